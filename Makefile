@@ -1,0 +1,92 @@
+# Makefile - builds bin/, lib/ and runs everything else. `make help` is the manual.
+#
+# Options: V=1 verbose, SAN=address|undefined|thread, CUDA=0|1, WERROR=0, CC=clang CXX=clang++
+# SPDX-License-Identifier: Apache-2.0
+
+VERSION   := 0.1.0
+CUDA      ?= 0
+WERROR    ?= 1
+PREFIX    ?= /usr/local
+SAN       ?=
+COMPILER  := $(notdir $(lastword $(CC)))
+BUILD     := build/$(COMPILER)-$(if $(SAN),$(SAN),release)
+Q         := $(if $(V),,@)
+
+# Variants never share objects or programs; only the plain build fills bin/ and lib/.
+BIN       := $(if $(SAN),$(BUILD)/bin,bin)
+LIB       := $(if $(SAN),$(BUILD)/lib,lib)
+
+WARN      := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wcast-qual \
+             -Wwrite-strings -Wundef -Wvla -Wno-unused-parameter $(if $(filter 1,$(WERROR)),-Werror)
+SANFLAGS  := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer $(if $(filter undefined,$(SAN)),-fno-sanitize-recover=all))
+# OpenMP runtimes are not instrumented, so a thread-sanitized build runs every rank on one thread.
+OMP       := $(if $(filter thread,$(SAN)),-Wno-unknown-pragmas,-fopenmp)
+OPT       := $(if $(SAN),-O1,-O3)
+CPPFLAGS  += -I. -Iinclude -D_GNU_SOURCE -DDSC_VERSION_TEXT='"$(VERSION)"'
+# -ffp-contract=off and no fast-math: the numbers are a contract (docs/ARCHITECTURE.md).
+CFLAGS    := -std=c17 $(OPT) -g -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno $(OMP) $(SANFLAGS) $(WARN) $(EXTRA_CFLAGS)
+LDFLAGS   += $(SANFLAGS) $(OMP)
+LDLIBS    += -ldnnl -lcjson -lxxhash -lpthread -ldl -lm
+
+LIB_DIRS  := base kernels offload zero zero/comm models engine
+LIB_SRC   := $(sort $(wildcard $(addsuffix /*.c,$(LIB_DIRS))))
+LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)
+prog_obj   = $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard $(1)/*.c)))
+TRAIN_OBJ := $(call prog_obj,tools/train)
+TOOL_OBJ  := $(call prog_obj,tools/dsc)
+LAUNCH_OBJ := $(call prog_obj,launcher)
+PROGRAMS  := $(if $(TRAIN_OBJ),$(BIN)/train) $(if $(TOOL_OBJ),$(BIN)/dsc) $(if $(LAUNCH_OBJ),$(BIN)/dsc-launch)
+
+.PHONY: all
+## all: the programs in bin/ and the library in lib/ (default)
+all: $(PROGRAMS) $(LIB)/libdsc.a $(LIB)/libdsc.so
+
+# Objects depend on the flags they were built with: a stale object is a wrong benchmark.
+.PHONY: FORCE
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D); echo '$(CC) $(CPPFLAGS) $(CFLAGS)' | cmp -s - $@ || echo '$(CC) $(CPPFLAGS) $(CFLAGS)' > $@
+
+# Every variant of a kernel is in every binary; the CPU's features choose at run time.
+$(BUILD)/%_avx2.o: ISA := -mavx2 -mfma -mf16c
+$(BUILD)/%_avx512.o: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
+$(BUILD)/%_avx512bf16.o: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx2 -mfma -mf16c
+
+$(BUILD)/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CC    $<")
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(ISA) -MMD -MP -c $< -o $@
+
+$(LIB)/libdsc.a: $(LIB_OBJ)
+	@mkdir -p $(@D); rm -f $@
+	$(if $(V),,@echo "  AR    $@")
+	$(Q)ar rcs $@ $^
+
+$(LIB)/libdsc.so: $(LIB_OBJ)
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LD    $@")
+	$(Q)$(CC) -shared -Wl,-soname,libdsc.so.0 $(LDFLAGS) $^ $(LDLIBS) -o $@
+	@ln -sf libdsc.so $(LIB)/libdsc.so.0
+
+$(BIN)/train: $(TRAIN_OBJ) $(LIB)/libdsc.a
+$(BIN)/dsc: $(TOOL_OBJ) $(LIB)/libdsc.a
+$(BIN)/dsc-launch: $(LAUNCH_OBJ) $(LIB)/libdsc.a
+$(PROGRAMS):
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LD    $@")
+	$(Q)$(CC) $(LDFLAGS) $(filter %.o %.a,$^) $(LDLIBS) -o $@
+
+.PHONY: clean
+## clean: remove everything that was built
+clean:
+	rm -rf build bin lib
+
+.PHONY: help
+## help: this list
+help:
+	@awk -F': ' '/^## /{printf "  %-14s %s\n", substr($$1,4), $$2}' $(MAKEFILE_LIST)
+
+# Everything about tests, benches and lint is in its own folder's make file.
+-include tests/tests.mk
+-include bench/bench.mk
+-include tools/install.mk
+-include $(shell find build -name '*.d' 2>/dev/null)

@@ -1,0 +1,31 @@
+/* hash.h - SHA-256 (FIPS 180-4), CRC-32C (RFC 3720 appendix B.4), XXH3-128 (libxxhash).
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_BASE_HASH_H
+#define DSC_BASE_HASH_H
+
+#include "base/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dsc_sha256 {
+    uint32_t state[8];
+    uint64_t bytes;
+    uint8_t block[64];
+} dsc_sha256;
+void dsc_sha256_init(dsc_sha256 *sha);
+void dsc_sha256_update(dsc_sha256 *sha, const void *data, size_t bytes);
+void dsc_sha256_final(dsc_sha256 *sha, uint8_t digest[32]);
+void dsc_hex(char *out, const uint8_t *bytes, size_t count); /* out[2 * count + 1], lower case */
+
+/* CRC-32C; chain by passing the previous value, start with 0. SSE4.2 where the CPU has it. */
+uint32_t dsc_crc32c(uint32_t crc, const void *data, size_t bytes);
+
+typedef struct dsc_hash128 { uint64_t low, high; } dsc_hash128;
+dsc_hash128 dsc_xxh3_128(const void *data, size_t bytes, uint64_t seed);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

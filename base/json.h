@@ -1,0 +1,48 @@
+/* json.h - a strict scan in front of cJSON: limits, UTF-8, duplicate keys, and line:column for every value.
+ *
+ * Two dialects. CONFIG also takes // and block comments, # comments and trailing commas (DeepSpeed reads Hjson);
+ * STRICT is RFC 8259 only, for checkpoints, headers and model folders. The scan runs before cJSON sees a byte and
+ * hands it a cleaned copy of the same length (comments and trailing commas become blanks), so positions stay right.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_BASE_JSON_H
+#define DSC_BASE_JSON_H
+
+#include <cjson/cJSON.h>
+
+#include "base/alloc.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum dsc_json_dialect { DSC_JSON_STRICT, DSC_JSON_CONFIG } dsc_json_dialect;
+
+typedef struct dsc_json_limits {
+    int64_t bytes;   /* whole text */
+    int64_t depth;   /* nested arrays and objects */
+    int64_t members; /* values in the whole document */
+} dsc_json_limits;
+/* 1 MB, 32, 10,000: configs. Headers of model files pass their own. */
+#define DSC_JSON_LIMITS_CONFIG { 1000000, 32, 10000 }
+
+typedef struct dsc_json dsc_json;
+
+/* `name` (file name, borrowed until return) starts the `where` of every error: "ds_config.json:3:17". Refused:
+ * everything outside the dialect, a byte order mark, NUL, invalid UTF-8 and surrogates, numbers outside double's
+ * range or not of JSON's grammar (NaN, +1, 01, .5), duplicate keys in one object, keys with control characters, text
+ * after the value. On success the caller owns *out (dsc_json_close). */
+DSC_MUST_USE dsc_status dsc_json_open(dsc_alloc *alloc, const char *name, const char *text, int64_t bytes, dsc_json_dialect dialect,
+                                      const dsc_json_limits *limits, dsc_json **out, dsc_error *err);
+void dsc_json_close(dsc_json **json);
+
+const cJSON *dsc_json_root(const dsc_json *json); /* borrowed until close */
+/* "name:line:col" of a value into out (just "name" when the item is not of this document). Returns out. */
+const char *dsc_json_where(const dsc_json *json, const cJSON *item, char *out, size_t out_bytes);
+
+/* Appends text as a quoted JSON string; returns bytes needed without the NUL (like snprintf). */
+size_t dsc_json_quote(char *out, size_t out_bytes, const char *text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,31 @@
+/* rng.h - counter-based random numbers: Philox4x32-10 (Salmon et al., SC'11), keyed by what a number is for.
+ *
+ * A number depends on (seed, stream, index) only: never on the rank, the thread or the order of calls.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_BASE_RNG_H
+#define DSC_BASE_RNG_H
+
+#include "base/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Streams keep purposes apart; the low 32 bits of a stream are the purpose's own (a parameter's index, an epoch). */
+enum { DSC_RNG_INIT = 1, DSC_RNG_SHUFFLE = 2, DSC_RNG_DROPOUT = 3, DSC_RNG_SAMPLE = 4, DSC_RNG_TEST = 5 };
+static inline uint64_t dsc_rng_stream(uint32_t purpose, uint32_t sub) { return ((uint64_t)purpose << 32) | sub; }
+
+/* Four 32-bit words for a 64-bit block counter. */
+void dsc_rng_block(uint64_t seed, uint64_t stream, uint64_t counter, uint32_t out[4]);
+/* Element `index` of the stream: 32 random bits; block index / 4, word index % 4. */
+uint32_t dsc_rng_u32(uint64_t seed, uint64_t stream, uint64_t index);
+/* out[i] = mean + std * z(first + i): z by Box-Muller in double from the two halves of a block, rounded once, so any
+ * slice of a tensor can be filled alone with the same bits. Elements 2k and 2k+1 share block k. */
+void dsc_rng_normal(uint64_t seed, uint64_t stream, int64_t first, int64_t count, float mean, float std, float *out);
+/* Bijection of [0, n): where element i goes. Feistel network with cycle walking; O(1) memory. n >= 1. */
+uint64_t dsc_rng_permute(uint64_t seed, uint64_t stream, uint64_t n, uint64_t i);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,62 @@
+/* types.h - scalar types, dtypes and tensor descriptors shared by every public header.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_TYPES_H
+#define DSC_TYPES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#define DSC_RESTRICT __restrict__
+#else
+#define DSC_RESTRICT restrict
+#endif
+
+#if defined(__GNUC__)
+#define DSC_MUST_USE __attribute__((warn_unused_result))
+#define DSC_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define DSC_API __attribute__((visibility("default")))
+#else
+#define DSC_MUST_USE
+#define DSC_PRINTF(fmt, args)
+#define DSC_API
+#endif
+
+typedef enum dsc_dtype {
+    DSC_F32 = 0,
+    DSC_BF16 = 1, /* the upper 16 bits of an fp32, round to nearest even */
+    DSC_F16 = 2,
+    DSC_F64 = 3,
+    DSC_I32 = 4,
+    DSC_I64 = 5,
+    DSC_U8 = 6,
+    DSC_DTYPE_COUNT
+} dsc_dtype;
+
+/* Bytes of one element; 0 for a value that is no dtype. */
+static inline size_t dsc_dtype_bytes(dsc_dtype dtype)
+{
+    switch (dtype) {
+    case DSC_F32: case DSC_I32: return 4;
+    case DSC_BF16: case DSC_F16: return 2;
+    case DSC_F64: case DSC_I64: return 8;
+    case DSC_U8: return 1;
+    default: return 0;
+    }
+}
+
+#define DSC_DIMS_MAX 6
+
+/* Shape of a dense row-major tensor (the last index is fastest). */
+typedef struct dsc_tensor_desc {
+    dsc_dtype dtype;
+    int32_t dim_count; /* 0..DSC_DIMS_MAX; 0 is a scalar */
+    int64_t dim[DSC_DIMS_MAX];
+} dsc_tensor_desc;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
