@@ -1,0 +1,147 @@
+/* config.h - a ds_config.json as numbers: parsed, checked and resolved.
+ *
+ * Flow: dsc_config_parse (text + overrides -> struct, schema errors with line:column) -> dsc_config_resolve (world size
+ * and model facts fill the batch triad and every "auto"). One table, config_keys.def, drives parsing, unknown-key
+ * errors, `dsc config explain` and docs/config.md. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_CONFIG_H
+#define DSC_ENGINE_CONFIG_H
+
+#include <dsc/log.h>
+
+#include "base/alloc.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DSC_AUTO_I64 INT64_MIN /* "auto" or not given, until dsc_config_resolve */
+#define DSC_CONFIG_TEXT 1024   /* bytes of a path or name, with its NUL */
+#define DSC_DATA_PATHS_MAX 64
+#define DSC_WARNINGS_MAX 64
+
+typedef enum dsc_precision { DSC_PRECISION_FP32, DSC_PRECISION_BF16 } dsc_precision;
+
+typedef enum dsc_optimizer_kind {
+    DSC_OPTIMIZER_NONE, /* no "optimizer" section: the run takes AdamW with its defaults and says so */
+    DSC_OPTIMIZER_ADAM, /* adam_w_mode false: L2 in the gradient */
+    DSC_OPTIMIZER_ADAMW
+} dsc_optimizer_kind;
+
+typedef struct dsc_optimizer_config {
+    dsc_optimizer_kind kind;
+    char type[64]; /* as written: "Adam" */
+    double lr, beta1, beta2, eps, weight_decay;
+    bool bias_correction;
+} dsc_optimizer_config;
+
+typedef enum dsc_schedule_kind {
+    DSC_SCHEDULE_NONE, DSC_SCHEDULE_WARMUP, DSC_SCHEDULE_WARMUP_DECAY, DSC_SCHEDULE_WARMUP_COSINE,
+    DSC_SCHEDULE_ONE_CYCLE, DSC_SCHEDULE_LR_RANGE_TEST
+} dsc_schedule_kind;
+
+typedef struct dsc_schedule_config {
+    dsc_schedule_kind kind;
+    char type[64];
+    double warmup_min_lr, warmup_max_lr;
+    int64_t warmup_num_steps, total_num_steps;
+    bool warmup_linear; /* else log */
+    double warmup_min_ratio, cos_min_ratio;
+    double cycle_min_lr, cycle_max_lr, decay_lr_rate;
+    int64_t cycle_first_step_size, cycle_second_step_size, cycle_first_stair_count, cycle_second_stair_count;
+    int64_t decay_step_size;
+    bool cycle_momentum;
+    double cycle_min_mom, cycle_max_mom, decay_mom_rate;
+    double range_min_lr, range_step_rate;
+    int64_t range_step_size;
+    bool range_staircase;
+    int64_t last_batch_iteration; /* -1 */
+} dsc_schedule_config;
+
+typedef struct dsc_zero_config {
+    int stage;                                                                       /* 0..3 */
+    int64_t reduce_bucket_size, allgather_bucket_size, stage3_prefetch_bucket_size;  /* elements */
+    int64_t sub_group_size, stage3_max_live_parameters, stage3_max_reuse_distance;   /* elements */
+    bool overlap_comm;                                                               /* null: stage == 3 */
+} dsc_zero_config;
+
+typedef enum dsc_reproducible { DSC_REPRODUCIBLE_PLAN, DSC_REPRODUCIBLE_WORLD_SIZE } dsc_reproducible;
+typedef enum dsc_recompute { DSC_RECOMPUTE_NONE, DSC_RECOMPUTE_FULL } dsc_recompute;
+
+/* The "dsc" section. Flags of `train` are overrides of these keys. */
+typedef struct dsc_own_config {
+    char model[DSC_CONFIG_TEXT]; /* built-in name or Hugging Face folder; "": not given */
+    char data[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT];
+    int data_count;
+    char eval_data[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT];
+    int eval_data_count;
+    int64_t seq_length; /* 0: the model's */
+    int64_t steps;      /* the step at which the run ends; 0: by epochs */
+    int64_t epochs;     /* 1 */
+    char save[DSC_CONFIG_TEXT];
+    int64_t save_every;         /* 0: at the end */
+    char load[DSC_CONFIG_TEXT]; /* "", a folder, or "auto" */
+    bool shuffle;
+    char device[16];                /* "auto" | "cpu" | "cuda" */
+    char log[DSC_CONFIG_TEXT];      /* JSONL file */
+    char log_text[DSC_CONFIG_TEXT]; /* plain progress lines, as logs/training.log */
+    dsc_reproducible reproducible;
+    dsc_recompute recompute;
+    int64_t eval_every, eval_batches; /* 0: at the end; 0: all */
+    int64_t vocab_multiple;           /* pad a model's vocabulary up to this multiple; 1 */
+    int64_t threads;                  /* compute threads of a rank; 0: the machine's cores over the local ranks */
+    char comm[32];                    /* "auto" | "self" | "local" | "shm" */
+    double comm_timeout_s;            /* a collective that waits longer ends the job with exit code 5; 600 */
+    bool dropout_model;               /* "dropout": "model" (refused until it is built) */
+} dsc_own_config;
+
+typedef struct dsc_config {
+    int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps; /* resolved: > 0 */
+    dsc_precision precision;
+    dsc_optimizer_config optimizer;
+    dsc_schedule_config schedule;
+    dsc_zero_config zero;
+    double gradient_clipping; /* 0: off */
+    int64_t seed, steps_per_print;
+    bool wall_clock_breakdown, dump_state;
+    dsc_own_config own;
+    char warnings[DSC_WARNINGS_MAX][256];
+    int warning_count;
+    char name[DSC_CONFIG_TEXT]; /* file name for messages; "<text>" when parsed from memory */
+    char sha256[65];            /* of the text */
+} dsc_config;
+
+/* One flag that beats the file: key path and JSON value ("zero_optimization.stage", "2"); `flag` names it in messages. */
+typedef struct dsc_config_override {
+    const char *key;
+    const char *json_value;
+    const char *flag; /* "--seq-len" */
+} dsc_config_override;
+
+/* What the model and the machine say, for "auto" and defaults. 0 where unknown. */
+typedef struct dsc_config_facts {
+    int64_t world_size;
+    int64_t hidden_size;
+    int64_t total_steps; /* optimizer steps of the run */
+} dsc_config_facts;
+
+/* Parses one text. `name` is borrowed until return. `strict`: warnings are errors. *out is caller memory, plain value.
+ * On failure err->where is "name:line:col" (or the flag). */
+DSC_MUST_USE dsc_status dsc_config_parse(dsc_alloc *alloc, const char *name, const char *text, int64_t bytes,
+                                         const dsc_config_override *overrides, int override_count, bool strict,
+                                         dsc_config *out, dsc_error *err);
+/* Reads a file (at most 1 MB, regular) and parses it. */
+DSC_MUST_USE dsc_status dsc_config_load(dsc_alloc *alloc, const char *path, const dsc_config_override *overrides,
+                                        int override_count, bool strict, dsc_config *out, dsc_error *err);
+/* Fills the batch triad by DeepSpeed's rules and every "auto". The error of an inconsistent triad prints the equation
+ * with its numbers and the world sizes that would work. Idempotent for the same facts. */
+DSC_MUST_USE dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts, dsc_error *err);
+
+/* Learning rate (and beta1 under OneCycle's momentum) of optimizer step `step` (from 1) as DeepSpeed gives it: its
+ * scheduler is stepped after the optimizer. Pure; doubles. */
+double dsc_schedule_lr(const dsc_config *config, int64_t step);
+double dsc_schedule_beta1(const dsc_config *config, int64_t step);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
