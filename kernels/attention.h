@@ -1,0 +1,43 @@
+/* attention.h - causal softmax attention without a [T,T] tensor (online softmax over key tiles: Milakov & Gimelshein
+ * 2018, Dao et al. 2022), forward and backward, grouped heads.
+ *
+ * Row (b, t) of q starts at q + (b * T + t) * q_stride elements; head h of it at + h * D. Likewise k, v (kv_stride,
+ * kv_heads) and out (out_stride). So one packed [B,T,3,H,D] tensor is three pointers with the same stride.
+ * Each (b, h, query tile) is computed by one thread in an order that depends on the shape only.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_ATTENTION_H
+#define DSC_KERNELS_ATTENTION_H
+#include <dsc/types.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dsc_attention_fwd_args {
+    void *out;     /* [B,T,H,D] */
+    float *lse;    /* [B,H,T] written: log sum exp of the scaled scores; NULL when no backward follows */
+    const void *q, *k, *v;
+    int64_t q_stride, kv_stride, out_stride; /* elements between rows t and t + 1 */
+    int32_t batch, tokens, heads, kv_heads, head_size;
+    float scale; /* usually 1 / sqrt(D) */
+    dsc_dtype dtype;
+} dsc_attention_fwd_args;
+
+/* dq, dk, dv have the strides of q, k, v and are overwritten. scratch: dsc_attention_bwd_scratch_bytes. */
+typedef struct dsc_attention_bwd_args {
+    void *dq, *dk, *dv;
+    const void *d_out, *out; /* [B,T,H,D], stride out_stride */
+    const float *lse;
+    const void *q, *k, *v;
+    void *scratch;
+    int64_t q_stride, kv_stride, out_stride;
+    int32_t batch, tokens, heads, kv_heads, head_size;
+    float scale;
+    dsc_dtype dtype;
+} dsc_attention_bwd_args;
+
+int64_t dsc_attention_bwd_scratch_bytes(int32_t batch, int32_t tokens, int32_t heads, int32_t head_size);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,109 @@
+/* device.h - where compute, copies and kernels run: streams, events, memory, launches, behind one const ops table.
+ *
+ * A kernel is an id (kernels.def) and a plain argument struct, so one `launch` hook is every kernel's way in: the place
+ * to count, trace, simulate and inject faults. The cpu device runs the compute stream on the calling thread with an
+ * OpenMP team; every other stream is a FIFO with one thread of its own; events are real. CUDA maps each id to a launch.
+ *
+ * Errors of asynchronous work are sticky on the stream and come out of the next call on it and of dsc_stream_sync.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_DEVICE_H
+#define DSC_KERNELS_DEVICE_H
+
+#include "base/alloc.h"
+#include "kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DSC_DEVICE_OPS_VERSION 1u
+#define DSC_LAUNCH_ARGS_MAX 256 /* bytes of a kernel's or host call's argument struct */
+
+typedef struct dsc_device dsc_device;
+typedef struct dsc_stream dsc_stream;
+typedef struct dsc_event dsc_event;
+
+typedef enum dsc_stream_kind {
+    DSC_STREAM_COMPUTE, /* cpu: inline on the calling thread, in order */
+    DSC_STREAM_ASYNC    /* cpu: a FIFO with one thread; in order inside the stream */
+} dsc_stream_kind;
+
+/* Runs on the stream in order; `args` points at a copy of the bytes given. A failure becomes the stream's. */
+typedef dsc_status (*dsc_host_fn)(void *args, dsc_error *err);
+
+typedef struct dsc_device_options {
+    dsc_alloc *alloc;  /* borrowed until close */
+    int32_t threads;   /* compute threads of this rank, >= 1 */
+    uint32_t caps;     /* dsc_cpu_caps() or fewer bits, to test variants */
+} dsc_device_options;
+
+typedef struct dsc_device_ops {
+    const char *name; /* "cpu", "cuda", "sim" */
+    uint32_t version; /* DSC_DEVICE_OPS_VERSION */
+
+    dsc_status (*open)(dsc_device **out, const dsc_device_options *options, dsc_error *err);
+    void (*close)(dsc_device *device); /* all its streams, events and buffers are closed */
+
+    dsc_status (*stream_open)(dsc_device *device, dsc_stream_kind kind, const char *name, dsc_stream **out, dsc_error *err);
+    void (*stream_close)(dsc_stream *stream); /* runs what is queued, then ends */
+    dsc_status (*stream_sync)(dsc_stream *stream, dsc_error *err);
+
+    dsc_status (*event_open)(dsc_device *device, dsc_event **out, dsc_error *err);
+    void (*event_close)(dsc_event *event);
+    /* As CUDA: a wait captures the latest record at the time of the call; waiting on an event never recorded is none. */
+    dsc_status (*event_record)(dsc_event *event, dsc_stream *stream, dsc_error *err);
+    dsc_status (*stream_wait)(dsc_stream *stream, dsc_event *event, dsc_error *err);
+    dsc_status (*event_sync)(dsc_event *event, dsc_error *err);
+
+    dsc_status (*copy)(dsc_stream *stream, void *to, const void *from, int64_t bytes, dsc_error *err);
+    dsc_status (*zero)(dsc_stream *stream, void *to, int64_t bytes, dsc_error *err);
+    /* `args` is copied; every buffer in it is borrowed until the stream passes. */
+    dsc_status (*launch)(dsc_stream *stream, dsc_kernel kernel, const void *args, int64_t args_bytes, dsc_error *err);
+    dsc_status (*host_call)(dsc_stream *stream, dsc_host_fn fn, const void *args, int64_t args_bytes, dsc_error *err);
+
+    dsc_status (*mem_open)(dsc_device *device, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err); /* zeroed */
+    void (*mem_close)(dsc_device *device, dsc_buf *buf);
+
+    /* Makes ready what a GEMM of this shape needs (pointers in it are ignored) and reports the library scratch that
+     * all prepared shapes together need, so that step 1 allocates nothing. */
+    dsc_status (*gemm_prepare)(dsc_device *device, const dsc_gemm_args *shape, dsc_error *err);
+} dsc_device_ops;
+
+/* Every device, stream and event struct starts with its ops, so that callers never name a backend. */
+struct dsc_device { const dsc_device_ops *ops; };
+struct dsc_stream { const dsc_device_ops *ops; };
+struct dsc_event { const dsc_device_ops *ops; };
+
+extern const dsc_device_ops dsc_device_cpu;
+
+/* Callers use these, never the table. */
+DSC_MUST_USE dsc_status dsc_device_open(const dsc_device_ops *ops, dsc_device **out, const dsc_device_options *options,
+                                        dsc_error *err);
+void dsc_device_close(dsc_device **device);
+DSC_MUST_USE dsc_status dsc_stream_open(dsc_device *device, dsc_stream_kind kind, const char *name, dsc_stream **out,
+                                        dsc_error *err);
+void dsc_stream_close(dsc_stream **stream);
+DSC_MUST_USE dsc_status dsc_stream_sync(dsc_stream *stream, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_event_open(dsc_device *device, dsc_event **out, dsc_error *err);
+void dsc_event_close(dsc_event **event);
+DSC_MUST_USE dsc_status dsc_event_record(dsc_event *event, dsc_stream *stream, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_stream_wait(dsc_stream *stream, dsc_event *event, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_event_sync(dsc_event *event, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_copy(dsc_stream *stream, void *to, const void *from, int64_t bytes, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_zero_bytes(dsc_stream *stream, void *to, int64_t bytes, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_launch(dsc_stream *stream, dsc_kernel kernel, const void *args, int64_t args_bytes,
+                                   dsc_error *err);
+DSC_MUST_USE dsc_status dsc_host_call(dsc_stream *stream, dsc_host_fn fn, const void *args, int64_t args_bytes,
+                                      dsc_error *err);
+DSC_MUST_USE dsc_status dsc_mem_open(dsc_device *device, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);
+void dsc_mem_close(dsc_device *device, dsc_buf *buf);
+DSC_MUST_USE dsc_status dsc_gemm_prepare(dsc_device *device, const dsc_gemm_args *shape, dsc_error *err);
+
+/* Typed launches: DSC_RUN(stream, ADAMW, &adamw_args, err). The static type of the struct is checked. */
+#define DSC_RUN(stream, id, args, err) \
+    dsc_launch((stream), DSC_KERNEL_##id, (1 ? (args) : (dsc_kernel_args_##id *)0), (int64_t)sizeof *(args), (err))
+
+#ifdef __cplusplus
+}
+#endif
+#endif

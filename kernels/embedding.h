@@ -1,0 +1,39 @@
+/* embedding.h - token plus position embedding, and its deterministic backward. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_EMBEDDING_H
+#define DSC_KERNELS_EMBEDDING_H
+#include <dsc/types.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* out[r] = table[token[r]] + position[r % T]; the sum in fp32, rounded once. position may be NULL. */
+typedef struct dsc_embedding_fwd_args {
+    void *out;             /* [rows, C] */
+    const int32_t *tokens; /* [rows], 0 <= token < vocab */
+    const void *table;     /* [vocab, C] */
+    const void *position;  /* [T, C] or NULL */
+    int64_t rows, sequence, channels;
+    dsc_dtype dtype;
+} dsc_embedding_fwd_args;
+
+/* d_table [vocab, C] and d_position [positions, C] are fp32 and wholly overwritten (rows nobody used become 0).
+ * Row v of d_table is the sum over r with token[r] == v in increasing r; no atomics. Either may be NULL.
+ * scratch: dsc_embedding_bwd_scratch_bytes(rows, vocab). */
+typedef struct dsc_embedding_bwd_args {
+    float *d_table, *d_position;
+    const void *d_out; /* [rows, C] */
+    const int32_t *tokens;
+    void *scratch;
+    int64_t rows, sequence, channels, vocab, positions;
+    dsc_dtype dtype;
+} dsc_embedding_bwd_args;
+
+static inline int64_t dsc_embedding_bwd_scratch_bytes(int64_t rows, int64_t vocab)
+{
+    return (rows + vocab + 1) * (int64_t)sizeof(int32_t);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

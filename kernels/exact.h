@@ -1,0 +1,101 @@
+/* exact.h - kernels whose bits are a contract: casts, folds of leaves, sum of squares, AdamW.
+ *
+ * Each is a fixed sequence of IEEE-754 operations per element, FMAs written out, so that reference, AVX2, AVX-512 and
+ * CUDA give the same bits for any thread count. Denormals are kept; FTZ and DAZ are off on every thread.
+ * reference: exact_ref.c   variants: exact_avx2.c exact_avx512.c   check and bench: tests/checkkern/exact.c
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_EXACT_H
+#define DSC_KERNELS_EXACT_H
+
+#include <dsc/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* to[i] = from[i] in another dtype: F32 <-> BF16 (round to nearest even), or a plain copy. No overlap. */
+typedef struct dsc_cast_args {
+    void *to;
+    const void *from;
+    dsc_dtype to_dtype, from_dtype;
+    int64_t count;
+} dsc_cast_args;
+
+/* Folds leaf_count leaves into an fp32 accumulator, in order:
+ *   s = overwrite ? r(leaf_0[i]) : acc[i] + r(leaf_0[i]);  s = s + r(leaf_k[i]) for k = 1..leaf_count-1;  acc[i] = s
+ * r(x) rounds an fp32 leaf to the wire dtype and back (identity for wire F32; a BF16 leaf is already rounded).
+ * leaf_k starts at (char *)leaf + k * leaf_stride_bytes, or at leaf_ptr[k] when `leaf_ptr` is not NULL.
+ * acc may be leaf_0 itself when leaf_dtype is F32. */
+typedef struct dsc_fold_args {
+    float *acc;
+    const void *leaf;
+    const void *const *leaf_ptr;
+    int64_t leaf_stride_bytes;
+    int64_t leaf_count; /* >= 1 */
+    int64_t count;
+    dsc_dtype leaf_dtype; /* F32 or BF16 */
+    dsc_dtype wire_dtype; /* F32 or BF16 */
+    bool overwrite;
+} dsc_fold_args;
+
+/* to[i] = a[i] + b[i], fp32; `to` may be a or b. */
+typedef struct dsc_add_args {
+    float *to;
+    const float *a, *b;
+    int64_t count;
+} dsc_add_args;
+
+#define DSC_SUMSQ_CHUNK 1024
+#define DSC_FIXED_LIMBS 72
+/* An associative sum of non-negative doubles: fixed point in 32-bit limbs held in int64 (2^31 additions never carry
+ * out), from 2^-1152 up to 2^1151. Any order of additions and of merges gives the same limbs. */
+typedef struct dsc_fixed_sum {
+    int64_t limb[DSC_FIXED_LIMBS];
+    int64_t nonfinite_count; /* chunks that were Inf or NaN */
+} dsc_fixed_sum;
+
+/* Adds, per 1024-element chunk from x[0] on, the chunk's sum of squares to *sum: lane j (0..15) sums (double)x^2 over
+ * elements j, j+16, ... in order with fma(x, x, lane); lanes fold as ((l0+l8)+(l4+l12)) ... : the fixed tree
+ * for w in 8,4,2,1: l[j] += l[j+w]. A last short chunk is padded with zeros. *sum is not cleared first. */
+typedef struct dsc_sumsq_args {
+    const float *x;
+    int64_t count;
+    dsc_fixed_sum *sum;
+} dsc_sumsq_args;
+void dsc_fixed_sum_add(dsc_fixed_sum *sum, double value); /* value >= 0 and finite, else counted as nonfinite */
+void dsc_fixed_sum_merge(dsc_fixed_sum *sum, const dsc_fixed_sum *other);
+/* The sum rounded once to double (round to nearest even of the exact fixed-point value); Inf when nonfinite. */
+double dsc_fixed_sum_value(const dsc_fixed_sum *sum);
+
+/* Scalars of one step: computed in double on rank 0, rounded once, broadcast. */
+typedef struct dsc_adamw_scalars {
+    float grad_scale;     /* 1/(GAS*W*loss_scale) * clip coefficient */
+    float beta1, beta2;
+    float one_minus_beta1, one_minus_beta2;
+    float decay;          /* AdamW: 1 - lr * weight_decay; Adam: 1 */
+    float l2;             /* Adam: weight_decay; AdamW: 0 */
+    float step_size;      /* lr / bias_correction1 */
+    float inv_sqrt_bias2; /* 1 / sqrt(bias_correction2) */
+    float eps;
+} dsc_adamw_scalars;
+
+/* One Adam or AdamW step, per element (all fp32, each line one rounding per operation):
+ *   g = grad * grad_scale;  if (l2 != 0) g = fma(l2, p, g)
+ *   p = p * decay
+ *   m = fma(one_minus_beta1, g - m, m)
+ *   v = fma(one_minus_beta2 * g, g, beta2 * v)
+ *   d = fma(sqrt(v), inv_sqrt_bias2, eps)
+ *   p = fma(-step_size, m / d, p)
+ * and param_bf16[i] = round(p) when param_bf16 is not NULL. Loshchilov & Hutter 2019; Kingma & Ba 2015. */
+typedef struct dsc_adamw_args {
+    float *master, *moment1, *moment2; /* [count] read and written */
+    const float *grad;                 /* [count] the sum of leaves */
+    uint16_t *param_bf16;              /* [count] written, or NULL */
+    int64_t count;
+    dsc_adamw_scalars scalars;
+} dsc_adamw_args;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,52 @@
+/* gemm.h - matrix products through oneDNN, in output tiles cut by shape only; column sums.
+ *
+ * Row-major. C[M,N] = op(A)[M,K] * op(B)[K,N] with epilogue. Accumulation inside a product is fp32 and goes over the
+ * whole K in one single-threaded library call per tile, so the bits depend on the shape alone (DESIGN: GEMM).
+ * The epilogue is applied to each tile while it is in cache. reference: gemm_ref.c   variant: gemm_dnnl.c
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_GEMM_H
+#define DSC_KERNELS_GEMM_H
+
+#include <dsc/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum dsc_epilogue {
+    DSC_EPILOGUE_NONE,      /* c = x (or c + x with `accumulate`, fp32 C only) */
+    DSC_EPILOGUE_BIAS,      /* c = x + bias[n] */
+    DSC_EPILOGUE_BIAS_GELU, /* aux = x + bias[n] (rounded to C's dtype), c = gelu_tanh(aux) */
+    DSC_EPILOGUE_BIAS_ADD,  /* c = (x + bias[n]) + aux[m,n]: the residual */
+    DSC_EPILOGUE_DGELU      /* c = x * gelu_tanh'(aux) */
+} dsc_epilogue;
+
+typedef struct dsc_gemm_args {
+    const void *a, *b;
+    void *c;
+    const void *bias; /* [N] of A's dtype, or NULL */
+    void *aux;        /* [M,N] of C's dtype, row stride ldc; see dsc_epilogue */
+    int64_t m, n, k;
+    int64_t lda, ldb, ldc; /* elements between rows as stored */
+    bool a_transposed;     /* A is stored [K,M] */
+    bool b_transposed;     /* B is stored [N,K] */
+    bool accumulate;       /* C += ; C is F32, epilogue NONE */
+    dsc_epilogue epilogue;
+    dsc_dtype ab_dtype; /* F32 or BF16 */
+    dsc_dtype c_dtype;  /* F32 or BF16 */
+} dsc_gemm_args;
+
+/* out[c] = (accumulate ? out[c] : 0) + sum over rows of x[r, c], fp32: rows in blocks of 64 summed in order, block sums
+ * added in order. A bias gradient. */
+typedef struct dsc_colsum_args {
+    float *out;    /* [cols] */
+    const void *x; /* [rows, cols], row stride ld */
+    int64_t rows, cols, ld;
+    dsc_dtype x_dtype;
+    bool accumulate;
+} dsc_colsum_args;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

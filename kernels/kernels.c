@@ -1,0 +1,30 @@
+/* kernels.c - the CPU's kernel table and what this CPU can do. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/kernels.h"
+
+const char *dsc_kernel_text(dsc_kernel kernel)
+{
+    switch (kernel) {
+#define X(id, args) \
+    case DSC_KERNEL_##id: return #id;
+#include "kernels/kernels.def"
+#undef X
+    case DSC_KERNEL_COUNT: break;
+    }
+    return "?";
+}
+
+uint32_t dsc_cpu_caps(void)
+{
+    uint32_t caps = 0;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        caps |= DSC_CPU_AVX2;
+    if (caps != 0 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        caps |= DSC_CPU_AVX512;
+    if ((caps & DSC_CPU_AVX512) != 0 && __builtin_cpu_supports("avx512bf16"))
+        caps |= DSC_CPU_AVX512_BF16;
+#endif
+    return caps;
+}

@@ -1,0 +1,62 @@
+/* kernels.h - the list of kernels, their argument structs, and the CPU's table of variants.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_KERNELS_H
+#define DSC_KERNELS_KERNELS_H
+
+#include "base/base.h"
+#include "kernels/attention.h"
+#include "kernels/classifier.h"
+#include "kernels/embedding.h"
+#include "kernels/exact.h"
+#include "kernels/gelu.h"
+#include "kernels/gemm.h"
+#include "kernels/layernorm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum dsc_kernel {
+#define X(id, args) DSC_KERNEL_##id,
+#include "kernels/kernels.def"
+#undef X
+    DSC_KERNEL_COUNT
+} dsc_kernel;
+
+#define X(id, args) typedef args dsc_kernel_args_##id;
+#include "kernels/kernels.def"
+#undef X
+
+const char *dsc_kernel_text(dsc_kernel kernel); /* "ADAMW" */
+
+/* What the CPU can do. 0 is the portable C reference. Higher bits include the lower ones. */
+enum { DSC_CPU_AVX2 = 1u, DSC_CPU_AVX512 = 2u, DSC_CPU_AVX512_BF16 = 4u };
+uint32_t dsc_cpu_caps(void);
+
+/* One rank's compute team; passed to every CPU kernel. */
+typedef struct dsc_cpu_team {
+    int32_t threads;               /* size of each OpenMP parallel region, >= 1; results never depend on it */
+    uint32_t caps;
+    struct dsc_gemm_store *gemm;   /* prepared GEMMs of this device (kernels/gemm.c) */
+} dsc_cpu_team;
+
+/* `args` is the kernel's own struct. Runs to completion on the calling thread and its team. */
+typedef dsc_status (*dsc_kernel_fn)(const void *args, const dsc_cpu_team *team, dsc_error *err);
+
+typedef struct dsc_kernel_table { dsc_kernel_fn fn[DSC_KERNEL_COUNT]; } dsc_kernel_table;
+
+/* Writes the reference of every kernel, then for each set bit of caps the variants it allows. */
+void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps);
+/* One per op file; called by dsc_kernel_table_init. */
+void dsc_exact_init(dsc_kernel_table *table, uint32_t caps);      /* CAST FOLD ADD SUMSQ ADAMW */
+void dsc_gemm_init(dsc_kernel_table *table, uint32_t caps);       /* GEMM COLSUM */
+void dsc_layernorm_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_gelu_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_attention_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_classifier_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_embedding_init(dsc_kernel_table *table, uint32_t caps);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
