@@ -1,0 +1,156 @@
+/* comm.h - ranks and collectives: one const ops table per transport, one front that checks, counts, times and traces.
+ *
+ * Transports: self (W = 1), local (threads of one process), shm (processes of one host), fault (wraps another), skeleton
+ * (the tutorial). A communicator has `channel_count` independent channels: one stream uses one channel, so collectives
+ * of two streams never wait for each other. All ranks call the same operations in the same order on a channel.
+ *
+ * Sums are ours, not the transport's: reduce_scatter folds leaves in rank order on the owner (kernels/exact.h, FOLD),
+ * so every transport gives the same bits. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_COMM_COMM_H
+#define DSC_ZERO_COMM_COMM_H
+
+#include <dsc/log.h>
+
+#include "base/alloc.h"
+#include "kernels/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DSC_COMM_OPS_VERSION 1u
+#define DSC_COMM_CHANNELS_MAX 4
+
+/* The rank grid, slowest to fastest. Sizes other than `data` are 1 in this version and refused by name elsewhere. */
+typedef struct dsc_grid { int32_t pipeline, data, sequence, tensor; } dsc_grid;
+
+/* Threads of one process that form a world. Owned by whoever opens it; outlives its communicators. Thread-safe. */
+typedef struct dsc_local_world dsc_local_world;
+DSC_MUST_USE dsc_status dsc_local_world_open(int32_t size, dsc_local_world **out, dsc_error *err);
+void dsc_local_world_close(dsc_local_world **world);
+
+/* Who I am. Plain value; strings borrowed until open returns. */
+typedef struct dsc_comm_place {
+    int32_t rank, size;             /* world */
+    int32_t local_rank, local_size; /* on this host */
+    int32_t node, node_count;
+    const char *master_addr; /* "127.0.0.1" */
+    int32_t master_port;
+    const char *job_token;        /* DSC_JOB_TOKEN, or "" (then the user id and port name the job) */
+    dsc_local_world *local_world; /* not NULL: transport "local" */
+} dsc_comm_place;
+
+/* Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE|LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, DSC_JOB_TOKEN (also Open
+ * MPI's and Slurm's variables) through `get` (getenv-like, user passed). None set: rank 0 of 1. Contradictions and
+ * numbers that are none: DSC_ERR_INPUT naming the variable. Strings point into the environment. */
+DSC_MUST_USE dsc_status dsc_comm_place_from_env(const char *(*get)(void *user, const char *name), void *user,
+                                                dsc_comm_place *out, dsc_error *err);
+
+typedef struct dsc_comm_options {
+    dsc_alloc *alloc; /* borrowed until close */
+    dsc_comm_place place;
+    const char *transport;     /* "auto", "self", "local", "shm" */
+    int32_t channel_count;     /* 1..DSC_COMM_CHANNELS_MAX */
+    int64_t staging_bytes;     /* per channel and rank, for transports that copy through a segment; counted as COMM */
+    int64_t timeout_ns;        /* a collective that waits longer fails with DSC_ERR_STUCK; 0: 600 s */
+    int64_t fault_at;          /* test hook: the n-th collective (1-based) of this rank fails; 0: none */
+    const dsc_log *log;        /* borrowed until close; may be NULL */
+} dsc_comm_options;
+
+typedef enum dsc_comm_op {
+    DSC_COMM_ALL_GATHER, DSC_COMM_ALL_TO_ALL, DSC_COMM_REDUCE_SCATTER, DSC_COMM_ALL_REDUCE, DSC_COMM_BROADCAST,
+    DSC_COMM_BARRIER, DSC_COMM_SEND, DSC_COMM_RECV, DSC_COMM_OP_COUNT
+} dsc_comm_op;
+const char *dsc_comm_op_text(dsc_comm_op op);
+
+/* One fold of this rank's slice: acc[i] (+)= sum over ranks r, in rank order, of round_wire(leaf of rank r).
+ * On rank q, the piece for rank r starts at leaf + r * leaf_stride; so `leaf` is rank-major with stride elements. */
+typedef struct dsc_reduce_scatter_args {
+    float *acc;           /* [count] of this rank's slice */
+    const float *leaf;    /* [W pieces of `count` at stride] fp32, unrounded */
+    int64_t leaf_stride;  /* elements between the pieces of two owners */
+    int64_t count;        /* elements of one piece; any number, the transport cuts it to its staging */
+    dsc_dtype wire_dtype; /* F32 or BF16 */
+    bool overwrite;       /* acc is not read */
+    /* NULL, or [W] fp32 buffers of `count`: the W rounded leaves are stored apart, not folded (acc unused). For sums
+     * whose tree must not depend on W. */
+    float *const *apart;
+} dsc_reduce_scatter_args;
+
+typedef struct dsc_transport dsc_transport; /* a backend's own state; starts with its ops */
+
+/* One transport = one file = one const table. Hooks block until done and are called on the stream's thread, one call
+ * at a time per channel, several channels at once. Counts are equal on all ranks. A hook fails with DSC_ERR_PEER
+ * (a rank is gone: named), DSC_ERR_STUCK (timeout: who is missing in what) or DSC_ERR_COMM (ranks disagree in
+ * operation or size: both sides named); after a failure every later call fails too until the communicator is closed. */
+typedef struct dsc_comm_ops {
+    const char *name;
+    uint32_t version;
+    dsc_status (*open)(dsc_transport **out, const dsc_comm_options *options, dsc_error *err); /* Required; collective */
+    void (*close)(dsc_transport *transport); /* Required; safe after any failure, never waits for peers for long */
+    /* Required. recv[W * bytes] <- every rank's send[bytes] in rank order. send may be recv + rank * bytes. */
+    dsc_status (*all_gather)(dsc_transport *, int32_t channel, void *recv, const void *send, int64_t bytes, dsc_error *err);
+    /* Required. recv[r * bytes] <- rank r's send[my rank * bytes]. No overlap. */
+    dsc_status (*all_to_all)(dsc_transport *, int32_t channel, void *recv, const void *send, int64_t bytes, dsc_error *err);
+    /* Required. */
+    dsc_status (*broadcast)(dsc_transport *, int32_t channel, void *buf, int64_t bytes, int32_t root, dsc_error *err);
+    dsc_status (*barrier)(dsc_transport *, int32_t channel, dsc_error *err);
+    dsc_status (*send)(dsc_transport *, int32_t channel, const void *buf, int64_t bytes, int32_t to, dsc_error *err);
+    dsc_status (*recv)(dsc_transport *, int32_t channel, void *buf, int64_t bytes, int32_t from, dsc_error *err);
+    /* Optional: peers' leaves read in place or through the segment, folded by the device kernel functions in `table`.
+     * NULL: the front casts to staging, all_to_all, FOLD. */
+    dsc_status (*reduce_scatter)(dsc_transport *, int32_t channel, const dsc_reduce_scatter_args *args, dsc_error *err);
+    /* Optional: memory that peers can read in place, so that all_gather from it is one copy. NULL: plain memory. */
+    dsc_status (*mem_open)(dsc_transport *, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);
+    void (*mem_close)(dsc_transport *, dsc_buf *buf);
+    /* Required. From any thread: every waiting and later call of this rank and, as far as the transport can, of its
+     * peers ends with DSC_ERR_PEER and the reason. */
+    void (*abort)(dsc_transport *, const char *reason);
+} dsc_comm_ops;
+
+extern const dsc_comm_ops dsc_comm_self, dsc_comm_local, dsc_comm_shm, dsc_comm_skeleton;
+
+typedef struct dsc_comm dsc_comm;
+
+typedef struct dsc_comm_stats {
+    int64_t calls[DSC_COMM_OP_COUNT];
+    int64_t bytes[DSC_COMM_OP_COUNT]; /* payload that this rank receives from others */
+    int64_t ns[DSC_COMM_OP_COUNT];    /* inside the transport, waiting included */
+} dsc_comm_stats;
+
+/* Collective. *out is owned by the caller. Closing and opening again in a living process is allowed: the epoch grows. */
+DSC_MUST_USE dsc_status dsc_comm_open(const dsc_comm_options *options, dsc_comm **out, dsc_error *err);
+void dsc_comm_close(dsc_comm **comm);
+int32_t dsc_comm_rank(const dsc_comm *comm);
+int32_t dsc_comm_size(const dsc_comm *comm);
+const char *dsc_comm_name(const dsc_comm *comm); /* "shm" */
+void dsc_comm_stats_get(dsc_comm *comm, dsc_comm_stats *stats);
+void dsc_comm_abort(dsc_comm *comm, const char *reason);
+/* Bytes that open will map for these options, for the planner (all channels, this rank's share). */
+int64_t dsc_comm_plan_bytes(const dsc_comm_options *options);
+/* Plain device memory where the transport has none of its own. */
+DSC_MUST_USE dsc_status dsc_comm_mem_open(dsc_comm *comm, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);
+void dsc_comm_mem_close(dsc_comm *comm, dsc_buf *buf);
+
+/* All are asynchronous on `stream` (buffers borrowed until it passes; inline on a compute stream). */
+DSC_MUST_USE dsc_status dsc_comm_all_gather(dsc_comm *comm, int32_t channel, void *recv, const void *send, int64_t count,
+                                            dsc_dtype dtype, dsc_stream *stream, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_comm_all_to_all(dsc_comm *comm, int32_t channel, void *recv, const void *send, int64_t bytes,
+                                            dsc_stream *stream, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_comm_broadcast(dsc_comm *comm, int32_t channel, void *buf, int64_t bytes, int32_t root,
+                                           dsc_stream *stream, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_comm_reduce_scatter(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args,
+                                                dsc_stream *stream, dsc_error *err);
+/* buf[count] fp32 <- sum over ranks in rank order (a reduce-scatter and an all-gather); any count. */
+DSC_MUST_USE dsc_status dsc_comm_all_reduce(dsc_comm *comm, int32_t channel, float *buf, int64_t count, dsc_dtype wire_dtype,
+                                            dsc_stream *stream, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_comm_barrier(dsc_comm *comm, int32_t channel, dsc_stream *stream, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_comm_send(dsc_comm *comm, int32_t channel, const void *buf, int64_t bytes, int32_t to,
+                                      dsc_stream *stream, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_comm_recv(dsc_comm *comm, int32_t channel, void *buf, int64_t bytes, int32_t from,
+                                      dsc_stream *stream, dsc_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
