@@ -1,0 +1,146 @@
+/* model.h - a model is an ordered list of modules; the engine shards, offloads, recomputes and saves what they declare.
+ *
+ * A module (an embedding, a transformer block, the head) declares parameters and implements forward and backward over
+ * buffers that it is given. It never allocates, never waits, never sees a rank or a shard, so that it can be recomputed,
+ * captured or run elsewhere. The engine gathers a module's parameters before each call and releases them after.
+ * A user's own table of modules gets ZeRO, recomputation and checkpoints like the built-in models
+ * (examples/own_model.c). Shapes: B samples of a micro-batch, row-major. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_MODEL_H
+#define DSC_MODEL_H
+
+#include <dsc/error.h>
+#include <dsc/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct dsc_stream; /* opaque: where a module launches its work */
+
+typedef enum dsc_init_kind { DSC_INIT_ZEROS, DSC_INIT_ONES, DSC_INIT_NORMAL } dsc_init_kind;
+typedef enum dsc_split_axis { DSC_SPLIT_NONE, DSC_SPLIT_ROW, DSC_SPLIT_COLUMN } dsc_split_axis;
+
+typedef struct dsc_param_spec {
+    const char *name; /* Hugging Face name: "transformer.h.0.attn.c_attn.weight"; unique but for shared ones */
+    int32_t dim_count;
+    int64_t dim[DSC_DIMS_MAX];
+    dsc_init_kind init;
+    float init_std;  /* DSC_INIT_NORMAL, mean 0 */
+    bool trainable;  /* false: no gradient, no optimizer state */
+    bool decay;      /* weight decay applies */
+    dsc_split_axis split; /* for tensor parallelism */
+    /* A tied parameter: owned by parameter shared_param of module shared_module (earlier in the list); -1: own.
+     * Its gradient is this use's alone; the engine adds the uses in backward order. */
+    int32_t shared_module, shared_param;
+} dsc_param_spec;
+
+/* One tensor of a micro-batch as the data source delivers it: [B, dim...]. */
+typedef struct dsc_batch_spec {
+    const char *name; /* "tokens", "targets" */
+    dsc_dtype dtype;
+    int32_t dim_count; /* without B */
+    int64_t dim[DSC_DIMS_MAX];
+} dsc_batch_spec;
+
+/* What one call of a module needs, for a micro-batch of B samples. All bytes are exact functions of (model, B, dtype). */
+typedef struct dsc_module_plan {
+    int64_t out_elements;     /* activation handed to the next module, in the compute dtype; 0 for the last */
+    int64_t saved_bytes;      /* kept from forward to backward, beside the module's input, which is always kept */
+    int64_t forward_scratch_bytes, backward_scratch_bytes; /* live during one call */
+    double forward_flops, backward_flops; /* 2 per multiply-add; for MFU */
+} dsc_module_plan;
+
+/* Matrix product shapes that the module will launch, told ahead so that nothing is prepared inside a step. */
+struct dsc_gemm_args;
+typedef struct dsc_plan_sink {
+    dsc_status (*gemm)(void *user, const struct dsc_gemm_args *shape, dsc_error *err); /* may be NULL */
+    void *user;
+} dsc_plan_sink;
+
+typedef struct dsc_module_ctx {
+    uint32_t struct_bytes;
+    struct dsc_stream *stream; /* compute; all work goes here */
+    dsc_dtype dtype;           /* compute dtype of parameters and activations: F32 or BF16 */
+    int64_t batch;             /* B */
+    bool save;                 /* a backward follows: fill `saved` */
+    uint64_t rng_seed, rng_step, rng_sample; /* counter-based randomness; rng_sample is the first global sample index */
+
+    const void *const *param; /* [param_count] whole parameters, compute dtype, read only */
+    float *const *grad;       /* [param_count] fp32, overwritten by this use's gradient; NULL entries: frozen. Set in
+                               * backward, and in forward of a loss module when `save` */
+    const void *const *batch_data; /* [batch_count] of the model's batch tensors */
+
+    const void *in;   /* output of the module before; NULL for the first */
+    void *out;        /* forward: written; NULL for a loss module */
+    const void *d_out; /* backward: gradient of out; may be overwritten by the module. NULL for a loss module */
+    void *d_in;       /* backward: written, gradient of in; may be the same memory as d_out; NULL for the first */
+    void *saved;      /* [saved_bytes] written by forward when `save`, read by backward; 256-byte aligned */
+    void *scratch;    /* 256-byte aligned */
+
+    /* Loss module only: one fp32 loss per item (a token, an image), [loss_count]; the micro-batch loss is their mean,
+     * summed in double in order. Gradients are those of the mean times loss_scale. */
+    float *losses;
+    float loss_scale;
+} dsc_module_ctx;
+
+enum {
+    /* The last module: it has no out. In forward with `save` it also computes d_in and its gradients (fused, so that
+     * logits need not be kept); its backward is not called. */
+    DSC_MODULE_LOSS = 1u
+};
+
+typedef struct dsc_module {
+    uint32_t struct_bytes;
+    uint32_t flags;
+    const char *name;   /* "h.0" */
+    const void *self;   /* the module's own constants, borrowed for the life of the model */
+    int32_t param_count;
+    const dsc_param_spec *params;
+    dsc_status (*plan)(const struct dsc_module *module, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
+                       dsc_module_plan *out, dsc_error *err);
+    dsc_status (*forward)(const struct dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
+    dsc_status (*backward)(const struct dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
+} dsc_module;
+
+typedef struct dsc_model {
+    uint32_t struct_bytes;
+    const char *name;      /* "gpt2-124m" */
+    int32_t module_count;  /* >= 1; the last one has DSC_MODULE_LOSS, only that one */
+    const dsc_module *modules;
+    int32_t batch_count;
+    const dsc_batch_spec *batch;
+    int64_t losses_per_sample; /* items per sample: T for a language model */
+    int64_t hidden_size, vocab_size, seq_length; /* facts for "auto", data checks and printing; 0: none */
+    void *self;
+    /* Optional: fills out[count] fp32 with elements [first, first + count) of the parameter when weights were found on
+     * disk; *found = false: the engine initialises. May be called from several threads. */
+    dsc_status (*load_param)(const struct dsc_model *model, int32_t module, int32_t param, int64_t first, int64_t count,
+                             float *out, bool *found, dsc_error *err);
+    void (*close)(struct dsc_model *model); /* frees the model and what it points to; NULL: the caller's memory */
+    /* Optional: the text of config.json as Hugging Face spells this model, for saving; NULL: none. */
+    const char *config_json;
+} dsc_model;
+
+typedef struct dsc_model_options {
+    uint32_t struct_bytes;
+    int64_t seq_length;     /* 0: the model's own (its maximum for a folder, the default for a built-in name) */
+    int64_t vocab_multiple; /* pad a built-in model's vocabulary to a multiple; 0 or 1: none */
+    bool want_weights;      /* folder: read weights when *.safetensors exist */
+} dsc_model_options;
+#define DSC_MODEL_OPTIONS_INIT { (uint32_t)sizeof(dsc_model_options), 0, 1, true }
+
+/* Opens a built-in name ("gpt2-nano", "gpt2-124m", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", ...), a Hugging Face folder
+ * (config.json, optional model.safetensors) or a config file *.json. Owned: close with dsc_model_close. Unknown
+ * names list what exists. */
+DSC_API DSC_MUST_USE dsc_status dsc_model_open(dsc_model **out, const char *name_or_path, const dsc_model_options *options,
+                                               dsc_error *err);
+DSC_API void dsc_model_close(dsc_model **model); /* safe on NULL */
+/* The i-th built-in name, NULL past the end. */
+DSC_API const char *dsc_model_builtin_name(int32_t index);
+/* Structure checks that the engine makes before it trusts a table: counts, shapes, sharing, one loss module at the end. */
+DSC_API DSC_MUST_USE dsc_status dsc_model_check(const dsc_model *model, dsc_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
