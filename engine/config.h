@@ -18,6 +18,8 @@ extern "C" {
 #define DSC_CONFIG_TEXT 1024   /* bytes of a path or name, with its NUL */
 #define DSC_DATA_PATHS_MAX 64
 #define DSC_WARNINGS_MAX 64
+#define DSC_NOTES_MAX 64
+#define DSC_CONFIG_LINE 256    /* bytes of one warning or note, with its NUL */
 
 typedef enum dsc_precision { DSC_PRECISION_FP32, DSC_PRECISION_BF16 } dsc_precision;
 
@@ -57,11 +59,14 @@ typedef struct dsc_schedule_config {
     int64_t last_batch_iteration; /* -1 */
 } dsc_schedule_config;
 
+typedef enum dsc_offload { DSC_OFFLOAD_NONE, DSC_OFFLOAD_CPU, DSC_OFFLOAD_NVME } dsc_offload;
+
 typedef struct dsc_zero_config {
     int stage;                                                                       /* 0..3 */
     int64_t reduce_bucket_size, allgather_bucket_size, stage3_prefetch_bucket_size;  /* elements */
     int64_t sub_group_size, stage3_max_live_parameters, stage3_max_reuse_distance;   /* elements */
     bool overlap_comm;                                                               /* null: stage == 3 */
+    dsc_offload offload_optimizer, offload_param; /* in effect: none below the stage that DeepSpeed needs */
 } dsc_zero_config;
 
 typedef enum dsc_reproducible { DSC_REPRODUCIBLE_PLAN, DSC_REPRODUCIBLE_WORLD_SIZE } dsc_reproducible;
@@ -92,10 +97,37 @@ typedef struct dsc_own_config {
     char comm[32];                    /* "auto" | "self" | "local" | "shm" */
     double comm_timeout_s;            /* a collective that waits longer ends the job with exit code 5; 600 */
     bool dropout_model;               /* "dropout": "model" (refused until it is built) */
+    bool accumulate_local;            /* "accumulate": "local" (refused until it is built); else "leaf" */
 } dsc_own_config;
 
+/* Which values the file leaves to the run ("auto"); the fields hold what the run takes unless it is told otherwise. */
+enum {
+    DSC_CONFIG_AUTO_PRECISION = 1 << 0,
+    DSC_CONFIG_AUTO_CLIPPING = 1 << 1,
+    DSC_CONFIG_AUTO_BATCH = 1 << 2, /* no batch size but "auto" */
+    DSC_CONFIG_AUTO_LR = 1 << 3
+};
+
+/* Line and column of a value, 0 when it is not in the file (a flag, a default). */
+typedef struct dsc_config_place {
+    int32_t line, column;
+} dsc_config_place;
+
+/* What dsc_config_resolve starts from; DSC_AUTO_I64: not given. Nobody else reads it. */
+typedef struct dsc_config_given {
+    int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
+    int64_t warmup_num_steps, total_num_steps;
+    int64_t reduce_bucket_size, stage3_prefetch_bucket_size; /* DSC_AUTO_I64: "auto" */
+    uint32_t auto_keys;                                      /* bits of config_resolve.c: keys given as "auto" */
+    dsc_config_place batch, offload_optimizer, offload_param;
+    int warning_count, note_count; /* what dsc_config_parse found */
+    bool strict;
+} dsc_config_given;
+
+/* A plain value of about 170 KB: keep it off small stacks. */
 typedef struct dsc_config {
-    int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps; /* resolved: > 0 */
+    /* Resolved: > 0, or DSC_AUTO_I64 when dsc_config_resolve was not told the world size that decides it. */
+    int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
     dsc_precision precision;
     dsc_optimizer_config optimizer;
     dsc_schedule_config schedule;
@@ -104,8 +136,12 @@ typedef struct dsc_config {
     int64_t seed, steps_per_print;
     bool wall_clock_breakdown, dump_state;
     dsc_own_config own;
-    char warnings[DSC_WARNINGS_MAX][256];
+    char warnings[DSC_WARNINGS_MAX][DSC_CONFIG_LINE]; /* "key (line 7): what is not as it looks" */
     int warning_count;
+    char notes[DSC_NOTES_MAX][DSC_CONFIG_LINE]; /* to print at start: overrides by flags, what "auto" became, defaults */
+    int note_count;
+    uint32_t auto_mask; /* DSC_CONFIG_AUTO_* */
+    dsc_config_given given;
     char name[DSC_CONFIG_TEXT]; /* file name for messages; "<text>" when parsed from memory */
     char sha256[65];            /* of the text */
 } dsc_config;
@@ -122,6 +158,7 @@ typedef struct dsc_config_facts {
     int64_t world_size;
     int64_t hidden_size;
     int64_t total_steps; /* optimizer steps of the run */
+    const char *device;  /* "cpu", "cuda" or NULL; borrowed until return */
 } dsc_config_facts;
 
 /* Parses one text. `name` is borrowed until return. `strict`: warnings are errors. *out is caller memory, plain value.
@@ -133,13 +170,17 @@ DSC_MUST_USE dsc_status dsc_config_parse(dsc_alloc *alloc, const char *name, con
 DSC_MUST_USE dsc_status dsc_config_load(dsc_alloc *alloc, const char *path, const dsc_config_override *overrides,
                                         int override_count, bool strict, dsc_config *out, dsc_error *err);
 /* Fills the batch triad by DeepSpeed's rules and every "auto". The error of an inconsistent triad prints the equation
- * with its numbers and the world sizes that would work. Idempotent for the same facts. */
+ * with its numbers and the world sizes that would work. May be called again, with the same or better facts: it starts
+ * from what was given. Without a world size, values that depend on it stay DSC_AUTO_I64, and only a triad that works at
+ * no world size is an error. */
 DSC_MUST_USE dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts, dsc_error *err);
 
-/* Learning rate (and beta1 under OneCycle's momentum) of optimizer step `step` (from 1) as DeepSpeed gives it: its
- * scheduler is stepped after the optimizer. Pure; doubles. */
+/* Learning rate (and betas under OneCycle's momentum) of optimizer step `step` (from 1) as DeepSpeed gives it: its
+ * scheduler is stepped after the optimizer. Steps that were skipped do not count. Pure; doubles. */
 double dsc_schedule_lr(const dsc_config *config, int64_t step);
 double dsc_schedule_beta1(const dsc_config *config, int64_t step);
+/* OneCycle with cycle_momentum also sets beta2, to 0.99. */
+double dsc_schedule_beta2(const dsc_config *config, int64_t step);
 
 #ifdef __cplusplus
 }
