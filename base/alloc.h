@@ -54,11 +54,12 @@ typedef struct dsc_alloc_stats {
 
 typedef struct dsc_alloc dsc_alloc;
 
-/* Owned by the caller; close asserts that nothing is live unless `leak_ok`. */
+/* Owned by the caller; close asserts that nothing is live. */
 DSC_MUST_USE dsc_status dsc_alloc_open(dsc_alloc **out, dsc_error *err);
 void dsc_alloc_close(dsc_alloc **alloc); /* safe on NULL */
 
-/* Fault hook: the call with 1-based number n fails with DSC_ERR_NOMEM (0: none); `persistent`: all from n on fail. */
+/* Fault hook: the call with 1-based number n since open (stats.call_count) fails with DSC_ERR_NOMEM (0: none);
+ * `persistent`: all from n on fail. */
 void dsc_alloc_fail_at(dsc_alloc *alloc, int64_t n, bool persistent);
 /* From now on any allocation fails with DSC_ERR_INTERNAL that names the tag. Unfreeze for save, load and close. */
 void dsc_alloc_freeze(dsc_alloc *alloc, bool frozen);

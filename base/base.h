@@ -25,6 +25,10 @@ void dsc_assert_fail(const char *condition, const char *file, int line);
 #define DSC_ASSERT(condition) \
     ((condition) ? (void)0 : dsc_assert_fail(#condition, __FILE__, __LINE__))
 
+/* Text from outside reaches messages and logs; a terminal must not see its control bytes. Replaces each by '?', and
+ * drops a UTF-8 character that was cut off at the end. Other UTF-8 stays. */
+void dsc_text_printable(char *text);
+
 static inline int64_t dsc_div_ceil(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 static inline int64_t dsc_align_up(int64_t a, int64_t b) { return dsc_div_ceil(a, b) * b; }
 static inline int64_t dsc_min_i64(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/base.h"
+
 const char *dsc_status_text(dsc_status status)
 {
     switch (status) {
@@ -27,14 +29,6 @@ int dsc_status_exit_code(dsc_status status)
     return 1;
 }
 
-/* Text of files reaches messages; a terminal must not see its control bytes. UTF-8 bytes pass. */
-static void printable(char *text)
-{
-    for (unsigned char *c = (unsigned char *)text; *c != 0; c++)
-        if (*c < 0x20 || *c == 0x7f)
-            *c = '?';
-}
-
 dsc_status dsc_error_set(dsc_error *err, const char *file, int line, dsc_status status, const char *where,
                          const char *fmt, ...)
 {
@@ -47,9 +41,14 @@ dsc_status dsc_error_set(dsc_error *err, const char *file, int line, dsc_status 
     va_start(args, fmt);
     vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
-    snprintf(place, sizeof place, "%s", where != NULL ? where : "");
-    printable(message);
-    printable(place);
+    /* Of a long path the end matters: the file's name, the line and the column. */
+    const size_t where_bytes = where != NULL ? strlen(where) : 0;
+    if (where_bytes >= sizeof place)
+        snprintf(place, sizeof place, "...%s", where + where_bytes - (sizeof place - 4));
+    else
+        snprintf(place, sizeof place, "%s", where != NULL ? where : "");
+    dsc_text_printable(message);
+    dsc_text_printable(place);
     err->status = status;
     err->rank = -1;
     memcpy(err->where, place, sizeof place);

@@ -13,6 +13,7 @@ typedef struct dsc_sha256 {
     uint32_t state[8];
     uint64_t bytes;
     uint8_t block[64];
+    void (*blocks)(uint32_t state[8], const uint8_t *data, size_t block_count); /* chosen by init for this CPU */
 } dsc_sha256;
 void dsc_sha256_init(dsc_sha256 *sha);
 void dsc_sha256_update(dsc_sha256 *sha, const void *data, size_t bytes);
@@ -24,6 +25,10 @@ uint32_t dsc_crc32c(uint32_t crc, const void *data, size_t bytes);
 
 typedef struct dsc_hash128 { uint64_t low, high; } dsc_hash128;
 dsc_hash128 dsc_xxh3_128(const void *data, size_t bytes, uint64_t seed);
+
+/* The plain C forms, which the tests compare the CPU's instructions with. */
+void dsc_sha256_blocks_ref(uint32_t state[8], const uint8_t *data, size_t block_count);
+uint32_t dsc_crc32c_ref(uint32_t crc, const void *data, size_t bytes);
 
 #ifdef __cplusplus
 }

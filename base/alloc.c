@@ -1,0 +1,276 @@
+/* alloc.c - counted memory.
+ *
+ * Two kinds: control blocks from calloc with a header of 16 bytes in front, and buffers straight from mmap. Both pass
+ * through admit(), where the fault hook, the freeze and the counters live; a failure of the system takes the bytes
+ * back out. Counters are exact at every moment under one mutex, so a peak is the peak of the sum.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define HUGE_PAGE_BYTES (INT64_C(2) << 20)
+#define BLOCK_MAGIC UINT32_C(0xD5CA110C)
+#define BLOCK_FREED UINT32_C(0xD5CDEAD0)
+
+struct dsc_alloc {
+    pthread_mutex_t lock;
+    dsc_alloc_stats stats;
+    int64_t fail_at; /* 0: never */
+    bool fail_persistent;
+    bool frozen;
+};
+
+/* In front of every control block; 16 bytes keep the block aligned as malloc aligns. */
+typedef struct block_header {
+    int64_t bytes;
+    uint32_t tag;
+    uint32_t magic;
+} block_header;
+_Static_assert(sizeof(block_header) == 16, "control blocks stay 16-byte aligned");
+
+const char *dsc_tag_text(dsc_tag tag)
+{
+    switch (tag) {
+#define TAG_CASE(name, text) \
+    case DSC_TAG_##name: return text;
+        DSC_TAG_MAP(TAG_CASE)
+#undef TAG_CASE
+    case DSC_TAG_COUNT: break;
+    }
+    return "unknown";
+}
+
+const char *dsc_tier_text(dsc_tier tier)
+{
+    static const char *const texts[DSC_TIER_COUNT] = { "device", "host", "pinned", "nvme" };
+    return (unsigned)tier < DSC_TIER_COUNT ? texts[tier] : "unknown";
+}
+
+dsc_status dsc_alloc_open(dsc_alloc **out, dsc_error *err)
+{
+    *out = NULL;
+    dsc_alloc *alloc = calloc(1, sizeof *alloc);
+    if (alloc == NULL)
+        return DSC_FAIL(err, DSC_ERR_NOMEM, "", "out of host memory: the allocator itself did not fit");
+    if (pthread_mutex_init(&alloc->lock, NULL) != 0) {
+        free(alloc);
+        return DSC_FAIL(err, DSC_ERR_NOMEM, "", "out of host memory: no mutex for the allocator");
+    }
+    *out = alloc;
+    return DSC_OK;
+}
+
+void dsc_alloc_close(dsc_alloc **alloc_ptr)
+{
+    dsc_alloc *alloc = *alloc_ptr;
+    if (alloc == NULL)
+        return;
+    DSC_ASSERT(alloc->stats.live_count == 0);
+    for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
+        DSC_ASSERT(alloc->stats.tier_current_bytes[tier] == 0);
+    pthread_mutex_destroy(&alloc->lock);
+    free(alloc);
+    *alloc_ptr = NULL;
+}
+
+static void lock(dsc_alloc *alloc)
+{
+    const int failed = pthread_mutex_lock(&alloc->lock);
+    DSC_ASSERT(failed == 0);
+}
+
+static void unlock(dsc_alloc *alloc)
+{
+    const int failed = pthread_mutex_unlock(&alloc->lock);
+    DSC_ASSERT(failed == 0);
+}
+
+void dsc_alloc_fail_at(dsc_alloc *alloc, int64_t n, bool persistent)
+{
+    DSC_ASSERT(n >= 0);
+    lock(alloc);
+    alloc->fail_at = n;
+    alloc->fail_persistent = persistent;
+    unlock(alloc);
+}
+
+void dsc_alloc_freeze(dsc_alloc *alloc, bool frozen)
+{
+    lock(alloc);
+    alloc->frozen = frozen;
+    unlock(alloc);
+}
+
+void dsc_alloc_stats_get(dsc_alloc *alloc, dsc_alloc_stats *stats)
+{
+    lock(alloc);
+    *stats = alloc->stats;
+    unlock(alloc);
+}
+
+/* Counts one allocation in, or says why it may not happen. */
+static dsc_status admit(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_error *err)
+{
+    DSC_ASSERT((unsigned)tag < DSC_TAG_COUNT);
+    DSC_ASSERT((unsigned)tier < DSC_TIER_COUNT);
+    DSC_ASSERT(bytes >= 0);
+    lock(alloc);
+    dsc_alloc_stats *stats = &alloc->stats;
+    const int64_t call = ++stats->call_count;
+    const bool frozen = alloc->frozen;
+    const bool fault = alloc->fail_at != 0 &&
+                       (alloc->fail_persistent ? call >= alloc->fail_at : call == alloc->fail_at);
+    int64_t sum = 0;
+    const bool overflow = !dsc_add_i64(stats->tier_current_bytes[tier], bytes, &sum);
+    if (!frozen && !fault && !overflow) {
+        dsc_alloc_count *count = &stats->count[tag][tier];
+        count->current_bytes += bytes;
+        count->peak_bytes = dsc_max_i64(count->peak_bytes, count->current_bytes);
+        stats->tier_current_bytes[tier] = sum;
+        stats->tier_peak_bytes[tier] = dsc_max_i64(stats->tier_peak_bytes[tier], sum);
+        stats->live_count++;
+    }
+    unlock(alloc);
+    if (frozen)
+        return DSC_FAIL(err, DSC_ERR_INTERNAL, "", "%lld bytes of %s (%s) asked for after memory was frozen",
+                        (long long)bytes, dsc_tag_text(tag), dsc_tier_text(tier));
+    if (fault)
+        return DSC_FAIL(err, DSC_ERR_NOMEM, "", "out of %s memory: %lld bytes of %s (injected at allocation %lld)",
+                        dsc_tier_text(tier), (long long)bytes, dsc_tag_text(tag), (long long)call);
+    if (overflow)
+        return DSC_FAIL(err, DSC_ERR_NOMEM, "", "out of %s memory: %lld bytes of %s overflow the count",
+                        dsc_tier_text(tier), (long long)bytes, dsc_tag_text(tag));
+    return DSC_OK;
+}
+
+/* Counts one allocation out. */
+static void retire(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t bytes)
+{
+    DSC_ASSERT((unsigned)tag < DSC_TAG_COUNT);
+    DSC_ASSERT((unsigned)tier < DSC_TIER_COUNT);
+    lock(alloc);
+    dsc_alloc_stats *stats = &alloc->stats;
+    stats->count[tag][tier].current_bytes -= bytes;
+    stats->tier_current_bytes[tier] -= bytes;
+    stats->live_count--;
+    const bool sane = stats->count[tag][tier].current_bytes >= 0 && stats->live_count >= 0;
+    unlock(alloc);
+    DSC_ASSERT(sane);
+}
+
+static dsc_status fail_system(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_error *err)
+{
+    retire(alloc, tag, tier, bytes);
+    return DSC_FAIL(err, DSC_ERR_NOMEM, "", "out of %s memory: the system refused %lld bytes of %s",
+                    dsc_tier_text(tier), (long long)bytes, dsc_tag_text(tag));
+}
+
+dsc_status dsc_alloc_zeroed(dsc_alloc *alloc, dsc_tag tag, int64_t count, int64_t bytes_each, void *out_ptr,
+                            dsc_error *err)
+{
+    void *ptr = NULL;
+    memcpy(out_ptr, &ptr, sizeof ptr);
+    DSC_ASSERT(bytes_each >= 0);
+    int64_t bytes = 0;
+    int64_t total = 0;
+    if (count < 0 || !dsc_mul_i64(count, bytes_each, &bytes) ||
+        !dsc_add_i64(bytes, (int64_t)sizeof(block_header), &total))
+        return DSC_FAIL(err, DSC_ERR_NOMEM, "", "out of host memory: %lld x %lld bytes of %s do not fit any memory",
+                        (long long)count, (long long)bytes_each, dsc_tag_text(tag));
+    DSC_TRY(admit(alloc, tag, DSC_TIER_HOST, bytes, err));
+    block_header *header = calloc(1, (size_t)total);
+    if (header == NULL)
+        return fail_system(alloc, tag, DSC_TIER_HOST, bytes, err);
+    header->bytes = bytes;
+    header->tag = (uint32_t)tag;
+    header->magic = BLOCK_MAGIC;
+    ptr = header + 1;
+    memcpy(out_ptr, &ptr, sizeof ptr);
+    return DSC_OK;
+}
+
+void dsc_alloc_free(dsc_alloc *alloc, void *ptr)
+{
+    if (ptr == NULL)
+        return;
+    block_header *header = (block_header *)ptr - 1;
+    DSC_ASSERT(header->magic == BLOCK_MAGIC); /* else: not ours, freed twice, or written before its start */
+    header->magic = BLOCK_FREED;
+    retire(alloc, (dsc_tag)header->tag, DSC_TIER_HOST, header->bytes);
+    free(header);
+}
+
+dsc_status dsc_alloc_strdup(dsc_alloc *alloc, dsc_tag tag, const char *text, char **out, dsc_error *err)
+{
+    const size_t bytes = strlen(text) + 1;
+    DSC_TRY(dsc_alloc_zeroed(alloc, tag, (int64_t)bytes, 1, out, err));
+    memcpy(*out, text, bytes);
+    return DSC_OK;
+}
+
+/* Anonymous zeroed memory that starts on a 2 MiB boundary, so that the kernel can back it with huge pages. */
+static void *map_huge_aligned(int64_t bytes)
+{
+    const size_t wide_bytes = (size_t)(bytes + HUGE_PAGE_BYTES);
+    char *wide = mmap(NULL, wide_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (wide == MAP_FAILED)
+        return NULL;
+    const size_t head = (size_t)(-(uintptr_t)wide & (uintptr_t)(HUGE_PAGE_BYTES - 1));
+    const size_t tail = wide_bytes - head - (size_t)bytes;
+    if (head > 0)
+        munmap(wide, head);
+    if (tail > 0)
+        munmap(wide + head + bytes, tail);
+    madvise(wide + head, (size_t)bytes, MADV_HUGEPAGE); /* a hint: refused where huge pages are off */
+    return wide + head;
+}
+
+dsc_status dsc_buf_open(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_buf *out, dsc_error *err)
+{
+    *out = (dsc_buf){ 0 };
+    DSC_ASSERT(tier != DSC_TIER_NVME); /* files, not memory */
+    const int64_t page = sysconf(_SC_PAGESIZE);
+    DSC_ASSERT(page > 0);
+    if (bytes < 0 || bytes > INT64_MAX / 4)
+        return DSC_FAIL(err, DSC_ERR_NOMEM, "", "out of %s memory: %lld bytes of %s do not fit any memory",
+                        dsc_tier_text(tier), (long long)bytes, dsc_tag_text(tag));
+    const int64_t counted = dsc_align_up(bytes, 64);
+    const int64_t mapped = dsc_align_up(dsc_max_i64(counted, 1), page);
+    DSC_TRY(admit(alloc, tag, tier, counted, err));
+    void *ptr = NULL;
+    if (counted >= 2 * HUGE_PAGE_BYTES) {
+        ptr = map_huge_aligned(mapped);
+    } else {
+        ptr = mmap(NULL, (size_t)mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (ptr == MAP_FAILED)
+            ptr = NULL;
+    }
+    if (ptr == NULL)
+        return fail_system(alloc, tag, tier, counted, err);
+    *out = (dsc_buf){ .ptr = ptr, .bytes = bytes, .tag = tag, .tier = tier, .alloc = alloc, .mapped_bytes = mapped };
+    return DSC_OK;
+}
+
+void dsc_buf_close(dsc_buf *buf)
+{
+    if (buf->ptr != NULL) {
+        const int failed = munmap(buf->ptr, (size_t)buf->mapped_bytes);
+        DSC_ASSERT(failed == 0);
+        retire(buf->alloc, buf->tag, buf->tier, dsc_align_up(buf->bytes, 64));
+    }
+    *buf = (dsc_buf){ 0 };
+}
+
+dsc_status dsc_alloc_note(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_error *err)
+{
+    return admit(alloc, tag, tier, bytes, err);
+}
+
+void dsc_alloc_unnote(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t bytes)
+{
+    retire(alloc, tag, tier, bytes);
+}

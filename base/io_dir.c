@@ -1,0 +1,189 @@
+/* io_dir.c - folders: make, list, remove, look at. SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/io_internal.h"
+
+#define LIST_COUNT_MAX INT64_C(1000000) /* a folder is hostile input too: bounds the memory that its names take */
+
+dsc_status dsc_io_mkdir(const dsc_io *io, const char *path, dsc_error *err)
+{
+    DSC_TRY(dsc_io_before(io, DSC_IO_MKDIR, path, 0, 0, err));
+    if (mkdir(path, 0755) == 0)
+        return DSC_OK;
+    const int reason = errno;
+    if (reason == EEXIST && dsc_io_kind(path) == DSC_PATH_DIR)
+        return DSC_OK;
+    return dsc_io_fail(err, DSC_ERR_IO, reason, path, "cannot make the folder");
+}
+
+static bool is_dots(const char *name)
+{
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+/* Removes every file that one pass over the folder shows. */
+static dsc_status remove_files(const dsc_io *io, DIR *dir, const char *path, bool *removed, dsc_error *err)
+{
+    *removed = false;
+    for (;;) {
+        errno = 0;
+        const struct dirent *entry = readdir(dir);
+        if (entry == NULL && errno != 0)
+            return dsc_io_fail(err, DSC_ERR_IO, errno, path, "cannot list the folder");
+        if (entry == NULL)
+            return DSC_OK;
+        if (is_dots(entry->d_name))
+            continue;
+        char file[4096];
+        DSC_TRY(dsc_path_join(file, sizeof file, path, entry->d_name, err));
+        DSC_TRY(dsc_io_before(io, DSC_IO_UNLINK, file, 0, 0, err));
+        if (unlinkat(dirfd(dir), entry->d_name, 0) != 0 && errno != ENOENT)
+            return dsc_io_fail(err, DSC_ERR_IO, errno, file, "cannot remove");
+        *removed = true;
+    }
+}
+
+dsc_status dsc_io_remove_dir(const dsc_io *io, const char *path, dsc_error *err)
+{
+    DSC_TRY(dsc_io_before(io, DSC_IO_LIST, path, 0, 0, err));
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT)
+        return DSC_OK;
+    if (fd < 0)
+        return dsc_io_fail(err, DSC_ERR_IO, errno, path, "cannot open the folder");
+    DIR *dir = fdopendir(fd);
+    if (dir == NULL) {
+        const int reason = errno;
+        close(fd);
+        return dsc_io_fail(err, DSC_ERR_IO, reason, path, "cannot list the folder");
+    }
+    /* Some file systems skip entries while others are being removed: go on until a pass finds nothing. */
+    dsc_status status = DSC_OK;
+    bool removed = false;
+    do {
+        rewinddir(dir);
+        status = remove_files(io, dir, path, &removed, err);
+    } while (status == DSC_OK && removed);
+    closedir(dir);
+    DSC_TRY(status);
+    DSC_TRY(dsc_io_before(io, DSC_IO_UNLINK, path, 0, 0, err));
+    return rmdir(path) == 0 ? DSC_OK : dsc_io_fail(err, DSC_ERR_IO, errno, path, "cannot remove the folder");
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+void dsc_io_list_free(dsc_alloc *alloc, char **names, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        dsc_alloc_free(alloc, names[i]);
+    dsc_alloc_free(alloc, names);
+}
+
+/* Appends a copy of the name; the array doubles. */
+static dsc_status add_name(dsc_alloc *alloc, const char *name, char ***names, int64_t *count, int64_t *room,
+                           dsc_error *err)
+{
+    if (*count == *room) {
+        const int64_t wider_room = *room == 0 ? 64 : *room * 2;
+        char **wider = NULL;
+        DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, wider_room, sizeof *wider, &wider, err));
+        if (*count > 0)
+            memcpy(wider, *names, (size_t)*count * sizeof *wider);
+        dsc_alloc_free(alloc, *names);
+        *names = wider;
+        *room = wider_room;
+    }
+    DSC_TRY(dsc_alloc_strdup(alloc, DSC_TAG_CONTROL, name, &(*names)[*count], err));
+    (*count)++;
+    return DSC_OK;
+}
+
+static dsc_status read_names(dsc_alloc *alloc, DIR *dir, const char *path, char ***names, int64_t *count,
+                             dsc_error *err)
+{
+    int64_t room = 0;
+    for (;;) {
+        errno = 0;
+        const struct dirent *entry = readdir(dir);
+        if (entry == NULL && errno != 0)
+            return dsc_io_fail(err, DSC_ERR_IO, errno, path, "cannot list the folder");
+        if (entry == NULL)
+            return DSC_OK;
+        if (is_dots(entry->d_name))
+            continue;
+        if (*count == LIST_COUNT_MAX)
+            return DSC_FAIL(err, DSC_ERR_INPUT, path, "more than %lld names in the folder", (long long)LIST_COUNT_MAX);
+        DSC_TRY(add_name(alloc, entry->d_name, names, count, &room, err));
+    }
+}
+
+dsc_status dsc_io_list(const dsc_io *io, dsc_alloc *alloc, const char *path, char ***names, int64_t *count,
+                       dsc_error *err)
+{
+    *names = NULL;
+    *count = 0;
+    DSC_TRY(dsc_io_before(io, DSC_IO_LIST, path, 0, 0, err));
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        const bool missing = errno == ENOENT || errno == ENOTDIR;
+        return dsc_io_fail(err, missing ? DSC_ERR_INPUT : DSC_ERR_IO, errno, path, "cannot open the folder");
+    }
+    DIR *dir = fdopendir(fd);
+    if (dir == NULL) {
+        const int reason = errno;
+        close(fd);
+        return dsc_io_fail(err, DSC_ERR_IO, reason, path, "cannot list the folder");
+    }
+    char **found = NULL;
+    int64_t found_count = 0;
+    const dsc_status status = read_names(alloc, dir, path, &found, &found_count, err);
+    closedir(dir);
+    if (status != DSC_OK) {
+        dsc_io_list_free(alloc, found, found_count);
+        return status;
+    }
+    if (found_count > 1)
+        qsort(found, (size_t)found_count, sizeof *found, compare_names);
+    *names = found;
+    *count = found_count;
+    return DSC_OK;
+}
+
+dsc_path_kind dsc_io_kind(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) != 0) {
+        if (errno != ENOENT && errno != ENOTDIR)
+            return DSC_PATH_OTHER;
+        /* A link to nothing is something: opening it for creation would go through it. */
+        return lstat(path, &st) == 0 ? DSC_PATH_OTHER : DSC_PATH_MISSING;
+    }
+    return S_ISREG(st.st_mode) ? DSC_PATH_FILE : S_ISDIR(st.st_mode) ? DSC_PATH_DIR : DSC_PATH_OTHER;
+}
+
+dsc_status dsc_io_free_bytes(const char *path, int64_t *bytes, dsc_error *err)
+{
+    *bytes = 0;
+    struct statvfs fs;
+    int failed = 0;
+    do {
+        failed = statvfs(path, &fs);
+    } while (failed != 0 && errno == EINTR);
+    if (failed != 0)
+        return dsc_io_fail(err, DSC_ERR_IO, errno, path, "cannot ask for the free space");
+    int64_t product = 0;
+    *bytes = fs.f_bavail < (fsblkcnt_t)INT64_MAX && dsc_mul_i64((int64_t)fs.f_bavail, (int64_t)fs.f_frsize, &product)
+                 ? product
+                 : INT64_MAX;
+    return DSC_OK;
+}

@@ -1,0 +1,143 @@
+/* json.c - a document: cJSON's tree of a text that passed the scan, and the place of each of its values.
+ *
+ * The scan and cJSON meet the values in the same order, so the n-th value of a walk over the tree has the n-th place.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json_scan.h"
+
+struct dsc_json {
+    dsc_alloc *alloc;
+    char *name;
+    cJSON *root;
+    const cJSON **items;    /* [count] in document order */
+    dsc_json_place *places; /* [count] */
+    int64_t count;
+    int64_t noted_bytes; /* what cJSON is counted with: it allocates by malloc */
+};
+
+/* Depth is bounded by the scan. Stops at json->count: a tree of another size is our bug or cJSON's. */
+static void collect(dsc_json *json, const cJSON *item, int64_t *index)
+{
+    if (*index < json->count)
+        json->items[*index] = item;
+    (*index)++;
+    for (const cJSON *child = item->child; child != NULL; child = child->next)
+        collect(json, child, index);
+}
+
+/* Reads the cleaned text with cJSON. */
+static dsc_status parse(dsc_json *json, const char *clean, int64_t bytes, dsc_error *err)
+{
+    /* One node a value, its strings within the text; malloc's headers are small beside them. */
+    const int64_t guess = json->count * (int64_t)sizeof(cJSON) + bytes;
+    DSC_TRY(dsc_alloc_note(json->alloc, DSC_TAG_CONTROL, DSC_TIER_HOST, guess, err));
+    json->noted_bytes = guess;
+    json->root = cJSON_ParseWithLengthOpts(clean, (size_t)bytes + 1, NULL, true);
+    if (json->root == NULL)
+        return DSC_FAIL(err, DSC_ERR_NOMEM, json->name, "out of host memory: cJSON could not hold %lld values",
+                        (long long)json->count);
+    int64_t index = 0;
+    collect(json, json->root, &index);
+    if (index != json->count)
+        return DSC_FAIL(err, DSC_ERR_INTERNAL, json->name, "cJSON found %lld values, the scan %lld", (long long)index,
+                        (long long)json->count);
+    return DSC_OK;
+}
+
+dsc_status dsc_json_open(dsc_alloc *alloc, const char *name, const char *text, int64_t bytes, dsc_json_dialect dialect,
+                         const dsc_json_limits *limits, dsc_json **out, dsc_error *err)
+{
+    *out = NULL;
+    dsc_json *json = NULL;
+    dsc_json_scanned scanned;
+    DSC_TRY(dsc_json_scan(alloc, name, text, bytes, dialect, limits, &scanned, err));
+    dsc_status status = dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *json, &json, err);
+    if (status != DSC_OK) {
+        dsc_alloc_free(alloc, scanned.places);
+        dsc_alloc_free(alloc, scanned.clean);
+        return status;
+    }
+    json->alloc = alloc;
+    json->places = scanned.places;
+    json->count = scanned.count;
+    DSC_TRY_OUT(dsc_alloc_strdup(alloc, DSC_TAG_CONTROL, name, &json->name, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, json->count, sizeof *json->items, &json->items, err));
+    DSC_TRY_OUT(parse(json, scanned.clean, bytes, err));
+    dsc_alloc_free(alloc, scanned.clean);
+    *out = json;
+    return DSC_OK;
+out:
+    dsc_alloc_free(alloc, scanned.clean);
+    dsc_json_close(&json);
+    return status;
+}
+
+void dsc_json_close(dsc_json **json_ptr)
+{
+    dsc_json *json = *json_ptr;
+    if (json == NULL)
+        return;
+    cJSON_Delete(json->root);
+    if (json->noted_bytes > 0)
+        dsc_alloc_unnote(json->alloc, DSC_TAG_CONTROL, DSC_TIER_HOST, json->noted_bytes);
+    dsc_alloc_free(json->alloc, (void *)json->items);
+    dsc_alloc_free(json->alloc, json->places);
+    dsc_alloc_free(json->alloc, json->name);
+    dsc_alloc_free(json->alloc, json);
+    *json_ptr = NULL;
+}
+
+const cJSON *dsc_json_root(const dsc_json *json)
+{
+    return json->root;
+}
+
+const char *dsc_json_where(const dsc_json *json, const cJSON *item, char *out, size_t out_bytes)
+{
+    /* A linear search: 10,000 values take microseconds, and positions are asked for errors and warnings. */
+    for (int64_t i = 0; item != NULL && i < json->count; i++) {
+        if (json->items[i] == item) {
+            snprintf(out, out_bytes, "%s:%u:%u", json->name, json->places[i].line, json->places[i].column);
+            return out;
+        }
+    }
+    snprintf(out, out_bytes, "%s", json->name);
+    return out;
+}
+
+size_t dsc_json_quote(char *out, size_t out_bytes, const char *text)
+{
+    const char *const end = text + strlen(text);
+    size_t used = 0;
+    char piece[8];
+    for (int part = 0; part < 3; part++) { /* the opening quote, the characters, the closing quote */
+        const char *at = part == 1 ? text : end;
+        do {
+            const int bytes = part == 1 && at < end ? dsc_utf8_char_bytes(at, end) : 0;
+            if (part != 1)
+                snprintf(piece, sizeof piece, "\"");
+            else if (at == end)
+                break;
+            else if (bytes == 0)
+                snprintf(piece, sizeof piece, "\\ufffd"); /* not UTF-8: JSON must be */
+            else if (*at == '"' || *at == '\\')
+                snprintf(piece, sizeof piece, "\\%c", *at);
+            else if (bytes == 1 && ((unsigned char)*at < 0x20 || *at == 0x7f))
+                snprintf(piece, sizeof piece, "\\u%04x", (unsigned)*at);
+            else
+                snprintf(piece, sizeof piece, "%.*s", bytes, at);
+            const size_t piece_bytes = strlen(piece);
+            if (used + piece_bytes < out_bytes)
+                memcpy(out + used, piece, piece_bytes + 1);
+            else if (used < out_bytes)
+                out[used] = 0;
+            used += piece_bytes;
+            at += bytes > 0 ? bytes : 1;
+        } while (part == 1);
+    }
+    return used;
+}

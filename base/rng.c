@@ -1,0 +1,102 @@
+/* rng.c - Philox4x32-10 and what is built on it.
+ *
+ * The constants and the round are those of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11; the
+ * counter is {counter low, counter high, stream low, stream high}, the key is {seed low, seed high}.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/rng.h"
+
+#include <math.h>
+
+static void philox(uint32_t c[4], uint32_t k0, uint32_t k1)
+{
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = (uint64_t)0xD2511F53u * c[0];
+        const uint64_t p1 = (uint64_t)0xCD9E8D57u * c[2];
+        const uint32_t x0 = (uint32_t)(p1 >> 32) ^ c[1] ^ k0;
+        const uint32_t x2 = (uint32_t)(p0 >> 32) ^ c[3] ^ k1;
+        c[0] = x0;
+        c[1] = (uint32_t)p1;
+        c[2] = x2;
+        c[3] = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+}
+
+void dsc_rng_block(uint64_t seed, uint64_t stream, uint64_t counter, uint32_t out[4])
+{
+    out[0] = (uint32_t)counter;
+    out[1] = (uint32_t)(counter >> 32);
+    out[2] = (uint32_t)stream;
+    out[3] = (uint32_t)(stream >> 32);
+    philox(out, (uint32_t)seed, (uint32_t)(seed >> 32));
+}
+
+uint32_t dsc_rng_u32(uint64_t seed, uint64_t stream, uint64_t index)
+{
+    uint32_t words[4];
+    dsc_rng_block(seed, stream, index / 4, words);
+    return words[index % 4];
+}
+
+/* The two normal numbers of one block. */
+static void normal_pair(uint64_t seed, uint64_t stream, uint64_t block, double z[2])
+{
+    uint32_t w[4];
+    dsc_rng_block(seed, stream, block, w);
+    /* 53 bits each: the first in (0, 1], so that its logarithm is finite, the second in [0, 1). */
+    const double u = (double)(((((uint64_t)w[1] << 32) | w[0]) >> 11) + 1) * 0x1p-53;
+    const double v = (double)((((uint64_t)w[3] << 32) | w[2]) >> 11) * 0x1p-53;
+    const double radius = sqrt(-2.0 * log(u));
+    const double angle = 6.283185307179586477 * v;
+    z[0] = radius * cos(angle);
+    z[1] = radius * sin(angle);
+}
+
+void dsc_rng_normal(uint64_t seed, uint64_t stream, int64_t first, int64_t count, float mean, float std, float *out)
+{
+    DSC_ASSERT(first >= 0);
+    DSC_ASSERT(count >= 0);
+    int64_t i = 0;
+    while (i < count) {
+        const uint64_t element = (uint64_t)first + (uint64_t)i;
+        double z[2];
+        normal_pair(seed, stream, element / 2, z);
+        for (uint64_t half = element % 2; half < 2 && i < count; half++)
+            out[i++] = (float)((double)mean + (double)std * z[half]);
+    }
+}
+
+/* One round function of the Feistel network: a random function of (round, half). */
+static uint32_t feistel(uint64_t seed, uint64_t stream, uint32_t round, uint32_t half)
+{
+    uint32_t words[4];
+    dsc_rng_block(seed, stream, ((uint64_t)round << 32) | half, words);
+    return words[0];
+}
+
+uint64_t dsc_rng_permute(uint64_t seed, uint64_t stream, uint64_t n, uint64_t i)
+{
+    DSC_ASSERT(n >= 1);
+    DSC_ASSERT(i < n);
+    if (n == 1)
+        return 0;
+    /* The network permutes the smallest [0, 2^bits) that holds n, so that a walk leaves [0, n) less than once in two
+     * steps. Its halves differ by one bit when `bits` is odd; each round changes one half by a function of the other,
+     * which is invertible whatever the widths are. Ten rounds, because halves of one bit mix slowly. */
+    const int bits = 64 - __builtin_clzll(n - 1);
+    const int low_bits = bits / 2;
+    const uint32_t low_mask = (uint32_t)((UINT64_C(1) << low_bits) - 1);
+    const uint32_t high_mask = (uint32_t)((UINT64_C(1) << (bits - low_bits)) - 1);
+    uint64_t x = i;
+    do {
+        uint32_t low = (uint32_t)x & low_mask;
+        uint32_t high = (uint32_t)(x >> low_bits) & high_mask;
+        for (uint32_t round = 0; round < 10; round += 2) {
+            high ^= feistel(seed, stream, round, low) & high_mask;
+            low ^= feistel(seed, stream, round + 1, high) & low_mask;
+        }
+        x = ((uint64_t)high << low_bits) | low;
+    } while (x >= n);
+    return x;
+}
