@@ -1,0 +1,238 @@
+/* dsc.h - the engine: ZeRO-sharded training from a ds_config.json, inside any program.
+ *
+ *     dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
+ *     options.config_path = "ds_config.json";
+ *     dsc_engine *engine = NULL;
+ *     dsc_error err = DSC_ERROR_INIT;
+ *     if (dsc_engine_open(&engine, &options, &err) != DSC_OK) ...
+ *     while (...) dsc_engine_train_batch(engine, &result, &err);
+ *     dsc_engine_close(&engine);
+ *
+ * One engine is one rank: a process under dsc-launch, or one of several threads of a process (dsc_world). An engine is
+ * used by one thread at a time. "Collective" functions are called by every rank in the same order. After a failed
+ * collective call an engine can only be closed. The library has no global state, prints nothing, installs no signal
+ * handler and never exits. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_DSC_H
+#define DSC_DSC_H
+
+#include <dsc/error.h>
+#include <dsc/log.h>
+#include <dsc/model.h>
+#include <dsc/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+DSC_API const char *dsc_version(void);
+
+/* ---- Worlds of threads ------------------------------------------------------------------------------------------- */
+
+/* `size` ranks as threads of this process. Owned; outlives its engines. */
+typedef struct dsc_world dsc_world;
+DSC_API DSC_MUST_USE dsc_status dsc_world_open(int32_t size, dsc_world **out, dsc_error *err);
+DSC_API void dsc_world_close(dsc_world **world);
+
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
+
+typedef struct dsc_engine dsc_engine;
+
+/* One value that beats the config: key path ("zero_optimization.stage"), its JSON text ("2"), who said so ("--zero"). */
+typedef struct dsc_override {
+    const char *key;
+    const char *json;
+    const char *flag;
+} dsc_override;
+
+/* Where micro-batches come from, instead of "dsc".data. Called from the engine's reader thread, one call at a time, in
+ * order. Sample numbers count from 0 over the whole run, so a resumed run asks for the sample it stopped before. */
+typedef struct dsc_data_source {
+    /* batch_data[i] has room for `count` samples of the model's batch tensor i; all are to be filled. Token ids of
+     * language models are checked against the vocabulary afterwards. */
+    dsc_status (*fill)(void *user, int64_t first_sample, int64_t count, void *const *batch_data, dsc_error *err);
+    void *user;
+    int64_t sample_count; /* samples in one epoch; 0: endless */
+} dsc_data_source;
+
+enum {
+    DSC_ENGINE_NO_MODEL = 1u, /* ranks and collectives alone; config_path and config_text may be NULL */
+    DSC_ENGINE_PLAN_ONLY = 2u, /* stop after planning: the table and the resolved config, nothing allocated */
+    DSC_ENGINE_STRICT = 4u    /* config warnings are errors */
+};
+
+typedef struct dsc_engine_options {
+    uint32_t struct_bytes;
+    uint32_t flags;
+    const char *config_path; /* a ds_config.json; or */
+    const char *config_text; /* its text */
+    const dsc_override *overrides;
+    int32_t override_count;
+    const dsc_model *model;  /* borrowed until close; NULL: "dsc".model of the config */
+    dsc_data_source data;    /* fill = NULL: "dsc".data of the config, or batches given to forward */
+    dsc_world *world;        /* ranks as threads; NULL: the environment (RANK, WORLD_SIZE, ...) decides */
+    int32_t rank;            /* with `world` */
+    int32_t plan_world_size; /* with DSC_ENGINE_PLAN_ONLY: plan for this many ranks (0: the actual number) */
+    dsc_log log;             /* warnings and notes, rank 0's and errors of any */
+    /* Test hooks: the n-th allocation or collective of this rank fails (1-based; 0: none). */
+    int64_t fail_alloc_at, fail_comm_at;
+    uint32_t cpu_caps_mask; /* instruction sets that kernels may use: 0xffffffff all, 0 the portable reference */
+} dsc_engine_options;
+#define DSC_ENGINE_OPTIONS_INIT \
+    { (uint32_t)sizeof(dsc_engine_options), 0, NULL, NULL, NULL, 0, NULL, { NULL, NULL, 0 }, NULL, 0, 0, { NULL, NULL }, \
+      0, 0, 0xffffffffu }
+
+/* Collective. *out is owned by the caller (dsc_engine_close). On failure *out is NULL, nothing stays allocated and
+ * *err says why. Everything in options is copied or used before return, but for `model`, `world`, `data.user` and
+ * `log.user`, borrowed until close. Parameters come from the model's files or its initialisation; rank 0's are
+ * broadcast. */
+DSC_API DSC_MUST_USE dsc_status dsc_engine_open(dsc_engine **out, const dsc_engine_options *options, dsc_error *err);
+/* Safe on NULL and after any error; sets *engine to NULL. Does not wait for other ranks. */
+DSC_API void dsc_engine_close(dsc_engine **engine);
+
+/* ---- Training ---------------------------------------------------------------------------------------------------- */
+
+typedef struct dsc_step_result {
+    uint32_t struct_bytes;
+    int64_t step;       /* optimizer steps done, from 1 */
+    double loss;        /* global mean over the step's samples, before the update */
+    double lr;          /* used by this step */
+    double grad_norm;   /* global 2-norm before clipping */
+    int64_t tokens;     /* loss items of this step over all ranks */
+    int64_t step_ns;
+    bool skipped;       /* gradient not finite: no update */
+    double loss_scale;
+    int64_t epoch;      /* of the step's last sample, from 0 */
+} dsc_step_result;
+#define DSC_STEP_RESULT_INIT { (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0 }
+
+/* Collective. One optimizer step: gradient_accumulation_steps micro-batches from the data source, forward, backward,
+ * update. DSC_ERR_INPUT at the end of a data source that ends. */
+DSC_API DSC_MUST_USE dsc_status dsc_engine_train_batch(dsc_engine *engine, dsc_step_result *result, dsc_error *err);
+
+/* The same in pieces, as DeepSpeed users know it. Collective.
+ * forward: one micro-batch; batch[i] is the model's batch tensor i with micro-batch samples (borrowed until backward
+ * returns), or batch = NULL: from the data source. *loss (may be NULL): this rank's mean.
+ * backward: gradients of the last forward, reduced to their owners.
+ * step: called once per micro-batch; updates at the accumulation boundary and does nothing elsewhere; *result is filled
+ * when it acted (result->step > 0), else result->step = 0. */
+DSC_API DSC_MUST_USE dsc_status dsc_engine_forward(dsc_engine *engine, const void *const *batch, double *loss, dsc_error *err);
+DSC_API DSC_MUST_USE dsc_status dsc_engine_backward(dsc_engine *engine, dsc_error *err);
+DSC_API DSC_MUST_USE dsc_status dsc_engine_step(dsc_engine *engine, dsc_step_result *result, dsc_error *err);
+/* True when the next step() acts. */
+DSC_API bool dsc_engine_at_boundary(const dsc_engine *engine);
+
+/* Collective. Mean loss without gradients. source.fill = NULL: "dsc".eval_data. max_batches 0: all (each rank takes every
+ * W-th micro-batch; the last short one is dropped). Fewer than one micro-batch per rank: DSC_ERR_INPUT. */
+DSC_API DSC_MUST_USE dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source, int64_t max_batches,
+                                                    double *loss, dsc_error *err);
+/* Collective: every rank passes the same. Continues `tokens` (a language model; [token_count]) by `new_count` tokens
+ * sampled at `temperature` (0: the most likely) with counter-based randomness from `seed`; out[new_count] on every rank. */
+DSC_API DSC_MUST_USE dsc_status dsc_engine_generate(dsc_engine *engine, const int32_t *tokens, int64_t token_count,
+                                                    int64_t new_count, double temperature, uint64_t seed, int32_t *out,
+                                                    dsc_error *err);
+
+/* ---- Checkpoints ------------------------------------------------------------------------------------------------- */
+
+/* Collective. Writes DIR/step-N whole or not at all, then DIR/latest. An existing step-N that this run did not resume
+ * from is refused. */
+DSC_API DSC_MUST_USE dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err);
+/* Collective. DIR (its `latest`) or DIR/step-N; verified before anything of the engine changes. */
+DSC_API DSC_MUST_USE dsc_status dsc_engine_load(dsc_engine *engine, const char *dir, dsc_error *err);
+
+/* ---- Ranks and collectives for the host program ------------------------------------------------------------------- */
+
+DSC_API int32_t dsc_engine_rank(const dsc_engine *engine);
+DSC_API int32_t dsc_engine_size(const dsc_engine *engine);
+DSC_API int32_t dsc_engine_local_rank(const dsc_engine *engine);
+DSC_API int32_t dsc_engine_local_size(const dsc_engine *engine);
+DSC_API DSC_MUST_USE dsc_status dsc_engine_broadcast(dsc_engine *engine, void *buf, int64_t bytes, int32_t root, dsc_error *err);
+/* buf[count] fp32 <- sum (or mean) over ranks in rank order; `reduce` leaves it on root only (others' are unchanged). */
+DSC_API DSC_MUST_USE dsc_status dsc_engine_all_reduce(dsc_engine *engine, float *buf, int64_t count, bool mean, dsc_error *err);
+DSC_API DSC_MUST_USE dsc_status dsc_engine_reduce(dsc_engine *engine, float *buf, int64_t count, bool mean, int32_t root,
+                                                  dsc_error *err);
+DSC_API DSC_MUST_USE dsc_status dsc_engine_barrier(dsc_engine *engine, dsc_error *err);
+
+/* ---- A distributed optimizer around the host program's own gradients ------------------------------------------------ */
+
+typedef struct dsc_host_tensor {
+    const char *name;
+    float *data; /* [count] the host program's parameter, borrowed until the optimizer is closed */
+    int64_t count;
+} dsc_host_tensor;
+
+/* Collective. Averages gradients over the ranks, clips, updates with the config's optimizer and schedule and writes the
+ * new values back into the host program's tensors. Optimizer state is sharded: 12 bytes per parameter over W. Rank 0's
+ * values are broadcast at open. The engine may be one without a model (its config then gives optimizer and schedule).
+ * Owned; close before the engine. */
+typedef struct dsc_optimizer dsc_optimizer;
+DSC_API DSC_MUST_USE dsc_status dsc_optimizer_open(dsc_optimizer **out, dsc_engine *engine, const dsc_host_tensor *tensors,
+                                                   int32_t tensor_count, dsc_error *err);
+DSC_API void dsc_optimizer_close(dsc_optimizer **optimizer);
+/* grads[i] has tensors[i].count fp32 elements: this rank's gradient. */
+DSC_API DSC_MUST_USE dsc_status dsc_optimizer_step(dsc_optimizer *optimizer, const float *const *grads, dsc_step_result *result,
+                                                   dsc_error *err);
+
+/* ---- Looking inside ---------------------------------------------------------------------------------------------- */
+
+/* The rate the next optimizer step uses; set overrides the schedule until DSC_LR_SCHEDULE (any negative) is set. */
+#define DSC_LR_SCHEDULE (-1.0)
+DSC_API double dsc_engine_lr(const dsc_engine *engine);
+DSC_API DSC_MUST_USE dsc_status dsc_engine_set_lr(dsc_engine *engine, double lr, dsc_error *err);
+
+/* One row of the plan: bytes of one tag in one tier on this rank. */
+typedef struct dsc_plan_row {
+    const char *tag;  /* "params", static */
+    const char *tier; /* "host" */
+    int64_t planned_bytes;
+    int64_t current_bytes; /* now, measured by the allocator */
+    int64_t peak_bytes;    /* since open */
+} dsc_plan_row;
+DSC_API int32_t dsc_engine_plan_row_count(const dsc_engine *engine);
+DSC_API DSC_MUST_USE dsc_status dsc_engine_plan_row(const dsc_engine *engine, int32_t index, dsc_plan_row *row, dsc_error *err);
+
+/* One flat parameter group: what a rank keeps of one module. */
+typedef struct dsc_group_info {
+    const char *module; /* borrowed until close */
+    bool trainable;
+    int64_t elements; /* used by tensors */
+    int64_t padded;   /* a multiple of W * 1024 */
+    int64_t slice;    /* padded / W: what this rank owns, from rank * slice on */
+} dsc_group_info;
+DSC_API int32_t dsc_engine_group_count(const dsc_engine *engine);
+DSC_API DSC_MUST_USE dsc_status dsc_engine_group(const dsc_engine *engine, int32_t index, dsc_group_info *info, dsc_error *err);
+
+typedef struct dsc_engine_stats {
+    uint32_t struct_bytes;
+    int64_t step;          /* optimizer steps done */
+    int64_t micro_step;    /* inside the current step: 0..GAS-1 */
+    int64_t next_sample;   /* data position: global number of the next step's first sample */
+    int64_t samples_per_epoch; /* 0: endless or none */
+    int64_t parameter_count, trainable_count;
+    int64_t planned_bytes; /* sum of the plan's rows */
+    int64_t tracked_bytes, tracked_peak_bytes;
+    int64_t alloc_calls;   /* allocations since open: does not grow after the first step */
+    int64_t forward_ns, backward_ns, step_ns, data_wait_ns, comm_wait_ns; /* of the last train step */
+    double flops_per_step; /* over all ranks, forward and backward */
+    int64_t tokens_per_step;
+    int64_t threads;
+} dsc_engine_stats;
+#define DSC_ENGINE_STATS_INIT { (uint32_t)sizeof(dsc_engine_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+DSC_API void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *stats);
+
+/* The resolved config, as far as a program that drives the engine needs it. Strings are borrowed until close. */
+typedef struct dsc_run_info {
+    uint32_t struct_bytes;
+    const char *model_name, *transport, *device, *numerics; /* numerics: "params bf16, grads fp32, ..." */
+    int32_t zero_stage;
+    int64_t train_batch_size, micro_batch_size, accumulation_steps, seq_length, vocab_size;
+    int64_t steps;        /* the step at which the run ends, from steps or epochs; 0: unknown */
+    int64_t steps_per_epoch, save_every, eval_every, eval_batches, steps_per_print, seed;
+    const char *save_dir, *load_dir, *log_path, *log_text_path; /* "" when not given */
+    bool has_eval_data, overlap_comm, recompute;
+} dsc_run_info;
+DSC_API void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info); /* struct_bytes set by the caller */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
