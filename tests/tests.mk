@@ -32,3 +32,8 @@ test-programs: all $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN)
 test: test-programs
 	@DSC_BIN=$(abspath $(BIN)) DSC_LIB=$(abspath $(LIB)) DSC_SAN=$(SAN) tests/run \
 	    unit $(UNIT_BIN) -- checkkern $(CHECK_BIN) -- dist $(DIST_BIN) -- cli $(CLI_TESTS)
+
+.PHONY: checkkern
+## checkkern: check every kernel variant: make checkkern [FN='adamw*'] [SEED=7]
+checkkern: $(CHECK_BIN)
+	$(Q)$(CHECK_BIN) $(if $(FN),--fn '$(FN)') $(if $(SEED),--seed $(SEED))

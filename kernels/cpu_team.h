@@ -1,0 +1,64 @@
+/* cpu_team.h - what every parallel region of a CPU kernel starts with.
+ *
+ * Kernels use `#pragma omp parallel num_threads(team->threads)` and call dsc_fp_strict() first inside it: the threads of
+ * an OpenMP pool belong to the host program and may have been started with flush-to-zero on, which changes bits.
+ * A build without OpenMP (SAN=thread) has teams of one. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_CPU_TEAM_H
+#define DSC_KERNELS_CPU_TEAM_H
+
+#include "kernels/kernels.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+enum { DSC_MXCSR_DAZ = 0x0040, DSC_MXCSR_FTZ = 0x8000 };
+
+/* Turns flush-to-zero and denormals-are-zero off on the calling thread; returns the old control word. */
+static inline uint32_t dsc_fp_strict(void)
+{
+#if defined(__x86_64__)
+    const uint32_t old = _mm_getcsr();
+    if ((old & (DSC_MXCSR_DAZ | DSC_MXCSR_FTZ)) != 0)
+        _mm_setcsr(old & ~(uint32_t)(DSC_MXCSR_DAZ | DSC_MXCSR_FTZ));
+    return old;
+#else
+    return 0;
+#endif
+}
+
+/* Gives the calling thread its control word back (status flags as they are now). */
+static inline void dsc_fp_restore(uint32_t old)
+{
+#if defined(__x86_64__)
+    const uint32_t mask = DSC_MXCSR_DAZ | DSC_MXCSR_FTZ;
+    if ((old & mask) != 0)
+        _mm_setcsr((_mm_getcsr() & ~mask) | (old & mask));
+#else
+    (void)old;
+#endif
+}
+
+static inline int32_t dsc_thread_index(void)
+{
+#if defined(_OPENMP)
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+/* Threads of the region this is called in; it can be fewer than asked for. */
+static inline int32_t dsc_thread_count(void)
+{
+#if defined(_OPENMP)
+    return omp_get_num_threads();
+#else
+    return 1;
+#endif
+}
+
+#endif

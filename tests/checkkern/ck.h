@@ -1,0 +1,78 @@
+/* ck.h - checks every variant of every kernel against its reference, and times the ones that passed.
+ *
+ * An op file tests/checkkern/OP.c has `void ck_OP(void)`, listed in ck_ops.def. One case looks like this:
+ *
+ *     if (!ck_case("adamw n=%d", n)) continue;              // filtered out by --fn
+ *     float *p = ck_buf(CK_INOUT, DSC_F32, n, "master");    // red zones around it, NaN poison in outputs
+ *     const float *g = ck_buf(CK_IN, DSC_F32, n, "grad");
+ *     ck_normal(p, 0, 1), ck_normal(g, 0, 1);               // from the seed and the case's name
+ *     dsc_adamw_args args = { .master = p, ... };
+ *     ck_kernel(DSC_KERNEL_ADAMW, &args, sizeof args, verify);  // verify = NULL: every output bitwise as the reference
+ *
+ * ck_kernel runs the kernel of every caps mask this CPU has (0 is the reference, then AVX2, AVX512, AVX512_BF16), each with
+ * 1, 2, 3 and 8 threads, restoring the inputs in between. It checks red zones, untouched inputs and gaps, and that
+ * every thread count gives the same bits; then `verify` compares the variant's outputs with something.
+ * Failures print variant, element, numbers and the line that reruns the case. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_TESTS_CHECKKERN_CK_H
+#define DSC_TESTS_CHECKKERN_CK_H
+
+#include "base/bf16.h"
+#include "kernels/kernels.h"
+
+typedef enum ck_role {
+    CK_IN,     /* must not change */
+    CK_OUT,    /* NaN poison before each run; compared */
+    CK_INOUT,  /* restored before each run; compared */
+    CK_SCRATCH /* NaN poison before each run; not compared */
+} ck_role;
+
+/* Ends the case before and starts one. False when --fn filters it out. Buffers live until the next case. */
+bool ck_case(const char *fmt, ...) DSC_PRINTF(1, 2);
+/* Element-aligned only (an odd element offset half of the time), except dtype U8, which is 64-byte aligned (structs). */
+void *ck_buf(ck_role role, dsc_dtype dtype, int64_t count, const char *name);
+/* Declares an output as rows of `cols` at `stride`: the elements between rows must not be written. */
+void ck_gaps(void *buf, int64_t rows, int64_t cols, int64_t stride);
+
+/* Fill a whole buffer, by its dtype. */
+void ck_normal(const void *buf, double mean, double std);
+void ck_uniform(const void *buf, double low, double high);
+void ck_int(const void *buf, int32_t low, int32_t high); /* I32, both ends included */
+/* Puts zeros, denormals, Inf-free extremes and powers of two among the elements (about one in 16). */
+void ck_edges(const void *buf);
+uint32_t ck_random(void); /* the case's generator */
+
+double ck_get(const void *buf, int64_t i);             /* element as double */
+void ck_set(const void *buf, int64_t i, double value); /* rounded to the buffer's dtype */
+double ck_ref(const void *buf, int64_t i);             /* what the reference (caps 0, 1 thread) left there */
+double ck_start(const void *buf, int64_t i);           /* what was there before the run (poison for CK_OUT) */
+
+/* Compares the current variant's outputs; called once per variant. */
+typedef void (*ck_verify_fn)(const void *args);
+void ck_kernel(dsc_kernel kernel, const void *args, int64_t args_bytes, ck_verify_fn verify);
+
+/* For verify functions; each counts into the case's failures. */
+void ck_same(const void *buf);                                        /* bitwise as the reference */
+void ck_near(const void *buf, int64_t i, double expected, double tol); /* |got - expected| <= tol; NaN fails */
+void ck_near_ref(const void *buf, double tol_relative, double tol_absolute); /* all elements, against the reference */
+void ck_fail(const char *fmt, ...) DSC_PRINTF(1, 2);
+uint32_t ck_caps(void);                 /* of the variant under test */
+double ck_spacing(dsc_dtype dtype, double x); /* distance of |x| to the next value of the dtype (F32, BF16) */
+
+/* Times every variant that never failed in this run: median of several runs, 1 thread and --threads. Only with --bench
+ * (ck_benching), in a case of its own or after ck_kernel. bytes: moved; flops: 0 when memory decides. Pass `no_ref`
+ * when the plain C reference would take seconds. */
+bool ck_benching(void);
+void ck_bench(dsc_kernel kernel, const void *args, int64_t args_bytes, int64_t bytes, int64_t flops, bool no_ref);
+
+/* ck_peak.c: measured limits of this machine with `threads` threads. */
+double ck_peak_bytes_per_ns(int32_t threads);              /* copy: read plus written */
+double ck_peak_flops_per_ns(int32_t threads, bool bf16);   /* FMA fp32, or VDPBF16PS */
+double ck_fma_loop_avx2(int64_t rounds);                   /* each returns flops done; ck_peak_avx2.c ... */
+double ck_fma_loop_avx512(int64_t rounds);
+double ck_fma_loop_avx512bf16(int64_t rounds);
+
+#define X(name) void ck_##name(void);
+#include "tests/checkkern/ck_ops.def"
+#undef X
+
+#endif

@@ -1,0 +1,66 @@
+/* ck_main.c - checkkern [--fn GLOB] [--seed N] [--bench] [--threads N]. TAP on stdout. SPDX-License-Identifier: Apache-2.0 */
+#include "tests/checkkern/ck_internal.h"
+
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+bool ck_matches(const char *name)
+{
+    return ck_set_up.fn == NULL || strcmp(ck_set_up.fn, name) == 0 || fnmatch(ck_set_up.fn, name, 0) == 0;
+}
+
+const char *ck_variant_name(uint32_t caps)
+{
+    for (int32_t v = 0; v < CK_VARIANTS; v++)
+        if (ck_variants[v].caps == caps)
+            return ck_variants[v].name;
+    return "?";
+}
+
+struct dsc_gemm_store *ck_gemm_store(uint32_t caps)
+{
+    (void)caps;
+    return NULL;
+}
+
+static int usage(void)
+{
+    fprintf(stderr, "usage: checkkern [--fn GLOB] [--seed N] [--bench] [--threads N]\n");
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    ck_set_up.threads = cpus > 0 ? (int32_t)cpus : 1;
+    for (int i = 1; i < argc; i++) {
+        const bool more = i + 1 < argc;
+        if (strcmp(argv[i], "--bench") == 0)
+            ck_set_up.bench = true;
+        else if (strcmp(argv[i], "--fn") == 0 && more)
+            ck_set_up.fn = argv[++i];
+        else if (strcmp(argv[i], "--seed") == 0 && more)
+            ck_set_up.seed = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--threads") == 0 && more)
+            ck_set_up.threads = atoi(argv[++i]);
+        else
+            return usage();
+    }
+    if (ck_set_up.threads < 1)
+        return usage();
+    printf("TAP version 13\n# seed %llu, this CPU runs:", (unsigned long long)ck_set_up.seed);
+    for (int32_t v = 0; v < CK_VARIANTS; v++)
+        if ((ck_variants[v].caps & ~dsc_cpu_caps()) == 0)
+            printf(" %s", ck_variants[v].name);
+    printf("\n");
+#define X(name) ck_##name();
+#include "tests/checkkern/ck_ops.def"
+#undef X
+    ck_case_end();
+    printf("1..%lld\n", (long long)ck_cases_run);
+    if (ck_cases_run == 0)
+        printf("# no case matches '%s'\n", ck_set_up.fn);
+    return ck_cases_failed != 0 || ck_cases_run == 0;
+}
