@@ -71,16 +71,23 @@ typedef struct dsc_module_ctx {
     const void *const *batch_data; /* [batch_count] of the model's batch tensors */
 
     const void *in;   /* output of the module before; NULL for the first */
-    void *out;        /* forward: written; NULL for a loss module */
+    void *out;        /* forward: written, never the memory of `in`; NULL for a loss module */
     const void *d_out; /* backward: gradient of out; may be overwritten by the module. NULL for a loss module */
     void *d_in;       /* backward: written, gradient of in; may be the same memory as d_out; NULL for the first */
-    void *saved;      /* [saved_bytes] written by forward when `save`, read by backward; 256-byte aligned */
+    void *saved;      /* [saved_bytes], always given, 256-byte aligned: forward writes it, backward reads it. Without
+                       * `save` it is work space (the same buffer serves every module), so that a forward that is
+                       * recomputed does the same work in the same memory */
     void *scratch;    /* 256-byte aligned */
 
     /* Loss module only: one fp32 loss per item (a token, an image), [loss_count]; the micro-batch loss is their mean,
      * summed in double in order. Gradients are those of the mean times loss_scale. */
     float *losses;
     float loss_scale;
+
+    /* Language models, loss module only, `save` false: when logits is not NULL the module writes logits[vocab_size] fp32
+     * of item logits_row (of all items of the micro-batch) and nothing else; targets and losses are not touched. */
+    float *logits;
+    int64_t logits_row;
 } dsc_module_ctx;
 
 enum {
@@ -119,6 +126,8 @@ typedef struct dsc_model {
     void (*close)(struct dsc_model *model); /* frees the model and what it points to; NULL: the caller's memory */
     /* Optional: the text of config.json as Hugging Face spells this model, for saving; NULL: none. */
     const char *config_json;
+    /* What the user should hear about this model ("dropout of the config is off"), one line each; NULL: nothing. */
+    const char *warnings;
 } dsc_model;
 
 typedef struct dsc_model_options {
