@@ -5,7 +5,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/rng.h"
 
-#include <math.h>
+#include "base/rng_fill.h"
 
 static void philox(uint32_t c[4], uint32_t k0, uint32_t k1)
 {
@@ -39,31 +39,38 @@ uint32_t dsc_rng_u32(uint64_t seed, uint64_t stream, uint64_t index)
     return words[index % 4];
 }
 
-/* The two normal numbers of one block. */
-static void normal_pair(uint64_t seed, uint64_t stream, uint64_t block, double z[2])
+DSC_RNG_DEFINE_FILL(dsc_rng_fill_ref)
+
+static dsc_rng_fill_fn fill_for_this_cpu(void)
 {
-    uint32_t w[4];
-    dsc_rng_block(seed, stream, block, w);
-    /* 53 bits each: the first in (0, 1], so that its logarithm is finite, the second in [0, 1). */
-    const double u = (double)(((((uint64_t)w[1] << 32) | w[0]) >> 11) + 1) * 0x1p-53;
-    const double v = (double)((((uint64_t)w[3] << 32) | w[2]) >> 11) * 0x1p-53;
-    const double radius = sqrt(-2.0 * log(u));
-    const double angle = 6.283185307179586477 * v;
-    z[0] = radius * cos(angle);
-    z[1] = radius * sin(angle);
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq"))
+        return dsc_rng_fill_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return dsc_rng_fill_avx2;
+#endif
+    return dsc_rng_fill_ref;
 }
 
 void dsc_rng_normal(uint64_t seed, uint64_t stream, int64_t first, int64_t count, float mean, float std, float *out)
 {
     DSC_ASSERT(first >= 0);
     DSC_ASSERT(count >= 0);
-    int64_t i = 0;
-    while (i < count) {
-        const uint64_t element = (uint64_t)first + (uint64_t)i;
-        double z[2];
-        normal_pair(seed, stream, element / 2, z);
-        for (uint64_t half = element % 2; half < 2 && i < count; half++)
-            out[i++] = (float)((double)mean + (double)std * z[half]);
+    if (count == 0)
+        return;
+    const dsc_rng_fill_fn fill = fill_for_this_cpu();
+    float pair[2];
+    if (first % 2 != 0) { /* the second half of a block */
+        fill(seed, stream, (uint64_t)first / 2, 1, mean, std, pair);
+        *out++ = pair[1];
+        first++;
+        count--;
+    }
+    fill(seed, stream, (uint64_t)first / 2, count / 2, mean, std, out);
+    if (count % 2 != 0) { /* the first half of one */
+        fill(seed, stream, ((uint64_t)first + (uint64_t)count) / 2, 1, mean, std, pair);
+        out[count - 1] = pair[0];
     }
 }
 

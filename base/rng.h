@@ -20,7 +20,8 @@ void dsc_rng_block(uint64_t seed, uint64_t stream, uint64_t counter, uint32_t ou
 /* Element `index` of the stream: 32 random bits; block index / 4, word index % 4. */
 uint32_t dsc_rng_u32(uint64_t seed, uint64_t stream, uint64_t index);
 /* out[i] = mean + std * z(first + i): z by Box-Muller in double from the two halves of a block, rounded once, so any
- * slice of a tensor can be filled alone with the same bits. Elements 2k and 2k+1 share block k. */
+ * slice of a tensor can be filled alone with the same bits, which no CPU, compiler or C library changes. Elements 2k
+ * and 2k+1 share block k. */
 void dsc_rng_normal(uint64_t seed, uint64_t stream, int64_t first, int64_t count, float mean, float std, float *out);
 /* Bijection of [0, n): where element i goes. Feistel network with cycle walking; O(1) memory. n >= 1. */
 uint64_t dsc_rng_permute(uint64_t seed, uint64_t stream, uint64_t n, uint64_t i);
