@@ -15,15 +15,17 @@
 #include <omp.h>
 #endif
 
-enum { DSC_MXCSR_DAZ = 0x0040, DSC_MXCSR_FTZ = 0x8000 };
+enum { DSC_MXCSR_DAZ = 0x0040, DSC_MXCSR_ROUNDING = 0x6000, DSC_MXCSR_FTZ = 0x8000 };
+#define DSC_MXCSR_MODE ((uint32_t)(DSC_MXCSR_DAZ | DSC_MXCSR_ROUNDING | DSC_MXCSR_FTZ))
 
-/* Turns flush-to-zero and denormals-are-zero off on the calling thread; returns the old control word. */
+/* Turns flush-to-zero and denormals-are-zero off and rounding to nearest on, on the calling thread; returns the old
+ * control word. */
 static inline uint32_t dsc_fp_strict(void)
 {
 #if defined(__x86_64__)
     const uint32_t old = _mm_getcsr();
-    if ((old & (DSC_MXCSR_DAZ | DSC_MXCSR_FTZ)) != 0)
-        _mm_setcsr(old & ~(uint32_t)(DSC_MXCSR_DAZ | DSC_MXCSR_FTZ));
+    if ((old & DSC_MXCSR_MODE) != 0)
+        _mm_setcsr(old & ~DSC_MXCSR_MODE);
     return old;
 #else
     return 0;
@@ -34,9 +36,8 @@ static inline uint32_t dsc_fp_strict(void)
 static inline void dsc_fp_restore(uint32_t old)
 {
 #if defined(__x86_64__)
-    const uint32_t mask = DSC_MXCSR_DAZ | DSC_MXCSR_FTZ;
-    if ((old & mask) != 0)
-        _mm_setcsr((_mm_getcsr() & ~mask) | (old & mask));
+    if ((old & DSC_MXCSR_MODE) != 0)
+        _mm_setcsr((_mm_getcsr() & ~DSC_MXCSR_MODE) | (old & DSC_MXCSR_MODE));
 #else
     (void)old;
 #endif

@@ -35,7 +35,7 @@ uint32_t dsc_cpu_caps(void)
 void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps)
 {
     memset(table, 0, sizeof *table);
-    /* exact.h */
+    dsc_exact_init(table, caps);
     /* gemm.h */
     /* layernorm.h */
     /* gelu.h */

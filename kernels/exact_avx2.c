@@ -1,0 +1,168 @@
+/* exact_avx2.c - the recipes of exact.h on 8 lanes with FMA3; tails by the reference, whose bits are the same.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/base.h"
+#include "kernels/bf16_avx2.h"
+#include "kernels/exact_range.h"
+
+static void bf16_from_f32(uint16_t *to, const float *from, int64_t count)
+{
+    int64_t i = 0;
+    for (; i + 8 <= count; i += 8)
+        _mm_storeu_si128((__m128i *)(to + i), dsc_bf16_from_f32_avx2(_mm256_loadu_ps(from + i)));
+    dsc_exact_ref.bf16_from_f32(to + i, from + i, count - i);
+}
+
+static void f32_from_bf16(float *to, const uint16_t *from, int64_t count)
+{
+    int64_t i = 0;
+    for (; i + 8 <= count; i += 8)
+        _mm256_storeu_ps(to + i, dsc_f32_from_bf16_avx2(_mm_loadu_si128((const __m128i *)(from + i))));
+    dsc_exact_ref.f32_from_bf16(to + i, from + i, count - i);
+}
+
+/* What a leaf is made of; constant in each instance of fold_kind. */
+enum { LEAF_F32, LEAF_F32_TRIP, LEAF_BF16 };
+
+static inline __attribute__((always_inline)) __m256 leaf_load(const void *leaf, int64_t i, int kind)
+{
+    if (kind == LEAF_BF16)
+        return dsc_f32_from_bf16_avx2(_mm_loadu_si128((const __m128i *)((const uint16_t *)leaf + i)));
+    const __m256 x = _mm256_loadu_ps((const float *)leaf + i);
+    return kind == LEAF_F32_TRIP ? dsc_bf16_trip_avx2(x) : x;
+}
+
+/* The sum stays in registers over all leaves: each leaf is read once and the accumulator is touched once. */
+static inline __attribute__((always_inline)) void fold_kind(const dsc_fold_args *a, int64_t first, int64_t last, int kind)
+{
+    int64_t i = first;
+    for (; i + 32 <= last; i += 32) {
+        __m256 sum[4];
+        const void *leaf = dsc_fold_leaf(a, 0);
+        for (int j = 0; j < 4; j++) {
+            sum[j] = leaf_load(leaf, i + 8 * j, kind);
+            if (!a->overwrite)
+                sum[j] = _mm256_add_ps(_mm256_loadu_ps(a->acc + i + 8 * j), sum[j]);
+        }
+        for (int64_t k = 1; k < a->leaf_count; k++) {
+            leaf = dsc_fold_leaf(a, k);
+            for (int j = 0; j < 4; j++)
+                sum[j] = _mm256_add_ps(sum[j], leaf_load(leaf, i + 8 * j, kind));
+        }
+        for (int j = 0; j < 4; j++)
+            _mm256_storeu_ps(a->acc + i + 8 * j, sum[j]);
+    }
+    dsc_exact_ref.fold(a, i, last);
+}
+
+static void fold(const dsc_fold_args *a, int64_t first, int64_t last)
+{
+    if (a->leaf_dtype == DSC_BF16)
+        fold_kind(a, first, last, LEAF_BF16);
+    else if (a->wire_dtype == DSC_BF16)
+        fold_kind(a, first, last, LEAF_F32_TRIP);
+    else
+        fold_kind(a, first, last, LEAF_F32);
+}
+
+static void add(const dsc_add_args *a, int64_t first, int64_t last)
+{
+    int64_t i = first;
+    for (; i + 8 <= last; i += 8)
+        _mm256_storeu_ps(a->to + i, _mm256_add_ps(_mm256_loadu_ps(a->a + i), _mm256_loadu_ps(a->b + i)));
+    dsc_exact_ref.add(a, i, last);
+}
+
+static inline __attribute__((always_inline)) void lanes_add(__m256d lane[4], const float *x)
+{
+    for (int j = 0; j < 4; j++) {
+        const __m256d value = _mm256_cvtps_pd(_mm_loadu_ps(x + 4 * j));
+        lane[j] = _mm256_fmadd_pd(value, value, lane[j]);
+    }
+}
+
+/* lane[j] += lane[j + w] for w = 8, 4, 2, 1. */
+static inline double lanes_fold(const __m256d lane[4])
+{
+    const __m256d l4 = _mm256_add_pd(_mm256_add_pd(lane[0], lane[2]), _mm256_add_pd(lane[1], lane[3]));
+    const __m128d l2 = _mm_add_pd(_mm256_castpd256_pd128(l4), _mm256_extractf128_pd(l4, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(l2, _mm_unpackhi_pd(l2, l2)));
+}
+
+/* Whole chunks go two at a time: one chunk's lanes alone would wait for the FMA's latency. */
+static void sumsq(double *sums, const float *x, int64_t count)
+{
+    enum { CHUNK = DSC_SUMSQ_CHUNK };
+    int64_t done = 0;
+    for (; done + 2 * CHUNK <= count; done += 2 * CHUNK) {
+        __m256d lane[2][4];
+        for (int j = 0; j < 4; j++)
+            lane[0][j] = lane[1][j] = _mm256_setzero_pd();
+        for (int64_t i = done; i < done + CHUNK; i += 16) {
+            lanes_add(lane[0], x + i);
+            lanes_add(lane[1], x + i + CHUNK);
+        }
+        sums[done / CHUNK] = lanes_fold(lane[0]);
+        sums[done / CHUNK + 1] = lanes_fold(lane[1]);
+    }
+    dsc_exact_ref.sumsq(sums + done / CHUNK, x + done, count - done);
+}
+
+typedef struct adamw_lanes {
+    __m256 grad_scale, one_minus_beta1, beta2, one_minus_beta2, decay, l2, step_size, inv_sqrt_bias2, eps;
+} adamw_lanes;
+
+/* Returns the new weights of 8 elements; writes them and the moments. */
+static inline __attribute__((always_inline)) __m256 adamw_8(const dsc_adamw_args *a, const adamw_lanes *s, int64_t i, bool l2)
+{
+    __m256 p = _mm256_loadu_ps(a->master + i);
+    __m256 m = _mm256_loadu_ps(a->moment1 + i);
+    __m256 v = _mm256_loadu_ps(a->moment2 + i);
+    __m256 g = _mm256_mul_ps(_mm256_loadu_ps(a->grad + i), s->grad_scale);
+    if (l2)
+        g = _mm256_fmadd_ps(s->l2, p, g);
+    p = _mm256_mul_ps(p, s->decay);
+    m = _mm256_fmadd_ps(s->one_minus_beta1, _mm256_sub_ps(g, m), m);
+    v = _mm256_fmadd_ps(_mm256_mul_ps(s->one_minus_beta2, g), g, _mm256_mul_ps(s->beta2, v));
+    const __m256 d = _mm256_fmadd_ps(_mm256_sqrt_ps(v), s->inv_sqrt_bias2, s->eps);
+    p = _mm256_fnmadd_ps(s->step_size, _mm256_div_ps(m, d), p);
+    _mm256_storeu_ps(a->master + i, p);
+    _mm256_storeu_ps(a->moment1 + i, m);
+    _mm256_storeu_ps(a->moment2 + i, v);
+    return p;
+}
+
+static inline __attribute__((always_inline)) void adamw_kind(const dsc_adamw_args *args, int64_t first, int64_t last,
+                                                             bool l2, bool copy)
+{
+    const dsc_adamw_args local = *args, *a = &local; /* in registers: no store below can change it */
+    const dsc_adamw_scalars *c = &a->scalars;
+    const adamw_lanes s = {
+        .grad_scale = _mm256_set1_ps(c->grad_scale),
+        .one_minus_beta1 = _mm256_set1_ps(c->one_minus_beta1),
+        .beta2 = _mm256_set1_ps(c->beta2),
+        .one_minus_beta2 = _mm256_set1_ps(c->one_minus_beta2),
+        .decay = _mm256_set1_ps(c->decay),
+        .l2 = _mm256_set1_ps(c->l2),
+        .step_size = _mm256_set1_ps(c->step_size),
+        .inv_sqrt_bias2 = _mm256_set1_ps(c->inv_sqrt_bias2),
+        .eps = _mm256_set1_ps(c->eps),
+    };
+    int64_t i = first;
+    for (; i + 8 <= last; i += 8) {
+        const __m256 p = adamw_8(a, &s, i, l2);
+        if (copy)
+            _mm_storeu_si128((__m128i *)(a->param_bf16 + i), dsc_bf16_from_f32_avx2(p));
+    }
+    dsc_exact_ref.adamw(a, i, last);
+}
+
+static void adamw(const dsc_adamw_args *a, int64_t first, int64_t last)
+{
+    const bool copy = a->param_bf16 != NULL;
+    if (a->scalars.l2 != 0.0f)
+        copy ? adamw_kind(a, first, last, true, true) : adamw_kind(a, first, last, true, false);
+    else
+        copy ? adamw_kind(a, first, last, false, true) : adamw_kind(a, first, last, false, false);
+}
+
+const dsc_exact_ops dsc_exact_avx2 = { bf16_from_f32, f32_from_bf16, fold, add, sumsq, adamw };

@@ -1,0 +1,197 @@
+/* exact_avx512.c - the recipes of exact.h on 16 lanes; tails by masks. SPDX-License-Identifier: Apache-2.0 */
+#include "base/base.h"
+#include "kernels/bf16_avx512.h"
+#include "kernels/exact_range.h"
+
+static void bf16_from_f32(uint16_t *to, const float *from, int64_t count)
+{
+    int64_t i = 0;
+    for (; i + 32 <= count; i += 32) {
+        const __m256i low = dsc_bf16_from_f32_avx512(_mm512_loadu_ps(from + i));
+        const __m256i high = dsc_bf16_from_f32_avx512(_mm512_loadu_ps(from + i + 16));
+        _mm512_storeu_si512(to + i, _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
+    }
+    for (; i < count; i += 16) {
+        const __mmask16 mask = dsc_mask_avx512(count - i);
+        _mm256_mask_storeu_epi16(to + i, mask, dsc_bf16_from_f32_avx512(_mm512_maskz_loadu_ps(mask, from + i)));
+    }
+}
+
+static void f32_from_bf16(float *to, const uint16_t *from, int64_t count)
+{
+    int64_t i = 0;
+    for (; i + 32 <= count; i += 32) {
+        const __m512i h = _mm512_loadu_si512(from + i);
+        _mm512_storeu_ps(to + i, dsc_f32_from_bf16_avx512(_mm512_castsi512_si256(h)));
+        _mm512_storeu_ps(to + i + 16, dsc_f32_from_bf16_avx512(_mm512_extracti64x4_epi64(h, 1)));
+    }
+    for (; i < count; i += 16) {
+        const __mmask16 mask = dsc_mask_avx512(count - i);
+        _mm512_mask_storeu_ps(to + i, mask, dsc_f32_from_bf16_avx512(_mm256_maskz_loadu_epi16(mask, from + i)));
+    }
+}
+
+/* What a leaf is made of; constant in each instance of fold_kind. */
+enum { LEAF_F32, LEAF_F32_TRIP, LEAF_BF16 };
+
+static inline __attribute__((always_inline)) __m512 leaf_load(const void *leaf, int64_t i, __mmask16 mask, int kind)
+{
+    if (kind == LEAF_BF16)
+        return dsc_f32_from_bf16_avx512(_mm256_maskz_loadu_epi16(mask, (const uint16_t *)leaf + i));
+    const __m512 x = _mm512_maskz_loadu_ps(mask, (const float *)leaf + i);
+    return kind == LEAF_F32_TRIP ? dsc_bf16_trip_avx512(x) : x;
+}
+
+/* The sum stays in registers over all leaves: each leaf is read once and the accumulator is touched once. */
+static inline __attribute__((always_inline)) void fold_kind(const dsc_fold_args *a, int64_t first, int64_t last, int kind)
+{
+    for (int64_t i = first; i < last; i += 64) {
+        __mmask16 mask[4];
+        __m512 sum[4];
+        const void *leaf = dsc_fold_leaf(a, 0);
+        for (int j = 0; j < 4; j++) {
+            const int64_t left = last - i - 16 * j;
+            mask[j] = dsc_mask_avx512(left > 0 ? left : 0);
+            sum[j] = leaf_load(leaf, i + 16 * j, mask[j], kind);
+            if (!a->overwrite)
+                sum[j] = _mm512_add_ps(_mm512_maskz_loadu_ps(mask[j], a->acc + i + 16 * j), sum[j]);
+        }
+        for (int64_t k = 1; k < a->leaf_count; k++) {
+            leaf = dsc_fold_leaf(a, k);
+            for (int j = 0; j < 4; j++)
+                sum[j] = _mm512_add_ps(sum[j], leaf_load(leaf, i + 16 * j, mask[j], kind));
+        }
+        for (int j = 0; j < 4; j++)
+            _mm512_mask_storeu_ps(a->acc + i + 16 * j, mask[j], sum[j]);
+    }
+}
+
+static void fold(const dsc_fold_args *a, int64_t first, int64_t last)
+{
+    if (a->leaf_dtype == DSC_BF16)
+        fold_kind(a, first, last, LEAF_BF16);
+    else if (a->wire_dtype == DSC_BF16)
+        fold_kind(a, first, last, LEAF_F32_TRIP);
+    else
+        fold_kind(a, first, last, LEAF_F32);
+}
+
+static void add(const dsc_add_args *a, int64_t first, int64_t last)
+{
+    for (int64_t i = first; i < last; i += 16) {
+        const __mmask16 mask = dsc_mask_avx512(last - i);
+        const __m512 x = _mm512_maskz_loadu_ps(mask, a->a + i);
+        const __m512 y = _mm512_maskz_loadu_ps(mask, a->b + i);
+        _mm512_mask_storeu_ps(a->to + i, mask, _mm512_add_ps(x, y));
+    }
+}
+
+/* lane[j] += lane[j + w] for w = 8, 4, 2, 1. */
+static inline double lanes_fold(__m512d low, __m512d high)
+{
+    const __m512d l8 = _mm512_add_pd(low, high);
+    const __m256d l4 = _mm256_add_pd(_mm512_castpd512_pd256(l8), _mm512_extractf64x4_pd(l8, 1));
+    const __m128d l2 = _mm_add_pd(_mm256_castpd256_pd128(l4), _mm256_extractf128_pd(l4, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(l2, _mm_unpackhi_pd(l2, l2)));
+}
+
+static inline __attribute__((always_inline)) void lanes_add(__m512d lane[2], __m512 x)
+{
+    const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(x));
+    const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1));
+    lane[0] = _mm512_fmadd_pd(low, low, lane[0]);
+    lane[1] = _mm512_fmadd_pd(high, high, lane[1]);
+}
+
+/* Whole chunks go four at a time: one chunk's lanes alone would wait for the FMA's latency. */
+static void sumsq(double *sums, const float *x, int64_t count)
+{
+    enum { CHUNK = DSC_SUMSQ_CHUNK };
+    int64_t done = 0;
+    for (; done + 4 * CHUNK <= count; done += 4 * CHUNK) {
+        __m512d lane[4][2];
+        for (int c = 0; c < 4; c++)
+            lane[c][0] = lane[c][1] = _mm512_setzero_pd();
+        for (int64_t i = done; i < done + CHUNK; i += 16)
+            for (int c = 0; c < 4; c++)
+                lanes_add(lane[c], _mm512_loadu_ps(x + i + c * CHUNK));
+        for (int c = 0; c < 4; c++)
+            sums[done / CHUNK + c] = lanes_fold(lane[c][0], lane[c][1]);
+    }
+    for (; done < count; done += CHUNK) {
+        const int64_t end = dsc_min_i64(done + CHUNK, count);
+        __m512d lane[2] = { _mm512_setzero_pd(), _mm512_setzero_pd() };
+        for (int64_t i = done; i < end; i += 16)
+            lanes_add(lane, _mm512_maskz_loadu_ps(dsc_mask_avx512(end - i), x + i));
+        sums[done / CHUNK] = lanes_fold(lane[0], lane[1]);
+    }
+}
+
+typedef struct adamw_lanes {
+    __m512 grad_scale, one_minus_beta1, beta2, one_minus_beta2, decay, l2, step_size, inv_sqrt_bias2, eps;
+} adamw_lanes;
+
+/* Returns the new weights of 16 elements; writes them and the moments. */
+static inline __attribute__((always_inline)) __m512 adamw_16(const dsc_adamw_args *a, const adamw_lanes *s, int64_t i,
+                                                             __mmask16 mask, bool l2)
+{
+    __m512 p = _mm512_maskz_loadu_ps(mask, a->master + i);
+    __m512 m = _mm512_maskz_loadu_ps(mask, a->moment1 + i);
+    __m512 v = _mm512_maskz_loadu_ps(mask, a->moment2 + i);
+    __m512 g = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, a->grad + i), s->grad_scale);
+    if (l2)
+        g = _mm512_fmadd_ps(s->l2, p, g);
+    p = _mm512_mul_ps(p, s->decay);
+    m = _mm512_fmadd_ps(s->one_minus_beta1, _mm512_sub_ps(g, m), m);
+    v = _mm512_fmadd_ps(_mm512_mul_ps(s->one_minus_beta2, g), g, _mm512_mul_ps(s->beta2, v));
+    const __m512 d = _mm512_fmadd_ps(_mm512_sqrt_ps(v), s->inv_sqrt_bias2, s->eps);
+    p = _mm512_fnmadd_ps(s->step_size, _mm512_div_ps(m, d), p);
+    _mm512_mask_storeu_ps(a->master + i, mask, p);
+    _mm512_mask_storeu_ps(a->moment1 + i, mask, m);
+    _mm512_mask_storeu_ps(a->moment2 + i, mask, v);
+    return p;
+}
+
+static inline __attribute__((always_inline)) void adamw_kind(const dsc_adamw_args *args, int64_t first, int64_t last,
+                                                             bool l2, bool copy)
+{
+    const dsc_adamw_args local = *args, *a = &local; /* in registers: no store below can change it */
+    const dsc_adamw_scalars *c = &a->scalars;
+    const adamw_lanes s = {
+        .grad_scale = _mm512_set1_ps(c->grad_scale),
+        .one_minus_beta1 = _mm512_set1_ps(c->one_minus_beta1),
+        .beta2 = _mm512_set1_ps(c->beta2),
+        .one_minus_beta2 = _mm512_set1_ps(c->one_minus_beta2),
+        .decay = _mm512_set1_ps(c->decay),
+        .l2 = _mm512_set1_ps(c->l2),
+        .step_size = _mm512_set1_ps(c->step_size),
+        .inv_sqrt_bias2 = _mm512_set1_ps(c->inv_sqrt_bias2),
+        .eps = _mm512_set1_ps(c->eps),
+    };
+    int64_t i = first;
+    for (; i + 32 <= last; i += 32) {
+        const __m512 p0 = adamw_16(a, &s, i, 0xffff, l2);
+        const __m512 p1 = adamw_16(a, &s, i + 16, 0xffff, l2);
+        if (copy) {
+            const __m512i low = _mm512_castsi256_si512(dsc_bf16_from_f32_avx512(p0));
+            _mm512_storeu_si512(a->param_bf16 + i, _mm512_inserti64x4(low, dsc_bf16_from_f32_avx512(p1), 1));
+        }
+    }
+    for (; i < last; i += 16) {
+        const __mmask16 mask = dsc_mask_avx512(last - i);
+        const __m512 p = adamw_16(a, &s, i, mask, l2);
+        if (copy)
+            _mm256_mask_storeu_epi16(a->param_bf16 + i, mask, dsc_bf16_from_f32_avx512(p));
+    }
+}
+
+static void adamw(const dsc_adamw_args *a, int64_t first, int64_t last)
+{
+    const bool copy = a->param_bf16 != NULL;
+    if (a->scalars.l2 != 0.0f)
+        copy ? adamw_kind(a, first, last, true, true) : adamw_kind(a, first, last, true, false);
+    else
+        copy ? adamw_kind(a, first, last, false, true) : adamw_kind(a, first, last, false, false);
+}
+
+const dsc_exact_ops dsc_exact_avx512 = { bf16_from_f32, f32_from_bf16, fold, add, sumsq, adamw };

@@ -1,0 +1,26 @@
+/* exact_range.h - the exact kernels on one thread over a range of elements: what a variant has to provide.
+ * Private to kernels/exact*.c. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_EXACT_RANGE_H
+#define DSC_KERNELS_EXACT_RANGE_H
+
+#include "kernels/exact.h"
+
+/* Ranges are elements first..last-1 of the arguments' arrays. Any length, any alignment of the element type. */
+typedef struct dsc_exact_ops {
+    void (*bf16_from_f32)(uint16_t *to, const float *from, int64_t count);
+    void (*f32_from_bf16)(float *to, const uint16_t *from, int64_t count);
+    void (*fold)(const dsc_fold_args *a, int64_t first, int64_t last);
+    void (*add)(const dsc_add_args *a, int64_t first, int64_t last);
+    /* x starts at a chunk; sums[c] = sum of squares of chunk c, ceil(count / 1024) of them. */
+    void (*sumsq)(double *sums, const float *x, int64_t count);
+    void (*adamw)(const dsc_adamw_args *a, int64_t first, int64_t last);
+} dsc_exact_ops;
+
+extern const dsc_exact_ops dsc_exact_ref, dsc_exact_avx2, dsc_exact_avx512;
+
+static inline const void *dsc_fold_leaf(const dsc_fold_args *a, int64_t leaf)
+{
+    return a->leaf_ptr != NULL ? a->leaf_ptr[leaf] : (const char *)a->leaf + leaf * a->leaf_stride_bytes;
+}
+
+#endif

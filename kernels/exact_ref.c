@@ -1,0 +1,86 @@
+/* exact_ref.c - the recipes of exact.h, one operation a line. The other variants give these bits, only sooner.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "base/base.h"
+#include "base/bf16.h"
+#include "kernels/exact_range.h"
+
+static void bf16_from_f32(uint16_t *to, const float *from, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        to[i] = dsc_bf16_from_f32(from[i]);
+}
+
+static void f32_from_bf16(float *to, const uint16_t *from, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        to[i] = dsc_f32_from_bf16(from[i]);
+}
+
+static float leaf_value(const dsc_fold_args *a, int64_t leaf, int64_t i)
+{
+    const void *values = dsc_fold_leaf(a, leaf);
+    if (a->leaf_dtype == DSC_BF16)
+        return dsc_f32_from_bf16(((const uint16_t *)values)[i]);
+    const float x = ((const float *)values)[i];
+    return a->wire_dtype == DSC_BF16 ? dsc_f32_from_bf16(dsc_bf16_from_f32(x)) : x;
+}
+
+static void fold(const dsc_fold_args *a, int64_t first, int64_t last)
+{
+    for (int64_t i = first; i < last; i++) {
+        float s = leaf_value(a, 0, i);
+        if (!a->overwrite)
+            s = a->acc[i] + s;
+        for (int64_t k = 1; k < a->leaf_count; k++)
+            s = s + leaf_value(a, k, i);
+        a->acc[i] = s;
+    }
+}
+
+static void add(const dsc_add_args *a, int64_t first, int64_t last)
+{
+    for (int64_t i = first; i < last; i++)
+        a->to[i] = a->a[i] + a->b[i];
+}
+
+static void sumsq(double *sums, const float *x, int64_t count)
+{
+    for (int64_t start = 0; start < count; start += DSC_SUMSQ_CHUNK) {
+        const int64_t end = dsc_min_i64(start + DSC_SUMSQ_CHUNK, count);
+        double lane[16] = { 0 };
+        for (int64_t i = start; i < end; i++) {
+            const double value = (double)x[i];
+            double *l = &lane[(i - start) % 16];
+            *l = fma(value, value, *l);
+        }
+        for (int width = 8; width >= 1; width /= 2)
+            for (int j = 0; j < width; j++)
+                lane[j] += lane[j + width];
+        sums[start / DSC_SUMSQ_CHUNK] = lane[0];
+    }
+}
+
+static void adamw(const dsc_adamw_args *a, int64_t first, int64_t last)
+{
+    const dsc_adamw_scalars s = a->scalars;
+    for (int64_t i = first; i < last; i++) {
+        float p = a->master[i], m = a->moment1[i], v = a->moment2[i];
+        float g = a->grad[i] * s.grad_scale;
+        if (s.l2 != 0.0f)
+            g = fmaf(s.l2, p, g);
+        p = p * s.decay;
+        m = fmaf(s.one_minus_beta1, g - m, m);
+        v = fmaf(s.one_minus_beta2 * g, g, s.beta2 * v);
+        const float d = fmaf(sqrtf(v), s.inv_sqrt_bias2, s.eps);
+        p = fmaf(-s.step_size, m / d, p);
+        a->master[i] = p;
+        a->moment1[i] = m;
+        a->moment2[i] = v;
+        if (a->param_bf16 != NULL)
+            a->param_bf16[i] = dsc_bf16_from_f32(p);
+    }
+}
+
+const dsc_exact_ops dsc_exact_ref = { bf16_from_f32, f32_from_bf16, fold, add, sumsq, adamw };
