@@ -112,6 +112,7 @@ void ck_canary(dsc_kernel_fn fn)
 }
 
 uint32_t ck_caps(void) { return ck.caps; }
+void ck_variant_set(uint32_t caps) { ck.caps = caps; }
 bool ck_benching(void) { return ck_set_up.bench; }
 
 /* splitmix64 (Steele, Lea, Flood 2014) */

@@ -56,6 +56,7 @@ void ck_near(const void *buf, int64_t i, double expected, double tol); /* |got -
 void ck_near_ref(const void *buf, double tol_relative, double tol_absolute); /* all elements, against the reference */
 void ck_fail(const char *fmt, ...) DSC_PRINTF(1, 2);
 uint32_t ck_caps(void);                 /* of the variant under test */
+void ck_variant_set(uint32_t caps);     /* for cases without ck_kernel: what messages name */
 double ck_spacing(dsc_dtype dtype, double x); /* distance of |x| to the next value of the dtype (F32, BF16) */
 
 /* Times every variant that never failed in this run: median of several runs, 1 thread and --threads. Only with --bench

@@ -1,0 +1,86 @@
+/* vmath_avx512.h - exp, tanh, sigmoid, GELU and bf16 loads on 16 fp32 lanes. Only *_avx512*.c files include it.
+ *
+ * Errors against double, over all finite inputs (tests/checkkern/vmath.c): exp and tanh at most 2 ulp, results that are denormal
+ * included; sigmoid 2.2 ulp, and 0 where the result would be denormal. NaN gives NaN. Polynomials: our own weighted minimax fits (comments give their error).
+ * The same steps as vmath_avx2.h, not the same bits. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_VMATH_AVX512_H
+#define DSC_KERNELS_VMATH_AVX512_H
+
+#include "kernels/bf16_avx512.h"
+
+/* exp(x): x = n ln 2 + r, |r| <= ln 2 / 2, exp(r) = 1 + r + r^2 P(r), times 2^n. Max and min take x second, so that
+ * NaN passes. Outside [-104, 89] the result is 0 or Inf already. */
+static inline __m512 dsc_exp_avx512(__m512 x)
+{
+    x = _mm512_max_ps(_mm512_set1_ps(-104.0f), _mm512_min_ps(_mm512_set1_ps(89.0f), x));
+    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)),
+                                          _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x); /* ln 2 in 9 bits: n times it is exact */
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+    __m512 p = _mm512_set1_ps(1.381453987875699e-3f); /* fit error 0.05 ulp */
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.368745127099123e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.166839078967531e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666520398846876e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.999999343209909e-1f));
+    p = _mm512_fmadd_ps(_mm512_mul_ps(r, r), p, r);
+    return _mm512_scalef_ps(_mm512_add_ps(p, _mm512_set1_ps(1.0f)), n);
+}
+
+/* 1 / (1 + exp(-x)) */
+static inline __m512 dsc_sigmoid_avx512(__m512 x)
+{
+    const __m512 one = _mm512_set1_ps(1.0f);
+    return _mm512_div_ps(one, _mm512_add_ps(one, dsc_exp_avx512(_mm512_sub_ps(_mm512_setzero_ps(), x))));
+}
+
+/* tanh(x): x + x^3 P(x^2) below 0.55 (fit error 0.02 ulp), else 1 - 2 / (exp(2 |x|) + 1) with the sign of x. */
+static inline __m512 dsc_tanh_avx512(__m512 x)
+{
+    const __m512 one = _mm512_set1_ps(1.0f), sign = _mm512_set1_ps(-0.0f);
+    const __m512 a = _mm512_andnot_ps(sign, x), t = _mm512_mul_ps(x, x);
+    __m512 p = _mm512_set1_ps(-6.2824729119569985e-3f);
+    p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(2.1077758100790368e-2f));
+    p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-5.385385789249788e-2f));
+    p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(1.333260168543581e-1f));
+    p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-3.3333318045710875e-1f));
+    const __m512 near = _mm512_fmadd_ps(_mm512_mul_ps(x, t), p, x);
+    const __m512 e = _mm512_add_ps(dsc_exp_avx512(_mm512_add_ps(a, a)), one);
+    const __m512 far = _mm512_or_ps(_mm512_sub_ps(one, _mm512_div_ps(_mm512_set1_ps(2.0f), e)), _mm512_and_ps(sign, x));
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, _mm512_set1_ps(0.55f), _CMP_LT_OQ), far, near);
+}
+
+/* 0.5 (1 + tanh(u)) = sigmoid(2 u) without the cancellation of 1 + tanh. u2 = 2 sqrt(2/pi) (x + 0.044715 x^3). */
+static inline __m512 dsc_gelu_gate_avx512(__m512 x, __m512 xx)
+{
+    const __m512 u2 = _mm512_mul_ps(x, _mm512_fmadd_ps(xx, _mm512_set1_ps(0.071354816f), _mm512_set1_ps(1.5957691f)));
+    return dsc_sigmoid_avx512(u2);
+}
+
+/* gelu(x) with the tanh approximation (gelu.h) */
+static inline __m512 dsc_gelu_avx512(__m512 x)
+{
+    return _mm512_mul_ps(x, dsc_gelu_gate_avx512(x, _mm512_mul_ps(x, x)));
+}
+
+/* gelu'(x) = s + x s (1 - s) u2', s = sigmoid(u2) */
+static inline __m512 dsc_gelu_slope_avx512(__m512 x)
+{
+    /* bounded, so that the far ends are 0 and 1 and not 0 * Inf */
+    const __m512 xx = _mm512_min_ps(_mm512_set1_ps(1e30f), _mm512_mul_ps(x, x)), s = dsc_gelu_gate_avx512(x, xx);
+    const __m512 u2_slope = _mm512_fmadd_ps(xx, _mm512_set1_ps(0.21406444f), _mm512_set1_ps(1.5957691f));
+    const __m512 bell = _mm512_mul_ps(s, _mm512_sub_ps(_mm512_set1_ps(1.0f), s));
+    return _mm512_fmadd_ps(_mm512_mul_ps(x, bell), u2_slope, s);
+}
+
+/* Lanes outside the mask are neither read nor written. */
+static inline __m512 dsc_load_bf16_avx512(const uint16_t *from, __mmask16 lanes)
+{
+    return dsc_f32_from_bf16_avx512(_mm256_maskz_loadu_epi16(lanes, from));
+}
+
+static inline void dsc_store_bf16_avx512(uint16_t *to, __mmask16 lanes, __m512 x)
+{
+    _mm256_mask_storeu_epi16(to, lanes, dsc_bf16_from_f32_avx512(x));
+}
+
+#endif
