@@ -3,6 +3,7 @@
 # tests/unit/test_X.c      one cmocka program each         (suite: unit)
 # tests/checkkern/*.c      one program, every kernel       (suite: checkkern)
 # tests/dist/test_X.c      several ranks as threads        (suite: dist)
+# tests/fuzz/X_fuzz.c      one target each, replays tests/fuzz/corpus/X/ (suite: fuzz)
 # tests/cli/test_X.sh      whole programs, TAP on stdout   (suite: cli)
 # Every program prints TAP ("ok N - name", "not ok N - name", "ok N - name # SKIP why"); tests/run counts.
 
@@ -13,6 +14,8 @@ UNIT_BIN   := $(UNIT_SRC:tests/%.c=$(TEST_BIN)/%)
 DIST_BIN   := $(DIST_SRC:tests/%.c=$(TEST_BIN)/%)
 CHECK_SRC  := $(sort $(wildcard tests/checkkern/*.c))
 CHECK_BIN  := $(if $(CHECK_SRC),$(TEST_BIN)/checkkern/checkkern)
+FUZZ_SRC   := $(sort $(wildcard tests/fuzz/*_fuzz.c))
+FUZZ_BIN   := $(FUZZ_SRC:tests/%.c=$(TEST_BIN)/%)
 CLI_TESTS  := $(sort $(wildcard tests/cli/test_*.sh))
 HELP_OBJ   := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard tests/support/*.c)))
 
@@ -20,18 +23,22 @@ $(UNIT_BIN) $(DIST_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(HELP_OBJ) $(LIB)/li
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $^ -lcmocka $(LDLIBS) -o $@
 
+$(FUZZ_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(BUILD)/tests/fuzz/replay.o $(LIB)/libdsc.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
 $(CHECK_BIN): $(CHECK_SRC:%.c=$(BUILD)/%.o) $(LIB)/libdsc.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 .PHONY: test-programs
-test-programs: all $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN)
+test-programs: all $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN) $(FUZZ_BIN)
 
 .PHONY: test
 ## test: everything that a commit must pass on a CPU-only machine; ends with "N passed, N failed"
 test: test-programs
 	@DSC_BIN=$(abspath $(BIN)) DSC_LIB=$(abspath $(LIB)) DSC_SAN=$(SAN) tests/run \
-	    unit $(UNIT_BIN) -- checkkern $(CHECK_BIN) -- dist $(DIST_BIN) -- cli $(CLI_TESTS)
+	    unit $(UNIT_BIN) -- checkkern $(CHECK_BIN) -- dist $(DIST_BIN) -- fuzz $(FUZZ_BIN) -- cli $(CLI_TESTS)
 
 .PHONY: checkkern
 ## checkkern: check every kernel variant: make checkkern [FN='adamw*'] [SEED=7]
