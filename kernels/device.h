@@ -4,7 +4,9 @@
  * to count, trace, simulate and inject faults. The cpu device runs the compute stream on the calling thread with an
  * OpenMP team; every other stream is a FIFO with one thread of its own; events are real. CUDA maps each id to a launch.
  *
- * Errors of asynchronous work are sticky on the stream and come out of the next call on it and of dsc_stream_sync.
+ * Errors of a stream's work are sticky: they come out of the next call on it and of dsc_stream_sync, and what is queued
+ * after them is skipped. A wait (dsc_stream_wait, dsc_event_sync) for work that failed fails with the same error.
+ * A host call may use any stream but its own. One thread at a time calls a stream; different streams are independent.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_DEVICE_H
 #define DSC_KERNELS_DEVICE_H
@@ -42,7 +44,7 @@ typedef struct dsc_device_ops {
     uint32_t version; /* DSC_DEVICE_OPS_VERSION */
 
     dsc_status (*open)(dsc_device **out, const dsc_device_options *options, dsc_error *err);
-    void (*close)(dsc_device *device); /* all its streams, events and buffers are closed */
+    void (*close)(dsc_device *device); /* its streams, events and buffers must be closed before */
 
     dsc_status (*stream_open)(dsc_device *device, dsc_stream_kind kind, const char *name, dsc_stream **out, dsc_error *err);
     void (*stream_close)(dsc_stream *stream); /* runs what is queued, then ends */
@@ -55,6 +57,7 @@ typedef struct dsc_device_ops {
     dsc_status (*stream_wait)(dsc_stream *stream, dsc_event *event, dsc_error *err);
     dsc_status (*event_sync)(dsc_event *event, dsc_error *err);
 
+    /* No overlap. Both buffers are borrowed until the stream passes. */
     dsc_status (*copy)(dsc_stream *stream, void *to, const void *from, int64_t bytes, dsc_error *err);
     dsc_status (*zero)(dsc_stream *stream, void *to, int64_t bytes, dsc_error *err);
     /* `args` is copied; every buffer in it is borrowed until the stream passes. */

@@ -1,7 +1,7 @@
 /* vmath_avx512.h - exp, tanh, sigmoid, GELU and bf16 loads on 16 fp32 lanes. Only *_avx512*.c files include it.
  *
  * Errors against double, over all finite inputs (tests/checkkern/vmath.c): exp and tanh at most 2 ulp, results that are denormal
- * included; sigmoid 2.2 ulp, and 0 where the result would be denormal. NaN gives NaN. Polynomials: our own weighted minimax fits (comments give their error).
+ * included; sigmoid 2.5 ulp, and 0 where the result would be denormal. NaN gives NaN. Polynomials: our own weighted minimax fits (comments give their error).
  * The same steps as vmath_avx2.h, not the same bits. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_VMATH_AVX512_H
 #define DSC_KERNELS_VMATH_AVX512_H

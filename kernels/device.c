@@ -1,0 +1,150 @@
+/* device.c - the front of every device: checks what callers pass and forwards to the backend's table.
+ *
+ * Arguments that are wrong here are bugs of this program, so they are asserted; what can go wrong in the world is the
+ * backend's to report. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/device.h"
+
+#define X(id, args) \
+    _Static_assert(sizeof(args) <= DSC_LAUNCH_ARGS_MAX, "arguments of " #id " fit into a queue entry");
+#include "kernels/kernels.def"
+#undef X
+
+static int64_t args_bytes_of(dsc_kernel kernel)
+{
+    static const int64_t bytes[DSC_KERNEL_COUNT] = {
+#define X(id, args) (int64_t)sizeof(args),
+#include "kernels/kernels.def"
+#undef X
+    };
+    return bytes[kernel];
+}
+
+static bool is_whole(const dsc_device_ops *ops)
+{
+    return ops->open != NULL && ops->close != NULL && ops->stream_open != NULL && ops->stream_close != NULL &&
+           ops->stream_sync != NULL && ops->event_open != NULL && ops->event_close != NULL &&
+           ops->event_record != NULL && ops->stream_wait != NULL && ops->event_sync != NULL && ops->copy != NULL &&
+           ops->zero != NULL && ops->launch != NULL && ops->host_call != NULL && ops->mem_open != NULL &&
+           ops->mem_close != NULL && ops->gemm_prepare != NULL;
+}
+
+dsc_status dsc_device_open(const dsc_device_ops *ops, dsc_device **out, const dsc_device_options *options, dsc_error *err)
+{
+    DSC_ASSERT(out != NULL);
+    DSC_ASSERT(ops != NULL && options != NULL);
+    *out = NULL;
+    if (ops->version != DSC_DEVICE_OPS_VERSION || !is_whole(ops))
+        return DSC_FAIL(err, DSC_ERR_INTERNAL, ops->name, "device table of version %u, expected a whole one of version %u",
+                        ops->version, DSC_DEVICE_OPS_VERSION);
+    DSC_ASSERT(options->alloc != NULL);
+    DSC_ASSERT(options->threads >= 1);
+    DSC_TRY(ops->open(out, options, err));
+    DSC_ASSERT((*out)->ops == ops);
+    return DSC_OK;
+}
+
+void dsc_device_close(dsc_device **device)
+{
+    if (device == NULL || *device == NULL)
+        return;
+    (*device)->ops->close(*device);
+    *device = NULL;
+}
+
+dsc_status dsc_stream_open(dsc_device *device, dsc_stream_kind kind, const char *name, dsc_stream **out, dsc_error *err)
+{
+    DSC_ASSERT(kind == DSC_STREAM_COMPUTE || kind == DSC_STREAM_ASYNC);
+    DSC_ASSERT(name != NULL);
+    *out = NULL;
+    DSC_TRY(device->ops->stream_open(device, kind, name, out, err));
+    DSC_ASSERT((*out)->ops == device->ops);
+    return DSC_OK;
+}
+
+void dsc_stream_close(dsc_stream **stream)
+{
+    if (stream == NULL || *stream == NULL)
+        return;
+    (*stream)->ops->stream_close(*stream);
+    *stream = NULL;
+}
+
+dsc_status dsc_stream_sync(dsc_stream *stream, dsc_error *err) { return stream->ops->stream_sync(stream, err); }
+
+dsc_status dsc_event_open(dsc_device *device, dsc_event **out, dsc_error *err)
+{
+    *out = NULL;
+    DSC_TRY(device->ops->event_open(device, out, err));
+    DSC_ASSERT((*out)->ops == device->ops);
+    return DSC_OK;
+}
+
+void dsc_event_close(dsc_event **event)
+{
+    if (event == NULL || *event == NULL)
+        return;
+    (*event)->ops->event_close(*event);
+    *event = NULL;
+}
+
+dsc_status dsc_event_record(dsc_event *event, dsc_stream *stream, dsc_error *err)
+{
+    DSC_ASSERT(event->ops == stream->ops);
+    return stream->ops->event_record(event, stream, err);
+}
+
+dsc_status dsc_stream_wait(dsc_stream *stream, dsc_event *event, dsc_error *err)
+{
+    DSC_ASSERT(event->ops == stream->ops);
+    return stream->ops->stream_wait(stream, event, err);
+}
+
+dsc_status dsc_event_sync(dsc_event *event, dsc_error *err) { return event->ops->event_sync(event, err); }
+
+dsc_status dsc_copy(dsc_stream *stream, void *to, const void *from, int64_t bytes, dsc_error *err)
+{
+    DSC_ASSERT(bytes >= 0);
+    DSC_ASSERT(bytes == 0 || (to != NULL && from != NULL));
+    return stream->ops->copy(stream, to, from, bytes, err);
+}
+
+dsc_status dsc_zero_bytes(dsc_stream *stream, void *to, int64_t bytes, dsc_error *err)
+{
+    DSC_ASSERT(bytes >= 0);
+    DSC_ASSERT(bytes == 0 || to != NULL);
+    return stream->ops->zero(stream, to, bytes, err);
+}
+
+dsc_status dsc_launch(dsc_stream *stream, dsc_kernel kernel, const void *args, int64_t args_bytes, dsc_error *err)
+{
+    DSC_ASSERT((unsigned)kernel < DSC_KERNEL_COUNT);
+    DSC_ASSERT(args != NULL);
+    DSC_ASSERT(args_bytes == args_bytes_of(kernel));
+    return stream->ops->launch(stream, kernel, args, args_bytes, err);
+}
+
+dsc_status dsc_host_call(dsc_stream *stream, dsc_host_fn fn, const void *args, int64_t args_bytes, dsc_error *err)
+{
+    DSC_ASSERT(fn != NULL);
+    DSC_ASSERT(args_bytes >= 0 && args_bytes <= DSC_LAUNCH_ARGS_MAX);
+    DSC_ASSERT(args_bytes == 0 || args != NULL);
+    return stream->ops->host_call(stream, fn, args, args_bytes, err);
+}
+
+dsc_status dsc_mem_open(dsc_device *device, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err)
+{
+    DSC_ASSERT(bytes >= 0);
+    return device->ops->mem_open(device, tag, bytes, out, err);
+}
+
+void dsc_mem_close(dsc_device *device, dsc_buf *buf)
+{
+    if (device != NULL && buf != NULL)
+        device->ops->mem_close(device, buf);
+}
+
+dsc_status dsc_gemm_prepare(dsc_device *device, const dsc_gemm_args *shape, dsc_error *err)
+{
+    DSC_ASSERT(shape != NULL);
+    return device->ops->gemm_prepare(device, shape, err);
+}
