@@ -109,35 +109,36 @@ const char *dsc_json_where(const dsc_json *json, const cJSON *item, char *out, s
     return out;
 }
 
+/* Appends a piece that fits whole; `used` counts it either way. */
+static size_t append(char *out, size_t out_bytes, size_t used, const char *piece, size_t piece_bytes)
+{
+    if (used + piece_bytes < out_bytes) {
+        memcpy(out + used, piece, piece_bytes);
+        out[used + piece_bytes] = 0;
+    }
+    return used + piece_bytes;
+}
+
 size_t dsc_json_quote(char *out, size_t out_bytes, const char *text)
 {
     const char *const end = text + strlen(text);
-    size_t used = 0;
-    char piece[8];
-    for (int part = 0; part < 3; part++) { /* the opening quote, the characters, the closing quote */
-        const char *at = part == 1 ? text : end;
-        do {
-            const int bytes = part == 1 && at < end ? dsc_utf8_char_bytes(at, end) : 0;
-            if (part != 1)
-                snprintf(piece, sizeof piece, "\"");
-            else if (at == end)
-                break;
-            else if (bytes == 0)
-                snprintf(piece, sizeof piece, "\\ufffd"); /* not UTF-8: JSON must be */
-            else if (*at == '"' || *at == '\\')
-                snprintf(piece, sizeof piece, "\\%c", *at);
-            else if (bytes == 1 && ((unsigned char)*at < 0x20 || *at == 0x7f))
-                snprintf(piece, sizeof piece, "\\u%04x", (unsigned)*at);
-            else
-                snprintf(piece, sizeof piece, "%.*s", bytes, at);
-            const size_t piece_bytes = strlen(piece);
-            if (used + piece_bytes < out_bytes)
-                memcpy(out + used, piece, piece_bytes + 1);
-            else if (used < out_bytes)
-                out[used] = 0;
-            used += piece_bytes;
-            at += bytes > 0 ? bytes : 1;
-        } while (part == 1);
+    if (out_bytes > 0)
+        out[0] = 0;
+    size_t used = append(out, out_bytes, 0, "\"", 1);
+    while (text < end) {
+        const int bytes = dsc_utf8_char_bytes(text, end);
+        char escape[8] = "";
+        if (bytes == 0)
+            snprintf(escape, sizeof escape, "\\ufffd"); /* not UTF-8, which JSON must be */
+        else if (*text == '"' || *text == '\\')
+            snprintf(escape, sizeof escape, "\\%c", *text);
+        else if (bytes == 1 && ((unsigned char)*text < 0x20 || *text == 0x7f))
+            snprintf(escape, sizeof escape, "\\u%04x", (unsigned)*text);
+        if (escape[0] != 0)
+            used = append(out, out_bytes, used, escape, strlen(escape));
+        else
+            used = append(out, out_bytes, used, text, (size_t)bytes);
+        text += bytes > 0 ? bytes : 1;
     }
-    return used;
+    return append(out, out_bytes, used, "\"", 1);
 }

@@ -29,8 +29,10 @@ typedef struct dsc_json dsc_json;
 
 /* `name` (file name, borrowed until return) starts the `where` of every error: "ds_config.json:3:17". Refused:
  * everything outside the dialect, a byte order mark, NUL, invalid UTF-8 and surrogates, numbers outside double's
- * range or not of JSON's grammar (NaN, +1, 01, .5), duplicate keys in one object, keys with control characters, text
- * after the value. On success the caller owns *out (dsc_json_close). */
+ * range or not of JSON's grammar (NaN, +1, 01, .5) or of more than 63 characters, integers above 2^53 (STRICT only:
+ * a double does not hold them), duplicate keys in one object, keys with control characters, text after the value.
+ * Errors are DSC_ERR_CONFIG in the CONFIG dialect, else DSC_ERR_INPUT. limits.depth is at most 512. On success the
+ * caller owns *out (dsc_json_close). */
 DSC_MUST_USE dsc_status dsc_json_open(dsc_alloc *alloc, const char *name, const char *text, int64_t bytes, dsc_json_dialect dialect,
                                       const dsc_json_limits *limits, dsc_json **out, dsc_error *err);
 void dsc_json_close(dsc_json **json);
@@ -39,7 +41,8 @@ const cJSON *dsc_json_root(const dsc_json *json); /* borrowed until close */
 /* "name:line:col" of a value into out (just "name" when the item is not of this document). Returns out. */
 const char *dsc_json_where(const dsc_json *json, const cJSON *item, char *out, size_t out_bytes);
 
-/* Appends text as a quoted JSON string; returns bytes needed without the NUL (like snprintf). */
+/* Writes text as a quoted JSON string, which is always valid UTF-8; returns the bytes needed without the NUL. Unlike
+ * snprintf it never cuts a character or an escape in two: what does not fit whole is left out. */
 size_t dsc_json_quote(char *out, size_t out_bytes, const char *text);
 
 #ifdef __cplusplus
