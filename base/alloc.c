@@ -12,6 +12,20 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#if defined(__SANITIZE_ADDRESS__)
+#define ADDRESS_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ADDRESS_SANITIZER 1
+#endif
+#endif
+#ifdef ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(ptr, bytes) ((void)(ptr), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(ptr, bytes) ((void)(ptr), (void)(bytes))
+#endif
+
 #define HUGE_PAGE_BYTES (INT64_C(2) << 20)
 #define BLOCK_MAGIC UINT32_C(0xD5CA110C)
 #define BLOCK_FREED UINT32_C(0xD5CDEAD0)
@@ -229,6 +243,15 @@ static void *map_huge_aligned(int64_t bytes)
     return wide + head;
 }
 
+/* Maps `mapped` bytes; NULL when the system refuses. */
+static void *map_zeroed(int64_t mapped)
+{
+    if (mapped >= 2 * HUGE_PAGE_BYTES)
+        return map_huge_aligned(mapped);
+    void *ptr = mmap(NULL, (size_t)mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return ptr != MAP_FAILED ? ptr : NULL;
+}
+
 dsc_status dsc_buf_open(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_buf *out, dsc_error *err)
 {
     *out = (dsc_buf){ 0 };
@@ -239,18 +262,15 @@ dsc_status dsc_buf_open(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t by
         return DSC_FAIL(err, DSC_ERR_NOMEM, "", "out of %s memory: %lld bytes of %s do not fit any memory",
                         dsc_tier_text(tier), (long long)bytes, dsc_tag_text(tag));
     const int64_t counted = dsc_align_up(bytes, 64);
-    const int64_t mapped = dsc_align_up(dsc_max_i64(counted, 1), page);
+    int64_t mapped = dsc_align_up(dsc_max_i64(counted, 1), page);
+#ifdef ADDRESS_SANITIZER
+    mapped += page; /* room for a red zone even when the last page is full */
+#endif
     DSC_TRY(admit(alloc, tag, tier, counted, err));
-    void *ptr = NULL;
-    if (counted >= 2 * HUGE_PAGE_BYTES) {
-        ptr = map_huge_aligned(mapped);
-    } else {
-        ptr = mmap(NULL, (size_t)mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (ptr == MAP_FAILED)
-            ptr = NULL;
-    }
+    char *ptr = map_zeroed(mapped);
     if (ptr == NULL)
         return fail_system(alloc, tag, tier, counted, err);
+    ASAN_POISON_MEMORY_REGION(ptr + bytes, (size_t)(mapped - bytes));
     *out = (dsc_buf){ .ptr = ptr, .bytes = bytes, .tag = tag, .tier = tier, .alloc = alloc, .mapped_bytes = mapped };
     return DSC_OK;
 }
@@ -258,6 +278,7 @@ dsc_status dsc_buf_open(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t by
 void dsc_buf_close(dsc_buf *buf)
 {
     if (buf->ptr != NULL) {
+        ASAN_UNPOISON_MEMORY_REGION(buf->ptr, (size_t)buf->mapped_bytes);
         const int failed = munmap(buf->ptr, (size_t)buf->mapped_bytes);
         DSC_ASSERT(failed == 0);
         retire(buf->alloc, buf->tag, buf->tier, dsc_align_up(buf->bytes, 64));

@@ -35,8 +35,23 @@ static inline int64_t dsc_min_i64(int64_t a, int64_t b) { return a < b ? a : b; 
 static inline int64_t dsc_max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* False when the product or sum does not fit; *out is then untouched. Operands must be >= 0. */
-static inline bool dsc_mul_i64(int64_t a, int64_t b, int64_t *out) { return !__builtin_mul_overflow(a, b, out); }
-static inline bool dsc_add_i64(int64_t a, int64_t b, int64_t *out) { return !__builtin_add_overflow(a, b, out); }
+static inline bool dsc_mul_i64(int64_t a, int64_t b, int64_t *out)
+{
+    int64_t result;
+    if (__builtin_mul_overflow(a, b, &result))
+        return false;
+    *out = result;
+    return true;
+}
+
+static inline bool dsc_add_i64(int64_t a, int64_t b, int64_t *out)
+{
+    int64_t result;
+    if (__builtin_add_overflow(a, b, &result))
+        return false;
+    *out = result;
+    return true;
+}
 
 #ifdef __cplusplus
 }

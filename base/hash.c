@@ -46,20 +46,18 @@ void dsc_sha256_blocks_ref(uint32_t state[8], const uint8_t *data, size_t block_
             const uint32_t s1 = rotr(w[t - 2], 17) ^ rotr(w[t - 2], 19) ^ (w[t - 2] >> 10);
             w[t] = s1 + w[t - 7] + s0 + w[t - 16];
         }
-        uint32_t v[8]; /* a, b, ..., h of the standard */
-        memcpy(v, state, sizeof v);
+        uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
+        uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
         for (int t = 0; t < 64; t++) {
-            const uint32_t sum1 = rotr(v[4], 6) ^ rotr(v[4], 11) ^ rotr(v[4], 25);
-            const uint32_t choose = (v[4] & v[5]) ^ (~v[4] & v[6]);
-            const uint32_t t1 = v[7] + sum1 + choose + sha256_k[t] + w[t];
-            const uint32_t sum0 = rotr(v[0], 2) ^ rotr(v[0], 13) ^ rotr(v[0], 22);
-            const uint32_t majority = (v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]);
-            memmove(v + 1, v, 7 * sizeof v[0]);
-            v[4] += t1;
-            v[0] = t1 + sum0 + majority;
+            const uint32_t sum1 = rotr(e, 6) ^ rotr(e, 11) ^ rotr(e, 25);
+            const uint32_t sum0 = rotr(a, 2) ^ rotr(a, 13) ^ rotr(a, 22);
+            const uint32_t t1 = h + sum1 + ((e & f) ^ (~e & g)) + sha256_k[t] + w[t];
+            const uint32_t t2 = sum0 + ((a & b) ^ (a & c) ^ (b & c));
+            h = g, g = f, f = e, e = d + t1;
+            d = c, c = b, b = a, a = t1 + t2;
         }
-        for (int i = 0; i < 8; i++)
-            state[i] += v[i];
+        state[0] += a, state[1] += b, state[2] += c, state[3] += d;
+        state[4] += e, state[5] += f, state[6] += g, state[7] += h;
     }
 }
 

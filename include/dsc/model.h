@@ -93,7 +93,9 @@ typedef struct dsc_module_ctx {
 enum {
     /* The last module: it has no out. In forward with `save` it also computes d_in and its gradients (fused, so that
      * logits need not be kept); its backward is not called. */
-    DSC_MODULE_LOSS = 1u
+    DSC_MODULE_LOSS = 1u,
+    /* backward reads no parameter (an embedding): the engine does not gather them for it; ctx.param entries are NULL. */
+    DSC_MODULE_BACKWARD_WITHOUT_PARAMS = 2u
 };
 
 typedef struct dsc_module {

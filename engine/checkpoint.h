@@ -1,0 +1,70 @@
+/* checkpoint.h - DIR/step-N: written whole or not at all, verified before anything is changed.
+ *
+ * Files: model.safetensors (HF names; master weights in fp32 runs, bf16 weights in bf16 runs), optimizer.safetensors
+ * ("master.NAME" in bf16 runs, "exp_avg.NAME", "exp_avg_sq.NAME", fp32), config.json when the model has one, ds_config.json
+ * (the text as given), manifest.json (strict JSON: format version, files with sizes, XXH3-128 per 1 MiB block of each
+ * logical tensor covering (tensor, position, step), state, config and versions; SHA-256 of the rest in its last member).
+ * Owners write the byte ranges of their slices. Commit order: step-N.tmp, files, fsync of files and folder, all ranks
+ * report, manifest, fsync, rename, fsync of the parent, `latest`. docs/checkpoint.md has the format.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_CHECKPOINT_H
+#define DSC_ENGINE_CHECKPOINT_H
+
+#include "base/io.h"
+#include "zero/zero.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a run is, beside its tensors. */
+typedef struct dsc_run_state {
+    int64_t step;          /* optimizer steps done */
+    int64_t update_count;  /* of them, not skipped: Adam's t and the schedule's position */
+    int64_t next_sample;   /* data position */
+    int64_t seed;
+    int64_t train_batch_size, micro_batch, accumulation_steps, world_size;
+    int64_t samples_per_epoch, seq_length;
+    int32_t zero_stage;
+    dsc_dtype compute_dtype;
+    bool world_size_reproducible, shuffle;
+    char cpu_level[32];     /* "avx512-bf16" */
+    char versions[128];     /* "dsc 0.1.0, oneDNN 2.6.3" */
+} dsc_run_state;
+
+typedef struct dsc_checkpoint_ctx {
+    dsc_alloc *alloc;
+    const dsc_io *io;
+    const dsc_log *log;      /* may be NULL */
+    const dsc_model *model;
+    const dsc_layout *layout;
+    dsc_zero *zero;
+    dsc_comm *comm;          /* channel DSC_CHANNEL_CONTROL */
+    dsc_stream *stream;      /* compute */
+    const char *config_text; /* NULL: none */
+    int64_t config_bytes;
+    dsc_buf buffer;          /* planned IO memory, at least DSC_CHECKPOINT_BUFFER_BYTES */
+} dsc_checkpoint_ctx;
+#define DSC_CHECKPOINT_BUFFER_BYTES (4 << 20)
+
+/* Collective; every rank returns the same verdict. Writes dir/step-<state.step>. `resumed_step`: the step this run was
+ * loaded from in the same dir (that folder may exist already and be replaced atomically), -1: none. */
+DSC_MUST_USE dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *state,
+                                            int64_t resumed_step, dsc_error *err);
+/* Collective. dir is a parent (its `latest`) or one step-N. Verifies everything (manifest, sizes, hashes of what this
+ * rank reads; names and shapes against the model), then writes this rank's slices (the caller publishes). What differs
+ * from *now in a way that ends bit-exactness is one warning line each; what cannot be loaded is DSC_ERR_INPUT. */
+DSC_MUST_USE dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *now,
+                                            dsc_run_state *out, dsc_error *err);
+/* The folder that --load DIR means: DIR/step-N itself, or DIR plus its `latest`. DSC_ERR_INPUT when there is none. */
+DSC_MUST_USE dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out, size_t out_bytes,
+                                            dsc_error *err);
+
+/* Without a model, for `dsc ckpt`. verify: every file, every hash. hash: DESIGN section 7, 64 hex digits + NUL. */
+DSC_MUST_USE dsc_status dsc_checkpoint_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_checkpoint_hash(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char hex[65], dsc_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,72 @@
+/* data.h - token files as samples, in the order that the contract fixes, read ahead by a background thread.
+ *
+ * A file has n = floor((tokens - 1) / T) samples; sample i is tokens i*T .. i*T+T-1 with targets one later; none crosses a
+ * file. Files follow each other in the given order. Global sample g of the run is sample perm_e[g mod n] of epoch
+ * e = g div n, perm keyed by (seed, e); identity without shuffling. Kinds, told by name and content: raw text (*.txt, *.md,
+ * anything UTF-8: one token a byte), headerless uint16 *.bin (nanoGPT), llm.c *.bin (magic header 20240520, version 1).
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_DATA_H
+#define DSC_ENGINE_DATA_H
+
+#include <dsc/dsc.h>
+
+#include "base/io.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dsc_data dsc_data;
+
+typedef struct dsc_data_options {
+    dsc_alloc *alloc; /* borrowed until close */
+    const dsc_io *io;
+    const char *const *paths;
+    int32_t path_count;
+    int64_t sequence;   /* T */
+    int64_t vocab_size; /* a token id at or above it is DSC_ERR_INPUT with file and position, when it is read */
+    bool shuffle;
+    uint64_t seed;
+} dsc_data_options;
+
+/* Missing, empty, truncated, not regular or too short files: DSC_ERR_INPUT. Files stay open, nothing is read ahead. */
+DSC_MUST_USE dsc_status dsc_data_open(const dsc_data_options *options, dsc_data **out, dsc_error *err);
+void dsc_data_close(dsc_data **data);
+int64_t dsc_data_sample_count(const dsc_data *data); /* n over all files */
+int64_t dsc_data_token_count(const dsc_data *data);
+/* A source whose batch tensor 0 is tokens [T] and 1 is targets [T], int32. Borrowed from `data`. */
+dsc_data_source dsc_data_as_source(dsc_data *data);
+/* Validates one token file as the programs would read it (every token < 65536; llm.c header), for `dsc check`. */
+typedef enum dsc_token_kind { DSC_TOKENS_TEXT, DSC_TOKENS_RAW_U16, DSC_TOKENS_LLMC } dsc_token_kind;
+DSC_MUST_USE dsc_status dsc_data_check(const dsc_io *io, const char *path, dsc_token_kind kind, int64_t *token_count,
+                                       dsc_error *err);
+
+/* This rank's micro-batches, in order, read ahead by one thread into `depth` buffers. Micro-step m of optimizer step s
+ * (both from 0 here) is samples s*B + (m*W + rank)*M .. + M - 1, with B = GAS*W*M: the leaf m*W + rank. */
+typedef struct dsc_reader dsc_reader;
+
+typedef struct dsc_reader_options {
+    dsc_alloc *alloc;
+    dsc_data_source source;
+    const dsc_model *model;
+    int64_t micro_batch;        /* M */
+    int64_t accumulation_steps; /* GAS */
+    int32_t rank, world_size;
+    int32_t depth;              /* buffers, >= 2 */
+} dsc_reader_options;
+
+/* Bytes of its buffers (tag DATA), for the plan. */
+int64_t dsc_reader_plan_bytes(const dsc_reader_options *options);
+/* Starts reading at optimizer step `first_step` (from 0). */
+DSC_MUST_USE dsc_status dsc_reader_open(const dsc_reader_options *options, int64_t first_step, dsc_reader **out, dsc_error *err);
+void dsc_reader_close(dsc_reader **reader);
+/* The next micro-batch: batch_data[i] is the model's batch tensor i with M samples, valid until the next call. A failed
+ * fill comes out here, in its place. `wait_ns` (may be NULL) grows by the time spent waiting. */
+DSC_MUST_USE dsc_status dsc_reader_next(dsc_reader *reader, const void *const **batch_data, int64_t *wait_ns, dsc_error *err);
+/* Continues with optimizer step `step`, micro-step 0: after a load. */
+DSC_MUST_USE dsc_status dsc_reader_seek(dsc_reader *reader, int64_t step, dsc_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

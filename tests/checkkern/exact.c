@@ -1,0 +1,434 @@
+/* exact.c - the kernels whose bits are a contract. Every variant must equal the reference in every bit (any NaN equals
+ * any NaN), and the reference must be what exact.h says within a bound counted from its roundings. u = 2^-24.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "tests/checkkern/ck.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Around the widths of vectors (8, 16, 32, 64), of a chunk (1024) and of a team's block (8192). */
+static const int64_t lengths[] = { 0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 65, 1023, 1025, 4095, 8191, 8193, 100003 };
+static const double u = 0x1p-24;
+
+static void same_or_nan(const void *buf, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const double got = ck_get(buf, i), expected = ck_ref(buf, i);
+        if (memcmp(&got, &expected, sizeof got) != 0 && !(isnan(got) && isnan(expected)))
+            ck_fail("[%lld] = %.9g, the reference has %.9g", (long long)i, got, expected);
+    }
+}
+
+/* Inf, NaN and the largest numbers among the elements. */
+static void wild(const void *buf, int64_t count)
+{
+    static const double value[] = { (double)INFINITY, -(double)INFINITY, (double)NAN, 3.4028234e38, -3.4028234e38, 1e-45 };
+    for (int64_t i = 0; i < count; i++)
+        if (ck_random() % 32 == 0)
+            ck_set(buf, i, value[ck_random() % DSC_COUNT(value)]);
+}
+
+/* ---- CAST ---- */
+
+/* Nearest of the two neighbours in double, the even one when both are as near: rounding told in another way. */
+static uint16_t nearest_bf16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    const uint16_t low = (uint16_t)(bits >> 16); /* towards zero */
+    if (isnan(x))
+        return low | 0x40;
+    if (isinf(x))
+        return low;
+    const double below = fabs((double)dsc_f32_from_bf16(low));
+    const double above = (low & 0x7fff) == 0x7f7f ? 0x1p128 : fabs((double)dsc_f32_from_bf16((uint16_t)(low + 1)));
+    const double up = above - fabs((double)x), down = fabs((double)x) - below;
+    return (uint16_t)(up < down || (up == down && (low & 1) != 0) ? low + 1 : low);
+}
+
+static void verify_to_bf16(const void *args)
+{
+    const dsc_cast_args *a = args;
+    for (int64_t i = 0; i < a->count; i++) {
+        const uint16_t expected = nearest_bf16(((const float *)a->from)[i]);
+        if (((const uint16_t *)a->to)[i] != expected)
+            ck_fail("[%lld] = %04x from %a, nearest is %04x", (long long)i, ((const uint16_t *)a->to)[i],
+                    (double)((const float *)a->from)[i], expected);
+    }
+}
+
+static void verify_to_f32(const void *args)
+{
+    const dsc_cast_args *a = args;
+    for (int64_t i = 0; i < a->count; i++) {
+        uint32_t bits;
+        memcpy(&bits, (const float *)a->to + i, 4);
+        if (bits != (uint32_t)((const uint16_t *)a->from)[i] << 16)
+            ck_fail("[%lld] = %08x from %04x", (long long)i, bits, ((const uint16_t *)a->from)[i]);
+    }
+}
+
+static void verify_copy(const void *args)
+{
+    const dsc_cast_args *a = args;
+    if (memcmp(a->to, a->from, (size_t)a->count * dsc_dtype_bytes(a->to_dtype)) != 0)
+        ck_fail("a copy is not the same bytes");
+}
+
+/* Every upper half (sign, exponent, the bf16 mantissa) with the lower halves where rounding changes its mind. */
+static void cast_every_bf16(void)
+{
+    static const uint32_t lower[] = { 0, 1, 0x7fff, 0x8000, 0x8001, 0xffff };
+    enum { COUNT = 65536 * DSC_COUNT(lower) };
+    if (!ck_case("cast every upper half"))
+        return;
+    uint16_t *to = ck_buf(CK_OUT, DSC_BF16, COUNT, "to");
+    float *from = ck_buf(CK_IN, DSC_F32, COUNT, "from");
+    for (uint32_t i = 0; i < COUNT; i++) {
+        const uint32_t bits = (i / DSC_COUNT(lower)) << 16 | lower[i % DSC_COUNT(lower)];
+        memcpy(from + i, &bits, 4);
+    }
+    const dsc_cast_args args = { .to = to, .from = from, .to_dtype = DSC_BF16, .from_dtype = DSC_F32, .count = COUNT };
+    ck_kernel(DSC_KERNEL_CAST, &args, sizeof args, verify_to_bf16);
+}
+
+static void check_cast(void)
+{
+    static const struct { dsc_dtype to, from; const char *name; ck_verify_fn verify; } kind[] = {
+        { DSC_BF16, DSC_F32, "f32 to bf16", verify_to_bf16 },
+        { DSC_F32, DSC_BF16, "bf16 to f32", verify_to_f32 },
+        { DSC_F32, DSC_F32, "f32", verify_copy },
+        { DSC_BF16, DSC_BF16, "bf16", verify_copy },
+        { DSC_I64, DSC_I64, "i64", verify_copy },
+    };
+    for (size_t k = 0; k < DSC_COUNT(kind); k++)
+        for (size_t l = 0; l < DSC_COUNT(lengths); l++) {
+            if (!ck_case("cast %s n=%lld", kind[k].name, (long long)lengths[l]))
+                continue;
+            void *to = ck_buf(CK_OUT, kind[k].to, lengths[l], "to");
+            unsigned char *from = ck_buf(CK_IN, kind[k].from, lengths[l], "from");
+            for (int64_t i = 0; i < lengths[l] * (int64_t)dsc_dtype_bytes(kind[k].from); i++)
+                from[i] = (unsigned char)ck_random(); /* any bits: NaNs, denormals and all */
+            const dsc_cast_args args = { .to = to, .from = from, .to_dtype = kind[k].to, .from_dtype = kind[k].from,
+                                         .count = lengths[l] };
+            ck_kernel(DSC_KERNEL_CAST, &args, sizeof args, kind[k].verify);
+        }
+    cast_every_bf16();
+}
+
+/* ---- FOLD ---- */
+
+static double leaf_value(const dsc_fold_args *a, int64_t leaf, int64_t i)
+{
+    const char *from = a->leaf_ptr != NULL ? a->leaf_ptr[leaf] : (const char *)a->leaf + leaf * a->leaf_stride_bytes;
+    if (a->leaf_dtype == DSC_BF16) {
+        uint16_t h;
+        memcpy(&h, from + 2 * i, 2);
+        return (double)dsc_f32_from_bf16(h);
+    }
+    float x;
+    memcpy(&x, from + 4 * i, 4);
+    return a->wire_dtype == DSC_BF16 ? (double)dsc_f32_from_bf16(nearest_bf16(x)) : (double)x;
+}
+
+/* At most leaf_count additions, each off by half a unit of a partial sum, which no sum of absolute values is below. */
+static void verify_fold(const void *args)
+{
+    const dsc_fold_args *a = args;
+    same_or_nan(a->acc, a->count);
+    const bool in_place = a->leaf == a->acc; /* then the leaf is gone; the reference's bits were checked above */
+    for (int64_t i = 0; i < a->count && !in_place; i++) {
+        double sum = a->overwrite ? 0 : ck_start(a->acc, i), size = fabs(sum);
+        for (int64_t k = 0; k < a->leaf_count; k++) {
+            sum += leaf_value(a, k, i);
+            size += fabs(leaf_value(a, k, i));
+        }
+        if (size < 1e37)
+            ck_near(a->acc, i, sum, u * (double)(a->leaf_count - (a->overwrite ? 1 : 0)) * size);
+    }
+}
+
+static void check_fold_case(int64_t n, dsc_dtype leaf, dsc_dtype wire, int64_t leaves, bool overwrite, bool pointers)
+{
+    if (!ck_case("fold leaf=%s wire=%s leaves=%lld%s%s n=%lld", leaf == DSC_F32 ? "f32" : "bf16",
+                 wire == DSC_F32 ? "f32" : "bf16", (long long)leaves, overwrite ? " overwrite" : "",
+                 pointers ? " pointers" : "", (long long)n))
+        return;
+    const int64_t stride = n + 5;
+    float *acc = ck_buf(overwrite ? CK_OUT : CK_INOUT, DSC_F32, n, "acc");
+    char *from = ck_buf(CK_IN, leaf, leaves * stride, "leaves");
+    ck_normal(from, 0, 1);
+    ck_edges(from);
+    wild(from, leaves * stride);
+    if (!overwrite)
+        ck_normal(acc, 0, 3);
+    const int64_t stride_bytes = stride * (int64_t)dsc_dtype_bytes(leaf);
+    const void *leaf_ptr[16];
+    for (int64_t k = 0; k < leaves; k++)
+        leaf_ptr[k] = from + (leaves - 1 - k) * stride_bytes; /* the other way round: order must come from here */
+    const dsc_fold_args args = { .acc = acc, .leaf = pointers ? NULL : from, .leaf_ptr = pointers ? leaf_ptr : NULL,
+                                 .leaf_stride_bytes = stride_bytes, .leaf_count = leaves, .count = n, .leaf_dtype = leaf,
+                                 .wire_dtype = wire, .overwrite = overwrite };
+    ck_kernel(DSC_KERNEL_FOLD, &args, sizeof args, verify_fold);
+}
+
+static void check_fold(void)
+{
+    static const struct { dsc_dtype leaf, wire; } kind[] = {
+        { DSC_F32, DSC_F32 }, { DSC_F32, DSC_BF16 }, { DSC_BF16, DSC_BF16 }, { DSC_BF16, DSC_F32 }
+    };
+    for (size_t k = 0; k < DSC_COUNT(kind); k++)
+        for (size_t l = 0; l < DSC_COUNT(lengths); l++) {
+            const bool odd = (k + l) % 2 != 0;
+            check_fold_case(lengths[l], kind[k].leaf, kind[k].wire, 1 + (int64_t)(l % 4), odd, l % 3 == 0);
+            check_fold_case(lengths[l], kind[k].leaf, kind[k].wire, l % 2 != 0 ? 8 : 1, !odd, l % 5 == 0);
+        }
+    if (ck_case("fold in place over leaf 0")) {
+        float *acc = ck_buf(CK_INOUT, DSC_F32, 20001, "acc and leaf 0");
+        ck_normal(acc, 0, 1);
+        const dsc_fold_args args = { .acc = acc, .leaf = acc, .leaf_count = 1, .count = 20001, .leaf_dtype = DSC_F32,
+                                     .wire_dtype = DSC_BF16, .overwrite = true };
+        ck_kernel(DSC_KERNEL_FOLD, &args, sizeof args, verify_fold);
+    }
+}
+
+/* ---- ADD ---- */
+
+static void verify_add(const void *args)
+{
+    const dsc_add_args *a = args;
+    same_or_nan(a->to, a->count);
+    for (int64_t i = 0; i < a->count; i++) {
+        const double x = a->to == a->a ? ck_start(a->a, i) : ck_get(a->a, i);
+        const double y = a->to == a->b ? ck_start(a->b, i) : ck_get(a->b, i);
+        const float sum = (float)(x + y); /* innocuous double rounding: 53 >= 2 * 24 + 2 */
+        if (!isnan(sum))
+            ck_near(a->to, i, (double)sum, 0);
+    }
+}
+
+static void check_add(void)
+{
+    for (size_t l = 0; l < DSC_COUNT(lengths); l++)
+        for (int alias = 0; alias < 3; alias++) {
+            if (!ck_case("add n=%lld%s", (long long)lengths[l], alias == 0 ? "" : alias == 1 ? " to=a" : " to=b"))
+                continue;
+            float *to = ck_buf(alias == 0 ? CK_OUT : CK_INOUT, DSC_F32, lengths[l], "to");
+            float *a = alias == 1 ? to : ck_buf(CK_IN, DSC_F32, lengths[l], "a");
+            float *b = alias == 2 ? to : ck_buf(CK_IN, DSC_F32, lengths[l], "b");
+            ck_normal(a, 0, 1);
+            ck_normal(b, 0, 1);
+            ck_edges(a);
+            ck_edges(b);
+            wild(a, lengths[l]);
+            wild(b, lengths[l]);
+            const dsc_add_args args = { .to = to, .a = a, .b = b, .count = lengths[l] };
+            ck_kernel(DSC_KERNEL_ADD, &args, sizeof args, verify_add);
+        }
+}
+
+/* ---- SUMSQ ---- */
+
+/* Squares of floats are exact in double and at most 64 + 4 additions meet in a chunk, each within 2^-53 of sums of
+ * non-negative numbers; adding the chunks is exact until the one rounding at the end. */
+static void verify_sumsq(const void *args)
+{
+    const dsc_sumsq_args *a = args;
+    ck_same(a->sum);
+    int64_t wild_chunks = 0;
+    long double sum = 0;
+    for (int64_t c = 0; c < a->count; c += DSC_SUMSQ_CHUNK) {
+        long double chunk = 0;
+        for (int64_t i = c; i < a->count && i < c + DSC_SUMSQ_CHUNK; i++)
+            chunk += (long double)a->x[i] * a->x[i];
+        if (isfinite((double)chunk))
+            sum += chunk;
+        else
+            wild_chunks++;
+    }
+    if (a->sum->nonfinite_count != wild_chunks + 1)
+        ck_fail("%lld chunks counted as not finite, expected %lld", (long long)a->sum->nonfinite_count - 1,
+                (long long)wild_chunks);
+    dsc_fixed_sum finite = *a->sum;
+    finite.nonfinite_count = 0;
+    const double got = dsc_fixed_sum_value(&finite) - 2.5; /* what was there before the run */
+    if (!(fabs((double)(got - sum)) <= 70 * 0x1p-53 * ((double)sum + 2.5)))
+        ck_fail("sum %.17g, expected %.17g", got, (double)sum);
+}
+
+static void check_sumsq(void)
+{
+    static const int64_t more[] = { 1024, 2048, 4096, 5000, 8192, 65536 + 1024 };
+    for (size_t l = 0; l < DSC_COUNT(lengths) + DSC_COUNT(more); l++)
+        for (int is_wild = 0; is_wild < 2; is_wild++) {
+            const int64_t n = l < DSC_COUNT(lengths) ? lengths[l] : more[l - DSC_COUNT(lengths)];
+            if (!ck_case("sumsq n=%lld%s", (long long)n, is_wild ? " wild" : ""))
+                continue;
+            float *x = ck_buf(CK_IN, DSC_F32, n, "x");
+            dsc_fixed_sum *sum = ck_buf(CK_INOUT, DSC_U8, sizeof *sum, "sum");
+            memset(sum, 0, sizeof *sum);
+            dsc_fixed_sum_add(sum, 2.5); /* not cleared by the kernel */
+            sum->nonfinite_count = 1;
+            ck_normal(x, 0, 1);
+            if (is_wild) {
+                ck_edges(x);
+                for (int64_t i = 0; i < n; i++)
+                    if (ck_random() % 4096 == 0)
+                        x[i] = ck_random() % 2 == 0 ? (float)NAN : -INFINITY;
+            }
+            const dsc_sumsq_args args = { .x = x, .count = n, .sum = sum };
+            ck_kernel(DSC_KERNEL_SUMSQ, &args, sizeof args, verify_sumsq);
+        }
+}
+
+/* ---- ADAMW ---- */
+
+/* The step in double, with the bound of every fp32 rounding of the recipe carried along. */
+static void near_one(const dsc_adamw_args *a, int64_t i)
+{
+    const dsc_adamw_scalars *s = &a->scalars;
+    const double p0 = ck_start(a->master, i), m0 = ck_start(a->moment1, i), v0 = ck_start(a->moment2, i);
+    const double scaled = ck_get(a->grad, i) * (double)s->grad_scale;
+    const double g = scaled + (double)s->l2 * p0;
+    const double g_off = u * (fabs(scaled) + (s->l2 != 0 ? fabs(g) : 0)) + 0x1p-149;
+    const double m = m0 + (double)s->one_minus_beta1 * (g - m0);
+    const double m_off = (double)s->one_minus_beta1 * (g_off + u * fabs(g - m0)) + u * fabs(m) + 0x1p-149;
+    const double v = (double)s->one_minus_beta2 * g * g + (double)s->beta2 * v0;
+    const double v_off = (double)s->one_minus_beta2 * (2 * fabs(g) * g_off + u * g * g) + 2 * u * v + 0x1p-147;
+    const double root = sqrt(v), d = root * (double)s->inv_sqrt_bias2 + (double)s->eps;
+    /* Where v is denormal its square root is off by more than its own relative error: bounded by sqrt(v_off). */
+    const double root_off = (v > 4 * v_off ? v_off / root : sqrt(v_off)) + u * root;
+    const double d_off = root_off * (double)s->inv_sqrt_bias2 + u * d;
+    const double q_off = (m_off + fabs(m / d) * d_off) / (d - d_off) + u * fabs(m / d);
+    const double p = p0 * (double)s->decay - (double)s->step_size * (m / d);
+    const double p_off = u * (fabs(p0 * (double)s->decay) + fabs(p)) + (double)s->step_size * q_off + 0x1p-148;
+    const double slack = 1 + 1e-5; /* second-order terms */
+    ck_near(a->moment1, i, m, slack * m_off);
+    ck_near(a->moment2, i, v, slack * v_off);
+    if (d > 2 * d_off)
+        ck_near(a->master, i, p, slack * p_off);
+}
+
+static void verify_adamw_bits(const void *args)
+{
+    const dsc_adamw_args *a = args;
+    same_or_nan(a->master, a->count);
+    same_or_nan(a->moment1, a->count);
+    same_or_nan(a->moment2, a->count);
+    for (int64_t i = 0; a->param_bf16 != NULL && i < a->count; i++) {
+        const float p = a->master[i];
+        if (a->param_bf16[i] != nearest_bf16(p) && !(isnan(p) && isnan(dsc_f32_from_bf16(a->param_bf16[i]))))
+            ck_fail("param_bf16[%lld] = %04x, nearest to %a is %04x", (long long)i, a->param_bf16[i], (double)p,
+                    nearest_bf16(p));
+    }
+}
+
+static void verify_adamw(const void *args)
+{
+    const dsc_adamw_args *a = args;
+    verify_adamw_bits(args);
+    for (int64_t i = 0; i < a->count; i++)
+        near_one(a, i);
+}
+
+static dsc_adamw_scalars scalars_of(int step, float lr, float l2, float weight_decay)
+{
+    const double beta1 = 0.9, beta2 = 0.95;
+    return (dsc_adamw_scalars) {
+        .grad_scale = 0.37f, .beta1 = (float)beta1, .beta2 = (float)beta2, .one_minus_beta1 = (float)(1 - beta1),
+        .one_minus_beta2 = (float)(1 - beta2), .decay = (float)(1 - (double)lr * (double)weight_decay), .l2 = l2,
+        .step_size = (float)((double)lr / (1 - pow(beta1, step))), .inv_sqrt_bias2 = (float)(1 / sqrt(1 - pow(beta2, step))),
+        .eps = 1e-8f,
+    };
+}
+
+static void check_adamw_case(int64_t n, bool copy, float l2, int step, bool is_wild)
+{
+    if (!ck_case("adamw n=%lld step=%d%s%s%s", (long long)n, step, copy ? " bf16 copy" : "", l2 != 0 ? " l2" : "",
+                 is_wild ? " wild" : ""))
+        return;
+    float *p = ck_buf(CK_INOUT, DSC_F32, n, "master"), *g = ck_buf(CK_IN, DSC_F32, n, "grad");
+    float *m = ck_buf(CK_INOUT, DSC_F32, n, "moment1"), *v = ck_buf(CK_INOUT, DSC_F32, n, "moment2");
+    uint16_t *h = copy ? ck_buf(CK_OUT, DSC_BF16, n, "param_bf16") : NULL;
+    ck_normal(p, 0, 0.5);
+    ck_normal(g, 0, 0.1);
+    ck_normal(m, 0, 0.1);
+    ck_uniform(v, 0, step == 1 ? 0 : 0.02);
+    if (is_wild) {
+        ck_edges(p), ck_edges(g), ck_edges(m), ck_edges(v);
+        wild(p, n), wild(g, n), wild(m, n), wild(v, n);
+    }
+    const dsc_adamw_args args = { .master = p, .moment1 = m, .moment2 = v, .grad = g, .param_bf16 = h, .count = n,
+                                  .scalars = scalars_of(step, 0.01f, l2, l2 == 0 ? 0.1f : 0) };
+    ck_kernel(DSC_KERNEL_ADAMW, &args, sizeof args, is_wild ? verify_adamw_bits : verify_adamw);
+}
+
+static void check_adamw(void)
+{
+    for (size_t l = 0; l < DSC_COUNT(lengths); l++) {
+        check_adamw_case(lengths[l], true, 0, 1, false);
+        check_adamw_case(lengths[l], false, 0, 7, false);
+        check_adamw_case(lengths[l], l % 2 == 0, 0.05f, 3, false);
+        check_adamw_case(lengths[l], true, l % 2 == 0 ? 0.05f : 0, 2, true);
+    }
+}
+
+/* ---- benches: arrays that no cache holds, bytes as the contract moves them ---- */
+
+static float *bench_floats(ck_role role, int64_t n, const char *name)
+{
+    float *x = ck_buf(role, DSC_F32, n, name);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)(1 + i % 1000) * 1e-4f;
+    return x;
+}
+
+static void bench(void)
+{
+    const int64_t n = 1 << 24;
+    if (ck_case("bench cast f32 to bf16")) {
+        const dsc_cast_args args = { .to = ck_buf(CK_OUT, DSC_BF16, n, "to"), .from = bench_floats(CK_IN, n, "from"),
+                                     .to_dtype = DSC_BF16, .from_dtype = DSC_F32, .count = n };
+        ck_bench(DSC_KERNEL_CAST, &args, sizeof args, n * 6, 0, false);
+    }
+    if (ck_case("bench fold 4 bf16 leaves")) {
+        void *leaf = ck_buf(CK_IN, DSC_BF16, 4 * n, "leaves");
+        memset(leaf, 0, (size_t)(8 * n));
+        const dsc_fold_args args = { .acc = bench_floats(CK_INOUT, n, "acc"), .leaf = leaf, .leaf_stride_bytes = 2 * n,
+                                     .leaf_count = 4, .count = n, .leaf_dtype = DSC_BF16, .wire_dtype = DSC_BF16 };
+        ck_bench(DSC_KERNEL_FOLD, &args, sizeof args, n * 16, 0, false);
+    }
+    if (ck_case("bench add")) {
+        float *to = bench_floats(CK_INOUT, n, "to");
+        const dsc_add_args args = { .to = to, .a = to, .b = bench_floats(CK_IN, n, "b"), .count = n };
+        ck_bench(DSC_KERNEL_ADD, &args, sizeof args, n * 12, 0, false);
+    }
+    if (ck_case("bench sumsq")) {
+        dsc_fixed_sum *sum = ck_buf(CK_INOUT, DSC_U8, sizeof *sum, "sum");
+        memset(sum, 0, sizeof *sum);
+        const dsc_sumsq_args args = { .x = bench_floats(CK_IN, n, "x"), .count = n, .sum = sum };
+        ck_bench(DSC_KERNEL_SUMSQ, &args, sizeof args, n * 4, 0, false);
+    }
+    for (int copy = 0; copy < 2; copy++)
+        if (ck_case("bench adamw%s", copy ? " bf16 copy" : "")) {
+            const dsc_adamw_args args = {
+                .master = bench_floats(CK_INOUT, n, "master"), .moment1 = bench_floats(CK_INOUT, n, "moment1"),
+                .moment2 = bench_floats(CK_INOUT, n, "moment2"), .grad = bench_floats(CK_IN, n, "grad"),
+                .param_bf16 = copy ? ck_buf(CK_OUT, DSC_BF16, n, "param_bf16") : NULL, .count = n,
+                .scalars = scalars_of(5, 1e-4f, 0, 0.1f),
+            };
+            ck_bench(DSC_KERNEL_ADAMW, &args, sizeof args, n * (copy ? 30 : 28), 0, false);
+        }
+}
+
+void ck_exact(void)
+{
+    check_cast();
+    check_fold();
+    check_add();
+    check_sumsq();
+    check_adamw();
+    if (ck_benching())
+        bench();
+}

@@ -1,0 +1,166 @@
+/* gather.c - stage 3: when each group is gathered, where it lies meanwhile, and who waits for whom.
+ *
+ * A group's uses in a micro-step are known, so each becomes a lifetime [issue step, last use]; lifetimes get fixed
+ * places in one arena. A gather is issued one step before its use (prefetch) on the gather stream. It may overwrite
+ * memory of lifetimes that ended before its issue step, so the gather stream first waits for the compute stream.
+ * With W = 1, and below stage 3, parameters are whole and nothing is gathered. SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+static bool needs_gather(const dsc_zero *zero) { return zero->o.stage == 3 && zero->world_size > 1; }
+
+/* The modules whose backward reads no parameters have no backward uses. */
+static bool used_in(const dsc_zero *zero, int32_t step, int32_t group)
+{
+    const dsc_layout *layout = zero->o.layout;
+    const int32_t modules = zero->o.model->module_count;
+    const bool backward = step >= modules;
+    const int32_t module = backward ? 2 * modules - 2 - step : step;
+    if (backward && !zero->o.backward_reads_params[module])
+        return false;
+    for (int32_t u = layout->module_first_use[module]; u < layout->module_first_use[module + 1]; u++)
+        if (layout->use_group[u] == group)
+            return true;
+    return false;
+}
+
+/* Appends the lifetimes of one group and enters them for each use. */
+static void plan_group(dsc_zero *zero, int32_t g)
+{
+    const dsc_layout_group *group = &zero->o.layout->group[g];
+    const int32_t ahead = zero->o.overlap && group->padded <= zero->o.prefetch_elements ? 1 : 0;
+    const int32_t reuse = group->padded <= zero->o.reuse_elements ? 2 : 1;
+    int32_t last_use = -1;
+    for (int32_t step = 0; step < zero->step_count; step++) {
+        if (!used_in(zero, step, g))
+            continue;
+        if (last_use >= 0 && step - last_use <= reuse) {
+            zero->gather[zero->gather_count - 1].last_step = step;
+        } else {
+            zero->gather[zero->gather_count++] =
+                (dsc_gather){ .group = g, .issue_step = (int32_t)dsc_max_i64(0, step - ahead), .last_step = step };
+        }
+        last_use = step;
+    }
+}
+
+static void enter_uses(dsc_zero *zero)
+{
+    const dsc_layout *layout = zero->o.layout;
+    const int32_t modules = zero->o.model->module_count, uses = layout->module_first_use[modules];
+    for (int32_t m = 0; m < modules; m++) {
+        for (int32_t u = layout->module_first_use[m]; u < layout->module_first_use[m + 1]; u++) {
+            zero->gather_of_use[u] = zero->gather_of_use[uses + u] = -1;
+            for (int32_t i = 0; i < zero->gather_count; i++) {
+                const dsc_gather *gather = &zero->gather[i];
+                if (gather->group != layout->use_group[u])
+                    continue;
+                if (gather->issue_step <= m && m <= gather->last_step)
+                    zero->gather_of_use[u] = i;
+                const int32_t backward = dsc_backward_step(zero, m);
+                if (m < modules - 1 && gather->issue_step <= backward && backward <= gather->last_step)
+                    zero->gather_of_use[uses + u] = i;
+            }
+        }
+    }
+}
+
+dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err)
+{
+    const dsc_layout *layout = zero->o.layout;
+    dsc_alloc *alloc = zero->o.alloc;
+    const int32_t uses = layout->module_first_use[layout->module_count];
+    *window_bytes = 0;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof(int32_t), &zero->gather_of_use, err));
+    for (int32_t u = 0; u < 2 * uses; u++)
+        zero->gather_of_use[u] = -1;
+    if (!needs_gather(zero))
+        return DSC_OK;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather, &zero->gather, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather_window, &zero->gather_window, err));
+    for (int32_t g = 0; g < layout->group_count; g++)
+        plan_group(zero, g);
+    enter_uses(zero);
+    for (int32_t i = 0; i < zero->gather_count; i++)
+        zero->gather_window[i] =
+            (dsc_window){ .first = zero->gather[i].issue_step, .last = zero->gather[i].last_step,
+                          .bytes = layout->group[zero->gather[i].group].padded * zero->param_bytes_each };
+    *window_bytes = dsc_window_place(zero->gather_window, zero->gather_count);
+    return DSC_OK;
+}
+
+dsc_status dsc_gather_open(dsc_zero *zero, dsc_error *err)
+{
+    for (int32_t i = 0; i < zero->gather_count; i++)
+        DSC_TRY(dsc_event_open(zero->o.device, &zero->gather[i].done, err));
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].gathered, err));
+    return DSC_OK;
+}
+
+void dsc_gather_close(dsc_zero *zero)
+{
+    for (int32_t i = 0; zero->gather != NULL && i < zero->gather_count; i++)
+        dsc_event_close(&zero->gather[i].done);
+    for (int32_t g = 0; zero->group != NULL && g < zero->o.layout->group_count; g++)
+        dsc_event_close(&zero->group[g].gathered);
+    dsc_alloc_free(zero->o.alloc, zero->gather);
+    dsc_alloc_free(zero->o.alloc, zero->gather_window);
+    dsc_alloc_free(zero->o.alloc, zero->gather_of_use);
+}
+
+static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)
+{
+    bool marked = false;
+    for (int32_t i = 0; i < zero->gather_count; i++) {
+        dsc_gather *gather = &zero->gather[i];
+        if (gather->issue_step != step)
+            continue;
+        if (!marked)
+            DSC_TRY(dsc_zero_after_compute(zero, zero->gather_stream, err));
+        marked = true;
+        char *window = (char *)zero->gather_buf.ptr + zero->gather_window[i].offset;
+        DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, window, zero->group[gather->group].param,
+                                    zero->o.layout->group[gather->group].slice, zero->o.compute_dtype, zero->gather_stream,
+                                    err));
+        DSC_TRY(dsc_event_record(gather->done, zero->gather_stream, err));
+    }
+    return DSC_OK;
+}
+
+/* Where a group's parameters lie for a use; the compute stream waits until they are there. */
+static dsc_status use_group(dsc_zero *zero, int32_t use, bool backward, const char **base, dsc_error *err)
+{
+    const dsc_layout *layout = zero->o.layout;
+    const int32_t uses = layout->module_first_use[layout->module_count];
+    dsc_group_state *state = &zero->group[layout->use_group[use]];
+    const int32_t i = zero->gather_of_use[(backward ? uses : 0) + use];
+    *base = NULL;
+    if (i >= 0) {
+        DSC_TRY(dsc_stream_wait(zero->o.compute, zero->gather[i].done, err));
+        *base = (char *)zero->gather_buf.ptr + zero->gather_window[i].offset;
+    } else if (state->param_whole) {
+        if (state->gather_pending)
+            DSC_TRY(dsc_stream_wait(zero->o.compute, state->gathered, err));
+        state->gather_pending = false;
+        *base = state->param;
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_zero_acquire(dsc_zero *zero, int32_t step, int32_t module, const void **param, dsc_error *err)
+{
+    const dsc_layout *layout = zero->o.layout;
+    const bool backward = step >= layout->module_count;
+    DSC_TRY(issue_gathers(zero, step, err));
+    const int32_t first_param = layout->module_first_param[module];
+    for (int32_t u = layout->module_first_use[module]; u < layout->module_first_use[module + 1]; u++) {
+        const char *base;
+        DSC_TRY(use_group(zero, u, backward, &base, err));
+        for (int32_t p = first_param; p < layout->module_first_param[module + 1]; p++) {
+            const dsc_layout_tensor *tensor = &layout->tensor[layout->param[p].tensor];
+            if (tensor->group == layout->use_group[u])
+                param[p - first_param] = base != NULL ? base + tensor->offset * zero->param_bytes_each : NULL;
+        }
+    }
+    return DSC_OK;
+}

@@ -1,0 +1,77 @@
+/* internal.h - the state that zero.c, gather.c, reduce.c and update.c share. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_INTERNAL_H
+#define DSC_ZERO_INTERNAL_H
+
+#include "zero/window.h"
+#include "zero/zero.h"
+
+#define DSC_COUNTER_LEVELS_MAX 48
+
+/* One trainable or frozen group's memory on this rank. */
+typedef struct dsc_group_state {
+    char *param;      /* whole group, or this rank's slice at stage 3 */
+    bool param_whole;
+    float *master, *moment1, *moment2; /* [own_count] from element own_first */
+    float *grad;                       /* [own_count]: the sum of leaves; meaningful on the own slice before publish */
+    int64_t own_first, own_count;      /* what this rank updates: everything at stage 0, else its slice */
+    bool gather_pending;               /* an asynchronous gather of updated parameters is under way */
+    dsc_event *gathered;
+} dsc_group_state;
+
+/* One lifetime of a gathered group in the window arena (stage 3, W > 1). */
+typedef struct dsc_gather {
+    int32_t group;
+    int32_t issue_step, last_step;
+    dsc_event *done;
+} dsc_gather;
+
+/* One gradient leaf: a module's own group or a group it shares, produced at `step`. */
+typedef struct dsc_leaf {
+    int32_t step, module, group;
+    bool shared;
+    bool first_of_group; /* the first leaf that a micro-step adds to the group's sum */
+    int64_t offset;      /* bytes in the leaf arena */
+    float *level[DSC_COUNTER_LEVELS_MAX]; /* [slice] each; world-size reproducible sums only */
+} dsc_leaf;
+
+struct dsc_zero {
+    dsc_zero_options o;
+    int32_t world_size, step_count;
+    int64_t param_bytes_each;
+    dsc_group_state *group;
+    dsc_gather *gather;
+    dsc_window *gather_window;
+    int32_t gather_count;
+    int32_t *gather_of_use; /* [2 * use_count]: forward uses, then backward uses -> gather index, -1: none needed */
+    dsc_leaf *leaf;
+    int32_t leaf_count;
+    int32_t level_count; /* 0: plain fold */
+    int64_t apart_elements;
+    float **apart; /* [W] chunks that leaves are kept apart in */
+    dsc_fixed_sum *sums; /* [W] */
+    dsc_zero_bytes_plan plan;
+    dsc_buf param_buf, grad_buf, master_buf, moment_buf, gather_buf, leaf_buf;
+    dsc_stream *gather_stream, *reduce_stream; /* == o.compute without overlap */
+    dsc_event *compute_mark;   /* where the compute stream stood when another stream was told to start */
+    dsc_event *reduced[2];     /* end of the reductions of even and odd steps */
+    dsc_event *idle;
+};
+
+/* gather.c */
+dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err);
+dsc_status dsc_gather_open(dsc_zero *zero, dsc_error *err);
+void dsc_gather_close(dsc_zero *zero);
+/* reduce.c */
+dsc_status dsc_reduce_plan(dsc_zero *zero, int64_t *leaf_bytes, int64_t *counter_bytes, dsc_error *err);
+dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err);
+void dsc_reduce_close(dsc_zero *zero);
+dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err); /* the compute stream has all sums after it */
+
+/* `stream` goes on only after all that the compute stream was given so far. */
+dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error *err);
+static inline int32_t dsc_backward_step(const dsc_zero *zero, int32_t module)
+{
+    return 2 * zero->o.model->module_count - 2 - module;
+}
+
+#endif

@@ -1,0 +1,120 @@
+/* layout.c - lays a model's tensors into flat groups. SPDX-License-Identifier: Apache-2.0 */
+#include "zero/layout.h"
+
+static int64_t element_count(const dsc_param_spec *spec)
+{
+    int64_t count = 1;
+    for (int32_t d = 0; d < spec->dim_count; d++)
+        count *= spec->dim[d]; /* dsc_model_check has bounded the product */
+    return count;
+}
+
+/* Appends the group of a module's own tensors that are trainable, or that are frozen; nothing when there are none. */
+static void add_group(dsc_layout *layout, const dsc_module *module, int32_t module_index, bool trainable)
+{
+    dsc_layout_group group = { .module = module_index, .trainable = trainable, .first_tensor = layout->tensor_count };
+    int64_t end = 0;
+    for (int32_t p = 0; p < module->param_count; p++) {
+        const dsc_param_spec *spec = &module->params[p];
+        if (spec->shared_module >= 0 || spec->trainable != trainable)
+            continue;
+        const int64_t count = element_count(spec);
+        const int64_t offset = dsc_align_up(end, DSC_LAYOUT_TENSOR_ALIGN);
+        layout->tensor[layout->tensor_count] = (dsc_layout_tensor){ .spec = spec, .module = module_index, .param = p,
+                                                                    .group = layout->group_count, .offset = offset, .count = count };
+        layout->param[layout->module_first_param[module_index] + p] = (dsc_layout_param){ layout->tensor_count, false };
+        layout->tensor_count++;
+        group.tensor_count++;
+        end = offset + count;
+        layout->parameter_count += count;
+        if (trainable)
+            layout->trainable_count += count;
+    }
+    if (group.tensor_count == 0)
+        return;
+    group.elements = end;
+    group.slice = dsc_align_up(dsc_div_ceil(end, layout->world_size), DSC_LAYOUT_SLICE_ALIGN);
+    group.padded = group.slice * layout->world_size;
+    layout->group[layout->group_count++] = group;
+}
+
+static void add_use(dsc_layout *layout, int32_t module, int32_t *use_count, int32_t group)
+{
+    for (int32_t u = layout->module_first_use[module]; u < *use_count; u++)
+        if (layout->use_group[u] == group)
+            return;
+    layout->use_group[(*use_count)++] = group;
+}
+
+static void add_uses(dsc_layout *layout, const dsc_model *model)
+{
+    int32_t use_count = 0;
+    for (int32_t m = 0; m < model->module_count; m++) {
+        layout->module_first_use[m] = use_count;
+        for (int32_t g = 0; g < layout->group_count; g++)
+            if (layout->group[g].module == m)
+                add_use(layout, m, &use_count, g);
+        for (int32_t p = 0; p < model->modules[m].param_count; p++) {
+            const dsc_param_spec *spec = &model->modules[m].params[p];
+            if (spec->shared_module < 0)
+                continue;
+            const int32_t owner = layout->param[layout->module_first_param[spec->shared_module] + spec->shared_param].tensor;
+            layout->param[layout->module_first_param[m] + p] = (dsc_layout_param){ owner, true };
+            add_use(layout, m, &use_count, layout->tensor[owner].group);
+        }
+    }
+    layout->module_first_use[model->module_count] = use_count;
+}
+
+dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, int32_t world_size, dsc_layout *out, dsc_error *err)
+{
+    DSC_ASSERT(world_size >= 1);
+    dsc_layout layout = { .alloc = alloc, .world_size = world_size, .module_count = model->module_count };
+    dsc_status status = DSC_OK;
+    int64_t params = 0;
+    for (int32_t m = 0; m < model->module_count; m++)
+        params += model->modules[m].param_count;
+    layout.param_count = (int32_t)params;
+    const int64_t modules = model->module_count;
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules * 2, sizeof *layout.group, &layout.group, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, params, sizeof *layout.tensor, &layout.tensor, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, params, sizeof *layout.param, &layout.param, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules + 1, sizeof(int32_t), &layout.module_first_param, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules + 1, sizeof(int32_t), &layout.module_first_use, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules * 2 + params, sizeof(int32_t), &layout.use_group, err));
+    for (int32_t m = 0; m < model->module_count; m++)
+        layout.module_first_param[m + 1] = layout.module_first_param[m] + model->modules[m].param_count;
+    for (int32_t m = 0; m < model->module_count; m++) {
+        add_group(&layout, &model->modules[m], m, true);
+        add_group(&layout, &model->modules[m], m, false);
+    }
+    add_uses(&layout, model);
+    *out = layout;
+    return DSC_OK;
+out:
+    dsc_layout_close(&layout);
+    return status;
+}
+
+void dsc_layout_close(dsc_layout *layout)
+{
+    if (layout->alloc == NULL)
+        return;
+    dsc_alloc_free(layout->alloc, layout->group);
+    dsc_alloc_free(layout->alloc, layout->tensor);
+    dsc_alloc_free(layout->alloc, layout->param);
+    dsc_alloc_free(layout->alloc, layout->module_first_param);
+    dsc_alloc_free(layout->alloc, layout->module_first_use);
+    dsc_alloc_free(layout->alloc, layout->use_group);
+    *layout = (dsc_layout){ 0 };
+}
+
+int64_t dsc_layout_span(const dsc_layout_tensor *tensor, int64_t first, int64_t count, int64_t *tensor_first)
+{
+    const int64_t begin = dsc_max_i64(first, tensor->offset);
+    const int64_t end = dsc_min_i64(first + count, tensor->offset + tensor->count);
+    if (begin >= end)
+        return 0;
+    *tensor_first = begin - tensor->offset;
+    return end - begin;
+}

@@ -1,0 +1,70 @@
+/* layout.h - which element of which tensor lives where: flat groups, slices, spans. Pure arithmetic, no memory moves.
+ *
+ * Each module has up to two flat groups, trainable and frozen. Tensors are laid one after the other in declaration order,
+ * each starting at a multiple of 128 elements (256 bytes in bf16, 512 in fp32); the group is padded so that every
+ * rank's slice is a multiple of 1024 elements. Rank r owns elements [r * slice, (r + 1) * slice) at every stage.
+ * Offsets of tensors do not depend on the world size; only the padding at the end does.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_LAYOUT_H
+#define DSC_ZERO_LAYOUT_H
+
+#include <dsc/model.h>
+
+#include "base/alloc.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DSC_LAYOUT_TENSOR_ALIGN 128 /* elements */
+#define DSC_LAYOUT_SLICE_ALIGN 1024 /* elements */
+
+typedef struct dsc_layout_tensor {
+    const dsc_param_spec *spec; /* borrowed from the model */
+    int32_t module, param;      /* where it is declared */
+    int32_t group;
+    int64_t offset; /* elements from the start of the group */
+    int64_t count;  /* elements */
+} dsc_layout_tensor;
+
+typedef struct dsc_layout_group {
+    int32_t module;
+    bool trainable;
+    int32_t first_tensor, tensor_count; /* in layout.tensor */
+    int64_t elements;                   /* end of the last tensor */
+    int64_t padded;                     /* world_size * slice */
+    int64_t slice;
+} dsc_layout_group;
+
+/* One module's parameter as the module sees it. */
+typedef struct dsc_layout_param {
+    int32_t tensor;  /* index in layout.tensor; shared parameters point at their owner's */
+    bool shared;     /* owned by another module */
+} dsc_layout_param;
+
+typedef struct dsc_layout {
+    dsc_alloc *alloc;
+    int32_t world_size;
+    int32_t group_count, tensor_count, module_count, param_count;
+    dsc_layout_group *group;
+    dsc_layout_tensor *tensor;
+    dsc_layout_param *param;    /* of module m: param[module_first_param[m] .. module_first_param[m + 1]) */
+    int32_t *module_first_param; /* [module_count + 1] */
+    int32_t *module_first_use;   /* [module_count + 1] into use_group */
+    int32_t *use_group;          /* groups module m reads: own trainable, own frozen, then owners of shared ones */
+    int64_t parameter_count, trainable_count; /* elements of tensors, shared ones once */
+} dsc_layout;
+
+/* The model has passed dsc_model_check. Owned; close frees what it points to. */
+DSC_MUST_USE dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, int32_t world_size, dsc_layout *out,
+                                        dsc_error *err);
+void dsc_layout_close(dsc_layout *layout);
+
+/* The part of a tensor inside elements [first, first + count) of its group: *tensor_first is the offset inside the tensor.
+ * Returns the number of elements, 0 when they do not meet. */
+int64_t dsc_layout_span(const dsc_layout_tensor *tensor, int64_t first, int64_t count, int64_t *tensor_first);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

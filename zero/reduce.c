@@ -1,0 +1,240 @@
+/* reduce.c - leaves to owners: where a module's gradient lies until it is reduced, and the order in which leaves are summed.
+ *
+ * A leaf is produced at a step and reduced on the reduce stream while the next step computes, so its place in the leaf
+ * arena is taken for two steps (one without overlap). Owners fold leaves in rank order, micro-step after micro-step,
+ * uses of a tied parameter in backward order. For sums that must not depend on W, the W leaves of a micro-step are kept
+ * apart and pushed in index order into a binary counter per leaf: level l holds the sum of 2^l neighbouring leaves.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "zero/internal.h"
+
+#define APART_ELEMENTS (1 << 18) /* per rank: 1 MiB of fp32 leaves kept apart at a time */
+
+static void add_leaf(dsc_zero *zero, int32_t step, int32_t module, int32_t group, bool shared)
+{
+    dsc_leaf *leaf = &zero->leaf[zero->leaf_count];
+    *leaf = (dsc_leaf){ .step = step, .module = module, .group = group, .shared = shared, .first_of_group = true };
+    for (int32_t i = 0; i < zero->leaf_count; i++)
+        if (zero->leaf[i].group == group)
+            leaf->first_of_group = false;
+    zero->leaf_count++;
+}
+
+/* Leaves in the order in which backward makes them: the loss module at its forward step, then the others backwards. */
+static void list_leaves(dsc_zero *zero)
+{
+    const dsc_layout *layout = zero->o.layout;
+    const int32_t modules = layout->module_count;
+    for (int32_t m = modules - 1; m >= 0; m--) {
+        const int32_t step = m == modules - 1 ? m : dsc_backward_step(zero, m);
+        for (int32_t u = layout->module_first_use[m]; u < layout->module_first_use[m + 1]; u++) {
+            const int32_t g = layout->use_group[u];
+            if (layout->group[g].trainable)
+                add_leaf(zero, step, m, g, layout->group[g].module != m);
+        }
+    }
+}
+
+dsc_status dsc_reduce_plan(dsc_zero *zero, int64_t *leaf_bytes, int64_t *counter_bytes, dsc_error *err)
+{
+    const dsc_layout *layout = zero->o.layout;
+    dsc_alloc *alloc = zero->o.alloc;
+    const int32_t uses = layout->module_first_use[layout->module_count];
+    dsc_window *windows = NULL;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, uses, sizeof *zero->leaf, &zero->leaf, err));
+    list_leaves(zero);
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, uses, sizeof *windows, &windows, err));
+    for (int32_t i = 0; i < zero->leaf_count; i++)
+        windows[i] = (dsc_window){ .first = zero->leaf[i].step, .last = zero->leaf[i].step + (zero->o.overlap ? 1 : 0),
+                                   .bytes = layout->group[zero->leaf[i].group].padded * 4 };
+    *leaf_bytes = dsc_window_place(windows, zero->leaf_count);
+    for (int32_t i = 0; i < zero->leaf_count; i++)
+        zero->leaf[i].offset = windows[i].offset;
+    dsc_alloc_free(alloc, windows);
+
+    *counter_bytes = 0;
+    if (!zero->o.world_size_reproducible)
+        return DSC_OK;
+    while (((int64_t)1 << zero->level_count) <= zero->o.leaves_per_step)
+        zero->level_count++;
+    DSC_ASSERT(zero->level_count <= DSC_COUNTER_LEVELS_MAX);
+    int64_t longest = 0;
+    for (int32_t i = 0; i < zero->leaf_count; i++) {
+        const int64_t slice = layout->group[zero->leaf[i].group].slice;
+        *counter_bytes += slice * 4 * zero->level_count;
+        longest = dsc_max_i64(longest, slice);
+    }
+    zero->apart_elements = dsc_min_i64(APART_ELEMENTS, longest);
+    *counter_bytes += zero->apart_elements * 4 * zero->world_size;
+    return DSC_OK;
+}
+
+/* Counter levels and the apart chunks lie behind the sums in the gradient buffer, from `base` on. */
+static dsc_status place_counters(dsc_zero *zero, float *base, dsc_error *err)
+{
+    DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->world_size, sizeof(float *), &zero->apart, err));
+    for (int32_t r = 0; r < zero->world_size; r++, base += zero->apart_elements)
+        zero->apart[r] = base;
+    for (int32_t i = 0; i < zero->leaf_count; i++)
+        for (int32_t l = 0; l < zero->level_count; l++, base += zero->o.layout->group[zero->leaf[i].group].slice)
+            zero->leaf[i].level[l] = base;
+    return DSC_OK;
+}
+
+dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err)
+{
+    if (zero->level_count > 0) {
+        int64_t sums = 0;
+        for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+            if (zero->o.layout->group[g].trainable)
+                sums += zero->group[g].own_count;
+        DSC_TRY(place_counters(zero, (float *)zero->grad_buf.ptr + sums, err));
+    }
+    for (int i = 0; i < 2; i++)
+        DSC_TRY(dsc_event_open(zero->o.device, &zero->reduced[i], err));
+    return dsc_event_open(zero->o.device, &zero->idle, err);
+}
+
+void dsc_reduce_close(dsc_zero *zero)
+{
+    for (int i = 0; i < 2; i++)
+        dsc_event_close(&zero->reduced[i]);
+    dsc_event_close(&zero->idle);
+    dsc_alloc_free(zero->o.alloc, zero->leaf);
+    dsc_alloc_free(zero->o.alloc, zero->apart);
+}
+
+static float *leaf_base(const dsc_zero *zero, const dsc_leaf *leaf)
+{
+    return (float *)((char *)zero->leaf_buf.ptr + leaf->offset);
+}
+
+/* Points the module's gradients into one leaf and zeroes what no gradient covers: padding, gaps, and in a leaf of a
+ * shared group every tensor that this module does not use. */
+static dsc_status open_leaf(dsc_zero *zero, const dsc_leaf *leaf, float **grad, dsc_error *err)
+{
+    const dsc_layout *layout = zero->o.layout;
+    const dsc_layout_group *group = &layout->group[leaf->group];
+    const int32_t first_param = layout->module_first_param[leaf->module];
+    float *base = leaf_base(zero, leaf);
+    int64_t covered = 0;
+    for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count; t++) {
+        const dsc_layout_tensor *tensor = &layout->tensor[t];
+        bool used = false;
+        for (int32_t p = first_param; p < layout->module_first_param[leaf->module + 1]; p++) {
+            if (layout->param[p].tensor != t)
+                continue;
+            grad[p - first_param] = base + tensor->offset;
+            used = true;
+        }
+        if (!used)
+            continue;
+        if (tensor->offset > covered)
+            DSC_TRY(dsc_zero_bytes(zero->o.compute, base + covered, (tensor->offset - covered) * 4, err));
+        covered = tensor->offset + tensor->count;
+    }
+    if (group->padded > covered)
+        DSC_TRY(dsc_zero_bytes(zero->o.compute, base + covered, (group->padded - covered) * 4, err));
+    return DSC_OK;
+}
+
+dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t step, int32_t module, float **grad, dsc_error *err)
+{
+    const dsc_layout *layout = zero->o.layout;
+    for (int32_t p = layout->module_first_param[module]; p < layout->module_first_param[module + 1]; p++)
+        grad[p - layout->module_first_param[module]] = NULL;
+    /* The memory may still be read by reductions issued two steps ago; later ones lie elsewhere. The first leaf of a
+     * micro-step may lie where the last ones of the micro-step before lay. */
+    DSC_TRY(dsc_stream_wait(zero->o.compute, zero->reduced[step % 2], err));
+    if (step == layout->module_count - 1)
+        DSC_TRY(dsc_stream_wait(zero->o.compute, zero->reduced[(step + 1) % 2], err));
+    for (int32_t i = 0; i < zero->leaf_count; i++)
+        if (zero->leaf[i].module == module)
+            DSC_TRY(open_leaf(zero, &zero->leaf[i], grad, err));
+    return DSC_OK;
+}
+
+/* Pushes the W leaves of elements [first, first + count) into the counter. Leaf index k carries through level l while
+ * bit l of k is set; all chunks of a slice see the same bits, so the counter's state is just the index. */
+static dsc_status push_chunk(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_step, int64_t first, int64_t count,
+                             dsc_error *err)
+{
+    for (int32_t r = 0; r < zero->world_size; r++) {
+        const int64_t index = micro_step * zero->world_size + r;
+        int32_t level = 0;
+        while ((index >> level & 1) != 0)
+            level++;
+        float *to = leaf->level[level] + first;
+        const float *carry = zero->apart[r];
+        for (int32_t l = 0; l < level; l++) {
+            const dsc_add_args add = { .to = to, .a = leaf->level[l] + first, .b = carry, .count = count };
+            DSC_TRY(DSC_RUN(zero->reduce_stream, ADD, &add, err));
+            carry = to;
+        }
+        if (level == 0)
+            DSC_TRY(dsc_copy(zero->reduce_stream, to, carry, count * 4, err));
+    }
+    return DSC_OK;
+}
+
+/* The counter's levels, lowest first, are the sums of the last leaves; together they are the leaf's sum. */
+static dsc_status add_counter(dsc_zero *zero, const dsc_leaf *leaf, float *sum, dsc_error *err)
+{
+    const int64_t slice = zero->o.layout->group[leaf->group].slice;
+    float *carry = NULL;
+    for (int32_t l = 0; l < zero->level_count; l++) {
+        if ((zero->o.leaves_per_step >> l & 1) == 0)
+            continue;
+        if (carry != NULL) {
+            const dsc_add_args add = { .to = leaf->level[l], .a = leaf->level[l], .b = carry, .count = slice };
+            DSC_TRY(DSC_RUN(zero->reduce_stream, ADD, &add, err));
+        }
+        carry = leaf->level[l];
+    }
+    if (leaf->first_of_group)
+        return dsc_copy(zero->reduce_stream, sum, carry, slice * 4, err);
+    const dsc_add_args add = { .to = sum, .a = sum, .b = carry, .count = slice };
+    return DSC_RUN(zero->reduce_stream, ADD, &add, err);
+}
+
+static float *sum_slice(const dsc_zero *zero, int32_t group)
+{
+    const dsc_group_state *state = &zero->group[group];
+    return state->grad + (zero->o.layout->group[group].slice * zero->o.rank - state->own_first);
+}
+
+static dsc_status reduce_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_step, dsc_error *err)
+{
+    const int64_t slice = zero->o.layout->group[leaf->group].slice;
+    dsc_reduce_scatter_args args = { .acc = sum_slice(zero, leaf->group), .leaf = leaf_base(zero, leaf), .leaf_stride = slice,
+                                     .count = slice, .wire_dtype = zero->o.compute_dtype,
+                                     .overwrite = micro_step == 0 && leaf->first_of_group };
+    if (zero->level_count == 0)
+        return dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, &args, zero->reduce_stream, err);
+    args.apart = zero->apart;
+    for (int64_t first = 0; first < slice; first += zero->apart_elements) {
+        args.leaf = leaf_base(zero, leaf) + first;
+        args.count = dsc_min_i64(zero->apart_elements, slice - first);
+        DSC_TRY(dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, &args, zero->reduce_stream, err));
+        DSC_TRY(push_chunk(zero, leaf, micro_step, first, args.count, err));
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t step, int32_t module, int64_t micro_step, dsc_error *err)
+{
+    DSC_TRY(dsc_zero_after_compute(zero, zero->reduce_stream, err));
+    for (int32_t i = 0; i < zero->leaf_count; i++)
+        if (zero->leaf[i].module == module)
+            DSC_TRY(reduce_leaf(zero, &zero->leaf[i], micro_step, err));
+    return dsc_event_record(zero->reduced[step % 2], zero->reduce_stream, err);
+}
+
+dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err)
+{
+    for (int32_t i = 0; zero->level_count > 0 && i < zero->leaf_count; i++)
+        DSC_TRY(add_counter(zero, &zero->leaf[i], sum_slice(zero, zero->leaf[i].group), err));
+    DSC_TRY(dsc_event_record(zero->idle, zero->reduce_stream, err));
+    return dsc_stream_wait(zero->o.compute, zero->idle, err);
+}

@@ -1,0 +1,144 @@
+/* update.c - the end of an optimizer step: norm, update of what this rank owns, parameters back to whoever keeps them.
+ *
+ * Every stage runs the same kernel over the same elements, so the bits agree; a stage only decides over which range
+ * (stage 0: every rank over everything, after an all-gather of the sums) and what is gathered afterwards.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+#include <string.h>
+
+static float *own_sum(const dsc_zero *zero, int32_t g)
+{
+    return zero->group[g].grad + (zero->o.layout->group[g].slice * zero->o.rank - zero->group[g].own_first);
+}
+
+dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
+{
+    DSC_TRY(dsc_reduce_finish(zero, err));
+    dsc_fixed_sum *mine = &zero->sums[zero->o.rank];
+    memset(mine, 0, sizeof *mine);
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        const dsc_layout_group *group = &zero->o.layout->group[g];
+        if (!group->trainable)
+            continue;
+        const dsc_sumsq_args args = { .x = own_sum(zero, g), .count = group->slice, .sum = mine };
+        DSC_TRY(DSC_RUN(zero->o.compute, SUMSQ, &args, err));
+    }
+    DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, zero->sums, mine, (int64_t)sizeof *mine, DSC_U8,
+                                zero->o.compute, err));
+    DSC_TRY(dsc_stream_sync(zero->o.compute, err));
+    memset(sum, 0, sizeof *sum);
+    for (int32_t r = 0; r < zero->world_size; r++)
+        dsc_fixed_sum_merge(sum, &zero->sums[r]);
+    return DSC_OK;
+}
+
+/* One launch over elements [first, end) of the group, which lie inside what this rank owns. */
+static dsc_status update_range(dsc_zero *zero, int32_t g, int64_t first, int64_t end, const dsc_adamw_scalars *scalars,
+                               dsc_error *err)
+{
+    const dsc_group_state *state = &zero->group[g];
+    const int64_t at = first - state->own_first;
+    dsc_adamw_args args = { .master = state->master + at, .moment1 = state->moment1 + at, .moment2 = state->moment2 + at,
+                            .grad = state->grad + at, .count = end - first, .scalars = *scalars };
+    if (zero->o.compute_dtype == DSC_BF16)
+        args.param_bf16 = (uint16_t *)(void *)state->param + (state->param_whole ? first : at);
+    return DSC_RUN(zero->o.compute, ADAMW, &args, err);
+}
+
+/* Runs of neighbouring tensors that agree about weight decay are one launch; padding goes with the tensor before it. */
+static dsc_status update_group(dsc_zero *zero, int32_t g, const dsc_adamw_scalars *decayed, const dsc_adamw_scalars *plain,
+                               dsc_error *err)
+{
+    const dsc_layout *layout = zero->o.layout;
+    const dsc_layout_group *group = &layout->group[g];
+    const int64_t own_end = zero->group[g].own_first + zero->group[g].own_count;
+    int64_t first = zero->group[g].own_first;
+    int32_t t = group->first_tensor;
+    const int32_t last = group->first_tensor + group->tensor_count;
+    while (first < own_end) {
+        while (t + 1 < last && layout->tensor[t + 1].offset <= first)
+            t++;
+        const bool decay = layout->tensor[t].spec->decay;
+        while (t + 1 < last && layout->tensor[t + 1].spec->decay == decay)
+            t++;
+        const int64_t end = t + 1 < last ? dsc_min_i64(layout->tensor[t + 1].offset, own_end) : own_end;
+        DSC_TRY(update_range(zero, g, first, end, decay ? decayed : plain, err));
+        first = end;
+    }
+    return DSC_OK;
+}
+
+/* Whole parameters from every rank's slice, in place, on the gather stream. */
+static dsc_status gather_params(dsc_zero *zero, int32_t g, dsc_error *err)
+{
+    dsc_group_state *state = &zero->group[g];
+    const int64_t slice = zero->o.layout->group[g].slice;
+    DSC_TRY(dsc_zero_after_compute(zero, zero->gather_stream, err));
+    DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, state->param,
+                                state->param + slice * zero->o.rank * zero->param_bytes_each, slice, zero->o.compute_dtype,
+                                zero->gather_stream, err));
+    DSC_TRY(dsc_event_record(state->gathered, zero->gather_stream, err));
+    state->gather_pending = true;
+    return DSC_OK;
+}
+
+/* No gather may still read this rank's parameters when they change. */
+static dsc_status after_gathers(dsc_zero *zero, dsc_error *err)
+{
+    DSC_TRY(dsc_event_record(zero->idle, zero->gather_stream, err));
+    return dsc_stream_wait(zero->o.compute, zero->idle, err);
+}
+
+dsc_status dsc_zero_update(dsc_zero *zero, const dsc_adamw_scalars *scalars, dsc_error *err)
+{
+    dsc_adamw_scalars plain = *scalars;
+    plain.decay = 1.0f;
+    plain.l2 = 0.0f;
+    DSC_TRY(after_gathers(zero, err));
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        const dsc_layout_group *group = &zero->o.layout->group[g];
+        if (!group->trainable)
+            continue;
+        if (zero->o.stage == 0 && zero->world_size > 1)
+            DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, zero->group[g].grad, own_sum(zero, g), group->slice,
+                                        DSC_F32, zero->o.compute, err));
+        DSC_TRY(update_group(zero, g, scalars, &plain, err));
+        if ((zero->o.stage == 1 || zero->o.stage == 2) && zero->world_size > 1)
+            DSC_TRY(gather_params(zero, g, err));
+    }
+    return DSC_OK;
+}
+
+/* Stage 0 keeps whole masters and moments: gathers the slices that were written. */
+static dsc_status gather_states(dsc_zero *zero, int32_t g, dsc_error *err)
+{
+    const int64_t slice = zero->o.layout->group[g].slice;
+    dsc_group_state *state = &zero->group[g];
+    float *const whole[3] = { state->master, state->moment1, state->moment2 };
+    for (size_t i = 0; i < DSC_COUNT(whole); i++)
+        DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, whole[i], whole[i] + slice * zero->o.rank, slice, DSC_F32,
+                                    zero->o.compute, err));
+    return DSC_OK;
+}
+
+dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
+{
+    DSC_TRY(dsc_zero_sync(zero, err));
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        dsc_zero_slice slice;
+        dsc_zero_slice_get(zero, g, &slice);
+        if (slice.master != NULL && zero->o.compute_dtype == DSC_BF16) {
+            const dsc_cast_args cast = { .to = slice.param, .from = slice.master, .to_dtype = DSC_BF16, .from_dtype = DSC_F32,
+                                         .count = slice.count };
+            DSC_TRY(DSC_RUN(zero->o.compute, CAST, &cast, err));
+        }
+        if (zero->world_size == 1)
+            continue;
+        if (slice.master != NULL && zero->o.stage == 0)
+            DSC_TRY(gather_states(zero, g, err));
+        if (zero->group[g].param_whole)
+            DSC_TRY(gather_params(zero, g, err));
+    }
+    return dsc_zero_sync(zero, err);
+}

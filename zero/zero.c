@@ -1,0 +1,197 @@
+/* zero.c - opens, plans and closes the model states of one rank. SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+/* What a group takes in elements: params kept, and owned range. */
+static void size_group(const dsc_zero *zero, int32_t g, dsc_group_state *state)
+{
+    const dsc_layout_group *group = &zero->o.layout->group[g];
+    state->param_whole = zero->o.stage < 3 || zero->world_size == 1;
+    state->own_first = zero->o.stage == 0 ? 0 : group->slice * zero->o.rank;
+    state->own_count = zero->o.stage == 0 ? group->padded : group->slice;
+}
+
+static int64_t param_elements(const dsc_zero *zero, int32_t g)
+{
+    return zero->group[g].param_whole ? zero->o.layout->group[g].padded : zero->o.layout->group[g].slice;
+}
+
+static void plan_states(dsc_zero *zero)
+{
+    int64_t *bytes = zero->plan.bytes;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        size_group(zero, g, &zero->group[g]);
+        bytes[DSC_TAG_PARAM] += param_elements(zero, g) * zero->param_bytes_each;
+        if (!zero->o.layout->group[g].trainable)
+            continue;
+        const int64_t own_bytes = zero->group[g].own_count * 4;
+        bytes[DSC_TAG_GRAD] += own_bytes;
+        bytes[DSC_TAG_MOMENT] += 2 * own_bytes;
+        if (zero->o.compute_dtype != DSC_F32)
+            bytes[DSC_TAG_MASTER] += own_bytes;
+    }
+}
+
+static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
+{
+    dsc_alloc *alloc = zero->o.alloc;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->o.layout->group_count, sizeof *zero->group, &zero->group, err));
+    plan_states(zero);
+    int64_t window_bytes, leaf_bytes, counter_bytes;
+    DSC_TRY(dsc_gather_plan(zero, &window_bytes, err));
+    DSC_TRY(dsc_reduce_plan(zero, &leaf_bytes, &counter_bytes, err));
+    zero->plan.bytes[DSC_TAG_GATHER] += window_bytes;
+    zero->plan.bytes[DSC_TAG_LEAF] += leaf_bytes;
+    zero->plan.bytes[DSC_TAG_GRAD] += counter_bytes;
+    return DSC_OK;
+}
+
+static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_error *err)
+{
+    DSC_ASSERT(options->stage >= 0 && options->stage <= 3);
+    DSC_ASSERT(options->rank >= 0 && options->rank < options->layout->world_size);
+    dsc_zero *zero = NULL;
+    DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *zero, &zero, err));
+    zero->o = *options;
+    zero->world_size = options->layout->world_size;
+    zero->o.overlap = options->overlap && zero->world_size > 1; /* alone there is nothing to hide */
+    zero->step_count = 2 * options->model->module_count - 1;
+    zero->param_bytes_each = (int64_t)dsc_dtype_bytes(options->compute_dtype);
+    const dsc_status status = plan_all(zero, err);
+    if (status != DSC_OK)
+        dsc_zero_close(&zero);
+    *out = zero;
+    return status;
+}
+
+dsc_status dsc_zero_plan(const dsc_zero_options *options, dsc_zero_bytes_plan *out, dsc_error *err)
+{
+    dsc_zero *zero = NULL;
+    DSC_TRY(create(options, &zero, err));
+    *out = zero->plan;
+    dsc_zero_close(&zero);
+    return DSC_OK;
+}
+
+/* Cuts the big buffers into groups, in group order. */
+static void place_states(dsc_zero *zero)
+{
+    char *param = zero->param_buf.ptr;
+    float *grad = zero->grad_buf.ptr, *master = zero->master_buf.ptr, *moment = zero->moment_buf.ptr;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        dsc_group_state *state = &zero->group[g];
+        state->param = param;
+        param += param_elements(zero, g) * zero->param_bytes_each;
+        if (!zero->o.layout->group[g].trainable)
+            continue;
+        state->grad = grad;
+        grad += state->own_count;
+        state->moment1 = moment;
+        state->moment2 = moment + state->own_count;
+        moment += 2 * state->own_count;
+        if (zero->o.compute_dtype == DSC_F32) {
+            state->master = (float *)(void *)state->param + (state->param_whole ? state->own_first : 0);
+        } else {
+            state->master = master;
+            master += state->own_count;
+        }
+    }
+}
+
+static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
+{
+    dsc_device *device = zero->o.device;
+    const int64_t *bytes = zero->plan.bytes;
+    DSC_TRY(dsc_comm_mem_open(zero->o.comm, DSC_TAG_PARAM, bytes[DSC_TAG_PARAM], &zero->param_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_GRAD, bytes[DSC_TAG_GRAD], &zero->grad_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_MASTER, bytes[DSC_TAG_MASTER], &zero->master_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_MOMENT, bytes[DSC_TAG_MOMENT], &zero->moment_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_GATHER, bytes[DSC_TAG_GATHER], &zero->gather_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, bytes[DSC_TAG_LEAF], &zero->leaf_buf, err));
+    place_states(zero);
+    return DSC_OK;
+}
+
+static dsc_status open_streams(dsc_zero *zero, dsc_error *err)
+{
+    DSC_TRY(dsc_event_open(zero->o.device, &zero->compute_mark, err));
+    zero->gather_stream = zero->reduce_stream = zero->o.compute;
+    if (!zero->o.overlap)
+        return DSC_OK;
+    zero->gather_stream = zero->reduce_stream = NULL;
+    DSC_TRY(dsc_stream_open(zero->o.device, DSC_STREAM_ASYNC, "gather", &zero->gather_stream, err));
+    return dsc_stream_open(zero->o.device, DSC_STREAM_ASYNC, "reduce", &zero->reduce_stream, err);
+}
+
+static dsc_status open_all(dsc_zero *zero, dsc_error *err)
+{
+    DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->world_size, sizeof *zero->sums, &zero->sums, err));
+    DSC_TRY(open_buffers(zero, err));
+    DSC_TRY(open_streams(zero, err));
+    DSC_TRY(dsc_gather_open(zero, err));
+    return dsc_reduce_open(zero, err);
+}
+
+dsc_status dsc_zero_open(const dsc_zero_options *options, dsc_zero **out, dsc_error *err)
+{
+    *out = NULL;
+    DSC_TRY(create(options, out, err));
+    const dsc_status status = open_all(*out, err);
+    if (status != DSC_OK)
+        dsc_zero_close(out);
+    return status;
+}
+
+void dsc_zero_close(dsc_zero **zero_ptr)
+{
+    dsc_zero *zero = *zero_ptr;
+    if (zero == NULL)
+        return;
+    if (zero->gather_stream != zero->o.compute)
+        dsc_stream_close(&zero->gather_stream);
+    if (zero->reduce_stream != zero->o.compute)
+        dsc_stream_close(&zero->reduce_stream);
+    dsc_reduce_close(zero);
+    dsc_gather_close(zero);
+    dsc_event_close(&zero->compute_mark);
+    if (zero->o.device != NULL) {
+        dsc_mem_close(zero->o.device, &zero->leaf_buf);
+        dsc_mem_close(zero->o.device, &zero->gather_buf);
+        dsc_mem_close(zero->o.device, &zero->moment_buf);
+        dsc_mem_close(zero->o.device, &zero->master_buf);
+        dsc_mem_close(zero->o.device, &zero->grad_buf);
+        dsc_comm_mem_close(zero->o.comm, &zero->param_buf);
+    }
+    dsc_alloc_free(zero->o.alloc, zero->sums);
+    dsc_alloc_free(zero->o.alloc, zero->group);
+    dsc_alloc_free(zero->o.alloc, zero);
+    *zero_ptr = NULL;
+}
+
+dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error *err)
+{
+    if (stream == zero->o.compute)
+        return DSC_OK;
+    DSC_TRY(dsc_event_record(zero->compute_mark, zero->o.compute, err));
+    return dsc_stream_wait(stream, zero->compute_mark, err);
+}
+
+void dsc_zero_slice_get(dsc_zero *zero, int32_t g, dsc_zero_slice *out)
+{
+    const dsc_group_state *state = &zero->group[g];
+    const int64_t first = zero->o.layout->group[g].slice * zero->o.rank;
+    const int64_t skip = first - state->own_first;
+    *out = (dsc_zero_slice){ .first = first, .count = zero->o.layout->group[g].slice };
+    out->param = state->param + (state->param_whole ? first * zero->param_bytes_each : 0);
+    if (!zero->o.layout->group[g].trainable)
+        return;
+    out->master = state->master + skip;
+    out->moment1 = state->moment1 + skip;
+    out->moment2 = state->moment2 + skip;
+}
+
+dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err)
+{
+    DSC_TRY(dsc_stream_sync(zero->gather_stream, err));
+    DSC_TRY(dsc_stream_sync(zero->reduce_stream, err));
+    return dsc_stream_sync(zero->o.compute, err);
+}

@@ -1,0 +1,89 @@
+/* zero.h - who keeps which slice and how slices move: the model states of one rank at stage 0, 1, 2 or 3.
+ *
+ * The order of a micro-step is known before the run, so everything is planned: where a gathered group lies (stage 3),
+ * where a leaf gradient lies, when a gather may start and when memory may be written again. Steps of the order, for M
+ * modules: forward of module m is step m (the last, the loss module, also makes its gradients there); backward of
+ * module m < M - 1 is step 2M - 2 - m. A forward-only pass uses steps 0..M-1.
+ *
+ * Three streams: compute (the caller's), gather and reduce; without overlap all are the compute stream. The bits never
+ * depend on that. Stage by stage, what a rank keeps of a trainable group of P elements (slice S = P / W):
+ *   stage 0: params P, grads P, master P, moments 2P      stage 1: params P, grads S, master S, moments 2S
+ *   stage 2: as 1 (gradients are reduced to their owners in every micro-step at every stage)
+ *   stage 3: params S, grads S, master S, moments 2S, and windows for the groups in use
+ * In fp32 the params are the master. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_ZERO_H
+#define DSC_ZERO_ZERO_H
+
+#include "kernels/device.h"
+#include "zero/comm/comm.h"
+#include "zero/layout.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { DSC_CHANNEL_CONTROL, DSC_CHANNEL_GATHER, DSC_CHANNEL_REDUCE, DSC_CHANNEL_COUNT };
+
+typedef struct dsc_zero_options {
+    dsc_alloc *alloc;
+    const dsc_model *model;
+    const dsc_layout *layout;
+    int32_t stage, rank;
+    dsc_dtype compute_dtype;          /* F32 or BF16; also the wire dtype of leaves */
+    bool overlap;
+    int64_t prefetch_elements;        /* a group is gathered one step ahead when it is at most this long */
+    int64_t reuse_elements;           /* a group used again two steps later stays when it is at most this long */
+    int64_t leaves_per_step;          /* GAS * W */
+    const bool *backward_reads_params; /* [module_count] false: no gather for this module's backward step */
+    bool world_size_reproducible;     /* sum leaves in one binary counter: bits do not depend on W */
+    dsc_device *device;               /* not used by dsc_zero_plan */
+    dsc_comm *comm;                   /* not used by dsc_zero_plan */
+    dsc_stream *compute;              /* not used by dsc_zero_plan */
+} dsc_zero_options;
+
+/* Bytes that dsc_zero_open will take, by tag. */
+typedef struct dsc_zero_bytes_plan {
+    int64_t bytes[DSC_TAG_COUNT];
+} dsc_zero_bytes_plan;
+DSC_MUST_USE dsc_status dsc_zero_plan(const dsc_zero_options *options, dsc_zero_bytes_plan *out, dsc_error *err);
+
+typedef struct dsc_zero dsc_zero;
+DSC_MUST_USE dsc_status dsc_zero_open(const dsc_zero_options *options, dsc_zero **out, dsc_error *err);
+void dsc_zero_close(dsc_zero **zero); /* waits for its streams */
+
+/* ---- inside a micro-step, called in the order of steps, work goes to the compute stream ---- */
+
+/* Starts the gathers that belong before step `step`, waits for those of `module` and points param[i] at its whole
+ * parameters in the compute dtype (NULL when this backward reads none), valid until the next step's acquire. */
+DSC_MUST_USE dsc_status dsc_zero_acquire(dsc_zero *zero, int32_t step, int32_t module, const void **param, dsc_error *err);
+/* Points grad[i] at where this use's fp32 gradient of parameter i goes (NULL: frozen). All of it is to be overwritten. */
+DSC_MUST_USE dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t step, int32_t module, float **grad, dsc_error *err);
+/* Sends the leaf to its owners and adds it there; micro_step counts from 0 inside the optimizer step. */
+DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t step, int32_t module, int64_t micro_step, dsc_error *err);
+
+/* ---- at the boundary ---- */
+
+/* After the last micro-step: all sums are complete; *sum is the sum of squares over all ranks (of the raw sums). */
+DSC_MUST_USE dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err);
+/* Adam or AdamW on what this rank owns, then every rank has the parameters its stage keeps (asynchronously). Parameters
+ * without `decay` get no weight decay. */
+DSC_MUST_USE dsc_status dsc_zero_update(dsc_zero *zero, const dsc_adamw_scalars *scalars, dsc_error *err);
+
+/* ---- states, for initialisation and checkpoints; the engine is idle ---- */
+
+/* What this rank owns of a group, for reading and writing. In stage 0 every rank has all of it; the owned slice is
+ * still [rank * slice, + slice), and these pointers are to that slice. NULL: does not exist (frozen). */
+typedef struct dsc_zero_slice {
+    int64_t first, count;              /* elements of the group */
+    float *master, *moment1, *moment2; /* fp32; frozen groups have none */
+    void *param;                       /* compute dtype */
+} dsc_zero_slice;
+void dsc_zero_slice_get(dsc_zero *zero, int32_t group, dsc_zero_slice *out);
+/* Collective, after slices were written: makes params from master (bf16), and whole states where the stage keeps them. */
+DSC_MUST_USE dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err); /* waits for all streams */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
