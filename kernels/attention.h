@@ -2,9 +2,12 @@
  * 2018, Dao et al. 2022), forward and backward, grouped heads.
  *
  * Row (b, t) of q starts at q + (b * T + t) * q_stride elements; head h of it at + h * D. Likewise k, v (kv_stride,
- * kv_heads) and out (out_stride). So one packed [B,T,3,H,D] tensor is three pointers with the same stride.
- * Each (b, h, query tile) is computed by one thread in an order that depends on the shape only.
- * SPDX-License-Identifier: Apache-2.0 */
+ * kv_heads; query head h reads key head h / (heads / kv_heads)) and out (out_stride). So one packed [B,T,3,H,D] tensor
+ * is three pointers with the same stride. Each output element is computed by one thread in an order that depends on the
+ * shape only: the bits never depend on the number of threads, and out[t] never on tokens after t.
+ * Sums are fp32. The bf16 variant rounds probabilities and score gradients to bf16 before the second products.
+ * reference: attention_ref.c   variants: attention_avx2.c attention_avx512.c attention_avx512bf16.c (over
+ * attention_tile.h)   check and bench: tests/checkkern/attention.c   SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_ATTENTION_H
 #define DSC_KERNELS_ATTENTION_H
 #include <dsc/types.h>
@@ -16,25 +19,29 @@ typedef struct dsc_attention_fwd_args {
     void *out;     /* [B,T,H,D] */
     float *lse;    /* [B,H,T] written: log sum exp of the scaled scores; NULL when no backward follows */
     const void *q, *k, *v;
+    void *scratch; /* dsc_attention_fwd_scratch_bytes, 64-byte aligned */
     int64_t q_stride, kv_stride, out_stride; /* elements between rows t and t + 1 */
     int32_t batch, tokens, heads, kv_heads, head_size;
-    float scale; /* usually 1 / sqrt(D) */
-    dsc_dtype dtype;
+    float scale; /* usually 1 / sqrt(D); > 0 */
+    dsc_dtype dtype; /* F32 or BF16 */
 } dsc_attention_fwd_args;
 
-/* dq, dk, dv have the strides of q, k, v and are overwritten. scratch: dsc_attention_bwd_scratch_bytes. */
+/* dq, dk, dv have the strides of q, k, v and are overwritten. No buffer overlaps another. */
 typedef struct dsc_attention_bwd_args {
     void *dq, *dk, *dv;
     const void *d_out, *out; /* [B,T,H,D], stride out_stride */
     const float *lse;
     const void *q, *k, *v;
-    void *scratch;
+    void *scratch; /* dsc_attention_bwd_scratch_bytes, 64-byte aligned */
     int64_t q_stride, kv_stride, out_stride;
     int32_t batch, tokens, heads, kv_heads, head_size;
     float scale;
     dsc_dtype dtype;
 } dsc_attention_bwd_args;
 
+/* Scratch of one call, for any variant and any number of threads: at most DSC_ATTENTION_WORKERS threads get a part. */
+#define DSC_ATTENTION_WORKERS 32
+int64_t dsc_attention_fwd_scratch_bytes(int32_t batch, int32_t tokens, int32_t heads, int32_t head_size);
 int64_t dsc_attention_bwd_scratch_bytes(int32_t batch, int32_t tokens, int32_t heads, int32_t head_size);
 
 #ifdef __cplusplus

@@ -39,7 +39,7 @@ void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps)
     /* gemm.h */
     /* layernorm.h */
     /* gelu.h */
-    /* attention.h */
+    dsc_attention_init(table, caps);
     /* classifier.h */
     /* embedding.h */
 }

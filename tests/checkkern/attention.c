@@ -1,0 +1,550 @@
+/* attention.c - checks and times causal attention against double precision. The allowed errors are counted for every
+ * element from the roundings that lead to it, beside the expected values. SPDX-License-Identifier: Apache-2.0 */
+#include "tests/checkkern/ck_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct shape {
+    int32_t batch, tokens, heads, kv_heads, size;
+    bool packed;  /* q, k, v in one tensor; else three with unused elements between rows */
+    double scale_up; /* of the usual 1 / sqrt(D): larger makes the softmax sharper */
+} shape;
+
+/* Everything of one case. Tensors of the double reference are dense: [B,T,H,D] or [B,T,KV,D]; lse is [B,H,T]. */
+typedef struct problem {
+    shape s;
+    dsc_dtype dtype;
+    double scale;
+    bool bf16_products;     /* the variant rounds probabilities to bf16 */
+    double *q, *k, *v, *out, *lse, *d_out;       /* what the kernel sees */
+    double *out_want, *out_tol, *lse_want, *lse_tol;
+    double *dq_want, *dq_tol, *dk_want, *dk_tol, *dv_want, *dv_tol;
+} problem;
+
+static problem now; /* verify functions get the kernel's arguments only */
+
+/* A tensor as the kernel sees it: element (row, i) is element first + row * stride + i of a buffer. */
+typedef struct view {
+    void *buf;
+    dsc_dtype dtype;
+    int64_t first, stride, rows, cols;
+} view;
+
+static const double eps = 0x1p-24, eps_bf16 = 0x1p-8;
+
+static int64_t rows_of(const shape *s) { return (int64_t)s->batch * s->tokens; }
+static int64_t q_count(const shape *s) { return rows_of(s) * s->heads * s->size; }
+static int64_t kv_count(const shape *s) { return rows_of(s) * s->kv_heads * s->size; }
+
+static double *doubles(int64_t count)
+{
+    double *all = calloc((size_t)count, sizeof *all);
+    DSC_ASSERT(all != NULL);
+    return all;
+}
+
+static int64_t at(const shape *s, int64_t heads, int64_t b, int64_t t, int64_t h)
+{
+    return ((b * s->tokens + t) * heads + h) * s->size;
+}
+
+/* ---- the reference in double ---- */
+
+typedef struct query { /* one query row against keys 0..t */
+    int64_t b, h, t, q, group; /* q: offset of its row; group: its key head */
+    double p[1024], p_rel[1024]; /* probabilities and their allowed relative error */
+    double max_abs; /* largest |score| */
+} query;
+
+/* A score sums D products: each rounding counts once, and they add up like a random walk; its error moves log p. */
+static double score_error(const shape *s, double abs_sum) { return 4 * eps * (sqrt(s->size) + 2) * abs_sum; }
+
+static double score(const problem *p, const query *row, int64_t k, double *abs_sum)
+{
+    const shape *s = &p->s;
+    const double *x = p->q + row->q, *y = p->k + at(s, s->kv_heads, row->b, k, row->group);
+    double sum = 0;
+    *abs_sum = 0;
+    for (int32_t d = 0; d < s->size; d++) {
+        sum += x[d] * y[d];
+        *abs_sum += fabs(x[d] * y[d]);
+    }
+    *abs_sum *= p->scale;
+    return sum * p->scale;
+}
+
+static void query_start(const problem *p, query *row, int64_t b, int64_t h, int64_t t)
+{
+    row->b = b;
+    row->h = h;
+    row->t = t;
+    row->q = at(&p->s, p->s.heads, b, t, h);
+    row->group = h / (p->s.heads / p->s.kv_heads);
+    row->max_abs = 0;
+}
+
+static double rounded(const problem *p, double x) { return p->dtype == DSC_BF16 ? eps_bf16 * fabs(x) : eps * fabs(x); }
+
+static void forward_row(const problem *p, query *row, double *out, double *out_tol, double *lse, double *lse_tol)
+{
+    const shape *s = &p->s;
+    double max = -INFINITY, sum = 0, worst = 0;
+    for (int64_t k = 0; k <= row->t; k++) {
+        double abs_sum;
+        row->p[k] = score(p, row, k, &abs_sum);
+        max = fmax(max, row->p[k]);
+        worst = fmax(worst, score_error(s, abs_sum) + 4 * eps * fabs(row->p[k]));
+    }
+    for (int64_t k = 0; k <= row->t; k++)
+        sum += row->p[k] = exp(row->p[k] - max);
+    *lse = max + log(sum);
+    /* exp: 4 ulp (3e-6 beside bf16 products); the running sum and its rescaling by every tile */
+    const double rel = 2 * worst + 4 * eps * (4 + sqrt((double)row->t + 1)) + (p->bf16_products ? 4e-6 : 0);
+    *lse_tol = rel + 4 * eps * fabs(*lse);
+    for (int32_t d = 0; d < s->size; d++) {
+        double total = 0, abs_total = 0;
+        for (int64_t k = 0; k <= row->t; k++) {
+            const double x = row->p[k] / sum * p->v[at(s, s->kv_heads, row->b, k, row->group) + d];
+            total += x;
+            abs_total += fabs(x);
+        }
+        out[d] = total;
+        out_tol[d] = (rel + (p->bf16_products ? eps_bf16 : 0)) * abs_total + rounded(p, total) * 1.01 + 1e-37;
+    }
+}
+
+/* From the given out and lse, as the kernel: dq of the row, and its terms of dk and dv. */
+static void backward_row(const problem *p, query *row)
+{
+    const shape *s = &p->s;
+    const double *d_out = p->d_out + row->q, *out = p->out + row->q, *q = p->q + row->q;
+    const double lse = p->lse[(row->b * s->heads + row->h) * s->tokens + row->t];
+    const double round_p = p->bf16_products ? eps_bf16 : 0, walk = 4 * (sqrt((double)s->tokens) + 2) * eps;
+    double delta = 0, delta_abs = 0;
+    for (int32_t d = 0; d < s->size; d++) {
+        delta += d_out[d] * out[d];
+        delta_abs += fabs(d_out[d] * out[d]);
+    }
+    for (int64_t k = 0; k <= row->t; k++) {
+        const int64_t kv = at(s, s->kv_heads, row->b, k, row->group);
+        double dp = 0, dp_abs = 0, abs_sum;
+        const double x = score(p, row, k, &abs_sum), prob = exp(x - lse);
+        for (int32_t d = 0; d < s->size; d++) {
+            dp += d_out[d] * p->v[kv + d];
+            dp_abs += fabs(d_out[d] * p->v[kv + d]);
+        }
+        const double exp_rel = 4 * eps + (p->bf16_products ? 4e-6 : 0);
+        const double rel = score_error(s, abs_sum) + 4 * eps * (fabs(x) + fabs(lse)) + exp_rel;
+        const double ds = prob * (dp - delta) * p->scale;
+        const double dp_tol = score_error(s, dp_abs + delta_abs);
+        const double ds_tol = fabs(ds) * (rel + 4 * eps + round_p) + prob * p->scale * dp_tol;
+        for (int32_t d = 0; d < s->size; d++) {
+            p->dv_want[kv + d] += prob * d_out[d];
+            p->dv_tol[kv + d] += fabs(prob * d_out[d]) * (rel + round_p + walk);
+            p->dk_want[kv + d] += ds * q[d];
+            p->dk_tol[kv + d] += fabs(q[d]) * (ds_tol + walk * fabs(ds));
+            p->dq_want[row->q + d] += ds * p->k[kv + d];
+            p->dq_tol[row->q + d] += fabs(p->k[kv + d]) * (ds_tol + walk * fabs(ds));
+        }
+    }
+}
+
+static void each_row(problem *p, bool backward)
+{
+    const shape *s = &p->s;
+    query *row = malloc(sizeof *row);
+    DSC_ASSERT(row != NULL);
+    DSC_ASSERT((size_t)s->tokens <= DSC_COUNT(row->p));
+    for (int64_t b = 0; b < s->batch; b++)
+        for (int64_t h = 0; h < s->heads; h++)
+            for (int64_t t = 0; t < s->tokens; t++) {
+                const int64_t l = (b * s->heads + h) * s->tokens + t;
+                query_start(p, row, b, h, t);
+                if (backward)
+                    backward_row(p, row);
+                else
+                    forward_row(p, row, p->out_want + row->q, p->out_tol + row->q, p->lse_want + l, p->lse_tol + l);
+            }
+    free(row);
+}
+
+static void backward_all(problem *p)
+{
+    const size_t q = (size_t)q_count(&p->s) * sizeof(double), kv = (size_t)kv_count(&p->s) * sizeof(double);
+    memset(p->dq_want, 0, q), memset(p->dq_tol, 0, q);
+    memset(p->dk_want, 0, kv), memset(p->dk_tol, 0, kv);
+    memset(p->dv_want, 0, kv), memset(p->dv_tol, 0, kv);
+    each_row(p, true);
+}
+
+/* ---- the kernel's tensors ---- */
+
+typedef struct tensors {
+    view q, k, v, out, d_out, dq, dk, dv;
+    float *lse;
+    void *scratch;
+} tensors;
+
+static view alone(ck_role role, dsc_dtype dtype, int64_t rows, int64_t cols, int64_t gap, const char *name)
+{
+    view x = { NULL, dtype, 0, cols + gap, rows, cols };
+    x.buf = ck_buf(role, dtype, (rows - 1) * x.stride + cols, name);
+    ck_gaps(x.buf, rows, cols, x.stride);
+    return x;
+}
+
+/* Three views of one [rows, (H + 2 KV) D] tensor, or three tensors with odd strides. */
+static void three(view to[3], const shape *s, ck_role role, dsc_dtype dtype, const char *const name[3])
+{
+    const int64_t rows = rows_of(s), q = (int64_t)s->heads * s->size, kv = (int64_t)s->kv_heads * s->size;
+    if (!s->packed) {
+        to[0] = alone(role, dtype, rows, q, 3, name[0]);
+        to[1] = alone(role, dtype, rows, kv, 5, name[1]);
+        to[2] = alone(role, dtype, rows, kv, 5, name[2]);
+        return;
+    }
+    view all = alone(role, dtype, rows, q + 2 * kv, 0, name[0]);
+    to[0] = to[1] = to[2] = all;
+    to[1].first = q;
+    to[2].first = q + kv;
+    to[0].cols = q;
+    to[1].cols = to[2].cols = kv;
+}
+
+static void *address(const view *x) { return (char *)x->buf + x->first * (int64_t)dsc_dtype_bytes(x->dtype); }
+
+static void read_view(const view *x, double *to)
+{
+    for (int64_t r = 0; r < x->rows; r++)
+        for (int64_t c = 0; c < x->cols; c++)
+            to[r * x->cols + c] = ck_get(x->buf, x->first + r * x->stride + c);
+}
+
+static void write_view(const view *x, const double *from)
+{
+    for (int64_t r = 0; r < x->rows; r++)
+        for (int64_t c = 0; c < x->cols; c++)
+            ck_set(x->buf, x->first + r * x->stride + c, from[r * x->cols + c]);
+}
+
+static void near_view(const view *x, const double *want, const double *tol, double factor)
+{
+    for (int64_t r = 0; r < x->rows; r++)
+        for (int64_t c = 0; c < x->cols; c++) {
+            const double expected = want[r * x->cols + c];
+            ck_near(x->buf, x->first + r * x->stride + c, expected, factor * tol[r * x->cols + c] + 1e-37);
+        }
+}
+
+static void problem_open(problem *p, const shape *s, dsc_dtype dtype)
+{
+    memset(p, 0, sizeof *p);
+    p->s = *s;
+    p->dtype = dtype;
+    p->scale = (double)(float)(s->scale_up / sqrt(s->size));
+    double **q[] = { &p->q, &p->out, &p->d_out, &p->out_want, &p->out_tol, &p->dq_want, &p->dq_tol };
+    double **kv[] = { &p->k, &p->v, &p->dk_want, &p->dk_tol, &p->dv_want, &p->dv_tol };
+    double **lse[] = { &p->lse, &p->lse_want, &p->lse_tol };
+    for (size_t i = 0; i < DSC_COUNT(q); i++)
+        *q[i] = doubles(q_count(s));
+    for (size_t i = 0; i < DSC_COUNT(kv); i++)
+        *kv[i] = doubles(kv_count(s));
+    for (size_t i = 0; i < DSC_COUNT(lse); i++)
+        *lse[i] = doubles(rows_of(s) * s->heads);
+}
+
+static void problem_close(problem *p)
+{
+    double *all[] = { p->q, p->out, p->d_out, p->out_want, p->out_tol, p->dq_want, p->dq_tol, p->k, p->v, p->dk_want,
+                      p->dk_tol, p->dv_want, p->dv_tol, p->lse, p->lse_want, p->lse_tol };
+    for (size_t i = 0; i < DSC_COUNT(all); i++)
+        free(all[i]);
+}
+
+static void fill(const view *x)
+{
+    for (int64_t r = 0; r < x->rows; r++)
+        for (int64_t c = 0; c < x->cols; c++) {
+            double sum = -6;
+            for (int i = 0; i < 12; i++)
+                sum += ck_random() / 4294967296.0; /* near normal */
+            ck_set(x->buf, x->first + r * x->stride + c, sum);
+        }
+}
+
+/* Inputs of the forward pass, and its results in double. */
+static void forward_inputs(problem *p, tensors *x)
+{
+    static const char *const name[3] = { "q", "k", "v" };
+    view in[3];
+    three(in, &p->s, CK_IN, p->dtype, name);
+    double *const to[3] = { p->q, p->k, p->v };
+    for (int i = 0; i < 3; i++) {
+        fill(&in[i]);
+        read_view(&in[i], to[i]);
+    }
+    x->q = in[0], x->k = in[1], x->v = in[2];
+    each_row(p, false);
+}
+
+static dsc_attention_fwd_args forward_args(const problem *p, const tensors *x)
+{
+    const shape *s = &p->s;
+    return (dsc_attention_fwd_args){ .out = address(&x->out), .lse = x->lse, .q = address(&x->q), .k = address(&x->k),
+                                     .v = address(&x->v), .scratch = x->scratch, .q_stride = x->q.stride,
+                                     .kv_stride = x->k.stride, .out_stride = x->out.stride, .batch = s->batch,
+                                     .tokens = s->tokens, .heads = s->heads, .kv_heads = s->kv_heads,
+                                     .head_size = s->size, .scale = (float)p->scale, .dtype = p->dtype };
+}
+
+static dsc_attention_fwd_args forward_open(problem *p, tensors *x, bool want_lse)
+{
+    const shape *s = &p->s;
+    forward_inputs(p, x);
+    x->out = alone(CK_OUT, p->dtype, rows_of(s), (int64_t)s->heads * s->size, 7, "out");
+    x->lse = want_lse ? ck_buf(CK_OUT, DSC_F32, rows_of(s) * s->heads, "lse") : NULL;
+    x->scratch = ck_buf(CK_SCRATCH, DSC_U8, dsc_attention_fwd_scratch_bytes(s->batch, s->tokens, s->heads, s->size),
+                        "scratch");
+    return forward_args(p, x);
+}
+
+/* The forward pass's results become inputs, rounded to what a kernel would have written. */
+static dsc_attention_bwd_args backward_open(problem *p, tensors *x)
+{
+    static const char *const name[3] = { "dq", "dk", "dv" };
+    const shape *s = &p->s;
+    const int64_t cols = (int64_t)s->heads * s->size;
+    forward_inputs(p, x);
+    x->out = alone(CK_IN, p->dtype, rows_of(s), cols, 7, "out");
+    x->d_out = alone(CK_IN, p->dtype, rows_of(s), cols, 7, "d_out");
+    write_view(&x->out, p->out_want);
+    read_view(&x->out, p->out);
+    fill(&x->d_out);
+    read_view(&x->d_out, p->d_out);
+    x->lse = ck_buf(CK_IN, DSC_F32, rows_of(s) * s->heads, "lse");
+    for (int64_t i = 0; i < rows_of(s) * s->heads; i++) {
+        ck_set(x->lse, i, p->lse_want[i]);
+        p->lse[i] = ck_get(x->lse, i);
+    }
+    view grad[3];
+    three(grad, s, CK_OUT, p->dtype, name);
+    x->dq = grad[0], x->dk = grad[1], x->dv = grad[2];
+    x->scratch = ck_buf(CK_SCRATCH, DSC_U8, dsc_attention_bwd_scratch_bytes(s->batch, s->tokens, s->heads, s->size),
+                        "scratch");
+    return (dsc_attention_bwd_args){ .dq = address(&x->dq), .dk = address(&x->dk), .dv = address(&x->dv),
+                                     .d_out = address(&x->d_out), .out = address(&x->out), .lse = x->lse,
+                                     .q = address(&x->q), .k = address(&x->k), .v = address(&x->v),
+                                     .scratch = x->scratch, .q_stride = x->q.stride, .kv_stride = x->k.stride,
+                                     .out_stride = x->out.stride, .batch = s->batch, .tokens = s->tokens,
+                                     .heads = s->heads, .kv_heads = s->kv_heads, .head_size = s->size, .scale = (float)p->scale, .dtype = p->dtype };
+}
+
+/* ---- against the double reference ---- */
+
+static tensors current; /* of `now` */
+
+static bool rounds_products(const problem *p) { return p->dtype == DSC_BF16 && (ck_caps() & DSC_CPU_AVX512_BF16) != 0; }
+
+static void verify_forward(const void *args)
+{
+    if (now.bf16_products != rounds_products(&now)) {
+        now.bf16_products = rounds_products(&now);
+        each_row(&now, false);
+    }
+    near_view(&current.out, now.out_want, now.out_tol, 1);
+    for (int64_t i = 0; current.lse != NULL && i < rows_of(&now.s) * now.s.heads; i++)
+        ck_near(current.lse, i, now.lse_want[i], now.lse_tol[i]);
+}
+
+static void verify_backward(const void *args)
+{
+    now.bf16_products = rounds_products(&now);
+    backward_all(&now);
+    double *const want[3] = { now.dq_want, now.dk_want, now.dv_want };
+    double *const tol[3] = { now.dq_tol, now.dk_tol, now.dv_tol };
+    const view *got[3] = { &current.dq, &current.dk, &current.dv };
+    for (int i = 0; i < 3; i++) {
+        for (int64_t j = 0; j < got[i]->rows * got[i]->cols; j++)
+            tol[i][j] += 1.01 * rounded(&now, want[i][j]);
+        near_view(got[i], want[i], tol[i], 1);
+    }
+}
+
+static void check_shape(const shape *s, dsc_dtype dtype)
+{
+    const char *type = dtype == DSC_BF16 ? "bf16" : "f32";
+    const char *layout = s->packed ? "packed" : "apart";
+    if (ck_case("attention_fwd %s B=%d T=%d H=%d/%d D=%d %s", type, s->batch, s->tokens, s->heads, s->kv_heads,
+                s->size, layout)) {
+        problem_open(&now, s, dtype);
+        const dsc_attention_fwd_args args = forward_open(&now, &current, s->tokens % 2 == 0);
+        ck_kernel(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, verify_forward);
+        problem_close(&now);
+    }
+    if (ck_case("attention_bwd %s B=%d T=%d H=%d/%d D=%d %s", type, s->batch, s->tokens, s->heads, s->kv_heads,
+                s->size, layout)) {
+        problem_open(&now, s, dtype);
+        const dsc_attention_bwd_args args = backward_open(&now, &current);
+        ck_kernel(DSC_KERNEL_ATTENTION_BWD, &args, sizeof args, verify_backward);
+        problem_close(&now);
+    }
+}
+
+/* ---- the double reference itself ---- */
+
+/* loss = sum of out * d_out; its slope along one element by central differences. */
+static double loss(problem *p)
+{
+    double sum = 0;
+    each_row(p, false);
+    for (int64_t i = 0; i < q_count(&p->s); i++)
+        sum += p->out_want[i] * p->d_out[i];
+    return sum;
+}
+
+static void check_slopes(problem *p, double *x, const double *want, int64_t count, const char *name)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const double keep = x[i], step = 1e-5;
+        x[i] = keep + step;
+        const double up = loss(p);
+        x[i] = keep - step;
+        const double slope = (up - loss(p)) / (2 * step);
+        x[i] = keep;
+        if (!(fabs(slope - want[i]) <= 1e-8 * (1 + fabs(slope))))
+            ck_fail("%s[%lld]: slope %.12g, gradient %.12g", name, (long long)i, slope, want[i]);
+    }
+}
+
+static void check_finite_differences(void)
+{
+    static const shape tiny = { 2, 5, 4, 2, 3, false, 1.5 };
+    if (!ck_case("attention gradients of the reference against finite differences"))
+        return;
+    problem_open(&now, &tiny, DSC_F32);
+    forward_inputs(&now, &current);
+    memcpy(now.out, now.out_want, (size_t)q_count(&tiny) * sizeof(double));
+    memcpy(now.lse, now.lse_want, (size_t)(rows_of(&tiny) * tiny.heads) * sizeof(double));
+    for (int64_t i = 0; i < q_count(&tiny); i++)
+        now.d_out[i] = ck_random() / 4294967296.0 - 0.5;
+    backward_all(&now);
+    check_slopes(&now, now.q, now.dq_want, q_count(&tiny), "dq");
+    check_slopes(&now, now.k, now.dk_want, kv_count(&tiny), "dk");
+    check_slopes(&now, now.v, now.dv_want, kv_count(&tiny), "dv");
+    problem_close(&now);
+}
+
+/* ---- causality, bit by bit ---- */
+
+static void change_rows(const view *x, int64_t tokens, int64_t first, int64_t last)
+{
+    for (int64_t r = 0; r < x->rows; r++)
+        for (int64_t c = 0; r % tokens >= first && r % tokens < last && c < x->cols; c++)
+            ck_set(x->buf, x->first + r * x->stride + c, 3 * ck_get(x->buf, x->first + r * x->stride + c) - 1);
+}
+
+/* Rows first..last-1 of each sample have the bits that `before` (a copy of the whole view, as doubles) has. */
+static void same_rows(const view *x, const double *before, int64_t tokens, int64_t first, int64_t last,
+                      const char *what)
+{
+    for (int64_t r = 0; r < x->rows; r++)
+        for (int64_t c = 0; r % tokens >= first && r % tokens < last && c < x->cols; c++) {
+            const double got = ck_get(x->buf, x->first + r * x->stride + c), was = before[r * x->cols + c];
+            if (memcmp(&got, &was, sizeof got) != 0) {
+                ck_fail("%s: token %lld changed from %.9g to %.9g", what, (long long)(r % tokens), was, got);
+                return;
+            }
+        }
+}
+
+static void run(dsc_kernel kernel, uint32_t caps, const void *args)
+{
+    dsc_kernel_table table;
+    dsc_error err = DSC_ERROR_INIT;
+    const dsc_cpu_team team = { .threads = 2, .caps = caps };
+    dsc_kernel_table_init(&table, caps);
+    if (table.fn[kernel](args, &team, &err) != DSC_OK)
+        ck_fail("%s", err.message);
+}
+
+static void check_causality(dsc_dtype dtype, uint32_t caps, const char *variant, int64_t cut)
+{
+    static const shape s = { 2, 150, 2, 1, 24, false, 1 };
+    const char *type = dtype == DSC_BF16 ? "bf16" : "f32";
+    double *before = doubles(q_count(&s));
+    if (ck_case("attention_fwd %s %s does not see past token %d", type, variant, (int)cut - 1)) {
+        problem_open(&now, &s, dtype);
+        const dsc_attention_fwd_args args = forward_open(&now, &current, true);
+        run(DSC_KERNEL_ATTENTION_FWD, caps, &args);
+        read_view(&current.out, before);
+        change_rows(&current.q, s.tokens, cut, s.tokens);
+        change_rows(&current.k, s.tokens, cut, s.tokens);
+        change_rows(&current.v, s.tokens, cut, s.tokens);
+        run(DSC_KERNEL_ATTENTION_FWD, caps, &args);
+        same_rows(&current.out, before, s.tokens, 0, cut, "out");
+        problem_close(&now);
+    }
+    if (ck_case("attention_bwd %s %s gives token %d nothing from before", type, variant, (int)cut)) {
+        problem_open(&now, &s, dtype);
+        const dsc_attention_bwd_args args = backward_open(&now, &current);
+        run(DSC_KERNEL_ATTENTION_BWD, caps, &args);
+        read_view(&current.dk, before);
+        change_rows(&current.d_out, s.tokens, 0, cut);
+        change_rows(&current.out, s.tokens, 0, cut);
+        run(DSC_KERNEL_ATTENTION_BWD, caps, &args);
+        same_rows(&current.dk, before, s.tokens, cut, s.tokens, "dk");
+        problem_close(&now);
+    }
+    free(before);
+}
+
+/* ---- times ---- */
+
+static void bench(const shape *s, dsc_dtype dtype)
+{
+    const char *type = dtype == DSC_BF16 ? "bf16" : "f32";
+    /* Multiply-adds of one product over the keys that each query sees. */
+    const int64_t product = 2ll * s->batch * s->heads * s->size * ((int64_t)s->tokens * (s->tokens + 1) / 2);
+    if (ck_case("attention_fwd %s B=%d T=%d H=%d D=%d", type, s->batch, s->tokens, s->heads, s->size)) {
+        problem_open(&now, s, dtype);
+        const dsc_attention_fwd_args args = forward_open(&now, &current, true);
+        ck_bench(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, 0, 2 * product, s->tokens > 256);
+        problem_close(&now);
+    }
+    if (ck_case("attention_bwd %s B=%d T=%d H=%d D=%d", type, s->batch, s->tokens, s->heads, s->size)) {
+        problem_open(&now, s, dtype);
+        const dsc_attention_bwd_args args = backward_open(&now, &current);
+        ck_bench(DSC_KERNEL_ATTENTION_BWD, &args, sizeof args, 0, 5 * product, s->tokens > 256);
+        problem_close(&now);
+    }
+}
+
+void ck_attention(void)
+{
+    static const shape shapes[] = {
+        { 1, 1, 1, 1, 1, false, 1 },   { 2, 40, 3, 3, 20, true, 1 },   { 1, 65, 2, 1, 15, false, 2 },
+        { 1, 130, 4, 2, 64, true, 1 }, { 2, 64, 2, 2, 64, true, 1 },   { 1, 200, 6, 2, 80, false, 1 },
+        { 1, 70, 2, 2, 128, true, 3 }, { 1, 257, 2, 1, 64, true, 1 },  { 2, 17, 2, 2, 33, false, 1 },
+        { 1, 129, 1, 1, 200, false, 1 }, { 1, 40, 4, 4, 15, true, 1 }, { 1, 192, 2, 2, 96, false, 8 },
+    };
+    static const shape timed[] = {
+        { 4, 256, 6, 6, 64, true, 1 }, { 4, 64, 12, 12, 64, true, 1 }, { 1, 1024, 12, 12, 64, true, 1 },
+    };
+    check_finite_differences();
+    for (size_t i = 0; i < DSC_COUNT(shapes); i++) {
+        check_shape(&shapes[i], DSC_F32);
+        check_shape(&shapes[i], DSC_BF16);
+    }
+    for (int32_t v = 0; v < CK_VARIANTS; v++)
+        if ((ck_variants[v].caps & ~dsc_cpu_caps()) == 0) {
+            check_causality(DSC_F32, ck_variants[v].caps, ck_variants[v].name, 70);
+            check_causality(DSC_BF16, ck_variants[v].caps, ck_variants[v].name, 37);
+            check_causality(DSC_BF16, ck_variants[v].caps, ck_variants[v].name, 128);
+        }
+    for (size_t i = 0; ck_benching() && i < DSC_COUNT(timed); i++) {
+        bench(&timed[i], DSC_BF16);
+        bench(&timed[i], DSC_F32);
+    }
+}
