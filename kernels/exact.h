@@ -26,7 +26,7 @@ typedef struct dsc_cast_args {
  *   s = overwrite ? r(leaf_0[i]) : acc[i] + r(leaf_0[i]);  s = s + r(leaf_k[i]) for k = 1..leaf_count-1;  acc[i] = s
  * r(x) rounds an fp32 leaf to the wire dtype and back (identity for wire F32; a BF16 leaf is already rounded).
  * leaf_k starts at (char *)leaf + k * leaf_stride_bytes, or at leaf_ptr[k] when `leaf_ptr` is not NULL.
- * acc may be leaf_0 itself when leaf_dtype is F32. */
+ * acc may be one of the leaves itself when leaf_dtype is F32: of each element every leaf is read before acc is written. */
 typedef struct dsc_fold_args {
     float *acc;
     const void *leaf;

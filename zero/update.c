@@ -15,6 +15,7 @@ static float *own_sum(const dsc_zero *zero, int32_t g)
 dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
 {
     DSC_TRY(dsc_reduce_finish(zero, err));
+    DSC_TRY(dsc_stream_sync(zero->reduce_stream, err)); /* a reduction that failed comes out here */
     dsc_fixed_sum *mine = &zero->sums[zero->o.rank];
     memset(mine, 0, sizeof *mine);
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {

@@ -27,7 +27,10 @@ typedef struct dsc_grid { int32_t pipeline, data, sequence, tensor; } dsc_grid;
 /* Threads of one process that form a world. Owned by whoever opens it; outlives its communicators. Thread-safe. */
 typedef struct dsc_local_world dsc_local_world;
 DSC_MUST_USE dsc_status dsc_local_world_open(int32_t size, dsc_local_world **out, dsc_error *err);
-void dsc_local_world_close(dsc_local_world **world);
+void dsc_local_world_close(dsc_local_world **world); /* every communicator of it is closed */
+/* For a rank that cannot come to dsc_comm_open: the open of all others ends with DSC_ERR_PEER and the reason. Every
+ * rank takes part in each round of opening once, by dsc_comm_open or by this. */
+void dsc_local_world_refuse(dsc_local_world *world, int32_t rank, const char *reason);
 
 /* Who I am. Plain value; strings borrowed until open returns. */
 typedef struct dsc_comm_place {
@@ -53,6 +56,7 @@ typedef struct dsc_comm_options {
     int32_t channel_count;     /* 1..DSC_COMM_CHANNELS_MAX */
     int64_t staging_bytes;     /* per channel and rank, for transports that copy through a segment; counted as COMM */
     int64_t timeout_ns;        /* a collective that waits longer fails with DSC_ERR_STUCK; 0: 600 s */
+    int64_t open_timeout_ns;   /* how long open waits for the other ranks; 0: 60 s */
     int64_t fault_at;          /* test hook: the n-th collective (1-based) of this rank fails; 0: none */
     const dsc_log *log;        /* borrowed until close; may be NULL */
 } dsc_comm_options;
@@ -97,8 +101,8 @@ typedef struct dsc_comm_ops {
     dsc_status (*barrier)(dsc_transport *, int32_t channel, dsc_error *err);
     dsc_status (*send)(dsc_transport *, int32_t channel, const void *buf, int64_t bytes, int32_t to, dsc_error *err);
     dsc_status (*recv)(dsc_transport *, int32_t channel, void *buf, int64_t bytes, int32_t from, dsc_error *err);
-    /* Optional: peers' leaves read in place or through the segment, folded by the device kernel functions in `table`.
-     * NULL: the front casts to staging, all_to_all, FOLD. */
+    /* Optional: peers' leaves read in place or through the segment and folded (FOLD). NULL: the front casts to staging,
+     * all_to_all, FOLD. acc may be this rank's own piece of `leaf`. */
     dsc_status (*reduce_scatter)(dsc_transport *, int32_t channel, const dsc_reduce_scatter_args *args, dsc_error *err);
     /* Optional: memory that peers can read in place, so that all_gather from it is one copy. NULL: plain memory. */
     dsc_status (*mem_open)(dsc_transport *, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);
@@ -110,6 +114,10 @@ typedef struct dsc_comm_ops {
 
 extern const dsc_comm_ops dsc_comm_self, dsc_comm_local, dsc_comm_shm, dsc_comm_skeleton;
 
+/* The table that options->transport names; "auto" is self for one rank, local in a local_world, shm when all ranks are on
+ * this host. An unknown name: DSC_ERR_INPUT; several hosts: DSC_ERR_UNSUPPORTED. */
+DSC_MUST_USE dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops **out, dsc_error *err);
+
 typedef struct dsc_comm dsc_comm;
 
 typedef struct dsc_comm_stats {
@@ -120,6 +128,11 @@ typedef struct dsc_comm_stats {
 
 /* Collective. *out is owned by the caller. Closing and opening again in a living process is allowed: the epoch grows. */
 DSC_MUST_USE dsc_status dsc_comm_open(const dsc_comm_options *options, dsc_comm **out, dsc_error *err);
+/* The same with a table of the caller's; options->transport is not read. */
+DSC_MUST_USE dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *options, dsc_comm **out,
+                                           dsc_error *err);
+/* Waits for nobody: peers that are still in a collective fail with DSC_ERR_PEER. Buffers of dsc_comm_mem_open are closed
+ * before and the streams that carried its calls are idle. */
 void dsc_comm_close(dsc_comm **comm);
 int32_t dsc_comm_rank(const dsc_comm *comm);
 int32_t dsc_comm_size(const dsc_comm *comm);
@@ -132,7 +145,8 @@ int64_t dsc_comm_plan_bytes(const dsc_comm_options *options);
 DSC_MUST_USE dsc_status dsc_comm_mem_open(dsc_comm *comm, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);
 void dsc_comm_mem_close(dsc_comm *comm, dsc_buf *buf);
 
-/* All are asynchronous on `stream` (buffers borrowed until it passes; inline on a compute stream). */
+/* All are asynchronous on `stream` (buffers borrowed until it passes; inline on a compute stream). stream = NULL: on the
+ * calling thread, done on return. One stream uses one channel. Counts of 0 are calls like any other. */
 DSC_MUST_USE dsc_status dsc_comm_all_gather(dsc_comm *comm, int32_t channel, void *recv, const void *send, int64_t count,
                                             dsc_dtype dtype, dsc_stream *stream, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_comm_all_to_all(dsc_comm *comm, int32_t channel, void *recv, const void *send, int64_t bytes,

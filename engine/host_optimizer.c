@@ -1,0 +1,171 @@
+/* host_optimizer.c - sharded optimizer around a host program's own parameters and gradients.
+ *
+ * The host's tensors are the parameters of one module without mathematics; the same leaves, folds, norm and update as
+ * for a model then average, clip and step them at stage 1 in fp32. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/internal.h"
+
+struct dsc_optimizer {
+    dsc_engine *engine;
+    dsc_model model;
+    dsc_module module;
+    dsc_param_spec *specs;
+    float **data; /* the host's tensors */
+    dsc_layout layout;
+    dsc_zero *zero;
+    bool reads_params;
+    const void **param;
+    float **grad;
+    int64_t step, update_count;
+};
+
+static dsc_status check_tensors(const dsc_host_tensor *tensors, int32_t count, dsc_error *err)
+{
+    if (count < 1)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "an optimizer needs at least one tensor");
+    int64_t total = 0;
+    for (int32_t i = 0; i < count; i++) {
+        if (tensors[i].name == NULL || tensors[i].data == NULL || tensors[i].count < 1 ||
+            !dsc_add_i64(total, tensors[i].count, &total) || total > INT64_MAX / 64)
+            return DSC_FAIL(err, DSC_ERR_STATE, "", "tensor %d needs a name, data and at least one element", (int)i);
+    }
+    return DSC_OK;
+}
+
+static dsc_status describe(dsc_optimizer *o, const dsc_host_tensor *tensors, int32_t count, dsc_error *err)
+{
+    dsc_alloc *alloc = o->engine->alloc;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, sizeof *o->specs, &o->specs, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, sizeof(float *), &o->data, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, sizeof(void *), &o->param, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, sizeof(float *), &o->grad, err));
+    for (int32_t i = 0; i < count; i++) {
+        o->data[i] = tensors[i].data;
+        o->specs[i] = (dsc_param_spec){ .name = tensors[i].name, .dim_count = 1, .dim = { tensors[i].count }, .trainable = true,
+                                        .decay = true, .shared_module = -1, .shared_param = -1 };
+    }
+    o->module = (dsc_module){ .struct_bytes = (uint32_t)sizeof o->module, .flags = DSC_MODULE_LOSS, .name = "host",
+                              .param_count = count, .params = o->specs };
+    o->model = (dsc_model){ .struct_bytes = (uint32_t)sizeof o->model, .name = "host", .module_count = 1, .modules = &o->module };
+    return DSC_OK;
+}
+
+/* Rank 0's values become everybody's: the owner's master, then every rank's parameters. */
+static dsc_status take_values(dsc_optimizer *o, dsc_error *err)
+{
+    dsc_engine *engine = o->engine;
+    dsc_zero_slice slice;
+    dsc_zero_slice_get(o->zero, 0, &slice);
+    for (int32_t t = 0; t < o->layout.tensor_count; t++) {
+        const dsc_layout_tensor *tensor = &o->layout.tensor[t];
+        DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, o->data[t], tensor->count * 4, 0, engine->compute, err));
+        int64_t first;
+        const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
+        if (count > 0)
+            memcpy(slice.master + (tensor->offset + first - slice.first), o->data[t] + first, (size_t)count * 4);
+    }
+    return dsc_zero_publish(o->zero, err);
+}
+
+static dsc_status open_optimizer(dsc_optimizer *o, const dsc_host_tensor *tensors, int32_t count, dsc_error *err)
+{
+    dsc_engine *engine = o->engine;
+    DSC_TRY(describe(o, tensors, count, err));
+    DSC_TRY(dsc_layout_open(engine->alloc, &o->model, engine->place.size, &o->layout, err));
+    const dsc_zero_options options = {
+        .alloc = engine->alloc, .model = &o->model, .layout = &o->layout, .stage = 1, .rank = engine->place.rank,
+        .compute_dtype = DSC_F32, .leaves_per_step = engine->place.size, .backward_reads_params = &o->reads_params,
+        .world_size_reproducible = engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
+        .device = engine->device, .comm = engine->comm, .compute = engine->compute,
+    };
+    DSC_TRY(dsc_zero_open(&options, &o->zero, err));
+    return take_values(o, err);
+}
+
+dsc_status dsc_optimizer_open(dsc_optimizer **out, dsc_engine *engine, const dsc_host_tensor *tensors, int32_t tensor_count,
+                              dsc_error *err)
+{
+    *out = NULL;
+    if (engine->failed || engine->comm == NULL)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "the engine cannot train any more, or only plans");
+    DSC_TRY(check_tensors(tensors, tensor_count, err));
+    dsc_alloc_freeze(engine->alloc, false);
+    dsc_optimizer *o = NULL;
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, 1, sizeof *o, &o, err));
+    o->engine = engine;
+    const dsc_status status = open_optimizer(o, tensors, tensor_count, err);
+    if (status != DSC_OK) {
+        engine->failed = true;
+        dsc_optimizer_close(&o);
+    }
+    *out = o;
+    return status;
+}
+
+void dsc_optimizer_close(dsc_optimizer **optimizer)
+{
+    dsc_optimizer *o = *optimizer;
+    if (o == NULL)
+        return;
+    dsc_alloc *alloc = o->engine->alloc;
+    dsc_zero_close(&o->zero);
+    dsc_layout_close(&o->layout);
+    dsc_alloc_free(alloc, o->grad);
+    dsc_alloc_free(alloc, o->param);
+    dsc_alloc_free(alloc, o->data);
+    dsc_alloc_free(alloc, o->specs);
+    dsc_alloc_free(alloc, o);
+    *optimizer = NULL;
+}
+
+static dsc_status update(dsc_optimizer *o, const float *const *grads, dsc_update *decided, dsc_error *err)
+{
+    dsc_engine *engine = o->engine;
+    dsc_fixed_sum sum;
+    if (engine->zero != NULL)
+        DSC_TRY(dsc_zero_sync(engine->zero, err)); /* both use the same channels */
+    DSC_TRY(dsc_zero_leaf(o->zero, 0, 0, o->grad, err));
+    for (int32_t t = 0; t < o->layout.tensor_count; t++)
+        memcpy(o->grad[t], grads[t], (size_t)o->layout.tensor[t].count * 4);
+    DSC_TRY(dsc_zero_reduce(o->zero, 0, 0, 0, err));
+    DSC_TRY(dsc_zero_sumsq(o->zero, &sum, err));
+    dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum), engine->place.size, o->update_count + 1, engine->lr_override,
+                       decided);
+    DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, decided, (int64_t)sizeof *decided, 0, engine->compute, err));
+    DSC_TRY(dsc_stream_sync(engine->compute, err));
+    if (decided->skip)
+        return DSC_OK;
+    DSC_TRY(dsc_zero_update(o->zero, &decided->scalars, err));
+    DSC_TRY(dsc_zero_acquire(o->zero, 0, 0, o->param, err));
+    DSC_TRY(dsc_zero_sync(o->zero, err));
+    for (int32_t t = 0; t < o->layout.tensor_count; t++)
+        memcpy(o->data[t], o->param[t], (size_t)o->layout.tensor[t].count * 4);
+    o->update_count++;
+    return DSC_OK;
+}
+
+dsc_status dsc_optimizer_step(dsc_optimizer *o, const float *const *grads, dsc_step_result *result, dsc_error *err)
+{
+    dsc_engine *engine = o->engine;
+    if (engine->failed)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "the engine failed before; close it");
+    const int64_t start = dsc_clock_ns();
+    dsc_update decided;
+    const dsc_status status = update(o, grads, &decided, err);
+    if (status != DSC_OK) {
+        engine->failed = true;
+        return status;
+    }
+    o->step++;
+    if (result != NULL) {
+        *result = (dsc_step_result)DSC_STEP_RESULT_INIT;
+        result->step = o->step;
+        result->lr = decided.lr;
+        result->grad_norm = decided.grad_norm;
+        result->skipped = decided.skip;
+        result->step_ns = dsc_clock_ns() - start;
+    }
+    return DSC_OK;
+}

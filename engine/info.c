@@ -1,0 +1,219 @@
+/* info.c - what a host program may ask of an engine, and the collectives it may use. SPDX-License-Identifier: Apache-2.0 */
+#include <dnnl.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/internal.h"
+
+int32_t dsc_engine_rank(const dsc_engine *engine) { return engine->place.rank; }
+int32_t dsc_engine_size(const dsc_engine *engine) { return engine->place.size; }
+int32_t dsc_engine_local_rank(const dsc_engine *engine) { return engine->place.local_rank; }
+int32_t dsc_engine_local_size(const dsc_engine *engine) { return engine->place.local_size; }
+
+/* ---- collectives ---- */
+
+static dsc_status ready(const dsc_engine *engine, dsc_error *err)
+{
+    if (engine->failed || engine->comm == NULL)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", engine->failed ? "the engine failed before; close it"
+                                                               : "the engine was opened for planning only");
+    return DSC_OK;
+}
+
+/* A failed collective ends this engine; its peers are told by the transport. */
+static dsc_status done(dsc_engine *engine, dsc_status status, dsc_error *err)
+{
+    if (status == DSC_OK)
+        status = dsc_stream_sync(engine->compute, err);
+    engine->failed = engine->failed || status != DSC_OK;
+    return status;
+}
+
+dsc_status dsc_engine_broadcast(dsc_engine *engine, void *buf, int64_t bytes, int32_t root, dsc_error *err)
+{
+    DSC_TRY(ready(engine, err));
+    if (root < 0 || root >= engine->place.size || bytes < 0)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "broadcast of %lld bytes from rank %d of %d", (long long)bytes, (int)root,
+                        (int)engine->place.size);
+    return done(engine, dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, buf, bytes, root, engine->compute, err), err);
+}
+
+static dsc_status sum(dsc_engine *engine, float *buf, int64_t count, bool mean, dsc_error *err)
+{
+    DSC_TRY(done(engine, dsc_comm_all_reduce(engine->comm, DSC_CHANNEL_CONTROL, buf, count, DSC_F32, engine->compute, err), err));
+    for (int64_t i = 0; mean && i < count; i++)
+        buf[i] /= (float)engine->place.size;
+    return DSC_OK;
+}
+
+dsc_status dsc_engine_all_reduce(dsc_engine *engine, float *buf, int64_t count, bool mean, dsc_error *err)
+{
+    DSC_TRY(ready(engine, err));
+    if (count < 0)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "all_reduce of %lld elements", (long long)count);
+    return sum(engine, buf, count, mean, err);
+}
+
+dsc_status dsc_engine_reduce(dsc_engine *engine, float *buf, int64_t count, bool mean, int32_t root, dsc_error *err)
+{
+    DSC_TRY(ready(engine, err));
+    if (count < 0 || root < 0 || root >= engine->place.size)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "reduce of %lld elements to rank %d of %d", (long long)count, (int)root,
+                        (int)engine->place.size);
+    if (engine->place.rank == root)
+        return sum(engine, buf, count, mean, err);
+    /* The others' buffers stay as they were: the sum goes through a copy. */
+    float *copy = NULL;
+    dsc_alloc_freeze(engine->alloc, false);
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_COMM, count, 4, &copy, err));
+    memcpy(copy, buf, (size_t)count * 4);
+    const dsc_status status = sum(engine, copy, count, false, err);
+    dsc_alloc_free(engine->alloc, copy);
+    return status;
+}
+
+dsc_status dsc_engine_barrier(dsc_engine *engine, dsc_error *err)
+{
+    DSC_TRY(ready(engine, err));
+    return done(engine, dsc_comm_barrier(engine->comm, DSC_CHANNEL_CONTROL, engine->compute, err), err);
+}
+
+/* ---- learning rate, plan, groups ---- */
+
+double dsc_engine_lr(const dsc_engine *engine)
+{
+    return engine->lr_override >= 0 ? engine->lr_override : dsc_schedule_lr(&engine->config, engine->update_count + 1);
+}
+
+dsc_status dsc_engine_set_lr(dsc_engine *engine, double lr, dsc_error *err)
+{
+    if (!(lr < 1e30))
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "a learning rate of %g", lr);
+    engine->lr_override = lr;
+    return DSC_OK;
+}
+
+int32_t dsc_engine_plan_row_count(const dsc_engine *engine) { return DSC_TAG_COUNT; }
+
+dsc_status dsc_engine_plan_row(const dsc_engine *engine, int32_t index, dsc_plan_row *row, dsc_error *err)
+{
+    if (index < 0 || index >= DSC_TAG_COUNT)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "plan row %d of %d", (int)index, DSC_TAG_COUNT);
+    dsc_alloc_stats stats;
+    dsc_alloc_stats_get(engine->alloc, &stats);
+    *row = (dsc_plan_row){ .tag = dsc_tag_text((dsc_tag)index), .tier = dsc_tier_text(DSC_TIER_HOST),
+                           .planned_bytes = engine->plan.bytes[index] };
+    for (int tier = 0; tier < DSC_TIER_COUNT; tier++) {
+        row->current_bytes += stats.count[index][tier].current_bytes;
+        row->peak_bytes += stats.count[index][tier].peak_bytes;
+    }
+    return DSC_OK;
+}
+
+int32_t dsc_engine_group_count(const dsc_engine *engine) { return engine->layout.group_count; }
+
+dsc_status dsc_engine_group(const dsc_engine *engine, int32_t index, dsc_group_info *info, dsc_error *err)
+{
+    if (index < 0 || index >= engine->layout.group_count)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "group %d of %d", (int)index, (int)engine->layout.group_count);
+    const dsc_layout_group *group = &engine->layout.group[index];
+    *info = (dsc_group_info){ .module = engine->model->modules[group->module].name, .trainable = group->trainable,
+                              .elements = group->elements, .padded = group->padded, .slice = group->slice };
+    return DSC_OK;
+}
+
+void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *out)
+{
+    dsc_alloc_stats memory;
+    dsc_comm_stats comm = { 0 };
+    dsc_alloc_stats_get(engine->alloc, &memory);
+    if (engine->comm != NULL)
+        dsc_comm_stats_get(engine->comm, &comm);
+    dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
+    const dsc_config *config = &engine->config;
+    stats.step = engine->step;
+    stats.micro_step = engine->micro_step;
+    stats.next_sample = engine->step * config->train_batch_size;
+    stats.samples_per_epoch = engine->samples_per_epoch;
+    stats.parameter_count = engine->layout.parameter_count;
+    stats.trainable_count = engine->layout.trainable_count;
+    stats.planned_bytes = engine->plan.total_bytes;
+    for (int tier = 0; tier < DSC_TIER_COUNT; tier++) {
+        stats.tracked_bytes += memory.tier_current_bytes[tier];
+        stats.tracked_peak_bytes += memory.tier_peak_bytes[tier];
+    }
+    stats.alloc_calls = memory.call_count;
+    stats.forward_ns = engine->last_forward_ns;
+    stats.backward_ns = engine->last_backward_ns;
+    stats.step_ns = engine->last_step_ns;
+    stats.data_wait_ns = engine->last_data_wait_ns;
+    for (int op = 0; op < DSC_COMM_OP_COUNT; op++)
+        stats.comm_wait_ns += comm.ns[op];
+    stats.flops_per_step = engine->plan.flops_per_micro_batch * (double)(config->gradient_accumulation_steps * engine->place.size);
+    stats.tokens_per_step = engine->tokens_per_step;
+    stats.threads = engine->threads;
+    *out = stats;
+}
+
+void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
+{
+    const dsc_config *config = &engine->config;
+    *info = (dsc_run_info){
+        .struct_bytes = (uint32_t)sizeof *info,
+        .model_name = engine->model != NULL ? engine->model->name : "",
+        .transport = engine->comm != NULL ? dsc_comm_name(engine->comm) : "none",
+        .device = "cpu",
+        .numerics = engine->numerics,
+        .zero_stage = config->zero.stage,
+        .train_batch_size = config->train_batch_size,
+        .micro_batch_size = config->train_micro_batch_size_per_gpu,
+        .accumulation_steps = config->gradient_accumulation_steps,
+        .seq_length = engine->model != NULL ? engine->model->seq_length : 0,
+        .vocab_size = engine->model != NULL ? engine->model->vocab_size : 0,
+        .steps = engine->total_steps,
+        .steps_per_epoch = engine->steps_per_epoch,
+        .save_every = config->own.save_every,
+        .eval_every = config->own.eval_every,
+        .eval_batches = config->own.eval_batches,
+        .steps_per_print = config->steps_per_print,
+        .seed = config->seed,
+        .save_dir = config->own.save,
+        .load_dir = config->own.load,
+        .log_path = config->own.log,
+        .log_text_path = config->own.log_text,
+        .has_eval_data = engine->eval != NULL,
+        .overlap_comm = config->zero.overlap_comm,
+        .recompute = config->own.recompute == DSC_RECOMPUTE_FULL,
+    };
+}
+
+static const char *cpu_level(uint32_t caps)
+{
+    return (caps & DSC_CPU_AVX512_BF16) != 0 ? "avx512-bf16" : (caps & DSC_CPU_AVX512) != 0 ? "avx512"
+           : (caps & DSC_CPU_AVX2) != 0      ? "avx2" : "portable";
+}
+
+void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
+{
+    const dsc_config *config = &engine->config;
+    *out = (dsc_run_state){
+        .step = engine->step,
+        .update_count = engine->update_count,
+        .next_sample = engine->step * config->train_batch_size,
+        .seed = config->seed,
+        .train_batch_size = config->train_batch_size,
+        .micro_batch = config->train_micro_batch_size_per_gpu,
+        .accumulation_steps = config->gradient_accumulation_steps,
+        .world_size = engine->place.size,
+        .samples_per_epoch = engine->samples_per_epoch,
+        .seq_length = engine->model->seq_length,
+        .zero_stage = config->zero.stage,
+        .compute_dtype = config->precision == DSC_PRECISION_BF16 ? DSC_BF16 : DSC_F32,
+        .world_size_reproducible = config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
+        .shuffle = config->own.shuffle,
+    };
+    const dnnl_version_t *dnnl = dnnl_version();
+    snprintf(out->cpu_level, sizeof out->cpu_level, "%s", cpu_level(engine->cpu_caps));
+    snprintf(out->versions, sizeof out->versions, "dsc %s, oneDNN %d.%d.%d", DSC_VERSION_TEXT, dnnl->major, dnnl->minor,
+             dnnl->patch);
+}

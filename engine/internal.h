@@ -1,0 +1,91 @@
+/* internal.h - the engine's struct and what its files call of each other. Data flows one way: config -> plan -> open ->
+ * step -> checkpoint. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_INTERNAL_H
+#define DSC_ENGINE_INTERNAL_H
+
+#include <dsc/dsc.h>
+
+#include "base/io.h"
+#include "engine/checkpoint.h"
+#include "engine/config.h"
+#include "engine/data.h"
+#include "engine/plan.h"
+#include "zero/zero.h"
+
+#define DSC_READER_DEPTH 3
+
+typedef enum dsc_phase { DSC_PHASE_IDLE, DSC_PHASE_FORWARD_DONE, DSC_PHASE_BACKWARD_DONE } dsc_phase;
+
+struct dsc_world {
+    dsc_local_world *local;
+    int32_t size;
+};
+
+struct dsc_engine {
+    dsc_alloc *alloc;
+    dsc_io io;
+    dsc_log log;
+    dsc_config config;
+    char *config_text;
+    int64_t config_bytes;
+    const dsc_model *model;
+    dsc_model *own_model; /* opened here; NULL: the caller's */
+    dsc_comm_place place;
+    dsc_comm *comm;
+    dsc_device *device;
+    dsc_stream *compute;
+    uint32_t cpu_caps;
+    int32_t threads;
+    bool plan_only, failed;
+
+    dsc_layout layout;
+    dsc_plan plan;
+    dsc_zero *zero;
+
+    dsc_buf activation_buf, scratch_buf, io_buf, eval_buf;
+    char **out;   /* [module_count] output of each module, kept for its successor's backward */
+    char **saved; /* [module_count] */
+    char *d_buffer[2];
+    float *losses;
+    float *logits;
+    void **eval_data;    /* [batch_count] */
+    const void **param;  /* [most parameters of a module] */
+    float **grad;        /* likewise */
+    double *leaf_loss;   /* [GAS] this rank's */
+    double *leaf_losses; /* [W * GAS] */
+
+    dsc_data_source source;
+    dsc_data *data, *eval;
+    dsc_reader *reader;
+    int64_t samples_per_epoch, steps_per_epoch, total_steps;
+
+    dsc_phase phase;
+    bool batch_from_reader;
+    const void *const *batch;
+    int64_t step, update_count, micro_step;
+    int64_t resumed_step;
+    char *resumed_dir;
+    double lr_override; /* negative: the schedule */
+    int64_t step_start_ns, forward_ns, backward_ns, update_ns, data_wait_ns;
+    int64_t last_forward_ns, last_backward_ns, last_step_ns, last_data_wait_ns;
+    int64_t tokens_per_step;
+    char numerics[256];
+};
+
+/* init.c: fills every slice from the model's files or its initialisation, then publishes. Collective. */
+dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err);
+/* optimizer.c: scalars of one update, computed on rank 0 and broadcast; *skip when the norm is not finite. */
+typedef struct dsc_update {
+    dsc_adamw_scalars scalars;
+    double lr, grad_norm;
+    bool skip;
+} dsc_update;
+void dsc_update_compute(const dsc_config *config, double sumsq, int64_t leaf_count, int64_t update, double lr_override,
+                        dsc_update *out);
+/* machine.c */
+int64_t dsc_machine_available_bytes(void); /* free memory of this process's machine or cgroup; INT64_MAX unknown */
+int32_t dsc_machine_cores(void);           /* that this process may run on */
+/* info.c */
+void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out);
+
+#endif

@@ -1,0 +1,449 @@
+/* open.c - config, model and machine become an engine; close gives everything back.
+ *
+ * Order: config, place, transport (so that a rank that fails later can tell its peers), model, data, resolved config,
+ * layout, plan, does it fit, memory, first parameters. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/internal.h"
+
+#define STAGING_BYTES_MAX (4 << 20) /* per channel and rank: above this a transport gains nothing (bench/comm) */
+#define OVERRIDES_MAX 64
+
+const char *dsc_version(void) { return DSC_VERSION_TEXT; }
+
+/* ---- worlds ---- */
+
+dsc_status dsc_world_open(int32_t size, dsc_world **out, dsc_error *err)
+{
+    *out = NULL;
+    if (size < 1)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "a world of %d ranks; expected 1 or more", (int)size);
+    dsc_world *world = calloc(1, sizeof *world);
+    if (world == NULL)
+        return DSC_FAIL(err, DSC_ERR_NOMEM, "", "no memory for a world of %d ranks", (int)size);
+    world->size = size;
+    const dsc_status status = dsc_local_world_open(size, &world->local, err);
+    if (status != DSC_OK) {
+        free(world);
+        return status;
+    }
+    *out = world;
+    return DSC_OK;
+}
+
+void dsc_world_close(dsc_world **world)
+{
+    if (*world == NULL)
+        return;
+    dsc_local_world_close(&(*world)->local);
+    free(*world);
+    *world = NULL;
+}
+
+/* ---- config ---- */
+
+static dsc_status read_config(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
+{
+    static const char alone[] = "{\"train_micro_batch_size_per_gpu\": 1}";
+    const char *name = "<config text>", *text = options->config_text;
+    if (options->config_path != NULL && text != NULL)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "both config_path and config_text are given; give one");
+    if (options->override_count > OVERRIDES_MAX)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "%d overrides; at most %d", (int)options->override_count, OVERRIDES_MAX);
+    if (options->config_path == NULL && text == NULL) {
+        if ((options->flags & DSC_ENGINE_NO_MODEL) == 0)
+            return DSC_FAIL(err, DSC_ERR_STATE, "", "no config: give config_path or config_text");
+        text = alone;
+    }
+    if (options->config_path != NULL) {
+        name = options->config_path;
+        DSC_TRY(dsc_io_read_all(&engine->io, engine->alloc, name, 1000000, &engine->config_text, &engine->config_bytes, err));
+    } else {
+        DSC_TRY(dsc_alloc_strdup(engine->alloc, DSC_TAG_CONTROL, text, &engine->config_text, err));
+        engine->config_bytes = (int64_t)strlen(text);
+    }
+    dsc_config_override overrides[OVERRIDES_MAX];
+    for (int32_t i = 0; i < options->override_count; i++)
+        overrides[i] = (dsc_config_override){ options->overrides[i].key, options->overrides[i].json, options->overrides[i].flag };
+    return dsc_config_parse(engine->alloc, name, engine->config_text, engine->config_bytes, overrides, options->override_count,
+                            (options->flags & DSC_ENGINE_STRICT) != 0, &engine->config, err);
+}
+
+static const char *get_env(void *user, const char *name)
+{
+    return getenv(name);
+}
+
+static dsc_status find_place(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
+{
+    if (engine->plan_only && options->plan_world_size > 0) {
+        const int32_t size = options->plan_world_size;
+        engine->place = (dsc_comm_place){ .size = size, .local_size = size, .node_count = 1, .master_addr = "", .job_token = "" };
+        return DSC_OK;
+    }
+    if (options->world == NULL)
+        return dsc_comm_place_from_env(get_env, NULL, &engine->place, err);
+    const int32_t size = options->world->size;
+    if (options->rank < 0 || options->rank >= size)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "rank %d of a world of %d", (int)options->rank, (int)size);
+    engine->place = (dsc_comm_place){ .rank = options->rank, .size = size, .local_rank = options->rank, .local_size = size,
+                                      .node_count = 1, .master_addr = "", .job_token = "", .local_world = options->world->local };
+    return DSC_OK;
+}
+
+/* The launcher divides the cores over the ranks of a host and says so in OMP_NUM_THREADS. */
+static int32_t choose_threads(const dsc_engine *engine)
+{
+    if (engine->config.own.threads > 0)
+        return (int32_t)dsc_min_i64(engine->config.own.threads, 1024);
+    const char *text = getenv("OMP_NUM_THREADS");
+    char *end = NULL;
+    const long from_env = text != NULL ? strtol(text, &end, 10) : 0;
+    if (engine->place.local_world == NULL && from_env > 0 && from_env <= 1024 && (*end == 0 || *end == ','))
+        return (int32_t)from_env;
+    return (int32_t)dsc_max_i64(1, dsc_machine_cores() / dsc_max_i64(1, engine->place.local_size));
+}
+
+static void comm_options(const dsc_engine *engine, const dsc_engine_options *options, dsc_comm_options *out)
+{
+    const dsc_config *config = &engine->config;
+    const int64_t each = config->precision == DSC_PRECISION_BF16 ? 2 : 4;
+    const int64_t bucket = config->zero.reduce_bucket_size > 0 ? config->zero.reduce_bucket_size : STAGING_BYTES_MAX;
+    *out = (dsc_comm_options){
+        .alloc = engine->alloc, .place = engine->place, .transport = config->own.comm, .channel_count = DSC_CHANNEL_COUNT,
+        .staging_bytes = dsc_max_i64(65536, dsc_align_up(dsc_min_i64(bucket, STAGING_BYTES_MAX / each) * each, 4096)),
+        .timeout_ns = (int64_t)(config->own.comm_timeout_s * 1e9), .fault_at = options->fail_comm_at, .log = &engine->log,
+    };
+}
+
+/* ---- model and data ---- */
+
+static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
+{
+    engine->model = options->model;
+    if (engine->model == NULL) {
+        if (engine->config.own.model[0] == 0)
+            return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.model", "no model is given; set it in the config or with --model");
+        dsc_model_options model_options = DSC_MODEL_OPTIONS_INIT;
+        model_options.seq_length = engine->config.own.seq_length;
+        model_options.vocab_multiple = engine->config.own.vocab_multiple;
+        model_options.want_weights = !engine->plan_only;
+        DSC_TRY(dsc_model_open(&engine->own_model, engine->config.own.model, &model_options, err));
+        engine->model = engine->own_model;
+    }
+    return dsc_model_check(engine->model, err);
+}
+
+static dsc_status open_files(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT], int32_t count, bool shuffle, dsc_data **out,
+                             dsc_error *err)
+{
+    const char *list[DSC_DATA_PATHS_MAX];
+    for (int32_t i = 0; i < count; i++)
+        list[i] = paths[i];
+    const dsc_data_options options = { .alloc = engine->alloc, .io = &engine->io, .paths = list, .path_count = count,
+                                       .sequence = engine->model->seq_length, .vocab_size = engine->model->vocab_size,
+                                       .shuffle = shuffle, .seed = (uint64_t)engine->config.seed };
+    return dsc_data_open(&options, out, err);
+}
+
+static dsc_status open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
+{
+    dsc_own_config *own = &engine->config.own;
+    engine->source = options->data;
+    if (engine->source.fill == NULL && own->data_count > 0 && !engine->plan_only) {
+        DSC_TRY(open_files(engine, own->data, own->data_count, own->shuffle, &engine->data, err));
+        engine->source = dsc_data_as_source(engine->data);
+    }
+    if (own->eval_data_count > 0 && !engine->plan_only)
+        DSC_TRY(open_files(engine, own->eval_data, own->eval_data_count, false, &engine->eval, err));
+    engine->samples_per_epoch = engine->source.sample_count;
+    return DSC_OK;
+}
+
+/* The batch triad first, then, from it and the data, the length of the run, and with that every "auto". */
+static dsc_status resolve(dsc_engine *engine, dsc_error *err)
+{
+    dsc_config *config = &engine->config;
+    dsc_config_facts facts = { .world_size = engine->place.size, .hidden_size = engine->model->hidden_size, .device = "cpu" };
+    DSC_TRY(dsc_config_resolve(config, &facts, err));
+    engine->steps_per_epoch = engine->samples_per_epoch / config->train_batch_size;
+    engine->total_steps = config->own.steps;
+    if (engine->total_steps == 0 && engine->samples_per_epoch > 0) {
+        engine->total_steps = engine->steps_per_epoch * dsc_max_i64(1, config->own.epochs);
+        if (engine->steps_per_epoch == 0)
+            return DSC_FAIL(err, DSC_ERR_INPUT, "data", "%lld samples of %lld tokens are fewer than one batch of %lld; give more "
+                            "data, --steps, or a smaller train_batch_size", (long long)engine->samples_per_epoch,
+                            (long long)engine->model->seq_length, (long long)config->train_batch_size);
+    }
+    facts.total_steps = engine->total_steps;
+    return dsc_config_resolve(config, &facts, err);
+}
+
+static void report_config(const dsc_engine *engine)
+{
+    if (engine->place.rank != 0)
+        return;
+    for (int i = 0; i < engine->config.note_count; i++)
+        dsc_log_printf(&engine->log, DSC_LOG_INFO, "%s", engine->config.notes[i]);
+    for (int i = 0; i < engine->config.warning_count; i++)
+        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "%s", engine->config.warnings[i]);
+    if (engine->model != NULL && engine->own_model != NULL && engine->model->warnings != NULL)
+        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "%s", engine->model->warnings);
+}
+
+/* ---- memory ---- */
+
+static dsc_dtype compute_dtype(const dsc_engine *engine)
+{
+    return engine->config.precision == DSC_PRECISION_BF16 ? DSC_BF16 : DSC_F32;
+}
+
+static void reader_options(const dsc_engine *engine, dsc_reader_options *out)
+{
+    *out = (dsc_reader_options){ .alloc = engine->alloc, .source = engine->source, .model = engine->model,
+                                 .micro_batch = engine->config.train_micro_batch_size_per_gpu,
+                                 .accumulation_steps = engine->config.gradient_accumulation_steps,
+                                 .rank = engine->place.rank, .world_size = engine->place.size, .depth = DSC_READER_DEPTH };
+}
+
+static void plan_options(const dsc_engine *engine, int64_t comm_bytes, dsc_plan_options *out)
+{
+    dsc_reader_options reader;
+    reader_options(engine, &reader);
+    *out = (dsc_plan_options){ .alloc = engine->alloc, .model = engine->model, .config = &engine->config,
+                               .layout = &engine->layout, .compute_dtype = compute_dtype(engine), .rank = engine->place.rank,
+                               .comm_bytes = comm_bytes, .device = engine->device,
+                               .data_bytes = engine->source.fill != NULL || engine->plan_only ? dsc_reader_plan_bytes(&reader) : 0 };
+}
+
+/* Every rank of the host takes about the same, so all of them must fit together. */
+static dsc_status check_fit(const dsc_engine *engine, dsc_error *err)
+{
+    const int64_t available = dsc_machine_available_bytes();
+    int64_t wanted;
+    if (!dsc_mul_i64(engine->plan.total_bytes, engine->place.local_size, &wanted))
+        wanted = INT64_MAX;
+    if (wanted <= available)
+        return DSC_OK;
+    const double mb = 1024.0 * 1024.0;
+    int top = 0, second = 0;
+    for (int tag = 0; tag < DSC_TAG_COUNT; tag++) {
+        if (engine->plan.bytes[tag] > engine->plan.bytes[top]) {
+            second = top;
+            top = tag;
+        } else if (tag != top && (second == top || engine->plan.bytes[tag] > engine->plan.bytes[second])) {
+            second = tag;
+        }
+    }
+    return DSC_FAIL(err, DSC_ERR_NOFIT, "memory", "%d rank%s on this host need %.0f MB each (%s %.0f MB, %s %.0f MB, ...) but %.0f "
+                    "MB are free; use %s, a smaller train_micro_batch_size_per_gpu, \"dsc\": {\"recompute\": \"full\"}, or fewer "
+                    "ranks on this host (`dsc plan` prints the table)", (int)engine->place.local_size,
+                    engine->place.local_size == 1 ? "" : "s", (double)engine->plan.total_bytes / mb, dsc_tag_text((dsc_tag)top),
+                    (double)engine->plan.bytes[top] / mb, dsc_tag_text((dsc_tag)second),
+                    (double)engine->plan.bytes[second] / mb, (double)available / mb,
+                    engine->config.zero.stage < 3 ? "zero_optimization.stage 3" : "more hosts");
+}
+
+static dsc_status open_work_buffers(dsc_engine *engine, dsc_error *err)
+{
+    const dsc_plan *plan = &engine->plan;
+    const int32_t modules = engine->model->module_count;
+    dsc_alloc *alloc = engine->alloc;
+    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_ACTIVATION, plan->bytes[DSC_TAG_ACTIVATION], &engine->activation_buf, err));
+    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_SCRATCH, plan->bytes[DSC_TAG_SCRATCH], &engine->scratch_buf, err));
+    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_DATA, plan->batch_bytes, &engine->eval_buf, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof(char *), &engine->out, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof(char *), &engine->saved, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, engine->model->batch_count, sizeof(void *), &engine->eval_data, err));
+    const bool recompute = engine->config.own.recompute == DSC_RECOMPUTE_FULL;
+    const int64_t each = (int64_t)dsc_dtype_bytes(compute_dtype(engine));
+    char *at = engine->activation_buf.ptr;
+    engine->d_buffer[0] = at;
+    engine->d_buffer[1] = at + plan->d_bytes_most;
+    at += 2 * plan->d_bytes_most;
+    engine->losses = (float *)(void *)at;
+    at += plan->losses_bytes;
+    char *const shared_saved = at;
+    at += recompute ? plan->saved_bytes_most : 0;
+    for (int32_t m = 0; m < modules; m++) {
+        engine->out[m] = at;
+        at += dsc_align_up(plan->module[m].out_elements * each, 256);
+        engine->saved[m] = recompute ? shared_saved : at;
+        at += recompute ? 0 : dsc_align_up(plan->module[m].saved_bytes, 256);
+    }
+    DSC_ASSERT(at == (char *)engine->activation_buf.ptr + plan->bytes[DSC_TAG_ACTIVATION]);
+    engine->logits = (float *)(void *)((char *)engine->scratch_buf.ptr + plan->scratch_bytes);
+    char *data = engine->eval_buf.ptr;
+    for (int32_t i = 0; i < engine->model->batch_count; i++) {
+        int64_t elements = engine->config.train_micro_batch_size_per_gpu;
+        for (int32_t d = 0; d < engine->model->batch[i].dim_count; d++)
+            elements *= engine->model->batch[i].dim[d];
+        engine->eval_data[i] = data;
+        data += dsc_align_up(elements * (int64_t)dsc_dtype_bytes(engine->model->batch[i].dtype), 256);
+    }
+    return DSC_OK;
+}
+
+static dsc_status open_tables(dsc_engine *engine, dsc_error *err)
+{
+    int32_t most = 1;
+    for (int32_t m = 0; m < engine->model->module_count; m++)
+        most = engine->model->modules[m].param_count > most ? engine->model->modules[m].param_count : most;
+    const int64_t leaves = engine->config.gradient_accumulation_steps;
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, most, sizeof(void *), &engine->param, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, most, sizeof(float *), &engine->grad, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, leaves, sizeof(double), &engine->leaf_loss, err));
+    return dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, leaves * engine->place.size, sizeof(double), &engine->leaf_losses, err);
+}
+
+static void describe_numerics(dsc_engine *engine)
+{
+    const char *low = engine->config.precision == DSC_PRECISION_BF16 ? "bf16" : "fp32";
+    const char *multiply = engine->config.precision == DSC_PRECISION_FP32     ? "fp32"
+                           : (engine->cpu_caps & DSC_CPU_AVX512_BF16) != 0    ? "bf16"
+                                                                              : "bf16 by fp32 panels";
+    snprintf(engine->numerics, sizeof engine->numerics,
+             "params %s, matrix products %s with fp32 sums, leaf grads fp32, wire %s, accumulation fp32, master fp32, moments "
+             "fp32%s", low, multiply, low,
+             engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? ", sums independent of the world size" : "");
+}
+
+/* ---- opening ---- */
+
+static dsc_status open_device(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
+{
+    const char *device = engine->config.own.device;
+    if (strcmp(device, "cuda") == 0)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device", "\"cuda\" is not built in this version; use \"cpu\" or \"auto\"");
+    engine->cpu_caps = dsc_cpu_caps() & options->cpu_caps_mask;
+    engine->threads = choose_threads(engine);
+    const dsc_device_options device_options = { .alloc = engine->alloc, .threads = engine->threads, .caps = engine->cpu_caps };
+    DSC_TRY(dsc_device_open(&dsc_device_cpu, &engine->device, &device_options, err));
+    return dsc_stream_open(engine->device, DSC_STREAM_COMPUTE, "compute", &engine->compute, err);
+}
+
+static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
+{
+    dsc_comm_options comm;
+    comm_options(engine, options, &comm);
+    DSC_TRY(open_model(engine, options, err));
+    DSC_TRY(open_data(engine, options, err));
+    DSC_TRY(resolve(engine, err));
+    report_config(engine);
+    DSC_TRY(dsc_layout_open(engine->alloc, engine->model, engine->place.size, &engine->layout, err));
+    dsc_plan_options plan;
+    plan_options(engine, dsc_comm_plan_bytes(&comm), &plan);
+    DSC_TRY(dsc_plan_open(&plan, &engine->plan, err));
+    engine->tokens_per_step = engine->config.train_batch_size * engine->model->losses_per_sample;
+    describe_numerics(engine);
+    if (engine->plan_only)
+        return DSC_OK;
+    DSC_TRY(check_fit(engine, err));
+    dsc_zero_options zero;
+    dsc_plan_zero_options(&plan, &engine->plan, &zero);
+    zero.comm = engine->comm;
+    zero.compute = engine->compute;
+    DSC_TRY(dsc_zero_open(&zero, &engine->zero, err));
+    DSC_TRY(open_tables(engine, err));
+    DSC_TRY(open_work_buffers(engine, err));
+    if (engine->source.fill != NULL) {
+        dsc_reader_options reader;
+        reader_options(engine, &reader);
+        DSC_TRY(dsc_reader_open(&reader, 0, &engine->reader, err));
+    }
+    return dsc_engine_init_params(engine, err);
+}
+
+static dsc_status open_all(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
+{
+    DSC_TRY(read_config(engine, options, err));
+    DSC_TRY(find_place(engine, options, err));
+    DSC_TRY(open_device(engine, options, err));
+    if (!engine->plan_only) {
+        dsc_comm_options comm;
+        comm_options(engine, options, &comm);
+        DSC_TRY(dsc_comm_open(&comm, &engine->comm, err));
+    }
+    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_IO, DSC_CHECKPOINT_BUFFER_BYTES, &engine->io_buf, err));
+    if ((options->flags & DSC_ENGINE_NO_MODEL) == 0)
+        return open_model_states(engine, options, err);
+    const dsc_config_facts facts = { .world_size = engine->place.size, .device = "cpu" };
+    return dsc_config_resolve(&engine->config, &facts, err);
+}
+
+dsc_status dsc_engine_open(dsc_engine **out, const dsc_engine_options *options, dsc_error *err)
+{
+    *out = NULL;
+    if (options == NULL || options->struct_bytes != sizeof *options)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "options of another version of dsc (start from DSC_ENGINE_OPTIONS_INIT)");
+    dsc_alloc *alloc = NULL;
+    dsc_engine *engine = NULL;
+    DSC_TRY(dsc_alloc_open(&alloc, err));
+    if (options->fail_alloc_at > 0)
+        dsc_alloc_fail_at(alloc, options->fail_alloc_at, false);
+    dsc_status status = dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *engine, &engine, err);
+    if (status != DSC_OK) {
+        dsc_alloc_close(&alloc);
+        return status;
+    }
+    engine->alloc = alloc;
+    engine->log = options->log;
+    engine->plan_only = (options->flags & DSC_ENGINE_PLAN_ONLY) != 0;
+    engine->resumed_step = -1;
+    engine->lr_override = DSC_LR_SCHEDULE;
+    dsc_error failure = DSC_ERROR_INIT;
+    status = open_all(engine, options, &failure);
+    if (status != DSC_OK) {
+        if (failure.rank < 0)
+            failure.rank = engine->place.rank;
+        if (err != NULL)
+            *err = failure;
+        if (engine->comm != NULL)
+            dsc_comm_abort(engine->comm, failure.message);
+        dsc_engine_close(&engine);
+        return status;
+    }
+    *out = engine;
+    return DSC_OK;
+}
+
+void dsc_engine_close(dsc_engine **engine_ptr)
+{
+    dsc_engine *engine = *engine_ptr;
+    if (engine == NULL)
+        return;
+    dsc_alloc *alloc = engine->alloc;
+    if (engine->failed && engine->comm != NULL)
+        dsc_comm_abort(engine->comm, "an engine was closed after an error");
+    dsc_reader_close(&engine->reader);
+    dsc_zero_close(&engine->zero);
+    if (engine->device != NULL) {
+        dsc_mem_close(engine->device, &engine->eval_buf);
+        dsc_mem_close(engine->device, &engine->scratch_buf);
+        dsc_mem_close(engine->device, &engine->activation_buf);
+        dsc_mem_close(engine->device, &engine->io_buf);
+    }
+    dsc_alloc_free(alloc, engine->leaf_losses);
+    dsc_alloc_free(alloc, engine->leaf_loss);
+    dsc_alloc_free(alloc, engine->grad);
+    dsc_alloc_free(alloc, engine->param);
+    dsc_alloc_free(alloc, engine->eval_data);
+    dsc_alloc_free(alloc, engine->saved);
+    dsc_alloc_free(alloc, engine->out);
+    dsc_plan_close(&engine->plan);
+    dsc_layout_close(&engine->layout);
+    dsc_data_close(&engine->eval);
+    dsc_data_close(&engine->data);
+    dsc_model_close(&engine->own_model);
+    dsc_comm_close(&engine->comm);
+    dsc_stream_close(&engine->compute);
+    dsc_device_close(&engine->device);
+    dsc_alloc_free(alloc, engine->resumed_dir);
+    dsc_alloc_free(alloc, engine->config_text);
+    dsc_alloc_free(alloc, engine);
+    dsc_alloc_close(&alloc);
+    *engine_ptr = NULL;
+}

@@ -1,0 +1,121 @@
+/* plan.c - sums what the model, the stage, the transport and the reader will take. SPDX-License-Identifier: Apache-2.0 */
+#include "engine/plan.h"
+
+#include "engine/checkpoint.h"
+
+#define PLAN_ALIGN 256
+
+static int64_t aligned(int64_t bytes) { return dsc_align_up(bytes, PLAN_ALIGN); }
+
+static dsc_status prepare_gemm(void *user, const dsc_gemm_args *shape, dsc_error *err)
+{
+    return dsc_gemm_prepare(user, shape, err);
+}
+
+static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_error *err)
+{
+    const int64_t batch = o->config->train_micro_batch_size_per_gpu;
+    const int64_t each = (int64_t)dsc_dtype_bytes(o->compute_dtype);
+    const dsc_plan_sink sink = { prepare_gemm, o->device };
+    const bool recompute = o->config->own.recompute == DSC_RECOMPUTE_FULL;
+    for (int32_t m = 0; m < o->model->module_count; m++) {
+        const dsc_module *module = &o->model->modules[m];
+        dsc_module_plan *p = &plan->module[m];
+        DSC_TRY(module->plan(module, batch, o->compute_dtype, &sink, p, err));
+        const bool loss = (module->flags & DSC_MODULE_LOSS) != 0;
+        const int64_t out_bytes = aligned(p->out_elements * each);
+        plan->out_bytes_total += out_bytes;
+        plan->d_bytes_most = dsc_max_i64(plan->d_bytes_most, out_bytes);
+        plan->saved_bytes_total += aligned(p->saved_bytes);
+        plan->saved_bytes_most = dsc_max_i64(plan->saved_bytes_most, aligned(p->saved_bytes));
+        plan->scratch_bytes = dsc_max_i64(plan->scratch_bytes, aligned(p->forward_scratch_bytes));
+        plan->scratch_bytes = dsc_max_i64(plan->scratch_bytes, aligned(p->backward_scratch_bytes));
+        plan->flops_per_micro_batch += p->forward_flops + p->backward_flops;
+        const bool again = recompute && !loss && p->saved_bytes > 0;
+        if (again)
+            plan->flops_per_micro_batch += p->forward_flops;
+        plan->backward_reads_params[m] = again || (module->flags & DSC_MODULE_BACKWARD_WITHOUT_PARAMS) == 0;
+    }
+    return DSC_OK;
+}
+
+static void plan_batch(const dsc_plan_options *o, dsc_plan *plan)
+{
+    for (int32_t i = 0; i < o->model->batch_count; i++) {
+        int64_t elements = o->config->train_micro_batch_size_per_gpu;
+        for (int32_t d = 0; d < o->model->batch[i].dim_count; d++)
+            elements *= o->model->batch[i].dim[d];
+        plan->batch_bytes += aligned(elements * (int64_t)dsc_dtype_bytes(o->model->batch[i].dtype));
+    }
+}
+
+void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_zero_options *out)
+{
+    const dsc_config *config = o->config;
+    *out = (dsc_zero_options){
+        .alloc = o->alloc, .model = o->model, .layout = o->layout, .stage = config->zero.stage, .rank = o->rank,
+        .compute_dtype = o->compute_dtype, .overlap = config->zero.overlap_comm,
+        .prefetch_elements = config->zero.stage3_prefetch_bucket_size,
+        .reuse_elements = config->zero.stage3_max_reuse_distance,
+        .leaves_per_step = config->gradient_accumulation_steps * o->layout->world_size,
+        .backward_reads_params = plan->backward_reads_params,
+        .world_size_reproducible = config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
+        .device = o->device,
+    };
+}
+
+static dsc_status plan_states(const dsc_plan_options *o, dsc_plan *plan, dsc_error *err)
+{
+    dsc_zero_options zero_options;
+    dsc_zero_bytes_plan states;
+    dsc_plan_zero_options(o, plan, &zero_options);
+    DSC_TRY(dsc_zero_plan(&zero_options, &states, err));
+    for (int tag = 0; tag < DSC_TAG_COUNT; tag++)
+        plan->bytes[tag] += states.bytes[tag];
+    return DSC_OK;
+}
+
+static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
+{
+    const bool recompute = o->config->own.recompute == DSC_RECOMPUTE_FULL;
+    plan->losses_bytes = aligned(o->config->train_micro_batch_size_per_gpu * o->model->losses_per_sample * 4);
+    plan->logits_bytes = aligned(o->model->vocab_size * 4);
+    plan->bytes[DSC_TAG_ACTIVATION] = plan->out_bytes_total + 2 * plan->d_bytes_most + plan->losses_bytes +
+                                      (recompute ? plan->saved_bytes_most : plan->saved_bytes_total);
+    plan->bytes[DSC_TAG_SCRATCH] = plan->scratch_bytes + plan->logits_bytes;
+    plan->bytes[DSC_TAG_COMM] += o->comm_bytes;
+    plan->bytes[DSC_TAG_DATA] = o->data_bytes + plan->batch_bytes;
+    plan->bytes[DSC_TAG_IO] = DSC_CHECKPOINT_BUFFER_BYTES;
+    dsc_alloc_stats stats;
+    dsc_alloc_stats_get(o->alloc, &stats);
+    plan->bytes[DSC_TAG_LIBRARY] = stats.count[DSC_TAG_LIBRARY][DSC_TIER_HOST].current_bytes;
+    for (int tag = 0; tag < DSC_TAG_COUNT; tag++)
+        plan->total_bytes += plan->bytes[tag];
+}
+
+dsc_status dsc_plan_open(const dsc_plan_options *o, dsc_plan *out, dsc_error *err)
+{
+    dsc_plan plan = { .alloc = o->alloc };
+    dsc_status status = DSC_OK;
+    const int64_t modules = o->model->module_count;
+    DSC_TRY_OUT(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, modules, sizeof *plan.module, &plan.module, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, modules, sizeof(bool), &plan.backward_reads_params, err));
+    DSC_TRY_OUT(plan_modules(o, &plan, err));
+    plan_batch(o, &plan);
+    DSC_TRY_OUT(plan_states(o, &plan, err));
+    plan_rows(o, &plan);
+    *out = plan;
+    return DSC_OK;
+out:
+    dsc_plan_close(&plan);
+    return status;
+}
+
+void dsc_plan_close(dsc_plan *plan)
+{
+    if (plan->alloc == NULL)
+        return;
+    dsc_alloc_free(plan->alloc, plan->module);
+    dsc_alloc_free(plan->alloc, plan->backward_reads_params);
+    *plan = (dsc_plan){ 0 };
+}

@@ -1,0 +1,71 @@
+/* snapshot.c - save and load as the host program calls them. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "engine/internal.h"
+
+static void checkpoint_ctx(dsc_engine *engine, dsc_checkpoint_ctx *ctx)
+{
+    *ctx = (dsc_checkpoint_ctx){ .alloc = engine->alloc, .io = &engine->io, .log = &engine->log, .model = engine->model,
+                                 .layout = &engine->layout, .zero = engine->zero, .comm = engine->comm,
+                                 .stream = engine->compute, .config_text = engine->config_text,
+                                 .config_bytes = engine->config_bytes, .buffer = engine->io_buf };
+}
+
+static dsc_status between_steps(const dsc_engine *engine, const char *what, dsc_error *err)
+{
+    if (engine->failed)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "the engine failed before; close it");
+    if (engine->zero == NULL)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "the engine was opened without a model");
+    if (engine->phase != DSC_PHASE_IDLE || engine->micro_step != 0)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "%s inside a step; call it at a step boundary", what);
+    return DSC_OK;
+}
+
+dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
+{
+    DSC_TRY(between_steps(engine, "save", err));
+    DSC_TRY(dsc_zero_sync(engine->zero, err));
+    dsc_checkpoint_ctx ctx;
+    dsc_run_state state;
+    checkpoint_ctx(engine, &ctx);
+    dsc_engine_run_state(engine, &state);
+    const bool same_dir = engine->resumed_dir != NULL && strcmp(engine->resumed_dir, dir) == 0;
+    dsc_alloc_freeze(engine->alloc, false);
+    const dsc_status status = dsc_checkpoint_save(&ctx, dir, &state, same_dir ? engine->resumed_step : -1, err);
+    dsc_alloc_freeze(engine->alloc, engine->step > 0);
+    return status;
+}
+
+static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
+{
+    dsc_checkpoint_ctx ctx;
+    dsc_run_state now, state;
+    checkpoint_ctx(engine, &ctx);
+    dsc_engine_run_state(engine, &now);
+    DSC_TRY(dsc_zero_sync(engine->zero, err));
+    DSC_TRY(dsc_checkpoint_load(&ctx, dir, &now, &state, err));
+    /* From here on the engine's states have changed. */
+    engine->failed = true;
+    DSC_TRY(dsc_zero_publish(engine->zero, err));
+    char *copy = NULL;
+    DSC_TRY(dsc_alloc_strdup(engine->alloc, DSC_TAG_CONTROL, dir, &copy, err));
+    dsc_alloc_free(engine->alloc, engine->resumed_dir);
+    engine->resumed_dir = copy;
+    engine->resumed_step = state.step;
+    engine->step = state.step;
+    engine->update_count = state.update_count;
+    if (engine->reader != NULL)
+        DSC_TRY(dsc_reader_seek(engine->reader, engine->step, err));
+    engine->failed = false;
+    return DSC_OK;
+}
+
+dsc_status dsc_engine_load(dsc_engine *engine, const char *dir, dsc_error *err)
+{
+    DSC_TRY(between_steps(engine, "load", err));
+    dsc_alloc_freeze(engine->alloc, false);
+    const dsc_status status = load(engine, dir, err);
+    dsc_alloc_freeze(engine->alloc, engine->step > 0 && status == DSC_OK && engine->reader == NULL);
+    return status;
+}

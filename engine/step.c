@@ -1,0 +1,323 @@
+/* step.c - one training step: forward and backward over the modules, leaves to their owners, update at the boundary.
+ *
+ * The engine knows an order of modules, never a layer. All work goes to the compute stream in the order of steps that
+ * zero.h numbers; what overlaps is zero's business. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/internal.h"
+
+static dsc_status wrong_phase(const char *what, const char *expected, dsc_error *err)
+{
+    return DSC_FAIL(err, DSC_ERR_STATE, "", "%s called out of order; expected %s", what, expected);
+}
+
+static dsc_dtype compute_dtype(const dsc_engine *engine)
+{
+    return engine->config.precision == DSC_PRECISION_BF16 ? DSC_BF16 : DSC_F32;
+}
+
+static void fill_ctx(dsc_engine *engine, int32_t module, bool save, dsc_module_ctx *ctx)
+{
+    *ctx = (dsc_module_ctx){
+        .struct_bytes = (uint32_t)sizeof *ctx, .stream = engine->compute, .dtype = compute_dtype(engine),
+        .batch = engine->config.train_micro_batch_size_per_gpu, .save = save, .rng_seed = (uint64_t)engine->config.seed,
+        .rng_step = (uint64_t)engine->step + 1, .param = engine->param, .grad = engine->grad, .batch_data = engine->batch,
+        .in = module > 0 ? engine->out[module - 1] : NULL, .saved = engine->saved[module], .scratch = engine->scratch_buf.ptr,
+        .loss_scale = 1.0f,
+    };
+    const int64_t leaf = engine->micro_step * engine->place.size + engine->place.rank;
+    ctx->rng_sample = (uint64_t)(engine->step * engine->config.train_batch_size + leaf * ctx->batch);
+}
+
+static dsc_status module_forward(dsc_engine *engine, int32_t m, bool save, dsc_error *err)
+{
+    dsc_module_ctx ctx;
+    fill_ctx(engine, m, save, &ctx);
+    ctx.out = engine->out[m];
+    return engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err);
+}
+
+/* The last module: losses, and when a backward follows also its gradients, at once. */
+static dsc_status loss_forward(dsc_engine *engine, int32_t m, bool save, dsc_error *err)
+{
+    dsc_module_ctx ctx;
+    fill_ctx(engine, m, save, &ctx);
+    ctx.losses = engine->losses;
+    if (!save)
+        return engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err);
+    DSC_TRY(dsc_zero_leaf(engine->zero, m, m, engine->grad, err));
+    ctx.d_in = m > 0 ? engine->d_buffer[m % 2] : NULL;
+    DSC_TRY(engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err));
+    return dsc_zero_reduce(engine->zero, m, m, engine->micro_step, err);
+}
+
+static dsc_status run_forward(dsc_engine *engine, bool save, dsc_error *err)
+{
+    const int32_t last = engine->model->module_count - 1;
+    const bool keep = save && engine->config.own.recompute == DSC_RECOMPUTE_NONE;
+    for (int32_t m = 0; m < last; m++) {
+        DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->param, err));
+        DSC_TRY(module_forward(engine, m, keep, err));
+    }
+    DSC_TRY(dsc_zero_acquire(engine->zero, last, last, engine->param, err));
+    return loss_forward(engine, last, save, err);
+}
+
+/* Mean of the micro-batch's losses, summed in double in order. */
+static dsc_status mean_loss(dsc_engine *engine, double *loss, dsc_error *err)
+{
+    DSC_TRY(dsc_stream_sync(engine->compute, err));
+    const int64_t count = engine->config.train_micro_batch_size_per_gpu * engine->model->losses_per_sample;
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += (double)engine->losses[i];
+    *loss = sum / (double)count;
+    return DSC_OK;
+}
+
+static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
+{
+    const dsc_module *module = &engine->model->modules[m];
+    const int32_t step = 2 * engine->model->module_count - 2 - m;
+    DSC_TRY(dsc_zero_acquire(engine->zero, step, m, engine->param, err));
+    if (engine->config.own.recompute == DSC_RECOMPUTE_FULL && engine->plan.module[m].saved_bytes > 0)
+        DSC_TRY(module_forward(engine, m, true, err));
+    DSC_TRY(dsc_zero_leaf(engine->zero, step, m, engine->grad, err));
+    dsc_module_ctx ctx;
+    fill_ctx(engine, m, true, &ctx);
+    ctx.d_out = engine->d_buffer[(m + 1) % 2];
+    ctx.d_in = m > 0 ? engine->d_buffer[m % 2] : NULL;
+    ctx.out = engine->out[m];
+    DSC_TRY(module->backward(module, &ctx, err));
+    return dsc_zero_reduce(engine->zero, step, m, engine->micro_step, err);
+}
+
+/* A rank that failed must not leave its peers waiting. */
+static dsc_status fail(dsc_engine *engine, dsc_status status, dsc_error *err)
+{
+    if (status == DSC_OK)
+        return status;
+    engine->failed = true;
+    if (err != NULL && err->rank < 0)
+        err->rank = engine->place.rank;
+    if (engine->comm != NULL)
+        dsc_comm_abort(engine->comm, err != NULL && err->message[0] != 0 ? err->message : dsc_status_text(status));
+    return status;
+}
+
+static dsc_status usable(const dsc_engine *engine, dsc_error *err)
+{
+    if (engine->failed)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "the engine failed before; close it");
+    if (engine->zero == NULL)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "the engine was opened without a model");
+    return DSC_OK;
+}
+
+static dsc_status forward(dsc_engine *engine, const void *const *batch, double *loss, dsc_error *err)
+{
+    const int64_t start = dsc_clock_ns();
+    if (engine->micro_step == 0)
+        engine->step_start_ns = start;
+    engine->batch = batch;
+    if (batch == NULL) {
+        if (engine->reader == NULL)
+            return DSC_FAIL(err, DSC_ERR_STATE, "", "no data: give forward a batch, or the engine a data source or \"dsc\".data");
+        DSC_TRY(dsc_reader_next(engine->reader, &engine->batch, &engine->data_wait_ns, err));
+    }
+    DSC_TRY(run_forward(engine, true, err));
+    double mean;
+    DSC_TRY(mean_loss(engine, &mean, err));
+    engine->leaf_loss[engine->micro_step] = mean;
+    if (loss != NULL)
+        *loss = mean;
+    engine->phase = DSC_PHASE_FORWARD_DONE;
+    engine->forward_ns += dsc_clock_ns() - start;
+    return DSC_OK;
+}
+
+dsc_status dsc_engine_forward(dsc_engine *engine, const void *const *batch, double *loss, dsc_error *err)
+{
+    DSC_TRY(usable(engine, err));
+    if (engine->phase != DSC_PHASE_IDLE)
+        return wrong_phase("forward", "backward and step after the last forward", err);
+    return fail(engine, forward(engine, batch, loss, err), err);
+}
+
+static dsc_status backward(dsc_engine *engine, dsc_error *err)
+{
+    const int64_t start = dsc_clock_ns();
+    for (int32_t m = engine->model->module_count - 2; m >= 0; m--)
+        DSC_TRY(backward_module(engine, m, err));
+    engine->phase = DSC_PHASE_BACKWARD_DONE;
+    engine->backward_ns += dsc_clock_ns() - start;
+    return DSC_OK;
+}
+
+dsc_status dsc_engine_backward(dsc_engine *engine, dsc_error *err)
+{
+    DSC_TRY(usable(engine, err));
+    if (engine->phase != DSC_PHASE_FORWARD_DONE)
+        return wrong_phase("backward", "one forward before it", err);
+    return fail(engine, backward(engine, err), err);
+}
+
+bool dsc_engine_at_boundary(const dsc_engine *engine)
+{
+    return engine->micro_step + 1 == engine->config.gradient_accumulation_steps;
+}
+
+/* The step's loss: leaf losses in leaf order over all ranks, in double. */
+static dsc_status step_loss(dsc_engine *engine, double *loss, dsc_error *err)
+{
+    const int64_t micro_steps = engine->config.gradient_accumulation_steps, size = engine->place.size;
+    DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->leaf_losses, engine->leaf_loss, micro_steps, DSC_F64,
+                                engine->compute, err));
+    DSC_TRY(dsc_stream_sync(engine->compute, err));
+    double sum = 0;
+    for (int64_t m = 0; m < micro_steps; m++)
+        for (int64_t r = 0; r < size; r++)
+            sum += engine->leaf_losses[r * micro_steps + m];
+    *loss = sum / (double)(micro_steps * size);
+    return DSC_OK;
+}
+
+/* Rank 0 computes the scalars, so that no difference between machines can enter. */
+static dsc_status decide_update(dsc_engine *engine, dsc_update *update, dsc_error *err)
+{
+    dsc_fixed_sum sum;
+    DSC_TRY(dsc_zero_sumsq(engine->zero, &sum, err));
+    dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum), engine->config.gradient_accumulation_steps * engine->place.size,
+                       engine->update_count + 1, engine->lr_override, update);
+    DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, update, (int64_t)sizeof *update, 0, engine->compute, err));
+    return dsc_stream_sync(engine->compute, err);
+}
+
+static void fill_result(const dsc_engine *engine, const dsc_update *update, double loss, dsc_step_result *result)
+{
+    result->step = engine->step;
+    result->loss = loss;
+    result->lr = update->lr;
+    result->grad_norm = update->grad_norm;
+    result->tokens = engine->tokens_per_step;
+    result->step_ns = engine->last_step_ns;
+    result->skipped = update->skip;
+    result->loss_scale = 1.0;
+    result->epoch = engine->samples_per_epoch > 0
+                        ? (engine->step * engine->config.train_batch_size - 1) / engine->samples_per_epoch : 0;
+}
+
+static void close_step(dsc_engine *engine, int64_t start)
+{
+    const int64_t now = dsc_clock_ns();
+    engine->update_ns = now - start;
+    engine->last_forward_ns = engine->forward_ns;
+    engine->last_backward_ns = engine->backward_ns;
+    engine->last_data_wait_ns = engine->data_wait_ns;
+    engine->last_step_ns = now - engine->step_start_ns;
+    engine->forward_ns = engine->backward_ns = engine->data_wait_ns = 0;
+    engine->micro_step = 0;
+    engine->step++;
+    /* From here on a step that allocates is a bug. */
+    dsc_alloc_freeze(engine->alloc, true);
+}
+
+static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *err)
+{
+    const int64_t start = dsc_clock_ns();
+    engine->phase = DSC_PHASE_IDLE;
+    if (!dsc_engine_at_boundary(engine)) {
+        engine->micro_step++;
+        if (result != NULL)
+            result->step = 0;
+        return DSC_OK;
+    }
+    dsc_update update;
+    double loss;
+    DSC_TRY(step_loss(engine, &loss, err));
+    DSC_TRY(decide_update(engine, &update, err));
+    if (!update.skip) {
+        DSC_TRY(dsc_zero_update(engine->zero, &update.scalars, err));
+        engine->update_count++;
+    }
+    DSC_TRY(dsc_stream_sync(engine->compute, err));
+    close_step(engine, start);
+    if (result != NULL)
+        fill_result(engine, &update, loss, result);
+    return DSC_OK;
+}
+
+dsc_status dsc_engine_step(dsc_engine *engine, dsc_step_result *result, dsc_error *err)
+{
+    DSC_TRY(usable(engine, err));
+    if (engine->phase != DSC_PHASE_BACKWARD_DONE)
+        return wrong_phase("step", "forward and backward before it", err);
+    return fail(engine, step(engine, result, err), err);
+}
+
+dsc_status dsc_engine_train_batch(dsc_engine *engine, dsc_step_result *result, dsc_error *err)
+{
+    dsc_step_result local = DSC_STEP_RESULT_INIT;
+    if (engine->micro_step != 0)
+        return wrong_phase("train_batch", "a step boundary", err);
+    if (result == NULL)
+        result = &local;
+    for (int64_t m = 0; m < engine->config.gradient_accumulation_steps; m++) {
+        DSC_TRY(dsc_engine_forward(engine, NULL, NULL, err));
+        DSC_TRY(dsc_engine_backward(engine, err));
+        DSC_TRY(dsc_engine_step(engine, result, err));
+    }
+    return DSC_OK;
+}
+
+/* ---- without gradients ---- */
+
+static dsc_status idle(const dsc_engine *engine, const char *what, dsc_error *err)
+{
+    DSC_TRY(usable(engine, err));
+    if (engine->phase != DSC_PHASE_IDLE || engine->micro_step != 0)
+        return wrong_phase(what, "a step boundary", err);
+    return DSC_OK;
+}
+
+static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, int64_t max_batches, double *loss, dsc_error *err)
+{
+    const int64_t batch = engine->config.train_micro_batch_size_per_gpu, size = engine->place.size;
+    int64_t rounds = source->sample_count / (batch * size);
+    if (source->sample_count == 0 && max_batches == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "eval data", "an endless source needs max_batches");
+    if (max_batches > 0)
+        rounds = source->sample_count == 0 ? dsc_div_ceil(max_batches, size) : dsc_min_i64(rounds, dsc_div_ceil(max_batches, size));
+    if (rounds == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "eval data", "%lld samples are fewer than one micro-batch of %lld for each of %lld ranks",
+                        (long long)source->sample_count, (long long)batch, (long long)size);
+    double sum = 0;
+    engine->batch = (const void *const *)engine->eval_data;
+    for (int64_t i = 0; i < rounds; i++) {
+        double mean;
+        DSC_TRY(source->fill(source->user, (i * size + engine->place.rank) * batch, batch, engine->eval_data, err));
+        DSC_TRY(run_forward(engine, false, err));
+        DSC_TRY(mean_loss(engine, &mean, err));
+        DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->leaf_losses, &mean, 1, DSC_F64, engine->compute, err));
+        DSC_TRY(dsc_stream_sync(engine->compute, err));
+        for (int64_t r = 0; r < size; r++)
+            sum += engine->leaf_losses[r];
+    }
+    *loss = sum / (double)(rounds * size);
+    return DSC_OK;
+}
+
+dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source, int64_t max_batches, double *loss, dsc_error *err)
+{
+    DSC_TRY(idle(engine, "evaluate", err));
+    dsc_data_source own = { NULL, NULL, 0 };
+    if (source == NULL || source->fill == NULL) {
+        if (engine->eval == NULL)
+            return DSC_FAIL(err, DSC_ERR_STATE, "dsc.eval_data", "no evaluation data is given");
+        own = dsc_data_as_source(engine->eval);
+        source = &own;
+    }
+    return fail(engine, evaluate(engine, source, max_batches, loss, err), err);
+}

@@ -1,0 +1,143 @@
+/* ranks.c - see ranks.h. SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/ranks.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+const char *ranks_kind_text(ranks_kind kind)
+{
+    static const char *const texts[RANKS_KIND_COUNT] = { "self", "local", "shm threads", "shm processes" };
+    return texts[kind];
+}
+
+void ranks_token(char *out, size_t out_bytes)
+{
+    snprintf(out, out_bytes, "test-%d-%lld", (int)getpid(), (long long)dsc_clock_ns());
+}
+
+void ranks_options(const ranks_run *run, int32_t rank, dsc_alloc *alloc, dsc_local_world *world, const char *token,
+                   dsc_comm_options *out)
+{
+    static const char *const names[RANKS_KIND_COUNT] = { "self", "local", "shm", "shm" };
+    *out = (dsc_comm_options){ .alloc = alloc,
+                               .place = { .rank = rank,
+                                          .size = run->size,
+                                          .local_rank = rank,
+                                          .local_size = run->size,
+                                          .node_count = 1,
+                                          .master_addr = "127.0.0.1",
+                                          .master_port = 29500,
+                                          .job_token = token,
+                                          .local_world = run->kind == RANKS_LOCAL ? world : NULL },
+                               .transport = names[run->kind],
+                               .channel_count = run->channel_count > 0 ? run->channel_count : 1,
+                               .staging_bytes = run->staging_bytes > 0 ? run->staging_bytes : 1 << 20,
+                               .timeout_ns = run->timeout_ns > 0 ? run->timeout_ns : INT64_C(20000000000),
+                               .open_timeout_ns = INT64_C(20000000000),
+                               .fault_at = rank == run->fault_rank ? run->fault_at : 0 };
+}
+
+typedef struct one_rank {
+    const ranks_run *run;
+    int32_t rank;
+    dsc_local_world *world;
+    const char *token;
+    int failed;
+} one_rank;
+
+static int run_rank(const one_rank *one)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_alloc *alloc = NULL;
+    dsc_comm *comm = NULL;
+    dsc_comm_options options;
+    if (dsc_alloc_open(&alloc, &err) != DSC_OK)
+        return 1;
+    ranks_options(one->run, one->rank, alloc, one->world, one->token, &options);
+    const dsc_status status = one->run->ops != NULL ? dsc_comm_open_with(one->run->ops, &options, &comm, &err)
+                                                    : dsc_comm_open(&options, &comm, &err);
+    if (status != DSC_OK) {
+        fprintf(stderr, "# rank %d: open: %s\n", one->rank, err.message);
+        dsc_alloc_close(&alloc);
+        return 1;
+    }
+    dsc_alloc_stats stats;
+    dsc_alloc_stats_get(alloc, &stats);
+    int failed = 0;
+    if (one->run->ops == NULL && stats.tier_current_bytes[DSC_TIER_HOST] > 0 &&
+        stats.count[DSC_TAG_COMM][DSC_TIER_HOST].current_bytes != dsc_comm_plan_bytes(&options)) {
+        fprintf(stderr, "# rank %d: %lld COMM bytes, planned %lld\n", one->rank,
+                (long long)stats.count[DSC_TAG_COMM][DSC_TIER_HOST].current_bytes, (long long)dsc_comm_plan_bytes(&options));
+        failed = 1;
+    }
+    failed += one->run->body(comm, one->run->user);
+    dsc_comm_close(&comm);
+    dsc_alloc_stats_get(alloc, &stats);
+    if (stats.live_count != 0 || stats.tier_current_bytes[DSC_TIER_HOST] != 0) {
+        fprintf(stderr, "# rank %d: %lld allocations left, %lld bytes\n", one->rank, (long long)stats.live_count,
+                (long long)stats.tier_current_bytes[DSC_TIER_HOST]);
+        return failed + 1;
+    }
+    dsc_alloc_close(&alloc);
+    return failed;
+}
+
+static void *thread_main(void *arg)
+{
+    one_rank *one = arg;
+    one->failed = run_rank(one);
+    return NULL;
+}
+
+static int go_processes(const ranks_run *run, one_rank *ranks)
+{
+    int failed = 0;
+    fflush(stdout);
+    fflush(stderr);
+    pid_t pids[64];
+    for (int32_t r = 0; r < run->size; r++) {
+        pids[r] = fork();
+        if (pids[r] == 0)
+            _exit(run_rank(&ranks[r]) != 0);
+    }
+    for (int32_t r = 0; r < run->size; r++) {
+        int status = -1;
+        if (pids[r] < 0 || waitpid(pids[r], &status, 0) != pids[r] || status != 0) {
+            fprintf(stderr, "# rank %d ended with status %#x\n", r, (unsigned)status);
+            failed++;
+        }
+    }
+    return failed;
+}
+
+int ranks_go(const ranks_run *run)
+{
+    one_rank ranks[64];
+    pthread_t threads[64];
+    char token[64];
+    int failed = 0;
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_local_world *world = NULL;
+    ranks_token(token, sizeof token);
+    if (run->kind == RANKS_LOCAL && dsc_local_world_open(run->size, &world, &err) != DSC_OK)
+        return 1;
+    for (int32_t r = 0; r < run->size; r++)
+        ranks[r] = (one_rank){ .run = run, .rank = r, .world = world, .token = token };
+    if (run->kind == RANKS_SHM_PROCESSES)
+        return go_processes(run, ranks);
+    for (int32_t r = 0; r < run->size; r++)
+        if (pthread_create(&threads[r], NULL, thread_main, &ranks[r]) != 0)
+            abort();
+    for (int32_t r = 0; r < run->size; r++) {
+        pthread_join(threads[r], NULL);
+        failed += ranks[r].failed != 0;
+    }
+    dsc_local_world_close(&world);
+    return failed;
+}

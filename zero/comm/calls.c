@@ -1,0 +1,256 @@
+/* calls.c - every collective's way from the caller to the transport: arguments asserted, put on the stream, counted and
+ * timed there. Also the sums that a transport leaves to us: all_reduce, and reduce_scatter from all_to_all.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/clock.h"
+#include "zero/comm/comm_front.h"
+
+/* One call, as it travels on a stream. */
+typedef struct comm_call {
+    dsc_comm *comm;
+    int32_t channel;
+    dsc_comm_op op;
+    void *recv;
+    const void *send;
+    int64_t bytes; /* elements for all_reduce */
+    int32_t peer;  /* root, receiver or sender */
+    dsc_dtype wire_dtype;
+    dsc_reduce_scatter_args reduce;
+} comm_call;
+_Static_assert(sizeof(comm_call) <= DSC_LAUNCH_ARGS_MAX, "a call fits into a host call");
+
+/* ---- sums ---------------------------------------------------------------------------------------------------------- */
+
+/* Without a hook: pieces are cast into the first half of the staging, exchanged, and folded from the second. */
+static dsc_status reduce_by_exchange(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args, dsc_error *err)
+{
+    dsc_transport *t = comm->transport;
+    const dsc_buf *staging = &comm->channel[channel].staging;
+    const int64_t wire_bytes = (int64_t)dsc_dtype_bytes(args->wire_dtype);
+    const int64_t most = staging->bytes / 2 / comm->size / wire_bytes / DSC_COMM_PIECE_ALIGN * DSC_COMM_PIECE_ALIGN;
+    char *out = staging->ptr, *in = (char *)staging->ptr + staging->bytes / 2;
+    DSC_ASSERT(most > 0);
+    for (int64_t first = 0; first == 0 || first < args->count; first += most) {
+        const int64_t count = dsc_min_i64(most, args->count - first), piece_bytes = count * wire_bytes;
+        const void *leaf[DSC_COMM_RANKS_MAX];
+        for (int32_t r = 0; r < comm->size; r++) {
+            dsc_comm_cast(&comm->math, out + r * piece_bytes, args->wire_dtype, args->leaf + r * args->leaf_stride + first, count);
+            leaf[r] = in + r * piece_bytes;
+        }
+        DSC_TRY(t->ops->all_to_all(t, channel, in, out, piece_bytes, err));
+        dsc_comm_fold(&comm->math, args, leaf, args->wire_dtype, comm->size, first, count);
+    }
+    return DSC_OK;
+}
+
+static dsc_status reduce_scatter(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args, dsc_error *err)
+{
+    dsc_transport *t = comm->transport;
+    if (t->ops->reduce_scatter != NULL)
+        return t->ops->reduce_scatter(t, channel, args, err);
+    return reduce_by_exchange(comm, channel, args, err);
+}
+
+/* buf[count], count <= gather_elements: everybody gathers all leaves and folds them alike. */
+static dsc_status all_reduce_short(dsc_comm *comm, int32_t channel, float *buf, int64_t count, dsc_dtype wire_dtype,
+                                   dsc_error *err)
+{
+    dsc_transport *t = comm->transport;
+    float *gathered = comm->channel[channel].gather.ptr;
+    const void *leaf[DSC_COMM_RANKS_MAX];
+    DSC_TRY(t->ops->all_gather(t, channel, gathered, buf, count * (int64_t)sizeof(float), err));
+    for (int32_t r = 0; r < comm->size; r++)
+        leaf[r] = gathered + r * count;
+    const dsc_reduce_scatter_args args = { .acc = buf, .count = count, .wire_dtype = wire_dtype, .overwrite = true };
+    dsc_comm_fold(&comm->math, &args, leaf, DSC_F32, comm->size, 0, count);
+    return DSC_OK;
+}
+
+static dsc_status all_reduce(dsc_comm *comm, int32_t channel, float *buf, int64_t count, dsc_dtype wire_dtype, dsc_error *err)
+{
+    dsc_transport *t = comm->transport;
+    const bool alone = comm->size == 1; /* then the sum is one rounded leaf, and there is nothing to gather */
+    if (!alone && count <= comm->channel[channel].gather_elements)
+        return all_reduce_short(comm, channel, buf, count, wire_dtype, err);
+    const int64_t aligned = count / comm->size / DSC_COMM_PIECE_ALIGN * DSC_COMM_PIECE_ALIGN;
+    const int64_t piece = alone ? count : aligned, even = piece * comm->size;
+    float *mine = buf + comm->rank * piece;
+    const dsc_reduce_scatter_args args = { .acc = mine,
+                                           .leaf = buf,
+                                           .leaf_stride = piece,
+                                           .count = piece,
+                                           .wire_dtype = wire_dtype,
+                                           .overwrite = true };
+    DSC_TRY(reduce_scatter(comm, channel, &args, err));
+    if (alone)
+        return DSC_OK;
+    DSC_TRY(t->ops->all_gather(t, channel, buf, mine, piece * (int64_t)sizeof(float), err));
+    return even == count ? DSC_OK : all_reduce_short(comm, channel, buf + even, count - even, wire_dtype, err);
+}
+
+/* ---- on the stream's thread ---------------------------------------------------------------------------------------- */
+
+static dsc_status dispatch(const comm_call *call, dsc_error *err)
+{
+    dsc_transport *t = call->comm->transport;
+    switch (call->op) {
+    case DSC_COMM_ALL_GATHER: return t->ops->all_gather(t, call->channel, call->recv, call->send, call->bytes, err);
+    case DSC_COMM_ALL_TO_ALL: return t->ops->all_to_all(t, call->channel, call->recv, call->send, call->bytes, err);
+    case DSC_COMM_BROADCAST: return t->ops->broadcast(t, call->channel, call->recv, call->bytes, call->peer, err);
+    case DSC_COMM_BARRIER: return t->ops->barrier(t, call->channel, err);
+    case DSC_COMM_SEND: return t->ops->send(t, call->channel, call->send, call->bytes, call->peer, err);
+    case DSC_COMM_RECV: return t->ops->recv(t, call->channel, call->recv, call->bytes, call->peer, err);
+    case DSC_COMM_REDUCE_SCATTER: return reduce_scatter(call->comm, call->channel, &call->reduce, err);
+    case DSC_COMM_ALL_REDUCE:
+        return all_reduce(call->comm, call->channel, call->recv, call->bytes, call->wire_dtype, err);
+    case DSC_COMM_OP_COUNT: break;
+    }
+    DSC_ASSERT(false);
+    return DSC_ERR_INTERNAL;
+}
+
+/* Payload that this rank receives from others. */
+static int64_t received_bytes(const comm_call *call)
+{
+    const int64_t others = call->comm->size - 1;
+    const int64_t wire_bytes = (int64_t)dsc_dtype_bytes(call->wire_dtype);
+    switch (call->op) {
+    case DSC_COMM_ALL_GATHER: case DSC_COMM_ALL_TO_ALL: return others * call->bytes;
+    case DSC_COMM_BROADCAST: return call->peer == call->comm->rank ? 0 : call->bytes;
+    case DSC_COMM_RECV: return call->bytes;
+    case DSC_COMM_REDUCE_SCATTER: return others * call->reduce.count * wire_bytes;
+    case DSC_COMM_ALL_REDUCE: return others * (call->bytes / call->comm->size) * (wire_bytes + (int64_t)sizeof(float));
+    case DSC_COMM_BARRIER: case DSC_COMM_SEND: case DSC_COMM_OP_COUNT: break;
+    }
+    return 0;
+}
+
+/* The transport knows only the parts that an all_reduce is made of. */
+static void name_all_reduce(const comm_call *call, dsc_error *err)
+{
+    if (call->op != DSC_COMM_ALL_REDUCE || err == NULL)
+        return;
+    const int32_t rank = err->rank;
+    DSC_FAIL(err, err->status, err->where, "in an all_reduce of %lld elements: %s", (long long)call->bytes, err->message);
+    err->rank = rank;
+}
+
+static dsc_status run(void *args, dsc_error *err)
+{
+    const comm_call *call = args;
+    dsc_comm_count *count = &call->comm->count[call->op];
+    const bool was_busy = atomic_exchange(&call->comm->channel[call->channel].busy, true);
+    DSC_ASSERT(!was_busy);
+    const int64_t start_ns = dsc_clock_ns();
+    const dsc_status status = dispatch(call, err);
+    atomic_fetch_add_explicit(&count->ns, dsc_clock_ns() - start_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(&count->calls, 1, memory_order_relaxed);
+    if (status == DSC_OK)
+        atomic_fetch_add_explicit(&count->bytes, received_bytes(call), memory_order_relaxed);
+    else
+        name_all_reduce(call, err);
+    atomic_store(&call->comm->channel[call->channel].busy, false);
+    return status;
+}
+
+static dsc_status submit(const comm_call *call, dsc_stream *stream, dsc_error *err)
+{
+    DSC_ASSERT(call->channel >= 0 && call->channel < call->comm->channel_count);
+    DSC_ASSERT(call->bytes >= 0);
+    if (stream != NULL)
+        return stream->ops->host_call(stream, run, call, (int64_t)sizeof *call, err);
+    comm_call copy = *call;
+    return run(&copy, err);
+}
+
+/* ---- what callers see ---------------------------------------------------------------------------------------------- */
+
+static bool overlap(const void *a, int64_t a_bytes, const void *b, int64_t b_bytes)
+{
+    const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+    return x < y + (uint64_t)b_bytes && y < x + (uint64_t)a_bytes;
+}
+
+static int64_t all_bytes(const dsc_comm *comm, int64_t bytes)
+{
+    int64_t total = 0;
+    const bool fits = dsc_mul_i64(bytes, comm->size, &total);
+    DSC_ASSERT(fits);
+    return total;
+}
+
+dsc_status dsc_comm_all_gather(dsc_comm *comm, int32_t channel, void *recv, const void *send, int64_t count, dsc_dtype dtype,
+                               dsc_stream *stream, dsc_error *err)
+{
+    int64_t bytes = 0;
+    const bool fits = dsc_mul_i64(count, (int64_t)dsc_dtype_bytes(dtype), &bytes);
+    DSC_ASSERT(fits && count >= 0);
+    DSC_ASSERT(dsc_dtype_bytes(dtype) > 0);
+    DSC_ASSERT(send == (char *)recv + comm->rank * bytes || !overlap(recv, all_bytes(comm, bytes), send, bytes));
+    const comm_call call = { .comm = comm, .channel = channel, .op = DSC_COMM_ALL_GATHER, .recv = recv, .send = send, .bytes = bytes };
+    return submit(&call, stream, err);
+}
+
+dsc_status dsc_comm_all_to_all(dsc_comm *comm, int32_t channel, void *recv, const void *send, int64_t bytes,
+                               dsc_stream *stream, dsc_error *err)
+{
+    DSC_ASSERT(bytes >= 0);
+    DSC_ASSERT(!overlap(recv, all_bytes(comm, bytes), send, all_bytes(comm, bytes)));
+    const comm_call call = { .comm = comm, .channel = channel, .op = DSC_COMM_ALL_TO_ALL, .recv = recv, .send = send, .bytes = bytes };
+    return submit(&call, stream, err);
+}
+
+dsc_status dsc_comm_broadcast(dsc_comm *comm, int32_t channel, void *buf, int64_t bytes, int32_t root, dsc_stream *stream,
+                              dsc_error *err)
+{
+    DSC_ASSERT(root >= 0 && root < comm->size);
+    const comm_call call = { .comm = comm, .channel = channel, .op = DSC_COMM_BROADCAST, .recv = buf, .bytes = bytes, .peer = root };
+    return submit(&call, stream, err);
+}
+
+static bool is_wire_dtype(dsc_dtype dtype) { return dtype == DSC_F32 || dtype == DSC_BF16; }
+
+dsc_status dsc_comm_reduce_scatter(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args, dsc_stream *stream,
+                                   dsc_error *err)
+{
+    DSC_ASSERT(is_wire_dtype(args->wire_dtype));
+    DSC_ASSERT(args->count >= 0 && args->leaf_stride >= args->count);
+    DSC_ASSERT(args->count == 0 || args->leaf != NULL);
+    DSC_ASSERT(args->count == 0 || (args->acc != NULL) != (args->apart != NULL));
+    const comm_call call = { .comm = comm, .channel = channel, .op = DSC_COMM_REDUCE_SCATTER, .wire_dtype = args->wire_dtype, .reduce = *args };
+    return submit(&call, stream, err);
+}
+
+dsc_status dsc_comm_all_reduce(dsc_comm *comm, int32_t channel, float *buf, int64_t count, dsc_dtype wire_dtype,
+                               dsc_stream *stream, dsc_error *err)
+{
+    DSC_ASSERT(is_wire_dtype(wire_dtype));
+    DSC_ASSERT(count >= 0);
+    const comm_call call = { .comm = comm, .channel = channel, .op = DSC_COMM_ALL_REDUCE, .recv = buf, .bytes = count, .wire_dtype = wire_dtype };
+    return submit(&call, stream, err);
+}
+
+dsc_status dsc_comm_barrier(dsc_comm *comm, int32_t channel, dsc_stream *stream, dsc_error *err)
+{
+    const comm_call call = { .comm = comm, .channel = channel, .op = DSC_COMM_BARRIER };
+    return submit(&call, stream, err);
+}
+
+dsc_status dsc_comm_send(dsc_comm *comm, int32_t channel, const void *buf, int64_t bytes, int32_t to, dsc_stream *stream,
+                         dsc_error *err)
+{
+    DSC_ASSERT(to >= 0 && to < comm->size);
+    DSC_ASSERT(to != comm->rank);
+    const comm_call call = { .comm = comm, .channel = channel, .op = DSC_COMM_SEND, .send = buf, .bytes = bytes, .peer = to };
+    return submit(&call, stream, err);
+}
+
+dsc_status dsc_comm_recv(dsc_comm *comm, int32_t channel, void *buf, int64_t bytes, int32_t from, dsc_stream *stream,
+                         dsc_error *err)
+{
+    DSC_ASSERT(from >= 0 && from < comm->size);
+    DSC_ASSERT(from != comm->rank);
+    const comm_call call = { .comm = comm, .channel = channel, .op = DSC_COMM_RECV, .recv = buf, .bytes = bytes, .peer = from };
+    return submit(&call, stream, err);
+}

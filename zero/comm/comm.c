@@ -1,0 +1,229 @@
+/* comm.c - opening and closing a communicator: choice of the transport, scratch, counters, shared memory.
+ * The calls themselves are in calls.c. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "zero/comm/comm_front.h"
+
+static const dsc_comm_ops *const registry[] = { &dsc_comm_self, &dsc_comm_local };
+
+const char *dsc_comm_op_text(dsc_comm_op op)
+{
+    static const char *const texts[DSC_COMM_OP_COUNT] = { "all_gather", "all_to_all", "reduce_scatter", "all_reduce",
+                                                          "broadcast",  "barrier",    "send",           "recv" };
+    return (unsigned)op < DSC_COMM_OP_COUNT ? texts[op] : "unknown operation";
+}
+
+static dsc_status check_options(const dsc_comm_options *options, dsc_error *err)
+{
+    const dsc_comm_place *place = &options->place;
+    DSC_ASSERT(options->alloc != NULL);
+    DSC_ASSERT(options->channel_count >= 1 && options->channel_count <= DSC_COMM_CHANNELS_MAX);
+    DSC_ASSERT(options->staging_bytes >= 0);
+    DSC_ASSERT(options->timeout_ns >= 0 && options->open_timeout_ns >= 0 && options->fault_at >= 0);
+    if (place->size < 1)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "WORLD_SIZE", "%d ranks; expected at least 1", place->size);
+    if (place->size > DSC_COMM_RANKS_MAX)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "WORLD_SIZE", "%d ranks; this version takes at most %d", place->size,
+                        DSC_COMM_RANKS_MAX);
+    if (place->rank < 0 || place->rank >= place->size)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "RANK", "rank %d of %d; expected 0..%d", place->rank, place->size, place->size - 1);
+    return DSC_OK;
+}
+
+dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops **out, dsc_error *err)
+{
+    const dsc_comm_place *place = &options->place;
+    const char *name = options->transport != NULL ? options->transport : "auto";
+    if (strcmp(name, "auto") == 0) {
+        if (place->size == 1)
+            name = "self";
+        else if (place->local_world != NULL)
+            name = "local";
+        else if (place->local_size == place->size)
+            name = "shm";
+        else
+            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm",
+                            "%d ranks on several hosts (%d of them here): transports between hosts are not built yet; start "
+                            "all ranks on one host",
+                            place->size, place->local_size);
+    }
+    for (size_t i = 0; i < DSC_COUNT(registry); i++) {
+        if (strcmp(name, registry[i]->name) == 0) {
+            *out = registry[i];
+            return DSC_OK;
+        }
+    }
+    return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm", "\"%s\" is no transport; expected \"auto\", \"self\", \"local\" or \"shm\"", name);
+}
+
+/* Required hooks are checked here once, so that a table with a hole fails at open and not in step 1000. */
+static void check_table(const dsc_comm_ops *ops)
+{
+    DSC_ASSERT(ops->version == DSC_COMM_OPS_VERSION);
+    DSC_ASSERT(ops->name != NULL);
+    DSC_ASSERT(ops->open != NULL && ops->close != NULL && ops->abort != NULL);
+    DSC_ASSERT(ops->all_gather != NULL && ops->all_to_all != NULL && ops->broadcast != NULL);
+    DSC_ASSERT(ops->barrier != NULL && ops->send != NULL && ops->recv != NULL);
+    DSC_ASSERT((ops->mem_open == NULL) == (ops->mem_close == NULL));
+}
+
+/* ---- bytes --------------------------------------------------------------------------------------------------------- */
+
+/* Short vectors (and the ends of long ones) are gathered whole and folded by everybody: one collective instead of two. */
+static int64_t gather_elements(int32_t size)
+{
+    return dsc_max_i64(1024, (int64_t)(DSC_COMM_PIECE_ALIGN + 1) * size);
+}
+
+static int64_t gather_bytes(int32_t size)
+{
+    return size == 1 ? 0 : dsc_align_up(gather_elements(size) * size * (int64_t)sizeof(float), 64);
+}
+
+/* Only transports without a reduce_scatter of their own cast into the front's staging: half to send, half to receive. */
+static int64_t front_staging_bytes(const dsc_comm_ops *ops, const dsc_comm_options *options)
+{
+    if (ops->reduce_scatter != NULL)
+        return 0;
+    const int64_t least = 2 * (int64_t)sizeof(float) * DSC_COMM_PIECE_ALIGN * options->place.size;
+    return dsc_align_up(dsc_max_i64(options->staging_bytes, least), 64);
+}
+
+static int64_t front_bytes(const dsc_comm_ops *ops, const dsc_comm_options *options)
+{
+    return options->channel_count * (gather_bytes(options->place.size) + front_staging_bytes(ops, options));
+}
+
+int64_t dsc_comm_plan_bytes(const dsc_comm_options *options)
+{
+    const dsc_comm_ops *ops = NULL;
+    if (dsc_comm_choose(options, &ops, NULL) != DSC_OK)
+        return 0;
+    return front_bytes(ops, options);
+}
+
+/* ---- open and close ------------------------------------------------------------------------------------------------ */
+
+static dsc_status channels_open(dsc_comm *comm, const dsc_comm_options *options, dsc_error *err)
+{
+    for (int32_t c = 0; c < comm->channel_count; c++) {
+        dsc_comm_channel *ch = &comm->channel[c];
+        ch->gather_elements = gather_elements(comm->size);
+        const int64_t gather = gather_bytes(comm->size), staging = front_staging_bytes(comm->ops, options);
+        if (gather > 0)
+            DSC_TRY(dsc_buf_open(comm->alloc, DSC_TAG_COMM, DSC_TIER_HOST, gather, &ch->gather, err));
+        if (staging > 0)
+            DSC_TRY(dsc_buf_open(comm->alloc, DSC_TAG_COMM, DSC_TIER_HOST, staging, &ch->staging, err));
+    }
+    return DSC_OK;
+}
+
+/* Every rank opens or none does: whoever could not set itself up says so before the others come to the barrier. */
+static dsc_status settle(dsc_comm *comm, const dsc_comm_options *options, dsc_error *err)
+{
+    dsc_transport *inner = comm->transport;
+    dsc_error first = DSC_ERROR_INIT;
+    dsc_status status = channels_open(comm, options, &first);
+    if (status == DSC_OK && options->fault_at > 0)
+        status = dsc_comm_fault_wrap(comm->alloc, inner, options->fault_at, &comm->transport, &first);
+    if (status == DSC_OK)
+        return inner->ops->barrier(inner, 0, err);
+    char reason[320];
+    snprintf(reason, sizeof reason, "rank %d could not open its communicator: %.240s", comm->rank, first.message);
+    inner->ops->abort(inner, reason);
+    if (err != NULL)
+        *err = first;
+    return status;
+}
+
+dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *options, dsc_comm **out, dsc_error *err)
+{
+    *out = NULL;
+    check_table(ops);
+    DSC_TRY(check_options(options, err));
+    dsc_comm *comm = NULL;
+    dsc_error first = DSC_ERROR_INIT;
+    dsc_status status = dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *comm, &comm, &first);
+    if (status != DSC_OK) {
+        if (options->place.local_world != NULL)
+            dsc_local_world_refuse(options->place.local_world, options->place.rank, first.message);
+        if (err != NULL)
+            *err = first;
+        return status;
+    }
+    comm->ops = ops;
+    comm->alloc = options->alloc;
+    comm->rank = options->place.rank;
+    comm->size = options->place.size;
+    comm->channel_count = options->channel_count;
+    dsc_comm_math_init(&comm->math);
+    status = ops->open(&comm->transport, options, err);
+    if (status == DSC_OK)
+        status = settle(comm, options, err);
+    if (status != DSC_OK) {
+        dsc_comm_close(&comm);
+        return status;
+    }
+    dsc_log_printf(options->log, DSC_LOG_DEBUG, "comm: %s, rank %d of %d, %d channels", ops->name, comm->rank, comm->size,
+                   comm->channel_count);
+    *out = comm;
+    return DSC_OK;
+}
+
+dsc_status dsc_comm_open(const dsc_comm_options *options, dsc_comm **out, dsc_error *err)
+{
+    *out = NULL;
+    const dsc_comm_ops *ops = NULL;
+    DSC_TRY(check_options(options, err));
+    DSC_TRY(dsc_comm_choose(options, &ops, err));
+    return dsc_comm_open_with(ops, options, out, err);
+}
+
+void dsc_comm_close(dsc_comm **comm_ptr)
+{
+    dsc_comm *comm = *comm_ptr;
+    if (comm == NULL)
+        return;
+    if (comm->transport != NULL)
+        comm->transport->ops->close(comm->transport);
+    for (int32_t c = 0; c < comm->channel_count; c++) {
+        dsc_buf_close(&comm->channel[c].gather);
+        dsc_buf_close(&comm->channel[c].staging);
+    }
+    dsc_alloc_free(comm->alloc, comm);
+    *comm_ptr = NULL;
+}
+
+int32_t dsc_comm_rank(const dsc_comm *comm) { return comm->rank; }
+int32_t dsc_comm_size(const dsc_comm *comm) { return comm->size; }
+const char *dsc_comm_name(const dsc_comm *comm) { return comm->ops->name; }
+
+void dsc_comm_abort(dsc_comm *comm, const char *reason)
+{
+    comm->transport->ops->abort(comm->transport, reason);
+}
+
+void dsc_comm_stats_get(dsc_comm *comm, dsc_comm_stats *stats)
+{
+    for (int op = 0; op < DSC_COMM_OP_COUNT; op++) {
+        stats->calls[op] = atomic_load_explicit(&comm->count[op].calls, memory_order_relaxed);
+        stats->bytes[op] = atomic_load_explicit(&comm->count[op].bytes, memory_order_relaxed);
+        stats->ns[op] = atomic_load_explicit(&comm->count[op].ns, memory_order_relaxed);
+    }
+}
+
+dsc_status dsc_comm_mem_open(dsc_comm *comm, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err)
+{
+    DSC_ASSERT(bytes >= 0);
+    if (comm->transport->ops->mem_open != NULL)
+        return comm->transport->ops->mem_open(comm->transport, tag, bytes, out, err);
+    return dsc_buf_open(comm->alloc, tag, DSC_TIER_HOST, bytes, out, err);
+}
+
+void dsc_comm_mem_close(dsc_comm *comm, dsc_buf *buf)
+{
+    if (buf->ptr != NULL && comm->transport->ops->mem_close != NULL)
+        comm->transport->ops->mem_close(comm->transport, buf);
+    else
+        dsc_buf_close(buf);
+}

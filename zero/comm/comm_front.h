@@ -1,0 +1,32 @@
+/* comm_front.h - the communicator itself: private to comm.c and calls.c. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_COMM_COMM_FRONT_H
+#define DSC_ZERO_COMM_COMM_FRONT_H
+
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "zero/comm/comm_internal.h"
+
+/* An all-reduce cuts a vector into pieces of whole cache lines: 16 fp32 elements. */
+#define DSC_COMM_PIECE_ALIGN 16
+
+typedef struct dsc_comm_channel {
+    dsc_buf gather;          /* [W * gather_elements] fp32: short vectors of an all-reduce; not open at W = 1 */
+    int64_t gather_elements; /* longest vector that is gathered whole */
+    dsc_buf staging;         /* for transports without a reduce_scatter */
+    atomic_bool busy;        /* a call is inside: two at once on one channel is a bug of the caller */
+} dsc_comm_channel;
+
+typedef struct dsc_comm_count { _Atomic int64_t calls, bytes, ns; } dsc_comm_count;
+
+struct dsc_comm {
+    const dsc_comm_ops *ops;  /* of the transport itself, also under the fault wrapper */
+    dsc_transport *transport; /* its ops are what calls go through */
+    dsc_alloc *alloc;
+    int32_t rank, size, channel_count;
+    dsc_comm_math math;
+    dsc_comm_channel channel[DSC_COMM_CHANNELS_MAX];
+    dsc_comm_count count[DSC_COMM_OP_COUNT];
+};
+
+#endif

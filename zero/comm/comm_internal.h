@@ -1,0 +1,42 @@
+/* comm_internal.h - what the front and the transports share. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_COMM_COMM_INTERNAL_H
+#define DSC_ZERO_COMM_COMM_INTERNAL_H
+
+#include "zero/comm/comm.h"
+
+struct dsc_transport {
+    const dsc_comm_ops *ops;
+};
+
+#define DSC_COMM_RANKS_MAX 1024
+#define DSC_COMM_TIMEOUT_NS INT64_C(600000000000)
+#define DSC_COMM_OPEN_TIMEOUT_NS INT64_C(60000000000)
+static inline int64_t dsc_comm_timeout_ns(const dsc_comm_options *options)
+{
+    return options->timeout_ns > 0 ? options->timeout_ns : DSC_COMM_TIMEOUT_NS;
+}
+
+static inline int64_t dsc_comm_open_timeout_ns(const dsc_comm_options *options)
+{
+    return options->open_timeout_ns > 0 ? options->open_timeout_ns : DSC_COMM_OPEN_TIMEOUT_NS;
+}
+
+/* Bytes that a transport takes under the tag COMM; the planner's and the transport's number are one function. */
+int64_t dsc_shm_plan_bytes(const dsc_comm_options *options);
+
+/* The sum and the cast that every transport uses, on the calling thread; bits as in kernels/exact.h. */
+typedef struct dsc_comm_math {
+    dsc_kernel_fn fold, cast;
+    dsc_cpu_team team;
+} dsc_comm_math;
+void dsc_comm_math_init(dsc_comm_math *math);
+void dsc_comm_cast(const dsc_comm_math *math, void *to, dsc_dtype to_dtype, const float *from, int64_t count);
+/* The leaves of all ranks, each from element `first` of the slice on, folded into args->acc or stored apart. */
+void dsc_comm_fold(const dsc_comm_math *math, const dsc_reduce_scatter_args *args, const void *const *leaf,
+                   dsc_dtype leaf_dtype, int32_t size, int64_t first, int64_t count);
+
+/* Wraps an open transport so that its n-th call fails (fault.c). *out owns `inner`; on failure the caller keeps it. */
+DSC_MUST_USE dsc_status dsc_comm_fault_wrap(dsc_alloc *alloc, dsc_transport *inner, int64_t fault_at, dsc_transport **out,
+                                            dsc_error *err);
+
+#endif
