@@ -37,9 +37,9 @@ void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps)
     memset(table, 0, sizeof *table);
     dsc_exact_init(table, caps);
     /* gemm.h */
-    /* layernorm.h */
-    /* gelu.h */
+    dsc_layernorm_init(table, caps);
+    dsc_gelu_init(table, caps);
     dsc_attention_init(table, caps);
-    /* classifier.h */
-    /* embedding.h */
+    dsc_classifier_init(table, caps);
+    dsc_embedding_init(table, caps);
 }

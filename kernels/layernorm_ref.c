@@ -1,0 +1,102 @@
+/* layernorm_ref.c - layer normalisation, an operation a line, in the order of sums that layernorm_v16.h has: the variants
+ * give these bits. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/range.h"
+#include "kernels/scalar.h"
+
+/* Lane j takes in lane j + w for w = lanes / 2, ..., 2, 1. */
+static float lanes_fold(float *lane, int lanes)
+{
+    for (int width = lanes / 2; width >= 1; width /= 2)
+        for (int j = 0; j < width; j++)
+            lane[j] += lane[j + width];
+    return lane[0];
+}
+
+void dsc_layernorm_fwd_ref(const void *args, int64_t first, int64_t last)
+{
+    const dsc_layernorm_fwd_args *a = args;
+    const int64_t channels = a->channels;
+    for (int64_t r = first; r < last; r++) {
+        float lane[64] = { 0 };
+        for (int64_t c = 0; c < channels; c++)
+            lane[c % 64] += dsc_get(a->in, r * channels + c, a->dtype);
+        const float mean = lanes_fold(lane, 64) / (float)channels;
+
+        memset(lane, 0, sizeof lane);
+        for (int64_t c = 0; c < channels; c++) {
+            const float d = dsc_get(a->in, r * channels + c, a->dtype) - mean;
+            lane[c % 64] = fmaf(d, d, lane[c % 64]);
+        }
+        const float rstd = 1.0f / sqrtf(lanes_fold(lane, 64) / (float)channels + a->eps);
+
+        for (int64_t c = 0; c < channels; c++) {
+            const float x_hat = (dsc_get(a->in, r * channels + c, a->dtype) - mean) * rstd;
+            const float y = fmaf(x_hat, dsc_get(a->weight, c, a->dtype), dsc_get(a->bias, c, a->dtype));
+            dsc_put(a->out, r * channels + c, a->dtype, y);
+        }
+        a->mean[r] = mean;
+        a->rstd[r] = rstd;
+    }
+}
+
+/* Row r's part of the weight gradients into this block's scratch row, and the gradient of its input. */
+static void bwd_row(const dsc_layernorm_bwd_args *a, int64_t r, float *sum_weight, float *sum_bias)
+{
+    const int64_t channels = a->channels;
+    const float mean = a->mean[r], rstd = a->rstd[r];
+    float lane_d[16] = { 0 }, lane_dx[16] = { 0 };
+    for (int64_t c = 0; c < channels; c++) {
+        const float x_hat = (dsc_get(a->in, r * channels + c, a->dtype) - mean) * rstd;
+        const float g = dsc_get(a->d_out, r * channels + c, a->dtype);
+        const float d = g * dsc_get(a->weight, c, a->dtype);
+        lane_d[c % 16] += d;
+        lane_dx[c % 16] = fmaf(d, x_hat, lane_dx[c % 16]);
+        if (a->d_weight != NULL) {
+            sum_weight[c] = fmaf(g, x_hat, sum_weight[c]);
+            sum_bias[c] += g;
+        }
+    }
+    const float mean_d = lanes_fold(lane_d, 16) / (float)channels;
+    const float mean_dx = lanes_fold(lane_dx, 16) / (float)channels;
+    for (int64_t c = 0; c < channels; c++) {
+        const int64_t i = r * channels + c;
+        const float x_hat = (dsc_get(a->in, i, a->dtype) - mean) * rstd;
+        const float d = dsc_get(a->d_out, i, a->dtype) * dsc_get(a->weight, c, a->dtype);
+        const float through = fmaf(-x_hat, mean_dx, d - mean_d);
+        const float residual = a->d_residual != NULL ? dsc_get(a->d_residual, i, a->dtype) : 0.0f;
+        dsc_put(a->d_in, i, a->dtype, fmaf(rstd, through, residual));
+    }
+}
+
+void dsc_layernorm_bwd_ref(const void *args, int64_t first, int64_t last)
+{
+    const dsc_layernorm_bwd_args *a = args;
+    const int64_t channels = a->channels;
+    for (int64_t block = first; block < last; block++) {
+        float *sum_weight = (float *)a->scratch + block * 2 * channels, *sum_bias = sum_weight + channels;
+        if (a->d_weight != NULL)
+            memset(sum_weight, 0, (size_t)(2 * channels) * sizeof(float));
+        const int64_t end = dsc_min_i64((block + 1) * DSC_LAYERNORM_BWD_ROWS, a->rows);
+        for (int64_t r = block * DSC_LAYERNORM_BWD_ROWS; r < end; r++)
+            bwd_row(a, r, sum_weight, sum_bias);
+    }
+}
+
+void dsc_layernorm_bwd_sum_ref(const void *args, int64_t first, int64_t last)
+{
+    const dsc_layernorm_bwd_args *a = args;
+    const int64_t blocks = dsc_div_ceil(a->rows, DSC_LAYERNORM_BWD_ROWS), channels = a->channels;
+    const int64_t end = dsc_min_i64(last * DSC_LAYERNORM_SUM_COLS, channels);
+    for (int64_t c = first * DSC_LAYERNORM_SUM_COLS; c < end; c++) {
+        float weight = 0, bias = 0;
+        for (int64_t block = 0; block < blocks; block++) {
+            weight += ((const float *)a->scratch)[block * 2 * channels + c];
+            bias += ((const float *)a->scratch)[block * 2 * channels + channels + c];
+        }
+        a->d_weight[c] = weight;
+        a->d_bias[c] = bias;
+    }
+}

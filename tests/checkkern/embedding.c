@@ -1,0 +1,128 @@
+/* embedding.c - the embedding and its gradient: sums of fp32 in a fixed order, so that every bit is known beforehand.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "tests/checkkern/ck.h"
+
+#include <string.h>
+
+static void verify_fwd(const void *args)
+{
+    const dsc_embedding_fwd_args *a = args;
+    for (int64_t r = 0; r < a->rows; r++)
+        for (int64_t c = 0; c < a->channels; c++) {
+            double x = ck_get(a->table, a->tokens[r] * a->channels + c);
+            if (a->position != NULL)
+                x += ck_get(a->position, r % a->sequence * a->channels + c);
+            const float once = (float)x;
+            const float expected = a->dtype == DSC_BF16 ? dsc_f32_from_bf16(dsc_bf16_from_f32(once)) : once;
+            ck_near(a->out, r * a->channels + c, (double)expected, 0);
+        }
+}
+
+static void check_fwd(int64_t rows, int64_t sequence, int64_t channels, int32_t vocab, dsc_dtype dtype, bool position)
+{
+    if (!ck_case("embedding_fwd %s rows=%lld T=%lld C=%lld V=%d%s", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows,
+                 (long long)sequence, (long long)channels, (int)vocab, position ? "" : " no position"))
+        return;
+    void *out = ck_buf(CK_OUT, dtype, rows * channels, "out");
+    const int32_t *tokens = ck_buf(CK_IN, DSC_I32, rows, "tokens");
+    const void *table = ck_buf(CK_IN, dtype, vocab * channels, "table");
+    const void *at = position ? ck_buf(CK_IN, dtype, sequence * channels, "position") : NULL;
+    ck_int(tokens, 0, vocab - 1);
+    ck_normal(table, 0, 1);
+    ck_edges(table);
+    if (position)
+        ck_normal(at, 0, 0.1);
+    const dsc_embedding_fwd_args args = { .out = out, .tokens = tokens, .table = table, .position = at, .rows = rows,
+                                          .sequence = position ? sequence : 0, .channels = channels, .dtype = dtype };
+    ck_kernel(DSC_KERNEL_EMBEDDING_FWD, &args, sizeof args, verify_fwd);
+}
+
+/* Element c of the gradient of table row v, or with v < 0 of position t. */
+static double sum_of(const dsc_embedding_bwd_args *a, int64_t v, int64_t t, int64_t c)
+{
+    float sum = 0;
+    for (int64_t r = 0; r < a->rows; r++)
+        if (v >= 0 ? a->tokens[r] == v : r % a->sequence == t)
+            sum = sum + (float)ck_get(a->d_out, r * a->channels + c);
+    return (double)sum;
+}
+
+static void verify_bwd(const void *args)
+{
+    const dsc_embedding_bwd_args *a = args;
+    for (int64_t v = 0; a->d_table != NULL && v < a->vocab; v++)
+        for (int64_t c = 0; c < a->channels; c += c + 40 < a->channels ? 3 : 1) /* all of the end, a third of the rest */
+            ck_near(a->d_table, v * a->channels + c, sum_of(a, v, -1, c), 0);
+    for (int64_t t = 0; a->d_position != NULL && t < a->positions; t++)
+        for (int64_t c = 0; c < a->channels; c++)
+            ck_near(a->d_position, t * a->channels + c, sum_of(a, -1, t, c), 0);
+    if (a->d_table != NULL)
+        ck_same(a->d_table);
+    if (a->d_position != NULL)
+        ck_same(a->d_position);
+}
+
+typedef struct bwd_shape {
+    int64_t rows, sequence, channels, vocab, positions;
+    int32_t used; /* tokens are below it */
+    bool table, position;
+} bwd_shape;
+
+static void check_bwd(const bwd_shape *s, dsc_dtype dtype)
+{
+    if (!ck_case("embedding_bwd %s rows=%lld T=%lld C=%lld V=%lld P=%lld used=%d%s%s", dtype == DSC_F32 ? "f32" : "bf16",
+                 (long long)s->rows, (long long)s->sequence, (long long)s->channels, (long long)s->vocab,
+                 (long long)s->positions, (int)s->used, s->table ? " table" : "", s->position ? " position" : ""))
+        return;
+    float *d_table = s->table ? ck_buf(CK_OUT, DSC_F32, s->vocab * s->channels, "d_table") : NULL;
+    float *d_position = s->position ? ck_buf(CK_OUT, DSC_F32, s->positions * s->channels, "d_position") : NULL;
+    const void *d_out = ck_buf(CK_IN, dtype, s->rows * s->channels, "d_out");
+    const int32_t *tokens = ck_buf(CK_IN, DSC_I32, s->rows, "tokens");
+    void *scratch = ck_buf(CK_SCRATCH, DSC_I32, dsc_embedding_bwd_scratch_bytes(s->rows, s->vocab) / 4, "scratch");
+    ck_normal(d_out, 0, 1);
+    ck_int(tokens, 0, s->used - 1);
+    const dsc_embedding_bwd_args args = { .d_table = d_table, .d_position = d_position, .d_out = d_out, .tokens = tokens,
+                                          .scratch = scratch, .rows = s->rows, .sequence = s->sequence,
+                                          .channels = s->channels, .vocab = s->vocab, .positions = s->positions,
+                                          .dtype = dtype };
+    ck_kernel(DSC_KERNEL_EMBEDDING_BWD, &args, sizeof args, verify_bwd);
+}
+
+static void bench(void)
+{
+    const int64_t rows = 1024, channels = 768, vocab = 50304;
+    if (!ck_case("bench embedding_bwd bf16 1024x768 V=50304"))
+        return;
+    const int32_t *tokens = ck_buf(CK_IN, DSC_I32, rows, "tokens");
+    void *d_out = ck_buf(CK_IN, DSC_BF16, rows * channels, "d_out");
+    ck_int(tokens, 0, (int32_t)vocab - 1);
+    memset(d_out, 0, (size_t)(rows * channels * 2));
+    const dsc_embedding_bwd_args args = {
+        .d_table = ck_buf(CK_OUT, DSC_F32, vocab * channels, "d_table"), .d_position = ck_buf(CK_OUT, DSC_F32, 1024 * channels, "d_position"),
+        .d_out = d_out, .tokens = tokens, .scratch = ck_buf(CK_SCRATCH, DSC_I32, rows + vocab + 1, "scratch"), .rows = rows,
+        .sequence = 256, .channels = channels, .vocab = vocab, .positions = 1024, .dtype = DSC_BF16,
+    };
+    ck_bench(DSC_KERNEL_EMBEDDING_BWD, &args, sizeof args, (vocab + 1024) * channels * 4 + 2 * rows * channels * 2, 0, false);
+}
+
+void ck_embedding(void)
+{
+    static const int64_t channels[] = { 1, 7, 15, 16, 17, 31, 60, 63, 64, 65, 100, 768 };
+    static const bwd_shape shape[] = {
+        { 40, 8, 33, 11, 8, 11, true, true },    { 40, 8, 64, 311, 13, 311, true, true },
+        { 37, 8, 17, 70, 8, 1, true, true },     /* one token takes all; a short last sequence */
+        { 40, 40, 768, 65, 40, 65, true, false }, { 40, 10, 130, 64, 12, 64, false, true },
+        { 1, 1, 5, 1, 1, 1, true, true },        { 0, 4, 16, 129, 6, 1, true, true }, /* nothing: all zero */
+        { 3, 8, 20, 1000, 8, 2, true, true },    /* fewer rows than positions, long stretches of unused rows */
+        { 300, 30, 48, 2500, 30, 2500, true, true },
+    };
+    for (dsc_dtype dtype = DSC_F32; dtype <= DSC_BF16; dtype++) {
+        for (size_t c = 0; c < DSC_COUNT(channels); c++)
+            check_fwd(21, 6, channels[c], 37, dtype, c % 3 != 0);
+        check_fwd(0, 6, 16, 37, dtype, true);
+        for (size_t s = 0; s < DSC_COUNT(shape); s++)
+            check_bwd(&shape[s], dtype);
+    }
+    if (ck_benching())
+        bench();
+}

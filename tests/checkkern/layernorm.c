@@ -1,0 +1,255 @@
+/* layernorm.c - layer normalisation: every variant bitwise as the reference, and the reference against double within a
+ * bound that adds up its roundings. u = 2^-24; K additions in L lanes make chains of K / L and a tree.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "tests/checkkern/ck.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const double u = 0x1p-24, slack = 1.01; /* second-order terms */
+
+static double rounding(dsc_dtype dtype, double x) { return dtype == DSC_BF16 ? 0.5001 * ck_spacing(DSC_BF16, x) : 0; }
+
+/* ---- forward ---- */
+
+static void near_row(const dsc_layernorm_fwd_args *a, int64_t r)
+{
+    const int64_t channels = a->channels;
+    const double count = (double)channels, chain = count / 64 + 8;
+    double mean = 0, size = 0, variance = 0, deviation = 0;
+    for (int64_t c = 0; c < channels; c++) {
+        mean += ck_get(a->in, r * channels + c) / count;
+        size += fabs(ck_get(a->in, r * channels + c)) / count;
+    }
+    for (int64_t c = 0; c < channels; c++) {
+        const double d = ck_get(a->in, r * channels + c) - mean;
+        variance += d * d / count;
+        deviation += fabs(d) / count;
+    }
+    const double mean_off = chain * u * size + 0x1p-149;
+    const double variance_off = 2 * mean_off * deviation + mean_off * mean_off + (2 + chain) * u * variance;
+    const double rstd = 1 / sqrt(variance + (double)a->eps);
+    const double rstd_off = rstd * (0.5 * variance_off / (variance + (double)a->eps) + 3 * u);
+    ck_near(a->mean, r, mean, slack * mean_off);
+    ck_near(a->rstd, r, rstd, slack * rstd_off);
+    for (int64_t c = 0; c < channels; c++) {
+        const double d = ck_get(a->in, r * channels + c) - mean, x_hat = d * rstd, weight = ck_get(a->weight, c);
+        const double x_hat_off = rstd * (mean_off + u * fabs(d)) + fabs(d) * rstd_off + u * fabs(x_hat);
+        const double y = x_hat * weight + ck_get(a->bias, c);
+        ck_near(a->out, r * channels + c, y, slack * (fabs(weight) * x_hat_off + u * fabs(y)) + rounding(a->dtype, y));
+    }
+}
+
+static void verify_fwd(const void *args)
+{
+    const dsc_layernorm_fwd_args *a = args;
+    ck_same(a->out);
+    ck_same(a->mean);
+    ck_same(a->rstd);
+    for (int64_t r = 0; r < a->rows; r++)
+        near_row(a, r);
+}
+
+static void fill_rows(const void *x, int64_t rows, int64_t channels)
+{
+    ck_normal(x, 0, 1);
+    for (int64_t r = 0; r < rows; r++) /* rows of different places and sizes; one constant row: variance 0 */
+        for (int64_t c = 0; c < channels; c++)
+            ck_set(x, r * channels + c, r % 5 == 3 ? 0.75 : ck_get(x, r * channels + c) * (double)(r % 3 + 1) + (double)(r % 4));
+}
+
+static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype)
+{
+    if (!ck_case("layernorm_fwd %s %lldx%lld", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows, (long long)channels))
+        return;
+    void *out = ck_buf(CK_OUT, dtype, rows * channels, "out");
+    float *mean = ck_buf(CK_OUT, DSC_F32, rows, "mean"), *rstd = ck_buf(CK_OUT, DSC_F32, rows, "rstd");
+    const void *in = ck_buf(CK_IN, dtype, rows * channels, "in");
+    const void *weight = ck_buf(CK_IN, dtype, channels, "weight"), *bias = ck_buf(CK_IN, dtype, channels, "bias");
+    fill_rows(in, rows, channels);
+    ck_normal(weight, 1, 0.3);
+    ck_normal(bias, 0, 0.3);
+    const dsc_layernorm_fwd_args args = { .out = out, .mean = mean, .rstd = rstd, .in = in, .weight = weight, .bias = bias,
+                                          .rows = rows, .channels = channels, .eps = 1e-5f, .dtype = dtype };
+    ck_kernel(DSC_KERNEL_LAYERNORM_FWD, &args, sizeof args, verify_fwd);
+}
+
+/* ---- backward ---- */
+
+static double residual_of(const dsc_layernorm_bwd_args *a, int64_t i)
+{
+    return a->d_residual == NULL ? 0 : a->d_residual == a->d_in ? ck_start(a->d_in, i) : ck_get(a->d_residual, i);
+}
+
+static double x_hat_of(const dsc_layernorm_bwd_args *a, int64_t r, int64_t c)
+{
+    return (ck_get(a->in, r * a->channels + c) - (double)a->mean[r]) * (double)a->rstd[r];
+}
+
+static void near_input(const dsc_layernorm_bwd_args *a, int64_t r)
+{
+    const int64_t channels = a->channels;
+    const double count = (double)channels, chain = count / 16 + 6;
+    double mean_d = 0, size_d = 0, mean_dx = 0, size_dx = 0;
+    for (int64_t c = 0; c < channels; c++) {
+        const double d = ck_get(a->d_out, r * channels + c) * ck_get(a->weight, c), x_hat = x_hat_of(a, r, c);
+        mean_d += d / count;
+        size_d += fabs(d) / count;
+        mean_dx += d * x_hat / count;
+        size_dx += fabs(d * x_hat) / count;
+    }
+    const double mean_d_off = (chain + 1) * u * size_d, mean_dx_off = (chain + 3) * u * size_dx;
+    for (int64_t c = 0; c < channels; c++) {
+        const int64_t i = r * channels + c;
+        const double d = ck_get(a->d_out, i) * ck_get(a->weight, c), x_hat = x_hat_of(a, r, c);
+        const double through = d - mean_d - x_hat * mean_dx;
+        const double off = u * fabs(d) + mean_d_off + u * fabs(d - mean_d) + fabs(x_hat) * mean_dx_off +
+                           2 * u * fabs(x_hat * mean_dx) + u * fabs(through);
+        const double expected = (double)a->rstd[r] * through + residual_of(a, i);
+        ck_near(a->d_in, i, expected, slack * ((double)a->rstd[r] * off + u * fabs(expected)) + rounding(a->dtype, expected));
+    }
+}
+
+/* Chains of 64 rows, then one of blocks; x_hat has two roundings and the product one. */
+static void near_weights(const dsc_layernorm_bwd_args *a, int64_t c)
+{
+    const double chain = fmin((double)a->rows, 64) + (double)a->rows / 64 + 1;
+    double weight = 0, size = 0, bias = 0, bias_size = 0;
+    for (int64_t r = 0; r < a->rows; r++) {
+        const double g = ck_get(a->d_out, r * a->channels + c), t = g * x_hat_of(a, r, c);
+        weight += t;
+        size += fabs(t);
+        bias += g;
+        bias_size += fabs(g);
+    }
+    ck_near(a->d_weight, c, weight, slack * (chain + 2) * u * size);
+    ck_near(a->d_bias, c, bias, slack * chain * u * bias_size);
+}
+
+static void verify_bwd(const void *args)
+{
+    const dsc_layernorm_bwd_args *a = args;
+    ck_same(a->d_in);
+    for (int64_t r = 0; r < a->rows; r++)
+        near_input(a, r);
+    if (a->d_weight == NULL)
+        return;
+    ck_same(a->d_weight);
+    ck_same(a->d_bias);
+    for (int64_t c = 0; c < a->channels; c++)
+        near_weights(a, c);
+}
+
+/* The inputs that both backward checks share. mean and rstd are what a forward would have left. */
+static dsc_layernorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype dtype, bool weights, int residual)
+{
+    const int64_t count = rows * channels;
+    void *d_in = ck_buf(residual == 2 ? CK_INOUT : CK_OUT, dtype, count, "d_in");
+    const void *d_residual = residual == 0 ? NULL : residual == 2 ? d_in : ck_buf(CK_IN, dtype, count, "d_residual");
+    const void *d_out = ck_buf(CK_IN, dtype, count, "d_out"), *in = ck_buf(CK_IN, dtype, count, "in");
+    const void *weight = ck_buf(CK_IN, dtype, channels, "weight");
+    float *mean = ck_buf(CK_IN, DSC_F32, rows, "mean"), *rstd = ck_buf(CK_IN, DSC_F32, rows, "rstd");
+    fill_rows(in, rows, channels);
+    ck_normal(d_out, 0, 1);
+    ck_normal(weight, 1, 0.3);
+    if (d_residual != NULL)
+        ck_normal(d_residual, 0, 1);
+    for (int64_t r = 0; r < rows; r++) {
+        double sum = 0, squares = 0;
+        for (int64_t c = 0; c < channels; c++)
+            sum += ck_get(in, r * channels + c) / (double)channels;
+        for (int64_t c = 0; c < channels; c++)
+            squares += pow(ck_get(in, r * channels + c) - sum, 2) / (double)channels;
+        mean[r] = (float)sum;
+        rstd[r] = (float)(1 / sqrt(squares + 1e-5));
+    }
+    return (dsc_layernorm_bwd_args) {
+        .d_in = d_in, .d_weight = weights ? ck_buf(CK_OUT, DSC_F32, channels, "d_weight") : NULL,
+        .d_bias = weights ? ck_buf(CK_OUT, DSC_F32, channels, "d_bias") : NULL, .d_out = d_out, .d_residual = d_residual,
+        .in = in, .weight = weight, .mean = mean, .rstd = rstd,
+        .scratch = ck_buf(CK_SCRATCH, DSC_F32, dsc_layernorm_bwd_scratch_bytes(rows, channels) / 4, "scratch"),
+        .rows = rows, .channels = channels, .dtype = dtype,
+    };
+}
+
+static void check_bwd(int64_t rows, int64_t channels, dsc_dtype dtype, bool weights, int residual)
+{
+    static const char *const residual_text[] = { "", " residual", " residual in place" };
+    if (!ck_case("layernorm_bwd %s %lldx%lld%s%s", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows, (long long)channels,
+                 weights ? "" : " frozen", residual_text[residual]))
+        return;
+    const dsc_layernorm_bwd_args args = bwd_case(rows, channels, dtype, weights, residual);
+    ck_kernel(DSC_KERNEL_LAYERNORM_BWD, &args, sizeof args, verify_bwd);
+}
+
+/* loss = sum of d_out * norm(in) in double, with in[at] moved by `by`. */
+static double loss_of(const dsc_layernorm_bwd_args *a, int64_t at, double by)
+{
+    double loss = 0, x[64];
+    for (int64_t r = 0; r < a->rows; r++) {
+        double mean = 0, variance = 0;
+        for (int64_t c = 0; c < a->channels; c++) {
+            x[c] = ck_get(a->in, r * a->channels + c) + (r * a->channels + c == at ? by : 0);
+            mean += x[c] / (double)a->channels;
+        }
+        for (int64_t c = 0; c < a->channels; c++)
+            variance += (x[c] - mean) * (x[c] - mean) / (double)a->channels;
+        for (int64_t c = 0; c < a->channels; c++)
+            loss += ck_get(a->d_out, r * a->channels + c) * ck_get(a->weight, c) * (x[c] - mean) / sqrt(variance + 1e-5);
+    }
+    return loss;
+}
+
+/* Differences are good to 1e-8 here; mean and rstd come in rounded to fp32, which the sizes of the terms multiply. */
+static void verify_differences(const void *args)
+{
+    const dsc_layernorm_bwd_args *a = args;
+    const double h = 1e-4;
+    for (int64_t i = 0; i < a->rows * a->channels; i++)
+        ck_near(a->d_in, i, (loss_of(a, i, h) - loss_of(a, i, -h)) / (2 * h) + residual_of(a, i), 1e-5);
+}
+
+static void bench(dsc_dtype dtype)
+{
+    const int64_t rows = 1024, channels = 768, bytes = rows * channels * (int64_t)dsc_dtype_bytes(dtype);
+    const char *name = dtype == DSC_F32 ? "f32" : "bf16";
+    if (ck_case("bench layernorm_fwd %s 1024x768", name)) {
+        const void *in = ck_buf(CK_IN, dtype, rows * channels, "in"), *weight = ck_buf(CK_IN, dtype, channels, "weight");
+        ck_normal(in, 0, 1);
+        ck_normal(weight, 1, 1);
+        const dsc_layernorm_fwd_args args = {
+            .out = ck_buf(CK_OUT, dtype, rows * channels, "out"), .mean = ck_buf(CK_OUT, DSC_F32, rows, "mean"),
+            .rstd = ck_buf(CK_OUT, DSC_F32, rows, "rstd"), .in = in, .weight = weight, .bias = weight, .rows = rows,
+            .channels = channels, .eps = 1e-5f, .dtype = dtype,
+        };
+        ck_bench(DSC_KERNEL_LAYERNORM_FWD, &args, sizeof args, 2 * bytes, 0, false);
+    }
+    if (ck_case("bench layernorm_bwd %s 1024x768", name)) {
+        const dsc_layernorm_bwd_args args = bwd_case(rows, channels, dtype, true, 1);
+        ck_bench(DSC_KERNEL_LAYERNORM_BWD, &args, sizeof args, 4 * bytes, 0, false);
+    }
+}
+
+void ck_layernorm(void)
+{
+    static const int64_t channels[] = { 1, 2, 7, 15, 16, 17, 31, 60, 63, 64, 65, 127, 129, 768, 1600 };
+    static const int64_t rows[] = { 1, 3, 4, 5, 63, 64, 65, 131 };
+    for (size_t c = 0; c < DSC_COUNT(channels); c++)
+        for (dsc_dtype dtype = DSC_F32; dtype <= DSC_BF16; dtype++) {
+            check_fwd(7, channels[c], dtype);
+            check_bwd(rows[c % DSC_COUNT(rows)], channels[c], dtype, true, (int)(c % 3));
+            check_bwd(6, channels[c], dtype, false, (int)((c + 1) % 3));
+        }
+    for (size_t r = 0; r < DSC_COUNT(rows); r++)
+        check_bwd(rows[r], 33, r % 2 == 0 ? DSC_F32 : DSC_BF16, true, (int)((r + 2) % 3));
+    check_bwd(0, 33, DSC_F32, true, 0);
+    for (int residual = 0; residual < 3; residual++)
+        if (ck_case("layernorm_bwd against differences, residual %d", residual)) {
+            const dsc_layernorm_bwd_args args = bwd_case(3, 5, DSC_F32, true, residual);
+            ck_kernel(DSC_KERNEL_LAYERNORM_BWD, &args, sizeof args, verify_differences);
+        }
+    if (ck_benching()) {
+        bench(DSC_F32);
+        bench(DSC_BF16);
+    }
+}
