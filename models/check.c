@@ -1,0 +1,163 @@
+/* check.c - what the engine believes about a table of modules, which may be a user's own.
+ *
+ * Everything that later code indexes, multiplies or compares is looked at here once. Plans and numbers that a module
+ * computes are not: they are code, and code can be wrong in ways that no check sees.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <dsc/model.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+
+#define MODULES_MAX 65536
+#define PARAMS_MAX 65536   /* of one module */
+#define NAME_BYTES_MAX 512 /* fits every message and file that carries it */
+
+#define REFUSE(err, where, ...) DSC_FAIL((err), DSC_ERR_STATE, (where), __VA_ARGS__)
+
+/* Names go to terminals, logs and JSON headers. */
+static bool good_name(const char *name)
+{
+    const size_t bytes = name == NULL ? 0 : strlen(name);
+    for (size_t i = 0; i < bytes; i++)
+        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
+            return false;
+    return bytes > 0 && bytes <= NAME_BYTES_MAX;
+}
+
+/* Elements of a shape; false when a dimension is not positive or the bytes of 8-byte elements overflow. */
+static bool good_shape(const int64_t *dim, int32_t dim_count, int64_t *elements)
+{
+    *elements = 8;
+    if (dim_count < 0 || dim_count > DSC_DIMS_MAX)
+        return false;
+    for (int32_t i = 0; i < dim_count; i++)
+        if (dim[i] < 1 || !dsc_mul_i64(*elements, dim[i], elements))
+            return false;
+    *elements /= 8;
+    return true;
+}
+
+static dsc_status check_shared(const dsc_model *model, int32_t index, const dsc_param_spec *spec, dsc_error *err)
+{
+    if (spec->shared_module < 0)
+        return DSC_OK;
+    if (spec->shared_module >= index)
+        return REFUSE(err, spec->name, "shared with module %d, which does not come before module %d", spec->shared_module, index);
+    const dsc_module *owner_module = &model->modules[spec->shared_module];
+    if (spec->shared_param < 0 || spec->shared_param >= owner_module->param_count)
+        return REFUSE(err, spec->name, "shared with parameter %d of module \"%s\", which has %d", spec->shared_param,
+                      owner_module->name, owner_module->param_count);
+    const dsc_param_spec *owner = &owner_module->params[spec->shared_param];
+    if (owner->shared_module >= 0)
+        return REFUSE(err, spec->name, "shared with \"%s\", which is shared itself; name its owner", owner->name);
+    if (owner->dim_count != spec->dim_count ||
+        memcmp(owner->dim, spec->dim, (size_t)spec->dim_count * sizeof *spec->dim) != 0)
+        return REFUSE(err, spec->name, "its shape is not that of \"%s\", which it shares", owner->name);
+    if (owner->trainable != spec->trainable)
+        return REFUSE(err, spec->name, "one use is trainable and the other is not");
+    return DSC_OK;
+}
+
+static dsc_status check_param(const dsc_model *model, int32_t index, int32_t param, int64_t *total, dsc_error *err)
+{
+    const dsc_module *module = &model->modules[index];
+    const dsc_param_spec *spec = &module->params[param];
+    int64_t elements = 0;
+    if (!good_name(spec->name))
+        return REFUSE(err, module->name, "parameter %d: a name of 1 to %d plain characters is needed", param, NAME_BYTES_MAX);
+    if (spec->dim_count < 1 || !good_shape(spec->dim, spec->dim_count, &elements) || !dsc_add_i64(*total, elements, total))
+        return REFUSE(err, spec->name, "its shape is no possible size");
+    if (spec->init != DSC_INIT_ZEROS && spec->init != DSC_INIT_ONES && spec->init != DSC_INIT_NORMAL)
+        return REFUSE(err, spec->name, "no such initialisation: %d", (int)spec->init);
+    if (spec->init == DSC_INIT_NORMAL && !(isfinite(spec->init_std) && spec->init_std >= 0))
+        return REFUSE(err, spec->name, "init_std must be finite and at least 0");
+    return check_shared(model, index, spec, err);
+}
+
+static dsc_status check_module(const dsc_model *model, int32_t index, int64_t *total, dsc_error *err)
+{
+    const dsc_module *module = &model->modules[index];
+    const bool last = index == model->module_count - 1;
+    if (module->struct_bytes < sizeof *module)
+        return REFUSE(err, "", "module %d: struct_bytes is %u, this library needs %zu", index, module->struct_bytes,
+                      sizeof *module);
+    if (!good_name(module->name))
+        return REFUSE(err, "", "module %d: a name of 1 to %d plain characters is needed", index, NAME_BYTES_MAX);
+    if ((module->flags & ~(uint32_t)DSC_MODULE_LOSS) != 0)
+        return REFUSE(err, module->name, "unknown flags 0x%x", module->flags);
+    if (((module->flags & DSC_MODULE_LOSS) != 0) != last)
+        return REFUSE(err, module->name, last ? "the last module must have DSC_MODULE_LOSS"
+                                              : "only the last module may have DSC_MODULE_LOSS");
+    if (module->plan == NULL || module->forward == NULL || (module->backward == NULL && !last))
+        return REFUSE(err, module->name, "plan, forward and backward are needed");
+    if (module->param_count < 0 || module->param_count > PARAMS_MAX || (module->param_count > 0 && module->params == NULL))
+        return REFUSE(err, module->name, "%d parameters; expected 0 to %d", module->param_count, PARAMS_MAX);
+    for (int32_t i = 0; i < module->param_count; i++)
+        DSC_TRY(check_param(model, index, i, total, err));
+    return DSC_OK;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Names of parameters that are not shared are keys of checkpoints. */
+static dsc_status check_unique(const dsc_model *model, dsc_error *err)
+{
+    int64_t count = 0;
+    for (int32_t m = 0; m < model->module_count; m++)
+        count += model->modules[m].param_count;
+    const char **names = calloc((size_t)count + 1, sizeof *names);
+    if (names == NULL)
+        return DSC_FAIL(err, DSC_ERR_NOMEM, "", "out of host memory: %lld names", (long long)count);
+    count = 0;
+    for (int32_t m = 0; m < model->module_count; m++)
+        for (int32_t p = 0; p < model->modules[m].param_count; p++)
+            if (model->modules[m].params[p].shared_module < 0)
+                names[count++] = model->modules[m].params[p].name;
+    qsort(names, (size_t)count, sizeof *names, compare_names);
+    dsc_status status = DSC_OK;
+    for (int64_t i = 1; i < count && status == DSC_OK; i++)
+        if (strcmp(names[i - 1], names[i]) == 0)
+            status = REFUSE(err, names[i], "two parameters have this name; set shared_module when they are one");
+    free(names);
+    return status;
+}
+
+static dsc_status check_batch(const dsc_model *model, dsc_error *err)
+{
+    int64_t elements = 0;
+    if (model->batch_count < 1 || model->batch_count > 16 || model->batch == NULL)
+        return REFUSE(err, model->name, "%d batch tensors; expected 1 to 16", model->batch_count);
+    for (int32_t i = 0; i < model->batch_count; i++) {
+        const dsc_batch_spec *batch = &model->batch[i];
+        if (!good_name(batch->name) || dsc_dtype_bytes(batch->dtype) == 0 ||
+            !good_shape(batch->dim, batch->dim_count, &elements))
+            return REFUSE(err, model->name, "batch tensor %d: its name, dtype or shape is not possible", i);
+    }
+    if (model->losses_per_sample < 1 || model->losses_per_sample > INT32_MAX)
+        return REFUSE(err, model->name, "losses_per_sample is %lld; expected at least 1", (long long)model->losses_per_sample);
+    if (model->hidden_size < 0 || model->vocab_size < 0 || model->seq_length < 0)
+        return REFUSE(err, model->name, "hidden_size, vocab_size and seq_length must be at least 0");
+    return DSC_OK;
+}
+
+dsc_status dsc_model_check(const dsc_model *model, dsc_error *err)
+{
+    int64_t total = 0;
+    if (model == NULL || model->struct_bytes < sizeof *model)
+        return REFUSE(err, "", "dsc_model.struct_bytes is %u, this library needs %zu", model == NULL ? 0 : model->struct_bytes,
+                      sizeof *model);
+    if (!good_name(model->name))
+        return REFUSE(err, "", "a model needs a name of 1 to %d plain characters", NAME_BYTES_MAX);
+    if (model->module_count < 1 || model->module_count > MODULES_MAX || model->modules == NULL)
+        return REFUSE(err, model->name, "%d modules; expected 1 to %d", model->module_count, MODULES_MAX);
+    for (int32_t i = 0; i < model->module_count; i++)
+        DSC_TRY(check_module(model, i, &total, err));
+    DSC_TRY(check_unique(model, err));
+    return check_batch(model, err);
+}

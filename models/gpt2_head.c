@@ -1,0 +1,209 @@
+/* gpt2_head.c - final norm, logits, loss, and in the same call their gradients, in chunks of rows.
+ *
+ * The logits of a micro-batch are the largest tensor of a small model's training (R * P), so only one chunk of them is
+ * alive: logits, then in place dlogits, then its two products, then the next chunk. The chunk depends on the shape only.
+ * The norm's output of a chunk is replaced by its gradient once the chunk's part of the table's gradient is done.
+ * Columns of padding (V <= v < P) never enter the softmax and get gradient 0. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/device.h"
+#include "models/gpt2.h"
+
+/* One chunk's logits: small beside a model that needs chunks, large enough for full-speed products. */
+#define CHUNK_BYTES_MAX (INT64_C(64) << 20)
+#define CHUNK_BYTES_GOOD (INT64_C(52) << 20)
+#define CHUNK_ROWS_ALIGN 64
+#define LOGITS_ALIGN 64 /* elements: rows of logits start on cache lines also for V = 50257 */
+
+enum { LOGITS, D_NORM, D_TABLE, LAST_LOGITS, PRODUCT_COUNT };
+
+static dsc_gemm_args product(const dsc_gpt2_config *config, int which, int64_t rows, dsc_dtype dtype)
+{
+    const dsc_linear table = { config->channels, which == LAST_LOGITS ? config->vocab : config->vocab_rows, true };
+    const int64_t stride = dsc_align_up(config->vocab_rows, LOGITS_ALIGN);
+    dsc_gemm_args args;
+    switch (which) {
+    case LOGITS:
+        args = dsc_linear_forward(table, rows, dtype, DSC_EPILOGUE_NONE);
+        args.ldc = stride;
+        return args;
+    case D_NORM:
+        args = dsc_linear_backward_input(table, rows, dtype, DSC_EPILOGUE_NONE);
+        args.lda = stride;
+        return args;
+    case D_TABLE:
+        args = dsc_linear_backward_weight(table, rows, dtype);
+        args.lda = stride;
+        return args;
+    default: /* one row, straight into the caller's fp32 [V] */
+        args = dsc_linear_forward(table, 1, dtype, DSC_EPILOGUE_NONE);
+        args.c_dtype = DSC_F32;
+        return args;
+    }
+}
+
+/* Rows of a full chunk; the last one may be shorter. */
+static int64_t chunk_rows(const dsc_gpt2_config *config, int64_t rows, dsc_dtype dtype)
+{
+    const int64_t row_bytes = dsc_align_up(config->vocab_rows, LOGITS_ALIGN) * (int64_t)dsc_dtype_bytes(dtype);
+    if (rows <= CHUNK_BYTES_MAX / row_bytes)
+        return rows;
+    const int64_t count = dsc_div_ceil(rows, dsc_max_i64(1, CHUNK_BYTES_GOOD / row_bytes));
+    return dsc_min_i64(rows, dsc_align_up(dsc_div_ceil(rows, count), CHUNK_ROWS_ALIGN));
+}
+
+/* Byte offsets in ctx->scratch. */
+typedef struct head_layout {
+    int64_t rows, chunk;
+    int64_t norm, mean, rstd, work, logits, bytes; /* [R,C] [R] [R] - [chunk,stride] */
+} head_layout;
+
+static dsc_status layout(const dsc_gpt2_config *config, int64_t batch, dsc_dtype dtype, head_layout *out, dsc_error *err)
+{
+    *out = (head_layout){ 0 };
+    DSC_TRY(dsc_gpt2_rows(config, batch, &out->rows, err));
+    const int64_t element = (int64_t)dsc_dtype_bytes(dtype);
+    out->chunk = chunk_rows(config, out->rows, dtype);
+    out->norm = dsc_gpt2_piece(&out->bytes, out->rows * config->channels * element);
+    out->mean = dsc_gpt2_piece(&out->bytes, out->rows * 4);
+    out->rstd = dsc_gpt2_piece(&out->bytes, out->rows * 4);
+    /* The norm's backward runs when the last chunk is done: they share memory. */
+    const int64_t norm_work = dsc_layernorm_bwd_scratch_bytes(out->rows, config->channels);
+    const int64_t logits = out->chunk * dsc_align_up(config->vocab_rows, LOGITS_ALIGN) * element;
+    out->logits = dsc_gpt2_piece(&out->bytes, dsc_max_i64(norm_work, logits));
+    out->work = out->logits;
+    return DSC_OK;
+}
+
+/* Every chunk is full but for a shorter last one, and adds to the table's gradient but for the first one. */
+static dsc_status tell_product(const dsc_gpt2_config *config, const head_layout *at, int which, dsc_dtype dtype,
+                               const dsc_plan_sink *sink, dsc_error *err)
+{
+    const int64_t full_count = at->rows / at->chunk, rest = at->rows % at->chunk;
+    dsc_gemm_args args = product(config, which, at->chunk, dtype);
+    DSC_TRY(sink->gemm(sink->user, &args, err));
+    if (which == LAST_LOGITS)
+        return DSC_OK;
+    args.accumulate = which == D_TABLE;
+    if (full_count > 1 && args.accumulate)
+        DSC_TRY(sink->gemm(sink->user, &args, err));
+    if (rest == 0)
+        return DSC_OK;
+    args = product(config, which, rest, dtype);
+    args.accumulate = which == D_TABLE;
+    return sink->gemm(sink->user, &args, err);
+}
+
+static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
+                       dsc_module_plan *out, dsc_error *err)
+{
+    const dsc_gpt2_config *config = ((const dsc_gpt2_module *)module->self)->config;
+    head_layout at;
+    DSC_TRY(layout(config, batch, dtype, &at, err));
+    for (int which = 0; which < PRODUCT_COUNT && sink != NULL && sink->gemm != NULL; which++)
+        DSC_TRY(tell_product(config, &at, which, dtype, sink, err));
+    const double flops = 2.0 * (double)at.rows * (double)config->channels * (double)config->vocab_rows;
+    *out = (dsc_module_plan){ .forward_scratch_bytes = at.bytes, .forward_flops = flops, .backward_flops = 2 * flops };
+    return DSC_OK;
+}
+
+typedef struct head_call {
+    const dsc_gpt2_config *config;
+    dsc_module_ctx *ctx;
+    head_layout at;
+    char *scratch;
+    dsc_error *err;
+} head_call;
+
+static char *element_at(const head_call *call, const void *base, int64_t elements)
+{
+    return (char *)(uintptr_t)base + elements * (int64_t)dsc_dtype_bytes(call->ctx->dtype);
+}
+
+/* Norm of rows [first, first + rows) into the first rows of the scratch's norm. */
+static dsc_status norm(const head_call *call, int64_t first, int64_t rows)
+{
+    const dsc_layernorm_fwd_args args = {
+        .out = call->scratch + call->at.norm, .mean = (float *)(void *)(call->scratch + call->at.mean),
+        .rstd = (float *)(void *)(call->scratch + call->at.rstd),
+        .in = element_at(call, call->ctx->in, first * call->config->channels),
+        .weight = call->ctx->param[DSC_GPT2_LNF_W], .bias = call->ctx->param[DSC_GPT2_LNF_B],
+        .rows = rows, .channels = call->config->channels, .eps = (float)call->config->norm_eps, .dtype = call->ctx->dtype
+    };
+    return DSC_RUN(call->ctx->stream, LAYERNORM_FWD, &args, call->err);
+}
+
+static dsc_status last_logits(const head_call *call)
+{
+    dsc_module_ctx *ctx = call->ctx;
+    if (ctx->save || ctx->logits_row < 0 || ctx->logits_row >= call->at.rows)
+        return DSC_FAIL(call->err, DSC_ERR_STATE, "", "logits are for one of the %lld items, without save",
+                        (long long)call->at.rows);
+    DSC_TRY(norm(call, ctx->logits_row, 1));
+    dsc_gemm_args args = product(call->config, LAST_LOGITS, 1, ctx->dtype);
+    args.a = call->scratch + call->at.norm;
+    args.b = ctx->param[DSC_GPT2_HEAD_W];
+    args.c = ctx->logits;
+    return DSC_RUN(ctx->stream, GEMM, &args, call->err);
+}
+
+/* Losses of rows [first, first + rows); with save also their part of the table's gradient, and the norm's gradient. */
+static dsc_status chunk(const head_call *call, int64_t first, int64_t rows)
+{
+    dsc_module_ctx *ctx = call->ctx;
+    char *const row = element_at(call, call->scratch + call->at.norm, first * call->config->channels);
+    char *const logits = call->scratch + call->at.logits;
+    dsc_gemm_args args = product(call->config, LOGITS, rows, ctx->dtype);
+    args.a = row;
+    args.b = ctx->param[DSC_GPT2_HEAD_W];
+    args.c = logits;
+    DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->err));
+    const dsc_classifier_args classifier = {
+        .logits = logits, .losses = ctx->losses + first, .targets = (const int32_t *)ctx->batch_data[1] + first,
+        .rows = rows, .vocab = call->config->vocab, .stride = args.ldc,
+        .scale = (float)((double)ctx->loss_scale / (double)call->at.rows), .write_gradient = ctx->save, .dtype = ctx->dtype
+    };
+    DSC_TRY(DSC_RUN(ctx->stream, CLASSIFIER, &classifier, call->err));
+    if (!ctx->save)
+        return DSC_OK;
+    args = product(call->config, D_TABLE, rows, ctx->dtype);
+    args.a = logits;
+    args.b = row;
+    args.c = ctx->grad[DSC_GPT2_HEAD_W];
+    args.accumulate = first > 0;
+    if (args.c != NULL)
+        DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->err));
+    args = product(call->config, D_NORM, rows, ctx->dtype);
+    args.a = logits;
+    args.b = ctx->param[DSC_GPT2_HEAD_W];
+    args.c = row;
+    return DSC_RUN(ctx->stream, GEMM, &args, call->err);
+}
+
+static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
+{
+    head_call call = { .config = ((const dsc_gpt2_module *)module->self)->config, .ctx = ctx, .scratch = ctx->scratch,
+                       .err = err };
+    DSC_TRY(layout(call.config, ctx->batch, ctx->dtype, &call.at, err));
+    if (ctx->logits != NULL)
+        return last_logits(&call);
+    DSC_TRY(norm(&call, 0, call.at.rows));
+    for (int64_t first = 0; first < call.at.rows; first += call.at.chunk)
+        DSC_TRY(chunk(&call, first, dsc_min_i64(call.at.chunk, call.at.rows - first)));
+    if (!ctx->save)
+        return DSC_OK;
+    const dsc_layernorm_bwd_args args = {
+        .d_in = ctx->d_in, .d_weight = ctx->grad[DSC_GPT2_LNF_W], .d_bias = ctx->grad[DSC_GPT2_LNF_B],
+        .d_out = call.scratch + call.at.norm, .in = ctx->in, .weight = ctx->param[DSC_GPT2_LNF_W],
+        .mean = (const float *)(const void *)(call.scratch + call.at.mean),
+        .rstd = (const float *)(const void *)(call.scratch + call.at.rstd), .scratch = call.scratch + call.at.work,
+        .rows = call.at.rows, .channels = call.config->channels, .dtype = ctx->dtype
+    };
+    return DSC_RUN(ctx->stream, LAYERNORM_BWD, &args, err);
+}
+
+void dsc_gpt2_head_init(dsc_module *module)
+{
+    module->flags = DSC_MODULE_LOSS;
+    module->param_count = DSC_GPT2_HEAD_PARAMS;
+    module->plan = plan;
+    module->forward = forward;
+}

@@ -1,0 +1,40 @@
+/* linear.h - the three matrix products of a linear layer, as argument structs without pointers.
+ *
+ * A module's plan tells these shapes to the device and its forward and backward fill in the pointers, so that what was
+ * prepared and what is launched cannot differ. R is rows (tokens of the micro-batch). SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_MODELS_LINEAR_H
+#define DSC_MODELS_LINEAR_H
+
+#include "kernels/kernels.h"
+
+typedef struct dsc_linear {
+    int64_t in, out;
+    bool out_in; /* the weight is stored [out,in] (PyTorch's Linear), else [in,out] (GPT-2's Conv1D) */
+} dsc_linear;
+
+/* y[R,out] = x[R,in] * w. */
+static inline dsc_gemm_args dsc_linear_forward(dsc_linear linear, int64_t rows, dsc_dtype dtype, dsc_epilogue epilogue)
+{
+    return (dsc_gemm_args){ .m = rows, .n = linear.out, .k = linear.in,
+                            .lda = linear.in, .ldb = linear.out_in ? linear.in : linear.out, .ldc = linear.out,
+                            .b_transposed = linear.out_in, .epilogue = epilogue, .ab_dtype = dtype, .c_dtype = dtype };
+}
+
+/* dx[R,in] = dy[R,out] * w^T. */
+static inline dsc_gemm_args dsc_linear_backward_input(dsc_linear linear, int64_t rows, dsc_dtype dtype, dsc_epilogue epilogue)
+{
+    return (dsc_gemm_args){ .m = rows, .n = linear.in, .k = linear.out,
+                            .lda = linear.out, .ldb = linear.out_in ? linear.in : linear.out, .ldc = linear.in,
+                            .b_transposed = !linear.out_in, .epilogue = epilogue, .ab_dtype = dtype, .c_dtype = dtype };
+}
+
+/* dw = x^T * dy in the weight's layout, fp32; a is x for [in,out] and dy for [out,in], b the other one. */
+static inline dsc_gemm_args dsc_linear_backward_weight(dsc_linear linear, int64_t rows, dsc_dtype dtype)
+{
+    const int64_t m = linear.out_in ? linear.out : linear.in;
+    const int64_t n = linear.out_in ? linear.in : linear.out;
+    return (dsc_gemm_args){ .m = m, .n = n, .k = rows, .lda = m, .ldb = n, .ldc = n,
+                            .a_transposed = true, .epilogue = DSC_EPILOGUE_NONE, .ab_dtype = dtype, .c_dtype = DSC_F32 };
+}
+
+#endif

@@ -1,0 +1,92 @@
+/* registry.c - from a name or a path to a model. SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/io.h"
+#include "models/families.h"
+
+#define VOCAB_MULTIPLE_MAX 65536
+
+const char *dsc_model_builtin_name(int32_t index)
+{
+    return dsc_gpt2_builtin_name(index);
+}
+
+static int32_t builtin_index(const char *name)
+{
+    for (int32_t i = 0; dsc_model_builtin_name(i) != NULL; i++)
+        if (strcmp(dsc_model_builtin_name(i), name) == 0)
+            return i;
+    return -1;
+}
+
+static dsc_status refuse_name(const char *name, dsc_error *err)
+{
+    char list[256] = "";
+    for (int32_t i = 0; dsc_model_builtin_name(i) != NULL; i++) {
+        const size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : ", ", dsc_model_builtin_name(i));
+    }
+    return DSC_FAIL(err, DSC_ERR_INPUT, "model", "\"%.100s\" is no built-in model, folder or file; expected one of %s, a "
+                    "Hugging Face folder (config.json) or a config file *.json", name, list);
+}
+
+static dsc_status open_path(dsc_model **out, dsc_alloc *alloc, const char *path, const dsc_model_options *options,
+                            dsc_error *err)
+{
+    char config_path[1024];
+    const size_t bytes = strlen(path);
+    switch (dsc_io_kind(path)) {
+    case DSC_PATH_DIR:
+        DSC_TRY(dsc_path_join(config_path, sizeof config_path, path, "config.json", err));
+        if (dsc_io_kind(config_path) == DSC_PATH_MISSING)
+            return DSC_FAIL(err, DSC_ERR_INPUT, path, "this folder has no config.json; expected a Hugging Face model folder");
+        return dsc_hf_open(out, alloc, config_path, path, options, err);
+    case DSC_PATH_FILE:
+        if (bytes < 5 || strcmp(path + bytes - 5, ".json") != 0)
+            return DSC_FAIL(err, DSC_ERR_INPUT, path, "a model file must be a *.json config; for weights name their folder");
+        return dsc_hf_open(out, alloc, path, NULL, options, err);
+    case DSC_PATH_MISSING:
+        return refuse_name(path, err);
+    case DSC_PATH_OTHER:
+        break;
+    }
+    return DSC_FAIL(err, DSC_ERR_INPUT, path, "is a pipe or a device; expected a folder or a *.json file");
+}
+
+static dsc_status check_options(const dsc_model_options *options, dsc_error *err)
+{
+    if (options->struct_bytes < sizeof *options)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "dsc_model_options.struct_bytes is %u; use DSC_MODEL_OPTIONS_INIT",
+                        options->struct_bytes);
+    if (options->seq_length < 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "seq_length", "%lld; expected at least 1", (long long)options->seq_length);
+    if (options->vocab_multiple < 0 || options->vocab_multiple > VOCAB_MULTIPLE_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "vocab_multiple", "%lld; expected 1 to %d", (long long)options->vocab_multiple,
+                        VOCAB_MULTIPLE_MAX);
+    return DSC_OK;
+}
+
+dsc_status dsc_model_open(dsc_model **out, const char *name_or_path, const dsc_model_options *options, dsc_error *err)
+{
+    const dsc_model_options defaults = DSC_MODEL_OPTIONS_INIT;
+    dsc_alloc *alloc = NULL;
+    *out = NULL;
+    if (options == NULL)
+        options = &defaults;
+    DSC_TRY(check_options(options, err));
+    DSC_TRY(dsc_alloc_open(&alloc, err));
+    const int32_t index = builtin_index(name_or_path);
+    const dsc_status status = index >= 0 ? dsc_gpt2_open_builtin(out, alloc, index, options, err)
+                                         : open_path(out, alloc, name_or_path, options, err);
+    if (status != DSC_OK)
+        dsc_alloc_close(&alloc);
+    return status;
+}
+
+void dsc_model_close(dsc_model **model)
+{
+    if (*model != NULL && (*model)->close != NULL)
+        (*model)->close(*model);
+    *model = NULL;
+}

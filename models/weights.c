@@ -1,0 +1,239 @@
+/* weights.c - finds and opens the safetensors files of a model folder.
+ *
+ * Order: model.safetensors, else the shards that model.safetensors.index.json names, else every *.safetensors of the
+ * folder. Names inside the index are plain file names: nothing outside the folder is opened. No tensor may lie in two
+ * files. Other formats are never read: a pickle can run code. SPDX-License-Identifier: Apache-2.0 */
+#include "models/weights.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+
+#define SUFFIX ".safetensors"
+#define SINGLE "model" SUFFIX
+#define INDEX SINGLE ".index.json"
+#define FILES_MAX 1024
+#define PATH_BYTES 1024
+
+struct dsc_weights {
+    dsc_alloc *alloc;
+    char *dir;
+    dsc_safetensors **files; /* [FILES_MAX], file_count open */
+    char **names;            /* [FILES_MAX] of the files inside the folder */
+    int64_t file_count;
+    dsc_weight *table; /* [count] by name */
+    int64_t count;
+};
+
+static bool listed(char **names, int64_t count, const char *name)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
+static bool has_suffix(const char *name)
+{
+    const size_t bytes = strlen(name), suffix = strlen(SUFFIX);
+    return bytes > suffix && strcmp(name + bytes - suffix, SUFFIX) == 0;
+}
+
+/* Opens a file of the folder unless it is open; *index is its place. */
+static dsc_status add_file(dsc_weights *w, const char *name, int64_t *index, dsc_error *err)
+{
+    char path[PATH_BYTES];
+    for (int64_t i = w->file_count - 1; i >= 0; i--) { /* an index lists a shard's tensors together: found at once */
+        if (strcmp(w->names[i], name) == 0) {
+            *index = i;
+            return DSC_OK;
+        }
+    }
+    if (w->file_count == FILES_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, w->dir, "more than %d weight files", FILES_MAX);
+    DSC_TRY(dsc_path_join(path, sizeof path, w->dir, name, err));
+    DSC_TRY(dsc_safetensors_open(&w->files[w->file_count], NULL, w->alloc, path, err));
+    *index = w->file_count++;
+    return dsc_alloc_strdup(w->alloc, DSC_TAG_CONTROL, name, &w->names[*index], err);
+}
+
+static int compare_weights(const void *a, const void *b)
+{
+    const dsc_weight *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+static dsc_status build_table(dsc_weights *w, dsc_error *err)
+{
+    int64_t total = 0;
+    for (int64_t f = 0; f < w->file_count; f++)
+        total += dsc_safetensors_count(w->files[f]);
+    DSC_TRY(dsc_alloc_zeroed(w->alloc, DSC_TAG_CONTROL, total, sizeof *w->table, &w->table, err));
+    for (int64_t f = 0; f < w->file_count; f++) {
+        for (int64_t i = 0; i < dsc_safetensors_count(w->files[f]); i++) {
+            const dsc_safetensors_entry *entry = dsc_safetensors_at(w->files[f], i);
+            w->table[w->count++] = (dsc_weight){ entry->name, w->files[f], entry };
+        }
+    }
+    qsort(w->table, (size_t)w->count, sizeof *w->table, compare_weights);
+    for (int64_t i = 1; i < w->count; i++)
+        if (strcmp(w->table[i - 1].name, w->table[i].name) == 0)
+            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(w->table[i].file),
+                            "tensor \"%.200s\" is also in another file of the folder", w->table[i].name);
+    return DSC_OK;
+}
+
+/* Opens the shards that the index names. */
+static dsc_status open_shards(dsc_weights *w, const dsc_json *json, const cJSON **map, dsc_error *err)
+{
+    char where[256];
+    const cJSON *root = dsc_json_root(json);
+    *map = cJSON_GetObjectItemCaseSensitive(root, "weight_map");
+    if (!cJSON_IsObject(*map))
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_json_where(json, root, where, sizeof where),
+                        "\"weight_map\" must be an object from tensor names to file names");
+    for (const cJSON *item = (*map)->child; item != NULL; item = item->next) {
+        if (!cJSON_IsString(item) || !dsc_path_is_plain(item->valuestring) || !has_suffix(item->valuestring))
+            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_json_where(json, item, where, sizeof where),
+                            "expected the name of a *.safetensors file in the same folder, without a path");
+        int64_t index = 0;
+        DSC_TRY(add_file(w, item->valuestring, &index, err));
+    }
+    return DSC_OK;
+}
+
+/* The index and the shards agree on which tensor lies where. */
+static dsc_status check_index(dsc_weights *w, const dsc_json *json, const cJSON *map, dsc_error *err)
+{
+    char where[256];
+    int64_t count = 0, index = 0;
+    for (const cJSON *item = map->child; item != NULL; item = item->next, count++) {
+        const dsc_weight *weight = dsc_weights_find(w, item->string);
+        DSC_TRY(add_file(w, item->valuestring, &index, err));
+        if (weight == NULL || weight->file != w->files[index])
+            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_json_where(json, item, where, sizeof where),
+                            "tensor \"%.200s\" is not in \"%.100s\"", item->string, item->valuestring);
+    }
+    if (count != w->count)
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_json_where(json, map, where, sizeof where),
+                        "the files hold %lld tensors, the index names %lld", (long long)w->count, (long long)count);
+    return DSC_OK;
+}
+
+static dsc_status open_index(dsc_weights *w, dsc_error *err)
+{
+    static const dsc_json_limits limits = { DSC_SAFETENSORS_HEADER_BYTES_MAX, 8, 200000 };
+    char path[PATH_BYTES];
+    char *text = NULL;
+    int64_t bytes = 0;
+    dsc_json *json = NULL;
+    const cJSON *map = NULL;
+    DSC_TRY(dsc_path_join(path, sizeof path, w->dir, INDEX, err));
+    DSC_TRY(dsc_io_read_all(NULL, w->alloc, path, limits.bytes, &text, &bytes, err));
+    dsc_status status = dsc_json_open(w->alloc, path, text, bytes, DSC_JSON_STRICT, &limits, &json, err);
+    if (status == DSC_OK)
+        status = open_shards(w, json, &map, err);
+    if (status == DSC_OK)
+        status = build_table(w, err);
+    if (status == DSC_OK)
+        status = check_index(w, json, map, err);
+    dsc_json_close(&json);
+    dsc_alloc_free(w->alloc, text);
+    return status;
+}
+
+static dsc_status refuse_other_formats(const dsc_weights *w, char **names, int64_t count, dsc_error *err)
+{
+    static const char *const others[] = { "pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5",
+                                          "flax_model.msgpack" };
+    for (size_t i = 0; i < DSC_COUNT(others); i++)
+        if (listed(names, count, others[i]))
+            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, w->dir,
+                            "its weights are in %s; only *.safetensors are read. Convert once: python3 -c \"from transformers "
+                            "import AutoModelForCausalLM as M; M.from_pretrained('%.150s'%s).save_pretrained('%.150s', "
+                            "safe_serialization=True)\"", others[i], w->dir,
+                            i < 2 ? "" : i == 2 ? ", from_tf=True" : ", from_flax=True", w->dir);
+    return DSC_OK;
+}
+
+/* Opens what the folder has; file_count stays 0 when there is nothing. */
+static dsc_status open_files(dsc_weights *w, char **names, int64_t count, dsc_error *err)
+{
+    int64_t index = 0;
+    if (!listed(names, count, SINGLE) && listed(names, count, INDEX))
+        return open_index(w, err);
+    if (listed(names, count, SINGLE)) {
+        DSC_TRY(add_file(w, SINGLE, &index, err));
+    } else {
+        for (int64_t i = 0; i < count; i++)
+            if (has_suffix(names[i]))
+                DSC_TRY(add_file(w, names[i], &index, err));
+        if (w->file_count == 0)
+            return refuse_other_formats(w, names, count, err);
+    }
+    return build_table(w, err);
+}
+
+dsc_status dsc_weights_open(dsc_weights **out, dsc_alloc *alloc, const char *dir, dsc_error *err)
+{
+    *out = NULL;
+    dsc_weights *w = NULL;
+    char **names = NULL;
+    int64_t count = 0;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *w, &w, err));
+    dsc_status status = DSC_OK;
+    w->alloc = alloc;
+    DSC_TRY_OUT(dsc_alloc_strdup(alloc, DSC_TAG_CONTROL, dir, &w->dir, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, FILES_MAX, sizeof *w->files, &w->files, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, FILES_MAX, sizeof *w->names, &w->names, err));
+    DSC_TRY_OUT(dsc_io_list(NULL, alloc, dir, &names, &count, err));
+    DSC_TRY_OUT(open_files(w, names, count, err));
+out:
+    dsc_io_list_free(alloc, names, count);
+    if (status == DSC_OK && w->file_count > 0)
+        *out = w;
+    else
+        dsc_weights_close(&w);
+    return status;
+}
+
+void dsc_weights_close(dsc_weights **weights_ptr)
+{
+    dsc_weights *w = *weights_ptr;
+    if (w == NULL)
+        return;
+    for (int64_t f = 0; f < w->file_count; f++) {
+        dsc_safetensors_close(&w->files[f]);
+        dsc_alloc_free(w->alloc, w->names[f]);
+    }
+    dsc_alloc_free(w->alloc, w->table);
+    dsc_alloc_free(w->alloc, (void *)w->names);
+    dsc_alloc_free(w->alloc, (void *)w->files);
+    dsc_alloc_free(w->alloc, w->dir);
+    dsc_alloc_free(w->alloc, w);
+    *weights_ptr = NULL;
+}
+
+const char *dsc_weights_dir(const dsc_weights *weights)
+{
+    return weights->dir;
+}
+
+int64_t dsc_weights_count(const dsc_weights *weights)
+{
+    return weights->count;
+}
+
+const dsc_weight *dsc_weights_at(const dsc_weights *weights, int64_t i)
+{
+    DSC_ASSERT(i >= 0);
+    DSC_ASSERT(i < weights->count);
+    return &weights->table[i];
+}
+
+const dsc_weight *dsc_weights_find(const dsc_weights *weights, const char *name)
+{
+    const dsc_weight key = { name, NULL, NULL };
+    return bsearch(&key, weights->table, (size_t)weights->count, sizeof *weights->table, compare_weights);
+}

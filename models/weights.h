@@ -1,0 +1,27 @@
+/* weights.h - the safetensors files of a Hugging Face folder: model.safetensors, or the shards of its index.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_MODELS_WEIGHTS_H
+#define DSC_MODELS_WEIGHTS_H
+
+#include "base/safetensors.h"
+
+typedef struct dsc_weights dsc_weights;
+
+/* One tensor of one of the files; borrowed until dsc_weights_close. */
+typedef struct dsc_weight {
+    const char *name;
+    const dsc_safetensors *file;
+    const dsc_safetensors_entry *entry;
+} dsc_weight;
+
+/* Opens every file. *out = NULL and DSC_OK when the folder has no weights at all. A folder with weights in another
+ * format only (pytorch_model.bin) is refused with the command that converts it. Owned by the caller. */
+DSC_MUST_USE dsc_status dsc_weights_open(dsc_weights **out, dsc_alloc *alloc, const char *dir, dsc_error *err);
+void dsc_weights_close(dsc_weights **weights); /* safe on NULL */
+
+const char *dsc_weights_dir(const dsc_weights *weights);
+int64_t dsc_weights_count(const dsc_weights *weights);
+const dsc_weight *dsc_weights_at(const dsc_weights *weights, int64_t i); /* in the order of names */
+const dsc_weight *dsc_weights_find(const dsc_weights *weights, const char *name); /* NULL: none */
+
+#endif
