@@ -1,0 +1,73 @@
+/* dry_run.c - the plan as one JSON object. Names of keys are a contract; keys may be added.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "launcher/dry_run.h"
+
+#include <string.h>
+
+#include "base/json.h"
+#include "launcher/rank_env.h"
+
+/* Quoted in pieces, so that an argument of any length needs no memory. A piece ends between two UTF-8 characters. */
+static void print_quoted(FILE *to, const char *text)
+{
+    char piece[200], quoted[1300]; /* a byte becomes at most six */
+    fputc('"', to);
+    while (*text != 0) {
+        size_t bytes = strnlen(text, sizeof piece - 1);
+        if (text[bytes] != 0)
+            for (int back = 0; back < 3 && ((unsigned char)text[bytes] & 0xc0) == 0x80; back++)
+                bytes--;
+        memcpy(piece, text, bytes);
+        piece[bytes] = 0;
+        const size_t quoted_bytes = dsc_json_quote(quoted, sizeof quoted, piece);
+        DSC_ASSERT(quoted_bytes < sizeof quoted);
+        fwrite(quoted + 1, 1, quoted_bytes - 2, to);
+        text += bytes;
+    }
+    fputc('"', to);
+}
+
+static void print_hosts(const dsc_launcher_plan *plan, FILE *to)
+{
+    fprintf(to, "{\"hosts\":{");
+    for (int64_t i = 0; i < plan->pool.count; i++) {
+        const char *between = "";
+        fprintf(to, "%s\n  ", i > 0 ? "," : "");
+        print_quoted(to, plan->pool.host[i].name);
+        fprintf(to, ":[");
+        for (int32_t slot = 0; slot < DSC_HOST_SLOTS_MAX; slot++)
+            if (dsc_host_has_slot(&plan->pool.host[i], slot)) {
+                fprintf(to, "%s%d", between, slot);
+                between = ",";
+            }
+        fputc(']', to);
+    }
+    fprintf(to, "},\n");
+}
+
+void dsc_launcher_dry_run(const dsc_launcher_plan *plan, const dsc_launcher_options *opt, FILE *to)
+{
+    dsc_rank_vars vars;
+    dsc_rank_vars_common(plan, &vars);
+    print_hosts(plan, to);
+    fprintf(to, "\"world_size\":%d,\n\"ranks\":[", plan->world_size);
+    for (int32_t i = 0; i < plan->world_size; i++) {
+        const dsc_place *place = &plan->place[i];
+        fprintf(to, "%s\n  {\"rank\":%d,\"host\":", i > 0 ? "," : "", place->rank);
+        print_quoted(to, plan->pool.host[place->host].name);
+        fprintf(to, ",\"slot\":%d,\"local_rank\":%d}", place->slot, place->local_rank);
+    }
+    fprintf(to, "],\n\"env\":{");
+    for (int32_t i = 0; i < vars.count; i++) {
+        fprintf(to, "%s\n  \"%s\":", i > 0 ? "," : "", vars.var[i].name);
+        print_quoted(to, dsc_rank_var_value(&vars, i));
+    }
+    fprintf(to, "},\n\"master_addr\":");
+    print_quoted(to, plan->master_addr);
+    fprintf(to, ",\n\"master_port\":%d,\n\"command\":[", plan->master_port);
+    for (int i = 0; i < opt->program_argc; i++) {
+        fprintf(to, "%s", i > 0 ? "," : "");
+        print_quoted(to, opt->program_argv[i]);
+    }
+    fprintf(to, "]}\n");
+}

@@ -1,0 +1,11 @@
+/* dry_run.h - what would be started, as JSON. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_LAUNCHER_DRY_RUN_H
+#define DSC_LAUNCHER_DRY_RUN_H
+
+#include <stdio.h>
+
+#include "launcher/resources.h"
+
+void dsc_launcher_dry_run(const dsc_launcher_plan *plan, const dsc_launcher_options *opt, FILE *to);
+
+#endif

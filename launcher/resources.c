@@ -1,0 +1,249 @@
+/* resources.c - which hosts and slots, in which order, and what each rank is told about the others.
+ *
+ * The order of the checks is DeepSpeed's: hosts, CUDA_VISIBLE_DEVICES, filter, number of nodes, ranks. Unlike there, a
+ * request that the pool cannot meet is an error before anything starts, never silently less or more.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "launcher/resources.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/io.h"
+
+static const char default_hostfile[] = "/job/hostfile";
+
+static void note(dsc_launcher_plan *plan, dsc_launcher_level level, const char *fmt, ...) DSC_PRINTF(3, 4);
+static void note(dsc_launcher_plan *plan, dsc_launcher_level level, const char *fmt, ...)
+{
+    DSC_ASSERT(plan->note_count < DSC_LAUNCHER_NOTES_MAX);
+    va_list args;
+    va_start(args, fmt);
+    plan->note[plan->note_count].level = level;
+    vsnprintf(plan->note[plan->note_count].text, sizeof plan->note[0].text, fmt, args);
+    va_end(args);
+    plan->note_count++;
+}
+
+static dsc_status read_hostfile(dsc_launcher_plan *plan, const char *path, dsc_error *err)
+{
+    char *text = NULL;
+    int64_t bytes = 0;
+    if (dsc_io_kind(path) == DSC_PATH_MISSING)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "no such hostfile; write lines such as \"worker-0 slots=4\" into it, or "
+                        "leave it out to run on this host only");
+    dsc_error reason = DSC_ERROR_INIT;
+    dsc_status status = dsc_io_read_all(NULL, plan->alloc, path, DSC_HOSTFILE_BYTES_MAX, &text, &bytes, &reason);
+    if (status != DSC_OK)
+        return DSC_FAIL(err, status == DSC_ERR_NOMEM ? status : DSC_ERR_INPUT, reason.where, "%s", reason.message);
+    status = dsc_hostfile_parse(plan->alloc, path, text, bytes, &plan->pool, err);
+    dsc_alloc_free(plan->alloc, text);
+    return status;
+}
+
+/* The pool that the user named, if any. -H is a list with -np or when it looks like one, else a file. */
+static dsc_status read_hosts(dsc_launcher_plan *plan, const dsc_launcher_options *opt, bool *named, dsc_error *err)
+{
+    *named = true;
+    if (opt->hosts != NULL && (opt->rank_count >= 0 || dsc_hostlist_looks_like_one(opt->hosts))) {
+        if (!dsc_hostlist_looks_like_one(opt->hosts) && dsc_io_kind(opt->hosts) == DSC_PATH_FILE)
+            return DSC_FAIL(err, DSC_ERR_INPUT, "-H", "with -np this is a list such as localhost:4,host2:4; for the file "
+                            "\"%.100s\" write --hostfile", opt->hosts);
+        return dsc_hostlist_parse(plan->alloc, "-H", opt->hosts, &plan->pool, err);
+    }
+    if (opt->hosts != NULL || opt->hostfile != NULL)
+        return read_hostfile(plan, opt->hosts != NULL ? opt->hosts : opt->hostfile, err);
+    if (dsc_io_kind(default_hostfile) == DSC_PATH_FILE) {
+        note(plan, DSC_LAUNCHER_INFO, "hosts are those of %s", default_hostfile);
+        return read_hostfile(plan, default_hostfile, err);
+    }
+    *named = false;
+    return DSC_OK;
+}
+
+/* Name for this host in a pool that nobody gave: the one in the filter when that means this host, so that
+ * "--include 127.0.0.1:0" works. */
+static void local_name(const dsc_launcher_options *opt, const dsc_machine *machine, char out[DSC_HOST_NAME_BYTES])
+{
+    const char *filter = opt->include != NULL ? opt->include : opt->exclude;
+    snprintf(out, DSC_HOST_NAME_BYTES, "localhost");
+    if (filter == NULL)
+        return;
+    char name[DSC_HOST_NAME_BYTES];
+    const char *why = NULL;
+    size_t at = 0;
+    if (dsc_host_name_scan(filter, strcspn(filter, ":@"), name, &why, &at) && dsc_machine_is_local(machine, name))
+        snprintf(out, DSC_HOST_NAME_BYTES, "%s", name);
+}
+
+/* Without hosts the pool is this machine: its GPUs; or, for CPU ranks, the slots that a filter asks for, or one. */
+static dsc_status make_local_pool(dsc_launcher_plan *plan, const dsc_launcher_options *opt, const dsc_machine *machine,
+                                  dsc_error *err)
+{
+    char name[DSC_HOST_NAME_BYTES];
+    const bool asked = opt->slots_per_node >= 0 || opt->node_count > 1;
+    const bool use_visible = machine->visible != NULL && opt->include == NULL && opt->exclude == NULL && !asked;
+    const bool slots_named = use_visible || (opt->include != NULL && strchr(opt->include, ':') != NULL);
+    int32_t slots = machine->gpu_count > 0 ? machine->gpu_count : slots_named ? DSC_HOST_SLOTS_MAX : 1;
+    if (opt->node_count > 1)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--num_nodes", "%d nodes need --hostfile or -H", opt->node_count);
+    if (machine->visible != NULL && !use_visible)
+        note(plan, DSC_LAUNCHER_WARNING, "CUDA_VISIBLE_DEVICES=%.100s is ignored: the flags say which slots", machine->visible);
+    local_name(opt, machine, name);
+    DSC_TRY(dsc_host_pool_single(plan->alloc, name, slots, &plan->pool, err));
+    if (!use_visible)
+        return DSC_OK;
+    char filter[6 * DSC_HOST_SLOTS_MAX];
+    if (snprintf(filter, sizeof filter, "localhost:%s", machine->visible) >= (int)sizeof filter)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "CUDA_VISIBLE_DEVICES", "is too long");
+    dsc_error reason = DSC_ERROR_INIT;
+    if (dsc_host_pool_filter(&plan->pool, "CUDA_VISIBLE_DEVICES", filter, false, &reason) != DSC_OK)
+        return DSC_FAIL(err, reason.status, "CUDA_VISIBLE_DEVICES", "\"%.100s\": expected device numbers such as 0,1; %s",
+                        machine->visible, reason.message);
+    return DSC_OK;
+}
+
+/* A host has `count` slots of its own; `wanted` may be more only when the user says so. */
+static dsc_status set_slots(dsc_host *host, const char *flag, int32_t wanted, bool free_choice, bool oversubscribe,
+                            dsc_error *err)
+{
+    if (wanted > DSC_HOST_SLOTS_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, flag, "%d ranks on one host; at most %d", wanted, DSC_HOST_SLOTS_MAX);
+    if (wanted > host->slot_count && !free_choice && !oversubscribe)
+        return DSC_FAIL(err, DSC_ERR_INPUT, flag, "%d ranks on \"%.100s\", which has %d slot%s; ask for fewer, or add "
+                        "--oversubscribe", wanted, host->name, host->slot_count, host->slot_count == 1 ? "" : "s");
+    dsc_host_set_slots(host, wanted);
+    return DSC_OK;
+}
+
+static dsc_status apply_counts(dsc_launcher_plan *plan, const dsc_launcher_options *opt, bool free_choice, dsc_error *err)
+{
+    dsc_host_pool *pool = &plan->pool;
+    if (opt->node_count > pool->count)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--num_nodes", "%d nodes, but there are %lld hosts", opt->node_count,
+                        (long long)pool->count);
+    if (opt->node_count > 0)
+        dsc_host_pool_keep(pool, opt->node_count, INT64_MAX);
+    for (int64_t i = 0; i < pool->count && opt->slots_per_node > 0; i++)
+        DSC_TRY(set_slots(&pool->host[i], "--num_gpus", opt->slots_per_node, free_choice, opt->oversubscribe, err));
+    if (opt->rank_count <= 0)
+        return DSC_OK;
+    if (opt->rank_count > dsc_host_pool_slots(pool)) {
+        if (pool->count > 1)
+            return DSC_FAIL(err, DSC_ERR_INPUT, "-np", "%d ranks, but the hosts have %lld slots; raise the numbers in -H or "
+                            "the hostfile", opt->rank_count, (long long)dsc_host_pool_slots(pool));
+        return set_slots(&pool->host[0], "-np", opt->rank_count, free_choice, opt->oversubscribe, err);
+    }
+    dsc_host_pool_keep(pool, pool->count, opt->rank_count);
+    return DSC_OK;
+}
+
+static dsc_status make_places(dsc_launcher_plan *plan, dsc_error *err)
+{
+    const int64_t ranks = dsc_host_pool_slots(&plan->pool);
+    if (ranks > DSC_LAUNCHER_RANKS_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "", "%lld ranks; at most %d", (long long)ranks, DSC_LAUNCHER_RANKS_MAX);
+    DSC_TRY(dsc_alloc_zeroed(plan->alloc, DSC_TAG_CONTROL, ranks, (int64_t)sizeof *plan->place, &plan->place, err));
+    for (int64_t h = 0; h < plan->pool.count; h++) {
+        int32_t local_rank = 0;
+        for (int32_t slot = 0; slot < DSC_HOST_SLOTS_MAX; slot++)
+            if (dsc_host_has_slot(&plan->pool.host[h], slot)) {
+                plan->place[plan->world_size] = (dsc_place){ plan->world_size, (int32_t)h, slot, local_rank++ };
+                plan->world_size++;
+            }
+    }
+    DSC_ASSERT(plan->world_size == ranks);
+    return DSC_OK;
+}
+
+/* 127.0.0.1 for one host, else the first host under a name that the others can use. */
+static dsc_status choose_master(dsc_launcher_plan *plan, const dsc_launcher_options *opt, const dsc_machine *machine,
+                                dsc_error *err)
+{
+    const char *first = plan->pool.host[0].name;
+    const char *sign = strchr(first, '@');
+    plan->master_port = opt->master_port;
+    if (opt->master_addr != NULL) {
+        const char *why = NULL;
+        size_t at = 0;
+        if (!dsc_host_name_scan(opt->master_addr, strlen(opt->master_addr), plan->master_addr, &why, &at) ||
+            strchr(plan->master_addr, '@') != NULL)
+            return DSC_FAIL(err, DSC_ERR_INPUT, "--master_addr", "\"%.100s\" is not a host name or an address: %s",
+                            opt->master_addr, why != NULL ? why : "no user@ here");
+        return DSC_OK;
+    }
+    if (plan->local)
+        first = "127.0.0.1";
+    else if (sign != NULL)
+        first = sign + 1;
+    else if (dsc_machine_is_local(machine, first))
+        first = machine->name;
+    snprintf(plan->master_addr, sizeof plan->master_addr, "%s", first);
+    return DSC_OK;
+}
+
+/* Cores to divide and threads for each rank; only this host's cores are known. */
+static dsc_status divide_cores(dsc_launcher_plan *plan, const dsc_launcher_options *opt, const dsc_machine *machine,
+                               dsc_error *err)
+{
+    const int32_t ranks = plan->world_size;
+    plan->thread_count = (int32_t)dsc_max_i64(1, machine->core_count / ranks);
+    plan->bind = opt->bind_cores;
+    if (!plan->bind)
+        return DSC_OK;
+    if (getenv("KMP_AFFINITY") != NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--bind_cores_to_rank", "cannot be used while KMP_AFFINITY is set; unset it");
+    if (opt->core_list != NULL) {
+        cpu_set_t common;
+        DSC_TRY(dsc_core_list_parse("--bind_core_list", opt->core_list, &plan->bind_cores, err));
+        CPU_AND(&common, &plan->bind_cores, &machine->cores);
+        if (!CPU_EQUAL(&common, &plan->bind_cores))
+            return DSC_FAIL(err, DSC_ERR_INPUT, "--bind_core_list", "\"%.60s\" names cores that this process may not use",
+                            opt->core_list);
+    } else {
+        dsc_cores_physical(&machine->cores, &plan->bind_cores);
+    }
+    if (CPU_COUNT(&plan->bind_cores) < ranks)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--bind_cores_to_rank", "%d cores for %d ranks; each rank needs one",
+                        CPU_COUNT(&plan->bind_cores), ranks);
+    plan->thread_count = CPU_COUNT(&plan->bind_cores) / ranks;
+    return DSC_OK;
+}
+
+dsc_status dsc_launcher_resolve(dsc_alloc *alloc, const dsc_launcher_options *opt, const dsc_machine *machine,
+                                dsc_launcher_plan *out, dsc_error *err)
+{
+    bool named = false;
+    out->alloc = alloc;
+    DSC_TRY(read_hosts(out, opt, &named, err));
+    if (!named)
+        DSC_TRY(make_local_pool(out, opt, machine, err));
+    if (opt->include != NULL)
+        DSC_TRY(dsc_host_pool_filter(&out->pool, "--include", opt->include, false, err));
+    if (opt->exclude != NULL)
+        DSC_TRY(dsc_host_pool_filter(&out->pool, "--exclude", opt->exclude, true, err));
+    if (!named && machine->gpu_count == 0 && out->pool.host[0].slot_count == DSC_HOST_SLOTS_MAX)
+        dsc_host_pool_keep(&out->pool, 1, 1); /* the bare name of a host without GPUs is one rank */
+    DSC_TRY(apply_counts(out, opt, !named && machine->gpu_count == 0, err));
+    DSC_TRY(make_places(out, err));
+    out->local = out->pool.count == 1 && dsc_machine_is_local(machine, out->pool.host[0].name);
+    out->hide_gpus = machine->gpu_count == 0 && machine->visible == NULL && getenv("CUDA_VISIBLE_DEVICES") != NULL;
+    DSC_TRY(choose_master(out, opt, machine, err));
+    if (out->local)
+        DSC_TRY(divide_cores(out, opt, machine, err));
+    if (out->local && machine->gpu_count == 0 && (out->world_size > 1 || opt->slots_per_node > 0))
+        note(out, DSC_LAUNCHER_INFO, "no GPU on this host: starting %d CPU rank%s", out->world_size,
+             out->world_size == 1 ? "" : "s");
+    if (opt->module)
+        note(out, DSC_LAUNCHER_WARNING, "--module does nothing here: PROGRAM is started itself, without an interpreter");
+    return DSC_OK;
+}
+
+void dsc_launcher_plan_close(dsc_launcher_plan *plan)
+{
+    if (plan->alloc != NULL)
+        dsc_alloc_free(plan->alloc, plan->place);
+    dsc_host_pool_close(&plan->pool);
+    *plan = (dsc_launcher_plan)DSC_LAUNCHER_PLAN_INIT;
+}
