@@ -118,7 +118,6 @@ typedef struct dsc_config_given {
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
     int64_t warmup_num_steps, total_num_steps;
     int64_t reduce_bucket_size, stage3_prefetch_bucket_size; /* DSC_AUTO_I64: "auto" */
-    uint32_t auto_keys;                                      /* bits of config_resolve.c: keys given as "auto" */
     dsc_config_place batch, offload_optimizer, offload_param;
     int warning_count, note_count; /* what dsc_config_parse found */
     bool strict;
