@@ -118,6 +118,8 @@ void dsc_config_note(dsc_config *config, const char *fmt, ...) DSC_PRINTF(2, 3);
 dsc_status dsc_config_walk(dsc_config_parse_state *s);
 dsc_status dsc_config_states(dsc_config_parse_state *s);
 dsc_status dsc_config_fill_training(dsc_config_parse_state *s); /* optimizer and scheduler */
+/* Whether a schedule's constructor takes a key of scheduler.params. */
+bool dsc_schedule_takes(dsc_schedule_kind kind, int id);
 dsc_status dsc_config_check_types(dsc_config_parse_state *s);   /* optimizer.type and scheduler.type are built */
 
 #ifdef __cplusplus

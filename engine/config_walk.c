@@ -119,8 +119,8 @@ static dsc_status take(dsc_config_parse_state *s, int id, const dsc_json *source
     if (!dsc_value_fits(key, item, &from_text, expected, sizeof expected))
         return dsc_config_fail(s, id, DSC_ERR_CONFIG, "%s is not %s", dsc_value_text(item, value, sizeof value), expected);
     if (from_text && !strict) /* DeepSpeed would keep the string and stumble over it later */
-        return dsc_config_warn(s, id, "%s is a string, taken as a %s", dsc_value_text(item, value, sizeof value),
-                               dsc_key_type_text(key->type));
+        return dsc_config_warn(s, id, "%s is a string, taken as %s", dsc_value_text(item, value, sizeof value),
+                               key->type == DSC_KEY_INT ? "an integer" : key->type == DSC_KEY_BOOL ? "a boolean" : "a number");
     return DSC_OK;
 }
 

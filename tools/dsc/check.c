@@ -1,0 +1,73 @@
+/* check.c - `dsc check --kind KIND FILE`: is this input file what the programs would accept?
+ *
+ * Exit code 0 and nothing printed, or 2 and one line. Opens nothing else and starts nothing. A kind is one row.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/config.h"
+#include "tools/dsc/tool.h"
+
+typedef struct check_kind {
+    const char *name;
+    dsc_status (*check)(dsc_alloc *alloc, const char *path, dsc_error *err); /* NULL: not built */
+} check_kind;
+
+static dsc_status check_config(dsc_alloc *alloc, const char *path, dsc_error *err)
+{
+    const dsc_config_facts nothing_known = { 0 };
+    dsc_config *config = NULL;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *config, &config, err));
+    dsc_status status = dsc_config_load(alloc, path, NULL, 0, false, config, err);
+    if (status == DSC_OK)
+        status = dsc_config_resolve(config, &nothing_known, err);
+    dsc_alloc_free(alloc, config);
+    return status;
+}
+
+static const check_kind kinds[] = {
+    { "config", check_config }, { "hostfile", NULL },    { "envfile", NULL },    { "safetensors", NULL },   { "latest", NULL },
+    { "tokenizer", NULL },      { "tokens-llmc", NULL }, { "tokens-raw", NULL }, { "tokens-mmidx", NULL },
+};
+
+static int usage(const char *where, const char *problem)
+{
+    char names[256];
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (kinds[i].check != NULL)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? "|" : "", kinds[i].name);
+    return dsc_tool_usage(where, "%s; usage: dsc check --kind %s FILE", problem, names);
+}
+
+int dsc_cmd_check(int argc, char **argv)
+{
+    const char *kind = NULL, *path = NULL, *value;
+    for (int i = 1; i < argc; i++) {
+        if ((value = dsc_tool_flag("--kind", argc, argv, &i)) != NULL)
+            kind = value;
+        else if (argv[i][0] == '-' && argv[i][1] != 0)
+            return usage(argv[i], "unknown flag");
+        else if (path == NULL)
+            path = argv[i];
+        else
+            return usage(argv[i], "one file at a time");
+    }
+    if (kind == NULL || path == NULL)
+        return usage("dsc check", kind == NULL ? "--kind is missing" : "FILE is missing");
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        dsc_error err = DSC_ERROR_INIT;
+        dsc_alloc *alloc = NULL;
+        if (strcmp(kinds[i].name, kind) != 0)
+            continue;
+        if (kinds[i].check == NULL)
+            return usage(kind, "not built in this version");
+        if (dsc_alloc_open(&alloc, &err) != DSC_OK)
+            return dsc_tool_fail(&err);
+        const dsc_status status = kinds[i].check(alloc, path, &err);
+        dsc_alloc_close(&alloc);
+        return status == DSC_OK ? 0 : dsc_tool_fail(&err);
+    }
+    return usage(kind, "no such kind");
+}

@@ -1,0 +1,271 @@
+/* config_explain.c - `dsc config explain`: every key of the table, with its value, its meaning, or both.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/config_table.h"
+#include "tools/dsc/config_tool.h"
+
+const char *dsc_config_tool_offload(dsc_offload offload)
+{
+    static const char *const names[] = { "none", "cpu", "nvme" };
+    return names[offload];
+}
+
+const char *dsc_config_tool_precision(const dsc_config *config)
+{
+    return config->precision == DSC_PRECISION_BF16 ? "bf16" : "fp32";
+}
+
+/* ---- values ---- */
+
+#define VALUE_BYTES (DSC_CONFIG_TEXT * 6 + 16) /* a text of control characters, each escaped */
+
+static void text_value(const char *text, char *out)
+{
+    if (*text == 0)
+        snprintf(out, VALUE_BYTES, "null");
+    else
+        (void)dsc_json_quote(out, VALUE_BYTES, text);
+}
+
+static void int_value(int64_t value, char *out)
+{
+    if (value == DSC_AUTO_I64)
+        snprintf(out, VALUE_BYTES, "\"auto\"");
+    else
+        snprintf(out, VALUE_BYTES, "%lld", (long long)value);
+}
+
+/* Rows whose field has the form of the value. */
+static void field_value(const dsc_config *config, const dsc_config_key *key, char *out)
+{
+    const char *field = (const char *)config + key->offset;
+    int64_t i;
+    double d;
+    bool b;
+    char number[32];
+    switch (key->type) {
+    case DSC_KEY_INT:
+        memcpy(&i, field, sizeof i);
+        int_value(i, out);
+        break;
+    case DSC_KEY_FLOAT: case DSC_KEY_RATE:
+        memcpy(&d, field, sizeof d);
+        snprintf(out, VALUE_BYTES, "%s", dsc_tool_double(d, number));
+        break;
+    case DSC_KEY_BOOL:
+        memcpy(&b, field, sizeof b);
+        snprintf(out, VALUE_BYTES, "%s", b ? "true" : "false");
+        break;
+    default: text_value(field, out); break;
+    }
+}
+
+/* The value of an honoured row as JSON; false when the row has none to show. */
+static bool value_of(const dsc_config *config, int id, char *out)
+{
+    const dsc_config_key *key = &dsc_config_keys[id];
+    char a[32], b[32];
+    out[0] = 0;
+    if (key->state != DSC_KEY_HONOURED)
+        return false;
+    if (dsc_config_key_is_in(id, "scheduler.params") &&
+        (config->schedule.kind == DSC_SCHEDULE_NONE || !dsc_schedule_takes(config->schedule.kind, id)))
+        return false;
+    if (key->offset >= 0) {
+        field_value(config, key, out);
+        return true;
+    }
+    switch (id) {
+    case DSC_ID_TRAIN_BATCH: int_value(config->train_batch_size, out); break;
+    case DSC_ID_MICRO_BATCH: int_value(config->train_micro_batch_size_per_gpu, out); break;
+    case DSC_ID_ACCUMULATION: int_value(config->gradient_accumulation_steps, out); break;
+    case DSC_ID_OPTIMIZER_TYPE: text_value(config->optimizer.type, out); break;
+    case DSC_ID_BETAS:
+        snprintf(out, VALUE_BYTES, "[%s,%s]", dsc_tool_double(config->optimizer.beta1, a), dsc_tool_double(config->optimizer.beta2, b));
+        break;
+    case DSC_ID_ADAM_W_MODE: snprintf(out, VALUE_BYTES, "%s", config->optimizer.kind == DSC_OPTIMIZER_ADAM ? "false" : "true"); break;
+    case DSC_ID_SCHEDULER_TYPE: text_value(config->schedule.type, out); break;
+    case DSC_ID_WARMUP_NUM_STEPS: int_value(config->schedule.warmup_num_steps, out); break;
+    case DSC_ID_WARMUP_TYPE: text_value(config->schedule.warmup_linear ? "linear" : "log", out); break;
+    case DSC_ID_TOTAL_NUM_STEPS: int_value(config->schedule.total_num_steps, out); break;
+    case DSC_ID_BF16: snprintf(out, VALUE_BYTES, "%s", config->precision == DSC_PRECISION_BF16 ? "true" : "false"); break;
+    case DSC_ID_ZERO_STAGE: snprintf(out, VALUE_BYTES, "%d", config->zero.stage); break;
+    case DSC_ID_OVERLAP_COMM: snprintf(out, VALUE_BYTES, "%s", config->zero.overlap_comm ? "true" : "false"); break;
+    case DSC_ID_OFFLOAD_OPTIMIZER_DEVICE: text_value(dsc_config_tool_offload(config->zero.offload_optimizer), out); break;
+    case DSC_ID_OFFLOAD_PARAM_DEVICE: text_value(dsc_config_tool_offload(config->zero.offload_param), out); break;
+    case DSC_ID_REPRODUCIBLE:
+        text_value(config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? "world_size" : "plan", out);
+        break;
+    case DSC_ID_RECOMPUTE: text_value(config->own.recompute == DSC_RECOMPUTE_FULL ? "full" : "none", out); break;
+    default: return false;
+    }
+    return true;
+}
+
+static void print_texts(const char *path, const char (*texts)[DSC_CONFIG_TEXT], int count, bool json)
+{
+    printf(json ? ",\"%s\":[" : "%-56s [", path);
+    for (int i = 0; i < count; i++) {
+        if (i > 0)
+            putchar(',');
+        dsc_tool_json_text(texts[i]);
+    }
+    printf(json ? "]" : "]\n");
+}
+
+int dsc_config_tool_values(const dsc_config *config, bool json)
+{
+    char value[VALUE_BYTES];
+    if (json) {
+        putchar('{');
+        dsc_config_tool_json(config);
+        printf(",\"values\":{\"dsc.seed\":%lld", (long long)config->seed);
+    }
+    for (int id = 0; id < DSC_KEY_COUNT; id++) {
+        const dsc_config_key *key = &dsc_config_keys[id];
+        if (id == DSC_ID_DATA)
+            print_texts(key->path, config->own.data, config->own.data_count, json);
+        else if (id == DSC_ID_EVAL_DATA)
+            print_texts(key->path, config->own.eval_data, config->own.eval_data_count, json);
+        else if (json && id != DSC_ID_SEED && value_of(config, id, value))
+            printf(",\"%s\":%s", key->path, value);
+        else if (!json && value_of(config, id, value))
+            printf("%-56s %-22s %s\n", key->path, value, key->what);
+    }
+    for (int i = 0; !json && i < config->warning_count; i++)
+        printf("warning: %s\n", config->warnings[i]);
+    for (int i = 0; !json && i < config->note_count; i++)
+        printf("note: %s\n", config->notes[i]);
+    if (json)
+        printf("}}\n");
+    return dsc_tool_end();
+}
+
+/* ---- meanings ---- */
+
+static void type_of(const dsc_config_key *key, char *out, size_t out_bytes)
+{
+    const int shown = (int)strcspn(key->range, "/");
+    if (key->type == DSC_KEY_SECTION)
+        snprintf(out, out_bytes, "object");
+    else
+        snprintf(out, out_bytes, "%s%s%.*s", dsc_key_type_text(key->type), shown > 0 ? " " : "", shown, key->range);
+}
+
+/* What dsc does with a key, in words. */
+static void effect_of(const dsc_config_key *key, char *out, size_t out_bytes)
+{
+    switch (key->state) {
+    case DSC_KEY_HONOURED: snprintf(out, out_bytes, "honoured%s%s", *key->here != 0 ? "; " : "", key->here); break;
+    case DSC_KEY_PART: snprintf(out, out_bytes, "read with its section%s%s", *key->here != 0 ? "; " : "", key->here); break;
+    case DSC_KEY_RENAMED: snprintf(out, out_bytes, "mapped to %s", key->here); break;
+    case DSC_KEY_MAPPED: snprintf(out, out_bytes, "mapped with a warning: %s", key->here); break;
+    case DSC_KEY_IGNORED: snprintf(out, out_bytes, "ignored with a warning%s: %s", *key->default_json != 0 ? " unless default" : "", key->here); break;
+    case DSC_KEY_REFUSED: snprintf(out, out_bytes, "refused%s: %s", *key->default_json != 0 ? " unless default" : "", key->here); break;
+    }
+}
+
+bool dsc_config_tool_is_key(const char *path)
+{
+    return dsc_config_key_find(path) >= 0 && strchr(path, '/') == NULL;
+}
+
+int dsc_config_tool_key(const char *path)
+{
+    char type[128], effect[512];
+    const dsc_config_key *key = &dsc_config_keys[dsc_config_key_find(path)];
+    type_of(key, type, sizeof type);
+    effect_of(key, effect, sizeof effect);
+    printf("%s\n  type     %s\n  default  %s\n", path, type, *key->default_json != 0 ? key->default_json : "none");
+    if (*key->what != 0)
+        printf("  meaning  %s\n", key->what);
+    printf("  here     %s\n", effect);
+    return dsc_tool_end();
+}
+
+/* A bar would end a table's cell. */
+static void cell(const char *text, bool code)
+{
+    printf("| %s", code && *text != 0 ? "`" : "");
+    for (const char *c = text; *c != 0; c++) {
+        if (*c == '|')
+            fputs("\\|", stdout);
+        else
+            putchar(*c);
+    }
+    printf("%s ", code && *text != 0 ? "`" : "");
+}
+
+static void markdown_row(const dsc_config_key *key)
+{
+    char type[128], effect[512];
+    type_of(key, type, sizeof type);
+    effect_of(key, effect, sizeof effect);
+    cell(key->path, true);
+    cell(type, false);
+    cell(key->default_json, true);
+    cell(key->what, false);
+    cell(effect, false);
+    printf("|\n");
+}
+
+/* The first segment; rows with the same one share a heading. */
+static size_t group_length(const dsc_config_key *key)
+{
+    return strcspn(key->path, ".");
+}
+
+static bool has_own_heading(const char *path, size_t length)
+{
+    for (int id = 0; id < DSC_KEY_COUNT; id++) {
+        const char *row = dsc_config_keys[id].path;
+        if (strncmp(row, path, length) == 0 && row[length] == '.')
+            return true;
+    }
+    return false;
+}
+
+static int markdown(void)
+{
+    const char *head = "| key | type | default | meaning | dsc |\n|---|---|---|---|---|\n";
+    printf("# Configuration keys\n\n"
+           "Generated from engine/config_keys.def by `dsc config explain --markdown`; do not edit.\n\n"
+           "Comments and trailing commas are allowed. `null` is not given. `\"auto\"` is filled as Hugging Face's Trainer fills\n"
+           "it, from the model and the run, and reported; where nobody fills it, the default is used, with a warning. A key that\n"
+           "is nearly one of these is an error, any other unknown key a warning, or an error in a section marked strict.\n"
+           "`--strict` makes every warning an error. Flags of `train` beat the file, and each override is printed.\n\n"
+           "## Top level\n\n%s", head);
+    for (int id = 0; id < DSC_KEY_COUNT; id++)
+        if (!has_own_heading(dsc_config_keys[id].path, group_length(&dsc_config_keys[id])))
+            markdown_row(&dsc_config_keys[id]);
+    for (int id = 0; id < DSC_KEY_COUNT; id++) {
+        const dsc_config_key *key = &dsc_config_keys[id];
+        const size_t length = group_length(key);
+        if (key->type != DSC_KEY_SECTION || key->path[length] != 0 || !has_own_heading(key->path, length))
+            continue;
+        printf("\n## %s\n\n%s%s%s section%s%s.\n\n%s", key->path, key->what, *key->what != 0 ? ". " : "",
+               strcmp(key->range, "strict") == 0 ? "Strict" : "Loose", *key->here != 0 ? "; " : "", key->here, head);
+        for (int member = 0; member < DSC_KEY_COUNT; member++) {
+            const char *row = dsc_config_keys[member].path;
+            if (strncmp(row, key->path, length) == 0 && row[length] == '.')
+                markdown_row(&dsc_config_keys[member]);
+        }
+    }
+    return dsc_tool_end();
+}
+
+int dsc_config_tool_keys(bool as_markdown)
+{
+    char effect[512];
+    if (as_markdown)
+        return markdown();
+    for (int id = 0; id < DSC_KEY_COUNT; id++) {
+        effect_of(&dsc_config_keys[id], effect, sizeof effect);
+        printf("%-56s %-14s %s%s%s\n", dsc_config_keys[id].path,
+               *dsc_config_keys[id].default_json != 0 ? dsc_config_keys[id].default_json : "-", dsc_config_keys[id].what,
+               *dsc_config_keys[id].what != 0 ? ". " : "", effect);
+    }
+    return dsc_tool_end();
+}

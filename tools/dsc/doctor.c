@@ -1,0 +1,127 @@
+/* doctor.c - `dsc doctor`: what this machine has for training, and what is missing. SPDX-License-Identifier: Apache-2.0 */
+#include <dlfcn.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "engine/config.h"
+#include "tools/dsc/tool.h"
+
+static void line(const char *what, const char *value, const char *remark)
+{
+    printf("  %-22s %s%s%s\n", what, value, *remark != 0 ? "   " : "", remark);
+}
+
+static void cpu(void)
+{
+    char cores[64], levels[160] = "";
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    const int mine = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+    snprintf(cores, sizeof cores, "%d usable of %ld", mine, sysconf(_SC_NPROCESSORS_ONLN));
+    line("cores", cores, "");
+#if defined(__x86_64__)
+    const struct { const char *name; bool there; } features[] = {
+        { "avx2", __builtin_cpu_supports("avx2") != 0 },
+        { "fma", __builtin_cpu_supports("fma") != 0 },
+        { "avx512", __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") },
+        { "avx512-bf16", __builtin_cpu_supports("avx512bf16") != 0 },
+    };
+    for (size_t i = 0; i < sizeof features / sizeof features[0]; i++)
+        if (features[i].there)
+            snprintf(levels + strlen(levels), sizeof levels - strlen(levels), "%s%s", *levels != 0 ? " " : "", features[i].name);
+    line("instructions", *levels != 0 ? levels : "none of avx2 and above",
+         features[3].there ? "" : "no bf16 instructions: bf16 is computed through fp32");
+#else
+    snprintf(levels, sizeof levels, "none known");
+    line("instructions", levels, "portable code is used");
+#endif
+}
+
+/* A number of kB after `name` in /proc/meminfo, or -1. */
+static long long meminfo(const char *name)
+{
+    char text[256];
+    long long kb = -1;
+    FILE *file = fopen("/proc/meminfo", "r");
+    while (file != NULL && fgets(text, sizeof text, file) != NULL)
+        if (strncmp(text, name, strlen(name)) == 0 && sscanf(text + strlen(name), ": %lld", &kb) == 1)
+            break;
+    if (file != NULL)
+        fclose(file);
+    return kb;
+}
+
+static void memory(void)
+{
+    char text[128];
+    struct rlimit limit;
+    struct statvfs shm;
+    const double gib = 1024.0 * 1024.0;
+    snprintf(text, sizeof text, "%.1f GiB, %.1f available", (double)meminfo("MemTotal") / gib, (double)meminfo("MemAvailable") / gib);
+    line("memory", text, "");
+    FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+    if (file == NULL || fgets(text, sizeof text, file) == NULL)
+        snprintf(text, sizeof text, "not there");
+    if (file != NULL)
+        fclose(file);
+    text[strcspn(text, "\n")] = 0;
+    line("huge pages", text, strstr(text, "[never]") != NULL ? "\"madvise\" makes large buffers faster" : "");
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0) {
+        if (limit.rlim_cur == RLIM_INFINITY)
+            snprintf(text, sizeof text, "unlimited");
+        else
+            snprintf(text, sizeof text, "%llu KiB", (unsigned long long)limit.rlim_cur / 1024);
+        line("locked memory", text, "");
+    }
+    if (statvfs("/dev/shm", &shm) == 0)
+        snprintf(text, sizeof text, "%.1f GiB free", (double)shm.f_bavail * (double)shm.f_frsize / (gib * 1024.0));
+    else
+        snprintf(text, sizeof text, "not there");
+    line("/dev/shm", text, "");
+}
+
+static bool library_there(const char *name)
+{
+    void *handle = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
+    if (handle == NULL)
+        return false;
+    dlclose(handle);
+    return true;
+}
+
+static void libraries(void)
+{
+    static const struct { const char *name, *file, *without; } optional[] = {
+        { "CUDA", "libcuda.so.1", "no GPU driver: ranks compute on the CPU" },
+        { "NCCL", "libnccl.so.2", "collectives between GPUs" },
+        { "Open MPI", "libmpi.so.40", "clusters that start ranks by MPI" },
+        { "Gloo", "libgloo.so.0", "CPU nodes over TCP" },
+        { "liburing", "liburing.so.2", "the fastest file engine" },
+        { "libaio", "libaio.so.1", "a file engine for older kernels" },
+        { "libcurl", "libcurl.so.4", "monitors over HTTP" },
+        { "libmicrohttpd", "libmicrohttpd.so.12", "the metrics endpoint" },
+    };
+    for (size_t i = 0; i < sizeof optional / sizeof optional[0]; i++) {
+        const bool there = library_there(optional[i].file);
+        line(optional[i].name, there ? "installed" : "missing", there ? "" : optional[i].without);
+    }
+}
+
+int dsc_cmd_doctor(int argc, char **argv)
+{
+    if (argc > 1)
+        return dsc_tool_usage(argv[1], "dsc doctor takes no arguments");
+    printf("dsc %s\n\nmachine\n", DSC_VERSION_TEXT);
+    cpu();
+    memory();
+    line("GPU", access("/dev/nvidiactl", F_OK) == 0 ? "present" : "none",
+         access("/dev/nvidiactl", F_OK) == 0 ? "not used by this version" : "");
+    printf("\noptional libraries\n");
+    libraries();
+    printf("\nbuilt in this version: CPU ranks, ZeRO stages 0 to 3, transports self, local and shm\n");
+    return dsc_tool_end();
+}

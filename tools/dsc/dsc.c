@@ -1,0 +1,66 @@
+/* dsc.c - the multi-tool: `dsc COMMAND ...`. A command is one row here and one file beside this one.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/config_table.h"
+#include "tools/dsc/tool.h"
+
+static const dsc_command commands[] = {
+    { "config", "config check|explain|lr FILE ...", "what a ds_config.json says, resolved", dsc_cmd_config, NULL },
+    { "check", "check --kind KIND FILE", "validate one input file", dsc_cmd_check, NULL },
+    { "doctor", "doctor", "what this machine can do, what is missing", dsc_cmd_doctor, NULL },
+    { "plan", "plan --config FILE", "bytes per tag, tier and rank", NULL, "train prints the plan at its start" },
+    { "ckpt", "ckpt ls|verify|hash|export DIR", "checkpoints", NULL, "train --load reads and verifies one" },
+    { "comm", "comm bench", "transports of this machine", NULL, "dsc doctor lists them" },
+    { "io", "io bench DIR", "files of this machine", NULL, "fio measures them" },
+    { "data", "data FILE", "token files", NULL, "train --data reads text and .bin files" },
+    { "generate", "generate --model DIR", "text from a model", NULL, "train --save writes a Hugging Face folder" },
+    { "tune", "tune --config FILE", "a faster config", NULL, "dsc config explain lists what can be set" },
+};
+
+static int help(void)
+{
+    printf("usage: dsc COMMAND [ARGUMENTS]\n\n");
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (commands[i].run != NULL)
+            printf("  dsc %-34s %s\n", commands[i].usage, commands[i].summary);
+    printf("\n  dsc --version\n");
+    return dsc_tool_end();
+}
+
+static int unknown(const char *name)
+{
+    const char *best = NULL;
+    int best_distance = 3;
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        const int distance = dsc_word_distance(name, commands[i].name, best_distance);
+        if (distance < best_distance) {
+            best = commands[i].name;
+            best_distance = distance;
+        }
+    }
+    if (best != NULL)
+        return dsc_tool_usage(name, "unknown command; did you mean \"dsc %s\"? \"dsc --help\" lists them", best);
+    return dsc_tool_usage(name, "unknown command; \"dsc --help\" lists them");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2)
+        return dsc_tool_usage("", "no command; \"dsc --help\" lists them");
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
+        return help();
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("dsc %s\n", DSC_VERSION_TEXT);
+        return dsc_tool_end();
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        if (strcmp(argv[1], commands[i].name) != 0)
+            continue;
+        if (commands[i].run == NULL)
+            return dsc_tool_usage(argv[1], "not built in this version; %s", commands[i].instead);
+        return commands[i].run(argc - 1, argv + 1);
+    }
+    return unknown(argv[1]);
+}

@@ -1,0 +1,37 @@
+/* tool.h - what the subcommands of `dsc` share. One file per subcommand; dsc.c has the one table of them.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_TOOLS_TOOL_H
+#define DSC_TOOLS_TOOL_H
+
+#include <dsc/error.h>
+
+/* A row of a table of commands. run = NULL: refused by name, `instead` says what works. argv[0] is the command's name. */
+typedef struct dsc_command {
+    const char *name;
+    const char *usage;   /* after "dsc " */
+    const char *summary; /* one line for --help */
+    int (*run)(int argc, char **argv);
+    const char *instead;
+} dsc_command;
+
+/* Subcommands: exit codes of the command-line contract. */
+int dsc_cmd_check(int argc, char **argv);
+int dsc_cmd_config(int argc, char **argv);
+int dsc_cmd_doctor(int argc, char **argv);
+
+/* Prints "dsc: error: where: message" once and returns the exit code of the status. */
+int dsc_tool_fail(const dsc_error *err);
+/* The same for a wrong command line: exit code 2. */
+int dsc_tool_usage(const char *where, const char *fmt, ...) DSC_PRINTF(2, 3);
+/* Ends a command that printed to stdout: a full disk or a closed pipe is an error. */
+int dsc_tool_end(void);
+/* A whole number from a flag's text; false after dsc_tool_usage has printed. */
+bool dsc_tool_number(const char *flag, const char *text, int64_t least, int64_t most, int64_t *out);
+/* The value of a flag: argv[*i] is "--name" (the next argument) or "--name=value". NULL: not this flag; "": no value. */
+const char *dsc_tool_flag(const char *name, int argc, char **argv, int *i);
+/* A JSON string with its quotes on stdout. */
+void dsc_tool_json_text(const char *text);
+/* The shortest decimal form that reads back as the same double. Returns out. */
+const char *dsc_tool_double(double value, char out[32]);
+
+#endif
