@@ -88,23 +88,17 @@ static inline double lanes_fold(const __m256d lane[4])
     return _mm_cvtsd_f64(_mm_add_sd(l2, _mm_unpackhi_pd(l2, l2)));
 }
 
-/* Whole chunks go two at a time: one chunk's lanes alone would wait for the FMA's latency. */
 static void sumsq(double *sums, const float *x, int64_t count)
 {
-    enum { CHUNK = DSC_SUMSQ_CHUNK };
-    int64_t done = 0;
-    for (; done + 2 * CHUNK <= count; done += 2 * CHUNK) {
-        __m256d lane[2][4];
-        for (int j = 0; j < 4; j++)
-            lane[0][j] = lane[1][j] = _mm256_setzero_pd();
-        for (int64_t i = done; i < done + CHUNK; i += 16) {
-            lanes_add(lane[0], x + i);
-            lanes_add(lane[1], x + i + CHUNK);
-        }
-        sums[done / CHUNK] = lanes_fold(lane[0]);
-        sums[done / CHUNK + 1] = lanes_fold(lane[1]);
+    int64_t start = 0;
+    for (; start + DSC_SUMSQ_CHUNK <= count; start += DSC_SUMSQ_CHUNK) {
+        const __m256d zero = _mm256_setzero_pd();
+        __m256d lane[4] = { zero, zero, zero, zero };
+        for (int64_t i = start; i < start + DSC_SUMSQ_CHUNK; i += 16)
+            lanes_add(lane, x + i);
+        sums[start / DSC_SUMSQ_CHUNK] = lanes_fold(lane);
     }
-    dsc_exact_ref.sumsq(sums + done / CHUNK, x + done, count - done);
+    dsc_exact_ref.sumsq(sums + start / DSC_SUMSQ_CHUNK, x + start, count - start);
 }
 
 typedef struct adamw_lanes {

@@ -103,27 +103,20 @@ static inline __attribute__((always_inline)) void lanes_add(__m512d lane[2], __m
     lane[1] = _mm512_fmadd_pd(high, high, lane[1]);
 }
 
-/* Whole chunks go four at a time: one chunk's lanes alone would wait for the FMA's latency. */
+/* One chunk after the other: its lanes are two chains of FMAs, four cycles for 64 bytes, which is more than memory
+ * delivers. (Four chunks side by side hide that latency and are half as fast: each page is then left too soon for the
+ * hardware's prefetcher.) */
 static void sumsq(double *sums, const float *x, int64_t count)
 {
-    enum { CHUNK = DSC_SUMSQ_CHUNK };
-    int64_t done = 0;
-    for (; done + 4 * CHUNK <= count; done += 4 * CHUNK) {
-        __m512d lane[4][2];
-        for (int c = 0; c < 4; c++)
-            lane[c][0] = lane[c][1] = _mm512_setzero_pd();
-        for (int64_t i = done; i < done + CHUNK; i += 16)
-            for (int c = 0; c < 4; c++)
-                lanes_add(lane[c], _mm512_loadu_ps(x + i + c * CHUNK));
-        for (int c = 0; c < 4; c++)
-            sums[done / CHUNK + c] = lanes_fold(lane[c][0], lane[c][1]);
-    }
-    for (; done < count; done += CHUNK) {
-        const int64_t end = dsc_min_i64(done + CHUNK, count);
+    for (int64_t start = 0; start < count; start += DSC_SUMSQ_CHUNK) {
+        const int64_t end = dsc_min_i64(start + DSC_SUMSQ_CHUNK, count);
         __m512d lane[2] = { _mm512_setzero_pd(), _mm512_setzero_pd() };
-        for (int64_t i = done; i < end; i += 16)
+        int64_t i = start;
+        for (; i + 16 <= end; i += 16)
+            lanes_add(lane, _mm512_loadu_ps(x + i));
+        if (i < end)
             lanes_add(lane, _mm512_maskz_loadu_ps(dsc_mask_avx512(end - i), x + i));
-        sums[done / CHUNK] = lanes_fold(lane[0], lane[1]);
+        sums[start / DSC_SUMSQ_CHUNK] = lanes_fold(lane[0], lane[1]);
     }
 }
 
