@@ -1,9 +1,9 @@
 /* classifier_v16.h - softmax, loss and dlogits of a row on 16 lanes; compiled by classifier_avx2.c and
  * classifier_avx512.c after their v16 words.
  *
- * A row of 50304 bf16 logits is 98 KiB: it stays in the L2 cache between the pass that sums and the pass that writes. The
- * summing pass goes strip by strip (L1): the strip's maximum first, then its exponentials, so that the running sum is
- * rescaled once a strip and not once an element. SPDX-License-Identifier: Apache-2.0 */
+ * A row of 50304 bf16 logits is 98 KiB: it stays in the L2 cache between the pass that sums and the pass that writes.
+ * The summing pass goes strip by strip (L1): the strip's maximum first, then its exponentials, so that the running sum
+ * is rescaled once a strip and not once an element. SPDX-License-Identifier: Apache-2.0 */
 #include <float.h>
 #include <math.h>
 #include <string.h>

@@ -41,7 +41,8 @@ typedef struct row_list {
     int64_t start, step, count;
 } row_list;
 
-V16_INLINE void sum_strip(const dsc_embedding_bwd_args *a, float *to, row_list list, int64_t c, int64_t left, dsc_dtype dtype)
+V16_INLINE void sum_strip(const dsc_embedding_bwd_args *a, float *to, row_list list, int64_t c, int64_t left,
+                          dsc_dtype dtype)
 {
     const int vectors = left >= 64 ? 4 : 1;
     v16 sum[4] = { v16_set(0.0f), v16_set(0.0f), v16_set(0.0f), v16_set(0.0f) };
@@ -89,7 +90,8 @@ V16_INLINE void embedding_bwd_table(const dsc_embedding_bwd_args *a, int64_t fir
 void V16_NAME(embedding_bwd_table)(const void *args, int64_t first, int64_t last)
 {
     const dsc_embedding_bwd_args *a = args;
-    const int64_t start = first * DSC_EMBEDDING_TABLE_ROWS, end = dsc_min_i64(last * DSC_EMBEDDING_TABLE_ROWS, a->vocab);
+    const int64_t start = first * DSC_EMBEDDING_TABLE_ROWS;
+    const int64_t end = dsc_min_i64(last * DSC_EMBEDDING_TABLE_ROWS, a->vocab);
     if (a->dtype == DSC_F32)
         embedding_bwd_table(a, start, end, DSC_F32);
     else
@@ -101,7 +103,8 @@ void V16_NAME(embedding_bwd_position)(const void *args, int64_t first, int64_t l
     const dsc_embedding_bwd_args *a = args;
     for (int64_t t = first; t < last; t++) {
         const bool used = t < a->sequence && t < a->rows;
-        const row_list list = { .start = t, .step = a->sequence, .count = used ? dsc_div_ceil(a->rows - t, a->sequence) : 0 };
+        const int64_t count = used ? dsc_div_ceil(a->rows - t, a->sequence) : 0;
+        const row_list list = { .start = t, .step = a->sequence, .count = count };
         if (a->dtype == DSC_F32)
             sum_rows(a, a->d_position + t * a->channels, list, DSC_F32);
         else

@@ -7,8 +7,8 @@
 #include "kernels/exact_range.h"
 #include "kernels/team.h"
 
-/* Elements of a block. A multiple of DSC_SUMSQ_CHUNK; small enough that a 100 k element slice feeds several threads, and
- * large enough that one block (28 KiB per array and up) outweighs handing it out. */
+/* Elements of a block. A multiple of DSC_SUMSQ_CHUNK; small enough that a 100 k element slice feeds several threads,
+ * and large enough that one block (28 KiB per array and up) outweighs handing it out. */
 #define BLOCK ((int64_t)8 * DSC_SUMSQ_CHUNK)
 
 typedef struct exact_job {
@@ -34,7 +34,8 @@ static void cast_blocks(void *ctx, int64_t first, int64_t last)
     const exact_job *job = ctx;
     const dsc_cast_args *a = job->args;
     const int64_t start = first * BLOCK, count = block_end(job, last) - start;
-    const int64_t to_bytes = (int64_t)dsc_dtype_bytes(a->to_dtype), from_bytes = (int64_t)dsc_dtype_bytes(a->from_dtype);
+    const int64_t to_bytes = (int64_t)dsc_dtype_bytes(a->to_dtype);
+    const int64_t from_bytes = (int64_t)dsc_dtype_bytes(a->from_dtype);
     void *to = (char *)a->to + start * to_bytes;
     const void *from = (const char *)a->from + start * from_bytes;
     if (a->to_dtype == a->from_dtype)
@@ -67,7 +68,8 @@ static dsc_status fold(const void *args, const dsc_cpu_team *team, dsc_error *er
 {
     const dsc_fold_args *a = args;
     DSC_ASSERT(a->leaf_count >= 1);
-    if ((a->leaf_dtype != DSC_F32 && a->leaf_dtype != DSC_BF16) || (a->wire_dtype != DSC_F32 && a->wire_dtype != DSC_BF16))
+    if ((a->leaf_dtype != DSC_F32 && a->leaf_dtype != DSC_BF16) ||
+        (a->wire_dtype != DSC_F32 && a->wire_dtype != DSC_BF16))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "FOLD", "no fold of leaves of dtype %d on a wire of dtype %d",
                         (int)a->leaf_dtype, (int)a->wire_dtype);
     job_run(a, a->count, team, ops, fold_blocks);
@@ -209,7 +211,7 @@ double dsc_fixed_sum_value(const dsc_fixed_sum *sum)
     DSC_ASSERT(carry == 0);
     if (top < 2)
         return 0.0; /* nothing that was added reaches below limb 2 */
-    /* The top 96 bits hold at least 65 that matter; what lies below only breaks ties, so one sticky bit stands for it. */
+    /* The top 96 bits hold at least 65 that matter; what lies below only breaks ties: one sticky bit stands for it. */
     unsigned __int128 wide = (unsigned __int128)digit[top] << 64 | (uint64_t)digit[top - 1] << 32 | digit[top - 2];
     for (int i = 0; i < top - 2; i++)
         if (digit[i] != 0)

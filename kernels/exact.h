@@ -1,8 +1,8 @@
 /* exact.h - kernels whose bits are a contract: casts, folds of leaves, sum of squares, AdamW.
  *
  * Each is a fixed sequence of IEEE-754 operations per element, FMAs written out, so that reference, AVX2, AVX-512 and
- * CUDA give the same bits for any thread count. Denormals are kept; FTZ and DAZ are off on every thread. Which NaN comes
- * out where one does is left open, except that CAST keeps its sign and upper bits.
+ * CUDA give the same bits for any thread count. Denormals are kept; FTZ and DAZ are off on every thread. Which NaN
+ * comes out where one does is left open, except that CAST keeps its sign and upper bits.
  * reference: exact_ref.c   variants: exact_avx2.c exact_avx512.c   check and bench: tests/checkkern/exact.c
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_EXACT_H
@@ -26,7 +26,8 @@ typedef struct dsc_cast_args {
  *   s = overwrite ? r(leaf_0[i]) : acc[i] + r(leaf_0[i]);  s = s + r(leaf_k[i]) for k = 1..leaf_count-1;  acc[i] = s
  * r(x) rounds an fp32 leaf to the wire dtype and back (identity for wire F32; a BF16 leaf is already rounded).
  * leaf_k starts at (char *)leaf + k * leaf_stride_bytes, or at leaf_ptr[k] when `leaf_ptr` is not NULL.
- * acc may be one of the leaves itself when leaf_dtype is F32: of each element every leaf is read before acc is written. */
+ * acc may be one of the leaves itself when leaf_dtype is F32: of each element every leaf is read before acc is
+ * written. */
 typedef struct dsc_fold_args {
     float *acc;
     const void *leaf;

@@ -32,7 +32,8 @@ static inline __attribute__((always_inline)) __m256 leaf_load(const void *leaf, 
 }
 
 /* The sum stays in registers over all leaves: each leaf is read once and the accumulator is touched once. */
-static inline __attribute__((always_inline)) void fold_kind(const dsc_fold_args *a, int64_t first, int64_t last, int kind)
+static inline __attribute__((always_inline)) void fold_kind(const dsc_fold_args *a, int64_t first, int64_t last,
+                                                            int kind)
 {
     int64_t i = first;
     for (; i + 32 <= last; i += 32) {
@@ -106,7 +107,8 @@ typedef struct adamw_lanes {
 } adamw_lanes;
 
 /* Returns the new weights of 8 elements; writes them and the moments. */
-static inline __attribute__((always_inline)) __m256 adamw_8(const dsc_adamw_args *a, const adamw_lanes *s, int64_t i, bool l2)
+static inline __attribute__((always_inline)) __m256 adamw_8(const dsc_adamw_args *a, const adamw_lanes *s, int64_t i,
+                                                            bool l2)
 {
     __m256 p = _mm256_loadu_ps(a->master + i);
     __m256 m = _mm256_loadu_ps(a->moment1 + i);

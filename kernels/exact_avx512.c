@@ -43,7 +43,8 @@ static inline __attribute__((always_inline)) __m512 leaf_load(const void *leaf, 
 }
 
 /* The sum stays in registers over all leaves: each leaf is read once and the accumulator is touched once. */
-static inline __attribute__((always_inline)) void fold_kind(const dsc_fold_args *a, int64_t first, int64_t last, int kind)
+static inline __attribute__((always_inline)) void fold_kind(const dsc_fold_args *a, int64_t first, int64_t last,
+                                                            int kind)
 {
     for (int64_t i = first; i < last; i += 64) {
         __mmask16 mask[4];

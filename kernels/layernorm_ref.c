@@ -1,5 +1,5 @@
-/* layernorm_ref.c - layer normalisation, an operation a line, in the order of sums that layernorm_v16.h has: the variants
- * give these bits. SPDX-License-Identifier: Apache-2.0 */
+/* layernorm_ref.c - layer normalisation, an operation a line, in the order of sums that layernorm_v16.h has: the
+ * variants give these bits. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
 

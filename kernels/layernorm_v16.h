@@ -1,6 +1,6 @@
-/* layernorm_v16.h - layer normalisation on 16 lanes, bit by bit what layernorm_ref.c does; compiled by layernorm_avx2.c and
- * layernorm_avx512.c after their v16 words. A row is read three times forward and twice backward, from the L1 cache
- * but for the first. SPDX-License-Identifier: Apache-2.0 */
+/* layernorm_v16.h - layer normalisation on 16 lanes, bit by bit what layernorm_ref.c does; compiled by
+ * layernorm_avx2.c and layernorm_avx512.c after their v16 words. A row is read three times forward and twice
+ * backward, from the L1 cache but for the first. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
 
@@ -29,8 +29,8 @@ V16_INLINE float row_sum(const void *row, int64_t channels, dsc_dtype dtype, boo
     return v16_sum_lanes(v16_add(v16_add(sum[0], sum[2]), v16_add(sum[1], sum[3])));
 }
 
-V16_INLINE void fwd_part(const dsc_layernorm_fwd_args *a, int64_t at, int64_t c, int64_t left, dsc_dtype dtype, v16 mean,
-                         v16 rstd)
+V16_INLINE void fwd_part(const dsc_layernorm_fwd_args *a, int64_t at, int64_t c, int64_t left, dsc_dtype dtype,
+                         v16 mean, v16 rstd)
 {
     const v16 x_hat = v16_mul(v16_sub(v16_load(a->in, at + c, left, dtype), mean), rstd);
     const v16 y = v16_fma(x_hat, v16_load(a->weight, c, left, dtype), v16_load(a->bias, c, left, dtype));
@@ -102,8 +102,8 @@ V16_INLINE void bwd_sums(bwd_rows *b, int64_t c, int64_t left, int rows, dsc_dty
     }
 }
 
-V16_INLINE void bwd_input(const dsc_layernorm_bwd_args *a, int64_t r, int64_t c, int64_t left, dsc_dtype dtype, v16 mean_d,
-                          v16 mean_dx)
+V16_INLINE void bwd_input(const dsc_layernorm_bwd_args *a, int64_t r, int64_t c, int64_t left, dsc_dtype dtype,
+                          v16 mean_d, v16 mean_dx)
 {
     const int64_t i = r * a->channels + c;
     const v16 rstd = v16_set(a->rstd[r]);
@@ -135,7 +135,8 @@ V16_INLINE void bwd_group(bwd_rows *b, int rows, dsc_dtype dtype, bool weights)
     }
 }
 
-V16_INLINE void layernorm_bwd(const dsc_layernorm_bwd_args *args, int64_t first, int64_t last, dsc_dtype dtype, bool weights)
+V16_INLINE void layernorm_bwd(const dsc_layernorm_bwd_args *args, int64_t first, int64_t last, dsc_dtype dtype,
+                              bool weights)
 {
     const dsc_layernorm_bwd_args local = *args, *a = &local;
     for (int64_t block = first; block < last; block++) {
@@ -156,10 +157,11 @@ V16_INLINE void layernorm_bwd(const dsc_layernorm_bwd_args *args, int64_t first,
 void V16_NAME(layernorm_bwd)(const void *args, int64_t first, int64_t last)
 {
     const dsc_layernorm_bwd_args *a = args;
+    const bool weights = a->d_weight != NULL;
     if (a->dtype == DSC_F32)
-        a->d_weight != NULL ? layernorm_bwd(a, first, last, DSC_F32, true) : layernorm_bwd(a, first, last, DSC_F32, false);
+        weights ? layernorm_bwd(a, first, last, DSC_F32, true) : layernorm_bwd(a, first, last, DSC_F32, false);
     else
-        a->d_weight != NULL ? layernorm_bwd(a, first, last, DSC_BF16, true) : layernorm_bwd(a, first, last, DSC_BF16, false);
+        weights ? layernorm_bwd(a, first, last, DSC_BF16, true) : layernorm_bwd(a, first, last, DSC_BF16, false);
 }
 
 void V16_NAME(layernorm_bwd_sum)(const void *args, int64_t first, int64_t last)

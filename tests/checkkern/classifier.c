@@ -60,23 +60,23 @@ static void verify(const void *args)
 
 static void check(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, bool gradient, double spread)
 {
-    if (!ck_case("classifier %s rows=%lld V=%lld stride=%lld spread=%g%s", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows,
-                 (long long)vocab, (long long)stride, spread, gradient ? "" : " loss only"))
+    if (!ck_case("classifier %s rows=%lld V=%lld stride=%lld spread=%g%s", dtype == DSC_F32 ? "f32" : "bf16",
+                 (long long)rows, (long long)vocab, (long long)stride, spread, gradient ? "" : " loss only"))
         return;
     void *logits = ck_buf(CK_INOUT, dtype, rows * stride, "logits");
     float *losses = ck_buf(CK_OUT, DSC_F32, rows, "losses");
     const int32_t *targets = ck_buf(CK_IN, DSC_I32, rows, "targets");
     ck_normal(logits, 0, spread);
     ck_int(targets, 0, (int32_t)vocab - 1);
-    for (int64_t r = 0; r < rows; r++) { /* the maximum early, late, in the target; what lies beyond the vocabulary is no logit */
+    for (int64_t r = 0; r < rows; r++) { /* the maximum early, late, in the target; beyond the vocabulary: no logits */
         const int64_t at = r % 4 == 0 ? 0 : r % 4 == 1 ? vocab - 1 : r % 4 == 2 ? (int64_t)targets[r] : vocab / 2;
         ck_set(logits, r * stride + at, 5 * spread);
         for (int64_t v = vocab; v < stride; v++)
             ck_set(logits, r * stride + v, 1e6);
     }
-    const dsc_classifier_args args = { .logits = logits, .losses = losses, .targets = targets, .rows = rows, .vocab = vocab,
-                                       .stride = stride, .scale = 0.0078125f * 1.5f, .write_gradient = gradient,
-                                       .dtype = dtype };
+    const dsc_classifier_args args = { .logits = logits, .losses = losses, .targets = targets, .rows = rows,
+                                       .vocab = vocab, .stride = stride, .scale = 0.0078125f * 1.5f,
+                                       .write_gradient = gradient, .dtype = dtype };
     ck_kernel(DSC_KERNEL_CLASSIFIER, &args, sizeof args, verify);
 }
 
@@ -116,7 +116,8 @@ static void check_special(void)
     enum { ROWS = 4, VOCAB = 5003 };
     if (!ck_case("classifier Inf and NaN"))
         return;
-    float *logits = ck_buf(CK_INOUT, DSC_F32, ROWS * VOCAB, "logits"), *losses = ck_buf(CK_OUT, DSC_F32, ROWS, "losses");
+    float *logits = ck_buf(CK_INOUT, DSC_F32, ROWS * VOCAB, "logits");
+    float *losses = ck_buf(CK_OUT, DSC_F32, ROWS, "losses");
     const int32_t *targets = ck_buf(CK_IN, DSC_I32, ROWS, "targets");
     for (int64_t i = 0; i < ROWS * VOCAB; i++)
         logits[i] = i < VOCAB - 3 ? -INFINITY : 1.5f;
@@ -125,8 +126,9 @@ static void check_special(void)
     logits[1 * VOCAB + 100] = NAN;
     logits[2 * VOCAB + VOCAB - 1] = NAN;
     logits[3 * VOCAB + 3000] = INFINITY;
-    const dsc_classifier_args args = { .logits = logits, .losses = losses, .targets = targets, .rows = ROWS, .vocab = VOCAB,
-                                       .stride = VOCAB, .scale = 1, .write_gradient = true, .dtype = DSC_F32 };
+    const dsc_classifier_args args = { .logits = logits, .losses = losses, .targets = targets, .rows = ROWS,
+                                       .vocab = VOCAB, .stride = VOCAB, .scale = 1, .write_gradient = true,
+                                       .dtype = DSC_F32 };
     ck_kernel(DSC_KERNEL_CLASSIFIER, &args, sizeof args, verify_special);
 }
 
@@ -140,9 +142,9 @@ static void bench(dsc_dtype dtype)
     for (int64_t i = 0; i < rows * vocab; i++)
         ck_set(logits, i, (double)(i % 97) * 0.1);
     ck_int(targets, 0, (int32_t)vocab - 1);
-    const dsc_classifier_args args = { .logits = logits, .losses = ck_buf(CK_OUT, DSC_F32, rows, "losses"), .targets = targets,
-                                       .rows = rows, .vocab = vocab, .stride = vocab, .scale = 1.0f / 256,
-                                       .write_gradient = true, .dtype = dtype };
+    const dsc_classifier_args args = { .logits = logits, .losses = ck_buf(CK_OUT, DSC_F32, rows, "losses"),
+                                       .targets = targets, .rows = rows, .vocab = vocab, .stride = vocab,
+                                       .scale = 1.0f / 256, .write_gradient = true, .dtype = dtype };
     ck_bench(DSC_KERNEL_CLASSIFIER, &args, sizeof args, 2 * rows * vocab * bytes, 0, false);
 }
 
@@ -163,8 +165,9 @@ void ck_classifier(void)
         const int32_t *targets = ck_buf(CK_IN, DSC_I32, 3, "targets");
         ck_normal(logits, 0, 1);
         ck_int(targets, 0, 6);
-        const dsc_classifier_args args = { .logits = logits, .losses = losses, .targets = targets, .rows = 3, .vocab = 7,
-                                           .stride = 9, .scale = 0.5f, .write_gradient = true, .dtype = DSC_F32 };
+        const dsc_classifier_args args = { .logits = logits, .losses = losses, .targets = targets, .rows = 3,
+                                           .vocab = 7, .stride = 9, .scale = 0.5f, .write_gradient = true,
+                                           .dtype = DSC_F32 };
         ck_kernel(DSC_KERNEL_CLASSIFIER, &args, sizeof args, verify_differences);
     }
     if (ck_benching()) {

@@ -1,5 +1,5 @@
-/* gelu.c - GELU forward and backward against double. The bound counts the gate's roundings as tests/checkkern/vmath.c does:
- * those of its argument (u2) are multiplied by the argument. SPDX-License-Identifier: Apache-2.0 */
+/* gelu.c - GELU forward and backward against double. The bound counts the gate's roundings as tests/checkkern/vmath.c
+ * does: those of its argument (u2) are multiplied by the argument. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/ck.h"
 
 #include <math.h>

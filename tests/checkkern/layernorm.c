@@ -54,8 +54,10 @@ static void fill_rows(const void *x, int64_t rows, int64_t channels)
 {
     ck_normal(x, 0, 1);
     for (int64_t r = 0; r < rows; r++) /* rows of different places and sizes; one constant row: variance 0 */
-        for (int64_t c = 0; c < channels; c++)
-            ck_set(x, r * channels + c, r % 5 == 3 ? 0.75 : ck_get(x, r * channels + c) * (double)(r % 3 + 1) + (double)(r % 4));
+        for (int64_t c = 0; c < channels; c++) {
+            const double z = ck_get(x, r * channels + c);
+            ck_set(x, r * channels + c, r % 5 == 3 ? 0.75 : z * (double)(r % 3 + 1) + (double)(r % 4));
+        }
 }
 
 static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype)
@@ -69,8 +71,9 @@ static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype)
     fill_rows(in, rows, channels);
     ck_normal(weight, 1, 0.3);
     ck_normal(bias, 0, 0.3);
-    const dsc_layernorm_fwd_args args = { .out = out, .mean = mean, .rstd = rstd, .in = in, .weight = weight, .bias = bias,
-                                          .rows = rows, .channels = channels, .eps = 1e-5f, .dtype = dtype };
+    const dsc_layernorm_fwd_args args = { .out = out, .mean = mean, .rstd = rstd, .in = in, .weight = weight,
+                                          .bias = bias, .rows = rows, .channels = channels, .eps = 1e-5f,
+                                          .dtype = dtype };
     ck_kernel(DSC_KERNEL_LAYERNORM_FWD, &args, sizeof args, verify_fwd);
 }
 
@@ -106,7 +109,8 @@ static void near_input(const dsc_layernorm_bwd_args *a, int64_t r)
         const double off = u * fabs(d) + mean_d_off + u * fabs(d - mean_d) + fabs(x_hat) * mean_dx_off +
                            2 * u * fabs(x_hat * mean_dx) + u * fabs(through);
         const double expected = (double)a->rstd[r] * through + residual_of(a, i);
-        ck_near(a->d_in, i, expected, slack * ((double)a->rstd[r] * off + u * fabs(expected)) + rounding(a->dtype, expected));
+        const double tol = slack * ((double)a->rstd[r] * off + u * fabs(expected));
+        ck_near(a->d_in, i, expected, tol + rounding(a->dtype, expected));
     }
 }
 
@@ -165,8 +169,8 @@ static dsc_layernorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype
     }
     return (dsc_layernorm_bwd_args) {
         .d_in = d_in, .d_weight = weights ? ck_buf(CK_OUT, DSC_F32, channels, "d_weight") : NULL,
-        .d_bias = weights ? ck_buf(CK_OUT, DSC_F32, channels, "d_bias") : NULL, .d_out = d_out, .d_residual = d_residual,
-        .in = in, .weight = weight, .mean = mean, .rstd = rstd,
+        .d_bias = weights ? ck_buf(CK_OUT, DSC_F32, channels, "d_bias") : NULL, .d_out = d_out,
+        .d_residual = d_residual, .in = in, .weight = weight, .mean = mean, .rstd = rstd,
         .scratch = ck_buf(CK_SCRATCH, DSC_F32, dsc_layernorm_bwd_scratch_bytes(rows, channels) / 4, "scratch"),
         .rows = rows, .channels = channels, .dtype = dtype,
     };
@@ -175,8 +179,8 @@ static dsc_layernorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype
 static void check_bwd(int64_t rows, int64_t channels, dsc_dtype dtype, bool weights, int residual)
 {
     static const char *const residual_text[] = { "", " residual", " residual in place" };
-    if (!ck_case("layernorm_bwd %s %lldx%lld%s%s", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows, (long long)channels,
-                 weights ? "" : " frozen", residual_text[residual]))
+    if (!ck_case("layernorm_bwd %s %lldx%lld%s%s", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows,
+                 (long long)channels, weights ? "" : " frozen", residual_text[residual]))
         return;
     const dsc_layernorm_bwd_args args = bwd_case(rows, channels, dtype, weights, residual);
     ck_kernel(DSC_KERNEL_LAYERNORM_BWD, &args, sizeof args, verify_bwd);
@@ -194,8 +198,10 @@ static double loss_of(const dsc_layernorm_bwd_args *a, int64_t at, double by)
         }
         for (int64_t c = 0; c < a->channels; c++)
             variance += (x[c] - mean) * (x[c] - mean) / (double)a->channels;
-        for (int64_t c = 0; c < a->channels; c++)
-            loss += ck_get(a->d_out, r * a->channels + c) * ck_get(a->weight, c) * (x[c] - mean) / sqrt(variance + 1e-5);
+        for (int64_t c = 0; c < a->channels; c++) {
+            const double d = ck_get(a->d_out, r * a->channels + c) * ck_get(a->weight, c);
+            loss += d * (x[c] - mean) / sqrt(variance + 1e-5);
+        }
     }
     return loss;
 }
@@ -214,7 +220,8 @@ static void bench(dsc_dtype dtype)
     const int64_t rows = 1024, channels = 768, bytes = rows * channels * (int64_t)dsc_dtype_bytes(dtype);
     const char *name = dtype == DSC_F32 ? "f32" : "bf16";
     if (ck_case("bench layernorm_fwd %s 1024x768", name)) {
-        const void *in = ck_buf(CK_IN, dtype, rows * channels, "in"), *weight = ck_buf(CK_IN, dtype, channels, "weight");
+        const void *in = ck_buf(CK_IN, dtype, rows * channels, "in");
+        const void *weight = ck_buf(CK_IN, dtype, channels, "weight");
         ck_normal(in, 0, 1);
         ck_normal(weight, 1, 1);
         const dsc_layernorm_fwd_args args = {

@@ -19,7 +19,10 @@
 
 #define SEED 20240607u
 
-static double unit_random(uint64_t i) { return (double)dsc_rng_u32(SEED, dsc_rng_stream(DSC_RNG_TEST, 1), i) / 4294967296.0; }
+static double unit_random(uint64_t i)
+{
+    return (double)dsc_rng_u32(SEED, dsc_rng_stream(DSC_RNG_TEST, 1), i) / 4294967296.0;
+}
 
 /* Values m * 2^e with e in 0..60 are integers that a 128-bit sum holds exactly: the truth to round once. */
 static void fixed_sum_is_the_exact_sum_rounded_once(void **state)
