@@ -250,6 +250,19 @@ static void test_local(void **state)
         run_operations(RANKS_LOCAL, sizes[i], false, 0);
 }
 
+static void shm_matrix(ranks_kind kind)
+{
+    static const int32_t sizes[] = { 1, 2, 3, 4, 8 };
+    for (size_t i = 0; i < DSC_COUNT(sizes); i++) {
+        run_operations(kind, sizes[i], false, 0);
+        run_operations(kind, sizes[i], true, 0);
+        run_operations(kind, sizes[i], false, 8192); /* many chunks */
+    }
+}
+
+static void test_shm_threads(void **state) { shm_matrix(RANKS_SHM_THREADS); }
+static void test_shm_processes(void **state) { shm_matrix(RANKS_SHM_PROCESSES); }
+
 /* A transport without a reduce_scatter: the front builds it from all_to_all, with the same bits. */
 static void test_front_reduces(void **state)
 {
@@ -268,6 +281,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_self),
         cmocka_unit_test(test_local),
+        cmocka_unit_test(test_shm_threads),
+        cmocka_unit_test(test_shm_processes),
         cmocka_unit_test(test_front_reduces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -129,6 +129,7 @@ static void play_all(ranks_kind kind)
 }
 
 static void test_scenes_local(void **state) { play_all(RANKS_LOCAL); }
+static void test_scenes_shm(void **state) { play_all(RANKS_SHM_PROCESSES); }
 
 /* ---- the fault hook ------------------------------------------------------------------------------------------------ */
 
@@ -172,12 +173,14 @@ static void test_fault_sweep(void **state)
 {
     sweep(RANKS_SELF, 1);
     sweep(RANKS_LOCAL, 3);
+    sweep(RANKS_SHM_PROCESSES, 2);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scenes_local),
+        cmocka_unit_test(test_scenes_shm),
         cmocka_unit_test(test_fault_sweep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,8 +50,8 @@ typedef struct person {
 enum { FAIL_NONE, FAIL_WRITING, FAIL_SET };
 
 struct dsc_board_header {
-    _Alignas(LINE) uint64_t epoch;
-    int32_t size, channel_count;
+    _Alignas(LINE) int32_t size;
+    int32_t channel_count;
     _Alignas(LINE) _Atomic uint32_t failed;
     int32_t fail_status, fail_rank;
     char fail_text[FAIL_TEXT_BYTES];
@@ -72,14 +72,13 @@ int64_t dsc_board_bytes(int32_t size, int32_t channel_count)
     return (int64_t)sizeof(dsc_board_header) + (int64_t)sizeof(rank_words) * size * channel_count;
 }
 
-void dsc_board_init(void *memory, int32_t size, int32_t channel_count, uint64_t epoch)
+void dsc_board_init(void *memory, int32_t size, int32_t channel_count)
 {
     DSC_ASSERT(size >= 1 && size <= DSC_BOARD_RANKS_MAX);
     DSC_ASSERT(channel_count >= 1 && channel_count <= DSC_COMM_CHANNELS_MAX);
     DSC_ASSERT((uintptr_t)memory % LINE == 0);
     memset(memory, 0, (size_t)dsc_board_bytes(size, channel_count));
     dsc_board_header *header = memory;
-    header->epoch = epoch;
     header->size = size;
     header->channel_count = channel_count;
 }
@@ -124,15 +123,6 @@ int32_t dsc_board_pid(const dsc_board *board, int32_t rank, uint64_t *start_time
     if (start_time != NULL)
         *start_time = atomic_load(&them->start_time);
     return atomic_load(&them->pid);
-}
-
-bool dsc_board_all_left(const void *memory)
-{
-    const dsc_board_header *header = memory;
-    for (int32_t r = 0; r < header->size; r++)
-        if (atomic_load(&header->person[r].left) == 0)
-            return false;
-    return true;
 }
 
 /* ---- futex --------------------------------------------------------------------------------------------------------- */

@@ -38,7 +38,7 @@ _Static_assert(sizeof(dsc_board_note) == 64, "one cache line");
 typedef struct dsc_board_header dsc_board_header;
 int64_t dsc_board_bytes(int32_t size, int32_t channel_count);
 /* Writes an empty board into zeroed memory, 64-byte aligned. */
-void dsc_board_init(void *memory, int32_t size, int32_t channel_count, uint64_t epoch);
+void dsc_board_init(void *memory, int32_t size, int32_t channel_count);
 
 /* One rank's hold on a board. Plain value. */
 typedef struct dsc_board {
@@ -47,7 +47,7 @@ typedef struct dsc_board {
     bool shared; /* between processes: pids are meaningful, futexes are not private */
     int64_t timeout_ns, spin_max_ns;
     /* False when the process of `rank` is gone. NULL: nobody can vanish. */
-    bool (*alive)(void *user, int32_t rank);
+    bool (*alive)(void *user, int32_t rank); /* called by any channel's thread */
     void *user;
     struct dsc_board_lane {
         uint32_t generation; /* meets passed */
@@ -63,7 +63,6 @@ void dsc_board_sign_in(dsc_board *board, int32_t pid, uint64_t start_time);
 int32_t dsc_board_pid(const dsc_board *board, int32_t rank, uint64_t *start_time);
 /* The rank is leaving for good: whoever waits for it fails. */
 void dsc_board_leave(dsc_board *board);
-bool dsc_board_all_left(const void *memory);
 
 /* Every operation starts with begin and ends with end: what they say is seen in other ranks' errors. */
 DSC_MUST_USE dsc_status dsc_board_begin(dsc_board *board, int32_t channel, dsc_comm_op op, dsc_error *err);

@@ -159,7 +159,7 @@ static dsc_status submit(const comm_call *call, dsc_stream *stream, dsc_error *e
     DSC_ASSERT(call->channel >= 0 && call->channel < call->comm->channel_count);
     DSC_ASSERT(call->bytes >= 0);
     if (stream != NULL)
-        return stream->ops->host_call(stream, run, call, (int64_t)sizeof *call, err);
+        return dsc_host_call(stream, run, call, (int64_t)sizeof *call, err);
     comm_call copy = *call;
     return run(&copy, err);
 }

@@ -4,7 +4,7 @@
 
 #include "zero/comm/comm_front.h"
 
-static const dsc_comm_ops *const registry[] = { &dsc_comm_self, &dsc_comm_local };
+static const dsc_comm_ops *const registry[] = { &dsc_comm_self, &dsc_comm_local, &dsc_comm_shm };
 
 const char *dsc_comm_op_text(dsc_comm_op op)
 {
@@ -99,7 +99,7 @@ int64_t dsc_comm_plan_bytes(const dsc_comm_options *options)
     const dsc_comm_ops *ops = NULL;
     if (dsc_comm_choose(options, &ops, NULL) != DSC_OK)
         return 0;
-    return front_bytes(ops, options);
+    return front_bytes(ops, options) + (ops == &dsc_comm_shm ? dsc_shm_plan_bytes(options) : 0);
 }
 
 /* ---- open and close ------------------------------------------------------------------------------------------------ */
@@ -119,6 +119,15 @@ static dsc_status channels_open(dsc_comm *comm, const dsc_comm_options *options,
 }
 
 /* Every rank opens or none does: whoever could not set itself up says so before the others come to the barrier. */
+static void refuse(dsc_transport *transport, int32_t rank, const dsc_error *why, dsc_error *err)
+{
+    char reason[320];
+    snprintf(reason, sizeof reason, "rank %d could not open its communicator: %.240s", rank, why->message);
+    transport->ops->abort(transport, reason);
+    if (err != NULL)
+        *err = *why;
+}
+
 static dsc_status settle(dsc_comm *comm, const dsc_comm_options *options, dsc_error *err)
 {
     dsc_transport *inner = comm->transport;
@@ -128,38 +137,34 @@ static dsc_status settle(dsc_comm *comm, const dsc_comm_options *options, dsc_er
         status = dsc_comm_fault_wrap(comm->alloc, inner, options->fault_at, &comm->transport, &first);
     if (status == DSC_OK)
         return inner->ops->barrier(inner, 0, err);
-    char reason[320];
-    snprintf(reason, sizeof reason, "rank %d could not open its communicator: %.240s", comm->rank, first.message);
-    inner->ops->abort(inner, reason);
-    if (err != NULL)
-        *err = first;
+    refuse(inner, comm->rank, &first, err);
     return status;
 }
 
+/* The transport comes first: once it stands, whatever fails here reaches the other ranks. */
 dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *options, dsc_comm **out, dsc_error *err)
 {
     *out = NULL;
     check_table(ops);
     DSC_TRY(check_options(options, err));
+    dsc_transport *transport = NULL;
     dsc_comm *comm = NULL;
+    DSC_TRY(ops->open(&transport, options, err));
     dsc_error first = DSC_ERROR_INIT;
     dsc_status status = dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *comm, &comm, &first);
     if (status != DSC_OK) {
-        if (options->place.local_world != NULL)
-            dsc_local_world_refuse(options->place.local_world, options->place.rank, first.message);
-        if (err != NULL)
-            *err = first;
+        refuse(transport, options->place.rank, &first, err);
+        transport->ops->close(transport);
         return status;
     }
     comm->ops = ops;
+    comm->transport = transport;
     comm->alloc = options->alloc;
     comm->rank = options->place.rank;
     comm->size = options->place.size;
     comm->channel_count = options->channel_count;
     dsc_comm_math_init(&comm->math);
-    status = ops->open(&comm->transport, options, err);
-    if (status == DSC_OK)
-        status = settle(comm, options, err);
+    status = settle(comm, options, err);
     if (status != DSC_OK) {
         dsc_comm_close(&comm);
         return status;
@@ -184,8 +189,7 @@ void dsc_comm_close(dsc_comm **comm_ptr)
     dsc_comm *comm = *comm_ptr;
     if (comm == NULL)
         return;
-    if (comm->transport != NULL)
-        comm->transport->ops->close(comm->transport);
+    comm->transport->ops->close(comm->transport);
     for (int32_t c = 0; c < comm->channel_count; c++) {
         dsc_buf_close(&comm->channel[c].gather);
         dsc_buf_close(&comm->channel[c].staging);
@@ -217,7 +221,7 @@ dsc_status dsc_comm_mem_open(dsc_comm *comm, dsc_tag tag, int64_t bytes, dsc_buf
     DSC_ASSERT(bytes >= 0);
     if (comm->transport->ops->mem_open != NULL)
         return comm->transport->ops->mem_open(comm->transport, tag, bytes, out, err);
-    return dsc_buf_open(comm->alloc, tag, DSC_TIER_HOST, bytes, out, err);
+    return dsc_buf_open(comm->alloc, tag, DSC_TIER_DEVICE, bytes, out, err);
 }
 
 void dsc_comm_mem_close(dsc_comm *comm, dsc_buf *buf)

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "zero/comm/board.h"
 #include "zero/comm/comm_internal.h"
+#include "zero/comm/copy.h"
 
 /* ---- the world ----------------------------------------------------------------------------------------------------- */
 
@@ -20,7 +21,7 @@ struct dsc_local_world {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int32_t size;
-    uint64_t round;     /* decided so far: the epoch of the board */
+    uint64_t round;     /* decided so far: the epoch */
     bool round_ok;      /* of the last decided one */
     char reason[320];   /* why it is not */
     int32_t come_count; /* to the round that is open */
@@ -73,7 +74,7 @@ static void decide_round(dsc_local_world *world)
     world->round++;
     world->round_ok = !world->refused;
     if (world->round_ok) {
-        dsc_board_init(world->board, world->size, DSC_COMM_CHANNELS_MAX, world->round);
+        dsc_board_init(world->board, world->size, DSC_COMM_CHANNELS_MAX);
         world->inside = world->size;
     }
     world->come_count = 0;
@@ -207,10 +208,9 @@ static const char *peer_data(const local_transport *local, int32_t channel, int3
     return (const char *)(uintptr_t)dsc_board_peer_note(&local->board, channel, rank)->ptr;
 }
 
-static void copy(void *to, const void *from, int64_t bytes)
+static bool is_large(const local_transport *local, int64_t bytes)
 {
-    if (to != from && bytes > 0)
-        memcpy(to, from, (size_t)bytes);
+    return bytes * local->board.size >= DSC_COPY_PAST_CACHE_BYTES;
 }
 
 static dsc_status gather(local_transport *local, int32_t channel, char *recv, const void *send, int64_t bytes, dsc_error *err)
@@ -220,7 +220,7 @@ static dsc_status gather(local_transport *local, int32_t channel, char *recv, co
     DSC_TRY(dsc_board_meet(board, channel, &note, err));
     for (int32_t i = 0; i < board->size; i++) {
         const int32_t r = (board->rank + i) % board->size; /* not all from the same rank at once */
-        copy(recv + r * bytes, peer_data(local, channel, r), bytes);
+        dsc_copy_bytes(recv + r * bytes, peer_data(local, channel, r), bytes, is_large(local, bytes));
     }
     return dsc_board_meet(board, channel, NULL, err);
 }
@@ -232,7 +232,7 @@ static dsc_status exchange(local_transport *local, int32_t channel, char *recv, 
     DSC_TRY(dsc_board_meet(board, channel, &note, err));
     for (int32_t i = 0; i < board->size; i++) {
         const int32_t r = (board->rank + i) % board->size;
-        copy(recv + r * bytes, peer_data(local, channel, r) + board->rank * bytes, bytes);
+        dsc_copy_bytes(recv + r * bytes, peer_data(local, channel, r) + board->rank * bytes, bytes, is_large(local, bytes));
     }
     return dsc_board_meet(board, channel, NULL, err);
 }
@@ -258,7 +258,7 @@ static dsc_status spread(local_transport *local, int32_t channel, void *buf, int
     dsc_board *board = &local->board;
     const dsc_board_note note = { .op = DSC_COMM_BROADCAST, .detail = root, .bytes = bytes, .ptr = (uintptr_t)buf };
     DSC_TRY(dsc_board_meet(board, channel, &note, err));
-    copy(buf, peer_data(local, channel, root), bytes);
+    dsc_copy_bytes(buf, peer_data(local, channel, root), bytes, bytes >= DSC_COPY_PAST_CACHE_BYTES);
     return dsc_board_meet(board, channel, NULL, err);
 }
 
@@ -270,7 +270,7 @@ static dsc_status take(local_transport *local, int32_t channel, void *buf, int64
         return dsc_board_fail(&local->board, DSC_ERR_COMM, from, err,
                               "ranks disagree on channel %d: rank %d sends %lld bytes, rank %d receives %lld", channel, from,
                               (long long)note->bytes, local->board.rank, (long long)bytes);
-    copy(buf, (const void *)(uintptr_t)note->ptr, bytes);
+    dsc_copy_bytes(buf, (const void *)(uintptr_t)note->ptr, bytes, bytes >= DSC_COPY_PAST_CACHE_BYTES);
     dsc_board_took(&local->board, channel, from);
     return DSC_OK;
 }
