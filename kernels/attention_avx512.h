@@ -97,6 +97,8 @@ static inline __mmask16 att_lanes(int64_t first, int64_t count)
 
 static inline __m256i att_load_bf16(const char *row, int64_t first, int64_t count)
 {
+    if (count - first >= 16)
+        return _mm256_loadu_si256((const __m256i *)(const void *)(row + 2 * first));
     return _mm256_maskz_loadu_epi16(att_lanes(first, count), row + 2 * first);
 }
 
@@ -115,6 +117,8 @@ static inline att_word att_words(const char *row, bool bf16, int64_t first, int6
 }
 
 static inline void att_p_row(float *to, att_vec x) { _mm512_storeu_ps(to, x); }
+
+static inline __m256i att_bf16(att_vec x) { return dsc_bf16_from_f32_avx512(x); }
 
 #else
 
@@ -141,10 +145,9 @@ static inline att_word att_pairs(const char *row0, const char *row1, int64_t fir
     return _mm512_or_si512(_mm512_cvtepu16_epi32(x0), _mm512_slli_epi32(_mm512_cvtepu16_epi32(x1), 16));
 }
 
-static inline void att_p_row(float *to, att_vec x)
-{
-    _mm256_storeu_si256((__m256i *)(void *)to, (__m256i)_mm512_cvtneps_pbh(x));
-}
+static inline __m256i att_bf16(att_vec x) { return (__m256i)_mm512_cvtneps_pbh(x); }
+
+static inline void att_p_row(float *to, att_vec x) { _mm256_storeu_si256((__m256i *)(void *)to, att_bf16(x)); }
 
 static inline att_word att_p_pair(att_vec x0, att_vec x1)
 {
@@ -156,13 +159,21 @@ static inline att_word att_p_pair(att_vec x0, att_vec x1)
 
 #endif
 
+/* Only tails are stored under a mask: on Zen 4 that took 11 % of the time at T = 64, where this takes 6. */
 static inline void att_put(char *row, bool bf16, int64_t first, int64_t count, att_vec x)
 {
-    const __mmask16 lanes = att_lanes(first, count);
-    if (bf16)
-        _mm256_mask_storeu_epi16(row + 2 * first, lanes, dsc_bf16_from_f32_avx512(x));
-    else
-        _mm512_mask_storeu_ps(row + 4 * first, lanes, x);
+    const bool whole = count - first >= 16;
+    if (bf16) {
+        const __m256i h = att_bf16(x);
+        if (whole)
+            _mm256_storeu_si256((__m256i *)(void *)(row + 2 * first), h);
+        else
+            _mm256_mask_storeu_epi16(row + 2 * first, att_lanes(first, count), h);
+    } else if (whole) {
+        _mm512_storeu_ps(row + 4 * first, x);
+    } else {
+        _mm512_mask_storeu_ps(row + 4 * first, att_lanes(first, count), x);
+    }
 }
 
 #endif

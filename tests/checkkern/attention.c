@@ -338,7 +338,8 @@ static dsc_attention_bwd_args backward_open(problem *p, tensors *x)
                                      .q = address(&x->q), .k = address(&x->k), .v = address(&x->v),
                                      .scratch = x->scratch, .q_stride = x->q.stride, .kv_stride = x->k.stride,
                                      .out_stride = x->out.stride, .batch = s->batch, .tokens = s->tokens,
-                                     .heads = s->heads, .kv_heads = s->kv_heads, .head_size = s->size, .scale = (float)p->scale, .dtype = p->dtype };
+                                     .heads = s->heads, .kv_heads = s->kv_heads, .head_size = s->size,
+                                     .scale = (float)p->scale, .dtype = p->dtype };
 }
 
 /* ---- against the double reference ---- */
