@@ -4,3 +4,20 @@
 ## bench-kern: time every kernel variant that passes its check: make bench-kern [FN='gemm*'] [THREADS=2]
 bench-kern: $(CHECK_BIN)
 	$(Q)$(CHECK_BIN) --bench $(if $(FN),--fn '$(FN)') $(if $(THREADS),--threads $(THREADS))
+
+# The kernels are hidden in libdsc.so, so the bench links the static library, and its Python half a small one of its own.
+BENCH_BIN := $(BUILD)/bench
+$(BENCH_BIN)/bench_adam: $(BUILD)/bench/bench_adam.o $(LIB)/libdsc.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+$(BENCH_BIN)/libbenchadam.so: $(BUILD)/bench/adam_export.o $(LIB)/libdsc.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) -shared $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+.PHONY: bench-adam
+## bench-adam: AdamW beside memory bandwidth and, with PEERS=DIR (DIR/venv has deepspeed), beside theirs: [N='1e6 128e6']
+bench-adam: $(BENCH_BIN)/bench_adam $(BENCH_BIN)/libbenchadam.so
+	$(Q)$(BENCH_BIN)/bench_adam $(if $(THREADS),--threads $(THREADS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(N)
+	$(Q)$(if $(PEERS),$(PEERS)/venv/bin/python bench/bench_adam_peer.py $(BENCH_BIN)/libbenchadam.so \
+	    $(if $(THREADS),--threads $(THREADS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(N),\
+	    echo "bench-adam: no PEERS=DIR given, the other programs' steps are not timed")
