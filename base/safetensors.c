@@ -1,8 +1,8 @@
 /* safetensors.c - the strict reader.
  *
- * Order of belief: the file's size, then the length of the header, then the JSON scan, then each tensor alone, then all of
- * them together. Nothing is allocated from a number in the file before that number was compared with the file's size.
- * SPDX-License-Identifier: Apache-2.0 */
+ * Order of belief: the file's size, then the length of the header, then the JSON scan, then each tensor alone, then all
+ * of them together. Nothing is allocated from a number in the file before that number was compared with the file's
+ * size. SPDX-License-Identifier: Apache-2.0 */
 #include "base/safetensors.h"
 
 #include <stdlib.h>
@@ -114,8 +114,9 @@ static dsc_status read_offsets(header_reader *reader, const cJSON *item, dsc_saf
         !whole_number(item->child->next, &end))
         return REFUSE(reader, "tensor \"%.200s\": \"data_offsets\" must be two whole numbers", entry->name);
     if (begin > end || end > reader->data_bytes)
-        return REFUSE(reader, "tensor \"%.200s\": bytes %lld to %lld are outside the data of %lld bytes; is the file truncated?",
-                      entry->name, (long long)begin, (long long)end, (long long)reader->data_bytes);
+        return REFUSE(
+            reader, "tensor \"%.200s\": bytes %lld to %lld are outside the data of %lld bytes; is the file truncated?",
+            entry->name, (long long)begin, (long long)end, (long long)reader->data_bytes);
     int64_t data_bits = 0;
     if (!dsc_mul_i64(entry->count, bits, &data_bits) || data_bits % 8 != 0 || data_bits / 8 != end - begin)
         return REFUSE(reader, "tensor \"%.200s\": %lld elements of %s do not fill its %lld bytes", entry->name,
@@ -279,7 +280,8 @@ out:
     return status;
 }
 
-dsc_status dsc_safetensors_open(dsc_safetensors **out, const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_error *err)
+dsc_status dsc_safetensors_open(dsc_safetensors **out, const dsc_io *io, dsc_alloc *alloc, const char *path,
+                                dsc_error *err)
 {
     *out = NULL;
     dsc_safetensors *st = NULL;

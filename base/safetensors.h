@@ -32,8 +32,8 @@ typedef struct dsc_safetensors dsc_safetensors;
 
 /* Reads and checks the header; the file stays open until close. `io` (may be NULL) and `alloc` are borrowed until then.
  * Owned by the caller. */
-DSC_MUST_USE dsc_status dsc_safetensors_open(dsc_safetensors **out, const dsc_io *io, dsc_alloc *alloc, const char *path,
-                                             dsc_error *err);
+DSC_MUST_USE dsc_status dsc_safetensors_open(dsc_safetensors **out, const dsc_io *io, dsc_alloc *alloc,
+                                             const char *path, dsc_error *err);
 void dsc_safetensors_close(dsc_safetensors **st); /* safe on NULL */
 
 const char *dsc_safetensors_path(const dsc_safetensors *st);
@@ -47,11 +47,11 @@ const char *dsc_safetensors_metadata(const dsc_safetensors *st, const char *key)
 
 /* out[count] fp32 <- elements [first, first + count) of a tensor in F32, BF16 or F16 (others: DSC_ERR_UNSUPPORTED).
  * Exact. Needs no memory of its own; may be called from several threads. */
-DSC_MUST_USE dsc_status dsc_safetensors_read_f32(const dsc_safetensors *st, const dsc_safetensors_entry *entry, int64_t first,
-                                                 int64_t count, float *out, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_safetensors_read_f32(const dsc_safetensors *st, const dsc_safetensors_entry *entry,
+                                                 int64_t first, int64_t count, float *out, dsc_error *err);
 /* Raw bytes [first, first + bytes) of a tensor, as they lie in the file. */
-DSC_MUST_USE dsc_status dsc_safetensors_read_bytes(const dsc_safetensors *st, const dsc_safetensors_entry *entry, int64_t first,
-                                                   int64_t bytes, void *out, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_safetensors_read_bytes(const dsc_safetensors *st, const dsc_safetensors_entry *entry,
+                                                   int64_t first, int64_t bytes, void *out, dsc_error *err);
 
 /* ---- Writing ----------------------------------------------------------------------------------------------------- */
 
@@ -62,8 +62,8 @@ typedef struct dsc_safetensors_spec {
 
 typedef struct dsc_safetensors_pair { const char *key, *value; } dsc_safetensors_pair;
 
-/* Where everything of a file lies. Tensors with wider elements come first, otherwise in the order given, so that each is
- * aligned to its element. Plain value of dsc_safetensors_plan_open; the arrays are owned by it. */
+/* Where everything of a file lies. Tensors with wider elements come first, otherwise in the order given, so that each
+ * is aligned to its element. Plain value of dsc_safetensors_plan_open; the arrays are owned by it. */
 typedef struct dsc_safetensors_plan {
     dsc_alloc *alloc;
     char *header;         /* [header_bytes] the length, the JSON text and its padding: the file's first bytes */
@@ -74,9 +74,10 @@ typedef struct dsc_safetensors_plan {
 } dsc_safetensors_plan;
 
 /* DSC_ERR_STATE for a list that no file can hold (duplicate or bad names, impossible shapes). metadata may be NULL. */
-DSC_MUST_USE dsc_status dsc_safetensors_plan_open(dsc_safetensors_plan *out, dsc_alloc *alloc, const dsc_safetensors_spec *specs,
-                                                  int64_t count, const dsc_safetensors_pair *metadata,
-                                                  int64_t metadata_count, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_safetensors_plan_open(dsc_safetensors_plan *out, dsc_alloc *alloc,
+                                                  const dsc_safetensors_spec *specs, int64_t count,
+                                                  const dsc_safetensors_pair *metadata, int64_t metadata_count,
+                                                  dsc_error *err);
 void dsc_safetensors_plan_close(dsc_safetensors_plan *plan); /* safe on a zeroed struct; zeroes it */
 /* Sizes the file and writes its header; tensors are then written with dsc_io_write at plan->offset[i], by anybody. */
 DSC_MUST_USE dsc_status dsc_safetensors_write_header(const dsc_safetensors_plan *plan, const dsc_io *io, dsc_file *file,

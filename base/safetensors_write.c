@@ -45,8 +45,8 @@ static void put(writer *w, const char *fmt, ...)
 
 static void put_quoted(writer *w, const char *text)
 {
-    w->used += dsc_json_quote(w->used < w->bytes ? w->text + w->used : NULL, w->used < w->bytes ? w->bytes - w->used : 0,
-                              text);
+    w->used += dsc_json_quote(w->used < w->bytes ? w->text + w->used : NULL,
+                              w->used < w->bytes ? w->bytes - w->used : 0, text);
 }
 
 static int compare_specs(const void *a, const void *b)
@@ -168,8 +168,8 @@ dsc_status dsc_safetensors_plan_open(dsc_safetensors_plan *out, dsc_alloc *alloc
     out->header_bytes = dsc_align_up(LENGTH_BYTES + (int64_t)w.used, HEADER_ALIGN);
     const int64_t json_bytes = out->header_bytes - LENGTH_BYTES;
     if (json_bytes > DSC_SAFETENSORS_HEADER_BYTES_MAX) {
-        status = DSC_FAIL(err, DSC_ERR_STATE, "", "a header of %lld bytes; at most %lld are allowed", (long long)json_bytes,
-                          (long long)DSC_SAFETENSORS_HEADER_BYTES_MAX);
+        status = DSC_FAIL(err, DSC_ERR_STATE, "", "a header of %lld bytes; at most %lld are allowed",
+                          (long long)json_bytes, (long long)DSC_SAFETENSORS_HEADER_BYTES_MAX);
         goto out;
     }
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, out->header_bytes + 1, 1, &out->header, err));
@@ -197,7 +197,8 @@ void dsc_safetensors_plan_close(dsc_safetensors_plan *plan)
     *plan = (dsc_safetensors_plan){ 0 };
 }
 
-dsc_status dsc_safetensors_write_header(const dsc_safetensors_plan *plan, const dsc_io *io, dsc_file *file, dsc_error *err)
+dsc_status dsc_safetensors_write_header(const dsc_safetensors_plan *plan, const dsc_io *io, dsc_file *file,
+                                        dsc_error *err)
 {
     DSC_TRY(dsc_io_resize(io, file, plan->file_bytes, err));
     return dsc_io_write(io, file, plan->header, plan->header_bytes, 0, err);

@@ -45,7 +45,8 @@ static dsc_status check_shared(const dsc_model *model, int32_t index, const dsc_
     if (spec->shared_module < 0)
         return DSC_OK;
     if (spec->shared_module >= index)
-        return REFUSE(err, spec->name, "shared with module %d, which does not come before module %d", spec->shared_module, index);
+        return REFUSE(err, spec->name, "shared with module %d, which does not come before module %d",
+                      spec->shared_module, index);
     const dsc_module *owner_module = &model->modules[spec->shared_module];
     if (spec->shared_param < 0 || spec->shared_param >= owner_module->param_count)
         return REFUSE(err, spec->name, "shared with parameter %d of module \"%s\", which has %d", spec->shared_param,
@@ -67,8 +68,10 @@ static dsc_status check_param(const dsc_model *model, int32_t index, int32_t par
     const dsc_param_spec *spec = &module->params[param];
     int64_t elements = 0;
     if (!good_name(spec->name))
-        return REFUSE(err, module->name, "parameter %d: a name of 1 to %d plain characters is needed", param, NAME_BYTES_MAX);
-    if (spec->dim_count < 1 || !good_shape(spec->dim, spec->dim_count, &elements) || !dsc_add_i64(*total, elements, total))
+        return REFUSE(err, module->name, "parameter %d: a name of 1 to %d plain characters is needed", param,
+                      NAME_BYTES_MAX);
+    if (spec->dim_count < 1 || !good_shape(spec->dim, spec->dim_count, &elements) ||
+        !dsc_add_i64(*total, elements, total))
         return REFUSE(err, spec->name, "its shape is no possible size");
     if (spec->init != DSC_INIT_ZEROS && spec->init != DSC_INIT_ONES && spec->init != DSC_INIT_NORMAL)
         return REFUSE(err, spec->name, "no such initialisation: %d", (int)spec->init);
@@ -86,14 +89,15 @@ static dsc_status check_module(const dsc_model *model, int32_t index, int64_t *t
                       sizeof *module);
     if (!good_name(module->name))
         return REFUSE(err, "", "module %d: a name of 1 to %d plain characters is needed", index, NAME_BYTES_MAX);
-    if ((module->flags & ~(uint32_t)DSC_MODULE_LOSS) != 0)
+    if ((module->flags & ~(uint32_t)(DSC_MODULE_LOSS | DSC_MODULE_BACKWARD_WITHOUT_PARAMS)) != 0)
         return REFUSE(err, module->name, "unknown flags 0x%x", module->flags);
     if (((module->flags & DSC_MODULE_LOSS) != 0) != last)
         return REFUSE(err, module->name, last ? "the last module must have DSC_MODULE_LOSS"
                                               : "only the last module may have DSC_MODULE_LOSS");
     if (module->plan == NULL || module->forward == NULL || (module->backward == NULL && !last))
         return REFUSE(err, module->name, "plan, forward and backward are needed");
-    if (module->param_count < 0 || module->param_count > PARAMS_MAX || (module->param_count > 0 && module->params == NULL))
+    if (module->param_count < 0 || module->param_count > PARAMS_MAX ||
+        (module->param_count > 0 && module->params == NULL))
         return REFUSE(err, module->name, "%d parameters; expected 0 to %d", module->param_count, PARAMS_MAX);
     for (int32_t i = 0; i < module->param_count; i++)
         DSC_TRY(check_param(model, index, i, total, err));
@@ -140,7 +144,8 @@ static dsc_status check_batch(const dsc_model *model, dsc_error *err)
             return REFUSE(err, model->name, "batch tensor %d: its name, dtype or shape is not possible", i);
     }
     if (model->losses_per_sample < 1 || model->losses_per_sample > INT32_MAX)
-        return REFUSE(err, model->name, "losses_per_sample is %lld; expected at least 1", (long long)model->losses_per_sample);
+        return REFUSE(err, model->name, "losses_per_sample is %lld; expected at least 1",
+                      (long long)model->losses_per_sample);
     if (model->hidden_size < 0 || model->vocab_size < 0 || model->seq_length < 0)
         return REFUSE(err, model->name, "hidden_size, vocab_size and seq_length must be at least 0");
     return DSC_OK;
@@ -150,8 +155,8 @@ dsc_status dsc_model_check(const dsc_model *model, dsc_error *err)
 {
     int64_t total = 0;
     if (model == NULL || model->struct_bytes < sizeof *model)
-        return REFUSE(err, "", "dsc_model.struct_bytes is %u, this library needs %zu", model == NULL ? 0 : model->struct_bytes,
-                      sizeof *model);
+        return REFUSE(err, "", "dsc_model.struct_bytes is %u, this library needs %zu",
+                      model == NULL ? 0 : model->struct_bytes, sizeof *model);
     if (!good_name(model->name))
         return REFUSE(err, "", "a model needs a name of 1 to %d plain characters", NAME_BYTES_MAX);
     if (model->module_count < 1 || model->module_count > MODULES_MAX || model->modules == NULL)

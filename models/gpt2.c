@@ -1,8 +1,8 @@
-/* gpt2.c - GPT-2 as a list of modules, its parameters with Hugging Face's names, and where their first values come from.
+/* gpt2.c - GPT-2 as a list of modules, its parameters with Hugging Face's names, and their first values.
  *
  * One block of control memory per array; every pointer in the dsc_model points into them. The order of a module's
- * parameters is that of the enums in gpt2.h. Weight decay applies to every parameter: ds_config.json knows no groups, and
- * DeepSpeed decays all that it is given. SPDX-License-Identifier: Apache-2.0 */
+ * parameters is that of the enums in gpt2.h. Weight decay applies to every parameter: ds_config.json knows no groups,
+ * and DeepSpeed decays all that it is given. SPDX-License-Identifier: Apache-2.0 */
 #include "models/gpt2.h"
 
 #include <math.h>
@@ -40,7 +40,8 @@ dsc_status dsc_gpt2_rows(const dsc_gpt2_config *config, int64_t batch, int64_t *
 }
 
 /* Appends one parameter of the module that is being described. */
-static dsc_param_spec *add_param(gpt2 *self, const char *prefix, const char *name, int64_t rows, int64_t cols, float std)
+static dsc_param_spec *add_param(gpt2 *self, const char *prefix, const char *name, int64_t rows, int64_t cols,
+                                 float std)
 {
     char *text = self->names[self->module_count + self->param_count];
     dsc_param_spec *spec = &self->params[self->param_count++];
@@ -48,10 +49,16 @@ static dsc_param_spec *add_param(gpt2 *self, const char *prefix, const char *nam
     DSC_ASSERT(bytes > 0);
     DSC_ASSERT(bytes < NAME_BYTES);
     const bool vector = rows == 0;
-    *spec = (dsc_param_spec){ .name = text, .dim_count = vector ? 1 : 2, .dim = { vector ? cols : rows, vector ? 0 : cols },
-                              .init = std > 0 ? DSC_INIT_NORMAL : DSC_INIT_ZEROS, .init_std = std,
-                              .trainable = true, .decay = true, .split = DSC_SPLIT_NONE,
-                              .shared_module = -1, .shared_param = -1 };
+    *spec = (dsc_param_spec){ .name = text,
+                              .dim_count = vector ? 1 : 2,
+                              .dim = { vector ? cols : rows, vector ? 0 : cols },
+                              .init = std > 0 ? DSC_INIT_NORMAL : DSC_INIT_ZEROS,
+                              .init_std = std,
+                              .trainable = true,
+                              .decay = true,
+                              .split = DSC_SPLIT_NONE,
+                              .shared_module = -1,
+                              .shared_param = -1 };
     return spec;
 }
 
@@ -181,14 +188,16 @@ static dsc_status write_config_json(gpt2 *self, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(self->alloc, DSC_TAG_CONTROL, bytes_max, 1, &self->config_json, err));
     const int bytes = snprintf(
         self->config_json, (size_t)bytes_max,
-        "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n  \"activation_function\": \"gelu_new\",\n"
-        "  \"vocab_size\": %lld,\n  \"n_positions\": %lld,\n  \"n_embd\": %lld,\n  \"n_layer\": %lld,\n  \"n_head\": %lld,\n"
+        "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n"
+        "  \"activation_function\": \"gelu_new\",\n"
+        "  \"vocab_size\": %lld,\n  \"n_positions\": %lld,\n  \"n_embd\": %lld,\n  \"n_layer\": %lld,\n"
+        "  \"n_head\": %lld,\n"
         "  \"n_inner\": %lld,\n  \"layer_norm_epsilon\": %s,\n  \"initializer_range\": %s,\n"
         "  \"attn_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n"
         "  \"scale_attn_weights\": %s,\n  \"scale_attn_by_inverse_layer_idx\": %s,\n  \"tie_word_embeddings\": %s\n}\n",
-        (long long)config->vocab_rows, (long long)config->positions, (long long)config->channels, (long long)config->layers,
-        (long long)config->heads, (long long)config->inner, number_text(config->norm_eps, eps, sizeof eps),
-        number_text(config->init_std, std, sizeof std),
+        (long long)config->vocab_rows, (long long)config->positions, (long long)config->channels,
+        (long long)config->layers, (long long)config->heads, (long long)config->inner,
+        number_text(config->norm_eps, eps, sizeof eps), number_text(config->init_std, std, sizeof std),
         config->scale_attention ? "true" : "false", config->scale_attention_by_layer ? "true" : "false",
         config->tied ? "true" : "false");
     DSC_ASSERT(bytes > 0);
@@ -201,7 +210,8 @@ static void fill_model(gpt2 *self)
     const dsc_gpt2_config *config = &self->config;
     static const char *const names[2] = { "tokens", "targets" };
     for (int i = 0; i < 2; i++)
-        self->batch[i] = (dsc_batch_spec){ .name = names[i], .dtype = DSC_I32, .dim_count = 1, .dim = { config->sequence } };
+        self->batch[i] =
+            (dsc_batch_spec){ .name = names[i], .dtype = DSC_I32, .dim_count = 1, .dim = { config->sequence } };
     self->model = (dsc_model){
         .struct_bytes = sizeof self->model, .name = self->name, .module_count = (int32_t)self->module_count,
         .modules = self->modules, .batch_count = 2, .batch = self->batch, .losses_per_sample = config->sequence,
@@ -230,7 +240,8 @@ dsc_status dsc_gpt2_open(dsc_model **out, dsc_alloc *alloc, const char *name, co
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, module_count, sizeof *self->selves, &self->selves, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, module_count, sizeof *self->modules, &self->modules, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, param_count, sizeof *self->params, &self->params, err));
-    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, module_count + param_count, sizeof *self->names, &self->names, err));
+    DSC_TRY_OUT(
+        dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, module_count + param_count, sizeof *self->names, &self->names, err));
     describe_modules(self);
     DSC_ASSERT(self->param_count == param_count);
     if (weights != NULL) {

@@ -40,8 +40,9 @@ typedef struct dsc_gpt2_module {
 /* Builds the model. Everything is allocated from `alloc`, which the model owns on success (and closes), as it owns
  * `weights` (may be NULL: fresh initialisation), `config_json` (NULL: one is written) and `warnings` (may be NULL), all
  * three allocated from `alloc`. On failure they stay the caller's. */
-DSC_MUST_USE dsc_status dsc_gpt2_open(dsc_model **out, dsc_alloc *alloc, const char *name, const dsc_gpt2_config *config,
-                                      dsc_weights *weights, char *config_json, char *warnings, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_gpt2_open(dsc_model **out, dsc_alloc *alloc, const char *name,
+                                      const dsc_gpt2_config *config, dsc_weights *weights, char *config_json,
+                                      char *warnings, dsc_error *err);
 
 /* R for a micro-batch, or DSC_ERR_STATE when no buffer could hold it. */
 DSC_MUST_USE dsc_status dsc_gpt2_rows(const dsc_gpt2_config *config, int64_t batch, int64_t *rows, dsc_error *err);

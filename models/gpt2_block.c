@@ -20,13 +20,15 @@ static dsc_gemm_args product(const dsc_gpt2_config *config, int linear, int pass
         DSC_EPILOGUE_BIAS, DSC_EPILOGUE_BIAS_ADD, DSC_EPILOGUE_BIAS_GELU, DSC_EPILOGUE_BIAS_ADD
     };
     const int64_t channels = config->channels, inner = config->inner;
-    const dsc_linear shapes[LINEAR_COUNT] = {
-        { channels, 3 * channels, false }, { channels, channels, false }, { channels, inner, false }, { inner, channels, false }
-    };
+    const dsc_linear shapes[LINEAR_COUNT] = { { channels, 3 * channels, false },
+                                              { channels, channels, false },
+                                              { channels, inner, false },
+                                              { inner, channels, false } };
     if (pass == FORWARD)
         return dsc_linear_forward(shapes[linear], rows, dtype, forward[linear]);
     if (pass == BACKWARD_INPUT)
-        return dsc_linear_backward_input(shapes[linear], rows, dtype, linear == OUT ? DSC_EPILOGUE_DGELU : DSC_EPILOGUE_NONE);
+        return dsc_linear_backward_input(shapes[linear], rows, dtype,
+                                         linear == OUT ? DSC_EPILOGUE_DGELU : DSC_EPILOGUE_NONE);
     return dsc_linear_backward_weight(shapes[linear], rows, dtype);
 }
 
@@ -38,7 +40,8 @@ typedef struct block_layout {
     int64_t wide, narrow, back_mean, back_rstd, work, backward_bytes; /* [R,max(I,3C)] [R,C] [R] [R] */
 } block_layout;
 
-static dsc_status layout(const dsc_gpt2_config *config, int64_t batch, dsc_dtype dtype, block_layout *out, dsc_error *err)
+static dsc_status layout(const dsc_gpt2_config *config, int64_t batch, dsc_dtype dtype, block_layout *out,
+                         dsc_error *err)
 {
     *out = (block_layout){ 0 };
     DSC_TRY(dsc_gpt2_rows(config, batch, &out->rows, err));
@@ -173,13 +176,15 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
     };
     DSC_TRY(DSC_RUN(ctx->stream, ATTENTION_FWD, &attention, err));
     /* The residual is only read, as BIAS_ADD says; the argument is not const because other epilogues write it. */
-    DSC_TRY(linear_forward(&call, PROJ, DSC_GPT2_PROJ_W, middle, saved + call.at.attention, (void *)(uintptr_t)ctx->in));
+    DSC_TRY(
+        linear_forward(&call, PROJ, DSC_GPT2_PROJ_W, middle, saved + call.at.attention, (void *)(uintptr_t)ctx->in));
     DSC_TRY(norm(&call, ctx->out, middle, DSC_GPT2_LN2_W, mean, rstd));
     DSC_TRY(linear_forward(&call, FC, DSC_GPT2_FC_W, act, ctx->out, saved + call.at.fc));
     return linear_forward(&call, OUT, DSC_GPT2_OUT_W, ctx->out, act, middle);
 }
 
-/* Gradients of a linear layer's weight and bias (the parameter after it): dw = in^T * d_out, db = sum of d_out's rows. */
+/* Gradients of a linear layer's weight and bias (the parameter after it): dw = in^T * d_out, db = sum of
+ * d_out's rows. */
 static dsc_status linear_gradients(const block_call *call, int linear, int weight, const void *in, const void *d_out)
 {
     dsc_module_ctx *ctx = call->ctx;
@@ -194,7 +199,8 @@ static dsc_status linear_gradients(const block_call *call, int linear, int weigh
     return sum.out != NULL ? DSC_RUN(ctx->stream, COLSUM, &sum, call->err) : DSC_OK;
 }
 
-static dsc_status linear_backward(const block_call *call, int linear, int weight, void *d_in, const void *d_out, void *aux)
+static dsc_status linear_backward(const block_call *call, int linear, int weight, void *d_in, const void *d_out,
+                                  void *aux)
 {
     dsc_gemm_args args = product(call->self->config, linear, BACKWARD_INPUT, call->at.rows, call->ctx->dtype);
     args.a = d_out;
@@ -205,7 +211,8 @@ static dsc_status linear_backward(const block_call *call, int linear, int weight
 }
 
 /* d_in = residual + gradient through the norm whose statistics the scratch holds. */
-static dsc_status norm_backward(const block_call *call, int weight, const void *d_out, const void *residual, const void *in)
+static dsc_status norm_backward(const block_call *call, int weight, const void *d_out, const void *residual,
+                                const void *in)
 {
     dsc_module_ctx *ctx = call->ctx;
     const dsc_layernorm_bwd_args args = {

@@ -38,6 +38,7 @@ static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_er
 
 void dsc_gpt2_embed_init(dsc_module *module)
 {
+    module->flags = DSC_MODULE_BACKWARD_WITHOUT_PARAMS;
     module->param_count = DSC_GPT2_EMBED_PARAMS;
     module->plan = plan;
     module->forward = forward;

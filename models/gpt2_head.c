@@ -1,8 +1,8 @@
 /* gpt2_head.c - final norm, logits, loss, and in the same call their gradients, in chunks of rows.
  *
  * The logits of a micro-batch are the largest tensor of a small model's training (R * P), so only one chunk of them is
- * alive: logits, then in place dlogits, then its two products, then the next chunk. The chunk depends on the shape only.
- * The norm's output of a chunk is replaced by its gradient once the chunk's part of the table's gradient is done.
+ * alive: logits, then in place dlogits, then its two products, then the next chunk. The chunk depends on the shape
+ * only. The norm's output of a chunk is replaced by its gradient once the chunk's part of the table's gradient is done.
  * Columns of padding (V <= v < P) never enter the softmax and get gradient 0. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/device.h"
 #include "models/gpt2.h"
@@ -56,7 +56,8 @@ typedef struct head_layout {
     int64_t norm, mean, rstd, work, logits, bytes; /* [R,C] [R] [R] - [chunk,stride] */
 } head_layout;
 
-static dsc_status layout(const dsc_gpt2_config *config, int64_t batch, dsc_dtype dtype, head_layout *out, dsc_error *err)
+static dsc_status layout(const dsc_gpt2_config *config, int64_t batch, dsc_dtype dtype, head_layout *out,
+                         dsc_error *err)
 {
     *out = (head_layout){ 0 };
     DSC_TRY(dsc_gpt2_rows(config, batch, &out->rows, err));
@@ -121,13 +122,16 @@ static char *element_at(const head_call *call, const void *base, int64_t element
 /* Norm of rows [first, first + rows) into the first rows of the scratch's norm. */
 static dsc_status norm(const head_call *call, int64_t first, int64_t rows)
 {
-    const dsc_layernorm_fwd_args args = {
-        .out = call->scratch + call->at.norm, .mean = (float *)(void *)(call->scratch + call->at.mean),
-        .rstd = (float *)(void *)(call->scratch + call->at.rstd),
-        .in = element_at(call, call->ctx->in, first * call->config->channels),
-        .weight = call->ctx->param[DSC_GPT2_LNF_W], .bias = call->ctx->param[DSC_GPT2_LNF_B],
-        .rows = rows, .channels = call->config->channels, .eps = (float)call->config->norm_eps, .dtype = call->ctx->dtype
-    };
+    const dsc_layernorm_fwd_args args = { .out = call->scratch + call->at.norm,
+                                          .mean = (float *)(void *)(call->scratch + call->at.mean),
+                                          .rstd = (float *)(void *)(call->scratch + call->at.rstd),
+                                          .in = element_at(call, call->ctx->in, first * call->config->channels),
+                                          .weight = call->ctx->param[DSC_GPT2_LNF_W],
+                                          .bias = call->ctx->param[DSC_GPT2_LNF_B],
+                                          .rows = rows,
+                                          .channels = call->config->channels,
+                                          .eps = (float)call->config->norm_eps,
+                                          .dtype = call->ctx->dtype };
     return DSC_RUN(call->ctx->stream, LAYERNORM_FWD, &args, call->err);
 }
 
@@ -156,11 +160,15 @@ static dsc_status chunk(const head_call *call, int64_t first, int64_t rows)
     args.b = ctx->param[DSC_GPT2_HEAD_W];
     args.c = logits;
     DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->err));
-    const dsc_classifier_args classifier = {
-        .logits = logits, .losses = ctx->losses + first, .targets = (const int32_t *)ctx->batch_data[1] + first,
-        .rows = rows, .vocab = call->config->vocab, .stride = args.ldc,
-        .scale = (float)((double)ctx->loss_scale / (double)call->at.rows), .write_gradient = ctx->save, .dtype = ctx->dtype
-    };
+    const dsc_classifier_args classifier = { .logits = logits,
+                                             .losses = ctx->losses + first,
+                                             .targets = (const int32_t *)ctx->batch_data[1] + first,
+                                             .rows = rows,
+                                             .vocab = call->config->vocab,
+                                             .stride = args.ldc,
+                                             .scale = (float)((double)ctx->loss_scale / (double)call->at.rows),
+                                             .write_gradient = ctx->save,
+                                             .dtype = ctx->dtype };
     DSC_TRY(DSC_RUN(ctx->stream, CLASSIFIER, &classifier, call->err));
     if (!ctx->save)
         return DSC_OK;

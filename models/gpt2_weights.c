@@ -42,7 +42,8 @@ static dsc_status read_int(config_reader *reader, const char *key, int64_t max, 
     return DSC_OK;
 }
 
-static dsc_status read_number(config_reader *reader, const char *key, double min, double max, double fallback, double *out)
+static dsc_status read_number(config_reader *reader, const char *key, double min, double max, double fallback,
+                              double *out)
 {
     const cJSON *item = field(reader, key);
     *out = fallback;
@@ -77,8 +78,8 @@ static dsc_status read_sizes(config_reader *reader, dsc_gpt2_config *out)
     DSC_TRY(read_int(reader, "n_inner", DSC_GPT2_INNER_MAX, 4 * out->channels, &out->inner));
     DSC_TRY(read_int(reader, "n_head", DSC_GPT2_CHANNELS_MAX, 12, &out->heads));
     if (out->channels % out->heads != 0)
-        return REFUSE(reader, DSC_ERR_INPUT, "\"n_embd\" %lld is not a multiple of \"n_head\" %lld", (long long)out->channels,
-                      (long long)out->heads);
+        return REFUSE(reader, DSC_ERR_INPUT, "\"n_embd\" %lld is not a multiple of \"n_head\" %lld",
+                      (long long)out->channels, (long long)out->heads);
     return DSC_OK;
 }
 
@@ -106,7 +107,8 @@ static dsc_status refuse_other_models(config_reader *reader)
         bool on = false;
         DSC_TRY(read_bool(reader, flags[i], false, &on));
         if (on)
-            return REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"%s\": true is not built for gpt2; what exists: false", flags[i]);
+            return REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"%s\": true is not built for gpt2; what exists: false",
+                          flags[i]);
     }
     if (field(reader, "quantization_config") != NULL)
         return REFUSE(reader, DSC_ERR_UNSUPPORTED, "quantized weights are not read; expected F32, BF16 or F16");
@@ -135,8 +137,9 @@ static dsc_status read_dropout(config_reader *reader, char *warnings, size_t war
     DSC_TRY(read_number(reader, "embd_pdrop", 0, 1, 0.1, &embedding));
     DSC_TRY(read_number(reader, "attn_pdrop", 0, 1, 0.1, &attention));
     if (residual > 0 || embedding > 0 || attention > 0)
-        warn(warnings, warnings_bytes, "the model's dropout is off (config.json: resid_pdrop %g, embd_pdrop %g, attn_pdrop %g)",
-             residual, embedding, attention);
+        warn(warnings, warnings_bytes,
+             "the model's dropout is off (config.json: resid_pdrop %g, embd_pdrop %g, attn_pdrop %g)", residual,
+             embedding, attention);
     return DSC_OK;
 }
 
@@ -184,7 +187,8 @@ static dsc_status check_tensor(const dsc_weight *weight, int64_t rows, int64_t c
     if (!same)
         return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
                         "tensor \"%.200s\" is %s, config.json needs %s", weight->name,
-                        shape_text(desc->dim, desc->dim_count, is, sizeof is), shape_text(dim, dim_count, needs, sizeof needs));
+                        shape_text(desc->dim, desc->dim_count, is, sizeof is),
+                        shape_text(dim, dim_count, needs, sizeof needs));
     if (desc->dtype != DSC_F32 && desc->dtype != DSC_BF16 && desc->dtype != DSC_F16)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dsc_safetensors_path(weight->file),
                         "tensor \"%.200s\" is in %s; weights are read from F32, BF16 or F16", weight->name,
@@ -239,7 +243,8 @@ static bool is_one_of(const dsc_param_spec *params, int64_t first, int64_t end, 
 }
 
 /* params are in the order of the enums in gpt2.h, so a layer's are found by its number. */
-static bool is_param(const dsc_gpt2_config *config, const dsc_param_spec *params, int64_t param_count, const char *shorter)
+static bool is_param(const dsc_gpt2_config *config, const dsc_param_spec *params, int64_t param_count,
+                     const char *shorter)
 {
     int64_t layer = 0;
     if (layer_part(config, shorter, &layer) == NULL)
@@ -249,8 +254,8 @@ static bool is_param(const dsc_gpt2_config *config, const dsc_param_spec *params
     return is_one_of(params, first, first + DSC_GPT2_BLOCK_PARAMS, shorter);
 }
 
-static dsc_status refuse_unknown(const dsc_weights *weights, const dsc_gpt2_config *config, const dsc_param_spec *params,
-                                 int64_t param_count, dsc_error *err)
+static dsc_status refuse_unknown(const dsc_weights *weights, const dsc_gpt2_config *config,
+                                 const dsc_param_spec *params, int64_t param_count, dsc_error *err)
 {
     for (int64_t i = 0; i < dsc_weights_count(weights); i++) {
         const dsc_weight *weight = dsc_weights_at(weights, i);
@@ -263,8 +268,9 @@ static dsc_status refuse_unknown(const dsc_weights *weights, const dsc_gpt2_conf
     return DSC_OK;
 }
 
-dsc_status dsc_gpt2_match_weights(const dsc_weights *weights, const dsc_gpt2_config *config, const dsc_param_spec *params,
-                                  int64_t param_count, const dsc_weight **sources, dsc_error *err)
+dsc_status dsc_gpt2_match_weights(const dsc_weights *weights, const dsc_gpt2_config *config,
+                                  const dsc_param_spec *params, int64_t param_count, const dsc_weight **sources,
+                                  dsc_error *err)
 {
     const dsc_weight *tied_head = NULL;
     if (config->tied) {

@@ -28,7 +28,8 @@ static dsc_status check_family(const hf_folder *folder, dsc_error *err)
     const cJSON *item = cJSON_IsObject(root) ? cJSON_GetObjectItemCaseSensitive(root, "model_type") : NULL;
     dsc_json_where(folder->json, item != NULL ? item : root, where, sizeof where);
     if (!cJSON_IsString(item))
-        return DSC_FAIL(err, DSC_ERR_INPUT, where, "\"model_type\" is missing; expected the config.json of a Hugging Face "
+        return DSC_FAIL(err, DSC_ERR_INPUT, where,
+                        "\"model_type\" is missing; expected the config.json of a Hugging Face "
                         "model, as \"model_type\": \"gpt2\"");
     if (strcmp(item->valuestring, "gpt2") != 0)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where, "model_type \"%.60s\" is not built; what exists: gpt2",
@@ -41,8 +42,9 @@ static dsc_status apply_options(const hf_folder *folder, dsc_gpt2_config *config
 {
     const dsc_model_options *options = folder->options;
     if (options->seq_length > config->positions)
-        return DSC_FAIL(err, DSC_ERR_INPUT, folder->config_path, "a sequence length of %lld is asked for; the model has %lld "
-                        "positions", (long long)options->seq_length, (long long)config->positions);
+        return DSC_FAIL(err, DSC_ERR_INPUT, folder->config_path,
+                        "a sequence length of %lld is asked for; the model has %lld positions",
+                        (long long)options->seq_length, (long long)config->positions);
     if (options->seq_length > 0)
         config->sequence = options->seq_length;
     if (options->vocab_multiple > 1)
@@ -90,7 +92,8 @@ dsc_status dsc_hf_open(dsc_model **out, dsc_alloc *alloc, const char *config_pat
     *out = NULL;
     dsc_status status = DSC_OK;
     DSC_TRY_OUT(dsc_io_read_all(NULL, alloc, config_path, config_limits.bytes, &folder.text, &bytes, err));
-    DSC_TRY_OUT(dsc_json_open(alloc, config_path, folder.text, bytes, DSC_JSON_STRICT, &config_limits, &folder.json, err));
+    DSC_TRY_OUT(
+        dsc_json_open(alloc, config_path, folder.text, bytes, DSC_JSON_STRICT, &config_limits, &folder.json, err));
     DSC_TRY_OUT(check_family(&folder, err));
     DSC_TRY_OUT(open_gpt2(&folder, out, err));
 out:

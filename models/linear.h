@@ -1,7 +1,8 @@
 /* linear.h - the three matrix products of a linear layer, as argument structs without pointers.
  *
  * A module's plan tells these shapes to the device and its forward and backward fill in the pointers, so that what was
- * prepared and what is launched cannot differ. R is rows (tokens of the micro-batch). SPDX-License-Identifier: Apache-2.0 */
+ * prepared and what is launched cannot differ. R is rows (tokens of the micro-batch).
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODELS_LINEAR_H
 #define DSC_MODELS_LINEAR_H
 
@@ -21,7 +22,8 @@ static inline dsc_gemm_args dsc_linear_forward(dsc_linear linear, int64_t rows, 
 }
 
 /* dx[R,in] = dy[R,out] * w^T. */
-static inline dsc_gemm_args dsc_linear_backward_input(dsc_linear linear, int64_t rows, dsc_dtype dtype, dsc_epilogue epilogue)
+static inline dsc_gemm_args dsc_linear_backward_input(dsc_linear linear, int64_t rows, dsc_dtype dtype,
+                                                      dsc_epilogue epilogue)
 {
     return (dsc_gemm_args){ .m = rows, .n = linear.in, .k = linear.out,
                             .lda = linear.out, .ldb = linear.out_in ? linear.in : linear.out, .ldc = linear.in,
@@ -33,8 +35,16 @@ static inline dsc_gemm_args dsc_linear_backward_weight(dsc_linear linear, int64_
 {
     const int64_t m = linear.out_in ? linear.out : linear.in;
     const int64_t n = linear.out_in ? linear.in : linear.out;
-    return (dsc_gemm_args){ .m = m, .n = n, .k = rows, .lda = m, .ldb = n, .ldc = n,
-                            .a_transposed = true, .epilogue = DSC_EPILOGUE_NONE, .ab_dtype = dtype, .c_dtype = DSC_F32 };
+    return (dsc_gemm_args){ .m = m,
+                            .n = n,
+                            .k = rows,
+                            .lda = m,
+                            .ldb = n,
+                            .ldc = n,
+                            .a_transposed = true,
+                            .epilogue = DSC_EPILOGUE_NONE,
+                            .ab_dtype = dtype,
+                            .c_dtype = DSC_F32 };
 }
 
 #endif

@@ -27,8 +27,10 @@ static dsc_status refuse_name(const char *name, dsc_error *err)
         const size_t used = strlen(list);
         snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : ", ", dsc_model_builtin_name(i));
     }
-    return DSC_FAIL(err, DSC_ERR_INPUT, "model", "\"%.100s\" is no built-in model, folder or file; expected one of %s, a "
-                    "Hugging Face folder (config.json) or a config file *.json", name, list);
+    return DSC_FAIL(err, DSC_ERR_INPUT, "model",
+                    "\"%.100s\" is no built-in model, folder or file; expected one of %s, "
+                    "a Hugging Face folder (config.json) or a config file *.json",
+                    name, list);
 }
 
 static dsc_status open_path(dsc_model **out, dsc_alloc *alloc, const char *path, const dsc_model_options *options,
@@ -40,11 +42,13 @@ static dsc_status open_path(dsc_model **out, dsc_alloc *alloc, const char *path,
     case DSC_PATH_DIR:
         DSC_TRY(dsc_path_join(config_path, sizeof config_path, path, "config.json", err));
         if (dsc_io_kind(config_path) == DSC_PATH_MISSING)
-            return DSC_FAIL(err, DSC_ERR_INPUT, path, "this folder has no config.json; expected a Hugging Face model folder");
+            return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                            "this folder has no config.json; expected a Hugging Face model folder");
         return dsc_hf_open(out, alloc, config_path, path, options, err);
     case DSC_PATH_FILE:
         if (bytes < 5 || strcmp(path + bytes - 5, ".json") != 0)
-            return DSC_FAIL(err, DSC_ERR_INPUT, path, "a model file must be a *.json config; for weights name their folder");
+            return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                            "a model file must be a *.json config; for weights name their folder");
         return dsc_hf_open(out, alloc, path, NULL, options, err);
     case DSC_PATH_MISSING:
         return refuse_name(path, err);
@@ -62,8 +66,8 @@ static dsc_status check_options(const dsc_model_options *options, dsc_error *err
     if (options->seq_length < 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, "seq_length", "%lld; expected at least 1", (long long)options->seq_length);
     if (options->vocab_multiple < 0 || options->vocab_multiple > VOCAB_MULTIPLE_MAX)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "vocab_multiple", "%lld; expected 1 to %d", (long long)options->vocab_multiple,
-                        VOCAB_MULTIPLE_MAX);
+        return DSC_FAIL(err, DSC_ERR_INPUT, "vocab_multiple", "%lld; expected 1 to %d",
+                        (long long)options->vocab_multiple, VOCAB_MULTIPLE_MAX);
     return DSC_OK;
 }
 

@@ -149,11 +149,16 @@ static dsc_status refuse_other_formats(const dsc_weights *w, char **names, int64
                                           "flax_model.msgpack" };
     for (size_t i = 0; i < DSC_COUNT(others); i++)
         if (listed(names, count, others[i]))
-            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, w->dir,
-                            "its weights are in %s; only *.safetensors are read. Convert once: python3 -c \"from transformers "
-                            "import AutoModelForCausalLM as M; M.from_pretrained('%.150s'%s).save_pretrained('%.150s', "
-                            "safe_serialization=True)\"", others[i], w->dir,
-                            i < 2 ? "" : i == 2 ? ", from_tf=True" : ", from_flax=True", w->dir);
+            return DSC_FAIL(
+                err, DSC_ERR_UNSUPPORTED, w->dir,
+                "its weights are in %s; only *.safetensors are read. Convert once: python3 -c \"from transformers "
+                "import AutoModelForCausalLM as M; M.from_pretrained('%.150s'%s).save_pretrained('%.150s', "
+                "safe_serialization=True)\"",
+                others[i], w->dir,
+                i < 2    ? ""
+                : i == 2 ? ", from_tf=True"
+                         : ", from_flax=True",
+                w->dir);
     return DSC_OK;
 }
 

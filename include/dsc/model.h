@@ -1,9 +1,9 @@
 /* model.h - a model is an ordered list of modules; the engine shards, offloads, recomputes and saves what they declare.
  *
  * A module (an embedding, a transformer block, the head) declares parameters and implements forward and backward over
- * buffers that it is given. It never allocates, never waits, never sees a rank or a shard, so that it can be recomputed,
- * captured or run elsewhere. The engine gathers a module's parameters before each call and releases them after.
- * A user's own table of modules gets ZeRO, recomputation and checkpoints like the built-in models
+ * buffers that it is given. It never allocates, never waits, never sees a rank or a shard, so that it can be
+ * recomputed, captured or run elsewhere. The engine gathers a module's parameters before each call and releases them
+ * after. A user's own table of modules gets ZeRO, recomputation and checkpoints like the built-in models
  * (examples/own_model.c). Shapes: B samples of a micro-batch, row-major. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODEL_H
 #define DSC_MODEL_H
@@ -42,7 +42,8 @@ typedef struct dsc_batch_spec {
     int64_t dim[DSC_DIMS_MAX];
 } dsc_batch_spec;
 
-/* What one call of a module needs, for a micro-batch of B samples. All bytes are exact functions of (model, B, dtype). */
+/* What one call of a module needs, for a micro-batch of B samples. All bytes are exact functions of (model, B,
+ * dtype). */
 typedef struct dsc_module_plan {
     int64_t out_elements;     /* activation handed to the next module, in the compute dtype; 0 for the last */
     int64_t saved_bytes;      /* kept from forward to backward, beside the module's input, which is always kept */
@@ -84,8 +85,9 @@ typedef struct dsc_module_ctx {
     float *losses;
     float loss_scale;
 
-    /* Language models, loss module only, `save` false: when logits is not NULL the module writes logits[vocab_size] fp32
-     * of item logits_row (of all items of the micro-batch) and nothing else; targets and losses are not touched. */
+    /* Language models, loss module only, `save` false: when logits is not NULL the module writes logits[vocab_size]
+     * fp32 of item logits_row (of all items of the micro-batch) and nothing else; targets and losses are not
+     * touched. */
     float *logits;
     int64_t logits_row;
 } dsc_module_ctx;
@@ -94,7 +96,8 @@ enum {
     /* The last module: it has no out. In forward with `save` it also computes d_in and its gradients (fused, so that
      * logits need not be kept); its backward is not called. */
     DSC_MODULE_LOSS = 1u,
-    /* backward reads no parameter (an embedding): the engine does not gather them for it; ctx.param entries are NULL. */
+    /* backward reads no parameter (an embedding): the engine does not gather them for it; ctx.param entries are
+     * NULL. */
     DSC_MODULE_BACKWARD_WITHOUT_PARAMS = 2u
 };
 
@@ -140,15 +143,16 @@ typedef struct dsc_model_options {
 } dsc_model_options;
 #define DSC_MODEL_OPTIONS_INIT { (uint32_t)sizeof(dsc_model_options), 0, 1, true }
 
-/* Opens a built-in name ("gpt2-nano", "gpt2-124m", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", ...), a Hugging Face folder
- * (config.json, optional model.safetensors) or a config file *.json. Owned: close with dsc_model_close. Unknown
+/* Opens a built-in name ("gpt2-nano", "gpt2-124m", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", ...), a Hugging Face
+ * folder (config.json, optional model.safetensors) or a config file *.json. Owned: close with dsc_model_close. Unknown
  * names list what exists. */
-DSC_API DSC_MUST_USE dsc_status dsc_model_open(dsc_model **out, const char *name_or_path, const dsc_model_options *options,
-                                               dsc_error *err);
+DSC_API DSC_MUST_USE dsc_status dsc_model_open(dsc_model **out, const char *name_or_path,
+                                               const dsc_model_options *options, dsc_error *err);
 DSC_API void dsc_model_close(dsc_model **model); /* safe on NULL */
 /* The i-th built-in name, NULL past the end. */
 DSC_API const char *dsc_model_builtin_name(int32_t index);
-/* Structure checks that the engine makes before it trusts a table: counts, shapes, sharing, one loss module at the end. */
+/* Structure checks that the engine makes before it trusts a table: counts, shapes, sharing, one loss module at the
+ * end. */
 DSC_API DSC_MUST_USE dsc_status dsc_model_check(const dsc_model *model, dsc_error *err);
 
 #ifdef __cplusplus

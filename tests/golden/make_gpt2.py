@@ -49,8 +49,8 @@ def shapes(c):
         h = "transformer.h.%d." % i
         out.update({h + "ln_1.weight": [C], h + "ln_1.bias": [C], h + "attn.c_attn.weight": [C, 3 * C],
                     h + "attn.c_attn.bias": [3 * C], h + "attn.c_proj.weight": [C, C], h + "attn.c_proj.bias": [C],
-                    h + "ln_2.weight": [C], h + "ln_2.bias": [C], h + "mlp.c_fc.weight": [C, I], h + "mlp.c_fc.bias": [I],
-                    h + "mlp.c_proj.weight": [I, C], h + "mlp.c_proj.bias": [C]})
+                    h + "ln_2.weight": [C], h + "ln_2.bias": [C], h + "mlp.c_fc.weight": [C, I],
+                    h + "mlp.c_fc.bias": [I], h + "mlp.c_proj.weight": [I, C], h + "mlp.c_proj.bias": [C]})
     out.update({"transformer.ln_f.weight": [C], "transformer.ln_f.bias": [C]})
     if not c["tie_word_embeddings"]:
         out["lm_head.weight"] = [c["vocab_size"], C]
@@ -146,7 +146,8 @@ def make_folder(c, batch, sequence):
     tensors["h.0.attn.masked_bias"] = ("F32", np.array(-1e4, dtype=np.float32))
     write_safetensors(os.path.join(folder, "model.safetensors"), tensors)
     losses, _ = gradients(c, weights, batch, sequence)
-    write_safetensors(os.path.join(HERE, "gpt2_folder_loss.safetensors"), {"losses": ("F32", losses.astype(np.float32))})
+    path = os.path.join(HERE, "gpt2_folder_loss.safetensors")
+    write_safetensors(path, {"losses": ("F32", losses.astype(np.float32))})
     print("folder   loss %.6f" % losses.mean())
 
 

@@ -79,7 +79,8 @@ static void write_tensors(const char *name, const dsc_safetensors_spec *specs, i
     dsc_safetensors_plan_close(&plan);
 }
 
-#define TINY "\"model_type\": \"gpt2\", \"vocab_size\": 11, \"n_positions\": 5, \"n_embd\": 6, \"n_layer\": 1, \"n_head\": 2"
+#define TINY \
+    "\"model_type\": \"gpt2\", \"vocab_size\": 11, \"n_positions\": 5, \"n_embd\": 6, \"n_layer\": 1, \"n_head\": 2"
 
 /* The tensors of TINY; the caller may change them. */
 #define TINY_COUNT 16
@@ -163,8 +164,9 @@ static void opens_built_in_models(void **state)
 {
     /* Parameters as Hugging Face's config_class counts them. */
     static const struct { const char *name; int64_t elements, layers, sequence; } known[] = {
-        { "gpt2", 124439808, 12, 1024 },        { "gpt2-124m", 124439808, 12, 1024 }, { "gpt2-medium", 354823168, 24, 1024 },
-        { "gpt2-large", 774030080, 36, 1024 },  { "gpt2-xl", 1557611200, 48, 1024 },  { "gpt2-small-384", 30044544, 6, 256 },
+        { "gpt2", 124439808, 12, 1024 },        { "gpt2-124m", 124439808, 12, 1024 },
+        { "gpt2-medium", 354823168, 24, 1024 }, { "gpt2-large", 774030080, 36, 1024 },
+        { "gpt2-xl", 1557611200, 48, 1024 },    { "gpt2-small-384", 30044544, 6, 256 },
     };
     for (size_t i = 0; i < DSC_COUNT(known); i++) {
         dsc_model *model = open_ok(known[i].name, NULL);
@@ -234,7 +236,8 @@ static void applies_options(void **state)
     options.vocab_multiple = 1;
     options.struct_bytes = 4;
     expect_refusal("gpt2-124m", &options, DSC_ERR_STATE, "struct_bytes");
-    expect_refusal("llama-7b", NULL, DSC_ERR_INPUT, "gpt2-nano, gpt2-micro, gpt2-small-384, gpt2-124m, gpt2, gpt2-medium");
+    expect_refusal("llama-7b", NULL, DSC_ERR_INPUT,
+                   "gpt2-nano, gpt2-micro, gpt2-small-384, gpt2-124m, gpt2, gpt2-medium");
     expect_refusal("", NULL, DSC_ERR_INPUT, "gpt2-nano");
     expect_refusal("/nowhere/at/all", NULL, DSC_ERR_INPUT, "gpt2-nano");
     expect_refusal("/dev/zero", NULL, DSC_ERR_INPUT, "device");
@@ -254,9 +257,10 @@ static void reads_configs(void **state)
     assert_int_equal(param_elements(model), 124439808);
     assert_non_null(strstr(model->warnings, "dropout is off"));
     dsc_model_close(&model);
-    write_text("c.json", "{" TINY ", \"n_inner\": 10, \"tie_word_embeddings\": false, \"attn_pdrop\": 0, \"resid_pdrop\": 0.0, "
-                         "\"embd_pdrop\": 0, \"activation_function\": \"gelu_pytorch_tanh\", \"n_ctx\": 4, "
-                         "\"reorder_and_upcast_attn\": true, \"initializer_range\": 0.5, \"summary_type\": \"cls_index\"}");
+    write_text("c.json",
+               "{" TINY ", \"n_inner\": 10, \"tie_word_embeddings\": false, \"attn_pdrop\": 0, \"resid_pdrop\": 0.0, "
+               "\"embd_pdrop\": 0, \"activation_function\": \"gelu_pytorch_tanh\", \"n_ctx\": 4, "
+               "\"reorder_and_upcast_attn\": true, \"initializer_range\": 0.5, \"summary_type\": \"cls_index\"}");
     model = open_ok(in_dir("c.json"), NULL);
     assert_null(model->warnings);
     assert_int_equal(model->seq_length, 5);
@@ -294,13 +298,15 @@ static void refuses_configs(void **state)
         { "{\"model_type\": \"gpt2\", \"vocab_size\": 9007199254740992}", DSC_ERR_INPUT, "\"vocab_size\"" },
         { "{\"model_type\": \"gpt2\", \"vocab_size\": 0}", DSC_ERR_INPUT, "\"vocab_size\"" },
         { "{\"model_type\": \"gpt2\", \"n_positions\": 0}", DSC_ERR_INPUT, "\"n_positions\"" },
-        { "{\"model_type\": \"gpt2\", \"n_embd\": 60, \"n_head\": 7}", DSC_ERR_INPUT, "60 is not a multiple of \"n_head\" 7" },
+        { "{\"model_type\": \"gpt2\", \"n_embd\": 60, \"n_head\": 7}", DSC_ERR_INPUT,
+          "60 is not a multiple of \"n_head\" 7" },
         { "{" TINY ", \"layer_norm_epsilon\": 0}", DSC_ERR_INPUT, "\"layer_norm_epsilon\"" },
         { "{" TINY ", \"layer_norm_epsilon\": -1e-5}", DSC_ERR_INPUT, "\"layer_norm_epsilon\"" },
         { "{" TINY ", \"initializer_range\": -1}", DSC_ERR_INPUT, "\"initializer_range\"" },
         { "{" TINY ", \"attn_pdrop\": 2}", DSC_ERR_INPUT, "\"attn_pdrop\"" },
         { "{" TINY ", \"tie_word_embeddings\": 1}", DSC_ERR_INPUT, "\"tie_word_embeddings\"" },
-        { "{" TINY ", \"activation_function\": \"gelu\"}", DSC_ERR_UNSUPPORTED, "activation_function \"gelu\" is not built" },
+        { "{" TINY ", \"activation_function\": \"gelu\"}", DSC_ERR_UNSUPPORTED,
+          "activation_function \"gelu\" is not built" },
         { "{" TINY ", \"activation_function\": \"relu\"}", DSC_ERR_UNSUPPORTED, "gelu_new" },
         { "{" TINY ", \"activation_function\": 4}", DSC_ERR_INPUT, "activation_function" },
         { "{" TINY ", \"add_cross_attention\": true}", DSC_ERR_UNSUPPORTED, "add_cross_attention" },
@@ -465,9 +471,16 @@ static void refuses_weights(void **state)
     specs[3].desc.dtype = DSC_I64;
     write_tensors("model.safetensors", specs, TINY_COUNT);
     expect_refusal(dir, NULL, DSC_ERR_UNSUPPORTED, "is in I64");
-    static const char *const strangers[] = { "transformer.h.1.ln_1.weight", "h.0.attn.bias2", "h..attn.bias", "h.1.attn.bias",
-                                             "h.-0.attn.bias", "h. 0.attn.bias", "transformer.transformer.wte.weight", "score.weight",
-                                             "h.99999999999999999999.attn.bias", "transformer.h.0.ln_1.weight.x" };
+    static const char *const strangers[] = { "transformer.h.1.ln_1.weight",
+                                             "h.0.attn.bias2",
+                                             "h..attn.bias",
+                                             "h.1.attn.bias",
+                                             "h.-0.attn.bias",
+                                             "h. 0.attn.bias",
+                                             "transformer.transformer.wte.weight",
+                                             "score.weight",
+                                             "h.99999999999999999999.attn.bias",
+                                             "transformer.h.0.ln_1.weight.x" };
     for (size_t i = 0; i < DSC_COUNT(strangers); i++) {
         tiny_specs(specs);
         specs[TINY_COUNT] = (dsc_safetensors_spec){ strangers[i], { DSC_F32, 1, { 6 } } };
@@ -544,16 +557,42 @@ typedef struct table {
 static void fill_table(table *t)
 {
     *t = (table){
-        .params = { { .name = "a", .dim_count = 2, .dim = { 3, 4 }, .init = DSC_INIT_NORMAL, .init_std = 1, .trainable = true,
-                      .shared_module = -1, .shared_param = -1 },
-                    { .name = "b", .dim_count = 1, .dim = { 4 }, .trainable = true, .shared_module = -1, .shared_param = -1 },
-                    { .name = "a", .dim_count = 2, .dim = { 3, 4 }, .trainable = true, .shared_module = 0, .shared_param = 0 } },
+        .params = { { .name = "a",
+                      .dim_count = 2,
+                      .dim = { 3, 4 },
+                      .init = DSC_INIT_NORMAL,
+                      .init_std = 1,
+                      .trainable = true,
+                      .shared_module = -1,
+                      .shared_param = -1 },
+                    { .name = "b",
+                      .dim_count = 1,
+                      .dim = { 4 },
+                      .trainable = true,
+                      .shared_module = -1,
+                      .shared_param = -1 },
+                    { .name = "a",
+                      .dim_count = 2,
+                      .dim = { 3, 4 },
+                      .trainable = true,
+                      .shared_module = 0,
+                      .shared_param = 0 } },
         .batch = { .name = "x", .dtype = DSC_F32, .dim_count = 1, .dim = { 3 } },
     };
-    t->modules[0] = (dsc_module){ .struct_bytes = sizeof(dsc_module), .name = "one", .param_count = 2, .params = t->params,
-                                  .plan = fake_plan, .forward = fake_run, .backward = fake_run };
-    t->modules[1] = (dsc_module){ .struct_bytes = sizeof(dsc_module), .flags = DSC_MODULE_LOSS, .name = "two", .param_count = 1,
-                                  .params = t->params + 2, .plan = fake_plan, .forward = fake_run };
+    t->modules[0] = (dsc_module){ .struct_bytes = sizeof(dsc_module),
+                                  .name = "one",
+                                  .param_count = 2,
+                                  .params = t->params,
+                                  .plan = fake_plan,
+                                  .forward = fake_run,
+                                  .backward = fake_run };
+    t->modules[1] = (dsc_module){ .struct_bytes = sizeof(dsc_module),
+                                  .flags = DSC_MODULE_LOSS,
+                                  .name = "two",
+                                  .param_count = 1,
+                                  .params = t->params + 2,
+                                  .plan = fake_plan,
+                                  .forward = fake_run };
     t->model = (dsc_model){ .struct_bytes = sizeof(dsc_model), .name = "mine", .module_count = 2, .modules = t->modules,
                             .batch_count = 1, .batch = &t->batch, .losses_per_sample = 1 };
 }
@@ -649,7 +688,8 @@ static void plans(void **state)
     assert_int_equal(count, 4);
     for (int32_t m = 0; m < model->module_count; m++) {
         assert_int_equal(model->modules[m].plan(&model->modules[m], 0, DSC_F32, NULL, &plan, &err), DSC_ERR_STATE);
-        assert_int_equal(model->modules[m].plan(&model->modules[m], INT64_MAX / 2, DSC_F32, NULL, &plan, &err), DSC_ERR_STATE);
+        assert_int_equal(model->modules[m].plan(&model->modules[m], INT64_MAX / 2, DSC_F32, NULL, &plan, &err),
+                         DSC_ERR_STATE);
         assert_int_equal(model->modules[m].plan(&model->modules[m], 1 << 20, DSC_F32, NULL, &plan, &err), DSC_OK);
         assert_true(plan.saved_bytes >= 0);
         assert_true(plan.forward_scratch_bytes >= 0);

@@ -1,4 +1,5 @@
-/* test_safetensors.c - round trips, every refusal by its line, and mutated files. SPDX-License-Identifier: Apache-2.0 */
+/* test_safetensors.c - round trips, every refusal by its line, and mutated files.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -65,7 +66,8 @@ static void expect_refusal(const char *what)
     dsc_error err = DSC_ERROR_INIT;
     const dsc_status status = dsc_safetensors_open(&st, NULL, alloc, path, &err);
     if (status != DSC_ERR_INPUT || strstr(err.message, what) == NULL || strncmp(err.where, path, strlen(path)) != 0)
-        fail_msg("expected a refusal with \"%s\", got status %d: \"%s\" at \"%s\"", what, (int)status, err.message, err.where);
+        fail_msg("expected a refusal with \"%s\", got status %d: \"%s\" at \"%s\"", what, (int)status, err.message,
+                 err.where);
     assert_null(st);
 }
 
@@ -253,9 +255,11 @@ static void refuses_bad_lengths(void **state)
 /* Seeded mutations of a good file: never a crash, and what still opens keeps the promise of an exact cover. */
 static void survives_mutations(void **state)
 {
-    write_file("{\"__metadata__\":{\"format\":\"pt\"},\"wte\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
-               "\"h.0.b\":{\"dtype\":\"F16\",\"shape\":[5],\"data_offsets\":[24,34]},"
-               "\"h.0.c\":{\"dtype\":\"BF16\",\"shape\":[1,1,1],\"data_offsets\":[34,36]}}", 36);
+    write_file(
+        "{\"__metadata__\":{\"format\":\"pt\"},\"wte\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
+        "\"h.0.b\":{\"dtype\":\"F16\",\"shape\":[5],\"data_offsets\":[24,34]},"
+        "\"h.0.c\":{\"dtype\":\"BF16\",\"shape\":[1,1,1],\"data_offsets\":[34,36]}}",
+        36);
     FILE *f = fopen(path, "rb");
     assert_non_null(f);
     unsigned char good[1024], bytes[1040];
@@ -360,7 +364,8 @@ static void refuses_bad_plans(void **state)
         { { { "a", { DSC_F32, 1, { 1 } } }, { "b", { DSC_F32, 2, { INT64_MAX, 2 } } } }, "no possible size" },
         { { { "a", { DSC_F32, 1, { 1 } } }, { "b", { DSC_DTYPE_COUNT, 1, { 1 } } } }, "no such dtype" },
         { { { "a", { DSC_F32, 1, { 1 } } }, { "b", { DSC_F32, 7, { 1 } } } }, "no such dtype" },
-        { { { "a", { DSC_F32, 1, { INT64_C(1) << 60 } } }, { "b", { DSC_F32, 1, { INT64_C(1) << 60 } } } }, "larger than any" },
+        { { { "a", { DSC_F32, 1, { INT64_C(1) << 60 } } }, { "b", { DSC_F32, 1, { INT64_C(1) << 60 } } } },
+          "larger than any" },
     };
     for (size_t i = 0; i < DSC_COUNT(cases); i++) {
         dsc_safetensors_plan plan = { 0 };
@@ -381,7 +386,8 @@ static dsc_status fail_nth(void *user, dsc_io_op op, const char *file, int64_t o
 
 static void survives_faults(void **state)
 {
-    write_file("{\"__metadata__\":{\"format\":\"pt\"},\"t\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4);
+    write_file("{\"__metadata__\":{\"format\":\"pt\"},\"t\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
+               4);
     dsc_safetensors *st = NULL;
     dsc_error err = DSC_ERROR_INIT;
     int failed = 0;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/safetensors.h"
 #include "engine/config.h"
 #include "tools/dsc/tool.h"
 
@@ -26,9 +27,24 @@ static dsc_status check_config(dsc_alloc *alloc, const char *path, dsc_error *er
     return status;
 }
 
+static dsc_status check_safetensors(dsc_alloc *alloc, const char *path, dsc_error *err)
+{
+    dsc_safetensors *st = NULL;
+    DSC_TRY(dsc_safetensors_open(&st, NULL, alloc, path, err));
+    dsc_safetensors_close(&st);
+    return DSC_OK;
+}
+
 static const check_kind kinds[] = {
-    { "config", check_config }, { "hostfile", NULL },    { "envfile", NULL },    { "safetensors", NULL },   { "latest", NULL },
-    { "tokenizer", NULL },      { "tokens-llmc", NULL }, { "tokens-raw", NULL }, { "tokens-mmidx", NULL },
+    { "config", check_config },
+    { "safetensors", check_safetensors },
+    { "hostfile", NULL },
+    { "envfile", NULL },
+    { "latest", NULL },
+    { "tokenizer", NULL },
+    { "tokens-llmc", NULL },
+    { "tokens-raw", NULL },
+    { "tokens-mmidx", NULL },
 };
 
 static int usage(const char *where, const char *problem)
