@@ -68,7 +68,7 @@ static dsc_rdv_action *add(dsc_rdv_actions *out, dsc_rdv_action_kind kind, int32
     action->kind = kind;
     action->conn = conn;
     action->rank = -1;
-    action->with_file = false;
+    action->with_file = action->to_strangers = false;
     action->count = 0;
     action->status = DSC_OK;
     action->text[0] = 0;
@@ -84,11 +84,11 @@ static dsc_rdv_action *add_send(dsc_rdv_actions *out, dsc_rdv_action_kind kind, 
     return action;
 }
 
-static void add_verdict(dsc_rdv_actions *out, dsc_rdv_action_kind kind, int32_t conn, uint16_t type, dsc_status status, const char *text)
+static dsc_rdv_action *add_verdict(dsc_rdv_actions *out, dsc_rdv_action_kind kind, int32_t conn, uint16_t type, dsc_status status, const char *text)
 {
     verdict v = { .head = head_of(type), .status = (int32_t)status };
     snprintf(v.text, sizeof v.text, "%s", text);
-    add_send(out, kind, conn, &v, sizeof v);
+    return add_send(out, kind, conn, &v, sizeof v);
 }
 
 static void add_fail(dsc_rdv_actions *out, dsc_status status, const char *text)
@@ -139,7 +139,7 @@ static void server_fail(dsc_rdv_server *server, dsc_rdv_actions *out, dsc_status
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    add_verdict(out, DSC_RDV_SEND_ALL, -1, REFUSE, status, text);
+    add_verdict(out, DSC_RDV_SEND_ALL, -1, REFUSE, status, text)->to_strangers = true; /* also who is about to join */
     add_fail(out, status, text);
     server->phase = SERVER_OVER;
 }
@@ -225,11 +225,8 @@ static void server_proof(dsc_rdv_server *server, int32_t index, const dsc_rdv_ev
         server_drop(server, out, index, DSC_ERR_COMM, "the job token of this rank is not that of rank 0");
         return;
     }
-    if (server_refuses(server, out, conn)) {
-        /* SEND_ALL does not reach a connection that has not joined. */
-        add_verdict(out, DSC_RDV_SEND, index, REFUSE, DSC_ERR_COMM, out->item[out->count - 1].text);
+    if (server_refuses(server, out, conn))
         return;
-    }
     add(out, DSC_RDV_KEEP_FILE, index)->rank = conn->rank;
     conn->state = CONN_JOINED;
     server->conn_of[conn->rank] = index;

@@ -63,7 +63,7 @@ typedef struct dsc_rdv_event {
 typedef enum dsc_rdv_action_kind {
     DSC_RDV_CONNECT,   /* client: try to connect (again) */
     DSC_RDV_SEND,      /* bytes[count] to `conn`; with_file: the client's memory file rides along */
-    DSC_RDV_SEND_ALL,  /* to every joined connection; with_file: all files ride along */
+    DSC_RDV_SEND_ALL,  /* to every joined connection (to_strangers: to every one); with_file: all files ride along */
     DSC_RDV_KEEP_FILE, /* server: the file of the message just given is that of `rank` */
     DSC_RDV_KEEP_FILES, /* client: the files of the message just given are everybody's */
     DSC_RDV_DROP,      /* close `conn` */
@@ -75,7 +75,7 @@ typedef enum dsc_rdv_action_kind {
 typedef struct dsc_rdv_action {
     dsc_rdv_action_kind kind;
     int32_t conn, rank;
-    bool with_file;
+    bool with_file, to_strangers;
     int32_t count;
     uint8_t bytes[DSC_RDV_MESSAGE_MAX];
     dsc_status status;

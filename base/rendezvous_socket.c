@@ -162,7 +162,9 @@ static int64_t receive_packet(driver *d, int fd, uint8_t bytes[DSC_RDV_MESSAGE_M
     control c;
     struct iovec iov = { .iov_base = bytes, .iov_len = DSC_RDV_MESSAGE_MAX };
     struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = c.bytes, .msg_controllen = sizeof c.bytes };
-    const ssize_t count = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    ssize_t count = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (count < 0 && errno == ECONNRESET) /* the other end left without reading all of ours; its last words may be queued */
+        count = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (count < 0)
         return errno == EAGAIN || errno == EINTR ? -1 : 0;
     for (struct cmsghdr *h = CMSG_FIRSTHDR(&message); h != NULL; h = CMSG_NXTHDR(&message, h)) {
@@ -220,7 +222,7 @@ static void feed(driver *d, const machine *m, const dsc_rdv_event *event);
 static void send_all(driver *d, const machine *m, const dsc_rdv_action *action)
 {
     for (int32_t c = 0; c < DSC_RDV_CONNS_MAX; c++)
-        if (d->conn[c] >= 0 && dsc_rdv_server_joined(m->server, c))
+        if (d->conn[c] >= 0 && (action->to_strangers || dsc_rdv_server_joined(m->server, c)))
             /* A client that cannot take it shows up as closed when it is polled. */
             (void)send_packet(d->conn[c], action->bytes, action->count, d->file, action->with_file ? d->size + 1 : 0);
 }

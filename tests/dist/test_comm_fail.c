@@ -34,15 +34,16 @@ typedef struct play {
 } play;
 
 static const play plays[SCENE_COUNT] = {
-    [SCENE_OTHER_OP] = { SCENE_OTHER_OP, DSC_ERR_COMM, { "all_gather", "broadcast", "disagree" } },
-    [SCENE_OTHER_SIZE] = { SCENE_OTHER_SIZE, DSC_ERR_COMM, { "1000 bytes", "1001 bytes", "rank 1" } },
-    [SCENE_OTHER_DTYPE] = { SCENE_OTHER_DTYPE, DSC_ERR_COMM, { "reduce_scatter", "disagree", "rank 1" } },
-    [SCENE_MAIL] = { SCENE_MAIL, DSC_ERR_COMM, { "barrier", "recv", "disagree" } },
-    [SCENE_BOTH_SEND] = { SCENE_BOTH_SEND, DSC_ERR_COMM, { "send", "rank 0", "rank 1" } },
-    [SCENE_MAIL_SIZE] = { SCENE_MAIL_SIZE, DSC_ERR_COMM, { "100 bytes", "64", "rank 1" } },
-    [SCENE_LEAVE] = { SCENE_LEAVE, DSC_ERR_PEER, { "rank 1", "closed", "all_gather" }, true },
-    [SCENE_ABORT] = { SCENE_ABORT, DSC_ERR_PEER, { "the disk is full", "", "" } },
-    [SCENE_LATE] = { SCENE_LATE, DSC_ERR_STUCK, { "rank 1", "all_gather", "0.3 s" }, true, SECOND * 3 / 10 },
+    { .scene = SCENE_OTHER_OP, .status = DSC_ERR_COMM, .words = { "all_gather", "broadcast", "disagree" } },
+    { .scene = SCENE_OTHER_SIZE, .status = DSC_ERR_COMM, .words = { "1000 bytes", "1001 bytes", "rank 1" } },
+    { .scene = SCENE_OTHER_DTYPE, .status = DSC_ERR_COMM, .words = { "reduce_scatter", "disagree", "rank 1" } },
+    { .scene = SCENE_MAIL, .status = DSC_ERR_COMM, .words = { "barrier", "recv", "disagree" } },
+    { .scene = SCENE_BOTH_SEND, .status = DSC_ERR_COMM, .words = { "send", "rank 0", "rank 1" } },
+    { .scene = SCENE_MAIL_SIZE, .status = DSC_ERR_COMM, .words = { "100 bytes", "64", "rank 1" } },
+    { .scene = SCENE_LEAVE, .status = DSC_ERR_PEER, .words = { "rank 1", "closed", "all_gather" }, .one_leaves = true },
+    { .scene = SCENE_ABORT, .status = DSC_ERR_PEER, .words = { "the disk is full", "", "" } },
+    { .scene = SCENE_LATE, .status = DSC_ERR_STUCK, .words = { "rank 1", "all_gather", "0.3 s" }, .one_leaves = true,
+      .timeout_ns = SECOND * 3 / 10 },
 };
 
 static dsc_status act(dsc_comm *comm, scene what, dsc_error *err)
