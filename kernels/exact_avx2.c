@@ -102,6 +102,9 @@ static void sumsq(double *sums, const float *x, int64_t count)
     dsc_exact_ref.sumsq(sums + start / DSC_SUMSQ_CHUNK, x + start, count - start);
 }
 
+/* What becomes of the rounded weights; constant in each instance of adamw_kind. */
+typedef enum copy_kind { COPY_NONE, COPY_STORE, COPY_STREAM } copy_kind;
+
 typedef struct adamw_lanes {
     __m256 grad_scale, one_minus_beta1, beta2, one_minus_beta2, decay, l2, step_size, inv_sqrt_bias2, eps;
 } adamw_lanes;
@@ -128,7 +131,7 @@ static inline __attribute__((always_inline)) __m256 adamw_8(const dsc_adamw_args
 }
 
 static inline __attribute__((always_inline)) void adamw_kind(const dsc_adamw_args *args, int64_t first, int64_t last,
-                                                             bool l2, bool copy)
+                                                             bool l2, copy_kind copy)
 {
     const dsc_adamw_args local = *args, *a = &local; /* in registers: no store below can change it */
     const dsc_adamw_scalars *c = &a->scalars;
@@ -144,21 +147,38 @@ static inline __attribute__((always_inline)) void adamw_kind(const dsc_adamw_arg
         .eps = _mm256_set1_ps(c->eps),
     };
     int64_t i = first;
-    for (; i + 8 <= last; i += 8) {
-        const __m256 p = adamw_8(a, &s, i, l2);
-        if (copy)
-            _mm_storeu_si128((__m128i *)(a->param_bf16 + i), dsc_bf16_from_f32_avx2(p));
+    for (; i + 16 <= last; i += 16) {
+        const __m256 p0 = adamw_8(a, &s, i, l2), p1 = adamw_8(a, &s, i + 8, l2);
+        if (copy != COPY_NONE) {
+            const __m256i both = _mm256_set_m128i(dsc_bf16_from_f32_avx2(p1), dsc_bf16_from_f32_avx2(p0));
+            if (copy == COPY_STREAM)
+                _mm256_stream_si256((__m256i *)(void *)(a->param_bf16 + i), both);
+            else
+                _mm256_storeu_si256((__m256i *)(void *)(a->param_bf16 + i), both);
+        }
     }
+    if (copy == COPY_STREAM)
+        _mm_sfence(); /* before the team says that it is done */
     dsc_exact_ref.adamw(a, i, last);
+}
+
+static inline __attribute__((always_inline)) void adamw_copy(const dsc_adamw_args *a, int64_t first, int64_t last,
+                                                             bool l2)
+{
+    if (a->param_bf16 == NULL)
+        adamw_kind(a, first, last, l2, COPY_NONE);
+    else if (a->count >= DSC_ADAMW_STREAM_MIN && (uintptr_t)(a->param_bf16 + first) % 32 == 0)
+        adamw_kind(a, first, last, l2, COPY_STREAM);
+    else
+        adamw_kind(a, first, last, l2, COPY_STORE);
 }
 
 static void adamw(const dsc_adamw_args *a, int64_t first, int64_t last)
 {
-    const bool copy = a->param_bf16 != NULL;
     if (a->scalars.l2 != 0.0f)
-        copy ? adamw_kind(a, first, last, true, true) : adamw_kind(a, first, last, true, false);
+        adamw_copy(a, first, last, true);
     else
-        copy ? adamw_kind(a, first, last, false, true) : adamw_kind(a, first, last, false, false);
+        adamw_copy(a, first, last, false);
 }
 
 const dsc_exact_ops dsc_exact_avx2 = { bf16_from_f32, f32_from_bf16, fold, add, sumsq, adamw };

@@ -121,6 +121,9 @@ static void sumsq(double *sums, const float *x, int64_t count)
     }
 }
 
+/* What becomes of the rounded weights; constant in each instance of adamw_kind. */
+typedef enum copy_kind { COPY_NONE, COPY_STORE, COPY_STREAM } copy_kind;
+
 typedef struct adamw_lanes {
     __m512 grad_scale, one_minus_beta1, beta2, one_minus_beta2, decay, l2, step_size, inv_sqrt_bias2, eps;
 } adamw_lanes;
@@ -147,7 +150,7 @@ static inline __attribute__((always_inline)) __m512 adamw_16(const dsc_adamw_arg
 }
 
 static inline __attribute__((always_inline)) void adamw_kind(const dsc_adamw_args *args, int64_t first, int64_t last,
-                                                             bool l2, bool copy)
+                                                             bool l2, copy_kind copy)
 {
     const dsc_adamw_args local = *args, *a = &local; /* in registers: no store below can change it */
     const dsc_adamw_scalars *c = &a->scalars;
@@ -166,26 +169,42 @@ static inline __attribute__((always_inline)) void adamw_kind(const dsc_adamw_arg
     for (; i + 32 <= last; i += 32) {
         const __m512 p0 = adamw_16(a, &s, i, 0xffff, l2);
         const __m512 p1 = adamw_16(a, &s, i + 16, 0xffff, l2);
-        if (copy) {
+        if (copy != COPY_NONE) {
             const __m512i low = _mm512_castsi256_si512(dsc_bf16_from_f32_avx512(p0));
-            _mm512_storeu_si512(a->param_bf16 + i, _mm512_inserti64x4(low, dsc_bf16_from_f32_avx512(p1), 1));
+            const __m512i both = _mm512_inserti64x4(low, dsc_bf16_from_f32_avx512(p1), 1);
+            if (copy == COPY_STREAM)
+                _mm512_stream_si512((__m512i *)(void *)(a->param_bf16 + i), both);
+            else
+                _mm512_storeu_si512(a->param_bf16 + i, both);
         }
     }
     for (; i < last; i += 16) {
         const __mmask16 mask = dsc_mask_avx512(last - i);
         const __m512 p = adamw_16(a, &s, i, mask, l2);
-        if (copy)
+        if (copy != COPY_NONE)
             _mm256_mask_storeu_epi16(a->param_bf16 + i, mask, dsc_bf16_from_f32_avx512(p));
     }
+    if (copy == COPY_STREAM)
+        _mm_sfence(); /* before the team says that it is done */
+}
+
+static inline __attribute__((always_inline)) void adamw_copy(const dsc_adamw_args *a, int64_t first, int64_t last,
+                                                             bool l2)
+{
+    if (a->param_bf16 == NULL)
+        adamw_kind(a, first, last, l2, COPY_NONE);
+    else if (a->count >= DSC_ADAMW_STREAM_MIN && (uintptr_t)(a->param_bf16 + first) % 64 == 0)
+        adamw_kind(a, first, last, l2, COPY_STREAM);
+    else
+        adamw_kind(a, first, last, l2, COPY_STORE);
 }
 
 static void adamw(const dsc_adamw_args *a, int64_t first, int64_t last)
 {
-    const bool copy = a->param_bf16 != NULL;
     if (a->scalars.l2 != 0.0f)
-        copy ? adamw_kind(a, first, last, true, true) : adamw_kind(a, first, last, true, false);
+        adamw_copy(a, first, last, true);
     else
-        copy ? adamw_kind(a, first, last, false, true) : adamw_kind(a, first, last, false, false);
+        adamw_copy(a, first, last, false);
 }
 
 const dsc_exact_ops dsc_exact_avx512 = { bf16_from_f32, f32_from_bf16, fold, add, sumsq, adamw };

@@ -381,6 +381,8 @@ static void check_adamw(void)
         check_adamw_case(lengths[l], l % 2 == 0, 0.05f, 3, false);
         check_adamw_case(lengths[l], true, l % 2 == 0 ? 0.05f : 0, 2, true);
     }
+    for (int64_t more = 0; more < 4; more++) /* large enough to be written around the caches; some misaligned */
+        check_adamw_case((1 << 20) + 17 * more, true, more % 2 == 0 ? 0 : 0.05f, (int)more + 2, more == 3);
 }
 
 /* ---- benches: arrays that no cache holds, bytes as the contract moves them ---- */
