@@ -26,7 +26,8 @@ CPPFLAGS  += -I. -Iinclude -D_GNU_SOURCE -DDSC_VERSION_TEXT='"$(VERSION)"'
 # -ffp-contract=off and no fast-math: the numbers are a contract (docs/ARCHITECTURE.md).
 CFLAGS    := -std=c17 $(OPT) -g -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno $(OMP) $(SANFLAGS) $(WARN) $(EXTRA_CFLAGS)
 LDFLAGS   += $(SANFLAGS) $(OMP)
-LDLIBS    += -ldnnl -lcjson -lxxhash -lpthread -ldl -lm
+# The library's own threads are OpenMP's, so its runtime is linked even where our code is built without.
+LDLIBS    += $(if $(filter thread,$(SAN)),-lgomp) -ldnnl -lcjson -lxxhash -lpthread -ldl -lm
 
 LIB_DIRS  := base kernels offload zero zero/comm models engine
 LIB_SRC   := $(sort $(wildcard $(addsuffix /*.c,$(LIB_DIRS))))

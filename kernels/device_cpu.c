@@ -493,9 +493,13 @@ static dsc_status cpu_open(dsc_device **out, const dsc_device_options *options, 
     d->alloc = options->alloc;
     d->team = (dsc_cpu_team){ .threads = options->threads, .caps = options->caps & dsc_cpu_caps() };
     dsc_kernel_table_init(&d->table, d->team.caps);
-    if (pthread_mutex_init(&d->lock, NULL) != 0) {
+    dsc_status status = dsc_gemm_store_open(d->alloc, d->team.threads, d->team.caps, &d->team.gemm, err);
+    if (status == DSC_OK && pthread_mutex_init(&d->lock, NULL) != 0)
+        status = DSC_FAIL(err, DSC_ERR_NOMEM, "", "the system has no memory for a lock");
+    if (status != DSC_OK) {
+        dsc_gemm_store_close(&d->team.gemm);
         dsc_alloc_free(options->alloc, d);
-        return DSC_FAIL(err, DSC_ERR_NOMEM, "", "the system has no memory for a lock");
+        return status;
     }
     *out = &d->base;
     return DSC_OK;
@@ -516,13 +520,14 @@ static void cpu_close(dsc_device *device)
         dsc_alloc_free(d->alloc, s->ring);
         dsc_alloc_free(d->alloc, s);
     }
+    dsc_gemm_store_close(&d->team.gemm);
     pthread_mutex_destroy(&d->lock);
     dsc_alloc_free(d->alloc, d);
 }
 
 static dsc_status cpu_gemm_prepare(dsc_device *device, const dsc_gemm_args *shape, dsc_error *err)
 {
-    return DSC_OK; /* GEMMs of this device keep nothing between calls */
+    return dsc_gemm_store_prepare(((cpu_device *)device)->team.gemm, shape, err);
 }
 
 const dsc_device_ops dsc_device_cpu = {

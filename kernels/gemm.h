@@ -7,6 +7,7 @@
 #ifndef DSC_KERNELS_GEMM_H
 #define DSC_KERNELS_GEMM_H
 
+#include <dsc/error.h>
 #include <dsc/types.h>
 
 #ifdef __cplusplus
@@ -16,7 +17,7 @@ extern "C" {
 typedef enum dsc_epilogue {
     DSC_EPILOGUE_NONE,      /* c = x (or c + x with `accumulate`, fp32 C only) */
     DSC_EPILOGUE_BIAS,      /* c = x + bias[n] */
-    DSC_EPILOGUE_BIAS_GELU, /* aux = x + bias[n] (rounded to C's dtype), c = gelu_tanh(aux) */
+    DSC_EPILOGUE_BIAS_GELU, /* aux = x + bias[n] rounded to C's dtype (not stored when aux is NULL), c = gelu_tanh(aux) */
     DSC_EPILOGUE_BIAS_ADD,  /* c = (x + bias[n]) + aux[m,n]: the residual */
     DSC_EPILOGUE_DGELU      /* c = x * gelu_tanh'(aux) */
 } dsc_epilogue;
@@ -25,8 +26,8 @@ typedef struct dsc_gemm_args {
     const void *a, *b;
     void *c;
     const void *bias; /* [N] of A's dtype, or NULL */
-    void *aux;        /* [M,N] of C's dtype, row stride ldc; see dsc_epilogue */
-    int64_t m, n, k;
+    void *aux;        /* [M,N] of C's dtype, row stride ldc; see dsc_epilogue. It may be c, except for BIAS_GELU */
+    int64_t m, n, k;  /* k >= 1 */
     int64_t lda, ldb, ldc; /* elements between rows as stored */
     bool a_transposed;     /* A is stored [K,M] */
     bool b_transposed;     /* B is stored [N,K] */
@@ -35,6 +36,15 @@ typedef struct dsc_gemm_args {
     dsc_dtype ab_dtype; /* F32 or BF16 */
     dsc_dtype c_dtype;  /* F32 or BF16 */
 } dsc_gemm_args;
+
+/* Prepared products of one device: library objects by tile shape, and the scratch of all threads, counted as LIBRARY. A
+ * product that was not prepared is prepared by its first run. At most one GEMM runs in a store at a time; others wait. */
+typedef struct dsc_gemm_store dsc_gemm_store;
+struct dsc_alloc;
+DSC_MUST_USE dsc_status dsc_gemm_store_open(struct dsc_alloc *alloc, int32_t threads, uint32_t caps, dsc_gemm_store **out,
+                                            dsc_error *err);
+void dsc_gemm_store_close(dsc_gemm_store **store);
+DSC_MUST_USE dsc_status dsc_gemm_store_prepare(dsc_gemm_store *store, const dsc_gemm_args *shape, dsc_error *err);
 
 /* out[c] = (accumulate ? out[c] : 0) + sum over rows of x[r, c], fp32: rows in blocks of 64 summed in order, block sums
  * added in order. A bias gradient. */

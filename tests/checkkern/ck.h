@@ -60,10 +60,13 @@ void ck_variant_set(uint32_t caps);     /* for cases without ck_kernel: what mes
 double ck_spacing(dsc_dtype dtype, double x); /* distance of |x| to the next value of the dtype (F32, BF16) */
 
 /* Times every variant that never failed in this run: median of several runs, 1 thread and --threads. Only with --bench
- * (ck_benching), in a case of its own or after ck_kernel. bytes: moved; flops: 0 when memory decides. Pass `no_ref`
- * when the plain C reference would take seconds. */
+ * (ck_benching), in a case of its own or after ck_kernel. bytes: moved; flops: 0 when memory decides. */
+enum {
+    CK_NO_REF = 1,   /* the plain C reference would take seconds */
+    CK_F32_PEAK = 2  /* compare flops with fp32 multiply-adds even where the CPU has bf16 products */
+};
 bool ck_benching(void);
-void ck_bench(dsc_kernel kernel, const void *args, int64_t args_bytes, int64_t bytes, int64_t flops, bool no_ref);
+void ck_bench(dsc_kernel kernel, const void *args, int64_t args_bytes, int64_t bytes, int64_t flops, uint32_t flags);
 
 /* ck_peak.c: measured limits of this machine with `threads` threads. */
 double ck_peak_bytes_per_ns(int32_t threads);              /* copy: read plus written */

@@ -15,6 +15,7 @@ typedef struct ck_settings {
     uint64_t seed;
     bool bench;
     int32_t threads; /* of benches */
+    bool cpu_time;   /* benches: one thread, by its CPU clock, for a machine that others use too */
 } ck_settings;
 extern ck_settings ck_set_up;
 extern int64_t ck_cases_run, ck_cases_failed;
@@ -23,6 +24,7 @@ extern int64_t ck_cases_run, ck_cases_failed;
 void ck_canary(dsc_kernel_fn fn);
 bool ck_matches(const char *name);          /* --fn */
 const char *ck_variant_name(uint32_t caps);
+double ck_now_ns(void);
 void ck_case_end(void);
 const char *ck_case_name(void);
 bool ck_may_bench(dsc_kernel kernel, int32_t variant);

@@ -1,10 +1,12 @@
-/* ck_main.c - checkkern [--fn GLOB] [--seed N] [--bench] [--threads N]. TAP on stdout. SPDX-License-Identifier: Apache-2.0 */
+/* ck_main.c - checkkern [--fn GLOB] [--seed N] [--bench [--threads N | --cpu-time]]. TAP on stdout. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/ck_internal.h"
 
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "base/alloc.h"
 
 bool ck_matches(const char *name)
 {
@@ -19,15 +21,26 @@ const char *ck_variant_name(uint32_t caps)
     return "?";
 }
 
+enum { STORE_THREADS = 8 };
+static dsc_alloc *gemm_alloc;
+static dsc_gemm_store *stores[CK_VARIANTS];
+
 struct dsc_gemm_store *ck_gemm_store(uint32_t caps)
 {
-    (void)caps;
-    return NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    int32_t v = 0;
+    while (ck_variants[v].caps != caps)
+        v++;
+    if (stores[v] == NULL && (dsc_gemm_store_open(gemm_alloc, STORE_THREADS, caps, &stores[v], &err) != DSC_OK)) {
+        printf("Bail out! %s\n", err.message);
+        exit(1);
+    }
+    return stores[v];
 }
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: checkkern [--fn GLOB] [--seed N] [--bench] [--threads N]\n");
+    fprintf(stderr, "usage: checkkern [--fn GLOB] [--seed N] [--bench [--threads N | --cpu-time]]\n");
     return 2;
 }
 
@@ -39,6 +52,8 @@ int main(int argc, char **argv)
         const bool more = i + 1 < argc;
         if (strcmp(argv[i], "--bench") == 0)
             ck_set_up.bench = true;
+        else if (strcmp(argv[i], "--cpu-time") == 0)
+            ck_set_up.cpu_time = true;
         else if (strcmp(argv[i], "--fn") == 0 && more)
             ck_set_up.fn = argv[++i];
         else if (strcmp(argv[i], "--seed") == 0 && more)
@@ -50,6 +65,8 @@ int main(int argc, char **argv)
     }
     if (ck_set_up.threads < 1)
         return usage();
+    if (dsc_alloc_open(&gemm_alloc, NULL) != DSC_OK)
+        return 1;
     printf("TAP version 13\n# seed %llu, this CPU runs:", (unsigned long long)ck_set_up.seed);
     for (int32_t v = 0; v < CK_VARIANTS; v++)
         if ((ck_variants[v].caps & ~dsc_cpu_caps()) == 0)
@@ -62,5 +79,8 @@ int main(int argc, char **argv)
     printf("1..%lld\n", (long long)ck_cases_run);
     if (ck_cases_run == 0)
         printf("# no case matches '%s'\n", ck_set_up.fn);
+    for (int32_t v = 0; v < CK_VARIANTS; v++)
+        dsc_gemm_store_close(&stores[v]);
+    dsc_alloc_close(&gemm_alloc);
     return ck_cases_failed != 0 || ck_cases_run == 0;
 }

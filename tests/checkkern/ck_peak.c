@@ -4,16 +4,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { THREADS_MAX = 64, COPY_BYTES = 64 << 20, PASSES = 5 };
-
-static double now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e9 * (double)t.tv_sec + (double)t.tv_nsec;
-}
 
 static void copy_all(char *to, const char *from, int32_t threads)
 {
@@ -37,9 +29,9 @@ double ck_peak_bytes_per_ns(int32_t threads)
         memset(a, 1, COPY_BYTES);
         copy_all(b, a, threads);
         for (int32_t i = 0; i < PASSES; i++) {
-            const double start = now_ns();
+            const double start = ck_now_ns();
             copy_all(b, a, threads);
-            const double ns = now_ns() - start;
+            const double ns = ck_now_ns() - start;
             best = ns < best ? ns : best;
         }
     }
@@ -71,11 +63,11 @@ double ck_peak_flops_per_ns(int32_t threads, bool bf16)
     double best = 0;
     for (int32_t i = 0; i < PASSES; i++) {
         double flops = 0;
-        const double start = now_ns();
+        const double start = ck_now_ns();
 #pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : flops)
         for (int32_t t = 0; t < threads; t++)
             flops += fma_loop(bf16, 400000);
-        const double rate = flops / (now_ns() - start);
+        const double rate = flops / (ck_now_ns() - start);
         best = rate > best ? rate : best;
     }
     known[bf16][threads] = best > 0 ? best : 1;

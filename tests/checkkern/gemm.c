@@ -1,0 +1,242 @@
+/* gemm.c - products and column sums.
+ *
+ * Tolerance: inputs are exact in double, so a product differs from the double sum by the roundings of fp32 additions, at
+ * most 8 eps sum|a b| for sums of 16 or more interleaved partial sums at these K; then half a spacing of C's dtype and
+ * the error of GELU (vmath.c). A dropped or doubled term is 100 times larger. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/checkkern/ck.h"
+
+static const char *const epilogue_text[] = { "none", "bias", "bias_gelu", "bias_add", "dgelu" };
+
+static double gelu_slope(double x)
+{
+    const double u2 = 1.5957691216057308 * (x + 0.044715 * x * x * x), s = 1 / (1 + exp(-u2));
+    return s + x * s * (1 / (1 + exp(u2))) * 1.5957691216057308 * (1 + 3 * 0.044715 * x * x);
+}
+
+static double gelu(double x) { return x / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x))); }
+
+/* sum and sum of magnitudes of element (i, j) */
+static double product(const dsc_gemm_args *a, int64_t i, int64_t j, double *magnitude)
+{
+    double sum = 0;
+    *magnitude = 0;
+    for (int64_t k = 0; k < a->k; k++) {
+        const double term = ck_get(a->a, a->a_transposed ? k * a->lda + i : i * a->lda + k) *
+                            ck_get(a->b, a->b_transposed ? j * a->ldb + k : k * a->ldb + j);
+        sum += term;
+        *magnitude += fabs(term);
+    }
+    return sum;
+}
+
+static void check_element(const dsc_gemm_args *a, int64_t i, int64_t j)
+{
+    const int64_t at = i * a->ldc + j;
+    double magnitude, x = product(a, i, j, &magnitude);
+    if (a->accumulate) {
+        x += ck_start(a->c, at);
+        magnitude += fabs(ck_start(a->c, at));
+    }
+    double tol = 8 * 0x1p-24 * magnitude;
+    if (a->bias != NULL && a->epilogue != DSC_EPILOGUE_NONE && a->epilogue != DSC_EPILOGUE_DGELU) {
+        x += ck_get(a->bias, j);
+        tol += 0x1p-24 * fabs(x);
+    }
+    if (a->epilogue == DSC_EPILOGUE_BIAS_GELU) {
+        if (a->aux != NULL) {
+            ck_near(a->aux, at, x, tol + 0.5 * ck_spacing(a->c_dtype, fabs(x) + tol));
+            x = ck_get(a->aux, at); /* c comes from the rounded value */
+            tol = 0;
+        } else {
+            tol += 0.5 * ck_spacing(a->c_dtype, fabs(x) + tol);
+        }
+        tol = 1.2 * tol + 0x1p-20 * fabs(gelu(x)) + 0x1p-26;
+        x = gelu(x);
+    } else if (a->epilogue == DSC_EPILOGUE_BIAS_ADD) {
+        x += ck_get(a->aux, at);
+        tol += 0x1p-23 * fabs(x);
+    } else if (a->epilogue == DSC_EPILOGUE_DGELU) {
+        const double slope = gelu_slope(ck_get(a->aux, at));
+        tol = tol * fabs(slope) + fabs(x) * 0x1p-20;
+        x *= slope;
+    }
+    ck_near(a->c, at, x, tol + 0.5 * ck_spacing(a->c_dtype, fabs(x) + tol));
+}
+
+/* Every element of small products, else a sample with the corners in it. */
+static void verify(const void *args)
+{
+    enum { TERMS = 1500000 };
+    const dsc_gemm_args *a = args;
+    const bool all = a->m * a->n * a->k <= TERMS;
+    const int64_t count = all ? a->m * a->n : TERMS / a->k;
+    for (int64_t s = 0; s < count; s++) {
+        const int64_t i = all ? s / a->n : s < 4 ? (s >> 1) * (a->m - 1) : ck_random() % a->m;
+        const int64_t j = all ? s % a->n : s < 4 ? (s & 1) * (a->n - 1) : ck_random() % a->n;
+        check_element(a, i, j);
+    }
+}
+
+typedef struct shape { int64_t m, n, k; } shape;
+
+static void one(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilogue e, bool accumulate, int64_t pad)
+{
+    if (!ck_case("gemm m=%lld n=%lld k=%lld %s%s %s->%s %s%s%s", (long long)s.m, (long long)s.n, (long long)s.k, ta ? "T" : "N",
+                 tb ? "T" : "N", ab == DSC_BF16 ? "bf16" : "f32", c == DSC_BF16 ? "bf16" : "f32", epilogue_text[e],
+                 accumulate ? " accumulate" : "", pad > 0 ? " padded" : ""))
+        return;
+    dsc_gemm_args a = { .m = s.m, .n = s.n, .k = s.k, .a_transposed = ta, .b_transposed = tb, .accumulate = accumulate,
+                        .epilogue = e, .ab_dtype = ab, .c_dtype = c };
+    const int64_t a_rows = ta ? s.k : s.m, a_cols = ta ? s.m : s.k, b_rows = tb ? s.n : s.k, b_cols = tb ? s.k : s.n;
+    a.lda = a_cols + pad;
+    a.ldb = b_cols + 2 * pad;
+    a.ldc = s.n + 3 * pad;
+    a.a = ck_buf(CK_IN, ab, (a_rows - 1) * a.lda + a_cols, "a");
+    a.b = ck_buf(CK_IN, ab, (b_rows - 1) * a.ldb + b_cols, "b");
+    a.c = ck_buf(accumulate ? CK_INOUT : CK_OUT, c, (s.m - 1) * a.ldc + s.n, "c");
+    ck_normal(a.a, 0, 1);
+    ck_normal(a.b, 0, 1 / sqrt((double)s.k));
+    if (accumulate)
+        ck_normal(a.c, 0, 1);
+    ck_gaps(a.c, s.m, s.n, a.ldc);
+    if (e != DSC_EPILOGUE_NONE && e != DSC_EPILOGUE_DGELU) {
+        a.bias = ck_buf(CK_IN, ab, s.n, "bias");
+        ck_normal(a.bias, 0, 1);
+    }
+    if (e != DSC_EPILOGUE_NONE && e != DSC_EPILOGUE_BIAS) {
+        a.aux = ck_buf(e == DSC_EPILOGUE_BIAS_GELU ? CK_OUT : CK_IN, c, (s.m - 1) * a.ldc + s.n, "aux");
+        if (e != DSC_EPILOGUE_BIAS_GELU)
+            ck_normal(a.aux, 0, 2);
+        ck_gaps(a.aux, s.m, s.n, a.ldc);
+    }
+    ck_kernel(DSC_KERNEL_GEMM, &a, sizeof a, verify);
+}
+
+static const shape small[] = { { 1, 1, 1 }, { 1, 311, 60 }, { 60, 1, 40 }, { 60, 311, 60 }, { 40, 180, 60 }, { 17, 65, 33 } };
+
+static void combinations(void)
+{
+    for (size_t i = 0; i < DSC_COUNT(small); i++)
+        for (int t = 0; t < 4; t++)
+            for (int d = 0; d < 4; d++) /* F32->F32, BF16->F32, BF16->BF16, F32->BF16 */
+                one(small[i], t & 1, t & 2, d == 0 || d == 3 ? DSC_F32 : DSC_BF16, d < 2 ? DSC_F32 : DSC_BF16,
+                    DSC_EPILOGUE_NONE, d < 2 && (i & 1), 5 * (int64_t)(i & 1));
+    for (int e = DSC_EPILOGUE_BIAS; e <= DSC_EPILOGUE_DGELU; e++)
+        for (int d = 0; d < 3; d++)
+            for (int pad = 0; pad < 2; pad++)
+                one(small[3], false, e == DSC_EPILOGUE_DGELU, d == 0 ? DSC_F32 : DSC_BF16, d < 2 ? DSC_F32 : DSC_BF16,
+                    (dsc_epilogue)e, false, pad * 3);
+}
+
+/* Several tiles in both directions with ragged ends, K above PANEL_K, and the shape where oneDNN's own threading
+ * changes bits with the number of threads. */
+static void large(void)
+{
+    one((shape){ 64, 64, 4096 }, true, false, DSC_BF16, DSC_F32, DSC_EPILOGUE_NONE, false, 0);
+    one((shape){ 64, 64, 4096 }, true, false, DSC_F32, DSC_F32, DSC_EPILOGUE_NONE, true, 0);
+    one((shape){ 270, 790, 100 }, false, false, DSC_BF16, DSC_BF16, DSC_EPILOGUE_BIAS_GELU, false, 0);
+    one((shape){ 530, 401, 64 }, false, true, DSC_BF16, DSC_BF16, DSC_EPILOGUE_BIAS_ADD, false, 7);
+    one((shape){ 1030, 1540, 20 }, false, true, DSC_BF16, DSC_BF16, DSC_EPILOGUE_DGELU, false, 0);
+    one((shape){ 770, 1550, 48 }, true, false, DSC_BF16, DSC_F32, DSC_EPILOGUE_NONE, true, 1);
+    one((shape){ 257, 385, 2200 }, false, false, DSC_BF16, DSC_BF16, DSC_EPILOGUE_NONE, false, 0);
+    one((shape){ 257, 385, 130 }, true, true, DSC_F32, DSC_F32, DSC_EPILOGUE_BIAS, false, 0);
+}
+
+static void no_aux(void)
+{
+    if (!ck_case("gemm bias_gelu without aux or bias"))
+        return;
+    dsc_gemm_args a = { .m = 33, .n = 70, .k = 12, .lda = 12, .ldb = 70, .ldc = 70, .epilogue = DSC_EPILOGUE_BIAS_GELU,
+                        .ab_dtype = DSC_BF16, .c_dtype = DSC_BF16 };
+    a.a = ck_buf(CK_IN, DSC_BF16, 33 * 12, "a");
+    a.b = ck_buf(CK_IN, DSC_BF16, 12 * 70, "b");
+    a.c = ck_buf(CK_OUT, DSC_BF16, 33 * 70, "c");
+    ck_normal(a.a, 0, 1);
+    ck_normal(a.b, 0, 0.3);
+    ck_kernel(DSC_KERNEL_GEMM, &a, sizeof a, verify);
+}
+
+static void colsums(void)
+{
+    static const int64_t rows[] = { 0, 1, 63, 64, 65, 200 }, cols[] = { 1, 8, 17, 64, 130, 768 };
+    for (size_t r = 0; r < DSC_COUNT(rows); r++)
+        for (size_t c = 0; c < DSC_COUNT(cols); c++)
+            for (int d = 0; d < 2; d++) {
+                if (!ck_case("colsum %lldx%lld %s", (long long)rows[r], (long long)cols[c], d ? "bf16" : "f32"))
+                    continue;
+                dsc_colsum_args a = { .rows = rows[r], .cols = cols[c], .ld = cols[c] + (d ? 3 : 0), .x_dtype = d ? DSC_BF16 : DSC_F32,
+                                      .accumulate = (r + c) & 1 };
+                a.out = ck_buf(a.accumulate ? CK_INOUT : CK_OUT, DSC_F32, a.cols, "out");
+                a.x = ck_buf(CK_IN, a.x_dtype, a.rows * a.ld, "x");
+                ck_normal(a.x, 0, 1);
+                ck_edges(a.x);
+                if (a.accumulate)
+                    ck_normal(a.out, 0, 1);
+                ck_kernel(DSC_KERNEL_COLSUM, &a, sizeof a, NULL);
+            }
+}
+
+/* ---- GPT-2 124M ---- */
+
+typedef struct bench_shape { const char *name; int64_t m, n, k; bool ta, tb; dsc_dtype c; dsc_epilogue e; bool accumulate; } bench_shape;
+
+static void bench_one(const char *batch, bench_shape s, dsc_dtype ab)
+{
+    if (!ck_case("gemm bench %s %s %s", ab == DSC_BF16 ? "bf16" : "f32", batch, s.name))
+        return;
+    const dsc_dtype c = ab == DSC_F32 ? DSC_F32 : s.c;
+    dsc_gemm_args a = { .m = s.m, .n = s.n, .k = s.k, .lda = s.ta ? s.m : s.k, .ldb = s.tb ? s.k : s.n, .ldc = s.n,
+                        .a_transposed = s.ta, .b_transposed = s.tb, .accumulate = s.accumulate, .epilogue = s.e, .ab_dtype = ab,
+                        .c_dtype = c };
+    a.a = ck_buf(CK_IN, ab, s.m * s.k, "a");
+    a.b = ck_buf(CK_IN, ab, s.k * s.n, "b");
+    a.c = ck_buf(CK_INOUT, c, s.m * s.n, "c");
+    a.aux = ck_buf(CK_INOUT, c, s.m * s.n, "aux");
+    a.bias = ck_buf(CK_IN, ab, s.n, "bias");
+    ck_uniform(a.a, -1, 1);
+    ck_uniform(a.b, -0.1, 0.1);
+    ck_uniform(a.c, -1, 1);
+    ck_uniform(a.aux, -1, 1);
+    ck_uniform(a.bias, -1, 1);
+    ck_bench(DSC_KERNEL_GEMM, &a, sizeof a, 0, 2 * s.m * s.n * s.k, CK_NO_REF | (ab == DSC_F32 ? CK_F32_PEAK : 0));
+}
+
+static void bench(int64_t rows, const char *batch, dsc_dtype ab)
+{
+    const bench_shape shapes[] = {
+        { "qkv", rows, 2304, 768, false, false, DSC_BF16, DSC_EPILOGUE_BIAS, false },
+        { "proj", rows, 768, 768, false, false, DSC_BF16, DSC_EPILOGUE_BIAS_ADD, false },
+        { "fc", rows, 3072, 768, false, false, DSC_BF16, DSC_EPILOGUE_BIAS_GELU, false },
+        { "fcproj", rows, 768, 3072, false, false, DSC_BF16, DSC_EPILOGUE_BIAS_ADD, false },
+        { "head", rows, 50304, 768, false, true, DSC_BF16, DSC_EPILOGUE_NONE, false },
+        { "dx_qkv", rows, 768, 2304, false, true, DSC_BF16, DSC_EPILOGUE_NONE, false },
+        { "dx_proj", rows, 768, 768, false, true, DSC_BF16, DSC_EPILOGUE_NONE, false },
+        { "dx_fc", rows, 768, 3072, false, true, DSC_BF16, DSC_EPILOGUE_NONE, false },
+        { "dx_fcproj", rows, 3072, 768, false, true, DSC_BF16, DSC_EPILOGUE_DGELU, false },
+        { "dx_head", rows, 768, 50304, false, false, DSC_BF16, DSC_EPILOGUE_NONE, false },
+        { "dw_qkv", 768, 2304, rows, true, false, DSC_F32, DSC_EPILOGUE_NONE, false },
+        { "dw_proj", 768, 768, rows, true, false, DSC_F32, DSC_EPILOGUE_NONE, false },
+        { "dw_fc", 768, 3072, rows, true, false, DSC_F32, DSC_EPILOGUE_NONE, false },
+        { "dw_fcproj", 3072, 768, rows, true, false, DSC_F32, DSC_EPILOGUE_NONE, false },
+        { "dw_head", 50304, 768, rows, true, false, DSC_F32, DSC_EPILOGUE_NONE, false },
+        { "dw_head+", 50304, 768, rows, true, false, DSC_F32, DSC_EPILOGUE_NONE, true },
+    };
+    for (size_t i = 0; i < DSC_COUNT(shapes); i++)
+        bench_one(batch, shapes[i], ab);
+}
+
+void ck_gemm(void)
+{
+    combinations();
+    large();
+    no_aux();
+    colsums();
+    if (ck_benching()) {
+        bench(256, "4x64", DSC_BF16);
+        bench(1024, "16x64", DSC_BF16);
+        bench(256, "4x64", DSC_F32);
+    }
+}

@@ -1,0 +1,206 @@
+/* test_gemm.c - what a device keeps for products: memory, limits, threads, and the same bits from everywhere.
+ * The numbers themselves are checked by tests/checkkern/gemm.c. SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+#include "base/bf16.h"
+#include "kernels/device.h"
+
+#define OK(call) assert_int_equal((call), DSC_OK)
+
+typedef struct fixture {
+    dsc_alloc *alloc;
+    dsc_device *device;
+    dsc_stream *compute, *async;
+    uint16_t *a, *b;
+    float *c, *d;
+} fixture;
+
+enum { ELEMENTS = 1 << 20 };
+
+static void open_all(fixture *f)
+{
+    memset(f, 0, sizeof *f);
+    OK(dsc_alloc_open(&f->alloc, NULL));
+    const dsc_device_options options = { .alloc = f->alloc, .threads = 2, .caps = dsc_cpu_caps() };
+    OK(dsc_device_open(&dsc_device_cpu, &f->device, &options, NULL));
+    OK(dsc_stream_open(f->device, DSC_STREAM_COMPUTE, "compute", &f->compute, NULL));
+    OK(dsc_stream_open(f->device, DSC_STREAM_ASYNC, "async", &f->async, NULL));
+    f->a = malloc(ELEMENTS * sizeof *f->a);
+    f->b = malloc(ELEMENTS * sizeof *f->b);
+    f->c = malloc(ELEMENTS * sizeof *f->c);
+    f->d = malloc(ELEMENTS * sizeof *f->d);
+    assert_true(f->a != NULL && f->b != NULL && f->c != NULL && f->d != NULL);
+    for (int i = 0; i < ELEMENTS; i++) {
+        f->a[i] = dsc_bf16_from_f32((float)(i * 37 % 101 - 50) / 64);
+        f->b[i] = dsc_bf16_from_f32((float)(i * 53 % 89 - 44) / 64);
+    }
+}
+
+static void close_all(fixture *f)
+{
+    free(f->a);
+    free(f->b);
+    free(f->c);
+    free(f->d);
+    dsc_stream_close(&f->async);
+    dsc_stream_close(&f->compute);
+    dsc_device_close(&f->device);
+    dsc_alloc_close(&f->alloc);
+}
+
+static dsc_gemm_args square(const fixture *f, int64_t n, float *c)
+{
+    return (dsc_gemm_args){ .a = f->a, .b = f->b, .c = c, .m = n, .n = n, .k = n, .lda = n, .ldb = n, .ldc = n,
+                            .a_transposed = true, .ab_dtype = DSC_BF16, .c_dtype = DSC_F32 };
+}
+
+static void test_a_prepared_product_allocates_nothing(void **state)
+{
+    fixture f;
+    open_all(&f);
+    dsc_gemm_args big = square(&f, 700, NULL), small = square(&f, 60, NULL);
+    big.a = big.b = small.a = small.b = NULL; /* pointers are ignored */
+    big.c_dtype = small.c_dtype = DSC_BF16;
+    OK(dsc_gemm_prepare(f.device, &big, NULL));
+    OK(dsc_gemm_prepare(f.device, &small, NULL));
+    dsc_alloc_stats before, after;
+    dsc_alloc_stats_get(f.alloc, &before);
+    if ((dsc_cpu_caps() & DSC_CPU_AVX2) != 0)
+        assert_true(before.count[DSC_TAG_LIBRARY][DSC_TIER_DEVICE].current_bytes > 2 * 64 * 192 * 4);
+    dsc_alloc_freeze(f.alloc, true);
+    for (int i = 0; i < 3; i++) {
+        dsc_gemm_args run = i == 1 ? small : big;
+        run.a = f.a;
+        run.b = f.b;
+        run.c = f.c;
+        OK(DSC_RUN(f.compute, GEMM, &run, NULL));
+    }
+    dsc_alloc_freeze(f.alloc, false);
+    dsc_alloc_stats_get(f.alloc, &after);
+    assert_int_equal(before.call_count, after.call_count);
+    close_all(&f);
+}
+
+static void test_growing_scratch_after_the_freeze_is_an_error(void **state)
+{
+    if ((dsc_cpu_caps() & DSC_CPU_AVX2) == 0)
+        skip();
+    fixture f;
+    open_all(&f);
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_gemm_args run = square(&f, 500, f.c);
+    run.c_dtype = DSC_BF16;
+    const dsc_gemm_args tiny = square(&f, 8, f.c);
+    OK(DSC_RUN(f.compute, GEMM, &tiny, NULL));
+    dsc_alloc_freeze(f.alloc, true);
+    assert_int_equal(DSC_RUN(f.compute, GEMM, &run, &err), DSC_ERR_INTERNAL);
+    assert_true(strstr(err.message, "library") != NULL); /* the allocator names the tag */
+    dsc_alloc_freeze(f.alloc, false);
+    close_all(&f);
+}
+
+static void test_allocation_failures(void **state)
+{
+    for (int64_t n = 1;; n++) {
+        dsc_alloc *alloc;
+        dsc_device *device = NULL;
+        dsc_error err = DSC_ERROR_INIT;
+        OK(dsc_alloc_open(&alloc, NULL));
+        dsc_alloc_fail_at(alloc, n, false);
+        const dsc_device_options options = { .alloc = alloc, .threads = 2, .caps = dsc_cpu_caps() };
+        const dsc_gemm_args shape = { .m = 60, .n = 70, .k = 30, .lda = 30, .ldb = 70, .ldc = 70, .ab_dtype = DSC_BF16,
+                                      .c_dtype = DSC_BF16 };
+        dsc_status status = dsc_device_open(&dsc_device_cpu, &device, &options, &err);
+        if (status == DSC_OK)
+            status = dsc_gemm_prepare(device, &shape, &err);
+        if (status != DSC_OK && device != NULL)
+            OK(dsc_gemm_prepare(device, &shape, &err)); /* a failure leaves nothing half made */
+        dsc_device_close(&device);
+        dsc_alloc_close(&alloc);
+        if (status == DSC_OK)
+            return;
+        assert_int_equal(status, DSC_ERR_NOMEM);
+    }
+}
+
+static void test_more_shapes_than_are_kept(void **state)
+{
+    fixture f;
+    open_all(&f);
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t n = 1; n <= 400; n++) {
+            dsc_gemm_args run = square(&f, 8, f.c);
+            run.n = run.ldb = run.ldc = n;
+            OK(DSC_RUN(f.compute, GEMM, &run, NULL));
+            double expected = 0;
+            for (int k = 0; k < 8; k++)
+                expected += (double)dsc_f32_from_bf16(f.a[k * 8 + 3]) * (double)dsc_f32_from_bf16(f.b[k * n + n - 1]);
+            assert_true(f.c[3 * n + n - 1] - expected < 1e-5 && expected - f.c[3 * n + n - 1] < 1e-5);
+        }
+    close_all(&f);
+}
+
+static void test_the_async_stream_gives_the_same_bits_meanwhile(void **state)
+{
+    fixture f;
+    open_all(&f);
+    const dsc_gemm_args one = square(&f, 410, f.c), two = square(&f, 410, f.d);
+    for (int i = 0; i < 4; i++) {
+        memset(f.d, 0, ELEMENTS * sizeof *f.d);
+        OK(DSC_RUN(f.async, GEMM, &two, NULL));
+        OK(DSC_RUN(f.compute, GEMM, &one, NULL));
+        OK(dsc_stream_sync(f.async, NULL));
+        assert_memory_equal(f.c, f.d, 410 * 410 * sizeof *f.c);
+    }
+    close_all(&f);
+}
+
+static void test_the_program_keeps_its_thread_setting(void **state)
+{
+#if defined(_OPENMP)
+    fixture f;
+    open_all(&f);
+    omp_set_num_threads(5);
+    const dsc_gemm_args run = square(&f, 100, f.c);
+    OK(DSC_RUN(f.compute, GEMM, &run, NULL));
+    assert_int_equal(omp_get_max_threads(), 5);
+    close_all(&f);
+#else
+    skip();
+#endif
+}
+
+static void test_empty_products(void **state)
+{
+    fixture f;
+    open_all(&f);
+    dsc_gemm_args run = square(&f, 8, NULL);
+    run.m = 0;
+    OK(DSC_RUN(f.compute, GEMM, &run, NULL));
+    OK(dsc_gemm_prepare(f.device, &run, NULL));
+    close_all(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_prepared_product_allocates_nothing),
+        cmocka_unit_test(test_growing_scratch_after_the_freeze_is_an_error),
+        cmocka_unit_test(test_allocation_failures),
+        cmocka_unit_test(test_more_shapes_than_are_kept),
+        cmocka_unit_test(test_the_async_stream_gives_the_same_bits_meanwhile),
+        cmocka_unit_test(test_the_program_keeps_its_thread_setting),
+        cmocka_unit_test(test_empty_products),
+    };
+    return cmocka_run_group_tests_name("gemm", tests, NULL, NULL);
+}
