@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include <pthread.h>
+#include <unistd.h>
 
 #include "base/bf16.h"
 #include "tests/support/ranks.h"
@@ -47,8 +49,9 @@ static bool same(float a, float b) { return memcmp(&a, &b, 4) == 0; }
 /* Sizes in bytes or elements: nothing, less than a vector, odd, staging borders, several chunks. */
 static const int64_t lengths[] = { 0, 1, 3, 17, 1000, 1025, 4099, 100003 };
 
-/* Buffers from dsc_comm_mem_open when `shared`: peers may then read them in place. */
-typedef struct shape { bool shared; } shape;
+/* Where buffers come from: dsc_comm_mem_open gives memory that peers may read in place; MIXED: on odd ranks only. */
+typedef enum memory { PLAIN, SHARED, MIXED } memory;
+typedef struct shape { memory memory; } shape;
 
 static dsc_buf buffer(dsc_comm *comm, bool shared, dsc_alloc *alloc, int64_t bytes)
 {
@@ -221,7 +224,7 @@ static int operations_body(dsc_comm *comm, void *user)
     RANKS_TRY(dsc_alloc_open(&alloc, err));
     int failed = 0;
     for (size_t i = 0; i < DSC_COUNT(lengths) && failed == 0; i++) {
-        failed = every_operation(comm, alloc, lengths[i], s->shared);
+        failed = every_operation(comm, alloc, lengths[i], s->memory == SHARED || (s->memory == MIXED && dsc_comm_rank(comm) % 2 == 1));
         if (failed != 0)
             fprintf(stderr, "# at length %lld\n", (long long)lengths[i]);
     }
@@ -230,38 +233,51 @@ static int operations_body(dsc_comm *comm, void *user)
     return failed;
 }
 
-static void run_operations(ranks_kind kind, int32_t size, bool shared, int64_t staging_bytes)
+static void run_operations(ranks_kind kind, int32_t size, memory from, int64_t staging_bytes)
 {
-    shape s = { shared };
+    shape s = { from };
     const ranks_run run = { .kind = kind, .size = size, .staging_bytes = staging_bytes, .body = operations_body, .user = &s };
     if (ranks_go(&run) != 0)
-        fail_msg("%s, %d ranks, %s memory, %lld staging bytes", ranks_kind_text(kind), size, shared ? "shared" : "plain", (long long)staging_bytes);
+        fail_msg("%s, %d ranks, memory %d, %lld staging bytes", ranks_kind_text(kind), size, (int)from, (long long)staging_bytes);
 }
 
 static void test_self(void **state)
 {
-    run_operations(RANKS_SELF, 1, false, 0);
+    run_operations(RANKS_SELF, 1, PLAIN, 0);
 }
 
 static void test_local(void **state)
 {
     static const int32_t sizes[] = { 1, 2, 3, 4, 8 };
     for (size_t i = 0; i < DSC_COUNT(sizes); i++)
-        run_operations(RANKS_LOCAL, sizes[i], false, 0);
+        run_operations(RANKS_LOCAL, sizes[i], PLAIN, 0);
 }
+
+#if defined(__SANITIZE_THREAD__)
+#define SHM_SIZES 3 /* slow, and it sees nothing between processes */
+#else
+#define SHM_SIZES 5
+#endif
 
 static void shm_matrix(ranks_kind kind)
 {
     static const int32_t sizes[] = { 1, 2, 3, 4, 8 };
-    for (size_t i = 0; i < DSC_COUNT(sizes); i++) {
-        run_operations(kind, sizes[i], false, 0);
-        run_operations(kind, sizes[i], true, 0);
-        run_operations(kind, sizes[i], false, 8192); /* many chunks */
+    for (size_t i = 0; i < SHM_SIZES; i++) {
+        run_operations(kind, sizes[i], PLAIN, 0);
+        run_operations(kind, sizes[i], SHARED, 0);
+        run_operations(kind, sizes[i], MIXED, 8192); /* many chunks */
     }
 }
 
 static void test_shm_threads(void **state) { shm_matrix(RANKS_SHM_THREADS); }
 static void test_shm_processes(void **state) { shm_matrix(RANKS_SHM_PROCESSES); }
+
+/* Where peers' memory may not be read, everything goes through the staging. */
+static void test_shm_strict(void **state)
+{
+    run_operations(RANKS_SHM_STRICT, 2, PLAIN, 8192);
+    run_operations(RANKS_SHM_STRICT, 3, MIXED, 0);
+}
 
 /* A transport without a reduce_scatter: the front builds it from all_to_all, with the same bits. */
 static void test_front_reduces(void **state)
@@ -269,11 +285,230 @@ static void test_front_reduces(void **state)
     static const int32_t sizes[] = { 2, 3 };
     dsc_comm_ops ops = dsc_comm_local;
     ops.reduce_scatter = NULL;
-    shape s = { false };
+    shape s = { PLAIN };
     for (size_t i = 0; i < DSC_COUNT(sizes); i++) {
         const ranks_run run = { .kind = RANKS_LOCAL, .size = sizes[i], .staging_bytes = 5000, .ops = &ops, .body = operations_body, .user = &s };
         assert_int_equal(ranks_go(&run), 0);
     }
+}
+
+/* ---- streams and channels ------------------------------------------------------------------------------------------ */
+
+typedef struct lane {
+    dsc_stream *stream;
+    float *sum, *leaf;
+    uint8_t *gathered;
+} lane;
+
+enum { LANES = 3, LANE_COUNT = 5003, LANE_ROUNDS = 20 };
+
+static dsc_status lane_work(dsc_comm *comm, lane *l, int32_t channel, int round, dsc_error *err)
+{
+    const int32_t size = dsc_comm_size(comm), rank = dsc_comm_rank(comm);
+    const dsc_reduce_scatter_args args = { .acc = l->sum, .leaf = l->leaf, .leaf_stride = LANE_COUNT, .count = LANE_COUNT, .wire_dtype = DSC_BF16,
+                                           .overwrite = round == 0 };
+    DSC_TRY(dsc_comm_reduce_scatter(comm, channel, &args, l->stream, err));
+    DSC_TRY(dsc_comm_all_gather(comm, channel, l->gathered, l->gathered + rank * 1000, 1000, DSC_U8, l->stream, err));
+    if (size > 1 && channel == 2)
+        DSC_TRY(rank == 0 ? dsc_comm_send(comm, channel, l->leaf, 64, size - 1, l->stream, err)
+                : rank == size - 1 ? dsc_comm_recv(comm, channel, l->gathered + rank * 1000 + 100, 64, 0, l->stream, err) : DSC_OK);
+    return dsc_comm_barrier(comm, channel, l->stream, err);
+}
+
+/* Three streams, each with its channel, run far apart from each other and never wait for one another. */
+static int channels_body(dsc_comm *comm, void *user)
+{
+    const int32_t size = dsc_comm_size(comm), rank = dsc_comm_rank(comm);
+    dsc_alloc *alloc = NULL;
+    dsc_device *device = NULL;
+    dsc_buf buf[LANES] = { { 0 } };
+    lane lanes[LANES];
+    RANKS_TRY(dsc_alloc_open(&alloc, err));
+    const dsc_device_options options = { .alloc = alloc, .threads = 1, .caps = 0 };
+    RANKS_TRY(dsc_device_open(&dsc_device_cpu, &device, &options, err));
+    for (int32_t c = 0; c < LANES; c++) {
+        RANKS_TRY(dsc_stream_open(device, c == 0 ? DSC_STREAM_COMPUTE : DSC_STREAM_ASYNC, "lane", &lanes[c].stream, err));
+        RANKS_TRY(dsc_comm_mem_open(comm, DSC_TAG_LEAF, (int64_t)LANE_COUNT * 4 * (size + 1) + 1000 * size, &buf[c], err));
+        lanes[c].leaf = buf[c].ptr;
+        lanes[c].sum = lanes[c].leaf + (int64_t)LANE_COUNT * size;
+        lanes[c].gathered = (uint8_t *)(lanes[c].sum + LANE_COUNT);
+        for (int64_t i = 0; i < (int64_t)LANE_COUNT * size; i++)
+            lanes[c].leaf[i] = value((uint32_t)(10 + c), rank, i);
+        memset(lanes[c].gathered + rank * 1000, rank + c, 1000);
+    }
+    for (int round = 0; round < LANE_ROUNDS; round++)
+        for (int32_t i = 0; i < LANES; i++) /* not in the same order of channels on all ranks */
+            RANKS_TRY(lane_work(comm, &lanes[(i + rank) % LANES], (i + rank) % LANES, round, err));
+    for (int32_t c = 0; c < LANES; c++) {
+        RANKS_TRY(dsc_stream_sync(lanes[c].stream, err));
+        for (int64_t i = 0; i < LANE_COUNT; i += 97) {
+            float sum = 0;
+            for (int round = 0; round < LANE_ROUNDS; round++)
+                sum = folded((uint32_t)(10 + c), size, (int64_t)rank * LANE_COUNT + i, DSC_BF16, round == 0, sum);
+            RANKS_CHECK(same(lanes[c].sum[i], sum));
+        }
+        for (int32_t r = 0; r < size; r++)
+            RANKS_CHECK(lanes[c].gathered[r * 1000 + 7] == r + c);
+        dsc_comm_mem_close(comm, &buf[c]);
+        dsc_stream_close(&lanes[c].stream);
+    }
+    dsc_comm_stats stats;
+    dsc_comm_stats_get(comm, &stats);
+    RANKS_CHECK(stats.calls[DSC_COMM_REDUCE_SCATTER] == LANES * LANE_ROUNDS);
+    RANKS_CHECK(stats.bytes[DSC_COMM_REDUCE_SCATTER] == (int64_t)LANES * LANE_ROUNDS * LANE_COUNT * 2 * (size - 1));
+    RANKS_CHECK(stats.bytes[DSC_COMM_ALL_GATHER] == (int64_t)LANES * LANE_ROUNDS * 1000 * (size - 1));
+    RANKS_CHECK(stats.ns[DSC_COMM_BARRIER] > 0);
+    dsc_device_close(&device);
+    dsc_alloc_close(&alloc);
+    return 0;
+}
+
+static void test_channels(void **state)
+{
+    static const ranks_kind kinds[] = { RANKS_LOCAL, RANKS_SHM_PROCESSES };
+    for (size_t k = 0; k < DSC_COUNT(kinds); k++)
+        for (int32_t size = 2; size <= 3; size++) {
+            const ranks_run run = { .kind = kinds[k], .size = size, .channel_count = LANES, .body = channels_body };
+            if (ranks_go(&run) != 0)
+                fail_msg("%s, %d ranks", ranks_kind_text(kinds[k]), size);
+        }
+}
+
+/* ---- epochs -------------------------------------------------------------------------------------------------------- */
+
+/* Opens again inside the body, while the first communicator lives and after it failed, under the same job token. */
+static int reopen_body(dsc_comm *comm, void *user)
+{
+    const ranks_run *run = user;
+    dsc_alloc *alloc = NULL;
+    RANKS_TRY(dsc_alloc_open(&alloc, err));
+    for (int epoch = 0; epoch < 4; epoch++) {
+        dsc_comm *again = NULL;
+        dsc_comm_options options;
+        ranks_options(run, dsc_comm_rank(comm), alloc, NULL, "", &options);
+        options.place.master_port = 21000 + (int32_t)getpgrp() % 20000;
+        RANKS_TRY(dsc_comm_open(&options, &again, err));
+        float x = (float)dsc_comm_rank(comm);
+        RANKS_TRY(dsc_comm_all_reduce(again, 0, &x, 1, DSC_F32, NULL, err));
+        RANKS_CHECK(x == (float)(run->size * (run->size - 1) / 2));
+        if (epoch == 2) { /* left in ruins */
+            dsc_comm_abort(again, "enough");
+            RANKS_CHECK(dsc_comm_barrier(again, 0, NULL, NULL) == DSC_ERR_PEER);
+        }
+        dsc_comm_close(&again);
+    }
+    dsc_alloc_close(&alloc);
+    RANKS_TRY(dsc_comm_barrier(comm, 0, NULL, err));
+    return 0;
+}
+
+typedef struct rejoin {
+    dsc_local_world *world;
+    int32_t rank;
+    int failed;
+} rejoin;
+
+/* The same with threads: the world is one and each round is an epoch; in one of them rank 1 refuses. */
+static void *rejoin_main(void *arg)
+{
+    rejoin *j = arg;
+    dsc_alloc *alloc = NULL;
+    const ranks_run run = { .kind = RANKS_LOCAL, .size = 3 };
+    j->failed = dsc_alloc_open(&alloc, NULL) != DSC_OK;
+    for (int epoch = 0; epoch < 5 && j->failed == 0; epoch++) {
+        dsc_comm *comm = NULL;
+        dsc_comm_options options;
+        dsc_error err = DSC_ERROR_INIT;
+        ranks_options(&run, j->rank, alloc, j->world, "", &options);
+        if (epoch == 2 && j->rank == 1) {
+            dsc_local_world_refuse(j->world, 1, "not today");
+            continue;
+        }
+        const dsc_status status = dsc_comm_open(&options, &comm, &err);
+        if (epoch == 2)
+            j->failed += status != DSC_ERR_PEER || strstr(err.message, "not today") == NULL;
+        else
+            j->failed += status != DSC_OK || dsc_comm_barrier(comm, 0, NULL, &err) != DSC_OK;
+        if (j->failed != 0)
+            fprintf(stderr, "# epoch %d rank %d: %s\n", epoch, j->rank, err.message);
+        dsc_comm_close(&comm);
+    }
+    dsc_alloc_close(&alloc);
+    return NULL;
+}
+
+static void test_reopen(void **state)
+{
+    ranks_run run = { .kind = RANKS_SHM_PROCESSES, .size = 3, .body = reopen_body };
+    run.user = &run;
+    assert_int_equal(ranks_go(&run), 0);
+
+    pthread_t threads[3];
+    rejoin joins[3];
+    dsc_local_world *world = NULL;
+    assert_int_equal(dsc_local_world_open(3, &world, NULL), DSC_OK);
+    for (int32_t r = 0; r < 3; r++) {
+        joins[r] = (rejoin){ .world = world, .rank = r };
+        assert_int_equal(pthread_create(&threads[r], NULL, rejoin_main, &joins[r]), 0);
+    }
+    for (int32_t r = 0; r < 3; r++) {
+        pthread_join(threads[r], NULL);
+        assert_int_equal(joins[r].failed, 0);
+    }
+    dsc_local_world_close(&world);
+}
+
+/* ---- tables -------------------------------------------------------------------------------------------------------- */
+
+static void test_skeleton(void **state)
+{
+    dsc_alloc *alloc = NULL;
+    dsc_transport *t = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    char byte = 0;
+    assert_int_equal(dsc_alloc_open(&alloc, &err), DSC_OK);
+    const dsc_comm_options options = { .alloc = alloc, .place = { .size = 1, .local_size = 1 }, .channel_count = 1 };
+    const dsc_comm_ops *ops = &dsc_comm_skeleton;
+    assert_int_equal(ops->version, DSC_COMM_OPS_VERSION);
+    assert_int_equal(ops->open(&t, &options, &err), DSC_OK);
+    assert_int_equal(ops->all_gather(t, 0, &byte, &byte, 1, &err), DSC_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "all_gather"));
+    assert_int_equal(ops->all_to_all(t, 0, &byte, &byte, 1, NULL), DSC_ERR_UNSUPPORTED);
+    assert_int_equal(ops->broadcast(t, 0, &byte, 1, 0, NULL), DSC_ERR_UNSUPPORTED);
+    assert_int_equal(ops->barrier(t, 0, NULL), DSC_ERR_UNSUPPORTED);
+    assert_int_equal(ops->send(t, 0, &byte, 1, 0, NULL), DSC_ERR_UNSUPPORTED);
+    assert_int_equal(ops->recv(t, 0, &byte, 1, 0, NULL), DSC_ERR_UNSUPPORTED);
+    ops->abort(t, "why not");
+    ops->close(t);
+    dsc_alloc_close(&alloc);
+}
+
+static dsc_status choose(const char *name, int32_t size, int32_t local_size, dsc_local_world *world, const char **chosen, dsc_error *err)
+{
+    const dsc_comm_options options = { .place = { .size = size, .local_size = local_size, .local_world = world }, .transport = name };
+    const dsc_comm_ops *ops = NULL;
+    const dsc_status status = dsc_comm_choose(&options, &ops, err);
+    *chosen = ops != NULL ? ops->name : "";
+    return status;
+}
+
+static void test_choice(void **state)
+{
+    const char *name = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_local_world *world = NULL;
+    assert_int_equal(dsc_local_world_open(2, &world, NULL), DSC_OK);
+    assert_int_equal(choose("auto", 1, 1, NULL, &name, &err), DSC_OK);
+    assert_string_equal(name, "self");
+    assert_int_equal(choose(NULL, 2, 2, world, &name, &err), DSC_OK);
+    assert_string_equal(name, "local");
+    assert_int_equal(choose("auto", 4, 4, NULL, &name, &err), DSC_OK);
+    assert_string_equal(name, "shm");
+    assert_int_equal(choose("auto", 4, 2, NULL, &name, &err), DSC_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "several hosts"));
+    assert_int_equal(choose("nccl", 4, 4, NULL, &name, &err), DSC_ERR_INPUT);
+    assert_non_null(strstr(err.message, "\"nccl\""));
+    dsc_local_world_close(&world);
 }
 
 int main(void)
@@ -283,7 +518,12 @@ int main(void)
         cmocka_unit_test(test_local),
         cmocka_unit_test(test_shm_threads),
         cmocka_unit_test(test_shm_processes),
+        cmocka_unit_test(test_shm_strict),
         cmocka_unit_test(test_front_reduces),
+        cmocka_unit_test(test_channels),
+        cmocka_unit_test(test_reopen),
+        cmocka_unit_test(test_skeleton),
+        cmocka_unit_test(test_choice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include <pthread.h>
+
+#include <signal.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "tests/support/ranks.h"
@@ -177,12 +183,197 @@ static void test_fault_sweep(void **state)
     sweep(RANKS_SHM_PROCESSES, 2);
 }
 
+/* ---- open with failing allocations --------------------------------------------------------------------------------- */
+
+typedef struct starving {
+    ranks_kind kind;
+    int32_t size, rank;
+    dsc_local_world *world;
+    const char *token;
+    int failed;
+} starving;
+
+/* The n-th allocation of the last rank fails, n = 1, 2, ...: then nobody opens, each knows why, nothing is left, and
+ * the next round is sound. Ends when nothing fails any more. */
+static int starve(const starving *s)
+{
+    const ranks_run run = { .kind = s->kind, .size = s->size };
+    for (int64_t n = 1; n < 100; n++) {
+        dsc_alloc *alloc = NULL;
+        dsc_comm *comm = NULL;
+        dsc_comm_options options;
+        dsc_error err = DSC_ERROR_INIT;
+        if (dsc_alloc_open(&alloc, &err) != DSC_OK)
+            return 1;
+        const bool starves = s->rank == s->size - 1;
+        dsc_alloc_fail_at(alloc, starves ? n : 0, false);
+        ranks_options(&run, s->rank, alloc, s->world, s->token, &options);
+        const dsc_status status = dsc_comm_open(&options, &comm, &err);
+        dsc_alloc_stats stats;
+        dsc_alloc_stats_get(alloc, &stats);
+        const bool left = status != DSC_OK && (stats.live_count != 0 || stats.tier_current_bytes[DSC_TIER_HOST] != 0);
+        const bool right = starves ? status == DSC_ERR_NOMEM : status == DSC_ERR_PEER && strstr(err.message, "could not open") != NULL;
+        dsc_comm_close(&comm);
+        dsc_alloc_close(&alloc);
+        if (status == DSC_OK)
+            return n >= 3 ? 0 : 1; /* there are some allocations to fail */
+        if (left || !right) {
+            fprintf(stderr, "# %s: allocation %lld, rank %d: status %d: %s\n", ranks_kind_text(s->kind), (long long)n, s->rank, (int)status, err.message);
+            return 1;
+        }
+    }
+    return 1;
+}
+
+static void *starve_main(void *arg)
+{
+    starving *s = arg;
+    s->failed = starve(s);
+    return NULL;
+}
+
+static void starve_all(ranks_kind kind, int32_t size)
+{
+    starving ranks[4];
+    pthread_t threads[4];
+    char token[64];
+    dsc_local_world *world = NULL;
+    ranks_token(token, sizeof token);
+    assert_int_equal(dsc_local_world_open(size, &world, NULL), DSC_OK);
+    for (int32_t r = 0; r < size; r++) {
+        ranks[r] = (starving){ .kind = kind, .size = size, .rank = r, .world = world, .token = token };
+        assert_int_equal(pthread_create(&threads[r], NULL, starve_main, &ranks[r]), 0);
+    }
+    for (int32_t r = 0; r < size; r++)
+        pthread_join(threads[r], NULL);
+    for (int32_t r = 0; r < size; r++)
+        assert_int_equal(ranks[r].failed, 0);
+    dsc_local_world_close(&world);
+}
+
+static void test_starved_open(void **state)
+{
+    starve_all(RANKS_LOCAL, 3);
+    starve_all(RANKS_SHM_THREADS, 3);
+}
+
+/* ---- a rank that dies ---------------------------------------------------------------------------------------------- */
+
+/* Forks `size` ranks; rank 1 kills itself at the given place, the others must name it. */
+typedef struct death {
+    int where; /* 0: while others wait in a barrier; 1: inside a long staged all_gather; 2: while somebody sends to it */
+    int32_t size;
+    const char *token;
+    bool no_calls; /* process_vm_readv and pidfd_open are forbidden */
+} death;
+
+static dsc_status long_gather(dsc_comm *comm, dsc_error *err)
+{
+    enum { BYTES = 8 << 20 };
+    char *buf = calloc(dsc_comm_size(comm), BYTES);
+    dsc_status status = DSC_OK;
+    for (int i = 0; status == DSC_OK && i < 10000; i++)
+        status = dsc_comm_all_gather(comm, 0, buf, buf + (int64_t)dsc_comm_rank(comm) * BYTES, BYTES, DSC_U8, NULL, err);
+    free(buf);
+    return status;
+}
+
+/* A timer's signal kills the process wherever the collective is just then. */
+static void die_in(int64_t ns)
+{
+    const struct itimerval timer = { .it_value = { .tv_usec = (suseconds_t)(ns / 1000) } };
+    signal(SIGALRM, SIG_DFL);
+    setitimer(ITIMER_REAL, &timer, NULL);
+}
+
+static dsc_status death_calls(const death *d, dsc_comm *comm, dsc_error *err)
+{
+    const int32_t rank = dsc_comm_rank(comm);
+    char byte = 0;
+    if (rank == 1 && d->where == 1)
+        die_in(SECOND / 10);
+    if (rank == 1 && d->where != 1) {
+        dsc_clock_sleep_ns(SECOND / 20);
+        raise(SIGKILL);
+    }
+    if (d->where == 1)
+        return long_gather(comm, err);
+    if (d->where == 2 && rank == 0)
+        return dsc_comm_send(comm, 0, &byte, 1, 1, NULL, err);
+    return dsc_comm_barrier(comm, d->where == 2 ? 1 : 0, NULL, err);
+}
+
+static int death_rank(const death *d, int32_t rank)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_alloc *alloc = NULL;
+    dsc_comm *comm = NULL;
+    dsc_comm_options options;
+    const ranks_run run = { .kind = RANKS_SHM_PROCESSES, .size = d->size, .channel_count = 2, .staging_bytes = 1 << 16 };
+    if (d->no_calls && !ranks_forbid_calls())
+        return 77;
+    if (dsc_alloc_open(&alloc, &err) != DSC_OK)
+        return 2;
+    ranks_options(&run, rank, alloc, NULL, d->token, &options);
+    if (dsc_comm_open(&options, &comm, &err) != DSC_OK)
+        return 3;
+    const int64_t start_ns = dsc_clock_ns();
+    const dsc_status status = death_calls(d, comm, &err);
+    const int64_t took_ns = dsc_clock_ns() - start_ns;
+    dsc_comm_close(&comm);
+    dsc_alloc_close(&alloc);
+    if (status == DSC_ERR_PEER && err.rank == 1 && strstr(err.message, "rank 1 (pid ") != NULL && took_ns < SECOND)
+        return 0;
+    fprintf(stderr, "# death %d: rank %d: status %d after %.2f s: %s\n", d->where, rank, (int)status, (double)took_ns * 1e-9, err.message);
+    return 1;
+}
+
+static void one_death(int where, int32_t size, bool no_calls)
+{
+    char token[64];
+    pid_t pids[8];
+    ranks_token(token, sizeof token);
+    const death d = { .where = where, .size = size, .token = token, .no_calls = no_calls };
+    fflush(NULL);
+    for (int32_t r = 0; r < size; r++) {
+        pids[r] = fork();
+        if (pids[r] == 0)
+            _exit(death_rank(&d, r));
+    }
+    for (int32_t r = 0; r < size; r++) {
+        /* Rank 1 stays a zombie until the others have ended: nobody may need it reaped to notice. */
+        const int32_t which = r == 1 ? size : r;
+        int status = 0;
+        if (which < size && (waitpid(pids[which], &status, 0) != pids[which] || status != 0))
+            fail_msg("death %d of %d ranks: rank %d ended with %#x", where, size, which, (unsigned)status);
+    }
+    int status = 0;
+    waitpid(pids[1], &status, 0);
+    assert_true(WIFSIGNALED(status));
+}
+
+static void test_death(void **state)
+{
+    for (int where = 0; where < 3; where++)
+        one_death(where, 3, false);
+    one_death(1, 2, false);
+}
+
+static void test_death_without_pidfd(void **state)
+{
+    one_death(0, 2, true);
+    one_death(1, 3, true);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scenes_local),
         cmocka_unit_test(test_scenes_shm),
         cmocka_unit_test(test_fault_sweep),
+        cmocka_unit_test(test_starved_open),
+        cmocka_unit_test(test_death),
+        cmocka_unit_test(test_death_without_pidfd),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,16 @@
 /* ranks.c - see ranks.h. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/ranks.h"
 
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,7 +18,7 @@
 
 const char *ranks_kind_text(ranks_kind kind)
 {
-    static const char *const texts[RANKS_KIND_COUNT] = { "self", "local", "shm threads", "shm processes" };
+    static const char *const texts[RANKS_KIND_COUNT] = { "self", "local", "shm threads", "shm processes", "shm processes, strict" };
     return texts[kind];
 }
 
@@ -24,7 +30,7 @@ void ranks_token(char *out, size_t out_bytes)
 void ranks_options(const ranks_run *run, int32_t rank, dsc_alloc *alloc, dsc_local_world *world, const char *token,
                    dsc_comm_options *out)
 {
-    static const char *const names[RANKS_KIND_COUNT] = { "self", "local", "shm", "shm" };
+    static const char *const names[RANKS_KIND_COUNT] = { "self", "local", "shm", "shm", "shm" };
     *out = (dsc_comm_options){ .alloc = alloc,
                                .place = { .rank = rank,
                                           .size = run->size,
@@ -43,6 +49,19 @@ void ranks_options(const ranks_run *run, int32_t rank, dsc_alloc *alloc, dsc_loc
                                .fault_at = rank == run->fault_rank ? run->fault_at : 0 };
 }
 
+bool ranks_forbid_calls(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog program = { .len = DSC_COUNT(code), .filter = code };
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
 typedef struct one_rank {
     const ranks_run *run;
     int32_t rank;
@@ -57,6 +76,8 @@ static int run_rank(const one_rank *one)
     dsc_alloc *alloc = NULL;
     dsc_comm *comm = NULL;
     dsc_comm_options options;
+    if (one->run->kind == RANKS_SHM_STRICT && !ranks_forbid_calls())
+        return 1;
     if (dsc_alloc_open(&alloc, &err) != DSC_OK)
         return 1;
     ranks_options(one->run, one->rank, alloc, one->world, one->token, &options);
@@ -129,7 +150,7 @@ int ranks_go(const ranks_run *run)
         return 1;
     for (int32_t r = 0; r < run->size; r++)
         ranks[r] = (one_rank){ .run = run, .rank = r, .world = world, .token = token };
-    if (run->kind == RANKS_SHM_PROCESSES)
+    if (run->kind == RANKS_SHM_PROCESSES || run->kind == RANKS_SHM_STRICT)
         return go_processes(run, ranks);
     for (int32_t r = 0; r < run->size; r++)
         if (pthread_create(&threads[r], NULL, thread_main, &ranks[r]) != 0)

@@ -9,6 +9,7 @@ typedef enum ranks_kind {
     RANKS_LOCAL,         /* threads, transport local */
     RANKS_SHM_THREADS,   /* threads, transport shm */
     RANKS_SHM_PROCESSES, /* forked, transport shm */
+    RANKS_SHM_STRICT,    /* the same without process_vm_readv and pidfd_open */
     RANKS_KIND_COUNT
 } ranks_kind;
 const char *ranks_kind_text(ranks_kind kind);
@@ -52,6 +53,8 @@ int ranks_go(const ranks_run *run);
 /* The options of one rank, for tests that open by themselves. `token` names the job. */
 void ranks_options(const ranks_run *run, int32_t rank, dsc_alloc *alloc, dsc_local_world *world, const char *token,
                    dsc_comm_options *out);
+/* From now on the system refuses this process process_vm_readv and pidfd_open, as some containers do. False: cannot. */
+bool ranks_forbid_calls(void);
 /* A token that no other test running now uses. */
 void ranks_token(char *out, size_t out_bytes);
 

@@ -116,15 +116,15 @@ static dsc_status nobody_came(dsc_local_world *world, int32_t rank, dsc_error *e
     return DSC_FAIL(err, DSC_ERR_STUCK, "comm", "rank %d waited at open for rank %s of %d", rank, missing, world->size);
 }
 
-/* Joins the next round once the last one's board is free. With the lock held. */
+/* Joins the next round once the last one's board is free and a round that this rank refused is decided. With the lock
+ * held. */
 static dsc_status join_locked(dsc_local_world *world, int32_t rank, int64_t timeout_ns, dsc_error *err)
 {
     const int64_t deadline_ns = dsc_clock_ns() + timeout_ns;
-    while (world->inside > 0)
-        if (!wait_until(world, deadline_ns) && world->inside > 0)
-            return DSC_FAIL(err, DSC_ERR_STUCK, "comm", "%d ranks still hold their last communicator", world->inside);
-    if (world->come[rank])
-        return DSC_FAIL(err, DSC_ERR_STATE, "comm", "rank %d opens its communicator twice", rank);
+    while (world->inside > 0 || world->come[rank])
+        if (!wait_until(world, deadline_ns) && (world->inside > 0 || world->come[rank]))
+            return DSC_FAIL(err, DSC_ERR_STUCK, "comm", "%d ranks still hold their last communicator%s", world->inside,
+                            world->come[rank] ? ", or this rank opens twice" : "");
     const uint64_t round = world->round;
     world->come[rank] = true;
     if (++world->come_count == world->size)
