@@ -253,6 +253,21 @@ static void note_error(dsc_output *out, rank_output *r, const char *text, size_t
         out->error_shown = r->error;
 }
 
+/* Whole lines, also of a rank whose stdout and stderr come through two pipes. */
+static void write_log(dsc_output *out, rank_output *r, const char *text, size_t bytes)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    char reason[800];
+    if (r->log.fd < 0)
+        return;
+    if (dsc_io_write(NULL, &r->log, text, (int64_t)bytes, r->log_bytes, &err) != DSC_OK) {
+        dsc_output_say(out, "dsc-launch: log ends here: %s", dsc_error_format(&err, reason, sizeof reason));
+        dsc_io_close(NULL, &r->log, NULL);
+        return;
+    }
+    r->log_bytes += (int64_t)bytes;
+}
+
 /* The line is complete (its newline is the last byte). */
 static void finish_line(dsc_output *out, stream *s, int64_t now_ns)
 {
@@ -260,6 +275,7 @@ static void finish_line(dsc_output *out, stream *s, int64_t now_ns)
     cursor *at = &out->cursor[s->which];
     dsc_sink *sink = &out->sink[s->which];
     const size_t error_at = find_error(s->line, s->shown, s->bytes, false);
+    write_log(out, r, s->line, s->bytes);
     if (error_at < s->bytes && r->error[0] == 0) {
         note_error(out, r, s->line + error_at, s->bytes - error_at, now_ns);
         if (at->midline && at->owner == s) { /* the bar in whose place the line came */
@@ -309,11 +325,13 @@ static void append(dsc_output *out, stream *s, const char *text, size_t bytes)
     while (bytes > 0) {
         size_t part = bytes;
         if (!reserve(out, s, part)) {
-            show_partial(out, s);
+            write_log(out, &out->rank[s->rank], s->line, s->bytes);
             tail_put(&out->rank[s->rank], s->line, s->bytes);
+            show_partial(out, s);
             s->bytes = 0;
             s->shown = 0;
             if (!reserve(out, s, 1)) { /* no memory at all: the piece passes without being kept */
+                write_log(out, &out->rank[s->rank], text, bytes);
                 show(out, s, text, bytes, text[bytes - 1] == '\n');
                 return;
             }
@@ -326,26 +344,11 @@ static void append(dsc_output *out, stream *s, const char *text, size_t bytes)
     }
 }
 
-static void write_log(dsc_output *out, rank_output *r, const char *text, size_t bytes)
-{
-    dsc_error err = DSC_ERROR_INIT;
-    char reason[800];
-    if (r->log.fd < 0)
-        return;
-    if (dsc_io_write(NULL, &r->log, text, (int64_t)bytes, r->log_bytes, &err) != DSC_OK) {
-        dsc_output_say(out, "dsc-launch: log ends here: %s", dsc_error_format(&err, reason, sizeof reason));
-        dsc_io_close(NULL, &r->log, NULL);
-        return;
-    }
-    r->log_bytes += (int64_t)bytes;
-}
-
 void dsc_output_feed(dsc_output *out, int32_t rank, int which, const char *text, size_t bytes, int64_t now_ns)
 {
     DSC_ASSERT(bytes > 0);
     DSC_ASSERT(bytes <= DSC_OUTPUT_READ_BYTES);
     stream *s = &out->rank[rank].stream[which];
-    write_log(out, &out->rank[rank], text, bytes);
     if (out->opt.raw) {
         show(out, s, text, bytes, text[bytes - 1] == '\n');
         watch_raw(out, s, text, bytes, now_ns);

@@ -335,7 +335,10 @@ static dsc_status start_ranks(supervisor *s, dsc_error *err)
     s->exec_fd = exec_pipe[0];
     poll_fd(s, s->exec_fd, EV_EXEC, 0, 0, EPOLLIN);
     for (int32_t i = 0; i < s->job->plan->world_size && status == DSC_OK; i++) {
-        status = dsc_spawn(s->job, &s->job->plan->place[i], &secrets, s->pipes, exec_pipe[1], &s->rank[i], err);
+        /* What goes to a log only is one stream: both ends are the same file. */
+        const bool log_only = s->job->opt->rank_log_dir != NULL && i > 0;
+        const dsc_spawn_pipes pipes = log_only ? (dsc_spawn_pipes){ true, true, true } : s->pipes;
+        status = dsc_spawn(s->job, &s->job->plan->place[i], &secrets, pipes, exec_pipe[1], &s->rank[i], err);
         if (status != DSC_OK)
             break;
         s->rank_count++;
@@ -451,9 +454,9 @@ static bool output_waits(const supervisor *s)
 
 /* ---- the loop ---- */
 
-static int timeout_ms(supervisor *s, int64_t now_ns)
+/* Until the next thing that time decides; `at_ns` is what the caller knows of. */
+static int timeout_ms(const supervisor *s, int64_t at_ns, int64_t now_ns)
 {
-    int64_t at_ns = dsc_output_release(s->out, now_ns);
     if (s->ending && !s->no_children)
         at_ns = dsc_min_i64(at_ns, s->kill_at_ns);
     if (!s->ending && s->suspect >= 0)
@@ -465,10 +468,11 @@ static int timeout_ms(supervisor *s, int64_t now_ns)
     return (int)dsc_min_i64(60000, dsc_max_i64(0, dsc_div_ceil(at_ns - now_ns, MS)));
 }
 
-static void wait_and_read(supervisor *s)
+/* Waits for the next event, at most until `at_ns`, and handles what came. */
+static void wait_and_read(supervisor *s, int64_t at_ns)
 {
     struct epoll_event events[64];
-    const int n = epoll_wait(s->epoll_fd, events, DSC_COUNT(events), timeout_ms(s, dsc_clock_ns()));
+    const int n = epoll_wait(s->epoll_fd, events, DSC_COUNT(events), timeout_ms(s, at_ns, dsc_clock_ns()));
     const int64_t now_ns = dsc_clock_ns();
     for (int i = 0; i < n; i++) {
         const uint64_t data = events[i].data.u64;
@@ -492,15 +496,16 @@ static void drain(supervisor *s)
                     read_rank(s, i, which, dsc_clock_ns());
         tend_sinks(s);
         if (s->paused[0] || s->paused[1])
-            wait_and_read(s);
+            wait_and_read(s, INT64_MAX);
     }
 }
 
 static int run(supervisor *s, const dsc_error *err)
 {
     while (!s->no_children) {
+        const int64_t release_at_ns = dsc_output_release(s->out, dsc_clock_ns());
         tend_sinks(s);
-        wait_and_read(s);
+        wait_and_read(s, release_at_ns);
         const int64_t now_ns = dsc_clock_ns();
         reap(s, now_ns);
         judge(s, now_ns);
@@ -514,7 +519,7 @@ static int run(supervisor *s, const dsc_error *err)
         drain(s);
     const int code = finish(s, err);
     for (tend_sinks(s); output_waits(s); tend_sinks(s))
-        wait_and_read(s);
+        wait_and_read(s, INT64_MAX);
     return code;
 }
 
