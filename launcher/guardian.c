@@ -178,7 +178,7 @@ int dsc_guardian_run(dsc_job *job)
         if (supervisor == 0) {
             close(lifeline[1]);
             code = run_supervisor(job, lifeline[0]);
-            if (getppid() != job->launcher_pid && pid_path[0] != 0)
+            if (pid_path[0] != 0) /* here too: the guardian may be dead */
                 unlink(pid_path);
             _exit(code);
         }
