@@ -155,13 +155,22 @@ static int config_check(dsc_alloc *alloc, const config_args *args, dsc_config *c
 
 /* ---- lr ---- */
 
+/* Rates do not depend on batch sizes, so a file without them, or for another number of ranks, has rates too. */
+static dsc_status load_rates(dsc_alloc *alloc, const config_args *args, dsc_config *config, dsc_error *err)
+{
+    static const dsc_config_override one_sample = { "train_micro_batch_size_per_gpu", "1", "dsc config lr" };
+    const dsc_config_facts facts = { 0, 0, args->steps, "cpu" };
+    DSC_TRY(dsc_config_load(alloc, args->path, &one_sample, 1, args->strict, config, err));
+    return dsc_config_resolve(config, &facts, err);
+}
+
 static int config_lr(dsc_alloc *alloc, const config_args *args, dsc_config *config)
 {
     dsc_error err = DSC_ERROR_INIT;
     char number[32];
     if (args->path == NULL || args->steps == 0)
         return dsc_tool_usage("dsc config lr", "%s is missing", args->path == NULL ? "FILE" : "--steps N");
-    if (load(alloc, args, config, &err) != DSC_OK)
+    if (load_rates(alloc, args, config, &err) != DSC_OK)
         return dsc_tool_fail(&err);
     for (int i = 0; i < config->warning_count; i++)
         fprintf(stderr, "dsc: warning: %s: %s\n", args->path, config->warnings[i]);

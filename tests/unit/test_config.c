@@ -1,0 +1,787 @@
+/* test_config.c - what a ds_config.json may say, what it means, and what is refused with which words.
+ *
+ * Most rules are rows: a fragment of JSON and what must come of it. The batch triad is compared with DeepSpeed's own
+ * code (tests/golden/make_batch.py). SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "engine/config_table.h"
+
+static dsc_alloc *alloc;
+static dsc_config config;
+static dsc_error err;
+
+static int setup(void **state)
+{
+    (void)state;
+    return dsc_alloc_open(&alloc, NULL);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    dsc_alloc_close(&alloc); /* asserts that nothing leaked */
+    return 0;
+}
+
+static dsc_status parse_with(const char *text, const dsc_config_override *overrides, int count, bool strict, int64_t world_size)
+{
+    const dsc_config_facts facts = { world_size, 0, 0, NULL };
+    const dsc_error no_error = DSC_ERROR_INIT;
+    err = no_error;
+    const dsc_status status = dsc_config_parse(alloc, "t.json", text, (int64_t)strlen(text), overrides, count, strict, &config, &err);
+    return status == DSC_OK ? dsc_config_resolve(&config, &facts, &err) : status;
+}
+
+static dsc_status parse(const char *text) { return parse_with(text, NULL, 0, false, 1); }
+
+static void parse_ok(const char *text)
+{
+    if (parse(text) != DSC_OK)
+        fail_msg("%s\n  was refused: %s: %s", text, err.where, err.message);
+}
+
+/* A whole config around a fragment of top-level members. */
+static const char *around(const char *fragment)
+{
+    static char text[8192];
+    snprintf(text, sizeof text, "{\"train_batch_size\":8,\n%s}", fragment);
+    return text;
+}
+
+static bool warned(const char *part)
+{
+    for (int i = 0; i < config.warning_count; i++)
+        if (strstr(config.warnings[i], part) != NULL)
+            return true;
+    return false;
+}
+
+static bool noted(const char *part)
+{
+    for (int i = 0; i < config.note_count; i++)
+        if (strstr(config.notes[i], part) != NULL)
+            return true;
+    return false;
+}
+
+/* ---- the batch triad ---- */
+
+static void batch_as_deepspeed(void **state)
+{
+    (void)state;
+    char line[256];
+    int count = 0;
+    FILE *file = fopen("tests/golden/batch.txt", "r");
+    if (file == NULL)
+        fail_msg("tests/golden/batch.txt is not there: run from the repository's root");
+    while (fgets(line, sizeof line, file) != NULL) {
+        char given[3][16], text[256] = "{";
+        static const char *const keys[] = { "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps" };
+        long long world, wanted[3] = { 0, 0, 0 };
+        assert_int_equal(sscanf(line, "%15s %15s %15s %lld", given[0], given[1], given[2], &world), 4);
+        const char *result = strstr(line, "-> ") + 3;
+        const bool fails = strncmp(result, "error", 5) == 0;
+        for (int i = 0; i < 3; i++)
+            if (strcmp(given[i], "-") != 0)
+                snprintf(text + strlen(text), sizeof text - strlen(text), "%s\"%s\":%s", strlen(text) > 1 ? "," : "", keys[i], given[i]);
+        snprintf(text + strlen(text), sizeof text - strlen(text), "}");
+        const dsc_status status = parse_with(text, NULL, 0, false, world);
+        if ((status != DSC_OK) != fails)
+            fail_msg("%s: ours %s", line, status != DSC_OK ? err.message : "passed");
+        if (!fails) {
+            assert_int_equal(sscanf(result, "%lld %lld %lld", &wanted[0], &wanted[1], &wanted[2]), 3);
+            assert_int_equal(config.train_batch_size, wanted[0]);
+            assert_int_equal(config.train_micro_batch_size_per_gpu, wanted[1]);
+            assert_int_equal(config.gradient_accumulation_steps, wanted[2]);
+        }
+        count++;
+    }
+    fclose(file);
+    assert_true(count > 3000);
+}
+
+/* The guides' smallest config. */
+static void batch_error_says_what_works(void **state)
+{
+    (void)state;
+    const char *guide = "{\n  \"train_batch_size\": 64,\n  \"gradient_accumulation_steps\": 8,\n  \"optimizer\": {\n"
+                        "    \"type\": \"Adam\",\n    \"params\": {\n      \"lr\": 0.00015\n    }\n  },\n"
+                        "  \"zero_optimization\": {\n    \"stage\": 2\n  }\n}\n";
+    const int64_t micro[] = { 0, 8, 4, 0, 2, 0, 0, 0, 1 };
+    for (int64_t w = 1; w <= 8; w++) {
+        const dsc_status status = parse_with(guide, NULL, 0, false, w);
+        assert_int_equal(status, micro[w] > 0 ? DSC_OK : DSC_ERR_CONFIG);
+        if (status == DSC_OK)
+            assert_int_equal(config.train_micro_batch_size_per_gpu, micro[w]);
+    }
+    assert_int_equal(parse_with(guide, NULL, 0, false, 3), DSC_ERR_CONFIG);
+    assert_string_equal(err.where, "t.json:2:23");
+    assert_non_null(strstr(err.message, "train_batch_size 64 is not train_micro_batch_size_per_gpu 2 (inferred) * "
+                                        "gradient_accumulation_steps 8 * world size 3 = 48; world sizes that work: 1, 2, 4, 8"));
+    assert_int_equal(parse_with(guide, NULL, 0, false, 16), DSC_ERR_CONFIG);
+    assert_non_null(strstr(err.message, "world sizes that work: 1, 2, 4, 8"));
+    /* Without a world size the parts that depend on it stay open. */
+    assert_int_equal(parse_with(guide, NULL, 0, false, 0), DSC_OK);
+    assert_true(config.train_micro_batch_size_per_gpu == DSC_AUTO_I64);
+    assert_int_equal(config.train_batch_size, 64);
+    assert_int_equal(parse_with("{\"train_batch_size\":7,\"train_micro_batch_size_per_gpu\":2}", NULL, 0, false, 0), DSC_ERR_CONFIG);
+    assert_non_null(strstr(err.message, "any world size"));
+}
+
+static void resolve_starts_over(void **state)
+{
+    (void)state;
+    const dsc_config_facts four = { 4, 64, 0, "cpu" }, two = { 2, 0, 0, "cpu" };
+    parse_ok("{\"train_batch_size\":8,\"zero_optimization\":{\"stage\":1,\"reduce_bucket_size\":\"auto\",\"offload_optimizer\":"
+             "{\"device\":\"cpu\"}}}");
+    assert_int_equal(dsc_config_resolve(&config, &four, &err), DSC_OK);
+    assert_int_equal(config.train_micro_batch_size_per_gpu, 2);
+    assert_int_equal(config.zero.reduce_bucket_size, 64 * 64);
+    const int warnings = config.warning_count, notes = config.note_count;
+    assert_int_equal(dsc_config_resolve(&config, &two, &err), DSC_OK);
+    assert_int_equal(config.train_micro_batch_size_per_gpu, 4);
+    assert_int_equal(config.zero.reduce_bucket_size, 500000000);
+    assert_int_equal(config.warning_count, warnings);
+    assert_int_equal(config.note_count, notes);
+}
+
+/* ---- refused ---- */
+
+typedef struct refusal {
+    const char *fragment;
+    dsc_status status;
+    const char *message; /* a part of it */
+} refusal;
+
+static void check_refusals(const refusal *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const dsc_status status = parse(around(cases[i].fragment));
+        if (status != cases[i].status || strstr(err.message, cases[i].message) == NULL)
+            fail_msg("%s\n  wanted %d with \"%s\"\n  got %d: %s: %s", cases[i].fragment, cases[i].status, cases[i].message, status,
+                     err.where, err.message);
+    }
+}
+
+static void wrong_values(void **state)
+{
+    (void)state;
+    static const refusal cases[] = {
+        { "\"train_micro_batch_size_per_gpu\":0", DSC_ERR_CONFIG, "train_micro_batch_size_per_gpu: 0 is not an integer, 1.." },
+        { "\"train_micro_batch_size_per_gpu\":-1", DSC_ERR_CONFIG, "train_micro_batch_size_per_gpu: -1" },
+        { "\"train_micro_batch_size_per_gpu\":1.5", DSC_ERR_CONFIG, "1.5 is not an integer" },
+        { "\"train_micro_batch_size_per_gpu\":\"two\"", DSC_ERR_CONFIG, "\"two\" is not an integer" },
+        { "\"train_micro_batch_size_per_gpu\":true", DSC_ERR_CONFIG, "true is not an integer" },
+        { "\"train_micro_batch_size_per_gpu\":1e300", DSC_ERR_CONFIG, "1e+300 is not an integer" },
+        { "\"train_micro_batch_size_per_gpu\":[8]", DSC_ERR_CONFIG, "a list is not an integer" },
+        { "\"gradient_clipping\":-1", DSC_ERR_CONFIG, "gradient_clipping: -1 is not a number, >= 0" },
+        { "\"gradient_clipping\":\"nan\"", DSC_ERR_CONFIG, "\"nan\" is not a number" },
+        { "\"gradient_clipping\":\"0x10\"", DSC_ERR_CONFIG, "\"0x10\" is not a number" },
+        { "\"zero_optimization\":{\"stage\":4}", DSC_ERR_CONFIG, "zero_optimization.stage: 4 is not an integer, 0..3" },
+        { "\"zero_optimization\":{\"stage\":-1}", DSC_ERR_CONFIG, "zero_optimization.stage: -1" },
+        { "\"zero_optimization\":{\"stage\":\"2.5\"}", DSC_ERR_CONFIG, "\"2.5\" is not an integer" },
+        { "\"zero_optimization\":{\"stage\":\"1e0\"}", DSC_ERR_CONFIG, "\"1e0\" is not an integer" },
+        { "\"zero_optimization\":{\"reduce_bucket_size\":\"5e8\"}", DSC_ERR_CONFIG, "\"5e8\" is not an integer" },
+        { "\"zero_optimization\":{\"reduce_bucket_size\":0}", DSC_ERR_CONFIG, "reduce_bucket_size: 0 is not an integer, > 0" },
+        { "\"zero_optimization\":{\"overlap_comm\":2}", DSC_ERR_CONFIG, "2 is not true or false" },
+        { "\"zero_optimization\":\"auto\"", DSC_ERR_CONFIG, "zero_optimization: \"auto\" is not an object" },
+        { "\"zero_optimization\":2", DSC_ERR_CONFIG, "2 is not an object" },
+        { "\"zero_optimization\":{\"stage\":1,\"offload_optimizer\":{\"device\":\"CPU\"}}", DSC_ERR_CONFIG, "one of none|cpu|nvme" },
+        { "\"bf16\":{\"enabled\":\"maybe\"}", DSC_ERR_CONFIG, "bf16.enabled: \"maybe\" is not true or false" },
+        { "\"bf16\":true", DSC_ERR_CONFIG, "bf16: true is not an object" },
+        { "\"fp16\":{\"enabled\":false,\"min_loss_scale\":0.5}", DSC_ERR_CONFIG, "fp16.min_loss_scale: 0.5" },
+        { "\"fp16\":{\"enabled\":false,\"loss_scale\":true}", DSC_ERR_CONFIG, "fp16.loss_scale: true is not a number" },
+        { "\"fp16\":{\"enabled\":true},\"bf16\":{\"enabled\":true}", DSC_ERR_CONFIG, "both true" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":-1}}", DSC_ERR_CONFIG, "optimizer.params.lr: -1" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":[1,2]}}", DSC_ERR_CONFIG, "optimizer.params.lr: a list" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"betas\":[0.9]}}", DSC_ERR_CONFIG, "optimizer.params.betas: expected" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"betas\":[0.9,1.0]}}", DSC_ERR_CONFIG, "betas: expected" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"betas\":[0.9,0.99,0.9]}}", DSC_ERR_CONFIG, "betas: expected" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"betas\":[\"x\",0.9]}}", DSC_ERR_CONFIG, "betas: expected" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"betas\":[]}}", DSC_ERR_CONFIG, "betas: expected" },
+        { "\"optimizer\":{\"type\":\"AdamX\"}", DSC_ERR_CONFIG, "no optimizer; did you mean \"Adam" },
+        { "\"optimizer\":{\"type\":5}", DSC_ERR_CONFIG, "optimizer.type: 5 is not a name" },
+        { "\"optimizer\":[]", DSC_ERR_CONFIG, "optimizer: a list is not an object" },
+        { "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"max_grad_norm\":1}},\"gradient_clipping\":2", DSC_ERR_CONFIG,
+          "1, but gradient_clipping is 2" },
+        { "\"scheduler\":{\"type\":\"warmuplr\"}", DSC_ERR_CONFIG, "did you mean \"WarmupLR\"" },
+        { "\"scheduler\":{\"type\":\"WarmupDecayLR\",\"params\":{}}", DSC_ERR_CONFIG, "needs total_num_steps" },
+        { "\"scheduler\":{\"type\":\"WarmupCosineLR\",\"params\":{\"total_num_steps\":null}}", DSC_ERR_CONFIG, "needs total_num_steps" },
+        { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"total_num_steps\":9}}", DSC_ERR_CONFIG, "WarmupDecayLR does" },
+        { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup_num_steps\":0}}", DSC_ERR_CONFIG, "warmup_num_steps: 0" },
+        { "\"scheduler\":{\"type\":\"WarmupCosineLR\",\"params\":{\"total_num_steps\":9,\"warmup_max_lr\":1}}", DSC_ERR_CONFIG,
+          "WarmupCosineLR does not take it" },
+        { "\"scheduler\":{\"type\":\"OneCycle\",\"params\":{\"cycle_min_lr\":1}}", DSC_ERR_CONFIG, "cycle_max_lr" },
+        { "\"scheduler\":{\"type\":\"OneCycle\",\"params\":{\"cycle_min_lr\":1,\"cycle_max_lr\":2,\"cycle_first_step_size\":0}}",
+          DSC_ERR_CONFIG, "cycle_first_step_size: 0" },
+        { "\"scheduler\":{\"type\":\"LRRangeTest\",\"params\":{\"lr_range_test_step_size\":0}}", DSC_ERR_CONFIG, "step_size: 0" },
+        { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"last_batch_iteration\":-2}}", DSC_ERR_CONFIG, "last_batch_iteration: -2" },
+        { "\"communication_data_type\":\"float32\"", DSC_ERR_CONFIG, "one of fp32|fp16|bf16" },
+        { "\"data_types\":{\"grad_accum_dtype\":\"x\"}", DSC_ERR_CONFIG, "\"x\" is not a dtype" },
+        { "\"gradient_allreduce_op\":\"max\"", DSC_ERR_CONFIG, "one of mean|sum" },
+        { "\"checkpoint\":{\"tag_validation\":\"loud\"}", DSC_ERR_CONFIG, "one of Ignore|Warn|Fail" },
+        { "\"zero_optimization\":{\"stage\":3,\"compute_grad_norm\":false}", DSC_ERR_CONFIG, "stages 1 and 2" },
+        { "\"zero_optimization\":{\"stage\":2,\"offload_optimizer\":{\"device\":\"cpu\",\"ratio\":0.5}}", DSC_ERR_CONFIG, "stage 3" },
+        { "\"zero_optimization\":{\"stage\":2,\"cpu_offload\":false,\"offload_optimizer\":{\"device\":\"cpu\"}}", DSC_ERR_CONFIG,
+          "cpu_offload: given together" },
+        { "\"zero_optimization\":{\"stage\":3,\"offload_param\":{\"device\":\"nvme\"}}", DSC_ERR_CONFIG, "nvme_path" },
+        { "\"zero_optimization\":{\"stage\":3,\"prefetch_bucket_size\":5,\"stage3_prefetch_bucket_size\":6}", DSC_ERR_CONFIG,
+          "its other name" },
+        { "\"zero_optimization\":{\"stage\":3,\"stage3_prefetch_bucket_size\":6,\"prefetch_bucket_size\":5}", DSC_ERR_CONFIG,
+          "another name of" },
+        { "\"dsc\":{\"model\":5}", DSC_ERR_CONFIG, "dsc.model: 5 is not a string" },
+        { "\"dsc\":{\"model\":\"a\\u0007b\"}", DSC_ERR_CONFIG, "without control characters" },
+        { "\"dsc\":{\"data\":[1]}", DSC_ERR_CONFIG, "dsc.data: a list is not a string or a list" },
+        { "\"dsc\":{\"comm_timeout_s\":0}", DSC_ERR_CONFIG, "comm_timeout_s: 0" },
+        { "\"dsc\":{\"reproducible\":\"bits\"}", DSC_ERR_CONFIG, "one of plan|world_size" },
+        { "\"dsc\":{\"comm\":\"nccl\"}", DSC_ERR_CONFIG, "one of auto|self|local|shm" },
+        { "\"dsc\":{\"seed\":-1}", DSC_ERR_CONFIG, "dsc.seed: -1" },
+    };
+    check_refusals(cases, DSC_COUNT(cases));
+    assert_int_equal(parse("[]"), DSC_ERR_CONFIG);
+    assert_int_equal(parse("5"), DSC_ERR_CONFIG);
+    assert_int_equal(parse("{}"), DSC_ERR_CONFIG);
+    assert_non_null(strstr(err.message, "one of them is needed"));
+    assert_int_equal(parse("{\"gradient_accumulation_steps\":4}"), DSC_ERR_CONFIG);
+    assert_int_equal(parse(""), DSC_ERR_CONFIG);
+    /* The place is that of the value. */
+    assert_int_equal(parse("{\n  \"zero_optimization\": {\n    \"stage\": 7\n  }\n}"), DSC_ERR_CONFIG);
+    assert_string_equal(err.where, "t.json:3:14");
+}
+
+static void not_built(void **state)
+{
+    (void)state;
+    static const refusal cases[] = {
+        { "\"fp16\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "fp16.enabled: true is not supported in this version" },
+        { "\"fp16\":{\"enabled\":\"true\",\"loss_scale\":128}", DSC_ERR_UNSUPPORTED, "bf16.enabled true works" },
+        { "\"zero_optimization\":{\"stage\":3,\"offload_optimizer\":{\"device\":\"nvme\",\"nvme_path\":\"/x\"}}", DSC_ERR_UNSUPPORTED,
+          "\"nvme\" is not built" },
+        { "\"zero_optimization\":{\"stage\":3,\"zero_hpz_partition_size\":8}", DSC_ERR_UNSUPPORTED, "zero_hpz_partition_size: 8" },
+        { "\"zero_optimization\":{\"stage\":3,\"zero_quantized_gradients\":true}", DSC_ERR_UNSUPPORTED, "false works" },
+        { "\"zero_optimization\":{\"stage\":3,\"zenflow\":{\"topk_ratio\":0.1}}", DSC_ERR_UNSUPPORTED, "zenflow: the section" },
+        { "\"zero_optimization\":{\"stage\":3,\"mics_shard_size\":8}", DSC_ERR_UNSUPPORTED, "mics_shard_size: 8" },
+        { "\"zero_optimization\":{\"stage\":1,\"find_unused_parameters\":true}", DSC_ERR_UNSUPPORTED, "a key of DDP" },
+        { "\"zero_optimization\":{\"stage\":1,\"offload_optimizer\":{\"buffer_size\":1}}", DSC_ERR_UNSUPPORTED, "offload_param" },
+        { "\"tensor_parallel\":{\"autotp_size\":2}", DSC_ERR_UNSUPPORTED, "tensor_parallel.autotp_size: 2" },
+        { "\"tensor_parallel\":{\"tp\":{\"tp_size\":2}}", DSC_ERR_UNSUPPORTED, "tensor_parallel.tp.tp_size: 2" },
+        { "\"pipeline\":{\"stages\":2}", DSC_ERR_UNSUPPORTED, "pipeline.stages: 2" },
+        { "\"sequence_parallel_size\":2", DSC_ERR_UNSUPPORTED, "sequence_parallel_size: 2" },
+        { "\"expert_parallel\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "expert_parallel.enabled" },
+        { "\"curriculum_learning\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "curriculum_learning.enabled" },
+        { "\"data_efficiency\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "data_efficiency.enabled" },
+        { "\"elasticity\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "elasticity.enabled" },
+        { "\"sparse_attention\":{}", DSC_ERR_UNSUPPORTED, "sparse_attention" },
+        { "\"activation_checkpointing\":{\"cpu_checkpointing\":true}", DSC_ERR_UNSUPPORTED, "dsc.recompute" },
+        { "\"gradient_allreduce_op\":\"SUM\"", DSC_ERR_UNSUPPORTED, "mean works" },
+        { "\"amp\":{\"enabled\":true,\"opt_level\":\"O1\"}", DSC_ERR_UNSUPPORTED, "amp.enabled" },
+        { "\"torch_autocast\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "torch_autocast.enabled" },
+        { "\"bf16\":{\"enabled\":true,\"bf16_optimizer_states\":true}", DSC_ERR_UNSUPPORTED, "bf16_optimizer_states" },
+        { "\"communication_data_type\":\"bf16\"", DSC_ERR_UNSUPPORTED, "fp32 works" },
+        { "\"bf16\":{\"enabled\":true},\"communication_data_type\":\"fp32\"", DSC_ERR_UNSUPPORTED, "bf16 works" },
+        { "\"data_types\":{\"grad_accum_dtype\":\"bf16\"}", DSC_ERR_UNSUPPORTED, "fp32 works" },
+        { "\"optimizer\":{\"type\":\"lamb\",\"params\":{\"max_coeff\":10,\"odd\":1}}", DSC_ERR_UNSUPPORTED, "\"AdamW\" and \"Adam\" work" },
+        { "\"optimizer\":{\"type\":\"SGD\",\"params\":{\"nesterov\":true}}", DSC_ERR_UNSUPPORTED, "optimizer.type: \"SGD\"" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"momentum\":0.9}}", DSC_ERR_UNSUPPORTED, "of Muon and SGD" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"amsgrad\":true}}", DSC_ERR_UNSUPPORTED, "amsgrad: true" },
+        { "\"scheduler\":{\"type\":\"CosineAnnealingLR\"}", DSC_ERR_UNSUPPORTED, "WarmupCosineLR" },
+        { "\"dsc\":{\"accumulate\":\"local\"}", DSC_ERR_UNSUPPORTED, "dsc.accumulate" },
+        { "\"dsc\":{\"dropout\":\"model\"}", DSC_ERR_UNSUPPORTED, "dsc.dropout" },
+        { "\"dsc\":{\"device\":\"cuda\"}", DSC_ERR_UNSUPPORTED, "\"auto\" and \"cpu\" work" },
+        { "\"compression_training\":{\"weight_quantization\":{\"shared_parameters\":{\"enabled\":true}},\"row_pruning\":"
+          "{\"shared_parameters\":{\"enabled\":false}}}", DSC_ERR_UNSUPPORTED, "shared_parameters.enabled" },
+    };
+    check_refusals(cases, DSC_COUNT(cases));
+}
+
+static void unknown_keys(void **state)
+{
+    (void)state;
+    static const refusal cases[] = {
+        { "\"bf16\":{\"enabeld\":true}", DSC_ERR_CONFIG, "did you mean \"enabled\"" },
+        { "\"bf16\":{\"loss_scale\":0}", DSC_ERR_CONFIG, "bf16.loss_scale: unknown key" },
+        { "\"zero_optimization\":{\"stages\":1}", DSC_ERR_CONFIG, "did you mean \"stage\"" },
+        { "\"zero_optimization\":{\"something_else\":1}", DSC_ERR_CONFIG, "zero_optimization.something_else: unknown key" },
+        { "\"zero_optimization\":{\"gradient_clipping\":1}", DSC_ERR_CONFIG, "belongs in the top level" },
+        { "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"learning_rate\":1}}", DSC_ERR_CONFIG, "optimizer.params.learning_rate" },
+        { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup\":1}}", DSC_ERR_CONFIG, "scheduler.params.warmup" },
+        { "\"dsc\":{\"sede\":1}", DSC_ERR_CONFIG, "did you mean \"seed\"" },
+        { "\"timers\":{\"throughput\":{\"odd\":1}}", DSC_ERR_CONFIG, "timers.throughput.odd" },
+        /* near misses of common keys, where DeepSpeed says nothing */
+        { "\"zero_optimisation\":{\"stage\":3}", DSC_ERR_CONFIG, "did you mean \"zero_optimization\"" },
+        { "\"Gradient_Clipping\":1", DSC_ERR_CONFIG, "did you mean \"gradient_clipping\"" },
+        { "\"gradient_cliping\":1", DSC_ERR_CONFIG, "did you mean \"gradient_clipping\"" },
+        { "\"gradient_clippnig\":1", DSC_ERR_CONFIG, "did you mean \"gradient_clipping\"" },
+        { "\"gradient-clipping\":1", DSC_ERR_CONFIG, "did you mean \"gradient_clipping\"" },
+        { "\"gradient_c1ipping\":1", DSC_ERR_CONFIG, "did you mean \"gradient_clipping\"" },
+        { "\"train_micro_batch_size_per_gp\\u0075s\":1", DSC_ERR_CONFIG, "did you mean \"train_micro_batch_size_per_gpu\"" },
+        { "\"\xD0\xBE\xD1\x80timizer\":{}", DSC_ERR_CONFIG, "did you mean \"optimizer\"" }, /* Cyrillic o and p */
+        { "\"bf1\xE2\x80\x8B\x36\":{}", DSC_ERR_CONFIG, "did you mean \"bf16\"" },          /* a zero width space */
+        { "\"optimizer\":{\"tpye\":\"Adam\"}", DSC_ERR_CONFIG, "did you mean \"type\"" },
+        /* no plain identifier */
+        { "\"my key\":1", DSC_ERR_CONFIG, "not a key" },
+        { "\"$schema\":1", DSC_ERR_CONFIG, "not a key" },
+        { "\"\":1", DSC_ERR_CONFIG, "not a key" },
+        { "\"a.b\":1", DSC_ERR_CONFIG, "not a key" },
+        { "\"optimizer.type\":1", DSC_ERR_CONFIG, "not a key" },
+        { "\"0abc\":1", DSC_ERR_CONFIG, "not a key" },
+        { "\"gr\xC3\xB6\xC3\x9F\x65\":1", DSC_ERR_CONFIG, "not a key" },
+    };
+    check_refusals(cases, DSC_COUNT(cases));
+    char text[512];
+    memset(text, 'k', sizeof text);
+    memcpy(text, "\"", 1);
+    snprintf(text + 130, sizeof text - 130, "\":1"); /* 129 letters */
+    assert_int_equal(parse(around(text)), DSC_ERR_CONFIG);
+    assert_non_null(strstr(err.message, "129 bytes"));
+    snprintf(text + 129, sizeof text - 129, "\":1");
+    parse_ok(around(text));
+    assert_true(warned("unknown key"));
+}
+
+/* ---- accepted, with or without a word ---- */
+
+typedef struct acceptance {
+    const char *fragment;
+    const char *warning; /* a part of one, or NULL: none at all */
+} acceptance;
+
+static void warnings(void **state)
+{
+    (void)state;
+    static const acceptance cases[] = {
+        { "\"something_else\":1", "something_else (line 2): unknown key, ignored" },
+        { "\"monitor_config\":{\"tensorboard\":{}}", "sections of the top level" },
+        { "\"warmup_num_steps\":1", "belongs in \"scheduler.params\"" },
+        { "\"stage3_prefetch_bucket_size\":1", "belongs in \"zero_optimization\"" },
+        { "\"optimizer\":{\"type\":\"Adam\",\"extra\":1}", "optimizer.extra" },
+        { "\"optimizer\":{\"params\":{\"lr\":1}}", "has no type" },
+        { "\"aio\":{\"odd\":1}", "aio.odd" },
+        { "\"tensorboard\":{\"enabled\":true,\"output_path\":\"x\"}", "tensorboard.enabled (line 2): true is ignored" },
+        { "\"csv_monitor\":{\"enabled\":true}", "not written yet in this version" },
+        { "\"zero_optimization\":true", "an old form, taken as {\"stage\": 1}" },
+        { "\"zero_optimization\":{\"stage\":2,\"cpu_offload\":true}", "cpu_offload (line 2): an old form" },
+        { "\"zero_optimization\":{\"stage\":2,\"stage3_max_live_parameters\":1}", "no effect at stage 2" },
+        { "\"zero_optimization\":{\"stage\":2,\"offload_param\":{\"device\":\"nvme\"}}", "no effect at stage 2: it needs stage 3" },
+        { "\"zero_optimization\":{\"stage\":0,\"offload_optimizer\":{\"device\":\"cpu\"}}", "no effect at stage 0" },
+        { "\"zero_optimization\":{\"stage\":1,\"round_robin_gradients\":true}", "round_robin_gradients (line 2): true is ignored" },
+        { "\"zero_optimization\":{\"stage\":1,\"allgather_bucket_size\":\"auto\"}", "filled by nobody: the default 5e8" },
+        { "\"zero_optimization\":{\"stage\":3,\"leaf_module\":{\"names\":\"a\"}}", "leaf_module" },
+        { "\"gradient_clipping\":\"1.5\"", "\"1.5\" is a string, taken as a number" },
+        { "\"wall_clock_breakdown\":\"False\"", "\"False\" is a string" },
+        { "\"data_types\":{\"grad_accum_dtype\":\"auto\"}", "filled by nobody" },
+        { "\"bf16\":{\"enabled\":true},\"bfloat16\":{\"enabled\":false}", "ignored because bf16 is there" },
+        { "\"bf16\":{\"enabled\":true,\"check_grad_overflow\":true}", "ends the run" },
+        { "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"max_grad_norm\":1}}", "taken as gradient_clipping 1" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"adam_w_mode\":false}}", "no effect with type AdamW" },
+        { "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"lr\":0.1}},\"scheduler\":{\"type\":\"WarmupLR\"}",
+          "0.001, the default, replaces the optimizer's lr 0.1" },
+        { "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"lr\":0.1}},\"scheduler\":{\"type\":\"WarmupLR\",\"params\":"
+          "{\"warmup_max_lr\":0.2}}", "warmup_max_lr 0.2 replaces" },
+        { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup_type\":\"cubic\"}}", "log is used" },
+        { "\"scheduler\":{\"type\":\"WarmupDecayLR\",\"params\":{\"total_num_steps\":5}}", "less than warmup_num_steps" },
+        { "\"scheduler\":{\"params\":{}}", "it has no type" },
+        { "\"seed\":7", "taken as dsc.seed" },
+        { "\"activation_checkpointing\":{\"partition_activations\":true}", "partition_activations" },
+    };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        parse_ok(around(cases[i].fragment));
+        if (!warned(cases[i].warning))
+            fail_msg("%s\n  wanted a warning with \"%s\", got %d: %s", cases[i].fragment, cases[i].warning, config.warning_count,
+                     config.warnings[0]);
+        /* The same under --strict is an error at the same place. */
+        assert_int_equal(parse_with(around(cases[i].fragment), NULL, 0, true, 1), DSC_ERR_CONFIG);
+        assert_non_null(strstr(err.message, "--strict"));
+    }
+}
+
+static void silent(void **state)
+{
+    (void)state;
+    static const char *const cases[] = {
+        "\"fp16\":{\"enabled\":false,\"loss_scale\":0,\"initial_scale_power\":32,\"loss_scale_window\":100,\"hysteresis\":2}",
+        "\"fp16\":null,\"bf16\":null,\"zero_optimization\":null,\"optimizer\":null,\"scheduler\":null",
+        "\"optimizer\":{\"type\":\"Adam\",\"params\":null},\"scheduler\":{\"type\":\"WarmupLR\",\"params\":null}",
+        "\"zero_optimization\":{\"stage\":\"2\",\"overlap_comm\":\"true\",\"contiguous_gradients\":true,\"reduce_scatter\":true,"
+        "\"allgather_partitions\":true,\"reduce_bucket_size\":\"5_000\",\"offload_optimizer\":{\"device\":\"none\"}}",
+        "\"zero_optimization\":{\"stage\":3,\"stage3_gather_16bit_weights_on_model_save\":true,\"zero_hpz_partition_size\":1}",
+        "\"zero_optimization\":{\"stage\":3,\"prefetch_bucket_size\":1000,\"param_persistence_threshold\":1e5}",
+        "\"bfloat16\":{\"enabled\":true}",
+        "\"bf16\":{\"enabled\":true},\"communication_data_type\":\"BF16\"",
+        "\"communication_data_type\":\"fp32\",\"data_types\":{\"grad_accum_dtype\":\"torch.float32\"}",
+        "\"communication_data_type\":null,\"data_types\":{\"grad_accum_dtype\":null}",
+        "\"tensor_parallel\":{\"autotp_size\":1},\"sequence_parallel_size\":1,\"pipeline\":{\"stages\":\"auto\"}",
+        "\"elasticity\":{\"enabled\":false,\"max_train_batch_size\":10},\"tensorboard\":{\"enabled\":false}",
+        "\"zero_allow_untested_optimizer\":true,\"zero_force_ds_cpu_optimizer\":false,\"steps_per_print\":2000",
+        "\"sparse_attention\":{\"mode\":\"dense\"},\"checkpoint\":{\"tag_validation\":\"WARN\"}",
+        "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup_max_lr\":0.5}}", /* nobody gave an lr to replace */
+        "// a comment\n\"steps_per_print\": 5, # another\n /* and */ \"dump_state\": false,",
+        "\"compression_training\":{\"row_pruning\":{\"shared_parameters\":{\"enabled\":false,\"method\":\"l1\"},"
+        "\"different_groups\":{\"any name\":{\"params\":{}}}}}",
+    };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        if (parse_with(around(cases[i]), NULL, 0, true, 1) != DSC_OK)
+            fail_msg("%s\n  was refused: %s: %s", cases[i], err.where, err.message);
+        assert_int_equal(config.warning_count, 0);
+    }
+}
+
+static void values_of_a_config(void **state)
+{
+    (void)state;
+    parse_ok("{\"train_micro_batch_size_per_gpu\":4,\"optimizer\":{\"type\":\"aDaM\",\"params\":{\"lr\":[2e-4],\"betas\":[0.8,0.9],"
+             "\"eps\":1e-6,\"weight_decay\":0.1,\"bias_correction\":false}},\"gradient_clipping\":0.5,\"bf16\":{\"enabled\":true},"
+             "\"zero_optimization\":{\"stage\":3,\"reduce_bucket_size\":1e7,\"sub_group_size\":9223372036854775807,"
+             "\"stage3_max_live_parameters\":0,\"offload_param\":{\"device\":\"cpu\"}},\"steps_per_print\":0,\"dump_state\":true,"
+             "\"dsc\":{\"model\":\"gpt2-nano\",\"data\":[\"a\",\"b.bin\"],\"eval_data\":\"c\",\"seq_length\":64,\"steps\":5,\"epochs\":2,"
+             "\"save\":\"out\",\"save_every\":3,\"load\":\"auto\",\"shuffle\":false,\"device\":\"cpu\",\"log\":\"l\",\"log_text\":\"t\","
+             "\"reproducible\":\"world_size\",\"recompute\":\"full\",\"eval_every\":7,\"eval_batches\":8,\"vocab_multiple\":64,"
+             "\"threads\":2,\"comm\":\"shm\",\"comm_timeout_s\":1.5,\"seed\":99,\"dropout\":\"off\",\"accumulate\":\"leaf\"}}");
+    const dsc_own_config *own = &config.own;
+    assert_string_equal(config.optimizer.type, "aDaM");
+    assert_int_equal(config.optimizer.kind, DSC_OPTIMIZER_ADAMW); /* DeepSpeed's meaning of Adam */
+    assert_true(config.optimizer.lr == 2e-4 && config.optimizer.beta1 == 0.8 && config.optimizer.beta2 == 0.9);
+    assert_true(config.optimizer.eps == 1e-6 && config.optimizer.weight_decay == 0.1 && !config.optimizer.bias_correction);
+    assert_true(config.gradient_clipping == 0.5);
+    assert_int_equal(config.precision, DSC_PRECISION_BF16);
+    assert_int_equal(config.zero.stage, 3);
+    assert_true(config.zero.overlap_comm); /* stage 3, not given */
+    assert_int_equal(config.zero.reduce_bucket_size, 10000000);
+    assert_int_equal(config.zero.sub_group_size, (int64_t)1 << 53);
+    assert_int_equal(config.zero.stage3_max_live_parameters, 0);
+    assert_int_equal(config.zero.offload_param, DSC_OFFLOAD_CPU);
+    assert_int_equal(config.steps_per_print, 0);
+    assert_true(config.dump_state && !config.wall_clock_breakdown);
+    assert_string_equal(own->model, "gpt2-nano");
+    assert_int_equal(own->data_count, 2);
+    assert_string_equal(own->data[1], "b.bin");
+    assert_int_equal(own->eval_data_count, 1);
+    assert_string_equal(own->eval_data[0], "c");
+    assert_int_equal(own->seq_length, 64);
+    assert_int_equal(own->steps, 5);
+    assert_int_equal(own->epochs, 2);
+    assert_string_equal(own->save, "out");
+    assert_int_equal(own->save_every, 3);
+    assert_string_equal(own->load, "auto");
+    assert_false(own->shuffle);
+    assert_string_equal(own->device, "cpu");
+    assert_string_equal(own->log, "l");
+    assert_string_equal(own->log_text, "t");
+    assert_int_equal(own->reproducible, DSC_REPRODUCIBLE_WORLD_SIZE);
+    assert_int_equal(own->recompute, DSC_RECOMPUTE_FULL);
+    assert_int_equal(own->eval_every, 7);
+    assert_int_equal(own->eval_batches, 8);
+    assert_int_equal(own->vocab_multiple, 64);
+    assert_int_equal(own->threads, 2);
+    assert_string_equal(own->comm, "shm");
+    assert_true(own->comm_timeout_s == 1.5);
+    assert_int_equal(config.seed, 99);
+    assert_string_equal(config.name, "t.json");
+    assert_int_equal(strlen(config.sha256), 64);
+}
+
+static void defaults(void **state)
+{
+    (void)state;
+    parse_ok("{\"train_batch_size\":1}");
+    assert_int_equal(config.optimizer.kind, DSC_OPTIMIZER_NONE);
+    assert_true(config.optimizer.lr == 1e-3 && config.optimizer.beta1 == 0.9 && config.optimizer.beta2 == 0.999);
+    assert_true(config.optimizer.eps == 1e-8 && config.optimizer.weight_decay == 0 && config.optimizer.bias_correction);
+    assert_int_equal(config.schedule.kind, DSC_SCHEDULE_NONE);
+    assert_true(config.gradient_clipping == 0);
+    assert_true(noted("gradient_clipping is not given"));
+    assert_true(noted("no optimizer is given: AdamW, lr 0.001"));
+    assert_int_equal(config.precision, DSC_PRECISION_FP32);
+    assert_int_equal(config.zero.stage, 0);
+    assert_false(config.zero.overlap_comm);
+    assert_int_equal(config.zero.reduce_bucket_size, 500000000);
+    assert_int_equal(config.zero.allgather_bucket_size, 500000000);
+    assert_int_equal(config.zero.stage3_prefetch_bucket_size, 50000000);
+    assert_int_equal(config.zero.sub_group_size, 1000000000);
+    assert_int_equal(config.steps_per_print, 10);
+    assert_int_equal(config.seed, 1234);
+    assert_int_equal(config.own.epochs, 1);
+    assert_int_equal(config.own.vocab_multiple, 1);
+    assert_true(config.own.shuffle);
+    assert_string_equal(config.own.device, "auto");
+    assert_string_equal(config.own.comm, "auto");
+    assert_true(config.own.comm_timeout_s == 600);
+    parse_ok(around("\"optimizer\":{\"type\":\"Adam\",\"params\":{\"adam_w_mode\":false}}"));
+    assert_int_equal(config.optimizer.kind, DSC_OPTIMIZER_ADAM);
+    parse_ok(around("\"scheduler\":{\"type\":\"WarmupLR\"}"));
+    assert_true(config.schedule.warmup_max_lr == 0.001);
+    assert_int_equal(config.schedule.warmup_num_steps, 1000);
+    parse_ok(around("\"optimizer\":{\"type\":\"Adam\",\"params\":{\"lr\":0.3}},\"scheduler\":{\"type\":\"WarmupLR\",\"params\":"
+                    "{\"warmup_max_lr\":null,\"warmup_num_steps\":1}}"));
+    assert_true(config.schedule.warmup_max_lr == 0.3);
+    assert_int_equal(config.schedule.warmup_num_steps, 2);
+}
+
+static void automatic(void **state)
+{
+    (void)state;
+    const dsc_config_facts facts = { 2, 768, 500, "cpu" };
+    parse_ok("{\"train_batch_size\":\"auto\",\"train_micro_batch_size_per_gpu\":\"auto\",\"gradient_accumulation_steps\":\"auto\","
+             "\"gradient_clipping\":\"auto\",\"fp16\":{\"enabled\":\"auto\",\"loss_scale\":0},\"bf16\":{\"enabled\":\"auto\"},"
+             "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":\"auto\",\"betas\":\"auto\",\"eps\":\"auto\",\"weight_decay\":\"auto\"}},"
+             "\"scheduler\":{\"type\":\"WarmupDecayLR\",\"params\":{\"total_num_steps\":\"auto\",\"warmup_min_lr\":\"auto\","
+             "\"warmup_max_lr\":\"auto\",\"warmup_num_steps\":\"auto\"}},\"zero_optimization\":{\"stage\":3,\"reduce_bucket_size\":"
+             "\"auto\",\"stage3_prefetch_bucket_size\":\"auto\",\"stage3_param_persistence_threshold\":\"auto\"}}");
+    assert_int_equal(config.warning_count, 0);
+    assert_int_equal(config.auto_mask, DSC_CONFIG_AUTO_PRECISION | DSC_CONFIG_AUTO_CLIPPING | DSC_CONFIG_AUTO_BATCH | DSC_CONFIG_AUTO_LR);
+    assert_int_equal(dsc_config_resolve(&config, &facts, &err), DSC_OK);
+    assert_int_equal(config.train_micro_batch_size_per_gpu, 8);
+    assert_int_equal(config.train_batch_size, 16);
+    assert_int_equal(config.precision, DSC_PRECISION_BF16);
+    assert_true(config.gradient_clipping == 1.0);
+    assert_true(config.optimizer.lr == 5e-5 && config.schedule.warmup_max_lr == 5e-5 && config.schedule.warmup_min_lr == 0);
+    assert_true(config.optimizer.beta1 == 0.9 && config.optimizer.eps == 1e-8);
+    assert_int_equal(config.schedule.total_num_steps, 500);
+    assert_int_equal(config.zero.reduce_bucket_size, 768 * 768);
+    assert_int_equal(config.zero.stage3_prefetch_bucket_size, 530841); /* 0.9 * 768 * 768, rounded down */
+    assert_true(noted("train_micro_batch_size_per_gpu \"auto\": 8") && noted("lr \"auto\": 5e-05") && noted("total_num_steps \"auto\": 500"));
+    assert_true(noted("reduce_bucket_size \"auto\": 589824") && noted("precision \"auto\": bf16"));
+    /* Only what is left open is "auto": T decides the others. */
+    parse_ok("{\"train_batch_size\":12,\"train_micro_batch_size_per_gpu\":\"auto\"}");
+    assert_int_equal(config.auto_mask, 0);
+    assert_int_equal(config.train_micro_batch_size_per_gpu, 12);
+    parse_ok(around("\"fp16\":{\"enabled\":\"auto\"},\"bf16\":{\"enabled\":false}"));
+    assert_int_equal(config.precision, DSC_PRECISION_FP32);
+    parse_ok(around("\"fp16\":{\"enabled\":\"auto\"},\"bf16\":{\"enabled\":true}"));
+    assert_int_equal(config.auto_mask, 0);
+}
+
+static void offload_on_devices(void **state)
+{
+    (void)state;
+    const dsc_config_facts cpu = { 1, 0, 0, "cpu" }, cuda = { 1, 0, 0, "cuda" };
+    parse_ok(around("\"zero_optimization\":{\"stage\":3,\"offload_optimizer\":{\"device\":\"cpu\",\"pin_memory\":true}}"));
+    assert_int_equal(config.warning_count, 0);
+    assert_int_equal(dsc_config_resolve(&config, &cpu, &err), DSC_OK);
+    assert_true(warned("offload_optimizer.device (line 2): \"cpu\" moves nothing"));
+    assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_ERR_UNSUPPORTED);
+    assert_string_equal(err.where, "t.json:2:62");
+    assert_non_null(strstr(err.message, "zero_optimization.offload_optimizer.device"));
+    assert_int_equal(config.warning_count, 0);
+}
+
+/* ---- flags ---- */
+
+static void overrides(void **state)
+{
+    (void)state;
+    const char *text = "{\"train_batch_size\":64,\"train_micro_batch_size_per_gpu\":8,\"optimizer\":{\"type\":\"Adam\",\"params\":"
+                       "{\"lr\":0.1}},\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup_max_lr\":0.1}},"
+                       "\"dsc\":{\"data\":\"a\",\"steps\":3}}";
+    const dsc_config_override all[] = {
+        { "train_micro_batch_size_per_gpu", "16", "--batch-size" },
+        { "gradient_accumulation_steps", "2", "--gradient-accumulation-steps" },
+        { "optimizer.params.lr", "0.5", "--learning-rate" },
+        { "zero_optimization.stage", "2", "--strategy" },
+        { "dsc.data", "[\"x\",\"y\"]", "--data" },
+        { "dsc.load", "\"auto\"", "--load" },
+    };
+    assert_int_equal(parse_with(text, all, (int)DSC_COUNT(all), false, 4), DSC_OK);
+    assert_int_equal(config.train_micro_batch_size_per_gpu, 16);
+    assert_int_equal(config.gradient_accumulation_steps, 2);
+    assert_int_equal(config.train_batch_size, 16 * 2 * 4); /* follows */
+    assert_true(config.optimizer.lr == 0.5);
+    assert_true(config.schedule.warmup_max_lr == 0.5); /* the file said: warm up to lr */
+    assert_int_equal(config.zero.stage, 2);
+    assert_int_equal(config.own.data_count, 2);
+    assert_string_equal(config.own.load, "auto");
+    assert_true(noted("--batch-size 16 overrides train_micro_batch_size_per_gpu 8"));
+    assert_true(noted("--learning-rate 0.5 overrides optimizer.params.lr 0.1"));
+    assert_true(noted("train_batch_size 64 of the file gives way"));
+    assert_false(noted("--load")); /* nothing to override */
+    const dsc_config_override with_t[] = { { "train_micro_batch_size_per_gpu", "4", "--batch-size" },
+                                           { "train_batch_size", "8", "--train-batch-size" } };
+    assert_int_equal(parse_with(text, with_t, 2, false, 1), DSC_OK);
+    assert_int_equal(config.gradient_accumulation_steps, 2);
+    const dsc_config_override bad[] = { { "train_micro_batch_size_per_gpu", "0", "--batch-size" } };
+    assert_int_equal(parse_with(text, bad, 1, false, 1), DSC_ERR_CONFIG);
+    assert_string_equal(err.where, "--batch-size");
+    const dsc_config_override worse[] = { { "dsc.steps", "]", "--steps" } };
+    assert_int_equal(dsc_status_exit_code(parse_with(text, worse, 1, false, 1)), 2);
+    const dsc_config_override stage[] = { { "zero_optimization.stage", "3", "--strategy" } };
+    assert_int_equal(parse_with("{\"train_batch_size\":1,\"zero_optimization\":true}", stage, 1, false, 1), DSC_OK);
+    assert_int_equal(config.zero.stage, 3);
+}
+
+/* ---- the table itself ---- */
+
+/* {"a":{"b":{"c":VALUE}}} around the row's path, with any name for a star. */
+static void text_of_row(const dsc_config_key *key, const char *value, char *out, size_t out_bytes)
+{
+    size_t depth = 0, used = (size_t)snprintf(out, out_bytes, "{\"train_batch_size\":8,");
+    const char *segment = key->path;
+    for (;; depth++) {
+        const size_t length = strcspn(segment, ".");
+        used += (size_t)snprintf(out + used, out_bytes - used, "%s\"%.*s\":", depth > 0 ? "{" : "", *segment == '*' ? 1 : (int)length,
+                                 *segment == '*' ? "x" : segment);
+        if (segment[length] == 0)
+            break;
+        segment += length + 1;
+    }
+    used += (size_t)snprintf(out + used, out_bytes - used, "%s", value);
+    for (; depth > 0; depth--)
+        used += (size_t)snprintf(out + used, out_bytes - used, "}");
+    snprintf(out + used, out_bytes - used, "}");
+}
+
+/* Keys whose default means something only beside others. */
+static bool stands_alone(const dsc_config_key *key)
+{
+    return strncmp(key->path, "scheduler.", 10) != 0 && strncmp(key->path, "optimizer.", 10) != 0 &&
+           strncmp(key->path, "sparse_attention", 16) != 0 && strncmp(key->path, "weight_quantization", 19) != 0 &&
+           strncmp(key->path, "zero_optimization.zenflow", 25) != 0 && strncmp(key->path, "zero_optimization.leaf_module", 29) != 0 &&
+           strcmp(key->path, "train_batch_size") != 0;
+}
+
+static void every_row(void **state)
+{
+    (void)state;
+    char text[1024];
+    int flipped = 0;
+    for (int id = 0; id < DSC_KEY_COUNT; id++) {
+        const dsc_config_key *key = &dsc_config_keys[id];
+        assert_int_equal(dsc_config_key_find(key->path), id); /* no row twice, none hidden by a star */
+        assert_true(key->tier >= 'A' && key->tier <= 'C');
+        if (key->state == DSC_KEY_RENAMED)
+            assert_true(dsc_config_key_find(key->here) >= 0);
+        if (key->state == DSC_KEY_IGNORED || key->state == DSC_KEY_REFUSED || key->state == DSC_KEY_MAPPED)
+            assert_true(*key->here != 0); /* what works, or why it does not matter */
+        if (!stands_alone(key))
+            continue;
+        if (*key->default_json != 0) { /* a default asks for nothing */
+            text_of_row(key, key->default_json, text, sizeof text);
+            if (parse_with(text, NULL, 0, true, 1) != DSC_OK)
+                fail_msg("%s\n  was refused: %s", text, err.message);
+        }
+        text_of_row(key, "null", text, sizeof text);
+        parse_ok(text);
+        if (key->type != DSC_KEY_BOOL || *key->default_json == 0)
+            continue;
+        text_of_row(key, strcmp(key->default_json, "true") == 0 ? "false" : "true", text, sizeof text);
+        if (key->state == DSC_KEY_REFUSED) {
+            assert_int_equal(parse(text), DSC_ERR_UNSUPPORTED);
+            assert_non_null(strstr(err.message, key->path));
+            flipped++;
+        } else if (key->state == DSC_KEY_IGNORED && id != DSC_ID_COMPUTE_GRAD_NORM) {
+            parse_ok(text);
+            assert_true(warned(key->path));
+            flipped++;
+        }
+        text_of_row(key, "\"neither\"", text, sizeof text);
+        assert_int_equal(parse(text), DSC_ERR_CONFIG);
+        assert_non_null(strstr(err.message, key->path));
+    }
+    assert_true(flipped > 60);
+}
+
+/* ---- hostile texts ---- */
+
+static void many_wrong_keys_are_quick(void **state)
+{
+    (void)state;
+    const int count = 9000;
+    const size_t room = (size_t)count * 80 + 100;
+    char *text = malloc(room);
+    assert_non_null(text);
+    size_t used = (size_t)snprintf(text, room, "{\"train_batch_size\":1");
+    for (int i = 0; i < count; i++)
+        used += (size_t)snprintf(text + used, room - used, ",\"zero_optimizatiom_of_something_with_a_long_name_%d\":%d", i, i);
+    snprintf(text + used, room - used, "}");
+    const int64_t start = dsc_clock_ns();
+    parse_ok(text);
+    const double seconds = (double)(dsc_clock_ns() - start) * 1e-9;
+    free(text);
+    assert_int_equal(config.warning_count, DSC_WARNINGS_MAX);
+    assert_true(warned("and more warnings"));
+    if (seconds > 2.0)
+        fail_msg("9000 unknown keys took %.2f s", seconds);
+}
+
+/* Warnings and errors go to terminals and into JSON. */
+static void lines_are_printable(void **state)
+{
+    (void)state;
+    assert_int_equal(parse(around("\"optimizer\":{\"type\":\"\\u001b[31mAdam\"}")), DSC_ERR_CONFIG);
+    assert_null(strchr(err.message, 0x1b));
+    parse_ok(around("\"vocabulary_size\":\"7\",\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup_type\":\"\xE2\x82\xAC\"}}"));
+    assert_true(warned("\"\xE2\x82\xAC\" is not log or linear"));
+    assert_int_equal(parse(around("\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup_type\":\"\\u001b\"}}")), DSC_ERR_CONFIG);
+    assert_null(strchr(err.message, 0x1b));
+}
+
+static void scan_errors_reach_the_caller(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "{\"train_batch_size\":1,\"train_batch_size\":2}", "{\"a\":\"\xFF\"}", "{\"train_batch_size\":NaN}", "{\"train_batch_size\":1",
+        "\xEF\xBB\xBF{}", "{\"train_batch_size\":1}{}", "{train_batch_size:1}", "{'a':1}",
+    };
+    for (size_t i = 0; i < DSC_COUNT(texts); i++) {
+        assert_int_equal(dsc_status_exit_code(parse(texts[i])), 2);
+        assert_int_equal(strncmp(err.where, "t.json", 6), 0);
+    }
+    char deep[400];
+    snprintf(deep, sizeof deep, "{\"x\":%.*s", 200, "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[");
+    assert_int_equal(dsc_status_exit_code(parse(deep)), 2);
+}
+
+static void loads_files(void **state)
+{
+    (void)state;
+    assert_int_equal(dsc_config_load(alloc, "configs/training_config.yaml", NULL, 0, false, &config, &err), DSC_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "YAML"));
+    assert_int_equal(dsc_config_load(alloc, "no/such/file.json", NULL, 0, false, &config, &err), DSC_ERR_INPUT);
+    assert_int_equal(dsc_status_exit_code(dsc_config_load(alloc, ".", NULL, 0, false, &config, &err)), 2);
+    assert_int_equal(dsc_status_exit_code(dsc_config_load(alloc, "/dev/null", NULL, 0, false, &config, &err)), 2);
+    assert_int_equal(dsc_status_exit_code(dsc_config_load(alloc, "/dev/zero", NULL, 0, false, &config, &err)), 2);
+}
+
+/* Every allocation fails once, and then all from there on: an error, and nothing leaks (the next test would see it). */
+static void allocations_fail(void **state)
+{
+    (void)state;
+    const char *text = "{\"train_batch_size\":8,\"odd\":1,\"zero_optimization\":{\"stage\":3,\"cpu_offload\":true},\"dsc\":{\"data\":[\"a\"]}}";
+    const dsc_config_override flags[] = { { "dsc.steps", "5", "--steps" }, { "dsc.data", "[\"b\"]", "--data" } };
+    for (int persistent = 0; persistent < 2; persistent++) {
+        bool failed = true;
+        int64_t n = 1;
+        for (; failed && n < 1000; n++) {
+            dsc_alloc_stats before, after;
+            dsc_alloc_stats_get(alloc, &before);
+            dsc_alloc_fail_at(alloc, before.call_count + n, persistent != 0);
+            const dsc_status status = parse_with(text, flags, 2, false, 1);
+            dsc_alloc_fail_at(alloc, 0, false);
+            dsc_alloc_stats_get(alloc, &after);
+            assert_int_equal(after.live_count, before.live_count);
+            failed = status != DSC_OK;
+            if (failed)
+                assert_int_equal(status, DSC_ERR_NOMEM);
+        }
+        assert_true(n > 5 && n < 1000);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batch_as_deepspeed), cmocka_unit_test(batch_error_says_what_works), cmocka_unit_test(resolve_starts_over),
+        cmocka_unit_test(wrong_values), cmocka_unit_test(not_built), cmocka_unit_test(unknown_keys), cmocka_unit_test(warnings),
+        cmocka_unit_test(silent), cmocka_unit_test(values_of_a_config), cmocka_unit_test(defaults), cmocka_unit_test(automatic),
+        cmocka_unit_test(offload_on_devices), cmocka_unit_test(overrides), cmocka_unit_test(every_row),
+        cmocka_unit_test(many_wrong_keys_are_quick), cmocka_unit_test(lines_are_printable),
+        cmocka_unit_test(scan_errors_reach_the_caller), cmocka_unit_test(loads_files), cmocka_unit_test(allocations_fail),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
