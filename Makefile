@@ -57,15 +57,19 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 	$(if $(V),,@echo "  CC    $<")
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(ISA) -MMD -MP -c $< -o $@
 
-$(LIB)/libdsc.a: $(LIB_OBJ)
+# lib/ is shared by the compilers: when another one built it last, its objects may be newer than ours and still wrong.
+$(LIB)/.variant: FORCE
+	@mkdir -p $(@D); echo '$(BUILD)' | cmp -s - $@ || echo '$(BUILD)' > $@
+
+$(LIB)/libdsc.a: $(LIB_OBJ) $(LIB)/.variant
 	@mkdir -p $(@D); rm -f $@
 	$(if $(V),,@echo "  AR    $@")
-	$(Q)ar rcs $@ $^
+	$(Q)ar rcs $@ $(LIB_OBJ)
 
-$(LIB)/libdsc.so: $(LIB_OBJ)
+$(LIB)/libdsc.so: $(LIB_OBJ) $(LIB)/.variant
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LD    $@")
-	$(Q)$(CC) -shared -Wl,-soname,libdsc.so.0 $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(Q)$(CC) -shared -Wl,-soname,libdsc.so.0 $(LDFLAGS) $(LIB_OBJ) $(LDLIBS) -o $@
 	@ln -sf libdsc.so $(LIB)/libdsc.so.0
 
 $(BIN)/train: $(TRAIN_OBJ) $(LIB)/libdsc.a
