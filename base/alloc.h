@@ -67,8 +67,8 @@ void dsc_alloc_stats_get(dsc_alloc *alloc, dsc_alloc_stats *stats);
 
 /* Zeroed control memory, count * bytes_each with overflow check, host tier; 16-byte aligned.
  * Freed with dsc_alloc_free (NULL is allowed). count = 0 gives a valid pointer. */
-DSC_MUST_USE dsc_status dsc_alloc_zeroed(dsc_alloc *alloc, dsc_tag tag, int64_t count, int64_t bytes_each, void *out_ptr,
-                                         dsc_error *err);
+DSC_MUST_USE dsc_status dsc_alloc_zeroed(dsc_alloc *alloc, dsc_tag tag, int64_t count, int64_t bytes_each,
+                                         void *out_ptr, dsc_error *err);
 void dsc_alloc_free(dsc_alloc *alloc, void *ptr);
 DSC_MUST_USE dsc_status dsc_alloc_strdup(dsc_alloc *alloc, dsc_tag tag, const char *text, char **out, dsc_error *err);
 

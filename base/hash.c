@@ -1,7 +1,8 @@
 /* hash.c - checksums and digests.
  *
  * SHA-256 and CRC-32C each have a plain C form and one with the CPU's own instructions, chosen at run time: checkpoints
- * of many gigabytes are hashed. Measured by tests/unit/test_hash.c with DSC_BENCH=1. SPDX-License-Identifier: Apache-2.0 */
+ * of many gigabytes are hashed. Measured by tests/unit/test_hash.c with DSC_BENCH=1.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "base/hash.h"
 
 #include <string.h>

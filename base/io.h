@@ -1,8 +1,8 @@
 /* io.h - every file operation of the engine goes through one table, so that faults can be injected and logged.
  *
- * dsc_io is a value the engine owns; a zeroed one, or NULL, is the plain system. Paths are passed as given; hostile names are the
- * caller's business (dsc_path_is_plain). All calls return DSC_ERR_IO (DSC_ERR_INPUT for "does not exist" on open for
- * reading) with the path and the system's reason in *err. Short reads and writes are resumed inside.
+ * dsc_io is a value the engine owns; a zeroed one, or NULL, is the plain system. Paths are passed as given; hostile
+ * names are the caller's business (dsc_path_is_plain). All calls return DSC_ERR_IO (DSC_ERR_INPUT for "does not exist"
+ * on open for reading) with the path and the system's reason in *err. Short reads and writes are resumed inside.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_BASE_IO_H
 #define DSC_BASE_IO_H
@@ -26,8 +26,8 @@ typedef enum dsc_io_mode {
 } dsc_io_mode;
 
 /* Called before each operation; a status other than DSC_OK makes the operation fail with it (`errno_value` is put in
- * the message when not 0). For logging hooks: return DSC_OK. offset and bytes are 0 where they mean nothing; the path of
- * a rename is the new one. */
+ * the message when not 0). For logging hooks: return DSC_OK. offset and bytes are 0 where they mean nothing; the path
+ * of a rename is the new one. */
 typedef struct dsc_io_hook {
     dsc_status (*before)(void *user, dsc_io_op op, const char *path, int64_t offset, int64_t bytes, int *errno_value);
     void *user;
@@ -44,11 +44,13 @@ typedef struct dsc_file {
 #define DSC_FILE_INIT { -1, "" }
 
 /* Regular files only: a folder, pipe or device is DSC_ERR_INPUT, and never waited for. */
-DSC_MUST_USE dsc_status dsc_io_open(const dsc_io *io, const char *path, dsc_io_mode mode, dsc_file *out, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_io_open(const dsc_io *io, const char *path, dsc_io_mode mode, dsc_file *out,
+                                    dsc_error *err);
 /* Closes and sets fd = -1; safe on a closed file. The status matters after writing. */
 dsc_status dsc_io_close(const dsc_io *io, dsc_file *file, dsc_error *err);
 /* Exactly `bytes` or an error: end of file before that is DSC_ERR_INPUT ("truncated"). */
-DSC_MUST_USE dsc_status dsc_io_read(const dsc_io *io, dsc_file *file, void *to, int64_t bytes, int64_t offset, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_io_read(const dsc_io *io, dsc_file *file, void *to, int64_t bytes, int64_t offset,
+                                    dsc_error *err);
 DSC_MUST_USE dsc_status dsc_io_write(const dsc_io *io, dsc_file *file, const void *from, int64_t bytes, int64_t offset,
                                      dsc_error *err);
 DSC_MUST_USE dsc_status dsc_io_size(const dsc_io *io, dsc_file *file, int64_t *bytes, dsc_error *err);
@@ -69,8 +71,8 @@ dsc_path_kind dsc_io_kind(const char *path);
 DSC_MUST_USE dsc_status dsc_io_free_bytes(const char *path, int64_t *bytes, dsc_error *err); /* statvfs of the folder */
 /* Whole file into *out (owned by the caller, dsc_alloc_free, one NUL byte after the end); more than max_bytes is
  * DSC_ERR_INPUT. Only regular files are read: a pipe or a device is refused. */
-DSC_MUST_USE dsc_status dsc_io_read_all(const dsc_io *io, dsc_alloc *alloc, const char *path, int64_t max_bytes, char **out,
-                                        int64_t *bytes, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_io_read_all(const dsc_io *io, dsc_alloc *alloc, const char *path, int64_t max_bytes,
+                                        char **out, int64_t *bytes, dsc_error *err);
 /* path.tmp, write, fsync, rename, fsync of the folder. */
 DSC_MUST_USE dsc_status dsc_io_write_all_atomic(const dsc_io *io, const char *path, const void *from, int64_t bytes,
                                                 dsc_error *err);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/json_scan.h"
+#include "base/utf8.h"
 
 struct dsc_json {
     dsc_alloc *alloc;

@@ -33,8 +33,9 @@ typedef struct dsc_json dsc_json;
  * a double does not hold them), duplicate keys in one object, keys with control characters, text after the value.
  * Errors are DSC_ERR_CONFIG in the CONFIG dialect, else DSC_ERR_INPUT. limits.depth is at most 512. On success the
  * caller owns *out (dsc_json_close). */
-DSC_MUST_USE dsc_status dsc_json_open(dsc_alloc *alloc, const char *name, const char *text, int64_t bytes, dsc_json_dialect dialect,
-                                      const dsc_json_limits *limits, dsc_json **out, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_json_open(dsc_alloc *alloc, const char *name, const char *text, int64_t bytes,
+                                      dsc_json_dialect dialect, const dsc_json_limits *limits, dsc_json **out,
+                                      dsc_error *err);
 void dsc_json_close(dsc_json **json);
 
 const cJSON *dsc_json_root(const dsc_json *json); /* borrowed until close */

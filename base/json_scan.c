@@ -2,8 +2,8 @@
  *
  * Invariants: `at` never passes `bytes`; lines, columns and the cleaned copy are kept as it moves; every value gets a
  * place before anything inside it. Keys of open objects lie on one stack, decoded, so that "a" and "\u0061" are equal;
- * when an object closes its keys are sorted by hash, then by text, in place, and neighbours compared: the hash makes
- * it fast, the heap sort keeps it n log n when an attacker makes all hashes equal. Recursion is bounded by limits.depth. SPDX-License-Identifier: Apache-2.0 */
+ * an object's are compared when it closes (json_keys.c). Recursion is bounded by limits.depth.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <locale.h>
 #include <math.h>
 #include <stdarg.h>
@@ -13,18 +13,11 @@
 
 #include "base/hash.h"
 #include "base/json_scan.h"
+#include "base/utf8.h"
 
 #define DEPTH_MAX 512       /* cJSON itself stops at 1000 */
 #define NUMBER_BYTES_MAX 63 /* cJSON cuts longer numbers off */
 #define INTEGER_MAX UINT64_C(9007199254740992) /* 2^53: above it doubles skip integers */
-
-typedef struct json_key {
-    uint64_t hash;
-    uint32_t start; /* in key_text */
-    uint32_t bytes;
-    uint32_t at; /* in the text */
-    dsc_json_place place;
-} json_key;
 
 typedef struct json_scan {
     dsc_alloc *alloc;
@@ -41,7 +34,7 @@ typedef struct json_scan {
     char *clean;
     dsc_json_place *places;
     int64_t place_count, place_room;
-    json_key *keys;
+    dsc_json_key *keys;
     int64_t key_count, key_room;
     char *key_text;
     int64_t key_bytes, key_text_room;
@@ -86,26 +79,6 @@ static dsc_status reserve(json_scan *s, void **array, int64_t count, int64_t *ro
     *array = wider;
     *room = wider_room;
     return DSC_OK;
-}
-
-int dsc_utf8_char_bytes(const char *at, const char *end)
-{
-    const unsigned char *c = (const unsigned char *)at;
-    const ptrdiff_t left = end - at;
-    if (left < 1)
-        return 0;
-    if (c[0] < 0x80)
-        return 1;
-    const int bytes = c[0] >= 0xc2 && c[0] <= 0xdf ? 2 : (c[0] & 0xf0) == 0xe0 ? 3 : c[0] >= 0xf0 && c[0] <= 0xf4 ? 4 : 0;
-    if (bytes == 0 || left < bytes)
-        return 0;
-    for (int i = 1; i < bytes; i++)
-        if ((c[i] & 0xc0) != 0x80)
-            return 0;
-    const bool overlong = (c[0] == 0xe0 && c[1] < 0xa0) || (c[0] == 0xf0 && c[1] < 0x90);
-    const bool surrogate = c[0] == 0xed && c[1] >= 0xa0;
-    const bool too_large = c[0] == 0xf4 && c[1] >= 0x90;
-    return overlong || surrogate || too_large ? 0 : bytes;
 }
 
 /* The byte at `at`, -1 at the end. */
@@ -192,7 +165,11 @@ static dsc_status skip_blank(json_scan *s)
 
 static int hex_digit(int c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
 /* Four hex digits after \u; `at` moves behind them. */
@@ -207,19 +184,6 @@ static dsc_status scan_hex4(json_scan *s, uint32_t *out)
         s->at++;
     }
     return DSC_OK;
-}
-
-static int utf8_encode(uint32_t code, char out[4])
-{
-    if (code < 0x80) {
-        out[0] = (char)code;
-        return 1;
-    }
-    const int bytes = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-    for (int i = bytes - 1; i > 0; i--, code >>= 6)
-        out[i] = (char)(0x80 | (code & 0x3f));
-    out[0] = (char)((0xf00 >> bytes & 0xff) | code);
-    return bytes;
 }
 
 /* At the backslash: the character it stands for into out; returns its bytes by *bytes. */
@@ -256,7 +220,7 @@ static dsc_status scan_escape(json_scan *s, char out[4], int *bytes)
             return fail_at(s, start, "half of a surrogate pair (\\u%04X followed by \\u%04X)", code, low);
         code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
     }
-    *bytes = utf8_encode(code, out);
+    *bytes = dsc_utf8_encode(code, out);
     return DSC_OK;
 }
 
@@ -315,7 +279,8 @@ static dsc_status check_number(json_scan *s, dsc_json_place start, int64_t from,
 {
     const int64_t bytes = s->at - from;
     if (bytes > NUMBER_BYTES_MAX)
-        return fail_at(s, start, "a number of %lld characters; at most %d are read", (long long)bytes, NUMBER_BYTES_MAX);
+        return fail_at(s, start, "a number of %lld characters; at most %d are read", (long long)bytes,
+                       NUMBER_BYTES_MAX);
     char text[NUMBER_BYTES_MAX + 1];
     memcpy(text, s->text + from, (size_t)bytes);
     text[bytes] = 0;
@@ -392,62 +357,11 @@ static dsc_status scan_word(json_scan *s)
     return fail_at(s, here(s), "expected a value, found %s", what);
 }
 
-/* Any fixed order will do that puts equal keys side by side, in document order. */
-static int compare_keys(const json_scan *s, const json_key *a, const json_key *b)
-{
-    if (a->hash != b->hash)
-        return a->hash < b->hash ? -1 : 1;
-    if (a->bytes != b->bytes)
-        return a->bytes < b->bytes ? -1 : 1;
-    const int order = memcmp(s->key_text + a->start, s->key_text + b->start, a->bytes);
-    if (order != 0)
-        return order;
-    return a->at < b->at ? -1 : a->at > b->at;
-}
-
-/* Heap sort: no worse case to find, no memory of its own (qsort may ask malloc). */
-static void sort_keys(const json_scan *s, json_key *keys, int64_t count)
-{
-    int64_t root_start = count / 2;
-    for (int64_t end = count; end > 1;) {
-        if (root_start > 0) {
-            root_start--;
-        } else {
-            end--;
-            const json_key swap = keys[0];
-            keys[0] = keys[end];
-            keys[end] = swap;
-        }
-        const json_key sifted = keys[root_start];
-        int64_t root = root_start;
-        for (int64_t child = 2 * root + 1; child < end; child = 2 * root + 1) {
-            if (child + 1 < end && compare_keys(s, &keys[child], &keys[child + 1]) < 0)
-                child++;
-            if (compare_keys(s, &sifted, &keys[child]) >= 0)
-                break;
-            keys[root] = keys[child];
-            root = child;
-        }
-        keys[root] = sifted;
-    }
-}
-
 /* The closed object's keys start at `first`: reports the duplicate that comes first in the text. */
 static dsc_status check_duplicates(json_scan *s, int64_t first)
 {
-    json_key *keys = s->keys + first;
-    const int64_t count = s->key_count - first;
-    sort_keys(s, keys, count);
-    const json_key *repeat = NULL;
-    const json_key *original = NULL;
-    for (int64_t i = 1; i < count; i++) {
-        const bool same = keys[i].hash == keys[i - 1].hash && keys[i].bytes == keys[i - 1].bytes &&
-                          memcmp(s->key_text + keys[i].start, s->key_text + keys[i - 1].start, keys[i].bytes) == 0;
-        if (same && (repeat == NULL || keys[i].at < repeat->at)) {
-            repeat = &keys[i];
-            original = &keys[i - 1];
-        }
-    }
+    const dsc_json_key *original = NULL;
+    const dsc_json_key *repeat = dsc_json_find_repeat(s->key_text, s->keys + first, s->key_count - first, &original);
     if (repeat == NULL)
         return DSC_OK;
     const char *text = s->key_text + repeat->start;
@@ -463,7 +377,7 @@ static dsc_status scan_key(json_scan *s)
     char what[32];
     if (peek(s) != '"')
         return fail_at(s, here(s), "expected a key in double quotes, found %s", found(s, what, sizeof what));
-    json_key key = { .start = (uint32_t)s->key_bytes, .at = (uint32_t)s->at, .place = here(s) };
+    dsc_json_key key = { .start = (uint32_t)s->key_bytes, .at = (uint32_t)s->at, .place = here(s) };
     DSC_TRY(reserve(s, (void **)&s->keys, s->key_count, &s->key_room, 1, sizeof *s->keys));
     DSC_TRY(reserve(s, (void **)&s->key_text, s->key_bytes, &s->key_text_room, 1, 1)); /* not NULL for an empty key */
     DSC_TRY(scan_string(s, true));
@@ -559,7 +473,8 @@ static dsc_status scan_text(json_scan *s)
     DSC_TRY(skip_blank(s));
     char what[32];
     if (s->at < s->bytes)
-        return fail_at(s, here(s), "expected the end of the text after the value, found %s", found(s, what, sizeof what));
+        return fail_at(s, here(s), "expected the end of the text after the value, found %s",
+                       found(s, what, sizeof what));
     return DSC_OK;
 }
 

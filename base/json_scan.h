@@ -21,7 +21,18 @@ typedef struct dsc_json_scanned {
 dsc_status dsc_json_scan(dsc_alloc *alloc, const char *name, const char *text, int64_t bytes, dsc_json_dialect dialect,
                          const dsc_json_limits *limits, dsc_json_scanned *out, dsc_error *err);
 
-/* Bytes of the valid UTF-8 character at `at`, 0 when there is none: truncated, overlong, surrogate, above U+10FFFF. */
-int dsc_utf8_char_bytes(const char *at, const char *end);
+/* A key of an object that is being read. */
+typedef struct dsc_json_key {
+    uint64_t hash;  /* of its text */
+    uint32_t start; /* its text lies at key_text + start, escapes decoded */
+    uint32_t bytes;
+    uint32_t at;    /* in the document: orders equal keys */
+    dsc_json_place place;
+} dsc_json_key;
+
+/* Sorts the keys of one object. Returns the repeated key that comes first in the document, NULL when all differ;
+ * *original is then the key it repeats. Both are borrowed from `keys`. */
+const dsc_json_key *dsc_json_find_repeat(const char *key_text, dsc_json_key *keys, int64_t count,
+                                         const dsc_json_key **original);
 
 #endif

@@ -1,4 +1,5 @@
-/* test_base.c - errors as values, text made safe to print, the log and the clocks. SPDX-License-Identifier: Apache-2.0 */
+/* test_base.c - errors as values, text made safe to print, the log and the clocks.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +14,7 @@
 #include "base/base.h"
 #include "base/bf16.h"
 #include "base/clock.h"
+#include "base/utf8.h"
 
 static void exit_codes_are_the_contract(void **state)
 {
@@ -191,6 +193,37 @@ static void bf16_is_exact(void **state)
     }
 }
 
+/* All code points, and the count of what is valid among all strings of three bytes and the edges of four. */
+static void utf8_is_strict(void **state)
+{
+    (void)state;
+    char c[4];
+    for (uint32_t code = 0; code <= 0x10ffff; code++) {
+        if (code >= 0xd800 && code <= 0xdfff)
+            continue;
+        const int bytes = dsc_utf8_encode(code, c);
+        if (bytes != (code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4) ||
+            dsc_utf8_char_bytes(c, c + bytes) != bytes || (bytes > 1 && dsc_utf8_char_bytes(c, c + bytes - 1) != 0))
+            fail_msg("U+%04X", code);
+    }
+    assert_int_equal(dsc_utf8_char_bytes(c, c), 0);
+    int64_t valid[5] = { 0 };
+    for (uint32_t x = 0; x < 1 << 24; x++) {
+        memcpy(c, (const char[]){ (char)(x >> 16), (char)(x >> 8), (char)x }, 3);
+        valid[dsc_utf8_char_bytes(c, c + 3)]++;
+    }
+    assert_int_equal(valid[1], 128 << 16);
+    assert_int_equal(valid[2], (0x800 - 0x80) << 8);
+    assert_int_equal(valid[3], 0x10000 - 0x800 - 0x800);
+    assert_int_equal(valid[4], 0);
+    for (uint32_t x = 0; x < 16 << 12; x++) {
+        static const char edge[] = { 0x7f, (char)0x80, (char)0xbf, (char)0xc0 };
+        memcpy(c, (const char[]){ (char)(0xf0 | x >> 12), (char)(x >> 4), edge[x >> 2 & 3], edge[x & 3] }, 4);
+        valid[4] += dsc_utf8_char_bytes(c, c + 4) == 4;
+    }
+    assert_int_equal(valid[4], (48 + 3 * 64 + 16) * 4); /* F0 90.., F1 to F3 80.., F4 80..8F, then two edges each */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +235,7 @@ int main(void)
         cmocka_unit_test(clocks_advance),
         cmocka_unit_test(arithmetic),
         cmocka_unit_test(bf16_is_exact),
+        cmocka_unit_test(utf8_is_strict),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* test_io.c - files: what the system cuts short is resumed, what it refuses is named, and every operation can be failed.
+/* test_io.c - files: what the system cuts short is resumed, what it refuses is named, every operation can be failed.
  *
  * pread, pwrite and fsync of this program are its own (below), so that short counts, EINTR, a full disk and a
  * bad sector happen on command. SPDX-License-Identifier: Apache-2.0 */
@@ -432,7 +432,8 @@ static void every_operation_may_fail(void **state)
     for (int persistent = 0; persistent < 2; persistent++) {
         int64_t failures = 0;
         for (int64_t n = 1;; n++) {
-            hook_log log = { .fail_at = n, .persistent = persistent, .errno_value = n % 2 ? ENOSPC : 0, .status = DSC_ERR_IO };
+            hook_log log = { .fail_at = n, .persistent = persistent, .errno_value = n % 2 ? ENOSPC : 0,
+                             .status = DSC_ERR_IO };
             const dsc_io io = { { hook, &log } };
             put(file_path, "old");
             const dsc_status status = dsc_io_write_all_atomic(&io, file_path, "new!", 4, &err);
@@ -501,7 +502,9 @@ static void every_allocation_may_fail(void **state)
             dsc_alloc_stats_get(alloc, &stats);
             dsc_alloc_fail_at(alloc, stats.call_count + n, persistent);
             const dsc_status listed = dsc_io_list(NULL, alloc, root, &names, &count, &err);
-            const dsc_status read = listed == DSC_OK ? dsc_io_read_all(NULL, alloc, file_path, 9, &text, &bytes, &err) : DSC_OK;
+            dsc_status read = DSC_OK;
+            if (listed == DSC_OK)
+                read = dsc_io_read_all(NULL, alloc, file_path, 9, &text, &bytes, &err);
             dsc_alloc_fail_at(alloc, 0, false);
             if (listed == DSC_OK)
                 assert_int_equal(count, 201);

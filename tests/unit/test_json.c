@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "base/json.h"
+#include "base/json_scan.h"
 
 static dsc_alloc *alloc;
 static dsc_error error;
@@ -88,11 +88,14 @@ static void takes_json(void **state)
 {
     (void)state;
     static const char *const texts[] = {
-        "0", "-0", "1", "-1.5e+3", "1E5", "0.1", "0e0", "1e-307", "5e-324", "1.7976931348623157e308", "9007199254740992",
-        "-9007199254740992", "true", "false", "null", "\"\"", "[]", "{}", " \t\r\n[ ] ", "[1,2 , 3]", "[[],{},[[]]]",
-        "{\"a\":{\"a\":[{\"a\":1},{\"a\":2}]},\"b\":1}", "\"\\u00e4\\n\\\\ \\/ \\\" \\b\\f\\r\\t\"", "\"\xf0\x9f\x98\x80\"",
+        "0", "-0", "1", "-1.5e+3", "1E5", "0.1", "0e0", "1e-307", "5e-324", "1.7976931348623157e308",
+        "9007199254740992", "-9007199254740992", "true", "false", "null", "\"\"", "[]", "{}", " \t\r\n[ ] ",
+        "[1,2 , 3]", "[[],{},[[]]]",
+        "{\"a\":{\"a\":[{\"a\":1},{\"a\":2}]},\"b\":1}", "\"\\u00e4\\n\\\\ \\/ \\\" \\b\\f\\r\\t\"",
+        "\"\xf0\x9f\x98\x80\"",
         "\"\\ud83d\\ude00\"", "\"\\uFFFF \xef\xbf\xbf \xed\x9f\xbf \xee\x80\x80 \xf4\x8f\xbf\xbf\"", "\"\x7f\"",
-        "{\"\":0}", "{\"a\":1,\"A\":2,\"a \":3,\"aa\":4}", "0.000000000000000000000000000000000000000000000000000000000001",
+        "{\"\":0}", "{\"a\":1,\"A\":2,\"a \":3,\"aa\":4}",
+        "0.000000000000000000000000000000000000000000000000000000000001",
     };
     for (size_t i = 0; i < DSC_COUNT(texts); i++) {
         accept(texts[i], DSC_JSON_STRICT);
@@ -367,6 +370,38 @@ static void many_members_are_not_quadratic(void **state)
     assert_true(time_object(10000, key_long_prefix, DSC_OK) < limit_s);
 }
 
+/* The worst an attacker can do to the hash: the sort alone must keep it n log n. */
+static void equal_hashes_are_not_quadratic(void **state)
+{
+    (void)state;
+    enum { COUNT = 100000, BYTES = 8 };
+    char *text = malloc(COUNT * BYTES + 1);
+    dsc_json_key *keys = calloc(COUNT, sizeof *keys);
+    assert_non_null(text);
+    assert_non_null(keys);
+    for (int order = 0; order < 3; order++) {
+        for (uint32_t i = 0; i < COUNT; i++) {
+            const uint32_t name = order == 0 ? i : order == 1 ? COUNT - i : (uint32_t)((uint64_t)i * 48271 % COUNT);
+            sprintf(text + BYTES * i, "%08u", name);
+            keys[i] = (dsc_json_key){ .start = BYTES * i, .bytes = BYTES, .at = i };
+        }
+        const int64_t start = dsc_clock_ns();
+        const dsc_json_key *original = NULL;
+        assert_null(dsc_json_find_repeat(text, keys, COUNT, &original));
+        assert_true(dsc_clock_ns() - start < INT64_C(10000000000)); /* quadratic: 5e9 comparisons */
+        for (uint32_t i = 0; i < COUNT; i++)
+            keys[i] = (dsc_json_key){ .start = BYTES * i, .bytes = BYTES, .at = i };
+        memcpy(text + BYTES * 70000, text + BYTES * 20000, BYTES);
+        memcpy(text + BYTES * 60000, text + BYTES * 30000, BYTES);
+        const dsc_json_key *repeat = dsc_json_find_repeat(text, keys, COUNT, &original);
+        assert_non_null(repeat);
+        assert_int_equal(repeat->at, 60000);
+        assert_int_equal(original->at, 30000);
+    }
+    free(text);
+    free(keys);
+}
+
 /* A long file name must not push the position out of the error. */
 static void a_long_name_leaves_the_position(void **state)
 {
@@ -389,7 +424,7 @@ static void every_allocation_may_fail(void **state)
     int used = sprintf(text, "{\"list\":[");
     for (int i = 0; i < 200; i++)
         used += sprintf(text + used, "{\"k%d\":%d},", i % 7, i);
-    used += sprintf(text + used, "0],\"a key with some length, so that its text grows more than once, and once more\":[]}");
+    used += sprintf(text + used, "0],\"a key with some length, so that its text grows more than once, or twice\":[]}");
     const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
     for (int persistent = 0; persistent < 2; persistent++) {
         int64_t failures = 0;
@@ -490,6 +525,7 @@ int main(void)
         TEST(limits_hold_exactly),
         TEST(deep_texts_do_not_overflow),
         TEST(many_members_are_not_quadratic),
+        TEST(equal_hashes_are_not_quadratic),
         TEST(a_long_name_leaves_the_position),
         TEST(every_allocation_may_fail),
         TEST(locale_does_not_matter),
