@@ -83,6 +83,7 @@ def long_lines_and_missing_newlines():
 def a_reader_that_does_not_read_does_not_blind_the_supervisor():
     marked = Marked()
     p = start("-q", "-np", "3", "sh", "-c", "if [ $RANK = 1 ]; then sleep 0.3; exit 7; fi; exec yes", env=marked.env)
+    wait_for(lambda: len(marked.pids()) >= 5, what="three ranks")
     # Nobody reads p.stdout: the pipe and the queue are full, yet rank 1's end is seen and the others are gone.
     wait_for(lambda: len(marked.pids()) <= 2, seconds=5, what="the ranks to be ended")
     out, err = p.communicate(timeout=20)
