@@ -9,6 +9,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/io.h"
+
 /* Enough of a token to recognise it in a message; other bytes than printable ASCII become '?'. */
 typedef struct clip {
     char text[48];
@@ -214,6 +216,21 @@ dsc_status dsc_hostfile_parse(dsc_alloc *alloc, const char *name, const char *te
     if (out->count == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, name, "names no host; expected lines such as \"worker-0 slots=4\"");
     return DSC_OK;
+}
+
+dsc_status dsc_hostfile_read(dsc_alloc *alloc, const char *path, dsc_host_pool *out, dsc_error *err)
+{
+    char *text = NULL;
+    int64_t bytes = 0;
+    dsc_error reason = DSC_ERROR_INIT;
+    if (dsc_io_kind(path) == DSC_PATH_MISSING)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "no such hostfile; expected a file with lines such as \"worker-0 slots=4\"");
+    dsc_status status = dsc_io_read_all(NULL, alloc, path, DSC_HOSTFILE_BYTES_MAX, &text, &bytes, &reason);
+    if (status != DSC_OK)
+        return DSC_FAIL(err, status == DSC_ERR_NOMEM ? status : DSC_ERR_INPUT, reason.where, "%s", reason.message);
+    status = dsc_hostfile_parse(alloc, path, text, bytes, out, err);
+    dsc_alloc_free(alloc, text);
+    return status;
 }
 
 bool dsc_hostlist_looks_like_one(const char *text)

@@ -51,6 +51,8 @@ DSC_MUST_USE dsc_status dsc_host_pool_add(dsc_host_pool *pool, const dsc_host *h
 /* A whole hostfile; `name` starts the `where` of every error ("hosts:3:7"). No host at all is an error. */
 DSC_MUST_USE dsc_status dsc_hostfile_parse(dsc_alloc *alloc, const char *name, const char *text, int64_t bytes,
                                            dsc_host_pool *out, dsc_error *err);
+/* Reads and parses the file. A file that is not there or cannot be read is DSC_ERR_INPUT. */
+DSC_MUST_USE dsc_status dsc_hostfile_read(dsc_alloc *alloc, const char *path, dsc_host_pool *out, dsc_error *err);
 /* The argument of -H; `flag` starts the `where` ("-H:5"). */
 DSC_MUST_USE dsc_status dsc_hostlist_parse(dsc_alloc *alloc, const char *flag, const char *text, dsc_host_pool *out,
                                            dsc_error *err);

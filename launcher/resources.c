@@ -26,22 +26,6 @@ static void note(dsc_launcher_plan *plan, dsc_launcher_level level, const char *
     plan->note_count++;
 }
 
-static dsc_status read_hostfile(dsc_launcher_plan *plan, const char *path, dsc_error *err)
-{
-    char *text = NULL;
-    int64_t bytes = 0;
-    if (dsc_io_kind(path) == DSC_PATH_MISSING)
-        return DSC_FAIL(err, DSC_ERR_INPUT, path, "no such hostfile; write lines such as \"worker-0 slots=4\" into it, or "
-                        "leave it out to run on this host only");
-    dsc_error reason = DSC_ERROR_INIT;
-    dsc_status status = dsc_io_read_all(NULL, plan->alloc, path, DSC_HOSTFILE_BYTES_MAX, &text, &bytes, &reason);
-    if (status != DSC_OK)
-        return DSC_FAIL(err, status == DSC_ERR_NOMEM ? status : DSC_ERR_INPUT, reason.where, "%s", reason.message);
-    status = dsc_hostfile_parse(plan->alloc, path, text, bytes, &plan->pool, err);
-    dsc_alloc_free(plan->alloc, text);
-    return status;
-}
-
 /* The pool that the user named, if any. -H is a list with -np or when it looks like one, else a file. */
 static dsc_status read_hosts(dsc_launcher_plan *plan, const dsc_launcher_options *opt, bool *named, dsc_error *err)
 {
@@ -53,10 +37,10 @@ static dsc_status read_hosts(dsc_launcher_plan *plan, const dsc_launcher_options
         return dsc_hostlist_parse(plan->alloc, "-H", opt->hosts, &plan->pool, err);
     }
     if (opt->hosts != NULL || opt->hostfile != NULL)
-        return read_hostfile(plan, opt->hosts != NULL ? opt->hosts : opt->hostfile, err);
+        return dsc_hostfile_read(plan->alloc, opt->hosts != NULL ? opt->hosts : opt->hostfile, &plan->pool, err);
     if (dsc_io_kind(default_hostfile) == DSC_PATH_FILE) {
         note(plan, DSC_LAUNCHER_INFO, "hosts are those of %s", default_hostfile);
-        return read_hostfile(plan, default_hostfile, err);
+        return dsc_hostfile_read(plan->alloc, default_hostfile, &plan->pool, err);
     }
     *named = false;
     return DSC_OK;

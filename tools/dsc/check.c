@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hostfile.h"
 #include "base/safetensors.h"
 #include "engine/config.h"
 #include "tools/dsc/tool.h"
@@ -35,10 +36,18 @@ static dsc_status check_safetensors(dsc_alloc *alloc, const char *path, dsc_erro
     return DSC_OK;
 }
 
+static dsc_status check_hostfile(dsc_alloc *alloc, const char *path, dsc_error *err)
+{
+    dsc_host_pool pool = DSC_HOST_POOL_INIT;
+    const dsc_status status = dsc_hostfile_read(alloc, path, &pool, err);
+    dsc_host_pool_close(&pool);
+    return status;
+}
+
 static const check_kind kinds[] = {
     { "config", check_config },
     { "safetensors", check_safetensors },
-    { "hostfile", NULL },
+    { "hostfile", check_hostfile },
     { "envfile", NULL },
     { "latest", NULL },
     { "tokenizer", NULL },

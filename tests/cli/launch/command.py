@@ -142,6 +142,10 @@ def hostfiles_are_checked_with_their_place():
                             ("a slots=1\na slots=1\n", ":2:1"), ("", ""), ("a;b slots=1\n", ":1:2"), ("a\0 slots=1\n", ":1:2")):
             path = f.file("hosts", text)
             refused(launch("--hostfile", path, "true"), path + place)
+            r = subprocess.run([os.path.dirname(LAUNCH) + "/dsc", "check", "--kind", "hostfile", path], capture_output=True, text=True)
+            equal((r.returncode, r.stderr.count("\n"), path + place in r.stderr), (2, 1, True), r)
+        path = f.file("hosts", "a slots=1\n")
+        equal(subprocess.run([os.path.dirname(LAUNCH) + "/dsc", "check", "--kind", "hostfile", path], capture_output=True).returncode, 0)
         refused(launch("--hostfile", f.path + "/none", "true"), "no such hostfile")
         refused(launch("--hostfile", f.path, "true"), f.path)
         refused(launch("--hostfile", "/dev/zero", "true"), "/dev/zero")
