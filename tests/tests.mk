@@ -44,3 +44,16 @@ test: test-programs
 ## checkkern: check every kernel variant: make checkkern [FN='adamw*'] [SEED=7]
 checkkern: $(CHECK_BIN)
 	$(Q)$(CHECK_BIN) $(if $(FN),--fn '$(FN)') $(if $(SEED),--seed $(SEED))
+
+# libFuzzer searches from the corpus; what it finds stays in build/fuzz/, a crash becomes a corpus file with its fix.
+.PHONY: fuzz
+## fuzz: search for crashes with clang: make fuzz TARGET=json [SECONDS=60]
+fuzz:
+	$(if $(TARGET),,$(error TARGET is one of $(patsubst tests/fuzz/%_fuzz.c,%,$(FUZZ_SRC))))
+	$(Q)$(MAKE) --no-print-directory CC=clang SAN=address BUILD=build/fuzz \
+	    EXTRA_CFLAGS=-fsanitize=fuzzer-no-link,undefined build/fuzz/lib/libdsc.a build/fuzz/tests/fuzz/$(TARGET)_fuzz.o
+	$(Q)clang -fsanitize=fuzzer,address,undefined -fopenmp build/fuzz/tests/fuzz/$(TARGET)_fuzz.o \
+	    build/fuzz/lib/libdsc.a $(LDLIBS) -o build/fuzz/$(TARGET)
+	$(Q)mkdir -p build/fuzz/corpus/$(TARGET)
+	$(Q)build/fuzz/$(TARGET) -max_total_time=$(or $(SECONDS),60) -max_len=4096 -rss_limit_mb=2048 \
+	    -artifact_prefix=build/fuzz/$(TARGET)- build/fuzz/corpus/$(TARGET) tests/fuzz/corpus/$(TARGET)
