@@ -63,7 +63,8 @@ static dsc_status scan_host(filter *f, int64_t *host, dsc_error *err)
         }
     }
     if (*host < 0)
-        return FAIL_AT(f, start, "no host \"%.100s\" in the pool; the first is \"%.100s\"", name, f->pool->host[0].name);
+        return FAIL_AT(f, start, "no host \"%.100s\" in the pool; the first is \"%.100s\"", name,
+                       f->pool->host[0].name);
     f->at = end;
     return DSC_OK;
 }
@@ -106,7 +107,8 @@ static dsc_status scan_slots(filter *f, int64_t host, dsc_error *err)
     const dsc_host *h = &f->pool->host[host];
     for (int64_t slot = first; slot <= last; slot++) {
         if (slot >= DSC_HOST_SLOTS_MAX || !dsc_host_has_slot(h, (int32_t)slot))
-            return FAIL_AT(f, start, "host \"%.100s\" has %d slots and no slot %lld", h->name, h->slot_count, (long long)slot);
+            return FAIL_AT(f, start, "host \"%.100s\" has %d slots and no slot %lld", h->name, h->slot_count,
+                           (long long)slot);
         f->chosen[host][slot / 64] |= (uint64_t)1 << (slot % 64);
     }
     return DSC_OK;

@@ -1,7 +1,7 @@
 /* host_pool.c - the hosts of a job: names, slots, and the include and exclude filters (grammar: hostfile.h).
  *
- * A name is compared by its key: the host part in lower case without a final dot (DNS ignores both), the user part as it
- * is. SPDX-License-Identifier: Apache-2.0 */
+ * A name is compared by its key: the host part in lower case without a final dot (DNS ignores both), the user part as
+ * it is. SPDX-License-Identifier: Apache-2.0 */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,8 +31,9 @@ static bool check_word(const char *text, size_t bytes, size_t bytes_max, size_t 
     for (size_t i = 0; i < bytes; i++)
         if (!is_name_char(text[i]))
             return refuse(why, at,
-                          text[i] == ':' ? "a ':' belongs to IPv6 addresses only; slots are given as slots=N in a hostfile"
-                                         : "a name has letters, digits, '.', '-' and '_' only",
+                          text[i] == ':'
+                              ? "a ':' belongs to IPv6 addresses only; slots are given as slots=N in a hostfile"
+                              : "a name has letters, digits, '.', '-' and '_' only",
                           base + i);
     if (bytes > bytes_max)
         return refuse(why, at, "the name is too long", base + bytes_max);
@@ -69,7 +70,8 @@ static bool scan_dns_or_ipv4(const char *text, size_t bytes, size_t base, const 
 }
 
 /* Address with an optional %zone, without brackets, to its shortest form at out. */
-static bool scan_ipv6(const char *text, size_t bytes, char *out, size_t out_bytes, size_t base, const char **why, size_t *at)
+static bool scan_ipv6(const char *text, size_t bytes, char *out, size_t out_bytes, size_t base, const char **why,
+                      size_t *at)
 {
     const char *percent = memchr(text, '%', bytes);
     const size_t address_bytes = percent != NULL ? (size_t)(percent - text) : bytes;
@@ -216,7 +218,8 @@ dsc_status dsc_host_pool_add(dsc_host_pool *pool, const dsc_host *host, dsc_erro
     return DSC_OK;
 }
 
-dsc_status dsc_host_pool_single(dsc_alloc *alloc, const char *name, int32_t slot_count, dsc_host_pool *out, dsc_error *err)
+dsc_status dsc_host_pool_single(dsc_alloc *alloc, const char *name, int32_t slot_count, dsc_host_pool *out,
+                                dsc_error *err)
 {
     DSC_ASSERT(out->host == NULL);
     dsc_host host;

@@ -89,7 +89,8 @@ static bool scan_number(cursor *c, int64_t *out)
     return c->at > start;
 }
 
-static dsc_status fail_host_name(const cursor *c, size_t start, size_t bytes, const char *why, size_t at, dsc_error *err)
+static dsc_status fail_host_name(const cursor *c, size_t start, size_t bytes, const char *why, size_t at,
+                                 dsc_error *err)
 {
     return FAIL_AT(c, start + at, "\"%s\" is not a host: %s", clip_of(c->line + start, bytes).text, why);
 }
@@ -105,13 +106,15 @@ static dsc_status parse_slots(cursor *c, int64_t *slots, dsc_error *err)
             return FAIL_AT(c, start, "expected slots=N without blanks around the '=', for example \"slots=4\"");
         if (bytes >= 6 && strncasecmp(c->line + start, "slots=", 6) == 0)
             return FAIL_AT(c, start, "\"%s\": expected slots= in lower case", word.text);
-        return FAIL_AT(c, start, "\"%s\": expected slots=N after the host, for example \"worker-0 slots=4\"", word.text);
+        return FAIL_AT(c, start, "\"%s\": expected slots=N after the host, for example \"worker-0 slots=4\"",
+                       word.text);
     }
     c->at += 6;
     if (!scan_number(c, slots) || (c->at < c->bytes && !is_blank(c->line[c->at]) && c->line[c->at] != '#'))
         return FAIL_AT(c, c->at, "\"%s\": expected a whole number of slots, 1 to %d", word.text, DSC_HOST_SLOTS_MAX);
     if (*slots == 0)
-        return FAIL_AT(c, start, "slots=0 gives the host no rank; expected 1 to %d, or remove the line", DSC_HOST_SLOTS_MAX);
+        return FAIL_AT(c, start, "slots=0 gives the host no rank; expected 1 to %d, or remove the line",
+                       DSC_HOST_SLOTS_MAX);
     if (*slots > DSC_HOST_SLOTS_MAX)
         return FAIL_AT(c, start, "\"%s\": a host has 1 to %d slots", word.text, DSC_HOST_SLOTS_MAX);
     return DSC_OK;
@@ -224,7 +227,8 @@ dsc_status dsc_hostfile_read(dsc_alloc *alloc, const char *path, dsc_host_pool *
     int64_t bytes = 0;
     dsc_error reason = DSC_ERROR_INIT;
     if (dsc_io_kind(path) == DSC_PATH_MISSING)
-        return DSC_FAIL(err, DSC_ERR_INPUT, path, "no such hostfile; expected a file with lines such as \"worker-0 slots=4\"");
+        return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                        "no such hostfile; expected a file with lines such as \"worker-0 slots=4\"");
     dsc_status status = dsc_io_read_all(NULL, alloc, path, DSC_HOSTFILE_BYTES_MAX, &text, &bytes, &reason);
     if (status != DSC_OK)
         return DSC_FAIL(err, status == DSC_ERR_NOMEM ? status : DSC_ERR_INPUT, reason.where, "%s", reason.message);
@@ -281,11 +285,12 @@ dsc_status dsc_hostlist_parse(dsc_alloc *alloc, const char *flag, const char *te
         c.at += bytes;
         int64_t slots = 0;
         if (c.at == c.bytes || c.line[c.at] != ':')
-            return FAIL_AT(&c, c.at, "expected :N after \"%s\", for example \"%s:4\"", clip_of(host.name, strlen(host.name)).text,
-                           clip_of(host.name, strlen(host.name)).text);
+            return FAIL_AT(&c, c.at, "expected :N after \"%s\", for example \"%s:4\"",
+                           clip_of(host.name, strlen(host.name)).text, clip_of(host.name, strlen(host.name)).text);
         c.at++;
         if (!scan_number(&c, &slots) || (c.at < c.bytes && c.line[c.at] != ','))
-            return FAIL_AT(&c, c.at, "expected a whole number of slots, 1 to %d, then ',' or the end", DSC_HOST_SLOTS_MAX);
+            return FAIL_AT(&c, c.at, "expected a whole number of slots, 1 to %d, then ',' or the end",
+                           DSC_HOST_SLOTS_MAX);
         if (slots < 1 || slots > DSC_HOST_SLOTS_MAX)
             return FAIL_AT(&c, start + bytes + 1, "a host has 1 to %d slots", DSC_HOST_SLOTS_MAX);
         dsc_host_set_slots(&host, (int32_t)slots);

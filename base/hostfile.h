@@ -1,11 +1,15 @@
 /* hostfile.h - which hosts and slots a job may use: hostfiles, `-H` lists, include and exclude filters.
  *
- * Pure: text in, a pool of hosts out; nothing is looked up or contacted. The text is hostile. What DeepSpeed accepts keeps
- * its meaning; what it takes by accident (slots=2.5, 4gpus, slots=0, a host that starts with '-') is refused with its place.
+ * Pure: text in, a pool of hosts out; nothing is looked up or contacted. The text is hostile. What DeepSpeed accepts
+ * keeps its meaning; what it takes by accident (slots=2.5, 4gpus, slots=0, a host that starts with '-') is refused with
+ * its place.
  *
- *   hostfile := line*            line := blank | '#' anything | HOST blanks 'slots=' N [blanks 'max_slots=' M] ['#' anything]
+ *   hostfile := line*
+ *   line     := blank | '#' anything | HOST blanks 'slots=' N [blanks 'max_slots=' M] ['#' anything]
  *   -H list  := HOST ':' N (',' HOST ':' N)*
- *   filter   := NODE ('@' NODE)*  NODE := HOST [':' SLOT (',' SLOT)*]  SLOT := N | N '-' N
+ *   filter   := NODE ('@' NODE)*
+ *   NODE     := HOST [':' SLOT (',' SLOT)*]
+ *   SLOT     := N | N '-' N
  *   HOST     := [user '@'] (name | IPv4 | IPv6); an IPv6 address stands in brackets wherever a ':' may follow
  *
  * SPDX-License-Identifier: Apache-2.0 */
@@ -82,8 +86,8 @@ void dsc_host_set_slots(dsc_host *host, int32_t slot_count); /* slots 0..slot_co
 void dsc_host_count_slots(dsc_host *host);                   /* slot_count from slot_bits */
 void dsc_host_pool_drop_empty(dsc_host_pool *pool);          /* hosts without slots */
 
-/* Checks text[0..bytes) as a HOST and writes its canonical form to out. On failure *why says what is wrong and *at is the
- * offset of the byte that is. */
+/* Checks text[0..bytes) as a HOST and writes its canonical form to out. On failure *why says what is wrong and *at is
+ * the offset of the byte that is. */
 bool dsc_host_name_scan(const char *text, size_t bytes, char out[DSC_HOST_NAME_BYTES], const char **why, size_t *at);
 
 #ifdef __cplusplus

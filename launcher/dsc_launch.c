@@ -27,8 +27,8 @@ static dsc_status check_path(const char *path, dsc_error *err)
     if (!S_ISREG(st.st_mode))
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "is no file that can be executed");
     if (access(path, X_OK) != 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, path, "is not executable; chmod +x it, or start its interpreter, for example "
-                        "python3 %.60s", path);
+        return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                        "is not executable; chmod +x it, or start its interpreter, for example python3 %.60s", path);
     return DSC_OK;
 }
 
@@ -63,8 +63,9 @@ static dsc_status find_program(const char *name, char *out, size_t out_bytes, ds
         at += bytes;
     }
     if (access(name, F_OK) == 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "PROGRAM", "\"%.100s\" is neither beside dsc-launch nor in PATH; for the file here "
-                        "write ./%.100s", name, name);
+        return DSC_FAIL(err, DSC_ERR_INPUT, "PROGRAM",
+                        "\"%.100s\" is neither beside dsc-launch nor in PATH; for the file here write ./%.100s", name,
+                        name);
     return DSC_FAIL(err, DSC_ERR_INPUT, "PROGRAM", "\"%.100s\" is neither in %.200s nor in PATH", name, folder);
 }
 
@@ -74,11 +75,15 @@ static dsc_status check_hosts(const dsc_launcher_plan *plan, dsc_error *err)
     if (plan->local)
         return DSC_OK;
     if (plan->pool.count == 1)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "hosts", "\"%.100s\" is not this host; starting ranks on other hosts is not "
-                        "built yet in this version. What works: localhost, 127.0.0.1 and this host's own name", first);
-    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "hosts", "%lld hosts (\"%.60s\", \"%.60s\"%s); more than one is not built yet in "
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "hosts",
+                        "\"%.100s\" is not this host; starting ranks on other hosts is not "
+                        "built yet in this version. What works: localhost, 127.0.0.1 and this host's own name",
+                        first);
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "hosts",
+                    "%lld hosts (\"%.60s\", \"%.60s\"%s); more than one is not built yet in "
                     "this version. What works: one, this host (--include %.60s where that is this host)",
-                    (long long)plan->pool.count, first, plan->pool.host[1].name, plan->pool.count > 2 ? ", ..." : "", first);
+                    (long long)plan->pool.count, first, plan->pool.host[1].name, plan->pool.count > 2 ? ", ..." : "",
+                    first);
 }
 
 /* A descriptor 0, 1 or 2 that the caller closed would become one of ours. */
@@ -102,7 +107,8 @@ static int start(dsc_job *job)
     char program[4096];
     if (job->opt->program_argc == 0) {
         dsc_launcher_usage(stderr);
-        DSC_FAIL(&err, DSC_ERR_INPUT, "PROGRAM", "is missing; for example dsc-launch --num_gpus=4 train --config ds_config.json");
+        DSC_FAIL(&err, DSC_ERR_INPUT, "PROGRAM",
+                 "is missing; for example dsc-launch --num_gpus=4 train --config ds_config.json");
         return fail(&err);
     }
     if (check_hosts(job->plan, &err) != DSC_OK ||

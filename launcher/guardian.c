@@ -124,8 +124,8 @@ static int watch(pid_t supervisor, int lifeline_fd, const sigset_t *set)
         return WEXITSTATUS(status);
     end_orphans();
     char name[32];
-    fprintf(stderr, "dsc: error: dsc-launch: its supervisor (pid %d) was killed by %s; all ranks were ended\n", (int)supervisor,
-            dsc_signal_name(WTERMSIG(status), name));
+    fprintf(stderr, "dsc: error: dsc-launch: its supervisor (pid %d) was killed by %s; all ranks were ended\n",
+            (int)supervisor, dsc_signal_name(WTERMSIG(status), name));
     return dsc_status_exit_code(DSC_ERR_PEER);
 }
 
@@ -169,6 +169,8 @@ int dsc_guardian_run(dsc_job *job)
         return dsc_status_exit_code(DSC_ERR_INPUT);
     block_signals(job, &set);
     job->launcher_pid = getpid();
+    /* A rank is in a session of its own, so the terminal would not stop it from taking the shell's input. */
+    job->background = isatty(0) == 1 && tcgetpgrp(0) != getpgrp();
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     fflush(NULL);
     int code = 1;

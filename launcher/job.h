@@ -3,11 +3,11 @@
  * Three kinds of processes, and how each sees the others die:
  *
  *   guardian    what the user started: passes signals on and waits. Holds the write end of the lifeline.
- *   supervisor  its only child, in a session of its own: starts the ranks, merges their output, ends them. The lifeline's
- *               end of file is the guardian's death, also by SIGKILL. It is a subreaper: whatever a rank leaves behind
- *               becomes its child, so "no children" means that nothing of the job runs.
- *   rank        each in a session of its own, killed by the kernel (PDEATHSIG) when the supervisor dies; what the rank had
- *               started then falls to the guardian, a subreaper too.
+ *   supervisor  its only child, in a session of its own: starts the ranks, merges their output, ends them. The end of
+ *               the lifeline is the guardian's death, also by SIGKILL. It is a subreaper: whatever a rank leaves
+ *               behind becomes its child, so "no children" means that nothing of the job runs.
+ *   rank        each in a session of its own, killed by the kernel (PDEATHSIG) when the supervisor dies; what the rank
+ *               had started then falls to the guardian, a subreaper too.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_JOB_H
@@ -29,6 +29,7 @@ typedef struct dsc_job {
     size_t title_bytes;
     pid_t launcher_pid;  /* of the guardian; set by dsc_guardian_run */
     bool hup_ignored;    /* started under nohup; set by dsc_guardian_run */
+    bool background;     /* stdin is a terminal that belongs to other jobs now; set by dsc_guardian_run */
     sigset_t rank_mask;  /* the signal mask that the user's shell gave us; set by dsc_guardian_run */
 } dsc_job;
 

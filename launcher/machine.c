@@ -69,7 +69,8 @@ static bool has_address(const char *host)
         if (i->ifa_addr != NULL && i->ifa_addr->sa_family == AF_INET)
             inet_ntop(AF_INET, &((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr, text, sizeof text);
         else if (i->ifa_addr != NULL && i->ifa_addr->sa_family == AF_INET6)
-            inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)(const void *)i->ifa_addr)->sin6_addr, text, sizeof text);
+            inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)(const void *)i->ifa_addr)->sin6_addr, text,
+                      sizeof text);
         found = text[0] != 0 && strcmp(text, host) == 0;
     }
     freeifaddrs(list);
@@ -103,8 +104,9 @@ dsc_status dsc_core_list_parse(const char *flag, const char *text, cpu_set_t *ou
         if (first >= 0 && *end == '-')
             last = end[1] >= '0' && end[1] <= '9' ? strtol(end + 1, &end, 10) : -1;
         if (first < 0 || last < first || last >= CPU_SETSIZE || (*end != ',' && *end != 0))
-            return DSC_FAIL(err, DSC_ERR_INPUT, flag, "\"%.60s\": expected core numbers and ranges below %d, for example 0-3,8",
-                            text, CPU_SETSIZE);
+            return DSC_FAIL(err, DSC_ERR_INPUT, flag,
+                            "\"%.60s\": expected core numbers and ranges below %d, for example 0-3,8", text,
+                            CPU_SETSIZE);
         for (long core = first; core <= last; core++)
             CPU_SET((size_t)core, out);
         at = end;

@@ -9,7 +9,7 @@
 typedef struct dsc_machine {
     char name[256];      /* gethostname */
     int32_t gpu_count;   /* /dev/nvidia0..; 0 when CUDA_VISIBLE_DEVICES hides them */
-    int32_t core_count;  /* hardware threads that this process may use, by affinity and by the CPU quota of its container */
+    int32_t core_count;  /* hardware threads that it may use, by affinity and by the CPU quota of its container */
     cpu_set_t cores;     /* those of the affinity */
     const char *visible; /* CUDA_VISIBLE_DEVICES when it names devices, else NULL; borrowed from the environment */
 } dsc_machine;

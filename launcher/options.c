@@ -35,7 +35,8 @@ static const flag_row rows[] = {
     { "--nproc_per_node", "", "N", FLAG_NUMBER, AT(slots_per_node), 1, 1024, NULL },
     { "-np", "", "N", FLAG_NUMBER, AT(rank_count), 1, 65536, "ranks in all, as in horovodrun" },
     { "-H", "", "HOSTS", FLAG_TEXT, AT(hosts), 0, 0, "name:slots[,name:slots...], or a hostfile" },
-    { "--hostfile", "", "FILE", FLAG_TEXT, AT(hostfile), 0, 0, "lines \"name slots=N\"; /job/hostfile is used where it exists" },
+    { "--hostfile", "", "FILE", FLAG_TEXT, AT(hostfile), 0, 0,
+      "lines \"name slots=N\"; /job/hostfile is used where it exists" },
     { "--include", "-i", "SPEC", FLAG_TEXT, AT(include), 0, 0, "only these: host[:slot,slot-slot][@host...]" },
     { "--exclude", "-e", "SPEC", FLAG_TEXT, AT(exclude), 0, 0, "all but these" },
     { "--num_nodes", "--nnodes", "N", FLAG_ALL, AT(node_count), 1, 16384, "only the first N hosts" },
@@ -46,9 +47,12 @@ static const flag_row rows[] = {
     { "--bind_core_list", "", "LIST", FLAG_TEXT, AT(core_list), 0, 0, "the cores to divide, for example 0-3,8" },
     { "--enable_each_rank_log", "", "DIR", FLAG_TEXT, AT(rank_log_dir), 0, 0,
       "output of every rank to DIR/<time>_rank<R>.log; rank 0 is shown too" },
-    { "--grace_seconds", "", "S", FLAG_NUMBER, AT(grace_s), 0, 86400, "time for ranks to end after Ctrl-C or SIGTERM (10)" },
-    { "--save_pid", "", "", FLAG_BOOL, AT(save_pid), 0, 0, "write the launcher's pid to /tmp/<pid>.deepspeed while it runs" },
-    { "--log_level", "", "LEVEL", FLAG_TEXT, AT(log_level_text), 0, 0, "debug, info, warning, error or critical (info)" },
+    { "--grace_seconds", "", "S", FLAG_NUMBER, AT(grace_s), 0, 86400,
+      "time for ranks to end after Ctrl-C or SIGTERM (10)" },
+    { "--save_pid", "", "", FLAG_BOOL, AT(save_pid), 0, 0,
+      "write the launcher's pid to /tmp/<pid>.deepspeed while it runs" },
+    { "--log_level", "", "LEVEL", FLAG_TEXT, AT(log_level_text), 0, 0,
+      "debug, info, warning, error or critical (info)" },
     { "--quiet", "-q", "", FLAG_BOOL, AT(quiet), 0, 0, "same as --log_level error" },
     { "--dry_run", "", "", FLAG_BOOL, AT(dry_run), 0, 0, "print hosts, ranks and environment as JSON and stop" },
     { "--no_python", "", "", FLAG_BOOL, AT(no_python), 0, 0, "accepted: PROGRAM is always started itself" },
@@ -130,7 +134,8 @@ static dsc_status fail_unknown(const char *arg, size_t bytes, dsc_error *err)
     char flag[64];
     snprintf(flag, sizeof flag, "%.*s", (int)(bytes < 60 ? bytes : 60), arg);
     if (best != NULL)
-        return DSC_FAIL(err, DSC_ERR_INPUT, flag, "no such flag; did you mean %s? Arguments of PROGRAM come after it", best->name);
+        return DSC_FAIL(err, DSC_ERR_INPUT, flag, "no such flag; did you mean %s? Arguments of PROGRAM come after it",
+                        best->name);
     return DSC_FAIL(err, DSC_ERR_INPUT, flag, "no such flag; --help lists them. Arguments of PROGRAM come after it");
 }
 
@@ -142,12 +147,14 @@ static dsc_status set_number(const flag_row *row, const char *flag, const char *
     const long number = strtol(value, &end, 10);
     const bool digits = value[0] >= '0' && value[0] <= '9' && *end == 0;
     if (!all && (!digits || errno != 0 || number < row->min || number > row->max))
-        return DSC_FAIL(err, DSC_ERR_INPUT, flag, "\"%.60s\" is not a whole number from %d to %d", value, row->min, row->max);
+        return DSC_FAIL(err, DSC_ERR_INPUT, flag, "\"%.60s\" is not a whole number from %d to %d", value, row->min,
+                        row->max);
     *field = all ? -1 : (int32_t)number;
     return DSC_OK;
 }
 
-static dsc_status set_value(const flag_row *row, const char *flag, const char *value, dsc_launcher_options *out, dsc_error *err)
+static dsc_status set_value(const flag_row *row, const char *flag, const char *value, dsc_launcher_options *out,
+                            dsc_error *err)
 {
     void *field = (char *)out + row->offset;
     if (row->kind != FLAG_TEXT)
@@ -224,8 +231,9 @@ static dsc_status check_together(dsc_launcher_options *out, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--include", "cannot be used together with --exclude");
     if ((out->include != NULL || out->exclude != NULL) &&
         (out->node_count >= 0 || out->slots_per_node >= 0 || out->rank_count >= 0))
-        return DSC_FAIL(err, DSC_ERR_INPUT, out->include != NULL ? "--include" : "--exclude",
-                        "cannot be used together with --num_nodes, --num_gpus or -np: the filter already says which slots");
+        return DSC_FAIL(
+            err, DSC_ERR_INPUT, out->include != NULL ? "--include" : "--exclude",
+            "cannot be used together with --num_nodes, --num_gpus or -np: the filter already says which slots");
     if (out->rank_count >= 0 && out->slots_per_node >= 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, "-np", "counts all ranks, --num_gpus those of each host; give one of them");
     if (out->hosts != NULL && out->hostfile != NULL)
@@ -235,8 +243,8 @@ static dsc_status check_together(dsc_launcher_options *out, dsc_error *err)
     if (out->core_list != NULL && !out->bind_cores)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--bind_core_list", "needs --bind_cores_to_rank");
     if (out->node_rank > 0)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "--node_rank", "%d: more than one host is not built yet in this version; "
-                        "one host is node 0", out->node_rank);
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "--node_rank",
+                        "%d: more than one host is not built yet in this version; one host is node 0", out->node_rank);
     return DSC_OK;
 }
 
@@ -267,19 +275,19 @@ dsc_status dsc_launcher_options_parse(int argc, char **argv, dsc_launcher_option
 void dsc_launcher_usage(FILE *to)
 {
     fprintf(to,
-            "dsc-launch " DSC_VERSION_TEXT " - starts one process per GPU (or CPU rank) and ends them all when one dies\n"
-            "\n"
-            "usage: dsc-launch [flags] PROGRAM [ARGS]\n"
-            "\n"
-            "  dsc-launch --num_gpus=4 train --config ds_config.json      four ranks on this host\n"
-            "  dsc-launch -np 4 -H localhost:4 train --config ds_config.json\n"
-            "  dsc-launch --hostfile hosts --include node1:0,2 train ...\n"
-            "  dsc-launch --num_gpus=4 --dry-run                          what would be started, as JSON\n"
-            "\n"
-            "PROGRAM without a slash is looked for beside dsc-launch, then in PATH. Everything behind it belongs to it.\n"
-            "Without --num_gpus, -np and hosts: one rank for each GPU, or one CPU rank.\n"
-            "\n"
-            "flags ('-' and '_' are the same inside a flag; a value follows a blank or '='):\n");
+        "dsc-launch " DSC_VERSION_TEXT " - starts one process per GPU (or CPU rank) and ends them all when one dies\n"
+        "\n"
+        "usage: dsc-launch [flags] PROGRAM [ARGS]\n"
+        "\n"
+        "  dsc-launch --num_gpus=4 train --config ds_config.json      four ranks on this host\n"
+        "  dsc-launch -np 4 -H localhost:4 train --config ds_config.json\n"
+        "  dsc-launch --hostfile hosts --include node1:0,2 train ...\n"
+        "  dsc-launch --num_gpus=4 --dry-run                          what would be started, as JSON\n"
+        "\n"
+        "PROGRAM without a slash is looked for beside dsc-launch, then in PATH. Everything behind it belongs to it.\n"
+        "Without --num_gpus, -np and hosts: one rank for each GPU, or one CPU rank.\n"
+        "\n"
+        "flags ('-' and '_' are the same inside a flag; a value follows a blank or '='):\n");
     for (size_t i = 0; i < DSC_COUNT(rows); i++) {
         char left[64];
         if (rows[i].help == NULL || rows[i].kind == FLAG_LATER)
@@ -298,9 +306,10 @@ void dsc_launcher_usage(FILE *to)
         else
             fprintf(to, " %s", rows[i].name);
     }
-    fprintf(to, "\n\n"
-            "Each rank gets RANK LOCAL_RANK WORLD_SIZE LOCAL_SIZE LOCAL_WORLD_SIZE CROSS_RANK CROSS_SIZE MASTER_ADDR\n"
-            "MASTER_PORT CUDA_VISIBLE_DEVICES, and OMP_NUM_THREADS unless it is set.\n"
-            "exit code: that of the first rank that failed of itself (128 + signal when killed); 130 and 143 after\n"
-            "Ctrl-C and SIGTERM; 2 when the command, a hostfile or PROGRAM is wrong; 4 when the supervisor was lost.\n");
+    fprintf(to,
+        "\n\n"
+        "Each rank gets RANK LOCAL_RANK WORLD_SIZE LOCAL_SIZE LOCAL_WORLD_SIZE CROSS_RANK CROSS_SIZE MASTER_ADDR\n"
+        "MASTER_PORT CUDA_VISIBLE_DEVICES, and OMP_NUM_THREADS unless it is set.\n"
+        "exit code: that of the first rank that failed of itself (128 + signal when killed); 130 and 143 after\n"
+        "Ctrl-C and SIGTERM; 2 when the command, a hostfile or PROGRAM is wrong; 4 when the supervisor was lost.\n");
 }

@@ -153,7 +153,8 @@ int32_t dsc_output_columns(const dsc_output *out)
 
 /* ---- showing ---- */
 
-/* Where the part of text[0..bytes) begins that a terminal would still show: behind the last '\r' that something follows. */
+/* Where the part of text[0..bytes) begins that a terminal would still show: behind the last '\r' that something
+ * follows. */
 static size_t last_segment(const char *text, size_t bytes)
 {
     size_t end = bytes;

@@ -1,10 +1,11 @@
 /* output.h - merges the output of the ranks into the launcher's own, in whole lines.
  *
- * Rank 0's lines pass as they are, the others' get "[rank N] ". With one rank every byte passes at once ("raw"). Towards
- * a terminal rank 0's unfinished line (a progress bar) passes too; it is wiped and drawn again around other lines.
+ * Rank 0's lines pass as they are, the others' get "[rank N] ". With one rank every byte passes at once ("raw").
+ * Towards a terminal rank 0's unfinished line (a progress bar) passes too; it is wiped and drawn again around other
+ * lines.
  *
- * A line that starts with "dsc: error:" is held back: when one rank dies its peers complain too, and a job shows one such
- * line, that of the rank which failed of itself. The supervisor says which; until then nobody else's is shown.
+ * A line that starts with "dsc: error:" is held back: when one rank dies its peers complain too, and a job shows one
+ * such line, that of the rank which failed of itself. The supervisor says which; until then nobody else's is shown.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_OUTPUT_H
 #define DSC_LAUNCHER_OUTPUT_H
@@ -28,11 +29,12 @@ typedef struct dsc_output_options {
     const char *log_dir;      /* NULL: no files */
 } dsc_output_options;
 
-DSC_MUST_USE dsc_status dsc_output_open(dsc_alloc *alloc, const dsc_output_options *opt, dsc_output **out, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_output_open(dsc_alloc *alloc, const dsc_output_options *opt, dsc_output **out,
+                                        dsc_error *err);
 void dsc_output_close(dsc_output **out); /* safe on NULL */
 
-/* Sinks: 0 stdout, 1 stderr. When both end in the same place there is one, and `which` below is always 0, so that what a
- * rank writes to both keeps its order. */
+/* Sinks: 0 stdout, 1 stderr. When both end in the same place there is one, and `which` below is always 0, so that what
+ * a rank writes to both keeps its order. */
 int dsc_output_sink_count(const dsc_output *out);
 dsc_sink *dsc_output_sink(dsc_output *out, int which);
 int32_t dsc_output_columns(const dsc_output *out); /* of the terminal that stdout is; 0: it is none */
@@ -49,8 +51,8 @@ const char *dsc_output_error_of(const dsc_output *out, int32_t rank);
 /* Shows that line, unless one is shown already. True when the line that is shown now reads the same. */
 bool dsc_output_show_error(dsc_output *out, int32_t rank);
 bool dsc_output_error_shown(const dsc_output *out);
-/* When a held line has waited for two seconds and the job still runs, its reader should see it. Returns when to be called
- * again, or INT64_MAX. */
+/* When a held line has waited for two seconds and the job still runs, its reader should see it. Returns when to be
+ * called again, or INT64_MAX. */
 int64_t dsc_output_release(dsc_output *out, int64_t now_ns);
 
 /* The last lines of a rank, each after "  | ". Nothing when there are none. */

@@ -2,7 +2,7 @@
  *
  *   DSC_JOB_TOKEN     the same for all ranks of this start, new for each: two jobs on a host never meet
  *   DSC_LAUNCHER_PID  the process whose death ends the job
- *   DSC_LAUNCH_TTY    columns of the terminal that rank 0's stdout ends in, although it is a pipe: a live bar may be drawn
+ *   DSC_LAUNCH_TTY    columns of the terminal that rank 0's stdout, a pipe, ends in: a live bar may be drawn
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "launcher/rank_env.h"

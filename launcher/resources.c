@@ -32,8 +32,9 @@ static dsc_status read_hosts(dsc_launcher_plan *plan, const dsc_launcher_options
     *named = true;
     if (opt->hosts != NULL && (opt->rank_count >= 0 || dsc_hostlist_looks_like_one(opt->hosts))) {
         if (!dsc_hostlist_looks_like_one(opt->hosts) && dsc_io_kind(opt->hosts) == DSC_PATH_FILE)
-            return DSC_FAIL(err, DSC_ERR_INPUT, "-H", "with -np this is a list such as localhost:4,host2:4; for the file "
-                            "\"%.100s\" write --hostfile", opt->hosts);
+            return DSC_FAIL(err, DSC_ERR_INPUT, "-H",
+                            "with -np this is a list such as localhost:4,host2:4; write --hostfile \"%.100s\"",
+                            opt->hosts);
         return dsc_hostlist_parse(plan->alloc, "-H", opt->hosts, &plan->pool, err);
     }
     if (opt->hosts != NULL || opt->hostfile != NULL)
@@ -73,7 +74,8 @@ static dsc_status make_local_pool(dsc_launcher_plan *plan, const dsc_launcher_op
     if (opt->node_count > 1)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--num_nodes", "%d nodes need --hostfile or -H", opt->node_count);
     if (machine->visible != NULL && !use_visible)
-        note(plan, DSC_LAUNCHER_WARNING, "CUDA_VISIBLE_DEVICES=%.100s is ignored: the flags say which slots", machine->visible);
+        note(plan, DSC_LAUNCHER_WARNING, "CUDA_VISIBLE_DEVICES=%.100s is ignored: the flags say which slots",
+             machine->visible);
     local_name(opt, machine, name);
     DSC_TRY(dsc_host_pool_single(plan->alloc, name, slots, &plan->pool, err));
     if (!use_visible)
@@ -83,8 +85,8 @@ static dsc_status make_local_pool(dsc_launcher_plan *plan, const dsc_launcher_op
         return DSC_FAIL(err, DSC_ERR_INPUT, "CUDA_VISIBLE_DEVICES", "is too long");
     dsc_error reason = DSC_ERROR_INIT;
     if (dsc_host_pool_filter(&plan->pool, "CUDA_VISIBLE_DEVICES", filter, false, &reason) != DSC_OK)
-        return DSC_FAIL(err, reason.status, "CUDA_VISIBLE_DEVICES", "\"%.100s\": expected device numbers such as 0,1; %s",
-                        machine->visible, reason.message);
+        return DSC_FAIL(err, reason.status, "CUDA_VISIBLE_DEVICES",
+                        "\"%.100s\": expected device numbers such as 0,1; %s", machine->visible, reason.message);
     return DSC_OK;
 }
 
@@ -101,7 +103,8 @@ static dsc_status set_slots(dsc_host *host, const char *flag, int32_t wanted, bo
     return DSC_OK;
 }
 
-static dsc_status apply_counts(dsc_launcher_plan *plan, const dsc_launcher_options *opt, bool free_choice, dsc_error *err)
+static dsc_status apply_counts(dsc_launcher_plan *plan, const dsc_launcher_options *opt, bool free_choice,
+                               dsc_error *err)
 {
     dsc_host_pool *pool = &plan->pool;
     if (opt->node_count > pool->count)
@@ -115,8 +118,10 @@ static dsc_status apply_counts(dsc_launcher_plan *plan, const dsc_launcher_optio
         return DSC_OK;
     if (opt->rank_count > dsc_host_pool_slots(pool)) {
         if (pool->count > 1)
-            return DSC_FAIL(err, DSC_ERR_INPUT, "-np", "%d ranks, but the hosts have %lld slots; raise the numbers in -H or "
-                            "the hostfile", opt->rank_count, (long long)dsc_host_pool_slots(pool));
+            return DSC_FAIL(err, DSC_ERR_INPUT, "-np",
+                            "%d ranks, but the hosts have %lld slots; raise the numbers in -H or "
+                            "the hostfile",
+                            opt->rank_count, (long long)dsc_host_pool_slots(pool));
         return set_slots(&pool->host[0], "-np", opt->rank_count, free_choice, opt->oversubscribe, err);
     }
     dsc_host_pool_keep(pool, pool->count, opt->rank_count);
@@ -177,14 +182,15 @@ static dsc_status divide_cores(dsc_launcher_plan *plan, const dsc_launcher_optio
     if (!plan->bind)
         return DSC_OK;
     if (getenv("KMP_AFFINITY") != NULL)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "--bind_cores_to_rank", "cannot be used while KMP_AFFINITY is set; unset it");
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--bind_cores_to_rank",
+                        "cannot be used while KMP_AFFINITY is set; unset it");
     if (opt->core_list != NULL) {
         cpu_set_t common;
         DSC_TRY(dsc_core_list_parse("--bind_core_list", opt->core_list, &plan->bind_cores, err));
         CPU_AND(&common, &plan->bind_cores, &machine->cores);
         if (!CPU_EQUAL(&common, &plan->bind_cores))
-            return DSC_FAIL(err, DSC_ERR_INPUT, "--bind_core_list", "\"%.60s\" names cores that this process may not use",
-                            opt->core_list);
+            return DSC_FAIL(err, DSC_ERR_INPUT, "--bind_core_list",
+                            "\"%.60s\" names cores that this process may not use", opt->core_list);
     } else {
         dsc_cores_physical(&machine->cores, &plan->bind_cores);
     }
@@ -220,7 +226,8 @@ dsc_status dsc_launcher_resolve(dsc_alloc *alloc, const dsc_launcher_options *op
         note(out, DSC_LAUNCHER_INFO, "no GPU on this host: starting %d CPU rank%s", out->world_size,
              out->world_size == 1 ? "" : "s");
     if (opt->module)
-        note(out, DSC_LAUNCHER_WARNING, "--module does nothing here: PROGRAM is started itself, without an interpreter");
+        note(out, DSC_LAUNCHER_WARNING,
+             "--module does nothing here: PROGRAM is started itself, without an interpreter");
     return DSC_OK;
 }
 

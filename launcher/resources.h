@@ -39,8 +39,8 @@ typedef struct dsc_launcher_plan {
 #define DSC_LAUNCHER_PLAN_INIT { .alloc = NULL, .pool = DSC_HOST_POOL_INIT }
 
 /* *out is a DSC_LAUNCHER_PLAN_INIT; the caller closes it, also after an error. */
-DSC_MUST_USE dsc_status dsc_launcher_resolve(dsc_alloc *alloc, const dsc_launcher_options *opt, const dsc_machine *machine,
-                                             dsc_launcher_plan *out, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_launcher_resolve(dsc_alloc *alloc, const dsc_launcher_options *opt,
+                                             const dsc_machine *machine, dsc_launcher_plan *out, dsc_error *err);
 void dsc_launcher_plan_close(dsc_launcher_plan *plan);
 
 #endif

@@ -1,8 +1,8 @@
 /* sink.h - the launcher's own stdout or stderr, written without ever waiting for its reader.
  *
  * Why: a pager, a frozen terminal or a full pipe must not keep the supervisor from seeing that a rank died. Pipes and
- * terminals are opened again, non-blocking, because the flag on the inherited description would also be the user's shell's.
- * SPDX-License-Identifier: Apache-2.0 */
+ * terminals are opened again, non-blocking, because the flag on the inherited description would also be the user's
+ * shell's. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_SINK_H
 #define DSC_LAUNCHER_SINK_H
 

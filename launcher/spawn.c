@@ -84,11 +84,17 @@ dsc_status dsc_spawn(const dsc_job *job, const dsc_place *place, const dsc_rank_
     if (job->plan->bind)
         dsc_cores_share(&job->plan->bind_cores, place->local_rank, job->plan->world_size, &cores);
     bool ok = (!pipes.out || make_pipe(to_out)) && (!pipes.err || pipes.joined || make_pipe(to_err));
-    if (ok && place->rank > 0) /* one process reads the terminal, the others an end of file */
+    if (ok && (place->rank > 0 || job->background)) /* one process reads our stdin, the others an end of file */
         ok = (null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;
     if (ok) {
-        const child_plan child = { .job = job, .env = env, .supervisor = getpid(), .rank = place->rank, .in_fd = null_fd,
-                                   .out_fd = to_out[1], .err_fd = pipes.joined ? to_out[1] : to_err[1], .exec_fd = exec_fd,
+        const child_plan child = { .job = job,
+                                   .env = env,
+                                   .supervisor = getpid(),
+                                   .rank = place->rank,
+                                   .in_fd = null_fd,
+                                   .out_fd = to_out[1],
+                                   .err_fd = pipes.joined ? to_out[1] : to_err[1],
+                                   .exec_fd = exec_fd,
                                    .cores = job->plan->bind ? &cores : NULL };
         const pid_t pid = fork();
         if (pid == 0)

@@ -1,11 +1,11 @@
 /* supervise.c - the event loop: ranks' ends and output, signals, the guardian's death, and the clock.
  *
- * States of a job: running; ending (all ranks were told: a rank failed, the user asked, or all are done); killing (their time
- * is over). It leaves the loop when nothing of the job runs any more and all output is written.
+ * States of a job: running; ending (all ranks were told: a rank failed, the user asked, or all are done); killing
+ * (their time is over). It leaves the loop when nothing of the job runs any more and all output is written.
  *
  * Invariants: (1) a process group is signalled only while its rank is not reaped, so its number cannot be another's;
- *             (2) what a reaped rank left behind is our child (subreaper) or a descendant of one: when there is no child
- *                 left, nothing of the job runs;
+ *             (2) what a reaped rank left behind is our child (subreaper) or a descendant of one: when there is no
+ *             child left, nothing of the job runs;
  *             (3) the code of the job is fixed when it begins to end.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
@@ -88,7 +88,8 @@ static void kill_everything(supervisor *s, int64_t now_ns)
         s->give_up_at_ns = now_ns + give_up_ns;
         for (int32_t i = 0; i < s->rank_count && s->user_signal != 0 && !s->orphaned; i++)
             if (!s->rank[i].ended)
-                dsc_output_say(s->out, "dsc-launch: rank %d (pid %d) did not end in time: killed", i, (int)s->rank[i].pid);
+                dsc_output_say(s->out, "dsc-launch: rank %d (pid %d) did not end in time: killed", i,
+                               (int)s->rank[i].pid);
     }
     signal_all(s, SIGKILL);
     dsc_children_signal(SIGKILL); /* whatever left its group */
@@ -115,8 +116,8 @@ static bool find_rank(const supervisor *s, pid_t pid, int32_t *number)
     return false;
 }
 
-/* The rank is a zombie still, so that its group can be told. Ends that are seen at once have no order: one by a signal is
- * then the likelier cause. */
+/* The rank is a zombie still, so that its group can be told. Ends that are seen at once have no order: one by a signal
+ * is then the likelier cause. */
 static void note_end(supervisor *s, int32_t number, const siginfo_t *info, int64_t now_ns)
 {
     dsc_rank_process *rank = &s->rank[number];
@@ -377,7 +378,8 @@ static dsc_status open_events(supervisor *s, int lifeline_fd, dsc_error *err)
 static void say_exec_failure(supervisor *s, const dsc_rank_process *rank)
 {
     const char *hint = rank->exec_errno == ENOEXEC ? " (no program, and a script starts with #!)" : "";
-    dsc_output_say(s->out, "dsc: error: %s: cannot be started: %s%s", s->job->program, strerror(rank->exec_errno), hint);
+    dsc_output_say(s->out, "dsc: error: %s: cannot be started: %s%s", s->job->program, strerror(rank->exec_errno),
+                   hint);
 }
 
 /* One "dsc: error:" line a job: the culprit's own, or ours when it said nothing. */
@@ -391,10 +393,11 @@ static void report_culprit(supervisor *s)
         say_exec_failure(s, rank);
         return;
     }
-    int n = snprintf(who, sizeof who, "rank %d (host %s, pid %d) ", s->culprit, s->job->plan->pool.host[place->host].name,
-                     (int)rank->pid);
+    int n = snprintf(who, sizeof who, "rank %d (host %s, pid %d) ", s->culprit,
+                     s->job->plan->pool.host[place->host].name, (int)rank->pid);
     if (rank->signal == SIGKILL)
-        snprintf(who + n, sizeof who - (size_t)n, "was killed by SIGKILL; if nobody sent it, it was the kernel, out of memory");
+        snprintf(who + n, sizeof who - (size_t)n,
+                 "was killed by SIGKILL; if nobody sent it, it was the kernel, out of memory");
     else if (rank->signal != 0)
         snprintf(who + n, sizeof who - (size_t)n, "was killed by %s", dsc_signal_name(rank->signal, name));
     else
@@ -527,8 +530,10 @@ int dsc_supervise(const dsc_job *job, int lifeline_fd)
 {
     dsc_error err = DSC_ERROR_INIT;
     const bool raw = job->plan->world_size == 1 && job->opt->rank_log_dir == NULL;
-    const dsc_output_options output = { .rank_count = job->plan->world_size, .raw = raw,
-                                        .only_rank0 = job->opt->rank_log_dir != NULL, .log_dir = job->opt->rank_log_dir };
+    const dsc_output_options output = { .rank_count = job->plan->world_size,
+                                        .raw = raw,
+                                        .only_rank0 = job->opt->rank_log_dir != NULL,
+                                        .log_dir = job->opt->rank_log_dir };
     supervisor s = { .job = job, .primary = -1, .suspect = -1, .culprit = -1, .judge_at_ns = INT64_MAX,
                      .kill_at_ns = INT64_MAX, .give_up_at_ns = INT64_MAX, .exec_fd = -1 };
     dsc_status status = dsc_output_open(job->alloc, &output, &s.out, &err);
@@ -537,7 +542,8 @@ int dsc_supervise(const dsc_job *job, int lifeline_fd)
         status = open_events(&s, lifeline_fd, &err);
     }
     if (status == DSC_OK)
-        status = dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, job->plan->world_size, (int64_t)sizeof *s.rank, &s.rank, &err);
+        status = dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, job->plan->world_size, (int64_t)sizeof *s.rank, &s.rank,
+                                  &err);
     if (status != DSC_OK) {
         char text[800];
         dsc_output_close(&s.out);

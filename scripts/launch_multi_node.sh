@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# launch_multi_node.sh - trains on several hosts: MODEL STRATEGY NUM_NODES GPUS_PER_NODE BATCH_SIZE EPOCHS [more of train]
+# launch_multi_node.sh - trains on several hosts: MODEL STRATEGY NUM_NODES GPUS_PER_NODE BATCH_SIZE EPOCHS [of train]
 #
-# The hosts are the first NUM_NODES of the file $HOSTFILE (lines "name slots=N"). MASTER_ADDR and MASTER_PORT are passed on
-# when they are set. SPDX-License-Identifier: Apache-2.0
+# The hosts are the first NUM_NODES of the file $HOSTFILE (lines "name slots=N"). MASTER_ADDR and MASTER_PORT are passed
+# on when they are set. SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/scripts/launch_common.sh"

@@ -190,7 +190,8 @@ static void hostfile_sizes(void **state)
     dsc_host_pool_close(&pool);
 
     for (int length = 63; length <= 64; length++) { /* one label */
-        snprintf(text, 200, "%.*s slots=1", length, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa");
+        snprintf(text, 200, "%.*s slots=1", length,
+                 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa");
         assert_int_equal(dsc_hostfile_parse(alloc, "hosts", text, (int64_t)strlen(text), &pool, &err),
                          length == 63 ? DSC_OK : DSC_ERR_INPUT);
         dsc_host_pool_close(&pool);

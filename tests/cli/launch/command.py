@@ -62,7 +62,8 @@ def flags_that_are_refused():
 
 @test
 def flags_that_come_later_are_refused_by_name():
-    for flag in (["--launcher", "slurm"], ["--launcher=pdsh"], ["--launcher_args", "-x"], ["--force_multi"], ["--ssh_port", "22"],
+    for flag in (["--launcher", "slurm"], ["--launcher=pdsh"], ["--launcher_args", "-x"], ["--force_multi"],
+                 ["--ssh_port", "22"],
                  ["--venv_script", "v"], ["--autotuning", "run"], ["--elastic_training"], ["--max_restarts", "2"],
                  ["--min_elastic_nodes", "1"], ["--max_elastic_nodes", "1"], ["--export", "A"], ["--node_rank", "1"]):
         refused(launch(*flag, "true"), flag[0].split("=")[0], "not built yet")
@@ -73,8 +74,10 @@ def flags_that_come_later_are_refused_by_name():
 
 @test
 def accepted_flags_do_no_harm():
-    for args in (["--no_python"], ["--no_local_rank"], ["--module"], ["--no_ssh"], ["--no_ssh_check"], ["--node_rank=0"], ["-q"],
-                 ["--quiet"], ["--log_level", "critical"], ["--num-gpus", "1"], ["--num_accelerators=1"], ["--num_nodes", "1"],
+    for args in (["--no_python"], ["--no_local_rank"], ["--module"], ["--no_ssh"], ["--no_ssh_check"],
+                 ["--node_rank=0"], ["-q"],
+                 ["--quiet"], ["--log_level", "critical"], ["--num-gpus", "1"], ["--num_accelerators=1"],
+                 ["--num_nodes", "1"],
                  ["--num_gpus", "-1"], ["--nproc_per_node=1", "--nnodes=1", "--standalone"], ["--master_port", "1234"],
                  ["--enable_each_rank_log", "None"], ["--include", ""], ["--num_gpus", "7", "--num_gpus", "1"], ["--"]):
         r = launch(*args, "sh", "-c", "echo $RANK/$WORLD_SIZE; echo $#", "x", "--num_gpus=9")
@@ -90,7 +93,8 @@ def dry_run_of_one_host():
     equal(p["master_addr"], "127.0.0.1")
     equal(p["command"], ["train", "--config", "a \"b\"\n\u00e9"])
     env = p["env"]
-    equal((env["WORLD_SIZE"], env["MASTER_PORT"], env["MASTER_ADDR"], env["LOCAL_SIZE"]), ("3", "29500", "127.0.0.1", "3"))
+    equal((env["WORLD_SIZE"], env["MASTER_PORT"], env["MASTER_ADDR"], env["LOCAL_SIZE"]), ("3", "29500",
+                                                                                           "127.0.0.1", "3"))
     equal(env["CUDA_VISIBLE_DEVICES"], "0,1,2")
     check("DSC_JOB_TOKEN" not in env, "the token is a secret")
     equal(dry_run()["world_size"], 1)
@@ -138,14 +142,18 @@ def dry_run_of_many_hosts():
 @test
 def hostfiles_are_checked_with_their_place():
     with Folder() as f:
-        for text, place in (("a slots=2.5\n", ":1:10"), ("ok slots=1\n-oProxyCommand=x slots=1\n", ":2:1"), ("a slots=0\n", ":1:3"),
-                            ("a slots=1\na slots=1\n", ":2:1"), ("", ""), ("a;b slots=1\n", ":1:2"), ("a\0 slots=1\n", ":1:2")):
+        for text, place in (("a slots=2.5\n", ":1:10"), ("ok slots=1\n-oProxyCommand=x slots=1\n", ":2:1"),
+                            ("a slots=0\n", ":1:3"),
+                            ("a slots=1\na slots=1\n", ":2:1"), ("", ""), ("a;b slots=1\n", ":1:2"),
+                            ("a\0 slots=1\n", ":1:2")):
             path = f.file("hosts", text)
             refused(launch("--hostfile", path, "true"), path + place)
-            r = subprocess.run([os.path.dirname(LAUNCH) + "/dsc", "check", "--kind", "hostfile", path], capture_output=True, text=True)
+            r = subprocess.run([os.path.dirname(LAUNCH) + "/dsc", "check", "--kind", "hostfile", path],
+                               capture_output=True, text=True)
             equal((r.returncode, r.stderr.count("\n"), path + place in r.stderr), (2, 1, True), r)
         path = f.file("hosts", "a slots=1\n")
-        equal(subprocess.run([os.path.dirname(LAUNCH) + "/dsc", "check", "--kind", "hostfile", path], capture_output=True).returncode, 0)
+        equal(subprocess.run([os.path.dirname(LAUNCH) + "/dsc", "check", "--kind", "hostfile", path],
+                             capture_output=True).returncode, 0)
         refused(launch("--hostfile", f.path + "/none", "true"), "no such hostfile")
         refused(launch("--hostfile", f.path, "true"), f.path)
         refused(launch("--hostfile", "/dev/zero", "true"), "/dev/zero")
@@ -200,7 +208,8 @@ def ranks_learn_their_place():
         tokens.add(got.pop("DSC_JOB_TOKEN"))
         check(int(got.pop("DSC_LAUNCHER_PID")) > 1, line)
         check(1 <= int(got.pop("OMP_NUM_THREADS")) <= threads, line)
-        equal(got, {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "3", "LOCAL_SIZE": "3", "LOCAL_WORLD_SIZE": "3",
+        equal(got, {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "3", "LOCAL_SIZE": "3",
+                    "LOCAL_WORLD_SIZE": "3",
                     "CROSS_RANK": "0", "CROSS_SIZE": "1", "MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "31000",
                     "DSC_LAUNCH_TTY": "none", "KEPT": "a"})
     equal(len(tokens), 1)
@@ -215,7 +224,8 @@ def arguments_and_environment_arrive_byte_for_byte():
     argument = bytes(range(1, 256))
     with Folder() as f:
         show = f.file("show", "#!/usr/bin/env python3\nimport os, sys\n"
-                      "os.write(1, os.fsencode(sys.argv[1]) + b'|' + os.environb[b'ODD'] + b'|' + os.fsencode(str(len(sys.argv))))\n",
+                      "os.write(1, os.fsencode(sys.argv[1]) + b'|' + os.environb[b'ODD'] + b'|' + "
+                      "os.fsencode(str(len(sys.argv))))\n",
                       0o755)
         env = {os.fsencode(k): os.fsencode(v) for k, v in clean_env().items()}
         env[b"ODD"] = argument
@@ -234,7 +244,8 @@ def program_beside_the_launcher_comes_before_path():
         f.file("no-x", "#!/bin/sh\n")
         f.file("text", "just text\n", 0o755)
         env = clean_env(PATH=f.path + "/p:" + os.environ["PATH"])
-        run = lambda *a: subprocess.run([f.path + "/dsc-launch", *a], env=env, capture_output=True, text=True, cwd=f.path)
+        run = lambda *a: subprocess.run([f.path + "/dsc-launch", *a], env=env, capture_output=True, text=True,
+                                        cwd=f.path)
         equal(run("mine").stdout, "beside\n")
         equal(run("other").stdout, "other\n")
         equal(run("./p/mine").stdout, "path\n")
@@ -283,7 +294,8 @@ def scripts_check_their_arguments_and_call_the_launcher():
         one, many = "launch_distributed.sh", "launch_multi_node.sh"
         train = "train|--model-type|gpt2-nano|--strategy|ddp|--batch-size|16|--epochs|1|"
         equal(script(one, "gpt2-nano", "ddp", "4", "16", "1").stdout, "--num_gpus=4|" + train)
-        equal(script(one, "gpt2-nano", "ddp", "4", "16", "1", "--steps", "a b").stdout, "--num_gpus=4|" + train + "--steps|a b|")
+        equal(script(one, "gpt2-nano", "ddp", "4", "16", "1", "--steps", "a b").stdout,
+              "--num_gpus=4|" + train + "--steps|a b|")
         equal(script(many, "gpt2-nano", "ddp", "1", "2", "16", "1").stdout, "--num_nodes=1|--num_gpus=2|" + train)
         equal(script(many, "gpt2-nano", "ddp", "2", "8", "16", "1", HOSTFILE="h", MASTER_PORT="1").stdout,
               "--num_nodes=2|--num_gpus=8|--hostfile|h|--master_port|1|" + train)

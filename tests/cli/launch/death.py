@@ -1,4 +1,5 @@
-# death.py - ranks that fail, are killed or hang on; launchers that are killed; nothing may stay. SPDX-License-Identifier: Apache-2.0
+# death.py - ranks that fail, are killed or hang on; launchers that are killed; nothing may stay.
+# SPDX-License-Identifier: Apache-2.0
 
 
 from harness import *
@@ -35,7 +36,8 @@ def killed_ranks_give_128_plus_signal():
 @test
 def peers_that_ignore_sigterm_are_killed_within_two_seconds():
     marked = Marked()
-    r = launch("-np", "3", "sh", "-c", "if [ $RANK = 1 ]; then sleep 0.1; exit 7; fi; trap '' TERM; while :; do sleep 600; done",
+    r = launch("-np", "3", "sh", "-c", "if [ $RANK = 1 ]; then sleep 0.1; exit 7; fi; trap '' TERM; while :; "
+               "do sleep 600; done",
                env=marked.env)
     equal(r.code, 7, r)
     check(r.seconds < 2 * SLOW, r)
@@ -61,9 +63,11 @@ def exit_codes_pass_through():
 @test
 def codes_4_and_5_of_victims_do_not_hide_the_cause():
     for victim in (4, 5):
-        r = launch("-np", "3", "sh", "-c", f"if [ $RANK = 1 ]; then sleep 0.15; exit 6; fi; echo 'dsc: error: rank 1 is lost' >&2; exit {victim}")
+        r = launch("-np", "3", "sh", "-c", f"if [ $RANK = 1 ]; then sleep 0.15; exit 6; fi; "
+                   f"echo 'dsc: error: rank 1 is lost' >&2; exit {victim}")
         refused(r, "rank 1", "code 6", code=6)
-        r = launch("-np", "3", "sh", "-c", f"if [ $RANK = 2 ]; then sleep 0.15; kill -9 $$; fi; echo 'dsc: error: rank 2 is lost' >&2; exit {victim}")
+        r = launch("-np", "3", "sh", "-c", f"if [ $RANK = 2 ]; then sleep 0.15; kill -9 $$; fi; "
+                   f"echo 'dsc: error: rank 2 is lost' >&2; exit {victim}")
         refused(r, "rank 2", "SIGKILL", code=137)
     # A victim without a cause is reported itself, with what it said.
     r = failing(1, "echo 'dsc: error: rank 0 is stuck in all_gather' >&2; exit 5", ranks=3)
@@ -77,7 +81,8 @@ def one_error_line_for_a_job():
     refused(r, "ds_config.json:3:1: bad")
     equal(r.err.splitlines()[-1], "dsc: error: ds_config.json:3:1: bad")
     # The culprit's line wins over an earlier one of its victim; on stdout it counts too.
-    r = launch("-np", "2", "sh", "-c", "if [ $RANK = 0 ]; then echo 'dsc: error: rank 1 is lost'; exit 4; fi; sleep 0.1; echo 'dsc: error: a.bin: truncated'; exit 2")
+    r = launch("-np", "2", "sh", "-c", "if [ $RANK = 0 ]; then echo 'dsc: error: rank 1 is lost'; exit 4; fi; "
+               "sleep 0.1; echo 'dsc: error: a.bin: truncated'; exit 2")
     refused(r, "a.bin: truncated")
     r = launch("sh", "-c", "echo 'dsc: error: a.bin: truncated' >&2; exit 2")
     refused(r, "a.bin: truncated")
@@ -126,7 +131,8 @@ def background_processes_of_a_finished_rank_are_ended():
     check(r.seconds < 2 * SLOW, r)
     marked.wait_gone(0.2 * SLOW)
     # also those that ignore SIGTERM or left the session
-    r = launch("sh", "-c", "(trap '' TERM; sleep 600) & setsid sleep 600 & setsid setsid sh -c 'sleep 600 & sleep 600' & sleep 0.2; exit 5",
+    r = launch("sh", "-c", "(trap '' TERM; sleep 600) & setsid sleep 600 & setsid setsid sh -c 'sleep 600 & sleep "
+               "600' & sleep 0.2; exit 5",
                env=marked.env)
     equal(r.code, 5, r)
     check(r.seconds < 2.5 * SLOW, r)
@@ -234,7 +240,8 @@ def a_second_job_is_not_harmed():
 @test
 def no_zombies_while_it_runs():
     marked = Marked()
-    p = start("-np", "4", "sh", "-c", "sh -c 'sleep 0.01 & ' ; if [ $RANK != 0 ]; then exit 0; fi; sleep 600", env=marked.env)
+    p = start("-np", "4", "sh", "-c", "sh -c 'sleep 0.01 & ' ; if [ $RANK != 0 ]; then exit 0; fi; sleep 600",
+              env=marked.env)
     wait_for(lambda: len(marked.pids()) == 4, what="three ranks to end")  # guardian, supervisor, sh, sleep
     time.sleep(0.1)
     zombies = []
@@ -256,7 +263,8 @@ def no_zombies_while_it_runs():
 @test
 def ranks_inherit_no_descriptor_of_the_launcher():
     with Folder() as f:
-        show = f.file("show", "#!/usr/bin/env python3\nimport os\nprint([n for n in range(64) if os.path.exists(f'/proc/self/fd/{n}')])\n", 0o755)
+        show = f.file("show", "#!/usr/bin/env python3\nimport os\nprint([n for n in range(64) if "
+                      "os.path.exists(f'/proc/self/fd/{n}')])\n", 0o755)
         for ranks in ("1", "3"):
             r = launch("-np", ranks, show)
             equal(set(re.sub(r"^\[rank \d+\] ", "", l) for l in r.out.splitlines()), {"[0, 1, 2]"}, r)
@@ -270,13 +278,15 @@ def ranks_inherit_no_descriptor_of_the_launcher():
 
 @test
 def closed_standard_files_do_no_harm():
-    r = subprocess.run(["sh", "-c", f"exec '{LAUNCH}' -np 2 sh -c 'echo $RANK; echo e >&2; exit 3' <&- >&- 2>&-"], timeout=20, env=clean_env())
+    r = subprocess.run(["sh", "-c", f"exec '{LAUNCH}' -np 2 sh -c 'echo $RANK; echo e >&2; exit 3' <&- >&- 2>&-"],
+                       timeout=20, env=clean_env())
     equal(r.returncode, 3)
 
 
 @test
 def nothing_to_start_with():
-    r = subprocess.run(["bash", "-c", f"ulimit -n 40; exec '{LAUNCH}' -np 64 sleep 600"], capture_output=True, text=True, timeout=20,
+    r = subprocess.run(["bash", "-c", f"ulimit -n 40; exec '{LAUNCH}' -np 64 sleep 600"], capture_output=True,
+                       text=True, timeout=20,
                        env=clean_env())
     equal((r.returncode, r.stderr.count("dsc: error:")), (1, 1), r)
     check("cannot start rank" in r.stderr, r)

@@ -46,7 +46,8 @@ class Result:
 
 def launch(*args, env=None, stdin=subprocess.DEVNULL, timeout=30, cwd=None, binary=False):
     start = time.monotonic()
-    p = subprocess.run([LAUNCH, *args], env=env or clean_env(), stdin=stdin, capture_output=True, timeout=timeout, cwd=cwd)
+    p = subprocess.run([LAUNCH, *args], env=env or clean_env(), stdin=stdin, capture_output=True, timeout=timeout,
+                       cwd=cwd)
     seconds = time.monotonic() - start
     if binary:
         return Result(p.returncode, p.stdout, p.stderr, seconds)

@@ -48,14 +48,17 @@ def one_rank_passes_every_byte():
             r = launch("sh", "-c", f"cat '{path}'; cat '{path}' >&2", binary=True)
             equal((r.code, r.out == data, r.err == data), (0, True, True))
             with open(f.path + "/both", "wb") as both:  # stdout and stderr in one file keep their order
-                subprocess.run([LAUNCH, "sh", "-c", "for i in 1 2 3 4 5 6 7 8 9; do echo out $i; echo err $i >&2; done"], stdout=both, stderr=both,
+                subprocess.run([LAUNCH, "sh", "-c",
+                                "for i in 1 2 3 4 5 6 7 8 9; do echo out $i; echo err $i >&2; done"], stdout=both,
+                                stderr=both,
                                env=clean_env(), timeout=20)
             equal(f.read("both"), "".join(f"out {i}\nerr {i}\n" for i in range(1, 10)))
 
 
 @test
 def a_rank_keeps_the_order_of_its_stdout_and_stderr():
-    p = subprocess.run([LAUNCH, "-q", "-np", "2", "sh", "-c", "for i in 1 2 3 4 5 6 7 8 9; do echo out $i; echo err $i >&2; done"],
+    p = subprocess.run([LAUNCH, "-q", "-np", "2", "sh", "-c",
+                        "for i in 1 2 3 4 5 6 7 8 9; do echo out $i; echo err $i >&2; done"],
                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=clean_env(), timeout=20, text=True)
     expected = [f"{s} {i}" for i in range(1, 10) for s in ("out", "err")]
     lines = p.stdout.splitlines()
@@ -66,13 +69,16 @@ def a_rank_keeps_the_order_of_its_stdout_and_stderr():
 @test
 def long_lines_and_missing_newlines():
     with Folder() as f:
-        writer = f.file("writer", "#!/usr/bin/env python3\nimport os\nn=int(os.environ['N'])\ndata=b'abcdefghij'*(n//10)\n"
+        writer = f.file("writer", "#!/usr/bin/env python3\nimport "
+                        "os\nn=int(os.environ['N'])\ndata=b'abcdefghij'*(n//10)\n"
                         "while data: data=data[os.write(1,data):]\n", 0o755)
         for n in (100000, 1000000, 3000000):
-            r = launch("-q", "-np", "2", "sh", "-c", f"if [ $RANK = 1 ]; then '{writer}'; fi", env=clean_env(N=str(n)), binary=True)
+            r = launch("-q", "-np", "2", "sh", "-c", f"if [ $RANK = 1 ]; then '{writer}'; fi",
+                       env=clean_env(N=str(n)), binary=True)
             equal((r.code, r.out == b"[rank 1] " + b"abcdefghij" * (n // 10) + b"\n"), (0, True), n, len(r.out))
         # Two of them: beyond a megabyte lines may be cut, but no byte is lost and every piece is marked.
-        r = launch("-q", "-np", "3", "sh", "-c", f"if [ $RANK != 0 ]; then '{writer}'; fi", env=clean_env(N="3000000"), binary=True)
+        r = launch("-q", "-np", "3", "sh", "-c", f"if [ $RANK != 0 ]; then '{writer}'; fi",
+                   env=clean_env(N="3000000"), binary=True)
         equal(r.code, 0)
         for rank in (1, 2):
             text = b"".join(l[9:] for l in r.out.split(b"\n") if l.startswith(b"[rank %d] " % rank))
@@ -94,11 +100,13 @@ def a_reader_that_does_not_read_does_not_blind_the_supervisor():
 @test
 def a_reader_that_went_away_ends_the_ranks_as_a_pipe_would():
     marked = Marked()
-    r = subprocess.run(["bash", "-c", f"'{LAUNCH}' -q -np 2 yes | head -n 3; echo ${{PIPESTATUS[0]}}"], capture_output=True, text=True, timeout=20,
+    r = subprocess.run(["bash", "-c", f"'{LAUNCH}' -q -np 2 yes | head -n 3; echo ${{PIPESTATUS[0]}}"],
+                       capture_output=True, text=True, timeout=20,
                        env=marked.env)
     equal(r.stdout.splitlines()[-1], "141", r)
     marked.wait_gone(0.5 * SLOW)
-    r = subprocess.run(["bash", "-c", f"'{LAUNCH}' -q yes | head -n 3; echo ${{PIPESTATUS[0]}}"], capture_output=True, text=True, timeout=20,
+    r = subprocess.run(["bash", "-c", f"'{LAUNCH}' -q yes | head -n 3; echo ${{PIPESTATUS[0]}}"],
+                       capture_output=True, text=True, timeout=20,
                        env=marked.env)
     equal(r.stdout, "y\ny\ny\n141\n", r)
     marked.wait_gone(0.5 * SLOW)
@@ -118,7 +126,8 @@ def lines_come_at_once():
 def logs_of_each_rank():
     with Folder() as f:
         logs = f.path + "/a/b"
-        r = launch("-np", "3", "--enable_each_rank_log", logs, "sh", "-c", "echo out $RANK; echo err $RANK >&2; printf end")
+        r = launch("-np", "3", "--enable_each_rank_log", logs, "sh", "-c",
+                   "echo out $RANK; echo err $RANK >&2; printf end")
         equal((r.code, r.out), (0, "out 0\nend\n"), r)
         check("err 0\n" in r.err and "rank 1" not in r.err, r)
         names = sorted(os.listdir(logs))
@@ -128,7 +137,8 @@ def logs_of_each_rank():
             equal(sorted(f.read("a/b/" + name).split()), sorted(["out", str(rank), "err", str(rank), "end"]))
         equal(launch("--enable_each_rank_log", logs, "sh", "-c", "echo one").code, 0)
         refused(launch("--enable_each_rank_log", f.file("plain", ""), "true"), "--enable_each_rank_log", "not a folder")
-        r = launch("-np", "2", "--enable_each_rank_log", logs, "sh", "-c", "if [ $RANK = 1 ]; then echo why; exit 3; fi; sleep 600")
+        r = launch("-np", "2", "--enable_each_rank_log", logs, "sh", "-c",
+                   "if [ $RANK = 1 ]; then echo why; exit 3; fi; sleep 600")
         refused(r, "rank 1", code=3)
         check("  | why\n" in r.err, r)
 

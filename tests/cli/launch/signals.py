@@ -110,11 +110,14 @@ def grace_time_ends_and_a_second_signal_ends_it_sooner():
 def sigint_works_for_a_background_job_of_a_script_and_nohup_is_respected():
     with Folder() as f:
         counter = f.file("counter", COUNTER, 0o755)
-        r = subprocess.run(["sh", "-c", f"'{LAUNCH}' -np 2 '{counter}' '{f.path}' 0 0 & while [ ! -e '{f.path}/ready1' ] || [ ! -e '{f.path}/ready0' ]; do sleep 0.02; done; "
-                            "kill -INT $!; wait $!; echo code $?"], capture_output=True, text=True, timeout=20, env=clean_env())
+        r = subprocess.run(["sh", "-c", f"'{LAUNCH}' -np 2 '{counter}' '{f.path}' 0 0 & while [ ! -e "
+                            f"'{f.path}/ready1' ] || [ ! -e '{f.path}/ready0' ]; do sleep 0.02; done; "
+                            "kill -INT $!; wait $!; echo code $?"], capture_output=True, text=True, timeout=20,
+                            env=clean_env())
         check("code 130" in r.stdout, r)
     with Folder() as f:
-        p = subprocess.Popen(["nohup", LAUNCH, f.file("counter", COUNTER, 0o755), f.path, "0", "0"], stdin=subprocess.DEVNULL,
+        p = subprocess.Popen(["nohup", LAUNCH, f.file("counter", COUNTER, 0o755), f.path, "0", "0"],
+                             stdin=subprocess.DEVNULL,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_env())
         ready(f, 1)
         p.send_signal(signal.SIGHUP)
@@ -128,8 +131,10 @@ def sigint_works_for_a_background_job_of_a_script_and_nohup_is_respected():
 class Terminal:
     """dsc-launch as the foreground job of a terminal of its own."""
 
-    def __init__(self, *args, env=None):
+    def __init__(self, *args, env=None, shell=None):
         self.pid, self.fd = pty.fork()
+        if self.pid == 0 and shell is not None:  # with job control: background jobs have groups of their own
+            os.execve("/bin/bash", ["bash", "-mc", shell], clean_env())
         if self.pid == 0:
             os.execve(LAUNCH, [LAUNCH, *args], env or clean_env())
         termios.tcsetwinsize(self.fd, (24, 77))
@@ -214,7 +219,8 @@ def ctrl_z_stops_the_ranks_and_fg_continues_them():
 @test
 def a_bar_on_a_terminal_is_live_and_clean():
     # rank 0 draws a bar; rank 1 says a line in between; then a line of its own ends the bar
-    script = ("if [ $RANK = 0 ]; then printf \"cols=$DSC_LAUNCH_TTY\\n\"; sleep 0.15; printf '\\rstep 1'; sleep 0.3; printf '\\rstep 2'; sleep 0.1; printf '\\rdone  \\n'; "
+    script = ("if [ $RANK = 0 ]; then printf \"cols=$DSC_LAUNCH_TTY\\n\"; sleep 0.15; printf '\\rstep 1'; "
+              "sleep 0.3; printf '\\rstep 2'; sleep 0.1; printf '\\rdone  \\n'; "
               "else echo \"tty=${DSC_LAUNCH_TTY-none}\"; sleep 0.3; echo hello; fi")
     t = Terminal("-np", "2", "sh", "-c", script)
     t.read_until(b"done")
@@ -225,8 +231,18 @@ def a_bar_on_a_terminal_is_live_and_clean():
 
 
 @test
+def a_background_job_does_not_take_the_shells_input():
+    t = Terminal(shell=f"'{LAUNCH}' sh -c 'read x; echo \"<$x>\"' & wait; read y; echo \"[$y]\"")
+    t.read_until(b"<>")
+    os.write(t.fd, b"word\n")
+    t.read_until(b"[word]")
+    equal(t.wait(), 0, t.text)
+
+
+@test
 def one_rank_has_the_terminal_itself():
-    t = Terminal("sh", "-c", "test -t 0 && test -t 1 && test -t 2 && echo all three ${DSC_LAUNCH_TTY-none}; read x; echo got $x; exit 3")
+    t = Terminal("sh", "-c", "test -t 0 && test -t 1 && test -t 2 && echo all three ${DSC_LAUNCH_TTY-none}; read x; "
+                 "echo got $x; exit 3")
     t.read_until(b"all three none")
     os.write(t.fd, b"word\n")
     equal(t.wait(), 3, t.text)
