@@ -21,3 +21,15 @@ bench-adam: $(BENCH_BIN)/bench_adam $(BENCH_BIN)/libbenchadam.so
 	$(Q)$(if $(PEERS),$(PEERS)/venv/bin/python bench/bench_adam_peer.py $(BENCH_BIN)/libbenchadam.so \
 	    $(if $(THREADS),--threads $(THREADS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(N),\
 	    echo "bench-adam: no PEERS=DIR given, the other programs' steps are not timed")
+
+$(BENCH_BIN)/bench_comm: $(BUILD)/bench/bench_comm.o $(LIB)/libdsc.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+$(BENCH_BIN)/peer_comm_mpi: bench/peer_comm_mpi.c
+	@mkdir -p $(@D)
+	$(Q)mpicc -O2 $< -o $@ || echo "bench-comm: no mpicc, Open MPI is not timed"
+
+.PHONY: bench-comm
+## bench-comm: shm collectives beside Open MPI, gloo and, with PEERS=DIR, DeepSpeed: [ROUNDS=15] [RANKS=2,4]
+bench-comm: $(BENCH_BIN)/bench_comm $(BENCH_BIN)/peer_comm_mpi
+	$(Q)bench/bench_comm.py $(BENCH_BIN) $(if $(PEERS),--peers $(PEERS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(RANKS),--ranks $(RANKS))

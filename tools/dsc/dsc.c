@@ -12,7 +12,7 @@ static const dsc_command commands[] = {
     { "doctor", "doctor", "what this machine can do, what is missing", dsc_cmd_doctor, NULL },
     { "plan", "plan --config FILE", "bytes per tag, tier and rank", NULL, "train prints the plan at its start" },
     { "ckpt", "ckpt ls|verify|hash|export DIR", "checkpoints", NULL, "train --load reads and verifies one" },
-    { "comm", "comm bench", "transports of this machine", NULL, "dsc doctor lists them" },
+    { "comm", "comm bench [--ranks N]", "how fast ranks of this host exchange data", dsc_cmd_comm, NULL },
     { "io", "io bench DIR", "files of this machine", NULL, "fio measures them" },
     { "data", "data FILE", "token files", NULL, "train --data reads text and .bin files" },
     { "generate", "generate --model DIR", "text from a model", NULL, "train --save writes a Hugging Face folder" },

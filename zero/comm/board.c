@@ -28,6 +28,7 @@ typedef struct rank_words {
     _Alignas(LINE) _Atomic uint32_t arrived; /* meets come to */
     _Atomic int32_t now_op;                  /* dsc_comm_op + 1, 0: in none */
     _Atomic int32_t awaiting;                /* rank + 1 whose mail this rank waits for, 0: none */
+    _Atomic int32_t cpu;                     /* where it was when last seen */
     _Alignas(LINE) _Atomic uint32_t mail; /* even: empty; odd: mail_note waits */
     _Atomic uint32_t mail_sleepers;
     _Alignas(LINE) dsc_board_note note[2];
@@ -289,30 +290,37 @@ static dsc_status give_up(dsc_board *board, const wait_for *w, dsc_error *err)
                           missing);
 }
 
-static bool spin(dsc_board *board, const wait_for *w)
+/* How long the next wait spins: as long as this one took, were it short. A wait that slept is judged by its whole length,
+ * so that one disturbance (every sleeper is late for the next meet) does not end spinning for good. */
+static void learn(dsc_board *board, struct dsc_board_lane *lane, int64_t waited_ns)
 {
-    struct dsc_board_lane *lane = &board->lane[w->channel];
-    const int64_t start_ns = dsc_clock_ns();
+    if (waited_ns <= board->spin_max_ns)
+        lane->spin_ns = dsc_min_i64(dsc_max_i64(lane->spin_ns, 2 * waited_ns), board->spin_max_ns);
+    else
+        lane->spin_ns = dsc_max_i64(lane->spin_ns / 2, SPIN_MIN_NS);
+}
+
+static bool changed(const wait_for *w)
+{
+    return atomic_load_explicit(w->word, memory_order_acquire) != w->old;
+}
+
+static bool spin(const wait_for *w, int64_t until_ns)
+{
     do {
-        for (int i = 0; i < 32; i++) {
-            if (atomic_load_explicit(w->word, memory_order_acquire) != w->old) {
-                lane->spin_ns = dsc_min_i64(lane->spin_ns * 2, board->spin_max_ns);
+        for (int i = 0; i < 16; i++) {
+            if (changed(w))
                 return true;
-            }
 #if defined(__x86_64__)
             __builtin_ia32_pause();
 #endif
         }
-    } while (dsc_clock_ns() - start_ns < lane->spin_ns);
-    lane->spin_ns = dsc_max_i64(lane->spin_ns / 2, SPIN_MIN_NS);
+    } while (dsc_clock_ns() < until_ns);
     return false;
 }
 
-static dsc_status wait_change(dsc_board *board, const wait_for *w, dsc_error *err)
+static dsc_status sleep_until_changed(dsc_board *board, const wait_for *w, int64_t start_ns, dsc_error *err)
 {
-    if (spin(board, w))
-        return DSC_OK;
-    const int64_t start_ns = dsc_clock_ns();
     int64_t looked_ns = start_ns;
     for (;;) {
         const int64_t left_ns = start_ns + board->timeout_ns - dsc_clock_ns();
@@ -321,7 +329,7 @@ static dsc_status wait_change(dsc_board *board, const wait_for *w, dsc_error *er
             futex_wait(board, w->word, w->old, dsc_min_i64(left_ns, SLICE_NS));
             atomic_fetch_sub(w->sleepers, 1);
         }
-        if (atomic_load_explicit(w->word, memory_order_acquire) != w->old)
+        if (changed(w))
             return DSC_OK;
         if (atomic_load(&board->header->failed) != FAIL_NONE)
             return report_failure(board, err);
@@ -335,6 +343,35 @@ static dsc_status wait_change(dsc_board *board, const wait_for *w, dsc_error *er
     }
 }
 
+static void be_seen(dsc_board *board, int32_t channel)
+{
+    atomic_store_explicit(&slot_of(board, channel, board->rank)->cpu, sched_getcpu(), memory_order_relaxed);
+}
+
+/* A rank that was last seen on this very processor can only come when this one makes room. */
+static bool awaits_neighbour(const dsc_board *board, const wait_for *w)
+{
+    const int32_t here = sched_getcpu();
+    for (int32_t r = 0; r < board->size; r++)
+        if (is_missing(board, w, r) && atomic_load_explicit(&slot_of(board, w->channel, r)->cpu, memory_order_relaxed) == here)
+            return true;
+    return false;
+}
+
+static dsc_status wait_change(dsc_board *board, const wait_for *w, dsc_error *err)
+{
+    struct dsc_board_lane *lane = &board->lane[w->channel];
+    if (changed(w))
+        return DSC_OK;
+    const int64_t start_ns = dsc_clock_ns();
+    if (awaits_neighbour(board, w) || !spin(w, start_ns + lane->spin_ns)) {
+        DSC_TRY(sleep_until_changed(board, w, start_ns, err));
+        be_seen(board, w->channel);
+    }
+    learn(board, lane, dsc_clock_ns() - start_ns);
+    return DSC_OK;
+}
+
 /* ---- operations ---------------------------------------------------------------------------------------------------- */
 
 dsc_status dsc_board_begin(dsc_board *board, int32_t channel, dsc_comm_op op, dsc_error *err)
@@ -342,6 +379,7 @@ dsc_status dsc_board_begin(dsc_board *board, int32_t channel, dsc_comm_op op, ds
     rank_words *me = slot_of(board, channel, board->rank);
     board->lane[channel].call++;
     atomic_store_explicit(&me->now_op, (int32_t)op + 1, memory_order_relaxed);
+    be_seen(board, channel);
     if (atomic_load_explicit(&board->header->failed, memory_order_acquire) != FAIL_NONE)
         return report_failure(board, err);
     return DSC_OK;

@@ -52,7 +52,7 @@ typedef struct dsc_board {
     struct dsc_board_lane {
         uint32_t generation; /* meets passed */
         int64_t call;        /* operations begun, for messages */
-        int64_t spin_ns;     /* adapted: grows while spinning pays, halves when it does not */
+        int64_t spin_ns;     /* adapted to how long waits take */
     } lane[DSC_COMM_CHANNELS_MAX];
 } dsc_board;
 

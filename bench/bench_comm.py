@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""bench_comm.py BENCH_FOLDER [--peers DIR] [--ranks 2,4] [--rounds 15] [--mib 1,4,16,64]
+
+All-gather, reduce-scatter and all-reduce of our shm transport beside Open MPI, torch's gloo and DeepSpeed's shared-memory
+all-reduce. All programs are started once and take turns within every round, in a new order each round; who has no turn
+sleeps in a read. Per case: the median over the rounds, GB/s = bytes of the whole vector / time of the slowest rank, the
+spread, and the ratio to the best peer, paired round by round.
+
+SPDX-License-Identifier: Apache-2.0"""
+import argparse
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+OPS = ("all_gather", "reduce_scatter", "all_reduce")
+
+
+class Contender:
+    """One program with all its ranks, asked through one FIFO per rank."""
+
+    def __init__(self, folder, name, ranks, commands, env, ops=OPS):
+        self.name, self.ops = name, ops
+        self.fifos = [f"{folder}/{name}.{r}" for r in range(ranks)]
+        for path in self.fifos:
+            os.mkfifo(path)
+        # Open for both: neither side then waits for the other.
+        self.pipes = [os.open(path, os.O_RDWR | os.O_CLOEXEC) for path in self.fifos]
+        self.log = open(f"{folder}/{name}.log", "w+")
+        self.processes = [subprocess.Popen(c, env={**os.environ, **e}, stdout=subprocess.PIPE if i == 0 else subprocess.DEVNULL,
+                                           stderr=self.log, text=True) for i, (c, e) in enumerate(zip(commands, env))]
+
+    def ask(self, op, size_bytes, repeats):
+        for pipe in self.pipes:
+            os.write(pipe, f"{op} {size_bytes} {repeats}\n".encode())
+        while True:
+            line = self.processes[0].stdout.readline()
+            if not line:
+                self.log.seek(0)
+                raise RuntimeError(f"{self.name} ended: {self.log.read()[-600:]}")
+            try:
+                return statistics.median(float(t) for t in line.split())
+            except ValueError:
+                continue  # a banner
+
+    def close(self):
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            process.wait()
+        for pipe in self.pipes:
+            os.close(pipe)
+
+
+def rank_env(ranks, port, **more):
+    return [{"RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": str(ranks), "LOCAL_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
+             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", **more} for r in range(ranks)]
+
+
+def start(args, folder, ranks):
+    port = 20000 + os.getpid() % 20000 + ranks
+    ours = f"{args.bench}/bench_comm"
+    all_of = [Contender(folder, f"dsc {m}", ranks, [[ours, folder, f"dsc {m}", m]] * ranks, rank_env(ranks, port + i * 10))
+              for i, m in enumerate(("shared", "plain"))]
+    mpi = f"{args.bench}/peer_comm_mpi"
+    if os.path.exists(mpi) and shutil.which("mpirun"):
+        command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(ranks), mpi, folder, "openmpi"]
+        all_of.append(Contender(folder, "openmpi", ranks, [command], [{}]))
+    python = f"{args.peers}/venv/bin/python" if args.peers else "python3"
+    torch = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peer_comm_torch.py")
+    if subprocess.run([python, "-c", "import torch.distributed"], capture_output=True).returncode == 0:
+        all_of.append(Contender(folder, "gloo", ranks, [[python, torch, folder, "gloo", "gloo"]] * ranks, rank_env(ranks, port + 20)))
+        if subprocess.run([python, "-c", "import deepspeed"], capture_output=True).returncode == 0:
+            env = rank_env(ranks, port + 30, DS_ACCELERATOR="cpu", TORCH_EXTENSIONS_DIR=f"{args.peers}/torch_ext")
+            all_of.append(Contender(folder, "deepspeed", ranks, [[python, torch, folder, "deepspeed", "deepspeed"]] * ranks, env, OPS[2:]))
+    return all_of
+
+
+def measure(args, ranks):
+    folder = tempfile.mkdtemp(prefix="bench-comm-")
+    contenders, samples = [], {}
+    order = random.Random(args.seed)
+    try:
+        contenders = start(args, folder, ranks)
+        for c in contenders:  # starting takes seconds and is not timed
+            for op in c.ops:
+                c.ask(op, 1 << 20, 1)
+        for _ in range(args.rounds):
+            for op in OPS:
+                for mib in args.mib:
+                    turn = [c for c in contenders if op in c.ops]
+                    order.shuffle(turn)
+                    for c in turn:
+                        samples.setdefault((op, mib, c.name), []).append(c.ask(op, mib << 20, 5 if mib <= 4 else 3))
+    finally:
+        for c in contenders:
+            c.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    return [c.name for c in contenders], samples
+
+
+def report(args, ranks, names, samples):
+    for op in OPS:
+        for mib in args.mib:
+            rate = {n: [(mib << 20) / t * 1e-9 for t in samples[op, mib, n]] for n in names if (op, mib, n) in samples}
+            peers = [n for n in rate if not n.startswith("dsc")]
+            best = max(peers, key=lambda n: statistics.median(rate[n])) if peers else None
+            for n, r in rate.items():
+                line = f"{ranks} ranks  {op:15s} {mib:3d} MiB  {n:11s} {statistics.median(r):7.2f} GB/s  {min(r):6.2f} .. {max(r):6.2f}"
+                if best and n.startswith("dsc"):
+                    ratio = sorted(a / b for a, b in zip(r, rate[best]))
+                    line += f"   x {statistics.median(ratio):5.2f} of {best} ({ratio[len(ratio) // 4]:.2f} .. {ratio[3 * len(ratio) // 4]:.2f})"
+                print(line, flush=True)
+
+
+def main():
+    numbers = lambda text: [int(t) for t in text.split(",")]
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("bench", help="folder of bench_comm and peer_comm_mpi")
+    parser.add_argument("--peers", default="", help="folder with venv/ (torch, deepspeed)")
+    parser.add_argument("--ranks", type=numbers, default=[2, 4])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--mib", type=numbers, default=[1, 4, 16, 64])
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    print(f"# median of {args.rounds} rounds, lowest .. highest; x: paired ratio to the best peer (its middle half); load {os.getloadavg()[0]:.1f}")
+    for ranks in args.ranks:
+        report(args, ranks, *measure(args, ranks))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+/* comm.c - `dsc comm bench`: how fast ranks of this host exchange data. Under dsc-launch it is one rank of the job that
+ * was started; alone it starts its own ranks. SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "tools/dsc/tool.h"
+#include "zero/comm/bench.h"
+
+#define SIZES_MAX 16
+#define ROUNDS_MAX 1000
+#define RANKS_MOST 64
+
+typedef struct settings {
+    int64_t ranks, rounds, staging_kib;
+    int64_t bytes[SIZES_MAX];
+    int32_t size_count;
+    bool json, plain;
+    dsc_dtype wire_dtype;
+} settings;
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void print_line(const settings *s, const dsc_comm *comm, dsc_comm_op op, int64_t bytes, double *seconds)
+{
+    qsort(seconds, (size_t)s->rounds, sizeof *seconds, compare);
+    const double median = seconds[s->rounds / 2], fastest = seconds[0], slowest = seconds[s->rounds - 1], size = (double)bytes * 1e-9;
+    if (s->json)
+        printf("{\"transport\":\"%s\",\"ranks\":%d,\"op\":\"%s\",\"bytes\":%lld,\"us\":%.1f,\"gb_per_s\":%.3f,\"gb_per_s_min\":%.3f,\"gb_per_s_max\":%.3f}\n",
+               dsc_comm_name(comm), dsc_comm_size(comm), dsc_comm_op_text(op), (long long)bytes, median * 1e6, size / median, size / slowest,
+               size / fastest);
+    else if (op == DSC_COMM_BARRIER)
+        printf("  %-16s               %10.1f us   %.1f .. %.1f\n", "barrier", median * 1e6, slowest * 1e6, fastest * 1e6);
+    else
+        printf("  %-16s %8.2f MiB  %10.1f us  %7.2f GB/s   %.2f .. %.2f\n", dsc_comm_op_text(op), (double)bytes / (1 << 20), median * 1e6,
+               size / median, size / slowest, size / fastest);
+    fflush(stdout);
+}
+
+static dsc_status bench_all(const settings *s, dsc_comm_bench *bench, dsc_error *err)
+{
+    static const dsc_comm_op ops[] = { DSC_COMM_BARRIER, DSC_COMM_ALL_GATHER, DSC_COMM_REDUCE_SCATTER, DSC_COMM_ALL_REDUCE };
+    double seconds[ROUNDS_MAX];
+    for (size_t o = 0; o < DSC_COUNT(ops); o++)
+        for (int32_t i = 0; i < (ops[o] == DSC_COMM_BARRIER ? 1 : s->size_count); i++) {
+            for (int64_t round = -2; round < s->rounds; round++) { /* two to warm up */
+                double once = 0;
+                DSC_TRY(dsc_comm_bench_once(bench, ops[o], s->bytes[i], s->wire_dtype, &once, err));
+                if (round >= 0)
+                    seconds[round] = once;
+            }
+            if (dsc_comm_rank(bench->comm) == 0)
+                print_line(s, bench->comm, ops[o], ops[o] == DSC_COMM_BARRIER ? 0 : s->bytes[i], seconds);
+        }
+    return DSC_OK;
+}
+
+static dsc_status run_rank(const settings *s, const dsc_comm_place *place, dsc_error *err)
+{
+    dsc_alloc *alloc = NULL;
+    dsc_comm *comm = NULL;
+    dsc_comm_bench bench = { 0 };
+    DSC_TRY(dsc_alloc_open(&alloc, err));
+    const dsc_comm_options options = { .alloc = alloc, .place = *place, .transport = "auto", .channel_count = 1,
+                                       .staging_bytes = s->staging_kib << 10 };
+    dsc_status status = dsc_comm_open(&options, &comm, err);
+    if (status == DSC_OK)
+        status = dsc_comm_bench_open(&bench, comm, alloc, s->bytes[s->size_count - 1], !s->plain, err);
+    if (status == DSC_OK && place->rank == 0 && !s->json)
+        printf("%s, %d ranks, %s memory, %s on the wire of sums; median of %lld, slowest .. fastest; GB/s of the whole vector\n",
+               dsc_comm_name(comm), place->size, s->plain ? "plain" : "shared", s->wire_dtype == DSC_BF16 ? "bf16" : "fp32", (long long)s->rounds);
+    if (status == DSC_OK)
+        status = bench_all(s, &bench, err);
+    dsc_comm_bench_close(&bench);
+    dsc_comm_close(&comm);
+    dsc_alloc_close(&alloc);
+    return status;
+}
+
+/* Own ranks: children that end with this process's verdict. The first failure is the one that is told. */
+static int run_own_ranks(const settings *s)
+{
+    char token[64];
+    pid_t pids[RANKS_MOST];
+    int worst = 0;
+    snprintf(token, sizeof token, "bench-%d-%lld", (int)getpid(), (long long)dsc_clock_wall_ns());
+    fflush(stdout);
+    for (int32_t r = 0; r < (int32_t)s->ranks; r++) {
+        pids[r] = fork();
+        if (pids[r] < 0)
+            return dsc_tool_usage("comm bench", "cannot start rank %d: %s", r, strerror(errno));
+        if (pids[r] > 0)
+            continue;
+        dsc_error err = DSC_ERROR_INIT;
+        const dsc_comm_place place = { .rank = r, .size = (int32_t)s->ranks, .local_rank = r, .local_size = (int32_t)s->ranks, .node_count = 1,
+                                       .master_addr = "127.0.0.1", .master_port = 29500, .job_token = token };
+        const dsc_status status = run_rank(s, &place, &err);
+        _exit(status == DSC_OK ? dsc_tool_end() : r == 0 ? dsc_tool_fail(&err) : dsc_status_exit_code(status));
+    }
+    for (int32_t r = 0; r < (int32_t)s->ranks; r++) {
+        int ended = 0;
+        if (waitpid(pids[r], &ended, 0) == pids[r] && worst == 0)
+            worst = WIFEXITED(ended) ? WEXITSTATUS(ended) : 128 + WTERMSIG(ended);
+    }
+    return worst;
+}
+
+static bool read_sizes(const char *text, settings *s)
+{
+    s->size_count = 0;
+    for (const char *at = text; s->size_count < SIZES_MAX;) {
+        char *end = NULL;
+        errno = 0;
+        const long long mib = strtoll(at, &end, 10);
+        if (end == at || errno != 0 || mib < 1 || mib > 4096 || (*end != 0 && *end != ',') || (s->size_count > 0 && mib << 20 <= s->bytes[s->size_count - 1])) {
+            (void)dsc_tool_usage("--mib", "\"%.60s\" is no rising list of whole numbers from 1 to 4096, as in 1,4,64", text);
+            return false;
+        }
+        s->bytes[s->size_count++] = mib << 20;
+        if (*end == 0)
+            return true;
+        at = end + 1;
+    }
+    (void)dsc_tool_usage("--mib", "more than %d sizes", SIZES_MAX);
+    return false;
+}
+
+static const char *from_environment(void *user, const char *name) { return getenv(name); }
+
+int dsc_cmd_comm(int argc, char **argv)
+{
+    settings s = { .ranks = 2, .rounds = 15, .staging_kib = 4096, .bytes = { 1 << 20, 4 << 20, 16 << 20, 64 << 20 }, .size_count = 4, .wire_dtype = DSC_F32 };
+    const char *value = NULL;
+    if (argc < 2 || strcmp(argv[1], "bench") != 0)
+        return dsc_tool_usage("comm", "expected \"dsc comm bench [--ranks N] [--mib 1,4,16,64] [--rounds N] [--bf16] [--plain] [--json]\"");
+    for (int i = 2; i < argc; i++) {
+        if ((value = dsc_tool_flag("--ranks", argc, argv, &i)) != NULL) {
+            if (!dsc_tool_number("--ranks", value, 1, RANKS_MOST, &s.ranks))
+                return 2;
+        } else if ((value = dsc_tool_flag("--rounds", argc, argv, &i)) != NULL) {
+            if (!dsc_tool_number("--rounds", value, 1, ROUNDS_MAX, &s.rounds))
+                return 2;
+        } else if ((value = dsc_tool_flag("--staging-kib", argc, argv, &i)) != NULL) {
+            if (!dsc_tool_number("--staging-kib", value, 4, 1 << 20, &s.staging_kib))
+                return 2;
+        } else if ((value = dsc_tool_flag("--mib", argc, argv, &i)) != NULL) {
+            if (!read_sizes(value, &s))
+                return 2;
+        } else if (strcmp(argv[i], "--bf16") == 0) {
+            s.wire_dtype = DSC_BF16;
+        } else if (strcmp(argv[i], "--plain") == 0) {
+            s.plain = true;
+        } else if (strcmp(argv[i], "--json") == 0) {
+            s.json = true;
+        } else {
+            return dsc_tool_usage(argv[i], "unknown argument of \"dsc comm bench\"");
+        }
+    }
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_comm_place place;
+    if (dsc_comm_place_from_env(from_environment, NULL, &place, &err) != DSC_OK)
+        return dsc_tool_fail(&err);
+    if (place.size == 1)
+        return run_own_ranks(&s);
+    return run_rank(&s, &place, &err) == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
+}
