@@ -124,7 +124,7 @@ static void warn(char *warnings, size_t bytes, const char *fmt, ...)
     va_start(args, fmt);
     if (used + 1 < bytes) {
         if (used > 0)
-            memcpy(warnings + used, "\n", 2);
+            snprintf(warnings + used, bytes - used, "; ");
         vsnprintf(warnings + strlen(warnings), bytes - strlen(warnings), fmt, args);
     }
     va_end(args);

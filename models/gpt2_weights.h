@@ -12,7 +12,7 @@ DSC_MUST_USE dsc_status dsc_gpt2_match_weights(const dsc_weights *weights, const
                                                const dsc_weight **sources, dsc_error *err);
 
 /* Reads config.json of model_type "gpt2". sequence is set to positions and vocab_rows to vocab. What the user should
- * hear is appended to warnings[warnings_bytes], one line each. */
+ * hear is appended to warnings[warnings_bytes], parts with "; " between. */
 DSC_MUST_USE dsc_status dsc_gpt2_read_config(const dsc_json *json, dsc_gpt2_config *out, char *warnings,
                                              size_t warnings_bytes, dsc_error *err);
 

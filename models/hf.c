@@ -60,7 +60,7 @@ static dsc_status open_weights(hf_folder *folder, dsc_error *err)
     if (folder->weights == NULL) {
         const size_t used = strlen(folder->warning_lines);
         snprintf(folder->warning_lines + used, sizeof folder->warning_lines - used,
-                 "%sthe folder has no *.safetensors: the weights are initialised afresh", used > 0 ? "\n" : "");
+                 "%sthe folder has no *.safetensors: the weights are initialised afresh", used > 0 ? "; " : "");
     }
     return DSC_OK;
 }

@@ -131,7 +131,7 @@ typedef struct dsc_model {
     void (*close)(struct dsc_model *model); /* frees the model and what it points to; NULL: the caller's memory */
     /* Optional: the text of config.json as Hugging Face spells this model, for saving; NULL: none. */
     const char *config_json;
-    /* What the user should hear about this model ("dropout of the config is off"), one line each; NULL: nothing. */
+    /* What the user should hear about this model ("dropout of the config is off"), one line; NULL: nothing. */
     const char *warnings;
 } dsc_model;
 

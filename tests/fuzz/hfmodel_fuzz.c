@@ -1,0 +1,137 @@
+/* hfmodel_fuzz.c - any bytes as a Hugging Face config.json, or as the index of a folder's shards.
+ *
+ * The first byte chooses: 'I' an index beside a good config and two shards, anything else a config. No crash, no leak
+ * (the model's own allocator asserts), and what opens is a sound table that plans. SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/safetensors.h"
+#include "models/families.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static const char config_text[] = "{\"model_type\": \"gpt2\", \"vocab_size\": 3, \"n_positions\": 2, \"n_embd\": 2, "
+                                  "\"n_layer\": 1, \"n_head\": 1}";
+
+static const dsc_safetensors_spec specs[] = {
+    { "wte.weight", { DSC_F32, 2, { 3, 2 } } },
+    { "wpe.weight", { DSC_F32, 2, { 2, 2 } } },
+    { "h.0.ln_1.weight", { DSC_F32, 1, { 2 } } },
+    { "h.0.ln_1.bias", { DSC_F32, 1, { 2 } } },
+    { "h.0.attn.c_attn.weight", { DSC_F32, 2, { 2, 6 } } },
+    { "h.0.attn.c_attn.bias", { DSC_F32, 1, { 6 } } },
+    { "h.0.attn.c_proj.weight", { DSC_F32, 2, { 2, 2 } } },
+    { "h.0.attn.c_proj.bias", { DSC_F32, 1, { 2 } } },
+    { "h.0.ln_2.weight", { DSC_F32, 1, { 2 } } },
+    { "h.0.ln_2.bias", { DSC_F32, 1, { 2 } } },
+    { "h.0.mlp.c_fc.weight", { DSC_F32, 2, { 2, 8 } } },
+    { "h.0.mlp.c_fc.bias", { DSC_F32, 1, { 8 } } },
+    { "h.0.mlp.c_proj.weight", { DSC_F32, 2, { 8, 2 } } },
+    { "h.0.mlp.c_proj.bias", { DSC_F32, 1, { 2 } } },
+    { "ln_f.weight", { DSC_F32, 1, { 2 } } },
+    { "ln_f.bias", { DSC_F32, 1, { 2 } } },
+};
+#define FIRST_SHARD 6
+
+static void must(dsc_status status)
+{
+    DSC_ASSERT(status == DSC_OK);
+}
+
+static void use_model(const dsc_model *model)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    must(dsc_model_check(model, &err));
+    for (int32_t m = 0; m < model->module_count; m++) {
+        dsc_module_plan plan;
+        const dsc_module *module = &model->modules[m];
+        const dsc_status status = module->plan(module, 2, DSC_BF16, NULL, &plan, &err);
+        DSC_ASSERT(status == DSC_OK || status == DSC_ERR_STATE);
+        DSC_ASSERT(status != DSC_OK || (plan.saved_bytes >= 0 && plan.forward_scratch_bytes >= 0));
+        for (int32_t p = 0; p < module->param_count; p++) {
+            bool found = false;
+            float x = 0;
+            must(model->load_param(model, m, p, 0, 1, &x, &found, &err));
+        }
+    }
+}
+
+static void open_and_use(const char *config_path, const char *dir)
+{
+    const dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_alloc *alloc = NULL;
+    dsc_model *model = NULL;
+    must(dsc_alloc_open(&alloc, &err));
+    const dsc_status status = dsc_hf_open(&model, alloc, config_path, dir, &options, &err);
+    if (status == DSC_OK) {
+        use_model(model);
+        dsc_model_close(&model);
+        return;
+    }
+    DSC_ASSERT(status == DSC_ERR_INPUT || status == DSC_ERR_UNSUPPORTED);
+    DSC_ASSERT(err.message[0] != 0);
+    dsc_alloc_close(&alloc);
+}
+
+static void as_config(const uint8_t *data, size_t bytes)
+{
+    char path[64];
+    const int fd = memfd_create("hfmodel_fuzz", MFD_CLOEXEC);
+    DSC_ASSERT(fd >= 0);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    if (write(fd, data, bytes) == (ssize_t)bytes)
+        open_and_use(path, NULL);
+    close(fd);
+}
+
+static void write_file(const char *dir, const char *name, const void *data, size_t bytes)
+{
+    char path[256];
+    dsc_file file = DSC_FILE_INIT;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    must(dsc_io_open(NULL, path, DSC_IO_CREATE, &file, NULL));
+    must(dsc_io_write(NULL, &file, data, (int64_t)bytes, 0, NULL));
+    must(dsc_io_close(NULL, &file, NULL));
+}
+
+static void write_shard(dsc_alloc *alloc, const char *dir, const char *name, size_t first, size_t count)
+{
+    char path[256];
+    dsc_file file = DSC_FILE_INIT;
+    dsc_safetensors_plan plan = { 0 };
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    must(dsc_safetensors_plan_open(&plan, alloc, specs + first, (int64_t)count, NULL, 0, NULL));
+    must(dsc_io_open(NULL, path, DSC_IO_CREATE, &file, NULL));
+    must(dsc_safetensors_write_header(&plan, NULL, &file, NULL));
+    must(dsc_io_close(NULL, &file, NULL));
+    dsc_safetensors_plan_close(&plan);
+}
+
+static void as_index(const uint8_t *data, size_t bytes)
+{
+    char dir[] = "/tmp/dsc_hfmodel_fuzz_XXXXXX", config_path[256];
+    dsc_alloc *alloc = NULL;
+    DSC_ASSERT(mkdtemp(dir) != NULL);
+    must(dsc_alloc_open(&alloc, NULL));
+    write_file(dir, "config.json", config_text, sizeof config_text - 1);
+    write_shard(alloc, dir, "a.safetensors", 0, FIRST_SHARD);
+    write_shard(alloc, dir, "b.safetensors", FIRST_SHARD, DSC_COUNT(specs) - FIRST_SHARD);
+    write_file(dir, "model.safetensors.index.json", data, bytes);
+    dsc_alloc_close(&alloc);
+    snprintf(config_path, sizeof config_path, "%s/config.json", dir);
+    open_and_use(config_path, dir);
+    must(dsc_io_remove_dir(NULL, dir, NULL));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    if (bytes > 0 && data[0] == 'I')
+        as_index(data + 1, bytes - 1);
+    else
+        as_config(data, bytes);
+    return 0;
+}
