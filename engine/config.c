@@ -147,17 +147,22 @@ void dsc_config_note(dsc_config *config, const char *fmt, ...)
 static dsc_status apply_override(dsc_config_parse_state *s, const dsc_config_override *override, dsc_json **json)
 {
     const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
-    const int id = dsc_config_key_find(override->key);
-    const dsc_config_key *key = &dsc_config_keys[id];
     char expected[256], before[128], now[128];
     bool from_text;
-    DSC_ASSERT(id >= 0);
-    DSC_ASSERT(key->type != DSC_KEY_SECTION);
+    int id = dsc_config_key_find(override->key);
+    if (id == DSC_ID_TOP_SEED) /* the short name is for files; one seed beats both */
+        id = DSC_ID_SEED;
+    if (id < 0 || dsc_config_keys[id].type == DSC_KEY_SECTION || dsc_config_keys[id].state == DSC_KEY_RENAMED)
+        return DSC_FAIL(s->err, DSC_ERR_CONFIG, override->flag, "%s is not a key that can be overridden", override->key);
+    const dsc_config_key *key = &dsc_config_keys[id];
     DSC_TRY(dsc_json_open(s->alloc, override->flag, override->json_value, (int64_t)strlen(override->json_value), DSC_JSON_STRICT,
                           &limits, json, s->err));
     const cJSON *item = dsc_json_root(*json);
     if (!dsc_value_fits(key, item, &from_text, expected, sizeof expected))
         return DSC_FAIL(s->err, DSC_ERR_CONFIG, override->flag, "%s is not %s", dsc_value_text(item, now, sizeof now), expected);
+    if (id == DSC_ID_SEED && s->given[DSC_ID_TOP_SEED] != NULL && s->given[id] == NULL)
+        dsc_config_note(s->config, "%s %s overrides seed %s", override->flag, dsc_value_text(item, now, sizeof now),
+                        dsc_value_text(s->given[DSC_ID_TOP_SEED], before, sizeof before));
     if (s->given[id] != NULL && s->flag[id] == NULL)
         dsc_config_note(s->config, "%s %s overrides %s %s", override->flag, dsc_value_text(item, now, sizeof now),
                         override->key, dsc_value_text(s->given[id], before, sizeof before));
@@ -168,7 +173,20 @@ static dsc_status apply_override(dsc_config_parse_state *s, const dsc_config_ove
     s->flag[id] = override->flag;
     s->is_auto[id] = false;
     s->is_null[id] = false;
+    if (id == DSC_ID_SEED)
+        s->given[DSC_ID_TOP_SEED] = NULL;
     return DSC_OK;
+}
+
+/* A flag for the length of the run beats the file's other way to say it. */
+static void epochs_beat_steps(dsc_config_parse_state *s)
+{
+    char value[128];
+    if (s->flag[DSC_ID_EPOCHS] == NULL || s->flag[DSC_ID_STEPS] != NULL || !dsc_config_has(s, DSC_ID_STEPS))
+        return;
+    dsc_config_note(s->config, "%s beats dsc.steps %s of the file", s->flag[DSC_ID_EPOCHS],
+                    dsc_value_text(s->given[DSC_ID_STEPS], value, sizeof value));
+    s->given[DSC_ID_STEPS] = NULL;
 }
 
 static dsc_status apply_overrides(dsc_config_parse_state *s, const dsc_config_override *overrides, int override_count)
@@ -176,6 +194,7 @@ static dsc_status apply_overrides(dsc_config_parse_state *s, const dsc_config_ov
     char value[128];
     for (int i = 0; i < override_count; i++)
         DSC_TRY(apply_override(s, &overrides[i], &s->override_json[i]));
+    epochs_beat_steps(s);
     /* A flag for one factor says nothing about the product: train_batch_size follows. */
     const bool factor = s->flag[DSC_ID_MICRO_BATCH] != NULL || s->flag[DSC_ID_ACCUMULATION] != NULL;
     if (factor && dsc_config_has(s, DSC_ID_TRAIN_BATCH) && s->flag[DSC_ID_TRAIN_BATCH] == NULL) {

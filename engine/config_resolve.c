@@ -162,8 +162,10 @@ static void resolve_schedule(dsc_config *config, int64_t total_steps)
         total_steps = config->own.steps;
     if (total_steps > 0)
         schedule->total_num_steps = total_steps;
-    dsc_config_note(config, "scheduler.params.total_num_steps \"auto\": %lld%s", (long long)total_steps,
-                    total_steps > 0 ? ", the steps of the run" : ", until the steps of the run are known");
+    if (total_steps > 0)
+        dsc_config_note(config, "scheduler.params.total_num_steps \"auto\": %lld, the steps of the run", (long long)total_steps);
+    else
+        dsc_config_note(config, "scheduler.params.total_num_steps \"auto\": not known yet; the rate does not decay until it is");
 }
 
 /* On CPU ranks host memory is the device, so "cpu" is what happens anyway. */

@@ -610,6 +610,17 @@ static void overrides(void **state)
     assert_string_equal(err.where, "--batch-size");
     const dsc_config_override worse[] = { { "dsc.steps", "]", "--steps" } };
     assert_int_equal(dsc_status_exit_code(parse_with(text, worse, 1, false, 1)), 2);
+    const dsc_config_override nowhere[] = { { "no.such.key", "1", "--odd" } }, section[] = { { "dsc", "{}", "--odd" } };
+    assert_int_equal(parse_with(text, nowhere, 1, false, 1), DSC_ERR_CONFIG);
+    assert_int_equal(parse_with(text, section, 1, false, 1), DSC_ERR_CONFIG);
+    const dsc_config_override epochs[] = { { "dsc.epochs", "2", "--epochs" }, { "seed", "5", "--seed" } };
+    assert_int_equal(parse_with(text, epochs, 2, true, 8), DSC_OK);
+    assert_int_equal(config.own.steps, 0); /* the file's steps give way */
+    assert_true(noted("--epochs beats dsc.steps 3"));
+    assert_int_equal(config.seed, 5);
+    assert_int_equal(parse_with("{\"train_batch_size\":1,\"seed\":4,\"dsc\":{\"seed\":3}}", epochs, 2, true, 1), DSC_OK);
+    assert_int_equal(config.seed, 5);
+    assert_true(noted("--seed 5 overrides seed 3"));
     const dsc_config_override stage[] = { { "zero_optimization.stage", "3", "--strategy" } };
     assert_int_equal(parse_with("{\"train_batch_size\":1,\"zero_optimization\":true}", stage, 1, false, 1), DSC_OK);
     assert_int_equal(config.zero.stage, 3);

@@ -1,0 +1,187 @@
+#!/usr/bin/env bash
+# test_config.sh - `dsc config check|explain|lr`, `dsc check --kind config` and the dispatcher, as users and programs call them.
+# SPDX-License-Identifier: Apache-2.0
+set -u
+dsc=${DSC_BIN:-bin}/dsc
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+number=0
+
+# report NAME CONDITION...: one TAP line
+report() {
+    local name=$1
+    shift
+    number=$((number + 1))
+    if "$@"; then echo "ok $number - $name"; else
+        echo "not ok $number - $name"
+        echo "# exit $code"
+        sed 's/^/# out: /' "$tmp/out" | head -5
+        sed 's/^/# err: /' "$tmp/err" | head -5
+    fi
+}
+# run ARGS...: exit code, stdout and stderr of dsc, within 2 s and 256 MB
+run() {
+    code=0
+    if [ -n "${DSC_SAN:-}" ]; then # shadow memory is address space
+        timeout 20 "$dsc" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?
+    else
+        (ulimit -v 262144; exec timeout 2 "$dsc" "$@") >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?
+    fi
+}
+# fails WORDS: exit 2, nothing on stdout, one error line with the words
+fails() { [ $code -eq 2 ] && [ ! -s "$tmp/out" ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] && grep -q '^dsc: error: ' "$tmp/err" && grep -qF -- "$1" "$tmp/err"; }
+prints() { [ $code -eq 0 ] && grep -qF -- "$1" "$tmp/out"; }
+quiet() { [ $code -eq 0 ] && [ ! -s "$tmp/err" ]; }
+json() { [ $code -eq 0 ] && python3 -c "import json,sys; d=json.load(open('$tmp/out')); sys.exit(not ($1))"; }
+
+guide=$tmp/guide.json
+cat >"$guide" <<'END'
+{
+  "train_batch_size": 64,
+  "gradient_accumulation_steps": 8,
+  "optimizer": {
+    "type": "Adam",
+    "params": {
+      "lr": 0.00015
+    }
+  },
+  "zero_optimization": {
+    "stage": 2
+  }
+}
+END
+
+# ---- check ----
+for pair in 1:8 2:4 4:2 8:1; do
+    run config check "$guide" --world-size "${pair%:*}" --json
+    report "the guides' smallest config at W = ${pair%:*}" json "d['train_micro_batch_size_per_gpu'] == ${pair#*:} and d['warnings'] == []"
+done
+run config check "$guide" --world-size 3
+report "W = 3 ends with the equation and what works" fails "$guide:2:23: train_batch_size 64 is not train_micro_batch_size_per_gpu 2 (inferred) * gradient_accumulation_steps 8 * world size 3 = 48; world sizes that work: 1, 2, 4, 8"
+run config check --world-size=16 "$guide" --json
+report "W = 16 likewise" fails "world sizes that work: 1, 2, 4, 8"
+run config check "$guide" --json
+report "without a world size its part is left to the run" json "d == {'zero_stage': 2, 'offload_optimizer': 'none', 'offload_param': 'none', 'precision': 'fp32', 'train_batch_size': 64, 'train_micro_batch_size_per_gpu': 'auto', 'gradient_accumulation_steps': 8, 'optimizer': 'Adam', 'scheduler': None, 'gradient_clipping': 0, 'warnings': [], 'notes': d['notes']}"
+run config check "$guide"
+report "check says what was resolved" prints "zero stage         2"
+cat >"$tmp/auto.json" <<'END'
+{ // what the Trainer's users have
+  "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
+  "gradient_clipping": "auto", "fp16": {"enabled": "auto", "loss_scale": 0}, "bf16": {"enabled": "auto"},
+  "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}, "reduce_bucket_size": "auto"},
+  "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto"}},
+}
+END
+run config check "$tmp/auto.json" --json --world-size 2
+report "values left to the run are auto" json "d['precision'] == d['train_batch_size'] == d['train_micro_batch_size_per_gpu'] == d['gradient_accumulation_steps'] == d['gradient_clipping'] == 'auto' and d['zero_stage'] == 3 and d['offload_optimizer'] == 'cpu' and d['scheduler'] == 'WarmupLR' and d['optimizer'] is None"
+printf '{"train_batch_size": 8, "odd_key": 1, "zero_optimization": {"stage": 1, "round_robin_gradients": true}}' >"$tmp/warn.json"
+run config check "$tmp/warn.json" --json
+report "warnings are listed" json "len(d['warnings']) == 2 and 'odd_key' in d['warnings'][0] and 'round_robin_gradients' in d['warnings'][1]"
+run config check "$tmp/warn.json"
+report "warnings go to stderr" grep -q "^dsc: warning: $tmp/warn.json: odd_key (line 1): unknown key" "$tmp/err"
+run config check "$tmp/warn.json" --strict
+report "--strict makes them errors" fails "odd_key: unknown key"
+printf '{"train_batch_size": 8, "fp16": {\n "enabled": true}}' >"$tmp/fp16.json"
+run config check "$tmp/fp16.json"
+report "what is not built is refused by name, with the place" fails "fp16.json:2:13: fp16.enabled: true is not supported in this version"
+run config check "$root/configs/training_config.yaml"
+report "YAML is refused by name" fails "YAML is not read"
+run config check "$tmp/no such.json"
+report "a missing file" fails "no such.json"
+run config check "$tmp"
+report "a folder" fails "$tmp"
+run config check
+report "no file" fails "FILE is missing"
+run config check "$guide" --world-size 0
+report "world size 0" fails "not a whole number from 1"
+run config check "$guide" --world-size
+report "a flag without its value" fails "not a whole number"
+run config check "$guide" --frob
+report "an unknown flag" fails "unknown flag"
+run config frob "$guide"
+report "an unknown verb" fails "unknown"
+for f in "$root"/configs/*.json; do
+    for w in 1 2 4 8; do run config check "$f" --world-size $w; [ $code -eq 0 ] || break; done
+    report "preset $(basename "$f") at 1, 2, 4 and 8 ranks" [ $code -eq 0 ]
+done
+
+# ---- lr ----
+printf '{"optimizer": {"type": "AdamW", "params": {"lr": 0.5}}, "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": "auto", "warmup_num_steps": 2, "warmup_type": "linear"}}}' >"$tmp/lr.json"
+run config lr "$tmp/lr.json" --steps 5
+report "one rate a line, also without batch sizes" [ "$(head -3 "$tmp/out" | tr '\n' ' ')" = "0 0 0.25 " ]
+run config lr "$guide" --steps 3
+report "a constant rate" [ "$(cat "$tmp/out")" = $'0.00015\n0.00015\n0.00015' ]
+run config lr "$guide"
+report "lr without --steps" fails "--steps N is missing"
+run config lr "$guide" --steps 99999999999
+report "too many steps" fails "not a whole number"
+
+# ---- explain and the documentation ----
+run config explain "$guide" --json
+report "explain as JSON has every value" json "d['values']['optimizer.params.lr'] == 0.00015 and d['values']['zero_optimization.stage'] == 2 and d['zero_stage'] == 2"
+run config explain "$guide"
+report "explain shows values" prints "optimizer.params.lr"
+run config explain zero_optimization.stage
+report "explain one key" prints "default  0"
+run config explain --markdown
+report "docs/config.md is current (bin/dsc config explain --markdown > docs/config.md)" cmp -s "$tmp/out" "$root/docs/config.md"
+
+# ---- check --kind ----
+run check --kind config "$guide"
+report "check --kind config is quiet" quiet
+run check --kind config "$tmp/fp16.json"
+report "check --kind config refuses" fails "fp16.enabled"
+run check --kind=config "$guide" extra
+report "check takes one file" fails "one file"
+run check --kind frob "$guide"
+report "an unknown kind" fails "no such kind"
+run check "$guide"
+report "check without a kind" fails "--kind is missing"
+
+# ---- hostile files ----
+python3 - "$tmp" <<'END'
+import sys
+def put(name, data): open(f"{sys.argv[1]}/{name}", "wb").write(data)
+put("deep.json", b'{"a":' * 100000 + b"1" + b"}" * 100000)
+put("deep_list.json", b"[" * 900000)
+put("huge.json", b'{"a":"' + b"x" * 50_000_000 + b'"}')
+put("members.json", b"{" + b",".join(b'"k%d":1' % i for i in range(20000)) + b"}")
+put("longkey.json", b'{"' + b"k" * 900000 + b'":1}')
+put("longvalue.json", b'{"train_batch_size":1,"dsc":{"model":"' + b"m" * 900000 + b'"}}')
+put("twice.json", b'{"train_batch_size":1,\n"train_batch_size":2}')
+put("latin1.json", b'{"train_batch_size":1,"a":"\xe9"}')
+put("nul.json", b'{"train_batch_size":1}\0')
+put("bom.json", b'\xef\xbb\xbf{"train_batch_size":1}')
+put("number.json", b'{"train_batch_size":1e99999}')
+put("digits.json", b'{"train_batch_size":' + b"9" * 900000 + b"}")
+put("empty.json", b"")
+put("escape.json", b'{"train_batch_size":1,"optimizer":{"type":"\\u001b]0;x\\u0007"}}')
+put("near.json", b'{"train_batch_size":1,' + b",".join(b'"zero_optimizatio_%d":1' % i for i in range(9900)) + b"}")
+END
+for name in deep deep_list huge members longkey longvalue twice latin1 nul bom number digits empty escape; do
+    run config check "$tmp/$name.json"
+    report "hostile: $name" fails "$tmp/$name.json"
+done
+report "no control character reaches the terminal" [ -z "$(tr -d '\12\40-\176' <"$tmp/err")" ]
+run config check "$tmp/near.json" --json
+report "thousands of unknown keys take no time" json "len(d['warnings']) == 64"
+run config check /dev/zero
+report "a device is not a file" fails "/dev/zero"
+
+# ---- the dispatcher ----
+run --help
+report "dsc --help" prints "config check|explain|lr"
+run --version
+report "dsc --version" prints "dsc "
+run confg
+report "a misspelled command" fails "did you mean \"dsc config\""
+run
+report "no command" fails "no command"
+run tune x
+report "a command that is not built" fails "not built in this version"
+run doctor
+report "dsc doctor" prints "cores"
+code=0; "$dsc" config explain --markdown >/dev/full 2>"$tmp/err" || code=$?
+report "a full disk is an error" [ $code -eq 1 ]
+echo "1..$number"
