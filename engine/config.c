@@ -1,7 +1,7 @@
 /* config.c - from the text of a ds_config.json to a dsc_config.
  *
- * The steps: scan (base/json.h), walk (config_walk.c: one checked value per row of the table), overrides, states (what is
- * ignored or refused), then the fields. Nothing here depends on the world size, the model or the machine: that is
+ * The steps: scan (base/json.h), walk (config_walk.c: one checked value per row of the table), overrides, states (what
+ * is ignored or refused), then the fields. Nothing here depends on the world size, the model or the machine: that is
  * dsc_config_resolve (config_resolve.c). SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config_table.h"
 
@@ -38,7 +38,8 @@ static dsc_config_place place_of_text(const char *where)
     const char *column = strrchr(where, ':'), *line = column;
     while (line != NULL && line > where && *--line != ':')
         ;
-    if (line != NULL && line != column && *line == ':' && strspn(column + 1, "0123456789") == strlen(column + 1) && column[1] != 0) {
+    if (line != NULL && line != column && *line == ':' && strspn(column + 1, "0123456789") == strlen(column + 1) &&
+        column[1] != 0) {
         place.line = (int32_t)strtol(line + 1, NULL, 10);
         place.column = (int32_t)strtol(column + 1, NULL, 10);
     }
@@ -91,7 +92,8 @@ static void line_print(char *line, const char *fmt, ...)
     tidy(line);
 }
 
-static dsc_status add_warning(dsc_config *config, const char *where, int32_t line, const char *path, dsc_error *err, const char *text)
+static dsc_status add_warning(dsc_config *config, const char *where, int32_t line, const char *path, dsc_error *err,
+                              const char *text)
 {
     if (config->given.strict)
         return DSC_FAIL(err, DSC_ERR_CONFIG, where, "%s: %s (a warning; --strict makes it an error)", path, text);
@@ -153,13 +155,15 @@ static dsc_status apply_override(dsc_config_parse_state *s, const dsc_config_ove
     if (id == DSC_ID_TOP_SEED) /* the short name is for files; one seed beats both */
         id = DSC_ID_SEED;
     if (id < 0 || dsc_config_keys[id].type == DSC_KEY_SECTION || dsc_config_keys[id].state == DSC_KEY_RENAMED)
-        return DSC_FAIL(s->err, DSC_ERR_CONFIG, override->flag, "%s is not a key that can be overridden", override->key);
+        return DSC_FAIL(s->err, DSC_ERR_CONFIG, override->flag, "%s is not a key that can be overridden",
+                        override->key);
     const dsc_config_key *key = &dsc_config_keys[id];
-    DSC_TRY(dsc_json_open(s->alloc, override->flag, override->json_value, (int64_t)strlen(override->json_value), DSC_JSON_STRICT,
-                          &limits, json, s->err));
+    DSC_TRY(dsc_json_open(s->alloc, override->flag, override->json_value, (int64_t)strlen(override->json_value),
+                          DSC_JSON_STRICT, &limits, json, s->err));
     const cJSON *item = dsc_json_root(*json);
     if (!dsc_value_fits(key, item, &from_text, expected, sizeof expected))
-        return DSC_FAIL(s->err, DSC_ERR_CONFIG, override->flag, "%s is not %s", dsc_value_text(item, now, sizeof now), expected);
+        return DSC_FAIL(s->err, DSC_ERR_CONFIG, override->flag, "%s is not %s", dsc_value_text(item, now, sizeof now),
+                        expected);
     if (id == DSC_ID_SEED && s->given[DSC_ID_TOP_SEED] != NULL && s->given[id] == NULL)
         dsc_config_note(s->config, "%s %s overrides seed %s", override->flag, dsc_value_text(item, now, sizeof now),
                         dsc_value_text(s->given[DSC_ID_TOP_SEED], before, sizeof before));
@@ -316,8 +320,8 @@ static dsc_status fill_stage(dsc_config_parse_state *s)
         return DSC_OK;
     if (s->flag[DSC_ID_ZERO_STAGE] == NULL)
         s->config->zero.stage = cJSON_IsTrue(section) ? 1 : 0;
-    return dsc_config_warn(s, DSC_ID_ZERO, "%s is an old form, taken as {\"stage\": %d}", cJSON_IsTrue(section) ? "true" : "false",
-                           cJSON_IsTrue(section) ? 1 : 0);
+    return dsc_config_warn(s, DSC_ID_ZERO, "%s is an old form, taken as {\"stage\": %d}",
+                           cJSON_IsTrue(section) ? "true" : "false", cJSON_IsTrue(section) ? 1 : 0);
 }
 
 /* One tier of one kind of state: the device in effect. */
@@ -326,14 +330,16 @@ static dsc_status offload_device(dsc_config_parse_state *s, int section, int dev
 {
     static const char *const names[] = { "none", "cpu", "nvme" };
     int at = device;
-    int choice = dsc_config_has(s, device) ? dsc_value_choice(&dsc_config_keys[device], s->given[device]->valuestring) : 0;
+    int choice =
+        dsc_config_has(s, device) ? dsc_value_choice(&dsc_config_keys[device], s->given[device]->valuestring) : 0;
     if (dsc_config_has(s, old)) {
         if (s->given[section] != NULL)
             return dsc_config_fail(s, old, DSC_ERR_CONFIG, "given together with %s, which replaces it; keep that one",
                                    dsc_config_keys[section].path);
         choice = bool_or(s, old, false);
         at = old;
-        DSC_TRY(dsc_config_warn(s, old, "an old form, taken as %s \"%s\"", dsc_config_keys[device].path, names[choice]));
+        DSC_TRY(dsc_config_warn(s, old, "an old form, taken as %s \"%s\"", dsc_config_keys[device].path,
+                                names[choice]));
     }
     *out = DSC_OFFLOAD_NONE;
     if (choice == 0)
@@ -356,7 +362,8 @@ static dsc_status fill_zero(dsc_config_parse_state *s)
     bool from_text;
     zero->overlap_comm = bool_or(s, DSC_ID_OVERLAP_COMM, zero->stage == 3);
     if (!bool_or(s, DSC_ID_COMPUTE_GRAD_NORM, true) && (zero->stage == 0 || zero->stage == 3))
-        return dsc_config_fail(s, DSC_ID_COMPUTE_GRAD_NORM, DSC_ERR_CONFIG, "false is for stages 1 and 2, not %d", zero->stage);
+        return dsc_config_fail(s, DSC_ID_COMPUTE_GRAD_NORM, DSC_ERR_CONFIG, "false is for stages 1 and 2, not %d",
+                               zero->stage);
     if (dsc_config_has(s, DSC_ID_OFFLOAD_RATIO))
         (void)dsc_value_float(s->given[DSC_ID_OFFLOAD_RATIO], &ratio, &from_text);
     if (ratio < 1 && zero->stage < 3)
@@ -399,13 +406,15 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     own->dropout_model = choice_or(s, DSC_ID_DROPOUT, 0) == 1;
     own->accumulate_local = choice_or(s, DSC_ID_ACCUMULATE, 0) == 1;
     if (strcmp(own->device, "cuda") == 0)
-        return dsc_config_fail(s, DSC_ID_DEVICE, DSC_ERR_UNSUPPORTED, "\"cuda\" is not built in this version; \"auto\" and \"cpu\" work");
+        return dsc_config_fail(s, DSC_ID_DEVICE, DSC_ERR_UNSUPPORTED,
+                               "\"cuda\" is not built in this version; \"auto\" and \"cpu\" work");
     if (!dsc_config_has(s, DSC_ID_TOP_SEED))
         return DSC_OK;
     if (!dsc_config_has(s, DSC_ID_SEED))
         (void)dsc_value_int(s->given[DSC_ID_TOP_SEED], &s->config->seed, &from_text);
-    return dsc_config_warn(s, DSC_ID_TOP_SEED, dsc_config_has(s, DSC_ID_SEED) ? "ignored because dsc.seed is there"
-                                                                              : "not a key of DeepSpeed, taken as dsc.seed");
+    return dsc_config_warn(s, DSC_ID_TOP_SEED,
+                           dsc_config_has(s, DSC_ID_SEED) ? "ignored because dsc.seed is there"
+                                                          : "not a key of DeepSpeed, taken as dsc.seed");
 }
 
 static dsc_status fill_clipping(dsc_config_parse_state *s)
@@ -421,8 +430,9 @@ static dsc_status fill_clipping(dsc_config_parse_state *s)
     if (dsc_config_has(s, DSC_ID_MAX_GRAD_NORM)) {
         (void)dsc_value_float(s->given[DSC_ID_MAX_GRAD_NORM], &old, &from_text);
         if (dsc_config_has(s, DSC_ID_CLIPPING) && config->gradient_clipping != old)
-            return dsc_config_fail(s, DSC_ID_MAX_GRAD_NORM, DSC_ERR_CONFIG, "%.15g, but gradient_clipping is %.15g; keep that one",
-                                   old, config->gradient_clipping);
+            return dsc_config_fail(s, DSC_ID_MAX_GRAD_NORM, DSC_ERR_CONFIG,
+                                   "%.15g, but gradient_clipping is %.15g; keep that one", old,
+                                   config->gradient_clipping);
         config->gradient_clipping = old;
         config->auto_mask &= ~(uint32_t)DSC_CONFIG_AUTO_CLIPPING;
         return dsc_config_warn(s, DSC_ID_MAX_GRAD_NORM, "an old form, taken as gradient_clipping %.15g", old);
@@ -438,13 +448,14 @@ static dsc_status check_sparse_attention(dsc_config_parse_state *s)
     DSC_ASSERT(section >= 0);
     if (s->given[section] == NULL || choice_or(s, DSC_ID_SPARSE_MODE, 1) == 0)
         return DSC_OK;
-    return dsc_config_fail(s, section, DSC_ERR_UNSUPPORTED, "sparse attention is not supported in this version: mode dense works");
+    return dsc_config_fail(s, section, DSC_ERR_UNSUPPORTED,
+                           "sparse attention is not supported in this version: mode dense works");
 }
 
 /* ---- the whole ---- */
 
-static dsc_status parse_text(dsc_config_parse_state *s, const char *text, int64_t bytes, const dsc_config_override *overrides,
-                             int override_count)
+static dsc_status parse_text(dsc_config_parse_state *s, const char *text, int64_t bytes,
+                             const dsc_config_override *overrides, int override_count)
 {
     const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
     dsc_config *config = s->config;
@@ -476,13 +487,15 @@ static void hash_text(const char *text, int64_t bytes, char out[65])
 }
 
 dsc_status dsc_config_parse(dsc_alloc *alloc, const char *name, const char *text, int64_t bytes,
-                            const dsc_config_override *overrides, int override_count, bool strict, dsc_config *out, dsc_error *err)
+                            const dsc_config_override *overrides, int override_count, bool strict, dsc_config *out,
+                            dsc_error *err)
 {
     dsc_config_parse_state *s = NULL;
     dsc_status status;
     DSC_ASSERT(override_count >= 0);
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *s, &s, err));
-    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, override_count, sizeof *s->override_json, &s->override_json, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, override_count, sizeof *s->override_json, &s->override_json,
+                                 err));
     s->alloc = alloc;
     s->config = out;
     s->err = err;
@@ -512,7 +525,8 @@ dsc_status dsc_config_load(dsc_alloc *alloc, const char *path, const dsc_config_
     char *text = NULL;
     int64_t bytes = 0;
     if (dot != NULL && (strcasecmp(dot, ".yaml") == 0 || strcasecmp(dot, ".yml") == 0))
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, path, "YAML is not read; give a JSON config, such as configs/ds_config.json");
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, path,
+                        "YAML is not read; give a JSON config, such as configs/ds_config.json");
     DSC_TRY(dsc_io_read_all(&io, alloc, path, limits.bytes, &text, &bytes, err));
     const dsc_status status = dsc_config_parse(alloc, path, text, bytes, overrides, override_count, strict, out, err);
     dsc_alloc_free(alloc, text);

@@ -137,7 +137,7 @@ typedef struct dsc_config {
     dsc_own_config own;
     char warnings[DSC_WARNINGS_MAX][DSC_CONFIG_LINE]; /* "key (line 7): what is not as it looks" */
     int warning_count;
-    char notes[DSC_NOTES_MAX][DSC_CONFIG_LINE]; /* to print at start: overrides by flags, what "auto" became, defaults */
+    char notes[DSC_NOTES_MAX][DSC_CONFIG_LINE]; /* to print at start: overrides, what "auto" became, defaults */
     int note_count;
     uint32_t auto_mask; /* DSC_CONFIG_AUTO_* */
     dsc_config_given given;
@@ -145,7 +145,7 @@ typedef struct dsc_config {
     char sha256[65];            /* of the text */
 } dsc_config;
 
-/* One flag that beats the file: key path and JSON value ("zero_optimization.stage", "2"); `flag` names it in messages. */
+/* One flag that beats the file: key path and JSON value ("zero_optimization.stage", "2"); messages name `flag`. */
 typedef struct dsc_config_override {
     const char *key;
     const char *json_value;

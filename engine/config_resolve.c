@@ -19,7 +19,7 @@ typedef struct triad {
 
 static bool known(int64_t value) { return value != DSC_AUTO_I64; }
 
-/* The rule for one world size; false when the equation does not hold. *product is M * G * W, -1 when it has no 64 bits. */
+/* The rule for one world size; false when the equation does not hold. *product is M * G * W, -1 above 64 bits. */
 static bool triad_infer(triad given, int64_t w, triad *out, int64_t *product)
 {
     *out = given;
@@ -72,7 +72,8 @@ static const char *where_of(const dsc_config *config, dsc_config_place place, ch
     return out;
 }
 
-static dsc_status triad_error(const dsc_config *config, triad given, triad got, int64_t w, int64_t product, dsc_error *err)
+static dsc_status triad_error(const dsc_config *config, triad given, triad got, int64_t w, int64_t product,
+                              dsc_error *err)
 {
     char where[256], worlds[256], equals[32] = "";
     if (worlds_that_work(given, worlds, sizeof worlds) == 0)
@@ -80,8 +81,8 @@ static dsc_status triad_error(const dsc_config *config, triad given, triad got, 
     if (product >= 0)
         snprintf(equals, sizeof equals, " = %lld", (long long)product);
     return DSC_FAIL(err, DSC_ERR_CONFIG, where_of(config, config->given.batch, where),
-                    "train_batch_size %lld is not train_micro_batch_size_per_gpu %lld%s * gradient_accumulation_steps %lld%s * "
-                    "world size %lld%s; world sizes that work: %s",
+                    "train_batch_size %lld is not train_micro_batch_size_per_gpu %lld%s * "
+                    "gradient_accumulation_steps %lld%s * world size %lld%s; world sizes that work: %s",
                     (long long)got.t, (long long)got.m, known(given.m) ? "" : " (inferred)", (long long)got.g,
                     known(given.g) ? "" : " (inferred)", (long long)w, equals, worlds);
 }
@@ -92,11 +93,15 @@ static dsc_status triad_without_world(dsc_config *config, triad given, dsc_error
     char where[256], worlds[256];
     triad out = given;
     if (known(given.t) && worlds_that_work(given, worlds, sizeof worlds) == 0) {
+        char micro[32] = "(inferred)", steps[32] = "(inferred)";
+        if (known(given.m))
+            snprintf(micro, sizeof micro, "%lld", (long long)given.m);
+        if (known(given.g))
+            snprintf(steps, sizeof steps, "%lld", (long long)given.g);
         return DSC_FAIL(err, DSC_ERR_CONFIG, where_of(config, config->given.batch, where),
-                        "train_batch_size %lld is not train_micro_batch_size_per_gpu %lld%s * gradient_accumulation_steps %lld%s * "
-                        "world size at any world size; remove one of the keys and it is inferred",
-                        (long long)given.t, known(given.m) ? (long long)given.m : 0LL, known(given.m) ? "" : " (not given)",
-                        known(given.g) ? (long long)given.g : 0LL, known(given.g) ? "" : " (not given)");
+                        "train_batch_size %lld is not train_micro_batch_size_per_gpu %s * gradient_accumulation_steps "
+                        "%s * world size at any world size; remove one of the keys and it is inferred",
+                        (long long)given.t, micro, steps);
     }
     if (!known(given.g) && !(known(given.t) && known(given.m)))
         out.g = 1;
@@ -114,7 +119,8 @@ static dsc_status resolve_batch(dsc_config *config, int64_t w, dsc_error *err)
     int64_t product;
     if (config->auto_mask & DSC_CONFIG_AUTO_BATCH) {
         given.m = TRAINER_MICRO_BATCH;
-        dsc_config_note(config, "train_micro_batch_size_per_gpu \"auto\": %d, as the Trainer fills it; --batch-size sets it",
+        dsc_config_note(config,
+                        "train_micro_batch_size_per_gpu \"auto\": %d, as the Trainer fills it; --batch-size sets it",
                         TRAINER_MICRO_BATCH);
     }
     if (!known(given.t) && !known(given.m))
@@ -141,7 +147,8 @@ static void resolve_buckets(dsc_config *config, int64_t hidden)
     zero->stage3_prefetch_bucket_size = config->given.stage3_prefetch_bucket_size;
     if (!known(zero->reduce_bucket_size)) {
         zero->reduce_bucket_size = width ? square : 500000000;
-        dsc_config_note(config, "zero_optimization.reduce_bucket_size \"auto\": %lld, %s", (long long)zero->reduce_bucket_size, why);
+        dsc_config_note(config, "zero_optimization.reduce_bucket_size \"auto\": %lld, %s",
+                        (long long)zero->reduce_bucket_size, why);
     }
     if (!known(zero->stage3_prefetch_bucket_size)) {
         zero->stage3_prefetch_bucket_size = width ? (int64_t)(0.9 * (double)square) : 50000000;
@@ -160,17 +167,18 @@ static void resolve_schedule(dsc_config *config, int64_t total_steps)
         return;
     if (total_steps == 0)
         total_steps = config->own.steps;
-    if (total_steps > 0)
-        schedule->total_num_steps = total_steps;
-    if (total_steps > 0)
-        dsc_config_note(config, "scheduler.params.total_num_steps \"auto\": %lld, the steps of the run", (long long)total_steps);
-    else
-        dsc_config_note(config, "scheduler.params.total_num_steps \"auto\": not known yet; the rate does not decay until it is");
+    if (total_steps == 0) {
+        dsc_config_note(config, "scheduler.params.total_num_steps \"auto\": not known yet; no decay until it is");
+        return;
+    }
+    schedule->total_num_steps = total_steps;
+    dsc_config_note(config, "scheduler.params.total_num_steps \"auto\": %lld, the steps of the run",
+                    (long long)total_steps);
 }
 
 /* On CPU ranks host memory is the device, so "cpu" is what happens anyway. */
-static dsc_status resolve_offload(dsc_config *config, const char *key, dsc_offload offload, dsc_config_place place, const char *device,
-                                  dsc_error *err)
+static dsc_status resolve_offload(dsc_config *config, const char *key, dsc_offload offload, dsc_config_place place,
+                                  const char *device, dsc_error *err)
 {
     char where[256];
     if (offload == DSC_OFFLOAD_NONE || device == NULL)
@@ -178,8 +186,10 @@ static dsc_status resolve_offload(dsc_config *config, const char *key, dsc_offlo
     where_of(config, place, where);
     if (strcmp(device, "cpu") != 0)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,
-                        "%s: offload from a %s device is not built in this version; \"none\" works, and \"cpu\" on CPU ranks", key, device);
-    return dsc_config_warn_at(config, where, place.line, key, err, "\"cpu\" moves nothing: host memory is the device of CPU ranks");
+                        "%s: offload from a %s device is not built in this version; \"none\" works, and \"cpu\" on "
+                        "CPU ranks", key, device);
+    return dsc_config_warn_at(config, where, place.line, key, err,
+                              "\"cpu\" moves nothing: host memory is the device of CPU ranks");
 }
 
 dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts, dsc_error *err)
@@ -192,6 +202,6 @@ dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts,
     resolve_schedule(config, facts->total_steps);
     DSC_TRY(resolve_offload(config, "zero_optimization.offload_optimizer.device", config->zero.offload_optimizer,
                             config->given.offload_optimizer, facts->device, err));
-    return resolve_offload(config, "zero_optimization.offload_param.device", config->zero.offload_param, config->given.offload_param,
-                           facts->device, err);
+    return resolve_offload(config, "zero_optimization.offload_param.device", config->zero.offload_param,
+                           config->given.offload_param, facts->device, err);
 }

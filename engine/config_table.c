@@ -8,7 +8,8 @@
 #define ROW_(path, type, def, range, tier, state, what, here, ...) \
     { path, def, range, what, here, DSC_KEY_##type, DSC_KEY_##state, tier, __VA_ARGS__ },
 #define ROW(...) ROW_(__VA_ARGS__)
-#define K(id, path, type, def, range, tier, state, field, what, here) ROW(path, type, def, range, tier, state, what, here, field)
+#define K(id, path, type, def, range, tier, state, field, what, here)                                                  \
+    ROW(path, type, def, range, tier, state, what, here, field)
 #define R(path, type, def, range, tier, state, what, here) ROW(path, type, def, range, tier, state, what, here, NO)
 const dsc_config_key dsc_config_keys[DSC_KEY_COUNT] = {
 #include "engine/config_keys.def"
@@ -18,8 +19,8 @@ const dsc_config_key dsc_config_keys[DSC_KEY_COUNT] = {
 
 const char *dsc_key_type_text(dsc_key_type type)
 {
-    static const char *const text[] = { "object", "integer", "number", "boolean", "string", "choice", "number", "string or list",
-                                        "list", "any" };
+    static const char *const text[] = { "object", "integer", "number",         "boolean", "string",
+                                        "choice", "number",  "string or list", "list",    "any" };
     return text[type];
 }
 

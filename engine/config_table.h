@@ -15,8 +15,16 @@ extern "C" {
 #endif
 
 typedef enum dsc_key_type {
-    DSC_KEY_SECTION, DSC_KEY_INT, DSC_KEY_FLOAT, DSC_KEY_BOOL, DSC_KEY_TEXT, DSC_KEY_CHOICE, DSC_KEY_RATE, DSC_KEY_TEXTS,
-    DSC_KEY_LIST, DSC_KEY_ANY
+    DSC_KEY_SECTION,
+    DSC_KEY_INT,
+    DSC_KEY_FLOAT,
+    DSC_KEY_BOOL,
+    DSC_KEY_TEXT,
+    DSC_KEY_CHOICE,
+    DSC_KEY_RATE,
+    DSC_KEY_TEXTS,
+    DSC_KEY_LIST,
+    DSC_KEY_ANY
 } dsc_key_type;
 
 typedef enum dsc_key_state {
@@ -73,7 +81,8 @@ bool dsc_value_is_auto(const cJSON *item);
 /* The value in at most 60 bytes of JSON-like text for messages. Returns out. */
 const char *dsc_value_text(const cJSON *item, char *out, size_t out_bytes);
 /* Type and range of a row. On failure `expected` says what would be right. */
-bool dsc_value_fits(const dsc_config_key *key, const cJSON *item, bool *from_text, char *expected, size_t expected_bytes);
+bool dsc_value_fits(const dsc_config_key *key, const cJSON *item, bool *from_text, char *expected,
+                    size_t expected_bytes);
 /* Index of a choice in key->range, -1: none. */
 int dsc_value_choice(const dsc_config_key *key, const char *text);
 /* The value equals the row's default. */
@@ -99,7 +108,10 @@ typedef struct dsc_config_parse_state {
 } dsc_config_parse_state;
 
 /* Given with a value, not null and not "auto". */
-static inline bool dsc_config_has(const dsc_config_parse_state *s, int id) { return s->given[id] != NULL && !s->is_auto[id]; }
+static inline bool dsc_config_has(const dsc_config_parse_state *s, int id)
+{
+    return s->given[id] != NULL && !s->is_auto[id];
+}
 
 /* "file:line:col" or the flag of a row's value; out holds at least 256 bytes. Returns out. */
 const char *dsc_config_where(const dsc_config_parse_state *s, int id, char *out);

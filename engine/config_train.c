@@ -10,14 +10,16 @@
 
 /* DeepSpeed takes its own names in any case, those of torch.optim exactly. */
 static const char *const optimizers_known[] = {
-    "Lamb", "Lion", "Adagrad", "Muon", "MuAdam", "MuAdamW", "MuSGD", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "FusedAdam",
-    "SGD", "RMSprop", "Adadelta", "Adafactor", "Adamax", "ASGD", "LBFGS", "NAdam", "RAdam", "Rprop", "SparseAdam",
+    "Lamb",        "Lion",       "Adagrad",   "Muon",  "MuAdam",  "MuAdamW",    "MuSGD",     "OneBitAdam",
+    "ZeroOneAdam", "OneBitLamb", "FusedAdam", "SGD",   "RMSprop", "Adadelta",   "Adafactor", "Adamax",
+    "ASGD",        "LBFGS",      "NAdam",     "RAdam", "Rprop",   "SparseAdam",
 };
 static const char *const schedules[] = { "", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest" };
 static const char *const schedules_of_torch[] = {
-    "StepLR", "MultiStepLR", "ConstantLR", "LinearLR", "ExponentialLR", "PolynomialLR", "CosineAnnealingLR",
-    "CosineAnnealingWarmRestarts", "CyclicLR", "OneCycleLR", "ReduceLROnPlateau", "LambdaLR", "MultiplicativeLR", "SequentialLR",
-    "ChainedScheduler",
+    "StepLR",           "MultiStepLR",  "ConstantLR",        "LinearLR",
+    "ExponentialLR",    "PolynomialLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts",
+    "CyclicLR",         "OneCycleLR",   "ReduceLROnPlateau", "LambdaLR",
+    "MultiplicativeLR", "SequentialLR", "ChainedScheduler",
 };
 
 static bool is_adam(const char *type) { return strcasecmp(type, "Adam") == 0 || strcasecmp(type, "AdamW") == 0; }
@@ -40,8 +42,8 @@ static dsc_status type_of(dsc_config_parse_state *s, const char *section_name, c
     if (type == NULL || cJSON_IsNull(type))
         return DSC_OK;
     if (!cJSON_IsString(type))
-        return DSC_FAIL(s->err, DSC_ERR_CONFIG, dsc_config_where_item(s, type, where), "%s.type: %s is not a name", section_name,
-                        dsc_value_text(type, value, sizeof value));
+        return DSC_FAIL(s->err, DSC_ERR_CONFIG, dsc_config_where_item(s, type, where), "%s.type: %s is not a name",
+                        section_name, dsc_value_text(type, value, sizeof value));
     *out = type;
     return DSC_OK;
 }
@@ -75,9 +77,10 @@ dsc_status dsc_config_check_types(dsc_config_parse_state *s)
         for (size_t i = 0; i < DSC_COUNT(optimizers_known); i++)
             if (strcasecmp(optimizers_known[i], type->valuestring) == 0)
                 return DSC_FAIL(s->err, DSC_ERR_UNSUPPORTED, where,
-                                "optimizer.type: %s is not supported in this version; \"AdamW\" and \"Adam\" work", value);
-        return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "optimizer.type: %s is no optimizer; did you mean \"%s\"?", value,
-                        nearest(type->valuestring, adams, DSC_COUNT(adams), "AdamW"));
+                                "optimizer.type: %s is not supported in this version; \"AdamW\" and \"Adam\" work",
+                                value);
+        return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "optimizer.type: %s is no optimizer; did you mean \"%s\"?",
+                        value, nearest(type->valuestring, adams, DSC_COUNT(adams), "AdamW"));
     }
     DSC_TRY(type_of(s, "scheduler", &type));
     if (type == NULL || schedule_of(type->valuestring) != DSC_SCHEDULE_NONE)
@@ -87,8 +90,8 @@ dsc_status dsc_config_check_types(dsc_config_parse_state *s)
     for (size_t i = 0; i < DSC_COUNT(schedules_of_torch); i++)
         if (strcmp(schedules_of_torch[i], type->valuestring) == 0)
             return DSC_FAIL(s->err, DSC_ERR_UNSUPPORTED, where,
-                            "scheduler.type: %s is not supported in this version; WarmupLR, WarmupDecayLR, WarmupCosineLR, "
-                            "OneCycle and LRRangeTest work", value);
+                            "scheduler.type: %s is not supported in this version; WarmupLR, WarmupDecayLR, "
+                            "WarmupCosineLR, OneCycle and LRRangeTest work", value);
     return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "scheduler.type: %s is no schedule; did you mean \"%s\"?", value,
                     nearest(type->valuestring, schedules + 1, DSC_COUNT(schedules) - 1, "WarmupLR"));
 }
@@ -107,7 +110,8 @@ static dsc_status fill_betas(dsc_config_parse_state *s)
     const bool two = second != NULL && second->next == NULL && dsc_value_float(first, &o->beta1, &from_text) &&
                      dsc_value_float(second, &o->beta2, &from_text);
     if (!two || o->beta1 < 0 || o->beta1 >= 1 || o->beta2 < 0 || o->beta2 >= 1)
-        return dsc_config_fail(s, DSC_ID_BETAS, DSC_ERR_CONFIG, "expected a list of two numbers, each at least 0 and below 1");
+        return dsc_config_fail(s, DSC_ID_BETAS, DSC_ERR_CONFIG,
+                               "expected a list of two numbers, each at least 0 and below 1");
     return DSC_OK;
 }
 
@@ -129,8 +133,8 @@ static dsc_status fill_optimizer(dsc_config_parse_state *s)
                             dsc_config_keys[filled[i]].default_json);
     if (!dsc_config_has(s, DSC_ID_OPTIMIZER_TYPE)) {
         o->kind = DSC_OPTIMIZER_NONE;
-        dsc_config_note(config, "no optimizer is given: AdamW, lr %g, betas %g %g, eps %g, weight_decay %g", o->lr, o->beta1, o->beta2,
-                        o->eps, o->weight_decay);
+        dsc_config_note(config, "no optimizer is given: AdamW, lr %g, betas %g %g, eps %g, weight_decay %g", o->lr,
+                        o->beta1, o->beta2, o->eps, o->weight_decay);
         if (s->given[DSC_ID_OPTIMIZER] != NULL && s->given[DSC_ID_OPTIMIZER]->child != NULL)
             return dsc_config_warn(s, DSC_ID_OPTIMIZER, "it has no type; AdamW is used");
         return DSC_OK;
@@ -153,7 +157,8 @@ bool dsc_schedule_takes(dsc_schedule_kind kind, int id)
 {
     switch (id) {
     case DSC_ID_LAST_BATCH_ITERATION: return true;
-    case DSC_ID_WARMUP_MIN_LR: case DSC_ID_WARMUP_MAX_LR: return kind == DSC_SCHEDULE_WARMUP || kind == DSC_SCHEDULE_WARMUP_DECAY;
+    case DSC_ID_WARMUP_MIN_LR:
+    case DSC_ID_WARMUP_MAX_LR: return kind == DSC_SCHEDULE_WARMUP || kind == DSC_SCHEDULE_WARMUP_DECAY;
     case DSC_ID_WARMUP_NUM_STEPS: case DSC_ID_WARMUP_TYPE:
         return kind == DSC_SCHEDULE_WARMUP || kind == DSC_SCHEDULE_WARMUP_DECAY || kind == DSC_SCHEDULE_WARMUP_COSINE;
     case DSC_ID_TOTAL_NUM_STEPS: return kind == DSC_SCHEDULE_WARMUP_DECAY || kind == DSC_SCHEDULE_WARMUP_COSINE;
@@ -168,19 +173,22 @@ static dsc_status check_params(dsc_config_parse_state *s)
 {
     const dsc_schedule_config *schedule = &s->config->schedule;
     for (int id = 0; id < DSC_KEY_COUNT; id++) {
-        if (s->given[id] == NULL || !dsc_config_key_is_in(id, "scheduler.params") || dsc_schedule_takes(schedule->kind, id))
+        if (s->given[id] == NULL || !dsc_config_key_is_in(id, "scheduler.params") ||
+            dsc_schedule_takes(schedule->kind, id))
             continue;
         for (int other = 1; other < (int)DSC_COUNT(schedules); other++)
             if (dsc_schedule_takes((dsc_schedule_kind)other, id))
-                return dsc_config_fail(s, id, DSC_ERR_CONFIG, "%s does not take it (%s does); remove it", schedule->type,
-                                       schedules[other]);
+                return dsc_config_fail(s, id, DSC_ERR_CONFIG, "%s does not take it (%s does); remove it",
+                                       schedule->type, schedules[other]);
     }
     if (schedule->kind == DSC_SCHEDULE_ONE_CYCLE &&
         (!dsc_config_has(s, DSC_ID_CYCLE_MIN_LR) || !dsc_config_has(s, DSC_ID_CYCLE_MAX_LR)))
-        return dsc_config_fail(s, DSC_ID_SCHEDULER, DSC_ERR_CONFIG, "OneCycle needs cycle_min_lr and cycle_max_lr in its params");
+        return dsc_config_fail(s, DSC_ID_SCHEDULER, DSC_ERR_CONFIG,
+                               "OneCycle needs cycle_min_lr and cycle_max_lr in its params");
     if (dsc_schedule_takes(schedule->kind, DSC_ID_TOTAL_NUM_STEPS) && s->given[DSC_ID_TOTAL_NUM_STEPS] == NULL)
         return dsc_config_fail(s, DSC_ID_SCHEDULER, DSC_ERR_CONFIG,
-                               "%s needs total_num_steps in its params (\"auto\": the steps of the run)", schedule->type);
+                               "%s needs total_num_steps in its params (\"auto\": the steps of the run)",
+                               schedule->type);
     return DSC_OK;
 }
 
@@ -194,7 +202,8 @@ static dsc_status fill_warmup_max_lr(dsc_config_parse_state *s)
     const double lr = config->optimizer.lr;
     if (s->is_auto[id] || s->is_null[id]) {
         schedule->warmup_max_lr = lr;
-        dsc_config_note(config, "scheduler.params.warmup_max_lr %s: %g, the optimizer's lr", s->is_auto[id] ? "\"auto\"" : "null", lr);
+        dsc_config_note(config, "scheduler.params.warmup_max_lr %s: %g, the optimizer's lr",
+                        s->is_auto[id] ? "\"auto\"" : "null", lr);
         return DSC_OK;
     }
     if (dsc_config_has(s, id) && s->flag[DSC_ID_LR] != NULL && schedule->warmup_max_lr == s->lr_of_file) {
@@ -220,7 +229,8 @@ static dsc_status fill_warmup(dsc_config_parse_state *s)
         dsc_config_note(config, "scheduler.params.warmup_min_lr \"auto\": 0, as the Trainer fills it");
     if (s->is_auto[DSC_ID_WARMUP_NUM_STEPS]) {
         steps = 2;
-        dsc_config_note(config, "scheduler.params.warmup_num_steps \"auto\": 2, the least, as the Trainer warms up only when told to");
+        dsc_config_note(config, "scheduler.params.warmup_num_steps \"auto\": 2, the least, as the Trainer warms up "
+                                "only when told to");
     }
     if (dsc_config_has(s, DSC_ID_WARMUP_NUM_STEPS))
         (void)dsc_value_int(s->given[DSC_ID_WARMUP_NUM_STEPS], &steps, &from_text);
@@ -229,8 +239,9 @@ static dsc_status fill_warmup(dsc_config_parse_state *s)
     schedule->warmup_num_steps = config->given.warmup_num_steps = steps < 2 ? 2 : steps;
     schedule->total_num_steps = config->given.total_num_steps = total;
     if (total != DSC_AUTO_I64 && total < schedule->warmup_num_steps)
-        DSC_TRY(dsc_config_warn(s, DSC_ID_TOTAL_NUM_STEPS, "%lld is less than warmup_num_steps %lld: the warm-up is cut off",
-                                (long long)total, (long long)schedule->warmup_num_steps));
+        DSC_TRY(dsc_config_warn(s, DSC_ID_TOTAL_NUM_STEPS,
+                                "%lld is less than warmup_num_steps %lld: the warm-up is cut off", (long long)total,
+                                (long long)schedule->warmup_num_steps));
     if (dsc_config_has(s, DSC_ID_WARMUP_TYPE)) {
         const char *type = s->given[DSC_ID_WARMUP_TYPE]->valuestring;
         schedule->warmup_linear = strcmp(type, "linear") == 0;

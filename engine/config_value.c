@@ -27,7 +27,7 @@ static double number(const char *text, size_t *used)
     snprintf(local, sizeof local, "%s", text);
     char *dot = strchr(local, '.');
     if (dot != NULL)
-        *dot = *point; /* more than one byte in no locale of glibc that we know; then the text is refused as no number */
+        *dot = *point; /* a point of several bytes: the text is refused as no number */
     const double value = strtod(local, &end);
     if (used != NULL)
         *used = (size_t)(end - local);
@@ -53,7 +53,8 @@ static bool trimmed(const cJSON *item, char out[64])
 
 bool dsc_value_bool(const cJSON *item, bool *out, bool *from_text)
 {
-    static const char *const yes[] = { "true", "1", "on", "t", "y", "yes" }, *const no[] = { "false", "0", "off", "f", "n", "no" };
+    static const char *const yes[] = { "true", "1", "on", "t", "y", "yes" };
+    static const char *const no[] = { "false", "0", "off", "f", "n", "no" };
     char text[64];
     *from_text = false;
     if (cJSON_IsBool(item)) {
@@ -209,7 +210,8 @@ static bool texts_fit(const cJSON *item)
     return true;
 }
 
-bool dsc_value_fits(const dsc_config_key *key, const cJSON *item, bool *from_text, char *expected, size_t expected_bytes)
+bool dsc_value_fits(const dsc_config_key *key, const cJSON *item, bool *from_text, char *expected,
+                    size_t expected_bytes)
 {
     int64_t i = 0;
     double d = 0;
@@ -230,7 +232,8 @@ bool dsc_value_fits(const dsc_config_key *key, const cJSON *item, bool *from_tex
         snprintf(expected, expected_bytes, "a number%s%s", join, key->range);
         return dsc_value_float(item, &d, from_text) && in_range(key->range, d);
     case DSC_KEY_RATE:
-        snprintf(expected, expected_bytes, "a number%s%s (or a list of one: there is one parameter group)", join, key->range);
+        snprintf(expected, expected_bytes, "a number%s%s (or a list of one: there is one parameter group)", join,
+                 key->range);
         return dsc_value_float(only_element(item), &d, from_text) && in_range(key->range, d);
     case DSC_KEY_CHOICE: {
         const size_t length = strcspn(key->range, "/");
@@ -285,7 +288,8 @@ bool dsc_value_is_default(const dsc_config_key *key, const cJSON *item)
         return cJSON_IsString(item) && dsc_value_choice(key, item->valuestring) == dsc_value_choice(key, word);
     }
     case DSC_KEY_TEXT: case DSC_KEY_ANY:
-        return quoted_length(def) >= 0 && cJSON_IsString(item) && strlen(item->valuestring) == (size_t)quoted_length(def) &&
+        return quoted_length(def) >= 0 && cJSON_IsString(item) &&
+               strlen(item->valuestring) == (size_t)quoted_length(def) &&
                strncmp(item->valuestring, def + 1, (size_t)quoted_length(def)) == 0;
     default:
         return false;

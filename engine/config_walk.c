@@ -14,7 +14,8 @@
 #define SUGGESTIONS_MAX 64 /* a file of 10,000 wrong keys must not take a minute */
 
 /* Nearest name in the section, or the section where this very name belongs. "" when there is nothing to say. */
-static const char *suggestion(dsc_config_parse_state *s, const char *parent, const char *name, char *out, size_t out_bytes)
+static const char *suggestion(dsc_config_parse_state *s, const char *parent, const char *name, char *out,
+                              size_t out_bytes)
 {
     const size_t length = strlen(name);
     int best = -1, best_distance = length / 3 < 2 ? 3 : (int)dsc_min_i64((int64_t)length / 3, 8) + 1;
@@ -70,12 +71,15 @@ static dsc_status unknown_key(dsc_config_parse_state *s, const char *parent, con
     snprintf(path, sizeof path, "%s%s%s", parent, *parent != 0 ? "." : "", name);
     const int meant = nearly_tier_a(parent, name);
     if (meant >= 0)
-        return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "%s: unknown key; did you mean \"%s\"?", path, dsc_config_key_leaf(meant));
+        return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "%s: unknown key; did you mean \"%s\"?", path,
+                        dsc_config_key_leaf(meant));
     suggestion(s, parent, name, hint, sizeof hint);
     if (!dsc_word_is_identifier(name))
-        return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "%s: not a key: keys are letters, digits and underscores%s", path, hint);
+        return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "%s: not a key: keys are letters, digits and underscores%s",
+                        path, hint);
     if (strict)
-        return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "%s: unknown key%s; remove it or write it as DeepSpeed does", path, hint);
+        return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "%s: unknown key%s; remove it or write it as DeepSpeed does",
+                        path, hint);
     return dsc_config_warn_at(s->config, where, 0, path, s->err, "unknown key, ignored%s", hint);
 }
 
@@ -117,10 +121,12 @@ static dsc_status take(dsc_config_parse_state *s, int id, const dsc_json *source
     if (s->is_auto[id])
         return DSC_OK;
     if (!dsc_value_fits(key, item, &from_text, expected, sizeof expected))
-        return dsc_config_fail(s, id, DSC_ERR_CONFIG, "%s is not %s", dsc_value_text(item, value, sizeof value), expected);
+        return dsc_config_fail(s, id, DSC_ERR_CONFIG, "%s is not %s", dsc_value_text(item, value, sizeof value),
+                               expected);
     if (from_text && !strict) /* DeepSpeed would keep the string and stumble over it later */
         return dsc_config_warn(s, id, "%s is a string, taken as %s", dsc_value_text(item, value, sizeof value),
-                               key->type == DSC_KEY_INT ? "an integer" : key->type == DSC_KEY_BOOL ? "a boolean" : "a number");
+                               key->type == DSC_KEY_INT ? "an integer" : key->type == DSC_KEY_BOOL ? "a boolean"
+                                                                                                   : "a number");
     return DSC_OK;
 }
 
@@ -133,14 +139,16 @@ static dsc_status renamed(dsc_config_parse_state *s, const cJSON *item, int *id)
     DSC_ASSERT(target >= 0);
     if (s->given[target] != NULL)
         return DSC_FAIL(s->err, DSC_ERR_CONFIG, dsc_config_where_item(s, item, where),
-                        "%s: given together with %s, which it is another name of; keep one", old, dsc_config_keys[target].path);
+                        "%s: given together with %s, which it is another name of; keep one", old,
+                        dsc_config_keys[target].path);
     s->alias[target] = old;
     *id = target;
     dsc_config_note(s->config, "%s is read as %s", old, dsc_config_keys[target].path);
     return DSC_OK;
 }
 
-static dsc_status walk_section(dsc_config_parse_state *s, const cJSON *object, const char *path, bool strict, int depth);
+static dsc_status walk_section(dsc_config_parse_state *s, const cJSON *object, const char *path, bool strict,
+                               int depth);
 
 static dsc_status walk_member(dsc_config_parse_state *s, const cJSON *item, const char *parent, bool strict, int depth)
 {
@@ -158,7 +166,8 @@ static dsc_status walk_member(dsc_config_parse_state *s, const cJSON *item, cons
         if (key->state == DSC_KEY_RENAMED)
             DSC_TRY(renamed(s, item, &id));
         else if (s->given[id] != NULL && strchr(key->path, '*') == NULL)
-            return dsc_config_fail(s, id, DSC_ERR_CONFIG, "given together with %s, its other name; keep one", s->alias[id]);
+            return dsc_config_fail(s, id, DSC_ERR_CONFIG, "given together with %s, its other name; keep one",
+                                   s->alias[id]);
         return take(s, id, s->json, item, strict);
     }
     if (cJSON_IsNull(item))
@@ -208,9 +217,9 @@ dsc_status dsc_config_walk(dsc_config_parse_state *s)
 static bool is_filled_when_auto(int id)
 {
     static const int filled[] = {
-        DSC_ID_TRAIN_BATCH, DSC_ID_MICRO_BATCH, DSC_ID_ACCUMULATION, DSC_ID_CLIPPING, DSC_ID_LR, DSC_ID_BETAS, DSC_ID_EPS,
-        DSC_ID_WEIGHT_DECAY, DSC_ID_WARMUP_MIN_LR, DSC_ID_WARMUP_MAX_LR, DSC_ID_WARMUP_NUM_STEPS, DSC_ID_TOTAL_NUM_STEPS,
-        DSC_ID_BF16, DSC_ID_REDUCE_BUCKET, DSC_ID_PREFETCH_BUCKET,
+        DSC_ID_TRAIN_BATCH, DSC_ID_MICRO_BATCH, DSC_ID_ACCUMULATION, DSC_ID_CLIPPING, DSC_ID_LR, DSC_ID_BETAS,
+        DSC_ID_EPS, DSC_ID_WEIGHT_DECAY, DSC_ID_WARMUP_MIN_LR, DSC_ID_WARMUP_MAX_LR, DSC_ID_WARMUP_NUM_STEPS,
+        DSC_ID_TOTAL_NUM_STEPS, DSC_ID_BF16, DSC_ID_REDUCE_BUCKET, DSC_ID_PREFETCH_BUCKET,
     };
     for (size_t i = 0; i < DSC_COUNT(filled); i++)
         if (filled[i] == id)
@@ -254,8 +263,8 @@ dsc_status dsc_config_states(dsc_config_parse_state *s)
         else if (key->state == DSC_KEY_IGNORED)
             DSC_TRY(dsc_config_warn(s, id, "%s is ignored (%s): %s", shown, key->what, key->here));
         else if (key->state == DSC_KEY_REFUSED)
-            return dsc_config_fail(s, id, DSC_ERR_UNSUPPORTED, "%s is not supported in this version (%s): %s", shown, key->what,
-                                   key->here);
+            return dsc_config_fail(s, id, DSC_ERR_UNSUPPORTED, "%s is not supported in this version (%s): %s", shown,
+                                   key->what, key->here);
     }
     return DSC_OK;
 }

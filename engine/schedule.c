@@ -1,8 +1,8 @@
 /* schedule.c - the learning rate of every optimizer step, as DeepSpeed 0.19 gives it.
  *
  * DeepSpeed constructs a schedule (which sets a first rate) and calls it after each optimizer step. With i the batch
- * iteration that it starts from (-1 unless the config says otherwise), step 1 uses the constructor's rate and step s > 1
- * the rate of iteration i + s - 1. A constructor that starts at another iteration leaves the optimizer's rate alone.
+ * iteration that it starts from (-1 unless the config says otherwise), step 1 uses the constructor's rate and step
+ * s > 1 the rate of iteration i + s - 1. A constructor that starts at another iteration leaves the rate alone.
  * Operations keep the order of DeepSpeed's, so that results agree to the last bits.
  * Golden values: tests/golden/make_lr.py. SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config.h"
@@ -138,7 +138,8 @@ double dsc_schedule_beta1(const dsc_config *config, int64_t step)
 {
     if (!cycles_momentum(config, step))
         return config->optimizer.beta1;
-    return step <= 1 ? config->schedule.cycle_min_mom : cycle_momentum(&config->schedule, iteration_of(&config->schedule, step));
+    return step <= 1 ? config->schedule.cycle_min_mom
+                     : cycle_momentum(&config->schedule, iteration_of(&config->schedule, step));
 }
 
 double dsc_schedule_beta2(const dsc_config *config, int64_t step)

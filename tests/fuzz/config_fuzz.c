@@ -42,7 +42,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     dsc_alloc *alloc = NULL;
     if (dsc_alloc_open(&alloc, &err) != DSC_OK)
         return 0;
-    dsc_status status = dsc_config_parse(alloc, "fuzz.json", (const char *)data, (int64_t)bytes, NULL, 0, false, &config, &err);
+    dsc_status status =
+        dsc_config_parse(alloc, "fuzz.json", (const char *)data, (int64_t)bytes, NULL, 0, false, &config, &err);
     if (status == DSC_OK)
         status = dsc_config_resolve(&config, &facts, &err);
     if (status == DSC_OK)

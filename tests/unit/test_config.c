@@ -30,12 +30,14 @@ static int teardown(void **state)
     return 0;
 }
 
-static dsc_status parse_with(const char *text, const dsc_config_override *overrides, int count, bool strict, int64_t world_size)
+static dsc_status parse_with(const char *text, const dsc_config_override *overrides, int count, bool strict,
+                             int64_t world_size)
 {
     const dsc_config_facts facts = { world_size, 0, 0, NULL };
     const dsc_error no_error = DSC_ERROR_INIT;
     err = no_error;
-    const dsc_status status = dsc_config_parse(alloc, "t.json", text, (int64_t)strlen(text), overrides, count, strict, &config, &err);
+    const dsc_status status =
+        dsc_config_parse(alloc, "t.json", text, (int64_t)strlen(text), overrides, count, strict, &config, &err);
     return status == DSC_OK ? dsc_config_resolve(&config, &facts, &err) : status;
 }
 
@@ -83,14 +85,16 @@ static void batch_as_deepspeed(void **state)
         fail_msg("tests/golden/batch.txt is not there: run from the repository's root");
     while (fgets(line, sizeof line, file) != NULL) {
         char given[3][16], text[256] = "{";
-        static const char *const keys[] = { "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps" };
+        static const char *const keys[] = { "train_batch_size", "train_micro_batch_size_per_gpu",
+                                            "gradient_accumulation_steps" };
         long long world, wanted[3] = { 0, 0, 0 };
         assert_int_equal(sscanf(line, "%15s %15s %15s %lld", given[0], given[1], given[2], &world), 4);
         const char *result = strstr(line, "-> ") + 3;
         const bool fails = strncmp(result, "error", 5) == 0;
         for (int i = 0; i < 3; i++)
             if (strcmp(given[i], "-") != 0)
-                snprintf(text + strlen(text), sizeof text - strlen(text), "%s\"%s\":%s", strlen(text) > 1 ? "," : "", keys[i], given[i]);
+                snprintf(text + strlen(text), sizeof text - strlen(text), "%s\"%s\":%s", strlen(text) > 1 ? "," : "",
+                         keys[i], given[i]);
         snprintf(text + strlen(text), sizeof text - strlen(text), "}");
         const dsc_status status = parse_with(text, NULL, 0, false, world);
         if ((status != DSC_OK) != fails)
@@ -123,15 +127,17 @@ static void batch_error_says_what_works(void **state)
     }
     assert_int_equal(parse_with(guide, NULL, 0, false, 3), DSC_ERR_CONFIG);
     assert_string_equal(err.where, "t.json:2:23");
-    assert_non_null(strstr(err.message, "train_batch_size 64 is not train_micro_batch_size_per_gpu 2 (inferred) * "
-                                        "gradient_accumulation_steps 8 * world size 3 = 48; world sizes that work: 1, 2, 4, 8"));
+    assert_non_null(strstr(err.message,
+                           "train_batch_size 64 is not train_micro_batch_size_per_gpu 2 (inferred) * "
+                           "gradient_accumulation_steps 8 * world size 3 = 48; world sizes that work: 1, 2, 4, 8"));
     assert_int_equal(parse_with(guide, NULL, 0, false, 16), DSC_ERR_CONFIG);
     assert_non_null(strstr(err.message, "world sizes that work: 1, 2, 4, 8"));
     /* Without a world size the parts that depend on it stay open. */
     assert_int_equal(parse_with(guide, NULL, 0, false, 0), DSC_OK);
     assert_true(config.train_micro_batch_size_per_gpu == DSC_AUTO_I64);
     assert_int_equal(config.train_batch_size, 64);
-    assert_int_equal(parse_with("{\"train_batch_size\":7,\"train_micro_batch_size_per_gpu\":2}", NULL, 0, false, 0), DSC_ERR_CONFIG);
+    assert_int_equal(parse_with("{\"train_batch_size\":7,\"train_micro_batch_size_per_gpu\":2}", NULL, 0, false, 0),
+                     DSC_ERR_CONFIG);
     assert_non_null(strstr(err.message, "any world size"));
 }
 
@@ -139,7 +145,8 @@ static void resolve_starts_over(void **state)
 {
     (void)state;
     const dsc_config_facts four = { 4, 64, 0, "cpu" }, two = { 2, 0, 0, "cpu" };
-    parse_ok("{\"train_batch_size\":8,\"zero_optimization\":{\"stage\":1,\"reduce_bucket_size\":\"auto\",\"offload_optimizer\":"
+    parse_ok("{\"train_batch_size\":8,\"zero_optimization\":{\"stage\":1,\"reduce_bucket_size\":\"auto\",\"offload_"
+             "optimizer\":"
              "{\"device\":\"cpu\"}}}");
     assert_int_equal(dsc_config_resolve(&config, &four, &err), DSC_OK);
     assert_int_equal(config.train_micro_batch_size_per_gpu, 2);
@@ -165,8 +172,8 @@ static void check_refusals(const refusal *cases, size_t count)
     for (size_t i = 0; i < count; i++) {
         const dsc_status status = parse(around(cases[i].fragment));
         if (status != cases[i].status || strstr(err.message, cases[i].message) == NULL)
-            fail_msg("%s\n  wanted %d with \"%s\"\n  got %d: %s: %s", cases[i].fragment, cases[i].status, cases[i].message, status,
-                     err.where, err.message);
+            fail_msg("%s\n  wanted %d with \"%s\"\n  got %d: %s: %s", cases[i].fragment, cases[i].status,
+                     cases[i].message, status, err.where, err.message);
     }
 }
 
@@ -174,7 +181,8 @@ static void wrong_values(void **state)
 {
     (void)state;
     static const refusal cases[] = {
-        { "\"train_micro_batch_size_per_gpu\":0", DSC_ERR_CONFIG, "train_micro_batch_size_per_gpu: 0 is not an integer, 1.." },
+        { "\"train_micro_batch_size_per_gpu\":0", DSC_ERR_CONFIG,
+          "train_micro_batch_size_per_gpu: 0 is not an integer, 1.." },
         { "\"train_micro_batch_size_per_gpu\":-1", DSC_ERR_CONFIG, "train_micro_batch_size_per_gpu: -1" },
         { "\"train_micro_batch_size_per_gpu\":1.5", DSC_ERR_CONFIG, "1.5 is not an integer" },
         { "\"train_micro_batch_size_per_gpu\":\"two\"", DSC_ERR_CONFIG, "\"two\" is not an integer" },
@@ -189,21 +197,26 @@ static void wrong_values(void **state)
         { "\"zero_optimization\":{\"stage\":\"2.5\"}", DSC_ERR_CONFIG, "\"2.5\" is not an integer" },
         { "\"zero_optimization\":{\"stage\":\"1e0\"}", DSC_ERR_CONFIG, "\"1e0\" is not an integer" },
         { "\"zero_optimization\":{\"reduce_bucket_size\":\"5e8\"}", DSC_ERR_CONFIG, "\"5e8\" is not an integer" },
-        { "\"zero_optimization\":{\"reduce_bucket_size\":0}", DSC_ERR_CONFIG, "reduce_bucket_size: 0 is not an integer, > 0" },
+        { "\"zero_optimization\":{\"reduce_bucket_size\":0}", DSC_ERR_CONFIG,
+          "reduce_bucket_size: 0 is not an integer, > 0" },
         { "\"zero_optimization\":{\"overlap_comm\":2}", DSC_ERR_CONFIG, "2 is not true or false" },
         { "\"zero_optimization\":\"auto\"", DSC_ERR_CONFIG, "zero_optimization: \"auto\" is not an object" },
         { "\"zero_optimization\":2", DSC_ERR_CONFIG, "2 is not an object" },
-        { "\"zero_optimization\":{\"stage\":1,\"offload_optimizer\":{\"device\":\"CPU\"}}", DSC_ERR_CONFIG, "one of none|cpu|nvme" },
+        { "\"zero_optimization\":{\"stage\":1,\"offload_optimizer\":{\"device\":\"CPU\"}}", DSC_ERR_CONFIG,
+          "one of none|cpu|nvme" },
         { "\"bf16\":{\"enabled\":\"maybe\"}", DSC_ERR_CONFIG, "bf16.enabled: \"maybe\" is not true or false" },
         { "\"bf16\":true", DSC_ERR_CONFIG, "bf16: true is not an object" },
         { "\"fp16\":{\"enabled\":false,\"min_loss_scale\":0.5}", DSC_ERR_CONFIG, "fp16.min_loss_scale: 0.5" },
         { "\"fp16\":{\"enabled\":false,\"loss_scale\":true}", DSC_ERR_CONFIG, "fp16.loss_scale: true is not a number" },
         { "\"fp16\":{\"enabled\":true},\"bf16\":{\"enabled\":true}", DSC_ERR_CONFIG, "both true" },
         { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":-1}}", DSC_ERR_CONFIG, "optimizer.params.lr: -1" },
-        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":[1,2]}}", DSC_ERR_CONFIG, "optimizer.params.lr: a list" },
-        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"betas\":[0.9]}}", DSC_ERR_CONFIG, "optimizer.params.betas: expected" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":[1,2]}}", DSC_ERR_CONFIG,
+          "optimizer.params.lr: a list" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"betas\":[0.9]}}", DSC_ERR_CONFIG,
+          "optimizer.params.betas: expected" },
         { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"betas\":[0.9,1.0]}}", DSC_ERR_CONFIG, "betas: expected" },
-        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"betas\":[0.9,0.99,0.9]}}", DSC_ERR_CONFIG, "betas: expected" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"betas\":[0.9,0.99,0.9]}}", DSC_ERR_CONFIG,
+          "betas: expected" },
         { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"betas\":[\"x\",0.9]}}", DSC_ERR_CONFIG, "betas: expected" },
         { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"betas\":[]}}", DSC_ERR_CONFIG, "betas: expected" },
         { "\"optimizer\":{\"type\":\"AdamX\"}", DSC_ERR_CONFIG, "no optimizer; did you mean \"Adam" },
@@ -213,29 +226,36 @@ static void wrong_values(void **state)
           "1, but gradient_clipping is 2" },
         { "\"scheduler\":{\"type\":\"warmuplr\"}", DSC_ERR_CONFIG, "did you mean \"WarmupLR\"" },
         { "\"scheduler\":{\"type\":\"WarmupDecayLR\",\"params\":{}}", DSC_ERR_CONFIG, "needs total_num_steps" },
-        { "\"scheduler\":{\"type\":\"WarmupCosineLR\",\"params\":{\"total_num_steps\":null}}", DSC_ERR_CONFIG, "needs total_num_steps" },
-        { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"total_num_steps\":9}}", DSC_ERR_CONFIG, "WarmupDecayLR does" },
-        { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup_num_steps\":0}}", DSC_ERR_CONFIG, "warmup_num_steps: 0" },
-        { "\"scheduler\":{\"type\":\"WarmupCosineLR\",\"params\":{\"total_num_steps\":9,\"warmup_max_lr\":1}}", DSC_ERR_CONFIG,
-          "WarmupCosineLR does not take it" },
+        { "\"scheduler\":{\"type\":\"WarmupCosineLR\",\"params\":{\"total_num_steps\":null}}", DSC_ERR_CONFIG,
+          "needs total_num_steps" },
+        { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"total_num_steps\":9}}", DSC_ERR_CONFIG,
+          "WarmupDecayLR does" },
+        { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup_num_steps\":0}}", DSC_ERR_CONFIG,
+          "warmup_num_steps: 0" },
+        { "\"scheduler\":{\"type\":\"WarmupCosineLR\",\"params\":{\"total_num_steps\":9,\"warmup_max_lr\":1}}",
+          DSC_ERR_CONFIG, "WarmupCosineLR does not take it" },
         { "\"scheduler\":{\"type\":\"OneCycle\",\"params\":{\"cycle_min_lr\":1}}", DSC_ERR_CONFIG, "cycle_max_lr" },
-        { "\"scheduler\":{\"type\":\"OneCycle\",\"params\":{\"cycle_min_lr\":1,\"cycle_max_lr\":2,\"cycle_first_step_size\":0}}",
+        { "\"scheduler\":{\"type\":\"OneCycle\",\"params\":{\"cycle_min_lr\":1,\"cycle_max_lr\":2,\"cycle_first_step_"
+          "size\":0}}",
           DSC_ERR_CONFIG, "cycle_first_step_size: 0" },
-        { "\"scheduler\":{\"type\":\"LRRangeTest\",\"params\":{\"lr_range_test_step_size\":0}}", DSC_ERR_CONFIG, "step_size: 0" },
-        { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"last_batch_iteration\":-2}}", DSC_ERR_CONFIG, "last_batch_iteration: -2" },
+        { "\"scheduler\":{\"type\":\"LRRangeTest\",\"params\":{\"lr_range_test_step_size\":0}}", DSC_ERR_CONFIG,
+          "step_size: 0" },
+        { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"last_batch_iteration\":-2}}", DSC_ERR_CONFIG,
+          "last_batch_iteration: -2" },
         { "\"communication_data_type\":\"float32\"", DSC_ERR_CONFIG, "one of fp32|fp16|bf16" },
         { "\"data_types\":{\"grad_accum_dtype\":\"x\"}", DSC_ERR_CONFIG, "\"x\" is not a dtype" },
         { "\"gradient_allreduce_op\":\"max\"", DSC_ERR_CONFIG, "one of mean|sum" },
         { "\"checkpoint\":{\"tag_validation\":\"loud\"}", DSC_ERR_CONFIG, "one of Ignore|Warn|Fail" },
         { "\"zero_optimization\":{\"stage\":3,\"compute_grad_norm\":false}", DSC_ERR_CONFIG, "stages 1 and 2" },
-        { "\"zero_optimization\":{\"stage\":2,\"offload_optimizer\":{\"device\":\"cpu\",\"ratio\":0.5}}", DSC_ERR_CONFIG, "stage 3" },
-        { "\"zero_optimization\":{\"stage\":2,\"cpu_offload\":false,\"offload_optimizer\":{\"device\":\"cpu\"}}", DSC_ERR_CONFIG,
-          "cpu_offload: given together" },
+        { "\"zero_optimization\":{\"stage\":2,\"offload_optimizer\":{\"device\":\"cpu\",\"ratio\":0.5}}",
+          DSC_ERR_CONFIG, "stage 3" },
+        { "\"zero_optimization\":{\"stage\":2,\"cpu_offload\":false,\"offload_optimizer\":{\"device\":\"cpu\"}}",
+          DSC_ERR_CONFIG, "cpu_offload: given together" },
         { "\"zero_optimization\":{\"stage\":3,\"offload_param\":{\"device\":\"nvme\"}}", DSC_ERR_CONFIG, "nvme_path" },
-        { "\"zero_optimization\":{\"stage\":3,\"prefetch_bucket_size\":5,\"stage3_prefetch_bucket_size\":6}", DSC_ERR_CONFIG,
-          "its other name" },
-        { "\"zero_optimization\":{\"stage\":3,\"stage3_prefetch_bucket_size\":6,\"prefetch_bucket_size\":5}", DSC_ERR_CONFIG,
-          "another name of" },
+        { "\"zero_optimization\":{\"stage\":3,\"prefetch_bucket_size\":5,\"stage3_prefetch_bucket_size\":6}",
+          DSC_ERR_CONFIG, "its other name" },
+        { "\"zero_optimization\":{\"stage\":3,\"stage3_prefetch_bucket_size\":6,\"prefetch_bucket_size\":5}",
+          DSC_ERR_CONFIG, "another name of" },
         { "\"dsc\":{\"model\":5}", DSC_ERR_CONFIG, "dsc.model: 5 is not a string" },
         { "\"dsc\":{\"model\":\"a\\u0007b\"}", DSC_ERR_CONFIG, "without control characters" },
         { "\"dsc\":{\"data\":[1]}", DSC_ERR_CONFIG, "dsc.data: a list is not a string or a list" },
@@ -262,14 +282,17 @@ static void not_built(void **state)
     static const refusal cases[] = {
         { "\"fp16\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "fp16.enabled: true is not supported in this version" },
         { "\"fp16\":{\"enabled\":\"true\",\"loss_scale\":128}", DSC_ERR_UNSUPPORTED, "bf16.enabled true works" },
-        { "\"zero_optimization\":{\"stage\":3,\"offload_optimizer\":{\"device\":\"nvme\",\"nvme_path\":\"/x\"}}", DSC_ERR_UNSUPPORTED,
-          "\"nvme\" is not built" },
-        { "\"zero_optimization\":{\"stage\":3,\"zero_hpz_partition_size\":8}", DSC_ERR_UNSUPPORTED, "zero_hpz_partition_size: 8" },
+        { "\"zero_optimization\":{\"stage\":3,\"offload_optimizer\":{\"device\":\"nvme\",\"nvme_path\":\"/x\"}}",
+          DSC_ERR_UNSUPPORTED, "\"nvme\" is not built" },
+        { "\"zero_optimization\":{\"stage\":3,\"zero_hpz_partition_size\":8}", DSC_ERR_UNSUPPORTED,
+          "zero_hpz_partition_size: 8" },
         { "\"zero_optimization\":{\"stage\":3,\"zero_quantized_gradients\":true}", DSC_ERR_UNSUPPORTED, "false works" },
-        { "\"zero_optimization\":{\"stage\":3,\"zenflow\":{\"topk_ratio\":0.1}}", DSC_ERR_UNSUPPORTED, "zenflow: the section" },
+        { "\"zero_optimization\":{\"stage\":3,\"zenflow\":{\"topk_ratio\":0.1}}", DSC_ERR_UNSUPPORTED,
+          "zenflow: the section" },
         { "\"zero_optimization\":{\"stage\":3,\"mics_shard_size\":8}", DSC_ERR_UNSUPPORTED, "mics_shard_size: 8" },
         { "\"zero_optimization\":{\"stage\":1,\"find_unused_parameters\":true}", DSC_ERR_UNSUPPORTED, "a key of DDP" },
-        { "\"zero_optimization\":{\"stage\":1,\"offload_optimizer\":{\"buffer_size\":1}}", DSC_ERR_UNSUPPORTED, "offload_param" },
+        { "\"zero_optimization\":{\"stage\":1,\"offload_optimizer\":{\"buffer_size\":1}}", DSC_ERR_UNSUPPORTED,
+          "offload_param" },
         { "\"tensor_parallel\":{\"autotp_size\":2}", DSC_ERR_UNSUPPORTED, "tensor_parallel.autotp_size: 2" },
         { "\"tensor_parallel\":{\"tp\":{\"tp_size\":2}}", DSC_ERR_UNSUPPORTED, "tensor_parallel.tp.tp_size: 2" },
         { "\"pipeline\":{\"stages\":2}", DSC_ERR_UNSUPPORTED, "pipeline.stages: 2" },
@@ -287,16 +310,20 @@ static void not_built(void **state)
         { "\"communication_data_type\":\"bf16\"", DSC_ERR_UNSUPPORTED, "fp32 works" },
         { "\"bf16\":{\"enabled\":true},\"communication_data_type\":\"fp32\"", DSC_ERR_UNSUPPORTED, "bf16 works" },
         { "\"data_types\":{\"grad_accum_dtype\":\"bf16\"}", DSC_ERR_UNSUPPORTED, "fp32 works" },
-        { "\"optimizer\":{\"type\":\"lamb\",\"params\":{\"max_coeff\":10,\"odd\":1}}", DSC_ERR_UNSUPPORTED, "\"AdamW\" and \"Adam\" work" },
-        { "\"optimizer\":{\"type\":\"SGD\",\"params\":{\"nesterov\":true}}", DSC_ERR_UNSUPPORTED, "optimizer.type: \"SGD\"" },
+        { "\"optimizer\":{\"type\":\"lamb\",\"params\":{\"max_coeff\":10,\"odd\":1}}", DSC_ERR_UNSUPPORTED,
+          "\"AdamW\" and \"Adam\" work" },
+        { "\"optimizer\":{\"type\":\"SGD\",\"params\":{\"nesterov\":true}}", DSC_ERR_UNSUPPORTED,
+          "optimizer.type: \"SGD\"" },
         { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"momentum\":0.9}}", DSC_ERR_UNSUPPORTED, "of Muon and SGD" },
         { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"amsgrad\":true}}", DSC_ERR_UNSUPPORTED, "amsgrad: true" },
         { "\"scheduler\":{\"type\":\"CosineAnnealingLR\"}", DSC_ERR_UNSUPPORTED, "WarmupCosineLR" },
         { "\"dsc\":{\"accumulate\":\"local\"}", DSC_ERR_UNSUPPORTED, "dsc.accumulate" },
         { "\"dsc\":{\"dropout\":\"model\"}", DSC_ERR_UNSUPPORTED, "dsc.dropout" },
         { "\"dsc\":{\"device\":\"cuda\"}", DSC_ERR_UNSUPPORTED, "\"auto\" and \"cpu\" work" },
-        { "\"compression_training\":{\"weight_quantization\":{\"shared_parameters\":{\"enabled\":true}},\"row_pruning\":"
-          "{\"shared_parameters\":{\"enabled\":false}}}", DSC_ERR_UNSUPPORTED, "shared_parameters.enabled" },
+        { "\"compression_training\":{\"weight_quantization\":{\"shared_parameters\":{\"enabled\":true}},\"row_"
+          "pruning\":"
+          "{\"shared_parameters\":{\"enabled\":false}}}",
+          DSC_ERR_UNSUPPORTED, "shared_parameters.enabled" },
     };
     check_refusals(cases, DSC_COUNT(cases));
 }
@@ -308,10 +335,13 @@ static void unknown_keys(void **state)
         { "\"bf16\":{\"enabeld\":true}", DSC_ERR_CONFIG, "did you mean \"enabled\"" },
         { "\"bf16\":{\"loss_scale\":0}", DSC_ERR_CONFIG, "bf16.loss_scale: unknown key" },
         { "\"zero_optimization\":{\"stages\":1}", DSC_ERR_CONFIG, "did you mean \"stage\"" },
-        { "\"zero_optimization\":{\"something_else\":1}", DSC_ERR_CONFIG, "zero_optimization.something_else: unknown key" },
+        { "\"zero_optimization\":{\"something_else\":1}", DSC_ERR_CONFIG,
+          "zero_optimization.something_else: unknown key" },
         { "\"zero_optimization\":{\"gradient_clipping\":1}", DSC_ERR_CONFIG, "belongs in the top level" },
-        { "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"learning_rate\":1}}", DSC_ERR_CONFIG, "optimizer.params.learning_rate" },
-        { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup\":1}}", DSC_ERR_CONFIG, "scheduler.params.warmup" },
+        { "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"learning_rate\":1}}", DSC_ERR_CONFIG,
+          "optimizer.params.learning_rate" },
+        { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup\":1}}", DSC_ERR_CONFIG,
+          "scheduler.params.warmup" },
         { "\"dsc\":{\"sede\":1}", DSC_ERR_CONFIG, "did you mean \"seed\"" },
         { "\"timers\":{\"throughput\":{\"odd\":1}}", DSC_ERR_CONFIG, "timers.throughput.odd" },
         /* near misses of common keys, where DeepSpeed says nothing */
@@ -321,7 +351,8 @@ static void unknown_keys(void **state)
         { "\"gradient_clippnig\":1", DSC_ERR_CONFIG, "did you mean \"gradient_clipping\"" },
         { "\"gradient-clipping\":1", DSC_ERR_CONFIG, "did you mean \"gradient_clipping\"" },
         { "\"gradient_c1ipping\":1", DSC_ERR_CONFIG, "did you mean \"gradient_clipping\"" },
-        { "\"train_micro_batch_size_per_gp\\u0075s\":1", DSC_ERR_CONFIG, "did you mean \"train_micro_batch_size_per_gpu\"" },
+        { "\"train_micro_batch_size_per_gp\\u0075s\":1", DSC_ERR_CONFIG,
+          "did you mean \"train_micro_batch_size_per_gpu\"" },
         { "\"\xD0\xBE\xD1\x80timizer\":{}", DSC_ERR_CONFIG, "did you mean \"optimizer\"" }, /* Cyrillic o and p */
         { "\"bf1\xE2\x80\x8B\x36\":{}", DSC_ERR_CONFIG, "did you mean \"bf16\"" },          /* a zero width space */
         { "\"optimizer\":{\"tpye\":\"Adam\"}", DSC_ERR_CONFIG, "did you mean \"type\"" },
@@ -369,10 +400,13 @@ static void warnings(void **state)
         { "\"zero_optimization\":true", "an old form, taken as {\"stage\": 1}" },
         { "\"zero_optimization\":{\"stage\":2,\"cpu_offload\":true}", "cpu_offload (line 2): an old form" },
         { "\"zero_optimization\":{\"stage\":2,\"stage3_max_live_parameters\":1}", "no effect at stage 2" },
-        { "\"zero_optimization\":{\"stage\":2,\"offload_param\":{\"device\":\"nvme\"}}", "no effect at stage 2: it needs stage 3" },
+        { "\"zero_optimization\":{\"stage\":2,\"offload_param\":{\"device\":\"nvme\"}}",
+          "no effect at stage 2: it needs stage 3" },
         { "\"zero_optimization\":{\"stage\":0,\"offload_optimizer\":{\"device\":\"cpu\"}}", "no effect at stage 0" },
-        { "\"zero_optimization\":{\"stage\":1,\"round_robin_gradients\":true}", "round_robin_gradients (line 2): true is ignored" },
-        { "\"zero_optimization\":{\"stage\":1,\"allgather_bucket_size\":\"auto\"}", "filled by nobody: the default 5e8" },
+        { "\"zero_optimization\":{\"stage\":1,\"round_robin_gradients\":true}",
+          "round_robin_gradients (line 2): true is ignored" },
+        { "\"zero_optimization\":{\"stage\":1,\"allgather_bucket_size\":\"auto\"}",
+          "filled by nobody: the default 5e8" },
         { "\"zero_optimization\":{\"stage\":3,\"leaf_module\":{\"names\":\"a\"}}", "leaf_module" },
         { "\"gradient_clipping\":\"1.5\"", "\"1.5\" is a string, taken as a number" },
         { "\"wall_clock_breakdown\":\"False\"", "\"False\" is a string" },
@@ -384,9 +418,11 @@ static void warnings(void **state)
         { "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"lr\":0.1}},\"scheduler\":{\"type\":\"WarmupLR\"}",
           "0.001, the default, replaces the optimizer's lr 0.1" },
         { "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"lr\":0.1}},\"scheduler\":{\"type\":\"WarmupLR\",\"params\":"
-          "{\"warmup_max_lr\":0.2}}", "warmup_max_lr 0.2 replaces" },
+          "{\"warmup_max_lr\":0.2}}",
+          "warmup_max_lr 0.2 replaces" },
         { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup_type\":\"cubic\"}}", "log is used" },
-        { "\"scheduler\":{\"type\":\"WarmupDecayLR\",\"params\":{\"total_num_steps\":5}}", "less than warmup_num_steps" },
+        { "\"scheduler\":{\"type\":\"WarmupDecayLR\",\"params\":{\"total_num_steps\":5}}",
+          "less than warmup_num_steps" },
         { "\"scheduler\":{\"params\":{}}", "it has no type" },
         { "\"seed\":7", "taken as dsc.seed" },
         { "\"activation_checkpointing\":{\"partition_activations\":true}", "partition_activations" },
@@ -394,8 +430,8 @@ static void warnings(void **state)
     for (size_t i = 0; i < DSC_COUNT(cases); i++) {
         parse_ok(around(cases[i].fragment));
         if (!warned(cases[i].warning))
-            fail_msg("%s\n  wanted a warning with \"%s\", got %d: %s", cases[i].fragment, cases[i].warning, config.warning_count,
-                     config.warnings[0]);
+            fail_msg("%s\n  wanted a warning with \"%s\", got %d: %s", cases[i].fragment, cases[i].warning,
+                     config.warning_count, config.warnings[0]);
         /* The same under --strict is an error at the same place. */
         assert_int_equal(parse_with(around(cases[i].fragment), NULL, 0, true, 1), DSC_ERR_CONFIG);
         assert_non_null(strstr(err.message, "--strict"));
@@ -406,12 +442,15 @@ static void silent(void **state)
 {
     (void)state;
     static const char *const cases[] = {
-        "\"fp16\":{\"enabled\":false,\"loss_scale\":0,\"initial_scale_power\":32,\"loss_scale_window\":100,\"hysteresis\":2}",
+        "\"fp16\":{\"enabled\":false,\"loss_scale\":0,\"initial_scale_power\":32,\"loss_scale_window\":100,"
+        "\"hysteresis\":2}",
         "\"fp16\":null,\"bf16\":null,\"zero_optimization\":null,\"optimizer\":null,\"scheduler\":null",
         "\"optimizer\":{\"type\":\"Adam\",\"params\":null},\"scheduler\":{\"type\":\"WarmupLR\",\"params\":null}",
-        "\"zero_optimization\":{\"stage\":\"2\",\"overlap_comm\":\"true\",\"contiguous_gradients\":true,\"reduce_scatter\":true,"
+        "\"zero_optimization\":{\"stage\":\"2\",\"overlap_comm\":\"true\",\"contiguous_gradients\":true,\"reduce_"
+        "scatter\":true,"
         "\"allgather_partitions\":true,\"reduce_bucket_size\":\"5_000\",\"offload_optimizer\":{\"device\":\"none\"}}",
-        "\"zero_optimization\":{\"stage\":3,\"stage3_gather_16bit_weights_on_model_save\":true,\"zero_hpz_partition_size\":1}",
+        "\"zero_optimization\":{\"stage\":3,\"stage3_gather_16bit_weights_on_model_save\":true,\"zero_hpz_partition_"
+        "size\":1}",
         "\"zero_optimization\":{\"stage\":3,\"prefetch_bucket_size\":1000,\"param_persistence_threshold\":1e5}",
         "\"bfloat16\":{\"enabled\":true}",
         "\"bf16\":{\"enabled\":true},\"communication_data_type\":\"BF16\"",
@@ -436,19 +475,27 @@ static void silent(void **state)
 static void values_of_a_config(void **state)
 {
     (void)state;
-    parse_ok("{\"train_micro_batch_size_per_gpu\":4,\"optimizer\":{\"type\":\"aDaM\",\"params\":{\"lr\":[2e-4],\"betas\":[0.8,0.9],"
-             "\"eps\":1e-6,\"weight_decay\":0.1,\"bias_correction\":false}},\"gradient_clipping\":0.5,\"bf16\":{\"enabled\":true},"
+    parse_ok("{\"train_micro_batch_size_per_gpu\":4,\"optimizer\":{\"type\":\"aDaM\",\"params\":{\"lr\":[2e-4],"
+             "\"betas\":[0.8,0.9],"
+             "\"eps\":1e-6,\"weight_decay\":0.1,\"bias_correction\":false}},\"gradient_clipping\":0.5,\"bf16\":{"
+             "\"enabled\":true},"
              "\"zero_optimization\":{\"stage\":3,\"reduce_bucket_size\":1e7,\"sub_group_size\":9223372036854775807,"
-             "\"stage3_max_live_parameters\":0,\"offload_param\":{\"device\":\"cpu\"}},\"steps_per_print\":0,\"dump_state\":true,"
-             "\"dsc\":{\"model\":\"gpt2-nano\",\"data\":[\"a\",\"b.bin\"],\"eval_data\":\"c\",\"seq_length\":64,\"steps\":5,\"epochs\":2,"
-             "\"save\":\"out\",\"save_every\":3,\"load\":\"auto\",\"shuffle\":false,\"device\":\"cpu\",\"log\":\"l\",\"log_text\":\"t\","
-             "\"reproducible\":\"world_size\",\"recompute\":\"full\",\"eval_every\":7,\"eval_batches\":8,\"vocab_multiple\":64,"
-             "\"threads\":2,\"comm\":\"shm\",\"comm_timeout_s\":1.5,\"seed\":99,\"dropout\":\"off\",\"accumulate\":\"leaf\"}}");
+             "\"stage3_max_live_parameters\":0,\"offload_param\":{\"device\":\"cpu\"}},\"steps_per_print\":0,\"dump_"
+             "state\":true,"
+             "\"dsc\":{\"model\":\"gpt2-nano\",\"data\":[\"a\",\"b.bin\"],\"eval_data\":\"c\",\"seq_length\":64,"
+             "\"steps\":5,\"epochs\":2,"
+             "\"save\":\"out\",\"save_every\":3,\"load\":\"auto\",\"shuffle\":false,\"device\":\"cpu\",\"log\":\"l\","
+             "\"log_text\":\"t\","
+             "\"reproducible\":\"world_size\",\"recompute\":\"full\",\"eval_every\":7,\"eval_batches\":8,\"vocab_"
+             "multiple\":64,"
+             "\"threads\":2,\"comm\":\"shm\",\"comm_timeout_s\":1.5,\"seed\":99,\"dropout\":\"off\",\"accumulate\":"
+             "\"leaf\"}}");
     const dsc_own_config *own = &config.own;
     assert_string_equal(config.optimizer.type, "aDaM");
     assert_int_equal(config.optimizer.kind, DSC_OPTIMIZER_ADAMW); /* DeepSpeed's meaning of Adam */
     assert_true(config.optimizer.lr == 2e-4 && config.optimizer.beta1 == 0.8 && config.optimizer.beta2 == 0.9);
-    assert_true(config.optimizer.eps == 1e-6 && config.optimizer.weight_decay == 0.1 && !config.optimizer.bias_correction);
+    assert_true(config.optimizer.eps == 1e-6 && config.optimizer.weight_decay == 0.1 &&
+                !config.optimizer.bias_correction);
     assert_true(config.gradient_clipping == 0.5);
     assert_int_equal(config.precision, DSC_PRECISION_BF16);
     assert_int_equal(config.zero.stage, 3);
@@ -518,8 +565,9 @@ static void defaults(void **state)
     parse_ok(around("\"scheduler\":{\"type\":\"WarmupLR\"}"));
     assert_true(config.schedule.warmup_max_lr == 0.001);
     assert_int_equal(config.schedule.warmup_num_steps, 1000);
-    parse_ok(around("\"optimizer\":{\"type\":\"Adam\",\"params\":{\"lr\":0.3}},\"scheduler\":{\"type\":\"WarmupLR\",\"params\":"
-                    "{\"warmup_max_lr\":null,\"warmup_num_steps\":1}}"));
+    parse_ok(around(
+        "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"lr\":0.3}},\"scheduler\":{\"type\":\"WarmupLR\",\"params\":"
+        "{\"warmup_max_lr\":null,\"warmup_num_steps\":1}}"));
     assert_true(config.schedule.warmup_max_lr == 0.3);
     assert_int_equal(config.schedule.warmup_num_steps, 2);
 }
@@ -528,25 +576,33 @@ static void automatic(void **state)
 {
     (void)state;
     const dsc_config_facts facts = { 2, 768, 500, "cpu" };
-    parse_ok("{\"train_batch_size\":\"auto\",\"train_micro_batch_size_per_gpu\":\"auto\",\"gradient_accumulation_steps\":\"auto\","
-             "\"gradient_clipping\":\"auto\",\"fp16\":{\"enabled\":\"auto\",\"loss_scale\":0},\"bf16\":{\"enabled\":\"auto\"},"
-             "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":\"auto\",\"betas\":\"auto\",\"eps\":\"auto\",\"weight_decay\":\"auto\"}},"
-             "\"scheduler\":{\"type\":\"WarmupDecayLR\",\"params\":{\"total_num_steps\":\"auto\",\"warmup_min_lr\":\"auto\","
-             "\"warmup_max_lr\":\"auto\",\"warmup_num_steps\":\"auto\"}},\"zero_optimization\":{\"stage\":3,\"reduce_bucket_size\":"
-             "\"auto\",\"stage3_prefetch_bucket_size\":\"auto\",\"stage3_param_persistence_threshold\":\"auto\"}}");
+    parse_ok(
+        "{\"train_batch_size\":\"auto\",\"train_micro_batch_size_per_gpu\":\"auto\",\"gradient_accumulation_steps\":"
+        "\"auto\","
+        "\"gradient_clipping\":\"auto\",\"fp16\":{\"enabled\":\"auto\",\"loss_scale\":0},\"bf16\":{\"enabled\":"
+        "\"auto\"},"
+        "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":\"auto\",\"betas\":\"auto\",\"eps\":\"auto\",\"weight_"
+        "decay\":\"auto\"}},"
+        "\"scheduler\":{\"type\":\"WarmupDecayLR\",\"params\":{\"total_num_steps\":\"auto\",\"warmup_min_lr\":\"auto\","
+        "\"warmup_max_lr\":\"auto\",\"warmup_num_steps\":\"auto\"}},\"zero_optimization\":{\"stage\":3,\"reduce_bucket_"
+        "size\":"
+        "\"auto\",\"stage3_prefetch_bucket_size\":\"auto\",\"stage3_param_persistence_threshold\":\"auto\"}}");
     assert_int_equal(config.warning_count, 0);
-    assert_int_equal(config.auto_mask, DSC_CONFIG_AUTO_PRECISION | DSC_CONFIG_AUTO_CLIPPING | DSC_CONFIG_AUTO_BATCH | DSC_CONFIG_AUTO_LR);
+    assert_int_equal(config.auto_mask,
+                     DSC_CONFIG_AUTO_PRECISION | DSC_CONFIG_AUTO_CLIPPING | DSC_CONFIG_AUTO_BATCH | DSC_CONFIG_AUTO_LR);
     assert_int_equal(dsc_config_resolve(&config, &facts, &err), DSC_OK);
     assert_int_equal(config.train_micro_batch_size_per_gpu, 8);
     assert_int_equal(config.train_batch_size, 16);
     assert_int_equal(config.precision, DSC_PRECISION_BF16);
     assert_true(config.gradient_clipping == 1.0);
-    assert_true(config.optimizer.lr == 5e-5 && config.schedule.warmup_max_lr == 5e-5 && config.schedule.warmup_min_lr == 0);
+    assert_true(config.optimizer.lr == 5e-5 && config.schedule.warmup_max_lr == 5e-5 &&
+                config.schedule.warmup_min_lr == 0);
     assert_true(config.optimizer.beta1 == 0.9 && config.optimizer.eps == 1e-8);
     assert_int_equal(config.schedule.total_num_steps, 500);
     assert_int_equal(config.zero.reduce_bucket_size, 768 * 768);
     assert_int_equal(config.zero.stage3_prefetch_bucket_size, 530841); /* 0.9 * 768 * 768, rounded down */
-    assert_true(noted("train_micro_batch_size_per_gpu \"auto\": 8") && noted("lr \"auto\": 5e-05") && noted("total_num_steps \"auto\": 500"));
+    assert_true(noted("train_micro_batch_size_per_gpu \"auto\": 8") && noted("lr \"auto\": 5e-05") &&
+                noted("total_num_steps \"auto\": 500"));
     assert_true(noted("reduce_bucket_size \"auto\": 589824") && noted("precision \"auto\": bf16"));
     /* Only what is left open is "auto": T decides the others. */
     parse_ok("{\"train_batch_size\":12,\"train_micro_batch_size_per_gpu\":\"auto\"}");
@@ -562,7 +618,8 @@ static void offload_on_devices(void **state)
 {
     (void)state;
     const dsc_config_facts cpu = { 1, 0, 0, "cpu" }, cuda = { 1, 0, 0, "cuda" };
-    parse_ok(around("\"zero_optimization\":{\"stage\":3,\"offload_optimizer\":{\"device\":\"cpu\",\"pin_memory\":true}}"));
+    parse_ok(
+        around("\"zero_optimization\":{\"stage\":3,\"offload_optimizer\":{\"device\":\"cpu\",\"pin_memory\":true}}"));
     assert_int_equal(config.warning_count, 0);
     assert_int_equal(dsc_config_resolve(&config, &cpu, &err), DSC_OK);
     assert_true(warned("offload_optimizer.device (line 2): \"cpu\" moves nothing"));
@@ -577,9 +634,10 @@ static void offload_on_devices(void **state)
 static void overrides(void **state)
 {
     (void)state;
-    const char *text = "{\"train_batch_size\":64,\"train_micro_batch_size_per_gpu\":8,\"optimizer\":{\"type\":\"Adam\",\"params\":"
-                       "{\"lr\":0.1}},\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup_max_lr\":0.1}},"
-                       "\"dsc\":{\"data\":\"a\",\"steps\":3}}";
+    const char *text =
+        "{\"train_batch_size\":64,\"train_micro_batch_size_per_gpu\":8,\"optimizer\":{\"type\":\"Adam\",\"params\":"
+        "{\"lr\":0.1}},\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup_max_lr\":0.1}},"
+        "\"dsc\":{\"data\":\"a\",\"steps\":3}}";
     const dsc_config_override all[] = {
         { "train_micro_batch_size_per_gpu", "16", "--batch-size" },
         { "gradient_accumulation_steps", "2", "--gradient-accumulation-steps" },
@@ -618,7 +676,8 @@ static void overrides(void **state)
     assert_int_equal(config.own.steps, 0); /* the file's steps give way */
     assert_true(noted("--epochs beats dsc.steps 3"));
     assert_int_equal(config.seed, 5);
-    assert_int_equal(parse_with("{\"train_batch_size\":1,\"seed\":4,\"dsc\":{\"seed\":3}}", epochs, 2, true, 1), DSC_OK);
+    assert_int_equal(parse_with("{\"train_batch_size\":1,\"seed\":4,\"dsc\":{\"seed\":3}}", epochs, 2, true, 1),
+                     DSC_OK);
     assert_int_equal(config.seed, 5);
     assert_true(noted("--seed 5 overrides seed 3"));
     const dsc_config_override stage[] = { { "zero_optimization.stage", "3", "--strategy" } };
@@ -635,8 +694,8 @@ static void text_of_row(const dsc_config_key *key, const char *value, char *out,
     const char *segment = key->path;
     for (;; depth++) {
         const size_t length = strcspn(segment, ".");
-        used += (size_t)snprintf(out + used, out_bytes - used, "%s\"%.*s\":", depth > 0 ? "{" : "", *segment == '*' ? 1 : (int)length,
-                                 *segment == '*' ? "x" : segment);
+        used += (size_t)snprintf(out + used, out_bytes - used, "%s\"%.*s\":", depth > 0 ? "{" : "",
+                                 *segment == '*' ? 1 : (int)length, *segment == '*' ? "x" : segment);
         if (segment[length] == 0)
             break;
         segment += length + 1;
@@ -652,8 +711,8 @@ static bool stands_alone(const dsc_config_key *key)
 {
     return strncmp(key->path, "scheduler.", 10) != 0 && strncmp(key->path, "optimizer.", 10) != 0 &&
            strncmp(key->path, "sparse_attention", 16) != 0 && strncmp(key->path, "weight_quantization", 19) != 0 &&
-           strncmp(key->path, "zero_optimization.zenflow", 25) != 0 && strncmp(key->path, "zero_optimization.leaf_module", 29) != 0 &&
-           strcmp(key->path, "train_batch_size") != 0;
+           strncmp(key->path, "zero_optimization.zenflow", 25) != 0 &&
+           strncmp(key->path, "zero_optimization.leaf_module", 29) != 0 && strcmp(key->path, "train_batch_size") != 0;
 }
 
 static void every_row(void **state)
@@ -708,7 +767,8 @@ static void many_wrong_keys_are_quick(void **state)
     assert_non_null(text);
     size_t used = (size_t)snprintf(text, room, "{\"train_batch_size\":1");
     for (int i = 0; i < count; i++)
-        used += (size_t)snprintf(text + used, room - used, ",\"zero_optimizatiom_of_something_with_a_long_name_%d\":%d", i, i);
+        used += (size_t)snprintf(text + used, room - used, ",\"zero_optimizatiom_of_something_with_a_long_name_%d\":%d",
+                                 i, i);
     snprintf(text + used, room - used, "}");
     const int64_t start = dsc_clock_ns();
     parse_ok(text);
@@ -726,9 +786,11 @@ static void lines_are_printable(void **state)
     (void)state;
     assert_int_equal(parse(around("\"optimizer\":{\"type\":\"\\u001b[31mAdam\"}")), DSC_ERR_CONFIG);
     assert_null(strchr(err.message, 0x1b));
-    parse_ok(around("\"vocabulary_size\":\"7\",\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup_type\":\"\xE2\x82\xAC\"}}"));
+    parse_ok(around("\"vocabulary_size\":\"7\",\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup_type\":"
+                    "\"\xE2\x82\xAC\"}}"));
     assert_true(warned("\"\xE2\x82\xAC\" is not log or linear"));
-    assert_int_equal(parse(around("\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup_type\":\"\\u001b\"}}")), DSC_ERR_CONFIG);
+    assert_int_equal(parse(around("\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup_type\":\"\\u001b\"}}")),
+                     DSC_ERR_CONFIG);
     assert_null(strchr(err.message, 0x1b));
 }
 
@@ -736,22 +798,30 @@ static void scan_errors_reach_the_caller(void **state)
 {
     (void)state;
     static const char *const texts[] = {
-        "{\"train_batch_size\":1,\"train_batch_size\":2}", "{\"a\":\"\xFF\"}", "{\"train_batch_size\":NaN}", "{\"train_batch_size\":1",
-        "\xEF\xBB\xBF{}", "{\"train_batch_size\":1}{}", "{train_batch_size:1}", "{'a':1}",
+        "{\"train_batch_size\":1,\"train_batch_size\":2}",
+        "{\"a\":\"\xFF\"}",
+        "{\"train_batch_size\":NaN}",
+        "{\"train_batch_size\":1",
+        "\xEF\xBB\xBF{}",
+        "{\"train_batch_size\":1}{}",
+        "{train_batch_size:1}",
+        "{'a':1}",
     };
     for (size_t i = 0; i < DSC_COUNT(texts); i++) {
         assert_int_equal(dsc_status_exit_code(parse(texts[i])), 2);
         assert_int_equal(strncmp(err.where, "t.json", 6), 0);
     }
     char deep[400];
-    snprintf(deep, sizeof deep, "{\"x\":%.*s", 200, "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[");
+    snprintf(deep, sizeof deep, "{\"x\":%.*s", 200,
+             "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[");
     assert_int_equal(dsc_status_exit_code(parse(deep)), 2);
 }
 
 static void loads_files(void **state)
 {
     (void)state;
-    assert_int_equal(dsc_config_load(alloc, "configs/training_config.yaml", NULL, 0, false, &config, &err), DSC_ERR_UNSUPPORTED);
+    assert_int_equal(dsc_config_load(alloc, "configs/training_config.yaml", NULL, 0, false, &config, &err),
+                     DSC_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.message, "YAML"));
     assert_int_equal(dsc_config_load(alloc, "no/such/file.json", NULL, 0, false, &config, &err), DSC_ERR_INPUT);
     assert_int_equal(dsc_status_exit_code(dsc_config_load(alloc, ".", NULL, 0, false, &config, &err)), 2);
@@ -763,7 +833,8 @@ static void loads_files(void **state)
 static void allocations_fail(void **state)
 {
     (void)state;
-    const char *text = "{\"train_batch_size\":8,\"odd\":1,\"zero_optimization\":{\"stage\":3,\"cpu_offload\":true},\"dsc\":{\"data\":[\"a\"]}}";
+    const char *text = "{\"train_batch_size\":8,\"odd\":1,\"zero_optimization\":{\"stage\":3,\"cpu_offload\":true},"
+                       "\"dsc\":{\"data\":[\"a\"]}}";
     const dsc_config_override flags[] = { { "dsc.steps", "5", "--steps" }, { "dsc.data", "[\"b\"]", "--data" } };
     for (int persistent = 0; persistent < 2; persistent++) {
         bool failed = true;
@@ -787,12 +858,25 @@ static void allocations_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batch_as_deepspeed), cmocka_unit_test(batch_error_says_what_works), cmocka_unit_test(resolve_starts_over),
-        cmocka_unit_test(wrong_values), cmocka_unit_test(not_built), cmocka_unit_test(unknown_keys), cmocka_unit_test(warnings),
-        cmocka_unit_test(silent), cmocka_unit_test(values_of_a_config), cmocka_unit_test(defaults), cmocka_unit_test(automatic),
-        cmocka_unit_test(offload_on_devices), cmocka_unit_test(overrides), cmocka_unit_test(every_row),
-        cmocka_unit_test(many_wrong_keys_are_quick), cmocka_unit_test(lines_are_printable),
-        cmocka_unit_test(scan_errors_reach_the_caller), cmocka_unit_test(loads_files), cmocka_unit_test(allocations_fail),
+        cmocka_unit_test(batch_as_deepspeed),
+        cmocka_unit_test(batch_error_says_what_works),
+        cmocka_unit_test(resolve_starts_over),
+        cmocka_unit_test(wrong_values),
+        cmocka_unit_test(not_built),
+        cmocka_unit_test(unknown_keys),
+        cmocka_unit_test(warnings),
+        cmocka_unit_test(silent),
+        cmocka_unit_test(values_of_a_config),
+        cmocka_unit_test(defaults),
+        cmocka_unit_test(automatic),
+        cmocka_unit_test(offload_on_devices),
+        cmocka_unit_test(overrides),
+        cmocka_unit_test(every_row),
+        cmocka_unit_test(many_wrong_keys_are_quick),
+        cmocka_unit_test(lines_are_printable),
+        cmocka_unit_test(scan_errors_reach_the_caller),
+        cmocka_unit_test(loads_files),
+        cmocka_unit_test(allocations_fail),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

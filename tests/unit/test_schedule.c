@@ -57,7 +57,8 @@ static int check_file(const char *name)
             cases++;
         } else if (sscanf(line, "%lld %lf %lf %lf", &step, &lr, &beta1, &beta2) == 4) {
             if (!near(dsc_schedule_lr(&config, step), lr))
-                fail_msg("%s case %d step %lld: lr %.17g, DeepSpeed %.17g", name, cases, step, dsc_schedule_lr(&config, step), lr);
+                fail_msg("%s case %d step %lld: lr %.17g, DeepSpeed %.17g", name, cases, step,
+                         dsc_schedule_lr(&config, step), lr);
             if (!near(dsc_schedule_beta1(&config, step), beta1) || !near(dsc_schedule_beta2(&config, step), beta2))
                 fail_msg("%s case %d step %lld: betas %.17g %.17g, DeepSpeed %.17g %.17g", name, cases, step,
                          dsc_schedule_beta1(&config, step), dsc_schedule_beta2(&config, step), beta1, beta2);
@@ -81,7 +82,9 @@ static void rates_as_deepspeed(void **state)
 static void no_schedule_is_constant(void **state)
 {
     (void)state;
-    parse("t", "{\"train_batch_size\":1,\"optimizer\":{\"type\":\"Adam\",\"params\":{\"lr\":0.25,\"betas\":[0.5,0.75]}}}", 0);
+    parse("t",
+          "{\"train_batch_size\":1,\"optimizer\":{\"type\":\"Adam\",\"params\":{\"lr\":0.25,\"betas\":[0.5,0.75]}}}",
+          0);
     assert_true(dsc_schedule_lr(&config, 1) == 0.25);
     assert_true(dsc_schedule_lr(&config, 1000000) == 0.25);
     assert_true(dsc_schedule_beta1(&config, 7) == 0.5);
@@ -92,8 +95,10 @@ static void no_schedule_is_constant(void **state)
 static void auto_total_is_the_run(void **state)
 {
     (void)state;
-    const char *text = "{\"train_batch_size\":1,\"optimizer\":{\"type\":\"Adam\",\"params\":{\"lr\":0.5}},\"scheduler\":{\"type\":"
-                       "\"WarmupDecayLR\",\"params\":{\"total_num_steps\":\"auto\",\"warmup_max_lr\":\"auto\",\"warmup_num_steps\":2}}}";
+    const char *text =
+        "{\"train_batch_size\":1,\"optimizer\":{\"type\":\"Adam\",\"params\":{\"lr\":0.5}},\"scheduler\":{\"type\":"
+        "\"WarmupDecayLR\",\"params\":{\"total_num_steps\":\"auto\",\"warmup_max_lr\":\"auto\",\"warmup_num_steps\":2}}"
+        "}";
     parse("t", text, 12);
     assert_int_equal(config.schedule.total_num_steps, 12);
     assert_true(dsc_schedule_lr(&config, 4) == 0.5);     /* iteration 2 */

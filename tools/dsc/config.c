@@ -1,4 +1,5 @@
-/* config.c - `dsc config check|explain|lr`: what a ds_config.json says, resolved. SPDX-License-Identifier: Apache-2.0 */
+/* config.c - `dsc config check|explain|lr`: what a ds_config.json says, resolved.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +33,8 @@ static int parse_args(int argc, char **argv, config_args *args)
             if (!dsc_tool_number("--steps", value, 1, STEPS_MOST, &args->steps))
                 return 2;
         } else if (argv[i][0] == '-' && argv[i][1] != 0) {
-            return dsc_tool_usage(argv[i], "unknown flag; dsc config takes --world-size N, --json, --strict, --markdown, --steps N");
+            return dsc_tool_usage(argv[i], "unknown flag; dsc config takes --world-size N, --json, --strict, "
+                                           "--markdown, --steps N");
         } else if (args->path == NULL) {
             args->path = argv[i];
         } else {
@@ -85,8 +87,9 @@ void dsc_config_tool_json(const dsc_config *config)
 {
     char number[32];
     const bool batch_auto = (config->auto_mask & DSC_CONFIG_AUTO_BATCH) != 0;
-    printf("\"zero_stage\":%d,\"offload_optimizer\":\"%s\",\"offload_param\":\"%s\",\"precision\":\"%s\"", config->zero.stage,
-           dsc_config_tool_offload(config->zero.offload_optimizer), dsc_config_tool_offload(config->zero.offload_param),
+    printf("\"zero_stage\":%d,\"offload_optimizer\":\"%s\",\"offload_param\":\"%s\",\"precision\":\"%s\"",
+           config->zero.stage, dsc_config_tool_offload(config->zero.offload_optimizer),
+           dsc_config_tool_offload(config->zero.offload_param),
            config->auto_mask & DSC_CONFIG_AUTO_PRECISION ? "auto" : dsc_config_tool_precision(config));
     print_count("train_batch_size", config->train_batch_size, batch_auto);
     print_count("train_micro_batch_size_per_gpu", config->train_micro_batch_size_per_gpu, batch_auto);
@@ -94,8 +97,9 @@ void dsc_config_tool_json(const dsc_config *config)
                 batch_auto && config->given.gradient_accumulation_steps == DSC_AUTO_I64);
     print_name("optimizer", config->optimizer.type);
     print_name("scheduler", config->schedule.type);
-    printf(",\"gradient_clipping\":%s",
-           config->auto_mask & DSC_CONFIG_AUTO_CLIPPING ? "\"auto\"" : dsc_tool_double(config->gradient_clipping, number));
+    printf(",\"gradient_clipping\":%s", config->auto_mask & DSC_CONFIG_AUTO_CLIPPING
+                                            ? "\"auto\""
+                                            : dsc_tool_double(config->gradient_clipping, number));
     print_lines("warnings", config->warnings, config->warning_count);
     print_lines("notes", config->notes, config->note_count);
 }
@@ -122,12 +126,13 @@ static void print_text(const dsc_config *config, const config_args *args)
 {
     printf("%s: valid\n", args->path);
     printf("  zero stage         %d\n", config->zero.stage);
-    printf("  offload            optimizer %s, parameters %s\n", dsc_config_tool_offload(config->zero.offload_optimizer),
+    printf("  offload            optimizer %s, parameters %s\n",
+           dsc_config_tool_offload(config->zero.offload_optimizer),
            dsc_config_tool_offload(config->zero.offload_param));
     printf("  precision          %s\n", dsc_config_tool_precision(config));
     print_batch(config, args->world_size);
-    printf("  optimizer          %s, lr %g\n", *config->optimizer.type != 0 ? config->optimizer.type : "AdamW (none given)",
-           config->optimizer.lr);
+    printf("  optimizer          %s, lr %g\n",
+           *config->optimizer.type != 0 ? config->optimizer.type : "AdamW (none given)", config->optimizer.lr);
     printf("  scheduler          %s\n", *config->schedule.type != 0 ? config->schedule.type : "none");
     printf("  gradient_clipping  %g\n", config->gradient_clipping);
     for (int i = 0; i < config->note_count; i++)
@@ -198,8 +203,9 @@ int dsc_cmd_config(int argc, char **argv)
     static const struct { const char *name; int (*run)(dsc_alloc *, const config_args *, dsc_config *); } verbs[] = {
         { "check", config_check }, { "explain", config_explain }, { "lr", config_lr },
     };
-    const char *usage = "dsc config check|explain FILE [--world-size N] [--json] [--strict], dsc config lr FILE --steps N, "
-                        "dsc config explain [KEY] [--markdown]";
+    const char *usage =
+        "dsc config check|explain FILE [--world-size N] [--json] [--strict], dsc config lr FILE --steps N, "
+        "dsc config explain [KEY] [--markdown]";
     config_args args = { 0 };
     if (argc < 2)
         return dsc_tool_usage("dsc config", "check, explain or lr is missing; usage: %s", usage);

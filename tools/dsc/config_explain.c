@@ -83,17 +83,24 @@ static bool value_of(const dsc_config *config, int id, char *out)
     case DSC_ID_ACCUMULATION: int_value(config->gradient_accumulation_steps, out); break;
     case DSC_ID_OPTIMIZER_TYPE: text_value(config->optimizer.type, out); break;
     case DSC_ID_BETAS:
-        snprintf(out, VALUE_BYTES, "[%s,%s]", dsc_tool_double(config->optimizer.beta1, a), dsc_tool_double(config->optimizer.beta2, b));
+        snprintf(out, VALUE_BYTES, "[%s,%s]", dsc_tool_double(config->optimizer.beta1, a),
+                 dsc_tool_double(config->optimizer.beta2, b));
         break;
-    case DSC_ID_ADAM_W_MODE: snprintf(out, VALUE_BYTES, "%s", config->optimizer.kind == DSC_OPTIMIZER_ADAM ? "false" : "true"); break;
+    case DSC_ID_ADAM_W_MODE:
+        snprintf(out, VALUE_BYTES, "%s", config->optimizer.kind == DSC_OPTIMIZER_ADAM ? "false" : "true");
+        break;
     case DSC_ID_SCHEDULER_TYPE: text_value(config->schedule.type, out); break;
     case DSC_ID_WARMUP_NUM_STEPS: int_value(config->schedule.warmup_num_steps, out); break;
     case DSC_ID_WARMUP_TYPE: text_value(config->schedule.warmup_linear ? "linear" : "log", out); break;
     case DSC_ID_TOTAL_NUM_STEPS: int_value(config->schedule.total_num_steps, out); break;
-    case DSC_ID_BF16: snprintf(out, VALUE_BYTES, "%s", config->precision == DSC_PRECISION_BF16 ? "true" : "false"); break;
+    case DSC_ID_BF16:
+        snprintf(out, VALUE_BYTES, "%s", config->precision == DSC_PRECISION_BF16 ? "true" : "false");
+        break;
     case DSC_ID_ZERO_STAGE: snprintf(out, VALUE_BYTES, "%d", config->zero.stage); break;
     case DSC_ID_OVERLAP_COMM: snprintf(out, VALUE_BYTES, "%s", config->zero.overlap_comm ? "true" : "false"); break;
-    case DSC_ID_OFFLOAD_OPTIMIZER_DEVICE: text_value(dsc_config_tool_offload(config->zero.offload_optimizer), out); break;
+    case DSC_ID_OFFLOAD_OPTIMIZER_DEVICE:
+        text_value(dsc_config_tool_offload(config->zero.offload_optimizer), out);
+        break;
     case DSC_ID_OFFLOAD_PARAM_DEVICE: text_value(dsc_config_tool_offload(config->zero.offload_param), out); break;
     case DSC_ID_REPRODUCIBLE:
         text_value(config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? "world_size" : "plan", out);
@@ -159,11 +166,18 @@ static void effect_of(const dsc_config_key *key, char *out, size_t out_bytes)
 {
     switch (key->state) {
     case DSC_KEY_HONOURED: snprintf(out, out_bytes, "honoured%s%s", *key->here != 0 ? "; " : "", key->here); break;
-    case DSC_KEY_PART: snprintf(out, out_bytes, "read with its section%s%s", *key->here != 0 ? "; " : "", key->here); break;
+    case DSC_KEY_PART:
+        snprintf(out, out_bytes, "read with its section%s%s", *key->here != 0 ? "; " : "", key->here);
+        break;
     case DSC_KEY_RENAMED: snprintf(out, out_bytes, "mapped to %s", key->here); break;
     case DSC_KEY_MAPPED: snprintf(out, out_bytes, "mapped with a warning: %s", key->here); break;
-    case DSC_KEY_IGNORED: snprintf(out, out_bytes, "ignored with a warning%s: %s", *key->default_json != 0 ? " unless default" : "", key->here); break;
-    case DSC_KEY_REFUSED: snprintf(out, out_bytes, "refused%s: %s", *key->default_json != 0 ? " unless default" : "", key->here); break;
+    case DSC_KEY_IGNORED:
+        snprintf(out, out_bytes, "ignored with a warning%s: %s", *key->default_json != 0 ? " unless default" : "",
+                 key->here);
+        break;
+    case DSC_KEY_REFUSED:
+        snprintf(out, out_bytes, "refused%s: %s", *key->default_json != 0 ? " unless default" : "", key->here);
+        break;
     }
 }
 
@@ -232,11 +246,13 @@ static int markdown(void)
     const char *head = "| key | type | default | meaning | dsc |\n|---|---|---|---|---|\n";
     printf("# Configuration keys\n\n"
            "Generated from engine/config_keys.def by `dsc config explain --markdown`; do not edit.\n\n"
-           "Comments and trailing commas are allowed. `null` is not given. `\"auto\"` is filled as Hugging Face's Trainer fills\n"
-           "it, from the model and the run, and reported; where nobody fills it, the default is used, with a warning. A key that\n"
-           "is nearly one of these is an error, any other unknown key a warning, or an error in a section marked strict.\n"
-           "`--strict` makes every warning an error. Flags of `train` beat the file, and each override is printed.\n\n"
-           "## Top level\n\n%s", head);
+           "Comments and trailing commas are allowed. `null` is not given. `\"auto\"` is filled as Hugging Face's\n"
+           "Trainer fills it, from the model and the run, and reported; where nobody fills it, the default is used,\n"
+           "with a warning. A key that is nearly one of these is an error, any other unknown key a warning, or an\n"
+           "error in a section marked strict. `--strict` makes every warning an error. Flags of `train` beat the\n"
+           "file, and each override is printed.\n\n"
+           "## Top level\n\n%s",
+           head);
     for (int id = 0; id < DSC_KEY_COUNT; id++)
         if (!has_own_heading(dsc_config_keys[id].path, group_length(&dsc_config_keys[id])))
             markdown_row(&dsc_config_keys[id]);
@@ -264,8 +280,8 @@ int dsc_config_tool_keys(bool as_markdown)
     for (int id = 0; id < DSC_KEY_COUNT; id++) {
         effect_of(&dsc_config_keys[id], effect, sizeof effect);
         printf("%-56s %-14s %s%s%s\n", dsc_config_keys[id].path,
-               *dsc_config_keys[id].default_json != 0 ? dsc_config_keys[id].default_json : "-", dsc_config_keys[id].what,
-               *dsc_config_keys[id].what != 0 ? ". " : "", effect);
+               *dsc_config_keys[id].default_json != 0 ? dsc_config_keys[id].default_json : "-",
+               dsc_config_keys[id].what, *dsc_config_keys[id].what != 0 ? ". " : "", effect);
     }
     return dsc_tool_end();
 }

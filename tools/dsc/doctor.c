@@ -1,4 +1,5 @@
-/* doctor.c - `dsc doctor`: what this machine has for training, and what is missing. SPDX-License-Identifier: Apache-2.0 */
+/* doctor.c - `dsc doctor`: what this machine has for training, and what is missing.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <dlfcn.h>
 #include <sched.h>
 #include <stdio.h>
@@ -27,12 +28,14 @@ static void cpu(void)
     const struct { const char *name; bool there; } features[] = {
         { "avx2", __builtin_cpu_supports("avx2") != 0 },
         { "fma", __builtin_cpu_supports("fma") != 0 },
-        { "avx512", __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") },
+        { "avx512", __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512vl") },
         { "avx512-bf16", __builtin_cpu_supports("avx512bf16") != 0 },
     };
     for (size_t i = 0; i < sizeof features / sizeof features[0]; i++)
         if (features[i].there)
-            snprintf(levels + strlen(levels), sizeof levels - strlen(levels), "%s%s", *levels != 0 ? " " : "", features[i].name);
+            snprintf(levels + strlen(levels), sizeof levels - strlen(levels), "%s%s", *levels != 0 ? " " : "",
+                     features[i].name);
     line("instructions", *levels != 0 ? levels : "none of avx2 and above",
          features[3].there ? "" : "no bf16 instructions: bf16 is computed through fp32");
 #else
@@ -61,7 +64,8 @@ static void memory(void)
     struct rlimit limit;
     struct statvfs shm;
     const double gib = 1024.0 * 1024.0;
-    snprintf(text, sizeof text, "%.1f GiB, %.1f available", (double)meminfo("MemTotal") / gib, (double)meminfo("MemAvailable") / gib);
+    snprintf(text, sizeof text, "%.1f GiB, %.1f available", (double)meminfo("MemTotal") / gib,
+             (double)meminfo("MemAvailable") / gib);
     line("memory", text, "");
     FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
     if (file == NULL || fgets(text, sizeof text, file) == NULL)

@@ -42,7 +42,8 @@ bool dsc_tool_number(const char *flag, const char *text, int64_t least, int64_t 
     errno = 0;
     const long long value = strtoll(text, &end, 10);
     if (end == text || *end != 0 || errno != 0 || text[0] == ' ' || value < least || value > most) {
-        (void)dsc_tool_usage(flag, "\"%s\" is not a whole number from %lld to %lld", text, (long long)least, (long long)most);
+        (void)dsc_tool_usage(flag, "\"%s\" is not a whole number from %lld to %lld", text, (long long)least,
+                             (long long)most);
         return false;
     }
     *out = value;

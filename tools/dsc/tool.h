@@ -5,7 +5,7 @@
 
 #include <dsc/error.h>
 
-/* A row of a table of commands. run = NULL: refused by name, `instead` says what works. argv[0] is the command's name. */
+/* A row of the table of commands. run = NULL: refused by name, `instead` says what works. argv[0] is the name. */
 typedef struct dsc_command {
     const char *name;
     const char *usage;   /* after "dsc " */
@@ -28,7 +28,7 @@ int dsc_tool_usage(const char *where, const char *fmt, ...) DSC_PRINTF(2, 3);
 int dsc_tool_end(void);
 /* A whole number from a flag's text; false after dsc_tool_usage has printed. */
 bool dsc_tool_number(const char *flag, const char *text, int64_t least, int64_t most, int64_t *out);
-/* The value of a flag: argv[*i] is "--name" (the next argument) or "--name=value". NULL: not this flag; "": no value. */
+/* The value of a flag: argv[*i] is "--name" (the next argument) or "--name=value". NULL: another flag; "": no value. */
 const char *dsc_tool_flag(const char *name, int argc, char **argv, int *i);
 /* A JSON string with its quotes on stdout. */
 void dsc_tool_json_text(const char *text);
