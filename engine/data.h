@@ -36,10 +36,13 @@ int64_t dsc_data_sample_count(const dsc_data *data); /* n over all files */
 int64_t dsc_data_token_count(const dsc_data *data);
 /* A source whose batch tensor 0 is tokens [T] and 1 is targets [T], int32. Borrowed from `data`. */
 dsc_data_source dsc_data_as_source(dsc_data *data);
-/* Validates one token file as the programs would read it (every token < 65536; llm.c header), for `dsc check`. */
+/* Validates one token file as the programs would open it, for `dsc check`. */
 typedef enum dsc_token_kind { DSC_TOKENS_TEXT, DSC_TOKENS_RAW_U16, DSC_TOKENS_LLMC } dsc_token_kind;
 DSC_MUST_USE dsc_status dsc_data_check(const dsc_io *io, const char *path, dsc_token_kind kind, int64_t *token_count,
                                        dsc_error *err);
+
+/* Every id of the int32 tensors of a model with a vocabulary is inside it. */
+DSC_MUST_USE dsc_status dsc_batch_check(const dsc_model *model, int64_t samples, const void *const *batch_data, dsc_error *err);
 
 /* This rank's micro-batches, in order, read ahead by one thread into `depth` buffers. Micro-step m of optimizer step s
  * (both from 0 here) is samples s*B + (m*W + rank)*M .. + M - 1, with B = GAS*W*M: the leaf m*W + rank. */

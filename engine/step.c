@@ -126,6 +126,8 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
         if (engine->reader == NULL)
             return DSC_FAIL(err, DSC_ERR_STATE, "", "no data: give forward a batch, or the engine a data source or \"dsc\".data");
         DSC_TRY(dsc_reader_next(engine->reader, &engine->batch, &engine->data_wait_ns, err));
+    } else {
+        DSC_TRY(dsc_batch_check(engine->model, engine->config.train_micro_batch_size_per_gpu, batch, err));
     }
     DSC_TRY(run_forward(engine, true, err));
     double mean;
