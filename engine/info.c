@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "engine/internal.h"
 
 int32_t dsc_engine_rank(const dsc_engine *engine) { return engine->place.rank; }
@@ -181,6 +182,7 @@ void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
         .load_dir = config->own.load,
         .log_path = config->own.log,
         .log_text_path = config->own.log_text,
+        .has_data = engine->source.fill != NULL,
         .has_eval_data = engine->eval != NULL,
         .overlap_comm = config->zero.overlap_comm,
         .recompute = config->own.recompute == DSC_RECOMPUTE_FULL,
@@ -216,4 +218,45 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
     snprintf(out->cpu_level, sizeof out->cpu_level, "%s", cpu_level(engine->cpu_caps));
     snprintf(out->versions, sizeof out->versions, "dsc %s, oneDNN %d.%d.%d", DSC_VERSION_TEXT, dnnl->major, dnnl->minor,
              dnnl->patch);
+}
+
+/* ---- the machine's own limit ---- */
+
+#define PEAK_SIZE 1024
+#define PEAK_ROUNDS 7
+
+static dsc_status time_products(dsc_engine *engine, const dsc_gemm_args *gemm, double *flops_per_s, dsc_error *err)
+{
+    double best[PEAK_ROUNDS];
+    for (int i = -1; i < PEAK_ROUNDS; i++) {
+        const int64_t start = dsc_clock_ns();
+        DSC_TRY(DSC_RUN(engine->compute, GEMM, gemm, err));
+        DSC_TRY(dsc_stream_sync(engine->compute, err));
+        if (i < 0)
+            continue;
+        const double rate = 2.0 * PEAK_SIZE * PEAK_SIZE * PEAK_SIZE / ((double)(dsc_clock_ns() - start) * 1e-9);
+        int at = i;
+        for (; at > 0 && best[at - 1] > rate; at--)
+            best[at] = best[at - 1];
+        best[at] = rate;
+    }
+    *flops_per_s = best[PEAK_ROUNDS / 2];
+    return DSC_OK;
+}
+
+dsc_status dsc_engine_peak_flops(dsc_engine *engine, double *flops_per_s, dsc_error *err)
+{
+    DSC_TRY(ready(engine, err));
+    const dsc_dtype dtype = engine->config.precision == DSC_PRECISION_BF16 ? DSC_BF16 : DSC_F32;
+    const int64_t matrix_bytes = (int64_t)PEAK_SIZE * PEAK_SIZE * (int64_t)dsc_dtype_bytes(dtype);
+    dsc_buf buf = { 0 };
+    dsc_alloc_freeze(engine->alloc, false);
+    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_SCRATCH, 3 * matrix_bytes, &buf, err));
+    char *base = buf.ptr;
+    const dsc_gemm_args gemm = { .a = base, .b = base + matrix_bytes, .c = base + 2 * matrix_bytes, .m = PEAK_SIZE,
+                                 .n = PEAK_SIZE, .k = PEAK_SIZE, .lda = PEAK_SIZE, .ldb = PEAK_SIZE, .ldc = PEAK_SIZE,
+                                 .ab_dtype = dtype, .c_dtype = dtype };
+    const dsc_status status = time_products(engine, &gemm, flops_per_s, err);
+    dsc_mem_close(engine->device, &buf);
+    return status;
 }

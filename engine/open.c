@@ -121,10 +121,20 @@ static void comm_options(const dsc_engine *engine, const dsc_engine_options *opt
 
 /* ---- model and data ---- */
 
+static void note(const dsc_engine *engine, const char *what, const char *taken)
+{
+    if (engine->place.rank == 0)
+        dsc_log_printf(&engine->log, DSC_LOG_INFO, "%s: taking %s", what, taken);
+}
+
 static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     engine->model = options->model;
     if (engine->model == NULL) {
+        if (engine->config.own.model[0] == 0 && options->default_model != NULL) {
+            snprintf(engine->config.own.model, sizeof engine->config.own.model, "%s", options->default_model);
+            note(engine, "no model is named (dsc.model, --model)", options->default_model);
+        }
         if (engine->config.own.model[0] == 0)
             return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.model", "no model is given; set it in the config or with --model");
         dsc_model_options model_options = DSC_MODEL_OPTIONS_INIT;
@@ -153,6 +163,11 @@ static dsc_status open_data(dsc_engine *engine, const dsc_engine_options *option
 {
     dsc_own_config *own = &engine->config.own;
     engine->source = options->data;
+    if (engine->source.fill == NULL && own->data_count == 0 && options->default_data_count > 0) {
+        for (int32_t i = 0; i < options->default_data_count && i < DSC_DATA_PATHS_MAX; i++)
+            snprintf(own->data[own->data_count++], DSC_CONFIG_TEXT, "%s", options->default_data[i]);
+        note(engine, "no data is named (dsc.data, --data)", own->data[0]);
+    }
     if (engine->source.fill == NULL && own->data_count > 0 && !engine->plan_only) {
         DSC_TRY(open_files(engine, own->data, own->data_count, own->shuffle, &engine->data, err));
         engine->source = dsc_data_as_source(engine->data);

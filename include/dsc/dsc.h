@@ -76,10 +76,14 @@ typedef struct dsc_engine_options {
     /* Test hooks: the n-th allocation or collective of this rank fails (1-based; 0: none). */
     int64_t fail_alloc_at, fail_comm_at;
     uint32_t cpu_caps_mask; /* instruction sets that kernels may use: 0xffffffff all, 0 the portable reference */
+    /* Taken when neither the config nor an override names a model or data; each use is one note in the log. */
+    const char *default_model;
+    const char *const *default_data;
+    int32_t default_data_count;
 } dsc_engine_options;
 #define DSC_ENGINE_OPTIONS_INIT \
     { (uint32_t)sizeof(dsc_engine_options), 0, NULL, NULL, NULL, 0, NULL, { NULL, NULL, 0 }, NULL, 0, 0, { NULL, NULL }, \
-      0, 0, 0xffffffffu }
+      0, 0, 0xffffffffu, NULL, NULL, 0 }
 
 /* Collective. *out is owned by the caller (dsc_engine_close). On failure *out is NULL, nothing stays allocated and
  * *err says why. Everything in options is copied or used before return, but for `model`, `world`, `data.user` and
@@ -219,6 +223,10 @@ typedef struct dsc_engine_stats {
 #define DSC_ENGINE_STATS_INIT { (uint32_t)sizeof(dsc_engine_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 DSC_API void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *stats);
 
+/* Measures the matrix products that this rank's threads reach now: 1024^3 in the run's compute dtype, median of a few
+ * (about 0.2 s). Local to the rank; allocates and frees its buffers. */
+DSC_API DSC_MUST_USE dsc_status dsc_engine_peak_flops(dsc_engine *engine, double *flops_per_s, dsc_error *err);
+
 /* The resolved config, as far as a program that drives the engine needs it. Strings are borrowed until close. */
 typedef struct dsc_run_info {
     uint32_t struct_bytes;
@@ -228,7 +236,7 @@ typedef struct dsc_run_info {
     int64_t steps;        /* the step at which the run ends, from steps or epochs; 0: unknown */
     int64_t steps_per_epoch, save_every, eval_every, eval_batches, steps_per_print, seed;
     const char *save_dir, *load_dir, *log_path, *log_text_path; /* "" when not given */
-    bool has_eval_data, overlap_comm, recompute;
+    bool has_data, has_eval_data, overlap_comm, recompute;
 } dsc_run_info;
 DSC_API void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info); /* struct_bytes set by the caller */
 
