@@ -14,7 +14,7 @@
 
 typedef struct dsc_token_file {
     dsc_file file;
-    dsc_token_kind kind;
+    dsc_token_kind kind = DSC_TOKENS_TEXT;
     int64_t header_bytes, token_bytes; /* before the tokens; of one token */
     int64_t token_count, sample_count, first_sample;
 } dsc_token_file;
@@ -149,7 +149,7 @@ static dsc_status open_one(dsc_data *data, const char *path, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "is not a regular file; give the data files themselves");
     DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_ONLY, &file->file, err));
     data->file_count++; /* from here on close ends it */
-    dsc_token_kind kind;
+    dsc_token_kind kind = DSC_TOKENS_TEXT;
     DSC_TRY(tell_kind(io, file, &kind, err));
     DSC_TRY(open_as(io, file, kind, err));
     if (file->token_count < data->options.sequence + 1)

@@ -1,0 +1,319 @@
+/* main.c - `train`: one rank of a training run, through the public API only.
+ *
+ * Flow: flags -> options -> open -> (load) -> steps with evaluations and saves -> summary. Errors travel up to main, which
+ * prints one line and ends with the contract's exit code. SPDX-License-Identifier: Apache-2.0 */
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "args.h"
+#include "progress.h"
+
+#define DEFAULT_DATA_MAX 16
+
+typedef struct train_run {
+    train_args args;
+    char exe_dir[PATH_MAX];
+    char default_path[DEFAULT_DATA_MAX][PATH_MAX];
+    const char *default_data[DEFAULT_DATA_MAX];
+    int32_t default_data_count;
+    dsc_engine *engine;
+    dsc_run_info info;
+    train_progress progress;
+    int rank; /* as the environment says, for messages before the engine is open */
+    bool progress_open;
+    int64_t start_ns, first_step_ns;
+} train_run;
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void log_line(void *user, dsc_log_level level, const char *text)
+{
+    const train_run *run = user;
+    if (level == DSC_LOG_DEBUG)
+        return;
+    if (level == DSC_LOG_INFO && run->rank == 0) {
+        printf("%s\n", text);
+        fflush(stdout);
+    } else if (level != DSC_LOG_INFO) {
+        fprintf(stderr, "dsc: %s: %s\n", level == DSC_LOG_WARNING ? "warning" : "note", text);
+    }
+}
+
+static void find_exe_dir(train_run *run)
+{
+    const ssize_t length = readlink("/proc/self/exe", run->exe_dir, sizeof run->exe_dir - 1);
+    run->exe_dir[length > 0 ? length : 0] = 0;
+    char *slash = strrchr(run->exe_dir, '/');
+    if (slash != NULL)
+        *slash = 0;
+    else
+        snprintf(run->exe_dir, sizeof run->exe_dir, ".");
+}
+
+static void add_default(train_run *run, const char *dir, const char *file)
+{
+    char *path = run->default_path[run->default_data_count];
+    const int length = snprintf(path, PATH_MAX, "%s/%s", dir, file);
+    if (run->default_data_count < DEFAULT_DATA_MAX && length > 0 && length < PATH_MAX && access(path, R_OK) == 0)
+        run->default_data[run->default_data_count++] = path;
+}
+
+/* A first run without any data trains on the text of `make demo`, or on English that every Debian has. */
+static void find_default_data(train_run *run)
+{
+    static const char *const licenses[] = { "GPL-3", "GPL-2", "GPL-1", "LGPL-2.1", "LGPL-2", "GFDL-1.3", "GFDL-1.2", "MPL-1.1",
+                                            "MPL-2.0", "Apache-2.0", "Artistic" };
+    add_default(run, run->exe_dir, "../data/bible-kjv.txt");
+    const bool demo_text = run->default_data_count > 0;
+    for (size_t i = 0; !demo_text && i < sizeof licenses / sizeof licenses[0]; i++)
+        add_default(run, "/usr/share/common-licenses", licenses[i]);
+}
+
+/* ---- what is said at the start ---- */
+
+static dsc_status print_plan(train_run *run, dsc_error *err)
+{
+    int64_t total = 0;
+    train_progress_say(&run->progress, "plan per rank (MB):");
+    for (int32_t i = 0; i < dsc_engine_plan_row_count(run->engine); i++) {
+        dsc_plan_row row;
+        DSC_TRY(dsc_engine_plan_row(run->engine, i, &row, err));
+        total += row.planned_bytes;
+        if (row.planned_bytes > 0)
+            train_progress_say(&run->progress, "  %-12s %-7s %10.2f", row.tag, row.tier, (double)row.planned_bytes / 1048576.0);
+    }
+    train_progress_say(&run->progress, "  %-12s %-7s %10.2f", "total", "", (double)total / 1048576.0);
+    return DSC_OK;
+}
+
+static dsc_status print_start(train_run *run, dsc_error *err)
+{
+    const dsc_run_info *info = &run->info;
+    dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
+    dsc_engine_stats_get(run->engine, &stats);
+    train_progress_say(&run->progress, "dsc %s: %s, %.2f M parameters, %d rank%s (%s), %lld thread%s each, ZeRO stage %d%s%s", dsc_version(),
+                       info->model_name, (double)stats.parameter_count * 1e-6, (int)dsc_engine_size(run->engine),
+                       dsc_engine_size(run->engine) == 1 ? "" : "s", info->transport, (long long)stats.threads,
+                       stats.threads == 1 ? "" : "s", (int)info->zero_stage, info->overlap_comm ? ", overlapped" : "",
+                       info->recompute ? ", recomputation" : "");
+    train_progress_say(&run->progress, "effective batch %lld = micro-batch %lld x accumulation %lld x %d rank%s; %lld tokens a sample; %lld steps",
+                       (long long)info->train_batch_size, (long long)info->micro_batch_size, (long long)info->accumulation_steps,
+                       (int)dsc_engine_size(run->engine), dsc_engine_size(run->engine) == 1 ? "" : "s", (long long)info->seq_length,
+                       (long long)info->steps);
+    train_progress_say(&run->progress, "numerics: %s", info->numerics);
+    return print_plan(run, err);
+}
+
+/* ---- the run ---- */
+
+static void engine_options(train_run *run, dsc_engine_options *options)
+{
+    *options = (dsc_engine_options)DSC_ENGINE_OPTIONS_INIT;
+    options->config_path = run->args.config;
+    options->overrides = run->args.overrides;
+    options->override_count = run->args.override_count;
+    options->flags = run->args.strict ? DSC_ENGINE_STRICT : 0;
+    options->log = (dsc_log){ log_line, run };
+    options->default_model = "gpt2-nano";
+    options->default_data = run->default_data;
+    options->default_data_count = run->default_data_count;
+}
+
+/* --load auto: the newest checkpoint of --save, or a fresh start when there is none. */
+static dsc_status load(train_run *run, dsc_error *err)
+{
+    const dsc_run_info *info = &run->info;
+    char latest[PATH_MAX];
+    if (info->load_dir[0] == 0)
+        return DSC_OK;
+    const char *dir = info->load_dir;
+    if (strcmp(dir, "auto") == 0) {
+        if (info->save_dir[0] == 0)
+            return DSC_FAIL(err, DSC_ERR_INPUT, "--load", "auto means the newest checkpoint of --save DIR; give --save");
+        dir = info->save_dir;
+        const int length = snprintf(latest, sizeof latest, "%s/latest", dir);
+        int32_t exists = length > 0 && (size_t)length < sizeof latest && access(latest, F_OK) == 0;
+        DSC_TRY(dsc_engine_broadcast(run->engine, &exists, (int64_t)sizeof exists, 0, err));
+        if (!exists)
+            return DSC_OK;
+    }
+    DSC_TRY(dsc_engine_load(run->engine, dir, err));
+    return DSC_OK;
+}
+
+static dsc_status evaluate(train_run *run, int64_t step, dsc_error *err)
+{
+    double loss;
+    const int64_t start = now_ns();
+    DSC_TRY(dsc_engine_evaluate(run->engine, NULL, run->info.eval_batches, &loss, err));
+    if (run->progress_open)
+        train_progress_say(&run->progress, "step %lld  validation loss %.6f  (%.1f s)", (long long)step, loss,
+                           (double)(now_ns() - start) * 1e-9);
+    return DSC_OK;
+}
+
+static dsc_status save(train_run *run, int64_t step, dsc_error *err)
+{
+    const int64_t start = now_ns();
+    DSC_TRY(dsc_engine_save(run->engine, run->info.save_dir, err));
+    if (run->progress_open)
+        train_progress_say(&run->progress, "saved step %lld to %s/step-%lld  (%.2f s)", (long long)step, run->info.save_dir,
+                           (long long)step, (double)(now_ns() - start) * 1e-9);
+    return DSC_OK;
+}
+
+static dsc_status after_step(train_run *run, const dsc_step_result *result, dsc_error *err)
+{
+    const dsc_run_info *info = &run->info;
+    const bool last = result->step == info->steps;
+    if (run->first_step_ns == 0) {
+        run->first_step_ns = now_ns() - run->start_ns;
+        dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
+        dsc_engine_stats_get(run->engine, &stats);
+        run->progress.memory_bytes = stats.tracked_bytes;
+    }
+    if (run->progress_open)
+        DSC_TRY(train_progress_step(&run->progress, result, err));
+    if (info->has_eval_data && (last || (info->eval_every > 0 && result->step % info->eval_every == 0)))
+        DSC_TRY(evaluate(run, result->step, err));
+    if (info->save_dir[0] != 0 && (last || (info->save_every > 0 && result->step % info->save_every == 0)))
+        DSC_TRY(save(run, result->step, err));
+    return DSC_OK;
+}
+
+static dsc_status train(train_run *run, dsc_error *err)
+{
+    dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
+    dsc_engine_stats_get(run->engine, &stats);
+    if (run->info.steps == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.steps", "how long to train is unknown; give --steps or data with an end");
+    if (!run->info.has_data)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.data", "no data is given; set it in the config or with --data");
+    if (stats.step >= run->info.steps && run->progress_open)
+        train_progress_say(&run->progress, "step %lld of %lld is done already; nothing to train", (long long)stats.step,
+                           (long long)run->info.steps);
+    for (int64_t step = stats.step; step < run->info.steps; step++) {
+        dsc_step_result result = DSC_STEP_RESULT_INIT;
+        DSC_TRY(dsc_engine_train_batch(run->engine, &result, err));
+        DSC_TRY(after_step(run, &result, err));
+    }
+    return DSC_OK;
+}
+
+/* ---- what is said at the end ---- */
+
+static int64_t peak_rss_bytes(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
+}
+
+#define SAMPLE_TOKENS 300
+
+/* Byte-level models only: other vocabularies need a tokenizer. */
+static dsc_status print_sample(train_run *run, dsc_error *err)
+{
+    int32_t prompt[1024], out[SAMPLE_TOKENS];
+    char text[SAMPLE_TOKENS + 1];
+    if (run->args.prompt == NULL)
+        return DSC_OK;
+    const size_t length = strlen(run->args.prompt);
+    if (length == 0 || length > sizeof prompt / sizeof prompt[0])
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--sample", "a text of 1 to 1024 bytes is needed");
+    for (size_t i = 0; i < length; i++)
+        prompt[i] = (unsigned char)run->args.prompt[i];
+    DSC_TRY(dsc_engine_generate(run->engine, prompt, (int64_t)length, SAMPLE_TOKENS, 0.7, (uint64_t)run->info.seed, out, err));
+    for (int i = 0; i < SAMPLE_TOKENS; i++)
+        text[i] = out[i] == '\n' || (out[i] >= 32 && out[i] < 127) ? (char)out[i] : '?';
+    text[SAMPLE_TOKENS] = 0;
+    if (run->progress_open)
+        train_progress_say(&run->progress, "the model continues \"%s\":\n%s%s", run->args.prompt, run->args.prompt, text);
+    return DSC_OK;
+}
+
+static dsc_status print_end(train_run *run, dsc_error *err)
+{
+    double peak_flops = 0;
+    dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
+    dsc_engine_stats_get(run->engine, &stats); /* before measuring takes memory of its own */
+    DSC_TRY(dsc_engine_peak_flops(run->engine, &peak_flops, err));
+    DSC_TRY(dsc_engine_barrier(run->engine, err));
+    if (!run->progress_open)
+        return DSC_OK;
+    train_progress *p = &run->progress;
+    const double seconds = (double)(now_ns() - p->start_ns) * 1e-9;
+    if (run->args.curve)
+        train_progress_curve(p, 10);
+    train_progress_say(p, "memory per rank: tracked peak %.1f MB, planned %.1f MB (%.2f %%); process peak %.1f MB",
+                       (double)stats.tracked_peak_bytes / 1048576.0, (double)stats.planned_bytes / 1048576.0,
+                       100.0 * (double)stats.tracked_peak_bytes / (double)stats.planned_bytes, (double)peak_rss_bytes() / 1048576.0);
+    if (p->tokens > 0 && p->step_ns_smooth > 0) {
+        const double rate = p->flops_per_step / (p->step_ns_smooth * 1e-9), limit = peak_flops * dsc_engine_size(run->engine);
+        train_progress_say(p, "%.0f tokens/s over the run, %.1f GFLOP/s at the end: %.0f %% of the %.0f GFLOP/s that matrix products reach here",
+                           (double)p->tokens / seconds, rate * 1e-9, 100 * rate / limit, limit * 1e-9);
+        train_progress_say(p, "start to end of first step: %.2f s", (double)run->first_step_ns * 1e-9);
+    }
+    return DSC_OK;
+}
+
+static dsc_status run_all(train_run *run, dsc_error *err)
+{
+    dsc_engine_options options;
+    engine_options(run, &options);
+    DSC_TRY(dsc_engine_open(&run->engine, &options, err));
+    run->info.struct_bytes = (uint32_t)sizeof run->info;
+    dsc_engine_run_info(run->engine, &run->info);
+    DSC_TRY(load(run, err));
+    if (dsc_engine_rank(run->engine) == 0) {
+        dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
+        dsc_engine_stats_get(run->engine, &stats);
+        DSC_TRY(train_progress_open(&run->progress, &run->info, &stats, stats.step, err));
+        run->progress_open = true;
+        DSC_TRY(print_start(run, err));
+        if (stats.step > 0)
+            train_progress_say(&run->progress, "resumed at step %lld", (long long)stats.step);
+    }
+    DSC_TRY(train(run, err));
+    DSC_TRY(print_sample(run, err));
+    return print_end(run, err);
+}
+
+int main(int argc, char **argv)
+{
+    static train_run run; /* too large for a stack */
+    dsc_error err = DSC_ERROR_INIT;
+    char text[1024];
+    const char *rank = getenv("RANK");
+    run.start_ns = now_ns();
+    run.rank = rank != NULL ? atoi(rank) : 0;
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of that write, not the end of a rank */
+    find_exe_dir(&run);
+    find_default_data(&run);
+    dsc_status status = train_args_parse(argc, argv, run.exe_dir, &run.args, &err);
+    if (status == DSC_OK && (run.args.help || run.args.version)) {
+        if (run.args.help)
+            fputs(train_usage, stdout);
+        else
+            printf("train (dsc) %s\n", dsc_version());
+        return 0;
+    }
+    if (status == DSC_OK)
+        status = run_all(&run, &err);
+    if (run.progress_open)
+        train_progress_close(&run.progress);
+    dsc_engine_close(&run.engine);
+    if (status == DSC_OK)
+        return 0;
+    fprintf(stderr, "dsc: error: %s\n", dsc_error_format(&err, text, sizeof text));
+    return dsc_status_exit_code(status);
+}

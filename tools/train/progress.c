@@ -1,0 +1,237 @@
+/* progress.c - see progress.h. SPDX-License-Identifier: Apache-2.0 */
+#include "progress.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Parents of a log file that do not exist yet ("logs/" of logs/training.log). */
+static void make_parent(const char *path)
+{
+    char dir[4096];
+    snprintf(dir, sizeof dir, "%s", path);
+    for (char *slash = strchr(dir + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        (void)mkdir(dir, 0777); /* fopen tells when this did not help */
+        *slash = '/';
+    }
+}
+
+static dsc_status open_log(FILE **out, const char *path, const char *key, bool append, dsc_error *err)
+{
+    *out = NULL;
+    if (path[0] == 0)
+        return DSC_OK;
+    make_parent(path);
+    *out = fopen(path, append ? "ae" : "we");
+    if (*out == NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, key, "%s cannot be written: %s", path, strerror(errno));
+    return DSC_OK;
+}
+
+/* A launcher that shows rank 0's output on a terminal says how wide it is. */
+static void find_terminal(train_progress *p)
+{
+    struct winsize size = { 0 };
+    const char *launch = getenv("DSC_LAUNCH_TTY");
+    if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) {
+        p->terminal = true;
+        p->columns = size.ws_col > 0 ? size.ws_col : 80;
+    } else if (launch != NULL && atoi(launch) > 0) {
+        p->terminal = true;
+        p->columns = atoi(launch);
+    }
+}
+
+dsc_status train_progress_open(train_progress *p, const dsc_run_info *info, const dsc_engine_stats *stats, int64_t first_step,
+                               dsc_error *err)
+{
+    *p = (train_progress){ .first_step = first_step, .last_step = info->steps, .steps_per_epoch = info->steps_per_epoch,
+                           .every = info->steps_per_print > 0 ? info->steps_per_print : 1, .start_ns = now_ns(),
+                           .flops_per_step = stats->flops_per_step };
+    p->epoch_start_ns = p->start_ns;
+    p->epoch = info->steps_per_epoch > 0 ? first_step / info->steps_per_epoch : 0;
+    find_terminal(p);
+    DSC_TRY(open_log(&p->jsonl, info->log_path, "dsc.log", first_step > 0, err));
+    DSC_TRY(open_log(&p->text, info->log_text_path, "dsc.log_text", true, err));
+    if (info->steps > first_step && info->steps - first_step < 10000000)
+        p->loss = calloc((size_t)(info->steps - first_step), sizeof *p->loss);
+    return DSC_OK;
+}
+
+/* Clears the bar, so that a line can stand in its place. */
+static void clear_bar(const train_progress *p)
+{
+    if (p->terminal)
+        fputs("\r\033[K", stdout);
+}
+
+static void say_va(train_progress *p, const char *fmt, va_list args)
+{
+    char line[2048];
+    vsnprintf(line, sizeof line, fmt, args);
+    clear_bar(p);
+    puts(line);
+    fflush(stdout);
+    if (p->text != NULL) {
+        fprintf(p->text, "%s\n", line);
+        fflush(p->text);
+    }
+}
+
+void train_progress_say(train_progress *p, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    say_va(p, fmt, args);
+    va_end(args);
+}
+
+static void format_duration(char *out, size_t out_bytes, double seconds)
+{
+    const long s = (long)(seconds + 0.5);
+    if (s >= 3600)
+        snprintf(out, out_bytes, "%ldh%02ldm", s / 3600, s / 60 % 60);
+    else
+        snprintf(out, out_bytes, "%ldm%02lds", s / 60, s % 60);
+}
+
+static void json_number(FILE *file, const char *name, double value)
+{
+    if (isfinite(value))
+        fprintf(file, "\"%s\":%.17g,", name, value);
+    else
+        fprintf(file, "\"%s\":null,", name);
+}
+
+static dsc_status write_json(train_progress *p, const dsc_step_result *r, dsc_error *err)
+{
+    if (p->jsonl == NULL)
+        return DSC_OK;
+    fprintf(p->jsonl, "{\"step\":%lld,", (long long)r->step);
+    json_number(p->jsonl, "loss", r->loss);
+    json_number(p->jsonl, "lr", r->lr);
+    json_number(p->jsonl, "grad_norm", r->grad_norm);
+    fprintf(p->jsonl, "\"tokens\":%lld,", (long long)r->tokens);
+    json_number(p->jsonl, "step_ms", (double)r->step_ns * 1e-6);
+    json_number(p->jsonl, "tokens_per_s", (double)r->tokens / ((double)r->step_ns * 1e-9));
+    fprintf(p->jsonl, "\"skipped\":%s,\"loss_scale\":%.17g}\n", r->skipped ? "true" : "false", r->loss_scale);
+    if (fflush(p->jsonl) != 0)
+        return DSC_FAIL(err, DSC_ERR_IO, "dsc.log", "the log cannot be written: %s", strerror(errno));
+    return DSC_OK;
+}
+
+static void draw_bar(const train_progress *p, const dsc_step_result *r, const char *eta)
+{
+    if (!p->terminal || p->last_step <= p->first_step)
+        return;
+    const double share = (double)(r->step - p->first_step) / (double)(p->last_step - p->first_step);
+    char tail[160];
+    snprintf(tail, sizeof tail, " %3.0f%%  step %lld/%lld  loss %.4f  ETA %s", share * 100, (long long)r->step,
+             (long long)p->last_step, r->loss, eta);
+    const int width = p->columns - (int)strlen(tail) - 4;
+    if (width < 5)
+        return;
+    const int full = (int)(share * width);
+    fputs("\r\033[K[", stdout);
+    for (int i = 0; i < width; i++)
+        fputc(i < full ? '#' : '.', stdout);
+    printf("]%s", tail);
+    fflush(stdout);
+}
+
+static void end_epoch(train_progress *p, const dsc_step_result *r)
+{
+    if (p->steps_per_epoch <= 0 || r->step % p->steps_per_epoch != 0)
+        return;
+    const int64_t now = now_ns();
+    train_progress_say(p, "epoch %lld done in %.1f s", (long long)(r->step / p->steps_per_epoch),
+                       (double)(now - p->epoch_start_ns) * 1e-9);
+    p->epoch_start_ns = now;
+}
+
+dsc_status train_progress_step(train_progress *p, const dsc_step_result *r, dsc_error *err)
+{
+    char eta[32] = "?", epoch[48] = "";
+    const double seconds = (double)r->step_ns * 1e-9;
+    p->tokens += r->tokens;
+    p->step_ns_smooth = p->step_ns_smooth == 0 ? (double)r->step_ns : 0.9 * p->step_ns_smooth + 0.1 * (double)r->step_ns;
+    if (p->loss != NULL && r->step > p->first_step && r->step <= p->last_step)
+        p->loss[p->loss_count++] = r->loss;
+    if (p->last_step > 0)
+        format_duration(eta, sizeof eta, p->step_ns_smooth * 1e-9 * (double)(p->last_step - r->step));
+    if (p->steps_per_epoch > 0)
+        snprintf(epoch, sizeof epoch, "  epoch %.2f", (double)r->step / (double)p->steps_per_epoch);
+    DSC_TRY(write_json(p, r, err));
+    if (r->step % p->every == 0 || r->step == p->first_step + 1 || r->step == p->last_step || r->skipped)
+        train_progress_say(p, "step %lld/%lld  loss %.6f  lr %.3e  norm %.4f  %.0f ms  %.0f tokens/s  %.1f GFLOP/s  %.0f MB%s  ETA %s%s",
+                           (long long)r->step, (long long)p->last_step, r->loss, r->lr, r->grad_norm, seconds * 1e3,
+                           (double)r->tokens / seconds, p->flops_per_step / seconds * 1e-9, (double)p->memory_bytes / 1048576.0,
+                           epoch, eta, r->skipped ? "  SKIPPED: gradient not finite" : "");
+    draw_bar(p, r, eta);
+    end_epoch(p, r);
+    return DSC_OK;
+}
+
+/* Mean of the losses in one column's share of the run. */
+static double column_mean(const train_progress *p, int column, int columns)
+{
+    int64_t first = p->loss_count * column / columns, end = p->loss_count * (column + 1) / columns;
+    double sum = 0;
+    if (end <= first)
+        end = first + 1;
+    for (int64_t i = first; i < end; i++)
+        sum += p->loss[i];
+    return sum / (double)(end - first);
+}
+
+void train_progress_curve(train_progress *p, int rows)
+{
+    const int columns = p->loss_count < 64 ? (int)p->loss_count : 64;
+    double high = -1e300, low = 1e300, mean[64];
+    if (p->loss == NULL || columns < 2 || rows < 2)
+        return;
+    for (int c = 0; c < columns; c++) {
+        mean[c] = column_mean(p, c, columns);
+        high = mean[c] > high ? mean[c] : high;
+        low = mean[c] < low ? mean[c] : low;
+    }
+    const double span = high > low ? high - low : 1;
+    for (int row = 0; row < rows; row++) {
+        char line[128];
+        int at = snprintf(line, sizeof line, "%8.3f |", high - span * row / (rows - 1));
+        for (int c = 0; c < columns; c++)
+            line[at++] = (int)((high - mean[c]) / span * (rows - 1) + 0.5) == row ? '*' : ' ';
+        while (at > 0 && line[at - 1] == ' ')
+            at--;
+        line[at] = 0;
+        train_progress_say(p, "%s", line);
+    }
+    train_progress_say(p, "    loss +%.*s", columns, "----------------------------------------------------------------");
+    train_progress_say(p, "          step %lld%*lld", (long long)p->first_step + 1,
+                       columns - 6 > 0 ? columns - 6 : 1, (long long)(p->first_step + p->loss_count));
+}
+
+void train_progress_close(train_progress *p)
+{
+    clear_bar(p);
+    if (p->jsonl != NULL)
+        fclose(p->jsonl);
+    if (p->text != NULL)
+        fclose(p->text);
+    free(p->loss);
+    *p = (train_progress){ 0 };
+}

@@ -1,0 +1,33 @@
+/* progress.h - what a run shows: a line per step, a live bar on a terminal, the JSONL log, a loss curve.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_TOOLS_TRAIN_PROGRESS_H
+#define DSC_TOOLS_TRAIN_PROGRESS_H
+
+#include <stdio.h>
+
+#include <dsc/dsc.h>
+
+typedef struct train_progress {
+    bool terminal; /* stdout shows a live bar */
+    int columns;
+    FILE *jsonl, *text; /* NULL: not wanted */
+    int64_t first_step, last_step, steps_per_epoch, every;
+    int64_t start_ns, epoch_start_ns, epoch, tokens;
+    double flops_per_step;
+    int64_t memory_bytes;
+    double step_ns_smooth; /* exponential mean, for the ETA */
+    double *loss; /* of every step, for the curve; NULL without memory */
+    int64_t loss_count;
+} train_progress;
+
+/* Opens the logs that the run wants (creating the folder of the text log). Only rank 0 shows progress. */
+dsc_status train_progress_open(train_progress *p, const dsc_run_info *info, const dsc_engine_stats *stats, int64_t first_step,
+                               dsc_error *err);
+dsc_status train_progress_step(train_progress *p, const dsc_step_result *result, dsc_error *err);
+/* One plain line, above the bar and into the text log. */
+void train_progress_say(train_progress *p, const char *fmt, ...) DSC_PRINTF(2, 3);
+/* Draws the losses so far, `rows` lines high. */
+void train_progress_curve(train_progress *p, int rows);
+void train_progress_close(train_progress *p);
+
+#endif
