@@ -14,7 +14,7 @@
 
 typedef struct dsc_token_file {
     dsc_file file;
-    dsc_token_kind kind = DSC_TOKENS_TEXT;
+    dsc_token_kind kind;
     int64_t header_bytes, token_bytes; /* before the tokens; of one token */
     int64_t token_count, sample_count, first_sample;
 } dsc_token_file;
