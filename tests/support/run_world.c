@@ -1,0 +1,161 @@
+/* run_world.c - see run_world.h. SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/run_world.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "engine/internal.h"
+
+typedef struct world_job {
+    const run_options *options;
+    dsc_world *world;
+    run_result *out;
+    float **whole; /* [tensor * 3] master, m, v, assembled from every rank's slices */
+    pthread_mutex_t mutex;
+    pthread_barrier_t barrier;
+} world_job;
+
+typedef struct rank_job {
+    world_job *job;
+    int32_t rank;
+} rank_job;
+
+static void collect(world_job *job, dsc_engine *engine)
+{
+    const dsc_layout *layout = &engine->layout;
+    pthread_mutex_lock(&job->mutex);
+    if (job->whole == NULL)
+        job->whole = calloc((size_t)layout->tensor_count * 3, sizeof *job->whole);
+    for (int32_t t = 0; t < layout->tensor_count; t++) {
+        const dsc_layout_tensor *tensor = &layout->tensor[t];
+        dsc_zero_slice slice;
+        dsc_zero_slice_get(engine->zero, tensor->group, &slice);
+        const float *const state[3] = { slice.master, slice.moment1, slice.moment2 };
+        int64_t first;
+        const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
+        for (int s = 0; s < 3 && state[0] != NULL; s++) {
+            float **whole = &job->whole[t * 3 + s];
+            if (*whole == NULL)
+                *whole = calloc((size_t)tensor->count, sizeof **whole);
+            if (count > 0)
+                memcpy(*whole + first, state[s] + (tensor->offset + first - slice.first), (size_t)count * 4);
+        }
+    }
+    pthread_mutex_unlock(&job->mutex);
+}
+
+static void hash_whole(world_job *job, const dsc_layout *layout)
+{
+    dsc_sha256 sha;
+    uint8_t digest[32];
+    dsc_sha256_init(&sha);
+    for (int32_t t = 0; t < layout->tensor_count; t++)
+        for (int s = 0; s < 3; s++)
+            if (job->whole[t * 3 + s] != NULL)
+                dsc_sha256_update(&sha, job->whole[t * 3 + s], (size_t)layout->tensor[t].count * 4);
+    dsc_sha256_final(&sha, digest);
+    dsc_hex(job->out->hash, digest, sizeof digest);
+    for (int32_t i = 0; i < layout->tensor_count * 3; i++)
+        free(job->whole[i]);
+    free(job->whole);
+}
+
+static dsc_status train(rank_job *rank, dsc_engine *engine, dsc_error *err)
+{
+    run_result *out = rank->job->out;
+    for (int64_t s = 0; s < rank->job->options->steps; s++) {
+        dsc_step_result result = DSC_STEP_RESULT_INIT;
+        dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
+        DSC_TRY(dsc_engine_train_batch(engine, &result, err));
+        dsc_engine_stats_get(engine, &stats);
+        if (rank->rank != 0)
+            continue;
+        out->loss[s] = result.loss;
+        out->norm[s] = result.grad_norm;
+        out->steps = s + 1;
+        out->alloc_calls_at_end = stats.alloc_calls;
+        if (s == 0)
+            out->alloc_calls_after_first = stats.alloc_calls;
+    }
+    return DSC_OK;
+}
+
+static void measure(dsc_engine *engine, run_result *out)
+{
+    dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
+    dsc_engine_stats_get(engine, &stats);
+    out->tracked_peak = stats.tracked_peak_bytes;
+    out->planned = stats.planned_bytes;
+    for (int32_t i = 0; i < 4; i++) {
+        dsc_plan_row row;
+        if (dsc_engine_plan_row(engine, i, &row, NULL) == DSC_OK)
+            out->state_bytes[i] = row.peak_bytes;
+    }
+}
+
+static void *run_rank(void *argument)
+{
+    rank_job *rank = argument;
+    world_job *job = rank->job;
+    const run_options *o = job->options;
+    dsc_engine *engine = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
+    options.config_text = o->config;
+    options.model = o->model;
+    options.data = o->data;
+    options.world = job->world;
+    options.rank = rank->rank;
+    options.cpu_caps_mask = o->caps_mask != 0 ? o->caps_mask : 0xffffffffu;
+    if (rank->rank == o->fault_rank) {
+        options.fail_alloc_at = o->fail_alloc_at;
+        options.fail_comm_at = o->fail_comm_at;
+    }
+    dsc_status status = dsc_engine_open(&engine, &options, &err);
+    if (status == DSC_OK)
+        status = train(rank, engine, &err);
+    if (status == DSC_OK) {
+        collect(job, engine);
+        if (rank->rank == 0)
+            measure(engine, job->out);
+    } else {
+        pthread_mutex_lock(&job->mutex);
+        /* The rank that failed of itself is the one to report. */
+        if (job->out->status == DSC_OK || job->out->status == DSC_ERR_PEER) {
+            job->out->status = status;
+            job->out->error = err;
+        }
+        pthread_mutex_unlock(&job->mutex);
+    }
+    if (status != DSC_OK)
+        dsc_engine_close(&engine); /* its peers learn of it */
+    pthread_barrier_wait(&job->barrier);
+    if (rank->rank == 0 && job->out->status == DSC_OK)
+        hash_whole(job, &engine->layout);
+    dsc_engine_close(&engine);
+    return NULL;
+}
+
+void run_world(const run_options *options, run_result *out)
+{
+    world_job job = { .options = options, .out = out };
+    pthread_t threads[16];
+    rank_job ranks[16];
+    memset(out, 0, sizeof *out);
+    if (options->world > 16 || dsc_world_open(options->world, &job.world, NULL) != DSC_OK)
+        abort();
+    pthread_mutex_init(&job.mutex, NULL);
+    pthread_barrier_init(&job.barrier, NULL, (unsigned)options->world);
+    for (int32_t r = 0; r < options->world; r++) {
+        ranks[r] = (rank_job){ &job, r };
+        if (pthread_create(&threads[r], NULL, run_rank, &ranks[r]) != 0)
+            abort();
+    }
+    for (int32_t r = 0; r < options->world; r++)
+        pthread_join(threads[r], NULL);
+    pthread_barrier_destroy(&job.barrier);
+    pthread_mutex_destroy(&job.mutex);
+    dsc_world_close(&job.world);
+}

@@ -1,0 +1,33 @@
+/* run_world.h - trains a model with W ranks as threads of this process and returns what must not depend on how.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_TESTS_RUN_WORLD_H
+#define DSC_TESTS_RUN_WORLD_H
+
+#include <dsc/dsc.h>
+
+#define RUN_STEPS_MAX 64
+
+typedef struct run_result {
+    dsc_status status; /* the first rank's that failed */
+    dsc_error error;
+    int64_t steps;
+    double loss[RUN_STEPS_MAX], norm[RUN_STEPS_MAX];
+    char hash[65];     /* SHA-256 over master, m, v of every tensor in order */
+    int64_t state_bytes[4]; /* of rank 0: params, grads, master, moments as measured */
+    int64_t tracked_peak, planned, alloc_calls_after_first, alloc_calls_at_end;
+} run_result;
+
+typedef struct run_options {
+    int32_t world;
+    int64_t steps;
+    const dsc_model *model;
+    dsc_data_source data;
+    uint32_t caps_mask;
+    const char *config; /* JSON text */
+    int32_t fault_rank; /* fail_alloc_at and fail_comm_at apply to this rank */
+    int64_t fail_alloc_at, fail_comm_at;
+} run_options;
+
+void run_world(const run_options *options, run_result *out);
+
+#endif
