@@ -37,6 +37,7 @@ struct dsc_engine {
     uint32_t cpu_caps;
     int32_t threads;
     bool plan_only, failed;
+    bool came; /* to the opening of the communicator */
 
     dsc_layout layout;
     dsc_plan plan;

@@ -380,6 +380,7 @@ static dsc_status open_all(dsc_engine *engine, const dsc_engine_options *options
     if (!engine->plan_only) {
         dsc_comm_options comm;
         comm_options(engine, options, &comm);
+        engine->came = true;
         DSC_TRY(dsc_comm_open(&comm, &engine->comm, err));
     }
     DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_IO, DSC_CHECKPOINT_BUFFER_BYTES, &engine->io_buf, err));
@@ -389,35 +390,51 @@ static dsc_status open_all(dsc_engine *engine, const dsc_engine_options *options
     return dsc_config_resolve(&engine->config, &facts, err);
 }
 
+/* A rank that ends before its communicator was asked for must not be waited for by the threads of its world. */
+static void tell_peers(dsc_engine *engine, const dsc_engine_options *options, const dsc_error *failure)
+{
+    if (engine != NULL && engine->comm != NULL)
+        dsc_comm_abort(engine->comm, failure->message);
+    else if (options->world != NULL && (engine == NULL || !engine->came) && (options->flags & DSC_ENGINE_PLAN_ONLY) == 0 &&
+             options->rank >= 0 && options->rank < options->world->size)
+        dsc_local_world_refuse(options->world->local, options->rank, failure->message);
+}
+
+static dsc_status create(const dsc_engine_options *options, dsc_engine **out, dsc_error *err)
+{
+    dsc_alloc *alloc = NULL;
+    DSC_TRY(dsc_alloc_open(&alloc, err));
+    if (options->fail_alloc_at > 0)
+        dsc_alloc_fail_at(alloc, options->fail_alloc_at, false);
+    const dsc_status status = dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof **out, out, err);
+    if (status != DSC_OK) {
+        dsc_alloc_close(&alloc);
+        return status;
+    }
+    (*out)->alloc = alloc;
+    (*out)->log = options->log;
+    (*out)->plan_only = (options->flags & DSC_ENGINE_PLAN_ONLY) != 0;
+    (*out)->resumed_step = -1;
+    (*out)->lr_override = DSC_LR_SCHEDULE;
+    return DSC_OK;
+}
+
 dsc_status dsc_engine_open(dsc_engine **out, const dsc_engine_options *options, dsc_error *err)
 {
     *out = NULL;
     if (options == NULL || options->struct_bytes != sizeof *options)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "options of another version of dsc (start from DSC_ENGINE_OPTIONS_INIT)");
-    dsc_alloc *alloc = NULL;
     dsc_engine *engine = NULL;
-    DSC_TRY(dsc_alloc_open(&alloc, err));
-    if (options->fail_alloc_at > 0)
-        dsc_alloc_fail_at(alloc, options->fail_alloc_at, false);
-    dsc_status status = dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *engine, &engine, err);
-    if (status != DSC_OK) {
-        dsc_alloc_close(&alloc);
-        return status;
-    }
-    engine->alloc = alloc;
-    engine->log = options->log;
-    engine->plan_only = (options->flags & DSC_ENGINE_PLAN_ONLY) != 0;
-    engine->resumed_step = -1;
-    engine->lr_override = DSC_LR_SCHEDULE;
     dsc_error failure = DSC_ERROR_INIT;
-    status = open_all(engine, options, &failure);
+    dsc_status status = create(options, &engine, &failure);
+    if (status == DSC_OK)
+        status = open_all(engine, options, &failure);
     if (status != DSC_OK) {
-        if (failure.rank < 0)
+        if (failure.rank < 0 && engine != NULL)
             failure.rank = engine->place.rank;
         if (err != NULL)
             *err = failure;
-        if (engine->comm != NULL)
-            dsc_comm_abort(engine->comm, failure.message);
+        tell_peers(engine, options, &failure);
         dsc_engine_close(&engine);
         return status;
     }

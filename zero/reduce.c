@@ -212,6 +212,7 @@ static dsc_status reduce_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micr
                                      .overwrite = micro_step == 0 && leaf->first_of_group };
     if (zero->level_count == 0)
         return dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, &args, zero->reduce_stream, err);
+    args.acc = NULL;
     args.apart = zero->apart;
     for (int64_t first = 0; first < slice; first += zero->apart_elements) {
         args.leaf = leaf_base(zero, leaf) + first;
