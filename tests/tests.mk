@@ -32,11 +32,12 @@ $(CHECK_BIN): $(CHECK_SRC:%.c=$(BUILD)/%.o) $(LIB)/libdsc.a
 	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 .PHONY: test-programs
-test-programs: all $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN) $(FUZZ_BIN)
+test-programs: all examples $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN) $(FUZZ_BIN)
 
 .PHONY: test
 ## test: everything that a commit must pass on a CPU-only machine; ends with "N passed, N failed"
-test: test-programs
+test: deps-test
+	@$(MAKE) --no-print-directory test-programs
 	@DSC_BIN=$(abspath $(BIN)) DSC_LIB=$(abspath $(LIB)) DSC_SAN=$(SAN) tests/run \
 	    unit $(UNIT_BIN) -- checkkern $(CHECK_BIN) -- dist $(DIST_BIN) -- fuzz $(FUZZ_BIN) -- cli $(CLI_TESTS)
 

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# layers.sh - who may include whom (docs/ARCHITECTURE.md): base <- kernels <- offload <- zero <- engine <- tools;
+# models -> kernels, base; launcher -> base; tools/train only the public headers. SPDX-License-Identifier: Apache-2.0
+set -u
+bad=0
+allowed() {
+    case "$1" in
+    base) echo "base" ;;
+    kernels) echo "base kernels" ;;
+    offload) echo "base kernels offload" ;;
+    zero) echo "base kernels offload zero" ;;
+    models) echo "base kernels models" ;;
+    engine) echo "base kernels offload zero engine" ;;
+    launcher) echo "base launcher" ;;
+    tools/train) echo "" ;;
+    tools/dsc) echo "base kernels offload zero engine tools/dsc" ;;
+    examples) echo "" ;;
+    esac
+}
+check() { # FOLDER FILE
+    local may line target ok room
+    may=$(allowed "$1")
+    while IFS= read -r line; do
+        target=$(sed -E 's/.*"([^"]+)".*/\1/' <<<"$line")
+        case "$target" in */*) ;; *) continue ;; esac
+        ok=0
+        for room in $may; do case "$target" in "$room"/*) ok=1 ;; esac; done
+        [ $ok -eq 1 ] || { echo "layers: $2 includes \"$target\": $1 may include only: ${may:-the public headers}"; bad=1; }
+    done < <(grep -E '^#include "' "$2")
+}
+for folder in base kernels offload zero models engine launcher tools/train tools/dsc examples; do
+    while IFS= read -r file; do check "$folder" "$file"; done < <(git ls-files "$folder/*.c" "$folder/*.h" "$folder/*.cu" "$folder/*.cc")
+done
+# The engine never names a model family, models never a shard, kernels never a config.
+if git grep -nE '\b(gpt2|llama)' -- 'engine/*.c' 'zero/*.c' | grep -vE '^\S+:[0-9]+:\s*(/?\*|//)' | grep -v '"' ; then echo "layers: the engine names a layer"; bad=1; fi
+if git grep -nE 'dsc_(layout|zero|comm)_' -- 'models/*.[ch]'; then echo "layers: a model names a shard"; bad=1; fi
+if git grep -nE 'dsc_config' -- 'kernels/*.[ch]' 'models/*.[ch]'; then echo "layers: a kernel or model names the config"; bad=1; fi
+exit $bad

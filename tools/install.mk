@@ -1,0 +1,66 @@
+# install.mk - dependencies, demo, installation, header check. SPDX-License-Identifier: Apache-2.0
+
+DEPS      := gcc libc6-dev pkg-config libdnnl-dev libcjson-dev libxxhash-dev libgomp1
+DEPS_TEST := libcmocka-dev python3-minimal libpython3-stdlib python3-torch procps iproute2
+DEPS_DEMO := bible-kjv
+DEPS_LINT := clang g++
+
+.PHONY: deps deps-test deps-demo deps-lint
+## deps: install what a build needs (Debian packages; as root)
+deps:
+	$(Q)tools/deps.sh $(DEPS)
+## deps-test: and what the tests need
+deps-test: deps
+	$(Q)tools/deps.sh $(DEPS_TEST)
+deps-demo: deps
+	$(Q)tools/deps.sh $(DEPS_DEMO)
+deps-lint: deps-test
+	$(Q)tools/deps.sh $(DEPS_LINT)
+
+.PHONY: demo
+## demo: train on real text over 4 sharded ranks and show the result (installs what is missing)
+demo: deps-demo
+	$(Q)$(MAKE) --no-print-directory all
+	$(Q)scripts/demo.sh
+
+# Public headers compile alone, as C17 and as C++.
+PUBLIC_HEADERS := $(wildcard include/dsc/*.h)
+.PHONY: headers
+## headers: every public header compiles alone, as C17 and as C++
+headers:
+	$(Q)for h in $(PUBLIC_HEADERS); do \
+	    echo "#include <dsc/$$(basename $$h)>" | $(CC) -std=c17 -Wall -Wextra -Wpedantic -Werror -Iinclude -x c -fsyntax-only - || exit 1; \
+	    command -v $(CXX) >/dev/null || continue; \
+	    echo "#include <dsc/$$(basename $$h)>" | $(CXX) -std=c++17 -Wall -Wextra -Werror -Iinclude -x c++ -fsyntax-only - || exit 1; \
+	done; echo "headers: $(words $(PUBLIC_HEADERS)) compile alone"
+
+.PHONY: install
+## install: programs, library, headers, presets and a pkg-config file below PREFIX (/usr/local)
+install: all
+	$(Q)install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/dsc $(DESTDIR)$(PREFIX)/share/dsc/configs
+	$(Q)install $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
+	$(Q)install -m 644 $(LIB)/libdsc.a $(DESTDIR)$(PREFIX)/lib
+	$(Q)install $(LIB)/libdsc.so $(DESTDIR)$(PREFIX)/lib/libdsc.so.0
+	$(Q)ln -sf libdsc.so.0 $(DESTDIR)$(PREFIX)/lib/libdsc.so
+	$(Q)install -m 644 $(PUBLIC_HEADERS) $(DESTDIR)$(PREFIX)/include/dsc
+	$(Q)install -m 644 configs/*.json $(DESTDIR)$(PREFIX)/share/dsc/configs
+	$(Q)printf 'prefix=%s\nName: dsc\nDescription: ZeRO-sharded training engine\nVersion: %s\nLibs: -L$${prefix}/lib -ldsc\nLibs.private: %s -fopenmp\nCflags: -I$${prefix}/include\n' \
+	    '$(PREFIX)' '$(VERSION)' '$(LDLIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/dsc.pc
+
+.PHONY: lint
+## lint: format, layering, public headers, warnings as errors with gcc and clang
+lint: headers
+	$(Q)tests/lint/format.sh
+	$(Q)tests/lint/layers.sh
+	$(Q)$(MAKE) --no-print-directory CC=gcc test-programs
+	$(Q)if command -v clang >/dev/null; then $(MAKE) --no-print-directory CC=clang BIN=build/clang-release/bin LIB=build/clang-release/lib test-programs; \
+	    else echo "lint: clang is not installed (make deps-lint)"; exit 1; fi
+	@echo "lint: clean"
+
+EXAMPLES := $(patsubst examples/%.c,$(BIN)/examples/%,$(wildcard examples/*.c))
+.PHONY: examples
+## examples: programs that embed the engine, in bin/examples/
+examples: $(EXAMPLES)
+$(EXAMPLES): $(BIN)/examples/%: $(BUILD)/examples/%.o $(LIB)/libdsc.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
