@@ -419,6 +419,19 @@ static dsc_status create(const dsc_engine_options *options, dsc_engine **out, ds
     return DSC_OK;
 }
 
+/* Small structures and library scratch are known exactly only now; both are in place before the first step. */
+static void complete_plan(dsc_engine *engine)
+{
+    static const dsc_tag late[] = { DSC_TAG_CONTROL, DSC_TAG_LIBRARY };
+    dsc_alloc_stats stats;
+    dsc_alloc_stats_get(engine->alloc, &stats);
+    for (size_t i = 0; i < DSC_COUNT(late); i++) {
+        const int64_t now = stats.count[late[i]][DSC_TIER_HOST].current_bytes;
+        engine->plan.total_bytes += now - engine->plan.bytes[late[i]];
+        engine->plan.bytes[late[i]] = now;
+    }
+}
+
 dsc_status dsc_engine_open(dsc_engine **out, const dsc_engine_options *options, dsc_error *err)
 {
     *out = NULL;
@@ -438,6 +451,7 @@ dsc_status dsc_engine_open(dsc_engine **out, const dsc_engine_options *options, 
         dsc_engine_close(&engine);
         return status;
     }
+    complete_plan(engine);
     *out = engine;
     return DSC_OK;
 }
