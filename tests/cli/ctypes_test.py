@@ -107,8 +107,8 @@ def train(rank, open_engine):
         tokens, targets = (c.cast(data[i], c.POINTER(c.c_int32)) for i in (0, 1))
         for k in range(count):
             for t in range(16):
-                tokens[k * 16 + t] = (first + t) % 8
-                targets[k * 16 + t] = (first + t + 1) % 8
+                tokens[k * 16 + t] = (first + k + t) % 8
+                targets[k * 16 + t] = (first + k + t + 1) % 8
         return 0
     config = (b'{"train_batch_size": 4, "optimizer": {"type": "AdamW", "params": {"lr": 0.003}}, "zero_optimization": {"stage": 2},'
               b' "dsc": {"model": "gpt2-nano", "seq_length": 16, "threads": 1}}')
