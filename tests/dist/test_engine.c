@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "base/base.h"
+#include "kernels/kernels.h"
 #include "tests/support/run_world.h"
 #include "tests/support/toy_model.h"
 
@@ -102,6 +102,26 @@ static void world_sizes_agree_when_asked(void **state)
     toy_model_close(model);
 }
 
+/* The toy's own mathematics is plain C, so all that instruction sets can change is optimizers, casts and folds. */
+static void instruction_sets_agree(void **state)
+{
+    static const uint32_t masks[] = { DSC_CPU_AVX2, DSC_CPU_AVX2 | DSC_CPU_AVX512, 0xffffffffu };
+    dsc_model *model = toy_model_open(5, 37, 3, true);
+    const variant v = { 2, 2, 3, 2, true, true, false, false, NULL, NULL };
+    run_result first;
+    run_options base = { .fault_rank = -1, .caps_mask = 1u << 31 }; /* none: the portable reference */
+    run_variant(&v, model, &base, &first);
+    expect_ok(&first);
+    for (size_t i = 0; i < DSC_COUNT(masks); i++) {
+        run_result other;
+        base.caps_mask = masks[i];
+        run_variant(&v, model, &base, &other);
+        expect_ok(&other);
+        expect_same(&first, &other);
+    }
+    toy_model_close(model);
+}
+
 /* DESIGN P2: g = 4; fp32 runs have no separate master. Padding is at most W * 1024 elements a group plus the gaps that
  * align tensors inside it. */
 static void states_follow_the_formulas(void **state)
@@ -165,6 +185,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_stage_gives_the_same_bits),
         cmocka_unit_test(world_sizes_agree_when_asked),
+        cmocka_unit_test(instruction_sets_agree),
         cmocka_unit_test(states_follow_the_formulas),
         cmocka_unit_test(faults_end_in_errors),
     };
