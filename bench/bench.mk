@@ -33,3 +33,12 @@ $(BENCH_BIN)/peer_comm_mpi: bench/peer_comm_mpi.c
 ## bench-comm: shm collectives beside Open MPI, gloo and, with PEERS=DIR, DeepSpeed: [ROUNDS=15] [RANKS=2,4]
 bench-comm: $(BENCH_BIN)/bench_comm $(BENCH_BIN)/peer_comm_mpi
 	$(Q)bench/bench_comm.py $(BENCH_BIN) $(if $(PEERS),--peers $(PEERS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(RANKS),--ranks $(RANKS))
+$(BENCH_BIN)/step_worker: $(BUILD)/bench/step_worker.o $(LIB)/libdsc.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+.PHONY: bench-train
+## bench-train: training steps beside torch.compile and DeepSpeed, step by step: PEERS=DIR [CASES='124m small ds1 ds2 ds3'] [ROUNDS=15]
+bench-train: $(BENCH_BIN)/step_worker
+	$(Q)$(if $(PEERS),$(if $(ROUNDS),ROUNDS=$(ROUNDS)) python3 bench/bench_train.py $(BENCH_BIN)/step_worker $(PEERS) $(CASES),\
+	    echo "bench-train: PEERS=DIR is needed (DIR/venv has torch and deepspeed)"; exit 1)

@@ -1,0 +1,63 @@
+/* step_worker.c - our half of a paired bench of training steps: one rank that makes one optimizer step per line on stdin.
+ *
+ *     step_worker CONFIG VOCAB SEQUENCE      prints "ready BYTES" when open, then milliseconds and loss per step
+ * Tokens are a fixed pseudo-random sequence. Ranks come from the environment. SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#include <dsc/dsc.h>
+
+typedef struct tokens { int64_t vocab, sequence; } tokens;
+
+/* Every step sees the same tokens, as the peers' do. */
+static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)
+{
+    (void)first_sample, (void)err;
+    const tokens *t = user;
+    uint32_t state = 12345;
+    for (int64_t i = 0; i < count * t->sequence; i++) {
+        state = state * 1664525u + 1013904223u;
+        ((int32_t *)data[0])[i] = (int32_t)((state >> 8) % (uint32_t)t->vocab);
+        ((int32_t *)data[1])[i] = (int32_t)((state >> 7) % (uint32_t)t->vocab);
+    }
+    return DSC_OK;
+}
+
+static dsc_status run(const char *config, tokens *t, dsc_error *err)
+{
+    char line[64];
+    dsc_engine *engine = NULL;
+    dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
+    options.config_path = config;
+    options.data = (dsc_data_source){ fill, t, 0 };
+    DSC_TRY(dsc_engine_open(&engine, &options, err));
+    printf("ready\n");
+    fflush(stdout);
+    dsc_status status = DSC_OK;
+    while (status == DSC_OK && fgets(line, sizeof line, stdin) != NULL) {
+        dsc_step_result result = DSC_STEP_RESULT_INIT;
+        struct rusage usage = { 0 };
+        status = dsc_engine_train_batch(engine, &result, err);
+        getrusage(RUSAGE_SELF, &usage);
+        printf("%.3f %.6f %ld\n", (double)result.step_ns * 1e-6, result.loss, usage.ru_maxrss);
+        fflush(stdout);
+    }
+    dsc_engine_close(&engine);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 4) {
+        fprintf(stderr, "usage: %s CONFIG VOCAB SEQUENCE\n", argv[0]);
+        return 2;
+    }
+    tokens t = { atoll(argv[2]), atoll(argv[3]) };
+    dsc_error err = DSC_ERROR_INIT;
+    char text[1024];
+    const dsc_status status = run(argv[1], &t, &err);
+    if (status != DSC_OK)
+        fprintf(stderr, "step_worker: %s\n", dsc_error_format(&err, text, sizeof text));
+    return dsc_status_exit_code(status);
+}
