@@ -351,6 +351,8 @@ static void unknown_keys(void **state)
         { "\"gradient_clippnig\":1", DSC_ERR_CONFIG, "did you mean \"gradient_clipping\"" },
         { "\"gradient-clipping\":1", DSC_ERR_CONFIG, "did you mean \"gradient_clipping\"" },
         { "\"gradient_c1ipping\":1", DSC_ERR_CONFIG, "did you mean \"gradient_clipping\"" },
+        { "\"tra1n_m1cro_batch_s1ze_per_gpu\":1", DSC_ERR_CONFIG, "did you mean \"train_micro_batch_size_per_gpu\"" },
+        { "\"zer0_0ptimization\":{}", DSC_ERR_CONFIG, "did you mean \"zero_optimization\"" },
         { "\"train_micro_batch_size_per_gp\\u0075s\":1", DSC_ERR_CONFIG,
           "did you mean \"train_micro_batch_size_per_gpu\"" },
         { "\"\xD0\xBE\xD1\x80timizer\":{}", DSC_ERR_CONFIG, "did you mean \"optimizer\"" }, /* Cyrillic o and p */
