@@ -75,6 +75,8 @@ struct dsc_engine {
 
 /* init.c: fills every slice from the model's files or its initialisation, then publishes. Collective. */
 dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err);
+/* run_folder.c: "save": "auto" becomes a new folder, the same on every rank. Collective. */
+dsc_status dsc_engine_run_folder(dsc_engine *engine, dsc_error *err);
 /* optimizer.c: scalars of one update, computed on rank 0 and broadcast; *skip when the norm is not finite. */
 typedef struct dsc_update {
     dsc_adamw_scalars scalars;

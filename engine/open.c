@@ -369,7 +369,8 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
         reader_options(engine, &reader);
         DSC_TRY(dsc_reader_open(&reader, 0, &engine->reader, err));
     }
-    return dsc_engine_init_params(engine, err);
+    DSC_TRY(dsc_engine_init_params(engine, err));
+    return dsc_engine_run_folder(engine, err);
 }
 
 static dsc_status open_all(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)

@@ -414,7 +414,7 @@ static void warnings(void **state)
         { "\"wall_clock_breakdown\":\"False\"", "\"False\" is a string" },
         { "\"data_types\":{\"grad_accum_dtype\":\"auto\"}", "filled by nobody" },
         { "\"bf16\":{\"enabled\":true},\"bfloat16\":{\"enabled\":false}", "ignored because bf16 is there" },
-        { "\"bf16\":{\"enabled\":true,\"check_grad_overflow\":true}", "ends the run" },
+        { "\"bf16\":{\"enabled\":true,\"check_grad_overflow\":false}", "always so" },
         { "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"max_grad_norm\":1}}", "taken as gradient_clipping 1" },
         { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"adam_w_mode\":false}}", "no effect with type AdamW" },
         { "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"lr\":0.1}},\"scheduler\":{\"type\":\"WarmupLR\"}",
