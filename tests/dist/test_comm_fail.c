@@ -9,12 +9,15 @@
 #include <pthread.h>
 
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/rendezvous.h"
 #include "tests/support/ranks.h"
+#include "zero/comm/comm_internal.h"
 
 #define SECOND INT64_C(1000000000)
 
@@ -365,6 +368,47 @@ static void test_death_without_pidfd(void **state)
     one_death(1, 3, true);
 }
 
+/* ---- a peer that shows the wrong files --------------------------------------------------------------------------- */
+
+static dsc_status map_nothing(void *user, uint64_t epoch, const int *file, dsc_error *err) { return DSC_OK; }
+
+/* Rank 1 knows the key and the protocol, but its memory file is not sealed: it could shrink under its readers. */
+static void *unsealed_main(void *arg)
+{
+    const dsc_comm_options *options = arg;
+    dsc_error err = DSC_ERROR_INIT;
+    int file[3];
+    const int memory = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    dsc_rdv_job job = { .self = { .rank = 1, .size = 2, .pid = (int32_t)getpid(), .agree = { options->channel_count, 2 * dsc_shm_plan_bytes(options) },
+                                  .agree_name = { "channels", "bytes" }, .timeout_ns = 5 * SECOND },
+                        .token = options->place.job_token, .port = options->place.master_port };
+    snprintf(job.self.build, sizeof job.self.build, "dsc %s", DSC_VERSION_TEXT);
+    const dsc_status status = dsc_rdv_run(&job, -1, memory, map_nothing, NULL, file, &err);
+    close(memory);
+    return status == DSC_ERR_PEER && strstr(err.message, "sealed") != NULL ? NULL : arg;
+}
+
+static void test_unsealed(void **state)
+{
+    char token[64];
+    dsc_alloc *alloc = NULL;
+    dsc_comm *comm = NULL;
+    dsc_comm_options options;
+    dsc_error err = DSC_ERROR_INIT;
+    pthread_t thread;
+    void *failed = NULL;
+    const ranks_run run = { .kind = RANKS_SHM_THREADS, .size = 2 };
+    ranks_token(token, sizeof token);
+    assert_int_equal(dsc_alloc_open(&alloc, NULL), DSC_OK);
+    ranks_options(&run, 0, alloc, NULL, token, &options);
+    assert_int_equal(pthread_create(&thread, NULL, unsealed_main, &options), 0);
+    assert_int_equal(dsc_comm_open(&options, &comm, &err), DSC_ERR_COMM);
+    assert_non_null(strstr(err.message, "sealed"));
+    pthread_join(thread, &failed);
+    assert_null(failed);
+    dsc_alloc_close(&alloc);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -372,6 +416,7 @@ int main(void)
         cmocka_unit_test(test_scenes_shm),
         cmocka_unit_test(test_fault_sweep),
         cmocka_unit_test(test_starved_open),
+        cmocka_unit_test(test_unsealed),
         cmocka_unit_test(test_death),
         cmocka_unit_test(test_death_without_pidfd),
     };

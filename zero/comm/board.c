@@ -243,7 +243,7 @@ static bool never_matches(const dsc_board *board, const wait_for *w, int32_t ran
     const bool mails_me = atomic_load(&them->mail) % 2 == 1 && atomic_load(&them->mail_to) == board->rank;
     const bool awaits_me = atomic_load(&them->awaiting) == board->rank + 1;
     if (w->peer < 0)
-        return mails_me || awaits_me;
+        return false; /* whoever mails or awaits a rank that came to a meet finds out itself */
     const bool meets = atomic_load(&them->arrived) == board->lane[w->channel].generation + 1;
     const bool i_await = atomic_load(&me->awaiting) == rank + 1;
     return meets || (i_await ? awaits_me : mails_me);
