@@ -483,6 +483,36 @@ static void test_skeleton(void **state)
     dsc_alloc_close(&alloc);
 }
 
+typedef struct seen { int calls; int64_t bytes; dsc_comm_op last; bool in_order; } seen;
+
+static void note_call(void *user, int32_t channel, dsc_comm_op op, int64_t bytes, int64_t start_ns, int64_t end_ns, dsc_status status)
+{
+    seen *s = user;
+    s->calls++;
+    s->bytes += bytes;
+    s->last = op;
+    s->in_order = channel == 0 && start_ns > 0 && start_ns <= end_ns && status == DSC_OK;
+}
+
+static void test_trace(void **state)
+{
+    dsc_alloc *alloc = NULL;
+    dsc_comm *comm = NULL;
+    dsc_comm_options options;
+    float x = 1;
+    seen s = { 0 };
+    const ranks_run run = { .kind = RANKS_SELF, .size = 1 };
+    assert_int_equal(dsc_alloc_open(&alloc, NULL), DSC_OK);
+    ranks_options(&run, 0, alloc, NULL, "", &options);
+    options.trace = (dsc_comm_trace){ note_call, &s };
+    assert_int_equal(dsc_comm_open(&options, &comm, NULL), DSC_OK);
+    assert_int_equal(dsc_comm_all_reduce(comm, 0, &x, 1, DSC_F32, NULL, NULL), DSC_OK);
+    assert_int_equal(dsc_comm_barrier(comm, 0, NULL, NULL), DSC_OK);
+    assert_true(s.calls == 2 && s.last == DSC_COMM_BARRIER && s.in_order && s.bytes == 0);
+    dsc_comm_close(&comm);
+    dsc_alloc_close(&alloc);
+}
+
 static dsc_status choose(const char *name, int32_t size, int32_t local_size, dsc_local_world *world, const char **chosen, dsc_error *err)
 {
     const dsc_comm_options options = { .place = { .size = size, .local_size = local_size, .local_world = world }, .transport = name };
@@ -523,6 +553,7 @@ int main(void)
         cmocka_unit_test(test_channels),
         cmocka_unit_test(test_reopen),
         cmocka_unit_test(test_skeleton),
+        cmocka_unit_test(test_trace),
         cmocka_unit_test(test_choice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

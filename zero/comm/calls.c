@@ -144,12 +144,14 @@ static dsc_status run(void *args, dsc_error *err)
     DSC_ASSERT(!was_busy);
     const int64_t start_ns = dsc_clock_ns();
     const dsc_status status = dispatch(call, err);
-    atomic_fetch_add_explicit(&count->ns, dsc_clock_ns() - start_ns, memory_order_relaxed);
+    const int64_t end_ns = dsc_clock_ns(), bytes = status == DSC_OK ? received_bytes(call) : 0;
+    atomic_fetch_add_explicit(&count->ns, end_ns - start_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&count->calls, 1, memory_order_relaxed);
-    if (status == DSC_OK)
-        atomic_fetch_add_explicit(&count->bytes, received_bytes(call), memory_order_relaxed);
-    else
+    atomic_fetch_add_explicit(&count->bytes, bytes, memory_order_relaxed);
+    if (status != DSC_OK)
         name_all_reduce(call, err);
+    if (call->comm->trace.fn != NULL)
+        call->comm->trace.fn(call->comm->trace.user, call->channel, call->op, bytes, start_ns, end_ns, status);
     atomic_store(&call->comm->channel[call->channel].busy, false);
     return status;
 }

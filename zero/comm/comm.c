@@ -163,6 +163,7 @@ dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *o
     comm->rank = options->place.rank;
     comm->size = options->place.size;
     comm->channel_count = options->channel_count;
+    comm->trace = options->trace;
     dsc_comm_math_init(&comm->math);
     status = settle(comm, options, err);
     if (status != DSC_OK) {

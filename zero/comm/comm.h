@@ -49,6 +49,18 @@ typedef struct dsc_comm_place {
 DSC_MUST_USE dsc_status dsc_comm_place_from_env(const char *(*get)(void *user, const char *name), void *user,
                                                 dsc_comm_place *out, dsc_error *err);
 
+typedef enum dsc_comm_op {
+    DSC_COMM_ALL_GATHER, DSC_COMM_ALL_TO_ALL, DSC_COMM_REDUCE_SCATTER, DSC_COMM_ALL_REDUCE, DSC_COMM_BROADCAST,
+    DSC_COMM_BARRIER, DSC_COMM_SEND, DSC_COMM_RECV, DSC_COMM_OP_COUNT
+} dsc_comm_op;
+const char *dsc_comm_op_text(dsc_comm_op op);
+
+/* Called after every operation on the thread that ran it, so by several threads at once. `bytes` as in dsc_comm_stats. */
+typedef struct dsc_comm_trace {
+    void (*fn)(void *user, int32_t channel, dsc_comm_op op, int64_t bytes, int64_t start_ns, int64_t end_ns, dsc_status status);
+    void *user;
+} dsc_comm_trace;
+
 typedef struct dsc_comm_options {
     dsc_alloc *alloc; /* borrowed until close */
     dsc_comm_place place;
@@ -59,13 +71,8 @@ typedef struct dsc_comm_options {
     int64_t open_timeout_ns;   /* how long open waits for the other ranks; 0: 60 s */
     int64_t fault_at;          /* test hook: the n-th collective (1-based) of this rank fails; 0: none */
     const dsc_log *log;        /* borrowed until close; may be NULL */
+    dsc_comm_trace trace;      /* fn = NULL: none */
 } dsc_comm_options;
-
-typedef enum dsc_comm_op {
-    DSC_COMM_ALL_GATHER, DSC_COMM_ALL_TO_ALL, DSC_COMM_REDUCE_SCATTER, DSC_COMM_ALL_REDUCE, DSC_COMM_BROADCAST,
-    DSC_COMM_BARRIER, DSC_COMM_SEND, DSC_COMM_RECV, DSC_COMM_OP_COUNT
-} dsc_comm_op;
-const char *dsc_comm_op_text(dsc_comm_op op);
 
 /* One fold of this rank's slice: acc[i] (+)= sum over ranks r, in rank order, of round_wire(leaf of rank r).
  * On rank q, the piece for rank r starts at leaf + r * leaf_stride; so `leaf` is rank-major with stride elements. */

@@ -25,6 +25,7 @@ struct dsc_comm {
     dsc_alloc *alloc;
     int32_t rank, size, channel_count;
     dsc_comm_math math;
+    dsc_comm_trace trace;
     dsc_comm_channel channel[DSC_COMM_CHANNELS_MAX];
     dsc_comm_count count[DSC_COMM_OP_COUNT];
 };
