@@ -17,7 +17,7 @@ enum {
     TILES_MIN = 4,       /* below this many tiles they are made smaller, down to TILE_M_MIN by TILE_N_MIN */
     TILES_MANY = 8,      /* with this many left, tiles of TILE_M_LARGE rows: the library packs B once per tile */
     TILE_M = 256, TILE_M_LARGE = 512, TILE_M_MIN = 128,
-    TILE_N = 384, TILE_N_MIN = 192,
+    TILE_N = 384, TILE_N_MIN = 192, /* B transposed: always the smaller, which the library's code for it prefers */
     TILE_M_F32 = 384, TILE_N_F32 = 768, /* C is F32 and nothing follows: no tile buffer has to stay in cache */
     PANEL_K = 1024,      /* with 256 x 384 tiles, the two fp32 panels take 2.6 MB */
     COLSUM_BLOCK = 64
@@ -67,21 +67,21 @@ static gemm_plan plan_make(const dsc_gemm_args *a, uint32_t caps)
     p.panels = a->ab_dtype == DSC_BF16 && (caps & DSC_CPU_AVX512_BF16) == 0;
     p.k_step = p.panels ? dsc_min_i64(a->k, PANEL_K) : a->k;
     p.buffered = a->c_dtype == DSC_BF16;
-    int64_t most_m = TILE_M, most_n = TILE_N;
+    int64_t most_m = TILE_M, most_n = a->b_transposed ? TILE_N_MIN : TILE_N;
     if (a->c_dtype == DSC_F32 && a->epilogue == DSC_EPILOGUE_NONE) {
         most_m = TILE_M_F32;
         most_n = TILE_N_F32;
-    } else if (dsc_div_ceil(a->m, TILE_M_LARGE) * dsc_div_ceil(a->n, TILE_N) >= TILES_MANY) {
+    } else if (dsc_div_ceil(a->m, TILE_M_LARGE) * dsc_div_ceil(a->n, most_n) >= TILES_MANY) {
         most_m = TILE_M_LARGE;
     }
     plan_tiles(&p, a->m, a->n, most_m, most_n);
     while (p.tiles_m * p.tiles_n < TILES_MIN && (most_m > TILE_M_MIN || most_n > TILE_N_MIN)) {
         /* The longer side first: a square tile reads least. */
         if (most_n > TILE_N_MIN && (most_n >= most_m || most_m <= TILE_M_MIN))
-            most_n /= 2;
+            most_n = dsc_max_i64(most_n / 2, TILE_N_MIN);
         else
-            most_m /= 2;
-        plan_tiles(&p, a->m, a->n, dsc_max_i64(most_m, TILE_M_MIN), dsc_max_i64(most_n, TILE_N_MIN));
+            most_m = dsc_max_i64(most_m / 2, TILE_M_MIN);
+        plan_tiles(&p, a->m, a->n, most_m, most_n);
     }
     if (p.buffered)
         p.buffer_bytes = dsc_align_up(p.tile_m * p.tile_n * 4, 64);

@@ -19,6 +19,20 @@ INLINE void store(void *p, bool bf16, int64_t i, __mmask16 lanes, __m512 x)
         _mm512_mask_storeu_ps((float *)p + i, lanes, x);
 }
 
+/* Stores x unless p is NULL, and returns it as stored: rounded once. */
+INLINE __m512 store_rounded(void *p, bool bf16, int64_t i, __mmask16 lanes, __m512 x)
+{
+    if (!bf16) {
+        if (p != NULL)
+            store(p, false, i, lanes, x);
+        return x;
+    }
+    const __m512i high = _mm512_and_si512(dsc_bf16_round_avx512(x), _mm512_set1_epi32((int)0xffff0000u));
+    if (p != NULL)
+        _mm256_mask_storeu_epi16((uint16_t *)p + i, lanes, _mm512_cvtepi32_epi16(_mm512_srli_epi32(high, 16)));
+    return _mm512_castsi512_ps(high);
+}
+
 /* `kind`, `bf16` and `bias_bf16` are constants at every call, so each call is its own loop. */
 INLINE void rows(const dsc_epilogue_tile *t, dsc_epilogue kind, bool bf16, bool bias_bf16)
 {
@@ -30,10 +44,7 @@ INLINE void rows(const dsc_epilogue_tile *t, dsc_epilogue kind, bool bf16, bool 
             if (kind != DSC_EPILOGUE_NONE && kind != DSC_EPILOGUE_DGELU && t->bias != NULL)
                 x = _mm512_add_ps(x, load(t->bias, bias_bf16, c, lanes));
             if (kind == DSC_EPILOGUE_BIAS_GELU) {
-                if (bf16)
-                    x = dsc_bf16_trip_avx512(x);
-                if (t->aux != NULL)
-                    store(t->aux, bf16, at, lanes, x);
+                x = store_rounded(t->aux, bf16, at, lanes, x);
                 x = dsc_gelu_avx512(x);
             } else if (kind == DSC_EPILOGUE_BIAS_ADD) {
                 x = _mm512_add_ps(x, load(t->aux, bf16, at, lanes));

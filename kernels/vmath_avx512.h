@@ -49,11 +49,21 @@ static inline __m512 dsc_tanh_avx512(__m512 x)
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, _mm512_set1_ps(0.55f), _CMP_LT_OQ), far, near);
 }
 
-/* 0.5 (1 + tanh(u)) = sigmoid(2 u) without the cancellation of 1 + tanh. u2 = 2 sqrt(2/pi) (x + 0.044715 x^3). */
+/* 0.5 (1 + tanh(u)) = sigmoid(2 u) = 1 / (1 + 2^t) without the cancellation of 1 + tanh, for u = sqrt(2/pi) (x + 0.044715 x^3)
+ * and so t = -2 log2(e) u. 2^t is 2^floor(t), which VSCALEFPS takes from t itself, times a polynomial in t - floor(t) (fit
+ * error 1.3 * 2^-24); infinite t needs no care: its VREDUCEPS is 0. */
 static inline __m512 dsc_gelu_gate_avx512(__m512 x, __m512 xx)
 {
-    const __m512 u2 = _mm512_mul_ps(x, _mm512_fmadd_ps(xx, _mm512_set1_ps(0.071354816f), _mm512_set1_ps(1.5957691f)));
-    return dsc_sigmoid_avx512(u2);
+    const __m512 one = _mm512_set1_ps(1.0f);
+    const __m512 t = _mm512_mul_ps(x, _mm512_fmadd_ps(xx, _mm512_set1_ps(-0.10294324f), _mm512_set1_ps(-2.3022082f)));
+    const __m512 f = _mm512_reduce_ps(t, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    __m512 p = _mm512_set1_ps(1.877576674887592e-3f);
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(8.98934009123334e-3f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.582631805266895e-2f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.4015361704459176e-1f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.931530732001416e-1f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.9999999250635272f));
+    return _mm512_div_ps(one, _mm512_add_ps(one, _mm512_scalef_ps(p, t)));
 }
 
 /* gelu(x) with the tanh approximation (gelu.h) */
