@@ -554,7 +554,7 @@ static void defaults(void **state)
     assert_int_equal(config.zero.allgather_bucket_size, 500000000);
     assert_int_equal(config.zero.stage3_prefetch_bucket_size, 50000000);
     assert_int_equal(config.zero.sub_group_size, 1000000000);
-    assert_int_equal(config.steps_per_print, 10);
+    assert_int_equal(config.steps_per_print, 1);
     assert_int_equal(config.seed, 1234);
     assert_int_equal(config.own.epochs, 1);
     assert_int_equal(config.own.vocab_multiple, 1);

@@ -60,7 +60,7 @@ dsc_status train_progress_open(train_progress *p, const dsc_run_info *info, cons
                                dsc_error *err)
 {
     *p = (train_progress){ .first_step = first_step, .last_step = info->steps, .steps_per_epoch = info->steps_per_epoch,
-                           .every = info->steps_per_print > 0 ? info->steps_per_print : 1, .start_ns = now_ns(),
+                           .every = info->steps_per_print, .start_ns = now_ns(),
                            .flops_per_step = stats->flops_per_step };
     p->epoch_start_ns = p->start_ns;
     p->epoch = info->steps_per_epoch > 0 ? first_step / info->steps_per_epoch : 0;
@@ -176,7 +176,7 @@ dsc_status train_progress_step(train_progress *p, const dsc_step_result *r, dsc_
     if (p->steps_per_epoch > 0)
         snprintf(epoch, sizeof epoch, "  epoch %.2f", (double)r->step / (double)p->steps_per_epoch);
     DSC_TRY(write_json(p, r, err));
-    if (r->step % p->every == 0 || r->step == p->first_step + 1 || r->step == p->last_step || r->skipped)
+    if ((p->every > 0 && r->step % p->every == 0) || r->step == p->first_step + 1 || r->step == p->last_step || r->skipped)
         train_progress_say(p, "step %lld/%lld  loss %.6f  lr %.3e  norm %.4f  %.0f ms  %.0f tokens/s  %.1f GFLOP/s  %.0f MB%s  ETA %s%s",
                            (long long)r->step, (long long)p->last_step, r->loss, r->lr, r->grad_norm, seconds * 1e3,
                            (double)r->tokens / seconds, p->flops_per_step / seconds * 1e-9, (double)p->memory_bytes / 1048576.0,
