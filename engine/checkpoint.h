@@ -47,6 +47,9 @@ typedef struct dsc_checkpoint_ctx {
 } dsc_checkpoint_ctx;
 #define DSC_CHECKPOINT_BUFFER_BYTES (4 << 20)
 
+/* About what a save or load takes beside the buffer while it runs: lists of tensors and blocks, the manifest's text. */
+int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype);
+
 /* Collective; every rank returns the same verdict. Writes dir/step-<state.step>. `resumed_step`: the step this run was
  * loaded from in the same dir (that folder may exist already and be replaced atomically), -1: none. */
 DSC_MUST_USE dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *state,

@@ -80,3 +80,17 @@ dsc_hash128 ckpt_block_hash(const char *name, int64_t first, int64_t count, int6
     const uint64_t place[4] = { dsc_xxh3_128(name, strlen(name), 0).low, (uint64_t)first, (uint64_t)count, (uint64_t)step };
     return dsc_xxh3_128(data, (size_t)bytes, dsc_xxh3_128(place, sizeof place, 0).low);
 }
+
+/* Measured on manifests of this version: names, headers and JSON of a stored tensor, and lists, text and JSON of a block. */
+#define PLAN_BYTES_PER_ENTRY 600
+#define PLAN_BYTES_PER_BLOCK 300
+
+int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype)
+{
+    const int64_t planes = compute_dtype == DSC_F32 ? 3 : 4, block_elements = CKPT_BLOCK_BYTES / 4;
+    int64_t blocks = 0;
+    for (int32_t t = 0; t < layout->tensor_count; t++)
+        blocks += dsc_div_ceil(layout->tensor[t].count, block_elements);
+    blocks += layout->group_count * (layout->world_size - 1); /* slices cut tensors */
+    return planes * (layout->tensor_count * PLAN_BYTES_PER_ENTRY + blocks * PLAN_BYTES_PER_BLOCK);
+}

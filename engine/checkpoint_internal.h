@@ -56,7 +56,7 @@ dsc_hash128 ckpt_block_hash(const char *name, int64_t first, int64_t count, int6
 /* ---- manifest ---- */
 
 typedef struct ckpt_manifest_tensor {
-    char name[DSC_SAFETENSORS_NAME_BYTES_MAX + 1];
+    char *name; /* owned by the manifest */
     int32_t file;
     int64_t first_block, block_count; /* in manifest.block: the tensor's blocks, in order, without a gap */
 } ckpt_manifest_tensor;

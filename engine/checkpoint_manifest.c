@@ -243,15 +243,16 @@ static dsc_status read_tensors(const read_ctx *c, const cJSON *tensors, ckpt_man
     DSC_TRY(dsc_alloc_zeroed(m->alloc, DSC_TAG_IO, blocks, sizeof *m->block, &m->block, c->err));
     cJSON_ArrayForEach(item, tensors)
     {
-        char file[64];
+        char file[64], name[DSC_SAFETENSORS_NAME_BYTES_MAX + 1];
         ckpt_manifest_tensor *tensor = &m->tensor[m->tensor_count];
-        DSC_TRY(get_text(c, item, "name", tensor->name, sizeof tensor->name));
+        DSC_TRY(get_text(c, item, "name", name, sizeof name));
         DSC_TRY(get_text(c, item, "file", file, sizeof file));
+        DSC_TRY(dsc_alloc_strdup(m->alloc, DSC_TAG_IO, name, &tensor->name, c->err));
+        m->tensor_count++;
         tensor->file = find_file(file);
         if (tensor->file < 0 || m->file_bytes[tensor->file] < 0)
             return bad(c, item, "a tensor of a file that is not listed");
-        DSC_TRY(read_blocks(c, cJSON_GetObjectItemCaseSensitive(item, "blocks"), m, m->tensor_count));
-        m->tensor_count++;
+        DSC_TRY(read_blocks(c, cJSON_GetObjectItemCaseSensitive(item, "blocks"), m, m->tensor_count - 1));
     }
     return DSC_OK;
 }
@@ -309,6 +310,8 @@ dsc_status ckpt_manifest_read(const dsc_io *io, dsc_alloc *alloc, const char *st
 void ckpt_manifest_close(ckpt_manifest *manifest)
 {
     if (manifest->alloc != NULL) {
+        for (int64_t t = 0; t < manifest->tensor_count; t++)
+            dsc_alloc_free(manifest->alloc, manifest->tensor[t].name);
         dsc_alloc_free(manifest->alloc, manifest->tensor);
         dsc_alloc_free(manifest->alloc, manifest->block);
     }

@@ -420,6 +420,14 @@ static dsc_status create(const dsc_engine_options *options, dsc_engine **out, ds
     return DSC_OK;
 }
 
+/* What a save or load takes for its lists while it runs. */
+static int64_t checkpoint_bytes(const dsc_engine *engine)
+{
+    if (engine->zero == NULL || (engine->config.own.save[0] == 0 && engine->config.own.load[0] == 0))
+        return 0;
+    return dsc_checkpoint_plan_bytes(&engine->layout, compute_dtype(engine));
+}
+
 /* Small structures and library scratch are known exactly only now; both are in place before the first step. */
 static void complete_plan(dsc_engine *engine)
 {
@@ -427,7 +435,9 @@ static void complete_plan(dsc_engine *engine)
     dsc_alloc_stats stats;
     dsc_alloc_stats_get(engine->alloc, &stats);
     for (size_t i = 0; i < DSC_COUNT(late); i++) {
-        const int64_t now = stats.count[late[i]][DSC_TIER_HOST].current_bytes;
+        int64_t now = late[i] == DSC_TAG_CONTROL ? checkpoint_bytes(engine) : 0;
+        for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
+            now += stats.count[late[i]][tier].current_bytes;
         engine->plan.total_bytes += now - engine->plan.bytes[late[i]];
         engine->plan.bytes[late[i]] = now;
     }

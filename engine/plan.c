@@ -88,7 +88,8 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
     plan->bytes[DSC_TAG_IO] = DSC_CHECKPOINT_BUFFER_BYTES;
     dsc_alloc_stats stats;
     dsc_alloc_stats_get(o->alloc, &stats);
-    plan->bytes[DSC_TAG_LIBRARY] = stats.count[DSC_TAG_LIBRARY][DSC_TIER_HOST].current_bytes;
+    for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
+        plan->bytes[DSC_TAG_LIBRARY] += stats.count[DSC_TAG_LIBRARY][tier].current_bytes;
     for (int tag = 0; tag < DSC_TAG_COUNT; tag++)
         plan->total_bytes += plan->bytes[tag];
 }
