@@ -4,7 +4,9 @@
  * none: a sum is folded from it); RAW, read from its address space by a system call (one copy); STAGE, copied chunk by
  * chunk into its staging halves (two copies, no system call, one meet a chunk). Everybody reads every note, so all know
  * how many meets an operation has: as many as the longest staged sender has chunks, and one more when somebody was read
- * in place, because then nobody may go on before all have read.
+ * in place, because then nobody may go on before all have read. Staging costs more than it looks when ranks have a core
+ * each: every line changes its core twice (512 KiB of a reduce-scatter: 275 us, pulled 83), so it is for short messages and
+ * for systems that forbid reading peers.
  *
  * Why a chunk needs no second meet: the halves alternate with the generation of the board (board.h).
  * SPDX-License-Identifier: Apache-2.0 */
@@ -64,7 +66,7 @@ static dsc_status gather(dsc_shm *shm, int32_t channel, char *recv, const char *
     dsc_board_note mine = { .op = DSC_COMM_ALL_GATHER, .bytes = bytes };
     agreement a;
     const bool past_cache = bytes * shm->size >= DSC_COPY_PAST_CACHE_BYTES;
-    dsc_shm_locate(shm, send, bytes, &mine);
+    dsc_shm_locate(shm, send, bytes, bytes, &mine);
     const bool staged = mine.kind == DSC_BOARD_STAGE;
     if (staged)
         dsc_copy_bytes(half_to_fill(shm, channel), send, chunk_bytes(bytes, shm->half_bytes, 0), false);
@@ -90,7 +92,7 @@ static dsc_status spread(dsc_shm *shm, int32_t channel, char *buf, int64_t bytes
     agreement a;
     const bool past_cache = bytes >= DSC_COPY_PAST_CACHE_BYTES, am_root = shm->rank == root;
     if (am_root)
-        dsc_shm_locate(shm, buf, bytes, &mine);
+        dsc_shm_locate(shm, buf, bytes, bytes, &mine);
     if (am_root && mine.kind == DSC_BOARD_STAGE)
         dsc_copy_bytes(half_to_fill(shm, channel), buf, chunk_bytes(bytes, shm->half_bytes, 0), false);
     DSC_TRY(come(shm, channel, &mine, &a, err));
@@ -136,7 +138,7 @@ static dsc_status exchange(dsc_shm *shm, int32_t channel, char *recv, const char
     dsc_board_note mine = { .op = DSC_COMM_ALL_TO_ALL, .bytes = bytes };
     agreement a;
     const bool past_cache = bytes * shm->size >= DSC_COPY_PAST_CACHE_BYTES;
-    dsc_shm_locate(shm, send, bytes * shm->size, &mine);
+    dsc_shm_locate(shm, send, bytes * shm->size, bytes, &mine);
     const bool staged = mine.kind == DSC_BOARD_STAGE;
     if (staged)
         stage_pieces(shm, channel, send, bytes, 0);
@@ -193,15 +195,44 @@ static void fold_staged(dsc_shm *shm, int32_t channel, const reduction *red, int
     dsc_comm_fold(&shm->math, args, leaf, args->wire_dtype, shm->size, k * red->most, chunk_elements(red, k));
 }
 
+/* Bytes that are read from other address spaces before they are folded. Measured from 64 KiB to 1 MiB: fewer cost system
+ * calls, more leave the second-level cache. */
+#define PULL_BYTES (INT64_C(512) << 10)
+
+/* leaf[r] <- where element `first` on of rank r's piece for me can be read; what lies in another address space is pulled
+ * into the half to fill, which nobody reads before this rank fills it for a later meet. */
+static dsc_status reach_leaves(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter_args *args, const agreement *a, int64_t first,
+                               int64_t count, const void **leaf, dsc_error *err)
+{
+    for (int32_t i = 0; i < shm->size; i++) {
+        const int32_t r = (shm->rank + i) % shm->size;
+        const int64_t at = shm->rank * a->note[r].stride + first * (int64_t)sizeof(float);
+        const char *there = (const char *)args->leaf + at;
+        char *pulled = half_to_fill(shm, channel) + r * piece_capacity(shm);
+        if (r != shm->rank && a->note[r].kind == DSC_BOARD_HEAP)
+            DSC_TRY(dsc_shm_window(shm, r, &a->note[r], at, &there, err));
+        if (r != shm->rank && a->note[r].kind == DSC_BOARD_RAW) {
+            DSC_TRY(dsc_shm_read(shm, r, &a->note[r], at, pulled, count * (int64_t)sizeof(float), false, err));
+            there = pulled;
+        }
+        leaf[r] = there;
+    }
+    return DSC_OK;
+}
+
+/* Nobody staged anything: unrounded leaves are folded where they lie, or right after they were pulled. */
 static dsc_status fold_in_place(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter_args *args, const agreement *a, dsc_error *err)
 {
     const void *leaf[DSC_BOARD_RANKS_MAX];
-    for (int32_t r = 0; r < shm->size; r++) {
-        const char *at = NULL;
-        DSC_TRY(dsc_shm_window(shm, r, &a->note[r], shm->rank * a->note[r].stride, &at, err));
-        leaf[r] = at;
+    int64_t most = args->count;
+    for (int32_t r = 0; r < shm->size; r++)
+        if (r != shm->rank && a->note[r].kind == DSC_BOARD_RAW)
+            most = dsc_min_i64(piece_capacity(shm), dsc_max_i64(PULL_BYTES / shm->size, DSC_SHM_PIECE_LEAST)) / (int64_t)sizeof(float);
+    for (int64_t first = 0; first < args->count; first += most) {
+        const int64_t count = dsc_min_i64(most, args->count - first);
+        DSC_TRY(reach_leaves(shm, channel, args, a, first, count, leaf, err));
+        dsc_comm_fold(&shm->math, args, leaf, DSC_F32, shm->size, first, count);
     }
-    dsc_comm_fold(&shm->math, args, leaf, DSC_F32, shm->size, 0, args->count);
     return dsc_board_meet(&shm->board, channel, NULL, err);
 }
 
@@ -213,9 +244,7 @@ static dsc_status reduce(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter
     dsc_board_note mine = { .op = DSC_COMM_REDUCE_SCATTER, .detail = (int32_t)args->wire_dtype, .bytes = args->count * wire_bytes,
                             .stride = args->leaf_stride * (int64_t)sizeof(float) };
     agreement a;
-    dsc_shm_locate(shm, args->leaf, leaf_bytes, &mine);
-    if (mine.kind == DSC_BOARD_RAW)
-        mine.kind = DSC_BOARD_STAGE; /* a fold reads memory; a system call would only copy what the staging copies */
+    dsc_shm_locate(shm, args->leaf, leaf_bytes, args->count * (int64_t)sizeof(float), &mine);
     if (mine.kind == DSC_BOARD_STAGE)
         stage_leaves(shm, channel, &red, 0);
     DSC_TRY(come(shm, channel, &mine, &a, err));
@@ -243,7 +272,7 @@ static dsc_status give(dsc_shm *shm, int32_t channel, const char *buf, int64_t b
 {
     dsc_board_note note = { .op = DSC_COMM_SEND, .bytes = bytes };
     const uint32_t half = dsc_board_half(&shm->board, channel);
-    dsc_shm_locate(shm, buf, bytes, &note);
+    dsc_shm_locate(shm, buf, bytes, bytes, &note);
     if (note.kind != DSC_BOARD_STAGE)
         return dsc_board_post(&shm->board, channel, to, &note, err);
     note.detail = (int32_t)half;

@@ -17,7 +17,8 @@
 #define PAGE INT64_C(4096)
 #define HUGE_PAGE (INT64_C(2) << 20)
 
-/* From this size on one system call of the reader beats two copies through the staging. See docs: bench_comm. */
+/* From this size on one system call of a reader beats two copies through the staging, when the ranks have a core each:
+ * 41 against 56 us for 64 KiB, 70 against 263 for 512 KiB; below it the two are alike. */
 #define RAW_LEAST_BYTES (INT64_C(64) << 10)
 
 static int64_t counted_bytes(int64_t bytes) { return dsc_align_up(dsc_max_i64(bytes, 1), 64); }
@@ -150,11 +151,11 @@ void dsc_shm_heap_close(dsc_shm *shm)
     shm->spare = NULL;
 }
 
-void dsc_shm_locate(dsc_shm *shm, const void *ptr, int64_t bytes, dsc_board_note *note)
+void dsc_shm_locate(dsc_shm *shm, const void *ptr, int64_t bytes, int64_t read_bytes, dsc_board_note *note)
 {
     const uintptr_t p = (uintptr_t)ptr;
     note->ptr = (uintptr_t)ptr;
-    note->kind = shm->reads_peers && bytes >= RAW_LEAST_BYTES ? DSC_BOARD_RAW : DSC_BOARD_STAGE;
+    note->kind = shm->reads_peers && read_bytes >= RAW_LEAST_BYTES ? DSC_BOARD_RAW : DSC_BOARD_STAGE;
     pthread_mutex_lock(&shm->lock);
     for (const dsc_shm_region *r = shm->region; r != NULL; r = r->next) {
         const uintptr_t start = (uintptr_t)r->ptr;

@@ -12,6 +12,8 @@
 #include "zero/comm/board.h"
 #include "zero/comm/comm_internal.h"
 
+#define DSC_SHM_PIECE_LEAST INT64_C(256) /* bytes of one owner's piece in a staging half: four cache lines */
+
 /* A mapped piece of a rank's heap: own memory (rank is me) or a window into a peer's. */
 typedef struct dsc_shm_region {
     struct dsc_shm_region *next;
@@ -48,8 +50,9 @@ typedef struct dsc_shm {
 dsc_status dsc_shm_mem_open(dsc_transport *transport, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);
 void dsc_shm_mem_close(dsc_transport *transport, dsc_buf *buf);
 void dsc_shm_heap_close(dsc_shm *shm);
-/* Says in `note` where ptr[bytes] lies for peers: HEAP, RAW when it is worth a system call, else STAGE. */
-void dsc_shm_locate(dsc_shm *shm, const void *ptr, int64_t bytes, dsc_board_note *note);
+/* Says in `note` where ptr[bytes] lies for peers, each of whom reads read_bytes: HEAP, RAW when that is worth a system
+ * call, else STAGE. */
+void dsc_shm_locate(dsc_shm *shm, const void *ptr, int64_t bytes, int64_t read_bytes, dsc_board_note *note);
 /* Address in this process of byte `at` of what `note` of `rank` says; note->kind is HEAP. */
 DSC_MUST_USE dsc_status dsc_shm_window(dsc_shm *shm, int32_t rank, const dsc_board_note *note, int64_t at, const char **out,
                                        dsc_error *err);

@@ -15,7 +15,6 @@
 #include "zero/comm/shm_internal.h"
 
 #define PAGE INT64_C(4096)
-#define PIECE_LEAST 256 /* bytes of one owner's piece in a staging half: four cache lines */
 
 /* ---- sizes --------------------------------------------------------------------------------------------------------- */
 
@@ -27,7 +26,7 @@ static layout layout_of(const dsc_comm_options *options)
 {
     const int32_t size = options->place.size, channels = options->channel_count;
     layout l;
-    l.half_bytes = dsc_align_up(dsc_max_i64(options->staging_bytes / 2, (int64_t)size * PIECE_LEAST), PAGE);
+    l.half_bytes = dsc_align_up(dsc_max_i64(options->staging_bytes / 2, size * DSC_SHM_PIECE_LEAST), PAGE);
     const int64_t board_share = dsc_align_up(dsc_div_ceil(dsc_board_bytes(size, channels), size), PAGE);
     l.staging_offset = board_share * size;
     l.share_bytes = board_share + 2 * l.half_bytes * channels;
