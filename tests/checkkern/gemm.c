@@ -53,14 +53,14 @@ static void check_element(const dsc_gemm_args *a, int64_t i, int64_t j)
         } else {
             tol += 0.5 * ck_spacing(a->c_dtype, fabs(x) + tol);
         }
-        tol = 1.2 * tol + 0x1p-20 * fabs(gelu(x)) + 0x1p-26;
+        tol = 1.2 * tol + 0x1p-18 * fabs(gelu(x)) + 0x1p-26;
         x = gelu(x);
     } else if (a->epilogue == DSC_EPILOGUE_BIAS_ADD) {
         x += ck_get(a->aux, at);
         tol += 0x1p-23 * fabs(x);
     } else if (a->epilogue == DSC_EPILOGUE_DGELU) {
         const double slope = gelu_slope(ck_get(a->aux, at));
-        tol = tol * fabs(slope) + fabs(x) * 0x1p-20;
+        tol = tol * fabs(slope) + fabs(x) * 0x1p-18;
         x *= slope;
     }
     ck_near(a->c, at, x, tol + 0.5 * ck_spacing(a->c_dtype, fabs(x) + tol));
