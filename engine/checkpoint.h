@@ -63,7 +63,16 @@ DSC_MUST_USE dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const
 DSC_MUST_USE dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out, size_t out_bytes,
                                             dsc_error *err);
 
-/* Without a model, for `dsc ckpt`. verify: every file, every hash. hash: DESIGN section 7, 64 hex digits + NUL. */
+/* The name that a `latest` file holds: one line "step-N", nothing else. */
+DSC_MUST_USE dsc_status dsc_checkpoint_read_latest(const dsc_io *io, dsc_alloc *alloc, const char *path, char name[64],
+                                                   dsc_error *err);
+/* "step-" and 1 to 18 digits. */
+bool dsc_checkpoint_is_step_name(const char *name);
+
+/* Without a model, for `dsc ckpt`. summary: the manifest and every file's size and header are right; the tensors' bytes
+ * are not read; *bytes: of the safetensors files. verify: every file, every hash. hash: DESIGN section 7, 64 hex digits + NUL. */
+DSC_MUST_USE dsc_status dsc_checkpoint_summary(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_run_state *state,
+                                               int64_t *bytes, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_checkpoint_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_checkpoint_hash(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char hex[65], dsc_error *err);
 

@@ -8,26 +8,28 @@
 /* ---- finding ---- */
 
 /* "step-" and digits only: the name can neither leave its folder nor be a hidden or temporary one. */
-static bool is_step_name(const char *name)
+bool dsc_checkpoint_is_step_name(const char *name)
 {
     return strncmp(name, "step-", 5) == 0 && name[5] != 0 && strlen(name) <= 5 + 18 &&
            strspn(name + 5, "0123456789") == strlen(name + 5);
 }
 
-static dsc_status read_latest(const dsc_io *io, dsc_alloc *alloc, const char *dir, char name[64], dsc_error *err)
+dsc_status dsc_checkpoint_read_latest(const dsc_io *io, dsc_alloc *alloc, const char *path, char name[64], dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES];
     char *text = NULL;
     int64_t bytes;
-    DSC_TRY(dsc_path_join(path, sizeof path, dir, "latest", err));
-    if (dsc_io_kind(path) == DSC_PATH_MISSING)
-        return DSC_FAIL(err, DSC_ERR_INPUT, dir, "no checkpoint here: neither a step-N folder's manifest nor a file \"latest\"");
     DSC_TRY(dsc_io_read_all(io, alloc, path, 63, &text, &bytes, err));
-    text[strcspn(text, "\r\n")] = 0;
-    const bool good = is_step_name(text);
     snprintf(name, 64, "%s", text);
     dsc_alloc_free(alloc, text);
-    return good ? DSC_OK : DSC_FAIL(err, DSC_ERR_INPUT, path, "\"%s\" is not of the form step-N", name);
+    /* One line: what follows it, or a NUL byte inside it, was not written by us. */
+    const size_t line = strcspn(name, "\r\n");
+    const bool whole = (int64_t)(line + strspn(name + line, "\r\n")) == bytes;
+    name[line] = 0;
+    if (!dsc_checkpoint_is_step_name(name))
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "\"%s\" is not of the form step-N", name);
+    if (!whole)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "more than the one line \"%s\"", name);
+    return DSC_OK;
 }
 
 dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out, size_t out_bytes, dsc_error *err)
@@ -41,7 +43,10 @@ dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *d
             return DSC_FAIL(err, DSC_ERR_INPUT, dir, "the path is too long");
         return DSC_OK;
     }
-    DSC_TRY(read_latest(io, alloc, dir, name, err));
+    DSC_TRY(dsc_path_join(path, sizeof path, dir, "latest", err));
+    if (dsc_io_kind(path) == DSC_PATH_MISSING)
+        return DSC_FAIL(err, DSC_ERR_INPUT, dir, "no checkpoint here: neither a step-N folder's manifest nor a file \"latest\"");
+    DSC_TRY(dsc_checkpoint_read_latest(io, alloc, path, name, err));
     DSC_TRY(dsc_path_join(out, out_bytes, dir, name, err));
     if (dsc_io_kind(out) != DSC_PATH_DIR)
         return DSC_FAIL(err, DSC_ERR_INPUT, out, "named by \"latest\" but not there");
@@ -143,6 +148,19 @@ dsc_status ckpt_reader_verify_block(const ckpt_reader *reader, int64_t i, void *
 }
 
 /* ---- tools ---- */
+
+dsc_status dsc_checkpoint_summary(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_run_state *state, int64_t *bytes,
+                                  dsc_error *err)
+{
+    ckpt_reader reader;
+    DSC_TRY(ckpt_reader_open(io, alloc, step_dir, &reader, err));
+    *state = reader.manifest.state;
+    *bytes = 0;
+    for (int f = 0; f < CKPT_FILE_COUNT; f++)
+        *bytes += dsc_max_i64(0, reader.manifest.file_bytes[f]);
+    ckpt_reader_close(&reader);
+    return DSC_OK;
+}
 
 dsc_status dsc_checkpoint_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_error *err)
 {

@@ -8,7 +8,9 @@
 
 #include "base/hostfile.h"
 #include "base/safetensors.h"
+#include "engine/checkpoint.h"
 #include "engine/config.h"
+#include "engine/data.h"
 #include "tools/dsc/tool.h"
 
 typedef struct check_kind {
@@ -44,15 +46,33 @@ static dsc_status check_hostfile(dsc_alloc *alloc, const char *path, dsc_error *
     return status;
 }
 
+static dsc_status check_latest(dsc_alloc *alloc, const char *path, dsc_error *err)
+{
+    char name[64];
+    return dsc_checkpoint_read_latest(NULL, alloc, path, name, err);
+}
+
+static dsc_status check_tokens_llmc(dsc_alloc *alloc, const char *path, dsc_error *err)
+{
+    int64_t tokens;
+    return dsc_data_check(NULL, path, DSC_TOKENS_LLMC, &tokens, err);
+}
+
+static dsc_status check_tokens_raw(dsc_alloc *alloc, const char *path, dsc_error *err)
+{
+    int64_t tokens;
+    return dsc_data_check(NULL, path, DSC_TOKENS_RAW_U16, &tokens, err);
+}
+
 static const check_kind kinds[] = {
     { "config", check_config },
     { "safetensors", check_safetensors },
     { "hostfile", check_hostfile },
     { "envfile", NULL },
-    { "latest", NULL },
+    { "latest", check_latest },
     { "tokenizer", NULL },
-    { "tokens-llmc", NULL },
-    { "tokens-raw", NULL },
+    { "tokens-llmc", check_tokens_llmc },
+    { "tokens-raw", check_tokens_raw },
     { "tokens-mmidx", NULL },
 };
 

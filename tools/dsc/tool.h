@@ -16,9 +16,11 @@ typedef struct dsc_command {
 
 /* Subcommands: exit codes of the command-line contract. */
 int dsc_cmd_check(int argc, char **argv);
+int dsc_cmd_ckpt(int argc, char **argv);
 int dsc_cmd_comm(int argc, char **argv);
 int dsc_cmd_config(int argc, char **argv);
 int dsc_cmd_doctor(int argc, char **argv);
+int dsc_cmd_plan(int argc, char **argv);
 
 /* Prints "dsc: error: where: message" once and returns the exit code of the status. */
 int dsc_tool_fail(const dsc_error *err);

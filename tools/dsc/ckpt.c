@@ -1,0 +1,174 @@
+/* ckpt.c - `dsc ckpt ls|verify|hash DIR`: checkpoints without a model or a run.
+ *
+ * Changes nothing. ls reads manifests and headers, verify every byte, hash what two runs must agree on.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/checkpoint.h"
+#include "tools/dsc/tool.h"
+
+#define PATH_BYTES 4096
+
+/* ---- ls ---- */
+
+typedef struct step_list {
+    char **name; /* borrowed from the folder's list */
+    int64_t count, unfinished;
+} step_list;
+
+/* By number: step-10 comes after step-9. */
+static int by_step(const void *a, const void *b)
+{
+    const long long x = atoll(*(char *const *)a + 5), y = atoll(*(char *const *)b + 5);
+    return (x > y) - (x < y);
+}
+
+static bool is_unfinished(const char *name)
+{
+    char stem[64];
+    const size_t length = strlen(name);
+    if (length < 5 || length >= sizeof stem || strcmp(name + length - 4, ".tmp") != 0)
+        return false;
+    snprintf(stem, sizeof stem, "%.*s", (int)(length - 4), name);
+    return dsc_checkpoint_is_step_name(stem);
+}
+
+static void keep_steps(char **names, int64_t count, step_list *out)
+{
+    *out = (step_list){ .name = names };
+    for (int64_t i = 0; i < count; i++) {
+        char *const name = names[i];
+        out->unfinished += is_unfinished(name);
+        if (!dsc_checkpoint_is_step_name(name))
+            continue;
+        /* A swap, so that every name stays in the list that is freed. */
+        names[i] = names[out->count];
+        names[out->count++] = name;
+    }
+    qsort(names, (size_t)out->count, sizeof *names, by_step);
+}
+
+static void print_row(dsc_alloc *alloc, const char *step_dir, const char *name, bool latest)
+{
+    dsc_run_state state;
+    dsc_error err = DSC_ERROR_INIT;
+    int64_t bytes;
+    char text[sizeof err.where + sizeof err.message + 4];
+    if (dsc_checkpoint_summary(NULL, alloc, step_dir, &state, &bytes, &err) == DSC_OK)
+        printf("%-16s %10.2f MB  %s, %lld rank%s, ZeRO stage %d, %s%s\n", name, (double)bytes / 1048576.0,
+               state.compute_dtype == DSC_BF16 ? "bf16" : "fp32", (long long)state.world_size, state.world_size == 1 ? "" : "s",
+               (int)state.zero_stage, state.versions, latest ? "  (latest)" : "");
+    else
+        printf("%-16s does not load: %s%s\n", name, dsc_error_format(&err, text, sizeof text), latest ? "  (latest)" : "");
+}
+
+static dsc_status list_steps(dsc_alloc *alloc, const char *dir, char **names, int64_t count, dsc_error *err)
+{
+    char path[PATH_BYTES], latest[64] = "";
+    step_list steps;
+    keep_steps(names, count, &steps);
+    DSC_TRY(dsc_path_join(path, sizeof path, dir, "latest", err));
+    const bool has_latest = dsc_io_kind(path) != DSC_PATH_MISSING;
+    dsc_error latest_err = DSC_ERROR_INIT;
+    const dsc_status latest_status = has_latest ? dsc_checkpoint_read_latest(NULL, alloc, path, latest, &latest_err) : DSC_OK;
+    bool found = false;
+    for (int64_t i = 0; i < steps.count && !ferror(stdout); i++) {
+        const bool is_latest = latest_status == DSC_OK && strcmp(steps.name[i], latest) == 0;
+        found = found || is_latest;
+        DSC_TRY(dsc_path_join(path, sizeof path, dir, steps.name[i], err));
+        print_row(alloc, path, steps.name[i], is_latest);
+    }
+    if (steps.count == 0)
+        printf("no checkpoints\n");
+    if (steps.unfinished > 0)
+        printf("%lld unfinished: a save that is running, or was cut short\n", (long long)steps.unfinished);
+    if (latest_status != DSC_OK)
+        printf("latest: %s\n", latest_err.message);
+    else if (has_latest && !found)
+        printf("latest: names %s, which is not there\n", latest);
+    return DSC_OK;
+}
+
+static dsc_status ckpt_ls(dsc_alloc *alloc, const char *dir, dsc_error *err)
+{
+    char path[PATH_BYTES];
+    char **names = NULL;
+    int64_t count = 0;
+    DSC_TRY(dsc_path_join(path, sizeof path, dir, "manifest.json", err));
+    if (dsc_io_kind(path) == DSC_PATH_FILE) {
+        print_row(alloc, dir, dir, false);
+        return DSC_OK;
+    }
+    if (dsc_io_kind(dir) != DSC_PATH_DIR)
+        return DSC_FAIL(err, DSC_ERR_INPUT, dir, "%s", dsc_io_kind(dir) == DSC_PATH_MISSING ? "no such checkpoint folder"
+                                                                                            : "is not a folder");
+    DSC_TRY(dsc_io_list(NULL, alloc, dir, &names, &count, err));
+    const dsc_status status = list_steps(alloc, dir, names, count, err);
+    dsc_io_list_free(alloc, names, count);
+    return status;
+}
+
+/* ---- verify and hash ---- */
+
+static dsc_status ckpt_verify(dsc_alloc *alloc, const char *dir, dsc_error *err)
+{
+    char step_dir[PATH_BYTES];
+    dsc_run_state state;
+    int64_t bytes;
+    DSC_TRY(dsc_checkpoint_find(NULL, alloc, dir, step_dir, sizeof step_dir, err));
+    DSC_TRY(dsc_checkpoint_summary(NULL, alloc, step_dir, &state, &bytes, err));
+    DSC_TRY(dsc_checkpoint_verify(NULL, alloc, step_dir, err));
+    printf("%s: good, step %lld, %.2f MB\n", step_dir, (long long)state.step, (double)bytes / 1048576.0);
+    return DSC_OK;
+}
+
+static dsc_status ckpt_hash(dsc_alloc *alloc, const char *dir, dsc_error *err)
+{
+    char step_dir[PATH_BYTES], hex[65];
+    DSC_TRY(dsc_checkpoint_find(NULL, alloc, dir, step_dir, sizeof step_dir, err));
+    DSC_TRY(dsc_checkpoint_hash(NULL, alloc, step_dir, hex, err));
+    printf("%s\n", hex);
+    return DSC_OK;
+}
+
+static const struct ckpt_verb {
+    const char *name;
+    dsc_status (*run)(dsc_alloc *alloc, const char *dir, dsc_error *err); /* NULL: not built */
+} verbs[] = { { "ls", ckpt_ls }, { "verify", ckpt_verify }, { "hash", ckpt_hash }, { "export", NULL } };
+
+static int run_verb(const struct ckpt_verb *verb, const char *dir)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_alloc *alloc = NULL;
+    if (dsc_alloc_open(&alloc, &err) != DSC_OK)
+        return dsc_tool_fail(&err);
+    const dsc_status status = verb->run(alloc, dir, &err);
+    dsc_alloc_close(&alloc);
+    return status == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
+}
+
+int dsc_cmd_ckpt(int argc, char **argv)
+{
+    const char *usage = "dsc ckpt ls DIR, dsc ckpt verify DIR|DIR/step-N, dsc ckpt hash DIR/step-N";
+    if (argc < 2)
+        return dsc_tool_usage("dsc ckpt", "ls, verify or hash is missing; usage: %s", usage);
+    if (strcmp(argv[1], "--help") == 0) {
+        printf("usage: %s\n", usage);
+        return dsc_tool_end();
+    }
+    for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++) {
+        if (strcmp(verbs[i].name, argv[1]) != 0)
+            continue;
+        if (verbs[i].run == NULL)
+            return dsc_tool_usage(argv[1], "not built in this version; model.safetensors of a checkpoint has Hugging Face's names");
+        for (int a = 2; a < argc; a++)
+            if (argv[a][0] == '-' && argv[a][1] != 0)
+                return dsc_tool_usage(argv[a], "unknown flag; usage: %s", usage);
+        if (argc != 3 || argv[2][0] == 0)
+            return dsc_tool_usage(argv[1], "%s; usage: %s", argc > 3 ? "one folder at a time" : "DIR is missing", usage);
+        return run_verb(&verbs[i], argv[2]);
+    }
+    return dsc_tool_usage(argv[1], "unknown; usage: %s", usage);
+}
