@@ -265,7 +265,9 @@ dsc_status dsc_data_check(const dsc_io *io, const char *path, dsc_token_kind kin
     if (dsc_io_kind(path) == DSC_PATH_DIR || dsc_io_kind(path) == DSC_PATH_OTHER)
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "is not a regular file");
     DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_ONLY, &file.file, err));
-    const dsc_status status = open_as(io, &file, kind, err);
+    dsc_status status = open_as(io, &file, kind, err);
+    if (status == DSC_OK && file.token_count < 2)
+        status = DSC_FAIL(err, DSC_ERR_INPUT, path, "%lld tokens; the shortest sample has one and its target", (long long)file.token_count);
     *token_count = file.token_count;
     (void)dsc_io_close(io, &file.file, NULL);
     return status;
