@@ -8,7 +8,7 @@
 
 #include "base/hmac.h"
 
-/* ---- messages ------------------------------------------------------------------------------------------------------ */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 /* Both ends are on one host, so structs travel as they are; no padding (asserted), every length checked. */
 #define MAGIC UINT32_C(0x52435344) /* "DSCR" */
@@ -59,7 +59,7 @@ static void prove(const uint8_t key[32], const char *who, const void *hello_byte
 #define SERVER_PROVES "dsc rendezvous server"
 #define CLIENT_PROVES "dsc rendezvous client"
 
-/* ---- actions ------------------------------------------------------------------------------------------------------- */
+/* ---- actions ----------------------------------------------------------------------------------------------------- */
 
 static dsc_rdv_action *add(dsc_rdv_actions *out, dsc_rdv_action_kind kind, int32_t conn)
 {
@@ -75,7 +75,8 @@ static dsc_rdv_action *add(dsc_rdv_actions *out, dsc_rdv_action_kind kind, int32
     return action;
 }
 
-static dsc_rdv_action *add_send(dsc_rdv_actions *out, dsc_rdv_action_kind kind, int32_t conn, const void *bytes, size_t count)
+static dsc_rdv_action *add_send(dsc_rdv_actions *out, dsc_rdv_action_kind kind, int32_t conn, const void *bytes,
+                                size_t count)
 {
     DSC_ASSERT(count <= DSC_RDV_MESSAGE_MAX);
     dsc_rdv_action *action = add(out, kind, conn);
@@ -84,7 +85,8 @@ static dsc_rdv_action *add_send(dsc_rdv_actions *out, dsc_rdv_action_kind kind, 
     return action;
 }
 
-static dsc_rdv_action *add_verdict(dsc_rdv_actions *out, dsc_rdv_action_kind kind, int32_t conn, uint16_t type, dsc_status status, const char *text)
+static dsc_rdv_action *add_verdict(dsc_rdv_actions *out, dsc_rdv_action_kind kind, int32_t conn, uint16_t type,
+                                   dsc_status status, const char *text)
 {
     verdict v = { .head = head_of(type), .status = (int32_t)status };
     snprintf(v.text, sizeof v.text, "%s", text);
@@ -104,7 +106,7 @@ static dsc_status known_status(int32_t status)
     return status > DSC_OK && status <= DSC_ERR_INTERNAL ? (dsc_status)status : DSC_ERR_PEER;
 }
 
-/* ---- server -------------------------------------------------------------------------------------------------------- */
+/* ---- server ------------------------------------------------------------------------------------------------------ */
 
 enum { SERVER_GATHERS, SERVER_CONFIRMS, SERVER_OVER };
 enum { CONN_FREE, CONN_NEW, CONN_CHALLENGED, CONN_JOINED, CONN_READY };
@@ -131,7 +133,8 @@ bool dsc_rdv_server_joined(const dsc_rdv_server *server, int32_t conn)
     return server->conn[conn].state == CONN_JOINED || server->conn[conn].state == CONN_READY;
 }
 
-static void server_fail(dsc_rdv_server *server, dsc_rdv_actions *out, dsc_status status, const char *fmt, ...) DSC_PRINTF(4, 5);
+static void server_fail(dsc_rdv_server *server, dsc_rdv_actions *out, dsc_status status, const char *fmt, ...)
+    DSC_PRINTF(4, 5);
 static void server_fail(dsc_rdv_server *server, dsc_rdv_actions *out, dsc_status status, const char *fmt, ...)
 {
     char text[DSC_RDV_TEXT];
@@ -186,29 +189,32 @@ static bool server_refuses(dsc_rdv_server *server, dsc_rdv_actions *out, const d
     char build[sizeof h.build + 1] = { 0 };
     memcpy(build, h.build, sizeof h.build);
     if (memcmp(h.build, self->build, sizeof h.build) != 0) {
-        server_fail(server, out, DSC_ERR_COMM, "rank %d (pid %d) runs build \"%.32s\", rank 0 (pid %d) \"%.32s\"", h.rank,
-                    conn->pid, build, self->pid, self->build);
+        server_fail(server, out, DSC_ERR_COMM, "rank %d (pid %d) runs build \"%.32s\", rank 0 (pid %d) \"%.32s\"",
+                    h.rank, conn->pid, build, self->pid, self->build);
         return true;
     }
     if (h.size != self->size) {
-        server_fail(server, out, DSC_ERR_COMM, "rank %d (pid %d) was started for %d ranks, rank 0 (pid %d) for %d", h.rank,
-                    conn->pid, h.size, self->pid, self->size);
+        server_fail(server, out, DSC_ERR_COMM, "rank %d (pid %d) was started for %d ranks, rank 0 (pid %d) for %d",
+                    h.rank, conn->pid, h.size, self->pid, self->size);
         return true;
     }
     for (int i = 0; i < DSC_RDV_AGREE_MAX; i++)
         if (self->agree_name[i] != NULL && h.agree[i] != self->agree[i]) {
-            server_fail(server, out, DSC_ERR_COMM, "%s: %lld on rank %d (pid %d), %lld on rank 0 (pid %d)", self->agree_name[i],
-                        (long long)h.agree[i], h.rank, conn->pid, (long long)self->agree[i], self->pid);
+            server_fail(server, out, DSC_ERR_COMM, "%s: %lld on rank %d (pid %d), %lld on rank 0 (pid %d)",
+                        self->agree_name[i], (long long)h.agree[i], h.rank, conn->pid, (long long)self->agree[i],
+                        self->pid);
             return true;
         }
     if (h.rank < 0 || h.rank >= self->size) {
         server_fail(server, out, DSC_ERR_COMM, "pid %d says it is rank %d of %d", conn->pid, h.rank, self->size);
         return true;
     }
-    const int32_t holder_pid = h.rank == 0 ? self->pid : server->conn_of[h.rank] >= 0 ? server->conn[server->conn_of[h.rank]].pid : -1;
+    int32_t holder_pid = h.rank == 0 ? self->pid : -1;
+    if (server->conn_of[h.rank] >= 0)
+        holder_pid = server->conn[server->conn_of[h.rank]].pid;
     if (holder_pid >= 0) {
-        server_fail(server, out, DSC_ERR_COMM, "two processes say that they are rank %d: pid %d and pid %d", h.rank, holder_pid,
-                    conn->pid);
+        server_fail(server, out, DSC_ERR_COMM, "two processes say that they are rank %d: pid %d and pid %d", h.rank,
+                    holder_pid, conn->pid);
         return true;
     }
     return false;
@@ -258,7 +264,8 @@ static void server_ready(dsc_rdv_server *server, int32_t index, const dsc_rdv_ev
     }
     v.text[sizeof v.text - 1] = 0;
     if (v.status != DSC_OK) {
-        server_fail(server, out, DSC_ERR_PEER, "rank %d (pid %d) could not open: %.160s", conn->rank, conn->pid, v.text);
+        server_fail(server, out, DSC_ERR_PEER, "rank %d (pid %d) could not open: %.160s", conn->rank, conn->pid,
+                    v.text);
         return;
     }
     conn->state = CONN_READY;
@@ -272,7 +279,8 @@ static void server_closed(dsc_rdv_server *server, int32_t index, dsc_rdv_actions
     server->conn[index].state = CONN_FREE;
     add(out, DSC_RDV_DROP, index);
     if (conn.state == CONN_JOINED || conn.state == CONN_READY)
-        server_fail(server, out, DSC_ERR_PEER, "rank %d (pid %d) went away while the ranks were meeting", conn.rank, conn.pid);
+        server_fail(server, out, DSC_ERR_PEER, "rank %d (pid %d) went away while the ranks were meeting", conn.rank,
+                    conn.pid);
 }
 
 static void server_missing(dsc_rdv_server *server, dsc_rdv_actions *out)
@@ -280,13 +288,15 @@ static void server_missing(dsc_rdv_server *server, dsc_rdv_actions *out)
     char missing[128] = "";
     size_t used = 0;
     for (int32_t r = 1; r < server->self.size && used < sizeof missing - 1; r++)
-        if (server->conn_of[r] < 0 || server->conn[server->conn_of[r]].state == (server->phase == SERVER_CONFIRMS ? CONN_JOINED : -1))
+        if (server->conn_of[r] < 0 ||
+            server->conn[server->conn_of[r]].state == (server->phase == SERVER_CONFIRMS ? CONN_JOINED : -1))
             used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used == 0 ? "" : ", ", r);
     char strangers[80] = "";
     if (server->refused_count > 0)
         snprintf(strangers, sizeof strangers, "; %d connections had another job token", server->refused_count);
-    server_fail(server, out, DSC_ERR_STUCK, "waited %.0f s for rank %s of %d to %s%s", (double)server->self.timeout_ns * 1e-9, missing,
-                server->self.size, server->phase == SERVER_CONFIRMS ? "map its memory" : "come", strangers);
+    server_fail(server, out, DSC_ERR_STUCK, "waited %.0f s for rank %s of %d to %s%s",
+                (double)server->self.timeout_ns * 1e-9, missing, server->self.size,
+                server->phase == SERVER_CONFIRMS ? "map its memory" : "come", strangers);
 }
 
 static void server_tick(dsc_rdv_server *server, int64_t now_ns, dsc_rdv_actions *out)
@@ -335,7 +345,8 @@ void dsc_rdv_server_step(dsc_rdv_server *server, const dsc_rdv_event *event, dsc
         DSC_ASSERT(server->phase == SERVER_CONFIRMS);
         server->self_ready = event->text == NULL;
         if (event->text != NULL)
-            server_fail(server, out, DSC_ERR_PEER, "rank 0 (pid %d) could not open: %.160s", server->self.pid, event->text);
+            server_fail(server, out, DSC_ERR_PEER, "rank 0 (pid %d) could not open: %.160s", server->self.pid,
+                        event->text);
         else
             server_done_if_ready(server, out);
         break;
@@ -343,7 +354,7 @@ void dsc_rdv_server_step(dsc_rdv_server *server, const dsc_rdv_event *event, dsc
     }
 }
 
-/* ---- client -------------------------------------------------------------------------------------------------------- */
+/* ---- client ------------------------------------------------------------------------------------------------------ */
 
 enum { CLIENT_CONNECTS, CLIENT_GREETED, CLIENT_PROVED, CLIENT_MAPS, CLIENT_READY, CLIENT_OVER };
 #define RETRY_FIRST_NS INT64_C(1000000)
@@ -395,7 +406,8 @@ static void client_prove(dsc_rdv_client *client, const challenge *c, dsc_rdv_act
     uint8_t expected[32];
     prove(client->self.key, SERVER_PROVES, client->hello, client->hello_bytes, c->nonce, expected);
     if (!dsc_digest_equal(c->proof, expected)) {
-        client_fail(client, out, DSC_ERR_COMM, "the job token of rank 0 is not that of this rank: is another job using the same name?");
+        client_fail(client, out, DSC_ERR_COMM,
+                    "the job token of rank 0 is not that of this rank: is another job using the same name?");
         return;
     }
     proof p = { .head = head_of(PROOF) };
@@ -414,7 +426,8 @@ static void client_message(dsc_rdv_client *client, const dsc_rdv_event *event, d
         client_fail(client, out, known_status(v.status), v.text);
     } else if (client->phase == CLIENT_GREETED && take(event, CHALLENGE, &c, sizeof c)) {
         client_prove(client, &c, out);
-    } else if (client->phase == CLIENT_PROVED && take(event, WELCOME, &w, sizeof w) && event->file_count == client->self.size + 1) {
+    } else if (client->phase == CLIENT_PROVED && take(event, WELCOME, &w, sizeof w) &&
+               event->file_count == client->self.size + 1) {
         client->epoch = w.epoch;
         client->phase = CLIENT_MAPS;
         add(out, DSC_RDV_KEEP_FILES, 0);
@@ -442,7 +455,8 @@ static void client_tick(dsc_rdv_client *client, int64_t now_ns, dsc_rdv_actions 
     char text[DSC_RDV_TEXT];
     if (client->phase == CLIENT_CONNECTS && now_ns >= client->deadline_ns) {
         snprintf(text, sizeof text,
-                 "rank %d waited %.0f s for rank 0, which never opened; do all ranks have the same DSC_JOB_TOKEN (or user and MASTER_PORT)?",
+                 "rank %d waited %.0f s for rank 0, which never opened; do all ranks have the same DSC_JOB_TOKEN (or "
+                 "user and MASTER_PORT)?",
                  client->self.rank, (double)client->self.timeout_ns * 1e-9);
         client_fail(client, out, DSC_ERR_STUCK, text);
     } else if (now_ns >= client->deadline_ns + GRACE_NS) {

@@ -89,7 +89,7 @@ typedef struct dsc_rdv_actions {
     dsc_rdv_action item[DSC_RDV_ACTIONS_MAX];
 } dsc_rdv_actions;
 
-/* ---- server (rank 0) ----------------------------------------------------------------------------------------------- */
+/* ---- server (rank 0) --------------------------------------------------------------------------------------------- */
 
 typedef struct dsc_rdv_conn {
     int32_t state; /* private */
@@ -119,7 +119,7 @@ bool dsc_rdv_server_listens(const dsc_rdv_server *server);
 /* True when the server counts this connection among the joined: the receivers of SEND_ALL. */
 bool dsc_rdv_server_joined(const dsc_rdv_server *server, int32_t conn);
 
-/* ---- client (all other ranks) --------------------------------------------------------------------------------------- */
+/* ---- client (all other ranks) ------------------------------------------------------------------------------------ */
 
 typedef struct dsc_rdv_client {
     dsc_rdv_self self;
@@ -134,7 +134,7 @@ typedef struct dsc_rdv_client {
 void dsc_rdv_client_init(dsc_rdv_client *client, const dsc_rdv_self *self, int64_t now_ns);
 void dsc_rdv_client_step(dsc_rdv_client *client, const dsc_rdv_event *event, dsc_rdv_actions *out);
 
-/* ---- the driver ---------------------------------------------------------------------------------------------------- */
+/* ---- the driver -------------------------------------------------------------------------------------------------- */
 
 typedef struct dsc_rdv_job {
     dsc_rdv_self self;  /* key is filled by the driver */
@@ -148,8 +148,8 @@ typedef dsc_status (*dsc_rdv_map_fn)(void *user, uint64_t epoch, const int *file
 /* Collective; blocks until every rank is ready or one failed. `segment` is -1 but on rank 0; `memory` is this rank's
  * file. On success file[1 + size] is owned by the caller (rank 0's hold its own two as duplicates). On failure nothing
  * stays open but what was given. */
-DSC_MUST_USE dsc_status dsc_rdv_run(const dsc_rdv_job *job, int segment, int memory, dsc_rdv_map_fn map, void *user, int *file,
-                                    dsc_error *err);
+DSC_MUST_USE dsc_status dsc_rdv_run(const dsc_rdv_job *job, int segment, int memory, dsc_rdv_map_fn map, void *user,
+                                    int *file, dsc_error *err);
 
 #ifdef __cplusplus
 }

@@ -120,7 +120,7 @@ static void fresh(uint8_t out[DSC_RDV_NONCE])
     }
 }
 
-/* ---- packets ------------------------------------------------------------------------------------------------------- */
+/* ---- packets ----------------------------------------------------------------------------------------------------- */
 
 typedef union control {
     struct cmsghdr align;
@@ -161,9 +161,12 @@ static int64_t receive_packet(driver *d, int fd, uint8_t bytes[DSC_RDV_MESSAGE_M
 {
     control c;
     struct iovec iov = { .iov_base = bytes, .iov_len = DSC_RDV_MESSAGE_MAX };
-    struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = c.bytes, .msg_controllen = sizeof c.bytes };
+    struct msghdr message = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = c.bytes, .msg_controllen = sizeof c.bytes
+    };
     ssize_t count = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (count < 0 && errno == ECONNRESET) /* the other end left without reading all of ours; its last words may be queued */
+    /* The other end left without reading all of ours; its last words may still be queued. */
+    if (count < 0 && errno == ECONNRESET)
         count = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (count < 0)
         return errno == EAGAIN || errno == EINTR ? -1 : 0;
@@ -190,7 +193,7 @@ static void drop_incoming(driver *d)
     d->incoming_count = 0;
 }
 
-/* ---- actions ------------------------------------------------------------------------------------------------------- */
+/* ---- actions ----------------------------------------------------------------------------------------------------- */
 
 /* Moves the files of the message at hand to file[first..]. */
 static void keep_files(driver *d, int first)
@@ -244,7 +247,8 @@ static void try_connect(driver *d, const machine *m)
     dsc_rdv_event event = { .kind = DSC_RDV_NO_CONNECT, .now_ns = dsc_clock_ns() };
     const socklen_t bytes = job_address(d->job, &address);
     d->conn[0] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (d->conn[0] >= 0 && connect(d->conn[0], (const struct sockaddr *)&address, bytes) == 0 && peer_of(d->conn[0], &cred)) {
+    if (d->conn[0] >= 0 && connect(d->conn[0], (const struct sockaddr *)&address, bytes) == 0 &&
+        peer_of(d->conn[0], &cred)) {
         if (cred.uid == geteuid()) {
             event.kind = DSC_RDV_OPENED;
             event.pid = cred.pid;
@@ -252,8 +256,9 @@ static void try_connect(driver *d, const machine *m)
         } else {
             d->over = true;
             d->status = DSC_ERR_COMM;
-            snprintf(d->text, sizeof d->text, "the name of this job is held by process %d of user %u; choose another MASTER_PORT",
-                     (int)cred.pid, (unsigned)cred.uid);
+            snprintf(d->text, sizeof d->text,
+                     "the name of this job is held by process %d of user %u; choose another MASTER_PORT", (int)cred.pid,
+                     (unsigned)cred.uid);
         }
     }
     if (event.kind == DSC_RDV_NO_CONNECT)
@@ -267,7 +272,8 @@ static void act(driver *d, const machine *m, const dsc_rdv_action *action)
     case DSC_RDV_CONNECT: try_connect(d, m); break;
     case DSC_RDV_SEND:
         if (d->conn[action->conn] >= 0)
-            (void)send_packet(d->conn[action->conn], action->bytes, action->count, &d->own_memory, action->with_file ? 1 : 0);
+            (void)send_packet(d->conn[action->conn], action->bytes, action->count, &d->own_memory,
+                              action->with_file ? 1 : 0);
         break;
     case DSC_RDV_SEND_ALL: send_all(d, m, action); break;
     case DSC_RDV_KEEP_FILE: keep_files(d, 1 + action->rank); break;
@@ -294,7 +300,7 @@ static void feed(driver *d, const machine *m, const dsc_rdv_event *event)
         act(d, m, &actions.item[i]);
 }
 
-/* ---- loops --------------------------------------------------------------------------------------------------------- */
+/* ---- loops ------------------------------------------------------------------------------------------------------- */
 
 static void read_conn(driver *d, const machine *m, int32_t conn)
 {
@@ -375,8 +381,8 @@ static dsc_status listen_on(driver *d, int64_t until_ns, dsc_error *err)
     while (bind(d->listener, (const struct sockaddr *)&address, bytes) != 0) {
         if (errno != EADDRINUSE || dsc_clock_ns() > until_ns)
             return DSC_FAIL(err, DSC_ERR_COMM, "rendezvous",
-                            "the name of this job is taken (%s): another rank 0 waits under the same DSC_JOB_TOKEN, or the same user and "
-                            "MASTER_PORT %d",
+                            "the name of this job is taken (%s): another rank 0 waits under the same DSC_JOB_TOKEN, or "
+                            "the same user and MASTER_PORT %d",
                             strerror(errno), d->job->port);
         dsc_clock_sleep_ns(10000000);
     }
@@ -400,7 +406,8 @@ static dsc_status finish(driver *d, int *file, dsc_error *err)
     return DSC_FAIL(err, d->status, "rendezvous", "%s", d->text);
 }
 
-dsc_status dsc_rdv_run(const dsc_rdv_job *job, int segment, int memory, dsc_rdv_map_fn map, void *user, int *file, dsc_error *err)
+dsc_status dsc_rdv_run(const dsc_rdv_job *job, int segment, int memory, dsc_rdv_map_fn map, void *user, int *file,
+                       dsc_error *err)
 {
     driver d;
     dsc_rdv_self self = job->self;

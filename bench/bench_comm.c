@@ -1,7 +1,7 @@
 /* bench_comm.c - one rank that times a collective whenever bench_comm.py asks: bench_comm DIR NAME shared|plain
  *
- * Commands come line by line from the FIFO DIR/NAME.RANK ("all_gather 1048576 5"); while another program has its turn this
- * one sleeps in read. Rank 0 answers with the seconds of the slowest rank, one number a call.
+ * Commands come line by line from the FIFO DIR/NAME.RANK ("all_gather 1048576 5"); while another program has its turn
+ * this one sleeps in read. Rank 0 answers with the seconds of the slowest rank, one number a call.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +49,9 @@ static dsc_status run(FILE *commands, bool shared, const dsc_comm_place *place, 
     dsc_comm *comm = NULL;
     dsc_comm_bench bench = { 0 };
     DSC_TRY(dsc_alloc_open(&alloc, err));
-    const dsc_comm_options options = { .alloc = alloc, .place = *place, .transport = "auto", .channel_count = 1, .staging_bytes = 4 << 20 };
+    const dsc_comm_options options = {
+        .alloc = alloc, .place = *place, .transport = "auto", .channel_count = 1, .staging_bytes = 4 << 20
+    };
     dsc_status status = dsc_comm_open(&options, &comm, err);
     if (status == DSC_OK)
         status = dsc_comm_bench_open(&bench, comm, alloc, MOST_BYTES, shared, err);
@@ -74,7 +76,8 @@ int main(int argc, char **argv)
     if (status == DSC_OK) {
         snprintf(path, sizeof path, "%s/%s.%d", argv[1], argv[2], place.rank);
         FILE *commands = fopen(path, "r");
-        status = commands == NULL ? DSC_FAIL(&err, DSC_ERR_INPUT, path, "cannot open") : run(commands, strcmp(argv[3], "shared") == 0, &place, &err);
+        status = commands == NULL ? DSC_FAIL(&err, DSC_ERR_INPUT, path, "cannot open")
+                                  : run(commands, strcmp(argv[3], "shared") == 0, &place, &err);
         if (commands != NULL)
             fclose(commands);
     }

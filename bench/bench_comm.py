@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """bench_comm.py BENCH_FOLDER [--peers DIR] [--ranks 2,4] [--rounds 15] [--mib 1,4,16,64]
 
-All-gather, reduce-scatter and all-reduce of our shm transport beside Open MPI, torch's gloo and DeepSpeed's shared-memory
-all-reduce. All programs are started once and take turns within every round, in a new order each round; who has no turn
-sleeps in a read. Per case: the median over the rounds, GB/s = bytes of the whole vector / time of the slowest rank, the
+All-gather, reduce-scatter and all-reduce of our shm transport beside Open MPI, torch's gloo and DeepSpeed's
+shared-memory all-reduce. All programs are started once and take turns within every round, in a new order each round;
+who has no turn sleeps in a read. Per case: the median over the rounds, GB/s = bytes of the whole vector / time of the slowest rank, the
 spread, and the ratio to the best peer, paired round by round.
 
 SPDX-License-Identifier: Apache-2.0"""
@@ -30,8 +30,11 @@ class Contender:
         # Open for both: neither side then waits for the other.
         self.pipes = [os.open(path, os.O_RDWR | os.O_CLOEXEC) for path in self.fifos]
         self.log = open(f"{folder}/{name}.log", "w+")
-        self.processes = [subprocess.Popen(c, env={**os.environ, **e}, stdout=subprocess.PIPE if i == 0 else subprocess.DEVNULL,
-                                           stderr=self.log, text=True) for i, (c, e) in enumerate(zip(commands, env))]
+        self.processes = []
+        for command, more in zip(commands, env):
+            out = subprocess.DEVNULL if self.processes else subprocess.PIPE
+            self.processes.append(
+                subprocess.Popen(command, env={**os.environ, **more}, stdout=out, stderr=self.log, text=True))
 
     def ask(self, op, size_bytes, repeats):
         for pipe in self.pipes:
@@ -56,26 +59,32 @@ class Contender:
 
 
 def rank_env(ranks, port, **more):
-    return [{"RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": str(ranks), "LOCAL_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
-             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", **more} for r in range(ranks)]
+    everywhere = {"WORLD_SIZE": ranks, "LOCAL_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1",
+                  "MASTER_PORT": port, "OMP_NUM_THREADS": 1, **more}
+    return [{k: str(v) for k, v in {**everywhere, "RANK": r, "LOCAL_RANK": r}.items()} for r in range(ranks)]
 
 
 def start(args, folder, ranks):
     port = 20000 + os.getpid() % 20000 + ranks
     ours = f"{args.bench}/bench_comm"
-    all_of = [Contender(folder, f"dsc {m}", ranks, [[ours, folder, f"dsc {m}", m]] * ranks, rank_env(ranks, port + i * 10))
-              for i, m in enumerate(("shared", "plain"))]
+    all_of = []
+    for i, memory in enumerate(("shared", "plain")):
+        command = [ours, folder, f"dsc {memory}", memory]
+        all_of.append(Contender(folder, f"dsc {memory}", ranks, [command] * ranks, rank_env(ranks, port + i * 10)))
     mpi = f"{args.bench}/peer_comm_mpi"
     if os.path.exists(mpi) and shutil.which("mpirun"):
-        command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(ranks), mpi, folder, "openmpi"]
+        command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(ranks), mpi,
+                   folder, "openmpi"]
         all_of.append(Contender(folder, "openmpi", ranks, [command], [{}]))
     python = f"{args.peers}/venv/bin/python" if args.peers else "python3"
     torch = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peer_comm_torch.py")
     if subprocess.run([python, "-c", "import torch.distributed"], capture_output=True).returncode == 0:
-        all_of.append(Contender(folder, "gloo", ranks, [[python, torch, folder, "gloo", "gloo"]] * ranks, rank_env(ranks, port + 20)))
+        command = [python, torch, folder, "gloo", "gloo"]
+        all_of.append(Contender(folder, "gloo", ranks, [command] * ranks, rank_env(ranks, port + 20)))
         if subprocess.run([python, "-c", "import deepspeed"], capture_output=True).returncode == 0:
             env = rank_env(ranks, port + 30, DS_ACCELERATOR="cpu", TORCH_EXTENSIONS_DIR=f"{args.peers}/torch_ext")
-            all_of.append(Contender(folder, "deepspeed", ranks, [[python, torch, folder, "deepspeed", "deepspeed"]] * ranks, env, OPS[2:]))
+            command = [python, torch, folder, "deepspeed", "deepspeed"]
+            all_of.append(Contender(folder, "deepspeed", ranks, [command] * ranks, env, OPS[2:]))
     return all_of
 
 
@@ -109,10 +118,12 @@ def report(args, ranks, names, samples):
             peers = [n for n in rate if not n.startswith("dsc")]
             best = max(peers, key=lambda n: statistics.median(rate[n])) if peers else None
             for n, r in rate.items():
-                line = f"{ranks} ranks  {op:15s} {mib:3d} MiB  {n:11s} {statistics.median(r):7.2f} GB/s  {min(r):6.2f} .. {max(r):6.2f}"
+                line = f"{ranks} ranks  {op:15s} {mib:3d} MiB  {n:11s} {statistics.median(r):7.2f} GB/s"
+                line += f"  {min(r):6.2f} .. {max(r):6.2f}"
                 if best and n.startswith("dsc"):
                     ratio = sorted(a / b for a, b in zip(r, rate[best]))
-                    line += f"   x {statistics.median(ratio):5.2f} of {best} ({ratio[len(ratio) // 4]:.2f} .. {ratio[3 * len(ratio) // 4]:.2f})"
+                    low, high = ratio[len(ratio) // 4], ratio[3 * len(ratio) // 4]
+                    line += f"   x {statistics.median(ratio):5.2f} of {best} ({low:.2f} .. {high:.2f})"
                 print(line, flush=True)
 
 
@@ -126,7 +137,8 @@ def main():
     parser.add_argument("--mib", type=numbers, default=[1, 4, 16, 64])
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    print(f"# median of {args.rounds} rounds, lowest .. highest; x: paired ratio to the best peer (its middle half); load {os.getloadavg()[0]:.1f}")
+    print(f"# median of {args.rounds} rounds, lowest .. highest; x: paired ratio to the best peer (its middle half); "
+          f"load {os.getloadavg()[0]:.1f}")
     for ranks in args.ranks:
         report(args, ranks, *measure(args, ranks))
 

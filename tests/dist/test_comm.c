@@ -1,4 +1,5 @@
-/* test_comm.c - every collective of every transport against plain loops, bit for bit. SPDX-License-Identifier: Apache-2.0 */
+/* test_comm.c - every collective of every transport against plain loops, bit for bit.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -126,7 +127,8 @@ static int broadcast_one(dsc_comm *comm, dsc_alloc *alloc, int64_t bytes, bool s
     return 0;
 }
 
-static int reduce_scatter_one(dsc_comm *comm, dsc_alloc *alloc, int64_t count, bool shared, dsc_dtype dtype, bool overwrite)
+static int reduce_scatter_one(dsc_comm *comm, dsc_alloc *alloc, int64_t count, bool shared, dsc_dtype dtype,
+                              bool overwrite)
 {
     const int32_t rank = dsc_comm_rank(comm), size = dsc_comm_size(comm);
     const int64_t stride = count + 5; /* pieces need not touch */
@@ -136,7 +138,9 @@ static int reduce_scatter_one(dsc_comm *comm, dsc_alloc *alloc, int64_t count, b
         x[i] = value(4, rank, i);
     for (int64_t i = 0; i < count; i++)
         sum[i] = overwrite ? 77.0f : value(5, rank, i);
-    const dsc_reduce_scatter_args args = { .acc = sum, .leaf = x, .leaf_stride = stride, .count = count, .wire_dtype = dtype, .overwrite = overwrite };
+    const dsc_reduce_scatter_args args = {
+        .acc = sum, .leaf = x, .leaf_stride = stride, .count = count, .wire_dtype = dtype, .overwrite = overwrite
+    };
     RANKS_TRY(dsc_comm_reduce_scatter(comm, 0, &args, NULL, err));
     memset(x, 0, (size_t)(stride * size * 4));
     for (int64_t i = 0; i < count; i++)
@@ -155,7 +159,9 @@ static int apart_one(dsc_comm *comm, dsc_alloc *alloc, int64_t count, bool share
         x[i] = value(6, rank, i);
     for (int32_t r = 0; r < size; r++)
         apart[r] = (float *)out.ptr + r * count;
-    const dsc_reduce_scatter_args args = { .leaf = x, .leaf_stride = count, .count = count, .wire_dtype = dtype, .apart = apart };
+    const dsc_reduce_scatter_args args = {
+        .leaf = x, .leaf_stride = count, .count = count, .wire_dtype = dtype, .apart = apart
+    };
     RANKS_TRY(dsc_comm_reduce_scatter(comm, 0, &args, NULL, err));
     for (int32_t r = 0; r < size; r++)
         for (int64_t i = 0; i < count; i++)
@@ -182,7 +188,8 @@ static int all_reduce_one(dsc_comm *comm, dsc_alloc *alloc, int64_t count, bool 
 /* A ring: odd ranks receive first. */
 static int mail_one(dsc_comm *comm, dsc_alloc *alloc, int64_t bytes, bool shared)
 {
-    const int32_t rank = dsc_comm_rank(comm), size = dsc_comm_size(comm), to = (rank + 1) % size, from = (rank + size - 1) % size;
+    const int32_t rank = dsc_comm_rank(comm), size = dsc_comm_size(comm), to = (rank + 1) % size,
+                  from = (rank + size - 1) % size;
     if (size == 1)
         return 0;
     dsc_buf out = buffer(comm, shared, alloc, bytes), in = buffer(comm, shared, alloc, bytes);
@@ -205,13 +212,13 @@ static int mail_one(dsc_comm *comm, dsc_alloc *alloc, int64_t bytes, bool shared
 static int every_operation(dsc_comm *comm, dsc_alloc *alloc, int64_t n, bool shared)
 {
     int failed = all_gather_one(comm, alloc, n, shared, false) + all_gather_one(comm, alloc, n, shared, true) +
-                 all_to_all_one(comm, alloc, n, shared) +
-                 broadcast_one(comm, alloc, n, shared, 0) + broadcast_one(comm, alloc, n, shared, dsc_comm_size(comm) - 1) +
-                 mail_one(comm, alloc, n, shared);
+                 all_to_all_one(comm, alloc, n, shared) + broadcast_one(comm, alloc, n, shared, 0) +
+                 broadcast_one(comm, alloc, n, shared, dsc_comm_size(comm) - 1) + mail_one(comm, alloc, n, shared);
     for (int d = 0; d < 2 && failed == 0; d++) {
         const dsc_dtype dtype = d == 0 ? DSC_F32 : DSC_BF16;
-        failed += reduce_scatter_one(comm, alloc, n, shared, dtype, true) + reduce_scatter_one(comm, alloc, n, shared, dtype, false) +
-                  apart_one(comm, alloc, n, shared, dtype) + all_reduce_one(comm, alloc, n, shared, dtype);
+        failed += reduce_scatter_one(comm, alloc, n, shared, dtype, true) +
+                  reduce_scatter_one(comm, alloc, n, shared, dtype, false) + apart_one(comm, alloc, n, shared, dtype) +
+                  all_reduce_one(comm, alloc, n, shared, dtype);
     }
     RANKS_TRY(dsc_comm_barrier(comm, 0, NULL, err));
     return failed;
@@ -224,7 +231,8 @@ static int operations_body(dsc_comm *comm, void *user)
     RANKS_TRY(dsc_alloc_open(&alloc, err));
     int failed = 0;
     for (size_t i = 0; i < DSC_COUNT(lengths) && failed == 0; i++) {
-        failed = every_operation(comm, alloc, lengths[i], s->memory == SHARED || (s->memory == MIXED && dsc_comm_rank(comm) % 2 == 1));
+        failed = every_operation(comm, alloc, lengths[i],
+                                 s->memory == SHARED || (s->memory == MIXED && dsc_comm_rank(comm) % 2 == 1));
         if (failed != 0)
             fprintf(stderr, "# at length %lld\n", (long long)lengths[i]);
     }
@@ -236,9 +244,12 @@ static int operations_body(dsc_comm *comm, void *user)
 static void run_operations(ranks_kind kind, int32_t size, memory from, int64_t staging_bytes)
 {
     shape s = { from };
-    const ranks_run run = { .kind = kind, .size = size, .staging_bytes = staging_bytes, .body = operations_body, .user = &s };
+    const ranks_run run = {
+        .kind = kind, .size = size, .staging_bytes = staging_bytes, .body = operations_body, .user = &s
+    };
     if (ranks_go(&run) != 0)
-        fail_msg("%s, %d ranks, memory %d, %lld staging bytes", ranks_kind_text(kind), size, (int)from, (long long)staging_bytes);
+        fail_msg("%s, %d ranks, memory %d, %lld staging bytes", ranks_kind_text(kind), size, (int)from,
+                 (long long)staging_bytes);
 }
 
 static void test_self(void **state)
@@ -287,12 +298,17 @@ static void test_front_reduces(void **state)
     ops.reduce_scatter = NULL;
     shape s = { PLAIN };
     for (size_t i = 0; i < DSC_COUNT(sizes); i++) {
-        const ranks_run run = { .kind = RANKS_LOCAL, .size = sizes[i], .staging_bytes = 5000, .ops = &ops, .body = operations_body, .user = &s };
+        const ranks_run run = { .kind = RANKS_LOCAL,
+                                .size = sizes[i],
+                                .staging_bytes = 5000,
+                                .ops = &ops,
+                                .body = operations_body,
+                                .user = &s };
         assert_int_equal(ranks_go(&run), 0);
     }
 }
 
-/* ---- streams and channels ------------------------------------------------------------------------------------------ */
+/* ---- streams and channels ---------------------------------------------------------------------------------------- */
 
 typedef struct lane {
     dsc_stream *stream;
@@ -305,13 +321,19 @@ enum { LANES = 3, LANE_COUNT = 5003, LANE_ROUNDS = 20 };
 static dsc_status lane_work(dsc_comm *comm, lane *l, int32_t channel, int round, dsc_error *err)
 {
     const int32_t size = dsc_comm_size(comm), rank = dsc_comm_rank(comm);
-    const dsc_reduce_scatter_args args = { .acc = l->sum, .leaf = l->leaf, .leaf_stride = LANE_COUNT, .count = LANE_COUNT, .wire_dtype = DSC_BF16,
+    const dsc_reduce_scatter_args args = { .acc = l->sum,
+                                           .leaf = l->leaf,
+                                           .leaf_stride = LANE_COUNT,
+                                           .count = LANE_COUNT,
+                                           .wire_dtype = DSC_BF16,
                                            .overwrite = round == 0 };
     DSC_TRY(dsc_comm_reduce_scatter(comm, channel, &args, l->stream, err));
     DSC_TRY(dsc_comm_all_gather(comm, channel, l->gathered, l->gathered + rank * 1000, 1000, DSC_U8, l->stream, err));
     if (size > 1 && channel == 2)
         DSC_TRY(rank == 0 ? dsc_comm_send(comm, channel, l->leaf, 64, size - 1, l->stream, err)
-                : rank == size - 1 ? dsc_comm_recv(comm, channel, l->gathered + rank * 1000 + 100, 64, 0, l->stream, err) : DSC_OK);
+                : rank == size - 1
+                    ? dsc_comm_recv(comm, channel, l->gathered + rank * 1000 + 100, 64, 0, l->stream, err)
+                    : DSC_OK);
     return dsc_comm_barrier(comm, channel, l->stream, err);
 }
 
@@ -327,8 +349,10 @@ static int channels_body(dsc_comm *comm, void *user)
     const dsc_device_options options = { .alloc = alloc, .threads = 1, .caps = 0 };
     RANKS_TRY(dsc_device_open(&dsc_device_cpu, &device, &options, err));
     for (int32_t c = 0; c < LANES; c++) {
-        RANKS_TRY(dsc_stream_open(device, c == 0 ? DSC_STREAM_COMPUTE : DSC_STREAM_ASYNC, "lane", &lanes[c].stream, err));
-        RANKS_TRY(dsc_comm_mem_open(comm, DSC_TAG_LEAF, (int64_t)LANE_COUNT * 4 * (size + 1) + 1000 * size, &buf[c], err));
+        RANKS_TRY(
+            dsc_stream_open(device, c == 0 ? DSC_STREAM_COMPUTE : DSC_STREAM_ASYNC, "lane", &lanes[c].stream, err));
+        RANKS_TRY(
+            dsc_comm_mem_open(comm, DSC_TAG_LEAF, (int64_t)LANE_COUNT * 4 * (size + 1) + 1000 * size, &buf[c], err));
         lanes[c].leaf = buf[c].ptr;
         lanes[c].sum = lanes[c].leaf + (int64_t)LANE_COUNT * size;
         lanes[c].gathered = (uint8_t *)(lanes[c].sum + LANE_COUNT);
@@ -374,7 +398,7 @@ static void test_channels(void **state)
         }
 }
 
-/* ---- epochs -------------------------------------------------------------------------------------------------------- */
+/* ---- epochs ------------------------------------------------------------------------------------------------------ */
 
 /* Opens again inside the body, while the first communicator lives and after it failed, under the same job token. */
 static int reopen_body(dsc_comm *comm, void *user)
@@ -458,7 +482,7 @@ static void test_reopen(void **state)
     dsc_local_world_close(&world);
 }
 
-/* ---- tables -------------------------------------------------------------------------------------------------------- */
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
 
 static void test_skeleton(void **state)
 {
@@ -485,7 +509,8 @@ static void test_skeleton(void **state)
 
 typedef struct seen { int calls; int64_t bytes; dsc_comm_op last; bool in_order; } seen;
 
-static void note_call(void *user, int32_t channel, dsc_comm_op op, int64_t bytes, int64_t start_ns, int64_t end_ns, dsc_status status)
+static void note_call(void *user, int32_t channel, dsc_comm_op op, int64_t bytes, int64_t start_ns, int64_t end_ns,
+                      dsc_status status)
 {
     seen *s = user;
     s->calls++;
@@ -513,9 +538,11 @@ static void test_trace(void **state)
     dsc_alloc_close(&alloc);
 }
 
-static dsc_status choose(const char *name, int32_t size, int32_t local_size, dsc_local_world *world, const char **chosen, dsc_error *err)
+static dsc_status choose(const char *name, int32_t size, int32_t local_size, dsc_local_world *world,
+                         const char **chosen, dsc_error *err)
 {
-    const dsc_comm_options options = { .place = { .size = size, .local_size = local_size, .local_world = world }, .transport = name };
+    const dsc_comm_options options = { .place = { .size = size, .local_size = local_size, .local_world = world },
+                                       .transport = name };
     const dsc_comm_ops *ops = NULL;
     const dsc_status status = dsc_comm_choose(&options, &ops, err);
     *chosen = ops != NULL ? ops->name : "";

@@ -1,5 +1,5 @@
 /* rendezvous_fuzz.c - hostile bytes on the rendezvous: a server and real clients, whose packets the input patches, and
- * strangers who send what they like. No crash; nobody opens who does not know the key; whoever opens agrees with rank 0.
+ * strangers who send what they like. No crash; nobody opens without the key; whoever opens agrees with rank 0.
  *
  * The input is a list of commands of 4 bytes (what, which client, offset, value), a raw packet follows its command.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -94,7 +94,9 @@ static void client_event(world *w, int32_t c, dsc_rdv_event *event)
         }
         if (a->kind == DSC_RDV_SEND && w->open[c] && w->depth <= 20) {
             uint8_t *copy = patched(w, a->bytes, a->count);
-            dsc_rdv_event message = { .kind = DSC_RDV_MESSAGE, .conn = c, .bytes = copy, .count = a->count, .file_count = a->with_file };
+            dsc_rdv_event message = {
+                .kind = DSC_RDV_MESSAGE, .conn = c, .bytes = copy, .count = a->count, .file_count = a->with_file
+            };
             server_event(w, &message);
             free(copy);
         }
@@ -123,7 +125,9 @@ static void stranger(world *w, const uint8_t *bytes, size_t count, int32_t file_
         return; /* turned away at the door */
     uint8_t *copy = malloc(count + (count == 0));
     memcpy(copy, bytes, count);
-    dsc_rdv_event message = { .kind = DSC_RDV_MESSAGE, .conn = STRANGER_CONN, .bytes = copy, .count = (int64_t)count, .file_count = file_count };
+    dsc_rdv_event message = {
+        .kind = DSC_RDV_MESSAGE, .conn = STRANGER_CONN, .bytes = copy, .count = (int64_t)count, .file_count = file_count
+    };
     server_event(w, &message);
     free(copy);
     DSC_ASSERT(!dsc_rdv_server_joined(&w->server, STRANGER_CONN)); /* it does not know the key */
@@ -151,7 +155,9 @@ static void command(world *w, const uint8_t *c, const uint8_t *raw, size_t raw_c
     case 4: { /* a message out of turn, as from rank 0 */
         uint8_t *copy = malloc(raw_count + (raw_count == 0));
         memcpy(copy, raw, raw_count);
-        dsc_rdv_event message = { .kind = DSC_RDV_MESSAGE, .bytes = copy, .count = (int64_t)raw_count, .file_count = c[3] % 5 };
+        dsc_rdv_event message = {
+            .kind = DSC_RDV_MESSAGE, .bytes = copy, .count = (int64_t)raw_count, .file_count = c[3] % 5
+        };
         if (w->open[client])
             client_event(w, client, &message);
         free(copy);
@@ -171,7 +177,13 @@ static void command(world *w, const uint8_t *c, const uint8_t *raw, size_t raw_c
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     world *w = calloc(1, sizeof *w);
-    dsc_rdv_self self = { .rank = 0, .size = 3, .pid = 1, .build = "dsc fuzz", .agree = { 1 }, .agree_name = { "ones" }, .timeout_ns = 5000000000,
+    dsc_rdv_self self = { .rank = 0,
+                          .size = 3,
+                          .pid = 1,
+                          .build = "dsc fuzz",
+                          .agree = { 1 },
+                          .agree_name = { "ones" },
+                          .timeout_ns = 5000000000,
                           .key = { 1, 2, 3 } };
     dsc_rdv_server_init(&w->server, &self, 77, 0);
     for (int32_t c = 0; c < CLIENTS; c++) {
@@ -183,7 +195,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         const uint8_t *c = data;
         data += 4;
         bytes -= 4;
-        const size_t raw = (c[0] % 6 == 3 || c[0] % 6 == 4) ? (size_t)dsc_min_i64((int64_t)bytes, dsc_min_i64(c[2] * 2, DSC_RDV_MESSAGE_MAX)) : 0;
+        const size_t raw = (c[0] % 6 == 3 || c[0] % 6 == 4)
+                               ? (size_t)dsc_min_i64((int64_t)bytes, dsc_min_i64(c[2] * 2, DSC_RDV_MESSAGE_MAX))
+                               : 0;
         command(w, c, data, raw);
         data += raw;
         bytes -= raw;

@@ -18,7 +18,8 @@
 
 const char *ranks_kind_text(ranks_kind kind)
 {
-    static const char *const texts[RANKS_KIND_COUNT] = { "self", "local", "shm threads", "shm processes", "shm processes, strict" };
+    static const char *const texts[RANKS_KIND_COUNT] = { "self", "local", "shm threads", "shm processes",
+                                                         "shm processes, strict" };
     return texts[kind];
 }
 
@@ -94,7 +95,8 @@ static int run_rank(const one_rank *one)
     if (one->run->ops == NULL && stats.tier_current_bytes[DSC_TIER_HOST] > 0 &&
         stats.count[DSC_TAG_COMM][DSC_TIER_HOST].current_bytes != dsc_comm_plan_bytes(&options)) {
         fprintf(stderr, "# rank %d: %lld COMM bytes, planned %lld\n", one->rank,
-                (long long)stats.count[DSC_TAG_COMM][DSC_TIER_HOST].current_bytes, (long long)dsc_comm_plan_bytes(&options));
+                (long long)stats.count[DSC_TAG_COMM][DSC_TIER_HOST].current_bytes,
+                (long long)dsc_comm_plan_bytes(&options));
         failed = 1;
     }
     failed += one->run->body(comm, one->run->user);

@@ -1,4 +1,5 @@
-/* ranks.h - runs a test body on W ranks, as threads of this program or as processes. SPDX-License-Identifier: Apache-2.0 */
+/* ranks.h - runs a test body on W ranks, as threads of this program or as processes.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_SUPPORT_RANKS_H
 #define DSC_TESTS_SUPPORT_RANKS_H
 
@@ -27,7 +28,8 @@ const char *ranks_kind_text(ranks_kind kind);
     do {                                                                                                    \
         dsc_error ranks_error_ = DSC_ERROR_INIT, *err = &ranks_error_;                                      \
         if ((call) != DSC_OK) {                                                                             \
-            fprintf(stderr, "# %s:%d: rank %d: %s: %s\n", __FILE__, __LINE__, dsc_comm_rank(comm), #call, err->message); \
+            fprintf(stderr, "# %s:%d: rank %d: %s: %s\n", __FILE__, __LINE__, dsc_comm_rank(comm), #call,     \
+                    err->message);                                                                          \
             return 1;                                                                                       \
         }                                                                                                   \
     } while (0)

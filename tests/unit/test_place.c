@@ -1,5 +1,5 @@
-/* test_place.c - who a rank is, from the variables of dsc-launch, DeepSpeed, torchrun, Open MPI and Slurm, and what is said
- * about variables that cannot be. SPDX-License-Identifier: Apache-2.0 */
+/* test_place.c - who a rank is, from the variables of dsc-launch, DeepSpeed, torchrun, Open MPI and Slurm, and what is
+ * said about variables that cannot be. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -38,10 +38,13 @@ static const good goods[] = {
     { "RANK=1 WORLD_SIZE=2", 1, 2, 1, 2, 0, 1 },
     { "RANK=1 WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=1234", 1, 2, 1, 2, 0, 1 },
     { "LOCAL_RANK=0", 0, 1, 0, 1, 0, 1 },
-    { "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2", 1, 2, 1, 2, 0, 1 },
-    { "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2", 3, 4, 1, 2, 1, 2 },
+    { "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2", 1, 2,
+      1, 2, 0, 1 },
+    { "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2", 3, 4,
+      1, 2, 1, 2 },
     { "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=1 SLURM_STEP_NUM_NODES=1", 1, 2, 1, 2, 0, 1 },
-    { "SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_NUM_NODES=2 SLURM_NTASKS_PER_NODE=2", 2, 4, 0, 2, 1, 2 },
+    { "SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_NUM_NODES=2 SLURM_NTASKS_PER_NODE=2", 2, 4, 0,
+      2, 1, 2 },
     { "SLURM_PROCID=0 SLURM_NTASKS=4", 0, 1, 0, 1, 0, 1 }, /* a batch script: one process */
     /* the plain ones under an MPI start that says the same, and under one of one process each */
     { "RANK=1 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", 1, 2, 1, 2, 0, 1 },
@@ -58,10 +61,10 @@ static void test_good(void **state)
         snprintf(env, sizeof env, "%s", g->env);
         if (dsc_comm_place_from_env(get, env, &place, &err) != DSC_OK)
             fail_msg("%s: %s: %s", g->env, err.where, err.message);
-        if (place.rank != g->rank || place.size != g->size || place.local_rank != g->local_rank || place.local_size != g->local_size ||
-            place.node != g->node || place.node_count != g->node_count)
-            fail_msg("%s: rank %d of %d, local %d of %d, node %d of %d", g->env, place.rank, place.size, place.local_rank, place.local_size,
-                     place.node, place.node_count);
+        if (place.rank != g->rank || place.size != g->size || place.local_rank != g->local_rank ||
+            place.local_size != g->local_size || place.node != g->node || place.node_count != g->node_count)
+            fail_msg("%s: rank %d of %d, local %d of %d, node %d of %d", g->env, place.rank, place.size,
+                     place.local_rank, place.local_size, place.node, place.node_count);
         assert_null(place.local_world);
         assert_string_equal(place.job_token, "");
     }
@@ -121,6 +124,7 @@ static void test_bad(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_good), cmocka_unit_test(test_address), cmocka_unit_test(test_bad) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_good), cmocka_unit_test(test_address),
+                                        cmocka_unit_test(test_bad) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* test_rendezvous.c - the two machines in a simulated network that delays, loses, repeats, reorders and kills; then the
- * real sockets: wrong tokens, two ranks of one number, different sizes, missing ranks. SPDX-License-Identifier: Apache-2.0 */
+ * real sockets: wrong tokens, two ranks of one number, different sizes, missing ranks. SPDX-License-Identifier:
+ * Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@
 #define MS INT64_C(1000000)
 #define TIMEOUT_NS (1000 * MS)
 
-/* ---- HMAC ---------------------------------------------------------------------------------------------------------- */
+/* ---- HMAC -------------------------------------------------------------------------------------------------------- */
 
 static void check_hmac(const void *key, size_t key_bytes, const char *data, const char *expected)
 {
@@ -39,13 +40,14 @@ static void test_hmac(void **state)
     uint8_t key[131];
     memset(key, 0x0b, 20);
     check_hmac(key, 20, "Hi There", "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
-    check_hmac("Jefe", 4, "what do ya want for nothing?", "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+    check_hmac("Jefe", 4, "what do ya want for nothing?",
+               "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
     memset(key, 0xaa, sizeof key);
     check_hmac(key, sizeof key, "Test Using Larger Than Block-Size Key - Hash Key First",
                "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
-/* ---- the simulator ------------------------------------------------------------------------------------------------- */
+/* ---- the simulator ----------------------------------------------------------------------------------------------- */
 
 typedef struct faults {
     int lose, repeat, reorder, cut, crash; /* percent per packet, per packet, per packet, per packet, per run */
@@ -127,7 +129,10 @@ static void cut(sim *s, int32_t client, bool tell_client, bool tell_server)
 static void hang_up(sim *s, int32_t client)
 {
     sim_client *c = &s->client[client];
-    const packet p = { .at_ns = c->last_ns[0] > s->now_ns ? c->last_ns[0] : s->now_ns, .client = client, .life = c->life, .closed = true };
+    const packet p = { .at_ns = c->last_ns[0] > s->now_ns ? c->last_ns[0] : s->now_ns,
+                       .client = client,
+                       .life = c->life,
+                       .closed = true };
     enqueue(s, &p);
 }
 
@@ -193,7 +198,8 @@ static void server_event(sim *s, dsc_rdv_event *event)
             s->server_status = a->kind == DSC_RDV_DONE ? DSC_OK : a->status;
             assert_true(a->kind == DSC_RDV_DONE || (a->status != DSC_OK && a->text[0] != 0));
             snprintf(s->server_text, sizeof s->server_text, "%s", a->text);
-            for (int32_t c = 0; c < DSC_RDV_CONNS_MAX; c++) /* the driver closes its sockets: what was sent still arrives */
+            for (int32_t c = 0; c < DSC_RDV_CONNS_MAX;
+                 c++) /* the driver closes its sockets: what was sent still arrives */
                 if (s->conn_client[c] >= 0)
                     hang_up(s, s->conn_client[c]);
             break;
@@ -412,8 +418,12 @@ static void test_faults(void **state)
     int64_t done = 0, failed = 0;
     for (uint64_t seed = 1; seed <= 600; seed++) {
         sim_open(s, seed, 2, &(faults){ 0 });
-        const faults f = { .lose = (int)draw(s, 15), .repeat = (int)draw(s, 15), .reorder = (int)draw(s, 15), .cut = (int)draw(s, 6),
-                           .crash = (int)draw(s, 50), .delay_ms = (int)draw(s, 30) };
+        const faults f = { .lose = (int)draw(s, 15),
+                           .repeat = (int)draw(s, 15),
+                           .reorder = (int)draw(s, 15),
+                           .cut = (int)draw(s, 6),
+                           .crash = (int)draw(s, 50),
+                           .delay_ms = (int)draw(s, 30) };
         sim_open(s, seed, 2 + (int32_t)(seed % 5), &f);
         sim_run(s);
         check_safety(s);
@@ -471,7 +481,7 @@ static void test_misfits(void **state)
     one_misfit(&(faults){ .twin = true }, DSC_ERR_COMM, "two processes say that they are rank 2", "rank 2");
 }
 
-/* ---- real sockets -------------------------------------------------------------------------------------------------- */
+/* ---- real sockets ------------------------------------------------------------------------------------------------ */
 
 typedef struct party {
     dsc_rdv_job job;
@@ -528,9 +538,15 @@ static void parties_init(party *parties, int32_t count, int32_t size, const char
 {
     memset(parties, 0, sizeof *parties * (size_t)count);
     for (int32_t i = 0; i < count; i++)
-        parties[i].job = (dsc_rdv_job){ .self = { .rank = i, .size = size, .pid = (int32_t)getpid(), .build = "dsc test", .agree = { 11 },
-                                                  .agree_name = { "channels" }, .timeout_ns = 700 * MS },
-                                        .token = token, .port = 29500 };
+        parties[i].job = (dsc_rdv_job){ .self = { .rank = i,
+                                                  .size = size,
+                                                  .pid = (int32_t)getpid(),
+                                                  .build = "dsc test",
+                                                  .agree = { 11 },
+                                                  .agree_name = { "channels" },
+                                                  .timeout_ns = 700 * MS },
+                                        .token = token,
+                                        .port = 29500 };
 }
 
 static void parties_run(party *parties, int32_t count)
@@ -558,8 +574,8 @@ static void token_text(char out[64], const char *name)
 static void expect(const party *p, dsc_status status, const char *words)
 {
     if (p->status != status || (words != NULL && strstr(p->err.message, words) == NULL))
-        fail_msg("rank %d: status %d \"%s\", expected %d \"%s\"", p->job.self.rank, (int)p->status, p->err.message, (int)status,
-                 words != NULL ? words : "");
+        fail_msg("rank %d: status %d \"%s\", expected %d \"%s\"", p->job.self.rank, (int)p->status, p->err.message,
+                 (int)status, words != NULL ? words : "");
 }
 
 static void test_sockets_meet(void **state)

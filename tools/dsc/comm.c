@@ -32,22 +32,26 @@ static int compare(const void *a, const void *b)
 static void print_line(const settings *s, const dsc_comm *comm, dsc_comm_op op, int64_t bytes, double *seconds)
 {
     qsort(seconds, (size_t)s->rounds, sizeof *seconds, compare);
-    const double median = seconds[s->rounds / 2], fastest = seconds[0], slowest = seconds[s->rounds - 1], size = (double)bytes * 1e-9;
+    const double median = seconds[s->rounds / 2], fastest = seconds[0], slowest = seconds[s->rounds - 1],
+                 size = (double)bytes * 1e-9;
     if (s->json)
-        printf("{\"transport\":\"%s\",\"ranks\":%d,\"op\":\"%s\",\"bytes\":%lld,\"us\":%.1f,\"gb_per_s\":%.3f,\"gb_per_s_min\":%.3f,\"gb_per_s_max\":%.3f}\n",
-               dsc_comm_name(comm), dsc_comm_size(comm), dsc_comm_op_text(op), (long long)bytes, median * 1e6, size / median, size / slowest,
-               size / fastest);
-    else if (op == DSC_COMM_BARRIER)
-        printf("  %-16s               %10.1f us   %.1f .. %.1f\n", "barrier", median * 1e6, slowest * 1e6, fastest * 1e6);
-    else
-        printf("  %-16s %8.2f MiB  %10.1f us  %7.2f GB/s   %.2f .. %.2f\n", dsc_comm_op_text(op), (double)bytes / (1 << 20), median * 1e6,
+        printf("{\"transport\":\"%s\",\"ranks\":%d,\"op\":\"%s\",\"bytes\":%lld,\"us\":%.1f,\"gb_per_s\":%.3f,\"gb_per_"
+               "s_min\":%.3f,\"gb_per_s_max\":%.3f}\n",
+               dsc_comm_name(comm), dsc_comm_size(comm), dsc_comm_op_text(op), (long long)bytes, median * 1e6,
                size / median, size / slowest, size / fastest);
+    else if (op == DSC_COMM_BARRIER)
+        printf("  %-16s               %10.1f us   %.1f .. %.1f\n", "barrier", median * 1e6, slowest * 1e6,
+               fastest * 1e6);
+    else
+        printf("  %-16s %8.2f MiB  %10.1f us  %7.2f GB/s   %.2f .. %.2f\n", dsc_comm_op_text(op),
+               (double)bytes / (1 << 20), median * 1e6, size / median, size / slowest, size / fastest);
     fflush(stdout);
 }
 
 static dsc_status bench_all(const settings *s, dsc_comm_bench *bench, dsc_error *err)
 {
-    static const dsc_comm_op ops[] = { DSC_COMM_BARRIER, DSC_COMM_ALL_GATHER, DSC_COMM_REDUCE_SCATTER, DSC_COMM_ALL_REDUCE };
+    static const dsc_comm_op ops[] = { DSC_COMM_BARRIER, DSC_COMM_ALL_GATHER, DSC_COMM_REDUCE_SCATTER,
+                                       DSC_COMM_ALL_REDUCE };
     double seconds[ROUNDS_MAX];
     for (size_t o = 0; o < DSC_COUNT(ops); o++)
         for (int32_t i = 0; i < (ops[o] == DSC_COMM_BARRIER ? 1 : s->size_count); i++) {
@@ -75,8 +79,10 @@ static dsc_status run_rank(const settings *s, const dsc_comm_place *place, dsc_e
     if (status == DSC_OK)
         status = dsc_comm_bench_open(&bench, comm, alloc, s->bytes[s->size_count - 1], !s->plain, err);
     if (status == DSC_OK && place->rank == 0 && !s->json)
-        printf("%s, %d ranks, %s memory, %s on the wire of sums; median of %lld, slowest .. fastest; GB/s of the whole vector\n",
-               dsc_comm_name(comm), place->size, s->plain ? "plain" : "shared", s->wire_dtype == DSC_BF16 ? "bf16" : "fp32", (long long)s->rounds);
+        printf("%s, %d ranks, %s memory, %s on the wire of sums; median of %lld, slowest .. fastest; GB/s of the whole "
+               "vector\n",
+               dsc_comm_name(comm), place->size, s->plain ? "plain" : "shared",
+               s->wire_dtype == DSC_BF16 ? "bf16" : "fp32", (long long)s->rounds);
     if (status == DSC_OK)
         status = bench_all(s, &bench, err);
     dsc_comm_bench_close(&bench);
@@ -100,8 +106,14 @@ static int run_own_ranks(const settings *s)
         if (pids[r] > 0)
             continue;
         dsc_error err = DSC_ERROR_INIT;
-        const dsc_comm_place place = { .rank = r, .size = (int32_t)s->ranks, .local_rank = r, .local_size = (int32_t)s->ranks, .node_count = 1,
-                                       .master_addr = "127.0.0.1", .master_port = 29500, .job_token = token };
+        const dsc_comm_place place = { .rank = r,
+                                       .size = (int32_t)s->ranks,
+                                       .local_rank = r,
+                                       .local_size = (int32_t)s->ranks,
+                                       .node_count = 1,
+                                       .master_addr = "127.0.0.1",
+                                       .master_port = 29500,
+                                       .job_token = token };
         const dsc_status status = run_rank(s, &place, &err);
         _exit(status == DSC_OK ? dsc_tool_end() : r == 0 ? dsc_tool_fail(&err) : dsc_status_exit_code(status));
     }
@@ -120,8 +132,10 @@ static bool read_sizes(const char *text, settings *s)
         char *end = NULL;
         errno = 0;
         const long long mib = strtoll(at, &end, 10);
-        if (end == at || errno != 0 || mib < 1 || mib > 4096 || (*end != 0 && *end != ',') || (s->size_count > 0 && mib << 20 <= s->bytes[s->size_count - 1])) {
-            (void)dsc_tool_usage("--mib", "\"%.60s\" is no rising list of whole numbers from 1 to 4096, as in 1,4,64", text);
+        if (end == at || errno != 0 || mib < 1 || mib > 4096 || (*end != 0 && *end != ',') ||
+            (s->size_count > 0 && mib << 20 <= s->bytes[s->size_count - 1])) {
+            (void)dsc_tool_usage("--mib", "\"%.60s\" is no rising list of whole numbers from 1 to 4096, as in 1,4,64",
+                                 text);
             return false;
         }
         s->bytes[s->size_count++] = mib << 20;
@@ -137,10 +151,17 @@ static const char *from_environment(void *user, const char *name) { return geten
 
 int dsc_cmd_comm(int argc, char **argv)
 {
-    settings s = { .ranks = 2, .rounds = 15, .staging_kib = 4096, .bytes = { 1 << 20, 4 << 20, 16 << 20, 64 << 20 }, .size_count = 4, .wire_dtype = DSC_F32 };
+    settings s = { .ranks = 2,
+                   .rounds = 15,
+                   .staging_kib = 4096,
+                   .bytes = { 1 << 20, 4 << 20, 16 << 20, 64 << 20 },
+                   .size_count = 4,
+                   .wire_dtype = DSC_F32 };
     const char *value = NULL;
     if (argc < 2 || strcmp(argv[1], "bench") != 0)
-        return dsc_tool_usage("comm", "expected \"dsc comm bench [--ranks N] [--mib 1,4,16,64] [--rounds N] [--bf16] [--plain] [--json]\"");
+        return dsc_tool_usage(
+            "comm",
+            "expected \"dsc comm bench [--ranks N] [--mib 1,4,16,64] [--rounds N] [--bf16] [--plain] [--json]\"");
     for (int i = 2; i < argc; i++) {
         if ((value = dsc_tool_flag("--ranks", argc, argv, &i)) != NULL) {
             if (!dsc_tool_number("--ranks", value, 1, RANKS_MOST, &s.ranks))

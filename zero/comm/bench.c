@@ -22,7 +22,8 @@ static void buffer_close(dsc_comm_bench *bench, bool shared, dsc_buf *buf)
         dsc_buf_close(buf);
 }
 
-dsc_status dsc_comm_bench_open(dsc_comm_bench *bench, dsc_comm *comm, dsc_alloc *alloc, int64_t most_bytes, bool shared, dsc_error *err)
+dsc_status dsc_comm_bench_open(dsc_comm_bench *bench, dsc_comm *comm, dsc_alloc *alloc, int64_t most_bytes, bool shared,
+                               dsc_error *err)
 {
     *bench = (dsc_comm_bench){ .comm = comm, .alloc = alloc, .shared = shared, .most_bytes = most_bytes };
     dsc_status status = buffer_open(bench, shared, most_bytes, &bench->whole, err);
@@ -45,20 +46,25 @@ void dsc_comm_bench_close(dsc_comm_bench *bench)
 static dsc_status call(dsc_comm_bench *bench, dsc_comm_op op, int64_t bytes, dsc_dtype wire_dtype, dsc_error *err)
 {
     const int64_t count = bytes / (int64_t)sizeof(float), piece = count / dsc_comm_size(bench->comm);
-    const dsc_reduce_scatter_args args = { .acc = bench->piece.ptr, .leaf = bench->whole.ptr, .leaf_stride = piece, .count = piece,
-                                           .wire_dtype = wire_dtype, .overwrite = true };
+    const dsc_reduce_scatter_args args = { .acc = bench->piece.ptr,
+                                           .leaf = bench->whole.ptr,
+                                           .leaf_stride = piece,
+                                           .count = piece,
+                                           .wire_dtype = wire_dtype,
+                                           .overwrite = true };
     switch (op) {
     case DSC_COMM_ALL_GATHER:
         return dsc_comm_all_gather(bench->comm, 0, bench->gathered.ptr, bench->piece.ptr, piece, DSC_F32, NULL, err);
     case DSC_COMM_REDUCE_SCATTER: return dsc_comm_reduce_scatter(bench->comm, 0, &args, NULL, err);
-    case DSC_COMM_ALL_REDUCE: return dsc_comm_all_reduce(bench->comm, 0, bench->whole.ptr, count, wire_dtype, NULL, err);
+    case DSC_COMM_ALL_REDUCE:
+        return dsc_comm_all_reduce(bench->comm, 0, bench->whole.ptr, count, wire_dtype, NULL, err);
     case DSC_COMM_BARRIER: return dsc_comm_barrier(bench->comm, 0, NULL, err);
     default: return DSC_FAIL(err, DSC_ERR_STATE, "comm bench", "%s is not timed", dsc_comm_op_text(op));
     }
 }
 
-dsc_status dsc_comm_bench_once(dsc_comm_bench *bench, dsc_comm_op op, int64_t bytes, dsc_dtype wire_dtype, double *seconds,
-                               dsc_error *err)
+dsc_status dsc_comm_bench_once(dsc_comm_bench *bench, dsc_comm_op op, int64_t bytes, dsc_dtype wire_dtype,
+                               double *seconds, dsc_error *err)
 {
     int64_t ns[DSC_COMM_RANKS_MAX];
     DSC_ASSERT(bytes > 0 && bytes <= bench->most_bytes);

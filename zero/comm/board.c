@@ -126,13 +126,14 @@ int32_t dsc_board_pid(const dsc_board *board, int32_t rank, uint64_t *start_time
     return atomic_load(&them->pid);
 }
 
-/* ---- futex --------------------------------------------------------------------------------------------------------- */
+/* ---- futex ------------------------------------------------------------------------------------------------------- */
 
 static void futex_wait(const dsc_board *board, _Atomic uint32_t *word, uint32_t old, int64_t ns)
 {
     const struct timespec time = { .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };
     const int op = board->shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE;
-    syscall(SYS_futex, (uintptr_t)word, op, old, &time, NULL, 0); /* every reason to return is looked at by the caller */
+    /* Whatever the reason to return, the caller looks for itself. */
+    syscall(SYS_futex, (uintptr_t)word, op, old, &time, NULL, 0);
 }
 
 static void futex_wake(const dsc_board *board, _Atomic uint32_t *word)
@@ -155,7 +156,7 @@ void dsc_board_leave(dsc_board *board)
     wake_everybody(board);
 }
 
-/* ---- failures ------------------------------------------------------------------------------------------------------ */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 static dsc_status report_failure(dsc_board *board, dsc_error *err)
 {
@@ -216,7 +217,7 @@ static const char *here_text(const dsc_board *board, int32_t channel, char *out,
     return out;
 }
 
-/* ---- waiting ------------------------------------------------------------------------------------------------------- */
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
 /* What a wait is for: the whole generation (peer < 0) or one rank's mail. */
 typedef struct wait_for {
@@ -282,16 +283,17 @@ static dsc_status give_up(dsc_board *board, const wait_for *w, dsc_error *err)
         if (first < 0)
             first = r;
         if (used < sizeof missing - 1)
-            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%s, last seen in %s", used == 0 ? "" : "; ",
-                                     rank_text(board, r, who, sizeof who), now_text(board, w->channel, r));
+            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%s, last seen in %s",
+                                     used == 0 ? "" : "; ", rank_text(board, r, who, sizeof who),
+                                     now_text(board, w->channel, r));
     }
     return dsc_board_fail(board, DSC_ERR_STUCK, first, err, "%s: rank %d waited %.1f s for %s",
-                          here_text(board, w->channel, here, sizeof here), board->rank, (double)board->timeout_ns * 1e-9,
-                          missing);
+                          here_text(board, w->channel, here, sizeof here), board->rank,
+                          (double)board->timeout_ns * 1e-9, missing);
 }
 
-/* How long the next wait spins: as long as this one took, were it short. A wait that slept is judged by its whole length,
- * so that one disturbance (every sleeper is late for the next meet) does not end spinning for good. */
+/* How long the next wait spins: as long as this one took, were it short. A wait that slept is judged by its whole
+ * length, so that one disturbance (every sleeper is late for the next meet) does not end spinning for good. */
 static void learn(dsc_board *board, struct dsc_board_lane *lane, int64_t waited_ns)
 {
     if (waited_ns <= board->spin_max_ns)
@@ -353,7 +355,8 @@ static bool awaits_neighbour(const dsc_board *board, const wait_for *w)
 {
     const int32_t here = sched_getcpu();
     for (int32_t r = 0; r < board->size; r++)
-        if (is_missing(board, w, r) && atomic_load_explicit(&slot_of(board, w->channel, r)->cpu, memory_order_relaxed) == here)
+        if (is_missing(board, w, r) &&
+            atomic_load_explicit(&slot_of(board, w->channel, r)->cpu, memory_order_relaxed) == here)
             return true;
     return false;
 }
@@ -372,7 +375,7 @@ static dsc_status wait_change(dsc_board *board, const wait_for *w, dsc_error *er
     return DSC_OK;
 }
 
-/* ---- operations ---------------------------------------------------------------------------------------------------- */
+/* ---- operations -------------------------------------------------------------------------------------------------- */
 
 dsc_status dsc_board_begin(dsc_board *board, int32_t channel, dsc_comm_op op, dsc_error *err)
 {
@@ -397,13 +400,13 @@ static dsc_status compare_notes(dsc_board *board, int32_t channel, const dsc_boa
         if (theirs->op == mine->op && theirs->detail == mine->detail && theirs->bytes == mine->bytes)
             continue;
         const bool known = theirs->op >= 0 && theirs->op < DSC_COMM_OP_COUNT;
-        return dsc_board_fail(board, DSC_ERR_COMM, r, err,
-                              "ranks disagree on channel %d, call %lld: rank %d calls %s of %lld bytes (detail %d), rank %d "
-                              "calls %s of %lld bytes (detail %d)",
-                              channel, (long long)board->lane[channel].call, board->rank,
-                              dsc_comm_op_text((dsc_comm_op)mine->op), (long long)mine->bytes, mine->detail, r,
-                              known ? dsc_comm_op_text((dsc_comm_op)theirs->op) : "?", (long long)theirs->bytes,
-                              theirs->detail);
+        return dsc_board_fail(
+            board, DSC_ERR_COMM, r, err,
+            "ranks disagree on channel %d, call %lld: rank %d calls %s of %lld bytes (detail %d), rank %d calls %s of "
+            "%lld bytes (detail %d)",
+            channel, (long long)board->lane[channel].call, board->rank, dsc_comm_op_text((dsc_comm_op)mine->op),
+            (long long)mine->bytes, mine->detail, r, known ? dsc_comm_op_text((dsc_comm_op)theirs->op) : "?",
+            (long long)theirs->bytes, theirs->detail);
     }
     return DSC_OK;
 }

@@ -56,7 +56,8 @@ typedef struct dsc_board {
     } lane[DSC_COMM_CHANNELS_MAX];
 } dsc_board;
 
-/* `alive` may be set after. spin_max_ns is chosen from the processors this process may use and the ranks that share them. */
+/* `alive` may be set after. spin_max_ns is chosen from the processors this process may use and the ranks that share
+ * them. */
 void dsc_board_attach(dsc_board *board, void *memory, int32_t rank, bool shared, int64_t timeout_ns);
 /* Publishes who I am: for `alive` and for messages. */
 void dsc_board_sign_in(dsc_board *board, int32_t pid, uint64_t start_time);
@@ -79,9 +80,11 @@ static inline uint32_t dsc_board_half(const dsc_board *board, int32_t channel)
 }
 
 /* Point to point. The sender posts a note and waits until the receiver took it; a long message is several posts. */
-DSC_MUST_USE dsc_status dsc_board_post(dsc_board *board, int32_t channel, int32_t to, const dsc_board_note *note, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_board_post(dsc_board *board, int32_t channel, int32_t to, const dsc_board_note *note,
+                                       dsc_error *err);
 /* Waits for the next note of `from` to this rank; borrowed until dsc_board_took. */
-DSC_MUST_USE dsc_status dsc_board_await(dsc_board *board, int32_t channel, int32_t from, const dsc_board_note **note, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_board_await(dsc_board *board, int32_t channel, int32_t from, const dsc_board_note **note,
+                                        dsc_error *err);
 void dsc_board_took(dsc_board *board, int32_t channel, int32_t from);
 
 /* Publishes a failure (the first one stays) and wakes everybody. Returns what stands on the board, in *err. */

@@ -20,10 +20,11 @@ typedef struct comm_call {
 } comm_call;
 _Static_assert(sizeof(comm_call) <= DSC_LAUNCH_ARGS_MAX, "a call fits into a host call");
 
-/* ---- sums ---------------------------------------------------------------------------------------------------------- */
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
 
 /* Without a hook: pieces are cast into the first half of the staging, exchanged, and folded from the second. */
-static dsc_status reduce_by_exchange(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args, dsc_error *err)
+static dsc_status reduce_by_exchange(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args,
+                                     dsc_error *err)
 {
     dsc_transport *t = comm->transport;
     const dsc_buf *staging = &comm->channel[channel].staging;
@@ -35,7 +36,8 @@ static dsc_status reduce_by_exchange(dsc_comm *comm, int32_t channel, const dsc_
         const int64_t count = dsc_min_i64(most, args->count - first), piece_bytes = count * wire_bytes;
         const void *leaf[DSC_COMM_RANKS_MAX];
         for (int32_t r = 0; r < comm->size; r++) {
-            dsc_comm_cast(&comm->math, out + r * piece_bytes, args->wire_dtype, args->leaf + r * args->leaf_stride + first, count);
+            dsc_comm_cast(&comm->math, out + r * piece_bytes, args->wire_dtype,
+                          args->leaf + r * args->leaf_stride + first, count);
             leaf[r] = in + r * piece_bytes;
         }
         DSC_TRY(t->ops->all_to_all(t, channel, in, out, piece_bytes, err));
@@ -67,7 +69,8 @@ static dsc_status all_reduce_short(dsc_comm *comm, int32_t channel, float *buf, 
     return DSC_OK;
 }
 
-static dsc_status all_reduce(dsc_comm *comm, int32_t channel, float *buf, int64_t count, dsc_dtype wire_dtype, dsc_error *err)
+static dsc_status all_reduce(dsc_comm *comm, int32_t channel, float *buf, int64_t count, dsc_dtype wire_dtype,
+                             dsc_error *err)
 {
     dsc_transport *t = comm->transport;
     const bool alone = comm->size == 1; /* then the sum is one rounded leaf, and there is nothing to gather */
@@ -89,7 +92,7 @@ static dsc_status all_reduce(dsc_comm *comm, int32_t channel, float *buf, int64_
     return even == count ? DSC_OK : all_reduce_short(comm, channel, buf + even, count - even, wire_dtype, err);
 }
 
-/* ---- on the stream's thread ---------------------------------------------------------------------------------------- */
+/* ---- on the stream's thread -------------------------------------------------------------------------------------- */
 
 static dsc_status dispatch(const comm_call *call, dsc_error *err)
 {
@@ -132,7 +135,8 @@ static void name_all_reduce(const comm_call *call, dsc_error *err)
     if (call->op != DSC_COMM_ALL_REDUCE || err == NULL)
         return;
     const int32_t rank = err->rank;
-    DSC_FAIL(err, err->status, err->where, "in an all_reduce of %lld elements: %s", (long long)call->bytes, err->message);
+    DSC_FAIL(err, err->status, err->where, "in an all_reduce of %lld elements: %s", (long long)call->bytes,
+             err->message);
     err->rank = rank;
 }
 
@@ -166,7 +170,7 @@ static dsc_status submit(const comm_call *call, dsc_stream *stream, dsc_error *e
     return run(&copy, err);
 }
 
-/* ---- what callers see ---------------------------------------------------------------------------------------------- */
+/* ---- what callers see -------------------------------------------------------------------------------------------- */
 
 static bool overlap(const void *a, int64_t a_bytes, const void *b, int64_t b_bytes)
 {
@@ -182,15 +186,17 @@ static int64_t all_bytes(const dsc_comm *comm, int64_t bytes)
     return total;
 }
 
-dsc_status dsc_comm_all_gather(dsc_comm *comm, int32_t channel, void *recv, const void *send, int64_t count, dsc_dtype dtype,
-                               dsc_stream *stream, dsc_error *err)
+dsc_status dsc_comm_all_gather(dsc_comm *comm, int32_t channel, void *recv, const void *send, int64_t count,
+                               dsc_dtype dtype, dsc_stream *stream, dsc_error *err)
 {
     int64_t bytes = 0;
     const bool fits = dsc_mul_i64(count, (int64_t)dsc_dtype_bytes(dtype), &bytes);
     DSC_ASSERT(fits && count >= 0);
     DSC_ASSERT(dsc_dtype_bytes(dtype) > 0);
     DSC_ASSERT(send == (char *)recv + comm->rank * bytes || !overlap(recv, all_bytes(comm, bytes), send, bytes));
-    const comm_call call = { .comm = comm, .channel = channel, .op = DSC_COMM_ALL_GATHER, .recv = recv, .send = send, .bytes = bytes };
+    const comm_call call = {
+        .comm = comm, .channel = channel, .op = DSC_COMM_ALL_GATHER, .recv = recv, .send = send, .bytes = bytes
+    };
     return submit(&call, stream, err);
 }
 
@@ -199,28 +205,34 @@ dsc_status dsc_comm_all_to_all(dsc_comm *comm, int32_t channel, void *recv, cons
 {
     DSC_ASSERT(bytes >= 0);
     DSC_ASSERT(!overlap(recv, all_bytes(comm, bytes), send, all_bytes(comm, bytes)));
-    const comm_call call = { .comm = comm, .channel = channel, .op = DSC_COMM_ALL_TO_ALL, .recv = recv, .send = send, .bytes = bytes };
+    const comm_call call = {
+        .comm = comm, .channel = channel, .op = DSC_COMM_ALL_TO_ALL, .recv = recv, .send = send, .bytes = bytes
+    };
     return submit(&call, stream, err);
 }
 
-dsc_status dsc_comm_broadcast(dsc_comm *comm, int32_t channel, void *buf, int64_t bytes, int32_t root, dsc_stream *stream,
-                              dsc_error *err)
+dsc_status dsc_comm_broadcast(dsc_comm *comm, int32_t channel, void *buf, int64_t bytes, int32_t root,
+                              dsc_stream *stream, dsc_error *err)
 {
     DSC_ASSERT(root >= 0 && root < comm->size);
-    const comm_call call = { .comm = comm, .channel = channel, .op = DSC_COMM_BROADCAST, .recv = buf, .bytes = bytes, .peer = root };
+    const comm_call call = {
+        .comm = comm, .channel = channel, .op = DSC_COMM_BROADCAST, .recv = buf, .bytes = bytes, .peer = root
+    };
     return submit(&call, stream, err);
 }
 
 static bool is_wire_dtype(dsc_dtype dtype) { return dtype == DSC_F32 || dtype == DSC_BF16; }
 
-dsc_status dsc_comm_reduce_scatter(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args, dsc_stream *stream,
-                                   dsc_error *err)
+dsc_status dsc_comm_reduce_scatter(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args,
+                                   dsc_stream *stream, dsc_error *err)
 {
     DSC_ASSERT(is_wire_dtype(args->wire_dtype));
     DSC_ASSERT(args->count >= 0 && args->leaf_stride >= args->count);
     DSC_ASSERT(args->count == 0 || args->leaf != NULL);
     DSC_ASSERT(args->count == 0 || (args->acc != NULL) != (args->apart != NULL));
-    const comm_call call = { .comm = comm, .channel = channel, .op = DSC_COMM_REDUCE_SCATTER, .wire_dtype = args->wire_dtype, .reduce = *args };
+    const comm_call call = {
+        .comm = comm, .channel = channel, .op = DSC_COMM_REDUCE_SCATTER, .wire_dtype = args->wire_dtype, .reduce = *args
+    };
     return submit(&call, stream, err);
 }
 
@@ -229,7 +241,12 @@ dsc_status dsc_comm_all_reduce(dsc_comm *comm, int32_t channel, float *buf, int6
 {
     DSC_ASSERT(is_wire_dtype(wire_dtype));
     DSC_ASSERT(count >= 0);
-    const comm_call call = { .comm = comm, .channel = channel, .op = DSC_COMM_ALL_REDUCE, .recv = buf, .bytes = count, .wire_dtype = wire_dtype };
+    const comm_call call = { .comm = comm,
+                             .channel = channel,
+                             .op = DSC_COMM_ALL_REDUCE,
+                             .recv = buf,
+                             .bytes = count,
+                             .wire_dtype = wire_dtype };
     return submit(&call, stream, err);
 }
 
@@ -239,12 +256,14 @@ dsc_status dsc_comm_barrier(dsc_comm *comm, int32_t channel, dsc_stream *stream,
     return submit(&call, stream, err);
 }
 
-dsc_status dsc_comm_send(dsc_comm *comm, int32_t channel, const void *buf, int64_t bytes, int32_t to, dsc_stream *stream,
-                         dsc_error *err)
+dsc_status dsc_comm_send(dsc_comm *comm, int32_t channel, const void *buf, int64_t bytes, int32_t to,
+                         dsc_stream *stream, dsc_error *err)
 {
     DSC_ASSERT(to >= 0 && to < comm->size);
     DSC_ASSERT(to != comm->rank);
-    const comm_call call = { .comm = comm, .channel = channel, .op = DSC_COMM_SEND, .send = buf, .bytes = bytes, .peer = to };
+    const comm_call call = {
+        .comm = comm, .channel = channel, .op = DSC_COMM_SEND, .send = buf, .bytes = bytes, .peer = to
+    };
     return submit(&call, stream, err);
 }
 
@@ -253,6 +272,8 @@ dsc_status dsc_comm_recv(dsc_comm *comm, int32_t channel, void *buf, int64_t byt
 {
     DSC_ASSERT(from >= 0 && from < comm->size);
     DSC_ASSERT(from != comm->rank);
-    const comm_call call = { .comm = comm, .channel = channel, .op = DSC_COMM_RECV, .recv = buf, .bytes = bytes, .peer = from };
+    const comm_call call = {
+        .comm = comm, .channel = channel, .op = DSC_COMM_RECV, .recv = buf, .bytes = bytes, .peer = from
+    };
     return submit(&call, stream, err);
 }

@@ -26,7 +26,8 @@ static dsc_status check_options(const dsc_comm_options *options, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "WORLD_SIZE", "%d ranks; this version takes at most %d", place->size,
                         DSC_COMM_RANKS_MAX);
     if (place->rank < 0 || place->rank >= place->size)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "RANK", "rank %d of %d; expected 0..%d", place->rank, place->size, place->size - 1);
+        return DSC_FAIL(err, DSC_ERR_INPUT, "RANK", "rank %d of %d; expected 0..%d", place->rank, place->size,
+                        place->size - 1);
     return DSC_OK;
 }
 
@@ -42,10 +43,11 @@ dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops *
         else if (place->local_size == place->size)
             name = "shm";
         else
-            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm",
-                            "%d ranks on several hosts (%d of them here): transports between hosts are not built yet; start "
-                            "all ranks on one host",
-                            place->size, place->local_size);
+            return DSC_FAIL(
+                err, DSC_ERR_UNSUPPORTED, "dsc.comm",
+                "%d ranks on several hosts (%d of them here): transports between hosts are not built yet; start "
+                "all ranks on one host",
+                place->size, place->local_size);
     }
     for (size_t i = 0; i < DSC_COUNT(registry); i++) {
         if (strcmp(name, registry[i]->name) == 0) {
@@ -53,7 +55,8 @@ dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops *
             return DSC_OK;
         }
     }
-    return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm", "\"%s\" is no transport; expected \"auto\", \"self\", \"local\" or \"shm\"", name);
+    return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm",
+                    "\"%s\" is no transport; expected \"auto\", \"self\", \"local\" or \"shm\"", name);
 }
 
 /* Required hooks are checked here once, so that a table with a hole fails at open and not in step 1000. */
@@ -67,9 +70,9 @@ static void check_table(const dsc_comm_ops *ops)
     DSC_ASSERT((ops->mem_open == NULL) == (ops->mem_close == NULL));
 }
 
-/* ---- bytes --------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
-/* Short vectors (and the ends of long ones) are gathered whole and folded by everybody: one collective instead of two. */
+/* Short vectors (and the ends of long ones) are gathered whole and folded by everybody: one collective, not two. */
 static int64_t gather_elements(int32_t size)
 {
     return dsc_max_i64(1024, (int64_t)(DSC_COMM_PIECE_ALIGN + 1) * size);
@@ -80,7 +83,7 @@ static int64_t gather_bytes(int32_t size)
     return size == 1 ? 0 : dsc_align_up(gather_elements(size) * size * (int64_t)sizeof(float), 64);
 }
 
-/* Only transports without a reduce_scatter of their own cast into the front's staging: half to send, half to receive. */
+/* Only transports without a reduce_scatter of their own use the front's staging: half to send, half to receive. */
 static int64_t front_staging_bytes(const dsc_comm_ops *ops, const dsc_comm_options *options)
 {
     if (ops->reduce_scatter != NULL)
@@ -102,7 +105,7 @@ int64_t dsc_comm_plan_bytes(const dsc_comm_options *options)
     return front_bytes(ops, options) + (ops == &dsc_comm_shm ? dsc_shm_plan_bytes(options) : 0);
 }
 
-/* ---- open and close ------------------------------------------------------------------------------------------------ */
+/* ---- open and close ---------------------------------------------------------------------------------------------- */
 
 static dsc_status channels_open(dsc_comm *comm, const dsc_comm_options *options, dsc_error *err)
 {
@@ -170,8 +173,8 @@ dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *o
         dsc_comm_close(&comm);
         return status;
     }
-    dsc_log_printf(options->log, DSC_LOG_DEBUG, "comm: %s, rank %d of %d, %d channels", ops->name, comm->rank, comm->size,
-                   comm->channel_count);
+    dsc_log_printf(options->log, DSC_LOG_DEBUG, "comm: %s, rank %d of %d, %d channels", ops->name, comm->rank,
+                   comm->size, comm->channel_count);
     *out = comm;
     return DSC_OK;
 }

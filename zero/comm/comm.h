@@ -1,8 +1,9 @@
 /* comm.h - ranks and collectives: one const ops table per transport, one front that checks, counts, times and traces.
  *
- * Transports: self (W = 1), local (threads of one process), shm (processes of one host), fault (wraps another), skeleton
- * (the tutorial). A communicator has `channel_count` independent channels: one stream uses one channel, so collectives
- * of two streams never wait for each other. All ranks call the same operations in the same order on a channel.
+ * Transports: self (W = 1), local (threads of one process), shm (processes of one host), fault (wraps another),
+ * skeleton (the tutorial). A communicator has `channel_count` independent channels: one stream uses one channel, so
+ * collectives of two streams never wait for each other. All ranks call the same operations in the same order on a
+ * channel.
  *
  * Sums are ours, not the transport's: reduce_scatter folds leaves in rank order on the owner (kernels/exact.h, FOLD),
  * so every transport gives the same bits. SPDX-License-Identifier: Apache-2.0 */
@@ -55,9 +56,10 @@ typedef enum dsc_comm_op {
 } dsc_comm_op;
 const char *dsc_comm_op_text(dsc_comm_op op);
 
-/* Called after every operation on the thread that ran it, so by several threads at once. `bytes` as in dsc_comm_stats. */
+/* Called after every operation on the thread that ran it, by several at once. `bytes` as in dsc_comm_stats. */
 typedef struct dsc_comm_trace {
-    void (*fn)(void *user, int32_t channel, dsc_comm_op op, int64_t bytes, int64_t start_ns, int64_t end_ns, dsc_status status);
+    void (*fn)(void *user, int32_t channel, dsc_comm_op op, int64_t bytes, int64_t start_ns, int64_t end_ns,
+               dsc_status status);
     void *user;
 } dsc_comm_trace;
 
@@ -100,9 +102,11 @@ typedef struct dsc_comm_ops {
     dsc_status (*open)(dsc_transport **out, const dsc_comm_options *options, dsc_error *err); /* Required; collective */
     void (*close)(dsc_transport *transport); /* Required; safe after any failure, never waits for peers for long */
     /* Required. recv[W * bytes] <- every rank's send[bytes] in rank order. send may be recv + rank * bytes. */
-    dsc_status (*all_gather)(dsc_transport *, int32_t channel, void *recv, const void *send, int64_t bytes, dsc_error *err);
+    dsc_status (*all_gather)(dsc_transport *, int32_t channel, void *recv, const void *send, int64_t bytes,
+                             dsc_error *err);
     /* Required. recv[r * bytes] <- rank r's send[my rank * bytes]. No overlap. */
-    dsc_status (*all_to_all)(dsc_transport *, int32_t channel, void *recv, const void *send, int64_t bytes, dsc_error *err);
+    dsc_status (*all_to_all)(dsc_transport *, int32_t channel, void *recv, const void *send, int64_t bytes,
+                             dsc_error *err);
     /* Required. */
     dsc_status (*broadcast)(dsc_transport *, int32_t channel, void *buf, int64_t bytes, int32_t root, dsc_error *err);
     dsc_status (*barrier)(dsc_transport *, int32_t channel, dsc_error *err);
@@ -121,8 +125,8 @@ typedef struct dsc_comm_ops {
 
 extern const dsc_comm_ops dsc_comm_self, dsc_comm_local, dsc_comm_shm, dsc_comm_skeleton;
 
-/* The table that options->transport names; "auto" is self for one rank, local in a local_world, shm when all ranks are on
- * this host. An unknown name: DSC_ERR_INPUT; several hosts: DSC_ERR_UNSUPPORTED. */
+/* The table that options->transport names; "auto" is self for one rank, local in a local_world, shm when all ranks are
+ * on this host. An unknown name: DSC_ERR_INPUT; several hosts: DSC_ERR_UNSUPPORTED. */
 DSC_MUST_USE dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops **out, dsc_error *err);
 
 typedef struct dsc_comm dsc_comm;
@@ -133,13 +137,13 @@ typedef struct dsc_comm_stats {
     int64_t ns[DSC_COMM_OP_COUNT];    /* inside the transport, waiting included */
 } dsc_comm_stats;
 
-/* Collective. *out is owned by the caller. Closing and opening again in a living process is allowed: the epoch grows. */
+/* Collective. *out is owned by the caller. Closing and opening again in a living process is allowed: a new epoch. */
 DSC_MUST_USE dsc_status dsc_comm_open(const dsc_comm_options *options, dsc_comm **out, dsc_error *err);
 /* The same with a table of the caller's; options->transport is not read. */
 DSC_MUST_USE dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *options, dsc_comm **out,
                                            dsc_error *err);
-/* Waits for nobody: peers that are still in a collective fail with DSC_ERR_PEER. Buffers of dsc_comm_mem_open are closed
- * before and the streams that carried its calls are idle. */
+/* Waits for nobody: peers that are still in a collective fail with DSC_ERR_PEER. Buffers of dsc_comm_mem_open are
+ * closed before and the streams that carried its calls are idle. */
 void dsc_comm_close(dsc_comm **comm);
 int32_t dsc_comm_rank(const dsc_comm *comm);
 int32_t dsc_comm_size(const dsc_comm *comm);
@@ -152,19 +156,19 @@ int64_t dsc_comm_plan_bytes(const dsc_comm_options *options);
 DSC_MUST_USE dsc_status dsc_comm_mem_open(dsc_comm *comm, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);
 void dsc_comm_mem_close(dsc_comm *comm, dsc_buf *buf);
 
-/* All are asynchronous on `stream` (buffers borrowed until it passes; inline on a compute stream). stream = NULL: on the
- * calling thread, done on return. One stream uses one channel. Counts of 0 are calls like any other. */
-DSC_MUST_USE dsc_status dsc_comm_all_gather(dsc_comm *comm, int32_t channel, void *recv, const void *send, int64_t count,
-                                            dsc_dtype dtype, dsc_stream *stream, dsc_error *err);
-DSC_MUST_USE dsc_status dsc_comm_all_to_all(dsc_comm *comm, int32_t channel, void *recv, const void *send, int64_t bytes,
-                                            dsc_stream *stream, dsc_error *err);
+/* All are asynchronous on `stream` (buffers borrowed until it passes; inline on a compute stream). stream = NULL: on
+ * the calling thread, done on return. One stream uses one channel. Counts of 0 are calls like any other. */
+DSC_MUST_USE dsc_status dsc_comm_all_gather(dsc_comm *comm, int32_t channel, void *recv, const void *send,
+                                            int64_t count, dsc_dtype dtype, dsc_stream *stream, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_comm_all_to_all(dsc_comm *comm, int32_t channel, void *recv, const void *send,
+                                            int64_t bytes, dsc_stream *stream, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_comm_broadcast(dsc_comm *comm, int32_t channel, void *buf, int64_t bytes, int32_t root,
                                            dsc_stream *stream, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_comm_reduce_scatter(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args,
                                                 dsc_stream *stream, dsc_error *err);
 /* buf[count] fp32 <- sum over ranks in rank order (a reduce-scatter and an all-gather); any count. */
-DSC_MUST_USE dsc_status dsc_comm_all_reduce(dsc_comm *comm, int32_t channel, float *buf, int64_t count, dsc_dtype wire_dtype,
-                                            dsc_stream *stream, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_comm_all_reduce(dsc_comm *comm, int32_t channel, float *buf, int64_t count,
+                                            dsc_dtype wire_dtype, dsc_stream *stream, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_comm_barrier(dsc_comm *comm, int32_t channel, dsc_stream *stream, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_comm_send(dsc_comm *comm, int32_t channel, const void *buf, int64_t bytes, int32_t to,
                                       dsc_stream *stream, dsc_error *err);

@@ -36,7 +36,7 @@ void dsc_comm_fold(const dsc_comm_math *math, const dsc_reduce_scatter_args *arg
                    dsc_dtype leaf_dtype, int32_t size, int64_t first, int64_t count);
 
 /* Wraps an open transport so that its n-th call fails (fault.c). *out owns `inner`; on failure the caller keeps it. */
-DSC_MUST_USE dsc_status dsc_comm_fault_wrap(dsc_alloc *alloc, dsc_transport *inner, int64_t fault_at, dsc_transport **out,
-                                            dsc_error *err);
+DSC_MUST_USE dsc_status dsc_comm_fault_wrap(dsc_alloc *alloc, dsc_transport *inner, int64_t fault_at,
+                                            dsc_transport **out, dsc_error *err);
 
 #endif

@@ -22,7 +22,8 @@ static dsc_transport *pass(dsc_transport *transport, dsc_error *err)
     const int64_t call = atomic_fetch_add(&fault->call_count, 1) + 1;
     if (call < fault->fault_at)
         return fault->inner;
-    DSC_FAIL(err, DSC_ERR_COMM, "comm", "injected fault at collective %lld (now at %lld)", (long long)fault->fault_at, (long long)call);
+    DSC_FAIL(err, DSC_ERR_COMM, "comm", "injected fault at collective %lld (now at %lld)", (long long)fault->fault_at,
+             (long long)call);
     return NULL;
 }
 
@@ -38,21 +39,22 @@ static void fault_close(dsc_transport *transport)
     dsc_alloc_free(fault->alloc, fault);
 }
 
-static dsc_status fault_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
-                                   dsc_error *err)
+static dsc_status fault_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send,
+                                   int64_t bytes, dsc_error *err)
 {
     dsc_transport *inner = pass(transport, err);
     return inner == NULL ? DSC_ERR_COMM : inner->ops->all_gather(inner, channel, recv, send, bytes, err);
 }
 
-static dsc_status fault_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
-                                   dsc_error *err)
+static dsc_status fault_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send,
+                                   int64_t bytes, dsc_error *err)
 {
     dsc_transport *inner = pass(transport, err);
     return inner == NULL ? DSC_ERR_COMM : inner->ops->all_to_all(inner, channel, recv, send, bytes, err);
 }
 
-static dsc_status fault_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root, dsc_error *err)
+static dsc_status fault_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
+                                  dsc_error *err)
 {
     dsc_transport *inner = pass(transport, err);
     return inner == NULL ? DSC_ERR_COMM : inner->ops->broadcast(inner, channel, buf, bytes, root, err);
@@ -64,19 +66,22 @@ static dsc_status fault_barrier(dsc_transport *transport, int32_t channel, dsc_e
     return inner == NULL ? DSC_ERR_COMM : inner->ops->barrier(inner, channel, err);
 }
 
-static dsc_status fault_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to, dsc_error *err)
+static dsc_status fault_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
+                             dsc_error *err)
 {
     dsc_transport *inner = pass(transport, err);
     return inner == NULL ? DSC_ERR_COMM : inner->ops->send(inner, channel, buf, bytes, to, err);
 }
 
-static dsc_status fault_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from, dsc_error *err)
+static dsc_status fault_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
+                             dsc_error *err)
 {
     dsc_transport *inner = pass(transport, err);
     return inner == NULL ? DSC_ERR_COMM : inner->ops->recv(inner, channel, buf, bytes, from, err);
 }
 
-static dsc_status fault_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args, dsc_error *err)
+static dsc_status fault_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,
+                                       dsc_error *err)
 {
     dsc_transport *inner = pass(transport, err);
     return inner == NULL ? DSC_ERR_COMM : inner->ops->reduce_scatter(inner, channel, args, err);
@@ -117,7 +122,8 @@ static const dsc_comm_ops fault_ops = {
     .abort = fault_abort,
 };
 
-dsc_status dsc_comm_fault_wrap(dsc_alloc *alloc, dsc_transport *inner, int64_t fault_at, dsc_transport **out, dsc_error *err)
+dsc_status dsc_comm_fault_wrap(dsc_alloc *alloc, dsc_transport *inner, int64_t fault_at, dsc_transport **out,
+                               dsc_error *err)
 {
     DSC_ASSERT(fault_at >= 1);
     fault_transport *fault = NULL;

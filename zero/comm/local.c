@@ -14,7 +14,7 @@
 #include "zero/comm/comm_internal.h"
 #include "zero/comm/copy.h"
 
-/* ---- the world ----------------------------------------------------------------------------------------------------- */
+/* ---- the world --------------------------------------------------------------------------------------------------- */
 
 /* Opening goes in rounds: every rank comes once (or refuses), the last one decides for all. */
 struct dsc_local_world {
@@ -154,7 +154,7 @@ static void world_leave(dsc_local_world *world)
     pthread_mutex_unlock(&world->lock);
 }
 
-/* ---- the transport ------------------------------------------------------------------------------------------------- */
+/* ---- the transport ----------------------------------------------------------------------------------------------- */
 
 typedef struct local_transport {
     dsc_transport base;
@@ -169,7 +169,8 @@ static dsc_status local_open(dsc_transport **out, const dsc_comm_options *option
     const dsc_comm_place *place = &options->place;
     dsc_local_world *world = place->local_world;
     if (world == NULL)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm", "\"local\" is for ranks that are threads of one program; these are processes");
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm",
+                        "\"local\" is for ranks that are threads of one program; these are processes");
     if (place->size != world->size)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm", "%d ranks in a world of %d threads", place->size, world->size);
     local_transport *local = NULL;
@@ -213,7 +214,8 @@ static bool is_large(const local_transport *local, int64_t bytes)
     return bytes * local->board.size >= DSC_COPY_PAST_CACHE_BYTES;
 }
 
-static dsc_status gather(local_transport *local, int32_t channel, char *recv, const void *send, int64_t bytes, dsc_error *err)
+static dsc_status gather(local_transport *local, int32_t channel, char *recv, const void *send, int64_t bytes,
+                         dsc_error *err)
 {
     dsc_board *board = &local->board;
     const dsc_board_note note = { .op = DSC_COMM_ALL_GATHER, .bytes = bytes, .ptr = (uintptr_t)send };
@@ -225,14 +227,16 @@ static dsc_status gather(local_transport *local, int32_t channel, char *recv, co
     return dsc_board_meet(board, channel, NULL, err);
 }
 
-static dsc_status exchange(local_transport *local, int32_t channel, char *recv, const void *send, int64_t bytes, dsc_error *err)
+static dsc_status exchange(local_transport *local, int32_t channel, char *recv, const void *send, int64_t bytes,
+                           dsc_error *err)
 {
     dsc_board *board = &local->board;
     const dsc_board_note note = { .op = DSC_COMM_ALL_TO_ALL, .bytes = bytes, .ptr = (uintptr_t)send };
     DSC_TRY(dsc_board_meet(board, channel, &note, err));
     for (int32_t i = 0; i < board->size; i++) {
         const int32_t r = (board->rank + i) % board->size;
-        dsc_copy_bytes(recv + r * bytes, peer_data(local, channel, r) + board->rank * bytes, bytes, is_large(local, bytes));
+        dsc_copy_bytes(recv + r * bytes, peer_data(local, channel, r) + board->rank * bytes, bytes,
+                       is_large(local, bytes));
     }
     return dsc_board_meet(board, channel, NULL, err);
 }
@@ -253,7 +257,8 @@ static dsc_status fold(local_transport *local, int32_t channel, const dsc_reduce
     return dsc_board_meet(board, channel, NULL, err);
 }
 
-static dsc_status spread(local_transport *local, int32_t channel, void *buf, int64_t bytes, int32_t root, dsc_error *err)
+static dsc_status spread(local_transport *local, int32_t channel, void *buf, int64_t bytes, int32_t root,
+                         dsc_error *err)
 {
     dsc_board *board = &local->board;
     const dsc_board_note note = { .op = DSC_COMM_BROADCAST, .detail = root, .bytes = bytes, .ptr = (uintptr_t)buf };
@@ -268,8 +273,8 @@ static dsc_status take(local_transport *local, int32_t channel, void *buf, int64
     DSC_TRY(dsc_board_await(&local->board, channel, from, &note, err));
     if (note->bytes != bytes)
         return dsc_board_fail(&local->board, DSC_ERR_COMM, from, err,
-                              "ranks disagree on channel %d: rank %d sends %lld bytes, rank %d receives %lld", channel, from,
-                              (long long)note->bytes, local->board.rank, (long long)bytes);
+                              "ranks disagree on channel %d: rank %d sends %lld bytes, rank %d receives %lld", channel,
+                              from, (long long)note->bytes, local->board.rank, (long long)bytes);
     dsc_copy_bytes(buf, (const void *)(uintptr_t)note->ptr, bytes, bytes >= DSC_COPY_PAST_CACHE_BYTES);
     dsc_board_took(&local->board, channel, from);
     return DSC_OK;
@@ -284,19 +289,20 @@ static dsc_status take(local_transport *local, int32_t channel, void *buf, int64
     dsc_board_end(&local->board, channel);                              \
     return status
 
-static dsc_status local_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
-                                   dsc_error *err)
+static dsc_status local_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send,
+                                   int64_t bytes, dsc_error *err)
 {
     LOCAL_HOOK(DSC_COMM_ALL_GATHER, gather(local, channel, recv, send, bytes, err));
 }
 
-static dsc_status local_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
-                                   dsc_error *err)
+static dsc_status local_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send,
+                                   int64_t bytes, dsc_error *err)
 {
     LOCAL_HOOK(DSC_COMM_ALL_TO_ALL, exchange(local, channel, recv, send, bytes, err));
 }
 
-static dsc_status local_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root, dsc_error *err)
+static dsc_status local_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
+                                  dsc_error *err)
 {
     LOCAL_HOOK(DSC_COMM_BROADCAST, spread(local, channel, buf, bytes, root, err));
 }
@@ -307,18 +313,21 @@ static dsc_status local_barrier(dsc_transport *transport, int32_t channel, dsc_e
     LOCAL_HOOK(DSC_COMM_BARRIER, dsc_board_meet(&local->board, channel, &note, err));
 }
 
-static dsc_status local_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to, dsc_error *err)
+static dsc_status local_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
+                             dsc_error *err)
 {
     const dsc_board_note note = { .op = DSC_COMM_SEND, .bytes = bytes, .ptr = (uintptr_t)buf };
     LOCAL_HOOK(DSC_COMM_SEND, dsc_board_post(&local->board, channel, to, &note, err));
 }
 
-static dsc_status local_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from, dsc_error *err)
+static dsc_status local_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
+                             dsc_error *err)
 {
     LOCAL_HOOK(DSC_COMM_RECV, take(local, channel, buf, bytes, from, err));
 }
 
-static dsc_status local_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args, dsc_error *err)
+static dsc_status local_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,
+                                       dsc_error *err)
 {
     LOCAL_HOOK(DSC_COMM_REDUCE_SCATTER, fold(local, channel, args, err));
 }

@@ -1,6 +1,7 @@
 /* math.c - the two kernels that transports need: the fold of leaves in rank order and the cast to the wire dtype.
  *
- * One thread: a collective runs beside the compute team, which has the other cores. SPDX-License-Identifier: Apache-2.0 */
+ * One thread: a collective runs beside the compute team, which has the other cores.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/comm/comm_internal.h"
 
 void dsc_comm_math_init(dsc_comm_math *math)

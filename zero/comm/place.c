@@ -20,7 +20,8 @@ typedef struct family {
 } family;
 static const family families[] = {
     { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE" },
-    { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", NULL },
+    { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+      NULL },
     { "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", NULL },
 };
 enum { PLAIN };
@@ -43,8 +44,8 @@ static dsc_status number(const env *e, const char *name, int64_t least, int64_t 
     for (size_t i = 0; plain && i < digits; i++)
         n = n * 10 + (text[i] - '0');
     if (!plain || n < least || n > most)
-        return DSC_FAIL(err, DSC_ERR_INPUT, name, "\"%.40s\" is no whole number from %lld to %lld", text, (long long)least,
-                        (long long)most);
+        return DSC_FAIL(err, DSC_ERR_INPUT, name, "\"%.40s\" is no whole number from %lld to %lld", text,
+                        (long long)least, (long long)most);
     *value = n;
     return DSC_OK;
 }
@@ -92,9 +93,10 @@ static dsc_status choose_family(const env *e, numbers *out, const family **chose
             *chosen = &families[i];
             *out = n;
         } else if (n.size > 1 && (n.rank != out->rank || n.size != out->size)) {
-            return DSC_FAIL(err, DSC_ERR_INPUT, (*chosen)->rank, "rank %lld of %lld, but %s and %s say %lld of %lld; unset one of them",
-                            (long long)out->rank, (long long)out->size, families[i].rank, families[i].size, (long long)n.rank,
-                            (long long)n.size);
+            return DSC_FAIL(err, DSC_ERR_INPUT, (*chosen)->rank,
+                            "rank %lld of %lld, but %s and %s say %lld of %lld; unset one of them",
+                            (long long)out->rank, (long long)out->size, families[i].rank, families[i].size,
+                            (long long)n.rank, (long long)n.size);
         }
     }
     return DSC_OK;
@@ -118,23 +120,25 @@ static dsc_status fill_local(const env *e, const family *f, numbers *n, const ch
             n->local_size = n->size;
     }
     if (n->local_rank < 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, f->local_rank, "not set; several hosts need the rank's number on its own host");
+        return DSC_FAIL(err, DSC_ERR_INPUT, f->local_rank,
+                        "not set; several hosts need the rank's number on its own host");
     if (n->local_size < 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, f->local_size, "not set; several hosts need the number of ranks on this one");
+        return DSC_FAIL(err, DSC_ERR_INPUT, f->local_size,
+                        "not set; several hosts need the number of ranks on this one");
     return DSC_OK;
 }
 
 static dsc_status check(const family *f, const numbers *n, dsc_error *err)
 {
     if (n->rank >= n->size)
-        return DSC_FAIL(err, DSC_ERR_INPUT, f->rank, "%lld, but %s is %lld: ranks count from 0", (long long)n->rank, f->size,
-                        (long long)n->size);
-    if (n->local_size > n->size)
-        return DSC_FAIL(err, DSC_ERR_INPUT, f->local_size, "%lld ranks on this host, but %s is %lld", (long long)n->local_size,
+        return DSC_FAIL(err, DSC_ERR_INPUT, f->rank, "%lld, but %s is %lld: ranks count from 0", (long long)n->rank,
                         f->size, (long long)n->size);
+    if (n->local_size > n->size)
+        return DSC_FAIL(err, DSC_ERR_INPUT, f->local_size, "%lld ranks on this host, but %s is %lld",
+                        (long long)n->local_size, f->size, (long long)n->size);
     if (n->local_rank >= n->local_size)
-        return DSC_FAIL(err, DSC_ERR_INPUT, f->local_rank, "%lld, but %lld ranks are on this host", (long long)n->local_rank,
-                        (long long)n->local_size);
+        return DSC_FAIL(err, DSC_ERR_INPUT, f->local_rank, "%lld, but %lld ranks are on this host",
+                        (long long)n->local_rank, (long long)n->local_size);
     if (n->local_size == n->size && n->local_rank != n->rank)
         return DSC_FAIL(err, DSC_ERR_INPUT, f->local_rank, "%lld, but %s is %lld and all ranks are on this host",
                         (long long)n->local_rank, f->rank, (long long)n->rank);

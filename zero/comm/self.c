@@ -15,7 +15,8 @@ typedef struct self_transport {
 static dsc_status self_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
 {
     if (options->place.size != 1)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm", "\"self\" is for one rank, and there are %d", options->place.size);
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm", "\"self\" is for one rank, and there are %d",
+                        options->place.size);
     self_transport *self = NULL;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *self, &self, err));
     self->base.ops = &dsc_comm_self;
@@ -37,7 +38,8 @@ static dsc_status check(dsc_transport *transport, dsc_error *err)
     return DSC_OK;
 }
 
-static dsc_status self_copy(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes, dsc_error *err)
+static dsc_status self_copy(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
+                            dsc_error *err)
 {
     DSC_TRY(check(transport, err));
     if (recv != send && bytes > 0)
@@ -45,7 +47,8 @@ static dsc_status self_copy(dsc_transport *transport, int32_t channel, void *rec
     return DSC_OK;
 }
 
-static dsc_status self_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root, dsc_error *err)
+static dsc_status self_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
+                                 dsc_error *err)
 {
     return check(transport, err);
 }
@@ -55,17 +58,20 @@ static dsc_status self_barrier(dsc_transport *transport, int32_t channel, dsc_er
     return check(transport, err);
 }
 
-static dsc_status self_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to, dsc_error *err)
+static dsc_status self_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
+                            dsc_error *err)
 {
     return DSC_FAIL(err, DSC_ERR_INTERNAL, "comm", "a send in a world of one rank");
 }
 
-static dsc_status self_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from, dsc_error *err)
+static dsc_status self_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
+                            dsc_error *err)
 {
     return DSC_FAIL(err, DSC_ERR_INTERNAL, "comm", "a receive in a world of one rank");
 }
 
-static dsc_status self_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args, dsc_error *err)
+static dsc_status self_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,
+                                      dsc_error *err)
 {
     DSC_TRY(check(transport, err));
     const void *leaf = args->leaf;

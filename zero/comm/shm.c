@@ -1,12 +1,12 @@
 /* shm.c - ranks as processes of one host: collectives over shared memory.
  *
- * A rank's data reaches its readers in one of three ways, which its note says: HEAP, memory that peers map (one copy, or
- * none: a sum is folded from it); RAW, read from its address space by a system call (one copy); STAGE, copied chunk by
- * chunk into its staging halves (two copies, no system call, one meet a chunk). Everybody reads every note, so all know
- * how many meets an operation has: as many as the longest staged sender has chunks, and one more when somebody was read
- * in place, because then nobody may go on before all have read. Staging costs more than it looks when ranks have a core
- * each: every line changes its core twice (512 KiB of a reduce-scatter: 275 us, pulled 83), so it is for short messages and
- * for systems that forbid reading peers.
+ * A rank's data reaches its readers in one of three ways, which its note says: HEAP, memory that peers map (one copy,
+ * or none: a sum is folded from it); RAW, read from its address space by a system call (one copy); STAGE, copied chunk
+ * by chunk into its staging halves (two copies, no system call, one meet a chunk). Everybody reads every note, so all
+ * know how many meets an operation has: as many as the longest staged sender has chunks, and one more when somebody was
+ * read in place, because then nobody may go on before all have read. Staging costs more than it looks when ranks have a
+ * core each: every line changes its core twice (512 KiB of a reduce-scatter: 275 us, pulled 83), so it is for short
+ * messages and for systems that forbid reading peers.
  *
  * Why a chunk needs no second meet: the halves alternate with the generation of the board (board.h).
  * SPDX-License-Identifier: Apache-2.0 */
@@ -44,7 +44,7 @@ static const char *half_to_read(const dsc_shm *shm, int32_t channel, int32_t ran
     return dsc_shm_staging(shm, channel, rank, 1 - dsc_board_half(&shm->board, channel));
 }
 
-/* ---- all_gather and broadcast -------------------------------------------------------------------------------------- */
+/* ---- all_gather and broadcast ------------------------------------------------------------------------------------ */
 
 /* Bytes of chunk k of a message, 0 past its end. */
 static int64_t chunk_bytes(int64_t bytes, int64_t chunk, int64_t k)
@@ -52,12 +52,13 @@ static int64_t chunk_bytes(int64_t bytes, int64_t chunk, int64_t k)
     return dsc_max_i64(0, dsc_min_i64(chunk, bytes - k * chunk));
 }
 
-static dsc_status gather_from(dsc_shm *shm, int32_t channel, const agreement *a, int32_t from, char *to, int64_t bytes, int64_t k,
-                              bool past_cache, dsc_error *err)
+static dsc_status gather_from(dsc_shm *shm, int32_t channel, const agreement *a, int32_t from, char *to, int64_t bytes,
+                              int64_t k, bool past_cache, dsc_error *err)
 {
     if (a->note[from].kind != DSC_BOARD_STAGE)
         return k > 0 ? DSC_OK : dsc_shm_read(shm, from, &a->note[from], 0, to, bytes, past_cache, err);
-    dsc_copy_bytes(to + k * shm->half_bytes, half_to_read(shm, channel, from), chunk_bytes(bytes, shm->half_bytes, k), past_cache);
+    dsc_copy_bytes(to + k * shm->half_bytes, half_to_read(shm, channel, from), chunk_bytes(bytes, shm->half_bytes, k),
+                   past_cache);
     return DSC_OK;
 }
 
@@ -81,7 +82,8 @@ static dsc_status gather(dsc_shm *shm, int32_t channel, char *recv, const char *
             DSC_TRY(gather_from(shm, channel, &a, r, recv + r * bytes, bytes, k, past_cache, err));
         }
         if (staged)
-            dsc_copy_bytes(half_to_fill(shm, channel), send + (k + 1) * shm->half_bytes, chunk_bytes(bytes, shm->half_bytes, k + 1), false);
+            dsc_copy_bytes(half_to_fill(shm, channel), send + (k + 1) * shm->half_bytes,
+                           chunk_bytes(bytes, shm->half_bytes, k + 1), false);
     }
     return a.any_direct ? dsc_board_meet(&shm->board, channel, NULL, err) : DSC_OK;
 }
@@ -104,12 +106,13 @@ static dsc_status spread(dsc_shm *shm, int32_t channel, char *buf, int64_t bytes
         if (!am_root)
             DSC_TRY(gather_from(shm, channel, &a, root, buf, bytes, k, past_cache, err));
         else if (staged)
-            dsc_copy_bytes(half_to_fill(shm, channel), buf + (k + 1) * shm->half_bytes, chunk_bytes(bytes, shm->half_bytes, k + 1), false);
+            dsc_copy_bytes(half_to_fill(shm, channel), buf + (k + 1) * shm->half_bytes,
+                           chunk_bytes(bytes, shm->half_bytes, k + 1), false);
     }
     return staged ? DSC_OK : dsc_board_meet(&shm->board, channel, NULL, err);
 }
 
-/* ---- all_to_all ---------------------------------------------------------------------------------------------------- */
+/* ---- all_to_all -------------------------------------------------------------------------------------------------- */
 
 /* A half is cut into one piece per receiver. */
 static int64_t piece_capacity(const dsc_shm *shm) { return shm->half_bytes / shm->size / 64 * 64; }
@@ -120,16 +123,18 @@ static void stage_pieces(dsc_shm *shm, int32_t channel, const char *send, int64_
     char *half = half_to_fill(shm, channel);
     for (int32_t r = 0; r < shm->size; r++)
         if (r != shm->rank)
-            dsc_copy_bytes(half + r * capacity, send + r * bytes + k * capacity, chunk_bytes(bytes, capacity, k), false);
+            dsc_copy_bytes(half + r * capacity, send + r * bytes + k * capacity, chunk_bytes(bytes, capacity, k),
+                           false);
 }
 
-static dsc_status exchange_from(dsc_shm *shm, int32_t channel, const agreement *a, int32_t from, char *to, int64_t bytes, int64_t k,
-                                bool past_cache, dsc_error *err)
+static dsc_status exchange_from(dsc_shm *shm, int32_t channel, const agreement *a, int32_t from, char *to,
+                                int64_t bytes, int64_t k, bool past_cache, dsc_error *err)
 {
     const int64_t capacity = piece_capacity(shm);
     if (a->note[from].kind != DSC_BOARD_STAGE)
         return k > 0 ? DSC_OK : dsc_shm_read(shm, from, &a->note[from], shm->rank * bytes, to, bytes, past_cache, err);
-    dsc_copy_bytes(to + k * capacity, half_to_read(shm, channel, from) + shm->rank * capacity, chunk_bytes(bytes, capacity, k), past_cache);
+    dsc_copy_bytes(to + k * capacity, half_to_read(shm, channel, from) + shm->rank * capacity,
+                   chunk_bytes(bytes, capacity, k), past_cache);
     return DSC_OK;
 }
 
@@ -158,7 +163,7 @@ static dsc_status exchange(dsc_shm *shm, int32_t channel, char *recv, const char
     return a.any_direct ? dsc_board_meet(&shm->board, channel, NULL, err) : DSC_OK;
 }
 
-/* ---- reduce_scatter ------------------------------------------------------------------------------------------------ */
+/* ---- reduce_scatter ---------------------------------------------------------------------------------------------- */
 
 /* One reduction cut into chunks of `most` elements per owner. */
 typedef struct reduction {
@@ -178,7 +183,8 @@ static void stage_leaves(dsc_shm *shm, int32_t channel, const reduction *red, in
     for (int32_t i = 1; i <= shm->size; i++) {
         const int32_t r = (shm->rank + i) % shm->size;
         if (count > 0 && (r != shm->rank || args->wire_dtype != DSC_F32))
-            dsc_comm_cast(&shm->math, half + r * red->capacity, args->wire_dtype, args->leaf + r * args->leaf_stride + k * red->most, count);
+            dsc_comm_cast(&shm->math, half + r * red->capacity, args->wire_dtype,
+                          args->leaf + r * args->leaf_stride + k * red->most, count);
     }
 }
 
@@ -195,14 +201,14 @@ static void fold_staged(dsc_shm *shm, int32_t channel, const reduction *red, int
     dsc_comm_fold(&shm->math, args, leaf, args->wire_dtype, shm->size, k * red->most, chunk_elements(red, k));
 }
 
-/* Bytes that are read from other address spaces before they are folded. Measured from 64 KiB to 1 MiB: fewer cost system
- * calls, more leave the second-level cache. */
+/* Bytes that are read from other address spaces before they are folded. Measured from 64 KiB to 1 MiB: fewer cost
+ * system calls, more leave the second-level cache. */
 #define PULL_BYTES (INT64_C(512) << 10)
 
-/* leaf[r] <- where element `first` on of rank r's piece for me can be read; what lies in another address space is pulled
- * into the half to fill, which nobody reads before this rank fills it for a later meet. */
-static dsc_status reach_leaves(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter_args *args, const agreement *a, int64_t first,
-                               int64_t count, const void **leaf, dsc_error *err)
+/* leaf[r] <- where element `first` on of rank r's piece for me can be read; what lies in another address space is
+ * pulled into the half to fill, which nobody reads before this rank fills it for a later meet. */
+static dsc_status reach_leaves(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter_args *args, const agreement *a,
+                               int64_t first, int64_t count, const void **leaf, dsc_error *err)
 {
     for (int32_t i = 0; i < shm->size; i++) {
         const int32_t r = (shm->rank + i) % shm->size;
@@ -221,13 +227,15 @@ static dsc_status reach_leaves(dsc_shm *shm, int32_t channel, const dsc_reduce_s
 }
 
 /* Nobody staged anything: unrounded leaves are folded where they lie, or right after they were pulled. */
-static dsc_status fold_in_place(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter_args *args, const agreement *a, dsc_error *err)
+static dsc_status fold_in_place(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter_args *args, const agreement *a,
+                                dsc_error *err)
 {
     const void *leaf[DSC_BOARD_RANKS_MAX];
     int64_t most = args->count;
     for (int32_t r = 0; r < shm->size; r++)
         if (r != shm->rank && a->note[r].kind == DSC_BOARD_RAW)
-            most = dsc_min_i64(piece_capacity(shm), dsc_max_i64(PULL_BYTES / shm->size, DSC_SHM_PIECE_LEAST)) / (int64_t)sizeof(float);
+            most = dsc_min_i64(piece_capacity(shm), dsc_max_i64(PULL_BYTES / shm->size, DSC_SHM_PIECE_LEAST)) /
+                   (int64_t)sizeof(float);
     for (int64_t first = 0; first < args->count; first += most) {
         const int64_t count = dsc_min_i64(most, args->count - first);
         DSC_TRY(reach_leaves(shm, channel, args, a, first, count, leaf, err));
@@ -239,9 +247,13 @@ static dsc_status fold_in_place(dsc_shm *shm, int32_t channel, const dsc_reduce_
 static dsc_status reduce(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter_args *args, dsc_error *err)
 {
     const int64_t wire_bytes = (int64_t)dsc_dtype_bytes(args->wire_dtype), capacity = piece_capacity(shm);
-    const reduction red = { .args = args, .wire_bytes = wire_bytes, .most = capacity / wire_bytes, .capacity = capacity };
+    const reduction red = {
+        .args = args, .wire_bytes = wire_bytes, .most = capacity / wire_bytes, .capacity = capacity
+    };
     const int64_t leaf_bytes = ((shm->size - 1) * args->leaf_stride + args->count) * (int64_t)sizeof(float);
-    dsc_board_note mine = { .op = DSC_COMM_REDUCE_SCATTER, .detail = (int32_t)args->wire_dtype, .bytes = args->count * wire_bytes,
+    dsc_board_note mine = { .op = DSC_COMM_REDUCE_SCATTER,
+                            .detail = (int32_t)args->wire_dtype,
+                            .bytes = args->count * wire_bytes,
                             .stride = args->leaf_stride * (int64_t)sizeof(float) };
     agreement a;
     dsc_shm_locate(shm, args->leaf, leaf_bytes, args->count * (int64_t)sizeof(float), &mine);
@@ -265,7 +277,7 @@ static dsc_status reduce(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter
     return DSC_OK;
 }
 
-/* ---- mail ---------------------------------------------------------------------------------------------------------- */
+/* ---- mail -------------------------------------------------------------------------------------------------------- */
 
 /* Mail uses only the half to fill: peers may still read the other one from the last meet. */
 static dsc_status give(dsc_shm *shm, int32_t channel, const char *buf, int64_t bytes, int32_t to, dsc_error *err)
@@ -292,8 +304,8 @@ static dsc_status take(dsc_shm *shm, int32_t channel, char *buf, int64_t bytes, 
         const dsc_board_note note = *posted;
         if (note.bytes != bytes)
             return dsc_board_fail(&shm->board, DSC_ERR_COMM, from, err,
-                                  "ranks disagree on channel %d: rank %d sends %lld bytes, rank %d receives %lld", channel, from,
-                                  (long long)note.bytes, shm->rank, (long long)bytes);
+                                  "ranks disagree on channel %d: rank %d sends %lld bytes, rank %d receives %lld",
+                                  channel, from, (long long)note.bytes, shm->rank, (long long)bytes);
         if (note.kind == DSC_BOARD_STAGE)
             dsc_copy_bytes(buf + done, dsc_shm_staging(shm, channel, from, (uint32_t)note.detail & 1u),
                            dsc_min_i64(shm->half_bytes, bytes - done), past_cache);
@@ -306,13 +318,14 @@ static dsc_status take(dsc_shm *shm, int32_t channel, char *buf, int64_t bytes, 
     return DSC_OK;
 }
 
-/* ---- hooks --------------------------------------------------------------------------------------------------------- */
+/* ---- hooks ------------------------------------------------------------------------------------------------------- */
 
 /* What a rank finds out alone (its own memory is short, a peer shows nonsense) must reach those who wait for it. */
 static dsc_status ended(dsc_shm *shm, int32_t channel, dsc_status status, const dsc_error *why, dsc_error *err)
 {
     if (status != DSC_OK) {
-        dsc_board_fail(&shm->board, DSC_ERR_PEER, shm->rank, NULL, "rank %d failed in a collective: %.240s", shm->rank, why->message);
+        dsc_board_fail(&shm->board, DSC_ERR_PEER, shm->rank, NULL, "rank %d failed in a collective: %.240s", shm->rank,
+                       why->message);
         if (err != NULL)
             *err = *why;
     }
@@ -329,17 +342,20 @@ static dsc_status ended(dsc_shm *shm, int32_t channel, dsc_status status, const 
         status = call;                                                      \
     return ended(shm, channel, status, why, err)
 
-static dsc_status shm_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes, dsc_error *err)
+static dsc_status shm_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
+                                 dsc_error *err)
 {
     SHM_HOOK(DSC_COMM_ALL_GATHER, gather(shm, channel, recv, send, bytes, why));
 }
 
-static dsc_status shm_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes, dsc_error *err)
+static dsc_status shm_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
+                                 dsc_error *err)
 {
     SHM_HOOK(DSC_COMM_ALL_TO_ALL, exchange(shm, channel, recv, send, bytes, why));
 }
 
-static dsc_status shm_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root, dsc_error *err)
+static dsc_status shm_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
+                                dsc_error *err)
 {
     SHM_HOOK(DSC_COMM_BROADCAST, spread(shm, channel, buf, bytes, root, why));
 }
@@ -350,17 +366,20 @@ static dsc_status shm_barrier(dsc_transport *transport, int32_t channel, dsc_err
     SHM_HOOK(DSC_COMM_BARRIER, dsc_board_meet(&shm->board, channel, &note, why));
 }
 
-static dsc_status shm_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to, dsc_error *err)
+static dsc_status shm_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
+                           dsc_error *err)
 {
     SHM_HOOK(DSC_COMM_SEND, give(shm, channel, buf, bytes, to, why));
 }
 
-static dsc_status shm_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from, dsc_error *err)
+static dsc_status shm_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
+                           dsc_error *err)
 {
     SHM_HOOK(DSC_COMM_RECV, take(shm, channel, buf, bytes, from, why));
 }
 
-static dsc_status shm_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args, dsc_error *err)
+static dsc_status shm_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,
+                                     dsc_error *err)
 {
     SHM_HOOK(DSC_COMM_REDUCE_SCATTER, reduce(shm, channel, args, why));
 }

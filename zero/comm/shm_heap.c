@@ -23,8 +23,8 @@
 
 static int64_t counted_bytes(int64_t bytes) { return dsc_align_up(dsc_max_i64(bytes, 1), 64); }
 
-/* A node for a window. Ranks open the same buffers, so each own region brings one for every peer: the window of a buffer
- * that is first gathered after step 1 then needs no memory while allocations are frozen. */
+/* A node for a window. Ranks open the same buffers, so each own region brings one for every peer: the window of a
+ * buffer that is first gathered after step 1 then needs no memory while allocations are frozen. */
 static dsc_status node_take(dsc_shm *shm, dsc_shm_region **out, dsc_error *err)
 {
     if (shm->spare == NULL)
@@ -60,11 +60,13 @@ static dsc_status region_map(dsc_shm *shm, dsc_shm_region *region, int64_t bytes
     const int64_t end = region->offset + region->bytes;
     const int heap = shm->peer[shm->rank].heap;
     if (ftruncate(heap, end) != 0)
-        return DSC_FAIL(err, DSC_ERR_NOMEM, "dsc.comm", "cannot grow shared memory to %lld bytes: %s", (long long)end, strerror(errno));
+        return DSC_FAIL(err, DSC_ERR_NOMEM, "dsc.comm", "cannot grow shared memory to %lld bytes: %s", (long long)end,
+                        strerror(errno));
     shm->heap_end = end;
     void *ptr = mmap(NULL, (size_t)region->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, heap, region->offset);
     if (ptr == MAP_FAILED)
-        return DSC_FAIL(err, DSC_ERR_NOMEM, "dsc.comm", "cannot map %lld bytes of shared memory: %s", (long long)bytes, strerror(errno));
+        return DSC_FAIL(err, DSC_ERR_NOMEM, "dsc.comm", "cannot map %lld bytes of shared memory: %s", (long long)bytes,
+                        strerror(errno));
     region->ptr = ptr;
     if (bytes >= HUGE_PAGE)
         madvise(ptr, (size_t)region->bytes, MADV_HUGEPAGE); /* where the system allows it for shared memory */
@@ -104,7 +106,11 @@ dsc_status dsc_shm_mem_open(dsc_transport *transport, dsc_tag tag, int64_t bytes
         nodes = region->next;
         status = region_map(shm, region, bytes, err);
         if (status == DSC_OK) {
-            *out = (dsc_buf){ .ptr = region->ptr, .bytes = bytes, .tag = tag, .tier = DSC_TIER_DEVICE, .alloc = shm->alloc,
+            *out = (dsc_buf){ .ptr = region->ptr,
+                              .bytes = bytes,
+                              .tag = tag,
+                              .tier = DSC_TIER_DEVICE,
+                              .alloc = shm->alloc,
                               .mapped_bytes = region->bytes };
         } else {
             node_give(shm, region);
@@ -171,27 +177,33 @@ void dsc_shm_locate(dsc_shm *shm, const void *ptr, int64_t bytes, int64_t read_b
 }
 
 /* A window that is not there yet. With the lock held. What the peer wrote is checked against its file. */
-static dsc_status window_open(dsc_shm *shm, int32_t rank, const dsc_board_note *note, const dsc_shm_region **out, dsc_error *err)
+static dsc_status window_open(dsc_shm *shm, int32_t rank, const dsc_board_note *note, const dsc_shm_region **out,
+                              dsc_error *err)
 {
     dsc_shm_peer *peer = &shm->peer[rank];
     dsc_shm_region *region = NULL;
     struct stat info;
-    if (fstat(peer->heap, &info) != 0 || note->region_bytes <= 0 || note->region_offset < 0 || note->region_offset % PAGE != 0 ||
-        note->region_bytes > info.st_size || note->region_offset > info.st_size - note->region_bytes)
+    if (fstat(peer->heap, &info) != 0 || note->region_bytes <= 0 || note->region_offset < 0 ||
+        note->region_offset % PAGE != 0 || note->region_bytes > info.st_size ||
+        note->region_offset > info.st_size - note->region_bytes)
         return DSC_FAIL(err, DSC_ERR_COMM, "dsc.comm", "rank %d names shared memory that it does not have", rank);
     DSC_TRY(node_take(shm, &region, err));
     void *ptr = mmap(NULL, (size_t)note->region_bytes, PROT_READ, MAP_SHARED, peer->heap, note->region_offset);
     if (ptr == MAP_FAILED) {
         node_give(shm, region);
-        return DSC_FAIL(err, DSC_ERR_NOMEM, "dsc.comm", "cannot map %lld bytes of rank %d: %s", (long long)note->region_bytes, rank, strerror(errno));
+        return DSC_FAIL(err, DSC_ERR_NOMEM, "dsc.comm", "cannot map %lld bytes of rank %d: %s",
+                        (long long)note->region_bytes, rank, strerror(errno));
     }
-    *region = (dsc_shm_region){ .next = peer->window, .ptr = ptr, .offset = note->region_offset, .bytes = note->region_bytes };
+    *region = (dsc_shm_region){
+        .next = peer->window, .ptr = ptr, .offset = note->region_offset, .bytes = note->region_bytes
+    };
     peer->window = region;
     *out = region;
     return DSC_OK;
 }
 
-dsc_status dsc_shm_window(dsc_shm *shm, int32_t rank, const dsc_board_note *note, int64_t at, const char **out, dsc_error *err)
+dsc_status dsc_shm_window(dsc_shm *shm, int32_t rank, const dsc_board_note *note, int64_t at, const char **out,
+                          dsc_error *err)
 {
     pthread_mutex_lock(&shm->lock);
     const dsc_shm_region *region = rank == shm->rank ? shm->region : shm->peer[rank].window;
@@ -206,7 +218,8 @@ dsc_status dsc_shm_window(dsc_shm *shm, int32_t rank, const dsc_board_note *note
     return status;
 }
 
-static dsc_status read_raw(dsc_shm *shm, int32_t rank, const dsc_board_note *note, int64_t at, char *to, int64_t bytes, dsc_error *err)
+static dsc_status read_raw(dsc_shm *shm, int32_t rank, const dsc_board_note *note, int64_t at, char *to, int64_t bytes,
+                           dsc_error *err)
 {
     while (bytes > 0) {
         const uintptr_t address = (uintptr_t)note->ptr + (uintptr_t)at;
@@ -218,8 +231,10 @@ static dsc_status read_raw(dsc_shm *shm, int32_t rank, const dsc_board_note *not
             if (why == EINTR)
                 continue;
             const bool gone = why == ESRCH || !dsc_shm_alive(shm, rank);
-            return dsc_board_fail(&shm->board, gone ? DSC_ERR_PEER : DSC_ERR_COMM, rank, err, "rank %d (pid %d) %s while rank %d read %lld bytes of it: %s",
-                                  rank, shm->peer[rank].pid, gone ? "is gone" : "cannot be read", shm->rank, (long long)bytes, strerror(why));
+            return dsc_board_fail(&shm->board, gone ? DSC_ERR_PEER : DSC_ERR_COMM, rank, err,
+                                  "rank %d (pid %d) %s while rank %d read %lld bytes of it: %s", rank,
+                                  shm->peer[rank].pid, gone ? "is gone" : "cannot be read", shm->rank, (long long)bytes,
+                                  strerror(why));
         }
         to += n;
         at += n;

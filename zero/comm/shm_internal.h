@@ -2,8 +2,8 @@
  *
  * Memory of one communicator:
  *   segment   one sealed memory file of rank 0, mapped by all: the board, then per rank and channel two staging halves
- *   heap      one memory file per rank, only ever growing: what dsc_comm_mem_open hands out. Peers map a region of it the
- *             first time they read from it, and keep the mapping. */
+ *   heap      one memory file per rank, only ever growing: what dsc_comm_mem_open hands out. Peers map a region of it
+ * the first time they read from it, and keep the mapping. */
 #ifndef DSC_ZERO_COMM_SHM_INTERNAL_H
 #define DSC_ZERO_COMM_SHM_INTERNAL_H
 
@@ -46,7 +46,7 @@ typedef struct dsc_shm {
     dsc_shm_peer peer[DSC_BOARD_RANKS_MAX];
 } dsc_shm;
 
-/* ---- shm_heap.c ---- */
+/* ---- shm_heap.c -------------------------------------------------------------------------------------------------- */
 dsc_status dsc_shm_mem_open(dsc_transport *transport, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);
 void dsc_shm_mem_close(dsc_transport *transport, dsc_buf *buf);
 void dsc_shm_heap_close(dsc_shm *shm);
@@ -54,13 +54,13 @@ void dsc_shm_heap_close(dsc_shm *shm);
  * call, else STAGE. */
 void dsc_shm_locate(dsc_shm *shm, const void *ptr, int64_t bytes, int64_t read_bytes, dsc_board_note *note);
 /* Address in this process of byte `at` of what `note` of `rank` says; note->kind is HEAP. */
-DSC_MUST_USE dsc_status dsc_shm_window(dsc_shm *shm, int32_t rank, const dsc_board_note *note, int64_t at, const char **out,
-                                       dsc_error *err);
+DSC_MUST_USE dsc_status dsc_shm_window(dsc_shm *shm, int32_t rank, const dsc_board_note *note, int64_t at,
+                                       const char **out, dsc_error *err);
 /* to[bytes] <- byte `at` on of what a HEAP or RAW note says. */
-DSC_MUST_USE dsc_status dsc_shm_read(dsc_shm *shm, int32_t rank, const dsc_board_note *note, int64_t at, void *to, int64_t bytes,
-                                     bool past_cache, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_shm_read(dsc_shm *shm, int32_t rank, const dsc_board_note *note, int64_t at, void *to,
+                                     int64_t bytes, bool past_cache, dsc_error *err);
 
-/* ---- shm_peers.c ---- */
+/* ---- shm_peers.c ------------------------------------------------------------------------------------------------- */
 /* Who this process is, for others to watch: pid and start time (0 where /proc does not say). */
 void dsc_shm_sign_in(dsc_shm *shm);
 DSC_MUST_USE dsc_status dsc_shm_watch_peers(dsc_shm *shm, dsc_error *err);
@@ -69,13 +69,14 @@ bool dsc_shm_alive(void *user, int32_t rank);
 /* Sets reads_peers. Collective. */
 DSC_MUST_USE dsc_status dsc_shm_probe(dsc_shm *shm, dsc_error *err);
 
-/* ---- shm_open.c ---- */
+/* ---- shm_open.c -------------------------------------------------------------------------------------------------- */
 dsc_status dsc_shm_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err);
 void dsc_shm_close(dsc_transport *transport);
 
 static inline char *dsc_shm_staging(const dsc_shm *shm, int32_t channel, int32_t rank, uint32_t half)
 {
-    return shm->segment + shm->staging_offset + ((int64_t)(rank * shm->channel_count + channel) * 2 + half) * shm->half_bytes;
+    return shm->segment + shm->staging_offset +
+           ((int64_t)(rank * shm->channel_count + channel) * 2 + half) * shm->half_bytes;
 }
 
 #endif

@@ -16,7 +16,7 @@
 
 #define PAGE INT64_C(4096)
 
-/* ---- sizes --------------------------------------------------------------------------------------------------------- */
+/* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
 typedef struct layout {
     int64_t half_bytes, staging_offset, segment_bytes, share_bytes;
@@ -39,7 +39,7 @@ int64_t dsc_shm_plan_bytes(const dsc_comm_options *options)
     return layout_of(options).share_bytes;
 }
 
-/* ---- files and mappings -------------------------------------------------------------------------------------------- */
+/* ---- files and mappings ------------------------------------------------------------------------------------------ */
 
 static dsc_status file_open(const char *name, int64_t bytes, int *out, dsc_error *err)
 {
@@ -50,10 +50,12 @@ static dsc_status file_open(const char *name, int64_t bytes, int *out, dsc_error
     if (bytes > 0) {
         seals |= F_SEAL_GROW;
         if (ftruncate(*out, bytes) != 0)
-            return DSC_FAIL(err, DSC_ERR_NOMEM, "dsc.comm", "no memory file of %lld bytes for shm: %s", (long long)bytes, strerror(errno));
+            return DSC_FAIL(err, DSC_ERR_NOMEM, "dsc.comm", "no memory file of %lld bytes for shm: %s",
+                            (long long)bytes, strerror(errno));
     }
     if (fcntl(*out, F_ADD_SEALS, seals | F_SEAL_SEAL) != 0)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm", "memory files cannot be sealed here: %s", strerror(errno));
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm", "memory files cannot be sealed here: %s",
+                        strerror(errno));
     return DSC_OK;
 }
 
@@ -61,7 +63,8 @@ static dsc_status segment_map(int fd, int64_t bytes, char **out, dsc_error *err)
 {
     void *ptr = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (ptr == MAP_FAILED)
-        return DSC_FAIL(err, DSC_ERR_NOMEM, "dsc.comm", "cannot map %lld bytes of shared memory: %s", (long long)bytes, strerror(errno));
+        return DSC_FAIL(err, DSC_ERR_NOMEM, "dsc.comm", "cannot map %lld bytes of shared memory: %s", (long long)bytes,
+                        strerror(errno));
     *out = ptr;
     return DSC_OK;
 }
@@ -72,11 +75,12 @@ static dsc_status check_file(int fd, int64_t bytes, const char *what, dsc_error 
     struct stat info;
     const int seals = fcntl(fd, F_GET_SEALS);
     if (fstat(fd, &info) != 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 || info.st_size < bytes)
-        return DSC_FAIL(err, DSC_ERR_COMM, "dsc.comm", "the %s that came is no sealed memory file of %lld bytes", what, (long long)bytes);
+        return DSC_FAIL(err, DSC_ERR_COMM, "dsc.comm", "the %s that came is no sealed memory file of %lld bytes", what,
+                        (long long)bytes);
     return DSC_OK;
 }
 
-/* ---- open ---------------------------------------------------------------------------------------------------------- */
+/* ---- open -------------------------------------------------------------------------------------------------------- */
 
 /* What lives only while opening. */
 typedef struct opening {
@@ -173,7 +177,8 @@ dsc_status dsc_shm_open(dsc_transport **out, const dsc_comm_options *options, ds
 {
     const dsc_comm_place *place = &options->place;
     if (place->local_size != place->size)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm", "\"shm\" is for ranks of one host; %d of %d are here", place->local_size, place->size);
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm", "\"shm\" is for ranks of one host; %d of %d are here",
+                        place->local_size, place->size);
     if (place->size > DSC_BOARD_RANKS_MAX)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm", "\"shm\" takes at most %d ranks", DSC_BOARD_RANKS_MAX);
     opening o = { .options = options, .layout = layout_of(options), .segment = -1, .heap = -1 };

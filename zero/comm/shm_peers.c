@@ -29,7 +29,8 @@ static bool proc_stat(int32_t pid, char *state, uint64_t *start_time)
     if (n <= 0)
         return false;
     text[n] = 0;
-    /* "pid (name) state ppid ...": the name may hold anything, so start after its last bracket; start time is field 22. */
+    /* "pid (name) state ppid ...": the name may hold anything, so start after its last bracket; start time is field 22.
+     */
     const char *at = strrchr(text, ')');
     if (at == NULL || at[1] != ' ')
         return false;
@@ -61,7 +62,8 @@ static bool alive_by_proc(const dsc_shm_peer *peer)
     char state;
     uint64_t start_time;
     if (peer->start_time != 0)
-        return proc_stat(peer->pid, &state, &start_time) && start_time == peer->start_time && state != 'Z' && state != 'X';
+        return proc_stat(peer->pid, &state, &start_time) && start_time == peer->start_time && state != 'Z' &&
+               state != 'X';
     return kill(peer->pid, 0) == 0 || errno != ESRCH;
 }
 
@@ -88,8 +90,9 @@ dsc_status dsc_shm_watch_peers(dsc_shm *shm, dsc_error *err)
         if (peer->pidfd >= 0)
             fcntl(peer->pidfd, F_SETFD, FD_CLOEXEC);
         if (!alive_by_proc(peer))
-            return dsc_board_fail(&shm->board, DSC_ERR_PEER, r, err, "rank %d (pid %d) is gone, or in another process namespace than rank %d",
-                                  r, peer->pid, shm->rank);
+            return dsc_board_fail(&shm->board, DSC_ERR_PEER, r, err,
+                                  "rank %d (pid %d) is gone, or in another process namespace than rank %d", r,
+                                  peer->pid, shm->rank);
     }
     shm->board.user = shm;
     shm->board.alive = dsc_shm_alive;
@@ -113,7 +116,8 @@ static bool can_read(const dsc_shm *shm, int32_t rank, uint64_t address)
     const uintptr_t at = (uintptr_t)address;
     struct iovec mine = { .iov_base = &word, .iov_len = sizeof word }, theirs = { .iov_len = sizeof word };
     memcpy(&theirs.iov_base, &at, sizeof at);
-    return process_vm_readv(shm->peer[rank].pid, &mine, 1, &theirs, 1, 0) == (ssize_t)sizeof word && word == PROBE_WORD + (uint64_t)rank;
+    return process_vm_readv(shm->peer[rank].pid, &mine, 1, &theirs, 1, 0) == (ssize_t)sizeof word &&
+           word == PROBE_WORD + (uint64_t)rank;
 }
 
 /* Everybody shows a word and tries to read everybody's; all use the way only when it works for all, because a sender

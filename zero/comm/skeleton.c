@@ -18,9 +18,9 @@ typedef struct skeleton_transport {
     int32_t rank, size;
 } skeleton_transport;
 
-/* Collective. Finds the other ranks (options->place says who this is), agrees on sizes and versions, maps what is shared.
- * Counts that memory under DSC_TAG_COMM (dsc_alloc_note) so that dsc_comm_plan_bytes can promise it. On failure nothing
- * stays behind and *out is untouched. */
+/* Collective. Finds the other ranks (options->place says who this is), agrees on sizes and versions, maps what is
+ * shared. Counts that memory under DSC_TAG_COMM (dsc_alloc_note) so that dsc_comm_plan_bytes can promise it. On failure
+ * nothing stays behind and *out is untouched. */
 static dsc_status skeleton_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
 {
     skeleton_transport *skeleton = NULL;
@@ -46,15 +46,15 @@ static dsc_status not_built(dsc_comm_op op, dsc_error *err)
 }
 
 /* recv[r * bytes] <- rank r's send[bytes]. `send` may be recv + rank * bytes already: then the own piece stays. */
-static dsc_status skeleton_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
-                                      dsc_error *err)
+static dsc_status skeleton_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send,
+                                      int64_t bytes, dsc_error *err)
 {
     return not_built(DSC_COMM_ALL_GATHER, err);
 }
 
 /* recv[r * bytes] <- rank r's send[my rank * bytes]. Buffers do not overlap. */
-static dsc_status skeleton_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
-                                      dsc_error *err)
+static dsc_status skeleton_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send,
+                                      int64_t bytes, dsc_error *err)
 {
     return not_built(DSC_COMM_ALL_TO_ALL, err);
 }
@@ -73,12 +73,14 @@ static dsc_status skeleton_barrier(dsc_transport *transport, int32_t channel, ds
 }
 
 /* Returns when the receiver has it: there is no buffering, so two ranks that both send first wait for each other. */
-static dsc_status skeleton_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to, dsc_error *err)
+static dsc_status skeleton_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
+                                dsc_error *err)
 {
     return not_built(DSC_COMM_SEND, err);
 }
 
-static dsc_status skeleton_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from, dsc_error *err)
+static dsc_status skeleton_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
+                                dsc_error *err)
 {
     return not_built(DSC_COMM_RECV, err);
 }
