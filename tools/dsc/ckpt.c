@@ -47,7 +47,8 @@ static void keep_steps(char **names, int64_t count, step_list *out)
         names[i] = names[out->count];
         names[out->count++] = name;
     }
-    qsort(names, (size_t)out->count, sizeof *names, by_step);
+    if (out->count > 1) /* an empty folder has no list at all */
+        qsort(names, (size_t)out->count, sizeof *names, by_step);
 }
 
 static void print_row(dsc_alloc *alloc, const char *step_dir, const char *name, bool latest)
@@ -55,13 +56,14 @@ static void print_row(dsc_alloc *alloc, const char *step_dir, const char *name, 
     dsc_run_state state;
     dsc_error err = DSC_ERROR_INIT;
     int64_t bytes;
+    const char *mark = latest ? "  (latest)" : "";
     char text[sizeof err.where + sizeof err.message + 4];
     if (dsc_checkpoint_summary(NULL, alloc, step_dir, &state, &bytes, &err) == DSC_OK)
         printf("%-16s %10.2f MB  %s, %lld rank%s, ZeRO stage %d, %s%s\n", name, (double)bytes / 1048576.0,
-               state.compute_dtype == DSC_BF16 ? "bf16" : "fp32", (long long)state.world_size, state.world_size == 1 ? "" : "s",
-               (int)state.zero_stage, state.versions, latest ? "  (latest)" : "");
+               state.compute_dtype == DSC_BF16 ? "bf16" : "fp32", (long long)state.world_size,
+               state.world_size == 1 ? "" : "s", (int)state.zero_stage, state.versions, mark);
     else
-        printf("%-16s does not load: %s%s\n", name, dsc_error_format(&err, text, sizeof text), latest ? "  (latest)" : "");
+        printf("%-16s does not load: %s%s\n", name, dsc_error_format(&err, text, sizeof text), mark);
 }
 
 static dsc_status list_steps(dsc_alloc *alloc, const char *dir, char **names, int64_t count, dsc_error *err)
@@ -72,7 +74,9 @@ static dsc_status list_steps(dsc_alloc *alloc, const char *dir, char **names, in
     DSC_TRY(dsc_path_join(path, sizeof path, dir, "latest", err));
     const bool has_latest = dsc_io_kind(path) != DSC_PATH_MISSING;
     dsc_error latest_err = DSC_ERROR_INIT;
-    const dsc_status latest_status = has_latest ? dsc_checkpoint_read_latest(NULL, alloc, path, latest, &latest_err) : DSC_OK;
+    dsc_status latest_status = DSC_OK;
+    if (has_latest)
+        latest_status = dsc_checkpoint_read_latest(NULL, alloc, path, latest, &latest_err);
     bool found = false;
     for (int64_t i = 0; i < steps.count && !ferror(stdout); i++) {
         const bool is_latest = latest_status == DSC_OK && strcmp(steps.name[i], latest) == 0;
@@ -102,8 +106,8 @@ static dsc_status ckpt_ls(dsc_alloc *alloc, const char *dir, dsc_error *err)
         return DSC_OK;
     }
     if (dsc_io_kind(dir) != DSC_PATH_DIR)
-        return DSC_FAIL(err, DSC_ERR_INPUT, dir, "%s", dsc_io_kind(dir) == DSC_PATH_MISSING ? "no such checkpoint folder"
-                                                                                            : "is not a folder");
+        return DSC_FAIL(err, DSC_ERR_INPUT, dir, "%s",
+                        dsc_io_kind(dir) == DSC_PATH_MISSING ? "no such checkpoint folder" : "is not a folder");
     DSC_TRY(dsc_io_list(NULL, alloc, dir, &names, &count, err));
     const dsc_status status = list_steps(alloc, dir, names, count, err);
     dsc_io_list_free(alloc, names, count);
@@ -162,12 +166,14 @@ int dsc_cmd_ckpt(int argc, char **argv)
         if (strcmp(verbs[i].name, argv[1]) != 0)
             continue;
         if (verbs[i].run == NULL)
-            return dsc_tool_usage(argv[1], "not built in this version; model.safetensors of a checkpoint has Hugging Face's names");
+            return dsc_tool_usage(argv[1], "not built in this version; a checkpoint's model.safetensors has Hugging "
+                                  "Face's names");
         for (int a = 2; a < argc; a++)
             if (argv[a][0] == '-' && argv[a][1] != 0)
                 return dsc_tool_usage(argv[a], "unknown flag; usage: %s", usage);
         if (argc != 3 || argv[2][0] == 0)
-            return dsc_tool_usage(argv[1], "%s; usage: %s", argc > 3 ? "one folder at a time" : "DIR is missing", usage);
+            return dsc_tool_usage(argv[1], "%s; usage: %s", argc > 3 ? "one folder at a time" : "DIR is missing",
+                                  usage);
         return run_verb(&verbs[i], argv[2]);
     }
     return dsc_tool_usage(argv[1], "unknown; usage: %s", usage);

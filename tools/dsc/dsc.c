@@ -10,7 +10,7 @@ static const dsc_command commands[] = {
     { "config", "config check|explain|lr FILE ...", "what a ds_config.json says, resolved", dsc_cmd_config, NULL },
     { "check", "check --kind KIND FILE", "validate one input file", dsc_cmd_check, NULL },
     { "doctor", "doctor", "what this machine can do, what is missing", dsc_cmd_doctor, NULL },
-    { "plan", "plan --config FILE --model NAME|DIR", "bytes per tag, tier and rank", dsc_cmd_plan, NULL },
+    { "plan", "plan --config FILE --model NAME", "bytes per tag, tier and rank", dsc_cmd_plan, NULL },
     { "ckpt", "ckpt ls|verify|hash DIR", "list, check and compare checkpoints", dsc_cmd_ckpt, NULL },
     { "comm", "comm bench [--ranks N]", "how fast ranks of this host exchange data", dsc_cmd_comm, NULL },
     { "io", "io bench DIR", "files of this machine", NULL, "fio measures them" },

@@ -140,10 +140,11 @@ static void print_verdict(const plan_table *t)
     const double each = (double)(t->states_bytes + t->work_bytes) / MB, needed = (double)t->needed_bytes / MB;
     const char *s = t->ranks == 1 ? "" : "s";
     if (t->free_bytes == INT64_MAX)
-        printf("free memory of this machine: unknown; %lld rank%s x %.2f MB = %.2f MB\n", (long long)t->ranks, s, each, needed);
+        printf("free memory of this machine: unknown; %lld rank%s x %.2f MB = %.2f MB\n", (long long)t->ranks, s, each,
+               needed);
     else if (t->needed_bytes <= t->free_bytes)
-        printf("fits this machine: %lld rank%s x %.2f MB = %.2f MB of %.2f MB free\n", (long long)t->ranks, s, each, needed,
-               (double)t->free_bytes / MB);
+        printf("fits this machine: %lld rank%s x %.2f MB = %.2f MB of %.2f MB free\n", (long long)t->ranks, s, each,
+               needed, (double)t->free_bytes / MB);
     else
         printf("does not fit this machine: %lld rank%s x %.2f MB = %.2f MB, %.2f MB free; use %sa smaller "
                "train_micro_batch_size_per_gpu%s or fewer ranks on a host\n", (long long)t->ranks, s, each, needed,
@@ -153,11 +154,13 @@ static void print_verdict(const plan_table *t)
 
 static void print_text(const plan_table *t)
 {
-    printf("%s: %.2f M parameters, %lld rank%s, ZeRO stage %d%s\n", t->info.model_name, (double)t->parameter_count * 1e-6,
-           (long long)t->ranks, t->ranks == 1 ? "" : "s", (int)t->info.zero_stage, t->info.recompute ? ", recomputation" : "");
+    const char *s = t->ranks == 1 ? "" : "s";
+    printf("%s: %.2f M parameters, %lld rank%s, ZeRO stage %d%s\n", t->info.model_name,
+           (double)t->parameter_count * 1e-6, (long long)t->ranks, s, (int)t->info.zero_stage,
+           t->info.recompute ? ", recomputation" : "");
     printf("batch %lld = micro-batch %lld x accumulation %lld x %lld rank%s; %lld tokens a sample\n",
-           (long long)t->info.train_batch_size, (long long)t->info.micro_batch_size, (long long)t->info.accumulation_steps,
-           (long long)t->ranks, t->ranks == 1 ? "" : "s", (long long)t->info.seq_length);
+           (long long)t->info.train_batch_size, (long long)t->info.micro_batch_size,
+           (long long)t->info.accumulation_steps, (long long)t->ranks, s, (long long)t->info.seq_length);
     printf("numerics: %s\n", t->info.numerics);
     printf("each rank:             tier               bytes           MB\n");
     print_part(t, true, "model states");
@@ -166,28 +169,37 @@ static void print_text(const plan_table *t)
     print_verdict(t);
 }
 
+static void print_count(const char *name, int64_t value) { printf(",\"%s\":%lld", name, (long long)value); }
+
 static void print_json(const plan_table *t)
 {
     printf("{\"model\":");
     dsc_tool_json_text(t->info.model_name);
-    printf(",\"world_size\":%lld,\"zero_stage\":%d,\"parameters\":%lld,\"trainable\":%lld", (long long)t->ranks,
-           (int)t->info.zero_stage, (long long)t->parameter_count, (long long)t->trainable_count);
-    printf(",\"train_batch_size\":%lld,\"train_micro_batch_size_per_gpu\":%lld,\"gradient_accumulation_steps\":%lld,\"seq_length\":%lld",
-           (long long)t->info.train_batch_size, (long long)t->info.micro_batch_size, (long long)t->info.accumulation_steps,
-           (long long)t->info.seq_length);
+    print_count("world_size", t->ranks);
+    print_count("zero_stage", t->info.zero_stage);
+    print_count("parameters", t->parameter_count);
+    print_count("trainable", t->trainable_count);
+    print_count("train_batch_size", t->info.train_batch_size);
+    print_count("train_micro_batch_size_per_gpu", t->info.micro_batch_size);
+    print_count("gradient_accumulation_steps", t->info.accumulation_steps);
+    print_count("seq_length", t->info.seq_length);
     printf(",\"numerics\":");
     dsc_tool_json_text(t->info.numerics);
     printf(",\"per_rank\":[");
     for (int32_t i = 0; i < t->row_count; i++)
-        printf("%s{\"tag\":\"%s\",\"tier\":\"%s\",\"model_state\":%s,\"bytes\":%lld}", i > 0 ? "," : "", t->row[i].tag, t->row[i].tier,
-               is_state(&t->row[i]) ? "true" : "false", (long long)t->row[i].planned_bytes);
-    printf("],\"model_states_bytes\":%lld,\"working_bytes\":%lld,\"total_bytes\":%lld,\"all_ranks_bytes\":%lld",
-           (long long)t->states_bytes, (long long)t->work_bytes, (long long)(t->states_bytes + t->work_bytes),
-           (long long)t->needed_bytes);
+        printf("%s{\"tag\":\"%s\",\"tier\":\"%s\",\"model_state\":%s,\"bytes\":%lld}", i > 0 ? "," : "",
+               t->row[i].tag, t->row[i].tier, is_state(&t->row[i]) ? "true" : "false",
+               (long long)t->row[i].planned_bytes);
+    printf("]");
+    print_count("model_states_bytes", t->states_bytes);
+    print_count("working_bytes", t->work_bytes);
+    print_count("total_bytes", t->states_bytes + t->work_bytes);
+    print_count("all_ranks_bytes", t->needed_bytes);
     if (t->free_bytes == INT64_MAX)
         printf(",\"free_bytes\":null,\"fits\":null}\n");
     else
-        printf(",\"free_bytes\":%lld,\"fits\":%s}\n", (long long)t->free_bytes, t->needed_bytes <= t->free_bytes ? "true" : "false");
+        printf(",\"free_bytes\":%lld,\"fits\":%s}\n", (long long)t->free_bytes,
+               t->needed_bytes <= t->free_bytes ? "true" : "false");
 }
 
 /* A plan that does not fit is an answer (it may be meant for another machine), so the exit code stays 0. */
