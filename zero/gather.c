@@ -3,7 +3,10 @@
  * A group's uses in a micro-step are known, so each becomes a lifetime [issue step, last use]; lifetimes get fixed
  * places in one arena. A gather is issued one step before its use (prefetch) on the gather stream. It may overwrite
  * memory of lifetimes that ended before its issue step, so the gather stream first waits for the compute stream.
- * With W = 1, and below stage 3, parameters are whole and nothing is gathered. SPDX-License-Identifier: Apache-2.0 */
+ * With W = 1, and below stage 3, parameters are whole and nothing is gathered.
+ *
+ * One group may dwarf the others (the embedding of a small model): its window alone can take more than keeping it whole.
+ * Then it is resident: gathered once after each update, as at stage 2. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
 static bool needs_gather(const dsc_zero *zero) { return zero->o.stage == 3 && zero->world_size > 1; }
@@ -64,6 +67,39 @@ static void enter_uses(dsc_zero *zero)
     }
 }
 
+/* All lifetimes of the groups that are not resident, and their places. Returns the arena's bytes. */
+static int64_t plan_windows(dsc_zero *zero)
+{
+    const dsc_layout *layout = zero->o.layout;
+    zero->gather_count = 0;
+    for (int32_t g = 0; g < layout->group_count; g++)
+        if (!zero->group[g].resident)
+            plan_group(zero, g);
+    enter_uses(zero);
+    for (int32_t i = 0; i < zero->gather_count; i++)
+        zero->gather_window[i] =
+            (dsc_window){ .first = zero->gather[i].issue_step, .last = zero->gather[i].last_step,
+                          .bytes = layout->group[zero->gather[i].group].padded * zero->param_bytes_each };
+    return dsc_window_place(zero->gather_window, zero->gather_count);
+}
+
+/* Tries the largest group as a resident one; it stays so when that takes less. */
+static int64_t choose_resident(dsc_zero *zero, int64_t window_bytes)
+{
+    const dsc_layout *layout = zero->o.layout;
+    int32_t largest = 0;
+    for (int32_t g = 1; g < layout->group_count; g++)
+        if (layout->group[g].padded > layout->group[largest].padded)
+            largest = g;
+    const int64_t more = (layout->group[largest].padded - layout->group[largest].slice) * zero->param_bytes_each;
+    zero->group[largest].resident = true;
+    const int64_t less = plan_windows(zero);
+    if (less + more < window_bytes)
+        return less;
+    zero->group[largest].resident = false;
+    return plan_windows(zero);
+}
+
 dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
@@ -77,14 +113,7 @@ dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather, &zero->gather, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather_window, &zero->gather_window, err));
-    for (int32_t g = 0; g < layout->group_count; g++)
-        plan_group(zero, g);
-    enter_uses(zero);
-    for (int32_t i = 0; i < zero->gather_count; i++)
-        zero->gather_window[i] =
-            (dsc_window){ .first = zero->gather[i].issue_step, .last = zero->gather[i].last_step,
-                          .bytes = layout->group[zero->gather[i].group].padded * zero->param_bytes_each };
-    *window_bytes = dsc_window_place(zero->gather_window, zero->gather_count);
+    *window_bytes = choose_resident(zero, plan_windows(zero));
     return DSC_OK;
 }
 

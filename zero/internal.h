@@ -11,6 +11,7 @@
 typedef struct dsc_group_state {
     char *param;      /* whole group, or this rank's slice at stage 3 */
     bool param_whole;
+    bool resident;     /* stage 3: whole all the time, because a window for it would take more (gather.c) */
     float *master, *moment1, *moment2; /* [own_count] from element own_first */
     float *grad;                       /* [own_count]: the sum of leaves; meaningful on the own slice before publish */
     int64_t own_first, own_count;      /* what this rank updates: everything at stage 0, else its slice */
@@ -38,6 +39,7 @@ struct dsc_zero {
     dsc_zero_options o;
     int32_t world_size, step_count;
     int64_t param_bytes_each;
+    int64_t resident_bytes; /* whole parameters of resident groups; planned as GATHER */
     dsc_group_state *group;
     dsc_gather *gather;
     dsc_window *gather_window;
@@ -50,7 +52,7 @@ struct dsc_zero {
     float **apart; /* [W] chunks that leaves are kept apart in */
     dsc_fixed_sum *sums; /* [W] */
     dsc_zero_bytes_plan plan;
-    dsc_buf param_buf, grad_buf, master_buf, moment_buf, gather_buf, leaf_buf;
+    dsc_buf param_buf, grad_buf, master_buf, moment_buf, gather_buf, resident_buf, leaf_buf;
     dsc_stream *gather_stream, *reduce_stream; /* == o.compute without overlap */
     dsc_event *compute_mark;   /* where the compute stream stood when another stream was told to start */
     dsc_event *reduced[2];     /* end of the reductions of even and odd steps */

@@ -105,7 +105,7 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_adamw_scalars *scalars, dsc
             DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, zero->group[g].grad, own_sum(zero, g), group->slice,
                                         DSC_F32, zero->o.compute, err));
         DSC_TRY(update_group(zero, g, scalars, &plain, err));
-        if ((zero->o.stage == 1 || zero->o.stage == 2) && zero->world_size > 1)
+        if (zero->o.stage > 0 && zero->group[g].param_whole && zero->world_size > 1)
             DSC_TRY(gather_params(zero, g, err));
     }
     return DSC_OK;

@@ -5,7 +5,7 @@
 static void size_group(const dsc_zero *zero, int32_t g, dsc_group_state *state)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
-    state->param_whole = zero->o.stage < 3 || zero->world_size == 1;
+    state->param_whole = zero->o.stage < 3 || zero->world_size == 1 || state->resident;
     state->own_first = zero->o.stage == 0 ? 0 : group->slice * zero->o.rank;
     state->own_count = zero->o.stage == 0 ? group->padded : group->slice;
 }
@@ -20,7 +20,7 @@ static void plan_states(dsc_zero *zero)
     int64_t *bytes = zero->plan.bytes;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         size_group(zero, g, &zero->group[g]);
-        bytes[DSC_TAG_PARAM] += param_elements(zero, g) * zero->param_bytes_each;
+        bytes[zero->group[g].resident ? DSC_TAG_GATHER : DSC_TAG_PARAM] += param_elements(zero, g) * zero->param_bytes_each;
         if (!zero->o.layout->group[g].trainable)
             continue;
         const int64_t own_bytes = zero->group[g].own_count * 4;
@@ -35,9 +35,10 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
 {
     dsc_alloc *alloc = zero->o.alloc;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->o.layout->group_count, sizeof *zero->group, &zero->group, err));
-    plan_states(zero);
     int64_t window_bytes, leaf_bytes, counter_bytes;
     DSC_TRY(dsc_gather_plan(zero, &window_bytes, err));
+    plan_states(zero);
+    zero->resident_bytes = zero->plan.bytes[DSC_TAG_GATHER];
     DSC_TRY(dsc_reduce_plan(zero, &leaf_bytes, &counter_bytes, err));
     zero->plan.bytes[DSC_TAG_GATHER] += window_bytes;
     zero->plan.bytes[DSC_TAG_LEAF] += leaf_bytes;
@@ -75,12 +76,13 @@ dsc_status dsc_zero_plan(const dsc_zero_options *options, dsc_zero_bytes_plan *o
 /* Cuts the big buffers into groups, in group order. */
 static void place_states(dsc_zero *zero)
 {
-    char *param = zero->param_buf.ptr;
+    char *param = zero->param_buf.ptr, *resident = zero->resident_buf.ptr;
     float *grad = zero->grad_buf.ptr, *master = zero->master_buf.ptr, *moment = zero->moment_buf.ptr;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         dsc_group_state *state = &zero->group[g];
-        state->param = param;
-        param += param_elements(zero, g) * zero->param_bytes_each;
+        char **from = state->resident ? &resident : &param;
+        state->param = *from;
+        *from += param_elements(zero, g) * zero->param_bytes_each;
         if (!zero->o.layout->group[g].trainable)
             continue;
         state->grad = grad;
@@ -105,7 +107,8 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_mem_open(device, DSC_TAG_GRAD, bytes[DSC_TAG_GRAD], &zero->grad_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_MASTER, bytes[DSC_TAG_MASTER], &zero->master_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_MOMENT, bytes[DSC_TAG_MOMENT], &zero->moment_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_GATHER, bytes[DSC_TAG_GATHER], &zero->gather_buf, err));
+    DSC_TRY(dsc_comm_mem_open(zero->o.comm, DSC_TAG_GATHER, zero->resident_bytes, &zero->resident_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_GATHER, bytes[DSC_TAG_GATHER] - zero->resident_bytes, &zero->gather_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, bytes[DSC_TAG_LEAF], &zero->leaf_buf, err));
     place_states(zero);
     return DSC_OK;
@@ -159,6 +162,7 @@ void dsc_zero_close(dsc_zero **zero_ptr)
         dsc_mem_close(zero->o.device, &zero->moment_buf);
         dsc_mem_close(zero->o.device, &zero->master_buf);
         dsc_mem_close(zero->o.device, &zero->grad_buf);
+        dsc_comm_mem_close(zero->o.comm, &zero->resident_buf);
         dsc_comm_mem_close(zero->o.comm, &zero->param_buf);
     }
     dsc_alloc_free(zero->o.alloc, zero->sums);
