@@ -1,4 +1,5 @@
-/* step_worker.c - our half of a paired bench of training steps: one rank that makes one optimizer step per line on stdin.
+/* step_worker.c - our half of a paired bench of training steps: one rank that makes one optimizer step per line on
+ * stdin.
  *
  *     step_worker CONFIG VOCAB SEQUENCE      prints "ready BYTES" when open, then milliseconds and loss per step
  * Tokens are a fixed pseudo-random sequence. Ranks come from the environment. SPDX-License-Identifier: Apache-2.0 */

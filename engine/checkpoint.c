@@ -59,10 +59,12 @@ static dsc_status plan_file(save_job *j, int f, dsc_error *err)
             continue;
         const dsc_param_spec *param = j->c->layout->tensor[entry->tensor].spec;
         dsc_safetensors_spec *spec = &specs[entry->index_in_file];
-        *spec = (dsc_safetensors_spec){ .name = entry->name, .desc = { .dtype = entry->dtype, .dim_count = param->dim_count } };
+        *spec = (dsc_safetensors_spec) { .name = entry->name,
+                                         .desc = { .dtype = entry->dtype, .dim_count = param->dim_count } };
         memcpy(spec->desc.dim, param->dim, sizeof param->dim);
     }
-    const dsc_status status = dsc_safetensors_plan_open(&j->plan[f], alloc, specs, j->entries.file_entries[f], &metadata, 1, err);
+    const dsc_status status =
+        dsc_safetensors_plan_open(&j->plan[f], alloc, specs, j->entries.file_entries[f], &metadata, 1, err);
     dsc_alloc_free(alloc, specs);
     return status;
 }
@@ -91,7 +93,8 @@ static dsc_status make_files(save_job *j, dsc_error *err)
     int64_t wanted = 1 << 20, available = 0;
     DSC_TRY(dsc_io_mkdir(io, j->dir, err));
     if (dsc_io_kind(j->step_dir) != DSC_PATH_MISSING)
-        return DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir, "exists already and this run did not resume from it; move it away, or use "
+        return DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir,
+                        "exists already and this run did not resume from it; move it away, or use "
                         "another --save folder");
     for (int f = 0; f < CKPT_FILE_COUNT; f++)
         wanted += j->plan[f].file_bytes;
@@ -219,13 +222,14 @@ static dsc_status collect_blocks(save_job *j, ckpt_block *all, const int64_t *fi
     const dsc_checkpoint_ctx *c = j->c;
     const int32_t size = dsc_comm_size(c->comm), rank = dsc_comm_rank(c->comm);
     if (rank != 0) {
-        DSC_TRY(dsc_comm_send(c->comm, DSC_CHANNEL_CONTROL, j->block, j->block_count * (int64_t)sizeof *j->block, 0, c->stream, err));
+        DSC_TRY(dsc_comm_send(c->comm, DSC_CHANNEL_CONTROL, j->block, j->block_count * (int64_t)sizeof *j->block, 0,
+                              c->stream, err));
         return dsc_stream_sync(c->stream, err);
     }
     memcpy(all, j->block, (size_t)j->block_count * sizeof *j->block);
     for (int32_t r = 1; r < size; r++)
-        DSC_TRY(dsc_comm_recv(c->comm, DSC_CHANNEL_CONTROL, all + first[r], (first[r + 1] - first[r]) * (int64_t)sizeof *all, r,
-                              c->stream, err));
+        DSC_TRY(dsc_comm_recv(c->comm, DSC_CHANNEL_CONTROL, all + first[r],
+                              (first[r + 1] - first[r]) * (int64_t)sizeof *all, r, c->stream, err));
     return dsc_stream_sync(c->stream, err);
 }
 
@@ -272,8 +276,8 @@ static dsc_status run_save(save_job *j, dsc_error *err)
     return finish(j, err);
 }
 
-dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *state, int64_t resumed_step,
-                               dsc_error *err)
+dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *state,
+                               int64_t resumed_step, dsc_error *err)
 {
     if (state->step == resumed_step)
         return DSC_OK; /* nothing has happened since that checkpoint was loaded from here */
@@ -306,21 +310,23 @@ dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, c
 
 /* ---- load ---- */
 
-static dsc_status check_tensor(const ckpt_reader *reader, const dsc_layout_tensor *tensor, ckpt_plane plane, dsc_error *err)
+static dsc_status check_tensor(const ckpt_reader *reader, const dsc_layout_tensor *tensor, ckpt_plane plane,
+                               dsc_error *err)
 {
     const dsc_param_spec *spec = tensor->spec;
     const dsc_safetensors *file;
     const dsc_safetensors_entry *entry = ckpt_reader_find(reader, plane, spec->name, &file);
-    const char *where = dsc_safetensors_path(reader->file[plane == CKPT_WEIGHTS || file == NULL ? CKPT_MODEL : CKPT_OPTIMIZER]);
+    const char *where =
+        dsc_safetensors_path(reader->file[plane == CKPT_WEIGHTS || file == NULL ? CKPT_MODEL : CKPT_OPTIMIZER]);
     if (entry == NULL)
-        return DSC_FAIL(err, DSC_ERR_INPUT, where, "the checkpoint has no \"%s%s\", which the model needs", ckpt_plane_prefix[plane],
-                        spec->name);
+        return DSC_FAIL(err, DSC_ERR_INPUT, where, "the checkpoint has no \"%s%s\", which the model needs",
+                        ckpt_plane_prefix[plane], spec->name);
     bool same = entry->desc.dim_count == spec->dim_count;
     for (int32_t d = 0; same && d < spec->dim_count; d++)
         same = entry->desc.dim[d] == spec->dim[d];
     return same ? DSC_OK
-                : DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%s%s\" has another shape than the model's", ckpt_plane_prefix[plane],
-                           spec->name);
+                : DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%s%s\" has another shape than the model's",
+                           ckpt_plane_prefix[plane], spec->name);
 }
 
 static dsc_status check_model(const dsc_checkpoint_ctx *c, const ckpt_reader *reader, dsc_error *err)
@@ -334,8 +340,9 @@ static dsc_status check_model(const dsc_checkpoint_ctx *c, const ckpt_reader *re
         DSC_TRY(check_tensor(reader, tensor, CKPT_EXP_AVG_SQ, err));
     }
     if (dsc_safetensors_count(reader->file[CKPT_MODEL]) != c->layout->tensor_count)
-        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[CKPT_MODEL]), "%lld tensors; the model has %d",
-                        (long long)dsc_safetensors_count(reader->file[CKPT_MODEL]), (int)c->layout->tensor_count);
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[CKPT_MODEL]),
+                        "%lld tensors; the model has %d", (long long)dsc_safetensors_count(reader->file[CKPT_MODEL]),
+                        (int)c->layout->tensor_count);
     return DSC_OK;
 }
 
@@ -344,19 +351,24 @@ static void warn_differences(const dsc_checkpoint_ctx *c, const dsc_run_state *n
     if (dsc_comm_rank(c->comm) != 0)
         return;
     if (strcmp(now->versions, saved->versions) != 0)
-        dsc_log_printf(c->log, DSC_LOG_WARNING, "resume: saved by %s, this is %s; bits may differ", saved->versions, now->versions);
+        dsc_log_printf(c->log, DSC_LOG_WARNING, "resume: saved by %s, this is %s; bits may differ", saved->versions,
+                       now->versions);
     if (strcmp(now->cpu_level, saved->cpu_level) != 0)
-        dsc_log_printf(c->log, DSC_LOG_WARNING, "resume: saved on a CPU with %s, this one has %s; bits may differ", saved->cpu_level,
-                       now->cpu_level);
+        dsc_log_printf(c->log, DSC_LOG_WARNING, "resume: saved on a CPU with %s, this one has %s; bits may differ",
+                       saved->cpu_level, now->cpu_level);
     if (now->compute_dtype != saved->compute_dtype)
         dsc_log_printf(c->log, DSC_LOG_WARNING, "resume: saved in another precision; the run goes on in this one's");
-    if (now->train_batch_size != saved->train_batch_size || now->seed != saved->seed || now->shuffle != saved->shuffle ||
-        now->seq_length != saved->seq_length || now->samples_per_epoch != saved->samples_per_epoch)
-        dsc_log_printf(c->log, DSC_LOG_WARNING, "resume: batch size, seed, shuffling, sequence length or data differ from the saved "
+    if (now->train_batch_size != saved->train_batch_size || now->seed != saved->seed ||
+        now->shuffle != saved->shuffle || now->seq_length != saved->seq_length ||
+        now->samples_per_epoch != saved->samples_per_epoch)
+        dsc_log_printf(c->log, DSC_LOG_WARNING,
+                       "resume: batch size, seed, shuffling, sequence length or data differ from the saved "
                        "run's; other samples come than without the interruption");
     else if ((now->world_size != saved->world_size || now->micro_batch != saved->micro_batch) &&
-             !(now->world_size_reproducible && saved->world_size_reproducible && now->micro_batch == saved->micro_batch))
-        dsc_log_printf(c->log, DSC_LOG_WARNING, "resume: world size or micro-batch differs from the saved run's; bits may differ");
+             !(now->world_size_reproducible && saved->world_size_reproducible &&
+               now->micro_batch == saved->micro_batch))
+        dsc_log_printf(c->log, DSC_LOG_WARNING,
+                       "resume: world size or micro-batch differs from the saved run's; bits may differ");
 }
 
 /* Each block is verified by the ranks whose slices it touches; together they own everything. */
@@ -388,8 +400,8 @@ static dsc_status verify_mine(const dsc_checkpoint_ctx *c, const ckpt_reader *re
     return DSC_OK;
 }
 
-static dsc_status read_span(const ckpt_reader *reader, ckpt_plane plane, const char *hf_name, int64_t first, int64_t count, float *to,
-                            dsc_error *err)
+static dsc_status read_span(const ckpt_reader *reader, ckpt_plane plane, const char *hf_name, int64_t first,
+                            int64_t count, float *to, dsc_error *err)
 {
     const dsc_safetensors *file;
     const dsc_safetensors_entry *entry = ckpt_reader_find(reader, plane, hf_name, &file);
@@ -398,14 +410,18 @@ static dsc_status read_span(const ckpt_reader *reader, ckpt_plane plane, const c
 
 /* A frozen tensor has only parameters, in the compute dtype. */
 static dsc_status read_frozen(const dsc_checkpoint_ctx *c, const ckpt_reader *reader, const dsc_layout_tensor *tensor,
-                              const dsc_zero_slice *slice, dsc_dtype dtype, int64_t first, int64_t count, dsc_error *err)
+                              const dsc_zero_slice *slice, dsc_dtype dtype, int64_t first, int64_t count,
+                              dsc_error *err)
 {
     const int64_t room = c->buffer.bytes / 4;
     for (int64_t done = 0; done < count; done += room) {
         const int64_t part = dsc_min_i64(room, count - done), at = tensor->offset + first + done - slice->first;
         DSC_TRY(read_span(reader, CKPT_WEIGHTS, tensor->spec->name, first + done, part, c->buffer.ptr, err));
-        const dsc_cast_args cast = { .to = (char *)slice->param + at * (int64_t)dsc_dtype_bytes(dtype), .from = c->buffer.ptr,
-                                     .to_dtype = dtype, .from_dtype = DSC_F32, .count = part };
+        const dsc_cast_args cast = { .to = (char *)slice->param + at * (int64_t)dsc_dtype_bytes(dtype),
+                                     .from = c->buffer.ptr,
+                                     .to_dtype = dtype,
+                                     .from_dtype = DSC_F32,
+                                     .count = part };
         DSC_TRY(DSC_RUN(c->stream, CAST, &cast, err));
         DSC_TRY(dsc_stream_sync(c->stream, err));
     }
@@ -429,7 +445,8 @@ static dsc_status read_mine(const dsc_checkpoint_ctx *c, const ckpt_reader *read
             DSC_TRY(read_frozen(c, reader, tensor, &slice, dtype, first, count, err));
             continue;
         }
-        const ckpt_plane weights = ckpt_reader_find(reader, CKPT_MASTER, name, &file) != NULL ? CKPT_MASTER : CKPT_WEIGHTS;
+        const ckpt_plane weights =
+            ckpt_reader_find(reader, CKPT_MASTER, name, &file) != NULL ? CKPT_MASTER : CKPT_WEIGHTS;
         DSC_TRY(read_span(reader, weights, name, first, count, slice.master + at, err));
         DSC_TRY(read_span(reader, CKPT_EXP_AVG, name, first, count, slice.moment1 + at, err));
         DSC_TRY(read_span(reader, CKPT_EXP_AVG_SQ, name, first, count, slice.moment2 + at, err));
@@ -437,7 +454,8 @@ static dsc_status read_mine(const dsc_checkpoint_ctx *c, const ckpt_reader *read
     return DSC_OK;
 }
 
-static dsc_status find_together(const dsc_checkpoint_ctx *c, const char *dir, char step_dir[CKPT_PATH_BYTES], dsc_error *err)
+static dsc_status find_together(const dsc_checkpoint_ctx *c, const char *dir, char step_dir[CKPT_PATH_BYTES],
+                                dsc_error *err)
 {
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = DSC_OK;
@@ -449,8 +467,8 @@ static dsc_status find_together(const dsc_checkpoint_ctx *c, const char *dir, ch
     return dsc_stream_sync(c->stream, err);
 }
 
-dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *c, const char *dir, const dsc_run_state *now, dsc_run_state *out,
-                               dsc_error *err)
+dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *c, const char *dir, const dsc_run_state *now,
+                               dsc_run_state *out, dsc_error *err)
 {
     char step_dir[CKPT_PATH_BYTES];
     ckpt_reader reader = { 0 };

@@ -1,11 +1,11 @@
 /* checkpoint.h - DIR/step-N: written whole or not at all, verified before anything is changed.
  *
  * Files: model.safetensors (HF names; master weights in fp32 runs, bf16 weights in bf16 runs), optimizer.safetensors
- * ("master.NAME" in bf16 runs, "exp_avg.NAME", "exp_avg_sq.NAME", fp32), config.json when the model has one, ds_config.json
- * (the text as given), manifest.json (strict JSON: format version, files with sizes, XXH3-128 per 1 MiB block of each
- * logical tensor covering (tensor, position, step), state, config and versions; SHA-256 of the rest in its last member).
- * Owners write the byte ranges of their slices. Commit order: step-N.tmp, files, fsync of files and folder, all ranks
- * report, manifest, fsync, rename, fsync of the parent, `latest`. docs/checkpoint.md has the format.
+ * ("master.NAME" in bf16 runs, "exp_avg.NAME", "exp_avg_sq.NAME", fp32), config.json when the model has one,
+ * ds_config.json (the text as given), manifest.json (strict JSON: format version, files with sizes, XXH3-128 per 1 MiB
+ * block of each logical tensor covering (tensor, position, step), state, config and versions; SHA-256 of the rest in
+ * its last member). Owners write the byte ranges of their slices. Commit order: step-N.tmp, files, fsync of files and
+ * folder, all ranks report, manifest, fsync, rename, fsync of the parent, `latest`. docs/checkpoint.md has the format.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_CHECKPOINT_H
 #define DSC_ENGINE_CHECKPOINT_H
@@ -60,8 +60,8 @@ DSC_MUST_USE dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const
 DSC_MUST_USE dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *now,
                                             dsc_run_state *out, dsc_error *err);
 /* The folder that --load DIR means: DIR/step-N itself, or DIR plus its `latest`. DSC_ERR_INPUT when there is none. */
-DSC_MUST_USE dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out, size_t out_bytes,
-                                            dsc_error *err);
+DSC_MUST_USE dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out,
+                                            size_t out_bytes, dsc_error *err);
 
 /* The name that a `latest` file holds: one line "step-N", nothing else. */
 DSC_MUST_USE dsc_status dsc_checkpoint_read_latest(const dsc_io *io, dsc_alloc *alloc, const char *path, char name[64],
@@ -70,11 +70,13 @@ DSC_MUST_USE dsc_status dsc_checkpoint_read_latest(const dsc_io *io, dsc_alloc *
 bool dsc_checkpoint_is_step_name(const char *name);
 
 /* Without a model, for `dsc ckpt`. summary: the manifest and every file's size and header are right; the tensors' bytes
- * are not read; *bytes: of the safetensors files. verify: every file, every hash. hash: DESIGN section 7, 64 hex digits + NUL. */
-DSC_MUST_USE dsc_status dsc_checkpoint_summary(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_run_state *state,
-                                               int64_t *bytes, dsc_error *err);
+ * are not read; *bytes: of the safetensors files. verify: every file, every hash. hash: DESIGN section 7, 64 hex digits
+ * + NUL. */
+DSC_MUST_USE dsc_status dsc_checkpoint_summary(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
+                                               dsc_run_state *state, int64_t *bytes, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_checkpoint_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_error *err);
-DSC_MUST_USE dsc_status dsc_checkpoint_hash(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char hex[65], dsc_error *err);
+DSC_MUST_USE dsc_status dsc_checkpoint_hash(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char hex[65],
+                                            dsc_error *err);
 
 #ifdef __cplusplus
 }

@@ -8,8 +8,8 @@
 const char *const ckpt_file_name[CKPT_FILE_COUNT] = { CKPT_MODEL_FILE, CKPT_OPTIMIZER_FILE };
 const char *const ckpt_plane_prefix[] = { "", "master.", "exp_avg.", "exp_avg_sq." };
 
-static dsc_status add(ckpt_entries *entries, ckpt_file file, ckpt_plane plane, int32_t tensor, const char *hf_name, dsc_dtype dtype,
-                      dsc_error *err)
+static dsc_status add(ckpt_entries *entries, ckpt_file file, ckpt_plane plane, int32_t tensor, const char *hf_name,
+                      dsc_dtype dtype, dsc_error *err)
 {
     char name[DSC_SAFETENSORS_NAME_BYTES_MAX + 32];
     ckpt_entry *entry = &entries->entry[entries->count];
@@ -37,7 +37,8 @@ dsc_status ckpt_entries_open(dsc_alloc *alloc, const dsc_layout *layout, dsc_dty
                              dsc_error *err)
 {
     *out = (ckpt_entries){ .alloc = alloc };
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, (int64_t)layout->tensor_count * 4, sizeof *out->entry, &out->entry, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, (int64_t)layout->tensor_count * 4, sizeof *out->entry, &out->entry,
+                             err));
     const dsc_status status = add_all(out, layout, compute_dtype, err);
     if (status != DSC_OK)
         ckpt_entries_close(out);
@@ -74,14 +75,17 @@ int64_t ckpt_blocks_of_rank(const dsc_layout *layout, const ckpt_entries *entrie
     return count;
 }
 
-dsc_hash128 ckpt_block_hash(const char *name, int64_t first, int64_t count, int64_t step, const void *data, int64_t bytes)
+dsc_hash128 ckpt_block_hash(const char *name, int64_t first, int64_t count, int64_t step, const void *data,
+                            int64_t bytes)
 {
     /* Little-endian by definition; this code runs on little-endian machines only (safetensors is little-endian too). */
-    const uint64_t place[4] = { dsc_xxh3_128(name, strlen(name), 0).low, (uint64_t)first, (uint64_t)count, (uint64_t)step };
+    const uint64_t place[4] = { dsc_xxh3_128(name, strlen(name), 0).low, (uint64_t)first, (uint64_t)count,
+                                (uint64_t)step };
     return dsc_xxh3_128(data, (size_t)bytes, dsc_xxh3_128(place, sizeof place, 0).low);
 }
 
-/* Measured on manifests of this version: names, headers and JSON of a stored tensor, and lists, text and JSON of a block. */
+/* Measured on manifests of this version: names, headers and JSON of a stored tensor, and lists, text and JSON of a
+ * block. */
 #define PLAN_BYTES_PER_ENTRY 600
 #define PLAN_BYTES_PER_BLOCK 300
 

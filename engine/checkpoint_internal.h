@@ -51,7 +51,8 @@ typedef struct ckpt_block {
 
 /* The blocks that rank `rank` owns, in order of entry and position. blocks = NULL only counts. */
 int64_t ckpt_blocks_of_rank(const dsc_layout *layout, const ckpt_entries *entries, int32_t rank, ckpt_block *blocks);
-dsc_hash128 ckpt_block_hash(const char *name, int64_t first, int64_t count, int64_t step, const void *data, int64_t bytes);
+dsc_hash128 ckpt_block_hash(const char *name, int64_t first, int64_t count, int64_t step, const void *data,
+                            int64_t bytes);
 
 /* ---- manifest ---- */
 
@@ -71,11 +72,13 @@ typedef struct ckpt_manifest {
     int64_t block_count;
 } ckpt_manifest;
 
-/* Text of a manifest (owned by the caller, dsc_alloc_free). block[i] are all ranks' blocks, sorted by entry and first. */
+/* Text of a manifest (owned by the caller, dsc_alloc_free). block[i] are all ranks' blocks, sorted by entry and first.
+ */
 dsc_status ckpt_manifest_write(dsc_alloc *alloc, const dsc_run_state *state, const ckpt_entries *entries,
                                const int64_t *file_bytes, const ckpt_block *block, int64_t block_count, char **text,
                                int64_t *bytes, dsc_error *err);
-dsc_status ckpt_manifest_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_manifest *out, dsc_error *err);
+dsc_status ckpt_manifest_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_manifest *out,
+                              dsc_error *err);
 void ckpt_manifest_close(ckpt_manifest *manifest);
 
 /* ---- an open checkpoint ---- */

@@ -24,8 +24,9 @@ static DSC_PRINTF(2, 3) void put(text_out *out, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    const int length = out->text != NULL ? vsnprintf(out->text + out->bytes, (size_t)(out->room - out->bytes), fmt, args)
-                                         : vsnprintf(NULL, 0, fmt, args);
+    const int length = out->text != NULL
+                           ? vsnprintf(out->text + out->bytes, (size_t)(out->room - out->bytes), fmt, args)
+                           : vsnprintf(NULL, 0, fmt, args);
     va_end(args);
     out->bytes += length;
 }
@@ -39,14 +40,19 @@ static void put_text(text_out *out, const char *name, const char *value)
 
 static void put_state(text_out *out, const dsc_run_state *s)
 {
-    put(out, "{\"format\":\"dsc-checkpoint\",\"version\":%d,\"step\":%" PRId64 ",\"update_count\":%" PRId64 ",", MANIFEST_VERSION,
-        s->step, s->update_count);
-    put(out, "\"next_sample\":%" PRId64 ",\"seed\":%" PRId64 ",\"train_batch_size\":%" PRId64 ",\"micro_batch\":%" PRId64 ",",
+    put(out, "{\"format\":\"dsc-checkpoint\",\"version\":%d,\"step\":%" PRId64 ",\"update_count\":%" PRId64 ",",
+        MANIFEST_VERSION, s->step, s->update_count);
+    put(out,
+        "\"next_sample\":%" PRId64 ",\"seed\":%" PRId64 ",\"train_batch_size\":%" PRId64 ",\"micro_batch\":%" PRId64
+        ",",
         s->next_sample, s->seed, s->train_batch_size, s->micro_batch);
-    put(out, "\"accumulation_steps\":%" PRId64 ",\"world_size\":%" PRId64 ",\"samples_per_epoch\":%" PRId64 ",\"seq_length\":%" PRId64 ",",
+    put(out,
+        "\"accumulation_steps\":%" PRId64 ",\"world_size\":%" PRId64 ",\"samples_per_epoch\":%" PRId64
+        ",\"seq_length\":%" PRId64 ",",
         s->accumulation_steps, s->world_size, s->samples_per_epoch, s->seq_length);
-    put(out, "\"zero_stage\":%d,\"compute_dtype\":\"%s\",\"world_size_reproducible\":%s,\"shuffle\":%s,", (int)s->zero_stage,
-        s->compute_dtype == DSC_BF16 ? "bf16" : "fp32", s->world_size_reproducible ? "true" : "false", s->shuffle ? "true" : "false");
+    put(out, "\"zero_stage\":%d,\"compute_dtype\":\"%s\",\"world_size_reproducible\":%s,\"shuffle\":%s,",
+        (int)s->zero_stage, s->compute_dtype == DSC_BF16 ? "bf16" : "fp32",
+        s->world_size_reproducible ? "true" : "false", s->shuffle ? "true" : "false");
     put_text(out, "cpu_level", s->cpu_level);
     put_text(out, "versions", s->versions);
 }
@@ -64,10 +70,11 @@ static void put_body(text_out *out, const dsc_run_state *state, const ckpt_entri
     for (int32_t e = 0; e < entries->count; e++) {
         char quoted[2 * DSC_SAFETENSORS_NAME_BYTES_MAX];
         dsc_json_quote(quoted, sizeof quoted, entries->entry[e].name);
-        put(out, "%s\n{\"name\":%s,\"file\":\"%s\",\"blocks\":[", e > 0 ? "," : "", quoted, ckpt_file_name[entries->entry[e].file]);
+        put(out, "%s\n{\"name\":%s,\"file\":\"%s\",\"blocks\":[", e > 0 ? "," : "", quoted,
+            ckpt_file_name[entries->entry[e].file]);
         for (bool comma = false; b < block_count && block[b].entry == e; b++, comma = true)
-            put(out, "%s[%" PRId64 ",%" PRId64 ",\"%016" PRIx64 "%016" PRIx64 "\"]", comma ? "," : "", block[b].first, block[b].count,
-                block[b].hash.high, block[b].hash.low);
+            put(out, "%s[%" PRId64 ",%" PRId64 ",\"%016" PRIx64 "%016" PRIx64 "\"]", comma ? "," : "", block[b].first,
+                block[b].count, block[b].hash.high, block[b].hash.low);
         put(out, "]}");
     }
     put(out, "],\n");
@@ -114,7 +121,8 @@ static dsc_status bad(const read_ctx *c, const cJSON *item, const char *what)
 static dsc_status get_int(const read_ctx *c, const cJSON *object, const char *name, int64_t least, int64_t *out)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    if (!cJSON_IsNumber(item) || item->valuedouble != (double)(int64_t)item->valuedouble || item->valuedouble < (double)least)
+    if (!cJSON_IsNumber(item) || item->valuedouble != (double)(int64_t)item->valuedouble ||
+        item->valuedouble < (double)least)
         return bad(c, item, name);
     *out = (int64_t)item->valuedouble;
     return DSC_OK;
@@ -212,7 +220,8 @@ static dsc_status read_blocks(const read_ctx *c, const cJSON *blocks, ckpt_manif
     cJSON_ArrayForEach(item, blocks)
     {
         ckpt_block *block = &m->block[m->block_count];
-        const cJSON *first = cJSON_GetArrayItem(item, 0), *count = cJSON_GetArrayItem(item, 1), *hash = cJSON_GetArrayItem(item, 2);
+        const cJSON *first = cJSON_GetArrayItem(item, 0), *count = cJSON_GetArrayItem(item, 1),
+                    *hash = cJSON_GetArrayItem(item, 2);
         if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 3 || !cJSON_IsNumber(first) || !cJSON_IsNumber(count) ||
             !cJSON_IsString(hash) || first->valuedouble != (double)at || count->valuedouble < 1 ||
             count->valuedouble > CKPT_BLOCK_BYTES || count->valuedouble != (double)(int64_t)count->valuedouble ||
@@ -274,12 +283,14 @@ static bool sealed(const char *text, int64_t bytes)
            memcmp(text + bytes - 3, "\"}\n", 3) == 0;
 }
 
-static dsc_status parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes, ckpt_manifest *m, dsc_error *err)
+static dsc_status parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes, ckpt_manifest *m,
+                        dsc_error *err)
 {
     const dsc_json_limits limits = { MANIFEST_BYTES_MAX, 8, 40000000 };
     dsc_json *json = NULL;
     if (!sealed(text, bytes))
-        return DSC_FAIL(err, DSC_ERR_INPUT, path, "damaged manifest: it does not match its own SHA-256; use another checkpoint");
+        return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                        "damaged manifest: it does not match its own SHA-256; use another checkpoint");
     DSC_TRY(dsc_json_open(alloc, path, text, bytes, DSC_JSON_STRICT, &limits, &json, err));
     const read_ctx c = { json, path, err };
     const cJSON *root = dsc_json_root(json);
@@ -292,7 +303,8 @@ static dsc_status parse(dsc_alloc *alloc, const char *path, const char *text, in
     return status;
 }
 
-dsc_status ckpt_manifest_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_manifest *out, dsc_error *err)
+dsc_status ckpt_manifest_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_manifest *out,
+                              dsc_error *err)
 {
     char path[CKPT_PATH_BYTES];
     char *text = NULL;

@@ -14,7 +14,8 @@ bool dsc_checkpoint_is_step_name(const char *name)
            strspn(name + 5, "0123456789") == strlen(name + 5);
 }
 
-dsc_status dsc_checkpoint_read_latest(const dsc_io *io, dsc_alloc *alloc, const char *path, char name[64], dsc_error *err)
+dsc_status dsc_checkpoint_read_latest(const dsc_io *io, dsc_alloc *alloc, const char *path, char name[64],
+                                      dsc_error *err)
 {
     char *text = NULL;
     int64_t bytes;
@@ -32,7 +33,8 @@ dsc_status dsc_checkpoint_read_latest(const dsc_io *io, dsc_alloc *alloc, const 
     return DSC_OK;
 }
 
-dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out, size_t out_bytes, dsc_error *err)
+dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out, size_t out_bytes,
+                               dsc_error *err)
 {
     char name[64], path[CKPT_PATH_BYTES];
     if (dsc_io_kind(dir) == DSC_PATH_MISSING)
@@ -45,7 +47,8 @@ dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *d
     }
     DSC_TRY(dsc_path_join(path, sizeof path, dir, "latest", err));
     if (dsc_io_kind(path) == DSC_PATH_MISSING)
-        return DSC_FAIL(err, DSC_ERR_INPUT, dir, "no checkpoint here: neither a step-N folder's manifest nor a file \"latest\"");
+        return DSC_FAIL(err, DSC_ERR_INPUT, dir,
+                        "no checkpoint here: neither a step-N folder's manifest nor a file \"latest\"");
     DSC_TRY(dsc_checkpoint_read_latest(io, alloc, path, name, err));
     DSC_TRY(dsc_path_join(out, out_bytes, dir, name, err));
     if (dsc_io_kind(out) != DSC_PATH_DIR)
@@ -55,7 +58,8 @@ dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *d
 
 /* ---- opening ---- */
 
-static dsc_status open_file(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_reader *reader, int f, dsc_error *err)
+static dsc_status open_file(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_reader *reader, int f,
+                            dsc_error *err)
 {
     char path[CKPT_PATH_BYTES];
     dsc_file file = DSC_FILE_INIT;
@@ -68,8 +72,8 @@ static dsc_status open_file(const dsc_io *io, dsc_alloc *alloc, const char *step
     (void)dsc_io_close(io, &file, NULL);
     DSC_TRY(status);
     if (bytes != reader->manifest.file_bytes[f])
-        return DSC_FAIL(err, DSC_ERR_INPUT, path, "%lld bytes; the manifest says %lld (damaged or replaced)", (long long)bytes,
-                        (long long)reader->manifest.file_bytes[f]);
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "%lld bytes; the manifest says %lld (damaged or replaced)",
+                        (long long)bytes, (long long)reader->manifest.file_bytes[f]);
     return dsc_safetensors_open(&reader->file[f], io, alloc, path, err);
 }
 
@@ -81,8 +85,10 @@ static dsc_status cross_check(const ckpt_reader *reader, dsc_error *err)
     for (int f = 0; f < CKPT_FILE_COUNT; f++)
         in_files += reader->file[f] != NULL ? dsc_safetensors_count(reader->file[f]) : 0;
     if (in_files != m->tensor_count)
-        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[CKPT_MODEL]), "the files hold %lld tensors, the manifest "
-                        "lists %lld", (long long)in_files, (long long)m->tensor_count);
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[CKPT_MODEL]),
+                        "the files hold %lld tensors, the manifest "
+                        "lists %lld",
+                        (long long)in_files, (long long)m->tensor_count);
     for (int64_t t = 0; t < m->tensor_count; t++) {
         const ckpt_manifest_tensor *tensor = &m->tensor[t];
         const dsc_safetensors_entry *entry = dsc_safetensors_find(reader->file[tensor->file], tensor->name);
@@ -92,8 +98,10 @@ static dsc_status cross_check(const ckpt_reader *reader, dsc_error *err)
             covered = last->first + last->count;
         }
         if (entry == NULL || entry->count != covered || (entry->desc.dtype != DSC_F32 && entry->desc.dtype != DSC_BF16))
-            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[tensor->file]), "tensor \"%s\" is not as the manifest "
-                            "lists it", tensor->name);
+            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[tensor->file]),
+                            "tensor \"%s\" is not as the manifest "
+                            "lists it",
+                            tensor->name);
     }
     return DSC_OK;
 }
@@ -136,21 +144,23 @@ dsc_status ckpt_reader_verify_block(const ckpt_reader *reader, int64_t i, void *
     const dsc_safetensors_entry *entry = dsc_safetensors_find(file, tensor->name);
     const int64_t each = (int64_t)dsc_dtype_bytes(entry->desc.dtype), bytes = block->count * each;
     if (bytes > CKPT_BLOCK_BYTES)
-        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(file), "tensor \"%s\": a block of %lld bytes", tensor->name,
-                        (long long)bytes);
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(file), "tensor \"%s\": a block of %lld bytes",
+                        tensor->name, (long long)bytes);
     DSC_TRY(dsc_safetensors_read_bytes(file, entry, block->first * each, bytes, buffer, err));
-    const dsc_hash128 hash = ckpt_block_hash(tensor->name, block->first, block->count, reader->manifest.state.step, buffer, bytes);
+    const dsc_hash128 hash =
+        ckpt_block_hash(tensor->name, block->first, block->count, reader->manifest.state.step, buffer, bytes);
     if (hash.low != block->hash.low || hash.high != block->hash.high)
-        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(file), "tensor \"%s\" is damaged at elements %lld to %lld (hash "
-                        "differs from the manifest's); use another checkpoint", tensor->name, (long long)block->first,
-                        (long long)(block->first + block->count - 1));
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(file),
+                        "tensor \"%s\" is damaged at elements %lld to %lld (hash "
+                        "differs from the manifest's); use another checkpoint",
+                        tensor->name, (long long)block->first, (long long)(block->first + block->count - 1));
     return DSC_OK;
 }
 
 /* ---- tools ---- */
 
-dsc_status dsc_checkpoint_summary(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_run_state *state, int64_t *bytes,
-                                  dsc_error *err)
+dsc_status dsc_checkpoint_summary(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_run_state *state,
+                                  int64_t *bytes, dsc_error *err)
 {
     ckpt_reader reader;
     DSC_TRY(ckpt_reader_open(io, alloc, step_dir, &reader, err));
@@ -175,8 +185,8 @@ dsc_status dsc_checkpoint_verify(const dsc_io *io, dsc_alloc *alloc, const char 
     return status;
 }
 
-static dsc_status hash_tensor(dsc_sha256 *sha, const dsc_safetensors *file, const dsc_safetensors_entry *entry, float *buffer,
-                              dsc_error *err)
+static dsc_status hash_tensor(dsc_sha256 *sha, const dsc_safetensors *file, const dsc_safetensors_entry *entry,
+                              float *buffer, dsc_error *err)
 {
     const int64_t room = CKPT_BLOCK_BYTES / 4;
     for (int64_t first = 0; first < entry->count; first += room) {
@@ -187,9 +197,10 @@ static dsc_status hash_tensor(dsc_sha256 *sha, const dsc_safetensors *file, cons
     return DSC_OK;
 }
 
-/* name, NUL, number of dimensions (uint32), each dimension (uint64), then master or fp32 weights, m, v; all little-endian. */
-static dsc_status hash_state(dsc_sha256 *sha, const ckpt_reader *reader, const dsc_safetensors_entry *weights, float *buffer,
-                             dsc_error *err)
+/* name, NUL, number of dimensions (uint32), each dimension (uint64), then master or fp32 weights, m, v; all
+ * little-endian. */
+static dsc_status hash_state(dsc_sha256 *sha, const ckpt_reader *reader, const dsc_safetensors_entry *weights,
+                             float *buffer, dsc_error *err)
 {
     const dsc_safetensors *file;
     const uint32_t dims = (uint32_t)weights->desc.dim_count;

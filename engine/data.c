@@ -36,12 +36,15 @@ static bool ends_with(const char *text, const char *end)
 static dsc_status open_llmc(dsc_token_file *file, const int32_t header[3], int64_t bytes, dsc_error *err)
 {
     if (header[1] != 1)
-        return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path, "llm.c token file of version %d; expected 1", (int)header[1]);
+        return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path, "llm.c token file of version %d; expected 1",
+                        (int)header[1]);
     if (bytes < LLMC_HEADER_BYTES || header[2] < 0 || (bytes - LLMC_HEADER_BYTES) / 2 < header[2])
-        return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path, "truncated: the header says %d tokens, the file has room for %lld",
-                        (int)header[2], (long long)(bytes < LLMC_HEADER_BYTES ? 0 : (bytes - LLMC_HEADER_BYTES) / 2));
+        return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path,
+                        "truncated: the header says %d tokens, the file has room for %lld", (int)header[2],
+                        (long long)(bytes < LLMC_HEADER_BYTES ? 0 : (bytes - LLMC_HEADER_BYTES) / 2));
     if (bytes != LLMC_HEADER_BYTES + 2 * (int64_t)header[2])
-        return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path, "%lld bytes after the %d tokens of the header; expected none",
+        return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path,
+                        "%lld bytes after the %d tokens of the header; expected none",
                         (long long)(bytes - LLMC_HEADER_BYTES - 2 * (int64_t)header[2]), (int)header[2]);
     file->header_bytes = LLMC_HEADER_BYTES;
     file->token_count = header[2];
@@ -51,8 +54,8 @@ static dsc_status open_llmc(dsc_token_file *file, const int32_t header[3], int64
 static dsc_status open_raw(dsc_token_file *file, int64_t bytes, dsc_error *err)
 {
     if (bytes % 2 != 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path, "%lld bytes is no whole number of uint16 tokens (truncated?)",
-                        (long long)bytes);
+        return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path,
+                        "%lld bytes is no whole number of uint16 tokens (truncated?)", (long long)bytes);
     file->token_count = bytes / 2;
     return DSC_OK;
 }
@@ -89,8 +92,8 @@ static dsc_status check_text_start(const dsc_io *io, dsc_token_file *file, int64
             if (length == -1 && at + room < bytes && used > 0)
                 break;
             if (length <= 0 || text[used] == 0)
-                return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path, "byte %lld is not UTF-8 text; token files are named *.bin",
-                                (long long)(at + used));
+                return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path,
+                                "byte %lld is not UTF-8 text; token files are named *.bin", (long long)(at + used));
             used += length;
         }
         at += used;
@@ -112,11 +115,12 @@ static dsc_status open_as(const dsc_io *io, dsc_token_file *file, dsc_token_kind
     if (kind == DSC_TOKENS_RAW_U16)
         return open_raw(file, bytes, err);
     if (bytes < (int64_t)sizeof header)
-        return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path, "truncated: %lld bytes is shorter than a llm.c header", (long long)bytes);
+        return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path, "truncated: %lld bytes is shorter than a llm.c header",
+                        (long long)bytes);
     DSC_TRY(dsc_io_read(io, &file->file, header, (int64_t)sizeof header, 0, err));
     if (header[0] != LLMC_MAGIC)
-        return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path, "magic number %d; a llm.c token file starts with %d", (int)header[0],
-                        LLMC_MAGIC);
+        return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path, "magic number %d; a llm.c token file starts with %d",
+                        (int)header[0], LLMC_MAGIC);
     return open_llmc(file, header, bytes, err);
 }
 
@@ -126,8 +130,10 @@ static dsc_status tell_kind(const dsc_io *io, dsc_token_file *file, dsc_token_ki
     const char *path = file->file.path;
     for (size_t i = 0; i < DSC_COUNT(later); i++)
         if (ends_with(path, later[i]))
-            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, path, "*%s data is not built in this version; give raw text, a uint16 *.bin or "
-                            "a llm.c *.bin", later[i]);
+            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, path,
+                            "*%s data is not built in this version; give raw text, a uint16 *.bin or "
+                            "a llm.c *.bin",
+                            later[i]);
     *kind = DSC_TOKENS_TEXT;
     if (!ends_with(path, ".bin"))
         return DSC_OK;
@@ -153,8 +159,10 @@ static dsc_status open_one(dsc_data *data, const char *path, dsc_error *err)
     DSC_TRY(tell_kind(io, file, &kind, err));
     DSC_TRY(open_as(io, file, kind, err));
     if (file->token_count < data->options.sequence + 1)
-        return DSC_FAIL(err, DSC_ERR_INPUT, path, "%lld tokens are fewer than one sample of %lld and its target; give more text or a "
-                        "smaller --seq-len", (long long)file->token_count, (long long)data->options.sequence);
+        return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                        "%lld tokens are fewer than one sample of %lld and its target; give more text or a "
+                        "smaller --seq-len",
+                        (long long)file->token_count, (long long)data->options.sequence);
     file->first_sample = data->sample_count;
     file->sample_count = (file->token_count - 1) / data->options.sequence;
     data->sample_count += file->sample_count;
@@ -176,7 +184,8 @@ dsc_status dsc_data_open(const dsc_data_options *options, dsc_data **out, dsc_er
 {
     *out = NULL;
     if (options->sequence < 1 || options->path_count < 1)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "data", "token files need a model with a sequence length and at least one path");
+        return DSC_FAIL(err, DSC_ERR_INPUT, "data",
+                        "token files need a model with a sequence length and at least one path");
     dsc_data *data = NULL;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *data, &data, err));
     data->options = *options;
@@ -218,7 +227,8 @@ static dsc_token_file *file_of_sample(dsc_data *data, int64_t sample)
 }
 
 /* Tokens [first, first + sequence] of a file into tokens and targets; ids are checked. */
-static dsc_status read_window(dsc_data *data, dsc_token_file *file, int64_t first, int32_t *tokens, int32_t *targets, dsc_error *err)
+static dsc_status read_window(dsc_data *data, dsc_token_file *file, int64_t first, int32_t *tokens, int32_t *targets,
+                              dsc_error *err)
 {
     const int64_t sequence = data->options.sequence;
     DSC_TRY(dsc_io_read(data->options.io, &file->file, data->window, (sequence + 1) * file->token_bytes,
@@ -227,8 +237,9 @@ static dsc_status read_window(dsc_data *data, dsc_token_file *file, int64_t firs
     for (int64_t i = 0; i <= sequence; i++) {
         const int32_t token = file->token_bytes == 1 ? bytes[i] : data->window[i];
         if (token >= data->options.vocab_size)
-            return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path, "token %d at position %lld is outside the model's vocabulary of %lld",
-                            (int)token, (long long)(first + i), (long long)data->options.vocab_size);
+            return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path,
+                            "token %d at position %lld is outside the model's vocabulary of %lld", (int)token,
+                            (long long)(first + i), (long long)data->options.vocab_size);
         if (i < sequence)
             tokens[i] = token;
         if (i > 0)
@@ -245,11 +256,11 @@ static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *co
         const int64_t g = first_sample + k;
         int64_t sample = g % n;
         if (data->options.shuffle)
-            sample = (int64_t)dsc_rng_permute(data->options.seed, dsc_rng_stream(DSC_RNG_SHUFFLE, (uint32_t)(g / n)), (uint64_t)n,
-                                              (uint64_t)sample);
+            sample = (int64_t)dsc_rng_permute(data->options.seed, dsc_rng_stream(DSC_RNG_SHUFFLE, (uint32_t)(g / n)),
+                                              (uint64_t)n, (uint64_t)sample);
         dsc_token_file *file = file_of_sample(data, sample);
-        DSC_TRY(read_window(data, file, (sample - file->first_sample) * sequence, (int32_t *)batch_data[0] + k * sequence,
-                            (int32_t *)batch_data[1] + k * sequence, err));
+        DSC_TRY(read_window(data, file, (sample - file->first_sample) * sequence,
+                            (int32_t *)batch_data[0] + k * sequence, (int32_t *)batch_data[1] + k * sequence, err));
     }
     return DSC_OK;
 }
@@ -267,7 +278,8 @@ dsc_status dsc_data_check(const dsc_io *io, const char *path, dsc_token_kind kin
     DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_ONLY, &file.file, err));
     dsc_status status = open_as(io, &file, kind, err);
     if (status == DSC_OK && file.token_count < 2)
-        status = DSC_FAIL(err, DSC_ERR_INPUT, path, "%lld tokens; the shortest sample has one and its target", (long long)file.token_count);
+        status = DSC_FAIL(err, DSC_ERR_INPUT, path, "%lld tokens; the shortest sample has one and its target",
+                          (long long)file.token_count);
     *token_count = file.token_count;
     (void)dsc_io_close(io, &file.file, NULL);
     return status;
@@ -286,8 +298,10 @@ dsc_status dsc_batch_check(const dsc_model *model, int64_t samples, const void *
         const int32_t *ids = batch_data[i];
         for (int64_t k = 0; k < count; k++)
             if (ids[k] < 0 || ids[k] >= model->vocab_size)
-                return DSC_FAIL(err, DSC_ERR_INPUT, model->batch[i].name, "id %d at position %lld of the batch is outside the model's "
-                                "vocabulary of %lld", (int)ids[k], (long long)k, (long long)model->vocab_size);
+                return DSC_FAIL(err, DSC_ERR_INPUT, model->batch[i].name,
+                                "id %d at position %lld of the batch is outside the model's "
+                                "vocabulary of %lld",
+                                (int)ids[k], (long long)k, (long long)model->vocab_size);
     }
     return DSC_OK;
 }

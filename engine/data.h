@@ -1,10 +1,10 @@
 /* data.h - token files as samples, in the order that the contract fixes, read ahead by a background thread.
  *
- * A file has n = floor((tokens - 1) / T) samples; sample i is tokens i*T .. i*T+T-1 with targets one later; none crosses a
- * file. Files follow each other in the given order. Global sample g of the run is sample perm_e[g mod n] of epoch
- * e = g div n, perm keyed by (seed, e); identity without shuffling. Kinds, told by name and content: raw text (*.txt, *.md,
- * anything UTF-8: one token a byte), headerless uint16 *.bin (nanoGPT), llm.c *.bin (magic header 20240520, version 1).
- * SPDX-License-Identifier: Apache-2.0 */
+ * A file has n = floor((tokens - 1) / T) samples; sample i is tokens i*T .. i*T+T-1 with targets one later; none
+ * crosses a file. Files follow each other in the given order. Global sample g of the run is sample perm_e[g mod n] of
+ * epoch e = g div n, perm keyed by (seed, e); identity without shuffling. Kinds, told by name and content: raw text
+ * (*.txt, *.md, anything UTF-8: one token a byte), headerless uint16 *.bin (nanoGPT), llm.c *.bin (magic header
+ * 20240520, version 1). SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_H
 #define DSC_ENGINE_DATA_H
 
@@ -42,7 +42,8 @@ DSC_MUST_USE dsc_status dsc_data_check(const dsc_io *io, const char *path, dsc_t
                                        dsc_error *err);
 
 /* Every id of the int32 tensors of a model with a vocabulary is inside it. */
-DSC_MUST_USE dsc_status dsc_batch_check(const dsc_model *model, int64_t samples, const void *const *batch_data, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_batch_check(const dsc_model *model, int64_t samples, const void *const *batch_data,
+                                        dsc_error *err);
 
 /* This rank's micro-batches, in order, read ahead by one thread into `depth` buffers. Micro-step m of optimizer step s
  * (both from 0 here) is samples s*B + (m*W + rank)*M .. + M - 1, with B = GAS*W*M: the leaf m*W + rank. */
@@ -61,11 +62,13 @@ typedef struct dsc_reader_options {
 /* Bytes of its buffers (tag DATA), for the plan. */
 int64_t dsc_reader_plan_bytes(const dsc_reader_options *options);
 /* Starts reading at optimizer step `first_step` (from 0). */
-DSC_MUST_USE dsc_status dsc_reader_open(const dsc_reader_options *options, int64_t first_step, dsc_reader **out, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_reader_open(const dsc_reader_options *options, int64_t first_step, dsc_reader **out,
+                                        dsc_error *err);
 void dsc_reader_close(dsc_reader **reader);
 /* The next micro-batch: batch_data[i] is the model's batch tensor i with M samples, valid until the next call. A failed
  * fill comes out here, in its place. `wait_ns` (may be NULL) grows by the time spent waiting. */
-DSC_MUST_USE dsc_status dsc_reader_next(dsc_reader *reader, const void *const **batch_data, int64_t *wait_ns, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_reader_next(dsc_reader *reader, const void *const **batch_data, int64_t *wait_ns,
+                                        dsc_error *err);
 /* Continues with optimizer step `step`, micro-step 0: after a load. */
 DSC_MUST_USE dsc_status dsc_reader_seek(dsc_reader *reader, int64_t step, dsc_error *err);
 

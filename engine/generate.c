@@ -40,12 +40,20 @@ static dsc_status next_logits(dsc_engine *engine, int64_t row, dsc_error *err)
     for (int32_t m = 0; m <= last; m++) {
         DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->param, err));
         dsc_module_ctx ctx = {
-            .struct_bytes = (uint32_t)sizeof ctx, .stream = engine->compute,
+            .struct_bytes = (uint32_t)sizeof ctx,
+            .stream = engine->compute,
             .dtype = engine->config.precision == DSC_PRECISION_BF16 ? DSC_BF16 : DSC_F32,
-            .batch = engine->config.train_micro_batch_size_per_gpu, .param = engine->param, .grad = engine->grad,
-            .batch_data = (const void *const *)engine->eval_data, .in = m > 0 ? engine->out[m - 1] : NULL,
-            .out = m < last ? engine->out[m] : NULL, .saved = engine->saved[m], .scratch = engine->scratch_buf.ptr,
-            .loss_scale = 1.0f, .losses = m == last ? engine->losses : NULL, .logits = m == last ? engine->logits : NULL,
+            .batch = engine->config.train_micro_batch_size_per_gpu,
+            .param = engine->param,
+            .grad = engine->grad,
+            .batch_data = (const void *const *)engine->eval_data,
+            .in = m > 0 ? engine->out[m - 1] : NULL,
+            .out = m < last ? engine->out[m] : NULL,
+            .saved = engine->saved[m],
+            .scratch = engine->scratch_buf.ptr,
+            .loss_scale = 1.0f,
+            .losses = m == last ? engine->losses : NULL,
+            .logits = m == last ? engine->logits : NULL,
             .logits_row = row,
         };
         DSC_TRY(engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err));
@@ -62,11 +70,12 @@ dsc_status dsc_engine_generate(dsc_engine *engine, const int32_t *tokens, int64_
     if (vocab <= 0 || sequence <= 0 || engine->model->losses_per_sample != sequence)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "model %s is no language model", engine->model->name);
     if (token_count < 1 || new_count < 0 || !(temperature >= 0))
-        return DSC_FAIL(err, DSC_ERR_STATE, "", "generate needs a prompt of at least one token and a temperature of 0 or more");
+        return DSC_FAIL(err, DSC_ERR_STATE, "",
+                        "generate needs a prompt of at least one token and a temperature of 0 or more");
     for (int64_t i = 0; i < token_count; i++)
         if (tokens[i] < 0 || tokens[i] >= vocab)
-            return DSC_FAIL(err, DSC_ERR_INPUT, "prompt", "token %d at %lld is outside the vocabulary of %lld", (int)tokens[i],
-                            (long long)i, (long long)vocab);
+            return DSC_FAIL(err, DSC_ERR_INPUT, "prompt", "token %d at %lld is outside the vocabulary of %lld",
+                            (int)tokens[i], (long long)i, (long long)vocab);
     int32_t *row = engine->eval_data[0];
     int64_t filled = dsc_min_i64(token_count, sequence);
     memset(row, 0, (size_t)(engine->config.train_micro_batch_size_per_gpu * sequence) * sizeof *row);
@@ -78,7 +87,8 @@ dsc_status dsc_engine_generate(dsc_engine *engine, const int32_t *tokens, int64_
             return status;
         }
         const double uniform = dsc_rng_u32(seed, dsc_rng_stream(DSC_RNG_SAMPLE, 0), (uint64_t)i) / 4294967296.0;
-        out[i] = temperature == 0 ? most_likely(engine->logits, vocab) : draw(engine->logits, vocab, temperature, uniform);
+        out[i] =
+            temperature == 0 ? most_likely(engine->logits, vocab) : draw(engine->logits, vocab, temperature, uniform);
         if (filled == sequence)
             memmove(row, row + 1, (size_t)(--filled) * sizeof *row);
         row[filled++] = out[i];

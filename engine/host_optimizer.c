@@ -43,12 +43,19 @@ static dsc_status describe(dsc_optimizer *o, const dsc_host_tensor *tensors, int
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, sizeof(float *), &o->grad, err));
     for (int32_t i = 0; i < count; i++) {
         o->data[i] = tensors[i].data;
-        o->specs[i] = (dsc_param_spec){ .name = tensors[i].name, .dim_count = 1, .dim = { tensors[i].count }, .trainable = true,
-                                        .decay = true, .shared_module = -1, .shared_param = -1 };
+        o->specs[i] = (dsc_param_spec) { .name = tensors[i].name,
+                                         .dim_count = 1,
+                                         .dim = { tensors[i].count },
+                                         .trainable = true,
+                                         .decay = true,
+                                         .shared_module = -1,
+                                         .shared_param = -1 };
     }
     o->module = (dsc_module){ .struct_bytes = (uint32_t)sizeof o->module, .flags = DSC_MODULE_LOSS, .name = "host",
                               .param_count = count, .params = o->specs };
-    o->model = (dsc_model){ .struct_bytes = (uint32_t)sizeof o->model, .name = "host", .module_count = 1, .modules = &o->module };
+    o->model = (dsc_model) {
+        .struct_bytes = (uint32_t)sizeof o->model, .name = "host", .module_count = 1, .modules = &o->module
+    };
     return DSC_OK;
 }
 
@@ -60,7 +67,8 @@ static dsc_status take_values(dsc_optimizer *o, dsc_error *err)
     dsc_zero_slice_get(o->zero, 0, &slice);
     for (int32_t t = 0; t < o->layout.tensor_count; t++) {
         const dsc_layout_tensor *tensor = &o->layout.tensor[t];
-        DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, o->data[t], tensor->count * 4, 0, engine->compute, err));
+        DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, o->data[t], tensor->count * 4, 0, engine->compute,
+                                   err));
         int64_t first;
         const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
         if (count > 0)
@@ -84,8 +92,8 @@ static dsc_status open_optimizer(dsc_optimizer *o, const dsc_host_tensor *tensor
     return take_values(o, err);
 }
 
-dsc_status dsc_optimizer_open(dsc_optimizer **out, dsc_engine *engine, const dsc_host_tensor *tensors, int32_t tensor_count,
-                              dsc_error *err)
+dsc_status dsc_optimizer_open(dsc_optimizer **out, dsc_engine *engine, const dsc_host_tensor *tensors,
+                              int32_t tensor_count, dsc_error *err)
 {
     *out = NULL;
     if (engine->failed || engine->comm == NULL)
@@ -131,9 +139,10 @@ static dsc_status update(dsc_optimizer *o, const float *const *grads, dsc_update
         memcpy(o->grad[t], grads[t], (size_t)o->layout.tensor[t].count * 4);
     DSC_TRY(dsc_zero_reduce(o->zero, 0, 0, 0, err));
     DSC_TRY(dsc_zero_sumsq(o->zero, &sum, err));
-    dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum), engine->place.size, o->update_count + 1, engine->lr_override,
-                       decided);
-    DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, decided, (int64_t)sizeof *decided, 0, engine->compute, err));
+    dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum), engine->place.size, o->update_count + 1,
+                       engine->lr_override, decided);
+    DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, decided, (int64_t)sizeof *decided, 0, engine->compute,
+                               err));
     DSC_TRY(dsc_stream_sync(engine->compute, err));
     if (decided->skip)
         return DSC_OK;

@@ -1,4 +1,5 @@
-/* info.c - what a host program may ask of an engine, and the collectives it may use. SPDX-License-Identifier: Apache-2.0 */
+/* info.c - what a host program may ask of an engine, and the collectives it may use. SPDX-License-Identifier:
+ * Apache-2.0 */
 #include <dnnl.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,14 +35,17 @@ dsc_status dsc_engine_broadcast(dsc_engine *engine, void *buf, int64_t bytes, in
 {
     DSC_TRY(ready(engine, err));
     if (root < 0 || root >= engine->place.size || bytes < 0)
-        return DSC_FAIL(err, DSC_ERR_STATE, "", "broadcast of %lld bytes from rank %d of %d", (long long)bytes, (int)root,
-                        (int)engine->place.size);
-    return done(engine, dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, buf, bytes, root, engine->compute, err), err);
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "broadcast of %lld bytes from rank %d of %d", (long long)bytes,
+                        (int)root, (int)engine->place.size);
+    return done(engine, dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, buf, bytes, root, engine->compute, err),
+                err);
 }
 
 static dsc_status sum(dsc_engine *engine, float *buf, int64_t count, bool mean, dsc_error *err)
 {
-    DSC_TRY(done(engine, dsc_comm_all_reduce(engine->comm, DSC_CHANNEL_CONTROL, buf, count, DSC_F32, engine->compute, err), err));
+    DSC_TRY(done(engine,
+                 dsc_comm_all_reduce(engine->comm, DSC_CHANNEL_CONTROL, buf, count, DSC_F32, engine->compute, err),
+                 err));
     for (int64_t i = 0; mean && i < count; i++)
         buf[i] /= (float)engine->place.size;
     return DSC_OK;
@@ -150,7 +154,8 @@ void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *out)
     stats.data_wait_ns = engine->last_data_wait_ns;
     for (int op = 0; op < DSC_COMM_OP_COUNT; op++)
         stats.comm_wait_ns += comm.ns[op];
-    stats.flops_per_step = engine->plan.flops_per_micro_batch * (double)(config->gradient_accumulation_steps * engine->place.size);
+    stats.flops_per_step =
+        engine->plan.flops_per_micro_batch * (double)(config->gradient_accumulation_steps * engine->place.size);
     stats.tokens_per_step = engine->tokens_per_step;
     stats.threads = engine->threads;
     *out = stats;

@@ -25,14 +25,14 @@ static void put(const dsc_zero_slice *slice, const dsc_layout_tensor *tensor, in
             ((uint16_t *)slice->param)[at + i] = dsc_bf16_from_f32(values[i]);
 }
 
-static void make_chunk(const dsc_engine *engine, int32_t t, const dsc_zero_slice *slice, int64_t tensor_first, int64_t count,
-                       float *values)
+static void make_chunk(const dsc_engine *engine, int32_t t, const dsc_zero_slice *slice, int64_t tensor_first,
+                       int64_t count, float *values)
 {
     const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
     switch (tensor->spec->init) {
     case DSC_INIT_NORMAL:
-        dsc_rng_normal((uint64_t)engine->config.seed, dsc_rng_stream(DSC_RNG_INIT, (uint32_t)t), tensor_first, count, 0.0f,
-                       tensor->spec->init_std, values);
+        dsc_rng_normal((uint64_t)engine->config.seed, dsc_rng_stream(DSC_RNG_INIT, (uint32_t)t), tensor_first, count,
+                       0.0f, tensor->spec->init_std, values);
         break;
     case DSC_INIT_ONES:
         for (int64_t i = 0; i < count; i++)
@@ -84,7 +84,8 @@ static dsc_status init_loaded(dsc_engine *engine, int32_t t, bool *found, dsc_er
                                             &verdict.error);
             verdict.found = here;
         }
-        DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, &verdict, (int64_t)sizeof verdict, 0, engine->compute, err));
+        DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, &verdict, (int64_t)sizeof verdict, 0,
+                                   engine->compute, err));
         if (verdict.error.status != DSC_OK)
             return DSC_FAIL(err, verdict.error.status, verdict.error.where, "%s", verdict.error.message);
         *found = verdict.found != 0;

@@ -52,7 +52,8 @@ static dsc_status read_config(dsc_engine *engine, const dsc_engine_options *opti
     if (options->config_path != NULL && text != NULL)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "both config_path and config_text are given; give one");
     if (options->override_count > OVERRIDES_MAX)
-        return DSC_FAIL(err, DSC_ERR_STATE, "", "%d overrides; at most %d", (int)options->override_count, OVERRIDES_MAX);
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "%d overrides; at most %d", (int)options->override_count,
+                        OVERRIDES_MAX);
     if (options->config_path == NULL && text == NULL) {
         if ((options->flags & DSC_ENGINE_NO_MODEL) == 0)
             return DSC_FAIL(err, DSC_ERR_STATE, "", "no config: give config_path or config_text");
@@ -60,16 +61,18 @@ static dsc_status read_config(dsc_engine *engine, const dsc_engine_options *opti
     }
     if (options->config_path != NULL) {
         name = options->config_path;
-        DSC_TRY(dsc_io_read_all(&engine->io, engine->alloc, name, 1000000, &engine->config_text, &engine->config_bytes, err));
+        DSC_TRY(dsc_io_read_all(&engine->io, engine->alloc, name, 1000000, &engine->config_text, &engine->config_bytes,
+                                err));
     } else {
         DSC_TRY(dsc_alloc_strdup(engine->alloc, DSC_TAG_CONTROL, text, &engine->config_text, err));
         engine->config_bytes = (int64_t)strlen(text);
     }
     dsc_config_override overrides[OVERRIDES_MAX];
     for (int32_t i = 0; i < options->override_count; i++)
-        overrides[i] = (dsc_config_override){ options->overrides[i].key, options->overrides[i].json, options->overrides[i].flag };
-    return dsc_config_parse(engine->alloc, name, engine->config_text, engine->config_bytes, overrides, options->override_count,
-                            (options->flags & DSC_ENGINE_STRICT) != 0, &engine->config, err);
+        overrides[i] =
+            (dsc_config_override) { options->overrides[i].key, options->overrides[i].json, options->overrides[i].flag };
+    return dsc_config_parse(engine->alloc, name, engine->config_text, engine->config_bytes, overrides,
+                            options->override_count, (options->flags & DSC_ENGINE_STRICT) != 0, &engine->config, err);
 }
 
 static const char *get_env(void *user, const char *name)
@@ -81,7 +84,8 @@ static dsc_status find_place(dsc_engine *engine, const dsc_engine_options *optio
 {
     if (engine->plan_only && options->plan_world_size > 0) {
         const int32_t size = options->plan_world_size;
-        engine->place = (dsc_comm_place){ .size = size, .local_size = size, .node_count = 1, .master_addr = "", .job_token = "" };
+        engine->place =
+            (dsc_comm_place) { .size = size, .local_size = size, .node_count = 1, .master_addr = "", .job_token = "" };
         return DSC_OK;
     }
     if (options->world == NULL)
@@ -89,8 +93,14 @@ static dsc_status find_place(dsc_engine *engine, const dsc_engine_options *optio
     const int32_t size = options->world->size;
     if (options->rank < 0 || options->rank >= size)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "rank %d of a world of %d", (int)options->rank, (int)size);
-    engine->place = (dsc_comm_place){ .rank = options->rank, .size = size, .local_rank = options->rank, .local_size = size,
-                                      .node_count = 1, .master_addr = "", .job_token = "", .local_world = options->world->local };
+    engine->place = (dsc_comm_place) { .rank = options->rank,
+                                       .size = size,
+                                       .local_rank = options->rank,
+                                       .local_size = size,
+                                       .node_count = 1,
+                                       .master_addr = "",
+                                       .job_token = "",
+                                       .local_world = options->world->local };
     return DSC_OK;
 }
 
@@ -112,10 +122,15 @@ static void comm_options(const dsc_engine *engine, const dsc_engine_options *opt
     const dsc_config *config = &engine->config;
     const int64_t each = config->precision == DSC_PRECISION_BF16 ? 2 : 4;
     const int64_t bucket = config->zero.reduce_bucket_size > 0 ? config->zero.reduce_bucket_size : STAGING_BYTES_MAX;
-    *out = (dsc_comm_options){
-        .alloc = engine->alloc, .place = engine->place, .transport = config->own.comm, .channel_count = DSC_CHANNEL_COUNT,
+    *out = (dsc_comm_options) {
+        .alloc = engine->alloc,
+        .place = engine->place,
+        .transport = config->own.comm,
+        .channel_count = DSC_CHANNEL_COUNT,
         .staging_bytes = dsc_max_i64(65536, dsc_align_up(dsc_min_i64(bucket, STAGING_BYTES_MAX / each) * each, 4096)),
-        .timeout_ns = (int64_t)(config->own.comm_timeout_s * 1e9), .fault_at = options->fail_comm_at, .log = &engine->log,
+        .timeout_ns = (int64_t)(config->own.comm_timeout_s * 1e9),
+        .fault_at = options->fail_comm_at,
+        .log = &engine->log,
     };
 }
 
@@ -136,7 +151,8 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
             note(engine, "no model is named (dsc.model, --model)", options->default_model);
         }
         if (engine->config.own.model[0] == 0)
-            return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.model", "no model is given; set it in the config or with --model");
+            return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.model",
+                            "no model is given; set it in the config or with --model");
         dsc_model_options model_options = DSC_MODEL_OPTIONS_INIT;
         model_options.seq_length = engine->config.own.seq_length;
         model_options.vocab_multiple = engine->config.own.vocab_multiple;
@@ -147,8 +163,8 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
     return dsc_model_check(engine->model, err);
 }
 
-static dsc_status open_files(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT], int32_t count, bool shuffle, dsc_data **out,
-                             dsc_error *err)
+static dsc_status open_files(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT], int32_t count, bool shuffle,
+                             dsc_data **out, dsc_error *err)
 {
     const char *list[DSC_DATA_PATHS_MAX];
     for (int32_t i = 0; i < count; i++)
@@ -182,16 +198,20 @@ static dsc_status open_data(dsc_engine *engine, const dsc_engine_options *option
 static dsc_status resolve(dsc_engine *engine, dsc_error *err)
 {
     dsc_config *config = &engine->config;
-    dsc_config_facts facts = { .world_size = engine->place.size, .hidden_size = engine->model->hidden_size, .device = "cpu" };
+    dsc_config_facts facts = { .world_size = engine->place.size,
+                               .hidden_size = engine->model->hidden_size,
+                               .device = "cpu" };
     DSC_TRY(dsc_config_resolve(config, &facts, err));
     engine->steps_per_epoch = engine->samples_per_epoch / config->train_batch_size;
     engine->total_steps = config->own.steps;
     if (engine->total_steps == 0 && engine->samples_per_epoch > 0) {
         engine->total_steps = engine->steps_per_epoch * dsc_max_i64(1, config->own.epochs);
         if (engine->steps_per_epoch == 0)
-            return DSC_FAIL(err, DSC_ERR_INPUT, "data", "%lld samples of %lld tokens are fewer than one batch of %lld; give more "
-                            "data, --steps, or a smaller train_batch_size", (long long)engine->samples_per_epoch,
-                            (long long)engine->model->seq_length, (long long)config->train_batch_size);
+            return DSC_FAIL(err, DSC_ERR_INPUT, "data",
+                            "%lld samples of %lld tokens are fewer than one batch of %lld; give more "
+                            "data, --steps, or a smaller train_batch_size",
+                            (long long)engine->samples_per_epoch, (long long)engine->model->seq_length,
+                            (long long)config->train_batch_size);
     }
     facts.total_steps = engine->total_steps;
     return dsc_config_resolve(config, &facts, err);
@@ -218,20 +238,31 @@ static dsc_dtype compute_dtype(const dsc_engine *engine)
 
 static void reader_options(const dsc_engine *engine, dsc_reader_options *out)
 {
-    *out = (dsc_reader_options){ .alloc = engine->alloc, .source = engine->source, .model = engine->model,
-                                 .micro_batch = engine->config.train_micro_batch_size_per_gpu,
-                                 .accumulation_steps = engine->config.gradient_accumulation_steps,
-                                 .rank = engine->place.rank, .world_size = engine->place.size, .depth = DSC_READER_DEPTH };
+    *out = (dsc_reader_options) { .alloc = engine->alloc,
+                                  .source = engine->source,
+                                  .model = engine->model,
+                                  .micro_batch = engine->config.train_micro_batch_size_per_gpu,
+                                  .accumulation_steps = engine->config.gradient_accumulation_steps,
+                                  .rank = engine->place.rank,
+                                  .world_size = engine->place.size,
+                                  .depth = DSC_READER_DEPTH };
 }
 
 static void plan_options(const dsc_engine *engine, int64_t comm_bytes, dsc_plan_options *out)
 {
     dsc_reader_options reader;
     reader_options(engine, &reader);
-    *out = (dsc_plan_options){ .alloc = engine->alloc, .model = engine->model, .config = &engine->config,
-                               .layout = &engine->layout, .compute_dtype = compute_dtype(engine), .rank = engine->place.rank,
-                               .comm_bytes = comm_bytes, .device = engine->device,
-                               .data_bytes = engine->source.fill != NULL || engine->plan_only ? dsc_reader_plan_bytes(&reader) : 0 };
+    *out = (dsc_plan_options) { .alloc = engine->alloc,
+                                .model = engine->model,
+                                .config = &engine->config,
+                                .layout = &engine->layout,
+                                .compute_dtype = compute_dtype(engine),
+                                .rank = engine->place.rank,
+                                .comm_bytes = comm_bytes,
+                                .device = engine->device,
+                                .data_bytes = engine->source.fill != NULL || engine->plan_only
+                                                  ? dsc_reader_plan_bytes(&reader)
+                                                  : 0 };
 }
 
 /* Every rank of the host takes about the same, so all of them must fit together. */
@@ -253,13 +284,15 @@ static dsc_status check_fit(const dsc_engine *engine, dsc_error *err)
             second = tag;
         }
     }
-    return DSC_FAIL(err, DSC_ERR_NOFIT, "memory", "%d rank%s on this host need %.0f MB each (%s %.0f MB, %s %.0f MB, ...) but %.0f "
-                    "MB are free; use %s, a smaller train_micro_batch_size_per_gpu, \"dsc\": {\"recompute\": \"full\"}, or fewer "
-                    "ranks on this host (`dsc plan` prints the table)", (int)engine->place.local_size,
-                    engine->place.local_size == 1 ? "" : "s", (double)engine->plan.total_bytes / mb, dsc_tag_text((dsc_tag)top),
-                    (double)engine->plan.bytes[top] / mb, dsc_tag_text((dsc_tag)second),
-                    (double)engine->plan.bytes[second] / mb, (double)available / mb,
-                    engine->config.zero.stage < 3 ? "zero_optimization.stage 3" : "more hosts");
+    return DSC_FAIL(
+        err, DSC_ERR_NOFIT, "memory",
+        "%d rank%s on this host need %.0f MB each (%s %.0f MB, %s %.0f MB, ...) but %.0f "
+        "MB are free; use %s, a smaller train_micro_batch_size_per_gpu, \"dsc\": {\"recompute\": \"full\"}, or fewer "
+        "ranks on this host (`dsc plan` prints the table)",
+        (int)engine->place.local_size, engine->place.local_size == 1 ? "" : "s", (double)engine->plan.total_bytes / mb,
+        dsc_tag_text((dsc_tag)top), (double)engine->plan.bytes[top] / mb, dsc_tag_text((dsc_tag)second),
+        (double)engine->plan.bytes[second] / mb, (double)available / mb,
+        engine->config.zero.stage < 3 ? "zero_optimization.stage 3" : "more hosts");
 }
 
 static dsc_status open_work_buffers(dsc_engine *engine, dsc_error *err)
@@ -267,12 +300,14 @@ static dsc_status open_work_buffers(dsc_engine *engine, dsc_error *err)
     const dsc_plan *plan = &engine->plan;
     const int32_t modules = engine->model->module_count;
     dsc_alloc *alloc = engine->alloc;
-    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_ACTIVATION, plan->bytes[DSC_TAG_ACTIVATION], &engine->activation_buf, err));
+    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_ACTIVATION, plan->bytes[DSC_TAG_ACTIVATION], &engine->activation_buf,
+                         err));
     DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_SCRATCH, plan->bytes[DSC_TAG_SCRATCH], &engine->scratch_buf, err));
     DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_DATA, plan->batch_bytes, &engine->eval_buf, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof(char *), &engine->out, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof(char *), &engine->saved, err));
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, engine->model->batch_count, sizeof(void *), &engine->eval_data, err));
+    DSC_TRY(
+        dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, engine->model->batch_count, sizeof(void *), &engine->eval_data, err));
     const bool recompute = engine->config.own.recompute == DSC_RECOMPUTE_FULL;
     const int64_t each = (int64_t)dsc_dtype_bytes(compute_dtype(engine));
     char *at = engine->activation_buf.ptr;
@@ -311,7 +346,8 @@ static dsc_status open_tables(dsc_engine *engine, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, most, sizeof(void *), &engine->param, err));
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, most, sizeof(float *), &engine->grad, err));
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, leaves, sizeof(double), &engine->leaf_loss, err));
-    return dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, leaves * engine->place.size, sizeof(double), &engine->leaf_losses, err);
+    return dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, leaves * engine->place.size, sizeof(double),
+                            &engine->leaf_losses, err);
 }
 
 static void describe_numerics(dsc_engine *engine)
@@ -321,9 +357,12 @@ static void describe_numerics(dsc_engine *engine)
                            : (engine->cpu_caps & DSC_CPU_AVX512_BF16) != 0    ? "bf16"
                                                                               : "bf16 by fp32 panels";
     snprintf(engine->numerics, sizeof engine->numerics,
-             "params %s, matrix products %s with fp32 sums, leaf grads fp32, wire %s, accumulation fp32, master fp32, moments "
-             "fp32%s", low, multiply, low,
-             engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? ", sums independent of the world size" : "");
+             "params %s, matrix products %s with fp32 sums, leaf grads fp32, wire %s, accumulation fp32, master fp32, "
+             "moments "
+             "fp32%s",
+             low, multiply, low,
+             engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? ", sums independent of the world size"
+                                                                            : "");
 }
 
 /* ---- opening ---- */
@@ -332,10 +371,13 @@ static dsc_status open_device(dsc_engine *engine, const dsc_engine_options *opti
 {
     const char *device = engine->config.own.device;
     if (strcmp(device, "cuda") == 0)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device", "\"cuda\" is not built in this version; use \"cpu\" or \"auto\"");
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device",
+                        "\"cuda\" is not built in this version; use \"cpu\" or \"auto\"");
     engine->cpu_caps = dsc_cpu_caps() & options->cpu_caps_mask;
     engine->threads = choose_threads(engine);
-    const dsc_device_options device_options = { .alloc = engine->alloc, .threads = engine->threads, .caps = engine->cpu_caps };
+    const dsc_device_options device_options = { .alloc = engine->alloc,
+                                                .threads = engine->threads,
+                                                .caps = engine->cpu_caps };
     DSC_TRY(dsc_device_open(&dsc_device_cpu, &engine->device, &device_options, err));
     return dsc_stream_open(engine->device, DSC_STREAM_COMPUTE, "compute", &engine->compute, err);
 }
@@ -396,8 +438,8 @@ static void tell_peers(dsc_engine *engine, const dsc_engine_options *options, co
 {
     if (engine != NULL && engine->comm != NULL)
         dsc_comm_abort(engine->comm, failure->message);
-    else if (options->world != NULL && (engine == NULL || !engine->came) && (options->flags & DSC_ENGINE_PLAN_ONLY) == 0 &&
-             options->rank >= 0 && options->rank < options->world->size)
+    else if (options->world != NULL && (engine == NULL || !engine->came) &&
+             (options->flags & DSC_ENGINE_PLAN_ONLY) == 0 && options->rank >= 0 && options->rank < options->world->size)
         dsc_local_world_refuse(options->world->local, options->rank, failure->message);
 }
 
@@ -447,7 +489,8 @@ dsc_status dsc_engine_open(dsc_engine **out, const dsc_engine_options *options, 
 {
     *out = NULL;
     if (options == NULL || options->struct_bytes != sizeof *options)
-        return DSC_FAIL(err, DSC_ERR_STATE, "", "options of another version of dsc (start from DSC_ENGINE_OPTIONS_INIT)");
+        return DSC_FAIL(err, DSC_ERR_STATE, "",
+                        "options of another version of dsc (start from DSC_ENGINE_OPTIONS_INIT)");
     dsc_engine *engine = NULL;
     dsc_error failure = DSC_ERROR_INIT;
     dsc_status status = create(options, &engine, &failure);

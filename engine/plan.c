@@ -1,4 +1,5 @@
-/* plan.c - sums what the model, the stage, the transport and the reader will take. SPDX-License-Identifier: Apache-2.0 */
+/* plan.c - sums what the model, the stage, the transport and the reader will take. SPDX-License-Identifier: Apache-2.0
+ */
 #include "engine/plan.h"
 
 #include "engine/checkpoint.h"

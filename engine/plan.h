@@ -16,7 +16,8 @@ typedef struct dsc_plan {
     int64_t total_bytes;
     dsc_module_plan *module;      /* [module_count] for the micro-batch */
     bool *backward_reads_params;  /* [module_count] */
-    int64_t out_bytes_total, saved_bytes_total, saved_bytes_most, d_bytes_most, scratch_bytes, losses_bytes, logits_bytes;
+    int64_t out_bytes_total, saved_bytes_total, saved_bytes_most, d_bytes_most, scratch_bytes, losses_bytes,
+        logits_bytes;
     int64_t batch_bytes; /* one micro-batch of the model's batch tensors, each 256-byte aligned */
     double flops_per_micro_batch;
 } dsc_plan;

@@ -20,11 +20,20 @@ static dsc_dtype compute_dtype(const dsc_engine *engine)
 
 static void fill_ctx(dsc_engine *engine, int32_t module, bool save, dsc_module_ctx *ctx)
 {
-    *ctx = (dsc_module_ctx){
-        .struct_bytes = (uint32_t)sizeof *ctx, .stream = engine->compute, .dtype = compute_dtype(engine),
-        .batch = engine->config.train_micro_batch_size_per_gpu, .save = save, .rng_seed = (uint64_t)engine->config.seed,
-        .rng_step = (uint64_t)engine->step + 1, .param = engine->param, .grad = engine->grad, .batch_data = engine->batch,
-        .in = module > 0 ? engine->out[module - 1] : NULL, .saved = engine->saved[module], .scratch = engine->scratch_buf.ptr,
+    *ctx = (dsc_module_ctx) {
+        .struct_bytes = (uint32_t)sizeof *ctx,
+        .stream = engine->compute,
+        .dtype = compute_dtype(engine),
+        .batch = engine->config.train_micro_batch_size_per_gpu,
+        .save = save,
+        .rng_seed = (uint64_t)engine->config.seed,
+        .rng_step = (uint64_t)engine->step + 1,
+        .param = engine->param,
+        .grad = engine->grad,
+        .batch_data = engine->batch,
+        .in = module > 0 ? engine->out[module - 1] : NULL,
+        .saved = engine->saved[module],
+        .scratch = engine->scratch_buf.ptr,
         .loss_scale = 1.0f,
     };
     const int64_t leaf = engine->micro_step * engine->place.size + engine->place.rank;
@@ -124,7 +133,8 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
     engine->batch = batch;
     if (batch == NULL) {
         if (engine->reader == NULL)
-            return DSC_FAIL(err, DSC_ERR_STATE, "", "no data: give forward a batch, or the engine a data source or \"dsc\".data");
+            return DSC_FAIL(err, DSC_ERR_STATE, "",
+                            "no data: give forward a batch, or the engine a data source or \"dsc\".data");
         DSC_TRY(dsc_reader_next(engine->reader, &engine->batch, &engine->data_wait_ns, err));
     } else {
         DSC_TRY(dsc_batch_check(engine->model, engine->config.train_micro_batch_size_per_gpu, batch, err));
@@ -175,8 +185,8 @@ bool dsc_engine_at_boundary(const dsc_engine *engine)
 static dsc_status step_loss(dsc_engine *engine, double *loss, dsc_error *err)
 {
     const int64_t micro_steps = engine->config.gradient_accumulation_steps, size = engine->place.size;
-    DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->leaf_losses, engine->leaf_loss, micro_steps, DSC_F64,
-                                engine->compute, err));
+    DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->leaf_losses, engine->leaf_loss, micro_steps,
+                                DSC_F64, engine->compute, err));
     DSC_TRY(dsc_stream_sync(engine->compute, err));
     double sum = 0;
     for (int64_t m = 0; m < micro_steps; m++)
@@ -191,9 +201,11 @@ static dsc_status decide_update(dsc_engine *engine, dsc_update *update, dsc_erro
 {
     dsc_fixed_sum sum;
     DSC_TRY(dsc_zero_sumsq(engine->zero, &sum, err));
-    dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum), engine->config.gradient_accumulation_steps * engine->place.size,
-                       engine->update_count + 1, engine->lr_override, update);
-    DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, update, (int64_t)sizeof *update, 0, engine->compute, err));
+    dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum),
+                       engine->config.gradient_accumulation_steps * engine->place.size, engine->update_count + 1,
+                       engine->lr_override, update);
+    DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, update, (int64_t)sizeof *update, 0, engine->compute,
+                               err));
     return dsc_stream_sync(engine->compute, err);
 }
 
@@ -284,16 +296,19 @@ static dsc_status idle(const dsc_engine *engine, const char *what, dsc_error *er
     return DSC_OK;
 }
 
-static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, int64_t max_batches, double *loss, dsc_error *err)
+static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, int64_t max_batches, double *loss,
+                           dsc_error *err)
 {
     const int64_t batch = engine->config.train_micro_batch_size_per_gpu, size = engine->place.size;
     int64_t rounds = source->sample_count / (batch * size);
     if (source->sample_count == 0 && max_batches == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, "eval data", "an endless source needs max_batches");
     if (max_batches > 0)
-        rounds = source->sample_count == 0 ? dsc_div_ceil(max_batches, size) : dsc_min_i64(rounds, dsc_div_ceil(max_batches, size));
+        rounds = source->sample_count == 0 ? dsc_div_ceil(max_batches, size)
+                                           : dsc_min_i64(rounds, dsc_div_ceil(max_batches, size));
     if (rounds == 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "eval data", "%lld samples are fewer than one micro-batch of %lld for each of %lld ranks",
+        return DSC_FAIL(err, DSC_ERR_INPUT, "eval data",
+                        "%lld samples are fewer than one micro-batch of %lld for each of %lld ranks",
                         (long long)source->sample_count, (long long)batch, (long long)size);
     double sum = 0;
     engine->batch = (const void *const *)engine->eval_data;
@@ -302,7 +317,8 @@ static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, in
         DSC_TRY(source->fill(source->user, (i * size + engine->place.rank) * batch, batch, engine->eval_data, err));
         DSC_TRY(run_forward(engine, false, err));
         DSC_TRY(mean_loss(engine, &mean, err));
-        DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->leaf_losses, &mean, 1, DSC_F64, engine->compute, err));
+        DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->leaf_losses, &mean, 1, DSC_F64,
+                                    engine->compute, err));
         DSC_TRY(dsc_stream_sync(engine->compute, err));
         for (int64_t r = 0; r < size; r++)
             sum += engine->leaf_losses[r];
@@ -311,7 +327,8 @@ static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, in
     return DSC_OK;
 }
 
-dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source, int64_t max_batches, double *loss, dsc_error *err)
+dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source, int64_t max_batches, double *loss,
+                               dsc_error *err)
 {
     DSC_TRY(idle(engine, "evaluate", err));
     dsc_data_source own = { NULL, NULL, 0 };

@@ -1,8 +1,8 @@
 /* own_model.c - shards a hand-written model: two dense layers that learn sin(x), with ZeRO stage 3, in plain C.
  *
- * A model is a table of modules; each declares its parameters and writes its forward and backward in loops over the buffers
- * it is given. Sharding, accumulation, clipping, AdamW and checkpoints come from the engine.
- *     dsc-launch --num_gpus=2 examples/own_model     or alone     SPDX-License-Identifier: Apache-2.0 */
+ * A model is a table of modules; each declares its parameters and writes its forward and backward in loops over the
+ * buffers it is given. Sharding, accumulation, clipping, AdamW and checkpoints come from the engine. dsc-launch
+ * --num_gpus=2 examples/own_model     or alone     SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdio.h>
 
@@ -11,12 +11,14 @@
 enum { WIDTH = 64 };
 
 /* hidden[b, j] = tanh(x[b] w[j] + bias[j]) */
-static dsc_status hidden_plan(const dsc_module *m, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink, dsc_module_plan *out,
-                              dsc_error *err)
+static dsc_status hidden_plan(const dsc_module *m, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
+                              dsc_module_plan *out, dsc_error *err)
 {
     (void)m, (void)dtype, (void)sink, (void)err;
-    *out = (dsc_module_plan){ .out_elements = batch * WIDTH, .saved_bytes = batch * WIDTH * 4, .forward_flops = 2.0 * (double)batch * WIDTH,
-                              .backward_flops = 4.0 * (double)batch * WIDTH };
+    *out = (dsc_module_plan) { .out_elements = batch * WIDTH,
+                               .saved_bytes = batch * WIDTH * 4,
+                               .forward_flops = 2.0 * (double)batch * WIDTH,
+                               .backward_flops = 4.0 * (double)batch * WIDTH };
     return DSC_OK;
 }
 
@@ -51,8 +53,8 @@ static dsc_status hidden_backward(const dsc_module *m, dsc_module_ctx *ctx, dsc_
 }
 
 /* loss[b] = (sum_j hidden[b, j] v[j] - y[b])^2; the last module makes its gradients in forward. */
-static dsc_status loss_plan(const dsc_module *m, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink, dsc_module_plan *out,
-                            dsc_error *err)
+static dsc_status loss_plan(const dsc_module *m, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
+                            dsc_module_plan *out, dsc_error *err)
 {
     (void)m, (void)dtype, (void)sink, (void)err;
     *out = (dsc_module_plan){ .forward_flops = 6.0 * (double)batch * WIDTH };
@@ -88,8 +90,8 @@ static const dsc_param_spec loss_params[] = {
     { "out.weight", 1, { WIDTH }, DSC_INIT_NORMAL, 0.1f, true, true, DSC_SPLIT_NONE, -1, -1 },
 };
 static const dsc_module modules[] = {
-    { sizeof(dsc_module), DSC_MODULE_BACKWARD_WITHOUT_PARAMS, "hidden", NULL, 2, hidden_params, hidden_plan, hidden_forward,
-      hidden_backward },
+    { sizeof(dsc_module), DSC_MODULE_BACKWARD_WITHOUT_PARAMS, "hidden", NULL, 2, hidden_params, hidden_plan,
+      hidden_forward, hidden_backward },
     { sizeof(dsc_module), DSC_MODULE_LOSS, "out", NULL, 1, loss_params, loss_plan, loss_forward, NULL },
 };
 static const dsc_batch_spec batch[] = { { "x", DSC_F32, 0, { 0 } }, { "y", DSC_F32, 0, { 0 } } };
@@ -108,8 +110,14 @@ static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *co
 
 static dsc_status run(dsc_engine **engine, dsc_error *err)
 {
-    static const dsc_model model = { .struct_bytes = sizeof model, .name = "sine", .module_count = 2, .modules = modules, .batch_count = 2,
-                              .batch = batch, .losses_per_sample = 1, .hidden_size = WIDTH };
+    static const dsc_model model = { .struct_bytes = sizeof model,
+                                     .name = "sine",
+                                     .module_count = 2,
+                                     .modules = modules,
+                                     .batch_count = 2,
+                                     .batch = batch,
+                                     .losses_per_sample = 1,
+                                     .hidden_size = WIDTH };
     dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
     options.config_text = "{ \"train_batch_size\": 32, \"zero_optimization\": { \"stage\": 3 },"
                           "  \"optimizer\": { \"type\": \"Adam\", \"params\": { \"lr\": 0.01 } } }";

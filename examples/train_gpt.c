@@ -2,8 +2,8 @@
  *
  *     train_gpt TEXT [RANKS [STEPS]]
  *
- * The same code is a rank of a bigger job when it is started by dsc-launch: leave `world` NULL and one engine per process
- * reads its place from the environment. SPDX-License-Identifier: Apache-2.0 */
+ * The same code is a rank of a bigger job when it is started by dsc-launch: leave `world` NULL and one engine per
+ * process reads its place from the environment. SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +66,8 @@ static dsc_status run_engine(job *j, dsc_engine **engine, dsc_error *err)
     if (j->rank == 0) {
         dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
         dsc_engine_stats_get(*engine, &stats);
-        printf("%lld parameters, %.1f MB planned per rank\n", (long long)stats.parameter_count, (double)stats.planned_bytes / 1e6);
+        printf("%lld parameters, %.1f MB planned per rank\n", (long long)stats.parameter_count,
+               (double)stats.planned_bytes / 1e6);
     }
     return train(*engine, j->steps, err);
 }

@@ -1,8 +1,8 @@
 /* cpu_team.h - what every parallel region of a CPU kernel starts with.
  *
- * Kernels use `#pragma omp parallel num_threads(team->threads)` and call dsc_fp_strict() first inside it: the threads of
- * an OpenMP pool belong to the host program and may have been started with flush-to-zero on, which changes bits.
- * A build without OpenMP (SAN=thread) has teams of one. SPDX-License-Identifier: Apache-2.0 */
+ * Kernels use `#pragma omp parallel num_threads(team->threads)` and call dsc_fp_strict() first inside it: the threads
+ * of an OpenMP pool belong to the host program and may have been started with flush-to-zero on, which changes bits. A
+ * build without OpenMP (SAN=thread) has teams of one. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CPU_TEAM_H
 #define DSC_KERNELS_CPU_TEAM_H
 

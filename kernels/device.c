@@ -28,14 +28,16 @@ static bool is_whole(const dsc_device_ops *ops)
            ops->mem_close != NULL && ops->gemm_prepare != NULL;
 }
 
-dsc_status dsc_device_open(const dsc_device_ops *ops, dsc_device **out, const dsc_device_options *options, dsc_error *err)
+dsc_status dsc_device_open(const dsc_device_ops *ops, dsc_device **out, const dsc_device_options *options,
+                           dsc_error *err)
 {
     DSC_ASSERT(out != NULL);
     DSC_ASSERT(ops != NULL && options != NULL);
     *out = NULL;
     if (ops->version != DSC_DEVICE_OPS_VERSION || !is_whole(ops))
-        return DSC_FAIL(err, DSC_ERR_INTERNAL, ops->name, "device table of version %u, expected a whole one of version %u",
-                        ops->version, DSC_DEVICE_OPS_VERSION);
+        return DSC_FAIL(err, DSC_ERR_INTERNAL, ops->name,
+                        "device table of version %u, expected a whole one of version %u", ops->version,
+                        DSC_DEVICE_OPS_VERSION);
     DSC_ASSERT(options->alloc != NULL);
     DSC_ASSERT(options->threads >= 1);
     DSC_TRY(ops->open(out, options, err));

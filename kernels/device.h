@@ -46,13 +46,15 @@ typedef struct dsc_device_ops {
     dsc_status (*open)(dsc_device **out, const dsc_device_options *options, dsc_error *err);
     void (*close)(dsc_device *device); /* its streams, events and buffers must be closed before */
 
-    dsc_status (*stream_open)(dsc_device *device, dsc_stream_kind kind, const char *name, dsc_stream **out, dsc_error *err);
+    dsc_status (*stream_open)(dsc_device *device, dsc_stream_kind kind, const char *name, dsc_stream **out,
+                              dsc_error *err);
     void (*stream_close)(dsc_stream *stream); /* runs what is queued, then ends */
     dsc_status (*stream_sync)(dsc_stream *stream, dsc_error *err);
 
     dsc_status (*event_open)(dsc_device *device, dsc_event **out, dsc_error *err);
     void (*event_close)(dsc_event *event);
-    /* As CUDA: a wait captures the latest record at the time of the call; waiting on an event never recorded is none. */
+    /* As CUDA: a wait captures the latest record at the time of the call; waiting on an event never recorded is none.
+     */
     dsc_status (*event_record)(dsc_event *event, dsc_stream *stream, dsc_error *err);
     dsc_status (*stream_wait)(dsc_stream *stream, dsc_event *event, dsc_error *err);
     dsc_status (*event_sync)(dsc_event *event, dsc_error *err);

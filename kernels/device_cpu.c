@@ -4,10 +4,10 @@
  * (stream, ticket) pair, so recording is one store, and a wait captures exactly the work that was queued when the
  * event was recorded, whatever is recorded later and wherever. Streams are kept by the device until it closes and
  * their tickets never go back: an event of a closed stream is simply over.
- * Asynchronous streams keep their entries in a ring of RING; the caller waits when it is full. An entry is run in place.
- * Waits sleep on condition variables. No deadlock: a ticket that can be waited for is queued already, its queue is
- * served by a thread that waits only for older tickets, and after an error the rest of a queue is skipped, not stopped.
- * SPDX-License-Identifier: Apache-2.0 */
+ * Asynchronous streams keep their entries in a ring of RING; the caller waits when it is full. An entry is run in
+ * place. Waits sleep on condition variables. No deadlock: a ticket that can be waited for is queued already, its queue
+ * is served by a thread that waits only for older tickets, and after an error the rest of a queue is skipped, not
+ * stopped. SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -247,7 +247,8 @@ static dsc_status submit(dsc_stream *stream, entry *e, const void *args, int64_t
     if (s->kind == DSC_STREAM_COMPUTE)
         return run_inline(s, e, args, args_bytes, err);
     if (on_own_thread(s))
-        return DSC_FAIL(err, DSC_ERR_STATE, "", "a host call queued work on its own stream, which would wait for itself");
+        return DSC_FAIL(err, DSC_ERR_STATE, "",
+                        "a host call queued work on its own stream, which would wait for itself");
     return queue(s, e, args, args_bytes, err);
 }
 
@@ -265,7 +266,8 @@ static dsc_status cpu_zero(dsc_stream *stream, void *to, int64_t bytes, dsc_erro
     return submit(stream, &e, NULL, 0, err);
 }
 
-static dsc_status cpu_launch(dsc_stream *stream, dsc_kernel kernel, const void *args, int64_t args_bytes, dsc_error *err)
+static dsc_status cpu_launch(dsc_stream *stream, dsc_kernel kernel, const void *args, int64_t args_bytes,
+                             dsc_error *err)
 {
     entry e = { .kind = ENTRY_KERNEL, .kernel = ((cpu_stream *)stream)->device->table.fn[kernel] };
     if (e.kernel == NULL)
@@ -273,7 +275,8 @@ static dsc_status cpu_launch(dsc_stream *stream, dsc_kernel kernel, const void *
     return submit(stream, &e, args, args_bytes, err);
 }
 
-static dsc_status cpu_host_call(dsc_stream *stream, dsc_host_fn fn, const void *args, int64_t args_bytes, dsc_error *err)
+static dsc_status cpu_host_call(dsc_stream *stream, dsc_host_fn fn, const void *args, int64_t args_bytes,
+                                dsc_error *err)
 {
     entry e = { .kind = ENTRY_HOST, .host = fn };
     return submit(stream, &e, args, args_bytes, err);
@@ -434,7 +437,8 @@ static dsc_status thread_start(cpu_stream *s, const char *name, dsc_error *err)
     const int rc = pthread_create(&s->thread, NULL, stream_thread, s);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (rc != 0)
-        return DSC_FAIL(err, DSC_ERR_NOMEM, name, "the system starts no thread for the stream: %s", strerrordesc_np(rc));
+        return DSC_FAIL(err, DSC_ERR_NOMEM, name, "the system starts no thread for the stream: %s",
+                        strerrordesc_np(rc));
     snprintf(short_name, sizeof short_name, "%s", name);
     pthread_setname_np(s->thread, short_name);
     return DSC_OK;

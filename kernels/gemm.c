@@ -102,7 +102,8 @@ dsc_status dsc_gemm_store_open(dsc_alloc *alloc, int32_t threads, uint32_t caps,
     s->alloc = alloc;
     s->threads = threads;
     s->caps = caps;
-    dsc_status status = dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, (int64_t)PRIMS * threads * 4, sizeof *s->memory, &s->memory, err);
+    dsc_status status =
+        dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, (int64_t)PRIMS * threads * 4, sizeof *s->memory, &s->memory, err);
     if (status == DSC_OK && pthread_mutex_init(&s->lock, NULL) != 0)
         status = DSC_FAIL(err, DSC_ERR_NOMEM, "", "the system has no memory for a lock");
     if (status != DSC_OK) {
@@ -158,10 +159,13 @@ static dsc_status prim_get(dsc_gemm_store *s, const dsc_gemm_key *key, const dsc
 }
 
 /* Tiles come in up to two heights, two widths and, with panels, two depths, and then in a first and a later one. */
-typedef struct gemm_kinds { const dsc_gemm_prim *prim[2][2][2][2]; } gemm_kinds; /* [last m][last n][last k][accumulate] */
+typedef struct gemm_kinds {
+    const dsc_gemm_prim *prim[2][2][2][2];
+} gemm_kinds; /* [last m][last n][last k][accumulate] */
 
 /* Finds or makes the primitives of every kind of tile, and makes the scratch as large as they need. */
-static dsc_status kinds_get(dsc_gemm_store *s, const dsc_gemm_args *a, const gemm_plan *p, gemm_kinds *kinds, dsc_error *err)
+static dsc_status kinds_get(dsc_gemm_store *s, const dsc_gemm_args *a, const gemm_plan *p, gemm_kinds *kinds,
+                            dsc_error *err)
 {
     const int64_t k_steps = dsc_div_ceil(a->k, p->k_step);
     const int64_t last_m = a->m - (p->tiles_m - 1) * p->tile_m, last_n = a->n - (p->tiles_n - 1) * p->tile_n;
@@ -173,9 +177,13 @@ static dsc_status kinds_get(dsc_gemm_store *s, const dsc_gemm_args *a, const gem
         if ((!end_m && p->tiles_m == 1) || (!end_n && p->tiles_n == 1) || (!end_k && k_steps == 1) ||
             (later && k_steps == 1) || (!later && k_steps > 1 && end_k) || (later && k_steps == 2 && !end_k))
             continue; /* no such tile */
-        dsc_gemm_key key = { .m = end_m ? last_m : p->tile_m, .n = end_n ? last_n : p->tile_n, .k = end_k ? last_k : p->k_step,
-                             .a_transposed = a->a_transposed, .b_transposed = a->b_transposed,
-                             .bf16 = a->ab_dtype == DSC_BF16 && !p->panels, .accumulate = a->accumulate || later };
+        dsc_gemm_key key = { .m = end_m ? last_m : p->tile_m,
+                             .n = end_n ? last_n : p->tile_n,
+                             .k = end_k ? last_k : p->k_step,
+                             .a_transposed = a->a_transposed,
+                             .b_transposed = a->b_transposed,
+                             .bf16 = a->ab_dtype == DSC_BF16 && !p->panels,
+                             .accumulate = a->accumulate || later };
         key.lda = p->panels ? (a->a_transposed ? key.m : key.k) : a->lda;
         key.ldb = p->panels ? (a->b_transposed ? key.k : key.n) : a->ldb;
         key.ldc = p->buffered ? key.n : a->ldc;
@@ -235,8 +243,10 @@ static int tile_product(const gemm_job *job, int64_t i, int64_t j, float *x, cha
         const bool end_k = k0 + p->k_step >= a->k;
         const dsc_gemm_prim *prim = job->kinds->prim[i == p->tiles_m - 1][j == p->tiles_n - 1][end_k][k0 > 0];
         const dsc_gemm_key *key = &prim->key;
-        const void *pa = a->a_transposed ? at(a->a, a->ab_dtype, k0, a->lda, m0) : at(a->a, a->ab_dtype, m0, a->lda, k0);
-        const void *pb = a->b_transposed ? at(a->b, a->ab_dtype, n0, a->ldb, k0) : at(a->b, a->ab_dtype, k0, a->ldb, n0);
+        const void *pa =
+            a->a_transposed ? at(a->a, a->ab_dtype, k0, a->lda, m0) : at(a->a, a->ab_dtype, m0, a->lda, k0);
+        const void *pb =
+            a->b_transposed ? at(a->b, a->ab_dtype, n0, a->ldb, k0) : at(a->b, a->ab_dtype, k0, a->ldb, n0);
         if (p->panels) {
             job->panel(a_panel, pa, a->a_transposed ? key->k : key->m, key->lda, a->lda);
             job->panel(b_panel, pb, a->b_transposed ? key->n : key->k, key->ldb, a->ldb);
@@ -254,7 +264,8 @@ static void tile_finish(const gemm_job *job, int64_t i, int64_t j, const float *
 {
     const dsc_gemm_args *a = job->args;
     const gemm_plan *p = job->plan;
-    const int64_t m0 = i * p->tile_m, n0 = j * p->tile_n, offset = (m0 * a->ldc + n0) * (int64_t)dsc_dtype_bytes(a->c_dtype);
+    const int64_t m0 = i * p->tile_m, n0 = j * p->tile_n,
+                  offset = (m0 * a->ldc + n0) * (int64_t)dsc_dtype_bytes(a->c_dtype);
     const dsc_epilogue_tile tile = {
         .kind = a->epilogue, .c_dtype = a->c_dtype, .bias_dtype = a->ab_dtype,
         .rows = dsc_min_i64(p->tile_m, a->m - m0), .cols = dsc_min_i64(p->tile_n, a->n - n0), .x = x, .ldx = ldx,
@@ -297,8 +308,12 @@ static dsc_status gemm(const void *args, const dsc_cpu_team *team, dsc_error *er
     const gemm_plan plan = plan_make(a, team->caps);
     const bool wide = (team->caps & DSC_CPU_AVX512) != 0;
     gemm_kinds kinds;
-    gemm_job job = { .args = a, .plan = &plan, .kinds = &kinds, .store = s,
-                     .epilogue = wide ? dsc_epilogue_avx512 : dsc_epilogue_avx2, .panel = wide ? dsc_panel_avx512 : dsc_panel_avx2 };
+    gemm_job job = { .args = a,
+                     .plan = &plan,
+                     .kinds = &kinds,
+                     .store = s,
+                     .epilogue = wide ? dsc_epilogue_avx512 : dsc_epilogue_avx2,
+                     .panel = wide ? dsc_panel_avx512 : dsc_panel_avx2 };
     dsc_cpu_team local = *team;
     local.threads = (int32_t)dsc_min_i64(team->threads, s->threads); /* there is scratch for so many */
     pthread_mutex_lock(&s->lock);

@@ -17,7 +17,8 @@ extern "C" {
 typedef enum dsc_epilogue {
     DSC_EPILOGUE_NONE,      /* c = x (or c + x with `accumulate`, fp32 C only) */
     DSC_EPILOGUE_BIAS,      /* c = x + bias[n] */
-    DSC_EPILOGUE_BIAS_GELU, /* aux = x + bias[n] rounded to C's dtype (not stored when aux is NULL), c = gelu_tanh(aux) */
+    DSC_EPILOGUE_BIAS_GELU, /* aux = x + bias[n] rounded to C's dtype (not stored when aux is NULL), c = gelu_tanh(aux)
+                             */
     DSC_EPILOGUE_BIAS_ADD,  /* c = (x + bias[n]) + aux[m,n]: the residual */
     DSC_EPILOGUE_DGELU      /* c = x * gelu_tanh'(aux) */
 } dsc_epilogue;
@@ -38,11 +39,12 @@ typedef struct dsc_gemm_args {
 } dsc_gemm_args;
 
 /* Prepared products of one device: library objects by tile shape, and the scratch of all threads, counted as LIBRARY. A
- * product that was not prepared is prepared by its first run. At most one GEMM runs in a store at a time; others wait. */
+ * product that was not prepared is prepared by its first run. At most one GEMM runs in a store at a time; others wait.
+ */
 typedef struct dsc_gemm_store dsc_gemm_store;
 struct dsc_alloc;
-DSC_MUST_USE dsc_status dsc_gemm_store_open(struct dsc_alloc *alloc, int32_t threads, uint32_t caps, dsc_gemm_store **out,
-                                            dsc_error *err);
+DSC_MUST_USE dsc_status dsc_gemm_store_open(struct dsc_alloc *alloc, int32_t threads, uint32_t caps,
+                                            dsc_gemm_store **out, dsc_error *err);
 void dsc_gemm_store_close(dsc_gemm_store **store);
 DSC_MUST_USE dsc_status dsc_gemm_store_prepare(dsc_gemm_store *store, const dsc_gemm_args *shape, dsc_error *err);
 

@@ -1,10 +1,10 @@
 /* gemm_dnnl.c - one product of a tile by oneDNN, on one thread, with scratch that we give it.
  *
- * The C API of 2.x and 3.x: only the descriptors differ. The library decides its blocking when a primitive is made, from
- * the number of threads it may use then, so primitives are made and run with that number set to 1 for the calling task
- * (omp_set_num_threads acts on the calling task alone, and is given back). That is what makes the bits depend on the
- * shape only. <omp.h> is needed also where our own code is built without OpenMP: the library's threads are OpenMP's.
- * SPDX-License-Identifier: Apache-2.0 */
+ * The C API of 2.x and 3.x: only the descriptors differ. The library decides its blocking when a primitive is made,
+ * from the number of threads it may use then, so primitives are made and run with that number set to 1 for the calling
+ * task (omp_set_num_threads acts on the calling task alone, and is given back). That is what makes the bits depend on
+ * the shape only. <omp.h> is needed also where our own code is built without OpenMP: the library's threads are
+ * OpenMP's. SPDX-License-Identifier: Apache-2.0 */
 #include <dnnl.h>
 #include <omp.h>
 #include <string.h>
@@ -24,7 +24,8 @@ enum { MEM_A, MEM_B, MEM_C, MEM_SCRATCH, MEM_COUNT };
 typedef dnnl_memory_desc_t desc;     /* owned */
 typedef const_dnnl_memory_desc_t desc_ref;
 #define REF(d) (d)
-static dnnl_status_t desc_make(desc *out, int64_t rows, int64_t cols, dnnl_data_type_t type, int64_t ld, bool transposed)
+static dnnl_status_t desc_make(desc *out, int64_t rows, int64_t cols, dnnl_data_type_t type, int64_t ld,
+                               bool transposed)
 {
     const dnnl_dims_t dims = { rows, cols }, strides = { transposed ? 1 : ld, transposed ? ld : 1 };
     return dnnl_memory_desc_create_with_strides(out, 2, dims, type, strides);
@@ -34,22 +35,28 @@ static void desc_drop(desc *d)
     if (*d != NULL)
         dnnl_memory_desc_destroy(*d);
 }
-static dnnl_status_t product_desc(dnnl_primitive_desc_t *out, dnnl_engine_t engine, desc d[3], dnnl_primitive_attr_t attr)
+static dnnl_status_t product_desc(dnnl_primitive_desc_t *out, dnnl_engine_t engine, desc d[3],
+                                  dnnl_primitive_attr_t attr)
 {
     return dnnl_matmul_primitive_desc_create(out, engine, d[0], d[1], NULL, d[2], attr);
 }
-static dnnl_status_t append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef); }
+static dnnl_status_t append_sum(dnnl_post_ops_t ops)
+{
+    return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
+}
 #else
 typedef dnnl_memory_desc_t desc; /* a value */
 typedef const dnnl_memory_desc_t *desc_ref;
 #define REF(d) (&(d))
-static dnnl_status_t desc_make(desc *out, int64_t rows, int64_t cols, dnnl_data_type_t type, int64_t ld, bool transposed)
+static dnnl_status_t desc_make(desc *out, int64_t rows, int64_t cols, dnnl_data_type_t type, int64_t ld,
+                               bool transposed)
 {
     dnnl_dims_t dims = { rows, cols }, strides = { transposed ? 1 : ld, transposed ? ld : 1 };
     return dnnl_memory_desc_init_by_strides(out, 2, dims, type, strides);
 }
 static void desc_drop(desc *d) { (void)d; }
-static dnnl_status_t product_desc(dnnl_primitive_desc_t *out, dnnl_engine_t engine, desc d[3], dnnl_primitive_attr_t attr)
+static dnnl_status_t product_desc(dnnl_primitive_desc_t *out, dnnl_engine_t engine, desc d[3],
+                                  dnnl_primitive_attr_t attr)
 {
     dnnl_matmul_desc_t product;
     const dnnl_status_t status = dnnl_matmul_desc_init(&product, &d[0], &d[1], NULL, &d[2]);
@@ -78,8 +85,8 @@ dsc_status dsc_gemm_lib_open(dsc_alloc *alloc, int32_t threads, dsc_gemm_lib **o
 {
     dsc_gemm_lib *lib;
     *out = NULL;
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, (int64_t)(sizeof *lib + (size_t)threads * sizeof lib->stream[0]), &lib,
-                             err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1,
+                             (int64_t)(sizeof *lib + (size_t)threads * sizeof lib->stream[0]), &lib, err));
     lib->alloc = alloc;
     lib->threads = threads;
     dnnl_status_t status = dnnl_engine_create(&lib->engine, dnnl_cpu, 0);
@@ -133,7 +140,8 @@ static dnnl_status_t make(dsc_gemm_lib *lib, dsc_gemm_prim *prim, desc d[3], dnn
     if (status == dnnl_success)
         status = dnnl_primitive_create(&primitive, pd);
     prim->primitive = primitive;
-    const desc_ref scratch = status == dnnl_success ? dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0) : NULL;
+    const desc_ref scratch =
+        status == dnnl_success ? dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0) : NULL;
     prim->scratch_bytes = scratch != NULL ? (int64_t)dnnl_memory_desc_get_size(scratch) : 0;
     for (int32_t t = 0; t < lib->threads; t++)
         for (int32_t i = 0; i < MEM_COUNT && status == dnnl_success; i++) {
@@ -192,13 +200,15 @@ static dnnl_status_t point(dnnl_memory_t memory, const void *data)
     return dnnl_memory_set_data_handle(memory, (void *)address);
 }
 
-int dsc_gemm_lib_run(dsc_gemm_lib *lib, const dsc_gemm_prim *prim, int32_t thread, const void *a, const void *b, float *c,
-                     void *scratch)
+int dsc_gemm_lib_run(dsc_gemm_lib *lib, const dsc_gemm_prim *prim, int32_t thread, const void *a, const void *b,
+                     float *c, void *scratch)
 {
     dnnl_memory_t *memory = (dnnl_memory_t *)(void *)&prim->memory[thread * MEM_COUNT];
     const void *data[MEM_COUNT] = { a, b, c, scratch };
-    const dnnl_exec_arg_t args[MEM_COUNT] = { { DNNL_ARG_SRC, memory[MEM_A] }, { DNNL_ARG_WEIGHTS, memory[MEM_B] },
-                                              { DNNL_ARG_DST, memory[MEM_C] }, { DNNL_ARG_SCRATCHPAD, memory[MEM_SCRATCH] } };
+    const dnnl_exec_arg_t args[MEM_COUNT] = { { DNNL_ARG_SRC, memory[MEM_A] },
+                                              { DNNL_ARG_WEIGHTS, memory[MEM_B] },
+                                              { DNNL_ARG_DST, memory[MEM_C] },
+                                              { DNNL_ARG_SCRATCHPAD, memory[MEM_SCRATCH] } };
     dnnl_status_t status = dnnl_success;
     for (int i = 0; i < MEM_COUNT && status == dnnl_success; i++)
         status = point(memory[i], data[i]);

@@ -12,10 +12,12 @@ INLINE __m256 load(const void *p, bool bf16, int64_t i, int64_t lanes)
 {
     const char *from = (const char *)p + i * (bf16 ? 2 : 4);
     if (lanes >= 8)
-        return bf16 ? dsc_load_bf16_avx2((const uint16_t *)(const void *)from) : _mm256_loadu_ps((const float *)(const void *)from);
+        return bf16 ? dsc_load_bf16_avx2((const uint16_t *)(const void *)from)
+                    : _mm256_loadu_ps((const float *)(const void *)from);
     _Alignas(32) char tail[32] = { 0 };
     memcpy(tail, from, (size_t)lanes * (bf16 ? 2 : 4));
-    return bf16 ? dsc_load_bf16_avx2((const uint16_t *)(const void *)tail) : _mm256_load_ps((const float *)(const void *)tail);
+    return bf16 ? dsc_load_bf16_avx2((const uint16_t *)(const void *)tail)
+                : _mm256_load_ps((const float *)(const void *)tail);
 }
 
 INLINE void store(void *p, bool bf16, int64_t i, int64_t lanes, __m256 x)

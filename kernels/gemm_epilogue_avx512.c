@@ -8,7 +8,8 @@
 
 INLINE __m512 load(const void *p, bool bf16, int64_t i, __mmask16 lanes)
 {
-    return bf16 ? dsc_load_bf16_avx512((const uint16_t *)p + i, lanes) : _mm512_maskz_loadu_ps(lanes, (const float *)p + i);
+    return bf16 ? dsc_load_bf16_avx512((const uint16_t *)p + i, lanes)
+                : _mm512_maskz_loadu_ps(lanes, (const float *)p + i);
 }
 
 INLINE void store(void *p, bool bf16, int64_t i, __mmask16 lanes, __m512 x)

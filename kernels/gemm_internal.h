@@ -1,12 +1,13 @@
-/* gemm_internal.h - between gemm.c (tiles), gemm_dnnl.c (the library) and gemm_epilogue_*.c. SPDX-License-Identifier: Apache-2.0 */
+/* gemm_internal.h - between gemm.c (tiles), gemm_dnnl.c (the library) and gemm_epilogue_*.c. SPDX-License-Identifier:
+ * Apache-2.0 */
 #ifndef DSC_KERNELS_GEMM_INTERNAL_H
 #define DSC_KERNELS_GEMM_INTERNAL_H
 
 #include "base/alloc.h"
 #include "kernels/kernels.h"
 
-/* One product the library can run: C[m,n] = (accumulate ? C : 0) + op(A) op(B), C fp32. Compared as bytes, so every field is
- * 64 bits and there is no padding. */
+/* One product the library can run: C[m,n] = (accumulate ? C : 0) + op(A) op(B), C fp32. Compared as bytes, so every
+ * field is 64 bits and there is no padding. */
 typedef struct dsc_gemm_key {
     int64_t m, n, k;
     int64_t lda, ldb, ldc;
@@ -25,13 +26,14 @@ typedef struct dsc_gemm_prim {
 typedef struct dsc_gemm_lib dsc_gemm_lib;
 DSC_MUST_USE dsc_status dsc_gemm_lib_open(dsc_alloc *alloc, int32_t threads, dsc_gemm_lib **out, dsc_error *err);
 void dsc_gemm_lib_close(dsc_gemm_lib **lib);
-/* Fills primitive, memory[] and scratch_bytes for prim->key; prim->memory is the caller's array. Nothing is left on failure. */
+/* Fills primitive, memory[] and scratch_bytes for prim->key; prim->memory is the caller's array. Nothing is left on
+ * failure. */
 DSC_MUST_USE dsc_status dsc_gemm_lib_make(dsc_gemm_lib *lib, dsc_gemm_prim *prim, dsc_error *err);
 void dsc_gemm_lib_drop(dsc_gemm_lib *lib, dsc_gemm_prim *prim);
-/* On thread `thread` of the team; between enter and leave, which keep the library on this one thread. Returns 0 or the library's
- * status for dsc_gemm_lib_fail. */
-int dsc_gemm_lib_run(dsc_gemm_lib *lib, const dsc_gemm_prim *prim, int32_t thread, const void *a, const void *b, float *c,
-                     void *scratch);
+/* On thread `thread` of the team; between enter and leave, which keep the library on this one thread. Returns 0 or the
+ * library's status for dsc_gemm_lib_fail. */
+int dsc_gemm_lib_run(dsc_gemm_lib *lib, const dsc_gemm_prim *prim, int32_t thread, const void *a, const void *b,
+                     float *c, void *scratch);
 int dsc_gemm_lib_enter(void);
 void dsc_gemm_lib_leave(int saved);
 dsc_status dsc_gemm_lib_fail(int status, const char *call, dsc_error *err);

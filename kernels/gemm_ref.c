@@ -19,7 +19,10 @@ static void store(void *p, dsc_dtype dtype, int64_t i, float x)
         ((float *)p)[i] = x;
 }
 
-static float rounded(dsc_dtype dtype, float x) { return dtype == DSC_BF16 ? dsc_f32_from_bf16(dsc_bf16_from_f32(x)) : x; }
+static float rounded(dsc_dtype dtype, float x)
+{
+    return dtype == DSC_BF16 ? dsc_f32_from_bf16(dsc_bf16_from_f32(x)) : x;
+}
 
 /* 0.5 (1 + tanh(u)) without its cancellation */
 static float gelu_gate(float x)
@@ -83,9 +86,17 @@ static void ref_rows(void *ctx, int64_t first, int64_t last)
             const float x = (float)sum;
             const bool has_bias = a->bias != NULL && a->epilogue != DSC_EPILOGUE_NONE;
             const dsc_epilogue_tile one = {
-                .kind = a->epilogue, .c_dtype = a->c_dtype, .bias_dtype = a->ab_dtype, .rows = 1, .cols = 1, .x = &x, .ldx = 1,
-                .c = (char *)a->c + (size_t)at * c_bytes, .aux = a->aux != NULL ? (char *)a->aux + (size_t)at * c_bytes : NULL,
-                .ldc = a->ldc, .bias = has_bias ? (const char *)a->bias + (size_t)j * bias_bytes : NULL,
+                .kind = a->epilogue,
+                .c_dtype = a->c_dtype,
+                .bias_dtype = a->ab_dtype,
+                .rows = 1,
+                .cols = 1,
+                .x = &x,
+                .ldx = 1,
+                .c = (char *)a->c + (size_t)at * c_bytes,
+                .aux = a->aux != NULL ? (char *)a->aux + (size_t)at * c_bytes : NULL,
+                .ldc = a->ldc,
+                .bias = has_bias ? (const char *)a->bias + (size_t)j * bias_bytes : NULL,
             };
             dsc_epilogue_ref(&one);
         }

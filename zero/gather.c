@@ -5,8 +5,8 @@
  * memory of lifetimes that ended before its issue step, so the gather stream first waits for the compute stream.
  * With W = 1, and below stage 3, parameters are whole and nothing is gathered.
  *
- * One group may dwarf the others (the embedding of a small model): its window alone can take more than keeping it whole.
- * Then it is resident: gathered once after each update, as at stage 2. SPDX-License-Identifier: Apache-2.0 */
+ * One group may dwarf the others (the embedding of a small model): its window alone can take more than keeping it
+ * whole. Then it is resident: gathered once after each update, as at stage 2. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
 static bool needs_gather(const dsc_zero *zero) { return zero->o.stage == 3 && zero->world_size > 1; }
@@ -149,8 +149,8 @@ static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)
         marked = true;
         char *window = (char *)zero->gather_buf.ptr + zero->gather_window[i].offset;
         DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, window, zero->group[gather->group].param,
-                                    zero->o.layout->group[gather->group].slice, zero->o.compute_dtype, zero->gather_stream,
-                                    err));
+                                    zero->o.layout->group[gather->group].slice, zero->o.compute_dtype,
+                                    zero->gather_stream, err));
         DSC_TRY(dsc_event_record(gather->done, zero->gather_stream, err));
     }
     return DSC_OK;

@@ -20,8 +20,12 @@ static void add_group(dsc_layout *layout, const dsc_module *module, int32_t modu
             continue;
         const int64_t count = element_count(spec);
         const int64_t offset = dsc_align_up(end, DSC_LAYOUT_TENSOR_ALIGN);
-        layout->tensor[layout->tensor_count] = (dsc_layout_tensor){ .spec = spec, .module = module_index, .param = p,
-                                                                    .group = layout->group_count, .offset = offset, .count = count };
+        layout->tensor[layout->tensor_count] = (dsc_layout_tensor) { .spec = spec,
+                                                                     .module = module_index,
+                                                                     .param = p,
+                                                                     .group = layout->group_count,
+                                                                     .offset = offset,
+                                                                     .count = count };
         layout->param[layout->module_first_param[module_index] + p] = (dsc_layout_param){ layout->tensor_count, false };
         layout->tensor_count++;
         group.tensor_count++;
@@ -58,7 +62,8 @@ static void add_uses(dsc_layout *layout, const dsc_model *model)
             const dsc_param_spec *spec = &model->modules[m].params[p];
             if (spec->shared_module < 0)
                 continue;
-            const int32_t owner = layout->param[layout->module_first_param[spec->shared_module] + spec->shared_param].tensor;
+            const int32_t owner =
+                layout->param[layout->module_first_param[spec->shared_module] + spec->shared_param].tensor;
             layout->param[layout->module_first_param[m] + p] = (dsc_layout_param){ owner, true };
             add_use(layout, m, &use_count, layout->tensor[owner].group);
         }
@@ -66,7 +71,8 @@ static void add_uses(dsc_layout *layout, const dsc_model *model)
     layout->module_first_use[model->module_count] = use_count;
 }
 
-dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, int32_t world_size, dsc_layout *out, dsc_error *err)
+dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, int32_t world_size, dsc_layout *out,
+                           dsc_error *err)
 {
     DSC_ASSERT(world_size >= 1);
     dsc_layout layout = { .alloc = alloc, .world_size = world_size, .module_count = model->module_count };
@@ -79,9 +85,11 @@ dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, int32_t wor
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules * 2, sizeof *layout.group, &layout.group, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, params, sizeof *layout.tensor, &layout.tensor, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, params, sizeof *layout.param, &layout.param, err));
-    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules + 1, sizeof(int32_t), &layout.module_first_param, err));
+    DSC_TRY_OUT(
+        dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules + 1, sizeof(int32_t), &layout.module_first_param, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules + 1, sizeof(int32_t), &layout.module_first_use, err));
-    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules * 2 + params, sizeof(int32_t), &layout.use_group, err));
+    DSC_TRY_OUT(
+        dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules * 2 + params, sizeof(int32_t), &layout.use_group, err));
     for (int32_t m = 0; m < model->module_count; m++)
         layout.module_first_param[m + 1] = layout.module_first_param[m] + model->modules[m].param_count;
     for (int32_t m = 0; m < model->module_count; m++) {

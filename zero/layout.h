@@ -1,8 +1,8 @@
 /* layout.h - which element of which tensor lives where: flat groups, slices, spans. Pure arithmetic, no memory moves.
  *
- * Each module has up to two flat groups, trainable and frozen. Tensors are laid one after the other in declaration order,
- * each starting at a multiple of 128 elements (256 bytes in bf16, 512 in fp32); the group is padded so that every
- * rank's slice is a multiple of 1024 elements. Rank r owns elements [r * slice, (r + 1) * slice) at every stage.
+ * Each module has up to two flat groups, trainable and frozen. Tensors are laid one after the other in declaration
+ * order, each starting at a multiple of 128 elements (256 bytes in bf16, 512 in fp32); the group is padded so that
+ * every rank's slice is a multiple of 1024 elements. Rank r owns elements [r * slice, (r + 1) * slice) at every stage.
  * Offsets of tensors do not depend on the world size; only the padding at the end does.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_LAYOUT_H
@@ -60,8 +60,8 @@ DSC_MUST_USE dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model
                                         dsc_error *err);
 void dsc_layout_close(dsc_layout *layout);
 
-/* The part of a tensor inside elements [first, first + count) of its group: *tensor_first is the offset inside the tensor.
- * Returns the number of elements, 0 when they do not meet. */
+/* The part of a tensor inside elements [first, first + count) of its group: *tensor_first is the offset inside the
+ * tensor. Returns the number of elements, 0 when they do not meet. */
 int64_t dsc_layout_span(const dsc_layout_tensor *tensor, int64_t first, int64_t count, int64_t *tensor_first);
 
 #ifdef __cplusplus

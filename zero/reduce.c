@@ -1,4 +1,5 @@
-/* reduce.c - leaves to owners: where a module's gradient lies until it is reduced, and the order in which leaves are summed.
+/* reduce.c - leaves to owners: where a module's gradient lies until it is reduced, and the order in which leaves are
+ * summed.
  *
  * A leaf is produced at a step and reduced on the reduce stream while the next step computes, so its place in the leaf
  * arena is taken for two steps (one without overlap). Owners fold leaves in rank order, micro-step after micro-step,
@@ -207,8 +208,11 @@ static float *sum_slice(const dsc_zero *zero, int32_t group)
 static dsc_status reduce_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_step, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
-    dsc_reduce_scatter_args args = { .acc = sum_slice(zero, leaf->group), .leaf = leaf_base(zero, leaf), .leaf_stride = slice,
-                                     .count = slice, .wire_dtype = zero->o.compute_dtype,
+    dsc_reduce_scatter_args args = { .acc = sum_slice(zero, leaf->group),
+                                     .leaf = leaf_base(zero, leaf),
+                                     .leaf_stride = slice,
+                                     .count = slice,
+                                     .wire_dtype = zero->o.compute_dtype,
                                      .overwrite = micro_step == 0 && leaf->first_of_group };
     if (zero->level_count == 0)
         return dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, &args, zero->reduce_stream, err);

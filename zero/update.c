@@ -40,16 +40,20 @@ static dsc_status update_range(dsc_zero *zero, int32_t g, int64_t first, int64_t
 {
     const dsc_group_state *state = &zero->group[g];
     const int64_t at = first - state->own_first;
-    dsc_adamw_args args = { .master = state->master + at, .moment1 = state->moment1 + at, .moment2 = state->moment2 + at,
-                            .grad = state->grad + at, .count = end - first, .scalars = *scalars };
+    dsc_adamw_args args = { .master = state->master + at,
+                            .moment1 = state->moment1 + at,
+                            .moment2 = state->moment2 + at,
+                            .grad = state->grad + at,
+                            .count = end - first,
+                            .scalars = *scalars };
     if (zero->o.compute_dtype == DSC_BF16)
         args.param_bf16 = (uint16_t *)(void *)state->param + (state->param_whole ? first : at);
     return DSC_RUN(zero->o.compute, ADAMW, &args, err);
 }
 
 /* Runs of neighbouring tensors that agree about weight decay are one launch; padding goes with the tensor before it. */
-static dsc_status update_group(dsc_zero *zero, int32_t g, const dsc_adamw_scalars *decayed, const dsc_adamw_scalars *plain,
-                               dsc_error *err)
+static dsc_status update_group(dsc_zero *zero, int32_t g, const dsc_adamw_scalars *decayed,
+                               const dsc_adamw_scalars *plain, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
     const dsc_layout_group *group = &layout->group[g];
@@ -77,8 +81,8 @@ static dsc_status gather_params(dsc_zero *zero, int32_t g, dsc_error *err)
     const int64_t slice = zero->o.layout->group[g].slice;
     DSC_TRY(dsc_zero_after_compute(zero, zero->gather_stream, err));
     DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, state->param,
-                                state->param + slice * zero->o.rank * zero->param_bytes_each, slice, zero->o.compute_dtype,
-                                zero->gather_stream, err));
+                                state->param + slice * zero->o.rank * zero->param_bytes_each, slice,
+                                zero->o.compute_dtype, zero->gather_stream, err));
     DSC_TRY(dsc_event_record(state->gathered, zero->gather_stream, err));
     state->gather_pending = true;
     return DSC_OK;
@@ -102,8 +106,8 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_adamw_scalars *scalars, dsc
         if (!group->trainable)
             continue;
         if (zero->o.stage == 0 && zero->world_size > 1)
-            DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, zero->group[g].grad, own_sum(zero, g), group->slice,
-                                        DSC_F32, zero->o.compute, err));
+            DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, zero->group[g].grad, own_sum(zero, g),
+                                        group->slice, DSC_F32, zero->o.compute, err));
         DSC_TRY(update_group(zero, g, scalars, &plain, err));
         if (zero->o.stage > 0 && zero->group[g].param_whole && zero->world_size > 1)
             DSC_TRY(gather_params(zero, g, err));
@@ -118,8 +122,8 @@ static dsc_status gather_states(dsc_zero *zero, int32_t g, dsc_error *err)
     dsc_group_state *state = &zero->group[g];
     float *const whole[3] = { state->master, state->moment1, state->moment2 };
     for (size_t i = 0; i < DSC_COUNT(whole); i++)
-        DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, whole[i], whole[i] + slice * zero->o.rank, slice, DSC_F32,
-                                    zero->o.compute, err));
+        DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, whole[i], whole[i] + slice * zero->o.rank, slice,
+                                    DSC_F32, zero->o.compute, err));
     return DSC_OK;
 }
 
@@ -130,7 +134,10 @@ dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
         dsc_zero_slice slice;
         dsc_zero_slice_get(zero, g, &slice);
         if (slice.master != NULL && zero->o.compute_dtype == DSC_BF16) {
-            const dsc_cast_args cast = { .to = slice.param, .from = slice.master, .to_dtype = DSC_BF16, .from_dtype = DSC_F32,
+            const dsc_cast_args cast = { .to = slice.param,
+                                         .from = slice.master,
+                                         .to_dtype = DSC_BF16,
+                                         .from_dtype = DSC_F32,
                                          .count = slice.count };
             DSC_TRY(DSC_RUN(zero->o.compute, CAST, &cast, err));
         }

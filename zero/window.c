@@ -4,7 +4,10 @@
 
 #define WINDOW_ALIGN 256
 
-static bool lifetimes_meet(const dsc_window *a, const dsc_window *b) { return a->first <= b->last && b->first <= a->last; }
+static bool lifetimes_meet(const dsc_window *a, const dsc_window *b)
+{
+    return a->first <= b->last && b->first <= a->last;
+}
 
 /* Not yet placed windows have offset -1. */
 static int64_t lowest_free(const dsc_window *windows, int32_t count, const dsc_window *wanted)

@@ -1,7 +1,8 @@
 /* window.h - places buffers whose lifetimes are known before the run into one arena, with the smallest offset first.
  *
  * The engine knows the order of a micro-step exactly, so gathered parameters and leaf gradients get fixed offsets:
- * nothing is searched or allocated inside a step and the peak is part of the plan. SPDX-License-Identifier: Apache-2.0 */
+ * nothing is searched or allocated inside a step and the peak is part of the plan. SPDX-License-Identifier: Apache-2.0
+ */
 #ifndef DSC_ZERO_WINDOW_H
 #define DSC_ZERO_WINDOW_H
 

@@ -20,7 +20,8 @@ static void plan_states(dsc_zero *zero)
     int64_t *bytes = zero->plan.bytes;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         size_group(zero, g, &zero->group[g]);
-        bytes[zero->group[g].resident ? DSC_TAG_GATHER : DSC_TAG_PARAM] += param_elements(zero, g) * zero->param_bytes_each;
+        bytes[zero->group[g].resident ? DSC_TAG_GATHER : DSC_TAG_PARAM] +=
+            param_elements(zero, g) * zero->param_bytes_each;
         if (!zero->o.layout->group[g].trainable)
             continue;
         const int64_t own_bytes = zero->group[g].own_count * 4;
@@ -34,7 +35,8 @@ static void plan_states(dsc_zero *zero)
 static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
 {
     dsc_alloc *alloc = zero->o.alloc;
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->o.layout->group_count, sizeof *zero->group, &zero->group, err));
+    DSC_TRY(
+        dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->o.layout->group_count, sizeof *zero->group, &zero->group, err));
     int64_t window_bytes, leaf_bytes, counter_bytes;
     DSC_TRY(dsc_gather_plan(zero, &window_bytes, err));
     plan_states(zero);

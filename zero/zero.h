@@ -9,9 +9,9 @@
  * depend on that. Stage by stage, what a rank keeps of a trainable group of P elements (slice S = P / W):
  *   stage 0: params P, grads P, master P, moments 2P      stage 1: params P, grads S, master S, moments 2S
  *   stage 2: as 1 (gradients are reduced to their owners in every micro-step at every stage)
- *   stage 3: params S, grads S, master S, moments 2S, and windows for the groups in use (a group whose window would take
- *            more than its whole parameters keeps those instead)
- * In fp32 the params are the master. SPDX-License-Identifier: Apache-2.0 */
+ *   stage 3: params S, grads S, master S, moments 2S, and windows for the groups in use (a group whose window would
+ * take more than its whole parameters keeps those instead) In fp32 the params are the master. SPDX-License-Identifier:
+ * Apache-2.0 */
 #ifndef DSC_ZERO_ZERO_H
 #define DSC_ZERO_ZERO_H
 
@@ -56,11 +56,14 @@ void dsc_zero_close(dsc_zero **zero); /* waits for its streams */
 
 /* Starts the gathers that belong before step `step`, waits for those of `module` and points param[i] at its whole
  * parameters in the compute dtype (NULL when this backward reads none), valid until the next step's acquire. */
-DSC_MUST_USE dsc_status dsc_zero_acquire(dsc_zero *zero, int32_t step, int32_t module, const void **param, dsc_error *err);
-/* Points grad[i] at where this use's fp32 gradient of parameter i goes (NULL: frozen). All of it is to be overwritten. */
+DSC_MUST_USE dsc_status dsc_zero_acquire(dsc_zero *zero, int32_t step, int32_t module, const void **param,
+                                         dsc_error *err);
+/* Points grad[i] at where this use's fp32 gradient of parameter i goes (NULL: frozen). All of it is to be overwritten.
+ */
 DSC_MUST_USE dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t step, int32_t module, float **grad, dsc_error *err);
 /* Sends the leaf to its owners and adds it there; micro_step counts from 0 inside the optimizer step. */
-DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t step, int32_t module, int64_t micro_step, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t step, int32_t module, int64_t micro_step,
+                                        dsc_error *err);
 
 /* ---- at the boundary ---- */
 
@@ -80,7 +83,8 @@ typedef struct dsc_zero_slice {
     void *param;                       /* compute dtype */
 } dsc_zero_slice;
 void dsc_zero_slice_get(dsc_zero *zero, int32_t group, dsc_zero_slice *out);
-/* Collective, after slices were written: makes params from master (bf16), and whole states where the stage keeps them. */
+/* Collective, after slices were written: makes params from master (bf16), and whole states where the stage keeps them.
+ */
 DSC_MUST_USE dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err); /* waits for all streams */
 

@@ -37,7 +37,8 @@ DSC_API void dsc_world_close(dsc_world **world);
 
 typedef struct dsc_engine dsc_engine;
 
-/* One value that beats the config: key path ("zero_optimization.stage"), its JSON text ("2"), who said so ("--zero"). */
+/* One value that beats the config: key path ("zero_optimization.stage"), its JSON text ("2"), who said so ("--zero").
+ */
 typedef struct dsc_override {
     const char *key;
     const char *json;
@@ -81,9 +82,11 @@ typedef struct dsc_engine_options {
     const char *const *default_data;
     int32_t default_data_count;
 } dsc_engine_options;
-#define DSC_ENGINE_OPTIONS_INIT \
-    { (uint32_t)sizeof(dsc_engine_options), 0, NULL, NULL, NULL, 0, NULL, { NULL, NULL, 0 }, NULL, 0, 0, { NULL, NULL }, \
-      0, 0, 0xffffffffu, NULL, NULL, 0 }
+#define DSC_ENGINE_OPTIONS_INIT                                                                                        \
+    {                                                                                                                  \
+        (uint32_t)sizeof(dsc_engine_options), 0, NULL, NULL, NULL, 0, NULL, { NULL, NULL, 0 }, NULL, 0, 0,             \
+            { NULL, NULL }, 0, 0, 0xffffffffu, NULL, NULL, 0                                                           \
+    }
 
 /* Collective. *out is owned by the caller (dsc_engine_close). On failure *out is NULL, nothing stays allocated and
  * *err says why. Everything in options is copied or used before return, but for `model`, `world`, `data.user` and
@@ -119,18 +122,20 @@ DSC_API DSC_MUST_USE dsc_status dsc_engine_train_batch(dsc_engine *engine, dsc_s
  * backward: gradients of the last forward, reduced to their owners.
  * step: called once per micro-batch; updates at the accumulation boundary and does nothing elsewhere; *result is filled
  * when it acted (result->step > 0), else result->step = 0. */
-DSC_API DSC_MUST_USE dsc_status dsc_engine_forward(dsc_engine *engine, const void *const *batch, double *loss, dsc_error *err);
+DSC_API DSC_MUST_USE dsc_status dsc_engine_forward(dsc_engine *engine, const void *const *batch, double *loss,
+                                                   dsc_error *err);
 DSC_API DSC_MUST_USE dsc_status dsc_engine_backward(dsc_engine *engine, dsc_error *err);
 DSC_API DSC_MUST_USE dsc_status dsc_engine_step(dsc_engine *engine, dsc_step_result *result, dsc_error *err);
 /* True when the next step() acts. */
 DSC_API bool dsc_engine_at_boundary(const dsc_engine *engine);
 
-/* Collective. Mean loss without gradients. source.fill = NULL: "dsc".eval_data. max_batches 0: all (each rank takes every
- * W-th micro-batch; the last short one is dropped). Fewer than one micro-batch per rank: DSC_ERR_INPUT. */
-DSC_API DSC_MUST_USE dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source, int64_t max_batches,
-                                                    double *loss, dsc_error *err);
+/* Collective. Mean loss without gradients. source.fill = NULL: "dsc".eval_data. max_batches 0: all (each rank takes
+ * every W-th micro-batch; the last short one is dropped). Fewer than one micro-batch per rank: DSC_ERR_INPUT. */
+DSC_API DSC_MUST_USE dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source,
+                                                    int64_t max_batches, double *loss, dsc_error *err);
 /* Collective: every rank passes the same. Continues `tokens` (a language model; [token_count]) by `new_count` tokens
- * sampled at `temperature` (0: the most likely) with counter-based randomness from `seed`; out[new_count] on every rank. */
+ * sampled at `temperature` (0: the most likely) with counter-based randomness from `seed`; out[new_count] on every
+ * rank. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_generate(dsc_engine *engine, const int32_t *tokens, int64_t token_count,
                                                     int64_t new_count, double temperature, uint64_t seed, int32_t *out,
                                                     dsc_error *err);
@@ -143,20 +148,25 @@ DSC_API DSC_MUST_USE dsc_status dsc_engine_save(dsc_engine *engine, const char *
 /* Collective. DIR (its `latest`) or DIR/step-N; verified before anything of the engine changes. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_load(dsc_engine *engine, const char *dir, dsc_error *err);
 
-/* ---- Ranks and collectives for the host program ------------------------------------------------------------------- */
+/* ---- Ranks and collectives for the host program -------------------------------------------------------------------
+ */
 
 DSC_API int32_t dsc_engine_rank(const dsc_engine *engine);
 DSC_API int32_t dsc_engine_size(const dsc_engine *engine);
 DSC_API int32_t dsc_engine_local_rank(const dsc_engine *engine);
 DSC_API int32_t dsc_engine_local_size(const dsc_engine *engine);
-DSC_API DSC_MUST_USE dsc_status dsc_engine_broadcast(dsc_engine *engine, void *buf, int64_t bytes, int32_t root, dsc_error *err);
-/* buf[count] fp32 <- sum (or mean) over ranks in rank order; `reduce` leaves it on root only (others' are unchanged). */
-DSC_API DSC_MUST_USE dsc_status dsc_engine_all_reduce(dsc_engine *engine, float *buf, int64_t count, bool mean, dsc_error *err);
-DSC_API DSC_MUST_USE dsc_status dsc_engine_reduce(dsc_engine *engine, float *buf, int64_t count, bool mean, int32_t root,
-                                                  dsc_error *err);
+DSC_API DSC_MUST_USE dsc_status dsc_engine_broadcast(dsc_engine *engine, void *buf, int64_t bytes, int32_t root,
+                                                     dsc_error *err);
+/* buf[count] fp32 <- sum (or mean) over ranks in rank order; `reduce` leaves it on root only (others' are unchanged).
+ */
+DSC_API DSC_MUST_USE dsc_status dsc_engine_all_reduce(dsc_engine *engine, float *buf, int64_t count, bool mean,
+                                                      dsc_error *err);
+DSC_API DSC_MUST_USE dsc_status dsc_engine_reduce(dsc_engine *engine, float *buf, int64_t count, bool mean,
+                                                  int32_t root, dsc_error *err);
 DSC_API DSC_MUST_USE dsc_status dsc_engine_barrier(dsc_engine *engine, dsc_error *err);
 
-/* ---- A distributed optimizer around the host program's own gradients ------------------------------------------------ */
+/* ---- A distributed optimizer around the host program's own gradients ------------------------------------------------
+ */
 
 typedef struct dsc_host_tensor {
     const char *name;
@@ -169,12 +179,13 @@ typedef struct dsc_host_tensor {
  * values are broadcast at open. The engine may be one without a model (its config then gives optimizer and schedule).
  * Owned; close before the engine. */
 typedef struct dsc_optimizer dsc_optimizer;
-DSC_API DSC_MUST_USE dsc_status dsc_optimizer_open(dsc_optimizer **out, dsc_engine *engine, const dsc_host_tensor *tensors,
-                                                   int32_t tensor_count, dsc_error *err);
+DSC_API DSC_MUST_USE dsc_status dsc_optimizer_open(dsc_optimizer **out, dsc_engine *engine,
+                                                   const dsc_host_tensor *tensors, int32_t tensor_count,
+                                                   dsc_error *err);
 DSC_API void dsc_optimizer_close(dsc_optimizer **optimizer);
 /* grads[i] has tensors[i].count fp32 elements: this rank's gradient. */
-DSC_API DSC_MUST_USE dsc_status dsc_optimizer_step(dsc_optimizer *optimizer, const float *const *grads, dsc_step_result *result,
-                                                   dsc_error *err);
+DSC_API DSC_MUST_USE dsc_status dsc_optimizer_step(dsc_optimizer *optimizer, const float *const *grads,
+                                                   dsc_step_result *result, dsc_error *err);
 
 /* ---- Looking inside ---------------------------------------------------------------------------------------------- */
 
@@ -192,7 +203,8 @@ typedef struct dsc_plan_row {
     int64_t peak_bytes;    /* since open */
 } dsc_plan_row;
 DSC_API int32_t dsc_engine_plan_row_count(const dsc_engine *engine);
-DSC_API DSC_MUST_USE dsc_status dsc_engine_plan_row(const dsc_engine *engine, int32_t index, dsc_plan_row *row, dsc_error *err);
+DSC_API DSC_MUST_USE dsc_status dsc_engine_plan_row(const dsc_engine *engine, int32_t index, dsc_plan_row *row,
+                                                    dsc_error *err);
 
 /* One flat parameter group: what a rank keeps of one module. */
 typedef struct dsc_group_info {
@@ -203,7 +215,8 @@ typedef struct dsc_group_info {
     int64_t slice;    /* padded / W: what this rank owns, from rank * slice on */
 } dsc_group_info;
 DSC_API int32_t dsc_engine_group_count(const dsc_engine *engine);
-DSC_API DSC_MUST_USE dsc_status dsc_engine_group(const dsc_engine *engine, int32_t index, dsc_group_info *info, dsc_error *err);
+DSC_API DSC_MUST_USE dsc_status dsc_engine_group(const dsc_engine *engine, int32_t index, dsc_group_info *info,
+                                                 dsc_error *err);
 
 typedef struct dsc_engine_stats {
     uint32_t struct_bytes;
@@ -220,7 +233,10 @@ typedef struct dsc_engine_stats {
     int64_t tokens_per_step;
     int64_t threads;
 } dsc_engine_stats;
-#define DSC_ENGINE_STATS_INIT { (uint32_t)sizeof(dsc_engine_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define DSC_ENGINE_STATS_INIT                                                                                          \
+    {                                                                                                                  \
+        (uint32_t)sizeof(dsc_engine_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                       \
+    }
 DSC_API void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *stats);
 
 /* Measures the matrix products that this rank's threads reach now: 1024^3 in the run's compute dtype, median of a few

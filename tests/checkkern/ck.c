@@ -230,7 +230,9 @@ void ck_int(const void *buf, int32_t low, int32_t high)
 
 void ck_edges(const void *buf)
 {
-    static const double edge[] = { 0, -0.0, 1e-40, -1e-45, 0x1p-126, 0x1p-133, 1, -2, 1e30, -1e30, 0x1p-24, 65536, 3e-39 };
+    static const double edge[] = {
+        0, -0.0, 1e-40, -1e-45, 0x1p-126, 0x1p-133, 1, -2, 1e30, -1e30, 0x1p-24, 65536, 3e-39
+    };
     const int64_t count = find(buf)->count;
     for (int64_t i = 0; i < count; i++)
         if (ck_random() % 16 == 0)
@@ -311,8 +313,8 @@ void ck_near(const void *buf, int64_t i, double expected, double tol)
 {
     const double got = ck_get(buf, i);
     if (!(fabs(got - expected) <= tol) && !(got == expected))
-        ck_fail("%s[%lld] = %.9g, expected %.9g: off by %.3g, allowed %.3g", find(buf)->name, (long long)i, got, expected,
-                fabs(got - expected), tol);
+        ck_fail("%s[%lld] = %.9g, expected %.9g: off by %.3g, allowed %.3g", find(buf)->name, (long long)i, got,
+                expected, fabs(got - expected), tol);
 }
 
 void ck_near_ref(const void *buf, double tol_relative, double tol_absolute)

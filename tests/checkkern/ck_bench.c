@@ -40,12 +40,13 @@ static double median_ns(dsc_kernel_fn fn, const void *args, const dsc_cpu_team *
     return sample[runs / 2];
 }
 
-static void print_line(const ck_variant *variant, int32_t threads, double ns, double ref_ns, int64_t bytes, int64_t flops,
-                       uint32_t flags)
+static void print_line(const ck_variant *variant, int32_t threads, double ns, double ref_ns, int64_t bytes,
+                       int64_t flops, uint32_t flags)
 {
     printf("# bench %-36s %-11s %dt %12.0f ns", ck_case_name(), variant->name, threads, ns);
     if (bytes > 0)
-        printf("  %7.2f GB/s %3.0f %% of copy", (double)bytes / ns, 100 * (double)bytes / ns / ck_peak_bytes_per_ns(threads));
+        printf("  %7.2f GB/s %3.0f %% of copy", (double)bytes / ns,
+               100 * (double)bytes / ns / ck_peak_bytes_per_ns(threads));
     if (flops > 0) {
         const bool bf16 = (variant->caps & DSC_CPU_AVX512_BF16) != 0 && (flags & CK_F32_PEAK) == 0;
         printf("  %7.1f GFLOP/s %3.0f %% of %s peak", (double)flops / ns,

@@ -1,4 +1,5 @@
-/* ck_internal.h - what the files of the checker share; op files include ck.h only. SPDX-License-Identifier: Apache-2.0 */
+/* ck_internal.h - what the files of the checker share; op files include ck.h only. SPDX-License-Identifier: Apache-2.0
+ */
 #ifndef DSC_TESTS_CHECKKERN_CK_INTERNAL_H
 #define DSC_TESTS_CHECKKERN_CK_INTERNAL_H
 

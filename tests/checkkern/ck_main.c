@@ -1,4 +1,5 @@
-/* ck_main.c - checkkern [--fn GLOB] [--seed N] [--bench [--threads N | --cpu-time]]. TAP on stdout. SPDX-License-Identifier: Apache-2.0 */
+/* ck_main.c - checkkern [--fn GLOB] [--seed N] [--bench [--threads N | --cpu-time]]. TAP on stdout.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/ck_internal.h"
 
 #include <fnmatch.h>

@@ -1,8 +1,9 @@
 /* gemm.c - products and column sums.
  *
- * Tolerance: inputs are exact in double, so a product differs from the double sum by the roundings of fp32 additions, at
- * most 8 eps sum|a b| for sums of 16 or more interleaved partial sums at these K; then half a spacing of C's dtype and
- * the error of GELU (vmath.c). A dropped or doubled term is 100 times larger. SPDX-License-Identifier: Apache-2.0 */
+ * Tolerance: inputs are exact in double, so a product differs from the double sum by the roundings of fp32 additions,
+ * at most 8 eps sum|a b| for sums of 16 or more interleaved partial sums at these K; then half a spacing of C's dtype
+ * and the error of GELU (vmath.c). A dropped or doubled term is 100 times larger. SPDX-License-Identifier: Apache-2.0
+ */
 #include <math.h>
 #include <stdlib.h>
 
@@ -84,9 +85,9 @@ typedef struct shape { int64_t m, n, k; } shape;
 
 static void one(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilogue e, bool accumulate, int64_t pad)
 {
-    if (!ck_case("gemm m=%lld n=%lld k=%lld %s%s %s->%s %s%s%s", (long long)s.m, (long long)s.n, (long long)s.k, ta ? "T" : "N",
-                 tb ? "T" : "N", ab == DSC_BF16 ? "bf16" : "f32", c == DSC_BF16 ? "bf16" : "f32", epilogue_text[e],
-                 accumulate ? " accumulate" : "", pad > 0 ? " padded" : ""))
+    if (!ck_case("gemm m=%lld n=%lld k=%lld %s%s %s->%s %s%s%s", (long long)s.m, (long long)s.n, (long long)s.k,
+                 ta ? "T" : "N", tb ? "T" : "N", ab == DSC_BF16 ? "bf16" : "f32", c == DSC_BF16 ? "bf16" : "f32",
+                 epilogue_text[e], accumulate ? " accumulate" : "", pad > 0 ? " padded" : ""))
         return;
     dsc_gemm_args a = { .m = s.m, .n = s.n, .k = s.k, .a_transposed = ta, .b_transposed = tb, .accumulate = accumulate,
                         .epilogue = e, .ab_dtype = ab, .c_dtype = c };
@@ -115,7 +116,8 @@ static void one(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilog
     ck_kernel(DSC_KERNEL_GEMM, &a, sizeof a, verify);
 }
 
-static const shape small[] = { { 1, 1, 1 }, { 1, 311, 60 }, { 60, 1, 40 }, { 60, 311, 60 }, { 40, 180, 60 }, { 17, 65, 33 } };
+static const shape small[] = { { 1, 1, 1 },     { 1, 311, 60 },  { 60, 1, 40 },
+                               { 60, 311, 60 }, { 40, 180, 60 }, { 17, 65, 33 } };
 
 static void combinations(void)
 {
@@ -167,7 +169,10 @@ static void colsums(void)
             for (int d = 0; d < 2; d++) {
                 if (!ck_case("colsum %lldx%lld %s", (long long)rows[r], (long long)cols[c], d ? "bf16" : "f32"))
                     continue;
-                dsc_colsum_args a = { .rows = rows[r], .cols = cols[c], .ld = cols[c] + (d ? 3 : 0), .x_dtype = d ? DSC_BF16 : DSC_F32,
+                dsc_colsum_args a = { .rows = rows[r],
+                                      .cols = cols[c],
+                                      .ld = cols[c] + (d ? 3 : 0),
+                                      .x_dtype = d ? DSC_BF16 : DSC_F32,
                                       .accumulate = (r + c) & 1 };
                 a.out = ck_buf(a.accumulate ? CK_INOUT : CK_OUT, DSC_F32, a.cols, "out");
                 a.x = ck_buf(CK_IN, a.x_dtype, a.rows * a.ld, "x");
@@ -181,15 +186,31 @@ static void colsums(void)
 
 /* ---- GPT-2 124M ---- */
 
-typedef struct bench_shape { const char *name; int64_t m, n, k; bool ta, tb; dsc_dtype c; dsc_epilogue e; bool accumulate; } bench_shape;
+typedef struct bench_shape {
+    const char *name;
+    int64_t m, n, k;
+    bool ta, tb;
+    dsc_dtype c;
+    dsc_epilogue e;
+    bool accumulate;
+} bench_shape;
 
 static void bench_one(const char *batch, bench_shape s, dsc_dtype ab)
 {
     if (!ck_case("gemm bench %s %s %s", ab == DSC_BF16 ? "bf16" : "f32", batch, s.name))
         return;
     const dsc_dtype c = ab == DSC_F32 ? DSC_F32 : s.c;
-    dsc_gemm_args a = { .m = s.m, .n = s.n, .k = s.k, .lda = s.ta ? s.m : s.k, .ldb = s.tb ? s.k : s.n, .ldc = s.n,
-                        .a_transposed = s.ta, .b_transposed = s.tb, .accumulate = s.accumulate, .epilogue = s.e, .ab_dtype = ab,
+    dsc_gemm_args a = { .m = s.m,
+                        .n = s.n,
+                        .k = s.k,
+                        .lda = s.ta ? s.m : s.k,
+                        .ldb = s.tb ? s.k : s.n,
+                        .ldc = s.n,
+                        .a_transposed = s.ta,
+                        .b_transposed = s.tb,
+                        .accumulate = s.accumulate,
+                        .epilogue = s.e,
+                        .ab_dtype = ab,
                         .c_dtype = c };
     a.a = ck_buf(CK_IN, ab, s.m * s.k, "a");
     a.b = ck_buf(CK_IN, ab, s.k * s.n, "b");

@@ -1,4 +1,5 @@
-/* self.c - the checker catches what it is for: each case is a kernel with one bug. SPDX-License-Identifier: Apache-2.0 */
+/* self.c - the checker catches what it is for: each case is a kernel with one bug. SPDX-License-Identifier: Apache-2.0
+ */
 #include "tests/checkkern/ck_internal.h"
 
 #include <math.h>

@@ -23,8 +23,9 @@ static double expected_of(ck_vmath_fn fn, float x)
     }
 }
 
-/* A rounding of exp's argument is multiplied by the argument, and the gate's argument has 2 or 3 roundings. gelu' passes
- * through zero near -0.75, so its bound grows with the terms of its sum. 1 / (1 + exp(-x)) is 0 where exp overflows. */
+/* A rounding of exp's argument is multiplied by the argument, and the gate's argument has 2 or 3 roundings. gelu'
+ * passes through zero near -0.75, so its bound grows with the terms of its sum. 1 / (1 + exp(-x)) is 0 where exp
+ * overflows. */
 static double allowed(ck_vmath_fn fn, float x, double expected)
 {
     const double ulp = ck_spacing(DSC_F32, expected), normal_min = 0x1p-126;

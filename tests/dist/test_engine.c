@@ -1,7 +1,7 @@
 /* test_engine.c - the same bits at every stage, world size, overlap, recomputation; memory by the formulas; faults.
  *
- * A hand-written model (tests/support/toy_model.c) with a tied parameter, a frozen group and odd sizes runs with its ranks
- * as threads. SPDX-License-Identifier: Apache-2.0 */
+ * A hand-written model (tests/support/toy_model.c) with a tied parameter, a frozen group and odd sizes runs with its
+ * ranks as threads. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,8 +33,8 @@ static void run_variant(const variant *v, const dsc_model *model, const run_opti
              " \"gradient_clipping\": 0.5, \"bf16\": {\"enabled\": %s},"
              " \"zero_optimization\": {\"stage\": %d, \"overlap_comm\": %s},"
              " \"dsc\": {\"threads\": 1, \"recompute\": \"%s\"%s%s}}",
-             v->extra != NULL ? v->extra : "", (int)v->micro, (int)v->accumulation, v->bf16 ? "true" : "false", (int)v->stage,
-             v->overlap ? "true" : "false", v->recompute ? "full" : "none",
+             v->extra != NULL ? v->extra : "", (int)v->micro, (int)v->accumulation, v->bf16 ? "true" : "false",
+             (int)v->stage, v->overlap ? "true" : "false", v->recompute ? "full" : "none",
              v->any_world ? ", \"reproducible\": \"world_size\"" : "", v->own != NULL ? v->own : "");
     run_options options = base != NULL ? *base : (run_options){ .fault_rank = -1 };
     options.world = v->world;
@@ -68,14 +68,16 @@ static void every_stage_gives_the_same_bits(void **state)
         for (int32_t world = 1; world <= 4; world++)
             for (int32_t accumulation = 1; accumulation <= 4; accumulation += 3) {
                 run_result first;
-                run_variant(&(variant){ world, 0, 3, accumulation, bf16 != 0, false, false, false, NULL, NULL }, model, NULL, &first);
+                run_variant(&(variant) { world, 0, 3, accumulation, bf16 != 0, false, false, false, NULL, NULL }, model,
+                            NULL, &first);
                 expect_ok(&first);
                 assert_true(first.loss[STEPS - 1] < first.loss[0]);
                 for (int32_t stage = 1; stage <= 3; stage++)
                     for (int overlap = 0; overlap < 2; overlap++) {
                         run_result other;
-                        run_variant(&(variant){ world, stage, 3, accumulation, bf16 != 0, overlap != 0, (stage + overlap) % 2 != 0,
-                                                false, NULL, NULL }, model, NULL, &other);
+                        run_variant(&(variant) { world, stage, 3, accumulation, bf16 != 0, overlap != 0,
+                                                 (stage + overlap) % 2 != 0, false, NULL, NULL },
+                                    model, NULL, &other);
                         expect_ok(&other);
                         expect_same(&first, &other);
                     }
@@ -92,7 +94,8 @@ static void world_sizes_agree_when_asked(void **state)
         expect_ok(&first);
         for (int32_t world = 2; world <= 8; world = world == 2 ? 3 : world == 3 ? 4 : 8) {
             run_result other;
-            run_variant(&(variant){ world, world % 4, 2, 24 / world, bf16 != 0, true, false, true, NULL, NULL }, model, NULL, &other);
+            run_variant(&(variant) { world, world % 4, 2, 24 / world, bf16 != 0, true, false, true, NULL, NULL }, model,
+                        NULL, &other);
             expect_ok(&other);
             expect_same(&first, &other);
             if (world == 8)
@@ -134,12 +137,14 @@ static void states_follow_the_formulas(void **state)
             int64_t before = INT64_MAX;
             for (int32_t stage = 0; stage <= 3; stage++) {
                 run_result r;
-                run_variant(&(variant){ world, stage, 2, 1, bf16 != 0, false, false, false, NULL, NULL }, model, NULL, &r);
+                run_variant(&(variant) { world, stage, 2, 1, bf16 != 0, false, false, false, NULL, NULL }, model, NULL,
+                            &r);
                 expect_ok(&r);
                 const int64_t each = bf16 ? 2 : 4, shard = params / world;
                 const int64_t slack = groups * (world * 1024 + 3 * 128) * 4;
                 const int64_t expected[4] = { each * (stage == 3 ? shard : params), 4 * (stage == 0 ? params : shard),
-                                              bf16 ? 4 * (stage == 0 ? params : shard) : 0, 8 * (stage == 0 ? params : shard) };
+                                              bf16 ? 4 * (stage == 0 ? params : shard) : 0,
+                                              8 * (stage == 0 ? params : shard) };
                 int64_t total = 0;
                 for (int i = 0; i < 4; i++) {
                     assert_true(r.state_bytes[i] >= expected[i] - 64);
@@ -154,7 +159,8 @@ static void states_follow_the_formulas(void **state)
     toy_model_close(model);
 }
 
-/* Every allocation and every collective may fail once, on any rank: an error, nothing leaked (close asserts), no hang. */
+/* Every allocation and every collective may fail once, on any rank: an error, nothing leaked (close asserts), no hang.
+ */
 static void faults_end_in_errors(void **state)
 {
     dsc_model *model = toy_model_open(5, 20, 2, true);

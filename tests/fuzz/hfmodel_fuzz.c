@@ -1,7 +1,8 @@
 /* hfmodel_fuzz.c - any bytes as a Hugging Face config.json, or as the index of a folder's shards.
  *
  * The first byte chooses: 'I' an index beside a good config and two shards, anything else a config. No crash, no leak
- * (the model's own allocator asserts), and what opens is a sound table that plans. SPDX-License-Identifier: Apache-2.0 */
+ * (the model's own allocator asserts), and what opens is a sound table that plans. SPDX-License-Identifier: Apache-2.0
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

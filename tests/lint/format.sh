@@ -11,7 +11,7 @@ for file in "${files[@]}"; do
     line=$(awk 'length($0) > 120 {print FNR; exit}' "$file"); [ -n "$line" ] && say "$file: line $line has more than 120 columns"
     [ -n "$(tail -c 1 "$file")" ] && say "$file: no newline at the end"
     head -n 20 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || say "$file: no SPDX line in the first 20"
-    grep -nE 'TODO|FIXME|XXX' "$file" | grep -vE '#[0-9]+' | head -1 | grep -q . && say "$file: TODO without an issue number"
+    grep -nE '\b(TODO|FIXME)\b' "$file" | grep -vE '#[0-9]+' | head -1 | grep -q . && say "$file: TODO without an issue number"
 done
 mapfile -t scripts < <(git ls-files '*.sh' '*.py' tests/run .ci/run)
 for file in "${scripts[@]}"; do

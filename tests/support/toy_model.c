@@ -38,8 +38,8 @@ static const toy *self(const dsc_module *module) { return module->self; }
 
 /* ---- input projection: out[b, j] = sum_i x[b, i] w[i, j] ---- */
 
-static dsc_status input_plan(const dsc_module *m, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink, dsc_module_plan *out,
-                             dsc_error *err)
+static dsc_status input_plan(const dsc_module *m, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
+                             dsc_module_plan *out, dsc_error *err)
 {
     *out = (dsc_module_plan){ .out_elements = batch * self(m)->width, .forward_flops = 1, .backward_flops = 1 };
     return DSC_OK;
@@ -77,8 +77,8 @@ static dsc_status input_backward(const dsc_module *m, dsc_module_ctx *ctx, dsc_e
 
 /* ---- block: out = in + scale * tanh(in w + bias); saved: the tanh ---- */
 
-static dsc_status block_plan(const dsc_module *m, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink, dsc_module_plan *out,
-                             dsc_error *err)
+static dsc_status block_plan(const dsc_module *m, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
+                             dsc_module_plan *out, dsc_error *err)
 {
     const int64_t n = batch * self(m)->width;
     *out = (dsc_module_plan){ .out_elements = n, .saved_bytes = n * 4, .forward_scratch_bytes = n * 4,
@@ -138,8 +138,8 @@ static dsc_status block_backward(const dsc_module *m, dsc_module_ctx *ctx, dsc_e
 
 /* ---- loss: y[b, i] = sum_j in[b, j] w[i, j] (tied) + bias[i]; loss = sum_i (y - target)^2 ---- */
 
-static dsc_status loss_plan(const dsc_module *m, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink, dsc_module_plan *out,
-                            dsc_error *err)
+static dsc_status loss_plan(const dsc_module *m, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
+                            dsc_module_plan *out, dsc_error *err)
 {
     *out = (dsc_module_plan){ .forward_scratch_bytes = batch * self(m)->in * 4, .forward_flops = 1 };
     return DSC_OK;
@@ -188,7 +188,8 @@ static dsc_status loss_forward(const dsc_module *m, dsc_module_ctx *ctx, dsc_err
 
 /* ---- tables ---- */
 
-static dsc_param_spec *add_param(toy *t, int32_t *count, const char *name, int64_t rows, int64_t columns, dsc_init_kind init)
+static dsc_param_spec *add_param(toy *t, int32_t *count, const char *name, int64_t rows, int64_t columns,
+                                 dsc_init_kind init)
 {
     dsc_param_spec *spec = &t->specs[*count];
     snprintf(t->names[*count], sizeof t->names[0], "%s", name);
@@ -216,8 +217,9 @@ dsc_model *toy_model_open(int64_t in, int64_t width, int32_t blocks, bool frozen
     for (int32_t b = 0; b < blocks; b++) {
         char name[32];
         snprintf(t->module_names[b], sizeof t->module_names[0], "block.%d", (int)b);
-        t->modules[1 + b] = (dsc_module){ bytes, 0, t->module_names[b], t, 3, &t->specs[specs], block_plan, block_forward,
-                                          block_backward };
+        t->modules[1 + b] =
+            (dsc_module) { bytes,         0, t->module_names[b], t, 3, &t->specs[specs], block_plan, block_forward,
+                           block_backward };
         snprintf(name, sizeof name, "block.%d.weight", (int)b);
         add_param(t, &specs, name, width, width, DSC_INIT_NORMAL);
         snprintf(name, sizeof name, "block.%d.bias", (int)b);
@@ -225,7 +227,8 @@ dsc_model *toy_model_open(int64_t in, int64_t width, int32_t blocks, bool frozen
         snprintf(name, sizeof name, "block.%d.scale", (int)b);
         add_param(t, &specs, name, 0, width, DSC_INIT_ONES)->trainable = !frozen_scale;
     }
-    t->modules[1 + blocks] = (dsc_module){ bytes, DSC_MODULE_LOSS, "loss", t, 2, &t->specs[specs], loss_plan, loss_forward, NULL };
+    t->modules[1 + blocks] =
+        (dsc_module) { bytes, DSC_MODULE_LOSS, "loss", t, 2, &t->specs[specs], loss_plan, loss_forward, NULL };
     add_param(t, &specs, "loss.bias", 0, in, DSC_INIT_ZEROS);
     dsc_param_spec *tied = add_param(t, &specs, "input.weight", in, width, DSC_INIT_NORMAL);
     tied->shared_module = 0;
@@ -246,7 +249,8 @@ static dsc_status toy_fill(void *user, int64_t first_sample, int64_t count, void
     for (int64_t k = 0; k < count; k++)
         for (int64_t i = 0; i < t->in; i++) {
             const uint64_t index = (uint64_t)((first_sample + k) * t->in + i);
-            const float x = (float)((double)dsc_rng_u32(7, dsc_rng_stream(DSC_RNG_TEST, 0), index) / 4294967296.0 - 0.5);
+            const float x =
+                (float)((double)dsc_rng_u32(7, dsc_rng_stream(DSC_RNG_TEST, 0), index) / 4294967296.0 - 0.5);
             ((float *)batch_data[0])[k * t->in + i] = x;
             ((float *)batch_data[1])[k * t->in + i] = sinf(3 * x) + (float)i * 0.1f;
         }

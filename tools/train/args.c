@@ -182,7 +182,8 @@ static dsc_status find_preset(const char *exe_dir, const char *file, train_args 
         if (length > 0 && (size_t)length < sizeof args->config && access(args->config, R_OK) == 0)
             return DSC_OK;
     }
-    return DSC_FAIL(err, DSC_ERR_INPUT, "--config", "not given, and the preset %s is not installed beside this program", file);
+    return DSC_FAIL(err, DSC_ERR_INPUT, "--config", "not given, and the preset %s is not installed beside this program",
+                    file);
 }
 
 static dsc_status apply_strategy(const char *name, const char *exe_dir, train_args *args, dsc_error *err)
@@ -192,7 +193,8 @@ static dsc_status apply_strategy(const char *name, const char *exe_dir, train_ar
         if (strcmp(strategies[i].name, name) == 0)
             found = &strategies[i];
     if (found == NULL)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "--strategy", "\"%s\" is unknown; expected ddp, fsdp_stage2 or fsdp_stage3", name);
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--strategy", "\"%s\" is unknown; expected ddp, fsdp_stage2 or fsdp_stage3",
+                        name);
     if (!args->config_given)
         return find_preset(exe_dir, found->preset, args, err);
     return name == NULL ? DSC_OK : set_override(args, "zero_optimization.stage", found->stage, "--strategy", err);
@@ -206,7 +208,8 @@ static const flag *find_flag(const char *text, size_t length)
     return NULL;
 }
 
-static dsc_status set_own(train_args *args, const flag *f, const char *value, const char **strategy_name, dsc_error *err)
+static dsc_status set_own(train_args *args, const flag *f, const char *value, const char **strategy_name,
+                          dsc_error *err)
 {
     if (strcmp(f->name, "--strategy") == 0) {
         *strategy_name = value;
@@ -232,7 +235,8 @@ static dsc_status set_bare(train_args *args, const flag *f, dsc_error *err)
     return DSC_OK;
 }
 
-static dsc_status set_value(train_args *args, const flag *f, const char *value, const char **strategy_name, dsc_error *err)
+static dsc_status set_value(train_args *args, const flag *f, const char *value, const char **strategy_name,
+                            dsc_error *err)
 {
     switch (f->kind) {
     case FLAG_TEXT: return set_text(args, f, value, err);

@@ -1,7 +1,7 @@
 /* main.c - `train`: one rank of a training run, through the public API only.
  *
- * Flow: flags -> options -> open -> (load) -> steps with evaluations and saves -> summary. Errors travel up to main, which
- * prints one line and ends with the contract's exit code. SPDX-License-Identifier: Apache-2.0 */
+ * Flow: flags -> options -> open -> (load) -> steps with evaluations and saves -> summary. Errors travel up to main,
+ * which prints one line and ends with the contract's exit code. SPDX-License-Identifier: Apache-2.0 */
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -71,8 +71,8 @@ static void add_default(train_run *run, const char *dir, const char *file)
 /* A first run without any data trains on the text of `make demo`, or on English that every Debian has. */
 static void find_default_data(train_run *run)
 {
-    static const char *const licenses[] = { "GPL-3", "GPL-2", "GPL-1", "LGPL-2.1", "LGPL-2", "GFDL-1.3", "GFDL-1.2", "MPL-1.1",
-                                            "MPL-2.0", "Apache-2.0", "Artistic" };
+    static const char *const licenses[] = { "GPL-3",    "GPL-2",   "GPL-1",   "LGPL-2.1",   "LGPL-2",  "GFDL-1.3",
+                                            "GFDL-1.2", "MPL-1.1", "MPL-2.0", "Apache-2.0", "Artistic" };
     add_default(run, run->exe_dir, "../data/bible-kjv.txt");
     const bool demo_text = run->default_data_count > 0;
     for (size_t i = 0; !demo_text && i < sizeof licenses / sizeof licenses[0]; i++)
@@ -90,7 +90,8 @@ static dsc_status print_plan(train_run *run, dsc_error *err)
         DSC_TRY(dsc_engine_plan_row(run->engine, i, &row, err));
         total += row.planned_bytes;
         if (row.planned_bytes > 0)
-            train_progress_say(&run->progress, "  %-12s %-7s %10.2f", row.tag, row.tier, (double)row.planned_bytes / 1048576.0);
+            train_progress_say(&run->progress, "  %-12s %-7s %10.2f", row.tag, row.tier,
+                               (double)row.planned_bytes / 1048576.0);
     }
     train_progress_say(&run->progress, "  %-12s %-7s %10.2f", "total", "", (double)total / 1048576.0);
     return DSC_OK;
@@ -101,15 +102,18 @@ static dsc_status print_start(train_run *run, dsc_error *err)
     const dsc_run_info *info = &run->info;
     dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
     dsc_engine_stats_get(run->engine, &stats);
-    train_progress_say(&run->progress, "dsc %s: %s, %.2f M parameters, %d rank%s (%s), %lld thread%s each, ZeRO stage %d%s%s", dsc_version(),
-                       info->model_name, (double)stats.parameter_count * 1e-6, (int)dsc_engine_size(run->engine),
-                       dsc_engine_size(run->engine) == 1 ? "" : "s", info->transport, (long long)stats.threads,
-                       stats.threads == 1 ? "" : "s", (int)info->zero_stage, info->overlap_comm ? ", overlapped" : "",
-                       info->recompute ? ", recomputation" : "");
-    train_progress_say(&run->progress, "effective batch %lld = micro-batch %lld x accumulation %lld x %d rank%s; %lld tokens a sample; %lld steps",
-                       (long long)info->train_batch_size, (long long)info->micro_batch_size, (long long)info->accumulation_steps,
-                       (int)dsc_engine_size(run->engine), dsc_engine_size(run->engine) == 1 ? "" : "s", (long long)info->seq_length,
-                       (long long)info->steps);
+    train_progress_say(&run->progress,
+                       "dsc %s: %s, %.2f M parameters, %d rank%s (%s), %lld thread%s each, ZeRO stage %d%s%s",
+                       dsc_version(), info->model_name, (double)stats.parameter_count * 1e-6,
+                       (int)dsc_engine_size(run->engine), dsc_engine_size(run->engine) == 1 ? "" : "s", info->transport,
+                       (long long)stats.threads, stats.threads == 1 ? "" : "s", (int)info->zero_stage,
+                       info->overlap_comm ? ", overlapped" : "", info->recompute ? ", recomputation" : "");
+    train_progress_say(
+        &run->progress,
+        "effective batch %lld = micro-batch %lld x accumulation %lld x %d rank%s; %lld tokens a sample; %lld steps",
+        (long long)info->train_batch_size, (long long)info->micro_batch_size, (long long)info->accumulation_steps,
+        (int)dsc_engine_size(run->engine), dsc_engine_size(run->engine) == 1 ? "" : "s", (long long)info->seq_length,
+        (long long)info->steps);
     train_progress_say(&run->progress, "numerics: %s", info->numerics);
     return print_plan(run, err);
 }
@@ -139,7 +143,8 @@ static dsc_status load(train_run *run, dsc_error *err)
     const char *dir = info->load_dir;
     if (strcmp(dir, "auto") == 0) {
         if (info->save_dir[0] == 0)
-            return DSC_FAIL(err, DSC_ERR_INPUT, "--load", "auto means the newest checkpoint of --save DIR; give --save");
+            return DSC_FAIL(err, DSC_ERR_INPUT, "--load",
+                            "auto means the newest checkpoint of --save DIR; give --save");
         dir = info->save_dir;
         const int length = snprintf(latest, sizeof latest, "%s/latest", dir);
         int32_t exists = length > 0 && (size_t)length < sizeof latest && access(latest, F_OK) == 0;
@@ -167,8 +172,8 @@ static dsc_status save(train_run *run, int64_t step, dsc_error *err)
     const int64_t start = now_ns();
     DSC_TRY(dsc_engine_save(run->engine, run->info.save_dir, err));
     if (run->progress_open)
-        train_progress_say(&run->progress, "saved step %lld to %s/step-%lld  (%.2f s)", (long long)step, run->info.save_dir,
-                           (long long)step, (double)(now_ns() - start) * 1e-9);
+        train_progress_say(&run->progress, "saved step %lld to %s/step-%lld  (%.2f s)", (long long)step,
+                           run->info.save_dir, (long long)step, (double)(now_ns() - start) * 1e-9);
     return DSC_OK;
 }
 
@@ -196,7 +201,8 @@ static dsc_status train(train_run *run, dsc_error *err)
     dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
     dsc_engine_stats_get(run->engine, &stats);
     if (run->info.steps == 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.steps", "how long to train is unknown; give --steps or data with an end");
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.steps",
+                        "how long to train is unknown; give --steps or data with an end");
     if (!run->info.has_data)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.data", "no data is given; set it in the config or with --data");
     if (stats.step >= run->info.steps && run->progress_open)
@@ -232,12 +238,14 @@ static dsc_status print_sample(train_run *run, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--sample", "a text of 1 to 1024 bytes is needed");
     for (size_t i = 0; i < length; i++)
         prompt[i] = (unsigned char)run->args.prompt[i];
-    DSC_TRY(dsc_engine_generate(run->engine, prompt, (int64_t)length, SAMPLE_TOKENS, 0.7, (uint64_t)run->info.seed, out, err));
+    DSC_TRY(dsc_engine_generate(run->engine, prompt, (int64_t)length, SAMPLE_TOKENS, 0.7, (uint64_t)run->info.seed, out,
+                                err));
     for (int i = 0; i < SAMPLE_TOKENS; i++)
         text[i] = out[i] == '\n' || (out[i] >= 32 && out[i] < 127) ? (char)out[i] : '?';
     text[SAMPLE_TOKENS] = 0;
     if (run->progress_open)
-        train_progress_say(&run->progress, "the model continues \"%s\":\n%s%s", run->args.prompt, run->args.prompt, text);
+        train_progress_say(&run->progress, "the model continues \"%s\":\n%s%s", run->args.prompt, run->args.prompt,
+                           text);
     return DSC_OK;
 }
 
@@ -256,10 +264,14 @@ static dsc_status print_end(train_run *run, dsc_error *err)
         train_progress_curve(p, 10);
     train_progress_say(p, "memory per rank: tracked peak %.1f MB, planned %.1f MB (%.2f %%); process peak %.1f MB",
                        (double)stats.tracked_peak_bytes / 1048576.0, (double)stats.planned_bytes / 1048576.0,
-                       100.0 * (double)stats.tracked_peak_bytes / (double)stats.planned_bytes, (double)peak_rss_bytes() / 1048576.0);
+                       100.0 * (double)stats.tracked_peak_bytes / (double)stats.planned_bytes,
+                       (double)peak_rss_bytes() / 1048576.0);
     if (p->tokens > 0 && p->step_ns_smooth > 0) {
-        const double rate = p->flops_per_step / (p->step_ns_smooth * 1e-9), limit = peak_flops * dsc_engine_size(run->engine);
-        train_progress_say(p, "%.0f tokens/s over the run, %.1f GFLOP/s at the end: %.0f %% of the %.0f GFLOP/s that matrix products reach here",
+        const double rate = p->flops_per_step / (p->step_ns_smooth * 1e-9),
+                     limit = peak_flops * dsc_engine_size(run->engine);
+        train_progress_say(p,
+                           "%.0f tokens/s over the run, %.1f GFLOP/s at the end: %.0f %% of the %.0f GFLOP/s that "
+                           "matrix products reach here",
                            (double)p->tokens / seconds, rate * 1e-9, 100 * rate / limit, limit * 1e-9);
         train_progress_say(p, "start to end of first step: %.2f s", (double)run->first_step_ns * 1e-9);
     }

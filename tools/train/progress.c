@@ -56,8 +56,8 @@ static void find_terminal(train_progress *p)
     }
 }
 
-dsc_status train_progress_open(train_progress *p, const dsc_run_info *info, const dsc_engine_stats *stats, int64_t first_step,
-                               dsc_error *err)
+dsc_status train_progress_open(train_progress *p, const dsc_run_info *info, const dsc_engine_stats *stats,
+                               int64_t first_step, dsc_error *err)
 {
     *p = (train_progress){ .first_step = first_step, .last_step = info->steps, .steps_per_epoch = info->steps_per_epoch,
                            .every = info->steps_per_print, .start_ns = now_ns(),
@@ -168,7 +168,8 @@ dsc_status train_progress_step(train_progress *p, const dsc_step_result *r, dsc_
     char eta[32] = "?", epoch[48] = "";
     const double seconds = (double)r->step_ns * 1e-9;
     p->tokens += r->tokens;
-    p->step_ns_smooth = p->step_ns_smooth == 0 ? (double)r->step_ns : 0.9 * p->step_ns_smooth + 0.1 * (double)r->step_ns;
+    p->step_ns_smooth =
+        p->step_ns_smooth == 0 ? (double)r->step_ns : 0.9 * p->step_ns_smooth + 0.1 * (double)r->step_ns;
     if (p->loss != NULL && r->step > p->first_step && r->step <= p->last_step)
         p->loss[p->loss_count++] = r->loss;
     if (p->last_step > 0)
@@ -176,11 +177,14 @@ dsc_status train_progress_step(train_progress *p, const dsc_step_result *r, dsc_
     if (p->steps_per_epoch > 0)
         snprintf(epoch, sizeof epoch, "  epoch %.2f", (double)r->step / (double)p->steps_per_epoch);
     DSC_TRY(write_json(p, r, err));
-    if ((p->every > 0 && r->step % p->every == 0) || r->step == p->first_step + 1 || r->step == p->last_step || r->skipped)
-        train_progress_say(p, "step %lld/%lld  loss %.6f  lr %.3e  norm %.4f  %.0f ms  %.0f tokens/s  %.1f GFLOP/s  %.0f MB%s  ETA %s%s",
-                           (long long)r->step, (long long)p->last_step, r->loss, r->lr, r->grad_norm, seconds * 1e3,
-                           (double)r->tokens / seconds, p->flops_per_step / seconds * 1e-9, (double)p->memory_bytes / 1048576.0,
-                           epoch, eta, r->skipped ? "  SKIPPED: gradient not finite" : "");
+    if ((p->every > 0 && r->step % p->every == 0) || r->step == p->first_step + 1 || r->step == p->last_step ||
+        r->skipped)
+        train_progress_say(
+            p,
+            "step %lld/%lld  loss %.6f  lr %.3e  norm %.4f  %.0f ms  %.0f tokens/s  %.1f GFLOP/s  %.0f MB%s  ETA %s%s",
+            (long long)r->step, (long long)p->last_step, r->loss, r->lr, r->grad_norm, seconds * 1e3,
+            (double)r->tokens / seconds, p->flops_per_step / seconds * 1e-9, (double)p->memory_bytes / 1048576.0, epoch,
+            eta, r->skipped ? "  SKIPPED: gradient not finite" : "");
     draw_bar(p, r, eta);
     end_epoch(p, r);
     return DSC_OK;
@@ -220,7 +224,8 @@ void train_progress_curve(train_progress *p, int rows)
         line[at] = 0;
         train_progress_say(p, "%s", line);
     }
-    train_progress_say(p, "    loss +%.*s", columns, "----------------------------------------------------------------");
+    train_progress_say(p, "    loss +%.*s", columns,
+                       "----------------------------------------------------------------");
     train_progress_say(p, "          step %lld%*lld", (long long)p->first_step + 1,
                        columns - 6 > 0 ? columns - 6 : 1, (long long)(p->first_step + p->loss_count));
 }

@@ -21,8 +21,8 @@ typedef struct train_progress {
 } train_progress;
 
 /* Opens the logs that the run wants (creating the folder of the text log). Only rank 0 shows progress. */
-dsc_status train_progress_open(train_progress *p, const dsc_run_info *info, const dsc_engine_stats *stats, int64_t first_step,
-                               dsc_error *err);
+dsc_status train_progress_open(train_progress *p, const dsc_run_info *info, const dsc_engine_stats *stats,
+                               int64_t first_step, dsc_error *err);
 dsc_status train_progress_step(train_progress *p, const dsc_step_result *result, dsc_error *err);
 /* One plain line, above the bar and into the text log. */
 void train_progress_say(train_progress *p, const char *fmt, ...) DSC_PRINTF(2, 3);
