@@ -55,6 +55,25 @@ void dsc_epilogue_ref(const dsc_epilogue_tile *tile);
 void dsc_epilogue_avx2(const dsc_epilogue_tile *tile);
 void dsc_epilogue_avx512(const dsc_epilogue_tile *tile);
 
+/* Products by VDPBF16PS (gemm_avx512bf16.c): A by rows as stored, B packed in panels of 64 columns. */
+enum { DSC_BF16_PANEL = 64 };
+/* Packs k x n of B (stored [k, n], or [n, k] when transposed) into align(n, 64) columns of align(k, 2) elements;
+ * columns from n on may stay as they are. */
+void dsc_bf16_pack(uint16_t *to, const uint16_t *b, int64_t ld, bool transposed, int64_t k, int64_t n);
+typedef struct dsc_bf16_tile {
+    const uint16_t *a;
+    int64_t lda;
+    const uint16_t *b; /* packed */
+    int64_t rows, cols, k;
+    float *sum; /* where sums are stored, or, with `add`, added from */
+    int64_t ld_sum;
+    bool add;
+    const dsc_epilogue_tile *finish; /* of the whole tile (rows, cols, x, ldx unused); NULL: sums go to `sum` */
+    const uint16_t *next; /* NULL, or what this thread is likely to pack next, as stored: brought near meanwhile */
+    int64_t next_rows, next_cols, next_ld;
+} dsc_bf16_tile;
+void dsc_bf16_run(const dsc_bf16_tile *tile);
+
 /* to[r * cols + c] = from[r * ld + c] as fp32: the panels of a CPU without bf16 products. */
 typedef void (*dsc_panel_fn)(float *to, const uint16_t *from, int64_t rows, int64_t cols, int64_t ld);
 void dsc_panel_avx2(float *to, const uint16_t *from, int64_t rows, int64_t cols, int64_t ld);

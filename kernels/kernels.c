@@ -3,6 +3,11 @@
 
 #include <string.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#define AMX_BF16_BIT (1u << 22) /* leaf 7, EDX; compilers do not all know its name */
+#endif
+
 const char *dsc_kernel_text(dsc_kernel kernel)
 {
     switch (kernel) {
@@ -27,6 +32,10 @@ uint32_t dsc_cpu_caps(void)
         caps |= DSC_CPU_AVX512;
     if ((caps & DSC_CPU_AVX512) != 0 && __builtin_cpu_supports("avx512bf16"))
         caps |= DSC_CPU_AVX512_BF16;
+    unsigned eax, ebx, ecx, edx;
+    if ((caps & DSC_CPU_AVX512_BF16) != 0 && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) &&
+        (edx & AMX_BF16_BIT) != 0)
+        caps |= DSC_CPU_AMX_BF16;
 #endif
     return caps;
 }

@@ -29,8 +29,9 @@ typedef enum dsc_kernel {
 
 const char *dsc_kernel_text(dsc_kernel kernel); /* "ADAMW" */
 
-/* What the CPU can do. 0 is the portable C reference. Higher bits include the lower ones. */
-enum { DSC_CPU_AVX2 = 1u, DSC_CPU_AVX512 = 2u, DSC_CPU_AVX512_BF16 = 4u };
+/* What the CPU can do. 0 is the portable C reference. Higher bits include the lower ones. With AMX all bf16 products
+ * are the library's, which uses it; the bit may also be set where there is none. */
+enum { DSC_CPU_AVX2 = 1u, DSC_CPU_AVX512 = 2u, DSC_CPU_AVX512_BF16 = 4u, DSC_CPU_AMX_BF16 = 8u };
 uint32_t dsc_cpu_caps(void);
 
 /* One rank's compute team; passed to every CPU kernel. */

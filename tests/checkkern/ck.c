@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum { RED_ZONE_BYTES = 256, BUFS_MAX = 32, PRINT_MAX = 3 };
-static const unsigned char red_zone_byte = 0xA5;
+static const unsigned char red_zone_byte = 0xFF; /* as numbers NaN, so that reading it shows as well */
 static const int32_t thread_counts[] = { 1, 2, 3, 8 };
 
 typedef struct ck_buffer {
@@ -40,11 +40,19 @@ ck_settings ck_set_up = { .fn = NULL, .seed = 1, .bench = false, .threads = 1 };
 int64_t ck_cases_run, ck_cases_failed;
 
 const ck_variant ck_variants[CK_VARIANTS] = {
-    { "reference", 0 },
-    { "avx2", DSC_CPU_AVX2 },
-    { "avx512", DSC_CPU_AVX2 | DSC_CPU_AVX512 },
-    { "avx512_bf16", DSC_CPU_AVX2 | DSC_CPU_AVX512 | DSC_CPU_AVX512_BF16 },
+    { "reference", 0, false },
+    { "avx2", DSC_CPU_AVX2, false },
+    { "avx512", DSC_CPU_AVX2 | DSC_CPU_AVX512, false },
+    { "avx512_bf16", DSC_CPU_AVX2 | DSC_CPU_AVX512 | DSC_CPU_AVX512_BF16, false },
+    { "library_bf16", DSC_CPU_AVX2 | DSC_CPU_AVX512 | DSC_CPU_AVX512_BF16 | DSC_CPU_AMX_BF16, true },
 };
+
+/* The AMX bit only chooses who computes bf16 products, so it is tried everywhere. */
+bool ck_variant_runs(int32_t variant, dsc_kernel kernel)
+{
+    const ck_variant *v = &ck_variants[variant];
+    return (v->caps & ~(dsc_cpu_caps() | DSC_CPU_AMX_BF16)) == 0 && (!v->gemm_only || kernel == DSC_KERNEL_GEMM);
+}
 
 /* ---- failures ---- */
 
@@ -166,7 +174,7 @@ static ck_buffer *find(const void *data)
     dsc_assert_fail("pointer is a ck_buf", __FILE__, __LINE__);
 }
 
-void ck_gaps(void *buf, int64_t rows, int64_t cols, int64_t stride)
+void ck_gaps(const void *buf, int64_t rows, int64_t cols, int64_t stride)
 {
     ck_buffer *b = find(buf);
     DSC_ASSERT((rows - 1) * stride + cols <= b->count);
@@ -373,6 +381,13 @@ static void run_variant(dsc_kernel_fn fn, const void *args, ck_verify_fn verify)
             ck_same(ck.buf[i].data);
 }
 
+static void poison_gaps(const ck_buffer *b)
+{
+    const int64_t each = (int64_t)dsc_dtype_bytes(b->dtype);
+    for (int64_t r = 0; r + 1 < b->rows; r++)
+        memset(b->data + (r * b->stride + b->cols) * each, 0xFF, (size_t)((b->stride - b->cols) * each));
+}
+
 void ck_kernel(dsc_kernel kernel, const void *args, int64_t args_bytes, ck_verify_fn verify)
 {
     DSC_ASSERT(ck.open);
@@ -381,10 +396,11 @@ void ck_kernel(dsc_kernel kernel, const void *args, int64_t args_bytes, ck_verif
         ck_buffer *b = &ck.buf[i];
         if (b->role == CK_OUT)
             memset(b->data, 0xFF, (size_t)b->bytes);
+        poison_gaps(b);
         memcpy(b->start, b->data, (size_t)b->bytes);
     }
     for (int32_t v = 0; v < CK_VARIANTS; v++) {
-        if ((ck_variants[v].caps & ~dsc_cpu_caps()) != 0)
+        if (!ck_variant_runs(v, kernel))
             continue;
         const int64_t before = ck.failures;
         dsc_kernel_table table;
@@ -404,7 +420,7 @@ void ck_kernel(dsc_kernel kernel, const void *args, int64_t args_bytes, ck_verif
 
 bool ck_may_bench(dsc_kernel kernel, int32_t variant)
 {
-    if ((ck_variants[variant].caps & ~dsc_cpu_caps()) != 0)
+    if (!ck_variant_runs(variant, kernel))
         return false;
     if (ck.failed[kernel][variant])
         ck_fail("%s of %s failed its check and is not timed", ck_variants[variant].name, dsc_kernel_text(kernel));

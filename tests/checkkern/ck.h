@@ -9,8 +9,9 @@
  *     dsc_adamw_args args = { .master = p, ... };
  *     ck_kernel(DSC_KERNEL_ADAMW, &args, sizeof args, verify);  // verify = NULL: every output bitwise as the reference
  *
- * ck_kernel runs the kernel of every caps mask this CPU has (0 is the reference, then AVX2, AVX512, AVX512_BF16), each
- * with 1, 2, 3 and 8 threads, restoring the inputs in between. It checks red zones, untouched inputs and gaps, and that
+ * ck_kernel runs the kernel of every caps mask this CPU has (0 is the reference, then AVX2, AVX512, AVX512_BF16; for
+ * GEMM also with the AMX bit, where bf16 products are the library's), each with 1, 2, 3 and 8 threads, restoring the
+ * inputs in between. It checks red zones, untouched inputs and gaps, and that
  * every thread count gives the same bits; then `verify` compares the variant's outputs with something.
  * Failures print variant, element, numbers and the line that reruns the case. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_CHECKKERN_CK_H
@@ -28,11 +29,11 @@ typedef enum ck_role {
 
 /* Ends the case before and starts one. False when --fn filters it out. Buffers live until the next case. */
 bool ck_case(const char *fmt, ...) DSC_PRINTF(1, 2);
-/* Element-aligned only (an odd element offset half of the time), except dtype U8, which is 64-byte aligned (structs).
- */
+/* Element-aligned only (an odd element offset half of the time), except dtype U8, which is
+ * 64-byte aligned (structs). */
 void *ck_buf(ck_role role, dsc_dtype dtype, int64_t count, const char *name);
-/* Declares an output as rows of `cols` at `stride`: the elements between rows must not be written. */
-void ck_gaps(void *buf, int64_t rows, int64_t cols, int64_t stride);
+/* Declares a buffer as rows of `cols` at `stride`: the elements between rows become NaN and must not be written. */
+void ck_gaps(const void *buf, int64_t rows, int64_t cols, int64_t stride);
 
 /* Fill a whole buffer, by its dtype. */
 void ck_normal(const void *buf, double mean, double std);

@@ -7,8 +7,12 @@
 
 #include "tests/checkkern/ck.h"
 
-enum { CK_VARIANTS = 4 };
-typedef struct ck_variant { const char *name; uint32_t caps; } ck_variant;
+enum { CK_VARIANTS = 5 };
+typedef struct ck_variant {
+    const char *name;
+    uint32_t caps;
+    bool gemm_only;
+} ck_variant;
 extern const ck_variant ck_variants[CK_VARIANTS];
 
 typedef struct ck_settings {
@@ -23,6 +27,7 @@ extern int64_t ck_cases_run, ck_cases_failed;
 
 /* This case runs `fn` in place of every variant and passes when the checker finds a failure. */
 void ck_canary(dsc_kernel_fn fn);
+bool ck_variant_runs(int32_t variant, dsc_kernel kernel); /* on this CPU */
 bool ck_matches(const char *name);          /* --fn */
 const char *ck_variant_name(uint32_t caps);
 double ck_now_ns(void);

@@ -102,6 +102,8 @@ static void one(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilog
     ck_normal(a.b, 0, 1 / sqrt((double)s.k));
     if (accumulate)
         ck_normal(a.c, 0, 1);
+    ck_gaps(a.a, a_rows, a_cols, a.lda);
+    ck_gaps(a.b, b_rows, b_cols, a.ldb);
     ck_gaps(a.c, s.m, s.n, a.ldc);
     if (e != DSC_EPILOGUE_NONE && e != DSC_EPILOGUE_DGELU) {
         a.bias = ck_buf(CK_IN, ab, s.n, "bias");
@@ -133,8 +135,8 @@ static void combinations(void)
                     (dsc_epilogue)e, false, pad * 3);
 }
 
-/* Several tiles in both directions with ragged ends, K above PANEL_K, and the shape where oneDNN's own threading
- * changes bits with the number of threads. */
+/* Several tiles in both directions with ragged ends, K in several steps (above PANEL_K and PACKED_K), and the shape
+ * where oneDNN's own threading changes bits with the number of threads. */
 static void large(void)
 {
     one((shape){ 64, 64, 4096 }, true, false, DSC_BF16, DSC_F32, DSC_EPILOGUE_NONE, false, 0);
@@ -144,6 +146,10 @@ static void large(void)
     one((shape){ 1030, 1540, 20 }, false, true, DSC_BF16, DSC_BF16, DSC_EPILOGUE_DGELU, false, 0);
     one((shape){ 770, 1550, 48 }, true, false, DSC_BF16, DSC_F32, DSC_EPILOGUE_NONE, true, 1);
     one((shape){ 257, 385, 2200 }, false, false, DSC_BF16, DSC_BF16, DSC_EPILOGUE_NONE, false, 0);
+    one((shape){ 70, 131, 4201 }, false, false, DSC_BF16, DSC_BF16, DSC_EPILOGUE_BIAS, false, 3);
+    one((shape){ 270, 10, 4200 }, false, false, DSC_BF16, DSC_BF16, DSC_EPILOGUE_NONE, false, 0);
+    one((shape){ 70, 131, 4201 }, false, true, DSC_BF16, DSC_F32, DSC_EPILOGUE_NONE, true, 0);
+    one((shape){ 10, 131, 4300 }, false, true, DSC_BF16, DSC_F32, DSC_EPILOGUE_BIAS, false, 0);
     one((shape){ 257, 385, 130 }, true, true, DSC_F32, DSC_F32, DSC_EPILOGUE_BIAS, false, 0);
 }
 
@@ -178,6 +184,7 @@ static void colsums(void)
                 a.x = ck_buf(CK_IN, a.x_dtype, a.rows * a.ld, "x");
                 ck_normal(a.x, 0, 1);
                 ck_edges(a.x);
+                ck_gaps(a.x, a.rows, a.cols, a.ld);
                 if (a.accumulate)
                     ck_normal(a.out, 0, 1);
                 ck_kernel(DSC_KERNEL_COLSUM, &a, sizeof a, NULL);

@@ -1,0 +1,205 @@
+/* gemm_avx512bf16.c - bf16 products with VDPBF16PS: B in packed panels of 64 columns, 6 x 64 sums in registers.
+ *
+ * Why beside the library: a tile's sums stay in registers up to the epilogue, and the next columns of B come from
+ * memory while this tile is computed (docs/kernels.md#gemm has the numbers). Each element is one chain of dot products
+ * over k in pairs, so its bits depend on K and the k step only. A is read by rows (A transposed is the library's).
+ * A packed panel holds, per pair of k, 64 columns of two neighbours in k: what one VDPBF16PS reads 16 of.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "kernels/bf16_avx512.h"
+#include "kernels/gemm_internal.h"
+
+#define INLINE static inline __attribute__((always_inline))
+enum { PANEL = DSC_BF16_PANEL, ROWS = 6, VECS = PANEL / 16 };
+
+/* ---- packing ---- */
+
+INLINE __mmask32 lanes32(int64_t count)
+{
+    return count >= 32 ? (__mmask32)-1 : (__mmask32)((1u << (count > 0 ? count : 0)) - 1u);
+}
+
+/* B stored [k, n]: two rows are interleaved. Rows are read along, over all panels, as the prefetcher likes it. Columns
+ * from n on are whatever the scratch holds: their sums are computed and never stored. */
+static void pack_rows(uint16_t *to, const uint16_t *b, int64_t ld, int64_t k, int64_t n)
+{
+    const int64_t pairs = dsc_div_ceil(k, 2);
+    uint16_t low_index[32], high_index[32];
+    for (uint16_t i = 0; i < 32; i++) {
+        low_index[i] = (uint16_t)(i / 2 + (i & 1 ? 32 : 0));
+        high_index[i] = (uint16_t)(low_index[i] + 16);
+    }
+    const __m512i low = _mm512_loadu_si512(low_index), high = _mm512_loadu_si512(high_index);
+    for (int64_t p = 0; p < pairs; p++)
+        for (int64_t c = 0; c < n; c += 32) {
+            const __mmask32 lanes = lanes32(n - c), second = 2 * p + 1 < k ? lanes : 0;
+            const __m512i x = _mm512_maskz_loadu_epi16(lanes, b + 2 * p * ld + c);
+            const __m512i y = _mm512_maskz_loadu_epi16(second, b + (2 * p + 1) * ld + c);
+            uint16_t *at = to + (c / PANEL) * pairs * 2 * PANEL + p * 2 * PANEL + (c % PANEL) * 2;
+            _mm512_storeu_si512(at, _mm512_permutex2var_epi16(x, low, y));
+            _mm512_storeu_si512(at + 32, _mm512_permutex2var_epi16(x, high, y));
+        }
+}
+
+/* Transposes 16 x 16 words of 32 bits in registers. */
+INLINE void transpose(__m512i r[16])
+{
+    __m512i t[16];
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+    }
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+        r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
+        r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
+    }
+}
+
+/* B stored [n, k]: 16 rows of 16 pairs are transposed. */
+static void pack_columns(uint16_t *to, const uint16_t *b, int64_t ld, int64_t k, int64_t n)
+{
+    const int64_t pairs = dsc_div_ceil(k, 2), n_padded = dsc_align_up(n, 16);
+    for (int64_t c = 0; c < n_padded; c += 16)
+        for (int64_t p = 0; p < pairs; p += 16) {
+            __m512i r[16];
+            const __mmask32 lanes = lanes32(k - 2 * p);
+            for (int i = 0; i < 16; i++)
+                r[i] = c + i < n ? _mm512_maskz_loadu_epi16(lanes, b + (c + i) * ld + 2 * p) : _mm512_setzero_si512();
+            transpose(r);
+            uint16_t *at = to + (c / PANEL) * pairs * 2 * PANEL + p * 2 * PANEL + (c % PANEL) * 2;
+            for (int i = 0; i < 16 && p + i < pairs; i++)
+                _mm512_storeu_si512(at + i * 2 * PANEL, r[i]);
+        }
+}
+
+void dsc_bf16_pack(uint16_t *to, const uint16_t *b, int64_t ld, bool transposed, int64_t k, int64_t n)
+{
+    if (transposed)
+        pack_columns(to, b, ld, k, n);
+    else
+        pack_rows(to, b, ld, k, n);
+}
+
+/* ---- products ---- */
+
+/* One pair of k. The last one of an odd K has no other half in A, and zeros in B. */
+INLINE void step(__m512 s[ROWS][VECS], int rows, const uint16_t *a, int64_t lda, const uint16_t *b, bool half)
+{
+    __m512bh x[VECS];
+    for (int v = 0; v < VECS; v++)
+        x[v] = (__m512bh)_mm512_loadu_si512(b + 32 * v);
+    for (int i = 0; i < rows; i++) {
+        int32_t pair = a[i * lda];
+        if (!half)
+            memcpy(&pair, a + i * lda, sizeof pair);
+        for (int v = 0; v < VECS; v++)
+            s[i][v] = _mm512_dpbf16_ps(s[i][v], (__m512bh)_mm512_set1_epi32(pair), x[v]);
+    }
+}
+
+INLINE __mmask16 lanes_of(int64_t cols, int v) { return dsc_mask_avx512(dsc_max_i64(cols - 16 * v, 0)); }
+
+/* The epilogue of sums that are still in registers: through a block of L1. */
+INLINE void finish(const dsc_epilogue_tile *whole, __m512 s[ROWS][VECS], int64_t row, int rows, int64_t col,
+                   int64_t cols)
+{
+    _Alignas(64) float out[ROWS * PANEL];
+    const int64_t c_bytes = (int64_t)dsc_dtype_bytes(whole->c_dtype), at = (row * whole->ldc + col) * c_bytes;
+    dsc_epilogue_tile part = *whole;
+    for (int i = 0; i < rows; i++)
+        for (int v = 0; v < VECS; v++)
+            _mm512_store_ps(out + i * PANEL + 16 * v, s[i][v]);
+    part.rows = rows;
+    part.cols = cols;
+    part.x = out;
+    part.ldx = PANEL;
+    part.c = (char *)whole->c + at;
+    part.aux = whole->aux != NULL ? (char *)whole->aux + at : NULL;
+    if (whole->bias != NULL)
+        part.bias = (const char *)whole->bias + col * (int64_t)dsc_dtype_bytes(whole->bias_dtype);
+    dsc_epilogue_avx512(&part);
+}
+
+/* Asks for the lines that will be written, while the products run. */
+INLINE void fetch_output(const dsc_bf16_tile *t, int64_t row, int rows, int64_t col)
+{
+    const dsc_epilogue_tile *f = t->finish;
+    const int64_t each = f != NULL ? (int64_t)dsc_dtype_bytes(f->c_dtype) : 4;
+    const int64_t ld = f != NULL ? f->ldc : t->ld_sum;
+    const char *c = (const char *)(f != NULL ? f->c : t->sum) + (row * ld + col) * each;
+    for (int i = 0; i < rows; i++)
+        for (int64_t byte = 0; byte < PANEL * each; byte += 64)
+            __builtin_prefetch(c + i * ld * each + byte, 1, 3);
+}
+
+/* `rows` rows (a constant at every call) from `row` on, times one panel. */
+INLINE void block(const dsc_bf16_tile *t, int64_t row, int rows, int64_t col)
+{
+    const uint16_t *a = t->a + row * t->lda, *b = t->b + (col / PANEL) * dsc_div_ceil(t->k, 2) * 2 * PANEL;
+    const int64_t cols = dsc_min_i64(PANEL, t->cols - col);
+    float *sum = t->sum != NULL ? t->sum + row * t->ld_sum + col : NULL;
+    __m512 s[ROWS][VECS];
+    fetch_output(t, row, rows, col);
+    for (int i = 0; i < rows; i++)
+        for (int v = 0; v < VECS; v++)
+            s[i][v] = _mm512_setzero_ps();
+    for (int64_t k = 0; k + 2 <= t->k; k += 2)
+        step(s, rows, a + k, t->lda, b + k * PANEL, false);
+    if (t->k % 2 != 0)
+        step(s, rows, a + t->k - 1, t->lda, b + (t->k - 1) * PANEL, true);
+    if (t->add)
+        for (int i = 0; i < rows; i++)
+            for (int v = 0; v < VECS; v++)
+                s[i][v] =
+                    _mm512_add_ps(_mm512_maskz_loadu_ps(lanes_of(cols, v), sum + i * t->ld_sum + 16 * v), s[i][v]);
+    if (t->finish != NULL) {
+        finish(t->finish, s, row, rows, col, cols);
+        return;
+    }
+    for (int i = 0; i < rows; i++)
+        for (int v = 0; v < VECS; v++)
+            _mm512_mask_storeu_ps(sum + i * t->ld_sum + 16 * v, lanes_of(cols, v), s[i][v]);
+}
+
+/* Rows first..last-1 of what comes next into L2: a weight is read once per product, so it comes from memory. */
+static void fetch_next(const dsc_bf16_tile *t, int64_t first, int64_t last)
+{
+    for (int64_t r = first; r < dsc_min_i64(last, t->next_rows); r++)
+        for (int64_t c = 0; c < t->next_cols; c += 32)
+            _mm_prefetch((const char *)(t->next + r * t->next_ld + c), _MM_HINT_T1);
+}
+
+void dsc_bf16_run(const dsc_bf16_tile *t)
+{
+    const int64_t block_count = dsc_div_ceil(t->cols, PANEL) * dsc_div_ceil(t->rows, ROWS);
+    const int64_t next_each = t->next != NULL ? dsc_div_ceil(t->next_rows, block_count) : 0;
+    int64_t next_row = 0;
+    for (int64_t col = 0; col < t->cols; col += PANEL)
+        for (int64_t row = 0; row < t->rows; row += ROWS, next_row += next_each) {
+            if (t->next != NULL)
+                fetch_next(t, next_row, next_row + next_each);
+            switch (dsc_min_i64(ROWS, t->rows - row)) {
+            case 6: block(t, row, 6, col); break;
+            case 5: block(t, row, 5, col); break;
+            case 4: block(t, row, 4, col); break;
+            case 3: block(t, row, 3, col); break;
+            case 2: block(t, row, 2, col); break;
+            default: block(t, row, 1, col); break;
+            }
+        }
+}
