@@ -196,6 +196,8 @@ void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
 
 static const char *cpu_level(uint32_t caps)
 {
+    if ((caps & DSC_CPU_AMX_BF16) != 0)
+        return "amx-bf16"; /* other products than without AMX, so other bits */
     return (caps & DSC_CPU_AVX512_BF16) != 0 ? "avx512-bf16" : (caps & DSC_CPU_AVX512) != 0 ? "avx512"
            : (caps & DSC_CPU_AVX2) != 0      ? "avx2" : "portable";
 }

@@ -1,5 +1,5 @@
-/* gemm_internal.h - between gemm.c (tiles), gemm_dnnl.c (the library) and gemm_epilogue_*.c. SPDX-License-Identifier:
- * Apache-2.0 */
+/* gemm_internal.h - between gemm.c (tiles), gemm_dnnl.c (the library) and gemm_epilogue_*.c.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_GEMM_INTERNAL_H
 #define DSC_KERNELS_GEMM_INTERNAL_H
 

@@ -1,5 +1,5 @@
-/* vmath.h - one loop per instruction set over the vector functions of kernels/vmath_*.h. SPDX-License-Identifier:
- * Apache-2.0 */
+/* vmath.h - one loop per instruction set over the vector functions of kernels/vmath_*.h.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_CHECKKERN_VMATH_H
 #define DSC_TESTS_CHECKKERN_VMATH_H
 #include "tests/checkkern/ck.h"
