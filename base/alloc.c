@@ -295,3 +295,17 @@ void dsc_alloc_unnote(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t byte
 {
     retire(alloc, tag, tier, bytes);
 }
+
+void dsc_alloc_retag(dsc_alloc *alloc, dsc_tag from, dsc_tag to, dsc_tier tier, int64_t bytes)
+{
+    lock(alloc);
+    dsc_alloc_count *a = &alloc->stats.count[from][tier], *b = &alloc->stats.count[to][tier];
+    if (a->peak_bytes == a->current_bytes)
+        a->peak_bytes -= bytes;
+    a->current_bytes -= bytes;
+    b->current_bytes += bytes;
+    b->peak_bytes = dsc_max_i64(b->peak_bytes, b->current_bytes);
+    const bool sane = a->current_bytes >= 0;
+    unlock(alloc);
+    DSC_ASSERT(sane);
+}

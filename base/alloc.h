@@ -92,6 +92,10 @@ void dsc_buf_close(dsc_buf *buf); /* safe on a zeroed struct; zeroes it */
 DSC_MUST_USE dsc_status dsc_alloc_note(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_error *err);
 void dsc_alloc_unnote(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t bytes);
 
+/* Counts `bytes` of live memory under another tag: part of a buffer serves another purpose. A peak that the bytes had
+ * just made goes with them. */
+void dsc_alloc_retag(dsc_alloc *alloc, dsc_tag from, dsc_tag to, dsc_tier tier, int64_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

@@ -360,7 +360,7 @@ static dsc_status fill_zero(dsc_config_parse_state *s)
     dsc_zero_config *zero = &s->config->zero;
     double ratio = 1;
     bool from_text;
-    zero->overlap_comm = bool_or(s, DSC_ID_OVERLAP_COMM, zero->stage == 3);
+    zero->overlap_comm = bool_or(s, DSC_ID_OVERLAP_COMM, false);
     if (!bool_or(s, DSC_ID_COMPUTE_GRAD_NORM, true) && (zero->stage == 0 || zero->stage == 3))
         return dsc_config_fail(s, DSC_ID_COMPUTE_GRAD_NORM, DSC_ERR_CONFIG, "false is for stages 1 and 2, not %d",
                                zero->stage);

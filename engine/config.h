@@ -65,7 +65,7 @@ typedef struct dsc_zero_config {
     int stage;                                                                       /* 0..3 */
     int64_t reduce_bucket_size, allgather_bucket_size, stage3_prefetch_bucket_size;  /* elements */
     int64_t sub_group_size, stage3_max_live_parameters, stage3_max_reuse_distance;   /* elements */
-    bool overlap_comm;                                                               /* null: stage == 3 */
+    bool overlap_comm;                                                               /* not given: false */
     dsc_offload offload_optimizer, offload_param; /* in effect: none below the stage that DeepSpeed needs */
 } dsc_zero_config;
 

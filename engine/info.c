@@ -1,5 +1,5 @@
-/* info.c - what a host program may ask of an engine, and the collectives it may use. SPDX-License-Identifier:
- * Apache-2.0 */
+/* info.c - what a host program may ask of an engine, and the collectives it may use.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <dnnl.h>
 #include <stdio.h>
 #include <string.h>

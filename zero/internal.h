@@ -39,7 +39,8 @@ struct dsc_zero {
     dsc_zero_options o;
     int32_t world_size, step_count;
     int64_t param_bytes_each;
-    int64_t resident_bytes; /* whole parameters of resident groups; planned as GATHER */
+    int64_t window_bytes;
+    int64_t resident_bytes, resident_slice_bytes; /* whole parameters of resident groups; of them this rank's slices */
     dsc_group_state *group;
     dsc_gather *gather;
     dsc_window *gather_window;

@@ -20,8 +20,13 @@ static void plan_states(dsc_zero *zero)
     int64_t *bytes = zero->plan.bytes;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         size_group(zero, g, &zero->group[g]);
-        bytes[zero->group[g].resident ? DSC_TAG_GATHER : DSC_TAG_PARAM] +=
-            param_elements(zero, g) * zero->param_bytes_each;
+        const int64_t slice_bytes = zero->o.layout->group[g].slice * zero->param_bytes_each;
+        const int64_t kept_bytes = param_elements(zero, g) * zero->param_bytes_each;
+        if (zero->group[g].resident) {
+            zero->resident_bytes += kept_bytes;
+            zero->resident_slice_bytes += slice_bytes;
+        }
+        bytes[DSC_TAG_PARAM] += zero->group[g].resident ? slice_bytes : kept_bytes;
         if (!zero->o.layout->group[g].trainable)
             continue;
         const int64_t own_bytes = zero->group[g].own_count * 4;
@@ -40,9 +45,9 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     int64_t window_bytes, leaf_bytes, counter_bytes;
     DSC_TRY(dsc_gather_plan(zero, &window_bytes, err));
     plan_states(zero);
-    zero->resident_bytes = zero->plan.bytes[DSC_TAG_GATHER];
     DSC_TRY(dsc_reduce_plan(zero, &leaf_bytes, &counter_bytes, err));
-    zero->plan.bytes[DSC_TAG_GATHER] += window_bytes;
+    zero->window_bytes = window_bytes;
+    zero->plan.bytes[DSC_TAG_GATHER] += window_bytes + zero->resident_bytes - zero->resident_slice_bytes;
     zero->plan.bytes[DSC_TAG_LEAF] += leaf_bytes;
     zero->plan.bytes[DSC_TAG_GRAD] += counter_bytes;
     return DSC_OK;
@@ -105,12 +110,17 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
 {
     dsc_device *device = zero->o.device;
     const int64_t *bytes = zero->plan.bytes;
-    DSC_TRY(dsc_comm_mem_open(zero->o.comm, DSC_TAG_PARAM, bytes[DSC_TAG_PARAM], &zero->param_buf, err));
+    /* A resident group is this rank's slice, a model state like any other, and the window that stays around it. */
+    DSC_TRY(dsc_comm_mem_open(zero->o.comm, DSC_TAG_GATHER, zero->resident_bytes, &zero->resident_buf, err));
+    if (zero->resident_buf.ptr != NULL)
+        dsc_alloc_retag(zero->o.alloc, DSC_TAG_GATHER, DSC_TAG_PARAM, zero->resident_buf.tier,
+                        zero->resident_slice_bytes);
+    DSC_TRY(dsc_comm_mem_open(zero->o.comm, DSC_TAG_PARAM, bytes[DSC_TAG_PARAM] - zero->resident_slice_bytes,
+                              &zero->param_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_GRAD, bytes[DSC_TAG_GRAD], &zero->grad_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_MASTER, bytes[DSC_TAG_MASTER], &zero->master_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_MOMENT, bytes[DSC_TAG_MOMENT], &zero->moment_buf, err));
-    DSC_TRY(dsc_comm_mem_open(zero->o.comm, DSC_TAG_GATHER, zero->resident_bytes, &zero->resident_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_GATHER, bytes[DSC_TAG_GATHER] - zero->resident_bytes, &zero->gather_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_GATHER, zero->window_bytes, &zero->gather_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, bytes[DSC_TAG_LEAF], &zero->leaf_buf, err));
     place_states(zero);
     return DSC_OK;
@@ -164,8 +174,11 @@ void dsc_zero_close(dsc_zero **zero_ptr)
         dsc_mem_close(zero->o.device, &zero->moment_buf);
         dsc_mem_close(zero->o.device, &zero->master_buf);
         dsc_mem_close(zero->o.device, &zero->grad_buf);
-        dsc_comm_mem_close(zero->o.comm, &zero->resident_buf);
         dsc_comm_mem_close(zero->o.comm, &zero->param_buf);
+        if (zero->resident_buf.ptr != NULL)
+            dsc_alloc_retag(zero->o.alloc, DSC_TAG_PARAM, DSC_TAG_GATHER, zero->resident_buf.tier,
+                            zero->resident_slice_bytes);
+        dsc_comm_mem_close(zero->o.comm, &zero->resident_buf);
     }
     dsc_alloc_free(zero->o.alloc, zero->sums);
     dsc_alloc_free(zero->o.alloc, zero->group);

@@ -10,8 +10,9 @@
  *   stage 0: params P, grads P, master P, moments 2P      stage 1: params P, grads S, master S, moments 2S
  *   stage 2: as 1 (gradients are reduced to their owners in every micro-step at every stage)
  *   stage 3: params S, grads S, master S, moments 2S, and windows for the groups in use (a group whose window would
- * take more than its whole parameters keeps those instead) In fp32 the params are the master. SPDX-License-Identifier:
- * Apache-2.0 */
+ *            take more than its whole parameters keeps those instead)
+ * In fp32 the params are the master.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_ZERO_H
 #define DSC_ZERO_ZERO_H
 

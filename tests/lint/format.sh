@@ -10,7 +10,7 @@ for file in "${files[@]}"; do
     grep -nE ' +$' "$file" | head -1 | grep -q . && say "$file: blanks at the end of line $(grep -nE ' +$' "$file" | head -1 | cut -d: -f1)"
     line=$(awk 'length($0) > 120 {print FNR; exit}' "$file"); [ -n "$line" ] && say "$file: line $line has more than 120 columns"
     [ -n "$(tail -c 1 "$file")" ] && say "$file: no newline at the end"
-    head -n 20 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || say "$file: no SPDX line in the first 20"
+    head -n 45 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || say "$file: no SPDX line in the first 45"
     grep -nE '\b(TODO|FIXME)\b' "$file" | grep -vE '#[0-9]+' | head -1 | grep -q . && say "$file: TODO without an issue number"
 done
 mapfile -t scripts < <(git ls-files '*.sh' '*.py' tests/run .ci/run)

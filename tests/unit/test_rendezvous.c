@@ -1,6 +1,6 @@
 /* test_rendezvous.c - the two machines in a simulated network that delays, loses, repeats, reorders and kills; then the
- * real sockets: wrong tokens, two ranks of one number, different sizes, missing ranks. SPDX-License-Identifier:
- * Apache-2.0 */
+ * real sockets: wrong tokens, two ranks of one number, different sizes, missing ranks.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
