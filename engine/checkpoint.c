@@ -38,6 +38,7 @@ typedef struct save_job {
     const dsc_checkpoint_ctx *c;
     const dsc_run_state *state;
     const char *dir;
+    bool resumed; /* from an earlier step in dir */
     char step_dir[CKPT_PATH_BYTES], tmp_dir[CKPT_PATH_BYTES], name[64];
     ckpt_entries entries;
     dsc_safetensors_plan plan[CKPT_FILE_COUNT];
@@ -86,16 +87,20 @@ static dsc_status plan_save(save_job *j, dsc_error *err)
     return DSC_OK;
 }
 
+static dsc_status refuse_existing(const save_job *j, dsc_error *err)
+{
+    return DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir,
+                    "exists already and this run did not resume from it; move it away, or use another --save folder");
+}
+
 /* Rank 0 makes the folder and files of the right size, so that every owner can write its ranges. */
 static dsc_status make_files(save_job *j, dsc_error *err)
 {
     const dsc_io *io = j->c->io;
     int64_t wanted = 1 << 20, available = 0;
     DSC_TRY(dsc_io_mkdir(io, j->dir, err));
-    if (dsc_io_kind(j->step_dir) != DSC_PATH_MISSING)
-        return DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir,
-                        "exists already and this run did not resume from it; move it away, or use "
-                        "another --save folder");
+    if (dsc_io_kind(j->step_dir) != DSC_PATH_MISSING && !j->resumed)
+        return refuse_existing(j, err);
     for (int f = 0; f < CKPT_FILE_COUNT; f++)
         wanted += j->plan[f].file_bytes;
     DSC_TRY(dsc_io_free_bytes(j->dir, &available, err));
@@ -190,6 +195,38 @@ static dsc_status write_small(save_job *j, const char *name, const char *text, i
     return status != DSC_OK ? status : closed;
 }
 
+/* A run killed after the rename and before `latest` left a whole step-N that its resumption computes again: with the same
+ * manifest, so the same tensors, it stays and only `latest` is missing. Anything else there is not ours to replace. */
+static dsc_status adopt_existing(save_job *j, const char *text, int64_t bytes, dsc_error *err)
+{
+    const dsc_checkpoint_ctx *c = j->c;
+    char path[CKPT_PATH_BYTES], *found = NULL;
+    int64_t found_bytes = 0;
+    DSC_TRY(dsc_path_join(path, sizeof path, j->step_dir, CKPT_MANIFEST_FILE, err));
+    if (dsc_io_kind(path) != DSC_PATH_FILE)
+        return refuse_existing(j, err);
+    DSC_TRY(dsc_io_read_all(c->io, c->alloc, path, bytes + 1, &found, &found_bytes, err));
+    const bool same = found_bytes == bytes && memcmp(found, text, (size_t)bytes) == 0;
+    dsc_alloc_free(c->alloc, found);
+    if (!same)
+        return refuse_existing(j, err);
+    DSC_TRY(dsc_io_remove_dir(c->io, j->tmp_dir, err));
+    j->made_tmp = false;
+    return DSC_OK;
+}
+
+static dsc_status publish(save_job *j, const char *text, int64_t bytes, dsc_error *err)
+{
+    const dsc_io *io = j->c->io;
+    if (dsc_io_kind(j->step_dir) != DSC_PATH_MISSING)
+        return adopt_existing(j, text, bytes, err);
+    DSC_TRY(write_small(j, CKPT_MANIFEST_FILE, text, bytes, err));
+    DSC_TRY(dsc_io_fsync_dir(io, j->tmp_dir, err));
+    DSC_TRY(dsc_io_rename(io, j->tmp_dir, j->step_dir, err));
+    j->made_tmp = false;
+    return DSC_OK;
+}
+
 /* Rank 0: the manifest last, then the folder under its name, then `latest`; each durable before the next. */
 static dsc_status commit(save_job *j, const ckpt_block *sorted, int64_t count, dsc_error *err)
 {
@@ -204,12 +241,9 @@ static dsc_status commit(save_job *j, const ckpt_block *sorted, int64_t count, d
     for (int f = 0; f < CKPT_FILE_COUNT; f++)
         file_bytes[f] = j->plan[f].file_bytes;
     DSC_TRY(ckpt_manifest_write(c->alloc, j->state, &j->entries, file_bytes, sorted, count, &text, &bytes, err));
-    const dsc_status status = write_small(j, CKPT_MANIFEST_FILE, text, bytes, err);
+    const dsc_status status = publish(j, text, bytes, err);
     dsc_alloc_free(c->alloc, text);
     DSC_TRY(status);
-    DSC_TRY(dsc_io_fsync_dir(c->io, j->tmp_dir, err));
-    DSC_TRY(dsc_io_rename(c->io, j->tmp_dir, j->step_dir, err));
-    j->made_tmp = false;
     DSC_TRY(dsc_io_fsync_dir(c->io, j->dir, err));
     DSC_TRY(dsc_path_join(path, sizeof path, j->dir, "latest", err));
     const int length = snprintf(line, sizeof line, "%s\n", j->name);
@@ -231,6 +265,17 @@ static dsc_status collect_blocks(save_job *j, ckpt_block *all, const int64_t *fi
         DSC_TRY(dsc_comm_recv(c->comm, DSC_CHANNEL_CONTROL, all + first[r],
                               (first[r + 1] - first[r]) * (int64_t)sizeof *all, r, c->stream, err));
     return dsc_stream_sync(c->stream, err);
+}
+
+/* Rank 0 calls it before the others learn that it failed: when they end, it may not live on. */
+static void remove_tmp(save_job *j)
+{
+    for (int f = 0; f < CKPT_FILE_COUNT; f++)
+        (void)dsc_io_close(j->c->io, &j->file[f], NULL);
+    if (j->made_tmp && dsc_io_remove_dir(j->c->io, j->tmp_dir, NULL) != DSC_OK)
+        dsc_log_printf(j->c->log, DSC_LOG_WARNING, "%s is left behind; it is no checkpoint and the next save removes it",
+                       j->tmp_dir);
+    j->made_tmp = false;
 }
 
 static dsc_status finish(save_job *j, dsc_error *err)
@@ -256,6 +301,8 @@ static dsc_status finish(save_job *j, dsc_error *err)
         if (rank == 0) {
             merge_blocks(all, first, size, sorted);
             status = commit(j, sorted, first[size], &mine);
+            if (status != DSC_OK)
+                remove_tmp(j);
         }
         status = agree(c, status, &mine, err);
     }
@@ -270,6 +317,8 @@ static dsc_status run_save(save_job *j, dsc_error *err)
     dsc_status status = plan_save(j, &mine);
     DSC_TRY(agree(j->c, status, &mine, err));
     status = dsc_comm_rank(j->c->comm) == 0 ? make_files(j, &mine) : DSC_OK;
+    if (status != DSC_OK)
+        remove_tmp(j);
     DSC_TRY(agree(j->c, status, &mine, err));
     status = write_slices(j, &mine);
     DSC_TRY(agree(j->c, status, &mine, err));
@@ -292,6 +341,7 @@ dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, c
     job->c = ctx;
     job->state = state;
     job->dir = dir;
+    job->resumed = resumed_step >= 0 && resumed_step < state->step;
     for (int f = 0; f < CKPT_FILE_COUNT; f++)
         job->file[f] = (dsc_file)DSC_FILE_INIT;
     status = run_save(job, err);
@@ -299,9 +349,8 @@ dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, c
         (void)dsc_io_close(ctx->io, &job->file[f], NULL);
         dsc_safetensors_plan_close(&job->plan[f]);
     }
-    if (status != DSC_OK && job->made_tmp && dsc_io_remove_dir(ctx->io, job->tmp_dir, NULL) != DSC_OK)
-        dsc_log_printf(ctx->log, DSC_LOG_WARNING, "%s is left behind; it is no checkpoint and the next save removes it",
-                       job->tmp_dir);
+    if (status != DSC_OK)
+        remove_tmp(job);
     ckpt_entries_close(&job->entries);
     dsc_alloc_free(ctx->alloc, job->block);
     dsc_alloc_free(ctx->alloc, job);
