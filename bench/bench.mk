@@ -42,3 +42,7 @@ $(BENCH_BIN)/step_worker: $(BUILD)/bench/step_worker.o $(LIB)/libdsc.a
 bench-train: $(BENCH_BIN)/step_worker
 	$(Q)$(if $(PEERS),$(if $(ROUNDS),ROUNDS=$(ROUNDS)) python3 bench/bench_train.py $(BENCH_BIN)/step_worker $(PEERS) $(CASES),\
 	    echo "bench-train: PEERS=DIR is needed (DIR/venv has torch and deepspeed)"; exit 1)
+
+.PHONY: bench
+## bench: every bench that needs no more than PEERS=DIR
+bench: bench-kern bench-adam bench-comm bench-train
