@@ -195,8 +195,8 @@ static dsc_status write_small(save_job *j, const char *name, const char *text, i
     return status != DSC_OK ? status : closed;
 }
 
-/* A run killed after the rename and before `latest` left a whole step-N that its resumption computes again: with the same
- * manifest, so the same tensors, it stays and only `latest` is missing. Anything else there is not ours to replace. */
+/* A run killed after the rename and before `latest` left a whole step-N that its resumption computes again: with the
+ * same manifest, so the same tensors, it stays and only `latest` is missing. Anything else is not ours to replace. */
 static dsc_status adopt_existing(save_job *j, const char *text, int64_t bytes, dsc_error *err)
 {
     const dsc_checkpoint_ctx *c = j->c;
@@ -273,7 +273,8 @@ static void remove_tmp(save_job *j)
     for (int f = 0; f < CKPT_FILE_COUNT; f++)
         (void)dsc_io_close(j->c->io, &j->file[f], NULL);
     if (j->made_tmp && dsc_io_remove_dir(j->c->io, j->tmp_dir, NULL) != DSC_OK)
-        dsc_log_printf(j->c->log, DSC_LOG_WARNING, "%s is left behind; it is no checkpoint and the next save removes it",
+        dsc_log_printf(j->c->log, DSC_LOG_WARNING,
+                       "%s is left behind; it is no checkpoint and the next save removes it",
                        j->tmp_dir);
     j->made_tmp = false;
 }
