@@ -171,6 +171,12 @@ dsc_path_kind dsc_io_kind(const char *path)
     return S_ISREG(st.st_mode) ? DSC_PATH_FILE : S_ISDIR(st.st_mode) ? DSC_PATH_DIR : DSC_PATH_OTHER;
 }
 
+bool dsc_io_is_link(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
+}
+
 dsc_status dsc_io_free_bytes(const char *path, int64_t *bytes, dsc_error *err)
 {
     *bytes = 0;

@@ -2,10 +2,9 @@
  *
  * Files: model.safetensors (HF names; master weights in fp32 runs, bf16 weights in bf16 runs), optimizer.safetensors
  * ("master.NAME" in bf16 runs, "exp_avg.NAME", "exp_avg_sq.NAME", fp32), config.json when the model has one,
- * ds_config.json (the text as given), manifest.json (strict JSON: format version, files with sizes, XXH3-128 per 1 MiB
- * block of each logical tensor covering (tensor, position, step), state, config and versions; SHA-256 of the rest in
- * its last member). Owners write the byte ranges of their slices. Commit order: step-N.tmp, files, fsync of files and
- * folder, all ranks report, manifest, fsync, rename, fsync of the parent, `latest`. docs/checkpoint.md has the format.
+ * ds_config.json (the text as given), manifest.json (strict JSON: version, state, sizes and header hashes of files,
+ * XXH3-128 of blocks of at most 1 MiB of each tensor covering name, position and step; its own SHA-256 last). Owners
+ * write the byte ranges of their slices. docs/checkpoint.md has the format, the order of a commit and the reasons.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_CHECKPOINT_H
 #define DSC_ENGINE_CHECKPOINT_H
@@ -50,15 +49,20 @@ typedef struct dsc_checkpoint_ctx {
 /* About what a save or load takes beside the buffer while it runs: lists of tensors and blocks, the manifest's text. */
 int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype);
 
-/* Collective; every rank returns the same verdict. Writes dir/step-<state.step>. `resumed_step`: the step this run was
- * loaded from in the same dir (that folder may exist already and be replaced atomically), -1: none. */
+/* Collective; every rank returns the same verdict. Writes dir/step-<state.step>, making dir and the folders above it
+ * when missing. After a failure nothing of step-N is left, earlier checkpoints and `latest` are as they were, and the
+ * engine may go on. An existing step-N is DSC_ERR_INPUT before anything is written, but for two: the one this run was
+ * loaded from in the same dir (`resumed_step`, -1: none), which is kept, and one whose commit was cut short (see
+ * checkpoint_save.c). */
 DSC_MUST_USE dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *state,
                                             int64_t resumed_step, dsc_error *err);
-/* Collective. dir is a parent (its `latest`) or one step-N. Verifies everything (manifest, sizes, hashes of what this
- * rank reads; names and shapes against the model), then writes this rank's slices (the caller publishes). What differs
- * from *now in a way that ends bit-exactness is one warning line each; what cannot be loaded is DSC_ERR_INPUT. */
+/* Collective; every rank returns the same verdict. dir is a parent (its `latest`) or one step-N. Verifies everything
+ * (manifest, sizes, names and shapes against the model, hashes of what this rank owns), and only when all ranks have,
+ * writes this rank's slices (the caller publishes). *changed: slices were touched; with a failure they are then no
+ * state to go on from. What differs from *now in a way that ends bit-exactness is one warning line each; what cannot
+ * be loaded is DSC_ERR_INPUT. */
 DSC_MUST_USE dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *now,
-                                            dsc_run_state *out, dsc_error *err);
+                                            dsc_run_state *out, bool *changed, dsc_error *err);
 /* The folder that --load DIR means: DIR/step-N itself, or DIR plus its `latest`. DSC_ERR_INPUT when there is none. */
 DSC_MUST_USE dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out,
                                             size_t out_bytes, dsc_error *err);

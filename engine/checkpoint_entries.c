@@ -1,20 +1,24 @@
 /* checkpoint_entries.c - which tensors a checkpoint stores, and how they are cut into blocks by owner.
+ *
+ * Blocks end at multiples of 1 MiB of their tensor and where an owner's slice ends, so each has one owner, who hashes
+ * it from memory without a word to the others. The price: the manifest lists the cuts, which depend on the world size.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/checkpoint_internal.h"
 
-const char *const ckpt_file_name[CKPT_FILE_COUNT] = { CKPT_MODEL_FILE, CKPT_OPTIMIZER_FILE };
-const char *const ckpt_plane_prefix[] = { "", "master.", "exp_avg.", "exp_avg_sq." };
+const char *const dsc_ckpt_file_name[CKPT_FILE_COUNT] = { "model.safetensors", "optimizer.safetensors", "config.json",
+                                                          "ds_config.json" };
+const char *const dsc_ckpt_plane_prefix[] = { "", "master.", "exp_avg.", "exp_avg_sq." };
 
-static dsc_status add(ckpt_entries *entries, ckpt_file file, ckpt_plane plane, int32_t tensor, const char *hf_name,
-                      dsc_dtype dtype, dsc_error *err)
+static dsc_status add(ckpt_entries *entries, ckpt_file file, ckpt_plane plane, int32_t t,
+                      const dsc_layout_tensor *tensor, dsc_dtype dtype, dsc_error *err)
 {
     char name[DSC_SAFETENSORS_NAME_BYTES_MAX + 32];
     ckpt_entry *entry = &entries->entry[entries->count];
-    snprintf(name, sizeof name, "%s%s", ckpt_plane_prefix[plane], hf_name);
-    *entry = (ckpt_entry){ .file = file, .plane = plane, .tensor = tensor, .dtype = dtype,
+    snprintf(name, sizeof name, "%s%s", dsc_ckpt_plane_prefix[plane], tensor->spec->name);
+    *entry = (ckpt_entry){ .file = file, .plane = plane, .tensor = t, .count = tensor->count, .dtype = dtype,
                            .index_in_file = entries->file_entries[file] };
     DSC_TRY(dsc_alloc_strdup(entries->alloc, DSC_TAG_CONTROL, name, &entry->name, err));
     entries->count++;
@@ -25,27 +29,27 @@ static dsc_status add(ckpt_entries *entries, ckpt_file file, ckpt_plane plane, i
 static dsc_status add_all(ckpt_entries *entries, const dsc_layout *layout, dsc_dtype compute_dtype, dsc_error *err)
 {
     for (int32_t t = 0; t < layout->tensor_count; t++)
-        DSC_TRY(add(entries, CKPT_MODEL, CKPT_WEIGHTS, t, layout->tensor[t].spec->name, compute_dtype, err));
+        DSC_TRY(add(entries, CKPT_MODEL, CKPT_WEIGHTS, t, &layout->tensor[t], compute_dtype, err));
     for (int plane = CKPT_MASTER; plane <= CKPT_EXP_AVG_SQ; plane++)
         for (int32_t t = 0; t < layout->tensor_count; t++)
             if (layout->tensor[t].spec->trainable && (plane != CKPT_MASTER || compute_dtype != DSC_F32))
-                DSC_TRY(add(entries, CKPT_OPTIMIZER, (ckpt_plane)plane, t, layout->tensor[t].spec->name, DSC_F32, err));
+                DSC_TRY(add(entries, CKPT_OPTIMIZER, (ckpt_plane)plane, t, &layout->tensor[t], DSC_F32, err));
     return DSC_OK;
 }
 
-dsc_status ckpt_entries_open(dsc_alloc *alloc, const dsc_layout *layout, dsc_dtype compute_dtype, ckpt_entries *out,
-                             dsc_error *err)
+dsc_status dsc_ckpt_entries_open(dsc_alloc *alloc, const dsc_layout *layout, dsc_dtype compute_dtype, ckpt_entries *out,
+                                 dsc_error *err)
 {
     *out = (ckpt_entries){ .alloc = alloc };
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, (int64_t)layout->tensor_count * 4, sizeof *out->entry, &out->entry,
                              err));
     const dsc_status status = add_all(out, layout, compute_dtype, err);
     if (status != DSC_OK)
-        ckpt_entries_close(out);
+        dsc_ckpt_entries_close(out);
     return status;
 }
 
-void ckpt_entries_close(ckpt_entries *entries)
+void dsc_ckpt_entries_close(ckpt_entries *entries)
 {
     for (int32_t i = 0; i < entries->count; i++)
         dsc_alloc_free(entries->alloc, entries->entry[i].name);
@@ -54,18 +58,18 @@ void ckpt_entries_close(ckpt_entries *entries)
     *entries = (ckpt_entries){ 0 };
 }
 
-int64_t ckpt_blocks_of_rank(const dsc_layout *layout, const ckpt_entries *entries, int32_t rank, ckpt_block *blocks)
+int64_t dsc_ckpt_blocks_of_rank(const dsc_layout *layout, const ckpt_entries *entries, int32_t rank, ckpt_block *blocks)
 {
     int64_t count = 0;
     for (int32_t e = 0; e < entries->count; e++) {
         const dsc_layout_tensor *tensor = &layout->tensor[entries->entry[e].tensor];
         const int64_t slice = layout->group[tensor->group].slice;
-        const int64_t block_elements = CKPT_BLOCK_BYTES / (int64_t)dsc_dtype_bytes(entries->entry[e].dtype);
+        const int64_t most = dsc_ckpt_block_elements(entries->entry[e].dtype);
         int64_t first = 0;
         const int64_t span = dsc_layout_span(tensor, rank * slice, slice, &first);
         const int64_t end = first + span;
         while (first < end) {
-            const int64_t cut = dsc_min_i64(end, (first / block_elements + 1) * block_elements);
+            const int64_t cut = dsc_min_i64(end, (first / most + 1) * most);
             if (blocks != NULL)
                 blocks[count] = (ckpt_block){ .entry = e, .first = first, .count = cut - first };
             count++;
@@ -75,17 +79,24 @@ int64_t ckpt_blocks_of_rank(const dsc_layout *layout, const ckpt_entries *entrie
     return count;
 }
 
-dsc_hash128 ckpt_block_hash(const char *name, int64_t first, int64_t count, int64_t step, const void *data,
-                            int64_t bytes)
+dsc_hash128 dsc_ckpt_block_hash(const char *name, const ckpt_block *block, int64_t step, const void *data,
+                                int64_t bytes)
 {
     /* Little-endian by definition; this code runs on little-endian machines only (safetensors is little-endian too). */
-    const uint64_t place[4] = { dsc_xxh3_128(name, strlen(name), 0).low, (uint64_t)first, (uint64_t)count,
+    const uint64_t place[4] = { dsc_xxh3_128(name, strlen(name), 0).low, (uint64_t)block->first, (uint64_t)block->count,
                                 (uint64_t)step };
     return dsc_xxh3_128(data, (size_t)bytes, dsc_xxh3_128(place, sizeof place, 0).low);
 }
 
-/* Measured on manifests of this version: names, headers and JSON of a stored tensor, and lists, text and JSON of a
- * block. */
+void dsc_ckpt_sha256(const void *data, int64_t bytes, uint8_t digest[32])
+{
+    dsc_sha256 sha;
+    dsc_sha256_init(&sha);
+    dsc_sha256_update(&sha, data, (size_t)bytes);
+    dsc_sha256_final(&sha, digest);
+}
+
+/* Measured on manifests of this version: names, headers and JSON of a stored tensor, and lists and text of a block. */
 #define PLAN_BYTES_PER_ENTRY 600
 #define PLAN_BYTES_PER_BLOCK 300
 

@@ -12,21 +12,35 @@
 
 #define CKPT_BLOCK_BYTES (1 << 20)
 #define CKPT_PATH_BYTES 4096
-#define CKPT_MODEL_FILE "model.safetensors"
-#define CKPT_OPTIMIZER_FILE "optimizer.safetensors"
 #define CKPT_MANIFEST_FILE "manifest.json"
+/* 32 bytes a block: enough for 2 TB. A sealed manifest of this size can take four times as much memory, not more. */
+#define CKPT_MANIFEST_BYTES_MAX (INT64_C(64) << 20)
 
-typedef enum ckpt_file { CKPT_MODEL, CKPT_OPTIMIZER, CKPT_FILE_COUNT } ckpt_file;
+typedef enum ckpt_file {
+    CKPT_MODEL,     /* safetensors */
+    CKPT_OPTIMIZER, /* safetensors */
+    CKPT_CONFIG,    /* the model's, when it has one */
+    CKPT_DS_CONFIG, /* the run's, when it was given */
+    CKPT_FILE_COUNT
+} ckpt_file;
+#define CKPT_TENSOR_FILE_COUNT 2 /* the first ones */
 typedef enum ckpt_plane { CKPT_WEIGHTS, CKPT_MASTER, CKPT_EXP_AVG, CKPT_EXP_AVG_SQ } ckpt_plane;
 
-extern const char *const ckpt_file_name[CKPT_FILE_COUNT];
-extern const char *const ckpt_plane_prefix[]; /* "", "master.", "exp_avg.", "exp_avg_sq." */
+extern const char *const dsc_ckpt_file_name[CKPT_FILE_COUNT];
+extern const char *const dsc_ckpt_plane_prefix[]; /* "", "master.", "exp_avg.", "exp_avg_sq." */
+
+/* The first rank's failure becomes every rank's, so that nobody waits for one that gave up. Collective; uses the upper
+ * half of the context's buffer. */
+dsc_status dsc_ckpt_agree(const dsc_checkpoint_ctx *c, dsc_status mine, const dsc_error *my_error, dsc_error *err);
+
+/* ---- what is stored ---- */
 
 typedef struct ckpt_entry {
     char *name; /* owned: prefix + HF name */
     ckpt_file file;
     ckpt_plane plane;
     int32_t tensor; /* of the layout */
+    int64_t count;  /* elements */
     dsc_dtype dtype;
     int64_t index_in_file;
 } ckpt_entry;
@@ -35,66 +49,87 @@ typedef struct ckpt_entries {
     dsc_alloc *alloc;
     ckpt_entry *entry;
     int32_t count;
-    int32_t file_entries[CKPT_FILE_COUNT];
+    int32_t file_entries[CKPT_TENSOR_FILE_COUNT];
 } ckpt_entries;
 
 /* What this model stores in a run of this compute dtype: model entries first, in layout order. */
-dsc_status ckpt_entries_open(dsc_alloc *alloc, const dsc_layout *layout, dsc_dtype compute_dtype, ckpt_entries *out,
-                             dsc_error *err);
-void ckpt_entries_close(ckpt_entries *entries);
+dsc_status dsc_ckpt_entries_open(dsc_alloc *alloc, const dsc_layout *layout, dsc_dtype compute_dtype, ckpt_entries *out,
+                                 dsc_error *err);
+void dsc_ckpt_entries_close(ckpt_entries *entries);
 
 typedef struct ckpt_block {
-    int32_t entry; /* in entries, or the manifest's tensor */
+    int32_t entry;        /* in entries, or the manifest's tensor */
     int64_t first, count; /* elements of the tensor */
     dsc_hash128 hash;
 } ckpt_block;
 
+static inline int64_t dsc_ckpt_block_elements(dsc_dtype dtype)
+{
+    return CKPT_BLOCK_BYTES / (int64_t)dsc_dtype_bytes(dtype);
+}
+
 /* The blocks that rank `rank` owns, in order of entry and position. blocks = NULL only counts. */
-int64_t ckpt_blocks_of_rank(const dsc_layout *layout, const ckpt_entries *entries, int32_t rank, ckpt_block *blocks);
-dsc_hash128 ckpt_block_hash(const char *name, int64_t first, int64_t count, int64_t step, const void *data,
-                            int64_t bytes);
+int64_t dsc_ckpt_blocks_of_rank(const dsc_layout *layout, const ckpt_entries *entries, int32_t rank,
+                                ckpt_block *blocks);
+dsc_hash128 dsc_ckpt_block_hash(const char *name, const ckpt_block *block, int64_t step, const void *data,
+                                int64_t bytes);
 
 /* ---- manifest ---- */
+
+/* One file: its size, and the SHA-256 of what blocks do not cover: a safetensors header, or all of a small file. */
+typedef struct ckpt_file_info {
+    int64_t bytes; /* -1: not there */
+    int64_t head_bytes;
+    uint8_t sha256[32];
+} ckpt_file_info;
+void dsc_ckpt_sha256(const void *data, int64_t bytes, uint8_t digest[32]);
 
 typedef struct ckpt_manifest_tensor {
     char *name; /* owned by the manifest */
     int32_t file;
+    dsc_dtype dtype;
+    int64_t elements;
     int64_t first_block, block_count; /* in manifest.block: the tensor's blocks, in order, without a gap */
 } ckpt_manifest_tensor;
 
 typedef struct ckpt_manifest {
     dsc_alloc *alloc;
     dsc_run_state state;
-    int64_t file_bytes[CKPT_FILE_COUNT]; /* -1: not there */
+    ckpt_file_info file[CKPT_FILE_COUNT];
     ckpt_manifest_tensor *tensor;
     int64_t tensor_count;
     ckpt_block *block; /* entry: index of the tensor */
     int64_t block_count;
 } ckpt_manifest;
 
-/* Text of a manifest (owned by the caller, dsc_alloc_free). block[i] are all ranks' blocks, sorted by entry and first.
- */
-dsc_status ckpt_manifest_write(dsc_alloc *alloc, const dsc_run_state *state, const ckpt_entries *entries,
-                               const int64_t *file_bytes, const ckpt_block *block, int64_t block_count, char **text,
-                               int64_t *bytes, dsc_error *err);
-dsc_status ckpt_manifest_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_manifest *out,
-                              dsc_error *err);
-void ckpt_manifest_close(ckpt_manifest *manifest);
+/* Text of a manifest (owned by the caller, dsc_alloc_free). block[i] are all ranks' blocks, by entry and position. */
+dsc_status dsc_ckpt_manifest_write(dsc_alloc *alloc, const dsc_run_state *state, const ckpt_entries *entries,
+                                   const ckpt_file_info *file, const ckpt_block *block, int64_t block_count,
+                                   char **text, int64_t *bytes, dsc_error *err);
+dsc_status dsc_ckpt_manifest_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_manifest *out,
+                                  dsc_error *err);
+void dsc_ckpt_manifest_close(ckpt_manifest *manifest);
 
 /* ---- an open checkpoint ---- */
 
 typedef struct ckpt_reader {
+    dsc_alloc *alloc;
     ckpt_manifest manifest;
-    dsc_safetensors *file[CKPT_FILE_COUNT]; /* NULL: not there */
+    dsc_safetensors *file[CKPT_TENSOR_FILE_COUNT];
+    int64_t *tensor_of[CKPT_TENSOR_FILE_COUNT]; /* [entry of the file] the manifest's tensor */
 } ckpt_reader;
 
-/* Opens manifest and files; every tensor of the manifest is in its file and the other way round, covered by blocks. */
-dsc_status ckpt_reader_open(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_reader *out, dsc_error *err);
-void ckpt_reader_close(ckpt_reader *reader);
-/* NULL when the checkpoint has no such tensor. */
-const dsc_safetensors_entry *ckpt_reader_find(const ckpt_reader *reader, ckpt_plane plane, const char *hf_name,
-                                              const dsc_safetensors **file);
-/* Reads block i of the manifest through `buffer` (CKPT_BLOCK_BYTES) and compares its hash. */
-dsc_status ckpt_reader_verify_block(const ckpt_reader *reader, int64_t i, void *buffer, dsc_error *err);
+/* dir/name of a checkpoint's file, which is never a symbolic link: a checkpoint does not reach outside its folder. */
+dsc_status dsc_ckpt_own_path(char path[CKPT_PATH_BYTES], const char *dir, const char *name, dsc_error *err);
+/* Opens manifest and files: sizes, headers and small files are right; the manifest's tensors are the files', one to
+ * one, in the dtypes that the compute dtype asks for. */
+dsc_status dsc_ckpt_reader_open(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_reader *out,
+                                dsc_error *err);
+void dsc_ckpt_reader_close(ckpt_reader *reader);
+/* NULL when the checkpoint has no such tensor; *tensor (may be NULL) is the manifest's. */
+const dsc_safetensors_entry *dsc_ckpt_reader_find(const ckpt_reader *reader, ckpt_plane plane, const char *hf_name,
+                                                  const ckpt_manifest_tensor **tensor);
+/* Reads a block into buffer (CKPT_BLOCK_BYTES), as it lies in the file, and compares its hash. */
+dsc_status dsc_ckpt_reader_block(const ckpt_reader *reader, const ckpt_block *block, void *buffer, dsc_error *err);
 
 #endif

@@ -1,5 +1,7 @@
 /* checkpoint_manifest.c - manifest.json: what a checkpoint is. Written last; its own SHA-256 is its last member.
- * SPDX-License-Identifier: Apache-2.0 */
+ *
+ * A tensor's blocks are one string of hashes: where they begin follows from its size, its dtype and the list of cuts.
+ * A JSON value per block would take ten times the memory to read. SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,10 +10,14 @@
 #include "base/json.h"
 #include "engine/checkpoint_internal.h"
 
-#define MANIFEST_BYTES_MAX (INT64_C(256) << 20)
 #define MANIFEST_VERSION 1
 #define SEAL_TEXT "\"sha256\":\""
 #define SEAL_BYTES ((int64_t)sizeof SEAL_TEXT - 1 + 64 + 3) /* "sha256":"<64>"}\n */
+#define HASH_DIGITS 32
+#define INTEGER_MAX INT64_C(9007199254740992) /* 2^53: what a JSON number holds exactly */
+#define QUOTED_BYTES (6 * (DSC_SAFETENSORS_NAME_BYTES_MAX + 32)) /* every byte of a name as \u00xx */
+
+static const char *dtype_text(dsc_dtype dtype) { return dtype == DSC_BF16 ? "BF16" : "F32"; }
 
 /* ---- writing ---- */
 
@@ -24,80 +30,117 @@ static DSC_PRINTF(2, 3) void put(text_out *out, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    const int length = out->text != NULL
-                           ? vsnprintf(out->text + out->bytes, (size_t)(out->room - out->bytes), fmt, args)
-                           : vsnprintf(NULL, 0, fmt, args);
+    char *to = out->text != NULL ? out->text + out->bytes : NULL;
+    const int length = vsnprintf(to, out->text != NULL ? (size_t)(out->room - out->bytes) : 0, fmt, args);
     va_end(args);
+    DSC_ASSERT(length >= 0);
     out->bytes += length;
 }
 
 static void put_text(text_out *out, const char *name, const char *value)
 {
-    char quoted[2 * DSC_SAFETENSORS_NAME_BYTES_MAX];
+    char quoted[QUOTED_BYTES];
     dsc_json_quote(quoted, sizeof quoted, value);
     put(out, "\"%s\":%s,", name, quoted);
 }
 
+static void put_int(text_out *out, const char *name, int64_t value) { put(out, "\"%s\":%" PRId64 ",", name, value); }
+
+static void put_bool(text_out *out, const char *name, bool value)
+{
+    put(out, "\"%s\":%s,", name, value ? "true" : "false");
+}
+
 static void put_state(text_out *out, const dsc_run_state *s)
 {
-    put(out, "{\"format\":\"dsc-checkpoint\",\"version\":%d,\"step\":%" PRId64 ",\"update_count\":%" PRId64 ",",
-        MANIFEST_VERSION, s->step, s->update_count);
-    put(out,
-        "\"next_sample\":%" PRId64 ",\"seed\":%" PRId64 ",\"train_batch_size\":%" PRId64 ",\"micro_batch\":%" PRId64
-        ",",
-        s->next_sample, s->seed, s->train_batch_size, s->micro_batch);
-    put(out,
-        "\"accumulation_steps\":%" PRId64 ",\"world_size\":%" PRId64 ",\"samples_per_epoch\":%" PRId64
-        ",\"seq_length\":%" PRId64 ",",
-        s->accumulation_steps, s->world_size, s->samples_per_epoch, s->seq_length);
-    put(out, "\"zero_stage\":%d,\"compute_dtype\":\"%s\",\"world_size_reproducible\":%s,\"shuffle\":%s,",
-        (int)s->zero_stage, s->compute_dtype == DSC_BF16 ? "bf16" : "fp32",
-        s->world_size_reproducible ? "true" : "false", s->shuffle ? "true" : "false");
+    put(out, "{\"format\":\"dsc-checkpoint\",");
+    put_int(out, "version", MANIFEST_VERSION);
+    put_int(out, "step", s->step);
+    put_int(out, "update_count", s->update_count);
+    put_int(out, "next_sample", s->next_sample);
+    put_int(out, "seed", s->seed);
+    put_int(out, "train_batch_size", s->train_batch_size);
+    put_int(out, "micro_batch", s->micro_batch);
+    put_int(out, "accumulation_steps", s->accumulation_steps);
+    put_int(out, "world_size", s->world_size);
+    put_int(out, "samples_per_epoch", s->samples_per_epoch);
+    put_int(out, "seq_length", s->seq_length);
+    put_int(out, "zero_stage", s->zero_stage);
+    put_text(out, "compute_dtype", s->compute_dtype == DSC_BF16 ? "bf16" : "fp32");
+    put_bool(out, "world_size_reproducible", s->world_size_reproducible);
+    put_bool(out, "shuffle", s->shuffle);
     put_text(out, "cpu_level", s->cpu_level);
     put_text(out, "versions", s->versions);
 }
 
-static void put_body(text_out *out, const dsc_run_state *state, const ckpt_entries *entries, const int64_t *file_bytes,
+static void put_files(text_out *out, const ckpt_file_info *file)
+{
+    put(out, "\n\"files\":{");
+    for (int f = 0, written = 0; f < CKPT_FILE_COUNT; f++) {
+        char hex[65];
+        if (file[f].bytes < 0)
+            continue;
+        dsc_hex(hex, file[f].sha256, 32);
+        put(out, "%s\n\"%s\":{\"bytes\":%" PRId64 ",\"head_bytes\":%" PRId64 ",\"sha256\":\"%s\"}",
+            written++ > 0 ? "," : "", dsc_ckpt_file_name[f], file[f].bytes, file[f].head_bytes, hex);
+    }
+    put(out, "},");
+}
+
+/* The cuts are the starts of blocks that are no multiple of 1 MiB. */
+static void put_tensor(text_out *out, const ckpt_entry *entry, const ckpt_block *block, int64_t block_count)
+{
+    put(out, "\n{");
+    put_text(out, "name", entry->name);
+    put(out, "\"file\":\"%s\",\"dtype\":\"%s\",", dsc_ckpt_file_name[entry->file], dtype_text(entry->dtype));
+    put_int(out, "elements", entry->count);
+    put(out, "\"cuts\":[");
+    for (int64_t b = 0, written = 0; b < block_count; b++)
+        if (block[b].first % dsc_ckpt_block_elements(entry->dtype) != 0)
+            put(out, "%s%" PRId64, written++ > 0 ? "," : "", block[b].first);
+    put(out, "],\"blocks\":\"");
+    for (int64_t b = 0; b < block_count; b++)
+        put(out, "%016" PRIx64 "%016" PRIx64, block[b].hash.high, block[b].hash.low);
+    put(out, "\"}");
+}
+
+static void put_body(text_out *out, const dsc_run_state *state, const ckpt_entries *entries, const ckpt_file_info *file,
                      const ckpt_block *block, int64_t block_count)
 {
     put_state(out, state);
-    put(out, "\"files\":{");
-    for (int f = 0, written = 0; f < CKPT_FILE_COUNT; f++)
-        if (file_bytes[f] >= 0)
-            put(out, "%s\"%s\":%" PRId64, written++ > 0 ? "," : "", ckpt_file_name[f], file_bytes[f]);
-    put(out, "},\n\"tensors\":[");
+    put_files(out, file);
+    put(out, "\n\"tensors\":[");
     int64_t b = 0;
     for (int32_t e = 0; e < entries->count; e++) {
-        char quoted[2 * DSC_SAFETENSORS_NAME_BYTES_MAX];
-        dsc_json_quote(quoted, sizeof quoted, entries->entry[e].name);
-        put(out, "%s\n{\"name\":%s,\"file\":\"%s\",\"blocks\":[", e > 0 ? "," : "", quoted,
-            ckpt_file_name[entries->entry[e].file]);
-        for (bool comma = false; b < block_count && block[b].entry == e; b++, comma = true)
-            put(out, "%s[%" PRId64 ",%" PRId64 ",\"%016" PRIx64 "%016" PRIx64 "\"]", comma ? "," : "", block[b].first,
-                block[b].count, block[b].hash.high, block[b].hash.low);
-        put(out, "]}");
+        const int64_t first = b;
+        while (b < block_count && block[b].entry == e)
+            b++;
+        put(out, e > 0 ? "," : "");
+        put_tensor(out, &entries->entry[e], block + first, b - first);
     }
+    DSC_ASSERT(b == block_count);
     put(out, "],\n");
 }
 
-dsc_status ckpt_manifest_write(dsc_alloc *alloc, const dsc_run_state *state, const ckpt_entries *entries,
-                               const int64_t *file_bytes, const ckpt_block *block, int64_t block_count, char **text,
-                               int64_t *bytes, dsc_error *err)
+dsc_status dsc_ckpt_manifest_write(dsc_alloc *alloc, const dsc_run_state *state, const ckpt_entries *entries,
+                                   const ckpt_file_info *file, const ckpt_block *block, int64_t block_count,
+                                   char **text, int64_t *bytes, dsc_error *err)
 {
     text_out out = { 0 };
-    put_body(&out, state, entries, file_bytes, block, block_count);
+    put_body(&out, state, entries, file, block, block_count);
     out.room = out.bytes + SEAL_BYTES + 1;
+    if (out.room > CKPT_MANIFEST_BYTES_MAX)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "", "a checkpoint whose manifest has %.0f MB; at most %.0f are read",
+                        (double)out.room / 1048576.0, (double)CKPT_MANIFEST_BYTES_MAX / 1048576.0);
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, out.room, 1, &out.text, err));
     out.bytes = 0;
-    put_body(&out, state, entries, file_bytes, block, block_count);
-    dsc_sha256 sha;
+    put_body(&out, state, entries, file, block, block_count);
     uint8_t digest[32];
     char hex[65];
-    dsc_sha256_init(&sha);
-    dsc_sha256_update(&sha, out.text, (size_t)out.bytes);
-    dsc_sha256_final(&sha, digest);
+    dsc_ckpt_sha256(out.text, out.bytes, digest);
     dsc_hex(hex, digest, sizeof digest);
     put(&out, SEAL_TEXT "%s\"}\n", hex);
+    DSC_ASSERT(out.bytes == out.room - 1);
     *text = out.text;
     *bytes = out.bytes;
     return DSC_OK;
@@ -118,14 +161,19 @@ static dsc_status bad(const read_ctx *c, const cJSON *item, const char *what)
                     "damaged manifest: %s", what);
 }
 
+/* A whole number of least..2^53. */
+static bool whole_number(const cJSON *item, int64_t least, int64_t *out)
+{
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= (double)least) || !(item->valuedouble <= (double)INTEGER_MAX))
+        return false;
+    *out = (int64_t)item->valuedouble;
+    return (double)*out == item->valuedouble;
+}
+
 static dsc_status get_int(const read_ctx *c, const cJSON *object, const char *name, int64_t least, int64_t *out)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    if (!cJSON_IsNumber(item) || item->valuedouble != (double)(int64_t)item->valuedouble ||
-        item->valuedouble < (double)least)
-        return bad(c, item, name);
-    *out = (int64_t)item->valuedouble;
-    return DSC_OK;
+    return whole_number(item, least, out) ? DSC_OK : bad(c, item, name);
 }
 
 static dsc_status get_bool(const read_ctx *c, const cJSON *object, const char *name, bool *out)
@@ -157,7 +205,7 @@ static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state
     DSC_TRY(get_int(c, root, "step", 0, &s->step));
     DSC_TRY(get_int(c, root, "update_count", 0, &s->update_count));
     DSC_TRY(get_int(c, root, "next_sample", 0, &s->next_sample));
-    DSC_TRY(get_int(c, root, "seed", INT64_MIN / 1024, &s->seed));
+    DSC_TRY(get_int(c, root, "seed", -INTEGER_MAX, &s->seed));
     DSC_TRY(get_int(c, root, "train_batch_size", 1, &s->train_batch_size));
     DSC_TRY(get_int(c, root, "micro_batch", 1, &s->micro_batch));
     DSC_TRY(get_int(c, root, "accumulation_steps", 1, &s->accumulation_steps));
@@ -177,12 +225,37 @@ static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state
     return DSC_OK;
 }
 
+/* Exactly the names that this version writes: none of them leaves the folder. */
 static int find_file(const char *name)
 {
     for (int f = 0; f < CKPT_FILE_COUNT; f++)
-        if (strcmp(ckpt_file_name[f], name) == 0)
+        if (strcmp(dsc_ckpt_file_name[f], name) == 0)
             return f;
     return -1;
+}
+
+static int digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
+
+/* 16 lower-case hex digits; a text that ends earlier is refused by its NUL. */
+static bool parse_u64(const char *text, uint64_t *out)
+{
+    *out = 0;
+    for (int i = 0; i < 16; i++) {
+        if (digit(text[i]) < 0)
+            return false;
+        *out = *out << 4 | (uint64_t)digit(text[i]);
+    }
+    return true;
+}
+
+static bool parse_digest(const char *text, uint8_t out[32])
+{
+    for (int i = 0; i < 64; i++) {
+        if (digit(text[i]) < 0)
+            return false;
+        out[i / 2] = (uint8_t)(out[i / 2] << 4 | digit(text[i]));
+    }
+    return true;
 }
 
 static dsc_status read_files(const read_ctx *c, const cJSON *files, ckpt_manifest *m)
@@ -191,50 +264,86 @@ static dsc_status read_files(const read_ctx *c, const cJSON *files, ckpt_manifes
     if (!cJSON_IsObject(files))
         return bad(c, files, "files");
     for (int f = 0; f < CKPT_FILE_COUNT; f++)
-        m->file_bytes[f] = -1;
+        m->file[f].bytes = -1;
     cJSON_ArrayForEach(item, files)
     {
+        char hex[65];
         const int f = find_file(item->string);
-        if (f < 0)
-            return bad(c, item, "a file of an unknown name");
-        DSC_TRY(get_int(c, files, item->string, 0, &m->file_bytes[f]));
+        if (f < 0 || !cJSON_IsObject(item))
+            return bad(c, item, "a file of an unknown name, or without a size");
+        ckpt_file_info *info = &m->file[f];
+        DSC_TRY(get_int(c, item, "bytes", 0, &info->bytes));
+        DSC_TRY(get_int(c, item, "head_bytes", 0, &info->head_bytes));
+        DSC_TRY(get_text(c, item, "sha256", hex, sizeof hex));
+        const bool whole = f >= CKPT_TENSOR_FILE_COUNT;
+        if (!parse_digest(hex, info->sha256) || info->head_bytes > info->bytes ||
+            (whole && info->head_bytes != info->bytes))
+            return bad(c, item, "head_bytes or sha256 of a file");
     }
-    return m->file_bytes[CKPT_MODEL] < 0 ? bad(c, files, "model.safetensors is not among the files") : DSC_OK;
-}
-
-static bool parse_hash(const char *text, dsc_hash128 *out)
-{
-    char extra;
-    return strlen(text) == 32 && strspn(text, "0123456789abcdef") == 32 &&
-           sscanf(text, "%16" SCNx64 "%16" SCNx64 "%c", &out->high, &out->low, &extra) == 2;
-}
-
-/* Blocks of one tensor: in order, each starting where the one before ended. */
-static dsc_status read_blocks(const read_ctx *c, const cJSON *blocks, ckpt_manifest *m, int64_t tensor)
-{
-    const cJSON *item;
-    int64_t at = 0;
-    if (!cJSON_IsArray(blocks))
-        return bad(c, blocks, "blocks");
-    m->tensor[tensor].first_block = m->block_count;
-    cJSON_ArrayForEach(item, blocks)
-    {
-        ckpt_block *block = &m->block[m->block_count];
-        const cJSON *first = cJSON_GetArrayItem(item, 0), *count = cJSON_GetArrayItem(item, 1),
-                    *hash = cJSON_GetArrayItem(item, 2);
-        if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 3 || !cJSON_IsNumber(first) || !cJSON_IsNumber(count) ||
-            !cJSON_IsString(hash) || first->valuedouble != (double)at || count->valuedouble < 1 ||
-            count->valuedouble > CKPT_BLOCK_BYTES || count->valuedouble != (double)(int64_t)count->valuedouble ||
-            !parse_hash(hash->valuestring, &block->hash))
-            return bad(c, item, "a block out of order or without a hash");
-        block->entry = (int32_t)tensor;
-        block->first = at;
-        block->count = (int64_t)count->valuedouble;
-        at += block->count;
-        m->block_count++;
-    }
-    m->tensor[tensor].block_count = m->block_count - m->tensor[tensor].first_block;
+    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
+        if (m->file[f].bytes < 0)
+            return bad(c, files, "a safetensors file is not listed");
     return DSC_OK;
+}
+
+/* Where the block that starts at `at` ends: at a multiple of 1 MiB, or at the next cut if that comes first. */
+static bool block_end(const ckpt_manifest_tensor *tensor, int64_t at, const cJSON **cut, int64_t *end)
+{
+    const int64_t most = dsc_ckpt_block_elements(tensor->dtype);
+    int64_t cut_at = 0;
+    *end = dsc_min_i64(tensor->elements, (at / most + 1) * most);
+    if (*cut == NULL)
+        return true;
+    if (!whole_number(*cut, at + 1, &cut_at) || cut_at == *end)
+        return false; /* out of order, or where a block ends anyway */
+    if (cut_at < *end) {
+        *end = cut_at;
+        *cut = (*cut)->next;
+    }
+    return true;
+}
+
+static dsc_status read_blocks(const read_ctx *c, const cJSON *item, ckpt_manifest *m, int64_t index)
+{
+    ckpt_manifest_tensor *tensor = &m->tensor[index];
+    const cJSON *cuts = cJSON_GetObjectItemCaseSensitive(item, "cuts");
+    const cJSON *blocks = cJSON_GetObjectItemCaseSensitive(item, "blocks");
+    if (!cJSON_IsArray(cuts) || !cJSON_IsString(blocks))
+        return bad(c, item, "a tensor without cuts or blocks");
+    const cJSON *cut = cuts->child;
+    const char *hex = blocks->valuestring;
+    tensor->first_block = m->block_count;
+    for (int64_t at = 0, end; at < tensor->elements; at = end) {
+        ckpt_block block = { .entry = (int32_t)index, .first = at };
+        if (!block_end(tensor, at, &cut, &end))
+            return bad(c, cuts, "cuts of a tensor");
+        block.count = end - at;
+        if (!parse_u64(hex, &block.hash.high) || !parse_u64(hex + 16, &block.hash.low))
+            return bad(c, blocks, "a block without a hash");
+        hex += HASH_DIGITS;
+        m->block[m->block_count++] = block;
+    }
+    if (*hex != 0 || cut != NULL)
+        return bad(c, item, "more blocks or cuts than the tensor has room for");
+    tensor->block_count = m->block_count - tensor->first_block;
+    return DSC_OK;
+}
+
+static dsc_status read_tensor(const read_ctx *c, const cJSON *item, ckpt_manifest *m)
+{
+    char name[DSC_SAFETENSORS_NAME_BYTES_MAX + 1], file[64], dtype[8];
+    ckpt_manifest_tensor *tensor = &m->tensor[m->tensor_count];
+    DSC_TRY(get_text(c, item, "name", name, sizeof name));
+    DSC_TRY(get_text(c, item, "file", file, sizeof file));
+    DSC_TRY(get_text(c, item, "dtype", dtype, sizeof dtype));
+    DSC_TRY(get_int(c, item, "elements", 1, &tensor->elements));
+    DSC_TRY(dsc_alloc_strdup(m->alloc, DSC_TAG_IO, name, &tensor->name, c->err));
+    m->tensor_count++;
+    tensor->file = find_file(file);
+    tensor->dtype = strcmp(dtype, dtype_text(DSC_BF16)) == 0 ? DSC_BF16 : DSC_F32;
+    if (tensor->file < 0 || tensor->file >= CKPT_TENSOR_FILE_COUNT || strcmp(dtype, dtype_text(tensor->dtype)) != 0)
+        return bad(c, item, "file or dtype of a tensor");
+    return read_blocks(c, item, m, m->tensor_count - 1);
 }
 
 static dsc_status read_tensors(const read_ctx *c, const cJSON *tensors, ckpt_manifest *m)
@@ -245,24 +354,16 @@ static dsc_status read_tensors(const read_ctx *c, const cJSON *tensors, ckpt_man
         return bad(c, tensors, "tensors");
     cJSON_ArrayForEach(item, tensors)
     {
+        const cJSON *text = cJSON_GetObjectItemCaseSensitive(item, "blocks");
+        if (!cJSON_IsObject(item) || !cJSON_IsString(text))
+            return bad(c, item, "a tensor without blocks");
         tensor_count++;
-        blocks += cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(item, "blocks"));
+        blocks += (int64_t)strlen(text->valuestring) / HASH_DIGITS;
     }
     DSC_TRY(dsc_alloc_zeroed(m->alloc, DSC_TAG_IO, tensor_count, sizeof *m->tensor, &m->tensor, c->err));
     DSC_TRY(dsc_alloc_zeroed(m->alloc, DSC_TAG_IO, blocks, sizeof *m->block, &m->block, c->err));
     cJSON_ArrayForEach(item, tensors)
-    {
-        char file[64], name[DSC_SAFETENSORS_NAME_BYTES_MAX + 1];
-        ckpt_manifest_tensor *tensor = &m->tensor[m->tensor_count];
-        DSC_TRY(get_text(c, item, "name", name, sizeof name));
-        DSC_TRY(get_text(c, item, "file", file, sizeof file));
-        DSC_TRY(dsc_alloc_strdup(m->alloc, DSC_TAG_IO, name, &tensor->name, c->err));
-        m->tensor_count++;
-        tensor->file = find_file(file);
-        if (tensor->file < 0 || m->file_bytes[tensor->file] < 0)
-            return bad(c, item, "a tensor of a file that is not listed");
-        DSC_TRY(read_blocks(c, cJSON_GetObjectItemCaseSensitive(item, "blocks"), m, m->tensor_count - 1));
-    }
+        DSC_TRY(read_tensor(c, item, m));
     return DSC_OK;
 }
 
@@ -272,12 +373,9 @@ static bool sealed(const char *text, int64_t bytes)
     if (bytes < SEAL_BYTES)
         return false;
     const char *seal = text + bytes - SEAL_BYTES;
-    dsc_sha256 sha;
     uint8_t digest[32];
     char hex[65];
-    dsc_sha256_init(&sha);
-    dsc_sha256_update(&sha, text, (size_t)(bytes - SEAL_BYTES));
-    dsc_sha256_final(&sha, digest);
+    dsc_ckpt_sha256(text, bytes - SEAL_BYTES, digest);
     dsc_hex(hex, digest, sizeof digest);
     return memcmp(seal, SEAL_TEXT, sizeof SEAL_TEXT - 1) == 0 && memcmp(seal + sizeof SEAL_TEXT - 1, hex, 64) == 0 &&
            memcmp(text + bytes - 3, "\"}\n", 3) == 0;
@@ -286,11 +384,12 @@ static bool sealed(const char *text, int64_t bytes)
 static dsc_status parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes, ckpt_manifest *m,
                         dsc_error *err)
 {
-    const dsc_json_limits limits = { MANIFEST_BYTES_MAX, 8, 40000000 };
+    /* Six values a tensor and its cuts: more tensors than a safetensors header has room for. */
+    const dsc_json_limits limits = { CKPT_MANIFEST_BYTES_MAX, 8, 1000000 };
     dsc_json *json = NULL;
     if (!sealed(text, bytes))
-        return DSC_FAIL(err, DSC_ERR_INPUT, path,
-                        "damaged manifest: it does not match its own SHA-256; use another checkpoint");
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "damaged manifest: it does not match its own SHA-256; use another "
+                        "checkpoint");
     DSC_TRY(dsc_json_open(alloc, path, text, bytes, DSC_JSON_STRICT, &limits, &json, err));
     const read_ctx c = { json, path, err };
     const cJSON *root = dsc_json_root(json);
@@ -303,23 +402,23 @@ static dsc_status parse(dsc_alloc *alloc, const char *path, const char *text, in
     return status;
 }
 
-dsc_status ckpt_manifest_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_manifest *out,
-                              dsc_error *err)
+dsc_status dsc_ckpt_manifest_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_manifest *out,
+                                  dsc_error *err)
 {
     char path[CKPT_PATH_BYTES];
     char *text = NULL;
     int64_t bytes;
     *out = (ckpt_manifest){ .alloc = alloc };
-    DSC_TRY(dsc_path_join(path, sizeof path, step_dir, CKPT_MANIFEST_FILE, err));
-    DSC_TRY(dsc_io_read_all(io, alloc, path, MANIFEST_BYTES_MAX, &text, &bytes, err));
+    DSC_TRY(dsc_ckpt_own_path(path, step_dir, CKPT_MANIFEST_FILE, err));
+    DSC_TRY(dsc_io_read_all(io, alloc, path, CKPT_MANIFEST_BYTES_MAX, &text, &bytes, err));
     const dsc_status status = parse(alloc, path, text, bytes, out, err);
     dsc_alloc_free(alloc, text);
     if (status != DSC_OK)
-        ckpt_manifest_close(out);
+        dsc_ckpt_manifest_close(out);
     return status;
 }
 
-void ckpt_manifest_close(ckpt_manifest *manifest)
+void dsc_ckpt_manifest_close(ckpt_manifest *manifest)
 {
     if (manifest->alloc != NULL) {
         for (int64_t t = 0; t < manifest->tensor_count; t++)

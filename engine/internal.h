@@ -65,7 +65,7 @@ struct dsc_engine {
     const void *const *batch;
     int64_t step, update_count, micro_step;
     int64_t resumed_step;
-    char *resumed_dir;
+    char resumed_dir[4096]; /* as given to load */
     double lr_override; /* negative: the schedule */
     int64_t step_start_ns, forward_ns, backward_ns, update_ns, data_wait_ns;
     int64_t last_forward_ns, last_backward_ns, last_step_ns, last_data_wait_ns;

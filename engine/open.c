@@ -541,7 +541,6 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_comm_close(&engine->comm);
     dsc_stream_close(&engine->compute);
     dsc_device_close(&engine->device);
-    dsc_alloc_free(alloc, engine->resumed_dir);
     dsc_alloc_free(alloc, engine->config_text);
     dsc_alloc_free(alloc, engine);
     dsc_alloc_close(&alloc);

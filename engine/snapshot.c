@@ -1,4 +1,5 @@
 /* snapshot.c - save and load as the host program calls them. SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/internal.h"
@@ -22,6 +23,29 @@ static dsc_status between_steps(const dsc_engine *engine, const char *what, dsc_
     return DSC_OK;
 }
 
+/* Bytes of a path without the slashes at its end. */
+static size_t path_bytes(const char *path)
+{
+    size_t bytes = strlen(path);
+    while (bytes > 1 && path[bytes - 1] == '/')
+        bytes--;
+    return bytes;
+}
+
+/* Whether this run was loaded from `dir`, by its `latest` or as dir/step-N. Compared as text: a second name of a folder
+ * only means that an existing step-N is refused. */
+static bool resumed_from(const dsc_engine *engine, const char *dir)
+{
+    char name[64];
+    const char *resumed = engine->resumed_dir;
+    const size_t bytes = path_bytes(dir), resumed_bytes = path_bytes(resumed);
+    if (engine->resumed_step < 0 || resumed_bytes < bytes || strncmp(resumed, dir, bytes) != 0)
+        return false;
+    const int length = snprintf(name, sizeof name, "/step-%lld", (long long)engine->resumed_step);
+    return resumed_bytes == bytes ||
+           (resumed_bytes == bytes + (size_t)length && strncmp(resumed + bytes, name, (size_t)length) == 0);
+}
+
 dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
 {
     DSC_TRY(between_steps(engine, "save", err));
@@ -30,9 +54,9 @@ dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
     dsc_run_state state;
     checkpoint_ctx(engine, &ctx);
     dsc_engine_run_state(engine, &state);
-    const bool same_dir = engine->resumed_dir != NULL && strcmp(engine->resumed_dir, dir) == 0;
+    const int64_t resumed_step = resumed_from(engine, dir) ? engine->resumed_step : -1;
     dsc_alloc_freeze(engine->alloc, false);
-    const dsc_status status = dsc_checkpoint_save(&ctx, dir, &state, same_dir ? engine->resumed_step : -1, err);
+    const dsc_status status = dsc_checkpoint_save(&ctx, dir, &state, resumed_step, err);
     dsc_alloc_freeze(engine->alloc, engine->step > 0);
     return status;
 }
@@ -41,17 +65,16 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
 {
     dsc_checkpoint_ctx ctx;
     dsc_run_state now, state;
+    bool changed = false;
     checkpoint_ctx(engine, &ctx);
     dsc_engine_run_state(engine, &now);
     DSC_TRY(dsc_zero_sync(engine->zero, err));
-    DSC_TRY(dsc_checkpoint_load(&ctx, dir, &now, &state, err));
-    /* From here on the engine's states have changed. */
-    engine->failed = true;
+    const dsc_status status = dsc_checkpoint_load(&ctx, dir, &now, &state, &changed, err);
+    /* From here on the engine's states may have changed. */
+    engine->failed = changed;
+    DSC_TRY(status);
     DSC_TRY(dsc_zero_publish(engine->zero, err));
-    char *copy = NULL;
-    DSC_TRY(dsc_alloc_strdup(engine->alloc, DSC_TAG_CONTROL, dir, &copy, err));
-    dsc_alloc_free(engine->alloc, engine->resumed_dir);
-    engine->resumed_dir = copy;
+    snprintf(engine->resumed_dir, sizeof engine->resumed_dir, "%s", dir);
     engine->resumed_step = state.step;
     engine->step = state.step;
     engine->update_count = state.update_count;

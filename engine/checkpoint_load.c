@@ -1,0 +1,210 @@
+/* checkpoint_load.c - collective load: every rank reads what it owns, whatever world size, stage or precision wrote it.
+ *
+ * Two passes over the same blocks: the first only verifies, and nothing changes before every rank has seen good hashes;
+ * the second verifies again what it copies, so a byte that changes in between ends in an error, not in a weight.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/bf16.h"
+#include "engine/checkpoint_internal.h"
+
+typedef struct load_job {
+    const dsc_checkpoint_ctx *c;
+    ckpt_reader reader;
+    dsc_dtype dtype; /* this run's compute dtype */
+    bool copy;       /* the second pass */
+} load_job;
+
+/* ---- does it fit the model? ---- */
+
+static void shape_text(char *out, size_t out_bytes, const int64_t *dim, int32_t dim_count)
+{
+    size_t at = 0;
+    out[0] = 0;
+    for (int32_t d = 0; d < dim_count && at < out_bytes; d++)
+        at += (size_t)snprintf(out + at, out_bytes - at, "%s%" PRId64, d > 0 ? "," : "", dim[d]);
+}
+
+static dsc_status check_tensor(const ckpt_reader *reader, const dsc_layout_tensor *tensor, ckpt_plane plane,
+                               dsc_error *err)
+{
+    const dsc_param_spec *spec = tensor->spec;
+    const dsc_safetensors_entry *entry = dsc_ckpt_reader_find(reader, plane, spec->name, NULL);
+    const char *where = dsc_safetensors_path(reader->file[plane == CKPT_WEIGHTS ? CKPT_MODEL : CKPT_OPTIMIZER]);
+    const char *prefix = dsc_ckpt_plane_prefix[plane];
+    if (entry == NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, where, "the checkpoint has no \"%s%.200s\", which the model needs", prefix,
+                        spec->name);
+    bool same = entry->desc.dim_count == spec->dim_count;
+    for (int32_t d = 0; same && d < spec->dim_count; d++)
+        same = entry->desc.dim[d] == spec->dim[d];
+    if (same)
+        return DSC_OK;
+    char saved[80], wanted[80];
+    shape_text(saved, sizeof saved, entry->desc.dim, entry->desc.dim_count);
+    shape_text(wanted, sizeof wanted, spec->dim, spec->dim_count);
+    return DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%s%.200s\" has the shape [%s]; the model's is [%s]", prefix,
+                    spec->name, saved, wanted);
+}
+
+static dsc_status check_model(const load_job *j, dsc_error *err)
+{
+    const dsc_layout *layout = j->c->layout;
+    const ckpt_reader *reader = &j->reader;
+    for (int32_t t = 0; t < layout->tensor_count; t++) {
+        const dsc_layout_tensor *tensor = &layout->tensor[t];
+        DSC_TRY(check_tensor(reader, tensor, CKPT_WEIGHTS, err));
+        for (int plane = CKPT_MASTER; plane <= CKPT_EXP_AVG_SQ && tensor->spec->trainable; plane++)
+            if (plane != CKPT_MASTER || reader->manifest.state.compute_dtype == DSC_BF16)
+                DSC_TRY(check_tensor(reader, tensor, (ckpt_plane)plane, err));
+    }
+    const int64_t count = dsc_safetensors_count(reader->file[CKPT_MODEL]);
+    if (count != layout->tensor_count)
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[CKPT_MODEL]), "%lld tensors; the "
+                        "model has %d", (long long)count, (int)layout->tensor_count);
+    return DSC_OK;
+}
+
+/* What ends bit-exactness. The stage is not among it: no bit depends on it. */
+static void warn_differences(const dsc_checkpoint_ctx *c, const dsc_run_state *now, const dsc_run_state *saved)
+{
+    const dsc_log *log = c->log;
+    if (dsc_comm_rank(c->comm) != 0)
+        return;
+    if (strcmp(now->versions, saved->versions) != 0)
+        dsc_log_printf(log, DSC_LOG_WARNING, "resume: saved by %s, this is %s; bits may differ", saved->versions,
+                       now->versions);
+    if (strcmp(now->cpu_level, saved->cpu_level) != 0)
+        dsc_log_printf(log, DSC_LOG_WARNING, "resume: saved on a CPU with %s, this one has %s; bits may differ",
+                       saved->cpu_level, now->cpu_level);
+    if (now->compute_dtype != saved->compute_dtype)
+        dsc_log_printf(log, DSC_LOG_WARNING, "resume: saved in %s, the run goes on in %s",
+                       saved->compute_dtype == DSC_BF16 ? "bf16" : "fp32",
+                       now->compute_dtype == DSC_BF16 ? "bf16" : "fp32");
+    const bool same_samples = now->train_batch_size == saved->train_batch_size && now->seed == saved->seed &&
+                              now->shuffle == saved->shuffle && now->seq_length == saved->seq_length &&
+                              now->samples_per_epoch == saved->samples_per_epoch;
+    const bool same_world = now->world_size == saved->world_size ||
+                            (now->world_size_reproducible && saved->world_size_reproducible);
+    if (!same_samples)
+        dsc_log_printf(log, DSC_LOG_WARNING, "resume: batch size, seed, shuffling, sequence length or data differ from "
+                       "the saved run's; other samples come than without the interruption");
+    else if (!same_world || now->micro_batch != saved->micro_batch)
+        dsc_log_printf(log, DSC_LOG_WARNING, "resume: world size or micro-batch differs from the saved run's; bits may "
+                       "differ");
+}
+
+/* ---- reading ---- */
+
+static float value_at(const void *from, dsc_dtype dtype, int64_t i)
+{
+    return dtype == DSC_F32 ? ((const float *)from)[i] : dsc_f32_from_bf16(((const uint16_t *)from)[i]);
+}
+
+/* fp32 to bf16 rounds to nearest even; everything else is exact. */
+static void convert(void *to, dsc_dtype to_dtype, const void *from, dsc_dtype from_dtype, int64_t count)
+{
+    if (to_dtype == from_dtype)
+        memcpy(to, from, (size_t)count * dsc_dtype_bytes(to_dtype));
+    else if (to_dtype == DSC_F32)
+        for (int64_t i = 0; i < count; i++)
+            ((float *)to)[i] = value_at(from, from_dtype, i);
+    else
+        for (int64_t i = 0; i < count; i++)
+            ((uint16_t *)to)[i] = dsc_bf16_from_f32(value_at(from, from_dtype, i));
+}
+
+/* Elements [first, first + count) of a tensor: every block that meets them is verified, and `to` gets what it has of
+ * them in the second pass (NULL: only verified). */
+static dsc_status take_span(load_job *j, ckpt_plane plane, const char *name, int64_t first, int64_t count, void *to,
+                            dsc_dtype to_dtype, dsc_error *err)
+{
+    const ckpt_manifest_tensor *tensor = NULL;
+    if (dsc_ckpt_reader_find(&j->reader, plane, name, &tensor) == NULL)
+        return DSC_OK; /* check_model has asked for what must be there */
+    const int64_t from_bytes = (int64_t)dsc_dtype_bytes(tensor->dtype), to_bytes = (int64_t)dsc_dtype_bytes(to_dtype);
+    const ckpt_block *block = j->reader.manifest.block + tensor->first_block;
+    for (int64_t b = 0; b < tensor->block_count; b++, block++) {
+        const int64_t low = dsc_max_i64(first, block->first);
+        const int64_t high = dsc_min_i64(first + count, block->first + block->count);
+        if (low >= high)
+            continue;
+        DSC_TRY(dsc_ckpt_reader_block(&j->reader, block, j->c->buffer.ptr, err));
+        if (j->copy && to != NULL)
+            convert((char *)to + (low - first) * to_bytes, to_dtype,
+                    (const char *)j->c->buffer.ptr + (low - block->first) * from_bytes, tensor->dtype, high - low);
+    }
+    return DSC_OK;
+}
+
+/* A frozen tensor has only parameters, in the compute dtype. A trainable one is its master weights: those of a bf16
+ * run, the weights themselves of an fp32 run. */
+static dsc_status take_tensor(load_job *j, const dsc_layout_tensor *tensor, dsc_error *err)
+{
+    const char *name = tensor->spec->name;
+    dsc_zero_slice slice;
+    int64_t first = 0;
+    dsc_zero_slice_get(j->c->zero, tensor->group, &slice);
+    const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
+    const int64_t at = tensor->offset + first - slice.first;
+    if (count == 0)
+        return DSC_OK;
+    if (slice.master == NULL)
+        return take_span(j, CKPT_WEIGHTS, name, first, count,
+                         (char *)slice.param + at * (int64_t)dsc_dtype_bytes(j->dtype), j->dtype, err);
+    const bool has_master = dsc_ckpt_reader_find(&j->reader, CKPT_MASTER, name, NULL) != NULL;
+    DSC_TRY(take_span(j, CKPT_WEIGHTS, name, first, count, has_master ? NULL : slice.master + at, DSC_F32, err));
+    DSC_TRY(take_span(j, CKPT_MASTER, name, first, count, slice.master + at, DSC_F32, err));
+    DSC_TRY(take_span(j, CKPT_EXP_AVG, name, first, count, slice.moment1 + at, DSC_F32, err));
+    return take_span(j, CKPT_EXP_AVG_SQ, name, first, count, slice.moment2 + at, DSC_F32, err);
+}
+
+static dsc_status take_all(load_job *j, bool copy, dsc_error *err)
+{
+    j->copy = copy;
+    for (int32_t t = 0; t < j->c->layout->tensor_count; t++)
+        DSC_TRY(take_tensor(j, &j->c->layout->tensor[t], err));
+    return DSC_OK;
+}
+
+static dsc_status find_together(const dsc_checkpoint_ctx *c, const char *dir, char step_dir[CKPT_PATH_BYTES],
+                                dsc_error *err)
+{
+    dsc_error mine = DSC_ERROR_INIT;
+    dsc_status status = DSC_OK;
+    memset(step_dir, 0, CKPT_PATH_BYTES);
+    if (dsc_comm_rank(c->comm) == 0)
+        status = dsc_checkpoint_find(c->io, c->alloc, dir, step_dir, CKPT_PATH_BYTES, &mine);
+    DSC_TRY(dsc_ckpt_agree(c, status, &mine, err));
+    DSC_TRY(dsc_comm_broadcast(c->comm, DSC_CHANNEL_CONTROL, step_dir, CKPT_PATH_BYTES, 0, c->stream, err));
+    return dsc_stream_sync(c->stream, err);
+}
+
+dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *now,
+                               dsc_run_state *out, bool *changed, dsc_error *err)
+{
+    char step_dir[CKPT_PATH_BYTES];
+    load_job job = { .c = ctx, .dtype = now->compute_dtype };
+    dsc_error mine = DSC_ERROR_INIT;
+    *changed = false;
+    DSC_TRY(find_together(ctx, dir, step_dir, err));
+    dsc_status status = dsc_ckpt_reader_open(ctx->io, ctx->alloc, step_dir, &job.reader, &mine);
+    const bool open = status == DSC_OK;
+    if (status == DSC_OK)
+        status = check_model(&job, &mine);
+    if (status == DSC_OK)
+        status = take_all(&job, false, &mine);
+    status = dsc_ckpt_agree(ctx, status, &mine, err);
+    if (status == DSC_OK) {
+        *out = job.reader.manifest.state;
+        warn_differences(ctx, now, out);
+        *changed = true;
+        status = take_all(&job, true, &mine);
+        status = dsc_ckpt_agree(ctx, status, &mine, err);
+    }
+    if (open)
+        dsc_ckpt_reader_close(&job.reader);
+    return status;
+}
