@@ -95,7 +95,8 @@ static dsc_status cross_check(ckpt_reader *reader, dsc_error *err)
     }
     if (in_files != reader->manifest.tensor_count)
         return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[CKPT_MODEL]), "the files hold %lld "
-                        "tensors, the manifest lists %lld", (long long)in_files, (long long)reader->manifest.tensor_count);
+                        "tensors, the manifest lists %lld", (long long)in_files,
+                        (long long)reader->manifest.tensor_count);
     for (int64_t t = 0; t < reader->manifest.tensor_count; t++)
         DSC_TRY(match_tensor(reader, t, err));
     return DSC_OK;

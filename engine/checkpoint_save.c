@@ -2,8 +2,12 @@
  *
  * After each phase all ranks agree (dsc_ckpt_agree); whatever fails, rank 0 takes the half-made folder away. The order:
  * step-N.tmp with its files, each durable; the manifest; latest.tmp; rename to step-N; rename to latest; the folder is
- * fsynced after each. A step-N that latest.tmp still names was never announced by a finished save: its commit was cut
- * short between the two renames, and the next save of that step may replace it. SPDX-License-Identifier: Apache-2.0 */
+ * fsynced after each.
+ *
+ * A step-N that exists already is refused, but for two. One that latest.tmp still names was never announced by a
+ * finished save: its commit was cut short between the two renames, and it is replaced. And when this run goes on from
+ * an earlier step of the folder, a step-N with the same manifest is what would be written: it stays, and `latest` names
+ * it. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,6 +17,7 @@ typedef struct save_job {
     const dsc_checkpoint_ctx *c;
     const dsc_run_state *state;
     const char *dir;
+    bool resumed; /* from an earlier step in dir */
     char name[64], step_dir[CKPT_PATH_BYTES], tmp_dir[CKPT_PATH_BYTES];
     char latest[CKPT_PATH_BYTES], latest_tmp[CKPT_PATH_BYTES];
     ckpt_entries entries;
@@ -24,7 +29,8 @@ typedef struct save_job {
     /* Rank 0: */
     ckpt_block *all, *sorted; /* every rank's, in order of ranks and in order of tensors */
     int64_t *first_of_entry;
-    bool made_tmp, made_step, made_latest_tmp;
+    bool made_tmp, made_step, made_latest_tmp; /* there now, and to be undone after a failure */
+    bool adopted; /* step-N was there and is the same */
 } save_job;
 
 /* ---- planning ---- */
@@ -108,6 +114,12 @@ static dsc_status make_dirs(const dsc_io *io, const char *dir, dsc_error *err)
     return dsc_io_mkdir(io, dir, err); /* says so when it is no folder */
 }
 
+static dsc_status refuse_existing(const save_job *j, dsc_error *err)
+{
+    return DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir,
+                    "exists already and this run did not resume from it; move it away, or use another --save folder");
+}
+
 /* Whether the step-N that is there is the rest of a commit that was cut short. */
 static bool was_never_announced(const save_job *j)
 {
@@ -135,10 +147,10 @@ static dsc_status make_files(save_job *j, dsc_error *err)
 {
     const dsc_io *io = j->c->io;
     DSC_TRY(make_dirs(io, j->dir, err));
-    const bool replaces = dsc_io_kind(j->step_dir) != DSC_PATH_MISSING;
-    if (replaces && !was_never_announced(j))
-        return DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir, "exists already and this run did not resume from it; move it "
-                        "away, or use another --save folder");
+    const bool exists = dsc_io_kind(j->step_dir) != DSC_PATH_MISSING;
+    const bool replaces = exists && was_never_announced(j);
+    if (exists && !replaces && !j->resumed)
+        return refuse_existing(j, err);
     DSC_TRY(dsc_io_remove_dir(io, j->tmp_dir, err));
     if (replaces) {
         DSC_TRY(dsc_io_rename(io, j->step_dir, j->tmp_dir, err));
@@ -254,6 +266,26 @@ static dsc_status write_small(save_job *j, ckpt_file f, const char *text, int64_
     return write_new(j->c->io, path, text, bytes, err);
 }
 
+/* A step-N that this run has made again: the same manifest means the same tensors. */
+static dsc_status adopt_existing(save_job *j, const char *text, int64_t bytes, dsc_error *err)
+{
+    const dsc_checkpoint_ctx *c = j->c;
+    char path[CKPT_PATH_BYTES], *found = NULL;
+    int64_t found_bytes = 0;
+    DSC_TRY(dsc_ckpt_own_path(path, j->step_dir, CKPT_MANIFEST_FILE, err));
+    if (dsc_io_kind(path) != DSC_PATH_FILE)
+        return refuse_existing(j, err);
+    DSC_TRY(dsc_io_read_all(c->io, c->alloc, path, CKPT_MANIFEST_BYTES_MAX, &found, &found_bytes, err));
+    const bool same = found_bytes == bytes && memcmp(found, text, (size_t)bytes) == 0;
+    dsc_alloc_free(c->alloc, found);
+    if (!same)
+        return refuse_existing(j, err);
+    DSC_TRY(dsc_io_remove_dir(c->io, j->tmp_dir, err));
+    j->made_tmp = false;
+    j->adopted = true;
+    return DSC_OK;
+}
+
 static dsc_status write_manifest(save_job *j, dsc_error *err)
 {
     const dsc_checkpoint_ctx *c = j->c;
@@ -263,10 +295,13 @@ static dsc_status write_manifest(save_job *j, dsc_error *err)
     sort_blocks(j);
     DSC_TRY(dsc_ckpt_manifest_write(c->alloc, j->state, &j->entries, j->info, j->sorted,
                                     j->first_block[dsc_comm_size(c->comm)], &text, &bytes, err));
-    const dsc_status status = write_new(c->io, path, text, bytes, err);
+    dsc_status status;
+    if (dsc_io_kind(j->step_dir) != DSC_PATH_MISSING)
+        status = adopt_existing(j, text, bytes, err);
+    else
+        status = write_new(c->io, path, text, bytes, err);
     dsc_alloc_free(c->alloc, text);
-    DSC_TRY(status);
-    return dsc_io_fsync_dir(c->io, j->tmp_dir, err);
+    return status;
 }
 
 /* ---- rank 0: commit ---- */
@@ -293,11 +328,15 @@ static dsc_status commit(save_job *j, dsc_error *err)
         DSC_TRY(write_small(j, CKPT_DS_CONFIG, c->config_text, c->config_bytes, err));
     DSC_TRY(dsc_io_fsync_dir(io, j->tmp_dir, err));
     DSC_TRY(write_manifest(j, err));
+    if (!j->adopted)
+        DSC_TRY(dsc_io_fsync_dir(io, j->tmp_dir, err));
     DSC_TRY(write_latest_tmp(j, err));
-    DSC_TRY(dsc_io_rename(io, j->tmp_dir, j->step_dir, err));
-    j->made_tmp = false;
-    j->made_step = true;
-    DSC_TRY(dsc_io_fsync_dir(io, j->dir, err));
+    if (!j->adopted) {
+        DSC_TRY(dsc_io_rename(io, j->tmp_dir, j->step_dir, err));
+        j->made_tmp = false;
+        j->made_step = true;
+        DSC_TRY(dsc_io_fsync_dir(io, j->dir, err));
+    }
     DSC_TRY(dsc_io_rename(io, j->latest_tmp, j->latest, err));
     j->made_step = j->made_latest_tmp = false;
     return dsc_io_fsync_dir(io, j->dir, err);
@@ -392,13 +431,17 @@ dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, c
     job->c = ctx;
     job->state = state;
     job->dir = dir;
+    job->resumed = resumed_step >= 0 && resumed_step < state->step;
     for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
         job->file[f] = (dsc_file)DSC_FILE_INIT;
     for (int f = 0; f < CKPT_FILE_COUNT; f++)
         job->info[f].bytes = -1;
     status = run_save(job, err);
-    if (status != DSC_OK)
+    if (status != DSC_OK) {
         undo(job);
+        /* The others stay until rank 0 is done: a launcher ends all ranks when the first one ends. */
+        (void)dsc_ckpt_agree(ctx, DSC_OK, NULL, NULL);
+    }
     close_job(job);
     return status;
 }
