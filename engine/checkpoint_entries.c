@@ -96,16 +96,28 @@ void dsc_ckpt_sha256(const void *data, int64_t bytes, uint8_t digest[32])
     dsc_sha256_final(&sha, digest);
 }
 
-/* Measured on manifests of this version: names, headers and JSON of a stored tensor, and lists and text of a block. */
-#define PLAN_BYTES_PER_ENTRY 600
-#define PLAN_BYTES_PER_BLOCK 300
+/* Bytes that a save or a load has at most at a time, measured on manifests of this version: the job and a path or two;
+ * headers and JSON of a stored tensor, which hold its name several times; lists and text of a block; a cut's number. */
+#define PLAN_BYTES_FIXED 24576
+#define PLAN_BYTES_PER_NAME_BYTE 4
+#define PLAN_SAVE_BYTES_PER_ENTRY 420
+#define PLAN_SAVE_BYTES_PER_BLOCK 165
+#define PLAN_LOAD_BYTES_PER_ENTRY 830
+#define PLAN_LOAD_BYTES_PER_BLOCK 110
+#define PLAN_LOAD_BYTES_PER_CUT 130
 
 int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype)
 {
     const int64_t planes = compute_dtype == DSC_F32 ? 3 : 4, block_elements = CKPT_BLOCK_BYTES / 4;
-    int64_t blocks = 0;
-    for (int32_t t = 0; t < layout->tensor_count; t++)
-        blocks += dsc_div_ceil(layout->tensor[t].count, block_elements);
-    blocks += layout->group_count * (layout->world_size - 1); /* slices cut tensors */
-    return planes * (layout->tensor_count * PLAN_BYTES_PER_ENTRY + blocks * PLAN_BYTES_PER_BLOCK);
+    const int64_t cuts = (int64_t)layout->group_count * (layout->world_size - 1) * planes;
+    const int64_t entries = layout->tensor_count * planes;
+    int64_t blocks = 0, name_bytes = 0;
+    for (int32_t t = 0; t < layout->tensor_count; t++) {
+        blocks += planes * dsc_div_ceil(layout->tensor[t].count, block_elements);
+        name_bytes += planes * ((int64_t)strlen(layout->tensor[t].spec->name) + (int64_t)sizeof "exp_avg_sq.");
+    }
+    const int64_t save = entries * PLAN_SAVE_BYTES_PER_ENTRY + (blocks + cuts) * PLAN_SAVE_BYTES_PER_BLOCK;
+    const int64_t load = entries * PLAN_LOAD_BYTES_PER_ENTRY + (blocks + cuts) * PLAN_LOAD_BYTES_PER_BLOCK +
+                         cuts * PLAN_LOAD_BYTES_PER_CUT;
+    return PLAN_BYTES_FIXED + name_bytes * PLAN_BYTES_PER_NAME_BYTE + dsc_max_i64(save, load);
 }

@@ -1,0 +1,289 @@
+/* ckpt_world.c - see ckpt_world.h. SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/ckpt_world.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/bf16.h"
+#include "base/hash.h"
+#include "engine/internal.h"
+#include "tests/support/toy_model.h"
+
+typedef struct cw_world {
+    dsc_world *world;
+    pthread_barrier_t barrier;
+    pthread_mutex_t mutex;
+    cw_script script;
+    float *whole[64][3]; /* [tensor] weights or master, m, v */
+    char hex[65];
+} cw_world;
+
+_Noreturn void cw_fail(const char *what, const char *file, int line, const char *why)
+{
+    fprintf(stderr, "%s:%d: %s: %s\n", file, line, what, why);
+    abort();
+}
+
+static void must(bool ok, const char *what)
+{
+    if (!ok)
+        cw_fail(what, __FILE__, __LINE__, "");
+}
+
+/* ---- ranks ---- */
+
+static void *run_rank(void *argument)
+{
+    cw_rank *rank = argument;
+    const cw_options *o = rank->options;
+    char config[1024];
+    snprintf(config, sizeof config,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d, \"gradient_clipping\": 0.5,"
+             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
+             " \"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %d},"
+             " \"dsc\": {\"threads\": 1, \"seed\": %lld, \"comm_timeout_s\": 30%s}}",
+             12 / (int)o->world, o->bf16 ? "true" : "false", (int)o->stage, (long long)(o->seed != 0 ? o->seed : 5),
+             o->own_samples ? "" : ", \"reproducible\": \"world_size\"");
+    dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
+    options.config_text = config;
+    options.model = o->model;
+    options.data = toy_data(o->model, 1 << 20);
+    options.world = rank->world->world;
+    options.rank = rank->rank;
+    options.log = o->log;
+    options.cpu_caps_mask = o->caps_mask != 0 ? o->caps_mask : 0xffffffffu;
+    rank->status = dsc_engine_open(&rank->engine, &options, &rank->error);
+    must(rank->status == DSC_OK, rank->error.message);
+    rank->status = rank->world->script(rank, &rank->error);
+    dsc_engine_close(&rank->engine);
+    return NULL;
+}
+
+void cw_run(const cw_options *options, cw_script script, void *user, cw_rank ranks[CW_RANKS_MAX])
+{
+    cw_world world = { .script = script };
+    pthread_t threads[CW_RANKS_MAX];
+    must(options->world <= CW_RANKS_MAX && 12 % options->world == 0, "world size");
+    must(dsc_world_open(options->world, &world.world, NULL) == DSC_OK, "no world");
+    pthread_mutex_init(&world.mutex, NULL);
+    pthread_barrier_init(&world.barrier, NULL, (unsigned)options->world);
+    for (int32_t r = 0; r < options->world; r++) {
+        ranks[r] = (cw_rank){ .world = &world, .options = options, .rank = r, .user = user, .error = DSC_ERROR_INIT };
+        must(pthread_create(&threads[r], NULL, run_rank, &ranks[r]) == 0, "no thread");
+    }
+    for (int32_t r = 0; r < options->world; r++)
+        pthread_join(threads[r], NULL);
+    pthread_barrier_destroy(&world.barrier);
+    pthread_mutex_destroy(&world.mutex);
+    dsc_world_close(&world.world);
+}
+
+dsc_status cw_train(cw_rank *rank, int64_t until_step, dsc_error *err)
+{
+    dsc_step_result result = DSC_STEP_RESULT_INIT;
+    while (rank->engine->step < until_step) {
+        DSC_TRY(dsc_engine_train_batch(rank->engine, &result, err));
+        rank->loss[result.step] = result.loss;
+    }
+    return DSC_OK;
+}
+
+void cw_barrier(cw_rank *rank) { pthread_barrier_wait(&rank->world->barrier); }
+
+/* ---- the hash of what is in memory ---- */
+
+static void collect(cw_world *world, dsc_engine *engine)
+{
+    const dsc_layout *layout = &engine->layout;
+    must(layout->tensor_count <= 64, "too many tensors");
+    for (int32_t t = 0; t < layout->tensor_count; t++) {
+        const dsc_layout_tensor *tensor = &layout->tensor[t];
+        dsc_zero_slice slice;
+        dsc_zero_slice_get(engine->zero, tensor->group, &slice);
+        const float *const state[3] = { slice.master, slice.moment1, slice.moment2 };
+        int64_t first;
+        const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
+        const int64_t at = tensor->offset + first - slice.first;
+        for (int s = 0; s < (slice.master != NULL ? 3 : 1); s++) {
+            float **whole = &world->whole[t][s];
+            if (*whole == NULL)
+                *whole = calloc((size_t)tensor->count, sizeof **whole);
+            must(*whole != NULL, "no memory");
+            const bool bf16 = state[s] == NULL && engine->config.precision == DSC_PRECISION_BF16;
+            const float *from = state[s] != NULL ? state[s] : slice.param;
+            for (int64_t i = 0; i < count; i++)
+                (*whole)[first + i] = bf16 ? dsc_f32_from_bf16(((const uint16_t *)slice.param)[at + i]) : from[at + i];
+        }
+    }
+}
+
+static const dsc_layout *sort_layout; /* qsort has no context; one hash is made at a time, under the mutex */
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(sort_layout->tensor[*(const int32_t *)a].spec->name,
+                  sort_layout->tensor[*(const int32_t *)b].spec->name);
+}
+
+static void hash_whole(cw_world *world, const dsc_engine *engine)
+{
+    static int32_t order[64];
+    const dsc_layout *layout = &engine->layout;
+    dsc_sha256 sha;
+    uint8_t digest[32];
+    const uint64_t step = (uint64_t)engine->step;
+    for (int32_t t = 0; t < layout->tensor_count; t++)
+        order[t] = t;
+    sort_layout = layout;
+    qsort(order, (size_t)layout->tensor_count, sizeof *order, by_name);
+    dsc_sha256_init(&sha);
+    for (int32_t i = 0; i < layout->tensor_count; i++) {
+        const int32_t t = order[i];
+        const dsc_param_spec *spec = layout->tensor[t].spec;
+        const uint32_t dims = (uint32_t)spec->dim_count;
+        dsc_sha256_update(&sha, spec->name, strlen(spec->name) + 1);
+        dsc_sha256_update(&sha, &dims, 4);
+        dsc_sha256_update(&sha, spec->dim, dims * 8);
+        for (int s = 0; s < 3; s++) {
+            if (world->whole[t][s] != NULL)
+                dsc_sha256_update(&sha, world->whole[t][s], (size_t)layout->tensor[t].count * 4);
+            free(world->whole[t][s]);
+            world->whole[t][s] = NULL;
+        }
+    }
+    dsc_sha256_update(&sha, &step, 8);
+    dsc_sha256_final(&sha, digest);
+    dsc_hex(world->hex, digest, 32);
+}
+
+void cw_hash(cw_rank *rank, char hex[65])
+{
+    static pthread_mutex_t sorting = PTHREAD_MUTEX_INITIALIZER;
+    cw_world *world = rank->world;
+    must(dsc_zero_sync(rank->engine->zero, NULL) == DSC_OK, "cannot wait for the streams");
+    pthread_mutex_lock(&world->mutex);
+    collect(world, rank->engine);
+    pthread_mutex_unlock(&world->mutex);
+    cw_barrier(rank);
+    if (rank->rank == 0) {
+        pthread_mutex_lock(&sorting);
+        hash_whole(world, rank->engine);
+        pthread_mutex_unlock(&sorting);
+    }
+    cw_barrier(rank);
+    memcpy(hex, world->hex, 65);
+    cw_barrier(rank);
+}
+
+/* ---- faults ---- */
+
+static dsc_status before(void *user, dsc_io_op op, const char *path, int64_t offset, int64_t bytes, int *errno_value)
+{
+    (void)op, (void)path, (void)offset, (void)bytes;
+    cw_fault *fault = user;
+    const int64_t count = atomic_fetch_add(&fault->count, 1) + 1;
+    if (fault->n == 0 || count < fault->n || (count > fault->n && !fault->persistent))
+        return DSC_OK;
+    atomic_store(&fault->fired, true);
+    *errno_value = fault->errno_value;
+    return DSC_ERR_IO;
+}
+
+void cw_fault_arm(cw_rank *rank, cw_fault *fault)
+{
+    rank->engine->io.hook = (dsc_io_hook){ fault != NULL ? before : NULL, fault };
+}
+
+/* ---- folders ---- */
+
+char *cw_tmp_open(void)
+{
+    const char *parent = getenv("TMPDIR");
+    char *dir = malloc(4096);
+    must(dir != NULL, "no memory");
+    snprintf(dir, 4096, "%s/dsc-ckpt-XXXXXX", parent != NULL && parent[0] != 0 ? parent : "/tmp");
+    must(mkdtemp(dir) != NULL, "no folder for the test");
+    return dir;
+}
+
+void cw_tmp_close(char *dir)
+{
+    cw_remove(dir);
+    free(dir);
+}
+
+char *cw_path(const char *dir, const char *name)
+{
+    static _Thread_local char ring[16][4096];
+    static _Thread_local int at;
+    char *out = ring[at++ % 16];
+    snprintf(out, sizeof ring[0], "%s/%s", dir, name);
+    return out;
+}
+
+bool cw_exists(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0;
+}
+
+void cw_remove(const char *path)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0)
+        return;
+    if (!S_ISDIR(st.st_mode)) {
+        must(unlink(path) == 0, path);
+        return;
+    }
+    DIR *dir = opendir(path);
+    must(dir != NULL, path);
+    for (const struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+            char inside[4096];
+            snprintf(inside, sizeof inside, "%s/%s", path, entry->d_name);
+            cw_remove(inside);
+        }
+    closedir(dir);
+    must(rmdir(path) == 0, path);
+}
+
+char *cw_read(const char *path, size_t *bytes)
+{
+    FILE *file = fopen(path, "rb");
+    must(file != NULL && fseek(file, 0, SEEK_END) == 0, path);
+    const long size = ftell(file);
+    rewind(file);
+    char *text = malloc((size_t)size + 1);
+    must(text != NULL && fread(text, 1, (size_t)size, file) == (size_t)size, path);
+    fclose(file);
+    text[size] = 0;
+    *bytes = (size_t)size;
+    return text;
+}
+
+void cw_write(const char *path, const void *data, size_t bytes)
+{
+    FILE *file = fopen(path, "wb");
+    must(file != NULL && fwrite(data, 1, bytes, file) == bytes && fclose(file) == 0, path);
+}
+
+void cw_copy_dir(const char *from, const char *to)
+{
+    DIR *dir = opendir(from);
+    cw_remove(to);
+    must(dir != NULL && mkdir(to, 0755) == 0, to);
+    for (const struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        if (entry->d_name[0] == '.')
+            continue;
+        size_t bytes;
+        char *data = cw_read(cw_path(from, entry->d_name), &bytes);
+        cw_write(cw_path(to, entry->d_name), data, bytes);
+        free(data);
+    }
+    closedir(dir);
+}

@@ -1,0 +1,71 @@
+/* ckpt_world.h - a script that W ranks run as threads, each with its own engine, and what they have in memory as
+ * `dsc ckpt hash` would see it. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_TESTS_CKPT_WORLD_H
+#define DSC_TESTS_CKPT_WORLD_H
+
+#include <stdatomic.h>
+
+#include <dsc/dsc.h>
+
+#define CW_RANKS_MAX 4
+
+/* Ends the program: in a rank's thread, where the test's own assertions cannot be used. */
+#define CW_CHECK(condition) ((condition) ? (void)0 : cw_fail(#condition, __FILE__, __LINE__, ""))
+#define CW_OK(call, err) \
+    ((call) == DSC_OK ? (void)0 : cw_fail(#call, __FILE__, __LINE__, (err)->message))
+_Noreturn void cw_fail(const char *what, const char *file, int line, const char *why);
+
+typedef struct cw_options {
+    int32_t world, stage;
+    bool bf16;
+    bool own_samples; /* every rank's sums in its own order: bits depend on the world size */
+    int64_t seed;     /* 0: 5 */
+    uint32_t caps_mask; /* 0: all */
+    dsc_model *model;
+    dsc_log log; /* every rank's warnings */
+} cw_options;
+
+struct cw_world;
+typedef struct cw_rank {
+    struct cw_world *world;
+    const cw_options *options;
+    int32_t rank;
+    dsc_engine *engine;
+    void *user;
+    dsc_status status;
+    dsc_error error;
+    double loss[16]; /* of cw_train's steps, by step */
+} cw_rank;
+
+/* Engines are opened, run and closed; what a script returns is the rank's status. Aborts when a world cannot be made.
+ */
+typedef dsc_status (*cw_script)(cw_rank *rank, dsc_error *err);
+void cw_run(const cw_options *options, cw_script script, void *user, cw_rank ranks[CW_RANKS_MAX]);
+
+/* Inside a script. Collective. */
+dsc_status cw_train(cw_rank *rank, int64_t until_step, dsc_error *err);
+void cw_barrier(cw_rank *rank);
+/* DESIGN section 7 from memory, the same on every rank. */
+void cw_hash(cw_rank *rank, char hex[65]);
+
+/* ---- faults: fails the n-th file operation of a rank, once or from then on; n = 0 only counts ---- */
+typedef struct cw_fault {
+    atomic_llong count;
+    int64_t n;
+    bool persistent;
+    int errno_value;
+    atomic_bool fired;
+} cw_fault;
+void cw_fault_arm(cw_rank *rank, cw_fault *fault); /* NULL: none */
+
+/* ---- folders ---- */
+
+char *cw_tmp_open(void); /* a new folder; owned, cw_tmp_close */
+void cw_tmp_close(char *dir);char *cw_path(const char *dir, const char *name); /* owned by a ring of 16 */
+void cw_remove(const char *path);                 /* with everything in it; links are not followed */
+void cw_copy_dir(const char *from, const char *to); /* one level of plain files */
+char *cw_read(const char *path, size_t *bytes);   /* free() it; aborts when it is not there */
+void cw_write(const char *path, const void *data, size_t bytes);
+bool cw_exists(const char *path);                 /* a dangling link too */
+
+#endif
