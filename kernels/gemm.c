@@ -1,7 +1,7 @@
 /* gemm.c - cuts a product into tiles by its shape, keeps what the library needs for each kind of tile, runs the
  * tiles.
  *
- * Three ways to compute a tile: PACKED, our own bf16 kernel (A by rows, CPUs with VDPBF16PS and without AMX);
+ * Three ways to compute a tile: PACKED, our own bf16 kernel (forward products, CPUs with VDPBF16PS and without AMX);
  * LIBRARY, one oneDNN call over the whole K; PANELS, the library on fp32 copies of bf16 inputs where the CPU has no
  * bf16 products.
  * Invariants: (1) the tiling is a function of the arguments' shape and the CPU's level, never of threads or ranks;
@@ -25,6 +25,7 @@ enum {
     TILE_M_F32 = 384, TILE_N_F32 = 768, /* C is F32 and nothing follows: no tile buffer has to stay in cache */
     PANEL_K = 1024,      /* PANELS: with 256 x 384 tiles, the two fp32 panels take 2.6 MB */
     PACKED_K = 4096, PACKED_K_STEP = 2048, /* PACKED: up to the first in one step, then in steps of the second */
+    PACKED_N_TRANSPOSED = 16384, /* with B transposed PACKED wins from about here on: the logits */
     COLSUM_BLOCK = 64
 };
 
@@ -59,7 +60,9 @@ static gemm_way way_of(const dsc_gemm_args *a, uint32_t caps)
         return WAY_LIBRARY;
     if ((caps & DSC_CPU_AVX512_BF16) == 0)
         return WAY_PANELS;
-    return (caps & DSC_CPU_AMX_BF16) != 0 || a->a_transposed ? WAY_LIBRARY : WAY_PACKED;
+    if ((caps & DSC_CPU_AMX_BF16) != 0 || a->a_transposed)
+        return WAY_LIBRARY;
+    return !a->b_transposed || a->n >= PACKED_N_TRANSPOSED ? WAY_PACKED : WAY_LIBRARY;
 }
 
 /* The size of `size` cut into equal parts of at most `most`, a multiple of `unit` unless it is all of it. */

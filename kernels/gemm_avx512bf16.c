@@ -11,7 +11,7 @@
 #include "kernels/gemm_internal.h"
 
 #define INLINE static inline __attribute__((always_inline))
-enum { PANEL = DSC_BF16_PANEL, ROWS = 6, VECS = PANEL / 16 };
+enum { PANEL = DSC_BF16_PANEL, ROWS = 6, VECS = PANEL / 16, PART_K = 64 /* even */ };
 
 /* ---- packing ---- */
 
@@ -114,52 +114,88 @@ INLINE void step(__m512 s[ROWS][VECS], int rows, const uint16_t *a, int64_t lda,
 
 INLINE __mmask16 lanes_of(int64_t cols, int v) { return dsc_mask_avx512(dsc_max_i64(cols - 16 * v, 0)); }
 
-/* The epilogue of sums that are still in registers: through a block of L1. */
+/* The epilogue of sums that are still in registers: through blocks in L1. What it reads of C's shape is copied first:
+ * C and aux are often equal modulo 4096, and then a load waits for the stores of the rows before it (10 % measured). */
 INLINE void finish(const dsc_epilogue_tile *whole, __m512 s[ROWS][VECS], int64_t row, int rows, int64_t col,
                    int64_t cols)
 {
     _Alignas(64) float out[ROWS * PANEL];
-    const int64_t c_bytes = (int64_t)dsc_dtype_bytes(whole->c_dtype), at = (row * whole->ldc + col) * c_bytes;
+    _Alignas(64) float aux[ROWS * PANEL]; /* of C's dtype */
+    const int64_t each = (int64_t)dsc_dtype_bytes(whole->c_dtype);
+    const bool reads_aux = whole->kind == DSC_EPILOGUE_BIAS_ADD || whole->kind == DSC_EPILOGUE_DGELU;
     dsc_epilogue_tile part = *whole;
-    for (int i = 0; i < rows; i++)
-        for (int v = 0; v < VECS; v++)
-            _mm512_store_ps(out + i * PANEL + 16 * v, s[i][v]);
-    part.rows = rows;
+    part.rows = 1;
     part.cols = cols;
-    part.x = out;
-    part.ldx = PANEL;
-    part.c = (char *)whole->c + at;
-    part.aux = whole->aux != NULL ? (char *)whole->aux + at : NULL;
     if (whole->bias != NULL)
         part.bias = (const char *)whole->bias + col * (int64_t)dsc_dtype_bytes(whole->bias_dtype);
-    dsc_epilogue_avx512(&part);
+    for (int i = 0; i < rows; i++) {
+        for (int v = 0; v < VECS; v++)
+            _mm512_store_ps(out + i * PANEL + 16 * v, s[i][v]);
+        if (reads_aux)
+            memcpy(aux + i * PANEL, (const char *)whole->aux + ((row + i) * whole->ldc + col) * each,
+                   (size_t)(cols * each));
+    }
+    for (int i = 0; i < rows; i++) {
+        const int64_t at = ((row + i) * whole->ldc + col) * each;
+        part.x = out + i * PANEL;
+        part.c = (char *)whole->c + at;
+        part.aux = reads_aux ? (void *)(aux + i * PANEL) : whole->aux != NULL ? (char *)whole->aux + at : NULL;
+        dsc_epilogue_avx512(&part);
+    }
 }
 
-/* Asks for the lines that will be written, while the products run. */
-INLINE void fetch_output(const dsc_bf16_tile *t, int64_t row, int rows, int64_t col)
+/* ---- bringing memory near while products run, a few lines at a time: the CPU can wait for about 24 at once ---- */
+
+INLINE void fetch_line(const char *line, int64_t bytes, bool to_write)
+{
+    for (int64_t b = 0; b < bytes; b += 64)
+        if (to_write)
+            __builtin_prefetch(line + b, 1, 3);
+        else
+            __builtin_prefetch(line + b, 0, 3);
+}
+
+/* What the end of a block will touch of one row. */
+INLINE void fetch_output(const dsc_bf16_tile *t, int64_t row, int64_t col)
 {
     const dsc_epilogue_tile *f = t->finish;
-    const int64_t each = f != NULL ? (int64_t)dsc_dtype_bytes(f->c_dtype) : 4;
-    const int64_t ld = f != NULL ? f->ldc : t->ld_sum;
-    const char *c = (const char *)(f != NULL ? f->c : t->sum) + (row * ld + col) * each;
-    for (int i = 0; i < rows; i++)
-        for (int64_t byte = 0; byte < PANEL * each; byte += 64)
-            __builtin_prefetch(c + i * ld * each + byte, 1, 3);
+    if (f == NULL) {
+        fetch_line((const char *)(t->sum + row * t->ld_sum + col), PANEL * 4, true);
+        return;
+    }
+    const int64_t each = (int64_t)dsc_dtype_bytes(f->c_dtype), at = (row * f->ldc + col) * each;
+    fetch_line((const char *)f->c + at, PANEL * each, true);
+    if (f->aux != NULL)
+        fetch_line((const char *)f->aux + at, PANEL * each, f->kind == DSC_EPILOGUE_BIAS_GELU);
 }
 
-/* `rows` rows (a constant at every call) from `row` on, times one panel. */
-INLINE void block(const dsc_bf16_tile *t, int64_t row, int rows, int64_t col)
+/* Rows first..last-1 of what comes next into L2: a weight is read once per product, so it comes from memory. */
+INLINE void fetch_next(const dsc_bf16_tile *t, int64_t first, int64_t last)
+{
+    for (int64_t r = first; r < dsc_min_i64(last, t->next_rows); r++)
+        for (int64_t c = 0; c < t->next_cols; c += 32)
+            _mm_prefetch((const char *)(t->next + r * t->next_ld + c), _MM_HINT_T1);
+}
+
+/* `rows` rows (a constant at every call) from `row` on, times one panel; `next_count` rows of what comes next are
+ * fetched meanwhile. */
+INLINE void block(const dsc_bf16_tile *t, int64_t row, int rows, int64_t col, int64_t next_row, int64_t next_count)
 {
     const uint16_t *a = t->a + row * t->lda, *b = t->b + (col / PANEL) * dsc_div_ceil(t->k, 2) * 2 * PANEL;
-    const int64_t cols = dsc_min_i64(PANEL, t->cols - col);
+    const int64_t cols = dsc_min_i64(PANEL, t->cols - col), parts = dsc_div_ceil(t->k, PART_K);
     float *sum = t->sum != NULL ? t->sum + row * t->ld_sum + col : NULL;
     __m512 s[ROWS][VECS];
-    fetch_output(t, row, rows, col);
     for (int i = 0; i < rows; i++)
         for (int v = 0; v < VECS; v++)
             s[i][v] = _mm512_setzero_ps();
-    for (int64_t k = 0; k + 2 <= t->k; k += 2)
-        step(s, rows, a + k, t->lda, b + k * PANEL, false);
+    for (int64_t part = 0; part < parts; part++) {
+        for (int64_t i = part * rows / parts; i < (part + 1) * rows / parts; i++)
+            fetch_output(t, row + i, col);
+        fetch_next(t, next_row + part * next_count / parts, next_row + (part + 1) * next_count / parts);
+        const int64_t end = dsc_min_i64((part + 1) * PART_K, t->k);
+        for (int64_t k = part * PART_K; k + 2 <= end; k += 2)
+            step(s, rows, a + k, t->lda, b + k * PANEL, false);
+    }
     if (t->k % 2 != 0)
         step(s, rows, a + t->k - 1, t->lda, b + (t->k - 1) * PANEL, true);
     if (t->add)
@@ -176,30 +212,19 @@ INLINE void block(const dsc_bf16_tile *t, int64_t row, int rows, int64_t col)
             _mm512_mask_storeu_ps(sum + i * t->ld_sum + 16 * v, lanes_of(cols, v), s[i][v]);
 }
 
-/* Rows first..last-1 of what comes next into L2: a weight is read once per product, so it comes from memory. */
-static void fetch_next(const dsc_bf16_tile *t, int64_t first, int64_t last)
-{
-    for (int64_t r = first; r < dsc_min_i64(last, t->next_rows); r++)
-        for (int64_t c = 0; c < t->next_cols; c += 32)
-            _mm_prefetch((const char *)(t->next + r * t->next_ld + c), _MM_HINT_T1);
-}
-
 void dsc_bf16_run(const dsc_bf16_tile *t)
 {
     const int64_t block_count = dsc_div_ceil(t->cols, PANEL) * dsc_div_ceil(t->rows, ROWS);
-    const int64_t next_each = t->next != NULL ? dsc_div_ceil(t->next_rows, block_count) : 0;
-    int64_t next_row = 0;
+    const int64_t each = t->next != NULL ? dsc_div_ceil(t->next_rows, block_count) : 0;
+    int64_t next = 0;
     for (int64_t col = 0; col < t->cols; col += PANEL)
-        for (int64_t row = 0; row < t->rows; row += ROWS, next_row += next_each) {
-            if (t->next != NULL)
-                fetch_next(t, next_row, next_row + next_each);
+        for (int64_t row = 0; row < t->rows; row += ROWS, next += each)
             switch (dsc_min_i64(ROWS, t->rows - row)) {
-            case 6: block(t, row, 6, col); break;
-            case 5: block(t, row, 5, col); break;
-            case 4: block(t, row, 4, col); break;
-            case 3: block(t, row, 3, col); break;
-            case 2: block(t, row, 2, col); break;
-            default: block(t, row, 1, col); break;
+            case 6: block(t, row, 6, col, next, each); break;
+            case 5: block(t, row, 5, col, next, each); break;
+            case 4: block(t, row, 4, col, next, each); break;
+            case 3: block(t, row, 3, col, next, each); break;
+            case 2: block(t, row, 2, col, next, each); break;
+            default: block(t, row, 1, col, next, each); break;
             }
-        }
 }

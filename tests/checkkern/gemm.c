@@ -150,6 +150,9 @@ static void large(void)
     one((shape){ 270, 10, 4200 }, false, false, DSC_BF16, DSC_BF16, DSC_EPILOGUE_NONE, false, 0);
     one((shape){ 70, 131, 4201 }, false, true, DSC_BF16, DSC_F32, DSC_EPILOGUE_NONE, true, 0);
     one((shape){ 10, 131, 4300 }, false, true, DSC_BF16, DSC_F32, DSC_EPILOGUE_BIAS, false, 0);
+    one((shape){ 9, 16385, 40 }, false, true, DSC_BF16, DSC_BF16, DSC_EPILOGUE_BIAS_ADD, false, 1);
+    one((shape){ 1, 16400, 4201 }, false, true, DSC_BF16, DSC_BF16, DSC_EPILOGUE_NONE, false, 0);
+    one((shape){ 7, 16400, 33 }, false, true, DSC_BF16, DSC_F32, DSC_EPILOGUE_NONE, true, 0);
     one((shape){ 257, 385, 130 }, true, true, DSC_F32, DSC_F32, DSC_EPILOGUE_BIAS, false, 0);
 }
 
