@@ -3,7 +3,7 @@
 # saves. Everything it writes is in data/ and demo-run/. SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 cd "$(dirname "$0")/.."
-ranks=${RANKS:-4} steps=${STEPS:-600}
+ranks=${RANKS:-4} steps=${STEPS:-1200}
 mkdir -p data demo-run
 
 if [ ! -s data/bible-kjv.txt ]; then
