@@ -22,8 +22,7 @@ dsc_status dsc_ckpt_agree(const dsc_checkpoint_ctx *c, dsc_status mine, const ds
         memcpy(own.where, my_error->where, sizeof own.where);
         memcpy(own.message, my_error->message, sizeof own.message);
     }
-    DSC_TRY(dsc_comm_all_gather(c->comm, DSC_CHANNEL_CONTROL, all, &own, (int64_t)sizeof own, DSC_U8, c->stream, err));
-    DSC_TRY(dsc_stream_sync(c->stream, err));
+    DSC_TRY(dsc_comm_all_gather(c->comm, DSC_CHANNEL_CONTROL, all, &own, (int64_t)sizeof own, DSC_U8, NULL, err));
     for (int32_t r = 0; r < size; r++) {
         if (all[r].status == DSC_OK)
             continue;

@@ -38,11 +38,12 @@ typedef struct dsc_checkpoint_ctx {
     const dsc_model *model;
     const dsc_layout *layout;
     dsc_zero *zero;
-    dsc_comm *comm;          /* channel DSC_CHANNEL_CONTROL */
-    dsc_stream *stream;      /* compute */
+    dsc_comm *comm;          /* over host memory, channel DSC_CHANNEL_CONTROL */
+    dsc_device *device;
+    dsc_stream *stream;      /* compute: slices are copied on it where the host cannot reach them */
     const char *config_text; /* NULL: none */
     int64_t config_bytes;
-    dsc_buf buffer;          /* planned IO memory, at least DSC_CHECKPOINT_BUFFER_BYTES */
+    dsc_buf buffer;          /* planned PINNED memory, at least DSC_CHECKPOINT_BUFFER_BYTES */
 } dsc_checkpoint_ctx;
 #define DSC_CHECKPOINT_BUFFER_BYTES (4 << 20)
 

@@ -116,6 +116,22 @@ static void convert(void *to, dsc_dtype to_dtype, const void *from, dsc_dtype fr
             ((uint16_t *)to)[i] = dsc_bf16_from_f32(value_at(from, from_dtype, i));
 }
 
+/* Writes elements of a block, which lie at `from`, to the slice: straight, or by way of the buffer's upper half. */
+static dsc_status put(const load_job *j, void *to, dsc_dtype to_dtype, const void *from, dsc_dtype from_dtype,
+                      int64_t count, dsc_error *err)
+{
+    const dsc_checkpoint_ctx *c = j->c;
+    if (dsc_device_host_visible(c->device)) {
+        convert(to, to_dtype, from, from_dtype, count);
+        return DSC_OK;
+    }
+    void *staged = (char *)c->buffer.ptr + c->buffer.bytes / 2; /* a block in bf16 is twice as long in fp32 */
+    DSC_ASSERT(count * (int64_t)dsc_dtype_bytes(to_dtype) <= c->buffer.bytes / 2);
+    DSC_TRY(dsc_stream_sync(c->stream, err)); /* of the copy before */
+    convert(staged, to_dtype, from, from_dtype, count);
+    return dsc_copy(c->stream, to, staged, count * (int64_t)dsc_dtype_bytes(to_dtype), err);
+}
+
 /* Elements [first, first + count) of a tensor: every block that meets them is verified, and `to` gets what it has of
  * them in the second pass (NULL: only verified). */
 static dsc_status take_span(load_job *j, ckpt_plane plane, const char *name, int64_t first, int64_t count, void *to,
@@ -133,8 +149,9 @@ static dsc_status take_span(load_job *j, ckpt_plane plane, const char *name, int
             continue;
         DSC_TRY(dsc_ckpt_reader_block(&j->reader, block, j->c->buffer.ptr, err));
         if (j->copy && to != NULL)
-            convert((char *)to + (low - first) * to_bytes, to_dtype,
-                    (const char *)j->c->buffer.ptr + (low - block->first) * from_bytes, tensor->dtype, high - low);
+            DSC_TRY(put(j, (char *)to + (low - first) * to_bytes, to_dtype,
+                        (const char *)j->c->buffer.ptr + (low - block->first) * from_bytes, tensor->dtype, high - low,
+                        err));
     }
     return DSC_OK;
 }
@@ -166,7 +183,7 @@ static dsc_status take_all(load_job *j, bool copy, dsc_error *err)
     j->copy = copy;
     for (int32_t t = 0; t < j->c->layout->tensor_count; t++)
         DSC_TRY(take_tensor(j, &j->c->layout->tensor[t], err));
-    return DSC_OK;
+    return dsc_stream_sync(j->c->stream, err);
 }
 
 static dsc_status find_together(const dsc_checkpoint_ctx *c, const char *dir, char step_dir[CKPT_PATH_BYTES],
@@ -178,8 +195,7 @@ static dsc_status find_together(const dsc_checkpoint_ctx *c, const char *dir, ch
     if (dsc_comm_rank(c->comm) == 0)
         status = dsc_checkpoint_find(c->io, c->alloc, dir, step_dir, CKPT_PATH_BYTES, &mine);
     DSC_TRY(dsc_ckpt_agree(c, status, &mine, err));
-    DSC_TRY(dsc_comm_broadcast(c->comm, DSC_CHANNEL_CONTROL, step_dir, CKPT_PATH_BYTES, 0, c->stream, err));
-    return dsc_stream_sync(c->stream, err);
+    return dsc_comm_broadcast(c->comm, DSC_CHANNEL_CONTROL, step_dir, CKPT_PATH_BYTES, 0, NULL, err);
 }
 
 dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *now,

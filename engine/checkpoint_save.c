@@ -181,17 +181,54 @@ static const void *entry_data(const dsc_zero_slice *slice, const ckpt_entry *ent
     return entry->dtype == DSC_F32 && slice->master != NULL ? (const void *)slice->master : slice->param;
 }
 
-static dsc_status write_block(save_job *j, ckpt_block *block, dsc_error *err)
+/* Where a block lies on the device. */
+static const char *block_data(const save_job *j, const ckpt_block *block, int64_t *bytes)
 {
     const ckpt_entry *entry = &j->entries.entry[block->entry];
     const dsc_layout_tensor *tensor = &j->c->layout->tensor[entry->tensor];
     const int64_t each = (int64_t)dsc_dtype_bytes(entry->dtype);
     dsc_zero_slice slice;
     dsc_zero_slice_get(j->c->zero, tensor->group, &slice);
-    const char *data = (const char *)entry_data(&slice, entry) + (tensor->offset + block->first - slice.first) * each;
-    block->hash = dsc_ckpt_block_hash(entry->name, block, j->state->step, data, block->count * each);
-    return dsc_io_write(j->c->io, &j->file[entry->file], data, block->count * each,
+    *bytes = block->count * each;
+    return (const char *)entry_data(&slice, entry) + (tensor->offset + block->first - slice.first) * each;
+}
+
+static dsc_status write_block(save_job *j, ckpt_block *block, const void *data, int64_t bytes, dsc_error *err)
+{
+    const ckpt_entry *entry = &j->entries.entry[block->entry];
+    const int64_t each = (int64_t)dsc_dtype_bytes(entry->dtype);
+    block->hash = dsc_ckpt_block_hash(entry->name, block, j->state->step, data, bytes);
+    return dsc_io_write(j->c->io, &j->file[entry->file], data, bytes,
                         j->plan[entry->file].offset[entry->index_in_file] + block->first * each, err);
+}
+
+/* Starts the copy of block b to its half of the buffer; the host reads it after the next sync. */
+static dsc_status fetch_block(save_job *j, int64_t b, dsc_error *err)
+{
+    int64_t bytes;
+    const char *data = block_data(j, &j->block[b], &bytes);
+    return dsc_copy(j->c->stream, (char *)j->c->buffer.ptr + b % 2 * CKPT_BLOCK_BYTES, data, bytes, err);
+}
+
+/* From the slices themselves, or, where the host cannot reach them, each block is on its way while the last is hashed
+ * and written. */
+static dsc_status write_blocks(save_job *j, int64_t count, dsc_error *err)
+{
+    const bool direct = dsc_device_host_visible(j->c->device);
+    if (!direct && count > 0)
+        DSC_TRY(fetch_block(j, 0, err));
+    for (int64_t b = 0; b < count; b++) {
+        int64_t bytes;
+        const char *data = block_data(j, &j->block[b], &bytes);
+        if (!direct) {
+            DSC_TRY(dsc_stream_sync(j->c->stream, err));
+            data = (const char *)j->c->buffer.ptr + b % 2 * CKPT_BLOCK_BYTES;
+            if (b + 1 < count)
+                DSC_TRY(fetch_block(j, b + 1, err));
+        }
+        DSC_TRY(write_block(j, &j->block[b], data, bytes, err));
+    }
+    return DSC_OK;
 }
 
 static dsc_status write_slices(save_job *j, dsc_error *err)
@@ -204,8 +241,7 @@ static dsc_status write_slices(save_job *j, dsc_error *err)
         DSC_TRY(dsc_path_join(path, sizeof path, j->tmp_dir, dsc_ckpt_file_name[f], err));
         DSC_TRY(dsc_io_open(j->c->io, path, DSC_IO_READ_WRITE, &j->file[f], err));
     }
-    for (int64_t b = 0; b < j->first_block[rank + 1] - j->first_block[rank]; b++)
-        DSC_TRY(write_block(j, &j->block[b], err));
+    DSC_TRY(write_blocks(j, j->first_block[rank + 1] - j->first_block[rank], err));
     for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
         DSC_TRY(dsc_io_fsync(j->c->io, &j->file[f], err));
         DSC_TRY(dsc_io_close(j->c->io, &j->file[f], err));
@@ -223,14 +259,13 @@ static dsc_status collect_blocks(save_job *j, dsc_error *err)
     const int64_t *first = j->first_block, each = (int64_t)sizeof *j->block;
     if (rank != 0) {
         const int64_t bytes = (first[rank + 1] - first[rank]) * each;
-        DSC_TRY(dsc_comm_send(c->comm, DSC_CHANNEL_CONTROL, j->block, bytes, 0, c->stream, err));
-        return dsc_stream_sync(c->stream, err);
+        return dsc_comm_send(c->comm, DSC_CHANNEL_CONTROL, j->block, bytes, 0, NULL, err);
     }
     memcpy(j->all, j->block, (size_t)(first[1] * each));
     for (int32_t r = 1; r < size; r++)
         DSC_TRY(dsc_comm_recv(c->comm, DSC_CHANNEL_CONTROL, j->all + first[r], (first[r + 1] - first[r]) * each, r,
-                              c->stream, err));
-    return dsc_stream_sync(c->stream, err);
+                              NULL, err));
+    return DSC_OK;
 }
 
 /* By tensor, then by position. Within a tensor, owners follow each other, so the order of ranks is already right. */
@@ -419,11 +454,8 @@ dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, c
     if (status == DSC_OK && state->step == resumed_step && dsc_comm_rank(ctx->comm) == 0)
         status = keep_resumed(ctx, dir, state, &kept, &mine);
     status = dsc_ckpt_agree(ctx, status, &mine, err);
-    if (status == DSC_OK && state->step == resumed_step) {
-        status = dsc_comm_broadcast(ctx->comm, DSC_CHANNEL_CONTROL, &kept, (int64_t)sizeof kept, 0, ctx->stream, err);
-        if (status == DSC_OK)
-            status = dsc_stream_sync(ctx->stream, err);
-    }
+    if (status == DSC_OK && state->step == resumed_step)
+        status = dsc_comm_broadcast(ctx->comm, DSC_CHANNEL_CONTROL, &kept, (int64_t)sizeof kept, 0, NULL, err);
     if (status != DSC_OK || kept) {
         dsc_alloc_free(ctx->alloc, job);
         return status;

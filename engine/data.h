@@ -51,6 +51,7 @@ typedef struct dsc_reader dsc_reader;
 
 typedef struct dsc_reader_options {
     dsc_alloc *alloc;
+    struct dsc_device *device; /* the buffers are its PINNED memory */
     dsc_data_source source;
     const dsc_model *model;
     int64_t micro_batch;        /* M */

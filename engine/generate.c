@@ -37,16 +37,17 @@ static int32_t draw(const float *logits, int64_t count, double temperature, doub
 static dsc_status next_logits(dsc_engine *engine, int64_t row, dsc_error *err)
 {
     const int32_t last = engine->model->module_count - 1;
+    DSC_TRY(dsc_engine_give_batch(engine, (const void *const *)engine->eval_data, err));
     for (int32_t m = 0; m <= last; m++) {
         DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->param, err));
         dsc_module_ctx ctx = {
             .struct_bytes = (uint32_t)sizeof ctx,
             .stream = engine->compute,
-            .dtype = engine->config.precision == DSC_PRECISION_BF16 ? DSC_BF16 : DSC_F32,
+            .dtype = dsc_engine_dtype(engine),
             .batch = engine->config.train_micro_batch_size_per_gpu,
             .param = engine->param,
             .grad = engine->grad,
-            .batch_data = (const void *const *)engine->eval_data,
+            .batch_data = engine->batch,
             .in = m > 0 ? engine->out[m - 1] : NULL,
             .out = m < last ? engine->out[m] : NULL,
             .saved = engine->saved[m],
@@ -58,6 +59,7 @@ static dsc_status next_logits(dsc_engine *engine, int64_t row, dsc_error *err)
         };
         DSC_TRY(engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err));
     }
+    DSC_TRY(dsc_engine_fetch_logits(engine, err));
     return dsc_zero_sync(engine->zero, err);
 }
 
@@ -76,6 +78,7 @@ dsc_status dsc_engine_generate(dsc_engine *engine, const int32_t *tokens, int64_
         if (tokens[i] < 0 || tokens[i] >= vocab)
             return DSC_FAIL(err, DSC_ERR_INPUT, "prompt", "token %d at %lld is outside the vocabulary of %lld",
                             (int)tokens[i], (long long)i, (long long)vocab);
+    const float *logits = engine->host_logits;
     int32_t *row = engine->eval_data[0];
     int64_t filled = dsc_min_i64(token_count, sequence);
     memset(row, 0, (size_t)(engine->config.train_micro_batch_size_per_gpu * sequence) * sizeof *row);
@@ -88,7 +91,7 @@ dsc_status dsc_engine_generate(dsc_engine *engine, const int32_t *tokens, int64_
         }
         const double uniform = dsc_rng_u32(seed, dsc_rng_stream(DSC_RNG_SAMPLE, 0), (uint64_t)i) / 4294967296.0;
         out[i] =
-            temperature == 0 ? most_likely(engine->logits, vocab) : draw(engine->logits, vocab, temperature, uniform);
+            temperature == 0 ? most_likely(logits, vocab) : draw(logits, vocab, temperature, uniform);
         if (filled == sequence)
             memmove(row, row + 1, (size_t)(--filled) * sizeof *row);
         row[filled++] = out[i];

@@ -67,12 +67,12 @@ static dsc_status take_values(dsc_optimizer *o, dsc_error *err)
     dsc_zero_slice_get(o->zero, 0, &slice);
     for (int32_t t = 0; t < o->layout.tensor_count; t++) {
         const dsc_layout_tensor *tensor = &o->layout.tensor[t];
-        DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, o->data[t], tensor->count * 4, 0, engine->compute,
-                                   err));
+        DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, o->data[t], tensor->count * 4, 0, NULL, err));
         int64_t first;
         const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
         if (count > 0)
-            memcpy(slice.master + (tensor->offset + first - slice.first), o->data[t] + first, (size_t)count * 4);
+            DSC_TRY(dsc_copy(engine->compute, slice.master + (tensor->offset + first - slice.first),
+                             o->data[t] + first, count * 4, err));
     }
     return dsc_zero_publish(o->zero, err);
 }
@@ -86,7 +86,7 @@ static dsc_status open_optimizer(dsc_optimizer *o, const dsc_host_tensor *tensor
         .alloc = engine->alloc, .model = &o->model, .layout = &o->layout, .stage = 1, .rank = engine->place.rank,
         .compute_dtype = DSC_F32, .leaves_per_step = engine->place.size, .backward_reads_params = &o->reads_params,
         .world_size_reproducible = engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
-        .device = engine->device, .comm = engine->comm, .compute = engine->compute,
+        .device = engine->device, .comm = engine->device_comm, .host_comm = engine->comm, .compute = engine->compute,
     };
     DSC_TRY(dsc_zero_open(&options, &o->zero, err));
     return take_values(o, err);
@@ -136,21 +136,19 @@ static dsc_status update(dsc_optimizer *o, const float *const *grads, dsc_update
         DSC_TRY(dsc_zero_sync(engine->zero, err)); /* both use the same channels */
     DSC_TRY(dsc_zero_leaf(o->zero, 0, 0, o->grad, err));
     for (int32_t t = 0; t < o->layout.tensor_count; t++)
-        memcpy(o->grad[t], grads[t], (size_t)o->layout.tensor[t].count * 4);
+        DSC_TRY(dsc_copy(engine->compute, o->grad[t], grads[t], o->layout.tensor[t].count * 4, err));
     DSC_TRY(dsc_zero_reduce(o->zero, 0, 0, 0, err));
     DSC_TRY(dsc_zero_sumsq(o->zero, &sum, err));
     dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum), engine->place.size, o->update_count + 1,
                        engine->lr_override, decided);
-    DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, decided, (int64_t)sizeof *decided, 0, engine->compute,
-                               err));
-    DSC_TRY(dsc_stream_sync(engine->compute, err));
+    DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, decided, (int64_t)sizeof *decided, 0, NULL, err));
     if (decided->skip)
         return DSC_OK;
     DSC_TRY(dsc_zero_update(o->zero, &decided->scalars, err));
     DSC_TRY(dsc_zero_acquire(o->zero, 0, 0, o->param, err));
-    DSC_TRY(dsc_zero_sync(o->zero, err));
     for (int32_t t = 0; t < o->layout.tensor_count; t++)
-        memcpy(o->data[t], o->param[t], (size_t)o->layout.tensor[t].count * 4);
+        DSC_TRY(dsc_copy(engine->compute, o->data[t], o->param[t], o->layout.tensor[t].count * 4, err));
+    DSC_TRY(dsc_zero_sync(o->zero, err));
     o->update_count++;
     return DSC_OK;
 }

@@ -23,10 +23,8 @@ static dsc_status ready(const dsc_engine *engine, dsc_error *err)
 }
 
 /* A failed collective ends this engine; its peers are told by the transport. */
-static dsc_status done(dsc_engine *engine, dsc_status status, dsc_error *err)
+static dsc_status done(dsc_engine *engine, dsc_status status)
 {
-    if (status == DSC_OK)
-        status = dsc_stream_sync(engine->compute, err);
     engine->failed = engine->failed || status != DSC_OK;
     return status;
 }
@@ -37,15 +35,13 @@ dsc_status dsc_engine_broadcast(dsc_engine *engine, void *buf, int64_t bytes, in
     if (root < 0 || root >= engine->place.size || bytes < 0)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "broadcast of %lld bytes from rank %d of %d", (long long)bytes,
                         (int)root, (int)engine->place.size);
-    return done(engine, dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, buf, bytes, root, engine->compute, err),
-                err);
+    return done(engine, dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, buf, bytes, root, NULL, err));
 }
 
 static dsc_status sum(dsc_engine *engine, float *buf, int64_t count, bool mean, dsc_error *err)
 {
-    DSC_TRY(done(engine,
-                 dsc_comm_all_reduce(engine->comm, DSC_CHANNEL_CONTROL, buf, count, DSC_F32, engine->compute, err),
-                 err));
+    DSC_TRY(
+        done(engine, dsc_comm_all_reduce(engine->comm, DSC_CHANNEL_CONTROL, buf, count, DSC_F32, NULL, err)));
     for (int64_t i = 0; mean && i < count; i++)
         buf[i] /= (float)engine->place.size;
     return DSC_OK;
@@ -80,7 +76,7 @@ dsc_status dsc_engine_reduce(dsc_engine *engine, float *buf, int64_t count, bool
 dsc_status dsc_engine_barrier(dsc_engine *engine, dsc_error *err)
 {
     DSC_TRY(ready(engine, err));
-    return done(engine, dsc_comm_barrier(engine->comm, DSC_CHANNEL_CONTROL, engine->compute, err), err);
+    return done(engine, dsc_comm_barrier(engine->comm, DSC_CHANNEL_CONTROL, NULL, err));
 }
 
 /* ---- learning rate, plan, groups ---- */
@@ -98,19 +94,29 @@ dsc_status dsc_engine_set_lr(dsc_engine *engine, double lr, dsc_error *err)
     return DSC_OK;
 }
 
-int32_t dsc_engine_plan_row_count(const dsc_engine *engine) { return DSC_TAG_COUNT; }
+/* Where device memory is the host's, the tiers of a tag are one row; elsewhere each is its own. */
+static int32_t rows_per_tag(const dsc_engine *engine)
+{
+    return engine->device == NULL || engine->host_visible ? 1 : DSC_TIER_COUNT;
+}
+
+int32_t dsc_engine_plan_row_count(const dsc_engine *engine) { return DSC_TAG_COUNT * rows_per_tag(engine); }
 
 dsc_status dsc_engine_plan_row(const dsc_engine *engine, int32_t index, dsc_plan_row *row, dsc_error *err)
 {
-    if (index < 0 || index >= DSC_TAG_COUNT)
-        return DSC_FAIL(err, DSC_ERR_STATE, "", "plan row %d of %d", (int)index, DSC_TAG_COUNT);
+    const int32_t each = rows_per_tag(engine);
+    if (index < 0 || index >= DSC_TAG_COUNT * each)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "plan row %d of %d", (int)index, DSC_TAG_COUNT * each);
+    const int tag = index / each, first = each == 1 ? 0 : index % each;
+    const int last = each == 1 ? DSC_TIER_COUNT - 1 : first;
     dsc_alloc_stats stats;
     dsc_alloc_stats_get(engine->alloc, &stats);
-    *row = (dsc_plan_row){ .tag = dsc_tag_text((dsc_tag)index), .tier = dsc_tier_text(DSC_TIER_HOST),
-                           .planned_bytes = engine->plan.bytes[index] };
-    for (int tier = 0; tier < DSC_TIER_COUNT; tier++) {
-        row->current_bytes += stats.count[index][tier].current_bytes;
-        row->peak_bytes += stats.count[index][tier].peak_bytes;
+    *row = (dsc_plan_row){ .tag = dsc_tag_text((dsc_tag)tag),
+                           .tier = dsc_tier_text(each == 1 ? DSC_TIER_HOST : (dsc_tier)first) };
+    for (int tier = first; tier <= last; tier++) {
+        row->planned_bytes += engine->plan.bytes[tag][tier];
+        row->current_bytes += stats.count[tag][tier].current_bytes;
+        row->peak_bytes += stats.count[tag][tier].peak_bytes;
     }
     return DSC_OK;
 }
@@ -167,8 +173,8 @@ void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
     *info = (dsc_run_info){
         .struct_bytes = (uint32_t)sizeof *info,
         .model_name = engine->model != NULL ? engine->model->name : "",
-        .transport = engine->comm != NULL ? dsc_comm_name(engine->comm) : "none",
-        .device = "cpu",
+        .transport = engine->device_comm != NULL ? dsc_comm_name(engine->device_comm) : "none",
+        .device = engine->device != NULL ? engine->device->ops->name : "none",
         .numerics = engine->numerics,
         .zero_stage = config->zero.stage,
         .train_batch_size = config->train_batch_size,
@@ -217,7 +223,7 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
         .samples_per_epoch = engine->samples_per_epoch,
         .seq_length = engine->model->seq_length,
         .zero_stage = config->zero.stage,
-        .compute_dtype = config->precision == DSC_PRECISION_BF16 ? DSC_BF16 : DSC_F32,
+        .compute_dtype = dsc_engine_dtype(engine),
         .world_size_reproducible = config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .shuffle = config->own.shuffle,
     };
@@ -254,11 +260,11 @@ static dsc_status time_products(dsc_engine *engine, const dsc_gemm_args *gemm, d
 dsc_status dsc_engine_peak_flops(dsc_engine *engine, double *flops_per_s, dsc_error *err)
 {
     DSC_TRY(ready(engine, err));
-    const dsc_dtype dtype = engine->config.precision == DSC_PRECISION_BF16 ? DSC_BF16 : DSC_F32;
+    const dsc_dtype dtype = dsc_engine_dtype(engine);
     const int64_t matrix_bytes = (int64_t)PEAK_SIZE * PEAK_SIZE * (int64_t)dsc_dtype_bytes(dtype);
     dsc_buf buf = { 0 };
     dsc_alloc_freeze(engine->alloc, false);
-    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_SCRATCH, 3 * matrix_bytes, &buf, err));
+    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_SCRATCH, DSC_TIER_DEVICE, 3 * matrix_bytes, &buf, err));
     char *base = buf.ptr;
     const dsc_gemm_args gemm = { .a = base, .b = base + matrix_bytes, .c = base + 2 * matrix_bytes, .m = PEAK_SIZE,
                                  .n = PEAK_SIZE, .k = PEAK_SIZE, .lda = PEAK_SIZE, .ldb = PEAK_SIZE, .ldc = PEAK_SIZE,

@@ -1,7 +1,8 @@
 /* init.c - first values of the parameters: from the model's files or from its initialisation.
  *
  * Random values depend on (seed, tensor, element) only, so each rank makes just its own slices. Values that come from
- * the host (a file, a user's table) are rank 0's, broadcast in pieces, and each rank keeps what it owns.
+ * the host (a file, a user's table) are rank 0's, broadcast in pieces, and each rank keeps what it owns. Where the host
+ * can use device memory, random values are made in place; else in one half of the buffer while the other is copied.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -11,22 +12,29 @@
 
 #define INIT_CHUNK 65536 /* elements that one thread makes at a time */
 
-/* Writes elements [tensor_first, + count) of a tensor, given in fp32, to where they lie in the slice. */
-static void put(const dsc_zero_slice *slice, const dsc_layout_tensor *tensor, int64_t tensor_first, int64_t count,
-                const float *values, dsc_dtype dtype)
+/* Where elements [tensor_first, ...) of a tensor lie in the slice; *dtype is what they are there. */
+static char *place_of(const dsc_engine *engine, const dsc_zero_slice *slice, const dsc_layout_tensor *tensor,
+                      int64_t tensor_first, dsc_dtype *dtype)
 {
-    const int64_t at = tensor->offset + tensor_first - slice->first;
-    if (slice->master != NULL)
-        memcpy(slice->master + at, values, (size_t)count * 4);
-    else if (dtype == DSC_F32)
-        memcpy((float *)slice->param + at, values, (size_t)count * 4);
-    else
-        for (int64_t i = 0; i < count; i++)
-            ((uint16_t *)slice->param)[at + i] = dsc_bf16_from_f32(values[i]);
+    *dtype = slice->master != NULL ? DSC_F32 : dsc_engine_dtype(engine);
+    char *base = slice->master != NULL ? (char *)slice->master : slice->param;
+    return base + (tensor->offset + tensor_first - slice->first) * (int64_t)dsc_dtype_bytes(*dtype);
 }
 
-static void make_chunk(const dsc_engine *engine, int32_t t, const dsc_zero_slice *slice, int64_t tensor_first,
-                       int64_t count, float *values)
+/* Copies elements [tensor_first, + count), given in fp32, to the slice. `values` is changed, and borrowed until the
+ * compute stream passes. */
+static dsc_status put(dsc_engine *engine, const dsc_zero_slice *slice, const dsc_layout_tensor *tensor,
+                      int64_t tensor_first, int64_t count, float *values, dsc_error *err)
+{
+    dsc_dtype dtype;
+    char *to = place_of(engine, slice, tensor, tensor_first, &dtype);
+    uint16_t *rounded = (uint16_t *)(void *)values; /* in place: element i is read before its bytes are written */
+    for (int64_t i = 0; dtype == DSC_BF16 && i < count; i++)
+        rounded[i] = dsc_bf16_from_f32(values[i]);
+    return dsc_copy(engine->compute, to, values, count * (int64_t)dsc_dtype_bytes(dtype), err);
+}
+
+static void make_chunk(const dsc_engine *engine, int32_t t, int64_t tensor_first, int64_t count, float *values)
 {
     const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
     switch (tensor->spec->init) {
@@ -42,28 +50,43 @@ static void make_chunk(const dsc_engine *engine, int32_t t, const dsc_zero_slice
         memset(values, 0, (size_t)count * 4);
         break;
     }
-    put(slice, tensor, tensor_first, count, values,
-        engine->config.precision == DSC_PRECISION_BF16 ? DSC_BF16 : DSC_F32);
+}
+
+static void make_by_all(const dsc_engine *engine, int32_t t, int64_t tensor_first, int64_t count, float *values)
+{
+    const int64_t chunks = dsc_div_ceil(count, INIT_CHUNK);
+#pragma omp parallel for num_threads(engine->threads) schedule(static)
+    for (int64_t c = 0; c < chunks; c++)
+        make_chunk(engine, t, tensor_first + c * INIT_CHUNK, dsc_min_i64(INIT_CHUNK, count - c * INIT_CHUNK),
+                   values + c * INIT_CHUNK);
 }
 
 /* This rank's part of one tensor, from its initialisation, by all threads. */
-static void init_random(dsc_engine *engine, int32_t t)
+static dsc_status init_random(dsc_engine *engine, int32_t t, dsc_event *const passed[2], dsc_error *err)
 {
     const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
     dsc_zero_slice slice;
-    dsc_zero_slice_get(engine->zero, tensor->group, &slice);
+    dsc_dtype dtype;
     int64_t first;
+    dsc_zero_slice_get(engine->zero, tensor->group, &slice);
     const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
-    const int64_t room = engine->io_buf.bytes / 4;
-    /* Each thread needs a chunk of its own in the buffer. */
-    const int64_t chunk = dsc_min_i64(INIT_CHUNK, room / engine->threads);
-    const int64_t chunks = dsc_div_ceil(count, chunk);
-#pragma omp parallel for num_threads(engine->threads) schedule(static)
-    for (int32_t thread = 0; thread < engine->threads; thread++) {
-        float *values = (float *)engine->io_buf.ptr + thread * chunk;
-        for (int64_t c = thread; c < chunks; c += engine->threads)
-            make_chunk(engine, t, &slice, first + c * chunk, dsc_min_i64(chunk, count - c * chunk), values);
+    if (count == 0)
+        return DSC_OK;
+    char *to = place_of(engine, &slice, tensor, first, &dtype);
+    if (engine->host_visible && dtype == DSC_F32) {
+        make_by_all(engine, t, first, count, (float *)(void *)to);
+        return DSC_OK;
     }
+    const int64_t half = engine->io_buf.bytes / 2, room = half / 4;
+    for (int64_t done = 0, k = 0; done < count; done += room, k++) {
+        const int64_t now = dsc_min_i64(room, count - done);
+        float *values = (float *)((char *)engine->io_buf.ptr + k % 2 * half);
+        DSC_TRY(dsc_event_sync(passed[k % 2], err));
+        make_by_all(engine, t, first + done, now, values);
+        DSC_TRY(put(engine, &slice, tensor, first + done, now, values, err));
+        DSC_TRY(dsc_event_record(passed[k % 2], engine->compute, err));
+    }
+    return DSC_OK;
 }
 
 /* Rank 0's values in pieces. *found is false, on all ranks alike, when the model has none for this tensor. */
@@ -75,6 +98,7 @@ static dsc_status init_loaded(dsc_engine *engine, int32_t t, bool *found, dsc_er
     float *values = (float *)((char *)engine->io_buf.ptr + 256);
     const int64_t room = (engine->io_buf.bytes - 256) / 4;
     struct verdict { int32_t found; dsc_error error; } verdict;
+    DSC_TRY(dsc_stream_sync(engine->compute, err)); /* of the tensor before */
     for (int64_t first = 0; first < tensor->count; first += room) {
         const int64_t count = dsc_min_i64(room, tensor->count - first);
         memset(&verdict, 0, sizeof verdict);
@@ -84,32 +108,44 @@ static dsc_status init_loaded(dsc_engine *engine, int32_t t, bool *found, dsc_er
                                             &verdict.error);
             verdict.found = here;
         }
-        DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, &verdict, (int64_t)sizeof verdict, 0,
-                                   engine->compute, err));
+        DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, &verdict, (int64_t)sizeof verdict, 0, NULL, err));
         if (verdict.error.status != DSC_OK)
             return DSC_FAIL(err, verdict.error.status, verdict.error.where, "%s", verdict.error.message);
         *found = verdict.found != 0;
         if (!*found)
             return DSC_OK;
-        DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, values, count * 4, 0, engine->compute, err));
+        DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, values, count * 4, 0, NULL, err));
         int64_t span_first;
         const int64_t begin = dsc_max_i64(slice.first, tensor->offset + first);
         const int64_t end = dsc_min_i64(slice.first + slice.count, tensor->offset + first + count);
         if (begin < end && dsc_layout_span(tensor, begin, end - begin, &span_first) > 0)
-            put(&slice, tensor, span_first, end - begin, values + (span_first - first),
-                engine->config.precision == DSC_PRECISION_BF16 ? DSC_BF16 : DSC_F32);
+            DSC_TRY(put(engine, &slice, tensor, span_first, end - begin, values + (span_first - first), err));
+        DSC_TRY(dsc_stream_sync(engine->compute, err));
     }
     return DSC_OK;
 }
 
-dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err)
+static dsc_status init_all(dsc_engine *engine, dsc_event *const passed[2], dsc_error *err)
 {
     for (int32_t t = 0; t < engine->layout.tensor_count; t++) {
         bool found = false;
         if (engine->model->load_param != NULL)
             DSC_TRY(init_loaded(engine, t, &found, err));
         if (!found)
-            init_random(engine, t);
+            DSC_TRY(init_random(engine, t, passed, err));
     }
     return dsc_zero_publish(engine->zero, err);
+}
+
+dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err)
+{
+    dsc_event *passed[2] = { NULL, NULL };
+    dsc_status status = dsc_event_open(engine->device, &passed[0], err);
+    if (status == DSC_OK)
+        status = dsc_event_open(engine->device, &passed[1], err);
+    if (status == DSC_OK)
+        status = init_all(engine, passed, err);
+    dsc_event_close(&passed[1]);
+    dsc_event_close(&passed[0]);
+    return status;
 }

@@ -31,9 +31,11 @@ struct dsc_engine {
     const dsc_model *model;
     dsc_model *own_model; /* opened here; NULL: the caller's */
     dsc_comm_place place;
-    dsc_comm *comm;
+    dsc_comm *comm;        /* over host memory: verdicts, scalars, the host program's collectives */
+    dsc_comm *device_comm; /* over device memory: parameters and gradients; `comm` on a host_visible device */
     dsc_device *device;
     dsc_stream *compute;
+    bool host_visible; /* the device's */
     uint32_t cpu_caps;
     int32_t threads;
     bool plan_only, failed;
@@ -44,12 +46,16 @@ struct dsc_engine {
     dsc_zero *zero;
 
     dsc_buf activation_buf, scratch_buf, io_buf, eval_buf;
+    dsc_buf batch_buf, mirror_buf; /* transfer.c; not open on a host_visible device */
     char **out;   /* [module_count] output of each module, kept for its successor's backward */
     char **saved; /* [module_count] */
     char *d_buffer[2];
-    float *losses;
-    float *logits;
-    void **eval_data;    /* [batch_count] */
+    float *losses, *logits;           /* on the device */
+    float *host_losses, *host_logits; /* [loss_slots] of the plan, where the host reads them; may be the device's */
+    void **eval_data;    /* [batch_count] a micro-batch that the host fills */
+    void **device_batch; /* [batch_count] */
+    dsc_event *batch_given; /* the last micro-batch is on the device */
+    int64_t settled; /* micro-steps of this step whose leaf_loss is known */
     const void **param;  /* [most parameters of a module] */
     float **grad;        /* likewise */
     double *leaf_loss;   /* [GAS] this rank's */
@@ -62,7 +68,7 @@ struct dsc_engine {
 
     dsc_phase phase;
     bool batch_from_reader;
-    const void *const *batch;
+    const void *const *batch; /* where modules read it */
     int64_t step, update_count, micro_step;
     int64_t resumed_step;
     char resumed_dir[4096]; /* as given to load */
@@ -72,6 +78,11 @@ struct dsc_engine {
     int64_t tokens_per_step;
     char numerics[256];
 };
+
+static inline dsc_dtype dsc_engine_dtype(const dsc_engine *engine)
+{
+    return engine->config.precision == DSC_PRECISION_BF16 ? DSC_BF16 : DSC_F32;
+}
 
 /* init.c: fills every slice from the model's files or its initialisation, then publishes. Collective. */
 dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err);
@@ -85,6 +96,21 @@ typedef struct dsc_update {
 } dsc_update;
 void dsc_update_compute(const dsc_config *config, double sumsq, int64_t leaf_count, int64_t update, double lr_override,
                         dsc_update *out);
+/* device.c: the device that config and machine agree on, and who this rank talks to. */
+dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
+dsc_status dsc_engine_open_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
+dsc_status dsc_engine_open_device_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
+void dsc_engine_comm_plan(const dsc_engine *engine, int64_t *host_bytes, int64_t *device_bytes);
+/* memory.c: does the plan fit, and the working memory that it names. */
+dsc_status dsc_engine_check_fit(const dsc_engine *engine, dsc_error *err);
+dsc_status dsc_engine_open_memory(dsc_engine *engine, dsc_error *err);
+void dsc_engine_close_memory(dsc_engine *engine);
+/* transfer.c: micro-batches to the device, losses and logits back. */
+dsc_status dsc_engine_give_batch(dsc_engine *engine, const void *const *host, dsc_error *err);
+dsc_status dsc_engine_batch_passed(dsc_engine *engine, dsc_error *err); /* the host may write the given one again */
+dsc_status dsc_engine_fetch_losses(dsc_engine *engine, int64_t micro_step, dsc_error *err);
+double dsc_engine_mean_loss(const dsc_engine *engine, int64_t micro_step); /* after the fetch passed */
+dsc_status dsc_engine_fetch_logits(dsc_engine *engine, dsc_error *err);
 /* machine.c */
 int64_t dsc_machine_available_bytes(void); /* free memory of this process's machine or cgroup; INT64_MAX unknown */
 int32_t dsc_machine_cores(void);           /* that this process may run on */

@@ -9,7 +9,6 @@
 
 #include "engine/internal.h"
 
-#define STAGING_BYTES_MAX (4 << 20) /* per channel and rank: above this a transport gains nothing (bench/comm) */
 #define OVERRIDES_MAX 64
 
 const char *dsc_version(void) { return DSC_VERSION_TEXT; }
@@ -104,36 +103,6 @@ static dsc_status find_place(dsc_engine *engine, const dsc_engine_options *optio
     return DSC_OK;
 }
 
-/* The launcher divides the cores over the ranks of a host and says so in OMP_NUM_THREADS. */
-static int32_t choose_threads(const dsc_engine *engine)
-{
-    if (engine->config.own.threads > 0)
-        return (int32_t)dsc_min_i64(engine->config.own.threads, 1024);
-    const char *text = getenv("OMP_NUM_THREADS");
-    char *end = NULL;
-    const long from_env = text != NULL ? strtol(text, &end, 10) : 0;
-    if (engine->place.local_world == NULL && from_env > 0 && from_env <= 1024 && (*end == 0 || *end == ','))
-        return (int32_t)from_env;
-    return (int32_t)dsc_max_i64(1, dsc_machine_cores() / dsc_max_i64(1, engine->place.local_size));
-}
-
-static void comm_options(const dsc_engine *engine, const dsc_engine_options *options, dsc_comm_options *out)
-{
-    const dsc_config *config = &engine->config;
-    const int64_t each = config->precision == DSC_PRECISION_BF16 ? 2 : 4;
-    const int64_t bucket = config->zero.reduce_bucket_size > 0 ? config->zero.reduce_bucket_size : STAGING_BYTES_MAX;
-    *out = (dsc_comm_options) {
-        .alloc = engine->alloc,
-        .place = engine->place,
-        .transport = config->own.comm,
-        .channel_count = DSC_CHANNEL_COUNT,
-        .staging_bytes = dsc_max_i64(65536, dsc_align_up(dsc_min_i64(bucket, STAGING_BYTES_MAX / each) * each, 4096)),
-        .timeout_ns = (int64_t)(config->own.comm_timeout_s * 1e9),
-        .fault_at = options->fail_comm_at,
-        .log = &engine->log,
-    };
-}
-
 /* ---- model and data ---- */
 
 static void note(const dsc_engine *engine, const char *what, const char *taken)
@@ -200,7 +169,7 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
     dsc_config *config = &engine->config;
     dsc_config_facts facts = { .world_size = engine->place.size,
                                .hidden_size = engine->model->hidden_size,
-                               .device = "cpu" };
+                               .device = engine->device->ops->name };
     DSC_TRY(dsc_config_resolve(config, &facts, err));
     engine->steps_per_epoch = engine->samples_per_epoch / config->train_batch_size;
     engine->total_steps = config->own.steps;
@@ -231,14 +200,10 @@ static void report_config(const dsc_engine *engine)
 
 /* ---- memory ---- */
 
-static dsc_dtype compute_dtype(const dsc_engine *engine)
-{
-    return engine->config.precision == DSC_PRECISION_BF16 ? DSC_BF16 : DSC_F32;
-}
-
 static void reader_options(const dsc_engine *engine, dsc_reader_options *out)
 {
     *out = (dsc_reader_options) { .alloc = engine->alloc,
+                                  .device = engine->device,
                                   .source = engine->source,
                                   .model = engine->model,
                                   .micro_batch = engine->config.train_micro_batch_size_per_gpu,
@@ -248,7 +213,7 @@ static void reader_options(const dsc_engine *engine, dsc_reader_options *out)
                                   .depth = DSC_READER_DEPTH };
 }
 
-static void plan_options(const dsc_engine *engine, int64_t comm_bytes, dsc_plan_options *out)
+static void plan_options(const dsc_engine *engine, dsc_plan_options *out)
 {
     dsc_reader_options reader;
     reader_options(engine, &reader);
@@ -256,98 +221,13 @@ static void plan_options(const dsc_engine *engine, int64_t comm_bytes, dsc_plan_
                                 .model = engine->model,
                                 .config = &engine->config,
                                 .layout = &engine->layout,
-                                .compute_dtype = compute_dtype(engine),
+                                .compute_dtype = dsc_engine_dtype(engine),
                                 .rank = engine->place.rank,
-                                .comm_bytes = comm_bytes,
                                 .device = engine->device,
                                 .data_bytes = engine->source.fill != NULL || engine->plan_only
                                                   ? dsc_reader_plan_bytes(&reader)
                                                   : 0 };
-}
-
-/* Every rank of the host takes about the same, so all of them must fit together. */
-static dsc_status check_fit(const dsc_engine *engine, dsc_error *err)
-{
-    const int64_t available = dsc_machine_available_bytes();
-    int64_t wanted;
-    if (!dsc_mul_i64(engine->plan.total_bytes, engine->place.local_size, &wanted))
-        wanted = INT64_MAX;
-    if (wanted <= available)
-        return DSC_OK;
-    const double mb = 1024.0 * 1024.0;
-    int top = 0, second = 0;
-    for (int tag = 0; tag < DSC_TAG_COUNT; tag++) {
-        if (engine->plan.bytes[tag] > engine->plan.bytes[top]) {
-            second = top;
-            top = tag;
-        } else if (tag != top && (second == top || engine->plan.bytes[tag] > engine->plan.bytes[second])) {
-            second = tag;
-        }
-    }
-    return DSC_FAIL(
-        err, DSC_ERR_NOFIT, "memory",
-        "%d rank%s on this host need %.0f MB each (%s %.0f MB, %s %.0f MB, ...) but %.0f "
-        "MB are free; use %s, a smaller train_micro_batch_size_per_gpu, \"dsc\": {\"recompute\": \"full\"}, or fewer "
-        "ranks on this host (`dsc plan` prints the table)",
-        (int)engine->place.local_size, engine->place.local_size == 1 ? "" : "s", (double)engine->plan.total_bytes / mb,
-        dsc_tag_text((dsc_tag)top), (double)engine->plan.bytes[top] / mb, dsc_tag_text((dsc_tag)second),
-        (double)engine->plan.bytes[second] / mb, (double)available / mb,
-        engine->config.zero.stage < 3 ? "zero_optimization.stage 3" : "more hosts");
-}
-
-static dsc_status open_work_buffers(dsc_engine *engine, dsc_error *err)
-{
-    const dsc_plan *plan = &engine->plan;
-    const int32_t modules = engine->model->module_count;
-    dsc_alloc *alloc = engine->alloc;
-    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_ACTIVATION, plan->bytes[DSC_TAG_ACTIVATION], &engine->activation_buf,
-                         err));
-    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_SCRATCH, plan->bytes[DSC_TAG_SCRATCH], &engine->scratch_buf, err));
-    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_DATA, plan->batch_bytes, &engine->eval_buf, err));
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof(char *), &engine->out, err));
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof(char *), &engine->saved, err));
-    DSC_TRY(
-        dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, engine->model->batch_count, sizeof(void *), &engine->eval_data, err));
-    const bool recompute = engine->config.own.recompute == DSC_RECOMPUTE_FULL;
-    const int64_t each = (int64_t)dsc_dtype_bytes(compute_dtype(engine));
-    char *at = engine->activation_buf.ptr;
-    engine->d_buffer[0] = at;
-    engine->d_buffer[1] = at + plan->d_bytes_most;
-    at += 2 * plan->d_bytes_most;
-    engine->losses = (float *)(void *)at;
-    at += plan->losses_bytes;
-    char *const shared_saved = at;
-    at += recompute ? plan->saved_bytes_most : 0;
-    for (int32_t m = 0; m < modules; m++) {
-        engine->out[m] = at;
-        at += dsc_align_up(plan->module[m].out_elements * each, 256);
-        engine->saved[m] = recompute ? shared_saved : at;
-        at += recompute ? 0 : dsc_align_up(plan->module[m].saved_bytes, 256);
-    }
-    DSC_ASSERT(at == (char *)engine->activation_buf.ptr + plan->bytes[DSC_TAG_ACTIVATION]);
-    engine->logits = (float *)(void *)((char *)engine->scratch_buf.ptr + plan->scratch_bytes);
-    char *data = engine->eval_buf.ptr;
-    for (int32_t i = 0; i < engine->model->batch_count; i++) {
-        int64_t elements = engine->config.train_micro_batch_size_per_gpu;
-        for (int32_t d = 0; d < engine->model->batch[i].dim_count; d++)
-            elements *= engine->model->batch[i].dim[d];
-        engine->eval_data[i] = data;
-        data += dsc_align_up(elements * (int64_t)dsc_dtype_bytes(engine->model->batch[i].dtype), 256);
-    }
-    return DSC_OK;
-}
-
-static dsc_status open_tables(dsc_engine *engine, dsc_error *err)
-{
-    int32_t most = 1;
-    for (int32_t m = 0; m < engine->model->module_count; m++)
-        most = engine->model->modules[m].param_count > most ? engine->model->modules[m].param_count : most;
-    const int64_t leaves = engine->config.gradient_accumulation_steps;
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, most, sizeof(void *), &engine->param, err));
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, most, sizeof(float *), &engine->grad, err));
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, leaves, sizeof(double), &engine->leaf_loss, err));
-    return dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, leaves * engine->place.size, sizeof(double),
-                            &engine->leaf_losses, err);
+    dsc_engine_comm_plan(engine, &out->comm_bytes, &out->device_comm_bytes);
 }
 
 static void describe_numerics(dsc_engine *engine)
@@ -367,45 +247,30 @@ static void describe_numerics(dsc_engine *engine)
 
 /* ---- opening ---- */
 
-static dsc_status open_device(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
-{
-    const char *device = engine->config.own.device;
-    if (strcmp(device, "cuda") == 0)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device",
-                        "\"cuda\" is not built in this version; use \"cpu\" or \"auto\"");
-    engine->cpu_caps = dsc_cpu_caps() & options->cpu_caps_mask;
-    engine->threads = choose_threads(engine);
-    const dsc_device_options device_options = { .alloc = engine->alloc,
-                                                .threads = engine->threads,
-                                                .caps = engine->cpu_caps };
-    DSC_TRY(dsc_device_open(&dsc_device_cpu, &engine->device, &device_options, err));
-    return dsc_stream_open(engine->device, DSC_STREAM_COMPUTE, "compute", &engine->compute, err);
-}
-
 static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
-    dsc_comm_options comm;
-    comm_options(engine, options, &comm);
     DSC_TRY(open_model(engine, options, err));
     DSC_TRY(open_data(engine, options, err));
     DSC_TRY(resolve(engine, err));
     report_config(engine);
     DSC_TRY(dsc_layout_open(engine->alloc, engine->model, engine->place.size, &engine->layout, err));
     dsc_plan_options plan;
-    plan_options(engine, dsc_comm_plan_bytes(&comm), &plan);
+    plan_options(engine, &plan);
     DSC_TRY(dsc_plan_open(&plan, &engine->plan, err));
     engine->tokens_per_step = engine->config.train_batch_size * engine->model->losses_per_sample;
     describe_numerics(engine);
     if (engine->plan_only)
         return DSC_OK;
-    DSC_TRY(check_fit(engine, err));
+    DSC_TRY(dsc_engine_check_fit(engine, err));
+    DSC_TRY(dsc_device_reserve(engine->device, engine->plan.tier_bytes[DSC_TIER_DEVICE], err));
+    DSC_TRY(dsc_engine_open_device_comm(engine, options, err));
     dsc_zero_options zero;
     dsc_plan_zero_options(&plan, &engine->plan, &zero);
-    zero.comm = engine->comm;
+    zero.comm = engine->device_comm;
+    zero.host_comm = engine->comm;
     zero.compute = engine->compute;
     DSC_TRY(dsc_zero_open(&zero, &engine->zero, err));
-    DSC_TRY(open_tables(engine, err));
-    DSC_TRY(open_work_buffers(engine, err));
+    DSC_TRY(dsc_engine_open_memory(engine, err));
     if (engine->source.fill != NULL) {
         dsc_reader_options reader;
         reader_options(engine, &reader);
@@ -419,18 +284,16 @@ static dsc_status open_all(dsc_engine *engine, const dsc_engine_options *options
 {
     DSC_TRY(read_config(engine, options, err));
     DSC_TRY(find_place(engine, options, err));
-    DSC_TRY(open_device(engine, options, err));
-    if (!engine->plan_only) {
-        dsc_comm_options comm;
-        comm_options(engine, options, &comm);
-        engine->came = true;
-        DSC_TRY(dsc_comm_open(&comm, &engine->comm, err));
-    }
-    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_IO, DSC_CHECKPOINT_BUFFER_BYTES, &engine->io_buf, err));
+    DSC_TRY(dsc_engine_open_device(engine, options, err));
+    if (!engine->plan_only)
+        DSC_TRY(dsc_engine_open_comm(engine, options, err));
+    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_IO, DSC_TIER_PINNED, DSC_CHECKPOINT_BUFFER_BYTES, &engine->io_buf,
+                         err));
     if ((options->flags & DSC_ENGINE_NO_MODEL) == 0)
         return open_model_states(engine, options, err);
-    const dsc_config_facts facts = { .world_size = engine->place.size, .device = "cpu" };
-    return dsc_config_resolve(&engine->config, &facts, err);
+    const dsc_config_facts facts = { .world_size = engine->place.size, .device = engine->device->ops->name };
+    DSC_TRY(dsc_config_resolve(&engine->config, &facts, err));
+    return engine->plan_only ? DSC_OK : dsc_engine_open_device_comm(engine, options, err);
 }
 
 /* A rank that ends before its communicator was asked for must not be waited for by the threads of its world. */
@@ -467,7 +330,7 @@ static int64_t checkpoint_bytes(const dsc_engine *engine)
 {
     if (engine->zero == NULL || (engine->config.own.save[0] == 0 && engine->config.own.load[0] == 0))
         return 0;
-    return dsc_checkpoint_plan_bytes(&engine->layout, compute_dtype(engine));
+    return dsc_checkpoint_plan_bytes(&engine->layout, dsc_engine_dtype(engine));
 }
 
 /* Small structures and library scratch are known exactly only now; both are in place before the first step. */
@@ -476,12 +339,16 @@ static void complete_plan(dsc_engine *engine)
     static const dsc_tag late[] = { DSC_TAG_CONTROL, DSC_TAG_LIBRARY };
     dsc_alloc_stats stats;
     dsc_alloc_stats_get(engine->alloc, &stats);
+    dsc_plan *plan = &engine->plan;
     for (size_t i = 0; i < DSC_COUNT(late); i++) {
-        int64_t now = late[i] == DSC_TAG_CONTROL ? checkpoint_bytes(engine) : 0;
-        for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
-            now += stats.count[late[i]][tier].current_bytes;
-        engine->plan.total_bytes += now - engine->plan.bytes[late[i]];
-        engine->plan.bytes[late[i]] = now;
+        for (int tier = 0; tier < DSC_TIER_COUNT; tier++) {
+            int64_t now = stats.count[late[i]][tier].current_bytes;
+            if (late[i] == DSC_TAG_CONTROL && tier == DSC_TIER_HOST)
+                now += checkpoint_bytes(engine);
+            plan->tier_bytes[tier] += now - plan->bytes[late[i]][tier];
+            plan->total_bytes += now - plan->bytes[late[i]][tier];
+            plan->bytes[late[i]][tier] = now;
+        }
     }
 }
 
@@ -520,24 +387,16 @@ void dsc_engine_close(dsc_engine **engine_ptr)
         dsc_comm_abort(engine->comm, "an engine was closed after an error");
     dsc_reader_close(&engine->reader);
     dsc_zero_close(&engine->zero);
-    if (engine->device != NULL) {
-        dsc_mem_close(engine->device, &engine->eval_buf);
-        dsc_mem_close(engine->device, &engine->scratch_buf);
-        dsc_mem_close(engine->device, &engine->activation_buf);
+    dsc_engine_close_memory(engine);
+    if (engine->device != NULL)
         dsc_mem_close(engine->device, &engine->io_buf);
-    }
-    dsc_alloc_free(alloc, engine->leaf_losses);
-    dsc_alloc_free(alloc, engine->leaf_loss);
-    dsc_alloc_free(alloc, engine->grad);
-    dsc_alloc_free(alloc, engine->param);
-    dsc_alloc_free(alloc, engine->eval_data);
-    dsc_alloc_free(alloc, engine->saved);
-    dsc_alloc_free(alloc, engine->out);
     dsc_plan_close(&engine->plan);
     dsc_layout_close(&engine->layout);
     dsc_data_close(&engine->eval);
     dsc_data_close(&engine->data);
     dsc_model_close(&engine->own_model);
+    if (engine->device_comm != engine->comm)
+        dsc_comm_close(&engine->device_comm);
     dsc_comm_close(&engine->comm);
     dsc_stream_close(&engine->compute);
     dsc_device_close(&engine->device);

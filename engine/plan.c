@@ -5,6 +5,7 @@
 #include "engine/checkpoint.h"
 
 #define PLAN_ALIGN 256
+#define LOSS_MIRROR_BYTES (INT64_C(1) << 20) /* of losses that the host fetches later, all micro-steps together */
 
 static int64_t aligned(int64_t bytes) { return dsc_align_up(bytes, PLAN_ALIGN); }
 
@@ -40,14 +41,27 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
     return DSC_OK;
 }
 
+int64_t dsc_plan_batch_tensor_bytes(const dsc_model *model, int64_t micro_batch, int32_t i)
+{
+    int64_t elements = micro_batch;
+    for (int32_t d = 0; d < model->batch[i].dim_count; d++)
+        elements *= model->batch[i].dim[d];
+    return elements * (int64_t)dsc_dtype_bytes(model->batch[i].dtype);
+}
+
+int64_t dsc_plan_tag_bytes(const dsc_plan *plan, dsc_tag tag)
+{
+    int64_t bytes = 0;
+    for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
+        bytes += plan->bytes[tag][tier];
+    return bytes;
+}
+
 static void plan_batch(const dsc_plan_options *o, dsc_plan *plan)
 {
-    for (int32_t i = 0; i < o->model->batch_count; i++) {
-        int64_t elements = o->config->train_micro_batch_size_per_gpu;
-        for (int32_t d = 0; d < o->model->batch[i].dim_count; d++)
-            elements *= o->model->batch[i].dim[d];
-        plan->batch_bytes += aligned(elements * (int64_t)dsc_dtype_bytes(o->model->batch[i].dtype));
-    }
+    for (int32_t i = 0; i < o->model->batch_count; i++)
+        plan->batch_bytes +=
+            aligned(dsc_plan_batch_tensor_bytes(o->model, o->config->train_micro_batch_size_per_gpu, i));
 }
 
 void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_zero_options *out)
@@ -72,27 +86,46 @@ static dsc_status plan_states(const dsc_plan_options *o, dsc_plan *plan, dsc_err
     dsc_plan_zero_options(o, plan, &zero_options);
     DSC_TRY(dsc_zero_plan(&zero_options, &states, err));
     for (int tag = 0; tag < DSC_TAG_COUNT; tag++)
-        plan->bytes[tag] += states.bytes[tag];
+        plan->bytes[tag][DSC_TIER_DEVICE] += states.bytes[tag];
     return DSC_OK;
+}
+
+/* What the host keeps of results that are still on their way. */
+static void plan_mirrors(const dsc_plan_options *o, dsc_plan *plan)
+{
+    const int64_t micro_steps = o->config->gradient_accumulation_steps;
+    plan->losses_bytes = aligned(o->config->train_micro_batch_size_per_gpu * o->model->losses_per_sample * 4);
+    plan->logits_bytes = aligned(o->model->vocab_size * 4);
+    plan->loss_slots = 1;
+    if (dsc_device_host_visible(o->device))
+        return;
+    plan->loss_slots =
+        (int32_t)dsc_max_i64(1, dsc_min_i64(micro_steps, LOSS_MIRROR_BYTES / dsc_max_i64(1, plan->losses_bytes)));
+    plan->bytes[DSC_TAG_DATA][DSC_TIER_PINNED] += plan->loss_slots * plan->losses_bytes + plan->logits_bytes;
+    plan->bytes[DSC_TAG_DATA][DSC_TIER_DEVICE] += plan->batch_bytes;
 }
 
 static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
 {
     const bool recompute = o->config->own.recompute == DSC_RECOMPUTE_FULL;
-    plan->losses_bytes = aligned(o->config->train_micro_batch_size_per_gpu * o->model->losses_per_sample * 4);
-    plan->logits_bytes = aligned(o->model->vocab_size * 4);
-    plan->bytes[DSC_TAG_ACTIVATION] = plan->out_bytes_total + 2 * plan->d_bytes_most + plan->losses_bytes +
-                                      (recompute ? plan->saved_bytes_most : plan->saved_bytes_total);
-    plan->bytes[DSC_TAG_SCRATCH] = plan->scratch_bytes + plan->logits_bytes;
-    plan->bytes[DSC_TAG_COMM] += o->comm_bytes;
-    plan->bytes[DSC_TAG_DATA] = o->data_bytes + plan->batch_bytes;
-    plan->bytes[DSC_TAG_IO] = DSC_CHECKPOINT_BUFFER_BYTES;
+    plan_mirrors(o, plan);
+    plan->bytes[DSC_TAG_ACTIVATION][DSC_TIER_DEVICE] =
+        plan->out_bytes_total + 2 * plan->d_bytes_most + plan->losses_bytes +
+        (recompute ? plan->saved_bytes_most : plan->saved_bytes_total);
+    plan->bytes[DSC_TAG_SCRATCH][DSC_TIER_DEVICE] = plan->scratch_bytes + plan->logits_bytes;
+    plan->bytes[DSC_TAG_COMM][DSC_TIER_HOST] += o->comm_bytes;
+    plan->bytes[DSC_TAG_COMM][DSC_TIER_DEVICE] += o->device_comm_bytes;
+    plan->bytes[DSC_TAG_DATA][DSC_TIER_PINNED] += o->data_bytes + plan->batch_bytes;
+    plan->bytes[DSC_TAG_IO][DSC_TIER_PINNED] = DSC_CHECKPOINT_BUFFER_BYTES;
     dsc_alloc_stats stats;
     dsc_alloc_stats_get(o->alloc, &stats);
     for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
-        plan->bytes[DSC_TAG_LIBRARY] += stats.count[DSC_TAG_LIBRARY][tier].current_bytes;
-    for (int tag = 0; tag < DSC_TAG_COUNT; tag++)
-        plan->total_bytes += plan->bytes[tag];
+        plan->bytes[DSC_TAG_LIBRARY][tier] += stats.count[DSC_TAG_LIBRARY][tier].current_bytes;
+    for (int tier = 0; tier < DSC_TIER_COUNT; tier++) {
+        for (int tag = 0; tag < DSC_TAG_COUNT; tag++)
+            plan->tier_bytes[tier] += plan->bytes[tag][tier];
+        plan->total_bytes += plan->tier_bytes[tier];
+    }
 }
 
 dsc_status dsc_plan_open(const dsc_plan_options *o, dsc_plan *out, dsc_error *err)

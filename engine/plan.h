@@ -1,4 +1,4 @@
-/* plan.h - every byte of a rank before it is taken: rows by tag, and the sizes that open needs.
+/* plan.h - every byte of a rank before it is taken: by tag and tier, and the sizes that open needs.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_PLAN_H
 #define DSC_ENGINE_PLAN_H
@@ -12,12 +12,14 @@ extern "C" {
 
 typedef struct dsc_plan {
     dsc_alloc *alloc;
-    int64_t bytes[DSC_TAG_COUNT]; /* planned, host tier on the cpu device */
+    int64_t bytes[DSC_TAG_COUNT][DSC_TIER_COUNT]; /* on a host_visible device every tier is host memory */
+    int64_t tier_bytes[DSC_TIER_COUNT];
     int64_t total_bytes;
     dsc_module_plan *module;      /* [module_count] for the micro-batch */
     bool *backward_reads_params;  /* [module_count] */
     int64_t out_bytes_total, saved_bytes_total, saved_bytes_most, d_bytes_most, scratch_bytes, losses_bytes,
         logits_bytes;
+    int32_t loss_slots;  /* micro-steps whose losses the host may fetch before it looks at them */
     int64_t batch_bytes; /* one micro-batch of the model's batch tensors, each 256-byte aligned */
     double flops_per_micro_batch;
 } dsc_plan;
@@ -29,12 +31,18 @@ typedef struct dsc_plan_options {
     const dsc_layout *layout;
     dsc_dtype compute_dtype;
     int32_t rank;
-    int64_t comm_bytes, data_bytes; /* what transport and reader will take */
-    dsc_device *device; /* GEMM shapes are prepared on it */
+    int64_t comm_bytes;        /* what the transport over host memory will take */
+    int64_t device_comm_bytes; /* and the one over device memory, where that is another */
+    int64_t data_bytes;        /* the reader */
+    dsc_device *device;        /* GEMM shapes are prepared on it */
 } dsc_plan_options;
 
 /* The zero options that both the planner and open use, so that they cannot differ. */
 void dsc_plan_zero_options(const dsc_plan_options *options, const dsc_plan *plan, dsc_zero_options *out);
+/* One micro-batch of the model's batch tensor i, unaligned. */
+int64_t dsc_plan_batch_tensor_bytes(const dsc_model *model, int64_t micro_batch, int32_t i);
+/* What the tag takes in all tiers. */
+int64_t dsc_plan_tag_bytes(const dsc_plan *plan, dsc_tag tag);
 DSC_MUST_USE dsc_status dsc_plan_open(const dsc_plan_options *options, dsc_plan *out, dsc_error *err);
 void dsc_plan_close(dsc_plan *plan);
 

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "engine/data.h"
+#include "engine/plan.h"
 
 #define READER_ALIGN 256
 
@@ -34,10 +35,7 @@ struct dsc_reader {
 
 static int64_t tensor_bytes(const dsc_reader_options *o, int32_t tensor)
 {
-    int64_t elements = o->micro_batch;
-    for (int32_t d = 0; d < o->model->batch[tensor].dim_count; d++)
-        elements *= o->model->batch[tensor].dim[d];
-    return dsc_align_up(elements * (int64_t)dsc_dtype_bytes(o->model->batch[tensor].dtype), READER_ALIGN);
+    return dsc_align_up(dsc_plan_batch_tensor_bytes(o->model, o->micro_batch, tensor), READER_ALIGN);
 }
 
 int64_t dsc_reader_plan_bytes(const dsc_reader_options *o)
@@ -94,7 +92,7 @@ static dsc_status open_slots(dsc_reader *reader, dsc_error *err)
 {
     const dsc_reader_options *o = &reader->o;
     const int64_t tensors = o->model->batch_count;
-    DSC_TRY(dsc_buf_open(o->alloc, DSC_TAG_DATA, DSC_TIER_HOST, dsc_reader_plan_bytes(o), &reader->buf, err));
+    DSC_TRY(dsc_mem_open(o->device, DSC_TAG_DATA, DSC_TIER_PINNED, dsc_reader_plan_bytes(o), &reader->buf, err));
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->depth, sizeof *reader->slot, &reader->slot, err));
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->depth * tensors, sizeof(void *), &reader->tensors, err));
     char *at = reader->buf.ptr;
@@ -144,7 +142,7 @@ void dsc_reader_close(dsc_reader **reader_ptr)
     pthread_mutex_destroy(&reader->mutex);
     dsc_alloc_free(reader->o.alloc, reader->tensors);
     dsc_alloc_free(reader->o.alloc, reader->slot);
-    dsc_buf_close(&reader->buf);
+    dsc_mem_close(reader->o.device, &reader->buf);
     dsc_alloc_free(reader->o.alloc, reader);
     *reader_ptr = NULL;
 }

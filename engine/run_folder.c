@@ -30,8 +30,7 @@ dsc_status dsc_engine_run_folder(dsc_engine *engine, dsc_error *err)
     /* Rank 0 chooses; its failure ends the others by the transport's word, as any rank's does while opening. */
     if (engine->place.rank == 0)
         DSC_TRY(choose_folder(engine, save, (size_t)bytes, err));
-    DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, save, bytes, 0, engine->compute, err));
-    DSC_TRY(dsc_stream_sync(engine->compute, err));
+    DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, save, bytes, 0, NULL, err));
     save[bytes - 1] = 0;
     if (engine->place.rank == 0)
         dsc_log_printf(&engine->log, DSC_LOG_INFO, "dsc.save \"auto\": %s", save);

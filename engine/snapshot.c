@@ -6,10 +6,18 @@
 
 static void checkpoint_ctx(dsc_engine *engine, dsc_checkpoint_ctx *ctx)
 {
-    *ctx = (dsc_checkpoint_ctx){ .alloc = engine->alloc, .io = &engine->io, .log = &engine->log, .model = engine->model,
-                                 .layout = &engine->layout, .zero = engine->zero, .comm = engine->comm,
-                                 .stream = engine->compute, .config_text = engine->config_text,
-                                 .config_bytes = engine->config_bytes, .buffer = engine->io_buf };
+    *ctx = (dsc_checkpoint_ctx){ .alloc = engine->alloc,
+                                 .io = &engine->io,
+                                 .log = &engine->log,
+                                 .model = engine->model,
+                                 .layout = &engine->layout,
+                                 .zero = engine->zero,
+                                 .comm = engine->comm,
+                                 .device = engine->device,
+                                 .stream = engine->compute,
+                                 .config_text = engine->config_text,
+                                 .config_bytes = engine->config_bytes,
+                                 .buffer = engine->io_buf };
 }
 
 static dsc_status between_steps(const dsc_engine *engine, const char *what, dsc_error *err)

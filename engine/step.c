@@ -13,17 +13,12 @@ static dsc_status wrong_phase(const char *what, const char *expected, dsc_error 
     return DSC_FAIL(err, DSC_ERR_STATE, "", "%s called out of order; expected %s", what, expected);
 }
 
-static dsc_dtype compute_dtype(const dsc_engine *engine)
-{
-    return engine->config.precision == DSC_PRECISION_BF16 ? DSC_BF16 : DSC_F32;
-}
-
 static void fill_ctx(dsc_engine *engine, int32_t module, bool save, dsc_module_ctx *ctx)
 {
     *ctx = (dsc_module_ctx) {
         .struct_bytes = (uint32_t)sizeof *ctx,
         .stream = engine->compute,
-        .dtype = compute_dtype(engine),
+        .dtype = dsc_engine_dtype(engine),
         .batch = engine->config.train_micro_batch_size_per_gpu,
         .save = save,
         .rng_seed = (uint64_t)engine->config.seed,
@@ -74,15 +69,12 @@ static dsc_status run_forward(dsc_engine *engine, bool save, dsc_error *err)
     return loss_forward(engine, last, save, err);
 }
 
-/* Mean of the micro-batch's losses, summed in double in order. */
-static dsc_status mean_loss(dsc_engine *engine, double *loss, dsc_error *err)
+/* Waits for the losses that are on their way and takes their means. */
+static dsc_status settle_losses(dsc_engine *engine, dsc_error *err)
 {
     DSC_TRY(dsc_stream_sync(engine->compute, err));
-    const int64_t count = engine->config.train_micro_batch_size_per_gpu * engine->model->losses_per_sample;
-    double sum = 0;
-    for (int64_t i = 0; i < count; i++)
-        sum += (double)engine->losses[i];
-    *loss = sum / (double)count;
+    for (; engine->settled <= engine->micro_step; engine->settled++)
+        engine->leaf_loss[engine->settled] = dsc_engine_mean_loss(engine, engine->settled);
     return DSC_OK;
 }
 
@@ -130,21 +122,25 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
     const int64_t start = dsc_clock_ns();
     if (engine->micro_step == 0)
         engine->step_start_ns = start;
-    engine->batch = batch;
+    engine->batch_from_reader = batch == NULL;
     if (batch == NULL) {
         if (engine->reader == NULL)
             return DSC_FAIL(err, DSC_ERR_STATE, "",
                             "no data: give forward a batch, or the engine a data source or \"dsc\".data");
-        DSC_TRY(dsc_reader_next(engine->reader, &engine->batch, &engine->data_wait_ns, err));
+        /* The reader fills the last one's memory again. */
+        DSC_TRY(dsc_engine_batch_passed(engine, err));
+        DSC_TRY(dsc_reader_next(engine->reader, &batch, &engine->data_wait_ns, err));
     } else {
         DSC_TRY(dsc_batch_check(engine->model, engine->config.train_micro_batch_size_per_gpu, batch, err));
     }
+    DSC_TRY(dsc_engine_give_batch(engine, batch, err));
     DSC_TRY(run_forward(engine, true, err));
-    double mean;
-    DSC_TRY(mean_loss(engine, &mean, err));
-    engine->leaf_loss[engine->micro_step] = mean;
+    DSC_TRY(dsc_engine_fetch_losses(engine, engine->micro_step, err));
+    const bool last_slot = engine->micro_step + 1 - engine->settled == engine->plan.loss_slots;
+    if (loss != NULL || engine->host_visible || last_slot)
+        DSC_TRY(settle_losses(engine, err));
     if (loss != NULL)
-        *loss = mean;
+        *loss = engine->leaf_loss[engine->micro_step];
     engine->phase = DSC_PHASE_FORWARD_DONE;
     engine->forward_ns += dsc_clock_ns() - start;
     return DSC_OK;
@@ -163,6 +159,8 @@ static dsc_status backward(dsc_engine *engine, dsc_error *err)
     const int64_t start = dsc_clock_ns();
     for (int32_t m = engine->model->module_count - 2; m >= 0; m--)
         DSC_TRY(backward_module(engine, m, err));
+    if (!engine->batch_from_reader)
+        DSC_TRY(dsc_engine_batch_passed(engine, err));
     engine->phase = DSC_PHASE_BACKWARD_DONE;
     engine->backward_ns += dsc_clock_ns() - start;
     return DSC_OK;
@@ -185,9 +183,10 @@ bool dsc_engine_at_boundary(const dsc_engine *engine)
 static dsc_status step_loss(dsc_engine *engine, double *loss, dsc_error *err)
 {
     const int64_t micro_steps = engine->config.gradient_accumulation_steps, size = engine->place.size;
+    if (engine->settled < micro_steps)
+        DSC_TRY(settle_losses(engine, err));
     DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->leaf_losses, engine->leaf_loss, micro_steps,
-                                DSC_F64, engine->compute, err));
-    DSC_TRY(dsc_stream_sync(engine->compute, err));
+                                DSC_F64, NULL, err));
     double sum = 0;
     for (int64_t m = 0; m < micro_steps; m++)
         for (int64_t r = 0; r < size; r++)
@@ -204,9 +203,7 @@ static dsc_status decide_update(dsc_engine *engine, dsc_update *update, dsc_erro
     dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum),
                        engine->config.gradient_accumulation_steps * engine->place.size, engine->update_count + 1,
                        engine->lr_override, update);
-    DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, update, (int64_t)sizeof *update, 0, engine->compute,
-                               err));
-    return dsc_stream_sync(engine->compute, err);
+    return dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, update, (int64_t)sizeof *update, 0, NULL, err);
 }
 
 static void fill_result(const dsc_engine *engine, const dsc_update *update, double loss, dsc_step_result *result)
@@ -232,7 +229,7 @@ static void close_step(dsc_engine *engine, int64_t start)
     engine->last_data_wait_ns = engine->data_wait_ns;
     engine->last_step_ns = now - engine->step_start_ns;
     engine->forward_ns = engine->backward_ns = engine->data_wait_ns = 0;
-    engine->micro_step = 0;
+    engine->micro_step = engine->settled = 0;
     engine->step++;
     /* From here on a step that allocates is a bug. */
     dsc_alloc_freeze(engine->alloc, true);
@@ -311,15 +308,15 @@ static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, in
                         "%lld samples are fewer than one micro-batch of %lld for each of %lld ranks",
                         (long long)source->sample_count, (long long)batch, (long long)size);
     double sum = 0;
-    engine->batch = (const void *const *)engine->eval_data;
     for (int64_t i = 0; i < rounds; i++) {
-        double mean;
         DSC_TRY(source->fill(source->user, (i * size + engine->place.rank) * batch, batch, engine->eval_data, err));
+        DSC_TRY(dsc_engine_give_batch(engine, (const void *const *)engine->eval_data, err));
         DSC_TRY(run_forward(engine, false, err));
-        DSC_TRY(mean_loss(engine, &mean, err));
-        DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->leaf_losses, &mean, 1, DSC_F64,
-                                    engine->compute, err));
+        DSC_TRY(dsc_engine_fetch_losses(engine, 0, err));
         DSC_TRY(dsc_stream_sync(engine->compute, err));
+        const double mean = dsc_engine_mean_loss(engine, 0);
+        DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->leaf_losses, &mean, 1, DSC_F64, NULL,
+                                    err));
         for (int64_t r = 0; r < size; r++)
             sum += engine->leaf_losses[r];
     }

@@ -25,7 +25,7 @@ static bool is_whole(const dsc_device_ops *ops)
            ops->stream_sync != NULL && ops->event_open != NULL && ops->event_close != NULL &&
            ops->event_record != NULL && ops->stream_wait != NULL && ops->event_sync != NULL && ops->copy != NULL &&
            ops->zero != NULL && ops->launch != NULL && ops->host_call != NULL && ops->mem_open != NULL &&
-           ops->mem_close != NULL && ops->gemm_prepare != NULL;
+           ops->mem_close != NULL && ops->gemm_prepare != NULL && ops->props != NULL;
 }
 
 dsc_status dsc_device_open(const dsc_device_ops *ops, dsc_device **out, const dsc_device_options *options,
@@ -133,10 +133,11 @@ dsc_status dsc_host_call(dsc_stream *stream, dsc_host_fn fn, const void *args, i
     return stream->ops->host_call(stream, fn, args, args_bytes, err);
 }
 
-dsc_status dsc_mem_open(dsc_device *device, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err)
+dsc_status dsc_mem_open(dsc_device *device, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_buf *out, dsc_error *err)
 {
     DSC_ASSERT(bytes >= 0);
-    return device->ops->mem_open(device, tag, bytes, out, err);
+    DSC_ASSERT(tier == DSC_TIER_DEVICE || tier == DSC_TIER_PINNED);
+    return device->ops->mem_open(device, tag, tier, bytes, out, err);
 }
 
 void dsc_mem_close(dsc_device *device, dsc_buf *buf)
@@ -149,4 +150,29 @@ dsc_status dsc_gemm_prepare(dsc_device *device, const dsc_gemm_args *shape, dsc_
 {
     DSC_ASSERT(shape != NULL);
     return device->ops->gemm_prepare(device, shape, err);
+}
+
+void dsc_device_props_get(dsc_device *device, dsc_device_props *out)
+{
+    *out = (dsc_device_props){ .index = -1, .total_bytes = INT64_MAX, .free_bytes = INT64_MAX };
+    device->ops->props(device, out);
+}
+
+dsc_status dsc_device_reserve(dsc_device *device, int64_t bytes, dsc_error *err)
+{
+    DSC_ASSERT(bytes >= 0);
+    return device->ops->reserve != NULL ? device->ops->reserve(device, bytes, err) : DSC_OK;
+}
+
+void dsc_device_watch(dsc_device *device, dsc_watch_fn fn, void *user)
+{
+    if (device->ops->watch != NULL)
+        device->ops->watch(device, fn, user);
+}
+
+void *dsc_stream_native(dsc_stream *stream) { return stream->ops->native != NULL ? stream->ops->native(stream) : NULL; }
+
+dsc_status dsc_device_bind(dsc_device *device, dsc_error *err)
+{
+    return device->ops->bind != NULL ? device->ops->bind(device, err) : DSC_OK;
 }

@@ -7,6 +7,11 @@
  * Errors of a stream's work are sticky: they come out of the next call on it and of dsc_stream_sync, and what is queued
  * after them is skipped. A wait (dsc_stream_wait, dsc_event_sync) for work that failed fails with the same error.
  * A host call may use any stream but its own. One thread at a time calls a stream; different streams are independent.
+ *
+ * Memory has three kinds (base/alloc.h's tiers): DEVICE, which only work on streams may touch unless the table says
+ * host_visible; PINNED, host memory that copies read and write while the host goes on; and plain HOST memory. Scalars
+ * travel by value in argument structs; what the host wants to read, a copy brings to PINNED memory, and an event or a
+ * sync says that it is there.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_DEVICE_H
 #define DSC_KERNELS_DEVICE_H
@@ -18,7 +23,7 @@
 extern "C" {
 #endif
 
-#define DSC_DEVICE_OPS_VERSION 1u
+#define DSC_DEVICE_OPS_VERSION 2u
 #define DSC_LAUNCH_ARGS_MAX 256 /* bytes of a kernel's or host call's argument struct */
 
 typedef struct dsc_device dsc_device;
@@ -37,11 +42,26 @@ typedef struct dsc_device_options {
     dsc_alloc *alloc;  /* borrowed until close */
     int32_t threads;   /* compute threads of this rank, >= 1 */
     uint32_t caps;     /* dsc_cpu_caps() or fewer bits, to test variants */
+    int32_t index;     /* which of the process's devices; cpu: not read */
 } dsc_device_options;
+
+typedef struct dsc_device_props {
+    char name[96];           /* "NVIDIA H200"; "cpu" */
+    int32_t index;           /* as in the options; -1: the host itself */
+    int32_t arch;            /* 90 for sm_90; 0: not a GPU */
+    int32_t multiprocessors;
+    int64_t total_bytes, free_bytes; /* device memory; INT64_MAX: it is the host's */
+    double peak_flops;       /* dense bf16 products a second by the data sheet; 0: unknown */
+    char versions[160];      /* what bits depend on beside the arch: "CUDA 13.0, cuBLASLt 13.1.0" */
+} dsc_device_props;
+
+/* Looks whether waiting still makes sense (a peer that died leaves work that never ends); an error ends the wait. */
+typedef dsc_status (*dsc_watch_fn)(void *user, dsc_error *err);
 
 typedef struct dsc_device_ops {
     const char *name; /* "cpu", "cuda", "sim" */
     uint32_t version; /* DSC_DEVICE_OPS_VERSION */
+    bool host_visible; /* the host may use DEVICE memory in place while no stream works on it */
 
     dsc_status (*open)(dsc_device **out, const dsc_device_options *options, dsc_error *err);
     void (*close)(dsc_device *device); /* its streams, events and buffers must be closed before */
@@ -66,12 +86,26 @@ typedef struct dsc_device_ops {
     dsc_status (*launch)(dsc_stream *stream, dsc_kernel kernel, const void *args, int64_t args_bytes, dsc_error *err);
     dsc_status (*host_call)(dsc_stream *stream, dsc_host_fn fn, const void *args, int64_t args_bytes, dsc_error *err);
 
-    dsc_status (*mem_open)(dsc_device *device, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err); /* zeroed */
+    /* Zeroed. `tier` is DEVICE or PINNED; plain host memory comes from dsc_buf_open. */
+    dsc_status (*mem_open)(dsc_device *device, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_buf *out,
+                           dsc_error *err);
     void (*mem_close)(dsc_device *device, dsc_buf *buf);
 
     /* Makes ready what a GEMM of this shape needs (pointers in it are ignored) and reports the library scratch that
      * all prepared shapes together need, so that step 1 allocates nothing. */
     dsc_status (*gemm_prepare)(dsc_device *device, const dsc_gemm_args *shape, dsc_error *err);
+
+    void (*props)(dsc_device *device, dsc_device_props *out);
+    /* Optional: one arena of DEVICE memory, taken at once and before anything of the plan; later mem_opens are cut from
+     * it while they fit. Called at most once. NULL: every buffer is its own. */
+    dsc_status (*reserve)(dsc_device *device, int64_t bytes, dsc_error *err);
+    /* Optional: asked every few milliseconds while the host waits for a stream or an event. fn = NULL: no more. NULL:
+     * the device's work ends by itself. */
+    void (*watch)(dsc_device *device, dsc_watch_fn fn, void *user);
+    /* Optional: the library's own stream (a cudaStream_t) for transports that enqueue. */
+    void *(*native)(dsc_stream *stream);
+    /* Optional: makes the device the calling thread's current one, for libraries that ask. */
+    dsc_status (*bind)(dsc_device *device, dsc_error *err);
 } dsc_device_ops;
 
 /* Every device, stream and event struct starts with its ops, so that callers never name a backend. */
@@ -94,15 +128,23 @@ void dsc_event_close(dsc_event **event);
 DSC_MUST_USE dsc_status dsc_event_record(dsc_event *event, dsc_stream *stream, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_stream_wait(dsc_stream *stream, dsc_event *event, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_event_sync(dsc_event *event, dsc_error *err);
+/* From any kind of memory to any kind. Plain host memory may make the call wait for the stream. */
 DSC_MUST_USE dsc_status dsc_copy(dsc_stream *stream, void *to, const void *from, int64_t bytes, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_zero_bytes(dsc_stream *stream, void *to, int64_t bytes, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_launch(dsc_stream *stream, dsc_kernel kernel, const void *args, int64_t args_bytes,
                                    dsc_error *err);
 DSC_MUST_USE dsc_status dsc_host_call(dsc_stream *stream, dsc_host_fn fn, const void *args, int64_t args_bytes,
                                       dsc_error *err);
-DSC_MUST_USE dsc_status dsc_mem_open(dsc_device *device, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_mem_open(dsc_device *device, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_buf *out,
+                                     dsc_error *err);
 void dsc_mem_close(dsc_device *device, dsc_buf *buf);
 DSC_MUST_USE dsc_status dsc_gemm_prepare(dsc_device *device, const dsc_gemm_args *shape, dsc_error *err);
+void dsc_device_props_get(dsc_device *device, dsc_device_props *out);
+DSC_MUST_USE dsc_status dsc_device_reserve(dsc_device *device, int64_t bytes, dsc_error *err);
+void dsc_device_watch(dsc_device *device, dsc_watch_fn fn, void *user);
+void *dsc_stream_native(dsc_stream *stream); /* NULL: none */
+DSC_MUST_USE dsc_status dsc_device_bind(dsc_device *device, dsc_error *err);
+static inline bool dsc_device_host_visible(const dsc_device *device) { return device->ops->host_visible; }
 
 /* Typed launches: DSC_RUN(stream, ADAMW, &adamw_args, err). The static type of the struct is checked. */
 #define DSC_RUN(stream, id, args, err) \

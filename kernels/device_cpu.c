@@ -365,10 +365,12 @@ static dsc_status cpu_event_sync(dsc_event *event, dsc_error *err)
     return s == NULL ? DSC_OK : wait_for(s, ticket, err);
 }
 
-static dsc_status cpu_mem_open(dsc_device *device, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err)
+/* Both tiers are host memory here. */
+static dsc_status cpu_mem_open(dsc_device *device, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_buf *out,
+                               dsc_error *err)
 {
     cpu_device *d = (cpu_device *)device;
-    DSC_TRY(dsc_buf_open(d->alloc, tag, DSC_TIER_DEVICE, bytes, out, err));
+    DSC_TRY(dsc_buf_open(d->alloc, tag, tier, bytes, out, err));
     pthread_mutex_lock(&d->lock);
     d->open_buffers++;
     pthread_mutex_unlock(&d->lock);
@@ -534,9 +536,12 @@ static dsc_status cpu_gemm_prepare(dsc_device *device, const dsc_gemm_args *shap
     return dsc_gemm_store_prepare(((cpu_device *)device)->team.gemm, shape, err);
 }
 
+static void cpu_props(dsc_device *device, dsc_device_props *out) { snprintf(out->name, sizeof out->name, "cpu"); }
+
 const dsc_device_ops dsc_device_cpu = {
     .name = "cpu",
     .version = DSC_DEVICE_OPS_VERSION,
+    .host_visible = true,
     .open = cpu_open,
     .close = cpu_close,
     .stream_open = cpu_stream_open,
@@ -554,4 +559,5 @@ const dsc_device_ops dsc_device_cpu = {
     .mem_open = cpu_mem_open,
     .mem_close = cpu_mem_close,
     .gemm_prepare = cpu_gemm_prepare,
+    .props = cpu_props,
 };

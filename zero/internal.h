@@ -51,7 +51,7 @@ struct dsc_zero {
     int32_t level_count; /* 0: plain fold */
     int64_t apart_elements;
     float **apart; /* [W] chunks that leaves are kept apart in */
-    dsc_fixed_sum *sums; /* [W] */
+    dsc_buf sum_buf, sums_buf; /* this rank's sum of squares where the kernel adds to it; every rank's for the host */
     dsc_zero_bytes_plan plan;
     dsc_buf param_buf, grad_buf, master_buf, moment_buf, gather_buf, resident_buf, leaf_buf;
     dsc_stream *gather_stream, *reduce_stream; /* == o.compute without overlap */

@@ -14,23 +14,24 @@ static float *own_sum(const dsc_zero *zero, int32_t g)
 
 dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
 {
+    const int64_t bytes = (int64_t)sizeof *sum;
+    dsc_fixed_sum *on_device = zero->sum_buf.ptr, *all = zero->sums_buf.ptr, *mine = &all[zero->o.rank];
     DSC_TRY(dsc_reduce_finish(zero, err));
     DSC_TRY(dsc_stream_sync(zero->reduce_stream, err)); /* a reduction that failed comes out here */
-    dsc_fixed_sum *mine = &zero->sums[zero->o.rank];
-    memset(mine, 0, sizeof *mine);
+    DSC_TRY(dsc_zero_bytes(zero->o.compute, on_device, bytes, err));
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         const dsc_layout_group *group = &zero->o.layout->group[g];
         if (!group->trainable)
             continue;
-        const dsc_sumsq_args args = { .x = own_sum(zero, g), .count = group->slice, .sum = mine };
+        const dsc_sumsq_args args = { .x = own_sum(zero, g), .count = group->slice, .sum = on_device };
         DSC_TRY(DSC_RUN(zero->o.compute, SUMSQ, &args, err));
     }
-    DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, zero->sums, mine, (int64_t)sizeof *mine, DSC_U8,
-                                zero->o.compute, err));
+    DSC_TRY(dsc_copy(zero->o.compute, mine, on_device, bytes, err));
     DSC_TRY(dsc_stream_sync(zero->o.compute, err));
+    DSC_TRY(dsc_comm_all_gather(zero->o.host_comm, DSC_CHANNEL_CONTROL, all, mine, bytes, DSC_U8, NULL, err));
     memset(sum, 0, sizeof *sum);
     for (int32_t r = 0; r < zero->world_size; r++)
-        dsc_fixed_sum_merge(sum, &zero->sums[r]);
+        dsc_fixed_sum_merge(sum, &all[r]);
     return DSC_OK;
 }
 

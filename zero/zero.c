@@ -117,11 +117,14 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
                         zero->resident_slice_bytes);
     DSC_TRY(dsc_comm_mem_open(zero->o.comm, DSC_TAG_PARAM, bytes[DSC_TAG_PARAM] - zero->resident_slice_bytes,
                               &zero->param_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_GRAD, bytes[DSC_TAG_GRAD], &zero->grad_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_MASTER, bytes[DSC_TAG_MASTER], &zero->master_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_MOMENT, bytes[DSC_TAG_MOMENT], &zero->moment_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_GATHER, zero->window_bytes, &zero->gather_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, bytes[DSC_TAG_LEAF], &zero->leaf_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_GRAD, DSC_TIER_DEVICE, bytes[DSC_TAG_GRAD], &zero->grad_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_MASTER, DSC_TIER_DEVICE, bytes[DSC_TAG_MASTER], &zero->master_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_MOMENT, DSC_TIER_DEVICE, bytes[DSC_TAG_MOMENT], &zero->moment_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_GATHER, DSC_TIER_DEVICE, zero->window_bytes, &zero->gather_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, DSC_TIER_DEVICE, bytes[DSC_TAG_LEAF], &zero->leaf_buf, err));
+    const int64_t sum_bytes = (int64_t)sizeof(dsc_fixed_sum);
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, sum_bytes, &zero->sum_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, sum_bytes * zero->world_size, &zero->sums_buf, err));
     place_states(zero);
     return DSC_OK;
 }
@@ -139,7 +142,6 @@ static dsc_status open_streams(dsc_zero *zero, dsc_error *err)
 
 static dsc_status open_all(dsc_zero *zero, dsc_error *err)
 {
-    DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->world_size, sizeof *zero->sums, &zero->sums, err));
     DSC_TRY(open_buffers(zero, err));
     DSC_TRY(open_streams(zero, err));
     DSC_TRY(dsc_gather_open(zero, err));
@@ -169,6 +171,8 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     dsc_gather_close(zero);
     dsc_event_close(&zero->compute_mark);
     if (zero->o.device != NULL) {
+        dsc_mem_close(zero->o.device, &zero->sums_buf);
+        dsc_mem_close(zero->o.device, &zero->sum_buf);
         dsc_mem_close(zero->o.device, &zero->leaf_buf);
         dsc_mem_close(zero->o.device, &zero->gather_buf);
         dsc_mem_close(zero->o.device, &zero->moment_buf);
@@ -180,7 +184,6 @@ void dsc_zero_close(dsc_zero **zero_ptr)
                             zero->resident_slice_bytes);
         dsc_comm_mem_close(zero->o.comm, &zero->resident_buf);
     }
-    dsc_alloc_free(zero->o.alloc, zero->sums);
     dsc_alloc_free(zero->o.alloc, zero->group);
     dsc_alloc_free(zero->o.alloc, zero);
     *zero_ptr = NULL;

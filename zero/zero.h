@@ -39,7 +39,8 @@ typedef struct dsc_zero_options {
     const bool *backward_reads_params; /* [module_count] false: no gather for this module's backward step */
     bool world_size_reproducible;     /* sum leaves in one binary counter: bits do not depend on W */
     dsc_device *device;               /* not used by dsc_zero_plan */
-    dsc_comm *comm;                   /* not used by dsc_zero_plan */
+    dsc_comm *comm;                   /* over device memory; not used by dsc_zero_plan */
+    dsc_comm *host_comm;              /* the same ranks over host memory, may be `comm`; not used by dsc_zero_plan */
     dsc_stream *compute;              /* not used by dsc_zero_plan */
 } dsc_zero_options;
 
@@ -76,7 +77,8 @@ DSC_MUST_USE dsc_status dsc_zero_update(dsc_zero *zero, const dsc_adamw_scalars 
 
 /* ---- states, for initialisation and checkpoints; the engine is idle ---- */
 
-/* What this rank owns of a group, for reading and writing. In stage 0 every rank has all of it; the owned slice is
+/* What this rank owns of a group, for reading and writing: device memory, so by copies where the device is not
+ * host_visible. In stage 0 every rank has all of it; the owned slice is
  * still [rank * slice, + slice), and these pointers are to that slice. NULL: does not exist (frozen). */
 typedef struct dsc_zero_slice {
     int64_t first, count;              /* elements of the group */

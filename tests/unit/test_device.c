@@ -97,9 +97,9 @@ static void test_copy_zero_launch(void **state)
     dsc_stream *streams[] = { f.compute, f.a };
     for (size_t s = 0; s < DSC_COUNT(streams); s++) {
         dsc_buf x = { 0 }, y = { 0 }, z = { 0 };
-        OK(dsc_mem_open(f.device, DSC_TAG_PARAM, N * 4, &x, NULL));
-        OK(dsc_mem_open(f.device, DSC_TAG_PARAM, N * 4, &y, NULL));
-        OK(dsc_mem_open(f.device, DSC_TAG_PARAM, N * 4, &z, NULL));
+        OK(dsc_mem_open(f.device, DSC_TAG_PARAM, DSC_TIER_DEVICE, N * 4, &x, NULL));
+        OK(dsc_mem_open(f.device, DSC_TAG_PARAM, DSC_TIER_DEVICE, N * 4, &y, NULL));
+        OK(dsc_mem_open(f.device, DSC_TAG_PARAM, DSC_TIER_DEVICE, N * 4, &z, NULL));
         float *from = x.ptr, *to = y.ptr, *sum = z.ptr;
         for (int i = 0; i < N; i++) {
             assert_true(to[i] == 0.0f);

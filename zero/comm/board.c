@@ -193,6 +193,18 @@ dsc_status dsc_board_fail(dsc_board *board, dsc_status status, int32_t rank, dsc
     return report_failure(board, err);
 }
 
+dsc_status dsc_board_health(dsc_board *board, dsc_error *err)
+{
+    if (atomic_load(&board->header->failed) != FAIL_NONE)
+        return report_failure(board, err);
+    for (int32_t r = 0; r < board->size; r++)
+        if (r != board->rank && board->alive != NULL && atomic_load(&board->header->person[r].left) == 0 &&
+            !board->alive(board->user, r))
+            return dsc_board_fail(board, DSC_ERR_PEER, r, err, "rank %d (pid %d) is gone", r,
+                                  dsc_board_pid(board, r, NULL));
+    return DSC_OK;
+}
+
 /* "rank 2 (pid 4711)" */
 static const char *rank_text(const dsc_board *board, int32_t rank, char *out, size_t out_bytes)
 {

@@ -87,6 +87,10 @@ DSC_MUST_USE dsc_status dsc_board_await(dsc_board *board, int32_t channel, int32
                                         dsc_error *err);
 void dsc_board_took(dsc_board *board, int32_t channel, int32_t from);
 
+/* Without waiting: a failure that stands on the board, or a rank whose process is gone. A rank that left is no failure:
+ * what it owed may be done. */
+DSC_MUST_USE dsc_status dsc_board_health(dsc_board *board, dsc_error *err);
+
 /* Publishes a failure (the first one stays) and wakes everybody. Returns what stands on the board, in *err. */
 dsc_status dsc_board_fail(dsc_board *board, dsc_status status, int32_t rank, dsc_error *err, const char *fmt, ...)
     DSC_PRINTF(5, 6);

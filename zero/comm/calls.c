@@ -1,5 +1,6 @@
 /* calls.c - every collective's way from the caller to the transport: arguments asserted, put on the stream, counted and
- * timed there. Also the sums that a transport leaves to us: all_reduce, and reduce_scatter from all_to_all.
+ * timed (of a transport that enqueues, only how long that takes). Also the sums that a transport leaves to us:
+ * all_reduce, and reduce_scatter from all_to_all.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -22,9 +23,11 @@ _Static_assert(sizeof(comm_call) <= DSC_LAUNCH_ARGS_MAX, "a call fits into a hos
 
 /* ---- sums -------------------------------------------------------------------------------------------------------- */
 
+/* `stream` is that of a transport that enqueues; NULL: all is done on this thread before the return. */
+
 /* Without a hook: pieces are cast into the first half of the staging, exchanged, and folded from the second. */
 static dsc_status reduce_by_exchange(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args,
-                                     dsc_error *err)
+                                     dsc_stream *stream, dsc_error *err)
 {
     dsc_transport *t = comm->transport;
     const dsc_buf *staging = &comm->channel[channel].staging;
@@ -34,48 +37,48 @@ static dsc_status reduce_by_exchange(dsc_comm *comm, int32_t channel, const dsc_
     DSC_ASSERT(most > 0);
     for (int64_t first = 0; first == 0 || first < args->count; first += most) {
         const int64_t count = dsc_min_i64(most, args->count - first), piece_bytes = count * wire_bytes;
-        const void *leaf[DSC_COMM_RANKS_MAX];
-        for (int32_t r = 0; r < comm->size; r++) {
-            dsc_comm_cast(&comm->math, out + r * piece_bytes, args->wire_dtype,
-                          args->leaf + r * args->leaf_stride + first, count);
-            leaf[r] = in + r * piece_bytes;
-        }
-        DSC_TRY(t->ops->all_to_all(t, channel, in, out, piece_bytes, err));
-        dsc_comm_fold(&comm->math, args, leaf, args->wire_dtype, comm->size, first, count);
+        for (int32_t r = 0; r < comm->size; r++)
+            DSC_TRY(dsc_comm_cast(&comm->math, out + r * piece_bytes, args->wire_dtype,
+                                  args->leaf + r * args->leaf_stride + first, count, stream, err));
+        DSC_TRY(t->ops->all_to_all(t, channel, in, out, piece_bytes, stream, err));
+        const dsc_comm_leaves leaves = {
+            .at = in, .stride_bytes = piece_bytes, .dtype = args->wire_dtype, .count = comm->size
+        };
+        DSC_TRY(dsc_comm_fold(&comm->math, args, &leaves, first, count, stream, err));
     }
     return DSC_OK;
 }
 
-static dsc_status reduce_scatter(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args, dsc_error *err)
+static dsc_status reduce_scatter(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args,
+                                 dsc_stream *stream, dsc_error *err)
 {
     dsc_transport *t = comm->transport;
     if (t->ops->reduce_scatter != NULL)
-        return t->ops->reduce_scatter(t, channel, args, err);
-    return reduce_by_exchange(comm, channel, args, err);
+        return t->ops->reduce_scatter(t, channel, args, stream, err);
+    return reduce_by_exchange(comm, channel, args, stream, err);
 }
 
 /* buf[count], count <= gather_elements: everybody gathers all leaves and folds them alike. */
 static dsc_status all_reduce_short(dsc_comm *comm, int32_t channel, float *buf, int64_t count, dsc_dtype wire_dtype,
-                                   dsc_error *err)
+                                   dsc_stream *stream, dsc_error *err)
 {
     dsc_transport *t = comm->transport;
     float *gathered = comm->channel[channel].gather.ptr;
-    const void *leaf[DSC_COMM_RANKS_MAX];
-    DSC_TRY(t->ops->all_gather(t, channel, gathered, buf, count * (int64_t)sizeof(float), err));
-    for (int32_t r = 0; r < comm->size; r++)
-        leaf[r] = gathered + r * count;
+    DSC_TRY(t->ops->all_gather(t, channel, gathered, buf, count * (int64_t)sizeof(float), stream, err));
     const dsc_reduce_scatter_args args = { .acc = buf, .count = count, .wire_dtype = wire_dtype, .overwrite = true };
-    dsc_comm_fold(&comm->math, &args, leaf, DSC_F32, comm->size, 0, count);
-    return DSC_OK;
+    const dsc_comm_leaves leaves = {
+        .at = gathered, .stride_bytes = count * (int64_t)sizeof(float), .dtype = DSC_F32, .count = comm->size
+    };
+    return dsc_comm_fold(&comm->math, &args, &leaves, 0, count, stream, err);
 }
 
 static dsc_status all_reduce(dsc_comm *comm, int32_t channel, float *buf, int64_t count, dsc_dtype wire_dtype,
-                             dsc_error *err)
+                             dsc_stream *stream, dsc_error *err)
 {
     dsc_transport *t = comm->transport;
     const bool alone = comm->size == 1; /* then the sum is one rounded leaf, and there is nothing to gather */
     if (!alone && count <= comm->channel[channel].gather_elements)
-        return all_reduce_short(comm, channel, buf, count, wire_dtype, err);
+        return all_reduce_short(comm, channel, buf, count, wire_dtype, stream, err);
     const int64_t aligned = count / comm->size / DSC_COMM_PIECE_ALIGN * DSC_COMM_PIECE_ALIGN;
     const int64_t piece = alone ? count : aligned, even = piece * comm->size;
     float *mine = buf + comm->rank * piece;
@@ -85,28 +88,32 @@ static dsc_status all_reduce(dsc_comm *comm, int32_t channel, float *buf, int64_
                                            .count = piece,
                                            .wire_dtype = wire_dtype,
                                            .overwrite = true };
-    DSC_TRY(reduce_scatter(comm, channel, &args, err));
+    DSC_TRY(reduce_scatter(comm, channel, &args, stream, err));
     if (alone)
         return DSC_OK;
-    DSC_TRY(t->ops->all_gather(t, channel, buf, mine, piece * (int64_t)sizeof(float), err));
-    return even == count ? DSC_OK : all_reduce_short(comm, channel, buf + even, count - even, wire_dtype, err);
+    DSC_TRY(t->ops->all_gather(t, channel, buf, mine, piece * (int64_t)sizeof(float), stream, err));
+    return even == count
+               ? DSC_OK
+               : all_reduce_short(comm, channel, buf + even, count - even, wire_dtype, stream, err);
 }
 
-/* ---- on the stream's thread -------------------------------------------------------------------------------------- */
+/* ---- to the transport -------------------------------------------------------------------------------------------- */
 
-static dsc_status dispatch(const comm_call *call, dsc_error *err)
+static dsc_status dispatch(const comm_call *call, dsc_stream *stream, dsc_error *err)
 {
     dsc_transport *t = call->comm->transport;
+    const dsc_comm_ops *ops = t->ops;
+    const int32_t channel = call->channel;
     switch (call->op) {
-    case DSC_COMM_ALL_GATHER: return t->ops->all_gather(t, call->channel, call->recv, call->send, call->bytes, err);
-    case DSC_COMM_ALL_TO_ALL: return t->ops->all_to_all(t, call->channel, call->recv, call->send, call->bytes, err);
-    case DSC_COMM_BROADCAST: return t->ops->broadcast(t, call->channel, call->recv, call->bytes, call->peer, err);
-    case DSC_COMM_BARRIER: return t->ops->barrier(t, call->channel, err);
-    case DSC_COMM_SEND: return t->ops->send(t, call->channel, call->send, call->bytes, call->peer, err);
-    case DSC_COMM_RECV: return t->ops->recv(t, call->channel, call->recv, call->bytes, call->peer, err);
-    case DSC_COMM_REDUCE_SCATTER: return reduce_scatter(call->comm, call->channel, &call->reduce, err);
+    case DSC_COMM_ALL_GATHER: return ops->all_gather(t, channel, call->recv, call->send, call->bytes, stream, err);
+    case DSC_COMM_ALL_TO_ALL: return ops->all_to_all(t, channel, call->recv, call->send, call->bytes, stream, err);
+    case DSC_COMM_BROADCAST: return ops->broadcast(t, channel, call->recv, call->bytes, call->peer, stream, err);
+    case DSC_COMM_BARRIER: return ops->barrier(t, channel, stream, err);
+    case DSC_COMM_SEND: return ops->send(t, channel, call->send, call->bytes, call->peer, stream, err);
+    case DSC_COMM_RECV: return ops->recv(t, channel, call->recv, call->bytes, call->peer, stream, err);
+    case DSC_COMM_REDUCE_SCATTER: return reduce_scatter(call->comm, channel, &call->reduce, stream, err);
     case DSC_COMM_ALL_REDUCE:
-        return all_reduce(call->comm, call->channel, call->recv, call->bytes, call->wire_dtype, err);
+        return all_reduce(call->comm, channel, call->recv, call->bytes, call->wire_dtype, stream, err);
     case DSC_COMM_OP_COUNT: break;
     }
     DSC_ASSERT(false);
@@ -140,14 +147,13 @@ static void name_all_reduce(const comm_call *call, dsc_error *err)
     err->rank = rank;
 }
 
-static dsc_status run(void *args, dsc_error *err)
+static dsc_status run(const comm_call *call, dsc_stream *stream, dsc_error *err)
 {
-    const comm_call *call = args;
     dsc_comm_count *count = &call->comm->count[call->op];
     const bool was_busy = atomic_exchange(&call->comm->channel[call->channel].busy, true);
     DSC_ASSERT(!was_busy);
     const int64_t start_ns = dsc_clock_ns();
-    const dsc_status status = dispatch(call, err);
+    const dsc_status status = dispatch(call, stream, err);
     const int64_t end_ns = dsc_clock_ns(), bytes = status == DSC_OK ? received_bytes(call) : 0;
     atomic_fetch_add_explicit(&count->ns, end_ns - start_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&count->calls, 1, memory_order_relaxed);
@@ -160,14 +166,16 @@ static dsc_status run(void *args, dsc_error *err)
     return status;
 }
 
+/* A blocking transport's call, on the stream's own thread. */
+static dsc_status run_now(void *args, dsc_error *err) { return run(args, NULL, err); }
+
 static dsc_status submit(const comm_call *call, dsc_stream *stream, dsc_error *err)
 {
     DSC_ASSERT(call->channel >= 0 && call->channel < call->comm->channel_count);
     DSC_ASSERT(call->bytes >= 0);
-    if (stream != NULL)
-        return dsc_host_call(stream, run, call, (int64_t)sizeof *call, err);
-    comm_call copy = *call;
-    return run(&copy, err);
+    if (stream == NULL || call->comm->ops->enqueues)
+        return run(call, stream, err);
+    return dsc_host_call(stream, run_now, call, (int64_t)sizeof *call, err);
 }
 
 /* ---- what callers see -------------------------------------------------------------------------------------------- */

@@ -92,9 +92,17 @@ static int64_t front_staging_bytes(const dsc_comm_ops *ops, const dsc_comm_optio
     return dsc_align_up(dsc_max_i64(options->staging_bytes, least), 64);
 }
 
+static bool needs_staging(const dsc_comm_options *options, int32_t channel)
+{
+    return options->staging_channels == 0 || (options->staging_channels >> channel & 1u) != 0;
+}
+
 static int64_t front_bytes(const dsc_comm_ops *ops, const dsc_comm_options *options)
 {
-    return options->channel_count * (gather_bytes(options->place.size) + front_staging_bytes(ops, options));
+    int64_t bytes = options->channel_count * gather_bytes(options->place.size);
+    for (int32_t c = 0; c < options->channel_count; c++)
+        bytes += needs_staging(options, c) ? front_staging_bytes(ops, options) : 0;
+    return bytes;
 }
 
 int64_t dsc_comm_plan_bytes(const dsc_comm_options *options)
@@ -107,6 +115,21 @@ int64_t dsc_comm_plan_bytes(const dsc_comm_options *options)
 
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
 
+static dsc_status scratch_open(dsc_comm *comm, int64_t bytes, dsc_buf *out, dsc_error *err)
+{
+    if (comm->device != NULL)
+        return dsc_mem_open(comm->device, DSC_TAG_COMM, DSC_TIER_DEVICE, bytes, out, err);
+    return dsc_buf_open(comm->alloc, DSC_TAG_COMM, DSC_TIER_HOST, bytes, out, err);
+}
+
+static void buffer_close(dsc_comm *comm, dsc_buf *buf)
+{
+    if (comm->device != NULL)
+        dsc_mem_close(comm->device, buf);
+    else
+        dsc_buf_close(buf);
+}
+
 static dsc_status channels_open(dsc_comm *comm, const dsc_comm_options *options, dsc_error *err)
 {
     for (int32_t c = 0; c < comm->channel_count; c++) {
@@ -114,9 +137,9 @@ static dsc_status channels_open(dsc_comm *comm, const dsc_comm_options *options,
         ch->gather_elements = gather_elements(comm->size);
         const int64_t gather = gather_bytes(comm->size), staging = front_staging_bytes(comm->ops, options);
         if (gather > 0)
-            DSC_TRY(dsc_buf_open(comm->alloc, DSC_TAG_COMM, DSC_TIER_HOST, gather, &ch->gather, err));
-        if (staging > 0)
-            DSC_TRY(dsc_buf_open(comm->alloc, DSC_TAG_COMM, DSC_TIER_HOST, staging, &ch->staging, err));
+            DSC_TRY(scratch_open(comm, gather, &ch->gather, err));
+        if (staging > 0 && needs_staging(options, c))
+            DSC_TRY(scratch_open(comm, staging, &ch->staging, err));
     }
     return DSC_OK;
 }
@@ -139,7 +162,7 @@ static dsc_status settle(dsc_comm *comm, const dsc_comm_options *options, dsc_er
     if (status == DSC_OK && options->fault_at > 0)
         status = dsc_comm_fault_wrap(comm->alloc, inner, options->fault_at, &comm->transport, &first);
     if (status == DSC_OK)
-        return inner->ops->barrier(inner, 0, err);
+        return inner->ops->barrier(inner, 0, NULL, err);
     refuse(inner, comm->rank, &first, err);
     return status;
 }
@@ -163,6 +186,7 @@ dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *o
     comm->ops = ops;
     comm->transport = transport;
     comm->alloc = options->alloc;
+    comm->device = options->device;
     comm->rank = options->place.rank;
     comm->size = options->place.size;
     comm->channel_count = options->channel_count;
@@ -195,8 +219,8 @@ void dsc_comm_close(dsc_comm **comm_ptr)
         return;
     comm->transport->ops->close(comm->transport);
     for (int32_t c = 0; c < comm->channel_count; c++) {
-        dsc_buf_close(&comm->channel[c].gather);
-        dsc_buf_close(&comm->channel[c].staging);
+        buffer_close(comm, &comm->channel[c].gather);
+        buffer_close(comm, &comm->channel[c].staging);
     }
     dsc_alloc_free(comm->alloc, comm);
     *comm_ptr = NULL;
@@ -209,6 +233,12 @@ const char *dsc_comm_name(const dsc_comm *comm) { return comm->ops->name; }
 void dsc_comm_abort(dsc_comm *comm, const char *reason)
 {
     comm->transport->ops->abort(comm->transport, reason);
+}
+
+dsc_status dsc_comm_health(dsc_comm *comm, dsc_error *err)
+{
+    dsc_transport *t = comm->transport;
+    return t->ops->health != NULL ? t->ops->health(t, err) : DSC_OK;
 }
 
 void dsc_comm_stats_get(dsc_comm *comm, dsc_comm_stats *stats)
@@ -225,13 +255,17 @@ dsc_status dsc_comm_mem_open(dsc_comm *comm, dsc_tag tag, int64_t bytes, dsc_buf
     DSC_ASSERT(bytes >= 0);
     if (comm->transport->ops->mem_open != NULL)
         return comm->transport->ops->mem_open(comm->transport, tag, bytes, out, err);
+    if (comm->device != NULL)
+        return dsc_mem_open(comm->device, tag, DSC_TIER_DEVICE, bytes, out, err);
     return dsc_buf_open(comm->alloc, tag, DSC_TIER_DEVICE, bytes, out, err);
 }
 
 void dsc_comm_mem_close(dsc_comm *comm, dsc_buf *buf)
 {
-    if (buf->ptr != NULL && comm->transport->ops->mem_close != NULL)
+    if (buf->ptr == NULL)
+        return;
+    if (comm->transport->ops->mem_close != NULL)
         comm->transport->ops->mem_close(comm->transport, buf);
     else
-        dsc_buf_close(buf);
+        buffer_close(comm, buf);
 }

@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define DSC_COMM_OPS_VERSION 1u
+#define DSC_COMM_OPS_VERSION 2u
 #define DSC_COMM_CHANNELS_MAX 4
 
 /* The rank grid, slowest to fastest. Sizes other than `data` are 1 in this version and refused by name elsewhere. */
@@ -74,6 +74,13 @@ typedef struct dsc_comm_options {
     int64_t fault_at;          /* test hook: the n-th collective (1-based) of this rank fails; 0: none */
     const dsc_log *log;        /* borrowed until close; may be NULL */
     dsc_comm_trace trace;      /* fn = NULL: none */
+    /* For collectives over device memory; both borrowed until close. `device`: where dsc_comm_mem_open and staging take
+     * their memory (NULL: host memory). `host`: the same ranks over host memory; a transport that has no rendezvous of
+     * its own meets there, and learns there that a peer is gone. */
+    dsc_device *device;
+    struct dsc_comm *host;
+    uint32_t staging_channels; /* bit c: channel c carries sums and needs staging; 0: all */
+    bool native_sums; /* reduce_scatter by the transport's own sum where it has one: faster, not the same bits */
 } dsc_comm_options;
 
 /* One fold of this rank's slice: acc[i] (+)= sum over ranks r, in rank order, of round_wire(leaf of rank r).
@@ -92,32 +99,42 @@ typedef struct dsc_reduce_scatter_args {
 
 typedef struct dsc_transport dsc_transport; /* a backend's own state; starts with its ops */
 
-/* One transport = one file = one const table. Hooks block until done and are called on the stream's thread, one call
- * at a time per channel, several channels at once. Counts are equal on all ranks. A hook fails with DSC_ERR_PEER
+/* One transport = one file = one const table. Hooks block until done and are called on the stream's thread with
+ * stream = NULL; or, of a transport that `enqueues`, on the caller's thread with the stream, which they only give work
+ * to (NULL then means host memory, now). One call at a time per channel, several channels at once. Counts are equal on
+ * all ranks. A hook fails with DSC_ERR_PEER
  * (a rank is gone: named), DSC_ERR_STUCK (timeout: who is missing in what) or DSC_ERR_COMM (ranks disagree in
  * operation or size: both sides named); after a failure every later call fails too until the communicator is closed. */
 typedef struct dsc_comm_ops {
     const char *name;
     uint32_t version;
+    bool enqueues;
     dsc_status (*open)(dsc_transport **out, const dsc_comm_options *options, dsc_error *err); /* Required; collective */
     void (*close)(dsc_transport *transport); /* Required; safe after any failure, never waits for peers for long */
     /* Required. recv[W * bytes] <- every rank's send[bytes] in rank order. send may be recv + rank * bytes. */
     dsc_status (*all_gather)(dsc_transport *, int32_t channel, void *recv, const void *send, int64_t bytes,
-                             dsc_error *err);
+                             dsc_stream *stream, dsc_error *err);
     /* Required. recv[r * bytes] <- rank r's send[my rank * bytes]. No overlap. */
     dsc_status (*all_to_all)(dsc_transport *, int32_t channel, void *recv, const void *send, int64_t bytes,
-                             dsc_error *err);
+                             dsc_stream *stream, dsc_error *err);
     /* Required. */
-    dsc_status (*broadcast)(dsc_transport *, int32_t channel, void *buf, int64_t bytes, int32_t root, dsc_error *err);
-    dsc_status (*barrier)(dsc_transport *, int32_t channel, dsc_error *err);
-    dsc_status (*send)(dsc_transport *, int32_t channel, const void *buf, int64_t bytes, int32_t to, dsc_error *err);
-    dsc_status (*recv)(dsc_transport *, int32_t channel, void *buf, int64_t bytes, int32_t from, dsc_error *err);
+    dsc_status (*broadcast)(dsc_transport *, int32_t channel, void *buf, int64_t bytes, int32_t root,
+                            dsc_stream *stream, dsc_error *err);
+    dsc_status (*barrier)(dsc_transport *, int32_t channel, dsc_stream *stream, dsc_error *err);
+    dsc_status (*send)(dsc_transport *, int32_t channel, const void *buf, int64_t bytes, int32_t to,
+                       dsc_stream *stream, dsc_error *err);
+    dsc_status (*recv)(dsc_transport *, int32_t channel, void *buf, int64_t bytes, int32_t from, dsc_stream *stream,
+                       dsc_error *err);
     /* Optional: peers' leaves read in place or through the segment and folded (FOLD). NULL: the front casts to staging,
      * all_to_all, FOLD. acc may be this rank's own piece of `leaf`. */
-    dsc_status (*reduce_scatter)(dsc_transport *, int32_t channel, const dsc_reduce_scatter_args *args, dsc_error *err);
+    dsc_status (*reduce_scatter)(dsc_transport *, int32_t channel, const dsc_reduce_scatter_args *args,
+                                 dsc_stream *stream, dsc_error *err);
     /* Optional: memory that peers can read in place, so that all_gather from it is one copy. NULL: plain memory. */
     dsc_status (*mem_open)(dsc_transport *, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);
     void (*mem_close)(dsc_transport *, dsc_buf *buf);
+    /* Optional. Without waiting, from any thread: DSC_ERR_PEER and who, when a rank is gone or has failed. NULL: nobody
+     * can vanish. */
+    dsc_status (*health)(dsc_transport *, dsc_error *err);
     /* Required. From any thread: every waiting and later call of this rank and, as far as the transport can, of its
      * peers ends with DSC_ERR_PEER and the reason. */
     void (*abort)(dsc_transport *, const char *reason);
@@ -150,14 +167,16 @@ int32_t dsc_comm_size(const dsc_comm *comm);
 const char *dsc_comm_name(const dsc_comm *comm); /* "shm" */
 void dsc_comm_stats_get(dsc_comm *comm, dsc_comm_stats *stats);
 void dsc_comm_abort(dsc_comm *comm, const char *reason);
+DSC_MUST_USE dsc_status dsc_comm_health(dsc_comm *comm, dsc_error *err); /* as the hook */
 /* Bytes that open will map for these options, for the planner (all channels, this rank's share). */
 int64_t dsc_comm_plan_bytes(const dsc_comm_options *options);
 /* Plain device memory where the transport has none of its own. */
 DSC_MUST_USE dsc_status dsc_comm_mem_open(dsc_comm *comm, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);
 void dsc_comm_mem_close(dsc_comm *comm, dsc_buf *buf);
 
-/* All are asynchronous on `stream` (buffers borrowed until it passes; inline on a compute stream). stream = NULL: on
- * the calling thread, done on return. One stream uses one channel. Counts of 0 are calls like any other. */
+/* All are asynchronous on `stream` (buffers borrowed until it passes; inline on a cpu's compute stream). stream = NULL:
+ * on the calling thread, in host memory, done on return. One stream uses one channel. Counts of 0 are calls like any
+ * other. */
 DSC_MUST_USE dsc_status dsc_comm_all_gather(dsc_comm *comm, int32_t channel, void *recv, const void *send,
                                             int64_t count, dsc_dtype dtype, dsc_stream *stream, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_comm_all_to_all(dsc_comm *comm, int32_t channel, void *recv, const void *send,

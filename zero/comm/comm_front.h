@@ -23,6 +23,7 @@ struct dsc_comm {
     const dsc_comm_ops *ops;  /* of the transport itself, also under the fault wrapper */
     dsc_transport *transport; /* its ops are what calls go through */
     dsc_alloc *alloc;
+    dsc_device *device; /* NULL: buffers are host memory */
     int32_t rank, size, channel_count;
     dsc_comm_math math;
     dsc_comm_trace trace;

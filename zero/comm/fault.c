@@ -40,51 +40,51 @@ static void fault_close(dsc_transport *transport)
 }
 
 static dsc_status fault_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send,
-                                   int64_t bytes, dsc_error *err)
+                                   int64_t bytes, dsc_stream *stream, dsc_error *err)
 {
     dsc_transport *inner = pass(transport, err);
-    return inner == NULL ? DSC_ERR_COMM : inner->ops->all_gather(inner, channel, recv, send, bytes, err);
+    return inner == NULL ? DSC_ERR_COMM : inner->ops->all_gather(inner, channel, recv, send, bytes, stream, err);
 }
 
 static dsc_status fault_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send,
-                                   int64_t bytes, dsc_error *err)
+                                   int64_t bytes, dsc_stream *stream, dsc_error *err)
 {
     dsc_transport *inner = pass(transport, err);
-    return inner == NULL ? DSC_ERR_COMM : inner->ops->all_to_all(inner, channel, recv, send, bytes, err);
+    return inner == NULL ? DSC_ERR_COMM : inner->ops->all_to_all(inner, channel, recv, send, bytes, stream, err);
 }
 
 static dsc_status fault_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
-                                  dsc_error *err)
+                                  dsc_stream *stream, dsc_error *err)
 {
     dsc_transport *inner = pass(transport, err);
-    return inner == NULL ? DSC_ERR_COMM : inner->ops->broadcast(inner, channel, buf, bytes, root, err);
+    return inner == NULL ? DSC_ERR_COMM : inner->ops->broadcast(inner, channel, buf, bytes, root, stream, err);
 }
 
-static dsc_status fault_barrier(dsc_transport *transport, int32_t channel, dsc_error *err)
+static dsc_status fault_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err)
 {
     dsc_transport *inner = pass(transport, err);
-    return inner == NULL ? DSC_ERR_COMM : inner->ops->barrier(inner, channel, err);
+    return inner == NULL ? DSC_ERR_COMM : inner->ops->barrier(inner, channel, stream, err);
 }
 
 static dsc_status fault_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
-                             dsc_error *err)
+                             dsc_stream *stream, dsc_error *err)
 {
     dsc_transport *inner = pass(transport, err);
-    return inner == NULL ? DSC_ERR_COMM : inner->ops->send(inner, channel, buf, bytes, to, err);
+    return inner == NULL ? DSC_ERR_COMM : inner->ops->send(inner, channel, buf, bytes, to, stream, err);
 }
 
 static dsc_status fault_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
-                             dsc_error *err)
+                             dsc_stream *stream, dsc_error *err)
 {
     dsc_transport *inner = pass(transport, err);
-    return inner == NULL ? DSC_ERR_COMM : inner->ops->recv(inner, channel, buf, bytes, from, err);
+    return inner == NULL ? DSC_ERR_COMM : inner->ops->recv(inner, channel, buf, bytes, from, stream, err);
 }
 
 static dsc_status fault_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,
-                                       dsc_error *err)
+                                       dsc_stream *stream, dsc_error *err)
 {
     dsc_transport *inner = pass(transport, err);
-    return inner == NULL ? DSC_ERR_COMM : inner->ops->reduce_scatter(inner, channel, args, err);
+    return inner == NULL ? DSC_ERR_COMM : inner->ops->reduce_scatter(inner, channel, args, stream, err);
 }
 
 static dsc_status fault_mem_open(dsc_transport *transport, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err)
@@ -97,6 +97,12 @@ static void fault_mem_close(dsc_transport *transport, dsc_buf *buf)
 {
     dsc_transport *inner = ((fault_transport *)transport)->inner;
     inner->ops->mem_close(inner, buf);
+}
+
+static dsc_status fault_health(dsc_transport *transport, dsc_error *err)
+{
+    dsc_transport *inner = ((fault_transport *)transport)->inner;
+    return inner->ops->health(inner, err);
 }
 
 static void fault_abort(dsc_transport *transport, const char *reason)
@@ -119,6 +125,7 @@ static const dsc_comm_ops fault_ops = {
     .reduce_scatter = fault_reduce_scatter,
     .mem_open = fault_mem_open,
     .mem_close = fault_mem_close,
+    .health = fault_health,
     .abort = fault_abort,
 };
 
@@ -129,6 +136,9 @@ dsc_status dsc_comm_fault_wrap(dsc_alloc *alloc, dsc_transport *inner, int64_t f
     fault_transport *fault = NULL;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *fault, &fault, err));
     fault->ops = fault_ops;
+    fault->ops.enqueues = inner->ops->enqueues;
+    if (inner->ops->health == NULL)
+        fault->ops.health = NULL;
     if (inner->ops->reduce_scatter == NULL)
         fault->ops.reduce_scatter = NULL;
     if (inner->ops->mem_open == NULL) {

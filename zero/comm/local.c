@@ -253,7 +253,8 @@ static dsc_status fold(local_transport *local, int32_t channel, const dsc_reduce
     const void *leaf[DSC_BOARD_RANKS_MAX];
     for (int32_t r = 0; r < board->size; r++)
         leaf[r] = peer_data(local, channel, r) + board->rank * dsc_board_peer_note(board, channel, r)->stride;
-    dsc_comm_fold(&local->math, args, leaf, DSC_F32, board->size, 0, args->count);
+    const dsc_comm_leaves leaves = { .each = leaf, .dtype = DSC_F32, .count = board->size };
+    DSC_TRY(dsc_comm_fold(&local->math, args, &leaves, 0, args->count, NULL, err));
     return dsc_board_meet(board, channel, NULL, err);
 }
 
@@ -290,46 +291,51 @@ static dsc_status take(local_transport *local, int32_t channel, void *buf, int64
     return status
 
 static dsc_status local_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send,
-                                   int64_t bytes, dsc_error *err)
+                                   int64_t bytes, dsc_stream *stream, dsc_error *err)
 {
     LOCAL_HOOK(DSC_COMM_ALL_GATHER, gather(local, channel, recv, send, bytes, err));
 }
 
 static dsc_status local_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send,
-                                   int64_t bytes, dsc_error *err)
+                                   int64_t bytes, dsc_stream *stream, dsc_error *err)
 {
     LOCAL_HOOK(DSC_COMM_ALL_TO_ALL, exchange(local, channel, recv, send, bytes, err));
 }
 
 static dsc_status local_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
-                                  dsc_error *err)
+                                  dsc_stream *stream, dsc_error *err)
 {
     LOCAL_HOOK(DSC_COMM_BROADCAST, spread(local, channel, buf, bytes, root, err));
 }
 
-static dsc_status local_barrier(dsc_transport *transport, int32_t channel, dsc_error *err)
+static dsc_status local_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err)
 {
     const dsc_board_note note = { .op = DSC_COMM_BARRIER };
     LOCAL_HOOK(DSC_COMM_BARRIER, dsc_board_meet(&local->board, channel, &note, err));
 }
 
 static dsc_status local_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
-                             dsc_error *err)
+                             dsc_stream *stream, dsc_error *err)
 {
     const dsc_board_note note = { .op = DSC_COMM_SEND, .bytes = bytes, .ptr = (uintptr_t)buf };
     LOCAL_HOOK(DSC_COMM_SEND, dsc_board_post(&local->board, channel, to, &note, err));
 }
 
 static dsc_status local_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
-                             dsc_error *err)
+                             dsc_stream *stream, dsc_error *err)
 {
     LOCAL_HOOK(DSC_COMM_RECV, take(local, channel, buf, bytes, from, err));
 }
 
 static dsc_status local_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,
-                                       dsc_error *err)
+                                       dsc_stream *stream, dsc_error *err)
 {
     LOCAL_HOOK(DSC_COMM_REDUCE_SCATTER, fold(local, channel, args, err));
+}
+
+static dsc_status local_health(dsc_transport *transport, dsc_error *err)
+{
+    return dsc_board_health(&((local_transport *)transport)->board, err);
 }
 
 static void local_abort(dsc_transport *transport, const char *reason)
@@ -350,5 +356,6 @@ const dsc_comm_ops dsc_comm_local = {
     .send = local_send,
     .recv = local_recv,
     .reduce_scatter = local_reduce_scatter,
+    .health = local_health,
     .abort = local_abort,
 };

@@ -1,6 +1,4 @@
 /* math.c - the two kernels that transports need: the fold of leaves in rank order and the cast to the wire dtype.
- *
- * One thread: a collective runs beside the compute team, which has the other cores.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/comm/comm_internal.h"
 
@@ -14,35 +12,42 @@ void dsc_comm_math_init(dsc_comm_math *math)
                              .team = { .threads = 1, .caps = caps, .gemm = NULL } };
 }
 
-void dsc_comm_cast(const dsc_comm_math *math, void *to, dsc_dtype to_dtype, const float *from, int64_t count)
+dsc_status dsc_comm_cast(const dsc_comm_math *math, void *to, dsc_dtype to_dtype, const float *from, int64_t count,
+                         dsc_stream *stream, dsc_error *err)
 {
     const dsc_cast_args args = { .to = to, .from = from, .to_dtype = to_dtype, .from_dtype = DSC_F32, .count = count };
-    const dsc_status status = math->cast(&args, &math->team, NULL);
-    DSC_ASSERT(status == DSC_OK); /* the front has checked the dtypes */
+    return stream != NULL ? DSC_RUN(stream, CAST, &args, err) : math->cast(&args, &math->team, err);
 }
 
-void dsc_comm_fold(const dsc_comm_math *math, const dsc_reduce_scatter_args *args, const void *const *leaf,
-                   dsc_dtype leaf_dtype, int32_t size, int64_t first, int64_t count)
+static dsc_status fold(const dsc_comm_math *math, const dsc_fold_args *args, dsc_stream *stream, dsc_error *err)
 {
-    dsc_fold_args fold = { .leaf_ptr = leaf,
-                           .leaf_count = size,
-                           .count = count,
-                           .leaf_dtype = leaf_dtype,
-                           .wire_dtype = args->wire_dtype,
-                           .overwrite = args->overwrite };
+    return stream != NULL ? DSC_RUN(stream, FOLD, args, err) : math->fold(args, &math->team, err);
+}
+
+dsc_status dsc_comm_fold(const dsc_comm_math *math, const dsc_reduce_scatter_args *args, const dsc_comm_leaves *leaves,
+                         int64_t first, int64_t count, dsc_stream *stream, dsc_error *err)
+{
+    DSC_ASSERT(stream == NULL || leaves->each == NULL);
+    dsc_fold_args one = { .leaf = leaves->at,
+                          .leaf_ptr = leaves->each,
+                          .leaf_stride_bytes = leaves->stride_bytes,
+                          .leaf_count = leaves->count,
+                          .count = count,
+                          .leaf_dtype = leaves->dtype,
+                          .wire_dtype = args->wire_dtype,
+                          .overwrite = args->overwrite };
     if (args->apart == NULL) {
-        fold.acc = args->acc + first;
-        const dsc_status status = math->fold(&fold, &math->team, NULL);
-        DSC_ASSERT(status == DSC_OK);
-        return;
+        one.acc = args->acc + first;
+        return fold(math, &one, stream, err);
     }
     /* A fold of one leaf with `overwrite` is that leaf, rounded. */
-    fold.leaf_count = 1;
-    fold.overwrite = true;
-    for (int32_t r = 0; r < size; r++) {
-        fold.acc = args->apart[r] + first;
-        fold.leaf_ptr = &leaf[r];
-        const dsc_status status = math->fold(&fold, &math->team, NULL);
-        DSC_ASSERT(status == DSC_OK);
+    one.leaf_count = 1;
+    one.overwrite = true;
+    for (int32_t r = 0; r < leaves->count; r++) {
+        one.acc = args->apart[r] + first;
+        one.leaf = leaves->each == NULL ? (const char *)leaves->at + r * leaves->stride_bytes : leaves->each[r];
+        one.leaf_ptr = NULL;
+        DSC_TRY(fold(math, &one, stream, err));
     }
+    return DSC_OK;
 }

@@ -1,4 +1,7 @@
-/* self.c - the world of one rank: every collective is a copy or nothing. SPDX-License-Identifier: Apache-2.0 */
+/* self.c - the world of one rank: every collective is a copy, a rounding fold or nothing.
+ *
+ * On a stream it is that stream's own work, so that it takes device memory like any other; without one it is done at
+ * once, in host memory. SPDX-License-Identifier: Apache-2.0 */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,45 +42,49 @@ static dsc_status check(dsc_transport *transport, dsc_error *err)
 }
 
 static dsc_status self_copy(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
-                            dsc_error *err)
+                            dsc_stream *stream, dsc_error *err)
 {
     DSC_TRY(check(transport, err));
-    if (recv != send && bytes > 0)
-        memcpy(recv, send, (size_t)bytes);
+    if (recv == send || bytes == 0)
+        return DSC_OK;
+    if (stream != NULL)
+        return dsc_copy(stream, recv, send, bytes, err);
+    memcpy(recv, send, (size_t)bytes);
     return DSC_OK;
 }
 
 static dsc_status self_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
-                                 dsc_error *err)
+                                 dsc_stream *stream, dsc_error *err)
 {
     return check(transport, err);
 }
 
-static dsc_status self_barrier(dsc_transport *transport, int32_t channel, dsc_error *err)
+static dsc_status self_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err)
 {
     return check(transport, err);
 }
 
 static dsc_status self_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
-                            dsc_error *err)
+                            dsc_stream *stream, dsc_error *err)
 {
     return DSC_FAIL(err, DSC_ERR_INTERNAL, "comm", "a send in a world of one rank");
 }
 
 static dsc_status self_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
-                            dsc_error *err)
+                            dsc_stream *stream, dsc_error *err)
 {
     return DSC_FAIL(err, DSC_ERR_INTERNAL, "comm", "a receive in a world of one rank");
 }
 
 static dsc_status self_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,
-                                      dsc_error *err)
+                                      dsc_stream *stream, dsc_error *err)
 {
     DSC_TRY(check(transport, err));
-    const void *leaf = args->leaf;
-    dsc_comm_fold(&((self_transport *)transport)->math, args, &leaf, DSC_F32, 1, 0, args->count);
-    return DSC_OK;
+    const dsc_comm_leaves leaves = { .at = args->leaf, .dtype = DSC_F32, .count = 1 };
+    return dsc_comm_fold(&((self_transport *)transport)->math, args, &leaves, 0, args->count, stream, err);
 }
+
+static dsc_status self_health(dsc_transport *transport, dsc_error *err) { return check(transport, err); }
 
 static void self_abort(dsc_transport *transport, const char *reason)
 {
@@ -87,6 +94,7 @@ static void self_abort(dsc_transport *transport, const char *reason)
 const dsc_comm_ops dsc_comm_self = {
     .name = "self",
     .version = DSC_COMM_OPS_VERSION,
+    .enqueues = true,
     .open = self_open,
     .close = self_close,
     .all_gather = self_copy,
@@ -96,5 +104,6 @@ const dsc_comm_ops dsc_comm_self = {
     .send = self_send,
     .recv = self_recv,
     .reduce_scatter = self_reduce_scatter,
+    .health = self_health,
     .abort = self_abort,
 };

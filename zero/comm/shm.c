@@ -175,7 +175,7 @@ static int64_t chunk_elements(const reduction *r, int64_t k) { return chunk_byte
 
 /* Casts chunk k of the pieces into the half to fill. The own piece is staged too when it needs rounding, so that all
  * leaves of a fold have one dtype; in fp32 it is folded where it lies. */
-static void stage_leaves(dsc_shm *shm, int32_t channel, const reduction *red, int64_t k)
+static dsc_status stage_leaves(dsc_shm *shm, int32_t channel, const reduction *red, int64_t k, dsc_error *err)
 {
     const dsc_reduce_scatter_args *args = red->args;
     const int64_t count = chunk_elements(red, k);
@@ -183,22 +183,24 @@ static void stage_leaves(dsc_shm *shm, int32_t channel, const reduction *red, in
     for (int32_t i = 1; i <= shm->size; i++) {
         const int32_t r = (shm->rank + i) % shm->size;
         if (count > 0 && (r != shm->rank || args->wire_dtype != DSC_F32))
-            dsc_comm_cast(&shm->math, half + r * red->capacity, args->wire_dtype,
-                          args->leaf + r * args->leaf_stride + k * red->most, count);
+            DSC_TRY(dsc_comm_cast(&shm->math, half + r * red->capacity, args->wire_dtype,
+                                  args->leaf + r * args->leaf_stride + k * red->most, count, NULL, err));
     }
+    return DSC_OK;
 }
 
-static void fold_staged(dsc_shm *shm, int32_t channel, const reduction *red, int64_t k)
+static dsc_status fold_staged(dsc_shm *shm, int32_t channel, const reduction *red, int64_t k, dsc_error *err)
 {
     const dsc_reduce_scatter_args *args = red->args;
     const void *leaf[DSC_BOARD_RANKS_MAX];
     if (args->count == 0)
-        return;
+        return DSC_OK;
     for (int32_t r = 0; r < shm->size; r++)
         leaf[r] = half_to_read(shm, channel, r) + shm->rank * red->capacity;
     if (args->wire_dtype == DSC_F32)
         leaf[shm->rank] = args->leaf + shm->rank * args->leaf_stride + k * red->most;
-    dsc_comm_fold(&shm->math, args, leaf, args->wire_dtype, shm->size, k * red->most, chunk_elements(red, k));
+    const dsc_comm_leaves leaves = { .each = leaf, .dtype = args->wire_dtype, .count = shm->size };
+    return dsc_comm_fold(&shm->math, args, &leaves, k * red->most, chunk_elements(red, k), NULL, err);
 }
 
 /* Bytes that are read from other address spaces before they are folded. Measured from 64 KiB to 1 MiB: fewer cost
@@ -239,7 +241,8 @@ static dsc_status fold_in_place(dsc_shm *shm, int32_t channel, const dsc_reduce_
     for (int64_t first = 0; first < args->count; first += most) {
         const int64_t count = dsc_min_i64(most, args->count - first);
         DSC_TRY(reach_leaves(shm, channel, args, a, first, count, leaf, err));
-        dsc_comm_fold(&shm->math, args, leaf, DSC_F32, shm->size, first, count);
+        const dsc_comm_leaves leaves = { .each = leaf, .dtype = DSC_F32, .count = shm->size };
+        DSC_TRY(dsc_comm_fold(&shm->math, args, &leaves, first, count, NULL, err));
     }
     return dsc_board_meet(&shm->board, channel, NULL, err);
 }
@@ -258,12 +261,12 @@ static dsc_status reduce(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter
     agreement a;
     dsc_shm_locate(shm, args->leaf, leaf_bytes, args->count * (int64_t)sizeof(float), &mine);
     if (mine.kind == DSC_BOARD_STAGE)
-        stage_leaves(shm, channel, &red, 0);
+        DSC_TRY(stage_leaves(shm, channel, &red, 0, err));
     DSC_TRY(come(shm, channel, &mine, &a, err));
     if (!a.any_staged)
         return fold_in_place(shm, channel, args, &a, err);
     if (a.any_direct) { /* some can only stage: so do all, from the start */
-        stage_leaves(shm, channel, &red, 0);
+        DSC_TRY(stage_leaves(shm, channel, &red, 0, err));
         DSC_TRY(dsc_board_meet(&shm->board, channel, NULL, err));
     }
     const int64_t chunk_count = dsc_max_i64(1, dsc_div_ceil(args->count, red.most));
@@ -271,8 +274,8 @@ static dsc_status reduce(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter
         if (k > 0)
             DSC_TRY(dsc_board_meet(&shm->board, channel, NULL, err));
         if (k + 1 < chunk_count)
-            stage_leaves(shm, channel, &red, k + 1);
-        fold_staged(shm, channel, &red, k);
+            DSC_TRY(stage_leaves(shm, channel, &red, k + 1, err));
+        DSC_TRY(fold_staged(shm, channel, &red, k, err));
     }
     return DSC_OK;
 }
@@ -343,45 +346,50 @@ static dsc_status ended(dsc_shm *shm, int32_t channel, dsc_status status, const 
     return ended(shm, channel, status, why, err)
 
 static dsc_status shm_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
-                                 dsc_error *err)
+                                 dsc_stream *stream, dsc_error *err)
 {
     SHM_HOOK(DSC_COMM_ALL_GATHER, gather(shm, channel, recv, send, bytes, why));
 }
 
 static dsc_status shm_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
-                                 dsc_error *err)
+                                 dsc_stream *stream, dsc_error *err)
 {
     SHM_HOOK(DSC_COMM_ALL_TO_ALL, exchange(shm, channel, recv, send, bytes, why));
 }
 
 static dsc_status shm_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
-                                dsc_error *err)
+                                dsc_stream *stream, dsc_error *err)
 {
     SHM_HOOK(DSC_COMM_BROADCAST, spread(shm, channel, buf, bytes, root, why));
 }
 
-static dsc_status shm_barrier(dsc_transport *transport, int32_t channel, dsc_error *err)
+static dsc_status shm_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err)
 {
     const dsc_board_note note = { .op = DSC_COMM_BARRIER };
     SHM_HOOK(DSC_COMM_BARRIER, dsc_board_meet(&shm->board, channel, &note, why));
 }
 
 static dsc_status shm_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
-                           dsc_error *err)
+                           dsc_stream *stream, dsc_error *err)
 {
     SHM_HOOK(DSC_COMM_SEND, give(shm, channel, buf, bytes, to, why));
 }
 
 static dsc_status shm_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
-                           dsc_error *err)
+                           dsc_stream *stream, dsc_error *err)
 {
     SHM_HOOK(DSC_COMM_RECV, take(shm, channel, buf, bytes, from, why));
 }
 
 static dsc_status shm_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,
-                                     dsc_error *err)
+                                     dsc_stream *stream, dsc_error *err)
 {
     SHM_HOOK(DSC_COMM_REDUCE_SCATTER, reduce(shm, channel, args, why));
+}
+
+static dsc_status shm_health(dsc_transport *transport, dsc_error *err)
+{
+    return dsc_board_health(&((dsc_shm *)transport)->board, err);
 }
 
 static void shm_abort(dsc_transport *transport, const char *reason)
@@ -404,5 +412,6 @@ const dsc_comm_ops dsc_comm_shm = {
     .reduce_scatter = shm_reduce_scatter,
     .mem_open = dsc_shm_mem_open,
     .mem_close = dsc_shm_mem_close,
+    .health = shm_health,
     .abort = shm_abort,
 };

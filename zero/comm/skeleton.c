@@ -5,7 +5,8 @@
  * registry in comm.c; (3) replace the bodies; (4) add the name to the matrix of tests/dist/test_comm.c, which compares
  * every operation with what the other transports give, bit for bit.
  *
- * Rules: a hook blocks until it is done (the front has put it on the stream's own thread). One call at a time per
+ * Rules: a hook blocks until it is done (the front has put it on the stream's own thread; a transport that `enqueues`
+ * gets the stream instead, see comm.h). One call at a time per
  * channel, several channels at once, so what a call changes belongs to its channel. Never wait without a limit:
  * options->timeout_ns, and notice a peer that is gone. Every failure names the rank, the operation and the sizes.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -47,40 +48,40 @@ static dsc_status not_built(dsc_comm_op op, dsc_error *err)
 
 /* recv[r * bytes] <- rank r's send[bytes]. `send` may be recv + rank * bytes already: then the own piece stays. */
 static dsc_status skeleton_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send,
-                                      int64_t bytes, dsc_error *err)
+                                      int64_t bytes, dsc_stream *stream, dsc_error *err)
 {
     return not_built(DSC_COMM_ALL_GATHER, err);
 }
 
 /* recv[r * bytes] <- rank r's send[my rank * bytes]. Buffers do not overlap. */
 static dsc_status skeleton_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send,
-                                      int64_t bytes, dsc_error *err)
+                                      int64_t bytes, dsc_stream *stream, dsc_error *err)
 {
     return not_built(DSC_COMM_ALL_TO_ALL, err);
 }
 
 /* buf[bytes] of every rank <- root's. */
 static dsc_status skeleton_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
-                                     dsc_error *err)
+                                     dsc_stream *stream, dsc_error *err)
 {
     return not_built(DSC_COMM_BROADCAST, err);
 }
 
 /* Returns when every rank has come. */
-static dsc_status skeleton_barrier(dsc_transport *transport, int32_t channel, dsc_error *err)
+static dsc_status skeleton_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err)
 {
     return not_built(DSC_COMM_BARRIER, err);
 }
 
 /* Returns when the receiver has it: there is no buffering, so two ranks that both send first wait for each other. */
 static dsc_status skeleton_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
-                                dsc_error *err)
+                                dsc_stream *stream, dsc_error *err)
 {
     return not_built(DSC_COMM_SEND, err);
 }
 
 static dsc_status skeleton_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
-                                dsc_error *err)
+                                dsc_stream *stream, dsc_error *err)
 {
     return not_built(DSC_COMM_RECV, err);
 }
@@ -91,7 +92,7 @@ static void skeleton_abort(dsc_transport *transport, const char *reason)
 }
 
 /* reduce_scatter and mem_open are left out: the front then casts, calls all_to_all and folds, and hands out plain
- * memory. A transport that can read peers' memory in place offers both. */
+ * memory. A transport that can read peers' memory in place offers both. Without health nobody can vanish. */
 const dsc_comm_ops dsc_comm_skeleton = {
     .name = "skeleton",
     .version = DSC_COMM_OPS_VERSION,

@@ -1,0 +1,187 @@
+/* memory.c - does the plan fit this machine, and the working memory that the plan names.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "engine/internal.h"
+
+/* ---- does it fit? ---- */
+
+#define MB (1024.0 * 1024.0)
+
+/* The two largest tags of the tiers in `mask`, for the message. */
+static void largest_tags(const dsc_plan *plan, uint32_t mask, int largest[2], int64_t bytes[2])
+{
+    bytes[0] = bytes[1] = -1;
+    for (int tag = 0; tag < DSC_TAG_COUNT; tag++) {
+        int64_t now = 0;
+        for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
+            now += (mask >> tier & 1u) != 0 ? plan->bytes[tag][tier] : 0;
+        if (now > bytes[0]) {
+            largest[1] = largest[0];
+            bytes[1] = bytes[0];
+            largest[0] = tag;
+            bytes[0] = now;
+        } else if (now > bytes[1]) {
+            largest[1] = tag;
+            bytes[1] = now;
+        }
+    }
+}
+
+static dsc_status refuse(const dsc_engine *engine, uint32_t mask, int64_t ranks, const char *place, int64_t each,
+                         int64_t available, dsc_error *err)
+{
+    int tag[2] = { 0, 0 };
+    int64_t bytes[2];
+    largest_tags(&engine->plan, mask, tag, bytes);
+    return DSC_FAIL(
+        err, DSC_ERR_NOFIT, "memory",
+        "%d rank%s on this %s need %.0f MB each (%s %.0f MB, %s %.0f MB, ...) but %.0f "
+        "MB are free; use %s, a smaller train_micro_batch_size_per_gpu, \"dsc\": {\"recompute\": \"full\"}, or fewer "
+        "ranks on this %s (`dsc plan` prints the table)",
+        (int)ranks, ranks == 1 ? "" : "s", place, (double)each / MB, dsc_tag_text((dsc_tag)tag[0]),
+        (double)bytes[0] / MB, dsc_tag_text((dsc_tag)tag[1]), (double)bytes[1] / MB, (double)available / MB,
+        engine->config.zero.stage < 3 ? "zero_optimization.stage 3" : "more hosts", place);
+}
+
+/* Every rank of the host takes about the same, so all of them must fit together. A GPU is one rank's. */
+dsc_status dsc_engine_check_fit(const dsc_engine *engine, dsc_error *err)
+{
+    const dsc_plan *plan = &engine->plan;
+    const int64_t ranks = engine->place.local_size, available = dsc_machine_available_bytes();
+    const uint32_t device = 1u << DSC_TIER_DEVICE;
+    int64_t on_host = plan->total_bytes, wanted;
+    if (!engine->host_visible) {
+        dsc_device_props props;
+        dsc_device_props_get(engine->device, &props);
+        const int64_t on_device = plan->tier_bytes[DSC_TIER_DEVICE];
+        if (on_device > props.free_bytes)
+            return refuse(engine, device, 1, "GPU", on_device, props.free_bytes, err);
+        on_host -= on_device;
+    }
+    if (!dsc_mul_i64(on_host, ranks, &wanted))
+        wanted = INT64_MAX;
+    if (wanted <= available)
+        return DSC_OK;
+    return refuse(engine, engine->host_visible ? ~0u : ~device, ranks, "host", on_host, available, err);
+}
+
+/* ---- working memory ---- */
+
+static int64_t batch_tensor_bytes(const dsc_engine *engine, int32_t i)
+{
+    return dsc_align_up(
+        dsc_plan_batch_tensor_bytes(engine->model, engine->config.train_micro_batch_size_per_gpu, i), 256);
+}
+
+/* A micro-batch that the host fills, for evaluation and generation. */
+static dsc_status open_eval_batch(dsc_engine *engine, dsc_error *err)
+{
+    const int32_t count = engine->model->batch_count;
+    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_DATA, DSC_TIER_PINNED, engine->plan.batch_bytes, &engine->eval_buf,
+                         err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof(void *), &engine->eval_data, err));
+    char *data = engine->eval_buf.ptr;
+    for (int32_t i = 0; i < count; i++) {
+        engine->eval_data[i] = data;
+        data += batch_tensor_bytes(engine, i);
+    }
+    return DSC_OK;
+}
+
+/* Where the device reads batches and the host reads results, when neither can reach into the other's memory. */
+static dsc_status open_mirrors(dsc_engine *engine, dsc_error *err)
+{
+    const dsc_plan *plan = &engine->plan;
+    const int32_t count = engine->model->batch_count;
+    engine->host_losses = engine->losses;
+    engine->host_logits = engine->logits;
+    DSC_TRY(dsc_event_open(engine->device, &engine->batch_given, err));
+    if (engine->host_visible)
+        return DSC_OK;
+    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_DATA, DSC_TIER_DEVICE, plan->batch_bytes, &engine->batch_buf, err));
+    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_DATA, DSC_TIER_PINNED,
+                         plan->loss_slots * plan->losses_bytes + plan->logits_bytes, &engine->mirror_buf, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof(void *), &engine->device_batch, err));
+    char *data = engine->batch_buf.ptr;
+    for (int32_t i = 0; i < count; i++) {
+        engine->device_batch[i] = data;
+        data += batch_tensor_bytes(engine, i);
+    }
+    engine->host_losses = engine->mirror_buf.ptr;
+    engine->host_logits = (float *)((char *)engine->mirror_buf.ptr + plan->loss_slots * plan->losses_bytes);
+    return DSC_OK;
+}
+
+static dsc_status open_work_buffers(dsc_engine *engine, dsc_error *err)
+{
+    const dsc_plan *plan = &engine->plan;
+    const int32_t modules = engine->model->module_count;
+    dsc_alloc *alloc = engine->alloc;
+    const int64_t activation_bytes = plan->bytes[DSC_TAG_ACTIVATION][DSC_TIER_DEVICE];
+    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_ACTIVATION, DSC_TIER_DEVICE, activation_bytes,
+                         &engine->activation_buf, err));
+    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_SCRATCH, DSC_TIER_DEVICE,
+                         plan->bytes[DSC_TAG_SCRATCH][DSC_TIER_DEVICE], &engine->scratch_buf, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof(char *), &engine->out, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof(char *), &engine->saved, err));
+    const bool recompute = engine->config.own.recompute == DSC_RECOMPUTE_FULL;
+    const int64_t each = (int64_t)dsc_dtype_bytes(dsc_engine_dtype(engine));
+    char *at = engine->activation_buf.ptr;
+    engine->d_buffer[0] = at;
+    engine->d_buffer[1] = at + plan->d_bytes_most;
+    at += 2 * plan->d_bytes_most;
+    engine->losses = (float *)(void *)at;
+    at += plan->losses_bytes;
+    char *const shared_saved = at;
+    at += recompute ? plan->saved_bytes_most : 0;
+    for (int32_t m = 0; m < modules; m++) {
+        engine->out[m] = at;
+        at += dsc_align_up(plan->module[m].out_elements * each, 256);
+        engine->saved[m] = recompute ? shared_saved : at;
+        at += recompute ? 0 : dsc_align_up(plan->module[m].saved_bytes, 256);
+    }
+    DSC_ASSERT(at == (char *)engine->activation_buf.ptr + activation_bytes);
+    engine->logits = (float *)(void *)((char *)engine->scratch_buf.ptr + plan->scratch_bytes);
+    return DSC_OK;
+}
+
+static dsc_status open_tables(dsc_engine *engine, dsc_error *err)
+{
+    int32_t most = 1;
+    for (int32_t m = 0; m < engine->model->module_count; m++)
+        most = engine->model->modules[m].param_count > most ? engine->model->modules[m].param_count : most;
+    const int64_t leaves = engine->config.gradient_accumulation_steps;
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, most, sizeof(void *), &engine->param, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, most, sizeof(float *), &engine->grad, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, leaves, sizeof(double), &engine->leaf_loss, err));
+    return dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, leaves * engine->place.size, sizeof(double),
+                            &engine->leaf_losses, err);
+}
+
+dsc_status dsc_engine_open_memory(dsc_engine *engine, dsc_error *err)
+{
+    DSC_TRY(open_tables(engine, err));
+    DSC_TRY(open_work_buffers(engine, err));
+    DSC_TRY(open_eval_batch(engine, err));
+    return open_mirrors(engine, err);
+}
+
+void dsc_engine_close_memory(dsc_engine *engine)
+{
+    dsc_alloc *alloc = engine->alloc;
+    dsc_event_close(&engine->batch_given);
+    if (engine->device != NULL) {
+        dsc_mem_close(engine->device, &engine->mirror_buf);
+        dsc_mem_close(engine->device, &engine->batch_buf);
+        dsc_mem_close(engine->device, &engine->eval_buf);
+        dsc_mem_close(engine->device, &engine->scratch_buf);
+        dsc_mem_close(engine->device, &engine->activation_buf);
+    }
+    dsc_alloc_free(alloc, engine->device_batch);
+    dsc_alloc_free(alloc, engine->eval_data);
+    dsc_alloc_free(alloc, engine->saved);
+    dsc_alloc_free(alloc, engine->out);
+    dsc_alloc_free(alloc, engine->leaf_losses);
+    dsc_alloc_free(alloc, engine->leaf_loss);
+    dsc_alloc_free(alloc, engine->grad);
+    dsc_alloc_free(alloc, engine->param);
+}
