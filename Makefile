@@ -19,15 +19,12 @@ LIB       := $(if $(SAN),$(BUILD)/lib,lib)
 WARN      := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wcast-qual \
              -Wwrite-strings -Wundef -Wvla -Wno-unused-parameter $(if $(filter 1,$(WERROR)),-Werror)
 SANFLAGS  := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer $(if $(filter undefined,$(SAN)),-fno-sanitize-recover=all))
-# OpenMP runtimes are not instrumented, so a thread-sanitized build runs every rank on one thread.
-OMP       := $(if $(filter thread,$(SAN)),-Wno-unknown-pragmas,-fopenmp)
 OPT       := $(if $(SAN),-O1,-O3)
 CPPFLAGS  += -I. -Iinclude -D_GNU_SOURCE -DDSC_VERSION_TEXT='"$(VERSION)"'
 # -ffp-contract=off and no fast-math: the numbers are a contract (docs/ARCHITECTURE.md).
-CFLAGS    := -std=c17 $(OPT) -g -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno $(OMP) $(SANFLAGS) $(WARN) $(EXTRA_CFLAGS)
-LDFLAGS   += $(SANFLAGS) $(OMP)
-# The library's own threads are OpenMP's, so its runtime is linked even where our code is built without.
-LDLIBS    += $(if $(filter thread,$(SAN)),-lgomp) -ldnnl -lcjson -lxxhash -lpthread -ldl -lm
+CFLAGS    := -std=c17 $(OPT) -g -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fopenmp $(SANFLAGS) $(WARN) $(EXTRA_CFLAGS)
+LDFLAGS   += $(SANFLAGS) -fopenmp
+LDLIBS    += -ldnnl -lcjson -lxxhash -lpthread -ldl -lm
 
 LIB_DIRS  := base kernels offload zero zero/comm models engine
 LIB_SRC   := $(sort $(wildcard $(addsuffix /*.c,$(LIB_DIRS))))
@@ -40,7 +37,11 @@ PROGRAMS  := $(if $(TRAIN_OBJ),$(BIN)/train) $(if $(TOOL_OBJ),$(BIN)/dsc) $(if $
 
 .PHONY: all
 ## all: the programs in bin/ and the library in lib/ (default)
-all: $(PROGRAMS) $(LIB)/libdsc.a $(LIB)/libdsc.so
+all: $(PROGRAMS) $(LIB)/libdsc.a $(LIB)/libdsc.so $(if $(filter bin,$(BIN)),,$(BUILD)/configs)
+
+# Programs look for presets beside their own folder.
+$(BUILD)/configs:
+	@mkdir -p $(@D); ln -sfn $(abspath configs) $@
 
 # Objects depend on the flags they were built with: a stale object is a wrong benchmark.
 .PHONY: FORCE

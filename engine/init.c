@@ -9,6 +9,7 @@
 #include "base/bf16.h"
 #include "base/rng.h"
 #include "engine/internal.h"
+#include "kernels/team.h"
 
 #define INIT_CHUNK 65536 /* elements that one thread makes at a time */
 
@@ -52,13 +53,26 @@ static void make_chunk(const dsc_engine *engine, int32_t t, int64_t tensor_first
     }
 }
 
+typedef struct make_job {
+    const dsc_engine *engine;
+    int32_t tensor;
+    int64_t first, count;
+    float *values;
+} make_job;
+
+static void make_chunks(void *ctx, int64_t first_chunk, int64_t last_chunk)
+{
+    const make_job *job = ctx;
+    for (int64_t c = first_chunk; c < last_chunk; c++)
+        make_chunk(job->engine, job->tensor, job->first + c * INIT_CHUNK,
+                   dsc_min_i64(INIT_CHUNK, job->count - c * INIT_CHUNK), job->values + c * INIT_CHUNK);
+}
+
 static void make_by_all(const dsc_engine *engine, int32_t t, int64_t tensor_first, int64_t count, float *values)
 {
-    const int64_t chunks = dsc_div_ceil(count, INIT_CHUNK);
-#pragma omp parallel for num_threads(engine->threads) schedule(static)
-    for (int64_t c = 0; c < chunks; c++)
-        make_chunk(engine, t, tensor_first + c * INIT_CHUNK, dsc_min_i64(INIT_CHUNK, count - c * INIT_CHUNK),
-                   values + c * INIT_CHUNK);
+    const dsc_cpu_team team = { .threads = engine->threads };
+    make_job job = { engine, t, tensor_first, count, values };
+    dsc_team_run(&team, dsc_div_ceil(count, INIT_CHUNK), make_chunks, &job);
 }
 
 /* This rank's part of one tensor, from its initialisation, by all threads. */

@@ -1,18 +1,17 @@
-/* cpu_team.h - what every parallel region of a CPU kernel starts with.
+/* cpu_team.h - what a thread of a compute team needs to know: its floating-point mode, its number.
  *
- * Kernels use `#pragma omp parallel num_threads(team->threads)` and call dsc_fp_strict() first inside it: the threads
- * of an OpenMP pool belong to the host program and may have been started with flush-to-zero on, which changes bits. A
- * build without OpenMP (SAN=thread) has teams of one. SPDX-License-Identifier: Apache-2.0 */
+ * The one parallel region is dsc_team_run's (team.c). It calls dsc_fp_strict() first: the threads of an OpenMP pool
+ * belong to the host program and may have been started with flush-to-zero on, which changes bits.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CPU_TEAM_H
 #define DSC_KERNELS_CPU_TEAM_H
+
+#include <omp.h>
 
 #include "kernels/kernels.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
-#endif
-#if defined(_OPENMP)
-#include <omp.h>
 #endif
 
 enum { DSC_MXCSR_DAZ = 0x0040, DSC_MXCSR_ROUNDING = 0x6000, DSC_MXCSR_FTZ = 0x8000 };
@@ -43,23 +42,9 @@ static inline void dsc_fp_restore(uint32_t old)
 #endif
 }
 
-static inline int32_t dsc_thread_index(void)
-{
-#if defined(_OPENMP)
-    return omp_get_thread_num();
-#else
-    return 0;
-#endif
-}
+static inline int32_t dsc_thread_index(void) { return omp_get_thread_num(); }
 
 /* Threads of the region this is called in; it can be fewer than asked for. */
-static inline int32_t dsc_thread_count(void)
-{
-#if defined(_OPENMP)
-    return omp_get_num_threads();
-#else
-    return 1;
-#endif
-}
+static inline int32_t dsc_thread_count(void) { return omp_get_num_threads(); }
 
 #endif

@@ -3,8 +3,7 @@
  * The C API of 2.x and 3.x: only the descriptors differ. The library decides its blocking when a primitive is made,
  * from the number of threads it may use then, so primitives are made and run with that number set to 1 for the calling
  * task (omp_set_num_threads acts on the calling task alone, and is given back). That is what makes the bits depend on
- * the shape only. <omp.h> is needed also where our own code is built without OpenMP: the library's threads are
- * OpenMP's. SPDX-License-Identifier: Apache-2.0 */
+ * the shape only. SPDX-License-Identifier: Apache-2.0 */
 #include <dnnl.h>
 #include <omp.h>
 #include <string.h>

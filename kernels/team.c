@@ -3,31 +3,76 @@
 
 #include "kernels/cpu_team.h"
 
+#if defined(__SANITIZE_THREAD__)
+#define TEAM_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TEAM_TSAN 1
+#endif
+#endif
+
+/* OpenMP's runtimes hand work over by futexes that ThreadSanitizer does not see, so a thread-sanitized build tells it
+ * the two edges that a region has: what was before it is before every thread's part, and every part is before what
+ * follows. Between the threads of a region there is no edge, so that a kernel whose blocks are not independent is
+ * found. The glue that the compiler makes of a region is not looked at: it reads the caller's frame before an edge can
+ * be told. */
+#if defined(TEAM_TSAN)
+#include <sanitizer/tsan_interface.h>
+#define TEAM_BEFORE(job) __tsan_acquire((void *)(uintptr_t)(job))
+#define TEAM_AFTER(job) __tsan_release((void *)(uintptr_t)(job))
+#define TEAM_GLUE __attribute__((noinline, no_sanitize("thread")))
+#else
+#define TEAM_BEFORE(job) ((void)(job))
+#define TEAM_AFTER(job) ((void)(job))
+#define TEAM_GLUE
+#endif
+
 /* Runs of blocks per thread: a thread that lost its core for a while leaves at most 1/32 of its share to wait for,
  * and handing out a run costs well under a microsecond. */
 #define RUNS_PER_THREAD 32
+
+typedef struct team_job {
+    dsc_team_fn fn;
+    void *ctx;
+    int64_t block_count, runs;
+} team_job;
+
+static void team_work(const team_job *job, int64_t run)
+{
+    const int64_t each = job->block_count / job->runs, more = job->block_count % job->runs;
+    const int64_t first = run * each + dsc_min_i64(run, more);
+    job->fn(job->ctx, first, first + each + (run < more));
+}
+
+TEAM_GLUE static void team_region(const team_job *job, int threads, int64_t runs)
+{
+#pragma omp parallel num_threads(threads) default(none) firstprivate(job, runs)
+    {
+        TEAM_BEFORE(job);
+        const uint32_t mode = dsc_fp_strict();
+#pragma omp for schedule(dynamic, 1) nowait
+        for (int64_t run = 0; run < runs; run++)
+            team_work(job, run);
+        dsc_fp_restore(mode);
+        TEAM_AFTER(job);
+    }
+}
 
 void dsc_team_run(const dsc_cpu_team *team, int64_t block_count, dsc_team_fn fn, void *ctx)
 {
     DSC_ASSERT(team->threads >= 1);
     const int64_t threads = dsc_min_i64(team->threads, block_count);
-    if (threads <= 1) {
+    if (block_count == 0)
+        return;
+    /* The caller may itself be a thread of a region of the host program; inside ours numbers start at 0 again. */
+    if (threads == 1 && omp_get_thread_num() == 0) {
         const uint32_t mode = dsc_fp_strict();
-        if (block_count > 0)
-            fn(ctx, 0, block_count);
+        fn(ctx, 0, block_count);
         dsc_fp_restore(mode);
         return;
     }
-    const int64_t runs = dsc_min_i64(block_count, threads * RUNS_PER_THREAD);
-    const int64_t each = block_count / runs, more = block_count % runs;
-#pragma omp parallel num_threads((int)threads)
-    {
-        const uint32_t mode = dsc_fp_strict();
-#pragma omp for schedule(dynamic, 1) nowait
-        for (int64_t run = 0; run < runs; run++) {
-            const int64_t first = run * each + dsc_min_i64(run, more);
-            fn(ctx, first, first + each + (run < more));
-        }
-        dsc_fp_restore(mode);
-    }
+    const team_job job = { fn, ctx, block_count, dsc_min_i64(block_count, threads * RUNS_PER_THREAD) };
+    TEAM_AFTER(&job);
+    team_region(&job, (int)threads, job.runs);
+    TEAM_BEFORE(&job);
 }

@@ -8,12 +8,12 @@
 #include <string.h>
 
 #include <cmocka.h>
-#if defined(_OPENMP)
 #include <omp.h>
-#endif
+#include <pthread.h>
 
 #include "base/bf16.h"
 #include "kernels/device.h"
+#include "kernels/team.h"
 
 #define OK(call) assert_int_equal((call), DSC_OK)
 
@@ -27,11 +27,11 @@ typedef struct fixture {
 
 enum { ELEMENTS = 1 << 20 };
 
-static void open_all(fixture *f)
+static void open_team(fixture *f, int32_t threads)
 {
     memset(f, 0, sizeof *f);
     OK(dsc_alloc_open(&f->alloc, NULL));
-    const dsc_device_options options = { .alloc = f->alloc, .threads = 2, .caps = dsc_cpu_caps() };
+    const dsc_device_options options = { .alloc = f->alloc, .threads = threads, .caps = dsc_cpu_caps() };
     OK(dsc_device_open(&dsc_device_cpu, &f->device, &options, NULL));
     OK(dsc_stream_open(f->device, DSC_STREAM_COMPUTE, "compute", &f->compute, NULL));
     OK(dsc_stream_open(f->device, DSC_STREAM_ASYNC, "async", &f->async, NULL));
@@ -45,6 +45,8 @@ static void open_all(fixture *f)
         f->b[i] = dsc_bf16_from_f32((float)(i * 53 % 89 - 44) / 64);
     }
 }
+
+static void open_all(fixture *f) { open_team(f, 2); }
 
 static void close_all(fixture *f)
 {
@@ -167,7 +169,6 @@ static void test_the_async_stream_gives_the_same_bits_meanwhile(void **state)
 
 static void test_the_program_keeps_its_thread_setting(void **state)
 {
-#if defined(_OPENMP)
     fixture f;
     open_all(&f);
     omp_set_num_threads(5);
@@ -175,9 +176,43 @@ static void test_the_program_keeps_its_thread_setting(void **state)
     OK(DSC_RUN(f.compute, GEMM, &run, NULL));
     assert_int_equal(omp_get_max_threads(), 5);
     close_all(&f);
-#else
-    skip();
-#endif
+}
+
+enum { RANKS = 3 };
+typedef struct region {
+    fixture f[RANKS];
+    dsc_status status[RANKS];
+    pthread_barrier_t all_here;
+} region;
+
+static void multiply_as_rank(void *ctx, int64_t first, int64_t last)
+{
+    region *all = ctx;
+    for (int64_t r = first; r < last; r++) {
+        const dsc_gemm_args run = square(&all->f[r], 300, all->f[r].c);
+        if (omp_get_num_threads() == RANKS) /* one rank a thread */
+            pthread_barrier_wait(&all->all_here);
+        all->status[r] = DSC_RUN(all->f[r].compute, GEMM, &run, NULL);
+    }
+}
+
+/* A program may keep its ranks in the threads of a parallel region of its own (here: a team's); the numbers that these
+ * have there are nothing to the ranks' teams. */
+static void test_ranks_inside_a_parallel_region(void **state)
+{
+    const dsc_cpu_team program = { .threads = RANKS };
+    region all;
+    pthread_barrier_init(&all.all_here, NULL, RANKS);
+    for (int r = 0; r < RANKS; r++)
+        open_team(&all.f[r], r == 0 ? 2 : 1);
+    dsc_team_run(&program, RANKS, multiply_as_rank, &all);
+    for (int r = 0; r < RANKS; r++) {
+        OK(all.status[r]);
+        assert_memory_equal(all.f[r].c, all.f[0].c, 300 * 300 * sizeof *all.f[r].c);
+    }
+    for (int r = 0; r < RANKS; r++)
+        close_all(&all.f[r]);
+    pthread_barrier_destroy(&all.all_here);
 }
 
 static void test_empty_products(void **state)
@@ -200,6 +235,7 @@ int main(void)
         cmocka_unit_test(test_more_shapes_than_are_kept),
         cmocka_unit_test(test_the_async_stream_gives_the_same_bits_meanwhile),
         cmocka_unit_test(test_the_program_keeps_its_thread_setting),
+        cmocka_unit_test(test_ranks_inside_a_parallel_region),
         cmocka_unit_test(test_empty_products),
     };
     return cmocka_run_group_tests_name("gemm", tests, NULL, NULL);
