@@ -113,6 +113,7 @@ static inline bool dsc_config_has(const dsc_config_parse_state *s, int id)
     return s->given[id] != NULL && !s->is_auto[id];
 }
 
+/* ---- places and lines (config_lines.c) ---- */
 /* "file:line:col" or the flag of a row's value; out holds at least 256 bytes. Returns out. */
 const char *dsc_config_where(const dsc_config_parse_state *s, int id, char *out);
 const char *dsc_config_where_item(const dsc_config_parse_state *s, const cJSON *item, char *out);
@@ -127,8 +128,11 @@ dsc_status dsc_config_warn_at(dsc_config *config, const char *where, int32_t lin
                               const char *fmt, ...) DSC_PRINTF(6, 7);
 void dsc_config_note(dsc_config *config, const char *fmt, ...) DSC_PRINTF(2, 3);
 
+/* ---- steps of a parse, in this order ---- */
 dsc_status dsc_config_walk(dsc_config_parse_state *s);
+dsc_status dsc_config_fill_modes(dsc_config_parse_state *s); /* stage and precision: states depend on them */
 dsc_status dsc_config_states(dsc_config_parse_state *s);
+dsc_status dsc_config_fill_fields(dsc_config_parse_state *s); /* all other fields, these among them: */
 dsc_status dsc_config_fill_training(dsc_config_parse_state *s); /* optimizer and scheduler */
 /* Whether a schedule's constructor takes a key of scheduler.params. */
 bool dsc_schedule_takes(dsc_schedule_kind kind, int id);

@@ -1,0 +1,268 @@
+/* config_fields.c - from checked values to the fields of a dsc_config: batch, precision, stage, offload, clipping and
+ * our own section. Optimizer and schedule are config_train.c's. SPDX-License-Identifier: Apache-2.0 */
+#include "engine/config_table.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+static int64_t int_or(const dsc_config_parse_state *s, int id, int64_t otherwise)
+{
+    bool from_text;
+    if (dsc_config_has(s, id))
+        (void)dsc_value_int(s->given[id], &otherwise, &from_text);
+    return otherwise;
+}
+
+static bool bool_or(const dsc_config_parse_state *s, int id, bool otherwise)
+{
+    bool from_text;
+    if (dsc_config_has(s, id))
+        (void)dsc_value_bool(s->given[id], &otherwise, &from_text);
+    return otherwise;
+}
+
+static void fill_plain_fields(dsc_config_parse_state *s)
+{
+    for (int id = 0; id < DSC_KEY_COUNT; id++)
+        if (dsc_config_keys[id].offset >= 0)
+            dsc_value_store(&dsc_config_keys[id], dsc_config_has(s, id) ? s->given[id] : NULL, s->config);
+}
+
+static void fill_batch(dsc_config_parse_state *s)
+{
+    static const int ids[] = { DSC_ID_TRAIN_BATCH, DSC_ID_MICRO_BATCH, DSC_ID_ACCUMULATION };
+    dsc_config_given *given = &s->config->given;
+    bool any_auto = false, any_value = false;
+    given->train_batch_size = int_or(s, DSC_ID_TRAIN_BATCH, DSC_AUTO_I64);
+    given->train_micro_batch_size_per_gpu = int_or(s, DSC_ID_MICRO_BATCH, DSC_AUTO_I64);
+    given->gradient_accumulation_steps = int_or(s, DSC_ID_ACCUMULATION, DSC_AUTO_I64);
+    for (size_t i = 0; i < DSC_COUNT(ids); i++) {
+        if (given->batch.line == 0 && dsc_config_has(s, ids[i]))
+            given->batch = dsc_config_place_of(s, ids[i]);
+        any_auto |= s->is_auto[ids[i]];
+        any_value |= dsc_config_has(s, ids[i]) && ids[i] != DSC_ID_ACCUMULATION;
+    }
+    if (any_auto && !any_value)
+        s->config->auto_mask |= DSC_CONFIG_AUTO_BATCH;
+}
+
+/* fp16 itself is refused with the other states. "auto" leaves the choice to the run, and the run takes bf16. */
+static dsc_status fill_precision(dsc_config_parse_state *s)
+{
+    dsc_config *config = s->config;
+    const bool fp16 = bool_or(s, DSC_ID_FP16, false), bf16 = bool_or(s, DSC_ID_BF16, false);
+    if (fp16 && bf16)
+        return dsc_config_fail(s, DSC_ID_FP16, DSC_ERR_CONFIG, "fp16.enabled and bf16.enabled are both true; keep one");
+    if (!fp16 && (s->is_auto[DSC_ID_BF16] || (s->is_auto[DSC_ID_FP16] && !bf16))) {
+        config->auto_mask |= DSC_CONFIG_AUTO_PRECISION;
+        /* fp16 "auto" beside bf16 false leaves only fp32 of what is built. */
+        const bool without = dsc_config_has(s, DSC_ID_BF16);
+        config->precision = without ? DSC_PRECISION_FP32 : DSC_PRECISION_BF16;
+        dsc_config_note(config, "precision \"auto\": %s", without ? "fp32 (fp16 is not built)" : "bf16");
+        return DSC_OK;
+    }
+    config->precision = bf16 ? DSC_PRECISION_BF16 : DSC_PRECISION_FP32;
+    return DSC_OK;
+}
+
+/* "torch.bfloat16", "half": every name that DeepSpeed has for a dtype. "": no such name. */
+static const char *dtype_of(const char *name)
+{
+    static const struct { const char *name, *dtype; } names[] = {
+        { "fp32", "fp32" }, { "float32", "fp32" }, { "float", "fp32" }, { "bf16", "bf16" }, { "bfloat16", "bf16" },
+        { "fp16", "fp16" }, { "float16", "fp16" }, { "half", "fp16" }, { "int8", "int8" },
+    };
+    if (strncasecmp(name, "torch.", 6) == 0)
+        name += 6;
+    for (size_t i = 0; i < DSC_COUNT(names); i++)
+        if (strcasecmp(names[i].name, name) == 0)
+            return names[i].dtype;
+    return "";
+}
+
+/* A dtype key may only say what happens anyway. */
+static dsc_status check_dtype(dsc_config_parse_state *s, int id, const char *built)
+{
+    if (!dsc_config_has(s, id))
+        return DSC_OK;
+    const char *text = s->given[id]->valuestring, *dtype = dtype_of(text);
+    char value[128];
+    dsc_value_text(s->given[id], value, sizeof value);
+    if (strcmp(text, "auto") == 0)
+        return dsc_config_warn(s, id, "\"auto\" is filled by nobody: %s is used", built);
+    if (*dtype == 0)
+        return dsc_config_fail(s, id, DSC_ERR_CONFIG, "%s is not a dtype; expected fp32, bf16 or fp16", value);
+    if (strcmp(dtype, built) != 0)
+        return dsc_config_fail(s, id, DSC_ERR_UNSUPPORTED, "%s is not supported in this version (%s): %s works", value,
+                               dsc_config_keys[id].what, built);
+    return DSC_OK;
+}
+
+static dsc_status check_dtypes(dsc_config_parse_state *s)
+{
+    const char *compute = s->config->precision == DSC_PRECISION_BF16 ? "bf16" : "fp32";
+    DSC_TRY(check_dtype(s, DSC_ID_GRAD_ACCUM_DTYPE, "fp32"));
+    DSC_TRY(check_dtype(s, DSC_ID_PARAM_DTYPE, compute));
+    return check_dtype(s, DSC_ID_COMM_DTYPE, compute);
+}
+
+static dsc_status fill_stage(dsc_config_parse_state *s)
+{
+    const cJSON *section = s->given[DSC_ID_ZERO];
+    s->config->zero.stage = (int)int_or(s, DSC_ID_ZERO_STAGE, 0);
+    if (section == NULL || !cJSON_IsBool(section))
+        return DSC_OK;
+    if (s->flag[DSC_ID_ZERO_STAGE] == NULL)
+        s->config->zero.stage = cJSON_IsTrue(section) ? 1 : 0;
+    return dsc_config_warn(s, DSC_ID_ZERO, "%s is an old form, taken as {\"stage\": %d}",
+                           cJSON_IsTrue(section) ? "true" : "false", cJSON_IsTrue(section) ? 1 : 0);
+}
+
+/* One tier of one kind of state: the device in effect. */
+static dsc_status offload_device(dsc_config_parse_state *s, int section, int device, int path, int old, int least_stage,
+                                 dsc_offload *out)
+{
+    static const char *const names[] = { "none", "cpu", "nvme" };
+    int at = device;
+    int choice =
+        dsc_config_has(s, device) ? dsc_value_choice(&dsc_config_keys[device], s->given[device]->valuestring) : 0;
+    if (dsc_config_has(s, old)) {
+        if (s->given[section] != NULL)
+            return dsc_config_fail(s, old, DSC_ERR_CONFIG, "given together with %s, which replaces it; keep that one",
+                                   dsc_config_keys[section].path);
+        choice = bool_or(s, old, false);
+        at = old;
+        DSC_TRY(dsc_config_warn(s, old, "an old form, taken as %s \"%s\"", dsc_config_keys[device].path,
+                                names[choice]));
+    }
+    *out = DSC_OFFLOAD_NONE;
+    if (choice == 0)
+        return DSC_OK;
+    if (s->config->zero.stage < least_stage)
+        return dsc_config_warn(s, at, "no effect at stage %d: it needs stage %d", s->config->zero.stage, least_stage);
+    if (choice == DSC_OFFLOAD_NVME && !dsc_config_has(s, path))
+        return dsc_config_fail(s, at, DSC_ERR_CONFIG, "\"nvme\" needs %s, a folder", dsc_config_keys[path].path);
+    if (choice == DSC_OFFLOAD_NVME)
+        return dsc_config_fail(s, at, DSC_ERR_UNSUPPORTED,
+                               "\"nvme\" is not built in this version; \"none\" works, and \"cpu\" on CPU ranks");
+    *out = (dsc_offload)choice;
+    return DSC_OK;
+}
+
+static dsc_status fill_zero(dsc_config_parse_state *s)
+{
+    dsc_zero_config *zero = &s->config->zero;
+    double ratio = 1;
+    bool from_text;
+    zero->overlap_comm = bool_or(s, DSC_ID_OVERLAP_COMM, false);
+    if (!bool_or(s, DSC_ID_COMPUTE_GRAD_NORM, true) && (zero->stage == 0 || zero->stage == 3))
+        return dsc_config_fail(s, DSC_ID_COMPUTE_GRAD_NORM, DSC_ERR_CONFIG, "false is for stages 1 and 2, not %d",
+                               zero->stage);
+    if (dsc_config_has(s, DSC_ID_OFFLOAD_RATIO))
+        (void)dsc_value_float(s->given[DSC_ID_OFFLOAD_RATIO], &ratio, &from_text);
+    if (ratio < 1 && zero->stage < 3)
+        return dsc_config_fail(s, DSC_ID_OFFLOAD_RATIO, DSC_ERR_CONFIG, "below 1 only at stage 3, not %d", zero->stage);
+    DSC_TRY(offload_device(s, DSC_ID_OFFLOAD_OPTIMIZER, DSC_ID_OFFLOAD_OPTIMIZER_DEVICE, DSC_ID_OFFLOAD_OPTIMIZER_PATH,
+                           DSC_ID_CPU_OFFLOAD, 1, &zero->offload_optimizer));
+    DSC_TRY(offload_device(s, DSC_ID_OFFLOAD_PARAM, DSC_ID_OFFLOAD_PARAM_DEVICE, DSC_ID_OFFLOAD_PARAM_PATH,
+                           DSC_ID_CPU_OFFLOAD_PARAM, 3, &zero->offload_param));
+    s->config->given.offload_optimizer = dsc_config_place_of(s, DSC_ID_OFFLOAD_OPTIMIZER_DEVICE);
+    s->config->given.offload_param = dsc_config_place_of(s, DSC_ID_OFFLOAD_PARAM_DEVICE);
+    s->config->given.reduce_bucket_size = s->is_auto[DSC_ID_REDUCE_BUCKET] ? DSC_AUTO_I64 : zero->reduce_bucket_size;
+    s->config->given.stage3_prefetch_bucket_size =
+        s->is_auto[DSC_ID_PREFETCH_BUCKET] ? DSC_AUTO_I64 : zero->stage3_prefetch_bucket_size;
+    return DSC_OK;
+}
+
+static void copy_texts(const cJSON *item, char out[][DSC_CONFIG_TEXT], int *count)
+{
+    *count = 0;
+    if (item == NULL)
+        return;
+    for (const cJSON *each = cJSON_IsArray(item) ? item->child : item; each != NULL && *count < DSC_DATA_PATHS_MAX;
+         each = cJSON_IsArray(item) ? each->next : NULL)
+        snprintf(out[(*count)++], DSC_CONFIG_TEXT, "%s", each->valuestring);
+}
+
+static int choice_or(const dsc_config_parse_state *s, int id, int otherwise)
+{
+    return dsc_config_has(s, id) ? dsc_value_choice(&dsc_config_keys[id], s->given[id]->valuestring) : otherwise;
+}
+
+static dsc_status fill_own(dsc_config_parse_state *s)
+{
+    dsc_own_config *own = &s->config->own;
+    bool from_text;
+    copy_texts(s->given[DSC_ID_DATA], own->data, &own->data_count);
+    copy_texts(s->given[DSC_ID_EVAL_DATA], own->eval_data, &own->eval_data_count);
+    own->reproducible = (dsc_reproducible)choice_or(s, DSC_ID_REPRODUCIBLE, DSC_REPRODUCIBLE_PLAN);
+    own->recompute = (dsc_recompute)choice_or(s, DSC_ID_RECOMPUTE, DSC_RECOMPUTE_NONE);
+    own->dropout_model = choice_or(s, DSC_ID_DROPOUT, 0) == 1;
+    own->accumulate_local = choice_or(s, DSC_ID_ACCUMULATE, 0) == 1;
+    if (strcmp(own->device, "cuda") == 0)
+        return dsc_config_fail(s, DSC_ID_DEVICE, DSC_ERR_UNSUPPORTED,
+                               "\"cuda\" is not built in this version; \"auto\" and \"cpu\" work");
+    if (!dsc_config_has(s, DSC_ID_TOP_SEED))
+        return DSC_OK;
+    if (!dsc_config_has(s, DSC_ID_SEED))
+        (void)dsc_value_int(s->given[DSC_ID_TOP_SEED], &s->config->seed, &from_text);
+    return dsc_config_warn(s, DSC_ID_TOP_SEED,
+                           dsc_config_has(s, DSC_ID_SEED) ? "ignored because dsc.seed is there"
+                                                          : "not a key of DeepSpeed, taken as dsc.seed");
+}
+
+static dsc_status fill_clipping(dsc_config_parse_state *s)
+{
+    dsc_config *config = s->config;
+    double old;
+    bool from_text;
+    if (s->is_auto[DSC_ID_CLIPPING]) {
+        config->gradient_clipping = 1.0;
+        config->auto_mask |= DSC_CONFIG_AUTO_CLIPPING;
+        dsc_config_note(config, "gradient_clipping \"auto\": 1.0, as the Trainer fills it");
+    }
+    if (dsc_config_has(s, DSC_ID_MAX_GRAD_NORM)) {
+        (void)dsc_value_float(s->given[DSC_ID_MAX_GRAD_NORM], &old, &from_text);
+        if (dsc_config_has(s, DSC_ID_CLIPPING) && config->gradient_clipping != old)
+            return dsc_config_fail(s, DSC_ID_MAX_GRAD_NORM, DSC_ERR_CONFIG,
+                                   "%.15g, but gradient_clipping is %.15g; keep that one", old,
+                                   config->gradient_clipping);
+        config->gradient_clipping = old;
+        config->auto_mask &= ~(uint32_t)DSC_CONFIG_AUTO_CLIPPING;
+        return dsc_config_warn(s, DSC_ID_MAX_GRAD_NORM, "an old form, taken as gradient_clipping %.15g", old);
+    }
+    if (s->given[DSC_ID_CLIPPING] == NULL)
+        dsc_config_note(config, "gradient_clipping is not given: 0, no clipping (DeepSpeed 0.19 clips at 1.0)");
+    return DSC_OK;
+}
+
+static dsc_status check_sparse_attention(dsc_config_parse_state *s)
+{
+    const int section = dsc_config_key_find("sparse_attention");
+    DSC_ASSERT(section >= 0);
+    if (s->given[section] == NULL || choice_or(s, DSC_ID_SPARSE_MODE, 1) == 0)
+        return DSC_OK;
+    return dsc_config_fail(s, section, DSC_ERR_UNSUPPORTED,
+                           "sparse attention is not supported in this version: mode dense works");
+}
+
+/* ---- the whole ---- */
+
+dsc_status dsc_config_fill_modes(dsc_config_parse_state *s)
+{
+    DSC_TRY(fill_stage(s));
+    return fill_precision(s);
+}
+
+dsc_status dsc_config_fill_fields(dsc_config_parse_state *s)
+{
+    fill_plain_fields(s);
+    fill_batch(s);
+    DSC_TRY(check_dtypes(s));
+    DSC_TRY(fill_zero(s));
+    DSC_TRY(dsc_config_fill_training(s));
+    DSC_TRY(fill_clipping(s));
+    DSC_TRY(fill_own(s));
+    return check_sparse_attention(s);
+}
