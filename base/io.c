@@ -20,6 +20,15 @@ dsc_status dsc_io_fail(dsc_error *err, dsc_status status, int errno_value, const
     return DSC_FAIL(err, status, path, "%s: %s", what, strerror_r(errno_value, buffer, sizeof buffer));
 }
 
+dsc_status dsc_io_path_status(int errno_value)
+{
+    switch (errno_value) {
+    case ENOENT: case ENOTDIR: case EISDIR: case EACCES: case EPERM: case EROFS: case ELOOP: case ENAMETOOLONG:
+        return DSC_ERR_INPUT;
+    default: return DSC_ERR_IO;
+    }
+}
+
 dsc_status dsc_io_before(const dsc_io *io, dsc_io_op op, const char *path, int64_t offset, int64_t bytes,
                          dsc_error *err)
 {
@@ -75,9 +84,7 @@ dsc_status dsc_io_open(const dsc_io *io, const char *path, dsc_io_mode mode, dsc
         const int reason = errno;
         if (reason == EISDIR)
             return DSC_FAIL(err, DSC_ERR_INPUT, path, "is a folder; expected a file");
-        const bool missing = (mode == DSC_IO_READ_ONLY || mode == DSC_IO_READ_WRITE) &&
-                             (reason == ENOENT || reason == ENOTDIR);
-        return dsc_io_fail(err, missing ? DSC_ERR_INPUT : DSC_ERR_IO, reason, path, "cannot open");
+        return dsc_io_fail(err, dsc_io_path_status(reason), reason, path, "cannot open");
     }
     const dsc_status status = check_opened(fd, path, err);
     if (status != DSC_OK) {

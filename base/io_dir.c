@@ -20,7 +20,8 @@ dsc_status dsc_io_mkdir(const dsc_io *io, const char *path, dsc_error *err)
     const int reason = errno;
     if (reason == EEXIST && dsc_io_kind(path) == DSC_PATH_DIR)
         return DSC_OK;
-    return dsc_io_fail(err, DSC_ERR_IO, reason, path, "cannot make the folder");
+    return dsc_io_fail(err, reason == EEXIST ? DSC_ERR_INPUT : dsc_io_path_status(reason), reason, path,
+                       "cannot make the folder");
 }
 
 static bool is_dots(const char *name)
@@ -134,10 +135,8 @@ dsc_status dsc_io_list(const dsc_io *io, dsc_alloc *alloc, const char *path, cha
     *count = 0;
     DSC_TRY(dsc_io_before(io, DSC_IO_LIST, path, 0, 0, err));
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
-        const bool missing = errno == ENOENT || errno == ENOTDIR;
-        return dsc_io_fail(err, missing ? DSC_ERR_INPUT : DSC_ERR_IO, errno, path, "cannot open the folder");
-    }
+    if (fd < 0)
+        return dsc_io_fail(err, dsc_io_path_status(errno), errno, path, "cannot open the folder");
     DIR *dir = fdopendir(fd);
     if (dir == NULL) {
         const int reason = errno;

@@ -466,6 +466,8 @@ static dsc_status scan_text(json_scan *s)
     const dsc_json_place start = { 1, 1 };
     if (s->bytes >= 3 && memcmp(s->text, "\xef\xbb\xbf", 3) == 0)
         return fail_at(s, start, "starts with a byte order mark; save it as plain UTF-8");
+    if (s->bytes >= 2 && (memcmp(s->text, "\xff\xfe", 2) == 0 || memcmp(s->text, "\xfe\xff", 2) == 0))
+        return fail_at(s, start, "is UTF-16 text (Windows PowerShell's \">\" writes it); save it as plain UTF-8");
     DSC_TRY(skip_blank(s));
     if (s->at == s->bytes)
         return fail_at(s, start, "is empty; expected a JSON value");

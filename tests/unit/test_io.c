@@ -220,6 +220,10 @@ static void only_regular_files(void **state)
     assert_int_equal(dsc_io_read_all(NULL, alloc, root, 100, &text, &bytes, &err), DSC_ERR_INPUT);
     assert_null(text);
     assert_int_equal(dsc_io_kind(file_path), DSC_PATH_OTHER);
+    assert_int_equal(unlink(file_path), 0);
+    assert_int_equal(symlink(file_path, file_path), 0);
+    assert_int_equal(dsc_io_open(NULL, file_path, DSC_IO_READ_ONLY, &file, &err), DSC_ERR_INPUT);
+    assert_non_null(strstr(err.message, "symbolic links"));
 }
 
 static void short_counts_and_interrupts_are_resumed(void **state)
@@ -344,7 +348,7 @@ static void atomic_write_replaces_or_leaves(void **state)
     sys = (__typeof__(sys)){ 0 };
     assert_holds(file_path, "fifth");
     assert_int_equal(dsc_io_kind(tmp), DSC_PATH_MISSING);
-    assert_int_equal(dsc_io_write_all_atomic(NULL, "/nonexistent/x", "a", 1, &err), DSC_ERR_IO);
+    assert_int_equal(dsc_io_write_all_atomic(NULL, "/nonexistent/x", "a", 1, &err), DSC_ERR_INPUT);
     assert_non_null(strstr(err.where, "/nonexistent/x"));
     free(tmp);
 }
@@ -529,8 +533,10 @@ static void folders(void **state)
     assert_int_equal(dsc_io_mkdir(NULL, folder, &err), DSC_OK);
     assert_int_equal(dsc_io_kind(folder), DSC_PATH_DIR);
     put(file_path, "keep");
-    assert_int_equal(dsc_io_mkdir(NULL, file_path, &err), DSC_ERR_IO);
-    assert_int_equal(dsc_io_mkdir(NULL, "/nonexistent/a", &err), DSC_ERR_IO);
+    assert_int_equal(dsc_io_mkdir(NULL, file_path, &err), DSC_ERR_INPUT);
+    assert_int_equal(dsc_io_mkdir(NULL, "/nonexistent/a", &err), DSC_ERR_INPUT);
+    assert_int_equal(dsc_io_mkdir(NULL, "/proc/a", &err), DSC_ERR_INPUT);
+    assert_string_equal(err.where, "/proc/a");
     put(inside, "x");
     assert_int_equal(symlink(file_path, link), 0);
     /* Not more than one level: a folder inside is an error, and stays. */

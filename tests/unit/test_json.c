@@ -135,6 +135,8 @@ static void refuses_bad_structure(void **state)
     refuse("", "1:1", "is empty");
     refuse(" \n ", "1:1", "is empty");
     refuse("\xef\xbb\xbf{}", "1:1", "byte order mark");
+    refuse("\xff\xfe{", "1:1", "UTF-16");
+    refuse("\xfe\xff", "1:1", "UTF-16");
     refuse("{} {}", "1:4", "expected the end of the text");
     refuse("1 2", "1:3", "expected the end");
     refuse("[1 2]", "1:4", "expected ',' or ']', found '2'");
