@@ -11,6 +11,7 @@
 #define LLMC_MAGIC 20240520
 #define LLMC_HEADER_BYTES 1024
 #define TEXT_PROBE_BYTES 65536
+#define SCAN_BLOCK_BYTES (1 << 20) /* stays in the second-level cache between the read and the maximum */
 
 typedef struct dsc_token_file {
     dsc_file file;
@@ -124,6 +125,64 @@ static dsc_status open_as(const dsc_io *io, dsc_token_file *file, dsc_token_kind
     return open_llmc(file, header, bytes, err);
 }
 
+/* ---- ids above the vocabulary ---- */
+
+static dsc_status refuse_token(const dsc_token_file *file, int64_t vocab_size, int32_t token, int64_t position,
+                               dsc_error *err)
+{
+    return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path,
+                    "token %d at position %lld is outside the model's vocabulary of %lld; the file was made for another "
+                    "tokenizer, or is damaged", (int)token, (long long)position, (long long)vocab_size);
+}
+
+static int32_t token_at(const dsc_token_file *file, const void *tokens, int64_t i)
+{
+    return file->token_bytes == 1 ? ((const uint8_t *)tokens)[i] : ((const uint16_t *)tokens)[i];
+}
+
+/* A maximum without a branch, which the compiler turns into vector instructions. */
+static int32_t largest_token(const dsc_token_file *file, const void *tokens, int64_t count)
+{
+    const uint8_t *bytes = tokens;
+    const uint16_t *words = tokens;
+    uint8_t byte = 0;
+    uint16_t word = 0;
+    for (int64_t i = 0; file->token_bytes == 1 && i < count; i++)
+        byte = bytes[i] > byte ? bytes[i] : byte;
+    for (int64_t i = 0; file->token_bytes == 2 && i < count; i++)
+        word = words[i] > word ? words[i] : word;
+    return file->token_bytes == 1 ? byte : word;
+}
+
+/* The ids of the first `bytes` bytes of tokens; *bytes becomes what is left of it. */
+static dsc_status scan_tokens(const dsc_io *io, dsc_alloc *alloc, dsc_token_file *file, int64_t vocab_size,
+                              int64_t *bytes, dsc_error *err)
+{
+    void *block = NULL;
+    if (vocab_size >= INT64_C(1) << (8 * file->token_bytes))
+        return DSC_OK;
+    const int64_t tokens = dsc_min_i64(file->token_count, *bytes / file->token_bytes);
+    const int64_t most = SCAN_BLOCK_BYTES / file->token_bytes;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, dsc_min_i64(most, tokens), file->token_bytes, &block, err));
+    dsc_status status = DSC_OK;
+    for (int64_t first = 0; first < tokens && status == DSC_OK; first += most) {
+        const int64_t count = dsc_min_i64(most, tokens - first);
+        status = dsc_io_read(io, &file->file, block, count * file->token_bytes,
+                             file->header_bytes + first * file->token_bytes, err);
+        if (status != DSC_OK || largest_token(file, block, count) < vocab_size)
+            continue;
+        int64_t i = 0;
+        while (token_at(file, block, i) < vocab_size)
+            i++;
+        status = refuse_token(file, vocab_size, token_at(file, block, i), first + i, err);
+    }
+    dsc_alloc_free(alloc, block);
+    *bytes -= tokens * file->token_bytes;
+    return status;
+}
+
+/* ---- opening ---- */
+
 static dsc_status tell_kind(const dsc_io *io, dsc_token_file *file, dsc_token_kind *kind, dsc_error *err)
 {
     static const char *const later[] = { ".jsonl", ".idx", ".npy", ".parquet", ".arrow", ".gz", ".zst" };
@@ -151,8 +210,8 @@ static dsc_status open_one(dsc_data *data, const char *path, dsc_error *err)
     dsc_token_file *file = &data->file[data->file_count];
     const dsc_io *io = data->options.io;
     file->file = (dsc_file)DSC_FILE_INIT;
-    if (dsc_io_kind(path) == DSC_PATH_DIR || dsc_io_kind(path) == DSC_PATH_OTHER)
-        return DSC_FAIL(err, DSC_ERR_INPUT, path, "is not a regular file; give the data files themselves");
+    if (dsc_io_kind(path) == DSC_PATH_DIR)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "is a folder; give the data files themselves");
     DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_ONLY, &file->file, err));
     data->file_count++; /* from here on close ends it */
     dsc_token_kind kind = DSC_TOKENS_TEXT;
@@ -210,6 +269,14 @@ void dsc_data_close(dsc_data **data_ptr)
     *data_ptr = NULL;
 }
 
+dsc_status dsc_data_scan(dsc_data *data, int64_t *bytes, dsc_error *err)
+{
+    const dsc_data_options *o = &data->options;
+    for (int32_t i = 0; i < data->file_count; i++)
+        DSC_TRY(scan_tokens(o->io, o->alloc, &data->file[i], o->vocab_size, bytes, err));
+    return DSC_OK;
+}
+
 int64_t dsc_data_sample_count(const dsc_data *data) { return data->sample_count; }
 int64_t dsc_data_token_count(const dsc_data *data) { return data->token_count; }
 
@@ -233,13 +300,10 @@ static dsc_status read_window(dsc_data *data, dsc_token_file *file, int64_t firs
     const int64_t sequence = data->options.sequence;
     DSC_TRY(dsc_io_read(data->options.io, &file->file, data->window, (sequence + 1) * file->token_bytes,
                         file->header_bytes + first * file->token_bytes, err));
-    const unsigned char *bytes = (const unsigned char *)data->window;
     for (int64_t i = 0; i <= sequence; i++) {
-        const int32_t token = file->token_bytes == 1 ? bytes[i] : data->window[i];
+        const int32_t token = token_at(file, data->window, i);
         if (token >= data->options.vocab_size)
-            return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path,
-                            "token %d at position %lld is outside the model's vocabulary of %lld", (int)token,
-                            (long long)(first + i), (long long)data->options.vocab_size);
+            return refuse_token(file, data->options.vocab_size, token, first + i, err);
         if (i < sequence)
             tokens[i] = token;
         if (i > 0)
@@ -270,16 +334,18 @@ dsc_data_source dsc_data_as_source(dsc_data *data)
     return (dsc_data_source){ .fill = fill, .user = data, .sample_count = data->sample_count };
 }
 
-dsc_status dsc_data_check(const dsc_io *io, const char *path, dsc_token_kind kind, int64_t *token_count, dsc_error *err)
+dsc_status dsc_data_check(const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_token_kind kind, int64_t vocab_size,
+                          int64_t *token_count, dsc_error *err)
 {
     dsc_token_file file = { .file = DSC_FILE_INIT };
-    if (dsc_io_kind(path) == DSC_PATH_DIR || dsc_io_kind(path) == DSC_PATH_OTHER)
-        return DSC_FAIL(err, DSC_ERR_INPUT, path, "is not a regular file");
     DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_ONLY, &file.file, err));
     dsc_status status = open_as(io, &file, kind, err);
     if (status == DSC_OK && file.token_count < 2)
         status = DSC_FAIL(err, DSC_ERR_INPUT, path, "%lld tokens; the shortest sample has one and its target",
                           (long long)file.token_count);
+    int64_t all = INT64_MAX;
+    if (status == DSC_OK && vocab_size > 0)
+        status = scan_tokens(io, alloc, &file, vocab_size, &all, err);
     *token_count = file.token_count;
     (void)dsc_io_close(io, &file.file, NULL);
     return status;

@@ -24,7 +24,7 @@ typedef struct dsc_data_options {
     const char *const *paths;
     int32_t path_count;
     int64_t sequence;   /* T */
-    int64_t vocab_size; /* a token id at or above it is DSC_ERR_INPUT with file and position, when it is read */
+    int64_t vocab_size; /* a token id at or above it is DSC_ERR_INPUT with file and position */
     bool shuffle;
     uint64_t seed;
 } dsc_data_options;
@@ -32,14 +32,22 @@ typedef struct dsc_data_options {
 /* Missing, empty, truncated, not regular or too short files: DSC_ERR_INPUT. Files stay open, nothing is read ahead. */
 DSC_MUST_USE dsc_status dsc_data_open(const dsc_data_options *options, dsc_data **out, dsc_error *err);
 void dsc_data_close(dsc_data **data);
+/* Ids above the vocabulary in the first *bytes of the files, in their order: DSC_ERR_INPUT with the first one's place.
+ * *bytes becomes what is left. The engine does this on one rank of a host before the first step, as far as about a
+ * second reads (a SATA SSD moves 512 MB in one; from memory it takes 0.2 s). What lies behind is checked when it is read,
+ * by the background reader; `dsc check --kind tokens-* --vocab-size V` reads whole files. Files that cannot hold such an
+ * id (text with a vocabulary of 256, uint16 with 65536) are not read. */
+#define DSC_DATA_SCAN_BYTES (INT64_C(512) << 20)
+DSC_MUST_USE dsc_status dsc_data_scan(dsc_data *data, int64_t *bytes, dsc_error *err);
 int64_t dsc_data_sample_count(const dsc_data *data); /* n over all files */
 int64_t dsc_data_token_count(const dsc_data *data);
 /* A source whose batch tensor 0 is tokens [T] and 1 is targets [T], int32. Borrowed from `data`. */
 dsc_data_source dsc_data_as_source(dsc_data *data);
-/* Validates one token file as the programs would open it, for `dsc check`. */
+/* Validates one token file as the programs would open it, for `dsc check`; vocab_size 0: unknown, else every id of the
+ * file is read. */
 typedef enum dsc_token_kind { DSC_TOKENS_TEXT, DSC_TOKENS_RAW_U16, DSC_TOKENS_LLMC } dsc_token_kind;
-DSC_MUST_USE dsc_status dsc_data_check(const dsc_io *io, const char *path, dsc_token_kind kind, int64_t *token_count,
-                                       dsc_error *err);
+DSC_MUST_USE dsc_status dsc_data_check(const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_token_kind kind,
+                                       int64_t vocab_size, int64_t *token_count, dsc_error *err);
 
 /* Every id of the int32 tensors of a model with a vocabulary is inside it. */
 DSC_MUST_USE dsc_status dsc_batch_check(const dsc_model *model, int64_t samples, const void *const *batch_data,

@@ -163,6 +163,17 @@ static dsc_status open_data(dsc_engine *engine, const dsc_engine_options *option
     return DSC_OK;
 }
 
+/* One rank of a host reads for all of them. */
+static dsc_status scan_data(dsc_engine *engine, dsc_error *err)
+{
+    int64_t bytes = DSC_DATA_SCAN_BYTES;
+    dsc_data *const files[] = { engine->data, engine->eval };
+    for (size_t i = 0; i < DSC_COUNT(files) && engine->place.local_rank == 0; i++)
+        if (files[i] != NULL)
+            DSC_TRY(dsc_data_scan(files[i], &bytes, err));
+    return DSC_OK;
+}
+
 /* The batch triad first, then, from it and the data, the length of the run, and with that every "auto". */
 static dsc_status resolve(dsc_engine *engine, dsc_error *err)
 {
@@ -262,6 +273,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     if (engine->plan_only)
         return DSC_OK;
     DSC_TRY(dsc_engine_check_fit(engine, err));
+    DSC_TRY(scan_data(engine, err));
     DSC_TRY(dsc_device_reserve(engine->device, engine->plan.tier_bytes[DSC_TIER_DEVICE], err));
     DSC_TRY(dsc_engine_open_device_comm(engine, options, err));
     dsc_zero_options zero;

@@ -15,10 +15,12 @@
 
 typedef struct check_kind {
     const char *name;
-    dsc_status (*check)(dsc_alloc *alloc, const char *path, dsc_error *err); /* NULL: not built */
+    /* NULL: not built. vocab_size 0: not given */
+    dsc_status (*check)(dsc_alloc *alloc, const char *path, int64_t vocab_size, dsc_error *err);
+    bool has_vocab;
 } check_kind;
 
-static dsc_status check_config(dsc_alloc *alloc, const char *path, dsc_error *err)
+static dsc_status check_config(dsc_alloc *alloc, const char *path, int64_t vocab_size, dsc_error *err)
 {
     const dsc_config_facts nothing_known = { 0 };
     dsc_config *config = NULL;
@@ -30,7 +32,7 @@ static dsc_status check_config(dsc_alloc *alloc, const char *path, dsc_error *er
     return status;
 }
 
-static dsc_status check_safetensors(dsc_alloc *alloc, const char *path, dsc_error *err)
+static dsc_status check_safetensors(dsc_alloc *alloc, const char *path, int64_t vocab_size, dsc_error *err)
 {
     dsc_safetensors *st = NULL;
     DSC_TRY(dsc_safetensors_open(&st, NULL, alloc, path, err));
@@ -38,7 +40,7 @@ static dsc_status check_safetensors(dsc_alloc *alloc, const char *path, dsc_erro
     return DSC_OK;
 }
 
-static dsc_status check_hostfile(dsc_alloc *alloc, const char *path, dsc_error *err)
+static dsc_status check_hostfile(dsc_alloc *alloc, const char *path, int64_t vocab_size, dsc_error *err)
 {
     dsc_host_pool pool = DSC_HOST_POOL_INIT;
     const dsc_status status = dsc_hostfile_read(alloc, path, &pool, err);
@@ -46,34 +48,34 @@ static dsc_status check_hostfile(dsc_alloc *alloc, const char *path, dsc_error *
     return status;
 }
 
-static dsc_status check_latest(dsc_alloc *alloc, const char *path, dsc_error *err)
+static dsc_status check_latest(dsc_alloc *alloc, const char *path, int64_t vocab_size, dsc_error *err)
 {
     char name[64];
     return dsc_checkpoint_read_latest(NULL, alloc, path, name, err);
 }
 
-static dsc_status check_tokens_llmc(dsc_alloc *alloc, const char *path, dsc_error *err)
+static dsc_status check_tokens_llmc(dsc_alloc *alloc, const char *path, int64_t vocab_size, dsc_error *err)
 {
     int64_t tokens;
-    return dsc_data_check(NULL, path, DSC_TOKENS_LLMC, &tokens, err);
+    return dsc_data_check(NULL, alloc, path, DSC_TOKENS_LLMC, vocab_size, &tokens, err);
 }
 
-static dsc_status check_tokens_raw(dsc_alloc *alloc, const char *path, dsc_error *err)
+static dsc_status check_tokens_raw(dsc_alloc *alloc, const char *path, int64_t vocab_size, dsc_error *err)
 {
     int64_t tokens;
-    return dsc_data_check(NULL, path, DSC_TOKENS_RAW_U16, &tokens, err);
+    return dsc_data_check(NULL, alloc, path, DSC_TOKENS_RAW_U16, vocab_size, &tokens, err);
 }
 
 static const check_kind kinds[] = {
-    { "config", check_config },
-    { "safetensors", check_safetensors },
-    { "hostfile", check_hostfile },
-    { "envfile", NULL },
-    { "latest", check_latest },
-    { "tokenizer", NULL },
-    { "tokens-llmc", check_tokens_llmc },
-    { "tokens-raw", check_tokens_raw },
-    { "tokens-mmidx", NULL },
+    { "config", check_config, false },
+    { "safetensors", check_safetensors, false },
+    { "hostfile", check_hostfile, false },
+    { "envfile", NULL, false },
+    { "latest", check_latest, false },
+    { "tokenizer", NULL, false },
+    { "tokens-llmc", check_tokens_llmc, true },
+    { "tokens-raw", check_tokens_raw, true },
+    { "tokens-mmidx", NULL, false },
 };
 
 static int usage(const char *where, const char *problem)
@@ -83,21 +85,27 @@ static int usage(const char *where, const char *problem)
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         if (kinds[i].check != NULL)
             used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? "|" : "", kinds[i].name);
-    return dsc_tool_usage(where, "%s; usage: dsc check --kind %s FILE", problem, names);
+    return dsc_tool_usage(where, "%s; usage: dsc check --kind %s FILE [--vocab-size V: every token is read]",
+                          problem, names);
 }
 
 int dsc_cmd_check(int argc, char **argv)
 {
     const char *kind = NULL, *path = NULL, *value;
+    int64_t vocab_size = 0;
     for (int i = 1; i < argc; i++) {
-        if ((value = dsc_tool_flag("--kind", argc, argv, &i)) != NULL)
+        if ((value = dsc_tool_flag("--kind", argc, argv, &i)) != NULL) {
             kind = value;
-        else if (argv[i][0] == '-' && argv[i][1] != 0)
+        } else if ((value = dsc_tool_flag("--vocab-size", argc, argv, &i)) != NULL) {
+            if (!dsc_tool_number("--vocab-size", value, 1, 1 << 24, &vocab_size))
+                return 2;
+        } else if (argv[i][0] == '-' && argv[i][1] != 0) {
             return usage(argv[i], "unknown flag");
-        else if (path == NULL)
+        } else if (path == NULL) {
             path = argv[i];
-        else
+        } else {
             return usage(argv[i], "one file at a time");
+        }
     }
     if (kind == NULL || path == NULL)
         return usage("dsc check", kind == NULL ? "--kind is missing" : "FILE is missing");
@@ -108,9 +116,11 @@ int dsc_cmd_check(int argc, char **argv)
             continue;
         if (kinds[i].check == NULL)
             return usage(kind, "not built in this version");
+        if (vocab_size > 0 && !kinds[i].has_vocab)
+            return usage("--vocab-size", "only token files have one");
         if (dsc_alloc_open(&alloc, &err) != DSC_OK)
             return dsc_tool_fail(&err);
-        const dsc_status status = kinds[i].check(alloc, path, &err);
+        const dsc_status status = kinds[i].check(alloc, path, vocab_size, &err);
         dsc_alloc_close(&alloc);
         return status == DSC_OK ? 0 : dsc_tool_fail(&err);
     }

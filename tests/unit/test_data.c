@@ -1,0 +1,140 @@
+/* test_data.c - token ids above the vocabulary: found by the scan as far as it goes, by the reader behind it.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/data.h"
+
+#define SEQUENCE 10
+#define TOKENS 101 /* 10 samples */
+#define VOCAB 50
+
+static char root[] = "/tmp/dsc-data-XXXXXX", paths[2][64];
+static dsc_alloc *alloc;
+static dsc_error err;
+
+/* A uint16 file of good ids but for one; bad < 0: none. */
+static void put(int which, int bad)
+{
+    uint16_t tokens[TOKENS];
+    for (int i = 0; i < TOKENS; i++)
+        tokens[i] = (uint16_t)(i == bad ? VOCAB : i % VOCAB);
+    dsc_file file = DSC_FILE_INIT;
+    assert_int_equal(dsc_io_open(NULL, paths[which], DSC_IO_CREATE, &file, &err), DSC_OK);
+    assert_int_equal(dsc_io_write(NULL, &file, tokens, sizeof tokens, 0, &err), DSC_OK);
+    assert_int_equal(dsc_io_close(NULL, &file, &err), DSC_OK);
+}
+
+static dsc_data *open_both(int64_t vocab_size)
+{
+    const char *const list[] = { paths[0], paths[1] };
+    const dsc_data_options options = { .alloc = alloc, .paths = list, .path_count = 2, .sequence = SEQUENCE,
+                                       .vocab_size = vocab_size };
+    dsc_data *data = NULL;
+    assert_int_equal(dsc_data_open(&options, &data, &err), DSC_OK);
+    assert_int_equal(dsc_data_token_count(data), 2 * TOKENS);
+    return data;
+}
+
+static dsc_status scan(dsc_data *data, int64_t bytes, int64_t *left)
+{
+    *left = bytes;
+    return dsc_data_scan(data, left, &err);
+}
+
+static void every_place_is_found(void **state)
+{
+    (void)state;
+    for (int which = 0; which < 2; which++) {
+        for (int bad = 0; bad < TOKENS; bad++) {
+            int64_t left;
+            char place[64];
+            put(which, bad);
+            put(1 - which, -1);
+            dsc_data *data = open_both(VOCAB);
+            assert_int_equal(scan(data, INT64_MAX, &left), DSC_ERR_INPUT);
+            assert_string_equal(err.where, paths[which]);
+            snprintf(place, sizeof place, "token %d at position %d is outside", VOCAB, bad);
+            assert_non_null(strstr(err.message, place));
+            dsc_data_close(&data);
+        }
+    }
+}
+
+static void the_budget_is_shared_and_the_reader_checks_the_rest(void **state)
+{
+    (void)state;
+    const int bad = 57;
+    const int64_t before = 2 * (TOKENS + bad);
+    int64_t left;
+    put(0, -1);
+    put(1, bad);
+    dsc_data *data = open_both(VOCAB);
+    assert_int_equal(scan(data, 0, &left), DSC_OK);
+    assert_int_equal(scan(data, before + 1, &left), DSC_OK); /* the last token is there by half */
+    assert_int_equal(left, 1);
+    assert_int_equal(scan(data, before + 2, &left), DSC_ERR_INPUT);
+    int32_t tokens[SEQUENCE], targets[SEQUENCE];
+    void *const batch[] = { tokens, targets };
+    const dsc_data_source source = dsc_data_as_source(data);
+    for (int64_t sample = 0; sample < source.sample_count; sample++) {
+        const bool has_it = sample == 10 + bad / SEQUENCE;
+        assert_int_equal(source.fill(source.user, sample, 1, batch, &err), has_it ? DSC_ERR_INPUT : DSC_OK);
+    }
+    assert_non_null(strstr(err.message, "position 57"));
+    dsc_data_close(&data);
+}
+
+static void a_vocabulary_of_every_id_needs_no_reading(void **state)
+{
+    (void)state;
+    int64_t left;
+    put(0, -1);
+    put(1, -1);
+    dsc_data *data = open_both(65536);
+    assert_int_equal(truncate(paths[0], 2), 0); /* would be an error of a read */
+    assert_int_equal(scan(data, 1000, &left), DSC_OK);
+    assert_int_equal(left, 1000);
+    dsc_data_close(&data);
+    put(0, -1);
+    data = open_both(65535);
+    assert_int_equal(truncate(paths[0], 2), 0);
+    assert_int_equal(scan(data, 1000, &left), DSC_ERR_INPUT);
+    assert_non_null(strstr(err.message, "truncated"));
+    dsc_data_close(&data);
+}
+
+static int open_folder(void **state)
+{
+    (void)state;
+    if (mkdtemp(root) == NULL || dsc_alloc_open(&alloc, &err) != DSC_OK)
+        return -1;
+    for (int i = 0; i < 2; i++)
+        snprintf(paths[i], sizeof paths[i], "%s/%d.bin", root, i);
+    return 0;
+}
+
+static int close_folder(void **state)
+{
+    (void)state;
+    dsc_alloc_close(&alloc);
+    return dsc_io_remove_dir(NULL, root, NULL) == DSC_OK ? 0 : -1;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_place_is_found),
+        cmocka_unit_test(the_budget_is_shared_and_the_reader_checks_the_rest),
+        cmocka_unit_test(a_vocabulary_of_every_id_needs_no_reading),
+    };
+    return cmocka_run_group_tests(tests, open_folder, close_folder);
+}
