@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/foreign.h"
 #include "engine/checkpoint_internal.h"
 
 /* ---- agreement ---- */
@@ -71,6 +72,16 @@ dsc_status dsc_checkpoint_read_latest(const dsc_io *io, dsc_alloc *alloc, const 
     return DSC_OK;
 }
 
+/* What is in a folder without a checkpoint, as far as that tells what to do. */
+static dsc_status refuse_other(const dsc_io *io, dsc_alloc *alloc, const char *dir, dsc_error *err)
+{
+    char path[CKPT_PATH_BYTES];
+    DSC_TRY(dsc_foreign_refuse(io, alloc, dir, err));
+    DSC_TRY(dsc_path_join(path, sizeof path, dir, "config.json", err));
+    return DSC_FAIL(err, DSC_ERR_INPUT, dir, "no checkpoint here: neither a step-N folder's manifest nor a file "
+                    "\"latest\"%s", dsc_io_kind(path) == DSC_PATH_FILE ? "; a model folder is named with --model" : "");
+}
+
 dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out, size_t out_bytes,
                                dsc_error *err)
 {
@@ -85,9 +96,11 @@ dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *d
     }
     DSC_TRY(dsc_ckpt_own_path(path, dir, "latest", err));
     if (dsc_io_kind(path) == DSC_PATH_MISSING)
-        return DSC_FAIL(err, DSC_ERR_INPUT, dir, "no checkpoint here: neither a step-N folder's manifest nor a file "
-                        "\"latest\"");
-    DSC_TRY(dsc_checkpoint_read_latest(io, alloc, path, name, err));
+        return refuse_other(io, alloc, dir, err);
+    dsc_status status = dsc_checkpoint_read_latest(io, alloc, path, name, err);
+    if (status != DSC_OK && dsc_foreign_refuse(io, alloc, dir, err) != DSC_OK)
+        return DSC_ERR_UNSUPPORTED;
+    DSC_TRY(status);
     DSC_TRY(dsc_ckpt_own_path(path, dir, name, err));
     if (dsc_io_kind(path) != DSC_PATH_DIR)
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "named by \"latest\" but not there");

@@ -246,7 +246,8 @@ bool dsc_value_fits(const dsc_config_key *key, const cJSON *item, bool *from_tex
                  key->bytes > 0 ? (int)key->bytes - 1 : DSC_CONFIG_TEXT - 1);
         return text_fits(item, key->bytes);
     case DSC_KEY_TEXTS:
-        snprintf(expected, expected_bytes, "a string or a list of at most %d strings", DSC_DATA_PATHS_MAX);
+        snprintf(expected, expected_bytes, "a string or a list of at most %d, each of at most %d bytes without control "
+                 "characters", DSC_DATA_PATHS_MAX, DSC_CONFIG_TEXT - 1);
         return texts_fit(item);
     case DSC_KEY_LIST:
         snprintf(expected, expected_bytes, "a list");

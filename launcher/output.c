@@ -31,7 +31,7 @@ typedef struct rank_output {
     stream stream[2];
     char *tail; /* ring of DSC_OUTPUT_TAIL_BYTES */
     uint64_t tail_bytes; /* ever written */
-    char error[768];
+    char error[1024]; /* more than a whole dsc_error */
     int64_t error_ns; /* when it came */
     dsc_file log;
     int64_t log_bytes;

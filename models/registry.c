@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/foreign.h"
 #include "base/io.h"
 #include "models/families.h"
 
@@ -28,7 +29,7 @@ static dsc_status refuse_name(const char *name, dsc_error *err)
         snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : ", ", dsc_model_builtin_name(i));
     }
     return DSC_FAIL(err, DSC_ERR_INPUT, "model",
-                    "\"%.100s\" is no built-in model, folder or file; expected one of %s, "
+                    "\"%.60s\" is no built-in model, folder or file; expected one of %s, "
                     "a Hugging Face folder (config.json) or a config file *.json",
                     name, list);
 }
@@ -41,9 +42,11 @@ static dsc_status open_path(dsc_model **out, dsc_alloc *alloc, const char *path,
     switch (dsc_io_kind(path)) {
     case DSC_PATH_DIR:
         DSC_TRY(dsc_path_join(config_path, sizeof config_path, path, "config.json", err));
-        if (dsc_io_kind(config_path) == DSC_PATH_MISSING)
+        if (dsc_io_kind(config_path) == DSC_PATH_MISSING) {
+            DSC_TRY(dsc_foreign_refuse(NULL, alloc, path, err));
             return DSC_FAIL(err, DSC_ERR_INPUT, path,
                             "this folder has no config.json; expected a Hugging Face model folder");
+        }
         return dsc_hf_open(out, alloc, config_path, path, options, err);
     case DSC_PATH_FILE:
         if (bytes < 5 || strcmp(path + bytes - 5, ".json") != 0)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/foreign.h"
 #include "base/json.h"
 
 #define SUFFIX ".safetensors"
@@ -143,25 +144,6 @@ static dsc_status open_index(dsc_weights *w, dsc_error *err)
     return status;
 }
 
-static dsc_status refuse_other_formats(const dsc_weights *w, char **names, int64_t count, dsc_error *err)
-{
-    static const char *const others[] = { "pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5",
-                                          "flax_model.msgpack" };
-    for (size_t i = 0; i < DSC_COUNT(others); i++)
-        if (listed(names, count, others[i]))
-            return DSC_FAIL(
-                err, DSC_ERR_UNSUPPORTED, w->dir,
-                "its weights are in %s; only *.safetensors are read. Convert once: python3 -c \"from transformers "
-                "import AutoModelForCausalLM as M; M.from_pretrained('%.150s'%s).save_pretrained('%.150s', "
-                "safe_serialization=True)\"",
-                others[i], w->dir,
-                i < 2    ? ""
-                : i == 2 ? ", from_tf=True"
-                         : ", from_flax=True",
-                w->dir);
-    return DSC_OK;
-}
-
 /* Opens what the folder has; file_count stays 0 when there is nothing. */
 static dsc_status open_files(dsc_weights *w, char **names, int64_t count, dsc_error *err)
 {
@@ -175,7 +157,7 @@ static dsc_status open_files(dsc_weights *w, char **names, int64_t count, dsc_er
             if (has_suffix(names[i]))
                 DSC_TRY(add_file(w, names[i], &index, err));
         if (w->file_count == 0)
-            return refuse_other_formats(w, names, count, err);
+            return dsc_foreign_refuse(NULL, w->alloc, w->dir, err);
     }
     return build_table(w, err);
 }

@@ -1,0 +1,134 @@
+/* foreign.c - see foreign.h. Commands are for the folder that the error names, so that no path needs quotes in them.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/foreign.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define PATH_BYTES 4096
+#define TAG_BYTES 65 /* longer ones leave no room in an error */
+
+static bool has(const char *dir, const char *name)
+{
+    char path[PATH_BYTES];
+    return dsc_path_join(path, sizeof path, dir, name, NULL) == DSC_OK && dsc_io_kind(path) == DSC_PATH_FILE;
+}
+
+static bool has_one_of(const char *dir, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (has(dir, names[i]))
+            return true;
+    return false;
+}
+
+/* ---- DeepSpeed ---- */
+
+/* Its stages 1 and 2, and 3. */
+static bool is_deepspeed_step(const char *dir)
+{
+    static const char *const names[] = { "mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt" };
+    return has_one_of(dir, names, DSC_COUNT(names));
+}
+
+/* Stage 0 keeps whole tensors in one file, which its converter does not read. */
+static bool is_sharded(const char *dir)
+{
+    static const char *const names[] = { "zero_pp_rank_0_mp_rank_00_optim_states.pt",
+                                         "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+                                         "fp16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+                                         "zero_pp_rank_0_mp_rank_00_model_states.pt" };
+    return has_one_of(dir, names, DSC_COUNT(names));
+}
+
+/* A name that a shell takes as it is. */
+static bool is_word(const char *tag)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
+    return tag[0] != 0 && tag[0] != '-' && tag[0] != '.' && strspn(tag, letters) == strlen(tag);
+}
+
+/* The last part of a path, without slashes behind it. */
+static void last_part(const char *path, char *out, size_t out_bytes)
+{
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    snprintf(out, out_bytes, "%.*s", (int)(end - begin), path + begin);
+}
+
+/* What the `latest` of a DeepSpeed folder names. */
+static bool read_tag(const dsc_io *io, dsc_alloc *alloc, const char *dir, char tag[TAG_BYTES])
+{
+    char path[PATH_BYTES], *text = NULL;
+    int64_t bytes = 0;
+    if (dsc_path_join(path, sizeof path, dir, "latest", NULL) != DSC_OK || dsc_io_kind(path) != DSC_PATH_FILE ||
+        dsc_io_read_all(io, alloc, path, TAG_BYTES - 1, &text, &bytes, NULL) != DSC_OK)
+        return false;
+    snprintf(tag, TAG_BYTES, "%.*s", (int)strcspn(text, " \r\n"), text);
+    dsc_alloc_free(alloc, text);
+    return is_word(tag) && dsc_path_join(path, sizeof path, dir, tag, NULL) == DSC_OK && is_deepspeed_step(path);
+}
+
+static dsc_status refuse_deepspeed(const char *dir, const char *step_dir, const char *tag, dsc_error *err)
+{
+    if (!is_sharded(step_dir))
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dir,
+                        "a DeepSpeed checkpoint; its pickles can run code and are never read. Convert its weights once, "
+                        "in the folder %s: python3 -c \"import torch, safetensors.torch as s; d = "
+                        "torch.load('mp_rank_00_model_states.pt', 'cpu', weights_only=False)['module']; s.save_file({k: "
+                        "v.contiguous().clone() for k, v in d.items()}, 'model.safetensors')\"; add the model's "
+                        "config.json and name that folder with --model", tag);
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dir,
+                    "a DeepSpeed checkpoint; its pickles can run code and are never read. Convert its weights once, in the "
+                    "folder that holds %s: python3 -m deepspeed.utils.zero_to_fp32 . weights --safe_serialization -t %s; "
+                    "add the model's config.json to the folder weights and name it with --model", tag, tag);
+}
+
+static dsc_status check_deepspeed(const dsc_io *io, dsc_alloc *alloc, const char *dir, dsc_error *err)
+{
+    char tag[TAG_BYTES], step_dir[PATH_BYTES];
+    if (is_deepspeed_step(dir)) {
+        last_part(dir, tag, sizeof tag);
+        return refuse_deepspeed(dir, dir, is_word(tag) ? tag : "TAG", err);
+    }
+    if (!read_tag(io, alloc, dir, tag))
+        return DSC_OK;
+    DSC_TRY(dsc_path_join(step_dir, sizeof step_dir, dir, tag, err));
+    return refuse_deepspeed(dir, step_dir, tag, err);
+}
+
+/* ---- Hugging Face folders ---- */
+
+static dsc_status check_hugging_face(const char *dir, dsc_error *err)
+{
+    static const struct { const char *name, *more; } others[] = {
+        { "pytorch_model.bin", "" }, { "pytorch_model.bin.index.json", "" }, { "tf_model.h5", ", from_tf=True" },
+        { "flax_model.msgpack", ", from_flax=True" },
+    };
+    for (size_t i = 0; i < DSC_COUNT(others); i++) {
+        if (!has(dir, others[i].name))
+            continue;
+        if (i == 0 && !has(dir, "config.json")) /* without it only the tensors themselves can be converted */
+            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dir,
+                            "its weights are in pytorch_model.bin; only *.safetensors are read. Convert once, in that "
+                            "folder: python3 -c \"import torch, safetensors.torch as s; d = torch.load("
+                            "'pytorch_model.bin', 'cpu', weights_only=True); s.save_file({k: v.contiguous().clone() for "
+                            "k, v in d.items()}, 'model.safetensors')\"; the model's config.json is missing there too");
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dir,
+                        "its weights are in %s; only *.safetensors are read. Convert once, in that folder: python3 -c "
+                        "\"from transformers import AutoModelForCausalLM as M; M.from_pretrained('.'%s)"
+                        ".save_pretrained('.', safe_serialization=True)\"%s", others[i].name, others[i].more,
+                        has(dir, "config.json") ? "" : "; the model's config.json, which this needs, is missing there");
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_foreign_refuse(const dsc_io *io, dsc_alloc *alloc, const char *dir, dsc_error *err)
+{
+    DSC_TRY(check_deepspeed(io, alloc, dir, err));
+    return check_hugging_face(dir, err);
+}
