@@ -13,7 +13,7 @@ typedef struct verdict {
     char where[sizeof ((dsc_error *)0)->where], message[sizeof ((dsc_error *)0)->message];
 } verdict;
 
-dsc_status dsc_ckpt_agree(const dsc_checkpoint_ctx *c, dsc_status mine, const dsc_error *my_error, dsc_error *err)
+dsc_status dsc_checkpoint_agree(const dsc_checkpoint_ctx *c, dsc_status mine, const dsc_error *my_error, dsc_error *err)
 {
     const int32_t size = dsc_comm_size(c->comm);
     verdict own = { .status = mine };

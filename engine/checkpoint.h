@@ -50,6 +50,11 @@ typedef struct dsc_checkpoint_ctx {
 /* About what a save or load takes beside the buffer while it runs: lists of tensors and blocks, the manifest's text. */
 int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype);
 
+/* The first rank's failure becomes every rank's, so that nobody waits for one that gave up. Collective; needs comm,
+ * stream and buffer of the context, and uses the buffer's upper half. */
+DSC_MUST_USE dsc_status dsc_checkpoint_agree(const dsc_checkpoint_ctx *ctx, dsc_status mine, const dsc_error *my_error,
+                                             dsc_error *err);
+
 /* Collective; every rank returns the same verdict. Writes dir/step-<state.step>, making dir and the folders above it
  * when missing. After a failure nothing of step-N is left, earlier checkpoints and `latest` are as they were, and the
  * engine may go on. An existing step-N is DSC_ERR_INPUT before anything is written, but for two: the one this run was

@@ -29,10 +29,6 @@ typedef enum ckpt_plane { CKPT_WEIGHTS, CKPT_MASTER, CKPT_EXP_AVG, CKPT_EXP_AVG_
 extern const char *const dsc_ckpt_file_name[CKPT_FILE_COUNT];
 extern const char *const dsc_ckpt_plane_prefix[]; /* "", "master.", "exp_avg.", "exp_avg_sq." */
 
-/* The first rank's failure becomes every rank's, so that nobody waits for one that gave up. Collective; uses the upper
- * half of the context's buffer. */
-dsc_status dsc_ckpt_agree(const dsc_checkpoint_ctx *c, dsc_status mine, const dsc_error *my_error, dsc_error *err);
-
 /* ---- what is stored ---- */
 
 typedef struct ckpt_entry {

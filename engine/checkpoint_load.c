@@ -194,7 +194,7 @@ static dsc_status find_together(const dsc_checkpoint_ctx *c, const char *dir, ch
     memset(step_dir, 0, CKPT_PATH_BYTES);
     if (dsc_comm_rank(c->comm) == 0)
         status = dsc_checkpoint_find(c->io, c->alloc, dir, step_dir, CKPT_PATH_BYTES, &mine);
-    DSC_TRY(dsc_ckpt_agree(c, status, &mine, err));
+    DSC_TRY(dsc_checkpoint_agree(c, status, &mine, err));
     return dsc_comm_broadcast(c->comm, DSC_CHANNEL_CONTROL, step_dir, CKPT_PATH_BYTES, 0, NULL, err);
 }
 
@@ -212,13 +212,13 @@ dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, c
         status = check_model(&job, &mine);
     if (status == DSC_OK)
         status = take_all(&job, false, &mine);
-    status = dsc_ckpt_agree(ctx, status, &mine, err);
+    status = dsc_checkpoint_agree(ctx, status, &mine, err);
     if (status == DSC_OK) {
         *out = job.reader.manifest.state;
         warn_differences(ctx, now, out);
         *changed = true;
         status = take_all(&job, true, &mine);
-        status = dsc_ckpt_agree(ctx, status, &mine, err);
+        status = dsc_checkpoint_agree(ctx, status, &mine, err);
     }
     if (open)
         dsc_ckpt_reader_close(&job.reader);

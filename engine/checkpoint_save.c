@@ -1,8 +1,8 @@
 /* checkpoint_save.c - collective save: every owner writes its byte ranges, rank 0 makes and commits the folder.
  *
- * After each phase all ranks agree (dsc_ckpt_agree); whatever fails, rank 0 takes the half-made folder away. The order:
- * step-N.tmp with its files, each durable; the manifest; latest.tmp; rename to step-N; rename to latest; the folder is
- * fsynced after each.
+ * After each phase all ranks agree (dsc_checkpoint_agree); whatever fails, rank 0 takes the half-made folder away. The
+ * order: step-N.tmp with its files, each durable; the manifest; latest.tmp; rename to step-N; rename to latest; the
+ * folder is fsynced after each.
  *
  * A step-N that exists already is refused, but for two. One that latest.tmp still names was never announced by a
  * finished save: its commit was cut short between the two renames, and it is replaced. And when this run goes on from
@@ -400,14 +400,14 @@ static dsc_status run_save(save_job *j, dsc_error *err)
     const bool first = dsc_comm_rank(j->c->comm) == 0;
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = plan_save(j, &mine);
-    DSC_TRY(dsc_ckpt_agree(j->c, status, &mine, err));
+    DSC_TRY(dsc_checkpoint_agree(j->c, status, &mine, err));
     status = first ? make_files(j, &mine) : DSC_OK;
-    DSC_TRY(dsc_ckpt_agree(j->c, status, &mine, err));
+    DSC_TRY(dsc_checkpoint_agree(j->c, status, &mine, err));
     status = write_slices(j, &mine);
-    DSC_TRY(dsc_ckpt_agree(j->c, status, &mine, err));
+    DSC_TRY(dsc_checkpoint_agree(j->c, status, &mine, err));
     DSC_TRY(collect_blocks(j, err));
     status = first ? commit(j, &mine) : DSC_OK;
-    return dsc_ckpt_agree(j->c, status, &mine, err);
+    return dsc_checkpoint_agree(j->c, status, &mine, err);
 }
 
 static void close_job(save_job *j)
@@ -453,7 +453,7 @@ dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, c
     dsc_status status = dsc_alloc_zeroed(ctx->alloc, DSC_TAG_IO, 1, sizeof *job, &job, &mine);
     if (status == DSC_OK && state->step == resumed_step && dsc_comm_rank(ctx->comm) == 0)
         status = keep_resumed(ctx, dir, state, &kept, &mine);
-    status = dsc_ckpt_agree(ctx, status, &mine, err);
+    status = dsc_checkpoint_agree(ctx, status, &mine, err);
     if (status == DSC_OK && state->step == resumed_step)
         status = dsc_comm_broadcast(ctx->comm, DSC_CHANNEL_CONTROL, &kept, (int64_t)sizeof kept, 0, NULL, err);
     if (status != DSC_OK || kept) {
@@ -472,7 +472,7 @@ dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, c
     if (status != DSC_OK) {
         undo(job);
         /* The others stay until rank 0 is done: a launcher ends all ranks when the first one ends. */
-        (void)dsc_ckpt_agree(ctx, DSC_OK, NULL, NULL);
+        (void)!dsc_checkpoint_agree(ctx, DSC_OK, NULL, NULL);
     }
     close_job(job);
     return status;

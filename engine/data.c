@@ -131,8 +131,8 @@ static dsc_status refuse_token(const dsc_token_file *file, int64_t vocab_size, i
                                dsc_error *err)
 {
     return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path,
-                    "token %d at position %lld is outside the model's vocabulary of %lld; the file was made for another "
-                    "tokenizer, or is damaged", (int)token, (long long)position, (long long)vocab_size);
+                    "token %d at position %lld is outside the model's vocabulary of %lld; the file was made for "
+                    "another tokenizer, or is damaged", (int)token, (long long)position, (long long)vocab_size);
 }
 
 static int32_t token_at(const dsc_token_file *file, const void *tokens, int64_t i)

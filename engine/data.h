@@ -34,9 +34,9 @@ DSC_MUST_USE dsc_status dsc_data_open(const dsc_data_options *options, dsc_data 
 void dsc_data_close(dsc_data **data);
 /* Ids above the vocabulary in the first *bytes of the files, in their order: DSC_ERR_INPUT with the first one's place.
  * *bytes becomes what is left. The engine does this on one rank of a host before the first step, as far as about a
- * second reads (a SATA SSD moves 512 MB in one; from memory it takes 0.2 s). What lies behind is checked when it is read,
- * by the background reader; `dsc check --kind tokens-* --vocab-size V` reads whole files. Files that cannot hold such an
- * id (text with a vocabulary of 256, uint16 with 65536) are not read. */
+ * second reads (a SATA SSD moves 512 MB in one; from memory it takes 0.2 s). What lies behind is checked when it is
+ * read, by the background reader; `dsc check --kind tokens-* --vocab-size V` reads whole files. Files that cannot hold
+ * such an id (text with a vocabulary of 256, uint16 with 65536) are not read. */
 #define DSC_DATA_SCAN_BYTES (INT64_C(512) << 20)
 DSC_MUST_USE dsc_status dsc_data_scan(dsc_data *data, int64_t *bytes, dsc_error *err);
 int64_t dsc_data_sample_count(const dsc_data *data); /* n over all files */

@@ -39,6 +39,7 @@ struct dsc_engine {
     uint32_t cpu_caps;
     int32_t threads;
     bool plan_only, failed;
+    int64_t host_free_bytes; /* before any rank of the host has taken memory; INT64_MAX: unknown */
     bool came; /* to the opening of the communicator */
 
     dsc_layout layout;
@@ -103,6 +104,7 @@ dsc_status dsc_engine_open_device_comm(dsc_engine *engine, const dsc_engine_opti
 void dsc_engine_comm_plan(const dsc_engine *engine, int64_t *host_bytes, int64_t *device_bytes);
 /* memory.c: does the plan fit, and the working memory that it names. */
 dsc_status dsc_engine_check_fit(const dsc_engine *engine, dsc_error *err);
+dsc_status dsc_engine_agree_fit(const dsc_engine *engine, dsc_error *err); /* collective; the table is logged if not */
 dsc_status dsc_engine_open_memory(dsc_engine *engine, dsc_error *err);
 void dsc_engine_close_memory(dsc_engine *engine);
 /* transfer.c: micro-batches to the device, losses and logits back. */
@@ -114,6 +116,8 @@ dsc_status dsc_engine_fetch_logits(dsc_engine *engine, dsc_error *err);
 /* machine.c */
 int64_t dsc_machine_available_bytes(void); /* free memory of this process's machine or cgroup; INT64_MAX unknown */
 int32_t dsc_machine_cores(void);           /* that this process may run on */
+/* 0 when the cores suffice for the threads of all ranks of this host, else how many there are. */
+int32_t dsc_machine_cores_short(int32_t threads, int32_t ranks);
 /* info.c */
 void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out);
 

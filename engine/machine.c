@@ -71,11 +71,22 @@ int64_t dsc_machine_available_bytes(void)
     return dsc_min_i64(available, cgroups_left());
 }
 
+static int32_t online_cores(void)
+{
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores > 0 ? (int32_t)cores : 1;
+}
+
 int32_t dsc_machine_cores(void)
 {
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
-        return CPU_COUNT(&set);
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return cores > 0 ? (int32_t)cores : 1;
+    return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : online_cores();
+}
+
+/* Where ranks are bound to cores of their own, what one may use says nothing about the others. */
+int32_t dsc_machine_cores_short(int32_t threads, int32_t ranks)
+{
+    const int32_t mine = dsc_machine_cores(), online = online_cores();
+    const int64_t wanted = mine < online ? threads : (int64_t)threads * ranks;
+    return wanted > mine ? mine : 0;
 }

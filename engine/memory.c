@@ -1,5 +1,8 @@
 /* memory.c - does the plan fit this machine, and the working memory that the plan names.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
 #include "engine/internal.h"
 
 /* ---- does it fit? ---- */
@@ -26,27 +29,40 @@ static void largest_tags(const dsc_plan *plan, uint32_t mask, int largest[2], in
     }
 }
 
+/* Only what this run does not do yet. */
+static void way_out(const dsc_engine *engine, int64_t ranks, const char *place, char *out, size_t out_bytes)
+{
+    const dsc_config *config = &engine->config;
+    const bool sharded = config->zero.stage == 3 && engine->place.size > 1;
+    const bool may_shard = config->zero.stage < 3 && engine->place.size > 1;
+    snprintf(out, out_bytes, "%s%s%s%s%s", may_shard ? "zero_optimization.stage 3, " : "",
+             config->train_micro_batch_size_per_gpu > 1 ? "a smaller train_micro_batch_size_per_gpu, " : "",
+             config->own.recompute == DSC_RECOMPUTE_NONE ? "\"dsc\": {\"recompute\": \"full\"}, " : "",
+             ranks > 1 ? "fewer ranks on a host, " : "", sharded ? "more hosts, " : "");
+    const size_t used = strlen(out);
+    snprintf(out + used, out_bytes - used, "a shorter dsc.seq_length, a smaller model or a %s with more memory", place);
+}
+
 static dsc_status refuse(const dsc_engine *engine, uint32_t mask, int64_t ranks, const char *place, int64_t each,
                          int64_t available, dsc_error *err)
 {
     int tag[2] = { 0, 0 };
     int64_t bytes[2];
+    char use[256];
     largest_tags(&engine->plan, mask, tag, bytes);
-    return DSC_FAIL(
-        err, DSC_ERR_NOFIT, "memory",
-        "%d rank%s on this %s need %.0f MB each (%s %.0f MB, %s %.0f MB, ...) but %.0f "
-        "MB are free; use %s, a smaller train_micro_batch_size_per_gpu, \"dsc\": {\"recompute\": \"full\"}, or fewer "
-        "ranks on this %s (`dsc plan` prints the table)",
-        (int)ranks, ranks == 1 ? "" : "s", place, (double)each / MB, dsc_tag_text((dsc_tag)tag[0]),
-        (double)bytes[0] / MB, dsc_tag_text((dsc_tag)tag[1]), (double)bytes[1] / MB, (double)available / MB,
-        engine->config.zero.stage < 3 ? "zero_optimization.stage 3" : "more hosts", place);
+    way_out(engine, ranks, place, use, sizeof use);
+    return DSC_FAIL(err, DSC_ERR_NOFIT, "memory",
+                    "%d rank%s on this %s need%s %.0f MB%s (%s %.0f MB, %s %.0f MB, ...) but %.0f MB are free; use %s",
+                    (int)ranks, ranks == 1 ? "" : "s", place, ranks == 1 ? "s" : "", (double)each / MB,
+                    ranks == 1 ? "" : " each", dsc_tag_text((dsc_tag)tag[0]), (double)bytes[0] / MB,
+                    dsc_tag_text((dsc_tag)tag[1]), (double)bytes[1] / MB, (double)available / MB, use);
 }
 
 /* Every rank of the host takes about the same, so all of them must fit together. A GPU is one rank's. */
 dsc_status dsc_engine_check_fit(const dsc_engine *engine, dsc_error *err)
 {
     const dsc_plan *plan = &engine->plan;
-    const int64_t ranks = engine->place.local_size, available = dsc_machine_available_bytes();
+    const int64_t ranks = engine->place.local_size, available = engine->host_free_bytes;
     const uint32_t device = 1u << DSC_TIER_DEVICE;
     int64_t on_host = plan->total_bytes, wanted;
     if (!engine->host_visible) {
@@ -62,6 +78,30 @@ dsc_status dsc_engine_check_fit(const dsc_engine *engine, dsc_error *err)
     if (wanted <= available)
         return DSC_OK;
     return refuse(engine, engine->host_visible ? ~0u : ~device, ranks, "host", on_host, available, err);
+}
+
+static void log_table(const dsc_engine *engine)
+{
+    dsc_log_printf(&engine->log, DSC_LOG_INFO, "plan per rank (MB):");
+    for (int32_t i = 0; i < dsc_engine_plan_row_count(engine); i++) {
+        dsc_plan_row row;
+        if (dsc_engine_plan_row(engine, i, &row, NULL) == DSC_OK && row.planned_bytes > 0)
+            dsc_log_printf(&engine->log, DSC_LOG_INFO, "  %-12s %-7s %10.2f", row.tag, row.tier,
+                           (double)row.planned_bytes / MB);
+    }
+    dsc_log_printf(&engine->log, DSC_LOG_INFO, "  %-12s %-7s %10.2f", "total", "",
+                   (double)engine->plan.total_bytes / MB);
+}
+
+/* Rank 0 shows the table before anyone gives up: a launcher ends all ranks with the first. */
+dsc_status dsc_engine_agree_fit(const dsc_engine *engine, dsc_error *err)
+{
+    dsc_error mine = DSC_ERROR_INIT;
+    const dsc_status status = dsc_engine_check_fit(engine, &mine);
+    const dsc_checkpoint_ctx ctx = { .comm = engine->comm, .stream = engine->compute, .buffer = engine->io_buf };
+    if (status != DSC_OK && engine->place.rank == 0)
+        log_table(engine);
+    return dsc_checkpoint_agree(&ctx, status, &mine, err);
 }
 
 /* ---- working memory ---- */

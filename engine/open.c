@@ -197,10 +197,24 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
     return dsc_config_resolve(config, &facts, err);
 }
 
+/* The threads of a team wait actively for each other: with two of them on one core a step takes several times as long.
+ * Ranks of one thread each only share the cores. */
+static void warn_of_crowd(const dsc_engine *engine)
+{
+    const int32_t ranks = engine->place.local_size;
+    const int32_t cores = dsc_machine_cores_short(engine->threads, ranks);
+    if (engine->threads > 1 && cores > 0 && !engine->plan_only)
+        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "%d threads of %d rank%s for %d core%s: steps take several times "
+                       "longer; set OMP_NUM_THREADS (or dsc.threads) to %d", (int)engine->threads, (int)ranks,
+                       ranks == 1 ? "" : "s", (int)cores, cores == 1 ? "" : "s",
+                       (int)dsc_max_i64(1, cores / ranks));
+}
+
 static void report_config(const dsc_engine *engine)
 {
     if (engine->place.rank != 0)
         return;
+    warn_of_crowd(engine);
     for (int i = 0; i < engine->config.note_count; i++)
         dsc_log_printf(&engine->log, DSC_LOG_INFO, "%s", engine->config.notes[i]);
     for (int i = 0; i < engine->config.warning_count; i++)
@@ -272,7 +286,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     describe_numerics(engine);
     if (engine->plan_only)
         return DSC_OK;
-    DSC_TRY(dsc_engine_check_fit(engine, err));
+    DSC_TRY(dsc_engine_agree_fit(engine, err));
     DSC_TRY(scan_data(engine, err));
     DSC_TRY(dsc_device_reserve(engine->device, engine->plan.tier_bytes[DSC_TIER_DEVICE], err));
     DSC_TRY(dsc_engine_open_device_comm(engine, options, err));
@@ -297,6 +311,7 @@ static dsc_status open_all(dsc_engine *engine, const dsc_engine_options *options
     DSC_TRY(read_config(engine, options, err));
     DSC_TRY(find_place(engine, options, err));
     DSC_TRY(dsc_engine_open_device(engine, options, err));
+    engine->host_free_bytes = dsc_machine_available_bytes(); /* opening the communicator waits for all to come here */
     if (!engine->plan_only)
         DSC_TRY(dsc_engine_open_comm(engine, options, err));
     DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_IO, DSC_TIER_PINNED, DSC_CHECKPOINT_BUFFER_BYTES, &engine->io_buf,

@@ -47,12 +47,17 @@ for args in "3 true" "1 false"; do
     report "nothing else is said" test ! -s "$tmp/err"
 done
 
-verdict() { [ $code -eq 0 ] && tail -n 1 "$tmp/out" | grep -q "^$1 this machine: $2 "; }
+verdict() { tail -n 1 "$tmp/out" | grep -q "^$1 this machine: $2 "; }
 report "the last line says that it fits" verdict fits "4 ranks"
+report "and the exit code" [ $code -eq 0 ]
 config 0 false
 run plan --config "$tmp/c.json" --model gpt2-xl --world-size 1000000
-report "a thousand machines' worth does not fit, and that is an answer" verdict "does not fit" "1000000 ranks"
-report "with a way out" grep -q 'does not fit.*zero_optimization.stage 3' "$tmp/out"
+report "a thousand machines' worth does not fit: the table says so" verdict "does not fit" "1000000 ranks"
+refused() { [ $code -eq 3 ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] && grep -q "^dsc: error: memory: 1000000 ranks .*$1" "$tmp/err"; }
+report "exit 3 with one line and a way out" refused 'use zero_optimization.stage 3'
+run plan --config "$tmp/c.json" --model gpt2-xl --world-size 1000000 --json
+report "the same with --json" refused 'use zero_optimization.stage 3'
+report "whose text is whole" python3 -c "import json; d = json.load(open('$tmp/out')); exit(d['fits'] is not False)"
 
 # ---- from the config and the environment ----
 config 2 true ',"dsc":{"model":"gpt2-nano"}'
@@ -97,15 +102,16 @@ for bf16, world, overlap, stage in itertools.product((False, True), (1, 2, 4), (
     zero = {"stage": stage} if overlap is None else {"stage": stage, "overlap_comm": overlap}
     json.dump({"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": bf16}, "zero_optimization": zero,
                "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}, open(path, "w"))
-    p = json.loads(subprocess.run([dsc, "plan", "--config", path, "--model", model, "--world-size", str(world), "--json"],
-                                  check=True, capture_output=True).stdout)
+    r = subprocess.run([dsc, "plan", "--config", path, "--model", model, "--world-size", str(world), "--json"],
+                       capture_output=True)
+    p = json.loads(r.stdout)
     rows, here = p["per_rank"], "bf16 %d W %d overlap %s stage %d" % (bf16, world, overlap, stage)
     state = sum(r["bytes"] for r in rows if r["model_state"])
     work = sum(r["bytes"] for r in rows if not r["model_state"])
     if (p["world_size"], p["zero_stage"], p["trainable"], p["train_batch_size"]) != (world, stage, p["parameters"], world) or \
        (state, work, state + work, world * (state + work)) != \
        (p["model_states_bytes"], p["working_bytes"], p["total_bytes"], p["all_ranks_bytes"]) or \
-       p["fits"] != (p["all_ranks_bytes"] <= p["free_bytes"]):
+       p["fits"] != (p["all_ranks_bytes"] <= p["free_bytes"]) or r.returncode != (0 if p["fits"] else 3):
         bad["json"] = here + ": " + json.dumps(p)
     P, N, w, g, o = p["parameters"], world, 2 if bf16 else 4, 4, 12 if bf16 else 8  # fp32 weights are their own master
     most = [(w + g + o) * P, (w + g) * P + o * P / N, w * P + (g + o) * P / N, (w + g + o) * P / N][stage]

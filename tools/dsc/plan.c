@@ -114,7 +114,7 @@ static dsc_status read_table(dsc_engine *engine, plan_table *out, dsc_error *err
         out->row[out->row_count++] = row;
         *(is_state(&row) ? &out->states_bytes : &out->work_bytes) += row.planned_bytes;
     }
-    out->free_bytes = dsc_machine_available_bytes();
+    out->free_bytes = engine->host_free_bytes;
     if (!dsc_mul_i64(out->states_bytes + out->work_bytes, out->ranks, &out->needed_bytes))
         out->needed_bytes = INT64_MAX;
     return DSC_OK;
@@ -143,13 +143,11 @@ static void print_verdict(const plan_table *t)
         printf("free memory of this machine: unknown; %lld rank%s x %.2f MB = %.2f MB\n", (long long)t->ranks, s, each,
                needed);
     else if (t->needed_bytes <= t->free_bytes)
-        printf("fits this machine: %lld rank%s x %.2f MB = %.2f MB of %.2f MB free\n", (long long)t->ranks, s, each,
-               needed, (double)t->free_bytes / MB);
+        printf("fits this machine: %lld rank%s x %.2f MB = %.2f MB of %.2f MB free\n", (long long)t->ranks, s,
+               each, needed, (double)t->free_bytes / MB);
     else
-        printf("does not fit this machine: %lld rank%s x %.2f MB = %.2f MB, %.2f MB free; use %sa smaller "
-               "train_micro_batch_size_per_gpu%s or fewer ranks on a host\n", (long long)t->ranks, s, each, needed,
-               (double)t->free_bytes / MB, t->info.zero_stage < 3 ? "zero_optimization.stage 3, " : "",
-               t->info.recompute ? "" : ", \"dsc\": {\"recompute\": \"full\"}");
+        printf("does not fit this machine: %lld rank%s x %.2f MB = %.2f MB, %.2f MB free\n", (long long)t->ranks, s, each,
+               needed, (double)t->free_bytes / MB);
 }
 
 static void print_text(const plan_table *t)
@@ -202,7 +200,7 @@ static void print_json(const plan_table *t)
                t->needed_bytes <= t->free_bytes ? "true" : "false");
 }
 
-/* A plan that does not fit is an answer (it may be meant for another machine), so the exit code stays 0. */
+/* The table comes first: it is the answer also when it is meant for another machine than this one. */
 int dsc_cmd_plan(int argc, char **argv)
 {
     plan_args args = { 0 };
@@ -217,6 +215,9 @@ int dsc_cmd_plan(int argc, char **argv)
         status = read_table(engine, &table, &err);
     if (status == DSC_OK)
         (args.json ? print_json : print_text)(&table);
+    const int printed = status == DSC_OK ? dsc_tool_end() : 0;
+    if (status == DSC_OK)
+        status = dsc_engine_check_fit(engine, &err);
     dsc_engine_close(&engine);
-    return status == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
+    return printed != 0 ? printed : status == DSC_OK ? 0 : dsc_tool_fail(&err);
 }
