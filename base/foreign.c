@@ -77,8 +77,8 @@ static dsc_status refuse_deepspeed(const char *dir, const char *step_dir, const 
 {
     if (!is_sharded(step_dir))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dir,
-                        "a DeepSpeed checkpoint; its pickles can run code and are never read. Convert its weights once, "
-                        "in the folder %s: python3 -c \"import torch, safetensors.torch as s; d = "
+                        "a DeepSpeed checkpoint; its pickles can run code and are never read. Convert its weights "
+                        "once, in the folder %s: python3 -c \"import torch, safetensors.torch as s; d = "
                         "torch.load('mp_rank_00_model_states.pt', 'cpu', weights_only=False)['module']; s.save_file({k: "
                         "v.contiguous().clone() for k, v in d.items()}, 'model.safetensors')\"; add the model's "
                         "config.json and name that folder with --model", tag);

@@ -1,9 +1,9 @@
 /* io.h - every file operation of the engine goes through one table, so that faults can be injected and logged.
  *
  * dsc_io is a value the engine owns; a zeroed one, or NULL, is the plain system. Paths are passed as given; hostile
- * names are the caller's business (dsc_path_is_plain). All calls return DSC_ERR_IO with the path and the system's reason
- * in *err; opening, listing and making a folder return DSC_ERR_INPUT when the reason lies in the path that was given: it
- * is not there, may not be used, is not a folder. Short reads and writes are resumed inside.
+ * names are the caller's business (dsc_path_is_plain). All calls return DSC_ERR_IO with the path and the system's
+ * reason in *err; opening, listing and making a folder return DSC_ERR_INPUT when the reason lies in the path that was
+ * given: it is not there, may not be used, is not a folder. Short reads and writes are resumed inside.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_BASE_IO_H
 #define DSC_BASE_IO_H

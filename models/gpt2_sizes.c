@@ -31,8 +31,8 @@ dsc_status dsc_gpt2_open_builtin(dsc_model **out, dsc_alloc *alloc, int32_t inde
     const builtin_size *size = &sizes[index];
     if (options->seq_length > size->positions)
         return DSC_FAIL(err, DSC_ERR_INPUT, size->name,
-                        "a sequence length of %lld is asked for; the model has %lld positions: give at most that many with "
-                        "--seq-len (dsc.seq_length)",
+                        "a sequence length of %lld is asked for; the model has %lld positions: give at most that many "
+                        "with --seq-len (dsc.seq_length)",
                         (long long)options->seq_length, (long long)size->positions);
     const dsc_gpt2_config config = {
         .layers = size->layers, .heads = size->heads, .channels = size->channels, .inner = 4 * size->channels,

@@ -111,8 +111,8 @@ static dsc_status refuse_other_models(config_reader *reader)
                           flags[i]);
     }
     if (field(reader, "quantization_config") != NULL)
-        return REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"quantization_config\": quantized weights are not read; expected F32, "
-                      "BF16 or F16");
+        return REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"quantization_config\": quantized weights are not read; expected "
+                      "F32, BF16 or F16");
     return DSC_OK;
 }
 

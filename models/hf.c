@@ -43,8 +43,8 @@ static dsc_status apply_options(const hf_folder *folder, dsc_gpt2_config *config
     const dsc_model_options *options = folder->options;
     if (options->seq_length > config->positions)
         return DSC_FAIL(err, DSC_ERR_INPUT, folder->config_path,
-                        "a sequence length of %lld is asked for; the model has %lld positions: give at most that many with "
-                        "--seq-len (dsc.seq_length)",
+                        "a sequence length of %lld is asked for; the model has %lld positions: give at most that many "
+                        "with --seq-len (dsc.seq_length)",
                         (long long)options->seq_length, (long long)config->positions);
     if (options->seq_length > 0)
         config->sequence = options->seq_length;

@@ -146,8 +146,8 @@ static void print_verdict(const plan_table *t)
         printf("fits this machine: %lld rank%s x %.2f MB = %.2f MB of %.2f MB free\n", (long long)t->ranks, s,
                each, needed, (double)t->free_bytes / MB);
     else
-        printf("does not fit this machine: %lld rank%s x %.2f MB = %.2f MB, %.2f MB free\n", (long long)t->ranks, s, each,
-               needed, (double)t->free_bytes / MB);
+        printf("does not fit this machine: %lld rank%s x %.2f MB = %.2f MB, %.2f MB free\n", (long long)t->ranks, s,
+               each, needed, (double)t->free_bytes / MB);
 }
 
 static void print_text(const plan_table *t)
