@@ -5,6 +5,7 @@
 # tests/dist/test_X.c      several ranks as threads        (suite: dist)
 # tests/fuzz/X_fuzz.c      one target each, replays tests/fuzz/corpus/X/ (suite: fuzz)
 # tests/cli/test_X.sh      whole programs, TAP on stdout   (suite: cli)
+# tests/sim/test_X.cc      simulated GPUs, see tests/sim/sim.mk (suite: sim)
 # Every program prints TAP ("ok N - name", "not ok N - name", "ok N - name # SKIP why"); tests/run counts.
 
 TEST_BIN   := $(BUILD)/tests
@@ -31,15 +32,17 @@ $(CHECK_BIN): $(CHECK_SRC:%.c=$(BUILD)/%.o) $(LIB)/libdsc.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
+include tests/sim/sim.mk
+
 .PHONY: test-programs
-test-programs: all examples $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN) $(FUZZ_BIN)
+test-programs: all examples $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN) $(FUZZ_BIN) $(SIM_BIN)
 
 .PHONY: test
 ## test: everything that a commit must pass on a CPU-only machine; ends with "N passed, N failed"
 test: deps-test
 	@$(MAKE) --no-print-directory test-programs
 	@DSC_BIN=$(abspath $(BIN)) DSC_LIB=$(abspath $(LIB)) DSC_SAN=$(SAN) tests/run \
-	    unit $(UNIT_BIN) -- checkkern $(CHECK_BIN) -- dist $(DIST_BIN) -- fuzz $(FUZZ_BIN) -- cli $(CLI_TESTS)
+	    unit $(UNIT_BIN) -- checkkern $(CHECK_BIN) -- dist $(DIST_BIN) -- fuzz $(FUZZ_BIN) -- sim $(SIM_BIN) -- cli $(CLI_TESTS)
 
 .PHONY: checkkern
 ## checkkern: check every kernel variant: make checkkern [FN='adamw*'] [SEED=7]

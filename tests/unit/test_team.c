@@ -1,6 +1,6 @@
-/* test_team.c - a team computes every block once, by at most its threads; a thread-sanitized build sees what its threads
- * do to each other (a target that must fail) and sees nothing where they keep apart. SPDX-License-Identifier: Apache-2.0
- */
+/* test_team.c - a team computes every block once, by at most its threads; a thread-sanitized build sees what its
+ * threads do to each other (a target that must fail) and sees nothing where they keep apart.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,0 +1,82 @@
+/* block.h - runs one block of a CUDA kernel on the CPU: a fiber per thread, one block at a time per host thread.
+ *
+ * A thread that waits at a warp operation hands over to another lane of its warp; at a barrier, to another warp when
+ * its own has nobody left who can run. The last to arrive goes on without a switch. Threads that never wait never
+ * switch: one stack serves them all, one after the other. The order of blocks, warps and lanes comes from a seed, so
+ * that code that relies on it fails. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_TESTS_SIM_BLOCK_H
+#define DSC_TESTS_SIM_BLOCK_H
+
+#include <cstddef>
+#include <cstdint>
+
+namespace cusim {
+
+enum { WARP = 32, THREADS_MAX = 1024, WARPS_MAX = THREADS_MAX / WARP, SHARED_MAX = 227 * 1024, STACK_BYTES = 64 << 10 };
+
+struct dim { unsigned x, y, z; };
+
+/* A source line, to tell barriers and warp operations apart and to name them. */
+struct site { const char *file; int line; };
+
+struct thread {
+    void *stack_pointer;
+    void *stack;      /* the one it waits on; NULL: not begun, or done */
+    void *asan_stack; /* AddressSanitizer's shadow of it */
+    dim index;
+    unsigned linear, lane, warp;
+    site waits_at;
+};
+
+/* Lanes of one warp that meet in one operation; several disjoint groups may be under way. */
+struct meeting { unsigned mask, arrived; site at; };
+
+struct warp {
+    unsigned all, live, runnable, at_barrier; /* lane masks */
+    meeting meetings[WARP];
+    int meeting_count;
+    void *given[WARP]; /* what each waiting lane brought */
+};
+
+struct block {
+    thread threads[THREADS_MAX];
+    warp warps[WARPS_MAX];
+    unsigned warp_order[WARPS_MAX], warp_count;
+    unsigned count, live, waiting; /* threads; of them not ended; of them at the barrier */
+    unsigned lane_turn;            /* where the search for the next lane begins: from the seed */
+    site barrier_at;
+    int barrier_sum, barrier_result; /* threads whose value is not 0: so far; when it opened */
+    bool barrier_all;
+    thread *now;
+    dim grid, size, index;
+    void (*body)(void *);
+    void *arg;
+    const char *kernel;
+    bool trapped;
+    void *main_pointer;
+    const void *main_stack; /* for AddressSanitizer */
+    size_t main_bytes;
+    char *stacks;
+    void *free_stacks[THREADS_MAX];
+    unsigned free_count;
+    size_t shared_bytes;
+    uint64_t switches;
+};
+
+extern thread_local block *current;
+
+/* Runs the grid to its end on this host thread. False: a thread called __trap() (or assert). Violations do not return.
+ */
+bool run_grid(const char *kernel, dim grid, dim size, size_t shared_bytes, uint64_t seed, void (*body)(void *),
+              void *arg);
+
+enum reduction { OR, AND, COUNT };
+int barrier(site at, int value, reduction what);
+/* All lanes of `mask` come; `last` runs once, on the last to come, with every lane's `given`. */
+void meet(site at, unsigned mask, void *given, void (*last)(warp &w, unsigned mask));
+[[noreturn]] void trap();
+char *dynamic_shared(); /* of the running block, 1024-byte aligned */
+
+} // namespace cusim
+
+#endif

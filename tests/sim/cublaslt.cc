@@ -1,0 +1,335 @@
+/* cublaslt.cc - the simulator's cuBLASLt: fp32 sums in order of k, epilogues as the library documents them, every
+ * buffer checked against the device's memory. The workspace is filled with NaN, so that its reuse in flight shows.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <cmath>
+#include <cstring>
+#include <cublasLt.h>
+#include <cuda_bf16.h>
+
+#include "tests/sim/runtime.h"
+
+namespace {
+
+using namespace cusim;
+
+/* Views of the opaque structs. */
+struct layout { uint32_t type, order; uint64_t rows, cols; int64_t ld; };
+struct product {
+    int32_t compute, scale, transa, transb, epilogue, bias_type, aux_type, unused;
+    void *bias, *aux;
+    int64_t aux_ld;
+};
+
+layout *view(cublasLtMatrixLayout_t l) { return reinterpret_cast<layout *>(l->data); }
+product *view(cublasLtMatmulDesc_t d) { return reinterpret_cast<product *>(d->data); }
+
+size_t bytes_of_type(uint32_t type) { return type == CUDA_R_32F ? 4 : 2; }
+
+size_t index_of(const layout &l, uint64_t row, uint64_t col)
+{
+    return l.order == CUBLASLT_ORDER_COL ? col * static_cast<uint64_t>(l.ld) + row
+                                         : row * static_cast<uint64_t>(l.ld) + col;
+}
+
+float load(const void *p, uint32_t type, size_t i)
+{
+    if (type == CUDA_R_32F)
+        return static_cast<const float *>(p)[i];
+    return __bfloat162float(static_cast<const __nv_bfloat16 *>(p)[i]);
+}
+
+void store(void *p, uint32_t type, size_t i, float v)
+{
+    if (type == CUDA_R_32F)
+        static_cast<float *>(p)[i] = v;
+    else
+        static_cast<__nv_bfloat16 *>(p)[i] = __float2bfloat16_rn(v);
+}
+
+const float GELU_A = 0.7978845608028654f, GELU_B = 0.044715f;
+float gelu(float x) { return 0.5f * x * (1.0f + std::tanh(GELU_A * (x + GELU_B * x * x * x))); }
+float gelu_slope(float x)
+{
+    const float t = std::tanh(GELU_A * (x + GELU_B * x * x * x));
+    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * GELU_A * (1.0f + 3.0f * GELU_B * x * x);
+}
+
+void check(device_state &d, const char *what, const void *p, size_t bytes)
+{
+    if (const char *wrong = memory_complaint(d, p, bytes, false))
+        fail("cublasLtMatmul on device %d: %s %p of %zu bytes is %s", d.index, what, p, bytes, wrong);
+}
+
+size_t extent(const layout &l)
+{
+    const uint64_t lines = l.order == CUBLASLT_ORDER_COL ? l.cols : l.rows;
+    const uint64_t each = l.order == CUBLASLT_ORDER_COL ? l.rows : l.cols;
+    return lines == 0 ? 0 : ((lines - 1) * static_cast<uint64_t>(l.ld) + each) * bytes_of_type(l.type);
+}
+
+struct matmul {
+    product p;
+    layout a, b, c, d;
+    float alpha, beta;
+    const void *at_a, *at_b, *at_c;
+    void *at_d, *workspace;
+    size_t workspace_bytes;
+    void run() const;
+};
+
+void matmul::run() const
+{
+    const uint64_t m = d.rows, n = d.cols, k = p.transa == CUBLAS_OP_N ? a.cols : a.rows;
+    std::vector<float> left(m * k), right(k * n), sum(m * n, 0.0f);
+    for (uint64_t i = 0; i < m; i++)
+        for (uint64_t j = 0; j < k; j++)
+            left[i * k + j] = load(at_a, a.type, p.transa == CUBLAS_OP_N ? index_of(a, i, j) : index_of(a, j, i));
+    for (uint64_t i = 0; i < k; i++)
+        for (uint64_t j = 0; j < n; j++)
+            right[i * n + j] = load(at_b, b.type, p.transb == CUBLAS_OP_N ? index_of(b, i, j) : index_of(b, j, i));
+    for (uint64_t i = 0; i < m; i++)
+        for (uint64_t q = 0; q < k; q++) {
+            const float x = left[i * k + q], *from = &right[q * n];
+            float *to = &sum[i * n];
+            for (uint64_t j = 0; j < n; j++)
+                to[j] += x * from[j];
+        }
+    if (workspace_bytes > 0)
+        memset(workspace, 0xff, workspace_bytes);
+    const bool has_aux = (p.epilogue & 128) != 0, has_gelu = (p.epilogue & 32) != 0, has_slope = (p.epilogue & 64) != 0;
+    const uint32_t bias_type = p.bias_type < 0 ? d.type : static_cast<uint32_t>(p.bias_type);
+    const uint32_t aux_type = p.aux_type < 0 ? d.type : static_cast<uint32_t>(p.aux_type);
+    layout aux_layout = d;
+    aux_layout.ld = p.aux_ld;
+    for (uint64_t i = 0; i < m; i++)
+        for (uint64_t j = 0; j < n; j++) {
+            float x = alpha * sum[i * n + j];
+            if (beta != 0.0f)
+                x += beta * load(at_c, c.type, index_of(c, i, j));
+            if ((p.epilogue & 4) != 0)
+                x += load(p.bias, bias_type, i);
+            if (has_gelu) {
+                if (has_aux)
+                    store(p.aux, aux_type, index_of(aux_layout, i, j), x);
+                x = gelu(x);
+            } else if (has_slope) {
+                x *= gelu_slope(load(p.aux, aux_type, index_of(aux_layout, i, j)));
+            }
+            sum[i * n + j] = x;
+        }
+    if ((p.epilogue & 16) != 0)
+        for (uint64_t i = 0; i < m; i++) {
+            float s = 0;
+            for (uint64_t j = 0; j < n; j++)
+                s += sum[i * n + j];
+            store(p.bias, bias_type, i, s);
+        }
+    if ((p.epilogue & 256) != 0)
+        for (uint64_t i = 0; i < m; i++) {
+            float s = 0;
+            for (uint64_t q = 0; q < k; q++)
+                s += left[i * k + q];
+            store(p.bias, bias_type, i, s);
+        }
+    if ((p.epilogue & 512) != 0)
+        for (uint64_t j = 0; j < n; j++) {
+            float s = 0;
+            for (uint64_t q = 0; q < k; q++)
+                s += right[q * n + j];
+            store(p.bias, bias_type, j, s);
+        }
+    for (uint64_t i = 0; i < m; i++)
+        for (uint64_t j = 0; j < n; j++)
+            store(at_d, d.type, index_of(d, i, j), sum[i * n + j]);
+}
+
+} // namespace
+
+extern "C" {
+
+size_t cublasLtGetVersion(void) { return 130000; }
+const char *cublasLtGetStatusName(cublasStatus_t status)
+{
+    return status == 0 ? "CUBLAS_STATUS_SUCCESS" : "CUBLAS_STATUS";
+}
+const char *cublasLtGetStatusString(cublasStatus_t status) { return status == 0 ? "success" : "a simulated error"; }
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
+{
+    *handle = reinterpret_cast<cublasLtHandle_t>(new int(0));
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+    delete reinterpret_cast<int *>(handle);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale)
+{
+    if (scale != CUDA_R_32F)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    *desc = new cublasLtMatmulDescOpaque_t();
+    product *p = view(*desc);
+    p->compute = compute;
+    p->scale = scale;
+    p->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    p->bias_type = p->aux_type = -1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
+{
+    delete desc;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
+                                              const void *value, size_t bytes)
+{
+    product *p = view(desc);
+    void *to = nullptr;
+    size_t size = 4;
+    switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA: to = &p->transa; break;
+    case CUBLASLT_MATMUL_DESC_TRANSB: to = &p->transb; break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: to = &p->epilogue; break;
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: to = &p->bias_type; break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: to = &p->aux_type; break;
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: to = &p->bias, size = 8; break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: to = &p->aux, size = 8; break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: to = &p->aux_ld, size = 8; break;
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return CUBLAS_STATUS_SUCCESS;
+    default: return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+    if (bytes != size)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(to, value, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t cols,
+                                          int64_t ld)
+{
+    if (type != CUDA_R_32F && type != CUDA_R_16BF)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    *out = new cublasLtMatrixLayoutOpaque_t();
+    *view(*out) = { static_cast<uint32_t>(type), CUBLASLT_ORDER_COL, rows, cols, ld };
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l)
+{
+    delete l;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l, cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void *value, size_t bytes)
+{
+    void *to = nullptr;
+    size_t size = 8;
+    switch (attribute) {
+    case CUBLASLT_MATRIX_LAYOUT_TYPE: to = &view(l)->type, size = 4; break;
+    case CUBLASLT_MATRIX_LAYOUT_ORDER: to = &view(l)->order, size = 4; break;
+    case CUBLASLT_MATRIX_LAYOUT_ROWS: to = &view(l)->rows; break;
+    case CUBLASLT_MATRIX_LAYOUT_COLS: to = &view(l)->cols; break;
+    case CUBLASLT_MATRIX_LAYOUT_LD: to = &view(l)->ld; break;
+    default: return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+    if (bytes != size)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(to, value, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
+{
+    *preference = new cublasLtMatmulPreferenceOpaque_t();
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
+{
+    delete preference;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
+                                                    size_t bytes)
+{
+    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES && bytes == 8)
+        memcpy(&preference->data[0], value, 8);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* Two plans: one without a workspace, one that takes up to 64 KiB of it. */
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t results[], int *count)
+{
+    if (wanted < 1)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    const size_t most = preference->data[0] < 65536 ? preference->data[0] : 65536;
+    *count = wanted < 2 ? wanted : 2;
+    for (int i = 0; i < *count; i++) {
+        memset(&results[i], 0, sizeof results[i]);
+        results[i].algo.data[0] = static_cast<uint64_t>(i + 1);
+        results[i].workspaceSize = i == 0 ? 0 : most;
+        results[i].wavesCount = 1.0f;
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute, void *value,
+                                                    size_t bytes, size_t *written)
+{
+    memset(value, 0, bytes);
+    if (attribute == CUBLASLT_ALGO_CONFIG_ID && bytes >= 4)
+        memcpy(value, &algo->data[0], 4);
+    if (attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM && bytes >= 4)
+        *static_cast<uint32_t *>(value) = 1;
+    if (written != nullptr)
+        *written = bytes;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
+                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
+                              const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *workspace,
+                              size_t workspace_bytes, cudaStream_t stream)
+{
+    matmul x = { *view(desc), *view(a_layout), *view(b_layout), *view(c_layout), *view(d_layout),
+                 *static_cast<const float *>(alpha), *static_cast<const float *>(beta), a, b, c, d, workspace, 0 };
+    const bool ta = x.p.transa != CUBLAS_OP_N, tb = x.p.transb != CUBLAS_OP_N;
+    const uint64_t ka = ta ? x.a.rows : x.a.cols, kb = tb ? x.b.cols : x.b.rows;
+    if ((ta ? x.a.cols : x.a.rows) != x.d.rows || (tb ? x.b.rows : x.b.cols) != x.d.cols || ka != kb ||
+        x.c.rows != x.d.rows || x.c.cols != x.d.cols || x.a.type != x.b.type)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (algo != nullptr && algo->data[0] == 2)
+        x.workspace_bytes = workspace_bytes < 65536 ? workspace_bytes : 65536;
+    if (stream == nullptr)
+        fail("cublasLtMatmul on the legacy default stream");
+    guard held(sim().lock);
+    device_state &device = *stream->device;
+    check(device, "A", a, extent(x.a));
+    check(device, "B", b, extent(x.b));
+    check(device, "D", d, extent(x.d));
+    if (x.beta != 0.0f)
+        check(device, "C", c, extent(x.c));
+    if (x.workspace_bytes > 0)
+        check(device, "the workspace", workspace, x.workspace_bytes);
+    operation op;
+    op.kind = COMPUTE;
+    op.name = "cublasLtMatmul " + std::to_string(x.d.rows) + "x" + std::to_string(x.d.cols) + "x" + std::to_string(ka);
+    op.run = [x] { x.run(); };
+    enqueue(held, stream, std::move(op));
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+} // extern "C"

@@ -1,0 +1,44 @@
+/* cusim.h - several CUDA devices in one process on the CPU, for tests: what tests set and ask.
+ *
+ * The backend's own sources run on it (include/ holds the headers that they see). Nothing runs when it is enqueued:
+ * work runs when the host must wait, one operation of a device at a time, chosen by a seeded policy among those that
+ * could run, so a missing event wait shows as a wrong number. One host thread per device (or one for all): what a
+ * device runs in which order is a function of seed and policy. Device memory has an address range per device, is
+ * poisoned with NaN, has guard pages, and is unreadable for the host. A violation ends the process with exit code 98
+ * and one line "cusim: ..." that names kernel, stream or call, and the seed. Read from the environment at first use:
+ * CUSIM_SEED (1), CUSIM_POLICY (random, oldest, newest, comm, compute), CUSIM_DEVICES (8), CUSIM_MEM (bytes of a
+ * device, suffix K M G; 1G). SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_TESTS_SIM_CUSIM_H
+#define DSC_TESTS_SIM_CUSIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum cusim_policy {
+    CUSIM_RANDOM,
+    CUSIM_OLDEST,
+    CUSIM_NEWEST,
+    CUSIM_COMM_FIRST,
+    CUSIM_COMPUTE_FIRST
+} cusim_policy;
+
+/* For the next work; devices must be idle. */
+void cusim_set_schedule(uint64_t seed, cusim_policy policy);
+/* Both before the first allocation on the devices. `devices` 0..16; 0: as on a machine without a GPU. */
+void cusim_set_devices(int devices, size_t bytes_each);
+/* What cudaMalloc of the device has given out now, and at most since cusim_reset_peak. Bytes. */
+size_t cusim_bytes_now(int device);
+size_t cusim_bytes_peak(int device);
+void cusim_reset_peak(int device);
+uint64_t cusim_operations(int device); /* run so far */
+/* The next kernel launched on the device whose name contains `name` fails as a GPU's would (cudaErrorLaunchFailure). */
+void cusim_fail_kernel(int device, const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

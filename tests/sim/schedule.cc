@@ -1,0 +1,334 @@
+/* schedule.cc - what runs next. A device's work is run by the host threads that use the device, only when they have to
+ * wait, one operation at a time.
+ *
+ * A joint work (a collective) at the head of a stream is "arrived" when it is chosen; other streams of the device go
+ * on. Whether the others have come is looked at only when nothing else of this thread's devices can run, and then for
+ * the one that arrived first: so the order on a device does not depend on how fast other ranks are.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <chrono>
+#include <cstdarg>
+#include <cstdlib>
+#include <cstring>
+#include <unistd.h>
+
+#include "tests/sim/runtime.h"
+
+namespace cusim {
+
+namespace {
+
+const char *const policy_names[] = { "random", "oldest", "newest", "comm", "compute" };
+
+/* One per host thread that has called anything: counted, so that a deadlock of all is seen at once. */
+struct thread_record {
+    int device = 0;
+    unsigned uses = 0; /* bit per device */
+    bool known = false;
+    ~thread_record()
+    {
+        if (!known)
+            return;
+        guard held(sim().lock);
+        sim().known_threads--;
+        sim().changed.notify_all();
+    }
+};
+thread_local thread_record me;
+
+size_t bytes_of(const char *text)
+{
+    char *end;
+    const double value = strtod(text, &end);
+    const double unit = *end == 'K' ? 1024.0 : *end == 'M' ? 1048576.0 : *end == 'G' ? 1073741824.0 : 1.0;
+    return static_cast<size_t>(value * unit);
+}
+
+void seed_devices(simulator &s)
+{
+    for (int i = 0; i < DEVICES_MAX; i++)
+        s.devices[i].rng = s.seed * 0x9e3779b97f4a7c15ull + static_cast<uint64_t>(i) * 0xbf58476d1ce4e5b9ull;
+}
+
+simulator *open_simulator()
+{
+    simulator *s = new simulator();
+    for (int i = 0; i < DEVICES_MAX; i++)
+        s->devices[i].index = i;
+    if (const char *text = getenv("CUSIM_SEED"))
+        s->seed = strtoull(text, nullptr, 10);
+    if (const char *text = getenv("CUSIM_DEVICES"))
+        s->device_count = atoi(text);
+    if (const char *text = getenv("CUSIM_MEM"))
+        s->device_bytes = bytes_of(text);
+    if (const char *text = getenv("CUSIM_POLICY"))
+        for (int i = 0; i < 5; i++)
+            if (strcmp(text, policy_names[i]) == 0)
+                s->policy = static_cast<cusim_policy>(i);
+    if (s->device_count < 0 || s->device_count > DEVICES_MAX)
+        fail("CUSIM_DEVICES is 0 to %d", DEVICES_MAX);
+    seed_devices(*s);
+    memory_watch_faults();
+    return s;
+}
+
+bool is_ready(const operation &op)
+{
+    if (op.is_wait)
+        return op.event->done >= op.generation;
+    return op.joint == nullptr || !op.joint->arrived;
+}
+
+/* Lower is sooner. */
+uint64_t rank_of(const operation &op, cusim_policy policy)
+{
+    const uint64_t late = 1ull << 62;
+    switch (policy) {
+    case CUSIM_OLDEST: return op.number;
+    case CUSIM_NEWEST: return late - op.number;
+    case CUSIM_COMM_FIRST: return (op.kind == COMM ? 0 : late) + op.number;
+    case CUSIM_COMPUTE_FIRST: return (op.kind == COMPUTE ? 0 : late) + op.number;
+    default: return 0;
+    }
+}
+
+cudaStream_t choose(device_state &d)
+{
+    std::vector<cudaStream_t> ready;
+    for (cudaStream_t s : d.streams)
+        if (!s->queue.empty() && is_ready(s->queue.front()))
+            ready.push_back(s);
+    if (ready.empty())
+        return nullptr;
+    if (sim().policy == CUSIM_RANDOM)
+        return ready[random_of(d) % ready.size()];
+    cudaStream_t best = ready[0];
+    for (cudaStream_t s : ready)
+        if (rank_of(s->queue.front(), sim().policy) < rank_of(best->queue.front(), sim().policy))
+            best = s;
+    return best;
+}
+
+void ended(device_state &d)
+{
+    d.ran++;
+    sim().progress++;
+    sim().clock++;
+    sim().changed.notify_all();
+}
+
+/* Runs the head of the stream. */
+void run_head(guard &held, cudaStream_t stream)
+{
+    device_state &d = *stream->device;
+    operation &head = stream->queue.front();
+    if (head.joint != nullptr) {
+        head.joint->arrived = true;
+        head.joint->arrive();
+        d.outstanding.push_back(stream);
+        ended(d);
+        return;
+    }
+    operation op = std::move(head);
+    if (op.event != nullptr && !op.is_wait) {
+        op.event->done = op.generation;
+        op.event->at = sim().clock;
+    } else if (op.run && d.broken == cudaSuccess) {
+        d.running = true;
+        memory_open(d);
+        held.unlock();
+        running_now = { op.name.c_str(), d.index };
+        op.run();
+        running_now = { nullptr, -1 };
+        held.lock();
+        memory_close(d);
+        d.running = false;
+    }
+    stream->queue.pop_front();
+    ended(d);
+}
+
+/* The joint work that arrived first has ended: its stream goes on. */
+bool release_joint(device_state &d)
+{
+    if (d.outstanding.empty())
+        return false;
+    cudaStream_t s = d.outstanding.front();
+    std::shared_ptr<joint_work> work = s->queue.front().joint;
+    if (!work->done())
+        return false;
+    work->leave();
+    d.outstanding.erase(d.outstanding.begin());
+    s->queue.pop_front();
+    ended(d);
+    return true;
+}
+
+enum step_result { RAN, BUSY, STARVED };
+
+step_result step(guard &held, device_state &d)
+{
+    if (d.running)
+        return BUSY;
+    if (cudaStream_t s = choose(d)) {
+        run_head(held, s);
+        return RAN;
+    }
+    return release_joint(d) ? RAN : STARVED;
+}
+
+void report_deadlock(const char *what)
+{
+    std::string text;
+    for (int i = 0; i < sim().device_count; i++)
+        for (cudaStream_t s : sim().devices[i].streams) {
+            if (s->queue.empty() || text.size() > 3000)
+                continue;
+            const operation &op = s->queue.front();
+            text += "; device " + std::to_string(i) + " stream " + std::to_string(s->number) + " waits at " + op.name;
+            if (op.joint != nullptr && op.joint->arrived)
+                text += " for " + op.joint->waits_for();
+        }
+    fail("deadlock: %s can never end%s", what, text.empty() ? "; every stream is empty" : text.c_str());
+}
+
+} // namespace
+
+simulator &sim()
+{
+    static simulator *only = open_simulator();
+    return *only;
+}
+
+uint64_t random_of(device_state &d)
+{
+    d.rng += 0x9e3779b97f4a7c15ull;
+    uint64_t x = d.rng;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return x ^ (x >> 31);
+}
+
+device_state &my_device(guard &)
+{
+    if (!me.known) {
+        me.known = true;
+        sim().known_threads++;
+    }
+    me.uses |= 1u << me.device;
+    return sim().devices[me.device];
+}
+
+bool device_idle(const device_state &d)
+{
+    for (cudaStream_t s : d.streams)
+        if (!s->queue.empty())
+            return false;
+    return !d.running;
+}
+
+void enqueue(guard &, cudaStream_t stream, operation op)
+{
+    op.number = ++stream->device->enqueued;
+    stream->queue.push_back(std::move(op));
+    sim().progress++;
+    sim().changed.notify_all();
+}
+
+bool poll(guard &held, device_state &d) { return step(held, d) == RAN; }
+
+void wait_until(guard &held, device_state &d, const std::function<bool()> &pred, const char *what)
+{
+    my_device(held);
+    using clock = std::chrono::steady_clock;
+    uint64_t seen = sim().progress;
+    clock::time_point since = clock::now();
+    while (!pred()) {
+        step_result result = step(held, d);
+        for (int i = 0; i < sim().device_count && result == STARVED; i++)
+            if (i != d.index && (me.uses >> i & 1) != 0)
+                result = step(held, sim().devices[i]);
+        if (result == RAN)
+            continue;
+        if (pred())
+            return;
+        if (seen != sim().progress) {
+            seen = sim().progress;
+            since = clock::now();
+        }
+        sim().blocked_threads++;
+        const bool all = sim().blocked_threads >= sim().known_threads;
+        sim().changed.wait_for(held, std::chrono::milliseconds(all ? 100 : 1000));
+        sim().blocked_threads--;
+        const double quiet = std::chrono::duration<double>(clock::now() - since).count();
+        if (seen == sim().progress && (all ? quiet > 0.3 : quiet > 60))
+            report_deadlock(what);
+    }
+}
+
+void fail(const char *format, ...)
+{
+    char text[4096];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    const simulator &s = sim();
+    fprintf(stderr, "cusim: %s [CUSIM_SEED=%llu CUSIM_POLICY=%s]\n", text, static_cast<unsigned long long>(s.seed),
+            policy_names[s.policy]);
+    fflush(nullptr);
+    _exit(EXIT_VIOLATION);
+}
+
+void bad_shuffle(int from, unsigned mask)
+{
+    fail("%s: a shuffle reads lane %d, which its mask 0x%08x leaves out", current->kernel, from, mask);
+}
+
+} // namespace cusim
+
+using namespace cusim;
+
+extern "C" cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = sim().device_count;
+    return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
+}
+
+extern "C" cudaError_t cudaSetDevice(int device)
+{
+    if (device < 0 || device >= sim().device_count)
+        return sim().device_count == 0 ? cudaErrorNoDevice : cudaErrorInvalidDevice;
+    guard held(sim().lock);
+    me.device = device;
+    my_device(held);
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaGetDevice(int *device)
+{
+    *device = me.device;
+    return cudaSuccess;
+}
+
+void cusim_set_schedule(uint64_t seed, cusim_policy policy)
+{
+    guard held(sim().lock);
+    sim().seed = seed;
+    sim().policy = policy;
+    seed_devices(sim());
+}
+
+void cusim_set_devices(int devices, size_t bytes_each)
+{
+    guard held(sim().lock);
+    sim().device_count = devices;
+    sim().device_bytes = bytes_each;
+}
+
+uint64_t cusim_operations(int device) { return sim().devices[device].ran; }
+
+void cusim_fail_kernel(int device, const char *name)
+{
+    guard held(sim().lock);
+    sim().devices[device].fail_name = name;
+}

@@ -1,0 +1,33 @@
+# sim.mk - the simulated GPUs and what runs on them. SPDX-License-Identifier: Apache-2.0
+#
+# tests/sim/*.cc           the simulator (libcusim.a); test_*.cc one program each (suite: sim)
+# The backend's own .cu sources compile for it as C++: tests/sim/include stands in for the toolkit's headers.
+
+SIM_CXX     := $(if $(findstring clang,$(COMPILER)),clang++,g++)
+SIM_WARN    := -Wall -Wextra -Wshadow -Wpointer-arith -Wcast-qual -Wundef -Wno-unused-parameter -Wno-unused-function \
+               -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror)
+SIM_FLAGS   := -std=gnu++17 -O2 -g -fPIC -ffp-contract=off -Itests/sim/include $(SANFLAGS) $(SIM_WARN)
+SIM_SRC     := $(filter-out tests/sim/test_%,$(sort $(wildcard tests/sim/*.cc)))
+SIM_TESTS   := $(sort $(wildcard tests/sim/test_*.cc))
+SIM_BIN     := $(SIM_TESTS:tests/%.cc=$(TEST_BIN)/%)
+SIM_OBJ     := $(SIM_SRC:%.cc=$(BUILD)/%.o)
+# Fibers move stacks under ThreadSanitizer's feet, so this suite is left out there.
+ifeq ($(SAN),thread)
+SIM_BIN     :=
+endif
+ifneq ($(shell uname -m),x86_64)
+SIM_BIN     :=
+endif
+
+$(BUILD)/tests/sim/%.o: tests/sim/%.cc $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CXX   $<")
+	$(Q)$(SIM_CXX) $(CPPFLAGS) $(SIM_FLAGS) -MMD -MP -c $< -o $@
+
+$(LIB)/libcusim.a: $(SIM_OBJ) $(LIB)/.variant
+	@mkdir -p $(@D); rm -f $@
+	$(Q)ar rcs $@ $(SIM_OBJ)
+
+$(SIM_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(LIB)/libcusim.a
+	@mkdir -p $(@D)
+	$(Q)$(SIM_CXX) $(SANFLAGS) $^ -lpthread -ldl -o $@

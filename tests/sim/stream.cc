@@ -1,0 +1,467 @@
+/* stream.cc - streams, events, copies, launches and what the runtime tells about devices.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <cstring>
+
+#include "tests/sim/runtime.h"
+
+using namespace cusim;
+
+namespace {
+
+thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t say(cudaError_t error)
+{
+    if (error != cudaSuccess && error != cudaErrorNotReady)
+        last_error = error;
+    return error;
+}
+
+void check_stream(cudaStream_t stream, const char *call)
+{
+    if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread)
+        fail("%s on the legacy default stream: it waits for every other stream; use one of your own", call);
+    for (cudaStream_t s : sim().devices[stream->device->index].streams)
+        if (s == stream)
+            return;
+    fail("%s on a stream that was destroyed", call);
+}
+
+
+
+} // namespace
+
+/* ---- devices ---- */
+
+extern "C" const char *cudaGetErrorName(cudaError_t error)
+{
+    switch (error) {
+    case cudaSuccess: return "cudaSuccess";
+    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+    case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
+    case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
+    case cudaErrorNoDevice: return "cudaErrorNoDevice";
+    case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+    case cudaErrorNotReady: return "cudaErrorNotReady";
+    case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
+    case cudaErrorPeerAccessAlreadyEnabled: return "cudaErrorPeerAccessAlreadyEnabled";
+    default: return "cudaErrorUnknown";
+    }
+}
+
+extern "C" const char *cudaGetErrorString(cudaError_t error)
+{
+    switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorNotReady: return "device not ready";
+    case cudaErrorLaunchFailure: return "unspecified launch failure";
+    default: return "unknown error";
+    }
+}
+
+extern "C" cudaError_t cudaGetLastError(void)
+{
+    const cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+
+extern "C" cudaError_t cudaPeekAtLastError(void) { return last_error; }
+extern "C" cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
+extern "C" cudaError_t cudaDeviceReset(void) { return cudaSuccess; }
+
+extern "C" cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
+{
+    if (device < 0 || device >= sim().device_count)
+        return say(cudaErrorInvalidDevice);
+    memset(prop, 0, sizeof *prop);
+    snprintf(prop->name, sizeof prop->name, "simulated GPU %d", device);
+    prop->uuid.bytes[0] = static_cast<char>(device);
+    prop->totalGlobalMem = sim().device_bytes;
+    prop->sharedMemPerBlock = 48 << 10;
+    prop->sharedMemPerBlockOptin = SHARED_MAX;
+    prop->sharedMemPerMultiprocessor = 228 << 10;
+    prop->regsPerBlock = 65536;
+    prop->warpSize = cusim::WARP;
+    prop->maxThreadsPerBlock = THREADS_MAX;
+    prop->maxThreadsDim[0] = prop->maxThreadsDim[1] = 1024;
+    prop->maxThreadsDim[2] = 64;
+    prop->maxGridSize[0] = 2147483647;
+    prop->maxGridSize[1] = prop->maxGridSize[2] = 65535;
+    prop->major = 9;
+    prop->multiProcessorCount = 4;
+    prop->maxThreadsPerMultiProcessor = 2048;
+    prop->l2CacheSize = 1 << 20;
+    prop->pciBusID = device + 1;
+    prop->asyncEngineCount = 3;
+    prop->unifiedAddressing = 1;
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device)
+{
+    cudaDeviceProp prop;
+    const cudaError_t error = cudaGetDeviceProperties(&prop, device);
+    if (error != cudaSuccess)
+        return error;
+    switch (attribute) {
+    case cudaDevAttrMaxThreadsPerBlock: *value = prop.maxThreadsPerBlock; break;
+    case cudaDevAttrMaxSharedMemoryPerBlock: *value = static_cast<int>(prop.sharedMemPerBlock); break;
+    case cudaDevAttrMultiProcessorCount: *value = prop.multiProcessorCount; break;
+    case cudaDevAttrL2CacheSize: *value = prop.l2CacheSize; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = prop.major; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = prop.minor; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = SHARED_MAX; break;
+    default: *value = 0; break;
+    }
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int device)
+{
+    snprintf(id, static_cast<size_t>(bytes), "0000:%02x:00.0", device + 1);
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
+{
+    *can = device != peer;
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
+
+/* ---- streams ---- */
+
+extern "C" cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int)
+{
+    guard held(sim().lock);
+    device_state &d = my_device(held);
+    *stream = new CUstream_st{ &d, d.streams_made++, {} };
+    d.streams.push_back(*stream);
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
+{
+    return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+extern "C" cudaError_t cudaStreamCreate(cudaStream_t *stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
+
+extern "C" cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    guard held(sim().lock);
+    check_stream(stream, "cudaStreamDestroy");
+    device_state &d = *stream->device;
+    wait_until(held, d, [&] { return stream->queue.empty(); }, "cudaStreamDestroy");
+    for (size_t i = 0; i < d.streams.size(); i++)
+        if (d.streams[i] == stream) {
+            d.streams.erase(d.streams.begin() + static_cast<long>(i));
+            break;
+        }
+    delete stream;
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    guard held(sim().lock);
+    check_stream(stream, "cudaStreamSynchronize");
+    device_state &d = *stream->device;
+    wait_until(held, d, [&] { return stream->queue.empty() && !d.running; }, "cudaStreamSynchronize");
+    memory_check(d);
+    return say(d.broken);
+}
+
+extern "C" cudaError_t cudaDeviceSynchronize(void)
+{
+    guard held(sim().lock);
+    device_state &d = my_device(held);
+    wait_until(held, d, [&] { return device_idle(d); }, "cudaDeviceSynchronize");
+    memory_check(d);
+    return say(d.broken);
+}
+
+extern "C" cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    guard held(sim().lock);
+    check_stream(stream, "cudaStreamQuery");
+    device_state &d = *stream->device;
+    my_device(held);
+    for (int i = 0; i < 2 && !stream->queue.empty(); i++)
+        if (!poll(held, d))
+            break;
+    if (d.broken != cudaSuccess)
+        return say(d.broken);
+    return stream->queue.empty() && !d.running ? cudaSuccess : cudaErrorNotReady;
+}
+
+/* ---- events ---- */
+
+extern "C" cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
+{
+    *event = new CUevent_st{ std::make_shared<event_state>() };
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, 0); }
+
+extern "C" cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    delete event;
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    guard held(sim().lock);
+    check_stream(stream, "cudaEventRecord");
+    operation op;
+    op.name = "cudaEventRecord";
+    op.event = event->state;
+    op.generation = ++event->state->recorded;
+    enqueue(held, stream, std::move(op));
+    return cudaSuccess;
+}
+
+/* Captures the record that is the latest now; an event that was never recorded is no wait. */
+extern "C" cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
+{
+    guard held(sim().lock);
+    check_stream(stream, "cudaStreamWaitEvent");
+    if (event->state->recorded == 0)
+        return cudaSuccess;
+    operation op;
+    op.name = "cudaStreamWaitEvent";
+    op.event = event->state;
+    op.is_wait = true;
+    op.generation = event->state->recorded;
+    enqueue(held, stream, std::move(op));
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    guard held(sim().lock);
+    device_state &d = my_device(held);
+    const uint64_t wanted = event->state->recorded;
+    wait_until(held, d, [&] { return event->state->done >= wanted; }, "cudaEventSynchronize");
+    return say(d.broken);
+}
+
+extern "C" cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    guard held(sim().lock);
+    device_state &d = my_device(held);
+    for (int i = 0; i < 2 && event->state->done < event->state->recorded; i++)
+        if (!poll(held, d))
+            break;
+    if (d.broken != cudaSuccess)
+        return say(d.broken);
+    return event->state->done >= event->state->recorded ? cudaSuccess : cudaErrorNotReady;
+}
+
+/* There is no time here: a microsecond per operation that ran between them. */
+extern "C" cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
+{
+    guard held(sim().lock);
+    *ms = static_cast<float>(end->state->at - start->state->at) * 1e-3f;
+    return cudaSuccess;
+}
+
+/* ---- copies ---- */
+
+namespace {
+
+cudaError_t check_range(device_state &d, const void *p, size_t bytes, const char *call, bool *pageable)
+{
+    *pageable = false;
+    if (memory_owner(p) == nullptr) {
+        *pageable = !memory_is_pinned(p, bytes);
+        return cudaSuccess;
+    }
+    /* Peer copies are allowed: the other device's memory is opened with ours. */
+    device_state &owner = *memory_owner(p);
+    const char *wrong = memory_complaint(owner, p, bytes, false);
+    if (wrong != nullptr)
+        fail("%s of %zu bytes at %p on device %d: %s", call, bytes, p, d.index, wrong);
+    return cudaSuccess;
+}
+
+void with_peer(const void *to, const void *from, device_state &d, bool open)
+{
+    for (const void *p : { to, from }) {
+        device_state *owner = memory_owner(p);
+        if (owner == nullptr || owner == &d)
+            continue;
+        guard held(sim().lock);
+        if (open)
+            memory_open(*owner);
+        else
+            memory_close(*owner);
+    }
+}
+
+} // namespace
+
+/* A source in pinned memory is read when the copy runs; pageable memory is staged at the call or waited for, as CUDA
+ * does. */
+extern "C" cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t stream)
+{
+    guard held(sim().lock);
+    check_stream(stream, "cudaMemcpyAsync");
+    device_state &d = *stream->device;
+    if (bytes == 0)
+        return cudaSuccess;
+    bool to_pageable, from_pageable;
+    check_range(d, to, bytes, "a copy to memory", &to_pageable);
+    check_range(d, from, bytes, "a copy from memory", &from_pageable);
+    operation op;
+    op.kind = COPY;
+    op.name = "cudaMemcpyAsync of " + std::to_string(bytes) + " bytes";
+    if (from_pageable && memory_owner(to) != nullptr) {
+        auto staged = std::make_shared<std::vector<char>>(static_cast<const char *>(from),
+                                                          static_cast<const char *>(from) + bytes);
+        op.run = [=, &d] {
+            with_peer(to, nullptr, d, true);
+            memcpy(to, staged->data(), bytes);
+            with_peer(to, nullptr, d, false);
+        };
+    } else {
+        op.run = [=, &d] {
+            with_peer(to, from, d, true);
+            memmove(to, from, bytes);
+            with_peer(to, from, d, false);
+        };
+    }
+    enqueue(held, stream, std::move(op));
+    if (to_pageable)
+        wait_until(held, d, [&] { return stream->queue.empty() && !d.running; }, "a copy to pageable memory");
+    return say(d.broken);
+}
+
+extern "C" cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
+{
+    guard held(sim().lock);
+    check_stream(stream, "cudaMemsetAsync");
+    device_state &d = *stream->device;
+    if (bytes == 0)
+        return cudaSuccess;
+    if (const char *wrong = memory_complaint(d, to, bytes, true))
+        fail("cudaMemsetAsync of %zu bytes at %p on device %d: %s", bytes, to, d.index, wrong);
+    operation op;
+    op.kind = COPY;
+    op.name = "cudaMemsetAsync of " + std::to_string(bytes) + " bytes";
+    op.run = [=] { memset(to, value, bytes); };
+    enqueue(held, stream, std::move(op));
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaMemcpy(void *, const void *, size_t, cudaMemcpyKind)
+{
+    fail("cudaMemcpy uses the legacy default stream; use cudaMemcpyAsync and a wait");
+}
+
+extern "C" cudaError_t cudaMemset(void *, int, size_t)
+{
+    fail("cudaMemset uses the legacy default stream; use cudaMemsetAsync and a wait");
+}
+
+extern "C" cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *user)
+{
+    guard held(sim().lock);
+    check_stream(stream, "cudaLaunchHostFunc");
+    operation op;
+    op.name = "cudaLaunchHostFunc";
+    op.run = [=] { fn(user); };
+    enqueue(held, stream, std::move(op));
+    return cudaSuccess;
+}
+
+/* ---- launches ---- */
+
+extern "C" cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value)
+{
+    guard held(sim().lock);
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
+        return cudaSuccess;
+    if (value < 0 || value > SHARED_MAX)
+        return say(cudaErrorInvalidValue);
+    sim().kernel_shared[kernel] = value;
+    return cudaSuccess;
+}
+
+void cusim::check_pointer(const launch_info &info, int number, const void *pointer)
+{
+    guard held(sim().lock);
+    check_stream(info.stream, info.name);
+    if (pointer == nullptr)
+        return;
+    device_state &d = *info.stream->device;
+    if (const char *wrong = memory_complaint(d, pointer, 1, true))
+        fail("argument %d of %s on device %d is %p: %s", number, info.name, d.index, pointer, wrong);
+}
+
+void cusim::enqueue_launch(const launch_info &info, void *kept, void (*body)(void *), void (*drop)(void *))
+{
+    guard held(sim().lock);
+    check_stream(info.stream, info.name);
+    device_state &d = *info.stream->device;
+    const dim size = info.size, grid = info.grid;
+    const uint64_t threads = static_cast<uint64_t>(size.x) * size.y * size.z;
+    auto opted = sim().kernel_shared.find(info.kernel);
+    const size_t shared_limit = opted != sim().kernel_shared.end() ? static_cast<size_t>(opted->second) : 48 << 10;
+    const bool bad = threads == 0 || threads > THREADS_MAX || size.z > 64 || grid.x == 0 || grid.y == 0 ||
+                     grid.z == 0 || grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535;
+    if (bad || info.shared_bytes > shared_limit) {
+        drop(kept);
+        say(bad ? cudaErrorInvalidConfiguration : cudaErrorInvalidValue);
+        return;
+    }
+    bool breaks = false;
+    if (!d.fail_name.empty() && strstr(info.name, d.fail_name.c_str()) != nullptr) {
+        breaks = true;
+        d.fail_name.clear();
+    }
+    operation op;
+    op.kind = COMPUTE;
+    op.name = info.name;
+    const uint64_t seed = random_of(d);
+    const std::shared_ptr<void> args(kept, drop);
+    const std::string name = info.name;
+    const size_t shared_bytes = info.shared_bytes;
+    op.run = [=, &d] {
+        if (breaks || !run_grid(name.c_str(), grid, size, shared_bytes, seed, body, args.get())) {
+            guard inner(sim().lock);
+            d.broken = cudaErrorLaunchFailure;
+        }
+    };
+    enqueue(held, info.stream, std::move(op));
+}
