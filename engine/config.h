@@ -65,7 +65,7 @@ typedef struct dsc_zero_config {
     int stage;                                                                       /* 0..3 */
     int64_t reduce_bucket_size, allgather_bucket_size, stage3_prefetch_bucket_size;  /* elements */
     int64_t sub_group_size, stage3_max_live_parameters, stage3_max_reuse_distance;   /* elements */
-    bool overlap_comm;                                                               /* not given: false */
+    bool overlap_comm;                                            /* not given: true on GPUs, false on CPUs */
     dsc_offload offload_optimizer, offload_param; /* in effect: none below the stage that DeepSpeed needs */
 } dsc_zero_config;
 
@@ -94,7 +94,8 @@ typedef struct dsc_own_config {
     int64_t eval_every, eval_batches; /* 0: at the end; 0: all */
     int64_t vocab_multiple;           /* pad a model's vocabulary up to this multiple; 1 */
     int64_t threads;                  /* compute threads of a rank; 0: the machine's cores over the local ranks */
-    char comm[32];                    /* "auto" | "self" | "local" | "shm" */
+    char comm[32];                    /* "auto" | "self" | "local" | "shm" | "nccl" */
+    bool native_sums;                 /* "reduce": "native": the transport's own sum; else "exact" */
     double comm_timeout_s;            /* a collective that waits longer ends the job with exit code 5; 600 */
     bool dropout_model;               /* "dropout": "model" (refused until it is built) */
     bool accumulate_local;            /* "accumulate": "local" (refused until it is built); else "leaf" */
@@ -120,7 +121,7 @@ typedef struct dsc_config_given {
     int64_t reduce_bucket_size, stage3_prefetch_bucket_size; /* DSC_AUTO_I64: "auto" */
     dsc_config_place batch, offload_optimizer, offload_param;
     int warning_count, note_count; /* what dsc_config_parse found */
-    bool strict;
+    bool strict, overlap_comm;
 } dsc_config_given;
 
 /* A plain value of about 170 KB: keep it off small stacks. */

@@ -156,6 +156,7 @@ static dsc_status fill_zero(dsc_config_parse_state *s)
     double ratio = 1;
     bool from_text;
     zero->overlap_comm = bool_or(s, DSC_ID_OVERLAP_COMM, false);
+    s->config->given.overlap_comm = dsc_config_has(s, DSC_ID_OVERLAP_COMM);
     if (!bool_or(s, DSC_ID_COMPUTE_GRAD_NORM, true) && (zero->stage == 0 || zero->stage == 3))
         return dsc_config_fail(s, DSC_ID_COMPUTE_GRAD_NORM, DSC_ERR_CONFIG, "false is for stages 1 and 2, not %d",
                                zero->stage);
@@ -200,9 +201,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     own->recompute = (dsc_recompute)choice_or(s, DSC_ID_RECOMPUTE, DSC_RECOMPUTE_NONE);
     own->dropout_model = choice_or(s, DSC_ID_DROPOUT, 0) == 1;
     own->accumulate_local = choice_or(s, DSC_ID_ACCUMULATE, 0) == 1;
-    if (strcmp(own->device, "cuda") == 0)
-        return dsc_config_fail(s, DSC_ID_DEVICE, DSC_ERR_UNSUPPORTED,
-                               "\"cuda\" is not built in this version; \"auto\" and \"cpu\" work");
+    own->native_sums = choice_or(s, DSC_ID_REDUCE, 0) == 1;
     if (!dsc_config_has(s, DSC_ID_TOP_SEED))
         return DSC_OK;
     if (!dsc_config_has(s, DSC_ID_SEED))

@@ -200,6 +200,8 @@ dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts,
     DSC_TRY(resolve_batch(config, facts->world_size, err));
     resolve_buckets(config, facts->hidden_size);
     resolve_schedule(config, facts->total_steps);
+    if (!config->given.overlap_comm) /* on CPUs compute takes every core anyway */
+        config->zero.overlap_comm = facts->device != NULL && strcmp(facts->device, "cuda") == 0;
     DSC_TRY(resolve_offload(config, "zero_optimization.offload_optimizer.device", config->zero.offload_optimizer,
                             config->given.offload_optimizer, facts->device, err));
     return resolve_offload(config, "zero_optimization.offload_param.device", config->zero.offload_param,

@@ -5,10 +5,13 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/internal.h"
 
 #define STAGING_BYTES_MAX (4 << 20) /* per channel and rank: above this a transport gains nothing (bench/comm) */
+/* Of a GPU's reduce channel: pieces of 4 MiB to each of 8 peers keep NVLink busy. */
+#define DEVICE_STAGING_BYTES_MAX (INT64_C(64) << 20)
 
 /* ---- device ---- */
 
@@ -25,14 +28,56 @@ static int32_t choose_threads(const dsc_engine *engine)
     return (int32_t)dsc_max_i64(1, dsc_machine_cores() / dsc_max_i64(1, engine->place.local_size));
 }
 
+/* A GPU for each rank of this host: its local rank's, or the only one that its environment shows it. Ranks share a GPU
+ * only when NCCL is told so. */
+static dsc_status choose_gpu(const dsc_engine *engine, int32_t count, int32_t *index, dsc_error *err)
+{
+    const dsc_comm_place *place = &engine->place;
+    const char *share = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    const bool own_view = count == 1 && place->local_world == NULL;
+    *index = own_view ? 0 : place->local_rank % count;
+    if (own_view || count >= place->local_size || (share != NULL && strcmp(share, "1") == 0))
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device",
+                    "\"cuda\": %d ranks on this host and %d GPU%s; start one rank for each GPU",
+                    (int)place->local_size, (int)count, count == 1 ? "" : "s");
+}
+
+static dsc_status find_device(const dsc_engine *engine, const dsc_device_ops **ops, int32_t *index, dsc_error *err)
+{
+    const char *wanted = engine->config.own.device;
+    int32_t count = 0;
+    dsc_error why = DSC_ERROR_INIT;
+    dsc_status status = DSC_OK;
+    *index = 0;
+    *ops = &dsc_device_cpu;
+    if (strcmp(wanted, "cpu") == 0)
+        return DSC_OK;
+    status = dsc_device_find("cuda", ops, &count, &why);
+    if (status == DSC_OK)
+        status = choose_gpu(engine, count, index, &why);
+    if (status == DSC_OK)
+        return DSC_OK;
+    if (strcmp(wanted, "cuda") == 0) {
+        if (err != NULL)
+            *err = why;
+        return status;
+    }
+    *ops = &dsc_device_cpu;
+    *index = 0;
+    if (engine->place.rank == 0 && access("/dev/nvidiactl", F_OK) == 0)
+        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "computing on the CPU: %s", why.message);
+    return DSC_OK;
+}
+
 dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
-    engine->cpu_caps = dsc_cpu_caps() & options->cpu_caps_mask;
-    engine->threads = choose_threads(engine);
-    const dsc_device_options device_options = { .alloc = engine->alloc,
-                                                .threads = engine->threads,
-                                                .caps = engine->cpu_caps };
-    DSC_TRY(dsc_device_open(&dsc_device_cpu, &engine->device, &device_options, err));
+    const dsc_device_ops *ops = NULL;
+    dsc_device_options device = { .alloc = engine->alloc };
+    DSC_TRY(find_device(engine, &ops, &device.index, err));
+    device.caps = engine->cpu_caps = dsc_cpu_caps() & options->cpu_caps_mask;
+    device.threads = engine->threads = choose_threads(engine);
+    DSC_TRY(dsc_device_open(ops, &engine->device, &device, err));
     engine->host_visible = dsc_device_host_visible(engine->device);
     return dsc_stream_open(engine->device, DSC_STREAM_COMPUTE, "compute", &engine->compute, err);
 }
@@ -47,7 +92,7 @@ static void comm_options(const dsc_engine *engine, int64_t fault_at, dsc_comm_op
     *out = (dsc_comm_options) {
         .alloc = engine->alloc,
         .place = engine->place,
-        .transport = config->own.comm,
+        .transport = engine->host_visible ? config->own.comm : "auto",
         .channel_count = DSC_CHANNEL_COUNT,
         .staging_bytes = dsc_max_i64(65536, dsc_align_up(dsc_min_i64(bucket, STAGING_BYTES_MAX / each) * each, 4096)),
         .timeout_ns = (int64_t)(config->own.comm_timeout_s * 1e9),
@@ -56,30 +101,51 @@ static void comm_options(const dsc_engine *engine, int64_t fault_at, dsc_comm_op
     };
 }
 
-/* The transport between devices, where it is another. Sums need room for pieces that keep a link busy. */
+/* Bytes in which pieces of a sum are sent and received: at most a bucket, and no more than the longest group needs. */
+static int64_t device_staging_bytes(const dsc_engine *engine)
+{
+    const int64_t each = (int64_t)dsc_dtype_bytes(dsc_engine_dtype(engine));
+    int64_t longest = 0, bucket = engine->config.zero.reduce_bucket_size, bytes;
+    for (int32_t g = 0; g < engine->layout.group_count; g++)
+        longest = dsc_max_i64(longest, engine->layout.group[g].padded);
+    bucket = bucket > 0 ? bucket : longest;
+    longest = longest == 0 ? bucket : dsc_min_i64(longest, bucket);
+    if (!dsc_mul_i64(longest, 2 * each, &bytes))
+        bytes = DEVICE_STAGING_BYTES_MAX;
+    return dsc_max_i64(65536, dsc_min_i64(bytes, DEVICE_STAGING_BYTES_MAX));
+}
+
+/* The transport between devices, where it is another. */
 static void device_comm_options(const dsc_engine *engine, int64_t fault_at, dsc_comm_options *out)
 {
     comm_options(engine, fault_at, out);
+    out->transport = "auto";
     out->device = engine->device;
     out->host = engine->comm;
+    out->staging_bytes = device_staging_bytes(engine);
     out->staging_channels = 1u << DSC_CHANNEL_REDUCE;
+    out->native_sums = engine->config.own.native_sums;
 }
 
-void dsc_engine_comm_plan(const dsc_engine *engine, int64_t *host_bytes, int64_t *device_bytes)
+void dsc_engine_comm_plan(const dsc_engine *engine, dsc_plan_options *out)
 {
     dsc_comm_options options;
     comm_options(engine, 0, &options);
-    *host_bytes = dsc_comm_plan_bytes(&options);
-    *device_bytes = 0;
+    out->comm_bytes = dsc_comm_plan_bytes(&options);
     if (engine->host_visible)
         return;
     device_comm_options(engine, 0, &options);
-    *device_bytes = dsc_comm_plan_bytes(&options);
+    out->device_comm_bytes = dsc_comm_plan_bytes(&options);
+    out->device_library_bytes = dsc_comm_library_bytes(&options);
 }
 
 dsc_status dsc_engine_open_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     dsc_comm_options comm;
+    const char *name = engine->config.own.comm;
+    if (!engine->host_visible && engine->place.size > 1 && strcmp(name, "auto") != 0 && strcmp(name, "nccl") != 0)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.comm", "\"%s\" moves host memory and these ranks compute on GPUs; "
+                        "use \"auto\" or \"nccl\"", name);
     comm_options(engine, options->fail_comm_at, &comm);
     engine->came = true;
     return dsc_comm_open(&comm, &engine->comm, err);
@@ -94,4 +160,12 @@ dsc_status dsc_engine_open_device_comm(dsc_engine *engine, const dsc_engine_opti
     engine->device_comm = NULL;
     device_comm_options(engine, options->fail_comm_at, &comm);
     return dsc_comm_open(&comm, &engine->device_comm, err);
+}
+
+void dsc_engine_abort(dsc_engine *engine, const char *reason)
+{
+    if (engine->device_comm != NULL && engine->device_comm != engine->comm)
+        dsc_comm_abort(engine->device_comm, reason);
+    if (engine->comm != NULL)
+        dsc_comm_abort(engine->comm, reason);
 }

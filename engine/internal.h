@@ -101,7 +101,8 @@ void dsc_update_compute(const dsc_config *config, double sumsq, int64_t leaf_cou
 dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 dsc_status dsc_engine_open_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 dsc_status dsc_engine_open_device_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
-void dsc_engine_comm_plan(const dsc_engine *engine, int64_t *host_bytes, int64_t *device_bytes);
+void dsc_engine_comm_plan(const dsc_engine *engine, dsc_plan_options *out);
+void dsc_engine_abort(dsc_engine *engine, const char *reason); /* every communicator that is open */
 /* memory.c: does the plan fit, and the working memory that it names. */
 dsc_status dsc_engine_check_fit(const dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_agree_fit(const dsc_engine *engine, dsc_error *err); /* collective; the table is logged if not */

@@ -252,7 +252,7 @@ static void plan_options(const dsc_engine *engine, dsc_plan_options *out)
                                 .data_bytes = engine->source.fill != NULL || engine->plan_only
                                                   ? dsc_reader_plan_bytes(&reader)
                                                   : 0 };
-    dsc_engine_comm_plan(engine, &out->comm_bytes, &out->device_comm_bytes);
+    dsc_engine_comm_plan(engine, out);
 }
 
 static void describe_numerics(dsc_engine *engine)
@@ -288,7 +288,9 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
         return DSC_OK;
     DSC_TRY(dsc_engine_agree_fit(engine, err));
     DSC_TRY(scan_data(engine, err));
-    DSC_TRY(dsc_device_reserve(engine->device, engine->plan.tier_bytes[DSC_TIER_DEVICE], err));
+    /* Libraries take theirs themselves. */
+    DSC_TRY(dsc_device_reserve(engine->device, engine->plan.tier_bytes[DSC_TIER_DEVICE] -
+                                                   engine->plan.bytes[DSC_TAG_LIBRARY][DSC_TIER_DEVICE], err));
     DSC_TRY(dsc_engine_open_device_comm(engine, options, err));
     dsc_zero_options zero;
     dsc_plan_zero_options(&plan, &engine->plan, &zero);
@@ -302,6 +304,9 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
         reader_options(engine, &reader);
         DSC_TRY(dsc_reader_open(&reader, 0, &engine->reader, err));
     }
+    /* Taking memory waits for a whole GPU, which another rank's first collective may keep busy until all have come. */
+    if (!engine->host_visible)
+        DSC_TRY(dsc_comm_barrier(engine->comm, DSC_CHANNEL_CONTROL, NULL, err));
     DSC_TRY(dsc_engine_init_params(engine, err));
     return dsc_engine_run_folder(engine, err);
 }
@@ -327,7 +332,7 @@ static dsc_status open_all(dsc_engine *engine, const dsc_engine_options *options
 static void tell_peers(dsc_engine *engine, const dsc_engine_options *options, const dsc_error *failure)
 {
     if (engine != NULL && engine->comm != NULL)
-        dsc_comm_abort(engine->comm, failure->message);
+        dsc_engine_abort(engine, failure->message);
     else if (options->world != NULL && (engine == NULL || !engine->came) &&
              (options->flags & DSC_ENGINE_PLAN_ONLY) == 0 && options->rank >= 0 && options->rank < options->world->size)
         dsc_local_world_refuse(options->world->local, options->rank, failure->message);
@@ -410,8 +415,8 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     if (engine == NULL)
         return;
     dsc_alloc *alloc = engine->alloc;
-    if (engine->failed && engine->comm != NULL)
-        dsc_comm_abort(engine->comm, "an engine was closed after an error");
+    if (engine->failed)
+        dsc_engine_abort(engine, "an engine was closed after an error");
     dsc_reader_close(&engine->reader);
     dsc_zero_close(&engine->zero);
     dsc_engine_close_memory(engine);

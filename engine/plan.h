@@ -33,6 +33,7 @@ typedef struct dsc_plan_options {
     int32_t rank;
     int64_t comm_bytes;        /* what the transport over host memory will take */
     int64_t device_comm_bytes; /* and the one over device memory, where that is another */
+    int64_t device_library_bytes; /* what that one's library takes by itself */
     int64_t data_bytes;        /* the reader */
     dsc_device *device;        /* GEMM shapes are prepared on it */
 } dsc_plan_options;

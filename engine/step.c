@@ -104,7 +104,7 @@ static dsc_status fail(dsc_engine *engine, dsc_status status, dsc_error *err)
     if (err != NULL && err->rank < 0)
         err->rank = engine->place.rank;
     if (engine->comm != NULL)
-        dsc_comm_abort(engine->comm, err != NULL && err->message[0] != 0 ? err->message : dsc_status_text(status));
+        dsc_engine_abort(engine, err != NULL && err->message[0] != 0 ? err->message : dsc_status_text(status));
     return status;
 }
 

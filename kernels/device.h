@@ -55,13 +55,17 @@ typedef struct dsc_device_props {
     char versions[160];      /* what bits depend on beside the arch: "CUDA 13.0, cuBLASLt 13.1.0" */
 } dsc_device_props;
 
-/* Looks whether waiting still makes sense (a peer that died leaves work that never ends); an error ends the wait. */
-typedef dsc_status (*dsc_watch_fn)(void *user, dsc_error *err);
+/* Looks whether waiting still makes sense (a peer that died leaves work that never ends) when the host has waited
+ * `waited_ns`; an error ends the wait. */
+typedef dsc_status (*dsc_watch_fn)(void *user, int64_t waited_ns, dsc_error *err);
 
 typedef struct dsc_device_ops {
     const char *name; /* "cpu", "cuda", "sim" */
     uint32_t version; /* DSC_DEVICE_OPS_VERSION */
     bool host_visible; /* the host may use DEVICE memory in place while no stream works on it */
+
+    /* Optional: how many devices options.index may name, at least 1; what is wrong when none can be used. NULL: one. */
+    dsc_status (*count)(int32_t *count, dsc_error *err);
 
     dsc_status (*open)(dsc_device **out, const dsc_device_options *options, dsc_error *err);
     void (*close)(dsc_device *device); /* its streams, events and buffers must be closed before */
@@ -114,6 +118,12 @@ struct dsc_stream { const dsc_device_ops *ops; };
 struct dsc_event { const dsc_device_ops *ops; };
 
 extern const dsc_device_ops dsc_device_cpu;
+
+/* The table that a name means: "cpu", or "cuda". That one comes from the program itself when it has it (a program that
+ * exports dsc_cuda_plugin_get), else from libdsc_cuda.so, looked for in $DSC_PLUGIN_DIR when set, else beside this
+ * library in dsc/ and ../lib/dsc/. DSC_ERR_UNSUPPORTED: it cannot be used here, and why (no driver, no GPU, a driver
+ * too old, no plugin, a plugin of another build, a missing library). *count: devices that may be opened. */
+DSC_MUST_USE dsc_status dsc_device_find(const char *name, const dsc_device_ops **out, int32_t *count, dsc_error *err);
 
 /* Callers use these, never the table. */
 DSC_MUST_USE dsc_status dsc_device_open(const dsc_device_ops *ops, dsc_device **out, const dsc_device_options *options,

@@ -28,7 +28,8 @@ extern "C" {
     X(ERR_STATE, 10, 1, "called in the wrong state or with a wrong argument")          \
     X(ERR_NUMERIC, 11, 1, "a number that cannot be trained with (Inf or NaN)")         \
     X(ERR_CANCELLED, 12, 1, "cancelled")                                               \
-    X(ERR_INTERNAL, 13, 1, "a bug in dsc")
+    X(ERR_INTERNAL, 13, 1, "a bug in dsc")                                             \
+    X(ERR_DEVICE, 14, 1, "a device or its driver failed")
 
 typedef enum dsc_status {
 #define DSC_STATUS_ENUM(name, number, exit_code, text) DSC_##name = number,

@@ -262,7 +262,8 @@ static void wrong_values(void **state)
         { "\"dsc\":{\"data\":[1]}", DSC_ERR_CONFIG, "dsc.data: a list is not a string or a list" },
         { "\"dsc\":{\"comm_timeout_s\":0}", DSC_ERR_CONFIG, "comm_timeout_s: 0" },
         { "\"dsc\":{\"reproducible\":\"bits\"}", DSC_ERR_CONFIG, "one of plan|world_size" },
-        { "\"dsc\":{\"comm\":\"nccl\"}", DSC_ERR_CONFIG, "one of auto|self|local|shm" },
+        { "\"dsc\":{\"comm\":\"tcp\"}", DSC_ERR_CONFIG, "one of auto|self|local|shm|nccl" },
+        { "\"dsc\":{\"reduce\":\"fast\"}", DSC_ERR_CONFIG, "one of exact|native" },
         { "\"dsc\":{\"seed\":-1}", DSC_ERR_CONFIG, "dsc.seed: -1" },
     };
     check_refusals(cases, DSC_COUNT(cases));
@@ -320,7 +321,6 @@ static void not_built(void **state)
         { "\"scheduler\":{\"type\":\"CosineAnnealingLR\"}", DSC_ERR_UNSUPPORTED, "WarmupCosineLR" },
         { "\"dsc\":{\"accumulate\":\"local\"}", DSC_ERR_UNSUPPORTED, "dsc.accumulate" },
         { "\"dsc\":{\"dropout\":\"model\"}", DSC_ERR_UNSUPPORTED, "dsc.dropout" },
-        { "\"dsc\":{\"device\":\"cuda\"}", DSC_ERR_UNSUPPORTED, "\"auto\" and \"cpu\" work" },
         { "\"compression_training\":{\"weight_quantization\":{\"shared_parameters\":{\"enabled\":true}},\"row_"
           "pruning\":"
           "{\"shared_parameters\":{\"enabled\":false}}}",

@@ -25,11 +25,22 @@ _Static_assert(sizeof(comm_call) <= DSC_LAUNCH_ARGS_MAX, "a call fits into a hos
 
 /* `stream` is that of a transport that enqueues; NULL: all is done on this thread before the return. */
 
+/* Pieces in the wire dtype -> what each owner folds: all leaves of its own piece, or the one sum of them that the
+ * transport made. */
+static dsc_status exchange(dsc_comm *comm, int32_t channel, bool natively, void *in, const void *out, int64_t count,
+                           dsc_dtype dtype, dsc_stream *stream, dsc_error *err)
+{
+    dsc_transport *t = comm->transport;
+    if (natively)
+        return t->ops->native_sum(t, channel, in, out, count, dtype, stream, err);
+    return t->ops->all_to_all(t, channel, in, out, count * (int64_t)dsc_dtype_bytes(dtype), stream, err);
+}
+
 /* Without a hook: pieces are cast into the first half of the staging, exchanged, and folded from the second. */
 static dsc_status reduce_by_exchange(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args,
                                      dsc_stream *stream, dsc_error *err)
 {
-    dsc_transport *t = comm->transport;
+    const bool natively = comm->native_sums && comm->transport->ops->native_sum != NULL && args->apart == NULL;
     const dsc_buf *staging = &comm->channel[channel].staging;
     const int64_t wire_bytes = (int64_t)dsc_dtype_bytes(args->wire_dtype);
     const int64_t most = staging->bytes / 2 / comm->size / wire_bytes / DSC_COMM_PIECE_ALIGN * DSC_COMM_PIECE_ALIGN;
@@ -40,9 +51,9 @@ static dsc_status reduce_by_exchange(dsc_comm *comm, int32_t channel, const dsc_
         for (int32_t r = 0; r < comm->size; r++)
             DSC_TRY(dsc_comm_cast(&comm->math, out + r * piece_bytes, args->wire_dtype,
                                   args->leaf + r * args->leaf_stride + first, count, stream, err));
-        DSC_TRY(t->ops->all_to_all(t, channel, in, out, piece_bytes, stream, err));
+        DSC_TRY(exchange(comm, channel, natively, in, out, count, args->wire_dtype, stream, err));
         const dsc_comm_leaves leaves = {
-            .at = in, .stride_bytes = piece_bytes, .dtype = args->wire_dtype, .count = comm->size
+            .at = in, .stride_bytes = piece_bytes, .dtype = args->wire_dtype, .count = natively ? 1 : comm->size
         };
         DSC_TRY(dsc_comm_fold(&comm->math, args, &leaves, first, count, stream, err));
     }

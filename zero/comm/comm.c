@@ -3,8 +3,9 @@
 #include <string.h>
 
 #include "zero/comm/comm_front.h"
+#include "zero/comm/nccl_api.h"
 
-static const dsc_comm_ops *const registry[] = { &dsc_comm_self, &dsc_comm_local, &dsc_comm_shm };
+static const dsc_comm_ops *const registry[] = { &dsc_comm_self, &dsc_comm_local, &dsc_comm_shm, &dsc_comm_nccl };
 
 const char *dsc_comm_op_text(dsc_comm_op op)
 {
@@ -38,6 +39,8 @@ dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops *
     if (strcmp(name, "auto") == 0) {
         if (place->size == 1)
             name = "self";
+        else if (options->device != NULL && !dsc_device_host_visible(options->device))
+            name = "nccl";
         else if (place->local_world != NULL)
             name = "local";
         else if (place->local_size == place->size)
@@ -56,7 +59,8 @@ dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops *
         }
     }
     return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm",
-                    "\"%s\" is no transport; expected \"auto\", \"self\", \"local\" or \"shm\"", name);
+                    "\"%s\" is no transport; expected \"auto\", \"self\", \"local\", \"shm\" or \"nccl\"",
+                    name);
 }
 
 /* Required hooks are checked here once, so that a table with a hole fails at open and not in step 1000. */
@@ -111,6 +115,12 @@ int64_t dsc_comm_plan_bytes(const dsc_comm_options *options)
     if (dsc_comm_choose(options, &ops, NULL) != DSC_OK)
         return 0;
     return front_bytes(ops, options) + (ops == &dsc_comm_shm ? dsc_shm_plan_bytes(options) : 0);
+}
+
+int64_t dsc_comm_library_bytes(const dsc_comm_options *options)
+{
+    const dsc_comm_ops *ops = NULL;
+    return dsc_comm_choose(options, &ops, NULL) == DSC_OK && ops == &dsc_comm_nccl ? dsc_nccl_plan_bytes(options) : 0;
 }
 
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
@@ -191,6 +201,7 @@ dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *o
     comm->size = options->place.size;
     comm->channel_count = options->channel_count;
     comm->trace = options->trace;
+    comm->native_sums = options->native_sums;
     dsc_comm_math_init(&comm->math);
     status = settle(comm, options, err);
     if (status != DSC_OK) {

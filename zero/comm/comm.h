@@ -1,9 +1,9 @@
 /* comm.h - ranks and collectives: one const ops table per transport, one front that checks, counts, times and traces.
  *
- * Transports: self (W = 1), local (threads of one process), shm (processes of one host), fault (wraps another),
- * skeleton (the tutorial). A communicator has `channel_count` independent channels: one stream uses one channel, so
- * collectives of two streams never wait for each other. All ranks call the same operations in the same order on a
- * channel.
+ * Transports: self (W = 1), local (threads of one process), shm (processes of one host), nccl (GPUs), fault (wraps
+ * another), skeleton (the tutorial). A communicator has `channel_count` independent channels: one stream uses one
+ * channel, so collectives of two streams never wait for each other. All ranks call the same operations in the same
+ * order on a channel.
  *
  * Sums are ours, not the transport's: reduce_scatter folds leaves in rank order on the owner (kernels/exact.h, FOLD),
  * so every transport gives the same bits. SPDX-License-Identifier: Apache-2.0 */
@@ -66,7 +66,7 @@ typedef struct dsc_comm_trace {
 typedef struct dsc_comm_options {
     dsc_alloc *alloc; /* borrowed until close */
     dsc_comm_place place;
-    const char *transport;     /* "auto", "self", "local", "shm" */
+    const char *transport;     /* "auto", "self", "local", "shm", "nccl" */
     int32_t channel_count;     /* 1..DSC_COMM_CHANNELS_MAX */
     int64_t staging_bytes;     /* per channel and rank, for transports that copy through a segment; counted as COMM */
     int64_t timeout_ns;        /* a collective that waits longer fails with DSC_ERR_STUCK; 0: 600 s */
@@ -129,6 +129,10 @@ typedef struct dsc_comm_ops {
      * all_to_all, FOLD. acc may be this rank's own piece of `leaf`. */
     dsc_status (*reduce_scatter)(dsc_transport *, int32_t channel, const dsc_reduce_scatter_args *args,
                                  dsc_stream *stream, dsc_error *err);
+    /* Optional: recv[count] <- the sum over ranks of send[my rank * count], in `dtype` and in the order that the
+     * transport likes. The front uses it when the options ask for native_sums. */
+    dsc_status (*native_sum)(dsc_transport *, int32_t channel, void *recv, const void *send, int64_t count,
+                             dsc_dtype dtype, dsc_stream *stream, dsc_error *err);
     /* Optional: memory that peers can read in place, so that all_gather from it is one copy. NULL: plain memory. */
     dsc_status (*mem_open)(dsc_transport *, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);
     void (*mem_close)(dsc_transport *, dsc_buf *buf);
@@ -140,10 +144,10 @@ typedef struct dsc_comm_ops {
     void (*abort)(dsc_transport *, const char *reason);
 } dsc_comm_ops;
 
-extern const dsc_comm_ops dsc_comm_self, dsc_comm_local, dsc_comm_shm, dsc_comm_skeleton;
+extern const dsc_comm_ops dsc_comm_self, dsc_comm_local, dsc_comm_shm, dsc_comm_nccl, dsc_comm_skeleton;
 
-/* The table that options->transport names; "auto" is self for one rank, local in a local_world, shm when all ranks are
- * on this host. An unknown name: DSC_ERR_INPUT; several hosts: DSC_ERR_UNSUPPORTED. */
+/* The table that options->transport names; "auto" is self for one rank; nccl over the memory of a device that is not
+ * host_visible; local in a local_world; shm when all ranks are on this host. An unknown name: DSC_ERR_INPUT; several hosts: DSC_ERR_UNSUPPORTED. */
 DSC_MUST_USE dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops **out, dsc_error *err);
 
 typedef struct dsc_comm dsc_comm;
@@ -170,6 +174,8 @@ void dsc_comm_abort(dsc_comm *comm, const char *reason);
 DSC_MUST_USE dsc_status dsc_comm_health(dsc_comm *comm, dsc_error *err); /* as the hook */
 /* Bytes that open will map for these options, for the planner (all channels, this rank's share). */
 int64_t dsc_comm_plan_bytes(const dsc_comm_options *options);
+/* And what the transport's library takes of the device by itself, about. */
+int64_t dsc_comm_library_bytes(const dsc_comm_options *options);
 /* Plain device memory where the transport has none of its own. */
 DSC_MUST_USE dsc_status dsc_comm_mem_open(dsc_comm *comm, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);
 void dsc_comm_mem_close(dsc_comm *comm, dsc_buf *buf);

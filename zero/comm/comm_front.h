@@ -25,6 +25,7 @@ struct dsc_comm {
     dsc_alloc *alloc;
     dsc_device *device; /* NULL: buffers are host memory */
     int32_t rank, size, channel_count;
+    bool native_sums;
     dsc_comm_math math;
     dsc_comm_trace trace;
     dsc_comm_channel channel[DSC_COMM_CHANNELS_MAX];

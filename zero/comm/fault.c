@@ -87,6 +87,14 @@ static dsc_status fault_reduce_scatter(dsc_transport *transport, int32_t channel
     return inner == NULL ? DSC_ERR_COMM : inner->ops->reduce_scatter(inner, channel, args, stream, err);
 }
 
+static dsc_status fault_native_sum(dsc_transport *transport, int32_t channel, void *recv, const void *send,
+                                   int64_t count, dsc_dtype dtype, dsc_stream *stream, dsc_error *err)
+{
+    dsc_transport *inner = pass(transport, err);
+    return inner == NULL ? DSC_ERR_COMM
+                         : inner->ops->native_sum(inner, channel, recv, send, count, dtype, stream, err);
+}
+
 static dsc_status fault_mem_open(dsc_transport *transport, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err)
 {
     dsc_transport *inner = ((fault_transport *)transport)->inner;
@@ -123,6 +131,7 @@ static const dsc_comm_ops fault_ops = {
     .send = fault_send,
     .recv = fault_recv,
     .reduce_scatter = fault_reduce_scatter,
+    .native_sum = fault_native_sum,
     .mem_open = fault_mem_open,
     .mem_close = fault_mem_close,
     .health = fault_health,
@@ -141,6 +150,8 @@ dsc_status dsc_comm_fault_wrap(dsc_alloc *alloc, dsc_transport *inner, int64_t f
         fault->ops.health = NULL;
     if (inner->ops->reduce_scatter == NULL)
         fault->ops.reduce_scatter = NULL;
+    if (inner->ops->native_sum == NULL)
+        fault->ops.native_sum = NULL;
     if (inner->ops->mem_open == NULL) {
         fault->ops.mem_open = NULL;
         fault->ops.mem_close = NULL;

@@ -1,0 +1,257 @@
+/* device_cuda.cu - one GPU as a device: finding it, opening it, what it is, and how its failures read.
+ *
+ * CUDA's current device belongs to a thread, and an engine may be driven by any, so every call of this backend sets it
+ * first. A failure of the GPU is the whole context's: the first one is kept and comes out of every later call.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/device_cuda.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cuda/gemm_cublaslt.h"
+#include "kernels/cuda/plugin.h"
+
+#define ARCH_LEAST 80 /* bf16 products and cp.async; machine code is built for 80 and 90, PTX for later ones */
+
+/* ---- failures ---- */
+
+static bool leaves_device_usable(cudaError_t error)
+{
+    return error == cudaErrorMemoryAllocation || error == cudaErrorInvalidValue;
+}
+
+dsc_status dsc_cuda_refused(const cuda_device *device, cudaError_t error, const char *what, dsc_error *err)
+{
+    (void)cudaGetLastError();
+    if (error == cudaErrorMemoryAllocation)
+        return DSC_FAIL(err, DSC_ERR_NOMEM, "memory", "GPU %d (%s) is out of memory: %s", device->index, device->name,
+                        what);
+    if (error == cudaErrorNoKernelImageForDevice)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device",
+                        "GPU %d (%s) is sm_%d and this build has no kernels that it can run (%s): %s", device->index,
+                        device->name, device->arch, cudaGetErrorString(error), what);
+    return DSC_FAIL(err, DSC_ERR_DEVICE, "dsc.device", "GPU %d (%s) failed: %s: %s", device->index, device->name, what,
+                    cudaGetErrorString(error));
+}
+
+void dsc_cuda_note_failure(cuda_device *device, const dsc_error *why)
+{
+    pthread_mutex_lock(&device->lock);
+    if (!device->failed)
+        device->error = *why;
+    device->failed = true;
+    pthread_mutex_unlock(&device->lock);
+}
+
+dsc_status dsc_cuda_check(cuda_device *device, cudaError_t error, const char *what, dsc_error *err)
+{
+    if (error == cudaSuccess)
+        return DSC_OK;
+    dsc_error why = DSC_ERROR_INIT;
+    const dsc_status status = dsc_cuda_refused(device, error, what, &why);
+    if (!leaves_device_usable(error))
+        dsc_cuda_note_failure(device, &why);
+    if (err != NULL)
+        *err = why;
+    return status;
+}
+
+dsc_status dsc_cuda_enter(cuda_device *device, dsc_error *err)
+{
+    pthread_mutex_lock(&device->lock);
+    const bool failed = device->failed;
+    if (failed && err != NULL)
+        *err = device->error;
+    const dsc_status status = failed ? device->error.status : DSC_OK;
+    pthread_mutex_unlock(&device->lock);
+    return failed ? status : dsc_cuda_check(device, cudaSetDevice(device->index), "cudaSetDevice", err);
+}
+
+/* ---- finding ---- */
+
+static dsc_status cuda_count(int32_t *count, dsc_error *err)
+{
+    int found = 0;
+    const cudaError_t error = cudaGetDeviceCount(&found);
+    (void)cudaGetLastError();
+    if (error == cudaErrorInsufficientDriver)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device",
+                        "\"cuda\": the GPU driver is older than this build's CUDA runtime; install a newer driver");
+    if (error != cudaSuccess && error != cudaErrorNoDevice)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device", "\"cuda\": %s", cudaGetErrorString(error));
+    if (found < 1)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device",
+                        "\"cuda\": no GPU here, or CUDA_VISIBLE_DEVICES hides them");
+    DSC_TRY(dsc_cuda_gemm_library(NULL, 0, err));
+    *count = found;
+    return DSC_OK;
+}
+
+/* Dense bf16 products a second of the data sheets, for MFU. The longest name that fits counts. */
+static double peak_of(const char *name, int arch)
+{
+    static const struct { const char *part; double flops; } cards[] = {
+        { "H100 PCIe", 756e12 }, { "H100 NVL", 835e12 }, { "H100", 989e12 }, { "H200", 989e12 }, { "GH200", 989e12 },
+        { "H800", 989e12 },      { "H20", 148e12 },      { "B200", 2250e12 }, { "A100", 312e12 }, { "A800", 312e12 },
+        { "A40", 150e12 },       { "A30", 165e12 },      { "L40S", 362e12 },  { "L4", 121e12 },   { "RTX 4090", 165e12 },
+    };
+    double flops = 0;
+    size_t longest = 0;
+    for (size_t i = 0; i < DSC_COUNT(cards); i++) {
+        if (strstr(name, cards[i].part) == NULL || strlen(cards[i].part) <= longest)
+            continue;
+        longest = strlen(cards[i].part);
+        flops = cards[i].flops;
+    }
+    return flops;
+}
+
+/* ---- opening ---- */
+
+static dsc_status attribute(cuda_device *d, cudaDeviceAttr which, int *out, dsc_error *err)
+{
+    return dsc_cuda_check(d, cudaDeviceGetAttribute(out, which, d->index), "reading its attributes", err);
+}
+
+static dsc_status describe(cuda_device *d, dsc_error *err)
+{
+    cudaDeviceProp prop;
+    int major = 0, minor = 0;
+    DSC_TRY(dsc_cuda_check(d, cudaGetDeviceProperties(&prop, d->index), "reading its properties", err));
+    snprintf(d->name, sizeof d->name, "%.90s", prop.name);
+    dsc_text_printable(d->name);
+    DSC_TRY(attribute(d, cudaDevAttrComputeCapabilityMajor, &major, err));
+    DSC_TRY(attribute(d, cudaDevAttrComputeCapabilityMinor, &minor, err));
+    DSC_TRY(attribute(d, cudaDevAttrMultiProcessorCount, &d->multiprocessors, err));
+    d->arch = major * 10 + minor;
+    d->peak_flops = peak_of(d->name, d->arch);
+    if (d->arch < ARCH_LEAST)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device",
+                        "\"cuda\": GPU %d (%s) is sm_%d; sm_%d or newer is needed (A100, H100, RTX 30 and later)",
+                        d->index, d->name, d->arch, ARCH_LEAST);
+    return DSC_OK;
+}
+
+static dsc_status begin(cuda_device *d, dsc_error *err)
+{
+    DSC_TRY(dsc_cuda_enter(d, err));
+    DSC_TRY(describe(d, err));
+    DSC_TRY(dsc_cuda_check(d, cudaStreamCreateWithFlags(&d->setup, cudaStreamNonBlocking), "opening a stream", err));
+    return dsc_cuda_gemm_open(d->alloc, d->index, d->arch, &d->gemm, err);
+}
+
+static void cuda_close(dsc_device *device)
+{
+    cuda_device *d = (cuda_device *)device;
+    DSC_ASSERT(d->stream_count == 0);
+    DSC_ASSERT(d->event_count == 0);
+    DSC_ASSERT(d->buffer_count == 0);
+    (void)cudaSetDevice(d->index);
+    dsc_cuda_gemm_close(&d->gemm);
+    dsc_cuda_arena_close(d);
+    if (d->setup != NULL)
+        (void)cudaStreamDestroy(d->setup);
+    (void)cudaGetLastError();
+    pthread_mutex_destroy(&d->lock);
+    dsc_alloc_free(d->alloc, d);
+}
+
+static dsc_status cuda_open(dsc_device **out, const dsc_device_options *options, dsc_error *err)
+{
+    int32_t count = 0;
+    cuda_device *d = NULL;
+    DSC_TRY(cuda_count(&count, err));
+    if (options->index < 0 || options->index >= count)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device", "\"cuda\": GPU %d is asked for, and there are %d",
+                        (int)options->index, (int)count);
+    DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *d, &d, err));
+    d->base.ops = &dsc_device_cuda;
+    d->alloc = options->alloc;
+    d->index = options->index;
+    snprintf(d->name, sizeof d->name, "GPU");
+    pthread_mutex_init(&d->lock, NULL); /* cannot fail with default attributes on Linux */
+    const dsc_status status = begin(d, err);
+    if (status != DSC_OK) {
+        cuda_close(&d->base);
+        return status;
+    }
+    *out = &d->base;
+    return DSC_OK;
+}
+
+static void cuda_props(dsc_device *device, dsc_device_props *out)
+{
+    cuda_device *d = (cuda_device *)device;
+    size_t free_bytes = 0, total_bytes = 0;
+    int driver = 0;
+    char library[64] = "";
+    (void)cudaSetDevice(d->index);
+    if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
+        (void)cudaGetLastError();
+    if (cudaDriverGetVersion(&driver) != cudaSuccess)
+        (void)cudaGetLastError();
+    (void)dsc_cuda_gemm_library(library, sizeof library, NULL);
+    snprintf(out->name, sizeof out->name, "%s", d->name);
+    out->index = d->index;
+    out->arch = d->arch;
+    out->multiprocessors = d->multiprocessors;
+    out->free_bytes = (int64_t)free_bytes + (d->arena.bytes - d->arena.used);
+    out->total_bytes = (int64_t)total_bytes;
+    out->peak_flops = d->peak_flops;
+    snprintf(out->versions, sizeof out->versions, "CUDA %d.%d, driver for %d.%d, %s", CUDART_VERSION / 1000,
+             CUDART_VERSION % 1000 / 10, driver / 1000, driver % 1000 / 10, library);
+}
+
+static void cuda_watch(dsc_device *device, dsc_watch_fn fn, void *user)
+{
+    cuda_device *d = (cuda_device *)device;
+    d->watch = fn;
+    d->watch_user = user;
+}
+
+static void *cuda_native(dsc_stream *stream) { return ((cuda_stream *)stream)->handle; }
+
+static dsc_status cuda_bind(dsc_device *device, dsc_error *err) { return dsc_cuda_enter((cuda_device *)device, err); }
+
+static dsc_status cuda_gemm_prepare(dsc_device *device, const dsc_gemm_args *shape, dsc_error *err)
+{
+    cuda_device *d = (cuda_device *)device;
+    DSC_TRY(dsc_cuda_enter(d, err));
+    return dsc_cuda_gemm_prepare(d->gemm, shape, err);
+}
+
+const dsc_device_ops dsc_device_cuda = {
+    "cuda",
+    DSC_DEVICE_OPS_VERSION,
+    false, /* host_visible */
+    cuda_count,
+    cuda_open,
+    cuda_close,
+    dsc_cuda_stream_open,
+    dsc_cuda_stream_close,
+    dsc_cuda_stream_sync,
+    dsc_cuda_event_open,
+    dsc_cuda_event_close,
+    dsc_cuda_event_record,
+    dsc_cuda_stream_wait,
+    dsc_cuda_event_sync,
+    dsc_cuda_copy,
+    dsc_cuda_zero,
+    dsc_cuda_do_launch,
+    dsc_cuda_host_call,
+    dsc_cuda_mem_open,
+    dsc_cuda_mem_close,
+    cuda_gemm_prepare,
+    cuda_props,
+    dsc_cuda_reserve,
+    cuda_watch,
+    cuda_native,
+    cuda_bind,
+};
+
+/* ---- as a plugin ---- */
+
+static const dsc_cuda_plugin plugin = { (uint32_t)sizeof(dsc_cuda_plugin), DSC_CUDA_PLUGIN_LAYOUT, DSC_VERSION_TEXT,
+                                        &dsc_device_cuda };
+
+const dsc_cuda_plugin *dsc_cuda_plugin_get(void) { return &plugin; }

@@ -1,0 +1,95 @@
+/* device_cuda.h - what the files of the cuda device share. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_CUDA_DEVICE_CUDA_H
+#define DSC_KERNELS_CUDA_DEVICE_CUDA_H
+
+#include <pthread.h>
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/device.h"
+
+enum { DSC_CUDA_HOST_CALLS = 64 }; /* host calls of one stream on their way; the next one waits for it */
+
+extern "C" const dsc_device_ops dsc_device_cuda;
+
+struct cuda_stream;
+
+/* A host call on its way: filled by the caller, run and given back by a thread of the driver. */
+typedef struct cuda_host_call {
+    struct cuda_stream *stream;
+    dsc_host_fn fn;
+    bool busy; /* under the device's lock */
+    alignas(16) unsigned char args[DSC_LAUNCH_ARGS_MAX];
+} cuda_host_call;
+
+typedef struct cuda_device {
+    dsc_device base;
+    dsc_alloc *alloc;
+    int index, arch, multiprocessors;
+    char name[96];
+    double peak_flops;
+    dsc_cuda_gemm *gemm;
+    cudaStream_t setup; /* zeroes new memory */
+    dsc_watch_fn watch;
+    void *watch_user;
+    struct { /* cut from the front; begins again when all parts are closed */
+        char *base;
+        int64_t bytes, used, part_count;
+    } arena;
+    pthread_mutex_t lock; /* what follows */
+    bool failed; /* an error of the device is an error of all its streams: CUDA's are the whole context's */
+    dsc_error error;
+    int64_t stream_count, event_count, buffer_count;
+} cuda_device;
+
+typedef struct cuda_stream {
+    dsc_stream base;
+    cuda_device *device;
+    cudaStream_t handle;
+    char name[32];
+    dsc_kernel last_kernel; /* for the words about a failure; DSC_KERNEL_COUNT: none yet */
+    dsc_buf workspace;
+    cuda_host_call *calls; /* [DSC_CUDA_HOST_CALLS] */
+    uint64_t call_count;
+} cuda_stream;
+
+typedef struct cuda_event {
+    dsc_event base;
+    cuda_device *device;
+    cudaEvent_t handle;
+    bool recorded;
+} cuda_event;
+
+/* The device becomes the calling thread's; a failure that the device already had comes out again. */
+dsc_status dsc_cuda_enter(cuda_device *device, dsc_error *err);
+/* Turns a CUDA error into the device's failure and returns it; `what` was being done. cudaSuccess is DSC_OK. */
+dsc_status dsc_cuda_check(cuda_device *device, cudaError_t error, const char *what, dsc_error *err);
+/* The same, without making it the device's: for what leaves the device usable (out of memory). */
+dsc_status dsc_cuda_refused(const cuda_device *device, cudaError_t error, const char *what, dsc_error *err);
+/* The first failure of the device stays. */
+void dsc_cuda_note_failure(cuda_device *device, const dsc_error *why);
+
+/* memory_cuda.cu */
+dsc_status dsc_cuda_reserve(dsc_device *device, int64_t bytes, dsc_error *err);
+dsc_status dsc_cuda_mem_open(dsc_device *device, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_buf *out,
+                             dsc_error *err);
+void dsc_cuda_mem_close(dsc_device *device, dsc_buf *buf);
+void dsc_cuda_arena_close(cuda_device *device);
+
+/* stream_cuda.cu */
+dsc_status dsc_cuda_stream_open(dsc_device *device, dsc_stream_kind kind, const char *name, dsc_stream **out,
+                                dsc_error *err);
+void dsc_cuda_stream_close(dsc_stream *stream);
+dsc_status dsc_cuda_stream_sync(dsc_stream *stream, dsc_error *err);
+dsc_status dsc_cuda_event_open(dsc_device *device, dsc_event **out, dsc_error *err);
+void dsc_cuda_event_close(dsc_event *event);
+dsc_status dsc_cuda_event_record(dsc_event *event, dsc_stream *stream, dsc_error *err);
+dsc_status dsc_cuda_stream_wait(dsc_stream *stream, dsc_event *event, dsc_error *err);
+dsc_status dsc_cuda_event_sync(dsc_event *event, dsc_error *err);
+dsc_status dsc_cuda_copy(dsc_stream *stream, void *to, const void *from, int64_t bytes, dsc_error *err);
+dsc_status dsc_cuda_zero(dsc_stream *stream, void *to, int64_t bytes, dsc_error *err);
+dsc_status dsc_cuda_do_launch(dsc_stream *stream, dsc_kernel kernel, const void *args, int64_t args_bytes,
+                              dsc_error *err);
+dsc_status dsc_cuda_host_call(dsc_stream *stream, dsc_host_fn fn, const void *args, int64_t args_bytes,
+                              dsc_error *err);
+
+#endif

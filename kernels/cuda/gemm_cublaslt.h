@@ -1,0 +1,19 @@
+/* gemm_cublaslt.h - matrix products of one GPU by cuBLASLt, which is opened at run time.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_CUDA_GEMM_CUBLASLT_H
+#define DSC_KERNELS_CUDA_GEMM_CUBLASLT_H
+
+#include "kernels/cuda/kernels.h"
+
+/* Whether the library can be used: DSC_ERR_UNSUPPORTED with its names and where it was looked for when not. version
+ * (may be NULL) gets "cuBLASLt 13.1.0". */
+dsc_status dsc_cuda_gemm_library(char *version, size_t version_bytes, dsc_error *err);
+
+/* Handle and plans of the calling thread's current GPU. */
+dsc_status dsc_cuda_gemm_open(dsc_alloc *alloc, int index, int arch, dsc_cuda_gemm **out, dsc_error *err);
+void dsc_cuda_gemm_close(dsc_cuda_gemm **gemm);
+/* Device memory that a compute stream needs for the library's use, for any shape. */
+int64_t dsc_cuda_gemm_workspace_bytes(const dsc_cuda_gemm *gemm);
+dsc_status dsc_cuda_gemm_prepare(dsc_cuda_gemm *gemm, const dsc_gemm_args *shape, dsc_error *err);
+
+#endif

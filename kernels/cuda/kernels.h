@@ -1,0 +1,26 @@
+/* kernels.h - CUDA launchers: one per kernel id, in one const table. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_CUDA_KERNELS_H
+#define DSC_KERNELS_CUDA_KERNELS_H
+
+#include "base/alloc.h"
+#include "kernels/cuda/port.h"
+#include "kernels/kernels.h"
+
+typedef struct dsc_cuda_gemm dsc_cuda_gemm;
+
+/* Where and with what a launcher works. Plain value. */
+typedef struct dsc_cuda_launch {
+    cudaStream_t stream;
+    int32_t multiprocessors;
+    int32_t arch; /* 90 for sm_90 */
+    dsc_cuda_gemm *gemm;
+    void *workspace; /* device memory of this stream */
+    int64_t workspace_bytes;
+} dsc_cuda_launch;
+
+/* Checks the argument struct (that of the CPU kernel, with device pointers) and enqueues; never waits, never allocates.
+ */
+typedef dsc_status (*dsc_cuda_kernel_fn)(const dsc_cuda_launch *at, const void *args, dsc_error *err);
+extern const dsc_cuda_kernel_fn dsc_cuda_kernels[DSC_KERNEL_COUNT]; /* by dsc_kernel */
+
+#endif

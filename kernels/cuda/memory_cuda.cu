@@ -1,0 +1,160 @@
+/* memory_cuda.cu - the arena of a GPU, buffers of their own, pinned host memory.
+ *
+ * The plan's device memory is taken at once, before the first buffer, and parts are cut from its front: nothing can
+ * fragment, what does not fit is known before the run, and no cudaMalloc or cudaFree (they wait for the whole GPU)
+ * happens while ranks work. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/device_cuda.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define PART_ALIGN 256
+#define COUNT_ALIGN 64 /* as dsc_buf_open counts */
+/* Parts are aligned and small ones are not in the plan when the arena is taken. */
+#define ARENA_SLACK (INT64_C(1) << 20)
+
+/* New memory is zero. The setup stream does it and is waited for: this is no time to hurry. */
+static dsc_status clear(cuda_device *d, void *ptr, int64_t bytes, dsc_error *err)
+{
+    DSC_TRY(dsc_cuda_check(d, cudaMemsetAsync(ptr, 0, (size_t)bytes, d->setup), "zeroing new memory", err));
+    return dsc_cuda_check(d, cudaStreamSynchronize(d->setup), "zeroing new memory", err);
+}
+
+static dsc_status take(cuda_device *d, int64_t bytes, void **out, dsc_error *err)
+{
+    char what[160];
+    size_t free_bytes = 0, total_bytes = 0;
+    const cudaError_t error = cudaMalloc(out, (size_t)bytes);
+    if (error == cudaSuccess)
+        return DSC_OK;
+    (void)cudaGetLastError();
+    if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
+        (void)cudaGetLastError();
+    snprintf(what, sizeof what, "%.1f MB are needed, %.1f MB of %.1f MB are free", (double)bytes / 1048576.0,
+             (double)free_bytes / 1048576.0, (double)total_bytes / 1048576.0);
+    return dsc_cuda_check(d, error, what, err);
+}
+
+dsc_status dsc_cuda_reserve(dsc_device *device, int64_t bytes, dsc_error *err)
+{
+    cuda_device *d = (cuda_device *)device;
+    void *base = NULL;
+    DSC_ASSERT(d->arena.base == NULL);
+    DSC_TRY(dsc_cuda_enter(d, err));
+    const int64_t wanted = dsc_align_up(bytes + ARENA_SLACK, INT64_C(2) << 20);
+    DSC_TRY(take(d, wanted, &base, err));
+    d->arena.base = (char *)base;
+    d->arena.bytes = wanted;
+    d->arena.used = d->arena.part_count = 0;
+    return DSC_OK;
+}
+
+void dsc_cuda_arena_close(cuda_device *d)
+{
+    DSC_ASSERT(d->arena.part_count == 0);
+    if (d->arena.base != NULL)
+        (void)cudaFree(d->arena.base);
+    d->arena.base = NULL;
+    d->arena.bytes = d->arena.used = 0;
+}
+
+/* NULL: it does not fit any more. */
+static void *cut(cuda_device *d, int64_t bytes)
+{
+    void *part = NULL;
+    const int64_t wanted = dsc_align_up(bytes, PART_ALIGN);
+    pthread_mutex_lock(&d->lock);
+    if (d->arena.base != NULL && wanted <= d->arena.bytes - d->arena.used) {
+        part = d->arena.base + d->arena.used;
+        d->arena.used += wanted;
+        d->arena.part_count++;
+    }
+    pthread_mutex_unlock(&d->lock);
+    return part;
+}
+
+static bool in_arena(const cuda_device *d, const void *ptr)
+{
+    const char *at = (const char *)ptr;
+    return d->arena.base != NULL && at >= d->arena.base && at < d->arena.base + d->arena.bytes;
+}
+
+static void give_back(cuda_device *d, const dsc_buf *buf)
+{
+    if (buf->tier == DSC_TIER_PINNED) {
+        (void)cudaFreeHost(buf->ptr);
+    } else if (!in_arena(d, buf->ptr)) {
+        (void)cudaFree(buf->ptr);
+    } else {
+        pthread_mutex_lock(&d->lock);
+        if (--d->arena.part_count == 0)
+            d->arena.used = 0;
+        pthread_mutex_unlock(&d->lock);
+    }
+}
+
+static dsc_status get(cuda_device *d, dsc_tier tier, int64_t bytes, void **out, dsc_error *err)
+{
+    if (tier == DSC_TIER_PINNED) {
+        char what[96];
+        snprintf(what, sizeof what, "pinning %.1f MB of host memory", (double)bytes / 1048576.0);
+        const cudaError_t error = cudaHostAlloc(out, (size_t)bytes, cudaHostAllocPortable);
+        if (error == cudaErrorMemoryAllocation) {
+            (void)cudaGetLastError();
+            return DSC_FAIL(err, DSC_ERR_NOMEM, "memory", "the host is out of memory: %s", what);
+        }
+        DSC_TRY(dsc_cuda_check(d, error, what, err));
+        memset(*out, 0, (size_t)bytes);
+        return DSC_OK;
+    }
+    *out = cut(d, bytes);
+    return *out != NULL ? DSC_OK : take(d, bytes, out, err);
+}
+
+dsc_status dsc_cuda_mem_open(dsc_device *device, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_buf *out,
+                             dsc_error *err)
+{
+    cuda_device *d = (cuda_device *)device;
+    memset(out, 0, sizeof *out);
+    if (bytes == 0)
+        return DSC_OK;
+    DSC_TRY(dsc_cuda_enter(d, err));
+    const int64_t counted = dsc_align_up(bytes, COUNT_ALIGN);
+    DSC_TRY(dsc_alloc_note(d->alloc, tag, tier, counted, err));
+    dsc_buf buf;
+    memset(&buf, 0, sizeof buf);
+    buf.bytes = bytes;
+    buf.tag = tag;
+    buf.tier = tier;
+    buf.alloc = d->alloc;
+    dsc_status status = get(d, tier, bytes, &buf.ptr, err);
+    if (status == DSC_OK && tier == DSC_TIER_DEVICE) {
+        status = clear(d, buf.ptr, bytes, err);
+        if (status != DSC_OK)
+            give_back(d, &buf);
+    }
+    if (status != DSC_OK) {
+        dsc_alloc_unnote(d->alloc, tag, tier, counted);
+        return status;
+    }
+    pthread_mutex_lock(&d->lock);
+    d->buffer_count++;
+    pthread_mutex_unlock(&d->lock);
+    *out = buf;
+    return DSC_OK;
+}
+
+void dsc_cuda_mem_close(dsc_device *device, dsc_buf *buf)
+{
+    cuda_device *d = (cuda_device *)device;
+    if (buf->ptr == NULL)
+        return;
+    (void)cudaSetDevice(d->index);
+    give_back(d, buf);
+    (void)cudaGetLastError();
+    dsc_alloc_unnote(d->alloc, buf->tag, buf->tier, dsc_align_up(buf->bytes, COUNT_ALIGN));
+    memset(buf, 0, sizeof *buf);
+    pthread_mutex_lock(&d->lock);
+    d->buffer_count--;
+    pthread_mutex_unlock(&d->lock);
+}
