@@ -92,6 +92,7 @@ help:
 	@awk -F': ' '/^## /{printf "  %-14s %s\n", substr($$1,4), $$2}' $(MAKEFILE_LIST)
 
 # Everything about tests, benches and lint is in its own folder's make file.
+include kernels/cuda/cuda.mk
 -include tests/tests.mk
 -include bench/bench.mk
 -include tools/install.mk

@@ -1,0 +1,37 @@
+# cuda.mk - the GPU backend's objects: $(CUDA_OBJ) by nvcc, $(CUDA_SIM_OBJ) of the same sources for the simulator.
+# SPDX-License-Identifier: Apache-2.0
+
+NVCC       ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
+CUDA_SRC   := $(sort $(wildcard kernels/cuda/*.cu))
+CUDA_OBJ   := $(CUDA_SRC:%.cu=$(BUILD)/%.cu.o)
+CUDA_SIM_OBJ := $(CUDA_SRC:%.cu=$(BUILD)/%.sim.o)
+# Machine code for A100 and H100; PTX, which the driver compiles for what comes later.
+CUDA_ARCH  ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
+              -gencode arch=compute_90,code=compute_90
+comma      := ,
+CUDA_WARN  := -Wall,-Wextra,-Wno-unused-parameter,-Wno-unused-function$(if $(filter 1,$(WERROR)),$(comma)-Werror)
+
+NVCC_FLAGS := -std=c++17 -O3 -lineinfo $(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden,-ffp-contract=off,-g \
+              -Xcompiler $(CUDA_WARN) $(if $(filter 1,$(WERROR)),-Werror all-warnings)
+# Bits that are a contract (kernels/exact.h): every operation rounds once, as IEEE says.
+$(BUILD)/kernels/cuda/exact.cu.o: NUMBERS := -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
+
+.PHONY: FORCE
+$(BUILD)/nvcc-flags: FORCE
+	@mkdir -p $(@D); echo '$(NVCC) $(CPPFLAGS) $(NVCC_FLAGS)' | cmp -s - $@ || echo '$(NVCC) $(CPPFLAGS) $(NVCC_FLAGS)' > $@
+
+$(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc-flags
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  NVCC  $<")
+	$(Q)$(NVCC) $(CPPFLAGS) $(NVCC_FLAGS) $(NUMBERS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+
+# SIM_CXX and SIM_FLAGS are tests/sim/sim.mk's.
+$(BUILD)/%.sim.o: %.cu $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  SIM   $<")
+	$(Q)$(SIM_CXX) -x c++ $(CPPFLAGS) $(SIM_FLAGS) -MMD -MP -c $< -o $@
+
+.PHONY: cuda
+## cuda: compile every CUDA source for sm_80, sm_90 and PTX, without warnings
+cuda: $(if $(NVCC),$(CUDA_OBJ))
+	$(Q)$(if $(NVCC),echo "cuda: $(words $(CUDA_OBJ)) objects",echo "cuda: skipped: no nvcc here")

@@ -1,0 +1,106 @@
+/* elements.h - elements of F32 (float) and BF16 (uint16_t) on the device, one at a time or W in as few 16-byte accesses
+ * as they take; and the walk over flat arrays.
+ *
+ * bf16 is rounded by integers here (nearest even, denormals kept, NaN quiet), as base/bf16.h does it: exact kernels need
+ * those bits, and kernels that wait for memory do not notice. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_CUDA_ELEMENTS_H
+#define DSC_KERNELS_CUDA_ELEMENTS_H
+
+#include "base/base.h"
+#include "kernels/cuda/kernels.h"
+
+namespace {
+
+enum { DSC_CUDA_EACH_THREADS = 256 };
+
+__device__ __forceinline__ float to_f32(float x) { return x; }
+__device__ __forceinline__ float to_f32(uint16_t h) { return __uint_as_float(static_cast<uint32_t>(h) << 16); }
+
+__device__ __forceinline__ uint16_t to_bf16(float x)
+{
+    const uint32_t u = __float_as_uint(x);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return static_cast<uint16_t>((u >> 16) | 0x40u);
+    return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+template <class T> struct element;
+template <> struct element<float> {
+    static __device__ __forceinline__ float from(float x) { return x; }
+};
+template <> struct element<uint16_t> {
+    static __device__ __forceinline__ uint16_t from(float x) { return to_bf16(x); }
+};
+
+/* What one access moves. */
+template <int BYTES> struct word;
+template <> struct word<2> { typedef uint16_t type; };
+template <> struct word<4> { typedef uint32_t type; };
+template <> struct word<8> { typedef uint2 type; };
+template <> struct word<16> { typedef uint4 type; };
+
+/* W elements at p, which is aligned to them, up to 16 bytes. */
+template <int W, class T> __device__ __forceinline__ void load(float (&x)[W], const T *p)
+{
+    constexpr int BYTES = W * static_cast<int>(sizeof(T)), EACH = BYTES < 16 ? BYTES : 16;
+    union { typename word<EACH>::type words[BYTES / EACH]; T elements[W]; } u;
+#pragma unroll
+    for (int i = 0; i < BYTES / EACH; i++)
+        u.words[i] = reinterpret_cast<const typename word<EACH>::type *>(p)[i];
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        x[i] = to_f32(u.elements[i]);
+}
+
+template <int W, class T> __device__ __forceinline__ void store(T *p, const float (&x)[W])
+{
+    constexpr int BYTES = W * static_cast<int>(sizeof(T)), EACH = BYTES < 16 ? BYTES : 16;
+    union { typename word<EACH>::type words[BYTES / EACH]; T elements[W]; } u;
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        u.elements[i] = element<T>::from(x[i]);
+#pragma unroll
+    for (int i = 0; i < BYTES / EACH; i++)
+        reinterpret_cast<typename word<EACH>::type *>(p)[i] = u.words[i];
+}
+
+/* op.run<W>(i) computes elements i .. i + W - 1. A thread has W of them, once: the grid follows from the count alone. */
+template <int W, class Op> __global__ void each_kernel(const Op op, int64_t count)
+{
+    const int64_t i = (static_cast<int64_t>(blockIdx.x) * DSC_CUDA_EACH_THREADS + threadIdx.x) * W;
+    if (i + W <= count) {
+        op.template run<W>(i);
+        return;
+    }
+    for (int64_t k = i; k < count; k++)
+        op.template run<1>(k);
+}
+
+/* `aligned`: every array starts at a multiple of 16 bytes. */
+template <int W, class Op> void each(const dsc_cuda_launch *at, const Op &op, int64_t count, bool aligned)
+{
+    DSC_ASSERT(count >= 0);
+    if (count == 0)
+        return;
+    const int64_t blocks = dsc_div_ceil(count, DSC_CUDA_EACH_THREADS * (aligned ? W : 1));
+    DSC_ASSERT(blocks <= INT32_MAX);
+    if (aligned)
+        DSC_CUDA_LAUNCH((each_kernel<W, Op>), static_cast<unsigned>(blocks), DSC_CUDA_EACH_THREADS, 0, at->stream, op,
+                        count);
+    else
+        DSC_CUDA_LAUNCH((each_kernel<1, Op>), static_cast<unsigned>(blocks), DSC_CUDA_EACH_THREADS, 0, at->stream, op,
+                        count);
+}
+
+inline bool is_aligned(const void *p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+inline dsc_status dtype_check(const char *kernel, dsc_dtype dtype, dsc_error *err)
+{
+    if (dtype == DSC_F32 || dtype == DSC_BF16)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, kernel, "dtype %d; expected F32 or BF16", static_cast<int>(dtype));
+}
+
+} // namespace
+
+#endif

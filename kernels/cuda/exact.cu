@@ -1,0 +1,324 @@
+/* exact.cu - the kernels whose bits are a contract (exact.h), an operation a line as in exact_ref.c.
+ *
+ * Compiled with -fmad=false -ftz=false -prec-div=true -prec-sqrt=true, so every operation below rounds once, as IEEE
+ * says, and an FMA is one only where it is written. SPDX-License-Identifier: Apache-2.0 */
+#include <float.h>
+
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/launchers.h"
+
+namespace {
+
+/* ---- CAST ---- */
+
+template <class To, class From> struct cast_op {
+    To *to;
+    const From *from;
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+        float x[W];
+        load<W>(x, from + i);
+        store<W>(to + i, x);
+    }
+};
+
+template <class To, class From> void cast(const dsc_cuda_launch *at, const dsc_cast_args *a)
+{
+    const cast_op<To, From> op = { static_cast<To *>(a->to), static_cast<const From *>(a->from) };
+    each<8>(at, op, a->count, is_aligned(a->to) && is_aligned(a->from));
+}
+
+/* Any bytes, W = 16 of them as words. */
+struct copy_op {
+    unsigned char *to;
+    const unsigned char *from;
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+        if (W == 16)
+            *reinterpret_cast<uint4 *>(to + i) = *reinterpret_cast<const uint4 *>(from + i);
+        else
+            to[i] = from[i];
+    }
+};
+
+/* ---- FOLD ---- */
+
+enum { FOLD_POINTERS_MAX = 256 }; /* they travel in the launch: 2 KiB of the 4 that a kernel's arguments may have */
+
+struct fold_strided {
+    const char *first;
+    int64_t stride_bytes;
+    __device__ __forceinline__ const void *leaf(int64_t k) const { return first + k * stride_bytes; }
+};
+
+struct fold_pointers {
+    const void *pointer[FOLD_POINTERS_MAX];
+    __device__ __forceinline__ const void *leaf(int64_t k) const { return pointer[k]; }
+};
+
+template <class Leaf, bool ROUND, class Leaves> struct fold_op {
+    float *acc;
+    Leaves leaves;
+    int64_t leaf_count;
+    bool overwrite;
+
+    template <int W> __device__ __forceinline__ void take(float (&x)[W], int64_t k, int64_t i) const
+    {
+        load<W>(x, static_cast<const Leaf *>(leaves.leaf(k)) + i);
+        if (ROUND)
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                x[j] = to_f32(to_bf16(x[j]));
+    }
+
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+        float s[W], x[W];
+        take<W>(s, 0, i);
+        if (!overwrite) {
+            load<W>(x, acc + i);
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                s[j] = x[j] + s[j];
+        }
+#pragma unroll 4
+        for (int64_t k = 1; k < leaf_count; k++) {
+            take<W>(x, k, i);
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                s[j] = s[j] + x[j];
+        }
+        store<W>(acc + i, s);
+    }
+};
+
+template <class Leaf, bool ROUND, class Leaves>
+void fold(const dsc_cuda_launch *at, const dsc_fold_args *a, const Leaves &leaves, bool aligned)
+{
+    const fold_op<Leaf, ROUND, Leaves> op = { a->acc, leaves, a->leaf_count, a->overwrite };
+    each<8>(at, op, a->count, aligned && is_aligned(a->acc));
+}
+
+template <class Leaves>
+void fold_any(const dsc_cuda_launch *at, const dsc_fold_args *a, const Leaves &leaves, bool aligned)
+{
+    if (a->leaf_dtype == DSC_BF16)
+        fold<uint16_t, false>(at, a, leaves, aligned);
+    else if (a->wire_dtype == DSC_BF16)
+        fold<float, true>(at, a, leaves, aligned);
+    else
+        fold<float, false>(at, a, leaves, aligned);
+}
+
+/* ---- ADD ---- */
+
+struct add_op {
+    float *to;
+    const float *a, *b;
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+        float x[W], y[W];
+        load<W>(x, a + i);
+        load<W>(y, b + i);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            x[j] = x[j] + y[j];
+        store<W>(to + i, x);
+    }
+};
+
+/* ---- SUMSQ: four threads have a chunk, each four of its sixteen lanes ---- */
+
+enum { SUMSQ_THREADS = 256, SUMSQ_CHUNKS = SUMSQ_THREADS / 4, FIXED_BIAS = 1152 };
+typedef unsigned long long limb_word; /* what atomicAdd takes; the sums are the same modulo 2^64 */
+
+/* As dsc_fixed_sum_add, into limbs that several threads add to; integer sums have no order. */
+__device__ void fixed_add(limb_word *limb, limb_word *nonfinite_count, double value)
+{
+    if (!(value >= 0.0 && value <= DBL_MAX)) {
+        atomicAdd(nonfinite_count, 1ull);
+        return;
+    }
+    const limb_word bits = static_cast<limb_word>(__double_as_longlong(value));
+    const int biased = static_cast<int>(bits >> 52 & 0x7ff);
+    const limb_word mantissa = (bits & 0xfffffffffffffull) | static_cast<limb_word>(biased != 0) << 52;
+    const int shift = (biased > 1 ? biased : 1) - 1075 + FIXED_BIAS, rest = shift % 32;
+    const limb_word low = mantissa << rest, high = rest == 0 ? 0 : mantissa >> (64 - rest);
+    const limb_word part[3] = { low & 0xffffffffull, low >> 32, high };
+#pragma unroll
+    for (int i = 0; i < 3; i++)
+        if (part[i] != 0)
+            atomicAdd(&limb[shift / 32 + i], part[i]);
+}
+
+/* Lanes q*4 .. q*4+3 of the chunk at x; a short chunk is padded with zeros, which change no sum. */
+template <bool ALIGNED> __device__ void sumsq_lanes(double (&lane)[4], const float *x, int64_t count, int q)
+{
+#pragma unroll 8
+    for (int i = q * 4; i < DSC_SUMSQ_CHUNK; i += 16) {
+        float v[4] = { 0, 0, 0, 0 };
+        if (ALIGNED && i + 4 <= count)
+            load<4>(v, x + i);
+        else
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (i + j < count)
+                    v[j] = x[i + j];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const double value = static_cast<double>(v[j]);
+            lane[j] = fma(value, value, lane[j]);
+        }
+    }
+}
+
+template <bool ALIGNED> __global__ void sumsq_kernel(dsc_fixed_sum *sum, const float *x, int64_t count)
+{
+    __shared__ limb_word limb[DSC_FIXED_LIMBS + 1]; /* the last one counts Inf and NaN */
+    for (int i = static_cast<int>(threadIdx.x); i <= DSC_FIXED_LIMBS; i += SUMSQ_THREADS)
+        limb[i] = 0;
+    __syncthreads();
+    const int64_t start =
+        (static_cast<int64_t>(blockIdx.x) * SUMSQ_CHUNKS + threadIdx.x / 4) * DSC_SUMSQ_CHUNK;
+    const int q = static_cast<int>(threadIdx.x % 4);
+    double lane[4] = { 0, 0, 0, 0 };
+    if (start < count)
+        sumsq_lanes<ALIGNED>(lane, x + start, count - start, q);
+#pragma unroll
+    for (int width = 2; width >= 1; width /= 2) /* lanes 8 and 4 apart are threads 2 and 1 apart */
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            lane[j] = lane[j] + __shfl_down_sync(0xffffffffu, lane[j], static_cast<unsigned>(width), 4);
+    if (q == 0 && start < count)
+        fixed_add(limb, &limb[DSC_FIXED_LIMBS], (lane[0] + lane[2]) + (lane[1] + lane[3]));
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i <= DSC_FIXED_LIMBS; i += SUMSQ_THREADS) {
+        int64_t *to = i < DSC_FIXED_LIMBS ? &sum->limb[i] : &sum->nonfinite_count;
+        if (limb[i] != 0)
+            atomicAdd(reinterpret_cast<limb_word *>(to), limb[i]);
+    }
+}
+
+/* ---- ADAMW ---- */
+
+template <bool BF16> struct adamw_op {
+    float *master, *moment1, *moment2;
+    const float *grad;
+    uint16_t *param_bf16;
+    dsc_adamw_scalars s;
+
+    __device__ __forceinline__ void one(float &p, float &m, float &v, float grad_sum) const
+    {
+        float g = grad_sum * s.grad_scale;
+        if (s.l2 != 0.0f)
+            g = fmaf(s.l2, p, g);
+        p = p * s.decay;
+        m = fmaf(s.one_minus_beta1, g - m, m);
+        v = fmaf(s.one_minus_beta2 * g, g, s.beta2 * v);
+        const float d = fmaf(sqrtf(v), s.inv_sqrt_bias2, s.eps);
+        p = fmaf(-s.step_size, m / d, p);
+    }
+
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+        float p[W], m[W], v[W], g[W];
+        load<W>(p, master + i);
+        load<W>(m, moment1 + i);
+        load<W>(v, moment2 + i);
+        load<W>(g, grad + i);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            one(p[j], m[j], v[j], g[j]);
+        store<W>(master + i, p);
+        store<W>(moment1 + i, m);
+        store<W>(moment2 + i, v);
+        if (BF16)
+            store<W>(param_bf16 + i, p);
+    }
+};
+
+template <bool BF16> void adamw(const dsc_cuda_launch *at, const dsc_adamw_args *a)
+{
+    const adamw_op<BF16> op = { a->master, a->moment1, a->moment2, a->grad, a->param_bf16, a->scalars };
+    each<4>(at, op, a->count, is_aligned(a->master) && is_aligned(a->moment1) && is_aligned(a->moment2) &&
+                                  is_aligned(a->grad) && is_aligned(a->param_bf16));
+}
+
+} // namespace
+
+dsc_status dsc_cuda_run_CAST(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    const dsc_cast_args *a = static_cast<const dsc_cast_args *>(args);
+    const int64_t bytes = static_cast<int64_t>(dsc_dtype_bytes(a->to_dtype));
+    if (a->to_dtype == a->from_dtype && bytes != 0)
+        each<16>(at, copy_op{ static_cast<unsigned char *>(a->to), static_cast<const unsigned char *>(a->from) },
+                 a->count * bytes, is_aligned(a->to) && is_aligned(a->from));
+    else if (a->to_dtype == DSC_BF16 && a->from_dtype == DSC_F32)
+        cast<uint16_t, float>(at, a);
+    else if (a->to_dtype == DSC_F32 && a->from_dtype == DSC_BF16)
+        cast<float, uint16_t>(at, a);
+    else
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "CAST", "no cast from dtype %d to dtype %d",
+                        static_cast<int>(a->from_dtype), static_cast<int>(a->to_dtype));
+    return DSC_OK;
+}
+
+dsc_status dsc_cuda_run_FOLD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    const dsc_fold_args *a = static_cast<const dsc_fold_args *>(args);
+    DSC_ASSERT(a->leaf_count >= 1);
+    if ((a->leaf_dtype != DSC_F32 && a->leaf_dtype != DSC_BF16) ||
+        (a->wire_dtype != DSC_F32 && a->wire_dtype != DSC_BF16))
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "FOLD", "no fold of leaves of dtype %d on a wire of dtype %d",
+                        static_cast<int>(a->leaf_dtype), static_cast<int>(a->wire_dtype));
+    if (a->leaf_ptr == NULL) {
+        const fold_strided leaves = { static_cast<const char *>(a->leaf), a->leaf_stride_bytes };
+        fold_any(at, a, leaves, is_aligned(a->leaf) && a->leaf_stride_bytes % 16 == 0);
+        return DSC_OK;
+    }
+    if (a->leaf_count > FOLD_POINTERS_MAX)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "FOLD", "%lld leaves by pointer; at most %d",
+                        static_cast<long long>(a->leaf_count), static_cast<int>(FOLD_POINTERS_MAX));
+    fold_pointers leaves = {};
+    bool aligned = true;
+    for (int64_t k = 0; k < a->leaf_count; k++) {
+        leaves.pointer[k] = a->leaf_ptr[k];
+        aligned = aligned && is_aligned(a->leaf_ptr[k]);
+    }
+    fold_any(at, a, leaves, aligned);
+    return DSC_OK;
+}
+
+dsc_status dsc_cuda_run_ADD(const dsc_cuda_launch *at, const void *args, dsc_error *)
+{
+    const dsc_add_args *a = static_cast<const dsc_add_args *>(args);
+    each<8>(at, add_op{ a->to, a->a, a->b }, a->count, is_aligned(a->to) && is_aligned(a->a) && is_aligned(a->b));
+    return DSC_OK;
+}
+
+dsc_status dsc_cuda_run_SUMSQ(const dsc_cuda_launch *at, const void *args, dsc_error *)
+{
+    const dsc_sumsq_args *a = static_cast<const dsc_sumsq_args *>(args);
+    DSC_ASSERT(a->count >= 0);
+    if (a->count == 0)
+        return DSC_OK;
+    const int64_t blocks = dsc_div_ceil(a->count, static_cast<int64_t>(SUMSQ_CHUNKS) * DSC_SUMSQ_CHUNK);
+    DSC_ASSERT(blocks <= INT32_MAX);
+    if (is_aligned(a->x))
+        DSC_CUDA_LAUNCH(sumsq_kernel<true>, static_cast<unsigned>(blocks), SUMSQ_THREADS, 0, at->stream, a->sum, a->x,
+                        a->count);
+    else
+        DSC_CUDA_LAUNCH(sumsq_kernel<false>, static_cast<unsigned>(blocks), SUMSQ_THREADS, 0, at->stream, a->sum, a->x,
+                        a->count);
+    return DSC_OK;
+}
+
+dsc_status dsc_cuda_run_ADAMW(const dsc_cuda_launch *at, const void *args, dsc_error *)
+{
+    const dsc_adamw_args *a = static_cast<const dsc_adamw_args *>(args);
+    if (a->param_bf16 != NULL)
+        adamw<true>(at, a);
+    else
+        adamw<false>(at, a);
+    return DSC_OK;
+}
