@@ -1,6 +1,7 @@
 /* checkpoint.c - names of checkpoints, finding one, and how ranks agree on a verdict.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/foreign.h"
@@ -51,6 +52,22 @@ dsc_status dsc_ckpt_own_path(char path[CKPT_PATH_BYTES], const char *dir, const 
         return DSC_FAIL(err, DSC_ERR_INPUT, path,
                         "is a symbolic link; what belongs to a checkpoint lies in its folder");
     return DSC_OK;
+}
+
+/* -1 when it is none. */
+int64_t dsc_ckpt_step_of(const char *dir)
+{
+    char name[64];
+    size_t end = strlen(dir);
+    while (end > 0 && dir[end - 1] == '/')
+        end--;
+    size_t start = end;
+    while (start > 0 && dir[start - 1] != '/')
+        start--;
+    if (end - start >= sizeof name)
+        return -1;
+    snprintf(name, sizeof name, "%.*s", (int)(end - start), dir + start);
+    return dsc_checkpoint_is_step_name(name) ? strtoll(name + 5, NULL, 10) : -1;
 }
 
 dsc_status dsc_checkpoint_read_latest(const dsc_io *io, dsc_alloc *alloc, const char *path, char name[64],

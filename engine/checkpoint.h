@@ -57,16 +57,19 @@ DSC_MUST_USE dsc_status dsc_checkpoint_agree(const dsc_checkpoint_ctx *ctx, dsc_
 
 /* Collective; every rank returns the same verdict. Writes dir/step-<state.step>, making dir and the folders above it
  * when missing. After a failure nothing of step-N is left, earlier checkpoints and `latest` are as they were, and the
- * engine may go on. An existing step-N is DSC_ERR_INPUT before anything is written, but for two: the one this run was
- * loaded from in the same dir (`resumed_step`, -1: none), which is kept, and one whose commit was cut short (see
- * checkpoint_save.c). */
+ * engine may go on. (Where the disk refuses even the tidying up: step-N.tmp stays and is no checkpoint, or a whole
+ * step-N does.) An existing step-N is DSC_ERR_INPUT, but for these:
+ *   - one whose commit was cut short and which `latest` never named is removed;
+ *   - the one that this run was loaded from in dir (`resumed_step`, -1: none) is kept, and `latest` names it;
+ *   - a later one than that is kept when its tensors are the same, whichever world size or stage wrote it; one that
+ *     does not verify is renamed to step-N.damaged with a warning. Other tensors are refused, with what differs. */
 DSC_MUST_USE dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *state,
                                             int64_t resumed_step, dsc_error *err);
 /* Collective; every rank returns the same verdict. dir is a parent (its `latest`) or one step-N. Verifies everything
  * (manifest, sizes, names and shapes against the model, hashes of what this rank owns), and only when all ranks have,
  * writes this rank's slices (the caller publishes). *changed: slices were touched; with a failure they are then no
- * state to go on from. What differs from *now in a way that ends bit-exactness is one warning line each; what cannot
- * be loaded is DSC_ERR_INPUT. */
+ * state to go on from. What differs from *now in a way that ends bit-exactness is one warning line each, and so is a
+ * later step in the same folder; what cannot be loaded is DSC_ERR_INPUT. */
 DSC_MUST_USE dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *now,
                                             dsc_run_state *out, bool *changed, dsc_error *err);
 /* The folder that --load DIR means: DIR/step-N itself, or DIR plus its `latest`. DSC_ERR_INPUT when there is none. */

@@ -12,6 +12,8 @@
 
 #define CKPT_BLOCK_BYTES (1 << 20)
 #define CKPT_PATH_BYTES 4096
+/* config.json and ds_config.json: read whole to be hashed, so their size must not be the manifest's word alone. */
+#define CKPT_SMALL_BYTES_MAX (16 << 20)
 #define CKPT_MANIFEST_FILE "manifest.json"
 /* 32 bytes a block: enough for 2 TB. A sealed manifest of this size can take four times as much memory, not more. */
 #define CKPT_MANIFEST_BYTES_MAX (INT64_C(64) << 20)
@@ -104,6 +106,9 @@ dsc_status dsc_ckpt_manifest_write(dsc_alloc *alloc, const dsc_run_state *state,
                                    char **text, int64_t *bytes, dsc_error *err);
 dsc_status dsc_ckpt_manifest_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_manifest *out,
                                   dsc_error *err);
+/* The same of a text; path is for messages. */
+dsc_status dsc_ckpt_manifest_parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
+                                   ckpt_manifest *out, dsc_error *err);
 void dsc_ckpt_manifest_close(ckpt_manifest *manifest);
 
 /* ---- an open checkpoint ---- */
@@ -117,6 +122,8 @@ typedef struct ckpt_reader {
 
 /* dir/name of a checkpoint's file, which is never a symbolic link: a checkpoint does not reach outside its folder. */
 dsc_status dsc_ckpt_own_path(char path[CKPT_PATH_BYTES], const char *dir, const char *name, dsc_error *err);
+/* The N of a path that ends in step-N, -1: another name. */
+int64_t dsc_ckpt_step_of(const char *dir);
 /* Opens manifest and files: sizes, headers and small files are right; the manifest's tensors are the files', one to
  * one, in the dtypes that the compute dtype asks for. */
 dsc_status dsc_ckpt_reader_open(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_reader *out,
@@ -127,5 +134,38 @@ const dsc_safetensors_entry *dsc_ckpt_reader_find(const ckpt_reader *reader, ckp
                                                   const ckpt_manifest_tensor **tensor);
 /* Reads a block into buffer (CKPT_BLOCK_BYTES), as it lies in the file, and compares its hash. */
 dsc_status dsc_ckpt_reader_block(const ckpt_reader *reader, const ckpt_block *block, void *buffer, dsc_error *err);
+/* dsc_checkpoint_verify with a buffer of CKPT_BLOCK_BYTES of the caller's. */
+dsc_status dsc_ckpt_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, void *buffer, dsc_error *err);
+
+/* ---- rank 0's commit of a folder ---- */
+
+typedef struct ckpt_commit {
+    const dsc_checkpoint_ctx *c;
+    const dsc_run_state *state; /* borrowed */
+    const char *dir;            /* borrowed */
+    int64_t resumed_step;       /* in dir; -1: none */
+    char name[64], step_dir[CKPT_PATH_BYTES], tmp_dir[CKPT_PATH_BYTES];
+    char latest[CKPT_PATH_BYTES], latest_tmp[CKPT_PATH_BYTES], latest_new[CKPT_PATH_BYTES];
+    char previous[64]; /* what `latest` named before; "": nothing */
+    bool had_latest;
+    bool made_tmp, made_step, made_latest_tmp, made_latest; /* there now, and to be undone after a failure */
+    bool keeps_existing; /* step-N was there with the same tensors */
+} ckpt_commit;
+
+/* Fills the paths of a zeroed *commit; every rank. All that follows is for rank 0. */
+dsc_status dsc_ckpt_commit_plan(ckpt_commit *commit, const dsc_checkpoint_ctx *c, const char *dir,
+                                const dsc_run_state *state, int64_t resumed_step, dsc_error *err);
+/* Tidies up after a life that was cut short, refuses what must not be replaced, makes tmp_dir for `bytes` bytes. */
+dsc_status dsc_ckpt_commit_begin(ckpt_commit *commit, int64_t bytes, dsc_error *err);
+/* A small file in tmp_dir, durable. */
+dsc_status dsc_ckpt_commit_file(const ckpt_commit *commit, const char *name, const char *text, int64_t bytes,
+                                dsc_error *err);
+/* All other files are there and durable: the manifest, the renames, `latest`. */
+dsc_status dsc_ckpt_commit_finish(ckpt_commit *commit, const char *manifest, int64_t bytes, dsc_error *err);
+/* After a failure of any of them, as far as the disk still lets it; safe after a mere plan. */
+void dsc_ckpt_commit_undo(ckpt_commit *commit);
+/* step-N is what this run was loaded from. *kept: it is still there, is sound as far as its headers, and is now the
+ * latest. */
+dsc_status dsc_ckpt_commit_keep_resumed(const ckpt_commit *commit, bool *kept, dsc_error *err);
 
 #endif

@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/bf16.h"
@@ -94,6 +95,35 @@ static void warn_differences(const dsc_checkpoint_ctx *c, const dsc_run_state *n
     else if (!same_world || now->micro_batch != saved->micro_batch)
         dsc_log_printf(log, DSC_LOG_WARNING, "resume: world size or micro-batch differs from the saved run's; bits may "
                        "differ");
+}
+
+/* Going on from a step that is not the folder's last: the run will come to the later ones again, maybe in hours. */
+static void warn_later_steps(const dsc_checkpoint_ctx *c, const char *step_dir, int64_t step)
+{
+    char dir[CKPT_PATH_BYTES], **names = NULL;
+    int64_t count = 0, later = 0;
+    if (dsc_ckpt_step_of(step_dir) < 0)
+        return;
+    snprintf(dir, sizeof dir, "%s", step_dir);
+    for (size_t end = strlen(dir); end > 0 && dir[end - 1] == '/'; end--)
+        dir[end - 1] = 0;
+    char *slash = strrchr(dir, '/');
+    if (slash == NULL)
+        snprintf(dir, sizeof dir, ".");
+    else
+        slash[slash == dir ? 1 : 0] = 0;
+    if (dsc_io_list(c->io, c->alloc, dir, &names, &count, NULL) != DSC_OK)
+        return; /* only a warning is lost */
+    for (int64_t i = 0; i < count; i++)
+        if (dsc_checkpoint_is_step_name(names[i])) {
+            const int64_t other = strtoll(names[i] + 5, NULL, 10);
+            later = other > step && (later == 0 || other < later) ? other : later;
+        }
+    dsc_io_list_free(c->alloc, names, count);
+    if (later > 0)
+        dsc_log_printf(c->log, DSC_LOG_WARNING, "resume: %s already holds step-%lld; a save of that step into this "
+                       "folder keeps it when the tensors come out the same, and is refused otherwise", dir,
+                       (long long)later);
 }
 
 /* ---- reading ---- */
@@ -216,6 +246,8 @@ dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, c
     if (status == DSC_OK) {
         *out = job.reader.manifest.state;
         warn_differences(ctx, now, out);
+        if (dsc_comm_rank(ctx->comm) == 0)
+            warn_later_steps(ctx, step_dir, out->step);
         *changed = true;
         status = take_all(&job, true, &mine);
         status = dsc_checkpoint_agree(ctx, status, &mine, err);

@@ -190,6 +190,9 @@ static dsc_status get_text(const read_ctx *c, const cJSON *object, const char *n
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
     if (!cJSON_IsString(item) || strlen(item->valuestring) >= out_bytes)
         return bad(c, item, name);
+    for (const unsigned char *at = (const unsigned char *)item->valuestring; *at != 0; at++)
+        if (*at < 0x20 || *at == 0x7f) /* such text ends up in messages, and they on a terminal */
+            return bad(c, item, name);
     memcpy(out, item->valuestring, strlen(item->valuestring) + 1);
     return DSC_OK;
 }
@@ -276,7 +279,8 @@ static dsc_status read_files(const read_ctx *c, const cJSON *files, ckpt_manifes
         DSC_TRY(get_int(c, item, "head_bytes", 0, &info->head_bytes));
         DSC_TRY(get_text(c, item, "sha256", hex, sizeof hex));
         const bool whole = f >= CKPT_TENSOR_FILE_COUNT;
-        if (!parse_digest(hex, info->sha256) || info->head_bytes > info->bytes ||
+        const int64_t most = whole ? CKPT_SMALL_BYTES_MAX : 8 + DSC_SAFETENSORS_HEADER_BYTES_MAX;
+        if (!parse_digest(hex, info->sha256) || info->head_bytes > info->bytes || info->head_bytes > most ||
             (whole && info->head_bytes != info->bytes))
             return bad(c, item, "head_bytes or sha256 of a file");
     }
@@ -381,24 +385,27 @@ static bool sealed(const char *text, int64_t bytes)
            memcmp(text + bytes - 3, "\"}\n", 3) == 0;
 }
 
-static dsc_status parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes, ckpt_manifest *m,
-                        dsc_error *err)
+dsc_status dsc_ckpt_manifest_parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
+                                   ckpt_manifest *out, dsc_error *err)
 {
     /* Six values a tensor and its cuts: more tensors than a safetensors header has room for. */
     const dsc_json_limits limits = { CKPT_MANIFEST_BYTES_MAX, 8, 1000000 };
     dsc_json *json = NULL;
+    *out = (ckpt_manifest){ .alloc = alloc };
     if (!sealed(text, bytes))
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "damaged manifest: it does not match its own SHA-256; use another "
                         "checkpoint");
     DSC_TRY(dsc_json_open(alloc, path, text, bytes, DSC_JSON_STRICT, &limits, &json, err));
     const read_ctx c = { json, path, err };
     const cJSON *root = dsc_json_root(json);
-    dsc_status status = cJSON_IsObject(root) ? read_state(&c, root, &m->state) : bad(&c, root, "not an object");
+    dsc_status status = cJSON_IsObject(root) ? read_state(&c, root, &out->state) : bad(&c, root, "not an object");
     if (status == DSC_OK)
-        status = read_files(&c, cJSON_GetObjectItemCaseSensitive(root, "files"), m);
+        status = read_files(&c, cJSON_GetObjectItemCaseSensitive(root, "files"), out);
     if (status == DSC_OK)
-        status = read_tensors(&c, cJSON_GetObjectItemCaseSensitive(root, "tensors"), m);
+        status = read_tensors(&c, cJSON_GetObjectItemCaseSensitive(root, "tensors"), out);
     dsc_json_close(&json);
+    if (status != DSC_OK)
+        dsc_ckpt_manifest_close(out);
     return status;
 }
 
@@ -408,13 +415,11 @@ dsc_status dsc_ckpt_manifest_read(const dsc_io *io, dsc_alloc *alloc, const char
     char path[CKPT_PATH_BYTES];
     char *text = NULL;
     int64_t bytes;
-    *out = (ckpt_manifest){ .alloc = alloc };
+    *out = (ckpt_manifest){ 0 };
     DSC_TRY(dsc_ckpt_own_path(path, step_dir, CKPT_MANIFEST_FILE, err));
     DSC_TRY(dsc_io_read_all(io, alloc, path, CKPT_MANIFEST_BYTES_MAX, &text, &bytes, err));
-    const dsc_status status = parse(alloc, path, text, bytes, out, err);
+    const dsc_status status = dsc_ckpt_manifest_parse(alloc, path, text, bytes, out, err);
     dsc_alloc_free(alloc, text);
-    if (status != DSC_OK)
-        dsc_ckpt_manifest_close(out);
     return status;
 }
 

@@ -102,12 +102,47 @@ static dsc_status cross_check(ckpt_reader *reader, dsc_error *err)
     return DSC_OK;
 }
 
+static bool ends_with(const char *name, const char *end)
+{
+    const size_t bytes = strlen(name), end_bytes = strlen(end);
+    return bytes >= end_bytes && strcmp(name + bytes - end_bytes, end) == 0;
+}
+
+/* Other programs take every shard of a folder for a part of the model, and its config for the model's, so one that the
+ * manifest does not vouch for is not left unsaid. Notes and tokenizers beside them are nobody's business. */
+static bool is_stranger(const ckpt_reader *reader, const char *name)
+{
+    for (int f = 0; f < CKPT_FILE_COUNT; f++)
+        if (strcmp(name, dsc_ckpt_file_name[f]) == 0)
+            return reader->manifest.file[f].bytes < 0;
+    return ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json");
+}
+
+static dsc_status check_folder(const dsc_io *io, const char *step_dir, const ckpt_reader *reader, dsc_error *err)
+{
+    char **names = NULL, path[CKPT_PATH_BYTES];
+    int64_t count = 0;
+    const int64_t step = dsc_ckpt_step_of(step_dir);
+    if (step >= 0 && step != reader->manifest.state.step)
+        return DSC_FAIL(err, DSC_ERR_INPUT, step_dir, "holds the checkpoint of step %lld: another folder was copied "
+                        "over it", (long long)reader->manifest.state.step);
+    DSC_TRY(dsc_io_list(io, reader->alloc, step_dir, &names, &count, err));
+    dsc_status status = DSC_OK;
+    for (int64_t i = 0; i < count && status == DSC_OK; i++)
+        if (is_stranger(reader, names[i]))
+            status = dsc_path_join(path, sizeof path, step_dir, names[i], err) == DSC_OK
+                         ? DSC_FAIL(err, DSC_ERR_INPUT, path, "is not in the checkpoint's manifest; move it away")
+                         : DSC_ERR_INPUT;
+    dsc_io_list_free(reader->alloc, names, count);
+    return status;
+}
+
 dsc_status dsc_ckpt_reader_open(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_reader *out,
                                 dsc_error *err)
 {
     *out = (ckpt_reader){ .alloc = alloc };
     DSC_TRY(dsc_ckpt_manifest_read(io, alloc, step_dir, &out->manifest, err));
-    dsc_status status = DSC_OK;
+    dsc_status status = check_folder(io, step_dir, out, err);
     for (int f = 0; f < CKPT_FILE_COUNT && status == DSC_OK; f++)
         status = open_file(io, step_dir, out, f, err);
     if (status == DSC_OK)
@@ -173,16 +208,23 @@ dsc_status dsc_checkpoint_summary(const dsc_io *io, dsc_alloc *alloc, const char
     return DSC_OK;
 }
 
-dsc_status dsc_checkpoint_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_error *err)
+dsc_status dsc_ckpt_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, void *buffer, dsc_error *err)
 {
     ckpt_reader reader;
-    void *buffer = NULL;
     DSC_TRY(dsc_ckpt_reader_open(io, alloc, step_dir, &reader, err));
-    dsc_status status = dsc_alloc_zeroed(alloc, DSC_TAG_IO, CKPT_BLOCK_BYTES, 1, &buffer, err);
+    dsc_status status = DSC_OK;
     for (int64_t i = 0; i < reader.manifest.block_count && status == DSC_OK; i++)
         status = dsc_ckpt_reader_block(&reader, &reader.manifest.block[i], buffer, err);
-    dsc_alloc_free(alloc, buffer);
     dsc_ckpt_reader_close(&reader);
+    return status;
+}
+
+dsc_status dsc_checkpoint_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_error *err)
+{
+    void *buffer = NULL;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, CKPT_BLOCK_BYTES, 1, &buffer, err));
+    const dsc_status status = dsc_ckpt_verify(io, alloc, step_dir, buffer, err);
+    dsc_alloc_free(alloc, buffer);
     return status;
 }
 

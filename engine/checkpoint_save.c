@@ -1,13 +1,8 @@
 /* checkpoint_save.c - collective save: every owner writes its byte ranges, rank 0 makes and commits the folder.
  *
- * After each phase all ranks agree (dsc_checkpoint_agree); whatever fails, rank 0 takes the half-made folder away. The
- * order: step-N.tmp with its files, each durable; the manifest; latest.tmp; rename to step-N; rename to latest; the
- * folder is fsynced after each.
- *
- * A step-N that exists already is refused, but for two. One that latest.tmp still names was never announced by a
- * finished save: its commit was cut short between the two renames, and it is replaced. And when this run goes on from
- * an earlier step of the folder, a step-N with the same manifest is what would be written: it stays, and `latest` names
- * it. SPDX-License-Identifier: Apache-2.0 */
+ * After each phase all ranks agree (dsc_checkpoint_agree); whatever fails, rank 0 takes the half-made folder away. How a
+ * folder becomes a checkpoint, and what happens to one that is there already, is in checkpoint_commit.c.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,10 +11,7 @@
 typedef struct save_job {
     const dsc_checkpoint_ctx *c;
     const dsc_run_state *state;
-    const char *dir;
-    bool resumed; /* from an earlier step in dir */
-    char name[64], step_dir[CKPT_PATH_BYTES], tmp_dir[CKPT_PATH_BYTES];
-    char latest[CKPT_PATH_BYTES], latest_tmp[CKPT_PATH_BYTES];
+    ckpt_commit commit;
     ckpt_entries entries;
     dsc_safetensors_plan plan[CKPT_TENSOR_FILE_COUNT];
     dsc_file file[CKPT_TENSOR_FILE_COUNT];
@@ -29,8 +21,6 @@ typedef struct save_job {
     /* Rank 0: */
     ckpt_block *all, *sorted; /* every rank's, in order of ranks and in order of tensors */
     int64_t *first_of_entry;
-    bool made_tmp, made_step, made_latest_tmp; /* there now, and to be undone after a failure */
-    bool adopted; /* step-N was there and is the same */
 } save_job;
 
 /* ---- planning ---- */
@@ -81,13 +71,6 @@ static dsc_status plan_blocks(save_job *j, dsc_error *err)
 
 static dsc_status plan_save(save_job *j, dsc_error *err)
 {
-    char tmp_name[80];
-    snprintf(j->name, sizeof j->name, "step-%lld", (long long)j->state->step);
-    snprintf(tmp_name, sizeof tmp_name, "%s.tmp", j->name);
-    DSC_TRY(dsc_path_join(j->step_dir, sizeof j->step_dir, j->dir, j->name, err));
-    DSC_TRY(dsc_path_join(j->tmp_dir, sizeof j->tmp_dir, j->dir, tmp_name, err));
-    DSC_TRY(dsc_path_join(j->latest, sizeof j->latest, j->dir, "latest", err));
-    DSC_TRY(dsc_path_join(j->latest_tmp, sizeof j->latest_tmp, j->dir, "latest.tmp", err));
     DSC_TRY(dsc_ckpt_entries_open(j->c->alloc, j->c->layout, j->state->compute_dtype, &j->entries, err));
     for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
         DSC_TRY(plan_file(j, f, err));
@@ -96,72 +79,23 @@ static dsc_status plan_save(save_job *j, dsc_error *err)
 
 /* ---- rank 0: folder and files ---- */
 
-/* Every missing folder of the path, each one's name made durable in the folder above it. */
-static dsc_status make_dirs(const dsc_io *io, const char *dir, dsc_error *err)
+/* Of the whole folder: a block takes 32 bytes of tensor and 64 of text in the manifest at most. */
+static int64_t folder_bytes(const save_job *j)
 {
-    char path[CKPT_PATH_BYTES], above[CKPT_PATH_BYTES];
-    DSC_TRY(dsc_path_join(path, sizeof path, dir, "", err));
-    snprintf(above, sizeof above, "%s", path[0] == '/' ? "/" : ".");
-    for (char *slash = path + strspn(path, "/"); (slash = strchr(slash, '/')) != NULL; slash += strspn(slash, "/")) {
-        *slash = 0;
-        if (dsc_io_kind(path) == DSC_PATH_MISSING) {
-            DSC_TRY(dsc_io_mkdir(io, path, err));
-            DSC_TRY(dsc_io_fsync_dir(io, above, err));
-        }
-        snprintf(above, sizeof above, "%s", path);
-        *slash = '/';
-    }
-    return dsc_io_mkdir(io, dir, err); /* says so when it is no folder */
-}
-
-static dsc_status refuse_existing(const save_job *j, dsc_error *err)
-{
-    return DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir,
-                    "exists already and this run did not resume from it; move it away, or use another --save folder");
-}
-
-/* Whether the step-N that is there is the rest of a commit that was cut short. */
-static bool was_never_announced(const save_job *j)
-{
-    char name[64];
-    return !dsc_io_is_link(j->step_dir) && !dsc_io_is_link(j->latest_tmp) &&
-           dsc_io_kind(j->latest_tmp) == DSC_PATH_FILE &&
-           dsc_checkpoint_read_latest(j->c->io, j->c->alloc, j->latest_tmp, name, NULL) == DSC_OK &&
-           strcmp(name, j->name) == 0;
-}
-
-static dsc_status check_space(const save_job *j, dsc_error *err)
-{
-    int64_t wanted = 1 << 20, available = 0;
+    int64_t bytes = 1 << 20;
     for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
-        wanted += j->plan[f].file_bytes + j->plan[f].file_bytes / (CKPT_BLOCK_BYTES / 64);
-    DSC_TRY(dsc_io_free_bytes(j->dir, &available, err));
-    if (wanted > available)
-        return DSC_FAIL(err, DSC_ERR_IO, j->dir, "a checkpoint needs %.1f MB and %.1f MB are free; nothing was written",
-                        (double)wanted / 1048576.0, (double)available / 1048576.0);
-    return DSC_OK;
+        bytes += j->plan[f].file_bytes + j->plan[f].file_bytes / (CKPT_BLOCK_BYTES / 64);
+    return bytes;
 }
 
 /* Files of the right size, so that every owner can write its ranges. */
 static dsc_status make_files(save_job *j, dsc_error *err)
 {
     const dsc_io *io = j->c->io;
-    DSC_TRY(make_dirs(io, j->dir, err));
-    const bool exists = dsc_io_kind(j->step_dir) != DSC_PATH_MISSING;
-    const bool replaces = exists && was_never_announced(j);
-    if (exists && !replaces && !j->resumed)
-        return refuse_existing(j, err);
-    DSC_TRY(dsc_io_remove_dir(io, j->tmp_dir, err));
-    if (replaces) {
-        DSC_TRY(dsc_io_rename(io, j->step_dir, j->tmp_dir, err));
-        DSC_TRY(dsc_io_remove_dir(io, j->tmp_dir, err));
-    }
-    DSC_TRY(check_space(j, err));
-    DSC_TRY(dsc_io_mkdir(io, j->tmp_dir, err));
-    j->made_tmp = true;
+    DSC_TRY(dsc_ckpt_commit_begin(&j->commit, folder_bytes(j), err));
     for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
         char path[CKPT_PATH_BYTES];
-        DSC_TRY(dsc_path_join(path, sizeof path, j->tmp_dir, dsc_ckpt_file_name[f], err));
+        DSC_TRY(dsc_path_join(path, sizeof path, j->commit.tmp_dir, dsc_ckpt_file_name[f], err));
         DSC_TRY(dsc_io_open(io, path, DSC_IO_CREATE_NEW, &j->file[f], err));
         DSC_TRY(dsc_safetensors_write_header(&j->plan[f], io, &j->file[f], err));
     }
@@ -238,7 +172,7 @@ static dsc_status write_slices(save_job *j, dsc_error *err)
         char path[CKPT_PATH_BYTES];
         if (j->file[f].fd >= 0)
             continue;
-        DSC_TRY(dsc_path_join(path, sizeof path, j->tmp_dir, dsc_ckpt_file_name[f], err));
+        DSC_TRY(dsc_path_join(path, sizeof path, j->commit.tmp_dir, dsc_ckpt_file_name[f], err));
         DSC_TRY(dsc_io_open(j->c->io, path, DSC_IO_READ_WRITE, &j->file[f], err));
     }
     DSC_TRY(write_blocks(j, j->first_block[rank + 1] - j->first_block[rank], err));
@@ -281,116 +215,31 @@ static void sort_blocks(save_job *j)
         j->sorted[next[j->all[i].entry]++] = j->all[i];
 }
 
-static dsc_status write_new(const dsc_io *io, const char *path, const char *text, int64_t bytes, dsc_error *err)
-{
-    dsc_file file = DSC_FILE_INIT;
-    DSC_TRY(dsc_io_open(io, path, DSC_IO_CREATE_NEW, &file, err));
-    dsc_status status = dsc_io_write(io, &file, text, bytes, 0, err);
-    if (status == DSC_OK)
-        status = dsc_io_fsync(io, &file, err);
-    const dsc_status closed = dsc_io_close(io, &file, status == DSC_OK ? err : NULL);
-    return status != DSC_OK ? status : closed;
-}
-
 static dsc_status write_small(save_job *j, ckpt_file f, const char *text, int64_t bytes, dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES];
+    if (bytes > CKPT_SMALL_BYTES_MAX)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dsc_ckpt_file_name[f], "%lld bytes; at most %d are read back",
+                        (long long)bytes, CKPT_SMALL_BYTES_MAX);
     j->info[f] = (ckpt_file_info){ .bytes = bytes, .head_bytes = bytes };
     dsc_ckpt_sha256(text, bytes, j->info[f].sha256);
-    DSC_TRY(dsc_path_join(path, sizeof path, j->tmp_dir, dsc_ckpt_file_name[f], err));
-    return write_new(j->c->io, path, text, bytes, err);
-}
-
-/* A step-N that this run has made again: the same manifest means the same tensors. */
-static dsc_status adopt_existing(save_job *j, const char *text, int64_t bytes, dsc_error *err)
-{
-    const dsc_checkpoint_ctx *c = j->c;
-    char path[CKPT_PATH_BYTES], *found = NULL;
-    int64_t found_bytes = 0;
-    DSC_TRY(dsc_ckpt_own_path(path, j->step_dir, CKPT_MANIFEST_FILE, err));
-    if (dsc_io_kind(path) != DSC_PATH_FILE)
-        return refuse_existing(j, err);
-    DSC_TRY(dsc_io_read_all(c->io, c->alloc, path, CKPT_MANIFEST_BYTES_MAX, &found, &found_bytes, err));
-    const bool same = found_bytes == bytes && memcmp(found, text, (size_t)bytes) == 0;
-    dsc_alloc_free(c->alloc, found);
-    if (!same)
-        return refuse_existing(j, err);
-    DSC_TRY(dsc_io_remove_dir(c->io, j->tmp_dir, err));
-    j->made_tmp = false;
-    j->adopted = true;
-    return DSC_OK;
-}
-
-static dsc_status write_manifest(save_job *j, dsc_error *err)
-{
-    const dsc_checkpoint_ctx *c = j->c;
-    char *text = NULL, path[CKPT_PATH_BYTES];
-    int64_t bytes;
-    DSC_TRY(dsc_path_join(path, sizeof path, j->tmp_dir, CKPT_MANIFEST_FILE, err));
-    sort_blocks(j);
-    DSC_TRY(dsc_ckpt_manifest_write(c->alloc, j->state, &j->entries, j->info, j->sorted,
-                                    j->first_block[dsc_comm_size(c->comm)], &text, &bytes, err));
-    dsc_status status;
-    if (dsc_io_kind(j->step_dir) != DSC_PATH_MISSING)
-        status = adopt_existing(j, text, bytes, err);
-    else
-        status = write_new(c->io, path, text, bytes, err);
-    dsc_alloc_free(c->alloc, text);
-    return status;
-}
-
-/* ---- rank 0: commit ---- */
-
-static dsc_status write_latest_tmp(save_job *j, dsc_error *err)
-{
-    const dsc_io *io = j->c->io;
-    char line[80];
-    const int length = snprintf(line, sizeof line, "%s\n", j->name);
-    if (dsc_io_kind(j->latest_tmp) != DSC_PATH_MISSING)
-        DSC_TRY(dsc_io_unlink(io, j->latest_tmp, err));
-    j->made_latest_tmp = true;
-    DSC_TRY(write_new(io, j->latest_tmp, line, length, err));
-    return dsc_io_fsync_dir(io, j->dir, err);
+    return dsc_ckpt_commit_file(&j->commit, dsc_ckpt_file_name[f], text, bytes, err);
 }
 
 static dsc_status commit(save_job *j, dsc_error *err)
 {
     const dsc_checkpoint_ctx *c = j->c;
-    const dsc_io *io = c->io;
+    char *text = NULL;
+    int64_t bytes;
     if (c->model->config_json != NULL)
         DSC_TRY(write_small(j, CKPT_CONFIG, c->model->config_json, (int64_t)strlen(c->model->config_json), err));
     if (c->config_text != NULL)
         DSC_TRY(write_small(j, CKPT_DS_CONFIG, c->config_text, c->config_bytes, err));
-    DSC_TRY(dsc_io_fsync_dir(io, j->tmp_dir, err));
-    DSC_TRY(write_manifest(j, err));
-    if (!j->adopted)
-        DSC_TRY(dsc_io_fsync_dir(io, j->tmp_dir, err));
-    DSC_TRY(write_latest_tmp(j, err));
-    if (!j->adopted) {
-        DSC_TRY(dsc_io_rename(io, j->tmp_dir, j->step_dir, err));
-        j->made_tmp = false;
-        j->made_step = true;
-        DSC_TRY(dsc_io_fsync_dir(io, j->dir, err));
-    }
-    DSC_TRY(dsc_io_rename(io, j->latest_tmp, j->latest, err));
-    j->made_step = j->made_latest_tmp = false;
-    return dsc_io_fsync_dir(io, j->dir, err);
-}
-
-/* After a failure: step-N goes back to its temporary name before its files go, so that it is never there in part. */
-static void undo(save_job *j)
-{
-    const dsc_checkpoint_ctx *c = j->c;
-    if (j->made_step && dsc_io_rename(c->io, j->step_dir, j->tmp_dir, NULL) == DSC_OK) {
-        j->made_step = false;
-        j->made_tmp = true;
-    }
-    if (j->made_tmp && dsc_io_remove_dir(c->io, j->tmp_dir, NULL) != DSC_OK)
-        dsc_log_printf(c->log, DSC_LOG_WARNING, "%s is left behind; it is no checkpoint and the next save of this step "
-                       "removes it", j->tmp_dir);
-    /* While a whole step-N could not be taken back, latest.tmp says that it may be replaced. */
-    if (j->made_latest_tmp && !j->made_step && dsc_io_kind(j->latest_tmp) != DSC_PATH_MISSING)
-        (void)!dsc_io_unlink(c->io, j->latest_tmp, NULL);
+    sort_blocks(j);
+    DSC_TRY(dsc_ckpt_manifest_write(c->alloc, j->state, &j->entries, j->info, j->sorted,
+                                    j->first_block[dsc_comm_size(c->comm)], &text, &bytes, err));
+    const dsc_status status = dsc_ckpt_commit_finish(&j->commit, text, bytes, err);
+    dsc_alloc_free(c->alloc, text);
+    return status;
 }
 
 /* ---- the whole ---- */
@@ -426,54 +275,56 @@ static void close_job(save_job *j)
     dsc_alloc_free(alloc, j);
 }
 
-/* The checkpoint that this run was loaded from is what it would save now. It must still be there, and is the latest. */
-static dsc_status keep_resumed(const dsc_checkpoint_ctx *c, const char *dir, const dsc_run_state *state, bool *kept,
-                               dsc_error *err)
+/* The checkpoint that this run was loaded from is what it would save now: rank 0 looks whether it is still there. */
+static dsc_status keep_resumed(save_job *j, bool *kept, dsc_error *err)
 {
-    char name[64], step_dir[CKPT_PATH_BYTES], latest[CKPT_PATH_BYTES], line[80];
-    dsc_run_state saved;
-    int64_t bytes;
-    snprintf(name, sizeof name, "step-%lld", (long long)state->step);
-    DSC_TRY(dsc_path_join(step_dir, sizeof step_dir, dir, name, err));
-    if (dsc_io_kind(step_dir) == DSC_PATH_MISSING)
+    const dsc_checkpoint_ctx *c = j->c;
+    dsc_error mine = DSC_ERROR_INIT;
+    dsc_status status = DSC_OK;
+    if (dsc_comm_rank(c->comm) == 0)
+        status = dsc_ckpt_commit_keep_resumed(&j->commit, kept, &mine);
+    DSC_TRY(dsc_checkpoint_agree(c, status, &mine, err));
+    return dsc_comm_broadcast(c->comm, DSC_CHANNEL_CONTROL, kept, (int64_t)sizeof *kept, 0, NULL, err);
+}
+
+static dsc_status save(save_job *j, dsc_error *err)
+{
+    bool kept = false;
+    if (j->commit.resumed_step == j->state->step)
+        DSC_TRY(keep_resumed(j, &kept, err));
+    if (kept)
         return DSC_OK;
-    DSC_TRY(dsc_checkpoint_summary(c->io, c->alloc, step_dir, &saved, &bytes, err));
-    *kept = true;
-    DSC_TRY(dsc_path_join(latest, sizeof latest, dir, "latest", err));
-    const int length = snprintf(line, sizeof line, "%s\n", name);
-    return dsc_io_write_all_atomic(c->io, latest, line, length, err);
+    /* It was moved away: this save is like any other. */
+    if (j->commit.resumed_step >= j->state->step)
+        j->commit.resumed_step = -1;
+    const dsc_status status = run_save(j, err);
+    if (status != DSC_OK) {
+        dsc_ckpt_commit_undo(&j->commit);
+        /* The others stay until rank 0 is done: a launcher ends all ranks when the first one ends. */
+        (void)!dsc_checkpoint_agree(j->c, DSC_OK, NULL, NULL);
+    }
+    return status;
 }
 
 dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *state,
                                int64_t resumed_step, dsc_error *err)
 {
     save_job *job = NULL;
-    bool kept = false;
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = dsc_alloc_zeroed(ctx->alloc, DSC_TAG_IO, 1, sizeof *job, &job, &mine);
-    if (status == DSC_OK && state->step == resumed_step && dsc_comm_rank(ctx->comm) == 0)
-        status = keep_resumed(ctx, dir, state, &kept, &mine);
+    if (status == DSC_OK) {
+        job->c = ctx;
+        job->state = state;
+        for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
+            job->file[f] = (dsc_file)DSC_FILE_INIT;
+        for (int f = 0; f < CKPT_FILE_COUNT; f++)
+            job->info[f].bytes = -1;
+        status = dsc_ckpt_commit_plan(&job->commit, ctx, dir, state, resumed_step, &mine);
+    }
     status = dsc_checkpoint_agree(ctx, status, &mine, err);
-    if (status == DSC_OK && state->step == resumed_step)
-        status = dsc_comm_broadcast(ctx->comm, DSC_CHANNEL_CONTROL, &kept, (int64_t)sizeof kept, 0, NULL, err);
-    if (status != DSC_OK || kept) {
-        dsc_alloc_free(ctx->alloc, job);
-        return status;
-    }
-    job->c = ctx;
-    job->state = state;
-    job->dir = dir;
-    job->resumed = resumed_step >= 0 && resumed_step < state->step;
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
-        job->file[f] = (dsc_file)DSC_FILE_INIT;
-    for (int f = 0; f < CKPT_FILE_COUNT; f++)
-        job->info[f].bytes = -1;
-    status = run_save(job, err);
-    if (status != DSC_OK) {
-        undo(job);
-        /* The others stay until rank 0 is done: a launcher ends all ranks when the first one ends. */
-        (void)!dsc_checkpoint_agree(ctx, DSC_OK, NULL, NULL);
-    }
-    close_job(job);
+    if (status == DSC_OK)
+        status = save(job, err);
+    if (job != NULL)
+        close_job(job);
     return status;
 }

@@ -83,6 +83,15 @@ void cw_run(const cw_options *options, cw_script script, void *user, cw_rank ran
     dsc_world_close(&world.world);
 }
 
+void cw_run_well(const cw_options *options, cw_script script, void *user)
+{
+    cw_rank ranks[CW_RANKS_MAX];
+    cw_run(options, script, user, ranks);
+    for (int32_t r = 0; r < options->world; r++)
+        if (ranks[r].status != DSC_OK)
+            cw_fail(ranks[r].error.where, __FILE__, __LINE__, ranks[r].error.message);
+}
+
 dsc_status cw_train(cw_rank *rank, int64_t until_step, dsc_error *err)
 {
     dsc_step_result result = DSC_STEP_RESULT_INIT;
@@ -186,7 +195,8 @@ static dsc_status before(void *user, dsc_io_op op, const char *path, int64_t off
     (void)op, (void)path, (void)offset, (void)bytes;
     cw_fault *fault = user;
     const int64_t count = atomic_fetch_add(&fault->count, 1) + 1;
-    if (fault->n == 0 || count < fault->n || (count > fault->n && !fault->persistent))
+    const bool second = fault->again > 0 && count == fault->n + fault->again;
+    if (fault->n == 0 || count < fault->n || (count > fault->n && !fault->persistent && !second))
         return DSC_OK;
     atomic_store(&fault->fired, true);
     *errno_value = fault->errno_value;
@@ -200,14 +210,26 @@ void cw_fault_arm(cw_rank *rank, cw_fault *fault)
 
 /* ---- folders ---- */
 
+static char *make_tmp(const char *parent)
+{
+    char *dir = malloc(4096);
+    must(dir != NULL, "no memory");
+    snprintf(dir, 4096, "%s/dsc-ckpt-XXXXXX", parent);
+    must(mkdtemp(dir) != NULL, "no folder for the test");
+    return dir;
+}
+
 char *cw_tmp_open(void)
 {
     const char *parent = getenv("TMPDIR");
-    char *dir = malloc(4096);
-    must(dir != NULL, "no memory");
-    snprintf(dir, 4096, "%s/dsc-ckpt-XXXXXX", parent != NULL && parent[0] != 0 ? parent : "/tmp");
-    must(mkdtemp(dir) != NULL, "no folder for the test");
-    return dir;
+    return make_tmp(parent != NULL && parent[0] != 0 ? parent : "/tmp");
+}
+
+char *cw_memory_tmp_open(void)
+{
+    int64_t room = 0;
+    const bool usable = access("/dev/shm", W_OK) == 0 && dsc_io_free_bytes("/dev/shm", &room, NULL) == DSC_OK;
+    return usable && room >= 32 << 20 ? make_tmp("/dev/shm") : cw_tmp_open();
 }
 
 void cw_tmp_close(char *dir)
@@ -286,4 +308,31 @@ void cw_copy_dir(const char *from, const char *to)
         free(data);
     }
     closedir(dir);
+}
+
+void cw_expect_checkpoint(const char *step_dir, const char hex[65])
+{
+    char found[65];
+    dsc_alloc *alloc = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    CW_OK(dsc_alloc_open(&alloc, &err), &err);
+    CW_OK(dsc_checkpoint_verify(NULL, alloc, step_dir, &err), &err);
+    CW_OK(dsc_checkpoint_hash(NULL, alloc, step_dir, found, &err), &err);
+    dsc_alloc_close(&alloc);
+    if (strcmp(hex, found) != 0)
+        cw_fail("the hash", __FILE__, __LINE__, step_dir);
+}
+
+int64_t cw_latest(const char *dir)
+{
+    const char *path = cw_path(dir, "latest");
+    size_t bytes;
+    int end = 0;
+    long long step = -1;
+    if (!cw_exists(path))
+        return -1;
+    char *text = cw_read(path, &bytes);
+    must(sscanf(text, "step-%lld\n%n", &step, &end) == 1 && (size_t)end == bytes, text);
+    free(text);
+    return step;
 }

@@ -41,6 +41,8 @@ typedef struct cw_rank {
  */
 typedef dsc_status (*cw_script)(cw_rank *rank, dsc_error *err);
 void cw_run(const cw_options *options, cw_script script, void *user, cw_rank ranks[CW_RANKS_MAX]);
+/* The same; aborts when a rank returns a failure. */
+void cw_run_well(const cw_options *options, cw_script script, void *user);
 
 /* Inside a script. Collective. */
 dsc_status cw_train(cw_rank *rank, int64_t until_step, dsc_error *err);
@@ -52,6 +54,7 @@ void cw_hash(cw_rank *rank, char hex[65]);
 typedef struct cw_fault {
     atomic_llong count;
     int64_t n;
+    int64_t again; /* fails the one that comes so many later too; 0: none */
     bool persistent;
     int errno_value;
     atomic_bool fired;
@@ -61,11 +64,18 @@ void cw_fault_arm(cw_rank *rank, cw_fault *fault); /* NULL: none */
 /* ---- folders ---- */
 
 char *cw_tmp_open(void); /* a new folder; owned, cw_tmp_close */
-void cw_tmp_close(char *dir);char *cw_path(const char *dir, const char *name); /* owned by a ring of 16 */
+/* In memory where there is room for small files: for thousands of fsyncs. */
+char *cw_memory_tmp_open(void);
+void cw_tmp_close(char *dir);
+char *cw_path(const char *dir, const char *name); /* owned by a ring of 16 */
 void cw_remove(const char *path);                 /* with everything in it; links are not followed */
 void cw_copy_dir(const char *from, const char *to); /* one level of plain files */
 char *cw_read(const char *path, size_t *bytes);   /* free() it; aborts when it is not there */
 void cw_write(const char *path, const void *data, size_t bytes);
 bool cw_exists(const char *path);                 /* a dangling link too */
+/* Aborts unless it verifies and has this `dsc ckpt hash`. */
+void cw_expect_checkpoint(const char *step_dir, const char hex[65]);
+/* The N of dir/latest, which must be "step-N\n" and nothing else; -1: there is none. */
+int64_t cw_latest(const char *dir);
 
 #endif
