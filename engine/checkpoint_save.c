@@ -1,7 +1,7 @@
 /* checkpoint_save.c - collective save: every owner writes its byte ranges, rank 0 makes and commits the folder.
  *
- * After each phase all ranks agree (dsc_checkpoint_agree); whatever fails, rank 0 takes the half-made folder away. How a
- * folder becomes a checkpoint, and what happens to one that is there already, is in checkpoint_commit.c.
+ * After each phase all ranks agree (dsc_checkpoint_agree); whatever fails, rank 0 takes the half-made folder away. How
+ * a folder becomes a checkpoint, and what happens to one that is there already, is in checkpoint_commit.c.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>

@@ -19,14 +19,10 @@
 
 #include "engine/checkpoint_internal.h"
 #include "tests/support/ckpt_world.h"
+#include "tests/support/sanitizer.h"
 #include "tests/support/toy_model.h"
 
-/* A sanitizer's shadow takes memory and time of its own. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define BOUNDED 0
-#else
-#define BOUNDED 1
-#endif
+#define BOUNDED (!SANITIZE_ADDRESS && !SANITIZE_THREAD) /* their shadow takes memory and time of its own */
 #define REFUSE_S_MAX 2.0
 #define REFUSE_RSS_KB_MAX (256 << 10)
 
