@@ -37,11 +37,15 @@ include tests/sim/sim.mk
 .PHONY: test-programs
 test-programs: all examples $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN) $(FUZZ_BIN) $(SIM_BIN)
 
+# What the programs of a sanitized build are told (tests/README.md); the caller's own options come last and win.
+SANENV_thread := TSAN_OPTIONS="suppressions=$(abspath tests/tsan.supp) $(if $(findstring clang,$(COMPILER)),ignore_noninstrumented_modules=1 )$$TSAN_OPTIONS"
+SANENV     := $(if $(SAN),DSC_TEST_TIMEOUT=$${DSC_TEST_TIMEOUT:-1800} $(SANENV_$(SAN)))
+
 .PHONY: test
 ## test: everything that a commit must pass on a CPU-only machine; ends with "N passed, N failed"
 test: deps-test
 	@$(MAKE) --no-print-directory test-programs
-	@DSC_BIN=$(abspath $(BIN)) DSC_LIB=$(abspath $(LIB)) DSC_SAN=$(SAN) tests/run \
+	@DSC_BIN=$(abspath $(BIN)) DSC_LIB=$(abspath $(LIB)) DSC_SAN=$(SAN) $(SANENV) tests/run \
 	    unit $(UNIT_BIN) -- checkkern $(CHECK_BIN) -- dist $(DIST_BIN) -- fuzz $(FUZZ_BIN) -- sim $(SIM_BIN) -- cli $(CLI_TESTS)
 
 .PHONY: checkkern
