@@ -1,10 +1,10 @@
 # Makefile - builds bin/, lib/ and runs everything else. `make help` is the manual.
 #
-# Options: V=1 verbose, SAN=address|undefined|thread, CUDA=0|1, WERROR=0, CC=clang CXX=clang++
+# Options: V=1 verbose, SAN=address|undefined|thread, CUDA=auto|0|1, WERROR=0, CC=clang CXX=clang++
 # SPDX-License-Identifier: Apache-2.0
 
 VERSION   := 0.1.0
-CUDA      ?= 0
+CUDA      ?= auto
 WERROR    ?= 1
 PREFIX    ?= /usr/local
 SAN       ?=

@@ -42,6 +42,7 @@ install: all
 	$(Q)install -m 644 $(LIB)/libdsc.a $(DESTDIR)$(PREFIX)/lib
 	$(Q)install $(LIB)/libdsc.so $(DESTDIR)$(PREFIX)/lib/libdsc.so.0
 	$(Q)ln -sf libdsc.so.0 $(DESTDIR)$(PREFIX)/lib/libdsc.so
+	$(Q)[ ! -e $(LIB)/dsc/libdsc_cuda.so ] || install -D $(LIB)/dsc/libdsc_cuda.so $(DESTDIR)$(PREFIX)/lib/dsc/libdsc_cuda.so
 	$(Q)install -m 644 $(PUBLIC_HEADERS) $(DESTDIR)$(PREFIX)/include/dsc
 	$(Q)install -m 644 configs/*.json $(DESTDIR)$(PREFIX)/share/dsc/configs
 	$(Q)printf 'prefix=%s\nName: dsc\nDescription: ZeRO-sharded training engine\nVersion: %s\nLibs: -L$${prefix}/lib -ldsc\nLibs.private: %s -fopenmp\nCflags: -I$${prefix}/include\n' \

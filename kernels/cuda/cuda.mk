@@ -1,7 +1,13 @@
-# cuda.mk - the GPU backend's objects: $(CUDA_OBJ) by nvcc, $(CUDA_SIM_OBJ) of the same sources for the simulator.
-# SPDX-License-Identifier: Apache-2.0
+# cuda.mk - the GPU backend: $(CUDA_OBJ) by nvcc and the plugin of them, $(CUDA_SIM_OBJ) of the same sources for the
+# simulator. SPDX-License-Identifier: Apache-2.0
+#
+# CUDA=auto (default): the plugin is built when nvcc is found: in PATH, in /usr/local/cuda, or put into deps/ by
+# `make deps-cuda`. CUDA=1: there must be one. CUDA=0: never. Nothing else of the build needs a toolkit.
 
-NVCC       ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
+CUDA_WHEELS := $(CURDIR)/deps/cuda
+NVCC       ?= $(firstword $(shell command -v nvcc 2>/dev/null) \
+              $(wildcard /usr/local/cuda/bin/nvcc $(CUDA_WHEELS)/nvidia/cu13/bin/nvcc))
+$(if $(filter 1,$(CUDA)),$(if $(NVCC),,$(error CUDA=1, but there is no nvcc: make deps-cuda, or NVCC=PATH)))
 CUDA_SRC   := $(sort $(wildcard kernels/cuda/*.cu))
 CUDA_OBJ   := $(CUDA_SRC:%.cu=$(BUILD)/%.cu.o)
 CUDA_SIM_OBJ := $(CUDA_SRC:%.cu=$(BUILD)/%.sim.o)
@@ -35,3 +41,22 @@ $(BUILD)/%.sim.o: %.cu $(BUILD)/flags
 ## cuda: compile every CUDA source for sm_80, sm_90 and PTX, without warnings
 cuda: $(if $(NVCC),$(CUDA_OBJ))
 	$(Q)$(if $(NVCC),echo "cuda: $(words $(CUDA_OBJ)) objects",echo "cuda: skipped: no nvcc here")
+
+# Built once, by the plain gcc build. Only its one entry is visible: its copy of base/ must not meet the program's.
+BUILD_CUDA  := $(if $(SAN)$(filter 0,$(CUDA)),,$(if $(filter gcc cc,$(COMPILER)),$(if $(NVCC),1)))
+CUDA_PLUGIN := $(LIB)/dsc/libdsc_cuda.so
+$(CUDA_PLUGIN): $(CUDA_OBJ) $(LIB)/libdsc.a
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LD    $@")
+	$(Q)$(NVCC) -shared -cudart static -Xlinker --exclude-libs,ALL -Xlinker -soname,libdsc_cuda.so -Xlinker -z,defs \
+	    $(CUDA_OBJ) $(LIB)/libdsc.a -lpthread -ldl -lm -o $@
+
+.PHONY: cuda-plugin
+## cuda-plugin: lib/dsc/libdsc_cuda.so, what ranks on GPUs load
+cuda-plugin: $(if $(BUILD_CUDA),$(CUDA_PLUGIN))
+	$(if $(BUILD_CUDA),,@echo "cuda-plugin: skipped: $(if $(SAN),sanitized builds have none,$(if $(filter 0,$(CUDA)),CUDA=0,$(if $(NVCC),only gcc's build has it,no nvcc here (make deps-cuda))))")
+
+.PHONY: deps-cuda
+## deps-cuda: a CUDA compiler, cuBLASLt and NCCL from PyPI into deps/cuda, for machines without a toolkit
+deps-cuda:
+	$(Q)tools/deps_cuda.sh $(CUDA_WHEELS)

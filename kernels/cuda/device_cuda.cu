@@ -91,9 +91,10 @@ static dsc_status cuda_count(int32_t *count, dsc_error *err)
 static double peak_of(const char *name, int arch)
 {
     static const struct { const char *part; double flops; } cards[] = {
-        { "H100 PCIe", 756e12 }, { "H100 NVL", 835e12 }, { "H100", 989e12 }, { "H200", 989e12 }, { "GH200", 989e12 },
-        { "H800", 989e12 },      { "H20", 148e12 },      { "B200", 2250e12 }, { "A100", 312e12 }, { "A800", 312e12 },
-        { "A40", 150e12 },       { "A30", 165e12 },      { "L40S", 362e12 },  { "L4", 121e12 },   { "RTX 4090", 165e12 },
+        { "H100 PCIe", 756e12 }, { "H100 NVL", 835e12 }, { "H100", 989e12 },  { "H200", 989e12 },
+        { "GH200", 989e12 },     { "H800", 989e12 },     { "H20", 148e12 },   { "B200", 2250e12 },
+        { "A100", 312e12 },      { "A800", 312e12 },     { "A40", 150e12 },   { "A30", 165e12 },
+        { "L40S", 362e12 },      { "L4", 121e12 },       { "RTX 4090", 165e12 },
     };
     double flops = 0;
     size_t longest = 0;

@@ -15,6 +15,16 @@
 #define POLL_SLEEP_NS INT64_C(20000)
 #define POLL_WATCH_NS INT64_C(5000000)
 
+static const char *kernel_text(dsc_kernel kernel)
+{
+    static const char *const texts[DSC_KERNEL_COUNT] = {
+#define X(id, args) #id,
+#include "kernels/kernels.def"
+#undef X
+    };
+    return texts[kernel];
+}
+
 static cuda_stream *of(dsc_stream *stream) { return (cuda_stream *)stream; }
 
 /* ---- streams ---- */
@@ -90,7 +100,7 @@ static const char *place_text(const cuda_stream *s, char *out, size_t out_bytes)
     if (s->last_kernel == DSC_KERNEL_COUNT)
         snprintf(out, out_bytes, "stream %s", s->name);
     else
-        snprintf(out, out_bytes, "stream %s, at or before %s", s->name, dsc_kernel_text(s->last_kernel));
+        snprintf(out, out_bytes, "stream %s, at or before %s", s->name, kernel_text(s->last_kernel));
     return out;
 }
 
@@ -238,7 +248,7 @@ dsc_status dsc_cuda_do_launch(dsc_stream *stream, dsc_kernel kernel, const void 
     cuda_device *d = s->device;
     const dsc_cuda_kernel_fn fn = dsc_cuda_kernels[kernel];
     if (fn == NULL)
-        return DSC_FAIL(err, DSC_ERR_INTERNAL, dsc_kernel_text(kernel),
+        return DSC_FAIL(err, DSC_ERR_INTERNAL, kernel_text(kernel),
                         "this build has no CUDA version of the kernel");
     DSC_TRY(dsc_cuda_enter(d, err));
     s->last_kernel = kernel;
@@ -248,7 +258,7 @@ dsc_status dsc_cuda_do_launch(dsc_stream *stream, dsc_kernel kernel, const void 
     const cudaError_t error = cudaGetLastError(); /* a launch that was refused */
     if (error == cudaSuccess)
         return DSC_OK;
-    return dsc_cuda_check(d, error, dsc_kernel_text(kernel), err);
+    return dsc_cuda_check(d, error, kernel_text(kernel), err);
 }
 
 /* ---- host calls ---- */

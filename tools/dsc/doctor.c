@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/config.h"
+#include "kernels/device.h"
 #include "tools/dsc/tool.h"
 
 static void line(const char *what, const char *value, const char *remark)
@@ -88,6 +89,42 @@ static void memory(void)
     line("/dev/shm", text, "");
 }
 
+/* One GPU, opened for a moment. */
+static void gpu(const dsc_device_ops *ops, dsc_alloc *alloc, int32_t index)
+{
+    const dsc_device_options options = { .alloc = alloc, .threads = 1, .index = index };
+    dsc_device *device = NULL;
+    dsc_device_props props;
+    dsc_error err = DSC_ERROR_INIT;
+    char name[32], text[160];
+    snprintf(name, sizeof name, "GPU %d", (int)index);
+    if (dsc_device_open(ops, &device, &options, &err) != DSC_OK) {
+        line(name, "cannot be used", err.message);
+        return;
+    }
+    dsc_device_props_get(device, &props);
+    snprintf(text, sizeof text, "%s, sm_%d, %.1f of %.1f GiB free", props.name, (int)props.arch,
+             (double)props.free_bytes / (1024.0 * 1024.0 * 1024.0),
+             (double)props.total_bytes / (1024.0 * 1024.0 * 1024.0));
+    line(name, text, props.versions);
+    dsc_device_close(&device);
+}
+
+static void gpus(void)
+{
+    const dsc_device_ops *ops = NULL;
+    dsc_alloc *alloc = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    int32_t count = 0;
+    if (dsc_device_find("cuda", &ops, &count, &err) != DSC_OK || dsc_alloc_open(&alloc, &err) != DSC_OK) {
+        line("GPU", "none that can be used", err.message);
+        return;
+    }
+    for (int32_t i = 0; i < count; i++)
+        gpu(ops, alloc, i);
+    dsc_alloc_close(&alloc);
+}
+
 static bool library_there(const char *name)
 {
     void *handle = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
@@ -101,6 +138,7 @@ static void libraries(void)
 {
     static const struct { const char *name, *file, *without; } optional[] = {
         { "CUDA", "libcuda.so.1", "no GPU driver: ranks compute on the CPU" },
+        { "cuBLASLt", "libcublasLt.so.13", "matrix products on GPUs (libcublasLt.so.12 serves too)" },
         { "NCCL", "libnccl.so.2", "collectives between GPUs" },
         { "Open MPI", "libmpi.so.40", "clusters that start ranks by MPI" },
         { "Gloo", "libgloo.so.0", "CPU nodes over TCP" },
@@ -122,10 +160,10 @@ int dsc_cmd_doctor(int argc, char **argv)
     printf("dsc %s\n\nmachine\n", DSC_VERSION_TEXT);
     cpu();
     memory();
-    line("GPU", access("/dev/nvidiactl", F_OK) == 0 ? "present" : "none",
-         access("/dev/nvidiactl", F_OK) == 0 ? "not used by this version" : "");
+    gpus();
     printf("\noptional libraries\n");
     libraries();
-    printf("\nbuilt in this version: CPU ranks, ZeRO stages 0 to 3, transports self, local and shm\n");
+    printf("\nbuilt in this version: ranks on CPUs and GPUs, ZeRO stages 0 to 3, transports self, local, shm and "
+           "nccl\n");
     return dsc_tool_end();
 }

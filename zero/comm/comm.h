@@ -147,7 +147,8 @@ typedef struct dsc_comm_ops {
 extern const dsc_comm_ops dsc_comm_self, dsc_comm_local, dsc_comm_shm, dsc_comm_nccl, dsc_comm_skeleton;
 
 /* The table that options->transport names; "auto" is self for one rank; nccl over the memory of a device that is not
- * host_visible; local in a local_world; shm when all ranks are on this host. An unknown name: DSC_ERR_INPUT; several hosts: DSC_ERR_UNSUPPORTED. */
+ * host_visible; local in a local_world; shm when all ranks are on this host. An unknown name:
+ * DSC_ERR_INPUT; several hosts: DSC_ERR_UNSUPPORTED. */
 DSC_MUST_USE dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops **out, dsc_error *err);
 
 typedef struct dsc_comm dsc_comm;
