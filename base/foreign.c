@@ -75,17 +75,17 @@ static bool read_tag(const dsc_io *io, dsc_alloc *alloc, const char *dir, char t
 
 static dsc_status refuse_deepspeed(const char *dir, const char *step_dir, const char *tag, dsc_error *err)
 {
+    static const char what[] = "a DeepSpeed checkpoint; its pickles can run code and are never read.";
     if (!is_sharded(step_dir))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dir,
-                        "a DeepSpeed checkpoint; its pickles can run code and are never read. Convert its weights "
-                        "once, in the folder %s: python3 -c \"import torch, safetensors.torch as s; d = "
-                        "torch.load('mp_rank_00_model_states.pt', 'cpu', weights_only=False)['module']; s.save_file({k: "
-                        "v.contiguous().clone() for k, v in d.items()}, 'model.safetensors')\"; add the model's "
-                        "config.json and name that folder with --model", tag);
+                        "%s Convert its weights once, in the folder %s: python3 -c \"import torch, safetensors.torch "
+                        "as s; d = torch.load('mp_rank_00_model_states.pt', 'cpu', weights_only=False)['module']; "
+                        "s.save_file({k: v.contiguous().clone() for k, v in d.items()}, 'model.safetensors')\"; add "
+                        "the model's config.json and name that folder with --model", what, tag);
     return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dir,
-                    "a DeepSpeed checkpoint; its pickles can run code and are never read. Convert its weights once, in the "
-                    "folder that holds %s: python3 -m deepspeed.utils.zero_to_fp32 . weights --safe_serialization -t %s; "
-                    "add the model's config.json to the folder weights and name it with --model", tag, tag);
+                    "%s Convert its weights once, in the folder that holds %s: python3 -m deepspeed.utils.zero_to_fp32 "
+                    ". weights --safe_serialization -t %s; add the model's config.json to the folder weights and name it "
+                    "with --model", what, tag, tag);
 }
 
 static dsc_status check_deepspeed(const dsc_io *io, dsc_alloc *alloc, const char *dir, dsc_error *err)
@@ -116,8 +116,9 @@ static dsc_status check_hugging_face(const char *dir, dsc_error *err)
             return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dir,
                             "its weights are in pytorch_model.bin; only *.safetensors are read. Convert once, in that "
                             "folder: python3 -c \"import torch, safetensors.torch as s; d = torch.load("
-                            "'pytorch_model.bin', 'cpu', weights_only=True); s.save_file({k: v.contiguous().clone() for "
-                            "k, v in d.items()}, 'model.safetensors')\"; the model's config.json is missing there too");
+                            "'pytorch_model.bin', 'cpu', weights_only=True); s.save_file({k: v.contiguous().clone() "
+                            "for k, v in d.items()}, 'model.safetensors')\"; the model's config.json is missing there "
+                            "too");
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dir,
                         "its weights are in %s; only *.safetensors are read. Convert once, in that folder: python3 -c "
                         "\"from transformers import AutoModelForCausalLM as M; M.from_pretrained('.'%s)"
