@@ -84,8 +84,8 @@ static dsc_status refuse_deepspeed(const char *dir, const char *step_dir, const 
                         "the model's config.json and name that folder with --model", what, tag);
     return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dir,
                     "%s Convert its weights once, in the folder that holds %s: python3 -m deepspeed.utils.zero_to_fp32 "
-                    ". weights --safe_serialization -t %s; add the model's config.json to the folder weights and name it "
-                    "with --model", what, tag, tag);
+                    ". weights --safe_serialization -t %s; add the model's config.json to the folder weights and name "
+                    "it with --model", what, tag, tag);
 }
 
 static dsc_status check_deepspeed(const dsc_io *io, dsc_alloc *alloc, const char *dir, dsc_error *err)

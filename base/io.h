@@ -61,6 +61,9 @@ DSC_MUST_USE dsc_status dsc_io_fsync_dir(const dsc_io *io, const char *path, dsc
 DSC_MUST_USE dsc_status dsc_io_rename(const dsc_io *io, const char *from, const char *to, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_io_unlink(const dsc_io *io, const char *path, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_io_mkdir(const dsc_io *io, const char *path, dsc_error *err); /* existing folder: DSC_OK */
+/* Whether files can be made in a folder; none is left there. */
+DSC_MUST_USE dsc_status dsc_io_probe_dir(const dsc_io *io, const char *path, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_io_rmdir(const dsc_io *io, const char *path, dsc_error *err); /* an empty folder */
 /* Removes a folder and the plain files in it (one level; never follows links). Missing: DSC_OK. */
 DSC_MUST_USE dsc_status dsc_io_remove_dir(const dsc_io *io, const char *path, dsc_error *err);
 /* Names in a folder without . and .., sorted bytewise. Free with dsc_io_list_free. */

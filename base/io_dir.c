@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,6 +23,31 @@ dsc_status dsc_io_mkdir(const dsc_io *io, const char *path, dsc_error *err)
         return DSC_OK;
     return dsc_io_fail(err, reason == EEXIST ? DSC_ERR_INPUT : dsc_io_path_status(reason), reason, path,
                        "cannot make the folder");
+}
+
+/* A file without a name where the file system knows such, else one with a name that nobody else has. */
+dsc_status dsc_io_probe_dir(const dsc_io *io, const char *path, dsc_error *err)
+{
+    DSC_TRY(dsc_io_before(io, DSC_IO_OPEN, path, 0, 0, err));
+    char name[64], file[4096];
+    snprintf(name, sizeof name, ".dsc-probe-%ld", (long)getpid());
+    DSC_TRY(dsc_path_join(file, sizeof file, path, name, err));
+    int fd = open(path, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0 && (errno == EOPNOTSUPP || errno == EINVAL || errno == EISDIR)) {
+        fd = open(file, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+        if (fd >= 0)
+            (void)unlink(file);
+    }
+    if (fd < 0)
+        return dsc_io_fail(err, dsc_io_path_status(errno), errno, path, "no file can be made in the folder");
+    close(fd);
+    return DSC_OK;
+}
+
+dsc_status dsc_io_rmdir(const dsc_io *io, const char *path, dsc_error *err)
+{
+    DSC_TRY(dsc_io_before(io, DSC_IO_UNLINK, path, 0, 0, err));
+    return rmdir(path) == 0 ? DSC_OK : dsc_io_fail(err, DSC_ERR_IO, errno, path, "cannot remove the folder");
 }
 
 static bool is_dots(const char *name)
@@ -74,8 +100,7 @@ dsc_status dsc_io_remove_dir(const dsc_io *io, const char *path, dsc_error *err)
     } while (status == DSC_OK && removed);
     closedir(dir);
     DSC_TRY(status);
-    DSC_TRY(dsc_io_before(io, DSC_IO_UNLINK, path, 0, 0, err));
-    return rmdir(path) == 0 ? DSC_OK : dsc_io_fail(err, DSC_ERR_IO, errno, path, "cannot remove the folder");
+    return dsc_io_rmdir(io, path, err);
 }
 
 static int compare_names(const void *a, const void *b)

@@ -65,6 +65,16 @@ DSC_MUST_USE dsc_status dsc_checkpoint_agree(const dsc_checkpoint_ctx *ctx, dsc_
  *     does not verify is renamed to step-N.damaged with a warning. Other tensors are refused, with what differs. */
 DSC_MUST_USE dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *state,
                                             int64_t resumed_step, dsc_error *err);
+/* What a run will save. */
+typedef struct dsc_checkpoint_saves {
+    int64_t after;       /* its steps so far */
+    int64_t every, last; /* 0: only last */
+    bool resumed;        /* from a checkpoint in dir: a step made again may be there */
+} dsc_checkpoint_saves;
+/* Collective; every rank returns the same verdict. Before the run: the saves to come would not be refused for a step-N
+ * that exists or a folder that cannot be made or written. Leaves nothing behind. */
+DSC_MUST_USE dsc_status dsc_checkpoint_check(const dsc_checkpoint_ctx *ctx, const char *dir,
+                                             const dsc_checkpoint_saves *saves, dsc_error *err);
 /* Collective; every rank returns the same verdict. dir is a parent (its `latest`) or one step-N. Verifies everything
  * (manifest, sizes, names and shapes against the model, hashes of what this rank owns), and only when all ranks have,
  * writes this rank's slices (the caller publishes). *changed: slices were touched; with a failure they are then no

@@ -96,30 +96,6 @@ dsc_status dsc_ckpt_commit_plan(ckpt_commit *k, const dsc_checkpoint_ctx *c, con
 
 /* ---- the temporary folder ---- */
 
-/* Every missing folder of the path, each one's name made durable in the folder above it. */
-static dsc_status make_dirs(const dsc_io *io, const char *dir, dsc_error *err)
-{
-    char path[CKPT_PATH_BYTES], above[CKPT_PATH_BYTES];
-    DSC_TRY(dsc_path_join(path, sizeof path, dir, "", err));
-    snprintf(above, sizeof above, "%s", path[0] == '/' ? "/" : ".");
-    for (char *slash = path + strspn(path, "/"); (slash = strchr(slash, '/')) != NULL; slash += strspn(slash, "/")) {
-        *slash = 0;
-        if (dsc_io_kind(path) == DSC_PATH_MISSING) {
-            DSC_TRY(dsc_io_mkdir(io, path, err));
-            DSC_TRY(dsc_io_fsync_dir(io, above, err));
-        }
-        snprintf(above, sizeof above, "%s", path);
-        *slash = '/';
-    }
-    return dsc_io_mkdir(io, dir, err); /* says so when it is no folder */
-}
-
-static dsc_status refuse_existing(const ckpt_commit *k, dsc_error *err)
-{
-    return DSC_FAIL(err, DSC_ERR_INPUT, k->step_dir,
-                    "exists already and this run did not resume from it; move it away, or use another --save folder");
-}
-
 /* The rests of another life; after this latest.tmp says nothing any more. */
 static dsc_status remove_names(const ckpt_commit *k, dsc_error *err)
 {
@@ -161,11 +137,11 @@ static dsc_status check_space(const ckpt_commit *k, int64_t wanted, dsc_error *e
 dsc_status dsc_ckpt_commit_begin(ckpt_commit *k, int64_t bytes, dsc_error *err)
 {
     const dsc_io *io = k->c->io;
-    DSC_TRY(make_dirs(io, k->dir, err));
+    DSC_TRY(dsc_ckpt_make_dirs(io, k->dir, err));
     DSC_TRY(remove_unannounced(k, err));
     DSC_TRY(remove_names(k, err));
     if (dsc_io_kind(k->step_dir) != DSC_PATH_MISSING && k->resumed_step < 0)
-        return refuse_existing(k, err);
+        return dsc_ckpt_refuse_existing(k->step_dir, err);
     DSC_TRY(dsc_io_remove_dir(io, k->tmp_dir, err));
     DSC_TRY(check_space(k, bytes, err));
     DSC_TRY(dsc_io_mkdir(io, k->tmp_dir, err));
@@ -262,7 +238,7 @@ static dsc_status settle_existing(ckpt_commit *k, dsc_error *err)
     bool same = false;
     DSC_TRY(dsc_path_join(path, sizeof path, k->step_dir, CKPT_MANIFEST_FILE, err));
     if (k->resumed_step < 0 || dsc_io_is_link(k->step_dir) || dsc_io_kind(path) != DSC_PATH_FILE)
-        return refuse_existing(k, err);
+        return dsc_ckpt_refuse_existing(k->step_dir, err);
     DSC_TRY(dsc_ckpt_manifest_read(c->io, c->alloc, k->step_dir, &manifest, err));
     const dsc_run_state found = manifest.state;
     dsc_ckpt_manifest_close(&manifest);

@@ -11,7 +11,7 @@
 #define LLMC_MAGIC 20240520
 #define LLMC_HEADER_BYTES 1024
 #define TEXT_PROBE_BYTES 65536
-#define SCAN_BLOCK_BYTES (1 << 20) /* stays in the second-level cache between the read and the maximum */
+#define SCAN_BLOCK_BYTES (1 << 19) /* stays in the second-level cache between the read and the maximum */
 
 typedef struct dsc_token_file {
     dsc_file file;
@@ -155,30 +155,27 @@ static int32_t largest_token(const dsc_token_file *file, const void *tokens, int
 }
 
 /* The ids of the first `bytes` bytes of tokens; *bytes becomes what is left of it. */
-static dsc_status scan_tokens(const dsc_io *io, dsc_alloc *alloc, dsc_token_file *file, int64_t vocab_size,
+static dsc_status scan_tokens(const dsc_io *io, dsc_token_file *file, int64_t vocab_size, dsc_data_buffer buffer,
                               int64_t *bytes, dsc_error *err)
 {
-    void *block = NULL;
     if (vocab_size >= INT64_C(1) << (8 * file->token_bytes))
         return DSC_OK;
     const int64_t tokens = dsc_min_i64(file->token_count, *bytes / file->token_bytes);
-    const int64_t most = SCAN_BLOCK_BYTES / file->token_bytes;
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, dsc_min_i64(most, tokens), file->token_bytes, &block, err));
-    dsc_status status = DSC_OK;
-    for (int64_t first = 0; first < tokens && status == DSC_OK; first += most) {
+    const int64_t most = dsc_min_i64(SCAN_BLOCK_BYTES, buffer.bytes) / file->token_bytes;
+    DSC_ASSERT(most > 0);
+    *bytes -= tokens * file->token_bytes;
+    for (int64_t first = 0; first < tokens; first += most) {
         const int64_t count = dsc_min_i64(most, tokens - first);
-        status = dsc_io_read(io, &file->file, block, count * file->token_bytes,
-                             file->header_bytes + first * file->token_bytes, err);
-        if (status != DSC_OK || largest_token(file, block, count) < vocab_size)
+        DSC_TRY(dsc_io_read(io, &file->file, buffer.ptr, count * file->token_bytes,
+                            file->header_bytes + first * file->token_bytes, err));
+        if (largest_token(file, buffer.ptr, count) < vocab_size)
             continue;
         int64_t i = 0;
-        while (token_at(file, block, i) < vocab_size)
+        while (token_at(file, buffer.ptr, i) < vocab_size)
             i++;
-        status = refuse_token(file, vocab_size, token_at(file, block, i), first + i, err);
+        return refuse_token(file, vocab_size, token_at(file, buffer.ptr, i), first + i, err);
     }
-    dsc_alloc_free(alloc, block);
-    *bytes -= tokens * file->token_bytes;
-    return status;
+    return DSC_OK;
 }
 
 /* ---- opening ---- */
@@ -269,11 +266,11 @@ void dsc_data_close(dsc_data **data_ptr)
     *data_ptr = NULL;
 }
 
-dsc_status dsc_data_scan(dsc_data *data, int64_t *bytes, dsc_error *err)
+dsc_status dsc_data_scan(dsc_data *data, dsc_data_buffer buffer, int64_t *bytes, dsc_error *err)
 {
     const dsc_data_options *o = &data->options;
     for (int32_t i = 0; i < data->file_count; i++)
-        DSC_TRY(scan_tokens(o->io, o->alloc, &data->file[i], o->vocab_size, bytes, err));
+        DSC_TRY(scan_tokens(o->io, &data->file[i], o->vocab_size, buffer, bytes, err));
     return DSC_OK;
 }
 
@@ -344,8 +341,12 @@ dsc_status dsc_data_check(const dsc_io *io, dsc_alloc *alloc, const char *path, 
         status = DSC_FAIL(err, DSC_ERR_INPUT, path, "%lld tokens; the shortest sample has one and its target",
                           (long long)file.token_count);
     int64_t all = INT64_MAX;
+    dsc_data_buffer buffer = { .bytes = SCAN_BLOCK_BYTES };
     if (status == DSC_OK && vocab_size > 0)
-        status = scan_tokens(io, alloc, &file, vocab_size, &all, err);
+        status = dsc_alloc_zeroed(alloc, DSC_TAG_IO, buffer.bytes, 1, &buffer.ptr, err);
+    if (status == DSC_OK && vocab_size > 0)
+        status = scan_tokens(io, &file, vocab_size, buffer, &all, err);
+    dsc_alloc_free(alloc, buffer.ptr);
     *token_count = file.token_count;
     (void)dsc_io_close(io, &file.file, NULL);
     return status;

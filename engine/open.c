@@ -167,10 +167,11 @@ static dsc_status open_data(dsc_engine *engine, const dsc_engine_options *option
 static dsc_status scan_data(dsc_engine *engine, dsc_error *err)
 {
     int64_t bytes = DSC_DATA_SCAN_BYTES;
+    const dsc_data_buffer buffer = { engine->io_buf.ptr, engine->io_buf.bytes };
     dsc_data *const files[] = { engine->data, engine->eval };
     for (size_t i = 0; i < DSC_COUNT(files) && engine->place.local_rank == 0; i++)
         if (files[i] != NULL)
-            DSC_TRY(dsc_data_scan(files[i], &bytes, err));
+            DSC_TRY(dsc_data_scan(files[i], buffer, &bytes, err));
     return DSC_OK;
 }
 

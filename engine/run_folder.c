@@ -9,16 +9,14 @@
 
 #include "engine/internal.h"
 
-static dsc_status choose_folder(dsc_engine *engine, char *out, size_t out_bytes, dsc_error *err)
+static void choose_folder(char *out, size_t out_bytes)
 {
     const time_t now = time(NULL);
     struct tm local;
     char when[32] = "";
     if (localtime_r(&now, &local) != NULL)
         (void)strftime(when, sizeof when, "%Y%m%d-%H%M%S", &local);
-    DSC_TRY(dsc_io_mkdir(&engine->io, "checkpoints", err));
     snprintf(out, out_bytes, "checkpoints/run-%s-%ld", when, (long)getpid());
-    return DSC_OK;
 }
 
 dsc_status dsc_engine_run_folder(dsc_engine *engine, dsc_error *err)
@@ -27,9 +25,8 @@ dsc_status dsc_engine_run_folder(dsc_engine *engine, dsc_error *err)
     const int64_t bytes = (int64_t)sizeof engine->config.own.save;
     if (strcmp(save, "auto") != 0)
         return DSC_OK;
-    /* Rank 0 chooses; its failure ends the others by the transport's word, as any rank's does while opening. */
     if (engine->place.rank == 0)
-        DSC_TRY(choose_folder(engine, save, (size_t)bytes, err));
+        choose_folder(save, (size_t)bytes);
     DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, save, bytes, 0, NULL, err));
     save[bytes - 1] = 0;
     if (engine->place.rank == 0)

@@ -69,6 +69,19 @@ dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
     return status;
 }
 
+dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t every, int64_t last, dsc_error *err)
+{
+    DSC_TRY(between_steps(engine, "save_check", err));
+    dsc_checkpoint_ctx ctx;
+    checkpoint_ctx(engine, &ctx);
+    const dsc_checkpoint_saves saves = { .after = engine->step, .every = every, .last = last,
+                                         .resumed = resumed_from(engine, dir) };
+    dsc_alloc_freeze(engine->alloc, false);
+    const dsc_status status = dsc_checkpoint_check(&ctx, dir, &saves, err);
+    dsc_alloc_freeze(engine->alloc, engine->step > 0);
+    return status;
+}
+
 static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
 {
     dsc_checkpoint_ctx ctx;

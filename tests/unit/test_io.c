@@ -525,6 +525,31 @@ static void every_allocation_may_fail(void **state)
     }
 }
 
+static void a_folder_is_probed_and_left_as_it_was(void **state)
+{
+    (void)state;
+    char **names = NULL, *folder = at("folder");
+    int64_t count = 0;
+    assert_int_equal(dsc_io_probe_dir(NULL, folder, &err), DSC_ERR_INPUT);
+    assert_string_equal(err.where, folder);
+    assert_int_equal(dsc_io_mkdir(NULL, folder, &err), DSC_OK);
+    assert_int_equal(dsc_io_probe_dir(NULL, folder, &err), DSC_OK);
+    assert_int_equal(dsc_io_list(NULL, alloc, folder, &names, &count, &err), DSC_OK);
+    assert_int_equal(count, 0);
+    dsc_io_list_free(alloc, names, count);
+    put(file_path, "x");
+    assert_int_equal(dsc_io_probe_dir(NULL, file_path, &err), DSC_ERR_INPUT);
+    assert_int_equal(dsc_io_probe_dir(NULL, "/proc", &err), DSC_ERR_INPUT); /* knows no files without a name */
+    char *inside = at("folder/inside");
+    put(inside, "x");
+    assert_int_equal(dsc_io_rmdir(NULL, folder, &err), DSC_ERR_IO);
+    assert_int_equal(dsc_io_unlink(NULL, inside, &err), DSC_OK);
+    assert_int_equal(dsc_io_rmdir(NULL, folder, &err), DSC_OK);
+    assert_int_equal(dsc_io_kind(folder), DSC_PATH_MISSING);
+    free(inside);
+    free(folder);
+}
+
 static void folders(void **state)
 {
     (void)state;
@@ -632,6 +657,7 @@ int main(void)
         TEST(every_operation_may_fail),
         TEST(lists_are_sorted_bytewise),
         TEST(every_allocation_may_fail),
+        TEST(a_folder_is_probed_and_left_as_it_was),
         TEST(folders),
         TEST(rename_unlink_kind_free_space),
         TEST(paths),

@@ -193,8 +193,8 @@ static dsc_status apply_strategy(const char *name, const char *exe_dir, train_ar
         if (strcmp(strategies[i].name, name) == 0)
             found = &strategies[i];
     if (found == NULL)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "--strategy", "\"%s\" is unknown; expected ddp, fsdp_stage2 or fsdp_stage3",
-                        name);
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--strategy", "\"%.60s\" is unknown; expected ddp, fsdp_stage2 or "
+                        "fsdp_stage3", name);
     if (!args->config_given)
         return find_preset(exe_dir, found->preset, args, err);
     return name == NULL ? DSC_OK : set_override(args, "zero_optimization.stage", found->stage, "--strategy", err);
@@ -215,7 +215,12 @@ static dsc_status set_own(train_args *args, const flag *f, const char *value, co
         *strategy_name = value;
     } else if (strcmp(f->name, "--sample") == 0) {
         args->prompt = value;
-    } else if (f->name[2] != 'l') { /* --config, --deepspeed_config; --local_rank is ignored */
+    } else if (f->name[2] == 'l') { /* --local_rank: checked, and ignored */
+        char *end = NULL;
+        const long rank = strtol(value, &end, 10);
+        if (value[0] == 0 || *end != 0 || rank < -1 || rank > INT_MAX)
+            return DSC_FAIL(err, DSC_ERR_INPUT, f->name, "\"%.60s\" is not a rank", value);
+    } else { /* --config, --deepspeed_config */
         if (value[0] == 0 || strlen(value) >= sizeof args->config)
             return DSC_FAIL(err, DSC_ERR_INPUT, f->name, "the path is empty or too long");
         snprintf(args->config, sizeof args->config, "%s", value);

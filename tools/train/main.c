@@ -120,6 +120,40 @@ static dsc_status print_start(train_run *run, dsc_error *err)
 
 /* ---- the run ---- */
 
+#define PROMPT_TOKENS_MAX 1024
+
+/* Byte-level models only: other vocabularies need a tokenizer. */
+static dsc_status check_prompt(const char *prompt, int64_t vocab_size, dsc_error *err)
+{
+    const size_t length = strlen(prompt);
+    if (length == 0 || length > PROMPT_TOKENS_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--sample", "a text of 1 to %d bytes is needed", PROMPT_TOKENS_MAX);
+    for (size_t i = 0; i < length; i++)
+        if ((unsigned char)prompt[i] >= vocab_size)
+            return DSC_FAIL(err, DSC_ERR_INPUT, "--sample", "byte %d at %zu is outside the model's vocabulary of %lld",
+                            (unsigned char)prompt[i], i, (long long)vocab_size);
+    return DSC_OK;
+}
+
+/* Whatever could end the run only after its last step is found before its first. */
+static dsc_status check_run(train_run *run, int64_t step, dsc_error *err)
+{
+    const dsc_run_info *info = &run->info;
+    if (info->steps == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.steps",
+                        "how long to train is unknown; give --steps or data with an end");
+    if (!info->has_data)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.data", "no data is given; set it in the config or with --data");
+    if (run->args.prompt != NULL)
+        DSC_TRY(check_prompt(run->args.prompt, info->vocab_size, err));
+    if (info->save_every > 0 && info->save_dir[0] == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.save_every", "%lld, and no folder to save to; give --save DIR too, or "
+                        "no --save-every", (long long)info->save_every);
+    if (info->save_dir[0] != 0 && step < info->steps)
+        DSC_TRY(dsc_engine_save_check(run->engine, info->save_dir, info->save_every, info->steps, err));
+    return DSC_OK;
+}
+
 static void engine_options(train_run *run, dsc_engine_options *options)
 {
     *options = (dsc_engine_options)DSC_ENGINE_OPTIONS_INIT;
@@ -200,11 +234,6 @@ static dsc_status train(train_run *run, dsc_error *err)
 {
     dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
     dsc_engine_stats_get(run->engine, &stats);
-    if (run->info.steps == 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.steps",
-                        "how long to train is unknown; give --steps or data with an end");
-    if (!run->info.has_data)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.data", "no data is given; set it in the config or with --data");
     if (stats.step >= run->info.steps && run->progress_open)
         train_progress_say(&run->progress, "step %lld of %lld is done already; nothing to train", (long long)stats.step,
                            (long long)run->info.steps);
@@ -226,16 +255,13 @@ static int64_t peak_rss_bytes(void)
 
 #define SAMPLE_TOKENS 300
 
-/* Byte-level models only: other vocabularies need a tokenizer. */
 static dsc_status print_sample(train_run *run, dsc_error *err)
 {
-    int32_t prompt[1024], out[SAMPLE_TOKENS];
+    int32_t prompt[PROMPT_TOKENS_MAX], out[SAMPLE_TOKENS];
     char text[SAMPLE_TOKENS + 1];
     if (run->args.prompt == NULL)
         return DSC_OK;
     const size_t length = strlen(run->args.prompt);
-    if (length == 0 || length > sizeof prompt / sizeof prompt[0])
-        return DSC_FAIL(err, DSC_ERR_INPUT, "--sample", "a text of 1 to 1024 bytes is needed");
     for (size_t i = 0; i < length; i++)
         prompt[i] = (unsigned char)run->args.prompt[i];
     DSC_TRY(dsc_engine_generate(run->engine, prompt, (int64_t)length, SAMPLE_TOKENS, 0.7, (uint64_t)run->info.seed, out,
@@ -286,9 +312,10 @@ static dsc_status run_all(train_run *run, dsc_error *err)
     run->info.struct_bytes = (uint32_t)sizeof run->info;
     dsc_engine_run_info(run->engine, &run->info);
     DSC_TRY(load(run, err));
+    dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
+    dsc_engine_stats_get(run->engine, &stats);
+    DSC_TRY(check_run(run, stats.step, err));
     if (dsc_engine_rank(run->engine) == 0) {
-        dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
-        dsc_engine_stats_get(run->engine, &stats);
         DSC_TRY(train_progress_open(&run->progress, &run->info, &stats, stats.step, err));
         run->progress_open = true;
         DSC_TRY(print_start(run, err));

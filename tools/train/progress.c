@@ -2,6 +2,7 @@
 #include "progress.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -18,28 +19,51 @@ static int64_t now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Parents of a log file that do not exist yet ("logs/" of logs/training.log). */
-static void make_parent(const char *path)
+/* Parents of a log file that do not exist yet ("logs/" of logs/training.log). Where the first of them ends, or 0. */
+static size_t make_parents(char *path)
 {
-    char dir[4096];
-    snprintf(dir, sizeof dir, "%s", path);
-    for (char *slash = strchr(dir + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+    size_t first = 0;
+    for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = 0;
-        (void)mkdir(dir, 0777); /* fopen tells when this did not help */
+        if (mkdir(path, 0777) == 0 && first == 0) /* opening the file tells when this did not help */
+            first = (size_t)(slash - path);
         *slash = '/';
+    }
+    return first;
+}
+
+static void remove_parents(char *path, size_t first)
+{
+    char *slash = strrchr(path, '/');
+    while (first > 0 && slash != NULL && (size_t)(slash - path) >= first) {
+        *slash = 0;
+        (void)rmdir(path);
+        slash = strrchr(path, '/');
     }
 }
 
-static dsc_status open_log(FILE **out, const char *path, const char *key, bool append, dsc_error *err)
+/* Does not wait for the reader of a pipe: one that nobody reads is an error. */
+static dsc_status open_log(FILE **out, const char *given, const char *name, bool append, dsc_error *err)
 {
+    char path[4096];
     *out = NULL;
-    if (path[0] == 0)
+    if (given[0] == 0)
         return DSC_OK;
-    make_parent(path);
-    *out = fopen(path, append ? "ae" : "we");
-    if (*out == NULL)
-        return DSC_FAIL(err, DSC_ERR_INPUT, key, "%s cannot be written: %s", path, strerror(errno));
-    return DSC_OK;
+    if ((size_t)snprintf(path, sizeof path, "%s", given) >= sizeof path)
+        return DSC_FAIL(err, DSC_ERR_INPUT, given, "the path of the log (%s) is too long", name);
+    const size_t first = make_parents(path);
+    const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (append ? O_APPEND : O_TRUNC);
+    const int fd = open(path, flags, 0666);
+    if (fd >= 0 && fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK) == 0)
+        *out = fdopen(fd, append ? "a" : "w");
+    if (*out != NULL)
+        return DSC_OK;
+    const int reason = errno;
+    if (fd >= 0)
+        close(fd);
+    remove_parents(path, first);
+    return DSC_FAIL(err, DSC_ERR_INPUT, given, "the log (%s) cannot be written: %s", name,
+                    reason == ENXIO ? "a pipe that nobody reads" : strerror(reason));
 }
 
 /* A launcher that shows rank 0's output on a terminal says how wide it is. */
@@ -65,7 +89,7 @@ dsc_status train_progress_open(train_progress *p, const dsc_run_info *info, cons
     p->epoch_start_ns = p->start_ns;
     p->epoch = info->steps_per_epoch > 0 ? first_step / info->steps_per_epoch : 0;
     find_terminal(p);
-    DSC_TRY(open_log(&p->jsonl, info->log_path, "dsc.log", first_step > 0, err));
+    DSC_TRY(open_log(&p->jsonl, info->log_path, "--log, dsc.log", first_step > 0, err));
     DSC_TRY(open_log(&p->text, info->log_text_path, "dsc.log_text", true, err));
     if (info->steps > first_step && info->steps - first_step < 10000000)
         p->loss = calloc((size_t)(info->steps - first_step), sizeof *p->loss);

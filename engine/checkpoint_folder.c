@@ -1,0 +1,120 @@
+/* checkpoint_folder.c - the folder that checkpoints are saved to: made, and looked at before a run starts.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/checkpoint_internal.h"
+
+dsc_status dsc_ckpt_make_dirs(const dsc_io *io, const char *dir, dsc_error *err)
+{
+    char path[CKPT_PATH_BYTES], above[CKPT_PATH_BYTES];
+    DSC_TRY(dsc_path_join(path, sizeof path, dir, "", err));
+    snprintf(above, sizeof above, "%s", path[0] == '/' ? "/" : ".");
+    for (char *slash = path + strspn(path, "/"); (slash = strchr(slash, '/')) != NULL; slash += strspn(slash, "/")) {
+        *slash = 0;
+        if (dsc_io_kind(path) == DSC_PATH_MISSING) {
+            DSC_TRY(dsc_io_mkdir(io, path, err));
+            DSC_TRY(dsc_io_fsync_dir(io, above, err));
+        }
+        snprintf(above, sizeof above, "%s", path);
+        *slash = '/';
+    }
+    return dsc_io_mkdir(io, dir, err); /* says so when it is no folder */
+}
+
+dsc_status dsc_ckpt_refuse_existing(const char *step_dir, dsc_error *err)
+{
+    return DSC_FAIL(err, DSC_ERR_INPUT, step_dir,
+                    "exists already and this run did not resume from it; move it away, or use another --save folder");
+}
+
+/* ---- before a run ---- */
+
+/* Bytes of the longest part of the path that is there, without slashes behind it. */
+static size_t existing_bytes(char *path)
+{
+    size_t bytes = strlen(path);
+    for (;;) {
+        while (bytes > 0 && path[bytes - 1] == '/')
+            path[--bytes] = 0;
+        if (bytes == 0 || dsc_io_kind(path) != DSC_PATH_MISSING)
+            return bytes;
+        while (bytes > 0 && path[bytes - 1] != '/')
+            path[--bytes] = 0;
+    }
+}
+
+/* Makes the folder, makes a file in it, and takes away what was not there before. */
+static dsc_status try_folder(const dsc_io *io, const char *dir, dsc_error *err)
+{
+    char path[CKPT_PATH_BYTES];
+    DSC_TRY(dsc_path_join(path, sizeof path, dir, "", err));
+    const size_t before = existing_bytes(path);
+    dsc_status status = dsc_ckpt_make_dirs(io, dir, err);
+    if (status == DSC_OK)
+        status = dsc_io_probe_dir(io, dir, err);
+    snprintf(path, sizeof path, "%s", dir);
+    for (size_t bytes = strlen(path); bytes > before; bytes = strlen(path)) {
+        if (path[bytes - 1] != '/')
+            (void)!dsc_io_rmdir(io, path, NULL); /* not empty: another run has come; missing: it was not made */
+        while (bytes > before && path[bytes - 1] != '/')
+            path[--bytes] = 0;
+        while (bytes > before && path[bytes - 1] == '/')
+            path[--bytes] = 0;
+    }
+    return status;
+}
+
+/* Whether the file names this step-N. */
+static bool names(const dsc_checkpoint_ctx *c, const char *dir, const char *file, const char *step_name)
+{
+    char path[CKPT_PATH_BYTES], found[64];
+    return dsc_path_join(path, sizeof path, dir, file, NULL) == DSC_OK && !dsc_io_is_link(path) &&
+           dsc_io_kind(path) == DSC_PATH_FILE &&
+           dsc_checkpoint_read_latest(c->io, c->alloc, path, found, NULL) == DSC_OK && strcmp(found, step_name) == 0;
+}
+
+/* The rest of a commit that was cut short, which the next save takes away (see checkpoint_commit.c). */
+static bool is_rest(const dsc_checkpoint_ctx *c, const char *dir, const char *step_name)
+{
+    return names(c, dir, "latest.tmp", step_name) && !names(c, dir, "latest", step_name);
+}
+
+/* A step-N that the run would save. */
+static bool will_save(const char *name, const dsc_checkpoint_saves *saves)
+{
+    const long long step = dsc_checkpoint_is_step_name(name) ? strtoll(name + 5, NULL, 10) : -1;
+    return step > saves->after && step <= saves->last &&
+           (step == saves->last || (saves->every > 0 && step % saves->every == 0));
+}
+
+static dsc_status check_steps(const dsc_checkpoint_ctx *c, const char *dir, const dsc_checkpoint_saves *saves,
+                              dsc_error *err)
+{
+    char **list = NULL, step_dir[CKPT_PATH_BYTES];
+    int64_t count = 0;
+    if (saves->resumed || dsc_io_kind(dir) == DSC_PATH_MISSING)
+        return DSC_OK;
+    DSC_TRY(dsc_io_list(c->io, c->alloc, dir, &list, &count, err));
+    dsc_status status = DSC_OK;
+    for (int64_t i = 0; i < count && status == DSC_OK; i++)
+        if (will_save(list[i], saves) && !is_rest(c, dir, list[i])) {
+            status = dsc_path_join(step_dir, sizeof step_dir, dir, list[i], err);
+            status = status == DSC_OK ? dsc_ckpt_refuse_existing(step_dir, err) : status;
+        }
+    dsc_io_list_free(c->alloc, list, count);
+    return status;
+}
+
+dsc_status dsc_checkpoint_check(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_checkpoint_saves *saves,
+                                dsc_error *err)
+{
+    dsc_error mine = DSC_ERROR_INIT;
+    dsc_status status = DSC_OK;
+    if (dsc_comm_rank(ctx->comm) == 0)
+        status = check_steps(ctx, dir, saves, &mine);
+    if (dsc_comm_rank(ctx->comm) == 0 && status == DSC_OK)
+        status = try_folder(ctx->io, dir, &mine);
+    return dsc_checkpoint_agree(ctx, status, &mine, err);
+}
