@@ -58,11 +58,8 @@ static dsc_status find_device(const dsc_engine *engine, const dsc_device_ops **o
         status = choose_gpu(engine, count, index, &why);
     if (status == DSC_OK)
         return DSC_OK;
-    if (strcmp(wanted, "cuda") == 0) {
-        if (err != NULL)
-            *err = why;
-        return status;
-    }
+    if (strcmp(wanted, "cuda") == 0)
+        return DSC_FAIL(err, status, why.where, "%s; \"cpu\" and \"auto\" work here", why.message);
     *ops = &dsc_device_cpu;
     *index = 0;
     if (engine->place.rank == 0 && access("/dev/nvidiactl", F_OK) == 0)

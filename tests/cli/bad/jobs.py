@@ -27,7 +27,7 @@ def every_kind_of_bad_input_with_two_ranks(b):
             (["--steps"], ["--steps", "x"]),
             (["--load"], ["--load", "auto"]), (["/gone"], ["--load", b.path("gone")]),
             (["/proc/x"], ["--save", "/proc/x"]),
-            (["/proc/x/y"], ["--log", "/proc/x/y"]), (["--device"], ["--device", "cuda"]),
+            (["/proc/x/y"], ["--log", "/proc/x/y"]), (["--device"], ["--device", "tpu"]),
             (["fp16.enabled"], ["--config", b.put("f.json", merged(CONFIG, fp16={"enabled": True}))])):
         argv0 = without(b.train, "--data") if "--data" in argv else b.train
         b.refuse(2, words, *job(b, *argv0, *argv))
