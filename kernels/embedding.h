@@ -30,7 +30,7 @@ typedef struct dsc_embedding_bwd_args {
 
 static inline int64_t dsc_embedding_bwd_scratch_bytes(int64_t rows, int64_t vocab)
 {
-    return (rows + vocab + 1) * (int64_t)sizeof(int32_t);
+    return (2 * rows + vocab) * (int64_t)sizeof(int32_t);
 }
 
 #ifdef __cplusplus

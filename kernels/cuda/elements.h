@@ -1,8 +1,8 @@
 /* elements.h - elements of F32 (float) and BF16 (uint16_t) on the device, one at a time or W in as few 16-byte accesses
- * as they take; and the walk over flat arrays.
+ * as they take; the walk over flat arrays; sums over a warp or a block.
  *
- * bf16 is rounded by integers here (nearest even, denormals kept, NaN quiet), as base/bf16.h does it: exact kernels need
- * those bits, and kernels that wait for memory do not notice. SPDX-License-Identifier: Apache-2.0 */
+ * bf16 is rounded by integers here (nearest even, denormals kept, NaN quiet), as base/bf16.h does it: exact kernels
+ * need those bits, and kernels that wait for memory do not notice. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_ELEMENTS_H
 #define DSC_KERNELS_CUDA_ELEMENTS_H
 
@@ -76,23 +76,55 @@ template <int W, class Op> __global__ void each_kernel(const Op op, int64_t coun
         op.template run<1>(k);
 }
 
+/* ---- warps and blocks: fixed trees, the same bits in every lane ---- */
+
+__device__ __forceinline__ float warp_sum(float x)
+{
+#pragma unroll
+    for (int width = 16; width >= 1; width /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, width);
+    return x;
+}
+
+__device__ __forceinline__ float warp_max(float x)
+{
+#pragma unroll
+    for (int width = 16; width >= 1; width /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, width));
+    return x;
+}
+
+/* ---- host ---- */
+
+/* Threads of a block that walks `items` things together: a power of two from one warp up, by the shape alone. */
+inline unsigned threads_for(int64_t items, int64_t most)
+{
+    int64_t threads = 32;
+    while (threads < items && threads < most)
+        threads *= 2;
+    return static_cast<unsigned>(threads);
+}
+
+inline unsigned grid_size(int64_t blocks)
+{
+    DSC_ASSERT(blocks >= 1 && blocks <= INT32_MAX);
+    return static_cast<unsigned>(blocks);
+}
+
+inline bool is_aligned(const void *p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
 /* `aligned`: every array starts at a multiple of 16 bytes. */
 template <int W, class Op> void each(const dsc_cuda_launch *at, const Op &op, int64_t count, bool aligned)
 {
     DSC_ASSERT(count >= 0);
     if (count == 0)
         return;
-    const int64_t blocks = dsc_div_ceil(count, DSC_CUDA_EACH_THREADS * (aligned ? W : 1));
-    DSC_ASSERT(blocks <= INT32_MAX);
+    const unsigned blocks = grid_size(dsc_div_ceil(count, DSC_CUDA_EACH_THREADS * (aligned ? W : 1)));
     if (aligned)
-        DSC_CUDA_LAUNCH((each_kernel<W, Op>), static_cast<unsigned>(blocks), DSC_CUDA_EACH_THREADS, 0, at->stream, op,
-                        count);
+        DSC_CUDA_LAUNCH((each_kernel<W, Op>), blocks, DSC_CUDA_EACH_THREADS, 0, at->stream, op, count);
     else
-        DSC_CUDA_LAUNCH((each_kernel<1, Op>), static_cast<unsigned>(blocks), DSC_CUDA_EACH_THREADS, 0, at->stream, op,
-                        count);
+        DSC_CUDA_LAUNCH((each_kernel<1, Op>), blocks, DSC_CUDA_EACH_THREADS, 0, at->stream, op, count);
 }
-
-inline bool is_aligned(const void *p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 inline dsc_status dtype_check(const char *kernel, dsc_dtype dtype, dsc_error *err)
 {

@@ -302,14 +302,11 @@ dsc_status dsc_cuda_run_SUMSQ(const dsc_cuda_launch *at, const void *args, dsc_e
     DSC_ASSERT(a->count >= 0);
     if (a->count == 0)
         return DSC_OK;
-    const int64_t blocks = dsc_div_ceil(a->count, static_cast<int64_t>(SUMSQ_CHUNKS) * DSC_SUMSQ_CHUNK);
-    DSC_ASSERT(blocks <= INT32_MAX);
+    const unsigned blocks = grid_size(dsc_div_ceil(a->count, static_cast<int64_t>(SUMSQ_CHUNKS) * DSC_SUMSQ_CHUNK));
     if (is_aligned(a->x))
-        DSC_CUDA_LAUNCH(sumsq_kernel<true>, static_cast<unsigned>(blocks), SUMSQ_THREADS, 0, at->stream, a->sum, a->x,
-                        a->count);
+        DSC_CUDA_LAUNCH(sumsq_kernel<true>, blocks, SUMSQ_THREADS, 0, at->stream, a->sum, a->x, a->count);
     else
-        DSC_CUDA_LAUNCH(sumsq_kernel<false>, static_cast<unsigned>(blocks), SUMSQ_THREADS, 0, at->stream, a->sum, a->x,
-                        a->count);
+        DSC_CUDA_LAUNCH(sumsq_kernel<false>, blocks, SUMSQ_THREADS, 0, at->stream, a->sum, a->x, a->count);
     return DSC_OK;
 }
 

@@ -8,6 +8,9 @@
 
 typedef struct dsc_cuda_gemm dsc_cuda_gemm;
 
+/* Every compute stream's workspace has at least this: column sums take it for the sums of parts. */
+#define DSC_CUDA_WORKSPACE_BYTES_MIN (INT64_C(8) << 20)
+
 /* Where and with what a launcher works. Plain value. */
 typedef struct dsc_cuda_launch {
     cudaStream_t stream;

@@ -1,0 +1,36 @@
+/* gelu.h - GELU of one number, tanh form (kernels/gelu.h), as x * sigmoid(2u): nothing cancels near 0.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_CUDA_GELU_H
+#define DSC_KERNELS_CUDA_GELU_H
+
+#include "kernels/cuda/port.h"
+
+namespace {
+
+/* exp(-2u), u = sqrt(2/pi) (x + 0.044715 x^3). The bound keeps products with it finite; the sigmoid is 0 there. */
+template <bool FAST> __device__ __forceinline__ float gelu_exp(float x)
+{
+    const float minus_two_u = -1.5957691216057308f * fmaf(0.044715f * x * x, x, x);
+    const float bounded = fminf(minus_two_u, 80.0f);
+    return FAST ? __expf(bounded) : expf(bounded);
+}
+
+/* FAST is for results that are rounded to bf16. */
+template <bool FAST> __device__ __forceinline__ float gelu_of(float x)
+{
+    const float e = gelu_exp<FAST>(x);
+    return FAST ? __fdividef(x, 1.0f + e) : x / (1.0f + e);
+}
+
+/* s + x s' with s = 1 / (1 + e), s' = 2 u' e s^2. */
+template <bool FAST> __device__ __forceinline__ float gelu_slope(float x)
+{
+    const float e = gelu_exp<FAST>(x);
+    const float s = FAST ? __fdividef(1.0f, 1.0f + e) : 1.0f / (1.0f + e);
+    const float two_u_slope = 1.5957691216057308f * fmaf(3.0f * 0.044715f * x, x, 1.0f);
+    return fmaf(x * two_u_slope * s, e * s, s);
+}
+
+} // namespace
+
+#endif

@@ -1,0 +1,284 @@
+/* layernorm.cu - layer normalisation and its gradient.
+ *
+ * Forward: a warp has a row; up to 2048 channels stay in registers between the sums and the output. Backward: a block
+ * has 64 rows, as many as a row of scratch stands for. First its warps find each row's two means, then its threads go
+ * through columns: 32 vectors of columns wide, eight rows deep; the eight partial sums of a column are added in order.
+ * Scratch rows are added by a second kernel: 32 of them side by side, in steps of 32, then those 32 in order. All of
+ * this follows from the shape. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/launchers.h"
+
+namespace {
+
+/* ---- forward ---- */
+
+enum { FWD_THREADS = 128, FWD_ROWS = FWD_THREADS / 32 };
+
+/* N vectors of W channels a lane; what is beyond the row counts as the mean, so that it adds nothing. */
+template <class T, int W, int N> struct kept_row {
+    float x[N][W];
+    __device__ __forceinline__ void load_row(const T *in, int64_t channels, int lane)
+    {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const int64_t c = (n * 32 + lane) * W;
+            if (c < channels)
+                load<W>(x[n], in + c);
+        }
+    }
+    template <class F> __device__ __forceinline__ void visit(const T *, int64_t channels, int lane, F f)
+    {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const int64_t c = (n * 32 + lane) * W;
+            if (c < channels)
+                f(c, x[n]);
+        }
+    }
+};
+
+/* Any number of channels: read again each time. */
+template <class T, int W> struct reread_row {
+    __device__ __forceinline__ void load_row(const T *, int64_t, int) {}
+    template <class F> __device__ __forceinline__ void visit(const T *in, int64_t channels, int lane, F f)
+    {
+        for (int64_t c = static_cast<int64_t>(lane) * W; c < channels; c += 32 * W) {
+            float x[W];
+            load<W>(x, in + c);
+            f(c, x);
+        }
+    }
+};
+
+template <class T, int W, class Row>
+__global__ void __launch_bounds__(FWD_THREADS)
+    fwd_kernel(T *out, float *mean_out, float *rstd_out, const T *in, const T *weight, const T *bias, int64_t rows,
+               int64_t channels, float eps)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int64_t r = static_cast<int64_t>(blockIdx.x) * FWD_ROWS + threadIdx.x / 32;
+    if (r >= rows)
+        return; /* the whole warp */
+    in += r * channels;
+    Row row;
+    row.load_row(in, channels, lane);
+    float sum = 0;
+    row.visit(in, channels, lane, [&](int64_t, const float (&x)[W]) {
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            sum += x[j];
+    });
+    const float mean = warp_sum(sum) / static_cast<float>(channels);
+    float squares = 0;
+    row.visit(in, channels, lane, [&](int64_t, const float (&x)[W]) {
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            squares = fmaf(x[j] - mean, x[j] - mean, squares);
+    });
+    const float rstd = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(channels) + eps);
+    row.visit(in, channels, lane, [&](int64_t c, const float (&x)[W]) {
+        float w[W], b[W], y[W];
+        load<W>(w, weight + c);
+        load<W>(b, bias + c);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            y[j] = fmaf((x[j] - mean) * rstd, w[j], b[j]);
+        store<W>(out + r * channels + c, y);
+    });
+    if (lane == 0) {
+        mean_out[r] = mean;
+        rstd_out[r] = rstd;
+    }
+}
+
+template <class T, int W, class Row> void fwd_launch(const dsc_cuda_launch *at, const dsc_layernorm_fwd_args *a)
+{
+    DSC_CUDA_LAUNCH((fwd_kernel<T, W, Row>), grid_size(dsc_div_ceil(a->rows, FWD_ROWS)), FWD_THREADS, 0, at->stream,
+                    static_cast<T *>(a->out), a->mean, a->rstd, static_cast<const T *>(a->in),
+                    static_cast<const T *>(a->weight), static_cast<const T *>(a->bias), a->rows, a->channels, a->eps);
+}
+
+template <class T> void fwd(const dsc_cuda_launch *at, const dsc_layernorm_fwd_args *a)
+{
+    constexpr int W = 16 / static_cast<int>(sizeof(T));
+    const bool aligned = a->channels % W == 0 && is_aligned(a->out) && is_aligned(a->in) && is_aligned(a->weight) &&
+                         is_aligned(a->bias);
+    if (!aligned)
+        fwd_launch<T, 1, reread_row<T, 1>>(at, a);
+    else if (a->channels <= 32 * 32)
+        fwd_launch<T, W, kept_row<T, W, 32 / W>>(at, a);
+    else if (a->channels <= 32 * 64)
+        fwd_launch<T, W, kept_row<T, W, 64 / W>>(at, a);
+    else
+        fwd_launch<T, W, reread_row<T, W>>(at, a);
+}
+
+/* ---- backward ---- */
+
+enum { BWD_THREADS = 256, BWD_WARPS = BWD_THREADS / 32, BWD_ROWS = 64, SUM_WIDTH = 32 };
+
+template <class T> struct bwd_arrays {
+    T *d_in;
+    const T *d_out, *d_residual, *in, *weight;
+    const float *mean, *rstd;
+    float *partial; /* [blocks, 2, C], or NULL: weights are frozen */
+    int64_t rows, channels;
+};
+
+/* Means over the channels of d = d_out * weight and of d * x_hat. */
+template <int W, class T> __device__ __forceinline__ float2 row_means(const bwd_arrays<T> &a, int64_t r, int lane)
+{
+    const float mean = a.mean[r], rstd = a.rstd[r];
+    float sum_d = 0, sum_dx = 0;
+    for (int64_t c = static_cast<int64_t>(lane) * W; c < a.channels; c += 32 * W) {
+        float g[W], x[W], w[W];
+        load<W>(g, a.d_out + r * a.channels + c);
+        load<W>(x, a.in + r * a.channels + c);
+        load<W>(w, a.weight + c);
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            const float d = g[j] * w[j];
+            sum_d += d;
+            sum_dx = fmaf(d, (x[j] - mean) * rstd, sum_dx);
+        }
+    }
+    return make_float2(warp_sum(sum_d) / static_cast<float>(a.channels),
+                       warp_sum(sum_dx) / static_cast<float>(a.channels));
+}
+
+/* Row r's gradient at columns c .. c + W - 1, and its part of their weights' sums. */
+template <int W, class T>
+__device__ __forceinline__ void bwd_columns(const bwd_arrays<T> &a, int64_t r, int64_t c, float2 means,
+                                            const float (&w)[W], float (&sum_weight)[W], float (&sum_bias)[W])
+{
+    const int64_t i = r * a.channels + c;
+    const float mean = a.mean[r], rstd = a.rstd[r];
+    float g[W], x[W], y[W];
+    load<W>(g, a.d_out + i);
+    load<W>(x, a.in + i);
+    if (a.d_residual != NULL)
+        load<W>(y, a.d_residual + i);
+#pragma unroll
+    for (int j = 0; j < W; j++) {
+        const float x_hat = (x[j] - mean) * rstd;
+        sum_weight[j] = fmaf(g[j], x_hat, sum_weight[j]);
+        sum_bias[j] += g[j];
+        const float through = fmaf(-x_hat, means.y, g[j] * w[j] - means.x);
+        y[j] = fmaf(rstd, through, a.d_residual != NULL ? y[j] : 0.0f);
+    }
+    store<W>(a.d_in + i, y);
+}
+
+/* Adds the warps' sums of each column, in order. All threads of the block come here. */
+template <int W>
+__device__ __forceinline__ void add_warps(float *to, const float (&sum)[W], int64_t c, int64_t channels, float *shared)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+#pragma unroll
+    for (int j = 0; j < W; j++)
+        shared[(warp * W + j) * 32 + lane] = sum[j];
+    __syncthreads();
+    if (warp < W && c < channels) { /* warp j adds the j-th column of each lane's W; W <= BWD_WARPS */
+        float total = shared[warp * 32 + lane];
+        for (int k = 1; k < BWD_WARPS; k++)
+            total += shared[(k * W + warp) * 32 + lane];
+        to[c + warp] = total;
+    }
+    __syncthreads();
+}
+
+template <class T, int W> __global__ void __launch_bounds__(BWD_THREADS) bwd_kernel(const bwd_arrays<T> a)
+{
+    __shared__ float2 means[BWD_ROWS];
+    __shared__ float shared[BWD_WARPS * W * 32];
+    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+    const int64_t first = static_cast<int64_t>(blockIdx.x) * BWD_ROWS;
+    const int64_t last = first + BWD_ROWS < a.rows ? first + BWD_ROWS : a.rows;
+    for (int64_t r = first + warp; r < last; r += BWD_WARPS) {
+        const float2 m = row_means<W>(a, r, lane);
+        if (lane == 0)
+            means[r - first] = m;
+    }
+    __syncthreads();
+    for (int64_t base = 0; base < a.channels; base += 32 * W) {
+        const int64_t c = base + lane * W;
+        float w[W] = {}, sum_weight[W] = {}, sum_bias[W] = {};
+        if (c < a.channels) {
+            load<W>(w, a.weight + c);
+#pragma unroll 4
+            for (int64_t r = first + warp; r < last; r += BWD_WARPS)
+                bwd_columns<W>(a, r, c, means[r - first], w, sum_weight, sum_bias);
+        }
+        if (a.partial != NULL) {
+            float *to = a.partial + static_cast<int64_t>(blockIdx.x) * 2 * a.channels;
+            add_warps<W>(to, sum_weight, c, a.channels, shared);
+            add_warps<W>(to + a.channels, sum_bias, c, a.channels, shared);
+        }
+    }
+}
+
+/* blockIdx.y 0: weights, 1: biases. */
+__global__ void __launch_bounds__(SUM_WIDTH *SUM_WIDTH)
+    bwd_sum_kernel(float *d_weight, float *d_bias, const float *partial, int64_t blocks, int64_t channels)
+{
+    __shared__ float sums[SUM_WIDTH][SUM_WIDTH + 1];
+    const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
+    const int64_t c = static_cast<int64_t>(blockIdx.x) * SUM_WIDTH + x;
+    float sum = 0;
+    if (c < channels)
+        for (int64_t b = y; b < blocks; b += SUM_WIDTH)
+            sum += partial[(b * 2 + blockIdx.y) * channels + c];
+    sums[y][x] = sum;
+    __syncthreads();
+    if (y != 0 || c >= channels)
+        return;
+    for (int k = 1; k < SUM_WIDTH; k++)
+        sum += sums[k][x];
+    (blockIdx.y == 0 ? d_weight : d_bias)[c] = sum;
+}
+
+template <class T> void bwd(const dsc_cuda_launch *at, const dsc_layernorm_bwd_args *a)
+{
+    constexpr int W = 16 / static_cast<int>(sizeof(T));
+    const bwd_arrays<T> arrays = {
+        static_cast<T *>(a->d_in), static_cast<const T *>(a->d_out), static_cast<const T *>(a->d_residual),
+        static_cast<const T *>(a->in), static_cast<const T *>(a->weight), a->mean, a->rstd,
+        a->d_weight != NULL ? static_cast<float *>(a->scratch) : NULL, a->rows, a->channels
+    };
+    const bool aligned = a->channels % W == 0 && is_aligned(a->d_in) && is_aligned(a->d_out) &&
+                         is_aligned(a->d_residual) && is_aligned(a->in) && is_aligned(a->weight);
+    const unsigned blocks = grid_size(dsc_div_ceil(a->rows, BWD_ROWS));
+    if (aligned)
+        DSC_CUDA_LAUNCH((bwd_kernel<T, W>), blocks, BWD_THREADS, 0, at->stream, arrays);
+    else
+        DSC_CUDA_LAUNCH((bwd_kernel<T, 1>), blocks, BWD_THREADS, 0, at->stream, arrays);
+}
+
+} // namespace
+
+dsc_status dsc_cuda_run_LAYERNORM_FWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    const dsc_layernorm_fwd_args *a = static_cast<const dsc_layernorm_fwd_args *>(args);
+    DSC_TRY(dtype_check("LAYERNORM_FWD", a->dtype, err));
+    DSC_ASSERT(a->channels >= 1);
+    if (a->rows == 0)
+        return DSC_OK;
+    a->dtype == DSC_BF16 ? fwd<uint16_t>(at, a) : fwd<float>(at, a);
+    return DSC_OK;
+}
+
+dsc_status dsc_cuda_run_LAYERNORM_BWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    const dsc_layernorm_bwd_args *a = static_cast<const dsc_layernorm_bwd_args *>(args);
+    DSC_TRY(dtype_check("LAYERNORM_BWD", a->dtype, err));
+    DSC_ASSERT(a->channels >= 1);
+    DSC_ASSERT((a->d_weight == NULL) == (a->d_bias == NULL));
+    if (a->rows > 0)
+        a->dtype == DSC_BF16 ? bwd<uint16_t>(at, a) : bwd<float>(at, a);
+    if (a->d_weight == NULL)
+        return DSC_OK;
+    const dim3 grid(grid_size(dsc_div_ceil(a->channels, SUM_WIDTH)), 2), block(SUM_WIDTH, SUM_WIDTH);
+    DSC_CUDA_LAUNCH(bwd_sum_kernel, grid, block, 0, at->stream, a->d_weight, a->d_bias,
+                    static_cast<const float *>(a->scratch), dsc_div_ceil(a->rows, BWD_ROWS), a->channels);
+    return DSC_OK;
+}
