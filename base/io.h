@@ -81,6 +81,9 @@ DSC_MUST_USE dsc_status dsc_io_read_all(const dsc_io *io, dsc_alloc *alloc, cons
 /* path.tmp, write, fsync, rename, fsync of the folder. */
 DSC_MUST_USE dsc_status dsc_io_write_all_atomic(const dsc_io *io, const char *path, const void *from, int64_t bytes,
                                                 dsc_error *err);
+/* For programs, first thing: a descriptor 0, 1 or 2 that the caller closed would become one of our files, and what is
+ * printed would be written into it. */
+void dsc_open_standard_files(void);
 /* "dir/name" into out; DSC_ERR_INPUT when it does not fit in out_bytes. */
 DSC_MUST_USE dsc_status dsc_path_join(char *out, size_t out_bytes, const char *dir, const char *name, dsc_error *err);
 /* True for a plain file name: no '/', not empty, ".", "..", no control bytes, at most 255 bytes. */

@@ -1,5 +1,6 @@
 /* io_file.c - whole files in and out, and paths. SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -65,6 +66,13 @@ out:
     dsc_alloc_free(alloc, text);
     *bytes = 0;
     return status;
+}
+
+void dsc_open_standard_files(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+            (void)!open("/dev/null", O_RDWR);
 }
 
 /* The folder that holds `path`, for its fsync. */

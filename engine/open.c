@@ -175,6 +175,20 @@ static dsc_status scan_data(dsc_engine *engine, dsc_error *err)
     return DSC_OK;
 }
 
+/* Told now, not at the end of the run. */
+static dsc_status check_eval(const dsc_engine *engine, dsc_error *err)
+{
+    const int64_t batch = engine->config.train_micro_batch_size_per_gpu;
+    const int64_t samples = engine->eval != NULL ? dsc_data_sample_count(engine->eval) : INT64_MAX;
+    if (samples / engine->place.size >= batch)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, engine->config.own.eval_data[0],
+                    "%lld samples of %lld tokens to evaluate are fewer than one micro-batch of %lld for each of %d rank%s; "
+                    "give more text, or a smaller --batch-size or --seq-len",
+                    (long long)samples, (long long)engine->model->seq_length, (long long)batch, (int)engine->place.size,
+                    engine->place.size == 1 ? "" : "s");
+}
+
 /* The batch triad first, then, from it and the data, the length of the run, and with that every "auto". */
 static dsc_status resolve(dsc_engine *engine, dsc_error *err)
 {
@@ -183,6 +197,7 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
                                .hidden_size = engine->model->hidden_size,
                                .device = engine->device->ops->name };
     DSC_TRY(dsc_config_resolve(config, &facts, err));
+    DSC_TRY(check_eval(engine, err));
     engine->steps_per_epoch = engine->samples_per_epoch / config->train_batch_size;
     engine->total_steps = config->own.steps;
     if (engine->total_steps == 0 && engine->samples_per_epoch > 0) {

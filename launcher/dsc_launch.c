@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/io.h"
 #include "launcher/dry_run.h"
 #include "launcher/job.h"
 
@@ -86,14 +87,6 @@ static dsc_status check_hosts(const dsc_launcher_plan *plan, dsc_error *err)
                     first);
 }
 
-/* A descriptor 0, 1 or 2 that the caller closed would become one of ours. */
-static void open_standard_files(void)
-{
-    for (int fd = 0; fd < 3; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
-            (void)!open("/dev/null", O_RDWR);
-}
-
 static int fail(const dsc_error *err)
 {
     char text[800];
@@ -157,7 +150,7 @@ int main(int argc, char **argv)
 {
     dsc_error err = DSC_ERROR_INIT;
     dsc_alloc *alloc = NULL;
-    open_standard_files();
+    dsc_open_standard_files();
     if (argc < 1)
         return 2;
     char **copy = calloc((size_t)argc + 1, sizeof *copy);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/io.h"
 #include "engine/config_table.h"
 #include "tools/dsc/tool.h"
 
@@ -47,6 +48,7 @@ static int unknown(const char *name)
 
 int main(int argc, char **argv)
 {
+    dsc_open_standard_files();
     if (argc < 2)
         return dsc_tool_usage("", "no command; \"dsc --help\" lists them");
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)

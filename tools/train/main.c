@@ -2,6 +2,7 @@
  *
  * Flow: flags -> options -> open -> (load) -> steps with evaluations and saves -> summary. Errors travel up to main,
  * which prints one line and ends with the contract's exit code. SPDX-License-Identifier: Apache-2.0 */
+#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -327,8 +328,17 @@ static dsc_status run_all(train_run *run, dsc_error *err)
     return print_end(run, err);
 }
 
+/* A descriptor 0, 1 or 2 that the caller closed would become a log or a checkpoint, with our lines in it. */
+static void open_standard_files(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)!open("/dev/null", O_RDWR);
+}
+
 int main(int argc, char **argv)
 {
+    open_standard_files();
     static train_run run; /* too large for a stack */
     dsc_error err = DSC_ERROR_INIT;
     char text[1024];

@@ -154,7 +154,8 @@ def values_of_the_wrong_type_or_range(b):
             ("zero_optimization", "reduce_bucket_size", -5, ""), ("bf16", "enabled", "maybe", ""),
             ("dsc", "seq_length", -8, ""), ("dsc", "seq_length", 1 << 50, ""),
             ("dsc", "steps", -1, ""), ("dsc", "steps", 1e300, ""), ("dsc", "data", 5, ""), ("dsc", "data", [5], ""),
-            ("dsc", "model", 5, ""), ("dsc", "model", "m" * 9000, ""), ("dsc", "device", "tpu", "cpu"), ("dsc", "threads", -1, ""), ("dsc", "threads", 1 << 40, ""),
+            ("dsc", "model", 5, ""), ("dsc", "model", "m" * 9000, ""), ("dsc", "device", "tpu", "cpu"),
+            ("dsc", "threads", -1, ""), ("dsc", "threads", 1 << 40, ""),
             ("dsc", "comm", "ethernet", ""), ("dsc", "comm_timeout_s", -1, ""), ("dsc", "recompute", "some", ""),
             ("dsc", "reproducible", "always", ""), ("dsc", "data", ["a"] * 2000, ""), ("dsc", "vocab_multiple", -2, ""),
             ("dsc", "save_every", -1, ""), ("dsc", "epochs", 0, ""), ("dsc", "nosuch", 1, "unknown key")):

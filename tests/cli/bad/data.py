@@ -54,6 +54,19 @@ def data_that_is_too_short(b):
 
 
 @test
+def evaluation_data_that_is_too_short_is_found_before_the_first_step(b):
+    inputs(b)
+    few = b.put("few.txt", b"x" * 40)  # two samples
+    words = ["few.txt", "2 samples", "micro-batch of 3", "1 rank;"]
+    b.refuse(2, words, *b.train, "--eval-data", few, "--batch-size", "3")
+    b.refuse(2, ["few.txt", "micro-batch of 2 for each of 2 ranks"], LAUNCH, "--num_gpus=2", *b.train, "--eval-data",
+             few,
+             "--batch-size", "2")
+    r = b.accept(*b.train, "--eval-data", few, "--batch-size", "2")
+    check(b"validation loss" in r.out, r)
+
+
+@test
 def data_of_another_kind(b):
     inputs(b)
     for name, data, word in (

@@ -155,6 +155,41 @@ def a_run_that_would_end_at_a_checkpoint_that_exists_is_refused_before_it(b):
 
 
 @test
+def a_commit_that_was_cut_short_does_not_stop_the_next_run(b):
+    inputs(b)
+    run = b.path("run")
+    b.accept(*b.train, "--save", run)
+    os.rename(run + "/latest", run + "/latest.tmp")
+    b.accept(*b.train, "--save", run)
+    check(listing(run)[:2] == ["latest", "step-1"], listing(run))
+
+
+@test
+def closed_descriptors_do_not_become_files_of_the_run(b):
+    inputs(b)
+    script = b.put("closed.sh", '#!/bin/sh\nexec "$@" <&- >&- 2>&-\n')
+    os.chmod(script, 0o755)
+    log, run = b.path("log.jsonl"), b.path("run")
+    b.accept(script, *b.train, "--log", log, "--save", run)
+    with open(log) as f:
+        check([json.loads(line)["step"] for line in f] == [1], "not one object a step")
+    b.accept(DSC, "ckpt", "verify", run)
+    for argv in ([*b.train, "--bogus"], [DSC, "plan"], [LAUNCH, "--bogus"]):
+        r = b.run(script, *argv)
+        check(r.code == 2, r)
+
+
+@test
+def places_in_a_job_that_cannot_be(b):
+    inputs(b)
+    for env, word in (({"RANK": "x"}, "RANK"), ({"WORLD_SIZE": "x"}, "WORLD_SIZE"), ({"WORLD_SIZE": "0"}, "WORLD_SIZE"),
+                      ({"RANK": "5", "WORLD_SIZE": "2"}, "RANK"), ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK"),
+                      ({"RANK": "0", "WORLD_SIZE": "99999999999999999999"}, "WORLD_SIZE"),
+                      ({"RANK": "\x1b[2J", "WORLD_SIZE": "2"}, "RANK")):
+        b.refuse(2, word, *b.train, env=env)
+
+
+@test
 def dsc_with_bad_arguments(b):
     inputs(b)
     plan = [DSC, "plan", "--config", b.config, "--model", "gpt2-nano"]

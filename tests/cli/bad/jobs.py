@@ -71,6 +71,7 @@ def a_model_or_a_number_of_ranks_that_memory_does_not_hold(b):
     for more, way_out in ways:
         config = ["--config", b.put("c.json", merged(CONFIG, **more))]
         for argv in ([*xl, *config, "--model", vast], [*b.train, *config, "--batch-size", "2000000"],
+                     [*b.train, *config, "--gradient-accumulation-steps", "2147483647"],
                      job(b, *xl, *config, "--model", vast)):
             b.refuse(3, [*words, way_out], *argv)
             r = b.run(*argv)
