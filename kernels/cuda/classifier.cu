@@ -40,7 +40,8 @@ __device__ running block_running(running r)
     __shared__ running warps[CLASSIFIER_THREADS_MAX / 32];
 #pragma unroll
     for (int width = 16; width >= 1; width /= 2) {
-        const running other = { __shfl_xor_sync(0xffffffffu, r.max, width), __shfl_xor_sync(0xffffffffu, r.sum, width) };
+        const running other = { __shfl_xor_sync(0xffffffffu, r.max, width),
+                                __shfl_xor_sync(0xffffffffu, r.sum, width) };
         r = both(r, other);
     }
     if (threadIdx.x % 32 == 0)
@@ -101,11 +102,11 @@ template <class T> void classify(const dsc_cuda_launch *at, const dsc_classifier
     T *logits = static_cast<T *>(a->logits);
     const unsigned rows = grid_size(a->rows), threads = threads_for(a->stride / W, CLASSIFIER_THREADS_MAX);
     if (is_aligned(logits) && a->stride % W == 0)
-        DSC_CUDA_LAUNCH((classifier_kernel<T, W>), rows, threads, 0, at->stream, logits, a->losses, a->targets, a->vocab,
-                        a->stride, a->scale, a->write_gradient);
+        DSC_CUDA_LAUNCH((classifier_kernel<T, W>), rows, threads, 0, at->stream, logits, a->losses, a->targets,
+                        a->vocab, a->stride, a->scale, a->write_gradient);
     else
-        DSC_CUDA_LAUNCH((classifier_kernel<T, 1>), rows, threads, 0, at->stream, logits, a->losses, a->targets, a->vocab,
-                        a->stride, a->scale, a->write_gradient);
+        DSC_CUDA_LAUNCH((classifier_kernel<T, 1>), rows, threads, 0, at->stream, logits, a->losses, a->targets,
+                        a->vocab, a->stride, a->scale, a->write_gradient);
 }
 
 } // namespace

@@ -1,7 +1,8 @@
 /* colsum.cu - sums of columns, as bias gradients are.
  *
- * Rows are cut into parts, at least 64 rows each and few enough that their sums fit a fixed part of the workspace. Eight
- * warps of a block share a part: warp w adds its rows w, w + 8, ...; warps are added in order, then parts in order.
+ * Rows are cut into parts, at least 64 rows each and few enough that their sums fit a fixed part of the workspace.
+ * Eight warps of a block share a part: warp w adds its rows w, w + 8, ...; warps are added in order. Parts are added
+ * likewise: p, p + 8, ... side by side, then those eight in order.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launchers.h"

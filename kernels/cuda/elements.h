@@ -64,7 +64,7 @@ template <int W, class T> __device__ __forceinline__ void store(T *p, const floa
         reinterpret_cast<typename word<EACH>::type *>(p)[i] = u.words[i];
 }
 
-/* op.run<W>(i) computes elements i .. i + W - 1. A thread has W of them, once: the grid follows from the count alone. */
+/* op.run<W>(i) computes elements i .. i + W - 1. A thread has W of them, once: the grid follows from the count. */
 template <int W, class Op> __global__ void each_kernel(const Op op, int64_t count)
 {
     const int64_t i = (static_cast<int64_t>(blockIdx.x) * DSC_CUDA_EACH_THREADS + threadIdx.x) * W;

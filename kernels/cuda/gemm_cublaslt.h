@@ -1,5 +1,8 @@
 /* gemm_cublaslt.h - matrix products of one GPU by cuBLASLt, which is opened at run time.
- * SPDX-License-Identifier: Apache-2.0 */
+ *
+ * A plan is what the library is asked to do for one product: shape, strides, types, epilogue, alignment, and the
+ * algorithm. Algorithms that add parts of a sum in an order of their own are left out, and the workspace is fixed, so a
+ * plan has one result. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_GEMM_CUBLASLT_H
 #define DSC_KERNELS_CUDA_GEMM_CUBLASLT_H
 
@@ -14,6 +17,9 @@ dsc_status dsc_cuda_gemm_open(dsc_alloc *alloc, int index, int arch, dsc_cuda_ge
 void dsc_cuda_gemm_close(dsc_cuda_gemm **gemm);
 /* Device memory that a compute stream needs for the library's use, for any shape. */
 int64_t dsc_cuda_gemm_workspace_bytes(const dsc_cuda_gemm *gemm);
+/* Pointers in `shape` are ignored: aligned ones are assumed. */
 dsc_status dsc_cuda_gemm_prepare(dsc_cuda_gemm *gemm, const dsc_gemm_args *shape, dsc_error *err);
+/* Enqueues the product with its epilogue (not BIAS_GELU). *done is false when the library does not have it. */
+dsc_status dsc_cuda_gemm_try(const dsc_cuda_launch *at, const dsc_gemm_args *args, bool *done, dsc_error *err);
 
 #endif

@@ -1,0 +1,206 @@
+/* gemm.cu - matrix products: cuBLASLt where it has the product, our own plain kernel where it has not (odd alignments,
+ * fp32 rounded to bf16), and epilogues that the library does not fuse.
+ *
+ * BIAS_GELU is a product with bias, then GELU of the rounded result, with and without `aux`: so a forward that keeps
+ * the GELU's input and one that does not give the same bits. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/gelu.h"
+#include "kernels/cuda/gemm_cublaslt.h"
+#include "kernels/cuda/launchers.h"
+
+namespace {
+
+/* ---- epilogues on what is stored ---- */
+
+template <class TC, class TB> struct epilogue_arrays {
+    TC *c;
+    const TB *bias;
+    const TC *aux;
+    int64_t ldc;
+    dsc_epilogue epilogue;
+
+    __device__ __forceinline__ float apply(float x, int64_t row, int64_t col) const
+    {
+        if (bias != NULL)
+            x += to_f32(bias[col]);
+        if (epilogue == DSC_EPILOGUE_BIAS_ADD)
+            x += to_f32(aux[row * ldc + col]);
+        else if (epilogue == DSC_EPILOGUE_DGELU)
+            x *= gelu_slope<sizeof(TC) == 2>(to_f32(aux[row * ldc + col]));
+        return x;
+    }
+};
+
+enum { ROW_THREADS = 256 };
+
+template <class TC, class TB>
+__global__ void epilogue_kernel(const epilogue_arrays<TC, TB> e, int64_t cols)
+{
+    const int64_t row = blockIdx.x, col = static_cast<int64_t>(blockIdx.y) * ROW_THREADS + threadIdx.x;
+    if (col >= cols)
+        return;
+    TC *c = e.c + row * e.ldc + col;
+    *c = element<TC>::from(e.apply(to_f32(*c), row, col));
+}
+
+template <class T> __global__ void gelu_rows_kernel(T *out, const T *in, int64_t cols, int64_t ld)
+{
+    const int64_t col = static_cast<int64_t>(blockIdx.y) * ROW_THREADS + threadIdx.x;
+    const int64_t i = blockIdx.x * ld + col;
+    if (col < cols)
+        out[i] = element<T>::from(gelu_of<sizeof(T) == 2>(to_f32(in[i])));
+}
+
+dim3 rows_grid(const dsc_gemm_args *a)
+{
+    const int64_t y = dsc_div_ceil(a->n, ROW_THREADS);
+    DSC_ASSERT(y <= 65535); /* 16 M columns: more than any matrix here has */
+    return dim3(grid_size(a->m), static_cast<unsigned>(y));
+}
+
+/* c = gelu(from), both with row stride ldc. */
+dsc_status gelu_rows(const dsc_cuda_launch *at, const dsc_gemm_args *a, const void *from, dsc_error *err)
+{
+    const dsc_gelu_fwd_args flat = { a->c, from, a->m * a->n, a->c_dtype };
+    if (a->ldc == a->n)
+        return dsc_cuda_run_GELU_FWD(at, &flat, err);
+    if (a->c_dtype == DSC_BF16)
+        DSC_CUDA_LAUNCH(gelu_rows_kernel<uint16_t>, rows_grid(a), ROW_THREADS, 0, at->stream,
+                        static_cast<uint16_t *>(a->c), static_cast<const uint16_t *>(from), a->n, a->ldc);
+    else
+        DSC_CUDA_LAUNCH(gelu_rows_kernel<float>, rows_grid(a), ROW_THREADS, 0, at->stream, static_cast<float *>(a->c),
+                        static_cast<const float *>(from), a->n, a->ldc);
+    return DSC_OK;
+}
+
+/* ---- our own product: a 64 x 64 tile a block, 4 x 4 of it a thread, sums in order of k ---- */
+
+enum { TILE = 64, TILE_K = 16, TILE_THREADS = 256, EACH = 4 };
+
+template <class TA> struct product_arrays {
+    const TA *a, *b;
+    int64_t m, n, k, a_row, a_col, b_row, b_col; /* element (i, j) is at i * row + j * col */
+    bool accumulate;
+};
+
+/* shared[kk][i] = op(x)[first + i, k + kk], 0 outside. */
+template <class TA>
+__device__ __forceinline__ void load_tile(float (&shared)[TILE_K][TILE + 1], const TA *x, int64_t first, int64_t count,
+                                          int64_t k, int64_t k_count, int64_t along, int64_t along_k)
+{
+    for (int e = static_cast<int>(threadIdx.x); e < TILE * TILE_K; e += TILE_THREADS) {
+        const int i = along_k == 1 ? e / TILE_K : e % TILE, kk = along_k == 1 ? e % TILE_K : e / TILE;
+        const bool inside = first + i < count && k + kk < k_count;
+        shared[kk][i] = inside ? to_f32(x[(first + i) * along + (k + kk) * along_k]) : 0.0f;
+    }
+}
+
+template <class TC, class TA>
+__global__ void __launch_bounds__(TILE_THREADS)
+    product_kernel(const product_arrays<TA> p, const epilogue_arrays<TC, TA> e)
+{
+    __shared__ float left[TILE_K][TILE + 1], right[TILE_K][TILE + 1];
+    const int64_t row = static_cast<int64_t>(blockIdx.x) * TILE, col = static_cast<int64_t>(blockIdx.y) * TILE;
+    const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
+    float sum[EACH][EACH] = {};
+    for (int64_t k = 0; k < p.k; k += TILE_K) {
+        load_tile(left, p.a, row, p.m, k, p.k, p.a_row, p.a_col);
+        load_tile(right, p.b, col, p.n, k, p.k, p.b_col, p.b_row);
+        __syncthreads();
+#pragma unroll
+        for (int kk = 0; kk < TILE_K; kk++)
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+#pragma unroll
+                for (int j = 0; j < EACH; j++)
+                    sum[i][j] = fmaf(left[kk][y + 16 * i], right[kk][x + 16 * j], sum[i][j]);
+        __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            const int64_t r = row + y + 16 * i, c = col + x + 16 * j;
+            if (r >= p.m || c >= p.n)
+                continue;
+            TC *to = e.c + r * e.ldc + c;
+            *to = element<TC>::from(e.apply(sum[i][j] + (p.accumulate ? to_f32(*to) : 0.0f), r, c));
+        }
+}
+
+template <class TC, class TA> void product_own(const dsc_cuda_launch *at, const dsc_gemm_args *a)
+{
+    const product_arrays<TA> p = { static_cast<const TA *>(a->a), static_cast<const TA *>(a->b), a->m, a->n, a->k,
+                                   a->a_transposed ? 1 : a->lda, a->a_transposed ? a->lda : 1,
+                                   a->b_transposed ? 1 : a->ldb, a->b_transposed ? a->ldb : 1, a->accumulate };
+    const epilogue_arrays<TC, TA> e = { static_cast<TC *>(a->c), static_cast<const TA *>(a->bias),
+                                        static_cast<const TC *>(a->aux), a->ldc, a->epilogue };
+    const dim3 grid(grid_size(dsc_div_ceil(a->m, TILE)), static_cast<unsigned>(dsc_div_ceil(a->n, TILE)));
+    DSC_CUDA_LAUNCH((product_kernel<TC, TA>), grid, TILE_THREADS, 0, at->stream, p, e);
+}
+
+void product_any(const dsc_cuda_launch *at, const dsc_gemm_args *a)
+{
+    if (a->c_dtype == DSC_BF16)
+        a->ab_dtype == DSC_BF16 ? product_own<uint16_t, uint16_t>(at, a) : product_own<uint16_t, float>(at, a);
+    else
+        a->ab_dtype == DSC_BF16 ? product_own<float, uint16_t>(at, a) : product_own<float, float>(at, a);
+}
+
+/* fp32 C: the product first, then what is added or multiplied to it. */
+void epilogue_after(const dsc_cuda_launch *at, const dsc_gemm_args *a)
+{
+    if (a->ab_dtype == DSC_BF16) {
+        const epilogue_arrays<float, uint16_t> e = { static_cast<float *>(a->c), static_cast<const uint16_t *>(a->bias),
+                                                     static_cast<const float *>(a->aux), a->ldc, a->epilogue };
+        DSC_CUDA_LAUNCH((epilogue_kernel<float, uint16_t>), rows_grid(a), ROW_THREADS, 0, at->stream, e, a->n);
+    } else {
+        const epilogue_arrays<float, float> e = { static_cast<float *>(a->c), static_cast<const float *>(a->bias),
+                                                  static_cast<const float *>(a->aux), a->ldc, a->epilogue };
+        DSC_CUDA_LAUNCH((epilogue_kernel<float, float>), rows_grid(a), ROW_THREADS, 0, at->stream, e, a->n);
+    }
+}
+
+/* Any product but BIAS_GELU. The same choice each time, since it follows from shape and alignment. */
+dsc_status run(const dsc_cuda_launch *at, const dsc_gemm_args *a, dsc_error *err)
+{
+    bool done = false;
+    DSC_TRY(dsc_cuda_gemm_try(at, a, &done, err));
+    if (done)
+        return DSC_OK;
+    if (a->c_dtype == DSC_F32 && a->epilogue != DSC_EPILOGUE_NONE && a->c != a->aux) {
+        dsc_gemm_args bare = *a;
+        bare.epilogue = DSC_EPILOGUE_NONE;
+        DSC_TRY(dsc_cuda_gemm_try(at, &bare, &done, err));
+    }
+    if (done)
+        epilogue_after(at, a);
+    else
+        product_any(at, a);
+    return DSC_OK;
+}
+
+} // namespace
+
+dsc_status dsc_cuda_run_GEMM(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    dsc_gemm_args a = *static_cast<const dsc_gemm_args *>(args);
+    DSC_TRY(dtype_check("GEMM", a.ab_dtype, err));
+    DSC_TRY(dtype_check("GEMM", a.c_dtype, err));
+    DSC_ASSERT(a.m >= 0 && a.n >= 0 && a.k >= 1);
+    DSC_ASSERT(!a.accumulate || (a.c_dtype == DSC_F32 && a.epilogue == DSC_EPILOGUE_NONE));
+    if (a.m == 0 || a.n == 0)
+        return DSC_OK;
+    if (a.epilogue == DSC_EPILOGUE_NONE || a.epilogue == DSC_EPILOGUE_DGELU)
+        a.bias = NULL;
+    if (a.epilogue != DSC_EPILOGUE_BIAS_GELU)
+        return run(at, &a, err);
+    void *const out = a.c;
+    a.epilogue = DSC_EPILOGUE_BIAS;
+    a.c = a.aux != NULL ? a.aux : out;
+    a.aux = NULL;
+    const void *const before = a.c;
+    DSC_TRY(run(at, &a, err));
+    a.c = out;
+    return gelu_rows(at, &a, before, err);
+}

@@ -1,0 +1,372 @@
+/* gemm_cublaslt.cu - finding cuBLASLt, and plans for products. See gemm_cublaslt.h.
+ *
+ * cuBLASLt thinks in columns: a row-major C[M,N] = A B is its column-major C^T[N,M] = B^T A^T, so its first operand is
+ * our b, its rows are our columns, and its bias, one number a row, is ours, one a column.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/gemm_cublaslt.h"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+namespace {
+
+/* ---- the library ---- */
+
+#define LT_CALLS(X)                                                                                   \
+    X(GetVersion) X(Create) X(Destroy) X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) \
+    X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy)     \
+    X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic) X(Matmul)
+
+/* cublasLtMatmul is lt.Matmul, and so on. */
+typedef struct lt_calls {
+#define X(name) decltype(&cublasLt##name) name;
+    LT_CALLS(X)
+#undef X
+} lt_calls;
+
+bool lt_fill(lt_calls *lt, void *library)
+{
+    bool whole = true;
+#define X(name)                                                                  \
+    *reinterpret_cast<void **>(&lt->name) = dlsym(library, "cublasLt" #name);    \
+    whole = whole && lt->name != NULL;
+    LT_CALLS(X)
+#undef X
+    return whole;
+}
+
+#define LT_MAJOR (CUDART_VERSION / 1000)
+#define LT_TEXT_OF(x) #x
+#define LT_TEXT(x) LT_TEXT_OF(x)
+
+/* The program's own first (the simulator's), then the machine's. An open library stays open: it is large. */
+dsc_status lt_find(lt_calls *lt, dsc_error *err)
+{
+    char name[160];
+    if (lt_fill(lt, RTLD_DEFAULT))
+        return DSC_OK;
+    static const char *const folders[] = { "", "/usr/local/cuda/lib64/", "/usr/local/cuda/targets/x86_64-linux/lib/" };
+    for (size_t i = 0; i < DSC_COUNT(folders); i++) {
+        snprintf(name, sizeof name, "%slibcublasLt.so.%d", folders[i], LT_MAJOR);
+        void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        if (library == NULL)
+            continue;
+        if (lt_fill(lt, library))
+            return DSC_OK;
+        (void)dlclose(library);
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device", "%s lacks calls that this build needs", name);
+    }
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device",
+                    "\"cuda\" needs libcublasLt.so.%d and it is not in the loader's path or /usr/local/cuda/lib64; "
+                    "install cuBLAS %d (make deps-cuda) or set LD_LIBRARY_PATH",
+                    LT_MAJOR, LT_MAJOR);
+}
+
+/* ---- plans ---- */
+
+/* A workspace of 32 MiB is what the library itself takes by default on sm_90. It is the same on every GPU, since plans
+ * depend on it. */
+constexpr int64_t WORKSPACE_BYTES = INT64_C(32) << 20;
+static_assert(WORKSPACE_BYTES >= DSC_CUDA_WORKSPACE_BYTES_MIN, "column sums take their part of it");
+/* PLANS_SPARE: room for products that nobody prepared, since a training step must not allocate. */
+constexpr int64_t PLANS_AT_FIRST = 64, PLANS_SPARE = 32;
+constexpr uint8_t ALIGN_MOST = 16;
+
+/* What a plan is for. Plain bytes, compared as such: no padding. */
+typedef struct plan_key {
+    int64_t m, n, k, lda, ldb, ldc;
+    uint8_t a_transposed, b_transposed, accumulate, epilogue, ab_dtype, c_dtype;
+    uint8_t has_bias, a_align, b_align, c_align, aux_align, bias_align;
+    uint32_t zero;
+} plan_key;
+
+typedef struct plan {
+    plan_key key;
+    bool usable; /* the library has this product */
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t first, second, result;
+    cublasLtMatmulAlgo_t algo;
+} plan;
+
+uint8_t align_of(const void *p)
+{
+    const uintptr_t low = reinterpret_cast<uintptr_t>(p) % ALIGN_MOST;
+    return low == 0 ? ALIGN_MOST : static_cast<uint8_t>(low & (~low + 1));
+}
+
+plan_key key_of(const dsc_gemm_args *a)
+{
+    plan_key key;
+    memset(&key, 0, sizeof key);
+    key.m = a->m, key.n = a->n, key.k = a->k;
+    key.lda = a->lda, key.ldb = a->ldb, key.ldc = a->ldc;
+    key.a_transposed = a->a_transposed, key.b_transposed = a->b_transposed, key.accumulate = a->accumulate;
+    key.epilogue = static_cast<uint8_t>(a->epilogue);
+    key.ab_dtype = static_cast<uint8_t>(a->ab_dtype), key.c_dtype = static_cast<uint8_t>(a->c_dtype);
+    key.has_bias = a->bias != NULL;
+    key.a_align = align_of(a->a), key.b_align = align_of(a->b), key.c_align = align_of(a->c);
+    key.aux_align = align_of(a->aux), key.bias_align = align_of(a->bias);
+    return key;
+}
+
+} // namespace
+
+struct dsc_cuda_gemm {
+    dsc_alloc *alloc;
+    lt_calls lt;
+    cublasLtHandle_t handle;
+    pthread_mutex_t lock; /* plans: streams of one device may run products at the same time */
+    plan *plans;
+    int64_t plan_count, plan_room;
+};
+
+namespace {
+
+dsc_status lt_check(cublasStatus_t status, const char *what, dsc_error *err)
+{
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return DSC_OK;
+    return DSC_FAIL(err, status == CUBLAS_STATUS_ALLOC_FAILED ? DSC_ERR_NOMEM : DSC_ERR_DEVICE, "GEMM",
+                    "cuBLASLt: %s: status %d", what, static_cast<int>(status));
+}
+
+#define LT_TRY(gemm, call, args) DSC_TRY(lt_check((gemm)->lt.call args, "cublasLt" #call, err))
+
+template <class T>
+dsc_status set(dsc_cuda_gemm *g, cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t which, T value,
+               dsc_error *err)
+{
+    LT_TRY(g, MatmulDescSetAttribute, (desc, which, &value, sizeof value));
+    return DSC_OK;
+}
+
+cudaDataType type_of(uint8_t dtype) { return dtype == DSC_BF16 ? CUDA_R_16BF : CUDA_R_32F; }
+
+/* A made-up address of the plan's alignment, or the one of the call. */
+const void *like(uint8_t align) { return reinterpret_cast<const void *>(static_cast<uintptr_t>(0x1000) + align % 16); }
+
+dsc_status describe(dsc_cuda_gemm *g, plan *p, dsc_error *err)
+{
+    const plan_key *k = &p->key;
+    LT_TRY(g, MatmulDescCreate, (&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_TRANSA, k->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, err));
+    DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_TRANSB, k->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, err));
+    if (k->has_bias) {
+        DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS, err));
+        DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, like(k->bias_align), err));
+        DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(k->ab_dtype)), err));
+    } else if (k->epilogue == DSC_EPILOGUE_DGELU) {
+        DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DGELU, err));
+        DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, like(k->aux_align), err));
+        DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, k->ldc, err));
+    }
+    LT_TRY(g, MatrixLayoutCreate,
+           (&p->first, type_of(k->ab_dtype), static_cast<uint64_t>(k->b_transposed ? k->k : k->n),
+            static_cast<uint64_t>(k->b_transposed ? k->n : k->k), k->ldb));
+    LT_TRY(g, MatrixLayoutCreate,
+           (&p->second, type_of(k->ab_dtype), static_cast<uint64_t>(k->a_transposed ? k->m : k->k),
+            static_cast<uint64_t>(k->a_transposed ? k->k : k->m), k->lda));
+    LT_TRY(g, MatrixLayoutCreate,
+           (&p->result, type_of(k->c_dtype), static_cast<uint64_t>(k->n), static_cast<uint64_t>(k->m), k->ldc));
+    return DSC_OK;
+}
+
+dsc_status prefer(dsc_cuda_gemm *g, cublasLtMatmulPreference_t to, const plan_key *k, dsc_error *err)
+{
+    /* Parts of a sum over K may meet in the workspace, where a second step adds them in order, and nowhere else. */
+    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const uint64_t workspace = WORKSPACE_BYTES;
+    const struct { cublasLtMatmulPreferenceAttributes_t which; uint8_t align; } aligns[] = {
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, k->b_align },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, k->a_align },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+          k->epilogue == DSC_EPILOGUE_BIAS_ADD ? k->aux_align : k->c_align },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, k->c_align },
+    };
+    LT_TRY(g, MatmulPreferenceSetAttribute,
+           (to, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
+    LT_TRY(g, MatmulPreferenceSetAttribute,
+           (to, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions));
+    for (size_t i = 0; i < DSC_COUNT(aligns); i++) {
+        const uint32_t bytes = aligns[i].align;
+        LT_TRY(g, MatmulPreferenceSetAttribute, (to, aligns[i].which, &bytes, sizeof bytes));
+    }
+    return DSC_OK;
+}
+
+/* The library's first choice, which is the same for the same library, GPU and plan. */
+dsc_status choose(dsc_cuda_gemm *g, plan *p, dsc_error *err)
+{
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t found;
+    int count = 0;
+    memset(&found, 0, sizeof found);
+    LT_TRY(g, MatmulPreferenceCreate, (&preference));
+    const dsc_status status = prefer(g, preference, &p->key, err);
+    if (status == DSC_OK) {
+        const cublasStatus_t answer = g->lt.MatmulAlgoGetHeuristic(
+            g->handle, p->desc, p->first, p->second, p->result, p->result, preference, 1, &found, &count);
+        p->usable = answer == CUBLAS_STATUS_SUCCESS && count == 1 && found.state == CUBLAS_STATUS_SUCCESS &&
+                    found.workspaceSize <= static_cast<size_t>(WORKSPACE_BYTES);
+        p->algo = found.algo;
+    }
+    (void)g->lt.MatmulPreferenceDestroy(preference);
+    return status;
+}
+
+void plan_close(dsc_cuda_gemm *g, plan *p)
+{
+    if (p->desc != NULL)
+        (void)g->lt.MatmulDescDestroy(p->desc);
+    for (cublasLtMatrixLayout_t layout : { p->first, p->second, p->result })
+        if (layout != NULL)
+            (void)g->lt.MatrixLayoutDestroy(layout);
+}
+
+dsc_status plan_room(dsc_cuda_gemm *g, int64_t spare, dsc_error *err)
+{
+    if (g->plan_count + spare <= g->plan_room)
+        return DSC_OK;
+    const int64_t room = g->plan_room == 0 ? PLANS_AT_FIRST : 2 * g->plan_room;
+    plan *plans = NULL;
+    DSC_TRY(dsc_alloc_zeroed(g->alloc, DSC_TAG_CONTROL, room, sizeof *plans, &plans, err));
+    if (g->plan_count > 0)
+        memcpy(plans, g->plans, static_cast<size_t>(g->plan_count) * sizeof *plans);
+    dsc_alloc_free(g->alloc, g->plans);
+    g->plans = plans;
+    g->plan_room = room;
+    return DSC_OK;
+}
+
+/* The plan of a product, made when it is asked for first. The lock is held. */
+dsc_status plan_of(dsc_cuda_gemm *g, const plan_key *key, plan **out, dsc_error *err)
+{
+    for (int64_t i = 0; i < g->plan_count; i++)
+        if (memcmp(&g->plans[i].key, key, sizeof *key) == 0) {
+            *out = &g->plans[i];
+            return DSC_OK;
+        }
+    DSC_TRY(plan_room(g, 1, err));
+    plan *p = &g->plans[g->plan_count];
+    memset(p, 0, sizeof *p);
+    p->key = *key;
+    dsc_status status = describe(g, p, err);
+    if (status == DSC_OK)
+        status = choose(g, p, err);
+    if (status != DSC_OK) {
+        plan_close(g, p);
+        return status;
+    }
+    g->plan_count++;
+    *out = p;
+    return DSC_OK;
+}
+
+dsc_status enqueue(const dsc_cuda_launch *at, plan *p, const dsc_gemm_args *a, dsc_error *err)
+{
+    dsc_cuda_gemm *g = at->gemm;
+    const bool adds = a->epilogue == DSC_EPILOGUE_BIAS_ADD;
+    const float one = 1.0f, beta = adds || a->accumulate ? 1.0f : 0.0f;
+    if (p->key.has_bias)
+        DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, a->bias, err));
+    if (a->epilogue == DSC_EPILOGUE_DGELU)
+        DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<const void *>(a->aux), err));
+    LT_TRY(g, Matmul,
+           (g->handle, p->desc, &one, a->b, p->first, a->a, p->second, &beta, adds ? a->aux : a->c, p->result, a->c,
+            p->result, &p->algo, at->workspace, static_cast<size_t>(WORKSPACE_BYTES), at->stream));
+    return DSC_OK;
+}
+
+} // namespace
+
+dsc_status dsc_cuda_gemm_library(char *version, size_t version_bytes, dsc_error *err)
+{
+    lt_calls lt;
+    DSC_TRY(lt_find(&lt, err));
+    const size_t number = lt.GetVersion(); /* 130100 is 13.1.0; before 12, 11.x were 5 digits */
+    if (version != NULL)
+        snprintf(version, version_bytes, "cuBLASLt %zu.%zu.%zu", number / 10000, number / 100 % 100, number % 100);
+    return DSC_OK;
+}
+
+dsc_status dsc_cuda_gemm_open(dsc_alloc *alloc, int, int, dsc_cuda_gemm **out, dsc_error *err)
+{
+    dsc_cuda_gemm *g = NULL;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *g, &g, err));
+    g->alloc = alloc;
+    pthread_mutex_init(&g->lock, NULL); /* cannot fail with default attributes on Linux */
+    dsc_status status = lt_find(&g->lt, err);
+    if (status == DSC_OK)
+        status = lt_check(g->lt.Create(&g->handle), "cublasLtCreate", err);
+    if (status != DSC_OK) {
+        dsc_cuda_gemm_close(&g);
+        return status;
+    }
+    *out = g;
+    return DSC_OK;
+}
+
+void dsc_cuda_gemm_close(dsc_cuda_gemm **gemm)
+{
+    dsc_cuda_gemm *g = *gemm;
+    if (g == NULL)
+        return;
+    for (int64_t i = 0; i < g->plan_count; i++)
+        plan_close(g, &g->plans[i]);
+    if (g->handle != NULL)
+        (void)g->lt.Destroy(g->handle);
+    pthread_mutex_destroy(&g->lock);
+    dsc_alloc_free(g->alloc, g->plans);
+    dsc_alloc_free(g->alloc, g);
+    *gemm = NULL;
+}
+
+int64_t dsc_cuda_gemm_workspace_bytes(const dsc_cuda_gemm *) { return WORKSPACE_BYTES; }
+
+/* BIAS_GELU runs as a product with bias (gemm.cu). */
+dsc_status dsc_cuda_gemm_prepare(dsc_cuda_gemm *gemm, const dsc_gemm_args *shape, dsc_error *err)
+{
+    static const char some = 0;
+    dsc_gemm_args a = *shape;
+    plan *p = NULL;
+    if (a.epilogue == DSC_EPILOGUE_BIAS_GELU)
+        a.epilogue = DSC_EPILOGUE_BIAS;
+    const bool biased = a.epilogue == DSC_EPILOGUE_BIAS || a.epilogue == DSC_EPILOGUE_BIAS_ADD;
+    a.a = a.b = a.c = a.aux = NULL;
+    a.bias = biased ? &some : NULL;
+    plan_key key = key_of(&a);
+    key.bias_align = ALIGN_MOST;
+    pthread_mutex_lock(&gemm->lock);
+    dsc_status status = plan_room(gemm, PLANS_SPARE, err);
+    if (status == DSC_OK)
+        status = plan_of(gemm, &key, &p, err);
+    pthread_mutex_unlock(&gemm->lock);
+    return status;
+}
+
+dsc_status dsc_cuda_gemm_try(const dsc_cuda_launch *at, const dsc_gemm_args *args, bool *done, dsc_error *err)
+{
+    dsc_cuda_gemm *g = at->gemm;
+    dsc_gemm_args a = *args;
+    plan *p = NULL;
+    *done = false;
+    DSC_ASSERT(at->workspace_bytes >= WORKSPACE_BYTES);
+    if (a.epilogue == DSC_EPILOGUE_NONE || a.epilogue == DSC_EPILOGUE_DGELU)
+        a.bias = NULL;
+    if (a.epilogue == DSC_EPILOGUE_NONE || a.epilogue == DSC_EPILOGUE_BIAS)
+        a.aux = NULL;
+    if (a.ab_dtype == DSC_F32 && a.c_dtype == DSC_BF16)
+        return DSC_OK; /* the library rounds to bf16 only what began as bf16 */
+    const plan_key key = key_of(&a);
+    pthread_mutex_lock(&g->lock);
+    dsc_status status = plan_of(g, &key, &p, err);
+    if (status == DSC_OK && p->usable) {
+        status = enqueue(at, p, &a, err);
+        *done = status == DSC_OK;
+    }
+    pthread_mutex_unlock(&g->lock);
+    return status;
+}
