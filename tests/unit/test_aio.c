@@ -1,0 +1,394 @@
+/* test_aio.c - asynchronous files: the same bytes by every engine, short and interrupted blocks go on, every fault ends
+ * in the right bytes or in one error, nothing hangs, nothing is left under way. SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/io.h"
+#include "offload/aio.h"
+
+static const char *const engine_names[] = { "io_uring", "libaio", "threads" };
+enum { BLOCK = 8192, TOTAL = 13 * 4096 };
+
+static dsc_alloc *alloc;
+static char dir[128], path[160];
+static unsigned char *out_buf, *in_buf; /* TOTAL bytes each */
+
+static int setup(void **state)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    snprintf(dir, sizeof dir, "%s/dsc-aio-XXXXXX", getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp");
+    if (mkdtemp(dir) == NULL || dsc_alloc_open(&alloc, &err) != DSC_OK)
+        return -1;
+    snprintf(path, sizeof path, "%s/file", dir);
+    out_buf = aligned_alloc(4096, TOTAL);
+    in_buf = aligned_alloc(4096, TOTAL);
+    for (int i = 0; i < TOTAL; i++)
+        out_buf[i] = (unsigned char)(i * 131 + i / 251);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    free(out_buf);
+    free(in_buf);
+    dsc_alloc_close(&alloc);
+    return dsc_io_remove_dir(NULL, dir, &err) == DSC_OK ? 0 : -1;
+}
+
+static dsc_aio_options plain_options(const char *engine)
+{
+    return (dsc_aio_options){ .alloc = alloc, .engine = engine, .block_bytes = BLOCK, .queue_depth = 4,
+                              .thread_count = 2, .overlap_events = true };
+}
+
+static void check(dsc_status status, const dsc_error *err)
+{
+    if (status != DSC_OK)
+        fail_msg("%s: %s", err->where, err->message);
+}
+
+static dsc_aio *open_aio(const dsc_aio_options *options)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_aio *aio = NULL;
+    check(dsc_aio_open(options, &aio, &err), &err);
+    return aio;
+}
+
+static dsc_aio_file open_file(void)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_aio_file file = DSC_AIO_FILE_INIT;
+    check(dsc_aio_file_open(path, true, &file, &err), &err);
+    return file;
+}
+
+static dsc_status move(dsc_aio *aio, const dsc_aio_file *file, bool write, void *buf, int64_t bytes, int64_t offset,
+                       dsc_error *err)
+{
+    dsc_aio_op op = { .file = file, .write = write, .buf = buf, .bytes = bytes, .offset = offset };
+    dsc_aio_submit(aio, &op);
+    return dsc_aio_wait(aio, &op, err);
+}
+
+static void test_same_bytes(void **state)
+{
+    for (size_t e = 0; e < DSC_COUNT(engine_names); e++)
+        for (int variant = 0; variant < 8; variant++) {
+            dsc_error err = DSC_ERROR_INIT;
+            dsc_aio_options options = plain_options(engine_names[e]);
+            options.single_submit = (variant & 1) != 0;
+            options.overlap_events = (variant & 2) == 0;
+            options.queue_depth = (variant & 4) != 0 ? 1 : 7;
+            dsc_aio *aio = open_aio(&options);
+            dsc_aio_file file = open_file();
+            assert_string_equal(dsc_aio_engine(aio), engine_names[e]);
+            if ((variant & 2) != 0)
+                check(dsc_aio_register(aio, in_buf, TOTAL, &err), &err);
+            /* Several operations at once, in another order than the file's. */
+            dsc_aio_op ops[3];
+            const int64_t cut[4] = { 0, 5 * 4096, 9 * 4096, TOTAL };
+            for (int i = 2; i >= 0; i--) {
+                ops[i] = (dsc_aio_op){ .file = &file, .write = true, .buf = out_buf + cut[i],
+                                       .bytes = cut[i + 1] - cut[i], .offset = cut[i] };
+                dsc_aio_submit(aio, &ops[i]);
+            }
+            for (int i = 0; i < 3; i++)
+                check(dsc_aio_wait(aio, &ops[i], &err), &err);
+            memset(in_buf, 0, TOTAL);
+            check(move(aio, &file, false, in_buf, TOTAL, 0, &err), &err);
+            assert_memory_equal(in_buf, out_buf, TOTAL);
+            check(move(aio, &file, false, in_buf, 4096, 9 * 4096, &err), &err);
+            assert_memory_equal(in_buf, out_buf + 9 * 4096, 4096);
+            check(move(aio, &file, false, in_buf, 0, 0, &err), &err);
+            /* The file ends before: said with the place. */
+            assert_int_equal(move(aio, &file, false, in_buf, 8192, TOTAL - 4096, &err), DSC_ERR_INPUT);
+            assert_non_null(strstr(err.message, "ends at"));
+            dsc_aio_file_close(&file);
+            dsc_aio_close(&aio);
+            assert_null(aio);
+        }
+}
+
+static void test_files(void **state)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_aio_options options = plain_options("auto");
+    dsc_aio *aio = open_aio(&options);
+    dsc_aio_file file = open_file(), none = DSC_AIO_FILE_INIT;
+    if (file.direct) /* O_DIRECT wants whole blocks: refused before the system sees it */
+        assert_int_equal(move(aio, &file, true, out_buf + 1, 4096, 0, &err), DSC_ERR_IO);
+    assert_int_equal(move(aio, &none, true, out_buf, 4096, 0, &err), DSC_ERR_IO);
+    dsc_aio_file_close(&file);
+    assert_int_equal(dsc_aio_file_open(dir, false, &file, &err), DSC_ERR_INPUT);
+    assert_int_equal(dsc_aio_file_open("/nowhere/file", true, &file, &err), DSC_ERR_INPUT);
+    assert_int_equal(dsc_aio_file_open("/dev/null", false, &file, &err), DSC_ERR_INPUT);
+    dsc_aio_close(&aio);
+    const struct { const char *engine; int64_t block; int32_t depth, threads;
+    } bad[] = {
+        { "auto", 0, 1, 1 },    { "auto", 4096, 0, 1 }, { "auto", 4096, 5000, 1 },
+        { "auto", 4096, 1, 0 }, { "nvme", 4096, 1, 1 },
+    };
+    for (size_t i = 0; i < DSC_COUNT(bad); i++) {
+        options = plain_options(bad[i].engine);
+        options.block_bytes = bad[i].block;
+        options.queue_depth = bad[i].depth;
+        options.thread_count = bad[i].threads;
+        assert_int_equal(dsc_aio_open(&options, &aio, &err), DSC_ERR_INPUT);
+        assert_null(aio);
+    }
+}
+
+/* ---- faults: the n-th block, for every n, kind and engine ---- */
+
+typedef struct fault_plan {
+    int64_t at;
+    int kind;
+    bool persistent, fired;
+} fault_plan;
+enum { EIO_ONCE, ENOSPC_ONCE, EINTR_ONCE, EAGAIN_ONCE, SHORT_BY_ONE, SHORT_HALF, REFUSED, LATE, NEVER, FAULT_KINDS };
+
+static dsc_aio_fault_kind inject(void *user, int64_t n, const dsc_aio_piece *piece, int64_t *result)
+{
+    fault_plan *plan = user;
+    if (n < plan->at || (n > plan->at && !plan->persistent))
+        return DSC_AIO_FAULT_NONE;
+    plan->fired = true;
+    switch (plan->kind) {
+    case EIO_ONCE: *result = -EIO; return DSC_AIO_FAULT_RESULT;
+    case ENOSPC_ONCE: *result = -ENOSPC; return DSC_AIO_FAULT_RESULT;
+    case EINTR_ONCE: *result = -EINTR; return DSC_AIO_FAULT_RESULT;
+    case EAGAIN_ONCE: *result = -EAGAIN; return DSC_AIO_FAULT_RESULT;
+    case SHORT_BY_ONE: *result = piece->bytes - 1; return DSC_AIO_FAULT_RESULT;
+    case SHORT_HALF: *result = piece->bytes / 2; return DSC_AIO_FAULT_RESULT;
+    case REFUSED: return DSC_AIO_FAULT_REFUSE;
+    case LATE: return DSC_AIO_FAULT_LATE;
+    default: return DSC_AIO_FAULT_NEVER;
+    }
+}
+
+static void run_with_fault(const char *engine, int kind, int64_t at, bool *fired)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    fault_plan plan = { .at = at, .kind = kind };
+    dsc_aio_options options = plain_options(engine);
+    options.hook = (dsc_aio_hook){ inject, &plan };
+    options.timeout_ns = kind == NEVER ? 60000000 : 0;
+    dsc_aio *aio = open_aio(&options);
+    dsc_aio_file file = open_file();
+    memset(in_buf, 0, TOTAL);
+    dsc_status status = move(aio, &file, true, out_buf, TOTAL, 0, &err);
+    if (status == DSC_OK)
+        status = move(aio, &file, false, in_buf, TOTAL, 0, &err);
+    *fired = plan.fired;
+    const bool fails = plan.fired && (kind == EIO_ONCE || kind == ENOSPC_ONCE || kind == NEVER);
+    if (!fails) {
+        check(status, &err);
+        assert_memory_equal(in_buf, out_buf, TOTAL);
+    } else {
+        assert_int_equal(status, kind == NEVER ? DSC_ERR_STUCK : DSC_ERR_IO);
+        assert_string_equal(err.where, path);
+        assert_non_null(strstr(err.message, kind == NEVER      ? "no answer"
+                                            : kind == EIO_ONCE ? "Input/output error"
+                                                               : "No space left"));
+    }
+    if (fails && kind != NEVER) { /* the engine goes on afterwards */
+        plan.at = INT64_MAX;
+        check(move(aio, &file, true, out_buf, TOTAL, 0, &err), &err);
+    }
+    dsc_aio_close(&aio);
+    dsc_aio_file_close(&file);
+}
+
+static void test_faults(void **state)
+{
+    for (size_t e = 0; e < DSC_COUNT(engine_names); e++)
+        for (int kind = 0; kind < FAULT_KINDS; kind++) {
+            bool fired = true;
+            int64_t at = 1;
+            for (; fired && at < 200; at += kind == NEVER ? 5 : 1)
+                run_with_fault(engine_names[e], kind, at, &fired);
+            assert_true(at > 12 && at < 200);
+        }
+}
+
+/* Requests are under way when everything is closed: nothing is left, nothing is written later. */
+static void test_close_in_flight(void **state)
+{
+    for (size_t e = 0; e < DSC_COUNT(engine_names); e++)
+        for (int round = 0; round < 20; round++) {
+            dsc_aio_options options = plain_options(engine_names[e]);
+            dsc_alloc_stats before, after;
+            dsc_alloc_stats_get(alloc, &before);
+            dsc_aio *aio = open_aio(&options);
+            dsc_aio_file file = open_file();
+            dsc_aio_op ops[2] = { { .file = &file, .write = true, .buf = out_buf, .bytes = TOTAL },
+                                  { .file = &file, .write = false, .buf = in_buf, .bytes = TOTAL } };
+            dsc_aio_submit(aio, &ops[0]);
+            dsc_aio_submit(aio, &ops[1]);
+            (void)dsc_aio_test(aio, &ops[0]);
+            dsc_aio_close(&aio);
+            memset(in_buf, 7, TOTAL);
+            for (int i = 0; i < TOTAL; i++)
+                assert_int_equal(in_buf[i], 7);
+            dsc_aio_file_close(&file);
+            dsc_alloc_stats_get(alloc, &after);
+            assert_int_equal(before.live_count, after.live_count);
+        }
+}
+
+static void test_allocation_failures(void **state)
+{
+    for (size_t e = 0; e < DSC_COUNT(engine_names); e++) {
+        int failures = 0;
+        for (int n = 1; n < 20; n++) {
+            dsc_error err = DSC_ERROR_INIT;
+            dsc_alloc_stats stats, after;
+            dsc_aio *aio = NULL;
+            const dsc_aio_options options = plain_options(engine_names[e]);
+            dsc_alloc_stats_get(alloc, &stats);
+            dsc_alloc_fail_at(alloc, stats.call_count + n, false);
+            const dsc_status status = dsc_aio_open(&options, &aio, &err);
+            dsc_alloc_fail_at(alloc, 0, false);
+            failures += status != DSC_OK;
+            if (status != DSC_OK)
+                assert_int_equal(status, DSC_ERR_NOMEM);
+            dsc_aio_close(&aio);
+            dsc_alloc_stats_get(alloc, &after);
+            assert_int_equal(stats.live_count, after.live_count);
+        }
+        assert_in_range(failures, 3, 8);
+    }
+}
+
+/* ---- systems that lack something: in a child, since neither limit can be taken back ---- */
+
+static void in_child(void (*body)(void))
+{
+    const pid_t pid = fork();
+    int status = 0;
+    if (pid == 0) {
+        body();
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77)
+        skip();
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void move_in_child(const char *wanted_engine, const char *wanted_why)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_aio_options options = plain_options("auto");
+    dsc_aio *aio = NULL;
+    dsc_aio_file file = DSC_AIO_FILE_INIT;
+    if (dsc_aio_open(&options, &aio, &err) != DSC_OK || dsc_aio_file_open(path, true, &file, &err) != DSC_OK)
+        _exit(2);
+    if (strcmp(dsc_aio_engine(aio), wanted_engine) != 0 || strstr(dsc_aio_why(aio), wanted_why) == NULL)
+        _exit(3);
+    if (dsc_aio_register(aio, in_buf, TOTAL, &err) != DSC_OK ||
+        move(aio, &file, true, out_buf, TOTAL, 0, &err) != DSC_OK ||
+        move(aio, &file, false, in_buf, TOTAL, 0, &err) != DSC_OK || memcmp(in_buf, out_buf, TOTAL) != 0)
+        _exit(4);
+    dsc_aio_close(&aio);
+    dsc_aio_file_close(&file);
+}
+
+static void forbid(int first, int second)
+{
+    const struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)first, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)second, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+    };
+    const struct sock_fprog program = { DSC_COUNT(filter), (struct sock_filter *)(uintptr_t)filter };
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        _exit(77);
+}
+
+static void without_uring(void)
+{
+    forbid(SYS_io_uring_setup, SYS_io_uring_setup);
+    move_in_child("libaio", "not io_uring: Operation not permitted");
+}
+
+static void without_both(void)
+{
+    forbid(SYS_io_uring_setup, SYS_io_setup);
+    move_in_child("threads", "libaio: io_setup");
+}
+
+static void without_locked_memory(void)
+{
+    const struct rlimit none = { 0, 0 };
+    if (setrlimit(RLIMIT_MEMLOCK, &none) != 0)
+        _exit(77);
+    move_in_child("io_uring", "io_uring");
+}
+
+static void test_seccomp_uring(void **state) { in_child(without_uring); }
+static void test_seccomp_both(void **state) { in_child(without_both); }
+static void test_no_locked_memory(void **state) { in_child(without_locked_memory); }
+
+/* A device that is really full: a small tmpfs, where root may mount one. */
+static void test_full_device(void **state)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    char small[200];
+    snprintf(small, sizeof small, "%s/small", dir);
+    check(dsc_io_mkdir(NULL, small, &err), &err);
+    if (mount("none", small, "tmpfs", 0, "size=16k") != 0) {
+        rmdir(small);
+        skip();
+    }
+    char file_path[240];
+    snprintf(file_path, sizeof file_path, "%s/file", small);
+    for (size_t e = 0; e < DSC_COUNT(engine_names); e++) {
+        const dsc_aio_options options = plain_options(engine_names[e]);
+        dsc_aio *aio = open_aio(&options);
+        dsc_aio_file file = DSC_AIO_FILE_INIT;
+        check(dsc_aio_file_open(file_path, true, &file, &err), &err);
+        assert_int_equal(move(aio, &file, true, out_buf, TOTAL, 0, &err), DSC_ERR_IO);
+        assert_non_null(strstr(err.message, "No space left on device"));
+        dsc_aio_close(&aio);
+        dsc_aio_file_close(&file);
+    }
+    assert_int_equal(umount(small), 0);
+    assert_int_equal(rmdir(small), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_bytes),        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_faults),            cmocka_unit_test(test_close_in_flight),
+        cmocka_unit_test(test_allocation_failures), cmocka_unit_test(test_seccomp_uring),
+        cmocka_unit_test(test_seccomp_both),      cmocka_unit_test(test_no_locked_memory),
+        cmocka_unit_test(test_full_device),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
