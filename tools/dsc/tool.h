@@ -20,6 +20,7 @@ int dsc_cmd_ckpt(int argc, char **argv);
 int dsc_cmd_comm(int argc, char **argv);
 int dsc_cmd_config(int argc, char **argv);
 int dsc_cmd_doctor(int argc, char **argv);
+int dsc_cmd_io(int argc, char **argv);
 int dsc_cmd_plan(int argc, char **argv);
 
 /* Prints "dsc: error: where: message" once and returns the exit code of the status. */

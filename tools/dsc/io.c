@@ -1,0 +1,226 @@
+/* io.c - `dsc io bench DIR`: how fast each engine reads and writes files in DIR by block size and depth; the best
+ * setting as the `aio` section of a config. SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/io.h"
+#include "offload/aio.h"
+#include "tools/dsc/tool.h"
+
+#define ROUNDS_MAX 100
+
+typedef struct settings {
+    const char *dir, *engine; /* engine NULL: all */
+    int64_t mib, rounds;
+    bool json;
+} settings;
+
+typedef struct result {
+    const char *engine;
+    int64_t block_kib;
+    int32_t depth;
+    double gb_per_s[2], least[2], most[2]; /* read, write */
+    double cpu_s_per_gb[2];
+    bool direct;
+} result;
+
+typedef struct bench {
+    dsc_alloc *alloc;
+    dsc_aio_file file;
+    dsc_buf buf; /* the whole file's bytes */
+    int64_t bytes;
+} bench;
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec t;
+    return clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0 ? (double)t.tv_sec + (double)t.tv_nsec * 1e-9 : 0;
+}
+
+/* The file has no name once it is open: a bench that is killed leaves nothing. */
+static dsc_status open_bench(const settings *s, bench *b, dsc_error *err)
+{
+    char path[1024], name[64];
+    int64_t free_bytes = 0;
+    b->bytes = s->mib << 20;
+    if (dsc_io_kind(s->dir) != DSC_PATH_DIR)
+        return DSC_FAIL(err, DSC_ERR_INPUT, s->dir, "is not a folder");
+    DSC_TRY(dsc_io_free_bytes(s->dir, &free_bytes, err));
+    if (free_bytes < b->bytes + (64 << 20))
+        return DSC_FAIL(err, DSC_ERR_NOFIT, s->dir, "the bench writes %lld MiB, %lld are free; take fewer by --mib",
+                        (long long)s->mib, (long long)(free_bytes >> 20));
+    snprintf(name, sizeof name, ".dsc-io-bench-%d-%lld", (int)getpid(), (long long)dsc_clock_wall_ns());
+    DSC_TRY(dsc_path_join(path, sizeof path, s->dir, name, err));
+    DSC_TRY(dsc_aio_file_open(path, true, &b->file, err));
+    DSC_TRY(dsc_io_unlink(NULL, path, err));
+    snprintf(b->file.path, sizeof b->file.path, "a file in %.900s", s->dir);
+    DSC_TRY(dsc_buf_open(b->alloc, DSC_TAG_IO, DSC_TIER_HOST, b->bytes, &b->buf, err));
+    memset(b->buf.ptr, 0x5a, (size_t)b->bytes);
+    return DSC_OK;
+}
+
+static void close_bench(bench *b)
+{
+    dsc_buf_close(&b->buf);
+    dsc_aio_file_close(&b->file);
+}
+
+static dsc_status pass(dsc_aio *aio, bench *b, bool write, double *seconds, double *cpu, dsc_error *err)
+{
+    dsc_aio_op op = { .file = &b->file, .write = write, .buf = b->buf.ptr, .bytes = b->bytes };
+    const double cpu_start = cpu_seconds();
+    const int64_t start = dsc_clock_ns();
+    dsc_aio_submit(aio, &op);
+    DSC_TRY(dsc_aio_wait(aio, &op, err));
+    *seconds = (double)(dsc_clock_ns() - start) * 1e-9;
+    *cpu += cpu_seconds() - cpu_start;
+    return DSC_OK;
+}
+
+static dsc_status measure(const settings *s, bench *b, dsc_aio *aio, result *r, dsc_error *err)
+{
+    const double size = (double)b->bytes * 1e-9;
+    double seconds[2][ROUNDS_MAX], cpu[2] = { 0, 0 };
+    DSC_TRY(dsc_aio_register(aio, b->buf.ptr, b->bytes, err));
+    for (int64_t round = 0; round < s->rounds; round++)
+        for (int write = 1; write >= 0; write--)
+            DSC_TRY(pass(aio, b, write == 1, &seconds[write][round], &cpu[write], err));
+    for (int write = 0; write < 2; write++) {
+        qsort(seconds[write], (size_t)s->rounds, sizeof(double), compare);
+        r->gb_per_s[write] = size / seconds[write][s->rounds / 2];
+        r->most[write] = size / seconds[write][0];
+        r->least[write] = size / seconds[write][s->rounds - 1];
+        r->cpu_s_per_gb[write] = cpu[write] / (double)s->rounds / size;
+    }
+    r->direct = b->file.direct;
+    return DSC_OK;
+}
+
+static void print_result(const settings *s, const result *r)
+{
+    if (s->json)
+        printf("{\"engine\":\"%s\",\"block_size\":%lld,\"queue_depth\":%d,\"direct\":%s,\"read_gb_per_s\":%.3f,"
+               "\"write_gb_per_s\":%.3f,\"read_cpu_s_per_gb\":%.4f,\"write_cpu_s_per_gb\":%.4f}\n",
+               r->engine, (long long)r->block_kib << 10, (int)r->depth, r->direct ? "true" : "false", r->gb_per_s[0],
+               r->gb_per_s[1], r->cpu_s_per_gb[0], r->cpu_s_per_gb[1]);
+    else
+        printf("  %-8s %6lld KiB  depth %3d   read %6.2f GB/s  %5.2f .. %5.2f   write %6.2f GB/s  %5.2f .. %5.2f   cpu "
+               "%.3f / %.3f s a GB\n",
+               r->engine, (long long)r->block_kib, (int)r->depth, r->gb_per_s[0], r->least[0], r->most[0],
+               r->gb_per_s[1], r->least[1], r->most[1], r->cpu_s_per_gb[0], r->cpu_s_per_gb[1]);
+    fflush(stdout);
+}
+
+/* The setting with the least time to read and write the same bytes: what an optimizer step in swap does. */
+static bool is_better(const result *a, const result *b)
+{
+    return 1 / a->gb_per_s[0] + 1 / a->gb_per_s[1] < 1 / b->gb_per_s[0] + 1 / b->gb_per_s[1];
+}
+
+static void print_best(const settings *s, const result *best)
+{
+    if (s->json)
+        return;
+    printf("best here, %s, %s:\n", best->engine,
+           best->direct ? "O_DIRECT" : "buffered (this file system has no O_DIRECT)");
+    printf("  \"aio\": { \"block_size\": %lld, \"queue_depth\": %d, \"thread_count\": %d, \"single_submit\": false, "
+           "\"overlap_events\": true }\n",
+           (long long)best->block_kib << 10, (int)best->depth, strcmp(best->engine, "threads") == 0 ? 4 : 1);
+}
+
+static dsc_status bench_all(const settings *s, bench *b, dsc_error *err)
+{
+    static const char *const engines[] = { "io_uring", "libaio", "threads" };
+    static const struct {
+        int64_t kib;
+        int32_t depth;
+    } shapes[] = { { 128, 32 }, { 1024, 8 }, { 1024, 32 }, { 4096, 8 } };
+    result best = { 0 };
+    for (size_t e = 0; e < DSC_COUNT(engines); e++) {
+        if (s->engine != NULL && strcmp(s->engine, engines[e]) != 0)
+            continue;
+        for (size_t i = 0; i < DSC_COUNT(shapes); i++) {
+            dsc_error why = DSC_ERROR_INIT;
+            dsc_aio *aio = NULL;
+            result r = { .engine = engines[e], .block_kib = shapes[i].kib, .depth = shapes[i].depth };
+            const dsc_aio_options options = { .alloc = b->alloc,
+                                              .engine = engines[e],
+                                              .block_bytes = shapes[i].kib << 10,
+                                              .queue_depth = shapes[i].depth,
+                                              .thread_count = 4,
+                                              .overlap_events = true };
+            dsc_status status = dsc_aio_open(&options, &aio, &why);
+            if (status == DSC_ERR_UNSUPPORTED && s->engine == NULL) {
+                if (!s->json)
+                    printf("  %-8s is not here: %s\n", engines[e], why.message);
+                break;
+            }
+            if (status != DSC_OK) {
+                *err = why;
+                return status;
+            }
+            status = measure(s, b, aio, &r, err);
+            dsc_aio_close(&aio);
+            DSC_TRY(status);
+            print_result(s, &r);
+            if (best.engine == NULL || is_better(&r, &best))
+                best = r;
+        }
+    }
+    print_best(s, &best);
+    return DSC_OK;
+}
+
+int dsc_cmd_io(int argc, char **argv)
+{
+    settings s = { .mib = 256, .rounds = 5 };
+    const char *value = NULL;
+    if (argc < 2 || strcmp(argv[1], "bench") != 0)
+        return dsc_tool_usage("io", "expected \"dsc io bench DIR [--mib N] [--rounds N] [--engine E] [--json]\"");
+    for (int i = 2; i < argc; i++) {
+        if ((value = dsc_tool_flag("--mib", argc, argv, &i)) != NULL) {
+            if (!dsc_tool_number("--mib", value, 1, 1 << 16, &s.mib))
+                return 2;
+        } else if ((value = dsc_tool_flag("--rounds", argc, argv, &i)) != NULL) {
+            if (!dsc_tool_number("--rounds", value, 1, ROUNDS_MAX, &s.rounds))
+                return 2;
+        } else if ((value = dsc_tool_flag("--engine", argc, argv, &i)) != NULL) {
+            if (strcmp(value, "io_uring") != 0 && strcmp(value, "libaio") != 0 && strcmp(value, "threads") != 0)
+                return dsc_tool_usage("--engine", "\"%.40s\" is unknown; what exists: io_uring, libaio, threads",
+                                      value);
+            s.engine = value;
+        } else if (strcmp(argv[i], "--json") == 0) {
+            s.json = true;
+        } else if (argv[i][0] == '-' || s.dir != NULL) {
+            return dsc_tool_usage(argv[i], "unknown argument of \"dsc io bench\"");
+        } else {
+            s.dir = argv[i];
+        }
+    }
+    if (s.dir == NULL)
+        return dsc_tool_usage("io bench", "which folder? \"dsc io bench DIR\", as nvme_path will have it");
+    dsc_error err = DSC_ERROR_INIT;
+    bench b = { .file = DSC_AIO_FILE_INIT };
+    if (dsc_alloc_open(&b.alloc, &err) != DSC_OK)
+        return dsc_tool_fail(&err);
+    dsc_status status = open_bench(&s, &b, &err);
+    if (status == DSC_OK && !s.json)
+        printf("%s, %lld MiB, %s; median of %lld, slowest .. fastest\n", s.dir, (long long)s.mib,
+               b.file.direct ? "O_DIRECT" : "buffered", (long long)s.rounds);
+    if (status == DSC_OK)
+        status = bench_all(&s, &b, &err);
+    close_bench(&b);
+    dsc_alloc_close(&b.alloc);
+    return status == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
+}
