@@ -33,7 +33,8 @@ int64_t dsc_attention_fwd_scratch_bytes(int32_t batch, int32_t tokens, int32_t h
 
 int64_t dsc_attention_bwd_scratch_bytes(int32_t batch, int32_t tokens, int32_t heads, int32_t head_size)
 {
-    return worker_count(batch, tokens, heads) * bwd_worker_bytes(tokens, head_size);
+    const int64_t deltas = (int64_t)batch * heads * tokens * 4; /* a number a row, for all rows at once: GPUs */
+    return dsc_max_i64(deltas, worker_count(batch, tokens, heads) * bwd_worker_bytes(tokens, head_size));
 }
 
 /* One call: items are handed to workers as they become free. A worker, not a thread, owns a part of the scratch: a

@@ -1,0 +1,203 @@
+/* attention_fwd.cu - causal attention on tensor cores (Dao 2023). A block has 4 warps and 64 MT query rows of one head;
+ * key tiles of BC rows come two deep by asynchronous copies. Scores, maxima and sums stay in registers. A warp takes
+ * part in a tile only when one of its rows may see one of its keys. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/launchers.h"
+
+namespace {
+
+enum { WARPS = 4, THREADS = 32 * WARPS };
+
+struct fwd_arrays {
+    uint16_t *out;
+    float *lse;
+    const uint16_t *q, *k, *v;
+    int64_t q_stride, kv_stride, out_stride;
+    int32_t tokens, heads, kv_heads, size, tiles;
+    float scale;
+    bool in_vectors, out_vectors;
+};
+
+template <int DP, int MT, int BC> constexpr int fwd_shared_bytes()
+{
+    return 2 * (tile_elements(16 * MT * WARPS, DP) + 4 * tile_elements(BC, DP));
+}
+
+/* What a warp keeps of its rows; element half h of m is row 16 m + 8 h + lane / 4. */
+template <int DP, int MT> struct row_state {
+    float out[MT][DP / 8][4];
+    float max[MT][2], sum[MT][2]; /* of raw scores; of this lane's columns */
+};
+
+template <int MT, int BC>
+__device__ __forceinline__ void mask_future(float (&score)[MT][BC / 8][4], int32_t row, int32_t key)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < BC / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (key + 8 * n + 2 * t + (e & 1) > row + 16 * m + 8 * (e / 2) + g)
+                    score[m][n][e] = -INFINITY;
+}
+
+/* Scores become probabilities under the new maxima; what was summed before is rescaled. scale2: to powers of 2. */
+template <int DP, int MT, int BC>
+__device__ __forceinline__ void soften(row_state<DP, MT> &s, float (&score)[MT][BC / 8][4], float scale2)
+{
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float max = s.max[m][half];
+#pragma unroll
+            for (int n = 0; n < BC / 8; n++)
+                max = fmaxf(max, fmaxf(score[m][n][2 * half], score[m][n][2 * half + 1]));
+            max = quad_max(max);
+            const float old = fast_exp2((s.max[m][half] - max) * scale2), offset = max * scale2;
+            float sum = s.sum[m][half] * old;
+#pragma unroll
+            for (int n = 0; n < BC / 8; n++)
+#pragma unroll
+                for (int e = 2 * half; e < 2 * half + 2; e++) {
+                    score[m][n][e] = fast_exp2(fmaf(score[m][n][e], scale2, -offset));
+                    sum += score[m][n][e];
+                }
+            s.max[m][half] = max;
+            s.sum[m][half] = sum;
+#pragma unroll
+            for (int n = 0; n < DP / 8; n++) {
+                s.out[m][n][2 * half] *= old;
+                s.out[m][n][2 * half + 1] *= old;
+            }
+        }
+}
+
+template <int DP, int MT> __device__ __forceinline__ void begin_rows(row_state<DP, MT> &s)
+{
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int n = 0; n < DP / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                s.out[m][n][e] = 0.0f;
+        s.max[m][0] = s.max[m][1] = -INFINITY;
+        s.sum[m][0] = s.sum[m][1] = 0.0f;
+    }
+}
+
+/* Sums of all columns; 1 / sum into `factor`; log-sum-exp of rows that exist. */
+template <int DP, int MT>
+__device__ __forceinline__ void end_rows(row_state<DP, MT> &s, float (&factor)[MT][2], float *lse, int32_t row,
+                                         int32_t rows, float scale)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float sum = quad_sum(s.sum[m][half]);
+            const int32_t r = row + 16 * m + 8 * half + g;
+            factor[m][half] = 1.0f / sum;
+            if (lse != NULL && t == 0 && r < rows)
+                lse[r] = fmaf(s.max[m][half], scale, logf(sum));
+        }
+}
+
+template <int DP, int MT, int BC> __global__ void __launch_bounds__(THREADS) fwd_kernel(const fwd_arrays a)
+{
+    constexpr int BR = 16 * MT * WARPS;
+    DSC_CUDA_SHARED(uint16_t, shared);
+    uint16_t *const q_tile = shared, *const k_tile = q_tile + tile_elements(BR, DP);
+    uint16_t *const v_tile = k_tile + 2 * tile_elements(BC, DP);
+    const int64_t pair = blockIdx.x / a.tiles, batch = pair / a.heads, head = pair % a.heads;
+    const int64_t key_head = head / (a.heads / a.kv_heads);
+    /* The last tiles have most keys: they come first. */
+    const int32_t first = (a.tiles - 1 - static_cast<int32_t>(blockIdx.x % a.tiles)) * BR;
+    const int32_t warp_row = static_cast<int32_t>(threadIdx.x / 32) * 16 * MT, row = first + warp_row;
+    const head_rows q = { a.q + batch * a.tokens * a.q_stride + head * a.size, a.q_stride, a.tokens, a.size,
+                          a.in_vectors };
+    const head_rows k = { a.k + batch * a.tokens * a.kv_stride + key_head * a.size, a.kv_stride, a.tokens, a.size,
+                          a.in_vectors };
+    const head_rows v = { a.v + batch * a.tokens * a.kv_stride + key_head * a.size, a.kv_stride, a.tokens, a.size,
+                          a.in_vectors };
+    const int32_t end = min(first + BR, a.tokens), tiles = (end + BC - 1) / BC;
+    const float scale2 = a.scale * LOG2_E;
+    row_state<DP, MT> s;
+    begin_rows(s);
+    load_rows<DP, BR, THREADS>(q_tile, q, first);
+    load_rows<DP, BC, THREADS>(k_tile, k, 0);
+    load_rows<DP, BC, THREADS>(v_tile, v, 0);
+    cp_async_commit();
+    for (int32_t j = 0; j < tiles; j++) {
+        const int now = j % 2 * tile_elements(BC, DP), next = (j + 1) % 2 * tile_elements(BC, DP);
+        if (j + 1 < tiles) {
+            load_rows<DP, BC, THREADS>(k_tile + next, k, (j + 1) * BC);
+            load_rows<DP, BC, THREADS>(v_tile + next, v, (j + 1) * BC);
+        }
+        cp_async_commit();
+        cp_async_wait<1>();
+        __syncthreads();
+        if (row < a.tokens && j * BC < row + 16 * MT) {
+            float score[MT][BC / 8][4];
+            multiply_rows<DP, MT, BC / 8>(score, q_tile, warp_row, k_tile + now);
+            if (j * BC + BC - 1 > row)
+                mask_future<MT, BC>(score, row, j * BC);
+            soften<DP, MT, BC>(s, score, scale2);
+            multiply_columns<DP, MT, BC / 8>(s.out, score, v_tile + now);
+        }
+        __syncthreads();
+    }
+    cp_async_wait<0>();
+    if (row >= a.tokens)
+        return;
+    float factor[MT][2];
+    float *lse = a.lse != NULL ? a.lse + pair * a.tokens : NULL;
+    end_rows(s, factor, lse, row, a.tokens, a.scale);
+    store_warp_rows<DP, MT>(q_tile, warp_row, s.out, factor, a.out + batch * a.tokens * a.out_stride + head * a.size,
+                            a.out_stride, row, a.tokens, a.size, a.out_vectors);
+}
+
+template <int DP, int MT, int BC>
+dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, dsc_error *err)
+{
+    constexpr int BYTES = fwd_shared_bytes<DP, MT, BC>();
+    const int32_t tiles = static_cast<int32_t>(dsc_div_ceil(a->tokens, 16 * MT * WARPS));
+    const fwd_arrays arrays = {
+        static_cast<uint16_t *>(a->out), a->lse, static_cast<const uint16_t *>(a->q),
+        static_cast<const uint16_t *>(a->k), static_cast<const uint16_t *>(a->v), a->q_stride, a->kv_stride,
+        a->out_stride, a->tokens, a->heads, a->kv_heads, a->head_size, tiles, a->scale,
+        rows_are_aligned(a->q, a->q_stride, a->head_size) && rows_are_aligned(a->k, a->kv_stride, a->head_size) &&
+            rows_are_aligned(a->v, a->kv_stride, a->head_size),
+        rows_are_aligned(a->out, a->out_stride, a->head_size)
+    };
+    DSC_TRY(allow_shared(fwd_kernel<DP, MT, BC>, BYTES, err));
+    DSC_CUDA_LAUNCH((fwd_kernel<DP, MT, BC>), grid_size(static_cast<int64_t>(tiles) * a->batch * a->heads), THREADS,
+                    BYTES, at->stream, arrays);
+    return DSC_OK;
+}
+
+} // namespace
+
+dsc_status dsc_cuda_run_ATTENTION_FWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    const dsc_attention_fwd_args *a = static_cast<const dsc_attention_fwd_args *>(args);
+    DSC_TRY(dtype_check("ATTENTION_FWD", a->dtype, err));
+    DSC_ASSERT(a->kv_heads >= 1 && a->heads % a->kv_heads == 0);
+    DSC_ASSERT(a->batch >= 1 && a->tokens >= 1 && a->heads >= 1 && a->head_size >= 1);
+    DSC_ASSERT(a->scale > 0);
+    if (a->dtype == DSC_F32 || a->head_size > DSC_CUDA_ATTENTION_TENSOR_HEAD_MAX)
+        return dsc_cuda_attention_fwd_plain(at, a, err);
+    if (a->head_size <= 16)
+        return launch<16, 1, 32>(at, a, err);
+    if (a->head_size <= 32)
+        return launch<32, 2, 64>(at, a, err);
+    if (a->head_size <= 64)
+        return launch<64, 2, 64>(at, a, err);
+    if (a->head_size <= 96)
+        return launch<96, 2, 64>(at, a, err);
+    return launch<128, 2, 64>(at, a, err);
+}

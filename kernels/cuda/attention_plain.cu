@@ -1,0 +1,215 @@
+/* attention_plain.cu - causal attention by shuffles and fp32 multiply-adds, for fp32 and for heads wider than the
+ * tensor core kernels have. A warp has one row: scores with its lanes along the other rows, sums with its lanes along
+ * the head. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/attention.h"
+
+namespace {
+
+enum { THREADS = 128, WARPS = THREADS / 32, COLUMNS = DSC_CUDA_ATTENTION_HEAD_MAX / 32 };
+
+template <class T> struct plain_arrays {
+    T *out, *dq, *dk, *dv;
+    float *lse_out, *delta;
+    const T *q, *k, *v, *d_out, *out_in;
+    const float *lse;
+    int64_t q_stride, kv_stride, out_stride, rows;
+    int32_t tokens, heads, kv_heads, size;
+    float scale;
+};
+
+/* Which row a warp has: heads of a token side by side. */
+struct row_place { int64_t batch, token, head; };
+
+__device__ __forceinline__ int64_t warp_row() { return static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / 32; }
+
+__device__ __forceinline__ row_place place_of(int64_t i, int32_t tokens, int32_t heads)
+{
+    return { i / heads / tokens, i / heads % tokens, i % heads };
+}
+
+template <class T> __device__ __forceinline__ float dot(const T *x, const T *y, int32_t size)
+{
+    float sum = 0;
+#pragma unroll 4
+    for (int32_t d = 0; d < size; d++)
+        sum = fmaf(to_f32(x[d]), to_f32(y[d]), sum);
+    return sum;
+}
+
+/* sum[n] += each lane's `factor` times the row that its lane stands for, rows `stride` apart from `row` on. */
+template <class T>
+__device__ __forceinline__ void add_rows(float (&sum)[COLUMNS], float factor, const T *row, int64_t stride,
+                                         int32_t count, int32_t size)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    for (int32_t k = 0; k < count; k++) {
+        const float f = __shfl_sync(0xffffffffu, factor, k);
+#pragma unroll
+        for (int n = 0; n < COLUMNS; n++)
+            if (n * 32 + lane < size)
+                sum[n] = fmaf(f, to_f32(row[k * stride + n * 32 + lane]), sum[n]);
+    }
+}
+
+template <class T>
+__device__ __forceinline__ void put_row(T *to, const float (&x)[COLUMNS], float factor, int32_t size)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+    for (int n = 0; n < COLUMNS; n++)
+        if (n * 32 + lane < size)
+            to[n * 32 + lane] = element<T>::from(x[n] * factor);
+}
+
+template <class T> __global__ void __launch_bounds__(THREADS) fwd_kernel(const plain_arrays<T> a)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int64_t i = warp_row();
+    if (i >= a.rows)
+        return;
+    const row_place at = place_of(i, a.tokens, a.heads);
+    const int64_t kv = at.batch * a.tokens * a.kv_stride + at.head / (a.heads / a.kv_heads) * a.size;
+    const T *q = a.q + (at.batch * a.tokens + at.token) * a.q_stride + at.head * a.size;
+    float out[COLUMNS] = {}, max = -INFINITY, sum = 0;
+    for (int64_t first = 0; first <= at.token; first += 32) {
+        const int64_t key = first + lane;
+        const float score = key <= at.token ? dot(q, a.k + kv + key * a.kv_stride, a.size) * a.scale : -INFINITY;
+        const float new_max = fmaxf(max, warp_max(score)), old = expf(max - new_max), p = expf(score - new_max);
+        sum = sum * old + warp_sum(p);
+        max = new_max;
+#pragma unroll
+        for (int n = 0; n < COLUMNS; n++)
+            out[n] *= old;
+        const int32_t count = static_cast<int32_t>(min(at.token + 1 - first, static_cast<int64_t>(32)));
+        add_rows(out, p, a.v + kv + first * a.kv_stride, a.kv_stride, count, a.size);
+    }
+    put_row(a.out + (at.batch * a.tokens + at.token) * a.out_stride + at.head * a.size, out, 1.0f / sum, a.size);
+    if (a.lse_out != NULL && lane == 0)
+        a.lse_out[(at.batch * a.heads + at.head) * a.tokens + at.token] = max + logf(sum);
+}
+
+template <class T> __global__ void __launch_bounds__(THREADS) delta_kernel(const plain_arrays<T> a)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int64_t i = warp_row();
+    if (i >= a.rows)
+        return;
+    const row_place at = place_of(i, a.tokens, a.heads);
+    const int64_t row = (at.batch * a.tokens + at.token) * a.out_stride + at.head * a.size;
+    float sum = 0;
+    for (int32_t d = lane; d < a.size; d += 32)
+        sum = fmaf(to_f32(a.d_out[row + d]), to_f32(a.out_in[row + d]), sum);
+    sum = warp_sum(sum);
+    if (lane == 0)
+        a.delta[(at.batch * a.heads + at.head) * a.tokens + at.token] = sum;
+}
+
+/* p and ds = p (dp - delta) * scale of one query and one key. */
+template <class T>
+__device__ __forceinline__ float2 gradients(const plain_arrays<T> &a, const T *q, const T *d_out, int64_t number,
+                                            const T *k, const T *v)
+{
+    const float p = expf(dot(q, k, a.size) * a.scale - a.lse[number]);
+    return make_float2(p, p * (dot(d_out, v, a.size) - a.delta[number]) * a.scale);
+}
+
+template <class T> __global__ void __launch_bounds__(THREADS) dq_kernel(const plain_arrays<T> a)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int64_t i = warp_row();
+    if (i >= a.rows)
+        return;
+    const row_place at = place_of(i, a.tokens, a.heads);
+    const int64_t kv = at.batch * a.tokens * a.kv_stride + at.head / (a.heads / a.kv_heads) * a.size;
+    const int64_t q_row = (at.batch * a.tokens + at.token) * a.q_stride + at.head * a.size;
+    const T *d_out = a.d_out + (at.batch * a.tokens + at.token) * a.out_stride + at.head * a.size;
+    const int64_t number = (at.batch * a.heads + at.head) * a.tokens + at.token;
+    float dq[COLUMNS] = {};
+    for (int64_t first = 0; first <= at.token; first += 32) {
+        const int64_t key = kv + (first + lane) * a.kv_stride;
+        const float ds =
+            first + lane <= at.token ? gradients(a, a.q + q_row, d_out, number, a.k + key, a.v + key).y : 0.0f;
+        const int32_t count = static_cast<int32_t>(min(at.token + 1 - first, static_cast<int64_t>(32)));
+        add_rows(dq, ds, a.k + kv + first * a.kv_stride, a.kv_stride, count, a.size);
+    }
+    put_row(a.dq + q_row, dq, 1.0f, a.size);
+}
+
+/* A warp has a key row; its lanes stand for queries. */
+template <class T> __global__ void __launch_bounds__(THREADS) dkv_kernel(const plain_arrays<T> a, int64_t key_rows)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int64_t i = warp_row();
+    if (i >= key_rows)
+        return;
+    const row_place at = place_of(i, a.tokens, a.kv_heads);
+    const int64_t kv = (at.batch * a.tokens + at.token) * a.kv_stride + at.head * a.size;
+    const int64_t group = a.heads / a.kv_heads;
+    float dk[COLUMNS] = {}, dv[COLUMNS] = {};
+    for (int64_t head = at.head * group; head < (at.head + 1) * group; head++)
+        for (int64_t first = at.token; first < a.tokens; first += 32) {
+            const T *q = a.q + (at.batch * a.tokens + first) * a.q_stride + head * a.size;
+            const T *d_out = a.d_out + (at.batch * a.tokens + first) * a.out_stride + head * a.size;
+            float2 g = make_float2(0.0f, 0.0f);
+            if (first + lane < a.tokens)
+                g = gradients(a, q + lane * a.q_stride, d_out + lane * a.out_stride,
+                              (at.batch * a.heads + head) * a.tokens + first + lane, a.k + kv, a.v + kv);
+            const int32_t count = static_cast<int32_t>(min(a.tokens - first, static_cast<int64_t>(32)));
+            add_rows(dv, g.x, d_out, a.out_stride, count, a.size);
+            add_rows(dk, g.y, q, a.q_stride, count, a.size);
+        }
+    put_row(a.dk + kv, dk, 1.0f, a.size);
+    put_row(a.dv + kv, dv, 1.0f, a.size);
+}
+
+dsc_status check_size(int32_t size, dsc_error *err)
+{
+    if (size <= DSC_CUDA_ATTENTION_HEAD_MAX)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "ATTENTION", "head size %d; GPUs have kernels up to %d",
+                    static_cast<int>(size), static_cast<int>(DSC_CUDA_ATTENTION_HEAD_MAX));
+}
+
+template <class T> void forward(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a)
+{
+    plain_arrays<T> x = {};
+    x.out = static_cast<T *>(a->out), x.lse_out = a->lse;
+    x.q = static_cast<const T *>(a->q), x.k = static_cast<const T *>(a->k), x.v = static_cast<const T *>(a->v);
+    x.q_stride = a->q_stride, x.kv_stride = a->kv_stride, x.out_stride = a->out_stride;
+    x.tokens = a->tokens, x.heads = a->heads, x.kv_heads = a->kv_heads, x.size = a->head_size, x.scale = a->scale;
+    x.rows = static_cast<int64_t>(a->batch) * a->tokens * a->heads;
+    DSC_CUDA_LAUNCH(fwd_kernel<T>, grid_size(dsc_div_ceil(x.rows, WARPS)), THREADS, 0, at->stream, x);
+}
+
+template <class T> void backward(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a)
+{
+    plain_arrays<T> x = {};
+    x.dq = static_cast<T *>(a->dq), x.dk = static_cast<T *>(a->dk), x.dv = static_cast<T *>(a->dv);
+    x.d_out = static_cast<const T *>(a->d_out), x.out_in = static_cast<const T *>(a->out);
+    x.lse = a->lse, x.delta = static_cast<float *>(a->scratch);
+    x.q = static_cast<const T *>(a->q), x.k = static_cast<const T *>(a->k), x.v = static_cast<const T *>(a->v);
+    x.q_stride = a->q_stride, x.kv_stride = a->kv_stride, x.out_stride = a->out_stride;
+    x.tokens = a->tokens, x.heads = a->heads, x.kv_heads = a->kv_heads, x.size = a->head_size, x.scale = a->scale;
+    x.rows = static_cast<int64_t>(a->batch) * a->tokens * a->heads;
+    const int64_t key_rows = static_cast<int64_t>(a->batch) * a->tokens * a->kv_heads;
+    const unsigned blocks = grid_size(dsc_div_ceil(x.rows, WARPS));
+    DSC_CUDA_LAUNCH(delta_kernel<T>, blocks, THREADS, 0, at->stream, x);
+    DSC_CUDA_LAUNCH(dkv_kernel<T>, grid_size(dsc_div_ceil(key_rows, WARPS)), THREADS, 0, at->stream, x, key_rows);
+    DSC_CUDA_LAUNCH(dq_kernel<T>, blocks, THREADS, 0, at->stream, x);
+}
+
+} // namespace
+
+dsc_status dsc_cuda_attention_fwd_plain(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, dsc_error *err)
+{
+    DSC_TRY(check_size(a->head_size, err));
+    a->dtype == DSC_BF16 ? forward<uint16_t>(at, a) : forward<float>(at, a);
+    return DSC_OK;
+}
+
+dsc_status dsc_cuda_attention_bwd_plain(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, dsc_error *err)
+{
+    DSC_TRY(check_size(a->head_size, err));
+    a->dtype == DSC_BF16 ? backward<uint16_t>(at, a) : backward<float>(at, a);
+    return DSC_OK;
+}
