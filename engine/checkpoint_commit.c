@@ -321,7 +321,8 @@ void dsc_ckpt_commit_undo(ckpt_commit *k)
     }
     if (k->made_step && dsc_io_rename(c->io, k->step_dir, k->tmp_dir, NULL) == DSC_OK) {
         k->made_step = false;
-        k->made_tmp = true;
+        /* No file goes before the name has: else a loss of power could leave a step-N in part. */
+        k->made_tmp = dsc_io_fsync_dir(c->io, k->dir, NULL) == DSC_OK;
     }
     if (k->made_tmp && dsc_io_remove_dir(c->io, k->tmp_dir, NULL) != DSC_OK)
         dsc_log_printf(c->log, DSC_LOG_WARNING, "%s is left behind; it is no checkpoint and the next save of this step "
