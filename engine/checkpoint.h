@@ -48,7 +48,7 @@ typedef struct dsc_checkpoint_ctx {
 #define DSC_CHECKPOINT_BUFFER_BYTES (4 << 20)
 
 /* About what a save or load takes beside the buffer while it runs: lists of tensors and blocks, the manifest's text. */
-int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype);
+int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, bool saves, bool loads);
 
 /* The first rank's failure becomes every rank's, so that nobody waits for one that gave up. Collective; needs comm,
  * stream and buffer of the context, and uses the buffer's upper half. */

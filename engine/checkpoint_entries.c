@@ -106,7 +106,7 @@ void dsc_ckpt_sha256(const void *data, int64_t bytes, uint8_t digest[32])
 #define PLAN_LOAD_BYTES_PER_BLOCK 110
 #define PLAN_LOAD_BYTES_PER_CUT 130
 
-int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype)
+int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, bool saves, bool loads)
 {
     const int64_t planes = compute_dtype == DSC_F32 ? 3 : 4, block_elements = CKPT_BLOCK_BYTES / 4;
     const int64_t cuts = (int64_t)layout->group_count * (layout->world_size - 1) * planes;
@@ -119,5 +119,5 @@ int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dt
     const int64_t save = entries * PLAN_SAVE_BYTES_PER_ENTRY + (blocks + cuts) * PLAN_SAVE_BYTES_PER_BLOCK;
     const int64_t load = entries * PLAN_LOAD_BYTES_PER_ENTRY + (blocks + cuts) * PLAN_LOAD_BYTES_PER_BLOCK +
                          cuts * PLAN_LOAD_BYTES_PER_CUT;
-    return PLAN_BYTES_FIXED + name_bytes * PLAN_BYTES_PER_NAME_BYTE + dsc_max_i64(save, load);
+    return PLAN_BYTES_FIXED + name_bytes * PLAN_BYTES_PER_NAME_BYTE + dsc_max_i64(saves ? save : 0, loads ? load : 0);
 }

@@ -183,8 +183,8 @@ static dsc_status check_eval(const dsc_engine *engine, dsc_error *err)
     if (samples / engine->place.size >= batch)
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_INPUT, engine->config.own.eval_data[0],
-                    "%lld samples of %lld tokens to evaluate are fewer than one micro-batch of %lld for each of %d rank%s; "
-                    "give more text, or a smaller --batch-size or --seq-len",
+                    "%lld samples of %lld tokens to evaluate are fewer than one micro-batch of %lld for each of %d "
+                    "rank%s; give more text, or a smaller --batch-size or --seq-len",
                     (long long)samples, (long long)engine->model->seq_length, (long long)batch, (int)engine->place.size,
                     engine->place.size == 1 ? "" : "s");
 }
@@ -376,9 +376,10 @@ static dsc_status create(const dsc_engine_options *options, dsc_engine **out, ds
 /* What a save or load takes for its lists while it runs. */
 static int64_t checkpoint_bytes(const dsc_engine *engine)
 {
-    if (engine->zero == NULL || (engine->config.own.save[0] == 0 && engine->config.own.load[0] == 0))
+    const bool saves = engine->config.own.save[0] != 0, loads = engine->config.own.load[0] != 0;
+    if (engine->zero == NULL || (!saves && !loads))
         return 0;
-    return dsc_checkpoint_plan_bytes(&engine->layout, dsc_engine_dtype(engine));
+    return dsc_checkpoint_plan_bytes(&engine->layout, dsc_engine_dtype(engine), saves, loads);
 }
 
 /* Small structures and library scratch are known exactly only now; both are in place before the first step. */
