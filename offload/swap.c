@@ -1,0 +1,265 @@
+/* swap.c - see swap.h. Stripe s of the space is stripe s / folder_count of folder s % folder_count.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "offload/swap.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+
+enum { STRIPE = 4 << 20 };
+static const int64_t reserve_bytes = (int64_t)64 << 20; /* left free in every folder: others write there too */
+
+typedef struct check { uint32_t crc, generation; } check; /* generation 0: never written */
+
+struct dsc_swap {
+    dsc_alloc *alloc;
+    dsc_aio *aio;
+    dsc_tag tag;
+    dsc_aio_file files[DSC_SWAP_FOLDERS_MAX];
+    int32_t folder_count;
+    int64_t bytes, stripe_bytes, noted_bytes;
+    check *checks; /* [bytes / DSC_AIO_ALIGN] */
+};
+
+struct dsc_swap_op {
+    dsc_swap *swap;
+    dsc_aio_op *parts;
+    int64_t part_room, part_count;
+    bool write, bad_range;
+    void *buf;
+    int64_t bytes, offset;
+};
+
+int64_t dsc_swap_plan_bytes(int64_t bytes)
+{
+    return dsc_div_ceil(bytes + STRIPE, DSC_AIO_ALIGN) * (int64_t)sizeof(check) + (int64_t)sizeof(dsc_swap);
+}
+
+/* ---- files without a name ---- */
+
+static int open_unnamed(const char *folder, int flags)
+{
+    const int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR))
+        return fd;
+    /* The file system has no O_TMPFILE: a name nobody knows, removed at once. */
+    char path[1100];
+    snprintf(path, sizeof path, "%s/.dsc-swap-%d-%lld", folder, (int)getpid(), (long long)dsc_clock_wall_ns());
+    const int named = open(path, O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC | flags, 0600);
+    if (named >= 0)
+        (void)unlink(path);
+    return named;
+}
+
+static dsc_status take_space(const char *folder, int fd, int64_t bytes, dsc_error *err)
+{
+    struct statvfs info;
+    if (fstatvfs(fd, &info) != 0)
+        return DSC_FAIL(err, DSC_ERR_IO, folder, "its free space cannot be read: %s", strerror(errno));
+    const int64_t free_bytes = (int64_t)info.f_bavail * (int64_t)info.f_frsize;
+    int failed = free_bytes < bytes + reserve_bytes ? ENOSPC : posix_fallocate(fd, 0, bytes);
+    if (failed == ENOSPC || failed == EDQUOT || failed == EFBIG)
+        return DSC_FAIL(
+            err, DSC_ERR_NOFIT, folder,
+            "swap of %.2f GB (and %.2f GB left free) does not fit: %.2f GB are free; name a larger nvme_path, "
+            "or use more ranks",
+            (double)bytes * 1e-9, (double)reserve_bytes * 1e-9, (double)free_bytes * 1e-9);
+    if (failed != 0)
+        return DSC_FAIL(err, DSC_ERR_IO, folder, "space for swap cannot be taken: %s", strerror(failed));
+    return DSC_OK;
+}
+
+static dsc_status open_file(const dsc_swap_options *options, const char *folder, int64_t bytes, dsc_aio_file *out,
+                            dsc_error *err)
+{
+    if (dsc_io_kind(folder) != DSC_PATH_DIR)
+        return DSC_FAIL(err, DSC_ERR_INPUT, folder, "is not a folder: nvme_path names a folder on a fast local disk");
+    out->direct = true;
+    out->fd = open_unnamed(folder, O_DIRECT);
+    if (out->fd < 0 && errno == EINVAL) {
+        out->direct = false;
+        out->fd = open_unnamed(folder, 0);
+    }
+    if (out->fd < 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, folder, "no swap file can be made there: %s", strerror(errno));
+    snprintf(out->path, sizeof out->path, "swap in %.1000s", folder);
+    return take_space(folder, out->fd, bytes, err);
+}
+
+/* ---- open and close ---- */
+
+void dsc_swap_close(dsc_swap **pointer)
+{
+    dsc_swap *s = *pointer;
+    if (s == NULL)
+        return;
+    *pointer = NULL;
+    for (int32_t i = 0; i < s->folder_count; i++)
+        dsc_aio_file_close(&s->files[i]);
+    if (s->noted_bytes > 0)
+        dsc_alloc_unnote(s->alloc, s->tag, DSC_TIER_NVME, s->noted_bytes);
+    dsc_alloc_free(s->alloc, s->checks);
+    dsc_alloc_free(s->alloc, s);
+}
+
+static dsc_status open_parts(dsc_swap *s, const dsc_swap_options *options, dsc_error *err)
+{
+    const int64_t round = s->stripe_bytes * s->folder_count;
+    if (!dsc_add_i64(options->bytes, round, &s->bytes))
+        return DSC_FAIL(err, DSC_ERR_NOFIT, "swap", "%lld bytes are too many", (long long)options->bytes);
+    s->bytes = dsc_align_up(options->bytes, round);
+    DSC_TRY(dsc_alloc_zeroed(s->alloc, DSC_TAG_IO, s->bytes / DSC_AIO_ALIGN, sizeof *s->checks, &s->checks, err));
+    for (int32_t i = 0; i < s->folder_count; i++)
+        DSC_TRY(open_file(options, options->folders[i], s->bytes / s->folder_count, &s->files[i], err));
+    DSC_TRY(dsc_alloc_note(s->alloc, s->tag, DSC_TIER_NVME, s->bytes, err));
+    s->noted_bytes = s->bytes;
+    return DSC_OK;
+}
+
+dsc_status dsc_swap_open(const dsc_swap_options *options, dsc_swap **out, dsc_error *err)
+{
+    dsc_swap *s = NULL;
+    *out = NULL;
+    if (options->folder_count < 1 || options->folder_count > DSC_SWAP_FOLDERS_MAX || options->bytes < 1 ||
+        options->stripe_bytes < 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "nvme_path", "swap wants 1 to %d folders and at least a byte",
+                        DSC_SWAP_FOLDERS_MAX);
+    DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_IO, 1, sizeof *s, &s, err));
+    s->alloc = options->alloc;
+    s->aio = options->aio;
+    s->tag = options->tag;
+    s->folder_count = options->folder_count;
+    s->stripe_bytes = dsc_align_up(options->stripe_bytes > 0 ? options->stripe_bytes : STRIPE, DSC_AIO_ALIGN);
+    for (int32_t i = 0; i < DSC_SWAP_FOLDERS_MAX; i++)
+        s->files[i].fd = -1;
+    const dsc_status status = open_parts(s, options, err);
+    if (status != DSC_OK) {
+        dsc_swap_close(&s);
+        return status;
+    }
+    *out = s;
+    return DSC_OK;
+}
+
+bool dsc_swap_is_direct(const dsc_swap *swap)
+{
+    for (int32_t i = 0; i < swap->folder_count; i++)
+        if (!swap->files[i].direct)
+            return false;
+    return true;
+}
+
+/* ---- transfers ---- */
+
+dsc_status dsc_swap_op_open(dsc_swap *swap, int64_t bytes, dsc_swap_op **out, dsc_error *err)
+{
+    dsc_swap_op *op = NULL;
+    *out = NULL;
+    DSC_TRY(dsc_alloc_zeroed(swap->alloc, DSC_TAG_IO, 1, sizeof *op, &op, err));
+    op->swap = swap;
+    op->part_room = dsc_div_ceil(bytes, swap->stripe_bytes) + 1;
+    const dsc_status status = dsc_alloc_zeroed(swap->alloc, DSC_TAG_IO, op->part_room, sizeof *op->parts, &op->parts,
+                                               err);
+    if (status != DSC_OK) {
+        dsc_alloc_free(swap->alloc, op);
+        return status;
+    }
+    *out = op;
+    return DSC_OK;
+}
+
+void dsc_swap_op_close(dsc_swap_op **op)
+{
+    if (*op == NULL)
+        return;
+    dsc_alloc *alloc = (*op)->swap->alloc;
+    dsc_alloc_free(alloc, (*op)->parts);
+    dsc_alloc_free(alloc, *op);
+    *op = NULL;
+}
+
+static uint32_t crc_of(int64_t block, uint32_t generation, const void *bytes)
+{
+    const uint64_t place[2] = { (uint64_t)block, generation };
+    return dsc_crc32c(dsc_crc32c(0, place, sizeof place), bytes, DSC_AIO_ALIGN);
+}
+
+static void start(dsc_swap_op *op, bool write, void *buf, int64_t bytes, int64_t offset)
+{
+    dsc_swap *s = op->swap;
+    op->write = write;
+    op->buf = buf;
+    op->bytes = bytes;
+    op->offset = offset;
+    op->part_count = 0;
+    op->bad_range = bytes < 0 || offset < 0 || bytes % DSC_AIO_ALIGN != 0 || offset % DSC_AIO_ALIGN != 0 ||
+                    offset > s->bytes - bytes ||
+                    dsc_div_ceil(offset % s->stripe_bytes + bytes, s->stripe_bytes) > op->part_room;
+    if (op->bad_range)
+        return;
+    for (int64_t at = 0; at < bytes;) {
+        const int64_t stripe = (offset + at) / s->stripe_bytes, inside = (offset + at) % s->stripe_bytes;
+        const int64_t size = dsc_min_i64(s->stripe_bytes - inside, bytes - at);
+        dsc_aio_op *part = &op->parts[op->part_count++];
+        *part = (dsc_aio_op){ .file = &s->files[stripe % s->folder_count], .write = write, .buf = (char *)buf + at,
+                              .bytes = size, .offset = stripe / s->folder_count * s->stripe_bytes + inside };
+        dsc_aio_submit(s->aio, part);
+        at += size;
+    }
+}
+
+void dsc_swap_write(dsc_swap_op *op, const void *buf, int64_t bytes, int64_t offset)
+{
+    dsc_swap *s = op->swap;
+    start(op, true, (void *)(uintptr_t)buf, bytes, offset); /* only read from */
+    for (int64_t at = 0; !op->bad_range && at < bytes; at += DSC_AIO_ALIGN) {
+        const int64_t block = (offset + at) / DSC_AIO_ALIGN;
+        check *c = &s->checks[block];
+        c->generation = c->generation == UINT32_MAX ? 1 : c->generation + 1;
+        c->crc = crc_of(block, c->generation, (const char *)buf + at);
+    }
+}
+
+void dsc_swap_read(dsc_swap_op *op, void *buf, int64_t bytes, int64_t offset) { start(op, false, buf, bytes, offset); }
+
+static dsc_status verify(const dsc_swap_op *op, dsc_error *err)
+{
+    const dsc_swap *s = op->swap;
+    for (int64_t at = 0; at < op->bytes; at += DSC_AIO_ALIGN) {
+        const int64_t block = (op->offset + at) / DSC_AIO_ALIGN;
+        const check *c = &s->checks[block];
+        if (c->generation == 0) {
+            memset((char *)op->buf + at, 0, DSC_AIO_ALIGN);
+        } else if (crc_of(block, c->generation, (const char *)op->buf + at) != c->crc) {
+            const dsc_aio_file *file = &s->files[(op->offset + at) / s->stripe_bytes % s->folder_count];
+            return DSC_FAIL(
+                err, DSC_ERR_IO, file->path,
+                "what was read at %lld is not what was written there: the disk, its driver or the memory is "
+                "faulty",
+                (long long)(op->offset + at));
+        }
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_swap_wait(dsc_swap_op *op, dsc_error *err)
+{
+    if (op->bad_range)
+        return DSC_FAIL(err, DSC_ERR_INTERNAL, "swap", "%lld bytes at %lld are not whole blocks inside the space",
+                        (long long)op->bytes, (long long)op->offset);
+    dsc_status status = DSC_OK;
+    for (int64_t i = 0; i < op->part_count; i++) {
+        const dsc_status one = dsc_aio_wait(op->swap->aio, &op->parts[i], status == DSC_OK ? err : NULL);
+        status = status == DSC_OK ? one : status;
+    }
+    op->part_count = 0;
+    DSC_TRY(status);
+    return op->write ? DSC_OK : verify(op, err);
+}

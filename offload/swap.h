@@ -1,0 +1,56 @@
+/* swap.h - swap space: bytes of one rank in files without a name, spread over folders, every block checked on return.
+ *
+ * The space is taken from the folders when it is opened (DSC_ERR_NOFIT then, not in the middle of a run), readable by
+ * the owner only, and gone with the process however it ends. Two jobs in one folder never meet. A block of
+ * DSC_AIO_ALIGN bytes has a CRC-32C over its position, its generation (how often it was written) and its bytes, kept in
+ * memory: a flipped bit, a lost write or a block from elsewhere is DSC_ERR_IO before the bytes are used. One thread at
+ * a time uses a dsc_swap and its dsc_aio. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_OFFLOAD_SWAP_H
+#define DSC_OFFLOAD_SWAP_H
+
+#include "base/io.h"
+#include "offload/aio.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DSC_SWAP_FOLDERS_MAX 8
+
+typedef struct dsc_swap dsc_swap;
+
+typedef struct dsc_swap_options {
+    dsc_alloc *alloc;          /* borrowed until close; the space is noted in it as tier NVME */
+    dsc_aio *aio;              /* borrowed until close */
+    const dsc_io *io;          /* for what is done when it is opened; may be NULL */
+    dsc_tag tag;               /* what the bytes are, for the plan's table */
+    const char *const *folders;
+    int32_t folder_count;      /* 1..DSC_SWAP_FOLDERS_MAX */
+    int64_t bytes;             /* rounded up to whole stripes */
+    int64_t stripe_bytes;      /* neighbouring bytes in one folder before the next one's turn; 0: 4 MiB */
+} dsc_swap_options;
+
+/* Memory that open takes beside the files: 8 bytes per 4 KiB. For the planner. */
+int64_t dsc_swap_plan_bytes(int64_t bytes);
+
+DSC_MUST_USE dsc_status dsc_swap_open(const dsc_swap_options *options, dsc_swap **out, dsc_error *err);
+void dsc_swap_close(dsc_swap **swap); /* nothing is under way */
+bool dsc_swap_is_direct(const dsc_swap *swap); /* false: a folder's file system has no O_DIRECT */
+
+/* One transfer: parts of at most one stripe each. The caller keeps it and the buffer until it has waited. */
+typedef struct dsc_swap_op dsc_swap_op;
+/* For transfers of at most `bytes`; to be reused. */
+DSC_MUST_USE dsc_status dsc_swap_op_open(dsc_swap *swap, int64_t bytes, dsc_swap_op **out, dsc_error *err);
+void dsc_swap_op_close(dsc_swap_op **op);
+
+/* Start a transfer of [offset, offset + bytes) from or to buf, all multiples of DSC_AIO_ALIGN. Transfers under way do
+ * not overlap. What was never written reads as zeros. */
+void dsc_swap_write(dsc_swap_op *op, const void *buf, int64_t bytes, int64_t offset);
+void dsc_swap_read(dsc_swap_op *op, void *buf, int64_t bytes, int64_t offset);
+/* Until it is done and, for a read, found right. */
+DSC_MUST_USE dsc_status dsc_swap_wait(dsc_swap_op *op, dsc_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,332 @@
+/* test_swap.c - swap space: what was written comes back, whatever else is caught; no name, no leftovers, no surprise
+ * about space. SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "offload/swap.h"
+
+enum { PAGE = DSC_AIO_ALIGN, SPACE = 96 * PAGE, STRIPE_PAGES = 4 };
+
+static dsc_alloc *alloc;
+static char dir[128], first_dir[160], second_dir[160];
+static const char *const folders[] = { first_dir, second_dir };
+static unsigned char *out_buf, *in_buf;
+
+static int setup(void **state)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    snprintf(dir, sizeof dir, "%s/dsc-swap-XXXXXX", getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp");
+    if (mkdtemp(dir) == NULL || dsc_alloc_open(&alloc, &err) != DSC_OK)
+        return -1;
+    snprintf(first_dir, sizeof first_dir, "%s/a", dir);
+    snprintf(second_dir, sizeof second_dir, "%s/b", dir);
+    if (mkdir(first_dir, 0700) != 0 || mkdir(second_dir, 0700) != 0)
+        return -1;
+    out_buf = aligned_alloc(PAGE, SPACE);
+    in_buf = aligned_alloc(PAGE, SPACE);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    free(out_buf);
+    free(in_buf);
+    dsc_alloc_close(&alloc); /* asserts that nothing is live */
+    return rmdir(first_dir) == 0 && rmdir(second_dir) == 0 && rmdir(dir) == 0 ? 0 : -1; /* nothing was left in them */
+}
+
+static void check(dsc_status status, const dsc_error *err)
+{
+    if (status != DSC_OK)
+        fail_msg("%s: %s", err->where, err->message);
+}
+
+static void fill(unsigned char *buf, uint32_t seed)
+{
+    for (int i = 0; i < SPACE; i += 4) {
+        seed = seed * 1664525u + 1013904223u;
+        memcpy(buf + i, &seed, 4);
+    }
+}
+
+
+typedef struct fixture {
+    dsc_aio *aio;
+    dsc_swap *swap;
+    dsc_swap_op *op;
+} fixture;
+
+static fixture open_fixture(const char *engine, int32_t folder_count)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    fixture f = { NULL, NULL, NULL };
+    const dsc_aio_options aio_options = { .alloc = alloc, .engine = engine, .block_bytes = 3 * PAGE, .queue_depth = 4,
+                                          .thread_count = 2, .overlap_events = true };
+    check(dsc_aio_open(&aio_options, &f.aio, &err), &err);
+    const dsc_swap_options options = { .alloc = alloc, .aio = f.aio, .tag = DSC_TAG_MOMENT, .folders = folders,
+                                       .folder_count = folder_count, .bytes = SPACE - 5,
+                                       .stripe_bytes = STRIPE_PAGES * PAGE };
+    check(dsc_swap_open(&options, &f.swap, &err), &err);
+    check(dsc_swap_op_open(f.swap, SPACE, &f.op, &err), &err);
+    return f;
+}
+
+static void close_fixture(fixture *f)
+{
+    dsc_swap_op_close(&f->op);
+    dsc_swap_close(&f->swap);
+    dsc_aio_close(&f->aio);
+}
+
+/* The swap file of this process that lies in `folder`, by its descriptor: it has no name. */
+static int find_descriptor(const char *folder)
+{
+    char link_path[300], target[512];
+    DIR *all = opendir("/proc/self/fd");
+    int found = -1;
+    for (struct dirent *e; (e = readdir(all)) != NULL;) {
+        snprintf(link_path, sizeof link_path, "/proc/self/fd/%s", e->d_name);
+        const ssize_t n = readlink(link_path, target, sizeof target - 1);
+        if (n > 0 && strncmp(target, folder, strlen(folder)) == 0 && target[strlen(folder)] == '/')
+            found = atoi(e->d_name);
+    }
+    closedir(all);
+    return found;
+}
+
+static void test_bytes_come_back(void **state)
+{
+    static const char *const engines[] = { "io_uring", "libaio", "threads" };
+    for (size_t e = 0; e < DSC_COUNT(engines); e++)
+        for (int32_t folder_count = 1; folder_count <= 2; folder_count++) {
+            dsc_error err = DSC_ERROR_INIT;
+            fixture f = open_fixture(engines[e], folder_count);
+            memset(in_buf, 1, SPACE);
+            dsc_swap_read(f.op, in_buf, SPACE, 0); /* never written: zeros */
+            check(dsc_swap_wait(f.op, &err), &err);
+            for (int i = 0; i < SPACE; i++)
+                assert_int_equal(in_buf[i], 0);
+            for (uint32_t round = 1; round <= 3; round++) {
+                fill(out_buf, round);
+                dsc_swap_write(f.op, out_buf, SPACE, 0);
+                check(dsc_swap_wait(f.op, &err), &err);
+                /* any part, also across stripes and folders */
+                for (int64_t first = 0; first < 96; first += 7)
+                    for (int64_t pages = 1; first + pages <= 96; pages += 13) {
+                        dsc_swap_read(f.op, in_buf, pages * PAGE, first * PAGE);
+                        check(dsc_swap_wait(f.op, &err), &err);
+                        assert_memory_equal(in_buf, out_buf + first * PAGE, (size_t)(pages * PAGE));
+                    }
+            }
+            close_fixture(&f);
+        }
+}
+
+static void test_no_name_no_access(void **state)
+{
+    struct stat info;
+    fixture f = open_fixture("auto", 2);
+    for (int i = 0; i < 2; i++) {
+        DIR *d = opendir(folders[i]);
+        int names = 0;
+        for (struct dirent *e; (e = readdir(d)) != NULL;)
+            names += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+        closedir(d);
+        assert_int_equal(names, 0);
+        assert_int_equal(fstat(find_descriptor(folders[i]), &info), 0);
+        assert_int_equal(info.st_mode & 0777, 0600);
+        assert_int_equal(info.st_nlink, 0);
+        assert_true(info.st_blocks * 512 >= SPACE / 2); /* the space is taken, not promised */
+    }
+    dsc_alloc_stats stats;
+    dsc_alloc_stats_get(alloc, &stats);
+    assert_int_equal(stats.count[DSC_TAG_MOMENT][DSC_TIER_NVME].current_bytes, SPACE);
+    close_fixture(&f);
+}
+
+static void test_flipped_bits(void **state)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    fixture f = open_fixture("auto", 2);
+    unsigned char *page = aligned_alloc(PAGE, PAGE);
+    uint32_t random = 12345;
+    int caught = 0;
+    fill(out_buf, 1);
+    dsc_swap_write(f.op, out_buf, SPACE, 0);
+    check(dsc_swap_wait(f.op, &err), &err);
+    for (int i = 0; i < 200; i++) {
+        random = random * 1664525u + 1013904223u;
+        const int fd = find_descriptor(folders[i % 2]);
+        const int64_t at = (int64_t)(random >> 8) % (SPACE / 2 / PAGE) * PAGE;
+        const int byte = (int)(random % PAGE), bit = i % 8;
+        assert_int_equal(pread(fd, page, PAGE, at), PAGE);
+        page[byte] = (unsigned char)(page[byte] ^ 1 << bit);
+        assert_int_equal(pwrite(fd, page, PAGE, at), PAGE);
+        dsc_swap_read(f.op, in_buf, SPACE, 0);
+        const dsc_status status = dsc_swap_wait(f.op, &err);
+        caught += status == DSC_ERR_IO && strstr(err.where, folders[i % 2]) != NULL &&
+                  strstr(err.message, "not what was written") != NULL;
+        page[byte] = (unsigned char)(page[byte] ^ 1 << bit);
+        assert_int_equal(pwrite(fd, page, PAGE, at), PAGE);
+    }
+    assert_int_equal(caught, 200);
+    /* A block that is right in itself but from another place, and an older one of the same place. */
+    int fd = find_descriptor(folders[0]);
+    assert_int_equal(pread(fd, page, PAGE, 0), PAGE);
+    assert_int_equal(pwrite(fd, page, PAGE, PAGE), PAGE);
+    dsc_swap_read(f.op, in_buf, SPACE, 0);
+    assert_int_equal(dsc_swap_wait(f.op, &err), DSC_ERR_IO);
+    dsc_swap_write(f.op, out_buf, SPACE, 0);
+    check(dsc_swap_wait(f.op, &err), &err);
+    assert_int_equal(pread(fd, page, PAGE, 0), PAGE);
+    fill(out_buf, 2);
+    dsc_swap_write(f.op, out_buf, SPACE, 0);
+    check(dsc_swap_wait(f.op, &err), &err);
+    assert_int_equal(pwrite(fd, page, PAGE, 0), PAGE);
+    dsc_swap_read(f.op, in_buf, SPACE, 0);
+    assert_int_equal(dsc_swap_wait(f.op, &err), DSC_ERR_IO);
+    free(page);
+    close_fixture(&f);
+}
+
+static void test_refusals(void **state)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    fixture f = open_fixture("auto", 1);
+    const int64_t bad[][2] = { { PAGE, 1 },         { 100, 0 },   { PAGE, SPACE },
+                               { SPACE + PAGE, 0 }, { -PAGE, 0 }, { PAGE, -PAGE } };
+    for (size_t i = 0; i < DSC_COUNT(bad); i++) {
+        dsc_swap_read(f.op, in_buf, bad[i][0], bad[i][1]);
+        assert_int_equal(dsc_swap_wait(f.op, &err), DSC_ERR_INTERNAL);
+    }
+    dsc_swap *none = NULL;
+    const char *const nowhere[] = { "/nowhere/at/all" };
+    dsc_swap_options options = { .alloc = alloc, .aio = f.aio, .tag = DSC_TAG_MOMENT, .folders = nowhere,
+                                 .folder_count = 1, .bytes = PAGE };
+    assert_int_equal(dsc_swap_open(&options, &none, &err), DSC_ERR_INPUT);
+    assert_non_null(strstr(err.where, "/nowhere"));
+    options.folders = folders;
+    options.bytes = (int64_t)1 << 60;
+    dsc_status status = dsc_swap_open(&options, &none, &err);
+    assert_true(status == DSC_ERR_NOFIT || status == DSC_ERR_NOMEM);
+    options.bytes = (int64_t)1 << 50; /* a petabyte: the checks fit into the address space, the file does not */
+    status = dsc_swap_open(&options, &none, &err);
+    assert_true(status == DSC_ERR_NOFIT || status == DSC_ERR_NOMEM);
+    assert_null(none);
+    close_fixture(&f);
+}
+
+/* A small file system that is nearly full: refused when it is opened, with the numbers. */
+static void test_no_space(void **state)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    if (mount("none", first_dir, "tmpfs", 0, "size=80m") != 0)
+        skip();
+    const dsc_aio_options aio_options = { .alloc = alloc, .engine = "threads", .block_bytes = PAGE, .queue_depth = 1,
+                                          .thread_count = 1 };
+    dsc_aio *aio = NULL;
+    dsc_swap *swap = NULL;
+    check(dsc_aio_open(&aio_options, &aio, &err), &err);
+    dsc_swap_options options = {
+        .alloc = alloc, .aio = aio, .tag = DSC_TAG_MOMENT, .folders = folders, .folder_count = 1, .bytes = 32 << 20
+    };
+    assert_int_equal(dsc_swap_open(&options, &swap, &err), DSC_ERR_NOFIT);
+    assert_string_equal(err.where, first_dir);
+    assert_non_null(strstr(err.message, "0.08 GB are free"));
+    options.bytes = 8 << 20;
+    check(dsc_swap_open(&options, &swap, &err), &err);
+    (void)dsc_swap_is_direct(swap); /* newer kernels: yes, older: no; right in both */
+    dsc_swap_close(&swap);
+    dsc_aio_close(&aio);
+    assert_int_equal(umount(first_dir), 0);
+}
+
+/* kill -9 in the middle of writing: nothing remains, and another job in the same folder is right all the time. */
+static void test_two_jobs_and_a_kill(void **state)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    int ready[2];
+    char one = 0;
+    assert_int_equal(pipe(ready), 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        fixture f = open_fixture("auto", 2);
+        fill(out_buf, 77);
+        for (int i = 0;; i++) {
+            dsc_swap_write(f.op, out_buf, SPACE, 0);
+            if (dsc_swap_wait(f.op, &err) != DSC_OK || (i == 3 && write(ready[1], &one, 1) != 1))
+                _exit(1);
+        }
+    }
+    assert_int_equal(read(ready[0], &one, 1), 1);
+    fixture f = open_fixture("auto", 2);
+    for (uint32_t round = 1; round <= 5; round++) {
+        fill(out_buf, round);
+        dsc_swap_write(f.op, out_buf, SPACE, 0);
+        check(dsc_swap_wait(f.op, &err), &err);
+        if (round == 3)
+            kill(pid, SIGKILL);
+        dsc_swap_read(f.op, in_buf, SPACE, 0);
+        check(dsc_swap_wait(f.op, &err), &err);
+        assert_memory_equal(in_buf, out_buf, SPACE);
+    }
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    close(ready[0]);
+    close(ready[1]);
+    close_fixture(&f);
+}
+
+static void test_allocation_failures(void **state)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    const dsc_aio_options aio_options = { .alloc = alloc, .engine = "threads", .block_bytes = PAGE, .queue_depth = 1,
+                                          .thread_count = 1 };
+    dsc_aio *aio = NULL;
+    check(dsc_aio_open(&aio_options, &aio, &err), &err);
+    const dsc_swap_options options = { .alloc = alloc, .aio = aio, .tag = DSC_TAG_MOMENT, .folders = folders,
+                                       .folder_count = 2, .bytes = SPACE };
+    int failures = 0;
+    for (int n = 1; n < 8; n++) {
+        dsc_alloc_stats stats, after;
+        dsc_swap *swap = NULL;
+        dsc_swap_op *op = NULL;
+        dsc_alloc_stats_get(alloc, &stats);
+        dsc_alloc_fail_at(alloc, stats.call_count + n, false);
+        dsc_status status = dsc_swap_open(&options, &swap, &err);
+        if (status == DSC_OK)
+            status = dsc_swap_op_open(swap, SPACE, &op, &err);
+        dsc_alloc_fail_at(alloc, 0, false);
+        failures += status == DSC_ERR_NOMEM;
+        dsc_swap_op_close(&op);
+        dsc_swap_close(&swap);
+        dsc_alloc_stats_get(alloc, &after);
+        assert_int_equal(stats.live_count, after.live_count);
+    }
+    assert_int_equal(failures, 5);
+    dsc_aio_close(&aio);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bytes_come_back),     cmocka_unit_test(test_no_name_no_access),
+        cmocka_unit_test(test_flipped_bits),        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_no_space),            cmocka_unit_test(test_two_jobs_and_a_kill),
+        cmocka_unit_test(test_allocation_failures),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
