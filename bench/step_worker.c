@@ -1,10 +1,12 @@
 /* step_worker.c - our half of a paired bench of training steps: one rank that makes one optimizer step per line on
  * stdin.
  *
- *     step_worker CONFIG VOCAB SEQUENCE      prints "ready BYTES" when open, then milliseconds and loss per step
+ *     step_worker CONFIG VOCAB SEQUENCE      prints "ready" when open, then per step milliseconds, loss, peak KiB of
+ *                                            the process, and peak bytes of device memory that the engine counts
  * Tokens are a fixed pseudo-random sequence. Ranks come from the environment. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 
 #include <dsc/dsc.h>
@@ -25,6 +27,17 @@ static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *co
     return DSC_OK;
 }
 
+static int64_t device_bytes(const dsc_engine *engine)
+{
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < dsc_engine_plan_row_count(engine); i++) {
+        dsc_plan_row row;
+        if (dsc_engine_plan_row(engine, i, &row, NULL) == DSC_OK && strcmp(row.tier, "device") == 0)
+            bytes += row.peak_bytes;
+    }
+    return bytes;
+}
+
 static dsc_status run(const char *config, tokens *t, dsc_error *err)
 {
     char line[64];
@@ -41,7 +54,8 @@ static dsc_status run(const char *config, tokens *t, dsc_error *err)
         struct rusage usage = { 0 };
         status = dsc_engine_train_batch(engine, &result, err);
         getrusage(RUSAGE_SELF, &usage);
-        printf("%.3f %.6f %ld\n", (double)result.step_ns * 1e-6, result.loss, usage.ru_maxrss);
+        printf("%.3f %.6f %ld %lld\n", (double)result.step_ns * 1e-6, result.loss, usage.ru_maxrss,
+               (long long)device_bytes(engine));
         fflush(stdout);
     }
     dsc_engine_close(&engine);

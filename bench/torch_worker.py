@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """torch_worker.py SIZE BATCH SEQUENCE MODE [STAGE]: the peer's half of a paired bench: one step per line on stdin.
 
-MODE: eager, compile (bf16 autocast, fp32 weights, fused AdamW) or deepspeed (ZeRO STAGE, bf16, gloo; ranks from the environment).
-Prints "ready", then milliseconds, loss and peak KiB per step. SPDX-License-Identifier: Apache-2.0"""
+MODE: eager, compile (bf16 autocast, fp32 weights, fused AdamW), cuda (the same as compile on a GPU) or deepspeed (ZeRO STAGE, bf16,
+gloo; ranks from the environment). Prints "ready", then milliseconds, loss, peak KiB of the process and peak bytes of the GPU per step.
+SPDX-License-Identifier: Apache-2.0"""
 import math
 import os
 import resource
@@ -14,7 +15,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 VOCAB = 50304  # padded on both sides
-SIZES = {"124m": (12, 12, 768, 1024), "small": (6, 6, 384, 256)}
+SIZES = {"124m": (12, 12, 768, 1024), "small": (6, 6, 384, 256), "774m": (36, 20, 1280, 1024), "1558m": (48, 25, 1600, 1024),
+         "nano": (4, 4, 128, 256)}
 
 
 class Attention(nn.Module):
@@ -49,7 +51,7 @@ class Model(nn.Module):
                 nn.init.normal_(p, std=0.02)
 
     def forward(self, x, y):
-        h = self.tokens(x) + self.positions(torch.arange(x.shape[1]))
+        h = self.tokens(x) + self.positions(torch.arange(x.shape[1], device=x.device))
         logits = F.linear(self.norm(self.blocks(h)), self.tokens.weight)
         return F.cross_entropy(logits.float().view(-1, VOCAB), y.reshape(-1))
 
@@ -59,7 +61,7 @@ def autocast_step(model, x, y, compiled):
     run = torch.compile(model) if compiled else model
 
     def step():
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
             loss = run(x, y)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -92,13 +94,17 @@ def main():
     model = Model(*SIZES[size])
     x = torch.randint(0, VOCAB, (batch, seq))
     y = torch.randint(0, VOCAB, (batch, seq))
-    step = deepspeed_step(model, x, y, batch, int(sys.argv[5])) if mode == "deepspeed" else autocast_step(model, x, y, mode == "compile")
+    if mode == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = True
+        model, x, y = model.cuda(), x.cuda(), y.cuda()
+    step = deepspeed_step(model, x, y, batch, int(sys.argv[5])) if mode == "deepspeed" else autocast_step(model, x, y, mode in ("compile", "cuda"))
     print("ready", file=out, flush=True)
     for _ in sys.stdin:
         start = time.perf_counter()
         loss = step()
         assert math.isfinite(loss)
-        print(f"{(time.perf_counter() - start) * 1e3:.3f} {loss:.6f} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}", file=out, flush=True)
+        print(f"{(time.perf_counter() - start) * 1e3:.3f} {loss:.6f} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss} "
+              f"{torch.cuda.max_memory_allocated() if mode == 'cuda' else 0}", file=out, flush=True)
 
 
 main()

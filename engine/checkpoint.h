@@ -27,7 +27,7 @@ typedef struct dsc_run_state {
     int32_t zero_stage;
     dsc_dtype compute_dtype;
     bool world_size_reproducible, shuffle;
-    char cpu_level[32];     /* "avx512-bf16" */
+    char cpu_level[32];     /* "avx512-bf16"; on a GPU "sm_90" */
     char versions[128];     /* "dsc 0.1.0, oneDNN 2.6.3" */
 } dsc_run_state;
 

@@ -78,7 +78,7 @@ static void warn_differences(const dsc_checkpoint_ctx *c, const dsc_run_state *n
         dsc_log_printf(log, DSC_LOG_WARNING, "resume: saved by %s, this is %s; bits may differ", saved->versions,
                        now->versions);
     if (strcmp(now->cpu_level, saved->cpu_level) != 0)
-        dsc_log_printf(log, DSC_LOG_WARNING, "resume: saved on a CPU with %s, this one has %s; bits may differ",
+        dsc_log_printf(log, DSC_LOG_WARNING, "resume: saved on a machine with %s, this one has %s; bits may differ",
                        saved->cpu_level, now->cpu_level);
     if (now->compute_dtype != saved->compute_dtype)
         dsc_log_printf(log, DSC_LOG_WARNING, "resume: saved in %s, the run goes on in %s",

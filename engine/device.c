@@ -105,8 +105,9 @@ static int64_t device_staging_bytes(const dsc_engine *engine)
     int64_t longest = 0, bucket = engine->config.zero.reduce_bucket_size, bytes;
     for (int32_t g = 0; g < engine->layout.group_count; g++)
         longest = dsc_max_i64(longest, engine->layout.group[g].padded);
-    bucket = bucket > 0 ? bucket : longest;
-    longest = longest == 0 ? bucket : dsc_min_i64(longest, bucket);
+    if (longest == 0) /* no model: a host program's tensors, whose lengths come later */
+        longest = STAGING_BYTES_MAX / (2 * each);
+    longest = bucket > 0 ? dsc_min_i64(longest, bucket) : longest;
     if (!dsc_mul_i64(longest, 2 * each, &bytes))
         bytes = DEVICE_STAGING_BYTES_MAX;
     return dsc_max_i64(65536, dsc_min_i64(bytes, DEVICE_STAGING_BYTES_MAX));

@@ -228,6 +228,13 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
         .shuffle = config->own.shuffle,
     };
     const dnnl_version_t *dnnl = dnnl_version();
+    if (!engine->host_visible) {
+        dsc_device_props props;
+        dsc_device_props_get(engine->device, &props);
+        snprintf(out->cpu_level, sizeof out->cpu_level, "sm_%d", (int)props.arch);
+        snprintf(out->versions, sizeof out->versions, "dsc %s, %.100s", DSC_VERSION_TEXT, props.versions);
+        return;
+    }
     snprintf(out->cpu_level, sizeof out->cpu_level, "%s", cpu_level(engine->cpu_caps));
     snprintf(out->versions, sizeof out->versions, "dsc %s, oneDNN %d.%d.%d", DSC_VERSION_TEXT, dnnl->major, dnnl->minor,
              dnnl->patch);
@@ -280,6 +287,12 @@ dsc_status dsc_engine_peak_flops(dsc_engine *engine, double *flops_per_s, dsc_er
     const dsc_dtype dtype = dsc_engine_dtype(engine);
     const int64_t matrix_bytes = (int64_t)PEAK_SIZE * PEAK_SIZE * (int64_t)dsc_dtype_bytes(dtype);
     dsc_buf buf = { 0 };
+    dsc_device_props props;
+    dsc_device_props_get(engine->device, &props);
+    if (props.peak_flops > 0 && dtype == DSC_BF16) {
+        *flops_per_s = props.peak_flops;
+        return DSC_OK;
+    }
     dsc_alloc_freeze(engine->alloc, false);
     DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_SCRATCH, DSC_TIER_DEVICE, 3 * matrix_bytes, &buf, err));
     char *base = buf.ptr;

@@ -247,8 +247,9 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
     }
     dsc_update update;
     double loss;
-    DSC_TRY(step_loss(engine, &loss, err));
+    /* Sums first: they end this rank's work, and hosts that meet with work left on their devices would wait twice. */
     DSC_TRY(decide_update(engine, &update, err));
+    DSC_TRY(step_loss(engine, &loss, err));
     if (!update.skip) {
         DSC_TRY(dsc_zero_update(engine->zero, &update.scalars, err));
         engine->update_count++;

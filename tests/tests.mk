@@ -33,6 +33,7 @@ $(CHECK_BIN): $(CHECK_SRC:%.c=$(BUILD)/%.o) $(LIB)/libdsc.a
 	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 include tests/sim/sim.mk
+include tests/gpu/gpu.mk
 
 .PHONY: test-programs
 test-programs: all examples $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN) $(FUZZ_BIN) $(SIM_BIN)

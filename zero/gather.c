@@ -1,13 +1,16 @@
 /* gather.c - stage 3: when each group is gathered, where it lies meanwhile, and who waits for whom.
  *
  * A group's uses in a micro-step are known, so each becomes a lifetime [issue step, last use]; lifetimes get fixed
- * places in one arena. A gather is issued one step before its use (prefetch) on the gather stream. It may overwrite
+ * places in one arena. A gather is issued some steps before its use (prefetch) on the gather stream. It may overwrite
  * memory of lifetimes that ended before its issue step, so the gather stream first waits for the compute stream.
  * With W = 1, and below stage 3, parameters are whole and nothing is gathered.
  *
  * One group may dwarf the others (the embedding of a small model): its window alone can take more than keeping it
  * whole. Then it is resident: gathered once after each update, as at stage 2. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
+
+/* Deeper than this gains nothing: a gather that is hidden behind three modules' compute is hidden. */
+#define PREFETCH_STEPS_MAX 3
 
 static bool needs_gather(const dsc_zero *zero) { return zero->o.stage == 3 && zero->world_size > 1; }
 
@@ -26,21 +29,45 @@ static bool used_in(const dsc_zero *zero, int32_t step, int32_t group)
     return false;
 }
 
+/* Elements of the groups that a step reads. */
+static int64_t step_elements(const dsc_zero *zero, int32_t step)
+{
+    int64_t elements = 0;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (!zero->group[g].resident && used_in(zero, step, g))
+            elements += zero->o.layout->group[g].padded;
+    return elements;
+}
+
+/* How many steps before its use a group's gather starts: as many as what is then under way or waiting stays within
+ * prefetch_elements; after the use before. */
+static int32_t steps_ahead(const dsc_zero *zero, int32_t g, int32_t step, int32_t last_use)
+{
+    const int32_t most = (int32_t)dsc_min_i64(PREFETCH_STEPS_MAX, step - last_use - 1);
+    int64_t under_way = zero->o.layout->group[g].padded;
+    int32_t ahead = 0;
+    while (zero->o.overlap && ahead < most && under_way <= zero->o.prefetch_elements) {
+        ahead++;
+        under_way += step_elements(zero, step - ahead);
+    }
+    return ahead;
+}
+
 /* Appends the lifetimes of one group and enters them for each use. */
 static void plan_group(dsc_zero *zero, int32_t g)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
-    const int32_t ahead = zero->o.overlap && group->padded <= zero->o.prefetch_elements ? 1 : 0;
     const int32_t reuse = group->padded <= zero->o.reuse_elements ? 2 : 1;
     int32_t last_use = -1;
     for (int32_t step = 0; step < zero->step_count; step++) {
         if (!used_in(zero, step, g))
             continue;
+        const int32_t ahead = steps_ahead(zero, g, step, last_use);
         if (last_use >= 0 && step - last_use <= reuse) {
             zero->gather[zero->gather_count - 1].last_step = step;
         } else {
             zero->gather[zero->gather_count++] =
-                (dsc_gather){ .group = g, .issue_step = (int32_t)dsc_max_i64(0, step - ahead), .last_step = step };
+                (dsc_gather){ .group = g, .issue_step = step - ahead, .last_step = step };
         }
         last_use = step;
     }

@@ -33,7 +33,7 @@ typedef struct dsc_zero_options {
     int32_t stage, rank;
     dsc_dtype compute_dtype;          /* F32 or BF16; also the wire dtype of leaves */
     bool overlap;
-    int64_t prefetch_elements;        /* a group is gathered one step ahead when it is at most this long */
+    int64_t prefetch_elements;        /* groups are gathered ahead while what is under way is at most this long */
     int64_t reuse_elements;           /* a group used again two steps later stays when it is at most this long */
     int64_t leaves_per_step;          /* GAS * W */
     const bool *backward_reads_params; /* [module_count] false: no gather for this module's backward step */

@@ -1,7 +1,7 @@
 # cuda.mk - the GPU backend: $(CUDA_OBJ) by nvcc and the plugin of them, $(CUDA_SIM_OBJ) of the same sources for the
 # simulator. SPDX-License-Identifier: Apache-2.0
 #
-# CUDA=auto (default): the plugin is built when nvcc is found: in PATH, in /usr/local/cuda, or put into deps/ by
+# CUDA=auto (default): the plugin is part of `all` when nvcc is found: in PATH, in /usr/local/cuda, or put into deps/ by
 # `make deps-cuda`. CUDA=1: there must be one. CUDA=0: never. Nothing else of the build needs a toolkit.
 
 CUDA_WHEELS := $(CURDIR)/deps/cuda
@@ -29,7 +29,7 @@ $(BUILD)/nvcc-flags: FORCE
 $(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc-flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  NVCC  $<")
-	$(Q)$(NVCC) $(CPPFLAGS) $(NVCC_FLAGS) $(NUMBERS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+	$(Q)$(filter ccache,$(CC)) $(NVCC) $(CPPFLAGS) $(NVCC_FLAGS) $(NUMBERS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
 # SIM_CXX and SIM_FLAGS are tests/sim/sim.mk's.
 $(BUILD)/%.sim.o: %.cu $(BUILD)/flags
@@ -55,6 +55,10 @@ $(CUDA_PLUGIN): $(CUDA_OBJ) $(LIB)/libdsc.a
 ## cuda-plugin: lib/dsc/libdsc_cuda.so, what ranks on GPUs load
 cuda-plugin: $(if $(BUILD_CUDA),$(CUDA_PLUGIN))
 	$(if $(BUILD_CUDA),,@echo "cuda-plugin: skipped: $(if $(SAN),sanitized builds have none,$(if $(filter 0,$(CUDA)),CUDA=0,$(if $(NVCC),only gcc's build has it,no nvcc here (make deps-cuda))))")
+
+ifneq ($(BUILD_CUDA),)
+all: $(CUDA_PLUGIN)
+endif
 
 .PHONY: deps-cuda
 ## deps-cuda: a CUDA compiler, cuBLASLt and NCCL from PyPI into deps/cuda, for machines without a toolkit

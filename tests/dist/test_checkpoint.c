@@ -190,7 +190,8 @@ static void differences_are_one_line_each(void **state)
     expect_warning(&(cw_options){ .world = 3, .stage = 1, .bf16 = true }, NULL); /* "reproducible": "world_size" */
     expect_warning(&(cw_options){ .world = 3, .stage = 1, .bf16 = true, .own_samples = true }, "world size");
     expect_warning(&(cw_options){ .world = 2, .stage = 1, .bf16 = true, .seed = 6 }, "other samples");
-    expect_warning(&(cw_options){ .world = 2, .stage = 1, .bf16 = true, .caps_mask = 1u << 31 }, "saved on a CPU with");
+    expect_warning(&(cw_options){ .world = 2, .stage = 1, .bf16 = true, .caps_mask = 1u << 31 },
+                   "saved on a machine with");
     expect_warning(&(cw_options){ .world = 2, .stage = 1, .bf16 = false }, "saved in bf16, the run goes on in fp32");
 }
 

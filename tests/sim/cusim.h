@@ -11,6 +11,7 @@
 #ifndef DSC_TESTS_SIM_CUSIM_H
 #define DSC_TESTS_SIM_CUSIM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,10 +27,13 @@ typedef enum cusim_policy {
     CUSIM_COMPUTE_FIRST
 } cusim_policy;
 
+/* False in a program of the same tests that runs on real GPUs, where the others do nothing (tests/gpu/real.c). */
+bool cusim_present(void);
 /* For the next work; devices must be idle. */
 void cusim_set_schedule(uint64_t seed, cusim_policy policy);
 /* Both before the first allocation on the devices. `devices` 0..16; 0: as on a machine without a GPU. */
 void cusim_set_devices(int devices, size_t bytes_each);
+void cusim_set_arch(int arch); /* 90: sm_90, as it is before; says nothing about which code can run */
 /* What cudaMalloc of the device has given out now, and at most since cusim_reset_peak. Bytes. */
 size_t cusim_bytes_now(int device);
 size_t cusim_bytes_peak(int device);

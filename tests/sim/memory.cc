@@ -20,6 +20,8 @@ namespace {
 const uintptr_t FIRST = 0x300000000000ull;
 const size_t RANGE = static_cast<size_t>(64) << 30, PAGE = 4096, ALIGN = 256;
 const unsigned char RED = 0xc5;
+/* Opening and closing a large allocation for every operation costs per page, so it gets large ones. */
+const size_t HUGE = static_cast<size_t>(2) << 20;
 
 size_t round_up(size_t x, size_t unit) { return (x + unit - 1) / unit * unit; }
 
@@ -172,7 +174,11 @@ extern "C" cudaError_t cudaMalloc(void **memory, size_t bytes)
     a.bytes = bytes;
     a.page_bytes = round_up(round_up(bytes, ALIGN) + ALIGN, PAGE);
     a.pages = d.arena_next;
-    d.arena_next += a.page_bytes + PAGE;
+    if (a.page_bytes >= 2 * HUGE) {
+        a.pages = reinterpret_cast<char *>(round_up(reinterpret_cast<uintptr_t>(a.pages), HUGE));
+        madvise(a.pages, a.page_bytes, MADV_HUGEPAGE);
+    }
+    d.arena_next = a.pages + a.page_bytes + PAGE;
     if (d.arena_next > d.arena + RANGE)
         fail("device %d: the address range is used up", d.index);
     protect(a, PROT_READ | PROT_WRITE);

@@ -325,6 +325,14 @@ void cusim_set_devices(int devices, size_t bytes_each)
     sim().device_bytes = bytes_each;
 }
 
+bool cusim_present(void) { return true; }
+
+void cusim_set_arch(int arch)
+{
+    guard held(sim().lock);
+    sim().arch = arch;
+}
+
 uint64_t cusim_operations(int device) { return sim().devices[device].ran; }
 
 void cusim_fail_kernel(int device, const char *name)

@@ -1,6 +1,7 @@
 # sim.mk - the simulated GPUs and what runs on them. SPDX-License-Identifier: Apache-2.0
 #
 # tests/sim/*.cc           the simulator (libcusim.a); test_*.cc one program each (suite: sim)
+# tests/sim/test_*.c       the engine itself on simulated GPUs, ranks as threads (suite: sim)
 # The backend's own .cu sources compile for it as C++: tests/sim/include stands in for the toolkit's headers.
 
 SIM_CXX     := $(if $(findstring clang,$(COMPILER)),clang++,g++)
@@ -9,7 +10,9 @@ SIM_WARN    := -Wall -Wextra -Wshadow -Wpointer-arith -Wcast-qual -Wundef -Wno-u
 SIM_FLAGS   := -std=gnu++17 -O2 -g -fPIC -ffp-contract=off -Itests/sim/include $(SANFLAGS) $(SIM_WARN)
 SIM_SRC     := $(filter-out tests/sim/test_%,$(sort $(wildcard tests/sim/*.cc)))
 SIM_TESTS   := $(sort $(wildcard tests/sim/test_*.cc))
-SIM_BIN     := $(SIM_TESTS:tests/%.cc=$(TEST_BIN)/%)
+SIM_CC_BIN  := $(SIM_TESTS:tests/%.cc=$(TEST_BIN)/%)
+SIM_C_BIN   := $(patsubst tests/%.c,$(TEST_BIN)/%,$(sort $(wildcard tests/sim/test_*.c)))
+SIM_BIN     := $(SIM_CC_BIN) $(SIM_C_BIN)
 SIM_OBJ     := $(SIM_SRC:%.cc=$(BUILD)/%.o)
 # Fibers move stacks under ThreadSanitizer's feet, so this suite is left out there.
 ifeq ($(SAN),thread)
@@ -28,6 +31,18 @@ $(LIB)/libcusim.a: $(SIM_OBJ) $(LIB)/.variant
 	@mkdir -p $(@D); rm -f $@
 	$(Q)ar rcs $@ $(SIM_OBJ)
 
-$(SIM_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(LIB)/libcusim.a
+$(SIM_CC_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(LIB)/libcusim.a
 	@mkdir -p $(@D)
 	$(Q)$(SIM_CXX) $(SANFLAGS) $^ -lpthread -ldl -o $@
+
+# The backend for simulated GPUs. A program exports it whole, with the simulator: the engine looks for the cuda device,
+# NCCL and cuBLASLt in the program itself before it opens libraries.
+$(LIB)/libdsc_sim.a: $(CUDA_SIM_OBJ) $(LIB)/.variant
+	@mkdir -p $(@D); rm -f $@
+	$(Q)ar rcs $@ $(CUDA_SIM_OBJ)
+
+SIM_BACKEND := $(LIB)/libdsc_sim.a $(LIB)/libcusim.a
+$(SIM_C_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(HELP_OBJ) $(SIM_BACKEND) $(LIB)/libdsc.a
+	@mkdir -p $(@D)
+	$(Q)$(SIM_CXX) $(LDFLAGS) -rdynamic $(filter %.o,$^) -Wl,--whole-archive $(SIM_BACKEND) -Wl,--no-whole-archive \
+	    $(LIB)/libdsc.a -lcmocka $(LDLIBS) -o $@

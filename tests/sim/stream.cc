@@ -107,7 +107,8 @@ extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
     prop->maxThreadsDim[2] = 64;
     prop->maxGridSize[0] = 2147483647;
     prop->maxGridSize[1] = prop->maxGridSize[2] = 65535;
-    prop->major = 9;
+    prop->major = sim().arch / 10;
+    prop->minor = sim().arch % 10;
     prop->multiProcessorCount = 4;
     prop->maxThreadsPerMultiProcessor = 2048;
     prop->l2CacheSize = 1 << 20;

@@ -22,6 +22,13 @@ typedef struct rank_job {
     int32_t rank;
 } rank_job;
 
+static void fetch(dsc_engine *engine, float *to, const float *from, int64_t count)
+{
+    if (dsc_copy(engine->compute, to, from, count * 4, NULL) != DSC_OK ||
+        dsc_stream_sync(engine->compute, NULL) != DSC_OK)
+        abort();
+}
+
 static void collect(world_job *job, dsc_engine *engine)
 {
     const dsc_layout *layout = &engine->layout;
@@ -40,14 +47,32 @@ static void collect(world_job *job, dsc_engine *engine)
             if (*whole == NULL)
                 *whole = calloc((size_t)tensor->count, sizeof **whole);
             if (count > 0)
-                memcpy(*whole + first, state[s] + (tensor->offset + first - slice.first), (size_t)count * 4);
+                fetch(engine, *whole + first, state[s] + (tensor->offset + first - slice.first), count);
         }
     }
     pthread_mutex_unlock(&job->mutex);
 }
 
+static void keep_states(world_job *job, const dsc_layout *layout)
+{
+    run_result *out = job->out;
+    for (int32_t t = 0; t < layout->tensor_count; t++)
+        for (int s = 0; s < 3; s++)
+            out->state_count += job->whole[t * 3 + s] != NULL ? layout->tensor[t].count : 0;
+    out->state = calloc((size_t)out->state_count, sizeof *out->state);
+    float *to = out->state;
+    for (int32_t t = 0; t < layout->tensor_count; t++)
+        for (int s = 0; s < 3; s++)
+            if (job->whole[t * 3 + s] != NULL) {
+                memcpy(to, job->whole[t * 3 + s], (size_t)layout->tensor[t].count * sizeof *to);
+                to += layout->tensor[t].count;
+            }
+}
+
 static void hash_whole(world_job *job, const dsc_layout *layout)
 {
+    if (job->options->take_states)
+        keep_states(job, layout);
     dsc_sha256 sha;
     uint8_t digest[32];
     dsc_sha256_init(&sha);

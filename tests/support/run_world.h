@@ -15,6 +15,8 @@ typedef struct run_result {
     char hash[65];     /* SHA-256 over master, m, v of every tensor in order */
     int64_t state_bytes[4]; /* of rank 0: params, grads, master, moments as measured */
     int64_t tracked_peak, planned, alloc_calls_after_first, alloc_calls_at_end;
+    float *state; /* master, m, v of every tensor in order; freed by the caller; NULL: not asked for, or a failure */
+    int64_t state_count;
 } run_result;
 
 typedef struct run_options {
@@ -24,6 +26,7 @@ typedef struct run_options {
     dsc_data_source data;
     uint32_t caps_mask;
     const char *config; /* JSON text */
+    bool take_states;   /* result.state is filled */
     int32_t fault_rank; /* fail_alloc_at and fail_comm_at apply to this rank */
     int64_t fail_alloc_at, fail_comm_at;
 } run_options;

@@ -296,9 +296,11 @@ static dsc_status print_end(train_run *run, dsc_error *err)
     if (p->tokens > 0 && p->step_ns_smooth > 0) {
         const double rate = p->flops_per_step / (p->step_ns_smooth * 1e-9),
                      limit = peak_flops * dsc_engine_size(run->engine);
+        const bool gpu = strcmp(run->info.device, "cuda") == 0;
         train_progress_say(p,
-                           "%.0f tokens/s over the run, %.1f GFLOP/s at the end: %.0f %% of the %.0f GFLOP/s that "
-                           "matrix products reach here",
+                           gpu ? "%.0f tokens/s over the run, %.1f GFLOP/s at the end: MFU %.1f %% of %.0f GFLOP/s"
+                               : "%.0f tokens/s over the run, %.1f GFLOP/s at the end: %.0f %% of the %.0f GFLOP/s "
+                                 "that matrix products reach here",
                            (double)p->tokens / seconds, rate * 1e-9, 100 * rate / limit, limit * 1e-9);
         train_progress_say(p, "start to end of first step: %.2f s", (double)run->first_step_ns * 1e-9);
     }

@@ -1,0 +1,9 @@
+/* real.c - stands in for the simulator where its tests run on real GPUs: nothing can be set.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "tests/sim/cusim.h"
+
+bool cusim_present(void) { return false; }
+void cusim_set_schedule(uint64_t seed, cusim_policy policy) {}
+void cusim_set_devices(int devices, size_t bytes_each) {}
+void cusim_set_arch(int arch) {}
+void cusim_fail_kernel(int device, const char *name) {}
