@@ -13,7 +13,7 @@ echo '{"train_micro_batch_size_per_gpu": 1}' >"$dir/config.json"
 library() { # library PATH C_TEXT
     mkdir -p "$(dirname "$1")"
     printf '%s\n' "$2" >"$dir/text.c"
-    "${CC:-cc}" -shared -fPIC -o "$1" "$dir/text.c"
+    ${CC:-cc} -shared -fPIC -o "$1" "$dir/text.c"
 }
 driver() { # driver FOLDER CUINIT VERSION COUNT
     library "$dir/$1/libcuda.so.1" "int cuInit(unsigned f) { return $2; }
