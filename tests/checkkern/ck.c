@@ -6,9 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/sanitizer.h"
+
 enum { RED_ZONE_BYTES = 256, BUFS_MAX = 32, PRINT_MAX = 3 };
 static const unsigned char red_zone_byte = 0xFF; /* as numbers NaN, so that reading it shows as well */
+/* ThreadSanitizer is there for what a team's threads do to each other; the other builds compare the counts' bits. */
+#if SANITIZE_THREAD
+static const int32_t thread_counts[] = { 3 };
+#else
 static const int32_t thread_counts[] = { 1, 2, 3, 8 };
+#endif
 
 typedef struct ck_buffer {
     ck_role role;
