@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -433,12 +434,77 @@ static void test_unsealed(void **state)
     dsc_alloc_close(&alloc);
 }
 
+/* ---- memory of a rank that failed -------------------------------------------------------------------------------- */
+
+/* Threads read each other's buffers in place. A rank whose call failed frees its memory at once, as an engine that
+ * closes does; who was reading it must be done by then. */
+enum { GONE_BYTES = 24 << 20 };
+typedef struct gone {
+    bool by_mail; /* else a broadcast; rank 1's bytes either way */
+    int64_t delay_ns;
+    atomic_bool reader_started;
+} gone;
+
+typedef struct aborter {
+    dsc_comm *comm;
+    gone *gone;
+} aborter;
+
+static void *abort_soon(void *arg)
+{
+    const aborter *a = arg;
+    while (!atomic_load(&a->gone->reader_started))
+        dsc_clock_sleep_ns(10000);
+    dsc_clock_sleep_ns(a->gone->delay_ns);
+    dsc_comm_abort(a->comm, "rank 1 ends");
+    return NULL;
+}
+
+static int gone_body(dsc_comm *comm, void *user)
+{
+    gone *g = user;
+    const int32_t rank = dsc_comm_rank(comm);
+    aborter a = { comm, g };
+    pthread_t thread;
+    void *memory = mmap(NULL, GONE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    RANKS_CHECK(memory != MAP_FAILED);
+    if (rank == 1) {
+        memset(memory, 1, GONE_BYTES);
+        RANKS_CHECK(pthread_create(&thread, NULL, abort_soon, &a) == 0);
+    }
+    if (rank == 0)
+        atomic_store(&g->reader_started, true);
+    dsc_status status;
+    if (!g->by_mail)
+        status = dsc_comm_broadcast(comm, 0, memory, GONE_BYTES, 1, NULL, NULL);
+    else if (rank == 1)
+        status = dsc_comm_send(comm, 0, memory, GONE_BYTES, 0, NULL, NULL);
+    else
+        status = dsc_comm_recv(comm, 0, memory, GONE_BYTES, 1, NULL, NULL);
+    munmap(memory, GONE_BYTES);
+    if (rank == 1)
+        pthread_join(thread, NULL);
+    RANKS_CHECK(status == DSC_OK || status == DSC_ERR_PEER);
+    return 0;
+}
+
+static void test_memory_of_a_failed_rank(void **state)
+{
+    for (int by_mail = 0; by_mail < 2; by_mail++)
+        for (int64_t delay_us = 0; delay_us <= 4000; delay_us += 500) {
+            gone g = { .by_mail = by_mail != 0, .delay_ns = delay_us * 1000 };
+            const ranks_run run = { .kind = RANKS_LOCAL, .size = 2, .body = gone_body, .user = &g };
+            assert_int_equal(ranks_go(&run), 0);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scenes_local),
         cmocka_unit_test(test_scenes_shm),
         cmocka_unit_test(test_fault_sweep),
+        cmocka_unit_test(test_memory_of_a_failed_rank),
         cmocka_unit_test(test_starved_open),
         cmocka_unit_test(test_unsealed),
         cmocka_unit_test(test_death),

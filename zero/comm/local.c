@@ -2,9 +2,12 @@
  *
  * A rank comes to the board with the address of its data, reads what it needs from everybody's, and comes again, so
  * that nobody's buffer changes before it was read. A reduce-scatter folds the unrounded leaves where they lie.
+ * After a failure nobody comes again, and a rank may free its buffers as soon as its call has returned. So reading is
+ * counted: it starts only while no failure stands on the board, and a call that fails returns only when nobody reads.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +31,7 @@ struct dsc_local_world {
     bool refused;
     bool come[DSC_BOARD_RANKS_MAX];
     int32_t inside; /* ranks that hold the board */
+    _Atomic int32_t reading; /* calls of any rank and channel that read others' buffers now */
     void *board;
 };
 
@@ -204,6 +208,19 @@ static void local_close(dsc_transport *transport)
     dsc_alloc_free(local->alloc, local);
 }
 
+/* Counted first and looked at the board then; a rank that fails does it the other way round (ended). So either it sees
+ * this reader or this reader sees the failure. */
+static dsc_status read_begin(local_transport *local, dsc_error *err)
+{
+    atomic_fetch_add(&local->world->reading, 1);
+    const dsc_status status = dsc_board_health(&local->board, err);
+    if (status != DSC_OK)
+        atomic_fetch_sub(&local->world->reading, 1);
+    return status;
+}
+
+static void read_end(local_transport *local) { atomic_fetch_sub(&local->world->reading, 1); }
+
 static const char *peer_data(const local_transport *local, int32_t channel, int32_t rank)
 {
     return (const char *)(uintptr_t)dsc_board_peer_note(&local->board, channel, rank)->ptr;
@@ -220,10 +237,12 @@ static dsc_status gather(local_transport *local, int32_t channel, char *recv, co
     dsc_board *board = &local->board;
     const dsc_board_note note = { .op = DSC_COMM_ALL_GATHER, .bytes = bytes, .ptr = (uintptr_t)send };
     DSC_TRY(dsc_board_meet(board, channel, &note, err));
+    DSC_TRY(read_begin(local, err));
     for (int32_t i = 0; i < board->size; i++) {
         const int32_t r = (board->rank + i) % board->size; /* not all from the same rank at once */
         dsc_copy_bytes(recv + r * bytes, peer_data(local, channel, r), bytes, is_large(local, bytes));
     }
+    read_end(local);
     return dsc_board_meet(board, channel, NULL, err);
 }
 
@@ -233,11 +252,13 @@ static dsc_status exchange(local_transport *local, int32_t channel, char *recv, 
     dsc_board *board = &local->board;
     const dsc_board_note note = { .op = DSC_COMM_ALL_TO_ALL, .bytes = bytes, .ptr = (uintptr_t)send };
     DSC_TRY(dsc_board_meet(board, channel, &note, err));
+    DSC_TRY(read_begin(local, err));
     for (int32_t i = 0; i < board->size; i++) {
         const int32_t r = (board->rank + i) % board->size;
         dsc_copy_bytes(recv + r * bytes, peer_data(local, channel, r) + board->rank * bytes, bytes,
                        is_large(local, bytes));
     }
+    read_end(local);
     return dsc_board_meet(board, channel, NULL, err);
 }
 
@@ -254,7 +275,10 @@ static dsc_status fold(local_transport *local, int32_t channel, const dsc_reduce
     for (int32_t r = 0; r < board->size; r++)
         leaf[r] = peer_data(local, channel, r) + board->rank * dsc_board_peer_note(board, channel, r)->stride;
     const dsc_comm_leaves leaves = { .each = leaf, .dtype = DSC_F32, .count = board->size };
-    DSC_TRY(dsc_comm_fold(&local->math, args, &leaves, 0, args->count, NULL, err));
+    DSC_TRY(read_begin(local, err));
+    const dsc_status status = dsc_comm_fold(&local->math, args, &leaves, 0, args->count, NULL, err);
+    read_end(local);
+    DSC_TRY(status);
     return dsc_board_meet(board, channel, NULL, err);
 }
 
@@ -264,7 +288,9 @@ static dsc_status spread(local_transport *local, int32_t channel, void *buf, int
     dsc_board *board = &local->board;
     const dsc_board_note note = { .op = DSC_COMM_BROADCAST, .detail = root, .bytes = bytes, .ptr = (uintptr_t)buf };
     DSC_TRY(dsc_board_meet(board, channel, &note, err));
+    DSC_TRY(read_begin(local, err));
     dsc_copy_bytes(buf, peer_data(local, channel, root), bytes, bytes >= DSC_COPY_PAST_CACHE_BYTES);
+    read_end(local);
     return dsc_board_meet(board, channel, NULL, err);
 }
 
@@ -276,61 +302,80 @@ static dsc_status take(local_transport *local, int32_t channel, void *buf, int64
         return dsc_board_fail(&local->board, DSC_ERR_COMM, from, err,
                               "ranks disagree on channel %d: rank %d sends %lld bytes, rank %d receives %lld", channel,
                               from, (long long)note->bytes, local->board.rank, (long long)bytes);
+    DSC_TRY(read_begin(local, err));
     dsc_copy_bytes(buf, (const void *)(uintptr_t)note->ptr, bytes, bytes >= DSC_COPY_PAST_CACHE_BYTES);
+    read_end(local);
     dsc_board_took(&local->board, channel, from);
     return DSC_OK;
 }
 
+/* What a rank finds out alone must reach those who wait for it. Then nobody begins to read, and those who do end soon:
+ * they wait for nothing while they read. */
+static dsc_status ended(local_transport *local, int32_t channel, dsc_status status, const dsc_error *why,
+                        dsc_error *err)
+{
+    if (status != DSC_OK) {
+        dsc_board_fail(&local->board, DSC_ERR_PEER, local->board.rank, NULL, "rank %d failed in a collective: %.240s",
+                       local->board.rank, why->message);
+        while (atomic_load(&local->world->reading) > 0)
+            dsc_clock_sleep_ns(20000);
+        if (err != NULL)
+            *err = *why;
+    }
+    dsc_board_end(&local->board, channel);
+    return status;
+}
+
 /* Every hook: begin, the operation, end. */
-#define LOCAL_HOOK(op, call)                                            \
-    local_transport *local = (local_transport *)transport;             \
-    dsc_status status = dsc_board_begin(&local->board, channel, op, err); \
-    if (status == DSC_OK)                                               \
-        status = call;                                                  \
-    dsc_board_end(&local->board, channel);                              \
-    return status
+#define LOCAL_HOOK(op, call)                                                \
+    local_transport *local = (local_transport *)transport;                  \
+    dsc_error own_ = DSC_ERROR_INIT, *why = &own_;                          \
+    dsc_status status = dsc_board_begin(&local->board, channel, op, why);   \
+    if (status == DSC_OK)                                                   \
+        status = call;                                                      \
+    return ended(local, channel, status, why, err)
 
 static dsc_status local_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send,
                                    int64_t bytes, dsc_stream *stream, dsc_error *err)
 {
-    LOCAL_HOOK(DSC_COMM_ALL_GATHER, gather(local, channel, recv, send, bytes, err));
+    LOCAL_HOOK(DSC_COMM_ALL_GATHER, gather(local, channel, recv, send, bytes, why));
 }
 
 static dsc_status local_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send,
                                    int64_t bytes, dsc_stream *stream, dsc_error *err)
 {
-    LOCAL_HOOK(DSC_COMM_ALL_TO_ALL, exchange(local, channel, recv, send, bytes, err));
+    LOCAL_HOOK(DSC_COMM_ALL_TO_ALL, exchange(local, channel, recv, send, bytes, why));
 }
 
 static dsc_status local_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
                                   dsc_stream *stream, dsc_error *err)
 {
-    LOCAL_HOOK(DSC_COMM_BROADCAST, spread(local, channel, buf, bytes, root, err));
+    LOCAL_HOOK(DSC_COMM_BROADCAST, spread(local, channel, buf, bytes, root, why));
 }
 
 static dsc_status local_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err)
 {
     const dsc_board_note note = { .op = DSC_COMM_BARRIER };
-    LOCAL_HOOK(DSC_COMM_BARRIER, dsc_board_meet(&local->board, channel, &note, err));
+    LOCAL_HOOK(DSC_COMM_BARRIER, dsc_board_meet(&local->board, channel, &note, why));
 }
 
 static dsc_status local_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
                              dsc_stream *stream, dsc_error *err)
 {
     const dsc_board_note note = { .op = DSC_COMM_SEND, .bytes = bytes, .ptr = (uintptr_t)buf };
-    LOCAL_HOOK(DSC_COMM_SEND, dsc_board_post(&local->board, channel, to, &note, err));
+    LOCAL_HOOK(DSC_COMM_SEND, dsc_board_post(&local->board, channel, to, &note, why));
 }
 
 static dsc_status local_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
                              dsc_stream *stream, dsc_error *err)
 {
-    LOCAL_HOOK(DSC_COMM_RECV, take(local, channel, buf, bytes, from, err));
+    LOCAL_HOOK(DSC_COMM_RECV, take(local, channel, buf, bytes, from, why));
 }
 
 static dsc_status local_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,
                                        dsc_stream *stream, dsc_error *err)
 {
-    LOCAL_HOOK(DSC_COMM_REDUCE_SCATTER, fold(local, channel, args, err));
+    LOCAL_HOOK(DSC_COMM_REDUCE_SCATTER, fold(local, channel, args, why));
 }
 
 static dsc_status local_health(dsc_transport *transport, dsc_error *err)
