@@ -31,6 +31,16 @@ typedef struct dsc_run_state {
     char versions[128];     /* "dsc 0.1.0, oneDNN 2.6.3" */
 } dsc_run_state;
 
+/* Which checkpoints of a folder stay: of those up to the one that `latest` names. */
+typedef struct dsc_checkpoint_keep {
+    int64_t last;    /* so many newest ones, `latest` included; 0: all */
+    int64_t every;   /* and every step that is a multiple of this; 0: none of them for that */
+    bool unfinished; /* what saves that were cut short have left goes too: only where no save is running */
+    bool dry_run;    /* only tell */
+    void (*told)(void *user, const char *name); /* before each removal; may be NULL */
+    void *user;
+} dsc_checkpoint_keep;
+
 typedef struct dsc_checkpoint_ctx {
     dsc_alloc *alloc;
     const dsc_io *io;
@@ -43,6 +53,7 @@ typedef struct dsc_checkpoint_ctx {
     dsc_stream *stream;      /* compute: slices are copied on it where the host cannot reach them */
     const char *config_text; /* NULL: none */
     int64_t config_bytes;
+    dsc_checkpoint_keep keep; /* what goes after each save */
     dsc_buf buffer;          /* planned PINNED memory, at least DSC_CHECKPOINT_BUFFER_BYTES */
 } dsc_checkpoint_ctx;
 #define DSC_CHECKPOINT_BUFFER_BYTES (4 << 20)
@@ -62,7 +73,8 @@ DSC_MUST_USE dsc_status dsc_checkpoint_agree(const dsc_checkpoint_ctx *ctx, dsc_
  *   - one whose commit was cut short and which `latest` never named is removed;
  *   - the one that this run was loaded from in dir (`resumed_step`, -1: none) is kept, and `latest` names it;
  *   - a later one than that is kept when its tensors are the same, whichever world size or stage wrote it; one that
- *     does not verify is renamed to step-N.damaged with a warning. Other tensors are refused, with what differs. */
+ *     does not verify is renamed to step-N.damaged with a warning. Other tensors are refused, with what differs.
+ * After a success rank 0 removes what ctx->keep does not keep; what cannot be removed is one warning. */
 DSC_MUST_USE dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *state,
                                             int64_t resumed_step, dsc_error *err);
 /* What a run will save. */
@@ -86,11 +98,18 @@ DSC_MUST_USE dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const
 DSC_MUST_USE dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out,
                                             size_t out_bytes, dsc_error *err);
 
+/* Removes the checkpoints of a folder that `keep` does not keep. DSC_ERR_INPUT, and nothing is removed, when `latest`
+ * names none. */
+DSC_MUST_USE dsc_status dsc_checkpoint_prune(const dsc_io *io, dsc_alloc *alloc, const char *dir,
+                                             const dsc_checkpoint_keep *keep, dsc_error *err);
+
 /* The name that a `latest` file holds: one line "step-N", nothing else. */
 DSC_MUST_USE dsc_status dsc_checkpoint_read_latest(const dsc_io *io, dsc_alloc *alloc, const char *path, char name[64],
                                                    dsc_error *err);
 /* "step-" and 1 to 18 digits. */
 bool dsc_checkpoint_is_step_name(const char *name);
+/* That and ".tmp". */
+bool dsc_checkpoint_is_unfinished_name(const char *name);
 
 /* Without a model, for `dsc ckpt`. summary: the manifest and every file's size and header are right; the tensors' bytes
  * are not read; *bytes: of the safetensors files. verify: every file, every hash. hash: DESIGN section 7, 64 hex digits
@@ -100,6 +119,30 @@ DSC_MUST_USE dsc_status dsc_checkpoint_summary(const dsc_io *io, dsc_alloc *allo
 DSC_MUST_USE dsc_status dsc_checkpoint_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_checkpoint_hash(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char hex[65],
                                             dsc_error *err);
+
+/* One tensor that two checkpoints do not agree on. Borrowed until the call returns. */
+typedef struct dsc_checkpoint_diff_row {
+    const char *tensor, *plane; /* "weights" (names and shapes), "master", "exp_avg", "exp_avg_sq" */
+    const char *what;           /* "only in the first"; NULL: the values */
+    int64_t differing;          /* elements whose fp32 bits differ */
+    double largest;             /* of their differences */
+} dsc_checkpoint_diff_row;
+typedef struct dsc_checkpoint_diff_sink {
+    void (*row)(void *user, const dsc_checkpoint_diff_row *row);
+    void *user;
+} dsc_checkpoint_diff_sink;
+/* Verifies both, then compares what `dsc ckpt hash` covers, but for the step. *differing: rows that the sink got. */
+DSC_MUST_USE dsc_status dsc_checkpoint_diff(const dsc_io *io, dsc_alloc *alloc, const char *const step_dir[2],
+                                            const dsc_checkpoint_diff_sink *sink, int64_t *differing, dsc_error *err);
+
+typedef struct dsc_checkpoint_export_options {
+    const char *out_dir; /* must not exist */
+    dsc_dtype dtype;     /* F32, BF16; DSC_DTYPE_COUNT: the run's */
+    int64_t shard_bytes; /* a file has at most so many, or one tensor */
+} dsc_checkpoint_export_options;
+/* Weights and config.json as a Hugging Face folder; fp32 are the master weights. Whole or not there. */
+DSC_MUST_USE dsc_status dsc_checkpoint_export(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
+                                              const dsc_checkpoint_export_options *options, dsc_error *err);
 
 #ifdef __cplusplus
 }

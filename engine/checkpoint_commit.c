@@ -105,23 +105,16 @@ static dsc_status remove_names(const ckpt_commit *k, dsc_error *err)
 }
 
 /* The checkpoint whose commit was cut short between its two renames: whole, but announced to nobody, unless this run
- * was loaded from it by name. Goes back to its temporary name first, so that it is never there in part. */
+ * was loaded from it by name. */
 static dsc_status remove_unannounced(const ckpt_commit *k, dsc_error *err)
 {
-    char name[64], latest[64], resumed[64], step_dir[CKPT_PATH_BYTES], tmp_dir[CKPT_PATH_BYTES + 8];
+    char name[64], latest[64], resumed[64];
     snprintf(resumed, sizeof resumed, "step-%lld", (long long)k->resumed_step);
     DSC_TRY(read_name(k, k->latest_tmp, name, err));
     DSC_TRY(read_name(k, k->latest, latest, err));
     if (name[0] == 0 || strcmp(name, latest) == 0 || strcmp(name, resumed) == 0)
         return DSC_OK;
-    DSC_TRY(dsc_path_join(step_dir, sizeof step_dir, k->dir, name, err));
-    if (dsc_io_is_link(step_dir) || dsc_io_kind(step_dir) != DSC_PATH_DIR)
-        return DSC_OK;
-    snprintf(tmp_dir, sizeof tmp_dir, "%s.tmp", step_dir);
-    DSC_TRY(dsc_io_remove_dir(k->c->io, tmp_dir, err));
-    DSC_TRY(dsc_io_rename(k->c->io, step_dir, tmp_dir, err));
-    DSC_TRY(dsc_io_fsync_dir(k->c->io, k->dir, err));
-    return dsc_io_remove_dir(k->c->io, tmp_dir, err);
+    return dsc_ckpt_remove_step(k->c->io, k->dir, name, err);
 }
 
 static dsc_status check_space(const ckpt_commit *k, int64_t wanted, dsc_error *err)

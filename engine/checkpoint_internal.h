@@ -143,6 +143,9 @@ dsc_status dsc_ckpt_reader_block(const ckpt_reader *reader, const ckpt_block *bl
 /* dsc_checkpoint_verify with a buffer of CKPT_BLOCK_BYTES of the caller's. */
 dsc_status dsc_ckpt_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, void *buffer, dsc_error *err);
 
+/* Takes a checkpoint away: its name first, then its files. Missing, a link or no folder: DSC_OK. */
+dsc_status dsc_ckpt_remove_step(const dsc_io *io, const char *dir, const char *name, dsc_error *err);
+
 /* ---- rank 0's commit of a folder ---- */
 
 typedef struct ckpt_commit {

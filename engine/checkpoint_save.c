@@ -287,6 +287,28 @@ static dsc_status keep_resumed(save_job *j, bool *kept, dsc_error *err)
     return dsc_comm_broadcast(c->comm, DSC_CHANNEL_CONTROL, kept, (int64_t)sizeof *kept, 0, NULL, err);
 }
 
+static void tell(void *user, const char *name)
+{
+    const save_job *j = *(save_job **)user;
+    dsc_log_printf(j->c->log, DSC_LOG_DEBUG, "%s/%s is removed", j->commit.dir, name);
+}
+
+/* The save has succeeded: whatever goes wrong here is not its failure. */
+static void remove_older(save_job *j)
+{
+    const dsc_checkpoint_ctx *c = j->c;
+    dsc_checkpoint_keep keep = c->keep;
+    dsc_error err = DSC_ERROR_INIT;
+    if (dsc_comm_rank(c->comm) != 0 || keep.last == 0)
+        return;
+    keep.unfinished = true;
+    keep.told = tell;
+    keep.user = &j;
+    if (dsc_checkpoint_prune(c->io, c->alloc, j->commit.dir, &keep, &err) != DSC_OK)
+        dsc_log_printf(c->log, DSC_LOG_WARNING, "older checkpoints could not be removed: %s: %s", err.where,
+                       err.message);
+}
+
 static dsc_status save(save_job *j, dsc_error *err)
 {
     bool kept = false;
@@ -302,6 +324,8 @@ static dsc_status save(save_job *j, dsc_error *err)
         dsc_ckpt_commit_undo(&j->commit);
         /* The others stay until rank 0 is done: a launcher ends all ranks when the first one ends. */
         (void)!dsc_checkpoint_agree(j->c, DSC_OK, NULL, NULL);
+    } else {
+        remove_older(j);
     }
     return status;
 }

@@ -84,6 +84,8 @@ typedef struct dsc_own_config {
     int64_t epochs;     /* 1 */
     char save[DSC_CONFIG_TEXT];
     int64_t save_every;         /* 0: at the end */
+    int64_t keep_last;          /* newest checkpoints that stay, 0: all */
+    int64_t keep_every;         /* steps that stay beside them, 0: none */
     char load[DSC_CONFIG_TEXT]; /* "", a folder, or "auto" */
     bool shuffle;
     char device[16];                /* "auto" | "cpu" | "cuda" */

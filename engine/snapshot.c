@@ -17,6 +17,8 @@ static void checkpoint_ctx(dsc_engine *engine, dsc_checkpoint_ctx *ctx)
                                  .stream = engine->compute,
                                  .config_text = engine->config_text,
                                  .config_bytes = engine->config_bytes,
+                                 .keep = { .last = engine->config.own.keep_last,
+                                           .every = engine->config.own.keep_every },
                                  .buffer = engine->io_buf };
 }
 

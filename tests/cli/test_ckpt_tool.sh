@@ -93,6 +93,73 @@ else
     n=$((n + 1)); echo "ok $n - python computes the same hash # SKIP no python3"
 fi
 
+# ---- diff ----
+run ckpt diff "$tmp/run/step-2" "$tmp/same/step-2"
+report "the same tensors of two stages" prints '^the same tensors$'
+report "and how the runs differ" prints '^zero_stage: 0 and 2$'
+run ckpt diff "$tmp/run/step-2" "$tmp/run/step-3"
+differ() { [ $code -eq 1 ] && grep -qE "$1" "$tmp/out" && [ ! -s "$tmp/err" ]; }
+report "another step differs" differ '^transformer.wte.weight: exp_avg_sq: [0-9]+ elements differ, by at most [0-9]'
+report "in every master, m and v" differ "^156 differences\$"
+
+# ---- export ----
+cat >"$tmp/export.py" <<'END'
+import json, os, struct, sys
+def read(path):
+    data = open(path, "rb").read()
+    size = struct.unpack("<Q", data[:8])[0]
+    head = json.loads(data[8:8 + size])
+    assert head.pop("__metadata__") == {"format": "pt"}
+    return {k: (v["dtype"], v["shape"], data[8 + size + v["data_offsets"][0]:8 + size + v["data_offsets"][1]]) for k, v in head.items()}
+def fp32(tensor):
+    dtype, _, data = tensor
+    return data if dtype == "F32" else b"".join(b"\0\0" + data[i:i + 2] for i in range(0, len(data), 2))
+folder, step, dtype, master = sys.argv[1:5]
+names = [n for n in os.listdir(folder) if n.endswith(".safetensors")]
+out = {}
+for name in names:
+    out.update(read(folder + "/" + name))
+if len(names) > 1:
+    index = json.load(open(folder + "/model.safetensors.index.json"))
+    assert index["metadata"]["total_size"] == sum(len(t[2]) for t in out.values())
+    assert {k: k in read(folder + "/" + f) for k, f in index["weight_map"].items()} == {k: True for k in out}
+model, state = read(step + "/model.safetensors"), read(step + "/optimizer.safetensors")
+assert set(out) == set(model)
+for name, tensor in out.items():
+    assert tensor[0] == dtype and tensor[1] == model[name][1], name
+    source = state["master." + name] if master == "master" else model[name]
+    if dtype == "F32" or source[0] == "BF16":
+        assert fp32(tensor) == fp32(source), name
+print(len(names))
+END
+exports() { # FILES STEP DTYPE master|weights ARGS...: the folder has the tensors, the config, and nothing else
+    local files=$1 step=$2 dtype=$3 master=$4
+    shift 4
+    rm -rf "$tmp/hf"
+    run ckpt export "$step" --out "$tmp/hf" "$@"
+    [ $code -eq 0 ] && cmp -s "$tmp/hf/config.json" "$step/config.json" &&
+        [ "$(python3 "$tmp/export.py" "$tmp/hf" "$step" "$dtype" "$master" 2>&1 | tee -a "$tmp/err")" = "$files" ]
+}
+if command -v python3 >/dev/null; then
+    report "export: the bf16 weights" exports 1 "$tmp/same/step-2" BF16 weights
+    report "export: the master weights" exports 1 "$tmp/same/step-2" F32 master --dtype fp32
+    report "export: shards" exports 2 "$tmp/same/step-2" BF16 weights --shard-size 900KB
+    report "export: each tensor a shard" exports 52 "$tmp/same/step-2" F32 master --dtype=fp32 --shard-size=1
+    report "export: an fp32 run" exports 1 "$tmp/fp32/step-2" F32 weights
+    report "export: an fp32 run rounded" exports 1 "$tmp/fp32/step-2" BF16 weights --dtype bf16
+else
+    n=$((n + 1)); echo "ok $n - export # SKIP no python3"
+fi
+rm -rf "$tmp/hf"
+run ckpt export "$tmp/same/step-2" --out "$tmp/hf/" --dtype fp32 --shard-size 1MB
+takes() { # a run starts from the folder's weights
+    sed 's#"gpt2-nano"#"'"$tmp/hf"'"#' "$tmp/c.json" >"$tmp/hf.json"
+    timeout 60 "$bin/train" --config "$tmp/hf.json" --data "$tmp/text.txt" --steps 1 --seq-len 16 >"$tmp/out" 2>"$tmp/err" </dev/null &&
+        ! grep -q afresh "$tmp/err"
+}
+report "export: train takes the folder as its model" takes
+run ckpt export "$tmp/same/step-2" --out "$tmp/hf"; report "export: an existing folder stays" fails "exists already"
+
 # ---- damage ----
 damage() { cp -r "$tmp/same/step-2" "$tmp/bad"; }
 restore() { rm -rf "$tmp/bad"; }
@@ -134,10 +201,32 @@ echo ../../etc >"$tmp/run/latest"
 run ckpt ls "$tmp/run"; report "latest that leaves its folder" prints '^latest: .*not of the form step-N'
 run ckpt hash "$tmp/run"; report "is not followed" fails "not of the form step-N"
 
+# ---- what stays ----
+steps() { (cd "$1" && echo step-*); }
+train "$tmp/kept" 7 1 true --keep-last 2 --keep-every 3
+keeps() { [ "$(steps "$tmp/kept")" = "$1" ]; }
+report "train --keep-last 2 --keep-every 3" keeps "step-3 step-6 step-7"
+mkdir "$tmp/kept/step-9.tmp"
+run ckpt prune "$tmp/kept" --keep-last 1 --dry-run; report "prune: told first" prints '^would remove step-6$'
+report "prune: and not done" keeps "step-3 step-6 step-7 step-9.tmp"
+run ckpt prune "$tmp/kept" --keep-last 1 --keep-every 2; report "prune: what goes" prints '^removed step-3$'
+report "prune: what stays" keeps "step-6 step-7 step-9.tmp"
+run ckpt prune --unfinished "$tmp/kept"; report "prune: rests" prints '^removed step-9.tmp$'
+run ckpt prune "$tmp/kept" --keep-last=9; report "prune: nothing" prints '^nothing to remove$'
+report "prune: as before" keeps "step-6 step-7"
+rm "$tmp/kept/latest"
+run ckpt prune "$tmp/kept" --keep-last 1; report "prune: no latest" fails "latest"
+
 # ---- wrong command lines ----
-run ckpt; report "no verb" fails "ls, verify or hash is missing"
+run ckpt; report "no verb" fails "ls, verify, hash, diff, prune or export is missing"
 run ckpt list "$tmp/run"; report "an unknown verb" fails "list"
-run ckpt export "$tmp/run"; report "what is not built is refused by name" fails "not built in this version"
+run ckpt export "$tmp/run"; report "export: nowhere to" fails "no folder to write to"
+run ckpt export "$tmp/run" --out "$tmp/x" --dtype fp16; report "export: a dtype that is not built" fails "neither fp32 nor bf16"
+run ckpt export "$tmp/run" --out "$tmp/x" --shard-size 5XB; report "export: no size" fails "is no size"
+run ckpt diff "$tmp/same"; report "diff: one folder" fails "two checkpoints are needed"
+run ckpt prune "$tmp/same"; report "prune: nothing said" fails "say what stays"
+run ckpt prune "$tmp/same" --keep-last 0; report "prune: none" fails "not a whole number from 1"
+run ckpt prune --keep-last 2; report "prune: no folder" fails "DIR is missing"
 run ckpt ls; report "no folder given" fails "DIR is missing"
 run ckpt hash "$tmp/run" "$tmp/same"; report "two folders" fails "one folder at a time"
 run ckpt verify --all "$tmp/run"; report "an unknown flag" fails "--all"

@@ -305,7 +305,7 @@ static void a_run_of_saves(void **state)
     end_log();
 }
 
-/* The first save: there may be no latest, and a fresh start on other ranks, with other bits, comes to the step again. */
+/* The first save: there may be no latest, and a fresh start on other ranks comes to the step again. */
 static void a_fresh_start_after_any_crash(void **state)
 {
     start_log();

@@ -1,4 +1,4 @@
-/* ckpt.c - `dsc ckpt ls|verify|hash DIR`: checkpoints without a model or a run.
+/* ckpt.c - `dsc ckpt`: checkpoints without a model or a run. ls, verify and hash; the other verbs have their own files.
  *
  * Changes nothing. ls reads manifests and headers, verify every byte, hash what two runs must agree on.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -6,10 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/checkpoint.h"
-#include "tools/dsc/tool.h"
+#include "tools/dsc/ckpt.h"
 
-#define PATH_BYTES 4096
+#define PATH_BYTES CKPT_TOOL_PATH_BYTES
 
 /* ---- ls ---- */
 
@@ -25,22 +24,12 @@ static int by_step(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static bool is_unfinished(const char *name)
-{
-    char stem[64];
-    const size_t length = strlen(name);
-    if (length < 5 || length >= sizeof stem || strcmp(name + length - 4, ".tmp") != 0)
-        return false;
-    snprintf(stem, sizeof stem, "%.*s", (int)(length - 4), name);
-    return dsc_checkpoint_is_step_name(stem);
-}
-
 static void keep_steps(char **names, int64_t count, step_list *out)
 {
     *out = (step_list){ .name = names };
     for (int64_t i = 0; i < count; i++) {
         char *const name = names[i];
-        out->unfinished += is_unfinished(name);
+        out->unfinished += dsc_checkpoint_is_unfinished_name(name);
         if (!dsc_checkpoint_is_step_name(name))
             continue;
         /* A swap, so that every name stays in the list that is freed. */
@@ -137,44 +126,44 @@ static dsc_status ckpt_hash(dsc_alloc *alloc, const char *dir, dsc_error *err)
     return DSC_OK;
 }
 
+static const char usage[] = "dsc ckpt ls|verify DIR, hash DIR/step-N, diff A B, prune DIR --keep-last N, export "
+                            "DIR/step-N --out FOLDER";
+
 static const struct ckpt_verb {
     const char *name;
-    dsc_status (*run)(dsc_alloc *alloc, const char *dir, dsc_error *err); /* NULL: not built */
-} verbs[] = { { "ls", ckpt_ls }, { "verify", ckpt_verify }, { "hash", ckpt_hash }, { "export", NULL } };
+    dsc_status (*look)(dsc_alloc *alloc, const char *dir, dsc_error *err); /* takes one folder and no flags; or */
+    int (*run)(int argc, char **argv);
+} verbs[] = {
+    { "ls", ckpt_ls, NULL },          { "verify", ckpt_verify, NULL },    { "hash", ckpt_hash, NULL },
+    { "diff", NULL, dsc_ckpt_diff },  { "prune", NULL, dsc_ckpt_prune },  { "export", NULL, dsc_ckpt_export },
+};
 
-static int run_verb(const struct ckpt_verb *verb, const char *dir)
+static int look(const struct ckpt_verb *verb, int argc, char **argv)
 {
+    for (int a = 2; a < argc; a++)
+        if (argv[a][0] == '-' && argv[a][1] != 0)
+            return dsc_tool_usage(argv[a], "unknown flag; usage: %s", usage);
+    if (argc != 3 || argv[2][0] == 0)
+        return dsc_tool_usage(argv[1], "%s; usage: %s", argc > 3 ? "one folder at a time" : "DIR is missing", usage);
     dsc_error err = DSC_ERROR_INIT;
     dsc_alloc *alloc = NULL;
     if (dsc_alloc_open(&alloc, &err) != DSC_OK)
         return dsc_tool_fail(&err);
-    const dsc_status status = verb->run(alloc, dir, &err);
+    const dsc_status status = verb->look(alloc, argv[2], &err);
     dsc_alloc_close(&alloc);
     return status == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
 }
 
 int dsc_cmd_ckpt(int argc, char **argv)
 {
-    const char *usage = "dsc ckpt ls DIR, dsc ckpt verify DIR|DIR/step-N, dsc ckpt hash DIR/step-N";
     if (argc < 2)
-        return dsc_tool_usage("dsc ckpt", "ls, verify or hash is missing; usage: %s", usage);
+        return dsc_tool_usage("dsc ckpt", "ls, verify, hash, diff, prune or export is missing; usage: %s", usage);
     if (strcmp(argv[1], "--help") == 0) {
         printf("usage: %s\n", usage);
         return dsc_tool_end();
     }
-    for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++) {
-        if (strcmp(verbs[i].name, argv[1]) != 0)
-            continue;
-        if (verbs[i].run == NULL)
-            return dsc_tool_usage(argv[1], "not built in this version; a checkpoint's model.safetensors has Hugging "
-                                  "Face's names");
-        for (int a = 2; a < argc; a++)
-            if (argv[a][0] == '-' && argv[a][1] != 0)
-                return dsc_tool_usage(argv[a], "unknown flag; usage: %s", usage);
-        if (argc != 3 || argv[2][0] == 0)
-            return dsc_tool_usage(argv[1], "%s; usage: %s", argc > 3 ? "one folder at a time" : "DIR is missing",
-                                  usage);
-        return run_verb(&verbs[i], argv[2]);
-    }
+    for (size_t i = 0; i < DSC_COUNT(verbs); i++)
+        if (strcmp(verbs[i].name, argv[1]) == 0)
+            return verbs[i].run != NULL ? verbs[i].run(argc, argv) : look(&verbs[i], argc, argv);
     return dsc_tool_usage(argv[1], "unknown; usage: %s", usage);
 }

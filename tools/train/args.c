@@ -19,6 +19,7 @@ const char train_usage[] =
     "  --steps N                the step at which the run ends;  --epochs N instead\n"
     "  --batch-size M           micro-batch per rank;  --gradient-accumulation-steps G;  --learning-rate X\n"
     "  --save DIR               --save-every N, --load DIR|DIR/step-N|auto\n"
+    "  --keep-last N            after a save the newest N stay;  --keep-every M: and every multiple of M\n"
     "  --seed S                 --no-shuffle, --log FILE.jsonl, --device auto|cpu|cuda\n"
     "  --sample TEXT            at the end, let the model continue TEXT;  --curve draws the loss\n"
     "  --strict                 warnings of the config are errors\n"
@@ -53,6 +54,8 @@ static const flag flags[] = {
     { "--learning-rate", FLAG_NUMBER, "optimizer.params.lr" },
     { "--save", FLAG_TEXT, "dsc.save" },
     { "--save-every", FLAG_INTEGER, "dsc.save_every" },
+    { "--keep-last", FLAG_INTEGER, "dsc.keep_last" },
+    { "--keep-every", FLAG_INTEGER, "dsc.keep_every" },
     { "--load", FLAG_TEXT, "dsc.load" },
     { "--seed", FLAG_INTEGER, "seed" },
     { "--log", FLAG_TEXT, "dsc.log" },

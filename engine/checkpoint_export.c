@@ -1,0 +1,240 @@
+/* checkpoint_export.c - a checkpoint's weights as a Hugging Face folder, in fp32 or bf16, in one file or in shards.
+ *
+ * Every block is verified as it is read. The folder is made under OUT.tmp and renamed when it is whole.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/bf16.h"
+#include "base/json.h"
+#include "engine/checkpoint_internal.h"
+
+#define INDEX_FILE "model.safetensors.index.json"
+#define FILE_NAME_BYTES 64
+
+/* What is written of one tensor, and where. */
+typedef struct export_tensor {
+    const dsc_safetensors_entry *weights; /* name and shape */
+    const ckpt_manifest_tensor *from;     /* whose blocks: master weights for fp32, where there are any */
+    int64_t bytes;
+    int32_t shard;
+} export_tensor;
+
+typedef struct export_job {
+    const dsc_io *io;
+    dsc_alloc *alloc;
+    const dsc_checkpoint_export_options *options;
+    const char *step_dir;
+    char tmp_dir[CKPT_PATH_BYTES];
+    dsc_dtype dtype;
+    ckpt_reader reader;
+    export_tensor *tensor;
+    int64_t count;
+    int32_t shard_count;
+    char *buffer; /* a block as it was saved, and after it converted: twice as long at most */
+} export_job;
+
+static void file_name(const export_job *j, int32_t shard, char out[FILE_NAME_BYTES])
+{
+    if (j->shard_count == 1)
+        snprintf(out, FILE_NAME_BYTES, "model.safetensors");
+    else
+        snprintf(out, FILE_NAME_BYTES, "model-%05d-of-%05d.safetensors", (int)shard + 1, (int)j->shard_count);
+}
+
+/* In order of names; a shard is full when the next tensor would make it too large. */
+static dsc_status plan(export_job *j, dsc_error *err)
+{
+    const dsc_safetensors *model = j->reader.file[CKPT_MODEL];
+    const bool fp32_run = j->reader.manifest.state.compute_dtype == DSC_F32;
+    int64_t in_shard = 0;
+    j->dtype = j->options->dtype != DSC_DTYPE_COUNT ? j->options->dtype : fp32_run ? DSC_F32 : DSC_BF16;
+    j->count = dsc_safetensors_count(model);
+    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, j->count, sizeof *j->tensor, &j->tensor, err));
+    for (int64_t i = 0; i < j->count; i++) {
+        export_tensor *t = &j->tensor[i];
+        t->weights = dsc_safetensors_at(model, i);
+        if (j->dtype != DSC_F32 || dsc_ckpt_reader_find(&j->reader, CKPT_MASTER, t->weights->name, &t->from) == NULL)
+            (void)dsc_ckpt_reader_find(&j->reader, CKPT_WEIGHTS, t->weights->name, &t->from);
+        t->bytes = t->weights->count * (int64_t)dsc_dtype_bytes(j->dtype);
+        if (in_shard > 0 && in_shard + t->bytes > j->options->shard_bytes) {
+            j->shard_count++;
+            in_shard = 0;
+        }
+        t->shard = j->shard_count;
+        in_shard += t->bytes;
+    }
+    j->shard_count++;
+    return DSC_OK;
+}
+
+/* ---- writing ---- */
+
+static const void *converted(export_job *j, dsc_dtype from, int64_t count)
+{
+    const float *f32 = (const float *)(const void *)j->buffer;
+    const uint16_t *bf16 = (const uint16_t *)(const void *)j->buffer;
+    void *out = j->buffer + CKPT_BLOCK_BYTES;
+    if (from == j->dtype)
+        return j->buffer;
+    for (int64_t i = 0; i < count; i++)
+        if (from == DSC_F32)
+            ((uint16_t *)out)[i] = dsc_bf16_from_f32(f32[i]);
+        else
+            ((float *)out)[i] = dsc_f32_from_bf16(bf16[i]);
+    return out;
+}
+
+static dsc_status write_tensor(export_job *j, const export_tensor *t, dsc_file *file, int64_t offset, dsc_error *err)
+{
+    const int64_t each = (int64_t)dsc_dtype_bytes(j->dtype);
+    const ckpt_block *block = j->reader.manifest.block + t->from->first_block;
+    for (int64_t b = 0; b < t->from->block_count; b++, block++) {
+        DSC_TRY(dsc_ckpt_reader_block(&j->reader, block, j->buffer, err));
+        DSC_TRY(dsc_io_write(j->io, file, converted(j, t->from->dtype, block->count), block->count * each,
+                             offset + block->first * each, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status write_planned(export_job *j, const export_tensor *first, const dsc_safetensors_plan *plan_of_file,
+                                dsc_file *file, dsc_error *err)
+{
+    DSC_TRY(dsc_safetensors_write_header(plan_of_file, j->io, file, err));
+    for (int64_t i = 0; i < plan_of_file->count; i++)
+        DSC_TRY(write_tensor(j, &first[i], file, plan_of_file->offset[i], err));
+    return dsc_io_fsync(j->io, file, err);
+}
+
+/* A shard's tensors are [first, first + count). */
+static dsc_status write_shard(export_job *j, int64_t first, int64_t count, dsc_error *err)
+{
+    char path[CKPT_PATH_BYTES], name[FILE_NAME_BYTES];
+    const dsc_safetensors_pair metadata = { "format", "pt" };
+    dsc_safetensors_spec *specs = NULL;
+    dsc_safetensors_plan plan_of_file = { 0 };
+    dsc_file file = DSC_FILE_INIT;
+    file_name(j, j->tensor[first].shard, name);
+    DSC_TRY(dsc_path_join(path, sizeof path, j->tmp_dir, name, err));
+    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, count, sizeof *specs, &specs, err));
+    for (int64_t i = 0; i < count; i++) {
+        specs[i] = (dsc_safetensors_spec){ j->tensor[first + i].weights->name, j->tensor[first + i].weights->desc };
+        specs[i].desc.dtype = j->dtype;
+    }
+    dsc_status status = dsc_safetensors_plan_open(&plan_of_file, j->alloc, specs, count, &metadata, 1, err);
+    dsc_alloc_free(j->alloc, specs);
+    DSC_TRY(status);
+    status = dsc_io_open(j->io, path, DSC_IO_CREATE_NEW, &file, err);
+    if (status == DSC_OK)
+        status = write_planned(j, &j->tensor[first], &plan_of_file, &file, err);
+    const dsc_status closed = dsc_io_close(j->io, &file, status == DSC_OK ? err : NULL);
+    dsc_safetensors_plan_close(&plan_of_file);
+    return status != DSC_OK ? status : closed;
+}
+
+static dsc_status write_shards(export_job *j, dsc_error *err)
+{
+    for (int64_t first = 0, end; first < j->count; first = end) {
+        for (end = first; end < j->count && j->tensor[end].shard == j->tensor[first].shard;)
+            end++;
+        DSC_TRY(write_shard(j, first, end - first, err));
+    }
+    return DSC_OK;
+}
+
+/* ---- the small files ---- */
+
+static dsc_status write_small(const export_job *j, const char *name, const char *text, int64_t bytes, dsc_error *err)
+{
+    char path[CKPT_PATH_BYTES];
+    DSC_TRY(dsc_path_join(path, sizeof path, j->tmp_dir, name, err));
+    return dsc_io_write_all_atomic(j->io, path, text, bytes, err);
+}
+
+/* {"metadata": {"total_size": bytes}, "weight_map": {name: file}} */
+static dsc_status write_index(const export_job *j, dsc_error *err)
+{
+    const int64_t line = 6 * DSC_SAFETENSORS_NAME_BYTES_MAX + FILE_NAME_BYTES + 16;
+    int64_t total = 0, room = 256, used;
+    char *text = NULL, name[FILE_NAME_BYTES];
+    if (j->shard_count == 1)
+        return DSC_OK;
+    for (int64_t i = 0; i < j->count; i++) {
+        total += j->tensor[i].bytes;
+        room += 6 * (int64_t)strlen(j->tensor[i].weights->name) + FILE_NAME_BYTES + 16;
+    }
+    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, room + line, 1, &text, err));
+    used = snprintf(text, (size_t)room, "{\"metadata\": {\"total_size\": %" PRId64 "},\n \"weight_map\": {", total);
+    for (int64_t i = 0; i < j->count; i++) {
+        file_name(j, j->tensor[i].shard, name);
+        used += snprintf(text + used, 8, "%s\n  ", i > 0 ? "," : "");
+        used += (int64_t)dsc_json_quote(text + used, (size_t)line, j->tensor[i].weights->name);
+        used += snprintf(text + used, FILE_NAME_BYTES + 8, ": \"%s\"", name);
+    }
+    used += snprintf(text + used, 8, "\n }}\n");
+    DSC_ASSERT(used < room + line);
+    const dsc_status status = write_small(j, INDEX_FILE, text, used, err);
+    dsc_alloc_free(j->alloc, text);
+    return status;
+}
+
+static dsc_status copy_config(const export_job *j, dsc_error *err)
+{
+    char path[CKPT_PATH_BYTES], *text = NULL;
+    int64_t bytes;
+    if (j->reader.manifest.file[CKPT_CONFIG].bytes < 0)
+        return DSC_OK;
+    DSC_TRY(dsc_ckpt_own_path(path, j->step_dir, dsc_ckpt_file_name[CKPT_CONFIG], err));
+    DSC_TRY(dsc_io_read_all(j->io, j->alloc, path, CKPT_SMALL_BYTES_MAX, &text, &bytes, err));
+    const dsc_status status = write_small(j, dsc_ckpt_file_name[CKPT_CONFIG], text, bytes, err);
+    dsc_alloc_free(j->alloc, text);
+    return status;
+}
+
+/* ---- the whole ---- */
+
+static dsc_status export_all(export_job *j, dsc_error *err)
+{
+    DSC_TRY(plan(j, err));
+    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, 3 * CKPT_BLOCK_BYTES, 1, &j->buffer, err));
+    DSC_TRY(write_shards(j, err));
+    DSC_TRY(write_index(j, err));
+    DSC_TRY(copy_config(j, err));
+    return dsc_io_fsync_dir(j->io, j->tmp_dir, err);
+}
+
+static dsc_status make_tmp(export_job *j, dsc_error *err)
+{
+    const char *out = j->options->out_dir;
+    size_t bytes = strlen(out);
+    while (bytes > 1 && out[bytes - 1] == '/')
+        bytes--;
+    if ((size_t)snprintf(j->tmp_dir, sizeof j->tmp_dir, "%.*s.tmp", (int)bytes, out) >= sizeof j->tmp_dir)
+        return DSC_FAIL(err, DSC_ERR_INPUT, out, "the path is too long");
+    if (dsc_io_kind(out) != DSC_PATH_MISSING)
+        return DSC_FAIL(err, DSC_ERR_INPUT, out, "exists already; nothing is replaced");
+    if (dsc_io_kind(j->tmp_dir) != DSC_PATH_MISSING)
+        return DSC_FAIL(err, DSC_ERR_INPUT, j->tmp_dir, "is in the way (an export that was cut short?); move it away");
+    return dsc_io_mkdir(j->io, j->tmp_dir, err);
+}
+
+dsc_status dsc_checkpoint_export(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
+                                 const dsc_checkpoint_export_options *options, dsc_error *err)
+{
+    export_job j = { .io = io, .alloc = alloc, .options = options, .step_dir = step_dir };
+    DSC_ASSERT(options->shard_bytes > 0);
+    DSC_TRY(dsc_ckpt_reader_open(io, alloc, step_dir, &j.reader, err));
+    dsc_status status = make_tmp(&j, err);
+    const bool made = status == DSC_OK;
+    if (status == DSC_OK)
+        status = export_all(&j, err);
+    if (status == DSC_OK)
+        status = dsc_io_rename(io, j.tmp_dir, options->out_dir, err);
+    if (status != DSC_OK && made)
+        (void)!dsc_io_remove_dir(io, j.tmp_dir, NULL); /* the first failure is the one to report */
+    dsc_alloc_free(alloc, j.buffer);
+    dsc_alloc_free(alloc, j.tensor);
+    dsc_ckpt_reader_close(&j.reader);
+    return status;
+}
