@@ -164,7 +164,7 @@ static dsc_status load_param(const dsc_model *model, int32_t module, int32_t par
     const dsc_weight *source = self->sources[spec - self->params];
     const int64_t in_file = dsc_max_i64(0, dsc_min_i64(count, source->entry->count - first));
     if (in_file > 0)
-        DSC_TRY(dsc_safetensors_read_f32(source->file, source->entry, first, in_file, out, err));
+        DSC_TRY(dsc_weight_read_f32(source, first, in_file, out, err));
     for (int64_t i = in_file; i < count; i++)
         out[i] = 0;
     return DSC_OK;

@@ -224,3 +224,28 @@ const dsc_weight *dsc_weights_find(const dsc_weights *weights, const char *name)
     const dsc_weight key = { name, NULL, NULL };
     return bsearch(&key, weights->table, (size_t)weights->count, sizeof *weights->table, compare_weights);
 }
+
+#define F32_INF_BITS 0x7f800000u /* without the sign, all that is not finite is at or above it */
+
+static uint32_t magnitude_bits(const float *x)
+{
+    uint32_t bits = 0;
+    memcpy(&bits, x, 4);
+    return bits & 0x7fffffffu;
+}
+
+dsc_status dsc_weight_read_f32(const dsc_weight *weight, int64_t first, int64_t count, float *out, dsc_error *err)
+{
+    DSC_TRY(dsc_safetensors_read_f32(weight->file, weight->entry, first, count, out, err));
+    uint32_t largest = 0; /* a maximum without a branch: vector instructions */
+    for (int64_t i = 0; i < count; i++)
+        largest = magnitude_bits(out + i) > largest ? magnitude_bits(out + i) : largest;
+    if (largest < F32_INF_BITS)
+        return DSC_OK;
+    int64_t i = 0;
+    while (magnitude_bits(out + i) < F32_INF_BITS)
+        i++;
+    return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
+                    "tensor \"%.200s\" is %s at element %lld: the file is damaged, or its training had diverged",
+                    weight->name, magnitude_bits(out + i) == F32_INF_BITS ? "infinite" : "NaN", (long long)(first + i));
+}

@@ -23,5 +23,8 @@ const char *dsc_weights_dir(const dsc_weights *weights);
 int64_t dsc_weights_count(const dsc_weights *weights);
 const dsc_weight *dsc_weights_at(const dsc_weights *weights, int64_t i); /* in the order of names */
 const dsc_weight *dsc_weights_find(const dsc_weights *weights, const char *name); /* NULL: none */
+/* Elements [first, first + count) as fp32. One that is not finite is DSC_ERR_INPUT: every loss would be NaN. */
+DSC_MUST_USE dsc_status dsc_weight_read_f32(const dsc_weight *weight, int64_t first, int64_t count, float *out,
+                                            dsc_error *err);
 
 #endif

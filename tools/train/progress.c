@@ -12,6 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define COLUMNS_MAX 500 /* of a bar, whatever the terminal says */
+
 static int64_t now_ns(void)
 {
     struct timespec t;
@@ -78,6 +80,7 @@ static void find_terminal(train_progress *p)
         p->terminal = true;
         p->columns = atoi(launch);
     }
+    p->columns = p->columns < COLUMNS_MAX ? p->columns : COLUMNS_MAX;
 }
 
 dsc_status train_progress_open(train_progress *p, const dsc_run_info *info, const dsc_engine_stats *stats,

@@ -188,6 +188,23 @@ def weights_of_another_model(b):
 
 
 @test
+def weights_that_are_not_finite(b):
+    inputs(b)
+    last = "transformer.ln_f.bias"
+    for dtype, nan, inf in (("F32", b"\0\0\xc0\x7f", b"\0\0\x80\xff"), ("BF16", b"\xc0\x7f", b"\x80\x7f"),
+                            ("F16", b"\0\x7e", b"\0\xfc")):
+        whole = safetensors(dtype=dtype)
+        start = len(whole) - 32 * len(nan)
+        for value, word in ((nan, "NaN"), (inf, "infinite")):
+            for element in (0, 31):
+                at = start + element * len(nan)
+                data = whole[:at] + value + whole[at + len(nan):]
+                refuse_weights(b, [last, f"is {word} at element {element}:"], data)
+    path = folder(b, "m", weights=data)
+    b.refuse(2, [last, "at element 31"], LAUNCH, "--num_gpus=2", *without(b.train, "--model"), "--model", path)
+
+
+@test
 def shards_and_their_index(b):
     inputs(b)
     names = list(gpt2_shapes())
