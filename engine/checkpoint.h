@@ -82,9 +82,10 @@ typedef struct dsc_checkpoint_saves {
     int64_t after;       /* its steps so far */
     int64_t every, last; /* 0: only last */
     bool resumed;        /* from a checkpoint in dir: a step made again may be there */
+    dsc_dtype compute_dtype;
 } dsc_checkpoint_saves;
 /* Collective; every rank returns the same verdict. Before the run: the saves to come would not be refused for a step-N
- * that exists or a folder that cannot be made or written. Leaves nothing behind. */
+ * that exists, a folder that cannot be made or written, or (the first of them) a full disk. Leaves nothing behind. */
 DSC_MUST_USE dsc_status dsc_checkpoint_check(const dsc_checkpoint_ctx *ctx, const char *dir,
                                              const dsc_checkpoint_saves *saves, dsc_error *err);
 /* Collective; every rank returns the same verdict. dir is a parent (its `latest`) or one step-N. Verifies everything

@@ -45,8 +45,30 @@ static size_t existing_bytes(char *path)
     }
 }
 
+/* Of the tensors alone: a checkpoint takes a little more. */
+static int64_t stored_bytes(const dsc_checkpoint_ctx *c, dsc_dtype compute_dtype)
+{
+    int64_t bytes = 0;
+    for (int32_t t = 0; t < c->layout->tensor_count; t++) {
+        const dsc_layout_tensor *tensor = &c->layout->tensor[t];
+        const int64_t fp32_planes = !tensor->spec->trainable ? 0 : compute_dtype == DSC_BF16 ? 3 : 2;
+        bytes += tensor->count * ((int64_t)dsc_dtype_bytes(compute_dtype) + 4 * fp32_planes);
+    }
+    return bytes;
+}
+
+static dsc_status check_space(const char *dir, int64_t wanted, dsc_error *err)
+{
+    int64_t available = 0;
+    DSC_TRY(dsc_io_free_bytes(dir, &available, err));
+    if (wanted <= available)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_IO, dir, "a checkpoint needs %.1f MB and %.1f MB are free; save to another folder, or "
+                    "make room", (double)wanted / 1048576.0, (double)available / 1048576.0);
+}
+
 /* Makes the folder, makes a file in it, and takes away what was not there before. */
-static dsc_status try_folder(const dsc_io *io, const char *dir, dsc_error *err)
+static dsc_status try_folder(const dsc_io *io, const char *dir, int64_t wanted, dsc_error *err)
 {
     char path[CKPT_PATH_BYTES];
     DSC_TRY(dsc_path_join(path, sizeof path, dir, "", err));
@@ -54,6 +76,8 @@ static dsc_status try_folder(const dsc_io *io, const char *dir, dsc_error *err)
     dsc_status status = dsc_ckpt_make_dirs(io, dir, err);
     if (status == DSC_OK)
         status = dsc_io_probe_dir(io, dir, err);
+    if (status == DSC_OK)
+        status = check_space(dir, wanted, err);
     snprintf(path, sizeof path, "%s", dir);
     for (size_t bytes = strlen(path); bytes > before; bytes = strlen(path)) {
         if (path[bytes - 1] != '/')
@@ -115,6 +139,6 @@ dsc_status dsc_checkpoint_check(const dsc_checkpoint_ctx *ctx, const char *dir, 
     if (dsc_comm_rank(ctx->comm) == 0)
         status = check_steps(ctx, dir, saves, &mine);
     if (dsc_comm_rank(ctx->comm) == 0 && status == DSC_OK)
-        status = try_folder(ctx->io, dir, &mine);
+        status = try_folder(ctx->io, dir, stored_bytes(ctx, saves->compute_dtype), &mine);
     return dsc_checkpoint_agree(ctx, status, &mine, err);
 }

@@ -146,8 +146,8 @@ DSC_API DSC_MUST_USE dsc_status dsc_engine_generate(dsc_engine *engine, const in
  * from is refused. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err);
 /* Collective. What later saves to DIR would be refused for, told before the first step: a folder that cannot be made or
- * written, and an existing step-N, N = every, 2 * every, ... (0: none of these) or `last`, above this engine's step,
- * unless it was loaded from DIR. Leaves nothing behind. */
+ * written, no room for one checkpoint, and an existing step-N, N = every, 2 * every, ... (0: none of these) or `last`,
+ * above this engine's step, unless it was loaded from DIR. Leaves nothing behind. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t every, int64_t last,
                                                       dsc_error *err);
 /* Collective. DIR (its `latest`) or DIR/step-N; verified before anything of the engine changes. */

@@ -143,6 +143,22 @@ def places_that_cannot_be_written(b):
 
 
 @test
+def a_disk_without_room_for_a_checkpoint_is_found_before_the_first_step(b):
+    inputs(b)
+    small = b.path("small")
+    os.mkdir(small)
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", small],
+                                           stderr=subprocess.DEVNULL).returncode != 0:
+        return
+    try:
+        long = without(b.train, "--steps") + ["--steps", "1000000"]
+        b.refuse(1, [small + "/run", "a checkpoint needs 9.8 MB and 0.2 MB are free"], *long, "--save", small + "/run")
+        check(listing(small) == [], "left:", listing(small))
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+@test
 def a_run_that_would_end_at_a_checkpoint_that_exists_is_refused_before_it(b):
     inputs(b)
     run = b.path("run")
