@@ -36,7 +36,7 @@ include tests/sim/sim.mk
 include tests/gpu/gpu.mk
 
 .PHONY: test-programs
-test-programs: all examples $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN) $(FUZZ_BIN) $(SIM_BIN)
+test-programs: all examples $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN) $(FUZZ_BIN) $(SIM_BIN) $(CHECK_SIM_BIN)
 
 # What the programs of a sanitized build are told (tests/README.md); the caller's own options come last and win.
 SANENV_thread := TSAN_OPTIONS="suppressions=$(abspath tests/tsan.supp) $(if $(findstring clang,$(COMPILER)),ignore_noninstrumented_modules=1 )$$TSAN_OPTIONS"
@@ -47,12 +47,18 @@ SANENV     := $(if $(SAN),DSC_TEST_TIMEOUT=$${DSC_TEST_TIMEOUT:-1800} $(SANENV_$
 test: deps-test
 	@$(MAKE) --no-print-directory test-programs
 	@DSC_BIN=$(abspath $(BIN)) DSC_LIB=$(abspath $(LIB)) DSC_SAN=$(SAN) $(SANENV) tests/run \
-	    unit $(UNIT_BIN) -- checkkern $(CHECK_BIN) -- dist $(DIST_BIN) -- fuzz $(FUZZ_BIN) -- sim $(SIM_BIN) -- cli $(CLI_TESTS)
+	    unit $(UNIT_BIN) -- checkkern $(CHECK_BIN) -- dist $(DIST_BIN) -- fuzz $(FUZZ_BIN) -- sim $(SIM_BIN) $(CHECK_SIM_BIN) \
+	    -- cli $(CLI_TESTS)
 
 .PHONY: checkkern
 ## checkkern: check every kernel variant: make checkkern [FN='adamw*'] [SEED=7]
 checkkern: $(CHECK_BIN)
 	$(Q)$(CHECK_BIN) $(if $(FN),--fn '$(FN)') $(if $(SEED),--seed $(SEED))
+
+.PHONY: checkkern-sim
+## checkkern-sim: check every CUDA kernel on a simulated GPU: make checkkern-sim [FN='adamw*'] [SEED=7]
+checkkern-sim: $(CHECK_SIM_BIN)
+	$(Q)$(CHECK_SIM_BIN) $(if $(FN),--fn '$(FN)') $(if $(SEED),--seed $(SEED))
 
 # libFuzzer searches from the corpus; what it finds stays in build/fuzz/, a crash becomes a corpus file with its fix.
 .PHONY: fuzz

@@ -14,7 +14,7 @@ __device__ __forceinline__ running both(running a, running b)
 {
     const float max = fmaxf(a.max, b.max);
     if (max == -INFINITY)
-        return { max, 0.0f };
+        return { max, a.sum + b.sum }; /* 0, or a NaN that was met */
     return { max, a.sum * expf(a.max - max) + b.sum * expf(b.max - max) };
 }
 
@@ -25,12 +25,10 @@ template <int W> __device__ __forceinline__ running take(running r, const float 
     for (int j = 1; j < W; j++)
         top = fmaxf(top, x[j]);
     if (top > r.max)
-        r = { top, r.max == -INFINITY ? 0.0f : r.sum * expf(r.max - top) };
-    if (r.max == -INFINITY)
-        return r;
+        r = { top, r.max == -INFINITY ? r.sum : r.sum * expf(r.max - top) };
 #pragma unroll
     for (int j = 0; j < W; j++)
-        r.sum += expf(x[j] - r.max);
+        r.sum += x[j] == -INFINITY ? 0.0f : expf(x[j] - r.max);
     return r;
 }
 

@@ -74,10 +74,10 @@ template <class T> void colsum(const dsc_cuda_launch *at, const dsc_colsum_args 
     const T *x = static_cast<const T *>(a->x);
     const bool aligned = is_aligned(x) && a->ld % W == 0 && a->cols % W == 0;
     const dim3 grid(grid_size(dsc_div_ceil(a->cols, 32 * (aligned ? W : 1))), static_cast<unsigned>(parts));
-    if (aligned)
+    if (parts > 0 && aligned)
         DSC_CUDA_LAUNCH((part_kernel<T, W>), grid, THREADS, 0, at->stream, partial, x, a->rows, a->cols, a->ld,
                         part_rows);
-    else
+    else if (parts > 0)
         DSC_CUDA_LAUNCH((part_kernel<T, 1>), grid, THREADS, 0, at->stream, partial, x, a->rows, a->cols, a->ld,
                         part_rows);
     const dim3 block(SUM_WIDTH, WARPS);

@@ -7,19 +7,23 @@
 
 namespace {
 
-/* exp(-2u), u = sqrt(2/pi) (x + 0.044715 x^3). The bound keeps products with it finite; the sigmoid is 0 there. */
+/* exp(-2u), u = sqrt(2/pi) (x + 0.044715 x^3). The bound keeps it finite; the sigmoid is below 1e-38 there. */
 template <bool FAST> __device__ __forceinline__ float gelu_exp(float x)
 {
     const float minus_two_u = -1.5957691216057308f * fmaf(0.044715f * x * x, x, x);
-    const float bounded = fminf(minus_two_u, 80.0f);
+    const float bounded = fminf(minus_two_u, 88.0f);
     return FAST ? __expf(bounded) : expf(bounded);
 }
+
+/* Beyond 16 gates are 0 and 1, and only NaN must pass. */
+__device__ __forceinline__ float gelu_not_below(float x) { return x < -16.0f ? -16.0f : x; }
+__device__ __forceinline__ float gelu_not_above(float x) { return x > 16.0f ? 16.0f : x; }
 
 /* FAST is for results that are rounded to bf16. */
 template <bool FAST> __device__ __forceinline__ float gelu_of(float x)
 {
-    const float e = gelu_exp<FAST>(x);
-    return FAST ? __fdividef(x, 1.0f + e) : x / (1.0f + e);
+    const float e = gelu_exp<FAST>(x), least = gelu_not_below(x);
+    return FAST ? __fdividef(least, 1.0f + e) : least / (1.0f + e);
 }
 
 /* s + x s' with s = 1 / (1 + e), s' = 2 u' e s^2. */
@@ -27,8 +31,9 @@ template <bool FAST> __device__ __forceinline__ float gelu_slope(float x)
 {
     const float e = gelu_exp<FAST>(x);
     const float s = FAST ? __fdividef(1.0f, 1.0f + e) : 1.0f / (1.0f + e);
-    const float two_u_slope = 1.5957691216057308f * fmaf(3.0f * 0.044715f * x, x, 1.0f);
-    return fmaf(x * two_u_slope * s, e * s, s);
+    const float y = gelu_not_above(gelu_not_below(x));
+    const float two_u_slope = 1.5957691216057308f * fmaf(3.0f * 0.044715f * y, y, 1.0f);
+    return fmaf(y * two_u_slope * s, e * s, s);
 }
 
 } // namespace

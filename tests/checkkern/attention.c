@@ -460,16 +460,6 @@ static void same_rows(const view *x, const double *before, int64_t tokens, int64
         }
 }
 
-static void run(dsc_kernel kernel, uint32_t caps, const void *args)
-{
-    dsc_kernel_table table;
-    dsc_error err = DSC_ERROR_INIT;
-    const dsc_cpu_team team = { .threads = 2, .caps = caps };
-    dsc_kernel_table_init(&table, caps);
-    if (table.fn[kernel](args, &team, &err) != DSC_OK)
-        ck_fail("%s", err.message);
-}
-
 static void check_causality(dsc_dtype dtype, uint32_t caps, const char *variant, int64_t cut)
 {
     static const shape s = { 2, 150, 2, 1, 24, false, 1 };
@@ -478,23 +468,23 @@ static void check_causality(dsc_dtype dtype, uint32_t caps, const char *variant,
     if (ck_case("attention_fwd %s %s does not see past token %d", type, variant, (int)cut - 1)) {
         problem_open(&now, &s, dtype);
         const dsc_attention_fwd_args args = forward_open(&now, &current, true);
-        run(DSC_KERNEL_ATTENTION_FWD, caps, &args);
+        ck_run(DSC_KERNEL_ATTENTION_FWD, caps, &args, sizeof args);
         read_view(&current.out, before);
         change_rows(&current.q, s.tokens, cut, s.tokens);
         change_rows(&current.k, s.tokens, cut, s.tokens);
         change_rows(&current.v, s.tokens, cut, s.tokens);
-        run(DSC_KERNEL_ATTENTION_FWD, caps, &args);
+        ck_run(DSC_KERNEL_ATTENTION_FWD, caps, &args, sizeof args);
         same_rows(&current.out, before, s.tokens, 0, cut, "out");
         problem_close(&now);
     }
     if (ck_case("attention_bwd %s %s gives token %d nothing from before", type, variant, (int)cut)) {
         problem_open(&now, &s, dtype);
         const dsc_attention_bwd_args args = backward_open(&now, &current);
-        run(DSC_KERNEL_ATTENTION_BWD, caps, &args);
+        ck_run(DSC_KERNEL_ATTENTION_BWD, caps, &args, sizeof args);
         read_view(&current.dk, before);
         change_rows(&current.d_out, s.tokens, 0, cut);
         change_rows(&current.out, s.tokens, 0, cut);
-        run(DSC_KERNEL_ATTENTION_BWD, caps, &args);
+        ck_run(DSC_KERNEL_ATTENTION_BWD, caps, &args, sizeof args);
         same_rows(&current.dk, before, s.tokens, cut, s.tokens, "dk");
         problem_close(&now);
     }
@@ -538,12 +528,14 @@ void ck_attention(void)
         check_shape(&shapes[i], DSC_F32);
         check_shape(&shapes[i], DSC_BF16);
     }
-    for (int32_t v = 0; v < CK_VARIANTS; v++)
-        if ((ck_variants[v].caps & ~dsc_cpu_caps()) == 0) {
-            check_causality(DSC_F32, ck_variants[v].caps, ck_variants[v].name, 70);
-            check_causality(DSC_BF16, ck_variants[v].caps, ck_variants[v].name, 37);
-            check_causality(DSC_BF16, ck_variants[v].caps, ck_variants[v].name, 128);
-        }
+    for (int32_t v = 0; v < CK_VARIANTS; v++) {
+        const uint32_t caps = ck_set_up.gpu ? CK_GPU : ck_variants[v].caps;
+        if (ck_set_up.gpu ? v > 0 : (caps & ~dsc_cpu_caps()) != 0)
+            continue;
+        check_causality(DSC_F32, caps, ck_variant_name(caps), 70);
+        check_causality(DSC_BF16, caps, ck_variant_name(caps), 37);
+        check_causality(DSC_BF16, caps, ck_variant_name(caps), 128);
+    }
     for (size_t i = 0; ck_benching() && i < DSC_COUNT(timed); i++) {
         bench(&timed[i], DSC_BF16);
         bench(&timed[i], DSC_F32);

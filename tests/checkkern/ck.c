@@ -8,7 +8,8 @@
 
 #include "tests/support/sanitizer.h"
 
-enum { RED_ZONE_BYTES = 256, BUFS_MAX = 32, PRINT_MAX = 3 };
+enum { RED_ZONE_BYTES = 256, PRINT_MAX = 3 };
+enum { GPU_CAPS = CK_GPU | DSC_CPU_AVX512_BF16, GPU_RUNS = 2 };
 static const unsigned char red_zone_byte = 0xFF; /* as numbers NaN, so that reading it shows as well */
 /* ThreadSanitizer is there for what a team's threads do to each other; the other builds compare the counts' bits. */
 #if SANITIZE_THREAD
@@ -20,7 +21,7 @@ static const int32_t thread_counts[] = { 1, 2, 3, 8 };
 typedef struct ck_buffer {
     ck_role role;
     dsc_dtype dtype;
-    int64_t count, bytes;
+    int64_t count, bytes, block_bytes;
     char name[48];
     char *block;                 /* owned: red zone, offset, data, red zone */
     char *data;
@@ -30,7 +31,7 @@ typedef struct ck_buffer {
 
 /* A test program may have globals; there is one case at a time. */
 static struct {
-    ck_buffer buf[BUFS_MAX];
+    ck_buffer buf[CK_BUFS_MAX];
     int32_t buf_count;
     char name[160];
     bool open;             /* a case is running */
@@ -40,7 +41,7 @@ static struct {
     uint64_t rng;
     uint32_t caps;
     int32_t threads;
-    bool failed[DSC_KERNEL_COUNT][CK_VARIANTS]; /* not fit to be timed */
+    bool failed[DSC_KERNEL_COUNT][CK_VARIANTS]; /* not fit to be timed; a GPU's in column 0 */
 } ck;
 
 ck_settings ck_set_up = { .fn = NULL, .seed = 1, .bench = false, .threads = 1 };
@@ -127,8 +128,10 @@ void ck_canary(dsc_kernel_fn fn)
 }
 
 uint32_t ck_caps(void) { return ck.caps; }
+bool ck_on_gpu(void) { return (ck.caps & CK_GPU) != 0; }
 void ck_variant_set(uint32_t caps) { ck.caps = caps; }
 bool ck_benching(void) { return ck_set_up.bench; }
+int64_t ck_bench_size(int64_t on_cpu, int64_t on_gpu) { return ck_set_up.gpu ? on_gpu : on_cpu; }
 
 /* splitmix64 (Steele, Lea, Flood 2014) */
 uint32_t ck_random(void)
@@ -153,7 +156,7 @@ static void *must(void *ptr)
 void *ck_buf(ck_role role, dsc_dtype dtype, int64_t count, const char *name)
 {
     DSC_ASSERT(ck.open);
-    DSC_ASSERT(ck.buf_count < BUFS_MAX);
+    DSC_ASSERT(ck.buf_count < CK_BUFS_MAX);
     ck_buffer *b = &ck.buf[ck.buf_count++];
     memset(b, 0, sizeof *b);
     b->role = role;
@@ -164,12 +167,10 @@ void *ck_buf(ck_role role, dsc_dtype dtype, int64_t count, const char *name)
     const size_t offset = dtype == DSC_U8 || (ck_random() & 1) == 0 ? 0 : dsc_dtype_bytes(dtype);
     const size_t total = (size_t)b->bytes + 2 * RED_ZONE_BYTES + 64;
     b->block = must(aligned_alloc(64, (total + 63) / 64 * 64));
-    memset(b->block, red_zone_byte, total);
+    memset(b->block, red_zone_byte, (total + 63) / 64 * 64);
     b->data = b->block + RED_ZONE_BYTES + offset;
     memset(b->data, 0xFF, (size_t)b->bytes);
-    b->start = must(malloc((size_t)b->bytes + 1));
-    b->first = must(malloc((size_t)b->bytes + 1));
-    b->ref = must(malloc((size_t)b->bytes + 1));
+    b->block_bytes = (int64_t)((total + 63) / 64 * 64);
     return b->data;
 }
 
@@ -324,6 +325,12 @@ void ck_same(const void *buf)
     compare_bits(b, b->ref, "the reference");
 }
 
+void ck_same_on_cpu(const void *buf)
+{
+    if (!ck_on_gpu())
+        ck_same(buf);
+}
+
 void ck_near(const void *buf, int64_t i, double expected, double tol)
 {
     const double got = ck_get(buf, i);
@@ -388,6 +395,70 @@ static void run_variant(dsc_kernel_fn fn, const void *args, ck_verify_fn verify)
             ck_same(ck.buf[i].data);
 }
 
+/* ---- the GPU's walk ---- */
+
+int32_t ck_spans(ck_span span[CK_BUFS_MAX])
+{
+    for (int32_t i = 0; i < ck.buf_count; i++)
+        span[i] = (ck_span){ ck.buf[i].block, ck.buf[i].block_bytes };
+    return ck.buf_count;
+}
+
+/* Runs with different schedules give the same bits. */
+static bool run_gpu(dsc_kernel kernel, const void *args, int64_t args_bytes)
+{
+    for (int32_t r = 0; r < GPU_RUNS; r++) {
+        restore();
+        if (!ck_device_run(kernel, args, args_bytes, r))
+            return false;
+        for (int32_t i = 0; i < ck.buf_count; i++) {
+            ck_buffer *b = &ck.buf[i];
+            check_guards(b);
+            if (r == 0)
+                memcpy(b->first, b->data, (size_t)b->bytes);
+            else if (is_output(b))
+                compare_bits(b, b->first, "the first run");
+        }
+    }
+    return true;
+}
+
+static void check_gpu(dsc_kernel kernel, const void *args, int64_t args_bytes, ck_verify_fn verify)
+{
+    const int64_t before = ck.failures;
+    dsc_kernel_table table;
+    ck.caps = 0;
+    dsc_kernel_table_init(&table, 0);
+    (void)run_once(table.fn[kernel], args, 1);
+    for (int32_t i = 0; i < ck.buf_count; i++)
+        memcpy(ck.buf[i].ref, ck.buf[i].data, (size_t)ck.buf[i].bytes);
+    ck.caps = GPU_CAPS;
+    ck.printed = 0;
+    if (!run_gpu(kernel, args, args_bytes))
+        return;
+    if (verify != NULL)
+        verify(args);
+    for (int32_t i = 0; verify == NULL && i < ck.buf_count; i++)
+        if (is_output(&ck.buf[i]))
+            ck_same(ck.buf[i].data);
+    if (ck.failures != before)
+        ck.failed[kernel][0] = true;
+}
+
+void ck_run(dsc_kernel kernel, uint32_t caps, const void *args, int64_t args_bytes)
+{
+    dsc_kernel_table table;
+    dsc_error err = DSC_ERROR_INIT;
+    if ((caps & CK_GPU) != 0) {
+        (void)ck_device_run(kernel, args, args_bytes, 0);
+        return;
+    }
+    const dsc_cpu_team team = { .threads = 2, .caps = caps, .gemm = ck_gemm_store(caps) };
+    dsc_kernel_table_init(&table, caps);
+    if (table.fn[kernel](args, &team, &err) != DSC_OK)
+        ck_fail("%s", err.message);
+}
+
 static void poison_gaps(const ck_buffer *b)
 {
     const int64_t each = (int64_t)dsc_dtype_bytes(b->dtype);
@@ -404,7 +475,16 @@ void ck_kernel(dsc_kernel kernel, const void *args, int64_t args_bytes, ck_verif
         if (b->role == CK_OUT)
             memset(b->data, 0xFF, (size_t)b->bytes);
         poison_gaps(b);
+        if (b->start == NULL) {
+            b->start = must(malloc((size_t)b->bytes + 1));
+            b->first = must(malloc((size_t)b->bytes + 1));
+            b->ref = must(malloc((size_t)b->bytes + 1));
+        }
         memcpy(b->start, b->data, (size_t)b->bytes);
+    }
+    if (ck_set_up.gpu) {
+        check_gpu(kernel, args, args_bytes, verify);
+        return;
     }
     for (int32_t v = 0; v < CK_VARIANTS; v++) {
         if (!ck_variant_runs(v, kernel))

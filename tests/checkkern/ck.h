@@ -58,6 +58,11 @@ void ck_near(const void *buf, int64_t i, double expected, double tol); /* |got -
 void ck_near_ref(const void *buf, double tol_relative, double tol_absolute); /* all elements, against the reference */
 void ck_fail(const char *fmt, ...) DSC_PRINTF(1, 2);
 uint32_t ck_caps(void);                 /* of the variant under test */
+/* With --device cuda there is one variant, the GPU's, which rounds where DSC_CPU_AVX512_BF16 does. Kernels whose sums
+ * have an order of their own there are held to their bounds alone. */
+enum { CK_GPU = 1 << 16 };
+bool ck_on_gpu(void);
+void ck_same_on_cpu(const void *buf);                                 /* ck_same, and nothing on a GPU */
 void ck_variant_set(uint32_t caps);     /* for cases without ck_kernel: what messages name */
 double ck_spacing(dsc_dtype dtype, double x); /* distance of |x| to the next value of the dtype (F32, BF16) */
 
@@ -68,6 +73,7 @@ enum {
     CK_F32_PEAK = 2  /* compare flops with fp32 multiply-adds even where the CPU has bf16 products */
 };
 bool ck_benching(void);
+int64_t ck_bench_size(int64_t on_cpu, int64_t on_gpu);
 void ck_bench(dsc_kernel kernel, const void *args, int64_t args_bytes, int64_t bytes, int64_t flops, uint32_t flags);
 
 /* ck_peak.c: measured limits of this machine with `threads` threads. */

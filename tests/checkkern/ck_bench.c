@@ -60,9 +60,12 @@ static void print_line(const ck_variant *variant, int32_t threads, double ns, do
 
 void ck_bench(dsc_kernel kernel, const void *args, int64_t args_bytes, int64_t bytes, int64_t flops, uint32_t flags)
 {
-    (void)args_bytes;
     if (!ck_benching())
         return;
+    if (ck_set_up.gpu) {
+        ck_device_bench(kernel, args, args_bytes, bytes, flops, (flags & CK_F32_PEAK) != 0);
+        return;
+    }
     double ref_ns[2] = { 0, 0 };
     dsc_kernel_fn previous = NULL;
     for (int32_t v = 0; v < CK_VARIANTS; v++) {

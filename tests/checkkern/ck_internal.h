@@ -7,7 +7,7 @@
 
 #include "tests/checkkern/ck.h"
 
-enum { CK_VARIANTS = 5 };
+enum { CK_VARIANTS = 5, CK_BUFS_MAX = 32 };
 typedef struct ck_variant {
     const char *name;
     uint32_t caps;
@@ -20,6 +20,7 @@ typedef struct ck_settings {
     uint64_t seed;
     bool bench;
     int32_t threads; /* of benches */
+    bool gpu;        /* --device cuda */
     bool cpu_time;   /* benches: one thread, by its CPU clock, for a machine that others use too */
 } ck_settings;
 extern ck_settings ck_set_up;
@@ -34,6 +35,23 @@ double ck_now_ns(void);
 void ck_case_end(void);
 const char *ck_case_name(void);
 bool ck_may_bench(dsc_kernel kernel, int32_t variant);
+/* What the case has allocated, red zones included. Returns how many. */
+typedef struct ck_span {
+    char *block;
+    int64_t bytes;
+} ck_span;
+int32_t ck_spans(ck_span span[CK_BUFS_MAX]);
+/* One run without checks, of any caps mask or CK_GPU. */
+void ck_run(dsc_kernel kernel, uint32_t caps, const void *args, int64_t args_bytes);
+
+/* ck_device.c. A failure is the case's. `number`: of the run, each with another schedule in the simulator. */
+bool ck_device_is_simulated(void); /* the program has simulated GPUs in it */
+bool ck_device_open(dsc_error *err);
+void ck_device_close(void);
+void ck_device_describe(char *text, size_t text_bytes);
+bool ck_device_run(dsc_kernel kernel, const void *args, int64_t args_bytes, int32_t number);
+void ck_device_bench(dsc_kernel kernel, const void *args, int64_t args_bytes, int64_t bytes, int64_t flops, bool f32);
+
 struct dsc_gemm_store *ck_gemm_store(uint32_t caps); /* one per caps mask, opened when first asked for */
 
 #endif

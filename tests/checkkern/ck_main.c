@@ -1,4 +1,5 @@
-/* ck_main.c - checkkern [--fn GLOB] [--seed N] [--bench [--threads N | --cpu-time]]. TAP on stdout.
+/* ck_main.c - checkkern [--device cpu|cuda] [--fn GLOB] [--seed N] [--bench [--threads N | --cpu-time]]. TAP
+ * on stdout. A program that has simulated GPUs in it checks those.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/ck_internal.h"
 
@@ -16,6 +17,8 @@ bool ck_matches(const char *name)
 
 const char *ck_variant_name(uint32_t caps)
 {
+    if ((caps & CK_GPU) != 0)
+        return "cuda";
     for (int32_t v = 0; v < CK_VARIANTS; v++)
         if (ck_variants[v].caps == caps)
             return ck_variants[v].name;
@@ -41,21 +44,66 @@ struct dsc_gemm_store *ck_gemm_store(uint32_t caps)
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: checkkern [--fn GLOB] [--seed N] [--bench [--threads N | --cpu-time]]\n");
+    fprintf(stderr,
+            "usage: checkkern [--device cpu|cuda] [--fn GLOB] [--seed N] [--bench [--threads N | --cpu-time]]\n");
     return 2;
+}
+
+static void begin_cpu(void)
+{
+    printf("TAP version 13\n# seed %llu, this CPU runs:", (unsigned long long)ck_set_up.seed);
+    for (int32_t v = 0; v < CK_VARIANTS; v++)
+        if (ck_variant_runs(v, DSC_KERNEL_GEMM))
+            printf(" %s", ck_variants[v].name);
+    printf("\n");
+}
+
+/* Ends the program when there is no GPU: 77 is a skip with the last line as reason. */
+static void begin_gpu(void)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    char text[400];
+    if (!ck_device_open(&err)) {
+        printf("%s\n", err.message);
+        exit(err.status == DSC_ERR_UNSUPPORTED ? 77 : 1);
+    }
+    ck_device_describe(text, sizeof text);
+    printf("TAP version 13\n# seed %llu, on %s\n", (unsigned long long)ck_set_up.seed, text);
+}
+
+/* The checker's own cases and the vector functions are the CPU's. */
+static void run_ops(void)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } ops[] = {
+#define X(name) { #name, ck_##name },
+#include "tests/checkkern/ck_ops.def"
+#undef X
+    };
+    for (size_t i = 0; i < DSC_COUNT(ops); i++)
+        if (!ck_set_up.gpu || (strcmp(ops[i].name, "self") != 0 && strcmp(ops[i].name, "vmath") != 0))
+            ops[i].run();
 }
 
 int main(int argc, char **argv)
 {
     const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     ck_set_up.threads = cpus > 0 ? (int32_t)cpus : 1;
+    const char *device = getenv("CK_DEVICE"); /* for those who run programs without arguments */
+    ck_set_up.gpu = device != NULL ? strcmp(device, "cuda") == 0 : ck_device_is_simulated();
     for (int i = 1; i < argc; i++) {
         const bool more = i + 1 < argc;
         if (strcmp(argv[i], "--bench") == 0)
             ck_set_up.bench = true;
         else if (strcmp(argv[i], "--cpu-time") == 0)
             ck_set_up.cpu_time = true;
-        else if (strcmp(argv[i], "--fn") == 0 && more)
+        else if (strcmp(argv[i], "--device") == 0 && more) {
+            ck_set_up.gpu = strcmp(argv[++i], "cuda") == 0;
+            if (!ck_set_up.gpu && strcmp(argv[i], "cpu") != 0)
+                return usage();
+        } else if (strcmp(argv[i], "--fn") == 0 && more)
             ck_set_up.fn = argv[++i];
         else if (strcmp(argv[i], "--seed") == 0 && more)
             ck_set_up.seed = strtoull(argv[++i], NULL, 10);
@@ -68,15 +116,13 @@ int main(int argc, char **argv)
         return usage();
     if (dsc_alloc_open(&gemm_alloc, NULL) != DSC_OK)
         return 1;
-    printf("TAP version 13\n# seed %llu, this CPU runs:", (unsigned long long)ck_set_up.seed);
-    for (int32_t v = 0; v < CK_VARIANTS; v++)
-        if (ck_variant_runs(v, DSC_KERNEL_GEMM))
-            printf(" %s", ck_variants[v].name);
-    printf("\n");
-#define X(name) ck_##name();
-#include "tests/checkkern/ck_ops.def"
-#undef X
+    if (ck_set_up.gpu)
+        begin_gpu();
+    else
+        begin_cpu();
+    run_ops();
     ck_case_end();
+    ck_device_close();
     printf("1..%lld\n", (long long)ck_cases_run);
     if (ck_cases_run == 0)
         printf("# no case matches '%s'\n", ck_set_up.fn);

@@ -101,7 +101,7 @@ static void bench(void)
     const dsc_embedding_bwd_args args = {
         .d_table = ck_buf(CK_OUT, DSC_F32, vocab * channels, "d_table"),
         .d_position = ck_buf(CK_OUT, DSC_F32, 1024 * channels, "d_position"), .d_out = d_out, .tokens = tokens,
-        .scratch = ck_buf(CK_SCRATCH, DSC_I32, rows + vocab + 1, "scratch"), .rows = rows, .sequence = 256,
+        .scratch = ck_buf(CK_SCRATCH, DSC_I32, 2 * rows + vocab, "scratch"), .rows = rows, .sequence = 256,
         .channels = channels, .vocab = vocab, .positions = 1024, .dtype = DSC_BF16,
     };
     const int64_t bytes = (vocab + 1024) * channels * 4 + 2 * rows * channels * 2;

@@ -170,6 +170,21 @@ static void no_aux(void)
     ck_kernel(DSC_KERNEL_GEMM, &a, sizeof a, verify);
 }
 
+/* A column's additions, in any order of blocks: chains of at most 64 + rows / 64. */
+static void verify_colsum(const void *args)
+{
+    const dsc_colsum_args *a = args;
+    ck_same_on_cpu(a->out);
+    for (int64_t c = 0; c < a->cols; c++) {
+        double sum = a->accumulate ? ck_start(a->out, c) : 0, size = fabs(sum);
+        for (int64_t r = 0; r < a->rows; r++) {
+            sum += ck_get(a->x, r * a->ld + c);
+            size += fabs(ck_get(a->x, r * a->ld + c));
+        }
+        ck_near(a->out, c, sum, 0x1p-24 * (fmin((double)a->rows, 64) + (double)a->rows / 64 + 1) * size);
+    }
+}
+
 static void colsums(void)
 {
     static const int64_t rows[] = { 0, 1, 63, 64, 65, 200 }, cols[] = { 1, 8, 17, 64, 130, 768 };
@@ -190,7 +205,7 @@ static void colsums(void)
                 ck_gaps(a.x, a.rows, a.cols, a.ld);
                 if (a.accumulate)
                     ck_normal(a.out, 0, 1);
-                ck_kernel(DSC_KERNEL_COLSUM, &a, sizeof a, NULL);
+                ck_kernel(DSC_KERNEL_COLSUM, &a, sizeof a, verify_colsum);
             }
 }
 

@@ -43,9 +43,9 @@ static void near_row(const dsc_layernorm_fwd_args *a, int64_t r)
 static void verify_fwd(const void *args)
 {
     const dsc_layernorm_fwd_args *a = args;
-    ck_same(a->out);
-    ck_same(a->mean);
-    ck_same(a->rstd);
+    ck_same_on_cpu(a->out);
+    ck_same_on_cpu(a->mean);
+    ck_same_on_cpu(a->rstd);
     for (int64_t r = 0; r < a->rows; r++)
         near_row(a, r);
 }
@@ -133,13 +133,13 @@ static void near_weights(const dsc_layernorm_bwd_args *a, int64_t c)
 static void verify_bwd(const void *args)
 {
     const dsc_layernorm_bwd_args *a = args;
-    ck_same(a->d_in);
+    ck_same_on_cpu(a->d_in);
     for (int64_t r = 0; r < a->rows; r++)
         near_input(a, r);
     if (a->d_weight == NULL)
         return;
-    ck_same(a->d_weight);
-    ck_same(a->d_bias);
+    ck_same_on_cpu(a->d_weight);
+    ck_same_on_cpu(a->d_bias);
     for (int64_t c = 0; c < a->channels; c++)
         near_weights(a, c);
 }

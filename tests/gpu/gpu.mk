@@ -8,10 +8,10 @@ $(GPU_BIN): $(TEST_BIN)/gpu/%: $(BUILD)/tests/sim/%.o $(BUILD)/tests/gpu/real.o 
 	$(Q)$(CC) $(LDFLAGS) $^ -lcmocka $(LDLIBS) -o $@
 
 .PHONY: gpu-programs
-gpu-programs: all cuda-plugin $(GPU_BIN)
+gpu-programs: all cuda-plugin $(GPU_BIN) $(CHECK_BIN)
 
 .PHONY: test-gpu
 ## test-gpu: kernels and training on a real GPU, compute-sanitizer where it is: [NCCL=DIR of libnccl.so.2 2.30+]
 test-gpu: gpu-programs
-	$(Q)DSC_BIN=$(abspath $(BIN)) DSC_LIB=$(abspath $(LIB)) tests/gpu/run.sh $(if $(NCCL),--nccl $(NCCL)) $(GPU_BIN) || \
+	$(Q)DSC_BIN=$(abspath $(BIN)) DSC_LIB=$(abspath $(LIB)) tests/gpu/run.sh $(if $(NCCL),--nccl $(NCCL)) $(GPU_BIN) $(CHECK_BIN) || \
 	    { rc=$$?; [ $$rc -eq 77 ] || exit $$rc; }

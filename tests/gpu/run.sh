@@ -8,7 +8,7 @@ set -u
 nccl=
 if [ "${1:-}" = --nccl ]; then nccl=$2; shift 2; fi
 dsc=${DSC_BIN:-bin}/dsc train=${DSC_BIN:-bin}/train
-export DSC_PLUGIN_DIR=${DSC_LIB:-lib}/dsc
+export DSC_PLUGIN_DIR=${DSC_LIB:-lib}/dsc CK_DEVICE=cuda # checkkern: the GPU's kernels
 gpu=$("$dsc" doctor | grep -E '^ +GPU' | head -n 1)
 case $gpu in
 *sm_*) echo "test-gpu:$gpu" ;;

@@ -14,12 +14,16 @@ SIM_CC_BIN  := $(SIM_TESTS:tests/%.cc=$(TEST_BIN)/%)
 SIM_C_BIN   := $(patsubst tests/%.c,$(TEST_BIN)/%,$(sort $(wildcard tests/sim/test_*.c)))
 SIM_BIN     := $(SIM_CC_BIN) $(SIM_C_BIN)
 SIM_OBJ     := $(SIM_SRC:%.cc=$(BUILD)/%.o)
+# checkkern with simulated GPUs in it checks the CUDA kernels.
+CHECK_SIM_BIN := $(if $(CHECK_SRC),$(TEST_BIN)/sim/checkkern)
 # Fibers move stacks under ThreadSanitizer's feet, so this suite is left out there.
 ifeq ($(SAN),thread)
 SIM_BIN     :=
+CHECK_SIM_BIN :=
 endif
 ifneq ($(shell uname -m),x86_64)
 SIM_BIN     :=
+CHECK_SIM_BIN :=
 endif
 
 $(BUILD)/tests/sim/%.o: tests/sim/%.cc $(BUILD)/flags
@@ -46,3 +50,8 @@ $(SIM_C_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(HELP_OBJ) $(SIM_BACKEND) $(LIB
 	@mkdir -p $(@D)
 	$(Q)$(SIM_CXX) $(LDFLAGS) -rdynamic $(filter %.o,$^) -Wl,--whole-archive $(SIM_BACKEND) -Wl,--no-whole-archive \
 	    $(LIB)/libdsc.a -lcmocka $(LDLIBS) -o $@
+
+$(CHECK_SIM_BIN): $(CHECK_SRC:%.c=$(BUILD)/%.o) $(SIM_BACKEND) $(LIB)/libdsc.a
+	@mkdir -p $(@D)
+	$(Q)$(SIM_CXX) $(LDFLAGS) -rdynamic $(filter %.o,$^) -Wl,--whole-archive $(SIM_BACKEND) -Wl,--no-whole-archive \
+	    $(LIB)/libdsc.a $(LDLIBS) -o $@
