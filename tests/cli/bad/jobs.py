@@ -113,5 +113,6 @@ def more_threads_than_cores_are_warned_of_once(b):
         r = b.accept(*argv, env=env)
         lines = [l for l in r.err.split(b"\n") if b"cores" in l]
         check(len(lines) == 1 and b"warning" in lines[0] and b"threads" in lines[0], r)
-    r = b.accept(*b.train)
-    check(b"cores" not in r.err, r)
+    for argv in (b.train, job(b, *b.train), job(b, *b.train, ranks=crowd)):  # one thread each only shares the cores
+        r = b.accept(*argv)
+        check(b"cores" not in r.err, r)
