@@ -50,9 +50,16 @@ dsc_status dsc_io_rmdir(const dsc_io *io, const char *path, dsc_error *err)
     return rmdir(path) == 0 ? DSC_OK : dsc_io_fail(err, DSC_ERR_IO, errno, path, "cannot remove the folder");
 }
 
-static bool is_dots(const char *name)
+/* *name is the next entry that is no "." or "..", borrowed until the next call; NULL: there are no more. */
+static dsc_status next_name(DIR *dir, const char *path, const char **name, dsc_error *err)
 {
-    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+    const struct dirent *entry;
+    do {
+        errno = 0;
+        entry = readdir(dir);
+    } while (entry != NULL && (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0));
+    *name = entry != NULL ? entry->d_name : NULL;
+    return entry != NULL || errno == 0 ? DSC_OK : dsc_io_fail(err, DSC_ERR_IO, errno, path, "cannot list the folder");
 }
 
 /* Removes every file that one pass over the folder shows. */
@@ -60,18 +67,14 @@ static dsc_status remove_files(const dsc_io *io, DIR *dir, const char *path, boo
 {
     *removed = false;
     for (;;) {
-        errno = 0;
-        const struct dirent *entry = readdir(dir);
-        if (entry == NULL && errno != 0)
-            return dsc_io_fail(err, DSC_ERR_IO, errno, path, "cannot list the folder");
-        if (entry == NULL)
+        const char *name;
+        DSC_TRY(next_name(dir, path, &name, err));
+        if (name == NULL)
             return DSC_OK;
-        if (is_dots(entry->d_name))
-            continue;
         char file[4096];
-        DSC_TRY(dsc_path_join(file, sizeof file, path, entry->d_name, err));
+        DSC_TRY(dsc_path_join(file, sizeof file, path, name, err));
         DSC_TRY(dsc_io_before(io, DSC_IO_UNLINK, file, 0, 0, err));
-        if (unlinkat(dirfd(dir), entry->d_name, 0) != 0 && errno != ENOENT)
+        if (unlinkat(dirfd(dir), name, 0) != 0 && errno != ENOENT)
             return dsc_io_fail(err, DSC_ERR_IO, errno, file, "cannot remove");
         *removed = true;
     }
@@ -139,17 +142,13 @@ static dsc_status read_names(dsc_alloc *alloc, DIR *dir, const char *path, char 
 {
     int64_t room = 0;
     for (;;) {
-        errno = 0;
-        const struct dirent *entry = readdir(dir);
-        if (entry == NULL && errno != 0)
-            return dsc_io_fail(err, DSC_ERR_IO, errno, path, "cannot list the folder");
-        if (entry == NULL)
+        const char *name;
+        DSC_TRY(next_name(dir, path, &name, err));
+        if (name == NULL)
             return DSC_OK;
-        if (is_dots(entry->d_name))
-            continue;
         if (*count == LIST_COUNT_MAX)
             return DSC_FAIL(err, DSC_ERR_INPUT, path, "more than %lld names in the folder", (long long)LIST_COUNT_MAX);
-        DSC_TRY(add_name(alloc, entry->d_name, names, count, &room, err));
+        DSC_TRY(add_name(alloc, name, names, count, &room, err));
     }
 }
 

@@ -7,6 +7,7 @@
 
 #include "kernels/attention_part.h"
 #include "kernels/bf16_avx512.h"
+#include "kernels/transpose_avx512.h"
 
 #define ATT_LANES 16
 #define ATT_ROWS 4
@@ -61,33 +62,7 @@ static inline att_vec att_from_lane(att_vec x, int64_t n, att_vec low)
     return _mm512_mask_mov_ps(low, (__mmask16)(0xffffu << n), x);
 }
 
-/* 16 x 16 words: neighbours, then pairs inside 128-bit parts, then the parts themselves. */
-static inline __attribute__((always_inline)) void att_transpose(att_word r[16])
-{
-    att_word t[16];
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {
-        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-        r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
-        r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
-    }
-}
+static inline __attribute__((always_inline)) void att_transpose(att_word r[16]) { dsc_transpose_avx512(r); }
 
 /* Lanes first..first+15 of a row that ends at `count`, as 16 bf16. */
 static inline __mmask16 att_lanes(int64_t first, int64_t count)

@@ -9,6 +9,7 @@
 
 #include "kernels/bf16_avx512.h"
 #include "kernels/gemm_internal.h"
+#include "kernels/transpose_avx512.h"
 
 #define INLINE static inline __attribute__((always_inline))
 enum { PANEL = DSC_BF16_PANEL, ROWS = 6, VECS = PANEL / 16, PART_K = 64 /* even */ };
@@ -42,34 +43,6 @@ static void pack_rows(uint16_t *to, const uint16_t *b, int64_t ld, int64_t k, in
         }
 }
 
-/* Transposes 16 x 16 words of 32 bits in registers. */
-INLINE void transpose(__m512i r[16])
-{
-    __m512i t[16];
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {
-        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-        r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
-        r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
-    }
-}
-
 /* B stored [n, k]: 16 rows of 16 pairs are transposed. */
 static void pack_columns(uint16_t *to, const uint16_t *b, int64_t ld, int64_t k, int64_t n)
 {
@@ -80,7 +53,7 @@ static void pack_columns(uint16_t *to, const uint16_t *b, int64_t ld, int64_t k,
             const __mmask32 lanes = lanes32(k - 2 * p);
             for (int i = 0; i < 16; i++)
                 r[i] = c + i < n ? _mm512_maskz_loadu_epi16(lanes, b + (c + i) * ld + 2 * p) : _mm512_setzero_si512();
-            transpose(r);
+            dsc_transpose_avx512(r);
             uint16_t *at = to + (c / PANEL) * pairs * 2 * PANEL + p * 2 * PANEL + (c % PANEL) * 2;
             for (int i = 0; i < 16 && p + i < pairs; i++)
                 _mm512_storeu_si512(at + i * 2 * PANEL, r[i]);

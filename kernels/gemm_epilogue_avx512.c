@@ -56,25 +56,9 @@ INLINE void rows(const dsc_epilogue_tile *t, dsc_epilogue kind, bool bf16, bool 
         }
 }
 
-INLINE void by_kind(const dsc_epilogue_tile *t, bool bf16, bool bias_bf16)
-{
-    switch (t->kind) {
-    case DSC_EPILOGUE_NONE: rows(t, DSC_EPILOGUE_NONE, bf16, bias_bf16); break;
-    case DSC_EPILOGUE_BIAS: rows(t, DSC_EPILOGUE_BIAS, bf16, bias_bf16); break;
-    case DSC_EPILOGUE_BIAS_GELU: rows(t, DSC_EPILOGUE_BIAS_GELU, bf16, bias_bf16); break;
-    case DSC_EPILOGUE_BIAS_ADD: rows(t, DSC_EPILOGUE_BIAS_ADD, bf16, bias_bf16); break;
-    case DSC_EPILOGUE_DGELU: rows(t, DSC_EPILOGUE_DGELU, bf16, bias_bf16); break;
-    }
-}
+#include "kernels/gemm_epilogue_kinds.h"
 
-void dsc_epilogue_avx512(const dsc_epilogue_tile *t)
-{
-    const bool bf16 = t->c_dtype == DSC_BF16;
-    if (t->bias_dtype == DSC_BF16)
-        bf16 ? by_kind(t, true, true) : by_kind(t, false, true);
-    else
-        bf16 ? by_kind(t, true, false) : by_kind(t, false, false);
-}
+void dsc_epilogue_avx512(const dsc_epilogue_tile *t) { by_dtypes(t); }
 
 void dsc_panel_avx512(float *to, const uint16_t *from, int64_t row_count, int64_t cols, int64_t ld)
 {

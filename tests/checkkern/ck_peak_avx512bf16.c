@@ -1,35 +1,17 @@
 /* ck_peak_avx512bf16.c - bf16 dot products in registers only. SPDX-License-Identifier: Apache-2.0 */
-#include "tests/checkkern/ck.h"
-
 #if defined(__AVX512BF16__)
-#include <immintrin.h>
+#include "tests/checkkern/ck_peak_loop.h"
 
 double ck_fma_loop_avx512bf16(int64_t rounds)
 {
-    enum { CHAINS = 12 }; /* latency 4 to 6 times 2 units */
     const __m512bh x = (__m512bh)_mm512_set1_epi16(0x3c00), y = (__m512bh)_mm512_set1_epi16(0x3f80);
-    __m512 s0 = _mm512_setzero_ps(), s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0, s8 = s0, s9 = s0,
-           s10 = s0, s11 = s0;
-    for (int64_t r = 0; r < rounds; r++) {
-#define STEP(sum) \
-    sum = _mm512_dpbf16_ps(sum, x, y); \
-    __asm__ volatile("" : "+v"(sum)) /* stays in its register, and equal chains do not become one */
-        STEP(s0);
-        STEP(s1);
-        STEP(s2);
-        STEP(s3);
-        STEP(s4);
-        STEP(s5);
-        STEP(s6);
-        STEP(s7);
-        STEP(s8);
-        STEP(s9);
-        STEP(s10);
-        STEP(s11);
+#define STEP(sum) _mm512_dpbf16_ps(sum, x, y)
+    CK_PEAK_LOOP(__m512, _mm512_setzero_ps(), rounds, STEP);
 #undef STEP
-    }
-    return (double)rounds * CHAINS * 16 * 2 * 2;
+    return (double)rounds * CK_CHAINS * 16 * 2 * 2;
 }
 #else
+#include "tests/checkkern/ck.h"
+
 double ck_fma_loop_avx512bf16(int64_t rounds) { return 0 * (double)rounds; }
 #endif
