@@ -38,9 +38,13 @@ include tests/gpu/gpu.mk
 .PHONY: test-programs
 test-programs: all examples $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN) $(FUZZ_BIN) $(SIM_BIN) $(CHECK_SIM_BIN)
 
-# What the programs of a sanitized build are told (tests/README.md); the caller's own options come last and win.
-SANENV_thread := TSAN_OPTIONS="suppressions=$(abspath tests/tsan.supp) $(if $(findstring clang,$(COMPILER)),ignore_noninstrumented_modules=1 )$$TSAN_OPTIONS"
-SANENV     := $(if $(SAN),DSC_TEST_TIMEOUT=$${DSC_TEST_TIMEOUT:-1800} $(SANENV_$(SAN)))
+# What the programs of a sanitized build are told (tests/README.md); the caller's own options come last and win. A malloc of
+# more than there is gives NULL, as everywhere.
+SANENV_address := ASAN_OPTIONS="allocator_may_return_null=1 $$ASAN_OPTIONS"
+SANENV_undefined := UBSAN_OPTIONS="print_stacktrace=1 $$UBSAN_OPTIONS"
+SANENV_thread  := TSAN_OPTIONS="allocator_may_return_null=1 suppressions=$(abspath tests/tsan.supp) $(if \
+                  $(findstring clang,$(COMPILER)),ignore_noninstrumented_modules=1 )$$TSAN_OPTIONS"
+SANENV         := $(if $(SAN),DSC_TEST_TIMEOUT=$${DSC_TEST_TIMEOUT:-1800} $(SANENV_$(SAN)))
 
 .PHONY: test
 ## test: everything that a commit must pass on a CPU-only machine; ends with "N passed, N failed"
