@@ -1,5 +1,5 @@
-/* test_checkpoint_prune.c - which checkpoints stay, that `latest` always does, and that a kill in between leaves none in
- * part. SPDX-License-Identifier: Apache-2.0 */
+/* test_checkpoint_prune.c - which checkpoints stay, that `latest` always does, and that a kill in between leaves none
+ * in part. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

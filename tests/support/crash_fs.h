@@ -1,8 +1,8 @@
 /* crash_fs.h - a log of what a program did to a folder, and every state in which a loss of power may leave that folder.
  *
- * The model is POSIX's, which promises less than any real file system: what fsync has not covered is there in any subset,
- * in any order: each 512-byte sector of a write, the size of a file, each name that a folder gained, lost or moved.
- * fsync of a file covers its bytes and its size, not its name; fsync of a folder covers the names in it.
+ * The model is POSIX's, which promises less than any real file system: what fsync has not covered is there in any
+ * subset, in any order: each 512-byte sector of a write, the size of a file, each name that a folder gained, lost or
+ * moved. fsync of a file covers its bytes and its size, not its name; fsync of a folder covers the names in it.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_CRASH_FS_H
 #define DSC_TESTS_CRASH_FS_H
@@ -12,7 +12,16 @@
 #include <stdint.h>
 
 /* The calls of a program, after they succeeded; paths as given, outside the folder: ignored. Thread-safe. */
-typedef enum cfs_op { CFS_CREATE, CFS_MKDIR, CFS_WRITE, CFS_TRUNCATE, CFS_FSYNC, CFS_RENAME, CFS_REMOVE, CFS_MARK } cfs_op;
+typedef enum cfs_op {
+    CFS_CREATE,
+    CFS_MKDIR,
+    CFS_WRITE,
+    CFS_TRUNCATE,
+    CFS_FSYNC,
+    CFS_RENAME,
+    CFS_REMOVE,
+    CFS_MARK
+} cfs_op;
 
 typedef struct cfs_log cfs_log;
 
