@@ -43,7 +43,7 @@ static int64_t step_elements(const dsc_zero *zero, int32_t step)
  * prefetch_elements; after the use before. */
 static int32_t steps_ahead(const dsc_zero *zero, int32_t g, int32_t step, int32_t last_use)
 {
-    const int32_t most = (int32_t)dsc_min_i64(PREFETCH_STEPS_MAX, step - last_use - 1);
+    const int32_t most = (int32_t)dsc_min_i64(zero->prefetch_steps, step - last_use - 1);
     int64_t under_way = zero->o.layout->group[g].padded;
     int32_t ahead = 0;
     while (zero->o.overlap && ahead < most && under_way <= zero->o.prefetch_elements) {
@@ -127,6 +127,30 @@ static int64_t choose_resident(dsc_zero *zero, int64_t window_bytes)
     return plan_windows(zero);
 }
 
+static int64_t plan_depth(dsc_zero *zero, int32_t steps)
+{
+    zero->prefetch_steps = steps;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        zero->group[g].resident = false;
+    return choose_resident(zero, plan_windows(zero));
+}
+
+/* The deepest prefetch whose windows take no more than what they stand for would as whole parameters: stage 3 must not
+ * take more than stage 2. One step ahead is the least that overlaps. */
+static int64_t choose_depth(dsc_zero *zero)
+{
+    const dsc_layout *layout = zero->o.layout;
+    for (int32_t steps = PREFETCH_STEPS_MAX;; steps--) {
+        const int64_t window_bytes = plan_depth(zero, steps);
+        int64_t elements = 0; /* of others' slices, which only the windows hold */
+        for (int32_t g = 0; g < layout->group_count; g++)
+            if (!zero->group[g].resident)
+                elements += layout->group[g].padded - layout->group[g].slice;
+        if (steps == 1 || window_bytes <= elements * zero->param_bytes_each)
+            return window_bytes;
+    }
+}
+
 dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
@@ -140,7 +164,7 @@ dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather, &zero->gather, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather_window, &zero->gather_window, err));
-    *window_bytes = choose_resident(zero, plan_windows(zero));
+    *window_bytes = choose_depth(zero);
     return DSC_OK;
 }
 

@@ -45,6 +45,7 @@ struct dsc_zero {
     dsc_gather *gather;
     dsc_window *gather_window;
     int32_t gather_count;
+    int32_t prefetch_steps; /* a gather is issued at most so many steps ahead */
     int32_t *gather_of_use; /* [2 * use_count]: forward uses, then backward uses -> gather index, -1: none needed */
     dsc_leaf *leaf;
     int32_t leaf_count;
