@@ -267,6 +267,14 @@ static void fill(dsc_aio *aio)
     }
 }
 
+/* Only bytes put the timeout off: a device that answers for ever but moves nothing is stuck too. */
+static void moved(dsc_aio *aio, dsc_aio_op *op, int64_t bytes)
+{
+    op->done += bytes;
+    if (bytes > 0)
+        aio->last_event_ns = dsc_clock_ns();
+}
+
 /* What came back of a piece: done, short (given again), to be tried again, or failed. */
 static void finish(dsc_aio *aio, slot *s)
 {
@@ -284,11 +292,11 @@ static void finish(dsc_aio *aio, slot *s)
         s->piece.buf = (char *)s->piece.buf + result;
         s->piece.offset += result;
         s->piece.bytes -= result;
-        op->done += result;
+        moved(aio, op, result);
         if (op->status == DSC_OK)
             return;
     } else if (result == s->piece.bytes) {
-        op->done += result;
+        moved(aio, op, result);
     } else if (result == 0 && !op->write) {
         fail_op(op, DSC_ERR_INPUT, 0, s->piece.offset);
     } else {
@@ -326,8 +334,6 @@ static bool take(dsc_aio *aio, int64_t timeout_ns)
         else if (s->fault != DSC_AIO_FAULT_NEVER)
             finish(aio, s);
     }
-    if (count > 0)
-        aio->last_event_ns = dsc_clock_ns();
     return count > 0;
 }
 
@@ -418,9 +424,10 @@ dsc_status dsc_aio_wait(dsc_aio *aio, dsc_aio_op *op, dsc_error *err)
 {
     while (!is_done(op) && !aio->broken) {
         fill(aio);
-        if (is_done(op) || take(aio, second_ns / 10))
-            continue;
-        if (aio->with_engine == 0 && aio->held_count == 0)
+        const bool any = !is_done(op) && take(aio, second_ns / 10);
+        if (is_done(op))
+            break;
+        if (!any && aio->with_engine == 0 && aio->held_count == 0)
             dsc_clock_sleep_ns(100000); /* the engine had no room: others of this system use it */
         if (dsc_clock_ns() - aio->last_event_ns > aio->options.timeout_ns)
             break_down(aio);

@@ -232,6 +232,31 @@ static void test_faults(void **state)
         }
 }
 
+/* A device that answers and answers but moves nothing: the timeout ends it. */
+static dsc_aio_fault_kind nothing_moves(void *user, int64_t n, const dsc_aio_piece *piece, int64_t *result)
+{
+    *result = *(const int64_t *)user;
+    return DSC_AIO_FAULT_RESULT;
+}
+
+static void test_no_progress(void **state)
+{
+    int64_t results[] = { -EINTR, -EAGAIN, 100 };
+    for (size_t e = 0; e < DSC_COUNT(engine_names); e++)
+        for (size_t i = 0; i < DSC_COUNT(results); i++) {
+            dsc_error err = DSC_ERROR_INIT;
+            dsc_aio_options options = plain_options(engine_names[e]);
+            options.hook = (dsc_aio_hook){ nothing_moves, &results[i] };
+            options.timeout_ns = 50000000;
+            dsc_aio *aio = open_aio(&options);
+            dsc_aio_file file = open_file();
+            if (results[i] < 0 || file.direct)
+                assert_int_equal(move(aio, &file, true, out_buf, TOTAL, 0, &err), DSC_ERR_STUCK);
+            dsc_aio_close(&aio);
+            dsc_aio_file_close(&file);
+        }
+}
+
 /* Requests are under way when everything is closed: nothing is left, nothing is written later. */
 static void test_close_in_flight(void **state)
 {
@@ -385,7 +410,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bytes),        cmocka_unit_test(test_files),
-        cmocka_unit_test(test_faults),            cmocka_unit_test(test_close_in_flight),
+        cmocka_unit_test(test_faults),            cmocka_unit_test(test_no_progress),
+        cmocka_unit_test(test_close_in_flight),
         cmocka_unit_test(test_allocation_failures), cmocka_unit_test(test_seccomp_uring),
         cmocka_unit_test(test_seccomp_both),      cmocka_unit_test(test_no_locked_memory),
         cmocka_unit_test(test_full_device),
