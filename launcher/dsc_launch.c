@@ -111,6 +111,8 @@ static int start(dsc_job *job)
         if (job->opt->log_level >= job->plan->note[i].level)
             fprintf(stderr, "dsc-launch: %s\n", job->plan->note[i].text);
     job->program = program;
+    job->work = dsc_supervise;
+    job->worker_name = "dsc-supervisor";
     return dsc_guardian_run(job);
 }
 

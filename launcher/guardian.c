@@ -1,5 +1,5 @@
 /* guardian.c - the process that the user started. It does so little that nothing can go wrong in it, and its death is
- * noticed by the supervisor (job.h). SPDX-License-Identifier: Apache-2.0 */
+ * noticed by the worker (job.h). SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +15,7 @@
 
 /* SIGKILLed processes are gone in milliseconds; one in an uninterruptible wait may take longer, but not for ever. */
 static const int64_t kill_wait_ns = 5000000000;
+static const int64_t stopped_ns = 2000000000;
 
 const char *dsc_signal_name(int signal_number, char out[32])
 {
@@ -26,22 +27,34 @@ const char *dsc_signal_name(int signal_number, char out[32])
     return out;
 }
 
-/* Parent of a process by /proc/PID/stat, whose second field is a name in parentheses with any bytes. */
-static pid_t parent_of(const char *pid_text)
+/* State letter and parent of a process, of /proc/PID/stat, whose second field is a name in parentheses (any bytes). */
+static bool read_stat(const char *pid_text, char *state, int *parent)
 {
     char path[64], text[512];
     snprintf(path, sizeof path, "/proc/%.20s/stat", pid_text);
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return -1;
+        return false;
     const ssize_t n = read(fd, text, sizeof text - 1);
     close(fd);
     text[n > 0 ? n : 0] = 0;
     const char *end = strrchr(text, ')');
-    int parent = -1;
-    if (end == NULL || sscanf(end + 1, " %*c %d", &parent) != 1)
-        return -1;
-    return parent;
+    return end != NULL && sscanf(end + 1, " %c %d", state, parent) == 2;
+}
+
+static pid_t parent_of(const char *pid_text)
+{
+    char state;
+    int parent;
+    return read_stat(pid_text, &state, &parent) ? parent : -1;
+}
+
+bool dsc_process_is_stopped(pid_t pid)
+{
+    char text[24], state;
+    int parent;
+    snprintf(text, sizeof text, "%d", (int)pid);
+    return read_stat(text, &state, &parent) && state == 'T';
 }
 
 void dsc_children_signal(int signal_number)
@@ -58,22 +71,22 @@ void dsc_children_signal(int signal_number)
 
 static void set_title(const dsc_job *job)
 {
-    prctl(PR_SET_NAME, "dsc-supervisor");
+    prctl(PR_SET_NAME, job->worker_name);
     if (job->title_bytes == 0)
         return;
     memset(job->title, 0, job->title_bytes);
-    snprintf(job->title, job->title_bytes, "dsc-supervisor of %d", (int)job->launcher_pid);
+    snprintf(job->title, job->title_bytes, "%s of %d", job->worker_name, (int)job->launcher_pid);
 }
 
-static int run_supervisor(dsc_job *job, int lifeline_fd)
+static int run_worker(dsc_job *job, int lifeline_fd)
 {
     setsid(); /* the terminal's Ctrl-C reaches the guardian only, which passes it on once */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     set_title(job);
-    return dsc_supervise(job, lifeline_fd);
+    return job->work(job, lifeline_fd);
 }
 
-/* The supervisor died without ending the job: everything it had started is ours now. */
+/* The worker died without ending the job: everything it had started is ours now. */
 static void end_orphans(void)
 {
     const int64_t until_ns = dsc_clock_ns() + kill_wait_ns;
@@ -88,12 +101,12 @@ static void end_orphans(void)
     }
 }
 
-/* True when the supervisor has ended. */
-static bool reap(pid_t supervisor, int *status)
+/* True when the worker has ended. */
+static bool reap(pid_t worker, int *status)
 {
     int other = 0;
     for (pid_t pid; (pid = waitpid(-1, &other, WNOHANG)) > 0;)
-        if (pid == supervisor) {
+        if (pid == worker) {
             *status = other;
             return true;
         }
@@ -107,26 +120,58 @@ static void pass_on(int lifeline_fd, int signal_number)
         ;
 }
 
-static int watch(pid_t supervisor, int lifeline_fd, const sigset_t *set)
+/* A worker that somebody stopped cannot end its ranks; it is killed when it stays so, and then true is returned.
+ * *stopped_at_ns is 0 while it runs. */
+static bool kill_if_stopped(pid_t worker, int64_t *stopped_at_ns)
 {
+    if (!dsc_process_is_stopped(worker)) {
+        *stopped_at_ns = 0;
+        return false;
+    }
+    if (*stopped_at_ns == 0)
+        *stopped_at_ns = dsc_clock_ns();
+    if (dsc_clock_ns() - *stopped_at_ns < stopped_ns)
+        return false;
+    kill(worker, SIGKILL);
+    return true;
+}
+
+static int end_of_worker(const dsc_job *job, pid_t worker, int status, bool was_stopped)
+{
+    char name[32];
+    if (WIFEXITED(status))
+        return WEXITSTATUS(status);
+    end_orphans();
+    if (was_stopped)
+        fprintf(stderr, "dsc: error: dsc-launch: its process %d (%s) was stopped for %d s and killed; all ranks were "
+                        "ended\n",
+                (int)worker, job->worker_name, (int)(stopped_ns / 1000000000));
+    else
+        fprintf(stderr, "dsc: error: dsc-launch: its process %d (%s) was killed by %s; all ranks were ended\n",
+                (int)worker, job->worker_name, dsc_signal_name(WTERMSIG(status), name));
+    return dsc_status_exit_code(DSC_ERR_PEER);
+}
+
+static int watch(const dsc_job *job, pid_t worker, int lifeline_fd, const sigset_t *set)
+{
+    static const struct timespec look = { 0, 250000000 };
     int status = 0;
-    while (!reap(supervisor, &status)) {
-        const int got = sigwaitinfo(set, NULL);
+    int64_t stopped_at_ns = 0;
+    bool was_stopped = false;
+    while (!reap(worker, &status)) {
+        /* A stop of the worker comes as SIGCHLD; from then on the clock is looked at. */
+        const int got = stopped_at_ns != 0 ? sigtimedwait(set, NULL, &look) : sigwaitinfo(set, NULL);
+        if (!was_stopped)
+            was_stopped = kill_if_stopped(worker, &stopped_at_ns);
         if (got <= 0 || got == SIGCHLD)
             continue;
         pass_on(lifeline_fd, got);
-        if (got == SIGTSTP) { /* Ctrl-Z: the ranks are stopped by the supervisor, then the shell gets its prompt */
+        if (got == SIGTSTP) { /* Ctrl-Z: the ranks are stopped by the worker, then the shell gets its prompt */
             kill(getpid(), SIGSTOP);
             pass_on(lifeline_fd, SIGCONT);
         }
     }
-    if (WIFEXITED(status))
-        return WEXITSTATUS(status);
-    end_orphans();
-    char name[32];
-    fprintf(stderr, "dsc: error: dsc-launch: its supervisor (pid %d) was killed by %s; all ranks were ended\n",
-            (int)supervisor, dsc_signal_name(WTERMSIG(status), name));
-    return dsc_status_exit_code(DSC_ERR_PEER);
+    return end_of_worker(job, worker, status, was_stopped);
 }
 
 /* /tmp/PID.deepspeed, as DeepSpeed names it. Never follows or replaces what is there. */
@@ -174,20 +219,20 @@ int dsc_guardian_run(dsc_job *job)
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     fflush(NULL);
     int code = 1;
-    pid_t supervisor = -1;
+    pid_t worker = -1;
     if (pipe2(lifeline, O_CLOEXEC) == 0) {
-        supervisor = fork();
-        if (supervisor == 0) {
+        worker = fork();
+        if (worker == 0) {
             close(lifeline[1]);
-            code = run_supervisor(job, lifeline[0]);
+            code = run_worker(job, lifeline[0]);
             if (pid_path[0] != 0) /* here too: the guardian may be dead */
                 unlink(pid_path);
             _exit(code);
         }
         close(lifeline[0]);
     }
-    if (supervisor > 0)
-        code = watch(supervisor, lifeline[1], &set);
+    if (worker > 0)
+        code = watch(job, worker, lifeline[1], &set);
     else
         fprintf(stderr, "dsc: error: dsc-launch: cannot start: %s\n", strerror(errno));
     if (pid_path[0] != 0)

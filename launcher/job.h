@@ -1,13 +1,17 @@
-/* job.h - one start of PROGRAM on this host, as the guardian hands it to the supervisor.
+/* job.h - one start of PROGRAM, as the guardian hands it to the process that does the work.
  *
- * Three kinds of processes, and how each sees the others die:
+ * Three kinds of processes on a host, and how each sees the others die:
  *
- *   guardian    what the user started: passes signals on and waits. Holds the write end of the lifeline.
- *   supervisor  its only child, in a session of its own: starts the ranks, merges their output, ends them. The end of
- *               the lifeline is the guardian's death, also by SIGKILL. It is a subreaper: whatever a rank leaves
- *               behind becomes its child, so "no children" means that nothing of the job runs.
- *   rank        each in a session of its own, killed by the kernel (PDEATHSIG) when the supervisor dies; what the rank
- *               had started then falls to the guardian, a subreaper too.
+ *   guardian    what the user (or sshd) started: passes signals on and waits. Holds one end of the lifeline.
+ *   worker      its only child, in a session of its own: the supervisor of a one-host job, the head of one over several
+ *               hosts, or the agent on one of those. It starts processes and ends them. The end of the lifeline is the
+ *               guardian's death, also by SIGKILL. It is a subreaper: whatever a rank leaves behind becomes its child,
+ *               so "no children" means that nothing of the job runs.
+ *   rank        each in a session of its own, killed by the kernel (PDEATHSIG) when the worker dies; what the rank had
+ *               started then falls to the guardian, a subreaper too.
+ *
+ * A stopped process (SIGSTOP) is as bad as a dead one: the guardian kills a worker that is stopped for two seconds, the
+ * worker ends the job when the guardian is.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_JOB_H
@@ -19,28 +23,34 @@
 #include "launcher/options.h"
 #include "launcher/resources.h"
 
+typedef struct dsc_job dsc_job;
+
 /* Everything is borrowed for the life of the process. */
-typedef struct dsc_job {
+struct dsc_job {
     dsc_alloc *alloc;
-    const dsc_launcher_plan *plan;
+    const dsc_launcher_plan *plan;   /* NULL in an agent */
     const dsc_launcher_options *opt;
-    const char *program; /* path of the file to execute */
+    const char *program; /* path of the file to execute; "" where another host has to find it */
     char *title;         /* the process's own argv[0].. memory, to be seen under another name; title_bytes 0: none */
     size_t title_bytes;
+    const char *worker_name; /* "dsc-supervisor" */
+    int (*work)(const dsc_job *job, int lifeline_fd); /* the worker; returns the exit code of the job */
     pid_t launcher_pid;  /* of the guardian; set by dsc_guardian_run */
     bool hup_ignored;    /* started under nohup; set by dsc_guardian_run */
     bool background;     /* stdin is a terminal that belongs to other jobs now; set by dsc_guardian_run */
     sigset_t rank_mask;  /* the signal mask that the user's shell gave us; set by dsc_guardian_run */
-} dsc_job;
+};
 
-/* Starts the supervisor, passes signals to it until it ends, and returns the exit code of the job. Prints errors. */
+/* Starts the worker, passes signals to it until it ends, and returns the exit code of the job. Prints errors. */
 int dsc_guardian_run(dsc_job *job);
 
-/* The supervisor itself: returns the exit code of the job when nothing of it runs any more. */
-int dsc_supervise(const dsc_job *job, int lifeline_fd);
+/* Workers: return when nothing of the job runs any more. */
+int dsc_supervise(const dsc_job *job, int lifeline_fd); /* all ranks are on this host */
 
 /* Sends a signal to every child of this process, and to those only: a child that is not reaped keeps its number. */
 void dsc_children_signal(int signal_number);
+/* True when the process is stopped by a signal (not by a debugger). */
+bool dsc_process_is_stopped(pid_t pid);
 
 /* "SIGKILL", or "signal 64". */
 const char *dsc_signal_name(int signal_number, char out[32]);

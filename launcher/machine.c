@@ -160,3 +160,44 @@ void dsc_cores_share(const cpu_set_t *from, int32_t part, int32_t parts, cpu_set
         seen++;
     }
 }
+
+dsc_status dsc_cores_divide(const dsc_machine *machine, const char *core_list, int32_t parts, cpu_set_t *cores,
+                            int32_t *thread_count, dsc_error *err)
+{
+    if (core_list != NULL && core_list[0] != 0) {
+        cpu_set_t common;
+        DSC_TRY(dsc_core_list_parse("--bind_core_list", core_list, cores, err));
+        CPU_AND(&common, cores, &machine->cores);
+        if (!CPU_EQUAL(&common, cores))
+            return DSC_FAIL(err, DSC_ERR_INPUT, "--bind_core_list",
+                            "\"%.60s\" names cores that this process may not use", core_list);
+    } else {
+        dsc_cores_physical(&machine->cores, cores);
+    }
+    if (CPU_COUNT(cores) < parts)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--bind_cores_to_rank", "%d cores for %d ranks; each rank needs one",
+                        CPU_COUNT(cores), parts);
+    *thread_count = CPU_COUNT(cores) / parts;
+    return DSC_OK;
+}
+
+int dsc_cores_numa_node(const cpu_set_t *cores)
+{
+    for (int node = 0; node < 1024; node++) {
+        char path[64], text[4096] = "";
+        cpu_set_t own, common;
+        snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", node);
+        FILE *file = fopen(path, "re");
+        if (file == NULL)
+            return -1; /* nodes are numbered without a gap where memory cannot be unplugged */
+        const bool read = fgets(text, sizeof text, file) != NULL;
+        fclose(file);
+        text[strcspn(text, "\n")] = 0;
+        if (!read || dsc_core_list_parse("", text, &own, NULL) != DSC_OK)
+            continue;
+        CPU_AND(&common, &own, cores);
+        if (CPU_COUNT(&common) > 0)
+            return CPU_EQUAL(&common, cores) ? node : -1;
+    }
+    return -1;
+}

@@ -23,6 +23,12 @@ bool dsc_machine_is_local(const dsc_machine *machine, const char *host);
 DSC_MUST_USE dsc_status dsc_core_list_parse(const char *flag, const char *text, cpu_set_t *out, dsc_error *err);
 /* One hardware thread of each physical core in `from`. */
 void dsc_cores_physical(const cpu_set_t *from, cpu_set_t *out);
+/* NUMA node in whose memory range all of `cores` lie, or -1. */
+int dsc_cores_numa_node(const cpu_set_t *cores);
+/* --bind_cores_to_rank: the cores of `core_list` ("" or NULL: one thread of each physical core) to divide among `parts`
+ * ranks, and how many threads each gets. Too few cores, and cores that may not be used, are errors. */
+DSC_MUST_USE dsc_status dsc_cores_divide(const dsc_machine *machine, const char *core_list, int32_t parts,
+                                         cpu_set_t *cores, int32_t *thread_count, dsc_error *err);
 /* Share number `part` of `parts` equal ones (consecutive cores; what does not divide is left over). */
 void dsc_cores_share(const cpu_set_t *from, int32_t part, int32_t parts, cpu_set_t *out);
 

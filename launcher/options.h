@@ -35,6 +35,7 @@ typedef struct dsc_launcher_options {
     const char *core_list;
     const char *rank_log_dir;
     int32_t grace_s;
+    int32_t restart_limit; /* --max_restarts */
     const char *log_level_text;
     dsc_launcher_level log_level;
     bool quiet;

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "launcher/loop.h"
 
 static const char error_prefix[] = "dsc: error:";
 static const char wipe[] = "\r\x1b[K";
@@ -84,7 +85,7 @@ static dsc_status open_logs(dsc_output *out, dsc_error *err)
     strftime(stamp, sizeof stamp, "%Y%m%d%H%M%S", &parts);
     for (int32_t i = 0; i < out->opt.rank_count; i++) {
         char name[64];
-        snprintf(name, sizeof name, "%s_rank%d.log", stamp, i);
+        snprintf(name, sizeof name, "%s_rank%d.log", stamp, out->opt.first_rank + i);
         DSC_TRY(dsc_path_join(path, sizeof path, out->opt.log_dir, name, err));
         DSC_TRY(dsc_io_open(NULL, path, DSC_IO_CREATE, &out->rank[i].log, err));
     }
@@ -143,6 +144,34 @@ void dsc_output_close(dsc_output **result)
 int dsc_output_sink_count(const dsc_output *out) { return out->sink_count; }
 dsc_sink *dsc_output_sink(dsc_output *out, int which) { return &out->sink[which]; }
 
+void dsc_output_flush(dsc_output *out, int epoll_fd)
+{
+    for (int which = 0; which < out->sink_count; which++) {
+        dsc_sink *sink = &out->sink[which];
+        dsc_sink_flush(sink);
+        if (sink->waiting == sink->polled)
+            continue;
+        if (sink->waiting)
+            dsc_loop_add(epoll_fd, sink->fd, (dsc_loop_event){ DSC_LOOP_SINK, 0, which }, EPOLLOUT);
+        else
+            dsc_loop_remove(epoll_fd, sink->fd);
+        sink->polled = sink->waiting;
+    }
+}
+
+bool dsc_output_full(const dsc_output *out, int which)
+{
+    return which < out->sink_count && dsc_sink_queued(&out->sink[which]) >= DSC_SINK_FULL_BYTES;
+}
+
+size_t dsc_output_queued(const dsc_output *out)
+{
+    size_t queued = 0;
+    for (int which = 0; which < out->sink_count; which++)
+        queued += dsc_sink_queued(&out->sink[which]);
+    return queued;
+}
+
 int32_t dsc_output_columns(const dsc_output *out)
 {
     struct winsize size;
@@ -164,13 +193,22 @@ static size_t last_segment(const char *text, size_t bytes)
     return cr != NULL ? (size_t)(cr - text) + 1 : 0;
 }
 
+static size_t prefix_of(const dsc_output *out, int32_t rank, char text[DSC_HOST_NAME_BYTES + 32])
+{
+    const int32_t number = out->opt.first_rank + rank;
+    if (out->opt.plan == NULL)
+        return (size_t)sprintf(text, "[rank %d] ", number);
+    return (size_t)sprintf(text, "[rank %d %s] ", number,
+                           out->opt.plan->pool.host[out->opt.plan->place[number].host].name);
+}
+
 /* Passes on a piece of the stream's current line; `ends` when its newline is the last byte. */
 static void show(dsc_output *out, stream *s, const char *text, size_t bytes, bool ends)
 {
     dsc_sink *sink = &out->sink[s->which];
     cursor *at = &out->cursor[s->which];
     stream *redraw = NULL;
-    char prefix[32];
+    char prefix[DSC_HOST_NAME_BYTES + 32];
     if (out->opt.only_rank0 && s->rank > 0)
         return;
     if (at->midline && at->owner != s) {
@@ -178,8 +216,8 @@ static void show(dsc_output *out, stream *s, const char *text, size_t bytes, boo
         dsc_sink_put(sink, redraw != NULL ? wipe : "\n", redraw != NULL ? sizeof wipe - 1 : 1);
         at->midline = false;
     }
-    if (!at->midline && s->rank > 0)
-        dsc_sink_put(sink, prefix, (size_t)snprintf(prefix, sizeof prefix, "[rank %d] ", s->rank));
+    if (!at->midline && s->rank >= 0 && out->opt.first_rank + s->rank > 0)
+        dsc_sink_put(sink, prefix, prefix_of(out, s->rank, prefix));
     dsc_sink_put(sink, text, bytes);
     at->midline = !ends;
     at->owner = ends ? NULL : s;
@@ -415,6 +453,15 @@ bool dsc_output_show_error(dsc_output *out, int32_t rank)
     return strcmp(out->error_shown, error) == 0;
 }
 
+void dsc_output_forget(dsc_output *out)
+{
+    out->error_shown = NULL;
+    for (int32_t i = 0; i < out->opt.rank_count; i++) {
+        out->rank[i].error[0] = 0;
+        out->rank[i].tail_bytes = 0;
+    }
+}
+
 int64_t dsc_output_release(dsc_output *out, int64_t now_ns)
 {
     int64_t next_ns = INT64_MAX;
@@ -445,7 +492,7 @@ void dsc_output_replay(dsc_output *out, int32_t rank)
         return;
     if (from == 0 && r->tail_bytes > sizeof text && memchr(text, '\n', end) != NULL) /* the ring cut the first line */
         from = (size_t)((char *)memchr(text, '\n', end) - text) + 1;
-    dsc_output_say(out, "dsc-launch: the last lines of rank %d:", rank);
+    dsc_output_say(out, "dsc-launch: the last lines of rank %d:", out->opt.first_rank + rank);
     while (from <= end) {
         const char *newline = memchr(text + from, '\n', end - from);
         const size_t line_end = newline != NULL ? (size_t)(newline - text) : end;

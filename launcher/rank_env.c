@@ -1,15 +1,15 @@
-/* rank_env.c - DeepSpeed's names for a rank's place, torchrun's LOCAL_WORLD_SIZE, and three of our own.
+/* rank_env.c - DeepSpeed's names for a rank's place, some of torchrun's, and four of our own.
  *
- *   DSC_JOB_TOKEN     the same for all ranks of this start, new for each: two jobs on a host never meet
- *   DSC_LAUNCHER_PID  the process whose death ends the job
- *   DSC_LAUNCH_TTY    columns of the terminal that rank 0's stdout, a pipe, ends in: a live bar may be drawn
+ *   DSC_JOB_TOKEN      the same for all ranks of this start, new for each: two jobs on a host never meet
+ *   DSC_LAUNCHER_PID   the process whose death ends the ranks: dsc-launch, or its agent on this host
+ *   DSC_LAUNCH_TTY     columns of the terminal that rank 0's stdout, a pipe, ends in: a live bar may be drawn
+ *   DSC_RESTART_COUNT  with --max_restarts: how often the job was started again
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "launcher/rank_env.h"
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static void put(dsc_rank_vars *vars, const char *name, const char *fmt, ...) DSC_PRINTF(3, 4);
@@ -26,22 +26,32 @@ static void put(dsc_rank_vars *vars, const char *name, const char *fmt, ...)
     vars->text_bytes += (size_t)bytes + 1;
 }
 
-/* Slots of a host as CUDA_VISIBLE_DEVICES: the same for all its ranks, which choose by LOCAL_RANK. */
-static void put_devices(dsc_rank_vars *vars, const dsc_host *host)
+/* The user's own number of threads in an environment, or NULL. A very long one is inherited, not shown. */
+static const char *own_threads(char *const *env)
 {
-    char text[6 * DSC_HOST_SLOTS_MAX];
-    size_t used = 0;
-    for (int32_t slot = 0; slot < DSC_HOST_SLOTS_MAX; slot++)
-        if (dsc_host_has_slot(host, slot))
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%d", used > 0 ? "," : "", slot);
-    put(vars, "CUDA_VISIBLE_DEVICES", "%s", text);
+    static const char name[] = "OMP_NUM_THREADS=";
+    for (; *env != NULL; env++)
+        if (strncmp(*env, name, sizeof name - 1) == 0 && strlen(*env) < 256)
+            return *env + sizeof name - 1;
+    return NULL;
+}
+
+static void put_threads(dsc_rank_vars *vars, char *const *env, int32_t thread_count)
+{
+    const char *threads = own_threads(env);
+    if (threads != NULL && threads[0] != 0)
+        put(vars, "OMP_NUM_THREADS", "%s", threads);
+    else if (thread_count > 0)
+        put(vars, "OMP_NUM_THREADS", "%d", thread_count);
 }
 
 void dsc_rank_vars_common(const dsc_launcher_plan *plan, dsc_rank_vars *out)
 {
+    extern char **environ;
     const dsc_host *first = &plan->pool.host[0];
-    const char *threads = getenv("OMP_NUM_THREADS");
     bool equal_sizes = true;
+    char devices[DSC_DEVICES_BYTES];
+    dsc_host_task task;
     out->count = 0;
     out->text_bytes = 0;
     for (int64_t i = 1; i < plan->pool.count; i++)
@@ -54,34 +64,56 @@ void dsc_rank_vars_common(const dsc_launcher_plan *plan, dsc_rank_vars *out)
     put(out, "CROSS_SIZE", "%lld", (long long)plan->pool.count);
     put(out, "MASTER_ADDR", "%s", plan->master_addr);
     put(out, "MASTER_PORT", "%d", plan->master_port);
-    if (plan->pool.count == 1 && !plan->hide_gpus)
-        put_devices(out, first);
-    if (threads == NULL || threads[0] == 0) {
-        if (plan->thread_count > 0)
-            put(out, "OMP_NUM_THREADS", "%d", plan->thread_count);
-    } else if (strlen(threads) < 256) { /* a longer one is inherited, not shown */
-        put(out, "OMP_NUM_THREADS", "%s", threads);
-    }
+    dsc_host_task_of_plan(plan, 0, devices, &task);
+    if (plan->pool.count == 1 && !plan->hide_gpus && task.devices != NULL)
+        put(out, "CUDA_VISIBLE_DEVICES", "%s", task.devices);
+    put_threads(out, environ, plan->thread_count);
 }
 
-void dsc_rank_vars_fill(const dsc_launcher_plan *plan, const dsc_place *place, const dsc_rank_secrets *secrets,
-                        dsc_rank_vars *out)
+void dsc_rank_vars_fill(const dsc_host_task *task, int32_t index, dsc_rank_vars *out)
 {
-    DSC_ASSERT(plan->pool.count == 1); /* the common ones are then the host's own */
-    dsc_rank_vars_common(plan, out);
-    put(out, "RANK", "%d", place->rank);
-    put(out, "LOCAL_RANK", "%d", place->local_rank);
-    put(out, "CROSS_RANK", "%d", place->host);
-    put(out, "DSC_JOB_TOKEN", "%s", secrets->job_token);
-    put(out, "DSC_LAUNCHER_PID", "%lld", (long long)secrets->launcher_pid);
-    if (place->rank == 0 && secrets->tty_columns > 0)
-        put(out, "DSC_LAUNCH_TTY", "%d", secrets->tty_columns);
+    out->count = 0;
+    out->text_bytes = 0;
+    put(out, "RANK", "%d", task->first_rank + index);
+    put(out, "LOCAL_RANK", "%d", index);
+    put(out, "WORLD_SIZE", "%d", task->world_size);
+    put(out, "LOCAL_SIZE", "%d", task->rank_count);
+    put(out, "LOCAL_WORLD_SIZE", "%d", task->rank_count);
+    put(out, "CROSS_RANK", "%d", task->host);
+    put(out, "CROSS_SIZE", "%d", task->host_count);
+    put(out, "MASTER_ADDR", "%s", task->master_addr);
+    put(out, "MASTER_PORT", "%d", task->master_port);
+    if (task->devices != NULL)
+        put(out, "CUDA_VISIBLE_DEVICES", "%s", task->devices);
+    put_threads(out, task->env, task->thread_count);
+    put(out, "DSC_JOB_TOKEN", "%s", task->job_token);
+    put(out, "DSC_LAUNCHER_PID", "%lld", (long long)task->launcher_pid);
+    if (task->restart_limit > 0) {
+        put(out, "DSC_RESTART_COUNT", "%d", task->restart_count);
+        put(out, "TORCHELASTIC_RESTART_COUNT", "%d", task->restart_count);
+        put(out, "TORCHELASTIC_MAX_RESTARTS", "%d", task->restart_limit);
+    }
+    if (task->first_rank + index == 0 && task->tty_columns > 0)
+        put(out, "DSC_LAUNCH_TTY", "%d", task->tty_columns);
+}
+
+/* What a launch sets for its ranks, and so what another launch's leftovers may not reach them as. OMP_NUM_THREADS and
+ * CUDA_VISIBLE_DEVICES are the user's too. */
+bool dsc_rank_var_is_ours(const char *name, size_t bytes)
+{
+    static const char *const ours[] = { "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "LOCAL_WORLD_SIZE",
+                                        "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT", "DSC_JOB_TOKEN",
+                                        "DSC_LAUNCHER_PID", "DSC_LAUNCH_TTY", "DSC_RESTART_COUNT" };
+    for (size_t i = 0; i < DSC_COUNT(ours); i++)
+        if (strlen(ours[i]) == bytes && memcmp(name, ours[i], bytes) == 0)
+            return true;
+    return false;
 }
 
 static bool is_replaced(const char *entry, const dsc_rank_vars *vars)
 {
     const size_t bytes = strcspn(entry, "=");
-    if (bytes == strlen("DSC_LAUNCH_TTY") && strncmp(entry, "DSC_LAUNCH_TTY", bytes) == 0)
+    if (dsc_rank_var_is_ours(entry, bytes))
         return true;
     for (int32_t i = 0; i < vars->count; i++)
         if (strlen(vars->var[i].name) == bytes && strncmp(entry, vars->var[i].name, bytes) == 0)

@@ -116,16 +116,38 @@ static dsc_status apply_counts(dsc_launcher_plan *plan, const dsc_launcher_optio
         DSC_TRY(set_slots(&pool->host[i], "--num_gpus", opt->slots_per_node, free_choice, opt->oversubscribe, err));
     if (opt->rank_count <= 0)
         return DSC_OK;
-    if (opt->rank_count > dsc_host_pool_slots(pool)) {
-        if (pool->count > 1)
-            return DSC_FAIL(err, DSC_ERR_INPUT, "-np",
-                            "%d ranks, but the hosts have %lld slots; raise the numbers in -H or "
-                            "the hostfile",
-                            opt->rank_count, (long long)dsc_host_pool_slots(pool));
-        return set_slots(&pool->host[0], "-np", opt->rank_count, free_choice, opt->oversubscribe, err);
-    }
+    const int64_t missing = opt->rank_count - dsc_host_pool_slots(pool);
+    if (missing > 0 && pool->count > 1 && !opt->oversubscribe)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "-np",
+                        "%d ranks, but the hosts have %lld slots; raise the numbers in -H or the hostfile, or add "
+                        "--oversubscribe",
+                        opt->rank_count, (long long)dsc_host_pool_slots(pool));
+    for (int64_t i = 0; i < pool->count && missing > 0; i++) /* each host takes its share of what is too much */
+        DSC_TRY(set_slots(&pool->host[i], "-np",
+                          (int32_t)(pool->host[i].slot_count + missing / pool->count + (i < missing % pool->count)),
+                          free_choice, opt->oversubscribe, err));
     dsc_host_pool_keep(pool, pool->count, opt->rank_count);
     return DSC_OK;
+}
+
+/* With hosts of the user's own, CUDA_VISIBLE_DEVICES says which devices the slots mean, on every host; a list that is
+ * too short for them says nothing. */
+static void map_devices(dsc_launcher_plan *plan, const dsc_machine *machine)
+{
+    int32_t listed = 1, needed = 0;
+    if (machine->visible == NULL)
+        return;
+    for (const char *at = machine->visible; *at != 0; at++)
+        listed += *at == ',';
+    for (int64_t i = 0; i < plan->pool.count; i++)
+        for (int32_t slot = 0; slot < DSC_HOST_SLOTS_MAX; slot++)
+            if (dsc_host_has_slot(&plan->pool.host[i], slot))
+                needed = (int32_t)dsc_max_i64(needed, slot + 1);
+    if (listed >= needed)
+        plan->visible = machine->visible;
+    else
+        note(plan, DSC_LAUNCHER_WARNING, "CUDA_VISIBLE_DEVICES=%.100s is ignored: %d device%s for hosts with slots up "
+             "to %d", machine->visible, listed, listed == 1 ? "" : "s", needed - 1);
 }
 
 static dsc_status make_places(dsc_launcher_plan *plan, dsc_error *err)
@@ -172,32 +194,14 @@ static dsc_status choose_master(dsc_launcher_plan *plan, const dsc_launcher_opti
     return DSC_OK;
 }
 
-/* Cores to divide and threads for each rank; only this host's cores are known. */
+/* Cores to divide and threads for each rank, when all are here. */
 static dsc_status divide_cores(dsc_launcher_plan *plan, const dsc_launcher_options *opt, const dsc_machine *machine,
                                dsc_error *err)
 {
-    const int32_t ranks = plan->world_size;
-    plan->thread_count = (int32_t)dsc_max_i64(1, machine->core_count / ranks);
     plan->bind = opt->bind_cores;
-    if (!plan->bind)
-        return DSC_OK;
-    if (getenv("KMP_AFFINITY") != NULL)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "--bind_cores_to_rank",
-                        "cannot be used while KMP_AFFINITY is set; unset it");
-    if (opt->core_list != NULL) {
-        cpu_set_t common;
-        DSC_TRY(dsc_core_list_parse("--bind_core_list", opt->core_list, &plan->bind_cores, err));
-        CPU_AND(&common, &plan->bind_cores, &machine->cores);
-        if (!CPU_EQUAL(&common, &plan->bind_cores))
-            return DSC_FAIL(err, DSC_ERR_INPUT, "--bind_core_list",
-                            "\"%.60s\" names cores that this process may not use", opt->core_list);
-    } else {
-        dsc_cores_physical(&machine->cores, &plan->bind_cores);
-    }
-    if (CPU_COUNT(&plan->bind_cores) < ranks)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "--bind_cores_to_rank", "%d cores for %d ranks; each rank needs one",
-                        CPU_COUNT(&plan->bind_cores), ranks);
-    plan->thread_count = CPU_COUNT(&plan->bind_cores) / ranks;
+    if (plan->bind)
+        return dsc_cores_divide(machine, opt->core_list, plan->world_size, &plan->bind_cores, &plan->thread_count, err);
+    plan->thread_count = (int32_t)dsc_max_i64(1, machine->core_count / plan->world_size);
     return DSC_OK;
 }
 
@@ -220,6 +224,11 @@ dsc_status dsc_launcher_resolve(dsc_alloc *alloc, const dsc_launcher_options *op
     out->local = out->pool.count == 1 && dsc_machine_is_local(machine, out->pool.host[0].name);
     out->hide_gpus = machine->gpu_count == 0 && machine->visible == NULL && getenv("CUDA_VISIBLE_DEVICES") != NULL;
     DSC_TRY(choose_master(out, opt, machine, err));
+    if (named)
+        map_devices(out, machine);
+    if (opt->bind_cores && getenv("KMP_AFFINITY") != NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--bind_cores_to_rank",
+                        "cannot be used while KMP_AFFINITY is set; unset it");
     if (out->local)
         DSC_TRY(divide_cores(out, opt, machine, err));
     if (out->local && machine->gpu_count == 0 && (out->world_size > 1 || opt->slots_per_node > 0))

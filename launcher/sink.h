@@ -28,6 +28,7 @@ typedef struct dsc_sink {
     bool broken;    /* the reader is gone: everything is dropped */
     int reason;     /* errno of what broke it */
     bool waiting;   /* the last write would have waited: poll for writing */
+    bool polled;    /* the loop does so already */
     char *queue;    /* queue[head..tail) is not written yet */
     size_t head, tail;
 } dsc_sink;

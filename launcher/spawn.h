@@ -1,17 +1,16 @@
-/* spawn.h - starts the processes of the ranks. SPDX-License-Identifier: Apache-2.0 */
+/* spawn.h - starts the process of one rank. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_SPAWN_H
 #define DSC_LAUNCHER_SPAWN_H
 
-#include "launcher/job.h"
-#include "launcher/rank_env.h"
+#include <signal.h>
+
+#include "launcher/host_task.h"
 
 typedef struct dsc_rank_process {
     pid_t pid;     /* also its session and process group; 0: not started */
     int out_fd[2]; /* read ends by sink, -1: inherited or at its end */
     bool ended;
-    int code;        /* exit code as a shell sees it: 128 + signal when killed */
-    int signal;      /* that killed it, or 0 */
-    int exec_errno;  /* why PROGRAM could not be executed, or 0 */
+    int exec_errno; /* why PROGRAM could not be executed, or 0 */
 } dsc_rank_process;
 
 /* How the ranks' stdout and stderr leave them. */
@@ -20,14 +19,21 @@ typedef struct dsc_spawn_pipes {
     bool joined;   /* both through one pipe (out and err are set) */
 } dsc_spawn_pipes;
 
+/* What ranks inherit from whoever started us. */
+typedef struct dsc_spawn_setup {
+    sigset_t mask;  /* signal mask of the ranks */
+    bool has_input; /* rank 0 reads our stdin; else, and all others, an end of file */
+} dsc_spawn_setup;
+
 /* What a rank that could not be executed writes to the exec pipe. */
 typedef struct dsc_exec_failure {
-    int32_t rank;
+    int32_t index;
     int32_t errno_value;
 } dsc_exec_failure;
 
-/* Starts rank `place->rank`. On failure nothing is left of it. exec_fd: write end of the exec pipe. */
-DSC_MUST_USE dsc_status dsc_spawn(const dsc_job *job, const dsc_place *place, const dsc_rank_secrets *secrets,
-                                  dsc_spawn_pipes pipes, int exec_fd, dsc_rank_process *out, dsc_error *err);
+/* Starts rank number `index` of this host. On failure nothing is left of it. exec_fd: write end of the exec pipe. */
+DSC_MUST_USE dsc_status dsc_spawn(dsc_alloc *alloc, const dsc_host_task *task, int32_t index,
+                                  const dsc_spawn_setup *setup, dsc_spawn_pipes pipes, int exec_fd,
+                                  dsc_rank_process *out, dsc_error *err);
 
 #endif

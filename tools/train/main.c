@@ -168,27 +168,38 @@ static void engine_options(train_run *run, dsc_engine_options *options)
     options->default_data_count = run->default_data_count;
 }
 
+/* dsc-launch --max_restarts has started us again: what the earlier start saved comes before --load. */
+static bool was_restarted(void)
+{
+    const char *count = getenv("DSC_RESTART_COUNT");
+    return count != NULL && strtol(count, NULL, 10) > 0;
+}
+
+/* Whether --save holds a checkpoint; rank 0 looks. */
+static dsc_status find_saved(train_run *run, bool *found, dsc_error *err)
+{
+    char latest[PATH_MAX];
+    const int length = snprintf(latest, sizeof latest, "%s/latest", run->info.save_dir);
+    int32_t exists = length > 0 && (size_t)length < sizeof latest && access(latest, F_OK) == 0;
+    DSC_TRY(dsc_engine_broadcast(run->engine, &exists, (int64_t)sizeof exists, 0, err));
+    *found = exists != 0;
+    return DSC_OK;
+}
+
 /* --load auto: the newest checkpoint of --save, or a fresh start when there is none. */
 static dsc_status load(train_run *run, dsc_error *err)
 {
     const dsc_run_info *info = &run->info;
-    char latest[PATH_MAX];
-    if (info->load_dir[0] == 0)
-        return DSC_OK;
     const char *dir = info->load_dir;
-    if (strcmp(dir, "auto") == 0) {
-        if (info->save_dir[0] == 0)
-            return DSC_FAIL(err, DSC_ERR_INPUT, "--load",
-                            "auto means the newest checkpoint of --save DIR; give --save");
+    const bool automatic = strcmp(dir, "auto") == 0;
+    bool found = false;
+    if (automatic && info->save_dir[0] == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--load", "auto means the newest checkpoint of --save DIR; give --save");
+    if (automatic || (was_restarted() && info->save_dir[0] != 0))
+        DSC_TRY(find_saved(run, &found, err));
+    if (found)
         dir = info->save_dir;
-        const int length = snprintf(latest, sizeof latest, "%s/latest", dir);
-        int32_t exists = length > 0 && (size_t)length < sizeof latest && access(latest, F_OK) == 0;
-        DSC_TRY(dsc_engine_broadcast(run->engine, &exists, (int64_t)sizeof exists, 0, err));
-        if (!exists)
-            return DSC_OK;
-    }
-    DSC_TRY(dsc_engine_load(run->engine, dir, err));
-    return DSC_OK;
+    return dir[0] == 0 || (automatic && !found) ? DSC_OK : dsc_engine_load(run->engine, dir, err);
 }
 
 static dsc_status evaluate(train_run *run, int64_t step, dsc_error *err)

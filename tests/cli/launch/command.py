@@ -64,7 +64,7 @@ def flags_that_are_refused():
 def flags_that_come_later_are_refused_by_name():
     for flag in (["--launcher", "slurm"], ["--launcher=pdsh"], ["--launcher_args", "-x"], ["--force_multi"],
                  ["--ssh_port", "22"],
-                 ["--venv_script", "v"], ["--autotuning", "run"], ["--elastic_training"], ["--max_restarts", "2"],
+                 ["--venv_script", "v"], ["--autotuning", "run"], ["--elastic_training"],
                  ["--min_elastic_nodes", "1"], ["--max_elastic_nodes", "1"], ["--export", "A"], ["--node_rank", "1"]):
         refused(launch(*flag, "true"), flag[0].split("=")[0], "not built yet")
     for hosts in (["-H", "localhost:1,other:1"], ["-H", "other:1"], ["-np", "2", "-H", "a:1,b:1"]):
@@ -180,7 +180,11 @@ def cuda_visible_devices():
     equal(run("0,2")["hosts"], {"localhost": [0, 2]})
     equal(run("3")["env"]["CUDA_VISIBLE_DEVICES"], "3")
     equal(run("5,7", "--num_gpus=1")["hosts"], {"localhost": [0]})
-    equal(run("0,2", "-H", "localhost:1")["hosts"], {"localhost": [0]})
+    p = run("2,3", "-H", "localhost:2")  # the slots of a host that the user named mean the devices of his list
+    equal((p["hosts"], p["env"]["CUDA_VISIBLE_DEVICES"]), ({"localhost": [0, 1]}, "2,3"))
+    equal(run("GPU-a,GPU-b", "-H", "localhost:1")["env"]["CUDA_VISIBLE_DEVICES"], "GPU-a")
+    r = launch("-H", "localhost:3", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", env=clean_env(CUDA_VISIBLE_DEVICES="4,5"))
+    check("CUDA_VISIBLE_DEVICES=4,5 is ignored" in r.err and "0,1,2\n" in r.out, r)
     for hidden in ("", "-1"):
         p = run(hidden, "--num_gpus=2")
         equal((p["world_size"], "CUDA_VISIBLE_DEVICES" in p["env"]), (2, False))

@@ -175,6 +175,36 @@ def kill_9_of_the_supervisor_leaves_nothing():
 
 
 @test
+def a_stopped_supervisor_is_killed_with_its_ranks():
+    marked, p = running_tree(2)
+    os.kill(supervisor_of(p), signal.SIGSTOP)
+    begin = time.monotonic()
+    _, err = p.communicate(timeout=10)
+    marked.wait_gone(0.2 * SLOW)
+    equal((p.returncode, err.count(b"dsc: error:"), b"stopped" in err), (4, 1, True), err)
+    check(time.monotonic() - begin < 4 * SLOW, "slow")
+
+
+@test
+def a_stopped_launcher_ends_the_job():
+    marked, p = running_tree(2)
+    p.send_signal(signal.SIGSTOP)
+    wait_for(lambda: marked.pids() == [p.pid], seconds=5, what="the end of all but the launcher")
+    p.send_signal(signal.SIGCONT)
+    _, err = p.communicate(timeout=10)
+    equal((p.returncode, err.count(b"dsc: error:"), b"stopped" in err), (4, 1, True), err)
+    marked, p = running_tree(2)  # a stop that ends in time does no harm
+    os.kill(supervisor_of(p), signal.SIGSTOP)
+    time.sleep(0.3)
+    os.kill(supervisor_of(p), signal.SIGCONT)
+    time.sleep(2.5)
+    equal(p.poll(), None, "ended")
+    p.terminate()
+    p.communicate(timeout=20)
+    equal(p.returncode, 143)
+
+
+@test
 def kill_9_of_everything_named_dsc_launch_leaves_nothing():
     marked, p = running_tree(2)
     named = []

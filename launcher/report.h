@@ -1,0 +1,27 @@
+/* report.h - a job's last words: which rank or host it ended for, what that one wrote last, and the one error line.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_LAUNCHER_REPORT_H
+#define DSC_LAUNCHER_REPORT_H
+
+#include "launcher/output.h"
+#include "launcher/resources.h"
+#include "launcher/verdict.h"
+
+/* Borrowed for the call. */
+typedef struct dsc_report {
+    dsc_output *out;
+    const dsc_launcher_plan *plan;
+    const char *program;
+    const dsc_rank_end *end; /* [world_size]; pid 0: never started or never heard of again */
+    bool stderr_unseen;      /* the ranks' stderr does not pass through us */
+    bool last;               /* no restart follows: the job's one "dsc: error:" line is due */
+} dsc_report;
+
+/* The rank that the job ends for: its last lines, how it ended, and its own error line or ours. */
+void dsc_report_rank(const dsc_report *report, const dsc_rank_end *culprit);
+/* Errors that were held back although no rank is to blame: of a rank that is no victim of another's end. */
+void dsc_report_others(const dsc_report *report);
+/* Whether our own output was lost. */
+void dsc_report_lost_output(dsc_output *out);
+
+#endif
