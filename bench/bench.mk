@@ -43,6 +43,11 @@ bench-train: $(BENCH_BIN)/step_worker
 	$(Q)$(if $(PEERS),$(if $(ROUNDS),ROUNDS=$(ROUNDS)) python3 bench/bench_train.py $(BENCH_BIN)/step_worker $(PEERS) $(CASES),\
 	    echo "bench-train: PEERS=DIR is needed (DIR/venv has torch and deepspeed)"; exit 1)
 
+.PHONY: bench-gpu-kern
+## bench-gpu-kern: time every CUDA kernel that passes its check, beside this GPU's copy and peak: [FN='gemm*']
+bench-gpu-kern: $(CHECK_BIN) cuda-plugin
+	$(Q)DSC_PLUGIN_DIR=$(abspath $(LIB))/dsc $(CHECK_BIN) --device cuda --bench $(if $(FN),--fn '$(FN)') || { rc=$$?; [ $$rc -eq 77 ] || exit $$rc; }
+
 .PHONY: bench-gpu
 ## bench-gpu: training steps on this GPU beside PyTorch with PYTHON=PROGRAM (which has torch): [CASES='124m 774m 1558m'] [ROUNDS=15]
 bench-gpu: $(BENCH_BIN)/step_worker cuda-plugin

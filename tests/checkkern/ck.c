@@ -35,6 +35,7 @@ static struct {
     int32_t buf_count;
     char name[160];
     bool open;             /* a case is running */
+    bool aligned;          /* its buffers are */
     dsc_kernel_fn canary;  /* run instead of the table's function; the case must fail */
     int64_t failures;      /* of the case */
     int64_t printed;       /* of the variant */
@@ -118,6 +119,7 @@ bool ck_case(const char *fmt, ...)
     ck.rng = ck_set_up.seed;
     for (const char *c = ck.name; *c != 0; c++)
         ck.rng = (ck.rng ^ (unsigned char)*c) * 0x100000001B3ull; /* FNV-1a */
+    ck.aligned = ck_random() % 3 == 0;
     return true;
 }
 
@@ -153,6 +155,8 @@ static void *must(void *ptr)
     return ptr;
 }
 
+void ck_align(void) { ck.aligned = true; }
+
 void *ck_buf(ck_role role, dsc_dtype dtype, int64_t count, const char *name)
 {
     DSC_ASSERT(ck.open);
@@ -164,7 +168,8 @@ void *ck_buf(ck_role role, dsc_dtype dtype, int64_t count, const char *name)
     b->count = count;
     b->bytes = count * (int64_t)dsc_dtype_bytes(dtype);
     snprintf(b->name, sizeof b->name, "%s", name);
-    const size_t offset = dtype == DSC_U8 || (ck_random() & 1) == 0 ? 0 : dsc_dtype_bytes(dtype);
+    const bool aligned = ck.aligned || dtype == DSC_U8 || (ck_random() & 1) == 0;
+    const size_t offset = aligned ? 0 : dsc_dtype_bytes(dtype);
     const size_t total = (size_t)b->bytes + 2 * RED_ZONE_BYTES + 64;
     b->block = must(aligned_alloc(64, (total + 63) / 64 * 64));
     memset(b->block, red_zone_byte, (total + 63) / 64 * 64);

@@ -134,8 +134,8 @@ static void check_special(void)
 
 static void bench(dsc_dtype dtype)
 {
-    const int64_t rows = 256, vocab = 50304, bytes = (int64_t)dsc_dtype_bytes(dtype);
-    if (!ck_case("bench classifier %s 256x50304", dtype == DSC_F32 ? "f32" : "bf16"))
+    const int64_t rows = ck_bench_size(256, 4096), vocab = 50304, bytes = (int64_t)dsc_dtype_bytes(dtype);
+    if (!ck_case("bench classifier %s %lldx50304", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows))
         return;
     void *logits = ck_buf(CK_INOUT, dtype, rows * vocab, "logits");
     const int32_t *targets = ck_buf(CK_IN, DSC_I32, rows, "targets");

@@ -91,8 +91,8 @@ static void check_bwd(const bwd_shape *s, dsc_dtype dtype)
 
 static void bench(void)
 {
-    const int64_t rows = 1024, channels = 768, vocab = 50304;
-    if (!ck_case("bench embedding_bwd bf16 1024x768 V=50304"))
+    const int64_t rows = ck_bench_size(1024, 32768), channels = 768, vocab = 50304;
+    if (!ck_case("bench embedding_bwd bf16 %lldx768 V=50304", (long long)rows))
         return;
     const int32_t *tokens = ck_buf(CK_IN, DSC_I32, rows, "tokens");
     void *d_out = ck_buf(CK_IN, DSC_BF16, rows * channels, "d_out");

@@ -397,7 +397,7 @@ static float *bench_floats(ck_role role, int64_t n, const char *name)
 
 static void bench(void)
 {
-    const int64_t n = 1 << 24;
+    const int64_t n = ck_bench_size(1 << 24, 1 << 26);
     if (ck_case("bench cast f32 to bf16")) {
         const dsc_cast_args args = { .to = ck_buf(CK_OUT, DSC_BF16, n, "to"), .from = bench_floats(CK_IN, n, "from"),
                                      .to_dtype = DSC_BF16, .from_dtype = DSC_F32, .count = n };

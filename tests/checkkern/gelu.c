@@ -88,15 +88,15 @@ static void check_bwd(int64_t n, dsc_dtype dtype, bool in_place)
 
 static void bench(dsc_dtype dtype)
 {
-    const int64_t n = 1024 * 3072, bytes = (int64_t)dsc_dtype_bytes(dtype);
+    const int64_t rows = ck_bench_size(1024, 32768), n = rows * 3072, bytes = (int64_t)dsc_dtype_bytes(dtype);
     const char *name = dtype == DSC_F32 ? "f32" : "bf16";
-    if (ck_case("bench gelu_fwd %s 1024x3072", name)) {
+    if (ck_case("bench gelu_fwd %s %lldx3072", name, (long long)rows)) {
         const void *in = ck_buf(CK_IN, dtype, n, "in");
         ck_uniform(in, -3, 3);
         const dsc_gelu_fwd_args args = { .out = ck_buf(CK_OUT, dtype, n, "out"), .in = in, .count = n, .dtype = dtype };
         ck_bench(DSC_KERNEL_GELU_FWD, &args, sizeof args, 2 * n * bytes, 0, false);
     }
-    if (ck_case("bench gelu_bwd %s 1024x3072", name)) {
+    if (ck_case("bench gelu_bwd %s %lldx3072", name, (long long)rows)) {
         const void *in = ck_buf(CK_IN, dtype, n, "in"), *d_out = ck_buf(CK_IN, dtype, n, "d_out");
         ck_uniform(in, -3, 3);
         ck_uniform(d_out, -1, 1);

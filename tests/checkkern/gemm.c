@@ -220,9 +220,9 @@ typedef struct bench_shape {
     bool accumulate;
 } bench_shape;
 
-static void bench_one(const char *batch, bench_shape s, dsc_dtype ab)
+static void bench_one(const char *batch, int64_t channels, bench_shape s, dsc_dtype ab)
 {
-    if (!ck_case("gemm bench %s %s %s", ab == DSC_BF16 ? "bf16" : "f32", batch, s.name))
+    if (!ck_case("gemm bench %s %s C=%lld %s", ab == DSC_BF16 ? "bf16" : "f32", batch, (long long)channels, s.name))
         return;
     const dsc_dtype c = ab == DSC_F32 ? DSC_F32 : s.c;
     dsc_gemm_args a = { .m = s.m,
@@ -240,38 +240,42 @@ static void bench_one(const char *batch, bench_shape s, dsc_dtype ab)
     a.a = ck_buf(CK_IN, ab, s.m * s.k, "a");
     a.b = ck_buf(CK_IN, ab, s.k * s.n, "b");
     a.c = ck_buf(CK_INOUT, c, s.m * s.n, "c");
-    a.aux = ck_buf(CK_INOUT, c, s.m * s.n, "aux");
+    if (s.e != DSC_EPILOGUE_NONE && s.e != DSC_EPILOGUE_BIAS) {
+        a.aux = ck_buf(CK_INOUT, c, s.m * s.n, "aux");
+        ck_uniform(a.aux, -1, 1);
+    }
     a.bias = ck_buf(CK_IN, ab, s.n, "bias");
     ck_uniform(a.a, -1, 1);
     ck_uniform(a.b, -0.1, 0.1);
-    ck_uniform(a.c, -1, 1);
-    ck_uniform(a.aux, -1, 1);
+    if (s.accumulate)
+        ck_uniform(a.c, -1, 1);
     ck_uniform(a.bias, -1, 1);
     ck_bench(DSC_KERNEL_GEMM, &a, sizeof a, 0, 2 * s.m * s.n * s.k, CK_NO_REF | (ab == DSC_F32 ? CK_F32_PEAK : 0));
 }
 
-static void bench(int64_t rows, const char *batch, dsc_dtype ab)
+static void bench(int64_t rows, int64_t channels, const char *batch, dsc_dtype ab)
 {
+    const int64_t head_rows = rows < 4096 ? rows : 4096; /* logits come in chunks */
     const bench_shape shapes[] = {
-        { "qkv", rows, 2304, 768, false, false, DSC_BF16, DSC_EPILOGUE_BIAS, false },
-        { "proj", rows, 768, 768, false, false, DSC_BF16, DSC_EPILOGUE_BIAS_ADD, false },
-        { "fc", rows, 3072, 768, false, false, DSC_BF16, DSC_EPILOGUE_BIAS_GELU, false },
-        { "fcproj", rows, 768, 3072, false, false, DSC_BF16, DSC_EPILOGUE_BIAS_ADD, false },
-        { "head", rows, 50304, 768, false, true, DSC_BF16, DSC_EPILOGUE_NONE, false },
-        { "dx_qkv", rows, 768, 2304, false, true, DSC_BF16, DSC_EPILOGUE_NONE, false },
-        { "dx_proj", rows, 768, 768, false, true, DSC_BF16, DSC_EPILOGUE_NONE, false },
-        { "dx_fc", rows, 768, 3072, false, true, DSC_BF16, DSC_EPILOGUE_NONE, false },
-        { "dx_fcproj", rows, 3072, 768, false, true, DSC_BF16, DSC_EPILOGUE_DGELU, false },
-        { "dx_head", rows, 768, 50304, false, false, DSC_BF16, DSC_EPILOGUE_NONE, false },
-        { "dw_qkv", 768, 2304, rows, true, false, DSC_F32, DSC_EPILOGUE_NONE, false },
-        { "dw_proj", 768, 768, rows, true, false, DSC_F32, DSC_EPILOGUE_NONE, false },
-        { "dw_fc", 768, 3072, rows, true, false, DSC_F32, DSC_EPILOGUE_NONE, false },
-        { "dw_fcproj", 3072, 768, rows, true, false, DSC_F32, DSC_EPILOGUE_NONE, false },
-        { "dw_head", 50304, 768, rows, true, false, DSC_F32, DSC_EPILOGUE_NONE, false },
-        { "dw_head+", 50304, 768, rows, true, false, DSC_F32, DSC_EPILOGUE_NONE, true },
+        { "qkv", rows, 3 * channels, channels, false, false, DSC_BF16, DSC_EPILOGUE_BIAS, false },
+        { "proj", rows, channels, channels, false, false, DSC_BF16, DSC_EPILOGUE_BIAS_ADD, false },
+        { "fc", rows, 4 * channels, channels, false, false, DSC_BF16, DSC_EPILOGUE_BIAS_GELU, false },
+        { "fcproj", rows, channels, 4 * channels, false, false, DSC_BF16, DSC_EPILOGUE_BIAS_ADD, false },
+        { "head", head_rows, 50304, channels, false, true, DSC_BF16, DSC_EPILOGUE_NONE, false },
+        { "dx_qkv", rows, channels, 3 * channels, false, true, DSC_BF16, DSC_EPILOGUE_NONE, false },
+        { "dx_proj", rows, channels, channels, false, true, DSC_BF16, DSC_EPILOGUE_NONE, false },
+        { "dx_fc", rows, channels, 4 * channels, false, true, DSC_BF16, DSC_EPILOGUE_NONE, false },
+        { "dx_fcproj", rows, 4 * channels, channels, false, true, DSC_BF16, DSC_EPILOGUE_DGELU, false },
+        { "dx_head", head_rows, channels, 50304, false, false, DSC_BF16, DSC_EPILOGUE_NONE, false },
+        { "dw_qkv", channels, 3 * channels, rows, true, false, DSC_F32, DSC_EPILOGUE_NONE, false },
+        { "dw_proj", channels, channels, rows, true, false, DSC_F32, DSC_EPILOGUE_NONE, false },
+        { "dw_fc", channels, 4 * channels, rows, true, false, DSC_F32, DSC_EPILOGUE_NONE, false },
+        { "dw_fcproj", 4 * channels, channels, rows, true, false, DSC_F32, DSC_EPILOGUE_NONE, false },
+        { "dw_head", 50304, channels, head_rows, true, false, DSC_F32, DSC_EPILOGUE_NONE, false },
+        { "dw_head+", 50304, channels, head_rows, true, false, DSC_F32, DSC_EPILOGUE_NONE, true },
     };
     for (size_t i = 0; i < DSC_COUNT(shapes); i++)
-        bench_one(batch, shapes[i], ab);
+        bench_one(batch, channels, shapes[i], ab);
 }
 
 void ck_gemm(void)
@@ -280,9 +284,12 @@ void ck_gemm(void)
     large();
     no_aux();
     colsums();
-    if (ck_benching()) {
-        bench(256, "4x64", DSC_BF16);
-        bench(1024, "16x64", DSC_BF16);
-        bench(256, "4x64", DSC_F32);
+    if (ck_bench_size(0, ck_benching()) != 0) {
+        bench(16384, 768, "16x1024", DSC_BF16);
+        bench(8192, 1600, "8x1024", DSC_BF16);
+    } else if (ck_benching()) {
+        bench(256, 768, "4x64", DSC_BF16);
+        bench(1024, 768, "16x64", DSC_BF16);
+        bench(256, 768, "4x64", DSC_F32);
     }
 }

@@ -217,9 +217,10 @@ static void verify_differences(const void *args)
 
 static void bench(dsc_dtype dtype)
 {
-    const int64_t rows = 1024, channels = 768, bytes = rows * channels * (int64_t)dsc_dtype_bytes(dtype);
+    const int64_t rows = ck_bench_size(1024, 65536), channels = 768;
+    const int64_t bytes = rows * channels * (int64_t)dsc_dtype_bytes(dtype);
     const char *name = dtype == DSC_F32 ? "f32" : "bf16";
-    if (ck_case("bench layernorm_fwd %s 1024x768", name)) {
+    if (ck_case("bench layernorm_fwd %s %lldx768", name, (long long)rows)) {
         const void *in = ck_buf(CK_IN, dtype, rows * channels, "in");
         const void *weight = ck_buf(CK_IN, dtype, channels, "weight");
         ck_normal(in, 0, 1);
@@ -231,7 +232,7 @@ static void bench(dsc_dtype dtype)
         };
         ck_bench(DSC_KERNEL_LAYERNORM_FWD, &args, sizeof args, 2 * bytes, 0, false);
     }
-    if (ck_case("bench layernorm_bwd %s 1024x768", name)) {
+    if (ck_case("bench layernorm_bwd %s %lldx768", name, (long long)rows)) {
         const dsc_layernorm_bwd_args args = bwd_case(rows, channels, dtype, true, 1);
         ck_bench(DSC_KERNEL_LAYERNORM_BWD, &args, sizeof args, 4 * bytes, 0, false);
     }
