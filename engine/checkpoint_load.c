@@ -146,31 +146,49 @@ static void convert(void *to, dsc_dtype to_dtype, const void *from, dsc_dtype fr
             ((uint16_t *)to)[i] = dsc_bf16_from_f32(value_at(from, from_dtype, i));
 }
 
-/* Writes elements of a block, which lie at `from`, to the slice: straight, or by way of the buffer's upper half. */
-static dsc_status put(const load_job *j, void *to, dsc_dtype to_dtype, const void *from, dsc_dtype from_dtype,
+/* Where the elements of a tensor's part in this rank's slice go. */
+typedef struct target {
+    int32_t group;
+    dsc_plane plane;
+    dsc_dtype dtype;
+    int64_t at; /* element of the slice */
+} target;
+
+/* Writes `count` elements of a block, which lie at `from`, from the target's element `first` on: straight, or by way of
+ * the buffer's upper half. */
+static dsc_status put(const load_job *j, const target *to, int64_t first, const char *from, dsc_dtype from_dtype,
                       int64_t count, dsc_error *err)
 {
     const dsc_checkpoint_ctx *c = j->c;
-    if (dsc_device_host_visible(c->device)) {
-        convert(to, to_dtype, from, from_dtype, count);
-        return DSC_OK;
+    const bool visible = dsc_device_host_visible(c->device);
+    const int64_t from_each = (int64_t)dsc_dtype_bytes(from_dtype), to_each = (int64_t)dsc_dtype_bytes(to->dtype);
+    char *staged = (char *)c->buffer.ptr + c->buffer.bytes / 2; /* a block in bf16 is twice as long in fp32 */
+    DSC_ASSERT(count * to_each <= c->buffer.bytes / 2);
+    if (!visible) {
+        DSC_TRY(dsc_stream_sync(c->stream, err)); /* of the copy before */
+        convert(staged, to->dtype, from, from_dtype, count);
     }
-    void *staged = (char *)c->buffer.ptr + c->buffer.bytes / 2; /* a block in bf16 is twice as long in fp32 */
-    DSC_ASSERT(count * (int64_t)dsc_dtype_bytes(to_dtype) <= c->buffer.bytes / 2);
-    DSC_TRY(dsc_stream_sync(c->stream, err)); /* of the copy before */
-    convert(staged, to_dtype, from, from_dtype, count);
-    return dsc_copy(c->stream, to, staged, count * (int64_t)dsc_dtype_bytes(to_dtype), err);
+    for (int64_t done = 0, now; done < count; done += now) {
+        void *ptr;
+        now = count - done;
+        DSC_TRY(dsc_zero_view(c->zero, to->group, to->plane, to->at + first + done, &now, true, &ptr, err));
+        if (visible)
+            convert(ptr, to->dtype, from + done * from_each, from_dtype, now);
+        else
+            DSC_TRY(dsc_copy(c->stream, ptr, staged + done * to_each, now * to_each, err));
+    }
+    return DSC_OK;
 }
 
 /* Elements [first, first + count) of a tensor: every block that meets them is verified, and `to` gets what it has of
  * them in the second pass (NULL: only verified). */
-static dsc_status take_span(load_job *j, ckpt_plane plane, const char *name, int64_t first, int64_t count, void *to,
-                            dsc_dtype to_dtype, dsc_error *err)
+static dsc_status take_span(load_job *j, ckpt_plane plane, const char *name, int64_t first, int64_t count,
+                            const target *to, dsc_error *err)
 {
     const ckpt_manifest_tensor *tensor = NULL;
     if (dsc_ckpt_reader_find(&j->reader, plane, name, &tensor) == NULL)
         return DSC_OK; /* check_model has asked for what must be there */
-    const int64_t from_bytes = (int64_t)dsc_dtype_bytes(tensor->dtype), to_bytes = (int64_t)dsc_dtype_bytes(to_dtype);
+    const int64_t from_bytes = (int64_t)dsc_dtype_bytes(tensor->dtype);
     const ckpt_block *block = j->reader.manifest.block + tensor->first_block;
     for (int64_t b = 0; b < tensor->block_count; b++, block++) {
         const int64_t low = dsc_max_i64(first, block->first);
@@ -179,9 +197,8 @@ static dsc_status take_span(load_job *j, ckpt_plane plane, const char *name, int
             continue;
         DSC_TRY(dsc_ckpt_reader_block(&j->reader, block, j->c->buffer.ptr, err));
         if (j->copy && to != NULL)
-            DSC_TRY(put(j, (char *)to + (low - first) * to_bytes, to_dtype,
-                        (const char *)j->c->buffer.ptr + (low - block->first) * from_bytes, tensor->dtype, high - low,
-                        err));
+            DSC_TRY(put(j, to, low - first, (const char *)j->c->buffer.ptr + (low - block->first) * from_bytes,
+                        tensor->dtype, high - low, err));
     }
     return DSC_OK;
 }
@@ -195,17 +212,19 @@ static dsc_status take_tensor(load_job *j, const dsc_layout_tensor *tensor, dsc_
     int64_t first = 0;
     dsc_zero_slice_get(j->c->zero, tensor->group, &slice);
     const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
-    const int64_t at = tensor->offset + first - slice.first;
+    const target param = { tensor->group, DSC_PLANE_PARAM, j->dtype, tensor->offset + first - slice.first };
+    const target master = { tensor->group, DSC_PLANE_MASTER, DSC_F32, param.at };
+    const target moment1 = { tensor->group, DSC_PLANE_MOMENT1, DSC_F32, param.at };
+    const target moment2 = { tensor->group, DSC_PLANE_MOMENT2, DSC_F32, param.at };
     if (count == 0)
         return DSC_OK;
-    if (slice.master == NULL)
-        return take_span(j, CKPT_WEIGHTS, name, first, count,
-                         (char *)slice.param + at * (int64_t)dsc_dtype_bytes(j->dtype), j->dtype, err);
+    if (!slice.trainable)
+        return take_span(j, CKPT_WEIGHTS, name, first, count, &param, err);
     const bool has_master = dsc_ckpt_reader_find(&j->reader, CKPT_MASTER, name, NULL) != NULL;
-    DSC_TRY(take_span(j, CKPT_WEIGHTS, name, first, count, has_master ? NULL : slice.master + at, DSC_F32, err));
-    DSC_TRY(take_span(j, CKPT_MASTER, name, first, count, slice.master + at, DSC_F32, err));
-    DSC_TRY(take_span(j, CKPT_EXP_AVG, name, first, count, slice.moment1 + at, DSC_F32, err));
-    return take_span(j, CKPT_EXP_AVG_SQ, name, first, count, slice.moment2 + at, DSC_F32, err);
+    DSC_TRY(take_span(j, CKPT_WEIGHTS, name, first, count, has_master ? NULL : &master, err));
+    DSC_TRY(take_span(j, CKPT_MASTER, name, first, count, &master, err));
+    DSC_TRY(take_span(j, CKPT_EXP_AVG, name, first, count, &moment1, err));
+    return take_span(j, CKPT_EXP_AVG_SQ, name, first, count, &moment2, err);
 }
 
 static dsc_status take_all(load_job *j, bool copy, dsc_error *err)

@@ -104,27 +104,39 @@ static dsc_status make_files(save_job *j, dsc_error *err)
 
 /* ---- every rank: its slices ---- */
 
-static const void *entry_data(const dsc_zero_slice *slice, const ckpt_entry *entry)
+static dsc_plane plane_of(const ckpt_entry *entry, bool trainable)
 {
     switch (entry->plane) {
-    case CKPT_MASTER: return slice->master;
-    case CKPT_EXP_AVG: return slice->moment1;
-    case CKPT_EXP_AVG_SQ: return slice->moment2;
+    case CKPT_MASTER: return DSC_PLANE_MASTER;
+    case CKPT_EXP_AVG: return DSC_PLANE_MOMENT1;
+    case CKPT_EXP_AVG_SQ: return DSC_PLANE_MOMENT2;
     case CKPT_WEIGHTS: break;
     }
-    return entry->dtype == DSC_F32 && slice->master != NULL ? (const void *)slice->master : slice->param;
+    return entry->dtype == DSC_F32 && trainable ? DSC_PLANE_MASTER : DSC_PLANE_PARAM;
 }
 
-/* Where a block lies on the device. */
-static const char *block_data(const save_job *j, const ckpt_block *block, int64_t *bytes)
+/* A block's bytes: where they lie, if the host can read them there in one piece; else they are on their way to `to`. */
+static dsc_status fetch_block(save_job *j, const ckpt_block *block, char *to, const void **data, dsc_error *err)
 {
     const ckpt_entry *entry = &j->entries.entry[block->entry];
     const dsc_layout_tensor *tensor = &j->c->layout->tensor[entry->tensor];
     const int64_t each = (int64_t)dsc_dtype_bytes(entry->dtype);
+    const bool visible = dsc_device_host_visible(j->c->device);
     dsc_zero_slice slice;
     dsc_zero_slice_get(j->c->zero, tensor->group, &slice);
-    *bytes = block->count * each;
-    return (const char *)entry_data(&slice, entry) + (tensor->offset + block->first - slice.first) * each;
+    const int64_t at = tensor->offset + block->first - slice.first;
+    *data = to;
+    for (int64_t done = 0, now; done < block->count; done += now) {
+        void *from;
+        now = block->count - done;
+        DSC_TRY(dsc_zero_view(j->c->zero, tensor->group, plane_of(entry, slice.trainable), at + done, &now, false,
+                              &from, err));
+        if (visible && now == block->count)
+            *data = from;
+        else
+            DSC_TRY(dsc_copy(j->c->stream, to + done * each, from, now * each, err));
+    }
+    return DSC_OK;
 }
 
 static dsc_status write_block(save_job *j, ckpt_block *block, const void *data, int64_t bytes, dsc_error *err)
@@ -136,31 +148,24 @@ static dsc_status write_block(save_job *j, ckpt_block *block, const void *data, 
                         j->plan[entry->file].offset[entry->index_in_file] + block->first * each, err);
 }
 
-/* Starts the copy of block b to its half of the buffer; the host reads it after the next sync. */
-static dsc_status fetch_block(save_job *j, int64_t b, dsc_error *err)
-{
-    int64_t bytes;
-    const char *data = block_data(j, &j->block[b], &bytes);
-    return dsc_copy(j->c->stream, (char *)j->c->buffer.ptr + b % 2 * CKPT_BLOCK_BYTES, data, bytes, err);
-}
-
-/* From the slices themselves, or, where the host cannot reach them, each block is on its way while the last is hashed
- * and written. */
+/* Where the host cannot reach the slices, each block is on its way while the last is hashed and written. */
 static dsc_status write_blocks(save_job *j, int64_t count, dsc_error *err)
 {
-    const bool direct = dsc_device_host_visible(j->c->device);
-    if (!direct && count > 0)
-        DSC_TRY(fetch_block(j, 0, err));
+    const bool visible = dsc_device_host_visible(j->c->device);
+    const void *data[2];
+    if (count > 0)
+        DSC_TRY(fetch_block(j, &j->block[0], j->c->buffer.ptr, &data[0], err));
     for (int64_t b = 0; b < count; b++) {
-        int64_t bytes;
-        const char *data = block_data(j, &j->block[b], &bytes);
-        if (!direct) {
+        const int64_t bytes = j->block[b].count * (int64_t)dsc_dtype_bytes(j->entries.entry[j->block[b].entry].dtype);
+        char *next = (char *)j->c->buffer.ptr + (b + 1) % 2 * CKPT_BLOCK_BYTES;
+        if (!visible) {
             DSC_TRY(dsc_stream_sync(j->c->stream, err));
-            data = (const char *)j->c->buffer.ptr + b % 2 * CKPT_BLOCK_BYTES;
             if (b + 1 < count)
-                DSC_TRY(fetch_block(j, b + 1, err));
+                DSC_TRY(fetch_block(j, &j->block[b + 1], next, &data[(b + 1) % 2], err));
         }
-        DSC_TRY(write_block(j, &j->block[b], data, bytes, err));
+        DSC_TRY(write_block(j, &j->block[b], data[b % 2], bytes, err));
+        if (visible && b + 1 < count) /* a view ends with the next one */
+            DSC_TRY(fetch_block(j, &j->block[b + 1], next, &data[(b + 1) % 2], err));
     }
     return DSC_OK;
 }

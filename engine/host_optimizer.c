@@ -69,10 +69,13 @@ static dsc_status take_values(dsc_optimizer *o, dsc_error *err)
         const dsc_layout_tensor *tensor = &o->layout.tensor[t];
         DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, o->data[t], tensor->count * 4, 0, NULL, err));
         int64_t first;
-        const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
-        if (count > 0)
-            DSC_TRY(dsc_copy(engine->compute, slice.master + (tensor->offset + first - slice.first),
-                             o->data[t] + first, count * 4, err));
+        int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
+        void *to;
+        if (count == 0)
+            continue;
+        DSC_TRY(dsc_zero_view(o->zero, 0, DSC_PLANE_MASTER, tensor->offset + first - slice.first, &count, true, &to,
+                              err));
+        DSC_TRY(dsc_copy(engine->compute, to, o->data[t] + first, count * 4, err));
     }
     return dsc_zero_publish(o->zero, err);
 }

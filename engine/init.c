@@ -13,26 +13,43 @@
 
 #define INIT_CHUNK 65536 /* elements that one thread makes at a time */
 
-/* Where elements [tensor_first, ...) of a tensor lie in the slice; *dtype is what they are there. */
-static char *place_of(const dsc_engine *engine, const dsc_zero_slice *slice, const dsc_layout_tensor *tensor,
-                      int64_t tensor_first, dsc_dtype *dtype)
+/* Where the first values of a tensor go: to its master weights, from which the parameters are made. */
+typedef struct target {
+    int32_t group;
+    dsc_plane plane;
+    dsc_dtype dtype;
+    int64_t at; /* element of this rank's slice */
+} target;
+
+static target target_of(const dsc_engine *engine, const dsc_layout_tensor *tensor, const dsc_zero_slice *slice,
+                        int64_t tensor_first)
 {
-    *dtype = slice->master != NULL ? DSC_F32 : dsc_engine_dtype(engine);
-    char *base = slice->master != NULL ? (char *)slice->master : slice->param;
-    return base + (tensor->offset + tensor_first - slice->first) * (int64_t)dsc_dtype_bytes(*dtype);
+    return (target){ .group = tensor->group,
+                     .plane = slice->trainable ? DSC_PLANE_MASTER : DSC_PLANE_PARAM,
+                     .dtype = slice->trainable ? DSC_F32 : dsc_engine_dtype(engine),
+                     .at = tensor->offset + tensor_first - slice->first };
 }
 
-/* Copies elements [tensor_first, + count), given in fp32, to the slice. `values` is changed, and borrowed until the
- * compute stream passes. */
-static dsc_status put(dsc_engine *engine, const dsc_zero_slice *slice, const dsc_layout_tensor *tensor,
-                      int64_t tensor_first, int64_t count, float *values, dsc_error *err)
+static dsc_status view(dsc_engine *engine, const target *to, int64_t done, int64_t *count, void **ptr, dsc_error *err)
 {
-    dsc_dtype dtype;
-    char *to = place_of(engine, slice, tensor, tensor_first, &dtype);
+    return dsc_zero_view(engine->zero, to->group, to->plane, to->at + done, count, true, ptr, err);
+}
+
+/* Copies `count` elements, given in fp32, to the target, from its element `first` on. `values` is changed, and borrowed
+ * until the compute stream passes. */
+static dsc_status put(dsc_engine *engine, const target *to, int64_t first, int64_t count, float *values, dsc_error *err)
+{
+    const int64_t each = (int64_t)dsc_dtype_bytes(to->dtype);
     uint16_t *rounded = (uint16_t *)(void *)values; /* in place: element i is read before its bytes are written */
-    for (int64_t i = 0; dtype == DSC_BF16 && i < count; i++)
+    for (int64_t i = 0; to->dtype == DSC_BF16 && i < count; i++)
         rounded[i] = dsc_bf16_from_f32(values[i]);
-    return dsc_copy(engine->compute, to, values, count * (int64_t)dsc_dtype_bytes(dtype), err);
+    for (int64_t done = 0, now; done < count; done += now) {
+        void *ptr;
+        now = count - done;
+        DSC_TRY(view(engine, to, first + done, &now, &ptr, err));
+        DSC_TRY(dsc_copy(engine->compute, ptr, (const char *)values + done * each, now * each, err));
+    }
+    return DSC_OK;
 }
 
 static void make_chunk(const dsc_engine *engine, int32_t t, int64_t tensor_first, int64_t count, float *values)
@@ -80,15 +97,17 @@ static dsc_status init_random(dsc_engine *engine, int32_t t, dsc_event *const pa
 {
     const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
     dsc_zero_slice slice;
-    dsc_dtype dtype;
     int64_t first;
     dsc_zero_slice_get(engine->zero, tensor->group, &slice);
     const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
-    if (count == 0)
-        return DSC_OK;
-    char *to = place_of(engine, &slice, tensor, first, &dtype);
-    if (engine->host_visible && dtype == DSC_F32) {
-        make_by_all(engine, t, first, count, (float *)(void *)to);
+    const target to = target_of(engine, tensor, &slice, first);
+    if (engine->host_visible && to.dtype == DSC_F32) {
+        for (int64_t done = 0, now; done < count; done += now) {
+            void *ptr;
+            now = count - done;
+            DSC_TRY(view(engine, &to, done, &now, &ptr, err));
+            make_by_all(engine, t, first + done, now, ptr);
+        }
         return DSC_OK;
     }
     const int64_t half = engine->io_buf.bytes / 2, room = half / 4;
@@ -97,7 +116,7 @@ static dsc_status init_random(dsc_engine *engine, int32_t t, dsc_event *const pa
         float *values = (float *)((char *)engine->io_buf.ptr + k % 2 * half);
         DSC_TRY(dsc_event_sync(passed[k % 2], err));
         make_by_all(engine, t, first + done, now, values);
-        DSC_TRY(put(engine, &slice, tensor, first + done, now, values, err));
+        DSC_TRY(put(engine, &to, done, now, values, err));
         DSC_TRY(dsc_event_record(passed[k % 2], engine->compute, err));
     }
     return DSC_OK;
@@ -132,8 +151,10 @@ static dsc_status init_loaded(dsc_engine *engine, int32_t t, bool *found, dsc_er
         int64_t span_first;
         const int64_t begin = dsc_max_i64(slice.first, tensor->offset + first);
         const int64_t end = dsc_min_i64(slice.first + slice.count, tensor->offset + first + count);
-        if (begin < end && dsc_layout_span(tensor, begin, end - begin, &span_first) > 0)
-            DSC_TRY(put(engine, &slice, tensor, span_first, end - begin, values + (span_first - first), err));
+        if (begin < end && dsc_layout_span(tensor, begin, end - begin, &span_first) > 0) {
+            const target to = target_of(engine, tensor, &slice, span_first);
+            DSC_TRY(put(engine, &to, 0, end - begin, values + (span_first - first), err));
+        }
         DSC_TRY(dsc_stream_sync(engine->compute, err));
     }
     return DSC_OK;

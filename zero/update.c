@@ -128,23 +128,33 @@ static dsc_status gather_states(dsc_zero *zero, int32_t g, dsc_error *err)
     return DSC_OK;
 }
 
+/* The parameters of this rank's slice from its master weights. */
+static dsc_status round_params(dsc_zero *zero, int32_t g, dsc_error *err)
+{
+    const int64_t slice = zero->o.layout->group[g].slice;
+    for (int64_t first = 0, count; first < slice; first += count) {
+        dsc_cast_args cast = { .to_dtype = DSC_BF16, .from_dtype = DSC_F32 };
+        void *from;
+        count = slice - first;
+        DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_MASTER, first, &count, false, &from, err));
+        DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_PARAM, first, &count, true, &cast.to, err));
+        cast.from = from;
+        cast.count = count;
+        DSC_TRY(DSC_RUN(zero->o.compute, CAST, &cast, err));
+    }
+    return DSC_OK;
+}
+
 dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(dsc_zero_sync(zero, err));
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
-        dsc_zero_slice slice;
-        dsc_zero_slice_get(zero, g, &slice);
-        if (slice.master != NULL && zero->o.compute_dtype == DSC_BF16) {
-            const dsc_cast_args cast = { .to = slice.param,
-                                         .from = slice.master,
-                                         .to_dtype = DSC_BF16,
-                                         .from_dtype = DSC_F32,
-                                         .count = slice.count };
-            DSC_TRY(DSC_RUN(zero->o.compute, CAST, &cast, err));
-        }
+        const bool trainable = zero->o.layout->group[g].trainable;
+        if (trainable && zero->o.compute_dtype == DSC_BF16)
+            DSC_TRY(round_params(zero, g, err));
         if (zero->world_size == 1)
             continue;
-        if (slice.master != NULL && zero->o.stage == 0)
+        if (trainable && zero->o.stage == 0)
             DSC_TRY(gather_states(zero, g, err));
         if (zero->group[g].param_whole)
             DSC_TRY(gather_params(zero, g, err));

@@ -197,18 +197,31 @@ dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error 
     return dsc_stream_wait(stream, zero->compute_mark, err);
 }
 
-void dsc_zero_slice_get(dsc_zero *zero, int32_t g, dsc_zero_slice *out)
+void dsc_zero_slice_get(const dsc_zero *zero, int32_t g, dsc_zero_slice *out)
+{
+    const dsc_layout_group *group = &zero->o.layout->group[g];
+    *out = (dsc_zero_slice){ .first = group->slice * zero->o.rank, .count = group->slice,
+                             .trainable = group->trainable };
+}
+
+dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t *count, bool write,
+                         void **ptr, dsc_error *err)
 {
     const dsc_group_state *state = &zero->group[g];
-    const int64_t first = zero->o.layout->group[g].slice * zero->o.rank;
-    const int64_t skip = first - state->own_first;
-    *out = (dsc_zero_slice){ .first = first, .count = zero->o.layout->group[g].slice };
-    out->param = state->param + (state->param_whole ? first * zero->param_bytes_each : 0);
-    if (!zero->o.layout->group[g].trainable)
-        return;
-    out->master = state->master + skip;
-    out->moment1 = state->moment1 + skip;
-    out->moment2 = state->moment2 + skip;
+    const int64_t slice_first = zero->o.layout->group[g].slice * zero->o.rank;
+    const int64_t at = slice_first - state->own_first + first;
+    DSC_ASSERT(first >= 0 && *count > 0 && first + *count <= zero->o.layout->group[g].slice);
+    DSC_ASSERT(plane == DSC_PLANE_PARAM || zero->o.layout->group[g].trainable);
+    switch (plane) {
+    case DSC_PLANE_PARAM:
+        *ptr = state->param + ((state->param_whole ? slice_first : 0) + first) * zero->param_bytes_each;
+        break;
+    case DSC_PLANE_MASTER: *ptr = state->master + at; break;
+    case DSC_PLANE_MOMENT1: *ptr = state->moment1 + at; break;
+    case DSC_PLANE_MOMENT2: *ptr = state->moment2 + at; break;
+    case DSC_PLANE_COUNT: DSC_ASSERT(false);
+    }
+    return DSC_OK;
 }
 
 dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err)

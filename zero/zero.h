@@ -77,15 +77,25 @@ DSC_MUST_USE dsc_status dsc_zero_update(dsc_zero *zero, const dsc_adamw_scalars 
 
 /* ---- states, for initialisation and checkpoints; the engine is idle ---- */
 
-/* What this rank owns of a group, for reading and writing: device memory, so by copies where the device is not
- * host_visible. In stage 0 every rank has all of it; the owned slice is
- * still [rank * slice, + slice), and these pointers are to that slice. NULL: does not exist (frozen). */
+/* What this rank owns of a group. In stage 0 every rank has all of it; the owned slice is still [rank * slice, +
+ * slice). */
 typedef struct dsc_zero_slice {
-    int64_t first, count;              /* elements of the group */
-    float *master, *moment1, *moment2; /* fp32; frozen groups have none */
-    void *param;                       /* compute dtype */
+    int64_t first, count; /* elements of the group */
+    bool trainable;       /* frozen groups have only parameters */
 } dsc_zero_slice;
-void dsc_zero_slice_get(dsc_zero *zero, int32_t group, dsc_zero_slice *out);
+void dsc_zero_slice_get(const dsc_zero *zero, int32_t group, dsc_zero_slice *out);
+
+/* The states of an element. In an fp32 run PARAM and MASTER are the same. */
+typedef enum dsc_plane {
+    DSC_PLANE_PARAM, /* compute dtype */
+    DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2, /* fp32; of trainable groups */
+    DSC_PLANE_COUNT
+} dsc_plane;
+/* Elements [first, first + *count) of this rank's slice of one plane, counted from the slice's start. *count becomes how
+ * many of them lie together at *ptr, 1 or more. Device memory, so by copies where the device is not host_visible; good
+ * until the next view of that plane, of any group. What was viewed with `write` is kept. */
+DSC_MUST_USE dsc_status dsc_zero_view(dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first, int64_t *count,
+                                      bool write, void **ptr, dsc_error *err);
 /* Collective, after slices were written: makes params from master (bf16), and whole states where the stage keeps them.
  */
 DSC_MUST_USE dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err);

@@ -114,19 +114,25 @@ static void collect(cw_world *world, dsc_engine *engine)
         const dsc_layout_tensor *tensor = &layout->tensor[t];
         dsc_zero_slice slice;
         dsc_zero_slice_get(engine->zero, tensor->group, &slice);
-        const float *const state[3] = { slice.master, slice.moment1, slice.moment2 };
+        static const dsc_plane planes[3] = { DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2 };
         int64_t first;
         const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
-        const int64_t at = tensor->offset + first - slice.first;
-        for (int s = 0; s < (slice.master != NULL ? 3 : 1); s++) {
+        for (int s = 0; s < (slice.trainable ? 3 : 1); s++) {
             float **whole = &world->whole[t][s];
             if (*whole == NULL)
                 *whole = calloc((size_t)tensor->count, sizeof **whole);
             must(*whole != NULL, "no memory");
-            const bool bf16 = state[s] == NULL && engine->config.precision == DSC_PRECISION_BF16;
-            const float *from = state[s] != NULL ? state[s] : slice.param;
-            for (int64_t i = 0; i < count; i++)
-                (*whole)[first + i] = bf16 ? dsc_f32_from_bf16(((const uint16_t *)slice.param)[at + i]) : from[at + i];
+            const bool bf16 = !slice.trainable && engine->config.precision == DSC_PRECISION_BF16;
+            const dsc_plane plane = slice.trainable ? planes[s] : DSC_PLANE_PARAM;
+            for (int64_t done = 0, now; done < count; done += now) {
+                void *from;
+                now = count - done;
+                must(dsc_zero_view(engine->zero, tensor->group, plane, tensor->offset + first + done - slice.first,
+                                   &now, false, &from, NULL) == DSC_OK, "a view");
+                for (int64_t i = 0; i < now; i++)
+                    (*whole)[first + done + i] =
+                        bf16 ? dsc_f32_from_bf16(((const uint16_t *)from)[i]) : ((const float *)from)[i];
+            }
         }
     }
 }

@@ -22,11 +22,16 @@ typedef struct rank_job {
     int32_t rank;
 } rank_job;
 
-static void fetch(dsc_engine *engine, float *to, const float *from, int64_t count)
+static void fetch(dsc_engine *engine, int32_t group, dsc_plane plane, int64_t at, int64_t count, float *to)
 {
-    if (dsc_copy(engine->compute, to, from, count * 4, NULL) != DSC_OK ||
-        dsc_stream_sync(engine->compute, NULL) != DSC_OK)
-        abort();
+    for (int64_t done = 0, now; done < count; done += now) {
+        void *from;
+        now = count - done;
+        if (dsc_zero_view(engine->zero, group, plane, at + done, &now, false, &from, NULL) != DSC_OK ||
+            dsc_copy(engine->compute, to + done, from, now * 4, NULL) != DSC_OK ||
+            dsc_stream_sync(engine->compute, NULL) != DSC_OK)
+            abort();
+    }
 }
 
 static void collect(world_job *job, dsc_engine *engine)
@@ -39,15 +44,14 @@ static void collect(world_job *job, dsc_engine *engine)
         const dsc_layout_tensor *tensor = &layout->tensor[t];
         dsc_zero_slice slice;
         dsc_zero_slice_get(engine->zero, tensor->group, &slice);
-        const float *const state[3] = { slice.master, slice.moment1, slice.moment2 };
+        static const dsc_plane planes[3] = { DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2 };
         int64_t first;
         const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
-        for (int s = 0; s < 3 && state[0] != NULL; s++) {
+        for (int s = 0; s < 3 && slice.trainable; s++) {
             float **whole = &job->whole[t * 3 + s];
             if (*whole == NULL)
                 *whole = calloc((size_t)tensor->count, sizeof **whole);
-            if (count > 0)
-                fetch(engine, *whole + first, state[s] + (tensor->offset + first - slice.first), count);
+            fetch(engine, tensor->group, planes[s], tensor->offset + first - slice.first, count, *whole + first);
         }
     }
     pthread_mutex_unlock(&job->mutex);
