@@ -127,21 +127,26 @@ kill_at_labels() {
 }
 
 # ---- random moments ----
-kill_one_rank() { # after MILLISECONDS: a random rank of this folder's run
-    local victims
+kill_one_rank() { # after MILLISECONDS, or when there is one: a random rank of this folder's run
+    local victims=()
     sleep "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))"
-    mapfile -t victims < <(ps -eo pid=,args= | awk '$2 ~ /train$/ { print $1 }' | while read -r pid; do
-        [ "$(readlink "/proc/$pid/cwd")" = "$tmp" ] && echo "$pid"
-    done)
-    [ "${#victims[@]}" -gt 0 ] && kill -9 "${victims[$2 % ${#victims[@]}]}" 2>/dev/null
+    while [ "${#victims[@]}" -eq 0 ]; do
+        [ ! -e life.ended ] || return
+        mapfile -t victims < <(ps -eo pid=,args= | awk '$2 ~ /train$/ { print $1 }' | while read -r pid; do
+            [ "$(readlink "/proc/$pid/cwd")" = "$tmp" ] && echo "$pid"
+        done)
+    done
+    kill -9 "${victims[$2 % ${#victims[@]}]}" 2>/dev/null
 }
 kill_at_random() { # KILLS
     local kills=0 tries=0 step code checked=0
     : >why
     while [ $kills -lt "$1" ] && [ $tries -lt $(($1 * 3)) ]; do
+        rm -f life.ended
         kill_one_rank $((RANDOM % 400)) $RANDOM &
         life random 2 1000000
         code=$?
+        : >life.ended
         wait $!
         tries=$((tries + 1))
         case $code in

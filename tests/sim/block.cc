@@ -227,18 +227,34 @@ void thread_main()
     }
 }
 
+constexpr size_t STACKS_BYTES = static_cast<size_t>(STACK_BYTES) * THREADS_MAX;
+
+/* A host thread's own, given back when it ends: tests start many ranks. */
+struct block_owner {
+    block *mine = nullptr;
+    ~block_owner()
+    {
+        if (mine == nullptr)
+            return;
+#ifdef SIM_ASAN
+        __asan_unpoison_memory_region(mine->stacks, STACKS_BYTES); /* the addresses may become somebody else's */
+#endif
+        munmap(mine->stacks, STACKS_BYTES);
+        delete mine;
+    }
+};
+
 block *open_block()
 {
-    static thread_local block *mine = nullptr;
-    if (mine != nullptr)
-        return mine;
-    mine = new block();
-    void *memory = mmap(nullptr, static_cast<size_t>(STACK_BYTES) * THREADS_MAX, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    static thread_local block_owner owner;
+    if (owner.mine != nullptr)
+        return owner.mine;
+    void *memory = mmap(nullptr, STACKS_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         fail("no memory for stacks");
-    mine->stacks = static_cast<char *>(memory);
-    return mine;
+    owner.mine = new block();
+    owner.mine->stacks = static_cast<char *>(memory);
+    return owner.mine;
 }
 
 void begin_block(block *b, uint64_t seed)

@@ -77,6 +77,8 @@ struct ncclComm {
 
 namespace {
 
+std::vector<std::unique_ptr<ncclComm>> closed;
+
 std::string describe(const call &c)
 {
     return std::string(call_names[c.kind]) + " of " + std::to_string(c.count) + " elements of type " +
@@ -423,7 +425,8 @@ ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     guard held(sim().lock);
-    comm->aborted = true; /* kept: work of it may still be on a stream */
+    comm->aborted = true;
+    closed.emplace_back(comm); /* work of it may still be on a stream */
     sim().progress++;
     sim().changed.notify_all();
     return ncclSuccess;
