@@ -167,3 +167,14 @@ void dsc_engine_abort(dsc_engine *engine, const char *reason)
     if (engine->comm != NULL)
         dsc_comm_abort(engine->comm, reason);
 }
+
+dsc_status dsc_engine_fail(dsc_engine *engine, dsc_status status, dsc_error *err)
+{
+    if (status == DSC_OK)
+        return status;
+    engine->failed = true;
+    if (err != NULL && err->rank < 0)
+        err->rank = engine->place.rank;
+    dsc_engine_abort(engine, err != NULL && err->message[0] != 0 ? err->message : dsc_status_text(status));
+    return status;
+}

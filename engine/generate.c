@@ -85,10 +85,8 @@ dsc_status dsc_engine_generate(dsc_engine *engine, const int32_t *tokens, int64_
     memcpy(row, tokens + token_count - filled, (size_t)filled * sizeof *row);
     for (int64_t i = 0; i < new_count; i++) {
         const dsc_status status = next_logits(engine, filled - 1, err);
-        if (status != DSC_OK) {
-            engine->failed = true;
-            return status;
-        }
+        if (status != DSC_OK)
+            return dsc_engine_fail(engine, status, err);
         const double uniform = dsc_rng_u32(seed, dsc_rng_stream(DSC_RNG_SAMPLE, 0), (uint64_t)i) / 4294967296.0;
         out[i] =
             temperature == 0 ? most_likely(logits, vocab) : draw(logits, vocab, temperature, uniform);

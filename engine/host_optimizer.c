@@ -108,7 +108,7 @@ dsc_status dsc_optimizer_open(dsc_optimizer **out, dsc_engine *engine, const dsc
     o->engine = engine;
     const dsc_status status = open_optimizer(o, tensors, tensor_count, err);
     if (status != DSC_OK) {
-        engine->failed = true;
+        (void)dsc_engine_fail(engine, status, err);
         dsc_optimizer_close(&o);
     }
     *out = o;
@@ -164,10 +164,8 @@ dsc_status dsc_optimizer_step(dsc_optimizer *o, const float *const *grads, dsc_s
     const int64_t start = dsc_clock_ns();
     dsc_update decided;
     const dsc_status status = update(o, grads, &decided, err);
-    if (status != DSC_OK) {
-        engine->failed = true;
-        return status;
-    }
+    if (status != DSC_OK)
+        return dsc_engine_fail(engine, status, err);
     o->step++;
     if (result != NULL) {
         *result = (dsc_step_result)DSC_STEP_RESULT_INIT;

@@ -22,26 +22,21 @@ static dsc_status ready(const dsc_engine *engine, dsc_error *err)
     return DSC_OK;
 }
 
-/* A failed collective ends this engine; its peers are told by the transport. */
-static dsc_status done(dsc_engine *engine, dsc_status status)
-{
-    engine->failed = engine->failed || status != DSC_OK;
-    return status;
-}
-
 dsc_status dsc_engine_broadcast(dsc_engine *engine, void *buf, int64_t bytes, int32_t root, dsc_error *err)
 {
     DSC_TRY(ready(engine, err));
     if (root < 0 || root >= engine->place.size || bytes < 0)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "broadcast of %lld bytes from rank %d of %d", (long long)bytes,
                         (int)root, (int)engine->place.size);
-    return done(engine, dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, buf, bytes, root, NULL, err));
+    return dsc_engine_fail(
+        engine, dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, buf, bytes, root, NULL, err), err);
 }
 
 static dsc_status sum(dsc_engine *engine, float *buf, int64_t count, bool mean, dsc_error *err)
 {
     DSC_TRY(
-        done(engine, dsc_comm_all_reduce(engine->comm, DSC_CHANNEL_CONTROL, buf, count, DSC_F32, NULL, err)));
+        dsc_engine_fail(
+            engine, dsc_comm_all_reduce(engine->comm, DSC_CHANNEL_CONTROL, buf, count, DSC_F32, NULL, err), err));
     for (int64_t i = 0; mean && i < count; i++)
         buf[i] /= (float)engine->place.size;
     return DSC_OK;
@@ -76,7 +71,7 @@ dsc_status dsc_engine_reduce(dsc_engine *engine, float *buf, int64_t count, bool
 dsc_status dsc_engine_barrier(dsc_engine *engine, dsc_error *err)
 {
     DSC_TRY(ready(engine, err));
-    return done(engine, dsc_comm_barrier(engine->comm, DSC_CHANNEL_CONTROL, NULL, err));
+    return dsc_engine_fail(engine, dsc_comm_barrier(engine->comm, DSC_CHANNEL_CONTROL, NULL, err), err);
 }
 
 /* ---- learning rate, plan, groups ---- */

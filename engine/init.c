@@ -2,7 +2,7 @@
  *
  * Random values depend on (seed, tensor, element) only, so each rank makes just its own slices. Values that come from
  * the host (a file, a user's table) are rank 0's, broadcast in pieces, and each rank keeps what it owns. Where the host
- * can use device memory, random values are made in place; else in one half of the buffer while the other is copied.
+ * can use device memory, random values are made in place; else in the buffer, a piece at a time.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -93,7 +93,7 @@ static void make_by_all(const dsc_engine *engine, int32_t t, int64_t tensor_firs
 }
 
 /* This rank's part of one tensor, from its initialisation, by all threads. */
-static dsc_status init_random(dsc_engine *engine, int32_t t, dsc_event *const passed[2], dsc_error *err)
+static dsc_status init_random(dsc_engine *engine, int32_t t, dsc_error *err)
 {
     const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
     dsc_zero_slice slice;
@@ -110,14 +110,13 @@ static dsc_status init_random(dsc_engine *engine, int32_t t, dsc_event *const pa
         }
         return DSC_OK;
     }
-    const int64_t half = engine->io_buf.bytes / 2, room = half / 4;
-    for (int64_t done = 0, k = 0; done < count; done += room, k++) {
+    const int64_t room = engine->io_buf.bytes / 4;
+    for (int64_t done = 0; done < count; done += room) {
         const int64_t now = dsc_min_i64(room, count - done);
-        float *values = (float *)((char *)engine->io_buf.ptr + k % 2 * half);
-        DSC_TRY(dsc_event_sync(passed[k % 2], err));
+        float *values = engine->io_buf.ptr;
+        DSC_TRY(dsc_stream_sync(engine->compute, err)); /* of the piece before: making takes far longer than copying */
         make_by_all(engine, t, first + done, now, values);
         DSC_TRY(put(engine, &to, done, now, values, err));
-        DSC_TRY(dsc_event_record(passed[k % 2], engine->compute, err));
     }
     return DSC_OK;
 }
@@ -160,27 +159,14 @@ static dsc_status init_loaded(dsc_engine *engine, int32_t t, bool *found, dsc_er
     return DSC_OK;
 }
 
-static dsc_status init_all(dsc_engine *engine, dsc_event *const passed[2], dsc_error *err)
+dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err)
 {
     for (int32_t t = 0; t < engine->layout.tensor_count; t++) {
         bool found = false;
         if (engine->model->load_param != NULL)
             DSC_TRY(init_loaded(engine, t, &found, err));
         if (!found)
-            DSC_TRY(init_random(engine, t, passed, err));
+            DSC_TRY(init_random(engine, t, err));
     }
     return dsc_zero_publish(engine->zero, err);
-}
-
-dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err)
-{
-    dsc_event *passed[2] = { NULL, NULL };
-    dsc_status status = dsc_event_open(engine->device, &passed[0], err);
-    if (status == DSC_OK)
-        status = dsc_event_open(engine->device, &passed[1], err);
-    if (status == DSC_OK)
-        status = init_all(engine, passed, err);
-    dsc_event_close(&passed[1]);
-    dsc_event_close(&passed[0]);
-    return status;
 }

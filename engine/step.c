@@ -95,19 +95,6 @@ static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
     return dsc_zero_reduce(engine->zero, step, m, engine->micro_step, err);
 }
 
-/* A rank that failed must not leave its peers waiting. */
-static dsc_status fail(dsc_engine *engine, dsc_status status, dsc_error *err)
-{
-    if (status == DSC_OK)
-        return status;
-    engine->failed = true;
-    if (err != NULL && err->rank < 0)
-        err->rank = engine->place.rank;
-    if (engine->comm != NULL)
-        dsc_engine_abort(engine, err != NULL && err->message[0] != 0 ? err->message : dsc_status_text(status));
-    return status;
-}
-
 static dsc_status usable(const dsc_engine *engine, dsc_error *err)
 {
     if (engine->failed)
@@ -151,7 +138,7 @@ dsc_status dsc_engine_forward(dsc_engine *engine, const void *const *batch, doub
     DSC_TRY(usable(engine, err));
     if (engine->phase != DSC_PHASE_IDLE)
         return wrong_phase("forward", "backward and step after the last forward", err);
-    return fail(engine, forward(engine, batch, loss, err), err);
+    return dsc_engine_fail(engine, forward(engine, batch, loss, err), err);
 }
 
 static dsc_status backward(dsc_engine *engine, dsc_error *err)
@@ -171,7 +158,7 @@ dsc_status dsc_engine_backward(dsc_engine *engine, dsc_error *err)
     DSC_TRY(usable(engine, err));
     if (engine->phase != DSC_PHASE_FORWARD_DONE)
         return wrong_phase("backward", "one forward before it", err);
-    return fail(engine, backward(engine, err), err);
+    return dsc_engine_fail(engine, backward(engine, err), err);
 }
 
 bool dsc_engine_at_boundary(const dsc_engine *engine)
@@ -266,7 +253,7 @@ dsc_status dsc_engine_step(dsc_engine *engine, dsc_step_result *result, dsc_erro
     DSC_TRY(usable(engine, err));
     if (engine->phase != DSC_PHASE_BACKWARD_DONE)
         return wrong_phase("step", "forward and backward before it", err);
-    return fail(engine, step(engine, result, err), err);
+    return dsc_engine_fail(engine, step(engine, result, err), err);
 }
 
 dsc_status dsc_engine_train_batch(dsc_engine *engine, dsc_step_result *result, dsc_error *err)
@@ -336,5 +323,5 @@ dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source
         own = dsc_data_as_source(engine->eval);
         source = &own;
     }
-    return fail(engine, evaluate(engine, source, max_batches, loss, err), err);
+    return dsc_engine_fail(engine, evaluate(engine, source, max_batches, loss, err), err);
 }

@@ -6,4 +6,6 @@ bool cusim_present(void) { return false; }
 void cusim_set_schedule(uint64_t seed, cusim_policy policy) {}
 void cusim_set_devices(int devices, size_t bytes_each) {}
 void cusim_set_arch(int arch) {}
+size_t cusim_bytes_peak(int device) { return 0; }
+void cusim_reset_peak(int device) {}
 void cusim_fail_kernel(int device, const char *name) {}

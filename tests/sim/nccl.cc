@@ -55,6 +55,7 @@ struct call {
 struct clique {
     uint64_t id;
     int size, joined = 0;
+    bool lost = false; /* a rank aborted: what comes after never ends, as for peers of a rank that died */
     std::map<uint64_t, std::shared_ptr<call>> calls;                      /* by position in the order of calls */
     std::map<std::pair<int, uint64_t>, std::shared_ptr<call>> transfers; /* by pair of ranks and position */
     struct split_round { int came = 0; std::vector<std::pair<int, int>> wishes; std::map<int, uint64_t> ids; };
@@ -211,7 +212,8 @@ struct group_work : joint_work {
     void arrive() override
     {
         for (entry &e : entries)
-            come(e);
+            if (!comm->all->lost)
+                come(e);
         sim().changed.notify_all();
     }
     bool done() const override
@@ -427,12 +429,18 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     guard held(sim().lock);
     comm->aborted = true;
     closed.emplace_back(comm); /* work of it may still be on a stream */
+    comm->all->lost = true;
     sim().progress++;
     sim().changed.notify_all();
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommDestroy(ncclComm_t comm) { return ncclCommAbort(comm); }
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    guard held(sim().lock);
+    comm->aborted = true; /* its work is done */
+    return ncclSuccess;
+}
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {

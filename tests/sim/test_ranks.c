@@ -29,6 +29,8 @@
 static const int64_t counts[TENSORS] = { 1000, 1, 5000 };
 
 typedef struct host_run {
+    int32_t late_rank; /* waits for late_s before its second step; -1: nobody */
+    int32_t late_s, lost_rank; /* returns before its second step; -1: nobody */
     dsc_world *world;
     const char *config;
     int32_t size;
@@ -66,6 +68,10 @@ static dsc_status optimize(host_run *run, int32_t rank, dsc_engine *engine, dsc_
     dsc_status status = dsc_optimizer_open(&optimizer, engine, tensors, TENSORS, err);
     for (int s = 0; s < STEPS && status == DSC_OK; s++) {
         dsc_step_result result = DSC_STEP_RESULT_INIT;
+        if (s == 1 && rank == run->late_rank)
+            sleep((unsigned)run->late_s);
+        if (s == 1 && rank == run->lost_rank)
+            break;
         for (int t = 0; t < TENSORS; t++)
             for (int64_t i = 0; i < counts[t]; i++)
                 grads[rank][t][i] = number(100 + s * 10 + t, i, rank);
@@ -95,7 +101,7 @@ static void *host_main(void *argument)
     return NULL;
 }
 
-static void run_host(host_run *run, int32_t size, const char *device, const char *own)
+static void run_late(host_run *run, int32_t size, const char *device, const char *own)
 {
     char config[512];
     pthread_t thread[RANKS_MAX];
@@ -104,7 +110,8 @@ static void run_host(host_run *run, int32_t size, const char *device, const char
              "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 0.7, \"optimizer\": {\"type\": \"AdamW\","
              " \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
              " \"zero_optimization\": {\"reduce_bucket_size\": 1000},"
-             " \"dsc\": {\"threads\": 1, \"comm_timeout_s\": 30, \"device\": \"%s\"%s}}", device, own);
+             " \"dsc\": {\"threads\": 1, \"comm_timeout_s\": %d, \"device\": \"%s\"%s}}",
+             run->late_s > 0 ? 1 : 30, device, own);
     run->config = config;
     run->size = size;
     assert_int_equal(dsc_world_open(size, &run->world, NULL), DSC_OK);
@@ -115,6 +122,13 @@ static void run_host(host_run *run, int32_t size, const char *device, const char
     for (int32_t r = 0; r < size; r++)
         pthread_join(thread[r], NULL);
     dsc_world_close(&run->world);
+}
+
+static void run_host(host_run *run, int32_t size, const char *device, const char *own)
+{
+    run->late_rank = run->lost_rank = -1;
+    run->late_s = 0;
+    run_late(run, size, device, own);
 }
 
 static void expect_ok(const host_run *run)
@@ -232,6 +246,34 @@ static void with_a_failing_kernel(void)
     must(run.status[0] != DSC_OK, "peers learn of it", &run.error[0]);
 }
 
+/* A rank that comes too late: the others are stuck, and say where; it finds its communicator gone. */
+static void with_a_late_rank(void)
+{
+    static host_run run;
+    run = (host_run){ .late_rank = 1, .late_s = 4, .lost_rank = -1 };
+    run_late(&run, 3, "cuda", "");
+    int stuck = 0;
+    for (int32_t r = 0; r < 3; r++) {
+        must(run.status[r] != DSC_OK, "every rank ends with an error", &run.error[r]);
+        stuck += run.status[r] == DSC_ERR_STUCK;
+    }
+    must(stuck >= 1, "somebody says that it is stuck", &run.error[0]);
+    const int32_t who = run.status[0] == DSC_ERR_STUCK ? 0 : 2;
+    must(strstr(run.error[who].message, "waited 1.") != NULL, "how long", &run.error[who]);
+    must(strstr(run.error[who].message, "(channel 2, call ") != NULL, "in which collectives", &run.error[who]);
+}
+
+/* A rank that closes its engine in the middle: the others learn of it. */
+static void with_a_lost_rank(void)
+{
+    static host_run run;
+    run = (host_run){ .late_rank = -1, .late_s = 4, .lost_rank = 1 };
+    run_late(&run, 3, "cuda", "");
+    must(run.status[1] == DSC_OK, "the rank that left has no error", &run.error[1]);
+    for (int32_t r = 0; r < 3; r += 2)
+        must(run.status[r] == DSC_ERR_PEER || run.status[r] == DSC_ERR_STUCK, "the others do", &run.error[r]);
+}
+
 static void dead_ends(void **state)
 {
     if (!cusim_present())
@@ -241,6 +283,8 @@ static void dead_ends(void **state)
     in_child(with_fewer_gpus_than_ranks);
     in_child(with_a_full_gpu);
     in_child(with_a_failing_kernel);
+    in_child(with_a_late_rank);
+    in_child(with_a_lost_rank);
 }
 
 int main(void)

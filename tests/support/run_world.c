@@ -117,10 +117,17 @@ static void measure(dsc_engine *engine, run_result *out)
     dsc_engine_stats_get(engine, &stats);
     out->tracked_peak = stats.tracked_peak_bytes;
     out->planned = stats.planned_bytes;
-    for (int32_t i = 0; i < 4; i++) {
+    for (int32_t i = 0; i < dsc_engine_plan_row_count(engine); i++) {
+        static const char *const states[4] = { "params", "grads", "master", "moments" };
         dsc_plan_row row;
-        if (dsc_engine_plan_row(engine, i, &row, NULL) == DSC_OK)
-            out->state_bytes[i] = row.peak_bytes;
+        if (dsc_engine_plan_row(engine, i, &row, NULL) != DSC_OK)
+            continue;
+        for (int s = 0; s < 4; s++)
+            out->state_bytes[s] += strcmp(row.tag, states[s]) == 0 ? row.peak_bytes : 0;
+        if (strcmp(row.tier, dsc_tier_text(DSC_TIER_DEVICE)) == 0) {
+            out->device_planned += row.planned_bytes;
+            out->device_peak += row.peak_bytes;
+        }
     }
 }
 
@@ -143,8 +150,12 @@ static void *run_rank(void *argument)
         options.fail_comm_at = o->fail_comm_at;
     }
     dsc_status status = dsc_engine_open(&engine, &options, &err);
+    if (status == DSC_OK && o->before != NULL)
+        status = o->before(engine, rank->rank, o->user, &err);
     if (status == DSC_OK)
         status = train(rank, engine, &err);
+    if (status == DSC_OK && o->after != NULL)
+        status = o->after(engine, rank->rank, o->user, &err);
     if (status == DSC_OK) {
         collect(job, engine);
         if (rank->rank == 0)

@@ -14,6 +14,7 @@ typedef struct run_result {
     double loss[RUN_STEPS_MAX], norm[RUN_STEPS_MAX];
     char hash[65];     /* SHA-256 over master, m, v of every tensor in order */
     int64_t state_bytes[4]; /* of rank 0: params, grads, master, moments as measured */
+    int64_t device_planned, device_peak; /* of rank 0's device tier */
     int64_t tracked_peak, planned, alloc_calls_after_first, alloc_calls_at_end;
     float *state; /* master, m, v of every tensor in order; freed by the caller; NULL: not asked for, or a failure */
     int64_t state_count;
@@ -27,6 +28,10 @@ typedef struct run_options {
     uint32_t caps_mask;
     const char *config; /* JSON text */
     bool take_states;   /* result.state is filled */
+    /* May be NULL: every rank calls them before and after its steps. */
+    dsc_status (*before)(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
+    dsc_status (*after)(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
+    void *user;
     int32_t fault_rank; /* fail_alloc_at and fail_comm_at apply to this rank */
     int64_t fail_alloc_at, fail_comm_at;
 } run_options;
