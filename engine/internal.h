@@ -103,8 +103,8 @@ dsc_status dsc_engine_open_comm(dsc_engine *engine, const dsc_engine_options *op
 dsc_status dsc_engine_open_device_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 void dsc_engine_comm_plan(const dsc_engine *engine, dsc_plan_options *out);
 void dsc_engine_abort(dsc_engine *engine, const char *reason); /* every communicator that is open */
-/* Of a status that is no failure nothing; else the engine can only be closed, and its peers are told: they must not wait
- * for this rank, nor this rank's device for them. Returns the status. */
+/* Of a status that is no failure nothing; else the engine can only be closed, and its peers are told: they must not
+ * wait for this rank, nor this rank's device for them. Returns the status. */
 dsc_status dsc_engine_fail(dsc_engine *engine, dsc_status status, dsc_error *err);
 /* memory.c: does the plan fit, and the working memory that it names. */
 dsc_status dsc_engine_check_fit(const dsc_engine *engine, dsc_error *err);
