@@ -209,7 +209,7 @@ static void checkpoints_evaluation_generation(void **state)
     char *dir = cw_tmp_open(), *other = cw_tmp_open();
     const int32_t world = most_ranks() > 1 ? 2 : 1;
     run_result whole, part, rest, cpu;
-    uses none = { NULL }, save = { .save = dir }, load = { .load = dir }, over = { .load = dir, .save = other };
+    uses none = { .load = NULL }, save = { .save = dir }, load = { .load = dir }, over = { .load = dir, .save = other };
     use(&(variant){ "cuda", world, 1, 2, true, false, false, NULL }, 4, &none, &whole);
     use(&(variant){ "cuda", world, 3, 2, true, true, false, NULL }, 2, &save, &part);
     use(&(variant){ "cuda", world, 2, 2, true, false, false, NULL }, 2, &load, &rest);
