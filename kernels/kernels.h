@@ -11,6 +11,7 @@
 #include "kernels/gelu.h"
 #include "kernels/gemm.h"
 #include "kernels/layernorm.h"
+#include "kernels/rmsnorm.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -52,6 +53,7 @@ void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_exact_init(dsc_kernel_table *table, uint32_t caps);      /* CAST FOLD ADD SUMSQ ADAMW */
 void dsc_gemm_init(dsc_kernel_table *table, uint32_t caps);       /* GEMM COLSUM */
 void dsc_layernorm_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_rmsnorm_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_gelu_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_attention_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_classifier_init(dsc_kernel_table *table, uint32_t caps);

@@ -6,6 +6,7 @@ static dsc_status fwd(const dsc_layernorm_fwd_args *a, const dsc_cpu_team *team,
 {
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->channels >= 1);
+    DSC_ASSERT((a->add == NULL) == (a->sum == NULL));
     DSC_TRY(dsc_range_dtype_check("LAYERNORM_FWD", a->dtype, err));
     dsc_range_run(team, a->rows, fn, a);
     return DSC_OK;

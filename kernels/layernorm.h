@@ -7,9 +7,12 @@
 extern "C" {
 #endif
 
-/* out[r,c] = (in[r,c] - mean[r]) * rstd[r] * weight[c] + bias[c]; statistics and products in fp32, rounded once. */
+/* out[r,c] = (x[r,c] - mean[r]) * rstd[r] * weight[c] + bias[c]; statistics and products in fp32, rounded once. x is
+ * `in` or, with `add`, sum = in + add in fp32, rounded to the dtype and written: the residual stream in one pass. */
 typedef struct dsc_layernorm_fwd_args {
     void *out;              /* [rows, C] */
+    void *sum;              /* [rows, C]; may be `in` or `add`, not `out`. NULL without `add` */
+    const void *add;        /* [rows, C] or NULL */
     float *mean, *rstd;     /* [rows] written */
     const void *in;         /* [rows, C] */
     const void *weight, *bias; /* [C] */

@@ -6,34 +6,28 @@
 #include "kernels/range.h"
 #include "kernels/scalar.h"
 
-/* Lane j takes in lane j + w for w = lanes / 2, ..., 2, 1. */
-static float lanes_fold(float *lane, int lanes)
-{
-    for (int width = lanes / 2; width >= 1; width /= 2)
-        for (int j = 0; j < width; j++)
-            lane[j] += lane[j + width];
-    return lane[0];
-}
-
 void dsc_layernorm_fwd_ref(const void *args, int64_t first, int64_t last)
 {
     const dsc_layernorm_fwd_args *a = args;
     const int64_t channels = a->channels;
+    const void *in = a->add != NULL ? a->sum : a->in;
     for (int64_t r = first; r < last; r++) {
+        for (int64_t i = r * channels; a->add != NULL && i < (r + 1) * channels; i++)
+            dsc_put(a->sum, i, a->dtype, dsc_get(a->in, i, a->dtype) + dsc_get(a->add, i, a->dtype));
         float lane[64] = { 0 };
         for (int64_t c = 0; c < channels; c++)
-            lane[c % 64] += dsc_get(a->in, r * channels + c, a->dtype);
-        const float mean = lanes_fold(lane, 64) / (float)channels;
+            lane[c % 64] += dsc_get(in, r * channels + c, a->dtype);
+        const float mean = dsc_lanes_fold(lane, 64) / (float)channels;
 
         memset(lane, 0, sizeof lane);
         for (int64_t c = 0; c < channels; c++) {
-            const float d = dsc_get(a->in, r * channels + c, a->dtype) - mean;
+            const float d = dsc_get(in, r * channels + c, a->dtype) - mean;
             lane[c % 64] = fmaf(d, d, lane[c % 64]);
         }
-        const float rstd = 1.0f / sqrtf(lanes_fold(lane, 64) / (float)channels + a->eps);
+        const float rstd = 1.0f / sqrtf(dsc_lanes_fold(lane, 64) / (float)channels + a->eps);
 
         for (int64_t c = 0; c < channels; c++) {
-            const float x_hat = (dsc_get(a->in, r * channels + c, a->dtype) - mean) * rstd;
+            const float x_hat = (dsc_get(in, r * channels + c, a->dtype) - mean) * rstd;
             const float y = fmaf(x_hat, dsc_get(a->weight, c, a->dtype), dsc_get(a->bias, c, a->dtype));
             dsc_put(a->out, r * channels + c, a->dtype, y);
         }
@@ -59,8 +53,8 @@ static void bwd_row(const dsc_layernorm_bwd_args *a, int64_t r, float *sum_weigh
             sum_bias[c] += g;
         }
     }
-    const float mean_d = lanes_fold(lane_d, 16) / (float)channels;
-    const float mean_dx = lanes_fold(lane_dx, 16) / (float)channels;
+    const float mean_d = dsc_lanes_fold(lane_d, 16) / (float)channels;
+    const float mean_dx = dsc_lanes_fold(lane_dx, 16) / (float)channels;
     for (int64_t c = 0; c < channels; c++) {
         const int64_t i = r * channels + c;
         const float x_hat = (dsc_get(a->in, i, a->dtype) - mean) * rstd;

@@ -1,38 +1,12 @@
 /* layernorm_v16.h - layer normalisation on 16 lanes, bit by bit what layernorm_ref.c does; compiled by
  * layernorm_avx2.c and layernorm_avx512.c after their v16 words. A row is read three times forward and twice
  * backward, from the L1 cache but for the first. SPDX-License-Identifier: Apache-2.0 */
-#include <math.h>
-#include <string.h>
+#include "kernels/norm_v16.h"
 
-#include "kernels/range.h"
-
-/* Sum over a row of x, or of (x - mean)^2, in 64 lanes: four chains of additions hide each other's latency. */
-V16_INLINE float row_sum(const void *row, int64_t channels, dsc_dtype dtype, bool squares, float mean)
+V16_INLINE void fwd_part(const dsc_layernorm_fwd_args *a, const void *row, int64_t at, int64_t c, int64_t left,
+                         dsc_dtype dtype, v16 mean, v16 rstd)
 {
-    const v16 zero = v16_set(0.0f), shift = v16_set(mean);
-    v16 sum[4] = { zero, zero, zero, zero };
-    int64_t c = 0;
-    for (; c + 64 <= channels; c += 64)
-        for (int j = 0; j < 4; j++) {
-            const v16 x = v16_load(row, c + 16 * j, 16, dtype);
-            const v16 d = v16_sub(x, shift);
-            sum[j] = squares ? v16_fma(d, d, sum[j]) : v16_add(sum[j], x);
-        }
-    for (int j = 0; j < 4; j++) {
-        const int64_t left = channels - c - 16 * j;
-        if (left > 0) {
-            const v16 x = v16_load(row, c + 16 * j, left, dtype);
-            const v16 d = v16_first(v16_sub(x, shift), zero, left);
-            sum[j] = squares ? v16_fma(d, d, sum[j]) : v16_add(sum[j], x);
-        }
-    }
-    return v16_sum_lanes(v16_add(v16_add(sum[0], sum[2]), v16_add(sum[1], sum[3])));
-}
-
-V16_INLINE void fwd_part(const dsc_layernorm_fwd_args *a, int64_t at, int64_t c, int64_t left, dsc_dtype dtype,
-                         v16 mean, v16 rstd)
-{
-    const v16 x_hat = v16_mul(v16_sub(v16_load(a->in, at + c, left, dtype), mean), rstd);
+    const v16 x_hat = v16_mul(v16_sub(v16_load(row, c, left, dtype), mean), rstd);
     const v16 y = v16_fma(x_hat, v16_load(a->weight, c, left, dtype), v16_load(a->bias, c, left, dtype));
     v16_store(a->out, at + c, left, dtype, y);
 }
@@ -43,15 +17,18 @@ V16_INLINE void layernorm_fwd(const dsc_layernorm_fwd_args *args, int64_t first,
     const int64_t channels = a->channels;
     for (int64_t r = first; r < last; r++) {
         const int64_t at = r * channels;
-        const void *row = (const char *)a->in + at * (int64_t)dsc_dtype_bytes(dtype);
+        if (a->add != NULL)
+            row_add(a->sum, a->in, a->add, at, channels, dtype);
+        const void *in = a->add != NULL ? a->sum : a->in;
+        const void *row = (const char *)in + at * (int64_t)dsc_dtype_bytes(dtype);
         const float mean = row_sum(row, channels, dtype, false, 0.0f) / (float)channels;
         const float variance = row_sum(row, channels, dtype, true, mean) / (float)channels;
         const float rstd = 1.0f / sqrtf(variance + a->eps);
         int64_t c = 0;
         for (; c + 16 <= channels; c += 16)
-            fwd_part(a, at, c, 16, dtype, v16_set(mean), v16_set(rstd));
+            fwd_part(a, row, at, c, 16, dtype, v16_set(mean), v16_set(rstd));
         if (c < channels)
-            fwd_part(a, at, c, channels - c, dtype, v16_set(mean), v16_set(rstd));
+            fwd_part(a, row, at, c, channels - c, dtype, v16_set(mean), v16_set(rstd));
         a->mean[r] = mean;
         a->rstd[r] = rstd;
     }

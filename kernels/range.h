@@ -9,7 +9,7 @@
 /* Sizes of a block, fixed by the shape. */
 enum {
     DSC_GELU_BLOCK = 4096,          /* elements: 16 to 32 KiB in and out, about 2 us */
-    DSC_LAYERNORM_BWD_ROWS = 64,    /* rows whose weight gradients add up in one scratch row (layernorm.h) */
+    DSC_LAYERNORM_BWD_ROWS = 64,    /* rows whose weight gradients add up in one scratch row (also rmsnorm.h) */
     DSC_LAYERNORM_SUM_COLS = 64,    /* columns of the scratch rows */
     DSC_EMBEDDING_TABLE_ROWS = 64,  /* rows of the table */
 };
@@ -20,6 +20,9 @@ enum {
     void dsc_layernorm_fwd_##isa(const void *args, int64_t first, int64_t last);      /* block: a row */            \
     void dsc_layernorm_bwd_##isa(const void *args, int64_t first, int64_t last);                                    \
     void dsc_layernorm_bwd_sum_##isa(const void *args, int64_t first, int64_t last);                                \
+    void dsc_rmsnorm_fwd_##isa(const void *args, int64_t first, int64_t last);        /* block: a row */            \
+    void dsc_rmsnorm_bwd_##isa(const void *args, int64_t first, int64_t last);                                      \
+    void dsc_rmsnorm_bwd_sum_##isa(const void *args, int64_t first, int64_t last);                                  \
     void dsc_classifier_##isa(const void *args, int64_t first, int64_t last);         /* block: a row */            \
     void dsc_embedding_fwd_##isa(const void *args, int64_t first, int64_t last);      /* block: a row */            \
     void dsc_embedding_bwd_table_##isa(const void *args, int64_t first, int64_t last);                              \

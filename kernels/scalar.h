@@ -1,4 +1,5 @@
-/* scalar.h - one element of F32 or BF16 at a time, for references. SPDX-License-Identifier: Apache-2.0 */
+/* scalar.h - one element of F32 or BF16 at a time, and sums in lanes, for references.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_SCALAR_H
 #define DSC_KERNELS_SCALAR_H
 
@@ -17,6 +18,15 @@ static inline void dsc_put(void *base, int64_t i, dsc_dtype dtype, float x)
         ((float *)base)[i] = x;
     else
         ((uint16_t *)base)[i] = dsc_bf16_from_f32(x);
+}
+
+/* Lane j takes in lane j + w for w = lanes / 2, ..., 2, 1. */
+static inline float dsc_lanes_fold(float *lane, int lanes)
+{
+    for (int width = lanes / 2; width >= 1; width /= 2)
+        for (int j = 0; j < width; j++)
+            lane[j] += lane[j + width];
+    return lane[0];
 }
 
 #endif

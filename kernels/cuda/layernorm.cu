@@ -1,67 +1,36 @@
-/* layernorm.cu - layer normalisation and its gradient.
- *
- * Forward: a warp has a row; up to 2048 channels stay in registers between the sums and the output. Backward: a block
- * has 64 rows, as many as a row of scratch stands for. First its warps find each row's two means, then its threads go
- * through columns: 32 vectors of columns wide, eight rows deep; the eight partial sums of a column are added in order.
- * Scratch rows are added by a second kernel: 32 of them side by side, in steps of 32, then those 32 in order. All of
- * this follows from the shape. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/elements.h"
+/* layernorm.cu - layer normalisation and its gradient; norm.h says how.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/launchers.h"
+#include "kernels/cuda/norm.h"
 
 namespace {
 
 /* ---- forward ---- */
 
-enum { FWD_THREADS = 128, FWD_ROWS = FWD_THREADS / 32 };
-
-/* N vectors of W channels a lane; what is beyond the row counts as the mean, so that it adds nothing. */
-template <class T, int W, int N> struct kept_row {
-    float x[N][W];
-    __device__ __forceinline__ void load_row(const T *in, int64_t channels, int lane)
-    {
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            const int64_t c = (n * 32 + lane) * W;
-            if (c < channels)
-                load<W>(x[n], in + c);
-        }
-    }
-    template <class F> __device__ __forceinline__ void visit(const T *, int64_t channels, int lane, F f)
-    {
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            const int64_t c = (n * 32 + lane) * W;
-            if (c < channels)
-                f(c, x[n]);
-        }
-    }
+template <class T> struct fwd_arrays {
+    T *out, *sum;
+    const T *in, *add, *weight, *bias;
+    float *mean, *rstd;
+    int64_t rows, channels;
+    float eps;
 };
 
-/* Any number of channels: read again each time. */
-template <class T, int W> struct reread_row {
-    __device__ __forceinline__ void load_row(const T *, int64_t, int) {}
-    template <class F> __device__ __forceinline__ void visit(const T *in, int64_t channels, int lane, F f)
-    {
-        for (int64_t c = static_cast<int64_t>(lane) * W; c < channels; c += 32 * W) {
-            float x[W];
-            load<W>(x, in + c);
-            f(c, x);
-        }
-    }
-};
-
-template <class T, int W, class Row>
-__global__ void __launch_bounds__(FWD_THREADS)
-    fwd_kernel(T *out, float *mean_out, float *rstd_out, const T *in, const T *weight, const T *bias, int64_t rows,
-               int64_t channels, float eps)
+template <class T, int W, class Row> __global__ void __launch_bounds__(FWD_THREADS) fwd_kernel(const fwd_arrays<T> a)
 {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int64_t r = static_cast<int64_t>(blockIdx.x) * FWD_ROWS + threadIdx.x / 32;
-    if (r >= rows)
+    if (r >= a.rows)
         return; /* the whole warp */
-    in += r * channels;
+    const int64_t channels = a.channels;
+    const T *in = a.in + r * channels;
     Row row;
-    row.load_row(in, channels, lane);
+    if (a.add != NULL) {
+        T *const total = a.sum + r * channels;
+        row.load_sum(total, in, a.add + r * channels, channels, lane);
+        in = total;
+    } else {
+        row.load_row(in, channels, lane);
+    }
     float sum = 0;
     row.visit(in, channels, lane, [&](int64_t, const float (&x)[W]) {
 #pragma unroll
@@ -75,47 +44,48 @@ __global__ void __launch_bounds__(FWD_THREADS)
         for (int j = 0; j < W; j++)
             squares = fmaf(x[j] - mean, x[j] - mean, squares);
     });
-    const float rstd = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(channels) + eps);
+    const float rstd = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(channels) + a.eps);
     row.visit(in, channels, lane, [&](int64_t c, const float (&x)[W]) {
         float w[W], b[W], y[W];
-        load<W>(w, weight + c);
-        load<W>(b, bias + c);
+        load<W>(w, a.weight + c);
+        load<W>(b, a.bias + c);
 #pragma unroll
         for (int j = 0; j < W; j++)
             y[j] = fmaf((x[j] - mean) * rstd, w[j], b[j]);
-        store<W>(out + r * channels + c, y);
+        store<W>(a.out + r * channels + c, y);
     });
     if (lane == 0) {
-        mean_out[r] = mean;
-        rstd_out[r] = rstd;
+        a.mean[r] = mean;
+        a.rstd[r] = rstd;
     }
 }
 
-template <class T, int W, class Row> void fwd_launch(const dsc_cuda_launch *at, const dsc_layernorm_fwd_args *a)
+template <class T, int W, class Row> void fwd_launch(const dsc_cuda_launch *at, const fwd_arrays<T> &a)
 {
-    DSC_CUDA_LAUNCH((fwd_kernel<T, W, Row>), grid_size(dsc_div_ceil(a->rows, FWD_ROWS)), FWD_THREADS, 0, at->stream,
-                    static_cast<T *>(a->out), a->mean, a->rstd, static_cast<const T *>(a->in),
-                    static_cast<const T *>(a->weight), static_cast<const T *>(a->bias), a->rows, a->channels, a->eps);
+    DSC_CUDA_LAUNCH((fwd_kernel<T, W, Row>), grid_size(dsc_div_ceil(a.rows, FWD_ROWS)), FWD_THREADS, 0, at->stream, a);
 }
 
-template <class T> void fwd(const dsc_cuda_launch *at, const dsc_layernorm_fwd_args *a)
+template <class T> void fwd(const dsc_cuda_launch *at, const dsc_layernorm_fwd_args *args)
 {
     constexpr int W = 16 / static_cast<int>(sizeof(T));
-    const bool aligned = a->channels % W == 0 && is_aligned(a->out) && is_aligned(a->in) && is_aligned(a->weight) &&
-                         is_aligned(a->bias);
+    const fwd_arrays<T> a = {
+        static_cast<T *>(args->out), static_cast<T *>(args->sum), static_cast<const T *>(args->in),
+        static_cast<const T *>(args->add), static_cast<const T *>(args->weight), static_cast<const T *>(args->bias),
+        args->mean, args->rstd, args->rows, args->channels, args->eps
+    };
+    const bool aligned = a.channels % W == 0 && is_aligned(a.out) && is_aligned(a.sum) && is_aligned(a.in) &&
+                         is_aligned(a.add) && is_aligned(a.weight) && is_aligned(a.bias);
     if (!aligned)
         fwd_launch<T, 1, reread_row<T, 1>>(at, a);
-    else if (a->channels <= 32 * 32)
+    else if (a.channels <= 32 * 32)
         fwd_launch<T, W, kept_row<T, W, 32 / W>>(at, a);
-    else if (a->channels <= 32 * 64)
+    else if (a.channels <= 32 * 64)
         fwd_launch<T, W, kept_row<T, W, 64 / W>>(at, a);
     else
         fwd_launch<T, W, reread_row<T, W>>(at, a);
 }
 
 /* ---- backward ---- */
-
-enum { BWD_THREADS = 256, BWD_WARPS = BWD_THREADS / 32, BWD_ROWS = 64, SUM_WIDTH = 32 };
 
 template <class T> struct bwd_arrays {
     T *d_in;
@@ -169,24 +139,6 @@ __device__ __forceinline__ void bwd_columns(const bwd_arrays<T> &a, int64_t r, i
     store<W>(a.d_in + i, y);
 }
 
-/* Adds the warps' sums of each column, in order. All threads of the block come here. */
-template <int W>
-__device__ __forceinline__ void add_warps(float *to, const float (&sum)[W], int64_t c, int64_t channels, float *shared)
-{
-    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-#pragma unroll
-    for (int j = 0; j < W; j++)
-        shared[(warp * W + j) * 32 + lane] = sum[j];
-    __syncthreads();
-    if (warp < W && c < channels) { /* warp j adds the j-th column of each lane's W; W <= BWD_WARPS */
-        float total = shared[warp * 32 + lane];
-        for (int k = 1; k < BWD_WARPS; k++)
-            total += shared[(k * W + warp) * 32 + lane];
-        to[c + warp] = total;
-    }
-    __syncthreads();
-}
-
 template <class T, int W> __global__ void __launch_bounds__(BWD_THREADS) bwd_kernel(const bwd_arrays<T> a)
 {
     __shared__ float2 means[BWD_ROWS];
@@ -217,26 +169,6 @@ template <class T, int W> __global__ void __launch_bounds__(BWD_THREADS) bwd_ker
     }
 }
 
-/* blockIdx.y 0: weights, 1: biases. */
-__global__ void __launch_bounds__(SUM_WIDTH *SUM_WIDTH)
-    bwd_sum_kernel(float *d_weight, float *d_bias, const float *partial, int64_t blocks, int64_t channels)
-{
-    __shared__ float sums[SUM_WIDTH][SUM_WIDTH + 1];
-    const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
-    const int64_t c = static_cast<int64_t>(blockIdx.x) * SUM_WIDTH + x;
-    float sum = 0;
-    if (c < channels)
-        for (int64_t b = y; b < blocks; b += SUM_WIDTH)
-            sum += partial[(b * 2 + blockIdx.y) * channels + c];
-    sums[y][x] = sum;
-    __syncthreads();
-    if (y != 0 || c >= channels)
-        return;
-    for (int k = 1; k < SUM_WIDTH; k++)
-        sum += sums[k][x];
-    (blockIdx.y == 0 ? d_weight : d_bias)[c] = sum;
-}
-
 template <class T> void bwd(const dsc_cuda_launch *at, const dsc_layernorm_bwd_args *a)
 {
     constexpr int W = 16 / static_cast<int>(sizeof(T));
@@ -261,6 +193,7 @@ dsc_status dsc_cuda_run_LAYERNORM_FWD(const dsc_cuda_launch *at, const void *arg
     const dsc_layernorm_fwd_args *a = static_cast<const dsc_layernorm_fwd_args *>(args);
     DSC_TRY(dtype_check("LAYERNORM_FWD", a->dtype, err));
     DSC_ASSERT(a->channels >= 1);
+    DSC_ASSERT((a->add == NULL) == (a->sum == NULL));
     if (a->rows == 0)
         return DSC_OK;
     a->dtype == DSC_BF16 ? fwd<uint16_t>(at, a) : fwd<float>(at, a);
@@ -275,10 +208,8 @@ dsc_status dsc_cuda_run_LAYERNORM_BWD(const dsc_cuda_launch *at, const void *arg
     DSC_ASSERT((a->d_weight == NULL) == (a->d_bias == NULL));
     if (a->rows > 0)
         a->dtype == DSC_BF16 ? bwd<uint16_t>(at, a) : bwd<float>(at, a);
-    if (a->d_weight == NULL)
-        return DSC_OK;
-    const dim3 grid(grid_size(dsc_div_ceil(a->channels, SUM_WIDTH)), 2), block(SUM_WIDTH, SUM_WIDTH);
-    DSC_CUDA_LAUNCH(bwd_sum_kernel, grid, block, 0, at->stream, a->d_weight, a->d_bias,
-                    static_cast<const float *>(a->scratch), dsc_div_ceil(a->rows, BWD_ROWS), a->channels);
+    const sum_targets targets = { { a->d_weight, a->d_bias } };
+    if (a->d_weight != NULL)
+        sum_blocks(at, targets, 2, a->scratch, a->rows, a->channels);
     return DSC_OK;
 }

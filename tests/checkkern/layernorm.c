@@ -12,17 +12,26 @@ static double rounding(dsc_dtype dtype, double x) { return dtype == DSC_BF16 ? 0
 
 /* ---- forward ---- */
 
+/* The residual that comes first: exact in double, so only its one rounding is left. */
+static void near_sum(const dsc_layernorm_fwd_args *a, int64_t i)
+{
+    const double in = a->sum == a->in ? ck_start(a->in, i) : ck_get(a->in, i);
+    const double add = a->sum == a->add ? ck_start(a->add, i) : ck_get(a->add, i), expected = in + add;
+    ck_near(a->sum, i, expected, 0.5001 * ck_spacing(DSC_F32, expected) + rounding(a->dtype, expected));
+}
+
 static void near_row(const dsc_layernorm_fwd_args *a, int64_t r)
 {
+    const void *in = a->add != NULL ? a->sum : a->in;
     const int64_t channels = a->channels;
     const double count = (double)channels, chain = count / 64 + 8;
     double mean = 0, size = 0, variance = 0, deviation = 0;
     for (int64_t c = 0; c < channels; c++) {
-        mean += ck_get(a->in, r * channels + c) / count;
-        size += fabs(ck_get(a->in, r * channels + c)) / count;
+        mean += ck_get(in, r * channels + c) / count;
+        size += fabs(ck_get(in, r * channels + c)) / count;
     }
     for (int64_t c = 0; c < channels; c++) {
-        const double d = ck_get(a->in, r * channels + c) - mean;
+        const double d = ck_get(in, r * channels + c) - mean;
         variance += d * d / count;
         deviation += fabs(d) / count;
     }
@@ -33,7 +42,7 @@ static void near_row(const dsc_layernorm_fwd_args *a, int64_t r)
     ck_near(a->mean, r, mean, slack * mean_off);
     ck_near(a->rstd, r, rstd, slack * rstd_off);
     for (int64_t c = 0; c < channels; c++) {
-        const double d = ck_get(a->in, r * channels + c) - mean, x_hat = d * rstd, weight = ck_get(a->weight, c);
+        const double d = ck_get(in, r * channels + c) - mean, x_hat = d * rstd, weight = ck_get(a->weight, c);
         const double x_hat_off = rstd * (mean_off + u * fabs(d)) + fabs(d) * rstd_off + u * fabs(x_hat);
         const double y = x_hat * weight + ck_get(a->bias, c);
         ck_near(a->out, r * channels + c, y, slack * (fabs(weight) * x_hat_off + u * fabs(y)) + rounding(a->dtype, y));
@@ -46,6 +55,10 @@ static void verify_fwd(const void *args)
     ck_same_on_cpu(a->out);
     ck_same_on_cpu(a->mean);
     ck_same_on_cpu(a->rstd);
+    for (int64_t i = 0; a->add != NULL && i < a->rows * a->channels; i++)
+        near_sum(a, i);
+    if (a->add != NULL)
+        ck_same(a->sum);
     for (int64_t r = 0; r < a->rows; r++)
         near_row(a, r);
 }
@@ -60,20 +73,32 @@ static void fill_rows(const void *x, int64_t rows, int64_t channels)
         }
 }
 
-static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype)
+/* What becomes of a residual: none, into an array of its own, over the input, over what is added. */
+enum { ADD_NONE, ADD_APART, ADD_OVER_IN, ADD_OVER_ADD, ADD_COUNT };
+
+static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
 {
-    if (!ck_case("layernorm_fwd %s %lldx%lld", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows, (long long)channels))
+    static const char *const text[] = { "", " add", " add over in", " add over add" };
+    if (!ck_case("layernorm_fwd %s %lldx%lld%s", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows,
+                 (long long)channels, text[add]))
         return;
-    void *out = ck_buf(CK_OUT, dtype, rows * channels, "out");
-    float *mean = ck_buf(CK_OUT, DSC_F32, rows, "mean"), *rstd = ck_buf(CK_OUT, DSC_F32, rows, "rstd");
-    const void *in = ck_buf(CK_IN, dtype, rows * channels, "in");
-    const void *weight = ck_buf(CK_IN, dtype, channels, "weight"), *bias = ck_buf(CK_IN, dtype, channels, "bias");
+    const int64_t count = rows * channels;
+    dsc_layernorm_fwd_args args = { .rows = rows, .channels = channels, .eps = 1e-5f, .dtype = dtype };
+    args.out = ck_buf(CK_OUT, dtype, count, "out");
+    args.mean = ck_buf(CK_OUT, DSC_F32, rows, "mean");
+    args.rstd = ck_buf(CK_OUT, DSC_F32, rows, "rstd");
+    void *in = ck_buf(add == ADD_OVER_IN ? CK_INOUT : CK_IN, dtype, count, "in");
+    void *other = add == ADD_NONE ? NULL : ck_buf(add == ADD_OVER_ADD ? CK_INOUT : CK_IN, dtype, count, "add");
+    args.in = in;
+    args.add = other;
+    args.sum = add == ADD_APART ? ck_buf(CK_OUT, dtype, count, "sum") : add == ADD_OVER_IN ? in : other;
+    args.weight = ck_buf(CK_IN, dtype, channels, "weight");
+    args.bias = ck_buf(CK_IN, dtype, channels, "bias");
     fill_rows(in, rows, channels);
-    ck_normal(weight, 1, 0.3);
-    ck_normal(bias, 0, 0.3);
-    const dsc_layernorm_fwd_args args = { .out = out, .mean = mean, .rstd = rstd, .in = in, .weight = weight,
-                                          .bias = bias, .rows = rows, .channels = channels, .eps = 1e-5f,
-                                          .dtype = dtype };
+    if (other != NULL)
+        fill_rows(other, rows, channels);
+    ck_normal(args.weight, 1, 0.3);
+    ck_normal(args.bias, 0, 0.3);
     ck_kernel(DSC_KERNEL_LAYERNORM_FWD, &args, sizeof args, verify_fwd);
 }
 
@@ -244,10 +269,13 @@ void ck_layernorm(void)
     static const int64_t rows[] = { 1, 3, 4, 5, 63, 64, 65, 131 };
     for (size_t c = 0; c < DSC_COUNT(channels); c++)
         for (dsc_dtype dtype = DSC_F32; dtype <= DSC_BF16; dtype++) {
-            check_fwd(7, channels[c], dtype);
+            check_fwd(7, channels[c], dtype, ADD_NONE);
+            check_fwd(6, channels[c], dtype, 1 + (int)(c + (size_t)dtype) % 3);
             check_bwd(rows[c % DSC_COUNT(rows)], channels[c], dtype, true, (int)(c % 3));
             check_bwd(6, channels[c], dtype, false, (int)((c + 1) % 3));
         }
+    for (int add = ADD_NONE; add < ADD_COUNT; add++)
+        check_fwd(9, 128, DSC_BF16, add);
     for (size_t r = 0; r < DSC_COUNT(rows); r++)
         check_bwd(rows[r], 33, r % 2 == 0 ? DSC_F32 : DSC_BF16, true, (int)((r + 2) % 3));
     check_bwd(0, 33, DSC_F32, true, 0);

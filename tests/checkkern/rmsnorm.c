@@ -1,0 +1,271 @@
+/* rmsnorm.c - RMS normalisation: every variant bitwise as the reference, and the reference against double within a bound
+ * that adds up its roundings. u = 2^-24; K additions in L lanes make chains of K / L and a tree.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "tests/checkkern/ck.h"
+
+#include <math.h>
+
+static const double u = 0x1p-24, slack = 1.01; /* second-order terms */
+
+static double rounding(dsc_dtype dtype, double x) { return dtype == DSC_BF16 ? 0.5001 * ck_spacing(DSC_BF16, x) : 0; }
+
+/* ---- forward ---- */
+
+/* The residual that comes first: exact in double, so only its one rounding is left. */
+static void near_sum(const dsc_rmsnorm_fwd_args *a, int64_t i)
+{
+    const double in = a->sum == a->in ? ck_start(a->in, i) : ck_get(a->in, i);
+    const double add = a->sum == a->add ? ck_start(a->add, i) : ck_get(a->add, i), expected = in + add;
+    ck_near(a->sum, i, expected, 0.5001 * ck_spacing(DSC_F32, expected) + rounding(a->dtype, expected));
+}
+
+static void near_row(const dsc_rmsnorm_fwd_args *a, int64_t r)
+{
+    const void *in = a->add != NULL ? a->sum : a->in;
+    const int64_t channels = a->channels;
+    const double count = (double)channels, chain = count / 64 + 8;
+    double squares = 0;
+    for (int64_t c = 0; c < channels; c++)
+        squares += pow(ck_get(in, r * channels + c), 2) / count;
+    const double rstd = 1 / sqrt(squares + (double)a->eps);
+    const double rstd_off = rstd * (0.5 * (1 + chain) * u * squares / (squares + (double)a->eps) + 3 * u);
+    ck_near(a->rstd, r, rstd, slack * rstd_off);
+    for (int64_t c = 0; c < channels; c++) {
+        const double x = ck_get(in, r * channels + c), weight = ck_get(a->weight, c), y = x * rstd * weight;
+        const double off = fabs(x * weight) * rstd_off + 2 * u * fabs(y) + 0x1p-148;
+        ck_near(a->out, r * channels + c, y, slack * off + rounding(a->dtype, y));
+    }
+}
+
+static void verify_fwd(const void *args)
+{
+    const dsc_rmsnorm_fwd_args *a = args;
+    ck_same_on_cpu(a->out);
+    ck_same_on_cpu(a->rstd);
+    for (int64_t i = 0; a->add != NULL && i < a->rows * a->channels; i++)
+        near_sum(a, i);
+    if (a->add != NULL)
+        ck_same(a->sum);
+    for (int64_t r = 0; r < a->rows; r++)
+        near_row(a, r);
+}
+
+static void fill_rows(const void *x, int64_t rows, int64_t channels)
+{
+    ck_normal(x, 0, 1);
+    for (int64_t r = 0; r < rows; r++) /* rows of different places and sizes; one of zeros */
+        for (int64_t c = 0; c < channels; c++) {
+            const double z = ck_get(x, r * channels + c);
+            ck_set(x, r * channels + c, r % 5 == 3 ? 0 : z * (double)(r % 3 + 1) + (double)(r % 4));
+        }
+}
+
+/* What becomes of a residual: none, into an array of its own, over the input, over what is added. */
+enum { ADD_NONE, ADD_APART, ADD_OVER_IN, ADD_OVER_ADD, ADD_COUNT };
+
+static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
+{
+    static const char *const text[] = { "", " add", " add over in", " add over add" };
+    if (!ck_case("rmsnorm_fwd %s %lldx%lld%s", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows, (long long)channels,
+                 text[add]))
+        return;
+    const int64_t count = rows * channels;
+    dsc_rmsnorm_fwd_args args = { .rows = rows, .channels = channels, .eps = 1e-5f, .dtype = dtype };
+    args.out = ck_buf(CK_OUT, dtype, count, "out");
+    args.rstd = ck_buf(CK_OUT, DSC_F32, rows, "rstd");
+    void *in = ck_buf(add == ADD_OVER_IN ? CK_INOUT : CK_IN, dtype, count, "in");
+    void *other = add == ADD_NONE ? NULL : ck_buf(add == ADD_OVER_ADD ? CK_INOUT : CK_IN, dtype, count, "add");
+    args.in = in;
+    args.add = other;
+    args.sum = add == ADD_APART ? ck_buf(CK_OUT, dtype, count, "sum") : add == ADD_OVER_IN ? in : other;
+    args.weight = ck_buf(CK_IN, dtype, channels, "weight");
+    fill_rows(in, rows, channels);
+    if (other != NULL)
+        fill_rows(other, rows, channels);
+    ck_normal(args.weight, 1, 0.3);
+    ck_kernel(DSC_KERNEL_RMSNORM_FWD, &args, sizeof args, verify_fwd);
+}
+
+/* ---- backward ---- */
+
+static double residual_of(const dsc_rmsnorm_bwd_args *a, int64_t i)
+{
+    return a->d_residual == NULL ? 0 : a->d_residual == a->d_in ? ck_start(a->d_in, i) : ck_get(a->d_residual, i);
+}
+
+static double x_hat_of(const dsc_rmsnorm_bwd_args *a, int64_t r, int64_t c)
+{
+    return ck_get(a->in, r * a->channels + c) * (double)a->rstd[r];
+}
+
+static void near_input(const dsc_rmsnorm_bwd_args *a, int64_t r)
+{
+    const int64_t channels = a->channels;
+    const double count = (double)channels, chain = count / 16 + 6;
+    double mean = 0, size = 0;
+    for (int64_t c = 0; c < channels; c++) {
+        const double t = ck_get(a->d_out, r * channels + c) * ck_get(a->weight, c) * x_hat_of(a, r, c);
+        mean += t / count;
+        size += fabs(t) / count;
+    }
+    const double mean_off = (chain + 3) * u * size;
+    for (int64_t c = 0; c < channels; c++) {
+        const int64_t i = r * channels + c;
+        const double d = ck_get(a->d_out, i) * ck_get(a->weight, c), x_hat = x_hat_of(a, r, c);
+        const double through = d - x_hat * mean;
+        const double off = u * fabs(d) + fabs(x_hat) * mean_off + u * fabs(x_hat * mean) + u * fabs(through);
+        const double expected = (double)a->rstd[r] * through + residual_of(a, i);
+        const double tol = slack * ((double)a->rstd[r] * off + u * fabs(expected)) + 0x1p-148;
+        ck_near(a->d_in, i, expected, tol + rounding(a->dtype, expected));
+    }
+}
+
+/* Chains of 64 rows, then one of blocks; x_hat has one rounding and the product one. */
+static void near_weight(const dsc_rmsnorm_bwd_args *a, int64_t c)
+{
+    const double chain = fmin((double)a->rows, 64) + (double)a->rows / 64 + 1;
+    double weight = 0, size = 0;
+    for (int64_t r = 0; r < a->rows; r++) {
+        const double t = ck_get(a->d_out, r * a->channels + c) * x_hat_of(a, r, c);
+        weight += t;
+        size += fabs(t);
+    }
+    ck_near(a->d_weight, c, weight, slack * (chain + 1) * u * size);
+}
+
+static void verify_bwd(const void *args)
+{
+    const dsc_rmsnorm_bwd_args *a = args;
+    ck_same_on_cpu(a->d_in);
+    for (int64_t r = 0; r < a->rows; r++)
+        near_input(a, r);
+    if (a->d_weight == NULL)
+        return;
+    ck_same_on_cpu(a->d_weight);
+    for (int64_t c = 0; c < a->channels; c++)
+        near_weight(a, c);
+}
+
+/* The inputs that all backward checks share. rstd is what a forward would have left. residual: none, apart, in place. */
+static dsc_rmsnorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype dtype, bool weight, int residual)
+{
+    const int64_t count = rows * channels;
+    dsc_rmsnorm_bwd_args args = { .rows = rows, .channels = channels, .dtype = dtype };
+    args.d_in = ck_buf(residual == 2 ? CK_INOUT : CK_OUT, dtype, count, "d_in");
+    args.d_residual = residual == 0 ? NULL : residual == 2 ? args.d_in : ck_buf(CK_IN, dtype, count, "d_residual");
+    args.d_out = ck_buf(CK_IN, dtype, count, "d_out");
+    args.in = ck_buf(CK_IN, dtype, count, "in");
+    args.weight = ck_buf(CK_IN, dtype, channels, "weight");
+    args.d_weight = weight ? ck_buf(CK_OUT, DSC_F32, channels, "d_weight") : NULL;
+    args.scratch = ck_buf(CK_SCRATCH, DSC_F32, dsc_rmsnorm_bwd_scratch_bytes(rows, channels) / 4, "scratch");
+    float *rstd = ck_buf(CK_IN, DSC_F32, rows, "rstd");
+    args.rstd = rstd;
+    fill_rows(args.in, rows, channels);
+    ck_normal(args.d_out, 0, 1);
+    ck_normal(args.weight, 1, 0.3);
+    if (args.d_residual != NULL)
+        ck_normal(args.d_residual, 0, 1);
+    for (int64_t r = 0; r < rows; r++) {
+        double squares = 0;
+        for (int64_t c = 0; c < channels; c++)
+            squares += pow(ck_get(args.in, r * channels + c), 2) / (double)channels;
+        rstd[r] = (float)(1 / sqrt(squares + 1e-5));
+    }
+    return args;
+}
+
+static void check_bwd(int64_t rows, int64_t channels, dsc_dtype dtype, bool weight, int residual)
+{
+    static const char *const residual_text[] = { "", " residual", " residual in place" };
+    if (!ck_case("rmsnorm_bwd %s %lldx%lld%s%s", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows,
+                 (long long)channels, weight ? "" : " frozen", residual_text[residual]))
+        return;
+    const dsc_rmsnorm_bwd_args args = bwd_case(rows, channels, dtype, weight, residual);
+    ck_kernel(DSC_KERNEL_RMSNORM_BWD, &args, sizeof args, verify_bwd);
+}
+
+/* loss = sum of d_out * norm(in) in double, with in[at] moved by `by` or weight[at] by `by`. */
+static double loss_of(const dsc_rmsnorm_bwd_args *a, int64_t at, double by, bool weight)
+{
+    double loss = 0, x[64];
+    for (int64_t r = 0; r < a->rows; r++) {
+        double squares = 0;
+        for (int64_t c = 0; c < a->channels; c++) {
+            x[c] = ck_get(a->in, r * a->channels + c) + (!weight && r * a->channels + c == at ? by : 0);
+            squares += x[c] * x[c] / (double)a->channels;
+        }
+        for (int64_t c = 0; c < a->channels; c++) {
+            const double w = ck_get(a->weight, c) + (weight && c == at ? by : 0);
+            loss += ck_get(a->d_out, r * a->channels + c) * w * x[c] / sqrt(squares + 1e-5);
+        }
+    }
+    return loss;
+}
+
+/* Differences are good to 1e-8 here; rstd comes in rounded to fp32, which the sizes of the terms multiply. */
+static void verify_differences(const void *args)
+{
+    const dsc_rmsnorm_bwd_args *a = args;
+    const double h = 1e-4;
+    for (int64_t i = 0; i < a->rows * a->channels; i++)
+        ck_near(a->d_in, i, (loss_of(a, i, h, false) - loss_of(a, i, -h, false)) / (2 * h) + residual_of(a, i), 1e-5);
+    for (int64_t c = 0; c < a->channels; c++)
+        ck_near(a->d_weight, c, (loss_of(a, c, h, true) - loss_of(a, c, -h, true)) / (2 * h), 1e-5);
+}
+
+static void bench(dsc_dtype dtype)
+{
+    const int64_t rows = ck_bench_size(512, 16384), channels = 4096;
+    const int64_t bytes = rows * channels * (int64_t)dsc_dtype_bytes(dtype);
+    const char *name = dtype == DSC_F32 ? "f32" : "bf16";
+    for (int add = 0; add < 2; add++)
+        if (ck_case("bench rmsnorm_fwd %s%s %lldx4096", name, add != 0 ? " add" : "", (long long)rows)) {
+            ck_align();
+            void *in = ck_buf(add != 0 ? CK_INOUT : CK_IN, dtype, rows * channels, "in");
+            const void *weight = ck_buf(CK_IN, dtype, channels, "weight");
+            const void *other = add != 0 ? ck_buf(CK_IN, dtype, rows * channels, "add") : NULL;
+            ck_uniform(in, -2, 2);
+            ck_uniform(weight, 0, 2);
+            if (add != 0)
+                ck_uniform(other, -0.01, 0.01);
+            const dsc_rmsnorm_fwd_args args = {
+                .out = ck_buf(CK_OUT, dtype, rows * channels, "out"), .sum = add != 0 ? in : NULL, .add = other,
+                .rstd = ck_buf(CK_OUT, DSC_F32, rows, "rstd"), .in = in, .weight = weight, .rows = rows,
+                .channels = channels, .eps = 1e-5f, .dtype = dtype,
+            };
+            ck_bench(DSC_KERNEL_RMSNORM_FWD, &args, sizeof args, (add != 0 ? 4 : 2) * bytes, 0, false);
+        }
+    if (ck_case("bench rmsnorm_bwd %s %lldx4096", name, (long long)rows)) {
+        ck_align();
+        const dsc_rmsnorm_bwd_args args = bwd_case(rows, channels, dtype, true, 1);
+        ck_bench(DSC_KERNEL_RMSNORM_BWD, &args, sizeof args, 4 * bytes, 0, false);
+    }
+}
+
+void ck_rmsnorm(void)
+{
+    static const int64_t channels[] = { 1, 2, 7, 15, 16, 17, 31, 60, 64, 65, 128, 129, 256, 896, 1600, 2304, 4104 };
+    static const int64_t rows[] = { 1, 3, 4, 5, 63, 64, 65, 131 };
+    for (size_t c = 0; c < DSC_COUNT(channels); c++)
+        for (dsc_dtype dtype = DSC_F32; dtype <= DSC_BF16; dtype++) {
+            check_fwd(7, channels[c], dtype, ADD_NONE);
+            check_fwd(6, channels[c], dtype, 1 + (int)(c + (size_t)dtype) % 3);
+            check_bwd(rows[c % DSC_COUNT(rows)], channels[c], dtype, true, (int)(c % 3));
+            check_bwd(6, channels[c], dtype, false, (int)((c + 1) % 3));
+        }
+    for (int add = ADD_NONE; add < ADD_COUNT; add++)
+        check_fwd(9, 128, DSC_BF16, add);
+    for (size_t r = 0; r < DSC_COUNT(rows); r++)
+        check_bwd(rows[r], 33, r % 2 == 0 ? DSC_F32 : DSC_BF16, true, (int)((r + 2) % 3));
+    check_bwd(0, 33, DSC_F32, true, 0);
+    check_fwd(0, 33, DSC_F32, ADD_NONE);
+    for (int residual = 0; residual < 3; residual++)
+        if (ck_case("rmsnorm_bwd against differences, residual %d", residual)) {
+            const dsc_rmsnorm_bwd_args args = bwd_case(3, 5, DSC_F32, true, residual);
+            ck_kernel(DSC_KERNEL_RMSNORM_BWD, &args, sizeof args, verify_differences);
+        }
+    if (ck_benching()) {
+        bench(DSC_F32);
+        bench(DSC_BF16);
+    }
+}
