@@ -17,6 +17,7 @@ extern "C" {
 #define DSC_AUTO_I64 INT64_MIN /* "auto" or not given, until dsc_config_resolve */
 #define DSC_CONFIG_TEXT 1024   /* bytes of a path or name, with its NUL */
 #define DSC_DATA_PATHS_MAX 64
+#define DSC_NVME_PATHS_MAX 8
 #define DSC_WARNINGS_MAX 64
 #define DSC_NOTES_MAX 64
 #define DSC_CONFIG_LINE 256    /* bytes of one warning or note, with its NUL */
@@ -61,13 +62,32 @@ typedef struct dsc_schedule_config {
 
 typedef enum dsc_offload { DSC_OFFLOAD_NONE, DSC_OFFLOAD_CPU, DSC_OFFLOAD_NVME } dsc_offload;
 
+/* What a kind of state asks of its files, when its device is nvme. */
+typedef struct dsc_nvme_config {
+    char path[DSC_NVME_PATHS_MAX][DSC_CONFIG_TEXT]; /* folders */
+    int path_count;
+} dsc_nvme_config;
+
 typedef struct dsc_zero_config {
     int stage;                                                                       /* 0..3 */
     int64_t reduce_bucket_size, allgather_bucket_size, stage3_prefetch_bucket_size;  /* elements */
     int64_t sub_group_size, stage3_max_live_parameters, stage3_max_reuse_distance;   /* elements */
     bool overlap_comm;                                            /* not given: true on GPUs, false on CPUs */
+    int64_t stage3_param_persistence_threshold;                                      /* elements */
     dsc_offload offload_optimizer, offload_param; /* in effect: none below the stage that DeepSpeed needs */
+    dsc_nvme_config nvme_optimizer, nvme_param;
+    double offload_ratio;           /* of the states that are offloaded */
+    int64_t offload_buffer_count;   /* offload_optimizer.buffer_count */
+    bool pipeline_read, pipeline_write;
+    int64_t max_in_cpu;             /* elements of parameters that stay in memory; resolved */
 } dsc_zero_config;
+
+/* Access to files of offloaded states. */
+typedef struct dsc_aio_config {
+    int64_t block_size, queue_depth;
+    int64_t thread_count; /* 0: not given */
+    bool single_submit, overlap_events;
+} dsc_aio_config;
 
 typedef enum dsc_reproducible { DSC_REPRODUCIBLE_PLAN, DSC_REPRODUCIBLE_WORLD_SIZE } dsc_reproducible;
 typedef enum dsc_recompute { DSC_RECOMPUTE_NONE, DSC_RECOMPUTE_FULL } dsc_recompute;
@@ -97,6 +117,7 @@ typedef struct dsc_own_config {
     int64_t vocab_multiple;           /* pad a model's vocabulary up to this multiple; 1 */
     int64_t threads;                  /* compute threads of a rank; 0: the machine's cores over the local ranks */
     char comm[32];                    /* "auto" | "self" | "local" | "shm" | "nccl" */
+    char aio[16];                     /* "auto" | "io_uring" | "libaio" | "threads" */
     bool native_sums;                 /* "reduce": "native": the transport's own sum; else "exact" */
     double comm_timeout_s;            /* a collective that waits longer ends the job with exit code 5; 600 */
     bool dropout_model;               /* "dropout": "model" (refused until it is built) */
@@ -121,6 +142,7 @@ typedef struct dsc_config_given {
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
     int64_t warmup_num_steps, total_num_steps;
     int64_t reduce_bucket_size, stage3_prefetch_bucket_size; /* DSC_AUTO_I64: "auto" */
+    int64_t stage3_param_persistence_threshold, max_in_cpu;  /* likewise; max_in_cpu: not given */
     dsc_config_place batch, offload_optimizer, offload_param;
     int warning_count, note_count; /* what dsc_config_parse found */
     bool strict, overlap_comm;
@@ -134,6 +156,7 @@ typedef struct dsc_config {
     dsc_optimizer_config optimizer;
     dsc_schedule_config schedule;
     dsc_zero_config zero;
+    dsc_aio_config aio;
     double gradient_clipping; /* 0: off */
     int64_t seed, steps_per_print;
     bool wall_clock_breakdown, dump_state;

@@ -119,71 +119,32 @@ static dsc_status fill_stage(dsc_config_parse_state *s)
                            cJSON_IsTrue(section) ? "true" : "false", cJSON_IsTrue(section) ? 1 : 0);
 }
 
-/* One tier of one kind of state: the device in effect. */
-static dsc_status offload_device(dsc_config_parse_state *s, int section, int device, int path, int old, int least_stage,
-                                 dsc_offload *out)
-{
-    static const char *const names[] = { "none", "cpu", "nvme" };
-    int at = device;
-    int choice =
-        dsc_config_has(s, device) ? dsc_value_choice(&dsc_config_keys[device], s->given[device]->valuestring) : 0;
-    if (dsc_config_has(s, old)) {
-        if (s->given[section] != NULL)
-            return dsc_config_fail(s, old, DSC_ERR_CONFIG, "given together with %s, which replaces it; keep that one",
-                                   dsc_config_keys[section].path);
-        choice = bool_or(s, old, false);
-        at = old;
-        DSC_TRY(dsc_config_warn(s, old, "an old form, taken as %s \"%s\"", dsc_config_keys[device].path,
-                                names[choice]));
-    }
-    *out = DSC_OFFLOAD_NONE;
-    if (choice == 0)
-        return DSC_OK;
-    if (s->config->zero.stage < least_stage)
-        return dsc_config_warn(s, at, "no effect at stage %d: it needs stage %d", s->config->zero.stage, least_stage);
-    if (choice == DSC_OFFLOAD_NVME && !dsc_config_has(s, path))
-        return dsc_config_fail(s, at, DSC_ERR_CONFIG, "\"nvme\" needs %s, a folder", dsc_config_keys[path].path);
-    if (choice == DSC_OFFLOAD_NVME)
-        return dsc_config_fail(s, at, DSC_ERR_UNSUPPORTED,
-                               "\"nvme\" is not built in this version; \"none\" works, and \"cpu\" on CPU ranks");
-    *out = (dsc_offload)choice;
-    return DSC_OK;
-}
-
 static dsc_status fill_zero(dsc_config_parse_state *s)
 {
     dsc_zero_config *zero = &s->config->zero;
-    double ratio = 1;
-    bool from_text;
     zero->overlap_comm = bool_or(s, DSC_ID_OVERLAP_COMM, false);
     s->config->given.overlap_comm = dsc_config_has(s, DSC_ID_OVERLAP_COMM);
     if (!bool_or(s, DSC_ID_COMPUTE_GRAD_NORM, true) && (zero->stage == 0 || zero->stage == 3))
         return dsc_config_fail(s, DSC_ID_COMPUTE_GRAD_NORM, DSC_ERR_CONFIG, "false is for stages 1 and 2, not %d",
                                zero->stage);
-    if (dsc_config_has(s, DSC_ID_OFFLOAD_RATIO))
-        (void)dsc_value_float(s->given[DSC_ID_OFFLOAD_RATIO], &ratio, &from_text);
-    if (ratio < 1 && zero->stage < 3)
-        return dsc_config_fail(s, DSC_ID_OFFLOAD_RATIO, DSC_ERR_CONFIG, "below 1 only at stage 3, not %d", zero->stage);
-    DSC_TRY(offload_device(s, DSC_ID_OFFLOAD_OPTIMIZER, DSC_ID_OFFLOAD_OPTIMIZER_DEVICE, DSC_ID_OFFLOAD_OPTIMIZER_PATH,
-                           DSC_ID_CPU_OFFLOAD, 1, &zero->offload_optimizer));
-    DSC_TRY(offload_device(s, DSC_ID_OFFLOAD_PARAM, DSC_ID_OFFLOAD_PARAM_DEVICE, DSC_ID_OFFLOAD_PARAM_PATH,
-                           DSC_ID_CPU_OFFLOAD_PARAM, 3, &zero->offload_param));
-    s->config->given.offload_optimizer = dsc_config_place_of(s, DSC_ID_OFFLOAD_OPTIMIZER_DEVICE);
-    s->config->given.offload_param = dsc_config_place_of(s, DSC_ID_OFFLOAD_PARAM_DEVICE);
     s->config->given.reduce_bucket_size = s->is_auto[DSC_ID_REDUCE_BUCKET] ? DSC_AUTO_I64 : zero->reduce_bucket_size;
     s->config->given.stage3_prefetch_bucket_size =
         s->is_auto[DSC_ID_PREFETCH_BUCKET] ? DSC_AUTO_I64 : zero->stage3_prefetch_bucket_size;
-    return DSC_OK;
+    s->config->given.stage3_param_persistence_threshold =
+        s->is_auto[DSC_ID_PERSISTENCE] ? DSC_AUTO_I64 : zero->stage3_param_persistence_threshold;
+    return dsc_config_fill_offload(s);
 }
 
-static void copy_texts(const cJSON *item, char out[][DSC_CONFIG_TEXT], int *count)
+int dsc_config_copy_texts(const cJSON *item, char out[][DSC_CONFIG_TEXT], int most)
 {
-    *count = 0;
+    int count = 0;
     if (item == NULL)
-        return;
-    for (const cJSON *each = cJSON_IsArray(item) ? item->child : item; each != NULL && *count < DSC_DATA_PATHS_MAX;
-         each = cJSON_IsArray(item) ? each->next : NULL)
-        snprintf(out[(*count)++], DSC_CONFIG_TEXT, "%s", each->valuestring);
+        return 0;
+    for (const cJSON *each = cJSON_IsArray(item) ? item->child : item; each != NULL;
+         each = cJSON_IsArray(item) ? each->next : NULL, count++)
+        if (count < most)
+            snprintf(out[count], DSC_CONFIG_TEXT, "%s", each->valuestring);
+    return count;
 }
 
 static int choice_or(const dsc_config_parse_state *s, int id, int otherwise)
@@ -195,8 +156,8 @@ static dsc_status fill_own(dsc_config_parse_state *s)
 {
     dsc_own_config *own = &s->config->own;
     bool from_text;
-    copy_texts(s->given[DSC_ID_DATA], own->data, &own->data_count);
-    copy_texts(s->given[DSC_ID_EVAL_DATA], own->eval_data, &own->eval_data_count);
+    own->data_count = dsc_config_copy_texts(s->given[DSC_ID_DATA], own->data, DSC_DATA_PATHS_MAX);
+    own->eval_data_count = dsc_config_copy_texts(s->given[DSC_ID_EVAL_DATA], own->eval_data, DSC_DATA_PATHS_MAX);
     own->reproducible = (dsc_reproducible)choice_or(s, DSC_ID_REPRODUCIBLE, DSC_REPRODUCIBLE_PLAN);
     own->recompute = (dsc_recompute)choice_or(s, DSC_ID_RECOMPUTE, DSC_RECOMPUTE_NONE);
     own->dropout_model = choice_or(s, DSC_ID_DROPOUT, 0) == 1;

@@ -62,8 +62,7 @@ static int worlds_that_work(triad given, char *out, size_t out_bytes)
     return count;
 }
 
-/* The place of a value in the file, or the file, with the key that is there. */
-static const char *where_of(const dsc_config *config, dsc_config_place place, char out[256])
+const char *dsc_config_where_place(const dsc_config *config, dsc_config_place place, char out[256])
 {
     if (place.line > 0)
         snprintf(out, 256, "%.200s:%d:%d", config->name, (int)place.line, (int)place.column);
@@ -80,7 +79,7 @@ static dsc_status triad_error(const dsc_config *config, triad given, triad got, 
         snprintf(worlds, sizeof worlds, "none; remove one of the three keys and it is inferred");
     if (product >= 0)
         snprintf(equals, sizeof equals, " = %lld", (long long)product);
-    return DSC_FAIL(err, DSC_ERR_CONFIG, where_of(config, config->given.batch, where),
+    return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_where_place(config, config->given.batch, where),
                     "train_batch_size %lld is not train_micro_batch_size_per_gpu %lld%s * "
                     "gradient_accumulation_steps %lld%s * world size %lld%s; world sizes that work: %s",
                     (long long)got.t, (long long)got.m, known(given.m) ? "" : " (inferred)", (long long)got.g,
@@ -98,7 +97,7 @@ static dsc_status triad_without_world(dsc_config *config, triad given, dsc_error
             snprintf(micro, sizeof micro, "%lld", (long long)given.m);
         if (known(given.g))
             snprintf(steps, sizeof steps, "%lld", (long long)given.g);
-        return DSC_FAIL(err, DSC_ERR_CONFIG, where_of(config, config->given.batch, where),
+        return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_where_place(config, config->given.batch, where),
                         "train_batch_size %lld is not train_micro_batch_size_per_gpu %s * gradient_accumulation_steps "
                         "%s * world size at any world size; remove one of the keys and it is inferred",
                         (long long)given.t, micro, steps);
@@ -124,7 +123,7 @@ static dsc_status resolve_batch(dsc_config *config, int64_t w, dsc_error *err)
                         TRAINER_MICRO_BATCH);
     }
     if (!known(given.t) && !known(given.m))
-        return DSC_FAIL(err, DSC_ERR_CONFIG, where_of(config, config->given.batch, where),
+        return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_where_place(config, config->given.batch, where),
                         "train_batch_size: not given, nor is train_micro_batch_size_per_gpu; one of them is needed");
     if (w == 0)
         return triad_without_world(config, given, err);
@@ -149,6 +148,12 @@ static void resolve_buckets(dsc_config *config, int64_t hidden)
         zero->reduce_bucket_size = width ? square : 500000000;
         dsc_config_note(config, "zero_optimization.reduce_bucket_size \"auto\": %lld, %s",
                         (long long)zero->reduce_bucket_size, why);
+    }
+    zero->stage3_param_persistence_threshold = config->given.stage3_param_persistence_threshold;
+    if (!known(zero->stage3_param_persistence_threshold)) {
+        zero->stage3_param_persistence_threshold = hidden > 0 && hidden < ((int64_t)1 << 53) ? 10 * hidden : 100000;
+        dsc_config_note(config, "zero_optimization.stage3_param_persistence_threshold \"auto\": %lld, %s",
+                        (long long)zero->stage3_param_persistence_threshold, why);
     }
     if (!known(zero->stage3_prefetch_bucket_size)) {
         zero->stage3_prefetch_bucket_size = width ? (int64_t)(0.9 * (double)square) : 50000000;
@@ -176,22 +181,6 @@ static void resolve_schedule(dsc_config *config, int64_t total_steps)
                     (long long)total_steps);
 }
 
-/* On CPU ranks host memory is the device, so "cpu" is what happens anyway. */
-static dsc_status resolve_offload(dsc_config *config, const char *key, dsc_offload offload, dsc_config_place place,
-                                  const char *device, dsc_error *err)
-{
-    char where[256];
-    if (offload == DSC_OFFLOAD_NONE || device == NULL)
-        return DSC_OK;
-    where_of(config, place, where);
-    if (strcmp(device, "cpu") != 0)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,
-                        "%s: offload from a %s device is not built in this version; \"none\" works, and \"cpu\" on "
-                        "CPU ranks", key, device);
-    return dsc_config_warn_at(config, where, place.line, key, err,
-                              "\"cpu\" moves nothing: host memory is the device of CPU ranks");
-}
-
 dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts, dsc_error *err)
 {
     DSC_ASSERT(facts->world_size >= 0);
@@ -202,8 +191,5 @@ dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts,
     resolve_schedule(config, facts->total_steps);
     if (!config->given.overlap_comm) /* on CPUs compute takes every core anyway */
         config->zero.overlap_comm = facts->device != NULL && strcmp(facts->device, "cuda") == 0;
-    DSC_TRY(resolve_offload(config, "zero_optimization.offload_optimizer.device", config->zero.offload_optimizer,
-                            config->given.offload_optimizer, facts->device, err));
-    return resolve_offload(config, "zero_optimization.offload_param.device", config->zero.offload_param,
-                           config->given.offload_param, facts->device, err);
+    return dsc_config_resolve_offload(config, facts, err);
 }

@@ -89,11 +89,10 @@ dsc_status dsc_engine_set_lr(dsc_engine *engine, double lr, dsc_error *err)
     return DSC_OK;
 }
 
-/* Where device memory is the host's, the tiers of a tag are one row; elsewhere each is its own. */
-static int32_t rows_per_tag(const dsc_engine *engine)
-{
-    return engine->device == NULL || engine->host_visible ? 1 : DSC_TIER_COUNT;
-}
+/* Where device memory is the host's, the tiers of memory are one row of a tag; elsewhere each is its own. */
+static bool memory_is_one(const dsc_engine *engine) { return engine->device == NULL || engine->host_visible; }
+
+static int32_t rows_per_tag(const dsc_engine *engine) { return memory_is_one(engine) ? 2 : DSC_TIER_COUNT; }
 
 int32_t dsc_engine_plan_row_count(const dsc_engine *engine) { return DSC_TAG_COUNT * rows_per_tag(engine); }
 
@@ -102,12 +101,14 @@ dsc_status dsc_engine_plan_row(const dsc_engine *engine, int32_t index, dsc_plan
     const int32_t each = rows_per_tag(engine);
     if (index < 0 || index >= DSC_TAG_COUNT * each)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "plan row %d of %d", (int)index, DSC_TAG_COUNT * each);
-    const int tag = index / each, first = each == 1 ? 0 : index % each;
-    const int last = each == 1 ? DSC_TIER_COUNT - 1 : first;
+    const bool one = memory_is_one(engine);
+    const int tag = index / each;
+    const int first = one && index % each == 1 ? DSC_TIER_NVME : one ? 0 : index % each;
+    const int last = one && first == 0 ? DSC_TIER_NVME - 1 : first;
     dsc_alloc_stats stats;
     dsc_alloc_stats_get(engine->alloc, &stats);
     *row = (dsc_plan_row){ .tag = dsc_tag_text((dsc_tag)tag),
-                           .tier = dsc_tier_text(each == 1 ? DSC_TIER_HOST : (dsc_tier)first) };
+                           .tier = dsc_tier_text(one && first == 0 ? DSC_TIER_HOST : (dsc_tier)first) };
     for (int tier = first; tier <= last; tier++) {
         row->planned_bytes += engine->plan.bytes[tag][tier];
         row->current_bytes += stats.count[tag][tier].current_bytes;
@@ -144,7 +145,7 @@ void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *out)
     stats.parameter_count = engine->layout.parameter_count;
     stats.trainable_count = engine->layout.trainable_count;
     stats.planned_bytes = engine->plan.total_bytes;
-    for (int tier = 0; tier < DSC_TIER_COUNT; tier++) {
+    for (int tier = 0; tier < DSC_TIER_NVME; tier++) {
         stats.tracked_bytes += memory.tier_current_bytes[tier];
         stats.tracked_peak_bytes += memory.tier_peak_bytes[tier];
     }

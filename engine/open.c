@@ -264,6 +264,7 @@ static void plan_options(const dsc_engine *engine, dsc_plan_options *out)
                                 .layout = &engine->layout,
                                 .compute_dtype = dsc_engine_dtype(engine),
                                 .rank = engine->place.rank,
+                                .io = &engine->io,
                                 .device = engine->device,
                                 .data_bytes = engine->source.fill != NULL || engine->plan_only
                                                   ? dsc_reader_plan_bytes(&reader)
@@ -385,7 +386,7 @@ static int64_t checkpoint_bytes(const dsc_engine *engine)
 /* Small structures and library scratch are known exactly only now; both are in place before the first step. */
 static void complete_plan(dsc_engine *engine)
 {
-    static const dsc_tag late[] = { DSC_TAG_CONTROL, DSC_TAG_LIBRARY };
+    static const dsc_tag late[] = { DSC_TAG_CONTROL, DSC_TAG_LIBRARY, DSC_TAG_IO };
     dsc_alloc_stats stats;
     dsc_alloc_stats_get(engine->alloc, &stats);
     dsc_plan *plan = &engine->plan;

@@ -2,9 +2,15 @@
  */
 #include "engine/plan.h"
 
+#include <assert.h>
+
 #include "engine/checkpoint.h"
+#include "zero/ring.h"
 
 #define PLAN_ALIGN 256
+#define TILE_ELEMENTS (INT64_C(1) << 20) /* 4 MiB of fp32: four requests of DeepSpeed's default block_size */
+#define STATES_PER_ELEMENT 4             /* as DeepSpeed counts Adam's buffers: weight, gradient and two moments */
+#define AIO_THREADS 8
 #define LOSS_MIRROR_BYTES (INT64_C(1) << 20) /* of losses that the host fetches later, all micro-steps together */
 
 static int64_t aligned(int64_t bytes) { return dsc_align_up(bytes, PLAN_ALIGN); }
@@ -64,6 +70,41 @@ static void plan_batch(const dsc_plan_options *o, dsc_plan *plan)
             aligned(dsc_plan_batch_tensor_bytes(o->model, o->config->train_micro_batch_size_per_gpu, i));
 }
 
+static int32_t swap_folders(const dsc_nvme_config *nvme, const char *out[DSC_SWAP_FOLDERS_MAX])
+{
+    static_assert(DSC_NVME_PATHS_MAX <= DSC_SWAP_FOLDERS_MAX, "every folder of a config has its place");
+    for (int i = 0; i < nvme->path_count; i++)
+        out[i] = nvme->path[i];
+    return nvme->path_count;
+}
+
+static void plan_swap(const dsc_config *config, dsc_zero_swap *out)
+{
+    const dsc_zero_config *zero = &config->zero;
+    const dsc_aio_config *aio = &config->aio;
+    if (zero->offload_optimizer == DSC_OFFLOAD_NVME)
+        out->state_folder_count = swap_folders(&zero->nvme_optimizer, out->state_folders);
+    if (zero->offload_param == DSC_OFFLOAD_NVME)
+        out->param_folder_count = swap_folders(&zero->nvme_param, out->param_folders);
+    out->state_share = zero->offload_ratio;
+    out->param_elements_in_memory = zero->max_in_cpu;
+    out->persistent_elements = zero->stage3_param_persistence_threshold;
+    out->tile_elements = dsc_min_i64(TILE_ELEMENTS, zero->sub_group_size);
+    out->read_ahead = zero->pipeline_read;
+    out->write_behind = zero->pipeline_write;
+    const int64_t tiles = dsc_max_i64(1 + zero->pipeline_read + zero->pipeline_write,
+                                      zero->offload_buffer_count / STATES_PER_ELEMENT);
+    out->slot_count = (int32_t)dsc_min_i64(tiles, DSC_RING_SLOTS_MAX);
+    out->aio = (dsc_aio_options){ .engine = config->own.aio,
+                                  .block_bytes = aio->block_size,
+                                  .queue_depth = (int32_t)aio->queue_depth,
+                                  .thread_count = (int32_t)aio->thread_count,
+                                  .single_submit = aio->single_submit,
+                                  .overlap_events = aio->overlap_events };
+    if (aio->thread_count == 0)
+        out->aio.thread_count = (int32_t)dsc_min_i64(AIO_THREADS, aio->queue_depth);
+}
+
 void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_zero_options *out)
 {
     const dsc_config *config = o->config;
@@ -77,6 +118,8 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .world_size_reproducible = config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .device = o->device,
     };
+    plan_swap(config, &out->swap);
+    out->swap.io = o->io;
 }
 
 static dsc_status plan_states(const dsc_plan_options *o, dsc_plan *plan, dsc_error *err)
@@ -86,7 +129,10 @@ static dsc_status plan_states(const dsc_plan_options *o, dsc_plan *plan, dsc_err
     dsc_plan_zero_options(o, plan, &zero_options);
     DSC_TRY(dsc_zero_plan(&zero_options, &states, err));
     for (int tag = 0; tag < DSC_TAG_COUNT; tag++)
-        plan->bytes[tag][DSC_TIER_DEVICE] += states.bytes[tag];
+        for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
+            plan->bytes[tag][tier] += states.bytes[tag][tier];
+    plan->read_bytes_per_step = states.read_bytes_per_step;
+    plan->written_bytes_per_step = states.written_bytes_per_step;
     return DSC_OK;
 }
 
@@ -116,7 +162,7 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
     plan->bytes[DSC_TAG_COMM][DSC_TIER_HOST] += o->comm_bytes;
     plan->bytes[DSC_TAG_COMM][DSC_TIER_DEVICE] += o->device_comm_bytes;
     plan->bytes[DSC_TAG_DATA][DSC_TIER_PINNED] += o->data_bytes + plan->batch_bytes;
-    plan->bytes[DSC_TAG_IO][DSC_TIER_PINNED] = DSC_CHECKPOINT_BUFFER_BYTES;
+    plan->bytes[DSC_TAG_IO][DSC_TIER_PINNED] += DSC_CHECKPOINT_BUFFER_BYTES;
     /* Losses of the step's leaves: the only table whose size a config can make large. */
     plan->bytes[DSC_TAG_CONTROL][DSC_TIER_HOST] +=
         o->config->gradient_accumulation_steps * (o->layout->world_size + 1) * (int64_t)sizeof(double);
@@ -128,7 +174,7 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
     for (int tier = 0; tier < DSC_TIER_COUNT; tier++) {
         for (int tag = 0; tag < DSC_TAG_COUNT; tag++)
             plan->tier_bytes[tier] += plan->bytes[tag][tier];
-        plan->total_bytes += plan->tier_bytes[tier];
+        plan->total_bytes += tier != DSC_TIER_NVME ? plan->tier_bytes[tier] : 0;
     }
 }
 

@@ -14,7 +14,7 @@ typedef struct dsc_plan {
     dsc_alloc *alloc;
     int64_t bytes[DSC_TAG_COUNT][DSC_TIER_COUNT]; /* on a host_visible device every tier is host memory */
     int64_t tier_bytes[DSC_TIER_COUNT];
-    int64_t total_bytes;
+    int64_t total_bytes; /* of memory: all tiers but NVME */
     dsc_module_plan *module;      /* [module_count] for the micro-batch */
     bool *backward_reads_params;  /* [module_count] */
     int64_t out_bytes_total, saved_bytes_total, saved_bytes_most, d_bytes_most, scratch_bytes, losses_bytes,
@@ -22,6 +22,7 @@ typedef struct dsc_plan {
     int32_t loss_slots;  /* micro-steps whose losses the host may fetch before it looks at them */
     int64_t batch_bytes; /* one micro-batch of the model's batch tensors, each 256-byte aligned */
     double flops_per_micro_batch;
+    int64_t read_bytes_per_step, written_bytes_per_step; /* of files, by this rank */
 } dsc_plan;
 
 typedef struct dsc_plan_options {
@@ -35,6 +36,7 @@ typedef struct dsc_plan_options {
     int64_t device_comm_bytes; /* and the one over device memory, where that is another */
     int64_t device_library_bytes; /* what that one's library takes by itself */
     int64_t data_bytes;        /* the reader */
+    const dsc_io *io;          /* borrowed until the engine closes; may be NULL */
     dsc_device *device;        /* GEMM shapes are prepared on it */
 } dsc_plan_options;
 

@@ -3,7 +3,8 @@
  * A group's uses in a micro-step are known, so each becomes a lifetime [issue step, last use]; lifetimes get fixed
  * places in one arena. A gather is issued some steps before its use (prefetch) on the gather stream. It may overwrite
  * memory of lifetimes that ended before its issue step, so the gather stream first waits for the compute stream.
- * With W = 1, and below stage 3, parameters are whole and nothing is gathered.
+ * With W = 1, and below stage 3, parameters are whole and nothing is gathered; parameters in files are gathered from
+ * there also by one rank.
  *
  * One group may dwarf the others (the embedding of a small model): its window alone can take more than keeping it
  * whole. Then it is resident: gathered once after each update, as at stage 2. SPDX-License-Identifier: Apache-2.0 */
@@ -12,7 +13,26 @@
 /* Deeper than this gains nothing: a gather that is hidden behind three modules' compute is hidden. */
 #define PREFETCH_STEPS_MAX 3
 
-static bool needs_gather(const dsc_zero *zero) { return zero->o.stage == 3 && zero->world_size > 1; }
+bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group)
+{
+    return zero->o.stage == 3 && !zero->group[group].resident &&
+           (zero->world_size > 1 || zero->group[group].swap_param);
+}
+
+static bool needs_gather(const dsc_zero *zero)
+{
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (dsc_gather_is_windowed(zero, g))
+            return true;
+    return false;
+}
+
+/* Elements that only a window of this group holds: what others own, or what is in a file. */
+static int64_t elsewhere(const dsc_zero *zero, int32_t group)
+{
+    const dsc_layout_group *layout = &zero->o.layout->group[group];
+    return zero->group[group].swap_param ? layout->padded : layout->padded - layout->slice;
+}
 
 /* The modules whose backward reads no parameters have no backward uses. */
 static bool used_in(const dsc_zero *zero, int32_t step, int32_t group)
@@ -34,7 +54,7 @@ static int64_t step_elements(const dsc_zero *zero, int32_t step)
 {
     int64_t elements = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (!zero->group[g].resident && used_in(zero, step, g))
+        if (dsc_gather_is_windowed(zero, g) && used_in(zero, step, g))
             elements += zero->o.layout->group[g].padded;
     return elements;
 }
@@ -94,13 +114,13 @@ static void enter_uses(dsc_zero *zero)
     }
 }
 
-/* All lifetimes of the groups that are not resident, and their places. Returns the arena's bytes. */
+/* All lifetimes of the groups that are windowed, and their places. Returns the arena's bytes. */
 static int64_t plan_windows(dsc_zero *zero)
 {
     const dsc_layout *layout = zero->o.layout;
     zero->gather_count = 0;
     for (int32_t g = 0; g < layout->group_count; g++)
-        if (!zero->group[g].resident)
+        if (dsc_gather_is_windowed(zero, g))
             plan_group(zero, g);
     enter_uses(zero);
     for (int32_t i = 0; i < zero->gather_count; i++)
@@ -114,11 +134,12 @@ static int64_t plan_windows(dsc_zero *zero)
 static int64_t choose_resident(dsc_zero *zero, int64_t window_bytes)
 {
     const dsc_layout *layout = zero->o.layout;
-    int32_t largest = 0;
-    for (int32_t g = 1; g < layout->group_count; g++)
-        if (layout->group[g].padded > layout->group[largest].padded)
+    int32_t largest = -1;
+    for (int32_t g = 0; g < layout->group_count; g++)
+        if (dsc_gather_is_windowed(zero, g) &&
+            (largest < 0 || layout->group[g].padded > layout->group[largest].padded))
             largest = g;
-    const int64_t more = (layout->group[largest].padded - layout->group[largest].slice) * zero->param_bytes_each;
+    const int64_t more = elsewhere(zero, largest) * zero->param_bytes_each;
     zero->group[largest].resident = true;
     const int64_t less = plan_windows(zero);
     if (less + more < window_bytes)
@@ -144,8 +165,8 @@ static int64_t choose_depth(dsc_zero *zero)
         const int64_t window_bytes = plan_depth(zero, steps);
         int64_t elements = 0; /* of others' slices, which only the windows hold */
         for (int32_t g = 0; g < layout->group_count; g++)
-            if (!zero->group[g].resident)
-                elements += layout->group[g].padded - layout->group[g].slice;
+            if (dsc_gather_is_windowed(zero, g))
+                elements += elsewhere(zero, g);
         if (steps == 1 || window_bytes <= elements * zero->param_bytes_each)
             return window_bytes;
     }
@@ -188,6 +209,20 @@ void dsc_gather_close(dsc_zero *zero)
     dsc_alloc_free(zero->o.alloc, zero->gather_of_use);
 }
 
+static dsc_status fill_window(dsc_zero *zero, int32_t g, char *window, dsc_error *err)
+{
+    const int64_t slice = zero->o.layout->group[g].slice;
+    char *mine = zero->group[g].param;
+    if (zero->group[g].swap_param) {
+        mine = window + slice * zero->o.rank * zero->param_bytes_each;
+        DSC_TRY(dsc_store_fetch(zero, g, mine, err));
+    }
+    if (zero->world_size == 1)
+        return DSC_OK;
+    return dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, window, mine, slice, zero->o.compute_dtype,
+                               zero->gather_stream, err);
+}
+
 static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)
 {
     bool marked = false;
@@ -198,10 +233,7 @@ static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)
         if (!marked)
             DSC_TRY(dsc_zero_after_compute(zero, zero->gather_stream, err));
         marked = true;
-        char *window = (char *)zero->gather_buf.ptr + zero->gather_window[i].offset;
-        DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, window, zero->group[gather->group].param,
-                                    zero->o.layout->group[gather->group].slice, zero->o.compute_dtype,
-                                    zero->gather_stream, err));
+        DSC_TRY(fill_window(zero, gather->group, (char *)zero->gather_buf.ptr + zero->gather_window[i].offset, err));
         DSC_TRY(dsc_event_record(gather->done, zero->gather_stream, err));
     }
     return DSC_OK;

@@ -2,6 +2,7 @@
 #ifndef DSC_ZERO_INTERNAL_H
 #define DSC_ZERO_INTERNAL_H
 
+#include "zero/store.h"
 #include "zero/window.h"
 #include "zero/zero.h"
 
@@ -15,6 +16,8 @@ typedef struct dsc_group_state {
     float *master, *moment1, *moment2; /* [own_count] from element own_first */
     float *grad;                       /* [own_count]: the sum of leaves; meaningful on the own slice before publish */
     int64_t own_first, own_count;      /* what this rank updates: everything at stage 0, else its slice */
+    bool swap_states, swap_param;      /* asked for; a resident group's parameters stay all the same */
+    int64_t swap_at[DSC_PLANE_COUNT];  /* bytes in the plane's swap space, -1: in memory */
     bool gather_pending;               /* an asynchronous gather of updated parameters is under way */
     dsc_event *gathered;
 } dsc_group_state;
@@ -30,7 +33,7 @@ typedef struct dsc_gather {
 typedef struct dsc_leaf {
     int32_t step, module, group;
     bool shared;
-    bool first_of_group; /* the first leaf that a micro-step adds to the group's sum */
+    bool first_of_group, last_of_group; /* of the leaves that a micro-step adds to the group's sum */
     int64_t offset;      /* bytes in the leaf arena */
     float *level[DSC_COUNTER_LEVELS_MAX]; /* [slice] each; world-size reproducible sums only */
 } dsc_leaf;
@@ -53,6 +56,8 @@ struct dsc_zero {
     int64_t apart_elements;
     float **apart; /* [W] chunks that leaves are kept apart in */
     dsc_buf sum_buf, sums_buf; /* this rank's sum of squares where the kernel adds to it; every rank's for the host */
+    bool sum_started; /* this step's sum of squares has terms already */
+    dsc_store store;
     dsc_zero_bytes_plan plan;
     dsc_buf param_buf, grad_buf, master_buf, moment_buf, gather_buf, resident_buf, leaf_buf;
     dsc_stream *gather_stream, *reduce_stream; /* == o.compute without overlap */
@@ -70,6 +75,9 @@ dsc_status dsc_reduce_plan(dsc_zero *zero, int64_t *leaf_bytes, int64_t *counter
 dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err);
 void dsc_reduce_close(dsc_zero *zero);
 dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err); /* the compute stream has all sums after it */
+
+/* A group that stage 3 brings to a window for each use. */
+bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group);
 
 /* `stream` goes on only after all that the compute stream was given so far. */
 dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error *err);

@@ -16,9 +16,10 @@ static void add_leaf(dsc_zero *zero, int32_t step, int32_t module, int32_t group
 {
     dsc_leaf *leaf = &zero->leaf[zero->leaf_count];
     *leaf = (dsc_leaf){ .step = step, .module = module, .group = group, .shared = shared, .first_of_group = true };
+    leaf->last_of_group = true;
     for (int32_t i = 0; i < zero->leaf_count; i++)
         if (zero->leaf[i].group == group)
-            leaf->first_of_group = false;
+            leaf->first_of_group = zero->leaf[i].last_of_group = false;
     zero->leaf_count++;
 }
 
@@ -88,7 +89,7 @@ dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err)
     if (zero->level_count > 0) {
         int64_t sums = 0;
         for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-            if (zero->o.layout->group[g].trainable)
+            if (zero->group[g].grad != NULL)
                 sums += zero->group[g].own_count;
         DSC_TRY(place_counters(zero, (float *)zero->grad_buf.ptr + sums, err));
     }
@@ -205,19 +206,44 @@ static float *sum_slice(const dsc_zero *zero, int32_t group)
     return state->grad + (zero->o.layout->group[group].slice * zero->o.rank - state->own_first);
 }
 
+/* All leaves of the step are in a sum that may leave memory now: its squares are taken on the way. */
+static dsc_status add_squares(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
+{
+    const dsc_sumsq_args args = { .x = sum->acc, .count = sum->count, .sum = zero->sum_buf.ptr };
+    if (!zero->sum_started)
+        DSC_TRY(dsc_zero_bytes(zero->reduce_stream, zero->sum_buf.ptr, (int64_t)sizeof(dsc_fixed_sum), err));
+    zero->sum_started = true;
+    return DSC_RUN(zero->reduce_stream, SUMSQ, &args, err);
+}
+
+static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_step, dsc_error *err)
+{
+    const int64_t slice = zero->o.layout->group[leaf->group].slice;
+    const bool overwrite = micro_step == 0 && leaf->first_of_group;
+    const bool complete = leaf->last_of_group && (micro_step + 1) * zero->world_size == zero->o.leaves_per_step;
+    dsc_sum sum;
+    for (int64_t first = 0; first < slice; first += sum.count) {
+        DSC_TRY(dsc_store_sum_take(zero, leaf->group, first, overwrite, &sum, err));
+        const dsc_reduce_scatter_args args = { .acc = sum.acc,
+                                               .leaf = leaf_base(zero, leaf) + first,
+                                               .leaf_stride = slice,
+                                               .count = sum.count,
+                                               .wire_dtype = zero->o.compute_dtype,
+                                               .overwrite = overwrite };
+        DSC_TRY(dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, &args, zero->reduce_stream, err));
+        if (complete && zero->group[leaf->group].swap_at[DSC_PLANE_GRAD] >= 0)
+            DSC_TRY(add_squares(zero, &sum, err));
+        DSC_TRY(dsc_store_sum_give(zero, &sum, err));
+    }
+    return DSC_OK;
+}
+
 static dsc_status reduce_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_step, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
-    dsc_reduce_scatter_args args = { .acc = sum_slice(zero, leaf->group),
-                                     .leaf = leaf_base(zero, leaf),
-                                     .leaf_stride = slice,
-                                     .count = slice,
-                                     .wire_dtype = zero->o.compute_dtype,
-                                     .overwrite = micro_step == 0 && leaf->first_of_group };
     if (zero->level_count == 0)
-        return dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, &args, zero->reduce_stream, err);
-    args.acc = NULL;
-    args.apart = zero->apart;
+        return fold_leaf(zero, leaf, micro_step, err);
+    dsc_reduce_scatter_args args = { .leaf_stride = slice, .wire_dtype = zero->o.compute_dtype, .apart = zero->apart };
     for (int64_t first = 0; first < slice; first += zero->apart_elements) {
         args.leaf = leaf_base(zero, leaf) + first;
         args.count = dsc_min_i64(zero->apart_elements, slice - first);
@@ -240,6 +266,7 @@ dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err)
 {
     for (int32_t i = 0; zero->level_count > 0 && i < zero->leaf_count; i++)
         DSC_TRY(add_counter(zero, &zero->leaf[i], sum_slice(zero, zero->leaf[i].group), err));
+    DSC_TRY(dsc_store_sum_drain(zero, err));
     DSC_TRY(dsc_event_record(zero->idle, zero->reduce_stream, err));
     return dsc_stream_wait(zero->o.compute, zero->idle, err);
 }

@@ -18,10 +18,12 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
     dsc_fixed_sum *on_device = zero->sum_buf.ptr, *all = zero->sums_buf.ptr, *mine = &all[zero->o.rank];
     DSC_TRY(dsc_reduce_finish(zero, err));
     DSC_TRY(dsc_stream_sync(zero->reduce_stream, err)); /* a reduction that failed comes out here */
-    DSC_TRY(dsc_zero_bytes(zero->o.compute, on_device, bytes, err));
+    if (!zero->sum_started)
+        DSC_TRY(dsc_zero_bytes(zero->o.compute, on_device, bytes, err));
+    zero->sum_started = false;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         const dsc_layout_group *group = &zero->o.layout->group[g];
-        if (!group->trainable)
+        if (zero->group[g].grad == NULL) /* frozen, or the reduction has done it */
             continue;
         const dsc_sumsq_args args = { .x = own_sum(zero, g), .count = group->slice, .sum = on_device };
         DSC_TRY(DSC_RUN(zero->o.compute, SUMSQ, &args, err));
@@ -35,41 +37,40 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
     return DSC_OK;
 }
 
-/* One launch over elements [first, end) of the group, which lie inside what this rank owns. */
-static dsc_status update_range(dsc_zero *zero, int32_t g, int64_t first, int64_t end, const dsc_adamw_scalars *scalars,
-                               dsc_error *err)
+/* One launch over elements [first, end) of the tile's group. */
+static dsc_status update_range(dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end,
+                               const dsc_adamw_scalars *scalars, dsc_error *err)
 {
-    const dsc_group_state *state = &zero->group[g];
-    const int64_t at = first - state->own_first;
-    dsc_adamw_args args = { .master = state->master + at,
-                            .moment1 = state->moment1 + at,
-                            .moment2 = state->moment2 + at,
-                            .grad = state->grad + at,
+    const int64_t at = first - tile->first;
+    dsc_adamw_args args = { .master = tile->master + at,
+                            .moment1 = tile->moment1 + at,
+                            .moment2 = tile->moment2 + at,
+                            .grad = tile->grad + at,
                             .count = end - first,
                             .scalars = *scalars };
     if (zero->o.compute_dtype == DSC_BF16)
-        args.param_bf16 = (uint16_t *)(void *)state->param + (state->param_whole ? first : at);
+        args.param_bf16 = (uint16_t *)tile->param + at;
     return DSC_RUN(zero->o.compute, ADAMW, &args, err);
 }
 
 /* Runs of neighbouring tensors that agree about weight decay are one launch; padding goes with the tensor before it. */
-static dsc_status update_group(dsc_zero *zero, int32_t g, const dsc_adamw_scalars *decayed,
-                               const dsc_adamw_scalars *plain, dsc_error *err)
+static dsc_status update_tile(dsc_zero *zero, const dsc_tile *tile, const dsc_adamw_scalars *decayed,
+                              const dsc_adamw_scalars *plain, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
-    const dsc_layout_group *group = &layout->group[g];
-    const int64_t own_end = zero->group[g].own_first + zero->group[g].own_count;
-    int64_t first = zero->group[g].own_first;
+    const dsc_layout_group *group = &layout->group[tile->group];
+    const int64_t tile_end = tile->first + tile->count;
+    int64_t first = tile->first;
     int32_t t = group->first_tensor;
     const int32_t last = group->first_tensor + group->tensor_count;
-    while (first < own_end) {
+    while (first < tile_end) {
         while (t + 1 < last && layout->tensor[t + 1].offset <= first)
             t++;
         const bool decay = layout->tensor[t].spec->decay;
         while (t + 1 < last && layout->tensor[t + 1].spec->decay == decay)
             t++;
-        const int64_t end = t + 1 < last ? dsc_min_i64(layout->tensor[t + 1].offset, own_end) : own_end;
-        DSC_TRY(update_range(zero, g, first, end, decay ? decayed : plain, err));
+        const int64_t end = t + 1 < last ? dsc_min_i64(layout->tensor[t + 1].offset, tile_end) : tile_end;
+        DSC_TRY(update_range(zero, tile, first, end, decay ? decayed : plain, err));
         first = end;
     }
     return DSC_OK;
@@ -102,18 +103,22 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_adamw_scalars *scalars, dsc
     plain.decay = 1.0f;
     plain.l2 = 0.0f;
     DSC_TRY(after_gathers(zero, err));
-    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
-        const dsc_layout_group *group = &zero->o.layout->group[g];
-        if (!group->trainable)
-            continue;
+    DSC_TRY(dsc_store_begin(zero, err));
+    for (;;) {
+        dsc_tile tile;
+        bool more;
+        DSC_TRY(dsc_store_next(zero, &tile, &more, err));
+        if (!more)
+            return DSC_OK;
+        const dsc_group_state *state = &zero->group[tile.group];
         if (zero->o.stage == 0 && zero->world_size > 1)
-            DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, zero->group[g].grad, own_sum(zero, g),
-                                        group->slice, DSC_F32, zero->o.compute, err));
-        DSC_TRY(update_group(zero, g, scalars, &plain, err));
-        if (zero->o.stage > 0 && zero->group[g].param_whole && zero->world_size > 1)
-            DSC_TRY(gather_params(zero, g, err));
+            DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, own_sum(zero, tile.group),
+                                        zero->o.layout->group[tile.group].slice, DSC_F32, zero->o.compute, err));
+        DSC_TRY(update_tile(zero, &tile, scalars, &plain, err));
+        DSC_TRY(dsc_store_done(zero, &tile, err));
+        if (tile.last_of_group && zero->o.stage > 0 && state->param_whole && zero->world_size > 1)
+            DSC_TRY(gather_params(zero, tile.group, err));
     }
-    return DSC_OK;
 }
 
 /* Stage 0 keeps whole masters and moments: gathers the slices that were written. */
@@ -159,5 +164,6 @@ dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
         if (zero->group[g].param_whole)
             DSC_TRY(gather_params(zero, g, err));
     }
-    return dsc_zero_sync(zero, err);
+    DSC_TRY(dsc_zero_sync(zero, err));
+    return dsc_store_settle(zero, err);
 }

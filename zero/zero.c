@@ -5,35 +5,41 @@
 static void size_group(const dsc_zero *zero, int32_t g, dsc_group_state *state)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
-    state->param_whole = zero->o.stage < 3 || zero->world_size == 1 || state->resident;
+    state->param_whole = !dsc_gather_is_windowed(zero, g);
     state->own_first = zero->o.stage == 0 ? 0 : group->slice * zero->o.rank;
     state->own_count = zero->o.stage == 0 ? group->padded : group->slice;
 }
 
+/* Elements of the parameters that stay in memory. */
 static int64_t param_elements(const dsc_zero *zero, int32_t g)
 {
+    if (zero->group[g].swap_at[DSC_PLANE_PARAM] >= 0)
+        return 0;
     return zero->group[g].param_whole ? zero->o.layout->group[g].padded : zero->o.layout->group[g].slice;
 }
 
 static void plan_states(dsc_zero *zero)
 {
-    int64_t *bytes = zero->plan.bytes;
+    int64_t(*bytes)[DSC_TIER_COUNT] = zero->plan.bytes;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        const dsc_group_state *state = &zero->group[g];
         size_group(zero, g, &zero->group[g]);
         const int64_t slice_bytes = zero->o.layout->group[g].slice * zero->param_bytes_each;
         const int64_t kept_bytes = param_elements(zero, g) * zero->param_bytes_each;
-        if (zero->group[g].resident) {
+        if (state->resident) {
             zero->resident_bytes += kept_bytes;
             zero->resident_slice_bytes += slice_bytes;
         }
-        bytes[DSC_TAG_PARAM] += zero->group[g].resident ? slice_bytes : kept_bytes;
+        bytes[DSC_TAG_PARAM][DSC_TIER_DEVICE] += state->resident ? slice_bytes : kept_bytes;
         if (!zero->o.layout->group[g].trainable)
             continue;
-        const int64_t own_bytes = zero->group[g].own_count * 4;
-        bytes[DSC_TAG_GRAD] += own_bytes;
-        bytes[DSC_TAG_MOMENT] += 2 * own_bytes;
+        const int64_t own_bytes = state->own_count * 4;
+        bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += state->swap_at[DSC_PLANE_GRAD] < 0 ? own_bytes : 0;
+        if (state->swap_at[DSC_PLANE_MOMENT1] >= 0) /* and all the others are there too */
+            continue;
+        bytes[DSC_TAG_MOMENT][DSC_TIER_DEVICE] += 2 * own_bytes;
         if (zero->o.compute_dtype != DSC_F32)
-            bytes[DSC_TAG_MASTER] += own_bytes;
+            bytes[DSC_TAG_MASTER][DSC_TIER_DEVICE] += own_bytes;
     }
 }
 
@@ -43,25 +49,33 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     DSC_TRY(
         dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->o.layout->group_count, sizeof *zero->group, &zero->group, err));
     int64_t window_bytes, leaf_bytes, counter_bytes;
+    dsc_store_choose(zero);
     DSC_TRY(dsc_gather_plan(zero, &window_bytes, err));
+    dsc_store_plan(zero);
     plan_states(zero);
     DSC_TRY(dsc_reduce_plan(zero, &leaf_bytes, &counter_bytes, err));
     zero->window_bytes = window_bytes;
-    zero->plan.bytes[DSC_TAG_GATHER] += window_bytes + zero->resident_bytes - zero->resident_slice_bytes;
-    zero->plan.bytes[DSC_TAG_LEAF] += leaf_bytes;
-    zero->plan.bytes[DSC_TAG_GRAD] += counter_bytes;
+    zero->plan.bytes[DSC_TAG_GATHER][DSC_TIER_DEVICE] +=
+        window_bytes + zero->resident_bytes - zero->resident_slice_bytes;
+    zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += leaf_bytes;
+    zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += counter_bytes;
+    dsc_store_traffic(zero);
     return DSC_OK;
 }
 
 static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_error *err)
 {
     DSC_ASSERT(options->stage >= 0 && options->stage <= 3);
+    DSC_ASSERT(options->stage >= 1 || options->swap.state_folder_count == 0);
+    DSC_ASSERT(options->stage == 3 || options->swap.param_folder_count == 0);
     DSC_ASSERT(options->rank >= 0 && options->rank < options->layout->world_size);
     dsc_zero *zero = NULL;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *zero, &zero, err));
     zero->o = *options;
     zero->world_size = options->layout->world_size;
-    zero->o.overlap = options->overlap && zero->world_size > 1; /* alone there is nothing to hide */
+    /* Alone there is nothing to hide; files are always worth it. */
+    const bool swaps = options->swap.state_folder_count > 0 || options->swap.param_folder_count > 0;
+    zero->o.overlap = (options->overlap && zero->world_size > 1) || swaps;
     zero->step_count = 2 * options->model->module_count - 1;
     zero->param_bytes_each = (int64_t)dsc_dtype_bytes(options->compute_dtype);
     const dsc_status status = plan_all(zero, err);
@@ -92,14 +106,18 @@ static void place_states(dsc_zero *zero)
         *from += param_elements(zero, g) * zero->param_bytes_each;
         if (!zero->o.layout->group[g].trainable)
             continue;
-        state->grad = grad;
-        grad += state->own_count;
+        if (state->swap_at[DSC_PLANE_GRAD] < 0) {
+            state->grad = grad;
+            grad += state->own_count;
+        }
+        if (zero->o.compute_dtype == DSC_F32)
+            state->master = (float *)(void *)state->param + (state->param_whole ? state->own_first : 0);
+        if (state->swap_at[DSC_PLANE_MOMENT1] >= 0)
+            continue;
         state->moment1 = moment;
         state->moment2 = moment + state->own_count;
         moment += 2 * state->own_count;
-        if (zero->o.compute_dtype == DSC_F32) {
-            state->master = (float *)(void *)state->param + (state->param_whole ? state->own_first : 0);
-        } else {
+        if (zero->o.compute_dtype != DSC_F32) {
             state->master = master;
             master += state->own_count;
         }
@@ -109,7 +127,9 @@ static void place_states(dsc_zero *zero)
 static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
 {
     dsc_device *device = zero->o.device;
-    const int64_t *bytes = zero->plan.bytes;
+    int64_t bytes[DSC_TAG_COUNT];
+    for (int tag = 0; tag < DSC_TAG_COUNT; tag++)
+        bytes[tag] = zero->plan.bytes[tag][DSC_TIER_DEVICE];
     /* A resident group is this rank's slice, a model state like any other, and the window that stays around it. */
     DSC_TRY(dsc_comm_mem_open(zero->o.comm, DSC_TAG_GATHER, zero->resident_bytes, &zero->resident_buf, err));
     if (zero->resident_buf.ptr != NULL)
@@ -145,7 +165,8 @@ static dsc_status open_all(dsc_zero *zero, dsc_error *err)
     DSC_TRY(open_buffers(zero, err));
     DSC_TRY(open_streams(zero, err));
     DSC_TRY(dsc_gather_open(zero, err));
-    return dsc_reduce_open(zero, err);
+    DSC_TRY(dsc_reduce_open(zero, err));
+    return dsc_store_open(zero, err);
 }
 
 dsc_status dsc_zero_open(const dsc_zero_options *options, dsc_zero **out, dsc_error *err)
@@ -167,6 +188,7 @@ void dsc_zero_close(dsc_zero **zero_ptr)
         dsc_stream_close(&zero->gather_stream);
     if (zero->reduce_stream != zero->o.compute)
         dsc_stream_close(&zero->reduce_stream);
+    dsc_store_close(zero);
     dsc_reduce_close(zero);
     dsc_gather_close(zero);
     dsc_event_close(&zero->compute_mark);
@@ -212,6 +234,10 @@ dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fir
     const int64_t at = slice_first - state->own_first + first;
     DSC_ASSERT(first >= 0 && *count > 0 && first + *count <= zero->o.layout->group[g].slice);
     DSC_ASSERT(plane == DSC_PLANE_PARAM || zero->o.layout->group[g].trainable);
+    if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)
+        plane = DSC_PLANE_PARAM;
+    if (state->swap_at[plane] >= 0)
+        return dsc_store_view(zero, g, plane, first, count, write, ptr, err);
     switch (plane) {
     case DSC_PLANE_PARAM:
         *ptr = state->param + ((state->param_whole ? slice_first : 0) + first) * zero->param_bytes_each;
@@ -219,7 +245,7 @@ dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fir
     case DSC_PLANE_MASTER: *ptr = state->master + at; break;
     case DSC_PLANE_MOMENT1: *ptr = state->moment1 + at; break;
     case DSC_PLANE_MOMENT2: *ptr = state->moment2 + at; break;
-    case DSC_PLANE_COUNT: DSC_ASSERT(false);
+    case DSC_PLANE_GRAD: case DSC_PLANE_COUNT: DSC_ASSERT(false);
     }
     return DSC_OK;
 }

@@ -17,6 +17,7 @@
 #define DSC_ZERO_ZERO_H
 
 #include "kernels/device.h"
+#include "offload/swap.h"
 #include "zero/comm/comm.h"
 #include "zero/layout.h"
 
@@ -25,6 +26,22 @@ extern "C" {
 #endif
 
 enum { DSC_CHANNEL_CONTROL, DSC_CHANNEL_GATHER, DSC_CHANNEL_REDUCE, DSC_CHANNEL_COUNT };
+
+/* States that live in files (offload/swap.h) and pass through memory in tiles. All zero: everything is in memory. The
+ * same on all ranks, but for the folders. Only on a host_visible device. */
+typedef struct dsc_zero_swap {
+    const char *state_folders[DSC_SWAP_FOLDERS_MAX]; /* gradients' sums, master weights, moments; stage 1 and higher */
+    const char *param_folders[DSC_SWAP_FOLDERS_MAX]; /* parameters; stage 3 */
+    int32_t state_folder_count, param_folder_count;  /* 0: in memory */
+    double state_share;               /* of the states that go to files, 0..1; those of the first groups stay */
+    int64_t param_elements_in_memory; /* of this rank's parameters; those of the first groups stay */
+    int64_t persistent_elements;      /* parameters of groups of at most so many stay */
+    int64_t tile_elements;            /* at most; what one buffer holds */
+    int32_t slot_count;               /* buffers for each kind of state, 1..DSC_RING_SLOTS_MAX */
+    bool read_ahead, write_behind;    /* a tile is read, and another written, while one is worked on */
+    dsc_aio_options aio;              /* alloc is not read */
+    const dsc_io *io;                 /* may be NULL */
+} dsc_zero_swap;
 
 typedef struct dsc_zero_options {
     dsc_alloc *alloc;
@@ -38,15 +55,17 @@ typedef struct dsc_zero_options {
     int64_t leaves_per_step;          /* GAS * W */
     const bool *backward_reads_params; /* [module_count] false: no gather for this module's backward step */
     bool world_size_reproducible;     /* sum leaves in one binary counter: bits do not depend on W */
+    dsc_zero_swap swap;
     dsc_device *device;               /* not used by dsc_zero_plan */
     dsc_comm *comm;                   /* over device memory; not used by dsc_zero_plan */
     dsc_comm *host_comm;              /* the same ranks over host memory, may be `comm`; not used by dsc_zero_plan */
     dsc_stream *compute;              /* not used by dsc_zero_plan */
 } dsc_zero_options;
 
-/* Bytes that dsc_zero_open will take, by tag. */
+/* Bytes that dsc_zero_open will take, by tag and tier, and what an optimizer step moves through files. */
 typedef struct dsc_zero_bytes_plan {
-    int64_t bytes[DSC_TAG_COUNT];
+    int64_t bytes[DSC_TAG_COUNT][DSC_TIER_COUNT];
+    int64_t read_bytes_per_step, written_bytes_per_step;
 } dsc_zero_bytes_plan;
 DSC_MUST_USE dsc_status dsc_zero_plan(const dsc_zero_options *options, dsc_zero_bytes_plan *out, dsc_error *err);
 
@@ -89,11 +108,13 @@ void dsc_zero_slice_get(const dsc_zero *zero, int32_t group, dsc_zero_slice *out
 typedef enum dsc_plane {
     DSC_PLANE_PARAM, /* compute dtype */
     DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2, /* fp32; of trainable groups */
+    DSC_PLANE_GRAD,  /* sums of leaves, fp32; of trainable groups; no views */
     DSC_PLANE_COUNT
 } dsc_plane;
-/* Elements [first, first + *count) of this rank's slice of one plane, counted from the slice's start. *count becomes how
- * many of them lie together at *ptr, 1 or more. Device memory, so by copies where the device is not host_visible; good
- * until the next view of that plane, of any group. What was viewed with `write` is kept. */
+/* Elements [first, first + *count) of this rank's slice of one plane, counted from the slice's start. *count becomes
+ * how many of them lie together at *ptr, 1 or more. Device memory, so by copies where the device is not host_visible;
+ * good until the next view of that plane, of any group. What was viewed with `write` is kept, dsc_zero_publish sees to
+ * it. */
 DSC_MUST_USE dsc_status dsc_zero_view(dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first, int64_t *count,
                                       bool write, void **ptr, dsc_error *err);
 /* Collective, after slices were written: makes params from master (bf16), and whole states where the stage keeps them.

@@ -120,7 +120,8 @@ static void measure(dsc_engine *engine, run_result *out)
     for (int32_t i = 0; i < dsc_engine_plan_row_count(engine); i++) {
         static const char *const states[4] = { "params", "grads", "master", "moments" };
         dsc_plan_row row;
-        if (dsc_engine_plan_row(engine, i, &row, NULL) != DSC_OK)
+        if (dsc_engine_plan_row(engine, i, &row, NULL) != DSC_OK ||
+            strcmp(row.tier, dsc_tier_text(DSC_TIER_NVME)) == 0)
             continue;
         for (int s = 0; s < 4; s++)
             out->state_bytes[s] += strcmp(row.tag, states[s]) == 0 ? row.peak_bytes : 0;

@@ -253,6 +253,14 @@ static void wrong_values(void **state)
         { "\"zero_optimization\":{\"stage\":2,\"cpu_offload\":false,\"offload_optimizer\":{\"device\":\"cpu\"}}",
           DSC_ERR_CONFIG, "cpu_offload: given together" },
         { "\"zero_optimization\":{\"stage\":3,\"offload_param\":{\"device\":\"nvme\"}}", DSC_ERR_CONFIG, "nvme_path" },
+        { "\"zero_optimization\":{\"stage\":3,\"offload_param\":{\"device\":\"nvme\",\"nvme_path\":[]}}",
+          DSC_ERR_CONFIG, "needs zero_optimization.offload_param.nvme_path" },
+        { "\"zero_optimization\":{\"stage\":3,\"offload_param\":{\"device\":\"nvme\",\"nvme_path\":[\"/x\",\"\"]}}",
+          DSC_ERR_CONFIG, "an empty name" },
+        { "\"zero_optimization\":{\"stage\":1,\"offload_optimizer\":{\"device\":\"nvme\",\"nvme_path\":"
+          "[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\"]}}", DSC_ERR_CONFIG, "9 folders; at most 8" },
+        { "\"aio\":{\"queue_depth\":2000}", DSC_ERR_CONFIG, "1..1024" },
+        { "\"dsc\":{\"aio\":\"uring\"}", DSC_ERR_CONFIG, "one of auto|io_uring|libaio|threads" },
         { "\"zero_optimization\":{\"stage\":3,\"prefetch_bucket_size\":5,\"stage3_prefetch_bucket_size\":6}",
           DSC_ERR_CONFIG, "its other name" },
         { "\"zero_optimization\":{\"stage\":3,\"stage3_prefetch_bucket_size\":6,\"prefetch_bucket_size\":5}",
@@ -284,8 +292,6 @@ static void not_built(void **state)
     static const refusal cases[] = {
         { "\"fp16\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "fp16.enabled: true is not supported in this version" },
         { "\"fp16\":{\"enabled\":\"true\",\"loss_scale\":128}", DSC_ERR_UNSUPPORTED, "bf16.enabled true works" },
-        { "\"zero_optimization\":{\"stage\":3,\"offload_optimizer\":{\"device\":\"nvme\",\"nvme_path\":\"/x\"}}",
-          DSC_ERR_UNSUPPORTED, "\"nvme\" is not built" },
         { "\"zero_optimization\":{\"stage\":3,\"zero_hpz_partition_size\":8}", DSC_ERR_UNSUPPORTED,
           "zero_hpz_partition_size: 8" },
         { "\"zero_optimization\":{\"stage\":3,\"zero_quantized_gradients\":true}", DSC_ERR_UNSUPPORTED, "false works" },
@@ -617,6 +623,45 @@ static void automatic(void **state)
     assert_int_equal(config.auto_mask, 0);
 }
 
+static void offload_to_files(void **state)
+{
+    (void)state;
+    parse_ok(around("\"aio\":{\"block_size\":65536,\"queue_depth\":32,\"thread_count\":3,\"single_submit\":true},"
+                    "\"zero_optimization\":{\"stage\":3,\"sub_group_size\":5000,"
+                    "\"offload_optimizer\":{\"device\":\"nvme\","
+                    "\"nvme_path\":[\"/a\",\"/b\"],\"buffer_count\":8,\"pipeline_write\":false,\"ratio\":0.25,"
+                    "\"fast_init\":true,\"pin_memory\":true},"
+                    "\"offload_param\":{\"device\":\"nvme\",\"nvme_path\":\"/c\","
+                    "\"max_in_cpu\":77,\"buffer_size\":1,\"buffer_count\":2},"
+                    "\"stage3_param_persistence_threshold\":12}"));
+    const dsc_zero_config *zero = &config.zero;
+    assert_int_equal(zero->offload_optimizer, DSC_OFFLOAD_NVME);
+    assert_int_equal(zero->nvme_optimizer.path_count, 2);
+    assert_string_equal(zero->nvme_optimizer.path[1], "/b");
+    assert_int_equal(zero->nvme_param.path_count, 1);
+    assert_string_equal(zero->nvme_param.path[0], "/c");
+    assert_int_equal(zero->offload_buffer_count, 8);
+    assert_true(zero->pipeline_read && !zero->pipeline_write);
+    assert_float_equal(zero->offload_ratio, 0.25, 0);
+    assert_int_equal(config.aio.block_size, 65536);
+    assert_int_equal(config.aio.queue_depth, 32);
+    assert_int_equal(config.aio.thread_count, 3);
+    assert_true(config.aio.single_submit && config.aio.overlap_events);
+    dsc_config_facts facts = { .world_size = 1, .hidden_size = 64, .device = "cpu" };
+    assert_int_equal(dsc_config_resolve(&config, &facts, &err), DSC_OK);
+    assert_int_equal(zero->max_in_cpu, 77);
+    assert_int_equal(zero->stage3_param_persistence_threshold, 12);
+    assert_int_equal(config.warning_count, 0);
+
+    /* Host memory is not another tier than the device of a CPU rank. */
+    parse_ok(around("\"zero_optimization\":{\"stage\":3,\"stage3_param_persistence_threshold\":\"auto\","
+                    "\"offload_param\":{\"device\":\"nvme\",\"nvme_path\":\"/c\"}}"));
+    assert_int_equal(dsc_config_resolve(&config, &facts, &err), DSC_OK);
+    assert_int_equal(zero->max_in_cpu, 0);
+    assert_int_equal(zero->stage3_param_persistence_threshold, 640);
+    assert_string_equal(config.own.aio, "auto");
+}
+
 static void offload_on_devices(void **state)
 {
     (void)state;
@@ -872,6 +917,7 @@ int main(void)
         cmocka_unit_test(values_of_a_config),
         cmocka_unit_test(defaults),
         cmocka_unit_test(automatic),
+        cmocka_unit_test(offload_to_files),
         cmocka_unit_test(offload_on_devices),
         cmocka_unit_test(overrides),
         cmocka_unit_test(every_row),

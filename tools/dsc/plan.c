@@ -23,7 +23,7 @@ typedef struct plan_args {
 typedef struct plan_table {
     dsc_plan_row row[ROWS_MAX];
     int32_t row_count;
-    int64_t states_bytes, work_bytes;
+    int64_t states_bytes, work_bytes, nvme_bytes; /* of memory, and of files */
     int64_t ranks, needed_bytes, free_bytes; /* of all ranks together; INT64_MAX: unknown */
     int64_t parameter_count, trainable_count;
     dsc_run_info info;
@@ -96,6 +96,8 @@ static bool is_state(const dsc_plan_row *row)
     return false;
 }
 
+static bool is_nvme(const dsc_plan_row *row) { return strcmp(row->tier, dsc_tier_text(DSC_TIER_NVME)) == 0; }
+
 static dsc_status read_table(dsc_engine *engine, plan_table *out, dsc_error *err)
 {
     dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
@@ -112,7 +114,8 @@ static dsc_status read_table(dsc_engine *engine, plan_table *out, dsc_error *err
         if (row.planned_bytes == 0)
             continue;
         out->row[out->row_count++] = row;
-        *(is_state(&row) ? &out->states_bytes : &out->work_bytes) += row.planned_bytes;
+        *(is_nvme(&row) ? &out->nvme_bytes : is_state(&row) ? &out->states_bytes : &out->work_bytes) +=
+            row.planned_bytes;
     }
     out->free_bytes = engine->host_free_bytes;
     if (!dsc_mul_i64(out->states_bytes + out->work_bytes, out->ranks, &out->needed_bytes))
@@ -130,7 +133,7 @@ static void print_line(const char *tag, const char *tier, int64_t bytes)
 static void print_part(const plan_table *t, bool states, const char *sum)
 {
     for (int32_t i = 0; i < t->row_count; i++)
-        if (is_state(&t->row[i]) == states)
+        if (is_state(&t->row[i]) == states && !is_nvme(&t->row[i]))
             print_line(t->row[i].tag, t->row[i].tier, t->row[i].planned_bytes);
     print_line(sum, "", states ? t->states_bytes : t->work_bytes);
 }
@@ -164,6 +167,11 @@ static void print_text(const plan_table *t)
     print_part(t, true, "model states");
     print_part(t, false, "working memory");
     print_line("total", "", t->states_bytes + t->work_bytes);
+    for (int32_t i = 0; i < t->row_count; i++)
+        if (is_nvme(&t->row[i]))
+            print_line(t->row[i].tag, t->row[i].tier, t->row[i].planned_bytes);
+    if (t->nvme_bytes > 0)
+        print_line("files", "", t->nvme_bytes);
     print_verdict(t);
 }
 
@@ -192,6 +200,7 @@ static void print_json(const plan_table *t)
     print_count("model_states_bytes", t->states_bytes);
     print_count("working_bytes", t->work_bytes);
     print_count("total_bytes", t->states_bytes + t->work_bytes);
+    print_count("nvme_bytes", t->nvme_bytes);
     print_count("all_ranks_bytes", t->needed_bytes);
     if (t->free_bytes == INT64_MAX)
         printf(",\"free_bytes\":null,\"fits\":null}\n");

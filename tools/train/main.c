@@ -89,7 +89,7 @@ static dsc_status print_plan(train_run *run, dsc_error *err)
     for (int32_t i = 0; i < dsc_engine_plan_row_count(run->engine); i++) {
         dsc_plan_row row;
         DSC_TRY(dsc_engine_plan_row(run->engine, i, &row, err));
-        total += row.planned_bytes;
+        total += strcmp(row.tier, "nvme") != 0 ? row.planned_bytes : 0;
         if (row.planned_bytes > 0)
             train_progress_say(&run->progress, "  %-12s %-7s %10.2f", row.tag, row.tier,
                                (double)row.planned_bytes / 1048576.0);

@@ -1,0 +1,223 @@
+/* test_offload.c - the same bits wherever states live: every placement at every stage, in every precision, accumulation
+ * and world size; every engine for files; saved and loaded across placements; nothing is left in the folders.
+ *
+ * The toy model's groups are some tiles long, with a tail that is half a block in bf16.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/base.h"
+#include "tests/support/run_world.h"
+#include "tests/support/toy_model.h"
+
+#define STEPS 3
+
+static char folder[512], second[520];
+
+typedef struct placement {
+    const char *name;
+    int32_t least_stage;
+    const char *zero; /* members of zero_optimization, each preceded by a comma; %s is a folder */
+} placement;
+
+#define OPTIMIZER_NVME ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}"
+#define PARAM_NVME ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}"
+static const placement placements[] = {
+    { "optimizer cpu", 1, ", \"offload_optimizer\": {\"device\": \"cpu\"}" },
+    { "optimizer nvme", 1, OPTIMIZER_NVME },
+    { "params cpu", 3, ", \"offload_param\": {\"device\": \"cpu\"}" },
+    { "params nvme", 3, PARAM_NVME },
+    { "both nvme", 3, OPTIMIZER_NVME PARAM_NVME },
+    { "ratio 0.5", 3,
+      ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"ratio\": 0.5}" PARAM_NVME },
+    { "one buffer, some params in memory", 3,
+      ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"pipeline_read\": false,"
+      " \"pipeline_write\": false}, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\","
+      " \"max_in_cpu\": 9000}" },
+};
+
+typedef struct variant {
+    int32_t world, stage, accumulation;
+    bool bf16, any_world;
+    const char *zero; /* as in placement */
+    const char *own;  /* members of "dsc", each preceded by a comma */
+    const char *extra;
+} variant;
+
+static void run_variant(const variant *v, const dsc_model *model, run_result *out)
+{
+    char config[4096], zero[2048];
+    snprintf(zero, sizeof zero, v->zero, folder, folder);
+    snprintf(config, sizeof config,
+             "{%s\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d,"
+             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
+             " \"gradient_clipping\": 0.5, \"bf16\": {\"enabled\": %s},"
+             " \"zero_optimization\": {\"stage\": %d, \"sub_group_size\": 2048,"
+             " \"stage3_param_persistence_threshold\": 0%s},"
+             " \"dsc\": {\"threads\": 1%s%s}}",
+             v->extra != NULL ? v->extra : "", (int)v->accumulation, v->bf16 ? "true" : "false", (int)v->stage, zero,
+             v->any_world ? ", \"reproducible\": \"world_size\"" : "", v->own != NULL ? v->own : "");
+    const run_options options = { .world = v->world, .steps = STEPS, .model = model, .config = config,
+                                  .data = toy_data((dsc_model *)(uintptr_t)model, 1 << 20), .fault_rank = -1 };
+    run_world(&options, out);
+}
+
+static void expect_same(const run_result *a, const run_result *b, const char *what, const variant *v)
+{
+    const bool same = b->status == DSC_OK && memcmp(a->loss, b->loss, STEPS * sizeof(double)) == 0 &&
+                      memcmp(a->norm, b->norm, STEPS * sizeof(double)) == 0 && strcmp(a->hash, b->hash) == 0;
+    if (!same)
+        print_error("%s: stage %d, %d ranks, accumulation %d, %s: %s: %s\n", what, (int)v->stage, (int)v->world,
+                    (int)v->accumulation, v->bf16 ? "bf16" : "fp32", b->error.where, b->error.message);
+    assert_true(same);
+}
+
+static void expect_empty(const char *path)
+{
+    DIR *dir = opendir(path);
+    int entries = 0;
+    assert_non_null(dir);
+    while (readdir(dir) != NULL)
+        entries++;
+    closedir(dir);
+    assert_int_equal(entries, 2); /* . and .. */
+}
+
+/* What is planned is what is taken: 1 %, and 16 KiB for tables in models as small as this. */
+static void expect_planned(const run_result *r)
+{
+    assert_true(r->tracked_peak <= r->planned + r->planned / 100);
+    assert_true(r->tracked_peak >= r->planned - r->planned / 100 - 16384);
+}
+
+static void every_placement_gives_the_same_bits(void **state)
+{
+    dsc_model *model = toy_model_open(5, 61, 3, true);
+    for (int bf16 = 0; bf16 < 2; bf16++)
+        for (int32_t world = 1; world <= 3; world++)
+            for (int32_t accumulation = 1; accumulation <= 4; accumulation += 3) {
+                run_result first, other;
+                variant v = { world, 0, accumulation, bf16 != 0, false, "", NULL, NULL };
+                run_variant(&v, model, &first);
+                assert_int_equal(first.status, DSC_OK);
+                assert_true(first.loss[STEPS - 1] != first.loss[0]);
+                for (v.stage = 1; v.stage <= 3; v.stage++)
+                    for (size_t p = 0; p < DSC_COUNT(placements); p++) {
+                        v.zero = placements[p].zero;
+                        if (v.stage < placements[p].least_stage)
+                            continue;
+                        run_variant(&v, model, &other);
+                        expect_same(&first, &other, placements[p].name, &v);
+                        expect_planned(&other);
+                    }
+            }
+    expect_empty(folder);
+    toy_model_close(model);
+}
+
+/* With sums that do not depend on the world size, gradients stay in memory and the rest goes to files. */
+static void any_world_size_agrees(void **state)
+{
+    dsc_model *model = toy_model_open(5, 61, 2, false);
+    run_result first, other;
+    variant v = { 1, 1, 6, true, true, "", NULL, NULL };
+    run_variant(&v, model, &first);
+    assert_int_equal(first.status, DSC_OK);
+    for (v.world = 1; v.world <= 3; v.world++) {
+        v.stage = 3;
+        v.accumulation = 6 / v.world;
+        v.zero = OPTIMIZER_NVME PARAM_NVME;
+        run_variant(&v, model, &other);
+        expect_same(&first, &other, "reproducible", &v);
+    }
+    toy_model_close(model);
+}
+
+static void every_engine_gives_the_same_bits(void **state)
+{
+    static const char *const engines[] = { "io_uring", "libaio", "threads" };
+    dsc_model *model = toy_model_open(5, 61, 3, true);
+    run_result first, other;
+    variant v = { 2, 3, 2, true, false, "", NULL, NULL };
+    run_variant(&v, model, &first);
+    assert_int_equal(first.status, DSC_OK);
+    v.zero = OPTIMIZER_NVME PARAM_NVME;
+    for (size_t e = 0; e < DSC_COUNT(engines); e++) {
+        char own[64];
+        snprintf(own, sizeof own, ", \"aio\": \"%s\"", engines[e]);
+        v.own = own;
+        v.extra = "\"aio\": {\"block_size\": 4096, \"queue_depth\": 3, \"single_submit\": true,"
+                  " \"overlap_events\": false, \"thread_count\": 2}, ";
+        run_variant(&v, model, &other);
+        if (other.status == DSC_ERR_UNSUPPORTED) {
+            print_message("# %s is not here: %s\n", engines[e], other.error.message);
+            continue;
+        }
+        expect_same(&first, &other, engines[e], &v);
+    }
+    toy_model_close(model);
+}
+
+static void several_folders(void **state)
+{
+    dsc_model *model = toy_model_open(5, 61, 3, true);
+    run_result first, other;
+    char zero[1400];
+    variant v = { 2, 3, 1, true, false, "", NULL, NULL };
+    run_variant(&v, model, &first);
+    assert_int_equal(first.status, DSC_OK);
+    snprintf(zero, sizeof zero, ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": [\"%s\", \"%s\"]}",
+             folder, second);
+    v.zero = zero;
+    run_variant(&v, model, &other);
+    expect_same(&first, &other, "two folders", &v);
+    expect_empty(folder);
+    expect_empty(second);
+    toy_model_close(model);
+}
+
+/* Told in one line that names the folder, before anything is trained. */
+static void a_folder_that_is_none(void **state)
+{
+    dsc_model *model = toy_model_open(5, 61, 1, false);
+    run_result r;
+    const variant v = { 2, 1, 1, true, false,
+                        ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/none\"}", NULL, NULL };
+    run_variant(&v, model, &r);
+    assert_int_equal(r.status, DSC_ERR_INPUT);
+    assert_non_null(strstr(r.error.where, "/none"));
+    toy_model_close(model);
+}
+
+static int make_folders(void **state)
+{
+    const char *base = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%.400s/dsc-offload-XXXXXX", base != NULL ? base : "/tmp");
+    if (mkdtemp(folder) == NULL)
+        return -1;
+    snprintf(second, sizeof second, "%.500s-XXXXXX", folder);
+    return mkdtemp(second) != NULL ? 0 : -1;
+}
+
+static int remove_folders(void **state) { return rmdir(folder) + rmdir(second); }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_placement_gives_the_same_bits),
+        cmocka_unit_test(any_world_size_agrees),
+        cmocka_unit_test(every_engine_gives_the_same_bits),
+        cmocka_unit_test(several_folders),
+        cmocka_unit_test(a_folder_that_is_none),
+    };
+    return cmocka_run_group_tests(tests, make_folders, remove_folders);
+}

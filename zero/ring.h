@@ -1,0 +1,65 @@
+/* ring.h - a few buffers through which pieces of one swap space pass: read, worked on, written.
+ *
+ * The caller numbers its pieces: piece k lies in buffer dsc_ring_next gave for it. While it is worked on, the one after
+ * it is read and the one before it written. A piece is never read while an older write of it is under way.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_RING_H
+#define DSC_ZERO_RING_H
+
+#include "offload/swap.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DSC_RING_SLOTS_MAX 8
+
+typedef struct dsc_piece {
+    int64_t at, bytes; /* of the swap space; any bytes, at a multiple of DSC_AIO_ALIGN; bytes 0: none */
+} dsc_piece;
+
+typedef enum dsc_slot_state { DSC_SLOT_IDLE, DSC_SLOT_READING, DSC_SLOT_WRITING } dsc_slot_state;
+
+typedef struct dsc_ring_slot {
+    void *buf;
+    dsc_swap_op *op;
+    dsc_piece piece; /* that is under way */
+    dsc_slot_state state;
+} dsc_ring_slot;
+
+typedef struct dsc_ring {
+    dsc_swap *swap; /* borrowed until close */
+    dsc_ring_slot slot[DSC_RING_SLOTS_MAX];
+    int32_t slot_count, turn;
+    bool read_ahead, write_behind;
+    int64_t view_at; /* what lies in slot 0 for dsc_ring_view, -1: nothing */
+    int64_t view_bytes;
+    bool view_dirty;
+} dsc_ring;
+
+/* `buf` has room for slot_count pieces of piece_bytes, a multiple of DSC_AIO_ALIGN, and outlives the ring. */
+DSC_MUST_USE dsc_status dsc_ring_open(dsc_ring *ring, dsc_swap *swap, void *buf, int64_t piece_bytes,
+                                      int32_t slot_count, dsc_error *err);
+/* Waits for what is under way, whatever becomes of it. The dsc_aio is closed between the two. */
+void dsc_ring_stop(dsc_ring *ring);
+void dsc_ring_close(dsc_ring *ring);
+
+/* The slot of the next piece. On the thread that decides the order, which may be ahead of the one that works. */
+int32_t dsc_ring_next(dsc_ring *ring);
+/* The slot is free, and with `read` holds the piece; `ahead` (bytes 0: none) is on its way to the slot after it. */
+DSC_MUST_USE dsc_status dsc_ring_take(dsc_ring *ring, int32_t slot, dsc_piece piece, bool read, dsc_piece ahead,
+                                      dsc_error *err);
+/* The slot's bytes go back to swap. */
+DSC_MUST_USE dsc_status dsc_ring_give(dsc_ring *ring, int32_t slot, dsc_piece piece, dsc_error *err);
+/* Nothing is under way any more. */
+DSC_MUST_USE dsc_status dsc_ring_drain(dsc_ring *ring, dsc_error *err);
+
+/* Out of any order, while nothing is under way: the piece in *buf until the next view or take. `write`: it is written
+ * back by the next view of another piece or by dsc_ring_settle. */
+DSC_MUST_USE dsc_status dsc_ring_view(dsc_ring *ring, dsc_piece piece, bool write, void **buf, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ring_settle(dsc_ring *ring, dsc_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,263 @@
+/* store.c - see store.h: which states are in swap, their places, opening and closing, and views. The ways in and out
+ * are store_flow.c's. SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+#define STRIPE_BYTES (INT64_C(4) << 20)
+#define TILE_ALIGN 2048 /* elements: whole blocks also in bf16 */
+
+static const struct { dsc_space space; int aio; } plane_table[DSC_PLANE_COUNT] = {
+    [DSC_PLANE_PARAM] = { DSC_SPACE_PARAM, DSC_STORE_AIO_PARAM },
+    [DSC_PLANE_MASTER] = { DSC_SPACE_MASTER, DSC_STORE_AIO_STATES },
+    [DSC_PLANE_MOMENT1] = { DSC_SPACE_MOMENT, DSC_STORE_AIO_STATES },
+    [DSC_PLANE_MOMENT2] = { DSC_SPACE_MOMENT, DSC_STORE_AIO_STATES },
+    [DSC_PLANE_GRAD] = { DSC_SPACE_GRAD, DSC_STORE_AIO_GRAD },
+};
+static const struct { dsc_tag tag; int aio; } space_table[DSC_SPACE_COUNT] = {
+    [DSC_SPACE_PARAM] = { DSC_TAG_PARAM, DSC_STORE_AIO_PARAM },
+    [DSC_SPACE_GRAD] = { DSC_TAG_GRAD, DSC_STORE_AIO_GRAD },
+    [DSC_SPACE_MASTER] = { DSC_TAG_MASTER, DSC_STORE_AIO_STATES },
+    [DSC_SPACE_MOMENT] = { DSC_TAG_MOMENT, DSC_STORE_AIO_STATES },
+};
+
+bool dsc_store_is_used(const dsc_zero *zero)
+{
+    for (int s = 0; s < DSC_SPACE_COUNT; s++)
+        if (zero->store.space_bytes[s] > 0)
+            return true;
+    return false;
+}
+
+/* ---- planning ---- */
+
+static void choose_states(dsc_zero *zero)
+{
+    const dsc_layout *layout = zero->o.layout;
+    int64_t total = 0, kept = 0;
+    for (int32_t g = 0; g < layout->group_count; g++)
+        total += layout->group[g].trainable ? layout->group[g].slice : 0;
+    const int64_t most = (int64_t)((1.0 - zero->o.swap.state_share) * (double)total);
+    for (int32_t g = 0; g < layout->group_count; g++) {
+        if (!layout->group[g].trainable)
+            continue;
+        const bool keep = kept + layout->group[g].slice <= most;
+        kept += keep ? layout->group[g].slice : 0;
+        zero->group[g].swap_states = !keep;
+    }
+}
+
+static void choose_params(dsc_zero *zero)
+{
+    const dsc_layout *layout = zero->o.layout;
+    int64_t kept = 0;
+    for (int32_t g = 0; g < layout->group_count; g++) {
+        const dsc_layout_group *group = &layout->group[g];
+        const bool persists = group->padded <= zero->o.swap.persistent_elements;
+        const bool keep = persists || kept + group->slice <= zero->o.swap.param_elements_in_memory;
+        kept += keep && !persists ? group->slice : 0;
+        zero->group[g].swap_param = !keep;
+    }
+}
+
+void dsc_store_choose(dsc_zero *zero)
+{
+    if (zero->o.swap.state_folder_count > 0)
+        choose_states(zero);
+    if (zero->o.swap.param_folder_count > 0)
+        choose_params(zero);
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        for (int p = 0; p < DSC_PLANE_COUNT; p++)
+            zero->group[g].swap_at[p] = -1;
+}
+
+static int64_t plane_bytes_each(const dsc_zero *zero, dsc_plane plane)
+{
+    return plane == DSC_PLANE_PARAM ? zero->param_bytes_each : 4;
+}
+
+static bool wants_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
+{
+    const dsc_group_state *state = &zero->group[g];
+    switch (plane) {
+    case DSC_PLANE_PARAM: return state->swap_param && !state->resident;
+    case DSC_PLANE_MASTER: return state->swap_states && zero->o.compute_dtype != DSC_F32;
+    /* The binary counter of sums that do not depend on W needs all its levels at hand. */
+    case DSC_PLANE_GRAD: return state->swap_states && !zero->o.world_size_reproducible;
+    default: return state->swap_states;
+    }
+}
+
+static bool plane_is_used(const dsc_zero *zero, dsc_plane plane)
+{
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (zero->group[g].swap_at[plane] >= 0)
+            return true;
+    return false;
+}
+
+static int64_t ring_bytes(const dsc_zero *zero, dsc_plane plane)
+{
+    return zero->o.swap.slot_count * zero->store.tile_elements * plane_bytes_each(zero, plane);
+}
+
+static int32_t folders_of(const dsc_zero *zero, dsc_space space)
+{
+    return space == DSC_SPACE_PARAM ? zero->o.swap.param_folder_count : zero->o.swap.state_folder_count;
+}
+
+void dsc_store_plan(dsc_zero *zero)
+{
+    dsc_store *store = &zero->store;
+    const dsc_layout *layout = zero->o.layout;
+    int64_t longest = 0;
+    for (int32_t g = 0; g < layout->group_count; g++) {
+        for (int p = 0; p < DSC_PLANE_COUNT; p++) {
+            if (!wants_swap(zero, g, (dsc_plane)p))
+                continue;
+            int64_t *bytes = &store->space_bytes[plane_table[p].space];
+            zero->group[g].swap_at[p] = *bytes;
+            *bytes += dsc_align_up(layout->group[g].slice * plane_bytes_each(zero, (dsc_plane)p), DSC_AIO_ALIGN);
+            longest = dsc_max_i64(longest, layout->group[g].slice);
+        }
+    }
+    longest = dsc_align_up(longest, TILE_ALIGN);
+    store->tile_elements = dsc_max_i64(TILE_ALIGN, zero->o.swap.tile_elements / TILE_ALIGN * TILE_ALIGN);
+    store->tile_elements = dsc_min_i64(store->tile_elements, longest);
+    for (int s = 0; s < DSC_SPACE_COUNT; s++) {
+        if (store->space_bytes[s] == 0)
+            continue;
+        store->space_bytes[s] =
+            dsc_align_up(store->space_bytes[s], STRIPE_BYTES * folders_of(zero, (dsc_space)s));
+        zero->plan.bytes[space_table[s].tag][DSC_TIER_NVME] += store->space_bytes[s];
+        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] += dsc_swap_plan_bytes(store->space_bytes[s]);
+    }
+    for (int p = 0; p < DSC_PLANE_COUNT; p++)
+        if (plane_is_used(zero, (dsc_plane)p))
+            zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += ring_bytes(zero, (dsc_plane)p);
+}
+
+/* How often a micro-step brings the group to a window, or adds a leaf to its sum. */
+static int64_t windows_of(const dsc_zero *zero, int32_t g)
+{
+    int64_t count = 0;
+    for (int32_t i = 0; i < zero->gather_count; i++)
+        count += zero->gather[i].group == g;
+    return count;
+}
+
+static int64_t leaves_of(const dsc_zero *zero, int32_t g)
+{
+    int64_t count = 0;
+    for (int32_t i = 0; i < zero->leaf_count; i++)
+        count += zero->leaf[i].group == g;
+    return count;
+}
+
+void dsc_store_traffic(dsc_zero *zero)
+{
+    const int64_t micro_steps = zero->o.leaves_per_step / zero->world_size;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        const bool trainable = zero->o.layout->group[g].trainable;
+        for (int p = 0; p < DSC_PLANE_COUNT; p++) {
+            const int64_t bytes = zero->o.layout->group[g].slice * plane_bytes_each(zero, (dsc_plane)p);
+            int64_t reads = 1, writes = 1;
+            if (zero->group[g].swap_at[p] < 0)
+                continue;
+            if (p == DSC_PLANE_PARAM) {
+                reads = micro_steps * windows_of(zero, g) + (trainable && zero->o.compute_dtype == DSC_F32);
+                writes = trainable;
+            } else if (p == DSC_PLANE_GRAD) { /* the first leaf is not added to anything, and the update reads */
+                reads = writes = micro_steps * leaves_of(zero, g);
+            }
+            zero->plan.read_bytes_per_step += reads * bytes;
+            zero->plan.written_bytes_per_step += writes * bytes;
+        }
+    }
+}
+
+/* ---- opening and closing ---- */
+
+static dsc_status open_space(dsc_zero *zero, dsc_space space, dsc_error *err)
+{
+    const dsc_zero_swap *swap = &zero->o.swap;
+    dsc_aio **aio = &zero->store.aio[space_table[space].aio];
+    dsc_aio_options options = swap->aio;
+    options.alloc = zero->o.alloc;
+    if (*aio == NULL)
+        DSC_TRY(dsc_aio_open(&options, aio, err));
+    const dsc_swap_options place = {
+        .alloc = zero->o.alloc,
+        .aio = *aio,
+        .io = swap->io,
+        .tag = space_table[space].tag,
+        .folders = space == DSC_SPACE_PARAM ? swap->param_folders : swap->state_folders,
+        .folder_count = folders_of(zero, space),
+        .bytes = zero->store.space_bytes[space],
+        .stripe_bytes = STRIPE_BYTES,
+    };
+    return dsc_swap_open(&place, &zero->store.swap[space], err);
+}
+
+static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, dsc_error *err)
+{
+    dsc_store *store = &zero->store;
+    dsc_ring *ring = &store->ring[plane];
+    dsc_buf *buf = &store->buf[plane];
+    const int64_t piece_bytes = store->tile_elements * plane_bytes_each(zero, plane);
+    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_IO, DSC_TIER_PINNED, ring_bytes(zero, plane), buf, err));
+    DSC_TRY(dsc_aio_register(store->aio[plane_table[plane].aio], buf->ptr, buf->bytes, err));
+    ring->read_ahead = zero->o.swap.read_ahead;
+    ring->write_behind = zero->o.swap.write_behind;
+    return dsc_ring_open(ring, store->swap[plane_table[plane].space], buf->ptr, piece_bytes, zero->o.swap.slot_count,
+                         err);
+}
+
+dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err)
+{
+    for (int s = 0; s < DSC_SPACE_COUNT; s++)
+        if (zero->store.space_bytes[s] > 0)
+            DSC_TRY(open_space(zero, (dsc_space)s, err));
+    for (int p = 0; p < DSC_PLANE_COUNT; p++)
+        if (plane_is_used(zero, (dsc_plane)p))
+            DSC_TRY(open_ring(zero, (dsc_plane)p, err));
+    return DSC_OK;
+}
+
+/* An operation that never ended may still write to its buffer, until its engine is closed. */
+void dsc_store_close(dsc_zero *zero)
+{
+    dsc_store *store = &zero->store;
+    for (int p = 0; p < DSC_PLANE_COUNT; p++)
+        dsc_ring_stop(&store->ring[p]);
+    for (int a = 0; a < DSC_STORE_AIO_COUNT; a++)
+        dsc_aio_close(&store->aio[a]);
+    for (int p = 0; p < DSC_PLANE_COUNT; p++)
+        dsc_ring_close(&store->ring[p]);
+    for (int s = 0; s < DSC_SPACE_COUNT; s++)
+        dsc_swap_close(&store->swap[s]);
+    for (int p = 0; p < DSC_PLANE_COUNT && zero->o.device != NULL; p++)
+        dsc_mem_close(zero->o.device, &store->buf[p]);
+}
+
+/* ---- views ---- */
+
+dsc_status dsc_store_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t *count, bool write,
+                          void **ptr, dsc_error *err)
+{
+    const int64_t each = plane_bytes_each(zero, plane), tile = zero->store.tile_elements;
+    const int64_t tile_first = first / tile * tile;
+    const int64_t tile_count = dsc_min_i64(tile, zero->o.layout->group[g].slice - tile_first);
+    const dsc_piece piece = { zero->group[g].swap_at[plane] + tile_first * each, tile_count * each };
+    void *buf;
+    DSC_TRY(dsc_ring_view(&zero->store.ring[plane], piece, write, &buf, err));
+    *ptr = (char *)buf + (first - tile_first) * each;
+    *count = dsc_min_i64(*count, tile_first + tile_count - first);
+    return DSC_OK;
+}
+
+dsc_status dsc_store_settle(dsc_zero *zero, dsc_error *err)
+{
+    for (int p = 0; p < DSC_PLANE_COUNT; p++)
+        if (zero->store.ring[p].swap != NULL)
+            DSC_TRY(dsc_ring_settle(&zero->store.ring[p], err));
+    return DSC_OK;
+}

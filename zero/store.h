@@ -1,0 +1,80 @@
+/* store.h - where the states of a rank live between uses: in memory, or in swap space with rings of buffers before it.
+ *
+ * A plane of a group is in memory (dsc_group_state points at it) or in swap (swap_at[plane] >= 0); who works on it asks
+ * here and is given memory either way. Three users, one thread each: the gathers read parameters on the gather stream,
+ * the reductions read and write sums on the reduce stream, and the update takes its tiles on the caller's thread when
+ * the two streams are idle. So each has an engine for its files of its own. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_STORE_H
+#define DSC_ZERO_STORE_H
+
+#include "zero/ring.h"
+#include "zero/zero.h"
+
+/* Kinds of state in files of their own, as the plan's table has them. */
+typedef enum dsc_space {
+    DSC_SPACE_PARAM, DSC_SPACE_GRAD, DSC_SPACE_MASTER, DSC_SPACE_MOMENT, DSC_SPACE_COUNT
+} dsc_space;
+enum { DSC_STORE_AIO_PARAM, DSC_STORE_AIO_GRAD, DSC_STORE_AIO_STATES, DSC_STORE_AIO_COUNT };
+
+typedef struct dsc_store_cursor {
+    int32_t group;
+    int64_t done; /* elements of what this rank updates of the group */
+} dsc_store_cursor;
+
+typedef struct dsc_store {
+    int64_t tile_elements;                    /* a multiple of 2048: whole blocks in bf16 */
+    int64_t space_bytes[DSC_SPACE_COUNT];     /* 0: nothing of the kind is in swap */
+    dsc_aio *aio[DSC_STORE_AIO_COUNT];
+    dsc_swap *swap[DSC_SPACE_COUNT];
+    dsc_buf buf[DSC_PLANE_COUNT];
+    dsc_ring ring[DSC_PLANE_COUNT];
+    dsc_store_cursor cursor;
+} dsc_store;
+
+/* Elements [first, first + count) of a group, all of their states in memory until dsc_store_done. */
+typedef struct dsc_tile {
+    int32_t group;
+    int64_t first, count;
+    bool last_of_group;
+    float *master, *moment1, *moment2;
+    const float *grad;
+    void *param; /* compute dtype; the master of an fp32 run */
+    int32_t slot[DSC_PLANE_COUNT];
+} dsc_tile;
+
+/* Before the gathers are planned: which groups' states and parameters go to swap. */
+void dsc_store_choose(dsc_zero *zero);
+/* After that: places, tiles and what all of it takes. */
+void dsc_store_plan(dsc_zero *zero);
+/* And, when leaves and windows are known, what a step moves. */
+void dsc_store_traffic(dsc_zero *zero);
+DSC_MUST_USE dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err);
+void dsc_store_close(dsc_zero *zero); /* the streams are closed */
+bool dsc_store_is_used(const dsc_zero *zero);
+
+/* Every tile that this rank updates, in order. */
+DSC_MUST_USE dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, bool *more, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
+
+/* On the gather stream: this rank's parameters of a group to memory. */
+DSC_MUST_USE dsc_status dsc_store_fetch(dsc_zero *zero, int32_t group, void *to, dsc_error *err);
+
+/* On the reduce stream: where the sum of elements [first, first + count) of this rank's slice lies. Sums in swap come
+ * at most a tile at a time, and are not read with `overwrite`. */
+typedef struct dsc_sum {
+    int32_t group, slot;
+    int64_t first, count;
+    float *acc;
+} dsc_sum;
+DSC_MUST_USE dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t group, int64_t first, bool overwrite, dsc_sum *sum,
+                                           dsc_error *err);
+DSC_MUST_USE dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_store_sum_drain(dsc_zero *zero, dsc_error *err);
+
+/* dsc_zero_view of a plane that is in swap; settle before anything else is done. */
+DSC_MUST_USE dsc_status dsc_store_view(dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first, int64_t *count,
+                                       bool write, void **ptr, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_store_settle(dsc_zero *zero, dsc_error *err);
+
+#endif

@@ -1,0 +1,230 @@
+/* store_flow.c - the ways of states through memory: tiles of an update, parameters to a gather, sums of leaves.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+static int64_t bytes_each(const dsc_zero *zero, dsc_plane plane)
+{
+    return plane == DSC_PLANE_PARAM ? zero->param_bytes_each : 4;
+}
+
+/* `first` counts from the start of this rank's slice. */
+static dsc_piece piece_of(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t count)
+{
+    const int64_t each = bytes_each(zero, plane);
+    return (dsc_piece){ zero->group[g].swap_at[plane] + first * each, count * each };
+}
+
+/* ---- tiles of an update ---- */
+
+static bool in_swap(const dsc_zero *zero, int32_t g, dsc_plane plane) { return zero->group[g].swap_at[plane] >= 0; }
+
+static bool any_in_swap(const dsc_zero *zero, int32_t g)
+{
+    for (int p = 0; p < DSC_PLANE_COUNT; p++)
+        if (in_swap(zero, g, (dsc_plane)p))
+            return true;
+    return false;
+}
+
+/* The tile at the cursor, which goes on; false: there is none. */
+static bool step_cursor(const dsc_zero *zero, dsc_store_cursor *cursor, dsc_tile *tile)
+{
+    const dsc_layout *layout = zero->o.layout;
+    while (cursor->group < layout->group_count &&
+           (!layout->group[cursor->group].trainable || cursor->done == zero->group[cursor->group].own_count))
+        *cursor = (dsc_store_cursor){ cursor->group + 1, 0 };
+    if (cursor->group == layout->group_count)
+        return false;
+    const dsc_group_state *state = &zero->group[cursor->group];
+    const int64_t left = state->own_count - cursor->done;
+    *tile = (dsc_tile){ .group = cursor->group,
+                        .first = state->own_first + cursor->done,
+                        .count = any_in_swap(zero, cursor->group) ? dsc_min_i64(left, zero->store.tile_elements)
+                                                                  : left };
+    cursor->done += tile->count;
+    tile->last_of_group = cursor->done == state->own_count;
+    return true;
+}
+
+/* Where an element's plane lies when it is in memory; `at` counts from what this rank updates. */
+static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t at)
+{
+    const dsc_group_state *state = &zero->group[g];
+    switch (plane) {
+    case DSC_PLANE_PARAM: return state->param + ((state->param_whole ? state->own_first : 0) + at) *
+                                                    zero->param_bytes_each;
+    case DSC_PLANE_MASTER: return state->master + at;
+    case DSC_PLANE_MOMENT1: return state->moment1 + at;
+    case DSC_PLANE_MOMENT2: return state->moment2 + at;
+    case DSC_PLANE_GRAD: return state->grad + at;
+    case DSC_PLANE_COUNT: break;
+    }
+    DSC_ASSERT(false);
+    return NULL;
+}
+
+/* Parameters in bf16 are made from the master weights. */
+static bool is_read(const dsc_zero *zero, dsc_plane plane)
+{
+    return plane != DSC_PLANE_PARAM || zero->o.compute_dtype == DSC_F32;
+}
+
+static dsc_status take_plane(dsc_zero *zero, dsc_tile *tile, const dsc_tile *following, dsc_plane plane, void **ptr,
+                             dsc_error *err)
+{
+    const int64_t at = tile->first - zero->group[tile->group].own_first;
+    *ptr = NULL;
+    if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)
+        return DSC_OK; /* the parameters are */
+    if (!in_swap(zero, tile->group, plane)) {
+        *ptr = in_memory(zero, tile->group, plane, at);
+        return DSC_OK;
+    }
+    dsc_ring *ring = &zero->store.ring[plane];
+    const bool read = is_read(zero, plane);
+    dsc_piece ahead = { 0, 0 };
+    if (read && following->count > 0 && in_swap(zero, following->group, plane))
+        ahead = piece_of(zero, following->group, plane, following->first - zero->group[following->group].own_first,
+                         following->count);
+    tile->slot[plane] = dsc_ring_next(ring);
+    *ptr = ring->slot[tile->slot[plane]].buf;
+    return dsc_ring_take(ring, tile->slot[plane], piece_of(zero, tile->group, plane, at, tile->count), read, ahead,
+                         err);
+}
+
+dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err)
+{
+    zero->store.cursor = (dsc_store_cursor){ 0, 0 };
+    if (!dsc_store_is_used(zero))
+        return DSC_OK;
+    DSC_TRY(dsc_stream_sync(zero->gather_stream, err));
+    return dsc_stream_sync(zero->reduce_stream, err);
+}
+
+dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, bool *more, dsc_error *err)
+{
+    dsc_tile following = { 0 };
+    void *ptr[DSC_PLANE_COUNT];
+    *more = step_cursor(zero, &zero->store.cursor, tile);
+    if (!*more) {
+        for (int p = 0; p < DSC_PLANE_COUNT; p++)
+            DSC_TRY(dsc_ring_drain(&zero->store.ring[p], err));
+        return DSC_OK;
+    }
+    dsc_store_cursor peek = zero->store.cursor;
+    (void)step_cursor(zero, &peek, &following);
+    for (int p = 0; p < DSC_PLANE_COUNT; p++)
+        DSC_TRY(take_plane(zero, tile, &following, (dsc_plane)p, &ptr[p], err));
+    tile->param = ptr[DSC_PLANE_PARAM];
+    tile->master = zero->o.compute_dtype == DSC_F32 ? tile->param : ptr[DSC_PLANE_MASTER];
+    tile->moment1 = ptr[DSC_PLANE_MOMENT1];
+    tile->moment2 = ptr[DSC_PLANE_MOMENT2];
+    tile->grad = ptr[DSC_PLANE_GRAD];
+    return DSC_OK;
+}
+
+dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+{
+    static const dsc_plane written[] = { DSC_PLANE_PARAM, DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2 };
+    const int64_t at = tile->first - zero->group[tile->group].own_first;
+    if (!any_in_swap(zero, tile->group))
+        return DSC_OK;
+    DSC_TRY(dsc_stream_sync(zero->o.compute, err));
+    for (size_t i = 0; i < DSC_COUNT(written); i++)
+        if (in_swap(zero, tile->group, written[i]))
+            DSC_TRY(dsc_ring_give(&zero->store.ring[written[i]], tile->slot[written[i]],
+                                  piece_of(zero, tile->group, written[i], at, tile->count), err));
+    return DSC_OK;
+}
+
+/* ---- on streams ---- */
+
+typedef struct ring_call {
+    dsc_ring *ring;
+    int32_t slot;
+    bool read;
+    dsc_piece piece, ahead;
+} ring_call;
+
+static dsc_status take_now(void *args, dsc_error *err)
+{
+    const ring_call *call = args;
+    return dsc_ring_take(call->ring, call->slot, call->piece, call->read, call->ahead, err);
+}
+
+static dsc_status give_now(void *args, dsc_error *err)
+{
+    const ring_call *call = args;
+    return dsc_ring_give(call->ring, call->slot, call->piece, err);
+}
+
+static dsc_status drain_now(void *args, dsc_error *err)
+{
+    const ring_call *call = args;
+    return dsc_ring_drain(call->ring, err);
+}
+
+/* The tile of this rank's slice that starts at `first`; bytes 0 behind the end. */
+static dsc_piece tile_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first)
+{
+    const int64_t count = dsc_min_i64(zero->store.tile_elements, zero->o.layout->group[g].slice - first);
+    return count > 0 ? piece_of(zero, g, plane, first, count) : (dsc_piece){ 0, 0 };
+}
+
+dsc_status dsc_store_fetch(dsc_zero *zero, int32_t g, void *to, dsc_error *err)
+{
+    const int64_t tile = zero->store.tile_elements, each = zero->param_bytes_each;
+    dsc_ring *ring = &zero->store.ring[DSC_PLANE_PARAM];
+    for (int64_t first = 0; first < zero->o.layout->group[g].slice; first += tile) {
+        const ring_call call = { .ring = ring,
+                                 .slot = dsc_ring_next(ring),
+                                 .read = true,
+                                 .piece = tile_piece(zero, g, DSC_PLANE_PARAM, first),
+                                 .ahead = tile_piece(zero, g, DSC_PLANE_PARAM, first + tile) };
+        DSC_TRY(dsc_host_call(zero->gather_stream, take_now, &call, (int64_t)sizeof call, err));
+        DSC_TRY(dsc_copy(zero->gather_stream, (char *)to + first * each, ring->slot[call.slot].buf, call.piece.bytes,
+                         err));
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, int64_t first, bool overwrite, dsc_sum *sum, dsc_error *err)
+{
+    const dsc_layout_group *group = &zero->o.layout->group[g];
+    const dsc_group_state *state = &zero->group[g];
+    *sum = (dsc_sum){ .group = g, .first = first, .count = group->slice - first };
+    if (!in_swap(zero, g, DSC_PLANE_GRAD)) {
+        sum->acc = state->grad + (group->slice * zero->o.rank - state->own_first + first);
+        return DSC_OK;
+    }
+    dsc_ring *ring = &zero->store.ring[DSC_PLANE_GRAD];
+    const int64_t tile = zero->store.tile_elements;
+    ring_call call = { .ring = ring,
+                       .slot = dsc_ring_next(ring),
+                       .read = !overwrite,
+                       .piece = tile_piece(zero, g, DSC_PLANE_GRAD, first) };
+    if (!overwrite)
+        call.ahead = tile_piece(zero, g, DSC_PLANE_GRAD, first + tile);
+    sum->count = dsc_min_i64(tile, sum->count);
+    sum->slot = call.slot;
+    sum->acc = ring->slot[call.slot].buf;
+    return dsc_host_call(zero->reduce_stream, take_now, &call, (int64_t)sizeof call, err);
+}
+
+dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
+{
+    if (!in_swap(zero, sum->group, DSC_PLANE_GRAD))
+        return DSC_OK;
+    const ring_call call = { .ring = &zero->store.ring[DSC_PLANE_GRAD],
+                             .slot = sum->slot,
+                             .piece = piece_of(zero, sum->group, DSC_PLANE_GRAD, sum->first, sum->count) };
+    return dsc_host_call(zero->reduce_stream, give_now, &call, (int64_t)sizeof call, err);
+}
+
+dsc_status dsc_store_sum_drain(dsc_zero *zero, dsc_error *err)
+{
+    const ring_call call = { .ring = &zero->store.ring[DSC_PLANE_GRAD] };
+    if (call.ring->swap == NULL)
+        return DSC_OK;
+    return dsc_host_call(zero->reduce_stream, drain_now, &call, (int64_t)sizeof call, err);
+}
