@@ -20,7 +20,7 @@ namespace {
 const uintptr_t FIRST = 0x300000000000ull;
 const size_t RANGE = static_cast<size_t>(64) << 30, PAGE = 4096, ALIGN = 256;
 const unsigned char RED = 0xc5;
-/* Opening and closing a large allocation for every operation costs per page, so it gets large ones. */
+/* Opening and closing an allocation for every operation costs per page, so all but small ones get large pages. */
 const size_t HUGE = static_cast<size_t>(2) << 20;
 
 size_t round_up(size_t x, size_t unit) { return (x + unit - 1) / unit * unit; }
@@ -174,7 +174,8 @@ extern "C" cudaError_t cudaMalloc(void **memory, size_t bytes)
     a.bytes = bytes;
     a.page_bytes = round_up(round_up(bytes, ALIGN) + ALIGN, PAGE);
     a.pages = d.arena_next;
-    if (a.page_bytes >= 2 * HUGE) {
+    if (a.page_bytes >= HUGE / 4) {
+        a.page_bytes = round_up(a.page_bytes, HUGE);
         a.pages = reinterpret_cast<char *>(round_up(reinterpret_cast<uintptr_t>(a.pages), HUGE));
         madvise(a.pages, a.page_bytes, MADV_HUGEPAGE);
     }

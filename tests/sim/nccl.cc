@@ -78,7 +78,7 @@ struct ncclComm {
 
 namespace {
 
-std::vector<std::unique_ptr<ncclComm>> closed;
+std::vector<std::unique_ptr<ncclComm>> closed; /* work of them may still be on a stream */
 
 std::string describe(const call &c)
 {
@@ -428,7 +428,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     guard held(sim().lock);
     comm->aborted = true;
-    closed.emplace_back(comm); /* work of it may still be on a stream */
+    closed.emplace_back(comm);
     comm->all->lost = true;
     sim().progress++;
     sim().changed.notify_all();
@@ -438,7 +438,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     guard held(sim().lock);
-    comm->aborted = true; /* its work is done */
+    comm->aborted = true;
+    closed.emplace_back(comm);
     return ncclSuccess;
 }
 
