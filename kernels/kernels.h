@@ -12,6 +12,8 @@
 #include "kernels/gemm.h"
 #include "kernels/layernorm.h"
 #include "kernels/rmsnorm.h"
+#include "kernels/rope.h"
+#include "kernels/swiglu.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -55,6 +57,8 @@ void dsc_gemm_init(dsc_kernel_table *table, uint32_t caps);       /* GEMM COLSUM
 void dsc_layernorm_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_rmsnorm_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_gelu_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_swiglu_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_rope_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_attention_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_classifier_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_embedding_init(dsc_kernel_table *table, uint32_t caps);

@@ -11,12 +11,16 @@ enum {
     DSC_GELU_BLOCK = 4096,          /* elements: 16 to 32 KiB in and out, about 2 us */
     DSC_LAYERNORM_BWD_ROWS = 64,    /* rows whose weight gradients add up in one scratch row (also rmsnorm.h) */
     DSC_LAYERNORM_SUM_COLS = 64,    /* columns of the scratch rows */
+    DSC_SWIGLU_COLS = 4096,         /* columns of a row, as GELU's elements */
     DSC_EMBEDDING_TABLE_ROWS = 64,  /* rows of the table */
 };
 
 #define DSC_RANGE_DECL(isa)                                                                                         \
     void dsc_gelu_fwd_##isa(const void *args, int64_t first, int64_t last);                                         \
     void dsc_gelu_bwd_##isa(const void *args, int64_t first, int64_t last);                                         \
+    void dsc_swiglu_fwd_##isa(const void *args, int64_t first, int64_t last);         /* dsc_swiglu_piece */        \
+    void dsc_swiglu_bwd_##isa(const void *args, int64_t first, int64_t last);                                       \
+    void dsc_rope_##isa(const void *args, int64_t first, int64_t last);               /* block: a row */            \
     void dsc_layernorm_fwd_##isa(const void *args, int64_t first, int64_t last);      /* block: a row */            \
     void dsc_layernorm_bwd_##isa(const void *args, int64_t first, int64_t last);                                    \
     void dsc_layernorm_bwd_sum_##isa(const void *args, int64_t first, int64_t last);                                \
@@ -31,6 +35,16 @@ DSC_RANGE_DECL(ref)
 DSC_RANGE_DECL(avx2)
 DSC_RANGE_DECL(avx512)
 #undef DSC_RANGE_DECL
+
+/* SwiGLU's block: a piece of a row, where it starts in gate and up, and in out. */
+typedef struct dsc_swiglu_piece { int64_t at, dense, count; } dsc_swiglu_piece;
+
+static inline dsc_swiglu_piece dsc_swiglu_piece_of(int64_t block, int64_t cols, int64_t in_stride)
+{
+    const int64_t pieces = dsc_div_ceil(cols, DSC_SWIGLU_COLS), row = block / pieces;
+    const int64_t first = block % pieces * DSC_SWIGLU_COLS, count = dsc_min_i64(DSC_SWIGLU_COLS, cols - first);
+    return (dsc_swiglu_piece){ row * in_stride + first, row * cols + first, count };
+}
 
 typedef void (*dsc_range_fn)(const void *args, int64_t first, int64_t last);
 

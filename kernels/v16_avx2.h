@@ -29,6 +29,7 @@ V16_BINARY(v16_max, _mm256_max_ps)
 V16_TERNARY(v16_fma, _mm256_fmadd_ps)
 V16_TERNARY(v16_fnma, _mm256_fnmadd_ps)
 V16_UNARY(v16_exp, dsc_exp_avx2)
+V16_UNARY(v16_sigmoid, dsc_sigmoid_avx2)
 V16_UNARY(v16_gelu, dsc_gelu_avx2)
 V16_UNARY(v16_gelu_slope, dsc_gelu_slope_avx2)
 

@@ -1,0 +1,120 @@
+/* rope.cu - tables of rotary embeddings, and heads turned by them: a block has a token's row, a thread W pairs of a head
+ * at a time. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/launchers.h"
+
+namespace {
+
+enum { ROPE_THREADS = 256 };
+
+/* ---- tables ---- */
+
+struct rope_frequencies { float of[DSC_ROPE_PAIRS_MAX]; }; /* travel in the launch */
+
+struct table_arrays {
+    float *cos, *sin;
+    int64_t first, count; /* count: of all elements */
+    int32_t pairs;
+    float factor;
+};
+
+__global__ void __launch_bounds__(ROPE_THREADS) table_kernel(const table_arrays a, const rope_frequencies frequency)
+{
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * ROPE_THREADS + threadIdx.x;
+    if (i >= a.count)
+        return;
+    const double angle = static_cast<double>(static_cast<float>(a.first + i / a.pairs) * frequency.of[i % a.pairs]);
+    a.cos[i] = static_cast<float>(static_cast<double>(a.factor) * cos(angle));
+    a.sin[i] = static_cast<float>(static_cast<double>(a.factor) * sin(angle));
+}
+
+/* ---- application ---- */
+
+template <class T> struct rope_arrays {
+    T *out;
+    const T *in;
+    const float *cos, *sin;
+    int64_t tokens, stride;
+    int32_t heads, head_size, pairs;
+};
+
+template <class T, int W, bool INVERSE>
+__global__ void __launch_bounds__(ROPE_THREADS) rope_kernel(const rope_arrays<T> a)
+{
+    const int64_t row = blockIdx.x, table = row % a.tokens * a.pairs;
+    const int32_t parts = a.pairs / W, step = static_cast<int32_t>(blockDim.x);
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < a.heads * parts; i += step) {
+        const int32_t head = i / parts, pair = i % parts * W;
+        const int64_t at = row * a.stride + static_cast<int64_t>(head) * a.head_size + pair;
+        float x[W], y[W], c[W], s[W];
+        load<W>(x, a.in + at);
+        load<W>(y, a.in + at + a.pairs);
+        load<W>(c, a.cos + table + pair);
+        load<W>(s, a.sin + table + pair);
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            const float sine = INVERSE ? -s[j] : s[j], xc = x[j] * c[j], yc = y[j] * c[j];
+            c[j] = fmaf(-y[j], sine, xc);
+            s[j] = fmaf(x[j], sine, yc);
+        }
+        store<W>(a.out + at, c);
+        store<W>(a.out + at + a.pairs, s);
+    }
+    if (a.out == a.in)
+        return;
+    const int32_t rest = a.head_size - 2 * a.pairs;
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < a.heads * rest; i += step) {
+        const int64_t at = row * a.stride + static_cast<int64_t>(i / rest) * a.head_size + 2 * a.pairs + i % rest;
+        a.out[at] = a.in[at];
+    }
+}
+
+template <class T, int W> void launch(const dsc_cuda_launch *at, const dsc_rope_args *args)
+{
+    const rope_arrays<T> a = { static_cast<T *>(args->out), static_cast<const T *>(args->in), args->cos, args->sin,
+                               args->tokens, args->stride, args->heads, args->head_size, args->pairs };
+    const unsigned blocks = grid_size(args->rows);
+    const unsigned threads = threads_for(static_cast<int64_t>(a.heads) * (a.pairs / W), ROPE_THREADS);
+    if (args->inverse)
+        DSC_CUDA_LAUNCH((rope_kernel<T, W, true>), blocks, threads, 0, at->stream, a);
+    else
+        DSC_CUDA_LAUNCH((rope_kernel<T, W, false>), blocks, threads, 0, at->stream, a);
+}
+
+template <class T> void rope(const dsc_cuda_launch *at, const dsc_rope_args *a)
+{
+    constexpr int W = 16 / static_cast<int>(sizeof(T));
+    const bool aligned = a->pairs % W == 0 && a->head_size % W == 0 && a->stride % W == 0 && is_aligned(a->out) &&
+                         is_aligned(a->in) && is_aligned(a->cos) && is_aligned(a->sin);
+    aligned ? launch<T, W>(at, a) : launch<T, 1>(at, a);
+}
+
+} // namespace
+
+dsc_status dsc_cuda_run_ROPE_TABLE(const dsc_cuda_launch *at, const void *args, dsc_error *)
+{
+    const dsc_rope_table_args *a = static_cast<const dsc_rope_table_args *>(args);
+    DSC_ASSERT(a->positions >= 0 && a->first >= 0);
+    DSC_ASSERT(a->pairs >= 1 && a->pairs <= DSC_ROPE_PAIRS_MAX);
+    if (a->positions == 0)
+        return DSC_OK;
+    rope_frequencies frequency = {};
+    for (int32_t i = 0; i < a->pairs; i++)
+        frequency.of[i] = a->frequency[i];
+    const table_arrays arrays = { a->cos, a->sin, a->first, a->positions * a->pairs, a->pairs, a->factor };
+    DSC_CUDA_LAUNCH(table_kernel, grid_size(dsc_div_ceil(arrays.count, ROPE_THREADS)), ROPE_THREADS, 0, at->stream,
+                    arrays, frequency);
+    return DSC_OK;
+}
+
+dsc_status dsc_cuda_run_ROPE(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    const dsc_rope_args *a = static_cast<const dsc_rope_args *>(args);
+    DSC_TRY(dtype_check("ROPE", a->dtype, err));
+    DSC_ASSERT(a->tokens >= 1 && a->heads >= 1 && a->pairs >= 1 && 2 * a->pairs <= a->head_size);
+    DSC_ASSERT(a->stride >= static_cast<int64_t>(a->heads) * a->head_size);
+    if (a->rows == 0)
+        return DSC_OK;
+    a->dtype == DSC_BF16 ? rope<uint16_t>(at, a) : rope<float>(at, a);
+    return DSC_OK;
+}

@@ -1,0 +1,106 @@
+/* swiglu.cu - SwiGLU and its gradient. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/launchers.h"
+
+namespace {
+
+/* Sigmoid of x, and x times it. Below -88 both are as good as 0, and bounding x there keeps them from Inf times 0; NaN
+ * passes. FAST is for results that are rounded to bf16. */
+struct gate_values { float s, silu; };
+
+template <bool FAST> __device__ __forceinline__ gate_values gate_of(float x)
+{
+    const float least = x < -88.0f ? -88.0f : x;
+    const float e = FAST ? __expf(-least) : expf(-least);
+    const float s = FAST ? __fdividef(1.0f, 1.0f + e) : 1.0f / (1.0f + e);
+    return { s, least * s };
+}
+
+/* Where element i of the dense arrays lies in gate and up. */
+struct gate_place {
+    int64_t cols, stride;
+    __device__ __forceinline__ int64_t at(int64_t i) const
+    {
+        return stride == cols ? i : i / cols * stride + i % cols;
+    }
+};
+
+template <class T> struct swiglu_fwd_op {
+    T *out;
+    const T *gate, *up;
+    gate_place place;
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+        const int64_t at = place.at(i);
+        float g[W], u[W];
+        load<W>(g, gate + at);
+        load<W>(u, up + at);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            g[j] = gate_of<sizeof(T) == 2>(g[j]).silu * u[j];
+        store<W>(out + i, g);
+    }
+};
+
+template <class T> struct swiglu_bwd_op {
+    T *d_gate, *d_up, *out;
+    const T *d_out, *gate, *up;
+    gate_place place;
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+        const int64_t at = place.at(i);
+        float g[W], u[W], d[W], y[W];
+        load<W>(g, gate + at);
+        load<W>(u, up + at);
+        load<W>(d, d_out + i);
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            const gate_values v = gate_of<sizeof(T) == 2>(g[j]);
+            y[j] = v.silu * u[j];
+            g[j] = d[j] * u[j] * fmaf(v.silu, 1.0f - v.s, v.s);
+            u[j] = d[j] * v.silu;
+        }
+        store<W>(d_gate + at, g);
+        store<W>(d_up + at, u);
+        if (out != NULL)
+            store<W>(out + i, y);
+    }
+};
+
+template <class T> void fwd(const dsc_cuda_launch *at, const dsc_swiglu_fwd_args *a)
+{
+    const swiglu_fwd_op<T> op = { static_cast<T *>(a->out), static_cast<const T *>(a->gate),
+                                  static_cast<const T *>(a->up), { a->cols, a->in_stride } };
+    each<8>(at, op, a->rows * a->cols, a->cols % 8 == 0 && a->in_stride % 8 == 0 && is_aligned(a->out) &&
+                                           is_aligned(a->gate) && is_aligned(a->up));
+}
+
+template <class T> void bwd(const dsc_cuda_launch *at, const dsc_swiglu_bwd_args *a)
+{
+    const swiglu_bwd_op<T> op = { static_cast<T *>(a->d_gate), static_cast<T *>(a->d_up), static_cast<T *>(a->out),
+                                  static_cast<const T *>(a->d_out), static_cast<const T *>(a->gate),
+                                  static_cast<const T *>(a->up), { a->cols, a->in_stride } };
+    each<8>(at, op, a->rows * a->cols, a->cols % 8 == 0 && a->in_stride % 8 == 0 && is_aligned(a->d_gate) &&
+                                           is_aligned(a->d_up) && is_aligned(a->out) && is_aligned(a->d_out) &&
+                                           is_aligned(a->gate) && is_aligned(a->up));
+}
+
+} // namespace
+
+dsc_status dsc_cuda_run_SWIGLU_FWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    const dsc_swiglu_fwd_args *a = static_cast<const dsc_swiglu_fwd_args *>(args);
+    DSC_TRY(dtype_check("SWIGLU_FWD", a->dtype, err));
+    DSC_ASSERT(a->cols >= 1 && a->in_stride >= a->cols);
+    a->dtype == DSC_BF16 ? fwd<uint16_t>(at, a) : fwd<float>(at, a);
+    return DSC_OK;
+}
+
+dsc_status dsc_cuda_run_SWIGLU_BWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    const dsc_swiglu_bwd_args *a = static_cast<const dsc_swiglu_bwd_args *>(args);
+    DSC_TRY(dtype_check("SWIGLU_BWD", a->dtype, err));
+    DSC_ASSERT(a->cols >= 1 && a->in_stride >= a->cols);
+    a->dtype == DSC_BF16 ? bwd<uint16_t>(at, a) : bwd<float>(at, a);
+    return DSC_OK;
+}

@@ -1,0 +1,34 @@
+/* swiglu.h - SwiGLU, the gated MLP's middle (Shazeer 2020), forward and backward: silu(gate) * up, silu(x) = x / (1 +
+ * exp(-x)). reference: swiglu_ref.c   variants: swiglu_avx2.c swiglu_avx512.c   check and bench:
+ * tests/checkkern/swiglu.c   SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_SWIGLU_H
+#define DSC_KERNELS_SWIGLU_H
+#include <dsc/types.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Row r of gate and up starts at r * in_stride elements, so that both may be halves of one product's rows. */
+typedef struct dsc_swiglu_fwd_args {
+    void *out;             /* [rows, C], dense */
+    const void *gate, *up; /* [rows, C], in_stride */
+    int64_t rows, cols, in_stride;
+    dsc_dtype dtype; /* F32 or BF16 */
+} dsc_swiglu_fwd_args;
+
+/* d_up = d_out * silu(gate), d_gate = d_out * up * silu'(gate), and the forward's output again when `out` is not NULL (the
+ * next weight's gradient needs it). Of each element all is read before anything is written: d_gate may be gate, d_up
+ * may be up, out may be d_out. */
+typedef struct dsc_swiglu_bwd_args {
+    void *d_gate, *d_up;   /* [rows, C], in_stride */
+    void *out;             /* [rows, C], dense, or NULL */
+    const void *d_out;     /* [rows, C], dense */
+    const void *gate, *up; /* [rows, C], in_stride */
+    int64_t rows, cols, in_stride;
+    dsc_dtype dtype;
+} dsc_swiglu_bwd_args;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
