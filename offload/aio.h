@@ -26,6 +26,7 @@ typedef struct dsc_aio_piece {
     void *buf;
     int64_t bytes, offset;
     int32_t region; /* of dsc_aio_register that holds buf, or -1 */
+    int32_t place;  /* of dsc_aio_keep_file that holds fd, or -1 */
     int64_t result; /* bytes moved, or -errno */
 } dsc_aio_piece;
 
@@ -86,18 +87,28 @@ typedef struct dsc_aio_op {
 /* "auto" takes the first of io_uring, libaio, threads that works; dsc_aio_why says which and what kept the others. A
  * named engine that does not work is DSC_ERR_UNSUPPORTED with the reason. */
 DSC_MUST_USE dsc_status dsc_aio_open(const dsc_aio_options *options, dsc_aio **out, dsc_error *err);
-/* Waits for what is under way (bounded by the timeout). */
+/* Waits for what is under way (bounded by the timeout), then takes back what can be taken back. A device that never
+ * answers holds libaio's and the threads' requests for good; this waits for them then. */
 void dsc_aio_close(dsc_aio **aio);
 const char *dsc_aio_engine(const dsc_aio *aio);
 const char *dsc_aio_why(const dsc_aio *aio); /* "io_uring: libaio is older ..." one line */
-/* Memory that many operations will use: engines that can, keep it mapped. At most 64 regions; buffers outside them work
- * too. Nothing is under way. */
+/* Memory that many operations will use: engines that can, keep it mapped until close. At most 64 regions of 1 GiB;
+ * buffers outside them work too. Nothing is under way. When the system refuses, dsc_aio_word says so. */
 DSC_MUST_USE dsc_status dsc_aio_register(dsc_aio *aio, void *buf, int64_t bytes, dsc_error *err);
+/* A file that many operations will use: engines that can, keep it open for themselves, which saves looking it up for
+ * each block. Drop it before its descriptor is closed. False: it is used by its descriptor, as files that are not
+ * kept. At most 64. */
+bool dsc_aio_keep_file(dsc_aio *aio, const dsc_aio_file *file);
+void dsc_aio_drop_file(dsc_aio *aio, const dsc_aio_file *file); /* one that is not kept: nothing happens */
+/* What is slower than it could be, with the remedy, in one line; "": nothing. Until the next call on `aio`. */
+const char *dsc_aio_word(const dsc_aio *aio);
+/* After a timeout, or when answers cannot be read: every operation fails from then on. Close it. */
+bool dsc_aio_is_broken(const dsc_aio *aio);
 
 /* Starts it. An operation of 0 bytes is done at once. */
 void dsc_aio_submit(dsc_aio *aio, dsc_aio_op *op);
 /* Until it is done: its verdict. Others go on meanwhile. DSC_ERR_IO (the system's reason), DSC_ERR_INPUT (the file ends
- * before), DSC_ERR_STUCK. After DSC_ERR_STUCK the buffer may still be written to: keep it until after close. */
+ * before), DSC_ERR_STUCK. Once dsc_aio_is_broken, the buffer may still be written to: keep it until after close. */
 DSC_MUST_USE dsc_status dsc_aio_wait(dsc_aio *aio, dsc_aio_op *op, dsc_error *err);
 /* Takes what has completed, without waiting. True: it is done and dsc_aio_wait returns at once. */
 bool dsc_aio_test(dsc_aio *aio, dsc_aio_op *op);
@@ -110,13 +121,17 @@ typedef struct dsc_aio_engine_ops {
     /* DSC_ERR_UNSUPPORTED with the reason when this system does not have it. */
     dsc_status (*open)(const dsc_aio_options *options, dsc_aio_engine_state **out, dsc_error *err);
     void (*close)(dsc_aio_engine_state *state); /* nothing is under way, or it is cancelled */
-    /* Takes the first n of count pieces and returns n, or 0 when none can be taken now, or -errno. Pieces live until
-     * they come back. */
+    /* Takes the first n of count pieces and returns n, or 0 when none can be taken now, or -errno: the first one can
+     * never be taken. Pieces live until they come back, each exactly once. */
     int (*submit)(dsc_aio_engine_state *state, dsc_aio_piece *const *pieces, int count);
     /* Up to `most` completed pieces with their results; waits up to timeout_ns for the first. -errno on failure. */
     int (*reap)(dsc_aio_engine_state *state, dsc_aio_piece **out, int most, int64_t timeout_ns);
-    /* Optional. false: go on without. */
-    bool (*add_region)(dsc_aio_engine_state *state, void *buf, int64_t bytes);
+    /* Optional. Keeps memory of at most 1 GiB mapped, as region 0, 1, ...: 0, or -errno: go on without. */
+    int (*add_region)(dsc_aio_engine_state *state, void *buf, int64_t bytes);
+    /* Optional. Keeps a descriptor (-1: none any more) in place 0..63; false: go on without. */
+    bool (*set_file)(dsc_aio_engine_state *state, int32_t place, int fd);
+    /* Optional. What is under way shall come back soon, whatever its result. */
+    void (*cancel)(dsc_aio_engine_state *state);
 } dsc_aio_engine_ops;
 extern const dsc_aio_engine_ops dsc_aio_uring, dsc_aio_libaio, dsc_aio_threads;
 

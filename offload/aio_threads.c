@@ -123,6 +123,20 @@ static int reap(dsc_aio_engine_state *s, dsc_aio_piece **out, int most, int64_t 
     return count;
 }
 
+/* What no thread has begun does not begin any more. */
+static void cancel(dsc_aio_engine_state *s)
+{
+    pthread_mutex_lock(&s->lock);
+    for (; s->waiting_count > 0; s->waiting_count--) {
+        dsc_aio_piece *p = s->waiting[s->waiting_first];
+        s->waiting_first = (s->waiting_first + 1) % s->room;
+        p->result = -ECANCELED;
+        s->finished[(s->finished_first + s->finished_count++) % s->room] = p;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
 const dsc_aio_engine_ops dsc_aio_threads = {
     .name = "threads", .open = open_threads, .close = close_threads, .submit = submit, .reap = reap,
+    .cancel = cancel,
 };

@@ -101,8 +101,10 @@ void dsc_swap_close(dsc_swap **pointer)
     if (s == NULL)
         return;
     *pointer = NULL;
-    for (int32_t i = 0; i < s->folder_count; i++)
+    for (int32_t i = 0; i < s->folder_count; i++) {
+        dsc_aio_drop_file(s->aio, &s->files[i]);
         dsc_aio_file_close(&s->files[i]);
+    }
     if (s->noted_bytes > 0)
         dsc_alloc_unnote(s->alloc, s->tag, DSC_TIER_NVME, s->noted_bytes);
     dsc_alloc_free(s->alloc, s->checks);
@@ -118,6 +120,8 @@ static dsc_status open_parts(dsc_swap *s, const dsc_swap_options *options, dsc_e
     DSC_TRY(dsc_alloc_zeroed(s->alloc, DSC_TAG_IO, s->bytes / DSC_AIO_ALIGN, sizeof *s->checks, &s->checks, err));
     for (int32_t i = 0; i < s->folder_count; i++)
         DSC_TRY(open_file(options, options->folders[i], s->bytes / s->folder_count, &s->files[i], err));
+    for (int32_t i = 0; i < s->folder_count; i++)
+        (void)dsc_aio_keep_file(s->aio, &s->files[i]); /* false: by its descriptor */
     DSC_TRY(dsc_alloc_note(s->alloc, s->tag, DSC_TIER_NVME, s->bytes, err));
     s->noted_bytes = s->bytes;
     return DSC_OK;

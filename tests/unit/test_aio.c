@@ -16,7 +16,6 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -367,17 +366,8 @@ static void without_both(void)
     move_in_child("threads", "libaio: io_setup");
 }
 
-static void without_locked_memory(void)
-{
-    const struct rlimit none = { 0, 0 };
-    if (setrlimit(RLIMIT_MEMLOCK, &none) != 0)
-        _exit(77);
-    move_in_child("io_uring", "io_uring");
-}
-
 static void test_seccomp_uring(void **state) { in_child(without_uring); }
 static void test_seccomp_both(void **state) { in_child(without_both); }
-static void test_no_locked_memory(void **state) { in_child(without_locked_memory); }
 
 /* A device that is really full: a small tmpfs, where root may mount one. */
 static void test_full_device(void **state)
@@ -413,8 +403,7 @@ int main(void)
         cmocka_unit_test(test_faults),            cmocka_unit_test(test_no_progress),
         cmocka_unit_test(test_close_in_flight),
         cmocka_unit_test(test_allocation_failures), cmocka_unit_test(test_seccomp_uring),
-        cmocka_unit_test(test_seccomp_both),      cmocka_unit_test(test_no_locked_memory),
-        cmocka_unit_test(test_full_device),
+        cmocka_unit_test(test_seccomp_both),        cmocka_unit_test(test_full_device),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
