@@ -109,6 +109,8 @@ dsc_status dsc_engine_fail(dsc_engine *engine, dsc_status status, dsc_error *err
 /* memory.c: does the plan fit, and the working memory that it names. */
 dsc_status dsc_engine_check_fit(const dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_agree_fit(const dsc_engine *engine, dsc_error *err); /* collective; the table is logged if not */
+/* files.c: part of dsc_engine_check_fit. */
+dsc_status dsc_engine_check_files(const dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_open_memory(dsc_engine *engine, dsc_error *err);
 void dsc_engine_close_memory(dsc_engine *engine);
 /* transfer.c: micro-batches to the device, losses and logits back. */

@@ -29,13 +29,26 @@ static void largest_tags(const dsc_plan *plan, uint32_t mask, int largest[2], in
     }
 }
 
+/* What of the states is in memory and could be in files. */
+static const char *files_way_out(const dsc_engine *engine)
+{
+    const dsc_zero_config *zero = &engine->config.zero;
+    if (!engine->host_visible)
+        return "";
+    if (zero->stage == 3 && zero->offload_param != DSC_OFFLOAD_NVME)
+        return "zero_optimization.offload_optimizer and offload_param with device nvme, ";
+    if (zero->offload_optimizer != DSC_OFFLOAD_NVME)
+        return "zero_optimization.stage 3 with offload_optimizer and offload_param on nvme, ";
+    return zero->stage < 3 ? "zero_optimization.stage 3 with offload_param on nvme, " : "";
+}
+
 /* Only what this run does not do yet. */
 static void way_out(const dsc_engine *engine, int64_t ranks, const char *place, char *out, size_t out_bytes)
 {
     const dsc_config *config = &engine->config;
     const bool sharded = config->zero.stage == 3 && engine->place.size > 1;
     const bool may_shard = config->zero.stage < 3 && engine->place.size > 1;
-    snprintf(out, out_bytes, "%s%s%s%s%s", may_shard ? "zero_optimization.stage 3, " : "",
+    snprintf(out, out_bytes, "%s%s%s%s%s%s", may_shard ? "zero_optimization.stage 3, " : "", files_way_out(engine),
              config->train_micro_batch_size_per_gpu > 1 ? "a smaller train_micro_batch_size_per_gpu, " : "",
              config->own.recompute == DSC_RECOMPUTE_NONE ? "\"dsc\": {\"recompute\": \"full\"}, " : "",
              ranks > 1 ? "fewer ranks on a host, " : "", sharded ? "more hosts, " : "");
@@ -48,7 +61,7 @@ static dsc_status refuse(const dsc_engine *engine, uint32_t mask, int64_t ranks,
 {
     int tag[2] = { 0, 0 };
     int64_t bytes[2];
-    char use[256];
+    char use[384];
     largest_tags(&engine->plan, mask, tag, bytes);
     way_out(engine, ranks, place, use, sizeof use);
     return DSC_FAIL(err, DSC_ERR_NOFIT, "memory",
@@ -76,7 +89,7 @@ dsc_status dsc_engine_check_fit(const dsc_engine *engine, dsc_error *err)
     if (!dsc_mul_i64(on_host, ranks, &wanted))
         wanted = INT64_MAX;
     if (wanted <= available)
-        return DSC_OK;
+        return dsc_engine_check_files(engine, err);
     return refuse(engine, engine->host_visible ? ~0u : ~device, ranks, "host", on_host, available, err);
 }
 

@@ -391,7 +391,7 @@ static void complete_plan(dsc_engine *engine)
     dsc_alloc_stats_get(engine->alloc, &stats);
     dsc_plan *plan = &engine->plan;
     for (size_t i = 0; i < DSC_COUNT(late); i++) {
-        for (int tier = 0; tier < DSC_TIER_COUNT; tier++) {
+        for (int tier = 0; tier < DSC_TIER_COUNT && (late[i] != DSC_TAG_IO || engine->zero != NULL); tier++) {
             int64_t now = stats.count[late[i]][tier].current_bytes;
             if (late[i] == DSC_TAG_CONTROL && tier == DSC_TIER_HOST)
                 now += checkpoint_bytes(engine);

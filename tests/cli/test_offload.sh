@@ -1,0 +1,166 @@
+#!/usr/bin/env bash
+# test_offload.sh - states in files: a model that memory does not hold trains, with the bits of one that it does; runs go
+# on across placements; nothing is left in nvme_path; what does not fit there is told before the first step.
+# SPDX-License-Identifier: Apache-2.0
+set -u
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+bin=${DSC_BIN:-$root/bin}
+tmp=$(mktemp -d)
+group=
+cleanup() {
+    [ -n "$group" ] && rmdir "$group" 2>/dev/null
+    mountpoint -q "$tmp/small" && umount "$tmp/small"
+    rm -rf "$tmp"
+}
+trap cleanup EXIT
+cd "$tmp" || exit 1
+number=0 failed=0
+
+report() {
+    local name=$1
+    shift
+    number=$((number + 1))
+    if "$@"; then echo "ok $number - $name"; else
+        echo "not ok $number - $name"
+        sed 's/^/# /' "$tmp/out" | tail -20
+        failed=1
+    fi
+}
+skip() { number=$((number + 1)); echo "ok $number - $1 # SKIP $2"; }
+
+for i in $(seq 400); do echo "line $i of a text that is long enough"; done >text.txt
+mkdir swap
+
+# MODEL SEQ STEPS ZERO: members of zero_optimization
+config() {
+    cat <<END
+{"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": {"lr": 0.0003}}, "gradient_clipping": 1,
+ "bf16": {"enabled": true}, "zero_optimization": {"stage": 3, "sub_group_size": ${TILE:-1e9}$4}, "aio": {"queue_depth": 32},
+ "dsc": {"model": "$1", "data": "$tmp/text.txt", "seq_length": $2, "steps": $3, "threads": ${THREADS:-1}}}
+END
+}
+nvme() { echo ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"$1\"}, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"$1\"}"; }
+train() { timeout 300 "$bin/train" --config "$@" >out 2>&1 </dev/null; }
+losses() { awk '/^step / { print $2, $4 }' out; }
+is_empty() { [ -z "$(ls -A "$1")" ]; }
+
+# ---- placements meet in checkpoints ----
+
+TILE=20000 config gpt2-nano 32 4 "" >memory.json
+TILE=20000 config gpt2-nano 32 4 "$(nvme "$tmp/swap")" >files.json
+same_hash() { [ -n "$(cat "$1")" ] && cmp -s "$1" "$2"; }
+across() { # FIRST THEN NAME: two steps of one, two of the other
+    train "$1.json" --steps 2 --save "$3" && train "$2.json" --load "$3" --save "$3" &&
+        "$bin/dsc" ckpt verify "$3/step-4" >>out 2>&1 && "$bin/dsc" ckpt hash "$3/step-4" >"$3.hash" 2>>out
+}
+report "a run in memory" across memory memory whole
+for pair in "files files" "memory files" "files memory"; do
+    set -- $pair
+    report "$1, then $2: the same checkpoint" eval "across $1 $2 $1-$2 && same_hash whole.hash $1-$2.hash"
+done
+report "nothing is left in nvme_path" is_empty swap
+
+two_jobs() {
+    timeout 120 "$bin/train" --config files.json --save job1 >out1 2>&1 </dev/null &
+    local first=$!
+    train files.json --save job2 && wait $first || return 1
+    "$bin/dsc" ckpt hash job1/step-4 >job1.hash && "$bin/dsc" ckpt hash job2/step-4 >job2.hash &&
+        same_hash whole.hash job1.hash && same_hash whole.hash job2.hash
+}
+report "two jobs at once on one nvme_path" two_jobs
+
+ranks() {
+    timeout 120 "$bin/dsc-launch" --num_gpus=2 train --config "$1.json" --save "$2" >out 2>&1 </dev/null &&
+        "$bin/dsc" ckpt hash "$2/step-4" >"$2.hash" 2>>out
+}
+report "two processes: files and memory agree" eval "ranks memory two && ranks files two-files && same_hash two.hash two-files.hash"
+
+killed() {
+    TILE=20000 config gpt2-nano 32 100000 "$(nvme "$tmp/swap")" >long.json
+    "$bin/train" --config long.json >out 2>&1 </dev/null &
+    local job=$! i
+    for i in $(seq 200); do grep -q '^step 2/' out && break; sleep 0.05; done
+    kill -9 $job
+    wait $job 2>/dev/null
+    grep -q '^step 2/' out && is_empty swap
+}
+report "kill -9 leaves nothing in nvme_path" killed
+
+# ---- refusals ----
+
+refused() { # CODE TEXT CONFIG
+    train "$3"
+    local code=$?
+    [ $code = "$1" ] && [ "$(grep -c '^dsc: error:' out)" = 1 ] && grep '^dsc: error:' out | grep -q -- "$2"
+}
+TILE=20000 config gpt2-nano 32 4 "$(nvme "$tmp/none")" >none.json
+report "a folder that is not there: exit 2 and its name" refused 2 "$tmp/none: is not a folder" none.json
+mkdir small
+if mount -t tmpfs -o size=80m none small 2>/dev/null; then
+    TILE=20000 config gpt2-nano 32 4 "$(nvme "$tmp/small")" >small.json
+    report "files that do not fit: exit 3, what is needed and what is free" \
+        refused 3 "$tmp/small: stage 3 + nvme needs .* GB of files .* which has 0.1 GB free; name a larger one" small.json
+    report "dsc plan says the same" eval "timeout 60 '$bin/dsc' plan --config small.json >out 2>&1; [ \$? = 3 ]"
+    report "nothing is left there" is_empty small
+else
+    skip "files that do not fit" "no tmpfs can be mounted here"
+fi
+
+# ---- it fits ----
+
+LIMIT_MB=700
+# A memory cgroup of this test's own: v1, or v2 where the memory controller may be given to a child.
+make_group() {
+    local own
+    own=$(awk -F: '$2 == "memory" { print $3 }' /proc/self/cgroup)
+    for own in "/sys/fs/cgroup/memory$own" /sys/fs/cgroup/memory; do
+        group=$own/dsc-test-$$
+        mkdir "$group" 2>/dev/null && echo ${LIMIT_MB}M >"$group/memory.limit_in_bytes" 2>/dev/null && return 0
+        rmdir "$group" 2>/dev/null
+    done
+    own=/sys/fs/cgroup$(awk -F: '$1 == 0 { print $3 }' /proc/self/cgroup)
+    group=$own/dsc-test-$$
+    mkdir "$group" 2>/dev/null && echo ${LIMIT_MB}M >"$group/memory.max" 2>/dev/null &&
+        echo 0 >"$group/memory.swap.max" 2>/dev/null && return 0
+    rmdir "$group" 2>/dev/null
+    group=
+    return 1
+}
+limited() {
+    if [ -n "$group" ]; then (echo $BASHPID >"$group/cgroup.procs" && exec "$@"); else
+        (ulimit -d $((LIMIT_MB * 1024)) && exec "$@")
+    fi
+}
+peak_mb() {
+    [ -n "$group" ] && cat "$group/memory.max_usage_in_bytes" "$group/memory.peak" 2>/dev/null | awk '{ print int($1 / 1048576) }'
+}
+does_not_fit() {
+    timeout 60 "$bin/dsc" plan --config large.json --json >out 2>&1
+    awk -v limit=$LIMIT_MB 'match($0, /"total_bytes":[0-9]+/) { n = substr($0, RSTART + 14, RLENGTH - 14) / 1048576 }
+                            END { exit !(n > 2 * limit) }' out
+}
+fits() {
+    limited timeout 300 "$bin/train" --config small_memory.json >out 2>&1 </dev/null || return 1
+    losses >small_memory.losses
+    echo "# peak of the cgroup: $(peak_mb) MB of $LIMIT_MB MB; $(grep '^memory per rank' out)"
+}
+as_in_memory() { train large.json && losses >large.losses && cmp -s large.losses small_memory.losses; }
+
+config gpt2-124m 64 2 "" >large.json
+config gpt2-124m 64 2 "$(nvme "$tmp/swap")" >small_memory.json
+if [ -n "${DSC_SAN:-}" ]; then
+    skip "gpt2-124m in $LIMIT_MB MB" "a sanitizer takes memory of its own"
+elif [ "$(df --output=avail -B1M "$tmp" | tail -n 1)" -lt 4096 ]; then
+    skip "gpt2-124m in $LIMIT_MB MB" "less than 4 GiB of disk are free"
+else
+    make_group || echo "# no memory cgroup can be made here: RLIMIT_DATA instead"
+    report "gpt2-124m needs more than twice $LIMIT_MB MB in memory" does_not_fit
+    report "gpt2-124m trains in $LIMIT_MB MB at stage 3 with nvme" fits
+    if [ "$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)" -ge 4 ]; then
+        report "with the losses that it has in memory" as_in_memory
+    else
+        skip "with the losses that it has in memory" "less than 4 GiB are free"
+    fi
+fi
+echo "1..$number"
+exit $failed
