@@ -168,12 +168,13 @@ dsc_status dsc_optimizer_step(dsc_optimizer *o, const float *const *grads, dsc_s
         return dsc_engine_fail(engine, status, err);
     o->step++;
     if (result != NULL) {
-        *result = (dsc_step_result)DSC_STEP_RESULT_INIT;
-        result->step = o->step;
-        result->lr = decided.lr;
-        result->grad_norm = decided.grad_norm;
-        result->skipped = decided.skip;
-        result->step_ns = dsc_clock_ns() - start;
+        dsc_step_result full = DSC_STEP_RESULT_INIT;
+        full.step = o->step;
+        full.lr = decided.lr;
+        full.grad_norm = decided.grad_norm;
+        full.skipped = decided.skip;
+        full.step_ns = dsc_clock_ns() - start;
+        dsc_step_result_give(&full, result);
     }
     return DSC_OK;
 }

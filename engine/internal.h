@@ -3,6 +3,8 @@
 #ifndef DSC_ENGINE_INTERNAL_H
 #define DSC_ENGINE_INTERNAL_H
 
+#include <stdatomic.h>
+
 #include <dsc/dsc.h>
 
 #include "base/io.h"
@@ -56,11 +58,12 @@ struct dsc_engine {
     void **eval_data;    /* [batch_count] a micro-batch that the host fills */
     void **device_batch; /* [batch_count] */
     dsc_event *batch_given; /* the last micro-batch is on the device */
-    int64_t settled; /* micro-steps of this step whose leaf_loss is known */
+    int64_t settled; /* micro-steps of this step whose loss is in step_word */
     const void **param;  /* [most parameters of a module] */
     float **grad;        /* likewise */
-    double *leaf_loss;   /* [GAS] this rank's */
-    double *leaf_losses; /* [W * GAS] */
+    double *step_word;  /* [GAS losses, then the requests] what this rank tells the others of the step */
+    double *step_words; /* [W * (GAS + 1)] */
+    atomic_uint requests; /* since the last step that acted */
 
     dsc_data_source source;
     dsc_data *data, *eval;
@@ -97,6 +100,8 @@ typedef struct dsc_update {
 } dsc_update;
 void dsc_update_compute(const dsc_config *config, double sumsq, int64_t leaf_count, int64_t update, double lr_override,
                         dsc_update *out);
+/* step.c: as many members as the caller's struct_bytes say. */
+void dsc_step_result_give(const dsc_step_result *full, dsc_step_result *out);
 /* device.c: the device that config and machine agree on, and who this rank talks to. */
 dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 dsc_status dsc_engine_open_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);

@@ -202,12 +202,12 @@ static dsc_status open_tables(dsc_engine *engine, dsc_error *err)
     int32_t most = 1;
     for (int32_t m = 0; m < engine->model->module_count; m++)
         most = engine->model->modules[m].param_count > most ? engine->model->modules[m].param_count : most;
-    const int64_t leaves = engine->config.gradient_accumulation_steps;
+    const int64_t words = dsc_step_words(&engine->config);
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, most, sizeof(void *), &engine->param, err));
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, most, sizeof(float *), &engine->grad, err));
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, leaves, sizeof(double), &engine->leaf_loss, err));
-    return dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, leaves * engine->place.size, sizeof(double),
-                            &engine->leaf_losses, err);
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, words, sizeof(double), &engine->step_word, err));
+    return dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, words * engine->place.size, sizeof(double),
+                            &engine->step_words, err);
 }
 
 dsc_status dsc_engine_open_memory(dsc_engine *engine, dsc_error *err)
@@ -233,8 +233,8 @@ void dsc_engine_close_memory(dsc_engine *engine)
     dsc_alloc_free(alloc, engine->eval_data);
     dsc_alloc_free(alloc, engine->saved);
     dsc_alloc_free(alloc, engine->out);
-    dsc_alloc_free(alloc, engine->leaf_losses);
-    dsc_alloc_free(alloc, engine->leaf_loss);
+    dsc_alloc_free(alloc, engine->step_words);
+    dsc_alloc_free(alloc, engine->step_word);
     dsc_alloc_free(alloc, engine->grad);
     dsc_alloc_free(alloc, engine->param);
 }

@@ -163,9 +163,9 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
     plan->bytes[DSC_TAG_COMM][DSC_TIER_DEVICE] += o->device_comm_bytes;
     plan->bytes[DSC_TAG_DATA][DSC_TIER_PINNED] += o->data_bytes + plan->batch_bytes;
     plan->bytes[DSC_TAG_IO][DSC_TIER_PINNED] += DSC_CHECKPOINT_BUFFER_BYTES;
-    /* Losses of the step's leaves: the only table whose size a config can make large. */
+    /* What ranks tell each other of a step: the only table whose size a config can make large. */
     plan->bytes[DSC_TAG_CONTROL][DSC_TIER_HOST] +=
-        o->config->gradient_accumulation_steps * (o->layout->world_size + 1) * (int64_t)sizeof(double);
+        dsc_step_words(o->config) * (o->layout->world_size + 1) * (int64_t)sizeof(double);
     dsc_alloc_stats stats;
     dsc_alloc_stats_get(o->alloc, &stats);
     for (int tier = 0; tier < DSC_TIER_COUNT; tier++)

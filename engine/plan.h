@@ -42,6 +42,8 @@ typedef struct dsc_plan_options {
 
 /* The zero options that both the planner and open use, so that they cannot differ. */
 void dsc_plan_zero_options(const dsc_plan_options *options, const dsc_plan *plan, dsc_zero_options *out);
+/* Doubles that each rank tells the others at the end of a step: a loss per micro-step, then the requests. */
+static inline int64_t dsc_step_words(const dsc_config *config) { return config->gradient_accumulation_steps + 1; }
 /* One micro-batch of the model's batch tensor i, unaligned. */
 int64_t dsc_plan_batch_tensor_bytes(const dsc_model *model, int64_t micro_batch, int32_t i);
 /* What the tag takes in all tiers. */

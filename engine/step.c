@@ -74,7 +74,7 @@ static dsc_status settle_losses(dsc_engine *engine, dsc_error *err)
 {
     DSC_TRY(dsc_stream_sync(engine->compute, err));
     for (; engine->settled <= engine->micro_step; engine->settled++)
-        engine->leaf_loss[engine->settled] = dsc_engine_mean_loss(engine, engine->settled);
+        engine->step_word[engine->settled] = dsc_engine_mean_loss(engine, engine->settled);
     return DSC_OK;
 }
 
@@ -127,7 +127,7 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
     if (loss != NULL || engine->host_visible || last_slot)
         DSC_TRY(settle_losses(engine, err));
     if (loss != NULL)
-        *loss = engine->leaf_loss[engine->micro_step];
+        *loss = engine->step_word[engine->micro_step];
     engine->phase = DSC_PHASE_FORWARD_DONE;
     engine->forward_ns += dsc_clock_ns() - start;
     return DSC_OK;
@@ -166,19 +166,30 @@ bool dsc_engine_at_boundary(const dsc_engine *engine)
     return engine->micro_step + 1 == engine->config.gradient_accumulation_steps;
 }
 
-/* The step's loss: leaf losses in leaf order over all ranks, in double. */
-static dsc_status step_loss(dsc_engine *engine, double *loss, dsc_error *err)
+void dsc_engine_request(dsc_engine *engine, uint32_t bits)
+{
+    atomic_fetch_or_explicit(&engine->requests, bits, memory_order_relaxed);
+}
+
+/* The step's loss: leaf losses in leaf order over all ranks, in double. Requests travel along: they cost no collective
+ * of their own, and all ranks learn of them after the same step. */
+static dsc_status step_loss(dsc_engine *engine, double *loss, uint32_t *requests, dsc_error *err)
 {
     const int64_t micro_steps = engine->config.gradient_accumulation_steps, size = engine->place.size;
+    const int64_t words = dsc_step_words(&engine->config);
     if (engine->settled < micro_steps)
         DSC_TRY(settle_losses(engine, err));
-    DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->leaf_losses, engine->leaf_loss, micro_steps,
+    engine->step_word[micro_steps] = atomic_exchange_explicit(&engine->requests, 0, memory_order_relaxed);
+    DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->step_words, engine->step_word, words,
                                 DSC_F64, NULL, err));
     double sum = 0;
     for (int64_t m = 0; m < micro_steps; m++)
         for (int64_t r = 0; r < size; r++)
-            sum += engine->leaf_losses[r * micro_steps + m];
+            sum += engine->step_words[r * words + m];
     *loss = sum / (double)(micro_steps * size);
+    *requests = 0;
+    for (int64_t r = 0; r < size; r++)
+        *requests |= (uint32_t)engine->step_words[r * words + micro_steps];
     return DSC_OK;
 }
 
@@ -193,18 +204,28 @@ static dsc_status decide_update(dsc_engine *engine, dsc_update *update, dsc_erro
     return dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, update, (int64_t)sizeof *update, 0, NULL, err);
 }
 
-static void fill_result(const dsc_engine *engine, const dsc_update *update, double loss, dsc_step_result *result)
+void dsc_step_result_give(const dsc_step_result *full, dsc_step_result *out)
 {
-    result->step = engine->step;
-    result->loss = loss;
-    result->lr = update->lr;
-    result->grad_norm = update->grad_norm;
-    result->tokens = engine->tokens_per_step;
-    result->step_ns = engine->last_step_ns;
-    result->skipped = update->skip;
-    result->loss_scale = 1.0;
-    result->epoch = engine->samples_per_epoch > 0
-                        ? (engine->step * engine->config.train_batch_size - 1) / engine->samples_per_epoch : 0;
+    const uint32_t bytes = out->struct_bytes;
+    memcpy(out, full, bytes < sizeof *full ? bytes : sizeof *full);
+    out->struct_bytes = bytes;
+}
+
+static void fill_result(const dsc_engine *engine, const dsc_update *update, double loss, uint32_t requests,
+                        dsc_step_result *result)
+{
+    dsc_step_result full = DSC_STEP_RESULT_INIT;
+    full.step = engine->step;
+    full.loss = loss;
+    full.lr = update->lr;
+    full.grad_norm = update->grad_norm;
+    full.tokens = engine->tokens_per_step;
+    full.step_ns = engine->last_step_ns;
+    full.skipped = update->skip;
+    full.epoch = engine->samples_per_epoch > 0
+                     ? (engine->step * engine->config.train_batch_size - 1) / engine->samples_per_epoch : 0;
+    full.requests = requests;
+    dsc_step_result_give(&full, result);
 }
 
 static void close_step(dsc_engine *engine, int64_t start)
@@ -234,9 +255,10 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
     }
     dsc_update update;
     double loss;
+    uint32_t requests;
     /* Sums first: they end this rank's work, and hosts that meet with work left on their devices would wait twice. */
     DSC_TRY(decide_update(engine, &update, err));
-    DSC_TRY(step_loss(engine, &loss, err));
+    DSC_TRY(step_loss(engine, &loss, &requests, err));
     if (!update.skip) {
         DSC_TRY(dsc_zero_update(engine->zero, &update.scalars, err));
         engine->update_count++;
@@ -244,7 +266,7 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
     DSC_TRY(dsc_stream_sync(engine->compute, err));
     close_step(engine, start);
     if (result != NULL)
-        fill_result(engine, &update, loss, result);
+        fill_result(engine, &update, loss, requests, result);
     return DSC_OK;
 }
 
@@ -303,10 +325,10 @@ static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, in
         DSC_TRY(dsc_engine_fetch_losses(engine, 0, err));
         DSC_TRY(dsc_stream_sync(engine->compute, err));
         const double mean = dsc_engine_mean_loss(engine, 0);
-        DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->leaf_losses, &mean, 1, DSC_F64, NULL,
+        DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->step_words, &mean, 1, DSC_F64, NULL,
                                     err));
         for (int64_t r = 0; r < size; r++)
-            sum += engine->leaf_losses[r];
+            sum += engine->step_words[r];
     }
     *loss = sum / (double)(rounds * size);
     return DSC_OK;

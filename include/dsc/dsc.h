@@ -109,8 +109,9 @@ typedef struct dsc_step_result {
     bool skipped;       /* gradient not finite: no update */
     double loss_scale;
     int64_t epoch;      /* of the step's last sample, from 0 */
+    uint32_t requests;  /* of any rank since the step before: the same on all ranks (dsc_engine_request) */
 } dsc_step_result;
-#define DSC_STEP_RESULT_INIT { (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0 }
+#define DSC_STEP_RESULT_INIT { (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0, 0 }
 
 /* Collective. One optimizer step: gradient_accumulation_steps micro-batches from the data source, forward, backward,
  * update. DSC_ERR_INPUT at the end of a data source that ends. */
@@ -126,6 +127,10 @@ DSC_API DSC_MUST_USE dsc_status dsc_engine_forward(dsc_engine *engine, const voi
                                                    dsc_error *err);
 DSC_API DSC_MUST_USE dsc_status dsc_engine_backward(dsc_engine *engine, dsc_error *err);
 DSC_API DSC_MUST_USE dsc_status dsc_engine_step(dsc_engine *engine, dsc_step_result *result, dsc_error *err);
+/* Not collective; safe in a signal handler and from any thread while the engine is open. What happens to one rank, such
+ * as a signal, comes to all ranks at the same step: `bits` (their meaning is the caller's) are in the `requests` of the
+ * next step that acts, on every rank. */
+DSC_API void dsc_engine_request(dsc_engine *engine, uint32_t bits);
 /* True when the next step() acts. */
 DSC_API bool dsc_engine_at_boundary(const dsc_engine *engine);
 

@@ -4,7 +4,9 @@
  * which prints one line and ends with the contract's exit code. SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
 #include <limits.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -26,8 +28,8 @@ typedef struct train_run {
     dsc_run_info info;
     train_progress progress;
     int rank; /* as the environment says, for messages before the engine is open */
-    bool progress_open;
-    int64_t start_ns, first_step_ns;
+    bool progress_open, stopped;
+    int64_t start_ns, first_step_ns, saved_step;
 } train_run;
 
 static int64_t now_ns(void)
@@ -213,8 +215,45 @@ static dsc_status evaluate(train_run *run, int64_t step, dsc_error *err)
     return DSC_OK;
 }
 
+/* ---- signals: SIGUSR1 saves after the step, SIGTERM saves and ends (a spot machine that is taken away) ---- */
+
+enum { REQUEST_SAVE = 1, REQUEST_STOP = 2 };
+static dsc_engine *_Atomic asked_engine; /* NULL: not training */
+static atomic_int handlers_running;      /* on any thread */
+
+static void on_signal(int number)
+{
+    handlers_running++;
+    dsc_engine *engine = asked_engine;
+    if (engine != NULL)
+        dsc_engine_request(engine, number == SIGTERM ? REQUEST_STOP : REQUEST_SAVE);
+    handlers_running--;
+}
+
+/* Whoever cannot save ends at once on SIGTERM, as every program; the second SIGTERM ends any. */
+static void watch_signals(train_run *run)
+{
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+    asked_engine = run->engine;
+    sigaction(SIGUSR1, &action, NULL);
+    action.sa_flags |= (int)SA_RESETHAND;
+    if (run->info.save_dir[0] != 0)
+        sigaction(SIGTERM, &action, NULL);
+}
+
+static void unwatch_signals(void)
+{
+    signal(SIGTERM, SIG_DFL);
+    asked_engine = NULL; /* SIGUSR1 stays caught: late ones must not end a run that is done */
+    while (handlers_running > 0)
+        sched_yield();
+}
+
 static dsc_status save(train_run *run, int64_t step, dsc_error *err)
 {
+    if (run->saved_step == step)
+        return DSC_OK;
+    run->saved_step = step;
     const int64_t start = now_ns();
     DSC_TRY(dsc_engine_save(run->engine, run->info.save_dir, err));
     if (run->progress_open)
@@ -226,7 +265,7 @@ static dsc_status save(train_run *run, int64_t step, dsc_error *err)
 static dsc_status after_step(train_run *run, const dsc_step_result *result, dsc_error *err)
 {
     const dsc_run_info *info = &run->info;
-    const bool last = result->step == info->steps;
+    const bool last = result->step == info->steps, can_save = info->save_dir[0] != 0;
     if (run->first_step_ns == 0) {
         run->first_step_ns = now_ns() - run->start_ns;
         dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
@@ -235,9 +274,16 @@ static dsc_status after_step(train_run *run, const dsc_step_result *result, dsc_
     }
     if (run->progress_open)
         DSC_TRY(train_progress_step(&run->progress, result, err));
+    run->stopped = !last && (result->requests & REQUEST_STOP) != 0;
+    if ((result->requests & REQUEST_SAVE) != 0 && !can_save && run->progress_open)
+        train_progress_say(&run->progress, "SIGUSR1: nothing is saved; start with --save DIR");
+    if (can_save && (result->requests & (REQUEST_SAVE | REQUEST_STOP)) != 0)
+        DSC_TRY(save(run, result->step, err));
+    if (run->stopped)
+        return DSC_OK;
     if (info->has_eval_data && (last || (info->eval_every > 0 && result->step % info->eval_every == 0)))
         DSC_TRY(evaluate(run, result->step, err));
-    if (info->save_dir[0] != 0 && (last || (info->save_every > 0 && result->step % info->save_every == 0)))
+    if (can_save && (last || (info->save_every > 0 && result->step % info->save_every == 0)))
         DSC_TRY(save(run, result->step, err));
     return DSC_OK;
 }
@@ -249,7 +295,8 @@ static dsc_status train(train_run *run, dsc_error *err)
     if (stats.step >= run->info.steps && run->progress_open)
         train_progress_say(&run->progress, "step %lld of %lld is done already; nothing to train", (long long)stats.step,
                            (long long)run->info.steps);
-    for (int64_t step = stats.step; step < run->info.steps; step++) {
+    run->saved_step = -1;
+    for (int64_t step = stats.step; step < run->info.steps && !run->stopped; step++) {
         dsc_step_result result = DSC_STEP_RESULT_INIT;
         DSC_TRY(dsc_engine_train_batch(run->engine, &result, err));
         DSC_TRY(after_step(run, &result, err));
@@ -336,7 +383,12 @@ static dsc_status run_all(train_run *run, dsc_error *err)
         if (stats.step > 0)
             train_progress_say(&run->progress, "resumed at step %lld", (long long)stats.step);
     }
-    DSC_TRY(train(run, err));
+    watch_signals(run);
+    const dsc_status trained = train(run, err);
+    unwatch_signals();
+    DSC_TRY(trained);
+    if (run->stopped)
+        return DSC_OK;
     DSC_TRY(print_sample(run, err));
     return print_end(run, err);
 }
@@ -371,11 +423,14 @@ int main(int argc, char **argv)
     }
     if (status == DSC_OK)
         status = run_all(&run, &err);
+    if (run.progress_open && run.stopped)
+        train_progress_say(&run.progress, "SIGTERM: ended at step %lld, which is saved; --load %s goes on from there",
+                           (long long)run.saved_step, run.info.save_dir);
     if (run.progress_open)
         train_progress_close(&run.progress);
     dsc_engine_close(&run.engine);
     if (status == DSC_OK)
-        return 0;
+        return run.stopped ? 128 + SIGTERM : 0;
     fprintf(stderr, "dsc: error: %s\n", dsc_error_format(&err, text, sizeof text));
     return dsc_status_exit_code(status);
 }
