@@ -249,7 +249,8 @@ block *open_block()
     static thread_local block_owner owner;
     if (owner.mine != nullptr)
         return owner.mine;
-    void *memory = mmap(nullptr, STACKS_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory = mmap(nullptr, STACKS_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                        -1, 0);
     if (memory == MAP_FAILED)
         fail("no memory for stacks");
     owner.mine = new block();
