@@ -58,6 +58,21 @@ static dsc_status cast(const void *args, const dsc_cpu_team *team, dsc_error *er
     return DSC_OK;
 }
 
+static void cast_stochastic_blocks(void *ctx, int64_t first, int64_t last)
+{
+    const exact_job *job = ctx;
+    job->ops->cast_stochastic(job->args, first * BLOCK, block_end(job, last));
+}
+
+static dsc_status cast_stochastic(const void *args, const dsc_cpu_team *team, dsc_error *err, const dsc_exact_ops *ops)
+{
+    const dsc_cast_stochastic_args *a = args;
+    (void)err;
+    DSC_ASSERT(a->first >= 0);
+    job_run(a, a->count, team, ops, cast_stochastic_blocks);
+    return DSC_OK;
+}
+
 static void fold_blocks(void *ctx, int64_t first, int64_t last)
 {
     const exact_job *job = ctx;
@@ -140,11 +155,12 @@ static dsc_status adamw(const void *args, const dsc_cpu_team *team, dsc_error *e
         return op(args, team, err, &dsc_exact_##isa);                                         \
     }
 #define EXACT_VARIANTS(isa)                                                                        \
-    EXACT_VARIANT(cast, isa) EXACT_VARIANT(fold, isa) EXACT_VARIANT(add, isa) EXACT_VARIANT(sumsq, isa) \
-    EXACT_VARIANT(adamw, isa)                                                                      \
+    EXACT_VARIANT(cast, isa) EXACT_VARIANT(cast_stochastic, isa) EXACT_VARIANT(fold, isa)          \
+    EXACT_VARIANT(add, isa) EXACT_VARIANT(sumsq, isa) EXACT_VARIANT(adamw, isa)                    \
     static void table_##isa(dsc_kernel_table *table)                                               \
     {                                                                                              \
         table->fn[DSC_KERNEL_CAST] = cast_##isa;                                                   \
+        table->fn[DSC_KERNEL_CAST_STOCHASTIC] = cast_stochastic_##isa;                             \
         table->fn[DSC_KERNEL_FOLD] = fold_##isa;                                                   \
         table->fn[DSC_KERNEL_ADD] = add_##isa;                                                     \
         table->fn[DSC_KERNEL_SUMSQ] = sumsq_##isa;                                                 \

@@ -1,4 +1,4 @@
-/* exact.h - kernels whose bits are a contract: casts, folds of leaves, sum of squares, AdamW.
+/* exact.h - kernels whose bits are a contract: casts, stochastic ones too, folds of leaves, sum of squares, AdamW.
  *
  * Each is a fixed sequence of IEEE-754 operations per element, FMAs written out, so that reference, AVX2, AVX-512 and
  * CUDA give the same bits for any thread count. Denormals are kept; FTZ and DAZ are off on every thread. Which NaN
@@ -21,6 +21,19 @@ typedef struct dsc_cast_args {
     dsc_dtype to_dtype, from_dtype;
     int64_t count;
 } dsc_cast_args;
+
+/* to[i] = from[i] rounded to one of its two neighbours in bf16, by chance so that the mean is from[i] (Gupta et al.
+ * 2015):
+ *   to[i] = (bits(from[i]) + r) >> 16;  Inf stays, NaN is as in CAST
+ * with r = 16 random bits of position n = first + i: half n % 2 (0: the lower) of word n / 2 % 4 of block n / 8 of
+ * (seed, stream), base/rng.h. So the bits depend on an element's place in its tensor, never on who rounds which part
+ * of it. Beyond bf16's largest number the upper neighbour is Inf. No overlap. */
+typedef struct dsc_cast_stochastic_args {
+    uint16_t *to;
+    const float *from;
+    int64_t count, first; /* first >= 0: position of from[0] */
+    uint64_t seed, stream;
+} dsc_cast_stochastic_args;
 
 /* Folds leaf_count leaves into an fp32 accumulator, in order:
  *   s = overwrite ? r(leaf_0[i]) : acc[i] + r(leaf_0[i]);  s = s + r(leaf_k[i]) for k = 1..leaf_count-1;  acc[i] = s

@@ -3,6 +3,7 @@
 #include "base/base.h"
 #include "kernels/bf16_avx2.h"
 #include "kernels/exact_range.h"
+#include "kernels/philox_avx2.h"
 
 static void bf16_from_f32(uint16_t *to, const float *from, int64_t count)
 {
@@ -18,6 +19,41 @@ static void f32_from_bf16(float *to, const uint16_t *from, int64_t count)
     for (; i + 8 <= count; i += 8)
         _mm256_storeu_ps(to + i, dsc_f32_from_bf16_avx2(_mm_loadu_si128((const __m128i *)(from + i))));
     dsc_exact_ref.f32_from_bf16(to + i, from + i, count - i);
+}
+
+/* 8 elements and their 16 random bits each. */
+static inline __m256i up_or_down(__m256 x, __m128i random_bits)
+{
+    const __m256i u = _mm256_castps_si256(x), sum = _mm256_add_epi32(u, _mm256_cvtepu16_epi32(random_bits));
+    const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x00400000));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    return _mm256_srli_epi32(_mm256_blendv_epi8(sum, quiet, nan), 16);
+}
+
+/* As exact_avx512.c, 64 elements of 8 blocks at a time. */
+static void cast_stochastic(const dsc_cast_stochastic_args *args, int64_t first, int64_t last)
+{
+    const dsc_cast_stochastic_args local = *args, *a = &local;
+    int64_t i = dsc_min_i64(last, first + (8 - (a->first + first) % 8) % 8);
+    dsc_exact_ref.cast_stochastic(a, first, i);
+    for (; i + 64 <= last; i += 64) {
+        const uint64_t counter = (uint64_t)(a->first + i) / 8;
+        if ((uint32_t)counter > UINT32_MAX - 7) {
+            dsc_exact_ref.cast_stochastic(a, i, i + 64);
+            continue;
+        }
+        __m256i block[4];
+        philox_blocks(a->seed, a->stream, counter, block);
+        for (int j = 0; j < 4; j++) {
+            const float *from = a->from + i + 16 * j;
+            const __m256i low = up_or_down(_mm256_loadu_ps(from), _mm256_castsi256_si128(block[j]));
+            const __m256i high = up_or_down(_mm256_loadu_ps(from + 8), _mm256_extracti128_si256(block[j], 1));
+            /* packing goes by 128-bit parts */
+            const __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
+            _mm256_storeu_si256((__m256i *)(void *)(a->to + i + 16 * j), both);
+        }
+    }
+    dsc_exact_ref.cast_stochastic(a, i, last);
 }
 
 /* What a leaf is made of; constant in each instance of fold_kind. */
@@ -181,4 +217,4 @@ static void adamw(const dsc_adamw_args *a, int64_t first, int64_t last)
         adamw_copy(a, first, last, false);
 }
 
-const dsc_exact_ops dsc_exact_avx2 = { bf16_from_f32, f32_from_bf16, fold, add, sumsq, adamw };
+const dsc_exact_ops dsc_exact_avx2 = { bf16_from_f32, f32_from_bf16, cast_stochastic, fold, add, sumsq, adamw };

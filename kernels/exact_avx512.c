@@ -2,6 +2,7 @@
 #include "base/base.h"
 #include "kernels/bf16_avx512.h"
 #include "kernels/exact_range.h"
+#include "kernels/philox_avx512.h"
 
 static void bf16_from_f32(uint16_t *to, const float *from, int64_t count)
 {
@@ -29,6 +30,40 @@ static void f32_from_bf16(float *to, const uint16_t *from, int64_t count)
         const __mmask16 mask = dsc_mask_avx512(count - i);
         _mm512_mask_storeu_ps(to + i, mask, dsc_f32_from_bf16_avx512(_mm256_maskz_loadu_epi16(mask, from + i)));
     }
+}
+
+/* 16 elements and their 16 random bits each. */
+static inline __m256i up_or_down(__m512 x, __m256i random_bits)
+{
+    const __m512i u = _mm512_castps_si512(x), sum = _mm512_add_epi32(u, _mm512_cvtepu16_epi32(random_bits));
+    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const __m512i rounded = _mm512_mask_or_epi32(sum, nan, u, _mm512_set1_epi32(0x00400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+}
+
+/* 128 elements of 16 random blocks at a time; what lies before the first whole block and after the last such run is the
+ * reference's, and so is a run over whose blocks the counter's lower half overflows. */
+static void cast_stochastic(const dsc_cast_stochastic_args *args, int64_t first, int64_t last)
+{
+    const dsc_cast_stochastic_args local = *args, *a = &local;
+    int64_t i = dsc_min_i64(last, first + (8 - (a->first + first) % 8) % 8);
+    dsc_exact_ref.cast_stochastic(a, first, i);
+    for (; i + 128 <= last; i += 128) {
+        const uint64_t counter = (uint64_t)(a->first + i) / 8;
+        if ((uint32_t)counter > UINT32_MAX - 15) {
+            dsc_exact_ref.cast_stochastic(a, i, i + 128);
+            continue;
+        }
+        __m512i block[4];
+        philox_blocks(a->seed, a->stream, counter, block);
+        for (int j = 0; j < 4; j++) {
+            const float *from = a->from + i + 32 * j;
+            const __m256i low = up_or_down(_mm512_loadu_ps(from), _mm512_castsi512_si256(block[j]));
+            const __m256i high = up_or_down(_mm512_loadu_ps(from + 16), _mm512_extracti64x4_epi64(block[j], 1));
+            _mm512_storeu_si512(a->to + i + 32 * j, _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
+        }
+    }
+    dsc_exact_ref.cast_stochastic(a, i, last);
 }
 
 /* What a leaf is made of; constant in each instance of fold_kind. */
@@ -207,4 +242,4 @@ static void adamw(const dsc_adamw_args *a, int64_t first, int64_t last)
         adamw_copy(a, first, last, false);
 }
 
-const dsc_exact_ops dsc_exact_avx512 = { bf16_from_f32, f32_from_bf16, fold, add, sumsq, adamw };
+const dsc_exact_ops dsc_exact_avx512 = { bf16_from_f32, f32_from_bf16, cast_stochastic, fold, add, sumsq, adamw };

@@ -3,12 +3,14 @@
 #ifndef DSC_KERNELS_EXACT_RANGE_H
 #define DSC_KERNELS_EXACT_RANGE_H
 
+#include "base/rng.h"
 #include "kernels/exact.h"
 
 /* Ranges are elements first..last-1 of the arguments' arrays. Any length, any alignment of the element type. */
 typedef struct dsc_exact_ops {
     void (*bf16_from_f32)(uint16_t *to, const float *from, int64_t count);
     void (*f32_from_bf16)(float *to, const uint16_t *from, int64_t count);
+    void (*cast_stochastic)(const dsc_cast_stochastic_args *a, int64_t first, int64_t last);
     void (*fold)(const dsc_fold_args *a, int64_t first, int64_t last);
     void (*add)(const dsc_add_args *a, int64_t first, int64_t last);
     /* x starts at a chunk; sums[c] = sum of squares of chunk c, ceil(count / 1024) of them. */

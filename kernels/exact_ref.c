@@ -1,6 +1,7 @@
 /* exact_ref.c - the recipes of exact.h, one operation a line. The other variants give these bits, only sooner.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <string.h>
 
 #include "base/base.h"
 #include "base/bf16.h"
@@ -16,6 +17,26 @@ static void f32_from_bf16(float *to, const uint16_t *from, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
         to[i] = dsc_f32_from_bf16(from[i]);
+}
+
+static uint16_t up_or_down(float x, uint32_t random_bits)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return dsc_bf16_from_f32(x);
+    return (uint16_t)((u + random_bits) >> 16);
+}
+
+static void cast_stochastic(const dsc_cast_stochastic_args *a, int64_t first, int64_t last)
+{
+    uint32_t word[4] = { 0 };
+    for (int64_t i = first; i < last; i++) {
+        const uint64_t n = (uint64_t)(a->first + i);
+        if (i == first || n % 8 == 0)
+            dsc_rng_block(a->seed, a->stream, n / 8, word);
+        a->to[i] = up_or_down(a->from[i], word[n / 2 % 4] >> n % 2 * 16 & 0xffffu);
+    }
 }
 
 static float leaf_value(const dsc_fold_args *a, int64_t leaf, int64_t i)
@@ -83,4 +104,4 @@ static void adamw(const dsc_adamw_args *a, int64_t first, int64_t last)
     }
 }
 
-const dsc_exact_ops dsc_exact_ref = { bf16_from_f32, f32_from_bf16, fold, add, sumsq, adamw };
+const dsc_exact_ops dsc_exact_ref = { bf16_from_f32, f32_from_bf16, cast_stochastic, fold, add, sumsq, adamw };

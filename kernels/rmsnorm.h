@@ -9,8 +9,9 @@
 extern "C" {
 #endif
 
-/* out[r,c] = x[r,c] * rstd[r] * weight[c], rstd = 1 / sqrt(mean of x^2 + eps); sums and products in fp32, rounded once. x
- * is `in` or, with `add`, sum = in + add in fp32, rounded to the dtype and written: the residual stream in one pass. */
+/* out[r,c] = x[r,c] * rstd[r] * weight[c], rstd = 1 / sqrt(mean of x^2 + eps); sums and products in fp32, rounded once.
+ * x is `in` or, with `add`, sum = in + add in fp32, rounded to the dtype and written: the residual stream in one
+ * pass. */
 typedef struct dsc_rmsnorm_fwd_args {
     void *out;          /* [rows, C] */
     void *sum;          /* [rows, C]; may be `in` or `add`, not `out`. NULL without `add` */
@@ -23,9 +24,9 @@ typedef struct dsc_rmsnorm_fwd_args {
     dsc_dtype dtype; /* of in, add, sum, out, weight: F32 or BF16 */
 } dsc_rmsnorm_fwd_args;
 
-/* d_in = (d_residual or 0) + gradient through the norm; d_in may be d_residual itself (in place), not d_out. `in` is what
- * was normalised. d_weight is fp32 and overwritten: rows are summed in blocks of 64 rows in order, block sums in order.
- * scratch: dsc_rmsnorm_bwd_scratch_bytes(rows, C). */
+/* d_in = (d_residual or 0) + gradient through the norm; d_in may be d_residual itself (in place), not d_out. `in` is
+ * what was normalised. d_weight is fp32 and overwritten: rows are summed in blocks of 64 rows in order, block sums
+ * in order. scratch: dsc_rmsnorm_bwd_scratch_bytes(rows, C). */
 typedef struct dsc_rmsnorm_bwd_args {
     void *d_in;             /* [rows, C] */
     float *d_weight;        /* [C]; NULL when frozen */

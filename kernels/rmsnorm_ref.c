@@ -1,5 +1,5 @@
-/* rmsnorm_ref.c - RMS normalisation, an operation a line, in the order of sums that rmsnorm_v16.h has: the variants give
- * these bits. SPDX-License-Identifier: Apache-2.0 */
+/* rmsnorm_ref.c - RMS normalisation, an operation a line, in the order of sums that rmsnorm_v16.h has: the variants
+ * give these bits. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
 

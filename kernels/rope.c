@@ -1,4 +1,5 @@
-/* rope.c - tables of rotary embeddings, and the cut of their application into rows. SPDX-License-Identifier: Apache-2.0 */
+/* rope.c - tables of rotary embeddings, and the cut of their application into rows.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "kernels/range.h"

@@ -1,5 +1,5 @@
-/* rope.h - rotary position embeddings (Su et al. 2021) as Hugging Face's models apply them: pairs are elements i and i + R/2
- * of a head ("rotate half"), not neighbours.
+/* rope.h - rotary position embeddings (Su et al. 2021) as Hugging Face's models apply them: pairs are elements i and i
+ * + R/2 of a head ("rotate half"), not neighbours.
  *
  * Two kernels: one fills tables of cosines and sines, one turns heads by them, both ways. Scaling for long contexts
  * (linear, Llama 3's, YaRN) is in the frequencies that the caller gives.
@@ -14,8 +14,8 @@ extern "C" {
 
 #define DSC_ROPE_PAIRS_MAX 256
 
-/* cos[p,i] = factor * cos(a), sin[p,i] = factor * sin(a), a = (float)(first + p) * frequency[i] rounded to fp32, as those
- * who trained the models had it; the cosine of that is good to fp32's last bit. */
+/* cos[p,i] = factor * cos(a), sin[p,i] = factor * sin(a), a = (float)(first + p) * frequency[i] rounded to fp32, as
+ * those who trained the models had it; the cosine of that is good to fp32's last bit. */
 typedef struct dsc_rope_table_args {
     float *cos, *sin;       /* [positions, pairs] written */
     const float *frequency; /* [pairs] in host memory, on GPUs too: the launch reads it. Mostly theta^(-2i/R) */

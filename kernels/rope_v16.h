@@ -1,5 +1,5 @@
-/* rope_v16.h - rotary embeddings on 16 lanes, bit by bit what rope_ref.c does; compiled by rope_avx2.c and rope_avx512.c
- * after their v16 words. SPDX-License-Identifier: Apache-2.0 */
+/* rope_v16.h - rotary embeddings on 16 lanes, bit by bit what rope_ref.c does; compiled by rope_avx2.c and
+ * rope_avx512.c after their v16 words. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "kernels/range.h"

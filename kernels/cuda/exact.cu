@@ -41,6 +41,61 @@ struct copy_op {
     }
 };
 
+/* ---- CAST_STOCHASTIC ---- */
+
+/* Philox4x32-10 (base/rng.c): block `counter` of (seed, stream). */
+__device__ __forceinline__ void philox(uint32_t (&c)[4], uint64_t seed, uint64_t stream, uint64_t counter)
+{
+    uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+    c[0] = static_cast<uint32_t>(counter);
+    c[1] = static_cast<uint32_t>(counter >> 32);
+    c[2] = static_cast<uint32_t>(stream);
+    c[3] = static_cast<uint32_t>(stream >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = static_cast<uint64_t>(0xD2511F53u) * c[0], p1 = static_cast<uint64_t>(0xCD9E8D57u) * c[2];
+        c[0] = static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k0;
+        c[2] = static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ k1;
+        c[1] = static_cast<uint32_t>(p1);
+        c[3] = static_cast<uint32_t>(p0);
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+}
+
+/* What CAST then leaves as it is: a bf16 as fp32, or NaN. */
+__device__ __forceinline__ float up_or_down(float x, uint32_t random_bits)
+{
+    const uint32_t u = __float_as_uint(x);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return x;
+    return __uint_as_float((u + random_bits) & 0xffff0000u);
+}
+
+/* first % 8 == 0 where W is 8: such a run is one block's. */
+struct cast_stochastic_op {
+    uint16_t *to;
+    const float *from;
+    int64_t first;
+    uint64_t seed, stream;
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+        static_assert(W == 8 || W == 1, "a block has 8 elements");
+        const uint64_t n = static_cast<uint64_t>(first + i);
+        uint32_t word[4];
+        float x[W];
+        load<W>(x, from + i);
+        philox(word, seed, stream, n / 8);
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            const uint32_t at = W == 8 ? static_cast<uint32_t>(j) : static_cast<uint32_t>(n % 8);
+            const uint32_t low = at / 4 == 0 ? word[0] : word[2], high = at / 4 == 0 ? word[1] : word[3];
+            x[j] = up_or_down(x[j], ((at / 2 % 2 == 0 ? low : high) >> at % 2 * 16) & 0xffffu);
+        }
+        store<W>(to + i, x);
+    }
+};
+
 /* ---- FOLD ---- */
 
 enum { FOLD_POINTERS_MAX = 256 }; /* they travel in the launch: 2 KiB of the 4 that a kernel's arguments may have */
@@ -260,6 +315,15 @@ dsc_status dsc_cuda_run_CAST(const dsc_cuda_launch *at, const void *args, dsc_er
     else
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "CAST", "no cast from dtype %d to dtype %d",
                         static_cast<int>(a->from_dtype), static_cast<int>(a->to_dtype));
+    return DSC_OK;
+}
+
+dsc_status dsc_cuda_run_CAST_STOCHASTIC(const dsc_cuda_launch *at, const void *args, dsc_error *)
+{
+    const dsc_cast_stochastic_args *a = static_cast<const dsc_cast_stochastic_args *>(args);
+    DSC_ASSERT(a->first >= 0);
+    const cast_stochastic_op op = { a->to, a->from, a->first, a->seed, a->stream };
+    each<8>(at, op, a->count, a->first % 8 == 0 && is_aligned(a->to) && is_aligned(a->from));
     return DSC_OK;
 }
 

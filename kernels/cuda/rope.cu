@@ -1,5 +1,5 @@
-/* rope.cu - tables of rotary embeddings, and heads turned by them: a block has a token's row, a thread W pairs of a head
- * at a time. SPDX-License-Identifier: Apache-2.0 */
+/* rope.cu - tables of rotary embeddings, and heads turned by them: a block has a token's row, a thread W pairs of a
+ * head at a time. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launchers.h"
 

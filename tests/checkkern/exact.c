@@ -1,7 +1,8 @@
 /* exact.c - the kernels whose bits are a contract. Every variant must equal the reference in every bit (any NaN equals
  * any NaN), and the reference must be what exact.h says within a bound counted from its roundings. u = 2^-24.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "tests/checkkern/ck.h"
+#include "base/rng.h"
+#include "tests/checkkern/ck_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -117,6 +118,88 @@ static void check_cast(void)
             ck_kernel(DSC_KERNEL_CAST, &args, sizeof args, kind[k].verify);
         }
     cast_every_bf16();
+}
+
+/* ---- CAST_STOCHASTIC ---- */
+
+/* Told in another way, with the random bits from another function: up when they reach what is left of a step. The
+ * sum of all errors in steps of bf16 is that of independent numbers of variance at most 1/4, so within 6 of its
+ * deviations. */
+static void verify_stochastic(const void *args)
+{
+    const dsc_cast_stochastic_args *a = args;
+    double sum = 0;
+    for (int64_t i = 0; i < a->count; i++) {
+        const uint64_t n = (uint64_t)(a->first + i);
+        const uint32_t random_bits = dsc_rng_u32(a->seed, a->stream, n / 2) >> (n % 2 == 0 ? 0 : 16) & 0xffff;
+        uint32_t bits;
+        memcpy(&bits, a->from + i, 4);
+        const uint32_t part = bits & 0xffff;
+        const bool up = part != 0 && random_bits >= 0x10000 - part;
+        const bool fixed = isnan(a->from[i]) || isinf(a->from[i]);
+        const uint16_t expected = fixed ? nearest_bf16(a->from[i]) : (uint16_t)((bits >> 16) + up);
+        if (a->to[i] != expected)
+            ck_fail("[%lld] = %04x from %08x with %04x, expected %04x", (long long)i, a->to[i], bits, random_bits,
+                    expected);
+        if (!fixed)
+            sum += up - (double)part / 65536;
+    }
+    if (fabs(sum) > 3 * sqrt((double)a->count) + 1)
+        ck_fail("the mean is off: %g steps over %lld elements", sum, (long long)a->count);
+}
+
+static void check_stochastic_case(int64_t n, int64_t first, uint64_t seed, bool align)
+{
+    if (!ck_case("cast_stochastic n=%lld first=%lld%s", (long long)n, (long long)first, align ? " aligned" : ""))
+        return;
+    if (align)
+        ck_align();
+    uint16_t *to = ck_buf(CK_OUT, DSC_BF16, n, "to");
+    float *from = ck_buf(CK_IN, DSC_F32, n, "from");
+    ck_normal(from, 0, 1);
+    if (n < 100000) {
+        ck_edges(from);
+        wild(from, n);
+        for (int64_t i = 0; i < n; i += 7) /* any bits */
+            memcpy(from + i, &(uint32_t){ ck_random() }, 4);
+    }
+    const dsc_cast_stochastic_args args = { .to = to, .from = from, .count = n, .first = first, .seed = seed,
+                                            .stream = seed * 3 + (UINT64_C(7) << 32) };
+    ck_kernel(DSC_KERNEL_CAST_STOCHASTIC, &args, sizeof args, verify_stochastic);
+}
+
+static void check_stochastic(void)
+{
+    /* Also where the counter's lower 32 bits overflow inside a vector: position 8 * 2^32. */
+    static const int64_t firsts[] = { 0, 3, 8, 1021, (INT64_C(1) << 35) - 200, (INT64_C(1) << 35) - 8197 };
+    for (size_t l = 0; l < DSC_COUNT(lengths); l++)
+        for (size_t f = 0; f < DSC_COUNT(firsts); f++)
+            if ((l + f) % 2 == 0 || lengths[l] == 1023)
+                check_stochastic_case(lengths[l], firsts[f], UINT64_C(0x9e3779b97f4a7c15) + f, (l + f) % 3 == 0);
+}
+
+/* A cut anywhere gives the same bits: what ranks and stages rest on. */
+static void check_stochastic_cut(void)
+{
+    enum { COUNT = 3000 };
+    static float from[COUNT];
+    static uint16_t whole[COUNT], parts[COUNT];
+    if (ck_set_up.gpu || !ck_case("cast_stochastic in parts"))
+        return;
+    for (int64_t i = 0; i < COUNT; i++)
+        from[i] = (float)(1 + (int)(ck_random() % 1000)) * 0.00137f;
+    dsc_cast_stochastic_args args = { .to = whole, .from = from, .count = COUNT, .first = 77, .seed = 5, .stream = 6 };
+    ck_run(DSC_KERNEL_CAST_STOCHASTIC, 0, &args, sizeof args);
+    for (int64_t at = 0; at < COUNT; at += args.count) {
+        const int64_t part = 1 + (int64_t)(ck_random() % 400);
+        args.to = parts + at;
+        args.from = from + at;
+        args.first = 77 + at;
+        args.count = part < COUNT - at ? part : COUNT - at;
+        ck_run(DSC_KERNEL_CAST_STOCHASTIC, dsc_cpu_caps(), &args, sizeof args);
+    }
+    if (memcmp(whole, parts, sizeof whole) != 0)
+        ck_fail("parts differ from the whole");
 }
 
 /* ---- FOLD ---- */
@@ -403,6 +486,11 @@ static void bench(void)
                                      .to_dtype = DSC_BF16, .from_dtype = DSC_F32, .count = n };
         ck_bench(DSC_KERNEL_CAST, &args, sizeof args, n * 6, 0, false);
     }
+    if (ck_case("bench cast_stochastic")) {
+        const dsc_cast_stochastic_args args = { .to = ck_buf(CK_OUT, DSC_BF16, n, "to"),
+                                                .from = bench_floats(CK_IN, n, "from"), .count = n, .seed = 1 };
+        ck_bench(DSC_KERNEL_CAST_STOCHASTIC, &args, sizeof args, n * 6, 0, false);
+    }
     if (ck_case("bench fold 4 bf16 leaves")) {
         void *leaf = ck_buf(CK_IN, DSC_BF16, 4 * n, "leaves");
         memset(leaf, 0, (size_t)(8 * n));
@@ -436,6 +524,8 @@ static void bench(void)
 void ck_exact(void)
 {
     check_cast();
+    check_stochastic();
+    check_stochastic_cut();
     check_fold();
     check_add();
     check_sumsq();

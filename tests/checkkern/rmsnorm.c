@@ -1,5 +1,5 @@
-/* rmsnorm.c - RMS normalisation: every variant bitwise as the reference, and the reference against double within a bound
- * that adds up its roundings. u = 2^-24; K additions in L lanes make chains of K / L and a tree.
+/* rmsnorm.c - RMS normalisation: every variant bitwise as the reference, and the reference against double within a
+ * bound that adds up its roundings. u = 2^-24; K additions in L lanes make chains of K / L and a tree.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/ck.h"
 
@@ -146,7 +146,8 @@ static void verify_bwd(const void *args)
         near_weight(a, c);
 }
 
-/* The inputs that all backward checks share. rstd is what a forward would have left. residual: none, apart, in place. */
+/* The inputs that all backward checks share. rstd is what a forward would have left. residual: none, apart, in
+ * place. */
 static dsc_rmsnorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype dtype, bool weight, int residual)
 {
     const int64_t count = rows * channels;

@@ -8,8 +8,8 @@ static double rounding(dsc_dtype dtype, double x) { return dtype == DSC_BF16 ? 0
 
 /* ---- tables ---- */
 
-/* Llama 3's frequencies and scaling to contexts of 8 times 8192, its frequency-dependent rule written as it is meant: long
- * waves slow down by the factor, short ones stay, and between the two the exponent of the mix is linear. */
+/* Llama 3's frequencies and scaling to contexts of 8 times 8192, its frequency-dependent rule written as it is
+ * meant: long waves slow down by the factor, short ones stay, and between the two the exponent of the mix is linear. */
 static void llama3_frequencies(float *frequency, int32_t pairs, double theta)
 {
     const double factor = 8, low = 1, high = 4, context = 8192, pi = 3.14159265358979323846;
@@ -67,7 +67,8 @@ static void verify_rope(const void *args)
                     continue;
                 }
                 const bool second = i >= a->pairs;
-                const double x = value_before(a, at + i), y = value_before(a, at + (second ? i - a->pairs : i + a->pairs));
+                const int64_t partner = at + (second ? i - a->pairs : i + a->pairs);
+                const double x = value_before(a, at + i), y = value_before(a, partner);
                 const double c = ck_get(a->cos, table), s = ck_get(a->sin, table) * (second != a->inverse ? 1 : -1);
                 const double expected = x * c + y * s;
                 const double tol = 0x1p-24 * (fabs(x * c) + fabs(expected)) + 0x1p-149;
@@ -113,8 +114,8 @@ static void check_rope(const shape *s, dsc_dtype dtype, bool inverse, bool over,
     ck_kernel(DSC_KERNEL_ROPE, &args, sizeof args, verify_rope);
 }
 
-/* loss = sum of g * rope(x): its gradient by differences of the forward is the inverse of g. Linear, so that differences
- * of any width are exact but for the forward's roundings. */
+/* loss = sum of g * rope(x): its gradient by differences of the forward is the inverse of g. Linear, so that
+ * differences of any width are exact but for the forward's roundings. */
 static dsc_rope_args forward_args;
 
 static double loss_of(const dsc_rope_args *a, const void *g, int64_t moved)

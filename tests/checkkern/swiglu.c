@@ -1,5 +1,6 @@
-/* swiglu.c - SwiGLU forward and backward against double. The bound counts the sigmoid's roundings as those of GELU's gate
- * (tests/checkkern/gelu.c): those of its argument are multiplied by the argument. SPDX-License-Identifier: Apache-2.0 */
+/* swiglu.c - SwiGLU forward and backward against double. The bound counts the sigmoid's roundings as those of GELU's
+ * gate (tests/checkkern/gelu.c): those of its argument are multiplied by the argument.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/ck.h"
 
 #include <math.h>
@@ -27,8 +28,8 @@ static double slope_tolerance(double x)
 
 static int64_t place(int64_t i, int64_t cols, int64_t stride) { return i / cols * stride + i % cols; }
 
-/* gate and up as two arrays, or as the first and second half of the rows of one, which is a bit wider: then `up` is that
- * one too, `cols` further on. */
+/* gate and up as two arrays, or as the first and second half of the rows of one, which is a bit wider: then `up` is
+ * that one too, `cols` further on. */
 static bool packed;
 
 typedef struct half { const void *buf; int64_t first; } half;
