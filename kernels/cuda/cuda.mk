@@ -17,10 +17,11 @@ CUDA_ARCH  ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=
 comma      := ,
 CUDA_WARN  := -Wall,-Wextra,-Wno-unused-parameter,-Wno-unused-function$(if $(filter 1,$(WERROR)),$(comma)-Werror)
 
-NVCC_FLAGS := -std=c++17 -O3 -lineinfo $(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden,-ffp-contract=off,-g \
+NVCC_PLAIN := -std=c++17 -O3 -lineinfo -Xcompiler -fPIC,-fvisibility=hidden,-ffp-contract=off,-g \
               -Xcompiler $(CUDA_WARN) $(if $(filter 1,$(WERROR)),-Werror all-warnings)
+NVCC_FLAGS := $(NVCC_PLAIN) $(CUDA_ARCH)
 # Bits that are a contract (kernels/exact.h): every operation rounds once, as IEEE says.
-$(BUILD)/kernels/cuda/exact.cu.o: NUMBERS := -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
+$(BUILD)/kernels/cuda/exact.cu.o $(BUILD)/kernels/cuda/exact.ptx: NUMBERS := -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
 
 .PHONY: FORCE
 $(BUILD)/nvcc-flags: FORCE
@@ -30,6 +31,12 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc-flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  NVCC  $<")
 	$(Q)$(filter ccache,$(CC)) $(NVCC) $(CPPFLAGS) $(NVCC_FLAGS) $(NUMBERS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+
+# What tests/cli/test_cuda_code.sh reads.
+$(BUILD)/%.ptx: %.cu $(BUILD)/nvcc-flags
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  PTX   $<")
+	$(Q)$(NVCC) $(CPPFLAGS) $(NVCC_PLAIN) $(NUMBERS) -gencode arch=compute_80,code=compute_80 -MMD -MP -MF $@.d -ptx $< -o $@
 
 # SIM_CXX and SIM_FLAGS are tests/sim/sim.mk's.
 $(BUILD)/%.sim.o: %.cu $(BUILD)/flags
@@ -45,6 +52,7 @@ cuda: $(if $(NVCC),$(CUDA_OBJ))
 # Built once, by the plain gcc build. Only its one entry is visible: its copy of base/ must not meet the program's.
 BUILD_CUDA  := $(if $(SAN)$(filter 0,$(CUDA)),,$(if $(filter gcc cc,$(COMPILER)),$(if $(NVCC),1)))
 CUDA_PLUGIN := $(LIB)/dsc/libdsc_cuda.so
+EXACT_PTX   := $(if $(BUILD_CUDA),$(BUILD)/kernels/cuda/exact.ptx)
 $(CUDA_PLUGIN): $(CUDA_OBJ) $(LIB)/libdsc.a
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LD    $@")

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# test_cuda_code.sh - what nvcc made: the exact kernels (kernels/cuda/exact.cu) have no operation that a compiler may fuse or
+# shorten, and the plugin has machine code for sm_80 and sm_90 and PTX for later GPUs of every source. The plugin's build has
+# warnings as errors. Skipped where there is no nvcc; the checker itself is tested everywhere.
+# SPDX-License-Identifier: Apache-2.0
+set -u
+ptx=${DSC_PTX:-} plugin=${DSC_LIB:-lib}/dsc/libdsc_cuda.so
+dir=$(mktemp -d); trap 'rm -rf "$dir"' EXIT
+n=0
+result() { # NAME RC FILE_WITH_WORDS
+    n=$((n + 1))
+    if [ "$2" -eq 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; sed 's/^/# /' "$3"; fi
+}
+skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
+
+# PTX contracts nothing that says how it rounds (.rn), and everything else is free to. So: every fp32 and fp64 operation has
+# .rn, none has .ftz or .approx, and multiply-adds are those of the recipes: AdamW's four or, with l2, five for each of its
+# square roots, sums of squares' one in fp64 for each element widened, and none elsewhere.
+check_exact() { # FILE
+    awk '
+        function bad(text) { print FILENAME ": " name ": " text; failed = 1 }
+        function ends() {
+            if (name == "") return
+            if (name ~ /adamw/) {
+                if (count["sqrt"] == 0) bad("no square root")
+                if (count["sub"] != count["sqrt"] || count["div"] != count["sqrt"])
+                    bad(count["sub"] " subtractions, " count["div"] " divisions, " count["sqrt"] " square roots: all once an element")
+                if (count["fma32"] < 4 * count["sqrt"] || count["fma32"] > 5 * count["sqrt"])
+                    bad(count["fma32"] " multiply-adds for " count["sqrt"] " elements: 4 or 5 each")
+            } else if (count["fma32"] > 0) bad("a multiply-add in fp32")
+            if (name ~ /sumsq/ ? count["fma64"] != count["widened"] || count["widened"] == 0 : count["fma64"] > 0)
+                bad(count["fma64"] + 0 " multiply-adds in fp64 for " count["widened"] + 0 " elements")
+        }
+        /\.entry/ {
+            ends(); delete count; name = $0; sub(/.*\.entry */, "", name); sub(/\(.*/, "", name)
+            for (k in seen) if (index(name, k)) seen[k] = 1
+        }
+        BEGIN { split("", count); seen["cast"] = seen["cast_stochastic"] = seen["fold"] = seen["add_op"] = seen["sumsq"] = seen["adamw"] = 0 }
+        {
+            op = $1 ~ /^@/ ? $2 : $1
+            if (op !~ /^(add|sub|mul|mad|fma|div|sqrt|rcp|rsqrt|ex2|lg2|sin|cos|tanh)\..*(f16|f32|f64)/) {
+                if (op == "cvt.f64.f32") count["widened"]++
+                if (op ~ /\.ftz/) bad(op)
+                next
+            }
+            if (op ~ /f16/) bad(op)
+            if (op !~ /\.rn\./ || op ~ /\.(ftz|approx|full|sat)\./) bad(op)
+            kind = op; sub(/\..*/, "", kind)
+            if (kind == "fma") kind = op ~ /f64/ ? "fma64" : "fma32"
+            count[kind]++
+        }
+        END { ends(); for (k in seen) if (!seen[k]) { print FILENAME ": no kernel of " k; failed = 1 }; exit failed }' "$1" >"$dir/words"
+}
+has() { # KERNELS_AND_TEXTS... : a file with every kernel, and each TEXT in the kernel of its NAME=
+    local kernel
+    for kernel in cast cast_stochastic fold add_op sumsq adamw; do
+        echo ".visible .entry each_${kernel}("
+        case $kernel in
+        adamw) printf '\t%s\n' 'sqrt.rn.f32 a;' 'div.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' ;;
+        sumsq) printf '\t%s\n' 'cvt.f64.f32 a;' 'fma.rn.f64 a;' ;;
+        esac
+        [ "$kernel" != "$1" ] || printf '\t%s\n' "$2"
+    done >"$dir/canary.ptx"
+}
+canary() { # WHAT KERNEL INSTRUCTION
+    has "$2" "$3"
+    if check_exact "$dir/canary.ptx"; then echo "passed" >"$dir/words"; result "the checker sees $1" 1 "$dir/words"
+    else result "the checker sees $1" 0 "$dir/words"; fi
+}
+has none ""
+check_exact "$dir/canary.ptx"; result "the checker takes the recipes" $? "$dir/words"
+canary "a multiplication that may be fused" adamw 'mul.f32 %f1, %f2, %f3;'
+canary "an addition that may be fused" fold 'add.f32 %f1, %f2, %f3;'
+canary "a multiply-add where none is written" fold 'fma.rn.f32 %f1, %f2, %f3, %f4;'
+canary "one subtraction too many" adamw 'sub.rn.f32 %f1, %f2, %f3;'
+canary "a division that is approximate" adamw 'div.full.f32 %f1, %f2, %f3;'
+canary "denormals that are flushed" fold 'add.rn.ftz.f32 %f1, %f2, %f3;'
+canary "a fused double" sumsq 'fma.rn.f64 %fd1, %fd2, %fd3, %fd4;'
+
+if [ -n "$ptx" ]; then check_exact "$ptx"; result "exact.cu: every operation rounds once, as written" $? "$dir/words"
+else skip "exact.cu: every operation rounds once, as written" "no nvcc here"; fi
+
+# A source's code is a fat binary in the plugin: entries of kind 1 (PTX) and 2 (machine code), each with its architecture.
+if [ -e "$plugin" ]; then
+    python3 - "$plugin" $(ls kernels/cuda/*.cu | wc -l) >"$dir/words" <<'PY'
+import struct, sys
+data, sources, found, at = open(sys.argv[1], "rb").read(), int(sys.argv[2]), 0, 0
+while (at := data.find(b"\x50\xed\x55\xba", at)) >= 0:
+    _, _, header, size = struct.unpack_from("<IHHQ", data, at)
+    entry, end, kinds = at + header, at + header + size, set()
+    while entry < end:
+        kind, _, header, size = struct.unpack_from("<HHIQ", data, entry)
+        kinds.add((kind, struct.unpack_from("<I", data, entry + 28)[0]))
+        entry += header + size
+    found += {(2, 80), (2, 90), (1, 90)} <= kinds
+    at += 4
+print(f"{found} of {sources} sources have code for sm_80 and sm_90 and PTX")
+sys.exit(found != sources)
+PY
+    result "every CUDA source has code for sm_80 and sm_90, and PTX" $? "$dir/words"
+else
+    skip "every CUDA source has code for sm_80 and sm_90, and PTX" "libdsc_cuda.so is not built here (no nvcc)"
+fi
+echo "1..$n"
