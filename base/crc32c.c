@@ -1,8 +1,8 @@
 /* crc32c.c - CRC-32C: plain C, three chains of SSE4.2's instruction, and carry-less products of 64 bytes.
  *
- * Every block of swap is checked when it is written and when it comes back, so this has to run at memory's speed, not at
- * one word per latency of an instruction (test_hash.c with DSC_BENCH=1 prints GB/s of each form). Constants are powers of
- * x modulo the polynomial, bits reflected; x^n stands beside each. SPDX-License-Identifier: Apache-2.0 */
+ * Every block of swap is checked when it is written and when it comes back, so this has to run at memory's speed,
+ * not at one word per latency of an instruction (test_hash.c with DSC_BENCH=1 prints GB/s of each form). Constants
+ * are powers of x modulo the polynomial, bits reflected; x^n stands beside each. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/hash.h"

@@ -103,7 +103,8 @@ static void fill(dsc_aio *aio)
     for (;;) {
         dsc_aio_piece *batch[DSC_AIO_BATCH];
         int count = 0;
-        for (int32_t i = 0; i < aio->options.queue_depth && count < (aio->options.single_submit ? 1 : DSC_AIO_BATCH); i++) {
+        const int most = aio->options.single_submit ? 1 : DSC_AIO_BATCH;
+        for (int32_t i = 0; i < aio->options.queue_depth && count < most; i++) {
             dsc_aio_slot *s = &aio->slots[i];
             if (s->op == NULL || s->with_engine || s->fault == DSC_AIO_FAULT_LATE || s->fault == DSC_AIO_FAULT_NEVER)
                 continue;

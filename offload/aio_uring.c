@@ -112,7 +112,8 @@ static void withdraw(dsc_aio_engine_state *s, int failed)
 }
 
 /* Hands over what is in the ring. When the kernel is short of something or interrupted, entries stay there for the next
- * call. With its own thread it may be taking them at any moment, so they are taken back only when that thread is dead. */
+ * call. With its own thread it may be taking them at any moment, so they are taken back only when that thread is
+ * dead. */
 static void hand_over(dsc_aio_engine_state *s)
 {
     while (io_uring_sq_ready(&s->ring) > 0) {

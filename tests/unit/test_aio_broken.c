@@ -1,6 +1,6 @@
-/* test_aio_broken.c - asynchronous files on a system that fails in the middle: calls of the engine refused, requests that
- * never end, memory that may not be locked, one bad file among good ones. Nothing is lost, nothing moves afterwards.
- * SPDX-License-Identifier: Apache-2.0 */
+/* test_aio_broken.c - asynchronous files on a system that fails in the middle: calls of the engine refused, requests
+ * that never end, memory that may not be locked, one bad file among good ones. Nothing is lost, nothing moves
+ * afterwards. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
