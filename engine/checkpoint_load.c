@@ -264,12 +264,17 @@ dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, c
     status = dsc_checkpoint_agree(ctx, status, &mine, err);
     if (status == DSC_OK) {
         *out = job.reader.manifest.state;
+        out->gemm_plans = NULL;
         warn_differences(ctx, now, out);
         if (dsc_comm_rank(ctx->comm) == 0)
             warn_later_steps(ctx, step_dir, out->step);
         *changed = true;
         status = take_all(&job, true, &mine);
         status = dsc_checkpoint_agree(ctx, status, &mine, err);
+    }
+    if (status == DSC_OK) {
+        out->gemm_plans = job.reader.manifest.state.gemm_plans;
+        job.reader.manifest.state.gemm_plans = NULL;
     }
     if (open)
         dsc_ckpt_reader_close(&job.reader);

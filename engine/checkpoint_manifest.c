@@ -15,6 +15,8 @@
 #define SEAL_BYTES ((int64_t)sizeof SEAL_TEXT - 1 + 64 + 3) /* "sha256":"<64>"}\n */
 #define HASH_DIGITS 32
 #define INTEGER_MAX INT64_C(9007199254740992) /* 2^53: what a JSON number holds exactly */
+#define PLANS_BYTES_MAX (INT64_C(1) << 20)
+#define PLAN_LINE_BYTES_MAX 512
 #define QUOTED_BYTES (6 * (DSC_SAFETENSORS_NAME_BYTES_MAX + 32)) /* every byte of a name as \u00xx */
 
 static const char *dtype_text(dsc_dtype dtype) { return dtype == DSC_BF16 ? "BF16" : "F32"; }
@@ -51,6 +53,23 @@ static void put_bool(text_out *out, const char *name, bool value)
     put(out, "\"%s\":%s,", name, value ? "true" : "false");
 }
 
+/* One string a line. */
+static void put_plans(text_out *out, const char *plans)
+{
+    char line[PLAN_LINE_BYTES_MAX + 1], quoted[6 * PLAN_LINE_BYTES_MAX + 3];
+    put(out, "\n\"gemm_plans\":[");
+    for (const char *at = plans; *at != 0;) {
+        const size_t bytes = strcspn(at, "\n");
+        DSC_ASSERT(bytes <= PLAN_LINE_BYTES_MAX);
+        memcpy(line, at, bytes);
+        line[bytes] = 0;
+        dsc_json_quote(quoted, sizeof quoted, line);
+        put(out, "%s\n%s", at != plans ? "," : "", quoted);
+        at += bytes + (at[bytes] == '\n');
+    }
+    put(out, "],");
+}
+
 static void put_state(text_out *out, const dsc_run_state *s)
 {
     put(out, "{\"format\":\"dsc-checkpoint\",");
@@ -71,6 +90,8 @@ static void put_state(text_out *out, const dsc_run_state *s)
     put_bool(out, "shuffle", s->shuffle);
     put_text(out, "cpu_level", s->cpu_level);
     put_text(out, "versions", s->versions);
+    if (s->gemm_plans != NULL)
+        put_plans(out, s->gemm_plans);
 }
 
 static void put_files(text_out *out, const ckpt_file_info *file)
@@ -185,15 +206,48 @@ static dsc_status get_bool(const read_ctx *c, const cJSON *object, const char *n
     return DSC_OK;
 }
 
-static dsc_status get_text(const read_ctx *c, const cJSON *object, const char *name, char *out, size_t out_bytes)
+static dsc_status text_of(const read_ctx *c, const cJSON *item, const char *name, char *out, size_t out_bytes)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
     if (!cJSON_IsString(item) || strlen(item->valuestring) >= out_bytes)
         return bad(c, item, name);
     for (const unsigned char *at = (const unsigned char *)item->valuestring; *at != 0; at++)
         if (*at < 0x20 || *at == 0x7f) /* such text ends up in messages, and they on a terminal */
             return bad(c, item, name);
     memcpy(out, item->valuestring, strlen(item->valuestring) + 1);
+    return DSC_OK;
+}
+
+static dsc_status get_text(const read_ctx *c, const cJSON *object, const char *name, char *out, size_t out_bytes)
+{
+    return text_of(c, cJSON_GetObjectItemCaseSensitive(object, name), name, out, out_bytes);
+}
+
+/* Not there: a run on a CPU, or one of a device that has nothing to say. */
+static dsc_status read_plans(const read_ctx *c, dsc_alloc *alloc, const cJSON *plans, char **out)
+{
+    char line[PLAN_LINE_BYTES_MAX + 1];
+    const cJSON *item;
+    int64_t bytes = 0;
+    if (plans == NULL)
+        return DSC_OK;
+    if (!cJSON_IsArray(plans))
+        return bad(c, plans, "gemm_plans");
+    cJSON_ArrayForEach(item, plans)
+    {
+        DSC_TRY(text_of(c, item, "gemm_plans", line, sizeof line));
+        bytes += (int64_t)strlen(line) + 1;
+        if (bytes > PLANS_BYTES_MAX)
+            return bad(c, plans, "gemm_plans");
+    }
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, bytes + 1, 1, out, c->err));
+    bytes = 0;
+    cJSON_ArrayForEach(item, plans)
+    {
+        const size_t length = strlen(item->valuestring);
+        memcpy(*out + bytes, item->valuestring, length);
+        bytes += (int64_t)length;
+        (*out)[bytes++] = '\n';
+    }
     return DSC_OK;
 }
 
@@ -400,6 +454,8 @@ dsc_status dsc_ckpt_manifest_parse(dsc_alloc *alloc, const char *path, const cha
     const cJSON *root = dsc_json_root(json);
     dsc_status status = cJSON_IsObject(root) ? read_state(&c, root, &out->state) : bad(&c, root, "not an object");
     if (status == DSC_OK)
+        status = read_plans(&c, alloc, cJSON_GetObjectItemCaseSensitive(root, "gemm_plans"), &out->state.gemm_plans);
+    if (status == DSC_OK)
         status = read_files(&c, cJSON_GetObjectItemCaseSensitive(root, "files"), out);
     if (status == DSC_OK)
         status = read_tensors(&c, cJSON_GetObjectItemCaseSensitive(root, "tensors"), out);
@@ -430,6 +486,7 @@ void dsc_ckpt_manifest_close(ckpt_manifest *manifest)
             dsc_alloc_free(manifest->alloc, manifest->tensor[t].name);
         dsc_alloc_free(manifest->alloc, manifest->tensor);
         dsc_alloc_free(manifest->alloc, manifest->block);
+        dsc_alloc_free(manifest->alloc, manifest->state.gemm_plans);
     }
     *manifest = (ckpt_manifest){ 0 };
 }

@@ -201,6 +201,7 @@ dsc_status dsc_checkpoint_summary(const dsc_io *io, dsc_alloc *alloc, const char
     ckpt_reader reader;
     DSC_TRY(dsc_ckpt_reader_open(io, alloc, step_dir, &reader, err));
     *state = reader.manifest.state;
+    state->gemm_plans = NULL;
     *bytes = 0;
     for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
         *bytes += reader.manifest.file[f].bytes;

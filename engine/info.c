@@ -222,6 +222,7 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
         .compute_dtype = dsc_engine_dtype(engine),
         .world_size_reproducible = config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .shuffle = config->own.shuffle,
+        .gemm_plans = engine->gemm_plans,
     };
     const dnnl_version_t *dnnl = dnnl_version();
     if (!engine->host_visible) {

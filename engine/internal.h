@@ -81,6 +81,7 @@ struct dsc_engine {
     int64_t last_forward_ns, last_backward_ns, last_step_ns, last_data_wait_ns;
     int64_t tokens_per_step;
     char numerics[256];
+    char *gemm_plans; /* gemm_plans.c; NULL: the device has none */
 };
 
 static inline dsc_dtype dsc_engine_dtype(const dsc_engine *engine)
@@ -124,6 +125,9 @@ dsc_status dsc_engine_batch_passed(dsc_engine *engine, dsc_error *err); /* the h
 dsc_status dsc_engine_fetch_losses(dsc_engine *engine, int64_t micro_step, dsc_error *err);
 double dsc_engine_mean_loss(const dsc_engine *engine, int64_t micro_step); /* after the fetch passed */
 dsc_status dsc_engine_fetch_logits(dsc_engine *engine, dsc_error *err);
+/* gemm_plans.c: matrix products take the algorithms that rank 0 measured, or those of a checkpoint. Collective. */
+dsc_status dsc_engine_choose_plans(dsc_engine *engine, dsc_error *err);
+dsc_status dsc_engine_take_plans(dsc_engine *engine, const char *text, dsc_error *err); /* text may be NULL */
 /* machine.c */
 int64_t dsc_machine_available_bytes(void); /* free memory of this process's machine or cgroup; INT64_MAX unknown */
 int32_t dsc_machine_cores(void);           /* that this process may run on */

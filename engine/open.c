@@ -308,6 +308,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     /* Libraries take theirs themselves. */
     DSC_TRY(dsc_device_reserve(engine->device, engine->plan.tier_bytes[DSC_TIER_DEVICE] -
                                                    engine->plan.bytes[DSC_TAG_LIBRARY][DSC_TIER_DEVICE], err));
+    DSC_TRY(dsc_engine_choose_plans(engine, err)); /* while nothing lies in that memory */
     DSC_TRY(dsc_engine_open_device_comm(engine, options, err));
     dsc_zero_options zero;
     dsc_plan_zero_options(&plan, &engine->plan, &zero);
@@ -450,6 +451,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_comm_close(&engine->comm);
     dsc_stream_close(&engine->compute);
     dsc_device_close(&engine->device);
+    dsc_alloc_free(alloc, engine->gemm_plans);
     dsc_alloc_free(alloc, engine->config_text);
     dsc_alloc_free(alloc, engine);
     dsc_alloc_close(&alloc);

@@ -93,9 +93,12 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     checkpoint_ctx(engine, &ctx);
     dsc_engine_run_state(engine, &now);
     DSC_TRY(dsc_zero_sync(engine->zero, err));
-    const dsc_status status = dsc_checkpoint_load(&ctx, dir, &now, &state, &changed, err);
+    dsc_status status = dsc_checkpoint_load(&ctx, dir, &now, &state, &changed, err);
     /* From here on the engine's states may have changed. */
     engine->failed = changed;
+    DSC_TRY(status);
+    status = dsc_engine_take_plans(engine, state.gemm_plans, err);
+    dsc_alloc_free(engine->alloc, state.gemm_plans);
     DSC_TRY(status);
     DSC_TRY(dsc_zero_publish(engine->zero, err));
     snprintf(engine->resumed_dir, sizeof engine->resumed_dir, "%s", dir);

@@ -25,7 +25,9 @@ static bool is_whole(const dsc_device_ops *ops)
            ops->stream_sync != NULL && ops->event_open != NULL && ops->event_close != NULL &&
            ops->event_record != NULL && ops->stream_wait != NULL && ops->event_sync != NULL && ops->copy != NULL &&
            ops->zero != NULL && ops->launch != NULL && ops->host_call != NULL && ops->mem_open != NULL &&
-           ops->mem_close != NULL && ops->gemm_prepare != NULL && ops->props != NULL;
+           ops->mem_close != NULL && ops->gemm_prepare != NULL && ops->props != NULL &&
+           (ops->gemm_measure != NULL) == (ops->gemm_plans_get != NULL) &&
+           (ops->gemm_measure != NULL) == (ops->gemm_plans_set != NULL);
 }
 
 dsc_status dsc_device_open(const dsc_device_ops *ops, dsc_device **out, const dsc_device_options *options,
@@ -144,6 +146,24 @@ void dsc_mem_close(dsc_device *device, dsc_buf *buf)
 {
     if (device != NULL && buf != NULL)
         device->ops->mem_close(device, buf);
+}
+
+dsc_status dsc_gemm_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out, dsc_error *err)
+{
+    *out = (dsc_gemm_measured){ 0 };
+    return stream->ops->gemm_measure != NULL ? stream->ops->gemm_measure(stream, choice, out, err) : DSC_OK;
+}
+
+dsc_status dsc_gemm_plans_get(dsc_device *device, char *text, int64_t room, int64_t *bytes, dsc_error *err)
+{
+    DSC_ASSERT(dsc_gemm_has_plans(device));
+    return device->ops->gemm_plans_get(device, text, room, bytes, err);
+}
+
+dsc_status dsc_gemm_plans_set(dsc_device *device, const char *text, int64_t *others, dsc_error *err)
+{
+    DSC_ASSERT(dsc_gemm_has_plans(device));
+    return device->ops->gemm_plans_set(device, text, others, err);
 }
 
 dsc_status dsc_gemm_prepare(dsc_device *device, const dsc_gemm_args *shape, dsc_error *err)

@@ -23,8 +23,10 @@
 extern "C" {
 #endif
 
-#define DSC_DEVICE_OPS_VERSION 2u
+#define DSC_DEVICE_OPS_VERSION 3u
 #define DSC_LAUNCH_ARGS_MAX 256 /* bytes of a kernel's or host call's argument struct */
+/* Scratch for products that a GPU's compute stream has: what cuBLASLt itself takes by default on sm_90. */
+#define DSC_GPU_GEMM_WORKSPACE_BYTES (INT64_C(32) << 20)
 
 typedef struct dsc_device dsc_device;
 typedef struct dsc_stream dsc_stream;
@@ -54,6 +56,17 @@ typedef struct dsc_device_props {
     double peak_flops;       /* dense bf16 products a second by the data sheet; 0: unknown */
     char versions[160];      /* what bits depend on beside the arch: "CUDA 13.0, cuBLASLt 13.1.0" */
 } dsc_device_props;
+
+/* Which algorithm a product takes, where a library has several. */
+typedef enum dsc_gemm_choice {
+    DSC_GEMM_SAME_BITS, /* the fastest of those with the bits of the library's first choice */
+    DSC_GEMM_FASTEST,   /* the fastest that gives the same bits each time that it runs */
+    DSC_GEMM_FIRST      /* the library's first choice; nothing is measured */
+} dsc_gemm_choice;
+
+typedef struct dsc_gemm_measured {
+    int32_t products, measured, changed; /* prepared; of these timed; of these not the library's first choice now */
+} dsc_gemm_measured;
 
 /* Looks whether waiting still makes sense (a peer that died leaves work that never ends) when the host has waited
  * `waited_ns`; an error ends the wait. */
@@ -103,6 +116,15 @@ typedef struct dsc_device_ops {
     /* Optional: one arena of DEVICE memory, taken at once and before anything of the plan; later mem_opens are cut from
      * it while they fit. Called at most once. NULL: every buffer is its own. */
     dsc_status (*reserve)(dsc_device *device, int64_t bytes, dsc_error *err);
+    /* Optional: chooses the algorithms of the products that were prepared, by time. After `reserve` and before the
+     * first part is cut: the arena is what the products work on meanwhile. The stream is COMPUTE and idle; the host
+     * waits. NULL: there is nothing to choose. */
+    dsc_status (*gemm_measure)(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out, dsc_error *err);
+    /* With gemm_measure. get: card, library and the prepared products' algorithms as lines of text, NUL after them;
+     * *bytes without it is what they take, and nothing is written beyond room. set: takes them over where the card, the
+     * library and a line agree; *others: prepared products that keep what they had. Any text is safe. */
+    dsc_status (*gemm_plans_get)(dsc_device *device, char *text, int64_t room, int64_t *bytes, dsc_error *err);
+    dsc_status (*gemm_plans_set)(dsc_device *device, const char *text, int64_t *others, dsc_error *err);
     /* Optional: asked every few milliseconds while the host waits for a stream or an event. fn = NULL: no more. NULL:
      * the device's work ends by itself. */
     void (*watch)(dsc_device *device, dsc_watch_fn fn, void *user);
@@ -149,6 +171,12 @@ DSC_MUST_USE dsc_status dsc_mem_open(dsc_device *device, dsc_tag tag, dsc_tier t
                                      dsc_error *err);
 void dsc_mem_close(dsc_device *device, dsc_buf *buf);
 DSC_MUST_USE dsc_status dsc_gemm_prepare(dsc_device *device, const dsc_gemm_args *shape, dsc_error *err);
+static inline bool dsc_gemm_has_plans(const dsc_device *device) { return device->ops->gemm_measure != NULL; }
+DSC_MUST_USE dsc_status dsc_gemm_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out,
+                                         dsc_error *err);
+DSC_MUST_USE dsc_status dsc_gemm_plans_get(dsc_device *device, char *text, int64_t room, int64_t *bytes,
+                                           dsc_error *err);
+DSC_MUST_USE dsc_status dsc_gemm_plans_set(dsc_device *device, const char *text, int64_t *others, dsc_error *err);
 void dsc_device_props_get(dsc_device *device, dsc_device_props *out);
 DSC_MUST_USE dsc_status dsc_device_reserve(dsc_device *device, int64_t bytes, dsc_error *err);
 void dsc_device_watch(dsc_device *device, dsc_watch_fn fn, void *user);

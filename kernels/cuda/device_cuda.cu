@@ -138,7 +138,9 @@ static dsc_status begin(cuda_device *d, dsc_error *err)
     DSC_TRY(dsc_cuda_enter(d, err));
     DSC_TRY(describe(d, err));
     DSC_TRY(dsc_cuda_check(d, cudaStreamCreateWithFlags(&d->setup, cudaStreamNonBlocking), "opening a stream", err));
-    return dsc_cuda_gemm_open(d->alloc, d->index, d->arch, &d->gemm, err);
+    char card[160];
+    snprintf(card, sizeof card, "%s, sm_%d, %d multiprocessors", d->name, d->arch, d->multiprocessors);
+    return dsc_cuda_gemm_open(d->alloc, card, &d->gemm, err);
 }
 
 static void cuda_close(dsc_device *device)
@@ -221,6 +223,18 @@ static dsc_status cuda_gemm_prepare(dsc_device *device, const dsc_gemm_args *sha
     return dsc_cuda_gemm_prepare(d->gemm, shape, err);
 }
 
+static dsc_status cuda_gemm_plans_get(dsc_device *device, char *text, int64_t room, int64_t *bytes, dsc_error *err)
+{
+    return dsc_cuda_gemm_plans_get(((cuda_device *)device)->gemm, text, room, bytes, err);
+}
+
+static dsc_status cuda_gemm_plans_set(dsc_device *device, const char *text, int64_t *others, dsc_error *err)
+{
+    cuda_device *d = (cuda_device *)device;
+    DSC_TRY(dsc_cuda_enter(d, err));
+    return dsc_cuda_gemm_plans_set(d->gemm, text, others, err);
+}
+
 const dsc_device_ops dsc_device_cuda = {
     "cuda",
     DSC_DEVICE_OPS_VERSION,
@@ -245,6 +259,9 @@ const dsc_device_ops dsc_device_cuda = {
     cuda_gemm_prepare,
     cuda_props,
     dsc_cuda_reserve,
+    dsc_cuda_measure,
+    cuda_gemm_plans_get,
+    cuda_gemm_plans_set,
     cuda_watch,
     cuda_native,
     cuda_bind,

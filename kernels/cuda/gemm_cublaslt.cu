@@ -1,31 +1,18 @@
-/* gemm_cublaslt.cu - finding cuBLASLt, and plans for products. See gemm_cublaslt.h.
+/* gemm_cublaslt.cu - finding cuBLASLt, and plans for products. See gemm_cublaslt.h; gemm_measure.cu chooses among the
+ * algorithms of a plan, gemm_text.cu writes and reads the choice.
  *
  * cuBLASLt thinks in columns: a row-major C[M,N] = A B is its column-major C^T[N,M] = B^T A^T, so its first operand is
  * our b, its rows are our columns, and its bias, one number a row, is ours, one a column.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/gemm_cublaslt.h"
+#include "kernels/cuda/gemm_plan.h"
 
-#include <cublasLt.h>
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 namespace {
 
 /* ---- the library ---- */
-
-#define LT_CALLS(X)                                                                                   \
-    X(GetVersion) X(Create) X(Destroy) X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) \
-    X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy)     \
-    X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic) X(Matmul)
-
-/* cublasLtMatmul is lt.Matmul, and so on. */
-typedef struct lt_calls {
-#define X(name) decltype(&cublasLt##name) name;
-    LT_CALLS(X)
-#undef X
-} lt_calls;
 
 bool lt_fill(lt_calls *lt, void *library)
 {
@@ -67,29 +54,10 @@ dsc_status lt_find(lt_calls *lt, dsc_error *err)
 
 /* ---- plans ---- */
 
-/* A workspace of 32 MiB is what the library itself takes by default on sm_90. It is the same on every GPU, since plans
- * depend on it. */
-constexpr int64_t WORKSPACE_BYTES = INT64_C(32) << 20;
 static_assert(WORKSPACE_BYTES >= DSC_CUDA_WORKSPACE_BYTES_MIN, "column sums take their part of it");
 /* PLANS_SPARE: room for products that nobody prepared, since a training step must not allocate. */
 constexpr int64_t PLANS_AT_FIRST = 64, PLANS_SPARE = 32;
 constexpr uint8_t ALIGN_MOST = 16;
-
-/* What a plan is for. Plain bytes, compared as such: no padding. */
-typedef struct plan_key {
-    int64_t m, n, k, lda, ldb, ldc;
-    uint8_t a_transposed, b_transposed, accumulate, epilogue, ab_dtype, c_dtype;
-    uint8_t has_bias, a_align, b_align, c_align, aux_align, bias_align;
-    uint32_t zero;
-} plan_key;
-
-typedef struct plan {
-    plan_key key;
-    bool usable; /* the library has this product */
-    cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t first, second, result;
-    cublasLtMatmulAlgo_t algo;
-} plan;
 
 uint8_t align_of(const void *p)
 {
@@ -111,19 +79,6 @@ plan_key key_of(const dsc_gemm_args *a)
     key.aux_align = align_of(a->aux), key.bias_align = align_of(a->bias);
     return key;
 }
-
-} // namespace
-
-struct dsc_cuda_gemm {
-    dsc_alloc *alloc;
-    lt_calls lt;
-    cublasLtHandle_t handle;
-    pthread_mutex_t lock; /* plans: streams of one device may run products at the same time */
-    plan *plans;
-    int64_t plan_count, plan_room;
-};
-
-namespace {
 
 dsc_status lt_check(cublasStatus_t status, const char *what, dsc_error *err)
 {
@@ -197,24 +152,45 @@ dsc_status prefer(dsc_cuda_gemm *g, cublasLtMatmulPreference_t to, const plan_ke
     return DSC_OK;
 }
 
+/* One result for one plan: the parts of a sum over K are added in an order of the algorithm's own making only when they
+ * meet in the output, which neither is asked for nor taken. */
+bool is_repeatable(const dsc_cuda_gemm *g, const cublasLtMatmulHeuristicResult_t *found)
+{
+    uint32_t scheme = 0;
+    size_t written = 0;
+    if (found->state != CUBLAS_STATUS_SUCCESS || found->workspaceSize > static_cast<size_t>(WORKSPACE_BYTES))
+        return false;
+    if (g->lt.MatmulAlgoConfigGetAttribute(&found->algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
+                                           &written) != CUBLAS_STATUS_SUCCESS)
+        return false;
+    return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+}
+
+dsc_status ask(dsc_cuda_gemm *g, const plan *p, cublasLtMatmulPreference_t preference, plan_candidates *out,
+               dsc_error *err)
+{
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES_MAX];
+    int count = 0;
+    memset(found, 0, sizeof found);
+    DSC_TRY(prefer(g, preference, &p->key, err));
+    const cublasStatus_t answer =
+        g->lt.MatmulAlgoGetHeuristic(g->handle, p->desc, p->first, p->second, p->result, p->result, preference,
+                                     CANDIDATES_MAX, found, &count);
+    for (int i = 0; answer == CUBLAS_STATUS_SUCCESS && i < count; i++)
+        if (is_repeatable(g, &found[i]))
+            out->algo[out->count++] = found[i].algo;
+    return DSC_OK;
+}
+
 /* The library's first choice, which is the same for the same library, GPU and plan. */
 dsc_status choose(dsc_cuda_gemm *g, plan *p, dsc_error *err)
 {
-    cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t found;
-    int count = 0;
-    memset(&found, 0, sizeof found);
-    LT_TRY(g, MatmulPreferenceCreate, (&preference));
-    const dsc_status status = prefer(g, preference, &p->key, err);
-    if (status == DSC_OK) {
-        const cublasStatus_t answer = g->lt.MatmulAlgoGetHeuristic(
-            g->handle, p->desc, p->first, p->second, p->result, p->result, preference, 1, &found, &count);
-        p->usable = answer == CUBLAS_STATUS_SUCCESS && count == 1 && found.state == CUBLAS_STATUS_SUCCESS &&
-                    found.workspaceSize <= static_cast<size_t>(WORKSPACE_BYTES);
-        p->algo = found.algo;
-    }
-    (void)g->lt.MatmulPreferenceDestroy(preference);
-    return status;
+    plan_candidates candidates;
+    DSC_TRY(dsc_cuda_plan_candidates(g, p, &candidates, err));
+    p->usable = candidates.count > 0;
+    if (p->usable)
+        p->algo = candidates.algo[0];
+    return DSC_OK;
 }
 
 void plan_close(dsc_cuda_gemm *g, plan *p)
@@ -265,7 +241,20 @@ dsc_status plan_of(dsc_cuda_gemm *g, const plan_key *key, plan **out, dsc_error 
     return DSC_OK;
 }
 
-dsc_status enqueue(const dsc_cuda_launch *at, plan *p, const dsc_gemm_args *a, dsc_error *err)
+} // namespace
+
+dsc_status dsc_cuda_plan_candidates(dsc_cuda_gemm *g, const plan *p, plan_candidates *out, dsc_error *err)
+{
+    cublasLtMatmulPreference_t preference = NULL;
+    out->count = 0;
+    LT_TRY(g, MatmulPreferenceCreate, (&preference));
+    const dsc_status status = ask(g, p, preference, out, err);
+    (void)g->lt.MatmulPreferenceDestroy(preference);
+    return status;
+}
+
+dsc_status dsc_cuda_plan_run(const dsc_cuda_launch *at, plan *p, const cublasLtMatmulAlgo_t *algo,
+                             const dsc_gemm_args *a, dsc_error *err)
 {
     dsc_cuda_gemm *g = at->gemm;
     const bool adds = a->epilogue == DSC_EPILOGUE_BIAS_ADD;
@@ -276,11 +265,9 @@ dsc_status enqueue(const dsc_cuda_launch *at, plan *p, const dsc_gemm_args *a, d
         DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<const void *>(a->aux), err));
     LT_TRY(g, Matmul,
            (g->handle, p->desc, &one, a->b, p->first, a->a, p->second, &beta, adds ? a->aux : a->c, p->result, a->c,
-            p->result, &p->algo, at->workspace, static_cast<size_t>(WORKSPACE_BYTES), at->stream));
+            p->result, algo, at->workspace, static_cast<size_t>(WORKSPACE_BYTES), at->stream));
     return DSC_OK;
 }
-
-} // namespace
 
 dsc_status dsc_cuda_gemm_library(char *version, size_t version_bytes, dsc_error *err)
 {
@@ -292,11 +279,12 @@ dsc_status dsc_cuda_gemm_library(char *version, size_t version_bytes, dsc_error 
     return DSC_OK;
 }
 
-dsc_status dsc_cuda_gemm_open(dsc_alloc *alloc, int, int, dsc_cuda_gemm **out, dsc_error *err)
+dsc_status dsc_cuda_gemm_open(dsc_alloc *alloc, const char *card, dsc_cuda_gemm **out, dsc_error *err)
 {
     dsc_cuda_gemm *g = NULL;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *g, &g, err));
     g->alloc = alloc;
+    snprintf(g->card, sizeof g->card, "%s", card);
     pthread_mutex_init(&g->lock, NULL); /* cannot fail with default attributes on Linux */
     dsc_status status = lt_find(&g->lt, err);
     if (status == DSC_OK)
@@ -343,6 +331,8 @@ dsc_status dsc_cuda_gemm_prepare(dsc_cuda_gemm *gemm, const dsc_gemm_args *shape
     dsc_status status = plan_room(gemm, PLANS_SPARE, err);
     if (status == DSC_OK)
         status = plan_of(gemm, &key, &p, err);
+    if (status == DSC_OK)
+        p->prepared = true, p->shape = a;
     pthread_mutex_unlock(&gemm->lock);
     return status;
 }
@@ -364,7 +354,7 @@ dsc_status dsc_cuda_gemm_try(const dsc_cuda_launch *at, const dsc_gemm_args *arg
     pthread_mutex_lock(&g->lock);
     dsc_status status = plan_of(g, &key, &p, err);
     if (status == DSC_OK && p->usable) {
-        status = enqueue(at, p, &a, err);
+        status = dsc_cuda_plan_run(at, p, &p->algo, &a, err);
         *done = status == DSC_OK;
     }
     pthread_mutex_unlock(&g->lock);

@@ -7,13 +7,15 @@
 #define DSC_KERNELS_CUDA_GEMM_CUBLASLT_H
 
 #include "kernels/cuda/kernels.h"
+#include "kernels/device.h"
 
 /* Whether the library can be used: DSC_ERR_UNSUPPORTED with its names and where it was looked for when not. version
  * (may be NULL) gets "cuBLASLt 13.1.0". */
 dsc_status dsc_cuda_gemm_library(char *version, size_t version_bytes, dsc_error *err);
 
-/* Handle and plans of the calling thread's current GPU. */
-dsc_status dsc_cuda_gemm_open(dsc_alloc *alloc, int index, int arch, dsc_cuda_gemm **out, dsc_error *err);
+/* Handle and plans of the calling thread's current GPU; card ("NVIDIA H200, sm_90, 132 multiprocessors") is what plans
+ * depend on beside the library. */
+dsc_status dsc_cuda_gemm_open(dsc_alloc *alloc, const char *card, dsc_cuda_gemm **out, dsc_error *err);
 void dsc_cuda_gemm_close(dsc_cuda_gemm **gemm);
 /* Device memory that a compute stream needs for the library's use, for any shape. */
 int64_t dsc_cuda_gemm_workspace_bytes(const dsc_cuda_gemm *gemm);
@@ -21,5 +23,14 @@ int64_t dsc_cuda_gemm_workspace_bytes(const dsc_cuda_gemm *gemm);
 dsc_status dsc_cuda_gemm_prepare(dsc_cuda_gemm *gemm, const dsc_gemm_args *shape, dsc_error *err);
 /* Enqueues the product with its epilogue (not BIAS_GELU). *done is false when the library does not have it. */
 dsc_status dsc_cuda_gemm_try(const dsc_cuda_launch *at, const dsc_gemm_args *args, bool *done, dsc_error *err);
+
+/* gemm_measure.cu: times the algorithms of every prepared product on an idle stream, on operands in `memory`, which it
+ * overwrites; a product whose operands have no room there keeps the library's first choice. */
+dsc_status dsc_cuda_gemm_measure(const dsc_cuda_launch *at, void *memory, int64_t memory_bytes, dsc_gemm_choice choice,
+                                 dsc_gemm_measured *out, dsc_error *err);
+
+/* gemm_text.cu: as device.h says of gemm_plans_get and gemm_plans_set. */
+dsc_status dsc_cuda_gemm_plans_get(dsc_cuda_gemm *gemm, char *text, int64_t room, int64_t *bytes, dsc_error *err);
+dsc_status dsc_cuda_gemm_plans_set(dsc_cuda_gemm *gemm, const char *text, int64_t *others, dsc_error *err);
 
 #endif

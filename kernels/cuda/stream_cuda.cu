@@ -241,6 +241,12 @@ dsc_status dsc_cuda_zero(dsc_stream *stream, void *to, int64_t bytes, dsc_error 
     return stream_check(s, cudaMemsetAsync(to, 0, (size_t)bytes, s->handle), err);
 }
 
+static dsc_cuda_launch place_of(const cuda_stream *s)
+{
+    const cuda_device *d = s->device;
+    return { s->handle, d->multiprocessors, d->arch, d->gemm, s->workspace.ptr, s->workspace.bytes };
+}
+
 dsc_status dsc_cuda_do_launch(dsc_stream *stream, dsc_kernel kernel, const void *args, int64_t args_bytes,
                               dsc_error *err)
 {
@@ -252,13 +258,29 @@ dsc_status dsc_cuda_do_launch(dsc_stream *stream, dsc_kernel kernel, const void 
                         "this build has no CUDA version of the kernel");
     DSC_TRY(dsc_cuda_enter(d, err));
     s->last_kernel = kernel;
-    const dsc_cuda_launch at = { s->handle, d->multiprocessors, d->arch, d->gemm, s->workspace.ptr,
-                                 s->workspace.bytes };
+    const dsc_cuda_launch at = place_of(s);
     DSC_TRY(fn(&at, args, err));
     const cudaError_t error = cudaGetLastError(); /* a launch that was refused */
     if (error == cudaSuccess)
         return DSC_OK;
     return dsc_cuda_check(d, error, kernel_text(kernel), err);
+}
+
+/* A failure in between is the device's: whatever failed was the first work that it was given. */
+dsc_status dsc_cuda_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out, dsc_error *err)
+{
+    cuda_stream *s = of(stream);
+    cuda_device *d = s->device;
+    dsc_error why = DSC_ERROR_INIT;
+    DSC_TRY(dsc_cuda_enter(d, err));
+    DSC_ASSERT(d->arena.part_count == 0);
+    const dsc_cuda_launch at = place_of(s);
+    const dsc_status status = dsc_cuda_gemm_measure(&at, d->arena.base, d->arena.bytes, choice, out, &why);
+    if (status != DSC_OK)
+        dsc_cuda_note_failure(d, &why);
+    if (status != DSC_OK && err != NULL)
+        *err = why;
+    return status;
 }
 
 /* ---- host calls ---- */

@@ -8,4 +8,5 @@ void cusim_set_devices(int devices, size_t bytes_each) {}
 void cusim_set_arch(int arch) {}
 size_t cusim_bytes_peak(int device) { return 0; }
 void cusim_reset_peak(int device) {}
+void cusim_set_product_ticks(const unsigned ticks[4]) {}
 void cusim_fail_kernel(int device, const char *name) {}

@@ -1,6 +1,7 @@
 /* cublaslt.cc - the simulator's cuBLASLt: fp32 sums in order of k, epilogues as the library documents them, every
  * buffer checked against the device's memory. The workspace is filled with NaN, so that its reuse in flight shows.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <cublasLt.h>
@@ -74,6 +75,7 @@ struct matmul {
     const void *at_a, *at_b, *at_c;
     void *at_d, *workspace;
     size_t workspace_bytes;
+    uint64_t parts; /* of the sum over k, each added up by itself */
     void run() const;
 };
 
@@ -87,12 +89,17 @@ void matmul::run() const
     for (uint64_t i = 0; i < k; i++)
         for (uint64_t j = 0; j < n; j++)
             right[i * n + j] = load(at_b, b.type, p.transb == CUBLAS_OP_N ? index_of(b, i, j) : index_of(b, j, i));
+    std::vector<float> part(n);
     for (uint64_t i = 0; i < m; i++)
-        for (uint64_t q = 0; q < k; q++) {
-            const float x = left[i * k + q], *from = &right[q * n];
-            float *to = &sum[i * n];
+        for (uint64_t s = 0; s < parts; s++) {
+            std::fill(part.begin(), part.end(), 0.0f);
+            for (uint64_t q = k * s / parts; q < k * (s + 1) / parts; q++) {
+                const float x = left[i * k + q], *from = &right[q * n];
+                for (uint64_t j = 0; j < n; j++)
+                    part[j] += x * from[j];
+            }
             for (uint64_t j = 0; j < n; j++)
-                to[j] += x * from[j];
+                sum[i * n + j] = s == 0 ? part[j] : sum[i * n + j] + part[j];
         }
     if (workspace_bytes > 0)
         memset(workspace, 0xff, workspace_bytes);
@@ -262,10 +269,13 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 {
     if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES && bytes == 8)
         memcpy(&preference->data[0], value, 8);
+    if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK && bytes == 4)
+        memcpy(&preference->data[1], value, 4);
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Two plans: one without a workspace, one that takes up to 64 KiB of it. */
+/* 1 takes no workspace; 2 takes up to 64 KiB of it and has the same bits; 3 adds up halves of k, which meet there; 4 as
+ * 3, but in the output, so it is only named when that is asked for. cusim_set_product_ticks says which is fast. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                               cublasLtMatmulPreference_t preference, int wanted,
@@ -274,12 +284,18 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     if (wanted < 1)
         return CUBLAS_STATUS_INVALID_VALUE;
     const size_t most = preference->data[0] < 65536 ? preference->data[0] : 65536;
-    *count = wanted < 2 ? wanted : 2;
-    for (int i = 0; i < *count; i++) {
-        memset(&results[i], 0, sizeof results[i]);
-        results[i].algo.data[0] = static_cast<uint64_t>(i + 1);
-        results[i].workspaceSize = i == 0 ? 0 : most;
-        results[i].wavesCount = 1.0f;
+    const uint32_t scheme[] = { CUBLASLT_REDUCTION_SCHEME_NONE, CUBLASLT_REDUCTION_SCHEME_NONE,
+                                CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, CUBLASLT_REDUCTION_SCHEME_INPLACE };
+    *count = 0;
+    for (uint32_t id = 1; id <= 4 && *count < wanted; id++) {
+        if ((scheme[id - 1] & ~preference->data[1]) != 0)
+            continue;
+        cublasLtMatmulHeuristicResult_t &to = results[(*count)++];
+        memset(&to, 0, sizeof to);
+        to.algo.data[0] = id;
+        to.algo.data[1] = scheme[id - 1];
+        to.workspaceSize = id == 1 || id == 4 ? 0 : most;
+        to.wavesCount = 1.0f;
     }
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -292,7 +308,9 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
     if (attribute == CUBLASLT_ALGO_CONFIG_ID && bytes >= 4)
         memcpy(value, &algo->data[0], 4);
     if (attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM && bytes >= 4)
-        *static_cast<uint32_t *>(value) = 1;
+        *static_cast<uint32_t *>(value) = algo->data[0] < 3 ? 1 : 2;
+    if (attribute == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME && bytes >= 4)
+        memcpy(value, &algo->data[1], 4);
     if (written != nullptr)
         *written = bytes;
     return CUBLAS_STATUS_SUCCESS;
@@ -305,14 +323,19 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               size_t workspace_bytes, cudaStream_t stream)
 {
     matmul x = { *view(desc), *view(a_layout), *view(b_layout), *view(c_layout), *view(d_layout),
-                 *static_cast<const float *>(alpha), *static_cast<const float *>(beta), a, b, c, d, workspace, 0 };
+                 *static_cast<const float *>(alpha), *static_cast<const float *>(beta), a, b, c, d, workspace, 0, 1 };
+    const uint64_t id = algo != nullptr ? algo->data[0] : 1;
     const bool ta = x.p.transa != CUBLAS_OP_N, tb = x.p.transb != CUBLAS_OP_N;
     const uint64_t ka = ta ? x.a.rows : x.a.cols, kb = tb ? x.b.cols : x.b.rows;
     if ((ta ? x.a.cols : x.a.rows) != x.d.rows || (tb ? x.b.rows : x.b.cols) != x.d.cols || ka != kb ||
         x.c.rows != x.d.rows || x.c.cols != x.d.cols || x.a.type != x.b.type)
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (algo != nullptr && algo->data[0] == 2)
+    if (id < 1 || id > 4 || (algo != nullptr && algo->data[2] != 0))
+        fail("cublasLtMatmul with an algorithm that this library did not make");
+    if (id == 2 || id == 3)
         x.workspace_bytes = workspace_bytes < 65536 ? workspace_bytes : 65536;
+    if (id >= 3)
+        x.parts = 2;
     if (stream == nullptr)
         fail("cublasLtMatmul on the legacy default stream");
     guard held(sim().lock);
@@ -328,6 +351,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     op.kind = COMPUTE;
     op.name = "cublasLtMatmul " + std::to_string(x.d.rows) + "x" + std::to_string(x.d.cols) + "x" + std::to_string(ka);
     op.run = [x] { x.run(); };
+    op.ticks = sim().product_ticks[id - 1];
     enqueue(held, stream, std::move(op));
     return CUBLAS_STATUS_SUCCESS;
 }

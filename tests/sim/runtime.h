@@ -48,6 +48,7 @@ struct operation {
     std::string name;
     uint64_t number = 0; /* order of enqueueing on the device */
     std::function<void()> run;                      /* or */
+    uint64_t ticks = 0;                             /* that it takes beyond the one of any operation */
     std::shared_ptr<event_state> event;             /* record, or wait for `generation` */
     bool is_wait = false;
     uint64_t generation = 0;                        /* or */
@@ -90,6 +91,7 @@ struct simulator {
     size_t device_bytes = static_cast<size_t>(1) << 30;
     uint64_t seed = 1, clock = 0;
     cusim_policy policy = CUSIM_RANDOM;
+    uint64_t product_ticks[4] = { 0, 0, 0, 0 };
     std::map<char *, size_t> pinned;
     std::map<const void *, int> kernel_shared; /* opted in above 48 KiB */
     int known_threads = 0, blocked_threads = 0;

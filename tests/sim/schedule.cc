@@ -144,6 +144,7 @@ void run_head(guard &held, cudaStream_t stream)
         d.running = false;
     }
     stream->queue.pop_front();
+    sim().clock += op.ticks;
     ended(d);
 }
 
@@ -331,6 +332,12 @@ void cusim_set_arch(int arch)
 {
     guard held(sim().lock);
     sim().arch = arch;
+}
+
+void cusim_set_product_ticks(const unsigned ticks[4])
+{
+    guard held(sim().lock);
+    std::copy(ticks, ticks + 4, sim().product_ticks);
 }
 
 uint64_t cusim_operations(int device) { return sim().devices[device].ran; }

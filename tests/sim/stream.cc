@@ -94,7 +94,7 @@ extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
     if (device < 0 || device >= sim().device_count)
         return say(cudaErrorInvalidDevice);
     memset(prop, 0, sizeof *prop);
-    snprintf(prop->name, sizeof prop->name, "simulated GPU %d", device);
+    snprintf(prop->name, sizeof prop->name, "simulated GPU");
     prop->uuid.bytes[0] = static_cast<char>(device);
     prop->totalGlobalMem = sim().device_bytes;
     prop->sharedMemPerBlock = 48 << 10;

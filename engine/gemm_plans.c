@@ -1,0 +1,100 @@
+/* gemm_plans.c - which algorithm each matrix product takes, where the device has several for one.
+ *
+ * Rank 0 measures once, all ranks take its choice, and a checkpoint keeps it: so the bits of a run are neither a matter
+ * of who computes nor of when. A rank with another card or library than rank 0's keeps its library's first choices.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/internal.h"
+
+static dsc_status measure(dsc_engine *engine, dsc_error *err)
+{
+    dsc_gemm_measured found = { 0 };
+    const int64_t start_ns = dsc_clock_ns();
+    if (engine->config.own.gemm_plans == DSC_GEMM_FIRST)
+        return DSC_OK;
+    DSC_TRY(dsc_gemm_measure(engine->compute, engine->config.own.gemm_plans, &found, err));
+    dsc_log_printf(&engine->log, DSC_LOG_INFO, "matrix products: %d of %d measured in %.1f s, %d take another "
+                   "algorithm than cuBLASLt's first choice", (int)found.measured, (int)found.products,
+                   (double)(dsc_clock_ns() - start_ns) * 1e-9, (int)found.changed);
+    return DSC_OK;
+}
+
+/* This rank's plans as text, which becomes engine->gemm_plans. */
+static dsc_status read_plans(dsc_engine *engine, dsc_error *err)
+{
+    int64_t bytes = 0;
+    char *text = NULL;
+    DSC_TRY(dsc_gemm_plans_get(engine->device, NULL, 0, &bytes, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, bytes + 1, 1, &text, err));
+    dsc_alloc_free(engine->alloc, engine->gemm_plans);
+    engine->gemm_plans = text;
+    return dsc_gemm_plans_get(engine->device, text, bytes + 1, &bytes, err);
+}
+
+static dsc_status measure_and_read(dsc_engine *engine, dsc_error *err)
+{
+    if (engine->place.rank != 0)
+        return DSC_OK;
+    DSC_TRY(measure(engine, err));
+    return read_plans(engine, err);
+}
+
+/* Rank 0's text to everyone. */
+static dsc_status share(dsc_engine *engine, dsc_error *err)
+{
+    int64_t bytes = engine->gemm_plans != NULL ? (int64_t)strlen(engine->gemm_plans) + 1 : 0;
+    DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, &bytes, sizeof bytes, 0, NULL, err));
+    if (engine->place.rank != 0)
+        DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, bytes, 1, &engine->gemm_plans, err));
+    return dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, engine->gemm_plans, bytes, 0, NULL, err);
+}
+
+/* How many products of all ranks do not go by the text. */
+static dsc_status count_others(dsc_engine *engine, int64_t mine, int64_t *all, dsc_error *err)
+{
+    int64_t *of_rank = NULL;
+    const int32_t size = engine->place.size;
+    *all = 0;
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, size, sizeof *of_rank, &of_rank, err));
+    const dsc_status status = dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, of_rank, &mine,
+                                                  (int64_t)sizeof mine, DSC_U8, NULL, err);
+    for (int32_t r = 0; r < size; r++)
+        *all += of_rank[r];
+    dsc_alloc_free(engine->alloc, of_rank);
+    return status;
+}
+
+dsc_status dsc_engine_choose_plans(dsc_engine *engine, dsc_error *err)
+{
+    dsc_error mine = DSC_ERROR_INIT;
+    const dsc_checkpoint_ctx ctx = { .comm = engine->comm, .stream = engine->compute, .buffer = engine->io_buf };
+    int64_t others = 0, all = 0;
+    if (!dsc_gemm_has_plans(engine->device))
+        return DSC_OK;
+    const dsc_status status = measure_and_read(engine, &mine);
+    DSC_TRY(dsc_checkpoint_agree(&ctx, status, &mine, err));
+    if (engine->place.size == 1)
+        return DSC_OK;
+    DSC_TRY(share(engine, err));
+    DSC_TRY(dsc_gemm_plans_set(engine->device, engine->gemm_plans, &others, err));
+    DSC_TRY(count_others(engine, others, &all, err));
+    if (all > 0 && engine->place.rank == 0)
+        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "not all ranks have rank 0's GPU and cuBLASLt, so not all take "
+                       "its algorithms for matrix products; bits depend on which rank computes what");
+    return DSC_OK;
+}
+
+dsc_status dsc_engine_take_plans(dsc_engine *engine, const char *text, dsc_error *err)
+{
+    int64_t others = 0;
+    if (!dsc_gemm_has_plans(engine->device))
+        return DSC_OK;
+    DSC_TRY(dsc_gemm_plans_set(engine->device, text != NULL ? text : "", &others, err));
+    if (others > 0 && engine->place.rank == 0)
+        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "resume: for %lld kind%s of matrix products the checkpoint has "
+                       "no algorithm that this GPU and cuBLASLt have; they go on as measured now, bits may differ",
+                       (long long)others, others == 1 ? "" : "s");
+    return read_plans(engine, err);
+}

@@ -1,0 +1,65 @@
+/* gemm_plan.h - what the files about plans of products share: the library's calls, a plan, and the handle that keeps
+ * them. Only gemm_*.cu include it. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_CUDA_GEMM_PLAN_H
+#define DSC_KERNELS_CUDA_GEMM_PLAN_H
+
+#include "kernels/cuda/gemm_cublaslt.h"
+
+#include <cublasLt.h>
+#include <pthread.h>
+
+#define LT_CALLS(X)                                                                                   \
+    X(GetVersion) X(Create) X(Destroy) X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) \
+    X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy)     \
+    X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic) X(MatmulAlgoConfigGetAttribute) X(Matmul)
+
+/* cublasLtMatmul is lt.Matmul, and so on. */
+typedef struct lt_calls {
+#define X(name) decltype(&cublasLt##name) name;
+    LT_CALLS(X)
+#undef X
+} lt_calls;
+
+/* It is the same on every GPU, since plans depend on it. */
+constexpr int64_t WORKSPACE_BYTES = DSC_GPU_GEMM_WORKSPACE_BYTES;
+constexpr int CANDIDATES_MAX = 16; /* algorithms of one product that are looked at */
+
+/* What a plan is for. Plain bytes, compared as such: no padding. */
+typedef struct plan_key {
+    int64_t m, n, k, lda, ldb, ldc;
+    uint8_t a_transposed, b_transposed, accumulate, epilogue, ab_dtype, c_dtype;
+    uint8_t has_bias, a_align, b_align, c_align, aux_align, bias_align;
+    uint32_t zero;
+} plan_key;
+
+typedef struct plan {
+    plan_key key;
+    bool usable;         /* the library has this product */
+    bool prepared;       /* a training step will ask for it; `shape` is what was prepared, without pointers */
+    dsc_gemm_args shape;
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t first, second, result;
+    cublasLtMatmulAlgo_t algo;
+} plan;
+
+struct dsc_cuda_gemm {
+    dsc_alloc *alloc;
+    char card[160];
+    lt_calls lt;
+    cublasLtHandle_t handle;
+    pthread_mutex_t lock; /* plans: streams of one device may run products at the same time */
+    plan *plans;
+    int64_t plan_count, plan_room;
+};
+
+/* The algorithms that a plan may take, the library's first choice first; none: the library has not this product. */
+typedef struct plan_candidates {
+    cublasLtMatmulAlgo_t algo[CANDIDATES_MAX];
+    int count;
+} plan_candidates;
+dsc_status dsc_cuda_plan_candidates(dsc_cuda_gemm *g, const plan *p, plan_candidates *out, dsc_error *err);
+/* Enqueues the product by one of them. The lock is held, here and there. */
+dsc_status dsc_cuda_plan_run(const dsc_cuda_launch *at, plan *p, const cublasLtMatmulAlgo_t *algo,
+                             const dsc_gemm_args *a, dsc_error *err);
+
+#endif

@@ -1,0 +1,121 @@
+/* gemm_text.cu - the chosen plans as lines of text, for other ranks and for checkpoints.
+ *
+ * The first line is the card and the library; each other one a product and its algorithm, the library's own 64 bytes in
+ * hex. What comes back may be anybody's: no byte of it reaches the library. It only chooses among the algorithms that
+ * the library itself names for the product here. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/gemm_plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+namespace {
+
+enum { LINE_BYTES = 512 };
+
+void head_of(const dsc_cuda_gemm *g, char line[LINE_BYTES])
+{
+    snprintf(line, LINE_BYTES, "%s, cuBLASLt %zu, workspace %" PRId64, g->card, g->lt.GetVersion(), WORKSPACE_BYTES);
+}
+
+/* Everything of the key: two plans of one text would be one plan. */
+void name_of(const plan_key *k, char line[LINE_BYTES])
+{
+    snprintf(line, LINE_BYTES,
+             "%" PRId64 "x%" PRId64 "x%" PRId64 " ld %" PRId64 ",%" PRId64 ",%" PRId64 " %s%s %s to %s%s epilogue %d%s "
+             "align %d,%d,%d,%d,%d", k->m, k->n, k->k, k->lda, k->ldb, k->ldc, k->a_transposed ? "T" : "N",
+             k->b_transposed ? "T" : "N", k->ab_dtype == DSC_BF16 ? "bf16" : "fp32",
+             k->c_dtype == DSC_BF16 ? "bf16" : "fp32", k->accumulate ? " added" : "", static_cast<int>(k->epilogue),
+             k->has_bias ? " bias" : "", static_cast<int>(k->a_align), static_cast<int>(k->b_align),
+             static_cast<int>(k->c_align), static_cast<int>(k->aux_align), static_cast<int>(k->bias_align));
+}
+
+/* name: hex of the algorithm. */
+void line_of(const plan_key *k, const cublasLtMatmulAlgo_t *algo, char line[LINE_BYTES])
+{
+    name_of(k, line);
+    size_t used = strlen(line);
+    used += static_cast<size_t>(snprintf(line + used, LINE_BYTES - used, ": "));
+    for (uint64_t word : algo->data)
+        used += static_cast<size_t>(snprintf(line + used, LINE_BYTES - used, "%016" PRIx64, word));
+    DSC_ASSERT(used < LINE_BYTES - 1);
+}
+
+void put(const char *line, char *text, int64_t room, int64_t *bytes)
+{
+    const int64_t length = static_cast<int64_t>(strlen(line));
+    if (*bytes + length + 2 <= room) {
+        memcpy(text + *bytes, line, static_cast<size_t>(length));
+        text[*bytes + length] = '\n';
+        text[*bytes + length + 1] = 0;
+    }
+    *bytes += length + 1;
+}
+
+/* Whether `line` is a whole line of text. */
+bool has_line(const char *text, const char *line)
+{
+    const size_t bytes = strlen(line);
+    for (const char *at = text; at != NULL && *at != 0; at = strchr(at, '\n'), at = at != NULL ? at + 1 : NULL)
+        if (strncmp(at, line, bytes) == 0 && (at[bytes] == '\n' || at[bytes] == 0))
+            return true;
+    return false;
+}
+
+dsc_status take(dsc_cuda_gemm *g, plan *p, const char *text, bool *found, dsc_error *err)
+{
+    plan_candidates c;
+    char line[LINE_BYTES];
+    *found = false;
+    DSC_TRY(dsc_cuda_plan_candidates(g, p, &c, err));
+    for (int i = 0; i < c.count && !*found; i++) {
+        line_of(&p->key, &c.algo[i], line);
+        *found = has_line(text, line);
+        if (*found)
+            p->algo = c.algo[i];
+    }
+    return DSC_OK;
+}
+
+dsc_status take_all(dsc_cuda_gemm *g, const char *text, int64_t *others, dsc_error *err)
+{
+    char head[LINE_BYTES];
+    head_of(g, head);
+    const bool is_mine = has_line(text, head);
+    for (int64_t i = 0; i < g->plan_count; i++) {
+        bool found = false;
+        if (!g->plans[i].prepared || !g->plans[i].usable)
+            continue;
+        if (is_mine)
+            DSC_TRY(take(g, &g->plans[i], text, &found, err));
+        *others += !found;
+    }
+    return DSC_OK;
+}
+
+} // namespace
+
+dsc_status dsc_cuda_gemm_plans_get(dsc_cuda_gemm *g, char *text, int64_t room, int64_t *bytes, dsc_error *)
+{
+    char line[LINE_BYTES];
+    *bytes = 0;
+    pthread_mutex_lock(&g->lock);
+    head_of(g, line);
+    put(line, text, room, bytes);
+    for (int64_t i = 0; i < g->plan_count; i++)
+        if (g->plans[i].prepared && g->plans[i].usable) {
+            line_of(&g->plans[i].key, &g->plans[i].algo, line);
+            put(line, text, room, bytes);
+        }
+    pthread_mutex_unlock(&g->lock);
+    return DSC_OK;
+}
+
+dsc_status dsc_cuda_gemm_plans_set(dsc_cuda_gemm *g, const char *text, int64_t *others, dsc_error *err)
+{
+    *others = 0;
+    pthread_mutex_lock(&g->lock);
+    const dsc_status status = take_all(g, text, others, err);
+    pthread_mutex_unlock(&g->lock);
+    return status;
+}

@@ -1,0 +1,246 @@
+/* test_plans.c - which algorithms matrix products take: measured by rank 0, the same on all ranks, kept by checkpoints.
+ *
+ * The simulator's cuBLASLt has two algorithms of the same bits, one that adds up in another order, and one that is not
+ * repeatable; tests say which are fast. On a real GPU (tests/gpu/real.c) nobody can say, and only what must hold there
+ * too is tested. SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/internal.h"
+#include "tests/sim/cusim.h"
+#include "tests/support/ckpt_world.h"
+#include "tests/support/run_world.h"
+
+#define SEQUENCE 16
+#define VOCAB 61
+#define TEXT_BYTES 65536
+
+static dsc_model *model;
+
+static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)
+{
+    for (int64_t i = 0; i < count * SEQUENCE; i++) {
+        const uint64_t x = ((uint64_t)(first_sample * SEQUENCE + i) + 1) * 0x9e3779b97f4a7c15u;
+        ((int32_t *)data[0])[i] = (int32_t)((x >> 40) % VOCAB);
+        ((int32_t *)data[1])[i] = (int32_t)((x >> 50) % 7);
+    }
+    return DSC_OK;
+}
+
+typedef struct look {
+    const char *load, *save; /* NULL: none */
+    char plans[8][TEXT_BYTES]; /* of each rank's device after its steps */
+} look;
+
+static dsc_status before(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    const look *l = user;
+    return l->load != NULL ? dsc_engine_load(engine, l->load, err) : DSC_OK;
+}
+
+static dsc_status after(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    look *l = user;
+    int64_t bytes;
+    DSC_TRY(dsc_gemm_plans_get(engine->device, l->plans[rank], TEXT_BYTES, &bytes, err));
+    DSC_ASSERT(bytes < TEXT_BYTES);
+    return l->save != NULL ? dsc_engine_save(engine, l->save, err) : DSC_OK;
+}
+
+static void run(const char *plans, int32_t world, int32_t stage, int64_t steps, look *l, run_result *out)
+{
+    char config[512];
+    snprintf(config, sizeof config,
+             "{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true},"
+             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}},"
+             " \"zero_optimization\": {\"stage\": %d, \"reduce_bucket_size\": 20000},"
+             " \"dsc\": {\"threads\": 1, \"device\": \"cuda\", \"comm_timeout_s\": 60, \"gemm_plans\": \"%s\"}}",
+             (int)stage, plans);
+    const run_options options = { .world = world, .steps = steps, .model = model, .config = config,
+                                  .data = { fill, NULL, 1 << 20 }, .before = before, .after = after, .user = l,
+                                  .fault_rank = -1 };
+    run_world(&options, out);
+    if (out->status != DSC_OK)
+        print_error("%s, %d ranks, stage %d: %s: %s\n", plans, (int)world, (int)stage, out->error.where,
+                    out->error.message);
+    assert_int_equal(out->status, DSC_OK);
+    for (int32_t r = 1; r < world; r++)
+        assert_string_equal(l->plans[0], l->plans[r]);
+}
+
+static int32_t most_ranks(void)
+{
+    const char *text = getenv("DSC_TEST_RANKS_MAX");
+    return text != NULL && atoi(text) < 4 ? atoi(text) : 4;
+}
+
+/* How many products take the simulator's algorithm `id`; all of them with 0. */
+static int count_plans(const char *text, int id)
+{
+    char algorithm[32];
+    int count = 0;
+    snprintf(algorithm, sizeof algorithm, ": %016d", id);
+    for (const char *at = text; (at = strstr(at, id == 0 ? ": " : algorithm)) != NULL; at++)
+        count++;
+    return count;
+}
+
+static void all_take(const look *l, int id)
+{
+    assert_true(count_plans(l->plans[0], 0) > 5);
+    assert_int_equal(count_plans(l->plans[0], id), count_plans(l->plans[0], 0));
+}
+
+static const unsigned first_is_fast[4] = { 100, 200, 200, 1 }, second_is_fast[4] = { 200, 100, 20, 1 },
+                      third_is_fast[4] = { 200, 150, 50, 1 }, nearly_equal[4] = { 100, 99, 98, 1 };
+
+/* Whatever is fast, a run that keeps the bits has them; one that takes the fastest has others when that adds up in
+ * another order. */
+static void same_bits_whatever_is_fast(void **state)
+{
+    static look one, two, three;
+    run_result first, second, third;
+    const int32_t world = most_ranks();
+    cusim_set_product_ticks(first_is_fast);
+    run("same_bits", world, 0, 2, &one, &first);
+    cusim_set_product_ticks(second_is_fast);
+    run("same_bits", world, world > 1 ? 3 : 0, 2, &two, &second);
+    assert_string_equal(first.hash, second.hash);
+    assert_memory_equal(first.loss, second.loss, sizeof first.loss);
+    run("first", world, 1, 2, &three, &third);
+    assert_string_equal(first.hash, third.hash);
+    if (!cusim_present())
+        return;
+    all_take(&one, 1);
+    all_take(&two, 2);
+    all_take(&three, 1);
+    run("fastest", world, 1, 2, &three, &third);
+    all_take(&three, 3); /* not 4, which is faster */
+    assert_string_not_equal(first.hash, third.hash);
+    cusim_set_product_ticks(nearly_equal);
+    run("fastest", 1, 0, 1, &three, &third);
+    all_take(&three, 1); /* a difference that may be noise */
+}
+
+/* Measured again, the resumed run would take other algorithms: the checkpoint's count. */
+static void a_resumed_run_keeps_its_algorithms(void **state)
+{
+    static look whole, part, rest, other;
+    run_result all, begin, end, fresh;
+    char *dir = cw_tmp_open();
+    const int32_t world = most_ranks() > 1 ? 2 : 1;
+    cusim_set_product_ticks(third_is_fast);
+    run("fastest", world, 1, 4, &whole, &all);
+    part.save = dir;
+    run("fastest", world, 3, 2, &part, &begin);
+    cusim_set_product_ticks(first_is_fast);
+    rest.load = dir;
+    run("fastest", world, 2, 2, &rest, &end);
+    assert_string_equal(part.plans[0], rest.plans[0]);
+    if (cusim_present()) {
+        all_take(&rest, 3);
+        assert_string_equal(all.hash, end.hash);
+        assert_memory_equal(&all.loss[2], &end.loss[0], 2 * sizeof(double));
+        run("fastest", world, 2, 4, &other, &fresh);
+        assert_string_not_equal(all.hash, fresh.hash); /* so the test can fail */
+    }
+    cw_tmp_close(dir);
+}
+
+/* ---- text that is not ours ---- */
+
+typedef struct forged {
+    const char *text; /* NULL: the device's own, with `from` replaced by `to` */
+    const char *from, *to;
+    int64_t others; /* products that keep what they had; -1: all */
+} forged;
+
+static dsc_status set_forged(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    static char own[TEXT_BYTES], now[TEXT_BYTES], changed[TEXT_BYTES];
+    const forged *f = user;
+    int64_t bytes, others;
+    DSC_TRY(dsc_gemm_plans_get(engine->device, own, TEXT_BYTES, &bytes, err));
+    if (f->text == NULL) {
+        const char *at = strstr(own, f->from);
+        DSC_ASSERT(at != NULL);
+        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - own), own, f->to, at + strlen(f->from));
+    } else {
+        snprintf(changed, sizeof changed, "%s", f->text);
+    }
+    DSC_TRY(dsc_gemm_plans_set(engine->device, changed, &others, err));
+    DSC_TRY(dsc_gemm_plans_get(engine->device, now, TEXT_BYTES, &bytes, err));
+    if (strcmp(own, now) != 0 || others != (f->others >= 0 ? f->others : count_plans(own, 0)))
+        return DSC_FAIL(err, DSC_ERR_INTERNAL, "", "%lld others", (long long)others);
+    return DSC_OK;
+}
+
+/* No byte of a text reaches the library: an algorithm that it did not name is none. */
+static void forged_texts_choose_nothing(void **state)
+{
+    static const forged texts[] = {
+        { "", NULL, NULL, -1 },
+        { "\n\n\n", NULL, NULL, -1 },
+        { "simulated GPU", NULL, NULL, -1 },
+        { NULL, "cuBLASLt", "cuBLASLt 1", -1 },      /* another library */
+        { NULL, "\n", "", -1 },                      /* one line of two */
+        { NULL, ": 0000000000000001", ": ffffffffffffffff", 1 },
+        { NULL, ": 0000000000000001", ": 0000000000000004", 1 }, /* not repeatable */
+        { NULL, ": 0000000000000001", ": ", 1 },
+        { NULL, "\n", "\n\n", 0 },
+    };
+    run_result result;
+    if (!cusim_present())
+        skip();
+    cusim_set_product_ticks(first_is_fast);
+    for (size_t i = 0; i < DSC_COUNT(texts); i++) {
+        const run_options options = {
+            .world = 1, .steps = -1, .model = model, .data = { fill, NULL, 64 }, .before = set_forged,
+            .config = "{\"train_micro_batch_size_per_gpu\": 2, \"dsc\": {\"device\": \"cuda\", \"threads\": 1}}",
+            .user = &(forged){ texts[i].text, texts[i].from, texts[i].to, texts[i].others }, .fault_rank = -1 };
+        run_world(&options, &result);
+        if (result.status != DSC_OK)
+            print_error("text %zu: %s\n", i, result.error.message);
+        assert_int_equal(result.status, DSC_OK);
+    }
+}
+
+static int open_model(void **state)
+{
+    char path[] = "/tmp/dsc-plans-XXXXXX.json";
+    const int fd = mkstemps(path, 5);
+    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    assert_true(fd >= 0);
+    assert_true(dprintf(fd,
+                        "{\"model_type\": \"gpt2\", \"vocab_size\": %d, \"n_embd\": 64, \"n_head\": 1,"
+                        " \"n_layer\": 1, \"n_positions\": %d, \"layer_norm_epsilon\": 1e-5}",
+                        VOCAB, SEQUENCE) > 0);
+    close(fd);
+    const dsc_status status = dsc_model_open(&model, path, &options, NULL);
+    unlink(path);
+    return status == DSC_OK ? 0 : -1;
+}
+
+static int close_model(void **state)
+{
+    dsc_model_close(&model);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits_whatever_is_fast),
+        cmocka_unit_test(a_resumed_run_keeps_its_algorithms),
+        cmocka_unit_test(forged_texts_choose_nothing),
+    };
+    return cmocka_run_group_tests_name("plans of matrix products", tests, open_model, close_model);
+}
