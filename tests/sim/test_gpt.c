@@ -1,11 +1,9 @@
 /* test_gpt.c - a small GPT trained on simulated GPUs, ranks as threads of this process.
  *
  * Among themselves the runs on GPUs are bit-equal: stages, overlap, recomputation, schedules, a resumed run. Beside the
- * CPU's they differ by roundings: matrix products, attention and norms sum in another order. A loss is a mean of B*T
- * logarithms of softmaxes behind L layers; each layer's sums of K terms in fp32 err by about sqrt(K) * 2^-24 relative,
- * and each bf16 store by 2^-9, which random signs over thousands of activations average out. On real GPUs
- * (tests/gpu/real.c) the same tests run with as many ranks as DSC_TEST_RANKS_MAX says.
- * SPDX-License-Identifier: Apache-2.0 */
+ * CPU's they differ by roundings, and by no more than those explain (explained() below). What is exact, and so equal to
+ * the CPU's bit by bit, is in test_exact.c. On real GPUs (tests/gpu/real.c) the same tests run with as many ranks as
+ * DSC_TEST_RANKS_MAX says. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,6 +22,9 @@
 #include "tests/support/run_world.h"
 
 #define STEPS 3
+#define RATE 0.001
+#define CLIP 0.5
+#define MICRO_BATCH 2
 #define SEQUENCE 16
 #define VOCAB 61
 
@@ -53,25 +54,24 @@ static int32_t most_ranks(void)
     return text != NULL ? atoi(text) : 8;
 }
 
-/* The config's text; `more` are further members, each followed by a comma. */
-static void write_config(const variant *v, const char *more, char *config, size_t config_bytes)
+static void write_config(const variant *v, char *config, size_t config_bytes)
 {
     snprintf(config, config_bytes,
-             "{%s\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d,"
-             " \"gradient_clipping\": 0.5,"
-             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
+             "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d,"
+             " \"gradient_clipping\": %g,"
+             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": %g, \"weight_decay\": 0.1}},"
              " \"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %d, \"overlap_comm\": %s,"
              " \"reduce_bucket_size\": 20000},"
              " \"dsc\": {\"threads\": 1, \"device\": \"%s\", \"comm_timeout_s\": 60, \"recompute\": \"%s\"%s}}",
-             more, (int)v->accumulation, v->bf16 ? "true" : "false", (int)v->stage, v->overlap ? "true" : "false",
-             v->device, v->recompute ? "full" : "none", v->own != NULL ? v->own : "");
+             MICRO_BATCH, (int)v->accumulation, CLIP, RATE, v->bf16 ? "true" : "false", (int)v->stage,
+             v->overlap ? "true" : "false", v->device, v->recompute ? "full" : "none", v->own != NULL ? v->own : "");
 }
 
 static void run_with(const variant *v, const run_options *base, run_result *out)
 {
     char config[1024];
     run_options options = *base;
-    write_config(v, "", config, sizeof config);
+    write_config(v, config, sizeof config);
     options.world = v->world;
     options.steps = options.steps != 0 ? options.steps : STEPS;
     options.model = model;
@@ -96,27 +96,52 @@ static void expect_same(const run_result *a, const run_result *b)
     assert_string_equal(a->hash, b->hash);
 }
 
-static void expect_near(const run_result *cpu, const run_result *gpu, double loss_bound, double norm_bound,
-                        double state_bound)
+/* How far two correct devices may be apart.
+ *
+ * A loss hangs on 21 results in a row: the embedding, in each of 2 layers the norm, the projection to q, k and v, the
+ * attention's weights, its output, the output's projection, the norm, the two products around GELU and GELU itself,
+ * and at the end the norm and the logits. Each is rounded on both devices, in bf16 to 2^-9 of itself; in fp32 the sum
+ * of up to K = 256 terms behind it counts more, sqrt(K) * 2^-24 when roundings fall either way. Such errors add as
+ * squares, so logits, which are of the order of 1, differ by e = sqrt(2 * 21) of that unit. A gradient has come the way
+ * back too: sqrt(2) e. The mean over n tokens, and the norm beside its own size, differ by a sqrt(n)-th.
+ *
+ * AdamW's first steps are of the size of the rate whatever the gradient's size, so an element whose gradient is smaller
+ * than its error may go the other way: a share of sqrt(2) e of the masters, by twice the rate. (Moments, another two
+ * thirds of the states, are smaller by far.) Where that happens the gradient is next to nothing, so losses hardly see
+ * it. Measured over 4 steps and 1 to 8 ranks: a fifth of these bounds or less. */
+typedef struct bounds { double loss, norm, state; } bounds;
+
+static bounds explained(const variant *v)
 {
+    const double unit = v->bf16 ? 0x1p-9 : 16 * 0x1p-24, e = sqrt(2 * 21) * unit;
+    const double tokens = (double)v->world * v->accumulation * MICRO_BATCH * SEQUENCE;
+    return (bounds){ e / sqrt(tokens), sqrt(2) * e / sqrt(tokens), 2 * RATE * sqrt(2) * e / 3 };
+}
+
+/* Both are runs of `v` but for the device or the transport's sums. */
+static void expect_near(const variant *v, const run_result *a, const run_result *b)
+{
+    const bounds most = explained(v);
     double worst = 0, sum = 0;
-    for (int s = 0; s < STEPS; s++) {
-        const double loss = fabs(cpu->loss[s] - gpu->loss[s]), norm = fabs(cpu->norm[s] / gpu->norm[s] - 1);
-        if (!(loss < loss_bound) || !(norm < norm_bound))
-            print_error("step %d: loss %.9g and %.9g, norm %.9g and %.9g\n", s, cpu->loss[s], gpu->loss[s],
-                        cpu->norm[s], gpu->norm[s]);
-        assert_true(loss < loss_bound);
-        assert_true(norm < norm_bound);
+    assert_int_equal(a->steps, b->steps);
+    for (int64_t s = 0; s < a->steps; s++) {
+        const double loss = fabs(a->loss[s] - b->loss[s]), norm = fabs(a->norm[s] / b->norm[s] - 1);
+        if (!(loss < most.loss) || !(norm < most.norm))
+            print_error("%d ranks, step %d: loss %.9g and %.9g, norm %.9g and %.9g; explained: %.3g, %.3g\n",
+                        (int)v->world, (int)s, a->loss[s], b->loss[s], a->norm[s], b->norm[s], most.loss, most.norm);
+        assert_true(loss < most.loss);
+        assert_true(norm < most.norm);
     }
-    assert_int_equal(cpu->state_count, gpu->state_count);
-    for (int64_t i = 0; i < cpu->state_count; i++) {
-        const double d = fabs((double)cpu->state[i] - (double)gpu->state[i]);
+    assert_int_equal(a->state_count, b->state_count);
+    for (int64_t i = 0; i < a->state_count; i++) {
+        const double d = fabs((double)a->state[i] - (double)b->state[i]);
         worst = d > worst || isnan(d) ? d : worst;
         sum += d;
     }
-    if (!(sum / (double)cpu->state_count < state_bound))
-        print_error("states differ by %.3g in the mean, %.3g at most\n", sum / (double)cpu->state_count, worst);
-    assert_true(sum / (double)cpu->state_count < state_bound);
+    if (!(sum / (double)a->state_count < most.state))
+        print_error("states differ by %.3g in the mean, %.3g at most; explained: %.3g\n",
+                    sum / (double)a->state_count, worst, most.state);
+    assert_true(sum / (double)a->state_count < most.state);
 }
 
 static void free_states(run_result *r)
@@ -125,50 +150,82 @@ static void free_states(run_result *r)
     r->state = NULL;
 }
 
+/* Runs `v`, and the CPU with it; the GPUs' result is for the caller, who frees its states. */
+static void run_near_the_cpu(const variant *v, int64_t steps, run_result *gpu)
+{
+    run_result cpu;
+    variant on_cpu = *v;
+    on_cpu.device = "cpu";
+    run_with(&on_cpu, &(run_options){ .steps = steps, .take_states = true }, &cpu);
+    run_with(v, &(run_options){ .steps = steps, .take_states = true }, gpu);
+    expect_near(v, &cpu, gpu);
+    for (int64_t s = 0; s < gpu->steps; s++)
+        assert_true(gpu->norm[s] > CLIP); /* clipping is at work */
+    assert_true(gpu->loss[gpu->steps - 1] < gpu->loss[0]);
+    free_states(&cpu);
+}
+
 static void near_the_cpu(void **state)
 {
     for (int bf16 = 0; bf16 < 2; bf16++)
-        for (int32_t world = 1; world <= 4 && world <= most_ranks(); world *= 2) {
-            run_result cpu, gpu;
-            const int32_t accumulation = world == 2 ? 2 : 1;
-            run(&(variant){ "cpu", world, 1, accumulation, bf16 != 0, false, false, NULL }, &cpu);
-            run(&(variant){ "cuda", world, 1, accumulation, bf16 != 0, false, false, NULL }, &gpu);
-            assert_true(gpu.loss[STEPS - 1] < gpu.loss[0]);
-            /* Seen: 8e-7, 2e-6, 3e-8 in fp32; 5e-4, 2e-4, 3e-5 in bf16. */
-            expect_near(&cpu, &gpu, bf16 ? 3e-3 : 5e-6, bf16 ? 2e-3 : 2e-5, bf16 ? 2e-4 : 3e-7);
-            free_states(&cpu);
+        for (int32_t world = 1; world <= 2 && world <= most_ranks(); world++) {
+            run_result gpu;
+            run_near_the_cpu(&(variant){ "cuda", world, 1, world, bf16 != 0, false, false, NULL }, STEPS, &gpu);
             free_states(&gpu);
         }
 }
 
+/* Three ranks: slices that end in padding. */
 static void stages_give_the_same_bits(void **state)
 {
-    for (int bf16 = 0; bf16 < 2; bf16++)
-        for (int32_t world = 2; world <= 3 && world <= most_ranks(); world++) {
-            run_result first, other;
-            run(&(variant){ "cuda", world, 0, 2, bf16 != 0, false, false, NULL }, &first);
-            for (int32_t stage = 1; stage <= 3; stage++) {
-                const bool overlap = (stage + world) % 2 == 0;
-                run(&(variant){ "cuda", world, stage, 2, bf16 != 0, overlap, stage == 2, NULL }, &other);
-                expect_same(&first, &other);
-                free_states(&other);
-            }
-            free_states(&first);
+    const int32_t world = most_ranks() < 3 ? most_ranks() : 3;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        run_result first, other;
+        run(&(variant){ "cuda", world, 0, 2, bf16 != 0, false, false, NULL }, &first);
+        for (int32_t stage = 1; stage <= 3; stage++) {
+            run(&(variant){ "cuda", world, stage, 2, bf16 != 0, stage != 2, stage == 2, NULL }, &other);
+            expect_same(&first, &other);
+            free_states(&other);
         }
+        free_states(&first);
+    }
 }
 
+/* One of the runs that must not differ from `first`. */
+static void run_same(const variant *v, uint64_t seed, cusim_policy policy, int64_t steps, const run_result *first)
+{
+    run_result other;
+    cusim_set_schedule(seed, policy);
+    run_with(v, &(run_options){ .steps = steps }, &other);
+    expect_same(first, &other);
+}
+
+/* Stage 0 without overlap is near the CPU; every stage with overlap then has its bits, under the two extreme schedules
+ * and under 8 seeds. */
 static void eight_gpus_in_any_order(void **state)
 {
-    run_result first, other;
+    static const cusim_policy extremes[2] = { CUSIM_COMM_FIRST, CUSIM_COMPUTE_FIRST };
+    const int64_t steps = 2;
+    run_result first;
     if (!cusim_present())
         skip();
-    run(&(variant){ "cuda", 8, 0, 2, true, false, false, NULL }, &first);
-    for (int i = 0; i < 10; i++) {
-        cusim_set_schedule((uint64_t)i + 1, i == 0 ? CUSIM_COMM_FIRST : i == 1 ? CUSIM_COMPUTE_FIRST : CUSIM_RANDOM);
-        run(&(variant){ "cuda", 8, i % 2 == 0 ? 3 : 1 + i / 2 % 3, 2, true, true, false, NULL }, &other);
-        expect_same(&first, &other);
-        free_states(&other);
-    }
+    run_near_the_cpu(&(variant){ "cuda", 8, 0, 2, true, false, false, NULL }, steps, &first);
+    for (int32_t stage = 0; stage <= 3; stage++)
+        for (size_t i = 0; i < DSC_COUNT(extremes); i++)
+            run_same(&(variant){ "cuda", 8, stage, 2, true, true, false, NULL }, 1, extremes[i], steps, &first);
+    for (int seed = 1; seed <= 8; seed++)
+        run_same(&(variant){ "cuda", 8, seed % 4, 2, true, true, seed > 4, NULL }, (uint64_t)seed, CUSIM_RANDOM, steps,
+                 &first);
+    free_states(&first);
+}
+
+static void eight_gpus_in_fp32(void **state)
+{
+    run_result first;
+    if (most_ranks() < 8)
+        skip();
+    run_near_the_cpu(&(variant){ "cuda", 8, 3, 2, false, true, false, NULL }, 2, &first);
+    run_same(&(variant){ "cuda", 8, 0, 2, false, false, false, NULL }, 2, CUSIM_RANDOM, 2, &first);
     free_states(&first);
 }
 
@@ -264,9 +321,11 @@ static void native_sums_are_near(void **state)
     if (most_ranks() < 3)
         skip();
     for (int bf16 = 0; bf16 < 2; bf16++) {
-        run(&(variant){ "cuda", 3, 2, 2, bf16 != 0, true, false, NULL }, &exact);
-        run(&(variant){ "cuda", 3, 2, 2, bf16 != 0, true, false, ", \"reduce\": \"native\"" }, &native);
-        expect_near(&exact, &native, bf16 ? 3e-3 : 5e-6, bf16 ? 5e-3 : 2e-5, bf16 ? 3e-4 : 3e-7);
+        variant v = { "cuda", 3, 2, 2, bf16 != 0, true, false, NULL };
+        run(&v, &exact);
+        v.own = ", \"reduce\": \"native\"";
+        run(&v, &native);
+        expect_near(&v, &exact, &native);
         free_states(&exact);
         free_states(&native);
     }
@@ -303,6 +362,7 @@ int main(void)
         cmocka_unit_test(near_the_cpu),
         cmocka_unit_test(stages_give_the_same_bits),
         cmocka_unit_test(eight_gpus_in_any_order),
+        cmocka_unit_test(eight_gpus_in_fp32),
         cmocka_unit_test(checkpoints_evaluation_generation),
         cmocka_unit_test(memory_is_the_plans),
         cmocka_unit_test(native_sums_are_near),
