@@ -78,7 +78,7 @@ static int32_t swap_folders(const dsc_nvme_config *nvme, const char *out[DSC_SWA
     return nvme->path_count;
 }
 
-static void plan_swap(const dsc_config *config, dsc_zero_swap *out)
+void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out)
 {
     const dsc_zero_config *zero = &config->zero;
     const dsc_aio_config *aio = &config->aio;
@@ -118,7 +118,7 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .world_size_reproducible = config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .device = o->device,
     };
-    plan_swap(config, &out->swap);
+    dsc_plan_swap(config, &out->swap);
     out->swap.io = o->io;
 }
 
@@ -131,8 +131,7 @@ static dsc_status plan_states(const dsc_plan_options *o, dsc_plan *plan, dsc_err
     for (int tag = 0; tag < DSC_TAG_COUNT; tag++)
         for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
             plan->bytes[tag][tier] += states.bytes[tag][tier];
-    plan->read_bytes_per_step = states.read_bytes_per_step;
-    plan->written_bytes_per_step = states.written_bytes_per_step;
+    plan->traffic = states.traffic;
     return DSC_OK;
 }
 

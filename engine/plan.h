@@ -22,7 +22,7 @@ typedef struct dsc_plan {
     int32_t loss_slots;  /* micro-steps whose losses the host may fetch before it looks at them */
     int64_t batch_bytes; /* one micro-batch of the model's batch tensors, each 256-byte aligned */
     double flops_per_micro_batch;
-    int64_t read_bytes_per_step, written_bytes_per_step; /* of files, by this rank */
+    dsc_zero_traffic traffic; /* of an optimizer step of this rank */
 } dsc_plan;
 
 typedef struct dsc_plan_options {
@@ -44,6 +44,8 @@ typedef struct dsc_plan_options {
 void dsc_plan_zero_options(const dsc_plan_options *options, const dsc_plan *plan, dsc_zero_options *out);
 /* Doubles that each rank tells the others at the end of a step: a loss per micro-step, then the requests. */
 static inline int64_t dsc_step_words(const dsc_config *config) { return config->gradient_accumulation_steps + 1; }
+/* What a config says of files, into a zeroed struct; texts are borrowed from the config. */
+void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out);
 /* One micro-batch of the model's batch tensor i, unaligned. */
 int64_t dsc_plan_batch_tensor_bytes(const dsc_model *model, int64_t micro_batch, int32_t i);
 /* What the tag takes in all tiers. */

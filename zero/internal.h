@@ -76,6 +76,9 @@ dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err);
 void dsc_reduce_close(dsc_zero *zero);
 dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err); /* the compute stream has all sums after it */
 
+/* traffic.c: after gathers and leaves are planned */
+void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out);
+
 /* A group that stage 3 brings to a window for each use. */
 bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group);
 

@@ -135,45 +135,6 @@ void dsc_store_plan(dsc_zero *zero)
             zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += ring_bytes(zero, (dsc_plane)p);
 }
 
-/* How often a micro-step brings the group to a window, or adds a leaf to its sum. */
-static int64_t windows_of(const dsc_zero *zero, int32_t g)
-{
-    int64_t count = 0;
-    for (int32_t i = 0; i < zero->gather_count; i++)
-        count += zero->gather[i].group == g;
-    return count;
-}
-
-static int64_t leaves_of(const dsc_zero *zero, int32_t g)
-{
-    int64_t count = 0;
-    for (int32_t i = 0; i < zero->leaf_count; i++)
-        count += zero->leaf[i].group == g;
-    return count;
-}
-
-void dsc_store_traffic(dsc_zero *zero)
-{
-    const int64_t micro_steps = zero->o.leaves_per_step / zero->world_size;
-    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
-        const bool trainable = zero->o.layout->group[g].trainable;
-        for (int p = 0; p < DSC_PLANE_COUNT; p++) {
-            const int64_t bytes = zero->o.layout->group[g].slice * plane_bytes_each(zero, (dsc_plane)p);
-            int64_t reads = 1, writes = 1;
-            if (zero->group[g].swap_at[p] < 0)
-                continue;
-            if (p == DSC_PLANE_PARAM) {
-                reads = micro_steps * windows_of(zero, g) + (trainable && zero->o.compute_dtype == DSC_F32);
-                writes = trainable;
-            } else if (p == DSC_PLANE_GRAD) { /* the first leaf is not added to anything, and the update reads */
-                reads = writes = micro_steps * leaves_of(zero, g);
-            }
-            zero->plan.read_bytes_per_step += reads * bytes;
-            zero->plan.written_bytes_per_step += writes * bytes;
-        }
-    }
-}
-
 /* ---- opening and closing ---- */
 
 static dsc_status open_space(dsc_zero *zero, dsc_space space, dsc_error *err)

@@ -46,8 +46,6 @@ typedef struct dsc_tile {
 void dsc_store_choose(dsc_zero *zero);
 /* After that: places, tiles and what all of it takes. */
 void dsc_store_plan(dsc_zero *zero);
-/* And, when leaves and windows are known, what a step moves. */
-void dsc_store_traffic(dsc_zero *zero);
 DSC_MUST_USE dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err);
 void dsc_store_close(dsc_zero *zero); /* the streams are closed */
 bool dsc_store_is_used(const dsc_zero *zero);

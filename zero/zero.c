@@ -59,7 +59,7 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
         window_bytes + zero->resident_bytes - zero->resident_slice_bytes;
     zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += leaf_bytes;
     zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += counter_bytes;
-    dsc_store_traffic(zero);
+    dsc_traffic_plan(zero, &zero->plan.traffic);
     return DSC_OK;
 }
 

@@ -62,10 +62,18 @@ typedef struct dsc_zero_options {
     dsc_stream *compute;              /* not used by dsc_zero_plan */
 } dsc_zero_options;
 
-/* Bytes that dsc_zero_open will take, by tag and tier, and what an optimizer step moves through files. */
+/* What one optimizer step moves to and from this rank. */
+typedef struct dsc_zero_traffic {
+    int64_t wire_bytes;                               /* parameters and gradients that other ranks send */
+    int64_t pass_read_bytes, pass_written_bytes;      /* of files, during forward and backward passes */
+    int64_t update_read_bytes, update_written_bytes;  /* and by the update */
+    int64_t updated_elements;                         /* by this rank */
+} dsc_zero_traffic;
+
+/* Bytes that dsc_zero_open will take, by tag and tier. */
 typedef struct dsc_zero_bytes_plan {
     int64_t bytes[DSC_TAG_COUNT][DSC_TIER_COUNT];
-    int64_t read_bytes_per_step, written_bytes_per_step;
+    dsc_zero_traffic traffic;
 } dsc_zero_bytes_plan;
 DSC_MUST_USE dsc_status dsc_zero_plan(const dsc_zero_options *options, dsc_zero_bytes_plan *out, dsc_error *err);
 

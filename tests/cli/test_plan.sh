@@ -36,7 +36,7 @@ table_sums() {
         !inside { next }
         /^  model states/ { if ($3 != part) bad = 1; states = $3; part = 0; next }
         /^  working memory/ { if ($3 != part) bad = 1; work = $3; next }
-        /^  total/ { total = $2; next }
+        /^  total/ { total = $2; inside = 0; next }
         { part += $(NF - 1); if ($(NF - 2) != "host") bad = 1; rows++ }
         END { exit !(!bad && rows > 5 && states > 0 && work > 0 && total == states + work && verdict == NR) }' "$tmp/out"
 }

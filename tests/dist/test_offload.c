@@ -97,6 +97,8 @@ static void expect_planned(const run_result *r)
 {
     assert_true(r->tracked_peak <= r->planned + r->planned / 100);
     assert_true(r->tracked_peak >= r->planned - r->planned / 100 - 16384);
+    /* Beside parameters and gradients only scalars travel. */
+    assert_true(r->wire_bytes >= r->wire_planned && r->wire_bytes <= r->wire_planned + 4096);
 }
 
 static void every_placement_gives_the_same_bits(void **state)
@@ -110,6 +112,7 @@ static void every_placement_gives_the_same_bits(void **state)
                 run_variant(&v, model, &first);
                 assert_int_equal(first.status, DSC_OK);
                 assert_true(first.loss[STEPS - 1] != first.loss[0]);
+                expect_planned(&first);
                 for (v.stage = 1; v.stage <= 3; v.stage++)
                     for (size_t p = 0; p < DSC_COUNT(placements); p++) {
                         v.zero = placements[p].zero;

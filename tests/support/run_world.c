@@ -91,8 +91,22 @@ static void hash_whole(world_job *job, const dsc_layout *layout)
     free(job->whole);
 }
 
+/* All that other ranks have sent for parameters and gradients, and little else. */
+static int64_t received(dsc_engine *engine)
+{
+    dsc_comm_stats stats;
+    int64_t bytes = 0;
+    if (dsc_zero_sync(engine->zero, NULL) != DSC_OK)
+        abort();
+    dsc_comm_stats_get(engine->device_comm, &stats);
+    for (int op = 0; op < DSC_COMM_OP_COUNT; op++)
+        bytes += stats.bytes[op];
+    return bytes;
+}
+
 static dsc_status train(rank_job *rank, dsc_engine *engine, dsc_error *err)
 {
+    int64_t after_first = 0;
     run_result *out = rank->job->out;
     for (int64_t s = 0; s < rank->job->options->steps; s++) {
         dsc_step_result result = DSC_STEP_RESULT_INIT;
@@ -105,8 +119,12 @@ static dsc_status train(rank_job *rank, dsc_engine *engine, dsc_error *err)
         out->norm[s] = result.grad_norm;
         out->steps = s + 1;
         out->alloc_calls_at_end = stats.alloc_calls;
-        if (s == 0)
+        if (s == 0) {
             out->alloc_calls_after_first = stats.alloc_calls;
+            after_first = received(engine);
+        }
+        if (s > 0)
+            out->wire_bytes = (received(engine) - after_first) / s;
     }
     return DSC_OK;
 }
@@ -117,6 +135,7 @@ static void measure(dsc_engine *engine, run_result *out)
     dsc_engine_stats_get(engine, &stats);
     out->tracked_peak = stats.tracked_peak_bytes;
     out->planned = stats.planned_bytes;
+    out->wire_planned = engine->plan.traffic.wire_bytes;
     for (int32_t i = 0; i < dsc_engine_plan_row_count(engine); i++) {
         static const char *const states[4] = { "params", "grads", "master", "moments" };
         dsc_plan_row row;

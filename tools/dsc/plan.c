@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "engine/internal.h"
+#include "tools/dsc/plan_speed.h"
 #include "tools/dsc/tool.h"
 
 #define ROWS_MAX 64
@@ -17,8 +18,14 @@
 typedef struct plan_args {
     const char *config, *model;
     int64_t world_size; /* 0: the environment's, else 1 */
-    bool json, strict;
+    bool json, strict, time, compare;
 } plan_args;
+
+/* As `train --strategy` has them. */
+typedef struct plan_strategy {
+    const char *name, *stage;
+} plan_strategy;
+static const plan_strategy strategies[] = { { "ddp", "1" }, { "fsdp_stage2", "2" }, { "fsdp_stage3", "3" } };
 
 typedef struct plan_table {
     dsc_plan_row row[ROWS_MAX];
@@ -27,9 +34,14 @@ typedef struct plan_table {
     int64_t ranks, needed_bytes, free_bytes; /* of all ranks together; INT64_MAX: unknown */
     int64_t parameter_count, trainable_count;
     dsc_run_info info;
+    dsc_zero_traffic traffic;
+    bool timed;
+    plan_speed speed;
+    plan_time time;
 } plan_table;
 
-static const char *const usage = "dsc plan --config FILE [--model NAME|DIR] [--world-size N] [--json] [--strict]";
+static const char *const usage = "dsc plan --config FILE [--model NAME|DIR] [--world-size N] [--time] [--compare] "
+                                 "[--json] [--strict]";
 
 /* -1: go on; else the exit code. */
 static int parse_args(int argc, char **argv, plan_args *args)
@@ -38,6 +50,10 @@ static int parse_args(int argc, char **argv, plan_args *args)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--json") == 0) {
             args->json = true;
+        } else if (strcmp(argv[i], "--time") == 0) {
+            args->time = true;
+        } else if (strcmp(argv[i], "--compare") == 0) {
+            args->compare = true;
         } else if (strcmp(argv[i], "--strict") == 0) {
             args->strict = true;
         } else if (strcmp(argv[i], "--help") == 0) {
@@ -68,21 +84,25 @@ static void log_line(void *user, dsc_log_level level, const char *text)
         fprintf(stderr, "dsc: warning: %s\n", text);
 }
 
-static dsc_status open_planner(const plan_args *args, dsc_engine **out, dsc_error *err)
+/* stage NULL: the config's. */
+static dsc_status open_planner(const plan_args *args, const char *stage, dsc_engine **out, dsc_error *err)
 {
     dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
     char quoted[8192];
-    const dsc_override model = { "dsc.model", quoted, "--model" };
+    dsc_override overrides[2];
     if (args->model != NULL) {
         if (dsc_json_quote(quoted, sizeof quoted, args->model) >= sizeof quoted)
             return DSC_FAIL(err, DSC_ERR_INPUT, "--model", "the name is too long");
-        options.overrides = &model;
-        options.override_count = 1;
+        overrides[options.override_count++] = (dsc_override){ "dsc.model", quoted, "--model" };
     }
+    if (stage != NULL)
+        overrides[options.override_count++] = (dsc_override){ "zero_optimization.stage", stage, "--compare" };
+    options.overrides = overrides;
     options.config_path = args->config;
     options.flags = DSC_ENGINE_PLAN_ONLY | (args->strict ? (uint32_t)DSC_ENGINE_STRICT : 0);
     options.plan_world_size = (int32_t)args->world_size;
-    options.log = (dsc_log){ log_line, NULL };
+    if (stage == NULL) /* once is enough */
+        options.log = (dsc_log){ log_line, NULL };
     return dsc_engine_open(out, &options, err);
 }
 
@@ -117,6 +137,7 @@ static dsc_status read_table(dsc_engine *engine, plan_table *out, dsc_error *err
         *(is_nvme(&row) ? &out->nvme_bytes : is_state(&row) ? &out->states_bytes : &out->work_bytes) +=
             row.planned_bytes;
     }
+    out->traffic = engine->plan.traffic;
     out->free_bytes = engine->host_free_bytes;
     if (!dsc_mul_i64(out->states_bytes + out->work_bytes, out->ranks, &out->needed_bytes))
         out->needed_bytes = INT64_MAX;
@@ -153,6 +174,27 @@ static void print_verdict(const plan_table *t)
                each, needed, (double)t->free_bytes / MB);
 }
 
+static void print_traffic(const plan_table *t)
+{
+    const dsc_zero_traffic *m = &t->traffic;
+    const int64_t read = m->pass_read_bytes + m->update_read_bytes;
+    const int64_t written = m->pass_written_bytes + m->update_written_bytes;
+    printf("a step moves %.2f MB from other ranks to each", (double)m->wire_bytes / MB);
+    if (read + written > 0)
+        printf(", %.2f MB read from files, %.2f MB written", (double)read / MB, (double)written / MB);
+    printf("\n");
+    if (!t->timed)
+        return;
+    printf("measured here: %.1f GFLOP/s, %.0f M updates/s, copies %.1f GB/s", t->speed.flops_per_s * 1e-9,
+           t->speed.updates_per_s * 1e-6, t->speed.copied_per_s * 1e-9);
+    if (t->speed.file_read_per_s > 0)
+        printf(", files read %.2f GB/s, written %.2f GB/s", t->speed.file_read_per_s * 1e-9,
+               t->speed.file_written_per_s * 1e-9);
+    printf("\na step takes at least %.3f s: passes %.3f s (files %.3f s), other ranks %.3f s, update %.3f s (files "
+           "%.3f s)\n", t->time.step_s, t->time.compute_s, t->time.pass_files_s, t->time.wire_s, t->time.update_s,
+           t->time.update_files_s);
+}
+
 static void print_text(const plan_table *t)
 {
     const char *s = t->ranks == 1 ? "" : "s";
@@ -172,10 +214,22 @@ static void print_text(const plan_table *t)
             print_line(t->row[i].tag, t->row[i].tier, t->row[i].planned_bytes);
     if (t->nvme_bytes > 0)
         print_line("files", "", t->nvme_bytes);
-    print_verdict(t);
+    print_traffic(t);
 }
 
 static void print_count(const char *name, int64_t value) { printf(",\"%s\":%lld", name, (long long)value); }
+
+static void print_json_traffic(const plan_table *t)
+{
+    printf(",\"per_step\":{\"wire_bytes\":%lld", (long long)t->traffic.wire_bytes);
+    print_count("pass_read_bytes", t->traffic.pass_read_bytes);
+    print_count("pass_written_bytes", t->traffic.pass_written_bytes);
+    print_count("update_read_bytes", t->traffic.update_read_bytes);
+    print_count("update_written_bytes", t->traffic.update_written_bytes);
+    if (t->timed)
+        printf(",\"predicted_s\":%.6g", t->time.step_s);
+    printf("}");
+}
 
 static void print_json(const plan_table *t)
 {
@@ -201,29 +255,98 @@ static void print_json(const plan_table *t)
     print_count("working_bytes", t->work_bytes);
     print_count("total_bytes", t->states_bytes + t->work_bytes);
     print_count("nvme_bytes", t->nvme_bytes);
+    print_json_traffic(t);
     print_count("all_ranks_bytes", t->needed_bytes);
     if (t->free_bytes == INT64_MAX)
-        printf(",\"free_bytes\":null,\"fits\":null}\n");
+        printf(",\"free_bytes\":null,\"fits\":null");
     else
-        printf(",\"free_bytes\":%lld,\"fits\":%s}\n", (long long)t->free_bytes,
+        printf(",\"free_bytes\":%lld,\"fits\":%s", (long long)t->free_bytes,
                t->needed_bytes <= t->free_bytes ? "true" : "false");
+}
+
+/* ---- strategies side by side ---- */
+
+static dsc_status read_strategy(const plan_args *args, const plan_strategy *strategy, const plan_speed *speed,
+                                plan_table *out, dsc_error *err)
+{
+    dsc_engine *engine = NULL;
+    dsc_status status = open_planner(args, strategy->stage, &engine, err);
+    if (status == DSC_OK)
+        status = read_table(engine, out, err);
+    if (status == DSC_OK && speed != NULL)
+        plan_speed_predict(engine, speed, &out->time);
+    dsc_engine_close(&engine);
+    return status;
+}
+
+static dsc_status compare(const plan_args *args, const plan_speed *speed, dsc_error *err)
+{
+    plan_table t;
+    if (!args->json)
+        printf("each rank:       stage   memory MB    files MB   a step: from ranks MB    files MB%s\n",
+               speed != NULL ? "   at least s" : "");
+    else
+        printf(",\"compare\":[");
+    for (size_t i = 0; i < DSC_COUNT(strategies); i++) {
+        DSC_TRY(read_strategy(args, &strategies[i], speed, &t, err));
+        const dsc_zero_traffic *m = &t.traffic;
+        const int64_t files =
+            m->pass_read_bytes + m->pass_written_bytes + m->update_read_bytes + m->update_written_bytes;
+        const int64_t memory = t.states_bytes + t.work_bytes;
+        if (args->json) {
+            printf("%s{\"strategy\":\"%s\",\"zero_stage\":%s", i > 0 ? "," : "", strategies[i].name,
+                   strategies[i].stage);
+            print_count("memory_bytes", memory);
+            print_count("nvme_bytes", t.nvme_bytes);
+            print_count("wire_bytes_per_step", m->wire_bytes);
+            print_count("file_bytes_per_step", files);
+            if (speed != NULL)
+                printf(",\"predicted_s\":%.6g", t.time.step_s);
+            printf("}");
+            continue;
+        }
+        printf("  %-14s %5s  %10.2f  %10.2f  %20.2f  %10.2f", strategies[i].name, strategies[i].stage,
+               (double)memory / MB, (double)t.nvme_bytes / MB, (double)m->wire_bytes / MB, (double)files / MB);
+        if (speed != NULL)
+            printf("  %11.3f", t.time.step_s);
+        printf("\n");
+    }
+    if (args->json)
+        printf("]");
+    return DSC_OK;
+}
+
+static dsc_status print_plan(const plan_args *args, dsc_engine *engine, dsc_error *err)
+{
+    plan_table table;
+    DSC_TRY(read_table(engine, &table, err));
+    table.timed = args->time || (args->compare && engine->host_visible);
+    if (table.timed) {
+        DSC_TRY(plan_speed_measure(engine, &table.speed, err));
+        plan_speed_predict(engine, &table.speed, &table.time);
+    }
+    (args->json ? print_json : print_text)(&table);
+    if (args->compare)
+        DSC_TRY(compare(args, table.timed ? &table.speed : NULL, err));
+    if (args->json)
+        printf("}\n");
+    else
+        print_verdict(&table);
+    return DSC_OK;
 }
 
 /* The table comes first: it is the answer also when it is meant for another machine than this one. */
 int dsc_cmd_plan(int argc, char **argv)
 {
     plan_args args = { 0 };
-    plan_table table;
     dsc_engine *engine = NULL;
     dsc_error err = DSC_ERROR_INIT;
     const int code = parse_args(argc, argv, &args);
     if (code >= 0)
         return code;
-    dsc_status status = open_planner(&args, &engine, &err);
+    dsc_status status = open_planner(&args, NULL, &engine, &err);
     if (status == DSC_OK)
-        status = read_table(engine, &table, &err);
-    if (status == DSC_OK)
-        (args.json ? print_json : print_text)(&table);
+        status = print_plan(&args, engine, &err);
     const int printed = status == DSC_OK ? dsc_tool_end() : 0;
     if (status == DSC_OK)
         status = dsc_engine_check_fit(engine, &err);

@@ -1,0 +1,158 @@
+/* plan_speed.c - see plan_speed.h. SPDX-License-Identifier: Apache-2.0 */
+#include "tools/dsc/plan_speed.h"
+
+#include "base/clock.h"
+
+#define UPDATE_ELEMENTS (INT64_C(4) << 20) /* 64 MiB of states: more than caches hold */
+#define FILE_BYTES (INT64_C(256) << 20)
+#define FILE_PIECE (INT64_C(32) << 20)
+#define ROUNDS 3
+
+typedef struct work { /* what one round of a measurement does */
+    dsc_engine *engine;
+    char *memory;
+    dsc_swap_op *op;
+    bool write;
+} work;
+
+/* The fastest of some rounds. */
+static dsc_status time_it(const work *w, dsc_status (*run)(const work *w, dsc_error *err), double *seconds,
+                          dsc_error *err)
+{
+    *seconds = 1e30;
+    for (int i = 0; i < ROUNDS; i++) {
+        const int64_t start = dsc_clock_ns();
+        DSC_TRY(run(w, err));
+        const double now = (double)dsc_max_i64(1, dsc_clock_ns() - start) * 1e-9;
+        *seconds = now < *seconds ? now : *seconds;
+    }
+    return DSC_OK;
+}
+
+static dsc_status run_update(const work *w, dsc_error *err)
+{
+    float *at = (float *)(void *)w->memory;
+    const dsc_adamw_args args = { .master = at, .moment1 = at + UPDATE_ELEMENTS, .moment2 = at + 2 * UPDATE_ELEMENTS,
+                                  .grad = at + 3 * UPDATE_ELEMENTS, .count = UPDATE_ELEMENTS,
+                                  .scalars = { .decay = 1, .eps = 1e-8f, .step_size = 1e-3f, .inv_sqrt_bias2 = 1 } };
+    DSC_TRY(DSC_RUN(w->engine->compute, ADAMW, &args, err));
+    return dsc_stream_sync(w->engine->compute, err);
+}
+
+static dsc_status run_copy(const work *w, dsc_error *err)
+{
+    const int64_t half = UPDATE_ELEMENTS * 8;
+    DSC_TRY(dsc_copy(w->engine->compute, w->memory, w->memory + half, half, err));
+    return dsc_stream_sync(w->engine->compute, err);
+}
+
+static dsc_status run_file(const work *w, dsc_error *err)
+{
+    for (int64_t at = 0; at < FILE_BYTES; at += FILE_PIECE) {
+        if (w->write)
+            dsc_swap_write(w->op, w->memory, FILE_PIECE, at);
+        else
+            dsc_swap_read(w->op, w->memory, FILE_PIECE, at);
+        DSC_TRY(dsc_swap_wait(w->op, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status time_swap(work *w, dsc_swap *swap, plan_speed *out, dsc_error *err)
+{
+    double seconds;
+    dsc_status status = DSC_OK;
+    DSC_TRY(dsc_swap_op_open(swap, FILE_PIECE, &w->op, err));
+    w->write = true;
+    DSC_TRY_OUT(time_it(w, run_file, &seconds, err));
+    out->file_written_per_s = (double)FILE_BYTES / seconds;
+    w->write = false;
+    DSC_TRY_OUT(time_it(w, run_file, &seconds, err));
+    out->file_read_per_s = (double)FILE_BYTES / seconds;
+out:
+    dsc_swap_op_close(&w->op);
+    return status;
+}
+
+/* In the folder of the states, or of the parameters when those are all. */
+static dsc_status time_files(work *w, const dsc_engine *planner, plan_speed *out, dsc_error *err)
+{
+    dsc_zero_swap plan = { 0 };
+    dsc_swap *swap = NULL;
+    dsc_aio *aio = NULL;
+    dsc_plan_swap(&planner->config, &plan);
+    const bool states = plan.state_folder_count > 0;
+    if (!states && plan.param_folder_count == 0)
+        return DSC_OK;
+    plan.aio.alloc = w->engine->alloc;
+    DSC_TRY(dsc_aio_open(&plan.aio, &aio, err));
+    const dsc_swap_options options = { .alloc = w->engine->alloc,
+                                       .aio = aio,
+                                       .tag = DSC_TAG_IO,
+                                       .folders = states ? plan.state_folders : plan.param_folders,
+                                       .folder_count = states ? plan.state_folder_count : plan.param_folder_count,
+                                       .bytes = FILE_BYTES };
+    dsc_status status = dsc_swap_open(&options, &swap, err);
+    if (status == DSC_OK)
+        status = time_swap(w, swap, out, err);
+    dsc_aio_close(&aio);
+    dsc_swap_close(&swap);
+    return status;
+}
+
+static dsc_status measure(work *w, const dsc_engine *planner, plan_speed *out, dsc_error *err)
+{
+    double seconds;
+    DSC_TRY(dsc_engine_peak_flops(w->engine, &out->flops_per_s, err));
+    DSC_TRY(time_it(w, run_update, &seconds, err));
+    out->updates_per_s = (double)UPDATE_ELEMENTS / seconds;
+    DSC_TRY(time_it(w, run_copy, &seconds, err));
+    out->copied_per_s = (double)UPDATE_ELEMENTS * 8 / seconds;
+    return time_files(w, planner, out, err);
+}
+
+dsc_status plan_speed_measure(const dsc_engine *planner, plan_speed *out, dsc_error *err)
+{
+    const bool bf16 = planner->config.precision == DSC_PRECISION_BF16;
+    const dsc_override overrides[] = { { "bf16.enabled", bf16 ? "true" : "false", "dsc plan" },
+                                       { "dsc.device", "\"cpu\"", "dsc plan" } };
+    dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
+    work w = { 0 };
+    dsc_buf buf = { 0 };
+    options.flags = DSC_ENGINE_NO_MODEL;
+    options.overrides = overrides;
+    options.override_count = DSC_COUNT(overrides);
+    *out = (plan_speed){ 0 };
+    if (!planner->host_visible)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc plan", "times are predicted for CPU ranks only");
+    DSC_TRY(dsc_engine_open(&w.engine, &options, err));
+    dsc_status status = dsc_buf_open(w.engine->alloc, DSC_TAG_SCRATCH, DSC_TIER_HOST, UPDATE_ELEMENTS * 16, &buf, err);
+    w.memory = buf.ptr;
+    if (status == DSC_OK)
+        status = measure(&w, planner, out, err);
+    dsc_buf_close(&buf);
+    dsc_engine_close(&w.engine);
+    return status;
+}
+
+static double quotient(double work_amount, double per_s) { return work_amount > 0 ? work_amount / per_s : 0; }
+
+static double larger(double a, double b) { return a > b ? a : b; }
+
+/* Passes hide their files behind compute and the update hides its own; ranks of one host share everything. */
+void plan_speed_predict(const dsc_engine *planner, const plan_speed *speed, plan_time *out)
+{
+    const dsc_plan *plan = &planner->plan;
+    const dsc_zero_traffic *t = &plan->traffic;
+    const double ranks = (double)planner->place.local_size;
+    const double micro_steps = (double)planner->config.gradient_accumulation_steps;
+    out->compute_s = quotient(ranks * micro_steps * plan->flops_per_micro_batch, speed->flops_per_s);
+    out->wire_s = quotient(ranks * (double)t->wire_bytes, speed->copied_per_s);
+    out->update_s = quotient(ranks * (double)t->updated_elements, speed->updates_per_s);
+    out->pass_files_s = quotient(ranks * (double)t->pass_read_bytes, speed->file_read_per_s) +
+                        quotient(ranks * (double)t->pass_written_bytes, speed->file_written_per_s);
+    out->update_files_s = quotient(ranks * (double)t->update_read_bytes, speed->file_read_per_s) +
+                          quotient(ranks * (double)t->update_written_bytes, speed->file_written_per_s);
+    out->step_s =
+        larger(out->compute_s, out->pass_files_s) + out->wire_s + larger(out->update_s, out->update_files_s);
+}

@@ -1,0 +1,68 @@
+/* traffic.c - what an optimizer step moves, counted from the same lists that the step follows.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+/* How often a micro-step brings the group to a window, or adds a leaf to its sum. */
+static int64_t windows_of(const dsc_zero *zero, int32_t g)
+{
+    int64_t count = 0;
+    for (int32_t i = 0; i < zero->gather_count; i++)
+        count += zero->gather[i].group == g;
+    return count;
+}
+
+static int64_t leaves_of(const dsc_zero *zero, int32_t g)
+{
+    int64_t count = 0;
+    for (int32_t i = 0; i < zero->leaf_count; i++)
+        count += zero->leaf[i].group == g;
+    return count;
+}
+
+static void add_wire(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_zero_traffic *out)
+{
+    const dsc_layout_group *group = &zero->o.layout->group[g];
+    const int64_t others = group->padded - group->slice, each = zero->param_bytes_each;
+    out->wire_bytes += micro_steps * leaves_of(zero, g) * others * each;
+    if (zero->o.stage == 0)
+        out->wire_bytes += group->trainable ? others * 4 : 0; /* whole sums; every rank updates all */
+    else if (zero->group[g].param_whole)
+        out->wire_bytes += group->trainable ? others * each : 0;
+    else
+        out->wire_bytes += micro_steps * windows_of(zero, g) * others * each;
+}
+
+static void add_files(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_zero_traffic *out)
+{
+    const dsc_group_state *state = &zero->group[g];
+    const bool trainable = zero->o.layout->group[g].trainable, fp32 = zero->o.compute_dtype == DSC_F32;
+    const int64_t slice = zero->o.layout->group[g].slice;
+    if (state->swap_at[DSC_PLANE_PARAM] >= 0) {
+        const int64_t bytes = slice * zero->param_bytes_each;
+        out->pass_read_bytes += micro_steps * windows_of(zero, g) * bytes;
+        out->update_read_bytes += trainable && fp32 ? bytes : 0;
+        out->update_written_bytes += trainable ? bytes : 0;
+    }
+    if (state->swap_at[DSC_PLANE_GRAD] >= 0) { /* the first leaf is added to nothing */
+        const int64_t leaves = micro_steps * leaves_of(zero, g);
+        out->pass_read_bytes += (leaves - 1) * slice * 4;
+        out->pass_written_bytes += leaves * slice * 4;
+        out->update_read_bytes += slice * 4;
+    }
+    for (int p = DSC_PLANE_MASTER; p <= DSC_PLANE_MOMENT2; p++)
+        if (state->swap_at[p] >= 0) {
+            out->update_read_bytes += slice * 4;
+            out->update_written_bytes += slice * 4;
+        }
+}
+
+void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out)
+{
+    const int64_t micro_steps = zero->o.leaves_per_step / zero->world_size;
+    *out = (dsc_zero_traffic){ 0 };
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        add_wire(zero, g, micro_steps, out);
+        add_files(zero, g, micro_steps, out);
+        out->updated_elements += zero->o.layout->group[g].trainable ? zero->group[g].own_count : 0;
+    }
+}
