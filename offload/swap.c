@@ -29,6 +29,7 @@ struct dsc_swap {
 };
 
 struct dsc_swap_op {
+    dsc_alloc *alloc;
     dsc_swap *swap;
     dsc_aio_op *parts;
     int64_t part_room, part_count;
@@ -167,6 +168,7 @@ dsc_status dsc_swap_op_open(dsc_swap *swap, int64_t bytes, dsc_swap_op **out, ds
     dsc_swap_op *op = NULL;
     *out = NULL;
     DSC_TRY(dsc_alloc_zeroed(swap->alloc, DSC_TAG_IO, 1, sizeof *op, &op, err));
+    op->alloc = swap->alloc;
     op->swap = swap;
     op->part_room = dsc_div_ceil(bytes, swap->stripe_bytes) + 1;
     const dsc_status status = dsc_alloc_zeroed(swap->alloc, DSC_TAG_IO, op->part_room, sizeof *op->parts, &op->parts,
@@ -183,7 +185,7 @@ void dsc_swap_op_close(dsc_swap_op **op)
 {
     if (*op == NULL)
         return;
-    dsc_alloc *alloc = (*op)->swap->alloc;
+    dsc_alloc *alloc = (*op)->alloc;
     dsc_alloc_free(alloc, (*op)->parts);
     dsc_alloc_free(alloc, *op);
     *op = NULL;

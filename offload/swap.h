@@ -41,7 +41,7 @@ bool dsc_swap_is_direct(const dsc_swap *swap); /* false: a folder's file system 
 typedef struct dsc_swap_op dsc_swap_op;
 /* For transfers of at most `bytes`; to be reused. */
 DSC_MUST_USE dsc_status dsc_swap_op_open(dsc_swap *swap, int64_t bytes, dsc_swap_op **out, dsc_error *err);
-void dsc_swap_op_close(dsc_swap_op **op);
+void dsc_swap_op_close(dsc_swap_op **op); /* also after the swap's and the engine's end */
 
 /* Start a transfer of [offset, offset + bytes) from or to buf, all multiples of DSC_AIO_ALIGN. Transfers under way do
  * not overlap. What was never written reads as zeros. */

@@ -183,18 +183,18 @@ dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-/* An operation that never ended may still write to its buffer, until its engine is closed. */
+/* An operation that never ended may still come back to its buffer, until its engine is closed. */
 void dsc_store_close(dsc_zero *zero)
 {
     dsc_store *store = &zero->store;
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_ring_stop(&store->ring[p]);
+    for (int s = 0; s < DSC_SPACE_COUNT; s++)
+        dsc_swap_close(&store->swap[s]);
     for (int a = 0; a < DSC_STORE_AIO_COUNT; a++)
         dsc_aio_close(&store->aio[a]);
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_ring_close(&store->ring[p]);
-    for (int s = 0; s < DSC_SPACE_COUNT; s++)
-        dsc_swap_close(&store->swap[s]);
     for (int p = 0; p < DSC_PLANE_COUNT && zero->o.device != NULL; p++)
         dsc_mem_close(zero->o.device, &store->buf[p]);
 }

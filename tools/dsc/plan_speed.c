@@ -95,8 +95,8 @@ static dsc_status time_files(work *w, const dsc_engine *planner, plan_speed *out
     dsc_status status = dsc_swap_open(&options, &swap, err);
     if (status == DSC_OK)
         status = time_swap(w, swap, out, err);
-    dsc_aio_close(&aio);
     dsc_swap_close(&swap);
+    dsc_aio_close(&aio);
     return status;
 }
 
