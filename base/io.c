@@ -32,8 +32,8 @@ dsc_status dsc_io_path_status(int errno_value)
 dsc_status dsc_io_before(const dsc_io *io, dsc_io_op op, const char *path, int64_t offset, int64_t bytes,
                          dsc_error *err)
 {
-    static const char *const names[DSC_IO_OP_COUNT] = { "open",   "read",       "write",  "fsync", "rename",
-                                                        "unlink", "make folder", "resize", "close", "list" };
+    static const char *const names[DSC_IO_OP_COUNT] = { "open",        "read",   "write", "fsync", "rename", "unlink",
+                                                        "make folder", "resize", "close", "list",  "reserve" };
     if (io == NULL || io->hook.before == NULL)
         return DSC_OK;
     int errno_value = 0;

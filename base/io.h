@@ -16,7 +16,7 @@ extern "C" {
 
 typedef enum dsc_io_op {
     DSC_IO_OPEN, DSC_IO_READ, DSC_IO_WRITE, DSC_IO_FSYNC, DSC_IO_RENAME, DSC_IO_UNLINK, DSC_IO_MKDIR, DSC_IO_RESIZE,
-    DSC_IO_CLOSE, DSC_IO_LIST, DSC_IO_OP_COUNT
+    DSC_IO_CLOSE, DSC_IO_LIST, DSC_IO_RESERVE, DSC_IO_OP_COUNT
 } dsc_io_op;
 
 typedef enum dsc_io_mode {
@@ -47,6 +47,13 @@ typedef struct dsc_file {
 /* Regular files only: a folder, pipe or device is DSC_ERR_INPUT, and never waited for. */
 DSC_MUST_USE dsc_status dsc_io_open(const dsc_io *io, const char *path, dsc_io_mode mode, dsc_file *out,
                                     dsc_error *err);
+/* A file without a name in `folder`, for its owner only, gone when it is closed or the process ends. *direct: O_DIRECT,
+ * where the file system has it; offsets and buffers are whole blocks then. */
+DSC_MUST_USE dsc_status dsc_io_open_unnamed(const dsc_io *io, const char *folder, dsc_file *out, bool *direct,
+                                            dsc_error *err);
+/* Takes the space of the first `bytes` bytes from the disk, so that writing them cannot find it full: DSC_ERR_NOFIT
+ * when there is not so much. *taken = false: the file system has no such call; who needs the space has to write it. */
+DSC_MUST_USE dsc_status dsc_io_reserve(const dsc_io *io, dsc_file *file, int64_t bytes, bool *taken, dsc_error *err);
 /* Closes and sets fd = -1; safe on a closed file. The status matters after writing. */
 dsc_status dsc_io_close(const dsc_io *io, dsc_file *file, dsc_error *err);
 /* Exactly `bytes` or an error: end of file before that is DSC_ERR_INPUT ("truncated"). */

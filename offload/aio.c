@@ -22,10 +22,10 @@ static int32_t region_of(const dsc_aio *aio, const char *buf, int64_t bytes)
     return -1;
 }
 
-int32_t dsc_aio_place_of(const dsc_aio *aio, int fd)
+int32_t dsc_aio_place_of(const dsc_aio *aio, const dsc_aio_file *file)
 {
     for (int32_t i = 0; i < DSC_AIO_FILES_MAX; i++)
-        if (aio->files[i] == fd)
+        if (aio->files[i] == file)
             return i;
     return -1;
 }
@@ -68,7 +68,7 @@ static dsc_aio_slot *next_piece(dsc_aio *aio)
     s->op = op;
     s->piece = (dsc_aio_piece){ .fd = op->file->fd, .write = op->write, .buf = buf, .bytes = bytes,
                                 .offset = op->offset + op->given, .region = region_of(aio, buf, bytes),
-                                .place = dsc_aio_place_of(aio, op->file->fd) };
+                                .place = op->file->keeper == aio ? dsc_aio_place_of(aio, op->file) : -1 };
     op->given += bytes;
     op->under_way++;
     return s;
@@ -306,7 +306,7 @@ dsc_status dsc_aio_wait(dsc_aio *aio, dsc_aio_op *op, dsc_error *err)
 {
     while (!is_done(op) && !aio->broken) {
         fill(aio);
-        const bool any = !is_done(op) && take(aio, second_ns / 10);
+        const bool any = !is_done(op) && take(aio, dsc_min_i64(second_ns / 10, aio->options.timeout_ns));
         if (is_done(op))
             break;
         if (!any && aio->with_engine == 0 && aio->held_count == 0)

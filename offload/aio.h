@@ -61,13 +61,14 @@ typedef struct dsc_aio_file {
     int fd;          /* -1: not open */
     bool direct;     /* O_DIRECT: see DSC_AIO_ALIGN */
     char path[1024]; /* for messages */
+    dsc_aio *keeper; /* of dsc_aio_keep_file, or NULL */
 } dsc_aio_file;
-#define DSC_AIO_FILE_INIT { -1, false, "" }
+#define DSC_AIO_FILE_INIT { -1, false, "", NULL }
 
 /* Opens a regular file for reading and writing, O_DIRECT when the file system takes it. `create`: made or emptied, mode
  * 0600. Refusals of the system are DSC_ERR_INPUT. */
 DSC_MUST_USE dsc_status dsc_aio_file_open(const char *path, bool create, dsc_aio_file *out, dsc_error *err);
-void dsc_aio_file_close(dsc_aio_file *file);
+void dsc_aio_file_close(dsc_aio_file *file); /* before or after the close of the dsc_aio that keeps it */
 
 /* One operation. The caller fills the first part and keeps it and the buffer alive until it has waited. */
 typedef struct dsc_aio_op {
@@ -96,10 +97,10 @@ const char *dsc_aio_why(const dsc_aio *aio); /* "io_uring: libaio is older ..." 
  * buffers outside them work too. Nothing is under way. When the system refuses, dsc_aio_word says so. */
 DSC_MUST_USE dsc_status dsc_aio_register(dsc_aio *aio, void *buf, int64_t bytes, dsc_error *err);
 /* A file that many operations will use: engines that can, keep it open for themselves, which saves looking it up for
- * each block. Drop it before its descriptor is closed. False: it is used by its descriptor, as files that are not
- * kept. At most 64. */
-bool dsc_aio_keep_file(dsc_aio *aio, const dsc_aio_file *file);
-void dsc_aio_drop_file(dsc_aio *aio, const dsc_aio_file *file); /* one that is not kept: nothing happens */
+ * each block. Until dsc_aio_file_close *file stays where it is in memory and its descriptor the same. False: it is used
+ * by its descriptor, as files that are not kept. At most 64. */
+bool dsc_aio_keep_file(dsc_aio *aio, dsc_aio_file *file);
+void dsc_aio_drop_file(dsc_aio_file *file); /* one that is not kept: nothing happens */
 /* What is slower than it could be, with the remedy, in one line; "": nothing. Until the next call on `aio`. */
 const char *dsc_aio_word(const dsc_aio *aio);
 /* After a timeout, or when answers cannot be read: every operation fails from then on. Close it. */

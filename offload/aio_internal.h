@@ -25,7 +25,7 @@ struct dsc_aio {
     dsc_aio_op *first, *last;              /* operations with bytes to give */
     struct { char *begin, *end; } regions[DSC_AIO_REGIONS_MAX];
     int32_t region_count;
-    int files[DSC_AIO_FILES_MAX]; /* descriptors that the engine holds, -1: a free place */
+    dsc_aio_file *files[DSC_AIO_FILES_MAX]; /* that the engine keeps open; NULL: a free place */
     int64_t piece_count, last_event_ns;
     bool broken; /* the engine may keep pieces for good: nothing is given to it any more */
     dsc_status broken_status;
@@ -33,8 +33,8 @@ struct dsc_aio {
     char why[512], word[320];
 };
 
-/* Where the engine keeps a descriptor (-1: which place is free), or -1. */
-int32_t dsc_aio_place_of(const dsc_aio *aio, int fd);
+/* Where the engine keeps a file (NULL: which place is free), or -1. */
+int32_t dsc_aio_place_of(const dsc_aio *aio, const dsc_aio_file *file);
 /* Completions, without telling anybody; waits up to timeout_ns for the first. How many came, or -errno. */
 int dsc_aio_drain(dsc_aio *aio, int64_t timeout_ns);
 

@@ -19,6 +19,7 @@ dsc_status dsc_aio_file_open(const char *path, bool create, dsc_aio_file *out, d
 {
     const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (create ? O_CREAT | O_TRUNC : 0);
     struct stat info;
+    out->keeper = NULL;
     out->direct = true;
     out->fd = open(path, flags | O_DIRECT, 0600);
     if (out->fd < 0 && errno == EINVAL) { /* tmpfs and others have no O_DIRECT */
@@ -37,6 +38,7 @@ dsc_status dsc_aio_file_open(const char *path, bool create, dsc_aio_file *out, d
 
 void dsc_aio_file_close(dsc_aio_file *file)
 {
+    dsc_aio_drop_file(file);
     if (file->fd >= 0)
         (void)close(file->fd);
     file->fd = -1;
@@ -101,8 +103,6 @@ dsc_status dsc_aio_open(const dsc_aio_options *options, dsc_aio **out, dsc_error
     aio->options.block_bytes = dsc_align_up(options->block_bytes, DSC_AIO_ALIGN);
     if (aio->options.timeout_ns == 0)
         aio->options.timeout_ns = 60 * second_ns;
-    for (int32_t i = 0; i < DSC_AIO_FILES_MAX; i++)
-        aio->files[i] = -1;
     dsc_status status = dsc_alloc_zeroed(aio->alloc, DSC_TAG_IO, options->queue_depth, sizeof *aio->slots, &aio->slots,
                                          err);
     if (status == DSC_OK)
@@ -171,26 +171,29 @@ dsc_status dsc_aio_register(dsc_aio *aio, void *buf, int64_t bytes, dsc_error *e
     return DSC_OK;
 }
 
-bool dsc_aio_keep_file(dsc_aio *aio, const dsc_aio_file *file)
+bool dsc_aio_keep_file(dsc_aio *aio, dsc_aio_file *file)
 {
-    const int32_t place = dsc_aio_place_of(aio, -1);
+    const int32_t place = dsc_aio_place_of(aio, NULL);
     if (file->fd < 0 || aio->ops->set_file == NULL)
         return false;
-    if (dsc_aio_place_of(aio, file->fd) >= 0)
-        return true;
+    if (file->keeper != NULL)
+        return file->keeper == aio;
     if (place < 0 || !aio->ops->set_file(aio->state, place, file->fd))
         return false;
-    aio->files[place] = file->fd;
+    aio->files[place] = file;
+    file->keeper = aio;
     return true;
 }
 
-void dsc_aio_drop_file(dsc_aio *aio, const dsc_aio_file *file)
+void dsc_aio_drop_file(dsc_aio_file *file)
 {
-    const int32_t place = file->fd >= 0 ? dsc_aio_place_of(aio, file->fd) : -1;
+    dsc_aio *aio = file->keeper;
+    file->keeper = NULL;
+    const int32_t place = aio != NULL ? dsc_aio_place_of(aio, file) : -1;
     if (place < 0)
         return;
-    (void)aio->ops->set_file(aio->state, place, -1); /* what is in a place that cannot be emptied is never used again */
-    aio->files[place] = -1;
+    (void)aio->ops->set_file(aio->state, place, -1); /* a place that cannot be emptied is not used until it is set */
+    aio->files[place] = NULL;
 }
 
 /* ---- close ---- */
@@ -215,6 +218,9 @@ void dsc_aio_close(dsc_aio **pointer)
         drain_until(aio, dsc_clock_ns() + dsc_min_i64(aio->options.timeout_ns, 5 * second_ns));
     }
     aio->ops->close(aio->state);
+    for (int32_t i = 0; i < DSC_AIO_FILES_MAX; i++)
+        if (aio->files[i] != NULL)
+            aio->files[i]->keeper = NULL;
     dsc_alloc_free(aio->alloc, aio->slots);
     dsc_alloc_free(aio->alloc, aio);
 }

@@ -3,14 +3,9 @@
 #include "offload/swap.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
 
-#include "base/clock.h"
 #include "base/hash.h"
 
 enum { STRIPE = 4 << 20 };
@@ -26,6 +21,7 @@ struct dsc_swap {
     int32_t folder_count;
     int64_t bytes, stripe_bytes, noted_bytes;
     check *checks; /* [bytes / DSC_AIO_ALIGN] */
+    char word[600];
 };
 
 struct dsc_swap_op {
@@ -45,53 +41,70 @@ int64_t dsc_swap_plan_bytes(int64_t bytes)
 
 /* ---- files without a name ---- */
 
-static int open_unnamed(const char *folder, int flags)
+static void say(dsc_swap *s, const char *folder, const char *what)
 {
-    const int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
-    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR))
-        return fd;
-    /* The file system has no O_TMPFILE: a name nobody knows, removed at once. */
-    char path[1100];
-    snprintf(path, sizeof path, "%s/.dsc-swap-%d-%lld", folder, (int)getpid(), (long long)dsc_clock_wall_ns());
-    const int named = open(path, O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC | flags, 0600);
-    if (named >= 0)
-        (void)unlink(path);
-    return named;
+    const size_t used = strlen(s->word);
+    snprintf(s->word + used, sizeof s->word - used, "%s%.200s %s", used > 0 ? "; " : "", folder, what);
 }
 
-static dsc_status take_space(const char *folder, int fd, int64_t bytes, dsc_error *err)
+static dsc_status no_room(const char *folder, int64_t bytes, int64_t free_bytes, dsc_error *err)
 {
-    struct statvfs info;
-    if (fstatvfs(fd, &info) != 0)
-        return DSC_FAIL(err, DSC_ERR_IO, folder, "its free space cannot be read: %s", strerror(errno));
-    const int64_t free_bytes = (int64_t)info.f_bavail * (int64_t)info.f_frsize;
-    int failed = free_bytes < bytes + reserve_bytes ? ENOSPC : posix_fallocate(fd, 0, bytes);
-    if (failed == ENOSPC || failed == EDQUOT || failed == EFBIG)
-        return DSC_FAIL(
-            err, DSC_ERR_NOFIT, folder,
-            "swap of %.2f GB (and %.2f GB left free) does not fit: %.2f GB are free; name a larger nvme_path, "
-            "or use more ranks",
-            (double)bytes * 1e-9, (double)reserve_bytes * 1e-9, (double)free_bytes * 1e-9);
-    if (failed != 0)
-        return DSC_FAIL(err, DSC_ERR_IO, folder, "space for swap cannot be taken: %s", strerror(failed));
-    return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_NOFIT, folder,
+                    "swap of %.2f GB (and %.2f GB left free) does not fit: %.2f GB are free; name a larger nvme_path, "
+                    "or use more ranks", (double)bytes * 1e-9, (double)reserve_bytes * 1e-9, (double)free_bytes * 1e-9);
 }
 
-static dsc_status open_file(const dsc_swap_options *options, const char *folder, int64_t bytes, dsc_aio_file *out,
+/* Takes the space of a file whose file system cannot reserve it, by writing it. */
+static dsc_status write_all(dsc_swap *s, const dsc_aio_file *file, const char *folder, int64_t bytes,
+                            int64_t free_bytes, dsc_error *err)
+{
+    dsc_buf zeros;
+    dsc_status status = DSC_OK;
+    DSC_TRY(dsc_buf_open(s->alloc, DSC_TAG_IO, DSC_TIER_HOST, dsc_min_i64(bytes, STRIPE), &zeros, err));
+    for (int64_t at = 0; at < bytes && status == DSC_OK; at += zeros.bytes) {
+        dsc_aio_op op = { .file = file, .write = true, .buf = zeros.ptr, .offset = at,
+                          .bytes = dsc_min_i64(zeros.bytes, bytes - at) };
+        dsc_aio_submit(s->aio, &op);
+        status = dsc_aio_wait(s->aio, &op, err);
+        if (status == DSC_ERR_IO && (op.errno_value == ENOSPC || op.errno_value == EDQUOT || op.errno_value == EFBIG))
+            status = no_room(folder, bytes, free_bytes, err);
+    }
+    dsc_buf_close(&zeros);
+    return status;
+}
+
+static dsc_status take_space(dsc_swap *s, const dsc_io *io, dsc_aio_file *file, const char *folder, int64_t bytes,
+                             dsc_error *err)
+{
+    int64_t free_bytes = 0;
+    bool taken = false;
+    dsc_file plain = { .fd = file->fd };
+    DSC_TRY(dsc_io_free_bytes(folder, &free_bytes, err));
+    if (free_bytes < bytes + reserve_bytes)
+        return no_room(folder, bytes, free_bytes, err);
+    snprintf(plain.path, sizeof plain.path, "%s", file->path);
+    const dsc_status status = dsc_io_reserve(io, &plain, bytes, &taken, err);
+    if (status == DSC_ERR_NOFIT)
+        return no_room(folder, bytes, free_bytes, err);
+    DSC_TRY(status);
+    if (taken)
+        return DSC_OK;
+    say(s, folder, "cannot reserve space: all of it was written once instead");
+    return write_all(s, file, folder, bytes, free_bytes, err);
+}
+
+static dsc_status open_file(dsc_swap *s, const dsc_io *io, const char *folder, int64_t bytes, dsc_aio_file *out,
                             dsc_error *err)
 {
+    dsc_file file = DSC_FILE_INIT;
     if (dsc_io_kind(folder) != DSC_PATH_DIR)
         return DSC_FAIL(err, DSC_ERR_INPUT, folder, "is not a folder: nvme_path names a folder on a fast local disk");
-    out->direct = true;
-    out->fd = open_unnamed(folder, O_DIRECT);
-    if (out->fd < 0 && errno == EINVAL) {
-        out->direct = false;
-        out->fd = open_unnamed(folder, 0);
-    }
-    if (out->fd < 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, folder, "no swap file can be made there: %s", strerror(errno));
+    DSC_TRY(dsc_io_open_unnamed(io, folder, &file, &out->direct, err));
+    out->fd = file.fd;
     snprintf(out->path, sizeof out->path, "swap in %.1000s", folder);
-    return take_space(folder, out->fd, bytes, err);
+    if (!out->direct)
+        say(s, folder, "has no O_DIRECT: the system holds swap in memory too");
+    return take_space(s, io, out, folder, bytes, err);
 }
 
 /* ---- open and close ---- */
@@ -102,10 +115,8 @@ void dsc_swap_close(dsc_swap **pointer)
     if (s == NULL)
         return;
     *pointer = NULL;
-    for (int32_t i = 0; i < s->folder_count; i++) {
-        dsc_aio_drop_file(s->aio, &s->files[i]);
+    for (int32_t i = 0; i < s->folder_count; i++)
         dsc_aio_file_close(&s->files[i]);
-    }
     if (s->noted_bytes > 0)
         dsc_alloc_unnote(s->alloc, s->tag, DSC_TIER_NVME, s->noted_bytes);
     dsc_alloc_free(s->alloc, s->checks);
@@ -120,7 +131,7 @@ static dsc_status open_parts(dsc_swap *s, const dsc_swap_options *options, dsc_e
     s->bytes = dsc_align_up(options->bytes, round);
     DSC_TRY(dsc_alloc_zeroed(s->alloc, DSC_TAG_IO, s->bytes / DSC_AIO_ALIGN, sizeof *s->checks, &s->checks, err));
     for (int32_t i = 0; i < s->folder_count; i++)
-        DSC_TRY(open_file(options, options->folders[i], s->bytes / s->folder_count, &s->files[i], err));
+        DSC_TRY(open_file(s, options->io, options->folders[i], s->bytes / s->folder_count, &s->files[i], err));
     for (int32_t i = 0; i < s->folder_count; i++)
         (void)dsc_aio_keep_file(s->aio, &s->files[i]); /* false: by its descriptor */
     DSC_TRY(dsc_alloc_note(s->alloc, s->tag, DSC_TIER_NVME, s->bytes, err));
@@ -152,6 +163,8 @@ dsc_status dsc_swap_open(const dsc_swap_options *options, dsc_swap **out, dsc_er
     *out = s;
     return DSC_OK;
 }
+
+const char *dsc_swap_word(const dsc_swap *swap) { return swap->word; }
 
 bool dsc_swap_is_direct(const dsc_swap *swap)
 {

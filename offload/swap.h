@@ -21,7 +21,7 @@ typedef struct dsc_swap dsc_swap;
 
 typedef struct dsc_swap_options {
     dsc_alloc *alloc;          /* borrowed until close; the space is noted in it as tier NVME */
-    dsc_aio *aio;              /* borrowed until close */
+    dsc_aio *aio;              /* borrowed until the last transfer has been waited for, or its own close */
     const dsc_io *io;          /* for what is done when it is opened; may be NULL */
     dsc_tag tag;               /* what the bytes are, for the plan's table */
     const char *const *folders;
@@ -34,8 +34,11 @@ typedef struct dsc_swap_options {
 int64_t dsc_swap_plan_bytes(int64_t bytes);
 
 DSC_MUST_USE dsc_status dsc_swap_open(const dsc_swap_options *options, dsc_swap **out, dsc_error *err);
-void dsc_swap_close(dsc_swap **swap); /* nothing is under way */
+/* Nothing is under way; or its dsc_aio was closed before, which ends what is. */
+void dsc_swap_close(dsc_swap **swap);
 bool dsc_swap_is_direct(const dsc_swap *swap); /* false: a folder's file system has no O_DIRECT */
+/* What is slower or less safe than it could be, by folder, in one line; "": nothing. */
+const char *dsc_swap_word(const dsc_swap *swap);
 
 /* One transfer: parts of at most one stripe each. The caller keeps it and the buffer until it has waited. */
 typedef struct dsc_swap_op dsc_swap_op;

@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -23,6 +22,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "offload/aio.h"
+#include "tests/support/disk.h"
 
 static const char *const engine_names[] = { "io_uring", "libaio", "threads" };
 enum { BLOCK = 8192, TOTAL = 13 * 4096 };
@@ -369,31 +369,45 @@ static void without_both(void)
 static void test_seccomp_uring(void **state) { in_child(without_uring); }
 static void test_seccomp_both(void **state) { in_child(without_both); }
 
-/* A device that is really full: a small tmpfs, where root may mount one. */
-static void test_full_device(void **state)
+/* A device that is really full. */
+static void full_device(const char *engine, const char *kind, int mib)
 {
     dsc_error err = DSC_ERROR_INIT;
-    char small[200];
+    char small[200], file_path[240];
     snprintf(small, sizeof small, "%s/small", dir);
     check(dsc_io_mkdir(NULL, small, &err), &err);
-    if (mount("none", small, "tmpfs", 0, "size=16k") != 0) {
+    if (!disk_mount(small, kind, mib)) {
         rmdir(small);
         skip();
     }
-    char file_path[240];
     snprintf(file_path, sizeof file_path, "%s/file", small);
-    for (size_t e = 0; e < DSC_COUNT(engine_names); e++) {
-        const dsc_aio_options options = plain_options(engine_names[e]);
-        dsc_aio *aio = open_aio(&options);
-        dsc_aio_file file = DSC_AIO_FILE_INIT;
-        check(dsc_aio_file_open(file_path, true, &file, &err), &err);
-        assert_int_equal(move(aio, &file, true, out_buf, TOTAL, 0, &err), DSC_ERR_IO);
-        assert_non_null(strstr(err.message, "No space left on device"));
-        dsc_aio_close(&aio);
-        dsc_aio_file_close(&file);
-    }
-    assert_int_equal(umount(small), 0);
+    const dsc_aio_options options = plain_options(engine);
+    dsc_aio *aio = open_aio(&options);
+    dsc_aio_file file = DSC_AIO_FILE_INIT;
+    check(dsc_aio_file_open(file_path, true, &file, &err), &err);
+    check(move(aio, &file, true, out_buf, TOTAL, 0, &err), &err);
+    disk_fill(small);
+    assert_int_equal(move(aio, &file, true, out_buf, TOTAL, TOTAL, &err), DSC_ERR_IO);
+    assert_string_equal(err.where, file_path);
+    assert_non_null(strstr(err.message, "No space left on device"));
+    check(move(aio, &file, false, in_buf, TOTAL, 0, &err), &err); /* what was written before is right */
+    assert_memory_equal(in_buf, out_buf, TOTAL);
+    dsc_aio_close(&aio);
+    dsc_aio_file_close(&file);
+    disk_unmount(small);
     assert_int_equal(rmdir(small), 0);
+}
+
+static void test_full_tmpfs(void **state)
+{
+    for (size_t e = 0; e < DSC_COUNT(engine_names); e++)
+        full_device(engine_names[e], "tmpfs", 1);
+}
+
+static void test_full_ext4(void **state)
+{
+    for (size_t e = 0; e < DSC_COUNT(engine_names); e++)
+        full_device(engine_names[e], "ext4", 8);
 }
 
 int main(void)
@@ -403,7 +417,8 @@ int main(void)
         cmocka_unit_test(test_faults),            cmocka_unit_test(test_no_progress),
         cmocka_unit_test(test_close_in_flight),
         cmocka_unit_test(test_allocation_failures), cmocka_unit_test(test_seccomp_uring),
-        cmocka_unit_test(test_seccomp_both),        cmocka_unit_test(test_full_device),
+        cmocka_unit_test(test_seccomp_both),        cmocka_unit_test(test_full_tmpfs),
+        cmocka_unit_test(test_full_ext4),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

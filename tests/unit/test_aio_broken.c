@@ -239,7 +239,7 @@ static dsc_aio_file pipe_end(int ends[2])
 {
     if (pipe2(ends, O_CLOEXEC) != 0)
         abort();
-    dsc_aio_file file = { ends[0], false, "a pipe" };
+    dsc_aio_file file = { .fd = ends[0], .path = "a pipe" };
     return file;
 }
 
@@ -339,7 +339,7 @@ static void test_registered(void **state)
     assert_int_equal(dup2(number, file.fd), file.fd);
     MUST(move(aio, &file, false, in_buf, TOTAL, 0, &err) == DSC_OK, err);
     assert_memory_equal(in_buf, out_buf, TOTAL);
-    dsc_aio_drop_file(aio, &file);
+    dsc_aio_drop_file(&file);
     /* And after it was dropped, by the descriptor. */
     assert_int_equal(dup2(other.fd, file.fd), file.fd);
     MUST(move(aio, &file, false, in_buf, TOTAL, 0, &err) == DSC_OK, err);
@@ -348,20 +348,28 @@ static void test_registered(void **state)
     /* Places are used again, and more files than there are places work as well. */
     for (int i = 0; i < 200; i++) {
         assert_true(dsc_aio_keep_file(aio, &other));
-        dsc_aio_drop_file(aio, &other);
+        dsc_aio_drop_file(&other);
     }
     dsc_aio_file many[70];
     for (int i = 0; i < 70; i++) {
-        many[i] = (dsc_aio_file){ dup(other.fd), other.direct, "" };
+        many[i] = (dsc_aio_file){ .fd = dup(other.fd), .direct = other.direct };
         assert_int_equal(dsc_aio_keep_file(aio, &many[i]), i < 64);
     }
     for (int i = 0; i < 70; i++) {
         MUST(move(aio, &many[i], true, out_buf, PAGE, i % 16 * PAGE, &err) == DSC_OK, err);
-        dsc_aio_drop_file(aio, &many[i]);
-        dsc_aio_file_close(&many[i]);
+        if (i % 2 == 0)
+            dsc_aio_file_close(&many[i]);
     }
+    /* A number that is used again is another file: nothing of the old one is left in its place. */
+    dsc_aio_file again = open_file("again");
+    MUST(move(aio, &again, true, out_buf, TOTAL, 0, &err) == DSC_OK, err);
+    assert_int_equal(pread(again.fd, in_buf, TOTAL, 0), TOTAL);
+    assert_memory_equal(in_buf, out_buf, TOTAL);
+    dsc_aio_file_close(&again);
     close(number);
-    dsc_aio_close(&aio);
+    dsc_aio_close(&aio); /* files may be closed after it as well */
+    for (int i = 1; i < 70; i += 2)
+        dsc_aio_file_close(&many[i]);
     dsc_aio_file_close(&file);
     dsc_aio_file_close(&other);
 }

@@ -8,16 +8,17 @@
 #include <cmocka.h>
 
 #include <dirent.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "offload/swap.h"
+#include "tests/support/disk.h"
 
 enum { PAGE = DSC_AIO_ALIGN, SPACE = 96 * PAGE, STRIPE_PAGES = 4 };
 
@@ -227,29 +228,242 @@ static void test_refusals(void **state)
     close_fixture(&f);
 }
 
-/* A small file system that is nearly full: refused when it is opened, with the numbers. */
-static void test_no_space(void **state)
+static dsc_aio *plain_aio(dsc_aio_hook hook)
 {
     dsc_error err = DSC_ERROR_INIT;
-    if (mount("none", first_dir, "tmpfs", 0, "size=80m") != 0)
-        skip();
-    const dsc_aio_options aio_options = { .alloc = alloc, .engine = "threads", .block_bytes = PAGE, .queue_depth = 1,
-                                          .thread_count = 1 };
     dsc_aio *aio = NULL;
+    const dsc_aio_options options = { .alloc = alloc, .engine = "auto", .block_bytes = 3 * PAGE, .queue_depth = 4,
+                                      .thread_count = 2, .overlap_events = true, .hook = hook };
+    check(dsc_aio_open(&options, &aio, &err), &err);
+    return aio;
+}
+
+static void write_and_read(dsc_swap *swap, int64_t pages)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_swap_op *op = NULL;
+    check(dsc_swap_op_open(swap, pages * PAGE, &op, &err), &err);
+    fill(out_buf, 3);
+    for (int round = 0; round < 2; round++) {
+        dsc_swap_write(op, out_buf, pages * PAGE, 0);
+        check(dsc_swap_wait(op, &err), &err);
+        memset(in_buf, 0, SPACE);
+        dsc_swap_read(op, in_buf, pages * PAGE, 0);
+        check(dsc_swap_wait(op, &err), &err);
+        assert_memory_equal(in_buf, out_buf, (size_t)(pages * PAGE));
+    }
+    dsc_swap_op_close(&op);
+}
+
+/* Small file systems: what does not fit is refused when it is opened, with the numbers, and what was taken stays ours
+ * when others fill the disk afterwards. ext2 cannot reserve: the space is written, and that is said. */
+static void on_small_disk(const char *kind, bool reserves)
+{
+    dsc_error err = DSC_ERROR_INIT;
     dsc_swap *swap = NULL;
-    check(dsc_aio_open(&aio_options, &aio, &err), &err);
+    if (!disk_mount(first_dir, kind, 96))
+        skip();
+    dsc_aio *aio = plain_aio((dsc_aio_hook){ NULL, NULL });
     dsc_swap_options options = {
-        .alloc = alloc, .aio = aio, .tag = DSC_TAG_MOMENT, .folders = folders, .folder_count = 1, .bytes = 32 << 20
+        .alloc = alloc, .aio = aio, .tag = DSC_TAG_MOMENT, .folders = folders, .folder_count = 1, .bytes = 40 << 20
     };
     assert_int_equal(dsc_swap_open(&options, &swap, &err), DSC_ERR_NOFIT);
     assert_string_equal(err.where, first_dir);
-    assert_non_null(strstr(err.message, "0.08 GB are free"));
+    assert_non_null(strstr(err.message, "GB are free"));
     options.bytes = 8 << 20;
     check(dsc_swap_open(&options, &swap, &err), &err);
-    (void)dsc_swap_is_direct(swap); /* newer kernels: yes, older: no; right in both */
+    assert_int_equal(strstr(dsc_swap_word(swap), "cannot reserve space") == NULL, reserves);
+    if (!reserves)
+        assert_non_null(strstr(dsc_swap_word(swap), first_dir));
+    disk_fill(first_dir);
+    write_and_read(swap, 96);
     dsc_swap_close(&swap);
     dsc_aio_close(&aio);
-    assert_int_equal(umount(first_dir), 0);
+    disk_unmount(first_dir);
+}
+
+static void test_small_tmpfs(void **state) { on_small_disk("tmpfs", true); }
+static void test_small_ext4(void **state) { on_small_disk("ext4", true); }
+static void test_small_ext2(void **state) { on_small_disk("ext2", false); }
+
+/* What the system says while swap is opened: every operation refused once, and a file system without fallocate. */
+typedef struct io_fault {
+    int64_t count, at;
+    dsc_io_op op; /* or every one: DSC_IO_OP_COUNT */
+    int errno_value;
+} io_fault;
+
+static dsc_status io_refuse(void *user, dsc_io_op op, const char *path, int64_t offset, int64_t bytes,
+                            int *errno_value)
+{
+    io_fault *fault = user;
+    if ((fault->op != DSC_IO_OP_COUNT && op != fault->op) || ++fault->count != fault->at)
+        return DSC_OK;
+    *errno_value = fault->errno_value;
+    return DSC_ERR_IO;
+}
+
+static dsc_status open_with_io(io_fault *fault, dsc_swap **swap, dsc_aio *aio, dsc_error *err)
+{
+    const dsc_io io = { .hook = { io_refuse, fault } };
+    const dsc_swap_options options = { .alloc = alloc, .aio = aio, .io = &io, .tag = DSC_TAG_MOMENT,
+                                       .folders = folders, .folder_count = 2, .bytes = SPACE,
+                                       .stripe_bytes = STRIPE_PAGES * PAGE };
+    return dsc_swap_open(&options, swap, err);
+}
+
+static void test_io_faults_at_open(void **state)
+{
+    dsc_aio *aio = plain_aio((dsc_aio_hook){ NULL, NULL });
+    static const struct { int errno_value; dsc_status status;
+    } kinds[] = { { EIO, DSC_ERR_IO }, { ENOSPC, DSC_ERR_NOFIT }, { EACCES, DSC_ERR_INPUT } };
+    int refused = 0;
+    for (size_t k = 0; k < DSC_COUNT(kinds); k++)
+        for (int64_t at = 1; at < 20; at++) {
+            dsc_error err = DSC_ERROR_INIT;
+            dsc_alloc_stats before, after;
+            dsc_swap *swap = NULL;
+            io_fault fault = { .at = at, .op = DSC_IO_OP_COUNT, .errno_value = kinds[k].errno_value };
+            dsc_alloc_stats_get(alloc, &before);
+            const dsc_status status = open_with_io(&fault, &swap, aio, &err);
+            assert_int_equal(status == DSC_OK, fault.count < at);
+            if (status != DSC_OK) {
+                refused++;
+                assert_null(swap);
+                assert_true(status == kinds[k].status || status == DSC_ERR_IO);
+                assert_non_null(strstr(err.where, dir));
+            }
+            dsc_swap_close(&swap);
+            dsc_alloc_stats_get(alloc, &after);
+            assert_int_equal(before.live_count, after.live_count);
+        }
+    assert_int_equal(refused, 3 * 4); /* two folders, a file and its space each */
+    dsc_aio_close(&aio);
+}
+
+static void test_without_fallocate(void **state)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_aio *aio = plain_aio((dsc_aio_hook){ NULL, NULL });
+    dsc_swap *swap = NULL;
+    struct stat info;
+    io_fault fault = { .at = 1, .op = DSC_IO_RESERVE, .errno_value = EOPNOTSUPP };
+    check(open_with_io(&fault, &swap, aio, &err), &err);
+    assert_non_null(strstr(dsc_swap_word(swap), "cannot reserve space"));
+    assert_int_equal(fstat(find_descriptor(first_dir), &info), 0);
+    assert_true(info.st_blocks * 512 >= SPACE / 2); /* taken all the same */
+    write_and_read(swap, 96);
+    dsc_swap_close(&swap);
+    dsc_aio_close(&aio);
+}
+
+/* Faults of the device at every n-th block of a write and the read after it: the bytes are right, or it is an error
+ * that names the folder and the place; and a write that failed is never read as if it had been done. */
+enum { EIO_ONCE, ENOSPC_ONCE, EINTR_ONCE, EAGAIN_ONCE, SHORT_BY_ONE, SHORT_HALF, REFUSED, LATE, LATE_ALL, NEVER,
+       KINDS };
+enum { FAULT_PAGES = 24 };
+typedef struct device_fault {
+    int64_t count, at;
+    int kind;
+} device_fault;
+
+static dsc_aio_fault_kind device_fails(void *user, int64_t n, const dsc_aio_piece *piece, int64_t *result)
+{
+    device_fault *fault = user;
+    fault->count++;
+    if (fault->count != fault->at && !(fault->kind == LATE_ALL && fault->count > fault->at))
+        return DSC_AIO_FAULT_NONE;
+    switch (fault->kind) {
+    case EIO_ONCE: *result = -EIO; return DSC_AIO_FAULT_RESULT;
+    case ENOSPC_ONCE: *result = -ENOSPC; return DSC_AIO_FAULT_RESULT;
+    case EINTR_ONCE: *result = -EINTR; return DSC_AIO_FAULT_RESULT;
+    case EAGAIN_ONCE: *result = -EAGAIN; return DSC_AIO_FAULT_RESULT;
+    case SHORT_BY_ONE: *result = piece->bytes - 1; return DSC_AIO_FAULT_RESULT;
+    case SHORT_HALF: *result = piece->bytes / 2; return DSC_AIO_FAULT_RESULT;
+    case REFUSED: return DSC_AIO_FAULT_REFUSE;
+    case NEVER: return DSC_AIO_FAULT_NEVER;
+    default: return DSC_AIO_FAULT_LATE;
+    }
+}
+
+static bool names_the_place(const dsc_error *err)
+{
+    return strstr(err->where, dir) != NULL && (strstr(err->message, " at ") != NULL);
+}
+
+static fixture open_faulty(const char *engine, device_fault *fault)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    fixture f = { NULL, NULL, NULL };
+    const dsc_aio_options aio_options = { .alloc = alloc, .engine = engine, .block_bytes = 3 * PAGE, .queue_depth = 4,
+                                          .thread_count = 2, .overlap_events = true, .hook = { device_fails, fault },
+                                          .timeout_ns = fault->kind == NEVER ? 30000000 : 0 };
+    check(dsc_aio_open(&aio_options, &f.aio, &err), &err);
+    const dsc_swap_options options = { .alloc = alloc, .aio = f.aio, .tag = DSC_TAG_MOMENT, .folders = folders,
+                                       .folder_count = 2, .bytes = FAULT_PAGES * PAGE, .stripe_bytes = 4 * PAGE };
+    check(dsc_swap_open(&options, &f.swap, &err), &err);
+    check(dsc_swap_op_open(f.swap, FAULT_PAGES * PAGE, &f.op, &err), &err);
+    return f;
+}
+
+/* False: the fault was behind the last block. */
+static bool one_device_fault(fixture *f, device_fault *fault, int64_t at)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    fault->count = 0;
+    fault->at = at;
+    fill(out_buf, (uint32_t)at);
+    dsc_swap_write(f->op, out_buf, FAULT_PAGES * PAGE, 0);
+    const dsc_status written = dsc_swap_wait(f->op, &err);
+    assert_true(written == DSC_OK || names_the_place(&err));
+    dsc_swap_read(f->op, in_buf, FAULT_PAGES * PAGE, 0);
+    const dsc_status read_back = dsc_swap_wait(f->op, &err);
+    if (read_back == DSC_OK)
+        assert_memory_equal(in_buf, out_buf, FAULT_PAGES * PAGE);
+    else
+        assert_true(names_the_place(&err));
+    const bool fired = fault->count >= at;
+    if (fault->kind == EIO_ONCE || fault->kind == ENOSPC_ONCE || fault->kind == NEVER)
+        assert_int_equal(written != DSC_OK || read_back != DSC_OK, fired);
+    else
+        assert_true(written == DSC_OK && read_back == DSC_OK);
+    if (fault->kind == NEVER && fired)
+        assert_int_equal(err.status, DSC_ERR_STUCK);
+    return fired;
+}
+
+static void test_device_faults(void **state)
+{
+    static const char *const engines[] = { "io_uring", "libaio", "threads" };
+    for (size_t e = 0; e < DSC_COUNT(engines); e++)
+        for (int kind = 0; kind < KINDS; kind++) {
+            device_fault fault = { .kind = kind, .at = INT64_MAX };
+            fixture f = open_faulty(engines[e], &fault);
+            int64_t at = 1;
+            while (one_device_fault(&f, &fault, at)) {
+                at += kind == NEVER ? 7 : 1;
+                if (kind != NEVER)
+                    continue;
+                close_fixture(&f); /* it is broken */
+                f = open_faulty(engines[e], &fault);
+            }
+            assert_true(at >= 24);
+            close_fixture(&f);
+        }
+}
+
+/* Its dsc_aio closed first, with a transfer under way: what is done about a device that does not answer. */
+static void test_engine_closed_first(void **state)
+{
+    static const char *const engines[] = { "io_uring", "libaio", "threads" };
+    for (size_t e = 0; e < DSC_COUNT(engines); e++)
+        for (int round = 0; round < 10; round++) {
+            fixture f = open_fixture(engines[e], 2);
+            fill(out_buf, 5);
+            dsc_swap_write(f.op, out_buf, SPACE, 0);
+            dsc_aio_close(&f.aio);
+            close_fixture(&f);
+        }
 }
 
 /* kill -9 in the middle of writing: nothing remains, and another job in the same folder is right all the time. */
@@ -322,7 +536,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_come_back),     cmocka_unit_test(test_no_name_no_access),
         cmocka_unit_test(test_flipped_bits),        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_no_space),            cmocka_unit_test(test_two_jobs_and_a_kill),
+        cmocka_unit_test(test_small_tmpfs),         cmocka_unit_test(test_small_ext4),
+        cmocka_unit_test(test_small_ext2),          cmocka_unit_test(test_io_faults_at_open),
+        cmocka_unit_test(test_without_fallocate),   cmocka_unit_test(test_device_faults),
+        cmocka_unit_test(test_engine_closed_first), cmocka_unit_test(test_two_jobs_and_a_kill),
         cmocka_unit_test(test_allocation_failures),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
