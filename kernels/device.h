@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define DSC_DEVICE_OPS_VERSION 3u
+#define DSC_DEVICE_OPS_VERSION 4u
 #define DSC_LAUNCH_ARGS_MAX 256 /* bytes of a kernel's or host call's argument struct */
 /* Scratch for products that a GPU's compute stream has: what cuBLASLt itself takes by default on sm_90. */
 #define DSC_GPU_GEMM_WORKSPACE_BYTES (INT64_C(32) << 20)
@@ -125,8 +125,9 @@ typedef struct dsc_device_ops {
      * library and a line agree; *others: prepared products that keep what they had. Any text is safe. */
     dsc_status (*gemm_plans_get)(dsc_device *device, char *text, int64_t room, int64_t *bytes, dsc_error *err);
     dsc_status (*gemm_plans_set)(dsc_device *device, const char *text, int64_t *others, dsc_error *err);
-    /* Optional: asked every few milliseconds while the host waits for a stream or an event. fn = NULL: no more. NULL:
-     * the device's work ends by itself. */
+    /* Optional: (fn, user) is asked every few milliseconds while the host waits for a stream or an event, beside those
+     * that were given before; (NULL, user) is no more. While the host waits nowhere. NULL: the device's work ends by
+     * itself. */
     void (*watch)(dsc_device *device, dsc_watch_fn fn, void *user);
     /* Optional: the library's own stream (a cudaStream_t) for transports that enqueue. */
     void *(*native)(dsc_stream *stream);

@@ -208,8 +208,15 @@ static void cuda_props(dsc_device *device, dsc_device_props *out)
 static void cuda_watch(dsc_device *device, dsc_watch_fn fn, void *user)
 {
     cuda_device *d = (cuda_device *)device;
-    d->watch = fn;
-    d->watch_user = user;
+    if (fn != NULL) {
+        DSC_ASSERT(d->watch_count < DSC_CUDA_WATCHES);
+        d->watch[d->watch_count].fn = fn;
+        d->watch[d->watch_count++].user = user;
+        return;
+    }
+    for (int i = 0; i < d->watch_count; i++)
+        if (d->watch[i].user == user)
+            d->watch[i--] = d->watch[--d->watch_count];
 }
 
 static void *cuda_native(dsc_stream *stream) { return ((cuda_stream *)stream)->handle; }

@@ -7,7 +7,10 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/device.h"
 
-enum { DSC_CUDA_HOST_CALLS = 64 }; /* host calls of one stream on their way; the next one waits for it */
+enum {
+    DSC_CUDA_HOST_CALLS = 64, /* host calls of one stream on their way; the next one waits for it */
+    DSC_CUDA_WATCHES = 16     /* communicators over one device's memory, say */
+};
 
 extern "C" const dsc_device_ops dsc_device_cuda;
 
@@ -29,8 +32,8 @@ typedef struct cuda_device {
     double peak_flops;
     dsc_cuda_gemm *gemm;
     cudaStream_t setup; /* zeroes new memory */
-    dsc_watch_fn watch;
-    void *watch_user;
+    struct { dsc_watch_fn fn; void *user; } watch[DSC_CUDA_WATCHES];
+    int watch_count;
     struct { /* cut from the front; begins again when all parts are closed */
         char *base;
         int64_t bytes, used, part_count;

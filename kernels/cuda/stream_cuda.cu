@@ -128,7 +128,8 @@ static dsc_status poll(cuda_device *d, query_fn query, void *handle, cudaError_t
         (void)cudaGetLastError();
         const int64_t now_ns = dsc_clock_ns();
         if (now_ns - watched_ns >= POLL_WATCH_NS) {
-            DSC_TRY(d->watch(d->watch_user, now_ns - start_ns, err));
+            for (int i = 0; i < d->watch_count; i++)
+                DSC_TRY(d->watch[i].fn(d->watch[i].user, now_ns - start_ns, err));
             watched_ns = now_ns;
         }
         if (now_ns - start_ns >= POLL_SPIN_NS)
@@ -144,7 +145,7 @@ dsc_status dsc_cuda_stream_sync(dsc_stream *stream, dsc_error *err)
     cuda_stream *s = of(stream);
     cudaError_t error = cudaSuccess;
     DSC_TRY(dsc_cuda_enter(s->device, err));
-    if (s->device->watch == NULL)
+    if (s->device->watch_count == 0)
         error = cudaStreamSynchronize(s->handle);
     else
         DSC_TRY(poll(s->device, query_stream, s->handle, &error, err));
@@ -213,7 +214,7 @@ dsc_status dsc_cuda_event_sync(dsc_event *event, dsc_error *err)
     if (!e->recorded)
         return DSC_OK;
     DSC_TRY(dsc_cuda_enter(e->device, err));
-    if (e->device->watch == NULL)
+    if (e->device->watch_count == 0)
         error = cudaEventSynchronize(e->handle);
     else
         DSC_TRY(poll(e->device, query_event, e->handle, &error, err));

@@ -233,6 +233,7 @@ void dsc_comm_close(dsc_comm **comm_ptr)
         buffer_close(comm, &comm->channel[c].gather);
         buffer_close(comm, &comm->channel[c].staging);
     }
+    dsc_local_world_drop(comm->group_world);
     dsc_alloc_free(comm->alloc, comm);
     *comm_ptr = NULL;
 }

@@ -164,6 +164,14 @@ DSC_MUST_USE dsc_status dsc_comm_open(const dsc_comm_options *options, dsc_comm 
 /* The same with a table of the caller's; options->transport is not read. */
 DSC_MUST_USE dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *options, dsc_comm **out,
                                            dsc_error *err);
+/* Collective over `parent`, which moves host memory. Ranks of one color make a communicator of their own, ordered by
+ * key and then by their rank in `parent`; with a negative color a rank takes part and *out is NULL. `options` are the
+ * group's but for the place, which is this rank's in the job (its device is NULL) and becomes its place in the group:
+ * with the same options, a device and host = *out, dsc_comm_open then opens the group over device memory. The place's
+ * strings are borrowed until *out is closed. Both communicators live on their own: aborting one does not abort the
+ * other. A group is within one host; several: DSC_ERR_UNSUPPORTED on all ranks. */
+DSC_MUST_USE dsc_status dsc_comm_split(dsc_comm *parent, int32_t color, int32_t key, dsc_comm_options *options,
+                                       dsc_comm **out, dsc_error *err);
 /* Waits for nobody: peers that are still in a collective fail with DSC_ERR_PEER. Buffers of dsc_comm_mem_open are
  * closed before and the streams that carried its calls are idle. */
 void dsc_comm_close(dsc_comm **comm);

@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "zero/comm/board.h"
-#include "zero/comm/comm_internal.h"
+#include "zero/comm/comm_front.h"
 #include "zero/comm/copy.h"
 
 /* ---- the world --------------------------------------------------------------------------------------------------- */
@@ -31,6 +31,7 @@ struct dsc_local_world {
     bool refused;
     bool come[DSC_BOARD_RANKS_MAX];
     int32_t inside; /* ranks that hold the board */
+    int32_t holders; /* of a group's world, which nobody else closes */
     _Atomic int32_t reading; /* calls of any rank and channel that read others' buffers now */
     void *board;
 };
@@ -70,6 +71,20 @@ void dsc_local_world_close(dsc_local_world **world_ptr)
     free(world->board);
     free(world);
     *world_ptr = NULL;
+}
+
+void dsc_local_world_hold(dsc_local_world *world, int32_t holders) { world->holders = holders; }
+
+void dsc_local_world_drop(dsc_local_world *world)
+{
+    if (world == NULL)
+        return;
+    pthread_mutex_lock(&world->lock);
+    DSC_ASSERT(world->holders > 0);
+    const bool last = --world->holders == 0;
+    pthread_mutex_unlock(&world->lock);
+    if (last)
+        dsc_local_world_close(&world);
 }
 
 /* With the lock held: the last rank has come. */

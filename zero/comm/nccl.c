@@ -251,7 +251,7 @@ static void close_channel(nccl_transport *t, int32_t c)
 static void nccl_close(dsc_transport *transport)
 {
     nccl_transport *t = of(transport);
-    dsc_device_watch(t->device, NULL, NULL);
+    dsc_device_watch(t->device, NULL, t);
     (void)!dsc_device_bind(t->device, NULL);
     for (int32_t c = 0; c < t->channel_count; c++)
         close_channel(t, c);
