@@ -54,6 +54,7 @@ typedef struct dsc_device_props {
     int32_t multiprocessors;
     int64_t total_bytes, free_bytes; /* device memory; INT64_MAX: it is the host's */
     double peak_flops;       /* dense bf16 products a second by the data sheet; 0: unknown */
+    double peak_bytes;       /* of device memory a second, from its clock and bus width; 0: unknown */
     char versions[160];      /* what bits depend on beside the arch: "CUDA 13.0, cuBLASLt 13.1.0" */
 } dsc_device_props;
 

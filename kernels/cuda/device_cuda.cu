@@ -107,6 +107,18 @@ static double peak_of(const char *name, int arch)
     return flops;
 }
 
+/* Bytes a second between device memory and the chip: two transfers a clock. 0 where the driver does not tell. */
+static double memory_peak_of(int index)
+{
+    int clock_khz = 0, bus_bits = 0;
+    if (cudaDeviceGetAttribute(&clock_khz, cudaDevAttrMemoryClockRate, index) != cudaSuccess ||
+        cudaDeviceGetAttribute(&bus_bits, cudaDevAttrGlobalMemoryBusWidth, index) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return 0;
+    }
+    return 2e3 * clock_khz * bus_bits / 8;
+}
+
 /* ---- opening ---- */
 
 static dsc_status attribute(cuda_device *d, cudaDeviceAttr which, int *out, dsc_error *err)
@@ -126,6 +138,7 @@ static dsc_status describe(cuda_device *d, dsc_error *err)
     DSC_TRY(attribute(d, cudaDevAttrMultiProcessorCount, &d->multiprocessors, err));
     d->arch = major * 10 + minor;
     d->peak_flops = peak_of(d->name, d->arch);
+    d->peak_bytes = memory_peak_of(d->index);
     if (d->arch < ARCH_LEAST)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device",
                         "\"cuda\": GPU %d (%s) is sm_%d; sm_%d or newer is needed (A100, H100, RTX 30 and later)",
@@ -201,6 +214,7 @@ static void cuda_props(dsc_device *device, dsc_device_props *out)
     out->free_bytes = (int64_t)free_bytes + (d->arena.bytes - d->arena.used);
     out->total_bytes = (int64_t)total_bytes;
     out->peak_flops = d->peak_flops;
+    out->peak_bytes = d->peak_bytes;
     snprintf(out->versions, sizeof out->versions, "CUDA %d.%d, driver for %d.%d, %s", CUDART_VERSION / 1000,
              CUDART_VERSION % 1000 / 10, driver / 1000, driver % 1000 / 10, library);
 }

@@ -30,6 +30,7 @@ typedef struct cuda_device {
     int index, arch, multiprocessors;
     char name[96];
     double peak_flops;
+    double peak_bytes;
     dsc_cuda_gemm *gemm;
     cudaStream_t setup; /* zeroes new memory */
     struct { dsc_watch_fn fn; void *user; } watch[DSC_CUDA_WATCHES];

@@ -512,14 +512,14 @@ static void bench(const shape *s, dsc_dtype dtype)
     const char *type = dtype == DSC_BF16 ? "bf16" : "f32";
     /* Multiply-adds of one product over the keys that each query sees. */
     const int64_t product = 2ll * s->batch * s->heads * s->size * ((int64_t)s->tokens * (s->tokens + 1) / 2);
-    if (ck_case("attention_fwd %s B=%d T=%d H=%d D=%d", type, s->batch, s->tokens, s->heads, s->size) &&
+    if (ck_case("attention_fwd %s B=%d T=%d H=%d/%d D=%d", type, s->batch, s->tokens, s->heads, s->kv_heads, s->size) &&
         align_case(ck_set_up.gpu)) {
         problem_open(&now, s, dtype);
         const dsc_attention_fwd_args args = forward_open(&now, &current, true);
         ck_bench(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, 0, 2 * product, s->tokens > 256);
         problem_close(&now);
     }
-    if (ck_case("attention_bwd %s B=%d T=%d H=%d D=%d", type, s->batch, s->tokens, s->heads, s->size) &&
+    if (ck_case("attention_bwd %s B=%d T=%d H=%d/%d D=%d", type, s->batch, s->tokens, s->heads, s->kv_heads, s->size) &&
         align_case(ck_set_up.gpu)) {
         problem_open(&now, s, dtype);
         const dsc_attention_bwd_args args = backward_open(&now, &current);
@@ -534,13 +534,16 @@ void ck_attention(void)
         { 1, 1, 1, 1, 1, false, 1 },   { 2, 40, 3, 3, 20, true, 1 },   { 1, 65, 2, 1, 15, false, 2 },
         { 1, 130, 4, 2, 64, true, 1 }, { 2, 64, 2, 2, 64, true, 1 },   { 1, 200, 6, 2, 80, false, 1 },
         { 1, 70, 2, 2, 128, true, 3 }, { 1, 257, 2, 1, 64, true, 1 },  { 2, 17, 2, 2, 33, false, 1 },
+        { 1, 100, 8, 1, 128, true, 1 }, { 2, 72, 14, 2, 64, false, 1 },
         { 1, 129, 1, 1, 200, false, 1 }, { 1, 40, 4, 4, 15, true, 1 }, { 1, 192, 2, 2, 96, false, 8 },
     };
     static const shape timed[] = {
         { 4, 256, 6, 6, 64, true, 1 }, { 4, 64, 12, 12, 64, true, 1 }, { 1, 1024, 12, 12, 64, true, 1 },
+        { 1, 512, 14, 2, 64, true, 1 },
     };
     static const shape timed_gpu[] = {
         { 16, 1024, 12, 12, 64, true, 1 }, { 8, 1024, 25, 25, 64, true, 1 }, { 4, 2048, 32, 8, 128, true, 1 },
+        { 2, 4096, 32, 8, 128, true, 1 },
     };
     check_finite_differences();
     for (size_t i = 0; i < DSC_COUNT(shapes); i++) {

@@ -253,6 +253,8 @@ void ck_device_bench(dsc_kernel kernel, const void *args, int64_t args_bytes, in
     printf("# bench %-44s cuda %12.0f ns", ck_case_name(), ns);
     if (bytes > 0)
         printf("  %8.1f GB/s %3.0f %% of copy", (double)bytes / ns, 100 * (double)bytes / ns / peak_bytes_per_ns());
+    if (bytes > 0 && gpu.props.peak_bytes > 0)
+        printf(" %3.0f %% of %.0f", 100 * (double)bytes / ns * 1e9 / gpu.props.peak_bytes, gpu.props.peak_bytes / 1e9);
     if (flops > 0)
         printf("  %8.2f TFLOP/s", (double)flops / ns / 1000);
     if (flops > 0 && gpu.props.peak_flops > 0 && !f32)
