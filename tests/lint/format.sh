@@ -5,13 +5,22 @@ set -u
 bad=0
 say() { echo "format: $1"; bad=1; }
 mapfile -t files < <(git ls-files '*.c' '*.h' '*.cu' '*.cc' '*.cuh')
+# One process for all lines of all files: each finding once a file.
+awk '
+    function once(what) { if (!((FILENAME, what) in told)) { told[FILENAME, what] = 1; found = 1; print "format: " FILENAME ": " what } }
+    FNR == 1 && NR > 1 && !licensed { found = 1; print "format: " last ": no SPDX line in the first 45" }
+    FNR == 1 { licensed = 0; last = FILENAME }
+    FNR <= 45 && /SPDX-License-Identifier: Apache-2.0/ { licensed = 1 }
+    /\t/ { once("tab at line " FNR) }
+    / +$/ { once("blanks at the end of line " FNR) }
+    length($0) > 120 { once("line " FNR " has more than 120 columns") }
+    /(^|[^A-Za-z0-9_])(TODO|FIXME)([^A-Za-z0-9_]|$)/ && !/#[0-9]+/ { once("TODO without an issue number at line " FNR) }
+    END {
+        if (NR > 0 && !licensed) { found = 1; print "format: " last ": no SPDX line in the first 45" }
+        exit found
+    }' "${files[@]}" || bad=1
 for file in "${files[@]}"; do
-    grep -nP '\t' "$file" | head -1 | grep -q . && say "$file: tab at line $(grep -nP '\t' "$file" | head -1 | cut -d: -f1)"
-    grep -nE ' +$' "$file" | head -1 | grep -q . && say "$file: blanks at the end of line $(grep -nE ' +$' "$file" | head -1 | cut -d: -f1)"
-    line=$(awk 'length($0) > 120 {print FNR; exit}' "$file"); [ -n "$line" ] && say "$file: line $line has more than 120 columns"
     [ -n "$(tail -c 1 "$file")" ] && say "$file: no newline at the end"
-    head -n 45 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || say "$file: no SPDX line in the first 45"
-    grep -nE '\b(TODO|FIXME)\b' "$file" | grep -vE '#[0-9]+' | head -1 | grep -q . && say "$file: TODO without an issue number"
 done
 mapfile -t scripts < <(git ls-files '*.sh' '*.py' tests/run .ci/run)
 for file in "${scripts[@]}"; do
