@@ -173,6 +173,8 @@ static void server_hello(dsc_rdv_server *server, int32_t index, const dsc_rdv_ev
     memcpy(conn->hello, &h, sizeof h);
     conn->hello_bytes = (int32_t)sizeof h;
     conn->rank = h.rank;
+    if (conn->pid == 0) /* only a local socket says whose it is; for messages alone */
+        conn->pid = h.pid;
     conn->state = CONN_CHALLENGED;
     challenge c = { .head = head_of(CHALLENGE) };
     memcpy(c.nonce, conn->nonce, sizeof c.nonce);

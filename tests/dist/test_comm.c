@@ -290,6 +290,15 @@ static void test_shm_strict(void **state)
     run_operations(RANKS_SHM_STRICT, 3, MIXED, 0);
 }
 
+static void test_tcp(void **state)
+{
+    static const int32_t sizes[] = { 1, 2, 3, 4, 8 };
+    for (size_t i = 0; i < SHM_SIZES; i++) {
+        run_operations(RANKS_TCP_THREADS, sizes[i], PLAIN, 0);
+        run_operations(RANKS_TCP, sizes[i], PLAIN, sizes[i] == 3 ? 0 : 8192); /* one chunk, many chunks */
+    }
+}
+
 /* A transport without a reduce_scatter: the front builds it from all_to_all, with the same bits. */
 static void test_front_reduces(void **state)
 {
@@ -389,7 +398,7 @@ static int channels_body(dsc_comm *comm, void *user)
 
 static void test_channels(void **state)
 {
-    static const ranks_kind kinds[] = { RANKS_LOCAL, RANKS_SHM_PROCESSES };
+    static const ranks_kind kinds[] = { RANKS_LOCAL, RANKS_SHM_PROCESSES, RANKS_TCP };
     for (size_t k = 0; k < DSC_COUNT(kinds); k++)
         for (int32_t size = 2; size <= 3; size++) {
             const ranks_run run = { .kind = kinds[k], .size = size, .channel_count = LANES, .body = channels_body };
@@ -409,8 +418,8 @@ static int reopen_body(dsc_comm *comm, void *user)
     for (int epoch = 0; epoch < 4; epoch++) {
         dsc_comm *again = NULL;
         dsc_comm_options options;
-        ranks_options(run, dsc_comm_rank(comm), alloc, NULL, "", &options);
-        options.place.master_port = 21000 + (int32_t)getpgrp() % 20000;
+        ranks_options(run, dsc_comm_rank(comm), alloc, NULL, run->kind == RANKS_TCP ? "again" : "", &options);
+        options.place.master_port = 11000 + (int32_t)getpgrp() % 20000;
         RANKS_TRY(dsc_comm_open(&options, &again, err));
         float x = (float)dsc_comm_rank(comm);
         RANKS_TRY(dsc_comm_all_reduce(again, 0, &x, 1, DSC_F32, NULL, err));
@@ -465,6 +474,8 @@ static void test_reopen(void **state)
 {
     ranks_run run = { .kind = RANKS_SHM_PROCESSES, .size = 3, .body = reopen_body };
     run.user = &run;
+    assert_int_equal(ranks_go(&run), 0);
+    run.kind = RANKS_TCP;
     assert_int_equal(ranks_go(&run), 0);
 
     pthread_t threads[3];
@@ -561,10 +572,10 @@ static void test_choice(void **state)
     assert_string_equal(name, "local");
     assert_int_equal(choose("auto", 4, 4, NULL, &name, &err), DSC_OK);
     assert_string_equal(name, "shm");
-    assert_int_equal(choose("auto", 4, 2, NULL, &name, &err), DSC_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.message, "several hosts"));
-    assert_int_equal(choose("tcp", 4, 4, NULL, &name, &err), DSC_ERR_INPUT);
-    assert_non_null(strstr(err.message, "\"tcp\""));
+    assert_int_equal(choose("auto", 4, 2, NULL, &name, &err), DSC_OK);
+    assert_string_equal(name, "tcp");
+    assert_int_equal(choose("pigeons", 4, 4, NULL, &name, &err), DSC_ERR_INPUT);
+    assert_non_null(strstr(err.message, "\"pigeons\""));
     dsc_local_world_close(&world);
 }
 
@@ -576,6 +587,7 @@ int main(void)
         cmocka_unit_test(test_shm_threads),
         cmocka_unit_test(test_shm_processes),
         cmocka_unit_test(test_shm_strict),
+        cmocka_unit_test(test_tcp),
         cmocka_unit_test(test_front_reduces),
         cmocka_unit_test(test_channels),
         cmocka_unit_test(test_reopen),

@@ -148,6 +148,7 @@ static void play_all(ranks_kind kind)
 
 static void test_scenes_local(void **state) { play_all(RANKS_LOCAL); }
 static void test_scenes_shm(void **state) { play_all(RANKS_SHM_PROCESSES); }
+static void test_scenes_tcp(void **state) { play_all(RANKS_TCP); }
 
 /* ---- the fault hook ---------------------------------------------------------------------------------------------- */
 
@@ -198,6 +199,7 @@ static void test_fault_sweep(void **state)
     sweep(RANKS_SELF, 1);
     sweep(RANKS_LOCAL, 3);
     sweep(RANKS_SHM_PROCESSES, 2);
+    sweep(RANKS_TCP, 3);
 }
 
 /* ---- open with failing allocations ------------------------------------------------------------------------------- */
@@ -274,6 +276,7 @@ static void test_starved_open(void **state)
 {
     starve_all(RANKS_LOCAL, 3);
     starve_all(RANKS_SHM_THREADS, 3);
+    starve_all(RANKS_TCP_THREADS, 3);
 }
 
 /* ---- a rank that dies -------------------------------------------------------------------------------------------- */
@@ -283,6 +286,7 @@ typedef struct death {
     int where; /* 0: others wait in a barrier; 1: inside an all_gather; 2: somebody sends to it */
     int32_t size;
     const char *token;
+    ranks_kind kind;
     bool no_calls; /* process_vm_readv and pidfd_open are forbidden */
 } death;
 
@@ -330,7 +334,7 @@ static int death_rank(const death *d, int32_t rank)
     dsc_comm *comm = NULL;
     dsc_comm_options options;
     const ranks_run run = {
-        .kind = RANKS_SHM_PROCESSES, .size = d->size, .channel_count = 2, .staging_bytes = 1 << 16
+        .kind = d->kind, .size = d->size, .channel_count = 2, .staging_bytes = 1 << 16
     };
     if (d->no_calls && !ranks_forbid_calls())
         return 77;
@@ -351,12 +355,12 @@ static int death_rank(const death *d, int32_t rank)
     return 1;
 }
 
-static void one_death(int where, int32_t size, bool no_calls)
+static void one_death(ranks_kind kind, int where, int32_t size, bool no_calls)
 {
     char token[64];
     pid_t pids[8];
     ranks_token(token, sizeof token);
-    const death d = { .where = where, .size = size, .token = token, .no_calls = no_calls };
+    const death d = { .kind = kind, .where = where, .size = size, .token = token, .no_calls = no_calls };
     fflush(NULL);
     for (int32_t r = 0; r < size; r++) {
         pids[r] = fork();
@@ -378,14 +382,21 @@ static void one_death(int where, int32_t size, bool no_calls)
 static void test_death(void **state)
 {
     for (int where = 0; where < 3; where++)
-        one_death(where, 3, false);
-    one_death(1, 2, false);
+        one_death(RANKS_SHM_PROCESSES, where, 3, false);
+    one_death(RANKS_SHM_PROCESSES, 1, 2, false);
 }
 
 static void test_death_without_pidfd(void **state)
 {
-    one_death(0, 2, true);
-    one_death(1, 3, true);
+    one_death(RANKS_SHM_PROCESSES, 0, 2, true);
+    one_death(RANKS_SHM_PROCESSES, 1, 3, true);
+}
+
+static void test_death_tcp(void **state)
+{
+    for (int where = 0; where < 3; where++)
+        one_death(RANKS_TCP, where, 3, false);
+    one_death(RANKS_TCP, 1, 2, false);
 }
 
 /* ---- a peer that shows the wrong files --------------------------------------------------------------------------- */
@@ -503,12 +514,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scenes_local),
         cmocka_unit_test(test_scenes_shm),
+        cmocka_unit_test(test_scenes_tcp),
         cmocka_unit_test(test_fault_sweep),
         cmocka_unit_test(test_memory_of_a_failed_rank),
         cmocka_unit_test(test_starved_open),
         cmocka_unit_test(test_unsealed),
         cmocka_unit_test(test_death),
         cmocka_unit_test(test_death_without_pidfd),
+        cmocka_unit_test(test_death_tcp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

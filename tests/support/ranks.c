@@ -19,7 +19,7 @@
 const char *ranks_kind_text(ranks_kind kind)
 {
     static const char *const texts[RANKS_KIND_COUNT] = { "self", "local", "shm threads", "shm processes",
-                                                         "shm processes, strict" };
+                                                         "shm processes, strict", "tcp threads", "tcp" };
     return texts[kind];
 }
 
@@ -28,10 +28,19 @@ void ranks_token(char *out, size_t out_bytes)
     snprintf(out, out_bytes, "test-%d-%lld", (int)getpid(), (long long)dsc_clock_ns());
 }
 
+/* Below the ports that the system gives away by itself; another job on the same one has another token. */
+static int32_t port_of(const char *token)
+{
+    uint32_t hash = 2166136261u;
+    for (const char *c = token; *c != 0; c++)
+        hash = (hash ^ (uint8_t)*c) * 16777619u;
+    return 10000 + (int32_t)(hash % 20000);
+}
+
 void ranks_options(const ranks_run *run, int32_t rank, dsc_alloc *alloc, dsc_local_world *world, const char *token,
                    dsc_comm_options *out)
 {
-    static const char *const names[RANKS_KIND_COUNT] = { "self", "local", "shm", "shm", "shm" };
+    static const char *const names[RANKS_KIND_COUNT] = { "self", "local", "shm", "shm", "shm", "tcp", "tcp" };
     *out = (dsc_comm_options){ .alloc = alloc,
                                .place = { .rank = rank,
                                           .size = run->size,
@@ -39,7 +48,7 @@ void ranks_options(const ranks_run *run, int32_t rank, dsc_alloc *alloc, dsc_loc
                                           .local_size = run->size,
                                           .node_count = 1,
                                           .master_addr = "127.0.0.1",
-                                          .master_port = 29500,
+                                          .master_port = port_of(token),
                                           .job_token = token,
                                           .local_world = run->kind == RANKS_LOCAL ? world : NULL },
                                .transport = names[run->kind],
@@ -152,7 +161,7 @@ int ranks_go(const ranks_run *run)
         return 1;
     for (int32_t r = 0; r < run->size; r++)
         ranks[r] = (one_rank){ .run = run, .rank = r, .world = world, .token = token };
-    if (run->kind == RANKS_SHM_PROCESSES || run->kind == RANKS_SHM_STRICT)
+    if (run->kind == RANKS_SHM_PROCESSES || run->kind == RANKS_SHM_STRICT || run->kind == RANKS_TCP)
         return go_processes(run, ranks);
     for (int32_t r = 0; r < run->size; r++)
         if (pthread_create(&threads[r], NULL, thread_main, &ranks[r]) != 0)

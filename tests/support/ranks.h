@@ -11,6 +11,8 @@ typedef enum ranks_kind {
     RANKS_SHM_THREADS,   /* threads, transport shm */
     RANKS_SHM_PROCESSES, /* forked, transport shm */
     RANKS_SHM_STRICT,    /* the same without process_vm_readv and pidfd_open */
+    RANKS_TCP_THREADS,   /* threads, transport tcp */
+    RANKS_TCP,           /* forked, transport tcp over the loopback interface */
     RANKS_KIND_COUNT
 } ranks_kind;
 const char *ranks_kind_text(ranks_kind kind);

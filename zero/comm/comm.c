@@ -5,7 +5,8 @@
 #include "zero/comm/comm_front.h"
 #include "zero/comm/nccl_api.h"
 
-static const dsc_comm_ops *const registry[] = { &dsc_comm_self, &dsc_comm_local, &dsc_comm_shm, &dsc_comm_nccl };
+static const dsc_comm_ops *const registry[] = { &dsc_comm_self, &dsc_comm_local, &dsc_comm_shm, &dsc_comm_tcp,
+                                                &dsc_comm_nccl };
 
 const char *dsc_comm_op_text(dsc_comm_op op)
 {
@@ -46,11 +47,7 @@ dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops *
         else if (place->local_size == place->size)
             name = "shm";
         else
-            return DSC_FAIL(
-                err, DSC_ERR_UNSUPPORTED, "dsc.comm",
-                "%d ranks on several hosts (%d of them here): transports between hosts are not built yet; start "
-                "all ranks on one host",
-                place->size, place->local_size);
+            name = "tcp";
     }
     for (size_t i = 0; i < DSC_COUNT(registry); i++) {
         if (strcmp(name, registry[i]->name) == 0) {
@@ -59,8 +56,7 @@ dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops *
         }
     }
     return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm",
-                    "\"%s\" is no transport; expected \"auto\", \"self\", \"local\", \"shm\" or \"nccl\"",
-                    name);
+                    "\"%.40s\" is no transport; expected \"auto\", \"self\", \"local\", \"shm\", \"tcp\" or \"nccl\"", name);
 }
 
 /* Required hooks are checked here once, so that a table with a hole fails at open and not in step 1000. */
@@ -114,7 +110,9 @@ int64_t dsc_comm_plan_bytes(const dsc_comm_options *options)
     const dsc_comm_ops *ops = NULL;
     if (dsc_comm_choose(options, &ops, NULL) != DSC_OK)
         return 0;
-    return front_bytes(ops, options) + (ops == &dsc_comm_shm ? dsc_shm_plan_bytes(options) : 0);
+    const int64_t own = ops == &dsc_comm_shm ? dsc_shm_plan_bytes(options)
+                        : ops == &dsc_comm_tcp ? dsc_tcp_plan_bytes(options) : 0;
+    return front_bytes(ops, options) + own;
 }
 
 int64_t dsc_comm_library_bytes(const dsc_comm_options *options)

@@ -1,0 +1,35 @@
+/* tcp_internal.h - what the transports between hosts share: private to tcp*.c and gloo.c. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_COMM_TCP_INTERNAL_H
+#define DSC_ZERO_COMM_TCP_INTERNAL_H
+
+#include "zero/comm/wire.h"
+
+typedef struct dsc_tcp {
+    dsc_transport base;
+    dsc_alloc *alloc;
+    dsc_wire wire;
+    dsc_comm_math math;
+    dsc_buf staging[DSC_COMM_CHANNELS_MAX]; /* for sums: one half comes in, from the other the rounded leaves go out */
+} dsc_tcp;
+
+/* What a kind of them adds when everybody is here: more lanes, and what it does with them. */
+typedef struct dsc_tcp_kind {
+    const dsc_comm_ops *ops;
+    int64_t bytes;       /* of its own struct, which starts with a dsc_tcp */
+    int32_t extra_lanes;
+    dsc_status (*ready)(dsc_tcp *tcp, const dsc_comm_options *options, dsc_error *err); /* may be NULL */
+    void (*undo)(dsc_tcp *tcp);                                                         /* with ready */
+} dsc_tcp_kind;
+
+DSC_MUST_USE dsc_status dsc_tcp_open_kind(const dsc_tcp_kind *kind, dsc_transport **out,
+                                          const dsc_comm_options *options, dsc_error *err);
+void dsc_tcp_close(dsc_transport *transport);
+dsc_status dsc_tcp_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err);
+dsc_status dsc_tcp_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
+                        dsc_stream *stream, dsc_error *err);
+dsc_status dsc_tcp_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
+                        dsc_stream *stream, dsc_error *err);
+dsc_status dsc_tcp_health(dsc_transport *transport, dsc_error *err);
+void dsc_tcp_abort(dsc_transport *transport, const char *reason);
+
+#endif

@@ -1,0 +1,105 @@
+/* wire.h - messages between ranks over the connections of a mesh, with names for whatever goes wrong.
+ *
+ * Lane 0 is control: words of failure and farewell. Each channel has a lane for its messages; more lanes may belong to
+ * somebody else (gloo), who is woken when something fails. A message starts with what its sender is doing, so a
+ * receiver that does something else says so on both sides instead of waiting.
+ * The first failure stays: it ends every wait and every later call of this rank, and is told to the peers.
+ * Threads: one per channel at a time; fail and health from any. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_COMM_WIRE_H
+#define DSC_ZERO_COMM_WIRE_H
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/rendezvous_net.h"
+#include "zero/comm/comm_internal.h"
+#include "zero/comm/mesh.h"
+
+#define DSC_WIRE_TEXT 368
+
+/* What a rank is doing: the first bytes of every message. All of it must agree but op, where a send meets a recv. */
+typedef struct dsc_wire_note {
+    uint32_t magic;
+    int16_t op, step; /* dsc_comm_op; a number for messages of one call that must not be taken for each other */
+    int32_t detail;   /* root, wire dtype, peer */
+    int32_t reserved;
+    int64_t bytes;    /* of the call, as its caller counts */
+} dsc_wire_note;
+_Static_assert(sizeof(dsc_wire_note) == 24, "no padding");
+
+typedef struct dsc_wire_part dsc_wire_part; /* what passes between this rank and one peer in one exchange */
+
+typedef struct dsc_wire_lane {
+    dsc_wire_part *part;   /* [size] */
+    struct pollfd *poll;   /* [2 * size] */
+    dsc_wire_note note;    /* of the call that runs */
+    int64_t call;          /* calls begun, for messages */
+    int64_t deadline_ns;   /* put off by every byte that moves */
+} dsc_wire_lane;
+
+typedef struct dsc_wire_word {
+    uint32_t magic;
+    int16_t kind, status;
+    int32_t rank, reserved;
+    char text[DSC_WIRE_TEXT];
+} dsc_wire_word;
+
+typedef struct dsc_wire_peer {
+    dsc_mesh_peer who;
+    bool left;        /* said farewell */
+    atomic_bool gone; /* the connection ended */
+    int32_t have;
+    dsc_wire_word word; /* as it comes */
+} dsc_wire_peer;
+
+typedef struct dsc_wire {
+    dsc_alloc *alloc;
+    int32_t rank, size, channel_count, lane_count;
+    int64_t timeout_ns;
+    int *fd; /* [lane * size + rank], lane 0: control, 1 + channel: its messages */
+    dsc_wire_peer *peer;
+    dsc_wire_lane lane[DSC_COMM_CHANNELS_MAX];
+    pthread_mutex_t lock; /* of all below and of the control lane */
+    atomic_bool failed;
+    dsc_status status;
+    int32_t failed_rank;
+    char text[DSC_WIRE_TEXT];
+} dsc_wire;
+
+/* The memory alone, before the ranks meet. */
+DSC_MUST_USE dsc_status dsc_wire_init(dsc_wire *wire, const dsc_comm_options *options, int32_t extra_lanes,
+                                      dsc_error *err);
+/* Connects, as what the rendezvous calls when everybody is here. */
+DSC_MUST_USE dsc_status dsc_wire_connect(dsc_wire *wire, const dsc_rdv_net_met *met, int64_t timeout_ns,
+                                         dsc_error *err);
+/* Says farewell and closes; also right for a wire that was zeroed only. */
+void dsc_wire_close(dsc_wire *wire);
+
+/* The socket of a lane that is not the wire's own: index from 0. */
+static inline int dsc_wire_extra_fd(const dsc_wire *wire, int32_t index, int32_t rank)
+{
+    return wire->fd[(1 + wire->channel_count + index) * wire->size + rank];
+}
+
+/* Every call starts with begin. */
+DSC_MUST_USE dsc_status dsc_wire_begin(dsc_wire *wire, int32_t channel, dsc_comm_op op, int32_t detail, int64_t bytes,
+                                       dsc_error *err);
+
+/* For one exchange: what goes to and comes from a peer. The next exchange starts empty. */
+void dsc_wire_send(dsc_wire *wire, int32_t channel, int32_t to, const void *bytes, int64_t count);
+void dsc_wire_recv(dsc_wire *wire, int32_t channel, int32_t from, void *bytes, int64_t count);
+/* All of it, in both directions at once. `step` tells apart the exchanges of one call. */
+DSC_MUST_USE dsc_status dsc_wire_exchange(dsc_wire *wire, int32_t channel, int32_t step, dsc_error *err);
+
+/* Publishes a failure (the first one stays) and tells the peers. Returns what stands, in *err. */
+dsc_status dsc_wire_fail(dsc_wire *wire, dsc_status status, int32_t rank, dsc_error *err, const char *fmt, ...)
+    DSC_PRINTF(5, 6);
+/* Without waiting: a failure that stands, or a peer that is gone. */
+DSC_MUST_USE dsc_status dsc_wire_health(dsc_wire *wire, dsc_error *err);
+/* Something of `rank` (-1: somebody) ended that should not have: why, as soon as it is known. Always a failure. */
+DSC_MUST_USE dsc_status dsc_wire_why(dsc_wire *wire, int32_t channel, int32_t rank, dsc_error *err);
+/* "rank 1 (pid 17 on node-b)" */
+const char *dsc_wire_name(const dsc_wire *wire, int32_t rank, char *text, size_t text_bytes);
+
+#endif

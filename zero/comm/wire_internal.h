@@ -1,0 +1,21 @@
+/* wire_internal.h - private to wire*.c. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_COMM_WIRE_INTERNAL_H
+#define DSC_ZERO_COMM_WIRE_INTERNAL_H
+
+#include "zero/comm/wire.h"
+
+struct dsc_wire_part {
+    bool sends, receives;  /* not done yet */
+    const void *out;
+    void *in;
+    int64_t out_bytes, in_bytes;
+    int64_t out_done, in_done; /* below 0: still in the note */
+    dsc_wire_note head;        /* the peer's */
+};
+
+/* The failure that stands. */
+dsc_status dsc_wire_standing(dsc_wire *wire, dsc_error *err);
+/* So that peers know that this rank closes, and does not die. */
+void dsc_wire_farewell(dsc_wire *wire);
+
+#endif
