@@ -31,9 +31,22 @@ wait "${pids[0]}"; check "rank 0 of two started ones" [ $? -eq 0 ]
 wait "${pids[1]}"; check "rank 1 of two started ones" [ $? -eq 0 ]
 check "only rank 0 prints" [ "$(grep -c shm "$tmp/rank0")" -eq 4 -a ! -s "$tmp/rank1" ]
 
+"$dsc" comm bench --comm tcp --ranks 3 --kib 64,256 --rounds 1 --json >"$tmp/tcp" 2>"$tmp/err"
+check "three ranks over tcp" [ $? -eq 0 -a "$(grep -c '"transport":"tcp","ranks":3' "$tmp/tcp")" -eq 7 ]
+for r in 0 1; do # two hosts of one rank each, as far as the ranks know
+    RANK=$r WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((port + 1)) DSC_JOB_TOKEN=t$$ \
+        "$dsc" comm bench --mib 1 --rounds 1 --json >"$tmp/rank$r" 2>"$tmp/err$r" &
+    pids[r]=$!
+done
+wait "${pids[0]}"; check "rank 0 on two hosts" [ $? -eq 0 ]
+wait "${pids[1]}"; check "rank 1 on two hosts" [ $? -eq 0 ]
+check "several hosts choose tcp" grep -q '"transport":"tcp"' "$tmp/rank0"
 RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_SIZE=2 MASTER_ADDR=worker-0 "$dsc" comm bench >"$tmp/out" 2>"$tmp/err"
-check "several hosts are refused" [ $? -eq 2 ]
-check "by name" grep -q 'several hosts' "$tmp/err"
+check "several hosts without a token are refused" [ $? -eq 2 ]
+check "with the way out" grep -q 'DSC_JOB_TOKEN: not set.*export' "$tmp/err"
+"$dsc" comm bench --comm pigeons >"$tmp/out" 2>"$tmp/err"
+check "an unknown transport is refused" [ $? -eq 2 ]
+check "with those there are" grep -q '"pigeons" is no transport.*"tcp"' "$tmp/err"
 "$dsc" comm bench --mib 4,1 >"$tmp/out" 2>"$tmp/err"
 check "a bad list of sizes is refused" [ $? -eq 2 ]
 check "with its flag" grep -q '^dsc: error: --mib: ' "$tmp/err"

@@ -399,6 +399,68 @@ static void test_death_tcp(void **state)
     one_death(RANKS_TCP, 1, 2, false);
 }
 
+/* ---- a rank that is stopped -------------------------------------------------------------------------------------- */
+
+/* Rank 1 is stopped; everybody else names it, and only it, soon after the timeout. */
+static int stopped_rank(const death *d, int32_t rank)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_alloc *alloc = NULL;
+    dsc_comm *comm = NULL;
+    dsc_comm_options options;
+    const ranks_run run = { .kind = d->kind, .size = d->size, .timeout_ns = SECOND / 2 };
+    if (dsc_alloc_open(&alloc, &err) != DSC_OK)
+        return 2;
+    ranks_options(&run, rank, alloc, NULL, d->token, &options);
+    if (dsc_comm_open(&options, &comm, &err) != DSC_OK)
+        return 3;
+    if (rank == 1)
+        raise(SIGSTOP);
+    const int64_t start_ns = dsc_clock_ns();
+    const dsc_status status = d->where == 1 ? long_gather(comm, &err) : dsc_comm_barrier(comm, 0, NULL, &err);
+    const int64_t took_ns = dsc_clock_ns() - start_ns;
+    dsc_comm_close(&comm);
+    dsc_alloc_close(&alloc);
+    if (status == DSC_ERR_STUCK && err.rank == 1 && strstr(err.message, "for rank 1") != NULL &&
+        strstr(err.message, "1, ") == NULL && strstr(err.message, ", 1") == NULL && took_ns < SECOND * 5 / 2)
+        return 0;
+    fprintf(stderr, "# stopped: rank %d: status %d, rank %d after %.2f s: %s\n", rank, (int)status, err.rank,
+            (double)took_ns * 1e-9, err.message);
+    return 1;
+}
+
+static void one_stopped(ranks_kind kind, int where, int32_t size)
+{
+    char token[64];
+    pid_t pids[8];
+    ranks_token(token, sizeof token);
+    const death d = { .kind = kind, .where = where, .size = size, .token = token };
+    fflush(NULL);
+    for (int32_t r = 0; r < size; r++) {
+        pids[r] = fork();
+        if (pids[r] == 0)
+            _exit(stopped_rank(&d, r));
+    }
+    int bad = 0;
+    for (int32_t r = 0; r < size; r++) {
+        int status = 0;
+        if (r != 1)
+            bad += waitpid(pids[r], &status, 0) != pids[r] || status != 0;
+    }
+    kill(pids[1], SIGKILL);
+    waitpid(pids[1], NULL, 0);
+    if (bad != 0)
+        fail_msg("%s, %d ranks, place %d", ranks_kind_text(kind), size, where);
+}
+
+static void test_stopped(void **state)
+{
+    static const ranks_kind kinds[] = { RANKS_SHM_PROCESSES, RANKS_TCP };
+    for (size_t k = 0; k < DSC_COUNT(kinds); k++)
+        for (int where = 0; where < 2; where++)
+            one_stopped(kinds[k], where, 3);
+}
+
 /* ---- a peer that shows the wrong files --------------------------------------------------------------------------- */
 
 static dsc_status map_nothing(void *user, uint64_t epoch, const int *file, dsc_error *err) { return DSC_OK; }
@@ -522,6 +584,7 @@ int main(void)
         cmocka_unit_test(test_death),
         cmocka_unit_test(test_death_without_pidfd),
         cmocka_unit_test(test_death_tcp),
+        cmocka_unit_test(test_stopped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/net.h"
 
 const char *ranks_kind_text(ranks_kind kind)
 {
@@ -37,6 +38,22 @@ static int32_t port_of(const char *token)
     return 10000 + (int32_t)(hash % 20000);
 }
 
+int32_t ranks_choose_port(void)
+{
+    const dsc_net_address any = { .ip = { 127, 0, 0, 1 }, .family = 4 };
+    char token[64];
+    for (;;) {
+        dsc_net_address at = any, bound;
+        ranks_token(token, sizeof token);
+        at.port = (uint16_t)port_of(token);
+        const int fd = dsc_net_listen(&at, &bound);
+        if (fd < 0)
+            continue;
+        close(fd);
+        return at.port;
+    }
+}
+
 void ranks_options(const ranks_run *run, int32_t rank, dsc_alloc *alloc, dsc_local_world *world, const char *token,
                    dsc_comm_options *out)
 {
@@ -48,7 +65,7 @@ void ranks_options(const ranks_run *run, int32_t rank, dsc_alloc *alloc, dsc_loc
                                           .local_size = run->size,
                                           .node_count = 1,
                                           .master_addr = "127.0.0.1",
-                                          .master_port = port_of(token),
+                                          .master_port = run->port > 0 ? run->port : port_of(token),
                                           .job_token = token,
                                           .local_world = run->kind == RANKS_LOCAL ? world : NULL },
                                .transport = names[run->kind],

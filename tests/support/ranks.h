@@ -44,6 +44,7 @@ typedef struct ranks_run {
     int32_t channel_count;   /* 0: 1 */
     int64_t staging_bytes;   /* 0: 1 MiB */
     int64_t timeout_ns;      /* 0: 20 s */
+    int32_t port;            /* of the meeting over TCP; 0: from the token */
     int64_t fault_at;        /* of rank fault_rank */
     int32_t fault_rank;
     const dsc_comm_ops *ops; /* NULL: the kind's */
@@ -59,6 +60,8 @@ void ranks_options(const ranks_run *run, int32_t rank, dsc_alloc *alloc, dsc_loc
                    dsc_comm_options *out);
 /* From now on the system refuses this process process_vm_readv and pidfd_open, as some containers do. False: cannot. */
 bool ranks_forbid_calls(void);
+/* A port of this host that nobody listens on now. */
+int32_t ranks_choose_port(void);
 /* A token that no other test running now uses. */
 void ranks_token(char *out, size_t out_bytes);
 

@@ -1,13 +1,14 @@
-/* comm.c - `dsc comm bench`: how fast ranks of this host exchange data. Under dsc-launch it is one rank of the job that
+/* comm.c - `dsc comm bench`: how fast ranks exchange data. Under dsc-launch it is one rank of the job that
  * was started; alone it starts its own ranks. SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/net.h"
 #include "tools/dsc/tool.h"
 #include "zero/comm/bench.h"
 
@@ -19,6 +20,7 @@ typedef struct settings {
     int64_t ranks, rounds, staging_kib;
     int64_t bytes[SIZES_MAX];
     int32_t size_count;
+    const char *transport;
     bool json, plain;
     dsc_dtype wire_dtype;
 } settings;
@@ -73,7 +75,7 @@ static dsc_status run_rank(const settings *s, const dsc_comm_place *place, dsc_e
     dsc_comm *comm = NULL;
     dsc_comm_bench bench = { 0 };
     DSC_TRY(dsc_alloc_open(&alloc, err));
-    const dsc_comm_options options = { .alloc = alloc, .place = *place, .transport = "auto", .channel_count = 1,
+    const dsc_comm_options options = { .alloc = alloc, .place = *place, .transport = s->transport, .channel_count = 1,
                                        .staging_bytes = s->staging_kib << 10 };
     dsc_status status = dsc_comm_open(&options, &comm, err);
     if (status == DSC_OK)
@@ -91,13 +93,36 @@ static dsc_status run_rank(const settings *s, const dsc_comm_place *place, dsc_e
     return status;
 }
 
+/* Whoever cannot read this process's memory does not know it: ranks over TCP let nobody else in. */
+static bool make_token(char *out, size_t out_bytes)
+{
+    uint64_t random[2];
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        return false;
+    snprintf(out, out_bytes, "bench-%016llx%016llx", (unsigned long long)random[0], (unsigned long long)random[1]);
+    return true;
+}
+
+/* A port that is free now, as far as one can know: ranks that meet over TCP need one. */
+static int32_t choose_port(void)
+{
+    const dsc_net_address any = { .ip = { 127, 0, 0, 1 }, .family = 4 };
+    dsc_net_address bound = { .port = 29500 };
+    const int fd = dsc_net_listen(&any, &bound);
+    if (fd >= 0)
+        close(fd);
+    return bound.port;
+}
+
 /* Own ranks: children that end with this process's verdict. The first failure is the one that is told. */
 static int run_own_ranks(const settings *s)
 {
     char token[64];
     pid_t pids[RANKS_MOST];
     int worst = 0;
-    snprintf(token, sizeof token, "bench-%d-%lld", (int)getpid(), (long long)dsc_clock_wall_ns());
+    if (!make_token(token, sizeof token))
+        return dsc_tool_usage("comm bench", "the system gives no random numbers: %s", strerror(errno));
+    const int32_t port = choose_port();
     fflush(stdout);
     for (int32_t r = 0; r < (int32_t)s->ranks; r++) {
         pids[r] = fork();
@@ -112,7 +137,7 @@ static int run_own_ranks(const settings *s)
                                        .local_size = (int32_t)s->ranks,
                                        .node_count = 1,
                                        .master_addr = "127.0.0.1",
-                                       .master_port = 29500,
+                                       .master_port = port,
                                        .job_token = token };
         const dsc_status status = run_rank(s, &place, &err);
         _exit(status == DSC_OK ? dsc_tool_end() : r == 0 ? dsc_tool_fail(&err) : dsc_status_exit_code(status));
@@ -125,25 +150,25 @@ static int run_own_ranks(const settings *s)
     return worst;
 }
 
-static bool read_sizes(const char *text, settings *s)
+static bool read_sizes(const char *flag, const char *text, int64_t unit, settings *s)
 {
     s->size_count = 0;
     for (const char *at = text; s->size_count < SIZES_MAX;) {
         char *end = NULL;
         errno = 0;
-        const long long mib = strtoll(at, &end, 10);
-        if (end == at || errno != 0 || mib < 1 || mib > 4096 || (*end != 0 && *end != ',') ||
-            (s->size_count > 0 && mib << 20 <= s->bytes[s->size_count - 1])) {
-            (void)dsc_tool_usage("--mib", "\"%.60s\" is no rising list of whole numbers from 1 to 4096, as in 1,4,64",
-                                 text);
+        const long long units = strtoll(at, &end, 10);
+        if (end == at || errno != 0 || units < 1 || units > (INT64_C(4) << 30) / unit || (*end != 0 && *end != ',') ||
+            (s->size_count > 0 && units * unit <= s->bytes[s->size_count - 1])) {
+            (void)dsc_tool_usage(flag, "\"%.60s\" is no rising list of whole numbers from 1 to %lld, as in 1,4,64",
+                                 text, (long long)((INT64_C(4) << 30) / unit));
             return false;
         }
-        s->bytes[s->size_count++] = mib << 20;
+        s->bytes[s->size_count++] = units * unit;
         if (*end == 0)
             return true;
         at = end + 1;
     }
-    (void)dsc_tool_usage("--mib", "more than %d sizes", SIZES_MAX);
+    (void)dsc_tool_usage(flag, "more than %d sizes", SIZES_MAX);
     return false;
 }
 
@@ -154,14 +179,16 @@ int dsc_cmd_comm(int argc, char **argv)
     settings s = { .ranks = 2,
                    .rounds = 15,
                    .staging_kib = 4096,
-                   .bytes = { 1 << 20, 4 << 20, 16 << 20, 64 << 20 },
-                   .size_count = 4,
+                   .bytes = { 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20 },
+                   .size_count = 6,
+                   .transport = "auto",
                    .wire_dtype = DSC_F32 };
     const char *value = NULL;
     if (argc < 2 || strcmp(argv[1], "bench") != 0)
         return dsc_tool_usage(
             "comm",
-            "expected \"dsc comm bench [--ranks N] [--mib 1,4,16,64] [--rounds N] [--bf16] [--plain] [--json]\"");
+            "expected \"dsc comm bench [--comm auto|shm|tcp] [--ranks N] [--mib 1,4,16,64 | --kib 64,256] [--rounds N] "
+            "[--bf16] [--plain] [--json]\"");
     for (int i = 2; i < argc; i++) {
         if ((value = dsc_tool_flag("--ranks", argc, argv, &i)) != NULL) {
             if (!dsc_tool_number("--ranks", value, 1, RANKS_MOST, &s.ranks))
@@ -173,8 +200,13 @@ int dsc_cmd_comm(int argc, char **argv)
             if (!dsc_tool_number("--staging-kib", value, 4, 1 << 20, &s.staging_kib))
                 return 2;
         } else if ((value = dsc_tool_flag("--mib", argc, argv, &i)) != NULL) {
-            if (!read_sizes(value, &s))
+            if (!read_sizes("--mib", value, 1 << 20, &s))
                 return 2;
+        } else if ((value = dsc_tool_flag("--kib", argc, argv, &i)) != NULL) {
+            if (!read_sizes("--kib", value, 1 << 10, &s))
+                return 2;
+        } else if ((value = dsc_tool_flag("--comm", argc, argv, &i)) != NULL) {
+            s.transport = value;
         } else if (strcmp(argv[i], "--bf16") == 0) {
             s.wire_dtype = DSC_BF16;
         } else if (strcmp(argv[i], "--plain") == 0) {

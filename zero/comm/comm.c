@@ -56,7 +56,8 @@ dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops *
         }
     }
     return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm",
-                    "\"%.40s\" is no transport; expected \"auto\", \"self\", \"local\", \"shm\", \"tcp\" or \"nccl\"", name);
+                    "\"%.40s\" is no transport; expected \"auto\", \"self\", \"local\", \"shm\", \"tcp\" or \"nccl\"",
+                    name);
 }
 
 /* Required hooks are checked here once, so that a table with a hole fails at open and not in step 1000. */

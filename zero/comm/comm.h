@@ -1,9 +1,9 @@
 /* comm.h - ranks and collectives: one const ops table per transport, one front that checks, counts, times and traces.
  *
  * Transports: self (W = 1), local (threads of one process), shm (processes of one host), tcp (several hosts), nccl
- * (GPUs), fault (wraps another), skeleton (the tutorial). A communicator has `channel_count` independent channels: one stream uses one
- * channel, so collectives of two streams never wait for each other. All ranks call the same operations in the same
- * order on a channel.
+ * (GPUs), fault (wraps another), skeleton (the tutorial). A communicator has `channel_count` independent channels: one
+ * stream uses one channel, so collectives of two streams never wait for each other. All ranks call the same operations
+ * in the same order on a channel.
  *
  * Sums are ours, not the transport's: reduce_scatter folds leaves in rank order on the owner (kernels/exact.h, FOLD),
  * so every transport gives the same bits. SPDX-License-Identifier: Apache-2.0 */

@@ -1,4 +1,5 @@
-/* tcp_internal.h - what the transports between hosts share: private to tcp*.c and gloo.c. SPDX-License-Identifier: Apache-2.0 */
+/* tcp_internal.h - what the transports between hosts share: private to tcp*.c and gloo.c.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_COMM_TCP_INTERNAL_H
 #define DSC_ZERO_COMM_TCP_INTERNAL_H
 

@@ -1,4 +1,5 @@
-/* wire.c - exchanges of messages; failures and the control lane are in wire_fail.c. SPDX-License-Identifier: Apache-2.0 */
+/* wire.c - exchanges of messages; failures and the control lane are in wire_fail.c.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -217,8 +218,8 @@ static dsc_status waited(dsc_wire *wire, int32_t channel, dsc_error *err)
     if (strchr(missing, ',') == NULL)
         snprintf(who, sizeof who, " (pid %d on %.64s)", wire->peer[first].who.pid, wire->peer[first].who.host);
     return dsc_wire_fail(wire, DSC_ERR_STUCK, first, err,
-                         "rank %d waited %.1f s in %s of %lld bytes (call %lld on channel %d) for rank %s%s", wire->rank,
-                         (double)wire->timeout_ns * 1e-9, dsc_comm_op_text((dsc_comm_op)lane->note.op),
+                         "rank %d waited %.1f s in %s of %lld bytes (call %lld on channel %d) for rank %s%s",
+                         wire->rank, (double)wire->timeout_ns * 1e-9, dsc_comm_op_text((dsc_comm_op)lane->note.op),
                          (long long)lane->note.bytes, (long long)lane->call, channel, missing, who);
 }
 

@@ -123,8 +123,8 @@ static void listen_locked(dsc_wire *wire)
     for (int32_t r = 0; r < wire->size; r++) {
         dsc_wire_peer *peer = &wire->peer[r];
         while (r != wire->rank && !atomic_load(&peer->gone)) {
-            const ssize_t n = recv(wire->fd[r], (char *)&peer->word + peer->have, sizeof peer->word - (size_t)peer->have,
-                                   MSG_DONTWAIT);
+            char *at = (char *)&peer->word + peer->have;
+            const ssize_t n = recv(wire->fd[r], at, sizeof peer->word - (size_t)peer->have, MSG_DONTWAIT);
             if (n < 0 && (errno == EAGAIN || errno == EINTR))
                 break;
             if (n <= 0) {
@@ -168,8 +168,8 @@ dsc_status dsc_wire_why(dsc_wire *wire, int32_t channel, int32_t rank, dsc_error
         DSC_TRY(dsc_wire_health(wire, err));
         const int32_t left = who_left(wire, rank);
         if (left >= 0)
-            return dsc_wire_fail(wire, DSC_ERR_PEER, left, err, "%s closed its communicator, rank %d waits for it in %s",
-                                 dsc_wire_name(wire, left, name, sizeof name), wire->rank, op);
+            return dsc_wire_fail(wire, DSC_ERR_PEER, left, err,
+                                 "%s closed its communicator, rank %d waits for it in %s", dsc_wire_name(wire, left, name, sizeof name), wire->rank, op);
         if (dsc_clock_ns() > until_ns)
             return dsc_wire_fail(wire, DSC_ERR_PEER, rank, err, "the connection of rank %d with %s broke in %s",
                                  wire->rank,
