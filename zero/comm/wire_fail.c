@@ -169,7 +169,8 @@ dsc_status dsc_wire_why(dsc_wire *wire, int32_t channel, int32_t rank, dsc_error
         const int32_t left = who_left(wire, rank);
         if (left >= 0)
             return dsc_wire_fail(wire, DSC_ERR_PEER, left, err,
-                                 "%s closed its communicator, rank %d waits for it in %s", dsc_wire_name(wire, left, name, sizeof name), wire->rank, op);
+                                 "%s closed its communicator, rank %d waits for it in %s",
+                                 dsc_wire_name(wire, left, name, sizeof name), wire->rank, op);
         if (dsc_clock_ns() > until_ns)
             return dsc_wire_fail(wire, DSC_ERR_PEER, rank, err, "the connection of rank %d with %s broke in %s",
                                  wire->rank,
