@@ -5,28 +5,18 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "base/plugin.h"
 #include "kernels/cuda/plugin.h"
 
 #define DRIVER_VERSION_LEAST 12000 /* as cuDriverGetVersion counts: CUDA 12.0 */
-#define PATH_BYTES 4096
 
 /* ---- the driver ---- */
 
 typedef int (*cu_init_fn)(unsigned flags);
 typedef int (*cu_number_fn)(int *value);
 typedef int (*cu_error_text_fn)(int error, const char **text);
-
-/* dlsym gives an object pointer for what is a function. */
-static bool find_function(void *library, const char *name, void *out)
-{
-    void *found = dlsym(library, name);
-    memcpy(out, &found, sizeof found);
-    return found != NULL;
-}
 
 static dsc_status unsupported(dsc_error *err, const char *why)
 {
@@ -37,7 +27,7 @@ static dsc_status driver_refuses(void *driver, int error, dsc_error *err)
 {
     cu_error_text_fn describe;
     const char *text = NULL;
-    if (!find_function(driver, "cuGetErrorString", &describe) || describe(error, &text) != 0 || text == NULL)
+    if (!dsc_plugin_find(driver, "cuGetErrorString", &describe) || describe(error, &text) != 0 || text == NULL)
         text = "unknown error";
     return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device", "\"cuda\": the GPU driver says %d, %.200s%s", error, text,
                     error == 100 ? ": no GPU here, or CUDA_VISIBLE_DEVICES hides them" : "");
@@ -48,8 +38,8 @@ static dsc_status ask_driver(void *driver, dsc_error *err)
     cu_init_fn init;
     cu_number_fn version_of, count_of;
     int version = 0, count = 0, error;
-    if (!find_function(driver, "cuInit", &init) || !find_function(driver, "cuDriverGetVersion", &version_of) ||
-        !find_function(driver, "cuDeviceGetCount", &count_of))
+    if (!dsc_plugin_find(driver, "cuInit", &init) || !dsc_plugin_find(driver, "cuDriverGetVersion", &version_of) ||
+        !dsc_plugin_find(driver, "cuDeviceGetCount", &count_of))
         return unsupported(err, "libcuda.so.1 is no GPU driver: it has no cuInit");
     if (version_of(&version) == 0 && version < DRIVER_VERSION_LEAST)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device",
@@ -77,48 +67,6 @@ static dsc_status check_driver(dsc_error *err)
 
 /* ---- the plugin ---- */
 
-/* The folder of the file that this code is in: libdsc.so, or the program that linked it. */
-static bool own_folder(char *out, size_t out_bytes)
-{
-    Dl_info info;
-    static const char anchor = 0;
-    if (dladdr(&anchor, &info) != 0 && info.dli_fname != NULL && info.dli_fname[0] == '/')
-        snprintf(out, out_bytes, "%s", info.dli_fname);
-    else {
-        const ssize_t bytes = readlink("/proc/self/exe", out, out_bytes - 1);
-        out[bytes > 0 ? bytes : 0] = 0;
-    }
-    char *slash = strrchr(out, '/');
-    if (slash == NULL)
-        return false;
-    *slash = 0;
-    return true;
-}
-
-/* NULL: not there. *reason is dlerror's word when a file was there and did not load. */
-static void *open_plugin(char *reason, size_t reason_bytes)
-{
-    static const char *const folders[] = { "/dsc/", "/../lib/dsc/" };
-    char folder[PATH_BYTES - 64], path[PATH_BYTES];
-    const char *given = getenv("DSC_PLUGIN_DIR");
-    const size_t count = given != NULL ? 1 : DSC_COUNT(folders);
-    reason[0] = 0;
-    if (given == NULL && !own_folder(folder, sizeof folder))
-        return NULL;
-    for (size_t i = 0; i < count; i++) {
-        if ((size_t)snprintf(path, sizeof path, "%s%slibdsc_cuda.so", given != NULL ? given : folder,
-                             given != NULL ? "/" : folders[i]) >= sizeof path ||
-            access(path, F_OK) != 0)
-            continue;
-        void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-        const char *why = plugin == NULL ? dlerror() : NULL;
-        if (plugin != NULL)
-            return plugin;
-        snprintf(reason, reason_bytes, "%.300s", why != NULL ? why : path);
-    }
-    return NULL;
-}
-
 static dsc_status check_plugin(const dsc_cuda_plugin *plugin, dsc_error *err)
 {
     static const uint32_t layout[] = DSC_CUDA_PLUGIN_LAYOUT;
@@ -137,15 +85,15 @@ static dsc_status find_cuda(const dsc_device_ops **out, dsc_error *err)
 {
     char reason[320];
     dsc_cuda_plugin_fn get;
-    if (!find_function(RTLD_DEFAULT, DSC_CUDA_PLUGIN_SYMBOL, &get)) {
+    if (!dsc_plugin_find(NULL, DSC_CUDA_PLUGIN_SYMBOL, &get)) {
         DSC_TRY(check_driver(err));
-        void *plugin = open_plugin(reason, sizeof reason);
+        void *plugin = dsc_plugin_open("libdsc_cuda.so", reason, sizeof reason);
         if (plugin == NULL && reason[0] != 0)
             return unsupported(err, reason);
         if (plugin == NULL)
             return unsupported(err, "there is a GPU, but this installation of dsc has no libdsc_cuda.so; "
                                     "build it with make CUDA=1");
-        if (!find_function(plugin, DSC_CUDA_PLUGIN_SYMBOL, &get))
+        if (!dsc_plugin_find(plugin, DSC_CUDA_PLUGIN_SYMBOL, &get))
             return unsupported(err, "libdsc_cuda.so is no plugin of dsc");
     }
     const dsc_cuda_plugin *plugin = get();

@@ -4,8 +4,9 @@ DEPS      := gcc libc6-dev pkg-config libdnnl-dev libcjson-dev libxxhash-dev lib
 DEPS_TEST := g++ libcmocka-dev python3-minimal libpython3-stdlib python3-torch procps iproute2
 DEPS_DEMO := bible-kjv
 DEPS_LINT := clang g++
+DEPS_NET  := g++ libgloo-dev
 
-.PHONY: deps deps-test deps-demo deps-lint
+.PHONY: deps deps-test deps-demo deps-lint deps-net
 ## deps: install what a build needs (Debian packages; as root)
 deps:
 	$(Q)tools/deps.sh $(DEPS)
@@ -14,6 +15,9 @@ deps-test: deps
 	$(Q)tools/deps.sh $(DEPS_TEST)
 deps-demo: deps
 	$(Q)tools/deps.sh $(DEPS_DEMO)
+## deps-net: what the transport "gloo" needs; without it the build has "tcp" between hosts
+deps-net: deps
+	$(Q)tools/deps.sh $(DEPS_NET)
 deps-lint: deps-test
 	$(Q)tools/deps.sh $(DEPS_LINT)
 
@@ -42,7 +46,7 @@ install: all
 	$(Q)install -m 644 $(LIB)/libdsc.a $(DESTDIR)$(PREFIX)/lib
 	$(Q)install $(LIB)/libdsc.so $(DESTDIR)$(PREFIX)/lib/libdsc.so.0
 	$(Q)ln -sf libdsc.so.0 $(DESTDIR)$(PREFIX)/lib/libdsc.so
-	$(Q)[ ! -e $(LIB)/dsc/libdsc_cuda.so ] || install -D $(LIB)/dsc/libdsc_cuda.so $(DESTDIR)$(PREFIX)/lib/dsc/libdsc_cuda.so
+	$(Q)for p in $(wildcard $(LIB)/dsc/libdsc_*.so); do install -D $$p $(DESTDIR)$(PREFIX)/lib/dsc/$$(basename $$p); done
 	$(Q)install -m 644 $(PUBLIC_HEADERS) $(DESTDIR)$(PREFIX)/include/dsc
 	$(Q)install -m 644 configs/*.json $(DESTDIR)$(PREFIX)/share/dsc/configs
 	$(Q)printf 'prefix=%s\nName: dsc\nDescription: ZeRO-sharded training engine\nVersion: %s\nLibs: -L$${prefix}/lib -ldsc\nLibs.private: %s -fopenmp\nCflags: -I$${prefix}/include\n' \

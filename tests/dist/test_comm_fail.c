@@ -571,6 +571,25 @@ static void test_memory_of_a_failed_rank(void **state)
         }
 }
 
+/* ---- all of it with gloo ----------------------------------------------------------------------------------------- */
+
+static void test_gloo(void **state)
+{
+    dsc_error why = DSC_ERROR_INIT;
+    if (!ranks_have(RANKS_GLOO, &why)) {
+        print_message("# %s\n", why.message);
+        skip();
+    }
+    play_all(RANKS_GLOO);
+    sweep(RANKS_GLOO, 3);
+    starve_all(RANKS_GLOO_THREADS, 3);
+    for (int where = 0; where < 3; where++)
+        one_death(RANKS_GLOO, where, 3, false);
+    one_death(RANKS_GLOO, 1, 2, false);
+    for (int where = 0; where < 2; where++)
+        one_stopped(RANKS_GLOO, where, 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -585,6 +604,7 @@ int main(void)
         cmocka_unit_test(test_death_without_pidfd),
         cmocka_unit_test(test_death_tcp),
         cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_gloo),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

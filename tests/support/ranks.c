@@ -20,7 +20,8 @@
 const char *ranks_kind_text(ranks_kind kind)
 {
     static const char *const texts[RANKS_KIND_COUNT] = { "self", "local", "shm threads", "shm processes",
-                                                         "shm processes, strict", "tcp threads", "tcp" };
+                                                         "shm processes, strict", "tcp threads", "tcp", "gloo threads",
+                                                         "gloo" };
     return texts[kind];
 }
 
@@ -57,7 +58,8 @@ int32_t ranks_choose_port(void)
 void ranks_options(const ranks_run *run, int32_t rank, dsc_alloc *alloc, dsc_local_world *world, const char *token,
                    dsc_comm_options *out)
 {
-    static const char *const names[RANKS_KIND_COUNT] = { "self", "local", "shm", "shm", "shm", "tcp", "tcp" };
+    static const char *const names[RANKS_KIND_COUNT] = { "self", "local", "shm", "shm", "shm",
+                                                         "tcp",  "tcp",   "gloo", "gloo" };
     *out = (dsc_comm_options){ .alloc = alloc,
                                .place = { .rank = rank,
                                           .size = run->size,
@@ -74,6 +76,25 @@ void ranks_options(const ranks_run *run, int32_t rank, dsc_alloc *alloc, dsc_loc
                                .timeout_ns = run->timeout_ns > 0 ? run->timeout_ns : INT64_C(20000000000),
                                .open_timeout_ns = INT64_C(20000000000),
                                .fault_at = rank == run->fault_rank ? run->fault_at : 0 };
+}
+
+bool ranks_have(ranks_kind kind, dsc_error *why)
+{
+    char folder[4096];
+    dsc_alloc *alloc = NULL;
+    dsc_comm *comm = NULL;
+    dsc_comm_options options;
+    const char *lib = getenv("DSC_LIB");
+    const ranks_run run = { .kind = kind, .size = 1 };
+    snprintf(folder, sizeof folder, "%.4000s/dsc", lib != NULL ? lib : "lib");
+    setenv("DSC_PLUGIN_DIR", folder, 0);
+    if (dsc_alloc_open(&alloc, why) != DSC_OK)
+        return false;
+    ranks_options(&run, 0, alloc, NULL, "have", &options);
+    const dsc_status status = dsc_comm_open(&options, &comm, why);
+    dsc_comm_close(&comm);
+    dsc_alloc_close(&alloc);
+    return status == DSC_OK;
 }
 
 bool ranks_forbid_calls(void)
@@ -178,7 +199,8 @@ int ranks_go(const ranks_run *run)
         return 1;
     for (int32_t r = 0; r < run->size; r++)
         ranks[r] = (one_rank){ .run = run, .rank = r, .world = world, .token = token };
-    if (run->kind == RANKS_SHM_PROCESSES || run->kind == RANKS_SHM_STRICT || run->kind == RANKS_TCP)
+    if (run->kind == RANKS_SHM_PROCESSES || run->kind == RANKS_SHM_STRICT || run->kind == RANKS_TCP ||
+        run->kind == RANKS_GLOO)
         return go_processes(run, ranks);
     for (int32_t r = 0; r < run->size; r++)
         if (pthread_create(&threads[r], NULL, thread_main, &ranks[r]) != 0)

@@ -13,6 +13,8 @@ typedef enum ranks_kind {
     RANKS_SHM_STRICT,    /* the same without process_vm_readv and pidfd_open */
     RANKS_TCP_THREADS,   /* threads, transport tcp */
     RANKS_TCP,           /* forked, transport tcp over the loopback interface */
+    RANKS_GLOO_THREADS,  /* threads, transport gloo */
+    RANKS_GLOO,          /* forked, transport gloo */
     RANKS_KIND_COUNT
 } ranks_kind;
 const char *ranks_kind_text(ranks_kind kind);
@@ -60,6 +62,8 @@ void ranks_options(const ranks_run *run, int32_t rank, dsc_alloc *alloc, dsc_loc
                    dsc_comm_options *out);
 /* From now on the system refuses this process process_vm_readv and pidfd_open, as some containers do. False: cannot. */
 bool ranks_forbid_calls(void);
+/* False, with the reason in *why: this build has no such transport. */
+bool ranks_have(ranks_kind kind, dsc_error *why);
 /* A port of this host that nobody listens on now. */
 int32_t ranks_choose_port(void);
 /* A token that no other test running now uses. */

@@ -6,7 +6,7 @@
 #include "zero/comm/nccl_api.h"
 
 static const dsc_comm_ops *const registry[] = { &dsc_comm_self, &dsc_comm_local, &dsc_comm_shm, &dsc_comm_tcp,
-                                                &dsc_comm_nccl };
+                                                &dsc_comm_gloo, &dsc_comm_nccl };
 
 const char *dsc_comm_op_text(dsc_comm_op op)
 {
@@ -56,7 +56,8 @@ dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops *
         }
     }
     return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm",
-                    "\"%.40s\" is no transport; expected \"auto\", \"self\", \"local\", \"shm\", \"tcp\" or \"nccl\"",
+                    "\"%.40s\" is no transport; expected \"auto\", \"self\", \"local\", \"shm\", \"tcp\", \"gloo\" or "
+                    "\"nccl\"",
                     name);
 }
 
@@ -112,7 +113,7 @@ int64_t dsc_comm_plan_bytes(const dsc_comm_options *options)
     if (dsc_comm_choose(options, &ops, NULL) != DSC_OK)
         return 0;
     const int64_t own = ops == &dsc_comm_shm ? dsc_shm_plan_bytes(options)
-                        : ops == &dsc_comm_tcp ? dsc_tcp_plan_bytes(options) : 0;
+                        : ops == &dsc_comm_tcp || ops == &dsc_comm_gloo ? dsc_tcp_plan_bytes(options) : 0;
     return front_bytes(ops, options) + own;
 }
 

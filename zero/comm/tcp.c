@@ -58,7 +58,7 @@ static dsc_status open_memory(opening *o, dsc_error *err)
     tcp->base.ops = o->kind->ops;
     tcp->alloc = options->alloc;
     dsc_comm_math_init(&tcp->math);
-    DSC_TRY(dsc_wire_init(&tcp->wire, options, o->kind->extra_lanes, err));
+    DSC_TRY(dsc_wire_init(&tcp->wire, options, o->kind->second_lanes, err));
     for (int32_t c = 0; c < options->channel_count; c++) {
         const int64_t bytes = channel_staging_bytes(options, c);
         if (bytes > 0)
@@ -72,8 +72,7 @@ static dsc_status connect_all(void *user, const dsc_rdv_net_met *met, dsc_error 
 {
     opening *o = user;
     DSC_TRY(open_memory(o, err));
-    DSC_TRY(dsc_wire_connect(&o->tcp->wire, met, dsc_comm_open_timeout_ns(o->options), err));
-    return o->kind->ready != NULL ? o->kind->ready(o->tcp, o->options, err) : DSC_OK;
+    return dsc_wire_connect(&o->tcp->wire, met, dsc_comm_open_timeout_ns(o->options), err);
 }
 
 static dsc_status meet_all(opening *o, dsc_error *err)
@@ -85,10 +84,10 @@ static dsc_status meet_all(opening *o, dsc_error *err)
     dsc_rdv_net_job job = { .self = { .rank = place->rank,
                                       .size = place->size,
                                       .pid = (int32_t)getpid(),
-                                      .agree = { options->channel_count, o->kind->extra_lanes,
+                                      .agree = { options->channel_count, o->kind->second_lanes,
                                                  dsc_tcp_plan_bytes(options) },
                                       .agree_name = { "channels of the communicator",
-                                                      "lanes of the transport (0: tcp, else gloo)",
+                                                      "transport (0: tcp, 1: gloo)",
                                                       "bytes of staging" },
                                       .timeout_ns = dsc_comm_open_timeout_ns(options) },
                             .token = place->job_token,
@@ -106,11 +105,8 @@ dsc_status dsc_tcp_open_kind(const dsc_tcp_kind *kind, dsc_transport **out, cons
     const dsc_status status = meet_all(&o, err);
     if (status == DSC_OK)
         *out = &o.tcp->base;
-    else if (o.tcp != NULL) {
-        if (kind->undo != NULL)
-            kind->undo(o.tcp);
+    else if (o.tcp != NULL)
         dsc_tcp_close(&o.tcp->base);
-    }
     return status;
 }
 

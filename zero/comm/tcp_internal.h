@@ -13,13 +13,11 @@ typedef struct dsc_tcp {
     dsc_buf staging[DSC_COMM_CHANNELS_MAX]; /* for sums: one half comes in, from the other the rounded leaves go out */
 } dsc_tcp;
 
-/* What a kind of them adds when everybody is here: more lanes, and what it does with them. */
+/* What a kind of them adds: second lanes, and what it does with them. */
 typedef struct dsc_tcp_kind {
     const dsc_comm_ops *ops;
     int64_t bytes;       /* of its own struct, which starts with a dsc_tcp */
-    int32_t extra_lanes;
-    dsc_status (*ready)(dsc_tcp *tcp, const dsc_comm_options *options, dsc_error *err); /* may be NULL */
-    void (*undo)(dsc_tcp *tcp);                                                         /* with ready */
+    bool second_lanes;
 } dsc_tcp_kind;
 
 DSC_MUST_USE dsc_status dsc_tcp_open_kind(const dsc_tcp_kind *kind, dsc_transport **out,

@@ -14,18 +14,22 @@
 /* A peer's socket takes or gives this much before it is the next one's turn. */
 #define TURN_BYTES (INT64_C(1) << 20)
 #define LOOK_AROUND_MS 100
+#define OUTLAST_NS INT64_C(200000000)
+#define ROLL_CALL 0x7fff /* the step of a message that is only a sign of life */
+#define ROLL_CALL_NS INT64_C(500000000)
 
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
 
-dsc_status dsc_wire_init(dsc_wire *wire, const dsc_comm_options *options, int32_t extra_lanes, dsc_error *err)
+dsc_status dsc_wire_init(dsc_wire *wire, const dsc_comm_options *options, bool second_lanes, dsc_error *err)
 {
     dsc_alloc *alloc = options->alloc;
     memset(wire, 0, sizeof *wire);
     wire->alloc = alloc;
     wire->rank = options->place.rank;
     wire->size = options->place.size;
-    wire->channel_count = options->channel_count;
-    wire->lane_count = 1 + options->channel_count + extra_lanes;
+    wire->named_count = options->channel_count;
+    wire->channel_count = options->channel_count * (second_lanes ? 2 : 1);
+    wire->lane_count = 1 + wire->channel_count;
     wire->timeout_ns = dsc_comm_timeout_ns(options);
     wire->failed_rank = -1;
     DSC_ASSERT(wire->lane_count <= DSC_MESH_LANES_MAX);
@@ -92,6 +96,8 @@ dsc_status dsc_wire_begin(dsc_wire *wire, int32_t channel, dsc_comm_op op, int32
     dsc_wire_lane *lane = &wire->lane[channel];
     lane->note = (dsc_wire_note){ .magic = MAGIC, .op = (int16_t)op, .detail = detail, .bytes = bytes };
     lane->call++;
+    lane->outlast_ns = 0;
+    lane->deadline_ns = dsc_clock_ns() + wire->timeout_ns;
     return atomic_load(&wire->failed) ? dsc_wire_standing(wire, err) : DSC_OK;
 }
 
@@ -142,12 +148,13 @@ static dsc_status disagree(dsc_wire *wire, int32_t channel, int32_t peer, dsc_er
     char own[96], other[96];
     if (theirs->magic != MAGIC)
         return dsc_wire_fail(wire, DSC_ERR_COMM, peer, err, "what rank %d sends on channel %d is no message", peer,
-                             channel);
+                             channel % wire->named_count);
     describe(mine, own);
     describe(theirs, other);
     return dsc_wire_fail(wire, DSC_ERR_COMM, peer, err,
-                         "ranks disagree on channel %d: rank %d is in %s (call %lld there), rank %d in %s", channel,
-                         wire->rank, own, (long long)wire->lane[channel].call, peer, other);
+                         "ranks disagree on channel %d: rank %d is in %s (call %lld there), rank %d in %s",
+                         channel % wire->named_count, wire->rank, own, (long long)wire->lane[channel].call, peer,
+                         other);
 }
 
 /* Bytes that moved, 0: none can just now, -1: the connection ended. */
@@ -196,6 +203,14 @@ static int64_t pull(const dsc_wire_lane *lane, int fd, dsc_wire_part *part)
             break;
         moved += n;
         part->in_done += n;
+        if (in_head && part->in_done == 0 && lane->calls_roll && part->head.magic == MAGIC) {
+            part->receives = false;
+            break;
+        }
+        if (in_head && part->in_done == 0 && part->head.magic == MAGIC && part->head.step == ROLL_CALL) {
+            part->in_done = -(int64_t)sizeof part->head; /* its last call failed; what follows says more */
+            continue;
+        }
         if (in_head && part->in_done == 0 && (part->head.magic != MAGIC || !is_counterpart(&lane->note, &part->head)))
             return -2;
         part->receives = part->in_done < part->in_bytes;
@@ -209,6 +224,8 @@ static dsc_status waited(dsc_wire *wire, int32_t channel, dsc_error *err)
     char missing[160] = "";
     size_t used = 0;
     int32_t first = -1;
+    if (channel >= wire->named_count)
+        return DSC_FAIL(err, DSC_ERR_STUCK, "comm", "nothing moved for %.1f s", (double)wire->timeout_ns * 1e-9);
     for (int32_t r = 0; r < wire->size && used < sizeof missing - 1; r++)
         if (lane->part[r].sends || lane->part[r].receives) {
             used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used == 0 ? "" : ", ", r);
@@ -276,41 +293,97 @@ static dsc_status pass(dsc_wire *wire, int32_t channel, int64_t *moved, bool *op
     return DSC_OK;
 }
 
-/* A failure came while this rank slept. What its peers sent before it is here: a call that they finished ends well here
- * too, and the next one fails. */
-static dsc_status last_look(dsc_wire *wire, int32_t channel, dsc_status status, dsc_error *err)
+/* A failure that a peer told came while this rank slept. Peers that were done with this call may have told it, so the
+ * call may still end well here: when what is missing comes from ranks that work, soon. The next call fails. */
+static bool outlasts(dsc_wire *wire, int32_t channel)
 {
-    int64_t moved = 1;
-    bool open = true;
-    dsc_error ignored;
-    while (open && moved > 0)
-        if (pass(wire, channel, &moved, &open, &ignored) != DSC_OK)
-            return status;
-    if (!open && err != NULL)
-        *err = (dsc_error)DSC_ERROR_INIT;
-    return open ? status : DSC_OK;
+    dsc_wire_lane *lane = &wire->lane[channel];
+    const int64_t now_ns = dsc_clock_ns();
+    if (lane->outlast_ns == 0) { /* what came with the words is not read yet */
+        lane->outlast_ns = now_ns + OUTLAST_NS;
+        return true;
+    }
+    for (int32_t r = 0; r < wire->size; r++)
+        if ((lane->part[r].sends || lane->part[r].receives) && atomic_load(&wire->peer[r].done))
+            return false;
+    dsc_clock_sleep_ns(500000);
+    return now_ns < lane->outlast_ns;
+}
+
+static dsc_status rest(dsc_wire *wire, int32_t channel, dsc_error *err)
+{
+    dsc_error why = DSC_ERROR_INIT;
+    const dsc_status status = sleep_some(wire, channel, &why);
+    if (status == DSC_OK || (atomic_load(&wire->failed) && outlasts(wire, channel)))
+        return DSC_OK;
+    if (err != NULL)
+        *err = why;
+    return status;
 }
 
 dsc_status dsc_wire_exchange(dsc_wire *wire, int32_t channel, int32_t step, dsc_error *err)
 {
     dsc_wire_lane *lane = &wire->lane[channel];
+    const int64_t patience_ns = lane->calls_roll ? ROLL_CALL_NS : wire->timeout_ns;
     dsc_status status = DSC_OK;
     bool open = true;
     int64_t moved = 0;
     lane->note.step = (int16_t)step;
-    lane->deadline_ns = dsc_clock_ns() + wire->timeout_ns;
+    lane->deadline_ns = dsc_clock_ns() + patience_ns;
     while (status == DSC_OK) {
         status = pass(wire, channel, &moved, &open, err);
         if (status != DSC_OK || !open)
             break;
         if (moved > 0)
-            lane->deadline_ns = dsc_clock_ns() + wire->timeout_ns;
+            lane->deadline_ns = dsc_clock_ns() + patience_ns;
         else
-            status = sleep_some(wire, channel, err);
-        if (status != DSC_OK)
-            status = last_look(wire, channel, status, err);
+            status = rest(wire, channel, err);
     }
-    for (int32_t r = 0; r < wire->size; r++)
-        lane->part[r].sends = lane->part[r].receives = false;
+    dsc_wire_clear(wire, channel);
     return status;
+}
+
+dsc_status dsc_wire_turn(dsc_wire *wire, int32_t channel, dsc_error *err)
+{
+    int64_t moved = 0;
+    bool open = true;
+    DSC_TRY(pass(wire, channel, &moved, &open, err));
+    if (moved == 0 && open)
+        return rest(wire, channel, err);
+    wire->lane[channel].deadline_ns = dsc_clock_ns() + wire->timeout_ns;
+    return DSC_OK;
+}
+
+bool dsc_wire_sending(const dsc_wire *wire, int32_t channel, int32_t to) { return wire->lane[channel].part[to].sends; }
+
+bool dsc_wire_receiving(const dsc_wire *wire, int32_t channel, int32_t from)
+{
+    return wire->lane[channel].part[from].receives;
+}
+
+void dsc_wire_clear(dsc_wire *wire, int32_t channel)
+{
+    for (int32_t r = 0; r < wire->size; r++)
+        wire->lane[channel].part[r].sends = wire->lane[channel].part[r].receives = false;
+}
+
+dsc_status dsc_wire_roll_call(dsc_wire *wire, int32_t channel, const char *reason, dsc_error *err)
+{
+    dsc_wire_lane *lane = &wire->lane[channel];
+    if (atomic_load(&wire->failed))
+        return dsc_wire_standing(wire, err);
+    lane->calls_roll = true;
+    for (int32_t r = 0; r < wire->size; r++)
+        if (r != wire->rank) {
+            dsc_wire_send(wire, channel, r, NULL, 0);
+            dsc_wire_recv(wire, channel, r, NULL, 0);
+        }
+    const dsc_status status = dsc_wire_exchange(wire, channel, ROLL_CALL, err);
+    lane->calls_roll = false;
+    if (status != DSC_OK)
+        return status;
+    return dsc_wire_fail(wire, DSC_ERR_COMM, wire->rank, err,
+                         "rank %d in %s of %lld bytes (call %lld on channel %d): %s", wire->rank,
+                         dsc_comm_op_text((dsc_comm_op)lane->note.op), (long long)lane->note.bytes,
+                         (long long)lane->call, channel, reason);
 }

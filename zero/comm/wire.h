@@ -1,8 +1,8 @@
 /* wire.h - messages between ranks over the connections of a mesh, with names for whatever goes wrong.
  *
- * Lane 0 is control: words of failure and farewell. Each channel has a lane for its messages; more lanes may belong to
- * somebody else (gloo), who is woken when something fails. A message starts with what its sender is doing, so a
- * receiver that does something else says so on both sides instead of waiting.
+ * Lane 0 is control: words of failure and farewell. Each channel has a lane for its messages, and where somebody else
+ * decides what is sent to whom (gloo) a second one, his: channel_count + channel. A message starts
+ * with what its sender is doing, so a receiver that does something else says so on both sides instead of waiting.
  * The first failure stays: it ends every wait and every later call of this rank, and is told to the peers.
  * Threads: one per channel at a time; fail and health from any. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_COMM_WIRE_H
@@ -35,6 +35,8 @@ typedef struct dsc_wire_lane {
     struct pollfd *poll;   /* [2 * size] */
     dsc_wire_note note;    /* of the call that runs */
     int64_t call;          /* calls begun, for messages */
+    bool calls_roll;       /* any message of a peer is a sign of life */
+    int64_t outlast_ns;    /* until then the call may end well after a failure; 0: none came */
     int64_t deadline_ns;   /* put off by every byte that moves */
 } dsc_wire_lane;
 
@@ -48,6 +50,7 @@ typedef struct dsc_wire_word {
 typedef struct dsc_wire_peer {
     dsc_mesh_peer who;
     bool left;        /* said farewell */
+    atomic_bool done; /* left, gone or failed: what it sent is on its way, and no more will come */
     atomic_bool gone; /* the connection ended */
     int32_t have;
     dsc_wire_word word; /* as it comes */
@@ -55,32 +58,30 @@ typedef struct dsc_wire_peer {
 
 typedef struct dsc_wire {
     dsc_alloc *alloc;
-    int32_t rank, size, channel_count, lane_count;
+    int32_t rank, size;
+    int32_t named_count;   /* channels of the communicator */
+    int32_t channel_count; /* and their second lanes */
+    int32_t lane_count;
     int64_t timeout_ns;
-    int *fd; /* [lane * size + rank], lane 0: control, 1 + channel: its messages */
+    int *fd; /* [lane * size + rank], lane 0: control, then the channels */
     dsc_wire_peer *peer;
-    dsc_wire_lane lane[DSC_COMM_CHANNELS_MAX];
+    dsc_wire_lane lane[2 * DSC_COMM_CHANNELS_MAX];
     pthread_mutex_t lock; /* of all below and of the control lane */
     atomic_bool failed;
     dsc_status status;
     int32_t failed_rank;
+    bool parted; /* said farewell */
     char text[DSC_WIRE_TEXT];
 } dsc_wire;
 
 /* The memory alone, before the ranks meet. */
-DSC_MUST_USE dsc_status dsc_wire_init(dsc_wire *wire, const dsc_comm_options *options, int32_t extra_lanes,
+DSC_MUST_USE dsc_status dsc_wire_init(dsc_wire *wire, const dsc_comm_options *options, bool second_lanes,
                                       dsc_error *err);
 /* Connects, as what the rendezvous calls when everybody is here. */
 DSC_MUST_USE dsc_status dsc_wire_connect(dsc_wire *wire, const dsc_rdv_net_met *met, int64_t timeout_ns,
                                          dsc_error *err);
 /* Says farewell and closes; also right for a wire that was zeroed only. */
 void dsc_wire_close(dsc_wire *wire);
-
-/* The socket of a lane that is not the wire's own: index from 0. */
-static inline int dsc_wire_extra_fd(const dsc_wire *wire, int32_t index, int32_t rank)
-{
-    return wire->fd[(1 + wire->channel_count + index) * wire->size + rank];
-}
 
 /* Every call starts with begin. */
 DSC_MUST_USE dsc_status dsc_wire_begin(dsc_wire *wire, int32_t channel, dsc_comm_op op, int32_t detail, int64_t bytes,
@@ -92,6 +93,19 @@ void dsc_wire_recv(dsc_wire *wire, int32_t channel, int32_t from, void *bytes, i
 /* All of it, in both directions at once. `step` tells apart the exchanges of one call. */
 DSC_MUST_USE dsc_status dsc_wire_exchange(dsc_wire *wire, int32_t channel, int32_t step, dsc_error *err);
 
+/* For a second lane, whose messages are begun while others are on their way: moves what can move, or sleeps a little.
+ * DSC_ERR_STUCK when nothing moved for the timeout; it is not published, since nobody knows yet whose fault it is. */
+DSC_MUST_USE dsc_status dsc_wire_turn(dsc_wire *wire, int32_t channel, dsc_error *err);
+bool dsc_wire_sending(const dsc_wire *wire, int32_t channel, int32_t to);
+bool dsc_wire_receiving(const dsc_wire *wire, int32_t channel, int32_t from);
+/* Nothing is on its way any more. */
+void dsc_wire_clear(dsc_wire *wire, int32_t channel);
+
+/* A call on the second lane failed, for `reason`: all who live say so, and who does not is named. Always a failure. */
+DSC_MUST_USE dsc_status dsc_wire_roll_call(dsc_wire *wire, int32_t channel, const char *reason, dsc_error *err);
+
+/* Tells the peers that this rank closes, and does not die; dsc_wire_close does so too. */
+void dsc_wire_farewell(dsc_wire *wire);
 /* Publishes a failure (the first one stays) and tells the peers. Returns what stands, in *err. */
 dsc_status dsc_wire_fail(dsc_wire *wire, dsc_status status, int32_t rank, dsc_error *err, const char *fmt, ...)
     DSC_PRINTF(5, 6);

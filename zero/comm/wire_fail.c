@@ -41,7 +41,14 @@ static void tell_locked(dsc_wire *wire, const dsc_wire_word *word)
             (void)send(wire->fd[r], word, sizeof *word, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-/* The first failure stays. Nobody can be left waiting: every data connection of this rank ends here. */
+static void tell_failure_locked(dsc_wire *wire)
+{
+    dsc_wire_word word = { .magic = MAGIC, .kind = FAILED, .status = (int16_t)wire->status, .rank = wire->failed_rank };
+    memcpy(word.text, wire->text, sizeof word.text);
+    tell_locked(wire, &word);
+}
+
+/* The first failure stays. When it is this rank's own, every data connection ends here, so that nobody waits on. */
 static void publish_locked(dsc_wire *wire, dsc_status status, int32_t rank, const char *text, bool tell)
 {
     if (atomic_load(&wire->failed))
@@ -51,11 +58,9 @@ static void publish_locked(dsc_wire *wire, dsc_status status, int32_t rank, cons
     snprintf(wire->text, sizeof wire->text, "%s", text);
     dsc_text_printable(wire->text);
     atomic_store(&wire->failed, true);
-    if (tell) {
-        dsc_wire_word word = { .magic = MAGIC, .kind = FAILED, .status = (int16_t)status, .rank = rank };
-        memcpy(word.text, wire->text, sizeof word.text);
-        tell_locked(wire, &word);
-    }
+    if (!tell) /* a peer knew it first: own calls see it within a moment, and may still end well */
+        return;
+    tell_failure_locked(wire);
     for (int32_t i = wire->size; i < wire->size * wire->lane_count; i++)
         if (wire->fd[i] >= 0)
             shutdown(wire->fd[i], SHUT_RDWR);
@@ -78,7 +83,12 @@ void dsc_wire_farewell(dsc_wire *wire)
 {
     const dsc_wire_word word = { .magic = MAGIC, .kind = FAREWELL };
     pthread_mutex_lock(&wire->lock);
-    tell_locked(wire, &word);
+    /* Who learned of a failure may close before the one who told it has told everybody. */
+    if (!wire->parted && atomic_load(&wire->failed))
+        tell_failure_locked(wire);
+    if (!wire->parted)
+        tell_locked(wire, &word);
+    wire->parted = true;
     for (int32_t r = 0; r < wire->size; r++)
         if (r != wire->rank && wire->fd[r] >= 0) {
             /* What came and was not read would make the system throw away the farewell. */
@@ -96,6 +106,7 @@ static void word_came_locked(dsc_wire *wire, int32_t from)
     dsc_wire_word *word = &peer->word;
     peer->have = 0;
     word->text[sizeof word->text - 1] = 0;
+    atomic_store(&peer->done, true);
     const bool known = word->status > DSC_OK && word->status <= DSC_ERR_DEVICE;
     if (word->magic == MAGIC && word->kind == FAREWELL)
         peer->left = true;
@@ -110,6 +121,7 @@ static void end_came_locked(dsc_wire *wire, int32_t from, int why)
 {
     char name[128], text[DSC_WIRE_TEXT];
     atomic_store(&wire->peer[from].gone, true);
+    atomic_store(&wire->peer[from].done, true);
     if (wire->peer[from].left)
         return;
     snprintf(text, sizeof text, "%s is gone%s%s", dsc_wire_name(wire, from, name, sizeof name), why != 0 ? ": " : "",

@@ -15,7 +15,5 @@ struct dsc_wire_part {
 
 /* The failure that stands. */
 dsc_status dsc_wire_standing(dsc_wire *wire, dsc_error *err);
-/* So that peers know that this rank closes, and does not die. */
-void dsc_wire_farewell(dsc_wire *wire);
 
 #endif
