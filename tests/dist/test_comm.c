@@ -131,7 +131,7 @@ static int reduce_scatter_one(dsc_comm *comm, dsc_alloc *alloc, int64_t count, b
                               bool overwrite)
 {
     const int32_t rank = dsc_comm_rank(comm), size = dsc_comm_size(comm);
-    const int64_t stride = count + 5; /* pieces need not touch */
+    const int64_t stride = count + (overwrite ? 5 : 0); /* pieces may touch */
     dsc_buf leaf = buffer(comm, shared, alloc, stride * size * 4), acc = buffer(comm, shared, alloc, count * 4);
     float *x = leaf.ptr, *sum = acc.ptr;
     for (int64_t i = 0; i < stride * size; i++)

@@ -36,6 +36,23 @@ static dsc_status exchange(dsc_comm *comm, int32_t channel, bool natively, void 
     return t->ops->all_to_all(t, channel, in, out, count * (int64_t)dsc_dtype_bytes(dtype), stream, err);
 }
 
+/* Where pieces lie in the wire dtype: what is sent as it is stays where it is; else they are cast to `out`. */
+static dsc_status pack(dsc_comm *comm, const dsc_reduce_scatter_args *args, int64_t first, int64_t count, void *out,
+                       const void **packed, dsc_stream *stream, dsc_error *err)
+{
+    const int64_t piece_bytes = count * (int64_t)dsc_dtype_bytes(args->wire_dtype);
+    const bool whole = args->leaf_stride == count; /* pieces follow each other */
+    *packed = whole && args->wire_dtype == DSC_F32 ? args->leaf : out;
+    if (*packed != out)
+        return DSC_OK;
+    if (whole)
+        return dsc_comm_cast(&comm->math, out, args->wire_dtype, args->leaf, comm->size * count, stream, err);
+    for (int32_t r = 0; r < comm->size; r++)
+        DSC_TRY(dsc_comm_cast(&comm->math, (char *)out + r * piece_bytes, args->wire_dtype,
+                              args->leaf + r * args->leaf_stride + first, count, stream, err));
+    return DSC_OK;
+}
+
 /* Without a hook: pieces are cast into the first half of the staging, exchanged, and folded from the second. */
 static dsc_status reduce_by_exchange(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args,
                                      dsc_stream *stream, dsc_error *err)
@@ -48,10 +65,9 @@ static dsc_status reduce_by_exchange(dsc_comm *comm, int32_t channel, const dsc_
     DSC_ASSERT(most > 0);
     for (int64_t first = 0; first == 0 || first < args->count; first += most) {
         const int64_t count = dsc_min_i64(most, args->count - first), piece_bytes = count * wire_bytes;
-        for (int32_t r = 0; r < comm->size; r++)
-            DSC_TRY(dsc_comm_cast(&comm->math, out + r * piece_bytes, args->wire_dtype,
-                                  args->leaf + r * args->leaf_stride + first, count, stream, err));
-        DSC_TRY(exchange(comm, channel, natively, in, out, count, args->wire_dtype, stream, err));
+        const void *packed = NULL;
+        DSC_TRY(pack(comm, args, first, count, out, &packed, stream, err));
+        DSC_TRY(exchange(comm, channel, natively, in, packed, count, args->wire_dtype, stream, err));
         const dsc_comm_leaves leaves = {
             .at = in, .stride_bytes = piece_bytes, .dtype = args->wire_dtype, .count = natively ? 1 : comm->size
         };
