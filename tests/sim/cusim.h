@@ -43,7 +43,8 @@ uint64_t cusim_operations(int device); /* run so far */
 /* How long cuBLASLt's algorithms take, in the ticks of cudaEventElapsedTime: 1 sums in order of k, 2 does too, 3 adds
  * up halves of k (other bits), 4 is not repeatable and must not be taken. */
 void cusim_set_product_ticks(const unsigned ticks[4]);
-/* The next kernel launched on the device whose name contains `name` fails as a GPU's would (cudaErrorLaunchFailure). */
+/* The next kernel launched on the device whose name contains `name` fails as a GPU's would (cudaErrorLaunchFailure);
+ * with a name of NCCL's ("ncclAllGather") the next such call is refused (ncclSystemError). */
 void cusim_fail_kernel(int device, const char *name);
 
 #ifdef __cplusplus

@@ -283,6 +283,10 @@ ncclResult_t add(ncclComm_t comm, cudaStream_t stream, call_kind kind, const voi
         fail("%s on the legacy default stream", call_names[kind]);
     guard held(sim().lock);
     my_device(held);
+    if (!comm->device->fail_name.empty() && strstr(call_names[kind], comm->device->fail_name.c_str()) != nullptr) {
+        comm->device->fail_name.clear();
+        return ncclSystemError;
+    }
     if (stream->device != comm->device)
         fail("%s: the communicator is device %d's, the stream device %d's", call_names[kind], comm->device->index,
              stream->device->index);
@@ -456,6 +460,7 @@ const char *ncclGetErrorString(ncclResult_t result)
 {
     switch (result) {
     case ncclSuccess: return "no error";
+    case ncclSystemError: return "unhandled system error";
     case ncclInvalidArgument: return "invalid argument";
     case ncclInvalidUsage: return "invalid usage";
     case ncclRemoteError: return "remote process exited or there was a network error";

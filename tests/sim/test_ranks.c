@@ -246,6 +246,23 @@ static void with_a_failing_kernel(void)
     must(run.status[0] != DSC_OK, "peers learn of it", &run.error[0]);
 }
 
+static void fail_in(const char *call, const char *text)
+{
+    static host_run run;
+    cusim_fail_kernel(1, call);
+    run_host(&run, 3, "cuda", "");
+    fails_with(&run, 1, DSC_ERR_COMM, text);
+    must(strstr(run.error[1].message, " bytes): unhandled system error") != NULL, "NCCL's words", &run.error[1]);
+    must(run.error[1].rank == 1, "the rank", &run.error[1]);
+    for (int32_t r = 0; r < 3; r += 2) {
+        must(run.status[r] == DSC_ERR_PEER, "peers learn of it", &run.error[r]);
+        must(strstr(run.error[r].message, "NCCL on rank 1") != NULL, "and of what", &run.error[r]);
+    }
+}
+
+static void with_a_failing_gather(void) { fail_in("ncclAllGather", "NCCL on rank 1, all_gather (channel 1, call "); }
+static void with_a_failing_send(void) { fail_in("ncclSend", "NCCL on rank 1, all_to_all (channel 2, call "); }
+
 /* A rank that comes too late: the others are stuck, and say where; it finds its communicator gone. */
 static void with_a_late_rank(void)
 {
@@ -283,6 +300,8 @@ static void dead_ends(void **state)
     in_child(with_fewer_gpus_than_ranks);
     in_child(with_a_full_gpu);
     in_child(with_a_failing_kernel);
+    in_child(with_a_failing_gather);
+    in_child(with_a_failing_send);
     in_child(with_a_late_rank);
     in_child(with_a_lost_rank);
 }
