@@ -36,8 +36,7 @@ include tests/sim/sim.mk
 include tests/gpu/gpu.mk
 
 .PHONY: test-programs
-test-programs: all examples $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN) $(FUZZ_BIN) $(SIM_BIN) $(CHECK_SIM_BIN) $(SIM_TRAIN) \
-               $(EXACT_PTX)
+test-programs: all examples $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN) $(FUZZ_BIN) $(SIM_BIN) $(CHECK_SIM_BIN) $(EXACT_PTX)
 
 # What the programs of a sanitized build are told (tests/README.md); the caller's own options come last and win. A malloc of
 # more than there is gives NULL, as everywhere.
@@ -51,8 +50,7 @@ SANENV         := $(if $(SAN),DSC_TEST_TIMEOUT=$${DSC_TEST_TIMEOUT:-1800} $(SANE
 ## test: everything that a commit must pass on a CPU-only machine; ends with "N passed, N failed"
 test: deps-test
 	@$(MAKE) --no-print-directory test-programs
-	@DSC_BIN=$(abspath $(BIN)) DSC_LIB=$(abspath $(LIB)) DSC_SAN=$(SAN) DSC_PTX=$(abspath $(EXACT_PTX)) \
-	    DSC_SIM=$(if $(SIM_TRAIN),$(abspath $(TEST_BIN)/sim)) $(SANENV) tests/run \
+	@DSC_BIN=$(abspath $(BIN)) DSC_LIB=$(abspath $(LIB)) DSC_SAN=$(SAN) DSC_PTX=$(abspath $(EXACT_PTX)) $(SANENV) tests/run \
 	    unit $(UNIT_BIN) -- checkkern $(CHECK_BIN) -- dist $(DIST_BIN) -- fuzz $(FUZZ_BIN) -- sim $(SIM_BIN) $(CHECK_SIM_BIN) \
 	    -- cli $(CLI_TESTS)
 

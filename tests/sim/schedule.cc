@@ -60,11 +60,6 @@ simulator *open_simulator()
         s->device_count = atoi(text);
     if (const char *text = getenv("CUSIM_MEM"))
         s->device_bytes = bytes_of(text);
-    if (const char *text = getenv("CUSIM_ARCH"))
-        s->arch = atoi(text);
-    if (const char *text = getenv("CUSIM_FAIL"))
-        for (device_state &d : s->devices)
-            d.fail_name = text;
     if (const char *text = getenv("CUSIM_POLICY"))
         for (int i = 0; i < 5; i++)
             if (strcmp(text, policy_names[i]) == 0)

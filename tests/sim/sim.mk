@@ -16,19 +16,14 @@ SIM_BIN     := $(SIM_CC_BIN) $(SIM_C_BIN)
 SIM_OBJ     := $(SIM_SRC:%.cc=$(BUILD)/%.o)
 # checkkern with simulated GPUs in it checks the CUDA kernels.
 CHECK_SIM_BIN := $(if $(CHECK_SRC),$(TEST_BIN)/sim/checkkern)
-# `train` on simulated GPUs, for what users see of them (tests/cli/test_gpu_errors.sh). The backend looks for its libraries
-# in the program first, so what a program does not export is missing.
-SIM_TRAIN   := $(addprefix $(TEST_BIN)/sim/,train train_without_nccl train_without_cublaslt)
 # Fibers move stacks under ThreadSanitizer's feet, so this suite is left out there.
 ifeq ($(SAN),thread)
 SIM_BIN     :=
 CHECK_SIM_BIN :=
-SIM_TRAIN   :=
 endif
 ifneq ($(shell uname -m),x86_64)
 SIM_BIN     :=
 CHECK_SIM_BIN :=
-SIM_TRAIN   :=
 endif
 
 $(BUILD)/tests/sim/%.o: tests/sim/%.cc $(BUILD)/flags
@@ -59,13 +54,4 @@ $(SIM_C_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(HELP_OBJ) $(SIM_BACKEND) $(LIB
 $(CHECK_SIM_BIN): $(CHECK_SRC:%.c=$(BUILD)/%.o) $(SIM_BACKEND) $(LIB)/libdsc.a
 	@mkdir -p $(@D)
 	$(Q)$(SIM_CXX) $(LDFLAGS) -rdynamic $(filter %.o,$^) -Wl,--whole-archive $(SIM_BACKEND) -Wl,--no-whole-archive \
-	    $(LIB)/libdsc.a $(LDLIBS) -o $@
-
-sim_export = -Wl,--export-dynamic-symbol='$(1)'
-$(TEST_BIN)/sim/train: SIM_EXPORT = -rdynamic
-$(TEST_BIN)/sim/train_without_nccl: SIM_EXPORT = $(call sim_export,dsc_cuda_plugin_get) $(call sim_export,cublasLt*)
-$(TEST_BIN)/sim/train_without_cublaslt: SIM_EXPORT = $(call sim_export,dsc_cuda_plugin_get)
-$(SIM_TRAIN): $(TRAIN_OBJ) $(SIM_BACKEND) $(LIB)/libdsc.a
-	@mkdir -p $(@D)
-	$(Q)$(SIM_CXX) $(LDFLAGS) $(SIM_EXPORT) $(filter %.o,$^) -Wl,--whole-archive $(SIM_BACKEND) -Wl,--no-whole-archive \
 	    $(LIB)/libdsc.a $(LDLIBS) -o $@
