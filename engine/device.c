@@ -71,7 +71,12 @@ dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *
 {
     const dsc_device_ops *ops = NULL;
     dsc_device_options device = { .alloc = engine->alloc };
-    DSC_TRY(find_device(engine, &ops, &device.index, err));
+    if (engine->plan_only && options->plan_gpu_bytes > 0) {
+        ops = &dsc_device_planned;
+        device.planned_bytes = options->plan_gpu_bytes;
+    } else {
+        DSC_TRY(find_device(engine, &ops, &device.index, err));
+    }
     device.caps = engine->cpu_caps = dsc_cpu_caps() & options->cpu_caps_mask;
     device.threads = engine->threads = choose_threads(engine);
     DSC_TRY(dsc_device_open(ops, &engine->device, &device, err));

@@ -275,9 +275,10 @@ static void plan_options(const dsc_engine *engine, dsc_plan_options *out)
 static void describe_numerics(dsc_engine *engine)
 {
     const char *low = engine->config.precision == DSC_PRECISION_BF16 ? "bf16" : "fp32";
-    const char *multiply = engine->config.precision == DSC_PRECISION_FP32     ? "fp32"
-                           : (engine->cpu_caps & DSC_CPU_AVX512_BF16) != 0    ? "bf16"
-                                                                              : "bf16 by fp32 panels";
+    const bool multiplies_bf16 = !engine->host_visible || (engine->cpu_caps & DSC_CPU_AVX512_BF16) != 0;
+    const char *multiply = engine->config.precision == DSC_PRECISION_FP32 ? "fp32"
+                           : multiplies_bf16                              ? "bf16"
+                                                                          : "bf16 by fp32 panels";
     snprintf(engine->numerics, sizeof engine->numerics,
              "params %s, matrix products %s with fp32 sums, leaf grads fp32, wire %s, accumulation fp32, master fp32, "
              "moments "
@@ -334,7 +335,9 @@ static dsc_status open_all(dsc_engine *engine, const dsc_engine_options *options
     DSC_TRY(read_config(engine, options, err));
     DSC_TRY(find_place(engine, options, err));
     DSC_TRY(dsc_engine_open_device(engine, options, err));
-    engine->host_free_bytes = dsc_machine_available_bytes(); /* opening the communicator waits for all to come here */
+    /* Read here because opening the communicator waits for all to come. Planned GPUs are another machine's. */
+    const bool elsewhere = engine->plan_only && options->plan_gpu_bytes > 0;
+    engine->host_free_bytes = elsewhere ? INT64_MAX : dsc_machine_available_bytes();
     if (!engine->plan_only)
         DSC_TRY(dsc_engine_open_comm(engine, options, err));
     DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_IO, DSC_TIER_PINNED, DSC_CHECKPOINT_BUFFER_BYTES, &engine->io_buf,
@@ -384,14 +387,15 @@ static int64_t checkpoint_bytes(const dsc_engine *engine)
     return dsc_checkpoint_plan_bytes(&engine->layout, dsc_engine_dtype(engine), saves, loads);
 }
 
-/* Small structures and library scratch are known exactly only now; both are in place before the first step. */
+/* Small structures and library scratch are known exactly only now; both are in place before the first step. Where
+ * nothing was opened, what was planned for libraries stays. */
 static void complete_plan(dsc_engine *engine)
 {
     static const dsc_tag late[] = { DSC_TAG_CONTROL, DSC_TAG_LIBRARY, DSC_TAG_IO };
     dsc_alloc_stats stats;
     dsc_alloc_stats_get(engine->alloc, &stats);
     dsc_plan *plan = &engine->plan;
-    for (size_t i = 0; i < DSC_COUNT(late); i++) {
+    for (size_t i = 0; i < (engine->plan_only ? 1 : DSC_COUNT(late)); i++) {
         for (int tier = 0; tier < DSC_TIER_COUNT && (late[i] != DSC_TAG_IO || engine->zero != NULL); tier++) {
             int64_t now = stats.count[late[i]][tier].current_bytes;
             if (late[i] == DSC_TAG_CONTROL && tier == DSC_TIER_HOST)

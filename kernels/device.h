@@ -45,6 +45,7 @@ typedef struct dsc_device_options {
     int32_t threads;   /* compute threads of this rank, >= 1 */
     uint32_t caps;     /* dsc_cpu_caps() or fewer bits, to test variants */
     int32_t index;     /* which of the process's devices; cpu: not read */
+    int64_t planned_bytes; /* planned: free memory of the GPU; others: not read */
 } dsc_device_options;
 
 typedef struct dsc_device_props {
@@ -142,6 +143,7 @@ struct dsc_stream { const dsc_device_ops *ops; };
 struct dsc_event { const dsc_device_ops *ops; };
 
 extern const dsc_device_ops dsc_device_cpu;
+extern const dsc_device_ops dsc_device_planned; /* a GPU that need not be here: counts, and runs nothing */
 
 /* The table that a name means: "cpu", or "cuda". That one comes from the program itself when it has it (a program that
  * exports dsc_cuda_plugin_get), else from libdsc_cuda.so, looked for in $DSC_PLUGIN_DIR when set, else beside this

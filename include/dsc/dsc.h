@@ -81,11 +81,14 @@ typedef struct dsc_engine_options {
     const char *default_model;
     const char *const *default_data;
     int32_t default_data_count;
+    /* With DSC_ENGINE_PLAN_ONLY: plan for GPUs of which an engine can have so many bytes, whether or not there are any
+     * here (0: for the device that the config names). */
+    int64_t plan_gpu_bytes;
 } dsc_engine_options;
 #define DSC_ENGINE_OPTIONS_INIT                                                                                        \
     {                                                                                                                  \
         (uint32_t)sizeof(dsc_engine_options), 0, NULL, NULL, NULL, 0, NULL, { NULL, NULL, 0 }, NULL, 0, 0,             \
-            { NULL, NULL }, 0, 0, 0xffffffffu, NULL, NULL, 0                                                           \
+            { NULL, NULL }, 0, 0, 0xffffffffu, NULL, NULL, 0, 0                                                        \
     }
 
 /* Collective. *out is owned by the caller (dsc_engine_close). On failure *out is NULL, nothing stays allocated and

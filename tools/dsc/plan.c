@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "engine/internal.h"
+#include "tools/dsc/gpu_cards.h"
 #include "tools/dsc/plan_speed.h"
 #include "tools/dsc/tool.h"
 
@@ -16,8 +17,9 @@
 #define MB 1048576.0
 
 typedef struct plan_args {
-    const char *config, *model;
+    const char *config, *model, *device; /* NULL: the config's */
     int64_t world_size; /* 0: the environment's, else 1 */
+    int64_t gpu_bytes;  /* of a GPU that need not be here; 0: this machine's */
     bool json, strict, time, compare;
 } plan_args;
 
@@ -31,7 +33,9 @@ typedef struct plan_table {
     dsc_plan_row row[ROWS_MAX];
     int32_t row_count;
     int64_t states_bytes, work_bytes, nvme_bytes; /* of memory, and of files */
-    int64_t ranks, needed_bytes, free_bytes; /* of all ranks together; INT64_MAX: unknown */
+    int64_t ranks, needed_bytes, free_bytes; /* host memory of all ranks together; INT64_MAX: unknown */
+    bool on_gpus;
+    int64_t gpu_bytes, gpu_free_bytes; /* of each rank's own */
     int64_t parameter_count, trainable_count;
     dsc_run_info info;
     dsc_zero_traffic traffic;
@@ -40,14 +44,48 @@ typedef struct plan_table {
     plan_time time;
 } plan_table;
 
-static const char *const usage = "dsc plan --config FILE [--model NAME|DIR] [--world-size N] [--time] [--compare] "
-                                 "[--json] [--strict]";
+static const char *const usage = "dsc plan --config FILE [--model NAME|DIR] [--world-size N] [--device auto|cpu|cuda] "
+                                 "[--gpu CARD | --gpu-memory SIZE] [--time] [--compare] [--json] [--strict]";
+
+static int unknown_card(const char *name)
+{
+    char names[512];
+    dsc_gpu_card_names(names, sizeof names);
+    return dsc_tool_usage("--gpu", "no card \"%.60s\" in the list: %s; --gpu-memory 80GB plans for any other", name,
+                          names);
+}
+
+/* Flags about the device; -2: it is none of them, -1: go on; else the exit code. */
+static int parse_device(int argc, char **argv, int *i, plan_args *args)
+{
+    const char *value;
+    if ((value = dsc_tool_flag("--device", argc, argv, i)) != NULL) {
+        args->device = value;
+        if (strcmp(value, "auto") != 0 && strcmp(value, "cpu") != 0 && strcmp(value, "cuda") != 0)
+            return dsc_tool_usage("--device", "\"%.40s\" is not auto, cpu or cuda", value);
+    } else if ((value = dsc_tool_flag("--gpu-memory", argc, argv, i)) != NULL) {
+        if (!dsc_gpu_memory_bytes(value, &args->gpu_bytes))
+            return dsc_tool_usage("--gpu-memory", "\"%.40s\" is no card's memory; expected a size such as 80GB (GB and "
+                                  "GiB are 2^30 bytes) above 1.5GB", value);
+    } else if ((value = dsc_tool_flag("--gpu", argc, argv, i)) != NULL) {
+        if (!dsc_gpu_card_bytes(value, &args->gpu_bytes))
+            return unknown_card(value);
+    } else {
+        return -2;
+    }
+    return -1;
+}
 
 /* -1: go on; else the exit code. */
 static int parse_args(int argc, char **argv, plan_args *args)
 {
     const char *value;
     for (int i = 1; i < argc; i++) {
+        const int code = parse_device(argc, argv, &i, args);
+        if (code >= 0)
+            return code;
+        if (code == -1)
+            continue;
         if (strcmp(argv[i], "--json") == 0) {
             args->json = true;
         } else if (strcmp(argv[i], "--time") == 0) {
@@ -74,6 +112,10 @@ static int parse_args(int argc, char **argv, plan_args *args)
     }
     if (args->config == NULL || *args->config == 0)
         return dsc_tool_usage("dsc plan", "--config FILE is missing; usage: %s", usage);
+    if (args->gpu_bytes > 0 && args->device != NULL && strcmp(args->device, "cpu") == 0)
+        return dsc_tool_usage("--device", "\"cpu\", but a GPU is described; leave one of them out");
+    if (args->gpu_bytes > 0 && args->time)
+        return dsc_tool_usage("--time", "it measures this machine, and the plan is for another one's GPUs; leave it out");
     return -1;
 }
 
@@ -89,7 +131,8 @@ static dsc_status open_planner(const plan_args *args, const char *stage, dsc_eng
 {
     dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
     char quoted[8192];
-    dsc_override overrides[2];
+    char device[16];
+    dsc_override overrides[3];
     if (args->model != NULL) {
         if (dsc_json_quote(quoted, sizeof quoted, args->model) >= sizeof quoted)
             return DSC_FAIL(err, DSC_ERR_INPUT, "--model", "the name is too long");
@@ -97,7 +140,12 @@ static dsc_status open_planner(const plan_args *args, const char *stage, dsc_eng
     }
     if (stage != NULL)
         overrides[options.override_count++] = (dsc_override){ "zero_optimization.stage", stage, "--compare" };
+    if (args->device != NULL) {
+        snprintf(device, sizeof device, "\"%s\"", args->device);
+        overrides[options.override_count++] = (dsc_override){ "dsc.device", device, "--device" };
+    }
     options.overrides = overrides;
+    options.plan_gpu_bytes = args->gpu_bytes;
     options.config_path = args->config;
     options.flags = DSC_ENGINE_PLAN_ONLY | (args->strict ? (uint32_t)DSC_ENGINE_STRICT : 0);
     options.plan_world_size = (int32_t)args->world_size;
@@ -123,6 +171,12 @@ static dsc_status read_table(dsc_engine *engine, plan_table *out, dsc_error *err
     dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
     *out = (plan_table){ .ranks = dsc_engine_size(engine), .info.struct_bytes = sizeof out->info };
     dsc_engine_run_info(engine, &out->info);
+    out->on_gpus = !engine->host_visible;
+    if (out->on_gpus) {
+        dsc_device_props props;
+        dsc_device_props_get(engine->device, &props);
+        out->gpu_free_bytes = props.free_bytes;
+    }
     dsc_engine_stats_get(engine, &stats);
     out->parameter_count = stats.parameter_count;
     out->trainable_count = stats.trainable_count;
@@ -134,12 +188,14 @@ static dsc_status read_table(dsc_engine *engine, plan_table *out, dsc_error *err
         if (row.planned_bytes == 0)
             continue;
         out->row[out->row_count++] = row;
+        if (out->on_gpus && strcmp(row.tier, dsc_tier_text(DSC_TIER_DEVICE)) == 0)
+            out->gpu_bytes += row.planned_bytes;
         *(is_nvme(&row) ? &out->nvme_bytes : is_state(&row) ? &out->states_bytes : &out->work_bytes) +=
             row.planned_bytes;
     }
     out->traffic = engine->plan.traffic;
     out->free_bytes = engine->host_free_bytes;
-    if (!dsc_mul_i64(out->states_bytes + out->work_bytes, out->ranks, &out->needed_bytes))
+    if (!dsc_mul_i64(out->states_bytes + out->work_bytes - out->gpu_bytes, out->ranks, &out->needed_bytes))
         out->needed_bytes = INT64_MAX;
     return DSC_OK;
 }
@@ -159,10 +215,20 @@ static void print_part(const plan_table *t, bool states, const char *sum)
     print_line(sum, "", states ? t->states_bytes : t->work_bytes);
 }
 
+static bool fits_gpu(const plan_table *t) { return t->gpu_bytes <= t->gpu_free_bytes; }
+
 static void print_verdict(const plan_table *t)
 {
-    const double each = (double)(t->states_bytes + t->work_bytes) / MB, needed = (double)t->needed_bytes / MB;
+    const double each = (double)(t->states_bytes + t->work_bytes - t->gpu_bytes) / MB;
+    const double needed = (double)t->needed_bytes / MB;
     const char *s = t->ranks == 1 ? "" : "s";
+    if (t->on_gpus)
+        printf("%s the GPU: %.2f MB of %.2f MB that a rank can have of it\n", fits_gpu(t) ? "fits" : "does not fit",
+               (double)t->gpu_bytes / MB, (double)t->gpu_free_bytes / MB);
+    if (t->on_gpus && t->free_bytes == INT64_MAX) {
+        printf("host memory: %lld rank%s x %.2f MB = %.2f MB\n", (long long)t->ranks, s, each, needed);
+        return;
+    }
     if (t->free_bytes == INT64_MAX)
         printf("free memory of this machine: unknown; %lld rank%s x %.2f MB = %.2f MB\n", (long long)t->ranks, s, each,
                needed);
@@ -255,13 +321,17 @@ static void print_json(const plan_table *t)
     print_count("working_bytes", t->work_bytes);
     print_count("total_bytes", t->states_bytes + t->work_bytes);
     print_count("nvme_bytes", t->nvme_bytes);
+    if (t->on_gpus) {
+        print_count("gpu_bytes", t->gpu_bytes);
+        print_count("gpu_free_bytes", t->gpu_free_bytes);
+    }
     print_json_traffic(t);
     print_count("all_ranks_bytes", t->needed_bytes);
     if (t->free_bytes == INT64_MAX)
-        printf(",\"free_bytes\":null,\"fits\":null");
+        printf(",\"free_bytes\":null,\"fits\":%s", !t->on_gpus ? "null" : fits_gpu(t) ? "true" : "false");
     else
         printf(",\"free_bytes\":%lld,\"fits\":%s", (long long)t->free_bytes,
-               t->needed_bytes <= t->free_bytes ? "true" : "false");
+               t->needed_bytes <= t->free_bytes && (!t->on_gpus || fits_gpu(t)) ? "true" : "false");
 }
 
 /* ---- strategies side by side ---- */
@@ -350,6 +420,11 @@ int dsc_cmd_plan(int argc, char **argv)
     const int printed = status == DSC_OK ? dsc_tool_end() : 0;
     if (status == DSC_OK)
         status = dsc_engine_check_fit(engine, &err);
+    else if (err.status == DSC_ERR_UNSUPPORTED && args.gpu_bytes == 0 && strcmp(err.where, "dsc.device") == 0) {
+        const size_t used = strlen(err.message);
+        snprintf(err.message + used, sizeof err.message - used, "; for another machine's GPUs: --gpu H100 or "
+                 "--gpu-memory 80GB");
+    }
     dsc_engine_close(&engine);
     return printed != 0 ? printed : status == DSC_OK ? 0 : dsc_tool_fail(&err);
 }

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# test_plan_gpu.sh - `dsc plan` for GPUs on any machine: cards by name and by size, what fits and the way out when not.
+# That its rows are a run's is tests/sim/test_plan_rows.c. SPDX-License-Identifier: Apache-2.0
+set -u
+dsc=${DSC_BIN:-bin}/dsc
+tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
+n=0
+export CUDA_VISIBLE_DEVICES=-1 # the same on machines that have one
+echo '{"train_micro_batch_size_per_gpu": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}' >"$tmp/c.json"
+
+report() { # report NAME CONDITION...
+    local name=$1
+    shift
+    n=$((n + 1))
+    if "$@"; then echo "ok $n - $name"; else
+        echo "not ok $n - $name"
+        echo "# exit $code"; sed 's/^/# out: /' "$tmp/out" | head -30; sed 's/^/# err: /' "$tmp/err" | head -5
+    fi
+}
+plan() { code=0; timeout 60 "$dsc" plan --config "$tmp/c.json" --model gpt2-xl --world-size 8 "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?; }
+refused() { [ $code -eq 2 ] && [ ! -s "$tmp/out" ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] && grep -qF -- "$1" "$tmp/err"; }
+fits() { [ $code -eq 0 ] && [ ! -s "$tmp/err" ] && grep -qE "^fits the GPU: [0-9.]+ MB of $1 MB that a rank can have of it\$" "$tmp/out"; }
+number() { sed -E "s/.*\"$1\":([0-9]+|true|false|null).*/\1/" "$tmp/out"; }
+
+plan --gpu H100
+report "a card of the list" fits 80023.00
+report "host memory is told, not judged" grep -q '^host memory: 8 ranks x ' "$tmp/out"
+report "bf16 products, whatever this CPU has" grep -q 'matrix products bf16 with fp32 sums' "$tmp/out"
+for name in h100 "NVIDIA H100 80GB HBM3" H100-80GB "H100_SXM5"; do
+    plan --gpu "$name"
+    report "\"$name\" is the same card" fits 80023.00
+done
+plan --gpu "NVIDIA A100-SXM4-80GB"; report "as nvidia-smi writes it" fits 80384.00
+for size in 80GB 80GiB "80 gb" 80 80G 81920MiB 0.078125TB; do
+    plan --gpu-memory "$size"
+    report "--gpu-memory $size" fits 80384.00
+done
+plan --device cuda --gpu-memory=80GB; report "--device cuda beside it" fits 80384.00
+
+# ---- numbers ----
+plan --gpu-memory 80GB --json
+device=$(grep -oE '"tier":"device","model_state":[a-z]+,"bytes":[0-9]+' "$tmp/out" | sed 's/.*://' | awk '{s += $1} END {printf "%.0f", s}')
+report "gpu_bytes are the rows in device memory" [ "$device" = "$(number gpu_bytes)" ]
+report "the rest is the host's" [ $((8 * ($(number total_bytes) - device))) = "$(number all_ranks_bytes)" ]
+report "it fits" [ "$(number fits)" = true ]
+states() { # P parameters, 8 ranks: bf16 weights in whole, fp32 gradient, master and two moments in slices
+    local p most least; p=$(number parameters)
+    least=$((2 * p + 16 * p / 8)) most=$((2 * p + 16 * p / 8 + 50 * 8 * 1024 * (2 + 2)))
+    [ "$(number model_states_bytes)" -ge $least ] && [ "$(number model_states_bytes)" -le $most ]
+}
+report "model states by ZeRO's formula" states
+overlap() { "$dsc" config explain "$tmp/c.json" >/dev/null && grep -q '"tag":"comm","tier":"device"' "$tmp/out"; }
+report "what GPUs need for each other is there" overlap
+
+# ---- what does not fit ----
+nofit() { [ $code -eq 3 ] && grep -q '^does not fit the GPU: ' "$tmp/out" && [ "$(wc -l <"$tmp/err")" -eq 1 ] &&
+    grep -qE "^dsc: error: memory: 1 rank on this GPU needs [0-9]+ MB .* are free; use .*$1" "$tmp/err"; }
+plan --gpu-memory 16GB; report "16 GB are too few: exit 3 and the ways out" nofit 'stage 3'
+report "a smaller micro-batch is one" nofit 'smaller train_micro_batch_size_per_gpu'
+plan --gpu-memory 16GB --json; report "fits is false" [ $code:"$(number fits)" = 3:false ]
+
+# ---- wrong command lines ----
+plan --gpu H101; report "an unknown card names those that are known" refused 'no card "H101" in the list: A10, A100-40GB'
+plan --gpu A100; report "a card of two sizes needs its size" refused 'no card "A100"'
+plan --gpu; report "no card" refused "--gpu"
+for size in 0 1GB -80GB 80XB abc 1e30GB nan ""; do
+    plan --gpu-memory "$size"
+    report "--gpu-memory \"$size\" is none" refused "--gpu-memory"
+done
+plan --gpu-memory; report "--gpu-memory without a size" refused "--gpu-memory"
+plan --device gpu; report "an unknown device" refused '"gpu" is not auto, cpu or cuda'
+plan --device cpu --gpu H100; report "a GPU for a run on CPUs" refused '"cpu", but a GPU is described'
+plan --device cuda; report "no GPU here: how to plan for others" refused "for another machine's GPUs: --gpu H100 or --gpu-memory 80GB"
+echo '{"train_micro_batch_size_per_gpu": 8, "dsc": {"device": "cuda"}}' >"$tmp/c.json"
+plan; report "the same when the config asks for GPUs" refused "for another machine's GPUs"
+plan --device cpu; report "a flag beats the config" grep -q '^does not fit this machine\|^fits this machine' "$tmp/out"
+echo "1..$n"

@@ -1,0 +1,146 @@
+/* test_plan_rows.c - what `dsc plan` counts for GPUs that are not here is what an engine takes of them: every row of the
+ * table, of every stage, world size and way to train. Left out are small structures, counted as they are opened, and the
+ * host memory between ranks: a plan is for processes, and these are threads. SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/base.h"
+#include "tests/sim/cusim.h"
+#include "tests/support/run_world.h"
+
+#define ROWS_MAX 64
+#define SEQUENCE 16
+#define VOCAB 61
+
+typedef struct rows {
+    dsc_plan_row row[ROWS_MAX];
+    int32_t count;
+} rows;
+
+static dsc_model *model;
+
+static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)
+{
+    memset(data[0], 0, (size_t)(count * SEQUENCE) * 4);
+    memset(data[1], 0, (size_t)(count * SEQUENCE) * 4);
+    return DSC_OK;
+}
+
+static void read_rows(dsc_engine *engine, rows *out)
+{
+    out->count = dsc_engine_plan_row_count(engine);
+    DSC_ASSERT(out->count <= ROWS_MAX);
+    for (int32_t i = 0; i < out->count; i++)
+        DSC_ASSERT(dsc_engine_plan_row(engine, i, &out->row[i], NULL) == DSC_OK);
+}
+
+static dsc_status look(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    if (rank == 0)
+        read_rows(engine, user);
+    return DSC_OK;
+}
+
+static void plan_for_gpus(const char *config, int32_t world, rows *out)
+{
+    dsc_engine *engine = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
+    options.config_text = config;
+    options.model = model;
+    options.flags = DSC_ENGINE_PLAN_ONLY;
+    options.plan_world_size = world;
+    options.plan_gpu_bytes = INT64_C(1) << 30;
+    const dsc_status status = dsc_engine_open(&engine, &options, &err);
+    if (status != DSC_OK)
+        print_error("%s: %s\n", err.where, err.message);
+    assert_int_equal(status, DSC_OK);
+    read_rows(engine, out);
+    dsc_engine_close(&engine);
+}
+
+static void expect_same(const char *config, int32_t world)
+{
+    rows planned = { .count = 0 }, taken = { .count = 0 };
+    run_result result;
+    const run_options options = { .world = world, .steps = 1, .model = model, .config = config,
+                                  .data = { fill, NULL, 1 << 20 }, .after = look, .user = &taken, .fault_rank = -1 };
+    int64_t on_device = 0;
+    plan_for_gpus(config, world, &planned);
+    run_world(&options, &result);
+    if (result.status != DSC_OK)
+        print_error("%s: %s\n", result.error.where, result.error.message);
+    assert_int_equal(result.status, DSC_OK);
+    assert_int_equal(planned.count, taken.count);
+    for (int32_t i = 0; i < planned.count; i++) {
+        const dsc_plan_row *p = &planned.row[i], *t = &taken.row[i];
+        assert_string_equal(p->tag, t->tag);
+        assert_string_equal(p->tier, t->tier);
+        on_device += strcmp(p->tier, "device") == 0 ? p->planned_bytes : 0;
+        if (strcmp(p->tag, "control") == 0 || (strcmp(p->tag, "comm") == 0 && strcmp(p->tier, "host") == 0))
+            continue;
+        if (p->planned_bytes != t->planned_bytes)
+            print_error("%d ranks, %s: %s in %s: %lld planned, %lld in a run\n", (int)world, config, p->tag, p->tier,
+                        (long long)p->planned_bytes, (long long)t->planned_bytes);
+        assert_int_equal(p->planned_bytes, t->planned_bytes);
+    }
+    assert_true(on_device > 1 << 20);
+}
+
+static void rows_are_a_runs(void **state)
+{
+    static const char *const ways[] = {
+        "", "\"gradient_accumulation_steps\": 3,", "\"bf16\": {\"enabled\": true},",
+        "\"bf16\": {\"enabled\": true}, \"gradient_clipping\": 1.0, \"gradient_accumulation_steps\": 2,",
+    };
+    static const char *const owns[] = { "", ", \"recompute\": \"full\"", ", \"reproducible\": \"world_size\"" };
+    char config[512];
+    const char *most = getenv("DSC_TEST_RANKS_MAX");
+    int number = 0;
+    for (int32_t world = 1; world <= 3; world++)
+        for (int stage = 0; stage <= 3; stage++, number++) {
+            const char *way = ways[number % (int)DSC_COUNT(ways)], *own = owns[number % (int)DSC_COUNT(owns)];
+            snprintf(config, sizeof config,
+                     "{%s \"train_micro_batch_size_per_gpu\": 2, \"zero_optimization\": {\"stage\": %d,"
+                     " \"reduce_bucket_size\": 20000}, \"optimizer\": {\"type\": \"AdamW\"},"
+                     " \"dsc\": {\"device\": \"cuda\", \"threads\": 1, \"comm_timeout_s\": 60%s}}", way, stage, own);
+            if (most == NULL || world <= atoi(most))
+                expect_same(config, world);
+        }
+}
+
+static int open_model(void **state)
+{
+    char path[] = "/tmp/dsc-rows-XXXXXX.json";
+    const int fd = mkstemps(path, 5);
+    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    assert_true(fd >= 0);
+    assert_true(dprintf(fd,
+                        "{\"model_type\": \"gpt2\", \"vocab_size\": %d, \"n_embd\": 64, \"n_head\": 2,"
+                        " \"n_layer\": 2, \"n_positions\": %d, \"layer_norm_epsilon\": 1e-5}",
+                        VOCAB, SEQUENCE) > 0);
+    close(fd);
+    const dsc_status status = dsc_model_open(&model, path, &options, NULL);
+    unlink(path);
+    return status == DSC_OK ? 0 : -1;
+}
+
+static int close_model(void **state)
+{
+    dsc_model_close(&model);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(rows_are_a_runs) };
+    return cmocka_run_group_tests_name("plans for GPUs that are not here", tests, open_model, close_model);
+}

@@ -1,0 +1,14 @@
+/* gpu_cards.h - GPUs by name and memory sizes as people write them. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_TOOLS_GPU_CARDS_H
+#define DSC_TOOLS_GPU_CARDS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Both give what an engine can have of a card: its memory without what the driver and CUDA take. False: unknown. */
+bool dsc_gpu_card_bytes(const char *name, int64_t *bytes);   /* "H100", "A100-80GB", "NVIDIA A100-SXM4-80GB" */
+bool dsc_gpu_memory_bytes(const char *text, int64_t *bytes); /* "80GB", "80 GiB", "81559MiB", "80"; GB means GiB */
+void dsc_gpu_card_names(char *out, size_t out_bytes);
+
+#endif
