@@ -5,7 +5,7 @@
 # tests/dist/test_X.c      several ranks as threads        (suite: dist)
 # tests/fuzz/X_fuzz.c      one target each, replays tests/fuzz/corpus/X/ (suite: fuzz)
 # tests/cli/test_X.sh      whole programs, TAP on stdout   (suite: cli)
-# tests/sim/test_X.cc      simulated GPUs, see tests/sim/sim.mk (suite: sim)
+# tests/sim/test_X.*       simulated GPUs, see tests/sim/sim.mk (suite: sim)
 # Every program prints TAP ("ok N - name", "not ok N - name", "ok N - name # SKIP why"); tests/run counts.
 
 TEST_BIN   := $(BUILD)/tests
@@ -36,7 +36,8 @@ include tests/sim/sim.mk
 include tests/gpu/gpu.mk
 
 .PHONY: test-programs
-test-programs: all examples $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN) $(FUZZ_BIN) $(SIM_BIN) $(CHECK_SIM_BIN) $(EXACT_PTX)
+test-programs: all examples $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN) $(FUZZ_BIN) $(SIM_BIN) $(CHECK_SIM_BIN) $(SIM_PROGRAMS) \
+    $(EXACT_PTX)
 
 # What the programs of a sanitized build are told (tests/README.md); the caller's own options come last and win. A malloc of
 # more than there is gives NULL, as everywhere.
@@ -50,8 +51,9 @@ SANENV         := $(if $(SAN),DSC_TEST_TIMEOUT=$${DSC_TEST_TIMEOUT:-1800} $(SANE
 ## test: everything that a commit must pass on a CPU-only machine; ends with "N passed, N failed"
 test: deps-test
 	@$(MAKE) --no-print-directory test-programs
-	@DSC_BIN=$(abspath $(BIN)) DSC_LIB=$(abspath $(LIB)) DSC_SAN=$(SAN) DSC_PTX=$(abspath $(EXACT_PTX)) $(SANENV) tests/run \
-	    unit $(UNIT_BIN) -- checkkern $(CHECK_BIN) -- dist $(DIST_BIN) -- fuzz $(FUZZ_BIN) -- sim $(SIM_BIN) $(CHECK_SIM_BIN) \
+	@DSC_BIN=$(abspath $(BIN)) DSC_LIB=$(abspath $(LIB)) DSC_SIM=$(abspath $(SIM_DIR)) DSC_SAN=$(SAN) \
+	    DSC_PTX=$(abspath $(EXACT_PTX)) $(SANENV) tests/run \
+	    unit $(UNIT_BIN) -- checkkern $(CHECK_BIN) -- dist $(DIST_BIN) -- fuzz $(FUZZ_BIN) -- sim $(SIM_BIN) $(CHECK_SIM_BIN) $(SIM_TEXTS) \
 	    -- cli $(CLI_TESTS)
 
 .PHONY: checkkern

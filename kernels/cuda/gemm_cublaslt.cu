@@ -80,12 +80,24 @@ plan_key key_of(const dsc_gemm_args *a)
     return key;
 }
 
+/* The library's own names came with version 11.4 of it; these are the statuses that a user may meet. */
+const char *status_text(cublasStatus_t status)
+{
+    switch (status) {
+    case CUBLAS_STATUS_NOT_INITIALIZED: return "it cannot use this GPU or its driver (NOT_INITIALIZED)";
+    case CUBLAS_STATUS_ALLOC_FAILED: return "out of memory (ALLOC_FAILED)";
+    case CUBLAS_STATUS_ARCH_MISMATCH: return "it has no code for this GPU (ARCH_MISMATCH)";
+    case CUBLAS_STATUS_EXECUTION_FAILED: return "the GPU failed (EXECUTION_FAILED)";
+    default: return "refused";
+    }
+}
+
 dsc_status lt_check(cublasStatus_t status, const char *what, dsc_error *err)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
         return DSC_OK;
     return DSC_FAIL(err, status == CUBLAS_STATUS_ALLOC_FAILED ? DSC_ERR_NOMEM : DSC_ERR_DEVICE, "GEMM",
-                    "cuBLASLt: %s: status %d", what, static_cast<int>(status));
+                    "cuBLASLt: %s: status %d, %s", what, static_cast<int>(status), status_text(status));
 }
 
 #define LT_TRY(gemm, call, args) DSC_TRY(lt_check((gemm)->lt.call args, "cublasLt" #call, err))

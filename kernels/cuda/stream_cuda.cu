@@ -277,10 +277,13 @@ dsc_status dsc_cuda_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm
     DSC_ASSERT(d->arena.part_count == 0);
     const dsc_cuda_launch at = place_of(s);
     const dsc_status status = dsc_cuda_gemm_measure(&at, d->arena.base, d->arena.bytes, choice, out, &why);
-    if (status != DSC_OK)
-        dsc_cuda_note_failure(d, &why);
-    if (status != DSC_OK && err != NULL)
-        *err = why;
+    if (status == DSC_OK)
+        return DSC_OK;
+    dsc_error whole = DSC_ERROR_INIT;
+    (void)DSC_FAIL(&whole, status, "dsc.device", "GPU %d (%s) failed: %s", d->index, d->name, why.message);
+    dsc_cuda_note_failure(d, &whole);
+    if (err != NULL)
+        *err = whole;
     return status;
 }
 

@@ -87,7 +87,7 @@ struct simulator {
     std::mutex lock;
     std::condition_variable changed;
     device_state devices[DEVICES_MAX];
-    int device_count = 8, arch = 90;
+    int device_count = 8, arch = 90, driver = CUDART_VERSION;
     size_t device_bytes = static_cast<size_t>(1) << 30;
     uint64_t seed = 1, clock = 0;
     cusim_policy policy = CUSIM_RANDOM;

@@ -58,6 +58,12 @@ simulator *open_simulator()
         s->seed = strtoull(text, nullptr, 10);
     if (const char *text = getenv("CUSIM_DEVICES"))
         s->device_count = atoi(text);
+    if (const char *text = getenv("CUSIM_ARCH"))
+        s->arch = atoi(text);
+    if (const char *text = getenv("CUSIM_DRIVER"))
+        s->driver = atoi(text);
+    if (const char *text = getenv("CUSIM_FAIL_KERNEL"))
+        s->devices[0].fail_name = text;
     if (const char *text = getenv("CUSIM_MEM"))
         s->device_bytes = bytes_of(text);
     if (const char *text = getenv("CUSIM_POLICY"))
@@ -292,6 +298,8 @@ using namespace cusim;
 extern "C" cudaError_t cudaGetDeviceCount(int *count)
 {
     *count = sim().device_count;
+    if (sim().driver < CUDART_VERSION / 1000 * 1000)
+        return cudaErrorInsufficientDriver;
     return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 

@@ -51,6 +51,18 @@ $(SIM_C_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(HELP_OBJ) $(SIM_BACKEND) $(LIB
 	$(Q)$(SIM_CXX) $(LDFLAGS) -rdynamic $(filter %.o,$^) -Wl,--whole-archive $(SIM_BACKEND) -Wl,--no-whole-archive \
 	    $(LIB)/libdsc.a -lcmocka $(LDLIBS) -o $@
 
+# Users' programs on simulated GPUs; those in no-X/ have no X of their own and look for the machine's.
+SIM_DIR      := $(TEST_BIN)/sim
+SIM_PROGRAMS := $(if $(SIM_BIN),$(addprefix $(SIM_DIR)/,bin/train bin/dsc bin/step_worker no-cublaslt/train no-cublaslt/dsc no-nccl/train))
+SIM_TEXTS    := $(if $(SIM_BIN),$(sort $(wildcard tests/sim/test_*.sh)))
+$(filter %/train,$(SIM_PROGRAMS)): $(TRAIN_OBJ)
+$(filter %/dsc,$(SIM_PROGRAMS)): $(TOOL_OBJ)
+$(filter %/step_worker,$(SIM_PROGRAMS)): $(BUILD)/bench/step_worker.o
+$(SIM_PROGRAMS): $(CUDA_SIM_OBJ) $(SIM_OBJ) $(LIB)/libdsc.a
+	@mkdir -p $(@D)
+	$(Q)$(SIM_CXX) $(LDFLAGS) -rdynamic $(filter-out $(patsubst no-%,$(BUILD)/tests/sim/%.o,$(notdir $(@D))),$(filter %.o,$^)) \
+	    $(LIB)/libdsc.a $(LDLIBS) -o $@
+
 $(CHECK_SIM_BIN): $(CHECK_SRC:%.c=$(BUILD)/%.o) $(SIM_BACKEND) $(LIB)/libdsc.a
 	@mkdir -p $(@D)
 	$(Q)$(SIM_CXX) $(LDFLAGS) -rdynamic $(filter %.o,$^) -Wl,--whole-archive $(SIM_BACKEND) -Wl,--no-whole-archive \
