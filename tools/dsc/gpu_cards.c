@@ -1,4 +1,5 @@
-/* gpu_cards.c - GPUs by name and memory sizes as people write them, for `dsc plan`. SPDX-License-Identifier: Apache-2.0 */
+/* gpu_cards.c - GPUs by name and memory sizes as people write them, for `dsc plan`.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "tools/dsc/gpu_cards.h"
 
 #include <ctype.h>

@@ -115,7 +115,7 @@ static int parse_args(int argc, char **argv, plan_args *args)
     if (args->gpu_bytes > 0 && args->device != NULL && strcmp(args->device, "cpu") == 0)
         return dsc_tool_usage("--device", "\"cpu\", but a GPU is described; leave one of them out");
     if (args->gpu_bytes > 0 && args->time)
-        return dsc_tool_usage("--time", "it measures this machine, and the plan is for another one's GPUs; leave it out");
+        return dsc_tool_usage("--time", "it measures this machine, and the plan is for another's GPUs; leave it out");
     return -1;
 }
 
