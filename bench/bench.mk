@@ -49,10 +49,11 @@ bench-gpu-kern: $(CHECK_BIN) cuda-plugin
 	$(Q)DSC_PLUGIN_DIR=$(abspath $(LIB))/dsc $(CHECK_BIN) --device cuda --bench $(if $(FN),--fn '$(FN)') || { rc=$$?; [ $$rc -eq 77 ] || exit $$rc; }
 
 .PHONY: bench-gpu
-## bench-gpu: training steps on this GPU beside PyTorch with PYTHON=PROGRAM (which has torch): [CASES='124m 774m 1558m'] [ROUNDS=15]
-bench-gpu: $(BENCH_BIN)/step_worker cuda-plugin
-	$(Q)DSC_PLUGIN_DIR=$(abspath $(LIB))/dsc $(if $(ROUNDS),ROUNDS=$(ROUNDS)) python3 bench/bench_gpu.py \
-	    $(BENCH_BIN)/step_worker $(if $(PYTHON),--python $(PYTHON)) $(CASES) || { rc=$$?; [ $$rc -eq 77 ] || exit $$rc; }
+## bench-gpu: training on this GPU beside PyTorch with PYTHON=PROGRAM (which has torch), kernels: [CASES='124m 1558m kernels 774m'] [ROUNDS=15] [SECONDS=540]
+bench-gpu: $(BENCH_BIN)/step_worker $(CHECK_BIN) cuda-plugin
+	$(Q)DSC_PLUGIN_DIR=$(abspath $(LIB))/dsc $(if $(ROUNDS),ROUNDS=$(ROUNDS)) python3 bench/bench_gpu.py $(BENCH_BIN)/step_worker \
+	    --checkkern $(CHECK_BIN) $(if $(PYTHON),--python $(PYTHON)) $(if $(SECONDS),--seconds $(SECONDS)) --results $(RESULTS) \
+	    $(CASES) || { rc=$$?; [ $$rc -eq 77 ] || exit $$rc; }
 
 .PHONY: bench
 ## bench: every bench that needs no more than PEERS=DIR

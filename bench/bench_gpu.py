@@ -1,72 +1,104 @@
 #!/usr/bin/env python3
-"""bench_gpu.py WORKER [--python PROGRAM] [CASE...]: training steps on this machine's GPU, ours and PyTorch's, one after the other.
+"""bench_gpu.py WORKER [--python PROGRAM] [--checkkern PROGRAM] [--seconds N] [--results DIR] [--simulate] [PART...]
 
-CASE: 124m (batch 32), 774m (16), 1558m (8: both sides stay on the GPU), all with 1024 tokens, bf16; nano is for trying it out. PyTorch is PROGRAM with
-torch.compile, bf16 autocast, flash attention and fused AdamW (bench/torch_worker.py cuda). ROUNDS (default 15) rounds after 3 of
-warm-up; the two sides take turns step by step, each alone on the GPU while it runs. Prints per side median, minimum and maximum
-milliseconds, tokens/s, MFU and GPU memory, and the paired ratio peer/ours. MFU counts causal attention once (6N + 6LCT operations a
-token); "published" is the usual 6N + 12LCT. Exit 77 where there is no GPU. SPDX-License-Identifier: Apache-2.0"""
+Training steps on this machine's GPU, ours and PyTorch's, in turns, step by step, each alone on the GPU while it runs; then our
+kernels beside the card's peak. PART, by default in this order: 124m (batch 32), 1558m (8: both sides stay on the GPU), kernels, 774m (16);
+1024 tokens, bf16; nano is for trying it out. PyTorch is PROGRAM (a python3 with torch; without it only ours runs) with torch.compile, bf16
+autocast, flash attention and fused AdamW (torch_worker.py cuda). ROUNDS (15) rounds after 3 of warm-up. What does not fit into N seconds
+(540) is named and not run. Per side: median, minimum and maximum milliseconds, tokens/s, MFU and GPU memory; then the paired ratio
+peer/ours. MFU counts causal attention once (6N + 6LCT operations a token); "published" is the usual 6N + 12LCT. All lines also go to
+DIR/DATE-CARD.md. Exit 77 with one line where there is no GPU. --simulate: the same on a simulated GPU, whose times mean nothing.
+SPDX-License-Identifier: Apache-2.0"""
+import argparse
 import json
 import os
+import re
+import select
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-ROUNDS = int(os.environ.get("ROUNDS", "15"))
+ROUNDS, WARM_UP, ROUNDS_LEAST = int(os.environ.get("ROUNDS", "15")), 3, 5
 VOCAB = 50304
 # name: (our model, layers, width, batch, tokens a sample)
 CASES = {"124m": ("gpt2-124m", 12, 768, 32, 1024), "774m": ("gpt2-large", 36, 1280, 16, 1024),
          "1558m": ("gpt2-xl", 48, 1600, 8, 1024), "nano": ("gpt2-nano", 4, 128, 8, 128)}
+SIMULATED = ("gpt2-nano", 4, 128, 1, 16)
 # Dense bf16 operations a second of the data sheets, by a part of nvidia-smi's name; the longest match counts.
 PEAKS = {"H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "H200": 989e12, "GH200": 989e12, "A100": 312e12, "B200": 2250e12}
+lines = []
 
 
-def skip(why):
-    print(f"bench-gpu: skipped: {why}")
-    sys.exit(77)
+def say(text):
+    lines.append(text)
+    print(text, flush=True)
 
 
 class Side:
     """One process that makes a step per line."""
 
-    def __init__(self, name, command):
-        self.name, self.ms, self.loss, self.device_bytes = name, [], [], 0
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        if self.process.stdout.readline().strip() != "ready":
-            self.process.wait()
-            raise RuntimeError(f"{name} did not start (exit {self.process.returncode})")
+    def __init__(self, name, command, deadline):
+        self.name, self.ms, self.device_bytes, self.deadline, self.rest = name, [], 0, deadline, b""
+        self.words = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.words, bufsize=0)
+        if self.line() != "ready":
+            raise RuntimeError(self.last_words())
+
+    def line(self):
+        while b"\n" not in self.rest:
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0, self.deadline - time.monotonic()))
+            part = os.read(self.process.stdout.fileno(), 65536) if ready else b""
+            if not part:
+                return "" if ready else "late"
+            self.rest += part
+        line, self.rest = self.rest.split(b"\n", 1)
+        return line.decode().strip()
+
+    def last_words(self):
+        if self.process.poll() is None and time.monotonic() >= self.deadline:
+            return f"{self.name}: not ready in time"
+        self.close()
+        self.words.seek(0)
+        words = self.words.read().decode(errors="replace").strip().splitlines()
+        return f"{self.name} ended with {self.process.returncode}: {words[-1] if words else 'no word'}"
 
     def step(self, count):
-        self.process.stdin.write("step\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline().split()
+        self.process.stdin.write(b"step\n")
+        answer = self.line().split()
         if len(answer) < 4:
-            raise RuntimeError(f"{self.name} ended")
+            raise RuntimeError(self.last_words())
         self.device_bytes = max(self.device_bytes, int(answer[3]))
-        self.loss.append(float(answer[1]))
         if count:
             self.ms.append(float(answer[0]))
 
     def close(self):
         self.process.stdin.close()
-        self.process.wait(60)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
-def gpu():
+def gpu(simulate):
+    if simulate:
+        return "simulated GPU", None
     try:
         text = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True,
                               timeout=30, check=True).stdout.strip().splitlines()[0]
     except (OSError, subprocess.SubprocessError, IndexError):
-        skip("no GPU (nvidia-smi says nothing)")
+        print("bench-gpu: skipped: no GPU (nvidia-smi says nothing)")
+        sys.exit(77)
     names = [part for part in PEAKS if part in text]
     return text, PEAKS[max(names, key=len)] if names else None
 
 
-def our_config(folder, name):
-    model, _, _, batch, tokens = CASES[name]
-    path = os.path.join(folder, name + ".json")
+def our_config(folder, case):
+    model, _, _, batch, tokens = case
+    path = os.path.join(folder, model + ".json")
     with open(path, "w") as out:
         json.dump({"train_micro_batch_size_per_gpu": batch, "bf16": {"enabled": True}, "zero_optimization": {"stage": 1},
                    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}},
@@ -74,8 +106,8 @@ def our_config(folder, name):
     return path
 
 
-def show(side, name, peak):
-    _, layers, width, batch, tokens = CASES[name]
+def show(side, name, case, peak):
+    _, layers, width, batch, tokens = case
     count = batch * tokens
     parameters = VOCAB * width + tokens * width + layers * (12 * width * width + 13 * width) + 2 * width
     seconds = statistics.median(side.ms) * 1e-3
@@ -84,41 +116,122 @@ def show(side, name, peak):
         causal = (6 * parameters + 6 * layers * width * tokens) * count / seconds / peak
         published = (6 * parameters + 12 * layers * width * tokens) * count / seconds / peak
         line += f"  MFU {causal * 100:.1f} % (published {published * 100:.1f} %)"
-    print(f"{line}  GPU memory {side.device_bytes / 2**20:.0f} MiB", flush=True)
+    say(f"{line}  GPU memory {side.device_bytes / 2**20:.0f} MiB")
 
 
-def run(name, worker, python, folder, peak):
-    _, _, _, batch, tokens = CASES[name]
-    sides = [Side("dsc", [worker, our_config(folder, name), str(VOCAB), str(tokens)])]
-    if python:
-        sides.append(Side("torch", [python, os.path.join(HERE, "torch_worker.py"), name, str(batch), str(tokens), "cuda"]))
+def start(sides, name, command, deadline):
     try:
-        for i in range(-3, ROUNDS):
-            for side in sides if i % 2 == 0 else sides[::-1]:
-                side.step(i >= 0)
+        sides.append(Side(name, command, deadline))
+    except (OSError, RuntimeError) as error:
+        say(f"{name} did not start: {error}")
+    return len(sides)
+
+
+def take_turns(sides, rounds, deadline):
+    begin = time.monotonic()
+    for i in range(-WARM_UP, rounds):
+        for side in sides if i % 2 == 0 else sides[::-1]:
+            side.step(i >= 0)
+        if i == 0:
+            begin = time.monotonic()
+        if i >= ROUNDS_LEAST and time.monotonic() + (time.monotonic() - begin) / i > deadline:
+            return
+
+
+def train(name, options, folder, peak, deadline):
+    case, sides, error = SIMULATED if options.simulate else CASES[name], [], None
+    tokens = case[4]
+    try:
+        if start(sides, "dsc", [options.worker, our_config(folder, case), str(VOCAB if not options.simulate else 256), str(tokens)], deadline) == 0:
+            return False
+        if options.python:
+            start(sides, "torch", [options.python, os.path.join(HERE, "torch_worker.py"), name, str(case[3]), str(tokens), "cuda"], deadline)
+        take_turns(sides, ROUNDS, deadline)
+    except (OSError, RuntimeError) as failure:
+        error = failure
     finally:
         for side in sides:
             side.close()
     for side in sides:
-        show(side, name, peak)
-    if python:
+        if side.ms:
+            show(side, name, case, peak)
+    if len(sides) == 2 and sides[1].ms:
         ratio = sorted(b / a for a, b in zip(sides[0].ms, sides[1].ms))
-        print(f"{name} torch/dsc {statistics.median(ratio):.3f}  p10 {ratio[len(ratio) // 10]:.3f}  p90 {ratio[-1 - len(ratio) // 10]:.3f}")
+        say(f"{name} torch/dsc {statistics.median(ratio):.3f}  p10 {ratio[len(ratio) // 10]:.3f}  p90 {ratio[-1 - len(ratio) // 10]:.3f}  "
+            f"of {len(ratio)} pairs")
+    if error:
+        say(f"{name}: {error}")
+    return error is None
+
+
+def kernels(options, deadline):
+    """Our kernels by themselves: GB/s, TFLOP/s and the share of the card's peak, of those that pass their check."""
+    if not options.checkkern:
+        say("kernels: not run, no --checkkern PROGRAM")
+        return True
+    good = True
+    for pattern in ["gelu*"] if options.simulate else ["attention*", "gemm*", "classifier*", "adamw*", "layernorm*"]:
+        left = deadline - time.monotonic()
+        if left < 20:
+            say(f"kernels {pattern}: not run, the time is over")
+            continue
+        try:
+            command = [options.checkkern, "--device", "cuda", "--fn", pattern] + ([] if options.simulate else ["--bench"])
+            done = subprocess.run(command, capture_output=True, text=True, timeout=min(left, 90), stdin=subprocess.DEVNULL)
+        except subprocess.TimeoutExpired:
+            say(f"kernels {pattern}: stopped, it took longer than {min(left, 90):.0f} s")
+            continue
+        for line in done.stdout.splitlines():
+            if not re.match(r"(ok |TAP|1\.\.|# seed)", line):
+                say(line)
+        if done.returncode != 0:
+            say(f"kernels {pattern}: exit {done.returncode}")
+            good = False
+    return good
+
+
+def write_results(options, text):
+    card = re.sub(r"[^A-Za-z0-9]+", "-", text.split(",")[0]).strip("-")
+    commit = os.environ.get("DSC_COMMIT") or subprocess.run(["git", "-C", HERE, "rev-parse", "--short", "HEAD"], capture_output=True,
+                                                            text=True).stdout.strip() or "unknown"
+    path = os.path.join(options.results, f"{time.strftime('%Y-%m-%d', time.gmtime())}-{card}.md")
+    os.makedirs(options.results, exist_ok=True)
+    with open(path, "w") as out:
+        out.write(f"# {text}\n\nCommit {commit}, {time.strftime('%F %H:%M UTC', time.gmtime())}, `make bench-gpu`"
+                  f"{', SIMULATED: the numbers mean nothing' if options.simulate else ''}.\n\n"
+                  f"    {' '.join([os.path.basename(sys.argv[0])] + sys.argv[1:])}\n\n" + "".join(f"    {line}\n" for line in lines))
+    print(f"bench-gpu: written to {path}")
 
 
 def main():
-    arguments = sys.argv[1:]
-    python = None
-    if "--python" in arguments:
-        at = arguments.index("--python")
-        python = arguments[at + 1]
-        del arguments[at:at + 2]
-    worker, names = os.path.abspath(arguments[0]), arguments[1:] or ["124m", "774m", "1558m"]
-    text, peak = gpu()
-    print(f"bench-gpu: {text}, {ROUNDS} rounds")
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("worker")
+    parser.add_argument("--python")
+    parser.add_argument("--checkkern")
+    parser.add_argument("--seconds", type=float, default=540)
+    parser.add_argument("--results")
+    parser.add_argument("--simulate", action="store_true")
+    parser.add_argument("parts", nargs="*")
+    options = parser.parse_intermixed_args()
+    options.worker = os.path.abspath(options.worker)
+    parts = options.parts or (["nano", "kernels"] if options.simulate else ["124m", "1558m", "kernels", "774m"])
+    unknown = [part for part in parts if part != "kernels" and part not in CASES]
+    if unknown:
+        parser.error(f"no part {unknown[0]}; there are {', '.join(CASES)} and kernels")
+    text, peak = gpu(options.simulate)
+    deadline, good = time.monotonic() + options.seconds, True
+    say(f"bench-gpu: {text}, {ROUNDS} rounds")
     with tempfile.TemporaryDirectory() as folder:
-        for name in names:
-            run(name, worker, python, folder, peak)
+        for part in parts:
+            if deadline - time.monotonic() < 30:
+                say(f"{part}: not run, the {options.seconds:.0f} s are over")
+            elif part == "kernels":
+                good = kernels(options, deadline) and good
+            else:
+                good = train(part, options, folder, peak, deadline) and good
+    if options.results:
+        write_results(options, text)
+    return 0 if good else 1
 
 
-main()
+sys.exit(main())

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# pack.sh OUT.tar.xz [--nccl FILE] STEP_WORKER PROGRAM... - one file with everything that test-gpu and bench-gpu run, for a machine
+# that has a GPU and its driver, bash and python3, but not our libraries, a compiler or a network.
+# NCCL: libnccl.so of 2.30 or newer, or that compressed by xz (it stays so). SPDX-License-Identifier: Apache-2.0
+set -eu
+out=$1; shift
+nccl=
+if [ "$1" = --nccl ]; then nccl=$2; shift 2; fi
+worker=$1; shift
+top=$(cd "$(dirname "$0")/../.." && pwd)
+work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
+to=$work/gpu-pack
+[ -e "$DSC_LIB/dsc/libdsc_cuda.so" ] || { echo "gpu-pack: no libdsc_cuda.so was built (no nvcc here: make deps-cuda)"; exit 1; }
+mkdir -p "$to"/{bin,lib/dsc,tests/gpu,programs,bench,nccl}
+cp "$DSC_BIN/train" "$DSC_BIN/dsc" "$to/bin"
+cp "$DSC_LIB/dsc/libdsc_cuda.so" "$to/lib/dsc"
+cp "$@" "$to/programs"
+cp "$worker" "$top/bench/bench_gpu.py" "$top/bench/torch_worker.py" "$to/bench"
+cp "$top/tests/run" "$to/tests"; cp "$top/tests/gpu/run.sh" "$to/tests/gpu"
+strip -g "$to"/bin/* "$to"/programs/* "$to/bench/$(basename "$worker")"
+# Every library but the C and C++ ones, which are as old as this machine's or newer there.
+for file in "$to"/bin/* "$to"/programs/*; do ldd "$file"; done | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
+    grep -vE '/(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+)\.so' | xargs -r cp -Lt "$to/lib"
+case $nccl in
+'') rmdir "$to/nccl" ;;
+*.xz) cp "$nccl" "$to/nccl/libnccl.so.2.xz" ;;
+*) cp -L "$nccl" "$to/nccl/libnccl.so.2" ;;
+esac
+commit=$(git -C "$top" rev-parse --short HEAD 2>/dev/null || echo unknown)
+cat >"$to/env" <<END
+here=\$(cd "\$(dirname "\$0")" && pwd)
+export DSC_BIN=\$here/bin DSC_LIB=\$here/lib DSC_PLUGIN_DIR=\$here/lib/dsc DSC_COMMIT=$commit LD_LIBRARY_PATH=\$here/lib\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}
+END
+cat >"$to/test-gpu" <<'END'
+#!/usr/bin/env bash
+# test-gpu [--seconds N] [--results DIR]
+. "$(dirname "$0")/env"
+[ ! -e "$here/nccl/libnccl.so.2.xz" ] || xz -d "$here/nccl/libnccl.so.2.xz" || exit 1
+nccl=(); [ ! -e "$here/nccl/libnccl.so.2" ] || nccl=(--nccl "$here/nccl")
+exec "$here/tests/gpu/run.sh" "${nccl[@]}" "$@" "$here"/programs/*
+END
+cat >"$to/bench-gpu" <<'END'
+#!/usr/bin/env bash
+# bench-gpu [--seconds N] [--results DIR] [--python PROGRAM] [PART...]
+. "$(dirname "$0")/env"
+command -v python3 >/dev/null || { echo "bench-gpu: no python3"; exit 1; }
+python=(); ! python3 -c 'import torch' 2>/dev/null || python=(--python "$(command -v python3)")
+exec python3 "$here/bench/bench_gpu.py" "$here/bench/step_worker" --checkkern "$here/programs/checkkern" "${python[@]}" "$@"
+END
+chmod +x "$to/test-gpu" "$to/bench-gpu"
+mkdir -p "$(dirname "$out")"
+tar -C "$work" -cf - gpu-pack | xz -T0 -6 >"$out"
+echo "gpu-pack: $out, $(du -h --apparent-size "$out" | cut -f1), commit $commit"

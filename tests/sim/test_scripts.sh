@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# test_scripts.sh - the scripts of test-gpu and bench-gpu, shortened, on simulated GPUs; and that they refuse where there is none.
+# SPDX-License-Identifier: Apache-2.0
+set -u
+top=$(cd "$(dirname "$0")/../.." && pwd) sim=${DSC_SIM:-build/gcc-release/tests/sim}
+dir=$(mktemp -d); trap 'rm -rf "$dir"' EXIT
+n=0
+report() { # report NAME CONDITION...
+    local name=$1
+    shift
+    n=$((n + 1))
+    if "$@"; then echo "ok $n - $name"; else echo "not ok $n - $name"; echo "# exit $rc"; tail -n 25 "$dir/out" | sed 's/^/# /'; fi
+}
+has() { grep -qE -- "$1" "$dir/out"; }
+run() { rc=0; timeout 200 env DSC_BIN="$sim/bin" "$@" >"$dir/out" 2>&1 </dev/null || rc=$?; }
+
+# ---- test-gpu ----
+cat >"$dir/engine" <<'END'
+#!/usr/bin/env bash
+case $DSC_TEST_RANKS_MAX:${NCCL_MULTI_RANK_GPU_ENABLE:-0}:${NCCL_MAX_CTAS:-all}:${CUDA_DEVICE_MAX_CONNECTIONS:-8} in
+1:0:all:8 | 2:1:16:32 | 4:1:8:32) echo "ok 1 - as ranks that share a GPU need it" ;;
+*) echo "not ok 1 - $DSC_TEST_RANKS_MAX ranks"; exit 1 ;;
+esac
+END
+chmod +x "$dir/engine"
+run "$top/tests/gpu/run.sh" --simulate --results "$dir/results" "$dir/engine"
+report "test-gpu ends well" [ $rc -eq 0 ]
+report "it names the GPU" has '^test-gpu: GPU 0 simulated GPU, sm_90'
+report "one rank" has '^test-gpu: the engine, one rank: ok, [0-9]+ s \(1 passed, 0 failed'
+report "several ranks on one GPU" has '^test-gpu: the engine, 4 ranks that share the GPU: ok'
+report "train" has '^test-gpu: train, 1 steps: ok'
+report "the summary is kept" grep -q '^    test-gpu: no part failed' "$dir"/results/*-simulated-GPU-test.md
+printf '#!/bin/sh\necho "not ok 1 - broken"\nexit 1\n' >"$dir/broken"; chmod +x "$dir/broken"
+run "$top/tests/gpu/run.sh" --simulate "$dir/broken"
+report "a test that fails fails the whole" [ $rc -eq 1 ]
+report "and is shown" has '^ +not ok 1 - broken'
+run "$top/tests/gpu/run.sh" --simulate --seconds 5 "$dir/broken"
+report "what has no time is named and not run" has 'one rank: not run, the 5 s are over'
+run CUSIM_DEVICES=0 "$top/tests/gpu/run.sh" --simulate "$dir/broken"
+report "no GPU: exit 77 and one line" [ $rc:"$(wc -l <"$dir/out")" = 77:1 ]
+run CUDA_VISIBLE_DEVICES=-1 DSC_BIN="${DSC_BIN:-bin}" "$top/tests/gpu/run.sh" "$dir/broken"
+report "no real GPU either" [ $rc:"$(wc -l <"$dir/out")" = 77:1 ]
+
+# ---- bench-gpu ----
+if command -v python3 >/dev/null; then
+    run ROUNDS=5 python3 "$top/bench/bench_gpu.py" "$sim/bin/step_worker" --simulate --checkkern "$sim/checkkern" --results "$dir/results"
+    report "bench-gpu ends well" [ $rc -eq 0 ]
+    report "a line of times" has '^nano dsc +[0-9.]+ ms  min [0-9.]+ max [0-9.]+ +[0-9]+ tokens/s  GPU memory [0-9]+ MiB'
+    report "the results say that they are simulated" grep -q 'SIMULATED: the numbers mean nothing' "$dir"/results/*-simulated-GPU.md
+    run CUSIM_FAIL_KERNEL=sumsq ROUNDS=5 python3 "$top/bench/bench_gpu.py" "$sim/bin/step_worker" --simulate nano
+    report "a side that dies ends it with its last words" has '^nano: dsc ended with 1: .*failed: stream compute, at or before SUMSQ'
+    report "exit 1" [ $rc -eq 1 ]
+    run python3 "$top/bench/bench_gpu.py" "$sim/bin/step_worker" --simulate --seconds 20 nano
+    report "what has no time is named and not run" has '^nano: not run, the 20 s are over'
+    if command -v nvidia-smi >/dev/null; then n=$((n + 1)); echo "ok $n - bench-gpu without a GPU # SKIP this machine has one"; else
+        run python3 "$top/bench/bench_gpu.py" "$sim/bin/step_worker"
+        report "no GPU: exit 77 and one line" [ $rc:"$(wc -l <"$dir/out")" = 77:1 ]
+    fi
+else
+    n=$((n + 1)); echo "ok $n - bench-gpu # SKIP no python3"
+fi
+echo "1..$n"
