@@ -26,6 +26,6 @@ test-gpu-sim: $(SIM_C_BIN) $(CHECK_SIM_BIN) $(SIM_PROGRAMS)
 # For a GPU machine without our libraries, a compiler or a network: unpack, then gpu-pack/test-gpu and gpu-pack/bench-gpu.
 .PHONY: gpu-pack
 ## gpu-pack: build/gpu-pack.tar.xz, all that test-gpu and bench-gpu need on another machine: [NCCL=FILE libnccl*.so or .xz]
-gpu-pack: gpu-programs $(BENCH_BIN)/step_worker
+gpu-pack: gpu-programs $(BUILD)/bench/step_worker
 	$(Q)DSC_BIN=$(abspath $(BIN)) DSC_LIB=$(abspath $(LIB)) tests/gpu/pack.sh build/gpu-pack.tar.xz $(if $(NCCL),--nccl $(NCCL)) \
-	    $(BENCH_BIN)/step_worker $(GPU_BIN) $(CHECK_BIN)
+	    $(BUILD)/bench/step_worker $(GPU_BIN) $(CHECK_BIN)

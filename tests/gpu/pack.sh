@@ -39,13 +39,19 @@ cat >"$to/test-gpu" <<'END'
 nccl=(); [ ! -e "$here/nccl/libnccl.so.2" ] || nccl=(--nccl "$here/nccl")
 exec "$here/tests/gpu/run.sh" "${nccl[@]}" "$@" "$here"/programs/*
 END
+# PyTorch beside us must not meet our libraries, so only our own programs get them.
+for program in bench/step_worker programs/checkkern; do
+    printf '#!/usr/bin/env bash\n. "$(dirname "$0")/env"\nexec "$here/%s" "$@"\n' "$program" >"$to/$(basename "$program")"
+    chmod +x "$to/$(basename "$program")"
+done
 cat >"$to/bench-gpu" <<'END'
 #!/usr/bin/env bash
 # bench-gpu [--seconds N] [--results DIR] [--python PROGRAM] [PART...]
-. "$(dirname "$0")/env"
+here=$(cd "$(dirname "$0")" && pwd)
+export DSC_COMMIT=$(sed -n 's/.*DSC_COMMIT=\([^ ]*\).*/\1/p' "$here/env")
 command -v python3 >/dev/null || { echo "bench-gpu: no python3"; exit 1; }
 python=(); ! python3 -c 'import torch' 2>/dev/null || python=(--python "$(command -v python3)")
-exec python3 "$here/bench/bench_gpu.py" "$here/bench/step_worker" --checkkern "$here/programs/checkkern" "${python[@]}" "$@"
+exec python3 "$here/bench/bench_gpu.py" "$here/step_worker" --checkkern "$here/checkkern" "${python[@]}" "$@"
 END
 chmod +x "$to/test-gpu" "$to/bench-gpu"
 mkdir -p "$(dirname "$out")"

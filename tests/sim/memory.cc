@@ -166,7 +166,8 @@ extern "C" cudaError_t cudaMalloc(void **memory, size_t bytes)
     *memory = nullptr;
     if (bytes == 0)
         return cudaSuccess;
-    if (bytes > sim().device_bytes || d.bytes_now + round_up(bytes, ALIGN) > sim().device_bytes)
+    if (--sim().fail_malloc == 0 || bytes > sim().device_bytes ||
+        d.bytes_now + round_up(bytes, ALIGN) > sim().device_bytes)
         return cudaErrorMemoryAllocation;
     if (d.arena == nullptr)
         open_range(d);

@@ -62,6 +62,8 @@ simulator *open_simulator()
         s->arch = atoi(text);
     if (const char *text = getenv("CUSIM_DRIVER"))
         s->driver = atoi(text);
+    if (const char *text = getenv("CUSIM_FAIL_MALLOC"))
+        s->fail_malloc = atol(text);
     if (const char *text = getenv("CUSIM_FAIL_KERNEL"))
         s->devices[0].fail_name = text;
     if (const char *text = getenv("CUSIM_MEM"))
