@@ -6,10 +6,14 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 
+#include <errno.h>
+#include <linux/mman.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -243,12 +247,36 @@ static void *map_huge_aligned(int64_t bytes)
     return wide + head;
 }
 
-/* Maps `mapped` bytes; NULL when the system refuses. */
-static void *map_zeroed(int64_t mapped)
+/* Pages of the pool that the machine's owner set aside; NULL when there are not enough. They are touched here, where a
+ * limit of a cgroup is an error; later it would be a SIGBUS. */
+static void *map_reserved(int64_t bytes)
 {
-    if (mapped >= 2 * HUGE_PAGE_BYTES)
-        return map_huge_aligned(mapped);
-    void *ptr = mmap(NULL, (size_t)mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *ptr = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | (21 << MAP_HUGE_SHIFT), -1, 0);
+    if (ptr == MAP_FAILED)
+        return NULL;
+    if (madvise(ptr, (size_t)bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL) /* EINVAL: a kernel before 5.14 */
+        return ptr;
+    munmap(ptr, (size_t)bytes);
+    return NULL;
+}
+
+/* Maps buf->mapped_bytes, perhaps more; NULL when the system refuses. Files and devices transfer from PINNED memory,
+ * and look up each of its pages when they do. */
+static void *map_zeroed(dsc_buf *buf)
+{
+    const int64_t huge_bytes = dsc_align_up(buf->mapped_bytes, HUGE_PAGE_BYTES);
+    void *ptr = buf->tier == DSC_TIER_PINNED && buf->mapped_bytes >= HUGE_PAGE_BYTES ? map_reserved(huge_bytes) : NULL;
+    if (ptr != NULL) {
+        buf->mapped_bytes = huge_bytes;
+        buf->pages = DSC_PAGES_RESERVED;
+        return ptr;
+    }
+    if (buf->mapped_bytes >= 2 * HUGE_PAGE_BYTES) {
+        buf->pages = DSC_PAGES_ASKED;
+        return map_huge_aligned(buf->mapped_bytes);
+    }
+    ptr = mmap(NULL, (size_t)buf->mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return ptr != MAP_FAILED ? ptr : NULL;
 }
 
@@ -267,11 +295,12 @@ dsc_status dsc_buf_open(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t by
     mapped += page; /* room for a red zone even when the last page is full */
 #endif
     DSC_TRY(admit(alloc, tag, tier, counted, err));
-    char *ptr = map_zeroed(mapped);
-    if (ptr == NULL)
+    dsc_buf buf = { .bytes = bytes, .tag = tag, .tier = tier, .alloc = alloc, .mapped_bytes = mapped };
+    buf.ptr = map_zeroed(&buf);
+    if (buf.ptr == NULL)
         return fail_system(alloc, tag, tier, counted, err);
-    ASAN_POISON_MEMORY_REGION(ptr + bytes, (size_t)(mapped - bytes));
-    *out = (dsc_buf){ .ptr = ptr, .bytes = bytes, .tag = tag, .tier = tier, .alloc = alloc, .mapped_bytes = mapped };
+    ASAN_POISON_MEMORY_REGION((char *)buf.ptr + bytes, (size_t)(buf.mapped_bytes - bytes));
+    *out = buf;
     return DSC_OK;
 }
 
@@ -284,6 +313,30 @@ void dsc_buf_close(dsc_buf *buf)
         retire(buf->alloc, buf->tag, buf->tier, dsc_align_up(buf->bytes, 64));
     }
     *buf = (dsc_buf){ 0 };
+}
+
+void dsc_locked_limit_text(char *out, size_t out_bytes)
+{
+    struct rlimit limit = { RLIM_INFINITY, RLIM_INFINITY };
+    char size[32] = "unlimited";
+    (void)getrlimit(RLIMIT_MEMLOCK, &limit);
+    if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < 1 << 20)
+        snprintf(size, sizeof size, "%lld KiB", (long long)(limit.rlim_cur >> 10));
+    else if (limit.rlim_cur != RLIM_INFINITY)
+        snprintf(size, sizeof size, "%.1f MiB", (double)limit.rlim_cur / (1 << 20));
+    snprintf(out, out_bytes, ": RLIMIT_MEMLOCK is %s; raise it (ulimit -l, LimitMEMLOCK of a service)", size);
+}
+
+bool dsc_buf_lock(const dsc_buf *buf, char *word, size_t word_bytes)
+{
+    char limit[128], reason[96];
+    if (buf->bytes == 0 || mlock(buf->ptr, (size_t)buf->bytes) == 0)
+        return true;
+    const int failed = errno;
+    dsc_locked_limit_text(limit, sizeof limit);
+    snprintf(word, word_bytes, "%.1f MiB of %s are not locked in memory (%s)%s", (double)buf->bytes / (1 << 20),
+             dsc_tag_text(buf->tag), strerror_r(failed, reason, sizeof reason), limit);
+    return false;
 }
 
 dsc_status dsc_alloc_note(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_error *err)

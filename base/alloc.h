@@ -72,8 +72,15 @@ DSC_MUST_USE dsc_status dsc_alloc_zeroed(dsc_alloc *alloc, dsc_tag tag, int64_t 
 void dsc_alloc_free(dsc_alloc *alloc, void *ptr);
 DSC_MUST_USE dsc_status dsc_alloc_strdup(dsc_alloc *alloc, dsc_tag tag, const char *text, char **out, dsc_error *err);
 
-/* A planned buffer: page-aligned anonymous memory, zero, in 2 MiB pages where the system gives them (madvise).
- * Bytes are counted as asked for, rounded up to 64. Plain value; buf.ptr is borrowed until dsc_buf_close. */
+/* How the system backs a buffer. */
+typedef enum dsc_pages {
+    DSC_PAGES_PLAIN,   /* pages of 4 KiB, or somebody else's memory */
+    DSC_PAGES_ASKED,   /* 2 MiB pages were asked for (madvise) */
+    DSC_PAGES_RESERVED /* 2 MiB pages out of those that the machine's owner set aside (vm.nr_hugepages) */
+} dsc_pages;
+
+/* A planned buffer: page-aligned anonymous memory, zero, in 2 MiB pages where the system gives them. Bytes are counted
+ * as asked for, rounded up to 64. Plain value; buf.ptr is borrowed until dsc_buf_close. */
 typedef struct dsc_buf {
     void *ptr;
     int64_t bytes;
@@ -81,11 +88,16 @@ typedef struct dsc_buf {
     dsc_tier tier;
     dsc_alloc *alloc;
     int64_t mapped_bytes;
+    dsc_pages pages;
 } dsc_buf;
 
 DSC_MUST_USE dsc_status dsc_buf_open(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_buf *out,
                                      dsc_error *err);
 void dsc_buf_close(dsc_buf *buf); /* safe on a zeroed struct; zeroes it */
+/* The system never moves its bytes to its own swap. False: it may not, and `word` says what to raise, in one line. */
+bool dsc_buf_lock(const dsc_buf *buf, char *word, size_t word_bytes);
+/* RLIMIT_MEMLOCK and how to raise it: ": RLIMIT_MEMLOCK is 8.0 MiB; raise it (...)". For those words. */
+void dsc_locked_limit_text(char *out, size_t out_bytes);
 
 /* For memory that somebody else mapped (shared segments, library scratchpads): counts it like our own and obeys the
  * fault hook and the freeze. */

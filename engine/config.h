@@ -80,6 +80,7 @@ typedef struct dsc_zero_config {
     double offload_ratio;           /* of the states that are offloaded */
     int64_t offload_buffer_count;   /* offload_optimizer.buffer_count */
     bool pipeline_read, pipeline_write;
+    bool pin_optimizer, pin_param;  /* pin_memory of the two sections */
     int64_t max_in_cpu;             /* elements of parameters that stay in memory; resolved */
 } dsc_zero_config;
 

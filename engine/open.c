@@ -316,6 +316,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     zero.comm = engine->device_comm;
     zero.host_comm = engine->comm;
     zero.compute = engine->compute;
+    zero.swap.log = &engine->log;
     DSC_TRY(dsc_zero_open(&zero, &engine->zero, err));
     DSC_TRY(dsc_engine_open_memory(engine, err));
     if (engine->source.fill != NULL) {

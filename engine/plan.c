@@ -92,6 +92,8 @@ void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out)
     out->tile_elements = dsc_min_i64(TILE_ELEMENTS, zero->sub_group_size);
     out->read_ahead = zero->pipeline_read;
     out->write_behind = zero->pipeline_write;
+    out->pin_states = zero->pin_optimizer;
+    out->pin_params = zero->pin_param;
     const int64_t tiles = dsc_max_i64(1 + zero->pipeline_read + zero->pipeline_write,
                                       zero->offload_buffer_count / STATES_PER_ELEMENT);
     out->slot_count = (int32_t)dsc_min_i64(tiles, DSC_RING_SLOTS_MAX);

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -61,7 +60,11 @@ static dsc_status choose(dsc_aio *aio, dsc_error *err)
         if (status == DSC_OK) {
             aio->ops = engines[i];
             char found[sizeof aio->why];
-            snprintf(found, sizeof found, "%s%s%.*s", engines[i]->name, used > 0 ? "; " : "", (int)used, aio->why);
+            snprintf(found, sizeof found, "%s%s%.*s", engines[i]->name,
+                     named      ? ", as asked for"
+                     : used > 0 ? "; "
+                                : ", the first that is tried",
+                     (int)used, aio->why);
             memcpy(aio->why, found, sizeof found);
             return DSC_OK;
         }
@@ -124,29 +127,14 @@ bool dsc_aio_is_broken(const dsc_aio *aio) { return aio->broken; }
 
 /* ---- what the engine keeps mapped and open ---- */
 
-static void size_text(char *out, size_t out_bytes, int64_t bytes)
-{
-    const double mib = (double)bytes / (1 << 20);
-    if (bytes < 1 << 20)
-        snprintf(out, out_bytes, "%lld KiB", (long long)(bytes >> 10));
-    else
-        snprintf(out, out_bytes, "%.1f MiB", mib);
-}
-
 static void say_refused(dsc_aio *aio, int64_t bytes, int errno_value)
 {
-    char reason[96], size[32], limit_size[32] = "unlimited", remedy[160] = "";
-    struct rlimit limit = { RLIM_INFINITY, RLIM_INFINITY };
-    size_text(size, sizeof size, bytes);
-    (void)getrlimit(RLIMIT_MEMLOCK, &limit);
-    if (limit.rlim_cur != RLIM_INFINITY)
-        size_text(limit_size, sizeof limit_size, (int64_t)limit.rlim_cur);
+    char reason[96], remedy[128] = "";
     if (errno_value == ENOMEM || errno_value == EPERM || errno_value == EAGAIN)
-        snprintf(remedy, sizeof remedy, ": RLIMIT_MEMLOCK is %s; raise it (ulimit -l, LimitMEMLOCK of a service)",
-                 limit_size);
+        dsc_locked_limit_text(remedy, sizeof remedy);
     snprintf(aio->word, sizeof aio->word,
-             "%s maps buffers anew for each block, which costs processor time: %s are not kept mapped (%s)%s",
-             aio->ops->name, size, strerror_r(errno_value, reason, sizeof reason), remedy);
+             "%s maps buffers anew for each block, which costs processor time: %.1f MiB are not kept mapped (%s)%s",
+             aio->ops->name, (double)bytes / (1 << 20), strerror_r(errno_value, reason, sizeof reason), remedy);
 }
 
 dsc_status dsc_aio_register(dsc_aio *aio, void *buf, int64_t bytes, dsc_error *err)

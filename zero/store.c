@@ -2,6 +2,8 @@
  * are store_flow.c's. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
+#include <string.h>
+
 #define STRIPE_BYTES (INT64_C(4) << 20)
 #define TILE_ALIGN 2048 /* elements: whole blocks also in bf16 */
 
@@ -166,10 +168,36 @@ static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, dsc_error *err)
     const int64_t piece_bytes = store->tile_elements * plane_bytes_each(zero, plane);
     DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_IO, DSC_TIER_PINNED, ring_bytes(zero, plane), buf, err));
     DSC_TRY(dsc_aio_register(store->aio[plane_table[plane].aio], buf->ptr, buf->bytes, err));
+    char word[256];
+    const bool pin = plane == DSC_PLANE_PARAM ? zero->o.swap.pin_params : zero->o.swap.pin_states;
+    if (pin && !dsc_buf_lock(buf, word, sizeof word))
+        dsc_log_printf(zero->o.swap.log, DSC_LOG_WARNING, "pin_memory: %s", word);
     ring->read_ahead = zero->o.swap.read_ahead;
     ring->write_behind = zero->o.swap.write_behind;
     return dsc_ring_open(ring, store->swap[plane_table[plane].space], buf->ptr, piece_bytes, zero->o.swap.slot_count,
                          err);
+}
+
+/* One line which engine and why; a warning for what is slower than it could be, once when it is the same for all. */
+static void say_files(const dsc_zero *zero)
+{
+    const dsc_store *store = &zero->store;
+    const dsc_log *log = zero->o.swap.log;
+    const char *said = "", *word = "";
+    for (int a = 0; a < DSC_STORE_AIO_COUNT; a++) {
+        if (store->aio[a] == NULL)
+            continue;
+        if (said[0] == 0)
+            dsc_log_printf(log, DSC_LOG_INFO, "files: %s", said = dsc_aio_why(store->aio[a]));
+        if (word[0] == 0 && (word = dsc_aio_word(store->aio[a]))[0] != 0)
+            dsc_log_printf(log, DSC_LOG_WARNING, "files: %s", word);
+    }
+    said = "";
+    for (int s = 0; s < DSC_SPACE_COUNT; s++) {
+        const char *now = store->swap[s] != NULL ? dsc_swap_word(store->swap[s]) : "";
+        if (now[0] != 0 && strcmp(said, now) != 0)
+            dsc_log_printf(log, DSC_LOG_WARNING, "files: %s", said = now);
+    }
 }
 
 dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err)
@@ -180,19 +208,21 @@ dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err)
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (plane_is_used(zero, (dsc_plane)p))
             DSC_TRY(open_ring(zero, (dsc_plane)p, err));
+    if (zero->o.rank == 0)
+        say_files(zero);
     return DSC_OK;
 }
 
-/* An operation that never ended may still come back to its buffer, until its engine is closed. */
+/* An operation that never ended may still come to its file and buffer, until its engine is closed. */
 void dsc_store_close(dsc_zero *zero)
 {
     dsc_store *store = &zero->store;
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_ring_stop(&store->ring[p]);
-    for (int s = 0; s < DSC_SPACE_COUNT; s++)
-        dsc_swap_close(&store->swap[s]);
     for (int a = 0; a < DSC_STORE_AIO_COUNT; a++)
         dsc_aio_close(&store->aio[a]);
+    for (int s = 0; s < DSC_SPACE_COUNT; s++)
+        dsc_swap_close(&store->swap[s]);
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_ring_close(&store->ring[p]);
     for (int p = 0; p < DSC_PLANE_COUNT && zero->o.device != NULL; p++)

@@ -40,7 +40,9 @@ typedef struct dsc_zero_swap {
     int32_t slot_count;               /* buffers for each kind of state, 1..DSC_RING_SLOTS_MAX */
     bool read_ahead, write_behind;    /* a tile is read, and another written, while one is worked on */
     dsc_aio_options aio;              /* alloc is not read */
+    bool pin_states, pin_params;      /* their buffers are locked in memory, where the system lets us */
     const dsc_io *io;                 /* may be NULL */
+    const dsc_log *log;               /* which engine and why, what is slower than it could be; may be NULL */
 } dsc_zero_swap;
 
 typedef struct dsc_zero_options {

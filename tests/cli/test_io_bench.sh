@@ -17,7 +17,7 @@ check "it ends well" [ $? -eq 0 ]
 check "nothing on stderr" [ ! -s "$tmp/err" ]
 check "threads are measured" grep -qE 'threads +1024 KiB +depth +8 +read +[0-9.]+ GB/s' "$tmp/out"
 check "no file is left" [ -z "$(ls -A "$tmp/swap")" ]
-{ echo '{ "train_batch_size": 8,'; grep '"aio"' "$tmp/out"; echo '}'; } >"$tmp/config.json"
+{ echo '{ "train_batch_size": 8,'; grep '"dsc"' "$tmp/out" | sed 's/$/,/'; grep '"aio": { "block' "$tmp/out"; echo '}'; } >"$tmp/config.json"
 "$dsc" config check "$tmp/config.json" >"$tmp/checked" 2>&1
 check "its aio section is a config's" [ "$?/$(grep -c block_size "$tmp/config.json")" = 0/1 ]
 "$dsc" io bench "$tmp/swap" --mib 1 --rounds 1 --engine threads --json >"$tmp/json"

@@ -188,5 +188,25 @@ else
         skip "with the losses that it has in memory" "less than 4 GiB are free"
     fi
 fi
+# ---- what a run says about its files ----
+
+train files.json --steps 1
+losses >whole.losses
+report "the first line says which engine" grep -qE '^files: (io_uring, the first that is tried|(libaio|threads); not io_uring: )' out
+for engine in threads libaio; do
+    sed "s/\"dsc\": {/&\"aio\": \"$engine\", /" files.json >"$engine.json"
+    train "$engine.json" --steps 1
+    report "$engine, as asked for: the same losses" eval "grep -q '^files: $engine, as asked for' out && losses | cmp -s - whole.losses"
+done
+sed 's/"device": "nvme"/"pin_memory": true, &/' files.json >pinned.json
+unlocked() { (ulimit -l 64 && timeout 300 setpriv --bounding-set=-ipc_lock "$bin/train" --config pinned.json --steps 1 >out 2>&1 </dev/null); }
+if setpriv --bounding-set=-ipc_lock true 2>/dev/null; then
+    report "memory that may not be locked: a run all the same" unlocked
+    report "and the remedy is said" grep -qE 'pin_memory: .* are not locked .*RLIMIT_MEMLOCK is 64 KiB; raise it' out
+    report "with the same losses" eval "losses | cmp -s - whole.losses"
+else
+    skip "memory that may not be locked" "setpriv cannot take CAP_IPC_LOCK away here"
+fi
+
 echo "1..$number"
 exit $failed

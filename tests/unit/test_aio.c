@@ -102,6 +102,7 @@ static void test_same_bytes(void **state)
             dsc_aio *aio = open_aio(&options);
             dsc_aio_file file = open_file();
             assert_string_equal(dsc_aio_engine(aio), engine_names[e]);
+            assert_non_null(strstr(dsc_aio_why(aio), ", as asked for"));
             if ((variant & 2) != 0)
                 check(dsc_aio_register(aio, in_buf, TOTAL, &err), &err);
             /* Several operations at once, in another order than the file's. */

@@ -5,10 +5,13 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -297,6 +300,89 @@ static void misuse_aborts(void **state)
     must_abort(unnote_too_much, *state);
 }
 
+/* What /proc/meminfo says; -1: nothing. */
+static long free_reserved_pages(void)
+{
+    char line[128];
+    long count = -1;
+    FILE *info = fopen("/proc/meminfo", "r");
+    while (info != NULL && fgets(line, sizeof line, info) != NULL)
+        if (sscanf(line, "HugePages_Free: %ld", &count) == 1)
+            break;
+    if (info != NULL)
+        fclose(info);
+    return count;
+}
+
+/* Memory that files and devices transfer from: the machine's 2 MiB pages where there are enough, else they are asked
+ * for, and what is small has neither. Other memory leaves the machine's alone. */
+static void pinned_buffers_in_large_pages(void **state)
+{
+    dsc_alloc *alloc = *state;
+    dsc_error err = DSC_ERROR_INIT;
+    const int64_t bytes = (5 << 20) + 100;
+    const long before = free_reserved_pages();
+    const bool here = before >= 8; /* some may go to others meanwhile */
+    dsc_buf buf;
+    assert_int_equal(dsc_buf_open(alloc, DSC_TAG_IO, DSC_TIER_PINNED, bytes, &buf, &err), DSC_OK);
+    assert_int_equal(buf.pages, here ? DSC_PAGES_RESERVED : DSC_PAGES_ASKED);
+    assert_int_equal((uintptr_t)buf.ptr % (2 << 20), 0);
+    for (int64_t i = 0; i < bytes; i += 511)
+        assert_int_equal(((char *)buf.ptr)[i], 0);
+    memset(buf.ptr, 1, (size_t)bytes);
+    dsc_alloc_stats stats;
+    dsc_alloc_stats_get(alloc, &stats);
+    assert_int_equal(stats.count[DSC_TAG_IO][DSC_TIER_PINNED].current_bytes, (bytes + 63) / 64 * 64);
+    if (here)
+        assert_true(free_reserved_pages() <= before - 3);
+    dsc_buf_close(&buf);
+    assert_int_equal(dsc_buf_open(alloc, DSC_TAG_IO, DSC_TIER_PINNED, 4096, &buf, &err), DSC_OK);
+    assert_int_equal(buf.pages, DSC_PAGES_PLAIN);
+    dsc_buf_close(&buf);
+    assert_int_equal(dsc_buf_open(alloc, DSC_TAG_IO, DSC_TIER_HOST, bytes, &buf, &err), DSC_OK);
+    assert_int_equal(buf.pages, DSC_PAGES_ASKED);
+    dsc_buf_close(&buf);
+    if (!here)
+        skip(); /* vm.nr_hugepages is 0: the machine's own pages were not tried */
+}
+
+/* In a child, since neither the limit nor the capability can be taken back. */
+static void lock_in_child(dsc_alloc *alloc)
+{
+    struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
+    struct __user_cap_data_struct caps[2];
+    const struct rlimit little = { 64 << 10, 64 << 10 };
+    char word[256] = "";
+    dsc_buf small, large;
+    if (dsc_buf_open(alloc, DSC_TAG_IO, DSC_TIER_PINNED, 4096, &small, NULL) != DSC_OK ||
+        dsc_buf_open(alloc, DSC_TAG_IO, DSC_TIER_PINNED, 1 << 20, &large, NULL) != DSC_OK)
+        _exit(1);
+    if (syscall(SYS_capget, &header, caps) != 0)
+        _exit(77);
+    caps[0].effective &= ~(1u << CAP_IPC_LOCK);
+    if (syscall(SYS_capset, &header, caps) != 0 || setrlimit(RLIMIT_MEMLOCK, &little) != 0)
+        _exit(77);
+    if (!dsc_buf_lock(&small, word, sizeof word) || word[0] != 0)
+        _exit(2);
+    if (dsc_buf_lock(&large, word, sizeof word))
+        _exit(3);
+    _exit(strstr(word, "1.0 MiB of io buffers are not locked") != NULL &&
+          strstr(word, "RLIMIT_MEMLOCK is 64 KiB; raise it (ulimit -l") != NULL ? 0 : 4);
+}
+
+static void locking_says_what_to_raise(void **state)
+{
+    int status = 0;
+    const pid_t pid = fork();
+    if (pid == 0)
+        lock_in_child(*state);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77)
+        skip();
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 static void names(void **state)
 {
     (void)state;
@@ -322,6 +408,8 @@ int main(void)
         TEST(the_impossible_is_an_error),
         TEST(threads_share_it),
         TEST(misuse_aborts),
+        TEST(pinned_buffers_in_large_pages),
+        TEST(locking_says_what_to_raise),
         TEST(names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
