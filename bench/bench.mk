@@ -43,6 +43,16 @@ bench-train: $(BENCH_BIN)/step_worker
 	$(Q)$(if $(PEERS),$(if $(ROUNDS),ROUNDS=$(ROUNDS)) python3 bench/bench_train.py $(BENCH_BIN)/step_worker $(PEERS) $(CASES),\
 	    echo "bench-train: PEERS=DIR is needed (DIR/venv has torch and deepspeed)"; exit 1)
 
+$(BENCH_BIN)/bench_io: $(BUILD)/bench/bench_io.o $(LIB)/libdsc.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+.PHONY: bench-io
+## bench-io: file engines beside fio and, with PEERS=DIR, DeepSpeed's aio: [DIR=/tmp] [ROUNDS=15] [MIB=1024]
+bench-io: $(BENCH_BIN)/bench_io
+	$(Q)bench/bench_io.py $(BENCH_BIN) $(or $(DIR),/tmp) $(if $(PEERS),--peers $(PEERS)) \
+	    $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(MIB),--mib $(MIB))
+
 .PHONY: bench-gpu-kern
 ## bench-gpu-kern: time every CUDA kernel that passes its check, beside this GPU's copy and peak: [FN='gemm*']
 bench-gpu-kern: $(CHECK_BIN) cuda-plugin
@@ -57,4 +67,4 @@ bench-gpu: $(BENCH_BIN)/step_worker $(CHECK_BIN) cuda-plugin
 
 .PHONY: bench
 ## bench: every bench that needs no more than PEERS=DIR
-bench: bench-kern bench-adam bench-comm bench-train
+bench: bench-kern bench-adam bench-comm bench-io bench-train
