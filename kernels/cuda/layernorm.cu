@@ -169,6 +169,44 @@ template <class T, int W> __global__ void __launch_bounds__(BWD_THREADS) bwd_ker
     }
 }
 
+template <class T, int W, int K>
+__global__ void __launch_bounds__(BWD_THREADS, 2) bwd_wide_kernel(const bwd_arrays<T> a)
+{
+    __shared__ float2 means[2][BWD_WARPS]; /* of these eight rows, and of the eight before while some still read them */
+    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+    const int64_t first = static_cast<int64_t>(blockIdx.x) * BWD_ROWS;
+    const int64_t last = first + BWD_ROWS < a.rows ? first + BWD_ROWS : a.rows;
+    float sum_weight[K][W] = {}, sum_bias[K][W] = {};
+    for (int64_t row = first; row < last; row += BWD_WARPS) {
+        float2 *const now = means[(row - first) / BWD_WARPS % 2];
+        const float2 mean = row + warp < last ? row_means<W>(a, row + warp, lane) : make_float2(0.0f, 0.0f);
+        if (lane == 0)
+            now[warp] = mean;
+        __syncthreads();
+        const int rows = static_cast<int>(min(last - row, static_cast<int64_t>(BWD_WARPS)));
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            const int64_t c = static_cast<int64_t>(k * BWD_THREADS + static_cast<int>(threadIdx.x)) * W;
+            float w[W];
+            if (c >= a.channels)
+                continue;
+            load<W>(w, a.weight + c);
+#pragma unroll 4
+            for (int r = 0; r < rows; r++)
+                bwd_columns<W>(a, row + r, c, now[r], w, sum_weight[k], sum_bias[k]);
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+        const int64_t c = static_cast<int64_t>(k * BWD_THREADS + static_cast<int>(threadIdx.x)) * W;
+        float *const to = a.partial + static_cast<int64_t>(blockIdx.x) * 2 * a.channels + c;
+        if (a.partial == NULL || c >= a.channels)
+            continue;
+        store<W>(to, sum_weight[k]);
+        store<W>(to + a.channels, sum_bias[k]);
+    }
+}
+
 template <class T> void bwd(const dsc_cuda_launch *at, const dsc_layernorm_bwd_args *a)
 {
     constexpr int W = 16 / static_cast<int>(sizeof(T));
@@ -178,9 +216,17 @@ template <class T> void bwd(const dsc_cuda_launch *at, const dsc_layernorm_bwd_a
         a->d_weight != NULL ? static_cast<float *>(a->scratch) : NULL, a->rows, a->channels
     };
     const bool aligned = a->channels % W == 0 && is_aligned(a->d_in) && is_aligned(a->d_out) &&
-                         is_aligned(a->d_residual) && is_aligned(a->in) && is_aligned(a->weight);
+                         is_aligned(a->d_residual) && is_aligned(a->in) && is_aligned(a->weight) &&
+                         is_aligned(a->scratch);
     const unsigned blocks = grid_size(dsc_div_ceil(a->rows, BWD_ROWS));
-    if (aligned)
+    const int wide = aligned ? wide_vectors<W>(a->channels) : 0;
+    if (wide == 1)
+        DSC_CUDA_LAUNCH((bwd_wide_kernel<T, W, 1>), blocks, BWD_THREADS, 0, at->stream, arrays);
+    else if (wide == 2)
+        DSC_CUDA_LAUNCH((bwd_wide_kernel<T, W, 2>), blocks, BWD_THREADS, 0, at->stream, arrays);
+    else if (wide == 4)
+        DSC_CUDA_LAUNCH((bwd_wide_kernel<T, W, 4>), blocks, BWD_THREADS, 0, at->stream, arrays);
+    else if (aligned)
         DSC_CUDA_LAUNCH((bwd_kernel<T, W>), blocks, BWD_THREADS, 0, at->stream, arrays);
     else
         DSC_CUDA_LAUNCH((bwd_kernel<T, 1>), blocks, BWD_THREADS, 0, at->stream, arrays);

@@ -3,8 +3,10 @@
  * Forward: a warp has a row; up to 2048 channels stay in registers between the sums and the output. Backward: a block
  * has 64 rows, as many as a row of scratch stands for. First its warps find each row's means, then its threads go
  * through columns: 32 vectors of columns wide, eight rows deep; the eight partial sums of a column are added in order.
- * Scratch rows are added by a second kernel: 32 of them side by side, in steps of 32, then those 32 in order. All of
- * this follows from the shape. SPDX-License-Identifier: Apache-2.0 */
+ * Wide rows would not stay in the caches until a block of 64 comes back to them (64 of 4096 are 1 MiB in bf16, and a
+ * GPU has hundreds of blocks): there a block takes eight rows at a time through both steps, and a thread keeps the sums
+ * of its columns in registers. Scratch rows are added by a second kernel: 32 of them side by side, in steps of 32, then
+ * those 32 in order. All of this follows from the shape. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_NORM_H
 #define DSC_KERNELS_CUDA_NORM_H
 
@@ -100,6 +102,16 @@ __device__ __forceinline__ void add_warps(float *to, const float (&sum)[W], int6
         to[c + warp] = total;
     }
     __syncthreads();
+}
+
+/* How many vectors of W columns a thread of the kernel for wide rows has: 1, 2 or 4; 0 where that kernel is not
+ * meant. */
+template <int W> inline int wide_vectors(int64_t channels)
+{
+    const int64_t each = static_cast<int64_t>(BWD_THREADS) * W;
+    if (channels < each / 2 || channels > 4 * each)
+        return 0;
+    return channels <= each ? 1 : channels <= 2 * each ? 2 : 4;
 }
 
 /* to[i][c] = sum over blocks of partial[block][i][c], i = blockIdx.y of gridDim.y weights that have C columns each. */

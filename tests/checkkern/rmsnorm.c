@@ -185,6 +185,17 @@ static void check_bwd(int64_t rows, int64_t channels, dsc_dtype dtype, bool weig
     ck_kernel(DSC_KERNEL_RMSNORM_BWD, &args, sizeof args, verify_bwd);
 }
 
+/* Wide rows, aligned: GPUs have a kernel of their own for them, in three widths a dtype. */
+static void check_wide(int64_t rows, int64_t channels, dsc_dtype dtype)
+{
+    if (!ck_case("rmsnorm_bwd %s %lldx%lld aligned", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows,
+                 (long long)channels))
+        return;
+    ck_align();
+    const dsc_rmsnorm_bwd_args args = bwd_case(rows, channels, dtype, true, (int)(rows % 3));
+    ck_kernel(DSC_KERNEL_RMSNORM_BWD, &args, sizeof args, verify_bwd);
+}
+
 /* loss = sum of d_out * norm(in) in double, with in[at] moved by `by` or weight[at] by `by`. */
 static double loss_of(const dsc_rmsnorm_bwd_args *a, int64_t at, double by, bool weight)
 {
@@ -259,6 +270,13 @@ void ck_rmsnorm(void)
     for (size_t r = 0; r < DSC_COUNT(rows); r++)
         check_bwd(rows[r], 33, r % 2 == 0 ? DSC_F32 : DSC_BF16, true, (int)((r + 2) % 3));
     check_bwd(0, 33, DSC_F32, true, 0);
+    check_wide(131, 512, DSC_F32);
+    check_wide(9, 1600, DSC_F32);
+    check_wide(20, 3000, DSC_F32);
+    check_wide(65, 1024, DSC_BF16);
+    check_wide(10, 2304, DSC_BF16);
+    check_wide(73, 4104, DSC_BF16);
+    check_wide(2, 8200, DSC_BF16); /* wider than they go */
     check_fwd(0, 33, DSC_F32, ADD_NONE);
     for (int residual = 0; residual < 3; residual++)
         if (ck_case("rmsnorm_bwd against differences, residual %d", residual)) {
