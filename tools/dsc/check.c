@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/envfile.h"
 #include "base/hostfile.h"
 #include "base/safetensors.h"
 #include "engine/checkpoint.h"
@@ -48,6 +49,11 @@ static dsc_status check_hostfile(dsc_alloc *alloc, const char *path, int64_t voc
     return status;
 }
 
+static dsc_status check_envfile(dsc_alloc *alloc, const char *path, int64_t vocab_size, dsc_error *err)
+{
+    return dsc_envfile_read(alloc, path, NULL, NULL, err);
+}
+
 static dsc_status check_latest(dsc_alloc *alloc, const char *path, int64_t vocab_size, dsc_error *err)
 {
     char name[64];
@@ -70,7 +76,7 @@ static const check_kind kinds[] = {
     { "config", check_config, false },
     { "safetensors", check_safetensors, false },
     { "hostfile", check_hostfile, false },
-    { "envfile", NULL, false },
+    { "envfile", check_envfile, false },
     { "latest", check_latest, false },
     { "tokenizer", NULL, false },
     { "tokens-llmc", check_tokens_llmc, true },
