@@ -10,6 +10,7 @@
 
 #include "engine/config.h"
 #include "kernels/device.h"
+#include "tools/dsc/doctor_hosts.h"
 #include "tools/dsc/tool.h"
 
 static void line(const char *what, const char *value, const char *remark)
@@ -152,8 +153,12 @@ static void libraries(void)
 
 int dsc_cmd_doctor(int argc, char **argv)
 {
+    if (argc == 2 && strcmp(argv[1], "--answer") == 0)
+        return dsc_doctor_answer();
+    if (argc > 1 && (strncmp(argv[1], "--hostfile", 10) == 0 || strncmp(argv[1], "-H", 2) == 0))
+        return dsc_doctor_ask(argv + 1, argc - 1);
     if (argc > 1)
-        return dsc_tool_usage(argv[1], "dsc doctor takes no arguments");
+        return dsc_tool_usage(argv[1], "expected no argument, or --hostfile FILE and other flags of dsc-launch");
     printf("dsc %s\n\nmachine\n", DSC_VERSION_TEXT);
     cpu();
     memory();

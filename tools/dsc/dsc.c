@@ -10,7 +10,8 @@
 static const dsc_command commands[] = {
     { "config", "config check|explain|lr FILE ...", "what a ds_config.json says, resolved", dsc_cmd_config, NULL },
     { "check", "check --kind KIND FILE", "validate one input file", dsc_cmd_check, NULL },
-    { "doctor", "doctor", "what this machine can do, what is missing", dsc_cmd_doctor, NULL },
+    { "doctor", "doctor [--hostfile FILE]", "what this machine or every host can do, what is missing", dsc_cmd_doctor,
+      NULL },
     { "plan", "plan --config FILE --model NAME", "bytes per tag, tier and rank; --time, --compare", dsc_cmd_plan,
       NULL },
     { "ckpt", "ckpt ls|verify|hash|diff|prune|export DIR", "list, check, compare, thin out, export checkpoints",
