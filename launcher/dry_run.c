@@ -45,7 +45,18 @@ static void print_hosts(const dsc_launcher_plan *plan, FILE *to)
     fprintf(to, "},\n");
 }
 
-void dsc_launcher_dry_run(const dsc_launcher_plan *plan, const dsc_launcher_options *opt, FILE *to)
+static void print_texts(char *const *texts, FILE *to)
+{
+    fputc('[', to);
+    for (int i = 0; texts[i] != NULL; i++) {
+        fprintf(to, "%s", i > 0 ? "," : "");
+        print_quoted(to, texts[i]);
+    }
+    fputc(']', to);
+}
+
+void dsc_launcher_dry_run(const dsc_launcher_plan *plan, const dsc_launcher_options *opt, char *const *launcher_argv,
+                          FILE *to)
 {
     dsc_rank_vars vars;
     dsc_rank_vars_common(plan, &vars);
@@ -64,10 +75,11 @@ void dsc_launcher_dry_run(const dsc_launcher_plan *plan, const dsc_launcher_opti
     }
     fprintf(to, "},\n\"master_addr\":");
     print_quoted(to, plan->master_addr);
-    fprintf(to, ",\n\"master_port\":%d,\n\"command\":[", plan->master_port);
-    for (int i = 0; i < opt->program_argc; i++) {
-        fprintf(to, "%s", i > 0 ? "," : "");
-        print_quoted(to, opt->program_argv[i]);
+    fprintf(to, ",\n\"master_port\":%d,\n\"command\":", plan->master_port);
+    print_texts(opt->program_argv, to);
+    if (launcher_argv != NULL) {
+        fprintf(to, ",\n\"launcher_command\":");
+        print_texts(launcher_argv, to);
     }
-    fprintf(to, "]}\n");
+    fprintf(to, "}\n");
 }

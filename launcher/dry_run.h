@@ -6,6 +6,8 @@
 
 #include "launcher/resources.h"
 
-void dsc_launcher_dry_run(const dsc_launcher_plan *plan, const dsc_launcher_options *opt, FILE *to);
+/* launcher_argv: the command of --launcher, or NULL. */
+void dsc_launcher_dry_run(const dsc_launcher_plan *plan, const dsc_launcher_options *opt, char *const *launcher_argv,
+                          FILE *to);
 
 #endif

@@ -2,96 +2,45 @@
  *
  * Everything that can be wrong with the command is found here, before any process is started.
  * SPDX-License-Identifier: Apache-2.0 */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/io.h"
 #include "launcher/dry_run.h"
 #include "launcher/job.h"
-
-static bool is_program(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
-}
-
-static dsc_status check_path(const char *path, dsc_error *err)
-{
-    struct stat st;
-    if (stat(path, &st) != 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, path, "no such program: %s", strerror(errno));
-    if (!S_ISREG(st.st_mode))
-        return DSC_FAIL(err, DSC_ERR_INPUT, path, "is no file that can be executed");
-    if (access(path, X_OK) != 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, path,
-                        "is not executable; chmod +x it, or start its interpreter, for example python3 %.60s", path);
-    return DSC_OK;
-}
-
-/* The folder of this very file, so that a build tree and an installation work without PATH. */
-static void own_folder(char *out, size_t out_bytes)
-{
-    const ssize_t n = readlink("/proc/self/exe", out, out_bytes - 1);
-    out[n > 0 ? n : 0] = 0;
-    char *slash = strrchr(out, '/');
-    if (slash != NULL)
-        *slash = 0;
-}
-
-/* With a slash: that file. Without: beside dsc-launch, then PATH. */
-static dsc_status find_program(const char *name, char *out, size_t out_bytes, dsc_error *err)
-{
-    char folder[2048];
-    if (strchr(name, '/') != NULL) {
-        if ((size_t)snprintf(out, out_bytes, "%s", name) >= out_bytes)
-            return DSC_FAIL(err, DSC_ERR_INPUT, "PROGRAM", "its path is too long");
-        return check_path(out, err);
-    }
-    own_folder(folder, sizeof folder);
-    if ((size_t)snprintf(out, out_bytes, "%s/%s", folder, name) < out_bytes && is_program(out))
-        return DSC_OK;
-    const char *path = getenv("PATH");
-    for (const char *at = path; at != NULL; at = *at == ':' ? at + 1 : NULL) {
-        const size_t bytes = strcspn(at, ":");
-        const int n = snprintf(out, out_bytes, "%.*s%s%s", (int)bytes, at, bytes > 0 ? "/" : "./", name);
-        if (n > 0 && (size_t)n < out_bytes && is_program(out))
-            return DSC_OK;
-        at += bytes;
-    }
-    if (access(name, F_OK) == 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "PROGRAM",
-                        "\"%.100s\" is neither beside dsc-launch nor in PATH; for the file here write ./%.100s", name,
-                        name);
-    return DSC_FAIL(err, DSC_ERR_INPUT, "PROGRAM", "\"%.100s\" is neither in %.200s nor in PATH", name, folder);
-}
-
-static dsc_status check_hosts(const dsc_launcher_plan *plan, dsc_error *err)
-{
-    const char *first = plan->pool.host[0].name;
-    if (plan->local)
-        return DSC_OK;
-    if (plan->pool.count == 1)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "hosts",
-                        "\"%.100s\" is not this host; starting ranks on other hosts is not "
-                        "built yet in this version. What works: localhost, 127.0.0.1 and this host's own name",
-                        first);
-    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "hosts",
-                    "%lld hosts (\"%.60s\", \"%.60s\"%s); more than one is not built yet in "
-                    "this version. What works: one, this host (--include %.60s where that is this host)",
-                    (long long)plan->pool.count, first, plan->pool.host[1].name, plan->pool.count > 2 ? ", ..." : "",
-                    first);
-}
+#include "launcher/program.h"
+#include "launcher/runner.h"
 
 static int fail(const dsc_error *err)
 {
     char text[800];
     fprintf(stderr, "dsc: error: %s\n", dsc_error_format(err, text, sizeof text));
     return dsc_status_exit_code(err->status);
+}
+
+/* --launcher: another one starts the ranks; or, --dry-run, what would be started is printed. */
+static int run_other(dsc_alloc *alloc, const dsc_launcher_plan *plan, const dsc_launcher_options *opt)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_runner_command command = { .alloc = NULL };
+    char program[4096] = "PROGRAM";
+    dsc_status status = DSC_OK;
+    if (opt->program_argc > 0)
+        status = dsc_program_find(opt->program_argv[0], program, sizeof program, &err);
+    else if (!opt->dry_run)
+        status = DSC_FAIL(&err, DSC_ERR_INPUT, "PROGRAM", "is missing");
+    if (status == DSC_OK)
+        status = dsc_runner_build(alloc, plan, opt, program, &command, &err);
+    if (status == DSC_OK && opt->dry_run)
+        dsc_launcher_dry_run(plan, opt, command.argv, stdout);
+    else if (status == DSC_OK)
+        status = dsc_runner_exec(&command, &err);
+    dsc_runner_close(&command);
+    if (status != DSC_OK)
+        return fail(&err);
+    return fflush(stdout) != 0 || ferror(stdout) != 0;
 }
 
 static int start(dsc_job *job)
@@ -104,15 +53,15 @@ static int start(dsc_job *job)
                  "is missing; for example dsc-launch --num_gpus=4 train --config ds_config.json");
         return fail(&err);
     }
-    if (check_hosts(job->plan, &err) != DSC_OK ||
-        find_program(job->opt->program_argv[0], program, sizeof program, &err) != DSC_OK)
+    const bool alone = job->plan->local && !job->opt->force_multi;
+    if (alone && dsc_program_find(job->opt->program_argv[0], program, sizeof program, &err) != DSC_OK)
         return fail(&err);
     for (int32_t i = 0; i < job->plan->note_count; i++)
         if (job->opt->log_level >= job->plan->note[i].level)
             fprintf(stderr, "dsc-launch: %s\n", job->plan->note[i].text);
-    job->program = program;
-    job->work = dsc_supervise;
-    job->worker_name = "dsc-supervisor";
+    job->program = alone ? program : "";
+    job->work = alone ? dsc_supervise : dsc_head_work;
+    job->worker_name = alone ? "dsc-supervisor" : "dsc-head";
     return dsc_guardian_run(job);
 }
 
@@ -124,6 +73,12 @@ static int launch(dsc_alloc *alloc, int argc, char **argv, char *title, size_t t
     dsc_launcher_plan plan = DSC_LAUNCHER_PLAN_INIT;
     dsc_machine machine;
     int code = 0;
+    if (argc == 2 && strcmp(argv[1], "--agent") == 0) { /* not a user's flag: a launcher elsewhere started us */
+        opt = (dsc_launcher_options){ .grace_s = 0 };
+        dsc_job job = { .alloc = alloc, .opt = &opt, .program = "", .title = title, .title_bytes = title_bytes,
+                        .work = dsc_agent_work, .worker_name = "dsc-agent" };
+        return dsc_guardian_run(&job);
+    }
     if (dsc_launcher_options_parse(argc, argv, &opt, &err) != DSC_OK)
         return fail(&err);
     if (opt.action == DSC_LAUNCHER_VERSION) {
@@ -137,8 +92,10 @@ static int launch(dsc_alloc *alloc, int argc, char **argv, char *title, size_t t
     dsc_machine_read(&machine);
     if (dsc_launcher_resolve(alloc, &opt, &machine, &plan, &err) != DSC_OK) {
         code = fail(&err);
+    } else if (dsc_runner_of(&opt) != DSC_RUNNER_NONE) {
+        code = run_other(alloc, &plan, &opt);
     } else if (opt.dry_run) {
-        dsc_launcher_dry_run(&plan, &opt, stdout);
+        dsc_launcher_dry_run(&plan, &opt, NULL, stdout);
         code = fflush(stdout) != 0 || ferror(stdout) != 0;
     } else {
         dsc_job job = { .alloc = alloc, .plan = &plan, .opt = &opt, .title = title, .title_bytes = title_bytes };

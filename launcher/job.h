@@ -45,7 +45,9 @@ struct dsc_job {
 int dsc_guardian_run(dsc_job *job);
 
 /* Workers: return when nothing of the job runs any more. */
-int dsc_supervise(const dsc_job *job, int lifeline_fd); /* all ranks are on this host */
+int dsc_supervise(const dsc_job *job, int lifeline_fd);  /* all ranks are on this host */
+int dsc_head_work(const dsc_job *job, int lifeline_fd);  /* an agent for each host */
+int dsc_agent_work(const dsc_job *job, int lifeline_fd); /* dsc-launch --agent */
 
 /* Sends a signal to every child of this process, and to those only: a child that is not reaped keeps its number. */
 void dsc_children_signal(int signal_number);

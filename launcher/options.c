@@ -7,11 +7,13 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 typedef enum flag_kind {
     FLAG_BOOL,   /* takes nothing */
     FLAG_TEXT,   /* takes any text */
     FLAG_NUMBER, /* takes a whole number in [min, max] */
+    FLAG_LIST,   /* takes any text, several times */
     FLAG_ALL,    /* takes a whole number in [min, max], or -1 for "all" as in DeepSpeed */
     FLAG_LATER   /* known, refused: `help` says what works instead. A value is not looked at. */
 } flag_kind;
@@ -43,6 +45,13 @@ static const flag_row rows[] = {
     { "--oversubscribe", "", "", FLAG_BOOL, AT(oversubscribe), 0, 0, "let --num_gpus exceed the slots of a host" },
     { "--master_addr", "", "ADDR", FLAG_TEXT, AT(master_addr), 0, 0, "rendezvous address (127.0.0.1 on one host)" },
     { "--master_port", "", "PORT", FLAG_NUMBER, AT(master_port), 1, 65535, "rendezvous port (29500)" },
+    { "--export", "-x", "NAME[=VALUE]", FLAG_LIST, AT(exports), 0, 0,
+      "a variable for all ranks, besides NCCL_*, OMP_*, ... and .deepspeed_env" },
+    { "--ssh_port", "", "PORT", FLAG_NUMBER, AT(ssh_port), 1, 65535, "of the other hosts' sshd" },
+    { "--ssh_option", "", "NAME=VALUE", FLAG_LIST, AT(ssh_options), 0, 0, "for ssh -o; may be given several times" },
+    { "--launcher", "", "NAME", FLAG_TEXT, AT(launcher), 0, 0, "ssh (also called pdsh), openmpi, mpich or slurm" },
+    { "--launcher_args", "", "ARGS", FLAG_TEXT, AT(launcher_args), 0, 0, "for mpirun or srun, separated by blanks" },
+    { "--force_multi", "", "", FLAG_BOOL, AT(force_multi), 0, 0, "an agent also for one host that is this one" },
     { "--bind_cores_to_rank", "", "", FLAG_BOOL, AT(bind_cores), 0, 0, "divide the physical cores among the ranks" },
     { "--bind_core_list", "", "LIST", FLAG_TEXT, AT(core_list), 0, 0, "the cores to divide, for example 0-3,8" },
     { "--enable_each_rank_log", "", "DIR", FLAG_TEXT, AT(rank_log_dir), 0, 0,
@@ -60,19 +69,16 @@ static const flag_row rows[] = {
     { "--no_python", "", "", FLAG_BOOL, AT(no_python), 0, 0, "accepted: PROGRAM is always started itself" },
     { "--no_local_rank", "", "", FLAG_BOOL, AT(no_local_rank), 0, 0, "accepted: no argument is ever added" },
     { "--module", "", "", FLAG_BOOL, AT(module), 0, 0, "accepted with a warning: write python3 -m NAME as PROGRAM" },
-    { "--no_ssh", "", "", FLAG_BOOL, AT(no_ssh), 0, 0, "accepted on one host" },
-    { "--no_ssh_check", "", "", FLAG_BOOL, AT(no_ssh_check), 0, 0, "accepted: one host needs no ssh" },
-    { "--node_rank", "", "R", FLAG_ALL, AT(node_rank), 0, 16383, "accepted on one host, where it is 0" },
+    { "--no_ssh", "", "", FLAG_BOOL, AT(no_ssh), 0, 0,
+      "start this host's ranks only; the same command with --node_rank N runs on each" },
+    { "--no_ssh_check", "", "", FLAG_BOOL, AT(no_ssh_check), 0, 0, "accepted: all hosts are tried at once anyway" },
+    { "--node_rank", "", "R", FLAG_ALL, AT(node_rank), 0, 16383,
+      "number of this host among those of the job, with --no_ssh" },
     { "--standalone", "", "", FLAG_BOOL, AT(standalone), 0, 0, NULL },
     { "--help", "-h", "", FLAG_BOOL, AT(help), 0, 0, "this text" },
     { "--version", "", "", FLAG_BOOL, AT(version), 0, 0, "the version" },
 
-    { "--launcher", "", "NAME", FLAG_LATER, 0, 0, 0, "ranks are started on this host only; leave it out" },
-    { "--launcher_args", "", "ARGS", FLAG_LATER, 0, 0, 0, "ranks are started on this host only; leave it out" },
-    { "--force_multi", "", "", FLAG_LATER, 0, 0, 0, "ranks are started on this host only; leave it out" },
-    { "--ssh_port", "", "PORT", FLAG_LATER, 0, 0, 0, "ranks are started on this host only; leave it out" },
     { "--venv_script", "", "FILE", FLAG_LATER, 0, 0, 0, "source the script in the shell before dsc-launch" },
-    { "--export", "", "NAME", FLAG_LATER, 0, 0, 0, "local ranks get the whole environment; leave it out" },
     { "--autotuning", "", "MODE", FLAG_LATER, 0, 0, 0, "dsc plan shows what fits; leave it out" },
     { "--elastic_training", "", "", FLAG_LATER, 0, 0, 0, "a fixed number of ranks; leave it out" },
     { "--min_elastic_nodes", "", "N", FLAG_LATER, 0, 0, 0, "a fixed number of ranks; leave it out" },
@@ -158,6 +164,15 @@ static dsc_status set_value(const flag_row *row, const char *flag, const char *v
                             dsc_error *err)
 {
     void *field = (char *)out + row->offset;
+    if (row->kind == FLAG_LIST) {
+        dsc_launcher_list *list = field;
+        if (list->count == DSC_LAUNCHER_LIST_MAX)
+            return DSC_FAIL(err, DSC_ERR_INPUT, flag, "given more than %d times", DSC_LAUNCHER_LIST_MAX);
+        list->text[list->count++] = value;
+        return DSC_OK;
+    }
+    if (row->offset == AT(ssh_port))
+        out->ssh_port_text = value;
     if (row->kind != FLAG_TEXT)
         return set_number(row, flag, value, field, err);
     if (value[0] == 0 && row->offset != AT(include) && row->offset != AT(exclude)) /* DeepSpeed's own default there */
@@ -188,7 +203,7 @@ static dsc_status parse_flag(char **argv, int *at, dsc_launcher_options *out, ds
     const char *value = equals != NULL ? equals + 1 : argv[*at + 1];
     /* As argparse: what looks like the next flag is no value, unless it is joined by '='. */
     const bool looks_like_flag = equals == NULL && value != NULL && value[0] == '-' && value[1] != 0 &&
-                                 !(row->kind == FLAG_ALL && strcmp(value, "-1") == 0);
+                                 strchr(value, ' ') == NULL && !(row->kind == FLAG_ALL && strcmp(value, "-1") == 0);
     if (value == NULL || looks_like_flag)
         return DSC_FAIL(err, DSC_ERR_INPUT, flag, "expected a value (%s) after it", row->value);
     if (equals == NULL)
@@ -219,6 +234,40 @@ static dsc_status set_level(dsc_launcher_options *out, dsc_error *err)
                     out->log_level_text);
 }
 
+/* What starts the other hosts. DeepSpeed's pdsh would open the same ssh connections. */
+static dsc_status set_launcher(dsc_launcher_options *out, dsc_error *err)
+{
+    static const char *const later[] = { "impi", "mvapich" };
+    static const char *const others[] = { "openmpi", "mpich", "slurm" };
+    for (size_t i = 0; i < DSC_COUNT(others) && out->launcher != NULL; i++)
+        if (strcasecmp(out->launcher, others[i]) == 0)
+            return DSC_OK;
+    if (out->launcher_args != NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--launcher_args", "is for --launcher openmpi, mpich or slurm; for ssh "
+                        "write --ssh_option NAME=VALUE for each option");
+    if (out->launcher == NULL || strcasecmp(out->launcher, "ssh") == 0 || strcasecmp(out->launcher, "pdsh") == 0)
+        return DSC_OK;
+    for (size_t i = 0; i < DSC_COUNT(later); i++)
+        if (strcasecmp(out->launcher, later[i]) == 0)
+            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "--launcher", "%s is not built yet in this version; what works: "
+                            "ssh (the default), openmpi, mpich, slurm", later[i]);
+    return DSC_FAIL(err, DSC_ERR_INPUT, "--launcher", "\"%.60s\"; expected ssh, openmpi, mpich or slurm",
+                    out->launcher);
+}
+
+/* An option of ssh is NAME=VALUE, so that none can be mistaken for a flag or a command of its own. */
+static dsc_status check_ssh_options(const dsc_launcher_options *out, dsc_error *err)
+{
+    for (int i = 0; i < out->ssh_options.count; i++) {
+        const char *text = out->ssh_options.text[i];
+        const size_t bytes = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789");
+        if (bytes == 0 || text[bytes] != '=')
+            return DSC_FAIL(err, DSC_ERR_INPUT, "--ssh_option", "\"%.60s\": expected NAME=VALUE as in ssh_config, for "
+                            "example ProxyJump=gate", text);
+    }
+    return DSC_OK;
+}
+
 /* Flags that contradict each other, whatever the hosts are. */
 static dsc_status check_together(dsc_launcher_options *out, dsc_error *err)
 {
@@ -243,9 +292,9 @@ static dsc_status check_together(dsc_launcher_options *out, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--module", "cannot be used together with --no_python");
     if (out->core_list != NULL && !out->bind_cores)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--bind_core_list", "needs --bind_cores_to_rank");
-    if (out->node_rank > 0)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "--node_rank",
-                        "%d: more than one host is not built yet in this version; one host is node 0", out->node_rank);
+    if (out->node_rank > 0 && !out->no_ssh)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--node_rank",
+                        "%d is for --no_ssh, where you start each host yourself; leave it out", out->node_rank);
     return DSC_OK;
 }
 
@@ -270,6 +319,8 @@ dsc_status dsc_launcher_options_parse(int argc, char **argv, dsc_launcher_option
     if (out->program_argc > 0 && out->program_argv[0][0] == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, "PROGRAM", "its name is empty");
     DSC_TRY(set_level(out, err));
+    DSC_TRY(set_launcher(out, err));
+    DSC_TRY(check_ssh_options(out, err));
     return check_together(out, err);
 }
 
@@ -283,6 +334,7 @@ void dsc_launcher_usage(FILE *to)
         "  dsc-launch --num_gpus=4 train --config ds_config.json      four ranks on this host\n"
         "  dsc-launch -np 4 -H localhost:4 train --config ds_config.json\n"
         "  dsc-launch --hostfile hosts --include node1:0,2 train ...\n"
+        "  dsc-launch --launcher slurm train ...                      inside salloc or sbatch\n"
         "  dsc-launch --num_gpus=4 --dry-run                          what would be started, as JSON\n"
         "\n"
         "PROGRAM without a slash is looked for beside dsc-launch, then in PATH. Everything behind it belongs to it.\n"

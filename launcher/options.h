@@ -19,6 +19,13 @@ typedef enum dsc_launcher_level {
     DSC_LAUNCHER_DEBUG
 } dsc_launcher_level;
 
+/* The values of a flag that may be given several times, in order. */
+enum { DSC_LAUNCHER_LIST_MAX = 256 };
+typedef struct dsc_launcher_list {
+    const char *text[DSC_LAUNCHER_LIST_MAX];
+    int count;
+} dsc_launcher_list;
+
 /* Texts are borrowed from argv. Numbers are -1, texts NULL when the flag was not given. */
 typedef struct dsc_launcher_options {
     dsc_launcher_action action;
@@ -35,7 +42,14 @@ typedef struct dsc_launcher_options {
     const char *core_list;
     const char *rank_log_dir;
     int32_t grace_s;
-    int32_t restart_limit; /* --max_restarts */
+    int32_t restart_limit;
+    dsc_launcher_list exports;     /* --export NAME[=VALUE] */
+    dsc_launcher_list ssh_options; /* --ssh_option NAME=VALUE */
+    int32_t ssh_port;
+    const char *ssh_port_text;     /* NULL: what ssh itself chooses */
+    const char *launcher;          /* --launcher NAME */
+    const char *launcher_args;     /* for that one */
+    bool force_multi; /* --max_restarts */
     const char *log_level_text;
     dsc_launcher_level log_level;
     bool quiet;

@@ -86,7 +86,8 @@ void dsc_rank_vars_fill(const dsc_host_task *task, int32_t index, dsc_rank_vars 
     if (task->devices != NULL)
         put(out, "CUDA_VISIBLE_DEVICES", "%s", task->devices);
     put_threads(out, task->env, task->thread_count);
-    put(out, "DSC_JOB_TOKEN", "%s", task->job_token);
+    if (task->job_token[0] != 0)
+        put(out, "DSC_JOB_TOKEN", "%s", task->job_token);
     put(out, "DSC_LAUNCHER_PID", "%lld", (long long)task->launcher_pid);
     if (task->restart_limit > 0) {
         put(out, "DSC_RESTART_COUNT", "%d", task->restart_count);

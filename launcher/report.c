@@ -37,26 +37,27 @@ static void describe(const dsc_report *report, const dsc_rank_end *end, char *ou
 void dsc_report_rank(const dsc_report *report, const dsc_rank_end *culprit)
 {
     dsc_output *out = report->out;
-    const char *said = dsc_output_error_of(out, culprit->rank);
+    const int32_t index = culprit->rank - report->first_rank;
+    const char *said = dsc_output_error_of(out, index);
     char who[DSC_HOST_NAME_BYTES + 128];
     if (culprit->exec_errno != 0) {
         say_exec_failure(report, culprit);
         return;
     }
     describe(report, culprit, who, sizeof who);
-    dsc_output_replay(out, culprit->rank);
+    dsc_output_replay(out, index);
     /* Where we do not see its stderr, a rank that ends with a code of the contract has said why. */
     const bool unseen =
         report->stderr_unseen && culprit->signal == 0 && culprit->code <= dsc_status_exit_code(DSC_ERR_STUCK);
     const bool quiet = !report->last || said != NULL || unseen || dsc_output_error_shown(out);
     dsc_output_say(out, "%s%s", quiet ? "dsc-launch: " : error_prefix, who);
-    if (said != NULL && (!report->last || !dsc_output_show_error(out, culprit->rank)))
+    if (said != NULL && (!report->last || !dsc_output_show_error(out, index)))
         dsc_output_say(out, "dsc-launch: rank %d said \"%s\"", culprit->rank, said + strlen(error_prefix));
 }
 
 void dsc_report_others(const dsc_report *report)
 {
-    for (int32_t i = 0; i < report->plan->world_size; i++) {
+    for (int32_t i = 0; i < report->rank_count; i++) {
         const dsc_rank_end *end = &report->end[i];
         const bool victim = end->pid == 0 || end->signal != 0 || dsc_rank_end_is_secondary(end);
         if (!victim && dsc_output_show_error(report->out, i))

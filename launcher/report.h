@@ -12,7 +12,8 @@ typedef struct dsc_report {
     dsc_output *out;
     const dsc_launcher_plan *plan;
     const char *program;
-    const dsc_rank_end *end; /* [world_size]; pid 0: never started or never heard of again */
+    int32_t first_rank, rank_count; /* that this launcher started, and `out` knows */
+    const dsc_rank_end *end; /* [rank_count]; pid 0: never started or never heard of again */
     bool stderr_unseen;      /* the ranks' stderr does not pass through us */
     bool last;               /* no restart follows: the job's one "dsc: error:" line is due */
 } dsc_report;

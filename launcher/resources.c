@@ -9,8 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/io.h"
+#include "launcher/slurm.h"
 
 static const char default_hostfile[] = "/job/hostfile";
 
@@ -24,6 +26,11 @@ static void note(dsc_launcher_plan *plan, dsc_launcher_level level, const char *
     vsnprintf(plan->note[plan->note_count].text, sizeof plan->note[0].text, fmt, args);
     va_end(args);
     plan->note_count++;
+}
+
+static bool is_slurm(const dsc_launcher_options *opt)
+{
+    return opt->launcher != NULL && strcasecmp(opt->launcher, "slurm") == 0;
 }
 
 /* The pool that the user named, if any. -H is a list with -np or when it looks like one, else a file. */
@@ -43,6 +50,8 @@ static dsc_status read_hosts(dsc_launcher_plan *plan, const dsc_launcher_options
         note(plan, DSC_LAUNCHER_INFO, "hosts are those of %s", default_hostfile);
         return dsc_hostfile_read(plan->alloc, default_hostfile, &plan->pool, err);
     }
+    if (is_slurm(opt) && dsc_slurm_is_inside())
+        return dsc_slurm_pool(plan->alloc, &plan->pool, err);
     *named = false;
     return DSC_OK;
 }
@@ -72,7 +81,8 @@ static dsc_status make_local_pool(dsc_launcher_plan *plan, const dsc_launcher_op
     const bool slots_named = use_visible || (opt->include != NULL && strchr(opt->include, ':') != NULL);
     int32_t slots = machine->gpu_count > 0 ? machine->gpu_count : slots_named ? DSC_HOST_SLOTS_MAX : 1;
     if (opt->node_count > 1)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "--num_nodes", "%d nodes need --hostfile or -H", opt->node_count);
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--num_nodes", "%d nodes need --hostfile or -H%s", opt->node_count,
+                        is_slurm(opt) ? ", or an allocation: run this inside salloc or sbatch" : "");
     if (machine->visible != NULL && !use_visible)
         note(plan, DSC_LAUNCHER_WARNING, "CUDA_VISIBLE_DEVICES=%.100s is ignored: the flags say which slots",
              machine->visible);
@@ -194,23 +204,44 @@ static dsc_status choose_master(dsc_launcher_plan *plan, const dsc_launcher_opti
     return DSC_OK;
 }
 
-/* Cores to divide and threads for each rank, when all are here. */
+/* --no_ssh: the user starts this command on each host, and says which one this is. */
+static dsc_status choose_here(dsc_launcher_plan *plan, const dsc_launcher_options *opt, dsc_error *err)
+{
+    const char *first = plan->pool.host[0].name;
+    if (!opt->no_ssh || plan->pool.count == 1) {
+        if (opt->node_rank > 0)
+            return DSC_FAIL(err, DSC_ERR_INPUT, "--node_rank", "%d, but there is one host, number 0", opt->node_rank);
+        return DSC_OK;
+    }
+    if (opt->node_rank < 0 || opt->node_rank >= plan->pool.count)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--node_rank", "with --no_ssh it says which of the %lld hosts this is; "
+                        "expected 0 to %lld", (long long)plan->pool.count, (long long)plan->pool.count - 1);
+    if (opt->master_addr == NULL && (strcasecmp(first, "localhost") == 0 || strncmp(first, "127.", 4) == 0))
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--no_ssh", "\"%.60s\" means another host on each; name the first host as "
+                        "the others see it, or give --master_addr", first);
+    plan->here = opt->node_rank;
+    plan->local = true;
+    return DSC_OK;
+}
+
+/* Cores to divide and threads for each rank, when they are here. */
 static dsc_status divide_cores(dsc_launcher_plan *plan, const dsc_launcher_options *opt, const dsc_machine *machine,
                                dsc_error *err)
 {
+    const int32_t ranks = plan->pool.host[plan->here].slot_count;
     plan->bind = opt->bind_cores;
     if (plan->bind)
-        return dsc_cores_divide(machine, opt->core_list, plan->world_size, &plan->bind_cores, &plan->thread_count, err);
-    plan->thread_count = (int32_t)dsc_max_i64(1, machine->core_count / plan->world_size);
+        return dsc_cores_divide(machine, opt->core_list, ranks, &plan->bind_cores, &plan->thread_count, err);
+    plan->thread_count = (int32_t)dsc_max_i64(1, machine->core_count / ranks);
     return DSC_OK;
 }
 
 dsc_status dsc_launcher_resolve(dsc_alloc *alloc, const dsc_launcher_options *opt, const dsc_machine *machine,
                                 dsc_launcher_plan *out, dsc_error *err)
 {
-    bool named = false;
     out->alloc = alloc;
-    DSC_TRY(read_hosts(out, opt, &named, err));
+    DSC_TRY(read_hosts(out, opt, &out->named, err));
+    const bool named = out->named;
     if (!named)
         DSC_TRY(make_local_pool(out, opt, machine, err));
     if (opt->include != NULL)
@@ -219,11 +250,13 @@ dsc_status dsc_launcher_resolve(dsc_alloc *alloc, const dsc_launcher_options *op
         DSC_TRY(dsc_host_pool_filter(&out->pool, "--exclude", opt->exclude, true, err));
     if (!named && machine->gpu_count == 0 && out->pool.host[0].slot_count == DSC_HOST_SLOTS_MAX)
         dsc_host_pool_keep(&out->pool, 1, 1); /* the bare name of a host without GPUs is one rank */
-    DSC_TRY(apply_counts(out, opt, !named && machine->gpu_count == 0, err));
+    /* Slurm says what a host may be given. */
+    DSC_TRY(apply_counts(out, opt, (!named && machine->gpu_count == 0) || is_slurm(opt), err));
     DSC_TRY(make_places(out, err));
     out->local = out->pool.count == 1 && dsc_machine_is_local(machine, out->pool.host[0].name);
     out->hide_gpus = machine->gpu_count == 0 && machine->visible == NULL && getenv("CUDA_VISIBLE_DEVICES") != NULL;
     DSC_TRY(choose_master(out, opt, machine, err));
+    DSC_TRY(choose_here(out, opt, err));
     if (named)
         map_devices(out, machine);
     if (opt->bind_cores && getenv("KMP_AFFINITY") != NULL)
@@ -231,9 +264,10 @@ dsc_status dsc_launcher_resolve(dsc_alloc *alloc, const dsc_launcher_options *op
                         "cannot be used while KMP_AFFINITY is set; unset it");
     if (out->local)
         DSC_TRY(divide_cores(out, opt, machine, err));
+    const int32_t here_count = out->pool.host[out->here].slot_count;
     if (out->local && machine->gpu_count == 0 && (out->world_size > 1 || opt->slots_per_node > 0))
-        note(out, DSC_LAUNCHER_INFO, "no GPU on this host: starting %d CPU rank%s", out->world_size,
-             out->world_size == 1 ? "" : "s");
+        note(out, DSC_LAUNCHER_INFO, "no GPU on this host: starting %d CPU rank%s", here_count,
+             here_count == 1 ? "" : "s");
     if (opt->module)
         note(out, DSC_LAUNCHER_WARNING,
              "--module does nothing here: PROGRAM is started itself, without an interpreter");

@@ -24,12 +24,14 @@ typedef struct dsc_launcher_plan {
     int32_t world_size;
     char master_addr[DSC_HOST_NAME_BYTES];
     int32_t master_port;
-    bool local;           /* one host, and it is this one */
+    bool local;           /* all ranks that this launcher starts are on this host, which is */
+    bool named;           /* the user named the hosts */
+    int32_t here;         /* this one of the pool; 0 but with --no_ssh */
     bool hide_gpus;       /* CUDA_VISIBLE_DEVICES says "none" and stays as it is */
     const char *visible;  /* devices "a,b,..." that slots 0, 1, ... of every host mean; NULL: slot N is device N */
     int32_t thread_count; /* of each rank; 0 where the host's cores are not known */
     bool bind;            /* the ranks divide bind_cores */
-    cpu_set_t bind_cores; /* of this host, when all ranks are here */
+    cpu_set_t bind_cores; /* of this host, when local */
     /* Lines for the user. */
     struct {
         dsc_launcher_level level;

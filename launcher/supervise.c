@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "launcher/exports.h"
 #include "launcher/job.h"
 #include "launcher/ranks.h"
 #include "launcher/report.h"
@@ -23,6 +24,8 @@ static const int64_t give_up_ns = 5000 * MS;
 typedef struct supervisor {
     const dsc_job *job;
     dsc_output *out;
+    dsc_exports exports;
+    char **env;
     dsc_signals signals;
     int epoll_fd;
     int32_t restart_count;
@@ -216,22 +219,24 @@ static void run_ranks(supervisor *s)
 
 static dsc_status prepare(supervisor *s, dsc_error *err)
 {
-    extern char **environ;
     const dsc_job *job = s->job;
     const dsc_ranks_hooks hooks = { on_output, on_output_end, on_ended, s };
-    dsc_host_task_of_plan(job->plan, 0, s->devices, &s->task);
+    dsc_host_task_of_plan(job->plan, job->plan->here, s->devices, &s->task);
     s->task.tty_columns = s->pipes.out && job->opt->rank_log_dir == NULL ? dsc_output_columns(s->out) : 0;
     s->task.restart_count = s->restart_count;
     s->task.restart_limit = job->opt->restart_limit;
     s->task.launcher_pid = job->launcher_pid;
     s->task.program = job->program;
     s->task.argv = job->opt->program_argv;
-    s->task.env = environ;
+    s->task.env = s->env;
     dsc_verdict_init(&s->verdict, s->task.rank_count, job->opt->grace_s * 1000 * MS);
     s->told = DSC_VERDICT_RUN;
     s->give_up_at_ns = s->kill_again_at_ns = INT64_MAX;
     memset(s->end, 0, sizeof *s->end * (size_t)s->task.rank_count);
-    DSC_TRY(dsc_job_token_new(s->task.job_token, err));
+    if (job->plan->pool.count == 1)
+        DSC_TRY(dsc_job_token_new(s->task.job_token, err));
+    else
+        DSC_TRY(dsc_job_token_given(s->task.job_token, err));
     return dsc_ranks_open(&s->ranks, job->alloc, &s->task, s->epoll_fd, &hooks, err);
 }
 
@@ -256,6 +261,8 @@ static int finish(supervisor *s, bool last)
 {
     const dsc_report report = { .out = s->out,
                                 .plan = s->job->plan,
+                                .first_rank = s->task.first_rank,
+                                .rank_count = s->task.rank_count,
                                 .program = s->job->program,
                                 .end = s->end,
                                 .stderr_unseen = !s->pipes.err,
@@ -328,19 +335,24 @@ static int run_job(supervisor *s)
 
 static dsc_status open_all(supervisor *s, int lifeline_fd, dsc_error *err)
 {
+    extern char **environ;
     const dsc_job *job = s->job;
     const dsc_signals_hooks hooks = { on_signal, on_orphaned, s };
-    const dsc_output_options output = { .rank_count = job->plan->world_size,
+    const int32_t rank_count = job->plan->pool.host[job->plan->here].slot_count;
+    const dsc_output_options output = { .rank_count = rank_count,
+                                        .first_rank = dsc_plan_first_rank(job->plan, job->plan->here),
                                         .raw = s->raw,
                                         .only_rank0 = job->opt->rank_log_dir != NULL,
                                         .log_dir = job->opt->rank_log_dir };
+    DSC_TRY(dsc_exports_open(job->alloc, job->opt, false, &s->exports, err));
+    DSC_TRY(dsc_environ_with(job->alloc, environ, s->exports.entry, &s->env, err));
     DSC_TRY(dsc_output_open(job->alloc, &output, &s->out, err));
     s->pipes = choose_pipes(s);
     s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (s->epoll_fd < 0)
         return DSC_FAIL(err, DSC_ERR_IO, "dsc-launch", "cannot start: %s", strerror(errno));
     DSC_TRY(dsc_signals_open(&s->signals, job, lifeline_fd, s->epoll_fd, &hooks, err));
-    return dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, job->plan->world_size, (int64_t)sizeof *s->end, &s->end, err);
+    return dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, rank_count, (int64_t)sizeof *s->end, &s->end, err);
 }
 
 int dsc_supervise(const dsc_job *job, int lifeline_fd)
@@ -352,7 +364,7 @@ int dsc_supervise(const dsc_job *job, int lifeline_fd)
     if (status == DSC_OK) {
         s->job = job;
         s->epoll_fd = -1;
-        s->raw = job->plan->world_size == 1 && job->opt->rank_log_dir == NULL;
+        s->raw = job->plan->pool.host[job->plan->here].slot_count == 1 && job->opt->rank_log_dir == NULL;
         status = open_all(s, lifeline_fd, &err);
     }
     if (status == DSC_OK) {
@@ -364,6 +376,8 @@ int dsc_supervise(const dsc_job *job, int lifeline_fd)
     }
     if (s != NULL) {
         dsc_output_close(&s->out);
+        dsc_exports_close(&s->exports);
+        dsc_alloc_free(job->alloc, s->env);
         dsc_signals_close(&s->signals);
         if (s->epoll_fd >= 0)
             close(s->epoll_fd);

@@ -20,13 +20,17 @@ FUZZ_BIN   := $(FUZZ_SRC:tests/%.c=$(TEST_BIN)/%)
 CLI_TESTS  := $(sort $(wildcard tests/cli/test_*.sh))
 HELP_OBJ   := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard tests/support/*.c)))
 
+# test_launch_X.c and launch_X_fuzz.c are about the launcher, which is no part of the library.
+LAUNCH_PARTS := $(filter-out %/dsc_launch.o,$(LAUNCH_OBJ))
+$(filter $(TEST_BIN)/unit/test_launch_%,$(UNIT_BIN)) $(filter $(TEST_BIN)/fuzz/launch_%,$(FUZZ_BIN)): $(LAUNCH_PARTS)
+
 $(UNIT_BIN) $(DIST_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(HELP_OBJ) $(LIB)/libdsc.a
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) $^ -lcmocka $(LDLIBS) -o $@
+	$(Q)$(CC) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(LDLIBS) -o $@
 
 $(FUZZ_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(BUILD)/tests/fuzz/replay.o $(LIB)/libdsc.a
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(Q)$(CC) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -o $@
 
 $(CHECK_BIN): $(CHECK_SRC:%.c=$(BUILD)/%.o) $(LIB)/libdsc.a
 	@mkdir -p $(@D)
@@ -72,9 +76,10 @@ checkkern-sim: $(CHECK_SIM_BIN)
 fuzz:
 	$(if $(TARGET),,$(error TARGET is one of $(patsubst tests/fuzz/%_fuzz.c,%,$(FUZZ_SRC))))
 	$(Q)$(MAKE) --no-print-directory CC=clang SAN=address BUILD=build/fuzz \
-	    EXTRA_CFLAGS=-fsanitize=fuzzer-no-link,undefined build/fuzz/lib/libdsc.a build/fuzz/tests/fuzz/$(TARGET)_fuzz.o
+	    EXTRA_CFLAGS=-fsanitize=fuzzer-no-link,undefined build/fuzz/lib/libdsc.a build/fuzz/tests/fuzz/$(TARGET)_fuzz.o \
+	    $(patsubst $(BUILD)/%,build/fuzz/%,$(LAUNCH_PARTS))
 	$(Q)clang -fsanitize=fuzzer,address,undefined -fopenmp build/fuzz/tests/fuzz/$(TARGET)_fuzz.o \
-	    build/fuzz/lib/libdsc.a $(LDLIBS) -o build/fuzz/$(TARGET)
+	    $(patsubst $(BUILD)/%,build/fuzz/%,$(LAUNCH_PARTS)) build/fuzz/lib/libdsc.a $(LDLIBS) -o build/fuzz/$(TARGET)
 	$(Q)mkdir -p build/fuzz/corpus/$(TARGET)
 	$(Q)build/fuzz/$(TARGET) -max_total_time=$(or $(SECONDS),60) -max_len=4096 -rss_limit_mb=2048 \
 	    -artifact_prefix=build/fuzz/$(TARGET)- build/fuzz/corpus/$(TARGET) tests/fuzz/corpus/$(TARGET)

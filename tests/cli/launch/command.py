@@ -62,14 +62,18 @@ def flags_that_are_refused():
 
 @test
 def flags_that_come_later_are_refused_by_name():
-    for flag in (["--launcher", "slurm"], ["--launcher=pdsh"], ["--launcher_args", "-x"], ["--force_multi"],
-                 ["--ssh_port", "22"],
+    for flag in (["--launcher", "impi"], ["--launcher=MVAPICH"],
                  ["--venv_script", "v"], ["--autotuning", "run"], ["--elastic_training"],
-                 ["--min_elastic_nodes", "1"], ["--max_elastic_nodes", "1"], ["--export", "A"], ["--node_rank", "1"]):
+                 ["--min_elastic_nodes", "1"], ["--max_elastic_nodes", "1"]):
         refused(launch(*flag, "true"), flag[0].split("=")[0], "not built yet")
-    for hosts in (["-H", "localhost:1,other:1"], ["-H", "other:1"], ["-np", "2", "-H", "a:1,b:1"]):
-        r = launch(*hosts, "true")
-        refused(r, "not built yet", "localhost" if "localhost" in hosts[-1] else "this host")
+    refused(launch("--launcher", "rsh", "true"), "--launcher", "rsh")
+    refused(launch("--launcher_args", "--x y", "true"), "--launcher_args", "--ssh_option")
+    refused(launch("--node_rank", "1", "true"), "--node_rank", "--no_ssh")
+    refused(launch("--ssh_option", "-oProxyCommand=x", "true"), "--ssh_option")
+    refused(launch("--ssh_option=-oProxyCommand=x", "true"), "--ssh_option", "NAME=VALUE")
+    refused(launch("--ssh_port", "0", "true"), "--ssh_port")
+    for text in ("1A=x", "", "A-B=1", "=1", "RANK=1", "DSC_JOB_TOKEN=1"):
+        refused(launch("--export=" + text, "true"), "--export")
 
 
 @test
@@ -82,6 +86,28 @@ def accepted_flags_do_no_harm():
                  ["--enable_each_rank_log", "None"], ["--include", ""], ["--num_gpus", "7", "--num_gpus", "1"], ["--"]):
         r = launch(*args, "sh", "-c", "echo $RANK/$WORLD_SIZE; echo $#", "x", "--num_gpus=9")
         equal((r.code, r.out), (0, "0/1\n1\n"), args, r)
+
+
+@test
+def an_agent_for_this_host_does_the_same():
+    for flags in (["--force_multi"], ["--force_multi", "--launcher", "pdsh"]):
+        r = launch("-np", "2", *flags, "sh", "-c", "echo $RANK $MASTER_ADDR; [ $RANK = 0 ] || { sleep 0.3; exit 3; }")
+        equal((r.code, sorted(r.out.splitlines())), (3, ["0 127.0.0.1", "[rank 1 localhost] 1 127.0.0.1"]), r)
+        refused(r, "rank 1", "code 3", code=3)
+    r = launch("-np", "2", "--export", "A B=C", "true")
+    refused(r, "--export")
+    for more in ([], ["--force_multi"]):
+        r = launch(*more, "--export", "A1=x y", "-x", "HOME", "sh", "-c", "echo $A1,$HOME", env=clean_env(HOME="/h"))
+        equal((r.code, r.out), (0, "x y,/h\n"), r)
+
+
+@test
+def an_agent_that_nobody_talks_to_ends():
+    p = subprocess.run([LAUNCH, "--agent"], stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
+    check(p.returncode == 2 and b"started by dsc-launch itself" in p.stderr, p)
+    for text in (b"", b"A\x05\0\0\0", b"\xff" * 100, b"\x01\0\0\0T", b"\x02\0\0\0Ox", os.urandom(5000)):
+        p = subprocess.run([LAUNCH, "--agent"], input=text, capture_output=True, timeout=10)
+        check(p.returncode == 0 and p.stdout.startswith(b"\x16\x02dsc-agent"), text, p)
 
 
 @test
@@ -131,7 +157,6 @@ def dry_run_of_many_hosts():
         refused(launch("--hostfile", hosts, "--num_nodes=3", "true"), "--num_nodes", "2 hosts")
         refused(launch("--hostfile", hosts, "-np", "9", "true"), "-np", "8 slots")
         refused(launch("--hostfile", hosts, "-H", "a:1", "true"), "-H", "--hostfile")
-        refused(launch("--hostfile", hosts, "true"), "2 hosts", "not built yet")
         refused(launch("-np", "2", "-H", hosts, "true"), "--hostfile")
     p = dry_run("-np", "8", "-H", "localhost:4,host2:4")
     equal((p["world_size"], p["hosts"]["host2"], p["master_addr"]), (8, [0, 1, 2, 3], socket.gethostname()))
