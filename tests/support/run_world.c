@@ -91,23 +91,23 @@ static void hash_whole(world_job *job, const dsc_layout *layout)
     free(job->whole);
 }
 
-/* All that other ranks have sent for parameters and gradients, and little else. */
-static int64_t received(dsc_engine *engine)
+/* All that other ranks have sent for parameters and gradients, and little else. Where the host is the device, the last
+ * gathers are waited for; a GPU's ranks leave them to the next step together: a simulated one works only while its own
+ * rank waits. */
+static dsc_status received(dsc_engine *engine, int64_t *bytes, dsc_error *err)
 {
     dsc_comm_stats stats;
-    int64_t bytes = 0;
-    if (dsc_zero_sync(engine->zero, NULL) != DSC_OK)
-        abort();
+    if (engine->host_visible)
+        DSC_TRY(dsc_zero_sync(engine->zero, err));
     dsc_comm_stats_get(engine->device_comm, &stats);
+    *bytes = 0;
     for (int op = 0; op < DSC_COMM_OP_COUNT; op++)
-        bytes += stats.bytes[op];
-    return bytes;
+        *bytes += stats.bytes[op];
+    return DSC_OK;
 }
 
 static dsc_status train(rank_job *rank, dsc_engine *engine, dsc_error *err)
 {
-    /* A simulated GPU's work goes on only while its own rank waits, so this rank must not wait for the others' here. */
-    const bool counts = engine->host_visible;
     int64_t after_first = 0;
     run_result *out = rank->job->out;
     for (int64_t s = 0; s < rank->job->options->steps; s++) {
@@ -123,10 +123,11 @@ static dsc_status train(rank_job *rank, dsc_engine *engine, dsc_error *err)
         out->alloc_calls_at_end = stats.alloc_calls;
         if (s == 0) {
             out->alloc_calls_after_first = stats.alloc_calls;
-            after_first = counts ? received(engine) : 0;
+            DSC_TRY(received(engine, &after_first, err));
+        } else {
+            DSC_TRY(received(engine, &out->wire_bytes, err));
+            out->wire_bytes = (out->wire_bytes - after_first) / s;
         }
-        if (s > 0 && counts)
-            out->wire_bytes = (received(engine) - after_first) / s;
     }
     return DSC_OK;
 }
