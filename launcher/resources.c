@@ -178,6 +178,12 @@ static dsc_status make_places(dsc_launcher_plan *plan, dsc_error *err)
     return DSC_OK;
 }
 
+/* A name that means another host on each. */
+static bool is_loopback(const char *name)
+{
+    return strcasecmp(name, "localhost") == 0 || strncmp(name, "127.", 4) == 0 || strcmp(name, "::1") == 0;
+}
+
 /* 127.0.0.1 for one host, else the first host under a name that the others can use. */
 static dsc_status choose_master(dsc_launcher_plan *plan, const dsc_launcher_options *opt, const dsc_machine *machine,
                                 dsc_error *err)
@@ -198,7 +204,7 @@ static dsc_status choose_master(dsc_launcher_plan *plan, const dsc_launcher_opti
         first = "127.0.0.1";
     else if (sign != NULL)
         first = sign + 1;
-    else if (dsc_machine_is_local(machine, first))
+    else if (is_loopback(first))
         first = machine->name;
     snprintf(plan->master_addr, sizeof plan->master_addr, "%s", first);
     return DSC_OK;
@@ -216,7 +222,7 @@ static dsc_status choose_here(dsc_launcher_plan *plan, const dsc_launcher_option
     if (opt->node_rank < 0 || opt->node_rank >= plan->pool.count)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--node_rank", "with --no_ssh it says which of the %lld hosts this is; "
                         "expected 0 to %lld", (long long)plan->pool.count, (long long)plan->pool.count - 1);
-    if (opt->master_addr == NULL && (strcasecmp(first, "localhost") == 0 || strncmp(first, "127.", 4) == 0))
+    if (opt->master_addr == NULL && is_loopback(first))
         return DSC_FAIL(err, DSC_ERR_INPUT, "--no_ssh", "\"%.60s\" means another host on each; name the first host as "
                         "the others see it, or give --master_addr", first);
     plan->here = opt->node_rank;

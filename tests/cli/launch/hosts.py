@@ -423,6 +423,68 @@ def what_is_not_there_on_the_other_host_is_named():
     net.wait_gone(3)
 
 
+# ---- training ----
+
+def config(stage):
+    return net.write(f"stage{stage}.json", json.dumps({
+        "train_batch_size": 4, "bf16": {"enabled": False}, "zero_optimization": {"stage": stage},
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+        "dsc": {"model": "gpt2-nano", "data": net.write("text.txt", "so it goes, on and on; " * 400), "threads": 1,
+                "seq_length": 16}}))
+
+
+def checkpoint(name):
+    return subprocess.run([os.path.join(os.path.dirname(LAUNCH), "dsc"), "ckpt", "hash", net.path(name)],
+                          capture_output=True, text=True).stdout
+
+
+@test
+def training_has_the_bits_of_one_host():
+    expected = {}
+    for ranks_here in (1, 2):
+        args = ["train", "--config", config(2), "--steps", "3", "--save", f"one{ranks_here}"]
+        r = launch("-np", str(2 * ranks_here), *args, cwd=net.folder, timeout=60)
+        equal(r.code, 0, r)
+        expected[ranks_here] = checkpoint(f"one{ranks_here}/step-3")
+        equal(len(expected[ranks_here]), 65, r)
+    for stage in range(4):
+        for ranks_here in (1, 2):
+            save = f"two{stage}{ranks_here}"
+            r = net.launch("-H", net.list(ranks_here), "train", "--config", config(stage), "--steps", "3", "--save", save)
+            equal(r.code, 0, "stage", stage, r)
+            equal(checkpoint(save + "/step-3"), expected[ranks_here], "stage", stage, 2 * ranks_here, "ranks")
+    net.wait_gone(2)
+
+
+@test
+def training_with_a_launcher_on_each_host():
+    token = {"DSC_JOB_TOKEN": os.urandom(16).hex()}
+    args = ["-H", net.list(), "--no_ssh", "train", "--config", config(1), "--steps", "3", "--save", "by-hand"]
+    jobs = [subprocess.Popen(["ip", "netns", "exec", name, LAUNCH, "--node_rank", str(i), *args], env=clean_env(**token),
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=net.folder)
+            for i, name in enumerate(net.names)]
+    outs = [p.communicate(timeout=60)[0] for p in jobs]
+    equal([p.returncode for p in jobs], [0, 0], outs)
+    equal(len(checkpoint("by-hand/step-3")), 65)
+
+
+@test
+def a_death_in_training_ends_it_everywhere():
+    # Whoever dies is named with its signal, whatever the others say of a lost peer.
+    for host in (0, 1):
+        p = net.start("-H", net.list(), "train", "--config", config(3), "--steps", "100000")
+        seen = b""
+        while b"step 5" not in seen and b"step     5" not in seen and seen.count(b"\n") < 12:
+            piece = os.read(p.stdout.fileno(), 4096)
+            check(piece, seen, p.stderr.read() if not piece else b"")
+            seen += piece
+        train = os.path.join(os.path.dirname(LAUNCH), "train")
+        os.kill([pid for pid in net.processes(host=host) if net.title(pid).startswith(train + " ") or
+                 net.title(pid).startswith("train ")][0], signal.SIGKILL)
+        r = ended(p, 10)
+        refused(r, f"rank {host}", f"host {HOSTS[host]}", "SIGKILL", code=137)
+
+
 @test
 def the_doctor_asks_every_host():
     dsc = os.path.join(os.path.dirname(LAUNCH), "dsc")
