@@ -457,6 +457,21 @@ def training_has_the_bits_of_one_host():
 
 
 @test
+def mpirun_trains_over_both_hosts():
+    if shutil.which("mpirun") is None:
+        raise Skipped("mpirun is not installed")
+    env = clean_env(OMPI_MCA_plm_rsh_agent="ssh " + " ".join("-o " + o for o in net.options), OMPI_ALLOW_RUN_AS_ROOT="1",
+                    OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    args = ["train", "--config", config(2), "--steps", "3", "--save"]
+    r = launch("-np", "2", *args, "ours", cwd=net.folder, timeout=60)
+    equal(r.code, 0, r)
+    r = net.launch("--launcher", "openmpi", "-H", net.list(), *args, "mpi", env=env, options=[])
+    equal((r.code, len(checkpoint("mpi/step-3"))), (0, 65), r)
+    equal(checkpoint("mpi/step-3"), checkpoint("ours/step-3"), r)
+    net.wait_gone(5)
+
+
+@test
 def training_with_a_launcher_on_each_host():
     token = {"DSC_JOB_TOKEN": os.urandom(16).hex()}
     args = ["-H", net.list(), "--no_ssh", "train", "--config", config(1), "--steps", "3", "--save", "by-hand"]
