@@ -1,8 +1,9 @@
 /* place.c - who this rank is, from the environment that a launcher left.
  *
- * Three families of variables: the plain ones (dsc-launch, DeepSpeed, torchrun), Open MPI's and Slurm's (of a step that
- * srun started; a batch script alone is one process). The plain ones win; where two families are set they must agree,
- * because a RANK that somebody exported by hand would otherwise start a second rank 0.
+ * Four families of variables: the plain ones (dsc-launch, DeepSpeed, torchrun), Open MPI's, those of MPICH's hydra
+ * and its kin, and Slurm's (of a step that srun started; a batch script alone is one process). The plain ones win;
+ * where two families are set they must agree, because a RANK that somebody exported by hand would otherwise start a
+ * second rank 0.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,7 @@ static const family families[] = {
     { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE" },
     { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
       NULL },
+    { "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL },
     { "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", NULL },
 };
 enum { PLAIN };

@@ -7,6 +7,7 @@ missing = why_not()
 if missing:
     print(missing)
     sys.exit(77)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a time limit, too, leaves no network behind
 net = Net()
 atexit.register(net.close)
 HOSTS = net.hosts
