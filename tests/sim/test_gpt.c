@@ -54,6 +54,7 @@ static int32_t most_ranks(void)
     return text != NULL ? atoi(text) : 8;
 }
 
+/* Measuring products would take most of these short runs, so only those of few ranks do. */
 static void write_config(const variant *v, char *config, size_t config_bytes)
 {
     snprintf(config, config_bytes,
@@ -62,9 +63,11 @@ static void write_config(const variant *v, char *config, size_t config_bytes)
              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": %g, \"weight_decay\": 0.1}},"
              " \"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %d, \"overlap_comm\": %s,"
              " \"reduce_bucket_size\": 20000},"
-             " \"dsc\": {\"threads\": 1, \"device\": \"%s\", \"comm_timeout_s\": 60, \"recompute\": \"%s\"%s}}",
+             " \"dsc\": {\"threads\": 1, \"device\": \"%s\", \"comm_timeout_s\": 60, \"recompute\": \"%s\","
+             " \"gemm_plans\": \"%s\"%s}}",
              MICRO_BATCH, (int)v->accumulation, CLIP, RATE, v->bf16 ? "true" : "false", (int)v->stage,
-             v->overlap ? "true" : "false", v->device, v->recompute ? "full" : "none", v->own != NULL ? v->own : "");
+             v->overlap ? "true" : "false", v->device, v->recompute ? "full" : "none",
+             v->world > 2 ? "first" : "same_bits", v->own != NULL ? v->own : "");
 }
 
 static void run_with(const variant *v, const run_options *base, run_result *out)
