@@ -29,8 +29,8 @@ typedef enum ck_role {
 
 /* Ends the case before and starts one. False when --fn filters it out. Buffers live until the next case. */
 bool ck_case(const char *fmt, ...) DSC_PRINTF(1, 2);
-/* In two of three cases element-aligned only (an odd element offset half of the time); in the others, for dtype U8
- * (structs) and after ck_align, 64-byte aligned. */
+/* In two of three cases element-aligned only (an odd element offset half of the time); in the others, in those named
+ * "bench", for dtype U8 (structs) and after ck_align, 64-byte aligned. */
 void *ck_buf(ck_role role, dsc_dtype dtype, int64_t count, const char *name);
 void ck_align(void); /* until the case ends */
 /* Declares a buffer as rows of `cols` at `stride`: the elements between rows become NaN and must not be written. */

@@ -89,7 +89,25 @@ static void check_bwd(const bwd_shape *s, dsc_dtype dtype)
     ck_kernel(DSC_KERNEL_EMBEDDING_BWD, &args, sizeof args, verify_bwd);
 }
 
-static void bench(void)
+static void bench_fwd(void)
+{
+    const int64_t rows = ck_bench_size(1024, 32768), channels = 768, vocab = 50304;
+    if (!ck_case("bench embedding_fwd bf16 %lldx768 V=50304", (long long)rows))
+        return;
+    const int32_t *tokens = ck_buf(CK_IN, DSC_I32, rows, "tokens");
+    void *table = ck_buf(CK_IN, DSC_BF16, vocab * channels, "table");
+    void *position = ck_buf(CK_IN, DSC_BF16, 1024 * channels, "position");
+    ck_int(tokens, 0, (int32_t)vocab - 1);
+    memset(table, 0, (size_t)(vocab * channels * 2));
+    memset(position, 0, (size_t)(1024 * channels * 2));
+    const dsc_embedding_fwd_args args = {
+        .out = ck_buf(CK_OUT, DSC_BF16, rows * channels, "out"), .tokens = tokens, .table = table,
+        .position = position, .rows = rows, .sequence = 1024, .channels = channels, .dtype = DSC_BF16,
+    };
+    ck_bench(DSC_KERNEL_EMBEDDING_FWD, &args, sizeof args, 2 * rows * channels * 2, 0, false);
+}
+
+static void bench_bwd(void)
 {
     const int64_t rows = ck_bench_size(1024, 32768), channels = 768, vocab = 50304;
     if (!ck_case("bench embedding_bwd bf16 %lldx768 V=50304", (long long)rows))
@@ -126,6 +144,8 @@ void ck_embedding(void)
         for (size_t s = 0; s < DSC_COUNT(shape); s++)
             check_bwd(&shape[s], dtype);
     }
-    if (ck_benching())
-        bench();
+    if (ck_benching()) {
+        bench_fwd();
+        bench_bwd();
+    }
 }

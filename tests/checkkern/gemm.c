@@ -209,6 +209,18 @@ static void colsums(void)
             }
 }
 
+static void bench_colsum(void)
+{
+    const int64_t rows = ck_bench_size(1024, 32768), cols = 3072;
+    if (!ck_case("bench colsum bf16 %lldx3072", (long long)rows))
+        return;
+    dsc_colsum_args a = { .rows = rows, .cols = cols, .ld = cols, .x_dtype = DSC_BF16 };
+    a.out = ck_buf(CK_OUT, DSC_F32, cols, "out");
+    a.x = ck_buf(CK_IN, DSC_BF16, rows * cols, "x");
+    ck_uniform(a.x, -1, 1);
+    ck_bench(DSC_KERNEL_COLSUM, &a, sizeof a, rows * cols * 2, 0, false);
+}
+
 /* ---- GPT-2 124M ---- */
 
 typedef struct bench_shape {
@@ -284,6 +296,8 @@ void ck_gemm(void)
     large();
     no_aux();
     colsums();
+    if (ck_benching())
+        bench_colsum();
     if (ck_bench_size(0, ck_benching()) != 0) {
         bench(16384, 768, "16x1024", DSC_BF16);
         bench(8192, 1600, "8x1024", DSC_BF16);

@@ -232,7 +232,6 @@ static void bench(dsc_dtype dtype)
     const char *name = dtype == DSC_F32 ? "f32" : "bf16";
     for (int add = 0; add < 2; add++)
         if (ck_case("bench rmsnorm_fwd %s%s %lldx4096", name, add != 0 ? " add" : "", (long long)rows)) {
-            ck_align();
             void *in = ck_buf(add != 0 ? CK_INOUT : CK_IN, dtype, rows * channels, "in");
             const void *weight = ck_buf(CK_IN, dtype, channels, "weight");
             const void *other = add != 0 ? ck_buf(CK_IN, dtype, rows * channels, "add") : NULL;
@@ -248,7 +247,6 @@ static void bench(dsc_dtype dtype)
             ck_bench(DSC_KERNEL_RMSNORM_FWD, &args, sizeof args, (add != 0 ? 4 : 2) * bytes, 0, false);
         }
     if (ck_case("bench rmsnorm_bwd %s %lldx4096", name, (long long)rows)) {
-        ck_align();
         const dsc_rmsnorm_bwd_args args = bwd_case(rows, channels, dtype, true, 1);
         ck_bench(DSC_KERNEL_RMSNORM_BWD, &args, sizeof args, 4 * bytes, 0, false);
     }

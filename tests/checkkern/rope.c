@@ -153,12 +153,23 @@ static void check_gradient(void)
     ck_kernel(DSC_KERNEL_ROPE, &args, sizeof args, verify_gradient);
 }
 
+static void bench_table(void)
+{
+    float frequency[64];
+    if (!ck_case("bench rope_table 4096x64"))
+        return;
+    llama3_frequencies(frequency, 64, 500000);
+    const dsc_rope_table_args args = { .cos = ck_buf(CK_OUT, DSC_F32, 4096 * 64, "cos"),
+                                       .sin = ck_buf(CK_OUT, DSC_F32, 4096 * 64, "sin"), .frequency = frequency,
+                                       .positions = 4096, .pairs = 64, .factor = 1 };
+    ck_bench(DSC_KERNEL_ROPE_TABLE, &args, sizeof args, 4096 * 64 * 8, 0, false);
+}
+
 static void bench(dsc_dtype dtype)
 {
     const shape s = { ck_bench_size(1024, 16384), 2048, 32, 128, 64 };
     if (!ck_case("bench rope %s %lldx32x128 in place", dtype == DSC_F32 ? "f32" : "bf16", (long long)s.rows))
         return;
-    ck_align();
     const dsc_rope_args args = rope_case(&s, dtype, false, true, 0);
     const int64_t bytes = s.rows * s.heads * s.size * (int64_t)dsc_dtype_bytes(dtype);
     ck_bench(DSC_KERNEL_ROPE, &args, sizeof args, 2 * bytes, 0, false);
@@ -184,6 +195,7 @@ void ck_rope(void)
     check_table(3, 0, 40, 1);
     check_table(5, 2, DSC_ROPE_PAIRS_MAX, 1);
     if (ck_benching()) {
+        bench_table();
         bench(DSC_F32);
         bench(DSC_BF16);
     }

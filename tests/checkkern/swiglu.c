@@ -169,7 +169,6 @@ static void bench(dsc_dtype dtype)
     const int64_t bytes = count * (int64_t)dsc_dtype_bytes(dtype);
     const char *name = dtype == DSC_F32 ? "f32" : "bf16";
     if (ck_case("bench swiglu_fwd %s %lldx11008", name, (long long)rows)) {
-        ck_align();
         const halves in = halves_of(CK_IN, dtype, rows, cols, "gate, up");
         ck_uniform(in.gate, -3, 3);
         ck_uniform(in.up, -3, 3);
@@ -178,7 +177,6 @@ static void bench(dsc_dtype dtype)
         ck_bench(DSC_KERNEL_SWIGLU_FWD, &args, sizeof args, 3 * bytes, 0, false);
     }
     if (ck_case("bench swiglu_bwd %s %lldx11008 output again", name, (long long)rows)) {
-        ck_align();
         const halves in = halves_of(CK_INOUT, dtype, rows, cols, "gate, up");
         void *d_out = ck_buf(CK_INOUT, dtype, count, "d_out");
         ck_uniform(in.gate, -3, 3);
