@@ -2,14 +2,15 @@
  *
  * Commands come line by line ("read io_uring 1024 32": direction, engine, KiB of a block, depth); while another program
  * has its turn this one sleeps in read. The answer is "seconds cpu_seconds". Two operations of `depth` blocks each take
- * turns, as a pipeline's do. SPDX-License-Identifier: Apache-2.0 */
+ * turns, as a pipeline's do. Engine "swap" is swap space in the file's folder, by the engine that a run takes, with the
+ * check of every block. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
-#include "offload/aio.h"
+#include "offload/swap.h"
 
 typedef struct command {
     char direction[16], engine[16];
@@ -21,6 +22,10 @@ typedef struct bench {
     dsc_alloc *alloc;
     dsc_aio_file file;
     int64_t bytes;
+    char folder[1024];
+    dsc_swap *swap; /* opened at its first turn, and then kept with its engine and its shape */
+    dsc_aio *swap_aio;
+    command swap_shape;
 } bench;
 
 /* Bytes that no disk can leave out or press together. */
@@ -60,18 +65,80 @@ static dsc_status move_file(bench *b, dsc_aio *aio, bool write, char *buf, int64
     return DSC_OK;
 }
 
+static dsc_status open_engine(bench *b, const command *c, const char *engine, dsc_aio **aio, dsc_error *err)
+{
+    const dsc_aio_options options = { .alloc = b->alloc,
+                                      .engine = engine,
+                                      .block_bytes = c->kib << 10,
+                                      .queue_depth = c->depth,
+                                      .thread_count = 4,
+                                      .overlap_events = true };
+    return dsc_aio_open(&options, aio, err);
+}
+
+static dsc_status move_swap(bench *b, bool write, char *buf, int64_t each, dsc_error *err)
+{
+    dsc_swap_op *op[2] = { NULL, NULL };
+    dsc_status status = dsc_swap_op_open(b->swap, each, &op[0], err);
+    if (status == DSC_OK)
+        status = dsc_swap_op_open(b->swap, each, &op[1], err);
+    int64_t i = 0;
+    for (int64_t at = 0; at < b->bytes && status == DSC_OK; at += each, i++) {
+        if (i >= 2)
+            status = dsc_swap_wait(op[i % 2], err);
+        if (status != DSC_OK)
+            break;
+        const int64_t bytes = dsc_min_i64(each, b->bytes - at);
+        if (write)
+            dsc_swap_write(op[i % 2], buf + i % 2 * each, bytes, at);
+        else
+            dsc_swap_read(op[i % 2], buf + i % 2 * each, bytes, at);
+    }
+    for (int64_t left = dsc_min_i64(2, i); left > 0 && status == DSC_OK; left--)
+        status = dsc_swap_wait(op[(i - left) % 2], err);
+    dsc_swap_op_close(&op[0]);
+    dsc_swap_op_close(&op[1]);
+    return status;
+}
+
+/* One shape for the whole run: its file and what was written there stay. */
+static dsc_status open_swap(bench *b, const command *c, char *buf, int64_t each, dsc_error *err)
+{
+    const char *folders[] = { b->folder };
+    const dsc_swap_options options = { .alloc = b->alloc, .aio = b->swap_aio, .tag = DSC_TAG_IO, .folders = folders,
+                                       .folder_count = 1, .bytes = b->bytes };
+    DSC_TRY(dsc_swap_open(&options, &b->swap, err));
+    b->swap_shape = *c;
+    return move_swap(b, true, buf, each, err); /* what was never written is not read either */
+}
+
+static dsc_status answer_swap(bench *b, const command *c, dsc_error *err)
+{
+    dsc_buf buf = { 0 };
+    const int64_t each = (c->kib << 10) * c->depth;
+    if (b->swap != NULL && (b->swap_shape.kib != c->kib || b->swap_shape.depth != c->depth))
+        return DSC_FAIL(err, DSC_ERR_INPUT, "bench_io", "swap keeps its first shape");
+    DSC_TRY(dsc_buf_open(b->alloc, DSC_TAG_IO, DSC_TIER_PINNED, 2 * each, &buf, err));
+    fill(buf.ptr, 2 * each);
+    dsc_status status = b->swap_aio == NULL ? open_engine(b, c, "auto", &b->swap_aio, err) : DSC_OK;
+    if (status == DSC_OK && b->swap == NULL)
+        status = open_swap(b, c, buf.ptr, each, err);
+    const double cpu = cpu_seconds();
+    const int64_t start = dsc_clock_ns();
+    if (status == DSC_OK)
+        status = move_swap(b, strcmp(c->direction, "write") == 0, buf.ptr, each, err);
+    if (status == DSC_OK)
+        printf("%.9f %.9f\n", (double)(dsc_clock_ns() - start) * 1e-9, cpu_seconds() - cpu);
+    dsc_buf_close(&buf);
+    return status;
+}
+
 static dsc_status answer(bench *b, const command *c, dsc_error *err)
 {
     dsc_aio *aio = NULL;
     dsc_buf buf = { 0 };
     const int64_t each = (c->kib << 10) * c->depth;
-    const dsc_aio_options options = { .alloc = b->alloc,
-                                      .engine = c->engine,
-                                      .block_bytes = c->kib << 10,
-                                      .queue_depth = c->depth,
-                                      .thread_count = 4,
-                                      .overlap_events = true };
-    DSC_TRY(dsc_aio_open(&options, &aio, err));
+    DSC_TRY(open_engine(b, c, c->engine, &aio, err));
     dsc_status status = dsc_buf_open(b->alloc, DSC_TAG_IO, DSC_TIER_PINNED, 2 * each, &buf, err);
     if (status == DSC_OK) {
         fill(buf.ptr, 2 * each);
@@ -96,7 +163,7 @@ static dsc_status serve(bench *b, dsc_error *err)
            sscanf(line, "%15s %15s %lld %d", c.direction, c.engine, &c.kib, &c.depth) == 4) {
         if (c.kib < 4 || c.kib > 1 << 20 || c.depth < 1 || c.depth > DSC_AIO_DEPTH_MAX)
             return DSC_FAIL(err, DSC_ERR_INPUT, "bench_io", "cannot do \"%s\"", line);
-        dsc_status status = answer(b, &c, err);
+        dsc_status status = strcmp(c.engine, "swap") == 0 ? answer_swap(b, &c, err) : answer(b, &c, err);
         if (status == DSC_ERR_UNSUPPORTED) /* this engine is not here: the others are measured */
             printf("none\n");
         else
@@ -115,12 +182,17 @@ int main(int argc, char **argv)
         return 2;
     }
     dsc_status status = dsc_alloc_open(&b.alloc, &err);
+    const char *slash = strrchr(argv[1], '/');
+    snprintf(b.folder, sizeof b.folder, "%.*s", slash != NULL ? (int)(slash - argv[1]) : 1,
+             slash != NULL ? argv[1] : ".");
     if (status == DSC_OK)
         status = dsc_aio_file_open(argv[1], false, &b.file, &err);
     if (status == DSC_OK)
         status = serve(&b, &err);
     if (status != DSC_OK)
         fprintf(stderr, "bench_io: %s: %s\n", err.where, err.message);
+    dsc_aio_close(&b.swap_aio);
+    dsc_swap_close(&b.swap);
     dsc_aio_file_close(&b.file);
     dsc_alloc_close(&b.alloc);
     return status == DSC_OK ? 0 : 1;
