@@ -248,10 +248,10 @@ void dsc_swap_write(dsc_swap_op *op, const void *buf, int64_t bytes, int64_t off
 
 void dsc_swap_read(dsc_swap_op *op, void *buf, int64_t bytes, int64_t offset) { start(op, false, buf, bytes, offset); }
 
-static dsc_status verify(const dsc_swap_op *op, dsc_error *err)
+static dsc_status verify(const dsc_swap_op *op, int64_t at, int64_t end, dsc_error *err)
 {
     const dsc_swap *s = op->swap;
-    for (int64_t at = 0; at < op->bytes; at += DSC_AIO_ALIGN) {
+    for (; at < end; at += DSC_AIO_ALIGN) {
         const int64_t block = (op->offset + at) / DSC_AIO_ALIGN;
         const check *c = &s->checks[block];
         if (c->generation == 0) {
@@ -273,12 +273,17 @@ dsc_status dsc_swap_wait(dsc_swap_op *op, dsc_error *err)
     if (op->bad_range)
         return DSC_FAIL(err, DSC_ERR_INTERNAL, "swap", "%lld bytes at %lld are not whole blocks inside the space",
                         (long long)op->bytes, (long long)op->offset);
+    /* A part is checked while those behind it are still on their way. */
     dsc_status status = DSC_OK;
+    int64_t at = 0;
     for (int64_t i = 0; i < op->part_count; i++) {
+        const int64_t end = at + op->parts[i].bytes;
         const dsc_status one = dsc_aio_wait(op->swap->aio, &op->parts[i], status == DSC_OK ? err : NULL);
         status = status == DSC_OK ? one : status;
+        if (status == DSC_OK && !op->write)
+            status = verify(op, at, end, err);
+        at = end;
     }
     op->part_count = 0;
-    DSC_TRY(status);
-    return op->write ? DSC_OK : verify(op, err);
+    return status;
 }
