@@ -83,4 +83,5 @@ run "$launch" -np 24 -H node1:8,node2:8,node3:8 --dry-run train --config configs
 report "--dry-run of 24 ranks on three nodes" grep -q '"world_size":24' out
 run "$bin/dsc" doctor
 report "dsc doctor" grep -q 'built in this version' out
+report "and the file engine that a run takes" grep -qE 'file engine +(io_uring|libaio|threads)' out
 echo "1..$number"

@@ -10,6 +10,7 @@
 
 #include "engine/config.h"
 #include "kernels/device.h"
+#include "offload/aio.h"
 #include "tools/dsc/doctor_hosts.h"
 #include "tools/dsc/tool.h"
 
@@ -126,6 +127,24 @@ static void gpus(void)
     dsc_alloc_close(&alloc);
 }
 
+/* What a run with nvme_path would take. */
+static void files(void)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_alloc *alloc = NULL;
+    dsc_aio *aio = NULL;
+    if (dsc_alloc_open(&alloc, &err) != DSC_OK)
+        return;
+    const dsc_aio_options options = { .alloc = alloc, .engine = "auto", .block_bytes = 1 << 20, .queue_depth = 32,
+                                      .thread_count = 1 };
+    if (dsc_aio_open(&options, &aio, &err) == DSC_OK)
+        line("file engine", dsc_aio_why(aio), "");
+    else
+        line("file engine", "none", err.message);
+    dsc_aio_close(&aio);
+    dsc_alloc_close(&alloc);
+}
+
 static bool library_there(const char *name)
 {
     /* Stays loaded: what a library's constructors allocate has no owner once it is unloaded. */
@@ -163,6 +182,7 @@ int dsc_cmd_doctor(int argc, char **argv)
     cpu();
     memory();
     gpus();
+    files();
     printf("\noptional libraries\n");
     libraries();
     printf("\nbuilt in this version: ranks on CPUs and GPUs, ZeRO stages 0 to 3, transports self, local, shm and "
