@@ -393,6 +393,30 @@ static void limit_locked(rlim_t bytes)
         _exit(77);
 }
 
+/* A file that was closed is not kept open by the kernel: swap's space would stay taken. A pipe ends when its last
+ * writer is closed. */
+static void test_dropped_file_is_closed(void **state)
+{
+    int ends[2];
+    char byte;
+    if (!has_engine("io_uring"))
+        skip();
+    dsc_aio *aio = open_aio("io_uring", 0);
+    assert_int_equal(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+    dsc_aio_file writer = { .fd = ends[1], .path = "a pipe" };
+    const bool kept = dsc_aio_keep_file(aio, &writer);
+    assert_int_equal(read(ends[0], &byte, 1), -1); /* EAGAIN: a writer is there */
+    dsc_aio_file_close(&writer);
+    const int64_t end = dsc_clock_ns() + (int64_t)5 * 1000000000;
+    while (read(ends[0], &byte, 1) != 0 && dsc_clock_ns() < end)
+        dsc_clock_sleep_ns(1000000);
+    assert_true(dsc_clock_ns() < end);
+    close(ends[0]);
+    dsc_aio_close(&aio);
+    if (!kept)
+        skip(); /* a kernel before 5.19 */
+}
+
 /* Buffers that the kernel may not keep mapped: the bytes move all the same, and the user is told what to do. */
 static void no_locked_buffers(void)
 {
@@ -479,7 +503,8 @@ int main(void)
         cmocka_unit_test(test_refused_batch_uring), cmocka_unit_test(test_refused_batch_libaio),
         cmocka_unit_test(test_one_bad_file),        cmocka_unit_test(test_cannot_wait),
         cmocka_unit_test(test_stuck_request_is_cancelled),
-        cmocka_unit_test(test_registered),          cmocka_unit_test(test_no_locked_memory),
+        cmocka_unit_test(test_registered),          cmocka_unit_test(test_dropped_file_is_closed),
+        cmocka_unit_test(test_no_locked_memory),
         cmocka_unit_test(test_polled),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
