@@ -27,7 +27,7 @@ LDFLAGS   += $(SANFLAGS) -fopenmp
 LDLIBS    += -ldnnl -lcjson -lxxhash -luring -lpthread -ldl -lm
 
 LIB_DIRS  := base kernels offload zero zero/comm models engine
-LIB_SRC   := $(sort $(wildcard $(addsuffix /*.c,$(LIB_DIRS))))
+LIB_SRC   := $(sort $(filter-out %_plugin.c,$(wildcard $(addsuffix /*.c,$(LIB_DIRS)))))
 LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)
 prog_obj   = $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard $(1)/*.c)))
 TRAIN_OBJ := $(call prog_obj,tools/train)

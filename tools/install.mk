@@ -4,7 +4,7 @@ DEPS      := gcc libc6-dev pkg-config libdnnl-dev libcjson-dev libxxhash-dev lib
 DEPS_TEST := g++ libcmocka-dev python3-minimal libpython3-stdlib python3-torch procps iproute2 openssh-server
 DEPS_DEMO := bible-kjv
 DEPS_LINT := clang g++
-DEPS_NET  := g++ libgloo-dev
+DEPS_NET  := g++ libgloo-dev libopenmpi-dev openmpi-bin
 
 .PHONY: deps deps-test deps-demo deps-lint deps-net
 ## deps: install what a build needs (Debian packages; as root)
@@ -15,7 +15,7 @@ deps-test: deps
 	$(Q)tools/deps.sh $(DEPS_TEST)
 deps-demo: deps
 	$(Q)tools/deps.sh $(DEPS_DEMO)
-## deps-net: what the transport "gloo" needs; without it the build has "tcp" between hosts
+## deps-net: what the transports "gloo" and "mpi" need; without it the build has "tcp" between hosts
 deps-net: deps
 	$(Q)tools/deps.sh $(DEPS_NET)
 deps-lint: deps-test

@@ -611,8 +611,44 @@ static void test_choice(void **state)
     dsc_local_world_close(&world);
 }
 
-int main(void)
+/* Under mpirun: this process is one rank. */
+static int mpi_rank(void)
 {
+    int failed = 0;
+    for (int64_t staging_bytes = 0; staging_bytes <= 8192; staging_bytes += 8192) {
+        shape s = { PLAIN };
+        const ranks_run run = {
+            .kind = RANKS_MPI, .staging_bytes = staging_bytes, .body = operations_body, .user = &s
+        };
+        failed += ranks_go(&run);
+    }
+    const ranks_run lanes = { .kind = RANKS_MPI, .channel_count = LANES, .body = channels_body };
+    failed += ranks_go(&lanes);
+    ranks_mpi_done(failed);
+    return failed != 0;
+}
+
+static void test_mpi(void **state)
+{
+    dsc_error why = DSC_ERROR_INIT;
+    for (int32_t size = 1; size <= 4; size++) {
+        if (!ranks_have(RANKS_MPI, &why)) {
+            print_message("# %s\n", why.message);
+            skip();
+        }
+        const int status = ranks_mpirun(size, "all");
+        if (status == 77) {
+            print_message("# no mpirun here\n");
+            skip();
+        }
+        assert_int_equal(status, 0);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "mpi") == 0)
+        return mpi_rank();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_self),
         cmocka_unit_test(test_local),
@@ -622,6 +658,7 @@ int main(void)
         cmocka_unit_test(test_tcp),
         cmocka_unit_test(test_gloo),
         cmocka_unit_test(test_gloo_channels),
+        cmocka_unit_test(test_mpi),
         cmocka_unit_test(test_front_reduces),
         cmocka_unit_test(test_channels),
         cmocka_unit_test(test_reopen),

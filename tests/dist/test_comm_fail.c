@@ -590,8 +590,46 @@ static void test_gloo(void **state)
         one_stopped(RANKS_GLOO, where, 3);
 }
 
-int main(void)
+/* Under mpirun: this process is one rank of one scene. */
+static int mpi_rank(const char *mode)
 {
+    const int s = atoi(mode);
+    play p = plays[s >= 0 && s < SCENE_COUNT ? s : 0];
+    const ranks_run run = {
+        .kind = RANKS_MPI, .channel_count = 2, .timeout_ns = p.timeout_ns, .body = play_body, .user = &p
+    };
+    const int failed = ranks_go(&run);
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (p.scene == SCENE_LATE && rank != NULL && strcmp(rank, "1") != 0)
+        dsc_clock_sleep_ns(SECOND);
+    ranks_mpi_done(failed);
+    return failed != 0;
+}
+
+static void test_mpi(void **state)
+{
+    dsc_error why = DSC_ERROR_INIT;
+    if (!ranks_have(RANKS_MPI, &why)) {
+        print_message("# %s\n", why.message);
+        skip();
+    }
+    for (int s = 0; s < SCENE_COUNT; s++) {
+        char mode[8];
+        snprintf(mode, sizeof mode, "%d", s);
+        const int status = ranks_mpirun(3, mode);
+        if (status == 77) {
+            print_message("# no mpirun here\n");
+            skip();
+        }
+        if (status != 0)
+            fail_msg("mpi, scene %d", s);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 2 && strcmp(argv[1], "mpi") == 0)
+        return mpi_rank(argv[2]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scenes_local),
         cmocka_unit_test(test_scenes_shm),
@@ -605,6 +643,7 @@ int main(void)
         cmocka_unit_test(test_death_tcp),
         cmocka_unit_test(test_stopped),
         cmocka_unit_test(test_gloo),
+        cmocka_unit_test(test_mpi),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,6 +15,7 @@ typedef enum ranks_kind {
     RANKS_TCP,           /* forked, transport tcp over the loopback interface */
     RANKS_GLOO_THREADS,  /* threads, transport gloo */
     RANKS_GLOO,          /* forked, transport gloo */
+    RANKS_MPI,           /* this process is one of those that mpirun started */
     RANKS_KIND_COUNT
 } ranks_kind;
 const char *ranks_kind_text(ranks_kind kind);
@@ -64,6 +65,9 @@ void ranks_options(const ranks_run *run, int32_t rank, dsc_alloc *alloc, dsc_loc
 bool ranks_forbid_calls(void);
 /* False, with the reason in *why: this build has no such transport. */
 bool ranks_have(ranks_kind kind, dsc_error *why);
+/* Starts this program under mpirun as "PROGRAM mpi MODE"; 0: every rank called ranks_mpi_done with 0; 77: no mpirun. */
+int ranks_mpirun(int32_t size, const char *mode);
+void ranks_mpi_done(int failed);
 /* A port of this host that nobody listens on now. */
 int32_t ranks_choose_port(void);
 /* A token that no other test running now uses. */

@@ -21,7 +21,7 @@ const char train_usage[] =
     "  --save DIR               --save-every N, --load DIR|DIR/step-N|auto\n"
     "  --keep-last N            after a save the newest N stay;  --keep-every M: and every multiple of M\n"
     "  --seed S                 --no-shuffle, --log FILE.jsonl, --device auto|cpu|cuda\n"
-    "  --comm NAME              transport between ranks: auto, shm (one host), tcp or gloo (several), nccl (GPUs)\n"
+    "  --comm NAME              between ranks: auto, shm (one host), tcp, gloo or mpi (several), nccl (GPUs)\n"
     "  --sample TEXT            at the end, let the model continue TEXT;  --curve draws the loss\n"
     "  --strict                 warnings of the config are errors\n"
     "  --deepspeed, --local_rank N are accepted and ignored; --version, --help\n"

@@ -6,7 +6,7 @@
 #include "zero/comm/nccl_api.h"
 
 static const dsc_comm_ops *const registry[] = { &dsc_comm_self, &dsc_comm_local, &dsc_comm_shm, &dsc_comm_tcp,
-                                                &dsc_comm_gloo, &dsc_comm_nccl };
+                                                &dsc_comm_gloo, &dsc_comm_mpi, &dsc_comm_nccl };
 
 const char *dsc_comm_op_text(dsc_comm_op op)
 {
@@ -33,22 +33,34 @@ static dsc_status check_options(const dsc_comm_options *options, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops **out, dsc_error *err)
+/* What "auto" is here, and why. */
+static const char *choose_auto(const dsc_comm_options *options, const char **why)
 {
     const dsc_comm_place *place = &options->place;
-    const char *name = options->transport != NULL ? options->transport : "auto";
-    if (strcmp(name, "auto") == 0) {
-        if (place->size == 1)
-            name = "self";
-        else if (options->device != NULL && !dsc_device_host_visible(options->device))
-            name = "nccl";
-        else if (place->local_world != NULL)
-            name = "local";
-        else if (place->local_size == place->size)
-            name = "shm";
-        else
-            name = "tcp";
-    }
+    *why = "one rank";
+    if (place->size == 1)
+        return "self";
+    *why = "ranks compute on GPUs";
+    if (options->device != NULL && !dsc_device_host_visible(options->device))
+        return "nccl";
+    *why = "ranks are threads of one program";
+    if (place->local_world != NULL)
+        return "local";
+    *why = "all ranks are on this host";
+    if (place->local_size == place->size)
+        return "shm";
+    *why = "ranks are on several hosts, mpirun started them, and there is no DSC_JOB_TOKEN";
+    if (place->from_mpi && (place->job_token == NULL || place->job_token[0] == 0))
+        return "mpi";
+    *why = "ranks are on several hosts";
+    return "tcp";
+}
+
+dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops **out, dsc_error *err)
+{
+    const char *name = options->transport != NULL ? options->transport : "auto", *why = NULL;
+    if (strcmp(name, "auto") == 0)
+        name = choose_auto(options, &why);
     for (size_t i = 0; i < DSC_COUNT(registry); i++) {
         if (strcmp(name, registry[i]->name) == 0) {
             *out = registry[i];
@@ -56,8 +68,8 @@ dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops *
         }
     }
     return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm",
-                    "\"%.40s\" is no transport; expected \"auto\", \"self\", \"local\", \"shm\", \"tcp\", \"gloo\" or "
-                    "\"nccl\"",
+                    "\"%.40s\" is no transport; expected \"auto\", \"self\", \"local\", \"shm\", \"tcp\", "
+                    "\"gloo\", \"mpi\" or \"nccl\"",
                     name);
 }
 
@@ -113,7 +125,9 @@ int64_t dsc_comm_plan_bytes(const dsc_comm_options *options)
     if (dsc_comm_choose(options, &ops, NULL) != DSC_OK)
         return 0;
     const int64_t own = ops == &dsc_comm_shm ? dsc_shm_plan_bytes(options)
-                        : ops == &dsc_comm_tcp || ops == &dsc_comm_gloo ? dsc_tcp_plan_bytes(options) : 0;
+                        : ops == &dsc_comm_tcp || ops == &dsc_comm_gloo || ops == &dsc_comm_mpi
+                            ? dsc_tcp_plan_bytes(options)
+                            : 0;
     return front_bytes(ops, options) + own;
 }
 
@@ -220,6 +234,12 @@ dsc_status dsc_comm_open(const dsc_comm_options *options, dsc_comm **out, dsc_er
     const dsc_comm_ops *ops = NULL;
     DSC_TRY(check_options(options, err));
     DSC_TRY(dsc_comm_choose(options, &ops, err));
+    const char *why = "";
+    if (options->place.rank == 0 && (options->transport == NULL || strcmp(options->transport, "auto") == 0)) {
+        const char *name = choose_auto(options, &why);
+        dsc_log_printf(options->log, options->place.node_count > 1 ? DSC_LOG_INFO : DSC_LOG_DEBUG,
+                       "comm: auto is \"%s\": %s", name, why);
+    }
     return dsc_comm_open_with(ops, options, out, err);
 }
 

@@ -41,6 +41,7 @@ typedef struct dsc_comm_place {
     const char *master_addr; /* "127.0.0.1" */
     int32_t master_port;
     const char *job_token;        /* DSC_JOB_TOKEN, or "" (then the user id and port name the job) */
+    bool from_mpi;                /* the numbers are those of an MPI launcher */
     dsc_local_world *local_world; /* not NULL: transport "local" */
 } dsc_comm_place;
 
@@ -66,7 +67,7 @@ typedef struct dsc_comm_trace {
 typedef struct dsc_comm_options {
     dsc_alloc *alloc; /* borrowed until close */
     dsc_comm_place place;
-    const char *transport;     /* "auto", "self", "local", "shm", "tcp", "gloo", "nccl" */
+    const char *transport;     /* "auto", "self", "local", "shm", "tcp", "gloo", "mpi", "nccl" */
     int32_t channel_count;     /* 1..DSC_COMM_CHANNELS_MAX */
     int64_t staging_bytes;     /* per channel and rank, for transports that copy through a segment; counted as COMM */
     int64_t timeout_ns;        /* a collective that waits longer fails with DSC_ERR_STUCK; 0: 600 s */
@@ -144,12 +145,12 @@ typedef struct dsc_comm_ops {
     void (*abort)(dsc_transport *, const char *reason);
 } dsc_comm_ops;
 
-extern const dsc_comm_ops dsc_comm_self, dsc_comm_local, dsc_comm_shm, dsc_comm_tcp, dsc_comm_gloo, dsc_comm_nccl,
-    dsc_comm_skeleton;
+extern const dsc_comm_ops dsc_comm_self, dsc_comm_local, dsc_comm_shm, dsc_comm_tcp, dsc_comm_gloo, dsc_comm_mpi,
+    dsc_comm_nccl, dsc_comm_skeleton;
 
 /* The table that options->transport names; "auto" is self for one rank; nccl over the memory of a device that is not
- * host_visible; local in a local_world; shm when all ranks are on this host, else tcp. An unknown name:
- * DSC_ERR_INPUT. */
+ * host_visible; local in a local_world; shm when all ranks are on this host; between hosts tcp, or mpi when mpirun
+ * started the ranks and there is no job token. An unknown name: DSC_ERR_INPUT. */
 DSC_MUST_USE dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops **out, dsc_error *err);
 
 typedef struct dsc_comm dsc_comm;

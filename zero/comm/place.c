@@ -26,7 +26,7 @@ static const family families[] = {
     { "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL },
     { "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", NULL },
 };
-enum { PLAIN };
+enum { PLAIN, OPEN_MPI };
 
 static const char *text_of(const env *e, const char *name)
 {
@@ -169,6 +169,7 @@ dsc_status dsc_comm_place_from_env(const char *(*get)(void *user, const char *na
                              .node_count = (int32_t)dsc_div_ceil(n.size, n.local_size),
                              .master_addr = addr != NULL ? addr : "127.0.0.1",
                              .master_port = (int32_t)port,
-                             .job_token = token != NULL ? token : "" };
+                             .job_token = token != NULL ? token : "",
+                             .from_mpi = f == &families[OPEN_MPI] };
     return DSC_OK;
 }

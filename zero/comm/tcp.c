@@ -13,7 +13,7 @@
 
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
 
-static int64_t channel_staging_bytes(const dsc_comm_options *options, int32_t channel)
+int64_t dsc_tcp_staging_bytes(const dsc_comm_options *options, int32_t channel)
 {
     if (options->staging_channels != 0 && (options->staging_channels >> channel & 1u) == 0)
         return 0;
@@ -25,7 +25,7 @@ int64_t dsc_tcp_plan_bytes(const dsc_comm_options *options)
 {
     int64_t bytes = 0;
     for (int32_t c = 0; c < options->channel_count; c++)
-        bytes += channel_staging_bytes(options, c);
+        bytes += dsc_tcp_staging_bytes(options, c);
     return bytes;
 }
 
@@ -60,7 +60,7 @@ static dsc_status open_memory(opening *o, dsc_error *err)
     dsc_comm_math_init(&tcp->math);
     DSC_TRY(dsc_wire_init(&tcp->wire, options, o->kind->second_lanes, err));
     for (int32_t c = 0; c < options->channel_count; c++) {
-        const int64_t bytes = channel_staging_bytes(options, c);
+        const int64_t bytes = dsc_tcp_staging_bytes(options, c);
         if (bytes > 0)
             DSC_TRY(dsc_buf_open(options->alloc, DSC_TAG_COMM, DSC_TIER_HOST, bytes, &tcp->staging[c], err));
     }

@@ -22,6 +22,8 @@ typedef struct dsc_tcp_kind {
 
 DSC_MUST_USE dsc_status dsc_tcp_open_kind(const dsc_tcp_kind *kind, dsc_transport **out,
                                           const dsc_comm_options *options, dsc_error *err);
+/* Of one channel, under the tag COMM: half for what comes, half for rounded leaves that go. */
+int64_t dsc_tcp_staging_bytes(const dsc_comm_options *options, int32_t channel);
 void dsc_tcp_close(dsc_transport *transport);
 dsc_status dsc_tcp_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err);
 dsc_status dsc_tcp_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,

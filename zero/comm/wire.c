@@ -121,7 +121,7 @@ void dsc_wire_recv(dsc_wire *wire, int32_t channel, int32_t from, void *bytes, i
     part->in_done = -(int64_t)sizeof(dsc_wire_note);
 }
 
-static bool is_counterpart(const dsc_wire_note *mine, const dsc_wire_note *theirs)
+bool dsc_wire_agrees(const dsc_wire_note *mine, const dsc_wire_note *theirs)
 {
     const bool ops_agree = mine->op == theirs->op || (mine->op == DSC_COMM_SEND && theirs->op == DSC_COMM_RECV) ||
                            (mine->op == DSC_COMM_RECV && theirs->op == DSC_COMM_SEND);
@@ -130,7 +130,7 @@ static bool is_counterpart(const dsc_wire_note *mine, const dsc_wire_note *their
            (is_mail || mine->detail == theirs->detail) && mine->bytes == theirs->bytes;
 }
 
-static void describe(const dsc_wire_note *note, char text[96])
+void dsc_wire_describe(const dsc_wire_note *note, char text[96])
 {
     const char *op = dsc_comm_op_text((dsc_comm_op)note->op);
     if (note->op == DSC_COMM_BROADCAST)
@@ -149,8 +149,8 @@ static dsc_status disagree(dsc_wire *wire, int32_t channel, int32_t peer, dsc_er
     if (theirs->magic != MAGIC)
         return dsc_wire_fail(wire, DSC_ERR_COMM, peer, err, "what rank %d sends on channel %d is no message", peer,
                              channel % wire->named_count);
-    describe(mine, own);
-    describe(theirs, other);
+    dsc_wire_describe(mine, own);
+    dsc_wire_describe(theirs, other);
     return dsc_wire_fail(wire, DSC_ERR_COMM, peer, err,
                          "ranks disagree on channel %d: rank %d is in %s (call %lld there), rank %d in %s",
                          channel % wire->named_count, wire->rank, own, (long long)wire->lane[channel].call, peer,
@@ -211,7 +211,7 @@ static int64_t pull(const dsc_wire_lane *lane, int fd, dsc_wire_part *part)
             part->in_done = -(int64_t)sizeof part->head; /* its last call failed; what follows says more */
             continue;
         }
-        if (in_head && part->in_done == 0 && (part->head.magic != MAGIC || !is_counterpart(&lane->note, &part->head)))
+        if (in_head && part->in_done == 0 && (part->head.magic != MAGIC || !dsc_wire_agrees(&lane->note, &part->head)))
             return -2;
         part->receives = part->in_done < part->in_bytes;
     }

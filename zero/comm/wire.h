@@ -28,6 +28,11 @@ typedef struct dsc_wire_note {
 } dsc_wire_note;
 _Static_assert(sizeof(dsc_wire_note) == 24, "no padding");
 
+/* Are two ranks with these notes in the same call, or in a send and its recv? */
+bool dsc_wire_agrees(const dsc_wire_note *mine, const dsc_wire_note *theirs);
+/* "broadcast of 1000 bytes from rank 0" */
+void dsc_wire_describe(const dsc_wire_note *note, char text[96]);
+
 typedef struct dsc_wire_part dsc_wire_part; /* what passes between this rank and one peer in one exchange */
 
 typedef struct dsc_wire_lane {

@@ -1,0 +1,469 @@
+/* mpi.c - ranks that mpirun or srun started, over the MPI they were started with (lib/dsc/libdsc_mpi.so).
+ *
+ * Only MPI's messages are used, not its collectives: who waits for whom can then be said, and sums keep the order that
+ * gives the same bits. A call starts with a note to everybody who takes part; data follows when the notes agree. Words
+ * of failure and farewell go on a communicator of their own, and are looked for while a rank waits. MPI gives no word
+ * of a process that died: mpirun ends the job then.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "zero/comm/mpi_api.h"
+
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/plugin.h"
+#include "zero/comm/tcp_internal.h"
+
+#define MAGIC UINT32_C(0x50435344) /* "DSCP" */
+#define PIECE_ALIGN 16
+#define SPINS 2000 /* looks at a lane before the processor is offered to others */
+#define OUTLAST_NS INT64_C(100000000)
+enum { WORD_FAILED = 1, WORD_FAREWELL };
+
+typedef struct mpi_lane {
+    dsc_wire_note note;    /* of the call that runs */
+    dsc_wire_note *theirs; /* [size] */
+    bool *open;            /* [size] */
+    int64_t call;
+    dsc_buf staging;
+} mpi_lane;
+
+typedef struct mpi_transport {
+    dsc_transport base;
+    dsc_alloc *alloc;
+    const dsc_mpi_api *api;
+    dsc_mpi_link *link;
+    dsc_comm_math math;
+    int32_t rank, size, channel_count;
+    int64_t timeout_ns;
+    atomic_bool *left; /* [size] said farewell */
+    mpi_lane lane[DSC_COMM_CHANNELS_MAX];
+    pthread_mutex_t lock; /* of the failure */
+    atomic_bool failed;
+    dsc_status status;
+    int32_t failed_rank;
+    char text[DSC_WIRE_TEXT];
+} mpi_transport;
+
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
+
+static dsc_status standing(mpi_transport *mpi, dsc_error *err)
+{
+    pthread_mutex_lock(&mpi->lock);
+    const dsc_status status = DSC_FAIL(err, mpi->status, "comm", "%s", mpi->text);
+    if (err != NULL)
+        err->rank = mpi->failed_rank;
+    pthread_mutex_unlock(&mpi->lock);
+    return status;
+}
+
+/* The first failure stays. */
+static void publish(mpi_transport *mpi, dsc_status status, int32_t rank, const char *text, bool tell)
+{
+    dsc_wire_word word = { .magic = MAGIC, .kind = WORD_FAILED, .status = (int16_t)status, .rank = rank };
+    pthread_mutex_lock(&mpi->lock);
+    const bool first = !atomic_load(&mpi->failed);
+    if (first) {
+        mpi->status = status;
+        mpi->failed_rank = rank;
+        snprintf(mpi->text, sizeof mpi->text, "%s", text);
+        dsc_text_printable(mpi->text);
+        memcpy(word.text, mpi->text, sizeof word.text);
+        atomic_store(&mpi->failed, true);
+    }
+    pthread_mutex_unlock(&mpi->lock);
+    if (first && tell)
+        mpi->api->tell(mpi->link, &word, (int)sizeof word);
+}
+
+static dsc_status fail(mpi_transport *mpi, dsc_status status, int32_t rank, dsc_error *err, const char *fmt, ...)
+    DSC_PRINTF(5, 6);
+static dsc_status fail(mpi_transport *mpi, dsc_status status, int32_t rank, dsc_error *err, const char *fmt, ...)
+{
+    char text[DSC_WIRE_TEXT];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    publish(mpi, status, rank, text, true);
+    return standing(mpi, err);
+}
+
+static dsc_status mpi_failed(mpi_transport *mpi, const char *text, dsc_error *err)
+{
+    return fail(mpi, DSC_ERR_COMM, mpi->rank, err, "rank %d: MPI: %s", mpi->rank, text);
+}
+
+static dsc_status mpi_health(dsc_transport *transport, dsc_error *err)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    for (;;) {
+        dsc_wire_word word;
+        int from = -1;
+        if (mpi->api->listen(mpi->link, &word, (int)sizeof word, &from) != 0)
+            return mpi_failed(mpi, "a word came that is none", err);
+        if (from < 0)
+            return atomic_load(&mpi->failed) ? standing(mpi, err) : DSC_OK;
+        word.text[sizeof word.text - 1] = 0;
+        if (word.kind == WORD_FAREWELL)
+            atomic_store(&mpi->left[from], true);
+        else if (word.status > DSC_OK && word.status <= DSC_ERR_DEVICE)
+            publish(mpi, (dsc_status)word.status, word.rank >= 0 && word.rank < mpi->size ? word.rank : from, word.text,
+                    false);
+    }
+}
+
+static void mpi_abort(dsc_transport *transport, const char *reason)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    publish(mpi, DSC_ERR_PEER, mpi->rank, reason, true);
+}
+
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
+
+static dsc_status waited(mpi_transport *mpi, int32_t channel, dsc_error *err)
+{
+    mpi_lane *lane = &mpi->lane[channel];
+    char missing[160] = "", text[DSC_MPI_TEXT];
+    size_t used = 0;
+    int32_t first = -1;
+    bool done;
+    if (mpi->api->test(mpi->link, channel, &done, lane->open, text) != 0)
+        return mpi_failed(mpi, text, err);
+    for (int32_t r = 0; r < mpi->size && used < sizeof missing - 1; r++)
+        if (lane->open[r]) {
+            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used == 0 ? "" : ", ", r);
+            first = first < 0 ? r : first;
+        }
+    return fail(mpi, DSC_ERR_STUCK, first, err,
+                "rank %d waited %.1f s in %s of %lld bytes (call %lld on channel %d) for rank %s", mpi->rank,
+                (double)mpi->timeout_ns * 1e-9, dsc_comm_op_text((dsc_comm_op)lane->note.op),
+                (long long)lane->note.bytes, (long long)lane->call, channel, missing);
+}
+
+/* A rank that is waited for and has closed its communicator will not come. */
+static dsc_status check_left(mpi_transport *mpi, int32_t channel, dsc_error *err)
+{
+    mpi_lane *lane = &mpi->lane[channel];
+    char text[DSC_MPI_TEXT];
+    bool any = false, done;
+    for (int32_t r = 0; r < mpi->size; r++)
+        any = any || atomic_load(&mpi->left[r]);
+    if (!any)
+        return DSC_OK;
+    if (mpi->api->test(mpi->link, channel, &done, lane->open, text) != 0)
+        return mpi_failed(mpi, text, err);
+    for (int32_t r = 0; r < mpi->size; r++)
+        if (lane->open[r] && atomic_load(&mpi->left[r]))
+            return fail(mpi, DSC_ERR_PEER, r, err, "rank %d closed its communicator, rank %d waits for it in %s", r,
+                        mpi->rank, dsc_comm_op_text((dsc_comm_op)lane->note.op));
+    return DSC_OK;
+}
+
+/* Until all that was begun on the lane is done. A failure that a peer told may come while the call still ends well:
+ * the peer was done with it. */
+static dsc_status finish(mpi_transport *mpi, int32_t channel, dsc_error *err)
+{
+    char text[DSC_MPI_TEXT];
+    const int64_t start_ns = dsc_clock_ns();
+    int64_t outlast_ns = 0;
+    dsc_status status = DSC_OK;
+    dsc_error why = DSC_ERROR_INIT;
+    for (int64_t looks = 1;; looks++) {
+        bool done = false;
+        if (mpi->api->test(mpi->link, channel, &done, NULL, text) != 0)
+            status = mpi_failed(mpi, text, &why);
+        if (done)
+            return DSC_OK;
+        if (looks % 64 == 0 && status == DSC_OK) {
+            status = mpi_health(&mpi->base, &why);
+            if (status != DSC_OK)
+                outlast_ns = dsc_clock_ns() + OUTLAST_NS;
+            else
+                status = check_left(mpi, channel, &why);
+        }
+        if (looks % 64 == 0 && status == DSC_OK && dsc_clock_ns() - start_ns > mpi->timeout_ns)
+            status = waited(mpi, channel, &why);
+        if (status != DSC_OK && dsc_clock_ns() >= outlast_ns)
+            break;
+        if (looks > SPINS)
+            sched_yield();
+    }
+    mpi->api->give_up(mpi->link, channel);
+    if (err != NULL)
+        *err = why;
+    return status;
+}
+
+/* ---- one call ---------------------------------------------------------------------------------------------------- */
+
+static dsc_status post_send(mpi_transport *mpi, int32_t channel, int32_t to, const void *bytes, int64_t count,
+                            dsc_error *err)
+{
+    char text[DSC_MPI_TEXT];
+    return mpi->api->send(mpi->link, channel, to, bytes, count, text) == 0 ? DSC_OK : mpi_failed(mpi, text, err);
+}
+
+static dsc_status post_recv(mpi_transport *mpi, int32_t channel, int32_t from, void *bytes, int64_t count,
+                            dsc_error *err)
+{
+    char text[DSC_MPI_TEXT];
+    return mpi->api->recv(mpi->link, channel, from, bytes, count, text) == 0 ? DSC_OK : mpi_failed(mpi, text, err);
+}
+
+/* Says to `peer` (-1: to everybody) what this rank is doing, and hears what they are. */
+static dsc_status meet(mpi_transport *mpi, int32_t channel, dsc_comm_op op, int32_t detail, int64_t bytes, int32_t peer,
+                       dsc_error *err)
+{
+    mpi_lane *lane = &mpi->lane[channel];
+    lane->note = (dsc_wire_note){ .magic = MAGIC, .op = (int16_t)op, .detail = detail, .bytes = bytes };
+    lane->call++;
+    if (atomic_load(&mpi->failed))
+        return standing(mpi, err);
+    for (int32_t r = 0; r < mpi->size; r++)
+        if (r != mpi->rank && (peer < 0 || r == peer)) {
+            DSC_TRY(post_recv(mpi, channel, r, &lane->theirs[r], (int64_t)sizeof lane->note, err));
+            DSC_TRY(post_send(mpi, channel, r, &lane->note, (int64_t)sizeof lane->note, err));
+        }
+    DSC_TRY(finish(mpi, channel, err));
+    for (int32_t r = 0; r < mpi->size; r++) {
+        char own[96], other[96];
+        if (r == mpi->rank || (peer >= 0 && r != peer) || dsc_wire_agrees(&lane->note, &lane->theirs[r]))
+            continue;
+        dsc_wire_describe(&lane->note, own);
+        dsc_wire_describe(&lane->theirs[r], other);
+        return fail(mpi, DSC_ERR_COMM, r, err,
+                    "ranks disagree on channel %d: rank %d is in %s (call %lld there), rank %d in %s", channel,
+                    mpi->rank, own, (long long)lane->call, r, other);
+    }
+    return DSC_OK;
+}
+
+static void copy(void *to, const void *from, int64_t bytes)
+{
+    if (to != from && bytes > 0)
+        memcpy(to, from, (size_t)bytes);
+}
+
+static dsc_status mpi_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send,
+                                 int64_t bytes, dsc_stream *stream, dsc_error *err)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    DSC_TRY(meet(mpi, channel, DSC_COMM_ALL_GATHER, 0, bytes, -1, err));
+    for (int32_t i = 1; i < mpi->size; i++) {
+        const int32_t to = (mpi->rank + i) % mpi->size, from = (mpi->rank + mpi->size - i) % mpi->size;
+        DSC_TRY(post_recv(mpi, channel, from, (char *)recv + from * bytes, bytes, err));
+        DSC_TRY(post_send(mpi, channel, to, send, bytes, err));
+    }
+    copy((char *)recv + mpi->rank * bytes, send, bytes);
+    return finish(mpi, channel, err);
+}
+
+static dsc_status mpi_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send,
+                                 int64_t bytes, dsc_stream *stream, dsc_error *err)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    DSC_TRY(meet(mpi, channel, DSC_COMM_ALL_TO_ALL, 0, bytes, -1, err));
+    for (int32_t i = 1; i < mpi->size; i++) {
+        const int32_t to = (mpi->rank + i) % mpi->size, from = (mpi->rank + mpi->size - i) % mpi->size;
+        DSC_TRY(post_recv(mpi, channel, from, (char *)recv + from * bytes, bytes, err));
+        DSC_TRY(post_send(mpi, channel, to, (const char *)send + to * bytes, bytes, err));
+    }
+    copy((char *)recv + mpi->rank * bytes, (const char *)send + mpi->rank * bytes, bytes);
+    return finish(mpi, channel, err);
+}
+
+static dsc_status mpi_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
+                                dsc_stream *stream, dsc_error *err)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    DSC_TRY(meet(mpi, channel, DSC_COMM_BROADCAST, root, bytes, -1, err));
+    if (mpi->rank != root)
+        DSC_TRY(post_recv(mpi, channel, root, buf, bytes, err));
+    for (int32_t r = 0; r < mpi->size && mpi->rank == root; r++)
+        if (r != root)
+            DSC_TRY(post_send(mpi, channel, r, buf, bytes, err));
+    return finish(mpi, channel, err);
+}
+
+static dsc_status mpi_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err)
+{
+    return meet((mpi_transport *)transport, channel, DSC_COMM_BARRIER, 0, 0, -1, err);
+}
+
+static dsc_status mpi_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
+                           dsc_stream *stream, dsc_error *err)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    DSC_TRY(meet(mpi, channel, DSC_COMM_SEND, to, bytes, to, err));
+    DSC_TRY(post_send(mpi, channel, to, buf, bytes, err));
+    return finish(mpi, channel, err);
+}
+
+static dsc_status mpi_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
+                           dsc_stream *stream, dsc_error *err)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    DSC_TRY(meet(mpi, channel, DSC_COMM_RECV, from, bytes, from, err));
+    DSC_TRY(post_recv(mpi, channel, from, buf, bytes, err));
+    return finish(mpi, channel, err);
+}
+
+/* One chunk: elements first..first+count of every owner's piece. fp32 leaves go out from where they lie. */
+static dsc_status reduce_chunk(mpi_transport *mpi, int32_t channel, const dsc_reduce_scatter_args *args, int64_t first,
+                               int64_t count, dsc_error *err)
+{
+    const dsc_buf *staging = &mpi->lane[channel].staging;
+    const bool rounds = args->wire_dtype != DSC_F32;
+    const int64_t piece_bytes = count * (int64_t)dsc_dtype_bytes(args->wire_dtype);
+    char *in = staging->ptr, *out = in + staging->bytes / 2;
+    const void *leaf[DSC_RDV_RANKS_MAX];
+    for (int32_t r = 0; r < mpi->size; r++)
+        if (r != mpi->rank)
+            DSC_TRY(post_recv(mpi, channel, r, in + r * piece_bytes, piece_bytes, err));
+    for (int32_t r = 0; r < mpi->size; r++) {
+        const void *mine = args->leaf + r * args->leaf_stride + first;
+        if (rounds) {
+            DSC_TRY(dsc_comm_cast(&mpi->math, out + r * piece_bytes, args->wire_dtype, mine, count, NULL, err));
+            mine = out + r * piece_bytes;
+        }
+        leaf[r] = r == mpi->rank ? mine : in + r * piece_bytes;
+        if (r != mpi->rank)
+            DSC_TRY(post_send(mpi, channel, r, mine, piece_bytes, err));
+    }
+    DSC_TRY(finish(mpi, channel, err));
+    const dsc_comm_leaves leaves = { .each = leaf, .dtype = args->wire_dtype, .count = mpi->size };
+    return dsc_comm_fold(&mpi->math, args, &leaves, first, count, NULL, err);
+}
+
+static dsc_status mpi_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,
+                                     dsc_stream *stream, dsc_error *err)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    const int64_t wire_bytes = (int64_t)dsc_dtype_bytes(args->wire_dtype);
+    const int64_t most = mpi->lane[channel].staging.bytes / 2 / mpi->size / wire_bytes / PIECE_ALIGN * PIECE_ALIGN;
+    DSC_ASSERT(most > 0);
+    DSC_TRY(meet(mpi, channel, DSC_COMM_REDUCE_SCATTER, (int32_t)args->wire_dtype, args->count * wire_bytes, -1, err));
+    for (int64_t first = 0; first < args->count; first += most)
+        DSC_TRY(reduce_chunk(mpi, channel, args, first, dsc_min_i64(most, args->count - first), err));
+    return DSC_OK;
+}
+
+/* ---- open and close ---------------------------------------------------------------------------------------------- */
+
+static dsc_status find_plugin(const dsc_mpi_api **out, dsc_error *err)
+{
+    char reason[320];
+    dsc_mpi_api_fn get;
+    void *plugin = dsc_plugin_open("libdsc_mpi.so", reason, sizeof reason);
+    if (plugin == NULL && reason[0] != 0)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm", "\"mpi\": %s; install Open MPI (libopenmpi3)", reason);
+    if (plugin == NULL)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm",
+                        "\"mpi\": this installation has no libdsc_mpi.so; build it where libopenmpi-dev is installed "
+                        "(make deps-net), or use \"tcp\", which needs no library");
+    const dsc_mpi_api *api = dsc_plugin_find(plugin, DSC_MPI_SYMBOL, &get) ? get() : NULL;
+    if (api == NULL || api->version != DSC_MPI_API_VERSION || api->table_bytes != sizeof *api ||
+        strncmp(api->build, DSC_VERSION_TEXT, sizeof api->build) != 0)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm",
+                        "\"mpi\": libdsc_mpi.so is of another version of dsc; install both from one build");
+    *out = api;
+    return DSC_OK;
+}
+
+static void free_memory(mpi_transport *mpi)
+{
+    for (int32_t c = 0; c < DSC_COMM_CHANNELS_MAX; c++) {
+        dsc_buf_close(&mpi->lane[c].staging);
+        dsc_alloc_free(mpi->alloc, mpi->lane[c].open);
+        dsc_alloc_free(mpi->alloc, mpi->lane[c].theirs);
+    }
+    dsc_alloc_free(mpi->alloc, mpi->left);
+    pthread_mutex_destroy(&mpi->lock);
+    dsc_alloc_free(mpi->alloc, mpi);
+}
+
+static dsc_status open_memory(mpi_transport *mpi, const dsc_comm_options *options, dsc_error *err)
+{
+    const int64_t size = mpi->size;
+    DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, size, sizeof *mpi->left, &mpi->left, err));
+    for (int32_t c = 0; c < options->channel_count; c++) {
+        mpi_lane *lane = &mpi->lane[c];
+        const int64_t bytes = dsc_tcp_staging_bytes(options, c);
+        DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, size, sizeof *lane->theirs, &lane->theirs, err));
+        DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, size, sizeof *lane->open, &lane->open, err));
+        if (bytes > 0)
+            DSC_TRY(dsc_buf_open(mpi->alloc, DSC_TAG_COMM, DSC_TIER_HOST, bytes, &lane->staging, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status mpi_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
+{
+    const dsc_comm_place *place = &options->place;
+    const dsc_mpi_api *api = NULL;
+    mpi_transport *mpi = NULL;
+    char text[DSC_MPI_TEXT];
+    DSC_TRY(find_plugin(&api, err));
+    if (place->size > DSC_RDV_RANKS_MAX)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "WORLD_SIZE", "%d ranks; between hosts this version takes at most %d",
+                        place->size, DSC_RDV_RANKS_MAX);
+    DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *mpi, &mpi, err));
+    *mpi = (mpi_transport){ .base = { &dsc_comm_mpi },
+                            .alloc = options->alloc,
+                            .api = api,
+                            .rank = place->rank,
+                            .size = place->size,
+                            .channel_count = options->channel_count,
+                            .timeout_ns = dsc_comm_timeout_ns(options),
+                            .failed_rank = -1 };
+    pthread_mutex_init(&mpi->lock, NULL); /* cannot fail with these arguments */
+    dsc_comm_math_init(&mpi->math);
+    dsc_error first = DSC_ERROR_INIT;
+    dsc_status status = open_memory(mpi, options, &first);
+    /* Also without memory: the others are on their way here, and learn of it. */
+    if (api->open(mpi->rank, mpi->size, mpi->channel_count, &mpi->link, text) != 0) {
+        if (status == DSC_OK)
+            status = DSC_FAIL(&first, DSC_ERR_COMM, "dsc.comm", "\"mpi\": %s", text);
+    } else if (status != DSC_OK) {
+        char reason[320];
+        snprintf(reason, sizeof reason, "rank %d could not open its communicator: %.240s", mpi->rank, first.message);
+        publish(mpi, DSC_ERR_PEER, mpi->rank, reason, true);
+        api->close(mpi->link, true);
+    }
+    if (status != DSC_OK) {
+        free_memory(mpi);
+        if (err != NULL)
+            *err = first;
+        return status;
+    }
+    *out = &mpi->base;
+    return DSC_OK;
+}
+
+static void mpi_close(dsc_transport *transport)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    const dsc_wire_word word = { .magic = MAGIC, .kind = WORD_FAREWELL };
+    mpi->api->tell(mpi->link, &word, (int)sizeof word);
+    mpi->api->close(mpi->link, atomic_load(&mpi->failed));
+    free_memory(mpi);
+}
+
+const dsc_comm_ops dsc_comm_mpi = {
+    .name = "mpi",
+    .version = DSC_COMM_OPS_VERSION,
+    .open = mpi_open,
+    .close = mpi_close,
+    .all_gather = mpi_all_gather,
+    .all_to_all = mpi_all_to_all,
+    .broadcast = mpi_broadcast,
+    .barrier = mpi_barrier,
+    .send = mpi_send,
+    .recv = mpi_recv,
+    .reduce_scatter = mpi_reduce_scatter,
+    .health = mpi_health,
+    .abort = mpi_abort,
+};
