@@ -38,11 +38,11 @@ $(BUILD)/%.ptx: %.cu $(BUILD)/nvcc-flags
 	$(if $(V),,@echo "  PTX   $<")
 	$(Q)$(NVCC) $(CPPFLAGS) $(NVCC_PLAIN) $(NUMBERS) -gencode arch=compute_80,code=compute_80 -MMD -MP -MF $@.d -ptx $< -o $@
 
-# SIM_CXX and SIM_FLAGS are tests/sim/sim.mk's.
-$(BUILD)/%.sim.o: %.cu $(BUILD)/flags
+# SIM_CXX, SIM_FLAGS and SIM_TRACK are tests/sim/sim.mk's.
+$(BUILD)/%.sim.o: %.cu $(BUILD)/sim-flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  SIM   $<")
-	$(Q)$(SIM_CXX) -x c++ $(CPPFLAGS) $(SIM_FLAGS) -MMD -MP -c $< -o $@
+	$(Q)$(SIM_CXX) -x c++ $(CPPFLAGS) $(SIM_FLAGS) $(SIM_TRACK) -MMD -MP -c $< -o $@
 
 .PHONY: cuda
 ## cuda: compile every CUDA source for sm_80, sm_90 and PTX, without warnings

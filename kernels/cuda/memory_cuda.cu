@@ -43,6 +43,7 @@ dsc_status dsc_cuda_reserve(dsc_device *device, int64_t bytes, dsc_error *err)
     DSC_TRY(dsc_cuda_enter(d, err));
     const int64_t wanted = dsc_align_up(bytes + ARENA_SLACK, INT64_C(2) << 20);
     DSC_TRY(take(d, wanted, &base, err));
+    DSC_CUDA_FORBID(base, wanted);
     d->arena.base = (char *)base;
     d->arena.bytes = wanted;
     d->arena.used = d->arena.part_count = 0;
@@ -70,6 +71,8 @@ static void *cut(cuda_device *d, int64_t bytes)
         d->arena.part_count++;
     }
     pthread_mutex_unlock(&d->lock);
+    if (part != NULL)
+        DSC_CUDA_ALLOW(part, bytes);
     return part;
 }
 
@@ -86,6 +89,7 @@ static void give_back(cuda_device *d, const dsc_buf *buf)
     } else if (!in_arena(d, buf->ptr)) {
         (void)cudaFree(buf->ptr);
     } else {
+        DSC_CUDA_FORBID(buf->ptr, dsc_align_up(buf->bytes, PART_ALIGN));
         pthread_mutex_lock(&d->lock);
         if (--d->arena.part_count == 0)
             d->arena.used = 0;

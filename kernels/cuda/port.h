@@ -1,7 +1,9 @@
 /* port.h - the only header that includes CUDA's own, and the only place with a launch.
  *
  * Under nvcc the toolkit's headers are meant; the simulator (tests/sim) puts its own of the same names in front and
- * runs the same sources on the CPU. Dynamic shared memory is named once per kernel, by DSC_CUDA_SHARED.
+ * runs the same sources on the CPU. Dynamic shared memory is named once per kernel, by DSC_CUDA_SHARED. Whoever cuts
+ * an allocation into parts says by DSC_CUDA_ALLOW and DSC_CUDA_FORBID which bytes are somebody's: the simulator catches
+ * who touches others.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_PORT_H
 #define DSC_KERNELS_CUDA_PORT_H
@@ -12,10 +14,14 @@
 #ifdef __CUDACC__
 #define DSC_CUDA_LAUNCH(kernel, grid, block, smem_bytes, stream, ...) \
     kernel<<<(grid), (block), (smem_bytes), (stream)>>>(__VA_ARGS__)
+#define DSC_CUDA_ALLOW(ptr, bytes) ((void)0)
+#define DSC_CUDA_FORBID(ptr, bytes) ((void)0)
 #define DSC_CUDA_SHARED(type, name)                        \
     extern __shared__ __align__(128) unsigned char smem[]; \
     type *name = reinterpret_cast<type *>(smem)
 #else
+#define DSC_CUDA_ALLOW(ptr, bytes) cusim_allow((ptr), (size_t)(bytes))
+#define DSC_CUDA_FORBID(ptr, bytes) cusim_forbid((ptr), (size_t)(bytes))
 #define DSC_CUDA_LAUNCH(kernel, grid, block, smem_bytes, stream, ...) \
     CUSIM_LAUNCH(kernel, grid, block, smem_bytes, stream, __VA_ARGS__)
 #define DSC_CUDA_SHARED(type, name) CUSIM_SHARED(type, name)

@@ -276,7 +276,11 @@ dsc_status dsc_cuda_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm
     DSC_TRY(dsc_cuda_enter(d, err));
     DSC_ASSERT(d->arena.part_count == 0);
     const dsc_cuda_launch at = place_of(s);
+    if (d->arena.base != NULL)
+        DSC_CUDA_ALLOW(d->arena.base, d->arena.bytes);
     const dsc_status status = dsc_cuda_gemm_measure(&at, d->arena.base, d->arena.bytes, choice, out, &why);
+    if (d->arena.base != NULL)
+        DSC_CUDA_FORBID(d->arena.base, d->arena.bytes);
     if (status == DSC_OK)
         return DSC_OK;
     dsc_error whole = DSC_ERROR_INIT;

@@ -65,6 +65,8 @@ uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
+bool same(site a, site b) { return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0); }
+
 char *stack_bottom(void *stack) { return static_cast<char *>(stack); }
 
 void to_main(block *b)
@@ -356,7 +358,7 @@ int barrier(site at, int value, reduction what)
 {
     block *b = current;
     thread *me = b->now;
-    if (b->waiting > 0 && (b->barrier_at.line != at.line || strcmp(b->barrier_at.file, at.file) != 0))
+    if (b->waiting > 0 && !same(b->barrier_at, at))
         fail("divergent barrier in %s, block (%u,%u,%u): thread %u is at %s:%d while others wait at %s:%d", b->kernel,
              b->index.x, b->index.y, b->index.z, me->linear, at.file, at.line, b->barrier_at.file, b->barrier_at.line);
     b->barrier_at = at;
@@ -393,7 +395,7 @@ void meet(site at, unsigned mask, void *given, void (*last)(warp &w, unsigned ma
         w.meetings[found] = { mask, 0, at };
     }
     meeting &m = w.meetings[found];
-    if (m.at.line != at.line || strcmp(m.at.file, at.file) != 0)
+    if (!same(m.at, at))
         fail("divergent warp operation in %s: lane %u is at %s:%d while others wait at %s:%d", b->kernel, me->lane,
              at.file, at.line, m.at.file, m.at.line);
     m.arrived |= bit;

@@ -68,6 +68,16 @@ size_t extent(const layout &l)
     return lines == 0 ? 0 : ((lines - 1) * static_cast<uint64_t>(l.ld) + each) * bytes_of_type(l.type);
 }
 
+/* Line by line: what lies between the lines may be others'. */
+void touch(const layout &l, const void *p, uint32_t type, bool write)
+{
+    const uint64_t lines = l.order == CUBLASLT_ORDER_COL ? l.cols : l.rows;
+    const uint64_t each = l.order == CUBLASLT_ORDER_COL ? l.rows : l.cols;
+    for (uint64_t i = 0; i < lines; i++)
+        track_range(running_now, static_cast<const char *>(p) + i * static_cast<uint64_t>(l.ld) * bytes_of_type(type),
+                    each * bytes_of_type(type), write);
+}
+
 struct matmul {
     product p;
     layout a, b, c, d;
@@ -77,11 +87,33 @@ struct matmul {
     size_t workspace_bytes;
     uint64_t parts; /* of the sum over k, each added up by itself */
     void run() const;
+    void touch_all() const;
 };
+
+void matmul::touch_all() const
+{
+    const uint64_t m = d.rows, n = d.cols;
+    const uint32_t bias_type = p.bias_type < 0 ? d.type : static_cast<uint32_t>(p.bias_type);
+    layout aux_layout = d;
+    aux_layout.ld = p.aux_ld;
+    touch(a, at_a, a.type, false);
+    touch(b, at_b, b.type, false);
+    if (beta != 0.0f)
+        touch(c, at_c, c.type, false);
+    if ((p.epilogue & 4) != 0)
+        track_range(running_now, p.bias, m * bytes_of_type(bias_type), false);
+    if ((p.epilogue & (16 | 256 | 512)) != 0)
+        track_range(running_now, p.bias, ((p.epilogue & 512) != 0 ? n : m) * bytes_of_type(bias_type), true);
+    if ((p.epilogue & 128) != 0)
+        touch(aux_layout, p.aux, p.aux_type < 0 ? d.type : static_cast<uint32_t>(p.aux_type), (p.epilogue & 32) != 0);
+    track_range(running_now, workspace, workspace_bytes, true);
+    touch(d, at_d, d.type, true);
+}
 
 void matmul::run() const
 {
     const uint64_t m = d.rows, n = d.cols, k = p.transa == CUBLAS_OP_N ? a.cols : a.rows;
+    touch_all();
     std::vector<float> left(m * k), right(k * n), sum(m * n, 0.0f);
     for (uint64_t i = 0; i < m; i++)
         for (uint64_t j = 0; j < k; j++)

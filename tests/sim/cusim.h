@@ -44,6 +44,18 @@ uint64_t cusim_operations(int device); /* run so far */
 /* How long cuBLASLt's algorithms take, in the ticks of cudaEventElapsedTime: 1 sums in order of k, 2 does too, 3 adds
  * up halves of k (other bits), 4 is not repeatable and must not be taken. */
 void cusim_set_product_ticks(const unsigned ticks[4]);
+/* Parts of an allocation that the program itself gives out: forbidden bytes nobody may touch (they become poison),
+ * allowed ones may be. Who forbids bytes that were used must have waited for that use. */
+void cusim_forbid(const void *p, size_t bytes);
+void cusim_allow(const void *p, size_t bytes);
+/* Whether accesses that nothing orders are errors, as they are before; false: only the schedule shows them. */
+void cusim_check_races(bool on);
+/* Whether each access of a kernel is looked at; false in builds with SAN=address, where only copies, collectives and
+ * products are. */
+bool cusim_tracks_kernels(void);
+/* Plants a fault: of the waits that streams of the device are asked to do from now on, number `number` (from 0) is left
+ * out. -1: none. Returns how many there were since the last call. */
+int64_t cusim_drop_wait(int device, int64_t number);
 /* The next kernel launched on the device whose name contains `name` fails as a GPU's would (cudaErrorLaunchFailure);
  * with a name of NCCL's ("ncclAllGather") the next such call is refused (ncclSystemError). */
 void cusim_fail_kernel(int device, const char *name);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "tests/sim/block.h"
+#include "tests/sim/cusim.h"
 #include "tests/sim/launch.h"
 
 #define __global__ static
@@ -175,26 +176,32 @@ static inline unsigned __umulhi(unsigned a, unsigned b)
 }
 template <class T> static inline T min(T a, T b) { return b < a ? b : a; }
 template <class T> static inline T max(T a, T b) { return a < b ? b : a; }
-template <class T> static inline T atomicAdd(T *p, T v)
+/* Out of line and not instrumented: what an atomic operation touches is told to the tracking as such. */
+#define CUSIM_ATOMIC static __attribute__((noinline, no_sanitize("thread")))
+template <class T> CUSIM_ATOMIC T atomicAdd(T *p, T v)
 {
+    cusim::touch_atomic(p, sizeof *p);
     const T before = *p;
     *p = static_cast<T>(before + v);
     return before;
 }
-template <class T> static inline T atomicMax(T *p, T v)
+template <class T> CUSIM_ATOMIC T atomicMax(T *p, T v)
 {
+    cusim::touch_atomic(p, sizeof *p);
     const T before = *p;
     *p = before < v ? v : before;
     return before;
 }
-template <class T> static inline T atomicOr(T *p, T v)
+template <class T> CUSIM_ATOMIC T atomicOr(T *p, T v)
 {
+    cusim::touch_atomic(p, sizeof *p);
     const T before = *p;
     *p = static_cast<T>(before | v);
     return before;
 }
-template <class T> static inline T atomicCAS(T *p, T expected, T v)
+template <class T> CUSIM_ATOMIC T atomicCAS(T *p, T expected, T v)
 {
+    cusim::touch_atomic(p, sizeof *p);
     const T before = *p;
     if (before == expected)
         *p = v;

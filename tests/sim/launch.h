@@ -24,6 +24,8 @@ template <class T> inline void check_argument(const launch_info &info, int numbe
     check_pointer(info, number, const_cast<const void *>(static_cast<const volatile void *>(pointer)));
 }
 
+void touch_atomic(const void *p, size_t bytes);
+
 /* Owns `kept` and frees it by `drop` when the kernel has run. A bad configuration is what cudaGetLastError says next.
  */
 void enqueue_launch(const launch_info &info, void *kept, void (*body)(void *), void (*drop)(void *));

@@ -1,8 +1,8 @@
 /* memory.cc - device memory: an address range per device, guard pages, red zones, poison, and no access for the host.
  *
- * Device d owns 64 GiB from 0x300000000000 + d * 64 GiB, all of it inaccessible but for the allocations of a device
- * whose operation runs. An allocation ends as close to its last page's end as 256-byte alignment lets it, what is left
- * around it is a red zone. Addresses are never given out twice, so a use after free always shows.
+ * A device's range is inaccessible but for its allocations while one of its operations runs. An allocation ends as
+ * close to its last page's end as 256-byte alignment lets it, what is left around it is a red zone. Addresses are never
+ * given out twice, so a use after free always shows.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <csignal>
 #include <cstring>
@@ -13,12 +13,9 @@
 
 namespace cusim {
 
-thread_local running_work running_now = { nullptr, -1 };
-
 namespace {
 
-const uintptr_t FIRST = 0x300000000000ull;
-const size_t RANGE = static_cast<size_t>(64) << 30, PAGE = 4096, ALIGN = 256;
+const size_t PAGE = 4096, ALIGN = 256;
 const unsigned char RED = 0xc5;
 /* Opening and closing an allocation for every operation costs per page, so all but small ones get large pages. */
 const size_t HUGE = static_cast<size_t>(2) << 20;
@@ -35,12 +32,14 @@ char *first_byte(const allocation &a) { return a.pages + (a.page_bytes - round_u
 
 void open_range(device_state &d)
 {
-    void *at = reinterpret_cast<void *>(FIRST + static_cast<uintptr_t>(d.index) * RANGE);
-    void *got = mmap(at, RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    void *at = reinterpret_cast<void *>(ARENA_FIRST + static_cast<uintptr_t>(d.index) * ARENA_BYTES);
+    const int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+    void *got = mmap(at, ARENA_BYTES, PROT_NONE, how, -1, 0);
     if (got != at)
         fail("the address range of device %d is taken", d.index);
     d.arena = static_cast<char *>(got);
     d.arena_next = d.arena + PAGE;
+    track_open(d);
 }
 
 const allocation *inside(const std::map<char *, allocation> &all, const void *p, char **begin)
@@ -57,21 +56,18 @@ const allocation *inside(const std::map<char *, allocation> &all, const void *p,
 void on_fault(int number, siginfo_t *info, void *)
 {
     const uintptr_t at = reinterpret_cast<uintptr_t>(info->si_addr);
-    const int device = at >= FIRST && at < FIRST + DEVICES_MAX * RANGE ? static_cast<int>((at - FIRST) / RANGE) : -1;
-    if (device < 0) {
+    const uintptr_t offset = at - ARENA_FIRST;
+    if (offset >= DEVICES_MAX * ARENA_BYTES) {
         signal(number, SIG_DFL);
         raise(number);
         return;
     }
     /* Reading the tables without the lock: the process ends here. */
-    char *begin = nullptr;
-    device_state &d = sim().devices[device];
-    const char *what = inside(d.live, info->si_addr, &begin) != nullptr    ? "memory"
-                       : inside(d.freed, info->si_addr, &begin) != nullptr ? "freed memory"
-                                                                           : "memory outside every allocation";
+    const device_state &d = sim().devices[offset / ARENA_BYTES];
+    const char *what = memory_place(d, info->si_addr);
     if (running_now.name == nullptr)
-        fail("the host touches %s of device %d at %p", what, device, info->si_addr);
-    fail("%s on device %d touches %s of device %d at %p", running_now.name, running_now.device, what, device,
+        fail("the host touches %s of device %d at %p", what, d.index, info->si_addr);
+    fail("%s on device %d touches %s of device %d at %p", running_now.name, running_now.device->index, what, d.index,
          info->si_addr);
 }
 
@@ -122,9 +118,9 @@ void memory_check(device_state &d)
 device_state *memory_owner(const void *p)
 {
     const uintptr_t at = reinterpret_cast<uintptr_t>(p);
-    if (at < FIRST || at >= FIRST + DEVICES_MAX * RANGE)
+    if (at - ARENA_FIRST >= DEVICES_MAX * ARENA_BYTES)
         return nullptr;
-    return &sim().devices[(at - FIRST) / RANGE];
+    return &sim().devices[(at - ARENA_FIRST) / ARENA_BYTES];
 }
 
 bool memory_is_pinned(const void *p, size_t bytes)
@@ -135,6 +131,17 @@ bool memory_is_pinned(const void *p, size_t bytes)
         return false;
     --next;
     return at + bytes <= next->first + next->second;
+}
+
+const char *memory_place(const device_state &d, const void *p)
+{
+    char *begin = nullptr;
+    if (inside(d.freed, p, &begin) != nullptr)
+        return "freed memory";
+    const allocation *a = inside(d.live, p, &begin);
+    if (a == nullptr || static_cast<const char *>(p) < begin || static_cast<const char *>(p) >= begin + a->bytes)
+        return "memory outside every allocation";
+    return d.cells != nullptr && !track_allowed(d, p, 1) ? "memory that nobody was given" : "memory";
 }
 
 const char *memory_complaint(device_state &d, const void *p, size_t bytes, bool pinned_is_fine)
@@ -150,7 +157,7 @@ const char *memory_complaint(device_state &d, const void *p, size_t bytes, bool 
     const allocation *a = inside(d.live, p, &begin);
     if (a == nullptr || static_cast<const char *>(p) + bytes > begin + a->bytes)
         return "memory outside every allocation";
-    return nullptr;
+    return track_allowed(d, p, bytes) ? nullptr : "memory that nobody was given";
 }
 
 } // namespace cusim
@@ -181,7 +188,7 @@ extern "C" cudaError_t cudaMalloc(void **memory, size_t bytes)
         madvise(a.pages, a.page_bytes, MADV_HUGEPAGE);
     }
     d.arena_next = a.pages + a.page_bytes + PAGE;
-    if (d.arena_next > d.arena + RANGE)
+    if (d.arena_next > d.arena + ARENA_BYTES)
         fail("device %d: the address range is used up", d.index);
     protect(a, PROT_READ | PROT_WRITE);
     char *begin = first_byte(a);
@@ -190,6 +197,7 @@ extern "C" cudaError_t cudaMalloc(void **memory, size_t bytes)
     if (d.opened == 0)
         protect(a, PROT_NONE);
     d.live[begin] = a;
+    track_allow(d, begin, bytes);
     d.bytes_now += round_up(bytes, ALIGN);
     d.bytes_peak = d.bytes_now > d.bytes_peak ? d.bytes_now : d.bytes_peak;
     *memory = begin;
@@ -206,10 +214,13 @@ extern "C" cudaError_t cudaFree(void *memory)
     if (d == nullptr || d->live.count(static_cast<char *>(memory)) == 0)
         fail("cudaFree(%p): %s", memory, d == nullptr ? "host memory" : "no live allocation begins there");
     wait_until(held, *d, [&] { return device_idle(*d); }, "cudaFree");
+    for (cudaStream_t s : d->streams)
+        host_knows(*d, s->seen);
     memory_check(*d);
     auto found = d->live.find(static_cast<char *>(memory));
     const allocation a = found->second;
     d->live.erase(found);
+    track_forget(*d, memory, a.bytes);
     d->freed[static_cast<char *>(memory)] = a;
     d->bytes_now -= round_up(a.bytes, ALIGN);
     protect(a, PROT_NONE);
@@ -281,6 +292,39 @@ extern "C" cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
     *total_bytes = sim().device_bytes;
     *free_bytes = sim().device_bytes - d.bytes_now;
     return cudaSuccess;
+}
+
+namespace {
+
+device_state &owner_of_part(const void *p, size_t bytes, const char *call)
+{
+    char *begin = nullptr;
+    device_state *d = memory_owner(p);
+    const allocation *a = d != nullptr ? inside(d->live, p, &begin) : nullptr;
+    if (a == nullptr || static_cast<const char *>(p) < begin ||
+        static_cast<const char *>(p) + bytes > begin + round_up(a->bytes, ALIGN))
+        fail("%s(%p, %zu): not inside a live allocation", call, p, bytes);
+    return *d;
+}
+
+} // namespace
+
+void cusim_forbid(const void *p, size_t bytes)
+{
+    guard held(sim().lock);
+    device_state &d = owner_of_part(p, bytes, "cusim_forbid");
+    if (sim().check_races)
+        track_release(d, p, bytes);
+    track_forbid(d, p, bytes);
+    memory_open(d);
+    memset(const_cast<void *>(p), 0xff, bytes);
+    memory_close(d);
+}
+
+void cusim_allow(const void *p, size_t bytes)
+{
+    guard held(sim().lock);
+    track_allow(owner_of_part(p, bytes, "cusim_allow"), p, bytes);
 }
 
 size_t cusim_bytes_now(int device) { return sim().devices[device].bytes_now; }

@@ -176,13 +176,21 @@ void check_buffer(device_state &d, const void *p, size_t bytes, const call &c)
         fail("%s on device %d: buffer %p of %zu bytes is %s", describe(c).c_str(), d.index, p, bytes, wrong);
 }
 
-void come(entry &e)
+void come(entry &e, const accessor &who)
 {
     call &c = *e.shared;
     part &p = e.side;
     check_buffer(*p.device, p.send, p.send_bytes, c);
     check_buffer(*p.device, p.recv, p.recv_bytes, c);
     memory_open(*p.device);
+    track_range(who, p.send, p.send_bytes, false);
+    if (c.kind == ALL_GATHER && p.send >= p.recv && p.send < p.recv + p.recv_bytes) {
+        track_range(who, p.recv, static_cast<size_t>(p.send - p.recv), true); /* in place: its own part stays */
+        track_range(who, p.send + p.send_bytes, static_cast<size_t>(p.recv + p.recv_bytes - p.send) - p.send_bytes,
+                    true);
+    } else {
+        track_range(who, p.recv, p.recv_bytes, true);
+    }
     if (p.send_bytes > 0)
         p.hash = hash_of(p.send, p.send_bytes);
     for (size_t i = 0; i < p.recv_bytes; i++)
@@ -209,11 +217,11 @@ void come(entry &e)
 struct group_work : joint_work {
     ncclComm *comm;
     std::vector<entry> entries;
-    void arrive() override
+    void arrive(const accessor &who) override
     {
         for (entry &e : entries)
             if (!comm->all->lost)
-                come(e);
+                come(e, who);
         sim().changed.notify_all();
     }
     bool done() const override

@@ -17,10 +17,14 @@
 
 #include "tests/sim/cusim.h"
 #include "tests/sim/report.h"
+#include "tests/sim/track.h"
 
 namespace cusim {
 
+struct device_state;
 enum { DEVICES_MAX = 16 };
+/* Device d owns ARENA_BYTES of addresses from ARENA_FIRST + d * ARENA_BYTES. */
+const uintptr_t ARENA_FIRST = 0x300000000000ull, ARENA_BYTES = static_cast<uintptr_t>(64) << 30;
 
 struct allocation {
     char *pages;       /* guard pages are before and behind these */
@@ -28,14 +32,19 @@ struct allocation {
     size_t bytes;      /* asked for */
 };
 
-/* Generations: `recorded` counts records when they are enqueued, `done` when they run. */
-struct event_state { uint64_t recorded = 0, done = 0, at = 0; };
+/* One cudaEventRecord. */
+struct event_record {
+    bool done = false;
+    uint64_t at = 0;
+    device_state *device = nullptr;
+    done_until seen; /* what the stream knew to be done, itself included */
+};
 
 /* What several ranks do together. All hooks run under the lock. */
 struct joint_work {
     bool arrived = false;
     virtual ~joint_work() {}
-    virtual void arrive() = 0;             /* this rank has come: nothing of it may be touched from here on */
+    virtual void arrive(const accessor &) = 0; /* this rank has come: nothing of it may be touched from here on */
     virtual bool done() const = 0;
     virtual void leave() = 0;              /* this rank goes on */
     virtual std::string waits_for() const = 0;
@@ -49,24 +58,25 @@ struct operation {
     uint64_t number = 0; /* order of enqueueing on the device */
     std::function<void()> run;                      /* or */
     uint64_t ticks = 0;                             /* that it takes beyond the one of any operation */
-    std::shared_ptr<event_state> event;             /* record, or wait for `generation` */
-    bool is_wait = false;
-    uint64_t generation = 0;                        /* or */
+    std::shared_ptr<event_record> record;           /* or wait for it */
+    bool is_wait = false;                           /* or */
     std::shared_ptr<joint_work> joint;
+    std::shared_ptr<const done_until> host_seen;    /* what the host had waited for */
 };
-
-struct device_state;
 } // namespace cusim
 
 struct CUstream_st {
     cusim::device_state *device;
     int number;
+    uint32_t slot;
+    cusim::done_until seen;
     std::deque<cusim::operation> queue;
 };
-struct CUevent_st { std::shared_ptr<cusim::event_state> state; };
+struct CUevent_st { std::shared_ptr<cusim::event_record> latest; /* NULL: never recorded */ };
 
 namespace cusim {
 
+struct cell;
 struct device_state {
     int index = 0;
     char *arena = nullptr, *arena_next = nullptr;
@@ -81,6 +91,13 @@ struct device_state {
     std::vector<cudaStream_t> outstanding; /* streams whose head has arrived at a joint work, in that order */
     cudaError_t broken = cudaSuccess;      /* sticky, as a failed kernel leaves it */
     std::string fail_name;
+    int64_t wait_count = 0, wait_dropped = -1; /* cusim_drop_wait */
+    /* track.h: cells of the address range; streams by slot, names of their latest operations, what the host knows. */
+    cell *cells = nullptr;
+    uint32_t slots_used = 0, slot_seq[STREAMS_MAX] = {};
+    int stream_number[STREAMS_MAX] = {};
+    std::deque<std::string> names[STREAMS_MAX];
+    std::shared_ptr<const done_until> host_seen = std::make_shared<done_until>();
 };
 
 struct simulator {
@@ -93,6 +110,7 @@ struct simulator {
     uint64_t seed = 1, clock = 0;
     cusim_policy policy = CUSIM_RANDOM;
     uint64_t product_ticks[4] = { 0, 0, 0, 0 };
+    bool check_races = true;
     std::map<char *, size_t> pinned;
     std::map<const void *, int> kernel_shared; /* opted in above 48 KiB */
     int known_threads = 0, blocked_threads = 0;
@@ -110,18 +128,18 @@ uint64_t random_of(device_state &d);
 void memory_open(device_state &d);  /* host and kernels may touch it until the matching close; the lock is held */
 void memory_close(device_state &d);
 void memory_check(device_state &d); /* red zones; the lock is held */
+/* What lies there, in words. */
+const char *memory_place(const device_state &d, const void *p);
 /* NULL, or what is wrong with bytes [p, p + bytes) as memory of device d. The lock is held. */
 const char *memory_complaint(device_state &d, const void *p, size_t bytes, bool pinned_is_fine);
 device_state *memory_owner(const void *p); /* NULL: host memory */
 bool memory_is_pinned(const void *p, size_t bytes);
 void memory_watch_faults();
 
-/* What this thread runs now, for reports. */
-struct running_work { const char *name; int device; };
-extern thread_local running_work running_now;
-
 /* ---- schedule.cc ---- */
 void enqueue(guard &held, cudaStream_t stream, operation op);
+void host_knows(device_state &d, const done_until &seen); /* the host has waited for this */
+std::string name_of_operation(const device_state &d, uint32_t slot, uint32_t seq);
 /* Runs this thread's devices' work until `pred`; the lock is released while operations run. */
 void wait_until(guard &held, device_state &d, const std::function<bool()> &pred, const char *what);
 bool poll(guard &held, device_state &d); /* false: nothing could run */

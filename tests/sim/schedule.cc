@@ -17,6 +17,7 @@ namespace cusim {
 
 namespace {
 
+const size_t NAMES_KEPT = 4096; /* of a stream's operations, for reports */
 const char *const policy_names[] = { "random", "oldest", "newest", "comm", "compute" };
 
 /* One per host thread that has called anything: counted, so that a deadlock of all is seen at once. */
@@ -82,7 +83,7 @@ simulator *open_simulator()
 bool is_ready(const operation &op)
 {
     if (op.is_wait)
-        return op.event->done >= op.generation;
+        return op.record->done;
     return op.joint == nullptr || !op.joint->arrived;
 }
 
@@ -124,29 +125,50 @@ void ended(device_state &d)
     sim().changed.notify_all();
 }
 
+/* The next operation of the stream begins: its number, its name, and what it knows. */
+accessor begin_operation(cudaStream_t stream, const operation &op)
+{
+    device_state &d = *stream->device;
+    stream->seen.join(*op.host_seen);
+    if (op.is_wait && op.record->device == &d)
+        stream->seen.join(op.record->seen);
+    const uint32_t seq = ++d.slot_seq[stream->slot];
+    if (seq >> EPOCH_SEQ_BITS != 0)
+        fail("stream %d of device %d ran too many operations for the checks", stream->number, d.index);
+    stream->seen.seq[stream->slot] = seq;
+    d.names[stream->slot].push_back(op.name);
+    if (d.names[stream->slot].size() > NAMES_KEPT)
+        d.names[stream->slot].pop_front();
+    return { &d, op.name.c_str(), sim().check_races ? &stream->seen : nullptr, stream->slot << EPOCH_SEQ_BITS | seq };
+}
+
 /* Runs the head of the stream. */
 void run_head(guard &held, cudaStream_t stream)
 {
     device_state &d = *stream->device;
     operation &head = stream->queue.front();
+    const accessor who = begin_operation(stream, head);
     if (head.joint != nullptr) {
         head.joint->arrived = true;
-        head.joint->arrive();
+        head.joint->arrive(who);
         d.outstanding.push_back(stream);
         ended(d);
         return;
     }
     operation op = std::move(head);
-    if (op.event != nullptr && !op.is_wait) {
-        op.event->done = op.generation;
-        op.event->at = sim().clock;
+    if (op.record != nullptr && !op.is_wait) {
+        op.record->done = true;
+        op.record->at = sim().clock;
+        op.record->device = &d;
+        op.record->seen = stream->seen;
     } else if (op.run && d.broken == cudaSuccess) {
         d.running = true;
         memory_open(d);
         held.unlock();
-        running_now = { op.name.c_str(), d.index };
+        running_now = who;
+        running_now.name = op.name.c_str();
         op.run();
-        running_now = { nullptr, -1 };
+        running_now = {};
         held.lock();
         memory_close(d);
         d.running = false;
@@ -238,9 +260,23 @@ bool device_idle(const device_state &d)
 void enqueue(guard &, cudaStream_t stream, operation op)
 {
     op.number = ++stream->device->enqueued;
+    op.host_seen = stream->device->host_seen;
     stream->queue.push_back(std::move(op));
     sim().progress++;
     sim().changed.notify_all();
+}
+
+void host_knows(device_state &d, const done_until &seen)
+{
+    auto more = std::make_shared<done_until>(*d.host_seen);
+    more->join(seen);
+    d.host_seen = more;
+}
+
+std::string name_of_operation(const device_state &d, uint32_t slot, uint32_t seq)
+{
+    const uint32_t first = d.slot_seq[slot] + 1 - static_cast<uint32_t>(d.names[slot].size());
+    return seq >= first ? d.names[slot][seq - first] : "an earlier operation";
 }
 
 bool poll(guard &held, device_state &d) { return step(held, d) == RAN; }
@@ -350,10 +386,26 @@ void cusim_set_product_ticks(const unsigned ticks[4])
     std::copy(ticks, ticks + 4, sim().product_ticks);
 }
 
+void cusim_check_races(bool on)
+{
+    guard held(sim().lock);
+    sim().check_races = on;
+}
+
 uint64_t cusim_operations(int device) { return sim().devices[device].ran; }
 
 void cusim_fail_kernel(int device, const char *name)
 {
     guard held(sim().lock);
     sim().devices[device].fail_name = name;
+}
+
+int64_t cusim_drop_wait(int device, int64_t number)
+{
+    guard held(sim().lock);
+    device_state &d = sim().devices[device];
+    const int64_t count = d.wait_count;
+    d.wait_dropped = number;
+    d.wait_count = 0;
+    return count;
 }

@@ -8,6 +8,8 @@ SIM_CXX     := $(if $(findstring clang,$(COMPILER)),clang++,g++)
 SIM_WARN    := -Wall -Wextra -Wshadow -Wpointer-arith -Wcast-qual -Wundef -Wno-unused-parameter -Wno-unused-function \
                -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror)
 SIM_FLAGS   := -std=gnu++17 -O2 -g -fPIC -ffp-contract=off -Itests/sim/include $(SANFLAGS) $(SIM_WARN)
+# Kernels' accesses are looked at (tests/sim/track.h): the compiler's calls for ThreadSanitizer come to the simulator.
+SIM_TRACK   := $(if $(filter address,$(SAN)),,-fsanitize=thread)
 SIM_SRC     := $(filter-out tests/sim/test_%,$(sort $(wildcard tests/sim/*.cc)))
 SIM_TESTS   := $(sort $(wildcard tests/sim/test_*.cc))
 SIM_CC_BIN  := $(SIM_TESTS:tests/%.cc=$(TEST_BIN)/%)
@@ -26,10 +28,14 @@ SIM_BIN     :=
 CHECK_SIM_BIN :=
 endif
 
-$(BUILD)/tests/sim/%.o: tests/sim/%.cc $(BUILD)/flags
+$(BUILD)/sim-flags: FORCE
+	@mkdir -p $(@D); echo '$(SIM_CXX) $(CPPFLAGS) $(SIM_FLAGS) $(SIM_TRACK)' | cmp -s - $@ || \
+	    echo '$(SIM_CXX) $(CPPFLAGS) $(SIM_FLAGS) $(SIM_TRACK)' > $@
+
+$(BUILD)/tests/sim/%.o: tests/sim/%.cc $(BUILD)/sim-flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CXX   $<")
-	$(Q)$(SIM_CXX) $(CPPFLAGS) $(SIM_FLAGS) -MMD -MP -c $< -o $@
+	$(Q)$(SIM_CXX) $(CPPFLAGS) $(SIM_FLAGS) $(if $(findstring /test_,$<),$(SIM_TRACK)) -MMD -MP -c $< -o $@
 
 $(LIB)/libcusim.a: $(SIM_OBJ) $(LIB)/.variant
 	@mkdir -p $(@D); rm -f $@

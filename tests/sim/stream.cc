@@ -27,7 +27,12 @@ void check_stream(cudaStream_t stream, const char *call)
     fail("%s on a stream that was destroyed", call);
 }
 
-
+/* The host has seen the end of all that is on the stream. */
+cudaError_t waited_for(cudaStream_t stream)
+{
+    host_knows(*stream->device, stream->seen);
+    return say(stream->device->broken);
+}
 
 } // namespace
 
@@ -157,7 +162,12 @@ extern "C" cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsign
 {
     guard held(sim().lock);
     device_state &d = my_device(held);
-    *stream = new CUstream_st{ &d, d.streams_made++, {} };
+    if (~d.slots_used == 0)
+        fail("device %d has more than %d streams", d.index, STREAMS_MAX);
+    const uint32_t slot = static_cast<uint32_t>(__builtin_ctz(~d.slots_used));
+    d.slots_used |= 1u << slot;
+    d.stream_number[slot] = d.streams_made;
+    *stream = new CUstream_st{ &d, d.streams_made++, slot, *d.host_seen, {} };
     d.streams.push_back(*stream);
     return cudaSuccess;
 }
@@ -187,6 +197,8 @@ extern "C" cudaError_t cudaStreamDestroy(cudaStream_t stream)
             d.streams.erase(d.streams.begin() + static_cast<long>(i));
             break;
         }
+    d.slots_used &= ~(1u << stream->slot);
+    waited_for(stream);
     delete stream;
     return cudaSuccess;
 }
@@ -198,7 +210,7 @@ extern "C" cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     device_state &d = *stream->device;
     wait_until(held, d, [&] { return stream->queue.empty() && !d.running; }, "cudaStreamSynchronize");
     memory_check(d);
-    return say(d.broken);
+    return waited_for(stream);
 }
 
 extern "C" cudaError_t cudaDeviceSynchronize(void)
@@ -207,6 +219,8 @@ extern "C" cudaError_t cudaDeviceSynchronize(void)
     device_state &d = my_device(held);
     wait_until(held, d, [&] { return device_idle(d); }, "cudaDeviceSynchronize");
     memory_check(d);
+    for (cudaStream_t s : d.streams)
+        host_knows(d, s->seen);
     return say(d.broken);
 }
 
@@ -221,14 +235,14 @@ extern "C" cudaError_t cudaStreamQuery(cudaStream_t stream)
             break;
     if (d.broken != cudaSuccess)
         return say(d.broken);
-    return stream->queue.empty() && !d.running ? cudaSuccess : cudaErrorNotReady;
+    return stream->queue.empty() && !d.running ? waited_for(stream) : cudaErrorNotReady;
 }
 
 /* ---- events ---- */
 
 extern "C" cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
 {
-    *event = new CUevent_st{ std::make_shared<event_state>() };
+    *event = new CUevent_st{ nullptr };
     return cudaSuccess;
 }
 
@@ -246,8 +260,7 @@ extern "C" cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     check_stream(stream, "cudaEventRecord");
     operation op;
     op.name = "cudaEventRecord";
-    op.event = event->state;
-    op.generation = ++event->state->recorded;
+    op.record = event->latest = std::make_shared<event_record>();
     enqueue(held, stream, std::move(op));
     return cudaSuccess;
 }
@@ -257,13 +270,12 @@ extern "C" cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t even
 {
     guard held(sim().lock);
     check_stream(stream, "cudaStreamWaitEvent");
-    if (event->state->recorded == 0)
+    if (event->latest == nullptr || stream->device->wait_count++ == stream->device->wait_dropped)
         return cudaSuccess;
     operation op;
     op.name = "cudaStreamWaitEvent";
-    op.event = event->state;
+    op.record = event->latest;
     op.is_wait = true;
-    op.generation = event->state->recorded;
     enqueue(held, stream, std::move(op));
     return cudaSuccess;
 }
@@ -272,8 +284,11 @@ extern "C" cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     guard held(sim().lock);
     device_state &d = my_device(held);
-    const uint64_t wanted = event->state->recorded;
-    wait_until(held, d, [&] { return event->state->done >= wanted; }, "cudaEventSynchronize");
+    const std::shared_ptr<event_record> wanted = event->latest;
+    if (wanted == nullptr)
+        return cudaSuccess;
+    wait_until(held, d, [&] { return wanted->done; }, "cudaEventSynchronize");
+    host_knows(*wanted->device, wanted->seen);
     return say(d.broken);
 }
 
@@ -281,19 +296,27 @@ extern "C" cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     guard held(sim().lock);
     device_state &d = my_device(held);
-    for (int i = 0; i < 2 && event->state->done < event->state->recorded; i++)
+    const std::shared_ptr<event_record> wanted = event->latest;
+    if (wanted == nullptr)
+        return cudaSuccess;
+    for (int i = 0; i < 2 && !wanted->done; i++)
         if (!poll(held, d))
             break;
     if (d.broken != cudaSuccess)
         return say(d.broken);
-    return event->state->done >= event->state->recorded ? cudaSuccess : cudaErrorNotReady;
+    if (!wanted->done)
+        return cudaErrorNotReady;
+    host_knows(*wanted->device, wanted->seen);
+    return cudaSuccess;
 }
 
 /* There is no time here: a microsecond per operation that ran between them. */
 extern "C" cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
 {
     guard held(sim().lock);
-    *ms = static_cast<float>(end->state->at - start->state->at) * 1e-3f;
+    if (start->latest == nullptr || end->latest == nullptr)
+        return say(cudaErrorInvalidResourceHandle);
+    *ms = static_cast<float>(end->latest->at - start->latest->at) * 1e-3f;
     return cudaSuccess;
 }
 
@@ -352,20 +375,24 @@ extern "C" cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
                                                           static_cast<const char *>(from) + bytes);
         op.run = [=, &d] {
             with_peer(to, nullptr, d, true);
+            track_range(running_now, to, bytes, true);
             memcpy(to, staged->data(), bytes);
             with_peer(to, nullptr, d, false);
         };
     } else {
         op.run = [=, &d] {
             with_peer(to, from, d, true);
+            track_range(running_now, from, bytes, false);
+            track_range(running_now, to, bytes, true);
             memmove(to, from, bytes);
             with_peer(to, from, d, false);
         };
     }
     enqueue(held, stream, std::move(op));
-    if (to_pageable)
-        wait_until(held, d, [&] { return stream->queue.empty() && !d.running; }, "a copy to pageable memory");
-    return say(d.broken);
+    if (!to_pageable)
+        return say(d.broken);
+    wait_until(held, d, [&] { return stream->queue.empty() && !d.running; }, "a copy to pageable memory");
+    return waited_for(stream);
 }
 
 extern "C" cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
@@ -380,7 +407,10 @@ extern "C" cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaSt
     operation op;
     op.kind = COPY;
     op.name = "cudaMemsetAsync of " + std::to_string(bytes) + " bytes";
-    op.run = [=] { memset(to, value, bytes); };
+    op.run = [=] {
+        track_range(running_now, to, bytes, true);
+        memset(to, value, bytes);
+    };
     enqueue(held, stream, std::move(op));
     return cudaSuccess;
 }
