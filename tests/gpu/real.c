@@ -12,4 +12,4 @@ void cusim_set_product_ticks(const unsigned ticks[4]) {}
 void cusim_fail_kernel(int device, const char *name) {}
 void cusim_check_races(bool on) {}
 bool cusim_tracks_kernels(void) { return false; }
-int64_t cusim_drop_wait(int device, int64_t number) { return 0; }
+int64_t cusim_plant(cusim_fault fault, int device, int64_t number) { return 0; }

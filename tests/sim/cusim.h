@@ -53,9 +53,17 @@ void cusim_check_races(bool on);
 /* Whether each access of a kernel is looked at; false in builds with SAN=address, where only copies, collectives and
  * products are. */
 bool cusim_tracks_kernels(void);
-/* Plants a fault: of the waits that streams of the device are asked to do from now on, number `number` (from 0) is left
- * out. -1: none. Returns how many there were since the last call. */
-int64_t cusim_drop_wait(int device, int64_t number);
+/* Faults that can be planted. The one asked for happens once; -1: none. */
+typedef enum cusim_fault {
+    CUSIM_DROP_WAIT,       /* a stream does not wait for an event */
+    CUSIM_DROP_HOST_WAIT,  /* the host goes on at once, from a synchronize or a first query of what is not done */
+    CUSIM_SKIP_COLLECTIVE, /* a rank leaves out a collective, or all that it sends and receives in a group */
+    CUSIM_FAIL_MALLOC,     /* cudaMalloc or cudaHostAlloc finds no memory */
+    CUSIM_FAULTS
+} cusim_fault;
+/* Of what the device is asked to do from now on, number `number` (from 0) goes wrong. Returns how many there were since
+ * the last call for this fault. */
+int64_t cusim_plant(cusim_fault fault, int device, int64_t number);
 /* The next kernel launched on the device whose name contains `name` fails as a GPU's would (cudaErrorLaunchFailure);
  * with a name of NCCL's ("ncclAllGather") the next such call is refused (ncclSystemError). */
 void cusim_fail_kernel(int device, const char *name);

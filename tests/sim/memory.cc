@@ -173,7 +173,7 @@ extern "C" cudaError_t cudaMalloc(void **memory, size_t bytes)
     *memory = nullptr;
     if (bytes == 0)
         return cudaSuccess;
-    if (--sim().fail_malloc == 0 || bytes > sim().device_bytes ||
+    if (--sim().fail_malloc == 0 || goes_wrong(d, CUSIM_FAIL_MALLOC) || bytes > sim().device_bytes ||
         d.bytes_now + round_up(bytes, ALIGN) > sim().device_bytes)
         return cudaErrorMemoryAllocation;
     if (d.arena == nullptr)
@@ -231,7 +231,8 @@ extern "C" cudaError_t cudaFree(void *memory)
 extern "C" cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned)
 {
     guard held(sim().lock);
-    my_device(held);
+    if (goes_wrong(my_device(held), CUSIM_FAIL_MALLOC))
+        return cudaErrorMemoryAllocation;
     void *got = mmap(nullptr, round_up(bytes, PAGE) + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (got == MAP_FAILED)
         return cudaErrorMemoryAllocation;
@@ -313,7 +314,7 @@ void cusim_forbid(const void *p, size_t bytes)
 {
     guard held(sim().lock);
     device_state &d = owner_of_part(p, bytes, "cusim_forbid");
-    if (sim().check_races)
+    if (sim().check_races && d.broken == cudaSuccess)
         track_release(d, p, bytes);
     track_forbid(d, p, bytes);
     memory_open(d);

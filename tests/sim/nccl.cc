@@ -17,11 +17,9 @@ enum call_kind { ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST, PEER_TO_PEER
 const char *const call_names[] = { "ncclAllGather", "ncclReduceScatter", "ncclAllReduce", "ncclBroadcast",
                                    "ncclSend/ncclRecv" };
 
-size_t type_bytes(ncclDataType_t type)
-{
-    static const size_t bytes[] = { 1, 1, 4, 4, 8, 8, 2, 4, 8, 2 };
-    return bytes[type];
-}
+const size_t bytes_of_types[] = { 1, 1, 4, 4, 8, 8, 2, 4, 8, 2 };
+bool is_type(ncclDataType_t type) { return static_cast<unsigned>(type) < sizeof bytes_of_types / sizeof(size_t); }
+size_t type_bytes(ncclDataType_t type) { return is_type(type) ? bytes_of_types[type] : 0; }
 
 uint64_t hash_of(const void *p, size_t bytes)
 {
@@ -140,12 +138,13 @@ void perform(call &c)
         const size_t start = sim().seed % n;
         for (size_t i = 0; i < n; i++)
             reduce(sum, in[(start + i) % n], c.type, static_cast<ncclRedOp_t>(c.op), count, wide, i == 0);
+        const float by = c.op == ncclAvg ? static_cast<float>(n) : 1.0f;
         if (c.type == ncclBfloat16)
             for (size_t i = 0; i < count; i++)
-                reinterpret_cast<__nv_bfloat16 *>(sum.data())[i] = __float2bfloat16_rn(wide[i]);
+                reinterpret_cast<__nv_bfloat16 *>(sum.data())[i] = __float2bfloat16_rn(wide[i] / by);
         if (c.op == ncclAvg && c.type == ncclFloat32)
             for (size_t i = 0; i < count; i++)
-                reinterpret_cast<float *>(sum.data())[i] /= static_cast<float>(n);
+                reinterpret_cast<float *>(sum.data())[i] /= by;
     }
     for (size_t r = 0; r < n; r++) {
         part &p = c.parts[r];
@@ -252,6 +251,7 @@ struct group_work : joint_work {
 
 struct pending { ncclComm *comm; cudaStream_t stream; entry e; };
 thread_local int group_depth = 0;
+thread_local bool group_counted = false, group_skipped = false;
 thread_local std::vector<pending> group_calls;
 thread_local std::vector<ncclComm *> group_opens;
 
@@ -282,11 +282,40 @@ void submit(guard &held, std::vector<pending> &calls)
     calls.clear();
 }
 
+/* Sent and received bytes are apart, or the call works in place, which each kind does in its own way. */
+bool overlaps_badly(const ncclComm *comm, call_kind kind, const part &p)
+{
+    if (p.send == nullptr || p.recv == nullptr || p.send >= p.recv + p.recv_bytes || p.recv >= p.send + p.send_bytes)
+        return false;
+    const size_t rank = static_cast<size_t>(comm->rank);
+    return kind == ALL_GATHER ? p.send != p.recv + rank * p.send_bytes
+                              : p.recv != p.send + (kind == REDUCE_SCATTER ? rank * p.recv_bytes : 0);
+}
+
+/* One of those that the planted fault counts: a group's transfers are one. */
+bool is_skipped(device_state &d)
+{
+    if (group_depth == 0)
+        return goes_wrong(d, CUSIM_SKIP_COLLECTIVE);
+    if (!group_counted) {
+        group_counted = true;
+        group_skipped = goes_wrong(d, CUSIM_SKIP_COLLECTIVE);
+    }
+    return group_skipped;
+}
+
 ncclResult_t add(ncclComm_t comm, cudaStream_t stream, call_kind kind, const void *send, size_t send_bytes, void *recv,
                  size_t recv_bytes, size_t count, ncclDataType_t type, int op, int root, int pair)
 {
-    if (comm == nullptr || comm->aborted || comm->all->joined < comm->all->size)
+    if (comm == nullptr || !is_type(type) || op < 0 || root < 0)
+        return ncclInvalidArgument;
+    if (comm->aborted || comm->all->joined < comm->all->size)
         return ncclInvalidUsage;
+    const bool is_root_or_peer = kind == BROADCAST || kind == PEER_TO_PEER;
+    if ((is_root_or_peer && root >= comm->all->size) || (kind == PEER_TO_PEER ? op >= comm->all->size : op > ncclAvg))
+        return ncclInvalidArgument;
+    if ((send_bytes > 0 && send == nullptr) || (recv_bytes > 0 && recv == nullptr))
+        return ncclInvalidArgument;
     if (stream == nullptr)
         fail("%s on the legacy default stream", call_names[kind]);
     guard held(sim().lock);
@@ -298,6 +327,8 @@ ncclResult_t add(ncclComm_t comm, cudaStream_t stream, call_kind kind, const voi
     if (stream->device != comm->device)
         fail("%s: the communicator is device %d's, the stream device %d's", call_names[kind], comm->device->index,
              stream->device->index);
+    if (is_skipped(*comm->device))
+        return ncclSuccess;
     entry e;
     e.rank = comm->rank;
     e.mine.kind = kind;
@@ -324,6 +355,9 @@ ncclResult_t add(ncclComm_t comm, cudaStream_t stream, call_kind kind, const voi
     e.side.send_bytes = send_bytes;
     e.side.recv = static_cast<char *>(recv);
     e.side.recv_bytes = recv_bytes;
+    if (overlaps_badly(comm, kind, e.side))
+        fail("%s of rank %d: what it sends and what it receives overlap, and not in place", describe(e.mine).c_str(),
+             comm->rank);
     group_calls.push_back({ comm, stream, std::move(e) });
     if (group_depth == 0)
         submit(held, group_calls);
@@ -517,6 +551,7 @@ ncclResult_t ncclGroupEnd(void)
         return ncclInvalidUsage;
     if (--group_depth > 0)
         return ncclSuccess;
+    group_counted = group_skipped = false;
     guard held(sim().lock);
     ncclResult_t result = ncclSuccess;
     for (ncclComm *comm : group_opens) {
@@ -533,12 +568,16 @@ ncclResult_t ncclGroupEnd(void)
 ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream)
 {
+    if (comm == nullptr)
+        return ncclInvalidArgument;
     return add(comm, stream, PEER_TO_PEER, send, count * type_bytes(type), nullptr, 0, count, type, comm->rank, peer,
                peer * 2);
 }
 
 ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
 {
+    if (comm == nullptr)
+        return ncclInvalidArgument;
     return add(comm, stream, PEER_TO_PEER, nullptr, 0, recv, count * type_bytes(type), count, type, peer, comm->rank,
                peer * 2 + 1);
 }
@@ -547,6 +586,8 @@ ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataT
                            cudaStream_t stream)
 {
     const size_t bytes = count * type_bytes(type);
+    if (comm == nullptr)
+        return ncclInvalidArgument;
     return add(comm, stream, ALL_GATHER, send, bytes, recv, bytes * static_cast<size_t>(comm->all->size), count, type,
                0, 0, 0);
 }
@@ -555,6 +596,8 @@ ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t count, ncclD
                                ncclComm_t comm, cudaStream_t stream)
 {
     const size_t bytes = count * type_bytes(type);
+    if (comm == nullptr)
+        return ncclInvalidArgument;
     return add(comm, stream, REDUCE_SCATTER, send, bytes * static_cast<size_t>(comm->all->size), recv, bytes, count,
                type, op, 0, 0);
 }
@@ -570,6 +613,8 @@ ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataT
                            cudaStream_t stream)
 {
     const size_t bytes = count * type_bytes(type);
+    if (comm == nullptr)
+        return ncclInvalidArgument;
     return add(comm, stream, BROADCAST, comm->rank == root ? send : nullptr, comm->rank == root ? bytes : 0, recv,
                bytes, count, type, 0, root, 0);
 }

@@ -91,7 +91,8 @@ struct device_state {
     std::vector<cudaStream_t> outstanding; /* streams whose head has arrived at a joint work, in that order */
     cudaError_t broken = cudaSuccess;      /* sticky, as a failed kernel leaves it */
     std::string fail_name;
-    int64_t wait_count = 0, wait_dropped = -1; /* cusim_drop_wait */
+    struct planted { int64_t count = 0, at = -1; } faults[CUSIM_FAULTS]; /* cusim_plant */
+    const void *host_waits_for = nullptr;  /* the last thing it asked for in vain, so that a poll counts once */
     /* track.h: cells of the address range; streams by slot, names of their latest operations, what the host knows. */
     cell *cells = nullptr;
     uint32_t slots_used = 0, slot_seq[STREAMS_MAX] = {};
@@ -123,6 +124,7 @@ typedef std::unique_lock<std::mutex> guard;
 /* The calling thread's device, registering the thread with it. The lock is held. */
 device_state &my_device(guard &held);
 uint64_t random_of(device_state &d);
+bool goes_wrong(device_state &d, cusim_fault fault); /* counts */
 
 /* ---- memory.cc ---- */
 void memory_open(device_state &d);  /* host and kernels may touch it until the matching close; the lock is held */

@@ -239,6 +239,12 @@ uint64_t random_of(device_state &d)
     return x ^ (x >> 31);
 }
 
+bool goes_wrong(device_state &d, cusim_fault fault)
+{
+    device_state::planted &p = d.faults[fault];
+    return p.count++ == p.at;
+}
+
 device_state &my_device(guard &)
 {
     if (!me.known) {
@@ -400,12 +406,12 @@ void cusim_fail_kernel(int device, const char *name)
     sim().devices[device].fail_name = name;
 }
 
-int64_t cusim_drop_wait(int device, int64_t number)
+int64_t cusim_plant(cusim_fault fault, int device, int64_t number)
 {
     guard held(sim().lock);
-    device_state &d = sim().devices[device];
-    const int64_t count = d.wait_count;
-    d.wait_dropped = number;
-    d.wait_count = 0;
+    device_state::planted &p = sim().devices[device].faults[fault];
+    const int64_t count = p.count;
+    p.count = 0;
+    p.at = number;
     return count;
 }

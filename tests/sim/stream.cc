@@ -30,9 +30,24 @@ void check_stream(cudaStream_t stream, const char *call)
 /* The host has seen the end of all that is on the stream. */
 cudaError_t waited_for(cudaStream_t stream)
 {
+    stream->device->host_waits_for = nullptr;
     host_knows(*stream->device, stream->seen);
     return say(stream->device->broken);
 }
+
+/* A wait of the host that is planted to be none. `what` is not done; asking again for the same is the same wait. */
+bool host_wait_dropped(device_state &d, const void *what)
+{
+    if (d.host_waits_for == what)
+        return false;
+    d.host_waits_for = what;
+    if (!goes_wrong(d, CUSIM_DROP_HOST_WAIT))
+        return false;
+    d.host_waits_for = nullptr;
+    return true;
+}
+
+bool at_work(cudaStream_t stream) { return !stream->queue.empty() || stream->device->running; }
 
 } // namespace
 
@@ -208,7 +223,9 @@ extern "C" cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     guard held(sim().lock);
     check_stream(stream, "cudaStreamSynchronize");
     device_state &d = *stream->device;
-    wait_until(held, d, [&] { return stream->queue.empty() && !d.running; }, "cudaStreamSynchronize");
+    if (at_work(stream) && host_wait_dropped(d, stream))
+        return say(d.broken);
+    wait_until(held, d, [&] { return !at_work(stream); }, "cudaStreamSynchronize");
     memory_check(d);
     return waited_for(stream);
 }
@@ -230,12 +247,14 @@ extern "C" cudaError_t cudaStreamQuery(cudaStream_t stream)
     check_stream(stream, "cudaStreamQuery");
     device_state &d = *stream->device;
     my_device(held);
+    if (at_work(stream) && host_wait_dropped(d, stream))
+        return say(d.broken);
     for (int i = 0; i < 2 && !stream->queue.empty(); i++)
         if (!poll(held, d))
             break;
     if (d.broken != cudaSuccess)
         return say(d.broken);
-    return stream->queue.empty() && !d.running ? waited_for(stream) : cudaErrorNotReady;
+    return at_work(stream) ? cudaErrorNotReady : waited_for(stream);
 }
 
 /* ---- events ---- */
@@ -270,7 +289,7 @@ extern "C" cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t even
 {
     guard held(sim().lock);
     check_stream(stream, "cudaStreamWaitEvent");
-    if (event->latest == nullptr || stream->device->wait_count++ == stream->device->wait_dropped)
+    if (event->latest == nullptr || goes_wrong(*stream->device, CUSIM_DROP_WAIT))
         return cudaSuccess;
     operation op;
     op.name = "cudaStreamWaitEvent";
@@ -285,9 +304,10 @@ extern "C" cudaError_t cudaEventSynchronize(cudaEvent_t event)
     guard held(sim().lock);
     device_state &d = my_device(held);
     const std::shared_ptr<event_record> wanted = event->latest;
-    if (wanted == nullptr)
-        return cudaSuccess;
+    if (wanted == nullptr || (!wanted->done && host_wait_dropped(d, wanted.get())))
+        return say(d.broken);
     wait_until(held, d, [&] { return wanted->done; }, "cudaEventSynchronize");
+    d.host_waits_for = nullptr;
     host_knows(*wanted->device, wanted->seen);
     return say(d.broken);
 }
@@ -297,8 +317,8 @@ extern "C" cudaError_t cudaEventQuery(cudaEvent_t event)
     guard held(sim().lock);
     device_state &d = my_device(held);
     const std::shared_ptr<event_record> wanted = event->latest;
-    if (wanted == nullptr)
-        return cudaSuccess;
+    if (wanted == nullptr || (!wanted->done && host_wait_dropped(d, wanted.get())))
+        return say(d.broken);
     for (int i = 0; i < 2 && !wanted->done; i++)
         if (!poll(held, d))
             break;
@@ -306,6 +326,7 @@ extern "C" cudaError_t cudaEventQuery(cudaEvent_t event)
         return say(d.broken);
     if (!wanted->done)
         return cudaErrorNotReady;
+    d.host_waits_for = nullptr;
     host_knows(*wanted->device, wanted->seen);
     return cudaSuccess;
 }

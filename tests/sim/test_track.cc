@@ -249,16 +249,16 @@ void an_old_wait_is_not_enough()
 void dropped_wait()
 {
     pair p;
-    CHECK(cusim_drop_wait(0, 1) == 0);
+    CHECK(cusim_plant(CUSIM_DROP_WAIT, 0, 1) == 0);
     p.set(p.a, p.x, 1.0f);
     p.order(true);
     p.set(p.b, p.x, 2.0f);
     p.order(true); /* this one */
-    CHECK(cusim_drop_wait(0, -1) == 2);
+    CHECK(cusim_plant(CUSIM_DROP_WAIT, 0, -1) == 2);
     p.set(p.a, p.y, 3.0f);
     p.order(true);
     p.end();
-    CHECK(cusim_drop_wait(0, 0) == 1);
+    CHECK(cusim_plant(CUSIM_DROP_WAIT, 0, 0) == 1);
     p.set(p.a, p.x, 5.0f);
     p.order(true); /* and this one, which is needed */
     p.set(p.b, p.x, 6.0f);

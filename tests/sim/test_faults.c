@@ -1,0 +1,213 @@
+/* test_faults.c - faults planted into real training on simulated GPUs: each is caught, or shown to do no harm.
+ *
+ * A rank's n-th wait of a stream, wait of its host or collective is left out. A stream's wait that is needed must be
+ * reported by the simulator's tracking (tests/sim/track.h), whatever the schedule: wrong numbers without a report are a
+ * hole in it, the same numbers and no report say that something else orders what the wait orders. Each run is a process
+ * of its own. DSC_TEST_FAULTS=all leaves out each one (8 minutes of one core), otherwise some of them. On real GPUs all
+ * of it is skipped. SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/base.h"
+#include "tests/sim/cusim.h"
+#include "tests/support/run_world.h"
+
+#define SEQUENCE 8
+#define VOCAB 31
+#define VIOLATION 98
+#define TEXT_MAX 1024
+
+static dsc_model *model;
+
+static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)
+{
+    for (int64_t i = 0; i < count * SEQUENCE; i++) {
+        const uint64_t x = ((uint64_t)(first_sample * SEQUENCE + i) + 1) * 0x9e3779b97f4a7c15u;
+        ((int32_t *)data[0])[i] = (int32_t)((x >> 20) % VOCAB);
+        ((int32_t *)data[1])[i] = (int32_t)((x >> 40) % 7);
+    }
+    return DSC_OK;
+}
+
+typedef struct training {
+    int32_t stage, accumulation;
+    const char *more; /* members of "zero_optimization", each preceded by a comma */
+} training;
+
+typedef enum ending { SAME, REPORTED, FAILED, DIFFERENT, STUCK } ending;
+
+/* What the child tells; in memory of both. */
+typedef struct outcome {
+    run_result run;
+    int64_t count; /* how many there were to leave out */
+} outcome;
+
+static void train_in_child(const training *t, cusim_fault fault, int64_t number, cusim_policy policy, outcome *out)
+{
+    char config[1024];
+    snprintf(config, sizeof config,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d, \"gradient_clipping\": 0.5,"
+             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"bf16\": {\"enabled\": true},"
+             " \"zero_optimization\": {\"stage\": %d, \"overlap_comm\": true, \"reduce_bucket_size\": 20000%s},"
+             " \"dsc\": {\"threads\": 1, \"device\": \"cuda\", \"comm_timeout_s\": 10, \"gemm_plans\": \"first\"}}",
+             (int)t->accumulation, (int)t->stage, t->more);
+    const run_options options = { .world = 2, .steps = 2, .model = model, .config = config,
+                                  .data = { fill, NULL, 1 << 20 }, .fault_rank = -1 };
+    cusim_set_schedule(1, policy);
+    cusim_plant(fault, 0, number);
+    run_world(&options, &out->run);
+    out->count = cusim_plant(fault, 0, -1);
+    _exit(out->run.status == DSC_OK ? 0 : 3);
+}
+
+/* `text` gets what the child said, of what it said first. */
+static ending run_child(const training *t, cusim_fault fault, int64_t number, cusim_policy policy, outcome *out,
+                        const outcome *right, char *text)
+{
+    int ends[2], status = 0;
+    size_t used = 0;
+    char rest[256];
+    assert_int_equal(pipe(ends), 0);
+    fflush(NULL);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(ends[1], 2);
+        close(ends[0]);
+        close(ends[1]);
+        alarm(60);
+        train_in_child(t, fault, number, policy, out);
+    }
+    close(ends[1]);
+    for (ssize_t n = 1; n > 0;) {
+        const bool room = used < TEXT_MAX - 1;
+        n = read(ends[0], room ? text + used : rest, room ? TEXT_MAX - 1 - used : sizeof rest);
+        used += room && n > 0 ? (size_t)n : 0;
+    }
+    text[used] = 0;
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (WIFSIGNALED(status))
+        return STUCK;
+    if (WEXITSTATUS(status) == VIOLATION)
+        return REPORTED;
+    if (WEXITSTATUS(status) != 0) {
+        snprintf(text, TEXT_MAX, "%s: %.500s", out->run.error.where, out->run.error.message);
+        return FAILED;
+    }
+    const bool same = right == NULL || (memcmp(right->run.loss, out->run.loss, sizeof right->run.loss) == 0 &&
+                                        memcmp(right->run.norm, out->run.norm, sizeof right->run.norm) == 0 &&
+                                        strcmp(right->run.hash, out->run.hash) == 0);
+    return same ? SAME : DIFFERENT;
+}
+
+static const training trainings[] = {
+    { 3, 2, "" },
+    { 2, 2, "" },
+    { 1, 1, "" },
+};
+
+/* Every `stride`-th fault of one kind. `harmless`: how many at most may end as if nothing were missing, in percent. */
+static void leave_out_each(cusim_fault fault, const char *what, int64_t stride, bool tracking_says_it,
+                           int64_t harmless)
+{
+    const char *all = getenv("DSC_TEST_FAULTS");
+    stride = all != NULL && strcmp(all, "all") == 0 ? 1 : stride;
+    outcome *out = mmap(NULL, 2 * sizeof *out, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    outcome *right = out + 1;
+    char text[TEXT_MAX];
+    assert_true(out != MAP_FAILED);
+    for (size_t i = 0; i < DSC_COUNT(trainings); i++) {
+        const training *t = &trainings[i];
+        int64_t ended[STUCK + 1] = { 0 }, tried = 0;
+        const ending plain = run_child(t, fault, -1, CUSIM_RANDOM, right, NULL, text);
+        if (plain != SAME)
+            print_error("stage %d, nothing planted: %s\n", (int)t->stage, text);
+        assert_int_equal(plain, SAME);
+        for (int64_t n = (int64_t)i; n < right->count; n += stride, tried++) {
+            const ending e = run_child(t, fault, n, CUSIM_RANDOM, out, right, text);
+            ended[e]++;
+            if (getenv("CUSIM_FAULTS_SHOW") != NULL)
+                print_message("stage %d, %s %d of %d: %s %s\n", (int)t->stage, what, (int)n, (int)right->count,
+                              (const char *const[]){ "same", "reported", "failed", "different", "stuck" }[e], text);
+            const bool hole = e == STUCK || (tracking_says_it && (e == FAILED || e == DIFFERENT));
+            if (hole)
+                print_error("stage %d, %s %d of %d is left out: %s: %s\n", (int)t->stage, what, (int)n,
+                            (int)right->count, e == STUCK ? "stuck" : e == FAILED ? "an error" : "other numbers", text);
+            assert_false(hole);
+        }
+        print_message("# stage %d: %d of %d %ss left out one by one: %d reported, %d end in an error, %d give other "
+                      "numbers, %d do no harm\n", (int)t->stage, (int)tried, (int)right->count, what,
+                      (int)ended[REPORTED], (int)ended[FAILED], (int)ended[DIFFERENT], (int)ended[SAME]);
+        assert_true(tried > 0);
+        assert_true(ended[SAME] * 100 <= harmless * tried);
+    }
+    munmap(out, 2 * sizeof *out);
+}
+
+static void every_wait_of_a_stream(void **state)
+{
+    if (!cusim_present() || !cusim_tracks_kernels())
+        skip();
+    leave_out_each(CUSIM_DROP_WAIT, "stream's wait", 6, true, 70);
+}
+
+static void every_wait_of_the_host(void **state)
+{
+    if (!cusim_present())
+        skip();
+    leave_out_each(CUSIM_DROP_HOST_WAIT, "host's wait", 15, false, 100);
+}
+
+static void every_collective(void **state)
+{
+    if (!cusim_present())
+        skip();
+    leave_out_each(CUSIM_SKIP_COLLECTIVE, "collective", 18, false, 0);
+}
+
+static int open_model(void **state)
+{
+    char path[] = "/tmp/dsc-faults-XXXXXX.json";
+    const int fd = mkstemps(path, 5);
+    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    dsc_error err = DSC_ERROR_INIT;
+    assert_true(fd >= 0);
+    assert_true(dprintf(fd,
+                        "{\"model_type\": \"gpt2\", \"vocab_size\": %d, \"n_embd\": 64, \"n_head\": 1,"
+                        " \"n_layer\": 2, \"n_positions\": %d, \"layer_norm_epsilon\": 1e-5}",
+                        VOCAB, SEQUENCE) > 0);
+    close(fd);
+    const dsc_status status = dsc_model_open(&model, path, &options, &err);
+    unlink(path);
+    if (status != DSC_OK)
+        print_error("%s: %s\n", err.where, err.message);
+    return status == DSC_OK ? 0 : -1;
+}
+
+static int close_model(void **state)
+{
+    dsc_model_close(&model);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_wait_of_a_stream),
+        cmocka_unit_test(every_wait_of_the_host),
+        cmocka_unit_test(every_collective),
+    };
+    return cmocka_run_group_tests_name("faults planted into training on simulated GPUs", tests, open_model,
+                                       close_model);
+}
