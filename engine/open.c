@@ -265,6 +265,8 @@ static void plan_options(const dsc_engine *engine, dsc_plan_options *out)
                                 .compute_dtype = dsc_engine_dtype(engine),
                                 .rank = engine->place.rank,
                                 .io = &engine->io,
+                                .threads = engine->threads,
+                                .cpu_caps = engine->cpu_caps,
                                 .device = engine->device,
                                 .data_bytes = engine->source.fill != NULL || engine->plan_only
                                                   ? dsc_reader_plan_bytes(&reader)

@@ -37,6 +37,8 @@ typedef struct dsc_plan_options {
     int64_t device_library_bytes; /* what that one's library takes by itself */
     int64_t data_bytes;        /* the reader */
     const dsc_io *io;          /* borrowed until the engine closes; may be NULL */
+    int32_t threads;           /* of the host, and its instruction sets, for updates away from the device */
+    uint32_t cpu_caps;
     dsc_device *device;        /* GEMM shapes are prepared on it */
 } dsc_plan_options;
 

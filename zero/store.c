@@ -62,7 +62,7 @@ static void choose_params(dsc_zero *zero)
 
 void dsc_store_choose(dsc_zero *zero)
 {
-    if (zero->o.swap.state_folder_count > 0)
+    if (zero->o.swap.state_folder_count > 0 || zero->o.swap.states_on_host)
         choose_states(zero);
     if (zero->o.swap.param_folder_count > 0)
         choose_params(zero);
@@ -79,12 +79,13 @@ static int64_t plane_bytes_each(const dsc_zero *zero, dsc_plane plane)
 static bool wants_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
 {
     const dsc_group_state *state = &zero->group[g];
+    const bool states = state->swap_states && zero->o.swap.state_folder_count > 0;
     switch (plane) {
     case DSC_PLANE_PARAM: return state->swap_param && !state->resident;
-    case DSC_PLANE_MASTER: return state->swap_states && zero->o.compute_dtype != DSC_F32;
+    case DSC_PLANE_MASTER: return states && zero->o.compute_dtype != DSC_F32;
     /* The binary counter of sums that do not depend on W needs all its levels at hand. */
-    case DSC_PLANE_GRAD: return state->swap_states && !zero->o.world_size_reproducible;
-    default: return state->swap_states;
+    case DSC_PLANE_GRAD: return states && !zero->o.world_size_reproducible && dsc_device_host_visible(zero->o.device);
+    default: return states;
     }
 }
 
@@ -112,6 +113,8 @@ void dsc_store_plan(dsc_zero *zero)
     const dsc_layout *layout = zero->o.layout;
     int64_t longest = 0;
     for (int32_t g = 0; g < layout->group_count; g++) {
+        if (zero->group[g].swap_states)
+            longest = dsc_max_i64(longest, layout->group[g].slice);
         for (int p = 0; p < DSC_PLANE_COUNT; p++) {
             if (!wants_swap(zero, g, (dsc_plane)p))
                 continue;
@@ -135,6 +138,7 @@ void dsc_store_plan(dsc_zero *zero)
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (plane_is_used(zero, (dsc_plane)p))
             zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += ring_bytes(zero, (dsc_plane)p);
+    dsc_host_tier_plan(zero);
 }
 
 /* ---- opening and closing ---- */
@@ -210,13 +214,14 @@ dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err)
             DSC_TRY(open_ring(zero, (dsc_plane)p, err));
     if (zero->o.rank == 0)
         say_files(zero);
-    return DSC_OK;
+    return dsc_host_tier_open(zero, err);
 }
 
 /* An operation that never ended may still come to its file and buffer, until its engine is closed. */
 void dsc_store_close(dsc_zero *zero)
 {
     dsc_store *store = &zero->store;
+    dsc_host_tier_close(zero);
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_ring_stop(&store->ring[p]);
     for (int a = 0; a < DSC_STORE_AIO_COUNT; a++)
@@ -239,6 +244,8 @@ dsc_status dsc_store_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fi
     const int64_t tile_count = dsc_min_i64(tile, zero->o.layout->group[g].slice - tile_first);
     const dsc_piece piece = { zero->group[g].swap_at[plane] + tile_first * each, tile_count * each };
     void *buf;
+    if (!dsc_device_host_visible(zero->o.device))
+        DSC_TRY(dsc_stream_sync(zero->o.compute, err)); /* of copies from and to the last view */
     DSC_TRY(dsc_ring_view(&zero->store.ring[plane], piece, write, &buf, err));
     *ptr = (char *)buf + (first - tile_first) * each;
     *count = dsc_min_i64(*count, tile_first + tile_count - first);

@@ -7,6 +7,7 @@
 #ifndef DSC_ZERO_STORE_H
 #define DSC_ZERO_STORE_H
 
+#include "zero/host_tier.h"
 #include "zero/ring.h"
 #include "zero/zero.h"
 
@@ -29,6 +30,7 @@ typedef struct dsc_store {
     dsc_buf buf[DSC_PLANE_COUNT];
     dsc_ring ring[DSC_PLANE_COUNT];
     dsc_store_cursor cursor;
+    dsc_host_tier host;
 } dsc_store;
 
 /* Elements [first, first + count) of a group, all of their states in memory until dsc_store_done. */
@@ -39,7 +41,8 @@ typedef struct dsc_tile {
     float *master, *moment1, *moment2;
     const float *grad;
     void *param; /* compute dtype; the master of an fp32 run */
-    int32_t slot[DSC_PLANE_COUNT];
+    dsc_stream *stream; /* where the update runs */
+    int32_t slot[DSC_PLANE_COUNT], host_slot;
 } dsc_tile;
 
 /* Before the gathers are planned: which groups' states and parameters go to swap. */

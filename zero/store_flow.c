@@ -26,6 +26,11 @@ static bool any_in_swap(const dsc_zero *zero, int32_t g)
     return false;
 }
 
+static bool passes_in_tiles(const dsc_zero *zero, int32_t g)
+{
+    return any_in_swap(zero, g) || dsc_host_tier_updates(zero, g);
+}
+
 /* The tile at the cursor, which goes on; false: there is none. */
 static bool step_cursor(const dsc_zero *zero, dsc_store_cursor *cursor, dsc_tile *tile)
 {
@@ -39,8 +44,9 @@ static bool step_cursor(const dsc_zero *zero, dsc_store_cursor *cursor, dsc_tile
     const int64_t left = state->own_count - cursor->done;
     *tile = (dsc_tile){ .group = cursor->group,
                         .first = state->own_first + cursor->done,
-                        .count = any_in_swap(zero, cursor->group) ? dsc_min_i64(left, zero->store.tile_elements)
-                                                                  : left };
+                        .count = passes_in_tiles(zero, cursor->group) ? dsc_min_i64(left, zero->store.tile_elements)
+                                                                      : left,
+                        .stream = zero->o.compute };
     cursor->done += tile->count;
     tile->last_of_group = cursor->done == state->own_count;
     return true;
@@ -76,6 +82,12 @@ static dsc_status take_plane(dsc_zero *zero, dsc_tile *tile, const dsc_tile *fol
     *ptr = NULL;
     if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)
         return DSC_OK; /* the parameters are */
+    const bool by_host = dsc_host_tier_updates(zero, tile->group);
+    if (by_host && (plane == DSC_PLANE_GRAD || plane == DSC_PLANE_PARAM)) {
+        const dsc_host_slot *slot = &zero->store.host.slot[tile->host_slot];
+        *ptr = plane == DSC_PLANE_GRAD ? slot->grad : slot->param;
+        return DSC_OK;
+    }
     if (!in_swap(zero, tile->group, plane)) {
         *ptr = in_memory(zero, tile->group, plane, at);
         return DSC_OK;
@@ -95,6 +107,7 @@ static dsc_status take_plane(dsc_zero *zero, dsc_tile *tile, const dsc_tile *fol
 dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err)
 {
     zero->store.cursor = (dsc_store_cursor){ 0, 0 };
+    dsc_host_tier_begin(zero);
     if (!dsc_store_is_used(zero))
         return DSC_OK;
     DSC_TRY(dsc_stream_sync(zero->gather_stream, err));
@@ -113,6 +126,10 @@ dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, bool *more, dsc_error 
     }
     dsc_store_cursor peek = zero->store.cursor;
     (void)step_cursor(zero, &peek, &following);
+    if (dsc_host_tier_updates(zero, tile->group)) {
+        DSC_TRY(dsc_host_tier_take(zero, tile, &following, &tile->host_slot, err));
+        tile->stream = zero->store.host.compute;
+    }
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         DSC_TRY(take_plane(zero, tile, &following, (dsc_plane)p, &ptr[p], err));
     tile->param = ptr[DSC_PLANE_PARAM];
@@ -127,9 +144,11 @@ dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     static const dsc_plane written[] = { DSC_PLANE_PARAM, DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2 };
     const int64_t at = tile->first - zero->group[tile->group].own_first;
+    if (dsc_host_tier_updates(zero, tile->group))
+        DSC_TRY(dsc_host_tier_give(zero, tile, err));
     if (!any_in_swap(zero, tile->group))
         return DSC_OK;
-    DSC_TRY(dsc_stream_sync(zero->o.compute, err));
+    DSC_TRY(dsc_stream_sync(tile->stream, err));
     for (size_t i = 0; i < DSC_COUNT(written); i++)
         if (in_swap(zero, tile->group, written[i]))
             DSC_TRY(dsc_ring_give(&zero->store.ring[written[i]], tile->slot[written[i]],

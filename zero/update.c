@@ -50,7 +50,7 @@ static dsc_status update_range(dsc_zero *zero, const dsc_tile *tile, int64_t fir
                             .scalars = *scalars };
     if (zero->o.compute_dtype == DSC_BF16)
         args.param_bf16 = (uint16_t *)tile->param + at;
-    return DSC_RUN(zero->o.compute, ADAMW, &args, err);
+    return DSC_RUN(tile->stream, ADAMW, &args, err);
 }
 
 /* Runs of neighbouring tensors that agree about weight decay are one launch; padding goes with the tensor before it. */
@@ -137,6 +137,8 @@ static dsc_status gather_states(dsc_zero *zero, int32_t g, dsc_error *err)
 static dsc_status round_params(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[g].slice;
+    if (dsc_host_tier_updates(zero, g))
+        return dsc_host_tier_round(zero, g, err);
     for (int64_t first = 0, count; first < slice; first += count) {
         dsc_cast_args cast = { .to_dtype = DSC_BF16, .from_dtype = DSC_F32 };
         void *from;

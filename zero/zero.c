@@ -35,7 +35,7 @@ static void plan_states(dsc_zero *zero)
             continue;
         const int64_t own_bytes = state->own_count * 4;
         bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += state->swap_at[DSC_PLANE_GRAD] < 0 ? own_bytes : 0;
-        if (state->swap_at[DSC_PLANE_MOMENT1] >= 0) /* and all the others are there too */
+        if (state->swap_states)
             continue;
         bytes[DSC_TAG_MOMENT][DSC_TIER_DEVICE] += 2 * own_bytes;
         if (zero->o.compute_dtype != DSC_F32)
@@ -66,7 +66,7 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
 static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_error *err)
 {
     DSC_ASSERT(options->stage >= 0 && options->stage <= 3);
-    DSC_ASSERT(options->stage >= 1 || options->swap.state_folder_count == 0);
+    DSC_ASSERT(options->stage >= 1 || (options->swap.state_folder_count == 0 && !options->swap.states_on_host));
     DSC_ASSERT(options->stage == 3 || options->swap.param_folder_count == 0);
     DSC_ASSERT(options->rank >= 0 && options->rank < options->layout->world_size);
     dsc_zero *zero = NULL;
@@ -74,7 +74,8 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     zero->o = *options;
     zero->world_size = options->layout->world_size;
     /* Alone there is nothing to hide; files are always worth it. */
-    const bool swaps = options->swap.state_folder_count > 0 || options->swap.param_folder_count > 0;
+    const bool swaps = (options->swap.state_folder_count > 0 || options->swap.param_folder_count > 0) &&
+                       dsc_device_host_visible(options->device);
     zero->o.overlap = (options->overlap && zero->world_size > 1) || swaps;
     zero->step_count = 2 * options->model->module_count - 1;
     zero->param_bytes_each = (int64_t)dsc_dtype_bytes(options->compute_dtype);
@@ -112,7 +113,7 @@ static void place_states(dsc_zero *zero)
         }
         if (zero->o.compute_dtype == DSC_F32)
             state->master = (float *)(void *)state->param + (state->param_whole ? state->own_first : 0);
-        if (state->swap_at[DSC_PLANE_MOMENT1] >= 0)
+        if (state->swap_states)
             continue;
         state->moment1 = moment;
         state->moment2 = moment + state->own_count;

@@ -27,13 +27,17 @@ extern "C" {
 
 enum { DSC_CHANNEL_CONTROL, DSC_CHANNEL_GATHER, DSC_CHANNEL_REDUCE, DSC_CHANNEL_COUNT };
 
-/* States that live in files (offload/swap.h) and pass through memory in tiles. All zero: everything is in memory. The
- * same on all ranks, but for the folders. Only on a host_visible device. */
+/* States that live away from the device: in files (offload/swap.h), or, of a device that is not host_visible, in host
+ * memory. They pass in tiles. All zero: everything is on the device. The same on all ranks, but for the folders. There,
+ * the host makes the update, sums of gradients stay on the device, and so do parameters. */
 typedef struct dsc_zero_swap {
     const char *state_folders[DSC_SWAP_FOLDERS_MAX]; /* gradients' sums, master weights, moments; stage 1 and higher */
     const char *param_folders[DSC_SWAP_FOLDERS_MAX]; /* parameters; stage 3 */
     int32_t state_folder_count, param_folder_count;  /* 0: in memory */
-    double state_share;               /* of the states that go to files, 0..1; those of the first groups stay */
+    bool states_on_host;              /* where no folders are named; not of a host_visible device */
+    int32_t host_threads;             /* of the host's update */
+    uint32_t host_caps;
+    double state_share;               /* of the states that go there, 0..1; those of the first groups stay */
     int64_t param_elements_in_memory; /* of this rank's parameters; those of the first groups stay */
     int64_t persistent_elements;      /* parameters of groups of at most so many stay */
     int64_t tile_elements;            /* at most; what one buffer holds */
@@ -58,7 +62,7 @@ typedef struct dsc_zero_options {
     const bool *backward_reads_params; /* [module_count] false: no gather for this module's backward step */
     bool world_size_reproducible;     /* sum leaves in one binary counter: bits do not depend on W */
     dsc_zero_swap swap;
-    dsc_device *device;               /* not used by dsc_zero_plan */
+    dsc_device *device;
     dsc_comm *comm;                   /* over device memory; not used by dsc_zero_plan */
     dsc_comm *host_comm;              /* the same ranks over host memory, may be `comm`; not used by dsc_zero_plan */
     dsc_stream *compute;              /* not used by dsc_zero_plan */

@@ -179,6 +179,8 @@ static void *run_rank(void *argument)
         status = train(rank, engine, &err);
     if (status == DSC_OK && o->after != NULL)
         status = o->after(engine, rank->rank, o->user, &err);
+    if (status == DSC_OK)
+        status = dsc_zero_sync(engine->zero, &err); /* all ranks together: views are of an idle engine */
     if (status == DSC_OK) {
         collect(job, engine);
         if (rank->rank == 0)

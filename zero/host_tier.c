@@ -1,0 +1,169 @@
+/* host_tier.c - see host_tier.h. SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+bool dsc_host_tier_updates(const dsc_zero *zero, int32_t g)
+{
+    return zero->group[g].swap_states && !dsc_device_host_visible(zero->o.device);
+}
+
+static bool is_used(const dsc_zero *zero)
+{
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (dsc_host_tier_updates(zero, g))
+            return true;
+    return false;
+}
+
+static bool in_pinned_memory(const dsc_zero *zero, int32_t g)
+{
+    return dsc_host_tier_updates(zero, g) && zero->group[g].swap_at[DSC_PLANE_MOMENT1] < 0;
+}
+
+static int64_t slot_bytes(const dsc_zero *zero) { return zero->store.tile_elements * (4 + zero->param_bytes_each); }
+
+/* ---- planning and opening ---- */
+
+void dsc_host_tier_plan(dsc_zero *zero)
+{
+    int64_t elements = 0;
+    if (!is_used(zero))
+        return;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        elements += in_pinned_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
+    zero->plan.bytes[DSC_TAG_MOMENT][DSC_TIER_PINNED] += elements * 8;
+    zero->plan.bytes[DSC_TAG_MASTER][DSC_TIER_PINNED] += zero->o.compute_dtype == DSC_F32 ? 0 : elements * 4;
+    zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += DSC_HOST_SLOTS * slot_bytes(zero);
+}
+
+static void place_states(dsc_zero *zero)
+{
+    float *master = zero->store.host.master_buf.ptr, *moment = zero->store.host.moment_buf.ptr;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        dsc_group_state *state = &zero->group[g];
+        if (!in_pinned_memory(zero, g))
+            continue;
+        state->moment1 = moment;
+        state->moment2 = moment + state->own_count;
+        moment += 2 * state->own_count;
+        if (zero->o.compute_dtype == DSC_F32)
+            continue;
+        state->master = master;
+        master += state->own_count;
+    }
+}
+
+dsc_status dsc_host_tier_open(dsc_zero *zero, dsc_error *err)
+{
+    dsc_host_tier *host = &zero->store.host;
+    dsc_device *device = zero->o.device;
+    const int64_t tile = zero->store.tile_elements;
+    if (!is_used(zero))
+        return DSC_OK;
+    const dsc_device_options options = { .alloc = zero->o.alloc, .threads = zero->o.swap.host_threads,
+                                         .caps = zero->o.swap.host_caps };
+    DSC_TRY(dsc_device_open(&dsc_device_cpu, &host->device, &options, err));
+    DSC_TRY(dsc_stream_open(host->device, DSC_STREAM_COMPUTE, "host update", &host->compute, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_MASTER, DSC_TIER_PINNED, zero->plan.bytes[DSC_TAG_MASTER][DSC_TIER_PINNED],
+                         &host->master_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_MOMENT, DSC_TIER_PINNED, zero->plan.bytes[DSC_TAG_MOMENT][DSC_TIER_PINNED],
+                         &host->moment_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_IO, DSC_TIER_PINNED, DSC_HOST_SLOTS * slot_bytes(zero), &host->slot_buf,
+                         err));
+    for (int32_t i = 0; i < DSC_HOST_SLOTS; i++) {
+        dsc_host_slot *slot = &host->slot[i];
+        slot->grad = (char *)host->slot_buf.ptr + i * slot_bytes(zero);
+        slot->param = (float *)slot->grad + tile;
+        DSC_TRY(dsc_event_open(device, &slot->arrived, err));
+        DSC_TRY(dsc_event_open(device, &slot->left, err));
+    }
+    place_states(zero);
+    return DSC_OK;
+}
+
+void dsc_host_tier_close(dsc_zero *zero)
+{
+    dsc_host_tier *host = &zero->store.host;
+    if (host->device == NULL)
+        return;
+    for (int32_t i = 0; i < DSC_HOST_SLOTS; i++) {
+        dsc_event_close(&host->slot[i].left);
+        dsc_event_close(&host->slot[i].arrived);
+    }
+    dsc_mem_close(zero->o.device, &host->slot_buf);
+    dsc_mem_close(zero->o.device, &host->moment_buf);
+    dsc_mem_close(zero->o.device, &host->master_buf);
+    dsc_stream_close(&host->compute);
+    dsc_device_close(&host->device);
+}
+
+/* ---- tiles ---- */
+
+/* The tile's parameters on the device. */
+static char *param_of(const dsc_zero *zero, const dsc_tile *tile)
+{
+    const dsc_group_state *state = &zero->group[tile->group];
+    return state->param + (tile->first - (state->param_whole ? 0 : state->own_first)) * zero->param_bytes_each;
+}
+
+/* In fp32 the parameters are the masters, so they come down too. */
+static dsc_status start(dsc_zero *zero, const dsc_tile *tile, dsc_host_slot *slot, dsc_error *err)
+{
+    const dsc_group_state *state = &zero->group[tile->group];
+    DSC_TRY(dsc_event_sync(slot->left, err)); /* what this slot held before */
+    DSC_TRY(dsc_copy(zero->o.compute, slot->grad, state->grad + (tile->first - state->own_first), tile->count * 4,
+                     err));
+    if (zero->o.compute_dtype == DSC_F32)
+        DSC_TRY(dsc_copy(zero->o.compute, slot->param, param_of(zero, tile), tile->count * 4, err));
+    return dsc_event_record(slot->arrived, zero->o.compute, err);
+}
+
+void dsc_host_tier_begin(dsc_zero *zero) { zero->store.host.on_its_way = false; }
+
+dsc_status dsc_host_tier_take(dsc_zero *zero, const dsc_tile *tile, const dsc_tile *following, int32_t *slot,
+                              dsc_error *err)
+{
+    dsc_host_tier *host = &zero->store.host;
+    *slot = host->turn;
+    host->turn = (host->turn + 1) % DSC_HOST_SLOTS;
+    if (!host->on_its_way)
+        DSC_TRY(start(zero, tile, &host->slot[*slot], err));
+    host->on_its_way = following->count > 0 && dsc_host_tier_updates(zero, following->group);
+    if (host->on_its_way)
+        DSC_TRY(start(zero, following, &host->slot[host->turn], err));
+    return dsc_event_sync(host->slot[*slot].arrived, err);
+}
+
+dsc_status dsc_host_tier_give(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+{
+    dsc_host_slot *slot = &zero->store.host.slot[tile->host_slot];
+    dsc_group_state *state = &zero->group[tile->group];
+    DSC_TRY(dsc_stream_sync(zero->store.host.compute, err));
+    DSC_TRY(dsc_copy(zero->gather_stream, param_of(zero, tile), slot->param, tile->count * zero->param_bytes_each,
+                     err));
+    DSC_TRY(dsc_event_record(slot->left, zero->gather_stream, err));
+    if (!tile->last_of_group || !state->param_whole)
+        return DSC_OK; /* windows are filled behind it on the same stream */
+    DSC_TRY(dsc_event_record(state->gathered, zero->gather_stream, err));
+    state->gather_pending = true;
+    return DSC_OK;
+}
+
+dsc_status dsc_host_tier_round(dsc_zero *zero, int32_t g, dsc_error *err)
+{
+    const int64_t slice = zero->o.layout->group[g].slice;
+    dsc_host_tier *host = &zero->store.host;
+    void *to = host->slot[0].param;
+    for (int64_t first = 0, count; first < slice; first += count) {
+        void *from, *param;
+        count = dsc_min_i64(slice - first, zero->store.tile_elements);
+        DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_MASTER, first, &count, false, &from, err));
+        DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_PARAM, first, &count, true, &param, err));
+        const dsc_cast_args cast = { .to = to, .from = from, .to_dtype = DSC_BF16, .from_dtype = DSC_F32,
+                                     .count = count };
+        DSC_TRY(DSC_RUN(host->compute, CAST, &cast, err));
+        DSC_TRY(dsc_stream_sync(host->compute, err));
+        DSC_TRY(dsc_copy(zero->o.compute, param, to, count * 2, err));
+        DSC_TRY(dsc_stream_sync(zero->o.compute, err)); /* the slot is written again */
+    }
+    return DSC_OK;
+}

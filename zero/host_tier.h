@@ -1,0 +1,43 @@
+/* host_tier.h - optimizer states away from a device whose memory the host cannot reach: the host updates them.
+ *
+ * Masters and moments lie in pinned host memory, or in swap; sums of gradients and parameters stay on the device. A
+ * tile of sums comes down while the one before it is updated by the host's own exact kernels, and the new parameters go
+ * up behind it. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_HOST_TIER_H
+#define DSC_ZERO_HOST_TIER_H
+
+#include "zero/zero.h"
+
+#define DSC_HOST_SLOTS 2
+
+typedef struct dsc_host_slot {
+    void *grad, *param;           /* pinned; a tile each */
+    dsc_event *arrived, *left;    /* what the update reads is here; the parameters are on the device */
+} dsc_host_slot;
+
+typedef struct dsc_host_tier {
+    dsc_device *device; /* the host's cpu device */
+    dsc_stream *compute;
+    dsc_buf master_buf, moment_buf, slot_buf;
+    dsc_host_slot slot[DSC_HOST_SLOTS];
+    int32_t turn;   /* slot of the next tile */
+    bool on_its_way; /* that tile is already on its way */
+} dsc_host_tier;
+
+struct dsc_tile;
+/* The group's states are updated by the host, away from the device. */
+bool dsc_host_tier_updates(const dsc_zero *zero, int32_t group);
+void dsc_host_tier_plan(dsc_zero *zero);
+DSC_MUST_USE dsc_status dsc_host_tier_open(dsc_zero *zero, dsc_error *err);
+void dsc_host_tier_close(dsc_zero *zero);
+
+void dsc_host_tier_begin(dsc_zero *zero);
+/* *slot holds the tile's sums; those of the following one (count 0: none) have started. */
+DSC_MUST_USE dsc_status dsc_host_tier_take(dsc_zero *zero, const struct dsc_tile *tile,
+                                           const struct dsc_tile *following, int32_t *slot, dsc_error *err);
+/* The tile's parameters start for the device. */
+DSC_MUST_USE dsc_status dsc_host_tier_give(dsc_zero *zero, const struct dsc_tile *tile, dsc_error *err);
+/* Parameters in bf16 of this rank's slice from its masters. */
+DSC_MUST_USE dsc_status dsc_host_tier_round(dsc_zero *zero, int32_t group, dsc_error *err);
+
+#endif
