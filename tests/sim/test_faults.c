@@ -3,7 +3,7 @@
  * A rank's n-th wait of a stream, wait of its host or collective is left out. A stream's wait that is needed must be
  * reported by the simulator's tracking (tests/sim/track.h), whatever the schedule: wrong numbers without a report are a
  * hole in it, the same numbers and no report say that something else orders what the wait orders. Each run is a process
- * of its own. DSC_TEST_FAULTS=all leaves out each one (8 minutes of one core), otherwise some of them. On real GPUs all
+ * of its own. DSC_TEST_FAULTS=all leaves out each one (2 minutes of one core), otherwise some of them. On real GPUs all
  * of it is skipped. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>

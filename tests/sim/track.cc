@@ -179,17 +179,17 @@ void touch_atomic(const void *p, size_t bytes) { touch(p, bytes, true); }
 
 bool cusim_tracks_kernels(void) { return cusim::instrumented; }
 
-/* ---- what the compiler calls ---- */
+/* ---- what the compiler calls: with the types that gcc declares them by itself in sanitized builds ---- */
 
 extern "C" {
 
 void __tsan_init(void) { cusim::instrumented = true; }
 void __tsan_func_entry(void *) {}
-void __tsan_func_exit(void) {}
-void __tsan_vptr_update(void **, void *) {}
-void __tsan_vptr_read(void **) {}
-void __tsan_read_range(void *p, size_t bytes) { cusim::touch(p, bytes, false); }
-void __tsan_write_range(void *p, size_t bytes) { cusim::touch(p, bytes, true); }
+void __tsan_func_exit(void *) {}
+void __tsan_vptr_update(void *, void *) {}
+void __tsan_vptr_read(void *) {}
+void __tsan_read_range(void *p, long bytes) { cusim::touch(p, static_cast<size_t>(bytes), false); }
+void __tsan_write_range(void *p, long bytes) { cusim::touch(p, static_cast<size_t>(bytes), true); }
 #define ACCESSES(bytes)                                                             \
     void __tsan_read##bytes(void *p) { cusim::touch(p, bytes, false); }             \
     void __tsan_write##bytes(void *p) { cusim::touch(p, bytes, true); }             \
