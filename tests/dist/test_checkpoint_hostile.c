@@ -254,6 +254,37 @@ static void contradictions_are_refused(void **state)
     }
 }
 
+/* Lines about matrix products, which a run on a CPU does not write and only a GPU reads (tests/sim/test_plans.c). */
+static void lines_about_products_are_checked(void **state)
+{
+    static const char *const good[] = { "[]", "[\"\"]", "[\"a card\", \"16x16x16: 00\"]" };
+    static const char *const bad[] = { "null", "{}", "1", "\"a card\"", "[1]", "[null]", "[[]]", "[\"a\", {}]",
+                                       "[\"\\u001b[2J\"]", "[\"two\\nlines\"]", "[\"\\u0000\"]" };
+    enum { LINES = 2200, LINE_BYTES = 500 };
+    char to[1024];
+    for (size_t i = 0; i < DSC_COUNT(good) + DSC_COUNT(bad); i++) {
+        const bool is_good = i < DSC_COUNT(good);
+        snprintf(to, sizeof to, "\"gemm_plans\":%s,\"seed\":5", is_good ? good[i] : bad[i - DSC_COUNT(good)]);
+        edit("\"seed\":5", to);
+        if (is_good)
+            assert_int_equal(verify_apart(to).status, DSC_OK);
+        else
+            expect_refusal(to, "");
+    }
+    snprintf(to, sizeof to, "\"gemm_plans\":[\"%0513d\"],\"seed\":5", 0); /* one byte more than a line may have */
+    edit("\"seed\":5", to);
+    expect_refusal("a long line", "");
+    char *many = malloc(LINES * (LINE_BYTES + 3) + 64), *at = many;
+    CW_CHECK(many != NULL);
+    at += sprintf(at, "\"gemm_plans\":[");
+    for (int i = 0; i < LINES; i++)
+        at += sprintf(at, "%s\"%0*d\"", i > 0 ? "," : "", LINE_BYTES, i);
+    sprintf(at, "],\"seed\":5");
+    edit("\"seed\":5", many);
+    expect_refusal("more than a megabyte of lines", "");
+    free(many);
+}
+
 /* ---- sizes ---- */
 
 /* text: head, then `unit` as often as fits into `bytes`, then tail. */
@@ -367,6 +398,7 @@ int main(void)
         TEST(the_base_is_good),
         TEST(every_member_is_checked),
         TEST(contradictions_are_refused),
+        TEST(lines_about_products_are_checked),
         TEST(size_is_no_weapon),
         TEST(holes_are_no_weapon),
     };
