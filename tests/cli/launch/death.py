@@ -273,20 +273,24 @@ def no_zombies_while_it_runs():
     p = start("-np", "4", "sh", "-c", "sh -c 'sleep 0.01 & ' ; if [ $RANK != 0 ]; then exit 0; fi; sleep 600",
               env=marked.env)
     wait_for(lambda: len(marked.pids()) == 4, what="three ranks to end")  # guardian, supervisor, sh, sleep
-    time.sleep(0.1)
-    zombies = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat") as f:
-                    fields = f.read().rsplit(")", 1)[1].split()
-                if fields[0] == "Z" and int(fields[1]) in (p.pid, supervisor_of(p)):
-                    zombies.append(name)
-            except OSError:
-                pass
+    parents = (p.pid, supervisor_of(p))
+
+    def zombies():
+        found = []
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                try:
+                    with open(f"/proc/{name}/stat") as f:
+                        fields = f.read().rsplit(")", 1)[1].split()
+                    if fields[0] == "Z" and int(fields[1]) in parents:
+                        found.append(name)
+                except OSError:
+                    pass
+        return found
+
+    wait_for(lambda: not zombies(), what="what ended to be collected")
     p.terminate()
     p.communicate(timeout=10)
-    equal(zombies, [])
     marked.wait_gone(0.2 * SLOW)
 
 
