@@ -76,7 +76,7 @@ run bash "$root/scripts/launch_distributed.sh" resnet50 ddp 4 16 1
 report "a model that is not built yet, and those that are" refused '"resnet50" is no built-in model'
 report "the list" refused "gpt2-nano, gpt2-micro"
 run "$launch" -np 8 -H localhost:4,host2:4 train --config ds_config.json
-report "a second host" refused 'more than one is not built yet'
+report "a second host that does not exist" grep -q 'dsc: error: host host2: there is no such host name' err
 run "$launch" --num_gpus=2 train --config training_config.yaml
 report "a config that is YAML" refused "training_config.yaml"
 run "$launch" -np 24 -H node1:8,node2:8,node3:8 --dry-run train --config configs/training_config.yaml

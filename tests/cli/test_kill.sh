@@ -77,13 +77,13 @@ same_as_undisturbed() { # NAME RANKS STEPS
 
 # ---- labelled points ----
 # RANK OP PATH NTH WHEN SAVE: SAVE 2: in the second save of this life, so that every life gets further; 1: what the dead
-# one before left is tidied up in the first. N in a path: the step that is saved.
+# one before left is tidied up in the first (of a rank 0 that died: one that lives tidies up itself). N in a path: the step that is saved.
 labels='
 0 mkdir    */step-N.tmp                        1 after  2
 0 truncate */step-N.tmp/model.safetensors      1 after  2
-0 write    */step-N.tmp/model.safetensors      1 half   2
 1 write    */step-N.tmp/model.safetensors      1 half   2
 1 write    */step-N.tmp/optimizer.safetensors  3 after  2
+0 write    */step-N.tmp/model.safetensors      1 half   2
 0 unlink   */step-N.tmp/*                      1 after  1
 0 rmdir    */step-N.tmp                        1 before 1
 0 fsync    */step-N.tmp/model.safetensors      1 before 2
