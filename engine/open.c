@@ -441,6 +441,9 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     if (engine == NULL)
         return;
     dsc_alloc *alloc = engine->alloc;
+    /* Freeing a GPU's memory waits for all its work without end; this wait looks at the peers and has a timeout. */
+    if (!engine->failed && engine->zero != NULL && !engine->host_visible)
+        engine->failed = dsc_zero_sync(engine->zero, NULL) != DSC_OK;
     if (engine->failed)
         dsc_engine_abort(engine, "an engine was closed after an error");
     dsc_reader_close(&engine->reader);

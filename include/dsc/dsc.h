@@ -96,7 +96,8 @@ typedef struct dsc_engine_options {
  * `log.user`, borrowed until close. Parameters come from the model's files or its initialisation; rank 0's are
  * broadcast. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_open(dsc_engine **out, const dsc_engine_options *options, dsc_error *err);
-/* Safe on NULL and after any error; sets *engine to NULL. Does not wait for other ranks. */
+/* Safe on NULL and after any error; sets *engine to NULL. Does not wait for other ranks, but for their part in
+ * collectives that this rank has given to its GPU, at most dsc.comm_timeout_s. */
 DSC_API void dsc_engine_close(dsc_engine **engine);
 
 /* ---- Training ---------------------------------------------------------------------------------------------------- */
