@@ -432,7 +432,7 @@ static int stopped_rank(const death *d, int32_t rank)
 static void one_stopped(ranks_kind kind, int where, int32_t size)
 {
     char token[64];
-    pid_t pids[8];
+    pid_t pids[8] = {0};
     ranks_token(token, sizeof token);
     const death d = { .kind = kind, .where = where, .size = size, .token = token };
     fflush(NULL);
@@ -614,7 +614,7 @@ static void test_mpi(void **state)
         skip();
     }
     for (int s = 0; s < SCENE_COUNT; s++) {
-        char mode[8];
+        char mode[12];
         snprintf(mode, sizeof mode, "%d", s);
         const int status = ranks_mpirun(3, mode);
         if (status == 77) {
