@@ -144,8 +144,11 @@ static void adamw_blocks(void *ctx, int64_t first, int64_t last)
 
 static dsc_status adamw(const void *args, const dsc_cpu_team *team, dsc_error *err, const dsc_exact_ops *ops)
 {
-    (void)err;
-    job_run(args, ((const dsc_adamw_args *)args)->count, team, ops, adamw_blocks);
+    const dsc_adamw_args *a = args;
+    if (a->moment_dtype != DSC_F32 && a->moment_dtype != DSC_BF16)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "ADAMW", "no moments of dtype %d", (int)a->moment_dtype);
+    DSC_ASSERT(a->first >= 0);
+    job_run(a, a->count, team, ops, adamw_blocks);
     return DSC_OK;
 }
 

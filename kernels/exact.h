@@ -101,12 +101,19 @@ typedef struct dsc_adamw_scalars {
  *   v = fma(one_minus_beta2 * g, g, beta2 * v)
  *   d = fma(sqrt(v), inv_sqrt_bias2, eps)
  *   p = fma(-step_size, m / d, p)
- * and param_bf16[i] = round(p) when param_bf16 is not NULL. Loshchilov & Hutter 2019; Kingma & Ba 2015. */
+ * and param_bf16[i] = round(p) when param_bf16 is not NULL. Loshchilov & Hutter 2019; Kingma & Ba 2015.
+ * Moments kept in BF16: p takes the m and v above as they are; what is kept of them is rounded by chance, as
+ * CAST_STOCHASTIC does it, with the lower (m) and upper (v) 16 bits of word n % 4 of block n / 4 of (seed, stream),
+ * n = first + i. */
 typedef struct dsc_adamw_args {
-    float *master, *moment1, *moment2; /* [count] read and written */
-    const float *grad;                 /* [count] the sum of leaves */
-    uint16_t *param_bf16;              /* [count] written, or NULL */
+    float *master;           /* [count] read and written */
+    void *moment1, *moment2; /* [count] likewise, of moment_dtype */
+    const float *grad;       /* [count] the sum of leaves */
+    uint16_t *param_bf16;    /* [count] written, or NULL */
     int64_t count;
+    dsc_dtype moment_dtype;  /* F32 or BF16 */
+    uint64_t seed, stream;   /* of BF16, as is */
+    int64_t first;           /* >= 0: position of element 0 */
     dsc_adamw_scalars scalars;
 } dsc_adamw_args;
 

@@ -21,10 +21,10 @@ static void f32_from_bf16(float *to, const uint16_t *from, int64_t count)
     dsc_exact_ref.f32_from_bf16(to + i, from + i, count - i);
 }
 
-/* 8 elements and their 16 random bits each. */
-static inline __m256i up_or_down(__m256 x, __m128i random_bits)
+/* 8 elements and their 16 random bits each, in the lower halves of lanes. */
+static inline __m256i up_or_down(__m256 x, __m256i random_bits)
 {
-    const __m256i u = _mm256_castps_si256(x), sum = _mm256_add_epi32(u, _mm256_cvtepu16_epi32(random_bits));
+    const __m256i u = _mm256_castps_si256(x), sum = _mm256_add_epi32(u, random_bits);
     const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x00400000));
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
     return _mm256_srli_epi32(_mm256_blendv_epi8(sum, quiet, nan), 16);
@@ -46,8 +46,10 @@ static void cast_stochastic(const dsc_cast_stochastic_args *args, int64_t first,
         philox_blocks(a->seed, a->stream, counter, block);
         for (int j = 0; j < 4; j++) {
             const float *from = a->from + i + 16 * j;
-            const __m256i low = up_or_down(_mm256_loadu_ps(from), _mm256_castsi256_si128(block[j]));
-            const __m256i high = up_or_down(_mm256_loadu_ps(from + 8), _mm256_extracti128_si256(block[j], 1));
+            const __m256i first_bits = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(block[j]));
+            const __m256i second_bits = _mm256_cvtepu16_epi32(_mm256_extracti128_si256(block[j], 1));
+            const __m256i low = up_or_down(_mm256_loadu_ps(from), first_bits);
+            const __m256i high = up_or_down(_mm256_loadu_ps(from + 8), second_bits);
             /* packing goes by 128-bit parts */
             const __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
             _mm256_storeu_si256((__m256i *)(void *)(a->to + i + 16 * j), both);
@@ -145,25 +147,101 @@ typedef struct adamw_lanes {
     __m256 grad_scale, one_minus_beta1, beta2, one_minus_beta2, decay, l2, step_size, inv_sqrt_bias2, eps;
 } adamw_lanes;
 
-/* Returns the new weights of 8 elements; writes them and the moments. */
-static inline __attribute__((always_inline)) __m256 adamw_8(const dsc_adamw_args *a, const adamw_lanes *s, int64_t i,
-                                                            bool l2)
+/* The recipe on 8 elements: from the gradient's sum, weights and moments to the new ones. */
+static inline __attribute__((always_inline)) void adamw_8(const adamw_lanes *s, __m256 grad, bool l2, __m256 *weight,
+                                                          __m256 *moment1, __m256 *moment2)
 {
-    __m256 p = _mm256_loadu_ps(a->master + i);
-    __m256 m = _mm256_loadu_ps(a->moment1 + i);
-    __m256 v = _mm256_loadu_ps(a->moment2 + i);
-    __m256 g = _mm256_mul_ps(_mm256_loadu_ps(a->grad + i), s->grad_scale);
+    __m256 p = *weight, m = *moment1, v = *moment2;
+    __m256 g = _mm256_mul_ps(grad, s->grad_scale);
     if (l2)
         g = _mm256_fmadd_ps(s->l2, p, g);
     p = _mm256_mul_ps(p, s->decay);
     m = _mm256_fmadd_ps(s->one_minus_beta1, _mm256_sub_ps(g, m), m);
     v = _mm256_fmadd_ps(_mm256_mul_ps(s->one_minus_beta2, g), g, _mm256_mul_ps(s->beta2, v));
     const __m256 d = _mm256_fmadd_ps(_mm256_sqrt_ps(v), s->inv_sqrt_bias2, s->eps);
-    p = _mm256_fnmadd_ps(s->step_size, _mm256_div_ps(m, d), p);
+    *weight = _mm256_fnmadd_ps(s->step_size, _mm256_div_ps(m, d), p);
+    *moment1 = m;
+    *moment2 = v;
+}
+
+/* Returns the new weights of 8 elements; writes them and the moments. */
+static inline __attribute__((always_inline)) __m256 adamw_f32(const dsc_adamw_args *a, const adamw_lanes *s, int64_t i,
+                                                              bool l2)
+{
+    float *moment1 = a->moment1, *moment2 = a->moment2;
+    __m256 p = _mm256_loadu_ps(a->master + i);
+    __m256 m = _mm256_loadu_ps(moment1 + i), v = _mm256_loadu_ps(moment2 + i);
+    adamw_8(s, _mm256_loadu_ps(a->grad + i), l2, &p, &m, &v);
     _mm256_storeu_ps(a->master + i, p);
-    _mm256_storeu_ps(a->moment1 + i, m);
-    _mm256_storeu_ps(a->moment2 + i, v);
+    _mm256_storeu_ps(moment1 + i, m);
+    _mm256_storeu_ps(moment2 + i, v);
     return p;
+}
+
+static inline __m128i low_halves(__m256i x)
+{
+    return _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+}
+
+/* The same with moments in bf16; a word of random bits for each element. */
+static inline __attribute__((always_inline)) __m256 adamw_bf16(const dsc_adamw_args *a, const adamw_lanes *s, int64_t i,
+                                                               __m256i random_bits, bool l2)
+{
+    __m128i *moment1 = (__m128i *)(void *)((uint16_t *)a->moment1 + i);
+    __m128i *moment2 = (__m128i *)(void *)((uint16_t *)a->moment2 + i);
+    __m256 p = _mm256_loadu_ps(a->master + i);
+    __m256 m = dsc_f32_from_bf16_avx2(_mm_loadu_si128(moment1));
+    __m256 v = dsc_f32_from_bf16_avx2(_mm_loadu_si128(moment2));
+    adamw_8(s, _mm256_loadu_ps(a->grad + i), l2, &p, &m, &v);
+    _mm256_storeu_ps(a->master + i, p);
+    _mm_storeu_si128(moment1, low_halves(up_or_down(m, _mm256_and_si256(random_bits, _mm256_set1_epi32(0xffff)))));
+    _mm_storeu_si128(moment2, low_halves(up_or_down(v, _mm256_srli_epi32(random_bits, 16))));
+    return p;
+}
+
+/* Weights of 16 elements rounded. */
+static inline __attribute__((always_inline)) void copy_16(uint16_t *to, __m256 p0, __m256 p1, copy_kind copy)
+{
+    const __m256i both = _mm256_set_m128i(dsc_bf16_from_f32_avx2(p1), dsc_bf16_from_f32_avx2(p0));
+    if (copy == COPY_STREAM)
+        _mm256_stream_si256((__m256i *)(void *)to, both);
+    else
+        _mm256_storeu_si256((__m256i *)(void *)to, both);
+}
+
+static inline __attribute__((always_inline)) int64_t all_f32(const dsc_adamw_args *a, const adamw_lanes *s,
+                                                             int64_t first, int64_t last, bool l2, copy_kind copy)
+{
+    int64_t i = first;
+    for (; i + 16 <= last; i += 16) {
+        const __m256 p0 = adamw_f32(a, s, i, l2), p1 = adamw_f32(a, s, i + 8, l2);
+        if (copy != COPY_NONE)
+            copy_16(a->param_bf16 + i, p0, p1, copy);
+    }
+    return i;
+}
+
+/* As exact_avx512.c, 32 elements of 8 blocks at a time. */
+static inline __attribute__((always_inline)) int64_t all_bf16(const dsc_adamw_args *a, const adamw_lanes *s,
+                                                              int64_t first, int64_t last, bool l2, copy_kind copy)
+{
+    int64_t i = first;
+    for (; i + 32 <= last; i += 32) {
+        const uint64_t counter = (uint64_t)(a->first + i) / 4;
+        if ((uint32_t)counter > UINT32_MAX - 7) {
+            dsc_exact_ref.adamw(a, i, i + 32);
+            continue;
+        }
+        __m256i block[4];
+        philox_blocks(a->seed, a->stream, counter, block);
+        for (int j = 0; j < 4; j += 2) {
+            const __m256 p0 = adamw_bf16(a, s, i + 8 * j, block[j], l2);
+            const __m256 p1 = adamw_bf16(a, s, i + 8 * j + 8, block[j + 1], l2);
+            if (copy != COPY_NONE)
+                copy_16(a->param_bf16 + i + 8 * j, p0, p1, copy);
+        }
+    }
+    return i;
 }
 
 static inline __attribute__((always_inline)) void adamw_kind(const dsc_adamw_args *args, int64_t first, int64_t last,
@@ -182,17 +260,8 @@ static inline __attribute__((always_inline)) void adamw_kind(const dsc_adamw_arg
         .inv_sqrt_bias2 = _mm256_set1_ps(c->inv_sqrt_bias2),
         .eps = _mm256_set1_ps(c->eps),
     };
-    int64_t i = first;
-    for (; i + 16 <= last; i += 16) {
-        const __m256 p0 = adamw_8(a, &s, i, l2), p1 = adamw_8(a, &s, i + 8, l2);
-        if (copy != COPY_NONE) {
-            const __m256i both = _mm256_set_m128i(dsc_bf16_from_f32_avx2(p1), dsc_bf16_from_f32_avx2(p0));
-            if (copy == COPY_STREAM)
-                _mm256_stream_si256((__m256i *)(void *)(a->param_bf16 + i), both);
-            else
-                _mm256_storeu_si256((__m256i *)(void *)(a->param_bf16 + i), both);
-        }
-    }
+    const int64_t i = a->moment_dtype == DSC_BF16 ? all_bf16(a, &s, first, last, l2, copy)
+                                                  : all_f32(a, &s, first, last, l2, copy);
     if (copy == COPY_STREAM)
         _mm_sfence(); /* before the team says that it is done */
     dsc_exact_ref.adamw(a, i, last);
@@ -211,10 +280,12 @@ static inline __attribute__((always_inline)) void adamw_copy(const dsc_adamw_arg
 
 static void adamw(const dsc_adamw_args *a, int64_t first, int64_t last)
 {
+    const int64_t start = a->moment_dtype == DSC_F32 ? first : dsc_adamw_block_start(a, first, last);
+    dsc_exact_ref.adamw(a, first, start);
     if (a->scalars.l2 != 0.0f)
-        adamw_copy(a, first, last, true);
+        adamw_copy(a, start, last, true);
     else
-        adamw_copy(a, first, last, false);
+        adamw_copy(a, start, last, false);
 }
 
 const dsc_exact_ops dsc_exact_avx2 = { bf16_from_f32, f32_from_bf16, cast_stochastic, fold, add, sumsq, adamw };

@@ -24,6 +24,12 @@ extern const dsc_exact_ops dsc_exact_ref, dsc_exact_avx2, dsc_exact_avx512;
  * line of it (measured at 64 M parameters, 2 threads: 7 to 10 % of the whole step). */
 #define DSC_ADAMW_STREAM_MIN ((int64_t)1 << 20) /* elements; all arrays together are then 30 MiB */
 
+/* The first element of the range that begins a random block, or its end. */
+static inline int64_t dsc_adamw_block_start(const dsc_adamw_args *a, int64_t first, int64_t last)
+{
+    return dsc_min_i64(last, first + (4 - (a->first + first) % 4) % 4);
+}
+
 static inline const void *dsc_fold_leaf(const dsc_fold_args *a, int64_t leaf)
 {
     return a->leaf_ptr != NULL ? a->leaf_ptr[leaf] : (const char *)a->leaf + leaf * a->leaf_stride_bytes;

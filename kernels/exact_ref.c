@@ -6,6 +6,7 @@
 #include "base/base.h"
 #include "base/bf16.h"
 #include "kernels/exact_range.h"
+#include "kernels/scalar.h"
 
 static void bf16_from_f32(uint16_t *to, const float *from, int64_t count)
 {
@@ -83,11 +84,23 @@ static void sumsq(double *sums, const float *x, int64_t count)
     }
 }
 
+/* What is kept of moments in bf16. word: the block that the position lies in, made anew where one begins. */
+static void keep_rounded(const dsc_adamw_args *a, int64_t i, bool new_block, uint32_t word[4], float m, float v)
+{
+    const uint64_t n = (uint64_t)(a->first + i);
+    if (new_block || n % 4 == 0)
+        dsc_rng_block(a->seed, a->stream, n / 4, word);
+    ((uint16_t *)a->moment1)[i] = up_or_down(m, word[n % 4] & 0xffffu);
+    ((uint16_t *)a->moment2)[i] = up_or_down(v, word[n % 4] >> 16);
+}
+
 static void adamw(const dsc_adamw_args *a, int64_t first, int64_t last)
 {
     const dsc_adamw_scalars s = a->scalars;
+    uint32_t word[4] = { 0 };
     for (int64_t i = first; i < last; i++) {
-        float p = a->master[i], m = a->moment1[i], v = a->moment2[i];
+        float p = a->master[i];
+        float m = dsc_get(a->moment1, i, a->moment_dtype), v = dsc_get(a->moment2, i, a->moment_dtype);
         float g = a->grad[i] * s.grad_scale;
         if (s.l2 != 0.0f)
             g = fmaf(s.l2, p, g);
@@ -97,8 +110,12 @@ static void adamw(const dsc_adamw_args *a, int64_t first, int64_t last)
         const float d = fmaf(sqrtf(v), s.inv_sqrt_bias2, s.eps);
         p = fmaf(-s.step_size, m / d, p);
         a->master[i] = p;
-        a->moment1[i] = m;
-        a->moment2[i] = v;
+        if (a->moment_dtype == DSC_BF16) {
+            keep_rounded(a, i, i == first, word, m, v);
+        } else {
+            ((float *)a->moment1)[i] = m;
+            ((float *)a->moment2)[i] = v;
+        }
         if (a->param_bf16 != NULL)
             a->param_bf16[i] = dsc_bf16_from_f32(p);
     }

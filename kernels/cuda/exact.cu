@@ -256,10 +256,14 @@ template <bool ALIGNED> __global__ void sumsq_kernel(dsc_fixed_sum *sum, const f
 
 /* ---- ADAMW ---- */
 
-template <bool BF16> struct adamw_op {
-    float *master, *moment1, *moment2;
+/* first % 4 == 0 where W is 4: such a run is one block's. */
+template <bool BF16, class Moment> struct adamw_op {
+    float *master;
+    Moment *moment1, *moment2;
     const float *grad;
     uint16_t *param_bf16;
+    uint64_t seed, stream;
+    int64_t first;
     dsc_adamw_scalars s;
 
     __device__ __forceinline__ void one(float &p, float &m, float &v, float grad_sum) const
@@ -274,6 +278,21 @@ template <bool BF16> struct adamw_op {
         p = fmaf(-s.step_size, m / d, p);
     }
 
+    template <int W> __device__ __forceinline__ void round(float (&m)[W], float (&v)[W], int64_t i) const
+    {
+        static_assert(W == 4 || W == 1, "a block has 4 words");
+        const uint64_t n = static_cast<uint64_t>(first + i);
+        uint32_t word[4];
+        philox(word, seed, stream, n / 4);
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            const uint32_t at = W == 4 ? static_cast<uint32_t>(j) : static_cast<uint32_t>(n % 4);
+            const uint32_t bits = at == 0 ? word[0] : at == 1 ? word[1] : at == 2 ? word[2] : word[3];
+            m[j] = up_or_down(m[j], bits & 0xffffu);
+            v[j] = up_or_down(v[j], bits >> 16);
+        }
+    }
+
     template <int W> __device__ __forceinline__ void run(int64_t i) const
     {
         float p[W], m[W], v[W], g[W];
@@ -284,6 +303,8 @@ template <bool BF16> struct adamw_op {
 #pragma unroll
         for (int j = 0; j < W; j++)
             one(p[j], m[j], v[j], g[j]);
+        if (sizeof(Moment) == 2)
+            round<W>(m, v, i);
         store<W>(master + i, p);
         store<W>(moment1 + i, m);
         store<W>(moment2 + i, v);
@@ -292,11 +313,20 @@ template <bool BF16> struct adamw_op {
     }
 };
 
-template <bool BF16> void adamw(const dsc_cuda_launch *at, const dsc_adamw_args *a)
+template <bool BF16, class Moment> void adamw(const dsc_cuda_launch *at, const dsc_adamw_args *a)
 {
-    const adamw_op<BF16> op = { a->master, a->moment1, a->moment2, a->grad, a->param_bf16, a->scalars };
+    const adamw_op<BF16, Moment> op = { a->master, static_cast<Moment *>(a->moment1), static_cast<Moment *>(a->moment2),
+                                        a->grad, a->param_bf16, a->seed, a->stream, a->first, a->scalars };
     each<4>(at, op, a->count, is_aligned(a->master) && is_aligned(a->moment1) && is_aligned(a->moment2) &&
-                                  is_aligned(a->grad) && is_aligned(a->param_bf16));
+                                  is_aligned(a->grad) && is_aligned(a->param_bf16) && a->first % 4 == 0);
+}
+
+template <class Moment> void adamw_copy(const dsc_cuda_launch *at, const dsc_adamw_args *a)
+{
+    if (a->param_bf16 != NULL)
+        adamw<true, Moment>(at, a);
+    else
+        adamw<false, Moment>(at, a);
 }
 
 } // namespace
@@ -374,12 +404,15 @@ dsc_status dsc_cuda_run_SUMSQ(const dsc_cuda_launch *at, const void *args, dsc_e
     return DSC_OK;
 }
 
-dsc_status dsc_cuda_run_ADAMW(const dsc_cuda_launch *at, const void *args, dsc_error *)
+dsc_status dsc_cuda_run_ADAMW(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
     const dsc_adamw_args *a = static_cast<const dsc_adamw_args *>(args);
-    if (a->param_bf16 != NULL)
-        adamw<true>(at, a);
+    DSC_ASSERT(a->first >= 0);
+    if (a->moment_dtype == DSC_F32)
+        adamw_copy<float>(at, a);
+    else if (a->moment_dtype == DSC_BF16)
+        adamw_copy<uint16_t>(at, a);
     else
-        adamw<false>(at, a);
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "ADAMW", "no moments of dtype %d", static_cast<int>(a->moment_dtype));
     return DSC_OK;
 }

@@ -122,30 +122,41 @@ static void check_cast(void)
 
 /* ---- CAST_STOCHASTIC ---- */
 
-/* Told in another way, with the random bits from another function: up when they reach what is left of a step. The
- * sum of all errors in steps of bf16 is that of independent numbers of variance at most 1/4, so within 6 of its
- * deviations. */
+/* Told in another way: up when the random bits reach what is left of a step. Adds to *error what that is off, in steps
+ * of bf16. */
+static uint16_t by_chance(float x, uint32_t random_bits, double *error)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    const uint32_t part = bits & 0xffff;
+    const bool up = part != 0 && random_bits >= 0x10000 - part;
+    if (isnan(x) || isinf(x))
+        return nearest_bf16(x);
+    *error += up - (double)part / 65536;
+    return (uint16_t)((bits >> 16) + up);
+}
+
+/* The sum of all errors is that of independent numbers of variance at most 1/4, so within 6 of its deviations. */
+static void check_mean(double error, int64_t count)
+{
+    if (fabs(error) > 3 * sqrt((double)count) + 1)
+        ck_fail("the mean is off: %g steps over %lld elements", error, (long long)count);
+}
+
+/* With the random bits from another function. */
 static void verify_stochastic(const void *args)
 {
     const dsc_cast_stochastic_args *a = args;
-    double sum = 0;
+    double error = 0;
     for (int64_t i = 0; i < a->count; i++) {
         const uint64_t n = (uint64_t)(a->first + i);
         const uint32_t random_bits = dsc_rng_u32(a->seed, a->stream, n / 2) >> (n % 2 == 0 ? 0 : 16) & 0xffff;
-        uint32_t bits;
-        memcpy(&bits, a->from + i, 4);
-        const uint32_t part = bits & 0xffff;
-        const bool up = part != 0 && random_bits >= 0x10000 - part;
-        const bool fixed = isnan(a->from[i]) || isinf(a->from[i]);
-        const uint16_t expected = fixed ? nearest_bf16(a->from[i]) : (uint16_t)((bits >> 16) + up);
+        const uint16_t expected = by_chance(a->from[i], random_bits, &error);
         if (a->to[i] != expected)
-            ck_fail("[%lld] = %04x from %08x with %04x, expected %04x", (long long)i, a->to[i], bits, random_bits,
-                    expected);
-        if (!fixed)
-            sum += up - (double)part / 65536;
+            ck_fail("[%lld] = %04x from %a with %04x, expected %04x", (long long)i, a->to[i], (double)a->from[i],
+                    random_bits, expected);
     }
-    if (fabs(sum) > 3 * sqrt((double)a->count) + 1)
-        ck_fail("the mean is off: %g steps over %lld elements", sum, (long long)a->count);
+    check_mean(error, a->count);
 }
 
 static void check_stochastic_case(int64_t n, int64_t first, uint64_t seed, bool align)
@@ -424,6 +435,47 @@ static void verify_adamw(const void *args)
         near_one(a, i);
 }
 
+/* Moments in bf16 against two things already checked: the step with the same moments in fp32, whose results are then
+ * rounded as by_chance says. */
+static void verify_adamw_rounded(const void *args)
+{
+    const dsc_adamw_args *a = args;
+    const size_t bytes = (size_t)a->count * 4 + 4;
+    float *p = malloc(bytes), *m = malloc(bytes), *v = malloc(bytes);
+    double error[2] = { 0, 0 };
+    dsc_adamw_args whole = *a;
+    DSC_ASSERT(p != NULL && m != NULL && v != NULL);
+    for (int64_t i = 0; i < a->count; i++) {
+        p[i] = (float)ck_start(a->master, i);
+        m[i] = (float)ck_start(a->moment1, i);
+        v[i] = (float)ck_start(a->moment2, i);
+    }
+    whole.master = p;
+    whole.moment1 = m;
+    whole.moment2 = v;
+    whole.param_bf16 = NULL;
+    whole.moment_dtype = DSC_F32;
+    ck_run(DSC_KERNEL_ADAMW, 0, &whole, sizeof whole);
+    for (int64_t i = 0; i < a->count; i++) {
+        const uint32_t word = dsc_rng_u32(a->seed, a->stream, (uint64_t)(a->first + i));
+        const uint16_t kept[2] = { by_chance(m[i], word & 0xffff, &error[0]), by_chance(v[i], word >> 16, &error[1]) };
+        const uint16_t got[2] = { ((uint16_t *)a->moment1)[i], ((uint16_t *)a->moment2)[i] };
+        const float exact[2] = { m[i], v[i] };
+        for (int k = 0; k < 2; k++)
+            if (got[k] != kept[k] && !isnan(exact[k]))
+                ck_fail("moment%d[%lld] = %04x from %a with %08x, expected %04x", k + 1, (long long)i, got[k],
+                        (double)exact[k], word, kept[k]);
+        if (memcmp(&a->master[i], &p[i], 4) != 0 && !isnan(p[i]))
+            ck_fail("master[%lld] = %a, with moments in fp32 %a", (long long)i, (double)a->master[i], (double)p[i]);
+    }
+    check_mean(error[0], a->count);
+    check_mean(error[1], a->count);
+    verify_adamw_bits(args);
+    free(p);
+    free(m);
+    free(v);
+}
+
 static dsc_adamw_scalars scalars_of(int step, float lr, float l2, float weight_decay)
 {
     const double beta1 = 0.9, beta2 = 0.95;
@@ -435,13 +487,18 @@ static dsc_adamw_scalars scalars_of(int step, float lr, float l2, float weight_d
     };
 }
 
-static void check_adamw_case(int64_t n, bool copy, float l2, int step, bool is_wild)
+static void check_adamw_case(int64_t n, bool copy, float l2, int step, bool is_wild, int64_t rounded)
 {
-    if (!ck_case("adamw n=%lld step=%d%s%s%s", (long long)n, step, copy ? " bf16 copy" : "", l2 != 0 ? " l2" : "",
-                 is_wild ? " wild" : ""))
+    const bool rounds = rounded >= 0; /* the position of element 0 */
+    const dsc_dtype moment_dtype = rounds ? DSC_BF16 : DSC_F32;
+    char position[40] = "";
+    if (rounds)
+        snprintf(position, sizeof position, " bf16 moments at %lld", (long long)rounded);
+    if (!ck_case("adamw n=%lld step=%d%s%s%s%s", (long long)n, step, copy ? " bf16 copy" : "", l2 != 0 ? " l2" : "",
+                 is_wild ? " wild" : "", position))
         return;
     float *p = ck_buf(CK_INOUT, DSC_F32, n, "master"), *g = ck_buf(CK_IN, DSC_F32, n, "grad");
-    float *m = ck_buf(CK_INOUT, DSC_F32, n, "moment1"), *v = ck_buf(CK_INOUT, DSC_F32, n, "moment2");
+    void *m = ck_buf(CK_INOUT, moment_dtype, n, "moment1"), *v = ck_buf(CK_INOUT, moment_dtype, n, "moment2");
     uint16_t *h = copy ? ck_buf(CK_OUT, DSC_BF16, n, "param_bf16") : NULL;
     ck_normal(p, 0, 0.5);
     ck_normal(g, 0, 0.1);
@@ -452,20 +509,31 @@ static void check_adamw_case(int64_t n, bool copy, float l2, int step, bool is_w
         wild(p, n), wild(g, n), wild(m, n), wild(v, n);
     }
     const dsc_adamw_args args = { .master = p, .moment1 = m, .moment2 = v, .grad = g, .param_bf16 = h, .count = n,
+                                  .moment_dtype = moment_dtype, .seed = UINT64_C(0x9e3779b97f4a7c15),
+                                  .stream = dsc_rng_stream(DSC_RNG_TEST, (uint32_t)step), .first = rounds ? rounded : 0,
                                   .scalars = scalars_of(step, 0.01f, l2, l2 == 0 ? 0.1f : 0) };
-    ck_kernel(DSC_KERNEL_ADAMW, &args, sizeof args, is_wild ? verify_adamw_bits : verify_adamw);
+    ck_kernel(DSC_KERNEL_ADAMW, &args, sizeof args,
+              rounds ? verify_adamw_rounded : is_wild ? verify_adamw_bits : verify_adamw);
 }
 
 static void check_adamw(void)
 {
+    /* Also where the counter's lower 32 bits overflow inside a vector: position 4 * 2^32. */
+    static const int64_t firsts[] = { 0, 4, 3, 1021, (INT64_C(1) << 34) - 100, (INT64_C(1) << 34) - 4098 };
     for (size_t l = 0; l < DSC_COUNT(lengths); l++) {
-        check_adamw_case(lengths[l], true, 0, 1, false);
-        check_adamw_case(lengths[l], false, 0, 7, false);
-        check_adamw_case(lengths[l], l % 2 == 0, 0.05f, 3, false);
-        check_adamw_case(lengths[l], true, l % 2 == 0 ? 0.05f : 0, 2, true);
+        check_adamw_case(lengths[l], true, 0, 1, false, -1);
+        check_adamw_case(lengths[l], false, 0, 7, false, -1);
+        check_adamw_case(lengths[l], l % 2 == 0, 0.05f, 3, false, -1);
+        check_adamw_case(lengths[l], true, l % 2 == 0 ? 0.05f : 0, 2, true, -1);
+        check_adamw_case(lengths[l], true, l % 3 == 0 ? 0.05f : 0, 5, false, firsts[l % DSC_COUNT(firsts)]);
+        check_adamw_case(lengths[l], false, l % 2 == 0 ? 0.05f : 0, 1, true, firsts[(l + 3) % DSC_COUNT(firsts)]);
     }
-    for (int64_t more = 0; more < 4; more++) /* large enough to be written around the caches; some misaligned */
-        check_adamw_case((1 << 20) + 17 * more, true, more % 2 == 0 ? 0 : 0.05f, (int)more + 2, more == 3);
+    for (int64_t more = 0; more < 4; more++) { /* large enough to be written around the caches; some misaligned */
+        const int64_t n = (1 << 20) + 17 * more, first = more % 2 == 0 ? 1024 : 1023;
+        check_adamw_case(n, true, more % 2 == 0 ? 0 : 0.05f, (int)more + 2, more == 3, -1);
+        if (more < 2)
+            check_adamw_case(n, true, more % 2 == 0 ? 0 : 0.05f, (int)more + 2, false, first);
+    }
 }
 
 /* ---- benches: arrays that no cache holds, bytes as the contract moves them ---- */
@@ -519,6 +587,16 @@ static void bench(void)
             };
             ck_bench(DSC_KERNEL_ADAMW, &args, sizeof args, n * (copy ? 30 : 28), 0, false);
         }
+    if (ck_case("bench adamw bf16 copy bf16 moments")) {
+        void *m = ck_buf(CK_INOUT, DSC_BF16, n, "moment1"), *v = ck_buf(CK_INOUT, DSC_BF16, n, "moment2");
+        memset(m, 0, (size_t)n * 2);
+        memset(v, 0, (size_t)n * 2);
+        const dsc_adamw_args args = { .master = bench_floats(CK_INOUT, n, "master"), .moment1 = m, .moment2 = v,
+                                      .grad = bench_floats(CK_IN, n, "grad"),
+                                      .param_bf16 = ck_buf(CK_OUT, DSC_BF16, n, "param_bf16"), .count = n,
+                                      .moment_dtype = DSC_BF16, .scalars = scalars_of(5, 1e-4f, 0, 0.1f) };
+        ck_bench(DSC_KERNEL_ADAMW, &args, sizeof args, n * 22, 0, false);
+    }
 }
 
 void ck_exact(void)
