@@ -1,10 +1,11 @@
 /* checkpoint.h - DIR/step-N: written whole or not at all, verified before anything is changed.
  *
  * Files: model.safetensors (HF names; master weights in fp32 runs, bf16 weights in bf16 runs), optimizer.safetensors
- * ("master.NAME" in bf16 runs, "exp_avg.NAME", "exp_avg_sq.NAME", fp32), config.json when the model has one,
- * ds_config.json (the text as given), manifest.json (strict JSON: version, state, sizes and header hashes of files,
- * XXH3-128 of blocks of at most 1 MiB of each tensor covering name, position and step; its own SHA-256 last). Owners
- * write the byte ranges of their slices. docs/checkpoint.md has the format, the order of a commit and the reasons.
+ * ("master.NAME" in bf16 runs, fp32; "exp_avg.NAME", "exp_avg_sq.NAME", as dsc.moments says), config.json when the
+ * model has one, ds_config.json (the text as given), manifest.json (strict JSON: version, state, sizes, header hashes
+ * of files, XXH3-128 of blocks of at most 1 MiB of each tensor covering name, position and step; its own SHA-256 last).
+ * Owners write the byte ranges of their slices. docs/checkpoint.md has the format, the order of a commit and the
+ * reasons.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_CHECKPOINT_H
 #define DSC_ENGINE_CHECKPOINT_H
@@ -25,7 +26,7 @@ typedef struct dsc_run_state {
     int64_t train_batch_size, micro_batch, accumulation_steps, world_size;
     int64_t samples_per_epoch, seq_length;
     int32_t zero_stage;
-    dsc_dtype compute_dtype;
+    dsc_dtype compute_dtype, moment_dtype;
     bool world_size_reproducible, shuffle;
     char cpu_level[32];     /* "avx512-bf16"; on a GPU "sm_90" */
     char versions[128];     /* "dsc 0.1.0, oneDNN 2.6.3" */
@@ -85,7 +86,7 @@ typedef struct dsc_checkpoint_saves {
     int64_t after;       /* its steps so far */
     int64_t every, last; /* 0: only last */
     bool resumed;        /* from a checkpoint in dir: a step made again may be there */
-    dsc_dtype compute_dtype;
+    dsc_dtype compute_dtype, moment_dtype;
 } dsc_checkpoint_saves;
 /* Collective; every rank returns the same verdict. Before the run: the saves to come would not be refused for a step-N
  * that exists, a folder that cannot be made or written, or (the first of them) a full disk. Leaves nothing behind. */

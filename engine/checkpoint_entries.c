@@ -13,37 +13,37 @@ const char *const dsc_ckpt_file_name[CKPT_FILE_COUNT] = { "model.safetensors", "
 const char *const dsc_ckpt_plane_prefix[] = { "", "master.", "exp_avg.", "exp_avg_sq." };
 
 static dsc_status add(ckpt_entries *entries, ckpt_file file, ckpt_plane plane, int32_t t,
-                      const dsc_layout_tensor *tensor, dsc_dtype dtype, dsc_error *err)
+                      const dsc_layout_tensor *tensor, const dsc_run_state *state, dsc_error *err)
 {
     char name[DSC_SAFETENSORS_NAME_BYTES_MAX + 32];
     ckpt_entry *entry = &entries->entry[entries->count];
     snprintf(name, sizeof name, "%s%s", dsc_ckpt_plane_prefix[plane], tensor->spec->name);
-    *entry = (ckpt_entry){ .file = file, .plane = plane, .tensor = t, .count = tensor->count, .dtype = dtype,
-                           .index_in_file = entries->file_entries[file] };
+    *entry = (ckpt_entry){ .file = file, .plane = plane, .tensor = t, .count = tensor->count,
+                           .dtype = dsc_ckpt_dtype(state, plane), .index_in_file = entries->file_entries[file] };
     DSC_TRY(dsc_alloc_strdup(entries->alloc, DSC_TAG_CONTROL, name, &entry->name, err));
     entries->count++;
     entries->file_entries[file]++;
     return DSC_OK;
 }
 
-static dsc_status add_all(ckpt_entries *entries, const dsc_layout *layout, dsc_dtype compute_dtype, dsc_error *err)
+static dsc_status add_all(ckpt_entries *entries, const dsc_layout *layout, const dsc_run_state *state, dsc_error *err)
 {
     for (int32_t t = 0; t < layout->tensor_count; t++)
-        DSC_TRY(add(entries, CKPT_MODEL, CKPT_WEIGHTS, t, &layout->tensor[t], compute_dtype, err));
+        DSC_TRY(add(entries, CKPT_MODEL, CKPT_WEIGHTS, t, &layout->tensor[t], state, err));
     for (int plane = CKPT_MASTER; plane <= CKPT_EXP_AVG_SQ; plane++)
         for (int32_t t = 0; t < layout->tensor_count; t++)
-            if (layout->tensor[t].spec->trainable && (plane != CKPT_MASTER || compute_dtype != DSC_F32))
-                DSC_TRY(add(entries, CKPT_OPTIMIZER, (ckpt_plane)plane, t, &layout->tensor[t], DSC_F32, err));
+            if (layout->tensor[t].spec->trainable && (plane != CKPT_MASTER || state->compute_dtype != DSC_F32))
+                DSC_TRY(add(entries, CKPT_OPTIMIZER, (ckpt_plane)plane, t, &layout->tensor[t], state, err));
     return DSC_OK;
 }
 
-dsc_status dsc_ckpt_entries_open(dsc_alloc *alloc, const dsc_layout *layout, dsc_dtype compute_dtype, ckpt_entries *out,
-                                 dsc_error *err)
+dsc_status dsc_ckpt_entries_open(dsc_alloc *alloc, const dsc_layout *layout, const dsc_run_state *state,
+                                 ckpt_entries *out, dsc_error *err)
 {
     *out = (ckpt_entries){ .alloc = alloc };
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, (int64_t)layout->tensor_count * 4, sizeof *out->entry, &out->entry,
                              err));
-    const dsc_status status = add_all(out, layout, compute_dtype, err);
+    const dsc_status status = add_all(out, layout, state, err);
     if (status != DSC_OK)
         dsc_ckpt_entries_close(out);
     return status;

@@ -46,13 +46,15 @@ static size_t existing_bytes(char *path)
 }
 
 /* Of the tensors alone: a checkpoint takes a little more. */
-static int64_t stored_bytes(const dsc_checkpoint_ctx *c, dsc_dtype compute_dtype)
+static int64_t stored_bytes(const dsc_checkpoint_ctx *c, const dsc_checkpoint_saves *saves)
 {
     int64_t bytes = 0;
     for (int32_t t = 0; t < c->layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &c->layout->tensor[t];
-        const int64_t fp32_planes = !tensor->spec->trainable ? 0 : compute_dtype == DSC_BF16 ? 3 : 2;
-        bytes += tensor->count * ((int64_t)dsc_dtype_bytes(compute_dtype) + 4 * fp32_planes);
+        const int64_t master = saves->compute_dtype == DSC_BF16 ? 4 : 0;
+        const int64_t states = master + 2 * (int64_t)dsc_dtype_bytes(saves->moment_dtype);
+        bytes += tensor->count *
+                 ((int64_t)dsc_dtype_bytes(saves->compute_dtype) + (tensor->spec->trainable ? states : 0));
     }
     return bytes;
 }
@@ -139,6 +141,6 @@ dsc_status dsc_checkpoint_check(const dsc_checkpoint_ctx *ctx, const char *dir, 
     if (dsc_comm_rank(ctx->comm) == 0)
         status = check_steps(ctx, dir, saves, &mine);
     if (dsc_comm_rank(ctx->comm) == 0 && status == DSC_OK)
-        status = try_folder(ctx->io, dir, stored_bytes(ctx, saves->compute_dtype), &mine);
+        status = try_folder(ctx->io, dir, stored_bytes(ctx, saves), &mine);
     return dsc_checkpoint_agree(ctx, status, &mine, err);
 }

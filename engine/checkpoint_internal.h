@@ -56,9 +56,20 @@ typedef struct ckpt_entries {
     int32_t file_entries[CKPT_TENSOR_FILE_COUNT];
 } ckpt_entries;
 
-/* What this model stores in a run of this compute dtype: model entries first, in layout order. */
-dsc_status dsc_ckpt_entries_open(dsc_alloc *alloc, const dsc_layout *layout, dsc_dtype compute_dtype, ckpt_entries *out,
-                                 dsc_error *err);
+/* What dtype a run keeps a plane in. */
+static inline dsc_dtype dsc_ckpt_dtype(const dsc_run_state *state, ckpt_plane plane)
+{
+    switch (plane) {
+    case CKPT_WEIGHTS: return state->compute_dtype;
+    case CKPT_EXP_AVG: case CKPT_EXP_AVG_SQ: return state->moment_dtype;
+    case CKPT_MASTER: break;
+    }
+    return DSC_F32;
+}
+
+/* What this model stores in such a run: model entries first, in layout order. */
+dsc_status dsc_ckpt_entries_open(dsc_alloc *alloc, const dsc_layout *layout, const dsc_run_state *state,
+                                 ckpt_entries *out, dsc_error *err);
 void dsc_ckpt_entries_close(ckpt_entries *entries);
 
 typedef struct ckpt_block {

@@ -84,6 +84,10 @@ static void warn_differences(const dsc_checkpoint_ctx *c, const dsc_run_state *n
         dsc_log_printf(log, DSC_LOG_WARNING, "resume: saved in %s, the run goes on in %s",
                        saved->compute_dtype == DSC_BF16 ? "bf16" : "fp32",
                        now->compute_dtype == DSC_BF16 ? "bf16" : "fp32");
+    if (now->moment_dtype != saved->moment_dtype)
+        dsc_log_printf(log, DSC_LOG_WARNING, "resume: moments were saved in %s, the run goes on with %s",
+                       saved->moment_dtype == DSC_BF16 ? "bf16" : "fp32",
+                       now->moment_dtype == DSC_BF16 ? "bf16, rounded to the nearest once" : "fp32");
     const bool same_samples = now->train_batch_size == saved->train_batch_size && now->seed == saved->seed &&
                               now->shuffle == saved->shuffle && now->seq_length == saved->seq_length &&
                               now->samples_per_epoch == saved->samples_per_epoch;
@@ -214,8 +218,9 @@ static dsc_status take_tensor(load_job *j, const dsc_layout_tensor *tensor, dsc_
     const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
     const target param = { tensor->group, DSC_PLANE_PARAM, j->dtype, tensor->offset + first - slice.first };
     const target master = { tensor->group, DSC_PLANE_MASTER, DSC_F32, param.at };
-    const target moment1 = { tensor->group, DSC_PLANE_MOMENT1, DSC_F32, param.at };
-    const target moment2 = { tensor->group, DSC_PLANE_MOMENT2, DSC_F32, param.at };
+    const dsc_dtype moment_dtype = dsc_zero_dtype(j->c->zero, DSC_PLANE_MOMENT1);
+    const target moment1 = { tensor->group, DSC_PLANE_MOMENT1, moment_dtype, param.at };
+    const target moment2 = { tensor->group, DSC_PLANE_MOMENT2, moment_dtype, param.at };
     if (count == 0)
         return DSC_OK;
     if (!slice.trainable)

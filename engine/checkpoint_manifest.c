@@ -20,6 +20,7 @@
 #define QUOTED_BYTES (6 * (DSC_SAFETENSORS_NAME_BYTES_MAX + 32)) /* every byte of a name as \u00xx */
 
 static const char *dtype_text(dsc_dtype dtype) { return dtype == DSC_BF16 ? "BF16" : "F32"; }
+static const char *precision_text(dsc_dtype dtype) { return dtype == DSC_BF16 ? "bf16" : "fp32"; }
 
 /* ---- writing ---- */
 
@@ -85,7 +86,8 @@ static void put_state(text_out *out, const dsc_run_state *s)
     put_int(out, "samples_per_epoch", s->samples_per_epoch);
     put_int(out, "seq_length", s->seq_length);
     put_int(out, "zero_stage", s->zero_stage);
-    put_text(out, "compute_dtype", s->compute_dtype == DSC_BF16 ? "bf16" : "fp32");
+    put_text(out, "compute_dtype", precision_text(s->compute_dtype));
+    put_text(out, "moment_dtype", precision_text(s->moment_dtype));
     put_bool(out, "world_size_reproducible", s->world_size_reproducible);
     put_bool(out, "shuffle", s->shuffle);
     put_text(out, "cpu_level", s->cpu_level);
@@ -251,6 +253,14 @@ static dsc_status read_plans(const read_ctx *c, dsc_alloc *alloc, const cJSON *p
     return DSC_OK;
 }
 
+static dsc_status get_precision(const read_ctx *c, const cJSON *object, const char *name, dsc_dtype *out)
+{
+    char text[32];
+    DSC_TRY(get_text(c, object, name, text, sizeof text));
+    *out = strcmp(text, "bf16") == 0 ? DSC_BF16 : DSC_F32;
+    return strcmp(text, precision_text(*out)) == 0 ? DSC_OK : bad(c, NULL, name);
+}
+
 static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state *s)
 {
     char text[32];
@@ -270,15 +280,16 @@ static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state
     DSC_TRY(get_int(c, root, "samples_per_epoch", 0, &s->samples_per_epoch));
     DSC_TRY(get_int(c, root, "seq_length", 0, &s->seq_length));
     DSC_TRY(get_int(c, root, "zero_stage", 0, &stage));
-    DSC_TRY(get_text(c, root, "compute_dtype", text, sizeof text));
+    DSC_TRY(get_precision(c, root, "compute_dtype", &s->compute_dtype));
+    if (cJSON_GetObjectItemCaseSensitive(root, "moment_dtype") != NULL) /* where it is not named they are fp32 */
+        DSC_TRY(get_precision(c, root, "moment_dtype", &s->moment_dtype));
     DSC_TRY(get_bool(c, root, "world_size_reproducible", &s->world_size_reproducible));
     DSC_TRY(get_bool(c, root, "shuffle", &s->shuffle));
     DSC_TRY(get_text(c, root, "cpu_level", s->cpu_level, sizeof s->cpu_level));
     DSC_TRY(get_text(c, root, "versions", s->versions, sizeof s->versions));
-    if (stage > 3 || (strcmp(text, "bf16") != 0 && strcmp(text, "fp32") != 0) || s->update_count > s->step)
-        return bad(c, NULL, "zero_stage, compute_dtype or update_count");
+    if (stage > 3 || s->update_count > s->step)
+        return bad(c, NULL, "zero_stage or update_count");
     s->zero_stage = (int32_t)stage;
-    s->compute_dtype = strcmp(text, "bf16") == 0 ? DSC_BF16 : DSC_F32;
     return DSC_OK;
 }
 

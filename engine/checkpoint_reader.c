@@ -68,7 +68,11 @@ static dsc_status match_tensor(ckpt_reader *reader, int64_t t, dsc_error *err)
     const ckpt_manifest_tensor *tensor = &reader->manifest.tensor[t];
     const dsc_safetensors *file = reader->file[tensor->file];
     const dsc_safetensors_entry *entry = dsc_safetensors_find(file, tensor->name);
-    const dsc_dtype expected = tensor->file == CKPT_MODEL ? reader->manifest.state.compute_dtype : DSC_F32;
+    const char *master = dsc_ckpt_plane_prefix[CKPT_MASTER];
+    const ckpt_plane plane = tensor->file == CKPT_MODEL                              ? CKPT_WEIGHTS
+                             : strncmp(tensor->name, master, strlen(master)) == 0 ? CKPT_MASTER
+                                                                                     : CKPT_EXP_AVG;
+    const dsc_dtype expected = dsc_ckpt_dtype(&reader->manifest.state, plane);
     if (entry == NULL || entry->count != tensor->elements || entry->desc.dtype != tensor->dtype ||
         tensor->dtype != expected)
         return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(file), "tensor \"%.200s\" is not as the manifest "

@@ -71,7 +71,7 @@ static dsc_status plan_blocks(save_job *j, dsc_error *err)
 
 static dsc_status plan_save(save_job *j, dsc_error *err)
 {
-    DSC_TRY(dsc_ckpt_entries_open(j->c->alloc, j->c->layout, j->state->compute_dtype, &j->entries, err));
+    DSC_TRY(dsc_ckpt_entries_open(j->c->alloc, j->c->layout, j->state, &j->entries, err));
     for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
         DSC_TRY(plan_file(j, f, err));
     return plan_blocks(j, err);

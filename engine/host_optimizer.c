@@ -147,7 +147,7 @@ static dsc_status update(dsc_optimizer *o, const float *const *grads, dsc_update
     DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, decided, (int64_t)sizeof *decided, 0, NULL, err));
     if (decided->skip)
         return DSC_OK;
-    DSC_TRY(dsc_zero_update(o->zero, &decided->scalars, err));
+    DSC_TRY(dsc_zero_update(o->zero, &decided->scalars, o->update_count + 1, err));
     DSC_TRY(dsc_zero_acquire(o->zero, 0, 0, o->param, err));
     for (int32_t t = 0; t < o->layout.tensor_count; t++)
         DSC_TRY(dsc_copy(engine->compute, o->data[t], o->param[t], o->layout.tensor[t].count * 4, err));

@@ -220,6 +220,7 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
         .seq_length = engine->model->seq_length,
         .zero_stage = config->zero.stage,
         .compute_dtype = dsc_engine_dtype(engine),
+        .moment_dtype = config->own.moments,
         .world_size_reproducible = config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .shuffle = config->own.shuffle,
         .gemm_plans = engine->gemm_plans,

@@ -283,9 +283,9 @@ static void describe_numerics(dsc_engine *engine)
                                                                           : "bf16 by fp32 panels";
     snprintf(engine->numerics, sizeof engine->numerics,
              "params %s, matrix products %s with fp32 sums, leaf grads fp32, wire %s, accumulation fp32, master fp32, "
-             "moments "
-             "fp32%s",
+             "moments %s%s",
              low, multiply, low,
+             engine->config.own.moments == DSC_BF16 ? "bf16 rounded by chance" : "fp32",
              engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? ", sums independent of the world size"
                                                                             : "");
 }
@@ -375,8 +375,6 @@ static dsc_status create(const dsc_engine_options *options, dsc_engine **out, ds
     }
     (*out)->alloc = alloc;
     (*out)->log = options->log;
-    if (options->io != NULL)
-        (*out)->io = *options->io;
     (*out)->plan_only = (options->flags & DSC_ENGINE_PLAN_ONLY) != 0;
     (*out)->resumed_step = -1;
     (*out)->lr_override = DSC_LR_SCHEDULE;

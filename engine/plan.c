@@ -11,7 +11,6 @@
 #define TILE_ELEMENTS (INT64_C(1) << 20) /* 4 MiB of fp32: four requests of DeepSpeed's default block_size */
 #define STATES_PER_ELEMENT 4             /* as DeepSpeed counts Adam's buffers: weight, gradient and two moments */
 #define AIO_THREADS 8
-#define AIO_TIMEOUT_NS (INT64_C(60) * 1000000000)
 #define LOSS_MIRROR_BYTES (INT64_C(1) << 20) /* of losses that the host fetches later, all micro-steps together */
 
 static int64_t aligned(int64_t bytes) { return dsc_align_up(bytes, PLAN_ALIGN); }
@@ -98,15 +97,12 @@ void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out)
     const int64_t tiles = dsc_max_i64(1 + zero->pipeline_read + zero->pipeline_write,
                                       zero->offload_buffer_count / STATES_PER_ELEMENT);
     out->slot_count = (int32_t)dsc_min_i64(tiles, DSC_RING_SLOTS_MAX);
-    /* A device that does not answer is told of before the ranks that wait for this one give it up. */
-    const int64_t comm_timeout_ns = (int64_t)(config->own.comm_timeout_s * 1e9);
     out->aio = (dsc_aio_options){ .engine = config->own.aio,
                                   .block_bytes = aio->block_size,
                                   .queue_depth = (int32_t)aio->queue_depth,
                                   .thread_count = (int32_t)aio->thread_count,
                                   .single_submit = aio->single_submit,
-                                  .overlap_events = aio->overlap_events,
-                                  .timeout_ns = dsc_min_i64(AIO_TIMEOUT_NS, comm_timeout_ns / 2) };
+                                  .overlap_events = aio->overlap_events };
     if (aio->thread_count == 0)
         out->aio.thread_count = (int32_t)dsc_min_i64(AIO_THREADS, aio->queue_depth);
 }
@@ -116,7 +112,8 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
     const dsc_config *config = o->config;
     *out = (dsc_zero_options){
         .alloc = o->alloc, .model = o->model, .layout = o->layout, .stage = config->zero.stage, .rank = o->rank,
-        .compute_dtype = o->compute_dtype, .overlap = config->zero.overlap_comm,
+        .compute_dtype = o->compute_dtype, .moment_dtype = config->own.moments, .seed = (uint64_t)config->seed,
+        .overlap = config->zero.overlap_comm,
         .prefetch_elements = config->zero.stage3_prefetch_bucket_size,
         .reuse_elements = config->zero.stage3_max_reuse_distance,
         .leaves_per_step = config->gradient_accumulation_steps * o->layout->world_size,

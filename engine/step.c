@@ -107,10 +107,8 @@ static dsc_status usable(const dsc_engine *engine, dsc_error *err)
 static dsc_status forward(dsc_engine *engine, const void *const *batch, double *loss, dsc_error *err)
 {
     const int64_t start = dsc_clock_ns();
-    if (engine->micro_step == 0) {
+    if (engine->micro_step == 0)
         engine->step_start_ns = start;
-        dsc_engine_label_step(engine, engine->step + 1);
-    }
     engine->batch_from_reader = batch == NULL;
     if (batch == NULL) {
         if (engine->reader == NULL)
@@ -262,7 +260,7 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
     DSC_TRY(decide_update(engine, &update, err));
     DSC_TRY(step_loss(engine, &loss, &requests, err));
     if (!update.skip) {
-        DSC_TRY(dsc_zero_update(engine->zero, &update.scalars, err));
+        DSC_TRY(dsc_zero_update(engine->zero, &update.scalars, engine->update_count + 1, err));
         engine->update_count++;
     }
     DSC_TRY(dsc_stream_sync(engine->compute, err));

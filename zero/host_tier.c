@@ -30,21 +30,20 @@ void dsc_host_tier_plan(dsc_zero *zero)
         return;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         elements += in_pinned_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
-    zero->plan.bytes[DSC_TAG_MOMENT][DSC_TIER_PINNED] += elements * 8;
+    zero->plan.bytes[DSC_TAG_MOMENT][DSC_TIER_PINNED] += 2 * elements * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
     zero->plan.bytes[DSC_TAG_MASTER][DSC_TIER_PINNED] += zero->o.compute_dtype == DSC_F32 ? 0 : elements * 4;
     zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += DSC_HOST_SLOTS * slot_bytes(zero);
 }
 
 static void place_states(dsc_zero *zero)
 {
-    float *master = zero->store.host.master_buf.ptr, *moment = zero->store.host.moment_buf.ptr;
+    float *master = zero->store.host.master_buf.ptr;
+    char *moment = zero->store.host.moment_buf.ptr;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         dsc_group_state *state = &zero->group[g];
         if (!in_pinned_memory(zero, g))
             continue;
-        state->moment1 = moment;
-        state->moment2 = moment + state->own_count;
-        moment += 2 * state->own_count;
+        moment = dsc_zero_place_moments(zero, state, moment);
         if (zero->o.compute_dtype == DSC_F32)
             continue;
         state->master = master;

@@ -13,7 +13,8 @@ typedef struct dsc_group_state {
     char *param;      /* whole group, or this rank's slice at stage 3 */
     bool param_whole;
     bool resident;     /* stage 3: whole all the time, because a window for it would take more (gather.c) */
-    float *master, *moment1, *moment2; /* [own_count] from element own_first */
+    float *master;           /* [own_count] from element own_first */
+    char *moment1, *moment2; /* likewise, of moment_dtype */
     float *grad;                       /* [own_count]: the sum of leaves; meaningful on the own slice before publish */
     int64_t own_first, own_count;      /* what this rank updates: everything at stage 0, else its slice */
     bool swap_states, swap_param;      /* asked for; a resident group's parameters stay all the same */
@@ -76,11 +77,19 @@ dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err);
 void dsc_reduce_close(dsc_zero *zero);
 dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err); /* the compute stream has all sums after it */
 
+static inline int64_t dsc_plane_bytes_each(const dsc_zero *zero, dsc_plane plane)
+{
+    return (int64_t)dsc_dtype_bytes(dsc_zero_dtype(zero, plane));
+}
+
 /* traffic.c: after gathers and leaves are planned */
 void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out);
 
 /* A group that stage 3 brings to a window for each use. */
 bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group);
+
+/* zero.c: cuts a group's moments off `from`; returns what follows them. */
+char *dsc_zero_place_moments(const dsc_zero *zero, dsc_group_state *state, char *from);
 
 /* `stream` goes on only after all that the compute stream was given so far. */
 dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error *err);

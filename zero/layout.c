@@ -39,6 +39,10 @@ static void add_group(dsc_layout *layout, const dsc_module *module, int32_t modu
     group.elements = end;
     group.slice = dsc_align_up(dsc_div_ceil(end, layout->world_size), DSC_LAYOUT_SLICE_ALIGN);
     group.padded = group.slice * layout->world_size;
+    if (layout->group_count > 0) {
+        const dsc_layout_group *before = &layout->group[layout->group_count - 1];
+        group.position = before->position + dsc_align_up(before->elements, DSC_LAYOUT_TENSOR_ALIGN);
+    }
     layout->group[layout->group_count++] = group;
 }
 

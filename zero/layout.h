@@ -34,6 +34,7 @@ typedef struct dsc_layout_group {
     int64_t elements;                   /* end of the last tensor */
     int64_t padded;                     /* world_size * slice */
     int64_t slice;
+    int64_t position; /* of the first element among those of all groups, paddings left out: the same for every W */
 } dsc_layout_group;
 
 /* One module's parameter as the module sees it. */

@@ -71,11 +71,6 @@ void dsc_store_choose(dsc_zero *zero)
             zero->group[g].swap_at[p] = -1;
 }
 
-static int64_t plane_bytes_each(const dsc_zero *zero, dsc_plane plane)
-{
-    return plane == DSC_PLANE_PARAM ? zero->param_bytes_each : 4;
-}
-
 static bool wants_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
 {
     const dsc_group_state *state = &zero->group[g];
@@ -99,7 +94,7 @@ static bool plane_is_used(const dsc_zero *zero, dsc_plane plane)
 
 static int64_t ring_bytes(const dsc_zero *zero, dsc_plane plane)
 {
-    return zero->o.swap.slot_count * zero->store.tile_elements * plane_bytes_each(zero, plane);
+    return zero->o.swap.slot_count * zero->store.tile_elements * dsc_plane_bytes_each(zero, plane);
 }
 
 static int32_t folders_of(const dsc_zero *zero, dsc_space space)
@@ -120,7 +115,7 @@ void dsc_store_plan(dsc_zero *zero)
                 continue;
             int64_t *bytes = &store->space_bytes[plane_table[p].space];
             zero->group[g].swap_at[p] = *bytes;
-            *bytes += dsc_align_up(layout->group[g].slice * plane_bytes_each(zero, (dsc_plane)p), DSC_AIO_ALIGN);
+            *bytes += dsc_align_up(layout->group[g].slice * dsc_plane_bytes_each(zero, (dsc_plane)p), DSC_AIO_ALIGN);
             longest = dsc_max_i64(longest, layout->group[g].slice);
         }
     }
@@ -149,8 +144,6 @@ static dsc_status open_space(dsc_zero *zero, dsc_space space, dsc_error *err)
     dsc_aio **aio = &zero->store.aio[space_table[space].aio];
     dsc_aio_options options = swap->aio;
     options.alloc = zero->o.alloc;
-    if (swap->io != NULL && swap->io->blocks != NULL)
-        options.hook = *swap->io->blocks;
     if (*aio == NULL)
         DSC_TRY(dsc_aio_open(&options, aio, err));
     const dsc_swap_options place = {
@@ -171,7 +164,7 @@ static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, dsc_error *err)
     dsc_store *store = &zero->store;
     dsc_ring *ring = &store->ring[plane];
     dsc_buf *buf = &store->buf[plane];
-    const int64_t piece_bytes = store->tile_elements * plane_bytes_each(zero, plane);
+    const int64_t piece_bytes = store->tile_elements * dsc_plane_bytes_each(zero, plane);
     DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_IO, DSC_TIER_PINNED, ring_bytes(zero, plane), buf, err));
     DSC_TRY(dsc_aio_register(store->aio[plane_table[plane].aio], buf->ptr, buf->bytes, err));
     char word[256];
@@ -241,7 +234,7 @@ void dsc_store_close(dsc_zero *zero)
 dsc_status dsc_store_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t *count, bool write,
                           void **ptr, dsc_error *err)
 {
-    const int64_t each = plane_bytes_each(zero, plane), tile = zero->store.tile_elements;
+    const int64_t each = dsc_plane_bytes_each(zero, plane), tile = zero->store.tile_elements;
     const int64_t tile_first = first / tile * tile;
     const int64_t tile_count = dsc_min_i64(tile, zero->o.layout->group[g].slice - tile_first);
     const dsc_piece piece = { zero->group[g].swap_at[plane] + tile_first * each, tile_count * each };

@@ -38,7 +38,8 @@ typedef struct dsc_tile {
     int32_t group;
     int64_t first, count;
     bool last_of_group;
-    float *master, *moment1, *moment2;
+    float *master;
+    char *moment1, *moment2; /* moment_dtype */
     const float *grad;
     void *param; /* compute dtype; the master of an fp32 run */
     dsc_stream *stream; /* where the update runs */

@@ -2,15 +2,10 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
-static int64_t bytes_each(const dsc_zero *zero, dsc_plane plane)
-{
-    return plane == DSC_PLANE_PARAM ? zero->param_bytes_each : 4;
-}
-
 /* `first` counts from the start of this rank's slice. */
 static dsc_piece piece_of(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t count)
 {
-    const int64_t each = bytes_each(zero, plane);
+    const int64_t each = dsc_plane_bytes_each(zero, plane);
     return (dsc_piece){ zero->group[g].swap_at[plane] + first * each, count * each };
 }
 
@@ -60,8 +55,8 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
     case DSC_PLANE_PARAM: return state->param + ((state->param_whole ? state->own_first : 0) + at) *
                                                     zero->param_bytes_each;
     case DSC_PLANE_MASTER: return state->master + at;
-    case DSC_PLANE_MOMENT1: return state->moment1 + at;
-    case DSC_PLANE_MOMENT2: return state->moment2 + at;
+    case DSC_PLANE_MOMENT1: return state->moment1 + at * dsc_plane_bytes_each(zero, plane);
+    case DSC_PLANE_MOMENT2: return state->moment2 + at * dsc_plane_bytes_each(zero, plane);
     case DSC_PLANE_GRAD: return state->grad + at;
     case DSC_PLANE_COUNT: break;
     }

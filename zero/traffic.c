@@ -51,8 +51,9 @@ static void add_files(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_
     }
     for (int p = DSC_PLANE_MASTER; p <= DSC_PLANE_MOMENT2; p++)
         if (state->swap_at[p] >= 0) {
-            out->update_read_bytes += slice * 4;
-            out->update_written_bytes += slice * 4;
+            const int64_t bytes = slice * dsc_plane_bytes_each(zero, (dsc_plane)p);
+            out->update_read_bytes += bytes;
+            out->update_written_bytes += bytes;
         }
 }
 

@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "base/rng.h"
+
 static float *own_sum(const dsc_zero *zero, int32_t g)
 {
     return zero->group[g].grad + (zero->o.layout->group[g].slice * zero->o.rank - zero->group[g].own_first);
@@ -37,25 +39,34 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
     return DSC_OK;
 }
 
+/* What is the same for all elements of an update. */
+typedef struct update_terms {
+    dsc_adamw_scalars decayed, plain; /* of parameters with and without weight decay */
+    uint64_t stream;                  /* of random numbers */
+} update_terms;
+
 /* One launch over elements [first, end) of the tile's group. */
 static dsc_status update_range(dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end,
-                               const dsc_adamw_scalars *scalars, dsc_error *err)
+                               const update_terms *terms, bool decay, dsc_error *err)
 {
-    const int64_t at = first - tile->first;
+    const int64_t at = first - tile->first, moment_at = at * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
     dsc_adamw_args args = { .master = tile->master + at,
-                            .moment1 = tile->moment1 + at,
-                            .moment2 = tile->moment2 + at,
+                            .moment1 = tile->moment1 + moment_at,
+                            .moment2 = tile->moment2 + moment_at,
                             .grad = tile->grad + at,
                             .count = end - first,
-                            .scalars = *scalars };
+                            .moment_dtype = zero->o.moment_dtype,
+                            .seed = zero->o.seed,
+                            .stream = terms->stream,
+                            .first = zero->o.layout->group[tile->group].position + first,
+                            .scalars = decay ? terms->decayed : terms->plain };
     if (zero->o.compute_dtype == DSC_BF16)
         args.param_bf16 = (uint16_t *)tile->param + at;
     return DSC_RUN(tile->stream, ADAMW, &args, err);
 }
 
 /* Runs of neighbouring tensors that agree about weight decay are one launch; padding goes with the tensor before it. */
-static dsc_status update_tile(dsc_zero *zero, const dsc_tile *tile, const dsc_adamw_scalars *decayed,
-                              const dsc_adamw_scalars *plain, dsc_error *err)
+static dsc_status update_tile(dsc_zero *zero, const dsc_tile *tile, const update_terms *terms, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
     const dsc_layout_group *group = &layout->group[tile->group];
@@ -70,7 +81,7 @@ static dsc_status update_tile(dsc_zero *zero, const dsc_tile *tile, const dsc_ad
         while (t + 1 < last && layout->tensor[t + 1].spec->decay == decay)
             t++;
         const int64_t end = t + 1 < last ? dsc_min_i64(layout->tensor[t + 1].offset, tile_end) : tile_end;
-        DSC_TRY(update_range(zero, tile, first, end, decay ? decayed : plain, err));
+        DSC_TRY(update_range(zero, tile, first, end, terms, decay, err));
         first = end;
     }
     return DSC_OK;
@@ -82,7 +93,6 @@ static dsc_status gather_params(dsc_zero *zero, int32_t g, dsc_error *err)
     dsc_group_state *state = &zero->group[g];
     const int64_t slice = zero->o.layout->group[g].slice;
     DSC_TRY(dsc_zero_after_compute(zero, zero->gather_stream, err));
-    dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_GATHER, zero->o.layout->group[g].module);
     DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, state->param,
                                 state->param + slice * zero->o.rank * zero->param_bytes_each, slice,
                                 zero->o.compute_dtype, zero->gather_stream, err));
@@ -98,11 +108,12 @@ static dsc_status after_gathers(dsc_zero *zero, dsc_error *err)
     return dsc_stream_wait(zero->o.compute, zero->idle, err);
 }
 
-dsc_status dsc_zero_update(dsc_zero *zero, const dsc_adamw_scalars *scalars, dsc_error *err)
+dsc_status dsc_zero_update(dsc_zero *zero, const dsc_adamw_scalars *scalars, int64_t update, dsc_error *err)
 {
-    dsc_adamw_scalars plain = *scalars;
-    plain.decay = 1.0f;
-    plain.l2 = 0.0f;
+    update_terms terms = { .decayed = *scalars, .plain = *scalars,
+                           .stream = dsc_rng_stream(DSC_RNG_MOMENT, (uint32_t)update) };
+    terms.plain.decay = 1.0f;
+    terms.plain.l2 = 0.0f;
     DSC_TRY(after_gathers(zero, err));
     DSC_TRY(dsc_store_begin(zero, err));
     for (;;) {
@@ -115,7 +126,7 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_adamw_scalars *scalars, dsc
         if (zero->o.stage == 0 && zero->world_size > 1)
             DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, own_sum(zero, tile.group),
                                         zero->o.layout->group[tile.group].slice, DSC_F32, zero->o.compute, err));
-        DSC_TRY(update_tile(zero, &tile, scalars, &plain, err));
+        DSC_TRY(update_tile(zero, &tile, &terms, err));
         DSC_TRY(dsc_store_done(zero, &tile, err));
         if (tile.last_of_group && zero->o.stage > 0 && state->param_whole && zero->world_size > 1)
             DSC_TRY(gather_params(zero, tile.group, err));
@@ -127,10 +138,14 @@ static dsc_status gather_states(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[g].slice;
     dsc_group_state *state = &zero->group[g];
-    float *const whole[3] = { state->master, state->moment1, state->moment2 };
-    for (size_t i = 0; i < DSC_COUNT(whole); i++)
-        DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, whole[i], whole[i] + slice * zero->o.rank, slice,
-                                    DSC_F32, zero->o.compute, err));
+    const struct { dsc_plane plane; char *whole; } kept[] = { { DSC_PLANE_MASTER, (char *)state->master },
+                                                             { DSC_PLANE_MOMENT1, state->moment1 },
+                                                             { DSC_PLANE_MOMENT2, state->moment2 } };
+    for (size_t i = 0; i < DSC_COUNT(kept); i++) {
+        const char *mine = kept[i].whole + slice * zero->o.rank * dsc_plane_bytes_each(zero, kept[i].plane);
+        DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, kept[i].whole, mine, slice,
+                                    dsc_zero_dtype(zero, kept[i].plane), zero->o.compute, err));
+    }
     return DSC_OK;
 }
 

@@ -37,7 +37,7 @@ static void plan_states(dsc_zero *zero)
         bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += state->swap_at[DSC_PLANE_GRAD] < 0 ? own_bytes : 0;
         if (state->swap_states)
             continue;
-        bytes[DSC_TAG_MOMENT][DSC_TIER_DEVICE] += 2 * own_bytes;
+        bytes[DSC_TAG_MOMENT][DSC_TIER_DEVICE] += 2 * state->own_count * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
         if (zero->o.compute_dtype != DSC_F32)
             bytes[DSC_TAG_MASTER][DSC_TIER_DEVICE] += own_bytes;
     }
@@ -95,11 +95,20 @@ dsc_status dsc_zero_plan(const dsc_zero_options *options, dsc_zero_bytes_plan *o
     return DSC_OK;
 }
 
+char *dsc_zero_place_moments(const dsc_zero *zero, dsc_group_state *state, char *from)
+{
+    const int64_t bytes = state->own_count * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
+    state->moment1 = from;
+    state->moment2 = from + bytes;
+    return from + 2 * bytes;
+}
+
 /* Cuts the big buffers into groups, in group order. */
 static void place_states(dsc_zero *zero)
 {
     char *param = zero->param_buf.ptr, *resident = zero->resident_buf.ptr;
-    float *grad = zero->grad_buf.ptr, *master = zero->master_buf.ptr, *moment = zero->moment_buf.ptr;
+    float *grad = zero->grad_buf.ptr, *master = zero->master_buf.ptr;
+    char *moment = zero->moment_buf.ptr;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         dsc_group_state *state = &zero->group[g];
         char **from = state->resident ? &resident : &param;
@@ -115,9 +124,7 @@ static void place_states(dsc_zero *zero)
             state->master = (float *)(void *)state->param + (state->param_whole ? state->own_first : 0);
         if (state->swap_states)
             continue;
-        state->moment1 = moment;
-        state->moment2 = moment + state->own_count;
-        moment += 2 * state->own_count;
+        moment = dsc_zero_place_moments(zero, state, moment);
         if (zero->o.compute_dtype != DSC_F32) {
             state->master = master;
             master += state->own_count;
@@ -227,6 +234,16 @@ void dsc_zero_slice_get(const dsc_zero *zero, int32_t g, dsc_zero_slice *out)
                              .trainable = group->trainable };
 }
 
+dsc_dtype dsc_zero_dtype(const dsc_zero *zero, dsc_plane plane)
+{
+    switch (plane) {
+    case DSC_PLANE_PARAM: return zero->o.compute_dtype;
+    case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2: return zero->o.moment_dtype;
+    case DSC_PLANE_MASTER: case DSC_PLANE_GRAD: case DSC_PLANE_COUNT: break;
+    }
+    return DSC_F32;
+}
+
 dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t *count, bool write,
                          void **ptr, dsc_error *err)
 {
@@ -244,8 +261,8 @@ dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fir
         *ptr = state->param + ((state->param_whole ? slice_first : 0) + first) * zero->param_bytes_each;
         break;
     case DSC_PLANE_MASTER: *ptr = state->master + at; break;
-    case DSC_PLANE_MOMENT1: *ptr = state->moment1 + at; break;
-    case DSC_PLANE_MOMENT2: *ptr = state->moment2 + at; break;
+    case DSC_PLANE_MOMENT1: *ptr = state->moment1 + at * dsc_plane_bytes_each(zero, plane); break;
+    case DSC_PLANE_MOMENT2: *ptr = state->moment2 + at * dsc_plane_bytes_each(zero, plane); break;
     case DSC_PLANE_GRAD: case DSC_PLANE_COUNT: DSC_ASSERT(false);
     }
     return DSC_OK;

@@ -55,6 +55,8 @@ typedef struct dsc_zero_options {
     const dsc_layout *layout;
     int32_t stage, rank;
     dsc_dtype compute_dtype;          /* F32 or BF16; also the wire dtype of leaves */
+    dsc_dtype moment_dtype;           /* F32, or BF16: rounded by chance, keyed by seed, update and element */
+    uint64_t seed;
     bool overlap;
     int64_t prefetch_elements;        /* groups are gathered ahead while what is under way is at most this long */
     int64_t reuse_elements;           /* a group used again two steps later stays when it is at most this long */
@@ -105,8 +107,9 @@ DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t step, int32_t mo
 /* After the last micro-step: all sums are complete; *sum is the sum of squares over all ranks (of the raw sums). */
 DSC_MUST_USE dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err);
 /* Adam or AdamW on what this rank owns, then every rank has the parameters its stage keeps (asynchronously). Parameters
- * without `decay` get no weight decay. */
-DSC_MUST_USE dsc_status dsc_zero_update(dsc_zero *zero, const dsc_adamw_scalars *scalars, dsc_error *err);
+ * without `decay` get no weight decay. `update` counts from 1. */
+DSC_MUST_USE dsc_status dsc_zero_update(dsc_zero *zero, const dsc_adamw_scalars *scalars, int64_t update,
+                                        dsc_error *err);
 
 /* ---- states, for initialisation and checkpoints; the engine is idle ---- */
 
@@ -121,10 +124,12 @@ void dsc_zero_slice_get(const dsc_zero *zero, int32_t group, dsc_zero_slice *out
 /* The states of an element. In an fp32 run PARAM and MASTER are the same. */
 typedef enum dsc_plane {
     DSC_PLANE_PARAM, /* compute dtype */
-    DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2, /* fp32; of trainable groups */
+    DSC_PLANE_MASTER, /* fp32; of trainable groups */
+    DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2, /* moment_dtype; likewise */
     DSC_PLANE_GRAD,  /* sums of leaves, fp32; of trainable groups; no views */
     DSC_PLANE_COUNT
 } dsc_plane;
+dsc_dtype dsc_zero_dtype(const dsc_zero *zero, dsc_plane plane);
 /* Elements [first, first + *count) of this rank's slice of one plane, counted from the slice's start. *count becomes
  * how many of them lie together at *ptr, 1 or more. Device memory, so by copies where the device is not host_visible;
  * good until the next view of that plane, of any group. What was viewed with `write` is kept, dsc_zero_publish sees to

@@ -193,6 +193,8 @@ static void differences_are_one_line_each(void **state)
     expect_warning(&(cw_options){ .world = 2, .stage = 1, .bf16 = true, .caps_mask = 1u << 31 },
                    "saved on a machine with");
     expect_warning(&(cw_options){ .world = 2, .stage = 1, .bf16 = false }, "saved in bf16, the run goes on in fp32");
+    expect_warning(&(cw_options){ .world = 2, .stage = 1, .bf16 = true, .bf16_moments = true },
+                   "moments were saved in fp32, the run goes on with bf16");
 }
 
 /* bf16 to fp32 keeps every bit of master, m and v; fp32 to bf16 too, as its weights are the masters. */
@@ -209,6 +211,32 @@ static void precisions_take_each_other(void **state)
         assert_string_equal(back.saved_hash, t.saved_hash);
         cw_remove(other.save);
     }
+}
+
+/* Moments in bf16 go on anywhere with the same bits; into fp32 they keep every bit, and back. */
+static void moments_in_bf16(void **state)
+{
+    const cw_options low = { .world = 2, .stage = 1, .bf16 = true, .bf16_moments = true, .model = model };
+    trip whole = { .save = cw_path(dir, "low"), .save_step = 2, .end_step = 5 };
+    char hex[65];
+    dsc_error err = DSC_ERROR_INIT;
+    run(&low, make_trip, &whole);
+    assert_int_equal(dsc_checkpoint_hash(NULL, alloc, cw_path(whole.save, "step-2"), hex, &err), DSC_OK);
+    assert_string_equal(hex, whole.saved_hash);
+    for (int32_t world = 1; world <= 3; world++) {
+        trip resumed = { .load = whole.save, .save_step = 2, .end_step = 5 };
+        run(&(cw_options){ .world = world, .stage = 3 - world % 3, .bf16 = true, .bf16_moments = true, .model = model },
+            make_trip, &resumed);
+        assert_string_equal(resumed.saved_hash, whole.saved_hash);
+        assert_string_equal(resumed.end_hash, whole.end_hash);
+    }
+    trip high = { .load = whole.save, .save = cw_path(dir, "high"), .save_step = 2, .end_step = 5 };
+    trip back = { .load = high.save, .save_step = 2, .end_step = 5 };
+    run(&(cw_options){ .world = 3, .stage = 2, .bf16 = true, .model = model }, make_trip, &high);
+    assert_string_equal(high.saved_hash, whole.saved_hash);
+    assert_string_not_equal(high.end_hash, whole.end_hash);
+    run(&low, make_trip, &back);
+    assert_string_equal(back.end_hash, whole.end_hash);
 }
 
 /* ---- what is refused, and leaves everything as it was ---- */
@@ -441,6 +469,7 @@ int main(void)
         TEST(blocks_and_slices_cut_tensors_differently),
         TEST(differences_are_one_line_each),
         TEST(precisions_take_each_other),
+        TEST(moments_in_bf16),
         TEST(an_existing_step_is_refused),
         TEST(the_resumed_step_is_kept),
         TEST(other_models_are_refused),

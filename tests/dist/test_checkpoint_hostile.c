@@ -211,6 +211,8 @@ static void contradictions_are_refused(void **state)
         { "\"zero_stage\":2", "\"zero_stage\":4" },
         { "\"compute_dtype\":\"bf16\"", "\"compute_dtype\":\"fp32\"" },
         { "\"compute_dtype\":\"bf16\"", "\"compute_dtype\":\"fp16\"" },
+        { "\"moment_dtype\":\"fp32\"", "\"moment_dtype\":\"bf16\"" },
+        { "\"moment_dtype\":\"fp32\"", "\"moment_dtype\":\"fp16\"" },
         { "\"model.safetensors\":{", "\"../a/step-1/model.safetensors\":{" },
         { "\"model.safetensors\":{", "\"/etc/passwd\":{" },
         { "\"model.safetensors\":{", "\"./model.safetensors\":{" },

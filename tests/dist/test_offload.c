@@ -15,7 +15,8 @@
 
 #include <cmocka.h>
 
-#include "base/base.h"
+#include "base/rng.h"
+#include "engine/internal.h"
 #include "tests/support/run_world.h"
 #include "tests/support/toy_model.h"
 
@@ -44,6 +45,8 @@ static const placement placements[] = {
       " \"pipeline_write\": false}, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\","
       " \"max_in_cpu\": 9000}" },
 };
+
+#define BF16_MOMENTS ", \"moments\": \"bf16\"" /* of "dsc" */
 
 typedef struct variant {
     int32_t world, stage, accumulation;
@@ -131,16 +134,18 @@ static void every_placement_gives_the_same_bits(void **state)
 static void any_world_size_agrees(void **state)
 {
     dsc_model *model = toy_model_open(5, 61, 2, false);
-    run_result first, other;
-    variant v = { 1, 1, 6, true, true, "", NULL, NULL };
-    run_variant(&v, model, &first);
-    assert_int_equal(first.status, DSC_OK);
-    for (v.world = 1; v.world <= 3; v.world++) {
-        v.stage = 3;
-        v.accumulation = 6 / v.world;
-        v.zero = OPTIMIZER_NVME PARAM_NVME;
-        run_variant(&v, model, &other);
-        expect_same(&first, &other, "reproducible", &v);
+    for (int low = 0; low < 2; low++) {
+        run_result first, other;
+        variant v = { 1, 1, 6, true, true, "", low ? BF16_MOMENTS : NULL, NULL };
+        run_variant(&v, model, &first);
+        assert_int_equal(first.status, DSC_OK);
+        for (v.world = 1; v.world <= 3; v.world++) {
+            v.stage = 3;
+            v.accumulation = 6 / v.world;
+            v.zero = OPTIMIZER_NVME PARAM_NVME;
+            run_variant(&v, model, &other);
+            expect_same(&first, &other, "reproducible", &v);
+        }
     }
     toy_model_close(model);
 }
@@ -188,6 +193,99 @@ static void several_folders(void **state)
     toy_model_close(model);
 }
 
+/* ---- moments in bf16 ---- */
+
+static void moments_in_bf16_give_the_same_bits(void **state)
+{
+    dsc_model *model = toy_model_open(5, 61, 3, true);
+    for (int32_t world = 1; world <= 3; world++) {
+        run_result full, first, other;
+        variant v = { world, 0, 1 + world % 2, world != 2, false, "", NULL, NULL };
+        run_variant(&v, model, &full);
+        v.own = BF16_MOMENTS;
+        run_variant(&v, model, &first);
+        assert_int_equal(first.status, DSC_OK);
+        assert_string_not_equal(full.hash, first.hash);
+        assert_int_equal(first.state_bytes[3] * 2, full.state_bytes[3]);
+        expect_planned(&first);
+        for (v.stage = 1; v.stage <= 3; v.stage++)
+            for (size_t p = 0; p < DSC_COUNT(placements); p++) {
+                v.zero = placements[p].zero;
+                if (v.stage < placements[p].least_stage)
+                    continue;
+                run_variant(&v, model, &other);
+                expect_same(&first, &other, placements[p].name, &v);
+                expect_planned(&other);
+            }
+    }
+    toy_model_close(model);
+}
+
+#define UPDATES_BEFORE 6
+static int64_t tensor_position[16]; /* of each tensor's first element among all, as the layout's paddings have it */
+static int64_t tensor_count[16];
+
+static dsc_status go_on(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    int64_t position = 0;
+    engine->update_count = UPDATES_BEFORE;
+    if (rank != 0)
+        return DSC_OK;
+    for (int32_t g = 0, t = 0; g < engine->layout.group_count; g++) {
+        int64_t end = 0;
+        for (; t < engine->layout.tensor_count && engine->layout.tensor[t].group == g; t++) {
+            const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
+            tensor_position[t] = position + tensor->offset;
+            tensor_count[t] = engine->layout.group[g].trainable ? tensor->count : 0;
+            end = dsc_align_up(tensor->offset + tensor->count, DSC_LAYOUT_TENSOR_ALIGN);
+        }
+        position += end;
+    }
+    return DSC_OK;
+}
+
+static uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+/* The random bits come from the seed, the number of the update and the place among all elements: what a first update
+ * of moments in fp32 gives, rounded so by hand. */
+static void moments_are_rounded_as_said(void **state)
+{
+    dsc_model *model = toy_model_open(5, 61, 3, true);
+    run_result full, low;
+    char config[1024];
+    run_options options = { .world = 3, .steps = 1, .model = model, .config = config, .data = toy_data(model, 1 << 20),
+                            .take_states = true, .before = go_on, .fault_rank = -1 };
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        snprintf(config, sizeof config,
+                 "{\"train_micro_batch_size_per_gpu\": 2, \"zero_optimization\": {\"stage\": 2},"
+                 " \"dsc\": {\"threads\": 1, \"seed\": 77%s}}", bf16 ? BF16_MOMENTS : "");
+        run_world(&options, bf16 ? &low : &full);
+        assert_int_equal((bf16 ? &low : &full)->status, DSC_OK);
+    }
+    int64_t at = 0, ups = 0;
+    const uint64_t stream = dsc_rng_stream(DSC_RNG_MOMENT, UPDATES_BEFORE + 1);
+    for (size_t t = 0; t < DSC_COUNT(tensor_count); at += 3 * tensor_count[t], t++)
+        for (int64_t i = 0; i < tensor_count[t]; i++) {
+            const uint32_t word = dsc_rng_u32(77, stream, (uint64_t)(tensor_position[t] + i));
+            const float *before = &full.state[at + i], *after = &low.state[at + i];
+            const uint32_t m = bits_of(before[tensor_count[t]]), v = bits_of(before[2 * tensor_count[t]]);
+            assert_int_equal(bits_of(after[0]), bits_of(before[0])); /* the weights of this step do not change */
+            assert_int_equal(bits_of(after[tensor_count[t]]), (m + (word & 0xffff)) & 0xffff0000u);
+            assert_int_equal(bits_of(after[2 * tensor_count[t]]), (v + (word >> 16)) & 0xffff0000u);
+            ups += ((m + (word & 0xffff)) >> 16) - (m >> 16);
+        }
+    assert_int_equal(at, full.state_count);
+    assert_true(ups > at / 12 && ups < at / 4); /* about half of the first moments */
+    free(full.state);
+    free(low.state);
+    toy_model_close(model);
+}
+
 /* Told in one line that names the folder, before anything is trained. */
 static void a_folder_that_is_none(void **state)
 {
@@ -220,6 +318,8 @@ int main(void)
         cmocka_unit_test(any_world_size_agrees),
         cmocka_unit_test(every_engine_gives_the_same_bits),
         cmocka_unit_test(several_folders),
+        cmocka_unit_test(moments_in_bf16_give_the_same_bits),
+        cmocka_unit_test(moments_are_rounded_as_said),
         cmocka_unit_test(a_folder_that_is_none),
     };
     return cmocka_run_group_tests(tests, make_folders, remove_folders);

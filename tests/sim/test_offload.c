@@ -25,6 +25,7 @@ typedef struct variant {
     int32_t world, stage, accumulation;
     bool bf16;
     const char *zero; /* members of zero_optimization, each preceded by a comma; %s is a folder */
+    const char *own;  /* of "dsc" */
 } variant;
 
 static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)
@@ -47,8 +48,8 @@ static void run(const variant *v, run_result *out)
              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
              " \"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %d, \"sub_group_size\": 9000,"
              " \"reduce_bucket_size\": 20000%s},"
-             " \"dsc\": {\"threads\": 1, \"device\": \"cuda\", \"comm_timeout_s\": 60}}",
-             (int)v->accumulation, v->bf16 ? "true" : "false", (int)v->stage, zero);
+             " \"dsc\": {\"threads\": 1, \"device\": \"cuda\", \"comm_timeout_s\": 60%s}}",
+             (int)v->accumulation, v->bf16 ? "true" : "false", (int)v->stage, zero, v->own);
     const run_options options = { .world = v->world, .steps = STEPS, .model = model, .config = config,
                                   .data = { fill, NULL, 1 << 20 }, .fault_rank = -1 };
     run_world(&options, out);
@@ -77,7 +78,7 @@ static void every_placement_gives_the_same_bits(void **state)
             run_result on_gpus, away;
             if (world == 1 && bf16 == 0) /* simulated seconds are long ones */
                 continue;
-            variant v = { world, 1, 1 + world / 4, bf16 != 0, "" };
+            variant v = { world, 1, 1 + world / 4, bf16 != 0, "", "" };
             run(&v, &on_gpus);
             for (size_t z = 0; z < DSC_COUNT(zeros); z++)
                 for (v.stage = z == 2 ? 3 : 1; v.stage <= 3; v.stage += 2) {
@@ -88,6 +89,22 @@ static void every_placement_gives_the_same_bits(void **state)
                     assert_true(away.tracked_peak <= away.planned + away.planned / 100);
                 }
         }
+}
+
+/* Moments in bf16 are rounded alike by GPUs and by the host. */
+static void moments_in_bf16(void **state)
+{
+    run_result on_gpus, away;
+    variant v = { 2, 2, 1, true, "", ", \"moments\": \"bf16\"" };
+    run(&v, &on_gpus);
+    v.zero = ", \"offload_optimizer\": {\"device\": \"cpu\"}";
+    run(&v, &away);
+    expect_same(&on_gpus, &away);
+    assert_true(away.tracked_peak <= away.planned + away.planned / 100);
+    v.zero = ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}";
+    v.stage = 3;
+    run(&v, &away);
+    expect_same(&on_gpus, &away);
 }
 
 static int open_model(void **state)
@@ -113,6 +130,7 @@ static int close_model(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(every_placement_gives_the_same_bits) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(every_placement_gives_the_same_bits),
+                                        cmocka_unit_test(moments_in_bf16) };
     return cmocka_run_group_tests_name("optimizer states away from simulated GPUs", tests, open_model, close_model);
 }

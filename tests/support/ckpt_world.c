@@ -46,9 +46,10 @@ static void *run_rank(void *argument)
              "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d, \"gradient_clipping\": 0.5,"
              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
              " \"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %d},"
-             " \"dsc\": {\"threads\": 1, \"seed\": %lld, \"comm_timeout_s\": 30%s}}",
+             " \"dsc\": {\"threads\": 1, \"seed\": %lld, \"comm_timeout_s\": 30%s%s}}",
              12 / (int)o->world, o->bf16 ? "true" : "false", (int)o->stage, (long long)(o->seed != 0 ? o->seed : 5),
-             o->own_samples ? "" : ", \"reproducible\": \"world_size\"");
+             o->own_samples ? "" : ", \"reproducible\": \"world_size\"",
+             o->bf16_moments ? ", \"moments\": \"bf16\"" : "");
     dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
     options.config_text = config;
     options.model = o->model;
@@ -122,8 +123,8 @@ static void collect(cw_world *world, dsc_engine *engine)
             if (*whole == NULL)
                 *whole = calloc((size_t)tensor->count, sizeof **whole);
             must(*whole != NULL, "no memory");
-            const bool bf16 = !slice.trainable && engine->config.precision == DSC_PRECISION_BF16;
             const dsc_plane plane = slice.trainable ? planes[s] : DSC_PLANE_PARAM;
+            const bool bf16 = dsc_zero_dtype(engine->zero, plane) == DSC_BF16;
             for (int64_t done = 0, now; done < count; done += now) {
                 void *from;
                 now = count - done;

@@ -17,7 +17,7 @@ _Noreturn void cw_fail(const char *what, const char *file, int line, const char 
 
 typedef struct cw_options {
     int32_t world, stage;
-    bool bf16;
+    bool bf16, bf16_moments;
     bool own_samples; /* every rank's sums in its own order: bits depend on the world size */
     int64_t seed;     /* 0: 5 */
     uint32_t caps_mask; /* 0: all */

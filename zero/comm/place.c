@@ -170,7 +170,6 @@ dsc_status dsc_comm_place_from_env(const char *(*get)(void *user, const char *na
                              .master_addr = addr != NULL ? addr : "127.0.0.1",
                              .master_port = (int32_t)port,
                              .job_token = token != NULL ? token : "",
-                             .from_mpi = f == &families[OPEN_MPI],
-                             .flight = text_of(&e, "DSC_FLIGHT") };
+                             .from_mpi = f == &families[OPEN_MPI] };
     return DSC_OK;
 }
