@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "engine/internal.h"
 
 #define OVERRIDES_MAX 64
@@ -66,12 +67,20 @@ static dsc_status read_config(dsc_engine *engine, const dsc_engine_options *opti
         DSC_TRY(dsc_alloc_strdup(engine->alloc, DSC_TAG_CONTROL, text, &engine->config_text, err));
         engine->config_bytes = (int64_t)strlen(text);
     }
-    dsc_config_override overrides[OVERRIDES_MAX];
+    dsc_config_override overrides[OVERRIDES_MAX + 1];
+    int32_t override_count = options->override_count;
     for (int32_t i = 0; i < options->override_count; i++)
         overrides[i] =
             (dsc_config_override) { options->overrides[i].key, options->overrides[i].json, options->overrides[i].flag };
-    return dsc_config_parse(engine->alloc, name, engine->config_text, engine->config_bytes, overrides,
-                            options->override_count, (options->flags & DSC_ENGINE_STRICT) != 0, &engine->config, err);
+    char comm[128];
+    const char *forced = options->world == NULL && !engine->plan_only ? getenv("DSC_COMM") : NULL;
+    if (forced != NULL && forced[0] != 0) { /* dsc-launch --comm: for all ranks, whatever each was told */
+        if (dsc_json_quote(comm, sizeof comm, forced) >= sizeof comm)
+            return DSC_FAIL(err, DSC_ERR_CONFIG, "DSC_COMM", "\"%.40s...\" is no transport", forced);
+        overrides[override_count++] = (dsc_config_override) { "dsc.comm", comm, "DSC_COMM" };
+    }
+    return dsc_config_parse(engine->alloc, name, engine->config_text, engine->config_bytes, overrides, override_count,
+                            (options->flags & DSC_ENGINE_STRICT) != 0, &engine->config, err);
 }
 
 static const char *get_env(void *user, const char *name)

@@ -12,6 +12,7 @@
 #include "launcher/job.h"
 #include "launcher/program.h"
 #include "launcher/runner.h"
+#include "launcher/sbatch.h"
 
 static int fail(const dsc_error *err)
 {
@@ -20,17 +21,22 @@ static int fail(const dsc_error *err)
     return dsc_status_exit_code(err->status);
 }
 
+/* The file of PROGRAM; `optional`: or, when there is none, a word in its place. */
+static dsc_status find_program(const dsc_launcher_options *opt, bool optional, char *out, size_t bytes, dsc_error *err)
+{
+    if (opt->program_argc > 0)
+        return dsc_program_find(opt->program_argv[0], out, bytes, err);
+    snprintf(out, bytes, "PROGRAM");
+    return optional ? DSC_OK : DSC_FAIL(err, DSC_ERR_INPUT, "PROGRAM", "is missing");
+}
+
 /* --launcher: another one starts the ranks; or, --dry-run, what would be started is printed. */
 static int run_other(dsc_alloc *alloc, const dsc_launcher_plan *plan, const dsc_launcher_options *opt)
 {
     dsc_error err = DSC_ERROR_INIT;
     dsc_runner_command command = { .alloc = NULL };
-    char program[4096] = "PROGRAM";
-    dsc_status status = DSC_OK;
-    if (opt->program_argc > 0)
-        status = dsc_program_find(opt->program_argv[0], program, sizeof program, &err);
-    else if (!opt->dry_run)
-        status = DSC_FAIL(&err, DSC_ERR_INPUT, "PROGRAM", "is missing");
+    char program[4096];
+    dsc_status status = find_program(opt, opt->dry_run, program, sizeof program, &err);
     if (status == DSC_OK)
         status = dsc_runner_build(alloc, plan, opt, program, &command, &err);
     if (status == DSC_OK && opt->dry_run)
@@ -39,6 +45,16 @@ static int run_other(dsc_alloc *alloc, const dsc_launcher_plan *plan, const dsc_
         status = dsc_runner_exec(&command, &err);
     dsc_runner_close(&command);
     if (status != DSC_OK)
+        return fail(&err);
+    return fflush(stdout) != 0 || ferror(stdout) != 0;
+}
+
+static int print_script(const dsc_launcher_options *opt)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    char program[4096];
+    if (find_program(opt, false, program, sizeof program, &err) != DSC_OK ||
+        dsc_sbatch_write(opt, program, stdout, &err) != DSC_OK)
         return fail(&err);
     return fflush(stdout) != 0 || ferror(stdout) != 0;
 }
@@ -89,6 +105,8 @@ static int launch(dsc_alloc *alloc, int argc, char **argv, char *title, size_t t
         dsc_launcher_usage(stdout);
         return 0;
     }
+    if (opt.sbatch)
+        return print_script(&opt);
     dsc_machine_read(&machine);
     if (dsc_launcher_resolve(alloc, &opt, &machine, &plan, &err) != DSC_OK) {
         code = fail(&err);

@@ -124,7 +124,11 @@ dsc_status dsc_exports_open(dsc_alloc *alloc, const dsc_launcher_options *opt, b
         DSC_TRY(add_files(out, err));
     for (int i = 0; i < opt->exports.count; i++)
         DSC_TRY(add_flag(out, opt->exports.text[i], err));
-    return DSC_OK;
+    if (opt->comm == NULL)
+        return DSC_OK;
+    char comm[64]; /* a name of the list in options.c */
+    snprintf(comm, sizeof comm, "DSC_COMM=%s", opt->comm);
+    return dsc_exports_set(out, comm, err);
 }
 
 void dsc_exports_close(dsc_exports *exports)

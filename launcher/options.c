@@ -44,13 +44,20 @@ static const flag_row rows[] = {
     { "--num_nodes", "--nnodes", "N", FLAG_ALL, AT(node_count), 1, 16384, "only the first N hosts" },
     { "--oversubscribe", "", "", FLAG_BOOL, AT(oversubscribe), 0, 0, "let --num_gpus exceed the slots of a host" },
     { "--master_addr", "", "ADDR", FLAG_TEXT, AT(master_addr), 0, 0, "rendezvous address (127.0.0.1 on one host)" },
-    { "--master_port", "", "PORT", FLAG_NUMBER, AT(master_port), 1, 65535, "rendezvous port (29500)" },
+    { "--master_port", "", "PORT", FLAG_NUMBER, AT(master_port), 1, 65535,
+      "rendezvous port (29500; in a Slurm job one by its number)" },
+    { "--comm", "", "NAME", FLAG_TEXT, AT(comm), 0, 0,
+      "transport of all ranks: auto, shm, tcp, gloo, mpi or nccl" },
     { "--export", "-x", "NAME[=VALUE]", FLAG_LIST, AT(exports), 0, 0,
       "a variable for all ranks, besides NCCL_*, OMP_*, ... and .deepspeed_env" },
     { "--ssh_port", "", "PORT", FLAG_NUMBER, AT(ssh_port), 1, 65535, "of the other hosts' sshd" },
     { "--ssh_option", "", "NAME=VALUE", FLAG_LIST, AT(ssh_options), 0, 0, "for ssh -o; may be given several times" },
-    { "--launcher", "", "NAME", FLAG_TEXT, AT(launcher), 0, 0, "ssh (also called pdsh), openmpi, mpich or slurm" },
-    { "--launcher_args", "", "ARGS", FLAG_TEXT, AT(launcher_args), 0, 0, "for mpirun or srun, separated by blanks" },
+    { "--launcher", "", "NAME", FLAG_TEXT, AT(launcher), 0, 0,
+      "ssh (also called pdsh), openmpi, mpich, impi, mvapich or slurm" },
+    { "--launcher_args", "", "ARGS", FLAG_TEXT, AT(launcher_args), 0, 0,
+      "for mpirun, srun or sbatch" },
+    { "--sbatch", "", "", FLAG_BOOL, AT(sbatch), 0, 0,
+      "with --launcher slurm: print the batch script that starts this, for sbatch" },
     { "--force_multi", "", "", FLAG_BOOL, AT(force_multi), 0, 0, "an agent also for one host that is this one" },
     { "--bind_cores_to_rank", "", "", FLAG_BOOL, AT(bind_cores), 0, 0, "divide the physical cores among the ranks" },
     { "--bind_core_list", "", "LIST", FLAG_TEXT, AT(core_list), 0, 0, "the cores to divide, for example 0-3,8" },
@@ -237,22 +244,35 @@ static dsc_status set_level(dsc_launcher_options *out, dsc_error *err)
 /* What starts the other hosts. DeepSpeed's pdsh would open the same ssh connections. */
 static dsc_status set_launcher(dsc_launcher_options *out, dsc_error *err)
 {
-    static const char *const later[] = { "impi", "mvapich" };
-    static const char *const others[] = { "openmpi", "mpich", "slurm" };
+    static const char *const others[] = { "openmpi", "mpich", "impi", "mvapich", "slurm" };
+    if (out->sbatch && (out->launcher == NULL || strcasecmp(out->launcher, "slurm") != 0))
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--sbatch", "needs --launcher slurm");
     for (size_t i = 0; i < DSC_COUNT(others) && out->launcher != NULL; i++)
         if (strcasecmp(out->launcher, others[i]) == 0)
             return DSC_OK;
     if (out->launcher_args != NULL)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "--launcher_args", "is for --launcher openmpi, mpich or slurm; for ssh "
-                        "write --ssh_option NAME=VALUE for each option");
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--launcher_args", "is for --launcher openmpi, mpich, impi, mvapich or "
+                        "slurm; for ssh write --ssh_option NAME=VALUE for each option");
     if (out->launcher == NULL || strcasecmp(out->launcher, "ssh") == 0 || strcasecmp(out->launcher, "pdsh") == 0)
         return DSC_OK;
-    for (size_t i = 0; i < DSC_COUNT(later); i++)
-        if (strcasecmp(out->launcher, later[i]) == 0)
-            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "--launcher", "%s is not built yet in this version; what works: "
-                            "ssh (the default), openmpi, mpich, slurm", later[i]);
-    return DSC_FAIL(err, DSC_ERR_INPUT, "--launcher", "\"%.60s\"; expected ssh, openmpi, mpich or slurm",
-                    out->launcher);
+    return DSC_FAIL(err, DSC_ERR_INPUT, "--launcher", "\"%.60s\"; expected ssh, openmpi, mpich, impi, mvapich or "
+                    "slurm", out->launcher);
+}
+
+/* One transport for all ranks. What cannot work is said here, once, and not by every rank. */
+static dsc_status check_comm(const dsc_launcher_options *out, dsc_error *err)
+{
+    static const char *const names[] = { "auto", "shm", "tcp", "gloo", "mpi", "nccl" };
+    bool known = out->comm == NULL;
+    for (size_t i = 0; i < DSC_COUNT(names) && !known; i++)
+        known = strcmp(out->comm, names[i]) == 0;
+    if (!known)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--comm", "\"%.40s\" is no transport; expected auto, shm, tcp, gloo, mpi "
+                        "or nccl", out->comm);
+    if (out->comm != NULL && strcmp(out->comm, "mpi") == 0 &&
+        (out->launcher == NULL || strcasecmp(out->launcher, "ssh") == 0 || strcasecmp(out->launcher, "pdsh") == 0))
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--comm", "mpi is between ranks that MPI started; add --launcher openmpi");
+    return DSC_OK;
 }
 
 /* An option of ssh is NAME=VALUE, so that none can be mistaken for a flag or a command of its own. */
@@ -301,7 +321,7 @@ static dsc_status check_together(dsc_launcher_options *out, dsc_error *err)
 dsc_status dsc_launcher_options_parse(int argc, char **argv, dsc_launcher_options *out, dsc_error *err)
 {
     *out = (dsc_launcher_options){ .node_count = -1, .slots_per_node = -1, .rank_count = -1, .node_rank = -1,
-                                   .master_port = 29500, .grace_s = 10 };
+                                   .grace_s = 10 };
     int at = 1;
     for (; at < argc && argv[at][0] == '-' && argv[at][1] != 0; at++) {
         if (strcmp(argv[at], "--") == 0) {
@@ -320,6 +340,7 @@ dsc_status dsc_launcher_options_parse(int argc, char **argv, dsc_launcher_option
         return DSC_FAIL(err, DSC_ERR_INPUT, "PROGRAM", "its name is empty");
     DSC_TRY(set_level(out, err));
     DSC_TRY(set_launcher(out, err));
+    DSC_TRY(check_comm(out, err));
     DSC_TRY(check_ssh_options(out, err));
     return check_together(out, err);
 }

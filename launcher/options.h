@@ -37,7 +37,8 @@ typedef struct dsc_launcher_options {
     int32_t slots_per_node; /* --num_gpus */
     int32_t rank_count;     /* -np */
     int32_t node_rank;
-    int32_t master_port;
+    int32_t master_port;           /* 0: not given */
+    const char *comm;              /* --comm NAME */
     const char *master_addr;
     const char *core_list;
     const char *rank_log_dir;
@@ -49,6 +50,7 @@ typedef struct dsc_launcher_options {
     const char *ssh_port_text;     /* NULL: what ssh itself chooses */
     const char *launcher;          /* --launcher NAME */
     const char *launcher_args;     /* for that one */
+    bool sbatch;
     bool force_multi; /* --max_restarts */
     const char *log_level_text;
     dsc_launcher_level log_level;

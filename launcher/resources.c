@@ -12,6 +12,7 @@
 #include <strings.h>
 
 #include "base/io.h"
+#include "base/slurm.h"
 #include "launcher/slurm.h"
 
 static const char default_hostfile[] = "/job/hostfile";
@@ -190,7 +191,10 @@ static dsc_status choose_master(dsc_launcher_plan *plan, const dsc_launcher_opti
 {
     const char *first = plan->pool.host[0].name;
     const char *sign = strchr(first, '@');
+    const char *job = getenv("SLURM_JOB_ID");
     plan->master_port = opt->master_port;
+    if (plan->master_port == 0)
+        plan->master_port = is_slurm(opt) && job != NULL ? dsc_slurm_port(job) : 29500;
     if (opt->master_addr != NULL) {
         const char *why = NULL;
         size_t at = 0;
@@ -258,6 +262,9 @@ dsc_status dsc_launcher_resolve(dsc_alloc *alloc, const dsc_launcher_options *op
         dsc_host_pool_keep(&out->pool, 1, 1); /* the bare name of a host without GPUs is one rank */
     /* Slurm says what a host may be given. */
     DSC_TRY(apply_counts(out, opt, (!named && machine->gpu_count == 0) || is_slurm(opt), err));
+    if (opt->comm != NULL && strcmp(opt->comm, "shm") == 0 && out->pool.count > 1)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--comm", "shm is memory that ranks of one host share, and there are %lld; "
+                        "use tcp or gloo", (long long)out->pool.count);
     DSC_TRY(make_places(out, err));
     out->local = out->pool.count == 1 && dsc_machine_is_local(machine, out->pool.host[0].name);
     out->hide_gpus = machine->gpu_count == 0 && machine->visible == NULL && getenv("CUDA_VISIBLE_DEVICES") != NULL;

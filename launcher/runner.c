@@ -16,7 +16,11 @@ dsc_runner dsc_runner_of(const dsc_launcher_options *opt)
     static const struct {
         const char *name;
         dsc_runner runner;
-    } runners[] = { { "openmpi", DSC_RUNNER_OPENMPI }, { "mpich", DSC_RUNNER_MPICH }, { "slurm", DSC_RUNNER_SLURM } };
+    } runners[] = { { "openmpi", DSC_RUNNER_OPENMPI },
+                    { "mpich", DSC_RUNNER_MPICH },
+                    { "impi", DSC_RUNNER_IMPI },
+                    { "mvapich", DSC_RUNNER_MVAPICH },
+                    { "slurm", DSC_RUNNER_SLURM } };
     for (size_t i = 0; i < DSC_COUNT(runners) && opt->launcher != NULL; i++)
         if (strcasecmp(opt->launcher, runners[i].name) == 0)
             return runners[i].runner;
@@ -60,16 +64,20 @@ static int32_t slots_of_each(const dsc_launcher_plan *plan)
     return plan->pool.host[0].slot_count;
 }
 
-/* "a:2,b:2" or, without numbers, "a,b". Owned by the caller. */
-static dsc_status join_hosts(dsc_alloc *alloc, const dsc_launcher_plan *plan, bool numbers, char **out, dsc_error *err)
+typedef enum host_form { HOSTS_ONLY, HOSTS_WITH_SLOTS, HOST_OF_EACH_RANK } host_form;
+
+/* "a,b" or "a:1,b:2" or "a,b,b". Owned by the caller. */
+static dsc_status join_hosts(dsc_alloc *alloc, const dsc_launcher_plan *plan, host_form form, char **out,
+                             dsc_error *err)
 {
-    const int64_t bytes = plan->pool.count * (DSC_HOST_NAME_BYTES + 16);
+    const int64_t names = form == HOST_OF_EACH_RANK ? plan->world_size : plan->pool.count;
+    const int64_t bytes = names * (DSC_HOST_NAME_BYTES + 16);
     size_t used = 0;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, bytes, 1, out, err));
-    for (int64_t i = 0; i < plan->pool.count; i++) {
-        const dsc_host *host = &plan->pool.host[i];
+    for (int64_t i = 0; i < names; i++) {
+        const dsc_host *host = &plan->pool.host[form == HOST_OF_EACH_RANK ? plan->place[i].host : i];
         used += (size_t)snprintf(*out + used, (size_t)bytes - used, "%s%s", i > 0 ? "," : "", host->name);
-        if (numbers)
+        if (form == HOSTS_WITH_SLOTS)
             used += (size_t)snprintf(*out + used, (size_t)bytes - used, ":%d", host->slot_count);
     }
     return DSC_OK;
@@ -99,6 +107,11 @@ static dsc_status set_env(dsc_runner_command *c, const dsc_launcher_plan *plan, 
     DSC_TRY(dsc_job_token_new(token, err));
     snprintf(text, sizeof text, "DSC_JOB_TOKEN=%s", token);
     DSC_TRY(dsc_exports_set(&c->env, text, err));
+    /* Both MPIs would bind each rank to one core, all its threads with it; who sets this himself keeps it. */
+    if (dsc_runner_of(opt) == DSC_RUNNER_IMPI && getenv("I_MPI_PIN") == NULL)
+        DSC_TRY(dsc_exports_set(&c->env, "I_MPI_PIN=0", err));
+    if (dsc_runner_of(opt) == DSC_RUNNER_MVAPICH && getenv("MV2_ENABLE_AFFINITY") == NULL)
+        DSC_TRY(dsc_exports_set(&c->env, "MV2_ENABLE_AFFINITY=0", err));
     if (!plan->named || plan->hide_gpus || dsc_runner_of(opt) == DSC_RUNNER_SLURM) /* Slurm gives devices itself */
         return DSC_OK;
     /* One environment for all: it can name devices only when they are the same everywhere. */
@@ -149,7 +162,7 @@ static dsc_status build_openmpi(dsc_runner_command *c, const dsc_launcher_plan *
     DSC_TRY(add(c, err, "mpirun"));
     DSC_TRY(add(c, err, "-n"));
     DSC_TRY(add(c, err, "%d", plan->world_size));
-    DSC_TRY(join_hosts(c->alloc, plan, true, &hosts, err));
+    DSC_TRY(join_hosts(c->alloc, plan, HOSTS_WITH_SLOTS, &hosts, err));
     dsc_status status = add(c, err, "--host");
     if (status == DSC_OK)
         status = add(c, err, "%s", hosts);
@@ -159,7 +172,7 @@ static dsc_status build_openmpi(dsc_runner_command *c, const dsc_launcher_plan *
     return add_names(c, "-x", err);
 }
 
-static dsc_status build_mpich(dsc_runner_command *c, const dsc_launcher_plan *plan, const dsc_launcher_options *opt,
+static dsc_status build_hydra(dsc_runner_command *c, const dsc_launcher_plan *plan, const dsc_launcher_options *opt,
                               dsc_error *err)
 {
     char *hosts = NULL;
@@ -168,13 +181,15 @@ static dsc_status build_mpich(dsc_runner_command *c, const dsc_launcher_plan *pl
     DSC_TRY(add(c, err, "%d", plan->world_size));
     DSC_TRY(add(c, err, "-ppn"));
     DSC_TRY(add(c, err, "%d", slots_of_each(plan)));
-    DSC_TRY(join_hosts(c->alloc, plan, false, &hosts, err));
+    DSC_TRY(join_hosts(c->alloc, plan, HOSTS_ONLY, &hosts, err));
     dsc_status status = add(c, err, "-hosts");
     if (status == DSC_OK)
         status = add(c, err, "%s", hosts);
     dsc_alloc_free(c->alloc, hosts);
     DSC_TRY(status);
-    return add_launcher_args(c, opt, err); /* hydra passes our whole environment on */
+    if (dsc_runner_of(opt) == DSC_RUNNER_IMPI) /* MPICH's own passes the whole environment on unasked */
+        DSC_TRY(add(c, err, "-genvall"));
+    return add_launcher_args(c, opt, err);
 }
 
 static dsc_status build_slurm(dsc_runner_command *c, const dsc_launcher_plan *plan, const dsc_launcher_options *opt,
@@ -184,9 +199,13 @@ static dsc_status build_slurm(dsc_runner_command *c, const dsc_launcher_plan *pl
     DSC_TRY(add(c, err, "srun"));
     DSC_TRY(add(c, err, "--ntasks=%d", plan->world_size));
     DSC_TRY(add(c, err, "--nodes=%lld", (long long)plan->pool.count));
-    DSC_TRY(add(c, err, "--ntasks-per-node=%d", slots_of_each(plan)));
+    const bool equal = slots_of_each(plan) > 0;
+    if (equal)
+        DSC_TRY(add(c, err, "--ntasks-per-node=%d", slots_of_each(plan)));
+    else
+        DSC_TRY(add(c, err, "--distribution=arbitrary")); /* as the list says, whose names follow each other by rank */
     if (plan->named) {
-        DSC_TRY(join_hosts(c->alloc, plan, false, &hosts, err));
+        DSC_TRY(join_hosts(c->alloc, plan, equal ? HOSTS_ONLY : HOST_OF_EACH_RANK, &hosts, err));
         const dsc_status status = add(c, err, "--nodelist=%s", hosts);
         dsc_alloc_free(c->alloc, hosts);
         DSC_TRY(status);
@@ -200,12 +219,14 @@ dsc_status dsc_runner_build(dsc_alloc *alloc, const dsc_launcher_plan *plan, con
                             const char *program, dsc_runner_command *out, dsc_error *err)
 {
     *out = (dsc_runner_command){ .alloc = alloc };
-    if (dsc_runner_of(opt) != DSC_RUNNER_OPENMPI)
+    if (dsc_runner_of(opt) != DSC_RUNNER_OPENMPI && dsc_runner_of(opt) != DSC_RUNNER_SLURM)
         DSC_TRY(need_equal_slots(plan, opt, err));
     DSC_TRY(set_env(out, plan, opt, err));
     switch (dsc_runner_of(opt)) {
     case DSC_RUNNER_OPENMPI: DSC_TRY(build_openmpi(out, plan, opt, err)); break;
-    case DSC_RUNNER_MPICH: DSC_TRY(build_mpich(out, plan, opt, err)); break;
+    case DSC_RUNNER_MPICH:
+    case DSC_RUNNER_IMPI:
+    case DSC_RUNNER_MVAPICH: DSC_TRY(build_hydra(out, plan, opt, err)); break;
     case DSC_RUNNER_SLURM: DSC_TRY(build_slurm(out, plan, opt, err)); break;
     case DSC_RUNNER_NONE: DSC_ASSERT(false); break;
     }

@@ -1,13 +1,20 @@
-/* runner.h - jobs that another launcher starts: Open MPI's mpirun, MPICH's, Slurm's srun. We choose hosts and ranks,
- * they start the processes, watch them and pass signals on; ranks learn their place from what they set.
- * SPDX-License-Identifier: Apache-2.0 */
+/* runner.h - jobs that another launcher starts: Open MPI's mpirun, that of MPICH and its kin, Slurm's srun. We choose
+ * hosts and ranks, they start the processes, watch them and pass signals on; ranks learn their place from what they
+ * set. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_RUNNER_H
 #define DSC_LAUNCHER_RUNNER_H
 
 #include "launcher/exports.h"
 #include "launcher/resources.h"
 
-typedef enum dsc_runner { DSC_RUNNER_NONE, DSC_RUNNER_OPENMPI, DSC_RUNNER_MPICH, DSC_RUNNER_SLURM } dsc_runner;
+typedef enum dsc_runner {
+    DSC_RUNNER_NONE,
+    DSC_RUNNER_OPENMPI,
+    DSC_RUNNER_MPICH, /* hydra, and its two kin: Intel's and MVAPICH's */
+    DSC_RUNNER_IMPI,
+    DSC_RUNNER_MVAPICH,
+    DSC_RUNNER_SLURM
+} dsc_runner;
 
 /* --launcher NAME; NONE: our own agents. */
 dsc_runner dsc_runner_of(const dsc_launcher_options *opt);

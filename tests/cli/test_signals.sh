@@ -119,11 +119,38 @@ twice() {
     kill -TERM $pid 2>/dev/null # too late or just in time: 143 in both
     ended $pid 143
 }
+# scancel's SIGTERM reaches a rank twice: as a task of its step, and passed on by the srun that the batch script is.
+at_once() {
+    rm -rf save out
+    "$bin/train" --config config.json --gradient-accumulation-steps 1500 --steps 1000000 --save save >out 2>&1 </dev/null &
+    local pid=$!
+    await '^step 1/' || return 1
+    kill -TERM $pid
+    sleep 0.1
+    kill -TERM $pid || fail "it had ended already: the test proves nothing" || return 1
+    ended $pid 143 || return 1
+    "$bin/dsc" ckpt verify save >>why 2>&1
+}
+# But who means it is not kept waiting for a step that takes long.
+insisting() {
+    rm -rf save out
+    "$bin/train" --config config.json --gradient-accumulation-steps 1000000 --steps 2 --save save >out 2>&1 </dev/null &
+    local pid=$!
+    await '^plan per rank' || return 1
+    sleep 0.3
+    kill -TERM $pid
+    sleep 2.1
+    kill -TERM $pid || fail "it had ended already: the test proves nothing" || return 1
+    ended $pid 143 || return 1
+    [ ! -e save/latest ] || fail "saved, so it was no second signal that ended it"
+}
 
 report "SIGUSR1 to the launcher or to one rank saves and training goes on; SIGTERM saves and ends" save_and_go_on
 report "resumed, it ends like a run that nobody disturbed" same_end
 report "train by itself: SIGTERM saves and ends" one_process
 report "without --save: SIGUSR1 says so, SIGTERM ends" nowhere_to_save
 report "a second SIGTERM" twice
+report "two SIGTERMs at once are one" at_once
+report "a second SIGTERM two seconds later ends the run at once" insisting
 echo "1..$number"
 exit $failed

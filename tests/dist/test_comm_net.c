@@ -266,7 +266,7 @@ static void *guest_main(void *arg)
         abort();
     ranks_options(&run, g->rank, alloc, NULL, g->token, &options);
     options.place.master_port = g->port;
-    options.place.master_addr = g->host;
+    snprintf(options.place.master_addr, sizeof options.place.master_addr, "%s", g->host);
     options.open_timeout_ns = SECOND;
     g->status = dsc_comm_open(&options, &comm, &g->err);
     dsc_comm_close(&comm);

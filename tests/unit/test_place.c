@@ -47,8 +47,19 @@ static const good goods[] = {
     { "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=1 SLURM_STEP_NUM_NODES=1 PMI_RANK=1 PMI_SIZE=2", 1, 2, 1, 2,
       0, 1 },
     { "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=1 SLURM_STEP_NUM_NODES=1", 1, 2, 1, 2, 0, 1 },
-    { "SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_NUM_NODES=2 SLURM_NTASKS_PER_NODE=2", 2, 4, 0,
-      2, 1, 2 },
+    { "SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_NUM_NODES=2 SLURM_NODEID=1 "
+      "SLURM_STEP_TASKS_PER_NODE=2(x2)", 2, 4, 0, 2, 1, 2 },
+    /* as srun -N2 -n4 tells the last of three ranks on the first node, and the one on the second */
+    { "SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=2 SLURM_STEP_NUM_NODES=2 SLURM_NODEID=0 "
+      "SLURM_STEP_TASKS_PER_NODE=3,1", 2, 4, 2, 3, 0, 2 },
+    { "SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_NUM_NODES=2 SLURM_NODEID=1 "
+      "SLURM_STEP_TASKS_PER_NODE=3,1", 3, 4, 0, 1, 1, 2 },
+    /* Slurm's PMI says less than Slurm */
+    { "PMI_RANK=3 PMI_SIZE=4 SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_NUM_NODES=2 "
+      "SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=3,1", 3, 4, 0, 1, 1, 2 },
+    /* hosts with different numbers of ranks: arithmetic would put both of these on host 0 */
+    { "RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 LOCAL_SIZE=1 CROSS_RANK=0 CROSS_SIZE=2 MASTER_ADDR=h1", 0, 3, 0, 1, 0, 2 },
+    { "RANK=1 WORLD_SIZE=3 LOCAL_RANK=0 LOCAL_SIZE=2 CROSS_RANK=1 CROSS_SIZE=2 MASTER_ADDR=h1", 1, 3, 0, 2, 1, 2 },
     { "SLURM_PROCID=0 SLURM_NTASKS=4", 0, 1, 0, 1, 0, 1 }, /* a batch script: one process */
     /* the plain ones under an MPI start that says the same, and under one of one process each */
     { "RANK=1 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", 1, 2, 1, 2, 0, 1 },
@@ -62,6 +73,7 @@ static void test_good(void **state)
         char env[400];
         dsc_comm_place place;
         dsc_error err = DSC_ERROR_INIT;
+        assert_true(strlen(g->env) < sizeof env);
         snprintf(env, sizeof env, "%s", g->env);
         if (dsc_comm_place_from_env(get, env, &place, &err) != DSC_OK)
             fail_msg("%s: %s: %s", g->env, err.where, err.message);
@@ -83,6 +95,16 @@ static void test_address(void **state)
     assert_int_equal(place.master_port, 29500);
     assert_int_equal(dsc_comm_place_from_env(get, some, &place, NULL), DSC_OK);
     assert_int_equal(place.master_port, 12345);
+    /* A step on two nodes that nobody but Slurm prepared: rank 0 is on its first node, the port is the job's. */
+    char step[] = "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_STEP_NUM_NODES=2 SLURM_NODEID=1 "
+                  "SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_STEP_NODELIST=gpu[08-09] SLURM_JOB_ID=3012";
+    assert_int_equal(dsc_comm_place_from_env(get, step, &place, NULL), DSC_OK);
+    assert_string_equal(place.master_addr, "gpu08");
+    assert_int_equal(place.master_port, 29512);
+    char told[] = "RANK=1 WORLD_SIZE=2 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_STEP_NUM_NODES=2 "
+                  "SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_STEP_NODELIST=gpu[08-09] MASTER_ADDR=h7";
+    assert_int_equal(dsc_comm_place_from_env(get, told, &place, NULL), DSC_OK);
+    assert_string_equal(place.master_addr, "h7");
     char token[] = "DSC_JOB_TOKEN=abc";
     assert_int_equal(dsc_comm_place_from_env(get, token, &place, NULL), DSC_OK);
     assert_string_equal(place.job_token, "abc");
@@ -110,7 +132,11 @@ static const bad bads[] = {
     { "MASTER_PORT=70000", "MASTER_PORT" },
     { "MASTER_PORT=http", "MASTER_PORT" },
     { "RANK=0 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", "RANK" },
-    { "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_NUM_NODES=2", "SLURM_NTASKS_PER_NODE" },
+    { "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_NUM_NODES=2", "SLURM_STEP_TASKS_PER_NODE" },
+    { "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_NUM_NODES=2 SLURM_NODEID=2 "
+      "SLURM_STEP_TASKS_PER_NODE=2(x2)", "SLURM_STEP_TASKS_PER_NODE" },
+    { "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST=a[", "SLURM_STEP_NODELIST" },
+    { "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_SIZE=1 CROSS_RANK=2 CROSS_SIZE=2 MASTER_ADDR=h1", "CROSS_RANK" },
 };
 
 static void test_bad(void **state)

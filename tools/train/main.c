@@ -221,22 +221,38 @@ enum { REQUEST_SAVE = 1, REQUEST_STOP = 2 };
 static dsc_engine *_Atomic asked_engine; /* NULL: not training */
 static atomic_int handlers_running;      /* on any thread */
 
+/* Schedulers stop a rank by several ways at once (scancel signals the task, and the srun that passes it on); what comes
+ * so soon after the first is the same wish. */
+#define SAME_STOP_NS INT64_C(2000000000)
+static _Atomic int64_t stop_asked_ns; /* 0: not yet */
+
+static void end_if_asked_again(void)
+{
+    int64_t first = 0;
+    const int64_t now = now_ns();
+    if (atomic_compare_exchange_strong(&stop_asked_ns, &first, now) || now - first < SAME_STOP_NS)
+        return;
+    signal(SIGTERM, SIG_DFL);
+    raise(SIGTERM);
+}
+
 static void on_signal(int number)
 {
     handlers_running++;
+    if (number == SIGTERM)
+        end_if_asked_again();
     dsc_engine *engine = asked_engine;
     if (engine != NULL)
         dsc_engine_request(engine, number == SIGTERM ? REQUEST_STOP : REQUEST_SAVE);
     handlers_running--;
 }
 
-/* Whoever cannot save ends at once on SIGTERM, as every program; the second SIGTERM ends any. */
+/* Whoever cannot save ends at once on SIGTERM, as every program; a second SIGTERM, a while later, ends any. */
 static void watch_signals(train_run *run)
 {
     struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
     asked_engine = run->engine;
     sigaction(SIGUSR1, &action, NULL);
-    action.sa_flags |= (int)SA_RESETHAND;
     if (run->info.save_dir[0] != 0)
         sigaction(SIGTERM, &action, NULL);
 }

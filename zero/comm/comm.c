@@ -237,7 +237,7 @@ dsc_status dsc_comm_open(const dsc_comm_options *options, dsc_comm **out, dsc_er
     const char *why = "";
     if (options->place.rank == 0 && (options->transport == NULL || strcmp(options->transport, "auto") == 0)) {
         const char *name = choose_auto(options, &why);
-        dsc_log_printf(options->log, options->place.node_count > 1 ? DSC_LOG_INFO : DSC_LOG_DEBUG,
+        dsc_log_printf(options->log, options->place.size > 1 ? DSC_LOG_INFO : DSC_LOG_DEBUG,
                        "comm: auto is \"%s\": %s", name, why);
     }
     return dsc_comm_open_with(ops, options, out, err);

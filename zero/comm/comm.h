@@ -13,6 +13,7 @@
 #include <dsc/log.h>
 
 #include "base/alloc.h"
+#include "base/hostfile.h"
 #include "kernels/device.h"
 
 #ifdef __cplusplus
@@ -38,7 +39,7 @@ typedef struct dsc_comm_place {
     int32_t rank, size;             /* world */
     int32_t local_rank, local_size; /* on this host */
     int32_t node, node_count;
-    const char *master_addr; /* "127.0.0.1" */
+    char master_addr[DSC_HOST_NAME_BYTES]; /* "127.0.0.1" */
     int32_t master_port;
     const char *job_token;        /* DSC_JOB_TOKEN, or "" (then the user id and port name the job) */
     bool from_mpi;                /* the numbers are those of an MPI launcher */
@@ -46,8 +47,8 @@ typedef struct dsc_comm_place {
 } dsc_comm_place;
 
 /* Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE|LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, DSC_JOB_TOKEN (also Open
- * MPI's and Slurm's variables) through `get` (getenv-like, user passed). None set: rank 0 of 1. Contradictions and
- * numbers that are none: DSC_ERR_INPUT naming the variable. Strings point into the environment. */
+ * MPI's, hydra's and Slurm's variables) through `get` (getenv-like, user passed). None set: rank 0 of 1. Contradictions
+ * and numbers that are none: DSC_ERR_INPUT naming the variable. The token points into the environment. */
 DSC_MUST_USE dsc_status dsc_comm_place_from_env(const char *(*get)(void *user, const char *name), void *user,
                                                 dsc_comm_place *out, dsc_error *err);
 

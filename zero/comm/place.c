@@ -3,11 +3,13 @@
  * Four families of variables: the plain ones (dsc-launch, DeepSpeed, torchrun), Open MPI's, those of MPICH's hydra
  * and its kin, and Slurm's (of a step that srun started; a batch script alone is one process). The plain ones win;
  * where two families are set they must agree, because a RANK that somebody exported by hand would otherwise start a
- * second rank 0.
+ * second rank 0. What the first leaves open the others fill in: Slurm with PMI tells ranks both ways.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/slurm.h"
 #include "zero/comm/comm.h"
 
 typedef struct env {
@@ -17,16 +19,17 @@ typedef struct env {
 
 /* Names of the same number in each family; NULL: that family has none. The second plain name is torchrun's. */
 typedef struct family {
-    const char *rank, *size, *local_rank, *local_size, *local_size_alias;
+    const char *rank, *size, *local_rank, *local_size, *local_size_alias, *node, *node_count;
 } family;
 static const family families[] = {
-    { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE" },
+    { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE", "CROSS_RANK", "CROSS_SIZE" },
     { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
-      NULL },
-    { "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL },
-    { "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", NULL },
+      NULL, NULL, NULL },
+    { "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, NULL, NULL },
+    { "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", NULL, "SLURM_NODEID",
+      "SLURM_STEP_NUM_NODES" },
 };
-enum { PLAIN, OPEN_MPI };
+enum { PLAIN, OPEN_MPI, HYDRA, SLURM };
 
 static const char *text_of(const env *e, const char *name)
 {
@@ -52,15 +55,32 @@ static dsc_status number(const env *e, const char *name, int64_t least, int64_t 
     return DSC_OK;
 }
 
-typedef struct numbers { int64_t rank, size, local_rank, local_size; } numbers; /* -1: not set */
+typedef struct numbers { int64_t rank, size, local_rank, local_size, node, node_count; } numbers; /* -1: not set */
+
+/* Slurm names the numbers of tasks of all nodes in one list. */
+static dsc_status read_slurm_local_size(const env *e, const family *f, numbers *n, dsc_error *err)
+{
+    const char *list = text_of(e, f->local_size);
+    if (list == NULL || n->node < 0)
+        return DSC_OK;
+    n->local_size = dsc_slurm_tasks(list, (int32_t)n->node);
+    if (n->local_size > 0)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, f->local_size, "\"%.60s\" has no number for node %lld", list,
+                    (long long)n->node);
+}
 
 static dsc_status read_family(const env *e, const family *f, numbers *out, dsc_error *err)
 {
-    *out = (numbers){ -1, -1, -1, -1 };
+    *out = (numbers){ -1, -1, -1, -1, -1, -1 };
     int64_t alias = -1;
     DSC_TRY(number(e, f->rank, 0, INT32_MAX, &out->rank, err));
     DSC_TRY(number(e, f->size, 1, INT32_MAX, &out->size, err));
     DSC_TRY(number(e, f->local_rank, 0, INT32_MAX, &out->local_rank, err));
+    DSC_TRY(number(e, f->node, 0, INT32_MAX, &out->node, err));
+    DSC_TRY(number(e, f->node_count, 1, INT32_MAX, &out->node_count, err));
+    if (f == &families[SLURM])
+        return read_slurm_local_size(e, f, out, err);
     DSC_TRY(number(e, f->local_size, 1, INT32_MAX, &out->local_size, err));
     DSC_TRY(number(e, f->local_size_alias, 1, INT32_MAX, &alias, err));
     if (alias >= 0 && out->local_size >= 0 && alias != out->local_size)
@@ -81,6 +101,19 @@ static dsc_status family_speaks(const family *f, const numbers *n, bool *speaks,
                     n->rank >= 0 ? f->rank : f->size);
 }
 
+/* What the chosen family does not say about this host, another that agrees may. */
+static void fill_from(const numbers *other, numbers *n)
+{
+    if (n->local_rank < 0)
+        n->local_rank = other->local_rank;
+    if (n->local_size < 0)
+        n->local_size = other->local_size;
+    if (n->node < 0 || n->node_count < 0) {
+        n->node = other->node;
+        n->node_count = other->node_count;
+    }
+}
+
 static dsc_status choose_family(const env *e, numbers *out, const family **chosen, dsc_error *err)
 {
     *chosen = NULL;
@@ -99,6 +132,8 @@ static dsc_status choose_family(const env *e, numbers *out, const family **chose
                             "rank %lld of %lld, but %s and %s say %lld of %lld; unset one of them",
                             (long long)out->rank, (long long)out->size, families[i].rank, families[i].size,
                             (long long)n.rank, (long long)n.size);
+        } else if (n.size == out->size) {
+            fill_from(&n, out);
         }
     }
     return DSC_OK;
@@ -109,13 +144,11 @@ static bool is_loopback(const char *host)
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0;
 }
 
-/* Without local numbers all ranks are here when the master is this host by name and Slurm knows of no other; else
- * nobody can know. */
-static dsc_status fill_local(const env *e, const family *f, numbers *n, const char *master_addr, dsc_error *err)
+/* Without local numbers all ranks are here when the master is this host by name and no other is known of; else nobody
+ * can know. */
+static dsc_status fill_local(const family *f, numbers *n, const char *master_addr, dsc_error *err)
 {
-    int64_t node_count = 1;
-    DSC_TRY(number(e, "SLURM_STEP_NUM_NODES", 1, INT32_MAX, &node_count, err));
-    if (n->size == 1 || (is_loopback(master_addr) && node_count == 1)) {
+    if (n->size == 1 || (is_loopback(master_addr) && n->node_count <= 1)) {
         if (n->local_rank < 0)
             n->local_rank = n->local_size < 0 || n->local_size == n->size ? n->rank : -1;
         if (n->local_size < 0)
@@ -127,6 +160,10 @@ static dsc_status fill_local(const env *e, const family *f, numbers *n, const ch
     if (n->local_size < 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, f->local_size,
                         "not set; several hosts need the number of ranks on this one");
+    if (n->node < 0 || n->node_count < 0) { /* right where hosts have as many ranks each */
+        n->node = (n->rank - n->local_rank) / n->local_size;
+        n->node_count = dsc_div_ceil(n->size, n->local_size);
+    }
     return DSC_OK;
 }
 
@@ -144,6 +181,36 @@ static dsc_status check(const family *f, const numbers *n, dsc_error *err)
     if (n->local_size == n->size && n->local_rank != n->rank)
         return DSC_FAIL(err, DSC_ERR_INPUT, f->local_rank, "%lld, but %s is %lld and all ranks are on this host",
                         (long long)n->local_rank, f->rank, (long long)n->rank);
+    if (n->node >= n->node_count)
+        return DSC_FAIL(err, DSC_ERR_INPUT, f->node != NULL ? f->node : f->rank,
+                        "host %lld of %lld: hosts count from 0", (long long)n->node, (long long)n->node_count);
+    return DSC_OK;
+}
+
+static dsc_status keep_first(void *user, const char *name, dsc_error *err)
+{
+    char *master_addr = user;
+    if (master_addr[0] == 0)
+        memcpy(master_addr, name, strlen(name) + 1);
+    return DSC_OK;
+}
+
+/* Where rank 0 is and listens: as told, or as Slurm's own variables say of a step that nobody else prepared. */
+static dsc_status read_master(const env *e, dsc_comm_place *out, dsc_error *err)
+{
+    const char *addr = text_of(e, "MASTER_ADDR"), *nodes = text_of(e, "SLURM_STEP_NODELIST");
+    const char *job = text_of(e, "SLURM_JOB_ID");
+    const bool step = text_of(e, families[SLURM].size) != NULL;
+    int64_t port = step && job != NULL ? dsc_slurm_port(job) : 29500, node_count = 1;
+    DSC_TRY(number(e, "MASTER_PORT", 1, 65535, &port, err));
+    out->master_port = (int32_t)port;
+    out->master_addr[0] = 0;
+    if (addr != NULL && strlen(addr) >= sizeof out->master_addr)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "MASTER_ADDR", "\"%.40s...\" is no name of a host", addr);
+    DSC_TRY(number(e, families[SLURM].node_count, 1, INT32_MAX, &node_count, err));
+    if (addr == NULL && step && nodes != NULL && node_count > 1)
+        return dsc_slurm_hosts("SLURM_STEP_NODELIST", nodes, keep_first, out->master_addr, err);
+    snprintf(out->master_addr, sizeof out->master_addr, "%s", addr != NULL ? addr : "127.0.0.1");
     return DSC_OK;
 }
 
@@ -152,24 +219,21 @@ dsc_status dsc_comm_place_from_env(const char *(*get)(void *user, const char *na
 {
     const env e = { get, user };
     const family *f = NULL;
-    numbers n = { 0, 1, 0, 1 };
-    int64_t port = 29500;
-    const char *addr = text_of(&e, "MASTER_ADDR"), *token = text_of(&e, "DSC_JOB_TOKEN");
+    numbers n = { 0, 1, 0, 1, 0, 1 };
+    const char *token = text_of(&e, "DSC_JOB_TOKEN");
+    *out = (dsc_comm_place){ .job_token = token != NULL ? token : "" };
     DSC_TRY(choose_family(&e, &n, &f, err));
-    DSC_TRY(number(&e, "MASTER_PORT", 1, 65535, &port, err));
+    DSC_TRY(read_master(&e, out, err));
     if (f != NULL) {
-        DSC_TRY(fill_local(&e, f, &n, addr != NULL ? addr : "127.0.0.1", err));
+        DSC_TRY(fill_local(f, &n, out->master_addr, err));
         DSC_TRY(check(f, &n, err));
     }
-    *out = (dsc_comm_place){ .rank = (int32_t)n.rank,
-                             .size = (int32_t)n.size,
-                             .local_rank = (int32_t)n.local_rank,
-                             .local_size = (int32_t)n.local_size,
-                             .node = (int32_t)((n.rank - n.local_rank) / n.local_size),
-                             .node_count = (int32_t)dsc_div_ceil(n.size, n.local_size),
-                             .master_addr = addr != NULL ? addr : "127.0.0.1",
-                             .master_port = (int32_t)port,
-                             .job_token = token != NULL ? token : "",
-                             .from_mpi = f == &families[OPEN_MPI] };
+    out->rank = (int32_t)n.rank;
+    out->size = (int32_t)n.size;
+    out->local_rank = (int32_t)n.local_rank;
+    out->local_size = (int32_t)n.local_size;
+    out->node = (int32_t)n.node;
+    out->node_count = (int32_t)n.node_count;
+    out->from_mpi = f == &families[OPEN_MPI];
     return DSC_OK;
 }

@@ -1,7 +1,7 @@
 # runners.py - other launchers: mpirun, srun, and the user himself on each host. SPDX-License-Identifier: Apache-2.0
 from harness import *
 
-SHOW = "#!/bin/sh\nprintf '%s\\n' \"$0\" \"$@\"; env | grep -E '^(MASTER_|DSC_JOB|CUDA_VIS|A=)' | sort\n"
+SHOW = "#!/bin/sh\nprintf '%s\\n' \"$0\" \"$@\"; env | grep -E '^(MASTER_|DSC_JOB|DSC_COMM|CUDA_VIS|I_MPI|MV2_|A=)' | sort\n"
 
 
 def fake(folder, name):
@@ -52,6 +52,14 @@ def mpirun_is_told_hosts_and_names_of_variables():
         check(any(re.fullmatch("DSC_JOB_TOKEN=[0-9a-f]{32}", l) for l in lines[at:]), r)
         r = launch("--launcher", "mpich", "-H", "a:2,b:2", "true", env=env)
         equal(r.out.splitlines()[1:7], ["-n", "4", "-ppn", "2", "-hosts", "a,b"], r)
+        for name, flags, variable in (("impi", ["-genvall"], "I_MPI_PIN=0"), ("mvapich", [], "MV2_ENABLE_AFFINITY=0")):
+            r = launch("--launcher", name, "-H", "a:2,b:2", "/bin/true", env=env)
+            equal(r.out.splitlines()[1:8 + len(flags)], ["-n", "4", "-ppn", "2", "-hosts", "a,b", *flags, "/bin/true"], r)
+            check(variable in r.out and "MASTER_ADDR=a\n" in r.out, r)
+            r = launch("--launcher", name, "-H", "a:2,b:2", "/bin/true", env={**env, variable.split("=")[0]: "1"})
+            check(variable not in r.out, "the user's own value is kept", r)
+        p = json.loads(launch("--launcher", "impi", "--dry-run", "-H", "a:2,b:2", env=env).out)
+        equal(p["launcher_command"][:3], ["mpirun", "-n", "4"])
         r = launch("--launcher", "mpich", "-H", "a:2,b:3", "true", env=env)
         refused(r, "--launcher", "--num_gpus")
         r = launch("--launcher", "openmpi", "-H", "a:2,b:2", "--include", "a:0@b:1", "true", env=env)
@@ -73,6 +81,16 @@ def srun_is_told_ranks_and_nodes():
         check("MASTER_ADDR=gpu08" in r.out and "CUDA_VISIBLE" not in r.out, r)
         r = launch("--launcher", "slurm", "--num_nodes=2", "--num_gpus=8", "true", env=clean_env(**env))
         equal(r.out.splitlines()[1:5], ["--ntasks=16", "--nodes=2", "--ntasks-per-node=8", "--nodelist=gpu08,gpu09"], r)
+        # Hosts with different numbers of ranks: one name for each rank, in their order.
+        uneven = {**env, "SLURM_JOB_NODELIST": "a[1-3]", "SLURM_TASKS_PER_NODE": "2(x2),1", "SLURM_JOB_ID": "3007"}
+        r = launch("--launcher", "slurm", "true", env=clean_env(**uneven))
+        equal(r.out.splitlines()[1:5], ["--ntasks=5", "--nodes=3", "--distribution=arbitrary", "--nodelist=a1,a1,a2,a2,a3"], r)
+        check("MASTER_PORT=29507" in r.out, "two jobs may share a node", r)
+        r = launch("--launcher", "slurm", "--master_port", "77", "--comm", "tcp", "true", env=clean_env(**uneven))
+        check("MASTER_PORT=77" in r.out and "DSC_COMM=tcp" in r.out, r)
+        for tasks in ("2(x2)", "x", "0(x3)", "2000(x3)"):
+            r = launch("--launcher", "slurm", "true", env=clean_env(**{**uneven, "SLURM_TASKS_PER_NODE": tasks}))
+            refused(r, "SLURM_TASKS_PER_NODE")
         r = launch("--launcher", "slurm", "-np", "3", "true", env=clean_env(PATH=env["PATH"]))
         equal(r.out.splitlines()[1:4], ["--ntasks=3", "--nodes=1", "--ntasks-per-node=3"], r)
         refused(launch("--launcher", "slurm", "--num_nodes=2", "true", env=clean_env(PATH=env["PATH"])), "--num_nodes",
@@ -82,6 +100,47 @@ def srun_is_told_ranks_and_nodes():
             refused(r, "SLURM_JOB_NODELIST")
         p = json.loads(launch("--launcher", "slurm", "--dry-run", "true", env=clean_env(**env)).out)
         equal((p["world_size"], p["launcher_command"][0], len(p["hosts"])), (20, "srun", 5))
+
+
+@test
+def the_batch_script_says_what_was_asked():
+    r = launch("--launcher", "slurm", "--sbatch", "--num_nodes=2", "--num_gpus=4", "--launcher_args",
+               "--time=1:00:00 --gpus-per-node=4", "--master_port", "77", "--comm", "tcp", "-x", "A=it's", "sh", "-c", "echo 1")
+    equal((r.code, r.err), (0, ""), r)
+    *directives, command = r.out.splitlines()
+    equal(directives, ["#!/bin/sh", "#SBATCH --job-name=dsc", "#SBATCH --output=dsc-%j.out", "#SBATCH --signal=TERM@60",
+                       "#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=4", "#SBATCH --time=1:00:00 --gpus-per-node=4"], r)
+    sh = shutil.which("sh")
+    equal(command, f"exec '{LAUNCH}' --launcher slurm --master_port 77 --comm 'tcp' --export 'A=it'\\''s' -- '{sh}' '-c' "
+          "'echo 1'")
+    check("#SBATCH --ntasks=3\n" in launch("--launcher", "slurm", "--sbatch", "-np", "3", "true").out)
+    refused(launch("--sbatch", "true"), "--sbatch", "--launcher slurm")
+    refused(launch("--launcher", "slurm", "--sbatch"), "PROGRAM")
+    refused(launch("--launcher", "slurm", "--sbatch", "-H", "a:1,b:1", "true"), "--sbatch", "--nodelist")
+    for args in ("x", "--a\n#SBATCH --b", ";id"):
+        refused(launch("--launcher", "slurm", "--sbatch", "--launcher_args", args, "true"), "--launcher_args")
+
+
+@test
+def one_transport_for_all_ranks():
+    with Folder() as f:
+        f.file("config.json", json.dumps({**CONFIG, "dsc": {
+            "model": "gpt2-nano", "data": f.file("text.txt", "so it goes, on and on; " * 400), "threads": 1,
+            "seq_length": 16, "comm": "shm"}}))
+        train = ["train", "--config", "config.json", "--steps", "1"]
+        r = launch("-np", "2", "--comm", "tcp", *train, cwd=f.path, timeout=60)
+        check(r.code == 0 and "2 ranks (tcp)" in r.out, r)
+        equal(r.out.count("DSC_COMM \"tcp\" overrides dsc.comm \"shm\""), 1, r)
+        r = launch("-np", "2", "--comm", "auto", *train, cwd=f.path, timeout=60)
+        check(r.code == 0 and 'comm: auto is "shm": all ranks are on this host' in r.out, r)
+        r = launch("-np", "2", *train, cwd=f.path, timeout=60, env=clean_env(DSC_COMM="ether\"net"))
+        refused(r, "DSC_COMM", 'ether', "not one of")
+    equal(launch("-np", "1", "--force_multi", "--comm", "gloo", "sh", "-c", "echo $DSC_COMM").out, "gloo\n")
+    refused(launch("--comm", "ether", "true"), "--comm", "tcp")
+    refused(launch("--comm", "shm", "-H", "a:1,b:1", "true"), "--comm", "tcp or gloo")
+    refused(launch("--comm", "mpi", "true"), "--comm", "--launcher openmpi")
+    p = json.loads(launch("--comm", "mpi", "--launcher", "openmpi", "-np", "2", "--dry-run", "true").out)
+    check("DSC_COMM" in p["launcher_command"], p)
 
 
 @test
@@ -103,6 +162,26 @@ def the_slurm_script_checks_its_arguments():
 
 CONFIG = {"train_batch_size": 4, "bf16": {"enabled": False}, "zero_optimization": {"stage": 2},
           "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}
+
+
+@test
+def hydra_trains_to_the_same_bits():
+    hydra = shutil.which("mpiexec.hydra")
+    if hydra is None:
+        raise Skipped("MPICH is not installed")
+    with Folder() as f, Folder() as path:
+        os.symlink(hydra, path.path + "/mpirun")
+        f.file("config.json", json.dumps({**CONFIG, "dsc": {
+            "model": "gpt2-nano", "data": f.file("text.txt", "so it goes, on and on; " * 400), "threads": 1,
+            "seq_length": 16}}))
+        args = ["-np", "2", "train", "--config", "config.json", "--steps", "3", "--save"]
+        env = clean_env(PATH=path.path + ":" + os.environ["PATH"])
+        for r in (launch(*args, "ours", cwd=f.path, timeout=60),
+                  launch("--launcher", "mpich", *args, "theirs", cwd=f.path, timeout=60, env=env)):
+            equal(r.code, 0, r)
+        hashes = [subprocess.run([os.path.join(os.path.dirname(LAUNCH), "dsc"), "ckpt", "hash", f"{f.path}/{d}/step-3"],
+                                 capture_output=True, text=True).stdout for d in ("ours", "theirs")]
+        equal((len(hashes[0]), len(set(hashes))), (65, 1), hashes)
 
 
 @test
