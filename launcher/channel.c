@@ -42,12 +42,14 @@ void dsc_channel_flush(dsc_channel *channel)
     channel->broken = channel->broken || queue->failed;
     while (channel->sent < queue->count && !channel->broken && channel->out_fd >= 0) {
         const ssize_t n = write(channel->out_fd, queue->bytes + channel->sent, queue->count - channel->sent);
-        if (n > 0)
+        if (n > 0) {
             channel->sent += (size_t)n;
-        else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            dsc_message_out_drop(queue, &channel->sent);
             return;
-        else if (n < 0 && errno != EINTR)
+        } else if (n < 0 && errno != EINTR) {
             channel->broken = true;
+        }
     }
     channel->sent = queue->count = 0;
 }

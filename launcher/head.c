@@ -250,8 +250,7 @@ static void take_pending(dsc_head_worker *h, dsc_link *link)
         (void)take_output(h, link, &frame, false);
         link->pending_at += 4 + count;
     }
-    if (link->pending_at == link->pending.count)
-        link->pending_at = link->pending.count = 0;
+    dsc_message_out_drop(&link->pending, &link->pending_at);
     if (link->taken_bytes - link->acked_bytes >= DSC_MESSAGE_WINDOW_BYTES / 4) {
         link->acked_bytes = link->taken_bytes;
         dsc_message_put_ack(&link->channel.queue, link->acked_bytes);

@@ -13,6 +13,17 @@ void dsc_message_out_close(dsc_message_out *out)
     *out = (dsc_message_out){ .alloc = out->alloc };
 }
 
+/* What stays is less than what goes, so that each byte is moved once at most on the average. */
+void dsc_message_out_drop(dsc_message_out *out, size_t *done)
+{
+    if (*done < out->count - *done)
+        return;
+    if (*done < out->count)
+        memmove(out->bytes, out->bytes + *done, out->count - *done);
+    out->count -= *done;
+    *done = 0;
+}
+
 void dsc_message_put(dsc_message_out *out, const void *bytes, size_t count)
 {
     if (out->failed || count == 0)

@@ -53,6 +53,8 @@ typedef struct dsc_message_out {
 
 void dsc_message_out_close(dsc_message_out *out);
 void dsc_message_put(dsc_message_out *out, const void *bytes, size_t count);
+/* The first *done bytes are not needed any more: drops them, and sets *done to 0, when that is worth the moving. */
+void dsc_message_out_drop(dsc_message_out *out, size_t *done);
 /* A frame is begun, filled with put_*, and ended: its length is written then. */
 size_t dsc_message_begin(dsc_message_out *out, dsc_frame_kind kind);
 void dsc_message_end(dsc_message_out *out, size_t begun);

@@ -359,6 +359,35 @@ static void a_full_pipe_makes_the_queue_wait(void **state)
     dsc_channel_close(&reader);
 }
 
+/* A link that is always a little slower than the ranks: the queue is never empty, and must not keep what is sent. */
+static void a_queue_that_is_never_empty_does_not_grow(void **state)
+{
+    enum { ROUND_BYTES = 32 * 1024, ROUNDS = 200 };
+    int fd[2], back[2];
+    dsc_channel channel;
+    static uint8_t text[ROUND_BYTES], seen[ROUND_BYTES];
+    assert_int_equal(pipe(fd), 0);
+    assert_int_equal(pipe(back), 0);
+    dsc_channel_open(&channel, alloc, back[0], fd[1], 64);
+    for (int i = 0; i < 4; i++) /* more than a pipe takes */
+        dsc_message_put(&channel.queue, text, sizeof text);
+    for (size_t round = 0; round < ROUNDS; round++) {
+        memset(text, (int)(round % 251 + 1), sizeof text);
+        dsc_message_put(&channel.queue, text, sizeof text);
+        dsc_channel_flush(&channel);
+        assert_true(dsc_channel_waits(&channel));
+        for (size_t have = 0; have < sizeof seen;)
+            have += (size_t)read(fd[0], seen + have, sizeof seen - have);
+        for (size_t i = 0; i < sizeof seen; i++)
+            assert_int_equal(seen[i], round < 4 ? 0 : (round - 4) % 251 + 1);
+        dsc_channel_flush(&channel);
+    }
+    assert_true(channel.queue.capacity <= 16 * ROUND_BYTES);
+    close(fd[0]);
+    close(back[1]);
+    dsc_channel_close(&channel);
+}
+
 int main(void)
 {
     const struct CMUnitTest all[] = {
@@ -370,6 +399,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(frames_come_whole_out_of_pieces, setup, teardown),
         cmocka_unit_test_setup_teardown(lengths_that_cannot_be_break_the_channel, setup, teardown),
         cmocka_unit_test_setup_teardown(a_full_pipe_makes_the_queue_wait, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_queue_that_is_never_empty_does_not_grow, setup, teardown),
     };
     return cmocka_run_group_tests_name("launch_message", all, NULL, NULL);
 }
