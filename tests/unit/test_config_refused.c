@@ -1,0 +1,237 @@
+/* test_config_refused.c - what a ds_config.json may not say, and with which words it is refused: a fragment a row.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "tests/unit/config_case.h"
+
+typedef struct refusal {
+    const char *fragment;
+    dsc_status status;
+    const char *message; /* a part of it */
+} refusal;
+
+static void check_refusals(const refusal *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const dsc_status status = parse(around(cases[i].fragment));
+        if (status != cases[i].status || strstr(err.message, cases[i].message) == NULL)
+            fail_msg("%s\n  wanted %d with \"%s\"\n  got %d: %s: %s", cases[i].fragment, cases[i].status,
+                     cases[i].message, status, err.where, err.message);
+    }
+}
+
+static void wrong_values(void **state)
+{
+    (void)state;
+    static const refusal cases[] = {
+        { "\"train_micro_batch_size_per_gpu\":0", DSC_ERR_CONFIG,
+          "train_micro_batch_size_per_gpu: 0 is not an integer, 1.." },
+        { "\"train_micro_batch_size_per_gpu\":-1", DSC_ERR_CONFIG, "train_micro_batch_size_per_gpu: -1" },
+        { "\"train_micro_batch_size_per_gpu\":1.5", DSC_ERR_CONFIG, "1.5 is not an integer" },
+        { "\"train_micro_batch_size_per_gpu\":\"two\"", DSC_ERR_CONFIG, "\"two\" is not an integer" },
+        { "\"train_micro_batch_size_per_gpu\":true", DSC_ERR_CONFIG, "true is not an integer" },
+        { "\"train_micro_batch_size_per_gpu\":1e300", DSC_ERR_CONFIG, "1e+300 is not an integer" },
+        { "\"train_micro_batch_size_per_gpu\":[8]", DSC_ERR_CONFIG, "a list is not an integer" },
+        { "\"gradient_clipping\":-1", DSC_ERR_CONFIG, "gradient_clipping: -1 is not a number, >= 0" },
+        { "\"gradient_clipping\":\"nan\"", DSC_ERR_CONFIG, "\"nan\" is not a number" },
+        { "\"gradient_clipping\":\"0x10\"", DSC_ERR_CONFIG, "\"0x10\" is not a number" },
+        { "\"zero_optimization\":{\"stage\":4}", DSC_ERR_CONFIG, "zero_optimization.stage: 4 is not an integer, 0..3" },
+        { "\"zero_optimization\":{\"stage\":-1}", DSC_ERR_CONFIG, "zero_optimization.stage: -1" },
+        { "\"zero_optimization\":{\"stage\":\"2.5\"}", DSC_ERR_CONFIG, "\"2.5\" is not an integer" },
+        { "\"zero_optimization\":{\"stage\":\"1e0\"}", DSC_ERR_CONFIG, "\"1e0\" is not an integer" },
+        { "\"zero_optimization\":{\"reduce_bucket_size\":\"5e8\"}", DSC_ERR_CONFIG, "\"5e8\" is not an integer" },
+        { "\"zero_optimization\":{\"reduce_bucket_size\":0}", DSC_ERR_CONFIG,
+          "reduce_bucket_size: 0 is not an integer, > 0" },
+        { "\"zero_optimization\":{\"overlap_comm\":2}", DSC_ERR_CONFIG, "2 is not true or false" },
+        { "\"zero_optimization\":\"auto\"", DSC_ERR_CONFIG, "zero_optimization: \"auto\" is not an object" },
+        { "\"zero_optimization\":2", DSC_ERR_CONFIG, "2 is not an object" },
+        { "\"zero_optimization\":{\"stage\":1,\"offload_optimizer\":{\"device\":\"CPU\"}}", DSC_ERR_CONFIG,
+          "one of none|cpu|nvme" },
+        { "\"bf16\":{\"enabled\":\"maybe\"}", DSC_ERR_CONFIG, "bf16.enabled: \"maybe\" is not true or false" },
+        { "\"bf16\":true", DSC_ERR_CONFIG, "bf16: true is not an object" },
+        { "\"fp16\":{\"enabled\":false,\"min_loss_scale\":0.5}", DSC_ERR_CONFIG, "fp16.min_loss_scale: 0.5" },
+        { "\"fp16\":{\"enabled\":false,\"loss_scale\":true}", DSC_ERR_CONFIG, "fp16.loss_scale: true is not a number" },
+        { "\"fp16\":{\"enabled\":true},\"bf16\":{\"enabled\":true}", DSC_ERR_CONFIG, "both true" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":-1}}", DSC_ERR_CONFIG, "optimizer.params.lr: -1" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":[1,2]}}", DSC_ERR_CONFIG,
+          "optimizer.params.lr: a list" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"betas\":[0.9]}}", DSC_ERR_CONFIG,
+          "optimizer.params.betas: expected" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"betas\":[0.9,1.0]}}", DSC_ERR_CONFIG, "betas: expected" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"betas\":[0.9,0.99,0.9]}}", DSC_ERR_CONFIG,
+          "betas: expected" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"betas\":[\"x\",0.9]}}", DSC_ERR_CONFIG, "betas: expected" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"betas\":[]}}", DSC_ERR_CONFIG, "betas: expected" },
+        { "\"optimizer\":{\"type\":\"AdamX\"}", DSC_ERR_CONFIG, "no optimizer; did you mean \"Adam" },
+        { "\"optimizer\":{\"type\":5}", DSC_ERR_CONFIG, "optimizer.type: 5 is not a name" },
+        { "\"optimizer\":[]", DSC_ERR_CONFIG, "optimizer: a list is not an object" },
+        { "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"max_grad_norm\":1}},\"gradient_clipping\":2", DSC_ERR_CONFIG,
+          "1, but gradient_clipping is 2" },
+        { "\"scheduler\":{\"type\":\"warmuplr\"}", DSC_ERR_CONFIG, "did you mean \"WarmupLR\"" },
+        { "\"scheduler\":{\"type\":\"WarmupDecayLR\",\"params\":{}}", DSC_ERR_CONFIG, "needs total_num_steps" },
+        { "\"scheduler\":{\"type\":\"WarmupCosineLR\",\"params\":{\"total_num_steps\":null}}", DSC_ERR_CONFIG,
+          "needs total_num_steps" },
+        { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"total_num_steps\":9}}", DSC_ERR_CONFIG,
+          "WarmupDecayLR does" },
+        { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup_num_steps\":0}}", DSC_ERR_CONFIG,
+          "warmup_num_steps: 0" },
+        { "\"scheduler\":{\"type\":\"WarmupCosineLR\",\"params\":{\"total_num_steps\":9,\"warmup_max_lr\":1}}",
+          DSC_ERR_CONFIG, "WarmupCosineLR does not take it" },
+        { "\"scheduler\":{\"type\":\"OneCycle\",\"params\":{\"cycle_min_lr\":1}}", DSC_ERR_CONFIG, "cycle_max_lr" },
+        { "\"scheduler\":{\"type\":\"OneCycle\",\"params\":{\"cycle_min_lr\":1,\"cycle_max_lr\":2,\"cycle_first_step_"
+          "size\":0}}",
+          DSC_ERR_CONFIG, "cycle_first_step_size: 0" },
+        { "\"scheduler\":{\"type\":\"LRRangeTest\",\"params\":{\"lr_range_test_step_size\":0}}", DSC_ERR_CONFIG,
+          "step_size: 0" },
+        { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"last_batch_iteration\":-2}}", DSC_ERR_CONFIG,
+          "last_batch_iteration: -2" },
+        { "\"communication_data_type\":\"float32\"", DSC_ERR_CONFIG, "one of fp32|fp16|bf16" },
+        { "\"data_types\":{\"grad_accum_dtype\":\"x\"}", DSC_ERR_CONFIG, "\"x\" is not a dtype" },
+        { "\"gradient_allreduce_op\":\"max\"", DSC_ERR_CONFIG, "one of mean|sum" },
+        { "\"checkpoint\":{\"tag_validation\":\"loud\"}", DSC_ERR_CONFIG, "one of Ignore|Warn|Fail" },
+        { "\"zero_optimization\":{\"stage\":3,\"compute_grad_norm\":false}", DSC_ERR_CONFIG, "stages 1 and 2" },
+        { "\"zero_optimization\":{\"stage\":2,\"offload_optimizer\":{\"device\":\"cpu\",\"ratio\":0.5}}",
+          DSC_ERR_CONFIG, "stage 3" },
+        { "\"zero_optimization\":{\"stage\":2,\"cpu_offload\":false,\"offload_optimizer\":{\"device\":\"cpu\"}}",
+          DSC_ERR_CONFIG, "cpu_offload: given together" },
+        { "\"zero_optimization\":{\"stage\":3,\"offload_param\":{\"device\":\"nvme\"}}", DSC_ERR_CONFIG, "nvme_path" },
+        { "\"zero_optimization\":{\"stage\":3,\"offload_param\":{\"device\":\"nvme\",\"nvme_path\":[]}}",
+          DSC_ERR_CONFIG, "needs zero_optimization.offload_param.nvme_path" },
+        { "\"zero_optimization\":{\"stage\":3,\"offload_param\":{\"device\":\"nvme\",\"nvme_path\":[\"/x\",\"\"]}}",
+          DSC_ERR_CONFIG, "an empty name" },
+        { "\"zero_optimization\":{\"stage\":1,\"offload_optimizer\":{\"device\":\"nvme\",\"nvme_path\":"
+          "[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\"]}}", DSC_ERR_CONFIG, "9 folders; at most 8" },
+        { "\"aio\":{\"queue_depth\":2000}", DSC_ERR_CONFIG, "1..1024" },
+        { "\"dsc\":{\"aio\":\"uring\"}", DSC_ERR_CONFIG, "one of auto|io_uring|libaio|threads" },
+        { "\"zero_optimization\":{\"stage\":3,\"prefetch_bucket_size\":5,\"stage3_prefetch_bucket_size\":6}",
+          DSC_ERR_CONFIG, "its other name" },
+        { "\"zero_optimization\":{\"stage\":3,\"stage3_prefetch_bucket_size\":6,\"prefetch_bucket_size\":5}",
+          DSC_ERR_CONFIG, "another name of" },
+        { "\"dsc\":{\"model\":5}", DSC_ERR_CONFIG, "dsc.model: 5 is not a string" },
+        { "\"dsc\":{\"model\":\"a\\u0007b\"}", DSC_ERR_CONFIG, "without control characters" },
+        { "\"dsc\":{\"data\":[1]}", DSC_ERR_CONFIG, "dsc.data: a list is not a string or a list" },
+        { "\"dsc\":{\"comm_timeout_s\":0}", DSC_ERR_CONFIG, "comm_timeout_s: 0" },
+        { "\"dsc\":{\"reproducible\":\"bits\"}", DSC_ERR_CONFIG, "one of plan|world_size" },
+        { "\"dsc\":{\"comm\":\"pigeons\"}", DSC_ERR_CONFIG, "one of auto|self|local|shm|tcp|gloo|mpi|nccl" },
+        { "\"dsc\":{\"reduce\":\"fast\"}", DSC_ERR_CONFIG, "one of exact|native" },
+        { "\"dsc\":{\"seed\":-1}", DSC_ERR_CONFIG, "dsc.seed: -1" },
+    };
+    check_refusals(cases, DSC_COUNT(cases));
+    assert_int_equal(parse("[]"), DSC_ERR_CONFIG);
+    assert_int_equal(parse("5"), DSC_ERR_CONFIG);
+    assert_int_equal(parse("{}"), DSC_ERR_CONFIG);
+    assert_non_null(strstr(err.message, "one of them is needed"));
+    assert_int_equal(parse("{\"gradient_accumulation_steps\":4}"), DSC_ERR_CONFIG);
+    assert_int_equal(parse(""), DSC_ERR_CONFIG);
+    /* The place is that of the value. */
+    assert_int_equal(parse("{\n  \"zero_optimization\": {\n    \"stage\": 7\n  }\n}"), DSC_ERR_CONFIG);
+    assert_string_equal(err.where, "t.json:3:14");
+}
+
+static void not_built(void **state)
+{
+    (void)state;
+    static const refusal cases[] = {
+        { "\"fp16\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "fp16.enabled: true is not supported in this version" },
+        { "\"fp16\":{\"enabled\":\"true\",\"loss_scale\":128}", DSC_ERR_UNSUPPORTED, "bf16.enabled true works" },
+        { "\"zero_optimization\":{\"stage\":3,\"zero_hpz_partition_size\":8}", DSC_ERR_UNSUPPORTED,
+          "zero_hpz_partition_size: 8" },
+        { "\"zero_optimization\":{\"stage\":3,\"zero_quantized_gradients\":true}", DSC_ERR_UNSUPPORTED, "false works" },
+        { "\"zero_optimization\":{\"stage\":3,\"zenflow\":{\"topk_ratio\":0.1}}", DSC_ERR_UNSUPPORTED,
+          "zenflow: the section" },
+        { "\"zero_optimization\":{\"stage\":3,\"mics_shard_size\":8}", DSC_ERR_UNSUPPORTED, "mics_shard_size: 8" },
+        { "\"zero_optimization\":{\"stage\":1,\"find_unused_parameters\":true}", DSC_ERR_UNSUPPORTED, "a key of DDP" },
+        { "\"zero_optimization\":{\"stage\":1,\"offload_optimizer\":{\"buffer_size\":1}}", DSC_ERR_UNSUPPORTED,
+          "offload_param" },
+        { "\"tensor_parallel\":{\"autotp_size\":2}", DSC_ERR_UNSUPPORTED, "tensor_parallel.autotp_size: 2" },
+        { "\"tensor_parallel\":{\"tp\":{\"tp_size\":2}}", DSC_ERR_UNSUPPORTED, "tensor_parallel.tp.tp_size: 2" },
+        { "\"pipeline\":{\"stages\":2}", DSC_ERR_UNSUPPORTED, "pipeline.stages: 2" },
+        { "\"sequence_parallel_size\":2", DSC_ERR_UNSUPPORTED, "sequence_parallel_size: 2" },
+        { "\"expert_parallel\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "expert_parallel.enabled" },
+        { "\"curriculum_learning\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "curriculum_learning.enabled" },
+        { "\"data_efficiency\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "data_efficiency.enabled" },
+        { "\"elasticity\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "elasticity.enabled" },
+        { "\"sparse_attention\":{}", DSC_ERR_UNSUPPORTED, "sparse_attention" },
+        { "\"activation_checkpointing\":{\"cpu_checkpointing\":true}", DSC_ERR_UNSUPPORTED, "dsc.recompute" },
+        { "\"gradient_allreduce_op\":\"SUM\"", DSC_ERR_UNSUPPORTED, "mean works" },
+        { "\"amp\":{\"enabled\":true,\"opt_level\":\"O1\"}", DSC_ERR_UNSUPPORTED, "amp.enabled" },
+        { "\"torch_autocast\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "torch_autocast.enabled" },
+        { "\"bf16\":{\"enabled\":true,\"bf16_optimizer_states\":true}", DSC_ERR_UNSUPPORTED, "bf16_optimizer_states" },
+        { "\"communication_data_type\":\"bf16\"", DSC_ERR_UNSUPPORTED, "fp32 works" },
+        { "\"bf16\":{\"enabled\":true},\"communication_data_type\":\"fp32\"", DSC_ERR_UNSUPPORTED, "bf16 works" },
+        { "\"data_types\":{\"grad_accum_dtype\":\"bf16\"}", DSC_ERR_UNSUPPORTED, "fp32 works" },
+        { "\"optimizer\":{\"type\":\"lamb\",\"params\":{\"max_coeff\":10,\"odd\":1}}", DSC_ERR_UNSUPPORTED,
+          "\"AdamW\" and \"Adam\" work" },
+        { "\"optimizer\":{\"type\":\"SGD\",\"params\":{\"nesterov\":true}}", DSC_ERR_UNSUPPORTED,
+          "optimizer.type: \"SGD\"" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"momentum\":0.9}}", DSC_ERR_UNSUPPORTED, "of Muon and SGD" },
+        { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"amsgrad\":true}}", DSC_ERR_UNSUPPORTED, "amsgrad: true" },
+        { "\"scheduler\":{\"type\":\"CosineAnnealingLR\"}", DSC_ERR_UNSUPPORTED, "WarmupCosineLR" },
+        { "\"dsc\":{\"accumulate\":\"local\"}", DSC_ERR_UNSUPPORTED, "dsc.accumulate" },
+        { "\"dsc\":{\"dropout\":\"model\"}", DSC_ERR_UNSUPPORTED, "dsc.dropout" },
+        { "\"compression_training\":{\"weight_quantization\":{\"shared_parameters\":{\"enabled\":true}},\"row_"
+          "pruning\":"
+          "{\"shared_parameters\":{\"enabled\":false}}}",
+          DSC_ERR_UNSUPPORTED, "shared_parameters.enabled" },
+    };
+    check_refusals(cases, DSC_COUNT(cases));
+}
+
+static void unknown_keys(void **state)
+{
+    (void)state;
+    static const refusal cases[] = {
+        { "\"bf16\":{\"enabeld\":true}", DSC_ERR_CONFIG, "did you mean \"enabled\"" },
+        { "\"bf16\":{\"loss_scale\":0}", DSC_ERR_CONFIG, "bf16.loss_scale: unknown key" },
+        { "\"zero_optimization\":{\"stages\":1}", DSC_ERR_CONFIG, "did you mean \"stage\"" },
+        { "\"zero_optimization\":{\"something_else\":1}", DSC_ERR_CONFIG,
+          "zero_optimization.something_else: unknown key" },
+        { "\"zero_optimization\":{\"gradient_clipping\":1}", DSC_ERR_CONFIG, "belongs in the top level" },
+        { "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"learning_rate\":1}}", DSC_ERR_CONFIG,
+          "optimizer.params.learning_rate" },
+        { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup\":1}}", DSC_ERR_CONFIG,
+          "scheduler.params.warmup" },
+        { "\"dsc\":{\"sede\":1}", DSC_ERR_CONFIG, "did you mean \"seed\"" },
+        { "\"timers\":{\"throughput\":{\"odd\":1}}", DSC_ERR_CONFIG, "timers.throughput.odd" },
+        /* near misses of common keys, where DeepSpeed says nothing */
+        { "\"zero_optimisation\":{\"stage\":3}", DSC_ERR_CONFIG, "did you mean \"zero_optimization\"" },
+        { "\"Gradient_Clipping\":1", DSC_ERR_CONFIG, "did you mean \"gradient_clipping\"" },
+        { "\"gradient_cliping\":1", DSC_ERR_CONFIG, "did you mean \"gradient_clipping\"" },
+        { "\"gradient_clippnig\":1", DSC_ERR_CONFIG, "did you mean \"gradient_clipping\"" },
+        { "\"gradient-clipping\":1", DSC_ERR_CONFIG, "did you mean \"gradient_clipping\"" },
+        { "\"gradient_c1ipping\":1", DSC_ERR_CONFIG, "did you mean \"gradient_clipping\"" },
+        { "\"tra1n_m1cro_batch_s1ze_per_gpu\":1", DSC_ERR_CONFIG, "did you mean \"train_micro_batch_size_per_gpu\"" },
+        { "\"zer0_0ptimization\":{}", DSC_ERR_CONFIG, "did you mean \"zero_optimization\"" },
+        { "\"train_micro_batch_size_per_gp\\u0075s\":1", DSC_ERR_CONFIG,
+          "did you mean \"train_micro_batch_size_per_gpu\"" },
+        { "\"\xD0\xBE\xD1\x80timizer\":{}", DSC_ERR_CONFIG, "did you mean \"optimizer\"" }, /* Cyrillic o and p */
+        { "\"bf1\xE2\x80\x8B\x36\":{}", DSC_ERR_CONFIG, "did you mean \"bf16\"" },          /* a zero width space */
+        { "\"optimizer\":{\"tpye\":\"Adam\"}", DSC_ERR_CONFIG, "did you mean \"type\"" },
+        /* no plain identifier */
+        { "\"my key\":1", DSC_ERR_CONFIG, "not a key" },
+        { "\"$schema\":1", DSC_ERR_CONFIG, "not a key" },
+        { "\"\":1", DSC_ERR_CONFIG, "not a key" },
+        { "\"a.b\":1", DSC_ERR_CONFIG, "not a key" },
+        { "\"optimizer.type\":1", DSC_ERR_CONFIG, "not a key" },
+        { "\"0abc\":1", DSC_ERR_CONFIG, "not a key" },
+        { "\"gr\xC3\xB6\xC3\x9F\x65\":1", DSC_ERR_CONFIG, "not a key" },
+    };
+    check_refusals(cases, DSC_COUNT(cases));
+    char text[512];
+    memset(text, 'k', sizeof text);
+    memcpy(text, "\"", 1);
+    snprintf(text + 130, sizeof text - 130, "\":1"); /* 129 letters */
+    assert_int_equal(parse(around(text)), DSC_ERR_CONFIG);
+    assert_non_null(strstr(err.message, "129 bytes"));
+    snprintf(text + 129, sizeof text - 129, "\":1");
+    parse_ok(around(text));
+    assert_true(warned("unknown key"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(wrong_values),
+        cmocka_unit_test(not_built),
+        cmocka_unit_test(unknown_keys),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
