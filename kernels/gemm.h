@@ -21,8 +21,21 @@ typedef enum dsc_epilogue {
     DSC_EPILOGUE_BIAS_GELU, /* aux = x + bias[n] rounded to C's dtype (not stored when aux is NULL), c = gelu_tanh(aux)
                              */
     DSC_EPILOGUE_BIAS_ADD,  /* c = (x + bias[n]) + aux[m,n]: the residual */
-    DSC_EPILOGUE_DGELU      /* c = x * gelu_tanh'(aux) */
+    DSC_EPILOGUE_DGELU,     /* c = x * gelu_tanh'(aux) */
+    DSC_EPILOGUE_ADD        /* c = x + aux[m,n] */
 } dsc_epilogue;
+
+/* Which epilogues read `bias` at all; only those. */
+static inline bool dsc_epilogue_has_bias(dsc_epilogue epilogue)
+{
+    return epilogue == DSC_EPILOGUE_BIAS || epilogue == DSC_EPILOGUE_BIAS_GELU || epilogue == DSC_EPILOGUE_BIAS_ADD;
+}
+
+/* Which add `aux`. */
+static inline bool dsc_epilogue_adds(dsc_epilogue epilogue)
+{
+    return epilogue == DSC_EPILOGUE_BIAS_ADD || epilogue == DSC_EPILOGUE_ADD;
+}
 
 typedef struct dsc_gemm_args {
     const void *a, *b;

@@ -40,7 +40,7 @@ INLINE void rows(const dsc_epilogue_tile *t, dsc_epilogue kind, bool bf16, bool 
         for (int64_t c = 0; c < t->cols; c += 8) {
             const int64_t lanes = t->cols - c, at = r * t->ldc + c;
             __m256 x = load(t->x, false, r * t->ldx + c, lanes);
-            if (kind != DSC_EPILOGUE_NONE && kind != DSC_EPILOGUE_DGELU && t->bias != NULL)
+            if (dsc_epilogue_has_bias(kind) && t->bias != NULL)
                 x = _mm256_add_ps(x, load(t->bias, bias_bf16, c, lanes));
             if (kind == DSC_EPILOGUE_BIAS_GELU) {
                 if (bf16)
@@ -48,7 +48,7 @@ INLINE void rows(const dsc_epilogue_tile *t, dsc_epilogue kind, bool bf16, bool 
                 if (t->aux != NULL)
                     store(t->aux, bf16, at, lanes, x);
                 x = dsc_gelu_avx2(x);
-            } else if (kind == DSC_EPILOGUE_BIAS_ADD) {
+            } else if (dsc_epilogue_adds(kind)) {
                 x = _mm256_add_ps(x, load(t->aux, bf16, at, lanes));
             } else if (kind == DSC_EPILOGUE_DGELU) {
                 x = _mm256_mul_ps(x, dsc_gelu_slope_avx2(load(t->aux, bf16, at, lanes)));

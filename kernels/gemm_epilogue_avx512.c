@@ -42,12 +42,12 @@ INLINE void rows(const dsc_epilogue_tile *t, dsc_epilogue kind, bool bf16, bool 
             const __mmask16 lanes = dsc_mask_avx512(t->cols - c);
             const int64_t at = r * t->ldc + c;
             __m512 x = _mm512_maskz_loadu_ps(lanes, t->x + r * t->ldx + c);
-            if (kind != DSC_EPILOGUE_NONE && kind != DSC_EPILOGUE_DGELU && t->bias != NULL)
+            if (dsc_epilogue_has_bias(kind) && t->bias != NULL)
                 x = _mm512_add_ps(x, load(t->bias, bias_bf16, c, lanes));
             if (kind == DSC_EPILOGUE_BIAS_GELU) {
                 x = store_rounded(t->aux, bf16, at, lanes, x);
                 x = dsc_gelu_avx512(x);
-            } else if (kind == DSC_EPILOGUE_BIAS_ADD) {
+            } else if (dsc_epilogue_adds(kind)) {
                 x = _mm512_add_ps(x, load(t->aux, bf16, at, lanes));
             } else if (kind == DSC_EPILOGUE_DGELU) {
                 x = _mm512_mul_ps(x, dsc_gelu_slope_avx512(load(t->aux, bf16, at, lanes)));

@@ -14,6 +14,7 @@ static inline __attribute__((always_inline)) void by_kind(const dsc_epilogue_til
     case DSC_EPILOGUE_BIAS_GELU: rows(t, DSC_EPILOGUE_BIAS_GELU, bf16, bias_bf16); break;
     case DSC_EPILOGUE_BIAS_ADD: rows(t, DSC_EPILOGUE_BIAS_ADD, bf16, bias_bf16); break;
     case DSC_EPILOGUE_DGELU: rows(t, DSC_EPILOGUE_DGELU, bf16, bias_bf16); break;
+    case DSC_EPILOGUE_ADD: rows(t, DSC_EPILOGUE_ADD, bf16, bias_bf16); break;
     }
 }
 

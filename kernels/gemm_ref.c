@@ -43,14 +43,14 @@ void dsc_epilogue_ref(const dsc_epilogue_tile *t)
         for (int64_t c = 0; c < t->cols; c++) {
             const int64_t at = r * t->ldc + c;
             float x = t->x[r * t->ldx + c];
-            if (t->bias != NULL && t->kind != DSC_EPILOGUE_DGELU)
+            if (t->bias != NULL && dsc_epilogue_has_bias(t->kind))
                 x += load(t->bias, t->bias_dtype, c);
             if (t->kind == DSC_EPILOGUE_BIAS_GELU) {
                 x = rounded(t->c_dtype, x);
                 if (t->aux != NULL)
                     store(t->aux, t->c_dtype, at, x);
                 x *= gelu_gate(x);
-            } else if (t->kind == DSC_EPILOGUE_BIAS_ADD) {
+            } else if (dsc_epilogue_adds(t->kind)) {
                 x += load(t->aux, t->c_dtype, at);
             } else if (t->kind == DSC_EPILOGUE_DGELU) {
                 x *= gelu_slope(load(t->aux, t->c_dtype, at));
@@ -84,7 +84,7 @@ static void ref_rows(void *ctx, int64_t first, int64_t last)
             if (a->accumulate)
                 sum += (double)((float *)a->c)[at];
             const float x = (float)sum;
-            const bool has_bias = a->bias != NULL && a->epilogue != DSC_EPILOGUE_NONE;
+            const bool has_bias = a->bias != NULL && dsc_epilogue_has_bias(a->epilogue);
             const dsc_epilogue_tile one = {
                 .kind = a->epilogue,
                 .c_dtype = a->c_dtype,

@@ -2,17 +2,13 @@
 #ifndef DSC_MODELS_FAMILIES_H
 #define DSC_MODELS_FAMILIES_H
 
-#include <dsc/model.h>
+#include "models/lm.h"
 
-#include "base/alloc.h"
+/* The i-th family, NULL past the end. registry.c */
+const dsc_lm_family *dsc_lm_family_at(int32_t index);
 
-/* Each: on success *out owns `alloc`; on failure nothing of it is in use. */
-
-/* The i-th built-in GPT-2's name, NULL past the end. */
-const char *dsc_gpt2_builtin_name(int32_t index);
-DSC_MUST_USE dsc_status dsc_gpt2_open_builtin(dsc_model **out, dsc_alloc *alloc, int32_t index,
-                                              const dsc_model_options *options, dsc_error *err);
-/* A folder with config.json, or such a file alone (`dir` NULL). */
+/* A folder with config.json, or such a file alone (`dir` NULL). On success *out owns `alloc`; on failure nothing of it
+ * is in use. */
 DSC_MUST_USE dsc_status dsc_hf_open(dsc_model **out, dsc_alloc *alloc, const char *config_path, const char *dir,
                                     const dsc_model_options *options, dsc_error *err);
 

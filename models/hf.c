@@ -4,8 +4,6 @@
 #include <string.h>
 
 #include "models/families.h"
-#include "models/gpt2.h"
-#include "models/gpt2_weights.h"
 
 static const dsc_json_limits config_limits = DSC_JSON_LIMITS_CONFIG;
 
@@ -16,14 +14,16 @@ typedef struct hf_folder {
     const dsc_model_options *options;
     char *text; /* of config.json */
     dsc_json *json;
+    const dsc_lm_family *family;
+    dsc_lm_config *config; /* the family's own, [config_bytes] */
     dsc_weights *weights;
     char *warnings;
     char warning_lines[1024];
 } hf_folder;
 
-static dsc_status check_family(const hf_folder *folder, dsc_error *err)
+static dsc_status find_family(hf_folder *folder, dsc_error *err)
 {
-    char where[256];
+    char where[256], list[256] = "";
     const cJSON *root = dsc_json_root(folder->json);
     const cJSON *item = cJSON_IsObject(root) ? cJSON_GetObjectItemCaseSensitive(root, "model_type") : NULL;
     dsc_json_where(folder->json, item != NULL ? item : root, where, sizeof where);
@@ -31,26 +31,45 @@ static dsc_status check_family(const hf_folder *folder, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, where,
                         "\"model_type\" is missing; expected the config.json of a Hugging Face "
                         "model, as \"model_type\": \"gpt2\"");
-    if (strcmp(item->valuestring, "gpt2") != 0)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where, "model_type \"%.60s\" is not built; what exists: gpt2",
-                        item->valuestring);
+    for (int32_t i = 0; (folder->family = dsc_lm_family_at(i)) != NULL; i++) {
+        const size_t used = strlen(list);
+        if (strcmp(item->valuestring, folder->family->model_type) == 0)
+            return DSC_OK;
+        snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", folder->family->model_type);
+    }
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where, "model_type \"%.60s\" is not built; what exists: %s",
+                    item->valuestring, list);
+}
+
+/* Keys whose other values are another model, whatever the family. */
+static dsc_status refuse_other_models(dsc_hf_config *reader, const char *model_type)
+{
+    static const char *const flags[] = { "add_cross_attention", "is_encoder_decoder" };
+    for (size_t i = 0; i < DSC_COUNT(flags); i++) {
+        bool on = false;
+        DSC_TRY(dsc_hf_bool(reader, flags[i], false, &on));
+        if (on)
+            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"%s\": true is not built for %s; what exists: false",
+                                 flags[i], model_type);
+    }
+    if (dsc_hf_field(reader, "quantization_config") != NULL)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                             "\"quantization_config\": quantized weights are not read; expected F32, BF16 or F16");
     return DSC_OK;
 }
 
 /* The options' sequence length and padding, against what the model has. */
-static dsc_status apply_options(const hf_folder *folder, dsc_gpt2_config *config, dsc_error *err)
+static dsc_status read_config(hf_folder *folder, dsc_error *err)
 {
-    const dsc_model_options *options = folder->options;
-    if (options->seq_length > config->positions)
-        return DSC_FAIL(err, DSC_ERR_INPUT, folder->config_path,
-                        "a sequence length of %lld is asked for; the model has %lld positions: give at most that many "
-                        "with --seq-len (dsc.seq_length)",
-                        (long long)options->seq_length, (long long)config->positions);
-    if (options->seq_length > 0)
-        config->sequence = options->seq_length;
-    if (options->vocab_multiple > 1)
-        config->vocab_rows = dsc_align_up(config->vocab, options->vocab_multiple);
-    return DSC_OK;
+    dsc_hf_config reader = { .json = folder->json, .object = dsc_json_root(folder->json), .err = err,
+                             .warnings = folder->warning_lines, .warnings_bytes = sizeof folder->warning_lines };
+    dsc_lm_config *config = NULL;
+    DSC_TRY(dsc_alloc_zeroed(folder->alloc, DSC_TAG_CONTROL, folder->family->config_bytes, 1, &config, err));
+    folder->config = config;
+    DSC_TRY(folder->family->read_config(&reader, config));
+    DSC_TRY(refuse_other_models(&reader, folder->family->model_type));
+    config->sequence = config->window > 0 ? dsc_min_i64(config->positions, config->window) : config->positions;
+    return dsc_lm_apply_options(config, folder->options, folder->config_path, err);
 }
 
 static dsc_status open_weights(hf_folder *folder, dsc_error *err)
@@ -58,27 +77,27 @@ static dsc_status open_weights(hf_folder *folder, dsc_error *err)
     if (folder->dir == NULL || !folder->options->want_weights)
         return DSC_OK;
     DSC_TRY(dsc_weights_open(&folder->weights, folder->alloc, folder->dir, err));
-    if (folder->weights == NULL) {
-        const size_t used = strlen(folder->warning_lines);
-        snprintf(folder->warning_lines + used, sizeof folder->warning_lines - used,
-                 "%sthe folder has no *.safetensors: the weights are initialised afresh", used > 0 ? "; " : "");
-    }
+    if (folder->weights == NULL)
+        dsc_hf_warn(folder->warning_lines, sizeof folder->warning_lines,
+                    "the folder has no *.safetensors: the weights are initialised afresh");
     return DSC_OK;
 }
 
-static dsc_status open_gpt2(hf_folder *folder, dsc_model **out, dsc_error *err)
+static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
 {
-    dsc_gpt2_config config;
-    DSC_TRY(dsc_gpt2_read_config(folder->json, &config, folder->warning_lines, sizeof folder->warning_lines, err));
-    DSC_TRY(apply_options(folder, &config, err));
+    DSC_TRY(read_config(folder, err));
     DSC_TRY(open_weights(folder, err));
     if (folder->warning_lines[0] != 0)
         DSC_TRY(dsc_alloc_strdup(folder->alloc, DSC_TAG_CONTROL, folder->warning_lines, &folder->warnings, err));
     /* A padded table is not the file's: such a model gets a config.json of its own. */
-    char *text = config.vocab_rows == config.vocab ? folder->text : NULL;
-    const char *name = folder->dir != NULL ? folder->dir : folder->config_path;
-    DSC_TRY(dsc_gpt2_open(out, folder->alloc, name, &config, folder->weights, text, folder->warnings, err));
-    if (text != NULL)
+    const dsc_lm_open_args args = {
+        .family = folder->family, .name = folder->dir != NULL ? folder->dir : folder->config_path,
+        .config = folder->config, .weights = folder->weights,
+        .config_json = folder->config->vocab_rows == folder->config->vocab ? folder->text : NULL,
+        .warnings = folder->warnings
+    };
+    DSC_TRY(dsc_lm_open(out, folder->alloc, &args, err));
+    if (args.config_json != NULL)
         folder->text = NULL;
     folder->weights = NULL;
     folder->warnings = NULL;
@@ -95,11 +114,12 @@ dsc_status dsc_hf_open(dsc_model **out, dsc_alloc *alloc, const char *config_pat
     DSC_TRY_OUT(dsc_io_read_all(NULL, alloc, config_path, config_limits.bytes, &folder.text, &bytes, err));
     DSC_TRY_OUT(
         dsc_json_open(alloc, config_path, folder.text, bytes, DSC_JSON_STRICT, &config_limits, &folder.json, err));
-    DSC_TRY_OUT(check_family(&folder, err));
-    DSC_TRY_OUT(open_gpt2(&folder, out, err));
+    DSC_TRY_OUT(find_family(&folder, err));
+    DSC_TRY_OUT(open_model(&folder, out, err));
 out:
     dsc_weights_close(&folder.weights);
     dsc_alloc_free(alloc, folder.warnings);
+    dsc_alloc_free(alloc, folder.config);
     dsc_json_close(&folder.json);
     dsc_alloc_free(alloc, folder.text);
     return status;

@@ -1,10 +1,12 @@
-/* linear.h - the three matrix products of a linear layer, as argument structs without pointers.
+/* linear.h - a linear layer of a module: its three matrix products, told ahead and launched.
  *
- * A module's plan tells these shapes to the device and its forward and backward fill in the pointers, so that what was
+ * A module's plan tells the shapes to the device and its forward and backward fill in the pointers, so that what was
  * prepared and what is launched cannot differ. R is rows (tokens of the micro-batch).
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODELS_LINEAR_H
 #define DSC_MODELS_LINEAR_H
+
+#include <dsc/model.h>
 
 #include "kernels/kernels.h"
 
@@ -46,5 +48,26 @@ static inline dsc_gemm_args dsc_linear_backward_weight(dsc_linear linear, int64_
                             .ab_dtype = dtype,
                             .c_dtype = DSC_F32 };
 }
+
+/* One of a module's linear layers: where its parameters are among the module's, and what its products end with. */
+typedef struct dsc_linear_layer {
+    dsc_linear shape;
+    int32_t weight, bias; /* bias: -1 for none */
+    dsc_epilogue forward, backward;
+} dsc_linear_layer;
+
+/* Tells the three products, and adds the forward's operations to *flops; the backward's are twice as many. */
+DSC_MUST_USE dsc_status dsc_linear_plan(const dsc_linear_layer *layer, int64_t rows, dsc_dtype dtype,
+                                        const dsc_plan_sink *sink, double *flops, dsc_error *err);
+/* y = x * w with the layer's forward epilogue. */
+DSC_MUST_USE dsc_status dsc_linear_run(const dsc_linear_layer *layer, int64_t rows, const dsc_module_ctx *ctx, void *y,
+                                       const void *x, void *aux, dsc_error *err);
+/* dx = dy * w^T with the layer's backward epilogue. */
+DSC_MUST_USE dsc_status dsc_linear_run_backward(const dsc_linear_layer *layer, int64_t rows, const dsc_module_ctx *ctx,
+                                                void *dx, const void *dy, void *aux, dsc_error *err);
+/* The gradients of weight and bias that the context asks for: dw = x^T * dy, db = sum of dy's rows. */
+DSC_MUST_USE dsc_status dsc_linear_run_gradients(const dsc_linear_layer *layer, int64_t rows,
+                                                 const dsc_module_ctx *ctx, const void *x, const void *dy,
+                                                 dsc_error *err);
 
 #endif

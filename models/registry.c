@@ -5,12 +5,35 @@
 #include "base/foreign.h"
 #include "base/io.h"
 #include "models/families.h"
+#include "models/gpt2.h"
 
 #define VOCAB_MULTIPLE_MAX 65536
 
+static const dsc_lm_family *const families[] = { &dsc_gpt2_family };
+
+const dsc_lm_family *dsc_lm_family_at(int32_t index)
+{
+    return index >= 0 && index < (int32_t)DSC_COUNT(families) ? families[index] : NULL;
+}
+
+/* The family and, in *index, its own number of the built-in model `index` of all; NULL past the end. */
+static const dsc_lm_family *builtin_family(int32_t *index)
+{
+    for (size_t f = 0; f < DSC_COUNT(families) && *index >= 0; f++)
+        for (int32_t i = 0; families[f]->builtin(i, NULL) != NULL; i++) {
+            if (*index == 0) {
+                *index = i;
+                return families[f];
+            }
+            --*index;
+        }
+    return NULL;
+}
+
 const char *dsc_model_builtin_name(int32_t index)
 {
-    return dsc_gpt2_builtin_name(index);
+    const dsc_lm_family *family = builtin_family(&index);
+    return family != NULL ? family->builtin(index, NULL) : NULL;
 }
 
 static int32_t builtin_index(const char *name)
@@ -19,6 +42,20 @@ static int32_t builtin_index(const char *name)
         if (strcmp(dsc_model_builtin_name(i), name) == 0)
             return i;
     return -1;
+}
+
+static dsc_status open_builtin(dsc_model **out, dsc_alloc *alloc, int32_t index, const dsc_model_options *options,
+                               dsc_error *err)
+{
+    const dsc_lm_family *family = builtin_family(&index);
+    dsc_lm_config *config = NULL;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, family->config_bytes, 1, &config, err));
+    const dsc_lm_open_args args = { .family = family, .name = family->builtin(index, config), .config = config };
+    dsc_status status = dsc_lm_apply_options(config, options, args.name, err);
+    if (status == DSC_OK)
+        status = dsc_lm_open(out, alloc, &args, err);
+    dsc_alloc_free(alloc, config);
+    return status;
 }
 
 static dsc_status refuse_name(const char *name, dsc_error *err)
@@ -84,7 +121,7 @@ dsc_status dsc_model_open(dsc_model **out, const char *name_or_path, const dsc_m
     DSC_TRY(check_options(options, err));
     DSC_TRY(dsc_alloc_open(&alloc, err));
     const int32_t index = builtin_index(name_or_path);
-    const dsc_status status = index >= 0 ? dsc_gpt2_open_builtin(out, alloc, index, options, err)
+    const dsc_status status = index >= 0 ? open_builtin(out, alloc, index, options, err)
                                          : open_path(out, alloc, name_or_path, options, err);
     if (status != DSC_OK)
         dsc_alloc_close(&alloc);

@@ -23,7 +23,7 @@ template <class TC, class TB> struct epilogue_arrays {
     {
         if (bias != NULL)
             x += to_f32(bias[col]);
-        if (epilogue == DSC_EPILOGUE_BIAS_ADD)
+        if (epilogue == DSC_EPILOGUE_BIAS_ADD || epilogue == DSC_EPILOGUE_ADD)
             x += to_f32(aux[row * ldc + col]);
         else if (epilogue == DSC_EPILOGUE_DGELU)
             x *= gelu_slope<sizeof(TC) == 2>(to_f32(aux[row * ldc + col]));
@@ -191,7 +191,7 @@ dsc_status dsc_cuda_run_GEMM(const dsc_cuda_launch *at, const void *args, dsc_er
     DSC_ASSERT(!a.accumulate || (a.c_dtype == DSC_F32 && a.epilogue == DSC_EPILOGUE_NONE));
     if (a.m == 0 || a.n == 0)
         return DSC_OK;
-    if (a.epilogue == DSC_EPILOGUE_NONE || a.epilogue == DSC_EPILOGUE_DGELU)
+    if (!dsc_epilogue_has_bias(a.epilogue))
         a.bias = NULL;
     if (a.epilogue != DSC_EPILOGUE_BIAS_GELU)
         return run(at, &a, err);

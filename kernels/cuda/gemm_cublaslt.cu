@@ -150,7 +150,7 @@ dsc_status prefer(dsc_cuda_gemm *g, cublasLtMatmulPreference_t to, const plan_ke
         { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, k->b_align },
         { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, k->a_align },
         { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-          k->epilogue == DSC_EPILOGUE_BIAS_ADD ? k->aux_align : k->c_align },
+          dsc_epilogue_adds(static_cast<dsc_epilogue>(k->epilogue)) ? k->aux_align : k->c_align },
         { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, k->c_align },
     };
     LT_TRY(g, MatmulPreferenceSetAttribute,
@@ -269,7 +269,7 @@ dsc_status dsc_cuda_plan_run(const dsc_cuda_launch *at, plan *p, const cublasLtM
                              const dsc_gemm_args *a, dsc_error *err)
 {
     dsc_cuda_gemm *g = at->gemm;
-    const bool adds = a->epilogue == DSC_EPILOGUE_BIAS_ADD;
+    const bool adds = dsc_epilogue_adds(a->epilogue);
     const float one = 1.0f, beta = adds || a->accumulate ? 1.0f : 0.0f;
     if (p->key.has_bias)
         DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, a->bias, err));
@@ -334,9 +334,8 @@ dsc_status dsc_cuda_gemm_prepare(dsc_cuda_gemm *gemm, const dsc_gemm_args *shape
     plan *p = NULL;
     if (a.epilogue == DSC_EPILOGUE_BIAS_GELU)
         a.epilogue = DSC_EPILOGUE_BIAS;
-    const bool biased = a.epilogue == DSC_EPILOGUE_BIAS || a.epilogue == DSC_EPILOGUE_BIAS_ADD;
     a.a = a.b = a.c = a.aux = NULL;
-    a.bias = biased ? &some : NULL;
+    a.bias = dsc_epilogue_has_bias(a.epilogue) ? &some : NULL;
     plan_key key = key_of(&a);
     key.bias_align = ALIGN_MOST;
     pthread_mutex_lock(&gemm->lock);
@@ -356,7 +355,7 @@ dsc_status dsc_cuda_gemm_try(const dsc_cuda_launch *at, const dsc_gemm_args *arg
     plan *p = NULL;
     *done = false;
     DSC_ASSERT(at->workspace_bytes >= WORKSPACE_BYTES);
-    if (a.epilogue == DSC_EPILOGUE_NONE || a.epilogue == DSC_EPILOGUE_DGELU)
+    if (!dsc_epilogue_has_bias(a.epilogue))
         a.bias = NULL;
     if (a.epilogue == DSC_EPILOGUE_NONE || a.epilogue == DSC_EPILOGUE_BIAS)
         a.aux = NULL;

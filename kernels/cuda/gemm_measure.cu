@@ -120,7 +120,8 @@ matrix cut(char **at, int64_t rows, int64_t cols, int64_t ld, uint8_t dtype)
 bool lay_out(const plan *p, char *memory, int64_t memory_bytes, operands *o)
 {
     const plan_key *k = &p->key;
-    const bool has_aux = k->epilogue == DSC_EPILOGUE_BIAS_ADD || k->epilogue == DSC_EPILOGUE_DGELU;
+    const dsc_epilogue epilogue = static_cast<dsc_epilogue>(k->epilogue);
+    const bool has_aux = dsc_epilogue_adds(epilogue) || epilogue == DSC_EPILOGUE_DGELU;
     char *at = memory;
     if (memory == NULL)
         return false;

@@ -9,7 +9,7 @@
 
 #include "tests/checkkern/ck.h"
 
-static const char *const epilogue_text[] = { "none", "bias", "bias_gelu", "bias_add", "dgelu" };
+static const char *const epilogue_text[] = { "none", "bias", "bias_gelu", "bias_add", "dgelu", "add" };
 
 static double gelu_slope(double x)
 {
@@ -42,7 +42,7 @@ static void check_element(const dsc_gemm_args *a, int64_t i, int64_t j)
         magnitude += fabs(ck_start(a->c, at));
     }
     double tol = 8 * 0x1p-24 * magnitude;
-    if (a->bias != NULL && a->epilogue != DSC_EPILOGUE_NONE && a->epilogue != DSC_EPILOGUE_DGELU) {
+    if (a->bias != NULL && dsc_epilogue_has_bias(a->epilogue)) {
         x += ck_get(a->bias, j);
         tol += 0x1p-24 * fabs(x);
     }
@@ -56,8 +56,8 @@ static void check_element(const dsc_gemm_args *a, int64_t i, int64_t j)
         }
         tol = 1.2 * tol + 0x1p-18 * fabs(gelu(x)) + 0x1p-26;
         x = gelu(x);
-    } else if (a->epilogue == DSC_EPILOGUE_BIAS_ADD) {
-        x += ck_get(a->aux, at);
+    } else if (dsc_epilogue_adds(a->epilogue)) {
+        x += a->aux == a->c ? ck_start(a->c, at) : ck_get(a->aux, at);
         tol += 0x1p-23 * fabs(x);
     } else if (a->epilogue == DSC_EPILOGUE_DGELU) {
         const double slope = gelu_slope(ck_get(a->aux, at));
@@ -83,6 +83,8 @@ static void verify(const void *args)
 
 typedef struct shape { int64_t m, n, k; } shape;
 
+/* An ADD without padding is in place, as sums of several products are. A bias is given to all but NONE, also to those
+ * which must not read it. */
 static void one(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilogue e, bool accumulate, int64_t pad)
 {
     if (!ck_case("gemm m=%lld n=%lld k=%lld %s%s %s->%s %s%s%s", (long long)s.m, (long long)s.n, (long long)s.k,
@@ -97,19 +99,22 @@ static void one(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilog
     a.ldc = s.n + 3 * pad;
     a.a = ck_buf(CK_IN, ab, (a_rows - 1) * a.lda + a_cols, "a");
     a.b = ck_buf(CK_IN, ab, (b_rows - 1) * a.ldb + b_cols, "b");
-    a.c = ck_buf(accumulate ? CK_INOUT : CK_OUT, c, (s.m - 1) * a.ldc + s.n, "c");
+    const bool in_place = e == DSC_EPILOGUE_ADD && pad == 0;
+    a.c = ck_buf(accumulate || in_place ? CK_INOUT : CK_OUT, c, (s.m - 1) * a.ldc + s.n, "c");
     ck_normal(a.a, 0, 1);
     ck_normal(a.b, 0, 1 / sqrt((double)s.k));
-    if (accumulate)
+    if (accumulate || in_place)
         ck_normal(a.c, 0, 1);
     ck_gaps(a.a, a_rows, a_cols, a.lda);
     ck_gaps(a.b, b_rows, b_cols, a.ldb);
     ck_gaps(a.c, s.m, s.n, a.ldc);
-    if (e != DSC_EPILOGUE_NONE && e != DSC_EPILOGUE_DGELU) {
+    if (e != DSC_EPILOGUE_NONE) {
         a.bias = ck_buf(CK_IN, ab, s.n, "bias");
         ck_normal(a.bias, 0, 1);
     }
-    if (e != DSC_EPILOGUE_NONE && e != DSC_EPILOGUE_BIAS) {
+    if (in_place) {
+        a.aux = a.c;
+    } else if (e != DSC_EPILOGUE_NONE && e != DSC_EPILOGUE_BIAS) {
         a.aux = ck_buf(e == DSC_EPILOGUE_BIAS_GELU ? CK_OUT : CK_IN, c, (s.m - 1) * a.ldc + s.n, "aux");
         if (e != DSC_EPILOGUE_BIAS_GELU)
             ck_normal(a.aux, 0, 2);
@@ -128,7 +133,7 @@ static void combinations(void)
             for (int d = 0; d < 4; d++) /* F32->F32, BF16->F32, BF16->BF16, F32->BF16 */
                 one(small[i], t & 1, t & 2, d == 0 || d == 3 ? DSC_F32 : DSC_BF16, d < 2 ? DSC_F32 : DSC_BF16,
                     DSC_EPILOGUE_NONE, d < 2 && (i & 1), 5 * (int64_t)(i & 1));
-    for (int e = DSC_EPILOGUE_BIAS; e <= DSC_EPILOGUE_DGELU; e++)
+    for (int e = DSC_EPILOGUE_BIAS; e <= DSC_EPILOGUE_ADD; e++)
         for (int d = 0; d < 3; d++)
             for (int pad = 0; pad < 2; pad++)
                 one(small[3], false, e == DSC_EPILOGUE_DGELU, d == 0 ? DSC_F32 : DSC_BF16, d < 2 ? DSC_F32 : DSC_BF16,
@@ -152,6 +157,9 @@ static void large(void)
     one((shape){ 10, 131, 4300 }, false, true, DSC_BF16, DSC_F32, DSC_EPILOGUE_BIAS, false, 0);
     one((shape){ 9, 16385, 40 }, false, true, DSC_BF16, DSC_BF16, DSC_EPILOGUE_BIAS_ADD, false, 1);
     one((shape){ 1, 16400, 4201 }, false, true, DSC_BF16, DSC_BF16, DSC_EPILOGUE_NONE, false, 0);
+    one((shape){ 530, 401, 64 }, false, false, DSC_BF16, DSC_BF16, DSC_EPILOGUE_ADD, false, 0);
+    one((shape){ 70, 131, 4201 }, false, false, DSC_BF16, DSC_BF16, DSC_EPILOGUE_ADD, false, 0);
+    one((shape){ 257, 385, 2200 }, false, true, DSC_F32, DSC_F32, DSC_EPILOGUE_ADD, false, 1);
     one((shape){ 7, 16400, 33 }, false, true, DSC_BF16, DSC_F32, DSC_EPILOGUE_NONE, true, 0);
     one((shape){ 257, 385, 130 }, true, true, DSC_F32, DSC_F32, DSC_EPILOGUE_BIAS, false, 0);
 }

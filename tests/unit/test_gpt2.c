@@ -19,15 +19,16 @@
 
 #define SAMPLES 48 /* as make_gpt2.py */
 
-static const dsc_gpt2_config tiny = { .layers = 1, .heads = 2, .channels = 12, .inner = 48, .positions = 9,
-                                      .sequence = 7, .vocab = 23, .vocab_rows = 23, .norm_eps = 1e-5,
-                                      .init_std = 0.02, .scale_attention = true, .tied = true };
-static const dsc_gpt2_config tied = { .layers = 2, .heads = 3, .channels = 60, .inner = 240, .positions = 40,
-                                      .sequence = 40, .vocab = 311, .vocab_rows = 311, .norm_eps = 1e-5,
-                                      .init_std = 0.02, .scale_attention = true, .tied = true };
-static const dsc_gpt2_config untied = { .layers = 3, .heads = 4, .channels = 60, .inner = 100, .positions = 48,
-                                        .sequence = 33, .vocab = 311, .vocab_rows = 311, .norm_eps = 1e-3,
-                                        .init_std = 0.02, .scale_attention = true, .scale_attention_by_layer = true };
+static const dsc_gpt2_config tiny = { .lm.layers = 1, .heads = 2, .lm.channels = 12, .inner = 48, .lm.positions = 9,
+                                      .lm.sequence = 7, .lm.vocab = 23, .lm.vocab_rows = 23, .lm.norm_eps = 1e-5,
+                                      .lm.init_std = 0.02, .scale_attention = true, .lm.tied = true };
+static const dsc_gpt2_config tied = { .lm.layers = 2, .heads = 3, .lm.channels = 60, .inner = 240, .lm.positions = 40,
+                                      .lm.sequence = 40, .lm.vocab = 311, .lm.vocab_rows = 311, .lm.norm_eps = 1e-5,
+                                      .lm.init_std = 0.02, .scale_attention = true, .lm.tied = true };
+static const dsc_gpt2_config untied = { .lm.layers = 3, .heads = 4, .lm.channels = 60, .inner = 100, .lm.positions = 48,
+                                        .lm.sequence = 33, .lm.vocab = 311, .lm.vocab_rows = 311, .lm.norm_eps = 1e-3,
+                                        .lm.init_std = 0.02, .scale_attention = true,
+                                        .scale_attention_by_layer = true };
 
 static const modelrun_options plain = {
     .batch = 2, .dtype = DSC_F32, .threads = 2, .caps = 0xffffffffu, .in_place = true, .loss_scale = 1
@@ -95,8 +96,9 @@ static dsc_model *open_model(const dsc_gpt2_config *config)
     dsc_alloc *alloc = NULL;
     dsc_model *model = NULL;
     dsc_error err = DSC_ERROR_INIT;
+    const dsc_lm_open_args args = { .family = &dsc_gpt2_family, .name = "test", .config = &config->lm };
     assert_int_equal(dsc_alloc_open(&alloc, &err), DSC_OK);
-    if (dsc_gpt2_open(&model, alloc, "test", config, NULL, NULL, NULL, &err) != DSC_OK)
+    if (dsc_lm_open(&model, alloc, &args, &err) != DSC_OK)
         fail_msg("%s", err.message);
     assert_int_equal(dsc_model_check(model, &err), DSC_OK);
     return model;
@@ -209,7 +211,7 @@ static void against_golden(const char *name, const dsc_gpt2_config *config, cons
     modelrun *run = open_run(model, options);
     const double loss = modelrun_step(run);
     const int64_t items = read_golden(golden, "losses", "", losses, 256);
-    assert_int_equal(items, options->batch * config->sequence);
+    assert_int_equal(items, options->batch * config->lm.sequence);
     double worst = 0, mean = 0;
     for (int64_t i = 0; i < items; i++) {
         worst = fmax(worst, fabs((double)modelrun_losses(run)[i] - (double)losses[i]));
@@ -319,7 +321,7 @@ static void keeps_its_bits(void **state)
 static void runs_as_planned(void **state)
 {
     dsc_gpt2_config large = tiny;
-    large.vocab = 50001, large.vocab_rows = 50048, large.sequence = 170, large.positions = 170;
+    large.lm.vocab = 50001, large.lm.vocab_rows = 50048, large.lm.sequence = 170, large.lm.positions = 170;
     const dsc_gpt2_config *configs[] = { &tied, &untied, &large };
     for (size_t c = 0; c < DSC_COUNT(configs); c++) {
         modelrun_options options = plain;
@@ -333,8 +335,8 @@ static void runs_as_planned(void **state)
             planned += plan.forward_flops + plan.backward_flops;
         }
         /* Attention's products are its own kernel's. */
-        planned -= 3 * (double)configs[c]->layers * 2 * 2 * 3 * (double)configs[c]->sequence *
-                   (double)(configs[c]->sequence + 1) / 2 * (double)configs[c]->channels;
+        planned -= 3 * (double)configs[c]->lm.layers * 2 * 2 * 3 * (double)configs[c]->lm.sequence *
+                   (double)(configs[c]->lm.sequence + 1) / 2 * (double)configs[c]->lm.channels;
         modelrun_step(run);
         assert_true(fabs(modelrun_launched_flops(run) / planned - 1) < 1e-12);
         float *logits = malloc((size_t)model->vocab_size * sizeof *logits);
@@ -358,7 +360,7 @@ static void runs_as_planned(void **state)
 static void padding_changes_nothing(void **state)
 {
     dsc_gpt2_config padded = untied;
-    padded.vocab_rows = 384;
+    padded.lm.vocab_rows = 384;
     dsc_model *models[2] = { open_model(&untied), open_model(&padded) };
     modelrun *runs[2];
     double loss[2];
@@ -392,8 +394,8 @@ static void padding_changes_nothing(void **state)
 static void chunks_change_nothing(void **state)
 {
     dsc_gpt2_config config = tiny;
-    config.vocab = 40009, config.vocab_rows = 40009, config.sequence = 200, config.positions = 200;
-    config.tied = false;
+    config.lm.vocab = 40009, config.lm.vocab_rows = 40009, config.lm.sequence = 200, config.lm.positions = 200;
+    config.lm.tied = false;
     dsc_model *model = open_model(&config);
     modelrun_options options = plain;
     options.batch = 3; /* 600 rows of 160 KB: 320 and 280 */
@@ -401,7 +403,7 @@ static void chunks_change_nothing(void **state)
     modelrun *whole = open_run(model, &options);
     modelrun_step(whole);
     const int32_t last = model->module_count - 1;
-    const int64_t count = config.vocab * config.channels;
+    const int64_t count = config.lm.vocab * config.lm.channels;
     double *sum = calloc((size_t)count, sizeof *sum);
     int32_t *tokens = malloc(1200 * sizeof *tokens);
     assert_non_null(sum);
@@ -416,11 +418,11 @@ static void chunks_change_nothing(void **state)
         for (int64_t i = 0; i < 200; i++)
             assert_true(fabsf(modelrun_losses(one)[i] - modelrun_losses(whole)[200 * s + i]) < 1e-5f);
         for (int64_t i = 0; i < count; i++)
-            sum[i] += (double)modelrun_grad(one, last, DSC_GPT2_HEAD_W)[i] / 3;
+            sum[i] += (double)modelrun_grad(one, last, dsc_lm_head_table(&dsc_gpt2_family))[i] / 3;
     }
     double error = 0, norm = 0;
     for (int64_t i = 0; i < count; i++) {
-        const double x = (double)modelrun_grad(whole, last, DSC_GPT2_HEAD_W)[i];
+        const double x = (double)modelrun_grad(whole, last, dsc_lm_head_table(&dsc_gpt2_family))[i];
         error += (x - sum[i]) * (x - sum[i]);
         norm += x * x;
     }
@@ -437,7 +439,7 @@ static void chunks_change_nothing(void **state)
 static void gradient_is_the_slope(void **state)
 {
     dsc_gpt2_config config = tied;
-    config.vocab_rows = 320;
+    config.lm.vocab_rows = 320;
     dsc_model *model = open_model(&config);
     modelrun *run = open_run(model, &plain);
     double slope = 0, loss[2];

@@ -1,11 +1,11 @@
-/* gpt2_head.c - final norm, logits, loss, and in the same call their gradients, in chunks of rows.
+/* lm_head.c - final norm, logits, loss, and in the same call their gradients, in chunks of rows.
  *
  * The logits of a micro-batch are the largest tensor of a small model's training (R * P), so only one chunk of them is
  * alive: logits, then in place dlogits, then its two products, then the next chunk. The chunk depends on the shape
  * only. The norm's output of a chunk is replaced by its gradient once the chunk's part of the table's gradient is done.
  * Columns of padding (V <= v < P) never enter the softmax and get gradient 0. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/device.h"
-#include "models/gpt2.h"
+#include "models/lm.h"
 
 /* One chunk's logits: small beside a model that needs chunks, large enough for full-speed products. */
 #define CHUNK_BYTES_MAX (INT64_C(64) << 20)
@@ -15,7 +15,7 @@
 
 enum { LOGITS, D_NORM, D_TABLE, LAST_LOGITS, PRODUCT_COUNT };
 
-static dsc_gemm_args product(const dsc_gpt2_config *config, int which, int64_t rows, dsc_dtype dtype)
+static dsc_gemm_args product(const dsc_lm_config *config, int which, int64_t rows, dsc_dtype dtype)
 {
     const dsc_linear table = { config->channels, which == LAST_LOGITS ? config->vocab : config->vocab_rows, true };
     const int64_t stride = dsc_align_up(config->vocab_rows, LOGITS_ALIGN);
@@ -41,7 +41,7 @@ static dsc_gemm_args product(const dsc_gpt2_config *config, int which, int64_t r
 }
 
 /* Rows of a full chunk; the last one may be shorter. */
-static int64_t chunk_rows(const dsc_gpt2_config *config, int64_t rows, dsc_dtype dtype)
+static int64_t chunk_rows(const dsc_lm_config *config, int64_t rows, dsc_dtype dtype)
 {
     const int64_t row_bytes = dsc_align_up(config->vocab_rows, LOGITS_ALIGN) * (int64_t)dsc_dtype_bytes(dtype);
     if (rows <= CHUNK_BYTES_MAX / row_bytes)
@@ -53,29 +53,29 @@ static int64_t chunk_rows(const dsc_gpt2_config *config, int64_t rows, dsc_dtype
 /* Byte offsets in ctx->scratch. */
 typedef struct head_layout {
     int64_t rows, chunk;
-    int64_t norm, mean, rstd, work, logits, bytes; /* [R,C] [R] [R] - [chunk,stride] */
+    int64_t norm, stats, work, logits, bytes; /* [R,C] - - [chunk,stride] */
 } head_layout;
 
-static dsc_status layout(const dsc_gpt2_config *config, int64_t batch, dsc_dtype dtype, head_layout *out,
-                         dsc_error *err)
+static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dtype, head_layout *out, dsc_error *err)
 {
+    const dsc_lm_config *config = self->config;
+    const dsc_norm_kind kind = self->family->norm;
     *out = (head_layout){ 0 };
-    DSC_TRY(dsc_gpt2_rows(config, batch, &out->rows, err));
+    DSC_TRY(dsc_lm_rows(config, batch, &out->rows, err));
     const int64_t element = (int64_t)dsc_dtype_bytes(dtype);
     out->chunk = chunk_rows(config, out->rows, dtype);
-    out->norm = dsc_gpt2_piece(&out->bytes, out->rows * config->channels * element);
-    out->mean = dsc_gpt2_piece(&out->bytes, out->rows * 4);
-    out->rstd = dsc_gpt2_piece(&out->bytes, out->rows * 4);
+    out->norm = dsc_lm_piece(&out->bytes, out->rows * config->channels * element);
+    out->stats = dsc_lm_piece(&out->bytes, dsc_norm_stats_bytes(kind, out->rows));
     /* The norm's backward runs when the last chunk is done: they share memory. */
-    const int64_t norm_work = dsc_layernorm_bwd_scratch_bytes(out->rows, config->channels);
+    const int64_t norm_work = dsc_norm_backward_scratch_bytes(kind, out->rows, config->channels);
     const int64_t logits = out->chunk * dsc_align_up(config->vocab_rows, LOGITS_ALIGN) * element;
-    out->logits = dsc_gpt2_piece(&out->bytes, dsc_max_i64(norm_work, logits));
+    out->logits = dsc_lm_piece(&out->bytes, dsc_max_i64(norm_work, logits));
     out->work = out->logits;
     return DSC_OK;
 }
 
 /* Every chunk is full but for a shorter last one, and adds to the table's gradient but for the first one. */
-static dsc_status tell_product(const dsc_gpt2_config *config, const head_layout *at, int which, dsc_dtype dtype,
+static dsc_status tell_product(const dsc_lm_config *config, const head_layout *at, int which, dsc_dtype dtype,
                                const dsc_plan_sink *sink, dsc_error *err)
 {
     const int64_t full_count = at->rows / at->chunk, rest = at->rows % at->chunk;
@@ -96,9 +96,10 @@ static dsc_status tell_product(const dsc_gpt2_config *config, const head_layout 
 static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
                        dsc_module_plan *out, dsc_error *err)
 {
-    const dsc_gpt2_config *config = ((const dsc_gpt2_module *)module->self)->config;
+    const dsc_lm_module *self = module->self;
+    const dsc_lm_config *config = self->config;
     head_layout at;
-    DSC_TRY(layout(config, batch, dtype, &at, err));
+    DSC_TRY(layout(self, batch, dtype, &at, err));
     for (int which = 0; which < PRODUCT_COUNT && sink != NULL && sink->gemm != NULL; which++)
         DSC_TRY(tell_product(config, &at, which, dtype, sink, err));
     const double flops = 2.0 * (double)at.rows * (double)config->channels * (double)config->vocab_rows;
@@ -107,7 +108,8 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
 }
 
 typedef struct head_call {
-    const dsc_gpt2_config *config;
+    const dsc_lm_module *self;
+    const dsc_lm_config *config;
     dsc_module_ctx *ctx;
     head_layout at;
     char *scratch;
@@ -119,20 +121,24 @@ static char *element_at(const head_call *call, const void *base, int64_t element
     return (char *)(uintptr_t)base + elements * (int64_t)dsc_dtype_bytes(call->ctx->dtype);
 }
 
+/* The norm of `rows` rows, with its statistics in the scratch. */
+static dsc_norm norm_of(const head_call *call, int64_t rows)
+{
+    return (dsc_norm){ .kind = call->self->family->norm, .rows = rows, .channels = call->config->channels,
+                       .eps = call->config->norm_eps, .weight = 0, .stats = call->scratch + call->at.stats };
+}
+
+static const void *table_of(const head_call *call)
+{
+    return call->ctx->param[dsc_lm_head_table(call->self->family)];
+}
+
 /* Norm of rows [first, first + rows) into the first rows of the scratch's norm. */
 static dsc_status norm(const head_call *call, int64_t first, int64_t rows)
 {
-    const dsc_layernorm_fwd_args args = { .out = call->scratch + call->at.norm,
-                                          .mean = (float *)(void *)(call->scratch + call->at.mean),
-                                          .rstd = (float *)(void *)(call->scratch + call->at.rstd),
-                                          .in = element_at(call, call->ctx->in, first * call->config->channels),
-                                          .weight = call->ctx->param[DSC_GPT2_LNF_W],
-                                          .bias = call->ctx->param[DSC_GPT2_LNF_B],
-                                          .rows = rows,
-                                          .channels = call->config->channels,
-                                          .eps = (float)call->config->norm_eps,
-                                          .dtype = call->ctx->dtype };
-    return DSC_RUN(call->ctx->stream, LAYERNORM_FWD, &args, call->err);
+    const dsc_norm of = norm_of(call, rows);
+    return dsc_norm_forward(&of, call->ctx, call->scratch + call->at.norm,
+                            element_at(call, call->ctx->in, first * call->config->channels), call->err);
 }
 
 static dsc_status last_logits(const head_call *call)
@@ -144,7 +150,7 @@ static dsc_status last_logits(const head_call *call)
     DSC_TRY(norm(call, ctx->logits_row, 1));
     dsc_gemm_args args = product(call->config, LAST_LOGITS, 1, ctx->dtype);
     args.a = call->scratch + call->at.norm;
-    args.b = ctx->param[DSC_GPT2_HEAD_W];
+    args.b = table_of(call);
     args.c = ctx->logits;
     return DSC_RUN(ctx->stream, GEMM, &args, call->err);
 }
@@ -157,7 +163,7 @@ static dsc_status chunk(const head_call *call, int64_t first, int64_t rows)
     char *const logits = call->scratch + call->at.logits;
     dsc_gemm_args args = product(call->config, LOGITS, rows, ctx->dtype);
     args.a = row;
-    args.b = ctx->param[DSC_GPT2_HEAD_W];
+    args.b = table_of(call);
     args.c = logits;
     DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->err));
     const dsc_classifier_args classifier = { .logits = logits,
@@ -175,22 +181,22 @@ static dsc_status chunk(const head_call *call, int64_t first, int64_t rows)
     args = product(call->config, D_TABLE, rows, ctx->dtype);
     args.a = logits;
     args.b = row;
-    args.c = ctx->grad[DSC_GPT2_HEAD_W];
+    args.c = ctx->grad[dsc_lm_head_table(call->self->family)];
     args.accumulate = first > 0;
     if (args.c != NULL)
         DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->err));
     args = product(call->config, D_NORM, rows, ctx->dtype);
     args.a = logits;
-    args.b = ctx->param[DSC_GPT2_HEAD_W];
+    args.b = table_of(call);
     args.c = row;
     return DSC_RUN(ctx->stream, GEMM, &args, call->err);
 }
 
 static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
 {
-    head_call call = { .config = ((const dsc_gpt2_module *)module->self)->config, .ctx = ctx, .scratch = ctx->scratch,
-                       .err = err };
-    DSC_TRY(layout(call.config, ctx->batch, ctx->dtype, &call.at, err));
+    const dsc_lm_module *self = module->self;
+    head_call call = { .self = self, .config = self->config, .ctx = ctx, .scratch = ctx->scratch, .err = err };
+    DSC_TRY(layout(self, ctx->batch, ctx->dtype, &call.at, err));
     if (ctx->logits != NULL)
         return last_logits(&call);
     DSC_TRY(norm(&call, 0, call.at.rows));
@@ -198,20 +204,15 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
         DSC_TRY(chunk(&call, first, dsc_min_i64(call.at.chunk, call.at.rows - first)));
     if (!ctx->save)
         return DSC_OK;
-    const dsc_layernorm_bwd_args args = {
-        .d_in = ctx->d_in, .d_weight = ctx->grad[DSC_GPT2_LNF_W], .d_bias = ctx->grad[DSC_GPT2_LNF_B],
-        .d_out = call.scratch + call.at.norm, .in = ctx->in, .weight = ctx->param[DSC_GPT2_LNF_W],
-        .mean = (const float *)(const void *)(call.scratch + call.at.mean),
-        .rstd = (const float *)(const void *)(call.scratch + call.at.rstd), .scratch = call.scratch + call.at.work,
-        .rows = call.at.rows, .channels = call.config->channels, .dtype = ctx->dtype
-    };
-    return DSC_RUN(ctx->stream, LAYERNORM_BWD, &args, err);
+    const dsc_norm final = norm_of(&call, call.at.rows);
+    const dsc_norm_gradient buffers = { .d_in = ctx->d_in, .d_out = call.scratch + call.at.norm, .in = ctx->in,
+                                        .scratch = call.scratch + call.at.work };
+    return dsc_norm_backward(&final, ctx, &buffers, err);
 }
 
-void dsc_gpt2_head_init(dsc_module *module)
+void dsc_lm_head_init(dsc_module *module)
 {
     module->flags = DSC_MODULE_LOSS;
-    module->param_count = DSC_GPT2_HEAD_PARAMS;
     module->plan = plan;
     module->forward = forward;
 }

@@ -1,0 +1,94 @@
+/* hf_config.c - see hf_config.h. SPDX-License-Identifier: Apache-2.0 */
+#include "models/hf_config.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+const cJSON *dsc_hf_field(dsc_hf_config *reader, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(reader->object, key);
+    dsc_json_where(reader->json, item != NULL ? item : reader->object, reader->where, sizeof reader->where);
+    return item == NULL || cJSON_IsNull(item) ? NULL : item;
+}
+
+dsc_status dsc_hf_int(dsc_hf_config *reader, const char *key, int64_t max, int64_t fallback, int64_t *out)
+{
+    const cJSON *item = dsc_hf_field(reader, key);
+    *out = fallback;
+    if (item == NULL)
+        return DSC_OK;
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 1) || !(item->valuedouble <= (double)max) ||
+        (double)(int64_t)item->valuedouble != item->valuedouble)
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\" must be a whole number from 1 to %lld", key,
+                             (long long)max);
+    *out = (int64_t)item->valuedouble;
+    return DSC_OK;
+}
+
+dsc_status dsc_hf_number(dsc_hf_config *reader, const char *key, dsc_hf_range range, double fallback, double *out)
+{
+    const cJSON *item = dsc_hf_field(reader, key);
+    *out = fallback;
+    if (item == NULL)
+        return DSC_OK;
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= range.min) || !(item->valuedouble <= range.max))
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\" must be a number from %g to %g", key, range.min, range.max);
+    *out = item->valuedouble;
+    return DSC_OK;
+}
+
+dsc_status dsc_hf_bool(dsc_hf_config *reader, const char *key, bool fallback, bool *out)
+{
+    const cJSON *item = dsc_hf_field(reader, key);
+    *out = fallback;
+    if (item == NULL)
+        return DSC_OK;
+    if (!cJSON_IsBool(item))
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\" must be true or false", key);
+    *out = cJSON_IsTrue(item);
+    return DSC_OK;
+}
+
+dsc_status dsc_hf_choice(dsc_hf_config *reader, const char *key, const char *const *names, int32_t count,
+                         int32_t *index)
+{
+    const cJSON *item = dsc_hf_field(reader, key);
+    char list[200] = "";
+    *index = 0;
+    if (item == NULL)
+        return DSC_OK;
+    if (!cJSON_IsString(item))
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\" must be a string", key);
+    for (; *index < count; ++*index)
+        if (strcmp(item->valuestring, names[*index]) == 0)
+            return DSC_OK;
+    for (int32_t i = 0; i < count; i++) {
+        const size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", names[i]);
+    }
+    return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "%s \"%.60s\" is not built; what exists: %s", key,
+                         item->valuestring, list);
+}
+
+void dsc_hf_warn(char *warnings, size_t bytes, const char *fmt, ...)
+{
+    const size_t used = strlen(warnings);
+    va_list args;
+    va_start(args, fmt);
+    if (used + 1 < bytes) {
+        if (used > 0)
+            snprintf(warnings + used, bytes - used, "; ");
+        vsnprintf(warnings + strlen(warnings), bytes - strlen(warnings), fmt, args);
+    }
+    va_end(args);
+}
+
+const char *dsc_hf_number_text(double value, char *out, size_t bytes)
+{
+    snprintf(out, bytes, "%.9g", value);
+    char *comma = strchr(out, ',');
+    if (comma != NULL)
+        *comma = '.';
+    return out;
+}

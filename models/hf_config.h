@@ -1,0 +1,38 @@
+/* hf_config.h - reads the keys of a config.json as Hugging Face writes it. Inside models/ only.
+ *
+ * A key that is absent or null has Hugging Face's default; one that would change the mathematics in a way that is not
+ * built is refused by name. Every refusal says file, line and column. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_MODELS_HF_CONFIG_H
+#define DSC_MODELS_HF_CONFIG_H
+
+#include "base/json.h"
+
+typedef struct dsc_hf_config {
+    const dsc_json *json;
+    const cJSON *object; /* whose keys are read: the root, or one inside it */
+    dsc_error *err;
+    char where[256];     /* of the key that was looked at last */
+    char *warnings;      /* what the user should hear, parts with "; " between */
+    size_t warnings_bytes;
+} dsc_hf_config;
+
+/* NULL for a key that is absent or null; `where` is the key's place, or the object's. */
+const cJSON *dsc_hf_field(dsc_hf_config *reader, const char *key);
+/* A whole number from 1 to max. */
+DSC_MUST_USE dsc_status dsc_hf_int(dsc_hf_config *reader, const char *key, int64_t max, int64_t fallback, int64_t *out);
+/* A number from min to max; fallback may be outside. */
+typedef struct dsc_hf_range { double min, max; } dsc_hf_range;
+DSC_MUST_USE dsc_status dsc_hf_number(dsc_hf_config *reader, const char *key, dsc_hf_range range, double fallback,
+                                      double *out);
+DSC_MUST_USE dsc_status dsc_hf_bool(dsc_hf_config *reader, const char *key, bool fallback, bool *out);
+/* One of names[count], *index its place; absent: 0. Another one is refused with the list. */
+DSC_MUST_USE dsc_status dsc_hf_choice(dsc_hf_config *reader, const char *key, const char *const *names, int32_t count,
+                                      int32_t *index);
+void dsc_hf_warn(char *warnings, size_t bytes, const char *fmt, ...) DSC_PRINTF(3, 4);
+
+#define DSC_HF_REFUSE(reader, status, ...) DSC_FAIL((reader)->err, (status), (reader)->where, __VA_ARGS__)
+
+/* A host program's locale may print a comma; JSON wants a point. */
+const char *dsc_hf_number_text(double value, char *out, size_t bytes);
+
+#endif

@@ -1,0 +1,137 @@
+/* lm.h - what language models have in common: a token embedding, L blocks of the family's own, and a head.
+ *
+ * A family is a const table (dsc_lm_family): how it is configured and named, and what its block is. Embedding, head,
+ * names, first values and weights from disk are here for all of them. Inside models/ only.
+ * Letters: B batch, T tokens of a sample, R = B * T rows, C channels, V vocabulary, P rows of the token table (V
+ * padded). SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_MODELS_LM_H
+#define DSC_MODELS_LM_H
+
+#include "base/alloc.h"
+#include "models/hf_config.h"
+#include "models/linear.h"
+#include "models/norm.h"
+#include "models/weights.h"
+
+/* A family's own config starts with this one. */
+typedef struct dsc_lm_config {
+    int64_t layers, channels;
+    int64_t positions;  /* the longest sample that the model is made for */
+    int64_t window;     /* a token sees no more than this many, itself among them; 0: all before it */
+    int64_t sequence;   /* T <= positions, and <= window */
+    int64_t vocab;      /* V: real tokens, the softmax's width */
+    int64_t vocab_rows; /* P >= V */
+    double norm_eps, init_std;
+    bool tied; /* the head uses the token table */
+} dsc_lm_config;
+
+/* Bounds that keep every size of a micro-batch of up to 2^31 rows within int64. */
+#define DSC_LM_LAYERS_MAX 4096
+#define DSC_LM_CHANNELS_MAX (1 << 18)
+#define DSC_LM_INNER_MAX (1 << 20)
+#define DSC_LM_POSITIONS_MAX (1 << 24)
+#define DSC_LM_VOCAB_MAX (1 << 24)
+#define DSC_LM_ROWS_MAX (INT64_C(1) << 31)
+
+/* A model that is being described: dsc_lm_add_* append to the module in hand. Opaque but to lm.c. */
+typedef struct dsc_lm dsc_lm;
+
+typedef struct dsc_lm_family {
+    const char *model_type;     /* of config.json: "gpt2" */
+    const char *layers_key;     /* the key of the number of layers, for messages */
+    const char *base;           /* what the base model's own files leave out of every name: "transformer." */
+    const char *layer;          /* after it and before a layer's number: "h." */
+    const char *token_table;    /* after base: "wte.weight" */
+    const char *position_table; /* "wpe.weight"; NULL: no learned positions */
+    const char *final_norm;     /* "ln_f" */
+    dsc_norm_kind norm;
+    int64_t config_bytes; /* of the family's own config */
+
+    /* Reads config.json. `sequence` and `vocab_rows` are set by the caller. */
+    dsc_status (*read_config)(dsc_hf_config *reader, dsc_lm_config *out);
+    /* Writes config.json; as snprintf. */
+    int (*write_config)(const dsc_lm_config *config, char *out, size_t bytes);
+    /* The i-th built-in size: its name (NULL past the end) and, when out is not NULL, its config with the sequence that
+     * it has by default. */
+    const char *(*builtin)(int32_t index, dsc_lm_config *out);
+
+    int32_t (*block_params)(const dsc_lm_config *config);
+    void (*add_block)(dsc_lm *lm, const dsc_lm_config *config); /* the parameters of one block */
+    void (*init_block)(dsc_module *module);                     /* plan, forward and backward */
+    /* Whether a file may hold this tensor of a layer ("attn.bias") beside the parameters. */
+    bool (*may_ignore)(const char *part);
+} dsc_lm_family;
+
+/* What a module points to with `self`. */
+typedef struct dsc_lm_module {
+    const dsc_lm_family *family;
+    const dsc_lm_config *config; /* the beginning of the family's own */
+    int64_t layer;               /* of a block */
+} dsc_lm_module;
+
+/* Of an opening. `config` is copied. */
+typedef struct dsc_lm_open_args {
+    const dsc_lm_family *family;
+    const char *name;
+    const dsc_lm_config *config; /* [config_bytes] */
+    dsc_weights *weights;        /* NULL: fresh initialisation */
+    char *config_json;           /* NULL: one is written */
+    char *warnings;              /* NULL: none */
+} dsc_lm_open_args;
+
+/* Builds the model. Everything is allocated from `alloc`, which the model owns on success (and closes), as it owns
+ * weights, config_json and warnings, all allocated from `alloc`. On failure they stay the caller's. */
+DSC_MUST_USE dsc_status dsc_lm_open(dsc_model **out, dsc_alloc *alloc, const dsc_lm_open_args *args, dsc_error *err);
+/* Sets sequence and vocab_rows as the options ask; `where` is what errors name. */
+DSC_MUST_USE dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *options,
+                                             const char *where, dsc_error *err);
+
+/* ---- For families' add_block: names follow the layer's own, as "attn.c_attn" in "transformer.h.3." ---- */
+
+/* "<name>.weight", and for a layer norm "<name>.bias". */
+void dsc_lm_add_norm(dsc_lm *lm, const char *name, dsc_norm_kind kind, int64_t channels);
+/* "<name>.weight" and, with bias, "<name>.bias". `out_split`: tensor parallelism cuts the output, else the input. */
+typedef struct dsc_lm_linear {
+    const char *name;
+    dsc_linear shape;
+    bool bias, out_split;
+    double std;
+} dsc_lm_linear;
+void dsc_lm_add_linear(dsc_lm *lm, const dsc_lm_linear *linear);
+
+/* ---- For modules ---- */
+
+/* R for a micro-batch, or DSC_ERR_STATE when no buffer could hold it. */
+DSC_MUST_USE dsc_status dsc_lm_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows, dsc_error *err);
+
+/* Consecutive pieces of one buffer, each 256-byte aligned. */
+static inline int64_t dsc_lm_piece(int64_t *end, int64_t bytes)
+{
+    const int64_t at = *end;
+    *end += dsc_align_up(bytes, 256);
+    return at;
+}
+
+/* Fills one module each (name, self and params are the caller's). lm_embed.c, lm_head.c */
+void dsc_lm_embed_init(dsc_module *module);
+void dsc_lm_head_init(dsc_module *module);
+
+/* A head's parameters are those of its norm, then its table; an embedding's the token table, then the positions. */
+enum { DSC_LM_TOKEN_TABLE, DSC_LM_POSITION_TABLE };
+static inline int32_t dsc_lm_head_table(const dsc_lm_family *family)
+{
+    return dsc_norm_params(family->norm);
+}
+
+/* sources[i] <- the tensor of params[i]. Names with and without the family's base; shapes must be those of the
+ * parameters (V rows for tables); a missing or an unknown tensor is refused by name. lm_weights.c */
+typedef struct dsc_lm_params {
+    const dsc_lm_family *family;
+    const dsc_lm_config *config;
+    const dsc_param_spec *spec;
+    int64_t count;
+} dsc_lm_params;
+DSC_MUST_USE dsc_status dsc_lm_match_weights(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
+                                             const dsc_weight **sources, dsc_error *err);
+
+#endif

@@ -1,0 +1,129 @@
+/* lm_weights.c - finds a language model's parameters among a folder's tensors.
+ *
+ * Files of the base model have no "transformer." (the family's `base`) in front of their names: both are read.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "models/lm.h"
+
+/* "[768,2304]" */
+static const char *shape_text(const int64_t *dim, int32_t dim_count, char *out, size_t bytes)
+{
+    size_t used = 0;
+    for (int32_t i = 0; i < dim_count && used < bytes; i++)
+        used += (size_t)snprintf(out + used, bytes - used, "%s%lld", i == 0 ? "[" : ",", (long long)dim[i]);
+    if (used < bytes)
+        snprintf(out + used, bytes - used, "%s", dim_count == 0 ? "[]" : "]");
+    return out;
+}
+
+static dsc_status check_tensor(const dsc_weight *weight, int64_t rows, int64_t cols, dsc_error *err)
+{
+    const dsc_tensor_desc *desc = &weight->entry->desc;
+    const int64_t dim[2] = { rows == 0 ? cols : rows, cols };
+    const int32_t dim_count = rows == 0 ? 1 : 2;
+    char is[160], needs[64];
+    const bool same = desc->dim_count == dim_count && memcmp(desc->dim, dim, (size_t)dim_count * sizeof *dim) == 0;
+    if (!same)
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
+                        "tensor \"%.200s\" is %s, config.json needs %s", weight->name,
+                        shape_text(desc->dim, desc->dim_count, is, sizeof is),
+                        shape_text(dim, dim_count, needs, sizeof needs));
+    if (desc->dtype != DSC_F32 && desc->dtype != DSC_BF16 && desc->dtype != DSC_F16)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dsc_safetensors_path(weight->file),
+                        "tensor \"%.200s\" is in %s; weights are read from F32, BF16 or F16", weight->name,
+                        weight->entry->dtype_text);
+    return DSC_OK;
+}
+
+static const char *without_base(const dsc_lm_family *family, const char *name)
+{
+    const size_t bytes = strlen(family->base);
+    return strncmp(name, family->base, bytes) == 0 ? name + bytes : name;
+}
+
+static dsc_status find_tensor(const dsc_weights *weights, const dsc_lm_family *family, const char *name,
+                              const dsc_weight **out, dsc_error *err)
+{
+    const char *shorter = without_base(family, name);
+    const dsc_weight *whole = dsc_weights_find(weights, name);
+    const dsc_weight *base = shorter != name ? dsc_weights_find(weights, shorter) : NULL;
+    if (whole != NULL && base != NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights), "both \"%s\" and \"%s\" exist", name, shorter);
+    *out = whole != NULL ? whole : base;
+    return DSC_OK;
+}
+
+/* "h.11.attn.bias" is "attn.bias" of layer 11; NULL for a name of no layer that exists. */
+static const char *layer_part(const dsc_lm_params *params, const char *shorter)
+{
+    const size_t bytes = strlen(params->family->layer);
+    const int64_t layers = params->config->layers;
+    int64_t layer = 0;
+    if (strncmp(shorter, params->family->layer, bytes) != 0)
+        return NULL;
+    const char *at = shorter + bytes;
+    for (; *at >= '0' && *at <= '9' && layer < layers; at++)
+        layer = layer * 10 + (*at - '0');
+    return at > shorter + bytes && *at == '.' && layer < layers ? at + 1 : NULL;
+}
+
+/* Beside its parameters a file may hold what the family knows to be constant, and the head of a tied model. */
+static bool may_ignore(const dsc_lm_params *params, const char *name)
+{
+    const char *shorter = without_base(params->family, name), *part = layer_part(params, shorter);
+    if (part != NULL)
+        return params->family->may_ignore(part);
+    return params->config->tied && strcmp(shorter, "lm_head.weight") == 0;
+}
+
+/* used[i]: tensor i of the folder is a parameter. */
+static dsc_status refuse_unknown(const dsc_weights *weights, const dsc_lm_params *params, const bool *used,
+                                 dsc_error *err)
+{
+    for (int64_t i = 0; i < dsc_weights_count(weights); i++) {
+        const dsc_weight *weight = dsc_weights_at(weights, i);
+        if (!used[i] && !may_ignore(params, weight->name))
+            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
+                            "tensor \"%.200s\" is not one of a %s with %s %lld", weight->name,
+                            params->family->model_type, params->family->layers_key, (long long)params->config->layers);
+    }
+    return DSC_OK;
+}
+
+static dsc_status match(const dsc_weights *weights, const dsc_lm_params *params, const dsc_weight **sources, bool *used,
+                        dsc_error *err)
+{
+    const dsc_lm_config *config = params->config;
+    const dsc_weight *tied_head = NULL;
+    if (config->tied) {
+        tied_head = dsc_weights_find(weights, "lm_head.weight");
+        if (tied_head != NULL)
+            DSC_TRY(check_tensor(tied_head, config->vocab, config->channels, err));
+    }
+    for (int64_t i = 0; i < params->count; i++) {
+        const dsc_param_spec *spec = &params->spec[i];
+        const bool table = i == DSC_LM_TOKEN_TABLE || i == params->count - 1;
+        DSC_TRY(find_tensor(weights, params->family, spec->name, &sources[i], err));
+        if (sources[i] == NULL && table)
+            sources[i] = tied_head; /* some programs keep that one name of the two */
+        if (sources[i] == NULL)
+            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights), "tensor \"%s\" is missing from its weights",
+                            spec->name);
+        DSC_TRY(check_tensor(sources[i], table ? config->vocab : spec->dim_count == 1 ? 0 : spec->dim[0],
+                             spec->dim[spec->dim_count - 1], err));
+        used[sources[i] - dsc_weights_at(weights, 0)] = true;
+    }
+    return refuse_unknown(weights, params, used, err);
+}
+
+dsc_status dsc_lm_match_weights(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
+                                const dsc_weight **sources, dsc_error *err)
+{
+    bool *used = NULL;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, dsc_weights_count(weights), sizeof *used, &used, err));
+    const dsc_status status = match(weights, params, sources, used, err);
+    dsc_alloc_free(alloc, used);
+    return status;
+}

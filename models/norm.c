@@ -1,0 +1,50 @@
+/* norm.c - see norm.h. SPDX-License-Identifier: Apache-2.0 */
+#include "models/norm.h"
+
+#include "kernels/device.h"
+
+/* The statistics: 1 / deviation of each row, and behind them a layer norm's means. */
+static float *rstd_of(const dsc_norm *norm)
+{
+    return norm->stats;
+}
+
+static float *mean_of(const dsc_norm *norm)
+{
+    return rstd_of(norm) + norm->rows;
+}
+
+dsc_status dsc_norm_forward(const dsc_norm *norm, const dsc_module_ctx *ctx, void *out, const void *in, dsc_error *err)
+{
+    const void *const *param = &ctx->param[norm->weight];
+    if (norm->kind == DSC_NORM_RMS) {
+        const dsc_rmsnorm_fwd_args args = { .out = out, .rstd = rstd_of(norm), .in = in, .weight = param[0],
+                                            .rows = norm->rows, .channels = norm->channels, .eps = (float)norm->eps,
+                                            .dtype = ctx->dtype };
+        return DSC_RUN(ctx->stream, RMSNORM_FWD, &args, err);
+    }
+    const dsc_layernorm_fwd_args args = { .out = out, .mean = mean_of(norm), .rstd = rstd_of(norm), .in = in,
+                                          .weight = param[0], .bias = param[1], .rows = norm->rows,
+                                          .channels = norm->channels, .eps = (float)norm->eps, .dtype = ctx->dtype };
+    return DSC_RUN(ctx->stream, LAYERNORM_FWD, &args, err);
+}
+
+dsc_status dsc_norm_backward(const dsc_norm *norm, const dsc_module_ctx *ctx, const dsc_norm_gradient *buffers,
+                             dsc_error *err)
+{
+    float *const *grad = &ctx->grad[norm->weight];
+    const void *weight = ctx->param[norm->weight];
+    if (norm->kind == DSC_NORM_RMS) {
+        const dsc_rmsnorm_bwd_args args = { .d_in = buffers->d_in, .d_weight = grad[0], .d_out = buffers->d_out,
+                                            .d_residual = buffers->d_residual, .in = buffers->in, .weight = weight,
+                                            .rstd = rstd_of(norm), .scratch = buffers->scratch, .rows = norm->rows,
+                                            .channels = norm->channels, .dtype = ctx->dtype };
+        return DSC_RUN(ctx->stream, RMSNORM_BWD, &args, err);
+    }
+    const dsc_layernorm_bwd_args args = { .d_in = buffers->d_in, .d_weight = grad[0], .d_bias = grad[1],
+                                          .d_out = buffers->d_out, .d_residual = buffers->d_residual,
+                                          .in = buffers->in, .weight = weight, .mean = mean_of(norm),
+                                          .rstd = rstd_of(norm), .scratch = buffers->scratch, .rows = norm->rows,
+                                          .channels = norm->channels, .dtype = ctx->dtype };
+    return DSC_RUN(ctx->stream, LAYERNORM_BWD, &args, err);
+}

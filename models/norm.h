@@ -1,0 +1,49 @@
+/* norm.h - a norm of a module, of either kind. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_MODELS_NORM_H
+#define DSC_MODELS_NORM_H
+
+#include <dsc/model.h>
+
+#include "kernels/kernels.h"
+
+typedef enum dsc_norm_kind { DSC_NORM_LAYER, DSC_NORM_RMS } dsc_norm_kind;
+
+/* One use of a norm. Its weight is parameter `weight` of the module; a layer norm's bias is the next one. */
+typedef struct dsc_norm {
+    dsc_norm_kind kind;
+    int64_t rows, channels;
+    double eps;
+    int32_t weight;
+    void *stats; /* dsc_norm_stats_bytes: forward writes it, backward reads it */
+} dsc_norm;
+
+static inline int32_t dsc_norm_params(dsc_norm_kind kind)
+{
+    return kind == DSC_NORM_LAYER ? 2 : 1;
+}
+
+static inline int64_t dsc_norm_stats_bytes(dsc_norm_kind kind, int64_t rows)
+{
+    return rows * 4 * (kind == DSC_NORM_LAYER ? 2 : 1);
+}
+
+static inline int64_t dsc_norm_backward_scratch_bytes(dsc_norm_kind kind, int64_t rows, int64_t channels)
+{
+    return kind == DSC_NORM_LAYER ? dsc_layernorm_bwd_scratch_bytes(rows, channels)
+                                  : dsc_rmsnorm_bwd_scratch_bytes(rows, channels);
+}
+
+/* The buffers of a backward: d_in = (d_residual or 0) + gradient through the norm. d_in may be d_residual, not d_out.
+ */
+typedef struct dsc_norm_gradient {
+    void *d_in;
+    const void *d_out, *d_residual, *in;
+    void *scratch;
+} dsc_norm_gradient;
+
+DSC_MUST_USE dsc_status dsc_norm_forward(const dsc_norm *norm, const dsc_module_ctx *ctx, void *out, const void *in,
+                                         dsc_error *err);
+DSC_MUST_USE dsc_status dsc_norm_backward(const dsc_norm *norm, const dsc_module_ctx *ctx,
+                                          const dsc_norm_gradient *buffers, dsc_error *err);
+
+#endif
