@@ -71,10 +71,8 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     block_layout at;
     DSC_TRY(layout(config, batch, dtype, &at, err));
     double flops = 0;
-    for (int i = 0; i < LINEAR_COUNT; i++) {
-        const dsc_linear_layer linear = linear_of(config, i);
-        DSC_TRY(dsc_linear_plan(&linear, at.rows, dtype, sink, &flops, err));
-    }
+    for (int i = 0; i < LINEAR_COUNT; i++)
+        DSC_TRY(dsc_linear_plan(linear_of(config, i), at.rows, dtype, sink, &flops, err));
     /* q k^T and p v over the causal half of [T,T]. */
     flops += 2 * 2.0 * (double)at.rows * (double)(config->lm.sequence + 1) / 2 * (double)config->lm.channels;
     *out = (dsc_module_plan){ .out_elements = at.rows * config->lm.channels, .saved_bytes = at.saved_bytes,
@@ -88,6 +86,7 @@ typedef struct block_call {
     const dsc_lm_module *self;
     const dsc_gpt2_config *config;
     dsc_module_ctx *ctx;
+    dsc_call launch;
     block_layout at;
     char *saved, *scratch;
     dsc_error *err;
@@ -99,7 +98,9 @@ static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, block_cal
     DSC_ASSERT(ctx->scratch != NULL);
     *call = (block_call){ .self = module->self, .config = config_of(module->self), .ctx = ctx, .saved = ctx->saved,
                           .scratch = ctx->scratch, .err = err };
-    return layout(call->config, ctx->batch, ctx->dtype, &call->at, err);
+    DSC_TRY(layout(call->config, ctx->batch, ctx->dtype, &call->at, err));
+    call->launch = (dsc_call){ ctx, call->at.rows, err };
+    return DSC_OK;
 }
 
 static float attention_scale(const dsc_lm_module *self)
@@ -122,14 +123,7 @@ static dsc_norm norm_of(const block_call *call, int32_t weight, int64_t stats)
 
 static dsc_status norm(const block_call *call, int32_t weight, int64_t stats, void *out, const void *in)
 {
-    const dsc_norm of = norm_of(call, weight, stats);
-    return dsc_norm_forward(&of, call->ctx, out, in, call->err);
-}
-
-static dsc_status linear_forward(const block_call *call, int which, void *y, const void *x, void *aux)
-{
-    const dsc_linear_layer linear = linear_of(call->config, which);
-    return dsc_linear_run(&linear, call->at.rows, call->ctx, y, x, aux, call->err);
+    return dsc_norm_forward(&call->launch, norm_of(call, weight, stats), out, in);
 }
 
 static void split_qkv(const block_call *call, char *qkv, void *part[3])
@@ -150,7 +144,7 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
     split_qkv(&call, saved + call.at.qkv, part);
     /* `out` holds the norms' outputs until its own value is ready. */
     DSC_TRY(norm(&call, DSC_GPT2_LN1_W, call.at.stats, ctx->out, ctx->in));
-    DSC_TRY(linear_forward(&call, QKV, saved + call.at.qkv, ctx->out, NULL));
+    DSC_TRY(dsc_linear_run(&call.launch, linear_of(config, QKV), saved + call.at.qkv, ctx->out, NULL));
     const dsc_attention_fwd_args attention = {
         .out = saved + call.at.attention, .lse = (float *)(void *)(saved + call.at.lse),
         .q = part[0], .k = part[1], .v = part[2], .scratch = act,
@@ -161,49 +155,37 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
     };
     DSC_TRY(DSC_RUN(ctx->stream, ATTENTION_FWD, &attention, err));
     /* The residual is only read, as BIAS_ADD says; the argument is not const because other epilogues write it. */
-    DSC_TRY(
-        linear_forward(&call, PROJ, middle, saved + call.at.attention, (void *)(uintptr_t)ctx->in));
+    DSC_TRY(dsc_linear_run(&call.launch, linear_of(config, PROJ), middle, saved + call.at.attention,
+                           (void *)(uintptr_t)ctx->in));
     DSC_TRY(norm(&call, DSC_GPT2_LN2_W, call.at.stats, ctx->out, middle));
-    DSC_TRY(linear_forward(&call, FC, act, ctx->out, saved + call.at.fc));
-    return linear_forward(&call, OUT, ctx->out, act, middle);
-}
-
-static dsc_status linear_gradients(const block_call *call, int which, const void *in, const void *d_out)
-{
-    const dsc_linear_layer linear = linear_of(call->config, which);
-    return dsc_linear_run_gradients(&linear, call->at.rows, call->ctx, in, d_out, call->err);
-}
-
-static dsc_status linear_backward(const block_call *call, int which, void *d_in, const void *d_out, void *aux)
-{
-    const dsc_linear_layer linear = linear_of(call->config, which);
-    return dsc_linear_run_backward(&linear, call->at.rows, call->ctx, d_in, d_out, aux, call->err);
+    DSC_TRY(dsc_linear_run(&call.launch, linear_of(config, FC), act, ctx->out, saved + call.at.fc));
+    return dsc_linear_run(&call.launch, linear_of(config, OUT), ctx->out, act, middle);
 }
 
 /* d_in = residual + gradient through the norm whose statistics the scratch holds. */
 static dsc_status norm_backward(const block_call *call, int32_t weight, const void *d_out, const void *residual,
                                 const void *in)
 {
-    const dsc_norm of = norm_of(call, weight, call->at.back_stats);
     const dsc_norm_gradient buffers = { .d_in = call->ctx->d_in, .d_out = d_out, .d_residual = residual, .in = in,
                                         .scratch = call->scratch + call->at.work };
-    return dsc_norm_backward(&of, call->ctx, &buffers, call->err);
+    return dsc_norm_backward(&call->launch, norm_of(call, weight, call->at.back_stats), &buffers);
 }
 
 /* From d_out to the residual stream's gradient in the middle, in d_in. */
 static dsc_status backward_mlp(const block_call *call)
 {
     dsc_module_ctx *ctx = call->ctx;
+    const dsc_gpt2_config *config = call->config;
     char *const wide = call->scratch + call->at.wide, *const narrow = call->scratch + call->at.narrow;
     char *const fc = call->saved + call->at.fc, *const middle = call->saved + call->at.middle;
-    const dsc_gelu_fwd_args gelu = { .out = wide, .in = fc, .count = call->at.rows * call->config->inner,
+    const dsc_gelu_fwd_args gelu = { .out = wide, .in = fc, .count = call->at.rows * config->inner,
                                      .dtype = ctx->dtype };
     DSC_TRY(DSC_RUN(ctx->stream, GELU_FWD, &gelu, call->err));
-    DSC_TRY(linear_gradients(call, OUT, wide, ctx->d_out));
-    DSC_TRY(linear_backward(call, OUT, wide, ctx->d_out, fc));
+    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(config, OUT), wide, ctx->d_out));
+    DSC_TRY(dsc_linear_backward(&call->launch, linear_of(config, OUT), wide, ctx->d_out, fc));
     DSC_TRY(norm(call, DSC_GPT2_LN2_W, call->at.back_stats, narrow, middle));
-    DSC_TRY(linear_gradients(call, FC, narrow, wide));
-    DSC_TRY(linear_backward(call, FC, narrow, wide, NULL));
+    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(config, FC), narrow, wide));
+    DSC_TRY(dsc_linear_backward(&call->launch, linear_of(config, FC), narrow, wide, NULL));
     return norm_backward(call, DSC_GPT2_LN2_W, narrow, ctx->d_out, middle);
 }
 
@@ -216,8 +198,8 @@ static dsc_status backward_attention(const block_call *call)
     void *part[3], *d_part[3];
     split_qkv(call, call->saved + call->at.qkv, part);
     split_qkv(call, wide, d_part);
-    DSC_TRY(linear_gradients(call, PROJ, out, ctx->d_in));
-    DSC_TRY(linear_backward(call, PROJ, narrow, ctx->d_in, NULL));
+    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(config, PROJ), out, ctx->d_in));
+    DSC_TRY(dsc_linear_backward(&call->launch, linear_of(config, PROJ), narrow, ctx->d_in, NULL));
     const dsc_attention_bwd_args attention = {
         .dq = d_part[0], .dk = d_part[1], .dv = d_part[2], .d_out = narrow, .out = out,
         .lse = (const float *)(const void *)(call->saved + call->at.lse), .q = part[0], .k = part[1], .v = part[2],
@@ -229,8 +211,8 @@ static dsc_status backward_attention(const block_call *call)
     };
     DSC_TRY(DSC_RUN(ctx->stream, ATTENTION_BWD, &attention, call->err));
     DSC_TRY(norm(call, DSC_GPT2_LN1_W, call->at.back_stats, narrow, ctx->in));
-    DSC_TRY(linear_gradients(call, QKV, narrow, wide));
-    DSC_TRY(linear_backward(call, QKV, narrow, wide, NULL));
+    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(config, QKV), narrow, wide));
+    DSC_TRY(dsc_linear_backward(&call->launch, linear_of(config, QKV), narrow, wide, NULL));
     return norm_backward(call, DSC_GPT2_LN1_W, narrow, ctx->d_in, ctx->in);
 }
 

@@ -49,6 +49,13 @@ static inline dsc_gemm_args dsc_linear_backward_weight(dsc_linear linear, int64_
                             .c_dtype = DSC_F32 };
 }
 
+/* What every launch of one call of a module needs. */
+typedef struct dsc_call {
+    dsc_module_ctx *ctx;
+    int64_t rows; /* R */
+    dsc_error *err;
+} dsc_call;
+
 /* One of a module's linear layers: where its parameters are among the module's, and what its products end with. */
 typedef struct dsc_linear_layer {
     dsc_linear shape;
@@ -57,17 +64,15 @@ typedef struct dsc_linear_layer {
 } dsc_linear_layer;
 
 /* Tells the three products, and adds the forward's operations to *flops; the backward's are twice as many. */
-DSC_MUST_USE dsc_status dsc_linear_plan(const dsc_linear_layer *layer, int64_t rows, dsc_dtype dtype,
+DSC_MUST_USE dsc_status dsc_linear_plan(dsc_linear_layer layer, int64_t rows, dsc_dtype dtype,
                                         const dsc_plan_sink *sink, double *flops, dsc_error *err);
 /* y = x * w with the layer's forward epilogue. */
-DSC_MUST_USE dsc_status dsc_linear_run(const dsc_linear_layer *layer, int64_t rows, const dsc_module_ctx *ctx, void *y,
-                                       const void *x, void *aux, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_linear_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x, void *aux);
 /* dx = dy * w^T with the layer's backward epilogue. */
-DSC_MUST_USE dsc_status dsc_linear_run_backward(const dsc_linear_layer *layer, int64_t rows, const dsc_module_ctx *ctx,
-                                                void *dx, const void *dy, void *aux, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_linear_backward(const dsc_call *call, dsc_linear_layer layer, void *dx, const void *dy,
+                                            void *aux);
 /* The gradients of weight and bias that the context asks for: dw = x^T * dy, db = sum of dy's rows. */
-DSC_MUST_USE dsc_status dsc_linear_run_gradients(const dsc_linear_layer *layer, int64_t rows,
-                                                 const dsc_module_ctx *ctx, const void *x, const void *dy,
-                                                 dsc_error *err);
+DSC_MUST_USE dsc_status dsc_linear_gradients(const dsc_call *call, dsc_linear_layer layer, const void *x,
+                                             const void *dy);
 
 #endif

@@ -136,9 +136,9 @@ static const void *table_of(const head_call *call)
 /* Norm of rows [first, first + rows) into the first rows of the scratch's norm. */
 static dsc_status norm(const head_call *call, int64_t first, int64_t rows)
 {
-    const dsc_norm of = norm_of(call, rows);
-    return dsc_norm_forward(&of, call->ctx, call->scratch + call->at.norm,
-                            element_at(call, call->ctx->in, first * call->config->channels), call->err);
+    const dsc_call launch = { call->ctx, rows, call->err };
+    return dsc_norm_forward(&launch, norm_of(call, rows), call->scratch + call->at.norm,
+                            element_at(call, call->ctx->in, first * call->config->channels));
 }
 
 static dsc_status last_logits(const head_call *call)
@@ -204,10 +204,10 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
         DSC_TRY(chunk(&call, first, dsc_min_i64(call.at.chunk, call.at.rows - first)));
     if (!ctx->save)
         return DSC_OK;
-    const dsc_norm final = norm_of(&call, call.at.rows);
+    const dsc_call launch = { ctx, call.at.rows, err };
     const dsc_norm_gradient buffers = { .d_in = ctx->d_in, .d_out = call.scratch + call.at.norm, .in = ctx->in,
                                         .scratch = call.scratch + call.at.work };
-    return dsc_norm_backward(&final, ctx, &buffers, err);
+    return dsc_norm_backward(&launch, norm_of(&call, call.at.rows), &buffers);
 }
 
 void dsc_lm_head_init(dsc_module *module)

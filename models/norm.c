@@ -14,37 +14,38 @@ static float *mean_of(const dsc_norm *norm)
     return rstd_of(norm) + norm->rows;
 }
 
-dsc_status dsc_norm_forward(const dsc_norm *norm, const dsc_module_ctx *ctx, void *out, const void *in, dsc_error *err)
+dsc_status dsc_norm_forward(const dsc_call *call, dsc_norm norm, void *out, const void *in)
 {
-    const void *const *param = &ctx->param[norm->weight];
-    if (norm->kind == DSC_NORM_RMS) {
-        const dsc_rmsnorm_fwd_args args = { .out = out, .rstd = rstd_of(norm), .in = in, .weight = param[0],
-                                            .rows = norm->rows, .channels = norm->channels, .eps = (float)norm->eps,
+    const dsc_module_ctx *ctx = call->ctx;
+    const void *const *param = &ctx->param[norm.weight];
+    if (norm.kind == DSC_NORM_RMS) {
+        const dsc_rmsnorm_fwd_args args = { .out = out, .rstd = rstd_of(&norm), .in = in, .weight = param[0],
+                                            .rows = norm.rows, .channels = norm.channels, .eps = (float)norm.eps,
                                             .dtype = ctx->dtype };
-        return DSC_RUN(ctx->stream, RMSNORM_FWD, &args, err);
+        return DSC_RUN(ctx->stream, RMSNORM_FWD, &args, call->err);
     }
-    const dsc_layernorm_fwd_args args = { .out = out, .mean = mean_of(norm), .rstd = rstd_of(norm), .in = in,
-                                          .weight = param[0], .bias = param[1], .rows = norm->rows,
-                                          .channels = norm->channels, .eps = (float)norm->eps, .dtype = ctx->dtype };
-    return DSC_RUN(ctx->stream, LAYERNORM_FWD, &args, err);
+    const dsc_layernorm_fwd_args args = { .out = out, .mean = mean_of(&norm), .rstd = rstd_of(&norm), .in = in,
+                                          .weight = param[0], .bias = param[1], .rows = norm.rows,
+                                          .channels = norm.channels, .eps = (float)norm.eps, .dtype = ctx->dtype };
+    return DSC_RUN(ctx->stream, LAYERNORM_FWD, &args, call->err);
 }
 
-dsc_status dsc_norm_backward(const dsc_norm *norm, const dsc_module_ctx *ctx, const dsc_norm_gradient *buffers,
-                             dsc_error *err)
+dsc_status dsc_norm_backward(const dsc_call *call, dsc_norm norm, const dsc_norm_gradient *buffers)
 {
-    float *const *grad = &ctx->grad[norm->weight];
-    const void *weight = ctx->param[norm->weight];
-    if (norm->kind == DSC_NORM_RMS) {
+    const dsc_module_ctx *ctx = call->ctx;
+    float *const *grad = &ctx->grad[norm.weight];
+    const void *weight = ctx->param[norm.weight];
+    if (norm.kind == DSC_NORM_RMS) {
         const dsc_rmsnorm_bwd_args args = { .d_in = buffers->d_in, .d_weight = grad[0], .d_out = buffers->d_out,
                                             .d_residual = buffers->d_residual, .in = buffers->in, .weight = weight,
-                                            .rstd = rstd_of(norm), .scratch = buffers->scratch, .rows = norm->rows,
-                                            .channels = norm->channels, .dtype = ctx->dtype };
-        return DSC_RUN(ctx->stream, RMSNORM_BWD, &args, err);
+                                            .rstd = rstd_of(&norm), .scratch = buffers->scratch, .rows = norm.rows,
+                                            .channels = norm.channels, .dtype = ctx->dtype };
+        return DSC_RUN(ctx->stream, RMSNORM_BWD, &args, call->err);
     }
     const dsc_layernorm_bwd_args args = { .d_in = buffers->d_in, .d_weight = grad[0], .d_bias = grad[1],
                                           .d_out = buffers->d_out, .d_residual = buffers->d_residual,
-                                          .in = buffers->in, .weight = weight, .mean = mean_of(norm),
-                                          .rstd = rstd_of(norm), .scratch = buffers->scratch, .rows = norm->rows,
-                                          .channels = norm->channels, .dtype = ctx->dtype };
-    return DSC_RUN(ctx->stream, LAYERNORM_BWD, &args, err);
+                                          .in = buffers->in, .weight = weight, .mean = mean_of(&norm),
+                                          .rstd = rstd_of(&norm), .scratch = buffers->scratch, .rows = norm.rows,
+                                          .channels = norm.channels, .dtype = ctx->dtype };
+    return DSC_RUN(ctx->stream, LAYERNORM_BWD, &args, call->err);
 }

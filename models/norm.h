@@ -2,9 +2,7 @@
 #ifndef DSC_MODELS_NORM_H
 #define DSC_MODELS_NORM_H
 
-#include <dsc/model.h>
-
-#include "kernels/kernels.h"
+#include "models/linear.h"
 
 typedef enum dsc_norm_kind { DSC_NORM_LAYER, DSC_NORM_RMS } dsc_norm_kind;
 
@@ -41,9 +39,7 @@ typedef struct dsc_norm_gradient {
     void *scratch;
 } dsc_norm_gradient;
 
-DSC_MUST_USE dsc_status dsc_norm_forward(const dsc_norm *norm, const dsc_module_ctx *ctx, void *out, const void *in,
-                                         dsc_error *err);
-DSC_MUST_USE dsc_status dsc_norm_backward(const dsc_norm *norm, const dsc_module_ctx *ctx,
-                                          const dsc_norm_gradient *buffers, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_norm_forward(const dsc_call *call, dsc_norm norm, void *out, const void *in);
+DSC_MUST_USE dsc_status dsc_norm_backward(const dsc_call *call, dsc_norm norm, const dsc_norm_gradient *buffers);
 
 #endif
