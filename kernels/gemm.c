@@ -102,7 +102,8 @@ static gemm_plan plan_make(const dsc_gemm_args *a, uint32_t caps)
         p.k_step = dsc_min_i64(a->k, PANEL_K);
     if (p.way == WAY_PACKED && a->k > PACKED_K)
         p.k_step = part(a->k, PACKED_K_STEP, 64);
-    p.buffered = a->c_dtype == DSC_BF16;
+    /* An epilogue that reads `aux` may find it in C, which the sums must leave alone until then. */
+    p.buffered = a->c_dtype == DSC_BF16 || dsc_epilogue_adds(a->epilogue) || a->epilogue == DSC_EPILOGUE_DGELU;
     if (p.way == WAY_PACKED) /* one step ends in registers, and fp32 sums without an epilogue belong into C */
         p.buffered = p.k_step < a->k && (a->c_dtype == DSC_BF16 || a->epilogue != DSC_EPILOGUE_NONE);
     int64_t most_m, most_n;

@@ -33,6 +33,11 @@ static double product(const dsc_gemm_args *a, int64_t i, int64_t j, double *magn
     return sum;
 }
 
+static double aux_before(const dsc_gemm_args *a, int64_t at)
+{
+    return a->aux == a->c ? ck_start(a->c, at) : ck_get(a->aux, at);
+}
+
 static void check_element(const dsc_gemm_args *a, int64_t i, int64_t j)
 {
     const int64_t at = i * a->ldc + j;
@@ -57,10 +62,10 @@ static void check_element(const dsc_gemm_args *a, int64_t i, int64_t j)
         tol = 1.2 * tol + 0x1p-18 * fabs(gelu(x)) + 0x1p-26;
         x = gelu(x);
     } else if (dsc_epilogue_adds(a->epilogue)) {
-        x += a->aux == a->c ? ck_start(a->c, at) : ck_get(a->aux, at);
+        x += aux_before(a, at);
         tol += 0x1p-23 * fabs(x);
     } else if (a->epilogue == DSC_EPILOGUE_DGELU) {
-        const double slope = gelu_slope(ck_get(a->aux, at));
+        const double slope = gelu_slope(aux_before(a, at));
         tol = tol * fabs(slope) + fabs(x) * 0x1p-18;
         x *= slope;
     }
@@ -83,8 +88,8 @@ static void verify(const void *args)
 
 typedef struct shape { int64_t m, n, k; } shape;
 
-/* An ADD without padding is in place, as sums of several products are. A bias is given to all but NONE, also to those
- * which must not read it. */
+/* What reads `aux` finds it in C where there is no padding, as sums of several products do. A bias is given to all but
+ * NONE, also to those which must not read it. */
 static void one(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilogue e, bool accumulate, int64_t pad)
 {
     if (!ck_case("gemm m=%lld n=%lld k=%lld %s%s %s->%s %s%s%s", (long long)s.m, (long long)s.n, (long long)s.k,
@@ -99,7 +104,7 @@ static void one(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilog
     a.ldc = s.n + 3 * pad;
     a.a = ck_buf(CK_IN, ab, (a_rows - 1) * a.lda + a_cols, "a");
     a.b = ck_buf(CK_IN, ab, (b_rows - 1) * a.ldb + b_cols, "b");
-    const bool in_place = e == DSC_EPILOGUE_ADD && pad == 0;
+    const bool in_place = (dsc_epilogue_adds(e) || e == DSC_EPILOGUE_DGELU) && pad == 0;
     a.c = ck_buf(accumulate || in_place ? CK_INOUT : CK_OUT, c, (s.m - 1) * a.ldc + s.n, "c");
     ck_normal(a.a, 0, 1);
     ck_normal(a.b, 0, 1 / sqrt((double)s.k));
