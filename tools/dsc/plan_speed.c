@@ -13,6 +13,7 @@ typedef struct work { /* what one round of a measurement does */
     char *memory;
     dsc_swap_op *op;
     bool write;
+    dsc_dtype moments;
 } work;
 
 /* The fastest of some rounds. */
@@ -34,6 +35,7 @@ static dsc_status run_update(const work *w, dsc_error *err)
     float *at = (float *)(void *)w->memory;
     const dsc_adamw_args args = { .master = at, .moment1 = at + UPDATE_ELEMENTS, .moment2 = at + 2 * UPDATE_ELEMENTS,
                                   .grad = at + 3 * UPDATE_ELEMENTS, .count = UPDATE_ELEMENTS,
+                                  .moment_dtype = w->moments,
                                   .scalars = { .decay = 1, .eps = 1e-8f, .step_size = 1e-3f, .inv_sqrt_bias2 = 1 } };
     DSC_TRY(DSC_RUN(w->engine->compute, ADAMW, &args, err));
     return dsc_stream_sync(w->engine->compute, err);
@@ -117,7 +119,7 @@ dsc_status plan_speed_measure(const dsc_engine *planner, plan_speed *out, dsc_er
     const dsc_override overrides[] = { { "bf16.enabled", bf16 ? "true" : "false", "dsc plan" },
                                        { "dsc.device", "\"cpu\"", "dsc plan" } };
     dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
-    work w = { 0 };
+    work w = { .moments = planner->config.own.moments };
     dsc_buf buf = { 0 };
     options.flags = DSC_ENGINE_NO_MODEL;
     options.overrides = overrides;
