@@ -32,7 +32,7 @@ typedef struct agent_worker {
     bool leaves;           /* the machine is done */
     bool told_closed;
     bool start_wanted;
-    uint64_t sent_bytes, acked_bytes; /* of output */
+    uint64_t sent_bytes, acked_bytes; /* of frames with output */
 
     dsc_host_task task;    /* newest; the ranks' own once they started */
     uint32_t task_epoch;
@@ -65,19 +65,28 @@ static void on_action(void *user, const dsc_agent_action *action)
 
 /* ---- ranks ---- */
 
+static bool window_is_full(const agent_worker *a) { return a->sent_bytes - a->acked_bytes >= DSC_MESSAGE_WINDOW_BYTES; }
+
+/* After each read, else a thousand streams that have something could go far beyond what the launcher takes. */
+static void mind_window(agent_worker *a)
+{
+    for (int which = 0; which < 2; which++)
+        dsc_ranks_pause(&a->ranks, which, window_is_full(a));
+}
+
 static void on_output(void *user, int32_t index, int which, const char *text, size_t bytes, int64_t now_ns)
 {
     agent_worker *a = user;
     const dsc_message_output output = { a->task_epoch, index, which, text, bytes };
-    dsc_message_put_output(&a->channel.queue, &output);
-    a->sent_bytes += bytes;
+    a->sent_bytes += dsc_message_put_output(&a->channel.queue, &output);
+    mind_window(a);
 }
 
 static void on_output_end(void *user, int32_t index, int which, int64_t now_ns)
 {
     agent_worker *a = user;
     const dsc_message_output output = { a->task_epoch, index, which, NULL, 0 };
-    dsc_message_put_output_end(&a->channel.queue, &output);
+    a->sent_bytes += dsc_message_put_output_end(&a->channel.queue, &output);
 }
 
 static void on_ended(void *user, int32_t index, const dsc_rank_end *end, int64_t now_ns)
@@ -247,7 +256,7 @@ static void drain(agent_worker *a)
         return;
     while (a->ranks_open && a->ranks.stream_count > 0 && !a->ranks.paused[0] && !a->told_closed) {
         dsc_ranks_drain(&a->ranks, dsc_clock_ns());
-        if (a->sent_bytes - a->acked_bytes >= DSC_MESSAGE_WINDOW_BYTES)
+        if (window_is_full(a))
             return;
     }
     if (!a->ranks_open || a->ranks.stream_count == 0)
@@ -277,8 +286,7 @@ static void run(agent_worker *a)
 {
     while (!a->leaves) {
         if (a->ranks_open)
-            for (int which = 0; which < 2; which++)
-                dsc_ranks_pause(&a->ranks, which, a->sent_bytes - a->acked_bytes >= DSC_MESSAGE_WINDOW_BYTES);
+            mind_window(a);
         write_stream(a);
         wait_and_read(a);
         if (a->ranks_open)

@@ -228,7 +228,7 @@ static bool take_output(dsc_head_worker *h, dsc_link *link, const dsc_frame *fra
         dsc_message_end(&link->pending, begun);
         return !link->pending.failed && link->pending.count - link->pending_at <= 4 * DSC_MESSAGE_WINDOW_BYTES;
     }
-    link->taken_bytes += output.bytes;
+    link->taken_bytes += dsc_frame_bytes(frame);
     if (output.epoch != h->machine.epoch)
         return true; /* of a run that is over */
     if (ends)

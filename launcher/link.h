@@ -23,7 +23,7 @@ typedef struct dsc_link {
     /* Output that cannot be shown yet: whole frames from pending_at on. */
     dsc_message_out pending;
     size_t pending_at;
-    uint64_t taken_bytes, acked_bytes; /* of output */
+    uint64_t taken_bytes, acked_bytes; /* of frames with output */
 } dsc_link;
 
 /* Starts the process; its events are DSC_LOOP_LINK of epoll_fd. `env`: of that process. On failure nothing is left. */

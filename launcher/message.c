@@ -286,16 +286,19 @@ static size_t begin_output(dsc_message_out *out, dsc_frame_kind kind, const dsc_
     return begun;
 }
 
-void dsc_message_put_output(dsc_message_out *out, const dsc_message_output *output)
+size_t dsc_message_put_output(dsc_message_out *out, const dsc_message_output *output)
 {
     const size_t begun = begin_output(out, DSC_FRAME_OUTPUT, output);
     dsc_message_put(out, output->text, output->bytes);
     dsc_message_end(out, begun);
+    return out->count - begun;
 }
 
-void dsc_message_put_output_end(dsc_message_out *out, const dsc_message_output *output)
+size_t dsc_message_put_output_end(dsc_message_out *out, const dsc_message_output *output)
 {
-    dsc_message_end(out, begin_output(out, DSC_FRAME_OUTPUT_END, output));
+    const size_t begun = begin_output(out, DSC_FRAME_OUTPUT_END, output);
+    dsc_message_end(out, begun);
+    return out->count - begun;
 }
 
 static void get_stream(dsc_message_in *in, dsc_message_output *output)

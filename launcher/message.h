@@ -21,7 +21,7 @@ enum {
     DSC_MESSAGE_HEADER_BYTES = 5,
     DSC_MESSAGE_TASK_MAX = 16 * 1024 * 1024, /* several times what a process can be given */
     DSC_MESSAGE_REPORT_MAX = 32 * 1024,      /* any other payload */
-    DSC_MESSAGE_WINDOW_BYTES = 512 * 1024,   /* output that may be under way from one agent */
+    DSC_MESSAGE_WINDOW_BYTES = 512 * 1024,   /* of frames with output that may be under way from one agent */
 };
 
 typedef enum dsc_frame_kind {
@@ -32,7 +32,7 @@ typedef enum dsc_frame_kind {
     DSC_FRAME_PROBLEM = 'P', /* agent: why the ranks could not be started */
     DSC_FRAME_ORDER = 'O',  /* head */
     DSC_FRAME_TASK = 'T',   /* head: what to start */
-    DSC_FRAME_ACK = 'A'     /* head: how much output it has taken in all */
+    DSC_FRAME_ACK = 'A'     /* head: how many bytes of frames with output it has taken in all */
 } dsc_frame_kind;
 
 typedef struct dsc_frame {
@@ -65,6 +65,9 @@ typedef struct dsc_message_in {
     size_t left;
     bool bad;
 } dsc_message_in;
+
+/* What it takes of the stream. */
+static inline size_t dsc_frame_bytes(const dsc_frame *frame) { return DSC_MESSAGE_HEADER_BYTES + frame->count; }
 
 static inline dsc_message_in dsc_message_in_of(const dsc_frame *frame)
 {
@@ -101,8 +104,9 @@ void dsc_message_put_hello(dsc_message_out *out, const dsc_hello *hello);
 void dsc_message_put_order(dsc_message_out *out, const dsc_order *order);
 void dsc_message_put_notice(dsc_message_out *out, const dsc_notice *notice);
 void dsc_message_put_problem(dsc_message_out *out, const dsc_problem *problem);
-void dsc_message_put_output(dsc_message_out *out, const dsc_message_output *output);
-void dsc_message_put_output_end(dsc_message_out *out, const dsc_message_output *output);
+/* These two return how much of the window they take: whole frames, so that it also bounds many small pieces. */
+size_t dsc_message_put_output(dsc_message_out *out, const dsc_message_output *output);
+size_t dsc_message_put_output_end(dsc_message_out *out, const dsc_message_output *output);
 void dsc_message_put_ack(dsc_message_out *out, uint64_t bytes);
 /* Everything but launcher_pid, program and env, which are the other host's. */
 void dsc_message_put_task(dsc_message_out *out, uint32_t epoch, const dsc_host_task *task);

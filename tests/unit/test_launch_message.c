@@ -263,6 +263,25 @@ static void huge_counts(void **state)
     free(argv[0]);
 }
 
+/* Both sides count whole frames, so an agent that minds the window leaves the launcher no more to keep than that,
+ * however small the pieces are. */
+static void small_pieces_fill_the_window_too(void **state)
+{
+    dsc_message_out out = { .alloc = alloc };
+    const dsc_message_output piece = { 1, 2, 1, ".", 1 };
+    size_t under_way = dsc_message_put_output(&out, &piece);
+    dsc_frame frame = only_frame(&out);
+    assert_int_equal(under_way, dsc_frame_bytes(&frame));
+    out.count = 0;
+    under_way = dsc_message_put_output_end(&out, &piece);
+    frame = only_frame(&out);
+    assert_int_equal(under_way, dsc_frame_bytes(&frame));
+    while (under_way < DSC_MESSAGE_WINDOW_BYTES)
+        under_way += dsc_message_put_output(&out, &piece);
+    assert_int_equal(under_way, out.count);
+    dsc_message_out_close(&out);
+}
+
 /* ---- channels ---- */
 
 static void frames_come_whole_out_of_pieces(void **state)
@@ -396,6 +415,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(hellos_and_problems, setup, teardown),
         cmocka_unit_test_setup_teardown(tasks, setup, teardown),
         cmocka_unit_test_setup_teardown(huge_counts, setup, teardown),
+        cmocka_unit_test_setup_teardown(small_pieces_fill_the_window_too, setup, teardown),
         cmocka_unit_test_setup_teardown(frames_come_whole_out_of_pieces, setup, teardown),
         cmocka_unit_test_setup_teardown(lengths_that_cannot_be_break_the_channel, setup, teardown),
         cmocka_unit_test_setup_teardown(a_full_pipe_makes_the_queue_wait, setup, teardown),
