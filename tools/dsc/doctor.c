@@ -3,16 +3,18 @@
 #include <dlfcn.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/plugin.h"
 #include "engine/config.h"
 #include "kernels/device.h"
 #include "offload/aio.h"
 #include "tools/dsc/doctor_hosts.h"
-#include "tools/dsc/tool.h"
+#include "tools/dsc/doctor_topology.h"
 
 static void line(const char *what, const char *value, const char *remark)
 {
@@ -61,7 +63,7 @@ static long long meminfo(const char *name)
     return kb;
 }
 
-static void memory(void)
+static void memory(dsc_doctor_findings *findings)
 {
     char text[128];
     struct rlimit limit;
@@ -76,18 +78,35 @@ static void memory(void)
     if (file != NULL)
         fclose(file);
     text[strcspn(text, "\n")] = 0;
-    line("huge pages", text, strstr(text, "[never]") != NULL ? "\"madvise\" makes large buffers faster" : "");
+    line("huge pages", text, "");
+    if (strstr(text, "[never]") != NULL)
+        dsc_doctor_find(findings, "huge pages are off, which large buffers want; echo madvise > "
+                        "/sys/kernel/mm/transparent_hugepage/enabled");
     if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0) {
         if (limit.rlim_cur == RLIM_INFINITY)
             snprintf(text, sizeof text, "unlimited");
         else
             snprintf(text, sizeof text, "%llu KiB", (unsigned long long)limit.rlim_cur / 1024);
         line("locked memory", text, "");
+        if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < 1u << 30)
+            dsc_doctor_find(findings, "only %s may be locked, which RDMA and offload to files want; ulimit -l "
+                            "unlimited, memlock in /etc/security/limits.conf, or docker run --ulimit memlock=-1", text);
     }
-    if (statvfs("/dev/shm", &shm) == 0)
-        snprintf(text, sizeof text, "%.1f GiB free", (double)shm.f_bavail * (double)shm.f_frsize / (gib * 1024.0));
-    else
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        snprintf(text, sizeof text, "%llu", (unsigned long long)limit.rlim_cur);
+        line("open files", text, "");
+        if (limit.rlim_cur < 1024) /* a launcher of 64 hosts or ranks holds some 10 for each */
+            dsc_doctor_find(findings, "only %s files may be open at once; ulimit -n 65536", text);
+    }
+    if (statvfs("/dev/shm", &shm) == 0) {
+        const double free_gib = (double)shm.f_bavail * (double)shm.f_frsize / (gib * 1024.0);
+        snprintf(text, sizeof text, "%.1f GiB free", free_gib);
+        if (free_gib < 0.5) /* NCCL keeps its buffers there; Docker's default is 64 MiB */
+            dsc_doctor_find(findings, "/dev/shm has %s, and NCCL between GPUs of one host wants more; mount -o "
+                            "remount,size=50%% /dev/shm, or docker run --shm-size=8g", text);
+    } else {
         snprintf(text, sizeof text, "not there");
+    }
     line("/dev/shm", text, "");
 }
 
@@ -112,7 +131,7 @@ static void gpu(const dsc_device_ops *ops, dsc_alloc *alloc, int32_t index)
     dsc_device_close(&device);
 }
 
-static void gpus(void)
+static void gpus(dsc_doctor_findings *findings)
 {
     const dsc_device_ops *ops = NULL;
     dsc_alloc *alloc = NULL;
@@ -120,6 +139,8 @@ static void gpus(void)
     int32_t count = 0;
     if (dsc_device_find("cuda", &ops, &count, &err) != DSC_OK || dsc_alloc_open(&alloc, &err) != DSC_OK) {
         line("GPU", "none that can be used", err.message);
+        if (access("/dev/nvidiactl", F_OK) == 0)
+            dsc_doctor_find(findings, "there is a GPU driver, but ranks would compute on the CPU: %s", err.message);
         return;
     }
     for (int32_t i = 0; i < count; i++)
@@ -128,7 +149,7 @@ static void gpus(void)
 }
 
 /* What a run with nvme_path would take. */
-static void files(void)
+static void files(dsc_doctor_findings *findings)
 {
     dsc_error err = DSC_ERROR_INIT;
     dsc_alloc *alloc = NULL;
@@ -141,6 +162,9 @@ static void files(void)
         line("file engine", dsc_aio_why(aio), "");
     else
         line("file engine", "none", err.message);
+    if (aio == NULL || strncmp(dsc_aio_why(aio), "io_uring", 8) != 0)
+        dsc_doctor_find(findings, "io_uring cannot be used, with which offload to files is fastest; sysctl "
+                        "kernel.io_uring_disabled=0, and in containers a seccomp profile that lets it through");
     dsc_aio_close(&aio);
     dsc_alloc_close(&alloc);
 }
@@ -155,19 +179,63 @@ static void libraries(void)
 {
     static const struct { const char *name, *file, *without; } optional[] = {
         { "CUDA", "libcuda.so.1", "no GPU driver: ranks compute on the CPU" },
-        { "cuBLASLt", "libcublasLt.so.13", "matrix products on GPUs (libcublasLt.so.12 serves too)" },
-        { "NCCL", "libnccl.so.2", "collectives between GPUs" },
-        { "Open MPI", "libmpi.so.40", "clusters that start ranks by MPI" },
-        { "Gloo", "libgloo.so.0", "CPU nodes over TCP" },
-        { "liburing", "liburing.so.2", "the fastest file engine" },
-        { "libaio", "libaio.so.1", "a file engine for older kernels" },
-        { "libcurl", "libcurl.so.4", "monitors over HTTP" },
-        { "libmicrohttpd", "libmicrohttpd.so.12", "the metrics endpoint" },
+        { "cuBLASLt", "libcublasLt.so.13", "matrix products on GPUs (or libcublasLt.so.12); install libcublas" },
+        { "NCCL", "libnccl.so.2", "collectives between GPUs; install libnccl2" },
+        { "Open MPI", "libmpi.so.40", "clusters that start ranks by MPI; install libopenmpi3" },
+        { "Gloo", "libgloo.so.0", "CPU nodes over TCP; install libgloo0" },
+        { "liburing", "liburing.so.2", "the fastest file engine; install liburing2" },
+        { "libaio", "libaio.so.1", "a file engine for older kernels; install libaio1" },
+        { "libcurl", "libcurl.so.4", "monitors over HTTP; install libcurl4" },
+        { "libmicrohttpd", "libmicrohttpd.so.12", "the metrics endpoint; install libmicrohttpd12" },
     };
     for (size_t i = 0; i < sizeof optional / sizeof optional[0]; i++) {
         const bool there = library_there(optional[i].file);
         line(optional[i].name, there ? "installed" : "missing", there ? "" : optional[i].without);
     }
+}
+
+/* What this installation can choose from: its own, and the plugins in lib/dsc. */
+static void backends(void)
+{
+    static const struct { const char *name, *file, *remedy; } plugins[] = {
+        { "device cuda", "libdsc_cuda.so", "not in this installation; build it where nvcc is" },
+        { "transport gloo", "libdsc_gloo.so", "not in this installation; make deps-net, then make" },
+        { "transport mpi", "libdsc_mpi.so", "not in this installation; make deps-net, then make" },
+    };
+    line("devices", "cpu", "");
+    line("transports", "self local shm tcp", "nccl comes with the device cuda");
+    line("file engines", "io_uring libaio threads", "");
+    for (size_t i = 0; i < sizeof plugins / sizeof plugins[0]; i++) {
+        char reason[320];
+        const bool loads = dsc_plugin_open(plugins[i].file, reason, sizeof reason) != NULL;
+        line(plugins[i].name, loads ? "loads" : reason[0] != 0 ? "does not load" : "missing",
+             loads ? "" : reason[0] != 0 ? reason : plugins[i].remedy);
+    }
+}
+
+static int examine(const char *sysfs)
+{
+    dsc_doctor_findings *findings = calloc(1, sizeof *findings);
+    if (findings == NULL)
+        return dsc_tool_usage("dsc doctor", "out of memory");
+    printf("dsc %s\n\nmachine\n", DSC_VERSION_TEXT);
+    cpu();
+    memory(findings);
+    gpus(findings);
+    files(findings);
+    printf("\nwhat is near what\n");
+    dsc_doctor_topology(sysfs, findings);
+    printf("\nbuilt in this version: ranks on CPUs and GPUs, ZeRO stages 0 to 3\n");
+    backends();
+    printf("\noptional libraries\n");
+    libraries();
+    printf("\nfindings\n");
+    for (int i = 0; i < findings->count; i++)
+        printf("  %s\n", findings->text[i]);
+    if (findings->count == 0)
+        printf("  none\n");
+    free(findings);
+    return dsc_tool_end();
 }
 
 int dsc_cmd_doctor(int argc, char **argv)
@@ -176,16 +244,9 @@ int dsc_cmd_doctor(int argc, char **argv)
         return dsc_doctor_answer();
     if (argc > 1 && (strncmp(argv[1], "--hostfile", 10) == 0 || strncmp(argv[1], "-H", 2) == 0))
         return dsc_doctor_ask(argv + 1, argc - 1);
+    if (argc == 3 && strcmp(argv[1], "--sysfs") == 0) /* another machine's /sys */
+        return examine(argv[2]);
     if (argc > 1)
         return dsc_tool_usage(argv[1], "expected no argument, or --hostfile FILE and other flags of dsc-launch");
-    printf("dsc %s\n\nmachine\n", DSC_VERSION_TEXT);
-    cpu();
-    memory();
-    gpus();
-    files();
-    printf("\noptional libraries\n");
-    libraries();
-    printf("\nbuilt in this version: ranks on CPUs and GPUs, ZeRO stages 0 to 3, transports self, local, shm and "
-           "nccl\n");
-    return dsc_tool_end();
+    return examine("/sys");
 }
