@@ -241,6 +241,23 @@ static dsc_status set_level(dsc_launcher_options *out, dsc_error *err)
                     out->log_level_text);
 }
 
+/* What only our own agents do. */
+static dsc_status check_other_launcher(const dsc_launcher_options *out, dsc_error *err)
+{
+    const struct { bool given; const char *flag, *instead; } ours[] = {
+        { out->rank_log_dir != NULL && strcmp(out->rank_log_dir, "None") != 0, "--enable_each_rank_log",
+          "srun --output=DIR/%t.log, mpirun --output-filename DIR" },
+        { out->restart_limit > 0, "--max_restarts", "sbatch --requeue, or start it again with train --load auto" },
+        { out->bind_cores, "--bind_cores_to_rank", "srun --cpu-bind, mpirun --bind-to" },
+        { out->no_ssh, "--no_ssh", "leave one of the two out" },
+    };
+    for (size_t i = 0; i < DSC_COUNT(ours); i++)
+        if (ours[i].given)
+            return DSC_FAIL(err, DSC_ERR_INPUT, ours[i].flag, "is done by dsc-launch's own agents, not by --launcher "
+                            "%s; its own (--launcher_args): %s", out->launcher, ours[i].instead);
+    return DSC_OK;
+}
+
 /* What starts the other hosts. DeepSpeed's pdsh would open the same ssh connections. */
 static dsc_status set_launcher(dsc_launcher_options *out, dsc_error *err)
 {
@@ -249,7 +266,7 @@ static dsc_status set_launcher(dsc_launcher_options *out, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--sbatch", "needs --launcher slurm");
     for (size_t i = 0; i < DSC_COUNT(others) && out->launcher != NULL; i++)
         if (strcasecmp(out->launcher, others[i]) == 0)
-            return DSC_OK;
+            return check_other_launcher(out, err);
     if (out->launcher_args != NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--launcher_args", "is for --launcher openmpi, mpich, impi, mvapich or "
                         "slurm; for ssh write --ssh_option NAME=VALUE for each option");

@@ -103,6 +103,13 @@ def srun_is_told_ranks_and_nodes():
 
 
 @test
+def what_other_launchers_do_not_do_is_refused():
+    for flag in (["--enable_each_rank_log", "logs"], ["--max_restarts", "1"], ["--bind_cores_to_rank"], ["--no_ssh"]):
+        refused(launch("--launcher", "slurm", *flag, "true"), flag[0], "--launcher slurm")
+    equal(launch("--launcher", "slurm", "--enable_each_rank_log", "None", "--max_restarts", "0", "--dry-run", "true").code, 0)
+
+
+@test
 def the_batch_script_says_what_was_asked():
     r = launch("--launcher", "slurm", "--sbatch", "--num_nodes=2", "--num_gpus=4", "--launcher_args",
                "--time=1:00:00 --gpus-per-node=4", "--master_port", "77", "--comm", "tcp", "-x", "A=it's", "sh", "-c", "echo 1")
