@@ -137,7 +137,7 @@ out:
 dsc_status dsc_config_load(dsc_alloc *alloc, const char *path, const dsc_config_override *overrides, int override_count,
                            bool strict, dsc_config *out, dsc_error *err)
 {
-    const dsc_io io = { { NULL, NULL } };
+    const dsc_io io = { .hook = { NULL, NULL } };
     const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
     const char *dot = strrchr(path, '.');
     char *text = NULL;

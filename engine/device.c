@@ -158,11 +158,20 @@ dsc_status dsc_engine_open_device_comm(dsc_engine *engine, const dsc_engine_opti
 {
     dsc_comm_options comm;
     engine->device_comm = engine->comm;
+    for (int32_t m = 0; engine->model != NULL && m < engine->model->module_count; m++)
+        dsc_comm_name_module(engine->comm, m, engine->model->modules[m].name);
     if (engine->host_visible)
         return DSC_OK;
     engine->device_comm = NULL;
     device_comm_options(engine, options->fail_comm_at, &comm);
     return dsc_comm_open(&comm, &engine->device_comm, err);
+}
+
+void dsc_engine_label_step(dsc_engine *engine, int64_t step)
+{
+    dsc_comm_label_step(engine->comm, step);
+    if (engine->device_comm != engine->comm)
+        dsc_comm_label_step(engine->device_comm, step);
 }
 
 void dsc_engine_abort(dsc_engine *engine, const char *reason)

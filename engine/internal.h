@@ -108,6 +108,7 @@ dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *
 dsc_status dsc_engine_open_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 dsc_status dsc_engine_open_device_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 void dsc_engine_comm_plan(const dsc_engine *engine, dsc_plan_options *out);
+void dsc_engine_label_step(dsc_engine *engine, int64_t step); /* what the flight record says of calls that follow */
 void dsc_engine_abort(dsc_engine *engine, const char *reason); /* every communicator that is open */
 /* Of a status that is no failure nothing; else the engine can only be closed, and its peers are told: they must not
  * wait for this rank, nor this rank's device for them. Returns the status. */

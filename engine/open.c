@@ -384,6 +384,8 @@ static dsc_status create(const dsc_engine_options *options, dsc_engine **out, ds
     }
     (*out)->alloc = alloc;
     (*out)->log = options->log;
+    if (options->io != NULL)
+        (*out)->io = *options->io;
     (*out)->plan_only = (options->flags & DSC_ENGINE_PLAN_ONLY) != 0;
     (*out)->resumed_step = -1;
     (*out)->lr_override = DSC_LR_SCHEDULE;

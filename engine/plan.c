@@ -11,6 +11,7 @@
 #define TILE_ELEMENTS (INT64_C(1) << 20) /* 4 MiB of fp32: four requests of DeepSpeed's default block_size */
 #define STATES_PER_ELEMENT 4             /* as DeepSpeed counts Adam's buffers: weight, gradient and two moments */
 #define AIO_THREADS 8
+#define AIO_TIMEOUT_NS (INT64_C(60) * 1000000000)
 #define LOSS_MIRROR_BYTES (INT64_C(1) << 20) /* of losses that the host fetches later, all micro-steps together */
 
 static int64_t aligned(int64_t bytes) { return dsc_align_up(bytes, PLAN_ALIGN); }
@@ -97,12 +98,15 @@ void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out)
     const int64_t tiles = dsc_max_i64(1 + zero->pipeline_read + zero->pipeline_write,
                                       zero->offload_buffer_count / STATES_PER_ELEMENT);
     out->slot_count = (int32_t)dsc_min_i64(tiles, DSC_RING_SLOTS_MAX);
+    /* A device that does not answer is told of before the ranks that wait for this one give it up. */
+    const int64_t comm_timeout_ns = (int64_t)(config->own.comm_timeout_s * 1e9);
     out->aio = (dsc_aio_options){ .engine = config->own.aio,
                                   .block_bytes = aio->block_size,
                                   .queue_depth = (int32_t)aio->queue_depth,
                                   .thread_count = (int32_t)aio->thread_count,
                                   .single_submit = aio->single_submit,
-                                  .overlap_events = aio->overlap_events };
+                                  .overlap_events = aio->overlap_events,
+                                  .timeout_ns = dsc_min_i64(AIO_TIMEOUT_NS, comm_timeout_ns / 2) };
     if (aio->thread_count == 0)
         out->aio.thread_count = (int32_t)dsc_min_i64(AIO_THREADS, aio->queue_depth);
 }

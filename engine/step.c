@@ -107,8 +107,10 @@ static dsc_status usable(const dsc_engine *engine, dsc_error *err)
 static dsc_status forward(dsc_engine *engine, const void *const *batch, double *loss, dsc_error *err)
 {
     const int64_t start = dsc_clock_ns();
-    if (engine->micro_step == 0)
+    if (engine->micro_step == 0) {
         engine->step_start_ns = start;
+        dsc_engine_label_step(engine, engine->step + 1);
+    }
     engine->batch_from_reader = batch == NULL;
     if (batch == NULL) {
         if (engine->reader == NULL)

@@ -65,6 +65,8 @@ static const flag_row rows[] = {
       "output of every rank to DIR/<time>_rank<R>.log; rank 0 is shown too" },
     { "--grace_seconds", "", "S", FLAG_NUMBER, AT(grace_s), 0, 86400,
       "time for ranks to end after Ctrl-C or SIGTERM (10)" },
+    { "--stuck_seconds", "", "S", FLAG_NUMBER, AT(stuck_s), 1, 31536000,
+      "longest wait in a collective (dsc.comm_timeout_s + 1)" },
     { "--max_restarts", "", "N", FLAG_NUMBER, AT(restart_limit), 0, 1000,
       "start the ranks again when one fails, at most so often (0)" },
     { "--save_pid", "", "", FLAG_BOOL, AT(save_pid), 0, 0,

@@ -43,6 +43,7 @@ typedef struct dsc_launcher_options {
     const char *core_list;
     const char *rank_log_dir;
     int32_t grace_s;
+    int32_t stuck_s;        /* --stuck_seconds; 0: what the ranks say themselves */
     int32_t restart_limit;
     dsc_launcher_list exports;     /* --export NAME[=VALUE] */
     dsc_launcher_list ssh_options; /* --ssh_option NAME=VALUE */

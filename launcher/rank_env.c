@@ -1,12 +1,15 @@
-/* rank_env.c - DeepSpeed's names for a rank's place, some of torchrun's, and four of our own.
+/* rank_env.c - DeepSpeed's names for a rank's place, some of torchrun's, and five of our own.
  *
  *   DSC_JOB_TOKEN      the same for all ranks of this start, new for each: two jobs on a host never meet
  *   DSC_LAUNCHER_PID   the process whose death ends the ranks: dsc-launch, or its agent on this host
+ *   DSC_FLIGHT         where the rank writes what its collectives are doing (base/flight.h)
  *   DSC_LAUNCH_TTY     columns of the terminal that rank 0's stdout, a pipe, ends in: a live bar may be drawn
  *   DSC_RESTART_COUNT  with --max_restarts: how often the job was started again
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "launcher/rank_env.h"
+
+#include "base/flight.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -89,6 +92,10 @@ void dsc_rank_vars_fill(const dsc_host_task *task, int32_t index, dsc_rank_vars 
     if (task->job_token[0] != 0)
         put(out, "DSC_JOB_TOKEN", "%s", task->job_token);
     put(out, "DSC_LAUNCHER_PID", "%lld", (long long)task->launcher_pid);
+    if (task->flight != NULL) {
+        char text[DSC_FLIGHT_TEXT_BYTES];
+        put(out, "DSC_FLIGHT", "%s", dsc_flight_board_text(task->flight, index, text));
+    }
     if (task->restart_limit > 0) {
         put(out, "DSC_RESTART_COUNT", "%d", task->restart_count);
         put(out, "TORCHELASTIC_RESTART_COUNT", "%d", task->restart_count);
@@ -104,7 +111,7 @@ bool dsc_rank_var_is_ours(const char *name, size_t bytes)
 {
     static const char *const ours[] = { "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "LOCAL_WORLD_SIZE",
                                         "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT", "DSC_JOB_TOKEN",
-                                        "DSC_LAUNCHER_PID", "DSC_LAUNCH_TTY", "DSC_RESTART_COUNT" };
+                                        "DSC_LAUNCHER_PID", "DSC_LAUNCH_TTY", "DSC_RESTART_COUNT", "DSC_FLIGHT" };
     for (size_t i = 0; i < DSC_COUNT(ours); i++)
         if (strlen(ours[i]) == bytes && memcmp(name, ours[i], bytes) == 0)
             return true;

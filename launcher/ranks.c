@@ -7,13 +7,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "launcher/job.h"
 #include "launcher/output.h"
 
-dsc_status dsc_ranks_open(dsc_ranks *ranks, dsc_alloc *alloc, const dsc_host_task *task, int epoll_fd,
+dsc_status dsc_ranks_open(dsc_ranks *ranks, dsc_alloc *alloc, dsc_host_task *task, int epoll_fd,
                           const dsc_ranks_hooks *hooks, dsc_error *err)
 {
-    *ranks = (dsc_ranks){ .alloc = alloc, .task = task, .hooks = *hooks, .epoll_fd = epoll_fd, .exec_fd = -1 };
+    *ranks = (dsc_ranks){ .alloc = alloc, .task = task, .hooks = *hooks, .epoll_fd = epoll_fd, .exec_fd = -1,
+                          .flight = { .fd = -1 } };
+    DSC_TRY(dsc_flight_board_open(&ranks->flight, task->rank_count, err));
+    task->flight = &ranks->flight;
     return dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, task->rank_count, (int64_t)sizeof *ranks->rank, &ranks->rank, err);
 }
 
@@ -25,9 +29,11 @@ void dsc_ranks_close(dsc_ranks *ranks)
                 close(ranks->rank[i].out_fd[which]);
     if (ranks->exec_fd >= 0)
         close(ranks->exec_fd);
-    if (ranks->alloc != NULL)
+    if (ranks->alloc != NULL) {
+        dsc_flight_board_close(&ranks->flight);
         dsc_alloc_free(ranks->alloc, ranks->rank);
-    *ranks = (dsc_ranks){ .exec_fd = -1 };
+    }
+    *ranks = (dsc_ranks){ .exec_fd = -1, .flight = { .fd = -1 } };
 }
 
 static bool watch_stream(dsc_ranks *ranks, int32_t index, int which)
@@ -77,6 +83,10 @@ static void signal_rank(const dsc_rank_process *rank, int signal_number)
 
 void dsc_ranks_signal(dsc_ranks *ranks, int signal_number)
 {
+    if (signal_number == SIGCONT && ranks->stopped)
+        ranks->since_ns = dsc_clock_ns();
+    if (signal_number == SIGSTOP || signal_number == SIGCONT)
+        ranks->stopped = signal_number == SIGSTOP;
     for (int32_t i = 0; i < ranks->count; i++)
         signal_rank(&ranks->rank[i], signal_number);
 }
@@ -197,6 +207,11 @@ void dsc_ranks_pause(dsc_ranks *ranks, int which, bool paused)
             (void)watch_stream(ranks, i, which);
     }
     ranks->paused[which] = paused;
+}
+
+void dsc_ranks_flight(const dsc_ranks *ranks, int32_t index, int64_t now_ns, dsc_flight_view *out)
+{
+    dsc_flight_board_read(&ranks->flight, index, ranks->since_ns, now_ns, out);
 }
 
 void dsc_ranks_deafen(dsc_ranks *ranks, int which) { ranks->deaf[which] = true; }

@@ -9,6 +9,7 @@
 #ifndef DSC_LAUNCHER_RANKS_H
 #define DSC_LAUNCHER_RANKS_H
 
+#include "base/flight.h"
 #include "launcher/host_task.h"
 #include "launcher/loop.h"
 #include "launcher/spawn.h"
@@ -31,14 +32,17 @@ typedef struct dsc_ranks {
     int32_t alive_count;
     int32_t stream_count; /* pipes not yet at their end */
     int epoll_fd, exec_fd;
+    dsc_flight_board flight;
+    int64_t since_ns;  /* the ranks were stopped by us until then */
+    bool stopped;      /* and are still */
     bool paused[2];    /* nothing is read of this stream */
     bool deaf[2];      /* its reader is gone: ranks that write learn it by SIGPIPE */
     bool killing;
     bool no_children;
 } dsc_ranks;
 
-/* Events come from epoll_fd as DSC_LOOP_RANK and DSC_LOOP_EXEC. `task` is borrowed until close. */
-DSC_MUST_USE dsc_status dsc_ranks_open(dsc_ranks *ranks, dsc_alloc *alloc, const dsc_host_task *task, int epoll_fd,
+/* Events come from epoll_fd as DSC_LOOP_RANK and DSC_LOOP_EXEC. `task` is borrowed until close; its flight is ours. */
+DSC_MUST_USE dsc_status dsc_ranks_open(dsc_ranks *ranks, dsc_alloc *alloc, dsc_host_task *task, int epoll_fd,
                                        const dsc_ranks_hooks *hooks, dsc_error *err);
 void dsc_ranks_close(dsc_ranks *ranks);
 
@@ -56,6 +60,8 @@ void dsc_ranks_signal(dsc_ranks *ranks, int signal_number);
 /* SIGKILL to all ranks and to whatever left its group; to be repeated until no_children. */
 void dsc_ranks_kill(dsc_ranks *ranks);
 void dsc_ranks_pause(dsc_ranks *ranks, int which, bool paused);
+/* What rank number `index` of this host is doing. */
+void dsc_ranks_flight(const dsc_ranks *ranks, int32_t index, int64_t now_ns, dsc_flight_view *out);
 void dsc_ranks_deafen(dsc_ranks *ranks, int which);
 
 #endif

@@ -34,6 +34,15 @@ static void describe(const dsc_report *report, const dsc_rank_end *end, char *ou
         snprintf(at, left, "ended with code %d", end->code);
 }
 
+/* Lines from `first` on; the others than the first begin with who waits. */
+static void say_waits(const dsc_report *report, int32_t first)
+{
+    for (int32_t i = first; i < report->watch->line_count; i++)
+        dsc_output_say(report->out, "dsc-launch: %s", report->watch->line[i]);
+    if (report->watch->more)
+        dsc_output_say(report->out, "dsc-launch: and more ranks wait");
+}
+
 void dsc_report_rank(const dsc_report *report, const dsc_rank_end *culprit)
 {
     dsc_output *out = report->out;
@@ -46,6 +55,8 @@ void dsc_report_rank(const dsc_report *report, const dsc_rank_end *culprit)
     }
     describe(report, culprit, who, sizeof who);
     dsc_output_replay(out, index);
+    if (culprit->code == dsc_status_exit_code(DSC_ERR_STUCK))
+        say_waits(report, 0);
     /* Where we do not see its stderr, a rank that ends with a code of the contract has said why. */
     const bool unseen =
         report->stderr_unseen && culprit->signal == 0 && culprit->code <= dsc_status_exit_code(DSC_ERR_STUCK);
@@ -53,6 +64,13 @@ void dsc_report_rank(const dsc_report *report, const dsc_rank_end *culprit)
     dsc_output_say(out, "%s%s", quiet ? "dsc-launch: " : error_prefix, who);
     if (said != NULL && (!report->last || !dsc_output_show_error(out, index)))
         dsc_output_say(out, "dsc-launch: rank %d said \"%s\"", culprit->rank, said + strlen(error_prefix));
+}
+
+void dsc_report_found(const dsc_report *report)
+{
+    DSC_ASSERT(report->watch->line_count > 0);
+    say_waits(report, 1);
+    dsc_output_say(report->out, "%s%s", report->last ? error_prefix : "dsc-launch: ", report->watch->line[0]);
 }
 
 void dsc_report_others(const dsc_report *report)

@@ -6,6 +6,7 @@
 #include "launcher/output.h"
 #include "launcher/resources.h"
 #include "launcher/verdict.h"
+#include "launcher/watch.h"
 
 /* Borrowed for the call. */
 typedef struct dsc_report {
@@ -13,6 +14,7 @@ typedef struct dsc_report {
     const dsc_launcher_plan *plan;
     const char *program;
     int32_t first_rank, rank_count; /* that this launcher started, and `out` knows */
+    const dsc_watch *watch;
     const dsc_rank_end *end; /* [rank_count]; pid 0: never started or never heard of again */
     bool stderr_unseen;      /* the ranks' stderr does not pass through us */
     bool last;               /* no restart follows: the job's one "dsc: error:" line is due */
@@ -20,6 +22,8 @@ typedef struct dsc_report {
 
 /* The rank that the job ends for: its last lines, how it ended, and its own error line or ours. */
 void dsc_report_rank(const dsc_report *report, const dsc_rank_end *culprit);
+/* What the hang finder found. */
+void dsc_report_found(const dsc_report *report);
 /* Errors that were held back although no rank is to blame: of a rank that is no victim of another's end. */
 void dsc_report_others(const dsc_report *report);
 /* Whether our own output was lost. */

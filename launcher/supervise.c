@@ -15,6 +15,7 @@
 #include "launcher/report.h"
 #include "launcher/restart.h"
 #include "launcher/signals.h"
+#include "launcher/watch.h"
 
 #define MS INT64_C(1000000)
 
@@ -37,6 +38,8 @@ typedef struct supervisor {
     dsc_host_task task;
     dsc_ranks ranks;
     dsc_verdict verdict;
+    dsc_watch watch;
+    int64_t look_at_ns;     /* at the ranks' collectives */
     dsc_verdict_phase told; /* what the ranks know */
     dsc_rank_end *end;      /* [rank_count] */
     bool raw;               /* one rank, whose bytes pass as they are */
@@ -79,9 +82,32 @@ static void carry_out(supervisor *s, int64_t now_ns)
 
 /* ---- what happens ---- */
 
+/* What all ranks are doing; those of other launchers (--no_ssh) stay unknown. */
+static void view_ranks(supervisor *s, int64_t now_ns)
+{
+    for (int32_t i = 0; i < s->task.rank_count; i++)
+        if (dsc_watch_view(&s->watch, s->task.first_rank + i) != NULL)
+            dsc_ranks_flight(&s->ranks, i, now_ns, dsc_watch_view(&s->watch, s->task.first_rank + i));
+}
+
+static void look_for_hangs(supervisor *s, int64_t now_ns)
+{
+    if (now_ns < s->look_at_ns || s->verdict.phase != DSC_VERDICT_RUN)
+        return;
+    s->look_at_ns = s->watch.rank_count > 0 ? now_ns + DSC_WATCH_BEAT_NS : INT64_MAX;
+    view_ranks(s, now_ns);
+    const int code = dsc_watch_look(&s->watch, s->job->plan);
+    if (code != 0)
+        dsc_verdict_found(&s->verdict, code);
+}
+
 static void on_ended(void *user, int32_t index, const dsc_rank_end *end, int64_t now_ns)
 {
     supervisor *s = user;
+    if (s->verdict.phase == DSC_VERDICT_RUN && end->code == dsc_status_exit_code(DSC_ERR_STUCK)) {
+        view_ranks(s, now_ns); /* before anybody is told to end */
+        dsc_watch_ended(&s->watch, s->job->plan, end->code);
+    }
     s->end[index] = *end;
     dsc_verdict_rank_ended(&s->verdict, end);
 }
@@ -118,8 +144,11 @@ static void on_signal(void *user, int signal_number, int64_t now_ns)
     supervisor *s = user;
     switch (signal_number) {
     case SIGINT: case SIGTERM: case SIGQUIT: case SIGHUP: end_by_user(s, signal_number, now_ns); break;
-    case SIGTSTP: dsc_ranks_signal(&s->ranks, SIGSTOP); break; /* an orphaned group ignores SIGTSTP */
-    case SIGCONT: case SIGUSR1: case SIGUSR2: dsc_ranks_signal(&s->ranks, signal_number); break;
+    case SIGTSTP: case SIGCONT: /* an orphaned group ignores SIGTSTP */
+        s->watch.paused = signal_number == SIGTSTP;
+        dsc_ranks_signal(&s->ranks, s->watch.paused ? SIGSTOP : SIGCONT);
+        break;
+    case SIGUSR1: case SIGUSR2: dsc_ranks_signal(&s->ranks, signal_number); break;
     default: break;
     }
 }
@@ -194,6 +223,8 @@ static int64_t wake_ns(supervisor *s, int64_t now_ns)
 {
     int64_t at_ns = dsc_min_i64(dsc_output_release(s->out, now_ns), dsc_signals_look(&s->signals, now_ns));
     at_ns = dsc_min_i64(at_ns, dsc_verdict_wake_ns(&s->verdict, now_ns));
+    if (s->verdict.phase == DSC_VERDICT_RUN)
+        at_ns = dsc_min_i64(at_ns, s->look_at_ns);
     if (s->told == DSC_VERDICT_KILL)
         at_ns = dsc_min_i64(at_ns, s->kill_again_at_ns);
     return at_ns;
@@ -206,6 +237,7 @@ static void run_ranks(supervisor *s)
         wait_and_read(s, wake_ns(s, dsc_clock_ns()));
         const int64_t now_ns = dsc_clock_ns();
         dsc_ranks_reap(&s->ranks, now_ns);
+        look_for_hangs(s, now_ns);
         dsc_verdict_tick(&s->verdict, now_ns, now_ns);
         if (s->told == DSC_VERDICT_KILL && now_ns >= s->give_up_at_ns)
             break; /* a process that cannot be killed sleeps in the kernel; its pipes are left */
@@ -230,6 +262,8 @@ static dsc_status prepare(supervisor *s, dsc_error *err)
     s->task.argv = job->opt->program_argv;
     s->task.env = s->env;
     dsc_verdict_init(&s->verdict, s->task.rank_count, job->opt->grace_s * 1000 * MS);
+    dsc_watch_forget(&s->watch);
+    s->look_at_ns = 0;
     s->told = DSC_VERDICT_RUN;
     s->give_up_at_ns = s->kill_again_at_ns = INT64_MAX;
     memset(s->end, 0, sizeof *s->end * (size_t)s->task.rank_count);
@@ -264,6 +298,7 @@ static int finish(supervisor *s, bool last)
                                 .first_rank = s->task.first_rank,
                                 .rank_count = s->task.rank_count,
                                 .program = s->job->program,
+                                .watch = &s->watch,
                                 .end = s->end,
                                 .stderr_unseen = !s->pipes.err,
                                 .last = last };
@@ -281,6 +316,10 @@ static int finish(supervisor *s, bool last)
         dsc_report_rank(&report, &s->verdict.culprit);
         return s->verdict.culprit.code;
     }
+    if (s->verdict.found_code != 0) {
+        dsc_report_found(&report);
+        return s->verdict.found_code;
+    }
     dsc_report_others(&report);
     return s->verdict.user_signal != 0 ? 128 + s->verdict.user_signal : 0;
 }
@@ -289,8 +328,9 @@ static int finish(supervisor *s, bool last)
 static bool may_restart(const supervisor *s)
 {
     return s->start_status == DSC_OK && s->ranks.no_children && !s->signals.orphaned && !s->abandon_output &&
-           s->verdict.culprit_known && dsc_restart_allowed(&s->verdict.culprit, s->restart_count,
-                                                           s->job->opt->restart_limit);
+           ((s->verdict.culprit_known && dsc_restart_allowed(&s->verdict.culprit, s->restart_count,
+                                                             s->job->opt->restart_limit)) ||
+            dsc_restart_found(&s->verdict, s->restart_count, s->job->opt->restart_limit));
 }
 
 /* Between two runs. False: the user has had enough. */
@@ -352,6 +392,7 @@ static dsc_status open_all(supervisor *s, int lifeline_fd, dsc_error *err)
     if (s->epoll_fd < 0)
         return DSC_FAIL(err, DSC_ERR_IO, "dsc-launch", "cannot start: %s", strerror(errno));
     DSC_TRY(dsc_signals_open(&s->signals, job, lifeline_fd, s->epoll_fd, &hooks, err));
+    DSC_TRY(dsc_watch_open(&s->watch, job->alloc, job->plan->world_size, job->opt->stuck_s, err));
     return dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, rank_count, (int64_t)sizeof *s->end, &s->end, err);
 }
 
@@ -381,6 +422,7 @@ int dsc_supervise(const dsc_job *job, int lifeline_fd)
         dsc_signals_close(&s->signals);
         if (s->epoll_fd >= 0)
             close(s->epoll_fd);
+        dsc_watch_close(&s->watch);
         dsc_alloc_free(job->alloc, s->end);
         dsc_alloc_free(job->alloc, s);
     }

@@ -68,6 +68,13 @@ bool dsc_verdict_user_signal(dsc_verdict *v, int32_t signal_number, int64_t now_
     return true;
 }
 
+void dsc_verdict_found(dsc_verdict *v, int32_t code)
+{
+    DSC_ASSERT(code != 0);
+    if (v->phase == DSC_VERDICT_RUN && v->finding == 0)
+        v->finding = code;
+}
+
 void dsc_verdict_give_up(dsc_verdict *v)
 {
     v->phase = DSC_VERDICT_KILL;
@@ -98,7 +105,10 @@ void dsc_verdict_tick(dsc_verdict *v, int64_t heard_ns, int64_t now_ns)
         blame(v, &v->primary, now_ns);
     else if (v->phase == DSC_VERDICT_RUN && v->lost_host >= 0)
         begin_failure(v, now_ns);
-    else if (v->phase == DSC_VERDICT_RUN && v->has_suspect && (v->alive_count == 0 || all_heard))
+    else if (v->phase == DSC_VERDICT_RUN && v->finding != 0) {
+        v->found_code = v->finding;
+        begin_failure(v, now_ns);
+    } else if (v->phase == DSC_VERDICT_RUN && v->has_suspect && (v->alive_count == 0 || all_heard))
         blame(v, &v->suspect, now_ns);
     if (v->phase != DSC_VERDICT_KILL && v->alive_count == 0) { /* leftovers were told when their rank ended */
         v->phase = DSC_VERDICT_END;

@@ -34,11 +34,13 @@ typedef struct dsc_verdict {
     bool culprit_known;   /* a rank is to blame */
     dsc_rank_end culprit;
     int32_t lost_host;    /* the host that is to blame, or -1 */
+    int32_t found_code;   /* the job ends with it because we found the ranks stuck or at odds; 0: no */
     /* Private. */
     bool has_primary, has_suspect;
     dsc_rank_end primary; /* first rank that failed of itself */
     dsc_rank_end suspect; /* first rank that ended with code 4 or 5 */
     int64_t judge_at_ns;
+    int32_t finding;      /* not yet decided on */
 } dsc_verdict;
 
 void dsc_verdict_init(dsc_verdict *v, int32_t rank_count, int64_t grace_ns);
@@ -49,6 +51,8 @@ void dsc_verdict_rank_ended(dsc_verdict *v, const dsc_rank_end *end);
 void dsc_verdict_host_lost(dsc_verdict *v, int32_t host, int32_t alive_count);
 /* SIGINT, SIGTERM, ... from the user. True when it begins the end; the second one ends the grace time. */
 bool dsc_verdict_user_signal(dsc_verdict *v, int32_t signal_number, int64_t now_ns);
+/* The hang finder found something that the job ends with `code` for, unless there is a better reason. */
+void dsc_verdict_found(dsc_verdict *v, int32_t code);
 /* Nobody is left to wait for it, or it could not be started: all ranks are killed at once. */
 void dsc_verdict_give_up(dsc_verdict *v);
 

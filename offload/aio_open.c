@@ -205,10 +205,11 @@ void dsc_aio_close(dsc_aio **pointer)
         aio->ops->cancel(aio->state);
         drain_until(aio, dsc_clock_ns() + dsc_min_i64(aio->options.timeout_ns, 5 * second_ns));
     }
-    aio->ops->close(aio->state);
+    /* One by one: with the engine itself the kernel lets them go only later, and their space is not free until then. */
     for (int32_t i = 0; i < DSC_AIO_FILES_MAX; i++)
         if (aio->files[i] != NULL)
-            aio->files[i]->keeper = NULL;
+            dsc_aio_drop_file(aio->files[i]);
+    aio->ops->close(aio->state);
     dsc_alloc_free(aio->alloc, aio->slots);
     dsc_alloc_free(aio->alloc, aio);
 }

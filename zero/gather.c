@@ -219,6 +219,7 @@ static dsc_status fill_window(dsc_zero *zero, int32_t g, char *window, dsc_error
     }
     if (zero->world_size == 1)
         return DSC_OK;
+    dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_GATHER, zero->o.layout->group[g].module);
     return dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, window, mine, slice, zero->o.compute_dtype,
                                zero->gather_stream, err);
 }

@@ -144,6 +144,8 @@ static dsc_status open_space(dsc_zero *zero, dsc_space space, dsc_error *err)
     dsc_aio **aio = &zero->store.aio[space_table[space].aio];
     dsc_aio_options options = swap->aio;
     options.alloc = zero->o.alloc;
+    if (swap->io != NULL && swap->io->blocks != NULL)
+        options.hook = *swap->io->blocks;
     if (*aio == NULL)
         DSC_TRY(dsc_aio_open(&options, aio, err));
     const dsc_swap_options place = {

@@ -93,6 +93,7 @@ static dsc_status gather_params(dsc_zero *zero, int32_t g, dsc_error *err)
     dsc_group_state *state = &zero->group[g];
     const int64_t slice = zero->o.layout->group[g].slice;
     DSC_TRY(dsc_zero_after_compute(zero, zero->gather_stream, err));
+    dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_GATHER, zero->o.layout->group[g].module);
     DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, state->param,
                                 state->param + slice * zero->o.rank * zero->param_bytes_each, slice,
                                 zero->o.compute_dtype, zero->gather_stream, err));

@@ -61,6 +61,7 @@ enum {
     DSC_ENGINE_STRICT = 4u    /* config warnings are errors */
 };
 
+struct dsc_io;
 typedef struct dsc_engine_options {
     uint32_t struct_bytes;
     uint32_t flags;
@@ -84,11 +85,14 @@ typedef struct dsc_engine_options {
     /* With DSC_ENGINE_PLAN_ONLY: plan for GPUs of which an engine can have so many bytes, whether or not there are any
      * here (0: for the device that the config names). */
     int64_t plan_gpu_bytes;
+    /* Test hook: faults and logs of this rank's file operations (base/io.h), copied; what it points at is borrowed
+     * until close. NULL: none. */
+    const struct dsc_io *io;
 } dsc_engine_options;
 #define DSC_ENGINE_OPTIONS_INIT                                                                                        \
     {                                                                                                                  \
         (uint32_t)sizeof(dsc_engine_options), 0, NULL, NULL, NULL, 0, NULL, { NULL, NULL, 0 }, NULL, 0, 0,             \
-            { NULL, NULL }, 0, 0, 0xffffffffu, NULL, NULL, 0, 0                                                        \
+            { NULL, NULL }, 0, 0, 0xffffffffu, NULL, NULL, 0, 0, NULL                                                  \
     }
 
 /* Collective. *out is owned by the caller (dsc_engine_close). On failure *out is NULL, nothing stays allocated and

@@ -7,7 +7,7 @@
 set -u
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 bin=${DSC_BIN:-$root/bin}
-tmp=$(mktemp -d)
+tmp=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d) # in memory: a disk's speed is no part of this
 trap 'rm -rf "$tmp"' EXIT
 cd "$tmp" || exit 1
 export OMP_WAIT_POLICY=passive # more threads than cores here: spinning would only take the others' time

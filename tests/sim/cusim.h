@@ -8,7 +8,7 @@
  * and one line "cusim: ..." that names kernel, stream or call, and the seed. Read from the environment at first use:
  * CUSIM_SEED (1), CUSIM_POLICY (random, oldest, newest, comm, compute), CUSIM_DEVICES (8), CUSIM_MEM (bytes of a
  * device, suffix K M G; 1G), CUSIM_ARCH (90), CUSIM_DRIVER (the CUDA version that it is for, 13000), CUSIM_FAIL_KERNEL
- * (as cusim_fail_kernel, of device 0), CUSIM_FAIL_MALLOC (the n-th cudaMalloc finds no memory).
+ * (as cusim_fail_kernel, of device 0), CUSIM_FAIL_MALLOC (n: as cusim_plant of number n - 1, of device 0).
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_SIM_CUSIM_H
 #define DSC_TESTS_SIM_CUSIM_H

@@ -173,7 +173,7 @@ extern "C" cudaError_t cudaMalloc(void **memory, size_t bytes)
     *memory = nullptr;
     if (bytes == 0)
         return cudaSuccess;
-    if (--sim().fail_malloc == 0 || goes_wrong(d, CUSIM_FAIL_MALLOC) || bytes > sim().device_bytes ||
+    if (goes_wrong(d, CUSIM_FAIL_MALLOC) || bytes > sim().device_bytes ||
         d.bytes_now + round_up(bytes, ALIGN) > sim().device_bytes)
         return cudaErrorMemoryAllocation;
     if (d.arena == nullptr)

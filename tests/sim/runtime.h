@@ -106,7 +106,6 @@ struct simulator {
     std::condition_variable changed;
     device_state devices[DEVICES_MAX];
     int device_count = 8, arch = 90, driver = CUDART_VERSION;
-    long fail_malloc = 0; /* the call, counted down to 0, that finds the memory taken by somebody else */
     size_t device_bytes = static_cast<size_t>(1) << 30;
     uint64_t seed = 1, clock = 0;
     cusim_policy policy = CUSIM_RANDOM;

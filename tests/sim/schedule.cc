@@ -64,7 +64,7 @@ simulator *open_simulator()
     if (const char *text = getenv("CUSIM_DRIVER"))
         s->driver = atoi(text);
     if (const char *text = getenv("CUSIM_FAIL_MALLOC"))
-        s->fail_malloc = atol(text);
+        s->devices[0].faults[CUSIM_FAIL_MALLOC].at = atol(text) - 1;
     if (const char *text = getenv("CUSIM_FAIL_KERNEL"))
         s->devices[0].fail_name = text;
     if (const char *text = getenv("CUSIM_MEM"))

@@ -18,7 +18,7 @@
 #include "base/base.h"
 #include "kernels/device.h"
 #include "tests/sim/cusim.h"
-#include "tests/support/run_world.h"
+#include "tests/support/run_expect.h"
 
 #define STEPS 4
 #define WIDTH 5003 /* no multiple of a vector, a chunk or a slice */
@@ -165,12 +165,6 @@ typedef struct variant {
     const char *own; /* further members of "dsc", each preceded by a comma */
 } variant;
 
-static int32_t most_ranks(void)
-{
-    const char *text = getenv("DSC_TEST_RANKS_MAX");
-    return text != NULL ? atoi(text) : 8;
-}
-
 static void run(const variant *v, run_result *out)
 {
     char config[1024];
@@ -181,21 +175,8 @@ static void run(const variant *v, run_result *out)
              " \"reduce_bucket_size\": 3000},"
              " \"dsc\": {\"threads\": 1, \"device\": \"%s\", \"comm_timeout_s\": 60%s}}",
              SAMPLES, v->bf16 ? "true" : "false", (int)v->stage, v->overlap ? "true" : "false", v->device, v->own);
-    run_world(&(run_options){ .world = v->world, .steps = STEPS, .model = &model, .config = config,
-                              .data = { fill, NULL, 1 << 20 }, .fault_rank = -1 }, out);
-    if (out->status != DSC_OK)
-        print_error("%s, %d ranks, stage %d: %s: %s\n", v->device, (int)v->world, (int)v->stage, out->error.where,
-                    out->error.message);
-    assert_int_equal(out->status, DSC_OK);
-}
-
-static void expect_same(const run_result *a, const run_result *b)
-{
-    for (int s = 0; s < STEPS; s++) {
-        assert_memory_equal(&a->loss[s], &b->loss[s], sizeof(double));
-        assert_memory_equal(&a->norm[s], &b->norm[s], sizeof(double));
-    }
-    assert_string_equal(a->hash, b->hash);
+    run_well(&(run_options){ .world = v->world, .steps = STEPS, .model = &model, .config = config,
+                             .data = { fill, NULL, 1 << 20 }, .fault_rank = -1 }, out);
 }
 
 /* Clipping is at work, and steps change something. */
@@ -216,7 +197,7 @@ static void compare(int32_t world, bool bf16, const char *own)
                                                           : stage == 2 ? CUSIM_COMPUTE_FIRST
                                                                        : CUSIM_RANDOM);
         run(&(variant){ "cuda", world, stage, bf16, stage != 0, own }, &gpu);
-        expect_same(&cpu, &gpu);
+        run_expect_same(&cpu, &gpu);
     }
 }
 
@@ -228,7 +209,7 @@ static void one_gpu(void **state)
 
 static void three_gpus(void **state)
 {
-    if (most_ranks() < 3)
+    if (run_most_ranks(8) < 3)
         skip();
     compare(3, false, "");
     compare(3, true, "");
@@ -237,7 +218,7 @@ static void three_gpus(void **state)
 
 static void eight_gpus(void **state)
 {
-    if (most_ranks() < 8)
+    if (run_most_ranks(8) < 8)
         skip();
     compare(8, false, "");
     compare(8, true, "");
@@ -247,7 +228,7 @@ static void eight_gpus(void **state)
 static void any_number_of_gpus(void **state)
 {
     const char *own = ", \"reproducible\": \"world_size\"";
-    if (most_ranks() < 4)
+    if (run_most_ranks(8) < 4)
         skip();
     compare(4, true, own);
 }

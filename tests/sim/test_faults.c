@@ -21,23 +21,12 @@
 #include "base/base.h"
 #include "tests/sim/cusim.h"
 #include "tests/support/run_world.h"
+#include "tests/support/tiny_gpt.h"
 
-#define SEQUENCE 8
-#define VOCAB 31
 #define VIOLATION 98
 #define TEXT_MAX 1024
 
 static dsc_model *model;
-
-static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)
-{
-    for (int64_t i = 0; i < count * SEQUENCE; i++) {
-        const uint64_t x = ((uint64_t)(first_sample * SEQUENCE + i) + 1) * 0x9e3779b97f4a7c15u;
-        ((int32_t *)data[0])[i] = (int32_t)((x >> 20) % VOCAB);
-        ((int32_t *)data[1])[i] = (int32_t)((x >> 40) % 7);
-    }
-    return DSC_OK;
-}
 
 typedef struct training {
     int32_t stage, accumulation;
@@ -62,7 +51,7 @@ static void train_in_child(const training *t, cusim_fault fault, int64_t number,
              " \"dsc\": {\"threads\": 1, \"device\": \"cuda\", \"comm_timeout_s\": 10, \"gemm_plans\": \"first\"}}",
              (int)t->accumulation, (int)t->stage, t->more);
     const run_options options = { .world = 2, .steps = 2, .model = model, .config = config,
-                                  .data = { fill, NULL, 1 << 20 }, .fault_rank = -1 };
+                                  .data = tiny_gpt_data(model, 1 << 20), .fault_rank = -1 };
     cusim_set_schedule(1, policy);
     cusim_plant(fault, 0, number);
     run_world(&options, &out->run);
@@ -176,31 +165,6 @@ static void every_collective(void **state)
     leave_out_each(CUSIM_SKIP_COLLECTIVE, "collective", 18, false, 0);
 }
 
-static int open_model(void **state)
-{
-    char path[] = "/tmp/dsc-faults-XXXXXX.json";
-    const int fd = mkstemps(path, 5);
-    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
-    dsc_error err = DSC_ERROR_INIT;
-    assert_true(fd >= 0);
-    assert_true(dprintf(fd,
-                        "{\"model_type\": \"gpt2\", \"vocab_size\": %d, \"n_embd\": 64, \"n_head\": 1,"
-                        " \"n_layer\": 2, \"n_positions\": %d, \"layer_norm_epsilon\": 1e-5}",
-                        VOCAB, SEQUENCE) > 0);
-    close(fd);
-    const dsc_status status = dsc_model_open(&model, path, &options, &err);
-    unlink(path);
-    if (status != DSC_OK)
-        print_error("%s: %s\n", err.where, err.message);
-    return status == DSC_OK ? 0 : -1;
-}
-
-static int close_model(void **state)
-{
-    dsc_model_close(&model);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +172,8 @@ int main(void)
         cmocka_unit_test(every_wait_of_the_host),
         cmocka_unit_test(every_collective),
     };
-    return cmocka_run_group_tests_name("faults planted into training on simulated GPUs", tests, open_model,
-                                       close_model);
+    model = tiny_gpt_open(&(tiny_gpt){ .vocab = 31, .sequence = 8, .heads = 1, .layers = 2 });
+    const int failed = cmocka_run_group_tests_name("faults planted into training on simulated GPUs", tests, NULL, NULL);
+    dsc_model_close(&model);
+    return failed;
 }

@@ -12,14 +12,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/base.h"
 #include "tests/sim/cusim.h"
 #include "tests/support/ckpt_world.h"
-#include "tests/support/run_world.h"
+#include "tests/support/run_expect.h"
+#include "tests/support/tiny_gpt.h"
 
 #define STEPS 3
 #define RATE 0.001
@@ -36,23 +36,6 @@ typedef struct variant {
 } variant;
 
 static dsc_model *model;
-
-static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)
-{
-    for (int64_t i = 0; i < count * SEQUENCE; i++) {
-        uint64_t x = ((uint64_t)(first_sample * SEQUENCE + i) + 1) * 0x9e3779b97f4a7c15u;
-        x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
-        ((int32_t *)data[0])[i] = (int32_t)((x >> 20) % VOCAB);
-        ((int32_t *)data[1])[i] = (int32_t)((x >> 40) % 7); /* few targets: there is something to learn */
-    }
-    return DSC_OK;
-}
-
-static int32_t most_ranks(void)
-{
-    const char *text = getenv("DSC_TEST_RANKS_MAX");
-    return text != NULL ? atoi(text) : 8;
-}
 
 /* Measuring products would take most of these short runs, so only those of few ranks do. */
 static void write_config(const variant *v, char *config, size_t config_bytes)
@@ -79,25 +62,12 @@ static void run_with(const variant *v, const run_options *base, run_result *out)
     options.steps = options.steps != 0 ? options.steps : STEPS;
     options.model = model;
     options.config = config;
-    options.data = (dsc_data_source){ fill, NULL, 1 << 20 };
+    options.data = tiny_gpt_data(model, 1 << 20);
     options.fault_rank = -1;
-    run_world(&options, out);
-    if (out->status != DSC_OK)
-        print_error("%s, %d ranks, stage %d: %s: %s\n", v->device, (int)v->world, (int)v->stage, out->error.where,
-                    out->error.message);
-    assert_int_equal(out->status, DSC_OK);
+    run_well(&options, out);
 }
 
 static void run(const variant *v, run_result *out) { run_with(v, &(run_options){ .take_states = true }, out); }
-
-static void expect_same(const run_result *a, const run_result *b)
-{
-    for (int s = 0; s < STEPS; s++) {
-        assert_memory_equal(&a->loss[s], &b->loss[s], sizeof(double));
-        assert_memory_equal(&a->norm[s], &b->norm[s], sizeof(double));
-    }
-    assert_string_equal(a->hash, b->hash);
-}
 
 /* How far two correct devices may be apart.
  *
@@ -171,7 +141,7 @@ static void run_near_the_cpu(const variant *v, int64_t steps, run_result *gpu)
 static void near_the_cpu(void **state)
 {
     for (int bf16 = 0; bf16 < 2; bf16++)
-        for (int32_t world = 1; world <= 2 && world <= most_ranks(); world++) {
+        for (int32_t world = 1; world <= run_most_ranks(2); world++) {
             run_result gpu;
             run_near_the_cpu(&(variant){ "cuda", world, 1, world, bf16 != 0, false, false, NULL }, STEPS, &gpu);
             free_states(&gpu);
@@ -181,13 +151,13 @@ static void near_the_cpu(void **state)
 /* Three ranks: slices that end in padding. */
 static void stages_give_the_same_bits(void **state)
 {
-    const int32_t world = most_ranks() < 3 ? most_ranks() : 3;
+    const int32_t world = run_most_ranks(3);
     for (int bf16 = 0; bf16 < 2; bf16++) {
         run_result first, other;
         run(&(variant){ "cuda", world, 0, 2, bf16 != 0, false, false, NULL }, &first);
         for (int32_t stage = 1; stage <= 3; stage++) {
             run(&(variant){ "cuda", world, stage, 2, bf16 != 0, stage != 2, stage == 2, NULL }, &other);
-            expect_same(&first, &other);
+            run_expect_same(&first, &other);
             free_states(&other);
         }
         free_states(&first);
@@ -200,7 +170,7 @@ static void run_same(const variant *v, uint64_t seed, cusim_policy policy, int64
     run_result other;
     cusim_set_schedule(seed, policy);
     run_with(v, &(run_options){ .steps = steps }, &other);
-    expect_same(first, &other);
+    run_expect_same(first, &other);
 }
 
 /* Stage 0 without overlap is near the CPU; every stage with overlap then has its bits, under the two extreme schedules
@@ -225,7 +195,7 @@ static void eight_gpus_in_any_order(void **state)
 static void eight_gpus_in_fp32(void **state)
 {
     run_result first;
-    if (most_ranks() < 8)
+    if (run_most_ranks(8) < 8)
         skip();
     run_near_the_cpu(&(variant){ "cuda", 8, 3, 2, false, true, false, NULL }, 2, &first);
     run_same(&(variant){ "cuda", 8, 0, 2, false, false, false, NULL }, 2, CUSIM_RANDOM, 2, &first);
@@ -250,7 +220,7 @@ static dsc_status evaluate_and_save(dsc_engine *engine, int32_t rank, void *user
 {
     uses *u = user;
     static const int32_t prompt[3] = { 5, 1, 60 };
-    const dsc_data_source source = { fill, NULL, 64 };
+    const dsc_data_source source = tiny_gpt_data(model, 64);
     DSC_TRY(dsc_engine_evaluate(engine, &source, 4, &u->eval[rank], err));
     DSC_TRY(dsc_engine_generate(engine, prompt, 3, 6, 0, 1, u->text[rank], err));
     return u->save != NULL ? dsc_engine_save(engine, u->save, err) : DSC_OK;
@@ -267,7 +237,7 @@ static void use(const variant *v, int64_t steps, uses *u, run_result *out)
 static void checkpoints_evaluation_generation(void **state)
 {
     char *dir = cw_tmp_open(), *other = cw_tmp_open();
-    const int32_t world = most_ranks() > 1 ? 2 : 1;
+    const int32_t world = run_most_ranks(2);
     run_result whole, part, rest, cpu;
     uses none = { .load = NULL }, save = { .save = dir }, load = { .load = dir }, over = { .load = dir, .save = other };
     use(&(variant){ "cuda", world, 1, 2, true, false, false, NULL }, 4, &none, &whole);
@@ -296,7 +266,7 @@ static void checkpoints_evaluation_generation(void **state)
 /* Rank 0's device memory: what was planned, no more, and the states by ZeRO's formulas. */
 static void memory_is_the_plans(void **state)
 {
-    const int32_t world = most_ranks() >= 4 ? 4 : most_ranks();
+    const int32_t world = run_most_ranks(4);
     run_result stage[4];
     for (int32_t s = 0; s < 4; s++) {
         cusim_reset_peak(0);
@@ -321,7 +291,7 @@ static void memory_is_the_plans(void **state)
 static void native_sums_are_near(void **state)
 {
     run_result exact, native;
-    if (most_ranks() < 3)
+    if (run_most_ranks(8) < 3)
         skip();
     for (int bf16 = 0; bf16 < 2; bf16++) {
         variant v = { "cuda", 3, 2, 2, bf16 != 0, true, false, NULL };
@@ -332,31 +302,6 @@ static void native_sums_are_near(void **state)
         free_states(&exact);
         free_states(&native);
     }
-}
-
-static int open_model(void **state)
-{
-    char path[] = "/tmp/dsc-gpt-XXXXXX.json";
-    const int fd = mkstemps(path, 5);
-    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
-    dsc_error err = DSC_ERROR_INIT;
-    assert_true(fd >= 0);
-    assert_true(dprintf(fd,
-                        "{\"model_type\": \"gpt2\", \"vocab_size\": %d, \"n_embd\": 64, \"n_head\": 1,"
-                        " \"n_layer\": 2, \"n_positions\": %d, \"layer_norm_epsilon\": 1e-5}",
-                        VOCAB, SEQUENCE) > 0);
-    close(fd);
-    const dsc_status status = dsc_model_open(&model, path, &options, &err);
-    unlink(path);
-    if (status != DSC_OK)
-        print_error("%s: %s\n", err.where, err.message);
-    return status == DSC_OK ? 0 : -1;
-}
-
-static int close_model(void **state)
-{
-    dsc_model_close(&model);
-    return 0;
 }
 
 int main(void)
@@ -370,5 +315,8 @@ int main(void)
         cmocka_unit_test(memory_is_the_plans),
         cmocka_unit_test(native_sums_are_near),
     };
-    return cmocka_run_group_tests_name("a GPT on simulated GPUs", tests, open_model, close_model);
+    model = tiny_gpt_open(&(tiny_gpt){ .vocab = VOCAB, .sequence = SEQUENCE, .heads = 1, .layers = 2 });
+    const int failed = cmocka_run_group_tests_name("a GPT on simulated GPUs", tests, NULL, NULL);
+    dsc_model_close(&model);
+    return failed;
 }

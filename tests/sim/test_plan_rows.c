@@ -9,17 +9,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/base.h"
 #include "tests/sim/cusim.h"
-#include "tests/support/run_world.h"
+#include "tests/support/run_expect.h"
+#include "tests/support/tiny_gpt.h"
 
 #define ROWS_MAX 64
-#define SEQUENCE 16
-#define VOCAB 61
 
 typedef struct rows {
     dsc_plan_row row[ROWS_MAX];
@@ -27,13 +25,6 @@ typedef struct rows {
 } rows;
 
 static dsc_model *model;
-
-static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)
-{
-    memset(data[0], 0, (size_t)(count * SEQUENCE) * 4);
-    memset(data[1], 0, (size_t)(count * SEQUENCE) * 4);
-    return DSC_OK;
-}
 
 static void read_rows(dsc_engine *engine, rows *out)
 {
@@ -73,13 +64,11 @@ static void expect_same(const char *config, int32_t world)
     rows planned = { .count = 0 }, taken = { .count = 0 };
     run_result result;
     const run_options options = { .world = world, .steps = 1, .model = model, .config = config,
-                                  .data = { fill, NULL, 1 << 20 }, .after = look, .user = &taken, .fault_rank = -1 };
+                                  .data = tiny_gpt_data(model, 1 << 20), .after = look, .user = &taken,
+                                  .fault_rank = -1 };
     int64_t on_device = 0;
     plan_for_gpus(config, world, &planned);
-    run_world(&options, &result);
-    if (result.status != DSC_OK)
-        print_error("%s: %s\n", result.error.where, result.error.message);
-    assert_int_equal(result.status, DSC_OK);
+    run_well(&options, &result);
     assert_int_equal(planned.count, taken.count);
     for (int32_t i = 0; i < planned.count; i++) {
         const dsc_plan_row *p = &planned.row[i], *t = &taken.row[i];
@@ -104,44 +93,24 @@ static void rows_are_a_runs(void **state)
     };
     static const char *const owns[] = { "", ", \"recompute\": \"full\"", ", \"reproducible\": \"world_size\"" };
     char config[512];
-    const char *most = getenv("DSC_TEST_RANKS_MAX");
+    const int32_t most = run_most_ranks(3);
     int number = 0;
-    for (int32_t world = 1; world <= 3; world++)
+    for (int32_t world = 1; world <= most; world++)
         for (int stage = 0; stage <= 3; stage++, number++) {
             const char *way = ways[number % (int)DSC_COUNT(ways)], *own = owns[number % (int)DSC_COUNT(owns)];
             snprintf(config, sizeof config,
                      "{%s \"train_micro_batch_size_per_gpu\": 2, \"zero_optimization\": {\"stage\": %d,"
                      " \"reduce_bucket_size\": 20000}, \"optimizer\": {\"type\": \"AdamW\"},"
                      " \"dsc\": {\"device\": \"cuda\", \"threads\": 1, \"comm_timeout_s\": 60%s}}", way, stage, own);
-            if (most == NULL || world <= atoi(most))
-                expect_same(config, world);
+            expect_same(config, world);
         }
-}
-
-static int open_model(void **state)
-{
-    char path[] = "/tmp/dsc-rows-XXXXXX.json";
-    const int fd = mkstemps(path, 5);
-    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
-    assert_true(fd >= 0);
-    assert_true(dprintf(fd,
-                        "{\"model_type\": \"gpt2\", \"vocab_size\": %d, \"n_embd\": 64, \"n_head\": 2,"
-                        " \"n_layer\": 2, \"n_positions\": %d, \"layer_norm_epsilon\": 1e-5}",
-                        VOCAB, SEQUENCE) > 0);
-    close(fd);
-    const dsc_status status = dsc_model_open(&model, path, &options, NULL);
-    unlink(path);
-    return status == DSC_OK ? 0 : -1;
-}
-
-static int close_model(void **state)
-{
-    dsc_model_close(&model);
-    return 0;
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(rows_are_a_runs) };
-    return cmocka_run_group_tests_name("plans for GPUs that are not here", tests, open_model, close_model);
+    model = tiny_gpt_open(&(tiny_gpt){ .vocab = 61, .sequence = 16, .heads = 2, .layers = 2 });
+    const int failed = cmocka_run_group_tests_name("plans for GPUs that are not here", tests, NULL, NULL);
+    dsc_model_close(&model);
+    return failed;
 }

@@ -10,30 +10,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "engine/internal.h"
 #include "tests/sim/cusim.h"
 #include "tests/support/ckpt_world.h"
-#include "tests/support/run_world.h"
+#include "tests/support/run_expect.h"
+#include "tests/support/tiny_gpt.h"
 
-#define SEQUENCE 16
-#define VOCAB 61
 #define TEXT_BYTES 65536
 
 static dsc_model *model;
-
-static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)
-{
-    for (int64_t i = 0; i < count * SEQUENCE; i++) {
-        const uint64_t x = ((uint64_t)(first_sample * SEQUENCE + i) + 1) * 0x9e3779b97f4a7c15u;
-        ((int32_t *)data[0])[i] = (int32_t)((x >> 40) % VOCAB);
-        ((int32_t *)data[1])[i] = (int32_t)((x >> 50) % 7);
-    }
-    return DSC_OK;
-}
 
 typedef struct look {
     const char *load, *save; /* NULL: none */
@@ -65,21 +53,11 @@ static void run(const char *plans, int32_t world, int32_t stage, int64_t steps, 
              " \"dsc\": {\"threads\": 1, \"device\": \"cuda\", \"comm_timeout_s\": 60, \"gemm_plans\": \"%s\"}}",
              (int)stage, plans);
     const run_options options = { .world = world, .steps = steps, .model = model, .config = config,
-                                  .data = { fill, NULL, 1 << 20 }, .before = before, .after = after, .user = l,
+                                  .data = tiny_gpt_data(model, 1 << 20), .before = before, .after = after, .user = l,
                                   .fault_rank = -1 };
-    run_world(&options, out);
-    if (out->status != DSC_OK)
-        print_error("%s, %d ranks, stage %d: %s: %s\n", plans, (int)world, (int)stage, out->error.where,
-                    out->error.message);
-    assert_int_equal(out->status, DSC_OK);
+    run_well(&options, out);
     for (int32_t r = 1; r < world; r++)
         assert_string_equal(l->plans[0], l->plans[r]);
-}
-
-static int32_t most_ranks(void)
-{
-    const char *text = getenv("DSC_TEST_RANKS_MAX");
-    return text != NULL && atoi(text) < 4 ? atoi(text) : 4;
 }
 
 /* How many products take the simulator's algorithm `id`; all of them with 0. */
@@ -108,7 +86,7 @@ static void same_bits_whatever_is_fast(void **state)
 {
     static look one, two, three;
     run_result first, second, third;
-    const int32_t world = most_ranks();
+    const int32_t world = run_most_ranks(4);
     cusim_set_product_ticks(first_is_fast);
     run("same_bits", world, 0, 2, &one, &first);
     cusim_set_product_ticks(second_is_fast);
@@ -136,7 +114,7 @@ static void a_resumed_run_keeps_its_algorithms(void **state)
     static look whole, part, rest, other;
     run_result all, begin, end, fresh;
     char *dir = cw_tmp_open();
-    const int32_t world = most_ranks() > 1 ? 2 : 1;
+    const int32_t world = run_most_ranks(2);
     cusim_set_product_ticks(third_is_fast);
     run("fastest", world, 1, 4, &whole, &all);
     part.save = dir;
@@ -203,7 +181,7 @@ static void forged_texts_choose_nothing(void **state)
     cusim_set_product_ticks(first_is_fast);
     for (size_t i = 0; i < DSC_COUNT(texts); i++) {
         const run_options options = {
-            .world = 1, .steps = -1, .model = model, .data = { fill, NULL, 64 }, .before = set_forged,
+            .world = 1, .steps = -1, .model = model, .data = tiny_gpt_data(model, 64), .before = set_forged,
             .config = "{\"train_micro_batch_size_per_gpu\": 2, \"dsc\": {\"device\": \"cuda\", \"threads\": 1}}",
             .user = &(forged){ texts[i].text, texts[i].from, texts[i].to, texts[i].others }, .fault_rank = -1 };
         run_world(&options, &result);
@@ -213,28 +191,6 @@ static void forged_texts_choose_nothing(void **state)
     }
 }
 
-static int open_model(void **state)
-{
-    char path[] = "/tmp/dsc-plans-XXXXXX.json";
-    const int fd = mkstemps(path, 5);
-    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
-    assert_true(fd >= 0);
-    assert_true(dprintf(fd,
-                        "{\"model_type\": \"gpt2\", \"vocab_size\": %d, \"n_embd\": 64, \"n_head\": 1,"
-                        " \"n_layer\": 1, \"n_positions\": %d, \"layer_norm_epsilon\": 1e-5}",
-                        VOCAB, SEQUENCE) > 0);
-    close(fd);
-    const dsc_status status = dsc_model_open(&model, path, &options, NULL);
-    unlink(path);
-    return status == DSC_OK ? 0 : -1;
-}
-
-static int close_model(void **state)
-{
-    dsc_model_close(&model);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -242,5 +198,8 @@ int main(void)
         cmocka_unit_test(a_resumed_run_keeps_its_algorithms),
         cmocka_unit_test(forged_texts_choose_nothing),
     };
-    return cmocka_run_group_tests_name("plans of matrix products", tests, open_model, close_model);
+    model = tiny_gpt_open(&(tiny_gpt){ .vocab = 61, .sequence = 16, .heads = 1, .layers = 1 });
+    const int failed = cmocka_run_group_tests_name("plans of matrix products", tests, NULL, NULL);
+    dsc_model_close(&model);
+    return failed;
 }

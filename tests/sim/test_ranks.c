@@ -19,6 +19,7 @@
 
 #include "base/base.h"
 #include "tests/sim/cusim.h"
+#include "tests/support/run_expect.h"
 
 #define RANKS_MAX 8
 
@@ -144,8 +145,8 @@ static void optimizers_give_the_cpus_bits(void **state)
 {
     static host_run cpu, gpu;
     static const char *const owns[] = { "", ", \"reproducible\": \"world_size\"" };
-    const char *most = getenv("DSC_TEST_RANKS_MAX");
-    for (int32_t size = 1; size <= 4 && (most == NULL || size <= atoi(most)); size++)
+    const int32_t most = run_most_ranks(4);
+    for (int32_t size = 1; size <= most; size++)
         for (size_t o = 0; o < DSC_COUNT(owns); o++) {
             run_host(&cpu, size, "cpu", owns[o]);
             expect_ok(&cpu);

@@ -293,6 +293,22 @@ void limit()
     CHECK(cudaGetDeviceCount(&count) == cudaErrorNoDevice && count == 0);
 }
 
+/* Device and pinned memory are counted together, each device by itself. */
+void planted_malloc()
+{
+    void *a, *b, *c;
+    cusim_plant(CUSIM_FAIL_MALLOC, 0, 1);
+    OK(cudaMalloc(&a, 16));
+    OK(cudaSetDevice(1));
+    OK(cudaMalloc(&b, 16));
+    OK(cudaSetDevice(0));
+    CHECK(cudaHostAlloc(&c, 16, cudaHostAllocDefault) == cudaErrorMemoryAllocation);
+    OK(cudaHostAlloc(&c, 16, cudaHostAllocDefault));
+    cusim_plant(CUSIM_FAIL_MALLOC, 0, 0);
+    CHECK(cudaMalloc(&a, 16) == cudaErrorMemoryAllocation && a == nullptr);
+    CHECK(cusim_plant(CUSIM_FAIL_MALLOC, 0, -1) == 1);
+}
+
 /* ---- streams ---- */
 
 void default_stream()
@@ -473,6 +489,7 @@ const test tests[] = {
     { "another device's memory", other_devices_memory, "another device's memory" },
     { "host memory as an argument", host_pointer, "host memory" },
     { "memory limit, peak, no device", limit },
+    { "a memory call that fails", planted_malloc },
     { "the default stream is refused", default_stream, "legacy default stream" },
     { "planted: missing event wait gives wrong numbers", missing_event_wait },
     { "planted: pinned memory overwritten early shows", pinned_overwritten },

@@ -181,6 +181,7 @@ static void *run_rank(void *argument)
     if (rank->rank == o->fault_rank) {
         options.fail_alloc_at = o->fail_alloc_at;
         options.fail_comm_at = o->fail_comm_at;
+        options.io = o->io;
     }
     dsc_status status = dsc_engine_open(&engine, &options, &err);
     if (status == DSC_OK && o->before != NULL)
@@ -197,6 +198,7 @@ static void *run_rank(void *argument)
             measure(engine, job->out);
     } else {
         pthread_mutex_lock(&job->mutex);
+        job->out->ranks[rank->rank] = err;
         /* The rank that failed of itself is the one to report. */
         if (job->out->status == DSC_OK || job->out->status == DSC_ERR_PEER) {
             job->out->status = status;
@@ -216,10 +218,10 @@ static void *run_rank(void *argument)
 void run_world(const run_options *options, run_result *out)
 {
     world_job job = { .options = options, .out = out };
-    pthread_t threads[16];
-    rank_job ranks[16];
+    pthread_t threads[RUN_RANKS_MAX];
+    rank_job ranks[RUN_RANKS_MAX];
     memset(out, 0, sizeof *out);
-    if (options->world > 16 || dsc_world_open(options->world, &job.world, NULL) != DSC_OK)
+    if (options->world > RUN_RANKS_MAX || dsc_world_open(options->world, &job.world, NULL) != DSC_OK)
         abort();
     pthread_mutex_init(&job.mutex, NULL);
     pthread_barrier_init(&job.barrier, NULL, (unsigned)options->world);

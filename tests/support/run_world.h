@@ -6,10 +6,12 @@
 #include <dsc/dsc.h>
 
 #define RUN_STEPS_MAX 64
+#define RUN_RANKS_MAX 16
 
 typedef struct run_result {
     dsc_status status; /* the first rank's that failed */
     dsc_error error;
+    dsc_error ranks[RUN_RANKS_MAX]; /* each one's own; status DSC_OK: it came to the end */
     int64_t steps;
     double loss[RUN_STEPS_MAX], norm[RUN_STEPS_MAX];
     char hash[65];     /* SHA-256 over master, m, v of every tensor in order */
@@ -33,8 +35,9 @@ typedef struct run_options {
     dsc_status (*before)(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
     dsc_status (*after)(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
     void *user;
-    int32_t fault_rank; /* fail_alloc_at and fail_comm_at apply to this rank */
+    int32_t fault_rank; /* what follows applies to this rank */
     int64_t fail_alloc_at, fail_comm_at;
+    const struct dsc_io *io; /* may be NULL */
 } run_options;
 
 void run_world(const run_options *options, run_result *out);

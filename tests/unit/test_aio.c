@@ -23,6 +23,7 @@
 #include "base/io.h"
 #include "offload/aio.h"
 #include "tests/support/disk.h"
+#include "tests/support/io_fault.h"
 
 static const char *const engine_names[] = { "io_uring", "libaio", "threads" };
 enum { BLOCK = 8192, TOTAL = 13 * 4096 };
@@ -161,40 +162,14 @@ static void test_files(void **state)
 
 /* ---- faults: the n-th block, for every n, kind and engine ---- */
 
-typedef struct fault_plan {
-    int64_t at;
-    int kind;
-    bool persistent, fired;
-} fault_plan;
-enum { EIO_ONCE, ENOSPC_ONCE, EINTR_ONCE, EAGAIN_ONCE, SHORT_BY_ONE, SHORT_HALF, REFUSED, LATE, NEVER, FAULT_KINDS };
-
-static dsc_aio_fault_kind inject(void *user, int64_t n, const dsc_aio_piece *piece, int64_t *result)
-{
-    fault_plan *plan = user;
-    if (n < plan->at || (n > plan->at && !plan->persistent))
-        return DSC_AIO_FAULT_NONE;
-    plan->fired = true;
-    switch (plan->kind) {
-    case EIO_ONCE: *result = -EIO; return DSC_AIO_FAULT_RESULT;
-    case ENOSPC_ONCE: *result = -ENOSPC; return DSC_AIO_FAULT_RESULT;
-    case EINTR_ONCE: *result = -EINTR; return DSC_AIO_FAULT_RESULT;
-    case EAGAIN_ONCE: *result = -EAGAIN; return DSC_AIO_FAULT_RESULT;
-    case SHORT_BY_ONE: *result = piece->bytes - 1; return DSC_AIO_FAULT_RESULT;
-    case SHORT_HALF: *result = piece->bytes / 2; return DSC_AIO_FAULT_RESULT;
-    case REFUSED: return DSC_AIO_FAULT_REFUSE;
-    case LATE: return DSC_AIO_FAULT_LATE;
-    default: return DSC_AIO_FAULT_NEVER;
-    }
-}
-
 /* False: the machine was too busy for the timeout; to be done again with more patience. */
-static bool run_with_fault(const char *engine, int kind, int64_t at, int64_t timeout_ns, bool *fired)
+static bool run_with_fault(const char *engine, io_fault_kind kind, int64_t at, int64_t timeout_ns, bool *fired)
 {
     dsc_error err = DSC_ERROR_INIT;
-    fault_plan plan = { .at = at, .kind = kind };
+    io_fault plan = { .at = at, .kind = kind };
     dsc_aio_options options = plain_options(engine);
-    options.hook = (dsc_aio_hook){ inject, &plan };
-    options.timeout_ns = kind == NEVER ? timeout_ns : 0;
+    options.hook = io_fault_hook(&plan);
+    options.timeout_ns = kind == IO_FAULT_NEVER ? timeout_ns : 0;
     dsc_aio *aio = open_aio(&options);
     dsc_aio_file file = open_file();
     memset(in_buf, 0, TOTAL);
@@ -202,8 +177,8 @@ static bool run_with_fault(const char *engine, int kind, int64_t at, int64_t tim
     if (status == DSC_OK)
         status = move(aio, &file, false, in_buf, TOTAL, 0, &err);
     *fired = plan.fired;
-    const bool busy = kind == NEVER && !plan.fired && status == DSC_ERR_STUCK;
-    const bool fails = plan.fired && (kind == EIO_ONCE || kind == ENOSPC_ONCE || kind == NEVER);
+    const bool busy = kind == IO_FAULT_NEVER && !plan.fired && status == DSC_ERR_STUCK;
+    const bool fails = plan.fired && io_fault_status(kind) != DSC_OK;
     if (busy && timeout_ns < (int64_t)20 * 1000000000) {
         dsc_aio_close(&aio);
         dsc_aio_file_close(&file);
@@ -213,16 +188,12 @@ static bool run_with_fault(const char *engine, int kind, int64_t at, int64_t tim
         check(status, &err);
         assert_memory_equal(in_buf, out_buf, TOTAL);
     } else {
-        assert_int_equal(status, kind == NEVER ? DSC_ERR_STUCK : DSC_ERR_IO);
+        assert_int_equal(status, io_fault_status(kind));
         assert_string_equal(err.where, path);
-        assert_non_null(strstr(err.message, kind == NEVER      ? "no answer"
-                                            : kind == EIO_ONCE ? "Input/output error"
-                                                               : "No space left"));
+        assert_non_null(strstr(err.message, io_fault_message(kind)));
     }
-    if (fails && kind != NEVER) { /* the engine goes on afterwards */
-        plan.at = INT64_MAX;
+    if (fails && kind != IO_FAULT_NEVER) /* the engine goes on afterwards */
         check(move(aio, &file, true, out_buf, TOTAL, 0, &err), &err);
-    }
     dsc_aio_close(&aio);
     dsc_aio_file_close(&file);
     return true;
@@ -231,10 +202,10 @@ static bool run_with_fault(const char *engine, int kind, int64_t at, int64_t tim
 static void test_faults(void **state)
 {
     for (size_t e = 0; e < DSC_COUNT(engine_names); e++)
-        for (int kind = 0; kind < FAULT_KINDS; kind++) {
+        for (io_fault_kind kind = 0; kind < IO_FAULT_KINDS; kind++) {
             bool fired = true;
             int64_t at = 1;
-            for (; fired && at < 200; at += kind == NEVER ? 5 : 1)
+            for (; fired && at < 200; at += kind == IO_FAULT_NEVER ? 5 : 1)
                 for (int64_t timeout_ns = 60000000;; timeout_ns *= 4)
                     if (run_with_fault(engine_names[e], kind, at, timeout_ns, &fired))
                         break;

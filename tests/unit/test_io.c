@@ -394,7 +394,7 @@ static void hooks_see_every_operation(void **state)
 {
     (void)state;
     hook_log log = { 0 };
-    const dsc_io io = { { hook, &log } };
+    const dsc_io io = { .hook = { hook, &log } };
     dsc_file file = DSC_FILE_INIT;
     char back[4];
     char *text = NULL, **names = NULL, *folder = at("folder");
@@ -438,7 +438,7 @@ static void every_operation_may_fail(void **state)
         for (int64_t n = 1;; n++) {
             hook_log log = { .fail_at = n, .persistent = persistent, .errno_value = n % 2 ? ENOSPC : 0,
                              .status = DSC_ERR_IO };
-            const dsc_io io = { { hook, &log } };
+            const dsc_io io = { .hook = { hook, &log } };
             put(file_path, "old");
             const dsc_status status = dsc_io_write_all_atomic(&io, file_path, "new!", 4, &err);
             if (status == DSC_OK)
@@ -451,7 +451,7 @@ static void every_operation_may_fail(void **state)
         assert_int_equal(failures, 6);
         for (int64_t n = 1; n <= 3; n++) {
             hook_log log = { .fail_at = n, .persistent = persistent, .errno_value = EIO, .status = DSC_ERR_CANCELLED };
-            const dsc_io io = { { hook, &log } };
+            const dsc_io io = { .hook = { hook, &log } };
             char *text = NULL;
             int64_t bytes = 0;
             assert_int_equal(dsc_io_read_all(&io, alloc, file_path, 9, &text, &bytes, &err), DSC_ERR_CANCELLED);

@@ -406,7 +406,7 @@ static void survives_faults(void **state)
     dsc_safetensors_close(&st);
     assert_true(failed >= 8);
     int left = 0;
-    const dsc_io io = { { fail_nth, &left } };
+    const dsc_io io = { .hook = { fail_nth, &left } };
     for (int n = 1;; n++) {
         left = n;
         const dsc_status status = dsc_safetensors_open(&st, &io, alloc, path, &err);

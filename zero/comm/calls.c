@@ -17,6 +17,8 @@ typedef struct comm_call {
     int64_t bytes; /* elements for all_reduce */
     int32_t peer;  /* root, receiver or sender */
     dsc_dtype wire_dtype;
+    int32_t module; /* for the flight record */
+    int64_t step;
     dsc_reduce_scatter_args reduce;
 } comm_call;
 _Static_assert(sizeof(comm_call) <= DSC_LAUNCH_ARGS_MAX, "a call fits into a host call");
@@ -163,6 +165,23 @@ static int64_t received_bytes(const comm_call *call)
     return 0;
 }
 
+/* What must be the same on every rank, or on both ends. */
+static dsc_flight_what flight_what(const comm_call *call)
+{
+    const bool pair = call->op == DSC_COMM_SEND || call->op == DSC_COMM_RECV;
+    dsc_flight_what what = { .op = dsc_comm_op_text(call->op), .bytes = call->bytes, .step = call->step,
+                             .peer = pair ? call->peer : -1, .module = call->module };
+    if (call->op == DSC_COMM_BROADCAST)
+        what.detail = call->peer;
+    if (call->op == DSC_COMM_REDUCE_SCATTER || call->op == DSC_COMM_ALL_REDUCE)
+        what.detail = (int32_t)call->wire_dtype;
+    if (call->op == DSC_COMM_REDUCE_SCATTER)
+        what.bytes = call->reduce.count * (int64_t)dsc_dtype_bytes(call->wire_dtype);
+    if (call->op == DSC_COMM_ALL_REDUCE)
+        what.bytes = call->bytes * (int64_t)sizeof(float);
+    return what;
+}
+
 /* The transport knows only the parts that an all_reduce is made of. */
 static void name_all_reduce(const comm_call *call, dsc_error *err)
 {
@@ -180,8 +199,15 @@ static dsc_status run(const comm_call *call, dsc_stream *stream, dsc_error *err)
     const bool was_busy = atomic_exchange(&call->comm->channel[call->channel].busy, true);
     DSC_ASSERT(!was_busy);
     const int64_t start_ns = dsc_clock_ns();
+    dsc_flight_track *track = call->comm->channel[call->channel].track;
+    if (track != NULL) {
+        const dsc_flight_what what = flight_what(call);
+        dsc_flight_begin(track, &what, start_ns);
+    }
     const dsc_status status = dispatch(call, stream, err);
     const int64_t end_ns = dsc_clock_ns(), bytes = status == DSC_OK ? received_bytes(call) : 0;
+    dsc_flight_end(track, status != DSC_OK ? DSC_FLIGHT_FAILED : stream != NULL ? DSC_FLIGHT_QUEUED : DSC_FLIGHT_DONE,
+                   end_ns);
     atomic_fetch_add_explicit(&count->ns, end_ns - start_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&count->calls, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&count->bytes, bytes, memory_order_relaxed);
@@ -196,10 +222,12 @@ static dsc_status run(const comm_call *call, dsc_stream *stream, dsc_error *err)
 /* A blocking transport's call, on the stream's own thread. */
 static dsc_status run_now(void *args, dsc_error *err) { return run(args, NULL, err); }
 
-static dsc_status submit(const comm_call *call, dsc_stream *stream, dsc_error *err)
+static dsc_status submit(comm_call *call, dsc_stream *stream, dsc_error *err)
 {
     DSC_ASSERT(call->channel >= 0 && call->channel < call->comm->channel_count);
     DSC_ASSERT(call->bytes >= 0);
+    call->step = atomic_load_explicit(&call->comm->step, memory_order_relaxed);
+    call->module = atomic_load_explicit(&call->comm->channel[call->channel].module, memory_order_relaxed);
     if (stream == NULL || call->comm->ops->enqueues)
         return run(call, stream, err);
     return dsc_host_call(stream, run_now, call, (int64_t)sizeof *call, err);
@@ -229,7 +257,7 @@ dsc_status dsc_comm_all_gather(dsc_comm *comm, int32_t channel, void *recv, cons
     DSC_ASSERT(fits && count >= 0);
     DSC_ASSERT(dsc_dtype_bytes(dtype) > 0);
     DSC_ASSERT(send == (char *)recv + comm->rank * bytes || !overlap(recv, all_bytes(comm, bytes), send, bytes));
-    const comm_call call = {
+    comm_call call = {
         .comm = comm, .channel = channel, .op = DSC_COMM_ALL_GATHER, .recv = recv, .send = send, .bytes = bytes
     };
     return submit(&call, stream, err);
@@ -240,7 +268,7 @@ dsc_status dsc_comm_all_to_all(dsc_comm *comm, int32_t channel, void *recv, cons
 {
     DSC_ASSERT(bytes >= 0);
     DSC_ASSERT(!overlap(recv, all_bytes(comm, bytes), send, all_bytes(comm, bytes)));
-    const comm_call call = {
+    comm_call call = {
         .comm = comm, .channel = channel, .op = DSC_COMM_ALL_TO_ALL, .recv = recv, .send = send, .bytes = bytes
     };
     return submit(&call, stream, err);
@@ -250,7 +278,7 @@ dsc_status dsc_comm_broadcast(dsc_comm *comm, int32_t channel, void *buf, int64_
                               dsc_stream *stream, dsc_error *err)
 {
     DSC_ASSERT(root >= 0 && root < comm->size);
-    const comm_call call = {
+    comm_call call = {
         .comm = comm, .channel = channel, .op = DSC_COMM_BROADCAST, .recv = buf, .bytes = bytes, .peer = root
     };
     return submit(&call, stream, err);
@@ -265,7 +293,7 @@ dsc_status dsc_comm_reduce_scatter(dsc_comm *comm, int32_t channel, const dsc_re
     DSC_ASSERT(args->count >= 0 && args->leaf_stride >= args->count);
     DSC_ASSERT(args->count == 0 || args->leaf != NULL);
     DSC_ASSERT(args->count == 0 || (args->acc != NULL) != (args->apart != NULL));
-    const comm_call call = {
+    comm_call call = {
         .comm = comm, .channel = channel, .op = DSC_COMM_REDUCE_SCATTER, .wire_dtype = args->wire_dtype, .reduce = *args
     };
     return submit(&call, stream, err);
@@ -276,7 +304,7 @@ dsc_status dsc_comm_all_reduce(dsc_comm *comm, int32_t channel, float *buf, int6
 {
     DSC_ASSERT(is_wire_dtype(wire_dtype));
     DSC_ASSERT(count >= 0);
-    const comm_call call = { .comm = comm,
+    comm_call call = { .comm = comm,
                              .channel = channel,
                              .op = DSC_COMM_ALL_REDUCE,
                              .recv = buf,
@@ -287,7 +315,7 @@ dsc_status dsc_comm_all_reduce(dsc_comm *comm, int32_t channel, float *buf, int6
 
 dsc_status dsc_comm_barrier(dsc_comm *comm, int32_t channel, dsc_stream *stream, dsc_error *err)
 {
-    const comm_call call = { .comm = comm, .channel = channel, .op = DSC_COMM_BARRIER };
+    comm_call call = { .comm = comm, .channel = channel, .op = DSC_COMM_BARRIER };
     return submit(&call, stream, err);
 }
 
@@ -296,7 +324,7 @@ dsc_status dsc_comm_send(dsc_comm *comm, int32_t channel, const void *buf, int64
 {
     DSC_ASSERT(to >= 0 && to < comm->size);
     DSC_ASSERT(to != comm->rank);
-    const comm_call call = {
+    comm_call call = {
         .comm = comm, .channel = channel, .op = DSC_COMM_SEND, .send = buf, .bytes = bytes, .peer = to
     };
     return submit(&call, stream, err);
@@ -307,7 +335,7 @@ dsc_status dsc_comm_recv(dsc_comm *comm, int32_t channel, void *buf, int64_t byt
 {
     DSC_ASSERT(from >= 0 && from < comm->size);
     DSC_ASSERT(from != comm->rank);
-    const comm_call call = {
+    comm_call call = {
         .comm = comm, .channel = channel, .op = DSC_COMM_RECV, .recv = buf, .bytes = bytes, .peer = from
     };
     return submit(&call, stream, err);

@@ -168,6 +168,33 @@ static dsc_status channels_open(dsc_comm *comm, const dsc_comm_options *options,
     return DSC_OK;
 }
 
+/* Ranks of one communicator have a token, or a group's name, in common; those of the same ranks' devices another. */
+static uint64_t flight_id(const dsc_comm_options *options)
+{
+    const char *name = options->place.job_token != NULL ? options->place.job_token : "";
+    uint64_t id = options->device != NULL ? 2 : 1;
+    for (; *name != 0; name++)
+        id = (id ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
+    return id != 0 ? id : 1;
+}
+
+static void open_flight(dsc_comm *comm, const dsc_comm_options *options)
+{
+    if (comm->size == 1)
+        return;
+    dsc_flight_open(&comm->flight, options->place.flight);
+    dsc_flight_set_timeout(&comm->flight, dsc_comm_timeout_ns(options));
+    for (int32_t c = 0; c < comm->channel_count; c++)
+        comm->channel[c].track = dsc_flight_track_open(&comm->flight, flight_id(options), c, comm->rank, comm->size);
+}
+
+static void close_flight(dsc_comm *comm)
+{
+    for (int32_t c = 0; c < comm->channel_count; c++)
+        dsc_flight_track_close(comm->channel[c].track);
+    dsc_flight_close(&comm->flight);
+}
+
 /* Every rank opens or none does: whoever could not set itself up says so before the others come to the barrier. */
 static void refuse(dsc_transport *transport, int32_t rank, const dsc_error *why, dsc_error *err)
 {
@@ -216,6 +243,8 @@ dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *o
     comm->channel_count = options->channel_count;
     comm->trace = options->trace;
     comm->native_sums = options->native_sums;
+    for (int32_t c = 0; c < comm->channel_count; c++)
+        atomic_store(&comm->channel[c].module, -1);
     dsc_comm_math_init(&comm->math);
     status = settle(comm, options, err);
     if (status != DSC_OK) {
@@ -224,6 +253,7 @@ dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *o
     }
     dsc_log_printf(options->log, DSC_LOG_DEBUG, "comm: %s, rank %d of %d, %d channels", ops->name, comm->rank,
                    comm->size, comm->channel_count);
+    open_flight(comm, options);
     *out = comm;
     return DSC_OK;
 }
@@ -248,6 +278,7 @@ void dsc_comm_close(dsc_comm **comm_ptr)
     dsc_comm *comm = *comm_ptr;
     if (comm == NULL)
         return;
+    close_flight(comm);
     comm->transport->ops->close(comm->transport);
     for (int32_t c = 0; c < comm->channel_count; c++) {
         buffer_close(comm, &comm->channel[c].gather);
@@ -271,6 +302,21 @@ dsc_status dsc_comm_health(dsc_comm *comm, dsc_error *err)
 {
     dsc_transport *t = comm->transport;
     return t->ops->health != NULL ? t->ops->health(t, err) : DSC_OK;
+}
+
+void dsc_comm_label_step(dsc_comm *comm, int64_t step)
+{
+    atomic_store_explicit(&comm->step, step, memory_order_relaxed);
+}
+
+void dsc_comm_label_module(dsc_comm *comm, int32_t channel, int32_t module)
+{
+    atomic_store_explicit(&comm->channel[channel].module, module, memory_order_relaxed);
+}
+
+void dsc_comm_name_module(dsc_comm *comm, int32_t module, const char *name)
+{
+    dsc_flight_name_module(&comm->flight, module, name);
 }
 
 void dsc_comm_stats_get(dsc_comm *comm, dsc_comm_stats *stats)

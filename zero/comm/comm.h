@@ -44,11 +44,13 @@ typedef struct dsc_comm_place {
     const char *job_token;        /* DSC_JOB_TOKEN, or "" (then the user id and port name the job) */
     bool from_mpi;                /* the numbers are those of an MPI launcher */
     dsc_local_world *local_world; /* not NULL: transport "local" */
+    const char *flight; /* DSC_FLIGHT: where the record goes (base/flight.h); NULL: nobody reads one */
 } dsc_comm_place;
 
-/* Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE|LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, DSC_JOB_TOKEN (also Open
- * MPI's, hydra's and Slurm's variables) through `get` (getenv-like, user passed). None set: rank 0 of 1. Contradictions
- * and numbers that are none: DSC_ERR_INPUT naming the variable. The token points into the environment. */
+/* Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE|LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, DSC_JOB_TOKEN, DSC_FLIGHT
+ * (also Open MPI's, hydra's and Slurm's variables) through `get` (getenv-like, user passed). None set: rank 0 of 1.
+ * Contradictions and numbers that are none: DSC_ERR_INPUT naming the variable. The token and the flight point into the
+ * environment. */
 DSC_MUST_USE dsc_status dsc_comm_place_from_env(const char *(*get)(void *user, const char *name), void *user,
                                                 dsc_comm_place *out, dsc_error *err);
 
@@ -191,6 +193,11 @@ int64_t dsc_comm_library_bytes(const dsc_comm_options *options);
 /* Plain device memory where the transport has none of its own. */
 DSC_MUST_USE dsc_status dsc_comm_mem_open(dsc_comm *comm, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);
 void dsc_comm_mem_close(dsc_comm *comm, dsc_buf *buf);
+
+/* For the flight record: what the calls that follow belong to, and what a module is called. Any thread that calls. */
+void dsc_comm_label_step(dsc_comm *comm, int64_t step);
+void dsc_comm_label_module(dsc_comm *comm, int32_t channel, int32_t module); /* -1: none */
+void dsc_comm_name_module(dsc_comm *comm, int32_t module, const char *name);
 
 /* All are asynchronous on `stream` (buffers borrowed until it passes; inline on a cpu's compute stream). stream = NULL:
  * on the calling thread, in host memory, done on return. One stream uses one channel. Counts of 0 are calls like any

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
+#include "base/flight.h"
 #include "zero/comm/comm_internal.h"
 
 /* An all-reduce cuts a vector into pieces of whole cache lines: 16 fp32 elements. */
@@ -15,6 +16,8 @@ typedef struct dsc_comm_channel {
     int64_t gather_elements; /* longest vector that is gathered whole */
     dsc_buf staging;         /* for transports without a reduce_scatter */
     atomic_bool busy;        /* a call is inside: two at once on one channel is a bug of the caller */
+    dsc_flight_track *track; /* or NULL */
+    _Atomic int32_t module;  /* label of calls to come */
 } dsc_comm_channel;
 
 typedef struct dsc_comm_count { _Atomic int64_t calls, bytes, ns; } dsc_comm_count;
@@ -30,6 +33,8 @@ struct dsc_comm {
     bool native_sums;
     dsc_comm_math math;
     dsc_comm_trace trace;
+    dsc_flight flight;
+    _Atomic int64_t step; /* label of calls to come */
     dsc_comm_channel channel[DSC_COMM_CHANNELS_MAX];
     dsc_comm_count count[DSC_COMM_OP_COUNT];
     uint32_t split_count;         /* groups were made of it so often */

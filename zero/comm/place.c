@@ -235,5 +235,6 @@ dsc_status dsc_comm_place_from_env(const char *(*get)(void *user, const char *na
     out->node = (int32_t)n.node;
     out->node_count = (int32_t)n.node_count;
     out->from_mpi = f == &families[OPEN_MPI];
+    out->flight = text_of(&e, "DSC_FLIGHT");
     return DSC_OK;
 }

@@ -4,6 +4,7 @@ import json, os, re, shutil, signal, subprocess, sys, tempfile, time
 LAUNCH = os.path.join(os.path.abspath(os.environ["DSC_BIN"]), "dsc-launch")
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 # Sanitized programs and a busy machine are slow; a bound is for what would otherwise take ten times as long.
+SCRIPT = "tests/cli/test_launch_hosts.sh" if sys.argv[0].endswith("hosts.py") else "tests/cli/test_launch.sh"
 SLOW = 3 if os.environ.get("DSC_SAN") else 1
 tests = []
 
@@ -168,7 +169,7 @@ def run_all(pattern):
             print(f"not ok {number} - {name}")
             for line in (str(e) if isinstance(e, Failed) else repr(e)).splitlines():
                 print("#   " + line)
-            print(f"#   rerun: tests/cli/test_launch.sh {t.__name__}", flush=True)
+            print(f"#   rerun: {SCRIPT} {t.__name__}", flush=True)
         if "-v" in sys.argv:
             print(f"#   {time.monotonic() - begin:.2f} s")
     return 1 if failed else 0

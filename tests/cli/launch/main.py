@@ -2,7 +2,7 @@
 import sys
 
 import harness
-import command, death, output, restart, runners, signals  # noqa: F401 (they register their tests)
+import command, death, hang, output, restart, runners, signals  # noqa: F401 (they register their tests)
 
 words = [a for a in sys.argv[1:] if not a.startswith("-")]
 sys.exit(harness.run_all(words[0] if words else ""))

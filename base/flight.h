@@ -1,0 +1,123 @@
+/* flight.h - what a rank's collectives were doing: written by the rank into memory of whoever started it, which can
+ * still read it when the rank is stopped, stuck or dead.
+ *
+ * The starter opens a board (an unnamed file in memory, gone with its last user) and tells each rank by DSC_FLIGHT
+ * where its record is; the rank opens it through /proc, so no descriptor is inherited. A record has lanes, one for
+ * each channel of each communicator, with the last calls of it. Nothing is locked: a lane has one writer at a time,
+ * and a reader that meets it in the middle of a call leaves that call out. What a reader gets is a rank's word:
+ * bounded, not trusted.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_BASE_FLIGHT_H
+#define DSC_BASE_FLIGHT_H
+
+#include "base/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    DSC_FLIGHT_LANES = 8,   /* of one rank; more are not recorded */
+    DSC_FLIGHT_CALLS = 4,   /* last ones of a lane */
+    DSC_FLIGHT_MODULES = 128, /* whose names are kept */
+    DSC_FLIGHT_NAME_BYTES = 24,
+    DSC_FLIGHT_TEXT_BYTES = 64
+};
+
+typedef enum dsc_flight_state {
+    DSC_FLIGHT_WAITS,  /* inside */
+    DSC_FLIGHT_DONE,
+    DSC_FLIGHT_FAILED, /* it ended with an error */
+    DSC_FLIGHT_QUEUED  /* given to a GPU; nobody here knows when it is done */
+} dsc_flight_state;
+
+/* ---- the rank ---------------------------------------------------------------------------------------------------- */
+
+typedef struct dsc_flight_record dsc_flight_record;
+typedef struct dsc_flight_track dsc_flight_track; /* one lane of a record */
+
+typedef struct dsc_flight {
+    dsc_flight_record *record; /* NULL: nobody wants to know */
+    void *memory;
+    size_t bytes;
+} dsc_flight;
+
+/* `text` is the value of DSC_FLIGHT, or NULL. A board that is not there or is none leaves record = NULL: a rank does
+ * not fail for want of a reader. */
+void dsc_flight_open(dsc_flight *flight, const char *text);
+void dsc_flight_close(dsc_flight *flight);
+void dsc_flight_set_timeout(dsc_flight *flight, int64_t timeout_ns);
+void dsc_flight_name_module(dsc_flight *flight, int32_t module, const char *name);
+
+/* A lane; NULL when there is no record or no lane left. id: the same on every rank of a communicator, not 0. Ranks and
+ * sizes are those of the communicator. */
+dsc_flight_track *dsc_flight_track_open(dsc_flight *flight, uint64_t id, int32_t channel, int32_t rank, int32_t size);
+/* NULL is allowed. When its last call failed that stays to be read. */
+void dsc_flight_track_close(dsc_flight_track *track);
+
+typedef struct dsc_flight_what {
+    const char *op;
+    int64_t bytes, step;
+    int32_t detail; /* must agree between ranks, as op and bytes */
+    int32_t peer;   /* of a send or recv, which two ranks do alone; else -1 */
+    int32_t module; /* or -1 */
+} dsc_flight_what;
+
+/* NULL is allowed. */
+void dsc_flight_begin(dsc_flight_track *track, const dsc_flight_what *what, int64_t now_ns);
+void dsc_flight_end(dsc_flight_track *track, dsc_flight_state state, int64_t now_ns);
+
+/* ---- the reader -------------------------------------------------------------------------------------------------- */
+
+typedef struct dsc_flight_call {
+    int64_t number;    /* among the collectives of its lane, from 1; of a send or recv that of the one before */
+    uint64_t history;  /* of all collectives so far, this one included: equal on all ranks that agree */
+    int64_t bytes, step;
+    int64_t age_ns;    /* since it was begun */
+    int64_t ended_ns;  /* since it ended; 0 while it WAITS */
+    int32_t detail, peer;
+    dsc_flight_state state;
+    char op[DSC_FLIGHT_NAME_BYTES];
+    char module[DSC_FLIGHT_NAME_BYTES]; /* "" : none */
+} dsc_flight_call;
+
+typedef struct dsc_flight_lane {
+    uint64_t id;
+    int32_t channel, rank, size;
+    int32_t call_count;
+    dsc_flight_call call[DSC_FLIGHT_CALLS]; /* newest first */
+} dsc_flight_lane;
+
+typedef struct dsc_flight_view {
+    bool known;           /* it was read; else this is nothing */
+    int32_t pid;          /* 0: nobody writes this record (yet) */
+    char process;         /* 'T': stopped, as /proc has it; '?': gone */
+    int64_t timeout_ns;   /* of the rank's own waits; 0: not known */
+    int32_t lane_count;
+    dsc_flight_lane lane[DSC_FLIGHT_LANES];
+} dsc_flight_view;
+
+typedef struct dsc_flight_board {
+    int fd; /* -1: closed */
+    void *memory;
+    size_t bytes;
+    int32_t count;
+} dsc_flight_board;
+
+DSC_MUST_USE dsc_status dsc_flight_board_open(dsc_flight_board *board, int32_t count, dsc_error *err);
+void dsc_flight_board_close(dsc_flight_board *board); /* safe on a closed one */
+/* The value of DSC_FLIGHT for a rank. */
+const char *dsc_flight_board_text(const dsc_flight_board *board, int32_t index, char text[DSC_FLIGHT_TEXT_BYTES]);
+/* Ages are at least 0; times before since_ns count from there (a job that was paused). */
+void dsc_flight_board_read(const dsc_flight_board *board, int32_t index, int64_t since_ns, int64_t now_ns,
+                           dsc_flight_view *out);
+/* Does the call wait, or did it until it failed? */
+static inline bool dsc_flight_call_waits(const dsc_flight_call *call)
+{
+    return call->state == DSC_FLIGHT_WAITS || call->state == DSC_FLIGHT_FAILED;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,33 @@
+/* run_expect.c - see run_expect.h. SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/run_expect.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+void run_well(const run_options *options, run_result *out)
+{
+    run_world(options, out);
+    if (out->status != DSC_OK)
+        print_error("%d ranks, %s: %s: %s\n", (int)options->world, options->config,
+                    out->error.where, out->error.message);
+    assert_int_equal(out->status, DSC_OK);
+}
+
+void run_expect_same(const run_result *a, const run_result *b)
+{
+    assert_int_equal(a->steps, b->steps);
+    assert_memory_equal(a->loss, b->loss, (size_t)a->steps * sizeof *a->loss);
+    assert_memory_equal(a->norm, b->norm, (size_t)a->steps * sizeof *a->norm);
+    assert_string_equal(a->hash, b->hash);
+}
+
+int32_t run_most_ranks(int32_t most)
+{
+    const char *text = getenv("DSC_TEST_RANKS_MAX");
+    return text != NULL && atoi(text) < most ? atoi(text) : most;
+}

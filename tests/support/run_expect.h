@@ -1,0 +1,16 @@
+/* run_expect.h - what tests expect of run_world's runs, said once. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_TESTS_RUN_EXPECT_H
+#define DSC_TESTS_RUN_EXPECT_H
+
+#include "tests/support/run_world.h"
+
+/* run_world; the test fails, with the config and the rank's error, unless the run ends well. */
+void run_well(const run_options *options, run_result *out);
+
+/* The test fails unless both made the same number of steps to the same bits. */
+void run_expect_same(const run_result *a, const run_result *b);
+
+/* `most` ranks, or as many as DSC_TEST_RANKS_MAX says if that is less (on real GPUs: tests/gpu/run.sh). */
+int32_t run_most_ranks(int32_t most);
+
+#endif

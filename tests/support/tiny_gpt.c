@@ -1,0 +1,46 @@
+/* tiny_gpt.c - see tiny_gpt.h. SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/tiny_gpt.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+dsc_model *tiny_gpt_open(const tiny_gpt *shape)
+{
+    char path[] = "/tmp/dsc-tiny-gpt-XXXXXX.json";
+    const int fd = mkstemps(path, 5);
+    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_model *model = NULL;
+    if (fd < 0 || dprintf(fd,
+                          "{\"model_type\": \"gpt2\", \"vocab_size\": %d, \"n_positions\": %d, \"n_embd\": 64,"
+                          " \"n_head\": %d, \"n_layer\": %d, \"layer_norm_epsilon\": 1e-5}",
+                          (int)shape->vocab, (int)shape->sequence, (int)shape->heads, (int)shape->layers) < 1)
+        abort();
+    close(fd);
+    const dsc_status status = dsc_model_open(&model, path, &options, &err);
+    unlink(path);
+    if (status != DSC_OK) {
+        fprintf(stderr, "%s: %s\n", err.where, err.message);
+        abort();
+    }
+    return model;
+}
+
+static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)
+{
+    const dsc_model *model = user;
+    const int64_t sequence = model->seq_length;
+    for (int64_t i = 0; i < count * sequence; i++) {
+        uint64_t x = ((uint64_t)(first_sample * sequence + i) + 1) * 0x9e3779b97f4a7c15u;
+        x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
+        ((int32_t *)data[0])[i] = (int32_t)((x >> 20) % (uint64_t)model->vocab_size);
+        ((int32_t *)data[1])[i] = (int32_t)((x >> 40) % 7);
+    }
+    return DSC_OK;
+}
+
+dsc_data_source tiny_gpt_data(const dsc_model *model, int64_t sample_count)
+{
+    return (dsc_data_source){ .fill = fill, .user = (void *)(uintptr_t)model, .sample_count = sample_count };
+}
