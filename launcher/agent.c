@@ -5,6 +5,7 @@
  * shows when it has to say why this host was lost. SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,20 @@ static void step(agent_worker *a, dsc_agent_event event)
 
 /* ---- what the machine wants ---- */
 
+/* A notice says how ranks ended; what they all were doing then goes before it. */
+static void put_notice(agent_worker *a, const dsc_notice *notice)
+{
+    const bool running = a->ranks_open && a->machine.phase == DSC_AGENT_RUNS && a->task.world_size > 1;
+    const int64_t now_ns = dsc_clock_ns();
+    dsc_message_flight flight = { .epoch = a->task_epoch };
+    for (int32_t i = 0; running && i < a->task.rank_count; i++) {
+        flight.index = i;
+        dsc_ranks_flight(&a->ranks, i, now_ns, &flight.view);
+        dsc_message_put_flight(&a->channel.queue, &flight);
+    }
+    dsc_message_put_notice(&a->channel.queue, notice);
+}
+
 static void on_action(void *user, const dsc_agent_action *action)
 {
     agent_worker *a = user;
@@ -57,7 +72,7 @@ static void on_action(void *user, const dsc_agent_action *action)
     case DSC_AGENT_DO_START: a->start_wanted = true; break;
     case DSC_AGENT_DO_SIGNAL: dsc_ranks_signal(&a->ranks, action->signal); break;
     case DSC_AGENT_DO_KILL: dsc_ranks_kill(&a->ranks); break;
-    case DSC_AGENT_DO_NOTICE: dsc_message_put_notice(&a->channel.queue, &action->notice); break;
+    case DSC_AGENT_DO_NOTICE: put_notice(a, &action->notice); break;
     case DSC_AGENT_DO_DEAFEN: dsc_ranks_deafen(&a->ranks, action->which); break;
     case DSC_AGENT_DO_EXIT: a->leaves = true; break;
     }
@@ -247,7 +262,17 @@ static void on_signal(void *user, int signal_number, int64_t now_ns)
         close_stream(a, "it was told to end by a signal");
 }
 
-static void on_orphaned(void *user, int64_t now_ns) { close_stream(user, "its guardian was killed"); }
+static void on_orphaned(void *user, int64_t now_ns)
+{
+    close_stream(user, "its guardian was killed or stopped");
+}
+
+/* One that is stopped would stay on a host where nobody looks; one that was killed is not our parent any more. */
+static void end_guardian(const agent_worker *a)
+{
+    if (a->signals.orphaned && getppid() == a->job->launcher_pid)
+        kill(a->job->launcher_pid, SIGKILL);
+}
 
 /* No process is left, so the pipes hold what they will ever hold. */
 static void drain(agent_worker *a)
@@ -371,6 +396,7 @@ int dsc_agent_work(const dsc_job *job, int lifeline_fd)
         fprintf(stderr, "dsc: error: %s\n", dsc_error_format(&err, text, sizeof text));
     }
     if (a != NULL) {
+        end_guardian(a);
         close_ranks(a);
         dsc_host_task_close(a->alloc, &a->task);
         dsc_channel_close(&a->channel);

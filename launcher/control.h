@@ -144,6 +144,7 @@ typedef enum dsc_head_event_kind {
     DSC_HEAD_QUIT,     /* dismiss all */
     DSC_HEAD_USER,     /* SIGINT, SIGTERM, ... */
     DSC_HEAD_PASS,     /* SIGUSR1, SIGSTOP, ...: to all ranks */
+    DSC_HEAD_FOUND,    /* the hang finder: the run ends with `code` */
     DSC_HEAD_GIVE_UP,  /* nobody waits for the job any more */
     DSC_HEAD_DEAF      /* nobody reads stream `which` */
 } dsc_head_event_kind;
@@ -153,7 +154,7 @@ typedef struct dsc_head_event {
     int64_t now_ns;
     int32_t host;
     const dsc_notice *notice;
-    int signal, which;
+    int signal, which, code;
 } dsc_head_event;
 
 typedef enum dsc_head_action_kind {
@@ -232,6 +233,8 @@ void dsc_head_init(dsc_head *head, dsc_head_host *host, int32_t host_count, int6
                    void (*emit)(void *user, const dsc_head_action *action), void *user);
 void dsc_head_step(dsc_head *head, const dsc_head_event *event);
 int64_t dsc_head_wake_ns(const dsc_head *head, int64_t now_ns);
+/* When the host that was silent longest was last heard of; those that have nothing to say any more do not count. */
+int64_t dsc_head_heard_ns(const dsc_head *head, int64_t now_ns);
 /* In OVER: when CONNECT may come, so that no rank of the last run is left on a host that was lost. 0: at once. */
 int64_t dsc_head_may_connect_ns(const dsc_head *head);
 

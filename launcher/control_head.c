@@ -246,8 +246,7 @@ static void check_silence(dsc_head *head, int64_t now_ns)
             lose(head, i, true, now_ns);
 }
 
-/* When the host that was silent longest was last heard of; those that have nothing to say any more do not count. */
-static int64_t oldest_word_ns(const dsc_head *head, int64_t now_ns)
+int64_t dsc_head_heard_ns(const dsc_head *head, int64_t now_ns)
 {
     int64_t oldest_ns = now_ns;
     for (int32_t i = 0; i < head->host_count; i++)
@@ -259,7 +258,7 @@ static int64_t oldest_word_ns(const dsc_head *head, int64_t now_ns)
 static void check_running(dsc_head *head, int64_t now_ns)
 {
     bool over = true;
-    dsc_verdict_tick(&head->verdict, oldest_word_ns(head, now_ns), now_ns);
+    dsc_verdict_tick(&head->verdict, dsc_head_heard_ns(head, now_ns), now_ns);
     if (head->verdict.phase == DSC_VERDICT_KILL && head->give_up_at_ns == INT64_MAX)
         head->give_up_at_ns = now_ns + DSC_CONTROL_GIVE_UP_NS;
     for (int32_t i = 0; i < head->host_count; i++)
@@ -320,6 +319,10 @@ void dsc_head_step(dsc_head *head, const dsc_head_event *event)
     case DSC_HEAD_PASS:
         head->signal = event->signal;
         head->signal_count++;
+        break;
+    case DSC_HEAD_FOUND:
+        if (head->phase == DSC_HEAD_RUNS)
+            dsc_verdict_found(&head->verdict, event->code);
         break;
     case DSC_HEAD_GIVE_UP:
         head->user_signal = head->user_signal != 0 ? head->user_signal : event->signal;

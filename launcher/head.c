@@ -59,7 +59,11 @@ static void on_action(void *user, const dsc_head_action *action)
         if (!remote->drop_wanted)
             dsc_message_put_order(&remote->link.channel.queue, &action->order);
         break;
-    case DSC_HEAD_DO_ENDED: h->end[action->end->rank] = *action->end; break;
+    case DSC_HEAD_DO_ENDED:
+        h->end[action->end->rank] = *action->end;
+        if (h->machine.verdict.phase == DSC_VERDICT_RUN) /* nobody was told to end yet */
+            dsc_watch_ended(&h->watch, h->job->plan, action->end->code);
+        break;
     case DSC_HEAD_DO_DROP: remote->drop_wanted = true; break;
     case DSC_HEAD_DO_LOST:
         remote->lost = true;
@@ -117,6 +121,7 @@ static void start_run(dsc_head_worker *h)
     dsc_error err = DSC_ERROR_INIT;
     h->ready = false;
     memset(h->end, 0, sizeof *h->end * (size_t)h->job->plan->world_size);
+    dsc_watch_forget(&h->watch);
     choose_master(h);
     if (dsc_job_token_new(h->job_token, &err) == DSC_OK) {
         step(h, (dsc_head_event){ .kind = DSC_HEAD_START });
@@ -200,6 +205,18 @@ static void take_notice(dsc_head_worker *h, int32_t index, const dsc_frame *fram
         refuse_stream(h, index);
 }
 
+static void take_flight(dsc_head_worker *h, int32_t index, const dsc_frame *frame)
+{
+    dsc_message_flight flight;
+    if (!dsc_message_get_flight(frame, &flight) || flight.index >= h->host[index].rank_count) {
+        refuse_stream(h, index);
+        return;
+    }
+    dsc_flight_view *view = dsc_watch_view(&h->watch, h->remote[index].first_rank + flight.index);
+    if (flight.epoch == h->machine.epoch && view != NULL)
+        *view = flight.view;
+}
+
 static void take_problem(dsc_head_worker *h, int32_t index, const dsc_frame *frame)
 {
     dsc_problem problem;
@@ -266,6 +283,8 @@ static void take_frame(dsc_head_worker *h, int32_t index, const dsc_frame *frame
         refuse_stream(h, index);
     else if (frame->kind == DSC_FRAME_NOTICE)
         take_notice(h, index, frame);
+    else if (frame->kind == DSC_FRAME_FLIGHT)
+        take_flight(h, index, frame);
     else if (frame->kind == DSC_FRAME_PROBLEM)
         take_problem(h, index, frame);
     else if ((frame->kind != DSC_FRAME_OUTPUT && frame->kind != DSC_FRAME_OUTPUT_END) ||
@@ -313,8 +332,11 @@ static void on_signal(void *user, int signal_number, int64_t now_ns)
     dsc_head_worker *h = user;
     switch (signal_number) {
     case SIGINT: case SIGTERM: case SIGQUIT: case SIGHUP: end_by_user(h, signal_number); break;
-    case SIGTSTP: step(h, (dsc_head_event){ .kind = DSC_HEAD_PASS, .signal = SIGSTOP }); break;
-    case SIGCONT: case SIGUSR1: case SIGUSR2:
+    case SIGTSTP: case SIGCONT:
+        h->watch.paused = signal_number == SIGTSTP;
+        step(h, (dsc_head_event){ .kind = DSC_HEAD_PASS, .signal = h->watch.paused ? SIGSTOP : SIGCONT });
+        break;
+    case SIGUSR1: case SIGUSR2:
         step(h, (dsc_head_event){ .kind = DSC_HEAD_PASS, .signal = signal_number });
         break;
     default: break;
@@ -355,6 +377,21 @@ static void on_event(dsc_head_worker *h, const dsc_loop_event *event)
         dsc_link_on_event(&h->remote[event->number].link, event->which);
 }
 
+/* What agents say of collectives comes with their beat; between two there is nothing new. */
+static void look_for_hangs(dsc_head_worker *h)
+{
+    const int64_t now_ns = dsc_clock_ns();
+    if (h->machine.phase != DSC_HEAD_RUNS || h->machine.verdict.phase != DSC_VERDICT_RUN || now_ns < h->look_at_ns)
+        return;
+    /* Of a host that is silent we only know what was: it speaks again, or is lost. */
+    if (now_ns - dsc_head_heard_ns(&h->machine, now_ns) > DSC_CONTROL_BEAT_NS * 3 / 2)
+        return;
+    h->look_at_ns = now_ns + DSC_WATCH_BEAT_NS;
+    const int code = dsc_watch_look(&h->watch, h->job->plan);
+    if (code != 0)
+        step(h, (dsc_head_event){ .kind = DSC_HEAD_FOUND, .code = code });
+}
+
 /* One turn: at most until `at_ns`. */
 static void turn(dsc_head_worker *h, int64_t at_ns)
 {
@@ -376,6 +413,7 @@ static void turn(dsc_head_worker *h, int64_t at_ns)
     reap(h);
     for (int32_t i = 0; i < h->host_count; i++)
         tend_link(h, i);
+    look_for_hangs(h);
     step(h, (dsc_head_event){ .kind = DSC_HEAD_TICK });
     settle(h);
 }
@@ -483,6 +521,7 @@ static dsc_status open_all(dsc_head_worker *h, int lifeline_fd, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, h->host_count, (int64_t)sizeof *h->host, &h->host, err));
     DSC_TRY(dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, h->host_count, (int64_t)sizeof *h->remote, &h->remote, err));
     DSC_TRY(dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, world_size, (int64_t)sizeof *h->end, &h->end, err));
+    DSC_TRY(dsc_watch_open(&h->watch, job->alloc, world_size, job->opt->stuck_s, err));
     DSC_TRY(open_hosts(h, err));
     DSC_TRY(dsc_output_open(job->alloc, &output, &h->out, err));
     h->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -506,6 +545,7 @@ static void close_all(dsc_head_worker *h)
     dsc_alloc_free(h->job->alloc, h->host);
     dsc_alloc_free(h->job->alloc, h->remote);
     dsc_alloc_free(h->job->alloc, h->end);
+    dsc_watch_close(&h->watch);
 }
 
 int dsc_head_work(const dsc_job *job, int lifeline_fd)

@@ -9,6 +9,7 @@
 #include "launcher/link.h"
 #include "launcher/output.h"
 #include "launcher/signals.h"
+#include "launcher/watch.h"
 
 typedef struct dsc_remote {
     const char *name;
@@ -36,6 +37,8 @@ typedef struct dsc_head_worker {
     char **link_env;     /* ours without what is exported: the carriers need none of it */
     char folder[4096];
     dsc_rank_end *end;   /* [world_size], of this run */
+    dsc_watch watch;
+    int64_t look_at_ns; /* at the ranks' collectives */
     int32_t restart_count;
     bool ready, over, left;
     bool abandon_output; /* the user does not wait for a reader that does not read */

@@ -14,6 +14,8 @@ bool dsc_head_may_restart(const dsc_head_worker *h)
         return false;
     if (v->culprit_known)
         return dsc_restart_allowed(&v->culprit, h->restart_count, h->job->opt->restart_limit);
+    if (dsc_restart_found(v, h->restart_count, h->job->opt->restart_limit))
+        return true;
     return v->lost_host >= 0 && h->restart_count < h->job->opt->restart_limit;
 }
 
@@ -99,6 +101,10 @@ static int decide(dsc_head_worker *h, const dsc_report *report)
     }
     if (v->lost_host >= 0)
         return say_lost(h, v->lost_host);
+    if (v->found_code != 0) {
+        dsc_report_found(report);
+        return v->found_code;
+    }
     dsc_report_others(report);
     return v->user_signal != 0 ? 128 + v->user_signal : 0;
 }
@@ -109,6 +115,7 @@ int dsc_head_finish(dsc_head_worker *h, bool last)
                                 .plan = h->job->plan,
                                 .rank_count = h->job->plan->world_size,
                                 .program = h->job->opt->program_argv[0],
+                                .watch = &h->watch,
                                 .end = h->end,
                                 .last = last };
     for (int32_t rank = 0; rank < h->job->plan->world_size; rank++)

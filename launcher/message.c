@@ -275,6 +275,102 @@ bool dsc_message_get_ack(const dsc_frame *frame, uint64_t *bytes)
     return all_taken(&in);
 }
 
+/* ---- flights ---- */
+
+static void put_call(dsc_message_out *out, const dsc_flight_call *call)
+{
+    put_u64(out, (uint64_t)call->number);
+    put_u64(out, call->history);
+    put_u64(out, (uint64_t)call->bytes);
+    put_u64(out, (uint64_t)call->step);
+    put_u64(out, (uint64_t)call->age_ns);
+    put_u64(out, (uint64_t)call->ended_ns);
+    put_i32(out, call->detail);
+    put_i32(out, call->peer);
+    put_u8(out, (unsigned)call->state);
+    put_text(out, call->op);
+    put_text(out, call->module);
+}
+
+void dsc_message_put_flight(dsc_message_out *out, const dsc_message_flight *flight)
+{
+    const size_t begun = dsc_message_begin(out, DSC_FRAME_FLIGHT);
+    const dsc_flight_view *view = &flight->view;
+    put_u32(out, flight->epoch);
+    put_i32(out, flight->index);
+    put_i32(out, view->pid);
+    put_u8(out, (unsigned char)view->process);
+    put_u64(out, (uint64_t)view->timeout_ns);
+    put_i32(out, view->lane_count);
+    for (int32_t i = 0; i < view->lane_count; i++) {
+        const dsc_flight_lane *lane = &view->lane[i];
+        put_u64(out, lane->id);
+        put_i32(out, lane->channel);
+        put_i32(out, lane->rank);
+        put_i32(out, lane->size);
+        put_i32(out, lane->call_count);
+        for (int32_t c = 0; c < lane->call_count; c++)
+            put_call(out, &lane->call[c]);
+    }
+    dsc_message_end(out, begun);
+}
+
+/* A number that is not negative. */
+static int64_t get_i64(dsc_message_in *in)
+{
+    const uint64_t value = get_u64(in);
+    in->bad = in->bad || value > INT64_MAX;
+    return in->bad ? 0 : (int64_t)value;
+}
+
+static void get_name(dsc_message_in *in, char out[DSC_FLIGHT_NAME_BYTES])
+{
+    get_text(in, out, DSC_FLIGHT_NAME_BYTES);
+    dsc_text_printable(out);
+}
+
+static void get_call(dsc_message_in *in, dsc_flight_call *call)
+{
+    call->number = get_i64(in);
+    call->history = get_u64(in);
+    call->bytes = get_i64(in);
+    call->step = (int64_t)get_u64(in);
+    call->age_ns = get_i64(in);
+    call->ended_ns = get_i64(in);
+    call->detail = (int32_t)get_u32(in);
+    call->peer = (int32_t)get_u32(in);
+    const uint64_t state = get_number(in, 1);
+    in->bad = in->bad || state > DSC_FLIGHT_QUEUED;
+    call->state = in->bad ? DSC_FLIGHT_DONE : (dsc_flight_state)state;
+    get_name(in, call->op);
+    get_name(in, call->module);
+}
+
+bool dsc_message_get_flight(const dsc_frame *frame, dsc_message_flight *flight)
+{
+    dsc_message_in in = dsc_message_in_of(frame);
+    dsc_flight_view *view = &flight->view;
+    memset(flight, 0, sizeof *flight);
+    flight->epoch = get_u32(&in);
+    flight->index = get_i32(&in, 0, DSC_HOST_SLOTS_MAX - 1);
+    view->known = true;
+    view->pid = get_i32(&in, 0, INT32_MAX);
+    view->process = (char)get_number(&in, 1);
+    view->timeout_ns = get_i64(&in);
+    view->lane_count = get_i32(&in, 0, DSC_FLIGHT_LANES);
+    for (int32_t i = 0; i < view->lane_count && !in.bad; i++) {
+        dsc_flight_lane *lane = &view->lane[i];
+        lane->id = get_u64(&in);
+        lane->channel = get_i32(&in, INT32_MIN, INT32_MAX);
+        lane->rank = get_i32(&in, INT32_MIN, INT32_MAX);
+        lane->size = get_i32(&in, INT32_MIN, INT32_MAX);
+        lane->call_count = get_i32(&in, 0, DSC_FLIGHT_CALLS);
+        for (int32_t c = 0; c < lane->call_count && !in.bad; c++)
+            get_call(&in, &lane->call[c]);
+    }
+    return all_taken(&in);
+}
+
 /* ---- output and problems ---- */
 
 static size_t begin_output(dsc_message_out *out, dsc_frame_kind kind, const dsc_message_output *output)

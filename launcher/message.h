@@ -8,11 +8,12 @@
 #ifndef DSC_LAUNCHER_MESSAGE_H
 #define DSC_LAUNCHER_MESSAGE_H
 
+#include "base/flight.h"
 #include "launcher/control.h"
 #include "launcher/host_task.h"
 
 /* Changes with every change of a message's bytes. */
-#define DSC_MESSAGE_PROTOCOL 1u
+#define DSC_MESSAGE_PROTOCOL 2u
 /* The agent's first bytes. What a login shell prints before them is no part of the stream. */
 #define DSC_MESSAGE_MAGIC "\x16\x02" "dsc-agent"
 
@@ -29,6 +30,7 @@ typedef enum dsc_frame_kind {
     DSC_FRAME_NOTICE = 'N', /* agent */
     DSC_FRAME_OUTPUT = 'D', /* agent: bytes of one rank's stream */
     DSC_FRAME_OUTPUT_END = 'E',
+    DSC_FRAME_FLIGHT = 'F', /* agent: what one rank's collectives are doing; before the notice of the same time */
     DSC_FRAME_PROBLEM = 'P', /* agent: why the ranks could not be started */
     DSC_FRAME_ORDER = 'O',  /* head */
     DSC_FRAME_TASK = 'T',   /* head: what to start */
@@ -92,6 +94,12 @@ typedef struct dsc_problem {
     dsc_error error;
 } dsc_problem;
 
+typedef struct dsc_message_flight {
+    uint32_t epoch;
+    int32_t index; /* rank on its host */
+    dsc_flight_view view;
+} dsc_message_flight;
+
 typedef struct dsc_message_output {
     uint32_t epoch;
     int32_t index; /* rank on its host */
@@ -103,6 +111,7 @@ typedef struct dsc_message_output {
 void dsc_message_put_hello(dsc_message_out *out, const dsc_hello *hello);
 void dsc_message_put_order(dsc_message_out *out, const dsc_order *order);
 void dsc_message_put_notice(dsc_message_out *out, const dsc_notice *notice);
+void dsc_message_put_flight(dsc_message_out *out, const dsc_message_flight *flight);
 void dsc_message_put_problem(dsc_message_out *out, const dsc_problem *problem);
 /* These two return how much of the window they take: whole frames, so that it also bounds many small pieces. */
 size_t dsc_message_put_output(dsc_message_out *out, const dsc_message_output *output);
@@ -116,6 +125,7 @@ void dsc_message_put_task(dsc_message_out *out, uint32_t epoch, const dsc_host_t
 bool dsc_message_get_hello(const dsc_frame *frame, dsc_hello *hello);
 bool dsc_message_get_order(const dsc_frame *frame, dsc_order *order);
 bool dsc_message_get_notice(const dsc_frame *frame, dsc_notice *notice);
+bool dsc_message_get_flight(const dsc_frame *frame, dsc_message_flight *flight);
 bool dsc_message_get_problem(const dsc_frame *frame, dsc_problem *problem);
 bool dsc_message_get_output(const dsc_frame *frame, dsc_message_output *output);
 bool dsc_message_get_output_end(const dsc_frame *frame, dsc_message_output *output);

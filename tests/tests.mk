@@ -60,6 +60,11 @@ test: deps-test
 	    unit $(UNIT_BIN) -- checkkern $(CHECK_BIN) -- dist $(DIST_BIN) -- fuzz $(FUZZ_BIN) -- sim $(SIM_BIN) $(CHECK_SIM_BIN) $(SIM_TEXTS) \
 	    -- cli $(CLI_TESTS)
 
+.PHONY: test-night
+## test-night: the same with the long sweeps: more seeds, kills and deaths
+test-night:
+	@DSC_TEST_NIGHT=1 DSC_TEST_TIMEOUT=$${DSC_TEST_TIMEOUT:-3600} $(MAKE) --no-print-directory test
+
 .PHONY: checkkern
 ## checkkern: check every kernel variant: make checkkern [FN='adamw*'] [SEED=7]
 checkkern: $(CHECK_BIN)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launcher/hang.h"
 #include "launcher/message.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
@@ -36,6 +37,22 @@ static void check_task(dsc_alloc *alloc, const dsc_frame *frame)
     dsc_host_task_close(alloc, &task);
 }
 
+/* What is taken can be judged, whatever is in it. */
+static void check_view(const dsc_flight_view *view)
+{
+    static dsc_flight_view all[3];
+    dsc_hang hang;
+    DSC_ASSERT(view->lane_count >= 0 && view->lane_count <= DSC_FLIGHT_LANES);
+    for (int32_t i = 0; i < view->lane_count; i++)
+        DSC_ASSERT(view->lane[i].call_count >= 0 && view->lane[i].call_count <= DSC_FLIGHT_CALLS);
+    all[0] = *view;
+    all[1] = *view;
+    all[1].lane_count = view->lane_count / 2;
+    all[2].known = true;
+    for (int ended = 0; ended < 2; ended++)
+        dsc_hang_find(all, 3, 1, ended == 1, &hang);
+}
+
 static void check_frame(dsc_alloc *alloc, const dsc_frame *frame)
 {
     dsc_hello hello;
@@ -43,6 +60,7 @@ static void check_frame(dsc_alloc *alloc, const dsc_frame *frame)
     dsc_notice notice;
     dsc_problem problem;
     dsc_message_output output;
+    static dsc_message_flight flight;
     uint64_t number = 0;
     switch (frame->kind) {
     case DSC_FRAME_HELLO:
@@ -66,6 +84,10 @@ static void check_frame(dsc_alloc *alloc, const dsc_frame *frame)
         if (dsc_message_get_output(frame, &output))
             DSC_ASSERT(output.index >= 0 && output.which >= 0 && output.which < 2 && output.bytes < frame->count);
         break;
+    case DSC_FRAME_FLIGHT:
+        if (dsc_message_get_flight(frame, &flight))
+            check_view(&flight.view);
+        break;
     case DSC_FRAME_OUTPUT_END: (void)dsc_message_get_output_end(frame, &output); break;
     case DSC_FRAME_ACK: (void)dsc_message_get_ack(frame, &number); break;
     case DSC_FRAME_TASK: check_task(alloc, frame); break;
@@ -86,7 +108,12 @@ static void make_message(dsc_message_out *out, uint8_t kind)
     const dsc_notice notice = { .number = 3, .epoch = 1, .phase = DSC_AGENT_RUNS, .end_count = 2 };
     const dsc_problem problem = { 1, { .status = DSC_ERR_INPUT, .where = "PROGRAM", .message = "is not there" } };
     const dsc_message_output output = { 1, 1, 1, "text", 4 };
+    static dsc_message_flight flight = { .epoch = 1, .view = { .pid = 7, .process = 'S', .lane_count = 2 } };
+    for (int32_t i = 0; i < 2; i++)
+        flight.view.lane[i] = (dsc_flight_lane){ .id = 5, .channel = i, .size = 3, .call_count = 2,
+                                                 .call = { { .number = 2, .op = "barrier" }, { .number = 1 } } };
     switch (kind) {
+    case DSC_FRAME_FLIGHT: dsc_message_put_flight(out, &flight); break;
     case DSC_FRAME_HELLO: dsc_message_put_hello(out, &hello); break;
     case DSC_FRAME_ORDER: dsc_message_put_order(out, &order); break;
     case DSC_FRAME_NOTICE: dsc_message_put_notice(out, &notice); break;

@@ -2,7 +2,7 @@
  * and overtake each other, links are cut in one or both directions, hosts, agents and the head die, users interrupt,
  * and jobs start again. Every seed is one history; the same seed gives the same one.
  *
- *   test_launch_control            500 seeds (DSC_SIM_SEEDS=20000: more)
+ *   test_launch_control            500 seeds; 20,000 with DSC_TEST_NIGHT=1 (DSC_SIM_SEEDS=N: as many)
  *   DSC_SIM_SEED=7 DSC_SIM_TRACE=1 test_launch_control    one of them, with what happens
  *
  * What must hold: ranks of two starts never run at once on a host; a run is over only when nothing of it runs on a host
@@ -68,7 +68,7 @@ typedef struct world {
     int64_t delay_max_ns;
     int64_t cut_from_ns[HOSTS_MAX], cut_until_ns[HOSTS_MAX];
     bool cut_to[HOSTS_MAX], cut_from[HOSTS_MAX];
-    int64_t host_dies_ns[HOSTS_MAX], agent_dies_ns[HOSTS_MAX], head_dies_ns, user_at_ns, user_again_ns;
+    int64_t host_dies_ns[HOSTS_MAX], agent_dies_ns[HOSTS_MAX], head_dies_ns, user_at_ns, user_again_ns, found_at_ns;
     bool rank_fails, death_is_seen;
 
     dsc_head head;
@@ -83,6 +83,7 @@ typedef struct world {
     int32_t passed;          /* signals of this run that are no end */
     int64_t pass_at_ns, connect_at_ns;
     int32_t counted[HOSTS_MAX * RANKS_MAX]; /* ends of this run */
+    uint32_t found_epoch;    /* the hang finder spoke in that run */
     int64_t ending_since_ns; /* something has happened that must end the run */
     const char *broken;
 } world;
@@ -228,7 +229,7 @@ static void on_agent_action(void *user, const dsc_agent_action *action)
         break;
     case DSC_AGENT_DO_SIGNAL:
         a->passed += action->signal == SIGUSR1;
-        must(w, a->passed <= w->passed, "a signal is passed on twice");
+        must(w, action->signal != SIGUSR1 || a->passed <= w->passed, "a signal is passed on twice");
         signal_ranks(w, a, action->signal);
         break;
     case DSC_AGENT_DO_KILL:
@@ -383,8 +384,10 @@ static void check_over(world *w)
         must(w, v->culprit.code != 0, "a rank that did not fail is blamed");
         must(w, w->counted[v->culprit.rank] == 1, "a rank that did not end is blamed");
     }
+    must(w, v->found_code == 0 || (w->found_epoch == w->head.epoch && !v->culprit_known && v->lost_host < 0),
+         "a run ended for a finding that there was not, or that something better stands beside");
     const bool calm = w->head.epoch > 0 && !v->culprit_known && v->lost_host < 0 && v->user_signal == 0 &&
-                      !w->head.start_failed && !w->head.host_failed && w->head.user_signal == 0;
+                      v->found_code == 0 && !w->head.start_failed && !w->head.host_failed && w->head.user_signal == 0;
     for (int32_t i = 0; calm && i < first_rank(w, w->host_count); i++)
         must(w, w->counted[i] == 1, "a run that ended well misses an end");
     say(w, "head: epoch %u is over", w->head.epoch);
@@ -395,7 +398,7 @@ static bool may_restart(const world *w)
     const dsc_verdict *v = &w->head.verdict;
     if (w->head.user_signal != 0 || w->head.host_failed || w->head.start_failed || v->user_signal != 0)
         return false;
-    return w->restart_count < w->restart_limit && (v->culprit_known || v->lost_host >= 0);
+    return w->restart_count < w->restart_limit && (v->culprit_known || v->lost_host >= 0 || v->found_code != 0);
 }
 
 static void settle(world *w)
@@ -446,6 +449,14 @@ static void run_head(world *w)
         say(w, "the user interrupts");
         w->ending_since_ns = dsc_min_i64(w->ending_since_ns, w->now_ns);
         head_step(w, (dsc_head_event){ .kind = DSC_HEAD_USER, .signal = SIGINT });
+    }
+    if (w->now_ns >= w->found_at_ns && w->head.phase == DSC_HEAD_RUNS) {
+        say(w, "the hang finder finds something");
+        w->found_at_ns = INT64_MAX;
+        w->found_epoch = w->head.epoch;
+        w->ending_since_ns = dsc_min_i64(w->ending_since_ns, w->now_ns);
+        head_step(w, (dsc_head_event){ .kind = DSC_HEAD_FOUND, .code = 5 });
+        must(w, w->head.verdict.phase != DSC_VERDICT_RUN, "a finding does not end the run");
     }
     if (w->now_ns >= w->pass_at_ns) {
         w->pass_at_ns = w->now_ns + 3 * SECOND;
@@ -539,8 +550,8 @@ static int64_t next_time(world *w)
     if (w->head_alive) {
         at_ns = dsc_min_i64(at_ns, dsc_head_wake_ns(&w->head, w->now_ns));
         at_ns = dsc_min_i64(dsc_min_i64(at_ns, w->user_at_ns), dsc_min_i64(w->user_again_ns, w->connect_at_ns));
-        at_ns = dsc_min_i64(at_ns, w->pass_at_ns);
-        at_ns = dsc_min_i64(at_ns, w->head_dies_ns);
+        at_ns = dsc_min_i64(dsc_min_i64(at_ns, w->pass_at_ns), w->head_dies_ns);
+        at_ns = dsc_min_i64(at_ns, w->head.phase == DSC_HEAD_RUNS ? w->found_at_ns : INT64_MAX);
     }
     for (int32_t i = 0; i < w->host_count; i++)
         at_ns = dsc_min_i64(at_ns, dsc_min_i64(w->host_dies_ns[i] > w->now_ns ? w->host_dies_ns[i] : INT64_MAX,
@@ -556,7 +567,7 @@ static void plan_faults(world *w)
         w->host_dies_ns[i] = w->agent_dies_ns[i] = w->cut_from_ns[i] = INT64_MAX;
         w->link_of[i] = -1;
     }
-    w->head_dies_ns = w->user_at_ns = w->user_again_ns = INT64_MAX;
+    w->head_dies_ns = w->user_at_ns = w->user_again_ns = w->found_at_ns = INT64_MAX;
     w->delay_max_ns = chance(w, 50) ? 5 * MS : 700 * MS;
     w->restart_limit = (int32_t)random_below(w, 3);
     w->pass_at_ns = chance(w, 50) ? 2 * SECOND : INT64_MAX;
@@ -567,7 +578,7 @@ static void plan_faults(world *w)
         w->repeat_percent = (int32_t)random_below(w, 20);
     }
     const int32_t victim = (int32_t)random_below(w, w->host_count);
-    switch (random_below(w, 8)) {
+    switch (random_below(w, 9)) {
     case 0: w->head_dies_ns = random_below(w, 15000) * MS; break;
     case 1: w->host_dies_ns[victim] = random_below(w, 15000) * MS; break;
     case 2: w->agent_dies_ns[victim] = random_below(w, 15000) * MS; break;
@@ -582,6 +593,7 @@ static void plan_faults(world *w)
         w->user_at_ns = random_below(w, 15000) * MS;
         w->user_again_ns = chance(w, 50) ? w->user_at_ns + random_below(w, 3000) * MS : INT64_MAX;
         break;
+    case 6: w->found_at_ns = random_below(w, 15000) * MS; break;
     default: break;
     }
 }
@@ -646,9 +658,10 @@ static const char *run_history(world *w, uint64_t seed, bool trace)
 
 static void no_history_breaks_what_must_hold(void **state)
 {
-    const char *one = getenv("DSC_SIM_SEED"), *many = getenv("DSC_SIM_SEEDS");
+    const char *one = getenv("DSC_SIM_SEED"), *many = getenv("DSC_SIM_SEEDS"), *night = getenv("DSC_TEST_NIGHT");
+    const uint64_t usual = night != NULL && strcmp(night, "1") == 0 ? 20000 : 500;
     const uint64_t from = one != NULL ? strtoull(one, NULL, 10) : 1;
-    const uint64_t count = one != NULL ? 1 : many != NULL ? strtoull(many, NULL, 10) : 500;
+    const uint64_t count = one != NULL ? 1 : many != NULL ? strtoull(many, NULL, 10) : usual;
     world *w = calloc(1, sizeof *w);
     w->message = calloc(MESSAGES_MAX, sizeof *w->message);
     int broken = 0;

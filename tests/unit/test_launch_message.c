@@ -45,6 +45,7 @@ static bool takes(const dsc_frame *frame)
         dsc_notice notice;
         dsc_problem problem;
         uint64_t number;
+        dsc_message_flight flight;
     } to;
     static dsc_hello hello;
     switch (frame->kind) {
@@ -52,6 +53,7 @@ static bool takes(const dsc_frame *frame)
     case DSC_FRAME_ORDER: return dsc_message_get_order(frame, &to.order);
     case DSC_FRAME_NOTICE: return dsc_message_get_notice(frame, &to.notice);
     case DSC_FRAME_PROBLEM: return dsc_message_get_problem(frame, &to.problem);
+    case DSC_FRAME_FLIGHT: return dsc_message_get_flight(frame, &to.flight);
     case DSC_FRAME_ACK: return dsc_message_get_ack(frame, &to.number);
     case DSC_FRAME_OUTPUT_END: {
         dsc_message_output output;
@@ -111,6 +113,60 @@ static void orders_and_notices(void **state)
     assert_true(dsc_message_get_notice(&frame, &notice_back));
     assert_true(notice_back.cut_off && !notice_back.start_failed && notice_back.drained);
     assert_memory_equal(notice_back.end, notice.end, sizeof notice.end);
+    dsc_message_out_close(&out);
+}
+
+/* As full as a view can be; ages and histories of 64 bits. */
+static void fill_flight(dsc_message_flight *flight)
+{
+    *flight = (dsc_message_flight){ .epoch = 3, .index = 7, .view = { .known = true, .pid = 4711, .process = 'T',
+                                    .timeout_ns = INT64_C(600000000000), .lane_count = DSC_FLIGHT_LANES } };
+    for (int32_t i = 0; i < DSC_FLIGHT_LANES; i++) {
+        dsc_flight_lane *lane = &flight->view.lane[i];
+        *lane = (dsc_flight_lane){ .id = ~(uint64_t)i, .channel = i, .rank = 2, .size = 4,
+                                   .call_count = DSC_FLIGHT_CALLS };
+        for (int32_t c = 0; c < DSC_FLIGHT_CALLS; c++) {
+            lane->call[c] = (dsc_flight_call){ .number = 9 - c, .history = ~UINT64_C(0), .bytes = INT64_MAX,
+                                               .step = -1, .age_ns = 12, .ended_ns = 3, .detail = -2, .peer = -1,
+                                               .state = (dsc_flight_state)(c % 4) };
+            memset(lane->call[c].op, 'o', DSC_FLIGHT_NAME_BYTES - 1);
+            memset(lane->call[c].module, 'm', DSC_FLIGHT_NAME_BYTES - 1);
+        }
+    }
+}
+
+static void flights(void **state)
+{
+    static dsc_message_flight flight, back;
+    dsc_message_out out = { .alloc = alloc };
+    fill_flight(&flight);
+    dsc_message_put_flight(&out, &flight);
+    dsc_frame frame = only_frame(&out);
+    check_lengths(&frame);
+    assert_true(frame.count <= DSC_MESSAGE_REPORT_MAX);
+    assert_true(dsc_message_get_flight(&frame, &back));
+    assert_memory_equal(&back, &flight, sizeof flight);
+    out.count = 0;
+    flight.view.lane[3].call[2].op[0] = '\x1b'; /* a terminal's commands are no names */
+    dsc_message_put_flight(&out, &flight);
+    frame = only_frame(&out);
+    assert_true(dsc_message_get_flight(&frame, &back) && back.view.lane[3].call[2].op[0] != '\x1b');
+    for (int i = 0; i < 5; i++) {
+        fill_flight(&flight);
+        *(int64_t *[]){ &flight.view.lane[0].call[0].age_ns, &flight.view.lane[7].call[3].ended_ns,
+                        &flight.view.lane[1].call[1].number, &flight.view.lane[1].call[1].bytes,
+                        &flight.view.timeout_ns }[i] = -1;
+        out.count = 0;
+        dsc_message_put_flight(&out, &flight);
+        frame = only_frame(&out);
+        assert_false(takes(&frame));
+    }
+    fill_flight(&flight);
+    flight.view.lane[0].call[0].state = (dsc_flight_state)4;
+    out.count = 0;
+    dsc_message_put_flight(&out, &flight);
+    frame = only_frame(&out);
+    assert_false(takes(&frame));
     dsc_message_out_close(&out);
 }
 
@@ -411,6 +467,7 @@ int main(void)
 {
     const struct CMUnitTest all[] = {
         cmocka_unit_test_setup_teardown(orders_and_notices, setup, teardown),
+        cmocka_unit_test_setup_teardown(flights, setup, teardown),
         cmocka_unit_test_setup_teardown(numbers_out_of_range, setup, teardown),
         cmocka_unit_test_setup_teardown(hellos_and_problems, setup, teardown),
         cmocka_unit_test_setup_teardown(tasks, setup, teardown),

@@ -150,11 +150,6 @@ def running_tree(ranks, *flags):
     return marked, p
 
 
-def supervisor_of(p):
-    with open(f"/proc/{p.pid}/task/{p.pid}/children") as f:
-        return int(f.read().split()[0])
-
-
 @test
 def kill_9_of_the_launcher_leaves_nothing():
     for _ in range(3):

@@ -1,68 +1,13 @@
 # hang.py - ranks that do not come to a collective: named by the launcher, whoever else waits for them.
 # SPDX-License-Identifier: Apache-2.0
-from harness import *
-
-NIGHT = os.environ.get("DSC_TEST_NIGHT") == "1"
-
-
-def training(folder, stage=3, **own):
-    """A config whose training takes for ever."""
-    text = os.path.join(folder, "text.txt")
-    with open(text, "w") as f:
-        f.write("so it goes, on and on; " * 400)
-    path = os.path.join(folder, f"hang{stage}-{len(own)}.json")
-    with open(path, "w") as f:
-        json.dump({"train_batch_size": 12, "bf16": {"enabled": False}, "zero_optimization": {"stage": stage},
-                   "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
-                   "dsc": {"model": "gpt2-nano", "data": text, "threads": 1, "seq_length": 16, **own}}, f)
-    return ["train", "--config", path, "--steps", "1000000"]
-
-
-def until_step(p, step):
-    seen = b""
-    while f"step {step}/".encode() not in seen:
-        piece = os.read(p.stdout.fileno(), 4096)
-        check(piece, "ended early", seen, p.stderr.read() if not piece else b"")
-        seen += piece
-
-
-def ranks_of(pids):
-    """Rank -> pid of the programs among these processes that were told one."""
-    found = {}
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as f:
-                rank = [v for v in f.read().split(b"\0") if v.startswith(b"RANK=")]
-        except OSError:
-            continue
-        if rank:
-            found[int(rank[0][5:])] = pid
-    return found
-
-
-def stop_and_see(p, pid, rank, seconds):
-    """SIGSTOP of a rank: the launcher names it within `seconds` and ends the job with code 5."""
-    begin = time.monotonic()
-    os.kill(pid, signal.SIGSTOP)
-    _, err = p.communicate(timeout=60)
-    took = time.monotonic() - begin
-    err = err.decode(errors="replace")
-    equal(p.returncode, 5, err)
-    stuck = [l for l in err.splitlines() if "stuck: rank" in l]
-    equal(len(stuck), 1, err)
-    check(f" for rank {rank} (host " in stuck[0] and f"pid {pid})" in stuck[0], stuck[0])
-    check(f"rank {rank} is stopped" in stuck[0] and " (step " in stuck[0] and "collective " in stuck[0], stuck[0])
-    check(took < seconds * SLOW, f"{took:.1f} s", err)
-    equal(err.count("dsc: error:"), 1, err)
-    return took
-
+from stuck import *
 
 @test
 def a_stopped_rank_is_named():
     # The ranks' own timeout, and the launcher's while theirs is ten minutes.
     worst = 0
     with Folder() as f:
-        for i in range(20 if NIGHT else 3):
+        for i in range(20 if NIGHT else 2):
             own, flags = ({"comm_timeout_s": 1}, []) if i % 2 == 0 else ({}, ["--stuck_seconds", "1"])
             marked = Marked()
             env = dict(marked.env, OMP_WAIT_POLICY="passive")
@@ -94,7 +39,52 @@ def a_job_that_the_user_stops_is_not_stuck():
 
 @test
 def ranks_without_a_record_are_left_alone():
-    r = launch("-np", "2", "--stuck_seconds", "1", "sh", "-c", "sleep 1.3; echo $DSC_FLIGHT")
+    r = launch("-np", "2", "--stuck_seconds", "1", "sh", "-c", "sleep 1.2; echo $DSC_FLIGHT")
     equal(r.code, 0, r)
     equal(len(re.findall(r"\d+:\d+:[01]", r.out)), 2, r)
     refused(launch("--stuck_seconds", "0", "true"), "--stuck_seconds")
+
+
+@test
+def any_death_in_training_on_one_host_leaves_nothing():
+    # Whom, how, and what the launcher ends with. SIGUSR2 makes a rank end with 3, as one would of itself.
+    deaths = [("rank", signal.SIGKILL, 137), ("rank", signal.SIGSEGV, 139), ("rank", signal.SIGSTOP, 5),
+              ("rank", signal.SIGUSR2, 3), ("supervisor", signal.SIGKILL, 4), ("supervisor", signal.SIGSEGV, 4),
+              ("supervisor", signal.SIGSTOP, 4), ("launcher", signal.SIGKILL, -9), ("launcher", signal.SIGSEGV, -11),
+              ("launcher", signal.SIGSTOP, 4)]
+    seed = int(os.environ.get("DSC_TEST_SEED", time.monotonic_ns() % 1000000))
+    rng = random.Random(seed)
+    rng.shuffle(deaths)
+    worst = 0
+    with Folder() as f:
+        other = Marked()
+        q = start("-np", "2", "sleep", "600", env=other.env)
+        wait_for(lambda: len(other.pids()) == 4, what="the second job")
+        memory = left_in_memory()
+        for who, how, code in (deaths * 5 if NIGHT else deaths[:1]):
+            worst = max(worst, die_alone(f.path, who, how, code, rng.randrange(2)))
+            equal((left_in_memory() - memory, len(other.pids())), (set(), 4), who, how, "seed", seed)
+        q.terminate()
+        q.communicate(timeout=20)
+        equal(q.returncode, 143)
+    print(f"# seed {seed}; over after {worst:.1f} s at most")
+
+
+def die_alone(folder, who, how, code, rank):
+    what = f"{who}, {how!r}"
+    args = training(folder)
+    marked = Marked()
+    p = start("-np", "2", "--stuck_seconds", "1", *(ENDS_WITH_3 + args[1:] if how == signal.SIGUSR2 else args),
+              env=dict(marked.env, OMP_WAIT_POLICY="passive"))
+    until_step(p, 2)
+    wrapper = [pid for pid in marked.pids() if how != signal.SIGUSR2 or title(pid).startswith("sh -c")]
+    pid = {"rank": ranks_of(wrapper).get(rank), "supervisor": supervisor_of(p), "launcher": p.pid}[who]
+    begin = time.monotonic()
+    os.kill(pid, how)
+    stays = {p.pid} if who == "launcher" and how == signal.SIGSTOP else set()
+    wait_for(lambda: not set(marked.pids()) - stays, seconds=5, what="the end: " + what)
+    took = time.monotonic() - begin
+    p.send_signal(signal.SIGCONT)
+    _, err = p.communicate(timeout=20)
+    equal(p.returncode, code, what, err.decode(errors="replace"))
+    return took

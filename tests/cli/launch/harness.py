@@ -119,6 +119,19 @@ class Marked:
         check(not left, "left behind:", left)
 
 
+def title(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as f:
+            return f.read().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def supervisor_of(p):
+    with open(f"/proc/{p.pid}/task/{p.pid}/children") as f:
+        return int(f.read().split()[0])
+
+
 def wait_for(condition, seconds=10, what="condition"):
     until = time.monotonic() + seconds * SLOW
     while time.monotonic() < until:

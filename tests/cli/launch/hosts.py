@@ -1,7 +1,8 @@
 # hosts.py - jobs over two hosts with real sshds. SPDX-License-Identifier: Apache-2.0
 from hosts_net import *
+from stuck import *
 
-import atexit, random
+import atexit
 
 missing = why_not()
 if missing:
@@ -267,8 +268,8 @@ def signals_are_passed_on():
 @test
 def an_agent_that_dies_ends_the_job():
     for part, how in (("dsc-agent of", signal.SIGKILL), ("dsc-launch --agent", signal.SIGKILL),
-                      ("dsc-agent of", signal.SIGSTOP)):
-        for host in (0, 1):
+                      ("dsc-agent of", signal.SIGSTOP), ("dsc-launch --agent", signal.SIGSTOP)):
+        for host in (1,) if (part, how) == ("dsc-launch --agent", signal.SIGSTOP) else (0, 1):
             p = running()
             kill_all([pid for pid in net.find(part, host=host) if "sh -c" not in net.title(pid)], how)
             r = ended(p, 10)
@@ -294,14 +295,16 @@ def an_ssh_client_that_dies_or_stops_ends_the_job():
 
 @test
 def a_link_that_is_down_ends_the_job():
-    p = running()
+    # A host that is not heard of is lost, and nobody there is stuck: the hang finder waits for its word.
+    p = net.start("-H", net.list(), "--stuck_seconds", "1", *training(net.folder))
+    until_step(p, 2)
     run("ip", "-n", net.names[1], "link", "set", "veth0", "down")
     try:
         begin = time.monotonic()
         out, err = p.communicate(timeout=60)
         check(time.monotonic() - begin < 10 * SLOW, "the launcher took too long")
         check(p.returncode == 4 and f"host {HOSTS[1]}".encode() in err, err)
-        wait_for(lambda: not ranks(), seconds=10 - (time.monotonic() - begin), what="the other host's rank")
+        wait_for(lambda: not ranks_of(net.processes()), seconds=10 - (time.monotonic() - begin), what="the other host's rank")
     finally:
         run("ip", "-n", net.names[1], "link", "set", "veth0", "up")
     # The other sshd's own process notices when it writes or by its keep-alive; nothing of ours is left.
@@ -334,6 +337,129 @@ def a_lost_host_is_had_again_with_max_restarts():
     r = ended(p, 20)
     equal(r.code, 0, r)
     check("restart 1 of 1" in r.err and "again 0" in r.out and "again 1" in r.out, r)
+
+
+def sockets(listening=False):
+    """Sockets of both hosts that some process holds, listening sshds' excepted: TCP by address, Unix ones by name."""
+    found = set()
+    for name in net.names:
+        text = run("ip", "netns", "exec", name, "cat", "/proc/net/tcp", "/proc/net/tcp6")
+        rows = [l.split() for l in text.splitlines() if "local_address" not in l]
+        found.update((name, r[1], r[2]) for r in rows if r[3] == "0A" and
+                     int(r[1].rsplit(":", 1)[1], 16) not in (22, *range(2222, 2226)))
+        if listening:
+            continue
+        found.update((name, r[1], r[2]) for r in rows if r[9] != "0" and r[3] != "0A")
+        rows = run("ip", "netns", "exec", name, "cat", "/proc/net/unix").splitlines()[1:]
+        found.update((name, *r.split()[7:]) for r in rows if "dsc" in " ".join(r.split()[7:]))
+    return found
+
+
+# Whom, how it is found, how it dies, what the launcher ends with (None: it is it that dies).
+HOW = {signal.SIGKILL: 137, signal.SIGSEGV: 139, signal.SIGSTOP: 5, signal.SIGUSR2: 3}
+DEATHS = [("rank", how, code) for how, code in HOW.items()]
+DEATHS += [(who, how, 4) for who in ("dsc-agent of", "dsc-launch --agent", "ssh -T", "dsc-head of")
+           for how in (signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP)]
+DEATHS += [("launcher", signal.SIGKILL, -9), ("launcher", signal.SIGSEGV, -11), ("launcher", signal.SIGSTOP, 4)]
+DEATHS += [("link", None, 4)]
+
+
+def victim_of(who, host, others, wrapped):
+    mine = [pid for pid in net.processes() if pid not in others]
+    if who == "rank":
+        found = ranks_of(pid for pid in mine if not wrapped or net.title(pid).startswith("sh -c"))
+        check(host in found, "rank", host, "is not among", [net.title(pid) for pid in mine])
+        return found[host]
+    if who == "launcher":
+        found = [pid for pid in mine if net.title(pid).startswith(LAUNCH) and "--agent" not in net.title(pid)]
+    else:
+        there = net.processes(host=0 if who in ("ssh -T", "dsc-head of") else host)
+        found = [pid for pid in mine if pid in there and who in net.title(pid) and
+                 not net.title(pid).startswith(("sh -c", "/bin/sh -c"))]
+    check(found, who, "of host", host, "is not among", [net.title(pid) for pid in mine])
+    return found[0]
+
+
+def die_in_training(who, how, code, host, others, before):
+    what = f"{who}, {how!r}, host {host}"
+    args = training(net.folder, stage=2 + host)
+    command = ENDS_WITH_3 + args[1:] if how == signal.SIGUSR2 else args
+    p = net.start("-H", net.list(), "--stuck_seconds", "1", *command)
+    until_step(p, 2)
+    equal(sockets(listening=True), set(), "a port where a stranger can knock while ranks train")
+    begin = time.monotonic()
+    if who == "link":
+        run("ip", "-n", net.names[1], "link", "set", "veth0", "down")
+    else:
+        pid = victim_of(who, host, others, how == signal.SIGUSR2)
+        os.kill(pid, how)
+
+    def over():
+        left = [q for q in net.processes() if q not in others and not net.title(q).startswith("sshd:")]
+        stopped = who == "launcher" and how == signal.SIGSTOP
+        return [net.title(q) for q in left if not (stopped and q == pid)]
+    try:
+        wait_for(lambda: not over(), seconds=10, what="the end everywhere: " + what)
+    except Failed as e:
+        raise Failed(f"{e}; left: {over()}")
+    finally:
+        run("ip", "-n", net.names[1], "link", "set", "veth0", "up")
+        for q in net.find("sshd:") if who == "link" else []: # they notice by their keep-alive
+            if q not in others:
+                os.kill(q, signal.SIGKILL)
+    took = time.monotonic() - begin
+    if who == "launcher" and how == signal.SIGSTOP:
+        os.kill(pid, signal.SIGCONT)
+    _, err = p.communicate(timeout=20)
+    equal(p.returncode, code, what, err.decode(errors="replace"))
+    wait_for(lambda: not (set(net.processes()) - others), seconds=3, what="what ssh leaves")
+    wait_for(lambda: not (sockets() - before), seconds=3, what="the end of sockets: " + what)
+    return took
+
+
+@test
+def any_death_in_training_ends_it_everywhere_and_leaves_nothing():
+    # Beside the tests above, which are a death each: here ranks hold sockets and memory, and a second job runs on.
+    seed = int(os.environ.get("DSC_TEST_SEED", random.randrange(1 << 30)))
+    rng = random.Random(seed)
+    cases = DEATHS * 3
+    rng.shuffle(cases)
+    if NIGHT:  # each of them, and then whichever
+        cases = [c for c in DEATHS if c[0] != "link"] + [("link", None, 4)] + cases
+    cases = [c for c in cases if NIGHT or c[0] != "link"][:50 if NIGHT else 1]
+    if NIGHT:  # a link that goes down takes the second job too: last
+        cases.sort(key=lambda c: c[0] == "link")
+    other = running()
+    others, before, memory = set(net.processes()), sockets(), left_in_memory()
+    worst = 0
+    for who, how, code in cases:
+        if who == "link" and other.poll() is None:
+            equal(len([q for q in ranks() if q in others]), 2, "the other job")
+            other.terminate()
+            ended(other, 5)
+            others, before = set(), set()
+        took = die_in_training(who, how, code, rng.randrange(2), others, before)
+        worst = max(worst, took)
+        equal(left_in_memory() - memory, set(), who, how, "seed", seed)
+    if other.poll() is None:
+        equal(len([q for q in ranks() if q in others]), 2, "the other job")
+        other.terminate()
+        ended(other, 5)
+    print(f"# {len(cases)} deaths, seed {seed}; over after {worst:.1f} s at most")
+
+
+@test
+def a_stopped_rank_is_named_over_hosts():
+    worst = 0
+    for i in range(20 if NIGHT else 1):
+        own, flags = ({"comm_timeout_s": 1}, []) if i % 2 == 0 else ({}, ["--stuck_seconds", "1"])
+        p = net.start("-H", net.list(1 + i % 4 // 3), *flags, *training(net.folder, stage=(3 + i) % 4, **own))
+        until_step(p, 2)
+        ranks = ranks_of(net.processes())
+        rank = i % len(ranks)
+        worst = max(worst, stop_and_see(p, ranks[rank], rank, 1 + 2))
+        net.wait_gone(5)
+    print(f"# named and over {worst:.1f} s after SIGSTOP at most, timeout 1 s")
 
 
 # ---- output ----

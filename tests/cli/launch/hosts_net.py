@@ -120,11 +120,7 @@ MaxStartups 200
         return found
 
     def title(self, pid):
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as f:
-                return f.read().replace(b"\0", b" ").decode(errors="replace").strip()
-        except OSError:
-            return ""
+        return title(pid)
 
     def find(self, part, host=None):
         return [pid for pid in self.processes(host=host) if part in self.title(pid)]
