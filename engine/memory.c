@@ -8,6 +8,7 @@
 /* ---- does it fit? ---- */
 
 #define MB (1024.0 * 1024.0)
+#define GB 1e9
 
 /* The two largest tags of the tiers in `mask`, for the message. */
 static void largest_tags(const dsc_plan *plan, uint32_t mask, int largest[2], int64_t bytes[2])
@@ -29,26 +30,82 @@ static void largest_tags(const dsc_plan *plan, uint32_t mask, int largest[2], in
     }
 }
 
-/* What of the states is in memory and could be in files. */
-static const char *files_way_out(const dsc_engine *engine)
+/* The plan of the same run with states elsewhere; false: it cannot be made. */
+static bool plan_elsewhere(const dsc_engine *engine, int stage, dsc_offload optimizer, dsc_offload param,
+                           int64_t tier_bytes[DSC_TIER_COUNT])
+{
+    dsc_plan_options options;
+    dsc_plan plan = { 0 };
+    dsc_config *config = NULL;
+    if (dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, 1, sizeof *config, &config, NULL) != DSC_OK)
+        return false;
+    *config = engine->config;
+    dsc_zero_config *zero = &config->zero;
+    zero->stage = stage;
+    zero->offload_optimizer = optimizer;
+    zero->offload_param = param;
+    zero->nvme_optimizer.path_count += zero->nvme_optimizer.path_count == 0; /* planning opens none of them */
+    zero->nvme_param.path_count += zero->nvme_param.path_count == 0;
+    dsc_engine_plan_options(engine, &options);
+    options.config = config;
+    const bool made = dsc_plan_open(&options, &plan, NULL) == DSC_OK;
+    memcpy(tier_bytes, plan.tier_bytes, sizeof plan.tier_bytes);
+    dsc_plan_close(&plan);
+    dsc_alloc_free(engine->alloc, config);
+    return made;
+}
+
+/* What a rank takes of the tiers in `mask` beside its states, wherever those are. */
+static int64_t work_bytes(const dsc_plan *plan, uint32_t mask)
+{
+    int64_t bytes = 0;
+    for (int tag = 0; tag < DSC_TAG_COUNT; tag++)
+        for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
+            if ((mask >> tier & 1u) != 0 && tag != DSC_TAG_PARAM && tag != DSC_TAG_GRAD && tag != DSC_TAG_MASTER &&
+                tag != DSC_TAG_MOMENT)
+                bytes += plan->bytes[tag][tier];
+    return bytes;
+}
+
+/* What of the states is in memory and could be in files, or on a GPU and could be the host's, and what that takes:
+ * where it then fits, into `most` bytes of a rank. */
+static void elsewhere_way_out(const dsc_engine *engine, uint32_t mask, int64_t most, char *out, size_t out_bytes)
 {
     const dsc_zero_config *zero = &engine->config.zero;
-    if (!engine->host_visible)
-        return "";
-    if (zero->stage == 3 && zero->offload_param != DSC_OFFLOAD_NVME)
-        return "zero_optimization.offload_optimizer and offload_param with device nvme, ";
-    if (zero->offload_optimizer != DSC_OFFLOAD_NVME)
-        return "zero_optimization.stage 3 with offload_optimizer and offload_param on nvme, ";
-    return zero->stage < 3 ? "zero_optimization.stage 3 with offload_param on nvme, " : "";
+    const bool on_gpu = !engine->host_visible && mask == 1u << DSC_TIER_DEVICE;
+    const bool all_in_files = zero->offload_optimizer == DSC_OFFLOAD_NVME && zero->offload_param == DSC_OFFLOAD_NVME;
+    const char *each = engine->place.local_size > 1 ? " each" : "";
+    int64_t bytes[DSC_TIER_COUNT];
+    out[0] = 0;
+    if (work_bytes(&engine->plan, mask) > most)
+        return;
+    if (on_gpu && zero->offload_optimizer == DSC_OFFLOAD_NONE &&
+        plan_elsewhere(engine, zero->stage > 0 ? zero->stage : 1, DSC_OFFLOAD_CPU, DSC_OFFLOAD_NONE, bytes) &&
+        bytes[DSC_TIER_DEVICE] <= most)
+        snprintf(out, out_bytes, "%soffload_optimizer on cpu (%.1f GB of the GPU and %.1f GB of the host%s), ",
+                 zero->stage > 0 ? "zero_optimization." : "zero_optimization.stage 1 with ",
+                 (double)bytes[DSC_TIER_DEVICE] / GB, (double)(bytes[DSC_TIER_HOST] + bytes[DSC_TIER_PINNED]) / GB,
+                 each);
+    if (!engine->host_visible || all_in_files ||
+        !plan_elsewhere(engine, 3, DSC_OFFLOAD_NVME, DSC_OFFLOAD_NVME, bytes))
+        return;
+    const int64_t memory = bytes[DSC_TIER_DEVICE] + bytes[DSC_TIER_HOST] + bytes[DSC_TIER_PINNED];
+    if (memory <= most)
+        snprintf(out, out_bytes, "%soffload_optimizer and offload_param on nvme (%.1f GB of memory and %.1f GB of "
+                 "files%s), ", zero->stage == 3 ? "zero_optimization." : "zero_optimization.stage 3 with ",
+                 (double)memory / GB, (double)bytes[DSC_TIER_NVME] / GB, each);
 }
 
 /* Only what this run does not do yet. */
-static void way_out(const dsc_engine *engine, int64_t ranks, const char *place, char *out, size_t out_bytes)
+static void way_out(const dsc_engine *engine, uint32_t mask, int64_t ranks, const char *place, int64_t available,
+                    char *out, size_t out_bytes)
 {
     const dsc_config *config = &engine->config;
     const bool sharded = config->zero.stage == 3 && engine->place.size > 1;
     const bool may_shard = config->zero.stage < 3 && engine->place.size > 1;
-    snprintf(out, out_bytes, "%s%s%s%s%s%s", may_shard ? "zero_optimization.stage 3, " : "", files_way_out(engine),
+    char elsewhere[160];
+    elsewhere_way_out(engine, mask, available / ranks, elsewhere, sizeof elsewhere);
+    snprintf(out, out_bytes, "%s%s%s%s%s%s", may_shard ? "zero_optimization.stage 3, " : "", elsewhere,
              config->train_micro_batch_size_per_gpu > 1 ? "a smaller train_micro_batch_size_per_gpu, " : "",
              config->own.recompute == DSC_RECOMPUTE_NONE ? "\"dsc\": {\"recompute\": \"full\"}, " : "",
              ranks > 1 ? "fewer ranks on a host, " : "", sharded ? "more hosts, " : "");
@@ -63,7 +120,7 @@ static dsc_status refuse(const dsc_engine *engine, uint32_t mask, int64_t ranks,
     int64_t bytes[2];
     char use[384];
     largest_tags(&engine->plan, mask, tag, bytes);
-    way_out(engine, ranks, place, use, sizeof use);
+    way_out(engine, mask, ranks, place, available, use, sizeof use);
     return DSC_FAIL(err, DSC_ERR_NOFIT, "memory",
                     "%d rank%s on this %s need%s %.0f MB%s (%s %.0f MB, %s %.0f MB, ...) but %.0f MB are free; use %s",
                     (int)ranks, ranks == 1 ? "" : "s", place, ranks == 1 ? "s" : "", (double)each / MB,

@@ -263,7 +263,7 @@ static void reader_options(const dsc_engine *engine, dsc_reader_options *out)
                                   .depth = DSC_READER_DEPTH };
 }
 
-static void plan_options(const dsc_engine *engine, dsc_plan_options *out)
+void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out)
 {
     dsc_reader_options reader;
     reader_options(engine, &reader);
@@ -309,7 +309,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     report_config(engine);
     DSC_TRY(dsc_layout_open(engine->alloc, engine->model, engine->place.size, &engine->layout, err));
     dsc_plan_options plan;
-    plan_options(engine, &plan);
+    dsc_engine_plan_options(engine, &plan);
     DSC_TRY(dsc_plan_open(&plan, &engine->plan, err));
     engine->tokens_per_step = engine->config.train_batch_size * engine->model->losses_per_sample;
     describe_numerics(engine);

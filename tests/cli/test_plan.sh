@@ -55,6 +55,34 @@ run plan --config "$tmp/c.json" --model gpt2-xl --world-size 1000000
 report "a thousand machines' worth does not fit: the table says so" verdict "does not fit" "1000000 ranks"
 refused() { [ $code -eq 3 ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] && grep -q "^dsc: error: memory: 1000000 ranks .*$1" "$tmp/err"; }
 report "exit 3 with one line and a way out" refused 'use zero_optimization.stage 3'
+files_way_out() { # the numbers are those of the plan that is proposed
+    timeout 60 "$dsc" plan --config "$tmp/files.json" --model gpt2-xl --world-size $ranks --json 2>"$tmp/ignored" |
+        python3 -c '
+import json, re, sys
+plan, said = json.load(sys.stdin), open(sys.argv[1]).read()
+memory, files = re.search(r"offload_param on nvme .([0-9.]+) GB of memory and ([0-9.]+) GB of files", said).groups()
+assert abs(float(memory) - plan["total_bytes"] / 1e9) <= 0.05 and abs(float(files) - plan["nvme_bytes"] / 1e9) <= 0.05
+assert float(memory) > 0.1 and float(files) >= 0' "$tmp/err"
+}
+nvme='{"device":"nvme","nvme_path":"/tmp"}'
+config '3,"offload_optimizer":'"$nvme"',"offload_param":'"$nvme" false
+mv "$tmp/c.json" "$tmp/files.json"
+config 0 false
+each_and_free() { timeout 60 "$dsc" plan --config "$1" --model gpt2-xl --json 2>"$tmp/ignored" |
+    python3 -c 'import json, sys; p = json.load(sys.stdin); print(p["total_bytes"], p["free_bytes"] or 0)'; }
+read -r each free < <(each_and_free "$tmp/c.json")
+read -r each_in_files ignored < <(each_and_free "$tmp/files.json")
+ranks=$((free / each + 1)) # as few as do not fit
+if [ $((ranks * each_in_files * 2)) -lt "$free" ]; then
+    run plan --config "$tmp/c.json" --model gpt2-xl --world-size $ranks
+    report "what files would take, in numbers" files_way_out
+else
+    n=$((n + 1)) && echo "ok $n - what files would take, in numbers # SKIP little memory is free"
+fi
+no_files_way_out() { fails_to_fit && ! grep -q nvme "$tmp/err"; }
+fails_to_fit() { [ $code -eq 3 ] && [ "$(wc -l <"$tmp/err")" -eq 1 ]; }
+run plan --config "$tmp/c.json" --model gpt2-xl --world-size 1000000
+report "which are no way out where they do not help" no_files_way_out
 run plan --config "$tmp/c.json" --model gpt2-xl --world-size 1000000 --json
 report "the same with --json" refused 'use zero_optimization.stage 3'
 report "whose text is whole" python3 -c "import json; d = json.load(open('$tmp/out')); exit(d['fits'] is not False)"

@@ -57,6 +57,19 @@ nofit() { [ $code -eq 3 ] && grep -q '^does not fit the GPU: ' "$tmp/out" && [ "
     grep -qE "^dsc: error: memory: 1 rank on this GPU needs [0-9]+ MB .* are free; use .*$1" "$tmp/err"; }
 plan --gpu-memory 16GB; report "16 GB are too few: exit 3 and the ways out" nofit 'stage 3'
 report "a smaller micro-batch is one" nofit 'smaller train_micro_batch_size_per_gpu'
+plan --gpu-memory 16GB; report "nor would states in host memory help" eval '! grep -q "offload_optimizer" "$tmp/err"'
+plan --gpu-memory 19GB
+on_host() { # the numbers are those of the plan that is proposed
+    sed 's/"stage": 2/&, "offload_optimizer": {"device": "cpu"}/' "$tmp/c.json" >"$tmp/host.json"
+    "$dsc" plan --config "$tmp/host.json" --model gpt2-xl --world-size 8 --gpu-memory 19GB --json 2>"$tmp/ignored" |
+        python3 -c '
+import json, re, sys
+plan, said = json.load(sys.stdin), open(sys.argv[1]).read()
+gpu, host = re.search(r"offload_optimizer on cpu .([0-9.]+) GB of the GPU and ([0-9.]+) GB of the host each", said).groups()
+assert abs(float(gpu) - plan["gpu_bytes"] / 1e9) <= 0.05
+assert abs(float(host) - (plan["total_bytes"] - plan["gpu_bytes"]) / 1e9) <= 0.05 and float(host) > 1' "$tmp/err"
+}
+report "states in host memory are one, in numbers" on_host
 plan --gpu-memory 16GB --json; report "fits is false" [ $code:"$(number fits)" = 3:false ]
 
 # ---- wrong command lines ----
