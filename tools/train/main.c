@@ -3,10 +3,12 @@
  * Flow: flags -> options -> open -> (load) -> steps with evaluations and saves -> summary. Errors travel up to main,
  * which prints one line and ends with the contract's exit code. SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -170,38 +172,69 @@ static void engine_options(train_run *run, dsc_engine_options *options)
     options->default_data_count = run->default_data_count;
 }
 
-/* dsc-launch --max_restarts has started us again: what the earlier start saved comes before --load. */
-static bool was_restarted(void)
+/* How often dsc-launch --max_restarts has started us again; -1: it will not. */
+static long restart_count(void)
 {
     const char *count = getenv("DSC_RESTART_COUNT");
-    return count != NULL && strtol(count, NULL, 10) > 0;
+    return count != NULL ? strtol(count, NULL, 10) : -1;
 }
 
-/* Whether --save holds a checkpoint; rank 0 looks. */
-static dsc_status find_saved(train_run *run, bool *found, dsc_error *err)
+/* What `latest` of --save names; rank 0 looks. step -1: nothing is there, -2: no step. */
+static dsc_status find_saved(train_run *run, int64_t *step, dsc_error *err)
 {
     char latest[PATH_MAX];
     const int length = snprintf(latest, sizeof latest, "%s/latest", run->info.save_dir);
-    int32_t exists = length > 0 && (size_t)length < sizeof latest && access(latest, F_OK) == 0;
-    DSC_TRY(dsc_engine_broadcast(run->engine, &exists, (int64_t)sizeof exists, 0, err));
-    *found = exists != 0;
-    return DSC_OK;
+    *step = -1;
+    if (length > 0 && (size_t)length < sizeof latest && access(latest, F_OK) == 0) {
+        FILE *file = fopen(latest, "re");
+        if (file == NULL || fscanf(file, "step-%18" SCNd64, step) != 1)
+            *step = -2;
+        if (file != NULL)
+            fclose(file);
+    }
+    return dsc_engine_broadcast(run->engine, step, (int64_t)sizeof *step, 0, err);
 }
 
-/* --load auto: the newest checkpoint of --save, or a fresh start when there is none. */
+/* Whether `path` is the folder or in it, as text. */
+static bool lies_in(const char *path, const char *folder)
+{
+    size_t bytes = strlen(folder);
+    while (bytes > 1 && folder[bytes - 1] == '/')
+        bytes--;
+    return strncmp(path, folder, bytes) == 0 && (path[bytes] == 0 || path[bytes] == '/');
+}
+
+/* A restart before the first save would go on from what is in the folder now: that has to be what this run goes on
+ * from. */
+static dsc_status check_saved(train_run *run, int64_t saved, dsc_error *err)
+{
+    const dsc_run_info *info = &run->info;
+    dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
+    dsc_engine_stats_get(run->engine, &stats);
+    if (saved == -1 || (lies_in(info->load_dir, info->save_dir) && stats.step == saved))
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, info->save_dir, "its \"latest\" names a checkpoint of another run, from which "
+                    "--max_restarts would go on; use another --save folder, or --load auto to go on from it now");
+}
+
+/* --load auto: the newest checkpoint of --save, or a fresh start when there is none. After a restart what the earlier
+ * start saved comes before --load. */
 static dsc_status load(train_run *run, dsc_error *err)
 {
     const dsc_run_info *info = &run->info;
     const char *dir = info->load_dir;
     const bool automatic = strcmp(dir, "auto") == 0;
-    bool found = false;
+    const long restarts = restart_count();
+    int64_t saved = -1;
     if (automatic && info->save_dir[0] == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--load", "auto means the newest checkpoint of --save DIR; give --save");
-    if (automatic || (was_restarted() && info->save_dir[0] != 0))
-        DSC_TRY(find_saved(run, &found, err));
-    if (found)
-        dir = info->save_dir;
-    return dir[0] == 0 || (automatic && !found) ? DSC_OK : dsc_engine_load(run->engine, dir, err);
+    if (automatic || (restarts >= 0 && info->save_dir[0] != 0))
+        DSC_TRY(find_saved(run, &saved, err));
+    if (automatic || restarts > 0)
+        dir = saved != -1 ? info->save_dir : automatic ? "" : dir;
+    if (dir[0] != 0)
+        DSC_TRY(dsc_engine_load(run->engine, dir, err));
+    return automatic || restarts != 0 ? DSC_OK : check_saved(run, saved, err);
 }
 
 static dsc_status evaluate(train_run *run, int64_t step, dsc_error *err)

@@ -65,14 +65,18 @@ exec "$@"
 """
 
 
+def tiny_run(f):
+    f.file("config.json", json.dumps({
+        "train_batch_size": 2, "bf16": {"enabled": False}, "zero_optimization": {"stage": 1},
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+        "dsc": {"model": "gpt2-nano", "data": f.file("text.txt", "so it goes, on and on; " * 400), "threads": 1,
+                "seq_length": 16, "save_every": 1}}))
+
+
 @test
 def training_goes_on_from_the_last_checkpoint():
     with Folder() as f:
-        f.file("config.json", json.dumps({
-            "train_batch_size": 2, "bf16": {"enabled": False}, "zero_optimization": {"stage": 1},
-            "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
-            "dsc": {"model": "gpt2-nano", "data": f.file("text.txt", "so it goes, on and on; " * 400), "threads": 1,
-                    "seq_length": 16, "save_every": 1}}))
+        tiny_run(f)
         train = ["train", "--config", "config.json", "--steps", "12", "--save"]
         r = launch("-np", "2", *train, "calm", cwd=f.path, timeout=60)
         equal(r.code, 0, r)
@@ -82,3 +86,19 @@ def training_goes_on_from_the_last_checkpoint():
         hashes = [subprocess.run([os.path.join(os.path.dirname(LAUNCH), "dsc"), "ckpt", "hash", f"{f.path}/{d}/step-12"],
                                  capture_output=True, text=True).stdout for d in ("calm", "save")]
         equal((len(hashes[0]), hashes[0]), (65, hashes[1]))
+
+
+@test
+def a_restart_cannot_take_another_runs_checkpoint_for_its_own():
+    with Folder() as f:
+        tiny_run(f)
+        def train(*more, restarts="1"):
+            return launch("-np", "1", "--max_restarts", restarts, "train", "--config", "config.json", "--save-every",
+                          "2", "--save", "save", *more, cwd=f.path, timeout=60)
+        equal(train("--steps", "4", restarts="0").code, 0)
+        # Dead before its first save, either would start again from step-4.
+        refused(train("--steps", "9", "--save-every", "9"), "save", "latest", "--load auto")
+        refused(train("--steps", "9", "--save-every", "9", "--load", "save/step-2"), "save", "latest", "--load auto")
+        # From what `latest` names a restart goes on as the first start does.
+        for steps, load in (("5", "auto"), ("6", "save/"), ("7", "save/step-6")):
+            equal(train("--steps", steps, "--load", load).code, 0, load)
