@@ -270,6 +270,8 @@ double ck_spacing(dsc_dtype dtype, double x)
     return ldexp(1, exponent - digits);
 }
 
+double ck_rounding(dsc_dtype dtype, double x) { return dtype == DSC_BF16 ? 0.5001 * ck_spacing(DSC_BF16, x) : 0; }
+
 /* ---- one run ---- */
 
 static void restore(void)

@@ -9,8 +9,6 @@
 
 static const double u = 0x1p-24;
 
-static double rounding(dsc_dtype dtype, double x) { return dtype == DSC_BF16 ? 0.5001 * ck_spacing(DSC_BF16, x) : 0; }
-
 typedef struct row_truth {
     double max, sum, loss, sum_off; /* sum_off: relative */
 } row_truth;
@@ -47,7 +45,7 @@ static void verify_row(const dsc_classifier_args *a, int64_t r)
         const double expected = (p - is_target) * scale;
         /* three more roundings: scale / sum, the product, or p / sum, p - 1, times scale */
         const double off = p * (t.sum_off + u * (7 + fmin(t.max - start, 104))) + is_target * 2 * u;
-        ck_near(a->logits, i, expected, scale * off + 0x1p-148 + rounding(a->dtype, expected));
+        ck_near(a->logits, i, expected, scale * off + 0x1p-148 + ck_rounding(a->dtype, expected));
     }
 }
 

@@ -18,15 +18,13 @@ static double slope(double x, double *terms)
     return s + second;
 }
 
-static double rounding(dsc_dtype dtype, double x) { return dtype == DSC_BF16 ? 0.5001 * ck_spacing(DSC_BF16, x) : 0; }
-
 static void verify_fwd(const void *args)
 {
     const dsc_gelu_fwd_args *a = args;
     for (int64_t i = 0; i < a->count; i++) {
         const double x = ck_get(a->in, i), expected = gelu(x), u2 = fmin(fabs(argument(x)), 104);
         const double tol = ck_spacing(DSC_F32, expected) * (4 + 3 * u2) + 16 * 0x1p-126;
-        ck_near(a->out, i, expected, tol + rounding(a->dtype, expected));
+        ck_near(a->out, i, expected, tol + ck_rounding(a->dtype, expected));
     }
 }
 
@@ -45,7 +43,7 @@ static void verify_bwd(const void *args)
         const double x = ck_get(a->in, i), g = a->d_in == a->d_out ? ck_start(a->d_in, i) : ck_get(a->d_out, i);
         const double expected = g * slope(x, &terms);
         const double tol = fabs(g) * slope_tolerance(x) + ck_spacing(DSC_F32, expected);
-        ck_near(a->d_in, i, expected, tol + rounding(a->dtype, expected));
+        ck_near(a->d_in, i, expected, tol + ck_rounding(a->dtype, expected));
     }
 }
 

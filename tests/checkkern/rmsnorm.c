@@ -1,23 +1,14 @@
 /* rmsnorm.c - RMS normalisation: every variant bitwise as the reference, and the reference against double within a
  * bound that adds up its roundings. u = 2^-24; K additions in L lanes make chains of K / L and a tree.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "tests/checkkern/ck.h"
+#include "tests/checkkern/norm.h"
 
 #include <math.h>
 
 static const double u = 0x1p-24, slack = 1.01; /* second-order terms */
-
-static double rounding(dsc_dtype dtype, double x) { return dtype == DSC_BF16 ? 0.5001 * ck_spacing(DSC_BF16, x) : 0; }
+static const double CONSTANT = 0; /* of the rows that have nothing in them */
 
 /* ---- forward ---- */
-
-/* The residual that comes first: exact in double, so only its one rounding is left. */
-static void near_sum(const dsc_rmsnorm_fwd_args *a, int64_t i)
-{
-    const double in = a->sum == a->in ? ck_start(a->in, i) : ck_get(a->in, i);
-    const double add = a->sum == a->add ? ck_start(a->add, i) : ck_get(a->add, i), expected = in + add;
-    ck_near(a->sum, i, expected, 0.5001 * ck_spacing(DSC_F32, expected) + rounding(a->dtype, expected));
-}
 
 static void near_row(const dsc_rmsnorm_fwd_args *a, int64_t r)
 {
@@ -33,7 +24,7 @@ static void near_row(const dsc_rmsnorm_fwd_args *a, int64_t r)
     for (int64_t c = 0; c < channels; c++) {
         const double x = ck_get(in, r * channels + c), weight = ck_get(a->weight, c), y = x * rstd * weight;
         const double off = fabs(x * weight) * rstd_off + 2 * u * fabs(y) + 0x1p-148;
-        ck_near(a->out, r * channels + c, y, slack * off + rounding(a->dtype, y));
+        ck_near(a->out, r * channels + c, y, slack * off + ck_rounding(a->dtype, y));
     }
 }
 
@@ -42,32 +33,18 @@ static void verify_fwd(const void *args)
     const dsc_rmsnorm_fwd_args *a = args;
     ck_same_on_cpu(a->out);
     ck_same_on_cpu(a->rstd);
-    for (int64_t i = 0; a->add != NULL && i < a->rows * a->channels; i++)
-        near_sum(a, i);
-    if (a->add != NULL)
+    if (a->add != NULL) {
+        ck_norm_near_sum(a->sum, a->in, a->add, a->dtype, a->rows * a->channels);
         ck_same(a->sum);
+    }
     for (int64_t r = 0; r < a->rows; r++)
         near_row(a, r);
 }
 
-static void fill_rows(const void *x, int64_t rows, int64_t channels)
-{
-    ck_normal(x, 0, 1);
-    for (int64_t r = 0; r < rows; r++) /* rows of different places and sizes; one of zeros */
-        for (int64_t c = 0; c < channels; c++) {
-            const double z = ck_get(x, r * channels + c);
-            ck_set(x, r * channels + c, r % 5 == 3 ? 0 : z * (double)(r % 3 + 1) + (double)(r % 4));
-        }
-}
-
-/* What becomes of a residual: none, into an array of its own, over the input, over what is added. */
-enum { ADD_NONE, ADD_APART, ADD_OVER_IN, ADD_OVER_ADD, ADD_COUNT };
-
 static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
 {
-    static const char *const text[] = { "", " add", " add over in", " add over add" };
     if (!ck_case("rmsnorm_fwd %s %lldx%lld%s", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows, (long long)channels,
-                 text[add]))
+                 ck_norm_add_text[add]))
         return;
     const int64_t count = rows * channels;
     dsc_rmsnorm_fwd_args args = { .rows = rows, .channels = channels, .eps = 1e-5f, .dtype = dtype };
@@ -79,19 +56,14 @@ static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
     args.add = other;
     args.sum = add == ADD_APART ? ck_buf(CK_OUT, dtype, count, "sum") : add == ADD_OVER_IN ? in : other;
     args.weight = ck_buf(CK_IN, dtype, channels, "weight");
-    fill_rows(in, rows, channels);
+    ck_norm_rows(in, rows, channels, CONSTANT);
     if (other != NULL)
-        fill_rows(other, rows, channels);
+        ck_norm_rows(other, rows, channels, CONSTANT);
     ck_normal(args.weight, 1, 0.3);
     ck_kernel(DSC_KERNEL_RMSNORM_FWD, &args, sizeof args, verify_fwd);
 }
 
 /* ---- backward ---- */
-
-static double residual_of(const dsc_rmsnorm_bwd_args *a, int64_t i)
-{
-    return a->d_residual == NULL ? 0 : a->d_residual == a->d_in ? ck_start(a->d_in, i) : ck_get(a->d_residual, i);
-}
 
 static double x_hat_of(const dsc_rmsnorm_bwd_args *a, int64_t r, int64_t c)
 {
@@ -114,9 +86,9 @@ static void near_input(const dsc_rmsnorm_bwd_args *a, int64_t r)
         const double d = ck_get(a->d_out, i) * ck_get(a->weight, c), x_hat = x_hat_of(a, r, c);
         const double through = d - x_hat * mean;
         const double off = u * fabs(d) + fabs(x_hat) * mean_off + u * fabs(x_hat * mean) + u * fabs(through);
-        const double expected = (double)a->rstd[r] * through + residual_of(a, i);
+        const double expected = (double)a->rstd[r] * through + ck_norm_residual(a->d_residual, a->d_in, i);
         const double tol = slack * ((double)a->rstd[r] * off + u * fabs(expected)) + 0x1p-148;
-        ck_near(a->d_in, i, expected, tol + rounding(a->dtype, expected));
+        ck_near(a->d_in, i, expected, tol + ck_rounding(a->dtype, expected));
     }
 }
 
@@ -161,7 +133,7 @@ static dsc_rmsnorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype d
     args.scratch = ck_buf(CK_SCRATCH, DSC_F32, dsc_rmsnorm_bwd_scratch_bytes(rows, channels) / 4, "scratch");
     float *rstd = ck_buf(CK_IN, DSC_F32, rows, "rstd");
     args.rstd = rstd;
-    fill_rows(args.in, rows, channels);
+    ck_norm_rows(args.in, rows, channels, CONSTANT);
     ck_normal(args.d_out, 0, 1);
     ck_normal(args.weight, 1, 0.3);
     if (args.d_residual != NULL)
@@ -220,7 +192,9 @@ static void verify_differences(const void *args)
     const dsc_rmsnorm_bwd_args *a = args;
     const double h = 1e-4;
     for (int64_t i = 0; i < a->rows * a->channels; i++)
-        ck_near(a->d_in, i, (loss_of(a, i, h, false) - loss_of(a, i, -h, false)) / (2 * h) + residual_of(a, i), 1e-5);
+        ck_near(a->d_in, i,
+                (loss_of(a, i, h, false) - loss_of(a, i, -h, false)) / (2 * h) +
+                    ck_norm_residual(a->d_residual, a->d_in, i), 1e-5);
     for (int64_t c = 0; c < a->channels; c++)
         ck_near(a->d_weight, c, (loss_of(a, c, h, true) - loss_of(a, c, -h, true)) / (2 * h), 1e-5);
 }
@@ -255,27 +229,8 @@ static void bench(dsc_dtype dtype)
 void ck_rmsnorm(void)
 {
     static const int64_t channels[] = { 1, 2, 7, 15, 16, 17, 31, 60, 64, 65, 128, 129, 256, 896, 1600, 2304, 4104 };
-    static const int64_t rows[] = { 1, 3, 4, 5, 63, 64, 65, 131 };
-    for (size_t c = 0; c < DSC_COUNT(channels); c++)
-        for (dsc_dtype dtype = DSC_F32; dtype <= DSC_BF16; dtype++) {
-            check_fwd(7, channels[c], dtype, ADD_NONE);
-            check_fwd(6, channels[c], dtype, 1 + (int)(c + (size_t)dtype) % 3);
-            check_bwd(rows[c % DSC_COUNT(rows)], channels[c], dtype, true, (int)(c % 3));
-            check_bwd(6, channels[c], dtype, false, (int)((c + 1) % 3));
-        }
-    for (int add = ADD_NONE; add < ADD_COUNT; add++)
-        check_fwd(9, 128, DSC_BF16, add);
-    for (size_t r = 0; r < DSC_COUNT(rows); r++)
-        check_bwd(rows[r], 33, r % 2 == 0 ? DSC_F32 : DSC_BF16, true, (int)((r + 2) % 3));
-    check_bwd(0, 33, DSC_F32, true, 0);
-    check_wide(131, 512, DSC_F32);
-    check_wide(9, 1600, DSC_F32);
-    check_wide(20, 3000, DSC_F32);
-    check_wide(65, 1024, DSC_BF16);
-    check_wide(10, 2304, DSC_BF16);
-    check_wide(73, 4104, DSC_BF16);
-    check_wide(2, 8200, DSC_BF16); /* wider than they go */
-    check_fwd(0, 33, DSC_F32, ADD_NONE);
+    static const ck_norm_cases check = { check_fwd, check_bwd, check_wide };
+    ck_norm_shapes(&check, channels, DSC_COUNT(channels));
     for (int residual = 0; residual < 3; residual++)
         if (ck_case("rmsnorm_bwd against differences, residual %d", residual)) {
             const dsc_rmsnorm_bwd_args args = bwd_case(3, 5, DSC_F32, true, residual);

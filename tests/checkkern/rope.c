@@ -4,8 +4,6 @@
 
 #include <math.h>
 
-static double rounding(dsc_dtype dtype, double x) { return dtype == DSC_BF16 ? 0.5001 * ck_spacing(DSC_BF16, x) : 0; }
-
 /* ---- tables ---- */
 
 /* Llama 3's frequencies and scaling to contexts of 8 times 8192, its frequency-dependent rule written as it is
@@ -72,7 +70,7 @@ static void verify_rope(const void *args)
                 const double c = ck_get(a->cos, table), s = ck_get(a->sin, table) * (second != a->inverse ? 1 : -1);
                 const double expected = x * c + y * s;
                 const double tol = 0x1p-24 * (fabs(x * c) + fabs(expected)) + 0x1p-149;
-                ck_near(a->out, at + i, expected, 1.01 * tol + rounding(a->dtype, expected));
+                ck_near(a->out, at + i, expected, 1.01 * tol + ck_rounding(a->dtype, expected));
             }
 }
 

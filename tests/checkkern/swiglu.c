@@ -7,7 +7,6 @@
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 static double silu(double x) { return x * sigmoid(x); }
-static double rounding(dsc_dtype dtype, double x) { return dtype == DSC_BF16 ? 0.5001 * ck_spacing(DSC_BF16, x) : 0; }
 
 /* Where the sigmoid would be denormal it may be 0: x times it is then off by 104 times the smallest normal number. */
 static const double denormal = 128 * 0x1p-126;
@@ -48,7 +47,7 @@ static double before(const void *buf, bool overwritten, int64_t i)
 static void near_product(const void *buf, int64_t i, dsc_dtype dtype, double x, double tol, double factor)
 {
     const double expected = x * factor;
-    ck_near(buf, i, expected, tol * fabs(factor) + 2 * ck_spacing(DSC_F32, expected) + rounding(dtype, expected));
+    ck_near(buf, i, expected, tol * fabs(factor) + 2 * ck_spacing(DSC_F32, expected) + ck_rounding(dtype, expected));
 }
 
 static void verify_fwd(const void *args)

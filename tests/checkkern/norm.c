@@ -1,0 +1,53 @@
+/* norm.c - see norm.h. SPDX-License-Identifier: Apache-2.0 */
+#include "tests/checkkern/norm.h"
+
+const char *const ck_norm_add_text[ADD_COUNT] = { "", " add", " add over in", " add over add" };
+
+void ck_norm_rows(const void *x, int64_t rows, int64_t channels, double constant)
+{
+    ck_normal(x, 0, 1);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < channels; c++) {
+            const double z = ck_get(x, r * channels + c);
+            ck_set(x, r * channels + c, r % 5 == 3 ? constant : z * (double)(r % 3 + 1) + (double)(r % 4));
+        }
+}
+
+void ck_norm_near_sum(const void *sum, const void *in, const void *add, dsc_dtype dtype, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const double x = sum == in ? ck_start(in, i) : ck_get(in, i);
+        const double y = sum == add ? ck_start(add, i) : ck_get(add, i), expected = x + y;
+        ck_near(sum, i, expected, 0.5001 * ck_spacing(DSC_F32, expected) + ck_rounding(dtype, expected));
+    }
+}
+
+double ck_norm_residual(const void *d_residual, const void *d_in, int64_t i)
+{
+    return d_residual == NULL ? 0 : d_residual == d_in ? ck_start(d_in, i) : ck_get(d_residual, i);
+}
+
+void ck_norm_shapes(const ck_norm_cases *check, const int64_t *channels, size_t count)
+{
+    static const int64_t rows[] = { 1, 3, 4, 5, 63, 64, 65, 131 };
+    for (size_t c = 0; c < count; c++)
+        for (dsc_dtype dtype = DSC_F32; dtype <= DSC_BF16; dtype++) {
+            check->fwd(7, channels[c], dtype, ADD_NONE);
+            check->fwd(6, channels[c], dtype, 1 + (int)(c + (size_t)dtype) % 3);
+            check->bwd(rows[c % DSC_COUNT(rows)], channels[c], dtype, true, (int)(c % 3));
+            check->bwd(6, channels[c], dtype, false, (int)((c + 1) % 3));
+        }
+    for (int add = ADD_NONE; add < ADD_COUNT; add++)
+        check->fwd(9, 128, DSC_BF16, add);
+    for (size_t r = 0; r < DSC_COUNT(rows); r++)
+        check->bwd(rows[r], 33, r % 2 == 0 ? DSC_F32 : DSC_BF16, true, (int)((r + 2) % 3));
+    check->fwd(0, 33, DSC_F32, ADD_NONE);
+    check->bwd(0, 33, DSC_F32, true, 0);
+    check->wide(131, 512, DSC_F32);
+    check->wide(9, 1600, DSC_F32);
+    check->wide(20, 3000, DSC_F32);
+    check->wide(65, 1024, DSC_BF16);
+    check->wide(10, 2304, DSC_BF16);
+    check->wide(73, 4104, DSC_BF16);
+    check->wide(2, 8200, DSC_BF16); /* wider than they go */
+}

@@ -1,0 +1,28 @@
+/* norm.h - what the checks of layer norm and RMS norm share. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_TESTS_CHECKKERN_NORM_H
+#define DSC_TESTS_CHECKKERN_NORM_H
+
+#include "tests/checkkern/ck.h"
+
+/* Rows of different places and sizes; each fifth one is `constant`. */
+void ck_norm_rows(const void *x, int64_t rows, int64_t channels, double constant);
+
+/* What becomes of a residual: none, into an array of its own, over the input, over what is added. */
+enum { ADD_NONE, ADD_APART, ADD_OVER_IN, ADD_OVER_ADD, ADD_COUNT };
+extern const char *const ck_norm_add_text[ADD_COUNT];
+
+/* The residual that comes first: exact in double, so only its one rounding is left. */
+void ck_norm_near_sum(const void *sum, const void *in, const void *add, dsc_dtype dtype, int64_t count);
+/* What a backward adds to element i of d_in. */
+double ck_norm_residual(const void *d_residual, const void *d_in, int64_t i);
+
+/* One case each: of so many rows and channels; `residual` 0: none, 1: apart, 2: in place; `wide` ones are aligned. */
+typedef struct ck_norm_cases {
+    void (*fwd)(int64_t rows, int64_t channels, dsc_dtype dtype, int add);
+    void (*bwd)(int64_t rows, int64_t channels, dsc_dtype dtype, bool weights, int residual);
+    void (*wide)(int64_t rows, int64_t channels, dsc_dtype dtype);
+} ck_norm_cases;
+/* Over these channels, and the shapes that every norm must stand. */
+void ck_norm_shapes(const ck_norm_cases *check, const int64_t *channels, size_t count);
+
+#endif
