@@ -6,10 +6,12 @@
 #include "base/io.h"
 #include "models/families.h"
 #include "models/gpt2.h"
+#include "models/llama.h"
 
 #define VOCAB_MULTIPLE_MAX 65536
 
-static const dsc_lm_family *const families[] = { &dsc_gpt2_family };
+static const dsc_lm_family *const families[] = { &dsc_gpt2_family, &dsc_llama_family, &dsc_mistral_family,
+                                                &dsc_qwen2_family, &dsc_qwen3_family };
 
 const dsc_lm_family *dsc_lm_family_at(int32_t index)
 {

@@ -75,7 +75,8 @@ typedef struct dsc_module_ctx {
     void *out;        /* forward: written, never the memory of `in`; NULL for a loss module */
     const void *d_out; /* backward: gradient of out; may be overwritten by the module. NULL for a loss module */
     void *d_in;       /* backward: written, gradient of in; may be the same memory as d_out; NULL for the first */
-    void *saved;      /* [saved_bytes], always given, 256-byte aligned: forward writes it, backward reads it. Without
+    void *saved;      /* [saved_bytes], always given, 256-byte aligned: forward writes it, backward reads it, and may
+                       * then use it as work space. Without
                        * `save` it is work space (the same buffer serves every module), so that a forward that is
                        * recomputed does the same work in the same memory */
     void *scratch;    /* 256-byte aligned */

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""torch_test.py BIN [--short]: makes tiny Hugging Face GPT-2 folders with random weights, trains them with PyTorch and with
+"""torch_test.py BIN [--short]: makes tiny Hugging Face folders of every family with random weights, trains them with PyTorch and with
 `train` on the same tokens, and compares every loss (2e-4) and gradient norm (2e-3 relative) of 20 fp32 AdamW steps, for
 several ranks, stages, odd sizes, clipping, weight decay and accumulation; bf16 within a wider bound.
 SPDX-License-Identifier: Apache-2.0"""
@@ -15,6 +15,10 @@ import tempfile
 
 import torch
 import torch.nn.functional as F
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden"))
+sys.dont_write_bytecode = True
+import llama  # noqa: E402
 
 BIN, SHORT = sys.argv[1], "--short" in sys.argv
 STEPS = 20
@@ -37,6 +41,8 @@ def write_safetensors(path, tensors):
 
 
 def make_weights(c):
+    if c["model_type"] != "gpt2":
+        return {k: torch.randn(*s) * 0.08 + ("norm." in k) for k, s in llama.shapes(c).items()}
     n, v, t, layers = c["n_embd"], c["vocab_size"], c["n_positions"], c["n_layer"]
     inner = c["n_inner"] or 4 * n
 
@@ -55,7 +61,9 @@ def make_weights(c):
     return w
 
 
-def gpt2_loss(w, c, tokens, targets):
+def loss_of(w, c, tokens, targets):
+    if c["model_type"] != "gpt2":
+        return llama.token_losses(c, w, tokens, targets).mean()
     eps, heads, n = c["layer_norm_epsilon"], c["n_head"], c["n_embd"]
     b, t = tokens.shape
     x = w["transformer.wte.weight"][tokens] + w["transformer.wpe.weight"][:t]
@@ -96,7 +104,7 @@ def train_torch(w, c, tokens, seq, batch, o):
             y.append(data[i * seq + 1:i * seq + seq + 1])
             g += 1
         for k in range(0, batch, 4):
-            part = gpt2_loss(w, c, torch.stack(x[k:k + 4]), torch.stack(y[k:k + 4])) * (len(x[k:k + 4]) / batch)
+            part = loss_of(w, c, torch.stack(x[k:k + 4]), torch.stack(y[k:k + 4])) * (len(x[k:k + 4]) / batch)
             part.backward()
             total += part.item()
         norms.append(math.sqrt(sum(float((p.grad.double() ** 2).sum()) for p in params)))
@@ -107,11 +115,28 @@ def train_torch(w, c, tokens, seq, batch, o):
     return losses, norms
 
 
+def gpt2(**sizes):
+    return dict(sizes, model_type="gpt2", activation_function="gelu_new", attn_pdrop=0.1, embd_pdrop=0.1, resid_pdrop=0.1,
+                architectures=["GPT2LMHeadModel"])
+
+
+def like_llama(model_type, **sizes):
+    return dict(dict(model_type=model_type, vocab_size=97, hidden_size=60, num_attention_heads=6, num_key_value_heads=2,
+                     num_hidden_layers=2, intermediate_size=101, max_position_embeddings=64, rms_norm_eps=1e-6,
+                     rope_theta=10000.0, tie_word_embeddings=False), **sizes)
+
+
 MODELS = [
-    dict(vocab_size=311, n_embd=60, n_head=3, n_layer=2, n_positions=40, n_inner=None, layer_norm_epsilon=1e-5,
+    gpt2(vocab_size=311, n_embd=60, n_head=3, n_layer=2, n_positions=40, n_inner=None, layer_norm_epsilon=1e-5,
          tie_word_embeddings=True),
-    dict(vocab_size=97, n_embd=36, n_head=4, n_layer=3, n_positions=24, n_inner=50, layer_norm_epsilon=1e-6,
+    gpt2(vocab_size=97, n_embd=36, n_head=4, n_layer=3, n_positions=24, n_inner=50, layer_norm_epsilon=1e-6,
          tie_word_embeddings=False),
+    like_llama("llama", rope_theta=500000.0, rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                                               original_max_position_embeddings=16)),
+    like_llama("llama", attention_bias=True, mlp_bias=True, tie_word_embeddings=True, num_key_value_heads=6),
+    like_llama("mistral", head_dim=16, sliding_window=40),
+    like_llama("qwen2", tie_word_embeddings=True),
+    like_llama("qwen3", head_dim=18),
 ]
 OPTIMIZERS = [
     dict(type="AdamW", lr=1e-3, betas=[0.9, 0.999], eps=1e-8, weight_decay=0.1, clip=1.0),
@@ -122,6 +147,11 @@ CASES = [
     (0, 0, 40, 4, [(1, 0, 4, 0), (2, 1, 2, 0), (4, 2, 1, 0), (4, 3, 1, 0), (1, 0, 4, 1), (2, 3, 2, 1)]),
     (0, 0, 33, 12, [(1, 1, 3, 0), (2, 3, 2, 0), (3, 2, 1, 0), (4, 0, 3, 0)]),
     (1, 1, 24, 8, [(1, 3, 1, 0), (2, 2, 4, 0), (4, 1, 2, 0), (2, 0, 2, 1)]),
+    (2, 0, 33, 4, [(1, 0, 4, 0), (2, 3, 2, 0), (4, 1, 1, 0), (2, 2, 1, 1)]),
+    (3, 1, 40, 4, [(2, 1, 1, 0)]),
+    (4, 0, 33, 4, [(4, 2, 1, 0)]),
+    (5, 0, 33, 4, [(2, 0, 2, 0)]),
+    (6, 0, 33, 4, [(1, 1, 2, 0), (4, 3, 1, 0)]),
 ]
 if SHORT:
     CASES = [(0, 0, 40, 4, [(2, 3, 1, 0)])]
@@ -129,8 +159,7 @@ if SHORT:
 count = failures = 0
 with tempfile.TemporaryDirectory() as folder:
     for model, optimizer, seq, batch, runs in CASES:
-        c = dict(MODELS[model], model_type="gpt2", activation_function="gelu_new", attn_pdrop=0.1, embd_pdrop=0.1, resid_pdrop=0.1,
-                 architectures=["GPT2LMHeadModel"])
+        c = MODELS[model]
         o = OPTIMIZERS[optimizer]
         hf = os.path.join(folder, f"model{count}")
         os.mkdir(hf)
@@ -154,7 +183,7 @@ with tempfile.TemporaryDirectory() as folder:
             run = subprocess.run([f"{BIN}/dsc-launch", f"--num_gpus={ranks}", "train", "--config", config, "--model", hf, "--data", data,
                                   "--seq-len", str(seq), "--no-shuffle", "--steps", str(STEPS), "--log", log],
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            name = (f"model {model} {o['type']} T {seq} batch {batch}: {ranks} ranks, stage {stage}, micro-batch {micro}, "
+            name = (f"{c['model_type']} {model} {o['type']} T {seq} batch {batch}: {ranks} ranks, stage {stage}, micro-batch {micro}, "
                     f"{'bf16' if bf16 else 'fp32'}")
             if run.returncode != 0:
                 failures += 1

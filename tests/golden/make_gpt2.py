@@ -9,37 +9,11 @@ SPDX-License-Identifier: Apache-2.0
 import json
 import math
 import os
-import struct
 
 import numpy as np
 import torch
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-SAMPLES = 48  # gradients of a large case are compared in this many elements a tensor, and in their norm
-
-
-def fnv(text):
-    h = 0x811C9DC5
-    for c in text.encode():
-        h = ((h ^ c) * 0x01000193) & 0xFFFFFFFF
-    return h
-
-
-def mixed(seed, count):
-    """The murmur3 finaliser of (index * golden ratio + seed), 32 bits."""
-    h = (np.arange(count, dtype=np.uint64) * 2654435769 + seed) & 0xFFFFFFFF
-    h ^= h >> 16
-    h = (h * 0x85EBCA6B) & 0xFFFFFFFF
-    h ^= h >> 13
-    h = (h * 0xC2B2AE35) & 0xFFFFFFFF
-    return h ^ (h >> 16)
-
-
-def values(name, shape):
-    """fp32 in [-1/8, 1/8), around 1 for a norm's weight."""
-    u = (mixed(fnv(name), int(np.prod(shape))) >> 8).astype(np.float32) * np.float32(2.0**-24) - np.float32(0.5)
-    base = np.float32(1 if ".ln_" in name and name.endswith("weight") else 0)
-    return (base + u * np.float32(0.25)).reshape(shape)
+from golden import HERE, gradients, make_case, values, write_safetensors
 
 
 def shapes(c):
@@ -85,41 +59,6 @@ def loss_of(c, p, tokens, targets):
     return torch.nn.functional.cross_entropy((x @ head.T).view(B * T, -1), targets.view(-1), reduction="none")
 
 
-def write_safetensors(path, tensors):
-    """tensors: name -> (dtype text, numpy array of its raw elements)"""
-    header, data = {}, b""
-    for name, (dtype, array) in tensors.items():
-        raw = np.ascontiguousarray(array).tobytes()
-        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [len(data), len(data) + len(raw)]}
-        data += raw
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text + data)
-
-
-def gradients(c, weights, batch, sequence):
-    count = batch * sequence
-    stream = torch.from_numpy((mixed(fnv("tokens"), 2 * count) % c["vocab_size"]).astype(np.int64))
-    p = {k: torch.tensor(v, dtype=torch.float64, requires_grad=True) for k, v in weights.items()}
-    losses = loss_of(c, p, stream[:count].view(batch, sequence), stream[count:].view(batch, sequence))
-    losses.mean().backward()
-    return losses.detach().numpy(), {k: v.grad.numpy() for k, v in p.items()}
-
-
-def make_case(name, c, batch, sequence, whole):
-    weights = {k: values(k, s) for k, s in shapes(c).items()}
-    losses, grads = gradients(c, weights, batch, sequence)
-    out = {"losses": ("F32", losses.astype(np.float32))}
-    for k, g in grads.items():
-        flat = g.reshape(-1)
-        out["norm." + k] = ("F32", np.array([np.linalg.norm(flat)], dtype=np.float32))
-        where = np.arange(flat.size) if whole else mixed(fnv(k + "?"), SAMPLES) % flat.size
-        out["grad." + k] = ("F32", flat[where].astype(np.float32))
-    write_safetensors(os.path.join(HERE, "gpt2_%s.safetensors" % name), out)
-    print("%-8s loss %.6f" % (name, losses.mean()))
-
-
 def bf16_bits(x):
     u = x.astype(np.float32).view(np.uint32)
     return ((u + 0x7FFF + ((u >> 16) & 1)) >> 16).astype(np.uint16)
@@ -145,7 +84,7 @@ def make_folder(c, batch, sequence):
     tensors["h.0.attn.bias"] = ("BOOL", mask)
     tensors["h.0.attn.masked_bias"] = ("F32", np.array(-1e4, dtype=np.float32))
     write_safetensors(os.path.join(folder, "model.safetensors"), tensors)
-    losses, _ = gradients(c, weights, batch, sequence)
+    losses, _ = gradients(loss_of, c, weights, batch, sequence)
     path = os.path.join(HERE, "gpt2_folder_loss.safetensors")
     write_safetensors(path, {"losses": ("F32", losses.astype(np.float32))})
     print("folder   loss %.6f" % losses.mean())
@@ -159,8 +98,8 @@ def config(V, C, H, L, P, I=None, **more):
     return c
 
 
-make_case("tiny", config(23, 12, 2, 1, 9), 3, 7, True)
-make_case("tied", config(311, 60, 3, 2, 40), 2, 40, False)
-make_case("untied", config(311, 60, 4, 3, 48, 100, tie_word_embeddings=False, scale_attn_by_inverse_layer_idx=True,
+make_case("gpt2_tiny", loss_of, shapes, config(23, 12, 2, 1, 9), 3, 7, True)
+make_case("gpt2_tied", loss_of, shapes, config(311, 60, 3, 2, 40), 2, 40, False)
+make_case("gpt2_untied", loss_of, shapes, config(311, 60, 4, 3, 48, 100, tie_word_embeddings=False, scale_attn_by_inverse_layer_idx=True,
                            layer_norm_epsilon=1e-3), 3, 33, False)
 make_folder(config(23, 12, 2, 2, 9), 2, 9)

@@ -285,7 +285,8 @@ static void refuses_configs(void **state)
         { "[]", DSC_ERR_INPUT, "model_type" },
         { "{}", DSC_ERR_INPUT, "\"model_type\" is missing" },
         { "{\"model_type\": 3}", DSC_ERR_INPUT, "model_type" },
-        { "{\"model_type\": \"llama\"}", DSC_ERR_UNSUPPORTED, "model_type \"llama\" is not built; what exists: gpt2" },
+        { "{\"model_type\": \"gemma\"}", DSC_ERR_UNSUPPORTED,
+          "model_type \"gemma\" is not built; what exists: gpt2, llama, mistral, qwen2, qwen3" },
         { "{" TINY ", \"n_embd\": 6}", DSC_ERR_INPUT, "n_embd" }, /* twice */
         { "{" TINY ", }", DSC_ERR_INPUT, "c.json:1" },
         { "{" TINY ", \"n_inner\": 0}", DSC_ERR_INPUT, "\"n_inner\" must be a whole number from 1" },
@@ -312,6 +313,95 @@ static void refuses_configs(void **state)
         { "{" TINY ", \"add_cross_attention\": true}", DSC_ERR_UNSUPPORTED, "add_cross_attention" },
         { "{" TINY ", \"quantization_config\": {}}", DSC_ERR_UNSUPPORTED, "quantized" },
         { "// no comments here\n{" TINY "}", DSC_ERR_INPUT, "c.json:1:1" },
+    };
+    empty_dir();
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        write_text("c.json", cases[i].text);
+        expect_refusal(in_dir("c.json"), NULL, cases[i].status, cases[i].what);
+    }
+}
+
+#define SMALL                                                                                                         \
+    "\"vocab_size\": 11, \"hidden_size\": 12, \"num_hidden_layers\": 1, \"num_attention_heads\": 2, "                 \
+    "\"num_key_value_heads\": 1, \"intermediate_size\": 7, \"max_position_embeddings\": 64"
+#define LLAMA "\"model_type\": \"llama\", " SMALL
+
+/* Parameters as the makers count them. */
+static void opens_llamas(void **state)
+{
+    static const struct { const char *name; int64_t elements; } known[] = {
+        { "llama-2-7b", 6738415616 },  { "llama-3.1-8b", 8030261248 }, { "llama-3.2-1b", 1235814400 },
+        { "mistral-7b", 7248023552 },  { "qwen2.5-0.5b", 494032768 },  { "qwen3-0.6b", 596049920 },
+    };
+    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    for (size_t i = 0; i < DSC_COUNT(known); i++) {
+        dsc_model *model = open_ok(known[i].name, NULL);
+        assert_int_equal(param_elements(model), known[i].elements);
+        /* What is saved is read again as the same model. */
+        write_text("config.json", model->config_json);
+        options.seq_length = model->seq_length;
+        dsc_model *again = open_ok(in_dir("config.json"), &options);
+        assert_int_equal(param_elements(again), known[i].elements);
+        assert_int_equal(again->module_count, model->module_count);
+        assert_null(again->warnings);
+        dsc_model_close(&again);
+        dsc_model_close(&model);
+    }
+}
+
+/* A window changes nothing for samples that fit in it; longer ones are refused by its name. */
+static void knows_windows(void **state)
+{
+    static const struct { const char *text; int64_t longest; } cases[] = {
+        { "{" LLAMA ", \"sliding_window\": 8}", 64 }, /* no key of llama's */
+        { "{\"model_type\": \"mistral\", " SMALL ", \"sliding_window\": 8}", 8 },
+        { "{\"model_type\": \"mistral\", " SMALL ", \"sliding_window\": null}", 64 },
+        { "{\"model_type\": \"mistral\", " SMALL "}", 64 }, /* 4096 by default */
+        { "{\"model_type\": \"qwen2\", " SMALL ", \"sliding_window\": 8}", 64 }, /* switched off */
+        { "{\"model_type\": \"qwen3\", " SMALL ", \"sliding_window\": 8, \"use_sliding_window\": true, "
+          "\"max_window_layers\": 0}", 8 },
+        { "{\"model_type\": \"qwen3\", " SMALL ", \"sliding_window\": 8, \"use_sliding_window\": true}", 64 },
+        { "{\"model_type\": \"qwen2\", " SMALL ", \"sliding_window\": 8, \"use_sliding_window\": true, "
+          "\"layer_types\": [\"sliding_attention\"]}", 8 },
+    };
+    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    empty_dir();
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        write_text("c.json", cases[i].text);
+        dsc_model *model = open_ok(in_dir("c.json"), NULL);
+        assert_int_equal(model->seq_length, cases[i].longest);
+        dsc_model_close(&model);
+        options.seq_length = cases[i].longest + 1;
+        const bool window = cases[i].longest < 64;
+        expect_refusal(in_dir("c.json"), &options, window ? DSC_ERR_UNSUPPORTED : DSC_ERR_INPUT,
+                       window ? "sliding_window is 8 tokens" : "64 positions");
+    }
+}
+
+static void refuses_llama_configs(void **state)
+{
+    static const struct { const char *text; dsc_status status; const char *what; } cases[] = {
+        { "{" LLAMA ", \"head_dim\": 7}", DSC_ERR_UNSUPPORTED, "heads of 7 elements" },
+        { "{" LLAMA ", \"head_dim\": 514}", DSC_ERR_INPUT, "\"head_dim\"" },
+        { "{" LLAMA ", \"head_dim\": -6}", DSC_ERR_INPUT, "\"head_dim\"" },
+        { "{" LLAMA ", \"hidden_act\": \"gelu\"}", DSC_ERR_UNSUPPORTED, "hidden_act \"gelu\" is not built" },
+        { "{" LLAMA ", \"attention_bias\": 1}", DSC_ERR_INPUT, "\"attention_bias\"" },
+        { "{" LLAMA ", \"rope_theta\": 0}", DSC_ERR_INPUT, "\"rope_theta\"" },
+        { "{" LLAMA ", \"rope_scaling\": 3}", DSC_ERR_INPUT, "\"rope_scaling\" must be an object" },
+        { "{" LLAMA ", \"rope_scaling\": {\"type\": \"longrope\"}}", DSC_ERR_UNSUPPORTED, "type \"longrope\"" },
+        { "{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"linear\"}}", DSC_ERR_INPUT, "need \"factor\"" },
+        { "{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 0}}", DSC_ERR_INPUT, "\"factor\"" },
+        { "{" LLAMA ", \"rope_parameters\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
+          "\"high_freq_factor\": 4}}", DSC_ERR_INPUT, "must be above" },
+        { "{" LLAMA ", \"rope_parameters\": {\"rope_theta\": 1e4, \"partial_rotary_factor\": 0.5}}",
+          DSC_ERR_UNSUPPORTED, "partial_rotary_factor" },
+        { "{" LLAMA ", \"quantization_config\": {}}", DSC_ERR_UNSUPPORTED, "quantized" },
+        { "{\"model_type\": \"llama\", \"num_attention_heads\": 6, \"num_key_value_heads\": 4}", DSC_ERR_INPUT,
+          "6 is not a multiple of \"num_key_value_heads\" 4" },
+        { "{\"model_type\": \"llama\", \"num_attention_heads\": 7}", DSC_ERR_INPUT, "4096 is not a multiple" },
+        { "{\"model_type\": \"qwen2\", \"use_sliding_window\": true, \"layer_types\": [\"linear_attention\"]}",
+          DSC_ERR_UNSUPPORTED, "layer_types" },
+        { "{\"model_type\": \"mistral\", \"sliding_window\": 0}", DSC_ERR_INPUT, "\"sliding_window\"" },
     };
     empty_dir();
     for (size_t i = 0; i < DSC_COUNT(cases); i++) {
@@ -702,6 +792,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(opens_built_in_models),   cmocka_unit_test(applies_options), cmocka_unit_test(reads_configs),
+        cmocka_unit_test(opens_llamas),
+        cmocka_unit_test(knows_windows),
+        cmocka_unit_test(refuses_llama_configs),
         cmocka_unit_test(refuses_configs),         cmocka_unit_test(loads_weights),   cmocka_unit_test(loads_shards),
         cmocka_unit_test(loads_the_golden_folder), cmocka_unit_test(refuses_weights), cmocka_unit_test(checks_tables),
         cmocka_unit_test(survives_failing_allocations), cmocka_unit_test(plans),

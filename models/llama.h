@@ -1,0 +1,78 @@
+/* llama.h - Llama 2 and 3 (Touvron et al. 2023), Mistral, Qwen2 and Qwen3: one block, four families.
+ * Inside models/ only.
+ *
+ * Letters, beside lm.h's: H query heads, K key and value heads (H a multiple of K), D size of a head, I inner width of
+ * the MLP. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_MODELS_LLAMA_H
+#define DSC_MODELS_LLAMA_H
+
+#include "models/lm.h"
+
+#define DSC_LLAMA_HEAD_MAX (2 * DSC_ROPE_PAIRS_MAX)
+
+typedef enum dsc_rope_kind {
+    DSC_ROPE_DEFAULT, DSC_ROPE_LINEAR, DSC_ROPE_DYNAMIC, DSC_ROPE_LLAMA3, DSC_ROPE_YARN
+} dsc_rope_kind;
+
+/* How positions turn heads, by Hugging Face's names. */
+typedef struct dsc_llama_rope {
+    dsc_rope_kind kind;
+    double theta, factor;
+    double original_positions;                /* LLAMA3, YARN: those before the scaling */
+    double low_freq_factor, high_freq_factor; /* LLAMA3 */
+    double beta_fast, beta_slow;              /* YARN */
+    double attention_factor;                  /* YARN; 0: from the factor */
+    bool truncate;                            /* YARN */
+} dsc_llama_rope;
+
+/* sliding_window: no key; a key for every layer; a key beside a switch. */
+typedef enum dsc_window_key { DSC_WINDOW_NONE, DSC_WINDOW_ALL, DSC_WINDOW_IF_USED } dsc_window_key;
+
+/* What a family's config.json has of its own. */
+typedef struct dsc_llama_traits {
+    const char *architecture; /* "LlamaForCausalLM" */
+    const dsc_lm_family *family;
+    int64_t vocab, inner, positions;
+    int64_t kv_heads;    /* without num_key_value_heads; 0: as many as query heads */
+    int64_t head_size;   /* without head_dim; 0: C / H */
+    bool has_head_size;  /* head_dim is a key */
+    bool qkv_bias;       /* always */
+    bool attention_bias; /* a key: biases of q, k, v and o */
+    bool mlp_bias;       /* a key */
+    bool head_norm;      /* q and k are normalised head by head */
+    dsc_window_key window;
+} dsc_llama_traits;
+
+typedef struct dsc_llama_config {
+    dsc_lm_config lm;
+    const dsc_llama_traits *traits;
+    int64_t heads, kv_heads, head_size, inner;
+    bool qkv_bias, out_bias, mlp_bias;
+    dsc_llama_rope rope;
+    float frequency[DSC_ROPE_PAIRS_MAX]; /* [D / 2] by dsc_llama_set_rope */
+    float rope_scale;                    /* of cosines and sines */
+} dsc_llama_config;
+
+extern const dsc_lm_family dsc_llama_family, dsc_mistral_family, dsc_qwen2_family, dsc_qwen3_family;
+extern const dsc_llama_traits dsc_llama_traits_of_llama, dsc_llama_traits_of_mistral, dsc_llama_traits_of_qwen2,
+    dsc_llama_traits_of_qwen3;
+
+/* frequency and rope_scale from rope and head_size, rounded as PyTorch rounds them. */
+void dsc_llama_set_rope(dsc_llama_config *config);
+
+/* The parts of the families' tables. llama_config.c, llama_sizes.c, llama_block.c */
+dsc_status dsc_llama_read_config(dsc_hf_config *reader, dsc_lm_config *out, const dsc_llama_traits *traits);
+int dsc_llama_write_config(const dsc_lm_config *config, char *out, size_t bytes);
+const char *dsc_llama_builtin(int32_t index, dsc_lm_config *out, const dsc_llama_traits *traits);
+void dsc_llama_block_init(dsc_module *module);
+
+/* Parameters of a block, in order; some families lack some. */
+enum {
+    DSC_LLAMA_NORM1, DSC_LLAMA_Q_W, DSC_LLAMA_Q_B, DSC_LLAMA_K_W, DSC_LLAMA_K_B, DSC_LLAMA_V_W, DSC_LLAMA_V_B,
+    DSC_LLAMA_O_W, DSC_LLAMA_O_B, DSC_LLAMA_Q_NORM, DSC_LLAMA_K_NORM, DSC_LLAMA_NORM2, DSC_LLAMA_GATE_W,
+    DSC_LLAMA_GATE_B, DSC_LLAMA_UP_W, DSC_LLAMA_UP_B, DSC_LLAMA_DOWN_W, DSC_LLAMA_DOWN_B, DSC_LLAMA_PARAM_KINDS
+};
+/* The number of a kind among the block's parameters; -1: this family has none. */
+int32_t dsc_llama_param(const dsc_llama_config *config, int32_t kind);
+
+#endif

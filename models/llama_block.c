@@ -1,0 +1,392 @@
+/* llama_block.c - one transformer block: x + attention(norm(x)), then x + down(silu(gate(norm(x))) * up(norm(x))).
+ *
+ * Kept for backward, beside the block's input: q, k and v, the attention's output and its log-sum-exp, the residual
+ * stream in the middle, gate and up. Without norms of heads q and k are kept as the attention reads them, turned in
+ * place, since turning back needs no more than the tables; with them they are kept as their products gave them, which
+ * the norm's backward reads, and are normalised and turned again. The tables of cosines are made by each call: a module
+ * keeps nothing between calls. The gradients of gate and up take the place of gate and up in `saved`, where nobody
+ * reads them again. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "kernels/device.h"
+#include "models/llama.h"
+
+enum { Q, K, V, O, GATE, UP, DOWN, LINEAR_COUNT };
+
+static const dsc_llama_config *config_of(const dsc_module *module)
+{
+    return (const dsc_llama_config *)(const void *)((const dsc_lm_module *)module->self)->config;
+}
+
+static int64_t q_size(const dsc_llama_config *config) { return config->heads * config->head_size; }
+static int64_t kv_size(const dsc_llama_config *config) { return config->kv_heads * config->head_size; }
+
+/* Products that share an input add their gradients of it one after another: the first one writes, the others add. */
+static dsc_linear_layer linear_of(const dsc_llama_config *config, int which)
+{
+    const int64_t channels = config->lm.channels, inner = config->inner, q = q_size(config), kv = kv_size(config);
+    const dsc_epilogue none = DSC_EPILOGUE_NONE, add = DSC_EPILOGUE_ADD;
+    const struct { dsc_linear shape; int32_t weight; bool adds; dsc_epilogue backward; } all[LINEAR_COUNT] = {
+        [Q] = { { channels, q, true }, DSC_LLAMA_Q_W, false, none },
+        [K] = { { channels, kv, true }, DSC_LLAMA_K_W, false, add },
+        [V] = { { channels, kv, true }, DSC_LLAMA_V_W, false, add },
+        [O] = { { q, channels, true }, DSC_LLAMA_O_W, true, none },
+        [GATE] = { { channels, inner, true }, DSC_LLAMA_GATE_W, false, none },
+        [UP] = { { channels, inner, true }, DSC_LLAMA_UP_W, false, add },
+        [DOWN] = { { inner, channels, true }, DSC_LLAMA_DOWN_W, true, none },
+    };
+    const int32_t bias = dsc_llama_param(config, all[which].weight + 1);
+    const dsc_epilogue with_bias = all[which].adds ? DSC_EPILOGUE_BIAS_ADD : DSC_EPILOGUE_BIAS;
+    const dsc_epilogue without = all[which].adds ? DSC_EPILOGUE_ADD : DSC_EPILOGUE_NONE;
+    return (dsc_linear_layer){ .shape = all[which].shape, .weight = dsc_llama_param(config, all[which].weight),
+                               .bias = bias, .forward = bias >= 0 ? with_bias : without,
+                               .backward = all[which].backward };
+}
+
+/* What the attention reads and how, in the scratch of a forward or a backward. */
+typedef struct heads_layout {
+    int64_t cos, sin;         /* [T,D/2] */
+    int64_t q, k;             /* [R,HD] [R,KD], with norms of heads */
+    int64_t q_stats, k_stats; /* of those norms */
+} heads_layout;
+
+/* Byte offsets in ctx->saved and ctx->scratch. The attention's part of a scratch and the MLP's lie over each other. */
+typedef struct block_layout {
+    int64_t rows;
+    int64_t q, k, v, attention, lse; /* [R,HD] [R,KD] [R,KD] [R,HD] [B,H,T] */
+    int64_t middle, gate, up, saved_bytes; /* [R,C] [R,I] [R,I] */
+    int64_t stats, forward_bytes;
+    heads_layout heads;
+    int64_t attention_work, act; /* - [R,I] */
+    int64_t back_stats, narrow, work, backward_bytes; /* - [R,max(C,HD)] - */
+    heads_layout back_heads;
+    int64_t dq, dk, dv, wide; /* [R,HD] [R,KD] [R,KD] [R,I] */
+} block_layout;
+
+static heads_layout lay_heads(const dsc_llama_config *config, int64_t rows, int64_t element, int64_t *end)
+{
+    heads_layout out = { 0 };
+    const int64_t table = config->lm.sequence * (config->head_size / 2) * 4;
+    out.cos = dsc_lm_piece(end, table);
+    out.sin = dsc_lm_piece(end, table);
+    if (!config->traits->head_norm)
+        return out;
+    out.q = dsc_lm_piece(end, rows * q_size(config) * element);
+    out.k = dsc_lm_piece(end, rows * kv_size(config) * element);
+    out.q_stats = dsc_lm_piece(end, dsc_norm_stats_bytes(DSC_NORM_RMS, rows * config->heads));
+    out.k_stats = dsc_lm_piece(end, dsc_norm_stats_bytes(DSC_NORM_RMS, rows * config->kv_heads));
+    return out;
+}
+
+static void lay_saved(const dsc_llama_config *config, int64_t element, block_layout *out)
+{
+    const int64_t rows = out->rows, row_bytes = rows * element;
+    out->q = dsc_lm_piece(&out->saved_bytes, row_bytes * q_size(config));
+    out->k = dsc_lm_piece(&out->saved_bytes, row_bytes * kv_size(config));
+    out->v = dsc_lm_piece(&out->saved_bytes, row_bytes * kv_size(config));
+    out->attention = dsc_lm_piece(&out->saved_bytes, row_bytes * q_size(config));
+    out->lse = dsc_lm_piece(&out->saved_bytes, rows * config->heads * 4);
+    out->middle = dsc_lm_piece(&out->saved_bytes, row_bytes * config->lm.channels);
+    out->gate = dsc_lm_piece(&out->saved_bytes, row_bytes * config->inner);
+    out->up = dsc_lm_piece(&out->saved_bytes, row_bytes * config->inner);
+}
+
+static void lay_forward(const dsc_llama_config *config, int64_t batch, int64_t element, block_layout *out)
+{
+    out->stats = dsc_lm_piece(&out->forward_bytes, dsc_norm_stats_bytes(DSC_NORM_RMS, out->rows));
+    int64_t end = out->forward_bytes, mlp_end = out->forward_bytes;
+    out->heads = lay_heads(config, out->rows, element, &end);
+    out->attention_work = dsc_lm_piece(&end, dsc_attention_fwd_scratch_bytes(
+                                                 (int32_t)batch, (int32_t)config->lm.sequence, (int32_t)config->heads,
+                                                 (int32_t)config->head_size));
+    out->act = dsc_lm_piece(&mlp_end, out->rows * config->inner * element);
+    out->forward_bytes = dsc_max_i64(end, mlp_end);
+}
+
+static void lay_backward(const dsc_llama_config *config, int64_t batch, int64_t element, block_layout *out)
+{
+    const int64_t rows = out->rows, channels = config->lm.channels, row_bytes = rows * element;
+    int64_t work = dsc_norm_backward_scratch_bytes(DSC_NORM_RMS, rows, channels);
+    if (config->traits->head_norm)
+        work = dsc_max_i64(work, dsc_norm_backward_scratch_bytes(DSC_NORM_RMS, rows * config->heads,
+                                                                 config->head_size));
+    work = dsc_max_i64(work, dsc_attention_bwd_scratch_bytes((int32_t)batch, (int32_t)config->lm.sequence,
+                                                             (int32_t)config->heads, (int32_t)config->head_size));
+    out->back_stats = dsc_lm_piece(&out->backward_bytes, dsc_norm_stats_bytes(DSC_NORM_RMS, rows));
+    out->narrow = dsc_lm_piece(&out->backward_bytes, row_bytes * dsc_max_i64(channels, q_size(config)));
+    out->work = dsc_lm_piece(&out->backward_bytes, work);
+    int64_t end = out->backward_bytes, mlp_end = out->backward_bytes;
+    out->back_heads = lay_heads(config, rows, element, &end);
+    out->dq = dsc_lm_piece(&end, row_bytes * q_size(config));
+    out->dk = dsc_lm_piece(&end, row_bytes * kv_size(config));
+    out->dv = dsc_lm_piece(&end, row_bytes * kv_size(config));
+    out->wide = dsc_lm_piece(&mlp_end, row_bytes * config->inner);
+    out->backward_bytes = dsc_max_i64(end, mlp_end);
+}
+
+static dsc_status layout(const dsc_llama_config *config, int64_t batch, dsc_dtype dtype, block_layout *out,
+                         dsc_error *err)
+{
+    const int64_t element = (int64_t)dsc_dtype_bytes(dtype);
+    *out = (block_layout){ 0 };
+    DSC_TRY(dsc_lm_rows(&config->lm, batch, &out->rows, err));
+    lay_saved(config, element, out);
+    lay_forward(config, batch, element, out);
+    lay_backward(config, batch, element, out);
+    return DSC_OK;
+}
+
+static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
+                       dsc_module_plan *out, dsc_error *err)
+{
+    const dsc_llama_config *config = config_of(module);
+    block_layout at;
+    double flops = 0;
+    DSC_TRY(layout(config, batch, dtype, &at, err));
+    for (int i = 0; i < LINEAR_COUNT; i++)
+        DSC_TRY(dsc_linear_plan(linear_of(config, i), at.rows, dtype, sink, &flops, err));
+    /* q k^T and p v over the causal half of [T,T]. */
+    flops += 2 * 2.0 * (double)at.rows * (double)(config->lm.sequence + 1) / 2 * (double)q_size(config);
+    *out = (dsc_module_plan){ .out_elements = at.rows * config->lm.channels, .saved_bytes = at.saved_bytes,
+                              .forward_scratch_bytes = at.forward_bytes, .backward_scratch_bytes = at.backward_bytes,
+                              .forward_flops = flops, .backward_flops = 2 * flops };
+    return DSC_OK;
+}
+
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
+
+typedef struct block_call {
+    const dsc_llama_config *config;
+    dsc_module_ctx *ctx;
+    dsc_call launch;
+    block_layout at;
+    char *saved, *scratch;
+    dsc_error *err;
+} block_call;
+
+static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, block_call *call, dsc_error *err)
+{
+    DSC_ASSERT(ctx->saved != NULL);
+    DSC_ASSERT(ctx->scratch != NULL);
+    *call = (block_call){ .config = config_of(module), .ctx = ctx, .saved = ctx->saved, .scratch = ctx->scratch,
+                          .err = err };
+    DSC_TRY(layout(call->config, ctx->batch, ctx->dtype, &call->at, err));
+    call->launch = (dsc_call){ ctx, call->at.rows, err };
+    return DSC_OK;
+}
+
+/* One of the two norms of the stream, with its statistics at `stats` of the scratch. */
+static dsc_norm norm_of(const block_call *call, int32_t kind, int64_t stats)
+{
+    return (dsc_norm){ .kind = DSC_NORM_RMS, .rows = call->at.rows, .channels = call->config->lm.channels,
+                       .eps = call->config->lm.norm_eps, .weight = dsc_llama_param(call->config, kind),
+                       .stats = call->scratch + stats };
+}
+
+/* One of q and k on their way to the attention. */
+typedef struct head_rows {
+    int32_t heads, norm;  /* their number; DSC_LLAMA_Q_NORM or DSC_LLAMA_K_NORM */
+    char *kept, *ready;   /* in saved; where the attention reads them */
+    char *stats, *d;      /* of the norm; backward: the gradient */
+} head_rows;
+
+static void split_heads(const block_call *call, const heads_layout *at, head_rows out[2])
+{
+    const dsc_llama_config *config = call->config;
+    const bool norm = config->traits->head_norm;
+    char *const saved = call->saved, *const scratch = call->scratch;
+    out[0] = (head_rows){ .heads = (int32_t)config->heads, .norm = DSC_LLAMA_Q_NORM, .kept = saved + call->at.q,
+                          .ready = norm ? scratch + at->q : saved + call->at.q, .stats = scratch + at->q_stats,
+                          .d = scratch + call->at.dq };
+    out[1] = (head_rows){ .heads = (int32_t)config->kv_heads, .norm = DSC_LLAMA_K_NORM, .kept = saved + call->at.k,
+                          .ready = norm ? scratch + at->k : saved + call->at.k, .stats = scratch + at->k_stats,
+                          .d = scratch + call->at.dk };
+}
+
+/* Every head of q or k is a row of its own. */
+static dsc_norm head_norm_of(const block_call *call, const head_rows *of)
+{
+    return (dsc_norm){ .kind = DSC_NORM_RMS, .rows = call->at.rows * of->heads, .channels = call->config->head_size,
+                       .eps = call->config->lm.norm_eps, .weight = dsc_llama_param(call->config, of->norm),
+                       .stats = of->stats };
+}
+
+static dsc_status make_tables(const block_call *call, const heads_layout *at)
+{
+    const dsc_llama_config *config = call->config;
+    const dsc_rope_table_args args = { .cos = (float *)(void *)(call->scratch + at->cos),
+                                       .sin = (float *)(void *)(call->scratch + at->sin),
+                                       .frequency = config->frequency, .positions = config->lm.sequence,
+                                       .pairs = (int32_t)(config->head_size / 2), .factor = config->rope_scale };
+    return DSC_RUN(call->ctx->stream, ROPE_TABLE, &args, call->err);
+}
+
+static dsc_status turn(const block_call *call, const heads_layout *at, void *rows, int32_t heads, bool inverse)
+{
+    const dsc_llama_config *config = call->config;
+    const dsc_rope_args args = { .out = rows, .in = rows, .cos = (const float *)(const void *)(call->scratch + at->cos),
+                                 .sin = (const float *)(const void *)(call->scratch + at->sin), .rows = call->at.rows,
+                                 .tokens = config->lm.sequence, .stride = heads * config->head_size, .heads = heads,
+                                 .head_size = (int32_t)config->head_size, .pairs = (int32_t)(config->head_size / 2),
+                                 .inverse = inverse, .dtype = call->ctx->dtype };
+    return DSC_RUN(call->ctx->stream, ROPE, &args, call->err);
+}
+
+/* From what the products gave to what the attention reads. */
+static dsc_status make_ready(const block_call *call, const heads_layout *at, const head_rows *of)
+{
+    if (of->ready != of->kept)
+        DSC_TRY(dsc_norm_forward(&call->launch, head_norm_of(call, of), of->ready, of->kept));
+    return turn(call, at, of->ready, of->heads, false);
+}
+
+static float attention_scale(const dsc_llama_config *config) { return (float)(1 / sqrt((double)config->head_size)); }
+
+static dsc_status attend(const block_call *call, const head_rows qk[2])
+{
+    const dsc_llama_config *config = call->config;
+    const dsc_attention_fwd_args args = {
+        .out = call->saved + call->at.attention, .lse = (float *)(void *)(call->saved + call->at.lse),
+        .q = qk[0].ready, .k = qk[1].ready, .v = call->saved + call->at.v,
+        .scratch = call->scratch + call->at.attention_work, .q_stride = q_size(config), .kv_stride = kv_size(config),
+        .out_stride = q_size(config), .batch = (int32_t)call->ctx->batch, .tokens = (int32_t)config->lm.sequence,
+        .heads = (int32_t)config->heads, .kv_heads = (int32_t)config->kv_heads,
+        .head_size = (int32_t)config->head_size, .scale = attention_scale(config), .dtype = call->ctx->dtype
+    };
+    return DSC_RUN(call->ctx->stream, ATTENTION_FWD, &args, call->err);
+}
+
+static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
+{
+    block_call call;
+    head_rows qk[2];
+    DSC_TRY(begin(module, ctx, &call, err));
+    const dsc_llama_config *config = call.config;
+    const dsc_call *launch = &call.launch;
+    char *const saved = call.saved, *const middle = saved + call.at.middle, *const act = call.scratch + call.at.act;
+    split_heads(&call, &call.at.heads, qk);
+    /* `out` holds the norms' outputs until its own value is ready. */
+    DSC_TRY(dsc_norm_forward(launch, norm_of(&call, DSC_LLAMA_NORM1, call.at.stats), ctx->out, ctx->in));
+    DSC_TRY(dsc_linear_run(launch, linear_of(config, Q), saved + call.at.q, ctx->out, NULL));
+    DSC_TRY(dsc_linear_run(launch, linear_of(config, K), saved + call.at.k, ctx->out, NULL));
+    DSC_TRY(dsc_linear_run(launch, linear_of(config, V), saved + call.at.v, ctx->out, NULL));
+    DSC_TRY(make_tables(&call, &call.at.heads));
+    for (int i = 0; i < 2; i++)
+        DSC_TRY(make_ready(&call, &call.at.heads, &qk[i]));
+    DSC_TRY(attend(&call, qk));
+    /* The residual is only read, as the epilogue says; the argument is not const because other epilogues write it. */
+    DSC_TRY(dsc_linear_run(launch, linear_of(config, O), middle, saved + call.at.attention,
+                           (void *)(uintptr_t)ctx->in));
+    DSC_TRY(dsc_norm_forward(launch, norm_of(&call, DSC_LLAMA_NORM2, call.at.stats), ctx->out, middle));
+    DSC_TRY(dsc_linear_run(launch, linear_of(config, GATE), saved + call.at.gate, ctx->out, NULL));
+    DSC_TRY(dsc_linear_run(launch, linear_of(config, UP), saved + call.at.up, ctx->out, NULL));
+    const dsc_swiglu_fwd_args gated = { .out = act, .gate = saved + call.at.gate, .up = saved + call.at.up,
+                                        .rows = call.at.rows, .cols = config->inner, .in_stride = config->inner,
+                                        .dtype = ctx->dtype };
+    DSC_TRY(DSC_RUN(ctx->stream, SWIGLU_FWD, &gated, err));
+    return dsc_linear_run(launch, linear_of(config, DOWN), ctx->out, act, middle);
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+/* ctx->d_in = residual + gradient through one of the two norms, whose statistics the scratch holds. */
+static dsc_status norm_backward(const block_call *call, int32_t kind, const void *residual, const void *in)
+{
+    const dsc_norm_gradient buffers = { .d_in = call->ctx->d_in, .d_out = call->scratch + call->at.narrow,
+                                        .d_residual = residual, .in = in, .scratch = call->scratch + call->at.work };
+    return dsc_norm_backward(&call->launch, norm_of(call, kind, call->at.back_stats), &buffers);
+}
+
+/* The weights' gradients of products that read `in`, and then, in its place, the gradient of `in`. */
+static dsc_status products_backward(const block_call *call, int first, int count, void *in, char *const *d_out)
+{
+    for (int i = 0; i < count; i++)
+        DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->config, first + i), in, d_out[i]));
+    for (int i = 0; i < count; i++)
+        DSC_TRY(dsc_linear_backward(&call->launch, linear_of(call->config, first + i), in, d_out[i], in));
+    return DSC_OK;
+}
+
+/* From d_out to the residual stream's gradient in the middle, in d_in. */
+static dsc_status backward_mlp(const block_call *call)
+{
+    dsc_module_ctx *ctx = call->ctx;
+    const dsc_llama_config *config = call->config;
+    char *const wide = call->scratch + call->at.wide, *const narrow = call->scratch + call->at.narrow;
+    char *const middle = call->saved + call->at.middle;
+    char *const gate_up[2] = { call->saved + call->at.gate, call->saved + call->at.up };
+    DSC_TRY(dsc_linear_backward(&call->launch, linear_of(config, DOWN), wide, ctx->d_out, NULL));
+    const dsc_swiglu_bwd_args gated = { .d_gate = gate_up[0], .d_up = gate_up[1], .out = wide, .d_out = wide,
+                                        .gate = gate_up[0], .up = gate_up[1], .rows = call->at.rows,
+                                        .cols = config->inner, .in_stride = config->inner, .dtype = ctx->dtype };
+    DSC_TRY(DSC_RUN(ctx->stream, SWIGLU_BWD, &gated, call->err));
+    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(config, DOWN), wide, ctx->d_out));
+    DSC_TRY(dsc_norm_forward(&call->launch, norm_of(call, DSC_LLAMA_NORM2, call->at.back_stats), narrow, middle));
+    DSC_TRY(products_backward(call, GATE, 2, narrow, gate_up));
+    return norm_backward(call, DSC_LLAMA_NORM2, ctx->d_out, middle);
+}
+
+/* dq, dk and dv of what the attention read. */
+static dsc_status attend_backward(const block_call *call, const head_rows qk[2])
+{
+    const dsc_llama_config *config = call->config;
+    const dsc_attention_bwd_args args = {
+        .dq = qk[0].d, .dk = qk[1].d, .dv = call->scratch + call->at.dv, .d_out = call->scratch + call->at.narrow,
+        .out = call->saved + call->at.attention, .lse = (const float *)(const void *)(call->saved + call->at.lse),
+        .q = qk[0].ready, .k = qk[1].ready, .v = call->saved + call->at.v, .scratch = call->scratch + call->at.work,
+        .q_stride = q_size(config), .kv_stride = kv_size(config), .out_stride = q_size(config),
+        .batch = (int32_t)call->ctx->batch, .tokens = (int32_t)config->lm.sequence, .heads = (int32_t)config->heads,
+        .kv_heads = (int32_t)config->kv_heads, .head_size = (int32_t)config->head_size,
+        .scale = attention_scale(config), .dtype = call->ctx->dtype
+    };
+    return DSC_RUN(call->ctx->stream, ATTENTION_BWD, &args, call->err);
+}
+
+/* The gradient of what the product gave, from that of what the attention read; *d is where it lies. */
+static dsc_status heads_backward(const block_call *call, const head_rows *of, char **d)
+{
+    DSC_TRY(turn(call, &call->at.back_heads, of->d, of->heads, true));
+    *d = of->d;
+    if (of->ready == of->kept)
+        return DSC_OK;
+    const dsc_norm_gradient buffers = { .d_in = of->ready, .d_out = of->d, .in = of->kept,
+                                        .scratch = call->scratch + call->at.work };
+    *d = of->ready; /* the attention has read it */
+    return dsc_norm_backward(&call->launch, head_norm_of(call, of), &buffers);
+}
+
+static dsc_status backward_attention(const block_call *call)
+{
+    dsc_module_ctx *ctx = call->ctx;
+    const dsc_llama_config *config = call->config;
+    char *const narrow = call->scratch + call->at.narrow, *const out = call->saved + call->at.attention;
+    char *d_out[3] = { NULL, NULL, call->scratch + call->at.dv };
+    head_rows qk[2];
+    split_heads(call, &call->at.back_heads, qk);
+    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(config, O), out, ctx->d_in));
+    DSC_TRY(dsc_linear_backward(&call->launch, linear_of(config, O), narrow, ctx->d_in, NULL));
+    DSC_TRY(make_tables(call, &call->at.back_heads));
+    for (int i = 0; i < 2 && config->traits->head_norm; i++)
+        DSC_TRY(make_ready(call, &call->at.back_heads, &qk[i]));
+    DSC_TRY(attend_backward(call, qk));
+    for (int i = 0; i < 2; i++)
+        DSC_TRY(heads_backward(call, &qk[i], &d_out[i]));
+    DSC_TRY(dsc_norm_forward(&call->launch, norm_of(call, DSC_LLAMA_NORM1, call->at.back_stats), narrow, ctx->in));
+    DSC_TRY(products_backward(call, Q, 3, narrow, d_out));
+    return norm_backward(call, DSC_LLAMA_NORM1, ctx->d_in, ctx->in);
+}
+
+static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
+{
+    block_call call;
+    DSC_TRY(begin(module, ctx, &call, err));
+    DSC_TRY(backward_mlp(&call));
+    return backward_attention(&call);
+}
+
+void dsc_llama_block_init(dsc_module *module)
+{
+    module->plan = plan;
+    module->forward = forward;
+    module->backward = backward;
+}

@@ -1,0 +1,303 @@
+/* lmrun.c - see lmrun.h. SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/lmrun.h"
+
+const modelrun_options lmrun_plain = {
+    .batch = 2, .dtype = DSC_F32, .threads = 2, .caps = 0xffffffffu, .in_place = true, .loss_scale = 1
+};
+
+dsc_model *lmrun_open_model(const dsc_lm_family *family, const dsc_lm_config *config)
+{
+    dsc_alloc *alloc = NULL;
+    dsc_model *model = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    const dsc_lm_open_args args = { .family = family, .name = "test", .config = config };
+    assert_int_equal(dsc_alloc_open(&alloc, &err), DSC_OK);
+    if (dsc_lm_open(&model, alloc, &args, &err) != DSC_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(dsc_model_check(model, &err), DSC_OK);
+    return model;
+}
+
+/* ---- The generator's integers ------------------------------------------------------------------------------------ */
+
+uint32_t lmrun_fnv(const char *text)
+{
+    uint32_t h = 0x811C9DC5u;
+    for (; *text != 0; text++)
+        h = (h ^ (unsigned char)*text) * 0x01000193u;
+    return h;
+}
+
+uint32_t lmrun_mixed(uint32_t seed, uint64_t index)
+{
+    uint32_t h = (uint32_t)(index * UINT64_C(2654435769) + seed);
+    h = (h ^ (h >> 16)) * 0x85EBCA6Bu;
+    h = (h ^ (h >> 13)) * 0xC2B2AE35u;
+    return h ^ (h >> 16);
+}
+
+float *lmrun_values(const dsc_param_spec *spec)
+{
+    const int64_t count = modelrun_elements(spec);
+    const size_t bytes = strlen(spec->name);
+    const bool one = (strstr(spec->name, ".ln_") != NULL || strstr(spec->name, "norm.") != NULL) &&
+                     strcmp(spec->name + bytes - 6, "weight") == 0;
+    float *x = malloc((size_t)count * sizeof *x);
+    assert_non_null(x);
+    for (int64_t i = 0; i < count; i++) {
+        const float u = (float)(lmrun_mixed(lmrun_fnv(spec->name), (uint64_t)i) >> 8) * 0x1p-24f - 0.5f;
+        x[i] = (one ? 1.0f : 0.0f) + u * 0.25f;
+    }
+    return x;
+}
+
+static void set_params(modelrun *run, const dsc_model *model)
+{
+    for (int32_t m = 0; m < model->module_count; m++) {
+        for (int32_t p = 0; p < model->modules[m].param_count; p++) {
+            if (model->modules[m].params[p].shared_module >= 0)
+                continue;
+            float *x = lmrun_values(&model->modules[m].params[p]);
+            modelrun_set_param(run, m, p, x);
+            free(x);
+        }
+    }
+}
+
+void lmrun_set_tokens(modelrun *run, const dsc_model *model, int64_t items)
+{
+    int32_t *stream = malloc((size_t)items * 2 * sizeof *stream);
+    assert_non_null(stream);
+    for (int64_t i = 0; i < 2 * items; i++)
+        stream[i] = (int32_t)(lmrun_mixed(lmrun_fnv("tokens"), (uint64_t)i) % (uint32_t)model->vocab_size);
+    modelrun_set_tokens(run, stream, stream + items);
+    free(stream);
+}
+
+/* ---- Runs -------------------------------------------------------------------------------------------------------- */
+
+modelrun *lmrun_open(const dsc_model *model, const modelrun_options *options)
+{
+    modelrun *run = modelrun_open(model, options);
+    set_params(run, model);
+    lmrun_set_tokens(run, model, options->batch * model->losses_per_sample);
+    return run;
+}
+
+/* The gradient of a parameter: the sum over its uses. */
+void lmrun_whole_grad(const modelrun *run, const dsc_model *model, int32_t module, int32_t param, double *out)
+{
+    const int64_t count = modelrun_elements(&model->modules[module].params[param]);
+    for (int64_t i = 0; i < count; i++)
+        out[i] = (double)modelrun_grad(run, module, param)[i];
+    for (int32_t m = 0; m < model->module_count; m++)
+        for (int32_t p = 0; p < model->modules[m].param_count; p++)
+            if (model->modules[m].params[p].shared_module == module &&
+                model->modules[m].params[p].shared_param == param)
+                for (int64_t i = 0; i < count; i++)
+                    out[i] += (double)modelrun_grad(run, m, p)[i];
+}
+
+static bool same_bits(const modelrun *a, const modelrun *b, const dsc_model *model, int64_t items)
+{
+    bool same = memcmp(modelrun_losses(a), modelrun_losses(b), (size_t)items * 4) == 0;
+    for (int32_t m = 0; m < model->module_count; m++)
+        for (int32_t p = 0; p < model->modules[m].param_count; p++)
+            same = same && memcmp(modelrun_grad(a, m, p), modelrun_grad(b, m, p),
+                                  (size_t)modelrun_elements(&model->modules[m].params[p]) * 4) == 0;
+    return same;
+}
+
+/* ---- Against PyTorch --------------------------------------------------------------------------------------------- */
+
+dsc_safetensors *lmrun_open_golden(dsc_alloc *alloc, const char *name)
+{
+    char path[128];
+    dsc_safetensors *golden = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    snprintf(path, sizeof path, "tests/golden/%s.safetensors", name);
+    if (dsc_safetensors_open(&golden, NULL, alloc, path, &err) != DSC_OK)
+        fail_msg("%s: %s", path, err.message);
+    return golden;
+}
+
+int64_t lmrun_read_golden(const dsc_safetensors *golden, const char *prefix, const char *name, float *out,
+                           int64_t room)
+{
+    char key[128];
+    dsc_error err = DSC_ERROR_INIT;
+    snprintf(key, sizeof key, "%s%s", prefix, name);
+    const dsc_safetensors_entry *entry = dsc_safetensors_find(golden, key);
+    if (entry == NULL)
+        fail_msg("%s is not in the golden file", key);
+    assert_true(entry->count <= room);
+    assert_int_equal(dsc_safetensors_read_f32(golden, entry, 0, entry->count, out, &err), DSC_OK);
+    return entry->count;
+}
+
+/* Errors are measured in units of the tensor's root mean square: single elements may cancel to nothing. */
+static double worst_grad_error(const modelrun *run, const dsc_model *model, const dsc_safetensors *golden, bool whole)
+{
+    static float sample[8192];
+    double worst = 0;
+    for (int32_t m = 0; m < model->module_count; m++) {
+        for (int32_t p = 0; p < model->modules[m].param_count; p++) {
+            const dsc_param_spec *spec = &model->modules[m].params[p];
+            if (spec->shared_module >= 0)
+                continue;
+            const int64_t count = modelrun_elements(spec);
+            double *grad = malloc((size_t)count * sizeof *grad), sum = 0, error = 0;
+            char seed[128];
+            float norm = 0;
+            assert_non_null(grad);
+            lmrun_whole_grad(run, model, m, p, grad);
+            lmrun_read_golden(golden, "norm.", spec->name, &norm, 1);
+            const int64_t samples = lmrun_read_golden(golden, "grad.", spec->name, sample, 8192);
+            const double rms = (double)norm / sqrt((double)count);
+            snprintf(seed, sizeof seed, "%s?", spec->name);
+            for (int64_t i = 0; i < samples; i++) {
+                const int64_t at = whole ? i : (int64_t)(lmrun_mixed(lmrun_fnv(seed), (uint64_t)i) % (uint64_t)count);
+                error = fmax(error, fabs(grad[at] - (double)sample[i]) / rms);
+                assert_false(isnan(grad[at]));
+            }
+            for (int64_t i = 0; i < count; i++)
+                sum += grad[i] * grad[i];
+            error = fmax(error, fabs(sqrt(sum) / (double)norm - 1));
+            if (getenv("DSC_TEST_VERBOSE") != NULL)
+                printf("# %-40s %.2e\n", spec->name, error);
+            worst = fmax(worst, error);
+            free(grad);
+        }
+    }
+    return worst;
+}
+
+void lmrun_against_golden(const char *name, const dsc_model *model, const modelrun_options *options, bool whole,
+                          lmrun_bounds most)
+{
+    float losses[256];
+    dsc_alloc *alloc = NULL;
+    assert_int_equal(dsc_alloc_open(&alloc, NULL), DSC_OK);
+    dsc_safetensors *golden = lmrun_open_golden(alloc, name);
+    modelrun *run = lmrun_open(model, options);
+    const double loss = modelrun_step(run);
+    const int64_t items = lmrun_read_golden(golden, "losses", "", losses, 256);
+    assert_int_equal(items, options->batch * model->losses_per_sample);
+    double worst = 0, mean = 0;
+    for (int64_t i = 0; i < items; i++) {
+        worst = fmax(worst, fabs((double)modelrun_losses(run)[i] - (double)losses[i]));
+        mean += (double)losses[i] / (double)items;
+    }
+    const double grad = worst_grad_error(run, model, golden, whole);
+    printf("# %-12s %s caps %x: loss %.6f, worst loss error %.1e, worst gradient error %.1e rms\n", name,
+           options->dtype == DSC_F32 ? "fp32" : "bf16", options->caps & dsc_cpu_caps(), loss, worst, grad);
+    assert_true(fabs(loss - mean) <= most.loss);
+    assert_true(worst <= 10 * most.loss);
+    assert_true(grad <= most.grad);
+    modelrun_close(run);
+    dsc_safetensors_close(&golden);
+    dsc_alloc_close(&alloc);
+}
+
+/* ---- Against itself ---------------------------------------------------------------------------------------------- */
+
+/* Runs that must have the same bits. */
+static const struct { int32_t threads; bool recompute, in_place; } ways[] = {
+    { 1, false, true }, { 2, false, false }, { 3, false, true }, { 2, true, true }, { 3, true, false },
+};
+
+void lmrun_keeps_its_bits(const dsc_model *model, dsc_dtype dtype)
+{
+    const int64_t items = lmrun_plain.batch * model->losses_per_sample;
+    modelrun *runs[DSC_COUNT(ways)];
+    for (size_t i = 0; i < DSC_COUNT(ways); i++) {
+        modelrun_options options = lmrun_plain;
+        options.dtype = dtype;
+        options.threads = ways[i].threads;
+        options.recompute = ways[i].recompute;
+        options.in_place = ways[i].in_place;
+        runs[i] = lmrun_open(model, &options);
+        const double loss = modelrun_step(runs[i]);
+        if (!same_bits(runs[i], runs[0], model, items))
+            fail_msg("way %zu has other bits than way 0", i);
+        assert_true(modelrun_evaluate(runs[i]) == loss);
+        assert_memory_equal(modelrun_losses(runs[i]), modelrun_losses(runs[0]), (size_t)items * 4);
+    }
+    for (size_t i = 0; i < DSC_COUNT(ways); i++)
+        modelrun_close(runs[i]);
+}
+
+void lmrun_runs_as_planned(const dsc_model *model, double attention_flops)
+{
+    modelrun_options options = lmrun_plain;
+    options.batch = 3;
+    modelrun *run = lmrun_open(model, &options);
+    double planned = 0;
+    for (int32_t m = 0; m < model->module_count; m++) {
+        dsc_module_plan plan;
+        assert_int_equal(model->modules[m].plan(&model->modules[m], 3, DSC_F32, NULL, &plan, NULL), DSC_OK);
+        planned += plan.forward_flops + plan.backward_flops;
+    }
+    planned -= 3 * 3 * attention_flops;
+    modelrun_step(run);
+    assert_true(fabs(modelrun_launched_flops(run) / planned - 1) < 1e-12);
+    float *logits = malloc((size_t)model->vocab_size * sizeof *logits);
+    assert_non_null(logits);
+    modelrun_logits(run, 0, logits);
+    free(logits);
+    const modelrun_gemms *told = modelrun_planned(run), *seen = modelrun_launched(run);
+    assert_int_equal(seen->count, told->count);
+    for (int i = 0; i < seen->count; i++) {
+        bool found = false;
+        for (int j = 0; j < told->count; j++)
+            found = found || memcmp(&seen->shape[i], &told->shape[j], sizeof seen->shape[i]) == 0;
+        assert_true(found);
+    }
+    modelrun_close(run);
+}
+
+void lmrun_gradient_is_the_slope(const dsc_model *model)
+{
+    modelrun *run = lmrun_open(model, &lmrun_plain);
+    double slope = 0, loss[2];
+    const double step = 5e-4;
+    modelrun_step(run);
+    for (int side = 0; side < 2; side++) {
+        for (int32_t m = 0; m < model->module_count; m++) {
+            for (int32_t p = 0; p < model->modules[m].param_count; p++) {
+                const dsc_param_spec *spec = &model->modules[m].params[p];
+                const int64_t count = modelrun_elements(spec);
+                if (spec->shared_module >= 0)
+                    continue;
+                float *x = lmrun_values(spec);
+                double *grad = malloc((size_t)count * sizeof *grad);
+                assert_non_null(grad);
+                lmrun_whole_grad(run, model, m, p, grad);
+                for (int64_t i = 0; i < count; i++) {
+                    const double way = (double)(lmrun_mixed(lmrun_fnv(spec->name) + 7, (uint64_t)i) >> 8) * 0x1p-23 - 1;
+                    slope += side == 0 ? grad[i] * way : 0;
+                    x[i] += (float)((side == 0 ? -step : step) * way);
+                }
+                modelrun_set_param(run, m, p, x);
+                free(grad);
+                free(x);
+            }
+        }
+        loss[side] = modelrun_evaluate(run);
+    }
+    const double difference = (loss[1] - loss[0]) / (2 * step);
+    printf("# slope %.6f, difference %.6f\n", slope, difference);
+    assert_true(fabs(difference - slope) < 2e-3 * fabs(slope) + 1e-4);
+    modelrun_close(run);
+}
