@@ -53,6 +53,11 @@ bench-io: $(BENCH_BIN)/bench_io
 	$(Q)bench/bench_io.py $(BENCH_BIN) $(or $(DIR),/tmp) $(if $(PEERS),--peers $(PEERS)) \
 	    $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(MIB),--mib $(MIB))
 
+.PHONY: bench-offload
+## bench-offload: steps with states in files beside steps in memory and what the disk allows: [DIR=/tmp] [ROUNDS=15] [CASES='files compute']
+bench-offload: $(BENCH_BIN)/step_worker $(BENCH_BIN)/bench_io $(BIN)/dsc
+	$(Q)bench/bench_offload.py $(BENCH_BIN) $(BIN)/dsc $(or $(DIR),/tmp) $(if $(ROUNDS),--rounds $(ROUNDS)) $(CASES)
+
 .PHONY: bench-gpu-kern
 ## bench-gpu-kern: time every CUDA kernel that passes its check, beside this GPU's copy and peak: [FN='gemm*']
 bench-gpu-kern: $(CHECK_BIN) cuda-plugin
@@ -67,4 +72,4 @@ bench-gpu: $(BENCH_BIN)/step_worker $(CHECK_BIN) cuda-plugin
 
 .PHONY: bench
 ## bench: every bench that needs no more than PEERS=DIR
-bench: bench-kern bench-adam bench-comm bench-io bench-train
+bench: bench-kern bench-adam bench-comm bench-io bench-offload bench-train

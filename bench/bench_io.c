@@ -3,7 +3,8 @@
  * Commands come line by line ("read io_uring 1024 32": direction, engine, KiB of a block, depth); while another program
  * has its turn this one sleeps in read. The answer is "seconds cpu_seconds". Two operations of `depth` blocks each take
  * turns, as a pipeline's do. Engine "swap" is swap space in the file's folder, by the engine that a run takes, with the
- * check of every block. SPDX-License-Identifier: Apache-2.0 */
+ * check of every block; its direction may also be "both": of two operations at once one reads and one writes.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,7 +77,7 @@ static dsc_status open_engine(bench *b, const command *c, const char *engine, ds
     return dsc_aio_open(&options, aio, err);
 }
 
-static dsc_status move_swap(bench *b, bool write, char *buf, int64_t each, dsc_error *err)
+static dsc_status move_swap(bench *b, const char *direction, char *buf, int64_t each, dsc_error *err)
 {
     dsc_swap_op *op[2] = { NULL, NULL };
     dsc_status status = dsc_swap_op_open(b->swap, each, &op[0], err);
@@ -89,7 +90,7 @@ static dsc_status move_swap(bench *b, bool write, char *buf, int64_t each, dsc_e
         if (status != DSC_OK)
             break;
         const int64_t bytes = dsc_min_i64(each, b->bytes - at);
-        if (write)
+        if (strcmp(direction, "write") == 0 || (strcmp(direction, "both") == 0 && i % 2 == 1))
             dsc_swap_write(op[i % 2], buf + i % 2 * each, bytes, at);
         else
             dsc_swap_read(op[i % 2], buf + i % 2 * each, bytes, at);
@@ -109,7 +110,7 @@ static dsc_status open_swap(bench *b, const command *c, char *buf, int64_t each,
                                        .folder_count = 1, .bytes = b->bytes };
     DSC_TRY(dsc_swap_open(&options, &b->swap, err));
     b->swap_shape = *c;
-    return move_swap(b, true, buf, each, err); /* what was never written is not read either */
+    return move_swap(b, "write", buf, each, err); /* what was never written is not read either */
 }
 
 static dsc_status answer_swap(bench *b, const command *c, dsc_error *err)
@@ -126,7 +127,7 @@ static dsc_status answer_swap(bench *b, const command *c, dsc_error *err)
     const double cpu = cpu_seconds();
     const int64_t start = dsc_clock_ns();
     if (status == DSC_OK)
-        status = move_swap(b, strcmp(c->direction, "write") == 0, buf.ptr, each, err);
+        status = move_swap(b, c->direction, buf.ptr, each, err);
     if (status == DSC_OK)
         printf("%.9f %.9f\n", (double)(dsc_clock_ns() - start) * 1e-9, cpu_seconds() - cpu);
     dsc_buf_close(&buf);

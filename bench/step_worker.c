@@ -2,7 +2,8 @@
  * stdin.
  *
  *     step_worker CONFIG VOCAB SEQUENCE      prints "ready" when open, then per step milliseconds, loss, peak KiB of
- *                                            the process, and peak bytes of device memory that the engine counts
+ *                                            the process, peak bytes of device memory that the engine counts, and the
+ *                                            milliseconds of the step's forward and backward passes
  * Tokens are a fixed pseudo-random sequence. Ranks come from the environment. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,9 +54,11 @@ static dsc_status run(const char *config, tokens *t, dsc_error *err)
         dsc_step_result result = DSC_STEP_RESULT_INIT;
         struct rusage usage = { 0 };
         status = dsc_engine_train_batch(engine, &result, err);
+        dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
+        dsc_engine_stats_get(engine, &stats);
         getrusage(RUSAGE_SELF, &usage);
-        printf("%.3f %.6f %ld %lld\n", (double)result.step_ns * 1e-6, result.loss, usage.ru_maxrss,
-               (long long)device_bytes(engine));
+        printf("%.3f %.6f %ld %lld %.3f\n", (double)result.step_ns * 1e-6, result.loss, usage.ru_maxrss,
+               (long long)device_bytes(engine), (double)(stats.forward_ns + stats.backward_ns) * 1e-6);
         fflush(stdout);
     }
     dsc_engine_close(&engine);

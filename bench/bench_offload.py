@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""bench_offload.py BENCH_FOLDER DSC DIR [--rounds 15] [CASE...]
+
+Training steps with parameters, sums and states in files in DIR, beside the same steps in memory and what the disk
+allows, all in turns, in a new order each round. The link is measured as a run uses it: swap space with the check of
+every block, read, written, and both at once. "link" is the bytes that a step moves, as `dsc plan` counts them, at these
+speeds; the bound is the larger of link and the step in memory, and "x" the step's time over it, paired round by round,
+with its middle half. Passes (forward and backward) and update, one after the other, have bounds of their own; "by
+phase" is the step over their sum.
+
+SPDX-License-Identifier: Apache-2.0"""
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from bench_io import Server
+
+MODEL, VOCAB = "gpt2-124m", 50257
+CASES = {"files": (64, 1, 1), "balanced": (256, 1, 2), "compute": (256, 2, 8)}  # sequence, micro-batch, accumulation
+KIB, DEPTH, LINK_MIB = 1024, 32, 512
+
+
+class Trainer:
+    """step_worker: one optimizer step for each line."""
+
+    def __init__(self, bench, config, sequence):
+        self.process = subprocess.Popen([f"{bench}/step_worker", config, str(VOCAB), str(sequence)], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        if self.process.stdout.readline().strip() != "ready":
+            sys.exit(f"bench_offload: step_worker {config} did not start")
+
+    def step(self):
+        """Seconds of the step and of its passes, and the loss."""
+        self.process.stdin.write("step\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline().split()
+        return float(answer[0]) * 1e-3, float(answer[4]) * 1e-3, answer[1]
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def write_config(path, case, folder):
+    sequence, micro, accumulation = CASES[case]
+    zero = {"stage": 3}
+    if folder:
+        zero["offload_optimizer"] = zero["offload_param"] = {"device": "nvme", "nvme_path": folder}
+    with open(path, "w") as f:
+        json.dump({"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": accumulation,
+                   "bf16": {"enabled": True}, "gradient_clipping": 1, "zero_optimization": zero,
+                   "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+                   "aio": {"block_size": KIB << 10, "queue_depth": DEPTH},
+                   "dsc": {"model": MODEL, "seq_length": sequence}}, f)
+
+
+def link_seconds(read, written, speed):
+    """The sooner of one after the other and both at once, as far as there is both."""
+    apart = read / speed["read"] + written / speed["write"]
+    shared = min(read, written)
+    together = 2 * shared / speed["both"] + (read - shared) / speed["read"] + (written - shared) / speed["write"]
+    return min(apart, together)
+
+
+def measure_link(server):
+    speed = {}
+    for direction in ("read", "write", "both"):
+        seconds, _ = server.ask(f"{direction} swap {KIB} {DEPTH}")
+        speed[direction] = (LINK_MIB << 20) / seconds
+    return speed
+
+
+def text(samples, scale=1.0):
+    s = sorted(x * scale for x in samples)
+    return f"{statistics.median(s):7.3f} ({s[len(s) // 4]:.3f} .. {s[3 * len(s) // 4]:.3f})"
+
+
+def report(case, bytes_moved, rounds):
+    sequence, micro, accumulation = CASES[case]
+    pass_bytes = [bytes_moved["pass_read_bytes"], bytes_moved["pass_written_bytes"]]
+    update_bytes = [bytes_moved["update_read_bytes"], bytes_moved["update_written_bytes"]]
+    total = [a + b for a, b in zip(pass_bytes, update_bytes)]
+    rows = {"memory": [], "passes": [], "update": [], "link": [], "files": [], "f-passes": [], "f-update": [],
+            "x": [], "by phase": []}
+    for memory, files, speed in rounds:
+        link = link_seconds(*total, speed)
+        phases = max(memory[1], link_seconds(*pass_bytes, speed)) + \
+            max(memory[0] - memory[1], link_seconds(*update_bytes, speed))
+        values = (memory[0], memory[1], memory[0] - memory[1], link, files[0], files[1], files[0] - files[1],
+                  files[0] / max(memory[0], link), files[0] / phases)
+        for row, value in zip(rows.values(), values):
+            row.append(value)
+    print(f"{case}: {MODEL}, {sequence} tokens, micro-batch {micro}, accumulation {accumulation}; passes read "
+          f"{pass_bytes[0] * 1e-9:.2f} and write {pass_bytes[1] * 1e-9:.2f} GB, the update {update_bytes[0] * 1e-9:.2f} "
+          f"and {update_bytes[1] * 1e-9:.2f} GB")
+    for direction in ("read", "write", "both"):
+        print(f"  link {direction:5s} {text([r[2][direction] for r in rounds], 1e-9)} GB/s")
+    print(f"  step in memory {text(rows['memory'])} s: passes {text(rows['passes'])}, update {text(rows['update'])}")
+    print(f"  link           {text(rows['link'])} s")
+    print(f"  step in files  {text(rows['files'])} s: passes {text(rows['f-passes'])}, update {text(rows['f-update'])}")
+    print(f"  x {text(rows['x'])} of max(memory, link); by phase x {text(rows['by phase'])}", flush=True)
+
+
+def run_case(args, case, folder, server, order):
+    sequence = CASES[case][0]
+    trainers = []
+    for name, where in (("memory", ""), ("files", folder)):
+        path = os.path.join(folder, f"{case}-{name}.json")
+        write_config(path, case, where)
+        trainers.append(Trainer(args.bench, path, sequence))
+    plan = json.loads(subprocess.run([args.dsc, "plan", "--config", path, "--json"], capture_output=True, text=True,
+                                     check=True).stdout)
+    rounds = []
+    for number in range(args.rounds + 1):
+        turn = [lambda: trainers[0].step(), lambda: trainers[1].step(), lambda: measure_link(server)]
+        numbered = list(enumerate(turn))
+        order.shuffle(numbered)
+        results = {i: act() for i, act in numbered}
+        if results[0][2] != results[1][2]:
+            sys.exit(f"bench_offload: the losses differ: {results[0][2]} in memory, {results[1][2]} in files")
+        if number > 0:  # the first step touches memory for the first time
+            rounds.append((results[0], results[1], results[2]))
+    for trainer in trainers:
+        trainer.close()
+    report(case, plan["per_step"], rounds)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("bench", help="folder of step_worker and bench_io")
+    parser.add_argument("dsc", help="the dsc program")
+    parser.add_argument("dir", help="where the files go")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=" ".join(CASES))
+    args = parser.parse_intermixed_args()
+    if shutil.disk_usage(args.dir).free < 6 << 30:
+        sys.exit(f"bench_offload: {args.dir} has less than 6 GiB free")
+    folder = tempfile.mkdtemp(prefix="bench-offload-", dir=args.dir)
+    with open(f"{folder}/link", "wb"):
+        pass
+    server = Server([f"{args.bench}/bench_io", f"{folder}/link", str(LINK_MIB)])
+    try:
+        print(f"# median of {args.rounds} rounds (its middle half) in {args.dir}; load {os.getloadavg()[0]:.1f}")
+        order = random.Random(args.seed)
+        for case in args.cases or ("files", "balanced"):
+            run_case(args, case, folder, server, order)
+    finally:
+        server.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
