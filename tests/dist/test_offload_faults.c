@@ -186,6 +186,9 @@ static void every_block_of_every_engine(void **state)
                 const int32_t rank = (int32_t)draw(world);
                 const bool overlap = draw(4) != 0;
                 const int64_t blocks = blocks_of(world, rank, overlap);
+                if (night)
+                    print_message("# %s, %s, rank %d of %d: %lld blocks\n", engines[e], io_fault_text(kind), (int)rank,
+                                  (int)world, (long long)blocks);
                 for (int64_t at = 1; night && at <= blocks; at++)
                     fail_block(engines[e], kind, world, rank, overlap, at);
                 if (!night)

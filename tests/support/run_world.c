@@ -13,7 +13,8 @@ typedef struct world_job {
     const run_options *options;
     dsc_world *world;
     run_result *out;
-    float **whole; /* [tensor * 3] master, m, v, assembled from every rank's slices */
+    float **whole; /* [whole_count]: tensor * 3: master, m, v, assembled from every rank's slices */
+    int32_t whole_count;
     pthread_mutex_t mutex;
     pthread_barrier_t barrier;
 } world_job;
@@ -48,8 +49,9 @@ static void collect(world_job *job, dsc_engine *engine)
 {
     const dsc_layout *layout = &engine->layout;
     pthread_mutex_lock(&job->mutex);
+    job->whole_count = layout->tensor_count * 3;
     if (job->whole == NULL)
-        job->whole = calloc((size_t)layout->tensor_count * 3, sizeof *job->whole);
+        job->whole = calloc((size_t)job->whole_count, sizeof *job->whole);
     for (int32_t t = 0; t < layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &layout->tensor[t];
         dsc_zero_slice slice;
@@ -96,9 +98,6 @@ static void hash_whole(world_job *job, const dsc_layout *layout)
                 dsc_sha256_update(&sha, job->whole[t * 3 + s], (size_t)layout->tensor[t].count * 4);
     dsc_sha256_final(&sha, digest);
     dsc_hex(job->out->hash, digest, sizeof digest);
-    for (int32_t i = 0; i < layout->tensor_count * 3; i++)
-        free(job->whole[i]);
-    free(job->whole);
 }
 
 /* All that other ranks have sent for parameters and gradients, and little else. Where the host is the device, the last
@@ -232,6 +231,9 @@ void run_world(const run_options *options, run_result *out)
     }
     for (int32_t r = 0; r < options->world; r++)
         pthread_join(threads[r], NULL);
+    for (int32_t i = 0; i < job.whole_count; i++) /* also when only some ranks came so far */
+        free(job.whole[i]);
+    free(job.whole);
     pthread_barrier_destroy(&job.barrier);
     pthread_mutex_destroy(&job.mutex);
     dsc_world_close(&job.world);
