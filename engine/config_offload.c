@@ -101,17 +101,6 @@ static dsc_status resolve_device(dsc_config *config, const char *key, dsc_offloa
                               "\"cpu\" moves nothing: host memory is the device of CPU ranks");
 }
 
-static dsc_status refuse_param(const dsc_config *config, const char *device, dsc_error *err)
-{
-    char where[256];
-    if (config->zero.offload_param == DSC_OFFLOAD_NONE || device == NULL || strcmp(device, "cpu") == 0)
-        return DSC_OK;
-    dsc_config_where_place(config, config->given.offload_param, where);
-    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,
-                    "zero_optimization.offload_param.device: parameters away from a %s device are not built in this "
-                    "version; \"none\" works, offload_optimizer works there, and both on CPU ranks", device);
-}
-
 dsc_status dsc_config_resolve_offload(dsc_config *config, const dsc_config_facts *facts, dsc_error *err)
 {
     dsc_zero_config *zero = &config->zero;
@@ -123,7 +112,6 @@ dsc_status dsc_config_resolve_offload(dsc_config *config, const dsc_config_facts
             dsc_config_note(config, "zero_optimization.offload_param.max_in_cpu is not given: 0, because host memory "
                             "is the device of CPU ranks");
     }
-    DSC_TRY(refuse_param(config, facts->device, err));
     DSC_TRY(resolve_device(config, "zero_optimization.offload_optimizer.device", zero->offload_optimizer,
                            config->given.offload_optimizer, facts->device, err));
     return resolve_device(config, "zero_optimization.offload_param.device", zero->offload_param,

@@ -127,7 +127,9 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
     };
     dsc_plan_swap(config, &out->swap);
     out->swap.io = o->io;
-    out->swap.states_on_host = config->zero.offload_optimizer == DSC_OFFLOAD_CPU && !dsc_device_host_visible(o->device);
+    const bool apart = !dsc_device_host_visible(o->device);
+    out->swap.states_on_host = config->zero.offload_optimizer == DSC_OFFLOAD_CPU && apart;
+    out->swap.params_on_host = config->zero.offload_param == DSC_OFFLOAD_CPU && apart;
     out->swap.host_threads = o->threads;
     out->swap.host_caps = o->cpu_caps;
 }

@@ -9,9 +9,9 @@
  * A host call may use any stream but its own. One thread at a time calls a stream; different streams are independent.
  *
  * Memory has three kinds (base/alloc.h's tiers): DEVICE, which only work on streams may touch unless the table says
- * host_visible; PINNED, host memory that copies read and write while the host goes on; and plain HOST memory. Scalars
- * travel by value in argument structs; what the host wants to read, a copy brings to PINNED memory, and an event or a
- * sync says that it is there.
+ * host_visible; PINNED, host memory that copies and kernels use in place while the host goes on; and plain HOST memory.
+ * Scalars travel by value in argument structs; what the host wants to read, a copy brings to PINNED memory, and an
+ * event or a sync says that it is there.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_DEVICE_H
 #define DSC_KERNELS_DEVICE_H

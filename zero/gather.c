@@ -3,8 +3,9 @@
  * A group's uses in a micro-step are known, so each becomes a lifetime [issue step, last use]; lifetimes get fixed
  * places in one arena. A gather is issued some steps before its use (prefetch) on the gather stream. It may overwrite
  * memory of lifetimes that ended before its issue step, so the gather stream first waits for the compute stream.
- * With W = 1, and below stage 3, parameters are whole and nothing is gathered; parameters in files are gathered from
- * there also by one rank.
+ * With W = 1, and below stage 3, parameters are whole and nothing is gathered; parameters that are away from the device
+ * are fetched also by one rank. A rank's slice of them comes to its place in the window on the fetch stream, while the
+ * gather before it is under way.
  *
  * One group may dwarf the others (the embedding of a small model): its window alone can take more than keeping it
  * whole. Then it is resident: gathered once after each update, as at stage 2. SPDX-License-Identifier: Apache-2.0 */
@@ -19,6 +20,14 @@ bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group)
            (zero->world_size > 1 || zero->group[group].swap_param);
 }
 
+bool dsc_gather_fetches(const dsc_zero *zero)
+{
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (dsc_zero_param_is_away(zero, g))
+            return !dsc_device_host_visible(zero->o.device);
+    return false;
+}
+
 static bool needs_gather(const dsc_zero *zero)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
@@ -27,7 +36,7 @@ static bool needs_gather(const dsc_zero *zero)
     return false;
 }
 
-/* Elements that only a window of this group holds: what others own, or what is in a file. */
+/* Elements that only a window of this group holds: what others own, or what is away from the device. */
 static int64_t elsewhere(const dsc_zero *zero, int32_t group)
 {
     const dsc_layout_group *layout = &zero->o.layout->group[group];
@@ -191,37 +200,57 @@ dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err
 
 dsc_status dsc_gather_open(dsc_zero *zero, dsc_error *err)
 {
-    for (int32_t i = 0; i < zero->gather_count; i++)
+    for (int32_t i = 0; i < zero->gather_count; i++) {
+        DSC_TRY(dsc_event_open(zero->o.device, &zero->gather[i].fetched, err));
         DSC_TRY(dsc_event_open(zero->o.device, &zero->gather[i].done, err));
-    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+    }
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].given, err));
         DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].gathered, err));
+    }
     return DSC_OK;
 }
 
 void dsc_gather_close(dsc_zero *zero)
 {
-    for (int32_t i = 0; zero->gather != NULL && i < zero->gather_count; i++)
+    for (int32_t i = 0; zero->gather != NULL && i < zero->gather_count; i++) {
+        dsc_event_close(&zero->gather[i].fetched);
         dsc_event_close(&zero->gather[i].done);
-    for (int32_t g = 0; zero->group != NULL && g < zero->o.layout->group_count; g++)
+    }
+    for (int32_t g = 0; zero->group != NULL && g < zero->o.layout->group_count; g++) {
+        dsc_event_close(&zero->group[g].given);
         dsc_event_close(&zero->group[g].gathered);
+    }
     dsc_alloc_free(zero->o.alloc, zero->gather);
     dsc_alloc_free(zero->o.alloc, zero->gather_window);
     dsc_alloc_free(zero->o.alloc, zero->gather_of_use);
 }
 
-static dsc_status fill_window(dsc_zero *zero, int32_t g, char *window, dsc_error *err)
+static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, char *window, dsc_error *err)
 {
-    const int64_t slice = zero->o.layout->group[g].slice;
-    char *mine = zero->group[g].param;
-    if (zero->group[g].swap_param) {
+    const int64_t slice = zero->o.layout->group[gather->group].slice;
+    char *mine = zero->group[gather->group].param;
+    if (dsc_zero_param_is_away(zero, gather->group)) {
         mine = window + slice * zero->o.rank * zero->param_bytes_each;
-        DSC_TRY(dsc_store_fetch(zero, g, mine, err));
+        DSC_TRY(dsc_store_fetch(zero, gather->group, mine, err));
+        DSC_TRY(dsc_zero_order(gather->fetched, zero->fetch_stream, zero->gather_stream, err));
     }
     if (zero->world_size == 1)
         return DSC_OK;
-    dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_GATHER, zero->o.layout->group[g].module);
+    dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_GATHER, zero->o.layout->group[gather->group].module);
     return dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, window, mine, slice, zero->o.compute_dtype,
                                zero->gather_stream, err);
+}
+
+/* Windows may lie where others lay whose use the compute stream has passed. A pass that ends with its forward leaves
+ * gathers that nobody uses and only the gather stream has passed. */
+static dsc_status open_windows(dsc_zero *zero, int32_t step, dsc_error *err)
+{
+    DSC_TRY(dsc_zero_after_compute(zero, zero->gather_stream, err));
+    if (zero->fetch_stream == zero->gather_stream)
+        return DSC_OK;
+    DSC_TRY(dsc_zero_after_compute(zero, zero->fetch_stream, err));
+    return step == 0 ? dsc_zero_order(zero->pass_mark, zero->gather_stream, zero->fetch_stream, err) : DSC_OK;
 }
 
 static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)
@@ -232,9 +261,9 @@ static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)
         if (gather->issue_step != step)
             continue;
         if (!marked)
-            DSC_TRY(dsc_zero_after_compute(zero, zero->gather_stream, err));
+            DSC_TRY(open_windows(zero, step, err));
         marked = true;
-        DSC_TRY(fill_window(zero, gather->group, (char *)zero->gather_buf.ptr + zero->gather_window[i].offset, err));
+        DSC_TRY(fill_window(zero, gather, (char *)zero->gather_buf.ptr + zero->gather_window[i].offset, err));
         DSC_TRY(dsc_event_record(gather->done, zero->gather_stream, err));
     }
     return DSC_OK;

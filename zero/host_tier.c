@@ -6,7 +6,7 @@ bool dsc_host_tier_updates(const dsc_zero *zero, int32_t g)
     return zero->group[g].swap_states && !dsc_device_host_visible(zero->o.device);
 }
 
-static bool is_used(const dsc_zero *zero)
+bool dsc_host_tier_is_used(const dsc_zero *zero)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (dsc_host_tier_updates(zero, g))
@@ -14,19 +14,39 @@ static bool is_used(const dsc_zero *zero)
     return false;
 }
 
+bool dsc_host_tier_brings(const dsc_zero *zero, int32_t g, int plane)
+{
+    if (!dsc_host_tier_updates(zero, g))
+        return false;
+    return (plane == DSC_PLANE_GRAD && !dsc_sum_tier_away(zero, g)) ||
+           (plane == DSC_PLANE_PARAM && !dsc_zero_param_is_away(zero, g));
+}
+
 static bool in_pinned_memory(const dsc_zero *zero, int32_t g)
 {
     return dsc_host_tier_updates(zero, g) && zero->group[g].swap_at[DSC_PLANE_MOMENT1] < 0;
 }
 
-static int64_t slot_bytes(const dsc_zero *zero) { return zero->store.tile_elements * (4 + zero->param_bytes_each); }
+/* Bytes of a slot that a kind of state passes through; 0: none does. */
+static int64_t part_bytes(const dsc_zero *zero, dsc_plane plane)
+{
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (dsc_host_tier_brings(zero, g, plane))
+            return zero->store.tile_elements * (plane == DSC_PLANE_PARAM ? zero->param_bytes_each : 4);
+    return 0;
+}
+
+static int64_t slot_bytes(const dsc_zero *zero)
+{
+    return part_bytes(zero, DSC_PLANE_GRAD) + part_bytes(zero, DSC_PLANE_PARAM);
+}
 
 /* ---- planning and opening ---- */
 
 void dsc_host_tier_plan(dsc_zero *zero)
 {
     int64_t elements = 0;
-    if (!is_used(zero))
+    if (!dsc_host_tier_is_used(zero))
         return;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         elements += in_pinned_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
@@ -55,8 +75,7 @@ dsc_status dsc_host_tier_open(dsc_zero *zero, dsc_error *err)
 {
     dsc_host_tier *host = &zero->store.host;
     dsc_device *device = zero->o.device;
-    const int64_t tile = zero->store.tile_elements;
-    if (!is_used(zero))
+    if (!dsc_host_tier_is_used(zero))
         return DSC_OK;
     const dsc_device_options options = { .alloc = zero->o.alloc, .threads = zero->o.swap.host_threads,
                                          .caps = zero->o.swap.host_caps };
@@ -71,7 +90,7 @@ dsc_status dsc_host_tier_open(dsc_zero *zero, dsc_error *err)
     for (int32_t i = 0; i < DSC_HOST_SLOTS; i++) {
         dsc_host_slot *slot = &host->slot[i];
         slot->grad = (char *)host->slot_buf.ptr + i * slot_bytes(zero);
-        slot->param = (float *)slot->grad + tile;
+        slot->param = (char *)slot->grad + part_bytes(zero, DSC_PLANE_GRAD);
         DSC_TRY(dsc_event_open(device, &slot->arrived, err));
         DSC_TRY(dsc_event_open(device, &slot->left, err));
     }
@@ -104,19 +123,36 @@ static char *param_of(const dsc_zero *zero, const dsc_tile *tile)
     return state->param + (tile->first - (state->param_whole ? 0 : state->own_first)) * zero->param_bytes_each;
 }
 
-/* In fp32 the parameters are the masters, so they come down too. */
+/* In fp32 the parameters are the masters, so they come out too. */
+static bool anything_comes(const dsc_zero *zero, int32_t g)
+{
+    return dsc_host_tier_brings(zero, g, DSC_PLANE_GRAD) ||
+           (zero->o.compute_dtype == DSC_F32 && dsc_host_tier_brings(zero, g, DSC_PLANE_PARAM));
+}
+
 static dsc_status start(dsc_zero *zero, const dsc_tile *tile, dsc_host_slot *slot, dsc_error *err)
 {
     const dsc_group_state *state = &zero->group[tile->group];
     DSC_TRY(dsc_event_sync(slot->left, err)); /* what this slot held before */
-    DSC_TRY(dsc_copy(zero->o.compute, slot->grad, state->grad + (tile->first - state->own_first), tile->count * 4,
-                     err));
-    if (zero->o.compute_dtype == DSC_F32)
-        DSC_TRY(dsc_copy(zero->o.compute, slot->param, param_of(zero, tile), tile->count * 4, err));
-    return dsc_event_record(slot->arrived, zero->o.compute, err);
+    if (!anything_comes(zero, tile->group))
+        return DSC_OK;
+    if (dsc_host_tier_brings(zero, tile->group, DSC_PLANE_GRAD))
+        DSC_TRY(dsc_copy(zero->out_stream, slot->grad, state->grad + (tile->first - state->own_first), tile->count * 4,
+                         err));
+    if (zero->o.compute_dtype == DSC_F32 && dsc_host_tier_brings(zero, tile->group, DSC_PLANE_PARAM))
+        DSC_TRY(dsc_copy(zero->out_stream, slot->param, param_of(zero, tile), tile->count * 4, err));
+    return dsc_event_record(slot->arrived, zero->out_stream, err);
 }
 
-void dsc_host_tier_begin(dsc_zero *zero) { zero->store.host.on_its_way = false; }
+/* Sums are complete, and nobody reads the old parameters any more, when the compute stream is here. */
+dsc_status dsc_host_tier_begin(dsc_zero *zero, dsc_error *err)
+{
+    zero->store.host.on_its_way = false;
+    if (!dsc_host_tier_is_used(zero))
+        return DSC_OK;
+    DSC_TRY(dsc_zero_after_compute(zero, zero->in_stream, err));
+    return dsc_zero_after_compute(zero, zero->out_stream, err);
+}
 
 dsc_status dsc_host_tier_take(dsc_zero *zero, const dsc_tile *tile, const dsc_tile *following, int32_t *slot,
                               dsc_error *err)
@@ -129,7 +165,10 @@ dsc_status dsc_host_tier_take(dsc_zero *zero, const dsc_tile *tile, const dsc_ti
     host->on_its_way = following->count > 0 && dsc_host_tier_updates(zero, following->group);
     if (host->on_its_way)
         DSC_TRY(start(zero, following, &host->slot[host->turn], err));
-    return dsc_event_sync(host->slot[*slot].arrived, err);
+    if (anything_comes(zero, tile->group))
+        DSC_TRY(dsc_event_sync(host->slot[*slot].arrived, err));
+    const dsc_group_state *state = &zero->group[tile->group];
+    return state->host_grad != NULL ? dsc_event_sync(state->sums_gone, err) : DSC_OK;
 }
 
 dsc_status dsc_host_tier_give(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
@@ -137,11 +176,15 @@ dsc_status dsc_host_tier_give(dsc_zero *zero, const dsc_tile *tile, dsc_error *e
     dsc_host_slot *slot = &zero->store.host.slot[tile->host_slot];
     dsc_group_state *state = &zero->group[tile->group];
     DSC_TRY(dsc_stream_sync(zero->store.host.compute, err));
-    DSC_TRY(dsc_copy(zero->gather_stream, param_of(zero, tile), slot->param, tile->count * zero->param_bytes_each,
-                     err));
-    DSC_TRY(dsc_event_record(slot->left, zero->gather_stream, err));
-    if (!tile->last_of_group || !state->param_whole)
-        return DSC_OK; /* windows are filled behind it on the same stream */
+    if (!dsc_host_tier_brings(zero, tile->group, DSC_PLANE_PARAM))
+        return DSC_OK;
+    DSC_TRY(dsc_copy(zero->in_stream, param_of(zero, tile), slot->param, tile->count * zero->param_bytes_each, err));
+    DSC_TRY(dsc_event_record(slot->left, zero->in_stream, err));
+    if (!tile->last_of_group)
+        return DSC_OK;
+    DSC_TRY(dsc_zero_order(state->given, zero->in_stream, zero->gather_stream, err)); /* windows are filled behind it */
+    if (!state->param_whole)
+        return DSC_OK;
     DSC_TRY(dsc_event_record(state->gathered, zero->gather_stream, err));
     state->gather_pending = true;
     return DSC_OK;
@@ -151,17 +194,19 @@ dsc_status dsc_host_tier_round(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[g].slice;
     dsc_host_tier *host = &zero->store.host;
-    void *to = host->slot[0].param;
     for (int64_t first = 0, count; first < slice; first += count) {
         void *from, *param;
         count = dsc_min_i64(slice - first, zero->store.tile_elements);
         DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_MASTER, first, &count, false, &from, err));
         DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_PARAM, first, &count, true, &param, err));
-        const dsc_cast_args cast = { .to = to, .from = from, .to_dtype = DSC_BF16, .from_dtype = DSC_F32,
-                                     .count = count };
+        const bool brings = dsc_host_tier_brings(zero, g, DSC_PLANE_PARAM);
+        const dsc_cast_args cast = { .to = brings ? host->slot[0].param : param, .from = from, .to_dtype = DSC_BF16,
+                                     .from_dtype = DSC_F32, .count = count };
         DSC_TRY(DSC_RUN(host->compute, CAST, &cast, err));
         DSC_TRY(dsc_stream_sync(host->compute, err));
-        DSC_TRY(dsc_copy(zero->o.compute, param, to, count * 2, err));
+        if (!brings)
+            continue;
+        DSC_TRY(dsc_copy(zero->o.compute, param, cast.to, count * 2, err));
         DSC_TRY(dsc_stream_sync(zero->o.compute, err)); /* the slot is written again */
     }
     return DSC_OK;

@@ -1,8 +1,9 @@
 /* host_tier.h - optimizer states away from a device whose memory the host cannot reach: the host updates them.
  *
- * Masters and moments lie in pinned host memory, or in swap; sums of gradients and parameters stay on the device. A
- * tile of sums comes down while the one before it is updated by the host's own exact kernels, and the new parameters go
- * up behind it. SPDX-License-Identifier: Apache-2.0 */
+ * Masters and moments lie in pinned host memory, or in swap, and so do sums of gradients, which came there as they were
+ * reduced (sum_tier.h), and parameters of which only windows are on the device. What is on the device all the same
+ * passes in tiles: sums come out while the tile before is updated by the host's own exact kernels, and the new
+ * parameters go in behind it, each way on its stream. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_HOST_TIER_H
 #define DSC_ZERO_HOST_TIER_H
 
@@ -11,7 +12,7 @@
 #define DSC_HOST_SLOTS 2
 
 typedef struct dsc_host_slot {
-    void *grad, *param;           /* pinned; a tile each */
+    void *grad, *param;           /* pinned; a tile each, where they are on the device */
     dsc_event *arrived, *left;    /* what the update reads is here; the parameters are on the device */
 } dsc_host_slot;
 
@@ -27,15 +28,19 @@ typedef struct dsc_host_tier {
 struct dsc_tile;
 /* The group's states are updated by the host, away from the device. */
 bool dsc_host_tier_updates(const dsc_zero *zero, int32_t group);
+bool dsc_host_tier_is_used(const dsc_zero *zero);
+/* And sums or parameters of it (`plane`) pass through the slots. */
+bool dsc_host_tier_brings(const dsc_zero *zero, int32_t group, int plane);
 void dsc_host_tier_plan(dsc_zero *zero);
 DSC_MUST_USE dsc_status dsc_host_tier_open(dsc_zero *zero, dsc_error *err);
 void dsc_host_tier_close(dsc_zero *zero);
 
-void dsc_host_tier_begin(dsc_zero *zero);
-/* *slot holds the tile's sums; those of the following one (count 0: none) have started. */
+DSC_MUST_USE dsc_status dsc_host_tier_begin(dsc_zero *zero, dsc_error *err);
+/* The host may read the tile's sums, in *slot where they come there; then those of the following one (count 0: none)
+ * have started. */
 DSC_MUST_USE dsc_status dsc_host_tier_take(dsc_zero *zero, const struct dsc_tile *tile,
                                            const struct dsc_tile *following, int32_t *slot, dsc_error *err);
-/* The tile's parameters start for the device. */
+/* The host has updated the tile: its parameters start for the device, where they belong there. */
 DSC_MUST_USE dsc_status dsc_host_tier_give(dsc_zero *zero, const struct dsc_tile *tile, dsc_error *err);
 /* Parameters in bf16 of this rank's slice from its masters. */
 DSC_MUST_USE dsc_status dsc_host_tier_round(dsc_zero *zero, int32_t group, dsc_error *err);

@@ -18,16 +18,19 @@ typedef struct dsc_group_state {
     float *grad;                       /* [own_count]: the sum of leaves; meaningful on the own slice before publish */
     int64_t own_first, own_count;      /* what this rank updates: everything at stage 0, else its slice */
     bool swap_states, swap_param;      /* asked for; a resident group's parameters stay all the same */
+    bool param_on_host;                /* of swap_param: in host memory, not in a file */
+    float *host_grad;                  /* where sums lie in host memory; `grad` is NULL then */
+    dsc_event *sums_gone;              /* this step's are there */
     int64_t swap_at[DSC_PLANE_COUNT];  /* bytes in the plane's swap space, -1: in memory */
     bool gather_pending;               /* an asynchronous gather of updated parameters is under way */
-    dsc_event *gathered;
+    dsc_event *given, *gathered;       /* this rank's updated parameters are on the device; all ranks' are */
 } dsc_group_state;
 
 /* One lifetime of a gathered group in the window arena (stage 3, W > 1). */
 typedef struct dsc_gather {
     int32_t group;
     int32_t issue_step, last_step;
-    dsc_event *done;
+    dsc_event *fetched, *done; /* this rank's slice is in the window; all of them are */
 } dsc_gather;
 
 /* One gradient leaf: a module's own group or a group it shares, produced at `step`. */
@@ -62,7 +65,10 @@ struct dsc_zero {
     dsc_zero_bytes_plan plan;
     dsc_buf param_buf, grad_buf, master_buf, moment_buf, gather_buf, resident_buf, leaf_buf;
     dsc_stream *gather_stream, *reduce_stream; /* == o.compute without overlap */
+    /* To and from host memory. Of a host_visible device, whose streams read and write files themselves: those two. */
+    dsc_stream *fetch_stream, *in_stream, *out_stream;
     dsc_event *compute_mark;   /* where the compute stream stood when another stream was told to start */
+    dsc_event *pass_mark;      /* where the gather stream stood when a pass began */
     dsc_event *reduced[2];     /* end of the reductions of even and odd steps */
     dsc_event *idle;
 };
@@ -87,11 +93,19 @@ void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out);
 
 /* A group that stage 3 brings to a window for each use. */
 bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group);
+/* Some come to their windows from the memory or the files of a device's host. */
+bool dsc_gather_fetches(const dsc_zero *zero);
+/* Its parameters are not on the device but in windows. */
+static inline bool dsc_zero_param_is_away(const dsc_zero *zero, int32_t group)
+{
+    return zero->group[group].swap_param && !zero->group[group].resident;
+}
 
 /* zero.c: cuts a group's moments off `from`; returns what follows them. */
 char *dsc_zero_place_moments(const dsc_zero *zero, dsc_group_state *state, char *from);
 
-/* `stream` goes on only after all that the compute stream was given so far. */
+/* `after` goes on only after all that `before` was given so far. */
+dsc_status dsc_zero_order(dsc_event *event, dsc_stream *before, dsc_stream *after, dsc_error *err);
 dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error *err);
 static inline int32_t dsc_backward_step(const dsc_zero *zero, int32_t module)
 {

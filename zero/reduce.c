@@ -231,7 +231,7 @@ static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_
                                                .wire_dtype = zero->o.compute_dtype,
                                                .overwrite = overwrite };
         DSC_TRY(dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, &args, zero->reduce_stream, err));
-        if (complete && zero->group[leaf->group].swap_at[DSC_PLANE_GRAD] >= 0)
+        if (complete && zero->group[leaf->group].grad == NULL)
             DSC_TRY(add_squares(zero, &sum, err));
         DSC_TRY(dsc_store_sum_give(zero, &sum, err));
     }

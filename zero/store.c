@@ -47,16 +47,20 @@ static void choose_states(dsc_zero *zero)
     }
 }
 
+/* In memory means in the host's, where that is not the device's too. */
 static void choose_params(dsc_zero *zero)
 {
     const dsc_layout *layout = zero->o.layout;
+    const bool host_visible = dsc_device_host_visible(zero->o.device);
     int64_t kept = 0;
     for (int32_t g = 0; g < layout->group_count; g++) {
         const dsc_layout_group *group = &layout->group[g];
         const bool persists = group->padded <= zero->o.swap.persistent_elements;
-        const bool keep = persists || kept + group->slice <= zero->o.swap.param_elements_in_memory;
-        kept += keep && !persists ? group->slice : 0;
-        zero->group[g].swap_param = !keep;
+        const bool in_memory = zero->o.swap.params_on_host ||
+                               kept + group->slice <= zero->o.swap.param_elements_in_memory;
+        kept += in_memory && !persists ? group->slice : 0;
+        zero->group[g].swap_param = !persists && !(in_memory && host_visible);
+        zero->group[g].param_on_host = zero->group[g].swap_param && in_memory;
     }
 }
 
@@ -64,7 +68,7 @@ void dsc_store_choose(dsc_zero *zero)
 {
     if (zero->o.swap.state_folder_count > 0 || zero->o.swap.states_on_host)
         choose_states(zero);
-    if (zero->o.swap.param_folder_count > 0)
+    if (zero->o.swap.param_folder_count > 0 || zero->o.swap.params_on_host)
         choose_params(zero);
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         for (int p = 0; p < DSC_PLANE_COUNT; p++)
@@ -76,10 +80,10 @@ static bool wants_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
     const dsc_group_state *state = &zero->group[g];
     const bool states = state->swap_states && zero->o.swap.state_folder_count > 0;
     switch (plane) {
-    case DSC_PLANE_PARAM: return state->swap_param && !state->resident;
+    case DSC_PLANE_PARAM: return dsc_zero_param_is_away(zero, g) && !state->param_on_host;
     case DSC_PLANE_MASTER: return states && zero->o.compute_dtype != DSC_F32;
     /* The binary counter of sums that do not depend on W needs all its levels at hand. */
-    case DSC_PLANE_GRAD: return states && !zero->o.world_size_reproducible && dsc_device_host_visible(zero->o.device);
+    case DSC_PLANE_GRAD: return states && !zero->o.world_size_reproducible;
     default: return states;
     }
 }
@@ -100,6 +104,19 @@ static int64_t ring_bytes(const dsc_zero *zero, dsc_plane plane)
 static int32_t folders_of(const dsc_zero *zero, dsc_space space)
 {
     return space == DSC_SPACE_PARAM ? zero->o.swap.param_folder_count : zero->o.swap.state_folder_count;
+}
+
+static bool param_in_host_memory(const dsc_zero *zero, int32_t g)
+{
+    return dsc_zero_param_is_away(zero, g) && zero->group[g].param_on_host;
+}
+
+static int64_t host_param_bytes(const dsc_zero *zero)
+{
+    int64_t elements = 0;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        elements += param_in_host_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
+    return elements * zero->param_bytes_each;
 }
 
 void dsc_store_plan(dsc_zero *zero)
@@ -133,6 +150,8 @@ void dsc_store_plan(dsc_zero *zero)
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (plane_is_used(zero, (dsc_plane)p))
             zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += ring_bytes(zero, (dsc_plane)p);
+    zero->plan.bytes[DSC_TAG_PARAM][DSC_TIER_PINNED] += host_param_bytes(zero);
+    dsc_sum_tier_plan(zero);
     dsc_host_tier_plan(zero);
 }
 
@@ -201,6 +220,23 @@ static void say_files(const dsc_zero *zero)
     }
 }
 
+static dsc_status open_host_params(dsc_zero *zero, dsc_error *err)
+{
+    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_PARAM, DSC_TIER_PINNED, host_param_bytes(zero),
+                         &zero->store.param_buf, err));
+    char *param = zero->store.param_buf.ptr;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        dsc_group_state *state = &zero->group[g];
+        if (!param_in_host_memory(zero, g))
+            continue;
+        state->param = param;
+        param += zero->o.layout->group[g].slice * zero->param_bytes_each;
+        if (zero->o.layout->group[g].trainable && zero->o.compute_dtype == DSC_F32)
+            state->master = (float *)(void *)state->param;
+    }
+    return DSC_OK;
+}
+
 dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err)
 {
     for (int s = 0; s < DSC_SPACE_COUNT; s++)
@@ -211,6 +247,8 @@ dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err)
             DSC_TRY(open_ring(zero, (dsc_plane)p, err));
     if (zero->o.rank == 0)
         say_files(zero);
+    DSC_TRY(open_host_params(zero, err));
+    DSC_TRY(dsc_sum_tier_open(zero, err));
     return dsc_host_tier_open(zero, err);
 }
 
@@ -219,6 +257,7 @@ void dsc_store_close(dsc_zero *zero)
 {
     dsc_store *store = &zero->store;
     dsc_host_tier_close(zero);
+    dsc_sum_tier_close(zero);
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_ring_stop(&store->ring[p]);
     for (int a = 0; a < DSC_STORE_AIO_COUNT; a++)
@@ -227,8 +266,11 @@ void dsc_store_close(dsc_zero *zero)
         dsc_swap_close(&store->swap[s]);
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_ring_close(&store->ring[p]);
-    for (int p = 0; p < DSC_PLANE_COUNT && zero->o.device != NULL; p++)
+    if (zero->o.device == NULL)
+        return;
+    for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_mem_close(zero->o.device, &store->buf[p]);
+    dsc_mem_close(zero->o.device, &store->param_buf);
 }
 
 /* ---- views ---- */

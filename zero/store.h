@@ -1,14 +1,17 @@
 /* store.h - where the states of a rank live between uses: in memory, or in swap space with rings of buffers before it.
  *
  * A plane of a group is in memory (dsc_group_state points at it) or in swap (swap_at[plane] >= 0); who works on it asks
- * here and is given memory either way. Three users, one thread each: the gathers read parameters on the gather stream,
- * the reductions read and write sums on the reduce stream, and the update takes its tiles on the caller's thread when
- * the two streams are idle. So each has an engine for its files of its own. SPDX-License-Identifier: Apache-2.0 */
+ * here and is given memory either way. Of a device that is not host_visible, memory may also be the host's: sums then
+ * pass through slots of the device's (sum_tier.h), parameters go to windows, and the host updates what is the
+ * optimizer's (host_tier.h). Three users of files, one thread each: the gathers read parameters on the fetch stream,
+ * the reductions read and write sums on the out stream, and the update takes its tiles on the caller's thread when both
+ * are idle. So each has an engine for its files of its own. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_STORE_H
 #define DSC_ZERO_STORE_H
 
 #include "zero/host_tier.h"
 #include "zero/ring.h"
+#include "zero/sum_tier.h"
 #include "zero/zero.h"
 
 /* Kinds of state in files of their own, as the plan's table has them. */
@@ -30,6 +33,8 @@ typedef struct dsc_store {
     dsc_buf buf[DSC_PLANE_COUNT];
     dsc_ring ring[DSC_PLANE_COUNT];
     dsc_store_cursor cursor;
+    dsc_buf param_buf; /* parameters in host memory */
+    dsc_sum_tier sums;
     dsc_host_tier host;
 } dsc_store;
 
@@ -59,14 +64,15 @@ DSC_MUST_USE dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, bool *more, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
 
-/* On the gather stream: this rank's parameters of a group to memory. */
+/* On the fetch stream: this rank's parameters of a group, which are away, to memory. */
 DSC_MUST_USE dsc_status dsc_store_fetch(dsc_zero *zero, int32_t group, void *to, dsc_error *err);
 
-/* On the reduce stream: where the sum of elements [first, first + count) of this rank's slice lies. Sums in swap come
- * at most a tile at a time, and are not read with `overwrite`. */
+/* On the reduce stream: where the sum of elements [first, first + count) of this rank's slice lies. Sums that are not
+ * on the device come at most a tile at a time, and are not read with `overwrite`. */
 typedef struct dsc_sum {
-    int32_t group, slot;
+    int32_t group, slot, stage;
     int64_t first, count;
+    float *kept; /* in host memory, where it is not on the device */
     float *acc;
 } dsc_sum;
 DSC_MUST_USE dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t group, int64_t first, bool overwrite, dsc_sum *sum,

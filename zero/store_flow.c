@@ -57,7 +57,7 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
     case DSC_PLANE_MASTER: return state->master + at;
     case DSC_PLANE_MOMENT1: return state->moment1 + at * dsc_plane_bytes_each(zero, plane);
     case DSC_PLANE_MOMENT2: return state->moment2 + at * dsc_plane_bytes_each(zero, plane);
-    case DSC_PLANE_GRAD: return state->grad + at;
+    case DSC_PLANE_GRAD: return (state->grad != NULL ? state->grad : state->host_grad) + at;
     case DSC_PLANE_COUNT: break;
     }
     DSC_ASSERT(false);
@@ -77,8 +77,7 @@ static dsc_status take_plane(dsc_zero *zero, dsc_tile *tile, const dsc_tile *fol
     *ptr = NULL;
     if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)
         return DSC_OK; /* the parameters are */
-    const bool by_host = dsc_host_tier_updates(zero, tile->group);
-    if (by_host && (plane == DSC_PLANE_GRAD || plane == DSC_PLANE_PARAM)) {
+    if (dsc_host_tier_brings(zero, tile->group, plane)) {
         const dsc_host_slot *slot = &zero->store.host.slot[tile->host_slot];
         *ptr = plane == DSC_PLANE_GRAD ? slot->grad : slot->param;
         return DSC_OK;
@@ -102,11 +101,11 @@ static dsc_status take_plane(dsc_zero *zero, dsc_tile *tile, const dsc_tile *fol
 dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err)
 {
     zero->store.cursor = (dsc_store_cursor){ 0, 0 };
-    dsc_host_tier_begin(zero);
+    DSC_TRY(dsc_host_tier_begin(zero, err));
     if (!dsc_store_is_used(zero))
         return DSC_OK;
-    DSC_TRY(dsc_stream_sync(zero->gather_stream, err));
-    return dsc_stream_sync(zero->reduce_stream, err);
+    DSC_TRY(dsc_stream_sync(zero->fetch_stream, err));
+    return dsc_stream_sync(zero->out_stream, err);
 }
 
 dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, bool *more, dsc_error *err)
@@ -188,18 +187,35 @@ static dsc_piece tile_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, in
 dsc_status dsc_store_fetch(dsc_zero *zero, int32_t g, void *to, dsc_error *err)
 {
     const int64_t tile = zero->store.tile_elements, each = zero->param_bytes_each;
+    const int64_t slice = zero->o.layout->group[g].slice;
     dsc_ring *ring = &zero->store.ring[DSC_PLANE_PARAM];
-    for (int64_t first = 0; first < zero->o.layout->group[g].slice; first += tile) {
+    if (!in_swap(zero, g, DSC_PLANE_PARAM))
+        return dsc_copy(zero->fetch_stream, to, zero->group[g].param, slice * each, err);
+    for (int64_t first = 0; first < slice; first += tile) {
         const ring_call call = { .ring = ring,
                                  .slot = dsc_ring_next(ring),
                                  .read = true,
                                  .piece = tile_piece(zero, g, DSC_PLANE_PARAM, first),
                                  .ahead = tile_piece(zero, g, DSC_PLANE_PARAM, first + tile) };
-        DSC_TRY(dsc_host_call(zero->gather_stream, take_now, &call, (int64_t)sizeof call, err));
-        DSC_TRY(dsc_copy(zero->gather_stream, (char *)to + first * each, ring->slot[call.slot].buf, call.piece.bytes,
+        DSC_TRY(dsc_host_call(zero->fetch_stream, take_now, &call, (int64_t)sizeof call, err));
+        DSC_TRY(dsc_copy(zero->fetch_stream, (char *)to + first * each, ring->slot[call.slot].buf, call.piece.bytes,
                          err));
     }
     return DSC_OK;
+}
+
+static dsc_status sum_from_file(dsc_zero *zero, bool overwrite, dsc_sum *sum, dsc_error *err)
+{
+    dsc_ring *ring = &zero->store.ring[DSC_PLANE_GRAD];
+    ring_call call = { .ring = ring,
+                       .slot = dsc_ring_next(ring),
+                       .read = !overwrite,
+                       .piece = tile_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first) };
+    if (!overwrite)
+        call.ahead = tile_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first + zero->store.tile_elements);
+    sum->slot = call.slot;
+    sum->kept = ring->slot[call.slot].buf;
+    return dsc_host_call(zero->out_stream, take_now, &call, (int64_t)sizeof call, err);
 }
 
 dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, int64_t first, bool overwrite, dsc_sum *sum, dsc_error *err)
@@ -207,32 +223,31 @@ dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, int64_t first, bool ove
     const dsc_layout_group *group = &zero->o.layout->group[g];
     const dsc_group_state *state = &zero->group[g];
     *sum = (dsc_sum){ .group = g, .first = first, .count = group->slice - first };
-    if (!in_swap(zero, g, DSC_PLANE_GRAD)) {
+    if (state->grad != NULL) {
         sum->acc = state->grad + (group->slice * zero->o.rank - state->own_first + first);
         return DSC_OK;
     }
-    dsc_ring *ring = &zero->store.ring[DSC_PLANE_GRAD];
-    const int64_t tile = zero->store.tile_elements;
-    ring_call call = { .ring = ring,
-                       .slot = dsc_ring_next(ring),
-                       .read = !overwrite,
-                       .piece = tile_piece(zero, g, DSC_PLANE_GRAD, first) };
-    if (!overwrite)
-        call.ahead = tile_piece(zero, g, DSC_PLANE_GRAD, first + tile);
-    sum->count = dsc_min_i64(tile, sum->count);
-    sum->slot = call.slot;
-    sum->acc = ring->slot[call.slot].buf;
-    return dsc_host_call(zero->reduce_stream, take_now, &call, (int64_t)sizeof call, err);
+    sum->count = dsc_min_i64(zero->store.tile_elements, sum->count);
+    if (in_swap(zero, g, DSC_PLANE_GRAD))
+        DSC_TRY(sum_from_file(zero, overwrite, sum, err));
+    else
+        sum->kept = state->host_grad + first;
+    sum->acc = sum->kept;
+    return dsc_device_host_visible(zero->o.device) ? DSC_OK : dsc_sum_tier_take(zero, sum, overwrite, err);
 }
 
 dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
+    if (zero->group[sum->group].grad != NULL)
+        return DSC_OK;
+    if (!dsc_device_host_visible(zero->o.device))
+        DSC_TRY(dsc_sum_tier_give(zero, sum, err));
     if (!in_swap(zero, sum->group, DSC_PLANE_GRAD))
         return DSC_OK;
     const ring_call call = { .ring = &zero->store.ring[DSC_PLANE_GRAD],
                              .slot = sum->slot,
                              .piece = piece_of(zero, sum->group, DSC_PLANE_GRAD, sum->first, sum->count) };
-    return dsc_host_call(zero->reduce_stream, give_now, &call, (int64_t)sizeof call, err);
+    return dsc_host_call(zero->out_stream, give_now, &call, (int64_t)sizeof call, err);
 }
 
 dsc_status dsc_store_sum_drain(dsc_zero *zero, dsc_error *err)
@@ -240,5 +255,5 @@ dsc_status dsc_store_sum_drain(dsc_zero *zero, dsc_error *err)
     const ring_call call = { .ring = &zero->store.ring[DSC_PLANE_GRAD] };
     if (call.ring->swap == NULL)
         return DSC_OK;
-    return dsc_host_call(zero->reduce_stream, drain_now, &call, (int64_t)sizeof call, err);
+    return dsc_host_call(zero->out_stream, drain_now, &call, (int64_t)sizeof call, err);
 }

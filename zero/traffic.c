@@ -57,6 +57,30 @@ static void add_files(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_
         }
 }
 
+/* Between a GPU and its host: sums come and go with each leaf, parameters with each window, and what is left on the
+ * device passes when the other side updates it. */
+static void add_link(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_zero_traffic *out)
+{
+    const bool trainable = zero->o.layout->group[g].trainable, fp32 = zero->o.compute_dtype == DSC_F32;
+    const bool by_host = dsc_host_tier_updates(zero, g), away = dsc_zero_param_is_away(zero, g);
+    const int64_t slice = zero->o.layout->group[g].slice, param_bytes = slice * zero->param_bytes_each;
+    if (dsc_device_host_visible(zero->o.device))
+        return;
+    if (away)
+        out->to_device_bytes += micro_steps * windows_of(zero, g) * param_bytes;
+    if (dsc_sum_tier_away(zero, g)) {
+        const int64_t leaves = micro_steps * leaves_of(zero, g);
+        out->to_device_bytes += (leaves - 1) * slice * 4;
+        out->to_host_bytes += leaves * slice * 4;
+    }
+    if (dsc_host_tier_brings(zero, g, DSC_PLANE_GRAD))
+        out->to_host_bytes += slice * 4;
+    if (trainable && by_host != away) { /* who updates is not where the parameters are; in fp32 they are read too */
+        out->to_device_bytes += by_host || fp32 ? param_bytes : 0;
+        out->to_host_bytes += away || fp32 ? param_bytes : 0;
+    }
+}
+
 void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out)
 {
     const int64_t micro_steps = zero->o.leaves_per_step / zero->world_size;
@@ -64,6 +88,7 @@ void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out)
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         add_wire(zero, g, micro_steps, out);
         add_files(zero, g, micro_steps, out);
+        add_link(zero, g, micro_steps, out);
         out->updated_elements += zero->o.layout->group[g].trainable ? zero->group[g].own_count : 0;
     }
 }

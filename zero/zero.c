@@ -10,10 +10,10 @@ static void size_group(const dsc_zero *zero, int32_t g, dsc_group_state *state)
     state->own_count = zero->o.stage == 0 ? group->padded : group->slice;
 }
 
-/* Elements of the parameters that stay in memory. */
+/* Elements of the parameters that stay on the device. */
 static int64_t param_elements(const dsc_zero *zero, int32_t g)
 {
-    if (zero->group[g].swap_at[DSC_PLANE_PARAM] >= 0)
+    if (dsc_zero_param_is_away(zero, g))
         return 0;
     return zero->group[g].param_whole ? zero->o.layout->group[g].padded : zero->o.layout->group[g].slice;
 }
@@ -34,7 +34,7 @@ static void plan_states(dsc_zero *zero)
         if (!zero->o.layout->group[g].trainable)
             continue;
         const int64_t own_bytes = state->own_count * 4;
-        bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += state->swap_at[DSC_PLANE_GRAD] < 0 ? own_bytes : 0;
+        bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += dsc_sum_tier_away(zero, g) ? 0 : own_bytes;
         if (state->swap_states)
             continue;
         bytes[DSC_TAG_MOMENT][DSC_TIER_DEVICE] += 2 * state->own_count * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
@@ -67,16 +67,19 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
 {
     DSC_ASSERT(options->stage >= 0 && options->stage <= 3);
     DSC_ASSERT(options->stage >= 1 || (options->swap.state_folder_count == 0 && !options->swap.states_on_host));
-    DSC_ASSERT(options->stage == 3 || options->swap.param_folder_count == 0);
+    DSC_ASSERT(options->stage == 3 || (options->swap.param_folder_count == 0 && !options->swap.params_on_host));
+    DSC_ASSERT(!dsc_device_host_visible(options->device) ||
+               (!options->swap.states_on_host && !options->swap.params_on_host));
     DSC_ASSERT(options->rank >= 0 && options->rank < options->layout->world_size);
     dsc_zero *zero = NULL;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *zero, &zero, err));
     zero->o = *options;
     zero->world_size = options->layout->world_size;
-    /* Alone there is nothing to hide; files are always worth it. */
-    const bool swaps = (options->swap.state_folder_count > 0 || options->swap.param_folder_count > 0) &&
-                       dsc_device_host_visible(options->device);
-    zero->o.overlap = (options->overlap && zero->world_size > 1) || swaps;
+    /* Alone without anything away there is nothing to hide; a processor's files are always worth it. */
+    const bool files = options->swap.state_folder_count > 0 || options->swap.param_folder_count > 0;
+    const bool away = files || options->swap.states_on_host || options->swap.params_on_host;
+    zero->o.overlap = (options->overlap && (zero->world_size > 1 || away)) ||
+                      (files && dsc_device_host_visible(options->device));
     zero->step_count = 2 * options->model->module_count - 1;
     zero->param_bytes_each = (int64_t)dsc_dtype_bytes(options->compute_dtype);
     const dsc_status status = plan_all(zero, err);
@@ -116,11 +119,11 @@ static void place_states(dsc_zero *zero)
         *from += param_elements(zero, g) * zero->param_bytes_each;
         if (!zero->o.layout->group[g].trainable)
             continue;
-        if (state->swap_at[DSC_PLANE_GRAD] < 0) {
+        if (!dsc_sum_tier_away(zero, g)) {
             state->grad = grad;
             grad += state->own_count;
         }
-        if (zero->o.compute_dtype == DSC_F32)
+        if (zero->o.compute_dtype == DSC_F32 && state->param != NULL)
             state->master = (float *)(void *)state->param + (state->param_whole ? state->own_first : 0);
         if (state->swap_states)
             continue;
@@ -157,15 +160,39 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
+/* One that is not opened here is `instead`. */
+static dsc_status open_stream(dsc_zero *zero, bool own, const char *name, dsc_stream *instead, dsc_stream **out,
+                              dsc_error *err)
+{
+    *out = own ? NULL : instead;
+    return own ? dsc_stream_open(zero->o.device, DSC_STREAM_ASYNC, name, out, err) : DSC_OK;
+}
+
 static dsc_status open_streams(dsc_zero *zero, dsc_error *err)
 {
+    const bool overlap = zero->o.overlap;
+    const bool fetches = overlap && dsc_gather_fetches(zero), updates = overlap && dsc_host_tier_is_used(zero);
     DSC_TRY(dsc_event_open(zero->o.device, &zero->compute_mark, err));
-    zero->gather_stream = zero->reduce_stream = zero->o.compute;
-    if (!zero->o.overlap)
-        return DSC_OK;
-    zero->gather_stream = zero->reduce_stream = NULL;
-    DSC_TRY(dsc_stream_open(zero->o.device, DSC_STREAM_ASYNC, "gather", &zero->gather_stream, err));
-    return dsc_stream_open(zero->o.device, DSC_STREAM_ASYNC, "reduce", &zero->reduce_stream, err);
+    DSC_TRY(dsc_event_open(zero->o.device, &zero->pass_mark, err));
+    DSC_TRY(open_stream(zero, overlap, "gather", zero->o.compute, &zero->gather_stream, err));
+    DSC_TRY(open_stream(zero, overlap, "reduce", zero->o.compute, &zero->reduce_stream, err));
+    DSC_TRY(open_stream(zero, fetches, "fetch", zero->gather_stream, &zero->fetch_stream, err));
+    DSC_TRY(open_stream(zero, updates, "in", zero->reduce_stream, &zero->in_stream, err));
+    return open_stream(zero, updates, "out", zero->reduce_stream, &zero->out_stream, err);
+}
+
+static void close_streams(dsc_zero *zero)
+{
+    if (zero->out_stream != zero->reduce_stream)
+        dsc_stream_close(&zero->out_stream);
+    if (zero->in_stream != zero->reduce_stream)
+        dsc_stream_close(&zero->in_stream);
+    if (zero->fetch_stream != zero->gather_stream)
+        dsc_stream_close(&zero->fetch_stream);
+    if (zero->gather_stream != zero->o.compute)
+        dsc_stream_close(&zero->gather_stream);
+    if (zero->reduce_stream != zero->o.compute)
+        dsc_stream_close(&zero->reduce_stream);
 }
 
 static dsc_status open_all(dsc_zero *zero, dsc_error *err)
@@ -192,13 +219,11 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     dsc_zero *zero = *zero_ptr;
     if (zero == NULL)
         return;
-    if (zero->gather_stream != zero->o.compute)
-        dsc_stream_close(&zero->gather_stream);
-    if (zero->reduce_stream != zero->o.compute)
-        dsc_stream_close(&zero->reduce_stream);
+    close_streams(zero);
     dsc_store_close(zero);
     dsc_reduce_close(zero);
     dsc_gather_close(zero);
+    dsc_event_close(&zero->pass_mark);
     dsc_event_close(&zero->compute_mark);
     if (zero->o.device != NULL) {
         dsc_mem_close(zero->o.device, &zero->sums_buf);
@@ -219,12 +244,17 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     *zero_ptr = NULL;
 }
 
+dsc_status dsc_zero_order(dsc_event *event, dsc_stream *before, dsc_stream *after, dsc_error *err)
+{
+    if (after == before)
+        return DSC_OK;
+    DSC_TRY(dsc_event_record(event, before, err));
+    return dsc_stream_wait(after, event, err);
+}
+
 dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error *err)
 {
-    if (stream == zero->o.compute)
-        return DSC_OK;
-    DSC_TRY(dsc_event_record(zero->compute_mark, zero->o.compute, err));
-    return dsc_stream_wait(stream, zero->compute_mark, err);
+    return dsc_zero_order(zero->compute_mark, zero->o.compute, stream, err);
 }
 
 void dsc_zero_slice_get(const dsc_zero *zero, int32_t g, dsc_zero_slice *out)
@@ -270,7 +300,9 @@ dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fir
 
 dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err)
 {
-    DSC_TRY(dsc_stream_sync(zero->gather_stream, err));
-    DSC_TRY(dsc_stream_sync(zero->reduce_stream, err));
-    return dsc_stream_sync(zero->o.compute, err);
+    dsc_stream *const streams[] = { zero->gather_stream, zero->reduce_stream, zero->fetch_stream, zero->in_stream,
+                                    zero->out_stream, zero->o.compute };
+    for (size_t i = 0; i < DSC_COUNT(streams); i++)
+        DSC_TRY(dsc_stream_sync(streams[i], err));
+    return DSC_OK;
 }

@@ -5,8 +5,10 @@
  * modules: forward of module m is step m (the last, the loss module, also makes its gradients there); backward of
  * module m < M - 1 is step 2M - 2 - m. A forward-only pass uses steps 0..M-1.
  *
- * Three streams: compute (the caller's), gather and reduce; without overlap all are the compute stream. The bits never
- * depend on that. Stage by stage, what a rank keeps of a trainable group of P elements (slice S = P / W):
+ * Streams: compute (the caller's), gather and reduce, and, to and from host memory that a GPU's states are in: fetch
+ * (parameters to windows), in and out (sums, and what the update moves). Without overlap all are the compute stream.
+ * The bits never depend on that. Stage by stage, what a rank keeps of a trainable group of P elements (slice
+ * S = P / W):
  *   stage 0: params P, grads P, master P, moments 2P      stage 1: params P, grads S, master S, moments 2S
  *   stage 2: as 1 (gradients are reduced to their owners in every micro-step at every stage)
  *   stage 3: params S, grads S, master S, moments 2S, and windows for the groups in use (a group whose window would
@@ -28,18 +30,19 @@ extern "C" {
 enum { DSC_CHANNEL_CONTROL, DSC_CHANNEL_GATHER, DSC_CHANNEL_REDUCE, DSC_CHANNEL_COUNT };
 
 /* States that live away from the device: in files (offload/swap.h), or, of a device that is not host_visible, in host
- * memory. They pass in tiles. All zero: everything is on the device. The same on all ranks, but for the folders. There,
- * the host makes the update, sums of gradients stay on the device, and so do parameters. */
+ * memory. They pass in tiles. All zero: everything is on the device. The same on all ranks, but for the folders. States
+ * away from a device that is not host_visible are updated by the host. */
 typedef struct dsc_zero_swap {
     const char *state_folders[DSC_SWAP_FOLDERS_MAX]; /* gradients' sums, master weights, moments; stage 1 and higher */
     const char *param_folders[DSC_SWAP_FOLDERS_MAX]; /* parameters; stage 3 */
     int32_t state_folder_count, param_folder_count;  /* 0: in memory */
-    bool states_on_host;              /* where no folders are named; not of a host_visible device */
+    bool states_on_host, params_on_host; /* where no folders are named; not of a host_visible device */
     int32_t host_threads;             /* of the host's update */
     uint32_t host_caps;
     double state_share;               /* of the states that go there, 0..1; those of the first groups stay */
-    int64_t param_elements_in_memory; /* of this rank's parameters; those of the first groups stay */
-    int64_t persistent_elements;      /* parameters of groups of at most so many stay */
+    int64_t param_elements_in_memory; /* of this rank's parameters not in files but in memory, the host's if it has its
+                                         own; those of the first groups */
+    int64_t persistent_elements;      /* parameters of groups of at most so many stay on the device */
     int64_t tile_elements;            /* at most; what one buffer holds */
     int32_t slot_count;               /* buffers for each kind of state, 1..DSC_RING_SLOTS_MAX */
     bool read_ahead, write_behind;    /* a tile is read, and another written, while one is worked on */
@@ -76,6 +79,7 @@ typedef struct dsc_zero_traffic {
     int64_t pass_read_bytes, pass_written_bytes;      /* of files, during forward and backward passes */
     int64_t update_read_bytes, update_written_bytes;  /* and by the update */
     int64_t updated_elements;                         /* by this rank */
+    int64_t to_device_bytes, to_host_bytes;           /* over a GPU's link to its host */
 } dsc_zero_traffic;
 
 /* Bytes that dsc_zero_open will take, by tag and tier. */

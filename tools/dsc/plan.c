@@ -248,6 +248,9 @@ static void print_traffic(const plan_table *t)
     printf("a step moves %.2f MB from other ranks to each", (double)m->wire_bytes / MB);
     if (read + written > 0)
         printf(", %.2f MB read from files, %.2f MB written", (double)read / MB, (double)written / MB);
+    if (m->to_device_bytes + m->to_host_bytes > 0)
+        printf(", %.2f MB from host memory to each GPU, %.2f MB back", (double)m->to_device_bytes / MB,
+               (double)m->to_host_bytes / MB);
     printf("\n");
     if (!t->timed)
         return;
@@ -292,6 +295,8 @@ static void print_json_traffic(const plan_table *t)
     print_count("pass_written_bytes", t->traffic.pass_written_bytes);
     print_count("update_read_bytes", t->traffic.update_read_bytes);
     print_count("update_written_bytes", t->traffic.update_written_bytes);
+    print_count("to_device_bytes", t->traffic.to_device_bytes);
+    print_count("to_host_bytes", t->traffic.to_host_bytes);
     if (t->timed)
         printf(",\"predicted_s\":%.6g", t->time.step_s);
     printf("}");

@@ -1,0 +1,122 @@
+/* sum_tier.c - see sum_tier.h. SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+/* The binary counter of sums that do not depend on W needs all of its levels at hand, so these stay. */
+static bool passes(const dsc_zero *zero, int32_t g)
+{
+    return dsc_host_tier_updates(zero, g) && !zero->o.world_size_reproducible;
+}
+
+static bool in_host_memory(const dsc_zero *zero, int32_t g)
+{
+    return passes(zero, g) && zero->group[g].swap_at[DSC_PLANE_GRAD] < 0;
+}
+
+bool dsc_sum_tier_away(const dsc_zero *zero, int32_t g)
+{
+    return zero->group[g].swap_at[DSC_PLANE_GRAD] >= 0 || in_host_memory(zero, g);
+}
+
+static int64_t device_bytes(const dsc_zero *zero)
+{
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (passes(zero, g))
+            return DSC_SUM_SLOTS * zero->store.tile_elements * 4;
+    return 0;
+}
+
+static int64_t host_bytes(const dsc_zero *zero)
+{
+    int64_t elements = 0;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        elements += in_host_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
+    return elements * 4;
+}
+
+void dsc_sum_tier_plan(dsc_zero *zero)
+{
+    zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_PINNED] += host_bytes(zero);
+    zero->plan.bytes[DSC_TAG_IO][DSC_TIER_DEVICE] += device_bytes(zero);
+}
+
+dsc_status dsc_sum_tier_open(dsc_zero *zero, dsc_error *err)
+{
+    dsc_sum_tier *tier = &zero->store.sums;
+    dsc_device *device = zero->o.device;
+    if (device_bytes(zero) == 0)
+        return DSC_OK;
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_IO, DSC_TIER_DEVICE, device_bytes(zero), &tier->device_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_GRAD, DSC_TIER_PINNED, host_bytes(zero), &tier->host_buf, err));
+    for (int32_t i = 0; i < DSC_SUM_SLOTS; i++) {
+        dsc_sum_slot *slot = &tier->slot[i];
+        slot->acc = (float *)tier->device_buf.ptr + i * zero->store.tile_elements;
+        slot->group = -1;
+        DSC_TRY(dsc_event_open(device, &slot->here, err));
+        DSC_TRY(dsc_event_open(device, &slot->added, err));
+        DSC_TRY(dsc_event_open(device, &slot->gone, err));
+    }
+    float *sum = tier->host_buf.ptr;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        if (!in_host_memory(zero, g))
+            continue;
+        zero->group[g].host_grad = sum;
+        sum += zero->o.layout->group[g].slice;
+        DSC_TRY(dsc_event_open(device, &zero->group[g].sums_gone, err));
+    }
+    return DSC_OK;
+}
+
+void dsc_sum_tier_close(dsc_zero *zero)
+{
+    dsc_sum_tier *tier = &zero->store.sums;
+    if (tier->device_buf.ptr == NULL)
+        return;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        dsc_event_close(&zero->group[g].sums_gone);
+    for (int32_t i = 0; i < DSC_SUM_SLOTS; i++) {
+        dsc_event_close(&tier->slot[i].gone);
+        dsc_event_close(&tier->slot[i].added);
+        dsc_event_close(&tier->slot[i].here);
+    }
+    dsc_mem_close(zero->o.device, &tier->host_buf);
+    dsc_mem_close(zero->o.device, &tier->device_buf);
+}
+
+/* A ring of buffers before a file has one user, so both ways are one stream there. */
+static dsc_stream *way_in(const dsc_zero *zero, int32_t g)
+{
+    return in_host_memory(zero, g) ? zero->in_stream : zero->out_stream;
+}
+
+dsc_status dsc_sum_tier_take(dsc_zero *zero, dsc_sum *sum, bool overwrite, dsc_error *err)
+{
+    dsc_sum_tier *tier = &zero->store.sums;
+    dsc_stream *in = way_in(zero, sum->group);
+    sum->stage = tier->turn;
+    tier->turn = (tier->turn + 1) % DSC_SUM_SLOTS;
+    dsc_sum_slot *slot = &tier->slot[sum->stage];
+    DSC_TRY(dsc_stream_wait(in, slot->gone, err)); /* what it held before */
+    for (int32_t i = 0; i < DSC_SUM_SLOTS; i++)    /* and what this tile was before, which may still be leaving */
+        if (tier->slot[i].group == sum->group && tier->slot[i].first == sum->first)
+            DSC_TRY(dsc_stream_wait(in, tier->slot[i].gone, err));
+    slot->group = sum->group;
+    slot->first = sum->first;
+    sum->acc = slot->acc;
+    if (!overwrite)
+        DSC_TRY(dsc_copy(in, slot->acc, sum->kept, sum->count * 4, err));
+    DSC_TRY(dsc_event_record(slot->here, in, err));
+    return dsc_stream_wait(zero->reduce_stream, slot->here, err);
+}
+
+dsc_status dsc_sum_tier_give(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
+{
+    const dsc_sum_slot *slot = &zero->store.sums.slot[sum->stage];
+    const dsc_group_state *state = &zero->group[sum->group];
+    DSC_TRY(dsc_event_record(slot->added, zero->reduce_stream, err));
+    DSC_TRY(dsc_stream_wait(zero->out_stream, slot->added, err));
+    DSC_TRY(dsc_copy(zero->out_stream, sum->kept, slot->acc, sum->count * 4, err));
+    DSC_TRY(dsc_event_record(slot->gone, zero->out_stream, err));
+    if (state->host_grad == NULL)
+        return DSC_OK;
+    return dsc_event_record(state->sums_gone, zero->out_stream, err);
+}

@@ -1,0 +1,40 @@
+/* sum_tier.h - sums of leaves that lie away from a device whose memory the host cannot reach.
+ *
+ * Tile after tile comes to a slot of device memory, has its leaves added there and leaves again, so that one tile comes
+ * and another leaves while a third is worked on. The first leaves of an optimizer step are added to nothing: then a
+ * tile only leaves. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_SUM_TIER_H
+#define DSC_ZERO_SUM_TIER_H
+
+#include "zero/zero.h"
+
+#define DSC_SUM_SLOTS 3
+
+typedef struct dsc_sum_slot {
+    float *acc;      /* a tile of device memory */
+    int32_t group;   /* what it held last; -1: nothing */
+    int64_t first;
+    dsc_event *here, *added, *gone;
+} dsc_sum_slot;
+
+typedef struct dsc_sum_tier {
+    dsc_buf device_buf, host_buf;
+    dsc_sum_slot slot[DSC_SUM_SLOTS];
+    int32_t turn; /* slot of the next tile */
+} dsc_sum_tier;
+
+struct dsc_sum;
+/* The group's sums are not on the device; also where the host reaches that. */
+bool dsc_sum_tier_away(const dsc_zero *zero, int32_t group);
+/* After places in swap are given. */
+void dsc_sum_tier_plan(dsc_zero *zero);
+DSC_MUST_USE dsc_status dsc_sum_tier_open(dsc_zero *zero, dsc_error *err);
+void dsc_sum_tier_close(dsc_zero *zero);
+
+/* sum->kept is where the tile lies in host memory. The reduce stream has it at sum->acc; not its old value with
+ * `overwrite`. */
+DSC_MUST_USE dsc_status dsc_sum_tier_take(dsc_zero *zero, struct dsc_sum *sum, bool overwrite, dsc_error *err);
+/* What the reduce stream has made of it starts for sum->kept. */
+DSC_MUST_USE dsc_status dsc_sum_tier_give(dsc_zero *zero, const struct dsc_sum *sum, dsc_error *err);
+
+#endif
