@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # format.sh - what every source file keeps: no tabs, no trailing blanks, at most 120 columns, one newline at the end, a licence
-# line, and no TODO without an issue number. SPDX-License-Identifier: Apache-2.0
+# line, and no TODO without an issue number; no tracked file over 1 MB, no package or program among them.
+# SPDX-License-Identifier: Apache-2.0
 set -u
 bad=0
 say() { echo "format: $1"; bad=1; }
@@ -27,4 +28,10 @@ for file in "${scripts[@]}"; do
     head -n 12 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || say "$file: no SPDX line in the first 12"
     bash -n "$file" 2>/dev/null || [[ "$file" == *.py ]] || say "$file: does not parse"
 done
+while IFS= read -r file; do
+    say "$file: is a package or a program, not a source"
+done < <(git ls-files '*.deb' '*.rpm' '*.whl' '*.o' '*.a' '*.so' '*.so.*')
+while read -r size file; do
+    [ "$size" -gt 1000000 ] && say "$file: $size bytes; a tracked file has at most 1000000"
+done < <(git ls-files -z | xargs -0 stat -c '%s %n' 2>/dev/null)
 exit $bad
