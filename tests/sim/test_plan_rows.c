@@ -106,9 +106,23 @@ static void rows_are_a_runs(void **state)
         }
 }
 
+static void rows_of_what_is_in_host_memory_too(void **state)
+{
+    static const char config[] =
+        "{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true}, \"optimizer\": {\"type\": \"AdamW\"},"
+        " \"zero_optimization\": {\"stage\": 3, \"reduce_bucket_size\": 20000, \"sub_group_size\": 9000,"
+        " \"stage3_param_persistence_threshold\": 0, \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5},"
+        " \"offload_param\": {\"device\": \"cpu\"}},"
+        " \"dsc\": {\"device\": \"cuda\", \"threads\": 1, \"comm_timeout_s\": 60}}";
+    expect_same(config, run_most_ranks(2));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(rows_are_a_runs) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_a_runs),
+        cmocka_unit_test(rows_of_what_is_in_host_memory_too),
+    };
     model = tiny_gpt_open(&(tiny_gpt){ .vocab = 61, .sequence = 16, .heads = 2, .layers = 2 });
     const int failed = cmocka_run_group_tests_name("plans for GPUs that are not here", tests, NULL, NULL);
     dsc_model_close(&model);

@@ -113,7 +113,7 @@ def replay_has_the_last_fifty_lines():
     equal(r.err.splitlines()[-1].startswith("dsc: error: rank 1"), True, r)
 
 
-@test
+@test_alone
 def eight_ranks_and_sixty_four():
     for ranks in (8, 64):
         r = launch("-np", str(ranks), "sh", "-c", "echo $RANK of $WORLD_SIZE")

@@ -45,7 +45,7 @@ def ranks_without_a_record_are_left_alone():
     refused(launch("--stuck_seconds", "0", "true"), "--stuck_seconds")
 
 
-@test
+@test_alone
 def any_death_in_training_on_one_host_leaves_nothing():
     # Whom, how, and what the launcher ends with. SIGUSR2 makes a rank end with 3, as one would of itself.
     deaths = [("rank", signal.SIGKILL, 137), ("rank", signal.SIGSEGV, 139), ("rank", signal.SIGSTOP, 5),

@@ -1,5 +1,5 @@
 # harness.py - runs dsc-launch and looks at what it leaves. SPDX-License-Identifier: Apache-2.0
-import json, os, re, shutil, signal, subprocess, sys, tempfile, time
+import concurrent.futures, contextlib, io, json, multiprocessing, os, re, shutil, signal, subprocess, sys, tempfile, time
 
 LAUNCH = os.path.join(os.path.abspath(os.environ["DSC_BIN"]), "dsc-launch")
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
@@ -7,11 +7,17 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "..")
 SCRIPT = "tests/cli/test_launch_hosts.sh" if sys.argv[0].endswith("hosts.py") else "tests/cli/test_launch.sh"
 SLOW = 3 if os.environ.get("DSC_SAN") else 1
 tests = []
+alone = []
 
 
 def test(fn):
     tests.append(fn)
     return fn
+
+
+def test_alone(fn):
+    alone.append(fn)
+    return test(fn)
 
 
 class Failed(Exception):
@@ -165,24 +171,44 @@ class Folder:
             return ""
 
 
-def run_all(pattern):
-    failed = 0
-    chosen = [t for t in tests if pattern in t.__name__]
-    print(f"1..{len(chosen)}")
-    for number, t in enumerate(chosen, 1):
-        name = t.__name__.replace("_", " ")
-        begin = time.monotonic()
-        try:
+def outcome(number, t):
+    """Runs a test; its TAP lines and whether it failed."""
+    name = t.__name__.replace("_", " ")
+    begin = time.monotonic()
+    lines, failed, said = [], False, io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
             t()
-            print(f"ok {number} - {name}", flush=True)
-        except Skipped as e:
-            print(f"ok {number} - {name} # SKIP {e}", flush=True)
-        except Exception as e:  # a test that breaks has failed
-            failed += 1
-            print(f"not ok {number} - {name}")
-            for line in (str(e) if isinstance(e, Failed) else repr(e)).splitlines():
-                print("#   " + line)
-            print(f"#   rerun: {SCRIPT} {t.__name__}", flush=True)
-        if "-v" in sys.argv:
-            print(f"#   {time.monotonic() - begin:.2f} s")
+        lines.append(f"ok {number} - {name}")
+    except Skipped as e:
+        lines.append(f"ok {number} - {name} # SKIP {e}")
+    except Exception as e:  # a test that breaks has failed
+        failed = True
+        lines.append(f"not ok {number} - {name}")
+        lines += ["#   " + line for line in (str(e) if isinstance(e, Failed) else repr(e)).splitlines()]
+        lines.append(f"#   rerun: {SCRIPT} {t.__name__}")
+    if "-v" in sys.argv:
+        lines.append(f"#   {time.monotonic() - begin:.2f} s")
+    return said.getvalue().splitlines() + lines, failed
+
+
+def run_all(pattern, at_once=1):
+    """Runs the tests, so many at once: most of them wait for a time or an end. Those that load the machine, or measure
+    it, then run alone."""
+    chosen = [t for t in tests if pattern in t.__name__]
+    print(f"1..{len(chosen)}", flush=True)
+    failed = 0
+
+    def show(result):
+        nonlocal failed
+        print("\n".join(result[0]), flush=True)
+        failed += result[1]
+
+    numbered = list(enumerate(chosen, 1))
+    with concurrent.futures.ProcessPoolExecutor(at_once, multiprocessing.get_context("fork")) as pool:
+        for result in pool.map(outcome, *zip(*[nt for nt in numbered if nt[1] not in alone] or [(), ()])):
+            show(result)
+    for nt in numbered:
+        if nt[1] in alone:
+            show(outcome(*nt))
     return 1 if failed else 0

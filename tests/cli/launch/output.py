@@ -143,7 +143,7 @@ def logs_of_each_rank():
         check("  | why\n" in r.err, r)
 
 
-@test
+@test_alone
 def start_is_quick():
     best = min(launch("-q", "-np", "2", "true").seconds for _ in range(5))
     check(best < 0.2 * SLOW, best)
