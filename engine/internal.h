@@ -134,8 +134,8 @@ dsc_status dsc_engine_take_plans(dsc_engine *engine, const char *text, dsc_error
 /* machine.c */
 int64_t dsc_machine_available_bytes(void); /* free memory of this process's machine or cgroup; INT64_MAX unknown */
 int32_t dsc_machine_cores(void);           /* that this process may run on */
-/* 0 when the cores suffice for the threads of all ranks of this host, else how many there are. */
-int32_t dsc_machine_cores_short(int32_t threads, int32_t ranks);
+/* The share of a core that each thread has when all ranks of this host compute: 1 when the cores suffice. */
+double dsc_machine_share(int32_t threads, int32_t ranks);
 /* info.c */
 void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out);
 

@@ -84,9 +84,9 @@ int32_t dsc_machine_cores(void)
 }
 
 /* Where ranks are bound to cores of their own, what one may use says nothing about the others. */
-int32_t dsc_machine_cores_short(int32_t threads, int32_t ranks)
+double dsc_machine_share(int32_t threads, int32_t ranks)
 {
-    const int32_t mine = dsc_machine_cores(), online = online_cores();
-    const int64_t wanted = mine < online ? threads : (int64_t)threads * ranks;
-    return wanted > mine ? mine : 0;
+    const int32_t mine = dsc_machine_cores();
+    const double wanted = mine < online_cores() ? threads : (double)threads * ranks;
+    return wanted > mine ? mine / wanted : 1;
 }

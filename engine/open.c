@@ -227,8 +227,8 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
 static void warn_of_crowd(const dsc_engine *engine)
 {
     const int32_t ranks = engine->place.local_size;
-    const int32_t cores = dsc_machine_cores_short(engine->threads, ranks);
-    if (engine->threads > 1 && cores > 0 && !engine->plan_only)
+    const int32_t cores = dsc_machine_cores();
+    if (engine->threads > 1 && dsc_machine_share(engine->threads, ranks) < 1 && !engine->plan_only)
         dsc_log_printf(&engine->log, DSC_LOG_WARNING, "%d threads of %d rank%s for %d core%s: steps take several times "
                        "longer; set OMP_NUM_THREADS (or dsc.threads) to %d", (int)engine->threads, (int)ranks,
                        ranks == 1 ? "" : "s", (int)cores, cores == 1 ? "" : "s",

@@ -258,8 +258,9 @@ typedef struct dsc_engine_stats {
 DSC_API void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *stats);
 
 /* Floating-point operations a second that matrix products of this rank could reach in the run's compute dtype: the data
- * sheet's number on a known GPU, else measured now (about 0.2 s, the best of a few). Local to the rank; allocates and
- * frees its buffers. */
+ * sheet's number on a known GPU, else measured now (about 0.2 s, the best of a few). CPU ranks that have fewer
+ * cores than threads count only their share of them, so that the sum over ranks is what the host can do. Local to the
+ * rank; allocates and frees its buffers. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_peak_flops(dsc_engine *engine, double *flops_per_s, dsc_error *err);
 
 /* The resolved config, as far as a program that drives the engine needs it. Strings are borrowed until close. */
