@@ -1,24 +1,9 @@
 #!/usr/bin/env bash
 # test_ckpt_tool.sh - `dsc ckpt ls|verify|hash` and `dsc check` of `latest` and token files, on checkpoints that `train` wrote.
 # SPDX-License-Identifier: Apache-2.0
-set -u
-bin=${DSC_BIN:-bin}
-dsc=$bin/dsc
-tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 export OMP_NUM_THREADS=1
-n=0
 
-report() { # report NAME CONDITION...: one TAP line
-    local name=$1
-    shift
-    n=$((n + 1))
-    if "$@"; then echo "ok $n - $name"; else
-        echo "not ok $n - $name"
-        echo "# exit $code"
-        sed 's/^/# out: /' "$tmp/out" | head -10
-        sed 's/^/# err: /' "$tmp/err" | head -5
-    fi
-}
 run() { code=0; timeout 60 "$dsc" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?; }
 fails() { # fails WORDS: exit 2, nothing on stdout, one error line with the words
     [ $code -eq 2 ] && [ ! -s "$tmp/out" ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] && grep -q '^dsc: error: ' "$tmp/err" &&
@@ -90,7 +75,7 @@ if command -v python3 >/dev/null; then
         report "python computes the same hash: $dir" prints "^$(python3 "$tmp/hash.py" "$tmp/$dir/step-2" 2)\$"
     done
 else
-    n=$((n + 1)); echo "ok $n - python computes the same hash # SKIP no python3"
+    skip "python computes the same hash" "no python3"
 fi
 
 # ---- diff ----
@@ -148,7 +133,7 @@ if command -v python3 >/dev/null; then
     report "export: an fp32 run" exports 1 "$tmp/fp32/step-2" F32 weights
     report "export: an fp32 run rounded" exports 1 "$tmp/fp32/step-2" BF16 weights --dtype bf16
 else
-    n=$((n + 1)); echo "ok $n - export # SKIP no python3"
+    skip "export" "no python3"
 fi
 rm -rf "$tmp/hf"
 run ckpt export "$tmp/same/step-2" --out "$tmp/hf/" --dtype fp32 --shard-size 1MB
@@ -259,4 +244,4 @@ for k in latest tokens-raw tokens-llmc; do
     run check --kind $k "$tmp/nowhere"; report "$k: no file" fails "$tmp/nowhere"
     run check --kind $k "$tmp"; report "$k: a folder" fails "$tmp"
 done
-echo "1..$n"
+end_of_tests

@@ -1,26 +1,11 @@
 #!/usr/bin/env bash
 # test_commands.sh - the single-node commands that users of other launchers type today, as their guides print them.
 # SPDX-License-Identifier: Apache-2.0
-set -u
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-bin=${DSC_BIN:-$root/bin}
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 launch=$bin/dsc-launch
 export DSC_LAUNCH=$launch
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
 cd "$tmp" || exit 1
-number=0
 
-report() {
-    local name=$1
-    shift
-    number=$((number + 1))
-    if "$@"; then echo "ok $number - $name"; else
-        echo "not ok $number - $name"
-        echo "# exit $code"
-        sed 's/^/# /' out err | tail -12
-    fi
-}
 run() { code=0; timeout 60 "$@" >out 2>err </dev/null || code=$?; }
 trains() { [ $code -eq 0 ] && grep -q '^step 1/1 ' out && grep -qF -- "$1" out; }
 refused() { [ $code -eq 2 ] && [ "$(grep -c '^dsc: error: ' err)" -eq 1 ] && grep '^dsc: error: ' err | grep -qF -- "$1"; }
@@ -84,4 +69,4 @@ report "--dry-run of 24 ranks on three nodes" grep -q '"world_size":24' out
 run "$bin/dsc" doctor
 report "dsc doctor" grep -q 'built in this version' out
 report "and the file engine that a run takes" grep -qE 'file engine +(io_uring|libaio|threads)' out
-echo "1..$number"
+end_of_tests

@@ -1,25 +1,8 @@
 #!/usr/bin/env bash
 # test_config.sh - `dsc config check|explain|lr`, `dsc check --kind config` and the dispatcher, as users and programs call them.
 # SPDX-License-Identifier: Apache-2.0
-set -u
-dsc=${DSC_BIN:-bin}/dsc
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-number=0
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 
-# report NAME CONDITION...: one TAP line
-report() {
-    local name=$1
-    shift
-    number=$((number + 1))
-    if "$@"; then echo "ok $number - $name"; else
-        echo "not ok $number - $name"
-        echo "# exit $code"
-        sed 's/^/# out: /' "$tmp/out" | head -5
-        sed 's/^/# err: /' "$tmp/err" | head -5
-    fi
-}
 # run ARGS...: exit code, stdout and stderr of dsc, within 2 s and 256 MB
 run() {
     code=0
@@ -184,4 +167,4 @@ run doctor
 report "dsc doctor" prints "cores"
 code=0; "$dsc" config explain --markdown >/dev/full 2>"$tmp/err" || code=$?
 report "a full disk is an error" [ $code -eq 1 ]
-echo "1..$number"
+end_of_tests

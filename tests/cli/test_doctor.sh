@@ -1,21 +1,8 @@
 #!/usr/bin/env bash
 # test_doctor.sh - `dsc doctor` on this machine, and on the /sys of one with two sockets, three GPUs and two adapters.
 # SPDX-License-Identifier: Apache-2.0
-set -u
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-dsc=${DSC_BIN:-$root/bin}/dsc
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
-n=0 failed=0
-check() { # NAME COMMAND...
-    n=$((n + 1))
-    if "${@:2}"; then echo "ok $n - $1"; else
-        echo "not ok $n - $1"
-        failed=1
-        sed 's/^/# /' out
-    fi
-}
 
 pci() { # PATH VENDOR CLASS NODE: a function, and its name among all
     mkdir -p "sys/devices/$1" sys/bus/pci/devices
@@ -50,21 +37,21 @@ mkdir -p sys/devices/virtual/net/lo && ln -s ../../devices/virtual/net/lo sys/cl
 
 row() { grep -q "^  $1  *$2\$" out; }
 "$dsc" doctor >out 2>&1
-check "here: it ends well" test $? -eq 0
+report "here: it ends well" test $? -eq 0
 for part in machine 'what is near what' 'built in this version' 'transport gloo' 'optional libraries' findings; do
-    check "here: $part" grep -q "$part" out
+    report "here: $part" grep -q "$part" out
 done
 "$dsc" doctor --sysfs "$tmp/sys" >out 2>&1
-check "the other: it ends well" test $? -eq 0
-check "NUMA nodes with cores and memory" grep -q 'NUMA node1  *cores 32-63, 32.0 GiB' out
-check "its columns" grep -q '^  *GPU0  *GPU1  *GPU2  *eth0  *ib0/mlx5  *NUMA  at' out
-check "a GPU and the adapter of its switch" row GPU0 'X  *PHB  *SYS  *NODE  *PIX  *0  *0000:03:00.0'
-check "a GPU of the same host bridge" row GPU1 'PHB  *X  *SYS  *NODE  *PHB  *0  *0000:05:00.0'
-check "a GPU of the other socket" row GPU2 'SYS  *SYS  *X  *SYS  *SYS  *1  *0000:81:00.0'
-check "the adapters" row 'ib0/mlx5_0' 'PIX  *PHB  *SYS  *NODE  *X  *0  *0000:04:00.0'
-check "only that GPU is far from every adapter" test "$(grep -c 'every network adapter' out)" = 1
-check "and is named with a remedy" grep -q '^  GPU2: every network adapter .*--include' out
-check "nothing that is not on PCI" test "$(grep -c '^  lo ' out)" = 0
+report "the other: it ends well" test $? -eq 0
+report "NUMA nodes with cores and memory" grep -q 'NUMA node1  *cores 32-63, 32.0 GiB' out
+report "its columns" grep -q '^  *GPU0  *GPU1  *GPU2  *eth0  *ib0/mlx5  *NUMA  at' out
+report "a GPU and the adapter of its switch" row GPU0 'X  *PHB  *SYS  *NODE  *PIX  *0  *0000:03:00.0'
+report "a GPU of the same host bridge" row GPU1 'PHB  *X  *SYS  *NODE  *PHB  *0  *0000:05:00.0'
+report "a GPU of the other socket" row GPU2 'SYS  *SYS  *X  *SYS  *SYS  *1  *0000:81:00.0'
+report "the adapters" row 'ib0/mlx5_0' 'PIX  *PHB  *SYS  *NODE  *X  *0  *0000:04:00.0'
+report "only that GPU is far from every adapter" test "$(grep -c 'every network adapter' out)" = 1
+report "and is named with a remedy" grep -q '^  GPU2: every network adapter .*--include' out
+report "nothing that is not on PCI" test "$(grep -c '^  lo ' out)" = 0
 
 # What /sys says is not ours to trust: long, binary and looping entries are shown or left out, and nothing breaks.
 printf '\033[31m%0300d' 1 >sys/devices/system/node/node1/cpulist
@@ -73,10 +60,9 @@ ln -s /dev/null "sys/bus/pci/devices/0000:ff:00.0"
 echo -1 >sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0/numa_node
 for i in $(seq 10 60); do adapter net "eth$i" "pci0000:40/0000:40:03.0/0000:$i:00.0"; done
 "$dsc" doctor --sysfs "$tmp/sys" >out 2>&1
-check "a strange one: it ends well" test $? -eq 0
-check "no control bytes" test "$(grep -c "$(printf '\033')" out)" = 0
-check "a node that is not told, with a remedy" grep -q '^  GPU2: its NUMA node is not known; .*--bind_core_list' out
+report "a strange one: it ends well" test $? -eq 0
+report "no control bytes" test "$(grep -c "$(printf '\033')" out)" = 0
+report "a node that is not told, with a remedy" grep -q '^  GPU2: its NUMA node is not known; .*--bind_core_list' out
 "$dsc" doctor --sysfs "$tmp/none" >out 2>&1
-check "no /sys at all" test $? -eq 0
-echo "1..$n"
-exit $failed
+report "no /sys at all" test $? -eq 0
+end_of_tests

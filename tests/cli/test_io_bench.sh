@@ -1,30 +1,22 @@
 #!/usr/bin/env bash
 # test_io_bench.sh - `dsc io bench DIR`: every engine that is here, a section that `dsc config check` takes, nothing left.
 # SPDX-License-Identifier: Apache-2.0
-set -u
-dsc=${DSC_BIN:-bin}/dsc
-n=0
-check() { # NAME CONDITION...
-    n=$((n + 1))
-    if "${@:2}"; then echo "ok $n - $1"; else echo "not ok $n - $1"; fi
-}
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 mkdir "$tmp/swap"
 
 "$dsc" io bench "$tmp/swap" --mib 4 --rounds 1 >"$tmp/out" 2>"$tmp/err"
-check "it ends well" [ $? -eq 0 ]
-check "nothing on stderr" [ ! -s "$tmp/err" ]
-check "threads are measured" grep -qE 'threads +1024 KiB +depth +8 +read +[0-9.]+ GB/s' "$tmp/out"
-check "no file is left" [ -z "$(ls -A "$tmp/swap")" ]
+report "it ends well" [ $? -eq 0 ]
+report "nothing on stderr" [ ! -s "$tmp/err" ]
+report "threads are measured" grep -qE 'threads +1024 KiB +depth +8 +read +[0-9.]+ GB/s' "$tmp/out"
+report "no file is left" [ -z "$(ls -A "$tmp/swap")" ]
 { echo '{ "train_batch_size": 8,'; grep '"dsc"' "$tmp/out" | sed 's/$/,/'; grep '"aio": { "block' "$tmp/out"; echo '}'; } >"$tmp/config.json"
 "$dsc" config check "$tmp/config.json" >"$tmp/checked" 2>&1
-check "its aio section is a config's" [ "$?/$(grep -c block_size "$tmp/config.json")" = 0/1 ]
+report "its aio section is a config's" [ "$?/$(grep -c block_size "$tmp/config.json")" = 0/1 ]
 "$dsc" io bench "$tmp/swap" --mib 1 --rounds 1 --engine threads --json >"$tmp/json"
-check "one JSON line a setting" [ "$(grep -c '"engine":"threads"' "$tmp/json")" -eq 4 ]
+report "one JSON line a setting" [ "$(grep -c '"engine":"threads"' "$tmp/json")" -eq 4 ]
 for bad in "io" "io bench" "io bench $tmp/none" "io bench $tmp/swap --mib 0" "io bench $tmp/swap --engine nvme"; do
     # shellcheck disable=SC2086
     "$dsc" $bad >"$tmp/out" 2>"$tmp/err"
-    check "refused: ${bad//$tmp/}" [ "$?/$(grep -c '^dsc: error: ' "$tmp/err")" = 2/1 ]
+    report "refused: ${bad//$tmp/}" [ "$?/$(grep -c '^dsc: error: ' "$tmp/err")" = 2/1 ]
 done
-echo "1..$n"
+end_of_tests

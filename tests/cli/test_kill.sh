@@ -4,31 +4,13 @@
 #
 # Lives follow each other on one folder. In the first chain their number of ranks changes too ("world_size" bits). A seed
 # (DSC_TEST_SEED) chooses the random moments; DSC_TEST_NIGHT=1 makes 200 of them. SPDX-License-Identifier: Apache-2.0
-set -u
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-bin=${DSC_BIN:-$root/bin}
-parent=/tmp
-[ -w /dev/shm ] && parent=/dev/shm # thousands of fsyncs
-tmp=$(mktemp -d -p "$parent")
-trap 'rm -rf "$tmp"' EXIT
+[ -w /dev/shm ] && tap_folder=/dev/shm # thousands of fsyncs
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
 export OMP_WAIT_POLICY=passive # more ranks than cores
 seed=${DSC_TEST_SEED:-$((RANDOM * 32768 + RANDOM))}
 echo "# seed $seed; rerun: DSC_TEST_SEED=$seed $0"
 RANDOM=$((seed % 32768))
-number=0 failed=0
-
-report() {
-    local name=$1
-    shift
-    number=$((number + 1))
-    if "$@"; then echo "ok $number - $name"; else
-        echo "not ok $number - $name"
-        sed 's/^/# /' "$tmp/why" | tail -15
-        failed=1
-    fi
-}
-fail() { echo "$@" >>why; return 1; }
 
 # Text without a period, so that every sample has its own loss.
 awk 'BEGIN { x = 7; for (i = 0; i < 9000; i++) { x = (x * 1103515245 + 12345) % 2147483648
@@ -173,5 +155,4 @@ else
 fi
 [ "${DSC_TEST_NIGHT:-0}" = 1 ] && kills=200 || kills=12
 report "killed at $kills random moments: the same end" kill_at_random $kills
-echo "1..$number"
-exit $failed
+end_of_tests

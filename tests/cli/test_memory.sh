@@ -1,25 +1,8 @@
 #!/usr/bin/env bash
 # test_memory.sh - what a run takes is what it planned: tracked peak within 1 %, the process's own memory within 5 % plus
 # 64 MB, and a higher stage never takes more for model states. SPDX-License-Identifier: Apache-2.0
-set -u
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-bin=${DSC_BIN:-$root/bin}
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
-number=0 failed=0
-
-report() {
-    local name=$1
-    shift
-    number=$((number + 1))
-    if "$@"; then echo "ok $number - $name"; else
-        echo "not ok $number - $name"
-        sed 's/^/# /' "$tmp/out" | tail -20
-        failed=1
-    fi
-}
-skip() { number=$((number + 1)); echo "ok $number - $1 # SKIP $2"; }
 
 for i in $(seq 400); do echo "line $i of a text that is long enough"; done >text.txt
 
@@ -90,5 +73,4 @@ else
         skip "resident memory of gpt2-124m" "less than 4 GiB are free"
     fi
 fi
-echo "1..$number"
-exit $failed
+end_of_tests

@@ -2,10 +2,7 @@
 # test_offload.sh - states in files: a model that memory does not hold trains, with the bits of one that it does; runs go
 # on across placements; nothing is left in nvme_path; what does not fit there is told before the first step.
 # SPDX-License-Identifier: Apache-2.0
-set -u
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-bin=${DSC_BIN:-$root/bin}
-tmp=$(mktemp -d)
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 group=
 cleanup() {
     [ -n "$group" ] && rmdir "$group" 2>/dev/null
@@ -14,19 +11,6 @@ cleanup() {
 }
 trap cleanup EXIT
 cd "$tmp" || exit 1
-number=0 failed=0
-
-report() {
-    local name=$1
-    shift
-    number=$((number + 1))
-    if "$@"; then echo "ok $number - $name"; else
-        echo "not ok $number - $name"
-        sed 's/^/# /' "$tmp/out" | tail -20
-        failed=1
-    fi
-}
-skip() { number=$((number + 1)); echo "ok $number - $1 # SKIP $2"; }
 
 for i in $(seq 400); do echo "line $i of a text that is long enough"; done >text.txt
 mkdir swap
@@ -250,5 +234,4 @@ else
     skip "memory that may not be locked" "setpriv cannot take CAP_IPC_LOCK away here"
 fi
 
-echo "1..$number"
-exit $failed
+end_of_tests

@@ -1,23 +1,8 @@
 #!/usr/bin/env bash
 # test_plan.sh - `dsc plan`: its sums, its JSON, ZeRO's formulas, stages that never grow, and what `train` then says.
 # SPDX-License-Identifier: Apache-2.0
-set -u
-bin=${DSC_BIN:-bin}
-dsc=$bin/dsc
-tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
-n=0
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 
-report() { # report NAME CONDITION...: one TAP line
-    local name=$1
-    shift
-    n=$((n + 1))
-    if "$@"; then echo "ok $n - $name"; else
-        echo "not ok $n - $name"
-        echo "# exit $code"
-        sed 's/^/# out: /' "$tmp/out" | head -20
-        sed 's/^/# err: /' "$tmp/err" | head -5
-    fi
-}
 run() { code=0; timeout 60 "$dsc" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?; }
 fails() { # fails CODE WORDS: nothing on stdout, one error line with the words
     [ $code -eq "$1" ] && [ ! -s "$tmp/out" ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] && grep -q '^dsc: error: ' "$tmp/err" &&
@@ -77,7 +62,7 @@ if [ $((ranks * each_in_files * 2)) -lt "$free" ]; then
     run plan --config "$tmp/c.json" --model gpt2-xl --world-size $ranks
     report "what files would take, in numbers" files_way_out
 else
-    n=$((n + 1)) && echo "ok $n - what files would take, in numbers # SKIP little memory is free"
+    skip "what files would take, in numbers" "little memory is free"
 fi
 no_files_way_out() { fails_to_fit && ! grep -q nvme "$tmp/err"; }
 fails_to_fit() { [ $code -eq 3 ] && [ "$(wc -l <"$tmp/err")" -eq 1 ]; }
@@ -114,7 +99,7 @@ code=0; "$dsc" plan --config "$tmp/c.json" --model gpt2-nano >/dev/full 2>"$tmp/
 report "a full disk under the table" fails 1 "stdout"
 
 if ! command -v python3 >/dev/null; then
-    n=$((n + 1)); echo "ok $n - formulas and JSON # SKIP no python3"; echo "1..$n"; exit 0
+    skip "formulas and JSON" "no python3"; end_of_tests
 fi
 
 # ---- the formulas ----
@@ -168,7 +153,7 @@ for model in "gpt2-nano 6" "gpt2-124m 14"; do
     done
     # Stage 3 overlaps by default and pays for it with second buffers, which the nano size does not win back: not yet right.
     if [ "${model% *}" = gpt2-nano ] && ! grep -qx "default	" "$tmp/out" && ! grep '^default' "$tmp/out" | grep -q 'stage [12]'; then
-        n=$((n + 1)); echo "ok $n - ${model% *}: totals never grow, overlap_comm by default # SKIP known: $(grep '^default' "$tmp/out")"
+        skip "${model% *}: totals never grow, overlap_comm by default" "known: $(grep '^default' "$tmp/out")"
     else
         report "${model% *}: totals never grow, overlap_comm by default" grep -qx "default	" "$tmp/out"
     fi
@@ -193,4 +178,4 @@ sys.exit(bool(bad) or len(run) < 6 or total > 0.01)
 END
 }
 report "train's table is the same, its total within 1 %" same_as_train
-echo "1..$n"
+end_of_tests

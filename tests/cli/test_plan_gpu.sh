@@ -1,22 +1,10 @@
 #!/usr/bin/env bash
 # test_plan_gpu.sh - `dsc plan` for GPUs on any machine: cards by name and by size, what fits and the way out when not.
 # That its rows are a run's is tests/sim/test_plan_rows.c. SPDX-License-Identifier: Apache-2.0
-set -u
-dsc=${DSC_BIN:-bin}/dsc
-tmp=$(mktemp -d); trap 'rm -rf "$tmp"' EXIT
-n=0
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 export CUDA_VISIBLE_DEVICES=-1 # the same on machines that have one
 echo '{"train_micro_batch_size_per_gpu": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}' >"$tmp/c.json"
 
-report() { # report NAME CONDITION...
-    local name=$1
-    shift
-    n=$((n + 1))
-    if "$@"; then echo "ok $n - $name"; else
-        echo "not ok $n - $name"
-        echo "# exit $code"; sed 's/^/# out: /' "$tmp/out" | head -30; sed 's/^/# err: /' "$tmp/err" | head -5
-    fi
-}
 plan() { code=0; timeout 60 "$dsc" plan --config "$tmp/c.json" --model gpt2-xl --world-size 8 "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?; }
 refused() { [ $code -eq 2 ] && [ ! -s "$tmp/out" ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] && grep -qF -- "$1" "$tmp/err"; }
 fits() { [ $code -eq 0 ] && [ ! -s "$tmp/err" ] && grep -qE "^fits the GPU: [0-9.]+ MB of $1 MB that a rank can have of it\$" "$tmp/out"; }
@@ -87,4 +75,4 @@ plan --device cuda; report "no GPU here: how to plan for others" refused "for an
 echo '{"train_micro_batch_size_per_gpu": 8, "dsc": {"device": "cuda"}}' >"$tmp/c.json"
 plan; report "the same when the config asks for GPUs" refused "for another machine's GPUs"
 plan --device cpu; report "a flag beats the config" grep -q '^does not fit this machine\|^fits this machine' "$tmp/out"
-echo "1..$n"
+end_of_tests

@@ -1,23 +1,9 @@
 #!/usr/bin/env bash
 # test_presets.sh - every preset trains as it is, twice from one folder, at other numbers of ranks.
 # SPDX-License-Identifier: Apache-2.0
-set -u
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-bin=${DSC_BIN:-$root/bin}
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
-number=0
 
-report() {
-    local name=$1
-    shift
-    number=$((number + 1))
-    if "$@"; then echo "ok $number - $name"; else
-        echo "not ok $number - $name"
-        sed 's/^/# /' "$tmp/out" | tail -8
-    fi
-}
 # trains RANKS ARGS...: exit code 0 within a minute
 trains() {
     local ranks=$1
@@ -40,4 +26,4 @@ report "logs/training.log has the plain lines" grep -q '^step 2/2' logs/training
 report "configs/ds_config.json with 2 ranks" trains 2 --config "$root/configs/ds_config.json"
 report "without --config: the preset of ddp" trains 1
 report "it says ZeRO stage 1" grep -q 'ZeRO stage 1' "$tmp/out"
-echo "1..$number"
+end_of_tests

@@ -4,29 +4,14 @@
 #
 # Each group (ranks, precision, accumulation) has one reference run and a sample of variants; a seed (DSC_TEST_SEED)
 # chooses them. DSC_TEST_NIGHT=1 runs every combination. SPDX-License-Identifier: Apache-2.0
-set -u
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-bin=${DSC_BIN:-$root/bin}
-tmp=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d) # in memory: a disk's speed is no part of this
-trap 'rm -rf "$tmp"' EXIT
+[ -w /dev/shm ] && tap_folder=/dev/shm # a disk's speed is no part of this
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
 export OMP_WAIT_POLICY=passive # more threads than cores here: spinning would only take the others' time
 night=${DSC_TEST_NIGHT:-0}
 seed=${DSC_TEST_SEED:-$((RANDOM * 32768 + RANDOM))}
 echo "# seed $seed; rerun: DSC_TEST_SEED=$seed $0"
 RANDOM=$((seed % 32768))
-number=0 failed=0
-
-report() {
-    local name=$1
-    shift
-    number=$((number + 1))
-    if "$@"; then echo "ok $number - $name"; else
-        echo "not ok $number - $name"
-        sed 's/^/# /' "$tmp/why" | tail -12
-        failed=1
-    fi
-}
 
 # Text without a period, so that every sample has its own loss.
 awk 'BEGIN { x = 7; for (i = 0; i < 4000; i++) { x = (x * 1103515245 + 12345) % 2147483648
@@ -162,5 +147,4 @@ others_step_is_kept() { # the same with another step-4: refused, and left as it 
 }
 report "killed before latest was written: resumed from the one before" latest_is_missing
 report "a step of another run is not replaced" others_step_is_kept
-echo "1..$number"
-exit $failed
+end_of_tests

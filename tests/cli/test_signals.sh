@@ -1,28 +1,11 @@
 #!/usr/bin/env bash
 # test_signals.sh - SIGUSR1 saves and training goes on, SIGTERM saves and ends with 143; the resumed run ends like one that
 # nobody disturbed. SPDX-License-Identifier: Apache-2.0
-set -u
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-bin=${DSC_BIN:-$root/bin}
-tmp=$(mktemp -d)
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 trap 'kill -9 $(jobs -p) 2>/dev/null; rm -rf "$tmp"' EXIT
 cd "$tmp" || exit 1
 export OMP_WAIT_POLICY=passive
-number=0 failed=0
 
-report() {
-    local name=$1
-    shift
-    number=$((number + 1))
-    : >why
-    if "$@"; then echo "ok $number - $name"; else
-        echo "not ok $number - $name"
-        sed 's/^/# /' why | tail -15
-        tail -n 5 out 2>/dev/null | sed 's/^/# out: /'
-        failed=1
-    fi
-}
-fail() { echo "$@" >>why; return 1; }
 await() { # WORDS: a line of out has them, soon
     local i
     for ((i = 0; i < 3000; i++)); do
@@ -152,5 +135,4 @@ report "without --save: SIGUSR1 says so, SIGTERM ends" nowhere_to_save
 report "a second SIGTERM" twice
 report "two SIGTERMs at once are one" at_once
 report "a second SIGTERM two seconds later ends the run at once" insisting
-echo "1..$number"
-exit $failed
+end_of_tests

@@ -2,22 +2,9 @@
 # test_transports.sh - training gives the same losses, norms and `dsc ckpt hash` over every transport between processes:
 # shm, tcp, gloo, and mpi under mpirun without dsc-launch.
 # SPDX-License-Identifier: Apache-2.0
-set -u
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-bin=${DSC_BIN:-$root/bin}
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
 export OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-n=0
-check() { # NAME COMMAND...
-    n=$((n + 1))
-    if "${@:2}"; then echo "ok $n - $1"; else
-        echo "not ok $n - $1"
-        sed 's/^/# /' "$tmp/why" 2>/dev/null | tail -12
-    fi
-}
-skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
 
 seq -s ' ' 1 3000 | tr 0-9 a-j >text.txt
 for stage in 0 1 2 3; do
@@ -42,10 +29,10 @@ over() { # TRANSPORT STAGE
 has() { # TRANSPORT: 0, or the reason in why
     "$bin/dsc" comm bench --comm "$1" --ranks 1 --mib 1 --rounds 1 >why 2>&1 || ! grep -q 'has no libdsc' why
 }
-check "two ranks over shm" over shm 0
-for stage in 0 1 2 3; do check "the same over tcp, stage $stage" over tcp $stage; done
+report "two ranks over shm" over shm 0
+for stage in 0 1 2 3; do report "the same over tcp, stage $stage" over tcp $stage; done
 for stage in 1 3; do
-    if has gloo; then check "the same over gloo, stage $stage" over gloo $stage; else
+    if has gloo; then report "the same over gloo, stage $stage" over gloo $stage; else
         skip "the same over gloo, stage $stage" "$(cat why)"
     fi
 done
@@ -55,9 +42,9 @@ under_mpirun() { # NAME STAGE ARGUMENTS...
 for stage in 0 3; do
     if ! has mpi; then skip "the same over mpi, stage $stage" "$(cat why)"
     elif ! command -v mpirun >/dev/null; then skip "the same over mpi, stage $stage" "no mpirun here"
-    else check "the same over mpi, stage $stage" under_mpirun "mpi-$stage" $stage --comm mpi; fi
+    else report "the same over mpi, stage $stage" under_mpirun "mpi-$stage" $stage --comm mpi; fi
 done
-if command -v mpirun >/dev/null; then check "mpirun alone, transport by itself" under_mpirun mpirun 2; else
+if command -v mpirun >/dev/null; then report "mpirun alone, transport by itself" under_mpirun mpirun 2; else
     skip "mpirun alone, transport by itself" "no mpirun here"
 fi
-echo "1..$n"
+end_of_tests
