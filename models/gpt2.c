@@ -41,5 +41,5 @@ const dsc_lm_family dsc_gpt2_family = {
     .position_table = "wpe.weight", .final_norm = "ln_f", .norm = DSC_NORM_LAYER,
     .config_bytes = sizeof(dsc_gpt2_config), .read_config = dsc_gpt2_read_config,
     .write_config = dsc_gpt2_write_config, .builtin = dsc_gpt2_builtin, .block_params = block_params,
-    .add_block = add_block, .init_block = dsc_gpt2_block_init, .may_ignore = may_ignore
+    .add_block = add_block, .block = &dsc_gpt2_block, .may_ignore = may_ignore
 };

@@ -19,7 +19,7 @@ extern const dsc_lm_family dsc_gpt2_family;
 dsc_status dsc_gpt2_read_config(dsc_hf_config *reader, dsc_lm_config *out);
 int dsc_gpt2_write_config(const dsc_lm_config *config, char *out, size_t bytes);
 const char *dsc_gpt2_builtin(int32_t index, dsc_lm_config *out);
-void dsc_gpt2_block_init(dsc_module *module);
+extern const dsc_lm_block dsc_gpt2_block;
 
 /* Parameters of a block. */
 enum {

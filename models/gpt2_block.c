@@ -224,9 +224,4 @@ static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_er
     return backward_attention(&call);
 }
 
-void dsc_gpt2_block_init(dsc_module *module)
-{
-    module->plan = plan;
-    module->forward = forward;
-    module->backward = backward;
-}
+const dsc_lm_block dsc_gpt2_block = { plan, forward, backward };

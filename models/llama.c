@@ -106,7 +106,7 @@ const dsc_llama_traits dsc_llama_traits_of_qwen3 = {
         .token_table = "embed_tokens.weight", .final_norm = "norm", .norm = DSC_NORM_RMS,                             \
         .config_bytes = sizeof(dsc_llama_config), .read_config = read_##name,                                         \
         .write_config = dsc_llama_write_config, .builtin = builtin_##name, .block_params = block_params,              \
-        .add_block = add_block, .init_block = dsc_llama_block_init, .may_ignore = may_ignore                          \
+        .add_block = add_block, .block = &dsc_llama_block, .may_ignore = may_ignore                          \
     };
 FAMILY(llama)
 FAMILY(mistral)

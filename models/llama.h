@@ -64,7 +64,7 @@ void dsc_llama_set_rope(dsc_llama_config *config);
 dsc_status dsc_llama_read_config(dsc_hf_config *reader, dsc_lm_config *out, const dsc_llama_traits *traits);
 int dsc_llama_write_config(const dsc_lm_config *config, char *out, size_t bytes);
 const char *dsc_llama_builtin(int32_t index, dsc_lm_config *out, const dsc_llama_traits *traits);
-void dsc_llama_block_init(dsc_module *module);
+extern const dsc_lm_block dsc_llama_block;
 
 /* Parameters of a block, in order; some families lack some. */
 enum {

@@ -384,9 +384,4 @@ static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_er
     return backward_attention(&call);
 }
 
-void dsc_llama_block_init(dsc_module *module)
-{
-    module->plan = plan;
-    module->forward = forward;
-    module->backward = backward;
-}
+const dsc_lm_block dsc_llama_block = { plan, forward, backward };

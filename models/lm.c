@@ -151,7 +151,9 @@ static void describe_modules(dsc_lm *lm)
             snprintf(lm->names[i], NAME_BYTES, "h.%lld", (long long)(i - 1));
             snprintf(lm->prefix, NAME_BYTES, "%s%s%lld.", lm->family->base, lm->family->layer, (long long)(i - 1));
             lm->family->add_block(lm, lm->config);
-            lm->family->init_block(module);
+            module->plan = lm->family->block->plan;
+            module->forward = lm->family->block->forward;
+            module->backward = lm->family->block->backward;
         }
         module->param_count = (int32_t)(lm->param_count - first);
     }
@@ -168,16 +170,10 @@ static int64_t count_params(const dsc_lm_family *family, const dsc_lm_config *co
 static void free_all(dsc_lm *lm)
 {
     dsc_alloc *alloc = lm->alloc;
-    dsc_alloc_free(alloc, (void *)lm->sources);
-    dsc_alloc_free(alloc, lm->names);
-    dsc_alloc_free(alloc, lm->params);
-    dsc_alloc_free(alloc, lm->modules);
-    dsc_alloc_free(alloc, lm->selves);
-    dsc_alloc_free(alloc, lm->warnings);
-    dsc_alloc_free(alloc, lm->config_json);
-    dsc_alloc_free(alloc, lm->config);
-    dsc_alloc_free(alloc, lm->name);
-    dsc_alloc_free(alloc, lm);
+    void *const all[] = { (void *)lm->sources, lm->names,       lm->params, lm->modules, lm->selves,
+                          lm->warnings,        lm->config_json, lm->config, lm->name,    lm };
+    for (size_t i = 0; i < DSC_COUNT(all); i++)
+        dsc_alloc_free(alloc, all[i]);
 }
 
 static void close_model(dsc_model *model)

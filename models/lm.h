@@ -36,6 +36,14 @@ typedef struct dsc_lm_config {
 /* A model that is being described: dsc_lm_add_* append to the module in hand. Opaque but to lm.c. */
 typedef struct dsc_lm dsc_lm;
 
+/* What a module of a family's block does; see dsc_module. */
+typedef struct dsc_lm_block {
+    dsc_status (*plan)(const dsc_module *module, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
+                       dsc_module_plan *out, dsc_error *err);
+    dsc_status (*forward)(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
+    dsc_status (*backward)(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
+} dsc_lm_block;
+
 typedef struct dsc_lm_family {
     const char *model_type;     /* of config.json: "gpt2" */
     const char *layers_key;     /* the key of the number of layers, for messages */
@@ -57,7 +65,7 @@ typedef struct dsc_lm_family {
 
     int32_t (*block_params)(const dsc_lm_config *config);
     void (*add_block)(dsc_lm *lm, const dsc_lm_config *config); /* the parameters of one block */
-    void (*init_block)(dsc_module *module);                     /* plan, forward and backward */
+    const dsc_lm_block *block;
     /* Whether a file may hold this tensor of a layer ("attn.bias") beside the parameters. */
     bool (*may_ignore)(const char *part);
 } dsc_lm_family;

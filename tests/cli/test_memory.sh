@@ -59,6 +59,8 @@ for stage in 0 1 2 3; do for ranks in 1 2; do
     rm -rf save
     report "tracked peak within 1 % of plan: stage $stage, $ranks ranks, with a save" tracks $ranks --save save
 done; done
+config 3 true 32 llama-nano 2
+report "tracked peak within 1 % of plan: llama-nano, stage 3, 2 ranks" tracks 2
 report "model states never grow with the stage: 2 ranks" stages_fall 2
 report "model states never grow with the stage: 3 ranks" stages_fall 3
 if [ -n "${DSC_SAN:-}" ]; then

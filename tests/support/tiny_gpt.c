@@ -5,17 +5,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-dsc_model *tiny_gpt_open(const tiny_gpt *shape)
+dsc_model *tiny_model_open(const char *config)
 {
-    char path[] = "/tmp/dsc-tiny-gpt-XXXXXX.json";
+    char path[] = "/tmp/dsc-tiny-model-XXXXXX.json";
     const int fd = mkstemps(path, 5);
     dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
     dsc_error err = DSC_ERROR_INIT;
     dsc_model *model = NULL;
-    if (fd < 0 || dprintf(fd,
-                          "{\"model_type\": \"gpt2\", \"vocab_size\": %d, \"n_positions\": %d, \"n_embd\": 64,"
-                          " \"n_head\": %d, \"n_layer\": %d, \"layer_norm_epsilon\": 1e-5}",
-                          (int)shape->vocab, (int)shape->sequence, (int)shape->heads, (int)shape->layers) < 1)
+    if (fd < 0 || dprintf(fd, "%s", config) < 1)
         abort();
     close(fd);
     const dsc_status status = dsc_model_open(&model, path, &options, &err);
@@ -25,6 +22,16 @@ dsc_model *tiny_gpt_open(const tiny_gpt *shape)
         abort();
     }
     return model;
+}
+
+dsc_model *tiny_gpt_open(const tiny_gpt *shape)
+{
+    char config[256];
+    snprintf(config, sizeof config,
+             "{\"model_type\": \"gpt2\", \"vocab_size\": %d, \"n_positions\": %d, \"n_embd\": 64,"
+             " \"n_head\": %d, \"n_layer\": %d, \"layer_norm_epsilon\": 1e-5}",
+             (int)shape->vocab, (int)shape->sequence, (int)shape->heads, (int)shape->layers);
+    return tiny_model_open(config);
 }
 
 static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)

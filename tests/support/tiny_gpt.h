@@ -1,4 +1,4 @@
-/* tiny_gpt.h - a GPT-2 small enough for simulated GPUs, and tokens for it. SPDX-License-Identifier: Apache-2.0 */
+/* tiny_gpt.h - models small enough for simulated GPUs, and tokens for them. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_TINY_GPT_H
 #define DSC_TESTS_TINY_GPT_H
 
@@ -8,6 +8,9 @@ typedef struct tiny_gpt { int32_t vocab, sequence, heads, layers; } tiny_gpt;
 
 /* 64 channels. Owned: dsc_model_close. Aborts when it cannot be opened. */
 dsc_model *tiny_gpt_open(const tiny_gpt *shape);
+
+/* Any model, by the text of its config.json. */
+dsc_model *tiny_model_open(const char *config);
 
 /* Samples are pure functions of their numbers; few targets, so there is something to learn. Borrows the model. */
 dsc_data_source tiny_gpt_data(const dsc_model *model, int64_t sample_count);

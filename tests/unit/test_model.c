@@ -140,6 +140,22 @@ static void expect_refusal(const char *name, const dsc_model_options *options, d
     assert_null(model);
 }
 
+/* The text of a config.json, and what its refusal says. */
+typedef struct refused_config {
+    const char *text;
+    dsc_status status;
+    const char *what;
+} refused_config;
+
+static void expect_configs_refused(const refused_config *cases, size_t count)
+{
+    empty_dir();
+    for (size_t i = 0; i < count; i++) {
+        write_text("c.json", cases[i].text);
+        expect_refusal(in_dir("c.json"), NULL, cases[i].status, cases[i].what);
+    }
+}
+
 static int64_t elements_of(const dsc_param_spec *spec)
 {
     int64_t n = 1;
@@ -280,7 +296,7 @@ static void reads_configs(void **state)
 
 static void refuses_configs(void **state)
 {
-    static const struct { const char *text; dsc_status status; const char *what; } cases[] = {
+    static const refused_config cases[] = {
         { "", DSC_ERR_INPUT, "c.json" },
         { "[]", DSC_ERR_INPUT, "model_type" },
         { "{}", DSC_ERR_INPUT, "\"model_type\" is missing" },
@@ -314,11 +330,7 @@ static void refuses_configs(void **state)
         { "{" TINY ", \"quantization_config\": {}}", DSC_ERR_UNSUPPORTED, "quantized" },
         { "// no comments here\n{" TINY "}", DSC_ERR_INPUT, "c.json:1:1" },
     };
-    empty_dir();
-    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
-        write_text("c.json", cases[i].text);
-        expect_refusal(in_dir("c.json"), NULL, cases[i].status, cases[i].what);
-    }
+    expect_configs_refused(cases, DSC_COUNT(cases));
 }
 
 #define SMALL                                                                                                         \
@@ -380,7 +392,7 @@ static void knows_windows(void **state)
 
 static void refuses_llama_configs(void **state)
 {
-    static const struct { const char *text; dsc_status status; const char *what; } cases[] = {
+    static const refused_config cases[] = {
         { "{" LLAMA ", \"head_dim\": 7}", DSC_ERR_UNSUPPORTED, "heads of 7 elements" },
         { "{" LLAMA ", \"head_dim\": 514}", DSC_ERR_INPUT, "\"head_dim\"" },
         { "{" LLAMA ", \"head_dim\": -6}", DSC_ERR_INPUT, "\"head_dim\"" },
@@ -403,11 +415,7 @@ static void refuses_llama_configs(void **state)
           DSC_ERR_UNSUPPORTED, "layer_types" },
         { "{\"model_type\": \"mistral\", \"sliding_window\": 0}", DSC_ERR_INPUT, "\"sliding_window\"" },
     };
-    empty_dir();
-    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
-        write_text("c.json", cases[i].text);
-        expect_refusal(in_dir("c.json"), NULL, cases[i].status, cases[i].what);
-    }
+    expect_configs_refused(cases, DSC_COUNT(cases));
 }
 
 /* ---- Weights ----------------------------------------------------------------------------------------------------- */

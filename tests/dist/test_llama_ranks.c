@@ -1,0 +1,70 @@
+/* test_llama_ranks.c - Llamas and Qwens trained by ranks that are threads: the same bits at every stage, with overlap
+ * and recomputation, in every world; and memory that is the plan's. SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "base/base.h"
+#include "tests/support/tiny_gpt.h"
+#include "tests/support/tiny_llama.h"
+#include "tests/support/tiny_run.h"
+
+static void stages_give_the_same_bits(void **state)
+{
+    for (size_t i = 0; i < DSC_COUNT(tiny_llamas); i++) {
+        dsc_model *model = tiny_model_open(tiny_llamas[i].config);
+        for (int32_t world = 1; world <= 4; world++)
+            tiny_stages_agree(model, "cpu", world, (world + (int32_t)i) % 2 == 0);
+        dsc_model_close(&model);
+    }
+}
+
+static void world_sizes_agree_when_asked(void **state)
+{
+    static const char any_world[] = ", \"reproducible\": \"world_size\"";
+    for (size_t i = 0; i < DSC_COUNT(tiny_llamas); i++) {
+        dsc_model *model = tiny_model_open(tiny_llamas[i].config);
+        run_result first, other;
+        tiny_run(model, &(tiny_variant){ "cpu", 1, 0, 4, i % 2 == 0, false, false, any_world }, &(run_options){ 0 },
+                 &first);
+        for (int32_t world = 2; world <= 4; world += 2) {
+            tiny_run(model, &(tiny_variant){ "cpu", world, world - 1, 4 / world, i % 2 == 0, true, true, any_world },
+                     &(run_options){ 0 }, &other);
+            run_expect_same(&first, &other);
+        }
+        dsc_model_close(&model);
+    }
+}
+
+static void memory_is_the_plans(void **state)
+{
+    for (size_t i = 0; i < DSC_COUNT(tiny_llamas); i++) {
+        dsc_model *model = tiny_model_open(tiny_llamas[i].config);
+        for (int32_t stage = 0; stage <= 3; stage++) {
+            run_result r;
+            tiny_run(model, &(tiny_variant){ "cpu", 2, stage, 2, stage % 2 == 0, stage > 1, stage == 3, NULL },
+                     &(run_options){ 0 }, &r);
+            if (r.tracked_peak > r.planned || r.tracked_peak * 100 < r.planned * 99)
+                print_error("%s, stage %d: tracked %lld of %lld planned\n", tiny_llamas[i].name, (int)stage,
+                            (long long)r.tracked_peak, (long long)r.planned);
+            assert_true(r.tracked_peak <= r.planned);
+            assert_true(r.tracked_peak * 100 >= r.planned * 99);
+            assert_int_equal(r.alloc_calls_after_first, r.alloc_calls_at_end);
+        }
+        dsc_model_close(&model);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stages_give_the_same_bits),
+        cmocka_unit_test(world_sizes_agree_when_asked),
+        cmocka_unit_test(memory_is_the_plans),
+    };
+    return cmocka_run_group_tests_name("Llama ranks", tests, NULL, NULL);
+}

@@ -1,0 +1,51 @@
+/* test_llama.c - Llamas and Qwens on simulated GPUs: near the CPU as roundings explain, and every stage the same bits.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/base.h"
+#include "tests/support/tiny_gpt.h"
+#include "tests/support/tiny_llama.h"
+#include "tests/support/tiny_run.h"
+
+/* Three ranks: slices that end in padding. Precisions take turns, and so do the stages beside stage 0 but for the first
+ * model, which has all; `make test-night`: every one. */
+static void near_the_cpu_at_every_stage(void **state)
+{
+    const bool night = getenv("DSC_TEST_NIGHT") != NULL;
+    const int32_t world = run_most_ranks(3);
+    for (size_t i = 0; i < DSC_COUNT(tiny_llamas); i++) {
+        dsc_model *model = tiny_model_open(tiny_llamas[i].config);
+        for (size_t bf16 = 0; bf16 < 2; bf16++) {
+            run_result gpu, other;
+            if (bf16 == i % 2 && !night)
+                continue;
+            printf("# %s, %s\n", tiny_llamas[i].name, bf16 != 0 ? "bf16" : "fp32");
+            tiny_run_near_the_cpu(model, &(tiny_variant){ "cuda", world, 0, 2, bf16 != 0, false, false, NULL }, 2,
+                                  &gpu);
+            for (int32_t stage = 1; stage <= 3; stage++) {
+                if (i > 0 && stage != 1 + (int32_t)i % 3 && !night)
+                    continue;
+                tiny_run(model, &(tiny_variant){ "cuda", world, stage, 2, bf16 != 0, stage != 2, stage == 2, NULL },
+                         &(run_options){ .steps = 2 }, &other);
+                run_expect_same(&gpu, &other);
+            }
+            tiny_free_states(&gpu);
+        }
+        dsc_model_close(&model);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(near_the_cpu_at_every_stage),
+    };
+    return cmocka_run_group_tests_name("Llamas on simulated GPUs", tests, NULL, NULL);
+}
