@@ -128,8 +128,68 @@ static dsc_status check_hugging_face(const char *dir, dsc_error *err)
     return DSC_OK;
 }
 
+/* ---- other files of PyTorch ---- */
+
+static bool ends_in(const char *name, const char *end)
+{
+    const size_t bytes = strlen(name), end_bytes = strlen(end);
+    return bytes > end_bytes && strcmp(name + bytes - end_bytes, end) == 0;
+}
+
+static bool is_pickle(const char *name)
+{
+    return ends_in(name, ".pt") || ends_in(name, ".pth") || ends_in(name, ".ckpt");
+}
+
+/* Those of torch.save are what its readers call one of these, or the tensors themselves. */
+static dsc_status refuse_pickle(const char *where, const char *name, dsc_error *err)
+{
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,
+                    "PyTorch's pickle; it can run code and is never read. Convert its weights once, in its folder: "
+                    "python3 -c \"import torch, safetensors.torch as s; d = torch.load('%s', 'cpu', "
+                    "weights_only=True); d = d.get('model', d.get('state_dict', d)); s.save_file({k: "
+                    "v.contiguous().clone() for k, v in d.items()}, 'model.safetensors')\"; add the model's "
+                    "config.json and name that folder with --model",
+                    is_word(name) ? name : "FILE");
+}
+
+dsc_status dsc_foreign_refuse_file(const char *path, dsc_error *err)
+{
+    char name[TAG_BYTES];
+    last_part(path, name, sizeof name);
+    if (!is_pickle(path) && !(strncmp(name, "pytorch_model", 13) == 0 && ends_in(path, ".bin")))
+        return DSC_OK;
+    return refuse_pickle(path, name, err);
+}
+
+/* torch.distributed.checkpoint's folder: .metadata beside __0_0.distcp. */
+static dsc_status refuse_distcp(const char *dir, dsc_error *err)
+{
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dir,
+                    "a checkpoint of torch.distributed.checkpoint; its pickles can run code and are never read. "
+                    "Convert it once, in that folder: python3 -m torch.distributed.checkpoint.format_utils "
+                    "dcp_to_torch . weights.pt; --load of weights.pt then says how its weights become safetensors");
+}
+
+static dsc_status check_torch(const dsc_io *io, dsc_alloc *alloc, const char *dir, dsc_error *err)
+{
+    char **names = NULL;
+    int64_t count = 0;
+    dsc_status status = DSC_OK;
+    if (has(dir, ".metadata") && has(dir, "__0_0.distcp"))
+        return refuse_distcp(dir, err);
+    if (dsc_io_list(io, alloc, dir, &names, &count, NULL) != DSC_OK)
+        return DSC_OK; /* its reader will say why */
+    for (int64_t i = 0; i < count && status == DSC_OK; i++)
+        if (is_pickle(names[i]) && has(dir, names[i]))
+            status = refuse_pickle(dir, names[i], err);
+    dsc_io_list_free(alloc, names, count);
+    return status;
+}
+
 dsc_status dsc_foreign_refuse(const dsc_io *io, dsc_alloc *alloc, const char *dir, dsc_error *err)
 {
     DSC_TRY(check_deepspeed(io, alloc, dir, err));
-    return check_hugging_face(dir, err);
+    DSC_TRY(check_hugging_face(dir, err));
+    return check_torch(io, alloc, dir, err);
 }

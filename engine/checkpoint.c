@@ -105,6 +105,8 @@ dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *d
     char name[64], path[CKPT_PATH_BYTES];
     if (dsc_io_kind(dir) == DSC_PATH_MISSING)
         return DSC_FAIL(err, DSC_ERR_INPUT, dir, "no such checkpoint folder");
+    if (dsc_io_kind(dir) == DSC_PATH_FILE)
+        DSC_TRY(dsc_foreign_refuse_file(dir, err));
     DSC_TRY(dsc_path_join(path, sizeof path, dir, CKPT_MANIFEST_FILE, err));
     if (dsc_io_kind(path) != DSC_PATH_MISSING) {
         if ((size_t)snprintf(out, out_bytes, "%s", dir) >= out_bytes)

@@ -117,6 +117,18 @@ typedef struct ckpt_manifest {
     int64_t block_count;
 } ckpt_manifest;
 
+#define CKPT_MANIFEST_VERSION 1
+#define CKPT_SEAL_TEXT "\"sha256\":\""
+#define CKPT_SEAL_BYTES ((int64_t)sizeof CKPT_SEAL_TEXT - 1 + 64 + 3) /* "sha256":"<64>"}\n */
+#define CKPT_HASH_DIGITS 32
+#define CKPT_PLAN_LINE_BYTES_MAX 512
+static inline const char *dsc_ckpt_dtype_text(dsc_dtype dtype) { return dtype == DSC_BF16 ? "BF16" : "F32"; }
+static inline const char *dsc_ckpt_precision_text(dsc_dtype dtype) { return dtype == DSC_BF16 ? "bf16" : "fp32"; }
+
+/* Whether a manifest of these blocks, whatever their hashes, is one that is read: to be asked before anything is
+ * written. Arguments as of dsc_ckpt_manifest_write. */
+dsc_status dsc_ckpt_manifest_check(const dsc_run_state *state, const ckpt_entries *entries, const ckpt_file_info *file,
+                                   const ckpt_block *block, int64_t block_count, dsc_error *err);
 /* Text of a manifest (owned by the caller, dsc_alloc_free). block[i] are all ranks' blocks, by entry and position. */
 dsc_status dsc_ckpt_manifest_write(dsc_alloc *alloc, const dsc_run_state *state, const ckpt_entries *entries,
                                    const ckpt_file_info *file, const ckpt_block *block, int64_t block_count,

@@ -1,175 +1,14 @@
-/* checkpoint_manifest.c - manifest.json: what a checkpoint is. Written last; its own SHA-256 is its last member.
+/* checkpoint_manifest.c - manifest.json read: what a checkpoint is. Its own SHA-256 is its last member.
  *
  * A tensor's blocks are one string of hashes: where they begin follows from its size, its dtype and the list of cuts.
  * A JSON value per block would take ten times the memory to read. SPDX-License-Identifier: Apache-2.0 */
-#include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/json.h"
 #include "engine/checkpoint_internal.h"
 
-#define MANIFEST_VERSION 1
-#define SEAL_TEXT "\"sha256\":\""
-#define SEAL_BYTES ((int64_t)sizeof SEAL_TEXT - 1 + 64 + 3) /* "sha256":"<64>"}\n */
-#define HASH_DIGITS 32
-#define INTEGER_MAX INT64_C(9007199254740992) /* 2^53: what a JSON number holds exactly */
 #define PLANS_BYTES_MAX (INT64_C(1) << 20)
-#define PLAN_LINE_BYTES_MAX 512
-#define QUOTED_BYTES (6 * (DSC_SAFETENSORS_NAME_BYTES_MAX + 32)) /* every byte of a name as \u00xx */
-
-static const char *dtype_text(dsc_dtype dtype) { return dtype == DSC_BF16 ? "BF16" : "F32"; }
-static const char *precision_text(dsc_dtype dtype) { return dtype == DSC_BF16 ? "bf16" : "fp32"; }
-
-/* ---- writing ---- */
-
-typedef struct text_out {
-    char *text; /* NULL: only counts */
-    int64_t bytes, room;
-} text_out;
-
-static DSC_PRINTF(2, 3) void put(text_out *out, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    char *to = out->text != NULL ? out->text + out->bytes : NULL;
-    const int length = vsnprintf(to, out->text != NULL ? (size_t)(out->room - out->bytes) : 0, fmt, args);
-    va_end(args);
-    DSC_ASSERT(length >= 0);
-    out->bytes += length;
-}
-
-static void put_text(text_out *out, const char *name, const char *value)
-{
-    char quoted[QUOTED_BYTES];
-    dsc_json_quote(quoted, sizeof quoted, value);
-    put(out, "\"%s\":%s,", name, quoted);
-}
-
-static void put_int(text_out *out, const char *name, int64_t value) { put(out, "\"%s\":%" PRId64 ",", name, value); }
-
-static void put_bool(text_out *out, const char *name, bool value)
-{
-    put(out, "\"%s\":%s,", name, value ? "true" : "false");
-}
-
-/* One string a line. */
-static void put_plans(text_out *out, const char *plans)
-{
-    char line[PLAN_LINE_BYTES_MAX + 1], quoted[6 * PLAN_LINE_BYTES_MAX + 3];
-    put(out, "\n\"gemm_plans\":[");
-    for (const char *at = plans; *at != 0;) {
-        const size_t bytes = strcspn(at, "\n");
-        DSC_ASSERT(bytes <= PLAN_LINE_BYTES_MAX);
-        memcpy(line, at, bytes);
-        line[bytes] = 0;
-        dsc_json_quote(quoted, sizeof quoted, line);
-        put(out, "%s\n%s", at != plans ? "," : "", quoted);
-        at += bytes + (at[bytes] == '\n');
-    }
-    put(out, "],");
-}
-
-static void put_state(text_out *out, const dsc_run_state *s)
-{
-    put(out, "{\"format\":\"dsc-checkpoint\",");
-    put_int(out, "version", MANIFEST_VERSION);
-    put_int(out, "step", s->step);
-    put_int(out, "update_count", s->update_count);
-    put_int(out, "next_sample", s->next_sample);
-    put_int(out, "seed", s->seed);
-    put_int(out, "train_batch_size", s->train_batch_size);
-    put_int(out, "micro_batch", s->micro_batch);
-    put_int(out, "accumulation_steps", s->accumulation_steps);
-    put_int(out, "world_size", s->world_size);
-    put_int(out, "samples_per_epoch", s->samples_per_epoch);
-    put_int(out, "seq_length", s->seq_length);
-    put_int(out, "zero_stage", s->zero_stage);
-    put_text(out, "compute_dtype", precision_text(s->compute_dtype));
-    put_text(out, "moment_dtype", precision_text(s->moment_dtype));
-    put_bool(out, "world_size_reproducible", s->world_size_reproducible);
-    put_bool(out, "shuffle", s->shuffle);
-    put_text(out, "cpu_level", s->cpu_level);
-    put_text(out, "versions", s->versions);
-    if (s->gemm_plans != NULL)
-        put_plans(out, s->gemm_plans);
-}
-
-static void put_files(text_out *out, const ckpt_file_info *file)
-{
-    put(out, "\n\"files\":{");
-    for (int f = 0, written = 0; f < CKPT_FILE_COUNT; f++) {
-        char hex[65];
-        if (file[f].bytes < 0)
-            continue;
-        dsc_hex(hex, file[f].sha256, 32);
-        put(out, "%s\n\"%s\":{\"bytes\":%" PRId64 ",\"head_bytes\":%" PRId64 ",\"sha256\":\"%s\"}",
-            written++ > 0 ? "," : "", dsc_ckpt_file_name[f], file[f].bytes, file[f].head_bytes, hex);
-    }
-    put(out, "},");
-}
-
-/* The cuts are the starts of blocks that are no multiple of 1 MiB. */
-static void put_tensor(text_out *out, const ckpt_entry *entry, const ckpt_block *block, int64_t block_count)
-{
-    put(out, "\n{");
-    put_text(out, "name", entry->name);
-    put(out, "\"file\":\"%s\",\"dtype\":\"%s\",", dsc_ckpt_file_name[entry->file], dtype_text(entry->dtype));
-    put_int(out, "elements", entry->count);
-    put(out, "\"cuts\":[");
-    for (int64_t b = 0, written = 0; b < block_count; b++)
-        if (block[b].first % dsc_ckpt_block_elements(entry->dtype) != 0)
-            put(out, "%s%" PRId64, written++ > 0 ? "," : "", block[b].first);
-    put(out, "],\"blocks\":\"");
-    for (int64_t b = 0; b < block_count; b++)
-        put(out, "%016" PRIx64 "%016" PRIx64, block[b].hash.high, block[b].hash.low);
-    put(out, "\"}");
-}
-
-static void put_body(text_out *out, const dsc_run_state *state, const ckpt_entries *entries, const ckpt_file_info *file,
-                     const ckpt_block *block, int64_t block_count)
-{
-    put_state(out, state);
-    put_files(out, file);
-    put(out, "\n\"tensors\":[");
-    int64_t b = 0;
-    for (int32_t e = 0; e < entries->count; e++) {
-        const int64_t first = b;
-        while (b < block_count && block[b].entry == e)
-            b++;
-        put(out, e > 0 ? "," : "");
-        put_tensor(out, &entries->entry[e], block + first, b - first);
-    }
-    DSC_ASSERT(b == block_count);
-    put(out, "],\n");
-}
-
-dsc_status dsc_ckpt_manifest_write(dsc_alloc *alloc, const dsc_run_state *state, const ckpt_entries *entries,
-                                   const ckpt_file_info *file, const ckpt_block *block, int64_t block_count,
-                                   char **text, int64_t *bytes, dsc_error *err)
-{
-    text_out out = { 0 };
-    put_body(&out, state, entries, file, block, block_count);
-    out.room = out.bytes + SEAL_BYTES + 1;
-    if (out.room > CKPT_MANIFEST_BYTES_MAX)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "", "a checkpoint whose manifest has %.0f MB; at most %.0f are read",
-                        (double)out.room / 1048576.0, (double)CKPT_MANIFEST_BYTES_MAX / 1048576.0);
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, out.room, 1, &out.text, err));
-    out.bytes = 0;
-    put_body(&out, state, entries, file, block, block_count);
-    uint8_t digest[32];
-    char hex[65];
-    dsc_ckpt_sha256(out.text, out.bytes, digest);
-    dsc_hex(hex, digest, sizeof digest);
-    put(&out, SEAL_TEXT "%s\"}\n", hex);
-    DSC_ASSERT(out.bytes == out.room - 1);
-    *text = out.text;
-    *bytes = out.bytes;
-    return DSC_OK;
-}
-
-/* ---- reading ---- */
+#define INTEGER_MAX INT64_C(9007199254740992) /* 2^53: what a JSON number holds exactly */
 
 typedef struct read_ctx {
     const dsc_json *json;
@@ -227,7 +66,7 @@ static dsc_status get_text(const read_ctx *c, const cJSON *object, const char *n
 /* Not there: a run on a CPU, or one of a device that has nothing to say. */
 static dsc_status read_plans(const read_ctx *c, dsc_alloc *alloc, const cJSON *plans, char **out)
 {
-    char line[PLAN_LINE_BYTES_MAX + 1];
+    char line[CKPT_PLAN_LINE_BYTES_MAX + 1];
     const cJSON *item;
     int64_t bytes = 0;
     if (plans == NULL)
@@ -258,7 +97,7 @@ static dsc_status get_precision(const read_ctx *c, const cJSON *object, const ch
     char text[32];
     DSC_TRY(get_text(c, object, name, text, sizeof text));
     *out = strcmp(text, "bf16") == 0 ? DSC_BF16 : DSC_F32;
-    return strcmp(text, precision_text(*out)) == 0 ? DSC_OK : bad(c, NULL, name);
+    return strcmp(text, dsc_ckpt_precision_text(*out)) == 0 ? DSC_OK : bad(c, NULL, name);
 }
 
 static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state *s)
@@ -267,7 +106,7 @@ static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state
     int64_t version = 0, stage = 0;
     DSC_TRY(get_text(c, root, "format", text, sizeof text));
     DSC_TRY(get_int(c, root, "version", 0, &version));
-    if (strcmp(text, "dsc-checkpoint") != 0 || version != MANIFEST_VERSION)
+    if (strcmp(text, "dsc-checkpoint") != 0 || version != CKPT_MANIFEST_VERSION)
         return bad(c, NULL, "format or version of another program; this one reads dsc-checkpoint version 1");
     DSC_TRY(get_int(c, root, "step", 0, &s->step));
     DSC_TRY(get_int(c, root, "update_count", 0, &s->update_count));
@@ -389,7 +228,7 @@ static dsc_status read_blocks(const read_ctx *c, const cJSON *item, ckpt_manifes
         block.count = end - at;
         if (!parse_u64(hex, &block.hash.high) || !parse_u64(hex + 16, &block.hash.low))
             return bad(c, blocks, "a block without a hash");
-        hex += HASH_DIGITS;
+        hex += CKPT_HASH_DIGITS;
         m->block[m->block_count++] = block;
     }
     if (*hex != 0 || cut != NULL)
@@ -409,8 +248,9 @@ static dsc_status read_tensor(const read_ctx *c, const cJSON *item, ckpt_manifes
     DSC_TRY(dsc_alloc_strdup(m->alloc, DSC_TAG_IO, name, &tensor->name, c->err));
     m->tensor_count++;
     tensor->file = find_file(file);
-    tensor->dtype = strcmp(dtype, dtype_text(DSC_BF16)) == 0 ? DSC_BF16 : DSC_F32;
-    if (tensor->file < 0 || tensor->file >= CKPT_TENSOR_FILE_COUNT || strcmp(dtype, dtype_text(tensor->dtype)) != 0)
+    tensor->dtype = strcmp(dtype, dsc_ckpt_dtype_text(DSC_BF16)) == 0 ? DSC_BF16 : DSC_F32;
+    if (tensor->file < 0 || tensor->file >= CKPT_TENSOR_FILE_COUNT ||
+        strcmp(dtype, dsc_ckpt_dtype_text(tensor->dtype)) != 0)
         return bad(c, item, "file or dtype of a tensor");
     return read_blocks(c, item, m, m->tensor_count - 1);
 }
@@ -427,7 +267,7 @@ static dsc_status read_tensors(const read_ctx *c, const cJSON *tensors, ckpt_man
         if (!cJSON_IsObject(item) || !cJSON_IsString(text))
             return bad(c, item, "a tensor without blocks");
         tensor_count++;
-        blocks += (int64_t)strlen(text->valuestring) / HASH_DIGITS;
+        blocks += (int64_t)strlen(text->valuestring) / CKPT_HASH_DIGITS;
     }
     DSC_TRY(dsc_alloc_zeroed(m->alloc, DSC_TAG_IO, tensor_count, sizeof *m->tensor, &m->tensor, c->err));
     DSC_TRY(dsc_alloc_zeroed(m->alloc, DSC_TAG_IO, blocks, sizeof *m->block, &m->block, c->err));
@@ -439,15 +279,15 @@ static dsc_status read_tensors(const read_ctx *c, const cJSON *tensors, ckpt_man
 /* The text ends with its own SHA-256; anything else was cut, flipped or edited. */
 static bool sealed(const char *text, int64_t bytes)
 {
-    if (bytes < SEAL_BYTES)
+    if (bytes < CKPT_SEAL_BYTES)
         return false;
-    const char *seal = text + bytes - SEAL_BYTES;
+    const char *seal = text + bytes - CKPT_SEAL_BYTES;
     uint8_t digest[32];
     char hex[65];
-    dsc_ckpt_sha256(text, bytes - SEAL_BYTES, digest);
+    dsc_ckpt_sha256(text, bytes - CKPT_SEAL_BYTES, digest);
     dsc_hex(hex, digest, sizeof digest);
-    return memcmp(seal, SEAL_TEXT, sizeof SEAL_TEXT - 1) == 0 && memcmp(seal + sizeof SEAL_TEXT - 1, hex, 64) == 0 &&
-           memcmp(text + bytes - 3, "\"}\n", 3) == 0;
+    return memcmp(seal, CKPT_SEAL_TEXT, sizeof CKPT_SEAL_TEXT - 1) == 0 &&
+           memcmp(seal + sizeof CKPT_SEAL_TEXT - 1, hex, 64) == 0 && memcmp(text + bytes - 3, "\"}\n", 3) == 0;
 }
 
 dsc_status dsc_ckpt_manifest_parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,

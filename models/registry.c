@@ -88,6 +88,7 @@ static dsc_status open_path(dsc_model **out, dsc_alloc *alloc, const char *path,
         }
         return dsc_hf_open(out, alloc, config_path, path, options, err);
     case DSC_PATH_FILE:
+        DSC_TRY(dsc_foreign_refuse_file(path, err));
         if (bytes < 5 || strcmp(path + bytes - 5, ".json") != 0)
             return DSC_FAIL(err, DSC_ERR_INPUT, path,
                             "a model file must be a *.json config; for weights name their folder");

@@ -273,6 +273,7 @@ typedef struct dsc_run_info {
     int64_t steps_per_epoch, save_every, eval_every, eval_batches, steps_per_print, seed;
     const char *save_dir, *load_dir, *log_path, *log_text_path; /* "" when not given */
     bool has_data, has_eval_data, overlap_comm, recompute;
+    bool save_failure_stops; /* a failed save ends the run; else the caller warns and goes on */
 } dsc_run_info;
 DSC_API void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info); /* struct_bytes set by the caller */
 

@@ -1,12 +1,14 @@
-/* die_at.c - preloaded into a program: kills it with SIGKILL at one file operation, as no test inside it could.
+/* die_at.c - preloaded into a program: kills it with SIGKILL at one file operation, as no test inside it could, or lets
+ * a write find the disk full.
  *
  * DIE_RANK    the rank that dies (its RANK)
  * DIE_OP      open, write, fsync, rename, unlink, mkdir, rmdir, truncate
  * DIE_PATH    which files, a pattern for fnmatch with extensions; of a rename the new name
  * DIE_NTH     the how manieth such operation, from 1
- * DIE_WHEN    before it, after it, or half: a write of half of its bytes
+ * DIE_WHEN    before it, after it, or half: a write of half of its bytes; full: it lives on, the write has ENOSPC
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
 #include <signal.h>
@@ -78,6 +80,10 @@ ssize_t pwrite(int fd, const void *from, size_t bytes, off_t offset)
     path_of(fd, path, sizeof path);
     const int now = due("write", path);
     die(now, "before");
+    if (now && is("DIE_WHEN", "full")) {
+        errno = ENOSPC;
+        return -1;
+    }
     if (now && is("DIE_WHEN", "half")) {
         const ssize_t half = real(fd, from, bytes / 2, offset);
         kill(getpid(), half >= 0 ? SIGKILL : SIGABRT);

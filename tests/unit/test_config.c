@@ -197,7 +197,8 @@ static void values_of_a_config(void **state)
              "state\":true,"
              "\"dsc\":{\"model\":\"gpt2-nano\",\"data\":[\"a\",\"b.bin\"],\"eval_data\":\"c\",\"seq_length\":64,"
              "\"steps\":5,\"epochs\":2,"
-             "\"save\":\"out\",\"save_every\":3,\"load\":\"auto\",\"shuffle\":false,\"device\":\"cpu\",\"log\":\"l\","
+             "\"save\":\"out\",\"save_every\":3,\"save_failure\":\"stop\","
+             "\"load\":\"auto\",\"shuffle\":false,\"device\":\"cpu\",\"log\":\"l\","
              "\"log_text\":\"t\","
              "\"reproducible\":\"world_size\",\"recompute\":\"full\",\"eval_every\":7,\"eval_batches\":8,\"vocab_"
              "multiple\":64,"
@@ -229,6 +230,7 @@ static void values_of_a_config(void **state)
     assert_int_equal(own->epochs, 2);
     assert_string_equal(own->save, "out");
     assert_int_equal(own->save_every, 3);
+    assert_true(own->save_failure_stops);
     assert_string_equal(own->load, "auto");
     assert_false(own->shuffle);
     assert_string_equal(own->device, "cpu");

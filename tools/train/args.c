@@ -18,7 +18,8 @@ const char train_usage[] =
     "  --seq-len T              tokens of a sample\n"
     "  --steps N                the step at which the run ends;  --epochs N instead\n"
     "  --batch-size M           micro-batch per rank;  --gradient-accumulation-steps G;  --learning-rate X\n"
-    "  --save DIR               --save-every N, --load DIR|DIR/step-N|auto\n"
+    "  --save DIR               --save-every N, --load DIR|DIR/step-N|latest|auto\n"
+    "  --save-failure go_on|stop  what a failed save does to the run\n"
     "  --keep-last N            after a save the newest N stay;  --keep-every M: and every multiple of M\n"
     "  --seed S                 --no-shuffle, --log FILE.jsonl, --device auto|cpu|cuda\n"
     "  --comm NAME              between ranks: auto, shm (one host), tcp, gloo or mpi (several), nccl (GPUs)\n"
@@ -57,6 +58,7 @@ static const flag flags[] = {
     { "--save-every", FLAG_INTEGER, "dsc.save_every" },
     { "--keep-last", FLAG_INTEGER, "dsc.keep_last" },
     { "--keep-every", FLAG_INTEGER, "dsc.keep_every" },
+    { "--save-failure", FLAG_TEXT, "dsc.save_failure" },
     { "--load", FLAG_TEXT, "dsc.load" },
     { "--seed", FLAG_INTEGER, "seed" },
     { "--log", FLAG_TEXT, "dsc.log" },

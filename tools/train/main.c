@@ -217,24 +217,25 @@ static dsc_status check_saved(train_run *run, int64_t saved, dsc_error *err)
                     "--max_restarts would go on; use another --save folder, or --load auto to go on from it now");
 }
 
-/* --load auto: the newest checkpoint of --save, or a fresh start when there is none. After a restart what the earlier
- * start saved comes before --load. */
+/* --load latest: the newest checkpoint of --save; auto: likewise, or a fresh start when there is none. After a restart
+ * what the earlier start saved comes before --load. */
 static dsc_status load(train_run *run, dsc_error *err)
 {
     const dsc_run_info *info = &run->info;
     const char *dir = info->load_dir;
-    const bool automatic = strcmp(dir, "auto") == 0;
+    const bool latest = strcmp(dir, "latest") == 0, automatic = strcmp(dir, "auto") == 0;
     const long restarts = restart_count();
     int64_t saved = -1;
-    if (automatic && info->save_dir[0] == 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "--load", "auto means the newest checkpoint of --save DIR; give --save");
+    if ((automatic || latest) && info->save_dir[0] == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--load", "%s means the newest checkpoint of --save DIR; give --save", dir);
+    dir = latest ? info->save_dir : dir;
     if (automatic || (restarts >= 0 && info->save_dir[0] != 0))
         DSC_TRY(find_saved(run, &saved, err));
     if (automatic || restarts > 0)
         dir = saved != -1 ? info->save_dir : automatic ? "" : dir;
     if (dir[0] != 0)
         DSC_TRY(dsc_engine_load(run->engine, dir, err));
-    return automatic || restarts != 0 ? DSC_OK : check_saved(run, saved, err);
+    return automatic || latest || restarts != 0 ? DSC_OK : check_saved(run, saved, err);
 }
 
 static dsc_status evaluate(train_run *run, int64_t step, dsc_error *err)
@@ -298,17 +299,38 @@ static void unwatch_signals(void)
         sched_yield();
 }
 
-static dsc_status save(train_run *run, int64_t step, dsc_error *err)
+/* A disk that is full or broken is no reason to end a run whose last checkpoint is whole: the next save may succeed. A
+ * lost or stuck peer ends it in any case. The verdict is the same on every rank, and so is this. */
+static bool outlives(const train_run *run, dsc_status failure)
 {
+    return !run->info.save_failure_stops &&
+           (failure == DSC_ERR_IO || failure == DSC_ERR_INPUT || failure == DSC_ERR_NOMEM || failure == DSC_ERR_NOFIT);
+}
+
+/* `final`: nothing comes after it that could save this step. */
+static dsc_status save(train_run *run, int64_t step, bool final, dsc_error *err)
+{
+    dsc_error failure = DSC_ERROR_INIT;
+    char text[1024];
     if (run->saved_step == step)
         return DSC_OK;
-    run->saved_step = step;
     const int64_t start = now_ns();
-    DSC_TRY(dsc_engine_save(run->engine, run->info.save_dir, err));
-    if (run->progress_open)
-        train_progress_say(&run->progress, "saved step %lld to %s/step-%lld  (%.2f s)", (long long)step,
-                           run->info.save_dir, (long long)step, (double)(now_ns() - start) * 1e-9);
-    return DSC_OK;
+    const dsc_status status = dsc_engine_save(run->engine, run->info.save_dir, &failure);
+    if (status == DSC_OK) {
+        run->saved_step = step;
+        if (run->progress_open)
+            train_progress_say(&run->progress, "saved step %lld to %s/step-%lld  (%.2f s)", (long long)step,
+                               run->info.save_dir, (long long)step, (double)(now_ns() - start) * 1e-9);
+        return DSC_OK;
+    }
+    if (!final && outlives(run, status)) {
+        if (run->progress_open)
+            fprintf(stderr, "dsc: warning: step %lld is not saved: %s; training goes on (dsc.save_failure)\n",
+                    (long long)step, dsc_error_format(&failure, text, sizeof text));
+        return DSC_OK;
+    }
+    *err = failure;
+    return status;
 }
 
 static dsc_status after_step(train_run *run, const dsc_step_result *result, dsc_error *err)
@@ -327,13 +349,13 @@ static dsc_status after_step(train_run *run, const dsc_step_result *result, dsc_
     if ((result->requests & REQUEST_SAVE) != 0 && !can_save && run->progress_open)
         train_progress_say(&run->progress, "SIGUSR1: nothing is saved; start with --save DIR");
     if (can_save && (result->requests & (REQUEST_SAVE | REQUEST_STOP)) != 0)
-        DSC_TRY(save(run, result->step, err));
+        DSC_TRY(save(run, result->step, last || run->stopped, err));
     if (run->stopped)
         return DSC_OK;
     if (info->has_eval_data && (last || (info->eval_every > 0 && result->step % info->eval_every == 0)))
         DSC_TRY(evaluate(run, result->step, err));
     if (can_save && (last || (info->save_every > 0 && result->step % info->save_every == 0)))
-        DSC_TRY(save(run, result->step, err));
+        DSC_TRY(save(run, result->step, last, err));
     return DSC_OK;
 }
 

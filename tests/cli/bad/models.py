@@ -264,4 +264,18 @@ def formats_that_can_run_code_get_the_command_that_converts_them(b):
              *without(b.train, "--model"),
              "--model", step)
     b.refuse(2, ["pytorch_model.bin", "python3 -c"], *b.train, "--load", folder(b, "m", pytorch_model__bin=pickle))
+    for name in ("ckpt.pt", "consolidated.00.pth", "last.ckpt", "a b.pt"):
+        words = ["pickle", "never read", "torch.load('%s'" % ("FILE" if " " in name else name), "save_file", "--model"]
+        step = folder(b, "t", config=None)
+        b.put("t/" + name, pickle)
+        refuse_folder(b, words, step, plan=True)
+        b.refuse(2, words, *b.train, "--load", step)
+        refuse_folder(b, [name] + words, step + "/" + name)
+        b.refuse(2, [name] + words, *b.train, "--load", step + "/" + name)
+    step = folder(b, "t", config=None)
+    for name in (".metadata", "__0_0.distcp"):
+        b.put("t/" + name, pickle)
+    words = ["torch.distributed.checkpoint", "never read", "format_utils dcp_to_torch . weights.pt"]
+    refuse_folder(b, words, step, plan=True)
+    b.refuse(2, words, *b.train, "--load", step)
     b.refuse(2, ["no checkpoint here", "--model"], *b.train, "--load", folder(b, "m", weights=safetensors()))

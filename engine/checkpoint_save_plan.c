@@ -1,0 +1,148 @@
+/* checkpoint_save_plan.c - what a save will write and where, known before its first byte: files, blocks, their owners,
+ * and the size of the manifest. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "engine/checkpoint_save.h"
+
+static dsc_status plan_file(ckpt_save *s, int f, dsc_error *err)
+{
+    dsc_alloc *alloc = s->c->alloc;
+    const dsc_safetensors_pair metadata = { "format", "pt" };
+    dsc_safetensors_spec *specs = NULL;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, s->entries.file_entries[f], sizeof *specs, &specs, err));
+    for (int32_t e = 0; e < s->entries.count; e++) {
+        const ckpt_entry *entry = &s->entries.entry[e];
+        if (entry->file != (ckpt_file)f)
+            continue;
+        const dsc_param_spec *param = s->c->layout->tensor[entry->tensor].spec;
+        dsc_safetensors_spec *spec = &specs[entry->index_in_file];
+        *spec = (dsc_safetensors_spec){ .name = entry->name,
+                                        .desc = { .dtype = entry->dtype, .dim_count = param->dim_count } };
+        memcpy(spec->desc.dim, param->dim, sizeof param->dim);
+    }
+    const int32_t count = s->entries.file_entries[f];
+    const dsc_status status = dsc_safetensors_plan_open(&s->plan[f], alloc, specs, count, &metadata, 1, err);
+    dsc_alloc_free(alloc, specs);
+    DSC_TRY(status);
+    const dsc_safetensors_plan *plan = &s->plan[f];
+    s->info[f] = (ckpt_file_info){ .bytes = plan->file_bytes, .head_bytes = plan->header_bytes };
+    dsc_ckpt_sha256(plan->header, plan->header_bytes, s->info[f].sha256);
+    return DSC_OK;
+}
+
+static dsc_status plan_blocks(ckpt_save *s, dsc_error *err)
+{
+    const dsc_checkpoint_ctx *c = s->c;
+    const int32_t size = dsc_comm_size(c->comm), rank = dsc_comm_rank(c->comm);
+    DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, size + 1, sizeof *s->first_block, &s->first_block, err));
+    for (int32_t r = 0; r < size; r++)
+        s->first_block[r + 1] = s->first_block[r] + dsc_ckpt_blocks_of_rank(c->layout, &s->entries, r, NULL);
+    const int64_t mine = s->first_block[rank + 1] - s->first_block[rank];
+    DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, mine, sizeof *s->block, &s->block, err));
+    dsc_ckpt_blocks_of_rank(c->layout, &s->entries, rank, s->block);
+    if (rank != 0)
+        return DSC_OK;
+    DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, s->entries.count + 1, sizeof *s->first_of_entry, &s->first_of_entry,
+                             err));
+    DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, s->first_block[size], sizeof *s->all, &s->all, err));
+    return dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, s->first_block[size], sizeof *s->sorted, &s->sorted, err);
+}
+
+/* By tensor, then by position. Within a tensor, owners follow each other, so the order of ranks is already right. */
+void dsc_ckpt_save_sort(ckpt_save *s)
+{
+    const int64_t count = s->first_block[dsc_comm_size(s->c->comm)];
+    int64_t *next = s->first_of_entry; /* where the next block of each entry goes */
+    memset(next, 0, (size_t)(s->entries.count + 1) * sizeof *next);
+    for (int64_t i = 0; i < count; i++)
+        next[s->all[i].entry + 1]++;
+    for (int32_t e = 0; e < s->entries.count; e++)
+        next[e + 1] += next[e];
+    for (int64_t i = 0; i < count; i++)
+        s->sorted[next[s->all[i].entry]++] = s->all[i];
+}
+
+/* ---- small files ---- */
+
+const char *dsc_ckpt_save_text(const ckpt_save *s, ckpt_file f, int64_t *bytes)
+{
+    const char *text = f == CKPT_CONFIG ? s->c->model->config_json : f == CKPT_DS_CONFIG ? s->c->config_text : NULL;
+    *bytes = text == NULL ? 0 : f == CKPT_CONFIG ? (int64_t)strlen(text) : s->c->config_bytes;
+    return text;
+}
+
+static dsc_status plan_texts(ckpt_save *s, dsc_error *err)
+{
+    for (int f = CKPT_TENSOR_FILE_COUNT; f < CKPT_FILE_COUNT; f++) {
+        int64_t bytes;
+        const char *text = dsc_ckpt_save_text(s, (ckpt_file)f, &bytes);
+        if (text == NULL)
+            continue;
+        if (bytes > CKPT_SMALL_BYTES_MAX)
+            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dsc_ckpt_file_name[f], "%lld bytes; at most %d are read back",
+                            (long long)bytes, CKPT_SMALL_BYTES_MAX);
+        s->info[f] = (ckpt_file_info){ .bytes = bytes, .head_bytes = bytes };
+        dsc_ckpt_sha256(text, bytes, s->info[f].sha256);
+    }
+    return DSC_OK;
+}
+
+/* ---- the whole ---- */
+
+/* Every rank's blocks, without their hashes: enough to know the manifest's size. */
+static dsc_status check_manifest(ckpt_save *s, dsc_error *err)
+{
+    const int32_t size = dsc_comm_size(s->c->comm);
+    for (int32_t r = 0; r < size; r++)
+        dsc_ckpt_blocks_of_rank(s->c->layout, &s->entries, r, s->all + s->first_block[r]);
+    dsc_ckpt_save_sort(s);
+    return dsc_ckpt_manifest_check(s->state, &s->entries, s->info, s->sorted, s->first_block[size], err);
+}
+
+dsc_status dsc_ckpt_save_plan(ckpt_save *s, dsc_error *err)
+{
+    DSC_TRY(dsc_ckpt_entries_open(s->c->alloc, s->c->layout, s->state, &s->entries, err));
+    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
+        DSC_TRY(plan_file(s, f, err));
+    DSC_TRY(plan_blocks(s, err));
+    if (dsc_comm_rank(s->c->comm) != 0)
+        return DSC_OK;
+    DSC_TRY(plan_texts(s, err));
+    return check_manifest(s, err);
+}
+
+dsc_status dsc_ckpt_save_open(const dsc_checkpoint_ctx *c, const char *dir, const dsc_run_state *state,
+                              int64_t resumed_step, ckpt_save **out, dsc_error *err)
+{
+    ckpt_save *s = NULL;
+    *out = NULL;
+    DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, 1, sizeof *s, &s, err));
+    *out = s;
+    s->c = c;
+    s->state = state;
+    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
+        s->file[f] = (dsc_file)DSC_FILE_INIT;
+    for (int f = 0; f < CKPT_FILE_COUNT; f++)
+        s->info[f].bytes = -1;
+    return dsc_ckpt_commit_plan(&s->commit, c, dir, state, resumed_step, err);
+}
+
+void dsc_ckpt_save_close(ckpt_save **save)
+{
+    ckpt_save *s = *save;
+    if (s == NULL)
+        return;
+    dsc_alloc *alloc = s->c->alloc;
+    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
+        (void)dsc_io_close(s->c->io, &s->file[f], NULL);
+        dsc_safetensors_plan_close(&s->plan[f]);
+    }
+    dsc_ckpt_entries_close(&s->entries);
+    dsc_alloc_free(alloc, s->first_of_entry);
+    dsc_alloc_free(alloc, s->sorted);
+    dsc_alloc_free(alloc, s->all);
+    dsc_alloc_free(alloc, s->block);
+    dsc_alloc_free(alloc, s->first_block);
+    dsc_alloc_free(alloc, s);
+    *save = NULL;
+}
