@@ -69,6 +69,35 @@ dsc_status dsc_cuda_enter(cuda_device *device, dsc_error *err)
 
 /* ---- finding ---- */
 
+/* How many of the cards, from the first on, this build has code for: CUDA gives the fastest the first numbers, and an
+ * old one for the screen a late one. */
+static dsc_status usable(int32_t found, int32_t *count, dsc_error *err)
+{
+    cudaDeviceProp prop;
+    char name[96] = "GPU";
+    int major = 0, minor = 0;
+    for (*count = 0; *count < found; ++*count) {
+        const cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, *count);
+        if (error != cudaSuccess ||
+            cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, *count) != cudaSuccess) {
+            (void)cudaGetLastError();
+            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device", "\"cuda\": GPU %d does not say what it is: %s",
+                            *count, cudaGetErrorString(error));
+        }
+        if (major * 10 + minor < ARCH_LEAST)
+            break;
+    }
+    if (*count > 0)
+        return DSC_OK;
+    if (cudaGetDeviceProperties(&prop, 0) == cudaSuccess)
+        snprintf(name, sizeof name, "%.90s", prop.name);
+    (void)cudaGetLastError();
+    dsc_text_printable(name);
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device",
+                    "\"cuda\": GPU 0 (%s) is sm_%d; sm_%d or newer is needed (A100, H100, RTX 30 and later)", name,
+                    major * 10 + minor, ARCH_LEAST);
+}
+
 static dsc_status cuda_count(int32_t *count, dsc_error *err)
 {
     int found = 0;
@@ -82,9 +111,8 @@ static dsc_status cuda_count(int32_t *count, dsc_error *err)
     if (found < 1)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device",
                         "\"cuda\": no GPU here, or CUDA_VISIBLE_DEVICES hides them");
-    DSC_TRY(dsc_cuda_gemm_library(NULL, 0, err));
-    *count = found;
-    return DSC_OK;
+    DSC_TRY(usable(found, count, err));
+    return dsc_cuda_gemm_library(NULL, 0, err);
 }
 
 /* Dense bf16 products a second of the data sheets, for MFU. The longest name that fits counts. */
@@ -139,10 +167,6 @@ static dsc_status describe(cuda_device *d, dsc_error *err)
     d->arch = major * 10 + minor;
     d->peak_flops = peak_of(d->name, d->arch);
     d->peak_bytes = memory_peak_of(d->index);
-    if (d->arch < ARCH_LEAST)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device",
-                        "\"cuda\": GPU %d (%s) is sm_%d; sm_%d or newer is needed (A100, H100, RTX 30 and later)",
-                        d->index, d->name, d->arch, ARCH_LEAST);
     return DSC_OK;
 }
 

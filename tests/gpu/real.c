@@ -5,7 +5,7 @@
 bool cusim_present(void) { return false; }
 void cusim_set_schedule(uint64_t seed, cusim_policy policy) {}
 void cusim_set_devices(int devices, size_t bytes_each) {}
-void cusim_set_arch(int arch) {}
+void cusim_set_arch(int first, int arch) {}
 size_t cusim_bytes_peak(int device) { return 0; }
 void cusim_reset_peak(int device) {}
 void cusim_set_product_ticks(const unsigned ticks[4]) {}
@@ -13,3 +13,4 @@ void cusim_fail_kernel(int device, const char *name) {}
 void cusim_check_races(bool on) {}
 bool cusim_tracks_kernels(void) { return false; }
 int64_t cusim_plant(cusim_fault fault, int device, int64_t number) { return 0; }
+int64_t cusim_times_taken(void) { return 0; }

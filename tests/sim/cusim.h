@@ -35,7 +35,8 @@ bool cusim_present(void);
 void cusim_set_schedule(uint64_t seed, cusim_policy policy);
 /* Both before the first allocation on the devices. `devices` 0..16; 0: as on a machine without a GPU. */
 void cusim_set_devices(int devices, size_t bytes_each);
-void cusim_set_arch(int arch); /* 90: sm_90, as it is before; says nothing about which code can run */
+/* Of the devices from `first` on; 90: sm_90, as it is before. Says nothing about which code can run. */
+void cusim_set_arch(int first, int arch);
 /* What cudaMalloc of the device has given out now, and at most since cusim_reset_peak. Bytes. */
 size_t cusim_bytes_now(int device);
 size_t cusim_bytes_peak(int device);
@@ -44,6 +45,8 @@ uint64_t cusim_operations(int device); /* run so far */
 /* How long cuBLASLt's algorithms take, in the ticks of cudaEventElapsedTime: 1 sums in order of k, 2 does too, 3 adds
  * up halves of k (other bits), 4 is not repeatable and must not be taken. */
 void cusim_set_product_ticks(const unsigned ticks[4]);
+/* Times that cudaEventElapsedTime was asked for, on all devices, since the last call of this. */
+int64_t cusim_times_taken(void);
 /* Parts of an allocation that the program itself gives out: forbidden bytes nobody may touch (they become poison),
  * allowed ones may be. Who forbids bytes that were used must have waited for that use. */
 void cusim_forbid(const void *p, size_t bytes);

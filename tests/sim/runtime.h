@@ -78,7 +78,7 @@ namespace cusim {
 
 struct cell;
 struct device_state {
-    int index = 0;
+    int index = 0, arch = 90;
     char *arena = nullptr, *arena_next = nullptr;
     std::map<char *, allocation> live; /* by first byte */
     std::map<char *, allocation> freed;
@@ -105,11 +105,12 @@ struct simulator {
     std::mutex lock;
     std::condition_variable changed;
     device_state devices[DEVICES_MAX];
-    int device_count = 8, arch = 90, driver = CUDART_VERSION;
+    int device_count = 8, driver = CUDART_VERSION;
     size_t device_bytes = static_cast<size_t>(1) << 30;
     uint64_t seed = 1, clock = 0;
     cusim_policy policy = CUSIM_RANDOM;
     uint64_t product_ticks[4] = { 0, 0, 0, 0 };
+    int64_t times_taken = 0;
     bool check_races = true;
     std::map<char *, size_t> pinned;
     std::map<const void *, int> kernel_shared; /* opted in above 48 KiB */

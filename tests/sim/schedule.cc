@@ -60,7 +60,8 @@ simulator *open_simulator()
     if (const char *text = getenv("CUSIM_DEVICES"))
         s->device_count = atoi(text);
     if (const char *text = getenv("CUSIM_ARCH"))
-        s->arch = atoi(text);
+        for (device_state &d : s->devices)
+            d.arch = atoi(text);
     if (const char *text = getenv("CUSIM_DRIVER"))
         s->driver = atoi(text);
     if (const char *text = getenv("CUSIM_FAIL_MALLOC"))
@@ -380,16 +381,25 @@ void cusim_set_devices(int devices, size_t bytes_each)
 
 bool cusim_present(void) { return true; }
 
-void cusim_set_arch(int arch)
+void cusim_set_arch(int first, int arch)
 {
     guard held(sim().lock);
-    sim().arch = arch;
+    for (int i = first; i < DEVICES_MAX; i++)
+        sim().devices[i].arch = arch;
 }
 
 void cusim_set_product_ticks(const unsigned ticks[4])
 {
     guard held(sim().lock);
     std::copy(ticks, ticks + 4, sim().product_ticks);
+}
+
+int64_t cusim_times_taken(void)
+{
+    guard held(sim().lock);
+    const int64_t taken = sim().times_taken;
+    sim().times_taken = 0;
+    return taken;
 }
 
 void cusim_check_races(bool on)

@@ -127,8 +127,8 @@ extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
     prop->maxThreadsDim[2] = 64;
     prop->maxGridSize[0] = 2147483647;
     prop->maxGridSize[1] = prop->maxGridSize[2] = 65535;
-    prop->major = sim().arch / 10;
-    prop->minor = sim().arch % 10;
+    prop->major = sim().devices[device].arch / 10;
+    prop->minor = sim().devices[device].arch % 10;
     prop->multiProcessorCount = 4;
     prop->maxThreadsPerMultiProcessor = 2048;
     prop->l2CacheSize = 1 << 20;
@@ -337,6 +337,7 @@ extern "C" cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEv
     guard held(sim().lock);
     if (start->latest == nullptr || end->latest == nullptr)
         return say(cudaErrorInvalidResourceHandle);
+    sim().times_taken++;
     *ms = static_cast<float>(end->latest->at - start->latest->at) * 1e-3f;
     return cudaSuccess;
 }

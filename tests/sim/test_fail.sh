@@ -40,6 +40,8 @@ for launcher in "" "$bin/dsc-launch --num_gpus=1"; do
     t CUSIM_DEVICES=0; verdict "no GPU$by" 2 'no GPU here, or CUDA_VISIBLE_DEVICES hides them; "cpu" and "auto" work here'
     t CUSIM_DRIVER=12080; verdict "a driver that is older than the runtime$by" 2 "the GPU driver is older than this build's CUDA runtime; install a newer driver"
     t CUSIM_ARCH=75; verdict "a GPU of another architecture$by" 2 'is sm_75; sm_80 or newer is needed'
+    n=$((n + 1)); run CUSIM_ARCH=75 $launcher "$sim/bin/train" "${args[@]}" --device auto
+    if [ $rc -eq 0 ] && grep -q '^step 1/1 ' "$dir/out"; then echo "ok $n - with auto the CPU computes$by"; else echo "not ok $n - with auto the CPU computes$by"; tail -n 5 "$dir/err" | sed 's/^/# /'; fi
     t CUSIM_MEM=40M; verdict "a GPU with too little memory$by" 3 '1 rank on this GPU needs'
     t CUSIM_FAIL_MALLOC=1; verdict "memory that another program took at once$by" 3 'GPU 0 (simulated GPU) is out of memory: 32.0 MB are needed, '
     t CUSIM_FAIL_MALLOC=2; verdict "host memory that cannot be pinned$by" 3 'the host is out of memory: pinning 4.0 MB of host memory'

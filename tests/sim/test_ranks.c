@@ -210,10 +210,16 @@ static void without_a_gpu(void)
 static void with_an_old_gpu(void)
 {
     static host_run run;
-    cusim_set_arch(75);
+    cusim_set_arch(1, 75);
+    run_host(&run, 2, "cuda", "");
+    for (int32_t r = 0; r < 2; r++)
+        fails_with(&run, r, DSC_ERR_UNSUPPORTED, "2 ranks on this host and 1 GPU;");
+    cusim_set_arch(0, 75);
     run_host(&run, 2, "cuda", "");
     for (int32_t r = 0; r < 2; r++)
         fails_with(&run, r, DSC_ERR_UNSUPPORTED, "is sm_75; sm_80 or newer is needed");
+    run_host(&run, 2, "auto", "");
+    must(run.status[0] == DSC_OK && run.status[1] == DSC_OK, "auto computes on the CPU", &run.error[0]);
 }
 
 static void with_fewer_gpus_than_ranks(void)
