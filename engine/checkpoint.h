@@ -108,6 +108,11 @@ DSC_MUST_USE dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, 
 DSC_MUST_USE dsc_status dsc_checkpoint_prune(const dsc_io *io, dsc_alloc *alloc, const char *dir,
                                              const dsc_checkpoint_keep *keep, dsc_error *err);
 
+/* What the manifest of the checkpoint that --load DIR means says of matrix products, verified; owned by the caller
+ * (dsc_alloc_free). *out = NULL: nothing. Nothing else of the checkpoint is read. */
+DSC_MUST_USE dsc_status dsc_checkpoint_gemm_plans(const dsc_io *io, dsc_alloc *alloc, const char *dir, char **out,
+                                                  dsc_error *err);
+
 /* The name that a `latest` file holds: one line "step-N", nothing else. */
 DSC_MUST_USE dsc_status dsc_checkpoint_read_latest(const dsc_io *io, dsc_alloc *alloc, const char *path, char name[64],
                                                    dsc_error *err);

@@ -213,6 +213,19 @@ dsc_status dsc_checkpoint_summary(const dsc_io *io, dsc_alloc *alloc, const char
     return DSC_OK;
 }
 
+dsc_status dsc_checkpoint_gemm_plans(const dsc_io *io, dsc_alloc *alloc, const char *dir, char **out, dsc_error *err)
+{
+    char step_dir[CKPT_PATH_BYTES];
+    ckpt_manifest manifest;
+    *out = NULL;
+    DSC_TRY(dsc_checkpoint_find(io, alloc, dir, step_dir, sizeof step_dir, err));
+    DSC_TRY(dsc_ckpt_manifest_read(io, alloc, step_dir, &manifest, err));
+    *out = manifest.state.gemm_plans;
+    manifest.state.gemm_plans = NULL;
+    dsc_ckpt_manifest_close(&manifest);
+    return DSC_OK;
+}
+
 dsc_status dsc_ckpt_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, void *buffer, dsc_error *err)
 {
     ckpt_reader reader;

@@ -1,23 +1,60 @@
 /* gemm_plans.c - which algorithm each matrix product takes, where the device has several for one.
  *
  * Rank 0 measures once, all ranks take its choice, and a checkpoint keeps it: so the bits of a run are neither a matter
- * of who computes nor of when. A rank with another card or library than rank 0's keeps its library's first choices.
+ * of who computes nor of when. What the checkpoint that this run will load has for this card and library is not
+ * measured again. A rank with another card or library than rank 0's keeps its library's first choices.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/clock.h"
 #include "engine/internal.h"
 
+/* The checkpoint that this run goes on from, as far as the config tells before it is loaded: a restart's is in the
+ * folder of saves. "": none. */
+static const char *loaded_from(const dsc_engine *engine)
+{
+    const dsc_own_config *own = &engine->config.own;
+    if (own->load[0] != 0 && strcmp(own->load, "auto") != 0)
+        return own->load;
+    return strcmp(own->save, "auto") != 0 ? own->save : "";
+}
+
+/* *from: the checkpoint that had algorithms, of this card or not; NULL: none. What cannot be read is the load's to
+ * tell. */
+static dsc_status take_from_checkpoint(dsc_engine *engine, const char **from, dsc_error *err)
+{
+    const char *dir = loaded_from(engine);
+    char *text = NULL;
+    int64_t others = 0;
+    dsc_status status = DSC_OK;
+    *from = NULL;
+    if (dir[0] == 0 || dsc_checkpoint_gemm_plans(&engine->io, engine->alloc, dir, &text, NULL) != DSC_OK)
+        return DSC_OK;
+    if (text != NULL) {
+        status = dsc_gemm_plans_set(engine->device, text, &others, err);
+        *from = dir;
+    }
+    dsc_alloc_free(engine->alloc, text);
+    return status;
+}
+
 static dsc_status measure(dsc_engine *engine, dsc_error *err)
 {
     dsc_gemm_measured found = { 0 };
+    const char *from;
     const int64_t start_ns = dsc_clock_ns();
+    DSC_TRY(take_from_checkpoint(engine, &from, err));
     if (engine->config.own.gemm_plans == DSC_GEMM_FIRST)
         return DSC_OK;
     DSC_TRY(dsc_gemm_measure(engine->compute, engine->config.own.gemm_plans, &found, err));
-    dsc_log_printf(&engine->log, DSC_LOG_INFO, "matrix products: %d of %d measured in %.1f s, %d take another "
-                   "algorithm than cuBLASLt's first choice", (int)found.measured, (int)found.products,
-                   (double)(dsc_clock_ns() - start_ns) * 1e-9, (int)found.changed);
+    if (found.products == 0 && from != NULL)
+        dsc_log_printf(&engine->log, DSC_LOG_INFO, "matrix products: with the algorithms of %.200s, none measured",
+                       from);
+    else
+        dsc_log_printf(&engine->log, DSC_LOG_INFO, "matrix products: %d of %d measured in %.1f s, %d take another "
+                       "algorithm than cuBLASLt's first choice%s%.200s", (int)found.measured, (int)found.products,
+                       (double)(dsc_clock_ns() - start_ns) * 1e-9, (int)found.changed,
+                       from == NULL ? "" : "; not for this GPU, cuBLASLt and shapes in ", from == NULL ? "" : from);
     return DSC_OK;
 }
 

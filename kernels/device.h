@@ -67,7 +67,8 @@ typedef enum dsc_gemm_choice {
 } dsc_gemm_choice;
 
 typedef struct dsc_gemm_measured {
-    int32_t products, measured, changed; /* prepared; of these timed; of these not the library's first choice now */
+    /* Prepared and not taken over from a text; of these timed; of these not the library's first choice now. */
+    int32_t products, measured, changed;
 } dsc_gemm_measured;
 
 /* Looks whether waiting still makes sense (a peer that died leaves work that never ends) when the host has waited
@@ -118,9 +119,9 @@ typedef struct dsc_device_ops {
     /* Optional: one arena of DEVICE memory, taken at once and before anything of the plan; later mem_opens are cut from
      * it while they fit. Called at most once. NULL: every buffer is its own. */
     dsc_status (*reserve)(dsc_device *device, int64_t bytes, dsc_error *err);
-    /* Optional: chooses the algorithms of the products that were prepared, by time. After `reserve` and before the
-     * first part is cut: the arena is what the products work on meanwhile. The stream is COMPUTE and idle; the host
-     * waits. NULL: there is nothing to choose. */
+    /* Optional: chooses the algorithms of the products that were prepared and have none from a text, by time. After
+     * `reserve` and before the first part is cut: the arena is what the products work on meanwhile. The stream is
+     * COMPUTE and idle; the host waits. NULL: there is nothing to choose. */
     dsc_status (*gemm_measure)(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out, dsc_error *err);
     /* With gemm_measure. get: card, library and the prepared products' algorithms as lines of text, NUL after them;
      * *bytes without it is what they take, and nothing is written beyond room. set: takes them over where the card, the

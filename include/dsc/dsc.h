@@ -163,7 +163,8 @@ DSC_API DSC_MUST_USE dsc_status dsc_engine_save(dsc_engine *engine, const char *
  * above this engine's step, unless it was loaded from DIR. Leaves nothing behind. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t every, int64_t last,
                                                       dsc_error *err);
-/* Collective. DIR (its `latest`) or DIR/step-N; verified before anything of the engine changes. */
+/* Collective. DIR (its `latest`) or DIR/step-N; verified before anything of the engine changes. An engine whose config
+ * named it ("dsc".load) has taken its algorithms of matrix products at open instead of measuring them. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_load(dsc_engine *engine, const char *dir, dsc_error *err);
 
 /* ---- Ranks and collectives for the host program -------------------------------------------------------------------

@@ -266,7 +266,7 @@ dsc_status measure_all(const bench *b, char *memory, int64_t memory_bytes, dsc_g
         plan *p = &g->plans[i];
         operands o;
         bool changed = false;
-        if (!p->prepared || !p->usable)
+        if (!p->prepared || !p->usable || p->given)
             continue;
         out->products++;
         if (late(b) || !lay_out(p, memory, memory_bytes, &o))

@@ -36,6 +36,7 @@ typedef struct plan {
     plan_key key;
     bool usable;         /* the library has this product */
     bool prepared;       /* a training step will ask for it; `shape` is what was prepared, without pointers */
+    bool given;          /* its algorithm is that of a text: not to be measured */
     dsc_gemm_args shape;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t first, second, result;

@@ -88,6 +88,7 @@ dsc_status take_all(dsc_cuda_gemm *g, const char *text, int64_t *others, dsc_err
             continue;
         if (is_mine)
             DSC_TRY(take(g, &g->plans[i], text, &found, err));
+        g->plans[i].given = g->plans[i].given || found;
         *others += !found;
     }
     return DSC_OK;

@@ -25,6 +25,8 @@ static dsc_model *model;
 
 typedef struct look {
     const char *load, *save; /* NULL: none */
+    const char *named;       /* more of the config's "dsc", beginning with a comma; NULL: nothing */
+    char log[8192];          /* rank 0's lines about matrix products */
     char plans[8][TEXT_BYTES]; /* of each rank's device after its steps */
 } look;
 
@@ -43,17 +45,27 @@ static dsc_status after(dsc_engine *engine, int32_t rank, void *user, dsc_error 
     return l->save != NULL ? dsc_engine_save(engine, l->save, err) : DSC_OK;
 }
 
+static void keep_line(void *user, dsc_log_level level, const char *text)
+{
+    look *l = user;
+    const size_t used = strlen(l->log);
+    if (strstr(text, "matrix products") != NULL)
+        snprintf(l->log + used, sizeof l->log - used, "%s\n", text);
+}
+
 static void run(const char *plans, int32_t world, int32_t stage, int64_t steps, look *l, run_result *out)
 {
-    char config[512];
+    char config[1024];
+    l->log[0] = 0;
     snprintf(config, sizeof config,
              "{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true},"
              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}},"
              " \"zero_optimization\": {\"stage\": %d, \"reduce_bucket_size\": 20000},"
-             " \"dsc\": {\"threads\": 1, \"device\": \"cuda\", \"comm_timeout_s\": 60, \"gemm_plans\": \"%s\"}}",
-             (int)stage, plans);
+             " \"dsc\": {\"threads\": 1, \"device\": \"cuda\", \"comm_timeout_s\": 60, \"gemm_plans\": \"%s\"%s}}",
+             (int)stage, plans, l->named != NULL ? l->named : "");
     const run_options options = { .world = world, .steps = steps, .model = model, .config = config,
                                   .data = tiny_gpt_data(model, 1 << 20), .before = before, .after = after, .user = l,
+                                  .log = { keep_line, l },
                                   .fault_rank = -1 };
     run_well(&options, out);
     for (int32_t r = 1; r < world; r++)
@@ -133,6 +145,57 @@ static void a_resumed_run_keeps_its_algorithms(void **state)
     cw_tmp_close(dir);
 }
 
+static int lines_of(const char *text)
+{
+    int lines = 0;
+    for (; *text != 0; text++)
+        lines += *text == '\n';
+    return lines;
+}
+
+/* What is taken over is not measured, what is another card's is measured anew: one line says which. */
+static void a_checkpoint_spares_measuring(void **state)
+{
+    static look first, named, restarted, other_card, unread;
+    run_result result;
+    char *dir = cw_tmp_open(), text[300], again[300];
+    if (!cusim_present())
+        skip();
+    cusim_set_product_ticks(third_is_fast);
+    cusim_times_taken();
+    first.save = dir;
+    run("fastest", 2, 1, 1, &first, &result);
+    assert_true(cusim_times_taken() > 0);
+    cusim_set_product_ticks(first_is_fast);
+    snprintf(text, sizeof text, ", \"load\": \"%s\"", dir);
+    named.named = text;
+    named.load = dir;
+    run("fastest", 2, 2, 1, &named, &result);
+    assert_int_equal(cusim_times_taken(), 0);
+    assert_string_equal(first.plans[0], named.plans[0]);
+    assert_int_equal(lines_of(named.log), 1);
+    assert_non_null(strstr(named.log, "with the algorithms of "));
+    assert_non_null(strstr(named.log, "none measured"));
+    snprintf(again, sizeof again, ", \"load\": \"auto\", \"save\": \"%s\"", dir);
+    restarted.named = again;
+    restarted.load = dir;
+    run("fastest", 1, 0, 1, &restarted, &result);
+    assert_int_equal(cusim_times_taken(), 0);
+    assert_string_equal(first.plans[0], restarted.plans[0]);
+    cusim_set_arch(0, 80);
+    other_card.named = text;
+    run("fastest", 2, 1, 1, &other_card, &result);
+    cusim_set_arch(0, 90);
+    assert_true(cusim_times_taken() > 0);
+    all_take(&other_card, 1);
+    assert_int_equal(lines_of(other_card.log), 1);
+    assert_non_null(strstr(other_card.log, "not for this GPU, cuBLASLt and shapes in "));
+    unread.named = ", \"load\": \"/nowhere\"";
+    run("fastest", 1, 0, 1, &unread, &result); /* what cannot be read is the load's to tell */
+    assert_true(cusim_times_taken() > 0);
+    cw_tmp_close(dir);
+}
+
 /* ---- text that is not ours ---- */
 
 typedef struct forged {
@@ -196,6 +259,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_whatever_is_fast),
         cmocka_unit_test(a_resumed_run_keeps_its_algorithms),
+        cmocka_unit_test(a_checkpoint_spares_measuring),
         cmocka_unit_test(forged_texts_choose_nothing),
     };
     model = tiny_gpt_open(&(tiny_gpt){ .vocab = 61, .sequence = 16, .heads = 1, .layers = 1 });

@@ -176,6 +176,8 @@ static void *run_rank(void *argument)
     options.data = o->data;
     options.world = job->world;
     options.rank = rank->rank;
+    if (rank->rank == 0)
+        options.log = o->log;
     options.cpu_caps_mask = o->caps_mask != 0 ? o->caps_mask : 0xffffffffu;
     if (rank->rank == o->fault_rank) {
         options.fail_alloc_at = o->fail_alloc_at;

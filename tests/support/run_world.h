@@ -35,6 +35,7 @@ typedef struct run_options {
     dsc_status (*before)(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
     dsc_status (*after)(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
     void *user;
+    dsc_log log; /* of rank 0; fn NULL: none */
     int32_t fault_rank; /* what follows applies to this rank */
     int64_t fail_alloc_at, fail_comm_at;
     const struct dsc_io *io; /* may be NULL */
