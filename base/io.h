@@ -70,6 +70,8 @@ DSC_MUST_USE dsc_status dsc_io_fsync_dir(const dsc_io *io, const char *path, dsc
 DSC_MUST_USE dsc_status dsc_io_rename(const dsc_io *io, const char *from, const char *to, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_io_unlink(const dsc_io *io, const char *path, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_io_mkdir(const dsc_io *io, const char *path, dsc_error *err); /* existing folder: DSC_OK */
+/* The folder and those above it that are not there, each durable in the one above it. */
+DSC_MUST_USE dsc_status dsc_io_make_dirs(const dsc_io *io, const char *dir, dsc_error *err);
 /* Whether files can be made in a folder; none is left there. */
 DSC_MUST_USE dsc_status dsc_io_probe_dir(const dsc_io *io, const char *path, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_io_rmdir(const dsc_io *io, const char *path, dsc_error *err); /* an empty folder */

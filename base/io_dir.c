@@ -62,6 +62,23 @@ static dsc_status next_name(DIR *dir, const char *path, const char **name, dsc_e
     return entry != NULL || errno == 0 ? DSC_OK : dsc_io_fail(err, DSC_ERR_IO, errno, path, "cannot list the folder");
 }
 
+dsc_status dsc_io_make_dirs(const dsc_io *io, const char *dir, dsc_error *err)
+{
+    char path[4096], above[4096];
+    DSC_TRY(dsc_path_join(path, sizeof path, dir, "", err));
+    snprintf(above, sizeof above, "%s", path[0] == '/' ? "/" : ".");
+    for (char *slash = path + strspn(path, "/"); (slash = strchr(slash, '/')) != NULL; slash += strspn(slash, "/")) {
+        *slash = 0;
+        if (dsc_io_kind(path) == DSC_PATH_MISSING) {
+            DSC_TRY(dsc_io_mkdir(io, path, err));
+            DSC_TRY(dsc_io_fsync_dir(io, above, err));
+        }
+        snprintf(above, sizeof above, "%s", path);
+        *slash = '/';
+    }
+    return dsc_io_mkdir(io, dir, err); /* says so when it is no folder */
+}
+
 /* Removes every file that one pass over the folder shows. */
 static dsc_status remove_files(const dsc_io *io, DIR *dir, const char *path, bool *removed, dsc_error *err)
 {

@@ -130,7 +130,7 @@ static dsc_status check_space(const ckpt_commit *k, int64_t wanted, dsc_error *e
 dsc_status dsc_ckpt_commit_begin(ckpt_commit *k, int64_t bytes, dsc_error *err)
 {
     const dsc_io *io = k->c->io;
-    DSC_TRY(dsc_ckpt_make_dirs(io, k->dir, err));
+    DSC_TRY(dsc_io_make_dirs(io, k->dir, err));
     DSC_TRY(remove_unannounced(k, err));
     DSC_TRY(remove_names(k, err));
     if (dsc_io_kind(k->step_dir) != DSC_PATH_MISSING && k->resumed_step < 0)

@@ -6,23 +6,6 @@
 
 #include "engine/checkpoint_internal.h"
 
-dsc_status dsc_ckpt_make_dirs(const dsc_io *io, const char *dir, dsc_error *err)
-{
-    char path[CKPT_PATH_BYTES], above[CKPT_PATH_BYTES];
-    DSC_TRY(dsc_path_join(path, sizeof path, dir, "", err));
-    snprintf(above, sizeof above, "%s", path[0] == '/' ? "/" : ".");
-    for (char *slash = path + strspn(path, "/"); (slash = strchr(slash, '/')) != NULL; slash += strspn(slash, "/")) {
-        *slash = 0;
-        if (dsc_io_kind(path) == DSC_PATH_MISSING) {
-            DSC_TRY(dsc_io_mkdir(io, path, err));
-            DSC_TRY(dsc_io_fsync_dir(io, above, err));
-        }
-        snprintf(above, sizeof above, "%s", path);
-        *slash = '/';
-    }
-    return dsc_io_mkdir(io, dir, err); /* says so when it is no folder */
-}
-
 dsc_status dsc_ckpt_refuse_existing(const char *step_dir, dsc_error *err)
 {
     return DSC_FAIL(err, DSC_ERR_INPUT, step_dir,
@@ -75,7 +58,7 @@ static dsc_status try_folder(const dsc_io *io, const char *dir, int64_t wanted, 
     char path[CKPT_PATH_BYTES];
     DSC_TRY(dsc_path_join(path, sizeof path, dir, "", err));
     const size_t before = existing_bytes(path);
-    dsc_status status = dsc_ckpt_make_dirs(io, dir, err);
+    dsc_status status = dsc_io_make_dirs(io, dir, err);
     if (status == DSC_OK)
         status = dsc_io_probe_dir(io, dir, err);
     if (status == DSC_OK)

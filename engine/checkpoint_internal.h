@@ -33,8 +33,6 @@ extern const char *const dsc_ckpt_plane_prefix[]; /* "", "master.", "exp_avg.", 
 
 /* ---- the folder that checkpoints are saved to ---- */
 
-/* Every missing folder of the path, each one's name made durable in the folder above it. */
-dsc_status dsc_ckpt_make_dirs(const dsc_io *io, const char *dir, dsc_error *err);
 dsc_status dsc_ckpt_refuse_existing(const char *step_dir, dsc_error *err);
 
 /* ---- what is stored ---- */

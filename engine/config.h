@@ -94,6 +94,12 @@ typedef struct dsc_aio_config {
 typedef enum dsc_reproducible { DSC_REPRODUCIBLE_PLAN, DSC_REPRODUCIBLE_WORLD_SIZE } dsc_reproducible;
 typedef enum dsc_recompute { DSC_RECOMPUTE_NONE, DSC_RECOMPUTE_FULL } dsc_recompute;
 
+/* A section of a monitor: files in output_path/job_name. */
+typedef struct dsc_monitor_config {
+    bool enabled;
+    char output_path[DSC_CONFIG_TEXT], job_name[DSC_CONFIG_TEXT];
+} dsc_monitor_config;
+
 /* The "dsc" section. Flags of `train` are overrides of these keys. */
 typedef struct dsc_own_config {
     char model[DSC_CONFIG_TEXT]; /* built-in name or Hugging Face folder; "": not given */
@@ -164,7 +170,8 @@ typedef struct dsc_config {
     dsc_aio_config aio;
     double gradient_clipping; /* 0: off */
     int64_t seed, steps_per_print;
-    bool wall_clock_breakdown, dump_state;
+    bool wall_clock_breakdown;
+    dsc_monitor_config tensorboard, csv_monitor;
     dsc_own_config own;
     char warnings[DSC_WARNINGS_MAX][DSC_CONFIG_LINE]; /* "key (line 7): what is not as it looks" */
     int warning_count;

@@ -11,6 +11,7 @@
 #include "engine/checkpoint.h"
 #include "engine/config.h"
 #include "engine/data.h"
+#include "engine/monitor/monitor.h"
 #include "engine/plan.h"
 #include "zero/zero.h"
 
@@ -81,6 +82,7 @@ struct dsc_engine {
     int64_t last_forward_ns, last_backward_ns, last_step_ns, last_data_wait_ns;
     int64_t tokens_per_step;
     char numerics[256];
+    dsc_monitors *monitors; /* on rank 0, NULL without any */
     char *gemm_plans; /* gemm_plans.c; NULL: the device has none */
 };
 
@@ -136,6 +138,11 @@ int64_t dsc_machine_available_bytes(void); /* free memory of this process's mach
 int32_t dsc_machine_cores(void);           /* that this process may run on */
 /* The share of a core that each thread has when all ranks of this host compute: 1 when the cores suffice. */
 double dsc_machine_share(int32_t threads, int32_t ranks);
+/* report.c: what rank 0 logs, and what the monitors write. */
+void dsc_engine_report_config(const dsc_engine *engine);
+dsc_status dsc_engine_open_monitors(dsc_engine *engine, dsc_error *err);
+void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *result);
+void dsc_engine_report_evaluation(const dsc_engine *engine, double loss);
 /* info.c */
 void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out);
 

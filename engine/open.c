@@ -222,32 +222,6 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
     return dsc_config_resolve(config, &facts, err);
 }
 
-/* The threads of a team wait actively for each other: with two of them on one core a step takes several times as long.
- * Ranks of one thread each only share the cores. */
-static void warn_of_crowd(const dsc_engine *engine)
-{
-    const int32_t ranks = engine->place.local_size;
-    const int32_t cores = dsc_machine_cores();
-    if (engine->threads > 1 && dsc_machine_share(engine->threads, ranks) < 1 && !engine->plan_only)
-        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "%d threads of %d rank%s for %d core%s: steps take several times "
-                       "longer; set OMP_NUM_THREADS (or dsc.threads) to %d", (int)engine->threads, (int)ranks,
-                       ranks == 1 ? "" : "s", (int)cores, cores == 1 ? "" : "s",
-                       (int)dsc_max_i64(1, cores / ranks));
-}
-
-static void report_config(const dsc_engine *engine)
-{
-    if (engine->place.rank != 0)
-        return;
-    warn_of_crowd(engine);
-    for (int i = 0; i < engine->config.note_count; i++)
-        dsc_log_printf(&engine->log, DSC_LOG_INFO, "%s", engine->config.notes[i]);
-    for (int i = 0; i < engine->config.warning_count; i++)
-        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "%s", engine->config.warnings[i]);
-    if (engine->model != NULL && engine->own_model != NULL && engine->model->warnings != NULL)
-        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "%s", engine->model->warnings);
-}
-
 /* ---- memory ---- */
 
 static void reader_options(const dsc_engine *engine, dsc_reader_options *out)
@@ -306,7 +280,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(open_model(engine, options, err));
     DSC_TRY(open_data(engine, options, err));
     DSC_TRY(resolve(engine, err));
-    report_config(engine);
+    dsc_engine_report_config(engine);
     DSC_TRY(dsc_layout_open(engine->alloc, engine->model, engine->place.size, &engine->layout, err));
     dsc_plan_options plan;
     dsc_engine_plan_options(engine, &plan);
@@ -316,6 +290,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     if (engine->plan_only)
         return DSC_OK;
     DSC_TRY(dsc_engine_agree_fit(engine, err));
+    DSC_TRY(dsc_engine_open_monitors(engine, err));
     DSC_TRY(scan_data(engine, err));
     /* Libraries take theirs themselves. */
     DSC_TRY(dsc_device_reserve(engine->device, engine->plan.tier_bytes[DSC_TIER_DEVICE] -
@@ -457,6 +432,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
         engine->failed = dsc_zero_sync(engine->zero, NULL) != DSC_OK;
     if (engine->failed)
         dsc_engine_abort(engine, "an engine was closed after an error");
+    dsc_monitors_close(&engine->monitors);
     dsc_reader_close(&engine->reader);
     dsc_zero_close(&engine->zero);
     dsc_engine_close_memory(engine);

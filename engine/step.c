@@ -213,7 +213,8 @@ void dsc_step_result_give(const dsc_step_result *full, dsc_step_result *out)
     out->struct_bytes = bytes;
 }
 
-static void fill_result(const dsc_engine *engine, const dsc_update *update, double loss, uint32_t requests,
+/* `result` may be NULL. */
+static void tell_result(const dsc_engine *engine, const dsc_update *update, double loss, uint32_t requests,
                         dsc_step_result *result)
 {
     dsc_step_result full = DSC_STEP_RESULT_INIT;
@@ -227,7 +228,9 @@ static void fill_result(const dsc_engine *engine, const dsc_update *update, doub
     full.epoch = engine->samples_per_epoch > 0
                      ? (engine->step * engine->config.train_batch_size - 1) / engine->samples_per_epoch : 0;
     full.requests = requests;
-    dsc_step_result_give(&full, result);
+    dsc_engine_report_step(engine, &full);
+    if (result != NULL)
+        dsc_step_result_give(&full, result);
 }
 
 static void close_step(dsc_engine *engine, int64_t start)
@@ -267,8 +270,7 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
     }
     DSC_TRY(dsc_stream_sync(engine->compute, err));
     close_step(engine, start);
-    if (result != NULL)
-        fill_result(engine, &update, loss, requests, result);
+    tell_result(engine, &update, loss, requests, result);
     return DSC_OK;
 }
 
@@ -347,5 +349,8 @@ dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source
         own = dsc_data_as_source(engine->eval);
         source = &own;
     }
-    return dsc_engine_fail(engine, evaluate(engine, source, max_batches, loss, err), err);
+    const dsc_status status = evaluate(engine, source, max_batches, loss, err);
+    if (status == DSC_OK)
+        dsc_engine_report_evaluation(engine, *loss);
+    return dsc_engine_fail(engine, status, err);
 }

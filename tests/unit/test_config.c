@@ -108,8 +108,8 @@ static void warnings(void **state)
         { "\"optimizer\":{\"type\":\"Adam\",\"extra\":1}", "optimizer.extra" },
         { "\"optimizer\":{\"params\":{\"lr\":1}}", "has no type" },
         { "\"aio\":{\"odd\":1}", "aio.odd" },
-        { "\"tensorboard\":{\"enabled\":true,\"output_path\":\"x\"}", "tensorboard.enabled (line 2): true is ignored" },
-        { "\"csv_monitor\":{\"enabled\":true}", "not written yet in this version" },
+        { "\"wandb\":{\"enabled\":true,\"project\":\"x\"}", "wandb.enabled (line 2): true is ignored" },
+        { "\"wandb\":{\"enabled\":true}", "needs its service" },
         { "\"zero_optimization\":true", "an old form, taken as {\"stage\": 1}" },
         { "\"zero_optimization\":{\"stage\":2,\"cpu_offload\":true}", "cpu_offload (line 2): an old form" },
         { "\"zero_optimization\":{\"stage\":2,\"stage3_max_live_parameters\":1}", "no effect at stage 2" },
@@ -193,8 +193,8 @@ static void values_of_a_config(void **state)
              "\"eps\":1e-6,\"weight_decay\":0.1,\"bias_correction\":false}},\"gradient_clipping\":0.5,\"bf16\":{"
              "\"enabled\":true},"
              "\"zero_optimization\":{\"stage\":3,\"reduce_bucket_size\":1e7,\"sub_group_size\":9223372036854775807,"
-             "\"stage3_max_live_parameters\":0,\"offload_param\":{\"device\":\"cpu\"}},\"steps_per_print\":0,\"dump_"
-             "state\":true,"
+             "\"stage3_max_live_parameters\":0,\"offload_param\":{\"device\":\"cpu\"}},\"steps_per_print\":0,"
+             "\"wall_clock_breakdown\":true,\"csv_monitor\":{\"enabled\":true,\"output_path\":\"o\"},"
              "\"dsc\":{\"model\":\"gpt2-nano\",\"data\":[\"a\",\"b.bin\"],\"eval_data\":\"c\",\"seq_length\":64,"
              "\"steps\":5,\"epochs\":2,"
              "\"save\":\"out\",\"save_every\":3,\"save_failure\":\"stop\","
@@ -219,7 +219,10 @@ static void values_of_a_config(void **state)
     assert_int_equal(config.zero.stage3_max_live_parameters, 0);
     assert_int_equal(config.zero.offload_param, DSC_OFFLOAD_CPU);
     assert_int_equal(config.steps_per_print, 0);
-    assert_true(config.dump_state && !config.wall_clock_breakdown);
+    assert_true(config.wall_clock_breakdown);
+    assert_true(config.csv_monitor.enabled && !config.tensorboard.enabled);
+    assert_string_equal(config.csv_monitor.output_path, "o");
+    assert_string_equal(config.csv_monitor.job_name, "DeepSpeedJobName");
     assert_string_equal(own->model, "gpt2-nano");
     assert_int_equal(own->data_count, 2);
     assert_string_equal(own->data[1], "b.bin");

@@ -43,10 +43,12 @@ static int64_t now_ns(void)
 
 static void log_line(void *user, dsc_log_level level, const char *text)
 {
-    const train_run *run = user;
+    train_run *run = user;
     if (level == DSC_LOG_DEBUG)
         return;
-    if (level == DSC_LOG_INFO && run->rank == 0) {
+    if (level == DSC_LOG_INFO && run->progress_open) {
+        train_progress_say(&run->progress, "%s", text);
+    } else if (level == DSC_LOG_INFO && run->rank == 0) {
         printf("%s\n", text);
         fflush(stdout);
     } else if (level != DSC_LOG_INFO) {

@@ -1,0 +1,65 @@
+/* monitor.c - see monitor.h. SPDX-License-Identifier: Apache-2.0 */
+#include "engine/monitor/monitor.h"
+
+#include <string.h>
+
+enum { KINDS = 2 };
+
+struct dsc_monitors {
+    dsc_alloc *alloc;
+    const dsc_log *log;
+    dsc_monitor *each[KINDS]; /* NULL: not wanted */
+};
+
+static dsc_status open_one(dsc_monitors *monitors, int kind, const dsc_io *io, const dsc_monitor_config *config,
+                           dsc_error *err)
+{
+    static dsc_status (*const create[KINDS])(dsc_alloc *, dsc_monitor **, dsc_error *) = { dsc_monitor_tensorboard,
+                                                                                           dsc_monitor_csv };
+    if (!config->enabled)
+        return DSC_OK;
+    DSC_TRY(create[kind](monitors->alloc, &monitors->each[kind], err));
+    dsc_monitor *monitor = monitors->each[kind];
+    monitor->alloc = monitors->alloc;
+    monitor->io = io;
+    const char *parent = config->output_path[0] != 0 ? config->output_path : ".";
+    DSC_TRY(dsc_path_join(monitor->folder, sizeof monitor->folder, parent, config->job_name, err));
+    DSC_TRY(dsc_io_make_dirs(io, monitor->folder, err));
+    return dsc_io_probe_dir(io, monitor->folder, err);
+}
+
+dsc_status dsc_monitors_open(dsc_alloc *alloc, const dsc_io *io, const dsc_log *log, const dsc_config *config,
+                             dsc_monitors **out, dsc_error *err)
+{
+    *out = NULL;
+    if (!config->tensorboard.enabled && !config->csv_monitor.enabled)
+        return DSC_OK;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof **out, out, err));
+    (*out)->alloc = alloc;
+    (*out)->log = log;
+    DSC_TRY(open_one(*out, 0, io, &config->tensorboard, err));
+    return open_one(*out, 1, io, &config->csv_monitor, err);
+}
+
+void dsc_monitors_write(dsc_monitors *monitors, int64_t samples, const dsc_scalar *scalars, int count)
+{
+    for (int i = 0; monitors != NULL && i < KINDS; i++) {
+        dsc_monitor *monitor = monitors->each[i];
+        dsc_error err = DSC_ERROR_INIT;
+        if (monitor == NULL || monitor->failed || monitor->ops->write(monitor, samples, scalars, count, &err) == DSC_OK)
+            continue;
+        monitor->failed = true;
+        dsc_log_printf(monitors->log, DSC_LOG_WARNING, "%s: %s: %s; the run goes on without it", monitor->ops->name,
+                       err.where, err.message);
+    }
+}
+
+void dsc_monitors_close(dsc_monitors **monitors)
+{
+    for (int i = 0; *monitors != NULL && i < KINDS; i++)
+        if ((*monitors)->each[i] != NULL)
+            (*monitors)->each[i]->ops->close((*monitors)->each[i]);
+    if (*monitors != NULL)
+        dsc_alloc_free((*monitors)->alloc, *monitors);
+    *monitors = NULL;
+}

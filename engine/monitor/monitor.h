@@ -1,0 +1,49 @@
+/* monitor.h - a run's numbers, written by rank 0 where other tools read them: TensorBoard event files, CSV files.
+ *
+ * Tags and the horizontal axis (samples so far) are DeepSpeed's, so that curves of both lie over each other. What is
+ * wrong with a folder is told before the first step; a monitor that cannot write later (a full disk) is told of once
+ * and left out: it must not end a run. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_MONITOR_MONITOR_H
+#define DSC_ENGINE_MONITOR_MONITOR_H
+
+#include <dsc/log.h>
+
+#include "base/io.h"
+#include "engine/config.h"
+
+typedef struct dsc_scalar {
+    const char *tag; /* "Train/Samples/lr": a constant of the program, at most DSC_MONITOR_TAG_BYTES long */
+    double value;    /* may be NaN or infinite */
+} dsc_scalar;
+enum { DSC_MONITOR_TAG_BYTES = 64, DSC_MONITOR_SCALARS_MAX = 16 }; /* of one write */
+
+/* One kind of monitor. */
+typedef struct dsc_monitor dsc_monitor;
+typedef struct dsc_monitor_ops {
+    const char *name; /* its section of the config */
+    dsc_status (*write)(dsc_monitor *monitor, int64_t samples, const dsc_scalar *scalars, int count, dsc_error *err);
+    void (*close)(dsc_monitor *monitor);
+} dsc_monitor_ops;
+struct dsc_monitor {
+    const dsc_monitor_ops *ops;
+    dsc_alloc *alloc;
+    const dsc_io *io;
+    char folder[4096];
+    bool failed;
+};
+
+/* Both take a folder that exists; nothing is written before the first numbers come. */
+DSC_MUST_USE dsc_status dsc_monitor_tensorboard(dsc_alloc *alloc, dsc_monitor **out, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_monitor_csv(dsc_alloc *alloc, dsc_monitor **out, dsc_error *err);
+
+typedef struct dsc_monitors dsc_monitors;
+
+/* alloc, io and log are borrowed until close. *out is NULL when the config wants none. Makes the folders; one that
+ * cannot be written is DSC_ERR_INPUT or DSC_ERR_IO, err->where names the folder. */
+DSC_MUST_USE dsc_status dsc_monitors_open(dsc_alloc *alloc, const dsc_io *io, const dsc_log *log,
+                                          const dsc_config *config, dsc_monitors **out, dsc_error *err);
+/* To every monitor that has not failed. `monitors` may be NULL. */
+void dsc_monitors_write(dsc_monitors *monitors, int64_t samples, const dsc_scalar *scalars, int count);
+void dsc_monitors_close(dsc_monitors **monitors);
+
+#endif
