@@ -14,6 +14,7 @@ static const dsc_command commands[] = {
       NULL },
     { "plan", "plan --config FILE --model NAME", "bytes per tag, tier and rank; --time, --compare", dsc_cmd_plan,
       NULL },
+    { "plot", "plot RUN.jsonl...", "curves of train's logs as a picture", dsc_cmd_plot, NULL },
     { "ckpt", "ckpt ls|verify|hash|diff|prune|export DIR", "list, check, compare, thin out, export checkpoints",
       dsc_cmd_ckpt, NULL },
     { "io", "io bench DIR", "how fast files in DIR are read and written, the best aio section", dsc_cmd_io, NULL },

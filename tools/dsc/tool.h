@@ -22,6 +22,7 @@ int dsc_cmd_config(int argc, char **argv);
 int dsc_cmd_doctor(int argc, char **argv);
 int dsc_cmd_io(int argc, char **argv);
 int dsc_cmd_plan(int argc, char **argv);
+int dsc_cmd_plot(int argc, char **argv);
 
 /* Prints "dsc: error: where: message" once and returns the exit code of the status. */
 int dsc_tool_fail(const dsc_error *err);
