@@ -227,8 +227,8 @@ static bool parse(settings *s, int argc, char **argv)
         }
     }
     if (s->run_count == 0 || s->out[0] == 0)
-        return dsc_tool_usage("plot", "expected \"dsc plot RUN.jsonl... [-o FILE.svg] [--y loss]... [--x step|tokens|time] "
-                              "[--smooth 0.9] [--log]\", with logs of train --log") == 0;
+        return dsc_tool_usage("plot", "expected \"dsc plot RUN.jsonl... [-o FILE.svg] [--y loss]... "
+                              "[--x step|tokens|time] [--smooth 0.9] [--log]\", with logs of train --log") == 0;
     return true;
 }
 

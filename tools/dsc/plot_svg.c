@@ -194,8 +194,9 @@ static void write_curve(FILE *out, const plot_panel *p, int number, const axis *
         fputs("Z\"/>\n", out);
     }
     if (count == 1)
-        fprintf(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\" fill=\"%s\"/>\n", columns[0].x / (double)columns[0].count,
-                place(y, columns[0].sum / (double)columns[0].count), colour_of(number));
+        fprintf(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\" fill=\"%s\"/>\n",
+                columns[0].x / (double)columns[0].count, place(y, columns[0].sum / (double)columns[0].count),
+                colour_of(number));
     if (count < 2)
         return;
     fprintf(out, "<path class=\"curve\" stroke=\"%s\" d=\"", colour_of(number));
