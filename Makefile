@@ -26,7 +26,7 @@ CFLAGS    := -std=c17 $(OPT) -g -fPIC -fvisibility=hidden -ffp-contract=off -fno
 LDFLAGS   += $(SANFLAGS) -fopenmp
 LDLIBS    += -ldnnl -lcjson -lxxhash -luring -lpthread -ldl -lm
 
-LIB_DIRS  := base kernels offload zero zero/comm models engine engine/monitor
+LIB_DIRS  := base kernels offload zero zero/comm models engine engine/monitor engine/profile
 LIB_SRC   := $(sort $(filter-out %_plugin.c,$(wildcard $(addsuffix /*.c,$(LIB_DIRS)))))
 LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)
 prog_obj   = $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard $(1)/*.c)))

@@ -75,6 +75,7 @@ dsc_status dsc_io_open(const dsc_io *io, const char *path, dsc_io_mode mode, dsc
     case DSC_IO_CREATE: flags |= O_RDWR | O_CREAT | O_TRUNC; break;
     case DSC_IO_CREATE_NEW: flags |= O_RDWR | O_CREAT | O_EXCL; break;
     case DSC_IO_READ_WRITE: flags |= O_RDWR; break;
+    case DSC_IO_APPEND: flags |= O_WRONLY | O_APPEND; break; /* Linux's pwrite appends then, too */
     }
     int fd = -1;
     do {

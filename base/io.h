@@ -23,7 +23,8 @@ typedef enum dsc_io_mode {
     DSC_IO_READ_ONLY,    /* must exist */
     DSC_IO_CREATE,       /* read and write; created or truncated, mode 0644 */
     DSC_IO_CREATE_NEW,   /* fails when it exists */
-    DSC_IO_READ_WRITE    /* must exist */
+    DSC_IO_READ_WRITE,   /* must exist */
+    DSC_IO_APPEND        /* must exist; writes go to its end whatever their offset, whole among those of others */
 } dsc_io_mode;
 
 /* Called before each operation; a status other than DSC_OK makes the operation fail with it (`errno_value` is put in

@@ -100,6 +100,17 @@ typedef struct dsc_monitor_config {
     char output_path[DSC_CONFIG_TEXT], job_name[DSC_CONFIG_TEXT];
 } dsc_monitor_config;
 
+typedef struct dsc_flops_profiler_config {
+    bool enabled, detailed;
+    int64_t profile_step, top_modules;
+    char output_file[DSC_CONFIG_TEXT]; /* "": the log */
+} dsc_flops_profiler_config;
+
+typedef struct dsc_comms_logger_config {
+    bool enabled, prof_all;
+    uint32_t ops; /* bit op of dsc_comm_op: counted also without prof_all */
+} dsc_comms_logger_config;
+
 /* The "dsc" section. Flags of `train` are overrides of these keys. */
 typedef struct dsc_own_config {
     char model[DSC_CONFIG_TEXT]; /* built-in name or Hugging Face folder; "": not given */
@@ -120,6 +131,8 @@ typedef struct dsc_own_config {
     char device[16];                /* "auto" | "cpu" | "cuda" */
     char log[DSC_CONFIG_TEXT];      /* JSONL file */
     char log_text[DSC_CONFIG_TEXT]; /* plain progress lines, as logs/training.log */
+    char trace[DSC_CONFIG_TEXT];    /* Chrome trace of all ranks */
+    int64_t trace_steps;            /* the last step in it; 0: all */
     dsc_reproducible reproducible;
     dsc_recompute recompute;
     dsc_dtype moments;                /* F32 or BF16 */
@@ -172,6 +185,8 @@ typedef struct dsc_config {
     int64_t seed, steps_per_print;
     bool wall_clock_breakdown;
     dsc_monitor_config tensorboard, csv_monitor;
+    dsc_flops_profiler_config flops_profiler;
+    dsc_comms_logger_config comms_logger;
     dsc_own_config own;
     char warnings[DSC_WARNINGS_MAX][DSC_CONFIG_LINE]; /* "key (line 7): what is not as it looks" */
     int warning_count;

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "zero/comm/comm.h"
+
 static int64_t int_or(const dsc_config_parse_state *s, int id, int64_t otherwise)
 {
     bool from_text;
@@ -152,6 +154,26 @@ static int choice_or(const dsc_config_parse_state *s, int id, int otherwise)
     return dsc_config_has(s, id) ? dsc_value_choice(&dsc_config_keys[id], s->given[id]->valuestring) : otherwise;
 }
 
+/* "all_gather_into_tensor" is an all_gather. */
+static dsc_status fill_prof_ops(dsc_config_parse_state *s)
+{
+    char value[128];
+    if (!dsc_config_has(s, DSC_ID_PROF_OPS))
+        return DSC_OK;
+    for (const cJSON *each = s->given[DSC_ID_PROF_OPS]->child; each != NULL; each = each->next) {
+        const char *name = cJSON_IsString(each) ? each->valuestring : "", *known;
+        int op = 0;
+        while (op < DSC_COMM_OP_COUNT && (known = dsc_comm_op_text((dsc_comm_op)op),
+                                          strncmp(name, known, strlen(known)) != 0))
+            op++;
+        if (op == DSC_COMM_OP_COUNT)
+            return dsc_config_fail(s, DSC_ID_PROF_OPS, DSC_ERR_CONFIG, "%s is no operation; expected names such as "
+                                   "\"all_reduce\" or \"all_gather\"", dsc_value_text(each, value, sizeof value));
+        s->config->comms_logger.ops |= 1u << op;
+    }
+    return DSC_OK;
+}
+
 static dsc_status fill_own(dsc_config_parse_state *s)
 {
     dsc_own_config *own = &s->config->own;
@@ -226,6 +248,7 @@ dsc_status dsc_config_fill_fields(dsc_config_parse_state *s)
     DSC_TRY(fill_zero(s));
     DSC_TRY(dsc_config_fill_training(s));
     DSC_TRY(fill_clipping(s));
+    DSC_TRY(fill_prof_ops(s));
     DSC_TRY(fill_own(s));
     return check_sparse_attention(s);
 }

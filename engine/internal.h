@@ -13,6 +13,7 @@
 #include "engine/data.h"
 #include "engine/monitor/monitor.h"
 #include "engine/plan.h"
+#include "engine/profile/profile.h"
 #include "zero/zero.h"
 
 #define DSC_READER_DEPTH 3
@@ -83,6 +84,7 @@ struct dsc_engine {
     int64_t tokens_per_step;
     char numerics[256];
     dsc_monitors *monitors; /* on rank 0, NULL without any */
+    dsc_profile *profile;   /* NULL: nobody wants to know */
     char *gemm_plans; /* gemm_plans.c; NULL: the device has none */
 };
 
@@ -140,6 +142,11 @@ int32_t dsc_machine_cores(void);           /* that this process may run on */
 double dsc_machine_share(int32_t threads, int32_t ranks);
 /* report.c: what rank 0 logs, and what the monitors write. */
 void dsc_engine_report_config(const dsc_engine *engine);
+dsc_status dsc_engine_open_profile(dsc_engine *engine, dsc_error *err);  /* before the communicators */
+dsc_status dsc_engine_start_profile(dsc_engine *engine, dsc_error *err); /* with a plan; collective */
+/* Work between the two is a span of the profile. */
+int64_t dsc_engine_span_start(const dsc_engine *engine);
+void dsc_engine_span_end(const dsc_engine *engine, dsc_span_kind kind, int32_t module, int64_t start_ns);
 dsc_status dsc_engine_open_monitors(dsc_engine *engine, dsc_error *err);
 void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *result);
 void dsc_engine_report_evaluation(const dsc_engine *engine, double loss);

@@ -305,6 +305,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     zero.swap.log = &engine->log;
     DSC_TRY(dsc_zero_open(&zero, &engine->zero, err));
     DSC_TRY(dsc_engine_open_memory(engine, err));
+    DSC_TRY(dsc_engine_start_profile(engine, err));
     if (engine->source.fill != NULL) {
         dsc_reader_options reader;
         reader_options(engine, &reader);
@@ -325,6 +326,8 @@ static dsc_status open_all(dsc_engine *engine, const dsc_engine_options *options
     /* Read here because opening the communicator waits for all to come. Planned GPUs are another machine's. */
     const bool elsewhere = engine->plan_only && options->plan_gpu_bytes > 0;
     engine->host_free_bytes = elsewhere ? INT64_MAX : dsc_machine_available_bytes();
+    if (!engine->plan_only)
+        DSC_TRY(dsc_engine_open_profile(engine, err));
     if (!engine->plan_only)
         DSC_TRY(dsc_engine_open_comm(engine, options, err));
     DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_IO, DSC_TIER_PINNED, DSC_CHECKPOINT_BUFFER_BYTES, &engine->io_buf,
@@ -446,6 +449,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     if (engine->device_comm != engine->comm)
         dsc_comm_close(&engine->device_comm);
     dsc_comm_close(&engine->comm);
+    dsc_profile_close(&engine->profile);
     dsc_stream_close(&engine->compute);
     dsc_device_close(&engine->device);
     dsc_alloc_free(alloc, engine->gemm_plans);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "engine/internal.h"
 
 /* The threads of a team wait actively for each other: with two of them on one core a step takes several times as long.
@@ -29,6 +30,64 @@ void dsc_engine_report_config(const dsc_engine *engine)
         dsc_log_printf(&engine->log, DSC_LOG_WARNING, "%s", engine->config.warnings[i]);
     if (engine->model != NULL && engine->own_model != NULL && engine->model->warnings != NULL)
         dsc_log_printf(&engine->log, DSC_LOG_WARNING, "%s", engine->model->warnings);
+}
+
+/* ---- profile ---- */
+
+dsc_status dsc_engine_open_profile(dsc_engine *engine, dsc_error *err)
+{
+    const dsc_profile_options options = { .alloc = engine->alloc, .io = &engine->io, .log = &engine->log,
+                                          .config = &engine->config, .place = engine->place };
+    return dsc_profile_open(&options, &engine->profile, err);
+}
+
+static int64_t parameters_of(const dsc_module *module)
+{
+    int64_t sum = 0;
+    for (int32_t p = 0; p < module->param_count; p++) {
+        int64_t elements = module->params[p].shared_module < 0 ? 1 : 0;
+        for (int32_t d = 0; d < module->params[p].dim_count; d++)
+            elements *= module->params[p].dim[d];
+        sum += elements;
+    }
+    return sum;
+}
+
+dsc_status dsc_engine_start_profile(dsc_engine *engine, dsc_error *err)
+{
+    const int32_t count = engine->model->module_count;
+    dsc_profile_module *modules = NULL;
+    if (engine->profile == NULL)
+        return DSC_OK;
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *modules, &modules, err));
+    for (int32_t m = 0; m < count; m++) {
+        const dsc_module_plan *plan = &engine->plan.module[m];
+        /* A loss module's forward is its backward, too. */
+        const bool at_once = (engine->model->modules[m].flags & DSC_MODULE_LOSS) != 0;
+        modules[m] = (dsc_profile_module){ .name = engine->model->modules[m].name,
+                                           .parameters = parameters_of(&engine->model->modules[m]),
+                                           .forward_flops = plan->forward_flops + (at_once ? plan->backward_flops : 0),
+                                           .backward_flops = at_once ? 0 : plan->backward_flops };
+    }
+    const dsc_status status = dsc_profile_start(engine->profile, engine->comm, modules, count, err);
+    dsc_alloc_free(engine->alloc, modules);
+    return status;
+}
+
+int64_t dsc_engine_span_start(const dsc_engine *engine)
+{
+    if (engine->profile == NULL)
+        return 0;
+    if (!engine->host_visible && dsc_profile_wants_modules(engine->profile, engine->step + 1) &&
+        dsc_stream_sync(engine->compute, NULL) != DSC_OK)
+        return 0; /* the step finds it again, and says what it is */
+    return dsc_clock_ns();
+}
+
+void dsc_engine_span_end(const dsc_engine *engine, dsc_span_kind kind, int32_t module, int64_t start_ns)
+{
+    if (engine->profile != NULL)
+        dsc_profile_span(engine->profile, kind, module, start_ns, dsc_engine_span_start(engine));
 }
 
 /* ---- monitors ---- */
@@ -66,6 +125,7 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
                                    { "Train/Samples/grad_norm", result->grad_norm },
                                    { "Train/Samples/tokens_per_second",
                                      (double)result->tokens / ((double)result->step_ns * 1e-9) } };
+    dsc_profile_step(engine->profile, engine->step);
     if (engine->place.rank != 0)
         return;
     dsc_monitors_write(engine->monitors, samples_so_far(engine), scalars, DSC_COUNT(scalars));

@@ -35,12 +35,15 @@ static void fill_ctx(dsc_engine *engine, int32_t module, bool save, dsc_module_c
     ctx->rng_sample = (uint64_t)(engine->step * engine->config.train_batch_size + leaf * ctx->batch);
 }
 
-static dsc_status module_forward(dsc_engine *engine, int32_t m, bool save, dsc_error *err)
+static dsc_status module_forward(dsc_engine *engine, int32_t m, bool save, dsc_span_kind kind, dsc_error *err)
 {
     dsc_module_ctx ctx;
     fill_ctx(engine, m, save, &ctx);
     ctx.out = engine->out[m];
-    return engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err);
+    const int64_t start = dsc_engine_span_start(engine);
+    DSC_TRY(engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err));
+    dsc_engine_span_end(engine, kind, m, start);
+    return DSC_OK;
 }
 
 /* The last module: losses, and when a backward follows also its gradients, at once. */
@@ -53,7 +56,9 @@ static dsc_status loss_forward(dsc_engine *engine, int32_t m, bool save, dsc_err
         return engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err);
     DSC_TRY(dsc_zero_leaf(engine->zero, m, m, engine->grad, err));
     ctx.d_in = m > 0 ? engine->d_buffer[m % 2] : NULL;
+    const int64_t start = dsc_engine_span_start(engine);
     DSC_TRY(engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err));
+    dsc_engine_span_end(engine, DSC_SPAN_FORWARD, m, start);
     return dsc_zero_reduce(engine->zero, m, m, engine->micro_step, err);
 }
 
@@ -63,7 +68,7 @@ static dsc_status run_forward(dsc_engine *engine, bool save, dsc_error *err)
     const bool keep = save && engine->config.own.recompute == DSC_RECOMPUTE_NONE;
     for (int32_t m = 0; m < last; m++) {
         DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->param, err));
-        DSC_TRY(module_forward(engine, m, keep, err));
+        DSC_TRY(module_forward(engine, m, keep, save ? DSC_SPAN_FORWARD : DSC_SPAN_EVALUATE, err));
     }
     DSC_TRY(dsc_zero_acquire(engine->zero, last, last, engine->param, err));
     return loss_forward(engine, last, save, err);
@@ -84,14 +89,16 @@ static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
     const int32_t step = 2 * engine->model->module_count - 2 - m;
     DSC_TRY(dsc_zero_acquire(engine->zero, step, m, engine->param, err));
     if (engine->config.own.recompute == DSC_RECOMPUTE_FULL && engine->plan.module[m].saved_bytes > 0)
-        DSC_TRY(module_forward(engine, m, true, err));
+        DSC_TRY(module_forward(engine, m, true, DSC_SPAN_RECOMPUTE, err));
     DSC_TRY(dsc_zero_leaf(engine->zero, step, m, engine->grad, err));
     dsc_module_ctx ctx;
     fill_ctx(engine, m, true, &ctx);
     ctx.d_out = engine->d_buffer[(m + 1) % 2];
     ctx.d_in = m > 0 ? engine->d_buffer[m % 2] : NULL;
     ctx.out = engine->out[m];
+    const int64_t start = dsc_engine_span_start(engine);
     DSC_TRY(module->backward(module, &ctx, err));
+    dsc_engine_span_end(engine, DSC_SPAN_BACKWARD, m, start);
     return dsc_zero_reduce(engine->zero, step, m, engine->micro_step, err);
 }
 
@@ -118,7 +125,9 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
                             "no data: give forward a batch, or the engine a data source or \"dsc\".data");
         /* The reader fills the last one's memory again. */
         DSC_TRY(dsc_engine_batch_passed(engine, err));
+        const int64_t waited_from = dsc_engine_span_start(engine);
         DSC_TRY(dsc_reader_next(engine->reader, &batch, &engine->data_wait_ns, err));
+        dsc_engine_span_end(engine, DSC_SPAN_DATA, -1, waited_from);
     } else {
         DSC_TRY(dsc_batch_check(engine->model, engine->config.train_micro_batch_size_per_gpu, batch, err));
     }
@@ -265,7 +274,9 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
     DSC_TRY(decide_update(engine, &update, err));
     DSC_TRY(step_loss(engine, &loss, &requests, err));
     if (!update.skip) {
+        const int64_t began = dsc_engine_span_start(engine);
         DSC_TRY(dsc_zero_update(engine->zero, &update.scalars, engine->update_count + 1, err));
+        dsc_engine_span_end(engine, DSC_SPAN_UPDATE, -1, began);
         engine->update_count++;
     }
     DSC_TRY(dsc_stream_sync(engine->compute, err));
@@ -349,7 +360,9 @@ dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source
         own = dsc_data_as_source(engine->eval);
         source = &own;
     }
+    const int64_t start = dsc_engine_span_start(engine);
     const dsc_status status = evaluate(engine, source, max_batches, loss, err);
+    dsc_engine_span_end(engine, DSC_SPAN_EVALUATE, -1, start);
     if (status == DSC_OK)
         dsc_engine_report_evaluation(engine, *loss);
     return dsc_engine_fail(engine, status, err);
