@@ -5,7 +5,7 @@
 set -u
 bad=0
 say() { echo "format: $1"; bad=1; }
-mapfile -t files < <(git ls-files '*.c' '*.h' '*.cu' '*.cc' '*.cuh')
+mapfile -t files < <(git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cc' '*.cuh')
 # One process for all lines of all files: each finding once a file.
 awk '
     function once(what) { if (!((FILENAME, what) in told)) { told[FILENAME, what] = 1; found = 1; print "format: " FILENAME ": " what } }
@@ -23,7 +23,7 @@ awk '
 for file in "${files[@]}"; do
     [ -n "$(tail -c 1 "$file")" ] && say "$file: no newline at the end"
 done
-mapfile -t scripts < <(git ls-files '*.sh' '*.py' tests/run .ci/run)
+mapfile -t scripts < <(git ls-files -co --exclude-standard '*.sh' '*.py' tests/run .ci/run)
 for file in "${scripts[@]}"; do
     head -n 12 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || say "$file: no SPDX line in the first 12"
     bash -n "$file" 2>/dev/null || [[ "$file" == *.py ]] || say "$file: does not parse"
