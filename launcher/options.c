@@ -47,7 +47,7 @@ static const flag_row rows[] = {
     { "--master_port", "", "PORT", FLAG_NUMBER, AT(master_port), 1, 65535,
       "rendezvous port (29500; in a Slurm job one by its number)" },
     { "--comm", "", "NAME", FLAG_TEXT, AT(comm), 0, 0,
-      "transport of all ranks: auto, shm, tcp, gloo, mpi or nccl" },
+      "transport of all ranks: auto, shm, tcp, hier, gloo, mpi or nccl" },
     { "--export", "-x", "NAME[=VALUE]", FLAG_LIST, AT(exports), 0, 0,
       "a variable for all ranks, besides NCCL_*, OMP_*, ... and .deepspeed_env" },
     { "--ssh_port", "", "PORT", FLAG_NUMBER, AT(ssh_port), 1, 65535, "of the other hosts' sshd" },
@@ -281,13 +281,13 @@ static dsc_status set_launcher(dsc_launcher_options *out, dsc_error *err)
 /* One transport for all ranks. What cannot work is said here, once, and not by every rank. */
 static dsc_status check_comm(const dsc_launcher_options *out, dsc_error *err)
 {
-    static const char *const names[] = { "auto", "shm", "tcp", "gloo", "mpi", "nccl" };
+    static const char *const names[] = { "auto", "shm", "tcp", "hier", "gloo", "mpi", "nccl" };
     bool known = out->comm == NULL;
     for (size_t i = 0; i < DSC_COUNT(names) && !known; i++)
         known = strcmp(out->comm, names[i]) == 0;
     if (!known)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "--comm", "\"%.40s\" is no transport; expected auto, shm, tcp, gloo, mpi "
-                        "or nccl", out->comm);
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--comm", "\"%.40s\" is no transport; expected auto, shm, tcp, hier, gloo, "
+                        "mpi or nccl", out->comm);
     if (out->comm != NULL && strcmp(out->comm, "mpi") == 0 &&
         (out->launcher == NULL || strcasecmp(out->launcher, "ssh") == 0 || strcasecmp(out->launcher, "pdsh") == 0))
         return DSC_FAIL(err, DSC_ERR_INPUT, "--comm", "mpi is between ranks that MPI started; add --launcher openmpi");

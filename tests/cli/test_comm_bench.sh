@@ -34,6 +34,26 @@ done
 wait "${pids[0]}"; report "rank 0 on two hosts" [ $? -eq 0 ]
 wait "${pids[1]}"; report "rank 1 on two hosts" [ $? -eq 0 ]
 report "several hosts choose tcp" grep -q '"transport":"tcp"' "$tmp/rank0"
+for r in 0 1 2; do # two and one, as torchrun says it
+    RANK=$r WORLD_SIZE=3 LOCAL_RANK=$((r % 2)) LOCAL_WORLD_SIZE=$((2 - r / 2)) GROUP_RANK=$((r / 2)) GROUP_WORLD_SIZE=2 \
+        MASTER_ADDR=127.0.0.1 MASTER_PORT=$((10000 + $$ % 20000)) DSC_JOB_TOKEN=h$$ \
+        "$dsc" comm bench --kib 64,256 --rounds 1 --json >"$tmp/rank$r" 2>"$tmp/err$r" &
+    pids[r]=$!
+done
+wait "${pids[0]}" "${pids[1]}"; wait "${pids[2]}"
+report "two ranks on a host and one on another choose hier" [ "$(grep -c '"transport":"hier","ranks":3' "$tmp/rank0")" -eq 7 ]
+if unshare -pf true 2>/dev/null; then # containers on one host: ranks that cannot see each other cannot share memory
+    for r in 0 1 2; do
+        RANK=$r WORLD_SIZE=3 LOCAL_RANK=$((r % 2)) LOCAL_SIZE=$((2 - r / 2)) CROSS_RANK=$((r / 2)) CROSS_SIZE=2 \
+            MASTER_ADDR=127.0.0.1 MASTER_PORT=$((10000 + $$ % 20000)) DSC_JOB_TOKEN=u$$ \
+            unshare -pf "$dsc" comm bench --kib 64 --rounds 1 --json >"$tmp/rank$r" 2>"$tmp/err$r" &
+        pids[r]=$!
+    done
+    wait "${pids[0]}" "${pids[1]}"; wait "${pids[2]}"
+    report "ranks that cannot share memory do without" [ "$(grep -c '"ranks":3' "$tmp/rank0")" -eq 4 ]
+else
+    skip "ranks that cannot share memory do without" "no process namespaces here"
+fi
 RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_SIZE=2 MASTER_ADDR=worker-0 "$dsc" comm bench >"$tmp/out" 2>"$tmp/err"
 report "several hosts without a token are refused" [ $? -eq 2 ]
 report "with the way out" grep -q 'DSC_JOB_TOKEN: not set.*export' "$tmp/err"

@@ -241,15 +241,26 @@ static int operations_body(dsc_comm *comm, void *user)
     return failed;
 }
 
-static void run_operations(ranks_kind kind, int32_t size, memory from, int64_t staging_bytes)
+static const int32_t in_turn[] = { 0, 1, 0, 1 }; /* not numbered host by host */
+
+static void run_hosts(ranks_kind kind, int32_t size, const int32_t *hosts, memory from, int64_t staging_bytes)
 {
     shape s = { from };
-    const ranks_run run = {
-        .kind = kind, .size = size, .staging_bytes = staging_bytes, .body = operations_body, .user = &s
-    };
+    const ranks_run run = { .kind = kind,
+                            .size = size,
+                            .hosts = hosts,
+                            .takes_less = hosts == in_turn,
+                            .staging_bytes = staging_bytes,
+                            .body = operations_body,
+                            .user = &s };
     if (ranks_go(&run) != 0)
         fail_msg("%s, %d ranks, memory %d, %lld staging bytes", ranks_kind_text(kind), size, (int)from,
                  (long long)staging_bytes);
+}
+
+static void run_operations(ranks_kind kind, int32_t size, memory from, int64_t staging_bytes)
+{
+    run_hosts(kind, size, NULL, from, staging_bytes);
 }
 
 static void test_self(void **state)
@@ -423,6 +434,17 @@ static int channels_body(dsc_comm *comm, void *user)
     return 0;
 }
 
+/* Hosts with as many ranks each, with more, fewer and one, and ranks that are not numbered in a row. */
+static void test_hier(void **state)
+{
+    static const int32_t uneven[] = { 0, 1, 1, 1, 2, 2 };
+    run_hosts(RANKS_HIER, 6, uneven, MIXED, 0);
+    run_hosts(RANKS_HIER, 4, in_turn, PLAIN, 0);
+    run_operations(RANKS_HIER, 3, PLAIN, 8192);
+    run_operations(RANKS_HIER, 4, SHARED, 0);
+    run_operations(RANKS_HIER_THREADS, 4, PLAIN, 8192);
+}
+
 static void channels(ranks_kind kind)
 {
     for (int32_t size = 2; size <= 3; size++) {
@@ -437,6 +459,7 @@ static void test_channels(void **state)
     channels(RANKS_LOCAL);
     channels(RANKS_SHM_PROCESSES);
     channels(RANKS_TCP);
+    channels(RANKS_HIER);
 }
 
 /* ---- epochs ------------------------------------------------------------------------------------------------------ */
@@ -450,7 +473,8 @@ static int reopen_body(dsc_comm *comm, void *user)
     for (int epoch = 0; epoch < 4; epoch++) {
         dsc_comm *again = NULL;
         dsc_comm_options options;
-        ranks_options(run, dsc_comm_rank(comm), alloc, NULL, run->kind == RANKS_TCP ? "again" : "", &options);
+        ranks_options(run, dsc_comm_rank(comm), alloc, NULL,
+                      run->kind == RANKS_TCP || run->kind == RANKS_HIER ? "again" : "", &options);
         options.place.master_port = 11000 + (int32_t)getpgrp() % 20000;
         RANKS_TRY(dsc_comm_open(&options, &again, err));
         float x = (float)dsc_comm_rank(comm);
@@ -508,6 +532,8 @@ static void test_reopen(void **state)
     run.user = &run;
     assert_int_equal(ranks_go(&run), 0);
     run.kind = RANKS_TCP;
+    assert_int_equal(ranks_go(&run), 0);
+    run.kind = RANKS_HIER;
     assert_int_equal(ranks_go(&run), 0);
 
     pthread_t threads[3];
@@ -584,7 +610,11 @@ static void test_trace(void **state)
 static dsc_status choose(const char *name, int32_t size, int32_t local_size, dsc_local_world *world,
                          const char **chosen, dsc_error *err)
 {
-    const dsc_comm_options options = { .place = { .size = size, .local_size = local_size, .local_world = world },
+    const dsc_comm_options options = { .place = { .size = size,
+                                                  .local_size = local_size,
+                                                  .node_count = size / local_size,
+                                                  .hosts_guessed = size == 6,
+                                                  .local_world = world },
                                        .transport = name };
     const dsc_comm_ops *ops = NULL;
     const dsc_status status = dsc_comm_choose(&options, &ops, err);
@@ -605,6 +635,10 @@ static void test_choice(void **state)
     assert_int_equal(choose("auto", 4, 4, NULL, &name, &err), DSC_OK);
     assert_string_equal(name, "shm");
     assert_int_equal(choose("auto", 4, 2, NULL, &name, &err), DSC_OK);
+    assert_string_equal(name, "hier");
+    assert_int_equal(choose("auto", 4, 1, NULL, &name, &err), DSC_OK);
+    assert_string_equal(name, "tcp");
+    assert_int_equal(choose("auto", 6, 2, NULL, &name, &err), DSC_OK); /* where ranks might disagree in it */
     assert_string_equal(name, "tcp");
     assert_int_equal(choose("pigeons", 4, 4, NULL, &name, &err), DSC_ERR_INPUT);
     assert_non_null(strstr(err.message, "\"pigeons\""));
@@ -656,6 +690,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_shm_processes),
         cmocka_unit_test(test_shm_strict),
         cmocka_unit_test(test_tcp),
+        cmocka_unit_test(test_hier),
         cmocka_unit_test(test_gloo),
         cmocka_unit_test(test_gloo_channels),
         cmocka_unit_test(test_mpi),

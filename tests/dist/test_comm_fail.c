@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/rendezvous.h"
 #include "tests/support/ranks.h"
+#include "zero/comm/board.h"
 #include "zero/comm/comm_internal.h"
 
 #define SECOND INT64_C(1000000000)
@@ -149,6 +150,7 @@ static void play_all(ranks_kind kind)
 static void test_scenes_local(void **state) { play_all(RANKS_LOCAL); }
 static void test_scenes_shm(void **state) { play_all(RANKS_SHM_PROCESSES); }
 static void test_scenes_tcp(void **state) { play_all(RANKS_TCP); }
+static void test_scenes_hier(void **state) { play_all(RANKS_HIER); }
 
 /* ---- the fault hook ---------------------------------------------------------------------------------------------- */
 
@@ -200,6 +202,7 @@ static void test_fault_sweep(void **state)
     sweep(RANKS_LOCAL, 3);
     sweep(RANKS_SHM_PROCESSES, 2);
     sweep(RANKS_TCP, 3);
+    sweep(RANKS_HIER, 3);
 }
 
 /* ---- open with failing allocations ------------------------------------------------------------------------------- */
@@ -277,6 +280,8 @@ static void test_starved_open(void **state)
     starve_all(RANKS_LOCAL, 3);
     starve_all(RANKS_SHM_THREADS, 3);
     starve_all(RANKS_TCP_THREADS, 3);
+    starve_all(RANKS_HIER_THREADS, 3);
+    starve_all(RANKS_HIER_THREADS, 4);
 }
 
 /* ---- a rank that dies -------------------------------------------------------------------------------------------- */
@@ -399,6 +404,13 @@ static void test_death_tcp(void **state)
     one_death(RANKS_TCP, 1, 2, false);
 }
 
+static void test_death_hier(void **state)
+{
+    for (int where = 0; where < 3; where++)
+        for (int32_t size = 3; size <= 4; size++)
+            one_death(RANKS_HIER, where, size, false);
+}
+
 /* ---- a rank that is stopped -------------------------------------------------------------------------------------- */
 
 /* Rank 1 is stopped; everybody else names it, and only it, soon after the timeout. */
@@ -455,10 +467,48 @@ static void one_stopped(ranks_kind kind, int where, int32_t size)
 
 static void test_stopped(void **state)
 {
-    static const ranks_kind kinds[] = { RANKS_SHM_PROCESSES, RANKS_TCP };
+    static const ranks_kind kinds[] = { RANKS_SHM_PROCESSES, RANKS_TCP, RANKS_HIER };
     for (size_t k = 0; k < DSC_COUNT(kinds); k++)
         for (int where = 0; where < 2; where++)
             one_stopped(kinds[k], where, 3);
+}
+
+/* ---- a rank that waits elsewhere --------------------------------------------------------------------------------- */
+
+static void *elsewhere_main(void *arg)
+{
+    dsc_board *board = arg;
+    const dsc_board_note note = { .op = DSC_COMM_BARRIER };
+    for (int i = 0; i < 12; i++) { /* a slow link that gets on */
+        dsc_clock_sleep_ns(SECOND / 20);
+        dsc_board_moved(board, 0);
+    }
+    return dsc_board_meet(board, 0, &note, NULL) == DSC_OK ? NULL : arg;
+}
+
+/* It takes twice the timeout; the others know that it gets on. Then it stops getting on. */
+static void test_slow_elsewhere(void **state)
+{
+    static const int32_t called[] = { 4, 7 };
+    dsc_board board[2];
+    dsc_error err = DSC_ERROR_INIT;
+    const dsc_board_note note = { .op = DSC_COMM_BARRIER };
+    pthread_t thread;
+    void *failed = NULL, *memory = aligned_alloc(64, (size_t)dsc_align_up(dsc_board_bytes(2, 1), 64));
+    assert_non_null(memory);
+    dsc_board_init(memory, 2, 1);
+    for (int32_t r = 0; r < 2; r++) {
+        dsc_board_attach(&board[r], memory, r, false, SECOND * 3 / 10);
+        board[r].called = called;
+    }
+    assert_int_equal(pthread_create(&thread, NULL, elsewhere_main, &board[1]), 0);
+    assert_int_equal(dsc_board_meet(&board[0], 0, &note, NULL), DSC_OK);
+    pthread_join(thread, &failed);
+    assert_null(failed);
+    assert_int_equal(dsc_board_meet(&board[0], 0, &note, &err), DSC_ERR_STUCK);
+    assert_non_null(strstr(err.message, "rank 4 waited 0.3 s for rank 7"));
+    assert_int_equal(err.rank, 7);
+    free(memory);
 }
 
 /* ---- a peer that shows the wrong files --------------------------------------------------------------------------- */
@@ -634,6 +684,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_scenes_local),
         cmocka_unit_test(test_scenes_shm),
         cmocka_unit_test(test_scenes_tcp),
+        cmocka_unit_test(test_scenes_hier),
         cmocka_unit_test(test_fault_sweep),
         cmocka_unit_test(test_memory_of_a_failed_rank),
         cmocka_unit_test(test_starved_open),
@@ -641,7 +692,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_death),
         cmocka_unit_test(test_death_without_pidfd),
         cmocka_unit_test(test_death_tcp),
+        cmocka_unit_test(test_death_hier),
         cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_slow_elsewhere),
         cmocka_unit_test(test_gloo),
         cmocka_unit_test(test_mpi),
     };

@@ -20,8 +20,8 @@
 const char *ranks_kind_text(ranks_kind kind)
 {
     static const char *const texts[RANKS_KIND_COUNT] = { "self", "local", "shm threads", "shm processes",
-                                                         "shm processes, strict", "tcp threads", "tcp", "gloo threads",
-                                                         "gloo", "mpi" };
+                                                         "shm processes, strict", "tcp threads", "tcp", "hier threads",
+                                                         "hier", "gloo threads", "gloo", "mpi" };
     return texts[kind];
 }
 
@@ -55,11 +55,29 @@ int32_t ranks_choose_port(void)
     }
 }
 
+/* Two ranks are on two hosts, else nothing goes between hosts. */
+static int32_t host_of(const ranks_run *run, int32_t rank)
+{
+    return run->hosts != NULL ? run->hosts[rank] : run->size == 2 ? rank : rank / (run->size < 8 ? 2 : 3);
+}
+
+static void place_on_hosts(const ranks_run *run, dsc_comm_place *place)
+{
+    place->node = host_of(run, place->rank);
+    place->local_rank = place->local_size = 0;
+    for (int32_t r = 0; r < run->size; r++) {
+        place->local_rank += r < place->rank && host_of(run, r) == place->node;
+        place->local_size += host_of(run, r) == place->node;
+        place->node_count = (int32_t)dsc_max_i64(place->node_count, host_of(run, r) + 1);
+    }
+}
+
 void ranks_options(const ranks_run *run, int32_t rank, dsc_alloc *alloc, dsc_local_world *world, const char *token,
                    dsc_comm_options *out)
 {
     static const char *const names[RANKS_KIND_COUNT] = { "self", "local", "shm", "shm", "shm",
-                                                         "tcp",  "tcp",   "gloo", "gloo", "mpi" };
+                                                         "tcp",  "tcp",   "hier", "hier", "gloo",
+                                                         "gloo", "mpi" };
     *out = (dsc_comm_options){ .alloc = alloc,
                                .place = { .rank = rank,
                                           .size = run->size,
@@ -76,6 +94,8 @@ void ranks_options(const ranks_run *run, int32_t rank, dsc_alloc *alloc, dsc_loc
                                .timeout_ns = run->timeout_ns > 0 ? run->timeout_ns : INT64_C(20000000000),
                                .open_timeout_ns = INT64_C(20000000000),
                                .fault_at = rank == run->fault_rank ? run->fault_at : 0 };
+    if (run->kind == RANKS_HIER || run->kind == RANKS_HIER_THREADS)
+        place_on_hosts(run, &out->place);
 }
 
 bool ranks_have(ranks_kind kind, dsc_error *why)
@@ -172,7 +192,7 @@ static int run_rank(const one_rank *one)
     dsc_alloc_stats stats;
     dsc_alloc_stats_get(alloc, &stats);
     int failed = 0;
-    if (one->run->ops == NULL && stats.tier_current_bytes[DSC_TIER_HOST] > 0 &&
+    if (one->run->ops == NULL && stats.tier_current_bytes[DSC_TIER_HOST] > 0 && !one->run->takes_less &&
         stats.count[DSC_TAG_COMM][DSC_TIER_HOST].current_bytes != dsc_comm_plan_bytes(&options)) {
         fprintf(stderr, "# rank %d: %lld COMM bytes, planned %lld\n", one->rank,
                 (long long)stats.count[DSC_TAG_COMM][DSC_TIER_HOST].current_bytes,
@@ -247,7 +267,7 @@ int ranks_go(const ranks_run *run)
     for (int32_t r = 0; r < run->size; r++)
         ranks[r] = (one_rank){ .run = run, .rank = r, .world = world, .token = token };
     if (run->kind == RANKS_SHM_PROCESSES || run->kind == RANKS_SHM_STRICT || run->kind == RANKS_TCP ||
-        run->kind == RANKS_GLOO)
+        run->kind == RANKS_HIER || run->kind == RANKS_GLOO)
         return go_processes(run, ranks);
     for (int32_t r = 0; r < run->size; r++)
         if (pthread_create(&threads[r], NULL, thread_main, &ranks[r]) != 0)

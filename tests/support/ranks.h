@@ -13,6 +13,8 @@ typedef enum ranks_kind {
     RANKS_SHM_STRICT,    /* the same without process_vm_readv and pidfd_open */
     RANKS_TCP_THREADS,   /* threads, transport tcp */
     RANKS_TCP,           /* forked, transport tcp over the loopback interface */
+    RANKS_HIER_THREADS,  /* threads, transport hier: two ranks a host, of eight three, or as run->hosts says */
+    RANKS_HIER,          /* forked, the same */
     RANKS_GLOO_THREADS,  /* threads, transport gloo */
     RANKS_GLOO,          /* forked, transport gloo */
     RANKS_MPI,           /* this process is one of those that mpirun started */
@@ -47,6 +49,8 @@ typedef struct ranks_run {
     int32_t channel_count;   /* 0: 1 */
     int64_t staging_bytes;   /* 0: 1 MiB */
     int64_t timeout_ns;      /* 0: 20 s */
+    const int32_t *hosts;    /* of each rank, for transport hier; NULL: see there */
+    bool takes_less;         /* of COMM than planned: the ranks find out that they cannot share */
     int32_t port;            /* of the meeting over TCP; 0: from the token */
     int64_t fault_at;        /* of rank fault_rank */
     int32_t fault_rank;

@@ -60,6 +60,8 @@ static const good goods[] = {
     /* hosts with different numbers of ranks: arithmetic would put both of these on host 0 */
     { "RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 LOCAL_SIZE=1 CROSS_RANK=0 CROSS_SIZE=2 MASTER_ADDR=h1", 0, 3, 0, 1, 0, 2 },
     { "RANK=1 WORLD_SIZE=3 LOCAL_RANK=0 LOCAL_SIZE=2 CROSS_RANK=1 CROSS_SIZE=2 MASTER_ADDR=h1", 1, 3, 0, 2, 1, 2 },
+    { "RANK=2 WORLD_SIZE=3 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 GROUP_WORLD_SIZE=2 MASTER_ADDR=h1", 2, 3, 1, 2,
+      1, 2 }, /* torchrun */
     { "SLURM_PROCID=0 SLURM_NTASKS=4", 0, 1, 0, 1, 0, 1 }, /* a batch script: one process */
     /* the plain ones under an MPI start that says the same, and under one of one process each */
     { "RANK=1 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", 1, 2, 1, 2, 0, 1 },

@@ -187,8 +187,8 @@ int dsc_cmd_comm(int argc, char **argv)
     if (argc < 2 || strcmp(argv[1], "bench") != 0)
         return dsc_tool_usage(
             "comm",
-            "expected \"dsc comm bench [--comm auto|shm|tcp|gloo|mpi] [--ranks N] [--mib 1,4,16,64 | --kib 64,256] "
-            "[--rounds N] [--bf16] [--plain] [--json]\"");
+            "expected \"dsc comm bench [--comm auto|shm|tcp|hier|gloo|mpi] [--ranks N] "
+            "[--mib 1,4,16,64 | --kib 64,256] [--rounds N] [--bf16] [--plain] [--json]\"");
     for (int i = 2; i < argc; i++) {
         if ((value = dsc_tool_flag("--ranks", argc, argv, &i)) != NULL) {
             if (!dsc_tool_number("--ranks", value, 1, RANKS_MOST, &s.ranks))

@@ -29,6 +29,7 @@ typedef struct rank_words {
     _Atomic int32_t now_op;                  /* dsc_comm_op + 1, 0: in none */
     _Atomic int32_t awaiting;                /* rank + 1 whose mail this rank waits for, 0: none */
     _Atomic int32_t cpu;                     /* where it was when last seen */
+    _Atomic uint32_t moved;                  /* signs of life from where it waits for others than these */
     _Alignas(LINE) _Atomic uint32_t mail; /* even: empty; odd: mail_note waits */
     _Atomic uint32_t mail_sleepers;
     _Alignas(LINE) dsc_board_note note[2];
@@ -176,21 +177,30 @@ static dsc_status report_failure(dsc_board *board, dsc_error *err)
     return status;
 }
 
-dsc_status dsc_board_fail(dsc_board *board, dsc_status status, int32_t rank, dsc_error *err, const char *fmt, ...)
+dsc_status dsc_board_fail_as(dsc_board *board, const dsc_error *why, dsc_error *err)
 {
     dsc_board_header *h = board->header;
     uint32_t none = FAIL_NONE;
     if (atomic_compare_exchange_strong(&h->failed, &none, FAIL_WRITING)) {
-        va_list args;
-        va_start(args, fmt);
-        vsnprintf(h->fail_text, sizeof h->fail_text, fmt, args);
-        va_end(args);
-        h->fail_status = (int32_t)status;
-        h->fail_rank = rank;
+        snprintf(h->fail_text, sizeof h->fail_text, "%.*s", FAIL_TEXT_BYTES - 1, why->message);
+        h->fail_status = (int32_t)why->status;
+        h->fail_rank = why->rank;
         atomic_store(&h->failed, FAIL_SET);
     }
     wake_everybody(board);
     return report_failure(board, err);
+}
+
+dsc_status dsc_board_fail(dsc_board *board, dsc_status status, int32_t rank, dsc_error *err, const char *fmt, ...)
+{
+    dsc_error why = DSC_ERROR_INIT;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(why.message, sizeof why.message, fmt, args);
+    va_end(args);
+    why.status = status;
+    why.rank = dsc_board_called(board, rank);
+    return dsc_board_fail_as(board, &why, err);
 }
 
 dsc_status dsc_board_health(dsc_board *board, dsc_error *err)
@@ -200,7 +210,7 @@ dsc_status dsc_board_health(dsc_board *board, dsc_error *err)
     for (int32_t r = 0; r < board->size; r++)
         if (r != board->rank && board->alive != NULL && atomic_load(&board->header->person[r].left) == 0 &&
             !board->alive(board->user, r))
-            return dsc_board_fail(board, DSC_ERR_PEER, r, err, "rank %d (pid %d) is gone", r,
+            return dsc_board_fail(board, DSC_ERR_PEER, r, err, "rank %d (pid %d) is gone", dsc_board_called(board, r),
                                   dsc_board_pid(board, r, NULL));
     return DSC_OK;
 }
@@ -209,9 +219,9 @@ dsc_status dsc_board_health(dsc_board *board, dsc_error *err)
 static const char *rank_text(const dsc_board *board, int32_t rank, char *out, size_t out_bytes)
 {
     if (board->shared)
-        snprintf(out, out_bytes, "rank %d (pid %d)", rank, dsc_board_pid(board, rank, NULL));
+        snprintf(out, out_bytes, "rank %d (pid %d)", dsc_board_called(board, rank), dsc_board_pid(board, rank, NULL));
     else
-        snprintf(out, out_bytes, "rank %d", rank);
+        snprintf(out, out_bytes, "rank %d", dsc_board_called(board, rank));
     return out;
 }
 
@@ -265,23 +275,27 @@ static bool never_matches(const dsc_board *board, const wait_for *w, int32_t ran
 static dsc_status look_around(dsc_board *board, const wait_for *w, dsc_error *err)
 {
     char who[64], here[96];
+    const int32_t me = dsc_board_called(board, board->rank);
     for (int32_t r = 0; r < board->size; r++) {
         if (!is_missing(board, w, r))
             continue;
         if (atomic_load(&board->header->person[r].left) != 0)
             return dsc_board_fail(board, DSC_ERR_PEER, r, err, "%s closed its communicator while rank %d waited in %s",
-                                  rank_text(board, r, who, sizeof who), board->rank,
+                                  rank_text(board, r, who, sizeof who), me,
                                   here_text(board, w->channel, here, sizeof here));
         if (board->alive != NULL && !board->alive(board->user, r))
             return dsc_board_fail(board, DSC_ERR_PEER, r, err, "%s is gone; rank %d waited for it in %s",
-                                  rank_text(board, r, who, sizeof who), board->rank,
+                                  rank_text(board, r, who, sizeof who), me,
                                   here_text(board, w->channel, here, sizeof here));
         if (never_matches(board, w, r))
-            return dsc_board_fail(board, DSC_ERR_COMM, r, err, "ranks disagree: rank %d is in %s, rank %d in %s",
-                                  board->rank, here_text(board, w->channel, here, sizeof here), r,
+            return dsc_board_fail(board, DSC_ERR_COMM, r, err, "ranks disagree: rank %d is in %s, rank %d in %s", me,
+                                  here_text(board, w->channel, here, sizeof here), dsc_board_called(board, r),
                                   now_text(board, w->channel, r));
     }
-    return DSC_OK;
+    dsc_error why = DSC_ERROR_INIT;
+    if (board->look == NULL || board->look(board->look_user, &why) == DSC_OK)
+        return DSC_OK;
+    return dsc_board_fail_as(board, &why, err);
 }
 
 static dsc_status give_up(dsc_board *board, const wait_for *w, dsc_error *err)
@@ -300,7 +314,7 @@ static dsc_status give_up(dsc_board *board, const wait_for *w, dsc_error *err)
                                      now_text(board, w->channel, r));
     }
     return dsc_board_fail(board, DSC_ERR_STUCK, first, err, "%s: rank %d waited %.1f s for %s",
-                          here_text(board, w->channel, here, sizeof here), board->rank,
+                          here_text(board, w->channel, here, sizeof here), dsc_board_called(board, board->rank),
                           (double)board->timeout_ns * 1e-9, missing);
 }
 
@@ -333,9 +347,20 @@ static bool spin(const wait_for *w, int64_t until_ns)
     return false;
 }
 
+/* Grows while a rank that is missing gets on elsewhere. */
+static uint32_t signs_of_life(const dsc_board *board, const wait_for *w)
+{
+    uint32_t sum = 0;
+    for (int32_t r = 0; r < board->size; r++)
+        if (is_missing(board, w, r))
+            sum += atomic_load_explicit(&slot_of(board, w->channel, r)->moved, memory_order_relaxed);
+    return sum;
+}
+
 static dsc_status sleep_until_changed(dsc_board *board, const wait_for *w, int64_t start_ns, dsc_error *err)
 {
     int64_t looked_ns = start_ns;
+    uint32_t signs = signs_of_life(board, w);
     for (;;) {
         const int64_t left_ns = start_ns + board->timeout_ns - dsc_clock_ns();
         if (atomic_load(&board->header->failed) == FAIL_NONE && left_ns > 0) {
@@ -348,6 +373,10 @@ static dsc_status sleep_until_changed(dsc_board *board, const wait_for *w, int64
         if (atomic_load(&board->header->failed) != FAIL_NONE)
             return report_failure(board, err);
         const int64_t now_ns = dsc_clock_ns();
+        const uint32_t signs_now = signs_of_life(board, w);
+        if (signs_now != signs)
+            start_ns = now_ns;
+        signs = signs_now;
         if (now_ns - start_ns >= board->timeout_ns)
             return give_up(board, w, err);
         if (now_ns - looked_ns >= SLICE_NS) {
@@ -400,6 +429,11 @@ dsc_status dsc_board_begin(dsc_board *board, int32_t channel, dsc_comm_op op, ds
     return DSC_OK;
 }
 
+void dsc_board_moved(dsc_board *board, int32_t channel)
+{
+    atomic_fetch_add_explicit(&slot_of(board, channel, board->rank)->moved, 1, memory_order_relaxed);
+}
+
 void dsc_board_end(dsc_board *board, int32_t channel)
 {
     atomic_store_explicit(&slot_of(board, channel, board->rank)->now_op, 0, memory_order_relaxed);
@@ -416,8 +450,9 @@ static dsc_status compare_notes(dsc_board *board, int32_t channel, const dsc_boa
             board, DSC_ERR_COMM, r, err,
             "ranks disagree on channel %d, call %lld: rank %d calls %s of %lld bytes (detail %d), rank %d calls %s of "
             "%lld bytes (detail %d)",
-            channel, (long long)board->lane[channel].call, board->rank, dsc_comm_op_text((dsc_comm_op)mine->op),
-            (long long)mine->bytes, mine->detail, r, known ? dsc_comm_op_text((dsc_comm_op)theirs->op) : "?",
+            channel, (long long)board->lane[channel].call, dsc_board_called(board, board->rank),
+            dsc_comm_op_text((dsc_comm_op)mine->op), (long long)mine->bytes, mine->detail, dsc_board_called(board, r),
+            known ? dsc_comm_op_text((dsc_comm_op)theirs->op) : "?",
             (long long)theirs->bytes, theirs->detail);
     }
     return DSC_OK;

@@ -49,6 +49,11 @@ typedef struct dsc_board {
     /* False when the process of `rank` is gone. NULL: nobody can vanish. */
     bool (*alive)(void *user, int32_t rank); /* called by any channel's thread */
     void *user;
+    /* Of ranks that wait for others than these too, all NULL else: what these are called in messages, and what is asked
+     * every 100 ms of a wait; a failure of it is published here. */
+    const int32_t *called;
+    dsc_status (*look)(void *user, dsc_error *err);
+    void *look_user;
     struct dsc_board_lane {
         uint32_t generation; /* meets passed */
         int64_t call;        /* operations begun, for messages */
@@ -68,6 +73,12 @@ void dsc_board_leave(dsc_board *board);
 /* Every operation starts with begin and ends with end: what they say is seen in other ranks' errors. */
 DSC_MUST_USE dsc_status dsc_board_begin(dsc_board *board, int32_t channel, dsc_comm_op op, dsc_error *err);
 void dsc_board_end(dsc_board *board, int32_t channel);
+/* This rank gets on with others than these: who waits for it here begins to count its timeout anew. */
+void dsc_board_moved(dsc_board *board, int32_t channel);
+static inline int32_t dsc_board_called(const dsc_board *board, int32_t rank)
+{
+    return board->called != NULL ? board->called[rank] : rank;
+}
 
 /* Waits for all ranks. With a note: they then agree in op, detail and bytes, or DSC_ERR_COMM on every rank; peers'
  * notes can be read until the next meet. note = NULL for the later meets of an operation. */
@@ -94,5 +105,7 @@ DSC_MUST_USE dsc_status dsc_board_health(dsc_board *board, dsc_error *err);
 /* Publishes a failure (the first one stays) and wakes everybody. Returns what stands on the board, in *err. */
 dsc_status dsc_board_fail(dsc_board *board, dsc_status status, int32_t rank, dsc_error *err, const char *fmt, ...)
     DSC_PRINTF(5, 6);
+/* The same with words and a rank's name that come from elsewhere. */
+dsc_status dsc_board_fail_as(dsc_board *board, const dsc_error *why, dsc_error *err);
 
 #endif

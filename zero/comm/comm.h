@@ -1,9 +1,9 @@
 /* comm.h - ranks and collectives: one const ops table per transport, one front that checks, counts, times and traces.
  *
  * Transports: self (W = 1), local (threads of one process), shm (processes of one host), tcp and gloo (several
- * hosts), nccl (GPUs), fault (wraps another), skeleton (the tutorial). A communicator has `channel_count`
- * independent channels: one stream uses one channel, so collectives of two streams never wait for each other. All ranks
- * call the same operations in the same order on a channel.
+ * hosts), hier (shm inside hosts, tcp between), nccl (GPUs), fault (wraps another), skeleton (the tutorial). A
+ * communicator has `channel_count` independent channels: one stream uses one channel, so collectives of two streams
+ * never wait for each other. All ranks call the same operations in the same order on a channel.
  *
  * Sums are ours, not the transport's: reduce_scatter folds leaves in rank order on the owner (kernels/exact.h, FOLD),
  * so every transport gives the same bits. SPDX-License-Identifier: Apache-2.0 */
@@ -39,6 +39,7 @@ typedef struct dsc_comm_place {
     int32_t rank, size;             /* world */
     int32_t local_rank, local_size; /* on this host */
     int32_t node, node_count;
+    bool hosts_guessed; /* these two, on all ranks: as if hosts had as many ranks each */
     char master_addr[DSC_HOST_NAME_BYTES]; /* "127.0.0.1" */
     int32_t master_port;
     const char *job_token;        /* DSC_JOB_TOKEN, or "" (then the user id and port name the job) */
@@ -70,7 +71,7 @@ typedef struct dsc_comm_trace {
 typedef struct dsc_comm_options {
     dsc_alloc *alloc; /* borrowed until close */
     dsc_comm_place place;
-    const char *transport;     /* "auto", "self", "local", "shm", "tcp", "gloo", "mpi", "nccl" */
+    const char *transport;     /* "auto", "self", "local", "shm", "tcp", "hier", "gloo", "mpi", "nccl" */
     int32_t channel_count;     /* 1..DSC_COMM_CHANNELS_MAX */
     int64_t staging_bytes;     /* per channel and rank, for transports that copy through a segment; counted as COMM */
     int64_t timeout_ns;        /* a collective that waits longer fails with DSC_ERR_STUCK; 0: 600 s */
@@ -148,12 +149,12 @@ typedef struct dsc_comm_ops {
     void (*abort)(dsc_transport *, const char *reason);
 } dsc_comm_ops;
 
-extern const dsc_comm_ops dsc_comm_self, dsc_comm_local, dsc_comm_shm, dsc_comm_tcp, dsc_comm_gloo, dsc_comm_mpi,
-    dsc_comm_nccl, dsc_comm_skeleton;
+extern const dsc_comm_ops dsc_comm_self, dsc_comm_local, dsc_comm_shm, dsc_comm_tcp, dsc_comm_hier, dsc_comm_gloo,
+    dsc_comm_mpi, dsc_comm_nccl, dsc_comm_skeleton;
 
 /* The table that options->transport names; "auto" is self for one rank; nccl over the memory of a device that is not
- * host_visible; local in a local_world; shm when all ranks are on this host; between hosts tcp, or mpi when mpirun
- * started the ranks and there is no job token. An unknown name: DSC_ERR_INPUT. */
+ * host_visible; local in a local_world; shm when all ranks are on this host; between hosts tcp, hier when some have
+ * several ranks, or mpi when mpirun started the ranks and there is no job token. An unknown name: DSC_ERR_INPUT. */
 DSC_MUST_USE dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops **out, dsc_error *err);
 
 typedef struct dsc_comm dsc_comm;

@@ -24,6 +24,7 @@ static inline int64_t dsc_comm_open_timeout_ns(const dsc_comm_options *options)
 /* Bytes that a transport takes under the tag COMM; the planner's and the transport's number are one function. */
 int64_t dsc_shm_plan_bytes(const dsc_comm_options *options);
 int64_t dsc_tcp_plan_bytes(const dsc_comm_options *options);
+int64_t dsc_hier_plan_bytes(const dsc_comm_options *options);
 
 /* The sum and the cast that every transport uses; bits as in kernels/exact.h. On a stream they are launches, without
  * one they run on the calling thread, beside the compute team that has the other cores. */

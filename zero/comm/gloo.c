@@ -109,7 +109,8 @@ static void gloo_close(dsc_transport *transport)
 static dsc_status gloo_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
 {
     const dsc_gloo_api *api = NULL;
-    const dsc_tcp_kind kind = { .ops = &dsc_comm_gloo, .bytes = sizeof(gloo_transport), .second_lanes = true };
+    const dsc_tcp_kind kind = { .ops = &dsc_comm_gloo, .bytes = sizeof(gloo_transport), .second_lanes = true,
+                                .number = 1 };
     dsc_transport *made = NULL;
     DSC_TRY(find_plugin(&api, err)); /* before anybody is met */
     DSC_TRY(dsc_tcp_open_kind(&kind, &made, options, err));

@@ -17,17 +17,19 @@ typedef struct env {
     void *user;
 } env;
 
-/* Names of the same number in each family; NULL: that family has none. The second plain name is torchrun's. */
+/* Names of the same number in each family; NULL: that family has none. The second plain names are torchrun's. */
 typedef struct family {
-    const char *rank, *size, *local_rank, *local_size, *local_size_alias, *node, *node_count;
+    const char *rank, *size, *local_rank, *local_size, *local_size_alias, *node, *node_count, *node_alias,
+        *node_count_alias;
 } family;
 static const family families[] = {
-    { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE", "CROSS_RANK", "CROSS_SIZE" },
+    { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE", "CROSS_RANK", "CROSS_SIZE",
+      "GROUP_RANK", "GROUP_WORLD_SIZE" },
     { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
-      NULL, NULL, NULL },
-    { "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, NULL, NULL },
+      NULL, NULL, NULL, NULL, NULL },
+    { "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, NULL, NULL, NULL, NULL },
     { "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", NULL, "SLURM_NODEID",
-      "SLURM_STEP_NUM_NODES" },
+      "SLURM_STEP_NUM_NODES", NULL, NULL },
 };
 enum { PLAIN, OPEN_MPI, HYDRA, SLURM };
 
@@ -55,7 +57,10 @@ static dsc_status number(const env *e, const char *name, int64_t least, int64_t 
     return DSC_OK;
 }
 
-typedef struct numbers { int64_t rank, size, local_rank, local_size, node, node_count; } numbers; /* -1: not set */
+typedef struct numbers {
+    int64_t rank, size, local_rank, local_size, node, node_count; /* -1: not set */
+    bool hosts_guessed;
+} numbers;
 
 /* Slurm names the numbers of tasks of all nodes in one list. */
 static dsc_status read_slurm_local_size(const env *e, const family *f, numbers *n, dsc_error *err)
@@ -72,13 +77,17 @@ static dsc_status read_slurm_local_size(const env *e, const family *f, numbers *
 
 static dsc_status read_family(const env *e, const family *f, numbers *out, dsc_error *err)
 {
-    *out = (numbers){ -1, -1, -1, -1, -1, -1 };
+    *out = (numbers){ -1, -1, -1, -1, -1, -1, false };
     int64_t alias = -1;
     DSC_TRY(number(e, f->rank, 0, INT32_MAX, &out->rank, err));
     DSC_TRY(number(e, f->size, 1, INT32_MAX, &out->size, err));
     DSC_TRY(number(e, f->local_rank, 0, INT32_MAX, &out->local_rank, err));
     DSC_TRY(number(e, f->node, 0, INT32_MAX, &out->node, err));
     DSC_TRY(number(e, f->node_count, 1, INT32_MAX, &out->node_count, err));
+    if (out->node < 0 || out->node_count < 0) {
+        DSC_TRY(number(e, f->node_alias, 0, INT32_MAX, &out->node, err));
+        DSC_TRY(number(e, f->node_count_alias, 1, INT32_MAX, &out->node_count, err));
+    }
     if (f == &families[SLURM])
         return read_slurm_local_size(e, f, out, err);
     DSC_TRY(number(e, f->local_size, 1, INT32_MAX, &out->local_size, err));
@@ -163,6 +172,7 @@ static dsc_status fill_local(const family *f, numbers *n, const char *master_add
     if (n->node < 0 || n->node_count < 0) { /* right where hosts have as many ranks each */
         n->node = (n->rank - n->local_rank) / n->local_size;
         n->node_count = dsc_div_ceil(n->size, n->local_size);
+        n->hosts_guessed = n->local_size < n->size;
     }
     return DSC_OK;
 }
@@ -219,7 +229,7 @@ dsc_status dsc_comm_place_from_env(const char *(*get)(void *user, const char *na
 {
     const env e = { get, user };
     const family *f = NULL;
-    numbers n = { 0, 1, 0, 1, 0, 1 };
+    numbers n = { 0, 1, 0, 1, 0, 1, false };
     const char *token = text_of(&e, "DSC_JOB_TOKEN");
     *out = (dsc_comm_place){ .job_token = token != NULL ? token : "" };
     DSC_TRY(choose_family(&e, &n, &f, err));
@@ -234,6 +244,7 @@ dsc_status dsc_comm_place_from_env(const char *(*get)(void *user, const char *na
     out->local_size = (int32_t)n.local_size;
     out->node = (int32_t)n.node;
     out->node_count = (int32_t)n.node_count;
+    out->hosts_guessed = n.hosts_guessed;
     out->from_mpi = f == &families[OPEN_MPI];
     out->flight = text_of(&e, "DSC_FLIGHT");
     return DSC_OK;

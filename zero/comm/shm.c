@@ -62,9 +62,10 @@ static dsc_status gather_from(dsc_shm *shm, int32_t channel, const agreement *a,
     return DSC_OK;
 }
 
-static dsc_status gather(dsc_shm *shm, int32_t channel, char *recv, const char *send, int64_t bytes, dsc_error *err)
+dsc_status dsc_shm_gather(dsc_shm *shm, int32_t channel, const dsc_board_note *call, char *recv, const char *send,
+                          int64_t bytes, dsc_error *err)
 {
-    dsc_board_note mine = { .op = DSC_COMM_ALL_GATHER, .bytes = bytes };
+    dsc_board_note mine = *call;
     agreement a;
     const bool past_cache = bytes * shm->size >= DSC_COPY_PAST_CACHE_BYTES;
     dsc_shm_locate(shm, send, bytes, bytes, &mine);
@@ -88,9 +89,10 @@ static dsc_status gather(dsc_shm *shm, int32_t channel, char *recv, const char *
     return a.any_direct ? dsc_board_meet(&shm->board, channel, NULL, err) : DSC_OK;
 }
 
-static dsc_status spread(dsc_shm *shm, int32_t channel, char *buf, int64_t bytes, int32_t root, dsc_error *err)
+dsc_status dsc_shm_spread(dsc_shm *shm, int32_t channel, const dsc_board_note *call, char *buf, int64_t bytes,
+                          int32_t root, dsc_error *err)
 {
-    dsc_board_note mine = { .op = DSC_COMM_BROADCAST, .detail = root, .bytes = bytes };
+    dsc_board_note mine = *call;
     agreement a;
     const bool past_cache = bytes >= DSC_COPY_PAST_CACHE_BYTES, am_root = shm->rank == root;
     if (am_root)
@@ -138,9 +140,10 @@ static dsc_status exchange_from(dsc_shm *shm, int32_t channel, const agreement *
     return DSC_OK;
 }
 
-static dsc_status exchange(dsc_shm *shm, int32_t channel, char *recv, const char *send, int64_t bytes, dsc_error *err)
+dsc_status dsc_shm_exchange(dsc_shm *shm, int32_t channel, const dsc_board_note *call, char *recv, const char *send,
+                            int64_t bytes, dsc_error *err)
 {
-    dsc_board_note mine = { .op = DSC_COMM_ALL_TO_ALL, .bytes = bytes };
+    dsc_board_note mine = *call;
     agreement a;
     const bool past_cache = bytes * shm->size >= DSC_COPY_PAST_CACHE_BYTES;
     dsc_shm_locate(shm, send, bytes * shm->size, bytes, &mine);
@@ -283,7 +286,7 @@ static dsc_status reduce(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter
 /* ---- mail -------------------------------------------------------------------------------------------------------- */
 
 /* Mail uses only the half to fill: peers may still read the other one from the last meet. */
-static dsc_status give(dsc_shm *shm, int32_t channel, const char *buf, int64_t bytes, int32_t to, dsc_error *err)
+dsc_status dsc_shm_give(dsc_shm *shm, int32_t channel, const char *buf, int64_t bytes, int32_t to, dsc_error *err)
 {
     dsc_board_note note = { .op = DSC_COMM_SEND, .bytes = bytes };
     const uint32_t half = dsc_board_half(&shm->board, channel);
@@ -298,7 +301,7 @@ static dsc_status give(dsc_shm *shm, int32_t channel, const char *buf, int64_t b
     return DSC_OK;
 }
 
-static dsc_status take(dsc_shm *shm, int32_t channel, char *buf, int64_t bytes, int32_t from, dsc_error *err)
+dsc_status dsc_shm_take(dsc_shm *shm, int32_t channel, char *buf, int64_t bytes, int32_t from, dsc_error *err)
 {
     const bool past_cache = bytes >= DSC_COPY_PAST_CACHE_BYTES;
     for (int64_t done = 0; done == 0 || done < bytes; done += shm->half_bytes) {
@@ -308,7 +311,8 @@ static dsc_status take(dsc_shm *shm, int32_t channel, char *buf, int64_t bytes, 
         if (note.bytes != bytes)
             return dsc_board_fail(&shm->board, DSC_ERR_COMM, from, err,
                                   "ranks disagree on channel %d: rank %d sends %lld bytes, rank %d receives %lld",
-                                  channel, from, (long long)note.bytes, shm->rank, (long long)bytes);
+                                  channel, dsc_board_called(&shm->board, from), (long long)note.bytes,
+                                  dsc_board_called(&shm->board, shm->rank), (long long)bytes);
         if (note.kind == DSC_BOARD_STAGE)
             dsc_copy_bytes(buf + done, dsc_shm_staging(shm, channel, from, (uint32_t)note.detail & 1u),
                            dsc_min_i64(shm->half_bytes, bytes - done), past_cache);
@@ -327,8 +331,8 @@ static dsc_status take(dsc_shm *shm, int32_t channel, char *buf, int64_t bytes, 
 static dsc_status ended(dsc_shm *shm, int32_t channel, dsc_status status, const dsc_error *why, dsc_error *err)
 {
     if (status != DSC_OK) {
-        dsc_board_fail(&shm->board, DSC_ERR_PEER, shm->rank, NULL, "rank %d failed in a collective: %.240s", shm->rank,
-                       why->message);
+        dsc_board_fail(&shm->board, DSC_ERR_PEER, shm->rank, NULL, "rank %d failed in a collective: %.240s",
+                       dsc_board_called(&shm->board, shm->rank), why->message);
         if (err != NULL)
             *err = *why;
     }
@@ -348,19 +352,22 @@ static dsc_status ended(dsc_shm *shm, int32_t channel, dsc_status status, const 
 static dsc_status shm_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
                                  dsc_stream *stream, dsc_error *err)
 {
-    SHM_HOOK(DSC_COMM_ALL_GATHER, gather(shm, channel, recv, send, bytes, why));
+    const dsc_board_note call = { .op = DSC_COMM_ALL_GATHER, .bytes = bytes };
+    SHM_HOOK(DSC_COMM_ALL_GATHER, dsc_shm_gather(shm, channel, &call, recv, send, bytes, why));
 }
 
 static dsc_status shm_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
                                  dsc_stream *stream, dsc_error *err)
 {
-    SHM_HOOK(DSC_COMM_ALL_TO_ALL, exchange(shm, channel, recv, send, bytes, why));
+    const dsc_board_note call = { .op = DSC_COMM_ALL_TO_ALL, .bytes = bytes };
+    SHM_HOOK(DSC_COMM_ALL_TO_ALL, dsc_shm_exchange(shm, channel, &call, recv, send, bytes, why));
 }
 
 static dsc_status shm_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
                                 dsc_stream *stream, dsc_error *err)
 {
-    SHM_HOOK(DSC_COMM_BROADCAST, spread(shm, channel, buf, bytes, root, why));
+    const dsc_board_note call = { .op = DSC_COMM_BROADCAST, .detail = root, .bytes = bytes };
+    SHM_HOOK(DSC_COMM_BROADCAST, dsc_shm_spread(shm, channel, &call, buf, bytes, root, why));
 }
 
 static dsc_status shm_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err)
@@ -372,13 +379,13 @@ static dsc_status shm_barrier(dsc_transport *transport, int32_t channel, dsc_str
 static dsc_status shm_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
                            dsc_stream *stream, dsc_error *err)
 {
-    SHM_HOOK(DSC_COMM_SEND, give(shm, channel, buf, bytes, to, why));
+    SHM_HOOK(DSC_COMM_SEND, dsc_shm_give(shm, channel, buf, bytes, to, why));
 }
 
 static dsc_status shm_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
                            dsc_stream *stream, dsc_error *err)
 {
-    SHM_HOOK(DSC_COMM_RECV, take(shm, channel, buf, bytes, from, why));
+    SHM_HOOK(DSC_COMM_RECV, dsc_shm_take(shm, channel, buf, bytes, from, why));
 }
 
 static dsc_status shm_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,

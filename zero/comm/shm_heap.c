@@ -186,13 +186,14 @@ static dsc_status window_open(dsc_shm *shm, int32_t rank, const dsc_board_note *
     if (fstat(peer->heap, &info) != 0 || note->region_bytes <= 0 || note->region_offset < 0 ||
         note->region_offset % PAGE != 0 || note->region_bytes > info.st_size ||
         note->region_offset > info.st_size - note->region_bytes)
-        return DSC_FAIL(err, DSC_ERR_COMM, "dsc.comm", "rank %d names shared memory that it does not have", rank);
+        return DSC_FAIL(err, DSC_ERR_COMM, "dsc.comm", "rank %d names shared memory that it does not have",
+                        dsc_board_called(&shm->board, rank));
     DSC_TRY(node_take(shm, &region, err));
     void *ptr = mmap(NULL, (size_t)note->region_bytes, PROT_READ, MAP_SHARED, peer->heap, note->region_offset);
     if (ptr == MAP_FAILED) {
         node_give(shm, region);
         return DSC_FAIL(err, DSC_ERR_NOMEM, "dsc.comm", "cannot map %lld bytes of rank %d: %s",
-                        (long long)note->region_bytes, rank, strerror(errno));
+                        (long long)note->region_bytes, dsc_board_called(&shm->board, rank), strerror(errno));
     }
     *region = (dsc_shm_region){
         .next = peer->window, .ptr = ptr, .offset = note->region_offset, .bytes = note->region_bytes
@@ -232,9 +233,10 @@ static dsc_status read_raw(dsc_shm *shm, int32_t rank, const dsc_board_note *not
                 continue;
             const bool gone = why == ESRCH || !dsc_shm_alive(shm, rank);
             return dsc_board_fail(&shm->board, gone ? DSC_ERR_PEER : DSC_ERR_COMM, rank, err,
-                                  "rank %d (pid %d) %s while rank %d read %lld bytes of it: %s", rank,
-                                  shm->peer[rank].pid, gone ? "is gone" : "cannot be read", shm->rank, (long long)bytes,
-                                  strerror(why));
+                                  "rank %d (pid %d) %s while rank %d read %lld bytes of it: %s",
+                                  dsc_board_called(&shm->board, rank), shm->peer[rank].pid,
+                                  gone ? "is gone" : "cannot be read", dsc_board_called(&shm->board, shm->rank),
+                                  (long long)bytes, strerror(why));
         }
         to += n;
         at += n;

@@ -46,6 +46,20 @@ typedef struct dsc_shm {
     dsc_shm_peer peer[DSC_BOARD_RANKS_MAX];
 } dsc_shm;
 
+/* ---- shm.c ------------------------------------------------------------------------------------------------------- */
+/* Collectives as parts of a call: `call` is what it is compared by and what messages say (op, detail, bytes). Between
+ * dsc_board_begin and dsc_board_end. */
+DSC_MUST_USE dsc_status dsc_shm_gather(dsc_shm *shm, int32_t channel, const dsc_board_note *call, char *recv,
+                                       const char *send, int64_t bytes, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_shm_exchange(dsc_shm *shm, int32_t channel, const dsc_board_note *call, char *recv,
+                                         const char *send, int64_t bytes, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_shm_spread(dsc_shm *shm, int32_t channel, const dsc_board_note *call, char *buf,
+                                       int64_t bytes, int32_t root, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_shm_give(dsc_shm *shm, int32_t channel, const char *buf, int64_t bytes, int32_t to,
+                                     dsc_error *err);
+DSC_MUST_USE dsc_status dsc_shm_take(dsc_shm *shm, int32_t channel, char *buf, int64_t bytes, int32_t from,
+                                     dsc_error *err);
+
 /* ---- shm_heap.c -------------------------------------------------------------------------------------------------- */
 dsc_status dsc_shm_mem_open(dsc_transport *transport, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);
 void dsc_shm_mem_close(dsc_transport *transport, dsc_buf *buf);

@@ -1,4 +1,4 @@
-/* tcp_internal.h - what the transports between hosts share: private to tcp*.c and gloo.c.
+/* tcp_internal.h - what the transports between hosts share: private to tcp.c, gloo.c, hier.c and mpi.c.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_COMM_TCP_INTERNAL_H
 #define DSC_ZERO_COMM_TCP_INTERNAL_H
@@ -18,6 +18,7 @@ typedef struct dsc_tcp_kind {
     const dsc_comm_ops *ops;
     int64_t bytes;       /* of its own struct, which starts with a dsc_tcp */
     bool second_lanes;
+    int32_t number;      /* ranks agree on the kind by it: 0 tcp, 1 gloo, 2 hier */
 } dsc_tcp_kind;
 
 DSC_MUST_USE dsc_status dsc_tcp_open_kind(const dsc_tcp_kind *kind, dsc_transport **out,

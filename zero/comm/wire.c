@@ -334,10 +334,12 @@ dsc_status dsc_wire_exchange(dsc_wire *wire, int32_t channel, int32_t step, dsc_
         status = pass(wire, channel, &moved, &open, err);
         if (status != DSC_OK || !open)
             break;
-        if (moved > 0)
-            lane->deadline_ns = dsc_clock_ns() + patience_ns;
-        else
+        if (moved == 0)
             status = rest(wire, channel, err);
+        else
+            lane->deadline_ns = dsc_clock_ns() + patience_ns;
+        if (moved > 0 && wire->moved != NULL)
+            wire->moved(wire->moved_user, channel);
     }
     dsc_wire_clear(wire, channel);
     return status;

@@ -68,6 +68,8 @@ typedef struct dsc_wire {
     int32_t channel_count; /* and their second lanes */
     int32_t lane_count;
     int64_t timeout_ns;
+    void (*moved)(void *user, int32_t channel); /* NULL, or called when bytes of an exchange moved */
+    void *moved_user;
     int *fd; /* [lane * size + rank], lane 0: control, then the channels */
     dsc_wire_peer *peer;
     dsc_wire_lane lane[2 * DSC_COMM_CHANNELS_MAX];

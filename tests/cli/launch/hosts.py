@@ -580,6 +580,7 @@ def training_has_the_bits_of_one_host():
             r = net.launch("-H", net.list(ranks_here), "train", "--config", config(stage), "--steps", "3", "--save", save)
             equal(r.code, 0, "stage", stage, r)
             equal(checkpoint(save + "/step-3"), expected[ranks_here], "stage", stage, 2 * ranks_here, "ranks")
+            check(f'auto is "{"hier" if ranks_here == 2 else "tcp"}"' in r.out, r)
     net.wait_gone(2)
 
 

@@ -53,7 +53,7 @@ def srun_by_dsc_launch_trains_to_the_bits_of_one_host():
                     "--save", "salloc")
     equal(r.returncode, 0, r)
     equal(checkpoint("salloc"), one_host(4))
-    check('auto is "tcp": ranks are on several hosts' in r.stdout, r)
+    check('auto is "hier": several ranks on a host, on several hosts' in r.stdout, r)
     # As many ranks on each host is not needed.
     r = cluster.run("salloc", "-N2", "-n4", LAUNCH, "--launcher", "slurm", "sh", "-c",
                     "echo $SLURM_PROCID of $SLURM_STEP_NUM_TASKS on $SLURMD_NODENAME")
