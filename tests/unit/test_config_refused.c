@@ -110,7 +110,7 @@ static void wrong_values(void **state)
         { "\"dsc\":{\"data\":[1]}", DSC_ERR_CONFIG, "dsc.data: a list is not a string or a list" },
         { "\"dsc\":{\"comm_timeout_s\":0}", DSC_ERR_CONFIG, "comm_timeout_s: 0" },
         { "\"dsc\":{\"reproducible\":\"bits\"}", DSC_ERR_CONFIG, "one of plan|world_size" },
-        { "\"dsc\":{\"comm\":\"pigeons\"}", DSC_ERR_CONFIG, "one of auto|self|local|shm|tcp|gloo|mpi|nccl" },
+        { "\"dsc\":{\"comm\":\"pigeons\"}", DSC_ERR_CONFIG, "one of auto|self|local|shm|tcp|hier|gloo|mpi|nccl" },
         { "\"dsc\":{\"reduce\":\"fast\"}", DSC_ERR_CONFIG, "one of exact|native" },
         { "\"dsc\":{\"seed\":-1}", DSC_ERR_CONFIG, "dsc.seed: -1" },
     };
