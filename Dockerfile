@@ -8,7 +8,7 @@ FROM ${BUILD_IMAGE} AS build
 RUN command -v make || { apt-get update && apt-get install -y --no-install-recommends make; }
 WORKDIR /src
 COPY . .
-RUN make deps deps-net
+RUN make deps deps-net deps-http
 RUN make -j"$(nproc)" all
 RUN make install DESTDIR="$PWD/out"
 

@@ -94,6 +94,7 @@ help:
 # Everything about tests, benches and lint is in its own folder's make file.
 include kernels/cuda/cuda.mk
 include zero/comm/net.mk
+include engine/monitor/http.mk
 -include tests/tests.mk
 -include bench/bench.mk
 -include tools/install.mk

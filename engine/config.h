@@ -131,6 +131,7 @@ typedef struct dsc_own_config {
     char device[16];                /* "auto" | "cpu" | "cuda" */
     char log[DSC_CONFIG_TEXT];      /* JSONL file */
     char log_text[DSC_CONFIG_TEXT]; /* plain progress lines, as logs/training.log */
+    int64_t prometheus_port;        /* 0: nothing is served */
     char trace[DSC_CONFIG_TEXT];    /* Chrome trace of all ranks */
     int64_t trace_steps;            /* the last step in it; 0: all */
     dsc_reproducible reproducible;

@@ -5,9 +5,10 @@ DEPS_TEST := g++ libcmocka-dev python3-minimal libpython3-stdlib python3-torch p
 DEPS_DEMO := bible-kjv
 DEPS_LINT := clang g++
 DEPS_NET  := g++ libgloo-dev libopenmpi-dev openmpi-bin
+DEPS_HTTP := libmicrohttpd-dev
 DEPS_SLURM := slurmctld slurmd slurm-client
 
-.PHONY: deps deps-test deps-demo deps-lint deps-net deps-slurm
+.PHONY: deps deps-test deps-demo deps-lint deps-net deps-http deps-slurm
 ## deps: install what a build needs (Debian packages; as root)
 deps:
 	$(Q)tools/deps.sh $(DEPS)
@@ -19,6 +20,9 @@ deps-demo: deps
 ## deps-net: what the transports "gloo" and "mpi" need; without it the build has "tcp" between hosts
 deps-net: deps
 	$(Q)tools/deps.sh $(DEPS_NET)
+## deps-http: what dsc.prometheus_port needs
+deps-http: deps
+	$(Q)tools/deps.sh $(DEPS_HTTP)
 ## deps-slurm: what the tests under a real Slurm need; no daemon is started but by them
 deps-slurm:
 	$(Q)tools/deps.sh $(DEPS_SLURM)

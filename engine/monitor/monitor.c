@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { KINDS = 2 };
+enum { TENSORBOARD, CSV, PROMETHEUS, KINDS };
 
 struct dsc_monitors {
     dsc_alloc *alloc;
@@ -11,11 +11,11 @@ struct dsc_monitors {
     dsc_monitor *each[KINDS]; /* NULL: not wanted */
 };
 
-static dsc_status open_one(dsc_monitors *monitors, int kind, const dsc_io *io, const dsc_monitor_config *config,
-                           dsc_error *err)
+static dsc_status open_folder(dsc_monitors *monitors, int kind, const dsc_io *io, const dsc_monitor_config *config,
+                              dsc_error *err)
 {
-    static dsc_status (*const create[KINDS])(dsc_alloc *, dsc_monitor **, dsc_error *) = { dsc_monitor_tensorboard,
-                                                                                           dsc_monitor_csv };
+    static dsc_status (*const create[])(dsc_alloc *, dsc_monitor **, dsc_error *) = { dsc_monitor_tensorboard,
+                                                                                      dsc_monitor_csv };
     if (!config->enabled)
         return DSC_OK;
     DSC_TRY(create[kind](monitors->alloc, &monitors->each[kind], err));
@@ -32,13 +32,16 @@ dsc_status dsc_monitors_open(dsc_alloc *alloc, const dsc_io *io, const dsc_log *
                              dsc_monitors **out, dsc_error *err)
 {
     *out = NULL;
-    if (!config->tensorboard.enabled && !config->csv_monitor.enabled)
+    if (!config->tensorboard.enabled && !config->csv_monitor.enabled && config->own.prometheus_port == 0)
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof **out, out, err));
     (*out)->alloc = alloc;
     (*out)->log = log;
-    DSC_TRY(open_one(*out, 0, io, &config->tensorboard, err));
-    return open_one(*out, 1, io, &config->csv_monitor, err);
+    DSC_TRY(open_folder(*out, TENSORBOARD, io, &config->tensorboard, err));
+    DSC_TRY(open_folder(*out, CSV, io, &config->csv_monitor, err));
+    if (config->own.prometheus_port == 0)
+        return DSC_OK;
+    return dsc_monitor_prometheus(alloc, config->own.prometheus_port, &(*out)->each[PROMETHEUS], err);
 }
 
 void dsc_monitors_write(dsc_monitors *monitors, int64_t samples, const dsc_scalar *scalars, int count)

@@ -1,4 +1,5 @@
-/* monitor.h - a run's numbers, written by rank 0 where other tools read them: TensorBoard event files, CSV files.
+/* monitor.h - a run's numbers, put by rank 0 where other tools read them: TensorBoard event files, CSV files, a page
+ * for Prometheus.
  *
  * Tags and the horizontal axis (samples so far) are DeepSpeed's, so that curves of both lie over each other. What is
  * wrong with a folder is told before the first step; a monitor that cannot write later (a full disk) is told of once
@@ -32,14 +33,16 @@ struct dsc_monitor {
     bool failed;
 };
 
-/* Both take a folder that exists; nothing is written before the first numbers come. */
+/* *out may be there after a failure, too: close it. The first two take a folder that exists; nothing is written before
+ * the first numbers come. The third listens on the loopback address only. */
 DSC_MUST_USE dsc_status dsc_monitor_tensorboard(dsc_alloc *alloc, dsc_monitor **out, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_monitor_csv(dsc_alloc *alloc, dsc_monitor **out, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_monitor_prometheus(dsc_alloc *alloc, int64_t port, dsc_monitor **out, dsc_error *err);
 
 typedef struct dsc_monitors dsc_monitors;
 
 /* alloc, io and log are borrowed until close. *out is NULL when the config wants none. Makes the folders; one that
- * cannot be written is DSC_ERR_INPUT or DSC_ERR_IO, err->where names the folder. */
+ * cannot be written is DSC_ERR_INPUT or DSC_ERR_IO, err->where names it. After a failure *out is to be closed, too. */
 DSC_MUST_USE dsc_status dsc_monitors_open(dsc_alloc *alloc, const dsc_io *io, const dsc_log *log,
                                           const dsc_config *config, dsc_monitors **out, dsc_error *err);
 /* To every monitor that has not failed. `monitors` may be NULL. */

@@ -5,7 +5,7 @@
 # DSC_TEST_PYTHON names a python3 that has the tensorboard package; its reader is then asked too.
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
-trap 'mountpoint -q "$tmp/small" && umount "$tmp/small"; rm -rf "$tmp"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null; mountpoint -q "$tmp/small" && umount "$tmp/small"; rm -rf "$tmp"' EXIT
 cd "$tmp" || exit 1
 export OMP_WAIT_POLICY=passive
 python=${DSC_TEST_PYTHON:-python3}
@@ -47,4 +47,74 @@ if mkdir small && mount -t tmpfs -o size=64k none small 2>/dev/null; then
 else
     skip "a full disk" "tmpfs cannot be mounted here"
 fi
+
+# ---- Prometheus ----
+port=$((20000 + $$ % 20000))
+config logs | sed "s/\"threads\": 1/&, \"prometheus_port\": $port/" >config.json
+if [ ! -e "${DSC_LIB:-$root/lib}/dsc/libdsc_http.so" ] || ! command -v "$python" >/dev/null; then
+    skip "a page for Prometheus" "no libdsc_http.so (make deps-http) or no python3"
+    end_of_tests
+fi
+cat >scrape.py <<'END'
+import re, sys, time, urllib.error, urllib.request
+at = "http://127.0.0.1:" + sys.argv[1]
+deadline = time.time() + 30
+while True:  # until the first detailed step is done
+    try:
+        reply = urllib.request.urlopen(at + "/metrics", timeout=5)
+        page = reply.read().decode()
+        if "dsc_elapsed_time_ms_step" in page:
+            break
+    except (urllib.error.URLError, ConnectionError) as e:
+        assert time.time() < deadline, e
+    time.sleep(0.05)
+assert reply.headers["Content-Type"].startswith("text/plain; version=0.0.4"), reply.headers
+values = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
+assert int(values["dsc_samples_total"]) % 8 == 0 and 0 < float(values["dsc_train_loss"]) < 6, values
+assert values["dsc_lr"] == "0.001" and float(values["dsc_tokens_per_second"]) > 0, values
+for name in values:
+    assert re.fullmatch(r'dsc_[a-z_]+({version="[0-9.]+"})?', name), name
+    assert f"# TYPE {name.split('{')[0]} " in page, name
+asked = set(re.findall(r"dsc_[a-z_]+", open(sys.argv[2]).read()))
+assert asked - {"dsc_validation_loss"} <= set(values), asked - set(values)
+for path, method, code in ("/", "GET", 404), ("/metrics/../x", "GET", 404), ("/metrics", "HEAD", 200):
+    try:
+        got = urllib.request.urlopen(urllib.request.Request(at + path, method=method), timeout=5).status
+    except urllib.error.HTTPError as e:
+        got = e.code
+    assert got == code, (path, got)
+END
+timeout 100 "$bin/dsc-launch" --num_gpus=2 train --config config.json --steps 100000 >served.out 2>&1 </dev/null &
+job=$!
+report "a page for Prometheus, with what the dashboard asks for" as_logged "$python" -B scrape.py $port "$root/examples/grafana/dsc.json"
+report "on the loopback address only" [ "$(ss -Hltn "sport = :$port" | awk '{ print $4 }')" = "127.0.0.1:$port" ]
+report "a port that is taken is bad input" [ "$(train --steps 2; echo $?)/$(grep -c "^dsc: error: dsc.prometheus_port: .*$port: Address already in use" err)" = 2/1 ]
+if command -v prometheus >/dev/null; then
+    cat >prometheus.yml <<END
+global: {scrape_interval: 1s}
+scrape_configs: [{job_name: dsc, static_configs: [{targets: ["127.0.0.1:$port"]}]}]
+END
+    cat >ask.py <<'END'
+import json, sys, time, urllib.request
+for _ in range(150):
+    time.sleep(0.2)
+    try:
+        url = "http://127.0.0.1:" + sys.argv[1] + "/api/v1/query?query=dsc_train_loss"
+        result = json.load(urllib.request.urlopen(url, timeout=5))["data"]["result"]
+    except OSError:
+        continue
+    if result:
+        assert result[0]["metric"]["job"] == "dsc" and 0 < float(result[0]["value"][1]) < 6, result
+        sys.exit(0)
+sys.exit("Prometheus has no dsc_train_loss")
+END
+    prometheus --config.file=prometheus.yml --storage.tsdb.path=tsdb --web.listen-address=127.0.0.1:$((port + 1)) >prometheus.out 2>&1 &
+    server=$!
+    report "Prometheus itself scrapes it" as_logged "$python" -B ask.py $((port + 1))
+    kill $server && wait $server 2>/dev/null
+else
+    skip "Prometheus itself scrapes it" "prometheus is not installed"
+fi
+kill $job
+wait $job 2>/dev/null
 end_of_tests

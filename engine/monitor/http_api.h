@@ -1,0 +1,28 @@
+/* http_api.h - what lib/dsc/libdsc_http.so gives: pages on the loopback address, by libmicrohttpd.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_MONITOR_HTTP_API_H
+#define DSC_ENGINE_MONITOR_HTTP_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define DSC_HTTP_API_VERSION 1u
+#define DSC_HTTP_SYMBOL "dsc_http_api_get"
+#define DSC_HTTP_TEXT 256
+#define DSC_HTTP_PAGE_BYTES 65536 /* of a page, at most */
+
+typedef struct dsc_http dsc_http;
+
+/* Writes the page of `path` into out[DSC_HTTP_PAGE_BYTES] and its media type into *type; returns its bytes, 0: there is
+ * no such page. Called on the server's thread. */
+typedef size_t (*dsc_http_page)(void *user, const char *path, char *out, const char **type);
+
+typedef struct dsc_http_api {
+    uint32_t version, table_bytes;
+    /* GET and HEAD on 127.0.0.1:port, by one thread. 0, or 1 and the reason in text[DSC_HTTP_TEXT]. */
+    int (*open)(int port, dsc_http_page page, void *user, dsc_http **out, char *text);
+    void (*close)(dsc_http *http); /* no page is asked for any more when it returns; NULL is fine */
+} dsc_http_api;
+typedef const dsc_http_api *(*dsc_http_api_fn)(void);
+
+#endif
