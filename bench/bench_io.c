@@ -80,9 +80,9 @@ static dsc_status open_engine(bench *b, const command *c, const char *engine, ds
 static dsc_status move_swap(bench *b, const char *direction, char *buf, int64_t each, dsc_error *err)
 {
     dsc_swap_op *op[2] = { NULL, NULL };
-    dsc_status status = dsc_swap_op_open(b->swap, each, &op[0], err);
+    dsc_status status = dsc_swap_op_open(b->swap, NULL, each, &op[0], err);
     if (status == DSC_OK)
-        status = dsc_swap_op_open(b->swap, each, &op[1], err);
+        status = dsc_swap_op_open(b->swap, NULL, each, &op[1], err);
     int64_t i = 0;
     for (int64_t at = 0; at < b->bytes && status == DSC_OK; at += each, i++) {
         if (i >= 2)

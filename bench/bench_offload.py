@@ -5,8 +5,7 @@ Training steps with parameters, sums and states in files in DIR, beside the same
 allows, all in turns, in a new order each round. The link is measured as a run uses it: swap space with the check of
 every block, read, written, and both at once. "link" is the bytes that a step moves, as `dsc plan` counts them, at these
 speeds; the bound is the larger of link and the step in memory, and "x" the step's time over it, paired round by round,
-with its middle half. Passes (forward and backward) and update, one after the other, have bounds of their own; "by
-phase" is the step over their sum.
+with its middle half. A turn is the mean of some steps behind one another: an update goes on under the next passes.
 
 SPDX-License-Identifier: Apache-2.0"""
 import argparse
@@ -24,10 +23,11 @@ from bench_io import Server
 MODEL, VOCAB = "gpt2-124m", 50257
 CASES = {"files": (64, 1, 1), "balanced": (256, 1, 2), "compute": (256, 2, 8)}  # sequence, micro-batch, accumulation
 KIB, DEPTH, LINK_MIB = 1024, 32, 512
+STEPS_A_TURN = 2
 
 
 class Trainer:
-    """step_worker: one optimizer step for each line."""
+    """step_worker: optimizer steps in turns."""
 
     def __init__(self, bench, config, sequence):
         self.process = subprocess.Popen([f"{bench}/step_worker", config, str(VOCAB), str(sequence)], text=True,
@@ -36,8 +36,8 @@ class Trainer:
             sys.exit(f"bench_offload: step_worker {config} did not start")
 
     def step(self):
-        """Seconds of the step and of its passes, and the loss."""
-        self.process.stdin.write("step\n")
+        """Seconds of a step and of its passes, and the loss."""
+        self.process.stdin.write(f"run {STEPS_A_TURN}\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline().split()
         return float(answer[0]) * 1e-3, float(answer[4]) * 1e-3, answer[1]
@@ -86,14 +86,10 @@ def report(case, bytes_moved, rounds):
     pass_bytes = [bytes_moved["pass_read_bytes"], bytes_moved["pass_written_bytes"]]
     update_bytes = [bytes_moved["update_read_bytes"], bytes_moved["update_written_bytes"]]
     total = [a + b for a, b in zip(pass_bytes, update_bytes)]
-    rows = {"memory": [], "passes": [], "update": [], "link": [], "files": [], "f-passes": [], "f-update": [],
-            "x": [], "by phase": []}
+    rows = {"memory": [], "passes": [], "update": [], "link": [], "files": [], "x": []}
     for memory, files, speed in rounds:
         link = link_seconds(*total, speed)
-        phases = max(memory[1], link_seconds(*pass_bytes, speed)) + \
-            max(memory[0] - memory[1], link_seconds(*update_bytes, speed))
-        values = (memory[0], memory[1], memory[0] - memory[1], link, files[0], files[1], files[0] - files[1],
-                  files[0] / max(memory[0], link), files[0] / phases)
+        values = (memory[0], memory[1], memory[0] - memory[1], link, files[0], files[0] / max(memory[0], link))
         for row, value in zip(rows.values(), values):
             row.append(value)
     print(f"{case}: {MODEL}, {sequence} tokens, micro-batch {micro}, accumulation {accumulation}; passes read "
@@ -103,8 +99,8 @@ def report(case, bytes_moved, rounds):
         print(f"  link {direction:5s} {text([r[2][direction] for r in rounds], 1e-9)} GB/s")
     print(f"  step in memory {text(rows['memory'])} s: passes {text(rows['passes'])}, update {text(rows['update'])}")
     print(f"  link           {text(rows['link'])} s")
-    print(f"  step in files  {text(rows['files'])} s: passes {text(rows['f-passes'])}, update {text(rows['f-update'])}")
-    print(f"  x {text(rows['x'])} of max(memory, link); by phase x {text(rows['by phase'])}", flush=True)
+    print(f"  step in files  {text(rows['files'])} s")
+    print(f"  x {text(rows['x'])} of max(memory, link)", flush=True)
 
 
 def run_case(args, case, folder, server, order):

@@ -4,6 +4,8 @@
  *     step_worker CONFIG VOCAB SEQUENCE      prints "ready" when open, then per step milliseconds, loss, peak KiB of
  *                                            the process, peak bytes of device memory that the engine counts, and the
  *                                            milliseconds of the step's forward and backward passes
+ * A line "run K" makes K steps behind one that is not timed, whose update may go on in the background; the milliseconds
+ * are their mean. The answer comes when nothing is under way any more.
  * Tokens are a fixed pseudo-random sequence. Ranks come from the environment. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +41,31 @@ static int64_t device_bytes(const dsc_engine *engine)
     return bytes;
 }
 
+/* One step, or `more` behind it, whose mean is told. */
+static dsc_status answer(dsc_engine *engine, long more, dsc_error *err)
+{
+    double step_ms = 0, passes_ms = 0;
+    dsc_step_result result = DSC_STEP_RESULT_INIT;
+    for (long i = 0; i <= more; i++) {
+        dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
+        DSC_TRY(dsc_engine_train_batch(engine, &result, err));
+        dsc_engine_stats_get(engine, &stats);
+        if (i == 0 && more > 0)
+            continue;
+        step_ms += (double)result.step_ns * 1e-6;
+        passes_ms += (double)(stats.forward_ns + stats.backward_ns) * 1e-6;
+    }
+    if (more > 0)
+        DSC_TRY(dsc_engine_barrier(engine, err));
+    const double count = more > 0 ? (double)more : 1;
+    struct rusage usage = { 0 };
+    getrusage(RUSAGE_SELF, &usage);
+    printf("%.3f %.6f %ld %lld %.3f\n", step_ms / count, result.loss, usage.ru_maxrss,
+           (long long)device_bytes(engine), passes_ms / count);
+    fflush(stdout);
+    return DSC_OK;
+}
+
 static dsc_status run(const char *config, tokens *t, dsc_error *err)
 {
     char line[64];
@@ -51,15 +78,10 @@ static dsc_status run(const char *config, tokens *t, dsc_error *err)
     fflush(stdout);
     dsc_status status = DSC_OK;
     while (status == DSC_OK && fgets(line, sizeof line, stdin) != NULL) {
-        dsc_step_result result = DSC_STEP_RESULT_INIT;
-        struct rusage usage = { 0 };
-        status = dsc_engine_train_batch(engine, &result, err);
-        dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
-        dsc_engine_stats_get(engine, &stats);
-        getrusage(RUSAGE_SELF, &usage);
-        printf("%.3f %.6f %ld %lld %.3f\n", (double)result.step_ns * 1e-6, result.loss, usage.ru_maxrss,
-               (long long)device_bytes(engine), (double)(stats.forward_ns + stats.backward_ns) * 1e-6);
-        fflush(stdout);
+        long more = 0;
+        if (sscanf(line, "run %ld", &more) != 1)
+            more = 0;
+        status = answer(engine, more, err);
     }
     dsc_engine_close(&engine);
     return status;

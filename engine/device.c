@@ -177,6 +177,8 @@ void dsc_engine_label_step(dsc_engine *engine, int64_t step)
 
 void dsc_engine_abort(dsc_engine *engine, const char *reason)
 {
+    if (engine->zero != NULL)
+        dsc_zero_cancel(engine->zero);
     if (engine->device_comm != NULL && engine->device_comm != engine->comm)
         dsc_comm_abort(engine->device_comm, reason);
     if (engine->comm != NULL)
@@ -192,4 +194,9 @@ dsc_status dsc_engine_fail(dsc_engine *engine, dsc_status status, dsc_error *err
         err->rank = engine->place.rank;
     dsc_engine_abort(engine, err != NULL && err->message[0] != 0 ? err->message : dsc_status_text(status));
     return status;
+}
+
+dsc_status dsc_engine_settle(dsc_engine *engine, dsc_error *err)
+{
+    return engine->zero != NULL ? dsc_engine_fail(engine, dsc_zero_sync(engine->zero, err), err) : DSC_OK;
 }

@@ -117,6 +117,8 @@ void dsc_engine_abort(dsc_engine *engine, const char *reason); /* every communic
 /* Of a status that is no failure nothing; else the engine can only be closed, and its peers are told: they must not
  * wait for this rank, nor this rank's device for them. Returns the status. */
 dsc_status dsc_engine_fail(dsc_engine *engine, dsc_status status, dsc_error *err);
+/* Waits for all that is under way; what fails of it has failed the engine. */
+dsc_status dsc_engine_settle(dsc_engine *engine, dsc_error *err);
 /* open.c: what the run's plan is made from. */
 void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out);
 /* memory.c: does the plan fit, and the working memory that it names. */

@@ -59,7 +59,7 @@ static bool resumed_from(const dsc_engine *engine, const char *dir)
 dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
 {
     DSC_TRY(between_steps(engine, "save", err));
-    DSC_TRY(dsc_zero_sync(engine->zero, err));
+    DSC_TRY(dsc_engine_settle(engine, err));
     dsc_checkpoint_ctx ctx;
     dsc_run_state state;
     checkpoint_ctx(engine, &ctx);
@@ -95,7 +95,7 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     bool changed = false;
     checkpoint_ctx(engine, &ctx);
     dsc_engine_run_state(engine, &now);
-    DSC_TRY(dsc_zero_sync(engine->zero, err));
+    DSC_TRY(dsc_engine_settle(engine, err));
     dsc_status status = dsc_checkpoint_load(&ctx, dir, &now, &state, &changed, err);
     /* From here on the engine's states may have changed. */
     engine->failed = changed;

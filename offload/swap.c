@@ -27,6 +27,7 @@ struct dsc_swap {
 struct dsc_swap_op {
     dsc_alloc *alloc;
     dsc_swap *swap;
+    dsc_aio *aio;
     dsc_aio_op *parts;
     int64_t part_room, part_count;
     bool write, bad_range;
@@ -176,13 +177,14 @@ bool dsc_swap_is_direct(const dsc_swap *swap)
 
 /* ---- transfers ---- */
 
-dsc_status dsc_swap_op_open(dsc_swap *swap, int64_t bytes, dsc_swap_op **out, dsc_error *err)
+dsc_status dsc_swap_op_open(dsc_swap *swap, dsc_aio *aio, int64_t bytes, dsc_swap_op **out, dsc_error *err)
 {
     dsc_swap_op *op = NULL;
     *out = NULL;
     DSC_TRY(dsc_alloc_zeroed(swap->alloc, DSC_TAG_IO, 1, sizeof *op, &op, err));
     op->alloc = swap->alloc;
     op->swap = swap;
+    op->aio = aio != NULL ? aio : swap->aio;
     op->part_room = dsc_div_ceil(bytes, swap->stripe_bytes) + 1;
     const dsc_status status = dsc_alloc_zeroed(swap->alloc, DSC_TAG_IO, op->part_room, sizeof *op->parts, &op->parts,
                                                err);
@@ -229,7 +231,7 @@ static void start(dsc_swap_op *op, bool write, void *buf, int64_t bytes, int64_t
         dsc_aio_op *part = &op->parts[op->part_count++];
         *part = (dsc_aio_op){ .file = &s->files[stripe % s->folder_count], .write = write, .buf = (char *)buf + at,
                               .bytes = size, .offset = stripe / s->folder_count * s->stripe_bytes + inside };
-        dsc_aio_submit(s->aio, part);
+        dsc_aio_submit(op->aio, part);
         at += size;
     }
 }
@@ -278,7 +280,7 @@ dsc_status dsc_swap_wait(dsc_swap_op *op, dsc_error *err)
     int64_t at = 0;
     for (int64_t i = 0; i < op->part_count; i++) {
         const int64_t end = at + op->parts[i].bytes;
-        const dsc_status one = dsc_aio_wait(op->swap->aio, &op->parts[i], status == DSC_OK ? err : NULL);
+        const dsc_status one = dsc_aio_wait(op->aio, &op->parts[i], status == DSC_OK ? err : NULL);
         status = status == DSC_OK ? one : status;
         if (status == DSC_OK && !op->write)
             status = verify(op, at, end, err);

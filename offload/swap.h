@@ -4,7 +4,8 @@
  * the owner only, and gone with the process however it ends. Two jobs in one folder never meet. A block of
  * DSC_AIO_ALIGN bytes has a CRC-32C over its position, its generation (how often it was written) and its bytes, kept in
  * memory: a flipped bit, a lost write or a block from elsewhere is DSC_ERR_IO before the bytes are used. One thread at
- * a time uses a dsc_swap and its dsc_aio. SPDX-License-Identifier: Apache-2.0 */
+ * a time uses a dsc_aio; two threads with one each may use a dsc_swap at once, on different blocks.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_OFFLOAD_SWAP_H
 #define DSC_OFFLOAD_SWAP_H
 
@@ -42,8 +43,9 @@ const char *dsc_swap_word(const dsc_swap *swap);
 
 /* One transfer: parts of at most one stripe each. The caller keeps it and the buffer until it has waited. */
 typedef struct dsc_swap_op dsc_swap_op;
-/* For transfers of at most `bytes`; to be reused. */
-DSC_MUST_USE dsc_status dsc_swap_op_open(dsc_swap *swap, int64_t bytes, dsc_swap_op **out, dsc_error *err);
+/* For transfers of at most `bytes` by `aio` (NULL: the swap's own); to be reused. */
+DSC_MUST_USE dsc_status dsc_swap_op_open(dsc_swap *swap, dsc_aio *aio, int64_t bytes, dsc_swap_op **out,
+                                         dsc_error *err);
 void dsc_swap_op_close(dsc_swap_op **op); /* also after the swap's and the engine's end */
 
 /* Start a transfer of [offset, offset + bytes) from or to buf, all multiples of DSC_AIO_ALIGN. Transfers under way do

@@ -207,6 +207,7 @@ dsc_status dsc_gather_open(dsc_zero *zero, dsc_error *err)
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].given, err));
         DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].gathered, err));
+        DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].updated, err));
     }
     return DSC_OK;
 }
@@ -220,6 +221,7 @@ void dsc_gather_close(dsc_zero *zero)
     for (int32_t g = 0; zero->group != NULL && g < zero->o.layout->group_count; g++) {
         dsc_event_close(&zero->group[g].given);
         dsc_event_close(&zero->group[g].gathered);
+        dsc_event_close(&zero->group[g].updated);
     }
     dsc_alloc_free(zero->o.alloc, zero->gather);
     dsc_alloc_free(zero->o.alloc, zero->gather_window);
@@ -230,6 +232,7 @@ static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, char *wi
 {
     const int64_t slice = zero->o.layout->group[gather->group].slice;
     char *mine = zero->group[gather->group].param;
+    DSC_TRY(dsc_zero_after_update(zero, gather->group, zero->fetch_stream, err));
     if (dsc_zero_param_is_away(zero, gather->group)) {
         mine = window + slice * zero->o.rank * zero->param_bytes_each;
         DSC_TRY(dsc_store_fetch(zero, gather->group, mine, err));
@@ -284,6 +287,7 @@ static dsc_status use_group(dsc_zero *zero, int32_t use, bool backward, const ch
         if (state->gather_pending)
             DSC_TRY(dsc_stream_wait(zero->o.compute, state->gathered, err));
         state->gather_pending = false;
+        DSC_TRY(dsc_zero_after_update(zero, layout->use_group[use], zero->o.compute, err));
         *base = state->param;
     }
     return DSC_OK;

@@ -2,6 +2,8 @@
 #ifndef DSC_ZERO_INTERNAL_H
 #define DSC_ZERO_INTERNAL_H
 
+#include <stdatomic.h>
+
 #include "zero/store.h"
 #include "zero/window.h"
 #include "zero/zero.h"
@@ -23,6 +25,7 @@ typedef struct dsc_group_state {
     dsc_event *sums_gone;              /* this step's are there */
     int64_t swap_at[DSC_PLANE_COUNT];  /* bytes in the plane's swap space, -1: in memory */
     bool gather_pending;               /* an asynchronous gather of updated parameters is under way */
+    dsc_event *updated;                /* on the update stream */
     dsc_event *given, *gathered;       /* this rank's updated parameters are on the device; all ranks' are */
 } dsc_group_state;
 
@@ -41,6 +44,12 @@ typedef struct dsc_leaf {
     int64_t offset;      /* bytes in the leaf arena */
     float *level[DSC_COUNTER_LEVELS_MAX]; /* [slice] each; world-size reproducible sums only */
 } dsc_leaf;
+
+/* What is the same for all elements of an update. */
+typedef struct dsc_update_terms {
+    dsc_adamw_scalars decayed, plain; /* of parameters with and without weight decay */
+    uint64_t stream;                  /* of random numbers */
+} dsc_update_terms;
 
 struct dsc_zero {
     dsc_zero_options o;
@@ -67,10 +76,14 @@ struct dsc_zero {
     dsc_stream *gather_stream, *reduce_stream; /* == o.compute without overlap */
     /* To and from host memory. Of a host_visible device, whose streams read and write files themselves: those two. */
     dsc_stream *fetch_stream, *in_stream, *out_stream;
+    dsc_stream *update_stream; /* NULL: the update is done when dsc_zero_update returns */
+    dsc_update_terms terms;    /* of the update that is under way */
+    atomic_bool cancelled;     /* what the update has not begun is left out */
     dsc_event *compute_mark;   /* where the compute stream stood when another stream was told to start */
     dsc_event *pass_mark;      /* where the gather stream stood when a pass began */
     dsc_event *reduced[2];     /* end of the reductions of even and odd steps */
     dsc_event *idle;
+    dsc_event *updated; /* all groups */
 };
 
 /* gather.c */
@@ -107,6 +120,13 @@ char *dsc_zero_place_moments(const dsc_zero *zero, dsc_group_state *state, char 
 /* `after` goes on only after all that `before` was given so far. */
 dsc_status dsc_zero_order(dsc_event *event, dsc_stream *before, dsc_stream *after, dsc_error *err);
 dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error *err);
+/* `stream` goes on only after the last update of the group's parameters, or of all groups (-1). */
+static inline dsc_status dsc_zero_after_update(dsc_zero *zero, int32_t group, dsc_stream *stream, dsc_error *err)
+{
+    if (zero->update_stream == NULL)
+        return DSC_OK;
+    return dsc_stream_wait(stream, group < 0 ? zero->updated : zero->group[group].updated, err);
+}
 static inline int32_t dsc_backward_step(const dsc_zero *zero, int32_t module)
 {
     return 2 * zero->o.model->module_count - 2 - module;

@@ -95,6 +95,7 @@ dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err)
     }
     for (int i = 0; i < 2; i++)
         DSC_TRY(dsc_event_open(zero->o.device, &zero->reduced[i], err));
+    DSC_TRY(dsc_event_open(zero->o.device, &zero->updated, err));
     return dsc_event_open(zero->o.device, &zero->idle, err);
 }
 
@@ -102,6 +103,7 @@ void dsc_reduce_close(dsc_zero *zero)
 {
     for (int i = 0; i < 2; i++)
         dsc_event_close(&zero->reduced[i]);
+    dsc_event_close(&zero->updated);
     dsc_event_close(&zero->idle);
     dsc_alloc_free(zero->o.alloc, zero->leaf);
     dsc_alloc_free(zero->o.alloc, zero->apart);
@@ -146,6 +148,7 @@ dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t step, int32_t module, float **g
     const dsc_layout *layout = zero->o.layout;
     for (int32_t p = layout->module_first_param[module]; p < layout->module_first_param[module + 1]; p++)
         grad[p - layout->module_first_param[module]] = NULL;
+    DSC_TRY(dsc_zero_after_update(zero, -1, zero->o.compute, err)); /* which reads the sums of the step before */
     /* The memory may still be read by reductions issued two steps ago; later ones lie elsewhere. The first leaf of a
      * micro-step may lie where the last ones of the micro-step before lay. */
     DSC_TRY(dsc_stream_wait(zero->o.compute, zero->reduced[step % 2], err));
@@ -221,9 +224,11 @@ static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
     const bool overwrite = micro_step == 0 && leaf->first_of_group;
     const bool complete = leaf->last_of_group && (micro_step + 1) * zero->world_size == zero->o.leaves_per_step;
+    const dsc_leaf *next = leaf + 1 < zero->leaf + zero->leaf_count ? leaf + 1 : NULL;
+    const int32_t next_group = next != NULL && (micro_step > 0 || !next->first_of_group) ? next->group : -1;
     dsc_sum sum;
     for (int64_t first = 0; first < slice; first += sum.count) {
-        DSC_TRY(dsc_store_sum_take(zero, leaf->group, first, overwrite, &sum, err));
+        DSC_TRY(dsc_store_sum_take(zero, leaf->group, first, overwrite, next_group, &sum, err));
         const dsc_reduce_scatter_args args = { .acc = sum.acc,
                                                .leaf = leaf_base(zero, leaf) + first,
                                                .leaf_stride = slice,

@@ -3,8 +3,8 @@
 
 static int64_t whole_blocks(int64_t bytes) { return dsc_align_up(bytes, DSC_AIO_ALIGN); }
 
-dsc_status dsc_ring_open(dsc_ring *ring, dsc_swap *swap, void *buf, int64_t piece_bytes, int32_t slot_count,
-                         dsc_error *err)
+dsc_status dsc_ring_open(dsc_ring *ring, dsc_swap *swap, dsc_aio *aio, void *buf, int64_t piece_bytes,
+                         int32_t slot_count, dsc_error *err)
 {
     DSC_ASSERT(slot_count >= 1 && slot_count <= DSC_RING_SLOTS_MAX);
     DSC_ASSERT(piece_bytes % DSC_AIO_ALIGN == 0);
@@ -13,7 +13,7 @@ dsc_status dsc_ring_open(dsc_ring *ring, dsc_swap *swap, void *buf, int64_t piec
     ring->view_at = -1;
     for (int32_t i = 0; i < slot_count; i++) {
         ring->slot[i].buf = (char *)buf + i * piece_bytes;
-        DSC_TRY(dsc_swap_op_open(swap, piece_bytes, &ring->slot[i].op, err));
+        DSC_TRY(dsc_swap_op_open(swap, aio, piece_bytes, &ring->slot[i].op, err));
     }
     return DSC_OK;
 }

@@ -37,8 +37,9 @@ typedef struct dsc_ring {
     bool view_dirty;
 } dsc_ring;
 
-/* `buf` has room for slot_count pieces of piece_bytes, a multiple of DSC_AIO_ALIGN, and outlives the ring. */
-DSC_MUST_USE dsc_status dsc_ring_open(dsc_ring *ring, dsc_swap *swap, void *buf, int64_t piece_bytes,
+/* `buf` has room for slot_count pieces of piece_bytes, a multiple of DSC_AIO_ALIGN, and outlives the ring; `aio` (NULL:
+ * the swap's own) moves them. */
+DSC_MUST_USE dsc_status dsc_ring_open(dsc_ring *ring, dsc_swap *swap, dsc_aio *aio, void *buf, int64_t piece_bytes,
                                       int32_t slot_count, dsc_error *err);
 /* Waits for what is under way, whatever becomes of it. The dsc_aio, then swap are closed between the two. */
 void dsc_ring_stop(dsc_ring *ring);

@@ -21,6 +21,11 @@ static const struct { dsc_tag tag; int aio; } space_table[DSC_SPACE_COUNT] = {
     [DSC_SPACE_MOMENT] = { DSC_TAG_MOMENT, DSC_STORE_AIO_STATES },
 };
 
+bool dsc_store_updates_behind(const dsc_zero *zero)
+{
+    return dsc_store_is_used(zero) && dsc_device_host_visible(zero->o.device);
+}
+
 bool dsc_store_is_used(const dsc_zero *zero)
 {
     for (int s = 0; s < DSC_SPACE_COUNT; s++)
@@ -96,6 +101,15 @@ static bool plane_is_used(const dsc_zero *zero, dsc_plane plane)
     return false;
 }
 
+/* Parameters in files that are trained. */
+static bool update_writes_params(const dsc_zero *zero)
+{
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (zero->group[g].swap_at[DSC_PLANE_PARAM] >= 0 && zero->o.layout->group[g].trainable)
+            return true;
+    return false;
+}
+
 static int64_t ring_bytes(const dsc_zero *zero, dsc_plane plane)
 {
     return zero->o.swap.slot_count * zero->store.tile_elements * dsc_plane_bytes_each(zero, plane);
@@ -150,6 +164,8 @@ void dsc_store_plan(dsc_zero *zero)
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (plane_is_used(zero, (dsc_plane)p))
             zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += ring_bytes(zero, (dsc_plane)p);
+    if (update_writes_params(zero))
+        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += ring_bytes(zero, DSC_PLANE_PARAM);
     zero->plan.bytes[DSC_TAG_PARAM][DSC_TIER_PINNED] += host_param_bytes(zero);
     dsc_sum_tier_plan(zero);
     dsc_host_tier_plan(zero);
@@ -157,19 +173,23 @@ void dsc_store_plan(dsc_zero *zero)
 
 /* ---- opening and closing ---- */
 
-static dsc_status open_space(dsc_zero *zero, dsc_space space, dsc_error *err)
+static dsc_status open_aio(dsc_zero *zero, int which, dsc_error *err)
 {
     const dsc_zero_swap *swap = &zero->o.swap;
-    dsc_aio **aio = &zero->store.aio[space_table[space].aio];
     dsc_aio_options options = swap->aio;
     options.alloc = zero->o.alloc;
     if (swap->io != NULL && swap->io->blocks != NULL)
         options.hook = *swap->io->blocks;
-    if (*aio == NULL)
-        DSC_TRY(dsc_aio_open(&options, aio, err));
+    return zero->store.aio[which] == NULL ? dsc_aio_open(&options, &zero->store.aio[which], err) : DSC_OK;
+}
+
+static dsc_status open_space(dsc_zero *zero, dsc_space space, dsc_error *err)
+{
+    const dsc_zero_swap *swap = &zero->o.swap;
+    DSC_TRY(open_aio(zero, space_table[space].aio, err));
     const dsc_swap_options place = {
         .alloc = zero->o.alloc,
-        .aio = *aio,
+        .aio = zero->store.aio[space_table[space].aio],
         .io = swap->io,
         .tag = space_table[space].tag,
         .folders = space == DSC_SPACE_PARAM ? swap->param_folders : swap->state_folders,
@@ -180,22 +200,52 @@ static dsc_status open_space(dsc_zero *zero, dsc_space space, dsc_error *err)
     return dsc_swap_open(&place, &zero->store.swap[space], err);
 }
 
-static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, dsc_error *err)
+static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, dsc_ring *ring, dsc_buf *buf, dsc_error *err)
 {
     dsc_store *store = &zero->store;
-    dsc_ring *ring = &store->ring[plane];
-    dsc_buf *buf = &store->buf[plane];
     const int64_t piece_bytes = store->tile_elements * dsc_plane_bytes_each(zero, plane);
+    DSC_TRY(open_aio(zero, aio, err));
     DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_IO, DSC_TIER_PINNED, ring_bytes(zero, plane), buf, err));
-    DSC_TRY(dsc_aio_register(store->aio[plane_table[plane].aio], buf->ptr, buf->bytes, err));
+    DSC_TRY(dsc_aio_register(store->aio[aio], buf->ptr, buf->bytes, err));
     char word[256];
     const bool pin = plane == DSC_PLANE_PARAM ? zero->o.swap.pin_params : zero->o.swap.pin_states;
     if (pin && !dsc_buf_lock(buf, word, sizeof word))
         dsc_log_printf(zero->o.swap.log, DSC_LOG_WARNING, "pin_memory: %s", word);
     ring->read_ahead = zero->o.swap.read_ahead;
     ring->write_behind = zero->o.swap.write_behind;
-    return dsc_ring_open(ring, store->swap[plane_table[plane].space], buf->ptr, piece_bytes, zero->o.swap.slot_count,
-                         err);
+    return dsc_ring_open(ring, store->swap[plane_table[plane].space], store->aio[aio], buf->ptr, piece_bytes,
+                         zero->o.swap.slot_count, err);
+}
+
+static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
+{
+    dsc_store *store = &zero->store;
+    for (int p = 0; p < DSC_PLANE_COUNT; p++)
+        if (plane_is_used(zero, (dsc_plane)p))
+            DSC_TRY(open_ring(zero, (dsc_plane)p, plane_table[p].aio, &store->ring[p], &store->buf[p], err));
+    if (!update_writes_params(zero))
+        return DSC_OK;
+    return open_ring(zero, DSC_PLANE_PARAM, DSC_STORE_AIO_STATES, &store->back, &store->back_buf, err);
+}
+
+/* One thread beside those that compute keeps up with any disk: an element's update takes well under a nanosecond. */
+static dsc_status open_update(dsc_zero *zero, dsc_error *err)
+{
+    dsc_store *store = &zero->store;
+    const dsc_device_options options = { .alloc = zero->o.alloc, .threads = 1, .caps = zero->o.swap.host_caps };
+    store->update_compute = zero->o.compute;
+    if (!dsc_store_updates_behind(zero))
+        return DSC_OK;
+    DSC_TRY(dsc_device_open(&dsc_device_cpu, &store->update_device, &options, err));
+    return dsc_stream_open(store->update_device, DSC_STREAM_COMPUTE, "update", &store->update_compute, err);
+}
+
+static void close_update(dsc_store *store)
+{
+    if (store->update_device == NULL)
+        return;
+    dsc_stream_close(&store->update_compute);
+    dsc_device_close(&store->update_device);
 }
 
 /* One line which engine and why; a warning for what is slower than it could be, once when it is the same for all. */
@@ -242,9 +292,8 @@ dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err)
     for (int s = 0; s < DSC_SPACE_COUNT; s++)
         if (zero->store.space_bytes[s] > 0)
             DSC_TRY(open_space(zero, (dsc_space)s, err));
-    for (int p = 0; p < DSC_PLANE_COUNT; p++)
-        if (plane_is_used(zero, (dsc_plane)p))
-            DSC_TRY(open_ring(zero, (dsc_plane)p, err));
+    DSC_TRY(open_rings(zero, err));
+    DSC_TRY(open_update(zero, err));
     if (zero->o.rank == 0)
         say_files(zero);
     DSC_TRY(open_host_params(zero, err));
@@ -260,16 +309,20 @@ void dsc_store_close(dsc_zero *zero)
     dsc_sum_tier_close(zero);
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_ring_stop(&store->ring[p]);
+    dsc_ring_stop(&store->back);
     for (int a = 0; a < DSC_STORE_AIO_COUNT; a++)
         dsc_aio_close(&store->aio[a]);
     for (int s = 0; s < DSC_SPACE_COUNT; s++)
         dsc_swap_close(&store->swap[s]);
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_ring_close(&store->ring[p]);
+    dsc_ring_close(&store->back);
+    close_update(store);
     if (zero->o.device == NULL)
         return;
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_mem_close(zero->o.device, &store->buf[p]);
+    dsc_mem_close(zero->o.device, &store->back_buf);
     dsc_mem_close(zero->o.device, &store->param_buf);
 }
 

@@ -4,8 +4,9 @@
  * here and is given memory either way. Of a device that is not host_visible, memory may also be the host's: sums then
  * pass through slots of the device's (sum_tier.h), parameters go to windows, and the host updates what is the
  * optimizer's (host_tier.h). Three users of files, one thread each: the gathers read parameters on the fetch stream,
- * the reductions read and write sums on the out stream, and the update takes its tiles on the caller's thread when both
- * are idle. So each has an engine for its files of its own. SPDX-License-Identifier: Apache-2.0 */
+ * the reductions read and write sums on the out stream, and the update takes its tiles, of a host_visible device on the
+ * update stream, while the next passes begin. So each has an engine for its files of its own, and parameters have two
+ * rings of buffers; only sums pass from one to the other. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_STORE_H
 #define DSC_ZERO_STORE_H
 
@@ -32,6 +33,10 @@ typedef struct dsc_store {
     dsc_swap *swap[DSC_SPACE_COUNT];
     dsc_buf buf[DSC_PLANE_COUNT];
     dsc_ring ring[DSC_PLANE_COUNT];
+    dsc_buf back_buf; /* before the parameters that the update reads (fp32) and writes */
+    dsc_ring back;
+    dsc_device *update_device; /* the host's cpu device with one thread; NULL: the update runs where its caller does */
+    dsc_stream *update_compute;
     dsc_store_cursor cursor;
     dsc_buf param_buf; /* parameters in host memory */
     dsc_sum_tier sums;
@@ -59,24 +64,31 @@ DSC_MUST_USE dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err);
 void dsc_store_close(dsc_zero *zero); /* the streams are closed */
 bool dsc_store_is_used(const dsc_zero *zero);
 
-/* Every tile that this rank updates, in order. */
+/* The update's files may be under way while its caller goes on. */
+bool dsc_store_updates_behind(const dsc_zero *zero);
+/* Every tile that this rank updates, in order; next is asked for no more than there are. After the last one of a group
+ * its parameters are where the gathers find them. Masters and moments may still be on their way to files: the next
+ * update, or dsc_store_drain, waits for them. */
 DSC_MUST_USE dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err);
-DSC_MUST_USE dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, bool *more, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
+/* Nothing is under way any more. The streams are idle. */
+DSC_MUST_USE dsc_status dsc_store_drain(dsc_zero *zero, dsc_error *err);
 
 /* On the fetch stream: this rank's parameters of a group, which are away, to memory. */
 DSC_MUST_USE dsc_status dsc_store_fetch(dsc_zero *zero, int32_t group, void *to, dsc_error *err);
 
 /* On the reduce stream: where the sum of elements [first, first + count) of this rank's slice lies. Sums that are not
- * on the device come at most a tile at a time, and are not read with `overwrite`. */
+ * on the device come at most a tile at a time, and are not read with `overwrite`; those of next_group (-1: none) are
+ * read after these. */
 typedef struct dsc_sum {
     int32_t group, slot, stage;
     int64_t first, count;
     float *kept; /* in host memory, where it is not on the device */
     float *acc;
 } dsc_sum;
-DSC_MUST_USE dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t group, int64_t first, bool overwrite, dsc_sum *sum,
-                                           dsc_error *err);
+DSC_MUST_USE dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t group, int64_t first, bool overwrite,
+                                           int32_t next_group, dsc_sum *sum, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_store_sum_drain(dsc_zero *zero, dsc_error *err);
 

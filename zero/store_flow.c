@@ -41,7 +41,7 @@ static bool step_cursor(const dsc_zero *zero, dsc_store_cursor *cursor, dsc_tile
                         .first = state->own_first + cursor->done,
                         .count = passes_in_tiles(zero, cursor->group) ? dsc_min_i64(left, zero->store.tile_elements)
                                                                       : left,
-                        .stream = zero->o.compute };
+                        .stream = zero->store.update_compute };
     cursor->done += tile->count;
     tile->last_of_group = cursor->done == state->own_count;
     return true;
@@ -70,6 +70,12 @@ static bool is_read(const dsc_zero *zero, dsc_plane plane)
     return plane != DSC_PLANE_PARAM || zero->o.compute_dtype == DSC_F32;
 }
 
+/* The update's, of a plane. */
+static dsc_ring *ring_of(dsc_zero *zero, dsc_plane plane)
+{
+    return plane == DSC_PLANE_PARAM ? &zero->store.back : &zero->store.ring[plane];
+}
+
 static dsc_status take_plane(dsc_zero *zero, dsc_tile *tile, const dsc_tile *following, dsc_plane plane, void **ptr,
                              dsc_error *err)
 {
@@ -86,7 +92,7 @@ static dsc_status take_plane(dsc_zero *zero, dsc_tile *tile, const dsc_tile *fol
         *ptr = in_memory(zero, tile->group, plane, at);
         return DSC_OK;
     }
-    dsc_ring *ring = &zero->store.ring[plane];
+    dsc_ring *ring = ring_of(zero, plane);
     const bool read = is_read(zero, plane);
     dsc_piece ahead = { 0, 0 };
     if (read && following->count > 0 && in_swap(zero, following->group, plane))
@@ -108,16 +114,12 @@ dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err)
     return dsc_stream_sync(zero->out_stream, err);
 }
 
-dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, bool *more, dsc_error *err)
+dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
 {
     dsc_tile following = { 0 };
     void *ptr[DSC_PLANE_COUNT];
-    *more = step_cursor(zero, &zero->store.cursor, tile);
-    if (!*more) {
-        for (int p = 0; p < DSC_PLANE_COUNT; p++)
-            DSC_TRY(dsc_ring_drain(&zero->store.ring[p], err));
-        return DSC_OK;
-    }
+    const bool any = step_cursor(zero, &zero->store.cursor, tile);
+    DSC_ASSERT(any);
     dsc_store_cursor peek = zero->store.cursor;
     (void)step_cursor(zero, &peek, &following);
     if (dsc_host_tier_updates(zero, tile->group)) {
@@ -145,8 +147,15 @@ dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
     DSC_TRY(dsc_stream_sync(tile->stream, err));
     for (size_t i = 0; i < DSC_COUNT(written); i++)
         if (in_swap(zero, tile->group, written[i]))
-            DSC_TRY(dsc_ring_give(&zero->store.ring[written[i]], tile->slot[written[i]],
+            DSC_TRY(dsc_ring_give(ring_of(zero, written[i]), tile->slot[written[i]],
                                   piece_of(zero, tile->group, written[i], at, tile->count), err));
+    return tile->last_of_group ? dsc_ring_drain(&zero->store.back, err) : DSC_OK;
+}
+
+dsc_status dsc_store_drain(dsc_zero *zero, dsc_error *err)
+{
+    for (int p = 0; p < DSC_PLANE_COUNT; p++)
+        DSC_TRY(dsc_ring_drain(&zero->store.ring[p], err));
     return DSC_OK;
 }
 
@@ -204,7 +213,7 @@ dsc_status dsc_store_fetch(dsc_zero *zero, int32_t g, void *to, dsc_error *err)
     return DSC_OK;
 }
 
-static dsc_status sum_from_file(dsc_zero *zero, bool overwrite, dsc_sum *sum, dsc_error *err)
+static dsc_status sum_from_file(dsc_zero *zero, bool overwrite, int32_t next_group, dsc_sum *sum, dsc_error *err)
 {
     dsc_ring *ring = &zero->store.ring[DSC_PLANE_GRAD];
     ring_call call = { .ring = ring,
@@ -213,12 +222,15 @@ static dsc_status sum_from_file(dsc_zero *zero, bool overwrite, dsc_sum *sum, ds
                        .piece = tile_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first) };
     if (!overwrite)
         call.ahead = tile_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first + zero->store.tile_elements);
+    if (!overwrite && call.ahead.bytes == 0 && next_group >= 0 && in_swap(zero, next_group, DSC_PLANE_GRAD))
+        call.ahead = tile_piece(zero, next_group, DSC_PLANE_GRAD, 0);
     sum->slot = call.slot;
     sum->kept = ring->slot[call.slot].buf;
     return dsc_host_call(zero->out_stream, take_now, &call, (int64_t)sizeof call, err);
 }
 
-dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, int64_t first, bool overwrite, dsc_sum *sum, dsc_error *err)
+dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, int64_t first, bool overwrite, int32_t next_group,
+                              dsc_sum *sum, dsc_error *err)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
     const dsc_group_state *state = &zero->group[g];
@@ -229,7 +241,7 @@ dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, int64_t first, bool ove
     }
     sum->count = dsc_min_i64(zero->store.tile_elements, sum->count);
     if (in_swap(zero, g, DSC_PLANE_GRAD))
-        DSC_TRY(sum_from_file(zero, overwrite, sum, err));
+        DSC_TRY(sum_from_file(zero, overwrite, next_group, sum, err));
     else
         sum->kept = state->host_grad + first;
     sum->acc = sum->kept;

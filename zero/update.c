@@ -39,16 +39,11 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
     return DSC_OK;
 }
 
-/* What is the same for all elements of an update. */
-typedef struct update_terms {
-    dsc_adamw_scalars decayed, plain; /* of parameters with and without weight decay */
-    uint64_t stream;                  /* of random numbers */
-} update_terms;
-
 /* One launch over elements [first, end) of the tile's group. */
-static dsc_status update_range(dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end,
-                               const update_terms *terms, bool decay, dsc_error *err)
+static dsc_status update_range(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, bool decay,
+                               dsc_error *err)
 {
+    const dsc_update_terms *terms = &zero->terms;
     const int64_t at = first - tile->first, moment_at = at * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
     dsc_adamw_args args = { .master = tile->master + at,
                             .moment1 = tile->moment1 + moment_at,
@@ -66,7 +61,7 @@ static dsc_status update_range(dsc_zero *zero, const dsc_tile *tile, int64_t fir
 }
 
 /* Runs of neighbouring tensors that agree about weight decay are one launch; padding goes with the tensor before it. */
-static dsc_status update_tile(dsc_zero *zero, const dsc_tile *tile, const update_terms *terms, dsc_error *err)
+static dsc_status update_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
     const dsc_layout_group *group = &layout->group[tile->group];
@@ -81,7 +76,7 @@ static dsc_status update_tile(dsc_zero *zero, const dsc_tile *tile, const update
         while (t + 1 < last && layout->tensor[t + 1].spec->decay == decay)
             t++;
         const int64_t end = t + 1 < last ? dsc_min_i64(layout->tensor[t + 1].offset, tile_end) : tile_end;
-        DSC_TRY(update_range(zero, tile, first, end, terms, decay, err));
+        DSC_TRY(update_range(zero, tile, first, end, decay, err));
         first = end;
     }
     return DSC_OK;
@@ -93,6 +88,7 @@ static dsc_status gather_params(dsc_zero *zero, int32_t g, dsc_error *err)
     dsc_group_state *state = &zero->group[g];
     const int64_t slice = zero->o.layout->group[g].slice;
     DSC_TRY(dsc_zero_after_compute(zero, zero->gather_stream, err));
+    DSC_TRY(dsc_zero_after_update(zero, g, zero->gather_stream, err));
     dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_GATHER, zero->o.layout->group[g].module);
     DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, state->param,
                                 state->param + slice * zero->o.rank * zero->param_bytes_each, slice,
@@ -109,29 +105,55 @@ static dsc_status after_gathers(dsc_zero *zero, dsc_error *err)
     return dsc_stream_wait(zero->o.compute, zero->idle, err);
 }
 
+typedef struct group_call {
+    dsc_zero *zero;
+    int32_t group;
+} group_call;
+
+static dsc_status update_group(void *args, dsc_error *err)
+{
+    const group_call *call = args;
+    dsc_tile tile;
+    do {
+        if (atomic_load(&call->zero->cancelled))
+            return DSC_FAIL(err, DSC_ERR_CANCELLED, "", "the run has failed");
+        DSC_TRY(dsc_store_next(call->zero, &tile, err));
+        DSC_ASSERT(tile.group == call->group);
+        DSC_TRY(update_tile(call->zero, &tile, err));
+        DSC_TRY(dsc_store_done(call->zero, &tile, err));
+    } while (!tile.last_of_group);
+    return DSC_OK;
+}
+
+static dsc_status start_update(dsc_zero *zero, int32_t g, dsc_error *err)
+{
+    group_call call = { zero, g };
+    if (zero->update_stream == NULL)
+        return update_group(&call, err);
+    DSC_TRY(dsc_host_call(zero->update_stream, update_group, &call, (int64_t)sizeof call, err));
+    return dsc_event_record(zero->group[g].updated, zero->update_stream, err);
+}
+
 dsc_status dsc_zero_update(dsc_zero *zero, const dsc_adamw_scalars *scalars, int64_t update, dsc_error *err)
 {
-    update_terms terms = { .decayed = *scalars, .plain = *scalars,
-                           .stream = dsc_rng_stream(DSC_RNG_MOMENT, (uint32_t)update) };
-    terms.plain.decay = 1.0f;
-    terms.plain.l2 = 0.0f;
+    zero->terms = (dsc_update_terms){ .decayed = *scalars, .plain = *scalars,
+                                      .stream = dsc_rng_stream(DSC_RNG_MOMENT, (uint32_t)update) };
+    zero->terms.plain.decay = 1.0f;
+    zero->terms.plain.l2 = 0.0f;
     DSC_TRY(after_gathers(zero, err));
     DSC_TRY(dsc_store_begin(zero, err));
-    for (;;) {
-        dsc_tile tile;
-        bool more;
-        DSC_TRY(dsc_store_next(zero, &tile, &more, err));
-        if (!more)
-            return DSC_OK;
-        const dsc_group_state *state = &zero->group[tile.group];
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        const dsc_group_state *state = &zero->group[g];
+        if (!zero->o.layout->group[g].trainable || state->own_count == 0)
+            continue;
         if (zero->o.stage == 0 && zero->world_size > 1)
-            DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, own_sum(zero, tile.group),
-                                        zero->o.layout->group[tile.group].slice, DSC_F32, zero->o.compute, err));
-        DSC_TRY(update_tile(zero, &tile, &terms, err));
-        DSC_TRY(dsc_store_done(zero, &tile, err));
-        if (tile.last_of_group && zero->o.stage > 0 && state->param_whole && zero->world_size > 1)
-            DSC_TRY(gather_params(zero, tile.group, err));
+            DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, own_sum(zero, g),
+                                        zero->o.layout->group[g].slice, DSC_F32, zero->o.compute, err));
+        DSC_TRY(start_update(zero, g, err));
+        if (zero->o.stage > 0 && state->param_whole && zero->world_size > 1)
+            DSC_TRY(gather_params(zero, g, err));
     }
+    return zero->update_stream != NULL ? dsc_event_record(zero->updated, zero->update_stream, err) : DSC_OK;
 }
 
 /* Stage 0 keeps whole masters and moments: gathers the slices that were written. */

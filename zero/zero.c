@@ -178,11 +178,13 @@ static dsc_status open_streams(dsc_zero *zero, dsc_error *err)
     DSC_TRY(open_stream(zero, overlap, "reduce", zero->o.compute, &zero->reduce_stream, err));
     DSC_TRY(open_stream(zero, fetches, "fetch", zero->gather_stream, &zero->fetch_stream, err));
     DSC_TRY(open_stream(zero, updates, "in", zero->reduce_stream, &zero->in_stream, err));
+    DSC_TRY(open_stream(zero, dsc_store_updates_behind(zero), "update", NULL, &zero->update_stream, err));
     return open_stream(zero, updates, "out", zero->reduce_stream, &zero->out_stream, err);
 }
 
 static void close_streams(dsc_zero *zero)
 {
+    dsc_stream_close(&zero->update_stream);
     if (zero->out_stream != zero->reduce_stream)
         dsc_stream_close(&zero->out_stream);
     if (zero->in_stream != zero->reduce_stream)
@@ -302,7 +304,11 @@ dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err)
 {
     dsc_stream *const streams[] = { zero->gather_stream, zero->reduce_stream, zero->fetch_stream, zero->in_stream,
                                     zero->out_stream, zero->o.compute };
+    if (zero->update_stream != NULL)
+        DSC_TRY(dsc_stream_sync(zero->update_stream, err));
     for (size_t i = 0; i < DSC_COUNT(streams); i++)
         DSC_TRY(dsc_stream_sync(streams[i], err));
-    return DSC_OK;
+    return dsc_store_drain(zero, err);
 }
+
+void dsc_zero_cancel(dsc_zero *zero) { atomic_store(&zero->cancelled, true); }

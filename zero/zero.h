@@ -111,7 +111,9 @@ DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t step, int32_t mo
 /* After the last micro-step: all sums are complete; *sum is the sum of squares over all ranks (of the raw sums). */
 DSC_MUST_USE dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err);
 /* Adam or AdamW on what this rank owns, then every rank has the parameters its stage keeps (asynchronously). Parameters
- * without `decay` get no weight decay. `update` counts from 1. */
+ * without `decay` get no weight decay. `update` counts from 1. Where states are in files of a host_visible device the
+ * update itself goes on after this has returned: acquire waits for the groups that it gives, and what fails comes out
+ * there, or of dsc_zero_sync. */
 DSC_MUST_USE dsc_status dsc_zero_update(dsc_zero *zero, const dsc_adamw_scalars *scalars, int64_t update,
                                         dsc_error *err);
 
@@ -143,7 +145,10 @@ DSC_MUST_USE dsc_status dsc_zero_view(dsc_zero *zero, int32_t group, dsc_plane p
 /* Collective, after slices were written: makes params from master (bf16), and whole states where the stage keeps them.
  */
 DSC_MUST_USE dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err);
-DSC_MUST_USE dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err); /* waits for all streams */
+/* Waits for all streams, and for what is on its way to files. */
+DSC_MUST_USE dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err);
+/* The run has failed: an update that goes on ends at its next tile. From any thread. */
+void dsc_zero_cancel(dsc_zero *zero);
 
 #ifdef __cplusplus
 }

@@ -130,7 +130,8 @@ DSC_API DSC_MUST_USE dsc_status dsc_engine_train_batch(dsc_engine *engine, dsc_s
  * returns), or batch = NULL: from the data source. *loss (may be NULL): this rank's mean.
  * backward: gradients of the last forward, reduced to their owners.
  * step: called once per micro-batch; updates at the accumulation boundary and does nothing elsewhere; *result is filled
- * when it acted (result->step > 0), else result->step = 0. */
+ * when it acted (result->step > 0), else result->step = 0. With states in files the update goes on in the background
+ * after it: an error of it comes out of the next forward, evaluate, generate, save, snapshot or barrier. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_forward(dsc_engine *engine, const void *const *batch, double *loss,
                                                    dsc_error *err);
 DSC_API DSC_MUST_USE dsc_status dsc_engine_backward(dsc_engine *engine, dsc_error *err);
@@ -182,6 +183,7 @@ DSC_API DSC_MUST_USE dsc_status dsc_engine_all_reduce(dsc_engine *engine, float 
                                                       dsc_error *err);
 DSC_API DSC_MUST_USE dsc_status dsc_engine_reduce(dsc_engine *engine, float *buf, int64_t count, bool mean,
                                                   int32_t root, dsc_error *err);
+/* All ranks' work is done, also what their last step left on its way to files. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_barrier(dsc_engine *engine, dsc_error *err);
 
 /* ---- A distributed optimizer around the host program's own gradients ------------------------------------------------

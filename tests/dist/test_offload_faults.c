@@ -42,6 +42,7 @@ typedef struct faulty {
     const char *engine, *folder;
     int32_t world, rank;
     bool overlap;
+    const char *save; /* a folder for a checkpoint after the last step; NULL: none */
     double comm_timeout_s;
     dsc_status (*before)(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
     void *user;
@@ -57,11 +58,13 @@ static dsc_status before(dsc_engine *engine, int32_t rank, void *user, dsc_error
     return f->before != NULL ? f->before(engine, rank, f->user, err) : DSC_OK;
 }
 
-/* What follows is run_world's look at the states. */
+/* The last update is still under way; what follows it is run_world's look at the states. */
 static dsc_status after(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
-    (void)engine, (void)err;
     faulty *f = user;
+    if (f->save != NULL)
+        DSC_TRY(dsc_engine_save(engine, f->save, err));
+    DSC_TRY(dsc_engine_barrier(engine, err));
     if (rank == f->rank) {
         f->blocks = f->fault.count;
         f->fault.at = 0;
@@ -196,6 +199,26 @@ static void every_block_of_every_engine(void **state)
             }
 }
 
+/* What fails of the last update, which is still under way when the step has ended, fails the save: nothing is saved. */
+static void a_save_waits_for_the_update(void **state)
+{
+    char dir[600], step[700];
+    snprintf(dir, sizeof dir, "%s/save", folder);
+    snprintf(step, sizeof step, "%s/step-%d", dir, STEPS);
+    for (int i = 0; i < 4; i++) {
+        faulty f = plain("threads", 2);
+        f.rank = i % 2;
+        f.fault.kind = IO_FAULT_EIO;
+        f.fault.at = f.at = blocks_of(2, f.rank, true) - i / 2;
+        f.save = dir;
+        run(&f);
+        expect(&f);
+        assert_int_not_equal(f.result.status, DSC_OK);
+        assert_int_not_equal(access(step, F_OK), 0);
+    }
+    (void)rmdir(dir);
+}
+
 /* ---- a device that does not answer ---- */
 
 /* All of them wait, so they wait together. A machine that is too busy for the timeout is given more of it: then another
@@ -328,7 +351,8 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_block_of_every_engine), cmocka_unit_test(no_answer), cmocka_unit_test(full_tmpfs),
+        cmocka_unit_test(every_block_of_every_engine), cmocka_unit_test(a_save_waits_for_the_update),
+        cmocka_unit_test(no_answer),                   cmocka_unit_test(full_tmpfs),
         cmocka_unit_test(full_ext4),                   cmocka_unit_test(full_ext2),
         cmocka_unit_test(closed_with_blocks_under_way),
     };

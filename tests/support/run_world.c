@@ -107,7 +107,7 @@ static dsc_status received(dsc_engine *engine, int64_t *bytes, dsc_error *err)
 {
     dsc_comm_stats stats;
     if (engine->host_visible)
-        DSC_TRY(dsc_zero_sync(engine->zero, err));
+        DSC_TRY(dsc_engine_settle(engine, err));
     dsc_comm_stats_get(engine->device_comm, &stats);
     *bytes = 0;
     for (int op = 0; op < DSC_COMM_OP_COUNT; op++)
@@ -117,8 +117,10 @@ static dsc_status received(dsc_engine *engine, int64_t *bytes, dsc_error *err)
 
 static dsc_status train(rank_job *rank, dsc_engine *engine, dsc_error *err)
 {
-    int64_t after_first = 0;
+    int64_t before = 0;
     run_result *out = rank->job->out;
+    if (rank->rank == 0)
+        DSC_TRY(received(engine, &before, err));
     for (int64_t s = 0; s < rank->job->options->steps; s++) {
         dsc_step_result result = DSC_STEP_RESULT_INIT;
         dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
@@ -130,14 +132,13 @@ static dsc_status train(rank_job *rank, dsc_engine *engine, dsc_error *err)
         out->norm[s] = result.grad_norm;
         out->steps = s + 1;
         out->alloc_calls_at_end = stats.alloc_calls;
-        if (s == 0) {
+        if (s == 0)
             out->alloc_calls_after_first = stats.alloc_calls;
-            DSC_TRY(received(engine, &after_first, err));
-        } else {
-            DSC_TRY(received(engine, &out->wire_bytes, err));
-            out->wire_bytes = (out->wire_bytes - after_first) / s;
-        }
     }
+    if (rank->rank != 0)
+        return DSC_OK;
+    DSC_TRY(received(engine, &out->wire_bytes, err));
+    out->wire_bytes = (out->wire_bytes - before) / rank->job->options->steps;
     return DSC_OK;
 }
 

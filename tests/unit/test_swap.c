@@ -82,7 +82,7 @@ static fixture open_fixture(const char *engine, int32_t folder_count)
                                        .folder_count = folder_count, .bytes = SPACE - 5,
                                        .stripe_bytes = STRIPE_PAGES * PAGE };
     check(dsc_swap_open(&options, &f.swap, &err), &err);
-    check(dsc_swap_op_open(f.swap, SPACE, &f.op, &err), &err);
+    check(dsc_swap_op_open(f.swap, NULL, SPACE, &f.op, &err), &err);
     return f;
 }
 
@@ -242,7 +242,7 @@ static void write_and_read(dsc_swap *swap, int64_t pages)
 {
     dsc_error err = DSC_ERROR_INIT;
     dsc_swap_op *op = NULL;
-    check(dsc_swap_op_open(swap, pages * PAGE, &op, &err), &err);
+    check(dsc_swap_op_open(swap, NULL, pages * PAGE, &op, &err), &err);
     fill(out_buf, 3);
     for (int round = 0; round < 2; round++) {
         dsc_swap_write(op, out_buf, pages * PAGE, 0);
@@ -402,7 +402,7 @@ static fixture open_faulty(const char *engine, device_fault *fault, int64_t time
     const dsc_swap_options options = { .alloc = alloc, .aio = f.aio, .tag = DSC_TAG_MOMENT, .folders = folders,
                                        .folder_count = 2, .bytes = FAULT_PAGES * PAGE, .stripe_bytes = 4 * PAGE };
     check(dsc_swap_open(&options, &f.swap, &err), &err);
-    check(dsc_swap_op_open(f.swap, FAULT_PAGES * PAGE, &f.op, &err), &err);
+    check(dsc_swap_op_open(f.swap, NULL, FAULT_PAGES * PAGE, &f.op, &err), &err);
     return f;
 }
 
@@ -524,7 +524,7 @@ static void test_allocation_failures(void **state)
         dsc_alloc_fail_at(alloc, stats.call_count + n, false);
         dsc_status status = dsc_swap_open(&options, &swap, &err);
         if (status == DSC_OK)
-            status = dsc_swap_op_open(swap, SPACE, &op, &err);
+            status = dsc_swap_op_open(swap, NULL, SPACE, &op, &err);
         dsc_alloc_fail_at(alloc, 0, false);
         failures += status == DSC_ERR_NOMEM;
         dsc_swap_op_close(&op);

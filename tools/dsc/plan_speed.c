@@ -64,7 +64,7 @@ static dsc_status time_swap(work *w, dsc_swap *swap, plan_speed *out, dsc_error 
 {
     double seconds;
     dsc_status status = DSC_OK;
-    DSC_TRY(dsc_swap_op_open(swap, FILE_PIECE, &w->op, err));
+    DSC_TRY(dsc_swap_op_open(swap, NULL, FILE_PIECE, &w->op, err));
     w->write = true;
     DSC_TRY_OUT(time_it(w, run_file, &seconds, err));
     out->file_written_per_s = (double)FILE_BYTES / seconds;
@@ -141,7 +141,8 @@ static double quotient(double work_amount, double per_s) { return work_amount > 
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
-/* Passes hide their files behind compute and the update hides its own; ranks of one host share everything. */
+/* Passes hide their files behind compute and the update hides its own; where it has any, the first forward pass, a
+ * third of a micro-step, runs beside it. Ranks of one host share everything. */
 void plan_speed_predict(const dsc_engine *planner, const plan_speed *speed, plan_time *out)
 {
     const dsc_plan *plan = &planner->plan;
@@ -155,6 +156,7 @@ void plan_speed_predict(const dsc_engine *planner, const plan_speed *speed, plan
                         quotient(ranks * (double)t->pass_written_bytes, speed->file_written_per_s);
     out->update_files_s = quotient(ranks * (double)t->update_read_bytes, speed->file_read_per_s) +
                           quotient(ranks * (double)t->update_written_bytes, speed->file_written_per_s);
-    out->step_s =
-        larger(out->compute_s, out->pass_files_s) + out->wire_s + larger(out->update_s, out->update_files_s);
+    const double hidden_s = out->update_files_s > 0 ? out->compute_s / (3 * micro_steps) : 0;
+    out->step_s = larger(out->compute_s - hidden_s, out->pass_files_s) + out->wire_s +
+                  larger(hidden_s, larger(out->update_s, out->update_files_s));
 }
