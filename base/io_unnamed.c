@@ -1,4 +1,4 @@
-/* io_unnamed.c - files without a name, and space that is taken before it is needed.
+/* io_unnamed.c - files without a name or past the page cache, and space that is taken before it is needed.
  *
  * glibc's posix_fallocate writes a byte into every block where the file system has no such call, which O_DIRECT files
  * refuse and which takes as long as writing everything: so the plain system call, and the caller decides.
@@ -25,6 +25,12 @@ static int open_without_name(const char *folder)
     return named;
 }
 
+static bool make_direct(int fd)
+{
+    const int flags = fcntl(fd, F_GETFL);
+    return flags >= 0 && fcntl(fd, F_SETFL, flags | O_DIRECT) == 0;
+}
+
 dsc_status dsc_io_open_unnamed(const dsc_io *io, const char *folder, dsc_file *out, bool *direct, dsc_error *err)
 {
     out->fd = -1;
@@ -34,8 +40,14 @@ dsc_status dsc_io_open_unnamed(const dsc_io *io, const char *folder, dsc_file *o
     if (out->fd < 0)
         return dsc_io_fail(err, dsc_io_path_status(errno), errno, folder, "no file can be made there");
     /* Afterwards, since an open that is refused for O_DIRECT can leave the new file behind. */
-    const int flags = fcntl(out->fd, F_GETFL);
-    *direct = flags >= 0 && fcntl(out->fd, F_SETFL, flags | O_DIRECT) == 0;
+    *direct = make_direct(out->fd);
+    return DSC_OK;
+}
+
+dsc_status dsc_io_open_direct(const dsc_io *io, const char *path, dsc_file *out, bool *direct, dsc_error *err)
+{
+    DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_WRITE, out, err));
+    *direct = make_direct(out->fd);
     return DSC_OK;
 }
 

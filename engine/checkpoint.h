@@ -58,6 +58,7 @@ typedef struct dsc_checkpoint_ctx {
     const char *config_text; /* NULL: none */
     int64_t config_bytes;
     dsc_checkpoint_keep keep; /* what goes after each save */
+    dsc_aio_options aio;      /* alloc and hook are not read */
     dsc_buf buffer;          /* planned PINNED memory, at least DSC_CHECKPOINT_BUFFER_BYTES */
 } dsc_checkpoint_ctx;
 #define DSC_CHECKPOINT_BUFFER_BYTES (4 << 20)
@@ -81,6 +82,23 @@ DSC_MUST_USE dsc_status dsc_checkpoint_agree(const dsc_checkpoint_ctx *ctx, dsc_
  * After a success rank 0 removes what ctx->keep does not keep; what cannot be removed is one warning. */
 DSC_MUST_USE dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *state,
                                             int64_t resumed_step, dsc_error *err);
+/* A save that is written while training goes on: dsc_checkpoint_save in pieces, with the same verdicts. `snapshot` is
+ * PINNED memory of dsc_checkpoint_snapshot_bytes, borrowed until the end. start: collective; a failure leaves *out NULL
+ * and is the save's. From then until dsc_checkpoint_snapped has returned the states must not change. */
+typedef struct dsc_checkpoint_async dsc_checkpoint_async;
+int64_t dsc_checkpoint_snapshot_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_dtype moment_dtype,
+                                      int32_t rank);
+DSC_MUST_USE dsc_status dsc_checkpoint_async_start(const dsc_checkpoint_ctx *ctx, const char *dir,
+                                                   const dsc_run_state *state, int64_t resumed_step,
+                                                   const dsc_buf *snapshot, dsc_checkpoint_async **out, dsc_error *err);
+void dsc_checkpoint_async_snapped(dsc_checkpoint_async *async); /* waits */
+/* Not collective: this rank's thread is at work. */
+bool dsc_checkpoint_async_busy(const dsc_checkpoint_async *async);
+/* Collective; waits where this rank is busy. True: it has ended, *status and *err are the verdict. */
+bool dsc_checkpoint_async_advance(dsc_checkpoint_async *async, dsc_status *status, dsc_error *err);
+/* Not collective. One that has not ended is given up, and rank 0 takes away what there is of it. Sets NULL. */
+void dsc_checkpoint_async_close(dsc_checkpoint_async **async);
+
 /* What a run will save. */
 typedef struct dsc_checkpoint_saves {
     int64_t after;       /* its steps so far */

@@ -4,15 +4,17 @@
 #ifndef DSC_ENGINE_CHECKPOINT_SAVE_H
 #define DSC_ENGINE_CHECKPOINT_SAVE_H
 
-#include "engine/checkpoint_internal.h"
+#include <stdatomic.h>
+
+#include "engine/checkpoint_writer.h"
 
 typedef struct ckpt_save {
-    const dsc_checkpoint_ctx *c;
-    const dsc_run_state *state;
+    const dsc_checkpoint_ctx *c;  /* borrowed */
+    const dsc_run_state *state;   /* borrowed */
     ckpt_commit commit;
     ckpt_entries entries;
     dsc_safetensors_plan plan[CKPT_TENSOR_FILE_COUNT];
-    dsc_file file[CKPT_TENSOR_FILE_COUNT];
+    ckpt_writer writer;
     ckpt_file_info info[CKPT_FILE_COUNT];
     int64_t *first_block; /* [W + 1] where each rank's blocks start in a list of all */
     ckpt_block *block;    /* this rank's */
@@ -31,5 +33,43 @@ void dsc_ckpt_save_close(ckpt_save **save);
 const char *dsc_ckpt_save_text(const ckpt_save *s, ckpt_file f, int64_t *bytes);
 /* Rank 0, when `all` is filled: `sorted`, by tensor and position. */
 void dsc_ckpt_save_sort(ckpt_save *s);
+
+/* ---- this rank's slices ---- */
+
+/* Some of this rank's blocks, one after another, in memory: what follows each other in a file does so here too, and
+ * every address has its file offset's remainder by DSC_AIO_ALIGN. */
+typedef struct ckpt_portion {
+    char *buffer; /* a multiple of DSC_AIO_ALIGN */
+    int64_t bytes;
+    int64_t first, count; /* blocks */
+    int64_t carried;      /* bytes before the first block that the portion before left to this one */
+    int64_t carries;      /* bytes at the end that this one leaves to the next, so that both write whole blocks */
+    int64_t writes;       /* of the writer, after which the buffer is free again */
+} ckpt_portion;
+
+int64_t dsc_ckpt_block_count(const ckpt_save *s); /* this rank's */
+/* As many blocks from p->first on as fit. */
+void dsc_ckpt_portion_plan(const ckpt_save *s, ckpt_portion *p);
+/* Copies and hashes blocks: those that lie where another thread may read them too, or the others. Of a device that the
+ * host cannot reach they come later: dsc_ckpt_portion_hash then, after a wait for the stream. */
+dsc_status dsc_ckpt_portion_fetch(ckpt_save *s, const ckpt_portion *p, bool stays, dsc_error *err);
+void dsc_ckpt_portion_hash(ckpt_save *s, const ckpt_portion *p);
+/* Starts writing; the buffer stays as it is until p->writes have ended. *stop (may be NULL): no more writes. */
+dsc_status dsc_ckpt_portion_write(ckpt_save *s, ckpt_portion *p, const atomic_bool *stop, dsc_error *err);
+/* All of them, by portions of the context's buffer, and durable. */
+dsc_status dsc_ckpt_save_slices(ckpt_save *s, dsc_error *err);
+
+/* ---- phases, collective ---- */
+
+/* Rank 0 makes folder and files. */
+dsc_status dsc_ckpt_save_begin(ckpt_save *s, dsc_error *err);
+/* Rank 0 gets every rank's hashes. */
+dsc_status dsc_ckpt_save_collect(ckpt_save *s, dsc_error *err);
+/* Rank 0 alone: the manifest and the commit; then what is not kept is removed. */
+dsc_status dsc_ckpt_save_commit(ckpt_save *s, dsc_error *err);
+/* After a failure that all ranks know of: rank 0 undoes what was done, the others wait for it. */
+void dsc_ckpt_save_undo(ckpt_save *s);
+/* *kept: the step is the one that this run was loaded from, and there; nothing is to be done. */
+dsc_status dsc_ckpt_save_keep(ckpt_save *s, bool *kept, dsc_error *err);
 
 #endif

@@ -120,8 +120,7 @@ dsc_status dsc_ckpt_save_open(const dsc_checkpoint_ctx *c, const char *dir, cons
     *out = s;
     s->c = c;
     s->state = state;
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
-        s->file[f] = (dsc_file)DSC_FILE_INIT;
+    dsc_ckpt_writer_open(&s->writer, c->alloc, c->io, &c->aio);
     for (int f = 0; f < CKPT_FILE_COUNT; f++)
         s->info[f].bytes = -1;
     return dsc_ckpt_commit_plan(&s->commit, c, dir, state, resumed_step, err);
@@ -133,10 +132,9 @@ void dsc_ckpt_save_close(ckpt_save **save)
     if (s == NULL)
         return;
     dsc_alloc *alloc = s->c->alloc;
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
-        (void)dsc_io_close(s->c->io, &s->file[f], NULL);
+    dsc_ckpt_writer_close(&s->writer);
+    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
         dsc_safetensors_plan_close(&s->plan[f]);
-    }
     dsc_ckpt_entries_close(&s->entries);
     dsc_alloc_free(alloc, s->first_of_entry);
     dsc_alloc_free(alloc, s->sorted);

@@ -187,6 +187,8 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     own->accumulate_local = choice_or(s, DSC_ID_ACCUMULATE, 0) == 1;
     own->gemm_plans = (dsc_gemm_choice)choice_or(s, DSC_ID_GEMM_PLANS, DSC_GEMM_SAME_BITS);
     own->save_failure_stops = choice_or(s, DSC_ID_SAVE_FAILURE, 0) == 1;
+    if (dsc_config_has(s, DSC_ID_WRITER_DECOUPLED) && !dsc_config_has(s, DSC_ID_SAVE_ASYNC))
+        (void)dsc_value_bool(s->given[DSC_ID_WRITER_DECOUPLED], &own->save_async, &from_text);
     own->native_sums = choice_or(s, DSC_ID_REDUCE, 0) == 1;
     if (!dsc_config_has(s, DSC_ID_TOP_SEED))
         return DSC_OK;

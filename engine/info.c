@@ -195,6 +195,7 @@ void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
         .overlap_comm = config->zero.overlap_comm,
         .recompute = config->own.recompute == DSC_RECOMPUTE_FULL,
         .save_failure_stops = config->own.save_failure_stops,
+        .save_async = config->own.save_async,
     };
 }
 

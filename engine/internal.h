@@ -72,6 +72,13 @@ struct dsc_engine {
     dsc_reader *reader;
     int64_t samples_per_epoch, steps_per_epoch, total_steps;
 
+    dsc_buf snapshot_buf;        /* of saves that are written meanwhile; not open without "save_async" */
+    dsc_checkpoint_async *saving; /* NULL: none was started, or it was waited for */
+    bool save_ended;
+    dsc_status save_status;
+    dsc_error save_error;
+    int64_t saving_step;
+
     dsc_phase phase;
     bool batch_from_reader;
     const void *const *batch; /* where modules read it */
@@ -152,6 +159,11 @@ void dsc_engine_span_end(const dsc_engine *engine, dsc_span_kind kind, int32_t m
 dsc_status dsc_engine_open_monitors(dsc_engine *engine, dsc_error *err);
 void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *result);
 void dsc_engine_report_evaluation(const dsc_engine *engine, double loss);
+/* snapshot.c: what a step does for a save that was started. Whether this rank is at work on it; what has to be waited
+ * for before states change; the next phase, collective, when no rank is at work. */
+bool dsc_engine_saving(const dsc_engine *engine);
+void dsc_engine_snapshot_wait(dsc_engine *engine);
+void dsc_engine_save_advance(dsc_engine *engine);
 /* info.c */
 void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out);
 

@@ -272,6 +272,9 @@ dsc_status dsc_engine_open_memory(dsc_engine *engine, dsc_error *err)
     DSC_TRY(open_tables(engine, err));
     DSC_TRY(open_work_buffers(engine, err));
     DSC_TRY(open_eval_batch(engine, err));
+    if (engine->plan.snapshot_bytes > 0)
+        DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_IO, DSC_TIER_PINNED, engine->plan.snapshot_bytes,
+                             &engine->snapshot_buf, err));
     return open_mirrors(engine, err);
 }
 
@@ -280,6 +283,7 @@ void dsc_engine_close_memory(dsc_engine *engine)
     dsc_alloc *alloc = engine->alloc;
     dsc_event_close(&engine->batch_given);
     if (engine->device != NULL) {
+        dsc_mem_close(engine->device, &engine->snapshot_buf);
         dsc_mem_close(engine->device, &engine->mirror_buf);
         dsc_mem_close(engine->device, &engine->batch_buf);
         dsc_mem_close(engine->device, &engine->eval_buf);

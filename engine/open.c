@@ -435,6 +435,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
         engine->failed = dsc_zero_sync(engine->zero, NULL) != DSC_OK;
     if (engine->failed)
         dsc_engine_abort(engine, "an engine was closed after an error");
+    dsc_checkpoint_async_close(&engine->saving);
     dsc_monitors_close(&engine->monitors);
     dsc_reader_close(&engine->reader);
     dsc_zero_close(&engine->zero);

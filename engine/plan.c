@@ -173,7 +173,10 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
     plan->bytes[DSC_TAG_COMM][DSC_TIER_HOST] += o->comm_bytes;
     plan->bytes[DSC_TAG_COMM][DSC_TIER_DEVICE] += o->device_comm_bytes;
     plan->bytes[DSC_TAG_DATA][DSC_TIER_PINNED] += o->data_bytes + plan->batch_bytes;
-    plan->bytes[DSC_TAG_IO][DSC_TIER_PINNED] += DSC_CHECKPOINT_BUFFER_BYTES;
+    if (o->config->own.save_async)
+        plan->snapshot_bytes =
+            dsc_checkpoint_snapshot_bytes(o->layout, o->compute_dtype, o->config->own.moments, o->rank);
+    plan->bytes[DSC_TAG_IO][DSC_TIER_PINNED] += DSC_CHECKPOINT_BUFFER_BYTES + plan->snapshot_bytes;
     /* What ranks tell each other of a step: the only table whose size a config can make large. */
     plan->bytes[DSC_TAG_CONTROL][DSC_TIER_HOST] +=
         dsc_step_words(o->config) * (o->layout->world_size + 1) * (int64_t)sizeof(double);

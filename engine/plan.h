@@ -21,6 +21,7 @@ typedef struct dsc_plan {
         logits_bytes;
     int32_t loss_slots;  /* micro-steps whose losses the host may fetch before it looks at them */
     int64_t batch_bytes; /* one micro-batch of the model's batch tensors, each 256-byte aligned */
+    int64_t snapshot_bytes; /* of a save that is written while training goes on; 0: none is */
     double flops_per_micro_batch;
     dsc_zero_traffic traffic; /* of an optimizer step of this rank */
 } dsc_plan;

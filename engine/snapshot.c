@@ -20,6 +20,9 @@ static void checkpoint_ctx(dsc_engine *engine, dsc_checkpoint_ctx *ctx)
                                  .keep = { .last = engine->config.own.keep_last,
                                            .every = engine->config.own.keep_every },
                                  .buffer = engine->io_buf };
+    dsc_zero_swap swap = { 0 };
+    dsc_plan_swap(&engine->config, &swap);
+    ctx->aio = swap.aio;
 }
 
 static dsc_status between_steps(const dsc_engine *engine, const char *what, dsc_error *err)
@@ -30,6 +33,8 @@ static dsc_status between_steps(const dsc_engine *engine, const char *what, dsc_
         return DSC_FAIL(err, DSC_ERR_STATE, "", "the engine was opened without a model");
     if (engine->phase != DSC_PHASE_IDLE || engine->micro_step != 0)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "%s inside a step; call it at a step boundary", what);
+    if (engine->saving != NULL)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "%s while a save is on its way; call dsc_engine_save_wait first", what);
     return DSC_OK;
 }
 
@@ -71,6 +76,64 @@ dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
     dsc_engine_span_end(engine, DSC_SPAN_SAVE, -1, start);
     dsc_alloc_freeze(engine->alloc, engine->step > 0);
     return status;
+}
+
+/* ---- saves that are written while training goes on ---- */
+
+dsc_status dsc_engine_save_start(dsc_engine *engine, const char *dir, dsc_error *err)
+{
+    DSC_TRY(between_steps(engine, "save_start", err));
+    if (engine->snapshot_buf.ptr == NULL)
+        return DSC_FAIL(err, DSC_ERR_STATE, "dsc.save_async", "is not set: no memory is planned for a copy of the "
+                        "states");
+    DSC_TRY(dsc_zero_sync(engine->zero, err));
+    dsc_checkpoint_ctx ctx;
+    dsc_run_state state;
+    checkpoint_ctx(engine, &ctx);
+    dsc_engine_run_state(engine, &state);
+    const int64_t resumed_step = resumed_from(engine, dir) ? engine->resumed_step : -1;
+    dsc_alloc_freeze(engine->alloc, false);
+    const int64_t start = dsc_engine_span_start(engine);
+    const dsc_status status = dsc_checkpoint_async_start(&ctx, dir, &state, resumed_step, &engine->snapshot_buf,
+                                                         &engine->saving, err);
+    dsc_engine_span_end(engine, DSC_SPAN_SAVE, -1, start);
+    dsc_alloc_freeze(engine->alloc, engine->step > 0 && status != DSC_OK);
+    engine->saving_step = engine->step;
+    engine->save_ended = false;
+    return status;
+}
+
+bool dsc_engine_saving(const dsc_engine *engine)
+{
+    return engine->saving != NULL && dsc_checkpoint_async_busy(engine->saving);
+}
+
+void dsc_engine_snapshot_wait(dsc_engine *engine)
+{
+    if (engine->saving != NULL)
+        dsc_checkpoint_async_snapped(engine->saving);
+}
+
+void dsc_engine_save_advance(dsc_engine *engine)
+{
+    if (engine->saving != NULL && !engine->save_ended)
+        engine->save_ended = dsc_checkpoint_async_advance(engine->saving, &engine->save_status, &engine->save_error);
+}
+
+dsc_status dsc_engine_save_wait(dsc_engine *engine, int64_t *step, dsc_error *err)
+{
+    if (step != NULL)
+        *step = engine->saving != NULL ? engine->saving_step : -1;
+    if (engine->saving == NULL)
+        return DSC_OK;
+    while (!engine->save_ended)
+        dsc_engine_save_advance(engine);
+    dsc_checkpoint_async_close(&engine->saving);
+    engine->save_ended = false;
+    dsc_alloc_freeze(engine->alloc, engine->step > 0);
+    if (engine->save_status != DSC_OK && err != NULL)
+        *err = engine->save_error;
+    return engine->save_status;
 }
 
 dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t every, int64_t last, dsc_error *err)

@@ -182,15 +182,19 @@ void dsc_engine_request(dsc_engine *engine, uint32_t bits)
     atomic_fetch_or_explicit(&engine->requests, bits, memory_order_relaxed);
 }
 
+/* Beside the requests: this rank is at work on a save that was started. */
+#define WORD_SAVING (UINT64_C(1) << 32)
+
 /* The step's loss: leaf losses in leaf order over all ranks, in double. Requests travel along: they cost no collective
  * of their own, and all ranks learn of them after the same step. */
-static dsc_status step_loss(dsc_engine *engine, double *loss, uint32_t *requests, dsc_error *err)
+static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests, dsc_error *err)
 {
     const int64_t micro_steps = engine->config.gradient_accumulation_steps, size = engine->place.size;
     const int64_t words = dsc_step_words(&engine->config);
     if (engine->settled < micro_steps)
         DSC_TRY(settle_losses(engine, err));
-    engine->step_word[micro_steps] = atomic_exchange_explicit(&engine->requests, 0, memory_order_relaxed);
+    const uint64_t asked = atomic_exchange_explicit(&engine->requests, 0, memory_order_relaxed);
+    engine->step_word[micro_steps] = (double)(asked | (dsc_engine_saving(engine) ? WORD_SAVING : 0));
     DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->step_words, engine->step_word, words,
                                 DSC_F64, NULL, err));
     double sum = 0;
@@ -200,7 +204,7 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint32_t *requests
     *loss = sum / (double)(micro_steps * size);
     *requests = 0;
     for (int64_t r = 0; r < size; r++)
-        *requests |= (uint32_t)engine->step_words[r * words + micro_steps];
+        *requests |= (uint64_t)engine->step_words[r * words + micro_steps];
     return DSC_OK;
 }
 
@@ -237,6 +241,7 @@ static void tell_result(const dsc_engine *engine, const dsc_update *update, doub
     full.epoch = engine->samples_per_epoch > 0
                      ? (engine->step * engine->config.train_batch_size - 1) / engine->samples_per_epoch : 0;
     full.requests = requests;
+    full.save_ended = engine->save_ended;
     dsc_engine_report_step(engine, &full);
     if (result != NULL)
         dsc_step_result_give(&full, result);
@@ -253,8 +258,8 @@ static void close_step(dsc_engine *engine, int64_t start)
     engine->forward_ns = engine->backward_ns = engine->data_wait_ns = 0;
     engine->micro_step = engine->settled = 0;
     engine->step++;
-    /* From here on a step that allocates is a bug. */
-    dsc_alloc_freeze(engine->alloc, true);
+    /* From here on a step that allocates is a bug. A save on its way does, for its lists, which are in the plan. */
+    dsc_alloc_freeze(engine->alloc, engine->saving == NULL);
 }
 
 static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *err)
@@ -269,10 +274,11 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
     }
     dsc_update update;
     double loss;
-    uint32_t requests;
+    uint64_t requests;
     /* Sums first: they end this rank's work, and hosts that meet with work left on their devices would wait twice. */
     DSC_TRY(decide_update(engine, &update, err));
     DSC_TRY(step_loss(engine, &loss, &requests, err));
+    dsc_engine_snapshot_wait(engine);
     if (!update.skip) {
         const int64_t began = dsc_engine_span_start(engine);
         DSC_TRY(dsc_zero_update(engine->zero, &update.scalars, engine->update_count + 1, err));
@@ -281,7 +287,9 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
     }
     DSC_TRY(dsc_stream_sync(engine->compute, err));
     close_step(engine, start);
-    tell_result(engine, &update, loss, requests, result);
+    if ((requests & WORD_SAVING) == 0)
+        dsc_engine_save_advance(engine);
+    tell_result(engine, &update, loss, (uint32_t)requests, result);
     return DSC_OK;
 }
 

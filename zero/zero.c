@@ -276,6 +276,13 @@ dsc_dtype dsc_zero_dtype(const dsc_zero *zero, dsc_plane plane)
     return DSC_F32;
 }
 
+bool dsc_zero_stays(const dsc_zero *zero, int32_t group, dsc_plane plane)
+{
+    if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)
+        plane = DSC_PLANE_PARAM;
+    return dsc_device_host_visible(zero->o.device) && zero->group[group].swap_at[plane] < 0;
+}
+
 dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t *count, bool write,
                          void **ptr, dsc_error *err)
 {

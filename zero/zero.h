@@ -142,6 +142,9 @@ dsc_dtype dsc_zero_dtype(const dsc_zero *zero, dsc_plane plane);
  * it. */
 DSC_MUST_USE dsc_status dsc_zero_view(dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first, int64_t *count,
                                       bool write, void **ptr, dsc_error *err);
+/* Whether the host reaches this plane of this rank's slice where it lies, in one piece, until it is next updated or
+ * written: a view of it may then be taken, and read, by another thread meanwhile. */
+bool dsc_zero_stays(const dsc_zero *zero, int32_t group, dsc_plane plane);
 /* Collective, after slices were written: makes params from master (bf16), and whole states where the stage keeps them.
  */
 DSC_MUST_USE dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err);

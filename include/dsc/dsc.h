@@ -118,8 +118,9 @@ typedef struct dsc_step_result {
     double loss_scale;
     int64_t epoch;      /* of the step's last sample, from 0 */
     uint32_t requests;  /* of any rank since the step before: the same on all ranks (dsc_engine_request) */
+    bool save_ended;    /* a save that was started has ended: dsc_engine_save_wait now says how without waiting */
 } dsc_step_result;
-#define DSC_STEP_RESULT_INIT { (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0, 0 }
+#define DSC_STEP_RESULT_INIT { (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0, 0, false }
 
 /* Collective. One optimizer step: gradient_accumulation_steps micro-batches from the data source, forward, backward,
  * update. DSC_ERR_INPUT at the end of a data source that ends. */
@@ -159,6 +160,14 @@ DSC_API DSC_MUST_USE dsc_status dsc_engine_generate(dsc_engine *engine, const in
 /* Collective. Writes DIR/step-N whole or not at all, then DIR/latest. An existing step-N that this run did not resume
  * from is refused. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err);
+/* Collective. The same, but only begun: it returns before the states are copied, which the next step's update waits
+ * for, and they are written while training goes on. Needs "dsc".save_async, for whose copy there is memory in the plan.
+ * One at a time: before the next, before save and load, call dsc_engine_save_wait. A run that is closed before gives it
+ * up. */
+DSC_API DSC_MUST_USE dsc_status dsc_engine_save_start(dsc_engine *engine, const char *dir, dsc_error *err);
+/* Collective. Waits for the save that was started and returns its verdict; *step (may be NULL) is the step that it
+ * saved, or was to save. None was started: DSC_OK and -1. */
+DSC_API DSC_MUST_USE dsc_status dsc_engine_save_wait(dsc_engine *engine, int64_t *step, dsc_error *err);
 /* Collective. What later saves to DIR would be refused for, told before the first step: a folder that cannot be made or
  * written, no room for one checkpoint, and an existing step-N, N = every, 2 * every, ... (0: none of these) or `last`,
  * above this engine's step, unless it was loaded from DIR. Leaves nothing behind. */
@@ -277,6 +286,7 @@ typedef struct dsc_run_info {
     const char *save_dir, *load_dir, *log_path, *log_text_path; /* "" when not given */
     bool has_data, has_eval_data, overlap_comm, recompute;
     bool save_failure_stops; /* a failed save ends the run; else the caller warns and goes on */
+    bool save_async;         /* "dsc".save_async: dsc_engine_save_start can be used */
 } dsc_run_info;
 DSC_API void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info); /* struct_bytes set by the caller */
 

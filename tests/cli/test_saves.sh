@@ -1,29 +1,9 @@
 #!/usr/bin/env bash
-# test_saves.sh - what a run does with its saves: a full disk, and --load latest.
+# test_saves.sh - what a run does with its saves: written beside training, a full disk, and --load latest.
 # SPDX-License-Identifier: Apache-2.0
-set -u
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-bin=${DSC_BIN:-$root/bin}
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
 export OMP_WAIT_POLICY=passive
-number=0 failed=0
-
-report() {
-    local name=$1
-    shift
-    number=$((number + 1))
-    : >why
-    if "$@"; then echo "ok $number - $name"; else
-        echo "not ok $number - $name"
-        sed 's/^/# /' why | tail -15
-        tail -n 5 out 2>/dev/null | sed 's/^/# out: /'
-        failed=1
-    fi
-}
-skip() { number=$((number + 1)); echo "ok $number - $1 # SKIP $2"; }
-fail() { echo "$@" >>why; return 1; }
 
 mkdir model
 echo '{"model_type": "gpt2", "vocab_size": 256, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2}' >model/config.json
@@ -72,6 +52,27 @@ last_one_fails() {
     [ "$(cat save/latest)" = step-4 ] || fail "$(ls save)" || return 1
     grep -q 'error: .*No space left on device' out || fail "no reason"
 }
+beside() {
+    rm -rf save calm
+    launch 0 2 --save calm --save-every 2 --steps 7 || return 1
+    launch 0 2 --save save --save-every 2 --steps 7 --save-async || return 1
+    [ "$(steps_in save)" = "$(steps_in calm)" ] || fail "$(ls save)" || return 1
+    [ "$(grep -c '^saved step [246] to .*, while training went on)$' out)" -eq 3 ] || fail "not beside training" || return 1
+    for step in 2 4 6 7; do
+        "$bin/dsc" ckpt verify save/step-$step >>why 2>&1 || return 1
+        [ "$("$bin/dsc" ckpt hash save/step-$step)" = "$("$bin/dsc" ckpt hash calm/step-$step)" ] || fail "other hash" || return 1
+    done
+    # DeepSpeed's word for it.
+    sed 's/"optimizer"/"checkpoint": {"writer": {"decoupled": true}}, "optimizer"/' config.json >decoupled.json
+    "$bin/train" --config decoupled.json --save other --save-every 2 --steps 3 >out 2>&1 </dev/null || return 1
+    grep -q '^saved step 2 to .*, while training went on)$' out || fail "decoupled is not heard"
+}
+full_beside() {
+    full_at 4 0 --save-async || return 1
+    [ "$(steps_in save)" = "step-2 step-6" ] && [ "$(cat save/latest)" = step-6 ] || fail "$(ls save)" || return 1
+    grep -q 'warning: step 4 is not saved: .*No space left on device' out || fail "no warning" || return 1
+    "$bin/dsc" ckpt verify save >>why 2>&1
+}
 latest() {
     rm -rf save
     launch 2 1 --save save --load latest --steps 2 || return 1
@@ -91,7 +92,8 @@ else
     report "a full disk: a warning, the next save is whole and the run ends as without it" goes_on
     report "--save-failure stop ends the run; the last good checkpoint stays" stops
     report "a last save that fails ends with code 1" last_one_fails
+    report "a full disk while training goes on" full_beside
 fi
+report "--save-async: the same checkpoints, and training goes on meanwhile" beside
 report "--load latest" latest
-echo "1..$number"
-exit $failed
+end_of_tests

@@ -104,7 +104,7 @@ static dsc_status make_first(cw_rank *rank, dsc_error *err)
         if (rank->rank == 0)
             memcpy(expected[step], hex, 65);
         if (step == 1)
-            DSC_TRY(dsc_engine_save(rank->engine, save_dir, err));
+            DSC_TRY(cw_save(rank, save_dir, err));
     }
     return DSC_OK;
 }
@@ -206,7 +206,7 @@ static dsc_status save_with_fault(cw_rank *rank, sweep *s)
 {
     dsc_error failure = DSC_ERROR_INIT;
     arm(rank, s);
-    const dsc_status status = dsc_engine_save(rank->engine, save_dir, &failure);
+    const dsc_status status = cw_save(rank, save_dir, &failure);
     disarm(rank, s);
     same_verdict(rank, status, &failure);
     CW_CHECK(status == (s->fired ? failure_of(s) : DSC_OK));
@@ -229,7 +229,7 @@ static dsc_status save_through_faults(cw_rank *rank, dsc_error *err)
         in_memory(rank, 2);
         if (status == DSC_OK)
             break;
-        DSC_TRY(dsc_engine_save(rank->engine, save_dir, err));
+        DSC_TRY(cw_save(rank, save_dir, err));
         cw_barrier(rank);
         if (rank->rank == 0) {
             cw_expect_checkpoint(cw_path(save_dir, "step-2"), expected[2]);
@@ -244,8 +244,10 @@ static dsc_status save_through_faults(cw_rank *rank, dsc_error *err)
 
 static void a_fault_for_a_moment_is_survived(void **state)
 {
-    for (int32_t world = 1; world <= 2; world++) {
-        const cw_options options = { .world = world, .stage = 2 * world - 1, .bf16 = world == 2, .model = model };
+    for (int i = 0; i < 3; i++) {
+        const int32_t world = i == 0 ? 1 : 2;
+        const cw_options options = { .world = world, .stage = 2 * world - 1, .bf16 = world == 2, .async = i == 2,
+                                     .model = model };
         start_over(&options);
         for (int32_t rank = 0; rank < world; rank++)
             for (int allocations = 0; allocations < 2; allocations++) {
@@ -270,10 +272,10 @@ static dsc_status save_through_two_faults(cw_rank *rank, dsc_error *err)
                 return DSC_OK;
             check_folder(false);
             if (cw_latest(save_dir) == 2)
-                CW_CHECK(dsc_engine_save(rank->engine, save_dir, &failure) == DSC_ERR_INPUT &&
+                CW_CHECK(cw_save(rank, save_dir, &failure) == DSC_ERR_INPUT &&
                          strstr(failure.message, "exists already") != NULL);
             else
-                DSC_TRY(dsc_engine_save(rank->engine, save_dir, err));
+                DSC_TRY(cw_save(rank, save_dir, err));
             check_folder(false);
             CW_CHECK(cw_latest(save_dir) == 2);
             back_to_first();
@@ -308,7 +310,7 @@ static dsc_status live_again(cw_rank *rank, dsc_error *err)
     DSC_TRY(dsc_engine_load(rank->engine, save_dir, err));
     in_memory(rank, rank->engine->step);
     DSC_TRY(cw_train(rank, 2, err));
-    DSC_TRY(dsc_engine_save(rank->engine, save_dir, err));
+    DSC_TRY(cw_save(rank, save_dir, err));
     DSC_TRY(cw_train(rank, 3, err));
     in_memory(rank, 3);
     return DSC_OK;
@@ -352,7 +354,7 @@ static dsc_status die_in_first_save(cw_rank *rank, dsc_error *err)
 static dsc_status save_first(cw_rank *rank, dsc_error *err)
 {
     DSC_TRY(cw_train(rank, 1, err));
-    return dsc_engine_save(rank->engine, save_dir, err);
+    return cw_save(rank, save_dir, err);
 }
 
 static void a_fresh_start_goes_on_after_any_operation(void **state)
@@ -384,7 +386,7 @@ static void a_fresh_start_goes_on_after_any_operation(void **state)
 static dsc_status save_and_load(cw_rank *rank, dsc_error *err)
 {
     DSC_TRY(cw_train(rank, 2, err));
-    DSC_TRY(dsc_engine_save(rank->engine, save_dir, err));
+    DSC_TRY(cw_save(rank, save_dir, err));
     DSC_TRY(dsc_engine_load(rank->engine, save_dir, err));
     in_memory(rank, 2);
     return DSC_OK;
@@ -406,7 +408,7 @@ static dsc_status fill_the_disk(cw_rank *rank, dsc_error *err)
     bool *full = rank->user;
     dsc_error failure = DSC_ERROR_INIT;
     DSC_TRY(cw_train(rank, 2, err));
-    const dsc_status status = dsc_engine_save(rank->engine, save_dir, &failure);
+    const dsc_status status = cw_save(rank, save_dir, &failure);
     same_verdict(rank, status, &failure);
     if (rank->rank == 0)
         *full = status != DSC_OK;
@@ -417,12 +419,13 @@ static dsc_status fill_the_disk(cw_rank *rank, dsc_error *err)
     if (rank->rank == 0)
         check_folder(true);
     cw_barrier(rank);
-    return dsc_engine_save(rank->engine, save_dir, err);
+    return cw_save(rank, save_dir, err);
 }
 
 static void a_disk_that_fills_up_leaves_the_one_before(void **state)
 {
-    const cw_options options = { .world = 2, .stage = 2, .bf16 = true, .model = model };
+    dsc_model *wide = toy_model_open(3, 90, 2, true); /* slices on every rank, so writes of every rank */
+    const cw_options options = { .world = 4, .stage = 2, .bf16 = true, .model = wide };
     int64_t writes = 1;
     start_over(&options);
     for (bool full = true; full; writes++) {
@@ -434,6 +437,7 @@ static void a_disk_that_fills_up_leaves_the_one_before(void **state)
     }
     atomic_store(&sys.full_at, 0);
     assert_true(writes > 20);
+    toy_model_close(wide);
 }
 
 /* Not by our own hand: the system refuses to make a file longer. */
@@ -449,7 +453,7 @@ static dsc_status save_beyond_limit(cw_rank *rank, dsc_error *err)
         CW_CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
     }
     cw_barrier(rank);
-    const dsc_status status = dsc_engine_save(rank->engine, save_dir, &failure);
+    const dsc_status status = cw_save(rank, save_dir, &failure);
     cw_barrier(rank);
     if (rank->rank == 0)
         CW_CHECK(setrlimit(RLIMIT_FSIZE, &was) == 0);
@@ -458,7 +462,7 @@ static dsc_status save_beyond_limit(cw_rank *rank, dsc_error *err)
     if (rank->rank == 0)
         check_folder(true);
     cw_barrier(rank);
-    return dsc_engine_save(rank->engine, save_dir, err);
+    return cw_save(rank, save_dir, err);
 }
 
 static void a_limit_of_the_file_size_leaves_the_one_before(void **state)
@@ -484,7 +488,7 @@ static dsc_status load_with_fault(cw_rank *rank, dsc_error *err)
     same_verdict(rank, status, &failure);
     CW_CHECK(status == DSC_OK || (s->fired && status == failure_of(s)));
     if (status != DSC_OK && rank->engine->failed) {
-        CW_CHECK(dsc_engine_save(rank->engine, save_dir, &failure) == DSC_ERR_STATE);
+        CW_CHECK(cw_save(rank, save_dir, &failure) == DSC_ERR_STATE);
         return DSC_OK;
     }
     if (status != DSC_OK) {

@@ -174,7 +174,7 @@ static int teardown(void **state)
 
 typedef struct life {
     const char *load;    /* NULL: a fresh start */
-    int64_t save[4];     /* at these steps; 0 ends */
+    int64_t save[6];     /* at these steps; 0 ends */
     bool may_fail;       /* a save */
 } life;
 
@@ -192,7 +192,7 @@ static dsc_status live(cw_rank *rank, dsc_error *err)
             memcpy(expected[l->save[i]], hex, 65);
         }
         dsc_error failure = DSC_ERROR_INIT;
-        const dsc_status status = dsc_engine_save(rank->engine, save_dir, &failure);
+        const dsc_status status = cw_save(rank, save_dir, &failure);
         if (status != DSC_OK && !l->may_fail) {
             *err = failure;
             return status;
@@ -206,9 +206,12 @@ static dsc_status live(cw_rank *rank, dsc_error *err)
 }
 
 static const cw_options two_ranks = { .world = 2, .stage = 2, .bf16 = true };
+static bool async; /* saves are written beside training */
 static void live_once(life l, int32_t world)
 {
     cw_options options = two_ranks;
+    options.async = async;
+    options.aio = "threads"; /* whose writes are this program's pwrite */
     options.model = model;
     options.world = world;
     cw_run_well(&options, live, &l);
@@ -298,10 +301,24 @@ static void end_log(void)
 static void a_run_of_saves(void **state)
 {
     start_log();
-    live_once((life){ .save = { 1, 2, 3 } }, 2);
+    live_once((life){ .save = { 1, 2, 3, 4 } }, 2);
     assert_true(cfs_count(sys.log) > 100);
     check_log(8);
     assert_true(states >= 1000);
+    end_log();
+}
+
+/* The same beside training, with tensors long enough for the way past the page cache. */
+static void a_run_of_saves_beside_training(void **state)
+{
+    toy_model_close(model);
+    model = toy_model_open(3, 272, 1, true);
+    async = true;
+    start_log();
+    live_once((life){ .save = { 1, 2 } }, 2);
+    async = false;
+    check_log(1);
+    assert_true(states >= 150);
     end_log();
 }
 
@@ -394,6 +411,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(a_run_of_saves),
+        TEST(a_run_of_saves_beside_training),
         TEST(a_fresh_start_after_any_crash),
         TEST(going_on_after_any_crash),
         TEST(an_unannounced_step_is_tidied_up),

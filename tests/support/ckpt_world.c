@@ -37,17 +37,33 @@ static void must(bool ok, const char *what)
 
 /* ---- ranks ---- */
 
+static void offload_text(const cw_options *o, char *out, size_t out_bytes)
+{
+    out[0] = 0;
+    if (o->files == NULL)
+        return;
+    const int bytes = snprintf(out, out_bytes, ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
+                               "\"%.900s\"}", o->files);
+    if (o->stage == 3)
+        snprintf(out + bytes, out_bytes - (size_t)bytes, ", \"offload_param\": {\"device\": \"nvme\", "
+                 "\"nvme_path\": \"%.900s\"}", o->files);
+}
+
 static void *run_rank(void *argument)
 {
     cw_rank *rank = argument;
     const cw_options *o = rank->options;
-    char config[1024];
+    char config[4096], offload[2100];
+    offload_text(o, offload, sizeof offload);
+    const int batch = o->batch != 0 ? (int)o->batch : 12;
     snprintf(config, sizeof config,
              "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d, \"gradient_clipping\": 0.5,"
              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
-             " \"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %d},"
-             " \"dsc\": {\"threads\": 1, \"seed\": %lld, \"comm_timeout_s\": 30%s%s}}",
-             12 / (int)o->world, o->bf16 ? "true" : "false", (int)o->stage, (long long)(o->seed != 0 ? o->seed : 5),
+             " \"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %d%s},"
+             " \"dsc\": {\"threads\": 1, \"seed\": %lld, \"comm_timeout_s\": 30, \"save_async\": %s,"
+             " \"aio\": \"%s\"%s%s}}",
+             batch / (int)o->world, o->bf16 ? "true" : "false", (int)o->stage, offload,
+             (long long)(o->seed != 0 ? o->seed : 5), o->async ? "true" : "false", o->aio != NULL ? o->aio : "auto",
              o->own_samples ? "" : ", \"reproducible\": \"world_size\"",
              o->bf16_moments ? ", \"moments\": \"bf16\"" : "");
     dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
@@ -69,7 +85,8 @@ void cw_run(const cw_options *options, cw_script script, void *user, cw_rank ran
 {
     cw_world world = { .script = script };
     pthread_t threads[CW_RANKS_MAX];
-    must(options->world <= CW_RANKS_MAX && 12 % options->world == 0, "world size");
+    must(options->world <= CW_RANKS_MAX && (options->batch != 0 ? options->batch : 12) % options->world == 0,
+         "world size");
     must(dsc_world_open(options->world, &world.world, NULL) == DSC_OK, "no world");
     pthread_mutex_init(&world.mutex, NULL);
     pthread_barrier_init(&world.barrier, NULL, (unsigned)options->world);
@@ -101,6 +118,14 @@ dsc_status cw_train(cw_rank *rank, int64_t until_step, dsc_error *err)
         rank->loss[result.step] = result.loss;
     }
     return DSC_OK;
+}
+
+dsc_status cw_save(cw_rank *rank, const char *dir, dsc_error *err)
+{
+    if (!rank->options->async)
+        return dsc_engine_save(rank->engine, dir, err);
+    DSC_TRY(dsc_engine_save_start(rank->engine, dir, err));
+    return dsc_engine_save_wait(rank->engine, NULL, err);
 }
 
 void cw_barrier(cw_rank *rank) { pthread_barrier_wait(&rank->world->barrier); }

@@ -7,7 +7,7 @@
 
 #include <dsc/dsc.h>
 
-#define CW_RANKS_MAX 4
+#define CW_RANKS_MAX 8
 
 /* Ends the program: in a rank's thread, where the test's own assertions cannot be used. */
 #define CW_CHECK(condition) ((condition) ? (void)0 : cw_fail(#condition, __FILE__, __LINE__, ""))
@@ -17,9 +17,13 @@ _Noreturn void cw_fail(const char *what, const char *file, int line, const char 
 
 typedef struct cw_options {
     int32_t world, stage;
+    int32_t batch; /* samples of a step; 0: 12 */
     bool bf16, bf16_moments;
+    const char *files; /* folder for states, and parameters at stage 3, that are in files; NULL: in memory */
     bool own_samples; /* every rank's sums in its own order: bits depend on the world size */
     int64_t seed;     /* 0: 5 */
+    bool async;         /* cw_save starts a save and waits for it */
+    const char *aio;    /* engine of long writes; NULL: auto */
     uint32_t caps_mask; /* 0: all */
     dsc_model *model;
     dsc_log log; /* every rank's warnings */
@@ -46,6 +50,8 @@ void cw_run_well(const cw_options *options, cw_script script, void *user);
 
 /* Inside a script. Collective. */
 dsc_status cw_train(cw_rank *rank, int64_t until_step, dsc_error *err);
+/* dsc_engine_save, or start and wait: the verdict of either. */
+dsc_status cw_save(cw_rank *rank, const char *dir, dsc_error *err);
 void cw_barrier(cw_rank *rank);
 /* DESIGN section 7 from memory, the same on every rank. */
 void cw_hash(cw_rank *rank, char hex[65]);

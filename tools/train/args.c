@@ -19,6 +19,7 @@ const char train_usage[] =
     "  --steps N                the step at which the run ends;  --epochs N instead\n"
     "  --batch-size M           micro-batch per rank;  --gradient-accumulation-steps G;  --learning-rate X\n"
     "  --save DIR               --save-every N, --load DIR|DIR/step-N|latest|auto\n"
+    "  --save-async             checkpoints are written while training goes on\n"
     "  --save-failure go_on|stop  what a failed save does to the run\n"
     "  --keep-last N            after a save the newest N stay;  --keep-every M: and every multiple of M\n"
     "  --seed S                 --no-shuffle, --log FILE.jsonl, --device auto|cpu|cuda\n"
@@ -60,6 +61,7 @@ static const flag flags[] = {
     { "--keep-every", FLAG_INTEGER, "dsc.keep_every" },
     { "--save-failure", FLAG_TEXT, "dsc.save_failure" },
     { "--load", FLAG_TEXT, "dsc.load" },
+    { "--save-async", FLAG_BARE, NULL },
     { "--seed", FLAG_INTEGER, "seed" },
     { "--log", FLAG_TEXT, "dsc.log" },
     { "--device", FLAG_TEXT, "dsc.device" },
@@ -240,6 +242,8 @@ static dsc_status set_bare(train_args *args, const flag *f, dsc_error *err)
 {
     if (strcmp(f->name, "--no-shuffle") == 0)
         return set_override(args, "dsc.shuffle", "false", f->name, err);
+    if (strcmp(f->name, "--save-async") == 0)
+        return set_override(args, "dsc.save_async", "true", f->name, err);
     args->strict = args->strict || strcmp(f->name, "--strict") == 0;
     args->curve = args->curve || strcmp(f->name, "--curve") == 0;
     args->help = args->help || strcmp(f->name, "--help") == 0 || strcmp(f->name, "-h") == 0;

@@ -3,7 +3,6 @@
  * Flow: flags -> options -> open -> (load) -> steps with evaluations and saves -> summary. Errors travel up to main,
  * which prints one line and ends with the contract's exit code. SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <sched.h>
 #include <signal.h>
@@ -12,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "args.h"
 #include "progress.h"
+#include "saves.h"
 
 #define DEFAULT_DATA_MAX 16
 
@@ -31,15 +30,9 @@ typedef struct train_run {
     train_progress progress;
     int rank; /* as the environment says, for messages before the engine is open */
     bool progress_open, stopped;
-    int64_t start_ns, first_step_ns, saved_step;
+    train_saves saves;
+    int64_t start_ns, first_step_ns;
 } train_run;
-
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 static void log_line(void *user, dsc_log_level level, const char *text)
 {
@@ -174,80 +167,14 @@ static void engine_options(train_run *run, dsc_engine_options *options)
     options->default_data_count = run->default_data_count;
 }
 
-/* How often dsc-launch --max_restarts has started us again; -1: it will not. */
-static long restart_count(void)
-{
-    const char *count = getenv("DSC_RESTART_COUNT");
-    return count != NULL ? strtol(count, NULL, 10) : -1;
-}
-
-/* What `latest` of --save names; rank 0 looks. step -1: nothing is there, -2: no step. */
-static dsc_status find_saved(train_run *run, int64_t *step, dsc_error *err)
-{
-    char latest[PATH_MAX];
-    const int length = snprintf(latest, sizeof latest, "%s/latest", run->info.save_dir);
-    *step = -1;
-    if (length > 0 && (size_t)length < sizeof latest && access(latest, F_OK) == 0) {
-        FILE *file = fopen(latest, "re");
-        if (file == NULL || fscanf(file, "step-%18" SCNd64, step) != 1)
-            *step = -2;
-        if (file != NULL)
-            fclose(file);
-    }
-    return dsc_engine_broadcast(run->engine, step, (int64_t)sizeof *step, 0, err);
-}
-
-/* Whether `path` is the folder or in it, as text. */
-static bool lies_in(const char *path, const char *folder)
-{
-    size_t bytes = strlen(folder);
-    while (bytes > 1 && folder[bytes - 1] == '/')
-        bytes--;
-    return strncmp(path, folder, bytes) == 0 && (path[bytes] == 0 || path[bytes] == '/');
-}
-
-/* A restart before the first save would go on from what is in the folder now: that has to be what this run goes on
- * from. */
-static dsc_status check_saved(train_run *run, int64_t saved, dsc_error *err)
-{
-    const dsc_run_info *info = &run->info;
-    dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
-    dsc_engine_stats_get(run->engine, &stats);
-    if (saved == -1 || (lies_in(info->load_dir, info->save_dir) && stats.step == saved))
-        return DSC_OK;
-    return DSC_FAIL(err, DSC_ERR_INPUT, info->save_dir, "its \"latest\" names a checkpoint of another run, from which "
-                    "--max_restarts would go on; use another --save folder, or --load auto to go on from it now");
-}
-
-/* --load latest: the newest checkpoint of --save; auto: likewise, or a fresh start when there is none. After a restart
- * what the earlier start saved comes before --load. */
-static dsc_status load(train_run *run, dsc_error *err)
-{
-    const dsc_run_info *info = &run->info;
-    const char *dir = info->load_dir;
-    const bool latest = strcmp(dir, "latest") == 0, automatic = strcmp(dir, "auto") == 0;
-    const long restarts = restart_count();
-    int64_t saved = -1;
-    if ((automatic || latest) && info->save_dir[0] == 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "--load", "%s means the newest checkpoint of --save DIR; give --save", dir);
-    dir = latest ? info->save_dir : dir;
-    if (automatic || (restarts >= 0 && info->save_dir[0] != 0))
-        DSC_TRY(find_saved(run, &saved, err));
-    if (automatic || restarts > 0)
-        dir = saved != -1 ? info->save_dir : automatic ? "" : dir;
-    if (dir[0] != 0)
-        DSC_TRY(dsc_engine_load(run->engine, dir, err));
-    return automatic || latest || restarts != 0 ? DSC_OK : check_saved(run, saved, err);
-}
-
 static dsc_status evaluate(train_run *run, int64_t step, dsc_error *err)
 {
     double loss;
-    const int64_t start = now_ns();
+    const int64_t start = train_now_ns();
     DSC_TRY(dsc_engine_evaluate(run->engine, NULL, run->info.eval_batches, &loss, err));
     if (run->progress_open)
         train_progress_say(&run->progress, "step %lld  validation loss %.6f  (%.1f s)", (long long)step, loss,
-                           (double)(now_ns() - start) * 1e-9);
+                           (double)(train_now_ns() - start) * 1e-9);
     return DSC_OK;
 }
 
@@ -265,7 +192,7 @@ static _Atomic int64_t stop_asked_ns; /* 0: not yet */
 static void end_if_asked_again(void)
 {
     int64_t first = 0;
-    const int64_t now = now_ns();
+    const int64_t now = train_now_ns();
     if (atomic_compare_exchange_strong(&stop_asked_ns, &first, now) || now - first < SAME_STOP_NS)
         return;
     signal(SIGTERM, SIG_DFL);
@@ -301,46 +228,12 @@ static void unwatch_signals(void)
         sched_yield();
 }
 
-/* A disk that is full or broken is no reason to end a run whose last checkpoint is whole: the next save may succeed. A
- * lost or stuck peer ends it in any case. The verdict is the same on every rank, and so is this. */
-static bool outlives(const train_run *run, dsc_status failure)
-{
-    return !run->info.save_failure_stops &&
-           (failure == DSC_ERR_IO || failure == DSC_ERR_INPUT || failure == DSC_ERR_NOMEM || failure == DSC_ERR_NOFIT);
-}
-
-/* `final`: nothing comes after it that could save this step. */
-static dsc_status save(train_run *run, int64_t step, bool final, dsc_error *err)
-{
-    dsc_error failure = DSC_ERROR_INIT;
-    char text[1024];
-    if (run->saved_step == step)
-        return DSC_OK;
-    const int64_t start = now_ns();
-    const dsc_status status = dsc_engine_save(run->engine, run->info.save_dir, &failure);
-    if (status == DSC_OK) {
-        run->saved_step = step;
-        if (run->progress_open)
-            train_progress_say(&run->progress, "saved step %lld to %s/step-%lld  (%.2f s)", (long long)step,
-                               run->info.save_dir, (long long)step, (double)(now_ns() - start) * 1e-9);
-        return DSC_OK;
-    }
-    if (!final && outlives(run, status)) {
-        if (run->progress_open)
-            fprintf(stderr, "dsc: warning: step %lld is not saved: %s; training goes on (dsc.save_failure)\n",
-                    (long long)step, dsc_error_format(&failure, text, sizeof text));
-        return DSC_OK;
-    }
-    *err = failure;
-    return status;
-}
-
 static dsc_status after_step(train_run *run, const dsc_step_result *result, dsc_error *err)
 {
     const dsc_run_info *info = &run->info;
     const bool last = result->step == info->steps, can_save = info->save_dir[0] != 0;
     if (run->first_step_ns == 0) {
-        run->first_step_ns = now_ns() - run->start_ns;
+        run->first_step_ns = train_now_ns() - run->start_ns;
         dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
         dsc_engine_stats_get(run->engine, &stats);
         run->progress.memory_bytes = stats.tracked_bytes;
@@ -350,14 +243,16 @@ static dsc_status after_step(train_run *run, const dsc_step_result *result, dsc_
     run->stopped = !last && (result->requests & REQUEST_STOP) != 0;
     if ((result->requests & REQUEST_SAVE) != 0 && !can_save && run->progress_open)
         train_progress_say(&run->progress, "SIGUSR1: nothing is saved; start with --save DIR");
+    if (result->save_ended)
+        DSC_TRY(train_saves_settle(&run->saves, err));
     if (can_save && (result->requests & (REQUEST_SAVE | REQUEST_STOP)) != 0)
-        DSC_TRY(save(run, result->step, last || run->stopped, err));
+        DSC_TRY(train_saves_save(&run->saves, result->step, last || run->stopped, err));
     if (run->stopped)
         return DSC_OK;
     if (info->has_eval_data && (last || (info->eval_every > 0 && result->step % info->eval_every == 0)))
         DSC_TRY(evaluate(run, result->step, err));
     if (can_save && (last || (info->save_every > 0 && result->step % info->save_every == 0)))
-        DSC_TRY(save(run, result->step, last, err));
+        DSC_TRY(train_saves_save(&run->saves, result->step, last, err));
     return DSC_OK;
 }
 
@@ -368,7 +263,6 @@ static dsc_status train(train_run *run, dsc_error *err)
     if (stats.step >= run->info.steps && run->progress_open)
         train_progress_say(&run->progress, "step %lld of %lld is done already; nothing to train", (long long)stats.step,
                            (long long)run->info.steps);
-    run->saved_step = -1;
     for (int64_t step = stats.step; step < run->info.steps && !run->stopped; step++) {
         dsc_step_result result = DSC_STEP_RESULT_INIT;
         DSC_TRY(dsc_engine_train_batch(run->engine, &result, err));
@@ -417,7 +311,7 @@ static dsc_status print_end(train_run *run, dsc_error *err)
     if (!run->progress_open)
         return DSC_OK;
     train_progress *p = &run->progress;
-    const double seconds = (double)(now_ns() - p->start_ns) * 1e-9;
+    const double seconds = (double)(train_now_ns() - p->start_ns) * 1e-9;
     if (run->args.curve)
         train_progress_curve(p, 10);
     train_progress_say(p, "memory per rank: tracked peak %.1f MB, planned %.1f MB (%.2f %%); process peak %.1f MB",
@@ -445,13 +339,15 @@ static dsc_status run_all(train_run *run, dsc_error *err)
     DSC_TRY(dsc_engine_open(&run->engine, &options, err));
     run->info.struct_bytes = (uint32_t)sizeof run->info;
     dsc_engine_run_info(run->engine, &run->info);
-    DSC_TRY(load(run, err));
+    run->saves = (train_saves){ .engine = run->engine, .info = &run->info, .saved_step = -1, .started_step = -1 };
+    DSC_TRY(train_saves_load(&run->saves, err));
     dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
     dsc_engine_stats_get(run->engine, &stats);
     DSC_TRY(check_run(run, stats.step, err));
     if (dsc_engine_rank(run->engine) == 0) {
         DSC_TRY(train_progress_open(&run->progress, &run->info, &stats, stats.step, err));
         run->progress_open = true;
+        run->saves.progress = &run->progress;
         DSC_TRY(print_start(run, err));
         if (stats.step > 0)
             train_progress_say(&run->progress, "resumed at step %lld", (long long)stats.step);
@@ -481,7 +377,7 @@ int main(int argc, char **argv)
     dsc_error err = DSC_ERROR_INIT;
     char text[1024];
     const char *rank = getenv("RANK");
-    run.start_ns = now_ns();
+    run.start_ns = train_now_ns();
     run.rank = rank != NULL ? atoi(rank) : 0;
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of that write, not the end of a rank */
     find_exe_dir(&run);
@@ -498,7 +394,7 @@ int main(int argc, char **argv)
         status = run_all(&run, &err);
     if (run.progress_open && run.stopped)
         train_progress_say(&run.progress, "SIGTERM: ended at step %lld, which is saved; --load %s goes on from there",
-                           (long long)run.saved_step, run.info.save_dir);
+                           (long long)run.saves.saved_step, run.info.save_dir);
     if (run.progress_open)
         train_progress_close(&run.progress);
     dsc_engine_close(&run.engine);

@@ -14,7 +14,7 @@
 
 #define COLUMNS_MAX 500 /* of a bar, whatever the terminal says */
 
-static int64_t now_ns(void)
+int64_t train_now_ns(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -87,7 +87,7 @@ dsc_status train_progress_open(train_progress *p, const dsc_run_info *info, cons
                                int64_t first_step, dsc_error *err)
 {
     *p = (train_progress){ .first_step = first_step, .last_step = info->steps, .steps_per_epoch = info->steps_per_epoch,
-                           .every = info->steps_per_print, .start_ns = now_ns(),
+                           .every = info->steps_per_print, .start_ns = train_now_ns(),
                            .flops_per_step = stats->flops_per_step };
     p->epoch_start_ns = p->start_ns;
     p->epoch = info->steps_per_epoch > 0 ? first_step / info->steps_per_epoch : 0;
@@ -184,7 +184,7 @@ static void end_epoch(train_progress *p, const dsc_step_result *r)
 {
     if (p->steps_per_epoch <= 0 || r->step % p->steps_per_epoch != 0)
         return;
-    const int64_t now = now_ns();
+    const int64_t now = train_now_ns();
     train_progress_say(p, "epoch %lld done in %.1f s", (long long)(r->step / p->steps_per_epoch),
                        (double)(now - p->epoch_start_ns) * 1e-9);
     p->epoch_start_ns = now;

@@ -20,6 +20,7 @@ typedef struct train_progress {
     int64_t loss_count;
 } train_progress;
 
+int64_t train_now_ns(void); /* monotonic */
 /* Opens the logs that the run wants (creating the folder of the text log). Only rank 0 shows progress. */
 dsc_status train_progress_open(train_progress *p, const dsc_run_info *info, const dsc_engine_stats *stats,
                                int64_t first_step, dsc_error *err);
