@@ -53,6 +53,11 @@ bench-io: $(BENCH_BIN)/bench_io
 	$(Q)bench/bench_io.py $(BENCH_BIN) $(or $(DIR),/tmp) $(if $(PEERS),--peers $(PEERS)) \
 	    $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(MIB),--mib $(MIB))
 
+.PHONY: bench-watch
+## bench-watch: what every monitor, table and trace together cost a step: [ROUNDS=600]
+bench-watch: $(BENCH_BIN)/step_worker
+	$(Q)bench/bench_watch.py $(BENCH_BIN) $(if $(ROUNDS),--rounds $(ROUNDS))
+
 .PHONY: bench-offload
 ## bench-offload: steps with states in files beside steps in memory and what the disk allows: [DIR=/tmp] [ROUNDS=15] [CASES='files compute']
 bench-offload: $(BENCH_BIN)/step_worker $(BENCH_BIN)/bench_io $(BIN)/dsc

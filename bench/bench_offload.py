@@ -29,11 +29,11 @@ STEPS_A_TURN = 2
 class Trainer:
     """step_worker: optimizer steps in turns."""
 
-    def __init__(self, bench, config, sequence):
-        self.process = subprocess.Popen([f"{bench}/step_worker", config, str(VOCAB), str(sequence)], text=True,
+    def __init__(self, bench, config, sequence, vocab=VOCAB):
+        self.process = subprocess.Popen([f"{bench}/step_worker", config, str(vocab), str(sequence)], text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         if self.process.stdout.readline().strip() != "ready":
-            sys.exit(f"bench_offload: step_worker {config} did not start")
+            sys.exit(f"step_worker {config} did not start")
 
     def step(self):
         """Seconds of a step and of its passes, and the loss."""
