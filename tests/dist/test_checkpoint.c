@@ -49,33 +49,6 @@ static void run(const cw_options *options, cw_script script, void *user)
 
 /* ---- round trips ---- */
 
-typedef struct trip {
-    const char *save, *load; /* folders */
-    int64_t save_step, end_step;
-    double loss[16];
-    char saved_hash[65], end_hash[65]; /* in memory */
-} trip;
-
-static dsc_status make_trip(cw_rank *rank, dsc_error *err)
-{
-    trip *t = rank->user;
-    char saved[65], end[65];
-    if (t->load != NULL)
-        DSC_TRY(dsc_engine_load(rank->engine, t->load, err));
-    DSC_TRY(cw_train(rank, t->save_step, err));
-    cw_hash(rank, saved);
-    if (t->save != NULL)
-        DSC_TRY(dsc_engine_save(rank->engine, t->save, err));
-    DSC_TRY(cw_train(rank, t->end_step, err));
-    cw_hash(rank, end);
-    if (rank->rank != 0)
-        return DSC_OK;
-    memcpy(t->saved_hash, saved, 65);
-    memcpy(t->end_hash, end, 65);
-    memcpy(t->loss, rank->loss, sizeof t->loss);
-    return DSC_OK;
-}
-
 /* A run goes on after its save as if there was none, its files hold what was in memory, and any world and stage that
  * loads them has that in memory and ends in the same place. */
 static void every_world_and_stage_goes_on(void **state)
@@ -83,13 +56,13 @@ static void every_world_and_stage_goes_on(void **state)
     char name[32], hex[65];
     dsc_error err = DSC_ERROR_INIT;
     for (int bf16 = 0; bf16 < 2; bf16++) {
-        trip whole = { .save_step = 2, .end_step = 5 };
-        run(&(cw_options){ .world = 1, .bf16 = bf16, .model = model }, make_trip, &whole);
+        cw_trip whole = { .save_step = 2, .end_step = 5 };
+        run(&(cw_options){ .world = 1, .bf16 = bf16, .model = model }, cw_make_trip, &whole);
         for (int source = 0; source < 12; source++) {
             const int32_t world = 1 + source % 3, stage = source / 3;
             snprintf(name, sizeof name, "from-%d-%d-%d", bf16, (int)world, (int)stage);
-            trip saving = { .save = cw_path(dir, name), .save_step = 2, .end_step = 3 };
-            run(&(cw_options){ .world = world, .stage = stage, .bf16 = bf16, .model = model }, make_trip, &saving);
+            cw_trip saving = { .save = cw_path(dir, name), .save_step = 2, .end_step = 3 };
+            run(&(cw_options){ .world = world, .stage = stage, .bf16 = bf16, .model = model }, cw_make_trip, &saving);
             assert_string_equal(saving.saved_hash, whole.saved_hash);
             assert_memory_equal(&saving.loss[1], &whole.loss[1], 3 * sizeof(double));
             char *step_dir = cw_path(saving.save, "step-2");
@@ -100,8 +73,8 @@ static void every_world_and_stage_goes_on(void **state)
         for (int target = 0; target < 12; target++) {
             const int32_t world = 1 + target % 3, stage = target / 3, source = (target * 7 + 5) % 12;
             snprintf(name, sizeof name, "from-%d-%d-%d", bf16, (int)(1 + source % 3), (int)(source / 3));
-            trip resumed = { .load = cw_path(dir, name), .save_step = 2, .end_step = 5 };
-            run(&(cw_options){ .world = world, .stage = stage, .bf16 = bf16, .model = model }, make_trip, &resumed);
+            cw_trip resumed = { .load = cw_path(dir, name), .save_step = 2, .end_step = 5 };
+            run(&(cw_options){ .world = world, .stage = stage, .bf16 = bf16, .model = model }, cw_make_trip, &resumed);
             assert_string_equal(resumed.saved_hash, whole.saved_hash);
             assert_memory_equal(&resumed.loss[3], &whole.loss[3], 3 * sizeof(double));
             assert_string_equal(resumed.end_hash, whole.end_hash);
@@ -115,10 +88,10 @@ static void each_world_goes_on_with_its_own_sums(void **state)
     for (int32_t world = 1; world <= 4; world++) {
         const cw_options options = { .world = world, .stage = world % 4, .bf16 = true, .own_samples = true,
                                      .model = model };
-        trip whole = { .save = dir, .save_step = 2, .end_step = 5 }, resumed = { .load = dir, .save_step = 2,
+        cw_trip whole = { .save = dir, .save_step = 2, .end_step = 5 }, resumed = { .load = dir, .save_step = 2,
                                                                                  .end_step = 5 };
-        run(&options, make_trip, &whole);
-        run(&options, make_trip, &resumed);
+        run(&options, cw_make_trip, &whole);
+        run(&options, cw_make_trip, &resumed);
         assert_string_equal(resumed.end_hash, whole.end_hash);
         assert_memory_equal(&resumed.loss[3], &whole.loss[3], 3 * sizeof(double));
         cw_remove(cw_path(dir, "step-2"));
@@ -132,12 +105,12 @@ static void blocks_and_slices_cut_tensors_differently(void **state)
     for (int bf16 = 0; bf16 < 2; bf16++) {
         char first[65] = "";
         for (int32_t world = 3; world >= 1; world--) {
-            trip t = { .save = cw_path(dir, "a"), .save_step = 1, .end_step = 1 };
-            trip back = { .load = t.save, .save = cw_path(dir, "b"), .save_step = 1, .end_step = 1 };
+            cw_trip t = { .save = cw_path(dir, "a"), .save_step = 1, .end_step = 1 };
+            cw_trip back = { .load = t.save, .save = cw_path(dir, "b"), .save_step = 1, .end_step = 1 };
             char hex[65];
             dsc_error err = DSC_ERROR_INIT;
-            run(&(cw_options){ .world = world, .stage = 3, .bf16 = bf16, .model = wide }, make_trip, &t);
-            run(&(cw_options){ .world = 1 + world % 3, .stage = 1, .bf16 = bf16, .model = wide }, make_trip, &back);
+            run(&(cw_options){ .world = world, .stage = 3, .bf16 = bf16, .model = wide }, cw_make_trip, &t);
+            run(&(cw_options){ .world = 1 + world % 3, .stage = 1, .bf16 = bf16, .model = wide }, cw_make_trip, &back);
             assert_string_equal(back.saved_hash, t.saved_hash);
             assert_int_equal(dsc_checkpoint_verify(NULL, alloc, cw_path(back.save, "step-1"), &err), DSC_OK);
             assert_int_equal(dsc_checkpoint_hash(NULL, alloc, cw_path(back.save, "step-1"), hex, &err), DSC_OK);
@@ -171,10 +144,10 @@ static void keep_line(void *user, dsc_log_level level, const char *text)
 static void expect_warning(cw_options *options, const char *words)
 {
     lines seen = { 0 };
-    trip t = { .load = dir, .save_step = 2, .end_step = 3 };
+    cw_trip t = { .load = dir, .save_step = 2, .end_step = 3 };
     options->model = model;
     options->log = (dsc_log){ keep_line, &seen };
-    run(options, make_trip, &t);
+    run(options, cw_make_trip, &t);
     assert_int_equal(seen.count, words != NULL ? 1 : 0);
     if (words != NULL)
         assert_non_null(strstr(seen.text, words));
@@ -183,8 +156,8 @@ static void expect_warning(cw_options *options, const char *words)
 static void differences_are_one_line_each(void **state)
 {
     const cw_options saving = { .world = 2, .stage = 1, .bf16 = true, .model = model };
-    trip t = { .save = dir, .save_step = 2, .end_step = 2 };
-    run(&saving, make_trip, &t);
+    cw_trip t = { .save = dir, .save_step = 2, .end_step = 2 };
+    run(&saving, cw_make_trip, &t);
     expect_warning(&(cw_options){ .world = 2, .stage = 1, .bf16 = true }, NULL);
     expect_warning(&(cw_options){ .world = 2, .stage = 3, .bf16 = true }, NULL); /* no bit depends on it */
     expect_warning(&(cw_options){ .world = 3, .stage = 1, .bf16 = true }, NULL); /* "reproducible": "world_size" */
@@ -201,12 +174,12 @@ static void differences_are_one_line_each(void **state)
 static void precisions_take_each_other(void **state)
 {
     for (int bf16 = 0; bf16 < 2; bf16++) {
-        trip t = { .save = cw_path(dir, bf16 ? "low" : "high"), .save_step = 2, .end_step = 2 };
-        trip other = { .load = t.save, .save = cw_path(dir, "other"), .save_step = 2, .end_step = 4 };
-        trip back = { .load = other.save, .save_step = 2, .end_step = 2 };
-        run(&(cw_options){ .world = 2, .stage = 2, .bf16 = bf16, .model = model }, make_trip, &t);
-        run(&(cw_options){ .world = 3, .stage = 3, .bf16 = !bf16, .model = model }, make_trip, &other);
-        run(&(cw_options){ .world = 1, .stage = 0, .bf16 = bf16, .model = model }, make_trip, &back);
+        cw_trip t = { .save = cw_path(dir, bf16 ? "low" : "high"), .save_step = 2, .end_step = 2 };
+        cw_trip other = { .load = t.save, .save = cw_path(dir, "other"), .save_step = 2, .end_step = 4 };
+        cw_trip back = { .load = other.save, .save_step = 2, .end_step = 2 };
+        run(&(cw_options){ .world = 2, .stage = 2, .bf16 = bf16, .model = model }, cw_make_trip, &t);
+        run(&(cw_options){ .world = 3, .stage = 3, .bf16 = !bf16, .model = model }, cw_make_trip, &other);
+        run(&(cw_options){ .world = 1, .stage = 0, .bf16 = bf16, .model = model }, cw_make_trip, &back);
         assert_string_equal(other.saved_hash, t.saved_hash);
         assert_string_equal(back.saved_hash, t.saved_hash);
         cw_remove(other.save);
@@ -217,25 +190,25 @@ static void precisions_take_each_other(void **state)
 static void moments_in_bf16(void **state)
 {
     const cw_options low = { .world = 2, .stage = 1, .bf16 = true, .bf16_moments = true, .model = model };
-    trip whole = { .save = cw_path(dir, "low"), .save_step = 2, .end_step = 5 };
+    cw_trip whole = { .save = cw_path(dir, "low"), .save_step = 2, .end_step = 5 };
     char hex[65];
     dsc_error err = DSC_ERROR_INIT;
-    run(&low, make_trip, &whole);
+    run(&low, cw_make_trip, &whole);
     assert_int_equal(dsc_checkpoint_hash(NULL, alloc, cw_path(whole.save, "step-2"), hex, &err), DSC_OK);
     assert_string_equal(hex, whole.saved_hash);
     for (int32_t world = 1; world <= 3; world++) {
-        trip resumed = { .load = whole.save, .save_step = 2, .end_step = 5 };
+        cw_trip resumed = { .load = whole.save, .save_step = 2, .end_step = 5 };
         run(&(cw_options){ .world = world, .stage = 3 - world % 3, .bf16 = true, .bf16_moments = true, .model = model },
-            make_trip, &resumed);
+            cw_make_trip, &resumed);
         assert_string_equal(resumed.saved_hash, whole.saved_hash);
         assert_string_equal(resumed.end_hash, whole.end_hash);
     }
-    trip high = { .load = whole.save, .save = cw_path(dir, "high"), .save_step = 2, .end_step = 5 };
-    trip back = { .load = high.save, .save_step = 2, .end_step = 5 };
-    run(&(cw_options){ .world = 3, .stage = 2, .bf16 = true, .model = model }, make_trip, &high);
+    cw_trip high = { .load = whole.save, .save = cw_path(dir, "high"), .save_step = 2, .end_step = 5 };
+    cw_trip back = { .load = high.save, .save_step = 2, .end_step = 5 };
+    run(&(cw_options){ .world = 3, .stage = 2, .bf16 = true, .model = model }, cw_make_trip, &high);
     assert_string_equal(high.saved_hash, whole.saved_hash);
     assert_string_not_equal(high.end_hash, whole.end_hash);
-    run(&low, make_trip, &back);
+    run(&low, cw_make_trip, &back);
     assert_string_equal(back.end_hash, whole.end_hash);
 }
 
@@ -265,8 +238,8 @@ static dsc_status meet_refusal(cw_rank *rank, dsc_error *err)
 static void an_existing_step_is_refused(void **state)
 {
     size_t before, after;
-    trip t = { .save = dir, .save_step = 2, .end_step = 2 };
-    run(&(cw_options){ .world = 2, .model = model }, make_trip, &t);
+    cw_trip t = { .save = dir, .save_step = 2, .end_step = 2 };
+    run(&(cw_options){ .world = 2, .model = model }, cw_make_trip, &t);
     char *was = cw_read(cw_path(dir, "step-2/manifest.json"), &before);
     refusal again = { .save = dir, .where = "step-2", .words = "exists already" };
     run(&(cw_options){ .world = 2, .model = model }, meet_refusal, &again);
@@ -293,32 +266,32 @@ static void the_resumed_step_is_kept(void **state)
 {
     size_t bytes;
     const cw_options options = { .world = 2, .stage = 2, .bf16 = true, .model = model };
-    trip t = { .save = dir, .save_step = 2, .end_step = 2 }, later = { .load = dir, .save = dir, .save_step = 4 };
-    run(&options, make_trip, &t);
-    run(&options, make_trip, &later);
+    cw_trip t = { .save = dir, .save_step = 2, .end_step = 2 }, later = { .load = dir, .save = dir, .save_step = 4 };
+    run(&options, cw_make_trip, &t);
+    run(&options, cw_make_trip, &later);
     /* Loaded as the parent's latest, as one step, with a slash: it is the same folder. */
     char *names[] = { dir, cw_path(dir, ""), cw_path(dir, "step-4"), cw_path(dir, "step-4/") };
     for (size_t i = 0; i < DSC_COUNT(names); i++) {
-        trip same = { .load = names[i], .save = i % 2 ? dir : cw_path(dir, ""), .save_step = 4, .end_step = 4 };
-        run(&options, make_trip, &same);
+        cw_trip same = { .load = names[i], .save = i % 2 ? dir : cw_path(dir, ""), .save_step = 4, .end_step = 4 };
+        run(&options, cw_make_trip, &same);
     }
     /* Going back makes an older one the latest again. */
-    trip back = { .load = cw_path(dir, "step-2"), .save = dir, .save_step = 2, .end_step = 2 };
-    run(&options, make_trip, &back);
+    cw_trip back = { .load = cw_path(dir, "step-2"), .save = dir, .save_step = 2, .end_step = 2 };
+    run(&options, cw_make_trip, &back);
     char *latest = cw_read(cw_path(dir, "latest"), &bytes);
     assert_string_equal(latest, "step-2\n");
     free(latest);
     /* What is to be kept must still be there. */
-    trip other = { .load = cw_path(dir, "step-4"), .save = cw_path(dir, "new/../new/deep"), .save_step = 4 };
-    run(&options, make_trip, &other);
+    cw_trip other = { .load = cw_path(dir, "step-4"), .save = cw_path(dir, "new/../new/deep"), .save_step = 4 };
+    run(&options, cw_make_trip, &other);
     assert_true(cw_exists(cw_path(dir, "new/deep/step-4/manifest.json")));
     assert_true(cw_exists(cw_path(dir, "new/deep/latest")));
 }
 
 static void other_models_are_refused(void **state)
 {
-    trip t = { .save = dir, .save_step = 2, .end_step = 2 };
-    run(&(cw_options){ .world = 2, .bf16 = true, .model = model }, make_trip, &t);
+    cw_trip t = { .save = dir, .save_step = 2, .end_step = 2 };
+    run(&(cw_options){ .world = 2, .bf16 = true, .model = model }, cw_make_trip, &t);
     static const struct { int64_t in, width; int32_t blocks; bool frozen; const char *where, *words; } others[] = {
         { 5, 38, 2, true, "model.safetensors", "has the shape [5,37]; the model's is [5,38]" },
         { 5, 37, 3, true, "model.safetensors", "has no \"block.2.weight\"" },
@@ -345,8 +318,8 @@ static void config_files_are_as_given(void **state)
     dsc_error err = DSC_ERROR_INIT;
     dsc_model with_config = *model;
     with_config.config_json = "{\"model_type\": \"toy\"}\n";
-    trip t = { .save = cw_path(dir, "deep/er"), .save_step = 2, .end_step = 2 };
-    run(&(cw_options){ .world = 2, .stage = 1, .model = &with_config }, make_trip, &t);
+    cw_trip t = { .save = cw_path(dir, "deep/er"), .save_step = 2, .end_step = 2 };
+    run(&(cw_options){ .world = 2, .stage = 1, .model = &with_config }, cw_make_trip, &t);
     char *step_dir = cw_path(t.save, "step-2");
     char *text = cw_read(cw_path(step_dir, "config.json"), &bytes);
     assert_string_equal(text, with_config.config_json);
@@ -378,10 +351,10 @@ static void config_files_are_as_given(void **state)
 static void files_are_plain_safetensors(void **state)
 {
     for (int bf16 = 0; bf16 < 2; bf16++) {
-        trip t = { .save = cw_path(dir, bf16 ? "low" : "high"), .save_step = 1, .end_step = 1 };
+        cw_trip t = { .save = cw_path(dir, bf16 ? "low" : "high"), .save_step = 1, .end_step = 1 };
         dsc_safetensors *st = NULL;
         dsc_error err = DSC_ERROR_INIT;
-        run(&(cw_options){ .world = 3, .stage = 3, .bf16 = bf16, .model = model }, make_trip, &t);
+        run(&(cw_options){ .world = 3, .stage = 3, .bf16 = bf16, .model = model }, cw_make_trip, &t);
         assert_int_equal(dsc_safetensors_open(&st, NULL, alloc, cw_path(t.save, "step-1/model.safetensors"), &err),
                          DSC_OK);
         assert_int_equal(dsc_safetensors_count(st), 8);

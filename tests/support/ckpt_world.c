@@ -110,6 +110,26 @@ void cw_run_well(const cw_options *options, cw_script script, void *user)
             cw_fail(ranks[r].error.where, __FILE__, __LINE__, ranks[r].error.message);
 }
 
+dsc_status cw_make_trip(cw_rank *rank, dsc_error *err)
+{
+    cw_trip *t = rank->user;
+    char saved[65], end[65];
+    if (t->load != NULL)
+        DSC_TRY(dsc_engine_load(rank->engine, t->load, err));
+    DSC_TRY(cw_train(rank, t->save_step, err));
+    cw_hash(rank, saved);
+    if (t->save != NULL)
+        DSC_TRY(cw_save(rank, t->save, err));
+    DSC_TRY(cw_train(rank, t->end_step, err));
+    cw_hash(rank, end);
+    if (rank->rank != 0)
+        return DSC_OK;
+    memcpy(t->saved_hash, saved, 65);
+    memcpy(t->end_hash, end, 65);
+    memcpy(t->loss, rank->loss, sizeof t->loss);
+    return DSC_OK;
+}
+
 dsc_status cw_train(cw_rank *rank, int64_t until_step, dsc_error *err)
 {
     dsc_step_result result = DSC_STEP_RESULT_INIT;

@@ -48,6 +48,15 @@ void cw_run(const cw_options *options, cw_script script, void *user, cw_rank ran
 /* The same; aborts when a rank returns a failure. */
 void cw_run_well(const cw_options *options, cw_script script, void *user);
 
+/* A script: loads when `load` is not NULL, trains to save_step, saves when `save` is not NULL, trains to end_step. */
+typedef struct cw_trip {
+    const char *save, *load; /* folders */
+    int64_t save_step, end_step;
+    double loss[16];
+    char saved_hash[65], end_hash[65]; /* in memory, of the two steps */
+} cw_trip;
+dsc_status cw_make_trip(cw_rank *rank, dsc_error *err); /* rank->user: cw_trip */
+
 /* Inside a script. Collective. */
 dsc_status cw_train(cw_rank *rank, int64_t until_step, dsc_error *err);
 /* dsc_engine_save, or start and wait: the verdict of either. */
