@@ -63,6 +63,11 @@ bench-watch: $(BENCH_BIN)/step_worker
 bench-offload: $(BENCH_BIN)/step_worker $(BENCH_BIN)/bench_io $(BIN)/dsc
 	$(Q)bench/bench_offload.py $(BENCH_BIN) $(BIN)/dsc $(or $(DIR),/tmp) $(if $(ROUNDS),--rounds $(ROUNDS)) $(CASES)
 
+.PHONY: bench-ckpt
+## bench-ckpt: saves and loads of 1.5 GB beside fio, what a save beside training costs, restarts: [DIR=/tmp] [ROUNDS=15]
+bench-ckpt: $(BENCH_BIN)/step_worker $(BIN)/train
+	$(Q)python3 bench/bench_ckpt.py $(BENCH_BIN) $(BIN)/train $(or $(DIR),/tmp) $(if $(ROUNDS),--rounds $(ROUNDS))
+
 .PHONY: bench-gpu-kern
 ## bench-gpu-kern: time every CUDA kernel that passes its check, beside this GPU's copy and peak: [FN='gemm*']
 bench-gpu-kern: $(CHECK_BIN) cuda-plugin
@@ -77,4 +82,4 @@ bench-gpu: $(BENCH_BIN)/step_worker $(CHECK_BIN) cuda-plugin
 
 .PHONY: bench
 ## bench: every bench that needs no more than PEERS=DIR
-bench: bench-kern bench-adam bench-comm bench-io bench-offload bench-train
+bench: bench-kern bench-adam bench-comm bench-io bench-offload bench-ckpt bench-train

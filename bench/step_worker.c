@@ -6,11 +6,14 @@
  *                                            milliseconds of the step's forward and backward passes
  * A line "run K" makes K steps behind one that is not timed, whose update may go on in the background; the milliseconds
  * are their mean. The answer comes when nothing is under way any more.
+ * "steps K", "beside K DIR" (a save to DIR is written meanwhile, and its end waited for), "save DIR" and "load DIR" are
+ * answered by the seconds that they took.
  * Tokens are a fixed pseudo-random sequence. Ranks come from the environment. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 
 #include <dsc/dsc.h>
 
@@ -66,9 +69,41 @@ static dsc_status answer(dsc_engine *engine, long more, dsc_error *err)
     return DSC_OK;
 }
 
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* One of "steps", "beside", "save" and "load"; *known = false: another line. */
+static dsc_status timed(dsc_engine *engine, const char *line, bool *known, dsc_error *err)
+{
+    char word[16] = "", dir[1024] = "";
+    long steps = 0;
+    *known = sscanf(line, "steps %ld", &steps) == 1 || sscanf(line, "beside %ld %1023s", &steps, dir) == 2 ||
+             sscanf(line, "%15s %1023s", word, dir) == 2;
+    *known = *known && (word[0] == 0 || strcmp(word, "save") == 0 || strcmp(word, "load") == 0);
+    if (!*known)
+        return DSC_OK;
+    const double start = now_s();
+    if (strcmp(word, "save") == 0)
+        DSC_TRY(dsc_engine_save(engine, dir, err));
+    if (strcmp(word, "load") == 0)
+        DSC_TRY(dsc_engine_load(engine, dir, err));
+    if (word[0] == 0 && dir[0] != 0)
+        DSC_TRY(dsc_engine_save_start(engine, dir, err));
+    for (long i = 0; i < steps; i++)
+        DSC_TRY(dsc_engine_train_batch(engine, NULL, err));
+    DSC_TRY(dsc_engine_save_wait(engine, NULL, err));
+    printf("%.6f\n", now_s() - start);
+    fflush(stdout);
+    return DSC_OK;
+}
+
 static dsc_status run(const char *config, tokens *t, dsc_error *err)
 {
-    char line[64];
+    char line[1100];
     dsc_engine *engine = NULL;
     dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
     options.config_path = config;
@@ -79,6 +114,10 @@ static dsc_status run(const char *config, tokens *t, dsc_error *err)
     dsc_status status = DSC_OK;
     while (status == DSC_OK && fgets(line, sizeof line, stdin) != NULL) {
         long more = 0;
+        bool known;
+        status = timed(engine, line, &known, err);
+        if (known || status != DSC_OK)
+            continue;
         if (sscanf(line, "run %ld", &more) != 1)
             more = 0;
         status = answer(engine, more, err);
