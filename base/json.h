@@ -1,8 +1,10 @@
 /* json.h - a strict scan in front of cJSON: limits, UTF-8, duplicate keys, and line:column for every value.
  *
- * Two dialects. CONFIG also takes // and block comments, # comments and trailing commas (DeepSpeed reads Hjson);
- * STRICT is RFC 8259 only, for checkpoints, headers and model folders. The scan runs before cJSON sees a byte and
- * hands it a cleaned copy of the same length (comments and trailing commas become blanks), so positions stay right.
+ * Two dialects. CONFIG also takes what real configs have of Hjson, which DeepSpeed reads: // and block comments,
+ * # comments, trailing commas, no comma where a line ends between two members, Python's True and False. STRICT is
+ * RFC 8259 only, for checkpoints, headers and model folders. The scan runs before cJSON sees a byte and
+ * hands it a cleaned copy of the same length (comments and trailing commas become blanks, a blank a missing comma), so
+ * positions stay right.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_BASE_JSON_H
 #define DSC_BASE_JSON_H

@@ -347,6 +347,11 @@ static dsc_status scan_word(json_scan *s)
             return DSC_OK;
         }
     }
+    if (s->dialect == DSC_JSON_CONFIG && left >= 5 && (memcmp(at, "True", 4) == 0 || memcmp(at, "False", 5) == 0)) {
+        s->clean[s->at] = *at == 'T' ? 't' : 'f';
+        s->at += *at == 'T' ? 4 : 5;
+        return DSC_OK;
+    }
     for (size_t i = 0; i < DSC_COUNT(near); i++)
         if (left >= strlen(near[i].word) && memcmp(at, near[i].word, strlen(near[i].word)) == 0)
             return fail_at(s, here(s), "%s is not JSON; expected %s", near[i].word, near[i].instead);
@@ -391,9 +396,12 @@ static dsc_status scan_key(json_scan *s)
     return skip_blank(s);
 }
 
-/* After an element: ends the container, or moves to the next element. A trailing comma is blanked in configs. */
+/* After an element: ends the container, or moves to the next element. In configs a trailing comma is blanked, and the
+ * end of a line before the next key stands for a comma that is not there. */
 static dsc_status scan_separator(json_scan *s, char closing, bool *ended)
 {
+    const int64_t element_end = s->at;
+    const uint32_t element_line = s->line;
     DSC_TRY(skip_blank(s));
     *ended = peek(s) == closing;
     if (*ended) {
@@ -401,6 +409,10 @@ static dsc_status scan_separator(json_scan *s, char closing, bool *ended)
         return DSC_OK;
     }
     char what[32];
+    if (peek(s) == '"' && closing == '}' && s->line > element_line && s->dialect == DSC_JSON_CONFIG) {
+        s->clean[element_end] = ',';
+        return DSC_OK;
+    }
     if (peek(s) != ',')
         return fail_at(s, here(s), "expected ',' or '%c', found %s", closing, found(s, what, sizeof what));
     const int64_t comma_at = s->at;

@@ -23,7 +23,7 @@ extern "C" {
 #define DSC_NOTES_MAX 64
 #define DSC_CONFIG_LINE 256    /* bytes of one warning or note, with its NUL */
 
-typedef enum dsc_precision { DSC_PRECISION_FP32, DSC_PRECISION_BF16 } dsc_precision;
+typedef enum dsc_precision { DSC_PRECISION_FP32, DSC_PRECISION_BF16, DSC_PRECISION_FP16 } dsc_precision;
 
 typedef enum dsc_optimizer_kind {
     DSC_OPTIMIZER_NONE, /* no "optimizer" section: the run takes AdamW with its defaults and says so */
@@ -195,6 +195,7 @@ typedef struct dsc_config {
     char notes[DSC_NOTES_MAX][DSC_CONFIG_LINE]; /* to print at start: overrides, what "auto" became, defaults */
     int note_count;
     uint32_t auto_mask; /* DSC_CONFIG_AUTO_* */
+    dsc_error unbuilt;  /* the first thing asked for that this version cannot run; status DSC_OK: there is none */
     dsc_config_given given;
     char name[DSC_CONFIG_TEXT]; /* file name for messages; "<text>" when parsed from memory */
     char sha256[65];            /* of the text */
@@ -228,6 +229,10 @@ DSC_MUST_USE dsc_status dsc_config_load(dsc_alloc *alloc, const char *path, cons
  * from what was given. Without a world size, values that depend on it stay DSC_AUTO_I64, and only a triad that works at
  * no world size is an error. */
 DSC_MUST_USE dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts, dsc_error *err);
+
+/* What the file says and what this version can run are two questions: a config that asks for something that is not
+ * built parses, with a warning (`dsc config check` is for it), and fails here, by name. Whoever runs it asks first. */
+DSC_MUST_USE dsc_status dsc_config_built(const dsc_config *config, dsc_error *err);
 
 /* Learning rate (and betas under OneCycle's momentum) of optimizer step `step` (from 1) as DeepSpeed gives it: its
  * scheduler is stepped after the optimizer. Steps that were skipped do not count. Pure; doubles. */

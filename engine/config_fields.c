@@ -49,7 +49,7 @@ static void fill_batch(dsc_config_parse_state *s)
         s->config->auto_mask |= DSC_CONFIG_AUTO_BATCH;
 }
 
-/* fp16 itself is refused with the other states. "auto" leaves the choice to the run, and the run takes bf16. */
+/* "auto" leaves the choice to the run, and the run takes bf16. */
 static dsc_status fill_precision(dsc_config_parse_state *s)
 {
     dsc_config *config = s->config;
@@ -64,7 +64,7 @@ static dsc_status fill_precision(dsc_config_parse_state *s)
         dsc_config_note(config, "precision \"auto\": %s", without ? "fp32 (fp16 is not built)" : "bf16");
         return DSC_OK;
     }
-    config->precision = bf16 ? DSC_PRECISION_BF16 : DSC_PRECISION_FP32;
+    config->precision = fp16 ? DSC_PRECISION_FP16 : bf16 ? DSC_PRECISION_BF16 : DSC_PRECISION_FP32;
     return DSC_OK;
 }
 
@@ -96,14 +96,15 @@ static dsc_status check_dtype(dsc_config_parse_state *s, int id, const char *bui
     if (*dtype == 0)
         return dsc_config_fail(s, id, DSC_ERR_CONFIG, "%s is not a dtype; expected fp32, bf16 or fp16", value);
     if (strcmp(dtype, built) != 0)
-        return dsc_config_fail(s, id, DSC_ERR_UNSUPPORTED, "%s is not supported in this version (%s): %s works", value,
-                               dsc_config_keys[id].what, built);
+        return dsc_config_not_built(s, id, "%s is not supported in this version (%s): %s works", value,
+                                    dsc_config_keys[id].what, built);
     return DSC_OK;
 }
 
 static dsc_status check_dtypes(dsc_config_parse_state *s)
 {
-    const char *compute = s->config->precision == DSC_PRECISION_BF16 ? "bf16" : "fp32";
+    static const char *const names[] = { "fp32", "bf16", "fp16" };
+    const char *compute = names[s->config->precision];
     DSC_TRY(check_dtype(s, DSC_ID_GRAD_ACCUM_DTYPE, "fp32"));
     DSC_TRY(check_dtype(s, DSC_ID_PARAM_DTYPE, compute));
     return check_dtype(s, DSC_ID_COMM_DTYPE, compute);
@@ -230,8 +231,7 @@ static dsc_status check_sparse_attention(dsc_config_parse_state *s)
     DSC_ASSERT(section >= 0);
     if (s->given[section] == NULL || choice_or(s, DSC_ID_SPARSE_MODE, 1) == 0)
         return DSC_OK;
-    return dsc_config_fail(s, section, DSC_ERR_UNSUPPORTED,
-                           "sparse attention is not supported in this version: mode dense works");
+    return dsc_config_not_built(s, section, "sparse attention is not supported in this version: mode dense works");
 }
 
 /* ---- the whole ---- */

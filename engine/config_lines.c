@@ -123,6 +123,41 @@ dsc_status dsc_config_warn(dsc_config_parse_state *s, int id, const char *fmt, .
                        s->alias[id] != NULL ? s->alias[id] : dsc_config_keys[id].path, s->err, text);
 }
 
+static dsc_status add_unbuilt(dsc_config_parse_state *s, const char *where, const char *path, const char *text)
+{
+    if (s->config->unbuilt.status == DSC_OK)
+        (void)DSC_FAIL(&s->config->unbuilt, DSC_ERR_UNSUPPORTED, where, "%s: %s", path, text);
+    return add_warning(s->config, where, place_of_text(where).line, path, s->err, text);
+}
+
+dsc_status dsc_config_not_built_at(dsc_config_parse_state *s, const char *where, const char *path, const char *fmt, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    return add_unbuilt(s, where, path, text);
+}
+
+dsc_status dsc_config_not_built(dsc_config_parse_state *s, int id, const char *fmt, ...)
+{
+    char where[256], text[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    return add_unbuilt(s, dsc_config_where(s, id, where),
+                       s->alias[id] != NULL ? s->alias[id] : dsc_config_keys[id].path, text);
+}
+
+dsc_status dsc_config_built(const dsc_config *config, dsc_error *err)
+{
+    if (config->unbuilt.status != DSC_OK && err != NULL)
+        *err = config->unbuilt;
+    return config->unbuilt.status;
+}
+
 void dsc_config_note(dsc_config *config, const char *fmt, ...)
 {
     va_list args;

@@ -26,7 +26,7 @@ const char *dsc_key_type_text(dsc_key_type type)
 
 const char *dsc_key_state_text(dsc_key_state state)
 {
-    static const char *const text[] = { "honoured", "part", "mapped", "mapped", "ignored", "refused" };
+    static const char *const text[] = { "honoured", "part", "mapped", "mapped", "ignored", "refused", "wrong" };
     return text[state];
 }
 

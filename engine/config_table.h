@@ -28,7 +28,13 @@ typedef enum dsc_key_type {
 } dsc_key_type;
 
 typedef enum dsc_key_state {
-    DSC_KEY_HONOURED, DSC_KEY_PART, DSC_KEY_RENAMED, DSC_KEY_MAPPED, DSC_KEY_IGNORED, DSC_KEY_REFUSED
+    DSC_KEY_HONOURED,
+    DSC_KEY_PART,
+    DSC_KEY_RENAMED,
+    DSC_KEY_MAPPED,
+    DSC_KEY_IGNORED,
+    DSC_KEY_REFUSED,
+    DSC_KEY_WRONG
 } dsc_key_state;
 
 /* The columns are described in config_keys.def. */
@@ -70,7 +76,8 @@ bool dsc_config_key_is_in(int id, const char *parent); /* a direct member of tha
 int dsc_word_distance(const char *a, const char *b, int limit);
 /* Same but for case or letters that look alike, or one change apart. */
 bool dsc_word_near_miss(const char *a, const char *b);
-bool dsc_word_is_identifier(const char *name); /* [A-Za-z_][A-Za-z0-9_]*, at most 128 */
+/* [A-Za-z_][A-Za-z0-9_-]*, at most 128. Real files hold keys with hyphens, of the scripts around DeepSpeed. */
+bool dsc_word_is_identifier(const char *name);
 
 /* ---- values (config_value.c) ---- */
 /* Numbers and booleans as DeepSpeed's schema takes them: also from strings. *from_text says so. */
@@ -104,6 +111,7 @@ typedef struct dsc_config_parse_state {
     bool is_auto[DSC_KEY_COUNT];           /* given as "auto" where that is no value */
     bool is_null[DSC_KEY_COUNT];
     double lr_of_file;                     /* before an override by a flag */
+    bool foreign_optimizer, foreign_schedule; /* of a type that is not built: nothing here knows its params */
     int suggestion_count;                  /* looking for one is bounded */
 } dsc_config_parse_state;
 
@@ -126,6 +134,10 @@ dsc_status dsc_config_warn(dsc_config_parse_state *s, int id, const char *fmt, .
 /* The same without a row: `where` and `path` are the caller's. */
 dsc_status dsc_config_warn_at(dsc_config *config, const char *where, int32_t line, const char *path, dsc_error *err,
                               const char *fmt, ...) DSC_PRINTF(6, 7);
+/* What would change the run and is not built: a warning for who reads the config, an error for who runs it. */
+dsc_status dsc_config_not_built(dsc_config_parse_state *s, int id, const char *fmt, ...) DSC_PRINTF(3, 4);
+dsc_status dsc_config_not_built_at(dsc_config_parse_state *s, const char *where, const char *path, const char *fmt, ...)
+    DSC_PRINTF(4, 5);
 void dsc_config_note(dsc_config *config, const char *fmt, ...) DSC_PRINTF(2, 3);
 
 /* ---- steps of a parse, in this order ---- */

@@ -8,7 +8,7 @@
 /* What Hugging Face's Trainer fills in for "auto" when its user says nothing. */
 #define TRAINER_LR 5e-5
 
-/* DeepSpeed takes its own names in any case, those of torch.optim exactly. */
+/* Of DeepSpeed and of torch.optim. */
 static const char *const optimizers_known[] = {
     "Lamb",        "Lion",       "Adagrad",   "Muon",  "MuAdam",  "MuAdamW",    "MuSGD",     "OneBitAdam",
     "ZeroOneAdam", "OneBitLamb", "FusedAdam", "SGD",   "RMSprop", "Adadelta",   "Adafactor", "Adamax",
@@ -62,38 +62,52 @@ static const char *nearest(const char *word, const char *const *words, size_t co
     return best;
 }
 
-/* Before the params are looked at: those of another optimizer are not misspelled. */
-dsc_status dsc_config_check_types(dsc_config_parse_state *s)
+/* DeepSpeed takes its own names in any case, those of torch.optim exactly; one of them that is not built is no
+ * spelling mistake. */
+static dsc_status check_optimizer_type(dsc_config_parse_state *s, const cJSON *type)
 {
     static const char *const adams[] = { "AdamW", "Adam" };
     char where[256], value[128];
-    const cJSON *type;
-    if (!cJSON_IsObject(dsc_json_root(s->json)))
+    if (type == NULL || is_adam(type->valuestring))
         return DSC_OK;
-    DSC_TRY(type_of(s, "optimizer", &type));
-    if (type != NULL && !is_adam(type->valuestring)) {
-        dsc_config_where_item(s, type, where);
-        dsc_value_text(type, value, sizeof value);
-        for (size_t i = 0; i < DSC_COUNT(optimizers_known); i++)
-            if (strcasecmp(optimizers_known[i], type->valuestring) == 0)
-                return DSC_FAIL(s->err, DSC_ERR_UNSUPPORTED, where,
-                                "optimizer.type: %s is not supported in this version; \"AdamW\" and \"Adam\" work",
-                                value);
-        return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "optimizer.type: %s is no optimizer; did you mean \"%s\"?",
-                        value, nearest(type->valuestring, adams, DSC_COUNT(adams), "AdamW"));
-    }
-    DSC_TRY(type_of(s, "scheduler", &type));
+    dsc_config_where_item(s, type, where);
+    dsc_value_text(type, value, sizeof value);
+    for (size_t i = 0; i < DSC_COUNT(optimizers_known); i++)
+        s->foreign_optimizer |= strcasecmp(optimizers_known[i], type->valuestring) == 0;
+    if (s->foreign_optimizer)
+        return dsc_config_not_built_at(s, where, "optimizer.type",
+                                       "%s is not supported in this version; \"AdamW\" and \"Adam\" work", value);
+    return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "optimizer.type: %s is no optimizer; did you mean \"%s\"?", value,
+                    nearest(type->valuestring, adams, DSC_COUNT(adams), "AdamW"));
+}
+
+static dsc_status check_schedule_type(dsc_config_parse_state *s, const cJSON *type)
+{
+    char where[256], value[128];
     if (type == NULL || schedule_of(type->valuestring) != DSC_SCHEDULE_NONE)
         return DSC_OK;
     dsc_config_where_item(s, type, where);
     dsc_value_text(type, value, sizeof value);
     for (size_t i = 0; i < DSC_COUNT(schedules_of_torch); i++)
-        if (strcmp(schedules_of_torch[i], type->valuestring) == 0)
-            return DSC_FAIL(s->err, DSC_ERR_UNSUPPORTED, where,
-                            "scheduler.type: %s is not supported in this version; WarmupLR, WarmupDecayLR, "
-                            "WarmupCosineLR, OneCycle and LRRangeTest work", value);
+        s->foreign_schedule |= strcmp(schedules_of_torch[i], type->valuestring) == 0;
+    if (s->foreign_schedule)
+        return dsc_config_not_built_at(s, where, "scheduler.type",
+                                       "%s is not supported in this version; WarmupLR, WarmupDecayLR, WarmupCosineLR, "
+                                       "OneCycle and LRRangeTest work", value);
     return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "scheduler.type: %s is no schedule; did you mean \"%s\"?", value,
                     nearest(type->valuestring, schedules + 1, DSC_COUNT(schedules) - 1, "WarmupLR"));
+}
+
+/* Before the params are looked at: those of a type that is not built are not misspelled. */
+dsc_status dsc_config_check_types(dsc_config_parse_state *s)
+{
+    const cJSON *type;
+    if (!cJSON_IsObject(dsc_json_root(s->json)))
+        return DSC_OK;
+    DSC_TRY(type_of(s, "optimizer", &type));
+    DSC_TRY(check_optimizer_type(s, type));
+    DSC_TRY(type_of(s, "scheduler", &type));
+    return check_schedule_type(s, type);
 }
 
 /* ---- optimizer ---- */
@@ -265,6 +279,8 @@ static dsc_status fill_scheduler(dsc_config_parse_state *s)
     }
     snprintf(schedule->type, sizeof schedule->type, "%s", s->given[DSC_ID_SCHEDULER_TYPE]->valuestring);
     schedule->kind = schedule_of(schedule->type);
+    if (s->foreign_schedule)
+        return DSC_OK;
     DSC_TRY(check_params(s));
     switch (schedule->kind) {
     case DSC_SCHEDULE_WARMUP: case DSC_SCHEDULE_WARMUP_DECAY: case DSC_SCHEDULE_WARMUP_COSINE: return fill_warmup(s);

@@ -75,8 +75,8 @@ static dsc_status unknown_key(dsc_config_parse_state *s, const char *parent, con
                         dsc_config_key_leaf(meant));
     suggestion(s, parent, name, hint, sizeof hint);
     if (!dsc_word_is_identifier(name))
-        return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "%s: not a key: keys are letters, digits and underscores%s",
-                        path, hint);
+        return DSC_FAIL(s->err, DSC_ERR_CONFIG, where,
+                        "%s: not a key: keys are letters, digits, underscores and hyphens%s", path, hint);
     if (strict)
         return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "%s: unknown key%s; remove it or write it as DeepSpeed does",
                         path, hint);
@@ -123,6 +123,9 @@ static dsc_status take(dsc_config_parse_state *s, int id, const dsc_json *source
     if (!dsc_value_fits(key, item, &from_text, expected, sizeof expected))
         return dsc_config_fail(s, id, DSC_ERR_CONFIG, "%s is not %s", dsc_value_text(item, value, sizeof value),
                                expected);
+    if (from_text && (id == DSC_ID_TRAIN_BATCH || id == DSC_ID_MICRO_BATCH || id == DSC_ID_ACCUMULATION))
+        return dsc_config_fail(s, id, DSC_ERR_CONFIG, "%s is a string, which DeepSpeed does not take here; write the "
+                               "number without quotes", dsc_value_text(item, value, sizeof value));
     if (from_text && !strict) /* DeepSpeed would keep the string and stumble over it later */
         return dsc_config_warn(s, id, "%s is a string, taken as %s", dsc_value_text(item, value, sizeof value),
                                key->type == DSC_KEY_INT ? "an integer" : key->type == DSC_KEY_BOOL ? "a boolean"
@@ -191,7 +194,9 @@ static dsc_status walk_member(dsc_config_parse_state *s, const cJSON *item, cons
         char value[128];
         return dsc_config_fail(s, id, DSC_ERR_CONFIG, "%s is not an object", dsc_value_text(item, value, sizeof value));
     }
-    return walk_section(s, item, path, strcmp(key->range, "strict") == 0, depth + 1);
+    const bool foreign = (s->foreign_optimizer && strcmp(path, "optimizer.params") == 0) ||
+                         (s->foreign_schedule && strcmp(path, "scheduler.params") == 0);
+    return walk_section(s, item, path, !foreign && strcmp(key->range, "strict") == 0, depth + 1);
 }
 
 static dsc_status walk_section(dsc_config_parse_state *s, const cJSON *object, const char *path, bool strict, int depth)
@@ -254,7 +259,7 @@ dsc_status dsc_config_states(dsc_config_parse_state *s)
             DSC_TRY(auto_state(s, id));
             continue;
         }
-        if (asks_for_nothing(key, item))
+        if (asks_for_nothing(key, item) || (s->foreign_optimizer && dsc_config_key_is_in(id, "optimizer.params")))
             continue;
         const bool section = key->type == DSC_KEY_SECTION;
         const char *shown = section ? "the section" : dsc_value_text(item, value, sizeof value);
@@ -263,8 +268,10 @@ dsc_status dsc_config_states(dsc_config_parse_state *s)
         else if (key->state == DSC_KEY_IGNORED)
             DSC_TRY(dsc_config_warn(s, id, "%s is ignored (%s): %s", shown, key->what, key->here));
         else if (key->state == DSC_KEY_REFUSED)
-            return dsc_config_fail(s, id, DSC_ERR_UNSUPPORTED, "%s is not supported in this version (%s): %s", shown,
-                                   key->what, key->here);
+            DSC_TRY(dsc_config_not_built(s, id, "%s is not supported in this version (%s): %s", shown, key->what,
+                                         key->here));
+        else if (key->state == DSC_KEY_WRONG)
+            return dsc_config_fail(s, id, DSC_ERR_CONFIG, "%s is not taken (%s): %s", shown, key->what, key->here);
     }
     return DSC_OK;
 }

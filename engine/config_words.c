@@ -12,7 +12,7 @@ bool dsc_word_is_identifier(const char *name)
     for (; name[i] != 0; i++) {
         const char c = name[i];
         const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-        if (!letter && !(i > 0 && c >= '0' && c <= '9'))
+        if (!letter && !(i > 0 && ((c >= '0' && c <= '9') || c == '-')))
             return false;
         if (i >= WORD_MAX)
             return false;

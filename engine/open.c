@@ -79,8 +79,9 @@ static dsc_status read_config(dsc_engine *engine, const dsc_engine_options *opti
             return DSC_FAIL(err, DSC_ERR_CONFIG, "DSC_COMM", "\"%.40s...\" is no transport", forced);
         overrides[override_count++] = (dsc_config_override) { "dsc.comm", comm, "DSC_COMM" };
     }
-    return dsc_config_parse(engine->alloc, name, engine->config_text, engine->config_bytes, overrides, override_count,
-                            (options->flags & DSC_ENGINE_STRICT) != 0, &engine->config, err);
+    DSC_TRY(dsc_config_parse(engine->alloc, name, engine->config_text, engine->config_bytes, overrides, override_count,
+                             (options->flags & DSC_ENGINE_STRICT) != 0, &engine->config, err));
+    return dsc_config_built(&engine->config, err);
 }
 
 static const char *get_env(void *user, const char *name)

@@ -65,9 +65,17 @@ run config check "$tmp/warn.json"
 report "warnings go to stderr" grep -q "^dsc: warning: $tmp/warn.json: odd_key (line 1): unknown key" "$tmp/err"
 run config check "$tmp/warn.json" --strict
 report "--strict makes them errors" fails "odd_key: unknown key"
-printf '{"train_batch_size": 8, "fp16": {\n "enabled": true}}' >"$tmp/fp16.json"
-run config check "$tmp/fp16.json"
-report "what is not built is refused by name, with the place" fails "fp16.json:2:13: fp16.enabled: true is not supported in this version"
+printf '{"train_batch_size": 8, "zero_optimization": {"stage": 3,\n "mics_shard_size": 8}, "optimizer": {"type": "MuAdam"}}' >"$tmp/later.json"
+run config check "$tmp/later.json" --json
+report "what is not built is understood" json "d['zero_stage'] == 3 and d['optimizer'] == 'MuAdam' and len(d['warnings']) == 2 and 'mics_shard_size (line 2): 8 is not supported in this version' in d['warnings'][1]"
+run config check "$tmp/later.json"
+report "and said" prints "not run by this version: optimizer.type"
+run config check "$tmp/later.json" --strict
+report "and an error for --strict" fails "later.json:2:47: optimizer.type"
+code=0; "${dsc%/dsc}/train" --config "$tmp/later.json" --model gpt2-nano --data "$0" >"$tmp/out" 2>"$tmp/err" || code=$?
+report "train refuses it by name, with the place" fails "later.json:2:47: optimizer.type: \"MuAdam\" is not supported in this version"
+run plan --config "$tmp/later.json" --model gpt2-nano
+report "so does plan" fails "optimizer.type"
 run config check "$root/configs/training_config.yaml"
 report "YAML is refused by name" fails "YAML is not read"
 run config check "$tmp/no such.json"
@@ -113,8 +121,8 @@ report "docs/config.md is current (bin/dsc config explain --markdown > docs/conf
 # ---- check --kind ----
 run check --kind config "$guide"
 report "check --kind config is quiet" quiet
-run check --kind config "$tmp/fp16.json"
-report "check --kind config refuses" fails "fp16.enabled"
+run check --kind config "$tmp/later.json"
+report "check --kind config reads as a run would" fails "optimizer.type"
 run check --kind=config "$guide" extra
 report "check takes one file" fails "one file"
 run check --kind frob "$guide"

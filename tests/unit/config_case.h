@@ -49,6 +49,17 @@ static inline void parse_ok(const char *text)
         fail_msg("%s\n  was refused: %s: %s", text, err.where, err.message);
 }
 
+/* As who runs the config reads it: what is not built fails too. A reader of the config only sees a warning. */
+static inline dsc_status parse_to_run(const char *text)
+{
+    const dsc_status status = parse(text);
+    if (status != DSC_OK)
+        return status;
+    if (dsc_config_built(&config, &err) != DSC_OK)
+        assert_true(config.warning_count > 0);
+    return err.status;
+}
+
 /* A whole config around a fragment of top-level members. */
 static inline const char *around(const char *fragment)
 {

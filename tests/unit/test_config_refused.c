@@ -11,7 +11,7 @@ typedef struct refusal {
 static void check_refusals(const refusal *cases, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        const dsc_status status = parse(around(cases[i].fragment));
+        const dsc_status status = parse_to_run(around(cases[i].fragment));
         if (status != cases[i].status || strstr(err.message, cases[i].message) == NULL)
             fail_msg("%s\n  wanted %d with \"%s\"\n  got %d: %s: %s", cases[i].fragment, cases[i].status,
                      cases[i].message, status, err.where, err.message);
@@ -27,6 +27,7 @@ static void wrong_values(void **state)
         { "\"train_micro_batch_size_per_gpu\":-1", DSC_ERR_CONFIG, "train_micro_batch_size_per_gpu: -1" },
         { "\"train_micro_batch_size_per_gpu\":1.5", DSC_ERR_CONFIG, "1.5 is not an integer" },
         { "\"train_micro_batch_size_per_gpu\":\"two\"", DSC_ERR_CONFIG, "\"two\" is not an integer" },
+        { "\"train_micro_batch_size_per_gpu\":\"2\"", DSC_ERR_CONFIG, "\"2\" is a string" },
         { "\"train_micro_batch_size_per_gpu\":true", DSC_ERR_CONFIG, "true is not an integer" },
         { "\"train_micro_batch_size_per_gpu\":1e300", DSC_ERR_CONFIG, "1e+300 is not an integer" },
         { "\"train_micro_batch_size_per_gpu\":[8]", DSC_ERR_CONFIG, "a list is not an integer" },
@@ -47,7 +48,7 @@ static void wrong_values(void **state)
           "one of none|cpu|nvme" },
         { "\"bf16\":{\"enabled\":\"maybe\"}", DSC_ERR_CONFIG, "bf16.enabled: \"maybe\" is not true or false" },
         { "\"bf16\":true", DSC_ERR_CONFIG, "bf16: true is not an object" },
-        { "\"fp16\":{\"enabled\":false,\"min_loss_scale\":0.5}", DSC_ERR_CONFIG, "fp16.min_loss_scale: 0.5" },
+        { "\"fp16\":{\"enabled\":false,\"min_loss_scale\":-1}", DSC_ERR_CONFIG, "fp16.min_loss_scale: -1" },
         { "\"fp16\":{\"enabled\":false,\"loss_scale\":true}", DSC_ERR_CONFIG, "fp16.loss_scale: true is not a number" },
         { "\"fp16\":{\"enabled\":true},\"bf16\":{\"enabled\":true}", DSC_ERR_CONFIG, "both true" },
         { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":-1}}", DSC_ERR_CONFIG, "optimizer.params.lr: -1" },
@@ -138,8 +139,9 @@ static void not_built(void **state)
         { "\"zero_optimization\":{\"stage\":3,\"zenflow\":{\"topk_ratio\":0.1}}", DSC_ERR_UNSUPPORTED,
           "zenflow: the section" },
         { "\"zero_optimization\":{\"stage\":3,\"mics_shard_size\":8}", DSC_ERR_UNSUPPORTED, "mics_shard_size: 8" },
-        { "\"zero_optimization\":{\"stage\":1,\"find_unused_parameters\":true}", DSC_ERR_UNSUPPORTED, "a key of DDP" },
-        { "\"zero_optimization\":{\"stage\":1,\"offload_optimizer\":{\"buffer_size\":1}}", DSC_ERR_UNSUPPORTED,
+        { "\"zero_optimization\":{\"stage\":1,\"find_unused_parameters\":true}", DSC_ERR_CONFIG, "a key of DDP" },
+        { "\"zero_optimization\":{\"stage\":1,\"legacy_stage1\":true}", DSC_ERR_CONFIG, "legacy_stage1: true" },
+        { "\"zero_optimization\":{\"stage\":1,\"offload_optimizer\":{\"buffer_size\":1}}", DSC_ERR_CONFIG,
           "offload_param" },
         { "\"tensor_parallel\":{\"autotp_size\":2}", DSC_ERR_UNSUPPORTED, "tensor_parallel.autotp_size: 2" },
         { "\"tensor_parallel\":{\"tp\":{\"tp_size\":2}}", DSC_ERR_UNSUPPORTED, "tensor_parallel.tp.tp_size: 2" },
@@ -180,7 +182,6 @@ static void unknown_keys(void **state)
     (void)state;
     static const refusal cases[] = {
         { "\"bf16\":{\"enabeld\":true}", DSC_ERR_CONFIG, "did you mean \"enabled\"" },
-        { "\"bf16\":{\"loss_scale\":0}", DSC_ERR_CONFIG, "bf16.loss_scale: unknown key" },
         { "\"zero_optimization\":{\"stages\":1}", DSC_ERR_CONFIG, "did you mean \"stage\"" },
         { "\"zero_optimization\":{\"something_else\":1}", DSC_ERR_CONFIG,
           "zero_optimization.something_else: unknown key" },

@@ -62,8 +62,9 @@ static void every_row(void **state)
         if (key->type != DSC_KEY_BOOL || *key->default_json == 0)
             continue;
         text_of_row(key, strcmp(key->default_json, "true") == 0 ? "false" : "true", text, sizeof text);
-        if (key->state == DSC_KEY_REFUSED) {
-            assert_int_equal(parse(text), DSC_ERR_UNSUPPORTED);
+        if (key->state == DSC_KEY_REFUSED || key->state == DSC_KEY_WRONG) {
+            assert_int_equal(parse_to_run(text),
+                             key->state == DSC_KEY_REFUSED ? DSC_ERR_UNSUPPORTED : DSC_ERR_CONFIG);
             assert_non_null(strstr(err.message, key->path));
             flipped++;
         } else if (key->state == DSC_KEY_IGNORED && id != DSC_ID_COMPUTE_GRAD_NORM) {

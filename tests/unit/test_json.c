@@ -129,6 +129,37 @@ static void configs_take_comments_and_trailing_commas(void **state)
     dsc_json_close(&json);
 }
 
+/* What real configs hold and Hjson takes. */
+static void reads_lines_without_commas(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "{\"a\": [1, {\"b\": False}]\n\"c\": True}",
+        "{\"a\": [1, {\"b\": False}]// no comma\n\n  \"c\": True, # one too many\n}",
+        "{\"a\": [1, {\"b\": False\n}]/* a\nb */\"c\": True\n}",
+    };
+    for (size_t i = 0; i < DSC_COUNT(texts); i++) {
+        char where[32];
+        dsc_json *json = open_bytes(texts[i], (int64_t)strlen(texts[i]), DSC_JSON_CONFIG);
+        assert_non_null(json);
+        const cJSON *first = dsc_json_root(json)->child, *second = first->next;
+        assert_true(cJSON_IsFalse(first->child->next->child));
+        assert_string_equal(second->string, "c");
+        assert_true(cJSON_IsTrue(second));
+        assert_null(second->next);
+        assert_int_equal(dsc_json_where(json, second, where, sizeof where)[2], i == 0 ? '2' : '3');
+        dsc_json_close(&json);
+        assert_null(open_bytes(texts[i], (int64_t)strlen(texts[i]), DSC_JSON_STRICT));
+    }
+    refuse_bytes("{\"a\":1 \"b\":2}", 13, DSC_JSON_CONFIG, "1:8", "expected ',' or '}', found a string");
+    refuse_bytes("[\"a\"\n\"b\"]", 9, DSC_JSON_CONFIG, "2:1", "expected ',' or ']'");
+    refuse_bytes("{\"a\":1\n", 7, DSC_JSON_CONFIG, "2:1", "found the end of the text");
+    refuse_bytes("{\"a\":1\nb", 9, DSC_JSON_CONFIG, "2:1", "found 'b'");
+    refuse_bytes("{\"a\":1\n\"a\":2}", 14, DSC_JSON_CONFIG, "2:1", "duplicate key");
+    refuse_bytes("[Tru]", 5, DSC_JSON_CONFIG, "1:2", "expected a value");
+    refuse_bytes("[None]", 6, DSC_JSON_CONFIG, "1:2", "expected null");
+}
+
 static void refuses_bad_structure(void **state)
 {
     (void)state;
@@ -162,8 +193,8 @@ static void refuses_bad_structure(void **state)
 static void refuses_other_languages_words(void **state)
 {
     (void)state;
-    refuse("[True]", "1:2", "expected true");
-    refuse("[False]", "1:2", "expected false");
+    refuse_bytes("[True]", 6, DSC_JSON_STRICT, "1:2", "expected true");
+    refuse_bytes("[False]", 7, DSC_JSON_STRICT, "1:2", "expected false");
     refuse("[None]", "1:2", "expected null");
     refuse("[NaN]", "1:2", "expected a number");
     refuse("[-Infinity]", "1:2", "expected a number");
@@ -517,6 +548,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(takes_json),
         TEST(configs_take_comments_and_trailing_commas),
+        TEST(reads_lines_without_commas),
         TEST(refuses_bad_structure),
         TEST(refuses_other_languages_words),
         TEST(refuses_bad_numbers),

@@ -29,6 +29,8 @@ static dsc_status check_config(dsc_alloc *alloc, const char *path, int64_t vocab
     dsc_status status = dsc_config_load(alloc, path, NULL, 0, false, config, err);
     if (status == DSC_OK)
         status = dsc_config_resolve(config, &nothing_known, err);
+    if (status == DSC_OK)
+        status = dsc_config_built(config, err);
     dsc_alloc_free(alloc, config);
     return status;
 }

@@ -125,6 +125,8 @@ static void print_batch(const dsc_config *config, int64_t world_size)
 static void print_text(const dsc_config *config, const config_args *args)
 {
     printf("%s: valid\n", args->path);
+    if (config->unbuilt.status != DSC_OK)
+        printf("  not run by this version: %s\n", config->unbuilt.message);
     printf("  zero stage         %d\n", config->zero.stage);
     printf("  offload            optimizer %s, parameters %s\n",
            dsc_config_tool_offload(config->zero.offload_optimizer),
@@ -177,6 +179,8 @@ static int config_lr(dsc_alloc *alloc, const config_args *args, dsc_config *conf
         return dsc_tool_usage("dsc config lr", "%s is missing", args->path == NULL ? "FILE" : "--steps N");
     if (load_rates(alloc, args, config, &err) != DSC_OK)
         return dsc_tool_fail(&err);
+    if (config->schedule.kind == DSC_SCHEDULE_NONE && *config->schedule.type != 0)
+        return dsc_tool_usage("scheduler.type", "\"%s\" is not supported in this version", config->schedule.type);
     for (int i = 0; i < config->warning_count; i++)
         fprintf(stderr, "dsc: warning: %s: %s\n", args->path, config->warnings[i]);
     for (int64_t step = 1; step <= args->steps && !ferror(stdout); step++)

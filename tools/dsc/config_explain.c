@@ -14,7 +14,8 @@ const char *dsc_config_tool_offload(dsc_offload offload)
 
 const char *dsc_config_tool_precision(const dsc_config *config)
 {
-    return config->precision == DSC_PRECISION_BF16 ? "bf16" : "fp32";
+    static const char *const names[] = { "fp32", "bf16", "fp16" };
+    return names[config->precision];
 }
 
 /* ---- values ---- */
@@ -177,6 +178,9 @@ static void effect_of(const dsc_config_key *key, char *out, size_t out_bytes)
         break;
     case DSC_KEY_REFUSED:
         snprintf(out, out_bytes, "refused%s: %s", *key->default_json != 0 ? " unless default" : "", key->here);
+        break;
+    case DSC_KEY_WRONG:
+        snprintf(out, out_bytes, "an error%s: %s", *key->default_json != 0 ? " unless default" : "", key->here);
         break;
     }
 }
