@@ -57,22 +57,6 @@ dsc_status dsc_config_fail(const dsc_config_parse_state *s, int id, dsc_status s
                     s->alias[id] != NULL ? s->alias[id] : dsc_config_keys[id].path, text);
 }
 
-/* One printable line of whole UTF-8 characters: it goes to terminals and into JSON. */
-static void tidy(char *line)
-{
-    size_t length = strlen(line);
-    if (length + 1 == DSC_CONFIG_LINE) { /* cut: not in the middle of a character */
-        while (length > 0 && ((unsigned char)line[length - 1] & 0xC0) == 0x80)
-            length--;
-        if (length > 0 && (unsigned char)line[length - 1] >= 0xC0)
-            length--;
-        line[length] = 0;
-    }
-    for (unsigned char *c = (unsigned char *)line; *c != 0; c++)
-        if (*c < 0x20 || *c == 0x7f)
-            *c = '?';
-}
-
 static void line_print(char *line, const char *fmt, ...) DSC_PRINTF(2, 3);
 static void line_print(char *line, const char *fmt, ...)
 {
@@ -80,7 +64,7 @@ static void line_print(char *line, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(line, DSC_CONFIG_LINE, fmt, args);
     va_end(args);
-    tidy(line);
+    dsc_text_printable(line);
 }
 
 static dsc_status add_warning(dsc_config *config, const char *where, int32_t line, const char *path, dsc_error *err,
@@ -167,5 +151,5 @@ void dsc_config_note(dsc_config *config, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(to, DSC_CONFIG_LINE, fmt, args);
     va_end(args);
-    tidy(to);
+    dsc_text_printable(to);
 }

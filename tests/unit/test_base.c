@@ -106,6 +106,9 @@ static void text_is_made_printable(void **state)
         { "cut\xf0\x9f\x98", "cut" },
         { "cut\xc3", "cut" },
         { "whole\xf0\x9f\x98\x80", "whole\xf0\x9f\x98\x80" },
+        { "turns\xe2\x80\xae hides\xe2\x80\x8b", "turns??? hides???" },
+        { "\xe2\x80\xa8\xef\xbb\xbf\xd8\x9c\xe2\x81\xa6", "???????????" },
+        { "\xe2\x80\x99 \xc2\xa0", "\xe2\x80\x99 \xc2\xa0" }, /* a quotation mark and a blank are seen */
         { "\x80", "\x80" },                       /* not UTF-8 at all: nothing to complete */
     };
     for (size_t i = 0; i < DSC_COUNT(cases); i++) {

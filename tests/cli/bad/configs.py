@@ -139,6 +139,31 @@ def configs_with_control_characters_in_names_and_values(b):
 
 
 @test
+def configs_with_keys_that_only_look_right(b):
+    inputs(b)
+    for key, meant in (("zer\u043e_optimization", "zero_optimization"), ("\uff46\uff5016", "fp16"),
+                       ("bf\u200b16", "bf16"), ("bf16 ", "bf16"), ("ZERO_OPTIMIZATION", "zero_optimization"), ("\u00f6ptimizer", "optimizer"),
+                       ("zero-optimization", "zero_optimization"), ("zero optimization", "zero_optimization"),
+                       ("grad1ent_c1ipping", "gradient_clipping"), ("gradient_clippin", "gradient_clipping"),
+                       ("gradient_clippnig", "gradient_clipping"), ("optimizer.type", ""), ("f\u0301p16", ""),
+                       ("\u202eabc", "not a key"), ("a\u2066b\u2069", "not a key"), ("\ufeffa", "not a key"),
+                       ("a\u2028b", "not a key"), ("k" * 129, "at most 128"), ("", "not a key"),
+                       ("$schema", "not a key"), ("%n%s", "not a key"), ("../x", "not a key")):
+        words = f'did you mean "{meant}"' if meant and " " not in meant else meant
+        b.refuse(2, ["c.json:1:", words], DSC, "config", "check", b.put("c.json", {**CONFIG, key: 1}))
+    for name in ("a\u202eb", "a\u2028b\u2029c\u0085d", "\u200b\u200d\u2060\ufeff\u061c\u00ad", "a\u2066b", "%s%n",
+                 "$(id)"):
+        b.refuse(2, ["c.json:1:", "optimizer.type"], DSC, "config", "check",
+                 b.put("c.json", merged(CONFIG, optimizer={"type": name})))
+    for text in (GOOD + "/**/8}", '{"train_/*x*/batch_size": 8}', GOOD + ', "a": tr/**/ue}', GOOD + "/* /* */ */}",
+                 GOOD + ",\u00a0}", GOOD + ",\v}", GOOD + ', "a": "x\r\ny"}', GOOD + '\n, "a": 1 "b": 2}',
+                 "// nothing\n# here\n/* at all */", "#" * 900000, '"' * 900000, '"' + "\\" * 900000,
+                 GOOD + ', "a": "\\udc00"}', GOOD + ', "a": "\\ud800\\ud800"}', GOOD + ', "\\ud800": 1}'):
+        b.refuse(2, "c.json:", DSC, "config", "check", b.put("c.json", text))
+    b.refuse(2, ["c.json:1:22", "a string"], DSC, "config", "check", b.put("c.json", '{"train_batch_size": "8"}'))
+
+
+@test
 def values_of_the_wrong_type_or_range(b):
     inputs(b)
     for section, key, value, word in (
@@ -207,7 +232,9 @@ def what_is_not_built_is_refused_by_name(b):
             ({"zero_optimization": {"stage": 3, "mics_shard_size": 2}}, "mics_shard_size"),
             ({"elasticity": {"enabled": True}}, "elasticity")):
         path = b.put("c.json", merged(CONFIG, **more))
-        for argv in ([*b.train, "--config", path], [DSC, "config", "check", path]):
+        for argv in ([*b.train, "--config", path], [DSC, "check", "--kind", "config", path]):
             b.refuse(2, ["c.json:1:", word, "in this version", "give" if word == "elasticity" else "work"], *argv)
+        said = b.accept(DSC, "config", "check", path).err.decode()
+        check(f"dsc: warning: {path}: " in said and word in said, "no warning names", word, said)
     b.refuse(2, ["dsc.device", '"cuda"', '"cpu" and "auto" work'], *b.train, "--device", "cuda",
              env={"CUDA_VISIBLE_DEVICES": ""})

@@ -6,7 +6,7 @@
     what to do); no control characters and only UTF-8 anywhere; the exit code of the contract; within 2 s, and no
     process of it above 256 MB; nothing left in the folder it ran in, in /dev/shm, or running.
 """
-import json, os, resource, shutil, signal, subprocess, sys, tempfile, time
+import json, os, resource, shutil, signal, subprocess, sys, tempfile, time, unicodedata
 
 BIN = os.path.abspath(os.environ["DSC_BIN"])
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
@@ -174,6 +174,8 @@ class Bench:
             except UnicodeDecodeError as e:
                 raise Failed("not UTF-8:", e, r)
             check(not bad, "control characters:", bad, r)
+        unseen = [c for c in r.err.decode() if unicodedata.category(c) in ("Cf", "Zl", "Zp")]
+        check(not unseen, "characters that turn, hide or break a line:", unseen, r)
         if fast and not SAN:
             check(r.seconds <= SECONDS, f"{r.seconds:.2f} s", r)
             check(r.peak <= MEMORY, f"{r.peak >> 20} MB", r)
