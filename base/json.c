@@ -30,51 +30,52 @@ static void collect(dsc_json *json, const cJSON *item, int64_t *index)
         collect(json, child, index);
 }
 
-/* Reads the cleaned text with cJSON. */
-static dsc_status parse(dsc_json *json, const char *clean, int64_t bytes, dsc_error *err)
+dsc_status dsc_json_adopt(dsc_alloc *alloc, const char *name, int64_t bytes, cJSON *root, dsc_json_place *places,
+                          int64_t count, dsc_json **out, dsc_error *err)
 {
-    /* One node a value, its strings within the text; malloc's headers are small beside them. */
-    const int64_t guess = json->count * (int64_t)sizeof(cJSON) + bytes;
-    DSC_TRY(dsc_alloc_note(json->alloc, DSC_TAG_CONTROL, DSC_TIER_HOST, guess, err));
-    json->noted_bytes = guess;
-    json->root = cJSON_ParseWithLengthOpts(clean, (size_t)bytes + 1, NULL, true);
-    if (json->root == NULL)
-        return DSC_FAIL(err, DSC_ERR_NOMEM, json->name, "out of host memory: cJSON could not hold %lld values",
-                        (long long)json->count);
+    dsc_json *json = NULL;
     int64_t index = 0;
-    collect(json, json->root, &index);
-    if (index != json->count)
-        return DSC_FAIL(err, DSC_ERR_INTERNAL, json->name, "cJSON found %lld values, the scan %lld", (long long)index,
-                        (long long)json->count);
+    *out = NULL;
+    dsc_status status = dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *json, &json, err);
+    if (status != DSC_OK) {
+        cJSON_Delete(root);
+        dsc_alloc_free(alloc, places);
+        return status;
+    }
+    *json = (dsc_json){ .alloc = alloc, .root = root, .places = places, .count = count };
+    /* One node a value, its strings within the text; malloc's headers are small beside them. */
+    const int64_t guess = count * (int64_t)sizeof(cJSON) + bytes;
+    DSC_TRY_OUT(dsc_alloc_note(alloc, DSC_TAG_CONTROL, DSC_TIER_HOST, guess, err));
+    json->noted_bytes = guess;
+    DSC_TRY_OUT(dsc_alloc_strdup(alloc, DSC_TAG_CONTROL, name, &json->name, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, sizeof *json->items, &json->items, err));
+    collect(json, root, &index);
+    if (index != count) {
+        status = DSC_FAIL(err, DSC_ERR_INTERNAL, json->name, "the tree has %lld values, the scan found %lld",
+                          (long long)index, (long long)count);
+        goto out;
+    }
+    *out = json;
     return DSC_OK;
+out:
+    dsc_json_close(&json);
+    return status;
 }
 
 dsc_status dsc_json_open(dsc_alloc *alloc, const char *name, const char *text, int64_t bytes, dsc_json_dialect dialect,
                          const dsc_json_limits *limits, dsc_json **out, dsc_error *err)
 {
-    *out = NULL;
-    dsc_json *json = NULL;
     dsc_json_scanned scanned;
+    *out = NULL;
     DSC_TRY(dsc_json_scan(alloc, name, text, bytes, dialect, limits, &scanned, err));
-    dsc_status status = dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *json, &json, err);
-    if (status != DSC_OK) {
+    cJSON *root = cJSON_ParseWithLengthOpts(scanned.clean, (size_t)bytes + 1, NULL, true);
+    dsc_alloc_free(alloc, scanned.clean);
+    if (root == NULL) {
         dsc_alloc_free(alloc, scanned.places);
-        dsc_alloc_free(alloc, scanned.clean);
-        return status;
+        return DSC_FAIL(err, DSC_ERR_NOMEM, name, "out of host memory: cJSON could not hold %lld values",
+                        (long long)scanned.count);
     }
-    json->alloc = alloc;
-    json->places = scanned.places;
-    json->count = scanned.count;
-    DSC_TRY_OUT(dsc_alloc_strdup(alloc, DSC_TAG_CONTROL, name, &json->name, err));
-    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, json->count, sizeof *json->items, &json->items, err));
-    DSC_TRY_OUT(parse(json, scanned.clean, bytes, err));
-    dsc_alloc_free(alloc, scanned.clean);
-    *out = json;
-    return DSC_OK;
-out:
-    dsc_alloc_free(alloc, scanned.clean);
-    dsc_json_close(&json);
-    return status;
+    return dsc_json_adopt(alloc, name, bytes, root, scanned.places, scanned.count, out, err);
 }
 
 void dsc_json_close(dsc_json **json_ptr)

@@ -1,8 +1,10 @@
-/* json_keys.c - duplicate keys of one object, in n log n whatever an attacker chooses.
+/* json_keys.c - what the readers of JSON and YAML share: errors at a place, arrays that grow, and the duplicate keys of
+ * one object, found in n log n whatever an attacker chooses.
  *
- * Sorted by hash, then by text, neighbours are compared. The hash makes it fast (a million keys: half a second with all
- * the rest); the heap sort has no worse case even when all hashes are made equal, and needs no memory of its own
- * (qsort may ask malloc). SPDX-License-Identifier: Apache-2.0 */
+ * Keys are sorted by hash, then by text, and neighbours compared. The hash makes it fast (a million keys: half a second
+ * with all the rest); the heap sort has no worse case even when all hashes are made equal, and needs no memory of its
+ * own (qsort may ask malloc). SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/json_scan.h"
@@ -60,4 +62,43 @@ const dsc_json_key *dsc_json_find_repeat(const char *key_text, dsc_json_key *key
         }
     }
     return repeat;
+}
+
+dsc_status dsc_json_fail_at(dsc_error *err, dsc_status status, const char *name, dsc_json_place place,
+                            const char *message)
+{
+    const size_t name_bytes = strlen(name);
+    const char *end = name_bytes > 200 ? name + name_bytes - 200 : name;
+    char where[256];
+    snprintf(where, sizeof where, "%s%s:%u:%u", end == name ? "" : "...", end, place.line, place.column);
+    return DSC_FAIL(err, status, where, "%s", message);
+}
+
+dsc_status dsc_json_fail_repeat(dsc_error *err, dsc_status status, const char *name, const char *key_text,
+                                const dsc_json_key *repeat, const dsc_json_key *original)
+{
+    char message[256];
+    const char *text = key_text + repeat->start;
+    int shown = repeat->bytes <= 128 ? (int)repeat->bytes : 128;
+    while (shown < (int)repeat->bytes && shown > 0 && (text[shown] & 0xc0) == 0x80)
+        shown--; /* not half a character */
+    snprintf(message, sizeof message, "duplicate key \"%.*s%s\" (first at line %u)", shown, text,
+             shown < (int)repeat->bytes ? "..." : "", original->place.line);
+    return dsc_json_fail_at(err, status, name, repeat->place, message);
+}
+
+dsc_status dsc_json_reserve(dsc_alloc *alloc, void **array, int64_t count, int64_t *room, int64_t more,
+                            int64_t bytes_each, dsc_error *err)
+{
+    if (*room - count >= more)
+        return DSC_OK;
+    const int64_t wider_room = dsc_max_i64(dsc_max_i64(64, 2 * *room), count + more);
+    void *wider = NULL;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, wider_room, bytes_each, &wider, err));
+    if (count > 0)
+        memcpy(wider, *array, (size_t)(count * bytes_each));
+    dsc_alloc_free(alloc, *array);
+    *array = wider;
+    *room = wider_room;
+    return DSC_OK;
 }

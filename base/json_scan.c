@@ -48,6 +48,11 @@ static dsc_json_place here(const json_scan *s)
     return (dsc_json_place){ s->line, (uint32_t)(s->at - s->line_start - s->line_extra + 1) };
 }
 
+static dsc_status failure_of(const json_scan *s)
+{
+    return s->dialect == DSC_JSON_CONFIG ? DSC_ERR_CONFIG : DSC_ERR_INPUT;
+}
+
 static dsc_status fail_at(json_scan *s, dsc_json_place place, const char *fmt, ...) DSC_PRINTF(3, 4);
 
 static dsc_status fail_at(json_scan *s, dsc_json_place place, const char *fmt, ...)
@@ -57,28 +62,12 @@ static dsc_status fail_at(json_scan *s, dsc_json_place place, const char *fmt, .
     va_start(args, fmt);
     vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
-    /* Of a long name its end is kept, so that the position always fits. */
-    const size_t name_bytes = strlen(s->name);
-    const char *name = name_bytes > 200 ? s->name + name_bytes - 200 : s->name;
-    char where[256];
-    snprintf(where, sizeof where, "%s%s:%u:%u", name == s->name ? "" : "...", name, place.line, place.column);
-    return DSC_FAIL(s->err, s->dialect == DSC_JSON_CONFIG ? DSC_ERR_CONFIG : DSC_ERR_INPUT, where, "%s", message);
+    return dsc_json_fail_at(s->err, failure_of(s), s->name, place, message);
 }
 
-/* Makes room for `more` elements after `count`, by doubling. */
 static dsc_status reserve(json_scan *s, void **array, int64_t count, int64_t *room, int64_t more, int64_t bytes_each)
 {
-    if (*room - count >= more)
-        return DSC_OK;
-    const int64_t wider_room = dsc_max_i64(dsc_max_i64(64, 2 * *room), count + more);
-    void *wider = NULL;
-    DSC_TRY(dsc_alloc_zeroed(s->alloc, DSC_TAG_CONTROL, wider_room, bytes_each, &wider, s->err));
-    if (count > 0)
-        memcpy(wider, *array, (size_t)(count * bytes_each));
-    dsc_alloc_free(s->alloc, *array);
-    *array = wider;
-    *room = wider_room;
-    return DSC_OK;
+    return dsc_json_reserve(s->alloc, array, count, room, more, bytes_each, s->err);
 }
 
 /* The byte at `at`, -1 at the end. */
@@ -369,12 +358,7 @@ static dsc_status check_duplicates(json_scan *s, int64_t first)
     const dsc_json_key *repeat = dsc_json_find_repeat(s->key_text, s->keys + first, s->key_count - first, &original);
     if (repeat == NULL)
         return DSC_OK;
-    const char *text = s->key_text + repeat->start;
-    int shown = repeat->bytes <= 128 ? (int)repeat->bytes : 128;
-    while (shown < (int)repeat->bytes && shown > 0 && (text[shown] & 0xc0) == 0x80)
-        shown--; /* not half a character */
-    return fail_at(s, repeat->place, "duplicate key \"%.*s%s\" (first at line %u)", shown, text,
-                   shown < (int)repeat->bytes ? "..." : "", original->place.line);
+    return dsc_json_fail_repeat(s->err, failure_of(s), s->name, s->key_text, repeat, original);
 }
 
 static dsc_status scan_key(json_scan *s)

@@ -1,4 +1,5 @@
-/* json_scan.h - the strict scan behind json.h. Only base/json*.c include it. SPDX-License-Identifier: Apache-2.0 */
+/* json_scan.h - the strict scan behind json.h, and what yaml.c shares with it. Only base/json*.c and base/yaml.c
+ * include it. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_BASE_JSON_SCAN_H
 #define DSC_BASE_JSON_SCAN_H
 
@@ -34,5 +35,20 @@ typedef struct dsc_json_key {
  * *original is then the key it repeats. Both are borrowed from `keys`. */
 const dsc_json_key *dsc_json_find_repeat(const char *key_text, dsc_json_key *keys, int64_t count,
                                          const dsc_json_key **original);
+
+/* Fails with the message at "name:line:col"; of a long name its end is kept, so that the position always fits. */
+dsc_status dsc_json_fail_at(dsc_error *err, dsc_status status, const char *name, dsc_json_place place,
+                            const char *message);
+/* "duplicate key ..." at the repeat. */
+dsc_status dsc_json_fail_repeat(dsc_error *err, dsc_status status, const char *name, const char *key_text,
+                                const dsc_json_key *repeat, const dsc_json_key *original);
+/* Makes room for `more` elements after `count`, by doubling. */
+dsc_status dsc_json_reserve(dsc_alloc *alloc, void **array, int64_t count, int64_t *room, int64_t more,
+                            int64_t bytes_each, dsc_error *err);
+
+/* A document of a tree that was built elsewhere, of a text of `bytes`, and the places of its values in document order.
+ * Both are moved, also on failure. */
+dsc_status dsc_json_adopt(dsc_alloc *alloc, const char *name, int64_t bytes, cJSON *root, dsc_json_place *places,
+                          int64_t count, dsc_json **out, dsc_error *err);
 
 #endif

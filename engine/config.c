@@ -1,17 +1,18 @@
 /* config.c - from the text of a ds_config.json to a dsc_config.
  *
- * The steps: scan (base/json.h), walk (config_walk.c: one checked value per row of the table), overrides, states (what
- * is ignored or refused), then the fields (config_fields.c). Nothing here depends on the world size, the model or the
- * machine: that is dsc_config_resolve (config_resolve.c). SPDX-License-Identifier: Apache-2.0 */
+ * The steps: scan (base/json.h; base/yaml.h when the name says so), walk (config_walk.c: one checked value per row of
+ * the table), overrides, states (what is ignored or refused), then the fields (config_fields.c). Nothing here depends
+ * on the world size, the model or the machine: that is dsc_config_resolve (config_resolve.c).
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config_table.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/hash.h"
 #include "base/io.h"
+#include "base/yaml.h"
 
 /* ---- overrides ---- */
 
@@ -85,7 +86,10 @@ static dsc_status parse_text(dsc_config_parse_state *s, const char *text, int64_
 {
     const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
     dsc_config *config = s->config;
-    DSC_TRY(dsc_json_open(s->alloc, config->name, text, bytes, DSC_JSON_CONFIG, &limits, &s->json, s->err));
+    if (dsc_yaml_is_name(config->name))
+        DSC_TRY(dsc_yaml_open(s->alloc, config->name, text, bytes, &limits, &s->json, s->err));
+    else
+        DSC_TRY(dsc_json_open(s->alloc, config->name, text, bytes, DSC_JSON_CONFIG, &limits, &s->json, s->err));
     DSC_TRY(dsc_config_check_types(s));
     DSC_TRY(dsc_config_walk(s));
     DSC_TRY(apply_overrides(s, overrides, override_count));
@@ -139,12 +143,8 @@ dsc_status dsc_config_load(dsc_alloc *alloc, const char *path, const dsc_config_
 {
     const dsc_io io = { .hook = { NULL, NULL } };
     const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
-    const char *dot = strrchr(path, '.');
     char *text = NULL;
     int64_t bytes = 0;
-    if (dot != NULL && (strcasecmp(dot, ".yaml") == 0 || strcasecmp(dot, ".yml") == 0))
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, path,
-                        "YAML is not read; give a JSON config, such as configs/ds_config.json");
     DSC_TRY(dsc_io_read_all(&io, alloc, path, limits.bytes, &text, &bytes, err));
     const dsc_status status = dsc_config_parse(alloc, path, text, bytes, overrides, override_count, strict, out, err);
     dsc_alloc_free(alloc, text);

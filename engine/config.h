@@ -216,8 +216,9 @@ typedef struct dsc_config_facts {
     const char *device;  /* "cpu", "cuda" or NULL; borrowed until return */
 } dsc_config_facts;
 
-/* Parses one text. `name` is borrowed until return. `strict`: warnings are errors. *out is caller memory, plain value.
- * On failure err->where is "name:line:col" (or the flag). */
+/* Parses one text, YAML of the same schema when `name` ends in .yaml or .yml. `name` is borrowed until return.
+ * `strict`: warnings are errors. *out is caller memory, plain value. On failure err->where is "name:line:col" (or the
+ * flag). */
 DSC_MUST_USE dsc_status dsc_config_parse(dsc_alloc *alloc, const char *name, const char *text, int64_t bytes,
                                          const dsc_config_override *overrides, int override_count, bool strict,
                                          dsc_config *out, dsc_error *err);

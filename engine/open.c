@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "base/yaml.h"
 #include "engine/internal.h"
 
 #define OVERRIDES_MAX 64
@@ -45,6 +46,22 @@ void dsc_world_close(dsc_world **world)
 
 /* ---- config ---- */
 
+/* A checkpoint keeps the config's text as JSON, whatever it was written in. */
+static dsc_status keep_json(dsc_engine *engine, const char *name, dsc_error *err)
+{
+    const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
+    char *json = NULL;
+    int64_t bytes = 0;
+    if (!dsc_yaml_is_name(name))
+        return DSC_OK;
+    DSC_TRY(dsc_yaml_to_json(engine->alloc, name, engine->config_text, engine->config_bytes, &limits, &json, &bytes,
+                             err));
+    dsc_alloc_free(engine->alloc, engine->config_text);
+    engine->config_text = json;
+    engine->config_bytes = bytes;
+    return DSC_OK;
+}
+
 static dsc_status read_config(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     static const char alone[] = "{\"train_micro_batch_size_per_gpu\": 1}";
@@ -81,7 +98,8 @@ static dsc_status read_config(dsc_engine *engine, const dsc_engine_options *opti
     }
     DSC_TRY(dsc_config_parse(engine->alloc, name, engine->config_text, engine->config_bytes, overrides, override_count,
                              (options->flags & DSC_ENGINE_STRICT) != 0, &engine->config, err));
-    return dsc_config_built(&engine->config, err);
+    DSC_TRY(dsc_config_built(&engine->config, err));
+    return keep_json(engine, name, err);
 }
 
 static const char *get_env(void *user, const char *name)

@@ -62,8 +62,8 @@ report "a model that is not built yet, and those that are" refused '"resnet50" i
 report "the list" refused "gpt2-nano, gpt2-micro"
 run "$launch" -np 8 -H localhost:4,host2:4 train --config ds_config.json
 report "a second host that does not exist" grep -q 'dsc: error: host host2: there is no such host name' err
-run "$launch" --num_gpus=2 train --config training_config.yaml
-report "a config that is YAML" refused "training_config.yaml"
+run "$launch" --num_gpus=2 train --config "$root/configs/training_config.yaml" "${short[@]}"
+report "a config that is YAML" trains "2 ranks"
 run "$launch" -np 24 -H node1:8,node2:8,node3:8 --dry-run train --config configs/training_config.yaml
 report "--dry-run of 24 ranks on three nodes" grep -q '"world_size":24' out
 run "$bin/dsc" doctor

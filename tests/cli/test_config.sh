@@ -76,8 +76,17 @@ code=0; "${dsc%/dsc}/train" --config "$tmp/later.json" --model gpt2-nano --data 
 report "train refuses it by name, with the place" fails "later.json:2:47: optimizer.type: \"MuAdam\" is not supported in this version"
 run plan --config "$tmp/later.json" --model gpt2-nano
 report "so does plan" fails "optimizer.type"
-run config check "$root/configs/training_config.yaml"
-report "YAML is refused by name" fails "YAML is not read"
+run config check "$root/configs/training_config.yaml" --world-size 24 --json
+report "YAML of the same schema" json "d['zero_stage'] == 2 and d['precision'] == 'bf16' and d['train_batch_size'] == 192 and d['scheduler'] == 'WarmupCosineLR' and d['warnings'] == []"
+printf 'train_batch_size: 8\nzero_optimization:\n  stage: 2\n  stages: 3\n' >"$tmp/near.yml"
+run config check "$tmp/near.yml"
+report "its errors have places too" fails "near.yml:4:11: zero_optimization.stages: unknown key; did you mean"
+printf 'train_batch_size: 8\nbf16: &x {enabled: true}\nfp16: *x\n' >"$tmp/alias.yaml"
+run config check "$tmp/alias.yaml"
+report "and what of YAML is no data is refused" fails "alias.yaml:2:7: anchors"
+python3 -c "print('a: &a [x,x]\n' + ''.join(f'{c}: &{c} [*{p},*{p},*{p},*{p},*{p},*{p},*{p},*{p}]\n' for p, c in zip('abcdefgh', 'bcdefghi')))" >"$tmp/laughs.yaml"
+run config check "$tmp/laughs.yaml"
+report "before it grows" fails "laughs.yaml:1:4: anchors"
 run config check "$tmp/no such.json"
 report "a missing file" fails "no such.json"
 run config check "$tmp"
@@ -92,7 +101,7 @@ run config check "$guide" --frob
 report "an unknown flag" fails "unknown flag"
 run config frob "$guide"
 report "an unknown verb" fails "unknown"
-for f in "$root"/configs/*.json; do
+for f in "$root"/configs/*.json "$root"/configs/*.yaml; do
     for w in 1 2 4 8; do run config check "$f" --world-size $w; [ $code -eq 0 ] || break; done
     report "preset $(basename "$f") at 1, 2, 4 and 8 ranks" [ $code -eq 0 ]
 done

@@ -250,8 +250,10 @@ static int markdown(void)
     const char *head = "| key | type | default | meaning | dsc |\n|---|---|---|---|---|\n";
     printf("# Configuration keys\n\n"
            "Generated from engine/config_keys.def by `dsc config explain --markdown`; do not edit.\n\n"
-           "Comments and trailing commas are allowed. `null` is not given. `\"auto\"` is filled as Hugging Face's\n"
-           "Trainer fills it, from the model and the run, and reported; where nobody fills it, the default is used,\n"
+           "A file whose name ends in `.yaml` or `.yml` is YAML of the same keys, without anchors and tags. In JSON\n"
+           "comments, trailing commas and line ends instead of commas are allowed. `null` is not given.\n"
+           "`\"auto\"` is filled as Hugging Face's Trainer fills it, from the model and the run, and reported; where\n"
+           "nobody fills it, the default is used,\n"
            "with a warning. A key that is nearly one of these is an error, any other unknown key a warning, or an\n"
            "error in a section marked strict. `--strict` makes every warning an error. Flags of `train` beat the\n"
            "file, and each override is printed.\n\n"
