@@ -133,7 +133,7 @@ static void backward_tile(const attention_job *job, int64_t item, float *scratch
         const int32_t group = a->heads / a->kv_heads;
         part.key_first = (int32_t)(item / groups); /* the first tiles have most queries: start them first */
         part.key_last = part.key_first + 1;
-        part.query_first = part.key_first;
+        part.query_first = a->keys.all ? 0 : part.key_first;
         part.query_last = (int32_t)job->tiles;
         part.batch = (int32_t)(item % groups / a->kv_heads);
         part.head_first = (int32_t)(item % groups % a->kv_heads) * group;
@@ -142,7 +142,7 @@ static void backward_tile(const attention_job *job, int64_t item, float *scratch
         const int64_t heads = (int64_t)a->batch * a->heads, rest = item - key_items;
         part.query_first = (int32_t)(job->tiles - 1 - rest / heads);
         part.query_last = part.query_first + 1;
-        part.key_last = part.query_last;
+        part.key_last = a->keys.all ? (int32_t)job->tiles : part.query_last;
         part.batch = (int32_t)(rest % heads / a->heads);
         part.head_first = (int32_t)(rest % heads % a->heads);
         part.head_last = part.head_first + 1;

@@ -117,11 +117,19 @@ static inline int64_t dsc_attention_bwd_layout(dsc_attention_dims d, float *scra
     return used;
 }
 
-/* Address of row `token` of head `head`; base NULL is not allowed. */
-static inline int64_t dsc_attention_row(int64_t batch, int64_t tokens, int64_t token, int64_t stride, int64_t head,
-                                        int64_t head_size)
+/* Below every score, and far enough from the end of fp32 that scaling keeps it finite for any usual scale. */
+#define DSC_ATTENTION_LOW (-1e30f)
+
+/* Whether key `key` of sample `batch` is one that nobody sees; of `tokens` keys. */
+static inline bool dsc_attention_hides(const dsc_attention_keys *keys, int64_t batch, int64_t tokens, int64_t key)
 {
-    return (batch * tokens + token) * stride + head * head_size;
+    return key >= tokens || (keys->tokens != NULL && keys->tokens[batch * tokens + key] == keys->hidden);
+}
+
+/* The element where row `token` of a head starts, which is element `head` of row 0. */
+static inline int64_t dsc_attention_row(int64_t batch, int64_t tokens, int64_t token, int64_t stride, int64_t head)
+{
+    return (batch * tokens + token) * stride + head;
 }
 
 #endif

@@ -43,24 +43,28 @@ static void put_row(void *to, int64_t at, dsc_dtype dtype, const float *from, fl
 static void forward(const dsc_attention_fwd_args *a, int32_t batch, int32_t head, int32_t first, int32_t last,
                     float *scratch)
 {
-    const int64_t tokens = a->tokens, size = a->head_size, key_head = head / (a->heads / a->kv_heads);
+    const int64_t tokens = a->tokens, size = a->head_size;
+    const int64_t apart = dsc_attention_head_stride(a->head_stride, a->head_size);
+    const int64_t q_head = head * apart, key_head = head / (a->heads / a->kv_heads) * apart;
     const int64_t end = dsc_min_i64((int64_t)last * DSC_ATTENTION_TILE, tokens);
     float *p = scratch, *out = scratch + tokens;
     for (int64_t t = (int64_t)first * DSC_ATTENTION_TILE; t < end; t++) {
-        const int64_t q_row = dsc_attention_row(batch, tokens, t, a->q_stride, head, size);
+        const int64_t q_row = dsc_attention_row(batch, tokens, t, a->q_stride, q_head);
         float max = -INFINITY, sum = 0;
-        for (int64_t k = 0; k <= t; k++) {
-            const int64_t k_row = dsc_attention_row(batch, tokens, k, a->kv_stride, key_head, size);
-            p[k] = dot(a->q, q_row, a->k, k_row, a->dtype, size) * a->scale;
+        const int64_t keys = a->keys.all ? tokens : t + 1;
+        for (int64_t k = 0; k < keys; k++) {
+            const int64_t k_row = dsc_attention_row(batch, tokens, k, a->kv_stride, key_head);
+            const bool hidden = a->keys.all && dsc_attention_hides(&a->keys, batch, tokens, k);
+            p[k] = hidden ? DSC_ATTENTION_LOW : dot(a->q, q_row, a->k, k_row, a->dtype, size) * a->scale;
             max = fmaxf(max, p[k]);
         }
         memset(out, 0, (size_t)size * sizeof *out);
-        for (int64_t k = 0; k <= t; k++) {
+        for (int64_t k = 0; k < keys; k++) {
             const float e = expf(p[k] - max);
             sum += e;
-            add_row(out, e, a->v, dsc_attention_row(batch, tokens, k, a->kv_stride, key_head, size), a->dtype, size);
+            add_row(out, e, a->v, dsc_attention_row(batch, tokens, k, a->kv_stride, key_head), a->dtype, size);
         }
-        put_row(a->out, dsc_attention_row(batch, tokens, t, a->out_stride, head, size), a->dtype, out, 1 / sum, size);
+        put_row(a->out, dsc_attention_row(batch, tokens, t, a->out_stride, head * size), a->dtype, out, 1 / sum, size);
         if (a->lse != NULL)
             a->lse[((int64_t)batch * a->heads + head) * tokens + t] = max + logf(sum);
     }
@@ -70,13 +74,17 @@ static void forward(const dsc_attention_fwd_args *a, int32_t batch, int32_t head
 static void backward_row(const dsc_attention_bwd_args *a, int64_t batch, int64_t head, int64_t t, int64_t first,
                          int64_t end, float *dk, float *dv, float *dq)
 {
-    const int64_t tokens = a->tokens, size = a->head_size, key_head = head / (a->heads / a->kv_heads);
-    const int64_t q_row = dsc_attention_row(batch, tokens, t, a->q_stride, head, size);
-    const int64_t out_row = dsc_attention_row(batch, tokens, t, a->out_stride, head, size);
+    const int64_t tokens = a->tokens, size = a->head_size;
+    const int64_t apart = dsc_attention_head_stride(a->head_stride, a->head_size);
+    const int64_t key_head = head / (a->heads / a->kv_heads) * apart;
+    const int64_t q_row = dsc_attention_row(batch, tokens, t, a->q_stride, head * apart);
+    const int64_t out_row = dsc_attention_row(batch, tokens, t, a->out_stride, head * size);
     const float lse = a->lse[(batch * a->heads + head) * tokens + t];
     const float delta = dot(a->d_out, out_row, a->out, out_row, a->dtype, size);
-    for (int64_t k = first; k < dsc_min_i64(end, t + 1); k++) {
-        const int64_t k_row = dsc_attention_row(batch, tokens, k, a->kv_stride, key_head, size);
+    for (int64_t k = first; k < (a->keys.all ? end : dsc_min_i64(end, t + 1)); k++) {
+        if (a->keys.all && dsc_attention_hides(&a->keys, batch, tokens, k))
+            continue;
+        const int64_t k_row = dsc_attention_row(batch, tokens, k, a->kv_stride, key_head);
         const float p = expf(dot(a->q, q_row, a->k, k_row, a->dtype, size) * a->scale - lse);
         const float dp = dot(a->d_out, out_row, a->v, k_row, a->dtype, size);
         const float ds = p * (dp - delta) * a->scale;
@@ -89,7 +97,9 @@ static void backward_row(const dsc_attention_bwd_args *a, int64_t batch, int64_t
 /* Scratch here: dk [T, D], dv [T, D], dq [D]. Both layouts have more. */
 static void backward(const dsc_attention_bwd_args *a, const dsc_attention_bwd_part *part, float *scratch)
 {
-    const int64_t tokens = a->tokens, size = a->head_size, key_head = part->head_first / (a->heads / a->kv_heads);
+    const int64_t tokens = a->tokens, size = a->head_size;
+    const int64_t apart = dsc_attention_head_stride(a->head_stride, a->head_size);
+    const int64_t key_head = part->head_first / (a->heads / a->kv_heads) * apart;
     const int64_t first = (int64_t)part->key_first * DSC_ATTENTION_TILE;
     const int64_t end = dsc_min_i64((int64_t)part->key_last * DSC_ATTENTION_TILE, tokens);
     float *dk = scratch, *dv = dk + (end - first) * size, *dq = dv + (end - first) * size;
@@ -100,11 +110,11 @@ static void backward(const dsc_attention_bwd_args *a, const dsc_attention_bwd_pa
             memset(dq, 0, (size_t)size * sizeof *dq);
             backward_row(a, part->batch, head, t, first, end, dk, dv, dq);
             if (part->want_dq)
-                put_row(a->dq, dsc_attention_row(part->batch, tokens, t, a->q_stride, head, size), a->dtype, dq, 1,
+                put_row(a->dq, dsc_attention_row(part->batch, tokens, t, a->q_stride, head * apart), a->dtype, dq, 1,
                         size);
         }
     for (int64_t k = first; part->want_dkv && k < end; k++) {
-        const int64_t row = dsc_attention_row(part->batch, tokens, k, a->kv_stride, key_head, size);
+        const int64_t row = dsc_attention_row(part->batch, tokens, k, a->kv_stride, key_head);
         put_row(a->dk, row, a->dtype, dk + (k - first) * size, 1, size);
         put_row(a->dv, row, a->dtype, dv + (k - first) * size, 1, size);
     }

@@ -34,8 +34,7 @@
 
 #define ATT_INLINE static inline __attribute__((always_inline))
 enum { ATT_TILE = DSC_ATTENTION_TILE, ATT_TILE_VECS = DSC_ATTENTION_TILE / ATT_LANES };
-/* Below every score, and far enough from the end of fp32 that scaling keeps it finite for any usual scale. */
-#define ATT_LOW (-1e30f)
+#define ATT_LOW DSC_ATTENTION_LOW
 #define ATT_LOG2E 1.44269504088896340736f
 #define ATT_LN2 0.69314718055994530942f
 
@@ -135,10 +134,11 @@ typedef struct att_rows { /* the rows of one head */
     bool bf16;
 } att_rows;
 
+/* Element `head` of a row is where the head starts. */
 static att_rows att_rows_of(const void *tensor, dsc_dtype dtype, int64_t batch, int64_t tokens, int64_t stride,
                             int64_t head, int64_t size)
 {
-    const int64_t each = (int64_t)dsc_dtype_bytes(dtype), start = (batch * tokens * stride + head * size) * each;
+    const int64_t each = (int64_t)dsc_dtype_bytes(dtype), start = (batch * tokens * stride + head) * each;
     return (att_rows){ (const char *)tensor + start, start, stride * each, tokens, size, dtype == DSC_BF16 };
 }
 
@@ -199,6 +199,15 @@ static void att_put_rows(void *to, const att_rows *like, int64_t first, int64_t 
                 x = att_mul(x, att_set1(factor[t - first]));
             att_put((char *)to + like->start_bytes + t * like->step_bytes, like->bf16, d, like->size, x);
         }
+}
+
+/* Scores of `count` keys from `key` on, [keys, TILE]: of those that nobody sees they become ATT_LOW. */
+static void att_hide_keys(float *s, const dsc_attention_keys *keys, int64_t batch, int64_t tokens, int64_t key,
+                          int64_t count)
+{
+    for (int64_t k = 0; k < count; k++, s += ATT_TILE)
+        for (int64_t v = 0; v < ATT_TILE_VECS && dsc_attention_hides(keys, batch, tokens, key + k); v++)
+            att_store(s + v * ATT_LANES, att_set1(ATT_LOW));
 }
 
 /* ---- forward ---- */
@@ -265,9 +274,10 @@ static void att_put_lse(float *lse, const dsc_attention_fwd_scratch *sc, int64_t
     memcpy(lse, all, (size_t)count * sizeof *lse);
 }
 
-static void att_forward_tile(const dsc_attention_fwd_args *a, int64_t tile, const att_rows *q, const att_rows *out,
-                             dsc_attention_dims dims, float *lse, dsc_attention_fwd_scratch *sc)
+static void att_forward_tile(const dsc_attention_fwd_args *a, int64_t batch, int64_t tile, const att_rows *q,
+                             const att_rows *out, dsc_attention_dims dims, float *lse, dsc_attention_fwd_scratch *sc)
 {
+    const int64_t last = a->keys.all ? dims.rows / ATT_TILE - 1 : tile;
     const int64_t first = tile * ATT_TILE, queries = dsc_min_i64(ATT_TILE, a->tokens - first);
     const int64_t vecs = dsc_div_ceil(queries, ATT_LANES), steps = dsc_div_ceil(a->head_size, ATT_PAIR);
     const float scale2 = a->scale * ATT_LOG2E;
@@ -276,13 +286,15 @@ static void att_forward_tile(const dsc_attention_fwd_args *a, int64_t tile, cons
         sc->max[i] = ATT_LOW;
         sc->sum[i] = 0;
     }
-    for (int64_t t = 0; t <= tile; t++) {
-        const bool diagonal = t == tile;
+    for (int64_t t = 0; t <= last; t++) {
+        const bool diagonal = !a->keys.all && t == tile;
         const int64_t keys = diagonal ? vecs * ATT_LANES : ATT_TILE;
         const float *v = sc->v + t * (ATT_TILE / ATT_PAIR) * dims.lanes;
         for (int64_t k = 0; k < keys; k += ATT_LANES)
             att_scores(sc->s + k * ATT_TILE, sc->k + (t * ATT_TILE + k) * dims.words, dims.words, sc->q, steps,
                        diagonal ? k / ATT_LANES : 0, vecs);
+        if (a->keys.all)
+            att_hide_keys(sc->s, &a->keys, batch, a->tokens, t * ATT_TILE, ATT_TILE);
         att_softmax(sc, scale2, keys, vecs, diagonal);
         if (t == 0)
             att_sum_keys(true, NULL, sc->out, sc->p, v, dims.lanes, queries, diagonal);
@@ -302,16 +314,18 @@ static void forward(const dsc_attention_fwd_args *a, int32_t batch, int32_t head
     const dsc_attention_dims dims = dsc_attention_dims_of(a->tokens, a->head_size, ATT_PAIR);
     dsc_attention_fwd_scratch sc;
     dsc_attention_fwd_layout(dims, scratch, &sc);
-    const int64_t key_head = head / (a->heads / a->kv_heads), size = a->head_size, tokens = a->tokens;
-    const att_rows q = att_rows_of(a->q, a->dtype, batch, tokens, a->q_stride, head, size);
+    const int64_t apart = dsc_attention_head_stride(a->head_stride, a->head_size), size = a->head_size;
+    const int64_t key_head = head / (a->heads / a->kv_heads) * apart, tokens = a->tokens;
+    const att_rows q = att_rows_of(a->q, a->dtype, batch, tokens, a->q_stride, head * apart, size);
     const att_rows k = att_rows_of(a->k, a->dtype, batch, tokens, a->kv_stride, key_head, size);
     const att_rows v = att_rows_of(a->v, a->dtype, batch, tokens, a->kv_stride, key_head, size);
-    const att_rows out = att_rows_of(a->out, a->dtype, batch, tokens, a->out_stride, head, size);
-    att_pack_rows(sc.k, &k, 0, (int64_t)last * ATT_TILE, dims.words);
-    att_pack_pairs(sc.v, &v, 0, (int64_t)last * ATT_TILE, dims.lanes);
+    const att_rows out = att_rows_of(a->out, a->dtype, batch, tokens, a->out_stride, head * size, size);
+    const int64_t keys = a->keys.all ? dims.rows : (int64_t)last * ATT_TILE;
+    att_pack_rows(sc.k, &k, 0, keys, dims.words);
+    att_pack_pairs(sc.v, &v, 0, keys, dims.lanes);
     float *lse = a->lse == NULL ? NULL : a->lse + ((int64_t)batch * a->heads + head) * tokens;
     for (int64_t tile = first; tile < last; tile++)
-        att_forward_tile(a, tile, &q, &out, dims, lse, &sc);
+        att_forward_tile(a, batch, tile, &q, &out, dims, lse, &sc);
 }
 
 /* ---- backward ---- */
@@ -378,9 +392,10 @@ static void att_backward_pack_queries(att_backward *b, int64_t head, int64_t til
     const dsc_attention_bwd_args *a = b->a;
     dsc_attention_bwd_scratch *sc = &b->sc;
     const int64_t first = tile * ATT_TILE, last = first + vecs * ATT_LANES, batch = b->part->batch;
-    const att_rows q = att_rows_of(a->q, a->dtype, batch, a->tokens, a->q_stride, head, a->head_size);
-    const att_rows out = att_rows_of(a->out, a->dtype, batch, a->tokens, a->out_stride, head, a->head_size);
-    const att_rows d_out = att_rows_of(a->d_out, a->dtype, batch, a->tokens, a->out_stride, head, a->head_size);
+    const int64_t size = a->head_size, q_head = head * dsc_attention_head_stride(a->head_stride, a->head_size);
+    const att_rows q = att_rows_of(a->q, a->dtype, batch, a->tokens, a->q_stride, q_head, size);
+    const att_rows out = att_rows_of(a->out, a->dtype, batch, a->tokens, a->out_stride, head * size, size);
+    const att_rows d_out = att_rows_of(a->d_out, a->dtype, batch, a->tokens, a->out_stride, head * size, size);
     att_pack_transposed(sc->q, &q, first, vecs, b->dims.words);
     att_pack_transposed(sc->d_out, &d_out, first, vecs, b->dims.words);
     if (b->part->want_dkv) {
@@ -397,12 +412,15 @@ static void att_backward_pack_queries(att_backward *b, int64_t head, int64_t til
 static void att_backward_tile(att_backward *b, int64_t row, int64_t queries, bool diagonal, bool fresh_dq,
                               bool fresh_dkv)
 {
+    const int64_t key = (int64_t)b->part->key_first * ATT_TILE + row;
     dsc_attention_bwd_scratch *sc = &b->sc;
     const int64_t words = b->dims.words, lanes = b->dims.lanes, vecs = dsc_div_ceil(queries, ATT_LANES);
     const int64_t keys = diagonal ? vecs * ATT_LANES : ATT_TILE, steps = dsc_div_ceil(b->a->head_size, ATT_PAIR);
     for (int64_t k = 0; k < keys; k += ATT_LANES) {
         const int64_t first = diagonal ? k / ATT_LANES : 0;
         att_scores(sc->s, sc->k + (row + k) * words, words, sc->q, steps, first, vecs);
+        if (b->a->keys.all)
+            att_hide_keys(sc->s, &b->a->keys, b->part->batch, b->a->tokens, key + k, ATT_LANES);
         att_scores(sc->dp, sc->v + (row + k) * words, words, sc->d_out, steps, first, vecs);
         att_gradients(sc, b->a->scale, k, first, vecs, diagonal);
     }
@@ -426,12 +444,14 @@ static void att_backward_tile(att_backward *b, int64_t row, int64_t queries, boo
 }
 
 /* Query tiles outside, key tiles inside: dq of one tile and dk, dv of all keys are the sums in flight, and the heads of
- * a group add to the same dk, dv in order. A key tile's first term is its diagonal in the group's first head. */
+ * a group add to the same dk, dv in order. A key tile's first term is its diagonal, or where all keys are seen
+ * the first query tile, in the group's first head. */
 static void backward(const dsc_attention_bwd_args *a, const dsc_attention_bwd_part *part, float *scratch)
 {
     att_backward b = { .a = a, .part = part, .dims = dsc_attention_dims_of(a->tokens, a->head_size, ATT_PAIR) };
     dsc_attention_bwd_layout(b.dims, scratch, &b.sc);
-    const int64_t key_head = part->head_first / (a->heads / a->kv_heads), size = a->head_size, lanes = b.dims.lanes;
+    const int64_t apart = dsc_attention_head_stride(a->head_stride, a->head_size), size = a->head_size;
+    const int64_t key_head = part->head_first / (a->heads / a->kv_heads) * apart, lanes = b.dims.lanes;
     const int64_t first = (int64_t)part->key_first * ATT_TILE, last = (int64_t)part->key_last * ATT_TILE;
     const att_rows k = att_rows_of(a->k, a->dtype, part->batch, a->tokens, a->kv_stride, key_head, size);
     const att_rows v = att_rows_of(a->v, a->dtype, part->batch, a->tokens, a->kv_stride, key_head, size);
@@ -443,11 +463,11 @@ static void backward(const dsc_attention_bwd_args *a, const dsc_attention_bwd_pa
         for (int64_t tile = part->query_first; tile < part->query_last; tile++) {
             const int64_t token = tile * ATT_TILE, queries = dsc_min_i64(ATT_TILE, a->tokens - token);
             att_backward_pack_queries(&b, head, tile, dsc_div_ceil(queries, ATT_LANES));
-            for (int64_t t = part->key_first; t < part->key_last && t <= tile; t++)
-                att_backward_tile(&b, t * ATT_TILE - first, queries, t == tile, t == 0,
-                                  t == tile && head == part->head_first);
+            for (int64_t t = part->key_first; t < part->key_last && (a->keys.all || t <= tile); t++)
+                att_backward_tile(&b, t * ATT_TILE - first, queries, !a->keys.all && t == tile, t == 0,
+                                  tile == (a->keys.all ? part->query_first : t) && head == part->head_first);
             if (part->want_dq) {
-                const att_rows q = att_rows_of(a->q, a->dtype, part->batch, a->tokens, a->q_stride, head, size);
+                const att_rows q = att_rows_of(a->q, a->dtype, part->batch, a->tokens, a->q_stride, head * apart, size);
                 att_put_rows(a->dq, &q, token, token + ATT_TILE, b.sc.dq, lanes, NULL);
             }
         }

@@ -11,7 +11,7 @@ typedef struct dsc_embedding_fwd_args {
     void *out;             /* [rows, C] */
     const int32_t *tokens; /* [rows], 0 <= token < vocab */
     const void *table;     /* [vocab, C] */
-    const void *position;  /* [T, C] or NULL */
+    const void *position;  /* [T, C], its first row that of a sample's first token, or NULL */
     int64_t rows, sequence, channels;
     dsc_dtype dtype;
 } dsc_embedding_fwd_args;
@@ -25,6 +25,9 @@ typedef struct dsc_embedding_bwd_args {
     const int32_t *tokens;
     void *scratch;
     int64_t rows, sequence, channels, vocab, positions;
+    bool has_padding; /* token `padding` gives its row nothing */
+    int32_t padding;
+    int64_t position_first; /* the row of d_position that a sample's first token has */
     dsc_dtype dtype;
 } dsc_embedding_bwd_args;
 

@@ -34,7 +34,8 @@ void dsc_embedding_bwd_table_ref(const void *args, int64_t first, int64_t last)
     for (int64_t v = first * DSC_EMBEDDING_TABLE_ROWS; v < end; v++) {
         float *to = a->d_table + v * a->channels;
         memset(to, 0, (size_t)a->channels * sizeof *to);
-        for (int32_t k = v == 0 ? 0 : sort.end[v - 1]; k < sort.end[v]; k++)
+        const bool padding = a->has_padding && v == a->padding;
+        for (int32_t k = v == 0 ? 0 : sort.end[v - 1]; k < sort.end[v] && !padding; k++)
             add_row(a, to, sort.row[k]);
     }
 }
@@ -42,10 +43,11 @@ void dsc_embedding_bwd_table_ref(const void *args, int64_t first, int64_t last)
 void dsc_embedding_bwd_position_ref(const void *args, int64_t first, int64_t last)
 {
     const dsc_embedding_bwd_args *a = args;
-    for (int64_t t = first; t < last; t++) {
-        float *to = a->d_position + t * a->channels;
+    for (int64_t p = first; p < last; p++) {
+        const int64_t t = p - a->position_first;
+        float *to = a->d_position + p * a->channels;
         memset(to, 0, (size_t)a->channels * sizeof *to);
-        if (t < a->sequence)
+        if (t >= 0 && t < a->sequence)
             for (int64_t r = t; r < a->rows; r += a->sequence)
                 add_row(a, to, r);
     }

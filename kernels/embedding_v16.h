@@ -73,7 +73,8 @@ V16_INLINE void embedding_bwd_table(const dsc_embedding_bwd_args *a, int64_t fir
     int32_t start = first == 0 ? 0 : sort.end[first - 1];
     int64_t unused = 0; /* rows before v that are still to be cleared */
     for (int64_t v = first; v < last; v++) {
-        const row_list list = { .row = sort.row + start, .count = sort.end[v] - start };
+        const bool padding = a->has_padding && v == a->padding;
+        const row_list list = { .row = sort.row + start, .count = padding ? 0 : sort.end[v] - start };
         start = sort.end[v];
         if (list.count == 0 && v + 1 < last) {
             unused++;
@@ -101,13 +102,14 @@ void V16_NAME(embedding_bwd_table)(const void *args, int64_t first, int64_t last
 void V16_NAME(embedding_bwd_position)(const void *args, int64_t first, int64_t last)
 {
     const dsc_embedding_bwd_args *a = args;
-    for (int64_t t = first; t < last; t++) {
-        const bool used = t < a->sequence && t < a->rows;
+    for (int64_t p = first; p < last; p++) {
+        const int64_t t = p - a->position_first;
+        const bool used = t >= 0 && t < a->sequence && t < a->rows;
         const int64_t count = used ? dsc_div_ceil(a->rows - t, a->sequence) : 0;
         const row_list list = { .start = t, .step = a->sequence, .count = count };
         if (a->dtype == DSC_F32)
-            sum_rows(a, a->d_position + t * a->channels, list, DSC_F32);
+            sum_rows(a, a->d_position + p * a->channels, list, DSC_F32);
         else
-            sum_rows(a, a->d_position + t * a->channels, list, DSC_BF16);
+            sum_rows(a, a->d_position + p * a->channels, list, DSC_BF16);
     }
 }

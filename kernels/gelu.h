@@ -1,5 +1,5 @@
-/* gelu.h - GELU with the tanh approximation (Hendrycks & Gimpel 2016, as GPT-2 uses it).
- * gelu(x) = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). SPDX-License-Identifier: Apache-2.0 */
+/* gelu.h - GELU (Hendrycks & Gimpel 2016) in both forms, and ReLU.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_GELU_H
 #define DSC_KERNELS_GELU_H
 #include <dsc/types.h>
@@ -7,19 +7,27 @@
 extern "C" {
 #endif
 
+typedef enum dsc_activation {
+    DSC_GELU_TANH, /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as GPT-2 uses it */
+    DSC_GELU_ERF,  /* 0.5 x (1 + erf(x / sqrt(2))) */
+    DSC_RELU       /* max(x, 0); its slope at 0 is 0 */
+} dsc_activation;
+
 typedef struct dsc_gelu_fwd_args {
     void *out;
     const void *in;
     int64_t count;
     dsc_dtype dtype;
+    dsc_activation kind;
 } dsc_gelu_fwd_args;
 
-/* d_in = d_out * gelu'(in); d_in may be d_out. */
+/* d_in = d_out * slope(in); d_in may be d_out. */
 typedef struct dsc_gelu_bwd_args {
     void *d_in;
     const void *d_out, *in;
     int64_t count;
     dsc_dtype dtype;
+    dsc_activation kind;
 } dsc_gelu_bwd_args;
 
 #ifdef __cplusplus

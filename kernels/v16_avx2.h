@@ -32,6 +32,16 @@ V16_UNARY(v16_exp, dsc_exp_avx2)
 V16_UNARY(v16_sigmoid, dsc_sigmoid_avx2)
 V16_UNARY(v16_gelu, dsc_gelu_avx2)
 V16_UNARY(v16_gelu_slope, dsc_gelu_slope_avx2)
+V16_UNARY(v16_gelu_erf, dsc_gelu_erf_avx2)
+V16_UNARY(v16_gelu_erf_slope, dsc_gelu_erf_slope_avx2)
+/* NaN stays: it is the second operand that a NaN in either gives. */
+V16_INLINE v16 v16_relu(v16 x) { return v16_max(v16_set(0), x); }
+V16_INLINE v16 v16_relu_slope(v16 x)
+{
+    const __m256 zero = _mm256_setzero_ps(), one = _mm256_set1_ps(1.0f);
+    return (v16) { _mm256_and_ps(_mm256_cmp_ps(x.low, zero, _CMP_GT_OQ), one),
+                   _mm256_and_ps(_mm256_cmp_ps(x.high, zero, _CMP_GT_OQ), one) };
+}
 
 /* AVX2 has no masks for 16-bit elements: a short end goes through a full vector on the stack. */
 V16_INLINE v16 v16_load(const void *row, int64_t i, int64_t left, dsc_dtype dtype)

@@ -26,6 +26,14 @@ V16_INLINE v16 v16_exp(v16 x) { return dsc_exp_avx512(x); }
 V16_INLINE v16 v16_sigmoid(v16 x) { return dsc_sigmoid_avx512(x); }
 V16_INLINE v16 v16_gelu(v16 x) { return dsc_gelu_avx512(x); }
 V16_INLINE v16 v16_gelu_slope(v16 x) { return dsc_gelu_slope_avx512(x); }
+V16_INLINE v16 v16_gelu_erf(v16 x) { return dsc_gelu_erf_avx512(x); }
+V16_INLINE v16 v16_gelu_erf_slope(v16 x) { return dsc_gelu_erf_slope_avx512(x); }
+/* NaN stays: it is the second operand that a NaN in either gives. */
+V16_INLINE v16 v16_relu(v16 x) { return _mm512_max_ps(_mm512_setzero_ps(), x); }
+V16_INLINE v16 v16_relu_slope(v16 x)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ), _mm512_set1_ps(1.0f));
+}
 
 /* Elements i.. of a row of F32 or BF16; only the first `left` lanes are read (the others are 0) or written. */
 V16_INLINE v16 v16_load(const void *row, int64_t i, int64_t left, dsc_dtype dtype)

@@ -70,6 +70,39 @@ static inline __m256 dsc_gelu_slope_avx2(__m256 x)
     return _mm256_fmadd_ps(_mm256_mul_ps(x, bell), u2_slope, s);
 }
 
+/* Phi(x), and exp(-x^2 / 2) in *e. */
+static inline __m256 dsc_gelu_erf_gate_avx2(__m256 x, __m256 *e)
+{
+    const __m256 one = _mm256_set1_ps(1.0f), a = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
+    const __m256 b = _mm256_min_ps(_mm256_set1_ps(20.0f), a); /* e is 0 there: Inf times 0 is not met */
+    *e = dsc_exp_avx2(_mm256_mul_ps(_mm256_mul_ps(b, b), _mm256_set1_ps(-0.5f)));
+    /* 0.3275911 / sqrt(2) */
+    const __m256 t = _mm256_div_ps(one, _mm256_fmadd_ps(b, _mm256_set1_ps(0.2316418898f), one));
+    __m256 p = _mm256_set1_ps(0.5307027145f); /* halves of 1.061405429 and so on */
+    p = _mm256_fmadd_ps(p, t, _mm256_set1_ps(-0.7265760135f));
+    p = _mm256_fmadd_ps(p, t, _mm256_set1_ps(0.7107068705f));
+    p = _mm256_fmadd_ps(p, t, _mm256_set1_ps(-0.142248368f));
+    p = _mm256_fmadd_ps(p, t, _mm256_set1_ps(0.127414796f));
+    const __m256 tail = _mm256_mul_ps(_mm256_mul_ps(p, t), *e);
+    return _mm256_blendv_ps(_mm256_sub_ps(one, tail), tail, x); /* by x's sign */
+}
+
+static inline __m256 dsc_gelu_erf_avx2(__m256 x)
+{
+    __m256 e;
+    const __m256 s = dsc_gelu_erf_gate_avx2(x, &e);
+    return _mm256_mul_ps(x, s);
+}
+
+/* Phi(x) + x e / sqrt(2 pi) */
+static inline __m256 dsc_gelu_erf_slope_avx2(__m256 x)
+{
+    __m256 e;
+    const __m256 s = dsc_gelu_erf_gate_avx2(x, &e);
+    const __m256 y = _mm256_max_ps(_mm256_set1_ps(-20.0f), _mm256_min_ps(_mm256_set1_ps(20.0f), x));
+    return _mm256_fmadd_ps(_mm256_mul_ps(y, _mm256_set1_ps(0.39894228f)), e, s);
+}
+
 static inline __m256 dsc_load_bf16_avx2(const uint16_t *from)
 {
     return dsc_f32_from_bf16_avx2(_mm_loadu_si128((const __m128i *)(const void *)from));

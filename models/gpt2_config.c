@@ -1,9 +1,9 @@
 /* gpt2_config.c - config.json of GPT-2 as Hugging Face writes it. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 
-#include "models/gpt2.h"
+#include "models/dense.h"
 
-static dsc_status read_sizes(dsc_hf_config *reader, dsc_gpt2_config *out)
+static dsc_status read_sizes(dsc_hf_config *reader, dsc_dense_config *out)
 {
     dsc_lm_config *lm = &out->lm;
     int64_t context = 0;
@@ -14,33 +14,16 @@ static dsc_status read_sizes(dsc_hf_config *reader, dsc_gpt2_config *out)
     DSC_TRY(dsc_hf_int(reader, "n_embd", DSC_LM_CHANNELS_MAX, 768, &lm->channels));
     DSC_TRY(dsc_hf_int(reader, "n_inner", DSC_LM_INNER_MAX, 4 * lm->channels, &out->inner));
     DSC_TRY(dsc_hf_int(reader, "n_head", DSC_LM_CHANNELS_MAX, 12, &out->heads));
-    if (lm->channels % out->heads != 0)
-        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"n_embd\" %lld is not a multiple of \"n_head\" %lld",
-                             (long long)lm->channels, (long long)out->heads);
-    return DSC_OK;
-}
-
-static dsc_status read_dropout(dsc_hf_config *reader)
-{
-    static const dsc_hf_range share = { 0, 1 };
-    double residual = 0, embedding = 0, attention = 0;
-    DSC_TRY(dsc_hf_number(reader, "resid_pdrop", share, 0.1, &residual));
-    DSC_TRY(dsc_hf_number(reader, "embd_pdrop", share, 0.1, &embedding));
-    DSC_TRY(dsc_hf_number(reader, "attn_pdrop", share, 0.1, &attention));
-    if (residual > 0 || embedding > 0 || attention > 0)
-        dsc_hf_warn(reader->warnings, reader->warnings_bytes,
-                    "the model's dropout is off (config.json: resid_pdrop %g, embd_pdrop %g, attn_pdrop %g)", residual,
-                    embedding, attention);
-    return DSC_OK;
+    return dsc_dense_check_heads(reader, out, "n_embd", "n_head");
 }
 
 dsc_status dsc_gpt2_read_config(dsc_hf_config *reader, dsc_lm_config *lm)
 {
-    /* One function under three names: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). */
-    static const char *const activations[] = { "gelu_new", "gelu_pytorch_tanh", "gelu_fast" };
-    dsc_gpt2_config *out = (dsc_gpt2_config *)(void *)lm;
-    int32_t activation = 0;
+    static const char *const dropouts[] = { "resid_pdrop", "embd_pdrop", "attn_pdrop" };
+    dsc_dense_config *out = (dsc_dense_config *)(void *)lm;
     bool upcast = false;
+    out->traits = &dsc_gpt2_traits;
+    out->attention_bias = true;
     DSC_TRY(read_sizes(reader, out));
     DSC_TRY(dsc_hf_number(reader, "layer_norm_epsilon", (dsc_hf_range){ 1e-30, 1 }, 1e-5, &lm->norm_eps));
     DSC_TRY(dsc_hf_number(reader, "initializer_range", (dsc_hf_range){ 0, 1000 }, 0.02, &lm->init_std));
@@ -48,24 +31,25 @@ dsc_status dsc_gpt2_read_config(dsc_hf_config *reader, dsc_lm_config *lm)
     DSC_TRY(dsc_hf_bool(reader, "scale_attn_by_inverse_layer_idx", false, &out->scale_attention_by_layer));
     DSC_TRY(dsc_hf_bool(reader, "reorder_and_upcast_attn", false, &upcast)); /* scores are fp32 here in any case */
     DSC_TRY(dsc_hf_bool(reader, "tie_word_embeddings", true, &lm->tied));
-    DSC_TRY(dsc_hf_choice(reader, "activation_function", activations, DSC_COUNT(activations), &activation));
-    return read_dropout(reader);
+    DSC_TRY(dsc_dense_read_activation(reader, "activation_function", DSC_GELU_TANH, &out->activation));
+    return dsc_dense_read_dropout(reader, dropouts, DSC_COUNT(dropouts), 0.1);
 }
 
 int dsc_gpt2_write_config(const dsc_lm_config *lm, char *out, size_t bytes)
 {
-    const dsc_gpt2_config *config = (const dsc_gpt2_config *)(const void *)lm;
+    const dsc_dense_config *config = (const dsc_dense_config *)(const void *)lm;
     char eps[32], std[32];
     return snprintf(
         out, bytes,
         "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n"
-        "  \"activation_function\": \"gelu_new\",\n"
+        "  \"activation_function\": \"%s\",\n"
         "  \"vocab_size\": %lld,\n  \"n_positions\": %lld,\n  \"n_embd\": %lld,\n  \"n_layer\": %lld,\n"
         "  \"n_head\": %lld,\n"
         "  \"n_inner\": %lld,\n  \"layer_norm_epsilon\": %s,\n  \"initializer_range\": %s,\n"
         "  \"attn_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n"
         "  \"scale_attn_weights\": %s,\n  \"scale_attn_by_inverse_layer_idx\": %s,\n  \"tie_word_embeddings\": %s\n}\n",
-        (long long)lm->vocab_rows, (long long)lm->positions, (long long)lm->channels, (long long)lm->layers,
+        dsc_dense_activation_name(config->activation), (long long)lm->vocab_rows, (long long)lm->positions,
+        (long long)lm->channels, (long long)lm->layers,
         (long long)config->heads, (long long)config->inner, dsc_hf_number_text(lm->norm_eps, eps, sizeof eps),
         dsc_hf_number_text(lm->init_std, std, sizeof std), config->scale_attention ? "true" : "false",
         config->scale_attention_by_layer ? "true" : "false", lm->tied ? "true" : "false");

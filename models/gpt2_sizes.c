@@ -1,5 +1,5 @@
 /* gpt2_sizes.c - the built-in sizes. SPDX-License-Identifier: Apache-2.0 */
-#include "models/gpt2.h"
+#include "models/dense.h"
 
 typedef struct builtin_size {
     const char *name;
@@ -25,11 +25,12 @@ const char *dsc_gpt2_builtin(int32_t index, dsc_lm_config *out)
         return NULL;
     const builtin_size *size = &sizes[index];
     if (out != NULL)
-        *(dsc_gpt2_config *)(void *)out = (dsc_gpt2_config){
+        *(dsc_dense_config *)(void *)out = (dsc_dense_config){
             .lm = { .layers = size->layers, .channels = size->channels, .positions = size->positions,
                     .sequence = size->sequence, .vocab = size->vocab, .norm_eps = 1e-5, .init_std = 0.02,
                     .tied = true },
-            .heads = size->heads, .inner = 4 * size->channels, .scale_attention = true
+            .traits = &dsc_gpt2_traits, .heads = size->heads, .inner = 4 * size->channels, .attention_bias = true,
+            .scale_attention = true
         };
     return size->name;
 }

@@ -103,7 +103,8 @@ const dsc_llama_traits dsc_llama_traits_of_qwen3 = {
     }                                                                                                                 \
     const dsc_lm_family dsc_##name##_family = {                                                                       \
         .model_type = #name, .layers_key = "num_hidden_layers", .base = "model.", .layer = "layers.",                 \
-        .token_table = "embed_tokens.weight", .final_norm = "norm", .norm = DSC_NORM_RMS,                             \
+        .token_table = "embed_tokens.weight", .head_table = "lm_head.weight", .final_norm = "norm",                   \
+        .norm = DSC_NORM_RMS,                                                                                         \
         .config_bytes = sizeof(dsc_llama_config), .read_config = read_##name,                                         \
         .write_config = dsc_llama_write_config, .builtin = builtin_##name, .block_params = block_params,              \
         .add_block = add_block, .block = &dsc_llama_block, .may_ignore = may_ignore                          \

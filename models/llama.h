@@ -7,23 +7,9 @@
 #define DSC_MODELS_LLAMA_H
 
 #include "models/lm.h"
+#include "models/rope.h"
 
 #define DSC_LLAMA_HEAD_MAX (2 * DSC_ROPE_PAIRS_MAX)
-
-typedef enum dsc_rope_kind {
-    DSC_ROPE_DEFAULT, DSC_ROPE_LINEAR, DSC_ROPE_DYNAMIC, DSC_ROPE_LLAMA3, DSC_ROPE_YARN
-} dsc_rope_kind;
-
-/* How positions turn heads, by Hugging Face's names. */
-typedef struct dsc_llama_rope {
-    dsc_rope_kind kind;
-    double theta, factor;
-    double original_positions;                /* LLAMA3, YARN: those before the scaling */
-    double low_freq_factor, high_freq_factor; /* LLAMA3 */
-    double beta_fast, beta_slow;              /* YARN */
-    double attention_factor;                  /* YARN; 0: from the factor */
-    bool truncate;                            /* YARN */
-} dsc_llama_rope;
 
 /* sliding_window: no key; a key for every layer; a key beside a switch. */
 typedef enum dsc_window_key { DSC_WINDOW_NONE, DSC_WINDOW_ALL, DSC_WINDOW_IF_USED } dsc_window_key;
@@ -48,17 +34,12 @@ typedef struct dsc_llama_config {
     const dsc_llama_traits *traits;
     int64_t heads, kv_heads, head_size, inner;
     bool qkv_bias, out_bias, mlp_bias;
-    dsc_llama_rope rope;
-    float frequency[DSC_ROPE_PAIRS_MAX]; /* [D / 2] by dsc_llama_set_rope */
-    float rope_scale;                    /* of cosines and sines */
+    dsc_rope rope;
 } dsc_llama_config;
 
 extern const dsc_lm_family dsc_llama_family, dsc_mistral_family, dsc_qwen2_family, dsc_qwen3_family;
 extern const dsc_llama_traits dsc_llama_traits_of_llama, dsc_llama_traits_of_mistral, dsc_llama_traits_of_qwen2,
     dsc_llama_traits_of_qwen3;
-
-/* frequency and rope_scale from rope and head_size, rounded as PyTorch rounds them. */
-void dsc_llama_set_rope(dsc_llama_config *config);
 
 /* The parts of the families' tables. llama_config.c, llama_sizes.c, llama_block.c */
 dsc_status dsc_llama_read_config(dsc_hf_config *reader, dsc_lm_config *out, const dsc_llama_traits *traits);

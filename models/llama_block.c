@@ -66,7 +66,7 @@ typedef struct block_layout {
 static heads_layout lay_heads(const dsc_llama_config *config, int64_t rows, int64_t element, int64_t *end)
 {
     heads_layout out = { 0 };
-    const int64_t table = config->lm.sequence * (config->head_size / 2) * 4;
+    const int64_t table = dsc_rope_table_bytes(&config->rope, config->lm.sequence);
     out.cos = dsc_lm_piece(end, table);
     out.sin = dsc_lm_piece(end, table);
     if (!config->traits->head_norm)
@@ -211,25 +211,22 @@ static dsc_norm head_norm_of(const block_call *call, const head_rows *of)
                        .stats = of->stats };
 }
 
+static dsc_rope_tables tables_of(const block_call *call, const heads_layout *at)
+{
+    return (dsc_rope_tables){ (float *)(void *)(call->scratch + at->cos), (float *)(void *)(call->scratch + at->sin) };
+}
+
 static dsc_status make_tables(const block_call *call, const heads_layout *at)
 {
-    const dsc_llama_config *config = call->config;
-    const dsc_rope_table_args args = { .cos = (float *)(void *)(call->scratch + at->cos),
-                                       .sin = (float *)(void *)(call->scratch + at->sin),
-                                       .frequency = config->frequency, .positions = config->lm.sequence,
-                                       .pairs = (int32_t)(config->head_size / 2), .factor = config->rope_scale };
-    return DSC_RUN(call->ctx->stream, ROPE_TABLE, &args, call->err);
+    return dsc_rope_make_tables(&call->launch, &call->config->rope, tables_of(call, at), call->config->lm.sequence);
 }
 
 static dsc_status turn(const block_call *call, const heads_layout *at, void *rows, int32_t heads, bool inverse)
 {
     const dsc_llama_config *config = call->config;
-    const dsc_rope_args args = { .out = rows, .in = rows, .cos = (const float *)(const void *)(call->scratch + at->cos),
-                                 .sin = (const float *)(const void *)(call->scratch + at->sin), .rows = call->at.rows,
-                                 .tokens = config->lm.sequence, .stride = heads * config->head_size, .heads = heads,
-                                 .head_size = (int32_t)config->head_size, .pairs = (int32_t)(config->head_size / 2),
-                                 .inverse = inverse, .dtype = call->ctx->dtype };
-    return DSC_RUN(call->ctx->stream, ROPE, &args, call->err);
+    const dsc_rope_heads of = { rows, heads * config->head_size, heads, (int32_t)config->head_size,
+                                config->lm.sequence, inverse };
+    return dsc_rope_turn(&call->launch, &config->rope, tables_of(call, at), &of);
 }
 
 /* From what the products gave to what the attention reads. */

@@ -1,15 +1,9 @@
 /* llama_config.c - config.json of Llama, Mistral and Qwen as Hugging Face writes it.
- *
- * Rotary positions are read as older versions wrote them ("rope_theta" and "rope_scaling") and as newer ones do
- * ("rope_parameters"), and written in the older way, which both read. SPDX-License-Identifier: Apache-2.0 */
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 
 #include "models/llama.h"
-
-static const char *const rope_names[] = { [DSC_ROPE_DEFAULT] = "default", [DSC_ROPE_LINEAR] = "linear",
-                                          [DSC_ROPE_DYNAMIC] = "dynamic", [DSC_ROPE_LLAMA3] = "llama3",
-                                          [DSC_ROPE_YARN] = "yarn" };
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
@@ -97,90 +91,6 @@ static dsc_status read_window(dsc_hf_config *reader, dsc_llama_config *out)
     return DSC_OK;
 }
 
-/* ---- rotary positions -------------------------------------------------------------------------------------------- */
-
-static dsc_status need(dsc_hf_config *reader, const char *key, dsc_rope_kind kind)
-{
-    if (dsc_hf_field(reader, key) != NULL)
-        return DSC_OK;
-    return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "rotary positions of type \"%s\" need \"%s\"", rope_names[kind], key);
-}
-
-static dsc_status read_llama3(dsc_hf_config *reader, dsc_llama_rope *out)
-{
-    static const dsc_hf_range factors = { 1e-3, 1e6 };
-    DSC_TRY(need(reader, "low_freq_factor", out->kind));
-    DSC_TRY(dsc_hf_number(reader, "low_freq_factor", factors, 1, &out->low_freq_factor));
-    DSC_TRY(need(reader, "high_freq_factor", out->kind));
-    DSC_TRY(dsc_hf_number(reader, "high_freq_factor", factors, 4, &out->high_freq_factor));
-    if (!(out->high_freq_factor > out->low_freq_factor))
-        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"high_freq_factor\" %g must be above \"low_freq_factor\" %g",
-                             out->high_freq_factor, out->low_freq_factor);
-    return DSC_OK;
-}
-
-static dsc_status read_yarn(dsc_hf_config *reader, dsc_llama_rope *out)
-{
-    static const dsc_hf_range turns = { 1e-3, 1e6 };
-    static const char *const others[] = { "mscale", "mscale_all_dim" };
-    DSC_TRY(dsc_hf_number(reader, "beta_fast", turns, 32, &out->beta_fast));
-    DSC_TRY(dsc_hf_number(reader, "beta_slow", turns, 1, &out->beta_slow));
-    DSC_TRY(dsc_hf_number(reader, "attention_factor", turns, 0, &out->attention_factor));
-    DSC_TRY(dsc_hf_bool(reader, "truncate", true, &out->truncate));
-    for (size_t i = 0; i < DSC_COUNT(others); i++)
-        if (dsc_hf_field(reader, others[i]) != NULL)
-            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"%s\" of yarn is not built", others[i]);
-    return DSC_OK;
-}
-
-/* The reader stands on the object that names the type. */
-static dsc_status read_rope_object(dsc_hf_config *reader, dsc_llama_config *out)
-{
-    dsc_llama_rope *rope = &out->rope;
-    const char *key = dsc_hf_field(reader, "rope_type") != NULL ? "rope_type" : "type"; /* the older name */
-    int32_t kind = 0;
-    double partial = 1;
-    DSC_TRY(dsc_hf_choice(reader, key, rope_names, DSC_COUNT(rope_names), &kind));
-    rope->kind = (dsc_rope_kind)kind;
-    DSC_TRY(dsc_hf_number(reader, "rope_theta", (dsc_hf_range){ 2, 1e30 }, rope->theta, &rope->theta));
-    DSC_TRY(dsc_hf_number(reader, "partial_rotary_factor", (dsc_hf_range){ 0, 1 }, 1, &partial));
-    if (partial != 1)
-        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"partial_rotary_factor\" %g is not built; what exists: 1",
-                             partial);
-    if (rope->kind == DSC_ROPE_DEFAULT)
-        return DSC_OK;
-    DSC_TRY(need(reader, "factor", rope->kind));
-    DSC_TRY(dsc_hf_number(reader, "factor", (dsc_hf_range){ 1e-3, 1e6 }, 1, &rope->factor));
-    int64_t original = 0;
-    DSC_TRY(dsc_hf_int(reader, "original_max_position_embeddings", DSC_LM_POSITIONS_MAX, out->lm.positions, &original));
-    rope->original_positions = (double)original;
-    if (rope->kind == DSC_ROPE_LLAMA3)
-        return read_llama3(reader, rope);
-    return rope->kind == DSC_ROPE_YARN ? read_yarn(reader, rope) : DSC_OK;
-}
-
-static dsc_status read_rope(dsc_hf_config *reader, dsc_llama_config *out)
-{
-    /* As Hugging Face's code chooses when both are there. */
-    static const char *const keys[] = { "rope_scaling", "rope_parameters" };
-    const cJSON *const root = reader->object, *object = NULL;
-    out->rope = (dsc_llama_rope){ .kind = DSC_ROPE_DEFAULT, .truncate = true };
-    DSC_TRY(dsc_hf_number(reader, "rope_theta", (dsc_hf_range){ 2, 1e30 }, 10000, &out->rope.theta));
-    for (size_t i = 0; i < DSC_COUNT(keys) && object == NULL; i++) {
-        object = dsc_hf_field(reader, keys[i]);
-        if (object != NULL && !cJSON_IsObject(object))
-            return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\" must be an object", keys[i]);
-    }
-    if (object != NULL) {
-        reader->object = object;
-        const dsc_status status = read_rope_object(reader, out);
-        reader->object = root;
-        DSC_TRY(status);
-    }
-    dsc_llama_set_rope(out);
-    return DSC_OK;
-}
-
 /* ---- config.json ------------------------------------------------------------------------------------------------- */
 
 static dsc_status read_biases(dsc_hf_config *reader, dsc_llama_config *out)
@@ -209,42 +119,15 @@ dsc_status dsc_llama_read_config(dsc_hf_config *reader, dsc_lm_config *lm, const
     DSC_TRY(dsc_hf_choice(reader, "hidden_act", activations, DSC_COUNT(activations), &activation));
     DSC_TRY(read_biases(reader, out));
     DSC_TRY(read_window(reader, out));
-    DSC_TRY(read_rope(reader, out));
+    DSC_TRY(dsc_lm_read_padding(reader, -1, lm));
+    const dsc_rope_keys keys = { .theta = "rope_theta", .partial_default = 1, .positions = lm->positions,
+                                 .head_size = out->head_size };
+    DSC_TRY(dsc_rope_read(reader, &keys, &out->rope));
     DSC_TRY(dsc_hf_number(reader, "attention_dropout", (dsc_hf_range){ 0, 1 }, 0, &dropout));
     if (dropout > 0)
         dsc_hf_warn(reader->warnings, reader->warnings_bytes,
                     "the model's dropout is off (config.json: attention_dropout %g)", dropout);
     return DSC_OK;
-}
-
-static void write_rope(const dsc_llama_rope *rope, char *out, size_t bytes)
-{
-    char factor[32], low[32], high[32], fast[32], slow[32], attention[48] = "";
-    const long long original = (long long)rope->original_positions;
-    if (rope->kind == DSC_ROPE_DEFAULT) {
-        snprintf(out, bytes, "null");
-        return;
-    }
-    int used = snprintf(out, bytes, "{\"rope_type\": \"%s\", \"factor\": %s", rope_names[rope->kind],
-                        dsc_hf_number_text(rope->factor, factor, sizeof factor));
-    if (rope->kind == DSC_ROPE_LLAMA3)
-        used += snprintf(out + used, bytes - (size_t)used,
-                         ", \"low_freq_factor\": %s, \"high_freq_factor\": %s,"
-                         " \"original_max_position_embeddings\": %lld",
-                         dsc_hf_number_text(rope->low_freq_factor, low, sizeof low),
-                         dsc_hf_number_text(rope->high_freq_factor, high, sizeof high), original);
-    if (rope->kind == DSC_ROPE_YARN) {
-        if (rope->attention_factor > 0)
-            snprintf(attention, sizeof attention, ", \"attention_factor\": %s",
-                     dsc_hf_number_text(rope->attention_factor, low, sizeof low));
-        used += snprintf(out + used, bytes - (size_t)used,
-                         ", \"beta_fast\": %s, \"beta_slow\": %s, \"truncate\": %s%s,"
-                         " \"original_max_position_embeddings\": %lld",
-                         dsc_hf_number_text(rope->beta_fast, fast, sizeof fast),
-                         dsc_hf_number_text(rope->beta_slow, slow, sizeof slow), rope->truncate ? "true" : "false",
-                         attention, original);
-    }
-    snprintf(out + used, bytes - (size_t)used, "}");
 }
 
 /* The keys that only some families have. */
@@ -276,8 +159,8 @@ static void write_traits(const dsc_llama_config *config, char *out, size_t bytes
 int dsc_llama_write_config(const dsc_lm_config *lm, char *out, size_t bytes)
 {
     const dsc_llama_config *config = (const dsc_llama_config *)(const void *)lm;
-    char eps[32], std[32], theta[32], rope[400], traits[300];
-    write_rope(&config->rope, rope, sizeof rope);
+    char eps[32], std[32], theta[32], rope[400], traits[300], padding[32];
+    dsc_rope_write(&config->rope, rope, sizeof rope);
     write_traits(config, traits, sizeof traits);
     return snprintf(
         out, bytes,
@@ -286,10 +169,11 @@ int dsc_llama_write_config(const dsc_lm_config *lm, char *out, size_t bytes)
         "  \"intermediate_size\": %lld,\n  \"num_hidden_layers\": %lld,\n  \"num_attention_heads\": %lld,\n"
         "  \"num_key_value_heads\": %lld,\n%s  \"rms_norm_eps\": %s,\n  \"initializer_range\": %s,\n"
         "  \"attention_dropout\": 0.0,\n  \"rope_theta\": %s,\n  \"rope_scaling\": %s,\n"
-        "  \"tie_word_embeddings\": %s\n}\n",
+        "  \"pad_token_id\": %s,\n  \"tie_word_embeddings\": %s\n}\n",
         config->traits->architecture, config->traits->family->model_type, (long long)lm->vocab_rows,
         (long long)lm->positions, (long long)lm->channels, (long long)config->inner, (long long)lm->layers,
         (long long)config->heads, (long long)config->kv_heads, traits,
         dsc_hf_number_text(lm->norm_eps, eps, sizeof eps), dsc_hf_number_text(lm->init_std, std, sizeof std),
-        dsc_hf_number_text(config->rope.theta, theta, sizeof theta), rope, lm->tied ? "true" : "false");
+        dsc_hf_number_text(config->rope.theta, theta, sizeof theta), rope,
+        dsc_lm_padding_text(lm, padding, sizeof padding), lm->tied ? "true" : "false");
 }

@@ -14,7 +14,7 @@ typedef struct builtin_size {
     int64_t sequence; /* default T */
     double norm_eps;
     bool tied;
-    dsc_llama_rope rope;
+    dsc_rope rope;
 } builtin_size;
 
 /* nano reads bytes, so that any text trains without a tokenizer. The others are as their makers published them. */
@@ -51,7 +51,7 @@ const char *dsc_llama_builtin(int32_t index, dsc_lm_config *out, const dsc_llama
             .traits = traits, .heads = size->heads, .kv_heads = size->kv_heads, .head_size = size->head_size,
             .inner = size->inner, .qkv_bias = traits->qkv_bias, .rope = size->rope
         };
-        dsc_llama_set_rope(config);
+        dsc_rope_set(&config->rope, config->head_size);
     }
     return size->name;
 }

@@ -39,6 +39,31 @@ dsc_status dsc_lm_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows
     return DSC_OK;
 }
 
+dsc_status dsc_lm_read_padding(dsc_hf_config *reader, int32_t fallback, dsc_lm_config *config)
+{
+    const double most = (double)config->vocab;
+    const bool null = cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(reader->object, "pad_token_id"));
+    double token = 0;
+    config->has_padding = !null && (fallback >= 0 || dsc_hf_field(reader, "pad_token_id") != NULL);
+    if (!config->has_padding)
+        return DSC_OK;
+    DSC_TRY(dsc_hf_number(reader, "pad_token_id", (dsc_hf_range){ -most, most - 1 }, fallback, &token));
+    if ((double)(int64_t)token != token || token >= most)
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"pad_token_id\" must be a token: a whole number below %lld",
+                             (long long)config->vocab);
+    config->padding = (int32_t)(token < 0 ? token + most : token);
+    return DSC_OK;
+}
+
+const char *dsc_lm_padding_text(const dsc_lm_config *config, char *out, size_t bytes)
+{
+    if (config->has_padding)
+        snprintf(out, bytes, "%d", (int)config->padding);
+    else
+        snprintf(out, bytes, "null");
+    return out;
+}
+
 dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *options, const char *where,
                                 dsc_error *err)
 {
@@ -110,7 +135,8 @@ static void add_embedding(dsc_lm *lm)
     add_param(lm, lm->family->token_table, "", config->vocab_rows, config->channels, config->init_std)->split =
         DSC_SPLIT_ROW;
     if (lm->family->position_table != NULL)
-        add_param(lm, lm->family->position_table, "", config->positions, config->channels, config->init_std);
+        add_param(lm, lm->family->position_table, "", config->positions + lm->family->position_first,
+                  config->channels, config->init_std);
 }
 
 static void add_head(dsc_lm *lm)
@@ -120,7 +146,7 @@ static void add_head(dsc_lm *lm)
     dsc_lm_add_norm(lm, lm->family->final_norm, lm->family->norm, config->channels);
     if (!config->tied)
         lm->prefix[0] = 0;
-    dsc_param_spec *table = add_param(lm, config->tied ? lm->family->token_table : "lm_head.weight", "",
+    dsc_param_spec *table = add_param(lm, config->tied ? lm->family->token_table : lm->family->head_table, "",
                                       config->vocab_rows, config->channels, config->init_std);
     table->split = DSC_SPLIT_ROW;
     if (config->tied) {

@@ -23,6 +23,10 @@ typedef struct dsc_lm_config {
     int64_t vocab_rows; /* P >= V */
     double norm_eps, init_std;
     bool tied; /* the head uses the token table */
+    /* Token `padding` gives its row of the table nothing where it is an input: what Hugging Face's code makes of
+     * pad_token_id in some families. */
+    bool has_padding;
+    int32_t padding;
 } dsc_lm_config;
 
 /* Bounds that keep every size of a micro-batch of up to 2^31 rows within int64. */
@@ -51,6 +55,8 @@ typedef struct dsc_lm_family {
     const char *layer;          /* after it and before a layer's number: "h." */
     const char *token_table;    /* after base: "wte.weight" */
     const char *position_table; /* "wpe.weight"; NULL: no learned positions */
+    int64_t position_first;     /* the row of a sample's first token in it */
+    const char *head_table;     /* of a head that is not tied, without base: "lm_head.weight" */
     const char *final_norm;     /* "ln_f" */
     dsc_norm_kind norm;
     int64_t config_bytes; /* of the family's own config */
@@ -90,6 +96,10 @@ typedef struct dsc_lm_open_args {
 /* Builds the model. Everything is allocated from `alloc`, which the model owns on success (and closes), as it owns
  * weights, config_json and warnings, all allocated from `alloc`. On failure they stay the caller's. */
 DSC_MUST_USE dsc_status dsc_lm_open(dsc_model **out, dsc_alloc *alloc, const dsc_lm_open_args *args, dsc_error *err);
+/* config.json's pad_token_id, `fallback` without the key (-1: none); negative ones count from the vocabulary's end. */
+DSC_MUST_USE dsc_status dsc_lm_read_padding(dsc_hf_config *reader, int32_t fallback, dsc_lm_config *config);
+/* Its value for a config.json: a number or null. */
+const char *dsc_lm_padding_text(const dsc_lm_config *config, char *out, size_t bytes);
 /* Sets sequence and vocab_rows as the options ask; `where` is what errors name. */
 DSC_MUST_USE dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *options,
                                              const char *where, dsc_error *err);

@@ -14,9 +14,20 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     return DSC_OK;
 }
 
-static bool has_positions(const dsc_module *module)
+static const dsc_lm_family *family_of(const dsc_module *module)
 {
-    return ((const dsc_lm_module *)module->self)->family->position_table != NULL;
+    return ((const dsc_lm_module *)module->self)->family;
+}
+
+/* The row that a sample's first token has in the table of positions; NULL: the family has none. */
+static const void *first_position(const dsc_module *module, const dsc_module_ctx *ctx)
+{
+    const dsc_lm_family *family = family_of(module);
+    const int64_t channels = ((const dsc_lm_module *)module->self)->config->channels;
+    if (family->position_table == NULL)
+        return NULL;
+    return (const char *)ctx->param[DSC_LM_POSITION_TABLE] +
+           family->position_first * channels * (int64_t)dsc_dtype_bytes(ctx->dtype);
 }
 
 static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
@@ -24,7 +35,7 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
     const dsc_lm_config *config = ((const dsc_lm_module *)module->self)->config;
     const dsc_embedding_fwd_args args = {
         .out = ctx->out, .tokens = ctx->batch_data[0], .table = ctx->param[DSC_LM_TOKEN_TABLE],
-        .position = has_positions(module) ? ctx->param[DSC_LM_POSITION_TABLE] : NULL,
+        .position = first_position(module, ctx),
         .rows = ctx->batch * config->sequence, .sequence = config->sequence, .channels = config->channels,
         .dtype = ctx->dtype
     };
@@ -34,12 +45,14 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
 static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
 {
     const dsc_lm_config *config = ((const dsc_lm_module *)module->self)->config;
+    const dsc_lm_family *family = family_of(module);
     const dsc_embedding_bwd_args args = {
         .d_table = ctx->grad[DSC_LM_TOKEN_TABLE],
-        .d_position = has_positions(module) ? ctx->grad[DSC_LM_POSITION_TABLE] : NULL, .d_out = ctx->d_out,
+        .d_position = family->position_table != NULL ? ctx->grad[DSC_LM_POSITION_TABLE] : NULL, .d_out = ctx->d_out,
         .tokens = ctx->batch_data[0], .scratch = ctx->scratch, .rows = ctx->batch * config->sequence,
         .sequence = config->sequence, .channels = config->channels, .vocab = config->vocab_rows,
-        .positions = config->positions, .dtype = ctx->dtype
+        .positions = config->positions + family->position_first, .position_first = family->position_first,
+        .has_padding = config->has_padding, .padding = config->padding, .dtype = ctx->dtype
     };
     return DSC_RUN(ctx->stream, EMBEDDING_BWD, &args, err);
 }

@@ -75,7 +75,7 @@ static bool may_ignore(const dsc_lm_params *params, const char *name)
     const char *shorter = without_base(params->family, name), *part = layer_part(params, shorter);
     if (part != NULL)
         return params->family->may_ignore(part);
-    return params->config->tied && strcmp(shorter, "lm_head.weight") == 0;
+    return params->config->tied && strcmp(shorter, params->family->head_table) == 0;
 }
 
 /* used[i]: tensor i of the folder is a parameter. */
@@ -98,7 +98,7 @@ static dsc_status match(const dsc_weights *weights, const dsc_lm_params *params,
     const dsc_lm_config *config = params->config;
     const dsc_weight *tied_head = NULL;
     if (config->tied) {
-        tied_head = dsc_weights_find(weights, "lm_head.weight");
+        tied_head = dsc_weights_find(weights, params->family->head_table);
         if (tied_head != NULL)
             DSC_TRY(check_tensor(tied_head, config->vocab, config->channels, err));
     }

@@ -5,13 +5,14 @@
 #include "base/foreign.h"
 #include "base/io.h"
 #include "models/families.h"
-#include "models/gpt2.h"
+#include "models/dense.h"
 #include "models/llama.h"
 
 #define VOCAB_MULTIPLE_MAX 65536
 
 static const dsc_lm_family *const families[] = { &dsc_gpt2_family, &dsc_llama_family, &dsc_mistral_family,
-                                                &dsc_qwen2_family, &dsc_qwen3_family };
+                                                &dsc_qwen2_family, &dsc_qwen3_family, &dsc_neox_family,
+                                                &dsc_opt_family };
 
 const dsc_lm_family *dsc_lm_family_at(int32_t index)
 {

@@ -20,6 +20,15 @@ constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 __host__ __device__ constexpr int tile_stride(int columns) { return columns + 8; }
 __host__ __device__ constexpr int tile_elements(int rows, int columns) { return rows * tile_stride(columns); }
 
+/* A score below every real one: a row of nothing else stays finite. */
+constexpr float LOW_SCORE = -1e30f;
+
+/* Whether key `key` of sample `batch` is one that nobody sees; of `tokens` keys. */
+__device__ __forceinline__ bool is_hidden(const dsc_attention_keys &keys, int64_t batch, int32_t tokens, int32_t key)
+{
+    return key >= tokens || (keys.tokens != NULL && keys.tokens[batch * tokens + key] == keys.hidden);
+}
+
 /* Rows first .. of a tensor's head. */
 struct head_rows {
     const uint16_t *first; /* row 0 of the batch item, at the head */

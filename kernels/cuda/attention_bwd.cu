@@ -1,4 +1,4 @@
-/* attention_bwd.cu - gradients of causal attention on tensor cores, without atomics: each output element belongs to one
+/* attention_bwd.cu - gradients of attention on tensor cores, without atomics: each output element belongs to one
  * warp, which adds in an order that follows from the shape.
  *
  * Three kernels: delta = sum over d of d_out * out for each row; dk and dv, where a block keeps key rows and goes
@@ -16,15 +16,16 @@ struct bwd_arrays {
     const float *lse;
     float *delta; /* [B,H,T] */
     const uint16_t *q, *k, *v;
-    int64_t q_stride, kv_stride, out_stride;
+    int64_t q_stride, kv_stride, out_stride, head_stride;
     int32_t tokens, heads, kv_heads, size, tiles;
     float scale;
     bool in_vectors, out_vectors, dq_vectors, dkv_vectors;
+    dsc_attention_keys keys;
 };
 
 __device__ __forceinline__ head_rows query_rows(const bwd_arrays &a, int64_t batch, int64_t head)
 {
-    return { a.q + batch * a.tokens * a.q_stride + head * a.size, a.q_stride, a.tokens, a.size, a.in_vectors };
+    return { a.q + batch * a.tokens * a.q_stride + head * a.head_stride, a.q_stride, a.tokens, a.size, a.in_vectors };
 }
 
 __device__ __forceinline__ head_rows d_out_rows(const bwd_arrays &a, int64_t batch, int64_t head)
@@ -34,7 +35,8 @@ __device__ __forceinline__ head_rows d_out_rows(const bwd_arrays &a, int64_t bat
 
 __device__ __forceinline__ head_rows key_rows(const bwd_arrays &a, const uint16_t *x, int64_t batch, int64_t key_head)
 {
-    return { x + batch * a.tokens * a.kv_stride + key_head * a.size, a.kv_stride, a.tokens, a.size, a.in_vectors };
+    return { x + batch * a.tokens * a.kv_stride + key_head * a.head_stride, a.kv_stride, a.tokens, a.size,
+             a.in_vectors };
 }
 
 /* ---- delta: eight lanes a row, eight elements each at a time ---- */
@@ -99,15 +101,31 @@ __device__ __forceinline__ void load_queries(const query_stage<DP, BQ> &to, int 
     }
 }
 
+/* Whether a warp's key rows are hidden: element half h of m is key row 16 m + 8 h + lane / 4. */
+template <int MT> struct hidden_rows { bool is[MT][2]; };
+
+template <int MT>
+__device__ __forceinline__ hidden_rows<MT> find_hidden(const bwd_arrays &a, int64_t batch, int32_t key)
+{
+    const int g = static_cast<int>(threadIdx.x % 32) / 4;
+    hidden_rows<MT> hidden;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            hidden.is[m][half] = a.keys.all && is_hidden(a.keys, batch, a.tokens, key + 16 * m + 8 * half + g);
+    return hidden;
+}
+
 /* Transposed: rows are keys from `key` on, columns queries from `query` on. `score` becomes p, `ds` from dp to p (dp -
  * delta). */
 template <int MT, int BQ>
 __device__ __forceinline__ void score_gradients(float (&score)[MT][BQ / 8][4], float (&ds)[MT][BQ / 8][4],
                                                 const float *lse2, const float *delta, int32_t key, int32_t query,
-                                                float scale2)
+                                                float scale2, bool all, const hidden_rows<MT> &hidden)
 {
     const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
-    const bool mask = key + 16 * MT - 1 > query;
+    const bool mask = !all && key + 16 * MT - 1 > query;
 #pragma unroll
     for (int n = 0; n < BQ / 8; n++) {
         const int col = 8 * n + 2 * t;
@@ -117,7 +135,7 @@ __device__ __forceinline__ void score_gradients(float (&score)[MT][BQ / 8][4], f
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 float p = fast_exp2(fmaf(score[m][n][e], scale2, -l[e & 1]));
-                if (mask && key + 16 * m + 8 * (e / 2) + g > query + col + (e & 1))
+                if (hidden.is[m][e / 2] || (mask && key + 16 * m + 8 * (e / 2) + g > query + col + (e & 1)))
                     p = 0.0f;
                 score[m][n][e] = p;
                 ds[m][n][e] = p * (ds[m][n][e] - d[e & 1]);
@@ -138,10 +156,11 @@ __global__ void __launch_bounds__(32 * WARPS) dkv_kernel(const bwd_arrays a)
     const int32_t first = static_cast<int32_t>(blockIdx.x % a.tiles) * BK; /* the first tiles have most queries */
     const int32_t warp_row = static_cast<int32_t>(threadIdx.x / 32) * 16 * MT, key = first + warp_row;
     /* Steps: the query tiles from the first that sees a key of ours, for each head of the group. */
-    const int32_t group = a.heads / a.kv_heads, tile_first = first / BQ;
+    const int32_t group = a.heads / a.kv_heads, tile_first = a.keys.all ? 0 : first / BQ;
     const int32_t tiles = (a.tokens + BQ - 1) / BQ - tile_first, steps = tiles * group;
     const int64_t head_first = key_head * group;
     const float scale2 = a.scale * LOG2_E;
+    const hidden_rows<MT> hidden = find_hidden<MT>(a, batch, key);
     float dk[MT][DP / 8][4] = {}, dv[MT][DP / 8][4] = {};
     load_rows<DP, BK, THREADS>(k_tile, key_rows(a, a.k, batch, key_head), first);
     load_rows<DP, BK, THREADS>(v_tile, key_rows(a, a.v, batch, key_head), first);
@@ -156,13 +175,14 @@ __global__ void __launch_bounds__(32 * WARPS) dkv_kernel(const bwd_arrays a)
         cp_async_wait<1>();
         __syncthreads();
         const int32_t query = (tile_first + j % tiles) * BQ;
-        if (key < a.tokens && key < query + BQ) {
+        if (key < a.tokens && (a.keys.all || key < query + BQ)) {
             const uint16_t *const q = stages.q + now * tile_elements(BQ, DP);
             const uint16_t *const d_out = stages.d_out + now * tile_elements(BQ, DP);
             float score[MT][BQ / 8][4], ds[MT][BQ / 8][4];
             multiply_rows<DP, MT, BQ / 8>(score, k_tile, warp_row, q);
             multiply_rows<DP, MT, BQ / 8>(ds, v_tile, warp_row, d_out);
-            score_gradients<MT, BQ>(score, ds, stages.lse2 + now * BQ, stages.delta + now * BQ, key, query, scale2);
+            score_gradients<MT, BQ>(score, ds, stages.lse2 + now * BQ, stages.delta + now * BQ, key, query, scale2,
+                                    a.keys.all, hidden);
             multiply_columns<DP, MT, BQ / 8>(dv, score, d_out);
             multiply_columns<DP, MT, BQ / 8>(dk, ds, q);
         }
@@ -177,7 +197,7 @@ __global__ void __launch_bounds__(32 * WARPS) dkv_kernel(const bwd_arrays a)
         one[m][0] = one[m][1] = 1.0f;
         scale[m][0] = scale[m][1] = a.scale;
     }
-    const int64_t at = batch * a.tokens * a.kv_stride + key_head * a.size;
+    const int64_t at = batch * a.tokens * a.kv_stride + key_head * a.head_stride;
     store_warp_rows<DP, MT>(k_tile, warp_row, dk, scale, a.dk + at, a.kv_stride, key, a.tokens, a.size, a.dkv_vectors);
     store_warp_rows<DP, MT>(v_tile, warp_row, dv, one, a.dv + at, a.kv_stride, key, a.tokens, a.size, a.dkv_vectors);
 }
@@ -208,10 +228,17 @@ __device__ __forceinline__ void load_numbers(row_numbers<MT> &to, const bwd_arra
 /* ds from dp to p (dp - delta); rows are queries from `row` on, columns keys from `key` on. */
 template <int MT, int BC>
 __device__ __forceinline__ void row_gradients(const float (&score)[MT][BC / 8][4], float (&ds)[MT][BC / 8][4],
-                                              const row_numbers<MT> &numbers, int32_t row, int32_t key, float scale2)
+                                              const row_numbers<MT> &numbers, const bwd_arrays &a, int64_t batch,
+                                              int32_t row, int32_t key, float scale2)
 {
     const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
-    const bool mask = key + BC - 1 > row;
+    const bool mask = !a.keys.all && key + BC - 1 > row;
+    bool hidden[BC / 8][2];
+#pragma unroll
+    for (int n = 0; n < BC / 8; n++)
+#pragma unroll
+        for (int side = 0; side < 2; side++)
+            hidden[n][side] = a.keys.all && is_hidden(a.keys, batch, a.tokens, key + 8 * n + 2 * t + side);
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -219,7 +246,7 @@ __device__ __forceinline__ void row_gradients(const float (&score)[MT][BC / 8][4
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 float p = fast_exp2(fmaf(score[m][n][e], scale2, -numbers.lse2[m][e / 2]));
-                if (mask && key + 8 * n + 2 * t + (e & 1) > row + 16 * m + 8 * (e / 2) + g)
+                if (hidden[n][e & 1] || (mask && key + 8 * n + 2 * t + (e & 1) > row + 16 * m + 8 * (e / 2) + g))
                     p = 0.0f;
                 ds[m][n][e] = p * (ds[m][n][e] - numbers.delta[m][e / 2]);
             }
@@ -237,7 +264,7 @@ __global__ void __launch_bounds__(32 * WARPS) dq_kernel(const bwd_arrays a)
     const int32_t first = (a.tiles - 1 - static_cast<int32_t>(blockIdx.x % a.tiles)) * BR;
     const int32_t warp_row = static_cast<int32_t>(threadIdx.x / 32) * 16 * MT, row = first + warp_row;
     const head_rows k = key_rows(a, a.k, batch, key_head), v = key_rows(a, a.v, batch, key_head);
-    const int32_t end = min(first + BR, a.tokens), tiles = (end + BC - 1) / BC;
+    const int32_t end = a.keys.all ? a.tokens : min(first + BR, a.tokens), tiles = (end + BC - 1) / BC;
     const float scale2 = a.scale * LOG2_E;
     row_numbers<MT> numbers;
     load_numbers<MT>(numbers, a, pair, row);
@@ -256,11 +283,11 @@ __global__ void __launch_bounds__(32 * WARPS) dq_kernel(const bwd_arrays a)
         cp_async_commit();
         cp_async_wait<1>();
         __syncthreads();
-        if (row < a.tokens && j * BC < row + 16 * MT) {
+        if (row < a.tokens && (a.keys.all || j * BC < row + 16 * MT)) {
             float score[MT][BC / 8][4], ds[MT][BC / 8][4];
             multiply_rows<DP, MT, BC / 8>(score, q_tile, warp_row, k_tile + now);
             multiply_rows<DP, MT, BC / 8>(ds, d_tile, warp_row, v_tile + now);
-            row_gradients<MT, BC>(score, ds, numbers, row, j * BC, scale2);
+            row_gradients<MT, BC>(score, ds, numbers, a, batch, row, j * BC, scale2);
             multiply_columns<DP, MT, BC / 8>(dq, ds, k_tile + now);
         }
         __syncthreads();
@@ -272,7 +299,7 @@ __global__ void __launch_bounds__(32 * WARPS) dq_kernel(const bwd_arrays a)
 #pragma unroll
     for (int m = 0; m < MT; m++)
         scale[m][0] = scale[m][1] = a.scale;
-    store_warp_rows<DP, MT>(q_tile, warp_row, dq, scale, a.dq + batch * a.tokens * a.q_stride + head * a.size,
+    store_warp_rows<DP, MT>(q_tile, warp_row, dq, scale, a.dq + batch * a.tokens * a.q_stride + head * a.head_stride,
                             a.q_stride, row, a.tokens, a.size, a.dq_vectors);
 }
 
@@ -292,15 +319,17 @@ bwd_arrays arrays_of(const dsc_attention_bwd_args *a)
     x.k = static_cast<const uint16_t *>(a->k);
     x.v = static_cast<const uint16_t *>(a->v);
     x.q_stride = a->q_stride, x.kv_stride = a->kv_stride, x.out_stride = a->out_stride;
+    x.head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
     x.tokens = a->tokens, x.heads = a->heads, x.kv_heads = a->kv_heads, x.size = a->head_size;
-    x.scale = a->scale;
-    x.in_vectors = rows_are_aligned(a->q, a->q_stride, a->head_size) &&
+    x.scale = a->scale, x.keys = a->keys;
+    const bool heads_aligned = x.head_stride % 8 == 0;
+    x.in_vectors = heads_aligned && rows_are_aligned(a->q, a->q_stride, a->head_size) &&
                    rows_are_aligned(a->k, a->kv_stride, a->head_size) &&
                    rows_are_aligned(a->v, a->kv_stride, a->head_size);
     x.out_vectors = rows_are_aligned(a->out, a->out_stride, a->head_size) &&
                     rows_are_aligned(a->d_out, a->out_stride, a->head_size);
-    x.dq_vectors = rows_are_aligned(a->dq, a->q_stride, a->head_size);
-    x.dkv_vectors = rows_are_aligned(a->dk, a->kv_stride, a->head_size) &&
+    x.dq_vectors = heads_aligned && rows_are_aligned(a->dq, a->q_stride, a->head_size);
+    x.dkv_vectors = heads_aligned && rows_are_aligned(a->dk, a->kv_stride, a->head_size) &&
                     rows_are_aligned(a->dv, a->kv_stride, a->head_size);
     return x;
 }

@@ -1,4 +1,4 @@
-/* attention_fwd.cu - causal attention on tensor cores (Dao 2023). A block has 4 warps and 64 MT query rows of one head;
+/* attention_fwd.cu - attention on tensor cores (Dao 2023). A block has 4 warps and 64 MT query rows of one head;
  * key tiles of BC rows come two deep by asynchronous copies. Scores, maxima and sums stay in registers. A warp takes
  * part in a tile only when one of its rows may see one of its keys. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/attention.h"
@@ -12,10 +12,11 @@ struct fwd_arrays {
     uint16_t *out;
     float *lse;
     const uint16_t *q, *k, *v;
-    int64_t q_stride, kv_stride, out_stride;
+    int64_t q_stride, kv_stride, out_stride, head_stride;
     int32_t tokens, heads, kv_heads, size, tiles;
     float scale;
     bool in_vectors, out_vectors;
+    dsc_attention_keys keys;
 };
 
 template <int DP, int MT, int BC> constexpr int fwd_shared_bytes()
@@ -41,6 +42,22 @@ __device__ __forceinline__ void mask_future(float (&score)[MT][BC / 8][4], int32
             for (int e = 0; e < 4; e++)
                 if (key + 8 * n + 2 * t + (e & 1) > row + 16 * m + 8 * (e / 2) + g)
                     score[m][n][e] = -INFINITY;
+}
+
+/* Of keys from `key` on. */
+template <int MT, int BC>
+__device__ __forceinline__ void mask_hidden(float (&score)[MT][BC / 8][4], const fwd_arrays &a, int64_t batch,
+                                            int32_t key)
+{
+    const int t = static_cast<int>(threadIdx.x % 4);
+#pragma unroll
+    for (int n = 0; n < BC / 8; n++)
+#pragma unroll
+        for (int side = 0; side < 2; side++)
+            if (is_hidden(a.keys, batch, a.tokens, key + 8 * n + 2 * t + side))
+#pragma unroll
+                for (int m = 0; m < MT; m++)
+                    score[m][n][side] = score[m][n][2 + side] = LOW_SCORE;
 }
 
 /* Scores become probabilities under the new maxima; what was summed before is rescaled. scale2: to powers of 2. */
@@ -114,17 +131,15 @@ template <int DP, int MT, int BC> __global__ void __launch_bounds__(THREADS) fwd
     uint16_t *const q_tile = shared, *const k_tile = q_tile + tile_elements(BR, DP);
     uint16_t *const v_tile = k_tile + 2 * tile_elements(BC, DP);
     const int64_t pair = blockIdx.x / a.tiles, batch = pair / a.heads, head = pair % a.heads;
-    const int64_t key_head = head / (a.heads / a.kv_heads);
+    const int64_t key_first = batch * a.tokens * a.kv_stride + head / (a.heads / a.kv_heads) * a.head_stride;
     /* The last tiles have most keys: they come first. */
     const int32_t first = (a.tiles - 1 - static_cast<int32_t>(blockIdx.x % a.tiles)) * BR;
     const int32_t warp_row = static_cast<int32_t>(threadIdx.x / 32) * 16 * MT, row = first + warp_row;
-    const head_rows q = { a.q + batch * a.tokens * a.q_stride + head * a.size, a.q_stride, a.tokens, a.size,
+    const head_rows q = { a.q + batch * a.tokens * a.q_stride + head * a.head_stride, a.q_stride, a.tokens, a.size,
                           a.in_vectors };
-    const head_rows k = { a.k + batch * a.tokens * a.kv_stride + key_head * a.size, a.kv_stride, a.tokens, a.size,
-                          a.in_vectors };
-    const head_rows v = { a.v + batch * a.tokens * a.kv_stride + key_head * a.size, a.kv_stride, a.tokens, a.size,
-                          a.in_vectors };
-    const int32_t end = min(first + BR, a.tokens), tiles = (end + BC - 1) / BC;
+    const head_rows k = { a.k + key_first, a.kv_stride, a.tokens, a.size, a.in_vectors };
+    const head_rows v = { a.v + key_first, a.kv_stride, a.tokens, a.size, a.in_vectors };
+    const int32_t end = a.keys.all ? a.tokens : min(first + BR, a.tokens), tiles = (end + BC - 1) / BC;
     const float scale2 = a.scale * LOG2_E;
     row_state<DP, MT> s;
     begin_rows(s);
@@ -141,10 +156,12 @@ template <int DP, int MT, int BC> __global__ void __launch_bounds__(THREADS) fwd
         cp_async_commit();
         cp_async_wait<1>();
         __syncthreads();
-        if (row < a.tokens && j * BC < row + 16 * MT) {
+        if (row < a.tokens && (a.keys.all || j * BC < row + 16 * MT)) {
             float score[MT][BC / 8][4];
             multiply_rows<DP, MT, BC / 8>(score, q_tile, warp_row, k_tile + now);
-            if (j * BC + BC - 1 > row)
+            if (a.keys.all)
+                mask_hidden<MT, BC>(score, a, batch, j * BC);
+            else if (j * BC + BC - 1 > row)
                 mask_future<MT, BC>(score, row, j * BC);
             soften<DP, MT, BC>(s, score, scale2);
             multiply_columns<DP, MT, BC / 8>(s.out, score, v_tile + now);
@@ -166,13 +183,15 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, ds
 {
     constexpr int BYTES = fwd_shared_bytes<DP, MT, BC>();
     const int32_t tiles = static_cast<int32_t>(dsc_div_ceil(a->tokens, 16 * MT * WARPS));
+    const int64_t head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
     const fwd_arrays arrays = {
         static_cast<uint16_t *>(a->out), a->lse, static_cast<const uint16_t *>(a->q),
         static_cast<const uint16_t *>(a->k), static_cast<const uint16_t *>(a->v), a->q_stride, a->kv_stride,
-        a->out_stride, a->tokens, a->heads, a->kv_heads, a->head_size, tiles, a->scale,
-        rows_are_aligned(a->q, a->q_stride, a->head_size) && rows_are_aligned(a->k, a->kv_stride, a->head_size) &&
+        a->out_stride, head_stride, a->tokens, a->heads, a->kv_heads, a->head_size, tiles, a->scale,
+        head_stride % 8 == 0 && rows_are_aligned(a->q, a->q_stride, a->head_size) &&
+            rows_are_aligned(a->k, a->kv_stride, a->head_size) &&
             rows_are_aligned(a->v, a->kv_stride, a->head_size),
-        rows_are_aligned(a->out, a->out_stride, a->head_size)
+        rows_are_aligned(a->out, a->out_stride, a->head_size), a->keys
     };
     DSC_TRY(allow_shared(fwd_kernel<DP, MT, BC>, BYTES, err));
     DSC_CUDA_LAUNCH((fwd_kernel<DP, MT, BC>), grid_size(static_cast<int64_t>(tiles) * a->batch * a->heads), THREADS,

@@ -1,4 +1,4 @@
-/* attention_plain.cu - causal attention by shuffles and fp32 multiply-adds, for fp32 and for heads wider than the
+/* attention_plain.cu - attention by shuffles and fp32 multiply-adds, for fp32 and for heads wider than the
  * tensor core kernels have. A warp has one row: scores with its lanes along the other rows, sums with its lanes along
  * the head. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/attention.h"
@@ -12,9 +12,10 @@ template <class T> struct plain_arrays {
     float *lse_out, *delta;
     const T *q, *k, *v, *d_out, *out_in;
     const float *lse;
-    int64_t q_stride, kv_stride, out_stride, rows;
+    int64_t q_stride, kv_stride, out_stride, head_stride, rows;
     int32_t tokens, heads, kv_heads, size;
     float scale;
+    dsc_attention_keys keys;
 };
 
 /* Which row a warp has: heads of a token side by side. */
@@ -34,6 +35,17 @@ template <class T> __device__ __forceinline__ float dot(const T *x, const T *y, 
     for (int32_t d = 0; d < size; d++)
         sum = fmaf(to_f32(x[d]), to_f32(y[d]), sum);
     return sum;
+}
+
+/* How many keys query `token` may see, and whether one of them is hidden. */
+template <class T> __device__ __forceinline__ int64_t keys_of(const plain_arrays<T> &a, int64_t token)
+{
+    return a.keys.all ? a.tokens : token + 1;
+}
+
+template <class T> __device__ __forceinline__ bool hides(const plain_arrays<T> &a, int64_t batch, int64_t key)
+{
+    return a.keys.all && is_hidden(a.keys, batch, a.tokens, static_cast<int32_t>(key));
 }
 
 /* sum[n] += each lane's `factor` times the row that its lane stands for, rows `stride` apart from `row` on. */
@@ -68,19 +80,22 @@ template <class T> __global__ void __launch_bounds__(THREADS) fwd_kernel(const p
     if (i >= a.rows)
         return;
     const row_place at = place_of(i, a.tokens, a.heads);
-    const int64_t kv = at.batch * a.tokens * a.kv_stride + at.head / (a.heads / a.kv_heads) * a.size;
-    const T *q = a.q + (at.batch * a.tokens + at.token) * a.q_stride + at.head * a.size;
+    const int64_t kv = at.batch * a.tokens * a.kv_stride + at.head / (a.heads / a.kv_heads) * a.head_stride;
+    const T *q = a.q + (at.batch * a.tokens + at.token) * a.q_stride + at.head * a.head_stride;
+    const int64_t keys = keys_of(a, at.token);
     float out[COLUMNS] = {}, max = -INFINITY, sum = 0;
-    for (int64_t first = 0; first <= at.token; first += 32) {
+    for (int64_t first = 0; first < keys; first += 32) {
         const int64_t key = first + lane;
-        const float score = key <= at.token ? dot(q, a.k + kv + key * a.kv_stride, a.size) * a.scale : -INFINITY;
+        float score = -INFINITY;
+        if (key < keys)
+            score = hides(a, at.batch, key) ? LOW_SCORE : dot(q, a.k + kv + key * a.kv_stride, a.size) * a.scale;
         const float new_max = fmaxf(max, warp_max(score)), old = expf(max - new_max), p = expf(score - new_max);
         sum = sum * old + warp_sum(p);
         max = new_max;
 #pragma unroll
         for (int n = 0; n < COLUMNS; n++)
             out[n] *= old;
-        const int32_t count = static_cast<int32_t>(min(at.token + 1 - first, static_cast<int64_t>(32)));
+        const int32_t count = static_cast<int32_t>(min(keys - first, static_cast<int64_t>(32)));
         add_rows(out, p, a.v + kv + first * a.kv_stride, a.kv_stride, count, a.size);
     }
     put_row(a.out + (at.batch * a.tokens + at.token) * a.out_stride + at.head * a.size, out, 1.0f / sum, a.size);
@@ -120,16 +135,18 @@ template <class T> __global__ void __launch_bounds__(THREADS) dq_kernel(const pl
     if (i >= a.rows)
         return;
     const row_place at = place_of(i, a.tokens, a.heads);
-    const int64_t kv = at.batch * a.tokens * a.kv_stride + at.head / (a.heads / a.kv_heads) * a.size;
-    const int64_t q_row = (at.batch * a.tokens + at.token) * a.q_stride + at.head * a.size;
+    const int64_t kv = at.batch * a.tokens * a.kv_stride + at.head / (a.heads / a.kv_heads) * a.head_stride;
+    const int64_t q_row = (at.batch * a.tokens + at.token) * a.q_stride + at.head * a.head_stride;
     const T *d_out = a.d_out + (at.batch * a.tokens + at.token) * a.out_stride + at.head * a.size;
     const int64_t number = (at.batch * a.heads + at.head) * a.tokens + at.token;
+    const int64_t keys = keys_of(a, at.token);
     float dq[COLUMNS] = {};
-    for (int64_t first = 0; first <= at.token; first += 32) {
+    for (int64_t first = 0; first < keys; first += 32) {
         const int64_t key = kv + (first + lane) * a.kv_stride;
-        const float ds =
-            first + lane <= at.token ? gradients(a, a.q + q_row, d_out, number, a.k + key, a.v + key).y : 0.0f;
-        const int32_t count = static_cast<int32_t>(min(at.token + 1 - first, static_cast<int64_t>(32)));
+        float ds = 0.0f;
+        if (first + lane < keys && !hides(a, at.batch, first + lane))
+            ds = gradients(a, a.q + q_row, d_out, number, a.k + key, a.v + key).y;
+        const int32_t count = static_cast<int32_t>(min(keys - first, static_cast<int64_t>(32)));
         add_rows(dq, ds, a.k + kv + first * a.kv_stride, a.kv_stride, count, a.size);
     }
     put_row(a.dq + q_row, dq, 1.0f, a.size);
@@ -143,12 +160,13 @@ template <class T> __global__ void __launch_bounds__(THREADS) dkv_kernel(const p
     if (i >= key_rows)
         return;
     const row_place at = place_of(i, a.tokens, a.kv_heads);
-    const int64_t kv = (at.batch * a.tokens + at.token) * a.kv_stride + at.head * a.size;
+    const int64_t kv = (at.batch * a.tokens + at.token) * a.kv_stride + at.head * a.head_stride;
     const int64_t group = a.heads / a.kv_heads;
     float dk[COLUMNS] = {}, dv[COLUMNS] = {};
-    for (int64_t head = at.head * group; head < (at.head + 1) * group; head++)
-        for (int64_t first = at.token; first < a.tokens; first += 32) {
-            const T *q = a.q + (at.batch * a.tokens + first) * a.q_stride + head * a.size;
+    const int64_t heads = hides(a, at.batch, at.token) ? 0 : group;
+    for (int64_t head = at.head * group; head < at.head * group + heads; head++)
+        for (int64_t first = a.keys.all ? 0 : at.token; first < a.tokens; first += 32) {
+            const T *q = a.q + (at.batch * a.tokens + first) * a.q_stride + head * a.head_stride;
             const T *d_out = a.d_out + (at.batch * a.tokens + first) * a.out_stride + head * a.size;
             float2 g = make_float2(0.0f, 0.0f);
             if (first + lane < a.tokens)
@@ -176,7 +194,9 @@ template <class T> void forward(const dsc_cuda_launch *at, const dsc_attention_f
     x.out = static_cast<T *>(a->out), x.lse_out = a->lse;
     x.q = static_cast<const T *>(a->q), x.k = static_cast<const T *>(a->k), x.v = static_cast<const T *>(a->v);
     x.q_stride = a->q_stride, x.kv_stride = a->kv_stride, x.out_stride = a->out_stride;
+    x.head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
     x.tokens = a->tokens, x.heads = a->heads, x.kv_heads = a->kv_heads, x.size = a->head_size, x.scale = a->scale;
+    x.keys = a->keys;
     x.rows = static_cast<int64_t>(a->batch) * a->tokens * a->heads;
     DSC_CUDA_LAUNCH(fwd_kernel<T>, grid_size(dsc_div_ceil(x.rows, WARPS)), THREADS, 0, at->stream, x);
 }
@@ -189,7 +209,9 @@ template <class T> void backward(const dsc_cuda_launch *at, const dsc_attention_
     x.lse = a->lse, x.delta = static_cast<float *>(a->scratch);
     x.q = static_cast<const T *>(a->q), x.k = static_cast<const T *>(a->k), x.v = static_cast<const T *>(a->v);
     x.q_stride = a->q_stride, x.kv_stride = a->kv_stride, x.out_stride = a->out_stride;
+    x.head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
     x.tokens = a->tokens, x.heads = a->heads, x.kv_heads = a->kv_heads, x.size = a->head_size, x.scale = a->scale;
+    x.keys = a->keys;
     x.rows = static_cast<int64_t>(a->batch) * a->tokens * a->heads;
     const int64_t key_rows = static_cast<int64_t>(a->batch) * a->tokens * a->kv_heads;
     const unsigned blocks = grid_size(dsc_div_ceil(x.rows, WARPS));

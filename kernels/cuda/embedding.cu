@@ -124,20 +124,23 @@ __device__ __forceinline__ void sum_rows(float *to, const T *d_out, int64_t chan
 }
 
 template <class T, int W>
-__global__ void table_kernel(float *d_table, const T *d_out, const int32_t *end, const int32_t *row, int64_t channels)
+__global__ void table_kernel(float *d_table, const T *d_out, const int32_t *end, const int32_t *row, int64_t channels,
+                             int64_t padding)
 {
     const int64_t v = blockIdx.x;
     const int32_t first = v == 0 ? 0 : end[v - 1];
-    sum_rows<T, W>(d_table + v * channels, d_out, channels, end[v] - first,
+    sum_rows<T, W>(d_table + v * channels, d_out, channels, v == padding ? 0 : end[v] - first,
                    [=](int64_t k) { return static_cast<int64_t>(row[first + k]); });
 }
 
 template <class T, int W>
-__global__ void position_kernel(float *d_position, const T *d_out, int64_t rows, int64_t sequence, int64_t channels)
+__global__ void position_kernel(float *d_position, const T *d_out, int64_t rows, int64_t sequence, int64_t first,
+                                int64_t channels)
 {
-    const int64_t t = blockIdx.x;
-    const int64_t count = t < sequence && t < rows ? (rows - t + sequence - 1) / sequence : 0;
-    sum_rows<T, W>(d_position + t * channels, d_out, channels, count, [=](int64_t k) { return t + k * sequence; });
+    const int64_t t = static_cast<int64_t>(blockIdx.x) - first;
+    const int64_t count = t >= 0 && t < sequence && t < rows ? (rows - t + sequence - 1) / sequence : 0;
+    sum_rows<T, W>(d_position + blockIdx.x * channels, d_out, channels, count,
+                   [=](int64_t k) { return t + k * sequence; });
 }
 
 struct sorted { int32_t *end, *row, *unordered; };
@@ -165,11 +168,11 @@ template <class T, int W> dsc_status bwd(const dsc_cuda_launch *at, const dsc_em
     if (a->d_table != NULL) {
         DSC_TRY(sort_rows(at, a, s, err));
         DSC_CUDA_LAUNCH((table_kernel<T, W>), grid_size(a->vocab), threads, 0, at->stream, a->d_table, d_out, s.end,
-                        s.row, a->channels);
+                        s.row, a->channels, static_cast<int64_t>(a->has_padding ? a->padding : -1));
     }
     if (a->d_position != NULL && a->positions > 0)
         DSC_CUDA_LAUNCH((position_kernel<T, W>), grid_size(a->positions), threads, 0, at->stream, a->d_position, d_out,
-                        a->rows, a->sequence, a->channels);
+                        a->rows, a->sequence, a->position_first, a->channels);
     return DSC_OK;
 }
 

@@ -1,11 +1,11 @@
-/* gelu.cu - GELU and its gradient over flat arrays. SPDX-License-Identifier: Apache-2.0 */
+/* gelu.cu - GELU, ReLU and their gradients over flat arrays. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/gelu.h"
 #include "kernels/cuda/launchers.h"
 
 namespace {
 
-template <class T> struct gelu_fwd_op {
+template <class T, dsc_activation KIND> struct gelu_fwd_op {
     T *out;
     const T *in;
     template <int W> __device__ __forceinline__ void run(int64_t i) const
@@ -14,12 +14,12 @@ template <class T> struct gelu_fwd_op {
         load<W>(x, in + i);
 #pragma unroll
         for (int j = 0; j < W; j++)
-            x[j] = gelu_of<sizeof(T) == 2>(x[j]);
+            x[j] = activation_of<KIND, sizeof(T) == 2>(x[j]);
         store<W>(out + i, x);
     }
 };
 
-template <class T> struct gelu_bwd_op {
+template <class T, dsc_activation KIND> struct gelu_bwd_op {
     T *d_in;
     const T *d_out, *in;
     template <int W> __device__ __forceinline__ void run(int64_t i) const
@@ -29,22 +29,32 @@ template <class T> struct gelu_bwd_op {
         load<W>(x, in + i);
 #pragma unroll
         for (int j = 0; j < W; j++)
-            d[j] *= gelu_slope<sizeof(T) == 2>(x[j]);
+            d[j] *= activation_slope<KIND, sizeof(T) == 2>(x[j]);
         store<W>(d_in + i, d);
     }
 };
 
-template <class T> void fwd(const dsc_cuda_launch *at, const dsc_gelu_fwd_args *a)
+template <class T, dsc_activation KIND> void fwd(const dsc_cuda_launch *at, const dsc_gelu_fwd_args *a)
 {
-    const gelu_fwd_op<T> op = { static_cast<T *>(a->out), static_cast<const T *>(a->in) };
+    const gelu_fwd_op<T, KIND> op = { static_cast<T *>(a->out), static_cast<const T *>(a->in) };
     each<8>(at, op, a->count, is_aligned(a->out) && is_aligned(a->in));
 }
 
-template <class T> void bwd(const dsc_cuda_launch *at, const dsc_gelu_bwd_args *a)
+template <class T, dsc_activation KIND> void bwd(const dsc_cuda_launch *at, const dsc_gelu_bwd_args *a)
 {
-    const gelu_bwd_op<T> op = { static_cast<T *>(a->d_in), static_cast<const T *>(a->d_out),
+    const gelu_bwd_op<T, KIND> op = { static_cast<T *>(a->d_in), static_cast<const T *>(a->d_out),
                                 static_cast<const T *>(a->in) };
     each<8>(at, op, a->count, is_aligned(a->d_in) && is_aligned(a->d_out) && is_aligned(a->in));
+}
+
+template <dsc_activation KIND> void fwd_any(const dsc_cuda_launch *at, const dsc_gelu_fwd_args *a)
+{
+    a->dtype == DSC_BF16 ? fwd<uint16_t, KIND>(at, a) : fwd<float, KIND>(at, a);
+}
+
+template <dsc_activation KIND> void bwd_any(const dsc_cuda_launch *at, const dsc_gelu_bwd_args *a)
+{
+    a->dtype == DSC_BF16 ? bwd<uint16_t, KIND>(at, a) : bwd<float, KIND>(at, a);
 }
 
 } // namespace
@@ -53,7 +63,11 @@ dsc_status dsc_cuda_run_GELU_FWD(const dsc_cuda_launch *at, const void *args, ds
 {
     const dsc_gelu_fwd_args *a = static_cast<const dsc_gelu_fwd_args *>(args);
     DSC_TRY(dtype_check("GELU_FWD", a->dtype, err));
-    a->dtype == DSC_BF16 ? fwd<uint16_t>(at, a) : fwd<float>(at, a);
+    switch (a->kind) {
+    case DSC_GELU_TANH: fwd_any<DSC_GELU_TANH>(at, a); break;
+    case DSC_GELU_ERF: fwd_any<DSC_GELU_ERF>(at, a); break;
+    case DSC_RELU: fwd_any<DSC_RELU>(at, a); break;
+    }
     return DSC_OK;
 }
 
@@ -61,6 +75,10 @@ dsc_status dsc_cuda_run_GELU_BWD(const dsc_cuda_launch *at, const void *args, ds
 {
     const dsc_gelu_bwd_args *a = static_cast<const dsc_gelu_bwd_args *>(args);
     DSC_TRY(dtype_check("GELU_BWD", a->dtype, err));
-    a->dtype == DSC_BF16 ? bwd<uint16_t>(at, a) : bwd<float>(at, a);
+    switch (a->kind) {
+    case DSC_GELU_TANH: bwd_any<DSC_GELU_TANH>(at, a); break;
+    case DSC_GELU_ERF: bwd_any<DSC_GELU_ERF>(at, a); break;
+    case DSC_RELU: bwd_any<DSC_RELU>(at, a); break;
+    }
     return DSC_OK;
 }

@@ -1,9 +1,10 @@
-/* gelu.h - GELU of one number, tanh form (kernels/gelu.h), as x * sigmoid(2u): nothing cancels near 0.
+/* gelu.h - GELU of one number, and ReLU (kernels/gelu.h). The tanh form as x * sigmoid(2u): nothing cancels near 0.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_GELU_H
 #define DSC_KERNELS_CUDA_GELU_H
 
 #include "kernels/cuda/port.h"
+#include "kernels/gelu.h"
 
 namespace {
 
@@ -34,6 +35,26 @@ template <bool FAST> __device__ __forceinline__ float gelu_slope(float x)
     const float y = gelu_not_above(gelu_not_below(x));
     const float two_u_slope = 1.5957691216057308f * fmaf(3.0f * 0.044715f * y, y, 1.0f);
     return fmaf(y * two_u_slope * s, e * s, s);
+}
+
+/* Phi(x) = 0.5 erfc(-x / sqrt(2)). */
+__device__ __forceinline__ float gelu_erf_gate(float x) { return 0.5f * erfcf(-0.70710678f * x); }
+
+template <dsc_activation KIND, bool FAST> __device__ __forceinline__ float activation_of(float x)
+{
+    if (KIND == DSC_RELU)
+        return x < 0.0f ? 0.0f : x;
+    return KIND == DSC_GELU_ERF ? gelu_not_below(x) * gelu_erf_gate(x) : gelu_of<FAST>(x);
+}
+
+template <dsc_activation KIND, bool FAST> __device__ __forceinline__ float activation_slope(float x)
+{
+    if (KIND == DSC_RELU)
+        return x > 0.0f ? 1.0f : 0.0f;
+    if (KIND != DSC_GELU_ERF)
+        return gelu_slope<FAST>(x);
+    const float y = gelu_not_above(gelu_not_below(x)), e = FAST ? __expf(-0.5f * y * y) : expf(-0.5f * y * y);
+    return fmaf(0.39894228f * y, e, gelu_erf_gate(x));
 }
 
 } // namespace

@@ -61,7 +61,7 @@ dim3 rows_grid(const dsc_gemm_args *a)
 /* c = gelu(from), both with row stride ldc. */
 dsc_status gelu_rows(const dsc_cuda_launch *at, const dsc_gemm_args *a, const void *from, dsc_error *err)
 {
-    const dsc_gelu_fwd_args flat = { a->c, from, a->m * a->n, a->c_dtype };
+    const dsc_gelu_fwd_args flat = { a->c, from, a->m * a->n, a->c_dtype, DSC_GELU_TANH };
     if (a->ldc == a->n)
         return dsc_cuda_run_GELU_FWD(at, &flat, err);
     if (a->c_dtype == DSC_BF16)

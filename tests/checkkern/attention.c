@@ -1,4 +1,4 @@
-/* attention.c - checks and times causal attention against double precision. The allowed errors are counted for every
+/* attention.c - checks and times attention against double precision. The allowed errors are counted for every
  * element from the roundings that lead to it, beside the expected values. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/ck_internal.h"
 
@@ -10,6 +10,8 @@ typedef struct shape {
     int32_t batch, tokens, heads, kv_heads, size;
     bool packed;  /* q, k, v in one tensor; else three with unused elements between rows */
     double scale_up; /* of the usual 1 / sqrt(D): larger makes the softmax sharper */
+    bool by_head; /* packed: q, k and v of a head side by side, then the next head's */
+    bool all, hide; /* every key is seen; but some */
 } shape;
 
 /* Everything of one case. Tensors of the double reference are dense: [B,T,H,D] or [B,T,KV,D]; lse is [B,H,T]. */
@@ -21,19 +23,29 @@ typedef struct problem {
     double *q, *k, *v, *out, *lse, *d_out;       /* what the kernel sees */
     double *out_want, *out_tol, *lse_want, *lse_tol;
     double *dq_want, *dq_tol, *dk_want, *dk_tol, *dv_want, *dv_tol;
+    int32_t *key_tokens;    /* [B,T], HIDDEN: nobody sees this key; NULL: none */
 } problem;
+
+enum { HIDDEN = 3 };
 
 static problem now; /* verify functions get the kernel's arguments only */
 /* A GPU's benches: the reference in double would take minutes at their sizes, and its results stay 0. */
 static bool bench_only;
 static bool aligned; /* this case's rows start at multiples of 16 bytes where the head size lets them */
 
-/* A tensor as the kernel sees it: element (row, i) is element first + row * stride + i of a buffer. */
+/* A tensor as the kernel sees it: element (row, i) is element first + row * stride + i of a buffer, or where heads are
+ * apart, first + row * stride + i / size * apart + i % size. */
 typedef struct view {
     void *buf;
     dsc_dtype dtype;
     int64_t first, stride, rows, cols;
+    int64_t size, apart; /* 0: heads lie side by side */
 } view;
+
+static int64_t place(const view *x, int64_t row, int64_t i)
+{
+    return x->first + row * x->stride + (x->apart > 0 ? i / x->size * x->apart + i % x->size : i);
+}
 
 static const double eps = 0x1p-24, eps_bf16 = 0x1p-8;
 
@@ -55,8 +67,9 @@ static int64_t at(const shape *s, int64_t heads, int64_t b, int64_t t, int64_t h
 
 /* ---- the reference in double ---- */
 
-typedef struct query { /* one query row against keys 0..t */
+typedef struct query { /* one query row against the keys that it sees */
     int64_t b, h, t, q, group; /* q: offset of its row; group: its key head */
+    int64_t keys;              /* those before it, and itself; or all */
     double p[1024], p_rel[1024]; /* probabilities and their allowed relative error */
     double max_abs; /* largest |score| */
 } query;
@@ -78,6 +91,11 @@ static double score(const problem *p, const query *row, int64_t k, double *abs_s
     return sum * p->scale;
 }
 
+static bool is_hidden(const problem *p, const query *row, int64_t k)
+{
+    return p->key_tokens != NULL && p->key_tokens[row->b * p->s.tokens + k] == HIDDEN;
+}
+
 static void query_start(const problem *p, query *row, int64_t b, int64_t h, int64_t t)
 {
     row->b = b;
@@ -85,6 +103,7 @@ static void query_start(const problem *p, query *row, int64_t b, int64_t h, int6
     row->t = t;
     row->q = at(&p->s, p->s.heads, b, t, h);
     row->group = h / (p->s.heads / p->s.kv_heads);
+    row->keys = p->s.all ? p->s.tokens : t + 1;
     row->max_abs = 0;
 }
 
@@ -94,21 +113,24 @@ static void forward_row(const problem *p, query *row, double *out, double *out_t
 {
     const shape *s = &p->s;
     double max = -INFINITY, sum = 0, worst = 0;
-    for (int64_t k = 0; k <= row->t; k++) {
+    for (int64_t k = 0; k < row->keys; k++) {
         double abs_sum;
+        row->p[k] = -INFINITY;
+        if (is_hidden(p, row, k))
+            continue;
         row->p[k] = score(p, row, k, &abs_sum);
         max = fmax(max, row->p[k]);
         worst = fmax(worst, score_error(s, abs_sum) + 4 * eps * fabs(row->p[k]));
     }
-    for (int64_t k = 0; k <= row->t; k++)
+    for (int64_t k = 0; k < row->keys; k++)
         sum += row->p[k] = exp(row->p[k] - max);
     *lse = max + log(sum);
     /* exp: 4 ulp (3e-6 beside bf16 products); the running sum and its rescaling by every tile */
-    const double rel = 2 * worst + 4 * eps * (4 + sqrt((double)row->t + 1)) + (p->bf16_products ? 4e-6 : 0);
+    const double rel = 2 * worst + 4 * eps * (4 + sqrt((double)row->keys)) + (p->bf16_products ? 4e-6 : 0);
     *lse_tol = rel + 4 * eps * fabs(*lse);
     for (int32_t d = 0; d < s->size; d++) {
         double total = 0, abs_total = 0;
-        for (int64_t k = 0; k <= row->t; k++) {
+        for (int64_t k = 0; k < row->keys; k++) {
             const double x = row->p[k] / sum * p->v[at(s, s->kv_heads, row->b, k, row->group) + d];
             total += x;
             abs_total += fabs(x);
@@ -130,7 +152,9 @@ static void backward_row(const problem *p, query *row)
         delta += d_out[d] * out[d];
         delta_abs += fabs(d_out[d] * out[d]);
     }
-    for (int64_t k = 0; k <= row->t; k++) {
+    for (int64_t k = 0; k < row->keys; k++) {
+        if (is_hidden(p, row, k))
+            continue;
         const int64_t kv = at(s, s->kv_heads, row->b, k, row->group);
         double dp = 0, dp_abs = 0, abs_sum;
         const double x = score(p, row, k, &abs_sum), prob = exp(x - lse);
@@ -192,7 +216,7 @@ typedef struct tensors {
 
 static view alone(ck_role role, dsc_dtype dtype, int64_t rows, int64_t cols, int64_t gap, const char *name)
 {
-    view x = { NULL, dtype, 0, cols + (aligned && gap > 0 ? 8 : gap), rows, cols };
+    view x = { NULL, dtype, 0, cols + (aligned && gap > 0 ? 8 : gap), rows, cols, 0, 0 };
     x.buf = ck_buf(role, dtype, (rows - 1) * x.stride + cols, name);
     ck_gaps(x.buf, rows, cols, x.stride);
     return x;
@@ -210,10 +234,15 @@ static void three(view to[3], const shape *s, ck_role role, dsc_dtype dtype, con
     }
     view all = alone(role, dtype, rows, q + 2 * kv, 0, name[0]);
     to[0] = to[1] = to[2] = all;
-    to[1].first = q;
-    to[2].first = q + kv;
+    to[1].first = s->by_head ? s->size : q;
+    to[2].first = s->by_head ? 2 * s->size : q + kv;
     to[0].cols = q;
     to[1].cols = to[2].cols = kv;
+    for (int i = 0; i < 3 && s->by_head; i++) {
+        DSC_ASSERT(s->heads == s->kv_heads);
+        to[i].size = s->size;
+        to[i].apart = 3 * s->size;
+    }
 }
 
 static void *address(const view *x) { return (char *)x->buf + x->first * (int64_t)dsc_dtype_bytes(x->dtype); }
@@ -222,14 +251,14 @@ static void read_view(const view *x, double *to)
 {
     for (int64_t r = 0; r < x->rows; r++)
         for (int64_t c = 0; c < x->cols; c++)
-            to[r * x->cols + c] = ck_get(x->buf, x->first + r * x->stride + c);
+            to[r * x->cols + c] = ck_get(x->buf, place(x, r, c));
 }
 
 static void write_view(const view *x, const double *from)
 {
     for (int64_t r = 0; r < x->rows; r++)
         for (int64_t c = 0; c < x->cols; c++)
-            ck_set(x->buf, x->first + r * x->stride + c, from[r * x->cols + c]);
+            ck_set(x->buf, place(x, r, c), from[r * x->cols + c]);
 }
 
 static void near_view(const view *x, const double *want, const double *tol, double factor)
@@ -237,7 +266,7 @@ static void near_view(const view *x, const double *want, const double *tol, doub
     for (int64_t r = 0; r < x->rows; r++)
         for (int64_t c = 0; c < x->cols; c++) {
             const double expected = want[r * x->cols + c];
-            ck_near(x->buf, x->first + r * x->stride + c, expected, factor * tol[r * x->cols + c] + 1e-37);
+            ck_near(x->buf, place(x, r, c), expected, factor * tol[r * x->cols + c] + 1e-37);
         }
 }
 
@@ -273,7 +302,7 @@ static void fill(const view *x)
             double sum = -6;
             for (int i = 0; i < 12; i++)
                 sum += ck_random() / 4294967296.0; /* near normal */
-            ck_set(x->buf, x->first + r * x->stride + c, sum);
+            ck_set(x->buf, place(x, r, c), sum);
         }
 }
 
@@ -289,6 +318,12 @@ static void forward_inputs(problem *p, tensors *x)
         read_view(&in[i], to[i]);
     }
     x->q = in[0], x->k = in[1], x->v = in[2];
+    if (p->s.hide) {
+        p->key_tokens = ck_buf(CK_IN, DSC_I32, rows_of(&p->s), "key_tokens");
+        ck_int(p->key_tokens, 0, HIDDEN);
+        for (int64_t b = 0; b < p->s.batch; b++)
+            ck_set(p->key_tokens, b * p->s.tokens + p->s.tokens / 2, 0); /* one is seen */
+    }
     if (!bench_only)
         each_row(p, false);
 }
@@ -300,7 +335,8 @@ static dsc_attention_fwd_args forward_args(const problem *p, const tensors *x)
                                      .v = address(&x->v), .scratch = x->scratch, .q_stride = x->q.stride,
                                      .kv_stride = x->k.stride, .out_stride = x->out.stride, .batch = s->batch,
                                      .tokens = s->tokens, .heads = s->heads, .kv_heads = s->kv_heads,
-                                     .head_size = s->size, .scale = (float)p->scale, .dtype = p->dtype };
+                                     .head_size = s->size, .head_stride = x->q.apart, .scale = (float)p->scale,
+                                     .keys = { s->all, p->key_tokens, HIDDEN }, .dtype = p->dtype };
 }
 
 static dsc_attention_fwd_args forward_open(problem *p, tensors *x, bool want_lse)
@@ -343,7 +379,8 @@ static dsc_attention_bwd_args backward_open(problem *p, tensors *x)
                                      .scratch = x->scratch, .q_stride = x->q.stride, .kv_stride = x->k.stride,
                                      .out_stride = x->out.stride, .batch = s->batch, .tokens = s->tokens,
                                      .heads = s->heads, .kv_heads = s->kv_heads, .head_size = s->size,
-                                     .scale = (float)p->scale, .dtype = p->dtype };
+                                     .head_stride = x->q.apart, .scale = (float)p->scale,
+                                     .keys = { s->all, p->key_tokens, HIDDEN }, .dtype = p->dtype };
 }
 
 /* ---- against the double reference ---- */
@@ -388,7 +425,9 @@ static bool align_case(bool want)
 static void check_shape(const shape *s, dsc_dtype dtype, bool align)
 {
     const char *type = dtype == DSC_BF16 ? "bf16" : "f32";
-    const char *layout = s->packed ? align ? "packed aligned" : "packed" : align ? "apart aligned" : "apart";
+    char layout[64];
+    snprintf(layout, sizeof layout, "%s%s%s", s->packed ? s->by_head ? "by head" : "packed" : "apart",
+             align ? " aligned" : "", s->hide ? " all but hidden" : s->all ? " all" : "");
     if (ck_case("attention_fwd %s B=%d T=%d H=%d/%d D=%d %s", type, s->batch, s->tokens, s->heads, s->kv_heads,
                 s->size, layout) && align_case(align)) {
         problem_open(&now, s, dtype);
@@ -431,10 +470,10 @@ static void check_slopes(problem *p, double *x, const double *want, int64_t coun
     }
 }
 
-static void check_finite_differences(void)
+static void check_finite_differences(bool all)
 {
-    static const shape tiny = { 2, 5, 4, 2, 3, false, 1.5 };
-    if (!ck_case("attention gradients of the reference against finite differences"))
+    const shape tiny = { 2, 5, 4, 2, 3, false, 1.5, false, all, all };
+    if (!ck_case("attention gradients of the reference against finite differences%s", all ? ", all keys" : ""))
         return;
     problem_open(&now, &tiny, DSC_F32);
     forward_inputs(&now, &current);
@@ -455,7 +494,7 @@ static void change_rows(const view *x, int64_t tokens, int64_t first, int64_t la
 {
     for (int64_t r = 0; r < x->rows; r++)
         for (int64_t c = 0; r % tokens >= first && r % tokens < last && c < x->cols; c++)
-            ck_set(x->buf, x->first + r * x->stride + c, 3 * ck_get(x->buf, x->first + r * x->stride + c) - 1);
+            ck_set(x->buf, place(x, r, c), 3 * ck_get(x->buf, place(x, r, c)) - 1);
 }
 
 /* Rows first..last-1 of each sample have the bits that `before` (a copy of the whole view, as doubles) has. */
@@ -464,7 +503,7 @@ static void same_rows(const view *x, const double *before, int64_t tokens, int64
 {
     for (int64_t r = 0; r < x->rows; r++)
         for (int64_t c = 0; r % tokens >= first && r % tokens < last && c < x->cols; c++) {
-            const double got = ck_get(x->buf, x->first + r * x->stride + c), was = before[r * x->cols + c];
+            const double got = ck_get(x->buf, place(x, r, c)), was = before[r * x->cols + c];
             if (memcmp(&got, &was, sizeof got) != 0) {
                 ck_fail("%s: token %lld changed from %.9g to %.9g", what, (long long)(r % tokens), was, got);
                 return;
@@ -474,7 +513,7 @@ static void same_rows(const view *x, const double *before, int64_t tokens, int64
 
 static void check_causality(dsc_dtype dtype, uint32_t caps, const char *variant, int64_t cut)
 {
-    static const shape s = { 2, 150, 2, 1, 24, false, 1 };
+    static const shape s = { 2, 150, 2, 1, 24, false, 1, false, false, false };
     const char *type = dtype == DSC_BF16 ? "bf16" : "f32";
     double *before = doubles(q_count(&s));
     aligned = false;
@@ -531,21 +570,33 @@ static void bench(const shape *s, dsc_dtype dtype)
 void ck_attention(void)
 {
     static const shape shapes[] = {
-        { 1, 1, 1, 1, 1, false, 1 },   { 2, 40, 3, 3, 20, true, 1 },   { 1, 65, 2, 1, 15, false, 2 },
-        { 1, 130, 4, 2, 64, true, 1 }, { 2, 64, 2, 2, 64, true, 1 },   { 1, 200, 6, 2, 80, false, 1 },
-        { 1, 70, 2, 2, 128, true, 3 }, { 1, 257, 2, 1, 64, true, 1 },  { 2, 17, 2, 2, 33, false, 1 },
-        { 1, 100, 8, 1, 128, true, 1 }, { 2, 72, 14, 2, 64, false, 1 },
-        { 1, 129, 1, 1, 200, false, 1 }, { 1, 40, 4, 4, 15, true, 1 }, { 1, 192, 2, 2, 96, false, 8 },
+        { 1, 1, 1, 1, 1, false, 1, false, false, false }, { 2, 40, 3, 3, 20, true, 1, false, false, false },
+        { 1, 65, 2, 1, 15, false, 2, false, false, false }, { 1, 130, 4, 2, 64, true, 1, false, false, false },
+        { 2, 64, 2, 2, 64, true, 1, false, false, false }, { 1, 200, 6, 2, 80, false, 1, false, false, false },
+        { 1, 70, 2, 2, 128, true, 3, false, false, false }, { 1, 257, 2, 1, 64, true, 1, false, false, false },
+        { 2, 17, 2, 2, 33, false, 1, false, false, false }, { 1, 100, 8, 1, 128, true, 1, false, false, false },
+        { 2, 72, 14, 2, 64, false, 1, false, false, false }, { 1, 129, 1, 1, 200, false, 1, false, false, false },
+        { 1, 40, 4, 4, 15, true, 1, false, false, false }, { 1, 192, 2, 2, 96, false, 8, false, false, false },
+        { 1, 70, 3, 3, 20, true, 1, true, false, false }, { 2, 33, 4, 4, 64, true, 1, true, false, false },
+        { 2, 70, 3, 3, 20, true, 1, true, true, true }, { 1, 130, 2, 2, 64, true, 1, false, true, false },
+        { 2, 64, 4, 2, 64, false, 1, false, true, true }, { 1, 200, 2, 1, 80, false, 1, false, true, true },
+        { 3, 5, 2, 2, 16, true, 2, false, true, false }, { 1, 65, 2, 2, 128, true, 3, false, true, true },
+        { 1, 129, 1, 1, 200, false, 1, false, true, true },
     };
     static const shape timed[] = {
-        { 4, 256, 6, 6, 64, true, 1 }, { 4, 64, 12, 12, 64, true, 1 }, { 1, 1024, 12, 12, 64, true, 1 },
-        { 1, 512, 14, 2, 64, true, 1 },
+        { 4, 256, 6, 6, 64, true, 1, false, false, false },
+        { 4, 64, 12, 12, 64, true, 1, false, false, false },
+        { 1, 1024, 12, 12, 64, true, 1, false, false, false },
+        { 1, 512, 14, 2, 64, true, 1, false, false, false },
     };
     static const shape timed_gpu[] = {
-        { 16, 1024, 12, 12, 64, true, 1 }, { 8, 1024, 25, 25, 64, true, 1 }, { 4, 2048, 32, 8, 128, true, 1 },
-        { 2, 4096, 32, 8, 128, true, 1 },
+        { 16, 1024, 12, 12, 64, true, 1, false, false, false },
+        { 8, 1024, 25, 25, 64, true, 1, false, false, false },
+        { 4, 2048, 32, 8, 128, true, 1, false, false, false },
+        { 2, 4096, 32, 8, 128, true, 1, false, false, false },
     };
-    check_finite_differences();
+    check_finite_differences(false);
+    check_finite_differences(true);
     for (size_t i = 0; i < DSC_COUNT(shapes); i++) {
         check_shape(&shapes[i], DSC_F32, false);
         check_shape(&shapes[i], DSC_BF16, false);

@@ -42,7 +42,7 @@ static double sum_of(const dsc_embedding_bwd_args *a, int64_t v, int64_t t, int6
 {
     float sum = 0;
     for (int64_t r = 0; r < a->rows; r++)
-        if (v >= 0 ? a->tokens[r] == v : r % a->sequence == t)
+        if (v >= 0 ? a->tokens[r] == v && !(a->has_padding && v == a->padding) : r % a->sequence == t)
             sum = sum + (float)ck_get(a->d_out, r * a->channels + c);
     return (double)sum;
 }
@@ -55,7 +55,7 @@ static void verify_bwd(const void *args)
             ck_near(a->d_table, v * a->channels + c, sum_of(a, v, -1, c), 0);
     for (int64_t t = 0; a->d_position != NULL && t < a->positions; t++)
         for (int64_t c = 0; c < a->channels; c++)
-            ck_near(a->d_position, t * a->channels + c, sum_of(a, -1, t, c), 0);
+            ck_near(a->d_position, t * a->channels + c, sum_of(a, -1, t - a->position_first, c), 0);
     if (a->d_table != NULL)
         ck_same(a->d_table);
     if (a->d_position != NULL)
@@ -66,6 +66,8 @@ typedef struct bwd_shape {
     int64_t rows, sequence, channels, vocab, positions;
     int32_t used; /* tokens are below it */
     bool table, position;
+    int64_t first; /* the row of a sample's first token */
+    bool padding;  /* token 1 */
 } bwd_shape;
 
 static void check_bwd(const bwd_shape *s, dsc_dtype dtype)
@@ -85,7 +87,8 @@ static void check_bwd(const bwd_shape *s, dsc_dtype dtype)
     const dsc_embedding_bwd_args args = { .d_table = d_table, .d_position = d_position, .d_out = d_out,
                                           .tokens = tokens, .scratch = scratch, .rows = s->rows,
                                           .sequence = s->sequence, .channels = s->channels, .vocab = s->vocab,
-                                          .positions = s->positions, .dtype = dtype };
+                                          .positions = s->positions, .position_first = s->first,
+                                          .has_padding = s->padding, .padding = 1, .dtype = dtype };
     ck_kernel(DSC_KERNEL_EMBEDDING_BWD, &args, sizeof args, verify_bwd);
 }
 
@@ -130,12 +133,12 @@ void ck_embedding(void)
 {
     static const int64_t channels[] = { 1, 7, 15, 16, 17, 31, 60, 63, 64, 65, 100, 768 };
     static const bwd_shape shape[] = {
-        { 40, 8, 33, 11, 8, 11, true, true },    { 40, 8, 64, 311, 13, 311, true, true },
-        { 37, 8, 17, 70, 8, 1, true, true },     /* one token takes all; a short last sequence */
-        { 40, 40, 768, 65, 40, 65, true, false }, { 40, 10, 130, 64, 12, 64, false, true },
-        { 1, 1, 5, 1, 1, 1, true, true },        { 0, 4, 16, 129, 6, 1, true, true }, /* nothing: all zero */
-        { 3, 8, 20, 1000, 8, 2, true, true },    /* fewer rows than positions, long stretches of unused rows */
-        { 300, 30, 48, 2500, 30, 2500, true, true },
+        { 40, 8, 33, 11, 8, 11, true, true, 0, false }, { 40, 8, 64, 311, 13, 311, true, true, 2, true },
+        { 37, 8, 17, 70, 8, 1, true, true, 0, false },  /* one token takes all; a short last sequence */
+        { 40, 40, 768, 65, 40, 65, true, false, 0, true }, { 40, 10, 130, 64, 12, 64, false, true, 2, false },
+        { 1, 1, 5, 1, 1, 1, true, true, 0, false }, { 0, 4, 16, 129, 6, 1, true, true, 1, true }, /* all zero */
+        { 3, 8, 20, 1000, 8, 2, true, true, 0, false }, /* fewer rows than positions, long stretches of unused rows */
+        { 300, 30, 48, 2500, 32, 2500, true, true, 2, true },
     };
     for (dsc_dtype dtype = DSC_F32; dtype <= DSC_BF16; dtype++) {
         for (size_t c = 0; c < DSC_COUNT(channels); c++)

@@ -1,5 +1,6 @@
-/* gelu.c - GELU forward and backward against double. The bound counts the gate's roundings as tests/checkkern/vmath.c
- * does: those of its argument (u2) are multiplied by the argument. SPDX-License-Identifier: Apache-2.0 */
+/* gelu.c - GELU, in both forms, and ReLU forward and backward against double. The tanh form's bound counts the gate's
+ * roundings as tests/checkkern/vmath.c does: those of its argument (u2) are multiplied by the argument. The erf form's
+ * gate is good to 1e-7. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/ck.h"
 
 #include <math.h>
@@ -8,30 +9,49 @@ static const int64_t lengths[] = { 0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 40
 
 static double argument(double x) { return 1.5957691216057308 * (x + 0.044715 * x * x * x); } /* 2 sqrt(2 / pi) (...) */
 static double gate(double x) { return 1 / (1 + exp(-argument(x))); }
-static double gelu(double x) { return x * gate(x); }
+static double gate_erf(double x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
 
-static double slope(double x, double *terms)
+static double value(dsc_activation kind, double x)
+{
+    return kind == DSC_RELU ? fmax(x, 0) : x * (kind == DSC_GELU_ERF ? gate_erf(x) : gate(x));
+}
+
+static double slope(dsc_activation kind, double x, double *terms)
 {
     const double s = gate(x), bell = s * gate(-x), inner = 1.5957691216057308 * (1 + 3 * 0.044715 * x * x);
-    const double second = bell == 0 ? 0 : x * bell * inner;
-    *terms = s + fabs(second);
-    return s + second;
+    double first = s, second = bell == 0 ? 0 : x * bell * inner;
+    if (kind == DSC_RELU)
+        first = x > 0, second = 0;
+    if (kind == DSC_GELU_ERF)
+        first = gate_erf(x), second = fabs(x) > 100 ? 0 : 0.39894228040143267794 * x * exp(-0.5 * x * x);
+    *terms = first + fabs(second);
+    return first + second;
+}
+
+static double value_tolerance(dsc_activation kind, double x, double expected)
+{
+    if (kind == DSC_RELU)
+        return 0;
+    if (kind == DSC_GELU_ERF)
+        return 1e-7 * fabs(expected) + fmin(1e-7 * fabs(x), 1e-6) + 4 * ck_spacing(DSC_F32, expected);
+    return ck_spacing(DSC_F32, expected) * (4 + 3 * fmin(fabs(argument(x)), 104)) + 16 * 0x1p-126;
 }
 
 static void verify_fwd(const void *args)
 {
     const dsc_gelu_fwd_args *a = args;
     for (int64_t i = 0; i < a->count; i++) {
-        const double x = ck_get(a->in, i), expected = gelu(x), u2 = fmin(fabs(argument(x)), 104);
-        const double tol = ck_spacing(DSC_F32, expected) * (4 + 3 * u2) + 16 * 0x1p-126;
-        ck_near(a->out, i, expected, tol + ck_rounding(a->dtype, expected));
+        const double x = ck_get(a->in, i), expected = value(a->kind, x);
+        ck_near(a->out, i, expected, value_tolerance(a->kind, x, expected) + ck_rounding(a->dtype, expected));
     }
 }
 
-static double slope_tolerance(double x)
+static double slope_tolerance(dsc_activation kind, double x)
 {
     double terms;
-    (void)slope(x, &terms);
+    (void)slope(kind, x, &terms);
+    if (kind != DSC_GELU_TANH)
+        return kind == DSC_RELU ? 0 : 1e-7 + 6 * ck_spacing(DSC_F32, terms);
     return ck_spacing(DSC_F32, terms) * (6 + 3 * fmin(fabs(argument(x)), 104)) + 2048 * 0x1p-126;
 }
 
@@ -41,8 +61,8 @@ static void verify_bwd(const void *args)
     for (int64_t i = 0; i < a->count; i++) {
         double terms;
         const double x = ck_get(a->in, i), g = a->d_in == a->d_out ? ck_start(a->d_in, i) : ck_get(a->d_out, i);
-        const double expected = g * slope(x, &terms);
-        const double tol = fabs(g) * slope_tolerance(x) + ck_spacing(DSC_F32, expected);
+        const double expected = g * slope(a->kind, x, &terms);
+        const double tol = fabs(g) * slope_tolerance(a->kind, x) + ck_spacing(DSC_F32, expected);
         ck_near(a->d_in, i, expected, tol + ck_rounding(a->dtype, expected));
     }
 }
@@ -54,33 +74,37 @@ static void verify_differences(const void *args)
     const double h = 1e-5;
     for (int64_t i = 0; i < a->count; i++) {
         const double x = ck_get(a->in, i), g = ck_get(a->d_out, i);
-        const double expected = g * (gelu(x + h) - gelu(x - h)) / (2 * h);
-        ck_near(a->d_in, i, expected, fabs(g) * (slope_tolerance(x) + 1e-9) + ck_spacing(DSC_F32, expected));
+        const double expected = g * (value(a->kind, x + h) - value(a->kind, x - h)) / (2 * h);
+        ck_near(a->d_in, i, expected, fabs(g) * (slope_tolerance(a->kind, x) + 1e-9) + ck_spacing(DSC_F32, expected));
     }
 }
 
-static void check_fwd(int64_t n, dsc_dtype dtype)
+static const char *const kinds[] = { "tanh", "erf", "relu" };
+
+static void check_fwd(int64_t n, dsc_dtype dtype, dsc_activation kind)
 {
-    if (!ck_case("gelu_fwd %s n=%lld", dtype == DSC_F32 ? "f32" : "bf16", (long long)n))
+    if (!ck_case("gelu_fwd %s %s n=%lld", kinds[kind], dtype == DSC_F32 ? "f32" : "bf16", (long long)n))
         return;
     void *out = ck_buf(CK_OUT, dtype, n, "out");
     const void *in = ck_buf(CK_IN, dtype, n, "in");
     ck_normal(in, 0, 3);
     ck_edges(in);
-    const dsc_gelu_fwd_args args = { .out = out, .in = in, .count = n, .dtype = dtype };
+    const dsc_gelu_fwd_args args = { .out = out, .in = in, .count = n, .dtype = dtype, .kind = kind };
     ck_kernel(DSC_KERNEL_GELU_FWD, &args, sizeof args, verify_fwd);
 }
 
-static void check_bwd(int64_t n, dsc_dtype dtype, bool in_place)
+static void check_bwd(int64_t n, dsc_dtype dtype, dsc_activation kind, bool in_place)
 {
-    if (!ck_case("gelu_bwd %s%s n=%lld", dtype == DSC_F32 ? "f32" : "bf16", in_place ? " in place" : "", (long long)n))
+    if (!ck_case("gelu_bwd %s %s%s n=%lld", kinds[kind], dtype == DSC_F32 ? "f32" : "bf16",
+                 in_place ? " in place" : "", (long long)n))
         return;
     void *d_in = ck_buf(in_place ? CK_INOUT : CK_OUT, dtype, n, "d_in");
     const void *d_out = in_place ? d_in : ck_buf(CK_IN, dtype, n, "d_out"), *in = ck_buf(CK_IN, dtype, n, "in");
     ck_normal(d_out, 0, 1);
     ck_normal(in, 0, 3);
     ck_edges(in);
-    const dsc_gelu_bwd_args args = { .d_in = d_in, .d_out = d_out, .in = in, .count = n, .dtype = dtype };
+    const dsc_gelu_bwd_args args = { .d_in = d_in, .d_out = d_out, .in = in, .count = n, .dtype = dtype,
+                                     .kind = kind };
     ck_kernel(DSC_KERNEL_GELU_BWD, &args, sizeof args, verify_bwd);
 }
 
@@ -104,22 +128,30 @@ static void bench(dsc_dtype dtype)
     }
 }
 
+static void check_differences(dsc_activation kind)
+{
+    if (!ck_case("gelu_bwd %s against differences", kinds[kind]))
+        return;
+    float *d_in = ck_buf(CK_OUT, DSC_F32, 101, "d_in");
+    const float *d_out = ck_buf(CK_IN, DSC_F32, 101, "d_out"), *in = ck_buf(CK_IN, DSC_F32, 101, "in");
+    ck_normal(d_out, 0, 1);
+    for (int64_t i = 0; i < 101; i++)
+        ck_set(in, i, 0.1 * (double)(i - 50) + (kind == DSC_RELU ? 0.03 : 0)); /* beside the corner */
+    const dsc_gelu_bwd_args args = { .d_in = d_in, .d_out = d_out, .in = in, .count = 101, .dtype = DSC_F32,
+                                     .kind = kind };
+    ck_kernel(DSC_KERNEL_GELU_BWD, &args, sizeof args, verify_differences);
+}
+
 void ck_gelu(void)
 {
-    for (size_t l = 0; l < DSC_COUNT(lengths); l++)
-        for (dsc_dtype dtype = DSC_F32; dtype <= DSC_BF16; dtype++) {
-            check_fwd(lengths[l], dtype);
-            check_bwd(lengths[l], dtype, false);
-            check_bwd(lengths[l], dtype, true);
-        }
-    if (ck_case("gelu_bwd against differences")) {
-        float *d_in = ck_buf(CK_OUT, DSC_F32, 101, "d_in");
-        const float *d_out = ck_buf(CK_IN, DSC_F32, 101, "d_out"), *in = ck_buf(CK_IN, DSC_F32, 101, "in");
-        ck_normal(d_out, 0, 1);
-        for (int64_t i = 0; i < 101; i++)
-            ck_set(in, i, 0.1 * (double)(i - 50));
-        const dsc_gelu_bwd_args args = { .d_in = d_in, .d_out = d_out, .in = in, .count = 101, .dtype = DSC_F32 };
-        ck_kernel(DSC_KERNEL_GELU_BWD, &args, sizeof args, verify_differences);
+    for (dsc_activation kind = DSC_GELU_TANH; kind <= DSC_RELU; kind++) {
+        for (size_t l = 0; l < DSC_COUNT(lengths); l++)
+            for (dsc_dtype dtype = DSC_F32; dtype <= DSC_BF16; dtype++) {
+                check_fwd(lengths[l], dtype, kind);
+                check_bwd(lengths[l], dtype, kind, false);
+                check_bwd(lengths[l], dtype, kind, true);
+            }
+        check_differences(kind);
     }
     if (ck_benching()) {
         bench(DSC_F32);

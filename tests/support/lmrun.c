@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/base.h"
 #include "tests/support/lmrun.h"
 
 const modelrun_options lmrun_plain = {
@@ -146,10 +147,30 @@ int64_t lmrun_read_golden(const dsc_safetensors *golden, const char *prefix, con
     return entry->count;
 }
 
-/* Errors are measured in units of the tensor's root mean square: single elements may cancel to nothing. */
+/* The root mean square of all gradients. */
+static double whole_rms(const dsc_model *model, const dsc_safetensors *golden)
+{
+    double sum = 0, elements = 0;
+    for (int32_t m = 0; m < model->module_count; m++)
+        for (int32_t p = 0; p < model->modules[m].param_count; p++) {
+            const dsc_param_spec *spec = &model->modules[m].params[p];
+            float norm = 0;
+            if (spec->shared_module >= 0)
+                continue;
+            lmrun_read_golden(golden, "norm.", spec->name, &norm, 1);
+            sum += (double)norm * (double)norm;
+            elements += (double)modelrun_elements(spec);
+        }
+    return sqrt(sum / elements);
+}
+
+/* Errors are measured in units of the tensor's root mean square: single elements may cancel to nothing. Whole tensors
+ * may too (a bias of keys without rotary positions shifts all scores of a query alike): those, below 1e-6 of it, are
+ * held to that of all gradients. */
 static double worst_grad_error(const modelrun *run, const dsc_model *model, const dsc_safetensors *golden, bool whole)
 {
     static float sample[8192];
+    const double all = whole_rms(model, golden);
     double worst = 0;
     for (int32_t m = 0; m < model->module_count; m++) {
         for (int32_t p = 0; p < model->modules[m].param_count; p++) {
@@ -164,7 +185,7 @@ static double worst_grad_error(const modelrun *run, const dsc_model *model, cons
             lmrun_whole_grad(run, model, m, p, grad);
             lmrun_read_golden(golden, "norm.", spec->name, &norm, 1);
             const int64_t samples = lmrun_read_golden(golden, "grad.", spec->name, sample, 8192);
-            const double rms = (double)norm / sqrt((double)count);
+            const double own = (double)norm / sqrt((double)count), rms = own < 1e-6 * all ? all : own;
             snprintf(seed, sizeof seed, "%s?", spec->name);
             for (int64_t i = 0; i < samples; i++) {
                 const int64_t at = whole ? i : (int64_t)(lmrun_mixed(lmrun_fnv(seed), (uint64_t)i) % (uint64_t)count);
@@ -173,13 +194,35 @@ static double worst_grad_error(const modelrun *run, const dsc_model *model, cons
             }
             for (int64_t i = 0; i < count; i++)
                 sum += grad[i] * grad[i];
-            error = fmax(error, fabs(sqrt(sum) / (double)norm - 1));
+            error = fmax(error, fabs(sqrt(sum) - (double)norm) / (rms * sqrt((double)count)));
             if (getenv("DSC_TEST_VERBOSE") != NULL)
                 printf("# %-40s %.2e\n", spec->name, error);
             worst = fmax(worst, error);
             free(grad);
         }
     }
+    return worst;
+}
+
+/* Some rows of logits, evenly among all; fp32 only. */
+static double worst_logit_error(modelrun *run, const dsc_model *model, const dsc_safetensors *golden, int64_t items)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    const dsc_safetensors_entry *entry = dsc_safetensors_find(golden, "logits");
+    double worst = 0;
+    if (entry == NULL)
+        return 0;
+    const int64_t step = dsc_max_i64(1, items / 8), vocab = model->vocab_size;
+    float *want = malloc((size_t)(2 * vocab) * sizeof *want), *got = want + vocab;
+    assert_non_null(want);
+    assert_int_equal(entry->count, dsc_div_ceil(items, step) * vocab);
+    for (int64_t row = 0; row < items; row += step) {
+        assert_int_equal(dsc_safetensors_read_f32(golden, entry, row / step * vocab, vocab, want, &err), DSC_OK);
+        modelrun_logits(run, row, got);
+        for (int64_t v = 0; v < vocab; v++)
+            worst = fmax(worst, fabs((double)want[v] - (double)got[v]));
+    }
+    free(want);
     return worst;
 }
 
@@ -205,6 +248,8 @@ void lmrun_against_golden(const char *name, const dsc_model *model, const modelr
     assert_true(fabs(loss - mean) <= most.loss);
     assert_true(worst <= 10 * most.loss);
     assert_true(grad <= most.grad);
+    if (options->dtype == DSC_F32 && (options->caps & dsc_cpu_caps()) == dsc_cpu_caps())
+        assert_true(worst_logit_error(run, model, golden, items) <= 1e-5);
     modelrun_close(run);
     dsc_safetensors_close(&golden);
     dsc_alloc_close(&alloc);
@@ -300,4 +345,67 @@ void lmrun_gradient_is_the_slope(const dsc_model *model)
     printf("# slope %.6f, difference %.6f\n", slope, difference);
     assert_true(fabs(difference - slope) < 2e-3 * fabs(slope) + 1e-4);
     modelrun_close(run);
+}
+
+/* ---- a family's cases -------------------------------------------------------------------------------------------- */
+
+static dsc_model *open_case(const lmrun_case *c, int64_t vocab_multiple)
+{
+    char path[128];
+    dsc_model *model = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    options.seq_length = c->sequence;
+    options.vocab_multiple = vocab_multiple;
+    snprintf(path, sizeof path, "tests/golden/%s.json", c->name);
+    if (dsc_model_open(&model, path, &options, &err) != DSC_OK)
+        fail_msg("%s: %s", path, err.message);
+    assert_int_equal(dsc_model_check(model, &err), DSC_OK);
+    return model;
+}
+
+void lmrun_cases_agree(const lmrun_case *cases, size_t count)
+{
+    for (uint32_t caps = 0; caps <= dsc_cpu_caps(); caps = 2 * caps + 1) /* every level of the instruction set */
+        for (size_t i = 0; i < count; i++) {
+            dsc_model *model = open_case(&cases[i], 1);
+            modelrun_options options = lmrun_plain;
+            options.caps = caps;
+            options.batch = cases[i].batch;
+            lmrun_against_golden(cases[i].name, model, &options, cases[i].whole, (lmrun_bounds){ 1e-6, 1e-5 });
+            /* 8 bits of mantissa: half a percent a rounding, some ten of them in a row. */
+            options.dtype = DSC_BF16;
+            const double grad = cases[i].bf16_grad > 0 ? cases[i].bf16_grad : 0.12;
+            lmrun_against_golden(cases[i].name, model, &options, cases[i].whole, (lmrun_bounds){ 3e-3, grad });
+            dsc_model_close(&model);
+        }
+}
+
+void lmrun_cases_keep_their_bits(const lmrun_case *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        dsc_model *model = open_case(&cases[i], 1);
+        lmrun_keeps_its_bits(model, DSC_F32);
+        lmrun_keeps_its_bits(model, DSC_BF16);
+        dsc_model_close(&model);
+    }
+}
+
+void lmrun_cases_run_as_planned(const lmrun_case *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const double tokens = (double)cases[i].sequence;
+        dsc_model *model = open_case(&cases[i], 1);
+        lmrun_runs_as_planned(model, (double)cases[i].layers * 2 * tokens * (tokens + 1) * (double)cases[i].attention);
+        dsc_model_close(&model);
+    }
+}
+
+void lmrun_cases_have_slopes(const lmrun_case *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        dsc_model *model = open_case(&cases[i], 64); /* with padding */
+        lmrun_gradient_is_the_slope(model);
+        dsc_model_close(&model);
+    }
 }

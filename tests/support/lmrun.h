@@ -48,4 +48,20 @@ void lmrun_runs_as_planned(const dsc_model *model, double attention_flops);
 /* The loss along a random direction, by central differences in the parameters. */
 void lmrun_gradient_is_the_slope(const dsc_model *model);
 
+/* ---- all of it, for a family's golden cases ---- */
+
+/* tests/golden/NAME.json and .safetensors. attention: elements of a row that the attention reads, H * D. */
+typedef struct lmrun_case {
+    const char *name;
+    int64_t batch, sequence, layers, attention;
+    bool whole;
+    double bf16_grad; /* 0: 0.12 */
+} lmrun_case;
+
+/* On every level of the instruction set, in fp32 and bf16; logits too where the file has some. */
+void lmrun_cases_agree(const lmrun_case *cases, size_t count);
+void lmrun_cases_keep_their_bits(const lmrun_case *cases, size_t count);
+void lmrun_cases_run_as_planned(const lmrun_case *cases, size_t count);
+void lmrun_cases_have_slopes(const lmrun_case *cases, size_t count);
+
 #endif

@@ -12,21 +12,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "models/gpt2.h"
+#include "models/dense.h"
 #include "tests/support/lmrun.h"
 
-static const dsc_gpt2_config tiny = { .lm.layers = 1, .heads = 2, .lm.channels = 12, .inner = 48, .lm.positions = 9,
+static const dsc_dense_config tiny = { .lm.layers = 1, .heads = 2, .lm.channels = 12, .inner = 48, .lm.positions = 9,
                                       .lm.sequence = 7, .lm.vocab = 23, .lm.vocab_rows = 23, .lm.norm_eps = 1e-5,
-                                      .lm.init_std = 0.02, .scale_attention = true, .lm.tied = true };
-static const dsc_gpt2_config tied = { .lm.layers = 2, .heads = 3, .lm.channels = 60, .inner = 240, .lm.positions = 40,
+                                      .lm.init_std = 0.02, .traits = &dsc_gpt2_traits, .attention_bias = true,
+                                      .scale_attention = true, .lm.tied = true };
+static const dsc_dense_config tied = { .lm.layers = 2, .heads = 3, .lm.channels = 60, .inner = 240, .lm.positions = 40,
                                       .lm.sequence = 40, .lm.vocab = 311, .lm.vocab_rows = 311, .lm.norm_eps = 1e-5,
-                                      .lm.init_std = 0.02, .scale_attention = true, .lm.tied = true };
-static const dsc_gpt2_config untied = { .lm.layers = 3, .heads = 4, .lm.channels = 60, .inner = 100, .lm.positions = 48,
+                                      .lm.init_std = 0.02, .traits = &dsc_gpt2_traits, .attention_bias = true,
+                                      .scale_attention = true, .lm.tied = true };
+static const dsc_dense_config untied = { .lm.layers = 3, .heads = 4, .lm.channels = 60, .inner = 100,
+                                        .lm.positions = 48,
                                         .lm.sequence = 33, .lm.vocab = 311, .lm.vocab_rows = 311, .lm.norm_eps = 1e-3,
-                                        .lm.init_std = 0.02, .scale_attention = true,
+                                        .lm.init_std = 0.02, .traits = &dsc_gpt2_traits, .attention_bias = true,
+                                      .scale_attention = true,
                                         .scale_attention_by_layer = true };
 
-static dsc_model *open_model(const dsc_gpt2_config *config)
+static dsc_model *open_model(const dsc_dense_config *config)
 {
     return lmrun_open_model(&dsc_gpt2_family, &config->lm);
 }
@@ -35,7 +39,7 @@ static dsc_model *open_model(const dsc_gpt2_config *config)
 
 static void golden(const char *name, const modelrun_options *options, bool whole, lmrun_bounds most)
 {
-    static const struct { const char *name; const dsc_gpt2_config *config; } all[] = { { "gpt2_tiny", &tiny },
+    static const struct { const char *name; const dsc_dense_config *config; } all[] = { { "gpt2_tiny", &tiny },
                                                                                        { "gpt2_tied", &tied },
                                                                                        { "gpt2_untied", &untied } };
     for (size_t i = 0; i < DSC_COUNT(all); i++) {
@@ -105,7 +109,7 @@ static void trains_a_folder(void **state)
 
 static void keeps_its_bits(void **state)
 {
-    const dsc_gpt2_config *configs[] = { &tied, &untied };
+    const dsc_dense_config *configs[] = { &tied, &untied };
     for (size_t c = 0; c < 2; c++) {
         dsc_model *model = open_model(configs[c]);
         lmrun_keeps_its_bits(model, DSC_F32);
@@ -116,9 +120,9 @@ static void keeps_its_bits(void **state)
 
 static void runs_as_planned(void **state)
 {
-    dsc_gpt2_config large = tiny;
+    dsc_dense_config large = tiny;
     large.lm.vocab = 50001, large.lm.vocab_rows = 50048, large.lm.sequence = 170, large.lm.positions = 170;
-    const dsc_gpt2_config *configs[] = { &tied, &untied, &large };
+    const dsc_dense_config *configs[] = { &tied, &untied, &large };
     for (size_t c = 0; c < DSC_COUNT(configs); c++) {
         const dsc_lm_config *lm = &configs[c]->lm;
         dsc_model *model = open_model(configs[c]);
@@ -130,7 +134,7 @@ static void runs_as_planned(void **state)
 
 static void gradient_is_the_slope(void **state)
 {
-    dsc_gpt2_config config = tied;
+    dsc_dense_config config = tied;
     config.lm.vocab_rows = 320;
     dsc_model *model = open_model(&config);
     lmrun_gradient_is_the_slope(model);
@@ -140,7 +144,7 @@ static void gradient_is_the_slope(void **state)
 /* Padding columns are outside the softmax: same losses, same gradients, and exactly none for the padding. */
 static void padding_changes_nothing(void **state)
 {
-    dsc_gpt2_config padded = untied;
+    dsc_dense_config padded = untied;
     padded.lm.vocab_rows = 384;
     dsc_model *models[2] = { open_model(&untied), open_model(&padded) };
     modelrun *runs[2];
@@ -174,7 +178,7 @@ static void padding_changes_nothing(void **state)
 /* A vocabulary that needs chunks: the gradient is the mean of single samples' gradients, which need none. */
 static void chunks_change_nothing(void **state)
 {
-    dsc_gpt2_config config = tiny;
+    dsc_dense_config config = tiny;
     config.lm.vocab = 40009, config.lm.vocab_rows = 40009, config.lm.sequence = 200, config.lm.positions = 200;
     config.lm.tied = false;
     dsc_model *model = open_model(&config);
@@ -219,7 +223,7 @@ static void chunks_change_nothing(void **state)
 /* The logits for generation are those that the losses were made of. */
 static void logits_give_the_losses(void **state)
 {
-    const dsc_gpt2_config *configs[] = { &tied, &untied };
+    const dsc_dense_config *configs[] = { &tied, &untied };
     for (size_t c = 0; c < 2; c++) {
         dsc_model *model = open_model(configs[c]);
         modelrun *run = lmrun_open(model, &lmrun_plain);

@@ -1,5 +1,5 @@
-/* test_llama.c - Llamas and Qwens on simulated GPUs: near the CPU as roundings explain, and every stage the same bits.
- * SPDX-License-Identifier: Apache-2.0 */
+/* test_families.c - a model of every family but GPT-2 on simulated GPUs: near the CPU as roundings explain, and every
+ * stage the same bits. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 
 #include "base/base.h"
 #include "tests/support/tiny_gpt.h"
-#include "tests/support/tiny_llama.h"
+#include "tests/support/tiny_models.h"
 #include "tests/support/tiny_run.h"
 
 /* Three ranks: slices that end in padding. Precisions take turns, and so do the stages beside stage 0 but for the first
@@ -20,13 +20,13 @@ static void near_the_cpu_at_every_stage(void **state)
 {
     const bool night = getenv("DSC_TEST_NIGHT") != NULL;
     const int32_t world = run_most_ranks(3);
-    for (size_t i = 0; i < DSC_COUNT(tiny_llamas); i++) {
-        dsc_model *model = tiny_model_open(tiny_llamas[i].config);
+    for (size_t i = 0; i < DSC_COUNT(tiny_models); i++) {
+        dsc_model *model = tiny_model_open(tiny_models[i].config);
         for (size_t bf16 = 0; bf16 < 2; bf16++) {
             run_result gpu, other;
             if (bf16 == i % 2 && !night)
                 continue;
-            printf("# %s, %s\n", tiny_llamas[i].name, bf16 != 0 ? "bf16" : "fp32");
+            printf("# %s, %s\n", tiny_models[i].name, bf16 != 0 ? "bf16" : "fp32");
             tiny_run_near_the_cpu(model, &(tiny_variant){ "cuda", world, 0, 2, bf16 != 0, false, false, NULL }, 2,
                                   &gpu);
             for (int32_t stage = 1; stage <= 3; stage++) {
@@ -47,5 +47,5 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(near_the_cpu_at_every_stage),
     };
-    return cmocka_run_group_tests_name("Llamas on simulated GPUs", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("families on simulated GPUs", tests, NULL, NULL);
 }

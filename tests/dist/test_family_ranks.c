@@ -1,5 +1,6 @@
-/* test_llama_ranks.c - Llamas and Qwens trained by ranks that are threads: the same bits at every stage, with overlap
- * and recomputation, in every world; and memory that is the plan's. SPDX-License-Identifier: Apache-2.0 */
+/* test_family_ranks.c - models of every family but GPT-2 trained by ranks that are threads: the same bits at every
+ * stage, with overlap and recomputation, in every world; and memory that is the plan's.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,13 +11,13 @@
 
 #include "base/base.h"
 #include "tests/support/tiny_gpt.h"
-#include "tests/support/tiny_llama.h"
+#include "tests/support/tiny_models.h"
 #include "tests/support/tiny_run.h"
 
 static void stages_give_the_same_bits(void **state)
 {
-    for (size_t i = 0; i < DSC_COUNT(tiny_llamas); i++) {
-        dsc_model *model = tiny_model_open(tiny_llamas[i].config);
+    for (size_t i = 0; i < DSC_COUNT(tiny_models); i++) {
+        dsc_model *model = tiny_model_open(tiny_models[i].config);
         for (int32_t world = 1; world <= 4; world++)
             tiny_stages_agree(model, "cpu", world, (world + (int32_t)i) % 2 == 0);
         dsc_model_close(&model);
@@ -26,8 +27,8 @@ static void stages_give_the_same_bits(void **state)
 static void world_sizes_agree_when_asked(void **state)
 {
     static const char any_world[] = ", \"reproducible\": \"world_size\"";
-    for (size_t i = 0; i < DSC_COUNT(tiny_llamas); i++) {
-        dsc_model *model = tiny_model_open(tiny_llamas[i].config);
+    for (size_t i = 0; i < DSC_COUNT(tiny_models); i++) {
+        dsc_model *model = tiny_model_open(tiny_models[i].config);
         run_result first, other;
         tiny_run(model, &(tiny_variant){ "cpu", 1, 0, 4, i % 2 == 0, false, false, any_world }, &(run_options){ 0 },
                  &first);
@@ -42,14 +43,14 @@ static void world_sizes_agree_when_asked(void **state)
 
 static void memory_is_the_plans(void **state)
 {
-    for (size_t i = 0; i < DSC_COUNT(tiny_llamas); i++) {
-        dsc_model *model = tiny_model_open(tiny_llamas[i].config);
+    for (size_t i = 0; i < DSC_COUNT(tiny_models); i++) {
+        dsc_model *model = tiny_model_open(tiny_models[i].config);
         for (int32_t stage = 0; stage <= 3; stage++) {
             run_result r;
             tiny_run(model, &(tiny_variant){ "cpu", 2, stage, 2, stage % 2 == 0, stage > 1, stage == 3, NULL },
                      &(run_options){ 0 }, &r);
             if (r.tracked_peak > r.planned || r.tracked_peak * 100 < r.planned * 99)
-                print_error("%s, stage %d: tracked %lld of %lld planned\n", tiny_llamas[i].name, (int)stage,
+                print_error("%s, stage %d: tracked %lld of %lld planned\n", tiny_models[i].name, (int)stage,
                             (long long)r.tracked_peak, (long long)r.planned);
             assert_true(r.tracked_peak <= r.planned);
             assert_true(r.tracked_peak * 100 >= r.planned * 99);
@@ -66,5 +67,5 @@ int main(void)
         cmocka_unit_test(world_sizes_agree_when_asked),
         cmocka_unit_test(memory_is_the_plans),
     };
-    return cmocka_run_group_tests_name("Llama ranks", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("family ranks", tests, NULL, NULL);
 }

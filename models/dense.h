@@ -1,0 +1,71 @@
+/* dense.h - blocks of layer norms, attention of as many key heads as query heads, and an MLP of two products: GPT-2,
+ * GPT-NeoX and OPT. Inside models/ only.
+ *
+ * Letters, beside lm.h's: H heads, D = C / H, I inner width of the MLP. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_MODELS_DENSE_H
+#define DSC_MODELS_DENSE_H
+
+#include "models/lm.h"
+#include "models/rope.h"
+
+/* How q, k and v are made: one product whose outputs are [3,H,D]; one whose are [H,3,D]; three. */
+typedef enum dsc_qkv_kind { DSC_QKV_PARTS, DSC_QKV_HEADS, DSC_QKV_APART } dsc_qkv_kind;
+
+/* What tells the families apart. Names are those of a block's layers, as "attn.c_attn" in "transformer.h.3.". */
+typedef struct dsc_dense_traits {
+    const char *norm1, *qkv[3], *proj, *norm2, *fc, *out; /* qkv[1] and [2]: DSC_QKV_APART only */
+    dsc_qkv_kind kind;
+    bool out_in; /* weights are stored [out,in] */
+    bool rotary;
+    bool scaled_init; /* what is added to the residual stream starts smaller by the number of additions: GPT-2 */
+} dsc_dense_traits;
+
+typedef struct dsc_dense_config {
+    dsc_lm_config lm;
+    const dsc_dense_traits *traits;
+    int64_t heads, inner;
+    dsc_activation activation;
+    bool attention_bias;           /* q, k, v and the projection have biases; the MLP always has */
+    bool parallel;                 /* x + attention(norm1(x)) + mlp(norm2(x)), else one after the other */
+    bool scale_attention;          /* scores times 1 / sqrt(D) */
+    bool scale_attention_by_layer; /* and times 1 / (layer + 1) */
+    dsc_rope rope;                 /* rotary */
+} dsc_dense_config;
+
+extern const dsc_lm_family dsc_gpt2_family, dsc_neox_family, dsc_opt_family;
+extern const dsc_dense_traits dsc_gpt2_traits, dsc_neox_traits, dsc_opt_traits;
+
+/* The parts of the families' tables. dense.c, dense_block.c, and a _config.c and _sizes.c for a family */
+int32_t dsc_dense_block_params(const dsc_lm_config *config);
+void dsc_dense_add_block(dsc_lm *lm, const dsc_lm_config *config);
+extern const dsc_lm_block dsc_dense_block;
+dsc_status dsc_gpt2_read_config(dsc_hf_config *reader, dsc_lm_config *out);
+int dsc_gpt2_write_config(const dsc_lm_config *config, char *out, size_t bytes);
+const char *dsc_gpt2_builtin(int32_t index, dsc_lm_config *out);
+dsc_status dsc_neox_read_config(dsc_hf_config *reader, dsc_lm_config *out);
+int dsc_neox_write_config(const dsc_lm_config *config, char *out, size_t bytes);
+dsc_status dsc_opt_read_config(dsc_hf_config *reader, dsc_lm_config *out);
+int dsc_opt_write_config(const dsc_lm_config *config, char *out, size_t bytes);
+const char *dsc_dense_no_builtin(int32_t index, dsc_lm_config *out);
+/* C must be a multiple of the heads; keys are the family's names of both, for the message. */
+DSC_MUST_USE dsc_status dsc_dense_check_heads(dsc_hf_config *reader, const dsc_dense_config *config,
+                                              const char *channels_key, const char *heads_key);
+
+/* By Hugging Face's names; `fallback` without the key. */
+DSC_MUST_USE dsc_status dsc_dense_read_activation(dsc_hf_config *reader, const char *key, dsc_activation fallback,
+                                                  dsc_activation *out);
+const char *dsc_dense_activation_name(dsc_activation activation);
+/* Shares of dropout that a config.json has, which are not done: said when one is above 0. keys[0 .. count - 1]. */
+DSC_MUST_USE dsc_status dsc_dense_read_dropout(dsc_hf_config *reader, const char *const *keys, int32_t count,
+                                               double fallback);
+
+/* Parameters of a block, in order; some families lack some. A bias follows its weight. */
+enum {
+    DSC_DENSE_NORM1, DSC_DENSE_NORM1_B, DSC_DENSE_QKV_W, DSC_DENSE_QKV_B, DSC_DENSE_K_W, DSC_DENSE_K_B, DSC_DENSE_V_W,
+    DSC_DENSE_V_B, DSC_DENSE_PROJ_W, DSC_DENSE_PROJ_B, DSC_DENSE_NORM2, DSC_DENSE_NORM2_B, DSC_DENSE_FC_W,
+    DSC_DENSE_FC_B, DSC_DENSE_OUT_W, DSC_DENSE_OUT_B, DSC_DENSE_PARAM_KINDS
+};
+/* The number of a kind among the block's parameters; -1: this family has none. */
+int32_t dsc_dense_param(const dsc_dense_config *config, int32_t kind);
+
+#endif

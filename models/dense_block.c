@@ -1,0 +1,361 @@
+/* dense_block.c - one transformer block: x + attention(norm1(x)), then x + mlp(norm2(x)); or both of the same x.
+ *
+ * Kept for backward, beside the block's input: q, k, v as the attention reads them (rotary positions turn them in
+ * place, and turning back needs no more than the tables), the attention's output and its log-sum-exp, the residual
+ * stream in the middle and the MLP before its activation, together 5C + I numbers a row. Both norms' outputs and the
+ * activation's would be another 2C + I; backward computes them again for about 1 % of the block's time.
+ * One after the other, the residual stream's gradient stays in d_in from the moment the MLP is done with d_out. Both of
+ * the same x, the projection's way back is taken before d_in, which may be d_out's memory, is written.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "kernels/device.h"
+#include "models/dense.h"
+
+enum { QKV, K, V, PROJ, FC, OUT, LINEAR_COUNT };
+
+static const dsc_dense_config *config_of(const dsc_lm_module *self)
+{
+    return (const dsc_dense_config *)(const void *)self->config;
+}
+
+/* Products that make q, k and v. */
+static int qkv_count(const dsc_dense_config *config) { return config->traits->kind == DSC_QKV_APART ? 3 : 1; }
+
+static bool has_linear(const dsc_dense_config *config, int which)
+{
+    return which >= PROJ || which < qkv_count(config);
+}
+
+/* The activation is in the product's epilogue where there is one for it. */
+static bool is_fused(const dsc_dense_config *config) { return config->activation == DSC_GELU_TANH; }
+
+/* Products that share an input add their gradients of it one after another: the first one writes, the others add. */
+static dsc_linear_layer linear_of(const dsc_dense_config *config, int which)
+{
+    const int64_t channels = config->lm.channels, inner = config->inner;
+    const int64_t qkv = qkv_count(config) == 3 ? channels : 3 * channels;
+    const bool out_in = config->traits->out_in, fused = is_fused(config);
+    const dsc_epilogue none = DSC_EPILOGUE_NONE, add = DSC_EPILOGUE_ADD;
+    const struct { dsc_linear shape; int32_t weight; dsc_epilogue forward, backward; } all[LINEAR_COUNT] = {
+        [QKV] = { { channels, qkv, out_in }, DSC_DENSE_QKV_W, DSC_EPILOGUE_BIAS, none },
+        [K] = { { channels, qkv, out_in }, DSC_DENSE_K_W, DSC_EPILOGUE_BIAS, add },
+        [V] = { { channels, qkv, out_in }, DSC_DENSE_V_W, DSC_EPILOGUE_BIAS, add },
+        [PROJ] = { { channels, channels, out_in }, DSC_DENSE_PROJ_W, DSC_EPILOGUE_BIAS_ADD, none },
+        [FC] = { { channels, inner, out_in }, DSC_DENSE_FC_W, fused ? DSC_EPILOGUE_BIAS_GELU : DSC_EPILOGUE_BIAS,
+                 none },
+        [OUT] = { { inner, channels, out_in }, DSC_DENSE_OUT_W, DSC_EPILOGUE_BIAS_ADD,
+                  fused ? DSC_EPILOGUE_DGELU : none },
+    };
+    const int32_t bias = dsc_dense_param(config, all[which].weight + 1);
+    dsc_epilogue forward = all[which].forward;
+    if (bias < 0)
+        forward = forward == DSC_EPILOGUE_BIAS_ADD ? add : none;
+    return (dsc_linear_layer){ .shape = all[which].shape, .weight = dsc_dense_param(config, all[which].weight),
+                               .bias = bias, .forward = forward, .backward = all[which].backward };
+}
+
+/* Byte offsets in ctx->saved and ctx->scratch. */
+typedef struct block_layout {
+    int64_t rows;
+    int64_t qkv, attention, lse, middle, fc, saved_bytes; /* [R,3C] [R,C] [B,H,T] [R,C] [R,I]; parallel: middle is
+                                                           * forward's alone, in the scratch */
+    int64_t act, stats, cos, sin, forward_bytes; /* [R,I], before it the attention's work space; [T,pairs] */
+    int64_t wide, narrow, side, back_stats, work, back_cos, back_sin, backward_bytes; /* [R,max(I,3C)] [R,C] [R,C] */
+} block_layout;
+
+static void lay_forward(const dsc_dense_config *config, int64_t batch, int64_t row_bytes, block_layout *out)
+{
+    const int64_t table = config->traits->rotary ? dsc_rope_table_bytes(&config->rope, config->lm.sequence) : 0;
+    const int64_t work = dsc_attention_fwd_scratch_bytes((int32_t)batch, (int32_t)config->lm.sequence,
+                                                         (int32_t)config->heads,
+                                                         (int32_t)(config->lm.channels / config->heads));
+    out->act = dsc_lm_piece(&out->forward_bytes, dsc_max_i64(row_bytes * config->inner, work));
+    out->stats = dsc_lm_piece(&out->forward_bytes, dsc_norm_stats_bytes(DSC_NORM_LAYER, out->rows));
+    if (config->parallel)
+        out->middle = dsc_lm_piece(&out->forward_bytes, row_bytes * config->lm.channels);
+    out->cos = dsc_lm_piece(&out->forward_bytes, table);
+    out->sin = dsc_lm_piece(&out->forward_bytes, table);
+}
+
+static void lay_backward(const dsc_dense_config *config, int64_t batch, int64_t row_bytes, block_layout *out)
+{
+    const int64_t channels = config->lm.channels;
+    const int64_t table = config->traits->rotary ? dsc_rope_table_bytes(&config->rope, config->lm.sequence) : 0;
+    const int64_t norm = dsc_norm_backward_scratch_bytes(DSC_NORM_LAYER, out->rows, channels);
+    const int64_t attention = dsc_attention_bwd_scratch_bytes((int32_t)batch, (int32_t)config->lm.sequence,
+                                                              (int32_t)config->heads,
+                                                              (int32_t)(channels / config->heads));
+    out->wide = dsc_lm_piece(&out->backward_bytes, row_bytes * dsc_max_i64(config->inner, 3 * channels));
+    out->narrow = dsc_lm_piece(&out->backward_bytes, row_bytes * channels);
+    out->side = config->parallel ? dsc_lm_piece(&out->backward_bytes, row_bytes * channels) : out->narrow;
+    out->back_stats = dsc_lm_piece(&out->backward_bytes, dsc_norm_stats_bytes(DSC_NORM_LAYER, out->rows));
+    out->work = dsc_lm_piece(&out->backward_bytes, dsc_max_i64(norm, attention));
+    out->back_cos = dsc_lm_piece(&out->backward_bytes, table);
+    out->back_sin = dsc_lm_piece(&out->backward_bytes, table);
+}
+
+static dsc_status layout(const dsc_dense_config *config, int64_t batch, dsc_dtype dtype, block_layout *out,
+                         dsc_error *err)
+{
+    *out = (block_layout){ 0 };
+    DSC_TRY(dsc_lm_rows(&config->lm, batch, &out->rows, err));
+    const int64_t rows = out->rows, channels = config->lm.channels;
+    const int64_t row_bytes = rows * (int64_t)dsc_dtype_bytes(dtype);
+    out->qkv = dsc_lm_piece(&out->saved_bytes, row_bytes * 3 * channels);
+    out->attention = dsc_lm_piece(&out->saved_bytes, row_bytes * channels);
+    out->lse = dsc_lm_piece(&out->saved_bytes, rows * config->heads * 4);
+    if (!config->parallel)
+        out->middle = dsc_lm_piece(&out->saved_bytes, row_bytes * channels);
+    out->fc = dsc_lm_piece(&out->saved_bytes, row_bytes * config->inner);
+    lay_forward(config, batch, row_bytes, out);
+    lay_backward(config, batch, row_bytes, out);
+    return DSC_OK;
+}
+
+static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
+                       dsc_module_plan *out, dsc_error *err)
+{
+    const dsc_dense_config *config = config_of(module->self);
+    block_layout at;
+    DSC_TRY(layout(config, batch, dtype, &at, err));
+    double flops = 0;
+    for (int i = 0; i < LINEAR_COUNT; i++)
+        if (has_linear(config, i))
+            DSC_TRY(dsc_linear_plan(linear_of(config, i), at.rows, dtype, sink, &flops, err));
+    /* q k^T and p v over the causal half of [T,T]. */
+    flops += 2 * 2.0 * (double)at.rows * (double)(config->lm.sequence + 1) / 2 * (double)config->lm.channels;
+    *out = (dsc_module_plan){ .out_elements = at.rows * config->lm.channels, .saved_bytes = at.saved_bytes,
+                              .forward_scratch_bytes = at.forward_bytes, .backward_scratch_bytes = at.backward_bytes,
+                              .forward_flops = flops, .backward_flops = 2 * flops };
+    return DSC_OK;
+}
+
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
+
+/* What every step of a call needs. */
+typedef struct block_call {
+    const dsc_lm_module *self;
+    const dsc_dense_config *config;
+    dsc_module_ctx *ctx;
+    dsc_call launch;
+    block_layout at;
+    char *saved, *scratch;
+    dsc_error *err;
+} block_call;
+
+static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, block_call *call, dsc_error *err)
+{
+    DSC_ASSERT(ctx->saved != NULL);
+    DSC_ASSERT(ctx->scratch != NULL);
+    *call = (block_call){ .self = module->self, .config = config_of(module->self), .ctx = ctx, .saved = ctx->saved,
+                          .scratch = ctx->scratch, .err = err };
+    DSC_TRY(layout(call->config, ctx->batch, ctx->dtype, &call->at, err));
+    call->launch = (dsc_call){ ctx, call->at.rows, err };
+    return DSC_OK;
+}
+
+static float attention_scale(const dsc_lm_module *self)
+{
+    const dsc_dense_config *config = config_of(self);
+    double scale = 1;
+    if (config->scale_attention)
+        scale /= sqrt((double)(config->lm.channels / config->heads));
+    if (config->scale_attention_by_layer)
+        scale /= (double)(self->layer + 1);
+    return (float)scale;
+}
+
+/* The norm whose weight is parameter `kind`, with its statistics at `stats` of the scratch. */
+static dsc_norm norm_of(const block_call *call, int32_t kind, int64_t stats)
+{
+    return (dsc_norm){ .kind = DSC_NORM_LAYER, .rows = call->at.rows, .channels = call->config->lm.channels,
+                       .eps = call->config->lm.norm_eps, .weight = dsc_dense_param(call->config, kind),
+                       .stats = call->scratch + stats };
+}
+
+static dsc_status norm(const block_call *call, int32_t kind, int64_t stats, void *out, const void *in)
+{
+    return dsc_norm_forward(&call->launch, norm_of(call, kind, stats), out, in);
+}
+
+/* Where q, k and v, or their gradients, lie. */
+typedef struct qkv_view {
+    char *part[3];
+    int64_t stride;    /* elements between rows */
+    int64_t head_size; /* elements between heads */
+} qkv_view;
+
+static qkv_view qkv_of(const block_call *call, char *base)
+{
+    const int64_t channels = call->config->lm.channels, size = channels / call->config->heads;
+    const bool apart = call->config->traits->kind == DSC_QKV_APART, heads = call->config->traits->kind == DSC_QKV_HEADS;
+    const int64_t step = apart ? call->at.rows * channels : heads ? size : channels;
+    qkv_view view = { .stride = apart ? channels : 3 * channels, .head_size = heads ? 3 * size : size };
+    for (int i = 0; i < 3; i++)
+        view.part[i] = base + i * step * (int64_t)dsc_dtype_bytes(call->ctx->dtype);
+    return view;
+}
+
+/* q and k by their positions, in place; nothing without rotary positions. */
+static dsc_status turn(const block_call *call, const qkv_view *view, int64_t cos, int64_t sin, bool inverse)
+{
+    const dsc_dense_config *config = call->config;
+    const dsc_rope_tables tables = { (float *)(void *)(call->scratch + cos), (float *)(void *)(call->scratch + sin) };
+    if (!config->traits->rotary)
+        return DSC_OK;
+    DSC_TRY(dsc_rope_make_tables(&call->launch, &config->rope, tables, config->lm.sequence));
+    for (int i = 0; i < 2; i++) {
+        const dsc_rope_heads heads = { view->part[i], view->stride, (int32_t)config->heads, (int32_t)view->head_size,
+                                       config->lm.sequence, inverse };
+        DSC_TRY(dsc_rope_turn(&call->launch, &config->rope, tables, &heads));
+    }
+    return DSC_OK;
+}
+
+static dsc_status attend(const block_call *call, const qkv_view *view)
+{
+    const dsc_dense_config *config = call->config;
+    const dsc_attention_fwd_args args = {
+        .out = call->saved + call->at.attention, .lse = (float *)(void *)(call->saved + call->at.lse),
+        .q = view->part[0], .k = view->part[1], .v = view->part[2], .scratch = call->scratch + call->at.act,
+        .q_stride = view->stride, .kv_stride = view->stride, .out_stride = config->lm.channels,
+        .head_stride = view->head_size, .batch = (int32_t)call->ctx->batch, .tokens = (int32_t)config->lm.sequence,
+        .heads = (int32_t)config->heads, .kv_heads = (int32_t)config->heads,
+        .head_size = (int32_t)(config->lm.channels / config->heads), .scale = attention_scale(call->self),
+        .dtype = call->ctx->dtype
+    };
+    return DSC_RUN(call->ctx->stream, ATTENTION_FWD, &args, call->err);
+}
+
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+/* middle = x + attention of `normed`. */
+static dsc_status forward_attention(const block_call *call, const void *normed, void *middle)
+{
+    const qkv_view view = qkv_of(call, call->saved + call->at.qkv);
+    for (int i = 0; i < qkv_count(call->config); i++)
+        DSC_TRY(dsc_linear_run(&call->launch, linear_of(call->config, QKV + i), view.part[i], normed, NULL));
+    DSC_TRY(turn(call, &view, call->at.cos, call->at.sin, false));
+    DSC_TRY(attend(call, &view));
+    /* The residual is only read, as the epilogue says; the argument is not const because other epilogues write it. */
+    return dsc_linear_run(&call->launch, linear_of(call->config, PROJ), middle, call->saved + call->at.attention,
+                          (void *)(uintptr_t)call->ctx->in);
+}
+
+/* The activation of the MLP that `saved` holds, into `to`. */
+static dsc_status activate(const block_call *call, void *to)
+{
+    const dsc_gelu_fwd_args args = { .out = to, .in = call->saved + call->at.fc,
+                                     .count = call->at.rows * call->config->inner, .dtype = call->ctx->dtype,
+                                     .kind = call->config->activation };
+    return DSC_RUN(call->ctx->stream, GELU_FWD, &args, call->err);
+}
+
+static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
+{
+    block_call call;
+    DSC_TRY(begin(module, ctx, &call, err));
+    const dsc_dense_config *config = call.config;
+    char *const fc = call.saved + call.at.fc, *const act = call.scratch + call.at.act;
+    char *const middle = (config->parallel ? call.scratch : call.saved) + call.at.middle;
+    /* `out` holds the norms' outputs until its own value is ready. */
+    DSC_TRY(norm(&call, DSC_DENSE_NORM1, call.at.stats, ctx->out, ctx->in));
+    DSC_TRY(forward_attention(&call, ctx->out, middle));
+    DSC_TRY(norm(&call, DSC_DENSE_NORM2, call.at.stats, ctx->out, config->parallel ? ctx->in : middle));
+    if (is_fused(config)) {
+        DSC_TRY(dsc_linear_run(&call.launch, linear_of(config, FC), act, ctx->out, fc));
+    } else {
+        DSC_TRY(dsc_linear_run(&call.launch, linear_of(config, FC), fc, ctx->out, NULL));
+        DSC_TRY(activate(&call, act));
+    }
+    return dsc_linear_run(&call.launch, linear_of(config, OUT), ctx->out, act, middle);
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+/* d_in = residual + gradient through the norm whose statistics the scratch holds. */
+static dsc_status norm_backward(const block_call *call, int32_t kind, const void *d_out, const void *residual,
+                                const void *in)
+{
+    const dsc_norm_gradient buffers = { .d_in = call->ctx->d_in, .d_out = d_out, .d_residual = residual, .in = in,
+                                        .scratch = call->scratch + call->at.work };
+    return dsc_norm_backward(&call->launch, norm_of(call, kind, call->at.back_stats), &buffers);
+}
+
+/* d_in = d_out + the gradient through the MLP and its norm, which reads `in`. */
+static dsc_status backward_mlp(const block_call *call, const void *in)
+{
+    dsc_module_ctx *ctx = call->ctx;
+    const dsc_dense_config *config = call->config;
+    char *const wide = call->scratch + call->at.wide, *const narrow = call->scratch + call->at.narrow;
+    char *const fc = call->saved + call->at.fc;
+    DSC_TRY(activate(call, wide));
+    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(config, OUT), wide, ctx->d_out));
+    DSC_TRY(dsc_linear_backward(&call->launch, linear_of(config, OUT), wide, ctx->d_out, is_fused(config) ? fc : NULL));
+    if (!is_fused(config)) {
+        const dsc_gelu_bwd_args args = { .d_in = wide, .d_out = wide, .in = fc, .count = call->at.rows * config->inner,
+                                         .dtype = ctx->dtype, .kind = config->activation };
+        DSC_TRY(DSC_RUN(ctx->stream, GELU_BWD, &args, call->err));
+    }
+    DSC_TRY(norm(call, DSC_DENSE_NORM2, call->at.back_stats, narrow, in));
+    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(config, FC), narrow, wide));
+    DSC_TRY(dsc_linear_backward(&call->launch, linear_of(config, FC), narrow, wide, NULL));
+    return norm_backward(call, DSC_DENSE_NORM2, narrow, ctx->d_out, in);
+}
+
+/* The projection's gradients; `to` = that of the attention's output. */
+static dsc_status backward_projection(const block_call *call, const void *d_out, void *to)
+{
+    const dsc_linear_layer layer = linear_of(call->config, PROJ);
+    DSC_TRY(dsc_linear_gradients(&call->launch, layer, call->saved + call->at.attention, d_out));
+    return dsc_linear_backward(&call->launch, layer, to, d_out, NULL);
+}
+
+static dsc_status attend_backward(const block_call *call, const void *d_out, const qkv_view *view, const qkv_view *d)
+{
+    const dsc_dense_config *config = call->config;
+    const dsc_attention_bwd_args args = {
+        .dq = d->part[0], .dk = d->part[1], .dv = d->part[2], .d_out = d_out, .out = call->saved + call->at.attention,
+        .lse = (const float *)(const void *)(call->saved + call->at.lse), .q = view->part[0], .k = view->part[1],
+        .v = view->part[2], .scratch = call->scratch + call->at.work, .q_stride = view->stride,
+        .kv_stride = view->stride, .out_stride = config->lm.channels, .head_stride = view->head_size,
+        .batch = (int32_t)call->ctx->batch, .tokens = (int32_t)config->lm.sequence, .heads = (int32_t)config->heads,
+        .kv_heads = (int32_t)config->heads, .head_size = (int32_t)(config->lm.channels / config->heads),
+        .scale = attention_scale(call->self), .dtype = call->ctx->dtype
+    };
+    return DSC_RUN(call->ctx->stream, ATTENTION_BWD, &args, call->err);
+}
+
+/* Adds to d_in the gradient through the attention, whose output's gradient is d_out, and its norm. */
+static dsc_status backward_attention(const block_call *call, const void *d_out)
+{
+    const dsc_dense_config *config = call->config;
+    char *const narrow = call->scratch + call->at.narrow;
+    const qkv_view view = qkv_of(call, call->saved + call->at.qkv), d = qkv_of(call, call->scratch + call->at.wide);
+    DSC_TRY(attend_backward(call, d_out, &view, &d));
+    DSC_TRY(turn(call, &d, call->at.back_cos, call->at.back_sin, true));
+    DSC_TRY(norm(call, DSC_DENSE_NORM1, call->at.back_stats, narrow, call->ctx->in));
+    for (int i = 0; i < qkv_count(config); i++)
+        DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(config, QKV + i), narrow, d.part[i]));
+    for (int i = 0; i < qkv_count(config); i++)
+        DSC_TRY(dsc_linear_backward(&call->launch, linear_of(config, QKV + i), narrow, d.part[i], narrow));
+    return norm_backward(call, DSC_DENSE_NORM1, narrow, call->ctx->d_in, call->ctx->in);
+}
+
+static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
+{
+    block_call call;
+    DSC_TRY(begin(module, ctx, &call, err));
+    char *const side = call.scratch + call.at.side; /* `narrow`, or beside it where the MLP comes between */
+    if (call.config->parallel) {
+        DSC_TRY(backward_projection(&call, ctx->d_out, side));
+        DSC_TRY(backward_mlp(&call, ctx->in));
+    } else {
+        DSC_TRY(backward_mlp(&call, call.saved + call.at.middle));
+        DSC_TRY(backward_projection(&call, ctx->d_in, side));
+    }
+    return backward_attention(&call, side);
+}
+
+const dsc_lm_block dsc_dense_block = { plan, forward, backward };

@@ -1,0 +1,77 @@
+/* neox.c - GPT-NeoX (Black et al. 2022), Pythia among them: its names, and its config.json as Hugging Face writes it.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "models/dense.h"
+
+const dsc_dense_traits dsc_neox_traits = {
+    .norm1 = "input_layernorm", .qkv = { "attention.query_key_value" }, .proj = "attention.dense",
+    .norm2 = "post_attention_layernorm", .fc = "mlp.dense_h_to_4h", .out = "mlp.dense_4h_to_h",
+    .kind = DSC_QKV_HEADS, .out_in = true, .rotary = true
+};
+
+/* Causal masks and frequencies, which older versions saved. */
+static bool may_ignore(const char *part)
+{
+    return strcmp(part, "attention.bias") == 0 || strcmp(part, "attention.masked_bias") == 0 ||
+           strcmp(part, "attention.rotary_emb.inv_freq") == 0;
+}
+
+const dsc_lm_family dsc_neox_family = {
+    .model_type = "gpt_neox", .layers_key = "num_hidden_layers", .base = "gpt_neox.", .layer = "layers.",
+    .token_table = "embed_in.weight", .head_table = "embed_out.weight", .final_norm = "final_layer_norm",
+    .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_dense_config), .read_config = dsc_neox_read_config,
+    .write_config = dsc_neox_write_config, .builtin = dsc_dense_no_builtin, .block_params = dsc_dense_block_params,
+    .add_block = dsc_dense_add_block, .block = &dsc_dense_block, .may_ignore = may_ignore
+};
+
+dsc_status dsc_neox_read_config(dsc_hf_config *reader, dsc_lm_config *lm)
+{
+    static const char *const dropouts[] = { "hidden_dropout", "attention_dropout", "classifier_dropout" };
+    dsc_dense_config *out = (dsc_dense_config *)(void *)lm;
+    out->traits = &dsc_neox_traits;
+    out->scale_attention = true;
+    DSC_TRY(dsc_hf_int(reader, "vocab_size", DSC_LM_VOCAB_MAX, 50432, &lm->vocab));
+    DSC_TRY(dsc_hf_int(reader, "max_position_embeddings", DSC_LM_POSITIONS_MAX, 2048, &lm->positions));
+    DSC_TRY(dsc_hf_int(reader, "num_hidden_layers", DSC_LM_LAYERS_MAX, 44, &lm->layers));
+    DSC_TRY(dsc_hf_int(reader, "hidden_size", DSC_LM_CHANNELS_MAX, 6144, &lm->channels));
+    DSC_TRY(dsc_hf_int(reader, "intermediate_size", DSC_LM_INNER_MAX, 24576, &out->inner));
+    DSC_TRY(dsc_hf_int(reader, "num_attention_heads", DSC_LM_CHANNELS_MAX, 64, &out->heads));
+    DSC_TRY(dsc_dense_check_heads(reader, out, "hidden_size", "num_attention_heads"));
+    if (lm->channels / out->heads > 2 * DSC_ROPE_PAIRS_MAX)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "heads of %lld elements are not built; what exists: up to %d",
+                             (long long)(lm->channels / out->heads), 2 * DSC_ROPE_PAIRS_MAX);
+    DSC_TRY(dsc_hf_number(reader, "layer_norm_eps", (dsc_hf_range){ 1e-30, 1 }, 1e-5, &lm->norm_eps));
+    DSC_TRY(dsc_hf_number(reader, "initializer_range", (dsc_hf_range){ 0, 1000 }, 0.02, &lm->init_std));
+    DSC_TRY(dsc_hf_bool(reader, "tie_word_embeddings", false, &lm->tied));
+    DSC_TRY(dsc_hf_bool(reader, "use_parallel_residual", true, &out->parallel));
+    DSC_TRY(dsc_hf_bool(reader, "attention_bias", true, &out->attention_bias));
+    DSC_TRY(dsc_dense_read_activation(reader, "hidden_act", DSC_GELU_ERF, &out->activation));
+    const dsc_rope_keys keys = { .theta = "rotary_emb_base", .partial = "rotary_pct", .partial_default = 0.25,
+                                 .positions = lm->positions, .head_size = lm->channels / out->heads };
+    DSC_TRY(dsc_rope_read(reader, &keys, &out->rope));
+    return dsc_dense_read_dropout(reader, dropouts, 2, 0);
+}
+
+int dsc_neox_write_config(const dsc_lm_config *lm, char *out, size_t bytes)
+{
+    const dsc_dense_config *config = (const dsc_dense_config *)(const void *)lm;
+    char eps[32], std[32], theta[32], pct[32], rope[400];
+    const double share = 2.0 * config->rope.pairs * (double)config->heads / (double)lm->channels;
+    dsc_rope_write(&config->rope, rope, sizeof rope);
+    return snprintf(
+        out, bytes,
+        "{\n  \"architectures\": [\"GPTNeoXForCausalLM\"],\n  \"model_type\": \"gpt_neox\",\n"
+        "  \"hidden_act\": \"%s\",\n  \"vocab_size\": %lld,\n  \"max_position_embeddings\": %lld,\n"
+        "  \"hidden_size\": %lld,\n  \"intermediate_size\": %lld,\n  \"num_hidden_layers\": %lld,\n"
+        "  \"num_attention_heads\": %lld,\n  \"layer_norm_eps\": %s,\n  \"initializer_range\": %s,\n"
+        "  \"attention_dropout\": 0.0,\n  \"hidden_dropout\": 0.0,\n  \"rotary_emb_base\": %s,\n"
+        "  \"rotary_pct\": %s,\n  \"rope_scaling\": %s,\n  \"use_parallel_residual\": %s,\n"
+        "  \"attention_bias\": %s,\n  \"tie_word_embeddings\": %s\n}\n",
+        dsc_dense_activation_name(config->activation), (long long)lm->vocab_rows, (long long)lm->positions,
+        (long long)lm->channels, (long long)config->inner, (long long)lm->layers, (long long)config->heads,
+        dsc_hf_number_text(lm->norm_eps, eps, sizeof eps), dsc_hf_number_text(lm->init_std, std, sizeof std),
+        dsc_hf_number_text(config->rope.theta, theta, sizeof theta), dsc_hf_number_text(share, pct, sizeof pct), rope,
+        config->parallel ? "true" : "false", config->attention_bias ? "true" : "false", lm->tied ? "true" : "false");
+}

@@ -1,0 +1,92 @@
+/* opt.c - OPT (Zhang et al. 2022): its names, and its config.json as Hugging Face writes it.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+
+#include "models/dense.h"
+
+const dsc_dense_traits dsc_opt_traits = {
+    .norm1 = "self_attn_layer_norm", .qkv = { "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj" },
+    .proj = "self_attn.out_proj", .norm2 = "final_layer_norm", .fc = "fc1", .out = "fc2", .kind = DSC_QKV_APART,
+    .out_in = true
+};
+
+static bool may_ignore(const char *part)
+{
+    return false;
+}
+
+/* Positions are counted from 2: the table's first rows were for padding. */
+const dsc_lm_family dsc_opt_family = {
+    .model_type = "opt", .layers_key = "num_hidden_layers", .base = "model.", .layer = "decoder.layers.",
+    .token_table = "decoder.embed_tokens.weight", .position_table = "decoder.embed_positions.weight",
+    .position_first = 2, .head_table = "lm_head.weight", .final_norm = "decoder.final_layer_norm",
+    .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_dense_config), .read_config = dsc_opt_read_config,
+    .write_config = dsc_opt_write_config, .builtin = dsc_dense_no_builtin, .block_params = dsc_dense_block_params,
+    .add_block = dsc_dense_add_block, .block = &dsc_dense_block, .may_ignore = may_ignore
+};
+
+/* Keys whose other value is another model. */
+static dsc_status refuse_variants(dsc_hf_config *reader, const dsc_dense_config *config)
+{
+    static const struct { const char *key; bool built; } flags[] = {
+        { "do_layer_norm_before", true }, { "_remove_final_layer_norm", false }, { "enable_bias", true },
+        { "layer_norm_elementwise_affine", true },
+    };
+    int64_t width = 0;
+    for (size_t i = 0; i < DSC_COUNT(flags); i++) {
+        bool is = false;
+        DSC_TRY(dsc_hf_bool(reader, flags[i].key, flags[i].built, &is));
+        if (is != flags[i].built)
+            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"%s\": %s is not built; what exists: %s", flags[i].key,
+                                 is ? "true" : "false", is ? "false" : "true");
+    }
+    DSC_TRY(dsc_hf_int(reader, "word_embed_proj_dim", DSC_LM_CHANNELS_MAX, config->lm.channels, &width));
+    if (width != config->lm.channels)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"word_embed_proj_dim\" %lld is not built; what exists: "
+                             "\"hidden_size\", which is %lld", (long long)width, (long long)config->lm.channels);
+    return DSC_OK;
+}
+
+dsc_status dsc_opt_read_config(dsc_hf_config *reader, dsc_lm_config *lm)
+{
+    static const char *const dropouts[] = { "dropout", "attention_dropout", "layerdrop" };
+    static const double usual[] = { 0.1, 0, 0 };
+    dsc_dense_config *out = (dsc_dense_config *)(void *)lm;
+    out->traits = &dsc_opt_traits;
+    out->scale_attention = true;
+    out->attention_bias = true;
+    DSC_TRY(dsc_hf_int(reader, "vocab_size", DSC_LM_VOCAB_MAX, 50272, &lm->vocab));
+    DSC_TRY(dsc_hf_int(reader, "max_position_embeddings", DSC_LM_POSITIONS_MAX, 2048, &lm->positions));
+    DSC_TRY(dsc_hf_int(reader, "num_hidden_layers", DSC_LM_LAYERS_MAX, 12, &lm->layers));
+    DSC_TRY(dsc_hf_int(reader, "hidden_size", DSC_LM_CHANNELS_MAX, 768, &lm->channels));
+    DSC_TRY(dsc_hf_int(reader, "ffn_dim", DSC_LM_INNER_MAX, 3072, &out->inner));
+    DSC_TRY(dsc_hf_int(reader, "num_attention_heads", DSC_LM_CHANNELS_MAX, 12, &out->heads));
+    DSC_TRY(dsc_dense_check_heads(reader, out, "hidden_size", "num_attention_heads"));
+    DSC_TRY(refuse_variants(reader, out));
+    DSC_TRY(dsc_lm_read_padding(reader, 1, lm));
+    lm->norm_eps = 1e-5; /* no key says else */
+    DSC_TRY(dsc_hf_number(reader, "init_std", (dsc_hf_range){ 0, 1000 }, 0.02, &lm->init_std));
+    DSC_TRY(dsc_hf_bool(reader, "tie_word_embeddings", true, &lm->tied));
+    DSC_TRY(dsc_dense_read_activation(reader, "activation_function", DSC_RELU, &out->activation));
+    for (size_t i = 0; i < DSC_COUNT(dropouts); i++)
+        DSC_TRY(dsc_dense_read_dropout(reader, &dropouts[i], 1, usual[i]));
+    return DSC_OK;
+}
+
+int dsc_opt_write_config(const dsc_lm_config *lm, char *out, size_t bytes)
+{
+    const dsc_dense_config *config = (const dsc_dense_config *)(const void *)lm;
+    char std[32], padding[32];
+    return snprintf(
+        out, bytes,
+        "{\n  \"architectures\": [\"OPTForCausalLM\"],\n  \"model_type\": \"opt\",\n"
+        "  \"activation_function\": \"%s\",\n  \"vocab_size\": %lld,\n  \"max_position_embeddings\": %lld,\n"
+        "  \"hidden_size\": %lld,\n  \"word_embed_proj_dim\": %lld,\n  \"ffn_dim\": %lld,\n"
+        "  \"num_hidden_layers\": %lld,\n  \"num_attention_heads\": %lld,\n  \"init_std\": %s,\n"
+        "  \"do_layer_norm_before\": true,\n  \"dropout\": 0.0,\n  \"attention_dropout\": 0.0,\n"
+        "  \"layerdrop\": 0.0,\n  \"pad_token_id\": %s,\n  \"tie_word_embeddings\": %s\n}\n",
+        dsc_dense_activation_name(config->activation), (long long)lm->vocab_rows, (long long)lm->positions,
+        (long long)lm->channels, (long long)lm->channels, (long long)config->inner, (long long)lm->layers,
+        (long long)config->heads, dsc_hf_number_text(lm->init_std, std, sizeof std),
+        dsc_lm_padding_text(lm, padding, sizeof padding), lm->tied ? "true" : "false");
+}

@@ -1,0 +1,63 @@
+/* rope.h - rotary positions of a model: how config.json gives them, their frequencies, and turning heads by them.
+ *
+ * Read as older versions of Hugging Face's code wrote them (keys of the root beside "rope_scaling") and as newer ones
+ * do ("rope_parameters"), and written in the older way, which both read. Inside models/ only.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_MODELS_ROPE_H
+#define DSC_MODELS_ROPE_H
+
+#include "models/hf_config.h"
+#include "models/linear.h"
+
+typedef enum dsc_rope_kind {
+    DSC_ROPE_DEFAULT, DSC_ROPE_LINEAR, DSC_ROPE_DYNAMIC, DSC_ROPE_LLAMA3, DSC_ROPE_YARN
+} dsc_rope_kind;
+
+/* How positions turn heads, by Hugging Face's names. */
+typedef struct dsc_rope {
+    dsc_rope_kind kind;
+    double theta, factor;
+    double original_positions;                /* LLAMA3, YARN: those before the scaling */
+    double low_freq_factor, high_freq_factor; /* LLAMA3 */
+    double beta_fast, beta_slow;              /* YARN */
+    double attention_factor;                  /* YARN; 0: from the factor */
+    bool truncate;                            /* YARN */
+    /* By dsc_rope_set. */
+    int32_t pairs;                       /* of a head's elements that turn */
+    float frequency[DSC_ROPE_PAIRS_MAX]; /* [pairs] */
+    float scale;                         /* of cosines and sines */
+} dsc_rope;
+
+/* What a family's config.json says of its own. */
+typedef struct dsc_rope_keys {
+    const char *theta, *partial;  /* the older keys; partial NULL: the whole head turns, and no key says else */
+    double partial_default;
+    int64_t positions, head_size; /* of the model that is read */
+} dsc_rope_keys;
+
+DSC_MUST_USE dsc_status dsc_rope_read(dsc_hf_config *reader, const dsc_rope_keys *keys, dsc_rope *out);
+/* The value of "rope_scaling". */
+void dsc_rope_write(const dsc_rope *rope, char *out, size_t bytes);
+/* pairs, frequency and scale: `size` elements of a head turn, an even number. Rounded as PyTorch rounds them. */
+void dsc_rope_set(dsc_rope *rope, int64_t size);
+
+/* ---- For modules ---- */
+
+/* Cosines and sines of positions 0 .. tokens - 1, in fp32. */
+typedef struct dsc_rope_tables { float *cos, *sin; } dsc_rope_tables; /* [tokens,pairs] */
+static inline int64_t dsc_rope_table_bytes(const dsc_rope *rope, int64_t tokens) { return tokens * rope->pairs * 4; }
+DSC_MUST_USE dsc_status dsc_rope_make_tables(const dsc_call *call, const dsc_rope *rope, dsc_rope_tables tables,
+                                             int64_t tokens);
+
+/* Heads of R rows, in place. */
+typedef struct dsc_rope_heads {
+    void *rows;
+    int64_t stride;          /* elements between rows */
+    int32_t count, apart;    /* heads; elements between them */
+    int64_t tokens;          /* of a sample */
+    bool inverse;            /* a gradient's way back */
+} dsc_rope_heads;
+DSC_MUST_USE dsc_status dsc_rope_turn(const dsc_call *call, const dsc_rope *rope, dsc_rope_tables tables,
+                                      const dsc_rope_heads *heads);
+
+#endif

@@ -1,0 +1,127 @@
+/* rope_config.c - rotary positions in config.json. SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+
+#include "models/lm.h"
+#include "models/rope.h"
+
+static const char *const rope_names[] = { [DSC_ROPE_DEFAULT] = "default", [DSC_ROPE_LINEAR] = "linear",
+                                          [DSC_ROPE_DYNAMIC] = "dynamic", [DSC_ROPE_LLAMA3] = "llama3",
+                                          [DSC_ROPE_YARN] = "yarn" };
+
+static dsc_status need(dsc_hf_config *reader, const char *key, dsc_rope_kind kind)
+{
+    if (dsc_hf_field(reader, key) != NULL)
+        return DSC_OK;
+    return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "rotary positions of type \"%s\" need \"%s\"", rope_names[kind], key);
+}
+
+static dsc_status read_llama3(dsc_hf_config *reader, dsc_rope *out)
+{
+    static const dsc_hf_range factors = { 1e-3, 1e6 };
+    DSC_TRY(need(reader, "low_freq_factor", out->kind));
+    DSC_TRY(dsc_hf_number(reader, "low_freq_factor", factors, 1, &out->low_freq_factor));
+    DSC_TRY(need(reader, "high_freq_factor", out->kind));
+    DSC_TRY(dsc_hf_number(reader, "high_freq_factor", factors, 4, &out->high_freq_factor));
+    if (!(out->high_freq_factor > out->low_freq_factor))
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"high_freq_factor\" %g must be above \"low_freq_factor\" %g",
+                             out->high_freq_factor, out->low_freq_factor);
+    return DSC_OK;
+}
+
+static dsc_status read_yarn(dsc_hf_config *reader, dsc_rope *out)
+{
+    static const dsc_hf_range turns = { 1e-3, 1e6 };
+    static const char *const others[] = { "mscale", "mscale_all_dim" };
+    DSC_TRY(dsc_hf_number(reader, "beta_fast", turns, 32, &out->beta_fast));
+    DSC_TRY(dsc_hf_number(reader, "beta_slow", turns, 1, &out->beta_slow));
+    DSC_TRY(dsc_hf_number(reader, "attention_factor", turns, 0, &out->attention_factor));
+    DSC_TRY(dsc_hf_bool(reader, "truncate", true, &out->truncate));
+    for (size_t i = 0; i < DSC_COUNT(others); i++)
+        if (dsc_hf_field(reader, others[i]) != NULL)
+            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"%s\" of yarn is not built", others[i]);
+    return DSC_OK;
+}
+
+/* The reader stands on the object that names the type. */
+static dsc_status read_object(dsc_hf_config *reader, const dsc_rope_keys *keys, dsc_rope *out, double *partial)
+{
+    const char *key = dsc_hf_field(reader, "rope_type") != NULL ? "rope_type" : "type"; /* the older name */
+    int32_t kind = 0;
+    DSC_TRY(dsc_hf_choice(reader, key, rope_names, DSC_COUNT(rope_names), &kind));
+    out->kind = (dsc_rope_kind)kind;
+    DSC_TRY(dsc_hf_number(reader, "rope_theta", (dsc_hf_range){ 2, 1e30 }, out->theta, &out->theta));
+    DSC_TRY(dsc_hf_number(reader, "partial_rotary_factor", (dsc_hf_range){ 0, 1 }, *partial, partial));
+    if (keys->partial == NULL && *partial != 1)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"partial_rotary_factor\" %g is not built; what exists: 1",
+                             *partial);
+    if (out->kind == DSC_ROPE_DEFAULT)
+        return DSC_OK;
+    DSC_TRY(need(reader, "factor", out->kind));
+    DSC_TRY(dsc_hf_number(reader, "factor", (dsc_hf_range){ 1e-3, 1e6 }, 1, &out->factor));
+    int64_t original = 0;
+    DSC_TRY(dsc_hf_int(reader, "original_max_position_embeddings", DSC_LM_POSITIONS_MAX, keys->positions, &original));
+    out->original_positions = (double)original;
+    if (out->kind == DSC_ROPE_LLAMA3)
+        return read_llama3(reader, out);
+    return out->kind == DSC_ROPE_YARN ? read_yarn(reader, out) : DSC_OK;
+}
+
+dsc_status dsc_rope_read(dsc_hf_config *reader, const dsc_rope_keys *keys, dsc_rope *out)
+{
+    /* As Hugging Face's code chooses when both are there. */
+    static const char *const objects[] = { "rope_scaling", "rope_parameters" };
+    const cJSON *const root = reader->object, *object = NULL;
+    double partial = keys->partial_default;
+    *out = (dsc_rope){ .kind = DSC_ROPE_DEFAULT, .truncate = true };
+    DSC_TRY(dsc_hf_number(reader, keys->theta, (dsc_hf_range){ 2, 1e30 }, 10000, &out->theta));
+    if (keys->partial != NULL)
+        DSC_TRY(dsc_hf_number(reader, keys->partial, (dsc_hf_range){ 0, 1 }, partial, &partial));
+    for (size_t i = 0; i < DSC_COUNT(objects) && object == NULL; i++) {
+        object = dsc_hf_field(reader, objects[i]);
+        if (object != NULL && !cJSON_IsObject(object))
+            return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\" must be an object", objects[i]);
+    }
+    if (object != NULL) {
+        reader->object = object;
+        const dsc_status status = read_object(reader, keys, out, &partial);
+        reader->object = root;
+        DSC_TRY(status);
+    }
+    const int64_t size = (int64_t)((double)keys->head_size * partial);
+    if (size < 2 || size % 2 != 0)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                             "rotary positions of %lld of a head's %lld elements are not built; what exists: even "
+                             "numbers from 2", (long long)size, (long long)keys->head_size);
+    dsc_rope_set(out, size);
+    return DSC_OK;
+}
+
+void dsc_rope_write(const dsc_rope *rope, char *out, size_t bytes)
+{
+    char factor[32], low[32], high[32], fast[32], slow[32], attention[48] = "";
+    const long long original = (long long)rope->original_positions;
+    if (rope->kind == DSC_ROPE_DEFAULT) {
+        snprintf(out, bytes, "null");
+        return;
+    }
+    int used = snprintf(out, bytes, "{\"rope_type\": \"%s\", \"factor\": %s", rope_names[rope->kind],
+                        dsc_hf_number_text(rope->factor, factor, sizeof factor));
+    if (rope->kind == DSC_ROPE_LLAMA3)
+        used += snprintf(out + used, bytes - (size_t)used,
+                         ", \"low_freq_factor\": %s, \"high_freq_factor\": %s,"
+                         " \"original_max_position_embeddings\": %lld",
+                         dsc_hf_number_text(rope->low_freq_factor, low, sizeof low),
+                         dsc_hf_number_text(rope->high_freq_factor, high, sizeof high), original);
+    if (rope->kind == DSC_ROPE_YARN) {
+        if (rope->attention_factor > 0)
+            snprintf(attention, sizeof attention, ", \"attention_factor\": %s",
+                     dsc_hf_number_text(rope->attention_factor, low, sizeof low));
+        used += snprintf(out + used, bytes - (size_t)used,
+                         ", \"beta_fast\": %s, \"beta_slow\": %s, \"truncate\": %s%s,"
+                         " \"original_max_position_embeddings\": %lld",
+                         dsc_hf_number_text(rope->beta_fast, fast, sizeof fast),
+                         dsc_hf_number_text(rope->beta_slow, slow, sizeof slow), rope->truncate ? "true" : "false",
+                         attention, original);
+    }
+    snprintf(out + used, bytes - (size_t)used, "}");
+}

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""transformers_test.py BIN: for a random model of every family that transformers saves as a folder, 20 fp32 AdamW steps of `train` and
+of transformers on the same tokens (losses within 2e-4), and the export after the last step read back by transformers: the same
+tensors as its own within what 20 steps of roundings leave, and equal to ours bit by bit. SPDX-License-Identifier: Apache-2.0"""
+import array
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+import torch
+import transformers
+from safetensors.torch import load_file
+
+BIN = sys.argv[1]
+STEPS, BATCH, SEQ, VOCAB = 20, 4, 24, 97
+torch.set_num_threads(1)
+torch.manual_seed(1)
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+LLAMA = dict(vocab_size=VOCAB, hidden_size=48, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2, intermediate_size=70,
+             max_position_embeddings=64)
+DENSE = dict(vocab_size=VOCAB, hidden_size=48, num_attention_heads=3, num_hidden_layers=2, max_position_embeddings=64)
+# config, dtype on disk, shard size
+CASES = [
+    (transformers.GPT2Config(vocab_size=VOCAB, n_embd=48, n_head=3, n_layer=2, n_positions=64, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0),
+     torch.float32, "1GB"),
+    (transformers.LlamaConfig(**LLAMA, tie_word_embeddings=True), torch.float32, "40KB"),
+    (transformers.LlamaConfig(**LLAMA, tie_word_embeddings=False), torch.bfloat16, "1GB"),
+    (transformers.Qwen3Config(**LLAMA, head_dim=16), torch.float16, "30KB"),
+    (transformers.GPTNeoXConfig(**DENSE, intermediate_size=70, hidden_dropout=0, attention_dropout=0), torch.float32, "40KB"),
+    (transformers.GPTNeoXConfig(**DENSE, intermediate_size=70, hidden_dropout=0, attention_dropout=0, use_parallel_residual=False),
+     torch.bfloat16, "1GB"),
+    (transformers.OPTConfig(**DENSE, ffn_dim=70, word_embed_proj_dim=48, dropout=0, attention_dropout=0), torch.float32, "1GB"),
+    (transformers.OPTConfig(**DENSE, ffn_dim=70, word_embed_proj_dim=48, dropout=0, attention_dropout=0, activation_function="gelu",
+                            tie_word_embeddings=False), torch.float16, "30KB"),
+]
+
+
+def make_folder(config, dtype, shard, folder):
+    model = transformers.AutoModelForCausalLM.from_config(config).to(dtype)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.add_(torch.randn_like(p) * 0.05)
+    model.save_pretrained(folder, max_shard_size=shard)
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+
+
+def train_theirs(model, tokens):
+    model.train()
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
+    count, losses, g = (len(tokens) - 1) // SEQ, [], 0
+    data = torch.tensor(tokens)
+    for _ in range(STEPS):
+        at = [(g + j) % count * SEQ for j in range(BATCH)]
+        g += BATCH
+        x = torch.stack([data[i:i + SEQ] for i in at])
+        y = torch.stack([data[i + 1:i + SEQ + 1] for i in at])
+        opt.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(input_ids=x).logits.view(-1, VOCAB), y.view(-1))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+        losses.append(loss.item())
+    return losses
+
+
+def run(*command):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{command[0]} {command[1]}: exit {done.returncode}: {done.stdout[-800:]}")
+    return done.stdout
+
+
+def train_ours(hf, data, folder):
+    config, log, save = (os.path.join(folder, n) for n in ("c.json", "log.jsonl", "save"))
+    json.dump({"train_batch_size": BATCH, "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0,
+               "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.1}},
+               "zero_optimization": {"stage": 2}}, open(config, "w"))
+    run(f"{BIN}/dsc-launch", "--num_gpus=2", "train", "--config", config, "--model", hf, "--data", data, "--seq-len", str(SEQ),
+        "--no-shuffle", "--steps", str(STEPS), "--log", log, "--save", save)
+    out = os.path.join(folder, "export")
+    run(f"{BIN}/dsc", "ckpt", "export", f"{save}/step-{STEPS}", "--out", out)
+    return [json.loads(line)["loss"] for line in open(log)], out
+
+
+def files_of(folder):
+    found = {}
+    for name in os.listdir(folder):
+        if name.endswith(".safetensors"):
+            found.update(load_file(os.path.join(folder, name)))
+    return found
+
+
+def check(config, dtype, shard, folder):
+    hf, data = os.path.join(folder, "hf"), os.path.join(folder, "tokens.bin")
+    theirs = make_folder(config, dtype, shard, hf)
+    tokens = [random.Random(i // 5).randrange(VOCAB) for i in range(SEQ * 14 + 5)]
+    array.array("H", tokens).tofile(open(data, "wb"))
+    want = train_theirs(theirs, tokens)
+    got, exported = train_ours(hf, data, folder)
+    loss_off = max(abs(a - b) for a, b in zip(got, want))
+    back, info = transformers.AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32, output_loading_info=True)
+    again = os.path.join(folder, "again")
+    back.save_pretrained(again)
+    ours, saved = files_of(exported), files_of(again)
+    same = set(ours) == set(saved) and all(torch.equal(ours[k], saved[k]) for k in ours)
+    mine, other = dict(back.named_parameters()), dict(theirs.named_parameters())
+    apart = max((mine[k] - other[k]).abs().max().item() for k in mine)
+    missing = [k for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") for k in info[kind]]
+    print(f"# losses within {loss_off:.2g}, weights within {apart:.2g}, {len(ours)} tensors", flush=True)
+    assert len(got) == STEPS and loss_off < 2e-4, f"losses are {loss_off} apart"
+    assert not missing, f"transformers misses or does not know {missing}"
+    assert same, "what transformers writes of our export is not our export"
+    # AdamW moves an element whose gradient is next to nothing by the rate either way
+    assert apart < 2 * STEPS * 1e-3, f"weights are {apart} apart"
+
+
+failures = 0
+for number, (config, dtype, shard) in enumerate(CASES, 1):
+    name = f"{config.model_type}, tied {config.tie_word_embeddings}, {str(dtype)[6:]} in shards of {shard}"
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            check(config, dtype, shard, folder)
+            print(f"ok {number} - {name}", flush=True)
+        except (AssertionError, RuntimeError, OSError) as wrong:
+            failures += 1
+            print(f"not ok {number} - {name}\n# {wrong}", flush=True)
+print(f"1..{len(CASES)}")
+sys.exit(1 if failures else 0)

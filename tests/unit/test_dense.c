@@ -1,0 +1,39 @@
+/* test_dense.c - logits, losses and gradients of GPT-NeoX and OPT against transformers' in double, and against
+ * themselves.
+ *
+ * The golden files and configs come from tests/golden/make_hf.py. GPT-2, of the same block, is in test_gpt2.c.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "base/base.h"
+#include "tests/support/lmrun.h"
+
+/* As make_hf.py; attention: C. */
+static const lmrun_case cases[] = {
+    { "hf_neox", 2, 33, 2, 48, false, 0 },
+    { "hf_neox_serial", 3, 7, 1, 24, true, 0 },
+    { "hf_opt_gelu", 3, 7, 1, 16, true, 0 },
+    /* ReLU, the last one: its corners are no matter for differences, and in bf16 some of the numbers near them fall on
+     * the other side, each a token's share of a sum. */
+    { "hf_opt", 2, 33, 2, 60, false, 0.5 },
+};
+
+static void agrees_with_transformers(void **state) { lmrun_cases_agree(cases, DSC_COUNT(cases)); }
+/* Both orders of attention and MLP. */
+static void keeps_its_bits(void **state) { lmrun_cases_keep_their_bits(cases, 2); }
+static void runs_as_planned(void **state) { lmrun_cases_run_as_planned(cases, DSC_COUNT(cases)); }
+static void gradient_is_the_slope(void **state) { lmrun_cases_have_slopes(cases, DSC_COUNT(cases) - 1); }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agrees_with_transformers),
+        cmocka_unit_test(keeps_its_bits),
+        cmocka_unit_test(runs_as_planned),
+        cmocka_unit_test(gradient_is_the_slope),
+    };
+    return cmocka_run_group_tests_name("dense", tests, NULL, NULL);
+}
