@@ -70,6 +70,15 @@ const char *dsc_net_text(const dsc_net_address *address, char text[DSC_NET_TEXT]
     return text;
 }
 
+void dsc_net_host_text(const dsc_net_address *address, char text[DSC_NET_TEXT])
+{
+    char interface[IF_NAMESIZE] = "";
+    text[0] = 0;
+    inet_ntop(address->family == 4 ? AF_INET : AF_INET6, address->ip, text, INET6_ADDRSTRLEN);
+    if (address->scope != 0 && if_indextoname(address->scope, interface) != NULL)
+        snprintf(text + strlen(text), DSC_NET_TEXT - strlen(text), "%%%s", interface);
+}
+
 /* Who listens there listens everywhere; who connects there reaches nobody in particular. */
 static bool is_everybody(const dsc_net_address *address)
 {

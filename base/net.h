@@ -23,6 +23,9 @@ _Static_assert(sizeof(dsc_net_address) == 24, "no padding");
 #define DSC_NET_TEXT 80 /* "[ffff:...%interface]:65535" */
 const char *dsc_net_text(const dsc_net_address *address, char text[DSC_NET_TEXT]);
 
+/* The address alone, as dsc_net_resolve takes it: "10.0.0.1", "fe80::1%eth0". */
+void dsc_net_host_text(const dsc_net_address *address, char text[DSC_NET_TEXT]);
+
 /* Numbers or a name -> its addresses, at most `most`, in the system's order. Wildcards and broadcast are refused. */
 DSC_MUST_USE dsc_status dsc_net_resolve(const char *host, int32_t port, dsc_net_address *out, int32_t most,
                                         int32_t *count, dsc_error *err);
@@ -33,7 +36,7 @@ int dsc_net_listen(const dsc_net_address *at, dsc_net_address *bound);
 int dsc_net_connect(const dsc_net_address *to);
 /* 0: connected, else the errno of why not. */
 int dsc_net_connected(int fd);
-/* This end's address; false: not connected. */
+/* This end's address; false: neither connected nor listening. */
 bool dsc_net_local(int fd, dsc_net_address *out);
 /* No waiting for more before a small message goes out; `watch`: a host that vanished is noticed within seconds also
  * when nothing is sent. */

@@ -6,6 +6,7 @@
 #include "base/rendezvous_net.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -388,22 +389,37 @@ static void poll_once(driver *d)
 
 /* Rank 0: the gate at MASTER_ADDR and MASTER_PORT, and on the same interface the listener for its peers. An epoch of
  * this job that is closing may still hold the port. */
+static dsc_status listen_beside(driver *d, dsc_error *err)
+{
+    char text[DSC_NET_TEXT];
+    d->own.port = 0;
+    d->listener = dsc_net_listen(&d->own, &d->own);
+    d->address[1] = d->own;
+    if (d->listener >= 0)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_COMM, "rendezvous", "cannot listen on %s: %s", dsc_net_text(&d->own, text),
+                    strerror(errno));
+}
+
+static dsc_status take_gate(driver *d, dsc_error *err)
+{
+    d->gate = fcntl(*d->job->gate, F_DUPFD_CLOEXEC, 0);
+    if (d->gate < 0 || !dsc_net_local(d->gate, &d->own))
+        return DSC_FAIL(err, DSC_ERR_COMM, "rendezvous", "the listener of the meeting is none: %s", strerror(errno));
+    return listen_beside(d, err);
+}
+
 static dsc_status open_gate(driver *d, int64_t until_ns, dsc_error *err)
 {
     char text[DSC_NET_TEXT];
+    if (d->job->gate != NULL)
+        return take_gate(d, err);
     for (;;) {
         bool taken = false;
         for (int32_t i = 0; i < d->master_count; i++) {
             d->gate = dsc_net_listen(&d->master[i], &d->own);
-            if (d->gate >= 0) {
-                d->own.port = 0;
-                d->listener = dsc_net_listen(&d->own, &d->own);
-                d->address[1] = d->own;
-                if (d->listener >= 0)
-                    return DSC_OK;
-                return DSC_FAIL(err, DSC_ERR_COMM, "rendezvous", "cannot listen on %s: %s",
-                                dsc_net_text(&d->own, text), strerror(errno));
-            }
+            if (d->gate >= 0)
+                return listen_beside(d, err);
             taken = taken || errno == EADDRINUSE;
             if (errno == EACCES)
                 return DSC_FAIL(err, DSC_ERR_INPUT, "MASTER_PORT", "%d: %s; choose one above 1023", d->job->port,

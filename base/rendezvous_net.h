@@ -18,6 +18,7 @@ typedef struct dsc_rdv_net_job {
     const char *token; /* not empty: a network has no other gate */
     const char *host;  /* MASTER_ADDR */
     int32_t port;
+    const int *gate;   /* NULL, or of rank 0 a listener there; borrowed */
 } dsc_rdv_net_job;
 
 /* What a rank has when everybody is here; all borrowed. */

@@ -66,7 +66,8 @@ static int grid_body(dsc_comm *comm, void *user)
         in_column[r] = r * columns + rank % columns;
     options_of(j, comm, alloc, &options);
     RANKS_TRY(dsc_comm_split(comm, rank / columns, -rank, &options, &row, err));
-    RANKS_CHECK(options.place.size == columns && options.place.local_size == columns);
+    RANKS_CHECK(options.place.size == columns);
+    RANKS_CHECK((options.place.local_size == columns) == (options.place.node_count == 1));
     options_of(j, comm, alloc, &options);
     RANKS_TRY(dsc_comm_split(comm, rank % columns, 0, &options, &column, err));
     for (int i = 0; i < 3; i++) {
@@ -145,7 +146,7 @@ static int failing_body(dsc_comm *comm, void *user)
     return 0;
 }
 
-/* A group over two hosts is refused on all ranks alike, and the communicator lives on. */
+/* Without a network a group over two hosts is refused on all ranks alike, and the communicator lives on. */
 static int hosts_body(dsc_comm *comm, void *user)
 {
     const job *j = user;
@@ -183,6 +184,9 @@ static void run_everywhere(ranks_body body)
     run_on(RANKS_LOCAL, 8, body);
     run_on(RANKS_SHM_THREADS, 6, body);
     run_on(RANKS_SHM_PROCESSES, 8, body);
+    run_on(RANKS_HIER, 6, body); /* hosts of two ranks: rows within and over hosts, columns over them */
+    run_on(RANKS_HIER, 8, body);
+    run_on(RANKS_HIER_THREADS, 6, body);
 }
 
 static void rows_and_columns(void **state) { run_everywhere(grid_body); }

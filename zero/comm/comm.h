@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/hostfile.h"
+#include "base/net.h"
 #include "kernels/device.h"
 
 #ifdef __cplusplus
@@ -85,6 +86,7 @@ typedef struct dsc_comm_options {
     dsc_device *device;
     struct dsc_comm *host;
     uint32_t staging_channels; /* bit c: channel c carries sums and needs staging; 0: all */
+    const int *gate;  /* NULL, or of rank 0 a listener at master_addr and master_port; borrowed until open returns */
     bool native_sums; /* reduce_scatter by the transport's own sum where it has one: faster, not the same bits */
 } dsc_comm_options;
 
@@ -144,6 +146,8 @@ typedef struct dsc_comm_ops {
     /* Optional. Without waiting, from any thread: DSC_ERR_PEER and who, when a rank is gone or has failed. NULL: nobody
      * can vanish. */
     dsc_status (*health)(dsc_transport *, dsc_error *err);
+    /* Optional: at which of this host's addresses ranks of other hosts reach this one; its port is 0. */
+    bool (*address)(dsc_transport *, dsc_net_address *out);
     /* Required. From any thread: every waiting and later call of this rank and, as far as the transport can, of its
      * peers ends with DSC_ERR_PEER and the reason. */
     void (*abort)(dsc_transport *, const char *reason);
@@ -175,7 +179,8 @@ DSC_MUST_USE dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_co
  * group's but for the place, which is this rank's in the job (its device is NULL) and becomes its place in the group:
  * with the same options, a device and host = *out, dsc_comm_open then opens the group over device memory. The place's
  * strings are borrowed until *out is closed. Both communicators live on their own: aborting one does not abort the
- * other. A group is within one host; several: DSC_ERR_UNSUPPORTED on all ranks. */
+ * other. A group over several hosts meets at its first rank's address, which tcp, hier and gloo know; with another
+ * parent: DSC_ERR_UNSUPPORTED on all ranks. */
 DSC_MUST_USE dsc_status dsc_comm_split(dsc_comm *parent, int32_t color, int32_t key, dsc_comm_options *options,
                                        dsc_comm **out, dsc_error *err);
 /* Waits for nobody: peers that are still in a collective fail with DSC_ERR_PEER. Buffers of dsc_comm_mem_open are

@@ -119,6 +119,12 @@ static void fault_abort(dsc_transport *transport, const char *reason)
     inner->ops->abort(inner, reason);
 }
 
+static bool fault_address(dsc_transport *transport, dsc_net_address *out)
+{
+    dsc_transport *inner = ((fault_transport *)transport)->inner;
+    return inner->ops->address(inner, out);
+}
+
 static const dsc_comm_ops fault_ops = {
     .name = "fault",
     .version = DSC_COMM_OPS_VERSION,
@@ -135,6 +141,7 @@ static const dsc_comm_ops fault_ops = {
     .mem_open = fault_mem_open,
     .mem_close = fault_mem_close,
     .health = fault_health,
+    .address = fault_address,
     .abort = fault_abort,
 };
 
@@ -146,6 +153,8 @@ dsc_status dsc_comm_fault_wrap(dsc_alloc *alloc, dsc_transport *inner, int64_t f
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *fault, &fault, err));
     fault->ops = fault_ops;
     fault->ops.enqueues = inner->ops->enqueues;
+    if (inner->ops->address == NULL)
+        fault->ops.address = NULL;
     if (inner->ops->health == NULL)
         fault->ops.health = NULL;
     if (inner->ops->reduce_scatter == NULL)

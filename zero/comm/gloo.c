@@ -246,5 +246,6 @@ const dsc_comm_ops dsc_comm_gloo = {
     .recv = dsc_tcp_recv,
     .reduce_scatter = gloo_reduce_scatter,
     .health = dsc_tcp_health,
+    .address = dsc_tcp_address,
     .abort = dsc_tcp_abort,
 };

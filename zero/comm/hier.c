@@ -448,5 +448,6 @@ const dsc_comm_ops dsc_comm_hier = {
     .mem_open = hier_mem_open,
     .mem_close = hier_mem_close,
     .health = hier_health,
+    .address = dsc_tcp_address,
     .abort = hier_abort,
 };

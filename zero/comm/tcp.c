@@ -92,7 +92,8 @@ static dsc_status meet_all(opening *o, dsc_error *err)
                                       .timeout_ns = dsc_comm_open_timeout_ns(options) },
                             .token = place->job_token,
                             .host = place->master_addr,
-                            .port = place->master_port };
+                            .port = place->master_port,
+                            .gate = options->gate };
     strncpy(job.self.build, "dsc " DSC_VERSION_TEXT, sizeof job.self.build - 1);
     return dsc_rdv_net_run(&job, connect_all, o, err);
 }
@@ -259,6 +260,16 @@ static dsc_status tcp_reduce_scatter(dsc_transport *transport, int32_t channel, 
     return DSC_OK;
 }
 
+bool dsc_tcp_address(dsc_transport *transport, dsc_net_address *out)
+{
+    const dsc_wire *wire = &((dsc_tcp *)transport)->wire;
+    bool found = false;
+    for (int32_t r = 0; r < wire->size && !found; r++)
+        found = r != wire->rank && dsc_net_local(wire->fd[r], out);
+    out->port = 0;
+    return found;
+}
+
 dsc_status dsc_tcp_health(dsc_transport *transport, dsc_error *err)
 {
     return dsc_wire_health(&((dsc_tcp *)transport)->wire, err);
@@ -283,5 +294,6 @@ const dsc_comm_ops dsc_comm_tcp = {
     .recv = dsc_tcp_recv,
     .reduce_scatter = tcp_reduce_scatter,
     .health = dsc_tcp_health,
+    .address = dsc_tcp_address,
     .abort = dsc_tcp_abort,
 };

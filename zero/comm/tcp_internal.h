@@ -31,6 +31,7 @@ dsc_status dsc_tcp_send(dsc_transport *transport, int32_t channel, const void *b
                         dsc_stream *stream, dsc_error *err);
 dsc_status dsc_tcp_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
                         dsc_stream *stream, dsc_error *err);
+bool dsc_tcp_address(dsc_transport *transport, dsc_net_address *out);
 dsc_status dsc_tcp_health(dsc_transport *transport, dsc_error *err);
 void dsc_tcp_abort(dsc_transport *transport, const char *reason);
 
