@@ -1,4 +1,5 @@
-/* bench_comm.c - one rank that times a collective whenever bench_comm.py asks: bench_comm DIR NAME shared|plain
+/* bench_comm.c - one rank that times a collective whenever bench_comm.py asks:
+ * bench_comm DIR NAME shared|plain TRANSPORT
  *
  * Commands come line by line from the FIFO DIR/NAME.RANK ("all_gather 1048576 5"); while another program has its turn
  * this one sleeps in read. Rank 0 answers with the seconds of the slowest rank, one number a call.
@@ -43,14 +44,14 @@ static dsc_status serve(FILE *commands, dsc_comm_bench *bench, dsc_error *err)
     return DSC_OK;
 }
 
-static dsc_status run(FILE *commands, bool shared, const dsc_comm_place *place, dsc_error *err)
+static dsc_status run(FILE *commands, bool shared, const char *transport, const dsc_comm_place *place, dsc_error *err)
 {
     dsc_alloc *alloc = NULL;
     dsc_comm *comm = NULL;
     dsc_comm_bench bench = { 0 };
     DSC_TRY(dsc_alloc_open(&alloc, err));
     const dsc_comm_options options = {
-        .alloc = alloc, .place = *place, .transport = "auto", .channel_count = 1, .staging_bytes = 4 << 20
+        .alloc = alloc, .place = *place, .transport = transport, .channel_count = 1, .staging_bytes = 4 << 20
     };
     dsc_status status = dsc_comm_open(&options, &comm, err);
     if (status == DSC_OK)
@@ -68,8 +69,8 @@ int main(int argc, char **argv)
     dsc_error err = DSC_ERROR_INIT;
     dsc_comm_place place;
     char path[512];
-    if (argc != 4) {
-        fprintf(stderr, "usage: bench_comm DIR NAME shared|plain (bench_comm.py starts it)\n");
+    if (argc != 5) {
+        fprintf(stderr, "usage: bench_comm DIR NAME shared|plain TRANSPORT (bench_comm.py starts it)\n");
         return 2;
     }
     dsc_status status = dsc_comm_place_from_env(from_environment, NULL, &place, &err);
@@ -77,7 +78,7 @@ int main(int argc, char **argv)
         snprintf(path, sizeof path, "%s/%s.%d", argv[1], argv[2], place.rank);
         FILE *commands = fopen(path, "r");
         status = commands == NULL ? DSC_FAIL(&err, DSC_ERR_INPUT, path, "cannot open")
-                                  : run(commands, strcmp(argv[3], "shared") == 0, &place, &err);
+                                  : run(commands, strcmp(argv[3], "shared") == 0, argv[4], &place, &err);
         if (commands != NULL)
             fclose(commands);
     }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""bench_comm.py BENCH_FOLDER [--peers DIR] [--ranks 2,4] [--rounds 15] [--mib 1,4,16,64]
+"""bench_comm.py BENCH_FOLDER [--peers DIR] [--ranks 2,4] [--rounds 15] [--mib 1,4,16,64 | --kib 64,256] [--comm shm]
 
-All-gather, reduce-scatter and all-reduce of our shm transport beside Open MPI, torch's gloo and DeepSpeed's
-shared-memory all-reduce. All programs are started once and take turns within every round, in a new order each round;
+All-gather, reduce-scatter and all-reduce of our transports beside Open MPI, torch's gloo and DeepSpeed's
+shared-memory all-reduce; gloo and mpi are compared with what they are made of, the others with the best peer. All programs are started once and take turns within every round, in a new order each round;
 who has no turn sleeps in a read. Per case: the median over the rounds, GB/s = bytes of the whole vector / time of the slowest rank, the
 spread, and the ratio to the best peer, paired round by round.
 
@@ -68,21 +68,27 @@ def start(args, folder, ranks):
     port = 20000 + os.getpid() % 20000 + ranks
     ours = f"{args.bench}/bench_comm"
     all_of = []
-    for i, memory in enumerate(("shared", "plain")):
-        command = [ours, folder, f"dsc {memory}", memory]
-        all_of.append(Contender(folder, f"dsc {memory}", ranks, [command] * ranks, rank_env(ranks, port + i * 10)))
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(ranks)]
+    plugins = {"DSC_PLUGIN_DIR": os.path.abspath(args.plugins), "DSC_JOB_TOKEN": os.urandom(16).hex()}
+    for i, comm in enumerate(args.comm):
+        for memory in ("shared", "plain") if comm == "shm" else ("plain",):
+            name = f"dsc {memory}" if comm == "shm" else f"dsc {comm}"
+            command = [ours, folder, name, memory, comm]
+            if comm == "mpi":
+                all_of.append(Contender(folder, name, ranks, [mpirun + command], [plugins]))
+            else:
+                env = rank_env(ranks, port + i * 10 + (memory == "plain"), **plugins)
+                all_of.append(Contender(folder, name, ranks, [command] * ranks, env))
     mpi = f"{args.bench}/peer_comm_mpi"
     if os.path.exists(mpi) and shutil.which("mpirun"):
-        command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(ranks), mpi,
-                   folder, "openmpi"]
-        all_of.append(Contender(folder, "openmpi", ranks, [command], [{}]))
+        all_of.append(Contender(folder, "openmpi", ranks, [mpirun + [mpi, folder, "openmpi"]], [{}]))
     python = f"{args.peers}/venv/bin/python" if args.peers else "python3"
     torch = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peer_comm_torch.py")
     if subprocess.run([python, "-c", "import torch.distributed"], capture_output=True).returncode == 0:
         command = [python, torch, folder, "gloo", "gloo"]
-        all_of.append(Contender(folder, "gloo", ranks, [command] * ranks, rank_env(ranks, port + 20)))
+        all_of.append(Contender(folder, "gloo", ranks, [command] * ranks, rank_env(ranks, port + 120)))
         if subprocess.run([python, "-c", "import deepspeed"], capture_output=True).returncode == 0:
-            env = rank_env(ranks, port + 30, DS_ACCELERATOR="cpu", TORCH_EXTENSIONS_DIR=f"{args.peers}/torch_ext")
+            env = rank_env(ranks, port + 130, DS_ACCELERATOR="cpu", TORCH_EXTENSIONS_DIR=f"{args.peers}/torch_ext")
             command = [python, torch, folder, "deepspeed", "deepspeed"]
             all_of.append(Contender(folder, "deepspeed", ranks, [command] * ranks, env, OPS[2:]))
     return all_of
@@ -99,11 +105,11 @@ def measure(args, ranks):
                 c.ask(op, 1 << 20, 1)
         for _ in range(args.rounds):
             for op in OPS:
-                for mib in args.mib:
+                for kib in args.kib:
                     turn = [c for c in contenders if op in c.ops]
                     order.shuffle(turn)
                     for c in turn:
-                        samples.setdefault((op, mib, c.name), []).append(c.ask(op, mib << 20, 5 if mib <= 4 else 3))
+                        samples.setdefault((op, kib, c.name), []).append(c.ask(op, kib << 10, 5 if kib <= 4096 else 3))
     finally:
         for c in contenders:
             c.close()
@@ -113,12 +119,13 @@ def measure(args, ranks):
 
 def report(args, ranks, names, samples):
     for op in OPS:
-        for mib in args.mib:
-            rate = {n: [(mib << 20) / t * 1e-9 for t in samples[op, mib, n]] for n in names if (op, mib, n) in samples}
+        for kib in args.kib:
+            rate = {n: [(kib << 10) / t * 1e-9 for t in samples[op, kib, n]] for n in names if (op, kib, n) in samples}
             peers = [n for n in rate if not n.startswith("dsc")]
-            best = max(peers, key=lambda n: statistics.median(rate[n])) if peers else None
             for n, r in rate.items():
-                line = f"{ranks} ranks  {op:15s} {mib:3d} MiB  {n:11s} {statistics.median(r):7.2f} GB/s"
+                made_of = {"dsc gloo": "gloo", "dsc mpi": "openmpi"}.get(n)
+                best = made_of if made_of in peers else max(peers, key=lambda p: statistics.median(rate[p]), default=None)
+                line = f"{ranks} ranks  {op:15s} {kib:6d} KiB  {n:11s} {statistics.median(r):7.2f} GB/s"
                 line += f"  {min(r):6.2f} .. {max(r):6.2f}"
                 if best and n.startswith("dsc"):
                     ratio = sorted(a / b for a, b in zip(r, rate[best]))
@@ -134,7 +141,10 @@ def main():
     parser.add_argument("--peers", default="", help="folder with venv/ (torch, deepspeed)")
     parser.add_argument("--ranks", type=numbers, default=[2, 4])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--mib", type=numbers, default=[1, 4, 16, 64])
+    parser.add_argument("--kib", type=numbers, default=[64, 256, 1024, 4096, 16384, 65536])
+    parser.add_argument("--mib", dest="kib", type=lambda text: [n << 10 for n in numbers(text)])
+    parser.add_argument("--comm", type=lambda text: text.split(","), default=["shm"], help="our transports: shm,gloo,mpi")
+    parser.add_argument("--plugins", default="lib/dsc", help="folder of our plugins")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     print(f"# median of {args.rounds} rounds, lowest .. highest; x: paired ratio to the best peer (its middle half); "

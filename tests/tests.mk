@@ -28,6 +28,12 @@ $(UNIT_BIN) $(DIST_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(HELP_OBJ) $(LIB)/li
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(LDLIBS) -o $@
 
+# The MPI of test_comm_mpi.c: rank 0 finds it beside itself.
+$(TEST_BIN)/dist/test_comm_mpi: $(TEST_BIN)/dist/slow/libdsc_mpi.so
+$(TEST_BIN)/dist/slow/libdsc_mpi.so: tests/dist/slow_mpi.c zero/comm/mpi_api.h $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) -std=c17 -O1 -fPIC -shared -Wall $< -o $@
+
 $(FUZZ_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(BUILD)/tests/fuzz/replay.o $(LIB)/libdsc.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -o $@

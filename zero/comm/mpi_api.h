@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define DSC_MPI_API_VERSION 1u
+#define DSC_MPI_API_VERSION 2u
 #define DSC_MPI_SYMBOL "dsc_mpi_api_get"
 #define DSC_MPI_TEXT 256
 
@@ -27,11 +27,11 @@ typedef struct dsc_mpi_api {
     int (*open)(int rank, int size, int lane_count, dsc_mpi_link **out, char *text);
     /* Local. What is under way is given up. After a failure the process leaves MPI without waiting for others. */
     void (*close)(dsc_mpi_link *link, bool failed);
-    /* Begin; `count` of any size. Received in the order in which they were sent. */
+    /* Begin; `count` of any size, which may go in several parts. Received in the order in which they were sent. */
     int (*send)(dsc_mpi_link *link, int lane, int to, const void *bytes, int64_t count, char *text);
     int (*recv)(dsc_mpi_link *link, int lane, int from, void *bytes, int64_t count, char *text);
-    /* Without waiting: *done when all that was begun on the lane is; open[size], when not NULL: with whom it is not. */
-    int (*test)(dsc_mpi_link *link, int lane, bool *done, bool *open, char *text);
+    /* Without waiting: how many parts of what was begun on the lane are not done; open[size], or NULL: with whom. */
+    int (*test)(dsc_mpi_link *link, int lane, int *left, bool *open, char *text);
     void (*give_up)(dsc_mpi_link *link, int lane); /* of what is under way on the lane */
     /* One short message to everybody, without waiting, and the next one that came: *from, or -1. From any thread. */
     void (*tell)(dsc_mpi_link *link, const void *word, int bytes);

@@ -1,6 +1,7 @@
 /* mpi_plugin.c - lib/dsc/libdsc_mpi.so: mpi_api.h in terms of MPI 3.
  *
- * Every lane is a communicator of its own with errors returned. A message longer than an int counts goes in several.
+ * Every lane is a communicator of its own with errors returned. A long message goes in parts: MPI says nothing of one
+ * before it is done, and who waits must see that it gets on.
  * MPI is initialised at the first open and left when the process ends, since it cannot be entered twice; a process that
  * failed leaves without it, which tells mpirun to end the others. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/comm/mpi_api.h"
@@ -14,13 +15,15 @@
 #define LANES_MAX 16
 #define WORDS_MAX 64 /* told and not known to have arrived */
 #define WORD_BYTES 512
-#define PART_BYTES (INT64_C(1) << 30)
+#define PART_BYTES (INT64_C(16) << 20)
 
 typedef struct lane {
     MPI_Comm comm;
     MPI_Request *request;
     int *peer;
     int count, room;
+    int left; /* of `count`, not done */
+    int *done;
 } lane;
 
 struct dsc_mpi_link {
@@ -139,7 +142,7 @@ static void give_up(dsc_mpi_link *link, int index)
             MPI_Cancel(&l->request[i]);
             MPI_Request_free(&l->request[i]);
         }
-    l->count = 0;
+    l->count = l->left = 0;
 }
 
 /* Communicators are freed by all or not at all, and nobody waits here: they stay until the process leaves MPI. */
@@ -150,6 +153,7 @@ static void close_link(dsc_mpi_link *link, bool failed)
         give_up(link, i);
         free(link->lane[i].request);
         free(link->lane[i].peer);
+        free(link->lane[i].done);
     }
     int arrived = 0;
     if (MPI_Testall(link->told_count, link->told, &arrived, MPI_STATUSES_IGNORE) != MPI_SUCCESS || !arrived)
@@ -167,11 +171,14 @@ static int grow(lane *l, char *text)
     if (request != NULL)
         l->request = request;
     int *peer = request != NULL ? realloc(l->peer, (size_t)room * sizeof *peer) : NULL;
-    if (peer == NULL) {
+    if (peer != NULL)
+        l->peer = peer;
+    int *done = peer != NULL ? realloc(l->done, (size_t)room * sizeof *done) : NULL;
+    if (done == NULL) {
         snprintf(text, DSC_MPI_TEXT, "out of host memory");
         return 1;
     }
-    l->peer = peer;
+    l->done = done;
     l->room = room;
     return 0;
 }
@@ -189,6 +196,7 @@ static int begin(dsc_mpi_link *link, int index, int peer, const void *out, void 
         else
             TRY(MPI_Isend((const char *)out + at, bytes, MPI_BYTE, peer, 0, l->comm, request));
         l->peer[l->count++] = peer;
+        l->left++;
     }
     return 0;
 }
@@ -203,22 +211,20 @@ static int recv_message(dsc_mpi_link *link, int index, int from, void *bytes, in
     return begin(link, index, from, NULL, bytes, count, text);
 }
 
-static int test_lane(dsc_mpi_link *link, int index, bool *done, bool *open, char *text)
+static int test_lane(dsc_mpi_link *link, int index, int *left, bool *open, char *text)
 {
     lane *l = &link->lane[index];
-    int flag = 0;
-    *done = false;
-    if (open == NULL) {
-        TRY(MPI_Testall(l->count, l->request, &flag, MPI_STATUSES_IGNORE));
-        *done = flag != 0;
-        l->count = *done ? 0 : l->count;
-        return 0;
-    }
-    memset(open, 0, (size_t)link->size * sizeof *open);
-    for (int i = 0; i < l->count; i++) {
-        TRY(MPI_Test(&l->request[i], &flag, MPI_STATUS_IGNORE));
-        open[l->peer[i]] = open[l->peer[i]] || !flag;
-    }
+    int arrived = 0;
+    if (l->left > 0)
+        TRY(MPI_Testsome(l->count, l->request, &arrived, l->done, MPI_STATUSES_IGNORE));
+    l->left -= arrived;
+    if (l->left == 0)
+        l->count = 0;
+    *left = l->left;
+    if (open != NULL)
+        memset(open, 0, (size_t)link->size * sizeof *open);
+    for (int i = 0; i < l->count && open != NULL; i++)
+        open[l->peer[i]] = open[l->peer[i]] || l->request[i] != MPI_REQUEST_NULL;
     return 0;
 }
 
