@@ -16,7 +16,7 @@ FROM ${RUN_IMAGE}
 WORKDIR /work
 COPY --from=build /src/tools/deps.sh /usr/local/share/dsc/
 COPY --from=build /src/out/ /
-RUN sh "$(dirname "$(command -v dsc)")/../share/dsc/deps.sh" libdnnl2 libcjson1 libyaml-0-2 libxxhash0 liburing2 libaio1 libgomp1 \
+RUN sh "$(dirname "$(command -v dsc)")/../share/dsc/deps.sh" libdnnl2 libcjson1 libyaml-0-2 libxxhash0 libutf8proc2 liburing2 libaio1 libgomp1 \
     libgloo0 openmpi-bin openssh-client
 RUN train --version && dsc-launch --version && dsc doctor
 CMD ["dsc-launch", "--help"]

@@ -24,9 +24,9 @@ CPPFLAGS  += -I. -Iinclude -D_GNU_SOURCE -DDSC_VERSION_TEXT='"$(VERSION)"'
 # -ffp-contract=off and no fast-math: the numbers are a contract (docs/ARCHITECTURE.md).
 CFLAGS    := -std=c17 $(OPT) -g -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fopenmp $(SANFLAGS) $(WARN) $(EXTRA_CFLAGS)
 LDFLAGS   += $(SANFLAGS) -fopenmp
-LDLIBS    += -ldnnl -lcjson -lyaml -lxxhash -luring -lpthread -ldl -lm
+LDLIBS    += -ldnnl -lcjson -lyaml -lxxhash -lutf8proc -luring -lpthread -ldl -lm
 
-LIB_DIRS  := base kernels offload zero zero/comm models engine engine/monitor engine/profile
+LIB_DIRS  := base kernels offload zero zero/comm models engine engine/monitor engine/profile engine/text
 LIB_SRC   := $(sort $(filter-out %_plugin.c,$(wildcard $(addsuffix /*.c,$(LIB_DIRS)))))
 LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)
 prog_obj   = $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard $(1)/*.c)))

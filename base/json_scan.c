@@ -240,7 +240,7 @@ static dsc_status scan_string(json_scan *s, bool as_key)
         }
         if (!as_key)
             continue;
-        if ((unsigned char)character[0] < 0x20 || character[0] == 0x7f)
+        if (s->dialect != DSC_JSON_DATA && ((unsigned char)character[0] < 0x20 || character[0] == 0x7f))
             return fail_at(s, place, "a control character in a key");
         DSC_TRY(reserve(s, (void **)&s->key_text, s->key_bytes, &s->key_text_room, bytes, 1));
         memcpy(s->key_text + s->key_bytes, character, (size_t)bytes);
@@ -278,7 +278,7 @@ static dsc_status check_number(json_scan *s, dsc_json_place start, int64_t from,
     const size_t first = strcspn(text, "123456789");
     if (!isfinite(value) || (value == 0 && first < mantissa))
         return fail_at(s, start, "%s is outside the range of a double", text);
-    if (!integer || s->dialect != DSC_JSON_STRICT)
+    if (!integer || s->dialect == DSC_JSON_CONFIG)
         return DSC_OK;
     const char *digits = text + (text[0] == '-');
     if (strlen(digits) > 16 || strtoull(digits, NULL, 10) > INTEGER_MAX)

@@ -1,6 +1,6 @@
 # install.mk - dependencies, demo, installation, header check. SPDX-License-Identifier: Apache-2.0
 
-DEPS      := gcc libc6-dev pkg-config libdnnl-dev libcjson-dev libyaml-dev libxxhash-dev liburing-dev libaio-dev libgomp1
+DEPS      := gcc libc6-dev pkg-config libdnnl-dev libcjson-dev libyaml-dev libxxhash-dev libutf8proc-dev liburing-dev libaio-dev libgomp1
 DEPS_TEST := g++ libcmocka-dev python3-minimal libpython3-stdlib python3-torch procps iproute2 openssh-server
 DEPS_DEMO := bible-kjv
 DEPS_LINT := clang g++

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <dsc/text.h>
+
 #include "base/envfile.h"
 #include "base/hostfile.h"
 #include "base/safetensors.h"
@@ -62,6 +64,14 @@ static dsc_status check_latest(dsc_alloc *alloc, const char *path, int64_t vocab
     return dsc_checkpoint_read_latest(NULL, alloc, path, name, err);
 }
 
+static dsc_status check_tokenizer(dsc_alloc *alloc, const char *path, int64_t vocab_size, dsc_error *err)
+{
+    dsc_tokenizer *tokenizer = NULL;
+    DSC_TRY(dsc_tokenizer_open(&tokenizer, path, err));
+    dsc_tokenizer_close(&tokenizer);
+    return DSC_OK;
+}
+
 static dsc_status check_tokens_llmc(dsc_alloc *alloc, const char *path, int64_t vocab_size, dsc_error *err)
 {
     int64_t tokens;
@@ -80,7 +90,7 @@ static const check_kind kinds[] = {
     { "hostfile", check_hostfile, false },
     { "envfile", check_envfile, false },
     { "latest", check_latest, false },
-    { "tokenizer", NULL, false },
+    { "tokenizer", check_tokenizer, false },
     { "tokens-llmc", check_tokens_llmc, true },
     { "tokens-raw", check_tokens_raw, true },
     { "tokens-mmidx", NULL, false },

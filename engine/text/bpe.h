@@ -1,0 +1,50 @@
+/* bpe.h - byte-pair encoding: a word's characters or bytes, merged in the order of the learned ranks.
+ *
+ * A model of bytes (ByteLevel) has its vocabulary under raw bytes here; the printable characters that stand for them in
+ * a file are translated when it is read. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_TEXT_BPE_H
+#define DSC_ENGINE_TEXT_BPE_H
+
+#include "engine/text/buffer.h"
+
+#define DSC_BPE_VOCAB_MAX (1 << 24)
+
+typedef struct dsc_bpe_token {
+    const char *text; /* as in the file; NULL: no token has this id */
+    const char *raw;  /* what it stands for in a text, NULL when nothing can */
+    int32_t bytes, raw_bytes;
+    bool special; /* an added token that decoding may leave out */
+} dsc_bpe_token;
+
+typedef struct dsc_bpe {
+    dsc_alloc *alloc;
+    dsc_bpe_token *token; /* [vocab_size] */
+    int64_t vocab_size;   /* the largest id + 1 */
+    dsc_text strings;     /* what the tokens point into; complete before they do */
+    dsc_names by_text, by_raw;
+    dsc_keys merges; /* left << 32 | right: a = rank, b = the new id */
+    bool of_bytes, byte_fallback, fuse_unk, ignore_merges;
+    int32_t unk;           /* -1: none */
+    int32_t byte_id[256];  /* of_bytes: of a byte; byte_fallback: of <0xXX>; -1: none */
+    int32_t ascii_id[128]; /* of a character, when not of_bytes */
+    /* Cuts of a text into parts that merge for themselves: */
+    bool cuts_before_mark; /* before each run of marks */
+    bool cuts_at_lines;    /* behind each line end */
+} dsc_bpe;
+
+/* U+2581, which stands for a space. */
+#define DSC_SPACE_MARK "\xe2\x96\x81"
+
+/* The printable character that stands for a byte in a ByteLevel vocabulary, and back; -1: none. */
+uint32_t dsc_byte_char(uint8_t byte);
+int dsc_char_byte(uint32_t code);
+
+/* What one thread needs to encode: words it has met, and room for a long one. */
+typedef struct dsc_bpe_work dsc_bpe_work;
+dsc_status dsc_bpe_work_open(const dsc_bpe *bpe, dsc_bpe_work **out, dsc_error *err);
+void dsc_bpe_work_close(dsc_bpe_work **work);
+/* Appends the ids of one word: not empty, valid UTF-8 unless of_bytes. Less than n log n steps for n bytes. */
+dsc_status dsc_bpe_encode(const dsc_bpe *bpe, dsc_bpe_work *work, const char *word, int64_t bytes, dsc_ids *out,
+                          dsc_error *err);
+
+#endif

@@ -1,0 +1,22 @@
+/* encoder.h - what a thread encodes and decodes with. Only engine/text/ includes it.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_TEXT_ENCODER_H
+#define DSC_ENGINE_TEXT_ENCODER_H
+
+#include "engine/text/tokenizer_internal.h"
+
+/* Strings one after another: the i-th ends at ends[i]. */
+typedef struct tok_strings {
+    dsc_text text;
+    dsc_ids ends;
+} tok_strings;
+
+struct dsc_encoder {
+    const dsc_tokenizer *tokenizer;
+    dsc_bpe_work *work;
+    dsc_ids ids;
+    dsc_text repaired, normal[2], prefixed[TOK_STEPS_MAX];
+    tok_strings decoded[2];
+};
+
+#endif

@@ -1,0 +1,253 @@
+/* load.c - opens a tokenizer.json: the parts in the order in which they need each other.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "engine/text/load.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/io.h"
+
+/* The largest published files are 35 MB with 1.8 million values. */
+#define FILE_BYTES_MAX (INT64_C(64) << 20)
+#define VALUES_MAX 4000000
+
+dsc_status tok_fail(const tok_loader *l, const cJSON *item, dsc_status status, const char *fmt, ...)
+{
+    char where[256], text[400];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    return DSC_FAIL(l->err, status, dsc_json_where(l->json, item, where, sizeof where), "%s", text);
+}
+
+static bool has_word(const char *words, const char *word)
+{
+    const size_t bytes = strlen(word);
+    for (const char *at = words; (at = strstr(at, word)) != NULL; at++)
+        if ((at == words || at[-1] == ' ') && at[bytes] == ' ')
+            return true;
+    return false;
+}
+
+dsc_status tok_check_keys(const tok_loader *l, const cJSON *object, const char *keys)
+{
+    for (const cJSON *item = object->child; item != NULL; item = item->next)
+        if (strchr(item->string, ' ') != NULL || !has_word(keys, item->string))
+            return tok_fail(l, item, DSC_ERR_UNSUPPORTED, "\"%.100s\" is not known here; known are: %s", item->string,
+                            keys);
+    return DSC_OK;
+}
+
+const cJSON *tok_get(const cJSON *object, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsNull(item) ? NULL : item;
+}
+
+dsc_status tok_get_bool(const tok_loader *l, const cJSON *object, const char *key, bool fallback, bool *out)
+{
+    const cJSON *item = tok_get(object, key);
+    if (item != NULL && !cJSON_IsBool(item))
+        return tok_fail(l, item, DSC_ERR_INPUT, "\"%s\" must be true or false", key);
+    *out = item != NULL ? cJSON_IsTrue(item) : fallback;
+    return DSC_OK;
+}
+
+dsc_status tok_get_integer(const tok_loader *l, const cJSON *object, const char *key, int64_t most, int64_t *out)
+{
+    const cJSON *item = cJSON_IsObject(object) ? tok_get(object, key) : object;
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= (double)most) ||
+        item->valuedouble != (double)(int64_t)item->valuedouble)
+        return tok_fail(l, item != NULL ? item : object, DSC_ERR_INPUT, "\"%s\" must be a whole number from 0 to %lld",
+                        key, (long long)most);
+    *out = (int64_t)item->valuedouble;
+    return DSC_OK;
+}
+
+tok_string tok_keep(const tok_loader *l, const char *text, int64_t bytes)
+{
+    dsc_text *strings = &l->t->strings;
+    DSC_ASSERT(strings->room - strings->bytes > bytes); /* what is kept must not move */
+    char *at = strings->ptr + strings->bytes;
+    memcpy(at, text, (size_t)bytes);
+    at[bytes] = 0;
+    strings->bytes += bytes + 1;
+    return (tok_string){ at, bytes };
+}
+
+dsc_status tok_get_string(const tok_loader *l, const cJSON *object, const char *key, bool may_be_empty, tok_string *out)
+{
+    const cJSON *item = tok_get(object, key);
+    if (!cJSON_IsString(item) || (!may_be_empty && item->valuestring[0] == 0))
+        return tok_fail(l, item != NULL ? item : object, DSC_ERR_INPUT, "\"%s\" must be a string%s", key,
+                        may_be_empty ? "" : " that is not empty");
+    *out = tok_keep(l, item->valuestring, (int64_t)strlen(item->valuestring));
+    return DSC_OK;
+}
+
+dsc_status tok_each(const tok_loader *l, const cJSON *component, const char *list, int depth, tok_read read)
+{
+    if (component == NULL)
+        return DSC_OK;
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(component, "type");
+    if (!cJSON_IsString(type))
+        return tok_fail(l, component, DSC_ERR_INPUT, "a component must be null or an object with a \"type\"");
+    if (strcmp(type->valuestring, "Sequence") != 0)
+        return read(l, component, type->valuestring);
+    const cJSON *parts = cJSON_GetObjectItemCaseSensitive(component, list);
+    if (!cJSON_IsArray(parts) || depth > 4)
+        return tok_fail(l, component, DSC_ERR_INPUT, "a Sequence needs \"%s\", and no more than four in each other",
+                        list);
+    for (const cJSON *part = parts->child; part != NULL; part = part->next)
+        DSC_TRY(tok_each(l, part, list, depth + 1, read));
+    return DSC_OK;
+}
+
+static dsc_status refuse_length(const tok_loader *l, const cJSON *root, const char *key)
+{
+    const cJSON *item = tok_get(root, key);
+    return item == NULL ? DSC_OK
+                        : tok_fail(l, item, DSC_ERR_UNSUPPORTED, "\"%s\" is not built: texts are encoded whole; set it "
+                                   "to null", key);
+}
+
+/* Where a text may be cut (dsc_tokenizer_cut): every part that sees more than a piece of a line has to agree. */
+static bool may_cut(const dsc_tokenizer *t)
+{
+    bool cut = false; /* a splitter has cut at line ends: what follows sees the same pieces */
+    for (int32_t i = 0; i < t->added_count; i++)
+        if (t->added[i].single_word || t->added[i].strip_left || strchr(t->added[i].text.ptr, '\n') != NULL)
+            return false;
+    for (int32_t i = 0; i < t->normalizer_count; i++)
+        if (t->normalizer[i].kind == TOK_REPLACE && strcmp(t->normalizer[i].from.ptr, " ") != 0)
+            return false;
+    for (int32_t i = 0; i < t->splitter_count && !cut; i++) {
+        const tok_splitter *s = &t->splitter[i];
+        const bool cuts = s->regex != NULL && s->behavior == TOK_ISOLATED && dsc_regex_cuts_at_lines(s->regex);
+        const bool ignores = s->kind == TOK_SPLIT && s->regex != NULL && dsc_regex_ignores_lines(s->regex);
+        if (s->kind != TOK_SPLIT && i > 0 && s->prepend != TOK_PREPEND_NEVER)
+            return false;
+        cut = cuts;
+        if (!cuts && !ignores && (s->kind == TOK_SPLIT || (s->kind == TOK_METASPACE && i > 0)))
+            return false;
+    }
+    return cut || t->bpe.cuts_at_lines;
+}
+
+static dsc_status load_parts(const tok_loader *l, const cJSON *root)
+{
+    dsc_tokenizer *t = l->t;
+    if (!cJSON_IsObject(root) || !cJSON_IsObject(tok_get(root, "model")))
+        return tok_fail(l, root, DSC_ERR_INPUT, "this is no tokenizer.json: it has no \"model\"");
+    DSC_TRY(tok_check_keys(l, root, "version truncation padding added_tokens normalizer pre_tokenizer post_processor "
+                                    "decoder model "));
+    DSC_TRY(refuse_length(l, root, "truncation"));
+    DSC_TRY(refuse_length(l, root, "padding"));
+    DSC_TRY(tok_each(l, tok_get(root, "normalizer"), "normalizers", 0, tok_read_normalizer));
+    DSC_TRY(tok_each(l, tok_get(root, "pre_tokenizer"), "pretokenizers", 0, tok_read_splitter));
+    for (int32_t i = 0; i < t->splitter_count; i++) {
+        t->bpe.of_bytes |= t->splitter[i].kind == TOK_BYTE_LEVEL;
+        if (t->splitter[i].kind == TOK_BYTE_LEVEL && i + 1 < t->splitter_count)
+            return tok_fail(l, tok_get(root, "pre_tokenizer"), DSC_ERR_UNSUPPORTED,
+                            "ByteLevel followed by another pre-tokenizer is not built in this version");
+    }
+    DSC_TRY(tok_load_model(l, tok_get(root, "model")));
+    DSC_TRY(tok_load_added(l, tok_get(root, "added_tokens")));
+    DSC_TRY(tok_each(l, tok_get(root, "post_processor"), "processors", 0, tok_read_processor));
+    t->has_decoder = tok_get(root, "decoder") != NULL;
+    DSC_TRY(tok_each(l, tok_get(root, "decoder"), "decoders", 0, tok_read_decoder));
+    DSC_TRY(tok_tree_open(t, false, &t->as_written, l->err));
+    DSC_TRY(tok_tree_open(t, true, &t->normalized, l->err));
+    t->may_cut = may_cut(t);
+    return DSC_OK;
+}
+
+dsc_status tok_load(dsc_tokenizer *t, const char *name, const char *text, int64_t bytes, dsc_error *err)
+{
+    const dsc_json_limits limits = { FILE_BYTES_MAX, 32, VALUES_MAX };
+    dsc_json *json = NULL;
+    t->bpe.alloc = t->strings.alloc = t->alloc;
+    /* Each string of the file once with its NUL, tokens also as raw bytes: no more than twice the file. */
+    DSC_TRY(dsc_text_reserve(&t->strings, 2 * bytes + 4096, err));
+    DSC_TRY(dsc_json_open(t->alloc, name, text, bytes, DSC_JSON_DATA, &limits, &json, err));
+    const tok_loader l = { t, json, err };
+    const dsc_status status = load_parts(&l, dsc_json_root(json));
+    dsc_json_close(&json);
+    return status;
+}
+
+static dsc_status open_file(dsc_tokenizer *t, const char *path, dsc_error *err)
+{
+    char file[1024];
+    char *text = NULL;
+    int64_t bytes = 0;
+    if (dsc_io_kind(path) == DSC_PATH_DIR) {
+        DSC_TRY(dsc_path_join(file, sizeof file, path, "tokenizer.json", err));
+        if (dsc_io_kind(file) == DSC_PATH_MISSING)
+            return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                            "this folder has no tokenizer.json; transformers writes one: "
+                            "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)");
+        path = file;
+    }
+    DSC_TRY(dsc_io_read_all(NULL, t->alloc, path, FILE_BYTES_MAX, &text, &bytes, err));
+    const dsc_status status = tok_load(t, path, text, bytes, err);
+    dsc_alloc_free(t->alloc, text);
+    return status;
+}
+
+dsc_status dsc_tokenizer_open(dsc_tokenizer **out, const char *path, dsc_error *err)
+{
+    dsc_alloc *alloc = NULL;
+    *out = NULL;
+    DSC_TRY(dsc_alloc_open(&alloc, err));
+    dsc_tokenizer *t = NULL;
+    dsc_status status = dsc_alloc_zeroed(alloc, DSC_TAG_DATA, 1, sizeof *t, &t, err);
+    if (status != DSC_OK) {
+        dsc_alloc_close(&alloc);
+        return status;
+    }
+    t->alloc = alloc;
+    status = open_file(t, path, err);
+    if (status != DSC_OK)
+        dsc_tokenizer_close(&t);
+    *out = t;
+    return status;
+}
+
+void dsc_tokenizer_close(dsc_tokenizer **tokenizer)
+{
+    dsc_tokenizer *t = *tokenizer;
+    if (t == NULL)
+        return;
+    dsc_alloc *alloc = t->alloc;
+    for (int32_t i = 0; i < t->splitter_count; i++)
+        dsc_regex_close(&t->splitter[i].regex);
+    dsc_alloc_free(alloc, t->as_written.edges.slot);
+    dsc_alloc_free(alloc, t->normalized.edges.slot);
+    dsc_alloc_free(alloc, t->added);
+    dsc_alloc_free(alloc, t->bpe.token);
+    dsc_alloc_free(alloc, t->bpe.by_text.slot);
+    dsc_alloc_free(alloc, t->bpe.by_raw.slot);
+    dsc_alloc_free(alloc, t->bpe.merges.slot);
+    dsc_text_free(&t->strings);
+    dsc_alloc_free(alloc, t);
+    dsc_alloc_close(&alloc);
+    *tokenizer = NULL;
+}
+
+int64_t dsc_tokenizer_vocab_size(const dsc_tokenizer *tokenizer)
+{
+    return tokenizer->bpe.vocab_size;
+}
+
+int32_t dsc_tokenizer_find(const dsc_tokenizer *tokenizer, const char *token)
+{
+    return dsc_names_find(&tokenizer->bpe.by_text, token, (int64_t)strlen(token));
+}
+
+const char *dsc_tokenizer_token(const dsc_tokenizer *tokenizer, int32_t id)
+{
+    return id >= 0 && id < tokenizer->bpe.vocab_size ? tokenizer->bpe.token[id].text : NULL;
+}

@@ -1,0 +1,315 @@
+/* load_parts.c - normalizer, pre-tokenizer, post-processor and decoder of a tokenizer.json. Each kind that is not here
+ * is refused with its name. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "engine/text/load.h"
+
+/* GPT-2's words, which ByteLevel cuts a text into by itself. */
+static const char byte_level_pattern[] =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+/* Rust's char::is_ascii_punctuation, and what Unicode calls punctuation. */
+static const char punctuation_pattern[] = "[!-/:-@\\[-`{-~\\p{P}]";
+
+static dsc_status refuse_kind(const tok_loader *l, const cJSON *component, const char *what, const char *type)
+{
+    return tok_fail(l, component, DSC_ERR_UNSUPPORTED, "the %s \"%.60s\" is not built in this version", what, type);
+}
+
+static dsc_status refuse_steps(const tok_loader *l, const cJSON *component)
+{
+    return tok_fail(l, component, DSC_ERR_UNSUPPORTED, "more than %d steps", TOK_STEPS_MAX);
+}
+
+/* A {"String": "..."} or {"Regex": "..."}; *regex says which. */
+static dsc_status read_pattern(const tok_loader *l, const cJSON *component, bool *regex, tok_string *out)
+{
+    const cJSON *pattern = tok_get(component, "pattern");
+    if (!cJSON_IsObject(pattern) || pattern->child == NULL || pattern->child->next != NULL)
+        return tok_fail(l, pattern != NULL ? pattern : component, DSC_ERR_INPUT,
+                        "\"pattern\" must be {\"String\": ...} or {\"Regex\": ...}");
+    DSC_TRY(tok_check_keys(l, pattern, "String Regex "));
+    *regex = strcmp(pattern->child->string, "Regex") == 0;
+    return tok_get_string(l, pattern, pattern->child->string, false, out);
+}
+
+static dsc_status read_prepend(const tok_loader *l, const cJSON *component, tok_prepend *out)
+{
+    static const char *const names[] = { "always", "first", "never" };
+    const cJSON *scheme = tok_get(component, "prepend_scheme");
+    bool prefix = true;
+    DSC_TRY(tok_get_bool(l, component, "add_prefix_space", true, &prefix));
+    *out = prefix ? TOK_PREPEND_ALWAYS : TOK_PREPEND_NEVER;
+    if (scheme == NULL)
+        return DSC_OK;
+    for (size_t i = 0; i < DSC_COUNT(names) && cJSON_IsString(scheme); i++)
+        if (strcmp(scheme->valuestring, names[i]) == 0) {
+            *out = (tok_prepend)i;
+            return DSC_OK;
+        }
+    return tok_fail(l, scheme, DSC_ERR_INPUT, "\"prepend_scheme\" must be always, first or never");
+}
+
+/* ---- Normalizer ---- */
+
+dsc_status tok_read_normalizer(const tok_loader *l, const cJSON *component, const char *type)
+{
+    static const char *const forms[] = { "NFC", "NFD", "NFKC", "NFKD" };
+    if (l->t->normalizer_count == TOK_STEPS_MAX)
+        return refuse_steps(l, component);
+    tok_normalizer *step = &l->t->normalizer[l->t->normalizer_count];
+    bool regex = false;
+    for (size_t i = 0; i < DSC_COUNT(forms); i++)
+        if (strcmp(type, forms[i]) == 0) {
+            *step = (tok_normalizer){ .kind = TOK_UNICODE, .form = (dsc_normal_form)i };
+            l->t->normalizer_count++;
+            return tok_check_keys(l, component, "type ");
+        }
+    if (strcmp(type, "Prepend") == 0) {
+        step->kind = TOK_PREPEND;
+        DSC_TRY(tok_check_keys(l, component, "type prepend "));
+        DSC_TRY(tok_get_string(l, component, "prepend", true, &step->to));
+    } else if (strcmp(type, "Replace") == 0) {
+        step->kind = TOK_REPLACE;
+        DSC_TRY(tok_check_keys(l, component, "type pattern content "));
+        DSC_TRY(read_pattern(l, component, &regex, &step->from));
+        DSC_TRY(tok_get_string(l, component, "content", true, &step->to));
+        if (regex)
+            return tok_fail(l, component, DSC_ERR_UNSUPPORTED, "a Replace of the pattern %.100s is not built",
+                            step->from.ptr);
+    } else {
+        return refuse_kind(l, component, "normalizer", type);
+    }
+    l->t->normalizer_count++;
+    return DSC_OK;
+}
+
+/* ---- Pre-tokenizer ---- */
+
+static dsc_status open_regex(const tok_loader *l, const cJSON *component, const char *pattern, tok_splitter *out)
+{
+    char where[256];
+    return dsc_regex_open(l->t->alloc, pattern, dsc_json_where(l->json, component, where, sizeof where), &out->regex,
+                          l->err);
+}
+
+static dsc_status read_behavior(const tok_loader *l, const cJSON *component, tok_behavior *out)
+{
+    static const char *const names[] = { "Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous" };
+    const cJSON *item = tok_get(component, "behavior");
+    for (size_t i = 0; i < DSC_COUNT(names) && cJSON_IsString(item); i++)
+        if (strcmp(item->valuestring, names[i]) == 0) {
+            *out = (tok_behavior)i;
+            return DSC_OK;
+        }
+    return tok_fail(l, item != NULL ? item : component, DSC_ERR_INPUT,
+                    "\"behavior\" must be Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous");
+}
+
+static dsc_status read_split(const tok_loader *l, const cJSON *component, tok_splitter *out)
+{
+    bool regex = false;
+    DSC_TRY(tok_check_keys(l, component, "type pattern behavior invert "));
+    DSC_TRY(read_pattern(l, component, &regex, &out->literal));
+    DSC_TRY(read_behavior(l, component, &out->behavior));
+    DSC_TRY(tok_get_bool(l, component, "invert", false, &out->invert));
+    return regex ? open_regex(l, component, out->literal.ptr, out) : DSC_OK;
+}
+
+static dsc_status read_byte_level(const tok_loader *l, const cJSON *component, tok_splitter *out)
+{
+    bool prefix = true, regex = true, trim = true; /* offsets, which nobody asks for here */
+    out->kind = TOK_BYTE_LEVEL;
+    out->behavior = TOK_ISOLATED;
+    DSC_TRY(tok_check_keys(l, component, "type add_prefix_space trim_offsets use_regex "));
+    DSC_TRY(tok_get_bool(l, component, "add_prefix_space", true, &prefix));
+    DSC_TRY(tok_get_bool(l, component, "trim_offsets", true, &trim));
+    DSC_TRY(tok_get_bool(l, component, "use_regex", true, &regex));
+    out->prepend = prefix ? TOK_PREPEND_ALWAYS : TOK_PREPEND_NEVER;
+    return regex ? open_regex(l, component, byte_level_pattern, out) : DSC_OK;
+}
+
+static dsc_status read_metaspace(const tok_loader *l, const cJSON *component, tok_splitter *out)
+{
+    out->kind = TOK_METASPACE;
+    out->behavior = TOK_MERGED_WITH_NEXT;
+    DSC_TRY(tok_check_keys(l, component, "type replacement add_prefix_space prepend_scheme split str_rep "));
+    DSC_TRY(tok_get_string(l, component, "replacement", false, &out->literal));
+    DSC_TRY(tok_get_bool(l, component, "split", true, &out->split));
+    return read_prepend(l, component, &out->prepend);
+}
+
+static dsc_status read_digits(const tok_loader *l, const cJSON *component, tok_splitter *out)
+{
+    bool individual = false;
+    DSC_TRY(tok_check_keys(l, component, "type individual_digits "));
+    DSC_TRY(tok_get_bool(l, component, "individual_digits", false, &individual));
+    out->behavior = individual ? TOK_ISOLATED : TOK_CONTIGUOUS;
+    return open_regex(l, component, "\\p{N}", out);
+}
+
+dsc_status tok_read_splitter(const tok_loader *l, const cJSON *component, const char *type)
+{
+    if (l->t->splitter_count == TOK_STEPS_MAX)
+        return refuse_steps(l, component);
+    /* Counted first, so that its pattern is closed with the tokenizer whatever happens. */
+    tok_splitter *out = &l->t->splitter[l->t->splitter_count++];
+    if (strcmp(type, "Split") == 0)
+        return read_split(l, component, out);
+    if (strcmp(type, "ByteLevel") == 0)
+        return read_byte_level(l, component, out);
+    if (strcmp(type, "Metaspace") == 0)
+        return read_metaspace(l, component, out);
+    if (strcmp(type, "Digits") == 0)
+        return read_digits(l, component, out);
+    if (strcmp(type, "Punctuation") == 0) {
+        DSC_TRY(tok_check_keys(l, component, "type behavior "));
+        out->behavior = TOK_ISOLATED;
+        if (tok_get(component, "behavior") != NULL)
+            DSC_TRY(read_behavior(l, component, &out->behavior));
+        return open_regex(l, component, punctuation_pattern, out);
+    }
+    if (strcmp(type, "WhitespaceSplit") == 0) {
+        out->behavior = TOK_REMOVED;
+        DSC_TRY(tok_check_keys(l, component, "type "));
+        return open_regex(l, component, "\\s", out);
+    }
+    return refuse_kind(l, component, "pre-tokenizer", type);
+}
+
+/* ---- Post-processor ---- */
+
+static dsc_status put_around(const tok_loader *l, const cJSON *item, bool before, const int32_t *ids, int32_t count)
+{
+    int32_t *const list = before ? l->t->before : l->t->after;
+    int32_t *const used = before ? &l->t->before_count : &l->t->after_count;
+    if (*used + count > TOK_AROUND_MAX)
+        return tok_fail(l, item, DSC_ERR_UNSUPPORTED, "more than %d tokens around a text", TOK_AROUND_MAX);
+    /* A later processor works outside of an earlier one. */
+    if (before)
+        memmove(list + count, list, (size_t)*used * sizeof *list);
+    memcpy(before ? list : list + *used, ids, (size_t)count * sizeof *list);
+    *used += count;
+    return DSC_OK;
+}
+
+static dsc_status read_id(const tok_loader *l, const cJSON *item, int32_t *out)
+{
+    int64_t id = 0;
+    DSC_TRY(tok_get_integer(l, item, "id", DSC_BPE_VOCAB_MAX - 1, &id));
+    if (dsc_tokenizer_token(l->t, (int32_t)id) == NULL)
+        return tok_fail(l, item, DSC_ERR_INPUT, "id %lld is no token's", (long long)id);
+    *out = (int32_t)id;
+    return DSC_OK;
+}
+
+/* The ids of a template's special token, appended to those of its side. */
+static dsc_status add_special(const tok_loader *l, const cJSON *component, const cJSON *piece, int32_t *ids,
+                              int32_t *count)
+{
+    const cJSON *name = tok_get(piece, "id"), *table = tok_get(component, "special_tokens");
+    const cJSON *entry = cJSON_IsString(name) && cJSON_IsObject(table) ? tok_get(table, name->valuestring) : NULL;
+    const cJSON *list = cJSON_IsObject(entry) ? tok_get(entry, "ids") : NULL;
+    if (!cJSON_IsArray(list))
+        return tok_fail(l, piece, DSC_ERR_INPUT, "a special token of the template is not in \"special_tokens\"");
+    for (const cJSON *item = list->child; item != NULL; item = item->next) {
+        if (*count == TOK_AROUND_MAX)
+            return tok_fail(l, item, DSC_ERR_UNSUPPORTED, "more than %d tokens around a text", TOK_AROUND_MAX);
+        DSC_TRY(read_id(l, item, &ids[(*count)++]));
+    }
+    return DSC_OK;
+}
+
+static dsc_status read_template(const tok_loader *l, const cJSON *component)
+{
+    int32_t ids[2][TOK_AROUND_MAX], count[2] = { 0 };
+    int side = 0; /* 1: behind the text */
+    const cJSON *single = tok_get(component, "single");
+    DSC_TRY(tok_check_keys(l, component, "type single pair special_tokens "));
+    if (!cJSON_IsArray(single))
+        return tok_fail(l, component, DSC_ERR_INPUT, "\"single\" must be an array");
+    for (const cJSON *piece = single->child; piece != NULL; piece = piece->next) {
+        const cJSON *special = cJSON_IsObject(piece) ? tok_get(piece, "SpecialToken") : NULL;
+        const cJSON *sequence = cJSON_IsObject(piece) ? tok_get(piece, "Sequence") : NULL;
+        const cJSON *name = cJSON_IsObject(sequence) ? tok_get(sequence, "id") : NULL;
+        if (cJSON_IsObject(special))
+            DSC_TRY(add_special(l, component, special, ids[side], &count[side]));
+        else if (cJSON_IsString(name) && strcmp(name->valuestring, "A") == 0 && side == 0)
+            side = 1;
+        else
+            return tok_fail(l, piece, DSC_ERR_UNSUPPORTED, "a template of one text must have it once, as Sequence A");
+    }
+    if (side == 0)
+        return tok_fail(l, single, DSC_ERR_UNSUPPORTED, "a template without its text");
+    DSC_TRY(put_around(l, component, true, ids[0], count[0]));
+    return put_around(l, component, false, ids[1], count[1]);
+}
+
+/* ["</s>", 2] */
+static dsc_status read_pair(const tok_loader *l, const cJSON *component, const char *key, int32_t *id)
+{
+    const cJSON *pair = tok_get(component, key);
+    if (!cJSON_IsArray(pair) || pair->child == NULL || !cJSON_IsNumber(pair->child->next))
+        return tok_fail(l, component, DSC_ERR_INPUT, "\"%s\" must be an array of a token and its id", key);
+    return read_id(l, pair->child->next, id);
+}
+
+dsc_status tok_read_processor(const tok_loader *l, const cJSON *component, const char *type)
+{
+    int32_t id;
+    if (strcmp(type, "ByteLevel") == 0) /* about offsets only */
+        return tok_check_keys(l, component, "type add_prefix_space trim_offsets use_regex ");
+    if (strcmp(type, "TemplateProcessing") == 0)
+        return read_template(l, component);
+    if (strcmp(type, "RobertaProcessing") != 0 && strcmp(type, "BertProcessing") != 0)
+        return refuse_kind(l, component, "post-processor", type);
+    DSC_TRY(tok_check_keys(l, component, "type sep cls trim_offsets add_prefix_space "));
+    DSC_TRY(read_pair(l, component, "cls", &id));
+    DSC_TRY(put_around(l, component, true, &id, 1));
+    DSC_TRY(read_pair(l, component, "sep", &id));
+    return put_around(l, component, false, &id, 1);
+}
+
+/* ---- Decoder ---- */
+
+static dsc_status read_strip(const tok_loader *l, const cJSON *component, tok_decoder *out)
+{
+    DSC_TRY(tok_check_keys(l, component, "type content start stop "));
+    DSC_TRY(tok_get_string(l, component, "content", false, &out->from));
+    DSC_TRY(tok_get_integer(l, component, "start", INT32_MAX, &out->start));
+    return tok_get_integer(l, component, "stop", INT32_MAX, &out->stop);
+}
+
+static dsc_status read_decoder_replace(const tok_loader *l, const cJSON *component, tok_decoder *out)
+{
+    bool regex = false;
+    DSC_TRY(tok_check_keys(l, component, "type pattern content "));
+    DSC_TRY(read_pattern(l, component, &regex, &out->from));
+    if (regex)
+        return tok_fail(l, component, DSC_ERR_UNSUPPORTED, "a Replace of the pattern %.100s is not built",
+                        out->from.ptr);
+    return tok_get_string(l, component, "content", true, &out->to);
+}
+
+dsc_status tok_read_decoder(const tok_loader *l, const cJSON *component, const char *type)
+{
+    static const char *const names[] = { "ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace" };
+    if (l->t->decoder_count == TOK_STEPS_MAX)
+        return refuse_steps(l, component);
+    tok_decoder *out = &l->t->decoder[l->t->decoder_count++];
+    size_t kind = 0;
+    while (kind < DSC_COUNT(names) && strcmp(type, names[kind]) != 0)
+        kind++;
+    out->kind = (tok_decoder_kind)kind;
+    switch (out->kind) {
+    case TOK_DECODE_BYTE_LEVEL: return tok_check_keys(l, component, "type add_prefix_space trim_offsets use_regex ");
+    case TOK_DECODE_BYTE_FALLBACK:
+    case TOK_DECODE_FUSE: return tok_check_keys(l, component, "type ");
+    case TOK_DECODE_REPLACE: return read_decoder_replace(l, component, out);
+    case TOK_DECODE_STRIP: return read_strip(l, component, out);
+    case TOK_DECODE_METASPACE:
+        DSC_TRY(tok_check_keys(l, component, "type replacement add_prefix_space prepend_scheme split str_rep "));
+        DSC_TRY(tok_get_string(l, component, "replacement", false, &out->from));
+        return read_prepend(l, component, &out->prepend);
+    default: return refuse_kind(l, component, "decoder", type);
+    }
+}

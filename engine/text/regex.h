@@ -1,0 +1,39 @@
+/* regex.h - the regular expressions of tokenizers: how a pre-tokenizer cuts text into words.
+ *
+ * The part of Oniguruma's syntax that published tokenizers use: alternatives, (?:...) (?i:...) (?=...) (?!...), classes
+ * with ranges, \s \S \d \D \w \W \p{L} \P{Nd}, one-character escapes, and the quantifiers ? * + {m,n} (?+ *+ ++
+ * possessive) on characters and ? on groups. All else is refused by name when the pattern is read: anchors, repeated
+ * groups, lookbehind, scripts, patterns that match nothing. Matching backtracks as the syntax demands, within a budget
+ * of steps that patterns in use stay far below, so that no text takes more than time in proportion to its length.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_TEXT_REGEX_H
+#define DSC_ENGINE_TEXT_REGEX_H
+
+#include "base/alloc.h"
+
+typedef struct dsc_regex dsc_regex;
+
+/* `where` names the pattern's place in errors; a pattern that is not read is DSC_ERR_UNSUPPORTED. Owned. */
+DSC_MUST_USE dsc_status dsc_regex_open(dsc_alloc *alloc, const char *pattern, const char *where, dsc_regex **out,
+                                       dsc_error *err);
+void dsc_regex_close(dsc_regex **regex);
+
+/* A search in valid UTF-8: `at` moves behind each match. */
+typedef struct dsc_regex_search {
+    const char *text, *end; /* lookahead sees up to `end` */
+    const char *at;
+    int64_t steps_left;
+} dsc_regex_search;
+dsc_regex_search dsc_regex_start(const char *text, int64_t bytes);
+/* The next match into *start and *end; *found = false behind the last one. */
+DSC_MUST_USE dsc_status dsc_regex_next(const dsc_regex *regex, dsc_regex_search *search, const char **start,
+                                       const char **end, bool *found, dsc_error *err);
+
+/* True when text may be cut behind a line end that has no white space beside it, and the matches of both parts
+ * are those of the whole: no match goes on from a line end to another character, and lookahead asks for no more than
+ * white space or its absence. */
+bool dsc_regex_cuts_at_lines(const dsc_regex *regex);
+/* True when no match holds or sees a line end. */
+bool dsc_regex_ignores_lines(const dsc_regex *regex);
+
+#endif

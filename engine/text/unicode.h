@@ -1,0 +1,60 @@
+/* unicode.h - what tokenizers ask about characters; the tables are utf8proc's. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_TEXT_UNICODE_H
+#define DSC_ENGINE_TEXT_UNICODE_H
+
+#include "engine/text/buffer.h"
+
+/* One character of valid UTF-8: its code point, and its bytes in *bytes. */
+static inline uint32_t dsc_char_at(const char *text, int *bytes)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    if (c[0] < 0x80) {
+        *bytes = 1;
+        return c[0];
+    }
+    if (c[0] < 0xe0) {
+        *bytes = 2;
+        return (uint32_t)(c[0] & 0x1f) << 6 | (c[1] & 0x3f);
+    }
+    if (c[0] < 0xf0) {
+        *bytes = 3;
+        return (uint32_t)(c[0] & 0x0f) << 12 | (uint32_t)(c[1] & 0x3f) << 6 | (c[2] & 0x3f);
+    }
+    *bytes = 4;
+    return (uint32_t)(c[0] & 0x07) << 18 | (uint32_t)(c[1] & 0x3f) << 12 | (uint32_t)(c[2] & 0x3f) << 6 | (c[3] & 0x3f);
+}
+
+/* Where the character before `at` begins. */
+static inline const char *dsc_char_before(const char *at)
+{
+    do
+        at--;
+    while (((unsigned char)*at & 0xc0) == 0x80);
+    return at;
+}
+
+/* General categories as bits: DSC_CATEGORY(LU). The numbers are utf8proc's. */
+enum {
+    DSC_CATEGORY_CN, DSC_CATEGORY_LU, DSC_CATEGORY_LL, DSC_CATEGORY_LT, DSC_CATEGORY_LM, DSC_CATEGORY_LO,
+    DSC_CATEGORY_MN, DSC_CATEGORY_MC, DSC_CATEGORY_ME, DSC_CATEGORY_ND, DSC_CATEGORY_NL, DSC_CATEGORY_NO,
+    DSC_CATEGORY_PC, DSC_CATEGORY_PD, DSC_CATEGORY_PS, DSC_CATEGORY_PE, DSC_CATEGORY_PI, DSC_CATEGORY_PF,
+    DSC_CATEGORY_PO, DSC_CATEGORY_SM, DSC_CATEGORY_SC, DSC_CATEGORY_SK, DSC_CATEGORY_SO, DSC_CATEGORY_ZS,
+    DSC_CATEGORY_ZL, DSC_CATEGORY_ZP, DSC_CATEGORY_CC, DSC_CATEGORY_CF, DSC_CATEGORY_CS, DSC_CATEGORY_CO
+};
+#define DSC_CATEGORY(name) (UINT32_C(1) << DSC_CATEGORY_##name)
+uint32_t dsc_char_category(uint32_t code); /* one bit */
+bool dsc_char_is_space(uint32_t code);     /* White_Space */
+bool dsc_char_is_word(uint32_t code);      /* \w: letters, marks, decimal digits, connectors, joiners */
+
+/* True when all of it is valid UTF-8. */
+bool dsc_utf8_is_valid(const char *text, int64_t bytes);
+/* Appends the text with each maximal part that is no UTF-8 replaced by U+FFFD, as Python's errors="replace" does. */
+dsc_status dsc_utf8_repair(const char *text, int64_t bytes, dsc_text *out, dsc_error *err);
+
+typedef enum dsc_normal_form { DSC_NFC, DSC_NFD, DSC_NFKC, DSC_NFKD } dsc_normal_form;
+/* Appends the normal form of valid UTF-8. */
+dsc_status dsc_text_normalize(const char *text, int64_t bytes, dsc_normal_form form, dsc_text *out, dsc_error *err);
+/* True when the text surely is in this form: a quick look that may say no to text that is. */
+bool dsc_text_is_normal(const char *text, int64_t bytes, dsc_normal_form form);
+
+#endif

@@ -1,0 +1,21 @@
+#!/usr/bin/env python3
+"""make_tokenizers.py - small tokenizers of each style, a text, and its ids by the `tokenizers` package (0.23.3 made those here).
+
+Writes tokenizer_STYLE.json, tokenizer_text.txt and tokenizer_ids.txt beside this file: a line "STYLE COUNT id id ...", with the
+tokens that the post-processor puts around the text. Needs the package from PyPI: python3 -m venv V, V/bin/pip install tokenizers.
+SPDX-License-Identifier: Apache-2.0"""
+import os
+
+from tokenizer_styles import STYLES, build, corpus
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+train, text = corpus(1, 200000), corpus(2, 8000)
+with open(f"{HERE}/tokenizer_text.txt", "w", newline="") as f:
+    f.write(text)
+with open(f"{HERE}/tokenizer_ids.txt", "w") as f:
+    for style in STYLES:
+        t = build(style, train, 700)
+        t.save(f"{HERE}/tokenizer_{style}.json", pretty=False)
+        ids = t.encode(text).ids
+        assert style == "qwen" or style in ("llama2", "mistral") or t.decode(ids) == text
+        f.write(f"{style} {len(ids)} {' '.join(map(str, ids))}\n")
