@@ -2,15 +2,16 @@
  *
  * A file has n = floor((tokens - 1) / T) samples; sample i is tokens i*T .. i*T+T-1 with targets one later; none
  * crosses a file. Files follow each other in the given order. Global sample g of the run is sample perm_e[g mod n] of
- * epoch e = g div n, perm keyed by (seed, e); identity without shuffling. Kinds, told by name and content: raw text
- * (*.txt, *.md, anything UTF-8: one token a byte), headerless uint16 *.bin (nanoGPT), llm.c *.bin (magic header
- * 20240520, version 1). SPDX-License-Identifier: Apache-2.0 */
+ * epoch e = g div n, perm keyed by (seed, e); identity without shuffling. token_file.h has the
+ * kinds of files. Documents within a file follow each other with what separates them, which is learned like any token:
+ * a sample may begin and end inside one and attends over the borders between them.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_H
 #define DSC_ENGINE_DATA_H
 
 #include <dsc/dsc.h>
 
-#include "base/io.h"
+#include "engine/token_file.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -38,10 +39,6 @@ void dsc_data_close(dsc_data **data);
  * behind is checked when it is read, by the background reader; `dsc check --kind tokens-* --vocab-size V` reads whole
  * files. Files that cannot hold such an id (text with a vocabulary of 256, uint16 with 65536) are not read. */
 #define DSC_DATA_SCAN_BYTES (INT64_C(256) << 20)
-typedef struct dsc_data_buffer {
-    void *ptr; /* of any alignment that uint16_t takes */
-    int64_t bytes;
-} dsc_data_buffer;
 DSC_MUST_USE dsc_status dsc_data_scan(dsc_data *data, dsc_data_buffer buffer, int64_t *bytes, dsc_error *err);
 int64_t dsc_data_sample_count(const dsc_data *data); /* n over all files */
 int64_t dsc_data_token_count(const dsc_data *data);
@@ -49,7 +46,6 @@ int64_t dsc_data_token_count(const dsc_data *data);
 dsc_data_source dsc_data_as_source(dsc_data *data);
 /* Validates one token file as the programs would open it, for `dsc check`; vocab_size 0: unknown, else every id of the
  * file is read. */
-typedef enum dsc_token_kind { DSC_TOKENS_TEXT, DSC_TOKENS_RAW_U16, DSC_TOKENS_LLMC } dsc_token_kind;
 DSC_MUST_USE dsc_status dsc_data_check(const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_token_kind kind,
                                        int64_t vocab_size, int64_t *token_count, dsc_error *err);
 

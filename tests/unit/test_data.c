@@ -12,12 +12,13 @@
 #include <cmocka.h>
 
 #include "engine/data.h"
+#include "engine/text/token_writer.h"
 
 #define SEQUENCE 10
 #define TOKENS 101 /* 10 samples */
 #define VOCAB 50
 
-static char root[] = "/tmp/dsc-data-XXXXXX", paths[2][64];
+static char root[] = "/tmp/dsc-data-XXXXXX", paths[2][64], index_path[64];
 static dsc_alloc *alloc;
 static dsc_error err;
 
@@ -47,7 +48,7 @@ static dsc_data *open_both(int64_t vocab_size)
 /* Through a buffer of 7 tokens: blocks end inside the file. */
 static dsc_status scan(dsc_data *data, int64_t bytes, int64_t *left)
 {
-    uint16_t block[7];
+    _Alignas(uint32_t) uint16_t block[7];
     const dsc_data_buffer buffer = { block, sizeof block };
     *left = bytes;
     return dsc_data_scan(data, buffer, left, &err);
@@ -115,6 +116,76 @@ static void a_vocabulary_of_every_id_needs_no_reading(void **state)
     dsc_data_close(&data);
 }
 
+/* What a writer of each format and width makes is read back, at any place. */
+static void what_is_written_is_read(void **state)
+{
+    (void)state;
+    const int32_t ids[] = { 5, 65535, 0, 7, 100000, 3, 131071, 9 };
+    const int32_t ends[] = { 3, 8 };
+    for (int format = DSC_TOKEN_LLMC; format <= DSC_TOKEN_MEGATRON; format++) {
+        for (int64_t vocab = 65536; vocab <= 131072; vocab *= 2) {
+            const dsc_token_batch batch = { .ids = ids, .count = vocab == 65536 ? 3 : 8, .ends = ends,
+                                            .end_count = vocab == 65536 ? 1 : 2 };
+            dsc_token_writer writer;
+            dsc_token_file file;
+            int32_t back[8];
+            const dsc_status status = dsc_token_writer_open(alloc, NULL, paths[0], (dsc_token_format)format, vocab,
+                                                            &writer, &err);
+            if (format == DSC_TOKEN_RAW && vocab > 65536) {
+                assert_int_equal(status, DSC_ERR_INPUT);
+                dsc_token_writer_close(&writer);
+                continue;
+            }
+            assert_int_equal(status, DSC_OK);
+            assert_int_equal(dsc_token_writer_add(&writer, &batch, &err), DSC_OK);
+            assert_int_equal(dsc_token_writer_add(&writer, &batch, &err), DSC_OK);
+            assert_int_equal(dsc_token_writer_commit(&writer, &err), DSC_OK);
+            dsc_token_writer_close(&writer);
+            assert_int_equal(dsc_token_file_open(NULL, paths[0], &file, &err), DSC_OK);
+            assert_int_equal(file.token_count, 2 * batch.count);
+            assert_int_equal(file.token_bytes, vocab == 65536 ? 2 : 4);
+            for (int64_t first = 0; first <= batch.count; first++) {
+                assert_int_equal(dsc_token_file_read(NULL, &file, first, batch.count, back, &err), DSC_OK);
+                for (int64_t i = 0; i < batch.count; i++)
+                    assert_int_equal(back[i], ids[(first + i) % batch.count]);
+            }
+            uint32_t block[3];
+            int64_t left = INT64_MAX;
+            const dsc_data_buffer buffer = { block, sizeof block };
+            const dsc_status scanned = dsc_token_file_scan(NULL, &file, vocab - 1, buffer, &left, &err);
+            assert_int_equal(scanned, DSC_ERR_INPUT); /* the largest id of each list */
+            assert_non_null(strstr(err.message, vocab == 65536 ? "token 65535 at position 1 " : "position 6 "));
+            dsc_token_file_close(NULL, &file);
+        }
+        (void)!dsc_io_unlink(NULL, index_path, NULL);
+    }
+}
+
+static void a_negative_id_is_refused(void **state)
+{
+    (void)state;
+    int32_t ids[256 + SEQUENCE + 1] = { DSC_LLMC_MAGIC_U32, DSC_LLMC_VERSION_U32, SEQUENCE + 1 };
+    ids[256 + 4] = -1;
+    dsc_file file = DSC_FILE_INIT;
+    assert_int_equal(dsc_io_open(NULL, paths[0], DSC_IO_CREATE, &file, &err), DSC_OK);
+    assert_int_equal(dsc_io_write(NULL, &file, ids, sizeof ids, 0, &err), DSC_OK);
+    assert_int_equal(dsc_io_close(NULL, &file, &err), DSC_OK);
+    const char *const list[] = { paths[0] };
+    const dsc_data_options options = { .alloc = alloc, .paths = list, .path_count = 1, .sequence = SEQUENCE,
+                                       .vocab_size = 100000 };
+    dsc_data *data = NULL;
+    assert_int_equal(dsc_data_open(&options, &data, &err), DSC_OK);
+    int32_t tokens[SEQUENCE], targets[SEQUENCE];
+    void *const batch[] = { tokens, targets };
+    const dsc_data_source source = dsc_data_as_source(data);
+    assert_int_equal(source.fill(source.user, 0, 1, batch, &err), DSC_ERR_INPUT);
+    assert_non_null(strstr(err.message, "token -1 at position 4 "));
+    int64_t left;
+    assert_int_equal(scan(data, INT64_MAX, &left), DSC_ERR_INPUT);
+    assert_non_null(strstr(err.message, "token -1 at position 4 "));
+    dsc_data_close(&data);
+}
+
 static int open_folder(void **state)
 {
     (void)state;
@@ -122,6 +193,7 @@ static int open_folder(void **state)
         return -1;
     for (int i = 0; i < 2; i++)
         snprintf(paths[i], sizeof paths[i], "%s/%d.bin", root, i);
+    snprintf(index_path, sizeof index_path, "%s/0.idx", root);
     return 0;
 }
 
@@ -138,6 +210,8 @@ int main(void)
         cmocka_unit_test(every_place_is_found),
         cmocka_unit_test(the_budget_is_shared_and_the_reader_checks_the_rest),
         cmocka_unit_test(a_vocabulary_of_every_id_needs_no_reading),
+        cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(a_negative_id_is_refused),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);
 }

@@ -84,6 +84,12 @@ static dsc_status check_tokens_raw(dsc_alloc *alloc, const char *path, int64_t v
     return dsc_data_check(NULL, alloc, path, DSC_TOKENS_RAW_U16, vocab_size, &tokens, err);
 }
 
+static dsc_status check_tokens_mmidx(dsc_alloc *alloc, const char *path, int64_t vocab_size, dsc_error *err)
+{
+    int64_t tokens;
+    return dsc_data_check(NULL, alloc, path, DSC_TOKENS_MMIDX, vocab_size, &tokens, err);
+}
+
 static const check_kind kinds[] = {
     { "config", check_config, false },
     { "safetensors", check_safetensors, false },
@@ -93,7 +99,7 @@ static const check_kind kinds[] = {
     { "tokenizer", check_tokenizer, false },
     { "tokens-llmc", check_tokens_llmc, true },
     { "tokens-raw", check_tokens_raw, true },
-    { "tokens-mmidx", NULL, false },
+    { "tokens-mmidx", check_tokens_mmidx, true },
 };
 
 static int usage(const char *where, const char *problem)

@@ -19,7 +19,8 @@ static const dsc_command commands[] = {
       dsc_cmd_ckpt, NULL },
     { "io", "io bench DIR", "how fast files in DIR are read and written, the best aio section", dsc_cmd_io, NULL },
     { "comm", "comm bench [--ranks N]", "how fast ranks of this host exchange data", dsc_cmd_comm, NULL },
-    { "data", "data FILE", "token files", NULL, "train --data reads text and .bin files" },
+    { "data", "data tokenize FILE... -o OUT.bin", "texts to token files; data show FILE.bin: back", dsc_cmd_data,
+      NULL },
     { "generate", "generate --model DIR", "text from a model", NULL, "train --save writes a Hugging Face folder" },
     { "tune", "tune --config FILE", "a faster config", NULL, "dsc config explain lists what can be set" },
 };

@@ -19,6 +19,7 @@ int dsc_cmd_check(int argc, char **argv);
 int dsc_cmd_ckpt(int argc, char **argv);
 int dsc_cmd_comm(int argc, char **argv);
 int dsc_cmd_config(int argc, char **argv);
+int dsc_cmd_data(int argc, char **argv);
 int dsc_cmd_doctor(int argc, char **argv);
 int dsc_cmd_io(int argc, char **argv);
 int dsc_cmd_plan(int argc, char **argv);

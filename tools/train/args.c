@@ -13,7 +13,7 @@ const char train_usage[] =
     "  --config FILE, --deepspeed_config FILE   the ds_config.json (default: the preset of --strategy)\n"
     "  --strategy ddp|fsdp_stage2|fsdp_stage3   preset; with --config it sets zero_optimization.stage to 1, 2 or 3\n"
     "  --model, --model-type NAME|HF_DIR|FILE.json\n"
-    "  --data PATH...           raw text, uint16 *.bin or llm.c *.bin; may be repeated\n"
+    "  --data PATH...           raw text, *.bin (uint16, llm.c's, Megatron's); may be repeated\n"
     "  --eval-data PATH...      likewise, for the validation loss\n"
     "  --seq-len T              tokens of a sample\n"
     "  --steps N                the step at which the run ends;  --epochs N instead\n"

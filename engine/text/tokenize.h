@@ -1,0 +1,44 @@
+/* tokenize.h - whole files to ids, by several threads, in the files' order whatever their number.
+ *
+ * A text file is one document; a line of a *.jsonl is one, the string of one key of its object. Documents that a
+ * tokenizer may cut go to the threads in parts, so that memory does not grow with a file.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_TEXT_TOKENIZE_H
+#define DSC_ENGINE_TEXT_TOKENIZE_H
+
+#include <dsc/text.h>
+
+#include "base/io.h"
+
+/* Ids in order. ends[0, end_count): how many of `ids` were there when a document ended; all borrowed until return. */
+typedef struct dsc_token_batch {
+    const int32_t *ids;
+    int64_t count;
+    const int32_t *ends;
+    int64_t end_count;
+    int64_t bytes_read; /* of all files so far */
+} dsc_token_batch;
+
+typedef struct dsc_tokenize_options {
+    dsc_alloc *alloc;
+    const dsc_io *io;
+    const dsc_tokenizer *tokenizer;
+    const char *const *paths;
+    int32_t path_count;
+    const char *field;        /* of *.jsonl */
+    int32_t begin, separator; /* ids before and behind each document; -1: none */
+    int32_t threads;
+    /* Called by the calling thread, in order. */
+    dsc_status (*take)(void *user, const dsc_token_batch *batch, dsc_error *err);
+    void *user;
+} dsc_tokenize_options;
+
+/* Of documents that are not cut. */
+#define DSC_DOCUMENT_BYTES_MAX (INT64_C(1) << 30)
+
+/* A file that is missing or a line that is none: DSC_ERR_INPUT with its place; what comes before it has been taken. */
+DSC_MUST_USE dsc_status dsc_tokenize(const dsc_tokenize_options *options, dsc_error *err);
+
+bool dsc_path_is_jsonl(const char *path);
+
+#endif
