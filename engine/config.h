@@ -143,6 +143,7 @@ typedef struct dsc_own_config {
     int64_t threads;                  /* compute threads of a rank; 0: the machine's cores over the local ranks */
     char comm[32];                    /* "auto" | "self" | "local" | "shm" | "nccl" */
     char aio[16];                     /* "auto" | "io_uring" | "libaio" | "threads" */
+    bool aio_poll;                    /* io_uring: the kernel's own thread takes requests (SQPOLL) */
     dsc_gemm_choice gemm_plans;       /* SAME_BITS */
     bool native_sums;                 /* "reduce": "native": the transport's own sum; else "exact" */
     double comm_timeout_s;            /* a collective that waits longer ends the job with exit code 5; 600 */

@@ -106,6 +106,7 @@ void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out)
                                   .thread_count = (int32_t)aio->thread_count,
                                   .single_submit = aio->single_submit,
                                   .overlap_events = aio->overlap_events,
+                                  .poll = config->own.aio_poll,
                                   .timeout_ns = dsc_min_i64(AIO_TIMEOUT_NS, comm_timeout_ns / 2) };
     if (aio->thread_count == 0)
         out->aio.thread_count = (int32_t)dsc_min_i64(AIO_THREADS, aio->queue_depth);

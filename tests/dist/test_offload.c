@@ -152,7 +152,7 @@ static void any_world_size_agrees(void **state)
 
 static void every_engine_gives_the_same_bits(void **state)
 {
-    static const char *const engines[] = { "io_uring", "libaio", "threads" };
+    static const char *const engines[] = { "io_uring", "libaio", "threads", "io_uring" }; /* which then polls */
     dsc_model *model = toy_model_open(5, 61, 3, true);
     run_result first, other;
     variant v = { 2, 3, 2, true, false, "", NULL, NULL };
@@ -161,7 +161,7 @@ static void every_engine_gives_the_same_bits(void **state)
     v.zero = OPTIMIZER_NVME PARAM_NVME;
     for (size_t e = 0; e < DSC_COUNT(engines); e++) {
         char own[64];
-        snprintf(own, sizeof own, ", \"aio\": \"%s\"", engines[e]);
+        snprintf(own, sizeof own, ", \"aio\": \"%s\", \"aio_poll\": %s", engines[e], e < 3 ? "false" : "true");
         v.own = own;
         v.extra = "\"aio\": {\"block_size\": 4096, \"queue_depth\": 3, \"single_submit\": true,"
                   " \"overlap_events\": false, \"thread_count\": 2}, ";

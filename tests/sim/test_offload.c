@@ -46,7 +46,7 @@ static const placement params_away[] = {
 
 typedef struct variant {
     int32_t world, stage, accumulation;
-    bool bf16;
+    bool bf16, in_turn; /* in_turn: overlap_comm false, everything on the compute stream */
     const char *zero;
     const char *own; /* members of "dsc", each preceded by a comma; NULL: none */
 } variant;
@@ -75,10 +75,10 @@ static void run(const variant *v, run_result *out)
              "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d, \"gradient_clipping\": 0.5,"
              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
              " \"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %d, \"sub_group_size\": 9000,"
-             " \"reduce_bucket_size\": 20000%s},"
+             " \"reduce_bucket_size\": 20000, \"overlap_comm\": %s%s},"
              " \"dsc\": {\"threads\": 1, \"device\": \"cuda\", \"comm_timeout_s\": 60%s}}",
-             (int)v->accumulation, v->bf16 ? "true" : "false", (int)v->stage, zero,
-             v->own != NULL ? v->own : "");
+             (int)v->accumulation, v->bf16 ? "true" : "false", (int)v->stage,
+             v->in_turn ? "false" : "true", zero, v->own != NULL ? v->own : "");
     const run_options options = { .world = v->world, .steps = STEPS, .model = model, .config = config,
                                   .data = { fill, NULL, 1 << 20 }, .fault_rank = -1 };
     if (cusim_present())
@@ -117,6 +117,20 @@ static void every_placement_of_states_gives_the_same_bits(void **state)
                     expect_same_bits(&on_gpus, &v, &away);
                     assert_true(away.device_planned < on_gpus.device_planned);
                 }
+        }
+}
+
+static void overlap_on_and_off_give_the_same_bits(void **state)
+{
+    static const char *const away[] = { STATES_CPU PARAMS_NVME, STATES_NVME PARAMS_CPU };
+    run_result on_gpus, other;
+    variant v = { .world = 2, .stage = 3, .accumulation = 2, .bf16 = true, .zero = "" };
+    run(&v, &on_gpus);
+    for (size_t z = 0; z < DSC_COUNT(away); z++)
+        for (int in_turn = 0; in_turn < 2; in_turn++) {
+            v.zero = away[z];
+            v.in_turn = in_turn != 0;
+            expect_same_bits(&on_gpus, &v, &other);
         }
 }
 
@@ -206,6 +220,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_placement_of_states_gives_the_same_bits),
+        cmocka_unit_test(overlap_on_and_off_give_the_same_bits),
         cmocka_unit_test(moments_in_bf16),
         cmocka_unit_test(every_placement_of_parameters_gives_the_same_bits),
         cmocka_unit_test(the_matrix),
