@@ -137,7 +137,7 @@ typedef struct dsc_own_config {
     int64_t trace_steps;            /* the last step in it; 0: all */
     dsc_reproducible reproducible;
     dsc_recompute recompute;
-    dsc_dtype moments;                /* F32 or BF16 */
+    dsc_dtype moments, gradients;     /* F32 or BF16 */
     int64_t eval_every, eval_batches; /* 0: at the end; 0: all */
     int64_t vocab_multiple;           /* pad a model's vocabulary up to this multiple; 1 */
     int64_t threads;                  /* compute threads of a rank; 0: the machine's cores over the local ranks */

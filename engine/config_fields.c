@@ -183,6 +183,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     own->eval_data_count = dsc_config_copy_texts(s->given[DSC_ID_EVAL_DATA], own->eval_data, DSC_DATA_PATHS_MAX);
     own->reproducible = (dsc_reproducible)choice_or(s, DSC_ID_REPRODUCIBLE, DSC_REPRODUCIBLE_PLAN);
     own->moments = choice_or(s, DSC_ID_MOMENTS, 0) == 1 ? DSC_BF16 : DSC_F32;
+    own->gradients = choice_or(s, DSC_ID_GRADIENTS, 0) == 1 ? DSC_BF16 : DSC_F32;
     own->recompute = (dsc_recompute)choice_or(s, DSC_ID_RECOMPUTE, DSC_RECOMPUTE_NONE);
     own->dropout_model = choice_or(s, DSC_ID_DROPOUT, 0) == 1;
     own->accumulate_local = choice_or(s, DSC_ID_ACCUMULATE, 0) == 1;

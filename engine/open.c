@@ -284,9 +284,9 @@ static void describe_numerics(dsc_engine *engine)
                            : multiplies_bf16                              ? "bf16"
                                                                           : "bf16 by fp32 panels";
     snprintf(engine->numerics, sizeof engine->numerics,
-             "params %s, matrix products %s with fp32 sums, leaf grads fp32, wire %s, accumulation fp32, master fp32, "
+             "params %s, matrix products %s with fp32 sums, leaf grads fp32, wire %s, accumulation %s, master fp32, "
              "moments %s%s",
-             low, multiply, low,
+             low, multiply, low, engine->config.own.gradients == DSC_BF16 ? "fp32 rounded to bf16" : "fp32",
              engine->config.own.moments == DSC_BF16 ? "bf16 rounded by chance" : "fp32",
              engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? ", sums independent of the world size"
                                                                             : "");

@@ -86,7 +86,7 @@ dsc_status dsc_engine_save_start(dsc_engine *engine, const char *dir, dsc_error 
     if (engine->snapshot_buf.ptr == NULL)
         return DSC_FAIL(err, DSC_ERR_STATE, "dsc.save_async", "is not set: no memory is planned for a copy of the "
                         "states");
-    DSC_TRY(dsc_zero_sync(engine->zero, err));
+    DSC_TRY(dsc_engine_settle(engine, err));
     dsc_checkpoint_ctx ctx;
     dsc_run_state state;
     checkpoint_ctx(engine, &ctx);

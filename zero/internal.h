@@ -21,7 +21,7 @@ typedef struct dsc_group_state {
     int64_t own_first, own_count;      /* what this rank updates: everything at stage 0, else its slice */
     bool swap_states, swap_param;      /* asked for; a resident group's parameters stay all the same */
     bool param_on_host;                /* of swap_param: in host memory, not in a file */
-    float *host_grad;                  /* where sums lie in host memory; `grad` is NULL then */
+    char *host_grad;                   /* where sums lie in host memory, of sum_dtype; `grad` is NULL then */
     dsc_event *sums_gone;              /* this step's are there */
     int64_t swap_at[DSC_PLANE_COUNT];  /* bytes in the plane's swap space, -1: in memory */
     bool gather_pending;               /* an asynchronous gather of updated parameters is under way */

@@ -219,6 +219,14 @@ static dsc_status add_squares(dsc_zero *zero, const dsc_sum *sum, dsc_error *err
     return DSC_RUN(zero->reduce_stream, SUMSQ, &args, err);
 }
 
+/* A leaf is in: sums that are kept in bf16 are rounded, in place, wherever they are kept. */
+static dsc_status round_sums(dsc_zero *zero, float *sum, int64_t count, dsc_error *err)
+{
+    const dsc_fold_args args = { .acc = sum, .leaf = sum, .leaf_count = 1, .count = count, .leaf_dtype = DSC_F32,
+                                 .wire_dtype = zero->o.sum_dtype, .overwrite = true };
+    return zero->o.sum_dtype != DSC_F32 ? DSC_RUN(zero->reduce_stream, FOLD, &args, err) : DSC_OK;
+}
+
 static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_step, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
@@ -236,6 +244,7 @@ static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_
                                                .wire_dtype = zero->o.compute_dtype,
                                                .overwrite = overwrite };
         DSC_TRY(dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, &args, zero->reduce_stream, err));
+        DSC_TRY(round_sums(zero, sum.acc, sum.count, err));
         if (complete && zero->group[leaf->group].grad == NULL)
             DSC_TRY(add_squares(zero, &sum, err));
         DSC_TRY(dsc_store_sum_give(zero, &sum, err));
@@ -270,8 +279,12 @@ dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t step, int32_t module, int64_t
 
 dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err)
 {
-    for (int32_t i = 0; zero->level_count > 0 && i < zero->leaf_count; i++)
-        DSC_TRY(add_counter(zero, &zero->leaf[i], sum_slice(zero, zero->leaf[i].group), err));
+    for (int32_t i = 0; zero->level_count > 0 && i < zero->leaf_count; i++) {
+        const dsc_leaf *leaf = &zero->leaf[i];
+        DSC_TRY(add_counter(zero, leaf, sum_slice(zero, leaf->group), err));
+        if (leaf->last_of_group)
+            DSC_TRY(round_sums(zero, sum_slice(zero, leaf->group), zero->o.layout->group[leaf->group].slice, err));
+    }
     DSC_TRY(dsc_store_sum_drain(zero, err));
     DSC_TRY(dsc_event_record(zero->idle, zero->reduce_stream, err));
     return dsc_stream_wait(zero->o.compute, zero->idle, err);

@@ -133,6 +133,14 @@ static int64_t host_param_bytes(const dsc_zero *zero)
     return elements * zero->param_bytes_each;
 }
 
+static int64_t sum_tile_bytes(const dsc_zero *zero)
+{
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (dsc_sum_tier_away(zero, g) && zero->o.sum_dtype != DSC_F32)
+            return zero->store.tile_elements * 4;
+    return 0;
+}
+
 void dsc_store_plan(dsc_zero *zero)
 {
     dsc_store *store = &zero->store;
@@ -168,6 +176,7 @@ void dsc_store_plan(dsc_zero *zero)
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += ring_bytes(zero, DSC_PLANE_PARAM);
     zero->plan.bytes[DSC_TAG_PARAM][DSC_TIER_PINNED] += host_param_bytes(zero);
     dsc_sum_tier_plan(zero);
+    zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += sum_tile_bytes(zero);
     dsc_host_tier_plan(zero);
 }
 
@@ -297,6 +306,7 @@ dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err)
     if (zero->o.rank == 0)
         say_files(zero);
     DSC_TRY(open_host_params(zero, err));
+    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_IO, DSC_TIER_PINNED, sum_tile_bytes(zero), &zero->store.sum_buf, err));
     DSC_TRY(dsc_sum_tier_open(zero, err));
     return dsc_host_tier_open(zero, err);
 }
@@ -323,6 +333,7 @@ void dsc_store_close(dsc_zero *zero)
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_mem_close(zero->o.device, &store->buf[p]);
     dsc_mem_close(zero->o.device, &store->back_buf);
+    dsc_mem_close(zero->o.device, &store->sum_buf);
     dsc_mem_close(zero->o.device, &store->param_buf);
 }
 

@@ -40,6 +40,7 @@ typedef struct dsc_store {
     dsc_store_cursor cursor;
     dsc_buf param_buf; /* parameters in host memory */
     dsc_sum_tier sums;
+    dsc_buf sum_buf; /* a tile of sums in fp32 for the update, where they lie in bf16 */
     dsc_host_tier host;
 } dsc_store;
 
@@ -84,7 +85,7 @@ DSC_MUST_USE dsc_status dsc_store_fetch(dsc_zero *zero, int32_t group, void *to,
 typedef struct dsc_sum {
     int32_t group, slot, stage;
     int64_t first, count;
-    float *kept; /* in host memory, where it is not on the device */
+    void *kept; /* in host memory, of sum_dtype, where it is not on the device */
     float *acc;
 } dsc_sum;
 DSC_MUST_USE dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t group, int64_t first, bool overwrite,

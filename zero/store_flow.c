@@ -57,7 +57,9 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
     case DSC_PLANE_MASTER: return state->master + at;
     case DSC_PLANE_MOMENT1: return state->moment1 + at * dsc_plane_bytes_each(zero, plane);
     case DSC_PLANE_MOMENT2: return state->moment2 + at * dsc_plane_bytes_each(zero, plane);
-    case DSC_PLANE_GRAD: return (state->grad != NULL ? state->grad : state->host_grad) + at;
+    case DSC_PLANE_GRAD:
+        return state->grad != NULL ? (void *)(state->grad + at)
+                                   : state->host_grad + at * dsc_plane_bytes_each(zero, plane);
     case DSC_PLANE_COUNT: break;
     }
     DSC_ASSERT(false);
@@ -104,6 +106,17 @@ static dsc_status take_plane(dsc_zero *zero, dsc_tile *tile, const dsc_tile *fol
                          err);
 }
 
+/* What the update reads of sums is fp32. */
+static dsc_status widen_sums(dsc_zero *zero, const dsc_tile *tile, void **sums, dsc_error *err)
+{
+    if (zero->o.sum_dtype == DSC_F32 || !dsc_sum_tier_away(zero, tile->group))
+        return DSC_OK;
+    const dsc_cast_args cast = { .to = zero->store.sum_buf.ptr, .from = *sums, .to_dtype = DSC_F32,
+                                 .from_dtype = zero->o.sum_dtype, .count = tile->count };
+    *sums = zero->store.sum_buf.ptr;
+    return DSC_RUN(tile->stream, CAST, &cast, err);
+}
+
 dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err)
 {
     zero->store.cursor = (dsc_store_cursor){ 0, 0 };
@@ -128,6 +141,7 @@ dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
     }
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         DSC_TRY(take_plane(zero, tile, &following, (dsc_plane)p, &ptr[p], err));
+    DSC_TRY(widen_sums(zero, tile, &ptr[DSC_PLANE_GRAD], err));
     tile->param = ptr[DSC_PLANE_PARAM];
     tile->master = zero->o.compute_dtype == DSC_F32 ? tile->param : ptr[DSC_PLANE_MASTER];
     tile->moment1 = ptr[DSC_PLANE_MOMENT1];
@@ -243,16 +257,16 @@ dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, int64_t first, bool ove
     if (in_swap(zero, g, DSC_PLANE_GRAD))
         DSC_TRY(sum_from_file(zero, overwrite, next_group, sum, err));
     else
-        sum->kept = state->host_grad + first;
+        sum->kept = state->host_grad + first * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
     sum->acc = sum->kept;
-    return dsc_device_host_visible(zero->o.device) ? DSC_OK : dsc_sum_tier_take(zero, sum, overwrite, err);
+    return dsc_sum_tier_passes(zero, g) ? dsc_sum_tier_take(zero, sum, overwrite, err) : DSC_OK;
 }
 
 dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
     if (zero->group[sum->group].grad != NULL)
         return DSC_OK;
-    if (!dsc_device_host_visible(zero->o.device))
+    if (dsc_sum_tier_passes(zero, sum->group))
         DSC_TRY(dsc_sum_tier_give(zero, sum, err));
     if (!in_swap(zero, sum->group, DSC_PLANE_GRAD))
         return DSC_OK;

@@ -2,14 +2,19 @@
 #include "zero/internal.h"
 
 /* The binary counter of sums that do not depend on W needs all of its levels at hand, so these stay. */
-static bool passes(const dsc_zero *zero, int32_t g)
+static bool leaves_device(const dsc_zero *zero, int32_t g)
 {
     return dsc_host_tier_updates(zero, g) && !zero->o.world_size_reproducible;
 }
 
+bool dsc_sum_tier_passes(const dsc_zero *zero, int32_t g)
+{
+    return leaves_device(zero, g) || (zero->group[g].swap_at[DSC_PLANE_GRAD] >= 0 && zero->o.sum_dtype != DSC_F32);
+}
+
 static bool in_host_memory(const dsc_zero *zero, int32_t g)
 {
-    return passes(zero, g) && zero->group[g].swap_at[DSC_PLANE_GRAD] < 0;
+    return leaves_device(zero, g) && zero->group[g].swap_at[DSC_PLANE_GRAD] < 0;
 }
 
 bool dsc_sum_tier_away(const dsc_zero *zero, int32_t g)
@@ -20,7 +25,7 @@ bool dsc_sum_tier_away(const dsc_zero *zero, int32_t g)
 static int64_t device_bytes(const dsc_zero *zero)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (passes(zero, g))
+        if (dsc_sum_tier_passes(zero, g))
             return DSC_SUM_SLOTS * zero->store.tile_elements * 4;
     return 0;
 }
@@ -30,7 +35,7 @@ static int64_t host_bytes(const dsc_zero *zero)
     int64_t elements = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         elements += in_host_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
-    return elements * 4;
+    return elements * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
 }
 
 void dsc_sum_tier_plan(dsc_zero *zero)
@@ -55,12 +60,12 @@ dsc_status dsc_sum_tier_open(dsc_zero *zero, dsc_error *err)
         DSC_TRY(dsc_event_open(device, &slot->added, err));
         DSC_TRY(dsc_event_open(device, &slot->gone, err));
     }
-    float *sum = tier->host_buf.ptr;
+    char *sum = tier->host_buf.ptr;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         if (!in_host_memory(zero, g))
             continue;
         zero->group[g].host_grad = sum;
-        sum += zero->o.layout->group[g].slice;
+        sum += zero->o.layout->group[g].slice * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
         DSC_TRY(dsc_event_open(device, &zero->group[g].sums_gone, err));
     }
     return DSC_OK;
@@ -88,6 +93,18 @@ static dsc_stream *way_in(const dsc_zero *zero, int32_t g)
     return in_host_memory(zero, g) ? zero->in_stream : zero->out_stream;
 }
 
+/* Between fp32 on the device and what lies away from it. */
+static dsc_status move(const dsc_zero *zero, dsc_stream *stream, const dsc_sum *sum, float *acc, bool in,
+                       dsc_error *err)
+{
+    const dsc_dtype kept = zero->o.sum_dtype;
+    if (kept == DSC_F32)
+        return dsc_copy(stream, in ? acc : sum->kept, in ? sum->kept : acc, sum->count * 4, err);
+    const dsc_cast_args cast = { .to = in ? acc : sum->kept, .from = in ? sum->kept : acc, .count = sum->count,
+                                 .to_dtype = in ? DSC_F32 : kept, .from_dtype = in ? kept : DSC_F32 };
+    return DSC_RUN(stream, CAST, &cast, err);
+}
+
 dsc_status dsc_sum_tier_take(dsc_zero *zero, dsc_sum *sum, bool overwrite, dsc_error *err)
 {
     dsc_sum_tier *tier = &zero->store.sums;
@@ -103,7 +120,7 @@ dsc_status dsc_sum_tier_take(dsc_zero *zero, dsc_sum *sum, bool overwrite, dsc_e
     slot->first = sum->first;
     sum->acc = slot->acc;
     if (!overwrite)
-        DSC_TRY(dsc_copy(in, slot->acc, sum->kept, sum->count * 4, err));
+        DSC_TRY(move(zero, in, sum, slot->acc, true, err));
     DSC_TRY(dsc_event_record(slot->here, in, err));
     return dsc_stream_wait(zero->reduce_stream, slot->here, err);
 }
@@ -114,7 +131,7 @@ dsc_status dsc_sum_tier_give(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
     const dsc_group_state *state = &zero->group[sum->group];
     DSC_TRY(dsc_event_record(slot->added, zero->reduce_stream, err));
     DSC_TRY(dsc_stream_wait(zero->out_stream, slot->added, err));
-    DSC_TRY(dsc_copy(zero->out_stream, sum->kept, slot->acc, sum->count * 4, err));
+    DSC_TRY(move(zero, zero->out_stream, sum, slot->acc, false, err));
     DSC_TRY(dsc_event_record(slot->gone, zero->out_stream, err));
     if (state->host_grad == NULL)
         return DSC_OK;

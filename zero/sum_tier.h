@@ -1,8 +1,9 @@
-/* sum_tier.h - sums of leaves that lie away from a device whose memory the host cannot reach.
+/* sum_tier.h - sums of leaves that lie away from a device whose memory the host cannot reach, or lie in bf16.
  *
  * Tile after tile comes to a slot of device memory, has its leaves added there and leaves again, so that one tile comes
  * and another leaves while a third is worked on. The first leaves of an optimizer step are added to nothing: then a
- * tile only leaves. SPDX-License-Identifier: Apache-2.0 */
+ * tile only leaves. Sums that lie in bf16 are brought to fp32 on the way, and back, which changes no bit: they were
+ * rounded before (reduce.c). SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_SUM_TIER_H
 #define DSC_ZERO_SUM_TIER_H
 
@@ -26,6 +27,8 @@ typedef struct dsc_sum_tier {
 struct dsc_sum;
 /* The group's sums are not on the device; also where the host reaches that. */
 bool dsc_sum_tier_away(const dsc_zero *zero, int32_t group);
+/* And come through the slots. */
+bool dsc_sum_tier_passes(const dsc_zero *zero, int32_t group);
 /* After places in swap are given. */
 void dsc_sum_tier_plan(dsc_zero *zero);
 DSC_MUST_USE dsc_status dsc_sum_tier_open(dsc_zero *zero, dsc_error *err);

@@ -36,7 +36,7 @@ static void add_files(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_
 {
     const dsc_group_state *state = &zero->group[g];
     const bool trainable = zero->o.layout->group[g].trainable, fp32 = zero->o.compute_dtype == DSC_F32;
-    const int64_t slice = zero->o.layout->group[g].slice;
+    const int64_t slice = zero->o.layout->group[g].slice, sum_bytes = dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
     if (state->swap_at[DSC_PLANE_PARAM] >= 0) {
         const int64_t bytes = slice * zero->param_bytes_each;
         out->pass_read_bytes += micro_steps * windows_of(zero, g) * bytes;
@@ -45,9 +45,9 @@ static void add_files(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_
     }
     if (state->swap_at[DSC_PLANE_GRAD] >= 0) { /* the first leaf is added to nothing */
         const int64_t leaves = micro_steps * leaves_of(zero, g);
-        out->pass_read_bytes += (leaves - 1) * slice * 4;
-        out->pass_written_bytes += leaves * slice * 4;
-        out->update_read_bytes += slice * 4;
+        out->pass_read_bytes += (leaves - 1) * slice * sum_bytes;
+        out->pass_written_bytes += leaves * slice * sum_bytes;
+        out->update_read_bytes += slice * sum_bytes;
     }
     for (int p = DSC_PLANE_MASTER; p <= DSC_PLANE_MOMENT2; p++)
         if (state->swap_at[p] >= 0) {
@@ -64,14 +64,15 @@ static void add_link(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_z
     const bool trainable = zero->o.layout->group[g].trainable, fp32 = zero->o.compute_dtype == DSC_F32;
     const bool by_host = dsc_host_tier_updates(zero, g), away = dsc_zero_param_is_away(zero, g);
     const int64_t slice = zero->o.layout->group[g].slice, param_bytes = slice * zero->param_bytes_each;
+    const int64_t sum_bytes = dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
     if (dsc_device_host_visible(zero->o.device))
         return;
     if (away)
         out->to_device_bytes += micro_steps * windows_of(zero, g) * param_bytes;
     if (dsc_sum_tier_away(zero, g)) {
         const int64_t leaves = micro_steps * leaves_of(zero, g);
-        out->to_device_bytes += (leaves - 1) * slice * 4;
-        out->to_host_bytes += leaves * slice * 4;
+        out->to_device_bytes += (leaves - 1) * slice * sum_bytes;
+        out->to_host_bytes += leaves * slice * sum_bytes;
     }
     if (dsc_host_tier_brings(zero, g, DSC_PLANE_GRAD))
         out->to_host_bytes += slice * 4;

@@ -271,7 +271,8 @@ dsc_dtype dsc_zero_dtype(const dsc_zero *zero, dsc_plane plane)
     switch (plane) {
     case DSC_PLANE_PARAM: return zero->o.compute_dtype;
     case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2: return zero->o.moment_dtype;
-    case DSC_PLANE_MASTER: case DSC_PLANE_GRAD: case DSC_PLANE_COUNT: break;
+    case DSC_PLANE_GRAD: return zero->o.sum_dtype;
+    case DSC_PLANE_MASTER: case DSC_PLANE_COUNT: break;
     }
     return DSC_F32;
 }

@@ -59,6 +59,8 @@ typedef struct dsc_zero_options {
     int32_t stage, rank;
     dsc_dtype compute_dtype;          /* F32 or BF16; also the wire dtype of leaves */
     dsc_dtype moment_dtype;           /* F32, or BF16: rounded by chance, keyed by seed, update and element */
+    dsc_dtype sum_dtype;              /* of gradients; BF16: rounded to the nearest whenever a leaf is in, wherever they
+                                         are; those away from the device lie in it */
     uint64_t seed;
     bool overlap;
     int64_t prefetch_elements;        /* groups are gathered ahead while what is under way is at most this long */
@@ -132,7 +134,7 @@ typedef enum dsc_plane {
     DSC_PLANE_PARAM, /* compute dtype */
     DSC_PLANE_MASTER, /* fp32; of trainable groups */
     DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2, /* moment_dtype; likewise */
-    DSC_PLANE_GRAD,  /* sums of leaves, fp32; of trainable groups; no views */
+    DSC_PLANE_GRAD,  /* sums of leaves, fp32, away from the device sum_dtype; of trainable groups; no views */
     DSC_PLANE_COUNT
 } dsc_plane;
 dsc_dtype dsc_zero_dtype(const dsc_zero *zero, dsc_plane plane);

@@ -4,6 +4,7 @@
  * The toy model's groups are some tiles long, with a tail that is half a block in bf16.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "base/bf16.h"
 #include "base/rng.h"
 #include "engine/internal.h"
 #include "tests/support/run_world.h"
@@ -47,6 +49,7 @@ static const placement placements[] = {
 };
 
 #define BF16_MOMENTS ", \"moments\": \"bf16\"" /* of "dsc" */
+#define BF16_SUMS ", \"gradients\": \"bf16\""
 
 typedef struct variant {
     int32_t world, stage, accumulation;
@@ -136,7 +139,7 @@ static void any_world_size_agrees(void **state)
     dsc_model *model = toy_model_open(5, 61, 2, false);
     for (int low = 0; low < 2; low++) {
         run_result first, other;
-        variant v = { 1, 1, 6, true, true, "", low ? BF16_MOMENTS : NULL, NULL };
+        variant v = { 1, 1, 6, true, true, "", low ? BF16_MOMENTS BF16_SUMS : NULL, NULL };
         run_variant(&v, model, &first);
         assert_int_equal(first.status, DSC_OK);
         for (v.world = 1; v.world <= 3; v.world++) {
@@ -221,6 +224,33 @@ static void moments_in_bf16_give_the_same_bits(void **state)
     toy_model_close(model);
 }
 
+/* ---- sums in bf16 ---- */
+
+static void sums_in_bf16_give_the_same_bits(void **state)
+{
+    dsc_model *model = toy_model_open(5, 61, 3, true);
+    for (int32_t world = 1; world <= 3; world++) {
+        run_result full, first, other;
+        variant v = { world, 0, 4 - world, world != 2, false, "", NULL, NULL };
+        run_variant(&v, model, &full);
+        v.own = BF16_SUMS;
+        run_variant(&v, model, &first);
+        assert_int_equal(first.status, DSC_OK);
+        assert_string_not_equal(full.hash, first.hash);
+        assert_true(fabs(first.loss[STEPS - 1] - full.loss[STEPS - 1]) < 0.02 * fabs(full.loss[STEPS - 1]));
+        for (v.stage = 1; v.stage <= 3; v.stage++)
+            for (size_t p = 0; p < DSC_COUNT(placements); p++) {
+                v.zero = placements[p].zero;
+                if (v.stage < placements[p].least_stage)
+                    continue;
+                run_variant(&v, model, &other);
+                expect_same(&first, &other, placements[p].name, &v);
+                expect_planned(&other);
+            }
+    }
+    toy_model_close(model);
+}
+
 #define UPDATES_BEFORE 6
 static int64_t tensor_position[16]; /* of each tensor's first element among all, as the layout's paddings have it */
 static int64_t tensor_count[16];
@@ -286,6 +316,37 @@ static void moments_are_rounded_as_said(void **state)
     toy_model_close(model);
 }
 
+/* With beta1 = 0, one leaf, no clipping, the first moment is the sum: rounded to the nearest, but for tensor 0, tied,
+ * whose two leaves are rounded one after the other. */
+static void sums_are_rounded_as_said(void **state)
+{
+    dsc_model *model = toy_model_open(5, 61, 3, true);
+    run_result full, low;
+    char config[1024];
+    run_options options = { .world = 1, .steps = 1, .model = model, .config = config, .data = toy_data(model, 1 << 20),
+                            .take_states = true, .before = go_on, .fault_rank = -1 };
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        snprintf(config, sizeof config,
+                 "{\"train_micro_batch_size_per_gpu\": 2, \"zero_optimization\": {\"stage\": 2},"
+                 " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"betas\": [0, 0.999]}},"
+                 " \"dsc\": {\"threads\": 1%s}}", bf16 ? BF16_SUMS : "");
+        run_world(&options, bf16 ? &low : &full);
+        assert_int_equal((bf16 ? &low : &full)->status, DSC_OK);
+    }
+    int64_t at = 0, changed = 0;
+    for (size_t t = 0; t < DSC_COUNT(tensor_count); at += 3 * tensor_count[t], t++)
+        for (int64_t i = tensor_count[t]; t > 0 && i < 2 * tensor_count[t]; i++) {
+            const float nearest = dsc_f32_from_bf16(dsc_bf16_from_f32(full.state[at + i]));
+            assert_int_equal(bits_of(low.state[at + i]), bits_of(nearest));
+            changed += low.state[at + i] != full.state[at + i];
+        }
+    assert_int_equal(at, full.state_count);
+    assert_true(changed > at / 12);
+    free(full.state);
+    free(low.state);
+    toy_model_close(model);
+}
+
 /* Told in one line that names the folder, before anything is trained. */
 static void a_folder_that_is_none(void **state)
 {
@@ -320,6 +381,8 @@ int main(void)
         cmocka_unit_test(several_folders),
         cmocka_unit_test(moments_in_bf16_give_the_same_bits),
         cmocka_unit_test(moments_are_rounded_as_said),
+        cmocka_unit_test(sums_in_bf16_give_the_same_bits),
+        cmocka_unit_test(sums_are_rounded_as_said),
         cmocka_unit_test(a_folder_that_is_none),
     };
     return cmocka_run_group_tests(tests, make_folders, remove_folders);
