@@ -19,6 +19,7 @@ extern "C" {
 #define DSC_CONFIG_TEXT 1024   /* bytes of a path or name, with its NUL */
 #define DSC_DATA_PATHS_MAX 64
 #define DSC_NVME_PATHS_MAX 8
+#define DSC_ELASTIC_MICRO_MAX 32
 #define DSC_WARNINGS_MAX 64
 #define DSC_NOTES_MAX 64
 #define DSC_CONFIG_LINE 256    /* bytes of one warning or note, with its NUL */
@@ -139,6 +140,8 @@ typedef struct dsc_own_config {
     dsc_recompute recompute;
     dsc_dtype moments, gradients;     /* F32 or BF16 */
     int64_t eval_every, eval_batches; /* 0: at the end; 0: all */
+    int64_t eval_patience;            /* stop after so many evaluations without a lower loss, 0: never */
+    bool lr_linear;                   /* "lr_scaling": "linear": every rate times the world size */
     int64_t vocab_multiple;           /* pad a model's vocabulary up to this multiple; 1 */
     int64_t threads;                  /* compute threads of a rank; 0: the machine's cores over the local ranks */
     char comm[32];                    /* "auto" | "self" | "local" | "shm" | "nccl" */
@@ -164,6 +167,15 @@ typedef struct dsc_config_place {
     int32_t line, column;
 } dsc_config_place;
 
+/* The "elasticity" section: batch sizes that follow from the world size (config_elastic.c). */
+typedef struct dsc_elastic_config {
+    bool enabled, version_2, prefer_larger;
+    int64_t max_batch, min_gpus, max_gpus, gpus_per_node, model_parallel;
+    int64_t micro[DSC_ELASTIC_MICRO_MAX];
+    int micro_count;
+    dsc_config_place place;
+} dsc_elastic_config;
+
 /* What dsc_config_resolve starts from; DSC_AUTO_I64: not given. Nobody else reads it. */
 typedef struct dsc_config_given {
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
@@ -171,6 +183,7 @@ typedef struct dsc_config_given {
     int64_t reduce_bucket_size, stage3_prefetch_bucket_size; /* DSC_AUTO_I64: "auto" */
     int64_t stage3_param_persistence_threshold, max_in_cpu;  /* likewise; max_in_cpu: not given */
     dsc_config_place batch, offload_optimizer, offload_param;
+    dsc_elastic_config elastic;
     int warning_count, note_count; /* what dsc_config_parse found */
     bool strict, overlap_comm;
 } dsc_config_given;
@@ -185,6 +198,7 @@ typedef struct dsc_config {
     dsc_zero_config zero;
     dsc_aio_config aio;
     double gradient_clipping; /* 0: off */
+    double lr_scale;          /* of every rate: 1, or the world size once it is known */
     int64_t seed, steps_per_print;
     bool wall_clock_breakdown;
     dsc_monitor_config tensorboard, csv_monitor;

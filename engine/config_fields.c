@@ -8,7 +8,7 @@
 
 #include "zero/comm/comm.h"
 
-static int64_t int_or(const dsc_config_parse_state *s, int id, int64_t otherwise)
+int64_t dsc_config_int_or(const dsc_config_parse_state *s, int id, int64_t otherwise)
 {
     bool from_text;
     if (dsc_config_has(s, id))
@@ -16,7 +16,7 @@ static int64_t int_or(const dsc_config_parse_state *s, int id, int64_t otherwise
     return otherwise;
 }
 
-static bool bool_or(const dsc_config_parse_state *s, int id, bool otherwise)
+bool dsc_config_bool_or(const dsc_config_parse_state *s, int id, bool otherwise)
 {
     bool from_text;
     if (dsc_config_has(s, id))
@@ -36,9 +36,9 @@ static void fill_batch(dsc_config_parse_state *s)
     static const int ids[] = { DSC_ID_TRAIN_BATCH, DSC_ID_MICRO_BATCH, DSC_ID_ACCUMULATION };
     dsc_config_given *given = &s->config->given;
     bool any_auto = false, any_value = false;
-    given->train_batch_size = int_or(s, DSC_ID_TRAIN_BATCH, DSC_AUTO_I64);
-    given->train_micro_batch_size_per_gpu = int_or(s, DSC_ID_MICRO_BATCH, DSC_AUTO_I64);
-    given->gradient_accumulation_steps = int_or(s, DSC_ID_ACCUMULATION, DSC_AUTO_I64);
+    given->train_batch_size = dsc_config_int_or(s, DSC_ID_TRAIN_BATCH, DSC_AUTO_I64);
+    given->train_micro_batch_size_per_gpu = dsc_config_int_or(s, DSC_ID_MICRO_BATCH, DSC_AUTO_I64);
+    given->gradient_accumulation_steps = dsc_config_int_or(s, DSC_ID_ACCUMULATION, DSC_AUTO_I64);
     for (size_t i = 0; i < DSC_COUNT(ids); i++) {
         if (given->batch.line == 0 && dsc_config_has(s, ids[i]))
             given->batch = dsc_config_place_of(s, ids[i]);
@@ -53,7 +53,7 @@ static void fill_batch(dsc_config_parse_state *s)
 static dsc_status fill_precision(dsc_config_parse_state *s)
 {
     dsc_config *config = s->config;
-    const bool fp16 = bool_or(s, DSC_ID_FP16, false), bf16 = bool_or(s, DSC_ID_BF16, false);
+    const bool fp16 = dsc_config_bool_or(s, DSC_ID_FP16, false), bf16 = dsc_config_bool_or(s, DSC_ID_BF16, false);
     if (fp16 && bf16)
         return dsc_config_fail(s, DSC_ID_FP16, DSC_ERR_CONFIG, "fp16.enabled and bf16.enabled are both true; keep one");
     if (!fp16 && (s->is_auto[DSC_ID_BF16] || (s->is_auto[DSC_ID_FP16] && !bf16))) {
@@ -113,7 +113,7 @@ static dsc_status check_dtypes(dsc_config_parse_state *s)
 static dsc_status fill_stage(dsc_config_parse_state *s)
 {
     const cJSON *section = s->given[DSC_ID_ZERO];
-    s->config->zero.stage = (int)int_or(s, DSC_ID_ZERO_STAGE, 0);
+    s->config->zero.stage = (int)dsc_config_int_or(s, DSC_ID_ZERO_STAGE, 0);
     if (section == NULL || !cJSON_IsBool(section))
         return DSC_OK;
     if (s->flag[DSC_ID_ZERO_STAGE] == NULL)
@@ -125,9 +125,9 @@ static dsc_status fill_stage(dsc_config_parse_state *s)
 static dsc_status fill_zero(dsc_config_parse_state *s)
 {
     dsc_zero_config *zero = &s->config->zero;
-    zero->overlap_comm = bool_or(s, DSC_ID_OVERLAP_COMM, false);
+    zero->overlap_comm = dsc_config_bool_or(s, DSC_ID_OVERLAP_COMM, false);
     s->config->given.overlap_comm = dsc_config_has(s, DSC_ID_OVERLAP_COMM);
-    if (!bool_or(s, DSC_ID_COMPUTE_GRAD_NORM, true) && (zero->stage == 0 || zero->stage == 3))
+    if (!dsc_config_bool_or(s, DSC_ID_COMPUTE_GRAD_NORM, true) && (zero->stage == 0 || zero->stage == 3))
         return dsc_config_fail(s, DSC_ID_COMPUTE_GRAD_NORM, DSC_ERR_CONFIG, "false is for stages 1 and 2, not %d",
                                zero->stage);
     s->config->given.reduce_bucket_size = s->is_auto[DSC_ID_REDUCE_BUCKET] ? DSC_AUTO_I64 : zero->reduce_bucket_size;
@@ -192,6 +192,10 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     if (dsc_config_has(s, DSC_ID_WRITER_DECOUPLED) && !dsc_config_has(s, DSC_ID_SAVE_ASYNC))
         (void)dsc_value_bool(s->given[DSC_ID_WRITER_DECOUPLED], &own->save_async, &from_text);
     own->native_sums = choice_or(s, DSC_ID_REDUCE, 0) == 1;
+    s->config->lr_scale = 1;
+    own->lr_linear = choice_or(s, DSC_ID_LR_SCALING, 0) == 1;
+    if (own->eval_patience > 0 && own->eval_every == 0)
+        DSC_TRY(dsc_config_warn(s, DSC_ID_EVAL_PATIENCE, "no effect without dsc.eval_every"));
     if (!dsc_config_has(s, DSC_ID_TOP_SEED))
         return DSC_OK;
     if (!dsc_config_has(s, DSC_ID_SEED))
@@ -247,6 +251,7 @@ dsc_status dsc_config_fill_fields(dsc_config_parse_state *s)
 {
     fill_plain_fields(s);
     fill_batch(s);
+    DSC_TRY(dsc_config_fill_elastic(s));
     DSC_TRY(check_dtypes(s));
     DSC_TRY(fill_zero(s));
     DSC_TRY(dsc_config_fill_training(s));

@@ -186,7 +186,11 @@ dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts,
     DSC_ASSERT(facts->world_size >= 0);
     config->warning_count = config->given.warning_count;
     config->note_count = config->given.note_count;
-    DSC_TRY(resolve_batch(config, facts->world_size, err));
+    DSC_TRY(config->given.elastic.enabled ? dsc_config_resolve_elastic(config, facts->world_size, err)
+                                          : resolve_batch(config, facts->world_size, err));
+    config->lr_scale = config->own.lr_linear && facts->world_size > 0 ? (double)facts->world_size : 1;
+    if (config->lr_scale != 1)
+        dsc_config_note(config, "dsc.lr_scaling linear: every rate is times %g, the world size", config->lr_scale);
     resolve_buckets(config, facts->hidden_size);
     resolve_schedule(config, facts->total_steps);
     if (!config->given.overlap_comm) /* on CPUs compute takes every core anyway */

@@ -147,12 +147,17 @@ dsc_status dsc_config_states(dsc_config_parse_state *s);
 dsc_status dsc_config_fill_fields(dsc_config_parse_state *s); /* all other fields, these among them: */
 dsc_status dsc_config_fill_training(dsc_config_parse_state *s); /* optimizer and scheduler */
 dsc_status dsc_config_fill_offload(dsc_config_parse_state *s);
+dsc_status dsc_config_fill_elastic(dsc_config_parse_state *s);
+int64_t dsc_config_int_or(const dsc_config_parse_state *s, int id, int64_t otherwise);
+bool dsc_config_bool_or(const dsc_config_parse_state *s, int id, bool otherwise);
 /* Texts of a string or a list, as many as fit; returns how many there are. */
 int dsc_config_copy_texts(const cJSON *item, char out[][DSC_CONFIG_TEXT], int most);
 
 /* ---- resolving ---- */
 /* The place of a value in the file, or the file, with the key that is there. */
 const char *dsc_config_where_place(const dsc_config *config, dsc_config_place place, char out[256]);
+/* The batch sizes that the "elasticity" section chooses; it is enabled. World size 0: not known. */
+dsc_status dsc_config_resolve_elastic(dsc_config *config, int64_t world_size, dsc_error *err);
 dsc_status dsc_config_resolve_offload(dsc_config *config, const dsc_config_facts *facts, dsc_error *err);
 /* Whether a schedule's constructor takes a key of scheduler.params. */
 bool dsc_schedule_takes(dsc_schedule_kind kind, int id);

@@ -111,7 +111,7 @@ static double iteration_of(const dsc_schedule_config *s, int64_t step)
     return (double)s->last_batch_iteration + (double)(step - 1);
 }
 
-double dsc_schedule_lr(const dsc_config *config, int64_t step)
+static double unscaled_lr(const dsc_config *config, int64_t step)
 {
     const dsc_schedule_config *s = &config->schedule;
     if (s->kind == DSC_SCHEDULE_NONE)
@@ -126,6 +126,11 @@ double dsc_schedule_lr(const dsc_config *config, int64_t step)
     case DSC_SCHEDULE_ONE_CYCLE: return cycle_lr(s, i);
     default: return range_lr(s, i);
     }
+}
+
+double dsc_schedule_lr(const dsc_config *config, int64_t step)
+{
+    return config->lr_scale * unscaled_lr(config, step);
 }
 
 static bool cycles_momentum(const dsc_config *config, int64_t step)

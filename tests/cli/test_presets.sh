@@ -31,6 +31,10 @@ done
 report "states of zero_infinity_nvme are in files" grep -q 'nvme' "$tmp/out"
 report "configs/training_config.yaml with 2 ranks" trains 2 --config "$root/configs/training_config.yaml" --save "$tmp/yaml"
 report "its checkpoint keeps the config as JSON" python3 -c "import json, sys; sys.exit(json.load(open('$tmp/yaml/step-2/ds_config.json'))['zero_optimization']['stage'] != 2)"
+printf '{"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "AdamW", "params": {"lr": 0}}, "dsc": {"model": "gpt2-nano", "seq_length": 32, "steps": 9, "eval_every": 1, "eval_batches": 1, "stop": {"eval_patience": 2}}}' >patience.json
+report "a run whose evaluations bring no lower loss" timeout 60 "$bin/train" --config patience.json --data "$root/docs/config.md" --eval-data "$root/README.md" --save patience >"$tmp/out" 2>&1
+report "ends with dsc.stop.eval_patience" grep -q '^step 3: 2 evaluations in a row brought no lower loss' "$tmp/out"
+report "and is saved" test -d patience/step-3
 report "without --config: the preset of ddp" trains 1
 report "it says ZeRO stage 1" grep -q 'ZeRO stage 1' "$tmp/out"
 end_of_tests

@@ -150,7 +150,6 @@ static void not_built(void **state)
         { "\"expert_parallel\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "expert_parallel.enabled" },
         { "\"curriculum_learning\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "curriculum_learning.enabled" },
         { "\"data_efficiency\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "data_efficiency.enabled" },
-        { "\"elasticity\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "elasticity.enabled" },
         { "\"sparse_attention\":{}", DSC_ERR_UNSUPPORTED, "sparse_attention" },
         { "\"activation_checkpointing\":{\"cpu_checkpointing\":true}", DSC_ERR_UNSUPPORTED, "dsc.recompute" },
         { "\"gradient_allreduce_op\":\"SUM\"", DSC_ERR_UNSUPPORTED, "mean works" },

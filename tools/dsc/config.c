@@ -166,7 +166,7 @@ static int config_check(dsc_alloc *alloc, const config_args *args, dsc_config *c
 static dsc_status load_rates(dsc_alloc *alloc, const config_args *args, dsc_config *config, dsc_error *err)
 {
     static const dsc_config_override one_sample = { "train_micro_batch_size_per_gpu", "1", "dsc config lr" };
-    const dsc_config_facts facts = { 0, 0, args->steps, "cpu" };
+    const dsc_config_facts facts = { args->world_size, 0, args->steps, "cpu" };
     DSC_TRY(dsc_config_load(alloc, args->path, &one_sample, 1, args->strict, config, err));
     return dsc_config_resolve(config, &facts, err);
 }
@@ -208,8 +208,8 @@ int dsc_cmd_config(int argc, char **argv)
         { "check", config_check }, { "explain", config_explain }, { "lr", config_lr },
     };
     const char *usage =
-        "dsc config check|explain FILE [--world-size N] [--json] [--strict], dsc config lr FILE --steps N, "
-        "dsc config explain [KEY] [--markdown]";
+        "dsc config check|explain FILE [--world-size N] [--json] [--strict], "
+        "dsc config lr FILE --steps N [--world-size N], dsc config explain [KEY] [--markdown]";
     config_args args = { 0 };
     if (argc < 2)
         return dsc_tool_usage("dsc config", "check, explain or lr is missing; usage: %s", usage);

@@ -4,6 +4,7 @@
  * which prints one line and ends with the contract's exit code. SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -29,9 +30,12 @@ typedef struct train_run {
     dsc_run_info info;
     train_progress progress;
     int rank; /* as the environment says, for messages before the engine is open */
-    bool progress_open, stopped;
+    bool progress_open, stopped; /* stopped: by SIGTERM */
+    bool patience_ended;
     train_saves saves;
     int64_t start_ns, first_step_ns;
+    double eval_best; /* lowest loss of an evaluation so far */
+    int64_t eval_count, eval_worse_count; /* evaluations, and those in a row whose loss was not lower */
 } train_run;
 
 static void log_line(void *user, dsc_log_level level, const char *text)
@@ -175,7 +179,25 @@ static dsc_status evaluate(train_run *run, int64_t step, dsc_error *err)
     if (run->progress_open)
         train_progress_say(&run->progress, "step %lld  validation loss %.6f  (%.1f s)", (long long)step, loss,
                            (double)(train_now_ns() - start) * 1e-9);
+    const bool better = run->eval_count++ == 0 || isnan(run->eval_best) || loss < run->eval_best;
+    run->eval_worse_count = better ? 0 : run->eval_worse_count + 1;
+    if (better)
+        run->eval_best = loss;
     return DSC_OK;
+}
+
+/* The loss is the same on every rank, so all of them stop. */
+static bool patience_ends(train_run *run, int64_t step)
+{
+    const int64_t patience = run->info.eval_patience;
+    if (patience == 0 || run->eval_worse_count < patience)
+        return false;
+    if (run->progress_open)
+        train_progress_say(&run->progress,
+                           "step %lld: %lld evaluations in a row brought no lower loss than %.6f; the run ends "
+                           "(dsc.stop.eval_patience)",
+                           (long long)step, (long long)patience, run->eval_best);
+    return true;
 }
 
 /* ---- signals: SIGUSR1 saves after the step, SIGTERM saves and ends (a spot machine that is taken away) ---- */
@@ -251,8 +273,10 @@ static dsc_status after_step(train_run *run, const dsc_step_result *result, dsc_
         return DSC_OK;
     if (info->has_eval_data && (last || (info->eval_every > 0 && result->step % info->eval_every == 0)))
         DSC_TRY(evaluate(run, result->step, err));
-    if (can_save && (last || (info->save_every > 0 && result->step % info->save_every == 0)))
-        DSC_TRY(train_saves_save(&run->saves, result->step, last, err));
+    run->patience_ended = !last && patience_ends(run, result->step);
+    const bool end = last || run->patience_ended;
+    if (can_save && (end || (info->save_every > 0 && result->step % info->save_every == 0)))
+        DSC_TRY(train_saves_save(&run->saves, result->step, end, err));
     return DSC_OK;
 }
 
@@ -263,7 +287,7 @@ static dsc_status train(train_run *run, dsc_error *err)
     if (stats.step >= run->info.steps && run->progress_open)
         train_progress_say(&run->progress, "step %lld of %lld is done already; nothing to train", (long long)stats.step,
                            (long long)run->info.steps);
-    for (int64_t step = stats.step; step < run->info.steps && !run->stopped; step++) {
+    for (int64_t step = stats.step; step < run->info.steps && !run->stopped && !run->patience_ended; step++) {
         dsc_step_result result = DSC_STEP_RESULT_INIT;
         DSC_TRY(dsc_engine_train_batch(run->engine, &result, err));
         DSC_TRY(after_step(run, &result, err));
