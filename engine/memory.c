@@ -96,6 +96,12 @@ static void elsewhere_way_out(const dsc_engine *engine, uint32_t mask, int64_t m
                  (double)memory / GB, (double)bytes[DSC_TIER_NVME] / GB, each);
 }
 
+/* Whether the copy of saves beside training, which is pinned memory, is among what does not fit. */
+static bool plan_copies(const dsc_plan *plan, uint32_t mask)
+{
+    return plan->snapshot_bytes > 0 && (mask >> DSC_TIER_PINNED & 1u) != 0;
+}
+
 /* Only what this run does not do yet. */
 static void way_out(const dsc_engine *engine, uint32_t mask, int64_t ranks, const char *place, int64_t available,
                     char *out, size_t out_bytes)
@@ -105,7 +111,8 @@ static void way_out(const dsc_engine *engine, uint32_t mask, int64_t ranks, cons
     const bool may_shard = config->zero.stage < 3 && engine->place.size > 1;
     char elsewhere[160];
     elsewhere_way_out(engine, mask, available / ranks, elsewhere, sizeof elsewhere);
-    snprintf(out, out_bytes, "%s%s%s%s%s%s", may_shard ? "zero_optimization.stage 3, " : "", elsewhere,
+    snprintf(out, out_bytes, "%s%s%s%s%s%s%s", may_shard ? "zero_optimization.stage 3, " : "", elsewhere,
+             plan_copies(&engine->plan, mask) ? "dsc.save_async false, " : "",
              config->train_micro_batch_size_per_gpu > 1 ? "a smaller train_micro_batch_size_per_gpu, " : "",
              config->own.recompute == DSC_RECOMPUTE_NONE ? "\"dsc\": {\"recompute\": \"full\"}, " : "",
              ranks > 1 ? "fewer ranks on a host, " : "", sharded ? "more hosts, " : "");

@@ -66,9 +66,16 @@ test: deps-test
 	    unit $(UNIT_BIN) -- checkkern $(CHECK_BIN) -- dist $(DIST_BIN) -- fuzz $(FUZZ_BIN) -- sim $(SIM_BIN) $(CHECK_SIM_BIN) $(SIM_TEXTS) \
 	    -- cli $(CLI_TESTS)
 
+# The fuzz targets alone: `make test` runs them too.
+.PHONY: test-fuzz
+test-fuzz: $(FUZZ_BIN)
+	@DSC_SAN=$(SAN) $(SANENV) tests/run fuzz $(FUZZ_BIN)
+
 .PHONY: test-night
-## test-night: the same with the long sweeps: more seeds, kills and deaths
+## test-night: the same with the long sweeps: more seeds, kills and deaths; fuzz targets a million times each, sanitized
 test-night:
+	@for san in address undefined; do DSC_TEST_NIGHT=1 DSC_TEST_TIMEOUT=$${DSC_TEST_TIMEOUT:-3600} \
+	    $(MAKE) --no-print-directory SAN=$$san test-fuzz || exit 1; done
 	@DSC_TEST_NIGHT=1 DSC_TEST_TIMEOUT=$${DSC_TEST_TIMEOUT:-3600} $(MAKE) --no-print-directory test
 
 .PHONY: checkkern

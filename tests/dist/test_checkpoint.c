@@ -396,7 +396,7 @@ static dsc_status measure_save(cw_rank *rank, dsc_error *err)
     dsc_alloc_stats before;
     DSC_TRY(cw_train(rank, 1, err));
     dsc_alloc_stats_get(rank->engine->alloc, &before);
-    DSC_TRY(dsc_engine_save(rank->engine, dir, err));
+    DSC_TRY(cw_save(rank, dir, err));
     take_measure(rank, &before, true, false);
     return DSC_OK;
 }
@@ -420,10 +420,10 @@ static void memory_is_planned(void **state)
         dsc_model *deep = toy_model_open(3, sizes[i].width, sizes[i].blocks, false);
         for (int bf16 = 0; bf16 < 2; bf16++)
             for (int32_t world = 1; world <= 4; world += 3) {
-                for (int both = 0; both < 2; both++) {
+                for (int how = 0; how < 3; how++) { /* a save, one beside training, a save and a load */
                     measure m;
-                    run(&(cw_options){ .world = world, .stage = 3, .bf16 = bf16, .model = deep },
-                        both ? measure_both : measure_save, &m);
+                    run(&(cw_options){ .world = world, .stage = 3, .bf16 = bf16, .async = how == 1, .model = deep },
+                        how == 2 ? measure_both : measure_save, &m);
                     assert_true(m.taken <= m.planned);
                     assert_true(m.taken > m.planned / 2);
                     cw_remove(cw_path(dir, "step-1"));

@@ -1,6 +1,7 @@
 /* replay.c - the plain main of a fuzz target: feeds it tests/fuzz/corpus/TARGET/ and seeded mutations of each file.
  *
- * X_fuzz            the corpus (run from the repository's root), as `make test` does; TAP
+ * X_fuzz            the corpus (run from the repository's root), as `make test` does; TAP. A million inputs with
+ *                   DSC_TEST_NIGHT=1.
  * X_fuzz FILE...    these files alone: reproduces a crash
  * Built with clang -fsanitize=fuzzer the same targets search for themselves and do not use this file.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -12,6 +13,7 @@
 #include "base/rng.h"
 
 #define MUTATIONS_PER_FILE 200
+#define EXECUTIONS_A_NIGHT 1000000 /* at least so many, with DSC_TEST_NIGHT=1 */
 #define FILE_BYTES_MAX (1 << 20)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
@@ -51,7 +53,15 @@ static size_t mutate(uint8_t *data, size_t bytes, uint64_t round)
     return bytes;
 }
 
-static void replay(const char *path, dsc_alloc *alloc, bool mutations)
+static int64_t mutations_of(int64_t files)
+{
+    const char *night = getenv("DSC_TEST_NIGHT");
+    if (night == NULL || strcmp(night, "1") != 0)
+        return MUTATIONS_PER_FILE;
+    return dsc_max_i64(MUTATIONS_PER_FILE, dsc_div_ceil(EXECUTIONS_A_NIGHT, dsc_max_i64(1, files)));
+}
+
+static void replay(const char *path, dsc_alloc *alloc, int64_t mutations)
 {
     dsc_error err = DSC_ERROR_INIT;
     char *text = NULL;
@@ -62,9 +72,9 @@ static void replay(const char *path, dsc_alloc *alloc, bool mutations)
     uint8_t *changed = malloc((size_t)bytes + 8);
     if (changed == NULL)
         exit(1);
-    for (uint64_t round = 0; mutations && round < MUTATIONS_PER_FILE; round++) {
+    for (int64_t round = 0; round < mutations; round++) {
         memcpy(changed, text, (size_t)bytes);
-        feed(changed, mutate(changed, (size_t)bytes, round));
+        feed(changed, mutate(changed, (size_t)bytes, (uint64_t)round));
     }
     free(changed);
     dsc_alloc_free(alloc, text);
@@ -77,7 +87,7 @@ int main(int argc, char **argv)
     if (dsc_alloc_open(&alloc, &err) != DSC_OK)
         die(&err);
     for (int i = 1; i < argc; i++)
-        replay(argv[i], alloc, false);
+        replay(argv[i], alloc, 0);
     if (argc > 1) {
         dsc_alloc_close(&alloc);
         return 0;
@@ -96,8 +106,9 @@ int main(int argc, char **argv)
     for (int64_t i = 0; i < count; i++) {
         if (dsc_path_join(path, sizeof path, dir, names[i], &err) != DSC_OK)
             die(&err);
-        replay(path, alloc, true);
-        printf("ok %lld - %s/%s and %d mutations of it\n", (long long)i + 1, target, names[i], MUTATIONS_PER_FILE);
+        replay(path, alloc, mutations_of(count));
+        printf("ok %lld - %s/%s and %lld mutations of it\n", (long long)i + 1, target, names[i],
+               (long long)mutations_of(count));
         fflush(stdout);
     }
     printf("1..%lld\n", (long long)count);

@@ -93,6 +93,7 @@ static void eight_gpus_in_fp32(void **state)
 
 typedef struct uses {
     const char *load, *save; /* NULL: none */
+    bool beside; /* the save is of what was loaded, and written while the run trains on */
     double eval[8];
     int32_t text[8][6];
 } uses;
@@ -100,7 +101,9 @@ typedef struct uses {
 static dsc_status load_first(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
     const uses *u = user;
-    return u->load != NULL ? dsc_engine_load(engine, u->load, err) : DSC_OK;
+    if (u->load != NULL)
+        DSC_TRY(dsc_engine_load(engine, u->load, err));
+    return u->beside ? dsc_engine_save_start(engine, u->save, err) : DSC_OK;
 }
 
 static dsc_status evaluate_and_save(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
@@ -110,6 +113,8 @@ static dsc_status evaluate_and_save(dsc_engine *engine, int32_t rank, void *user
     const dsc_data_source source = tiny_gpt_data(model, 64);
     DSC_TRY(dsc_engine_evaluate(engine, &source, 4, &u->eval[rank], err));
     DSC_TRY(dsc_engine_generate(engine, prompt, 3, 6, 0, 1, u->text[rank], err));
+    if (u->beside)
+        return dsc_engine_save_wait(engine, NULL, err);
     return u->save != NULL ? dsc_engine_save(engine, u->save, err) : DSC_OK;
 }
 
@@ -148,6 +153,30 @@ static void checkpoints_evaluation_generation(void **state)
     tiny_free_states(&cpu);
     cw_tmp_close(dir);
     cw_tmp_close(other);
+}
+
+/* What was loaded is saved again while training goes on from it. */
+static void a_save_beside_training(void **state)
+{
+    const int32_t world = run_most_ranks(2);
+    const char *const own = ", \"save_async\": true";
+    for (int32_t stage = 1; stage <= 3; stage += 2) {
+        char *dir = cw_tmp_open(), *other = cw_tmp_open();
+        run_result part, calm, rest;
+        char hex[65];
+        uses save = { .save = dir }, load = { .load = dir }, beside = { .load = dir, .save = other, .beside = true };
+        use(&(tiny_variant){ "cuda", world, stage, 2, true, true, false, NULL }, 2, &save, &part);
+        use(&(tiny_variant){ "cuda", world, stage, 2, true, true, false, NULL }, 2, &load, &calm);
+        use(&(tiny_variant){ "cuda", world, stage, 2, true, true, false, own }, 2, &beside, &rest);
+        assert_string_equal(calm.hash, rest.hash);
+        cw_hash_of(cw_path(dir, "step-2"), hex);
+        cw_expect_checkpoint(cw_path(other, "step-2"), hex);
+        tiny_free_states(&part);
+        tiny_free_states(&calm);
+        tiny_free_states(&rest);
+        cw_tmp_close(dir);
+        cw_tmp_close(other);
+    }
 }
 
 /* Rank 0's device memory: what was planned, no more, and the states by ZeRO's formulas. */
@@ -199,6 +228,7 @@ int main(void)
         cmocka_unit_test(eight_gpus_in_any_order),
         cmocka_unit_test(eight_gpus_in_fp32),
         cmocka_unit_test(checkpoints_evaluation_generation),
+        cmocka_unit_test(a_save_beside_training),
         cmocka_unit_test(memory_is_the_plans),
         cmocka_unit_test(native_sums_are_near),
     };

@@ -362,15 +362,20 @@ void cw_copy_dir(const char *from, const char *to)
     closedir(dir);
 }
 
-void cw_expect_checkpoint(const char *step_dir, const char hex[65])
+void cw_hash_of(const char *step_dir, char hex[65])
 {
-    char found[65];
     dsc_alloc *alloc = NULL;
     dsc_error err = DSC_ERROR_INIT;
     CW_OK(dsc_alloc_open(&alloc, &err), &err);
     CW_OK(dsc_checkpoint_verify(NULL, alloc, step_dir, &err), &err);
-    CW_OK(dsc_checkpoint_hash(NULL, alloc, step_dir, found, &err), &err);
+    CW_OK(dsc_checkpoint_hash(NULL, alloc, step_dir, hex, &err), &err);
     dsc_alloc_close(&alloc);
+}
+
+void cw_expect_checkpoint(const char *step_dir, const char hex[65])
+{
+    char found[65];
+    cw_hash_of(step_dir, found);
     if (strcmp(hex, found) != 0)
         cw_fail("the hash", __FILE__, __LINE__, step_dir);
 }

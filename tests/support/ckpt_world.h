@@ -88,6 +88,8 @@ void cw_copy_dir(const char *from, const char *to); /* one level of plain files 
 char *cw_read(const char *path, size_t *bytes);   /* free() it; aborts when it is not there */
 void cw_write(const char *path, const void *data, size_t bytes);
 bool cw_exists(const char *path);                 /* a dangling link too */
+/* The `dsc ckpt hash` of one that verifies; aborts otherwise. */
+void cw_hash_of(const char *step_dir, char hex[65]);
 /* Aborts unless it verifies and has this `dsc ckpt hash`. */
 void cw_expect_checkpoint(const char *step_dir, const char hex[65]);
 /* The N of dir/latest, which must be "step-N\n" and nothing else; -1: there is none. */
