@@ -92,6 +92,7 @@ typedef struct dsc_flight_view {
     bool known;           /* it was read; else this is nothing */
     int32_t pid;          /* 0: nobody writes this record (yet) */
     char process;         /* 'T': stopped, as /proc has it; '?': gone */
+    int64_t stopped_ns;   /* for how long, as far as whoever keeps the view has seen; a reader leaves 0 */
     int64_t timeout_ns;   /* of the rank's own waits; 0: not known */
     int32_t lane_count;
     dsc_flight_lane lane[DSC_FLIGHT_LANES];

@@ -114,17 +114,22 @@ static void follow(const hang_world *w, int32_t waiter, dsc_hang *out)
         out->other = theirs->call[0];
 }
 
+/* How long `rank` may wait, or be stopped. */
+static int64_t most_ns(const hang_world *w, int32_t rank, int64_t limit_ns)
+{
+    const int64_t own_ns = w->view[rank].timeout_ns;
+    return limit_ns > 0 ? limit_ns : own_ns > 0 ? own_ns + DSC_HANG_SLACK_NS : INT64_MAX;
+}
+
 static bool find_late(const hang_world *w, int64_t limit_ns, dsc_hang *out)
 {
     int32_t oldest = -1;
     int64_t oldest_ns = -1;
     for (int32_t r = 0; r < w->count; r++) {
         const dsc_flight_lane *lane = waiting_lane(w, r);
-        const int64_t own_ns = w->view[r].timeout_ns;
-        const int64_t most_ns = limit_ns > 0 ? limit_ns : own_ns > 0 ? own_ns + DSC_HANG_SLACK_NS : INT64_MAX;
         if (lane == NULL || is_stopped(&w->view[r])) /* one that is stopped waits for nobody; its peers do */
             continue;
-        if ((!w->ended && lane->call[0].age_ns < most_ns) || lane->call[0].age_ns <= oldest_ns)
+        if ((!w->ended && lane->call[0].age_ns < most_ns(w, r, limit_ns)) || lane->call[0].age_ns <= oldest_ns)
             continue;
         oldest = r;
         oldest_ns = lane->call[0].age_ns;
@@ -184,23 +189,38 @@ static bool some_unknown(const hang_world *w)
     return false;
 }
 
-static void find_stopped(const hang_world *w, dsc_hang *out)
+static bool somebody_waits(const hang_world *w)
 {
-    for (int32_t r = 0; r < w->count && out->kind == DSC_HANG_NONE; r++)
-        if (is_stopped(&w->view[r])) {
+    for (int32_t r = 0; r < w->count; r++)
+        if (!is_stopped(&w->view[r]) && waiting_lane(w, r) != NULL)
+            return true;
+    return false;
+}
+
+/* Nobody is late, and nobody will be: a stopped rank that is waited for is named with who waits. A debugger's user is
+ * there. */
+static void find_stopped(const hang_world *w, int64_t limit_ns, dsc_hang *out)
+{
+    if (!w->ended && somebody_waits(w))
+        return;
+    for (int32_t r = 0; r < w->count && out->kind == DSC_HANG_NONE; r++) {
+        const dsc_flight_view *view = &w->view[r];
+        const bool too_long = view->process == 'T' && view->stopped_ns >= most_ns(w, r, limit_ns);
+        if (w->ended ? is_stopped(view) : too_long) {
             out->kind = DSC_HANG_LATE;
             out->culprit = r;
         }
+    }
 }
 
 void dsc_hang_find(const dsc_flight_view *view, int32_t count, int64_t limit_ns, bool ended, dsc_hang *out)
 {
     const hang_world w = { view, count, ended };
     *out = (dsc_hang){ .waiter = -1, .culprit = -1 };
-    if (count < 2 || find_odds(&w, out) || find_late(&w, limit_ns, out))
-        out->some_unknown = count > 1 && some_unknown(&w);
-    else if (ended)
-        find_stopped(&w, out);
+    if (find_odds(&w, out) || find_late(&w, limit_ns, out))
+        out->some_unknown = some_unknown(&w);
+    else
+        find_stopped(&w, limit_ns, out);
 }
 
 int dsc_hang_code(const dsc_hang *hang)

@@ -2,7 +2,8 @@
  * disagrees with whom. Pure: it looks at no clock and no process.
  *
  * A rank waits for those that have not come to the collective that it is in; those may wait for others in another one,
- * so the finder goes on until it is at a rank that waits for nobody, at one that is stopped, or in a circle.
+ * so the finder goes on until it is at a rank that waits for nobody, at one that is stopped, or in a circle. A rank
+ * that is stopped while nobody waits (it is alone, or all are) is late by itself.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_HANG_H
 #define DSC_LAUNCHER_HANG_H

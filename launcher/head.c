@@ -387,7 +387,7 @@ static void look_for_hangs(dsc_head_worker *h)
     if (now_ns - dsc_head_heard_ns(&h->machine, now_ns) > DSC_CONTROL_BEAT_NS * 3 / 2)
         return;
     h->look_at_ns = now_ns + DSC_WATCH_BEAT_NS;
-    const int code = dsc_watch_look(&h->watch, h->job->plan);
+    const int code = dsc_watch_look(&h->watch, h->job->plan, now_ns);
     if (code != 0)
         step(h, (dsc_head_event){ .kind = DSC_HEAD_FOUND, .code = code });
 }

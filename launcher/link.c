@@ -12,6 +12,8 @@
 #include "launcher/loop.h"
 #include "launcher/ssh.h"
 
+#define PIPE_READS 128 /* of 1 KiB: twice what a pipe holds */
+
 /* fd[0] is read, fd[1] written; -1: not open. */
 typedef struct link_pipes {
     int in[2], out[2], err[2];
@@ -104,17 +106,19 @@ void dsc_link_close(dsc_link *link)
     *link = (dsc_link){ .host = link->host, .err_fd = -1, .channel = { .in_fd = -1, .out_fd = -1, .eof = true } };
 }
 
-/* Keeps the end of what the process says. */
-static void read_said(dsc_link *link)
+/* Keeps the end of what the process says. True: there was something, and there may be more. */
+static bool read_said(dsc_link *link)
 {
     char text[1024];
     const ssize_t n = read(link->err_fd, text, sizeof text);
+    if (n < 0 && errno == EINTR)
+        return true;
     if (n <= 0) {
-        if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
+        if (n == 0 || errno != EAGAIN) {
             close(link->err_fd);
             link->err_fd = -1;
         }
-        return;
+        return false;
     }
     const size_t room = sizeof link->said - 1;
     const size_t drop = link->said_bytes + (size_t)n > room ? link->said_bytes + (size_t)n - room : 0;
@@ -125,6 +129,7 @@ static void read_said(dsc_link *link)
     for (size_t i = 0; i <= link->said_bytes; i++)
         if (i == link->said_bytes || link->said[i] == 0)
             link->said[i] = i == link->said_bytes ? 0 : '?';
+    return true;
 }
 
 static void read_stream(dsc_link *link)
@@ -141,7 +146,7 @@ void dsc_link_on_event(dsc_link *link, int which)
     if (which == 0)
         read_stream(link);
     else if (which == 2 && link->err_fd >= 0)
-        read_said(link);
+        (void)read_said(link);
 }
 
 void dsc_link_flush(dsc_link *link)
@@ -174,10 +179,10 @@ void dsc_link_reaped(dsc_link *link, int status)
         before = link->channel.filled;
         dsc_channel_read(&link->channel);
     }
-    for (size_t before = SIZE_MAX; link->err_fd >= 0 && before != link->said_bytes;) {
-        before = link->said_bytes;
-        read_said(link);
-    }
+    /* All that a pipe holds, and no more: a child that it left there may talk without end. */
+    bool more = link->err_fd >= 0;
+    for (int i = 0; i < PIPE_READS && more; i++)
+        more = read_said(link) && link->err_fd >= 0;
 }
 
 bool dsc_link_is_over(const dsc_link *link) { return link->channel.alloc != NULL && link->pid == 0; }

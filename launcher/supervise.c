@@ -96,7 +96,7 @@ static void look_for_hangs(supervisor *s, int64_t now_ns)
         return;
     s->look_at_ns = s->watch.rank_count > 0 ? now_ns + DSC_WATCH_BEAT_NS : INT64_MAX;
     view_ranks(s, now_ns);
-    const int code = dsc_watch_look(&s->watch, s->job->plan);
+    const int code = dsc_watch_look(&s->watch, s->job->plan, now_ns);
     if (code != 0)
         dsc_verdict_found(&s->verdict, code);
 }

@@ -13,7 +13,9 @@ enum { DSC_WATCH_LINES = 9, DSC_WATCH_RANKS_MAX = 1024 }; /* as many as a commun
 typedef struct dsc_watch {
     dsc_alloc *alloc;
     dsc_flight_view *view; /* [rank_count] */
-    int32_t rank_count;    /* 0: so many that no communicator of ours can hold them, or one */
+    int32_t rank_count;    /* 0: so many that no communicator of ours can hold them */
+    int64_t *stopped_ns;   /* [rank_count] how long each was seen stopped */
+    int64_t looked_ns;
     int64_t limit_ns;      /* 0: the ranks' own */
     bool paused;           /* the user stopped the job: nobody is late */
     int32_t line_count;    /* of the finding; 0: none */
@@ -31,8 +33,8 @@ static inline dsc_flight_view *dsc_watch_view(dsc_watch *watch, int32_t rank)
 }
 /* Before a start. */
 void dsc_watch_forget(dsc_watch *watch);
-/* Has somebody waited too long, or are ranks at odds? 0, or the code that the job ends with. */
-int dsc_watch_look(dsc_watch *watch, const dsc_launcher_plan *plan);
+/* Has somebody waited too long, or was stopped for too long, or are ranks at odds? 0, or the code that the job ends with. */
+int dsc_watch_look(dsc_watch *watch, const dsc_launcher_plan *plan, int64_t now_ns);
 /* A rank ended with `code`: when it was stuck, whom for. */
 void dsc_watch_ended(dsc_watch *watch, const dsc_launcher_plan *plan, int32_t code);
 

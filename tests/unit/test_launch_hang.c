@@ -158,6 +158,28 @@ static void who_is_stopped_inside_is_named(void **state)
     expect(found(0, false), DSC_HANG_NONE, -1, -1);
 }
 
+static void who_is_stopped_when_nobody_waits_is_named(void **state)
+{
+    for (int32_t r = 0; r < RANKS; r++) {
+        put(r, 0, "all_gather", 8, 90, DSC_FLIGHT_DONE);
+        view[r].timeout_ns = 10 * SECOND;
+    }
+    view[2].process = 'T';
+    view[2].stopped_ns = 10 * SECOND;
+    expect(found(0, false), DSC_HANG_NONE, -1, -1); /* not yet */
+    view[2].stopped_ns = 11 * SECOND;
+    expect(found(0, false), DSC_HANG_LATE, -1, 2);
+    says("stuck: rank 2 (host south, pid 102) is stopped");
+    expect(found(20 * SECOND, false), DSC_HANG_NONE, -1, -1);
+    view[2].process = 't'; /* by a debugger */
+    expect(found(0, false), DSC_HANG_NONE, -1, -1);
+    view[2].process = 'T';
+    put(0, 0, "all_gather", 9, 2, DSC_FLIGHT_WAITS); /* it is soon late, and says more */
+    expect(found(0, false), DSC_HANG_NONE, -1, -1);
+    view[0].process = 'T';
+    expect(found(0, false), DSC_HANG_LATE, -1, 2);
+}
+
 static void a_send_waits_for_its_receiver_alone(void **state)
 {
     for (int32_t r = 0; r < RANKS; r++)
@@ -240,6 +262,7 @@ int main(void)
         cmocka_unit_test_setup(who_has_not_come_is_named, setup),
         cmocka_unit_test_setup(waits_are_followed_to_their_end, setup),
         cmocka_unit_test_setup(who_is_stopped_inside_is_named, setup),
+        cmocka_unit_test_setup(who_is_stopped_when_nobody_waits_is_named, setup),
         cmocka_unit_test_setup(a_send_waits_for_its_receiver_alone, setup),
         cmocka_unit_test_setup(ranks_at_odds_are_both_named, setup),
         cmocka_unit_test_setup(after_a_rank_gave_up, setup),

@@ -185,11 +185,9 @@ static uint64_t flight_id(const dsc_comm_options *options)
 
 static void open_flight(dsc_comm *comm, const dsc_comm_options *options)
 {
-    if (comm->size == 1)
-        return;
     dsc_flight_open(&comm->flight, options->place.flight);
     dsc_flight_set_timeout(&comm->flight, dsc_comm_timeout_ns(options));
-    for (int32_t c = 0; c < comm->channel_count; c++)
+    for (int32_t c = 0; c < comm->channel_count && comm->size > 1; c++) /* who is alone waits in none */
         comm->channel[c].track = dsc_flight_track_open(&comm->flight, flight_id(options), c, comm->rank, comm->size);
 }
 

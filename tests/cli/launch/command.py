@@ -164,6 +164,15 @@ def dry_run_of_many_hosts():
 
 
 @test
+def what_ssh_says_last_is_heard():
+    with Folder() as f:
+        f.file("ssh", "#!/usr/bin/env python3\nimport os\nos.write(2, b'debug1: so it goes\\n' * 2000 + b'u@far: Permission "
+               "denied (publickey).\\n')\nos._exit(255)\n", 0o755)
+        r = launch("--force_multi", "-H", "far:1", "true", env=clean_env(PATH=f.path + ":" + os.environ["PATH"]))
+        refused(r, "host far", "ssh-copy-id far", code=4)
+
+
+@test
 def hostfiles_are_checked_with_their_place():
     with Folder() as f:
         for text, place in (("a slots=2.5\n", ":1:10"), ("ok slots=1\n-oProxyCommand=x slots=1\n", ":2:1"),

@@ -21,6 +21,23 @@ def a_stopped_rank_is_named():
 
 
 @test
+def a_stopped_rank_that_is_alone_is_named():
+    with Folder() as f:
+        marked = Marked()
+        p = start("-np", "1", *training(f.path, comm_timeout_s=1), env=dict(marked.env, OMP_WAIT_POLICY="passive"))
+        until_step(p, 2)
+        pid = ranks_of(marked.pids())[0]
+        begin = time.monotonic()
+        os.kill(pid, signal.SIGSTOP)
+        _, err = p.communicate(timeout=60)
+        took = time.monotonic() - begin
+        equal(p.returncode, 5, err)
+        check(re.search(rf"stuck: rank 0 \(host \S+, pid {pid}\) is stopped", err.decode()), err)
+        check(took < 3.5 * SLOW, f"{took:.1f} s")
+        marked.wait_gone(0.5 * SLOW)
+
+
+@test
 def a_job_that_the_user_stops_is_not_stuck():
     with Folder() as f:
         marked = Marked()
