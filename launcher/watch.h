@@ -33,7 +33,7 @@ static inline dsc_flight_view *dsc_watch_view(dsc_watch *watch, int32_t rank)
 }
 /* Before a start. */
 void dsc_watch_forget(dsc_watch *watch);
-/* Has somebody waited too long, or was stopped for too long, or are ranks at odds? 0, or the code that the job ends with. */
+/* Has somebody waited, or been stopped, for too long, or are ranks at odds? 0, or the code that the job ends with. */
 int dsc_watch_look(dsc_watch *watch, const dsc_launcher_plan *plan, int64_t now_ns);
 /* A rank ended with `code`: when it was stuck, whom for. */
 void dsc_watch_ended(dsc_watch *watch, const dsc_launcher_plan *plan, int32_t code);
