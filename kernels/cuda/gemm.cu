@@ -31,12 +31,23 @@ template <class TC, class TB> struct epilogue_arrays {
     }
 };
 
+/* Grids are one-dimensional, since only that dimension goes beyond 65535. */
 enum { ROW_THREADS = 256 };
+
+struct rows_place { int64_t row, col; };
+
+/* A row's blocks are neighbours. */
+__device__ __forceinline__ rows_place row_place(int64_t cols)
+{
+    const int64_t each = (cols + ROW_THREADS - 1) / ROW_THREADS, row = blockIdx.x / each;
+    return { row, (blockIdx.x - row * each) * ROW_THREADS + threadIdx.x };
+}
 
 template <class TC, class TB>
 __global__ void epilogue_kernel(const epilogue_arrays<TC, TB> e, int64_t cols)
 {
-    const int64_t row = blockIdx.x, col = static_cast<int64_t>(blockIdx.y) * ROW_THREADS + threadIdx.x;
+    const rows_place at = row_place(cols);
+    const int64_t row = at.row, col = at.col;
     if (col >= cols)
         return;
     TC *c = e.c + row * e.ldc + col;
@@ -45,18 +56,13 @@ __global__ void epilogue_kernel(const epilogue_arrays<TC, TB> e, int64_t cols)
 
 template <class T> __global__ void gelu_rows_kernel(T *out, const T *in, int64_t cols, int64_t ld)
 {
-    const int64_t col = static_cast<int64_t>(blockIdx.y) * ROW_THREADS + threadIdx.x;
-    const int64_t i = blockIdx.x * ld + col;
-    if (col < cols)
+    const rows_place at = row_place(cols);
+    const int64_t i = at.row * ld + at.col;
+    if (at.col < cols)
         out[i] = element<T>::from(gelu_of<sizeof(T) == 2>(to_f32(in[i])));
 }
 
-dim3 rows_grid(const dsc_gemm_args *a)
-{
-    const int64_t y = dsc_div_ceil(a->n, ROW_THREADS);
-    DSC_ASSERT(y <= 65535); /* 16 M columns: more than any matrix here has */
-    return dim3(grid_size(a->m), static_cast<unsigned>(y));
-}
+unsigned rows_grid(const dsc_gemm_args *a) { return grid_size(a->m * dsc_div_ceil(a->n, ROW_THREADS)); }
 
 /* c = gelu(from), both with row stride ldc. */
 dsc_status gelu_rows(const dsc_cuda_launch *at, const dsc_gemm_args *a, const void *from, dsc_error *err)
@@ -100,7 +106,8 @@ __global__ void __launch_bounds__(TILE_THREADS)
     product_kernel(const product_arrays<TA> p, const epilogue_arrays<TC, TA> e)
 {
     __shared__ float left[TILE_K][TILE + 1], right[TILE_K][TILE + 1];
-    const int64_t row = static_cast<int64_t>(blockIdx.x) * TILE, col = static_cast<int64_t>(blockIdx.y) * TILE;
+    const int64_t tiles = (p.m + TILE - 1) / TILE, tile_col = blockIdx.x / tiles;
+    const int64_t row = (blockIdx.x - tile_col * tiles) * TILE, col = tile_col * TILE;
     const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
     float sum[EACH][EACH] = {};
     for (int64_t k = 0; k < p.k; k += TILE_K) {
@@ -135,7 +142,7 @@ template <class TC, class TA> void product_own(const dsc_cuda_launch *at, const 
                                    a->b_transposed ? 1 : a->ldb, a->b_transposed ? a->ldb : 1, a->accumulate };
     const epilogue_arrays<TC, TA> e = { static_cast<TC *>(a->c), static_cast<const TA *>(a->bias),
                                         static_cast<const TC *>(a->aux), a->ldc, a->epilogue };
-    const dim3 grid(grid_size(dsc_div_ceil(a->m, TILE)), static_cast<unsigned>(dsc_div_ceil(a->n, TILE)));
+    const unsigned grid = grid_size(dsc_div_ceil(a->m, TILE) * dsc_div_ceil(a->n, TILE));
     DSC_CUDA_LAUNCH((product_kernel<TC, TA>), grid, TILE_THREADS, 0, at->stream, p, e);
 }
 

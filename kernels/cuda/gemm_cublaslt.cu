@@ -92,21 +92,25 @@ const char *status_text(cublasStatus_t status)
     }
 }
 
-dsc_status lt_check(cublasStatus_t status, const char *what, dsc_error *err)
+/* `key`: of the product; NULL: it was no product's call. */
+dsc_status lt_check(cublasStatus_t status, const char *what, const plan_key *key, dsc_error *err)
 {
+    char product[DSC_PLAN_TEXT_BYTES] = "";
     if (status == CUBLAS_STATUS_SUCCESS)
         return DSC_OK;
+    if (key != NULL)
+        dsc_cuda_plan_text(key, product);
     return DSC_FAIL(err, status == CUBLAS_STATUS_ALLOC_FAILED ? DSC_ERR_NOMEM : DSC_ERR_DEVICE, "GEMM",
-                    "cuBLASLt: %s: status %d, %s", what, static_cast<int>(status), status_text(status));
+                    "cuBLASLt: %s%s%.200s: status %d, %s", what, key != NULL ? " for " : "", product,
+                    static_cast<int>(status), status_text(status));
 }
 
-#define LT_TRY(gemm, call, args) DSC_TRY(lt_check((gemm)->lt.call args, "cublasLt" #call, err))
+#define LT_TRY(gemm, key, call, args) DSC_TRY(lt_check((gemm)->lt.call args, "cublasLt" #call, key, err))
 
 template <class T>
-dsc_status set(dsc_cuda_gemm *g, cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t which, T value,
-               dsc_error *err)
+dsc_status set(dsc_cuda_gemm *g, const plan *p, cublasLtMatmulDescAttributes_t which, T value, dsc_error *err)
 {
-    LT_TRY(g, MatmulDescSetAttribute, (desc, which, &value, sizeof value));
+    LT_TRY(g, &p->key, MatmulDescSetAttribute, (p->desc, which, &value, sizeof value));
     return DSC_OK;
 }
 
@@ -118,25 +122,25 @@ const void *like(uint8_t align) { return reinterpret_cast<const void *>(static_c
 dsc_status describe(dsc_cuda_gemm *g, plan *p, dsc_error *err)
 {
     const plan_key *k = &p->key;
-    LT_TRY(g, MatmulDescCreate, (&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_TRANSA, k->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, err));
-    DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_TRANSB, k->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, err));
+    LT_TRY(g, k, MatmulDescCreate, (&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_TRANSA, k->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, err));
+    DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_TRANSB, k->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, err));
     if (k->has_bias) {
-        DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS, err));
-        DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, like(k->bias_align), err));
-        DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(k->ab_dtype)), err));
+        DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS, err));
+        DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, like(k->bias_align), err));
+        DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(k->ab_dtype)), err));
     } else if (k->epilogue == DSC_EPILOGUE_DGELU) {
-        DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DGELU, err));
-        DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, like(k->aux_align), err));
-        DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, k->ldc, err));
+        DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DGELU, err));
+        DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, like(k->aux_align), err));
+        DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, k->ldc, err));
     }
-    LT_TRY(g, MatrixLayoutCreate,
+    LT_TRY(g, k, MatrixLayoutCreate,
            (&p->first, type_of(k->ab_dtype), static_cast<uint64_t>(k->b_transposed ? k->k : k->n),
             static_cast<uint64_t>(k->b_transposed ? k->n : k->k), k->ldb));
-    LT_TRY(g, MatrixLayoutCreate,
+    LT_TRY(g, k, MatrixLayoutCreate,
            (&p->second, type_of(k->ab_dtype), static_cast<uint64_t>(k->a_transposed ? k->m : k->k),
             static_cast<uint64_t>(k->a_transposed ? k->k : k->m), k->lda));
-    LT_TRY(g, MatrixLayoutCreate,
+    LT_TRY(g, k, MatrixLayoutCreate,
            (&p->result, type_of(k->c_dtype), static_cast<uint64_t>(k->n), static_cast<uint64_t>(k->m), k->ldc));
     return DSC_OK;
 }
@@ -153,29 +157,37 @@ dsc_status prefer(dsc_cuda_gemm *g, cublasLtMatmulPreference_t to, const plan_ke
           dsc_epilogue_adds(static_cast<dsc_epilogue>(k->epilogue)) ? k->aux_align : k->c_align },
         { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, k->c_align },
     };
-    LT_TRY(g, MatmulPreferenceSetAttribute,
+    LT_TRY(g, k, MatmulPreferenceSetAttribute,
            (to, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
-    LT_TRY(g, MatmulPreferenceSetAttribute,
+    LT_TRY(g, k, MatmulPreferenceSetAttribute,
            (to, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions));
     for (size_t i = 0; i < DSC_COUNT(aligns); i++) {
         const uint32_t bytes = aligns[i].align;
-        LT_TRY(g, MatmulPreferenceSetAttribute, (to, aligns[i].which, &bytes, sizeof bytes));
+        LT_TRY(g, k, MatmulPreferenceSetAttribute, (to, aligns[i].which, &bytes, sizeof bytes));
     }
     return DSC_OK;
 }
 
 /* One result for one plan: the parts of a sum over K are added in an order of the algorithm's own making only when they
  * meet in the output, which neither is asked for nor taken. */
-bool is_repeatable(const dsc_cuda_gemm *g, const cublasLtMatmulHeuristicResult_t *found)
+dsc_status look_at(const dsc_cuda_gemm *g, const plan *p, const cublasLtMatmulHeuristicResult_t *found,
+                   bool *is_repeatable, dsc_error *err)
 {
     uint32_t scheme = 0;
     size_t written = 0;
+    *is_repeatable = false;
     if (found->state != CUBLAS_STATUS_SUCCESS || found->workspaceSize > static_cast<size_t>(WORKSPACE_BYTES))
-        return false;
-    if (g->lt.MatmulAlgoConfigGetAttribute(&found->algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
-                                           &written) != CUBLAS_STATUS_SUCCESS)
-        return false;
-    return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+        return DSC_OK;
+    LT_TRY(g, &p->key, MatmulAlgoConfigGetAttribute,
+           (&found->algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &written));
+    *is_repeatable = scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    return DSC_OK;
+}
+
+/* That it has not this product is an answer of the library's; any other status is a failure. */
+bool is_answer(cublasStatus_t status)
+{
+    return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
 }
 
 dsc_status ask(dsc_cuda_gemm *g, const plan *p, cublasLtMatmulPreference_t preference, plan_candidates *out,
@@ -188,9 +200,15 @@ dsc_status ask(dsc_cuda_gemm *g, const plan *p, cublasLtMatmulPreference_t prefe
     const cublasStatus_t answer =
         g->lt.MatmulAlgoGetHeuristic(g->handle, p->desc, p->first, p->second, p->result, p->result, preference,
                                      CANDIDATES_MAX, found, &count);
-    for (int i = 0; answer == CUBLAS_STATUS_SUCCESS && i < count; i++)
-        if (is_repeatable(g, &found[i]))
+    if (is_answer(answer))
+        return DSC_OK;
+    DSC_TRY(lt_check(answer, "cublasLtMatmulAlgoGetHeuristic", &p->key, err));
+    for (int i = 0; i < count; i++) {
+        bool is_repeatable;
+        DSC_TRY(look_at(g, p, &found[i], &is_repeatable, err));
+        if (is_repeatable)
             out->algo[out->count++] = found[i].algo;
+    }
     return DSC_OK;
 }
 
@@ -259,7 +277,7 @@ dsc_status dsc_cuda_plan_candidates(dsc_cuda_gemm *g, const plan *p, plan_candid
 {
     cublasLtMatmulPreference_t preference = NULL;
     out->count = 0;
-    LT_TRY(g, MatmulPreferenceCreate, (&preference));
+    LT_TRY(g, &p->key, MatmulPreferenceCreate, (&preference));
     const dsc_status status = ask(g, p, preference, out, err);
     (void)g->lt.MatmulPreferenceDestroy(preference);
     return status;
@@ -272,10 +290,10 @@ dsc_status dsc_cuda_plan_run(const dsc_cuda_launch *at, plan *p, const cublasLtM
     const bool adds = dsc_epilogue_adds(a->epilogue);
     const float one = 1.0f, beta = adds || a->accumulate ? 1.0f : 0.0f;
     if (p->key.has_bias)
-        DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, a->bias, err));
+        DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, a->bias, err));
     if (a->epilogue == DSC_EPILOGUE_DGELU)
-        DSC_TRY(set(g, p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<const void *>(a->aux), err));
-    LT_TRY(g, Matmul,
+        DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<const void *>(a->aux), err));
+    LT_TRY(g, &p->key, Matmul,
            (g->handle, p->desc, &one, a->b, p->first, a->a, p->second, &beta, adds ? a->aux : a->c, p->result, a->c,
             p->result, algo, at->workspace, static_cast<size_t>(WORKSPACE_BYTES), at->stream));
     return DSC_OK;
@@ -300,7 +318,7 @@ dsc_status dsc_cuda_gemm_open(dsc_alloc *alloc, const char *card, dsc_cuda_gemm 
     pthread_mutex_init(&g->lock, NULL); /* cannot fail with default attributes on Linux */
     dsc_status status = lt_find(&g->lt, err);
     if (status == DSC_OK)
-        status = lt_check(g->lt.Create(&g->handle), "cublasLtCreate", err);
+        status = lt_check(g->lt.Create(&g->handle), "cublasLtCreate", NULL, err);
     if (status != DSC_OK) {
         dsc_cuda_gemm_close(&g);
         return status;

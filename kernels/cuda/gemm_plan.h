@@ -53,6 +53,10 @@ struct dsc_cuda_gemm {
     int64_t plan_count, plan_room;
 };
 
+/* The product in words: "32x64x192 ld 192,64,64 NN bf16 to bf16 ...". No two keys have the same. */
+#define DSC_PLAN_TEXT_BYTES 512
+void dsc_cuda_plan_text(const plan_key *key, char text[DSC_PLAN_TEXT_BYTES]);
+
 /* The algorithms that a plan may take, the library's first choice first; none: the library has not this product. */
 typedef struct plan_candidates {
     cublasLtMatmulAlgo_t algo[CANDIDATES_MAX];

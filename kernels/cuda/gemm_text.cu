@@ -9,19 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 
-namespace {
-
-enum { LINE_BYTES = 512 };
-
-void head_of(const dsc_cuda_gemm *g, char line[LINE_BYTES])
-{
-    snprintf(line, LINE_BYTES, "%s, cuBLASLt %zu, workspace %" PRId64, g->card, g->lt.GetVersion(), WORKSPACE_BYTES);
-}
-
 /* Everything of the key: two plans of one text would be one plan. */
-void name_of(const plan_key *k, char line[LINE_BYTES])
+void dsc_cuda_plan_text(const plan_key *k, char line[DSC_PLAN_TEXT_BYTES])
 {
-    snprintf(line, LINE_BYTES,
+    snprintf(line, DSC_PLAN_TEXT_BYTES,
              "%" PRId64 "x%" PRId64 "x%" PRId64 " ld %" PRId64 ",%" PRId64 ",%" PRId64 " %s%s %s to %s%s epilogue %d%s "
              "align %d,%d,%d,%d,%d", k->m, k->n, k->k, k->lda, k->ldb, k->ldc, k->a_transposed ? "T" : "N",
              k->b_transposed ? "T" : "N", k->ab_dtype == DSC_BF16 ? "bf16" : "fp32",
@@ -30,10 +21,19 @@ void name_of(const plan_key *k, char line[LINE_BYTES])
              static_cast<int>(k->c_align), static_cast<int>(k->aux_align), static_cast<int>(k->bias_align));
 }
 
+namespace {
+
+enum { LINE_BYTES = DSC_PLAN_TEXT_BYTES };
+
+void head_of(const dsc_cuda_gemm *g, char line[LINE_BYTES])
+{
+    snprintf(line, LINE_BYTES, "%s, cuBLASLt %zu, workspace %" PRId64, g->card, g->lt.GetVersion(), WORKSPACE_BYTES);
+}
+
 /* name: hex of the algorithm. */
 void line_of(const plan_key *k, const cublasLtMatmulAlgo_t *algo, char line[LINE_BYTES])
 {
-    name_of(k, line);
+    dsc_cuda_plan_text(k, line);
     size_t used = strlen(line);
     used += static_cast<size_t>(snprintf(line + used, LINE_BYTES - used, ": "));
     for (uint64_t word : algo->data)

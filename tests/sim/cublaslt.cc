@@ -13,6 +13,14 @@ namespace {
 
 using namespace cusim;
 
+/* A call that a test wants to fail does nothing else. */
+#define REFUSE(call)                              \
+    do {                                          \
+        guard held(sim().lock);                   \
+        if (is_refused(held, call))               \
+            return CUBLAS_STATUS_INTERNAL_ERROR;  \
+    } while (0)
+
 /* Views of the opaque structs. */
 struct layout { uint32_t type, order; uint64_t rows, cols; int64_t ld; };
 struct product {
@@ -195,21 +203,26 @@ const char *cublasLtGetStatusString(cublasStatus_t status) { return status == 0 
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
 {
+    REFUSE("cublasLtCreate");
     *handle = reinterpret_cast<cublasLtHandle_t>(new int(0));
+    things++;
     return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 {
     delete reinterpret_cast<int *>(handle);
+    things--;
     return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale)
 {
+    REFUSE("cublasLtMatmulDescCreate");
     if (scale != CUDA_R_32F)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     *desc = new cublasLtMatmulDescOpaque_t();
+    things++;
     product *p = view(*desc);
     p->compute = compute;
     p->scale = scale;
@@ -221,12 +234,14 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComput
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
 {
     delete desc;
+    things--;
     return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
                                               const void *value, size_t bytes)
 {
+    REFUSE("cublasLtMatmulDescSetAttribute");
     product *p = view(desc);
     void *to = nullptr;
     size_t size = 4;
@@ -251,9 +266,11 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t cols,
                                           int64_t ld)
 {
+    REFUSE("cublasLtMatrixLayoutCreate");
     if (type != CUDA_R_32F && type != CUDA_R_16BF)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     *out = new cublasLtMatrixLayoutOpaque_t();
+    things++;
     *view(*out) = { static_cast<uint32_t>(type), CUBLASLT_ORDER_COL, rows, cols, ld };
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -261,6 +278,7 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataT
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l)
 {
     delete l;
+    things--;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -285,13 +303,16 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l, cublas
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
 {
+    REFUSE("cublasLtMatmulPreferenceCreate");
     *preference = new cublasLtMatmulPreferenceOpaque_t();
+    things++;
     return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
 {
     delete preference;
+    things--;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -299,6 +320,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
                                                     size_t bytes)
 {
+    REFUSE("cublasLtMatmulPreferenceSetAttribute");
     if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES && bytes == 8)
         memcpy(&preference->data[0], value, 8);
     if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK && bytes == 4)
@@ -313,6 +335,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t results[], int *count)
 {
+    REFUSE("cublasLtMatmulAlgoGetHeuristic");
     if (wanted < 1)
         return CUBLAS_STATUS_INVALID_VALUE;
     const size_t most = preference->data[0] < 65536 ? preference->data[0] : 65536;
@@ -336,6 +359,7 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
                                                     cublasLtMatmulAlgoConfigAttributes_t attribute, void *value,
                                                     size_t bytes, size_t *written)
 {
+    REFUSE("cublasLtMatmulAlgoConfigGetAttribute");
     memset(value, 0, bytes);
     if (attribute == CUBLASLT_ALGO_CONFIG_ID && bytes >= 4)
         memcpy(value, &algo->data[0], 4);
@@ -354,6 +378,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *workspace,
                               size_t workspace_bytes, cudaStream_t stream)
 {
+    REFUSE("cublasLtMatmul");
     matmul x = { *view(desc), *view(a_layout), *view(b_layout), *view(c_layout), *view(d_layout),
                  *static_cast<const float *>(alpha), *static_cast<const float *>(beta), a, b, c, d, workspace, 0, 1 };
     const uint64_t id = algo != nullptr ? algo->data[0] : 1;
@@ -384,6 +409,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     op.name = "cublasLtMatmul " + std::to_string(x.d.rows) + "x" + std::to_string(x.d.cols) + "x" + std::to_string(ka);
     op.run = [x] { x.run(); };
     op.ticks = sim().product_ticks[id - 1];
+    sim().products_taken++;
     enqueue(held, stream, std::move(op));
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -45,8 +45,14 @@ uint64_t cusim_operations(int device); /* run so far */
 /* How long cuBLASLt's algorithms take, in the ticks of cudaEventElapsedTime: 1 sums in order of k, 2 does too, 3 adds
  * up halves of k (other bits), 4 is not repeatable and must not be taken. */
 void cusim_set_product_ticks(const unsigned ticks[4]);
-/* Times that cudaEventElapsedTime was asked for, on all devices, since the last call of this. */
+/* On all devices since the last call of each: times that cudaEventElapsedTime was asked for, graphs launched, products
+ * that cublasLtMatmul took. */
 int64_t cusim_times_taken(void);
+int64_t cusim_graphs_launched(void);
+int64_t cusim_products_taken(void);
+/* Of all that the program has made and not given back: allocations, streams, events, graphs, communicators and
+ * cuBLASLt's objects. */
+int64_t cusim_left(void);
 /* Parts of an allocation that the program itself gives out: forbidden bytes nobody may touch (they become poison),
  * allowed ones may be. Who forbids bytes that were used must have waited for that use. */
 void cusim_forbid(const void *p, size_t bytes);
@@ -62,13 +68,15 @@ typedef enum cusim_fault {
     CUSIM_DROP_HOST_WAIT,  /* the host goes on at once, from a synchronize or a first query of what is not done */
     CUSIM_SKIP_COLLECTIVE, /* a rank leaves out a collective, or all that it sends and receives in a group */
     CUSIM_FAIL_MALLOC,     /* cudaMalloc or cudaHostAlloc finds no memory */
+    CUSIM_FAIL_CREATE,     /* a stream, event or graph finds none */
     CUSIM_FAULTS
 } cusim_fault;
 /* Of what the device is asked to do from now on, number `number` (from 0) goes wrong. Returns how many there were since
  * the last call for this fault. */
 int64_t cusim_plant(cusim_fault fault, int device, int64_t number);
 /* The next kernel launched on the device whose name contains `name` fails as a GPU's would (cudaErrorLaunchFailure);
- * with a name of NCCL's ("ncclAllGather") the next such call is refused (ncclSystemError). */
+ * with a name of NCCL's ("ncclAllGather") the next such call is refused (ncclSystemError), with one of cuBLASLt's too
+ * (CUBLAS_STATUS_INTERNAL_ERROR). */
 void cusim_fail_kernel(int device, const char *name);
 
 #ifdef __cplusplus

@@ -373,6 +373,7 @@ void wait_open(guard &held, ncclComm *comm)
 ncclComm *join(guard &held, std::shared_ptr<clique> all, int rank, bool blocking)
 {
     ncclComm *comm = new ncclComm();
+    things++;
     comm->all = all;
     comm->rank = rank;
     comm->device = &my_device(held);
@@ -475,6 +476,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     guard held(sim().lock);
     comm->aborted = true;
     closed.emplace_back(comm);
+    things--;
     comm->all->lost = true;
     sim().progress++;
     sim().changed.notify_all();
@@ -486,6 +488,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     guard held(sim().lock);
     comm->aborted = true;
     closed.emplace_back(comm);
+    things--;
     return ncclSuccess;
 }
 

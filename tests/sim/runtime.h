@@ -3,6 +3,7 @@
 #ifndef DSC_TESTS_SIM_RUNTIME_H
 #define DSC_TESTS_SIM_RUNTIME_H
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -63,7 +64,13 @@ struct operation {
     std::shared_ptr<joint_work> joint;
     std::shared_ptr<const done_until> host_seen;    /* what the host had waited for */
 };
+
+/* What cusim_left counts: made by the program and not given back. */
+extern std::atomic<int64_t> things;
 } // namespace cusim
+
+struct CUgraph_st { std::vector<cusim::operation> operations; };
+struct CUgraphExec_st : CUgraph_st {};
 
 struct CUstream_st {
     cusim::device_state *device;
@@ -71,6 +78,7 @@ struct CUstream_st {
     uint32_t slot;
     cusim::done_until seen;
     std::deque<cusim::operation> queue;
+    CUgraph_st *recording = nullptr; /* what is enqueued goes there */
 };
 struct CUevent_st { std::shared_ptr<cusim::event_record> latest; /* NULL: never recorded */ };
 
@@ -110,7 +118,7 @@ struct simulator {
     uint64_t seed = 1, clock = 0;
     cusim_policy policy = CUSIM_RANDOM;
     uint64_t product_ticks[4] = { 0, 0, 0, 0 };
-    int64_t times_taken = 0;
+    int64_t times_taken = 0, graphs_launched = 0, products_taken = 0;
     bool check_races = true;
     std::map<char *, size_t> pinned;
     std::map<const void *, int> kernel_shared; /* opted in above 48 KiB */
@@ -125,6 +133,8 @@ typedef std::unique_lock<std::mutex> guard;
 device_state &my_device(guard &held);
 uint64_t random_of(device_state &d);
 bool goes_wrong(device_state &d, cusim_fault fault); /* counts */
+/* Whether this call on the calling thread's device is the one that cusim_fail_kernel means. The lock is held. */
+bool is_refused(guard &held, const char *call);
 
 /* ---- memory.cc ---- */
 void memory_open(device_state &d);  /* host and kernels may touch it until the matching close; the lock is held */

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <unistd.h>
+#include <utility>
 
 #include "tests/sim/runtime.h"
 
@@ -246,6 +247,17 @@ bool goes_wrong(device_state &d, cusim_fault fault)
     return p.count++ == p.at;
 }
 
+bool is_refused(guard &held, const char *call)
+{
+    std::string &name = my_device(held).fail_name;
+    if (name != call)
+        return false;
+    name.clear();
+    return true;
+}
+
+std::atomic<int64_t> things{ 0 };
+
 device_state &my_device(guard &)
 {
     if (!me.known) {
@@ -266,6 +278,12 @@ bool device_idle(const device_state &d)
 
 void enqueue(guard &, cudaStream_t stream, operation op)
 {
+    if (stream->recording != nullptr) {
+        if (op.joint != nullptr || op.record != nullptr)
+            fail("%s while stream %d of device %d is recorded", op.name.c_str(), stream->number, stream->device->index);
+        stream->recording->operations.push_back(std::move(op));
+        return;
+    }
     op.number = ++stream->device->enqueued;
     op.host_seen = stream->device->host_seen;
     stream->queue.push_back(std::move(op));
@@ -394,12 +412,27 @@ void cusim_set_product_ticks(const unsigned ticks[4])
     std::copy(ticks, ticks + 4, sim().product_ticks);
 }
 
-int64_t cusim_times_taken(void)
+namespace {
+
+int64_t taken_and_cleared(int64_t simulator::*count)
 {
     guard held(sim().lock);
-    const int64_t taken = sim().times_taken;
-    sim().times_taken = 0;
-    return taken;
+    return std::exchange(sim().*count, 0);
+}
+
+} // namespace
+
+int64_t cusim_times_taken(void) { return taken_and_cleared(&simulator::times_taken); }
+int64_t cusim_graphs_launched(void) { return taken_and_cleared(&simulator::graphs_launched); }
+int64_t cusim_products_taken(void) { return taken_and_cleared(&simulator::products_taken); }
+
+int64_t cusim_left(void)
+{
+    guard held(sim().lock);
+    int64_t left = things + static_cast<int64_t>(sim().pinned.size());
+    for (const device_state &d : sim().devices)
+        left += static_cast<int64_t>(d.live.size() + d.streams.size());
+    return left;
 }
 
 void cusim_check_races(bool on)

@@ -27,6 +27,13 @@ void check_stream(cudaStream_t stream, const char *call)
     fail("%s on a stream that was destroyed", call);
 }
 
+void check_waitable(cudaStream_t stream, const char *call)
+{
+    check_stream(stream, call);
+    if (stream->recording != nullptr)
+        fail("%s while stream %d of device %d is recorded", call, stream->number, stream->device->index);
+}
+
 /* The host has seen the end of all that is on the stream. */
 cudaError_t waited_for(cudaStream_t stream)
 {
@@ -177,6 +184,8 @@ extern "C" cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsign
 {
     guard held(sim().lock);
     device_state &d = my_device(held);
+    if (goes_wrong(d, CUSIM_FAIL_CREATE))
+        return say(cudaErrorMemoryAllocation);
     if (~d.slots_used == 0)
         fail("device %d has more than %d streams", d.index, STREAMS_MAX);
     const uint32_t slot = static_cast<uint32_t>(__builtin_ctz(~d.slots_used));
@@ -204,7 +213,7 @@ extern "C" cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greates
 extern "C" cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     guard held(sim().lock);
-    check_stream(stream, "cudaStreamDestroy");
+    check_waitable(stream, "cudaStreamDestroy");
     device_state &d = *stream->device;
     wait_until(held, d, [&] { return stream->queue.empty(); }, "cudaStreamDestroy");
     for (size_t i = 0; i < d.streams.size(); i++)
@@ -221,7 +230,7 @@ extern "C" cudaError_t cudaStreamDestroy(cudaStream_t stream)
 extern "C" cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     guard held(sim().lock);
-    check_stream(stream, "cudaStreamSynchronize");
+    check_waitable(stream, "cudaStreamSynchronize");
     device_state &d = *stream->device;
     if (at_work(stream) && host_wait_dropped(d, stream))
         return say(d.broken);
@@ -244,7 +253,7 @@ extern "C" cudaError_t cudaDeviceSynchronize(void)
 extern "C" cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     guard held(sim().lock);
-    check_stream(stream, "cudaStreamQuery");
+    check_waitable(stream, "cudaStreamQuery");
     device_state &d = *stream->device;
     my_device(held);
     if (at_work(stream) && host_wait_dropped(d, stream))
@@ -261,7 +270,11 @@ extern "C" cudaError_t cudaStreamQuery(cudaStream_t stream)
 
 extern "C" cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
 {
+    guard held(sim().lock);
+    if (goes_wrong(my_device(held), CUSIM_FAIL_CREATE))
+        return say(cudaErrorMemoryAllocation);
     *event = new CUevent_st{ nullptr };
+    things++;
     return cudaSuccess;
 }
 
@@ -270,6 +283,7 @@ extern "C" cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCre
 extern "C" cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     delete event;
+    things--;
     return cudaSuccess;
 }
 
@@ -342,6 +356,66 @@ extern "C" cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEv
     return cudaSuccess;
 }
 
+/* ---- graphs: a stream's operations, kept ---- */
+
+extern "C" cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
+{
+    guard held(sim().lock);
+    check_stream(stream, "cudaStreamBeginCapture");
+    if (stream->recording != nullptr)
+        fail("cudaStreamBeginCapture on stream %d of device %d, which is recorded", stream->number,
+             stream->device->index);
+    stream->recording = new CUgraph_st();
+    things++;
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+    guard held(sim().lock);
+    check_stream(stream, "cudaStreamEndCapture");
+    if (stream->recording == nullptr)
+        return say(cudaErrorInvalidValue);
+    *graph = stream->recording;
+    stream->recording = nullptr;
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
+{
+    guard held(sim().lock);
+    if (goes_wrong(my_device(held), CUSIM_FAIL_CREATE))
+        return say(cudaErrorMemoryAllocation);
+    *exec = new CUgraphExec_st{ *graph };
+    things++;
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete graph;
+    things--;
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    delete exec;
+    things--;
+    return cudaSuccess;
+}
+
+/* The same kernels with the arguments that they were recorded with, one after the other. */
+extern "C" cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    guard held(sim().lock);
+    check_stream(stream, "cudaGraphLaunch");
+    for (const operation &op : exec->operations)
+        enqueue(held, stream, op);
+    sim().graphs_launched++;
+    return say(stream->device->broken);
+}
+
 /* ---- copies ---- */
 
 namespace {
@@ -389,6 +463,8 @@ extern "C" cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
     bool to_pageable, from_pageable;
     check_range(d, to, bytes, "a copy to memory", &to_pageable);
     check_range(d, from, bytes, "a copy from memory", &from_pageable);
+    if (to_pageable || from_pageable)
+        check_waitable(stream, "a copy with pageable memory");
     operation op;
     op.kind = COPY;
     op.name = "cudaMemcpyAsync of " + std::to_string(bytes) + " bytes";
@@ -450,7 +526,7 @@ extern "C" cudaError_t cudaMemset(void *, int, size_t)
 extern "C" cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *user)
 {
     guard held(sim().lock);
-    check_stream(stream, "cudaLaunchHostFunc");
+    check_waitable(stream, "cudaLaunchHostFunc");
     operation op;
     op.name = "cudaLaunchHostFunc";
     op.run = [=] { fn(user); };
