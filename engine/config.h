@@ -148,6 +148,7 @@ typedef struct dsc_own_config {
     char aio[16];                     /* "auto" | "io_uring" | "libaio" | "threads" */
     bool aio_poll;                    /* io_uring: the kernel's own thread takes requests (SQPOLL) */
     dsc_gemm_choice gemm_plans;       /* SAME_BITS */
+    bool cuda_graphs;                 /* a module's work on a GPU is started as one graph; false */
     bool native_sums;                 /* "reduce": "native": the transport's own sum; else "exact" */
     double comm_timeout_s;            /* a collective that waits longer ends the job with exit code 5; 600 */
     bool dropout_model;               /* "dropout": "model" (refused until it is built) */

@@ -325,6 +325,8 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_zero_open(&zero, &engine->zero, err));
     DSC_TRY(dsc_engine_open_memory(engine, err));
     DSC_TRY(dsc_engine_start_profile(engine, err));
+    if (engine->config.own.cuda_graphs)
+        DSC_TRY(dsc_sections_open(engine->compute, 2 * engine->model->module_count, err));
     if (engine->source.fill != NULL) {
         dsc_reader_options reader;
         reader_options(engine, &reader);
@@ -450,12 +452,17 @@ void dsc_engine_close(dsc_engine **engine_ptr)
         return;
     dsc_alloc *alloc = engine->alloc;
     /* Freeing a GPU's memory waits for all its work without end; this wait looks at the peers and has a timeout. */
-    if (!engine->failed && engine->zero != NULL && !engine->host_visible)
+    const bool waits = engine->zero != NULL && !engine->host_visible;
+    if (waits && !engine->failed)
         engine->failed = dsc_zero_sync(engine->zero, NULL) != DSC_OK;
     if (engine->failed)
         dsc_engine_abort(engine, "an engine was closed after an error");
     dsc_checkpoint_async_close(&engine->saving);
     dsc_monitors_close(&engine->monitors);
+    if (waits && engine->failed) { /* the abort ends what waits for peers; the rest must not meet memory's next owner */
+        dsc_device_watch(engine->device, NULL, NULL);
+        (void)!dsc_zero_sync(engine->zero, NULL);
+    }
     dsc_reader_close(&engine->reader);
     dsc_zero_close(&engine->zero);
     dsc_engine_close_memory(engine);

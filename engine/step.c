@@ -35,13 +35,23 @@ static void fill_ctx(dsc_engine *engine, int32_t module, bool save, dsc_module_c
     ctx->rng_sample = (uint64_t)(engine->step * engine->config.train_batch_size + leaf * ctx->batch);
 }
 
+/* A module's work is a section of the compute stream (kernels/device.h): forward and backward have their own. */
+static dsc_status run_module(dsc_engine *engine, int32_t m, bool forward, dsc_module_ctx *ctx, dsc_error *err)
+{
+    const dsc_module *module = &engine->model->modules[m];
+    DSC_TRY(dsc_section_begin(engine->compute, forward ? m : engine->model->module_count + m, err));
+    const dsc_status status = (forward ? module->forward : module->backward)(module, ctx, err);
+    const dsc_status ended = dsc_section_end(engine->compute, status == DSC_OK, status == DSC_OK ? err : NULL);
+    return status != DSC_OK ? status : ended;
+}
+
 static dsc_status module_forward(dsc_engine *engine, int32_t m, bool save, dsc_span_kind kind, dsc_error *err)
 {
     dsc_module_ctx ctx;
     fill_ctx(engine, m, save, &ctx);
     ctx.out = engine->out[m];
     const int64_t start = dsc_engine_span_start(engine);
-    DSC_TRY(engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err));
+    DSC_TRY(run_module(engine, m, true, &ctx, err));
     dsc_engine_span_end(engine, kind, m, start);
     return DSC_OK;
 }
@@ -53,11 +63,11 @@ static dsc_status loss_forward(dsc_engine *engine, int32_t m, bool save, dsc_err
     fill_ctx(engine, m, save, &ctx);
     ctx.losses = engine->losses;
     if (!save)
-        return engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err);
+        return run_module(engine, m, true, &ctx, err);
     DSC_TRY(dsc_zero_leaf(engine->zero, m, m, engine->grad, err));
     ctx.d_in = m > 0 ? engine->d_buffer[m % 2] : NULL;
     const int64_t start = dsc_engine_span_start(engine);
-    DSC_TRY(engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err));
+    DSC_TRY(run_module(engine, m, true, &ctx, err));
     dsc_engine_span_end(engine, DSC_SPAN_FORWARD, m, start);
     return dsc_zero_reduce(engine->zero, m, m, engine->micro_step, err);
 }
@@ -85,7 +95,6 @@ static dsc_status settle_losses(dsc_engine *engine, dsc_error *err)
 
 static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
 {
-    const dsc_module *module = &engine->model->modules[m];
     const int32_t step = 2 * engine->model->module_count - 2 - m;
     DSC_TRY(dsc_zero_acquire(engine->zero, step, m, engine->param, err));
     if (engine->config.own.recompute == DSC_RECOMPUTE_FULL && engine->plan.module[m].saved_bytes > 0)
@@ -97,7 +106,7 @@ static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
     ctx.d_in = m > 0 ? engine->d_buffer[m % 2] : NULL;
     ctx.out = engine->out[m];
     const int64_t start = dsc_engine_span_start(engine);
-    DSC_TRY(module->backward(module, &ctx, err));
+    DSC_TRY(run_module(engine, m, false, &ctx, err));
     dsc_engine_span_end(engine, DSC_SPAN_BACKWARD, m, start);
     return dsc_zero_reduce(engine->zero, step, m, engine->micro_step, err);
 }

@@ -27,7 +27,9 @@ static bool is_whole(const dsc_device_ops *ops)
            ops->zero != NULL && ops->launch != NULL && ops->host_call != NULL && ops->mem_open != NULL &&
            ops->mem_close != NULL && ops->gemm_prepare != NULL && ops->props != NULL &&
            (ops->gemm_measure != NULL) == (ops->gemm_plans_get != NULL) &&
-           (ops->gemm_measure != NULL) == (ops->gemm_plans_set != NULL);
+           (ops->gemm_measure != NULL) == (ops->gemm_plans_set != NULL) &&
+           (ops->sections_open != NULL) == (ops->section_begin != NULL) &&
+           (ops->sections_open != NULL) == (ops->section_end != NULL);
 }
 
 dsc_status dsc_device_open(const dsc_device_ops *ops, dsc_device **out, const dsc_device_options *options,
@@ -195,4 +197,20 @@ void *dsc_stream_native(dsc_stream *stream) { return stream->ops->native != NULL
 dsc_status dsc_device_bind(dsc_device *device, dsc_error *err)
 {
     return device->ops->bind != NULL ? device->ops->bind(device, err) : DSC_OK;
+}
+
+dsc_status dsc_sections_open(dsc_stream *stream, int32_t count, dsc_error *err)
+{
+    DSC_ASSERT(count >= 0);
+    return stream->ops->sections_open != NULL ? stream->ops->sections_open(stream, count, err) : DSC_OK;
+}
+
+dsc_status dsc_section_begin(dsc_stream *stream, int32_t section, dsc_error *err)
+{
+    return stream->ops->section_begin != NULL ? stream->ops->section_begin(stream, section, err) : DSC_OK;
+}
+
+dsc_status dsc_section_end(dsc_stream *stream, bool run, dsc_error *err)
+{
+    return stream->ops->section_end != NULL ? stream->ops->section_end(stream, run, err) : DSC_OK;
 }

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define DSC_DEVICE_OPS_VERSION 4u
+#define DSC_DEVICE_OPS_VERSION 5u
 #define DSC_LAUNCH_ARGS_MAX 256 /* bytes of a kernel's or host call's argument struct */
 /* Scratch for products that a GPU's compute stream has: what cuBLASLt itself takes by default on sm_90. */
 #define DSC_GPU_GEMM_WORKSPACE_BYTES (INT64_C(32) << 20)
@@ -129,13 +129,20 @@ typedef struct dsc_device_ops {
     dsc_status (*gemm_plans_get)(dsc_device *device, char *text, int64_t room, int64_t *bytes, dsc_error *err);
     dsc_status (*gemm_plans_set)(dsc_device *device, const char *text, int64_t *others, dsc_error *err);
     /* Optional: (fn, user) is asked every few milliseconds while the host waits for a stream or an event, beside those
-     * that were given before; (NULL, user) is no more. While the host waits nowhere. NULL: the device's work ends by
-     * itself. */
+     * that were given before; (NULL, user) is no more, (NULL, NULL): nobody is. While the host waits nowhere. NULL: the
+     * device's work ends by itself. */
     void (*watch)(dsc_device *device, dsc_watch_fn fn, void *user);
     /* Optional: the library's own stream (a cudaStream_t) for transports that enqueue. */
     void *(*native)(dsc_stream *stream);
     /* Optional: makes the device the calling thread's current one, for libraries that ask. */
     dsc_status (*bind)(dsc_device *device, dsc_error *err);
+    /* Optional: sections of a COMPUTE stream, numbered 0..count-1; opened at most once. What is launched, copied and
+     * zeroed between begin and end may be put off until the end, and be started as one when all of its arguments are
+     * those of an earlier time. Anything else that is asked of the stream in between ends the section before it.
+     * `run` false drops what was put off. NULL: begin and end do nothing. */
+    dsc_status (*sections_open)(dsc_stream *stream, int32_t count, dsc_error *err);
+    dsc_status (*section_begin)(dsc_stream *stream, int32_t section, dsc_error *err);
+    dsc_status (*section_end)(dsc_stream *stream, bool run, dsc_error *err);
 } dsc_device_ops;
 
 /* Every device, stream and event struct starts with its ops, so that callers never name a backend. */
@@ -187,6 +194,10 @@ DSC_MUST_USE dsc_status dsc_device_reserve(dsc_device *device, int64_t bytes, ds
 void dsc_device_watch(dsc_device *device, dsc_watch_fn fn, void *user);
 void *dsc_stream_native(dsc_stream *stream); /* NULL: none */
 DSC_MUST_USE dsc_status dsc_device_bind(dsc_device *device, dsc_error *err);
+/* Without sections_open before, or where the device has none: begin and end do nothing. */
+DSC_MUST_USE dsc_status dsc_sections_open(dsc_stream *stream, int32_t count, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_section_begin(dsc_stream *stream, int32_t section, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_section_end(dsc_stream *stream, bool run, dsc_error *err);
 static inline bool dsc_device_host_visible(const dsc_device *device) { return device->ops->host_visible; }
 
 /* Typed launches: DSC_RUN(stream, ADAMW, &adamw_args, err). The static type of the struct is checked. */

@@ -253,7 +253,7 @@ static void cuda_watch(dsc_device *device, dsc_watch_fn fn, void *user)
         return;
     }
     for (int i = 0; i < d->watch_count; i++)
-        if (d->watch[i].user == user)
+        if (user == NULL || d->watch[i].user == user)
             d->watch[i--] = d->watch[--d->watch_count];
 }
 
@@ -277,6 +277,7 @@ static dsc_status cuda_gemm_plans_set(dsc_device *device, const char *text, int6
 {
     cuda_device *d = (cuda_device *)device;
     DSC_TRY(dsc_cuda_enter(d, err));
+    d->plans_chosen++;
     return dsc_cuda_gemm_plans_set(d->gemm, text, others, err);
 }
 
@@ -310,6 +311,9 @@ const dsc_device_ops dsc_device_cuda = {
     cuda_watch,
     cuda_native,
     cuda_bind,
+    dsc_cuda_sections_open,
+    dsc_cuda_section_begin,
+    dsc_cuda_section_end,
 };
 
 /* ---- as a plugin ---- */

@@ -15,6 +15,24 @@ enum {
 extern "C" const dsc_device_ops dsc_device_cuda;
 
 struct cuda_stream;
+struct cuda_sections;
+
+/* Work that a stream is asked for, by value: what is not used is 0, so that two of the same bytes are the same work.
+ * HOST is none: `args` are bytes of host memory that the launch before it reads. */
+typedef enum cuda_call_kind {
+    CUDA_CALL_LAUNCH = 1,
+    CUDA_CALL_COPY,
+    CUDA_CALL_ZERO,
+    CUDA_CALL_HOST
+} cuda_call_kind;
+typedef struct cuda_call {
+    int32_t kind;
+    int32_t kernel; /* LAUNCH: a dsc_kernel */
+    int64_t bytes;  /* of args, or of the copy */
+    void *to;
+    const void *from;
+    alignas(16) unsigned char args[DSC_LAUNCH_ARGS_MAX];
+} cuda_call;
 
 /* A host call on its way: filled by the caller, run and given back by a thread of the driver. */
 typedef struct cuda_host_call {
@@ -33,6 +51,7 @@ typedef struct cuda_device {
     double peak_bytes;
     dsc_cuda_gemm *gemm;
     cudaStream_t setup; /* zeroes new memory */
+    uint64_t plans_chosen; /* how often: what was recorded before has other algorithms */
     struct { dsc_watch_fn fn; void *user; } watch[DSC_CUDA_WATCHES];
     int watch_count;
     struct { /* cut from the front; begins again when all parts are closed */
@@ -54,6 +73,7 @@ typedef struct cuda_stream {
     dsc_buf workspace;
     cuda_host_call *calls; /* [DSC_CUDA_HOST_CALLS] */
     uint64_t call_count;
+    struct cuda_sections *sections; /* sections_cuda.cu; NULL: none */
 } cuda_stream;
 
 typedef struct cuda_event {
@@ -96,5 +116,19 @@ dsc_status dsc_cuda_do_launch(dsc_stream *stream, dsc_kernel kernel, const void 
 dsc_status dsc_cuda_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out, dsc_error *err);
 dsc_status dsc_cuda_host_call(dsc_stream *stream, dsc_host_fn fn, const void *args, int64_t args_bytes,
                               dsc_error *err);
+/* Enqueues it now. */
+dsc_status dsc_cuda_call_run(cuda_stream *stream, const cuda_call *call, dsc_error *err);
+/* Turns a CUDA error of the stream's work into the device's failure, with the stream and its last kernel. */
+dsc_status dsc_cuda_stream_check(cuda_stream *stream, cudaError_t error, dsc_error *err);
+
+/* sections_cuda.cu */
+dsc_status dsc_cuda_sections_open(dsc_stream *stream, int32_t count, dsc_error *err);
+void dsc_cuda_sections_close(cuda_stream *stream);
+dsc_status dsc_cuda_section_begin(dsc_stream *stream, int32_t section, dsc_error *err);
+dsc_status dsc_cuda_section_end(dsc_stream *stream, bool run, dsc_error *err);
+/* Puts the call off to the section's end, or enqueues it now where no section is open. */
+dsc_status dsc_cuda_section_call(cuda_stream *stream, const cuda_call *call, dsc_error *err);
+/* Ends an open section, enqueuing what was put off: something else is asked of the stream. */
+dsc_status dsc_cuda_section_leave(cuda_stream *stream, dsc_error *err);
 
 #endif

@@ -55,6 +55,7 @@ static void destroy(cuda_stream *s)
         (void)cudaStreamDestroy(s->handle);
     }
     (void)cudaGetLastError();
+    dsc_cuda_sections_close(s);
     dsc_cuda_mem_close(&d->base, &s->workspace);
     dsc_alloc_free(d->alloc, s->calls);
     dsc_alloc_free(d->alloc, s);
@@ -104,7 +105,7 @@ static const char *place_text(const cuda_stream *s, char *out, size_t out_bytes)
     return out;
 }
 
-static dsc_status stream_check(cuda_stream *s, cudaError_t error, dsc_error *err)
+dsc_status dsc_cuda_stream_check(cuda_stream *s, cudaError_t error, dsc_error *err)
 {
     char place[96];
     return error == cudaSuccess ? DSC_OK
@@ -145,11 +146,12 @@ dsc_status dsc_cuda_stream_sync(dsc_stream *stream, dsc_error *err)
     cuda_stream *s = of(stream);
     cudaError_t error = cudaSuccess;
     DSC_TRY(dsc_cuda_enter(s->device, err));
+    DSC_TRY(dsc_cuda_section_leave(s, err));
     if (s->device->watch_count == 0)
         error = cudaStreamSynchronize(s->handle);
     else
         DSC_TRY(poll(s->device, query_stream, s->handle, &error, err));
-    DSC_TRY(stream_check(s, error, err));
+    DSC_TRY(dsc_cuda_stream_check(s, error, err));
     return after_wait(s->device, err);
 }
 
@@ -193,7 +195,8 @@ dsc_status dsc_cuda_event_record(dsc_event *event, dsc_stream *stream, dsc_error
 {
     cuda_event *e = (cuda_event *)event;
     DSC_TRY(dsc_cuda_enter(e->device, err));
-    DSC_TRY(stream_check(of(stream), cudaEventRecord(e->handle, of(stream)->handle), err));
+    DSC_TRY(dsc_cuda_section_leave(of(stream), err));
+    DSC_TRY(dsc_cuda_stream_check(of(stream), cudaEventRecord(e->handle, of(stream)->handle), err));
     e->recorded = true;
     return DSC_OK;
 }
@@ -204,7 +207,8 @@ dsc_status dsc_cuda_stream_wait(dsc_stream *stream, dsc_event *event, dsc_error 
     if (!e->recorded)
         return DSC_OK;
     DSC_TRY(dsc_cuda_enter(e->device, err));
-    return stream_check(of(stream), cudaStreamWaitEvent(of(stream)->handle, e->handle, 0), err);
+    DSC_TRY(dsc_cuda_section_leave(of(stream), err));
+    return dsc_cuda_stream_check(of(stream), cudaStreamWaitEvent(of(stream)->handle, e->handle, 0), err);
 }
 
 dsc_status dsc_cuda_event_sync(dsc_event *event, dsc_error *err)
@@ -224,47 +228,75 @@ dsc_status dsc_cuda_event_sync(dsc_event *event, dsc_error *err)
 
 /* ---- work ---- */
 
-dsc_status dsc_cuda_copy(dsc_stream *stream, void *to, const void *from, int64_t bytes, dsc_error *err)
-{
-    cuda_stream *s = of(stream);
-    if (bytes == 0)
-        return DSC_OK;
-    DSC_TRY(dsc_cuda_enter(s->device, err));
-    return stream_check(s, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, s->handle), err);
-}
-
-dsc_status dsc_cuda_zero(dsc_stream *stream, void *to, int64_t bytes, dsc_error *err)
-{
-    cuda_stream *s = of(stream);
-    if (bytes == 0)
-        return DSC_OK;
-    DSC_TRY(dsc_cuda_enter(s->device, err));
-    return stream_check(s, cudaMemsetAsync(to, 0, (size_t)bytes, s->handle), err);
-}
-
 static dsc_cuda_launch place_of(const cuda_stream *s)
 {
     const cuda_device *d = s->device;
     return { s->handle, d->multiprocessors, d->arch, d->gemm, s->workspace.ptr, s->workspace.bytes };
 }
 
+static dsc_status launch(cuda_stream *s, const cuda_call *call, dsc_error *err)
+{
+    const dsc_kernel kernel = (dsc_kernel)call->kernel;
+    s->last_kernel = kernel;
+    const dsc_cuda_launch at = place_of(s);
+    DSC_TRY(dsc_cuda_kernels[kernel](&at, call->args, err));
+    const cudaError_t error = cudaGetLastError(); /* a launch that was refused */
+    return error == cudaSuccess ? DSC_OK : dsc_cuda_check(s->device, error, kernel_text(kernel), err);
+}
+
+dsc_status dsc_cuda_call_run(cuda_stream *s, const cuda_call *call, dsc_error *err)
+{
+    const size_t bytes = (size_t)call->bytes;
+    switch (call->kind) {
+    case CUDA_CALL_LAUNCH: return launch(s, call, err);
+    case CUDA_CALL_COPY:
+        return dsc_cuda_stream_check(s, cudaMemcpyAsync(call->to, call->from, bytes, cudaMemcpyDefault, s->handle),
+                                     err);
+    case CUDA_CALL_ZERO: return dsc_cuda_stream_check(s, cudaMemsetAsync(call->to, 0, bytes, s->handle), err);
+    default: return DSC_OK;
+    }
+}
+
+static dsc_status move_bytes(dsc_stream *stream, cuda_call_kind kind, void *to, const void *from, int64_t bytes,
+                             dsc_error *err)
+{
+    cuda_stream *s = of(stream);
+    cuda_call call;
+    if (bytes == 0)
+        return DSC_OK;
+    DSC_TRY(dsc_cuda_enter(s->device, err));
+    memset(&call, 0, sizeof call);
+    call.kind = kind;
+    call.bytes = bytes;
+    call.to = to;
+    call.from = from;
+    return dsc_cuda_section_call(s, &call, err);
+}
+
+dsc_status dsc_cuda_copy(dsc_stream *stream, void *to, const void *from, int64_t bytes, dsc_error *err)
+{
+    return move_bytes(stream, CUDA_CALL_COPY, to, from, bytes, err);
+}
+
+dsc_status dsc_cuda_zero(dsc_stream *stream, void *to, int64_t bytes, dsc_error *err)
+{
+    return move_bytes(stream, CUDA_CALL_ZERO, to, NULL, bytes, err);
+}
+
 dsc_status dsc_cuda_do_launch(dsc_stream *stream, dsc_kernel kernel, const void *args, int64_t args_bytes,
                               dsc_error *err)
 {
-    cuda_stream *s = of(stream);
-    cuda_device *d = s->device;
-    const dsc_cuda_kernel_fn fn = dsc_cuda_kernels[kernel];
-    if (fn == NULL)
-        return DSC_FAIL(err, DSC_ERR_INTERNAL, kernel_text(kernel),
-                        "this build has no CUDA version of the kernel");
-    DSC_TRY(dsc_cuda_enter(d, err));
-    s->last_kernel = kernel;
-    const dsc_cuda_launch at = place_of(s);
-    DSC_TRY(fn(&at, args, err));
-    const cudaError_t error = cudaGetLastError(); /* a launch that was refused */
-    if (error == cudaSuccess)
-        return DSC_OK;
-    return dsc_cuda_check(d, error, kernel_text(kernel), err);
+    cuda_call call;
+    if (dsc_cuda_kernels[kernel] == NULL)
+        return DSC_FAIL(err, DSC_ERR_INTERNAL, kernel_text(kernel), "this build has no CUDA version of the kernel");
+    DSC_ASSERT(args_bytes <= DSC_LAUNCH_ARGS_MAX);
+    DSC_TRY(dsc_cuda_enter(of(stream)->device, err));
+    memset(&call, 0, sizeof call);
+    call.kind = CUDA_CALL_LAUNCH;
+    call.kernel = kernel;
+    call.bytes = args_bytes;
+    memcpy(call.args, args, (size_t)args_bytes);
+    return dsc_cuda_section_call(of(stream), &call, err);
 }
 
 /* A failure in between is the device's: whatever failed was the first work that it was given. */
@@ -275,6 +307,7 @@ dsc_status dsc_cuda_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm
     dsc_error why = DSC_ERROR_INIT;
     DSC_TRY(dsc_cuda_enter(d, err));
     DSC_ASSERT(d->arena.part_count == 0);
+    d->plans_chosen++;
     const dsc_cuda_launch at = place_of(s);
     if (d->arena.base != NULL)
         DSC_CUDA_ALLOW(d->arena.base, d->arena.bytes);
@@ -284,8 +317,10 @@ dsc_status dsc_cuda_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm
     if (status == DSC_OK)
         return DSC_OK;
     dsc_error whole = DSC_ERROR_INIT;
-    (void)DSC_FAIL(&whole, status, "dsc.device", "GPU %d (%s) failed: %s", d->index, d->name, why.message);
-    dsc_cuda_note_failure(d, &whole);
+    (void)DSC_FAIL(&whole, status, "dsc.device", "GPU %d (%s) %s: %s", d->index, d->name,
+                   status == DSC_ERR_NOMEM ? "is out of memory" : "failed", why.message);
+    if (status != DSC_ERR_NOMEM)
+        dsc_cuda_note_failure(d, &whole);
     if (err != NULL)
         *err = whole;
     return status;
@@ -323,6 +358,7 @@ dsc_status dsc_cuda_host_call(dsc_stream *stream, dsc_host_fn fn, const void *ar
     cuda_stream *s = of(stream);
     cuda_device *d = s->device;
     DSC_TRY(dsc_cuda_enter(d, err));
+    DSC_TRY(dsc_cuda_section_leave(s, err));
     cuda_host_call *call = &s->calls[s->call_count++ % DSC_CUDA_HOST_CALLS];
     if (is_busy(d, call))
         DSC_TRY(dsc_cuda_stream_sync(stream, err));
@@ -334,5 +370,5 @@ dsc_status dsc_cuda_host_call(dsc_stream *stream, dsc_host_fn fn, const void *ar
     const cudaError_t error = cudaLaunchHostFunc(s->handle, run_host_call, call);
     if (error != cudaSuccess)
         call->busy = false;
-    return stream_check(s, error, err);
+    return dsc_cuda_stream_check(s, error, err);
 }
