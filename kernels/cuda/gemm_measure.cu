@@ -102,9 +102,11 @@ typedef struct bench {
 
 dsc_status cuda_try(cudaError_t error, const char *what, dsc_error *err)
 {
-    return error == cudaSuccess ? DSC_OK
-                                : DSC_FAIL(err, DSC_ERR_DEVICE, "GEMM", "measuring plans: %s: %s", what,
-                                           cudaGetErrorString(error));
+    if (error == cudaSuccess)
+        return DSC_OK;
+    (void)cudaGetLastError();
+    return DSC_FAIL(err, error == cudaErrorMemoryAllocation ? DSC_ERR_NOMEM : DSC_ERR_DEVICE, "GEMM",
+                    "measuring plans: %s: %s", what, cudaGetErrorString(error));
 }
 
 /* The next matrix of `memory`; one of no rows takes nothing. */

@@ -3,8 +3,11 @@
  * A rank's n-th wait of a stream, wait of its host or collective is left out. A stream's wait that is needed must be
  * reported by the simulator's tracking (tests/sim/track.h), whatever the schedule: wrong numbers without a report are a
  * hole in it, the same numbers and no report say that something else orders what the wait orders. Each run is a process
- * of its own. DSC_TEST_FAULTS=all leaves out each one (2 minutes of one core), otherwise some of them. On real GPUs all
- * of it is skipped. SPDX-License-Identifier: Apache-2.0 */
+ * of its own. DSC_TEST_FAULTS=all leaves out each one (2 minutes of one core), otherwise some of them.
+ *
+ * What a GPU or the driver does not give (memory, pinned memory, a stream, an event, a graph) is one error of one rank;
+ * its peers learn of it, and nothing is left behind. Each one by one with DSC_TEST_NIGHT=1. On real GPUs all of it is
+ * skipped. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,6 +34,8 @@ static dsc_model *model;
 typedef struct training {
     int32_t stage, accumulation;
     const char *more; /* members of "zero_optimization", each preceded by a comma */
+    int32_t world, device; /* where the fault is planted */
+    const char *own;  /* more of "dsc" */
 } training;
 
 typedef enum ending { SAME, REPORTED, FAILED, DIFFERENT, STUCK } ending;
@@ -39,6 +44,7 @@ typedef enum ending { SAME, REPORTED, FAILED, DIFFERENT, STUCK } ending;
 typedef struct outcome {
     run_result run;
     int64_t count; /* how many there were to leave out */
+    int64_t left;  /* that the engines made and did not give back */
 } outcome;
 
 static void train_in_child(const training *t, cusim_fault fault, int64_t number, cusim_policy policy, outcome *out)
@@ -48,14 +54,15 @@ static void train_in_child(const training *t, cusim_fault fault, int64_t number,
              "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d, \"gradient_clipping\": 0.5,"
              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"bf16\": {\"enabled\": true},"
              " \"zero_optimization\": {\"stage\": %d, \"overlap_comm\": true, \"reduce_bucket_size\": 20000%s},"
-             " \"dsc\": {\"threads\": 1, \"device\": \"cuda\", \"comm_timeout_s\": 10, \"gemm_plans\": \"first\"}}",
-             (int)t->accumulation, (int)t->stage, t->more);
-    const run_options options = { .world = 2, .steps = 2, .model = model, .config = config,
+             " \"dsc\": {\"threads\": 1, \"device\": \"cuda\", \"comm_timeout_s\": 10, %s}}",
+             (int)t->accumulation, (int)t->stage, t->more, t->own);
+    const run_options options = { .world = t->world, .steps = 2, .model = model, .config = config,
                                   .data = tiny_gpt_data(model, 1 << 20), .fault_rank = -1 };
     cusim_set_schedule(1, policy);
-    cusim_plant(fault, 0, number);
+    cusim_plant(fault, t->device, number);
     run_world(&options, &out->run);
-    out->count = cusim_plant(fault, 0, -1);
+    out->count = cusim_plant(fault, t->device, -1);
+    out->left = cusim_left();
     _exit(out->run.status == DSC_OK ? 0 : 3);
 }
 
@@ -100,12 +107,16 @@ static ending run_child(const training *t, cusim_fault fault, int64_t number, cu
     return same ? SAME : DIFFERENT;
 }
 
+#define FIRST_PLANS "\"gemm_plans\": \"first\""
+#define ON_THE_HOST                                                                                     \
+    ", \"sub_group_size\": 9000, \"stage3_param_persistence_threshold\": 0,"                             \
+    " \"offload_optimizer\": {\"device\": \"cpu\"}, \"offload_param\": {\"device\": \"cpu\"}"
+
 static const training trainings[] = {
-    { 3, 2, "" },
-    { 2, 2, "" },
-    { 1, 1, "" },
-    { 3, 2, ", \"sub_group_size\": 9000, \"stage3_param_persistence_threshold\": 0,"
-            " \"offload_optimizer\": {\"device\": \"cpu\"}, \"offload_param\": {\"device\": \"cpu\"}" },
+    { 3, 2, "", 2, 0, FIRST_PLANS },
+    { 2, 2, "", 2, 0, FIRST_PLANS },
+    { 1, 1, "", 2, 0, FIRST_PLANS },
+    { 3, 2, ON_THE_HOST, 2, 0, FIRST_PLANS },
 };
 
 /* Every `stride`-th fault of one kind, or about a dozen. `harmless`: how many at most may end as if nothing were
@@ -169,12 +180,76 @@ static void every_collective(void **state)
     leave_out_each(CUSIM_SKIP_COLLECTIVE, "collective", 18, false, 0);
 }
 
+/* ---- what is not given ---- */
+
+static const training refused[] = {
+    { 1, 1, "", 1, 0, "\"cuda_graphs\": true" },
+    { 3, 1, ON_THE_HOST, 2, 1, FIRST_PLANS ", \"cuda_graphs\": true" },
+};
+
+static void expect_refusal(const training *t, const outcome *out, ending ended, int64_t n, const char *text)
+{
+    const bool peers_know = t->world == 1 || out->run.ranks[1 - t->device].status == DSC_ERR_PEER;
+    if (ended != FAILED || out->run.status != DSC_ERR_NOMEM || out->left != 0 || !peers_know)
+        print_error("stage %d, %d not given: ended %d, status %d, %d left, peer's status %d: %s\n", (int)t->stage,
+                    (int)n, (int)ended, (int)out->run.status, (int)out->left,
+                    (int)out->run.ranks[1 - t->device].status, text);
+    assert_int_equal(ended, FAILED);
+    assert_int_equal(out->run.status, DSC_ERR_NOMEM);
+    assert_non_null(strstr(out->run.error.message, "out of memory"));
+    assert_int_equal(out->run.error.rank, t->device);
+    assert_true(peers_know);
+    assert_int_equal(out->left, 0);
+}
+
+static void refuse_each(cusim_fault fault, const char *what, int64_t about)
+{
+    const char *night = getenv("DSC_TEST_NIGHT");
+    const bool each = night != NULL && strcmp(night, "1") == 0;
+    outcome *out = mmap(NULL, 2 * sizeof *out, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    outcome *right = out + 1;
+    char text[TEXT_MAX];
+    assert_true(out != MAP_FAILED);
+    for (size_t i = 0; i < DSC_COUNT(refused); i++) {
+        const training *t = &refused[i];
+        int64_t tried = 0;
+        assert_int_equal(run_child(t, fault, -1, CUSIM_RANDOM, right, NULL, text), SAME);
+        assert_int_equal(right->left, 0);
+        const int64_t step = each ? 1 : dsc_max_i64(1, right->count / about);
+        for (int64_t n = 0; n < right->count; n += step, tried++) {
+            memset(out, 0, sizeof *out);
+            const ending e = run_child(t, fault, n, CUSIM_RANDOM, out, right, text);
+            expect_refusal(t, out, e, n, text);
+        }
+        print_message("# %d rank%s: %d of %d %s not given one by one\n", (int)t->world, t->world == 1 ? "" : "s",
+                      (int)tried, (int)right->count, what);
+        assert_true(tried > 0);
+    }
+    munmap(out, 2 * sizeof *out);
+}
+
+static void memory_that_is_not_given(void **state)
+{
+    if (!cusim_present())
+        skip();
+    refuse_each(CUSIM_FAIL_MALLOC, "allocations", 6);
+}
+
+static void streams_and_events_that_are_not_given(void **state)
+{
+    if (!cusim_present())
+        skip();
+    refuse_each(CUSIM_FAIL_CREATE, "streams, events and graphs", 6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_wait_of_a_stream),
         cmocka_unit_test(every_wait_of_the_host),
         cmocka_unit_test(every_collective),
+        cmocka_unit_test(memory_that_is_not_given),
+        cmocka_unit_test(streams_and_events_that_are_not_given),
     };
     model = tiny_gpt_open(&(tiny_gpt){ .vocab = 31, .sequence = 8, .heads = 1, .layers = 2 });
     const int failed = cmocka_run_group_tests_name("faults planted into training on simulated GPUs", tests, NULL, NULL);
