@@ -2,8 +2,9 @@
 """bench_gpu.py WORKER [--python PROGRAM] [--checkkern PROGRAM] [--seconds N] [--results DIR] [--simulate] [PART...]
 
 Training steps on this machine's GPU, ours and PyTorch's, in turns, step by step, each alone on the GPU while it runs; then our
-kernels beside the card's peak. PART, by default in this order: 124m (batch 32), 1558m (8: both sides stay on the GPU), kernels, 774m (16);
-1024 tokens, bf16; nano is for trying it out. PyTorch is PROGRAM (a python3 with torch; without it only ours runs) with torch.compile, bf16
+kernels beside the card's peak. PART, by default in this order: 124m (batch 32), 1558m (8: both sides stay on the GPU), kernels, short (124M,
+2 x 256 tokens, where launches count), 774m (16); 1024 tokens, bf16; nano is for trying it out. 124m, short and nano run with
+dsc.cuda_graphs too, as a side of its own. PyTorch is PROGRAM (a python3 with torch; without it only ours runs) with torch.compile, bf16
 autocast, flash attention and fused AdamW (torch_worker.py cuda). ROUNDS (15) rounds after 3 of warm-up. What does not fit into N seconds
 (540) is named and not run. Per side: median, minimum and maximum milliseconds, tokens/s, MFU and GPU memory; then the paired ratio
 peer/ours. MFU counts causal attention once (6N + 6LCT operations a token); "published" is the usual 6N + 12LCT. All lines also go to
@@ -25,7 +26,8 @@ ROUNDS, WARM_UP, ROUNDS_LEAST = int(os.environ.get("ROUNDS", "15")), 3, 5
 VOCAB = 50304
 # name: (our model, layers, width, batch, tokens a sample)
 CASES = {"124m": ("gpt2-124m", 12, 768, 32, 1024), "774m": ("gpt2-large", 36, 1280, 16, 1024),
-         "1558m": ("gpt2-xl", 48, 1600, 8, 1024), "nano": ("gpt2-nano", 4, 128, 8, 128)}
+         "1558m": ("gpt2-xl", 48, 1600, 8, 1024), "short": ("gpt2-124m", 12, 768, 2, 256), "nano": ("gpt2-nano", 4, 128, 8, 128)}
+WITH_GRAPHS = ("124m", "short", "nano")
 SIMULATED = ("gpt2-nano", 4, 128, 1, 16)
 # Dense bf16 operations a second of the data sheets, by a part of nvidia-smi's name; the longest match counts.
 PEAKS = {"H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "H200": 989e12, "GH200": 989e12, "A100": 312e12, "B200": 2250e12}
@@ -96,13 +98,13 @@ def gpu(simulate):
     return text, PEAKS[max(names, key=len)] if names else None
 
 
-def our_config(folder, case):
+def our_config(folder, case, graphs):
     model, _, _, batch, tokens = case
-    path = os.path.join(folder, model + ".json")
+    path = os.path.join(folder, f"{model}{'-graphs' if graphs else ''}.json")
     with open(path, "w") as out:
         json.dump({"train_micro_batch_size_per_gpu": batch, "bf16": {"enabled": True}, "zero_optimization": {"stage": 1},
                    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}},
-                   "dsc": {"model": model, "seq_length": tokens, "vocab_multiple": 128, "device": "cuda"}}, out)
+                   "dsc": {"model": model, "seq_length": tokens, "vocab_multiple": 128, "device": "cuda", "cuda_graphs": graphs}}, out)
     return path
 
 
@@ -142,9 +144,11 @@ def train(name, options, folder, peak, deadline):
     case, sides, error = SIMULATED if options.simulate else CASES[name], [], None
     tokens = case[4]
     try:
-        if start(sides, "dsc", [options.worker, our_config(folder, case), str(VOCAB if not options.simulate else 256), str(tokens)], deadline) == 0:
-            return False
-        if options.python:
+        for side in ["dsc", "graphs"] if name in WITH_GRAPHS else ["dsc"]:
+            command = [options.worker, our_config(folder, case, side == "graphs"), str(VOCAB if not options.simulate else 256), str(tokens)]
+            if start(sides, side, command, deadline) == 0:
+                return False
+        if options.python and name != "short":
             start(sides, "torch", [options.python, os.path.join(HERE, "torch_worker.py"), name, str(case[3]), str(tokens), "cuda"], deadline)
         take_turns(sides, ROUNDS, deadline)
     except (OSError, RuntimeError) as failure:
@@ -155,9 +159,11 @@ def train(name, options, folder, peak, deadline):
     for side in sides:
         if side.ms:
             show(side, name, case, peak)
-    if len(sides) == 2 and sides[1].ms:
-        ratio = sorted(b / a for a, b in zip(sides[0].ms, sides[1].ms))
-        say(f"{name} torch/dsc {statistics.median(ratio):.3f}  p10 {ratio[len(ratio) // 10]:.3f}  p90 {ratio[-1 - len(ratio) // 10]:.3f}  "
+    for side in sides[1:]:
+        if not side.ms:
+            continue
+        ratio = sorted(b / a for a, b in zip(sides[0].ms, side.ms))
+        say(f"{name} {side.name}/dsc {statistics.median(ratio):.3f}  p10 {ratio[len(ratio) // 10]:.3f}  p90 {ratio[-1 - len(ratio) // 10]:.3f}  "
             f"of {len(ratio)} pairs")
     if error:
         say(f"{name}: {error}")
@@ -214,7 +220,7 @@ def main():
     parser.add_argument("parts", nargs="*")
     options = parser.parse_intermixed_args()
     options.worker = os.path.abspath(options.worker)
-    parts = options.parts or (["nano", "kernels"] if options.simulate else ["124m", "1558m", "kernels", "774m"])
+    parts = options.parts or (["nano", "kernels"] if options.simulate else ["124m", "1558m", "kernels", "short", "774m"])
     unknown = [part for part in parts if part != "kernels" and part not in CASES]
     if unknown:
         parser.error(f"no part {unknown[0]}; there are {', '.join(CASES)} and kernels")
