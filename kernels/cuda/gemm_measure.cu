@@ -63,23 +63,22 @@ template <class T> struct fill_op {
     }
 };
 
-/* A sum of the words that a changed, moved or missing one changes. Integers: the order does not matter. */
+/* A sum of the words that a changed, moved or missing one changes. Integers: the order does not matter. One barrier: a
+ * tree would have the simulator switch threads for each of its levels. */
 __global__ void sum_kernel(const uint32_t *words, int64_t count, uint64_t *sums)
 {
     __shared__ uint64_t part[SUM_THREADS];
     uint64_t sum = 0;
     for (int64_t i = static_cast<int64_t>(blockIdx.x) * SUM_THREADS + threadIdx.x; i < count;
-         i += SUM_BLOCKS * SUM_THREADS)
+         i += static_cast<int64_t>(gridDim.x) * SUM_THREADS)
         sum += mix(static_cast<uint64_t>(i) << 32 ^ words[i]);
     part[threadIdx.x] = sum;
     __syncthreads();
-    for (unsigned width = SUM_THREADS / 2; width > 0; width /= 2) {
-        if (threadIdx.x < width)
-            part[threadIdx.x] += part[threadIdx.x + width];
-        __syncthreads();
-    }
-    if (threadIdx.x == 0)
-        sums[blockIdx.x] = part[0];
+    if (threadIdx.x != 0)
+        return;
+    for (int t = 1; t < SUM_THREADS; t++)
+        sum += part[t];
+    sums[blockIdx.x] = sum;
 }
 
 typedef struct matrix {
@@ -187,15 +186,16 @@ typedef struct candidate {
 dsc_status try_out(const bench *b, plan *p, const operands *o, const cublasLtMatmulAlgo_t *algo, candidate *out,
                    dsc_error *err)
 {
-    uint64_t sums[SUM_BLOCKS];
+    uint64_t sums[SUM_BLOCKS] = {};
     const dsc_gemm_args a = args_of(p, o);
+    const int64_t words = o->c.bytes / 4, blocks = dsc_min_i64(SUM_BLOCKS, dsc_div_ceil(words, SUM_THREADS));
     DSC_TRY(clear(b, &o->c, err)); /* also what lies between its rows */
     out->in = dsc_cuda_plan_run(b->at, p, algo, &a, NULL) == DSC_OK;
-    DSC_CUDA_LAUNCH(sum_kernel, SUM_BLOCKS, SUM_THREADS, 0, b->at->stream, static_cast<const uint32_t *>(o->c.ptr),
-                    o->c.bytes / 4, o->sums);
+    DSC_CUDA_LAUNCH(sum_kernel, grid_size(blocks), SUM_THREADS, 0, b->at->stream,
+                    static_cast<const uint32_t *>(o->c.ptr), words, o->sums);
     DSC_TRY(cuda_try(cudaGetLastError(), "a launch", err));
-    DSC_TRY(cuda_try(cudaMemcpyAsync(sums, o->sums, sizeof sums, cudaMemcpyDeviceToHost, b->at->stream), "a copy",
-                     err));
+    DSC_TRY(cuda_try(cudaMemcpyAsync(sums, o->sums, static_cast<size_t>(blocks) * sizeof sums[0],
+                                     cudaMemcpyDeviceToHost, b->at->stream), "a copy", err));
     DSC_TRY(cuda_try(cudaStreamSynchronize(b->at->stream), "a product", err));
     out->bits = 0;
     for (int i = 0; i < SUM_BLOCKS; i++)
