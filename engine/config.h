@@ -119,6 +119,8 @@ typedef struct dsc_own_config {
     int data_count;
     char eval_data[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT];
     int eval_data_count;
+    char freeze[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT]; /* patterns of names */
+    int freeze_count;
     int64_t seq_length; /* 0: the model's */
     int64_t steps;      /* the step at which the run ends; 0: by epochs */
     int64_t epochs;     /* 1 */

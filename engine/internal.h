@@ -34,6 +34,7 @@ struct dsc_engine {
     int64_t config_bytes;
     const dsc_model *model;
     dsc_model *own_model; /* opened here; NULL: the caller's */
+    struct { dsc_model *model; dsc_module *modules; dsc_param_spec *specs; } frozen; /* freeze.c; NULL: none is */
     dsc_comm_place place;
     dsc_comm *comm;        /* over host memory: verdicts, scalars, the host program's collectives */
     dsc_comm *device_comm; /* over device memory: parameters and gradients; `comm` on a host_visible device */
@@ -100,6 +101,9 @@ static inline dsc_dtype dsc_engine_dtype(const dsc_engine *engine)
     return engine->config.precision == DSC_PRECISION_BF16 ? DSC_BF16 : DSC_F32;
 }
 
+/* freeze.c: engine->model becomes a copy with the parameters of dsc.freeze not trainable. */
+dsc_status dsc_engine_freeze(dsc_engine *engine, dsc_error *err);
+void dsc_engine_close_freeze(dsc_engine *engine);
 /* init.c: fills every slice from the model's files or its initialisation, then publishes. Collective. */
 dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err);
 /* run_folder.c: "save": "auto" becomes a new folder, the same on every rank. Collective. */

@@ -157,7 +157,8 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
         DSC_TRY(dsc_model_open(&engine->own_model, engine->config.own.model, &model_options, err));
         engine->model = engine->own_model;
     }
-    return dsc_model_check(engine->model, err);
+    DSC_TRY(dsc_model_check(engine->model, err));
+    return dsc_engine_freeze(engine, err);
 }
 
 static dsc_status open_files(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT], int32_t count, bool shuffle,
@@ -472,6 +473,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_layout_close(&engine->layout);
     dsc_data_close(&engine->eval);
     dsc_data_close(&engine->data);
+    dsc_engine_close_freeze(engine);
     dsc_model_close(&engine->own_model);
     if (engine->device_comm != engine->comm)
         dsc_comm_close(&engine->device_comm);

@@ -26,7 +26,7 @@ typedef struct dsc_layernorm_fwd_args {
  * scratch: dsc_layernorm_bwd_scratch_bytes(rows, C). */
 typedef struct dsc_layernorm_bwd_args {
     void *d_in;              /* [rows, C] */
-    float *d_weight, *d_bias; /* [C]; both NULL when frozen */
+    float *d_weight, *d_bias; /* [C]; NULL when frozen */
     const void *d_out;       /* [rows, C] */
     const void *d_residual;  /* [rows, C] or NULL */
     const void *in;          /* [rows, C] */

@@ -48,7 +48,7 @@ static void bwd_row(const dsc_layernorm_bwd_args *a, int64_t r, float *sum_weigh
         const float d = g * dsc_get(a->weight, c, a->dtype);
         lane_d[c % 16] += d;
         lane_dx[c % 16] = fmaf(d, x_hat, lane_dx[c % 16]);
-        if (a->d_weight != NULL) {
+        if (sum_weight != NULL) {
             sum_weight[c] = fmaf(g, x_hat, sum_weight[c]);
             sum_bias[c] += g;
         }
@@ -70,8 +70,10 @@ void dsc_layernorm_bwd_ref(const void *args, int64_t first, int64_t last)
     const dsc_layernorm_bwd_args *a = args;
     const int64_t channels = a->channels;
     for (int64_t block = first; block < last; block++) {
-        float *sum_weight = (float *)a->scratch + block * 2 * channels, *sum_bias = sum_weight + channels;
-        if (a->d_weight != NULL)
+        const bool sums = a->d_weight != NULL || a->d_bias != NULL;
+        float *sum_weight = sums ? (float *)a->scratch + block * 2 * channels : NULL;
+        float *sum_bias = sums ? sum_weight + channels : NULL;
+        if (sums)
             memset(sum_weight, 0, (size_t)(2 * channels) * sizeof(float));
         const int64_t end = dsc_min_i64((block + 1) * DSC_LAYERNORM_BWD_ROWS, a->rows);
         for (int64_t r = block * DSC_LAYERNORM_BWD_ROWS; r < end; r++)
@@ -90,7 +92,9 @@ void dsc_layernorm_bwd_sum_ref(const void *args, int64_t first, int64_t last)
             weight += ((const float *)a->scratch)[block * 2 * channels + c];
             bias += ((const float *)a->scratch)[block * 2 * channels + channels + c];
         }
-        a->d_weight[c] = weight;
-        a->d_bias[c] = bias;
+        if (a->d_weight != NULL)
+            a->d_weight[c] = weight;
+        if (a->d_bias != NULL)
+            a->d_bias[c] = bias;
     }
 }

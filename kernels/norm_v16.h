@@ -194,8 +194,9 @@ V16_INLINE void norm_bwd_sum(const dsc_layernorm_bwd_args *a, int64_t first, int
             if (!k.rms)
                 bias = v16_add(bias, v16_load(sums + channels, c, channels - c, DSC_F32));
         }
-        v16_store(a->d_weight, c, channels - c, DSC_F32, weight);
-        if (!k.rms)
+        if (a->d_weight != NULL)
+            v16_store(a->d_weight, c, channels - c, DSC_F32, weight);
+        if (!k.rms && a->d_bias != NULL)
             v16_store(a->d_bias, c, channels - c, DSC_F32, bias);
     }
 }
@@ -212,7 +213,7 @@ V16_INLINE void norm_fwd_any(const dsc_layernorm_fwd_args *a, int64_t first, int
 
 V16_INLINE void norm_bwd_any(const dsc_layernorm_bwd_args *a, int64_t first, int64_t last, bool rms)
 {
-    const bool weights = a->d_weight != NULL;
+    const bool weights = a->d_weight != NULL || a->d_bias != NULL;
     if (a->dtype == DSC_F32 && weights)
         norm_bwd(a, first, last, (norm_kind){ DSC_F32, rms, true });
     else if (a->dtype == DSC_F32)

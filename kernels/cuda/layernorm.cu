@@ -130,7 +130,7 @@ template <class T> void bwd(const dsc_cuda_launch *at, const dsc_layernorm_bwd_a
     const bwd_arrays<T> arrays = {
         static_cast<T *>(a->d_in), static_cast<const T *>(a->d_out), static_cast<const T *>(a->d_residual),
         static_cast<const T *>(a->in), static_cast<const T *>(a->weight), a->mean, a->rstd,
-        a->d_weight != NULL ? static_cast<float *>(a->scratch) : NULL, a->rows, a->channels
+        a->d_weight != NULL || a->d_bias != NULL ? static_cast<float *>(a->scratch) : NULL, a->rows, a->channels
     };
     bwd_launch(at, arrays);
 }
@@ -154,11 +154,10 @@ dsc_status dsc_cuda_run_LAYERNORM_BWD(const dsc_cuda_launch *at, const void *arg
     const dsc_layernorm_bwd_args *a = static_cast<const dsc_layernorm_bwd_args *>(args);
     DSC_TRY(dtype_check("LAYERNORM_BWD", a->dtype, err));
     DSC_ASSERT(a->channels >= 1);
-    DSC_ASSERT((a->d_weight == NULL) == (a->d_bias == NULL));
     if (a->rows > 0)
         a->dtype == DSC_BF16 ? bwd<uint16_t>(at, a) : bwd<float>(at, a);
     const sum_targets targets = { { a->d_weight, a->d_bias } };
-    if (a->d_weight != NULL)
+    if (a->d_weight != NULL || a->d_bias != NULL)
         sum_blocks(at, targets, 2, a->scratch, a->rows, a->channels);
     return DSC_OK;
 }

@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(SUM_WIDTH *SUM_WIDTH)
             sum += partial[(b * gridDim.y + blockIdx.y) * channels + c];
     sums[y][x] = sum;
     __syncthreads();
-    if (y != 0 || c >= channels)
+    if (y != 0 || c >= channels || targets.to[blockIdx.y] == NULL)
         return;
     for (int k = 1; k < SUM_WIDTH; k++)
         sum += sums[k][x];

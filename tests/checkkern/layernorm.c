@@ -124,8 +124,10 @@ static void near_weights(const dsc_layernorm_bwd_args *a, int64_t c)
         bias += g;
         bias_size += fabs(g);
     }
-    ck_near(a->d_weight, c, weight, slack * (chain + 2) * u * size);
-    ck_near(a->d_bias, c, bias, slack * chain * u * bias_size);
+    if (a->d_weight != NULL)
+        ck_near(a->d_weight, c, weight, slack * (chain + 2) * u * size);
+    if (a->d_bias != NULL)
+        ck_near(a->d_bias, c, bias, slack * chain * u * bias_size);
 }
 
 static void verify_bwd(const void *args)
@@ -134,16 +136,20 @@ static void verify_bwd(const void *args)
     ck_same_on_cpu(a->d_in);
     for (int64_t r = 0; r < a->rows; r++)
         near_input(a, r);
-    if (a->d_weight == NULL)
-        return;
-    ck_same_on_cpu(a->d_weight);
-    ck_same_on_cpu(a->d_bias);
+    if (a->d_weight != NULL)
+        ck_same_on_cpu(a->d_weight);
+    if (a->d_bias != NULL)
+        ck_same_on_cpu(a->d_bias);
     for (int64_t c = 0; c < a->channels; c++)
         near_weights(a, c);
 }
 
+/* Which gradients of weights are asked for. */
+typedef enum wanted_weights { WANT_NONE, WANT_WEIGHT, WANT_BIAS, WANT_BOTH } wanted_weights;
+
 /* The inputs that both backward checks share. mean and rstd are what a forward would have left. */
-static dsc_layernorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype dtype, bool weights, int residual)
+static dsc_layernorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype dtype, wanted_weights wanted,
+                                       int residual)
 {
     const int64_t count = rows * channels;
     void *d_in = ck_buf(residual == 2 ? CK_INOUT : CK_OUT, dtype, count, "d_in");
@@ -166,22 +172,28 @@ static dsc_layernorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype
         rstd[r] = (float)(1 / sqrt(squares + 1e-5));
     }
     return (dsc_layernorm_bwd_args) {
-        .d_in = d_in, .d_weight = weights ? ck_buf(CK_OUT, DSC_F32, channels, "d_weight") : NULL,
-        .d_bias = weights ? ck_buf(CK_OUT, DSC_F32, channels, "d_bias") : NULL, .d_out = d_out,
+        .d_in = d_in, .d_weight = (wanted & WANT_WEIGHT) != 0 ? ck_buf(CK_OUT, DSC_F32, channels, "d_weight") : NULL,
+        .d_bias = (wanted & WANT_BIAS) != 0 ? ck_buf(CK_OUT, DSC_F32, channels, "d_bias") : NULL, .d_out = d_out,
         .d_residual = d_residual, .in = in, .weight = weight, .mean = mean, .rstd = rstd,
         .scratch = ck_buf(CK_SCRATCH, DSC_F32, dsc_layernorm_bwd_scratch_bytes(rows, channels) / 4, "scratch"),
         .rows = rows, .channels = channels, .dtype = dtype,
     };
 }
 
-static void check_bwd(int64_t rows, int64_t channels, dsc_dtype dtype, bool weights, int residual)
+static void check_wanted(int64_t rows, int64_t channels, dsc_dtype dtype, wanted_weights wanted, int residual)
 {
+    static const char *const wanted_text[] = { " frozen", " weight alone", " bias alone", "" };
     static const char *const residual_text[] = { "", " residual", " residual in place" };
     if (!ck_case("layernorm_bwd %s %lldx%lld%s%s", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows,
-                 (long long)channels, weights ? "" : " frozen", residual_text[residual]))
+                 (long long)channels, wanted_text[wanted], residual_text[residual]))
         return;
-    const dsc_layernorm_bwd_args args = bwd_case(rows, channels, dtype, weights, residual);
+    const dsc_layernorm_bwd_args args = bwd_case(rows, channels, dtype, wanted, residual);
     ck_kernel(DSC_KERNEL_LAYERNORM_BWD, &args, sizeof args, verify_bwd);
+}
+
+static void check_bwd(int64_t rows, int64_t channels, dsc_dtype dtype, bool weights, int residual)
+{
+    check_wanted(rows, channels, dtype, weights ? WANT_BOTH : WANT_NONE, residual);
 }
 
 /* Wide rows, aligned: GPUs have a kernel of their own for them, in three widths a dtype. */
@@ -191,7 +203,7 @@ static void check_wide(int64_t rows, int64_t channels, dsc_dtype dtype)
                  (long long)channels))
         return;
     ck_align();
-    const dsc_layernorm_bwd_args args = bwd_case(rows, channels, dtype, true, (int)(rows % 3));
+    const dsc_layernorm_bwd_args args = bwd_case(rows, channels, dtype, WANT_BOTH, (int)(rows % 3));
     ck_kernel(DSC_KERNEL_LAYERNORM_BWD, &args, sizeof args, verify_bwd);
 }
 
@@ -243,7 +255,7 @@ static void bench(dsc_dtype dtype)
         ck_bench(DSC_KERNEL_LAYERNORM_FWD, &args, sizeof args, 2 * bytes, 0, false);
     }
     if (ck_case("bench layernorm_bwd %s %lldx768", name, (long long)rows)) {
-        const dsc_layernorm_bwd_args args = bwd_case(rows, channels, dtype, true, 1);
+        const dsc_layernorm_bwd_args args = bwd_case(rows, channels, dtype, WANT_BOTH, 1);
         ck_bench(DSC_KERNEL_LAYERNORM_BWD, &args, sizeof args, 4 * bytes, 0, false);
     }
 }
@@ -253,9 +265,12 @@ void ck_layernorm(void)
     static const int64_t channels[] = { 1, 2, 7, 15, 16, 17, 31, 60, 63, 64, 65, 127, 129, 768, 1600 };
     static const ck_norm_cases check = { check_fwd, check_bwd, check_wide };
     ck_norm_shapes(&check, channels, DSC_COUNT(channels));
+    for (wanted_weights wanted = WANT_WEIGHT; wanted <= WANT_BIAS; wanted++) /* the other one is frozen */
+        for (dsc_dtype dtype = DSC_F32; dtype <= DSC_BF16; dtype++)
+            check_wanted(70, 33, dtype, wanted, (int)dtype);
     for (int residual = 0; residual < 3; residual++)
         if (ck_case("layernorm_bwd against differences, residual %d", residual)) {
-            const dsc_layernorm_bwd_args args = bwd_case(3, 5, DSC_F32, true, residual);
+            const dsc_layernorm_bwd_args args = bwd_case(3, 5, DSC_F32, WANT_BOTH, residual);
             ck_kernel(DSC_KERNEL_LAYERNORM_BWD, &args, sizeof args, verify_differences);
         }
     if (ck_benching()) {

@@ -139,6 +139,8 @@ int dsc_config_tool_values(const dsc_config *config, bool json)
             print_texts(key->path, config->own.data, config->own.data_count, json);
         else if (id == DSC_ID_EVAL_DATA)
             print_texts(key->path, config->own.eval_data, config->own.eval_data_count, json);
+        else if (id == DSC_ID_FREEZE)
+            print_texts(key->path, config->own.freeze, config->own.freeze_count, json);
         else if (json && id != DSC_ID_SEED && value_of(config, id, value))
             printf(",\"%s\":%s", key->path, value);
         else if (!json && value_of(config, id, value))

@@ -1,0 +1,108 @@
+/* freeze.c - parameters that a run leaves as they are: dsc.freeze's patterns over the names of the model's table.
+ *
+ * The engine works on a copy of the table whose specs say which are trainable; all else is the model's own. A frozen
+ * parameter has no gradient, master or moments anywhere: the layout puts it into its module's frozen group.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "engine/internal.h"
+
+/* '*' stands for any text, '?' for one byte. Iterative: after a mismatch the last star takes one byte more. */
+static bool matches(const char *pattern, const char *name)
+{
+    const char *star = NULL, *after = NULL;
+    while (*name != 0) {
+        if (*pattern == '*') {
+            star = pattern++;
+            after = name;
+        } else if (*pattern == '?' || *pattern == *name) {
+            pattern++;
+            name++;
+        } else if (star != NULL) {
+            pattern = star + 1;
+            name = ++after;
+        } else {
+            return false;
+        }
+    }
+    while (*pattern == '*')
+        pattern++;
+    return *pattern == 0;
+}
+
+/* Later patterns win; one that begins with '!' takes parameters out again. used[i]: pattern i matched some name. */
+static bool is_frozen(const dsc_own_config *own, const char *name, bool *used)
+{
+    bool frozen = false;
+    for (int i = 0; i < own->freeze_count; i++) {
+        const char *pattern = own->freeze[i];
+        const bool out = pattern[0] == '!';
+        if (!matches(pattern + out, name))
+            continue;
+        used[i] = true;
+        frozen = !out;
+    }
+    return frozen;
+}
+
+/* Own parameters by their names; shared ones follow their owner. */
+static int64_t apply(const dsc_own_config *own, dsc_module *modules, int32_t count, dsc_param_spec *specs, bool *used)
+{
+    int64_t trainable = 0;
+    for (int32_t m = 0; m < count; m++) {
+        modules[m].params = specs;
+        for (int32_t p = 0; p < modules[m].param_count; p++, specs++) {
+            if (specs->shared_module >= 0)
+                specs->trainable = modules[specs->shared_module].params[specs->shared_param].trainable;
+            else if (is_frozen(own, specs->name, used))
+                specs->trainable = false;
+            trainable += specs->trainable;
+        }
+    }
+    return trainable;
+}
+
+dsc_status dsc_engine_freeze(dsc_engine *engine, dsc_error *err)
+{
+    const dsc_own_config *own = &engine->config.own;
+    const dsc_model *model = engine->model;
+    bool used[DSC_DATA_PATHS_MAX] = { false };
+    int64_t count = 0;
+    if (own->freeze_count == 0)
+        return DSC_OK;
+    for (int32_t m = 0; m < model->module_count; m++)
+        count += model->modules[m].param_count;
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, 1, sizeof *engine->frozen.model, &engine->frozen.model,
+                             err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, model->module_count, sizeof *engine->frozen.modules,
+                             &engine->frozen.modules, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *engine->frozen.specs,
+                             &engine->frozen.specs, err));
+    count = 0;
+    for (int32_t m = 0; m < model->module_count; m++) {
+        engine->frozen.modules[m] = model->modules[m];
+        for (int32_t p = 0; p < model->modules[m].param_count; p++)
+            engine->frozen.specs[count++] = model->modules[m].params[p];
+    }
+    const int64_t trainable = apply(own, engine->frozen.modules, model->module_count, engine->frozen.specs, used);
+    for (int i = 0; i < own->freeze_count; i++)
+        if (!used[i])
+            return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.freeze",
+                            "\"%.200s\" is the name of no parameter of %s; names are those of its safetensors files, "
+                            "'*' stands for any text", own->freeze[i], model->name);
+    if (trainable == 0)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.freeze", "nothing is left to train; a pattern \"!NAME\" after the "
+                        "others takes parameters out again");
+    *engine->frozen.model = *model;
+    engine->frozen.model->modules = engine->frozen.modules;
+    engine->frozen.model->close = NULL; /* the copied one is closed */
+    engine->model = engine->frozen.model;
+    return DSC_OK;
+}
+
+void dsc_engine_close_freeze(dsc_engine *engine)
+{
+    dsc_alloc_free(engine->alloc, engine->frozen.specs);
+    dsc_alloc_free(engine->alloc, engine->frozen.modules);
+    dsc_alloc_free(engine->alloc, engine->frozen.model);
+}

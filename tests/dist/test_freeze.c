@@ -1,0 +1,228 @@
+/* test_freeze.c - dsc.freeze: what is named keeps its weights and has no gradients, masters or moments; what is not
+ * trains, with the same bits at every stage and wherever states live. SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/base.h"
+#include "base/safetensors.h"
+#include "tests/support/ckpt_world.h"
+#include "tests/support/run_expect.h"
+#include "tests/support/tiny_gpt.h"
+#include "tests/support/tiny_models.h"
+
+typedef struct variant {
+    int32_t world, stage;
+    bool bf16;
+    const char *zero;   /* members of zero_optimization, each preceded by a comma */
+    const char *freeze; /* the key's value */
+} variant;
+
+static dsc_model *model; /* tied, so that the head is the token table */
+static char *dir;
+
+static void run(const variant *v, const run_options *base, run_result *out)
+{
+    char config[2048];
+    run_options options = *base;
+    snprintf(config, sizeof config,
+             "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_clipping\": 0.5,"
+             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.001, \"weight_decay\": 0.1}},"
+             " \"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %d%s},"
+             " \"dsc\": {\"threads\": 1, \"device\": \"cpu\", \"freeze\": %s}}",
+             v->bf16 ? "true" : "false", (int)v->stage, v->zero != NULL ? v->zero : "", v->freeze);
+    options.world = v->world;
+    options.steps = options.steps != 0 ? options.steps : 3;
+    options.model = model;
+    options.config = config;
+    options.data = tiny_gpt_data(model, 1 << 20);
+    options.fault_rank = -1;
+    run_world(&options, out);
+    if (out->status != DSC_OK)
+        print_error("# %s: %s\n", out->error.where, out->error.message);
+}
+
+static dsc_status save(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    return dsc_engine_save(engine, user, err);
+}
+
+/* Elements of own parameters whose names have `part` in them. */
+static int64_t elements_with(const char *part)
+{
+    int64_t sum = 0;
+    for (int32_t m = 0; m < model->module_count; m++)
+        for (int32_t p = 0; p < model->modules[m].param_count; p++) {
+            const dsc_param_spec *spec = &model->modules[m].params[p];
+            int64_t elements = 1;
+            for (int32_t d = 0; d < spec->dim_count; d++)
+                elements *= spec->dim[d];
+            sum += spec->shared_module < 0 && strstr(spec->name, part) != NULL ? elements : 0;
+        }
+    return sum;
+}
+
+/* ---- weights ---- */
+
+typedef struct weights {
+    dsc_alloc *alloc;
+    dsc_safetensors *file;
+} weights;
+
+static weights open_weights(const char *name)
+{
+    char path[600];
+    weights w = { NULL, NULL };
+    dsc_error err = DSC_ERROR_INIT;
+    snprintf(path, sizeof path, "%s/model.safetensors", cw_path(dir, name));
+    assert_int_equal(dsc_alloc_open(&w.alloc, NULL), DSC_OK);
+    if (dsc_safetensors_open(&w.file, NULL, w.alloc, path, &err) != DSC_OK)
+        fail_msg("%s: %s", path, err.message);
+    return w;
+}
+
+static void close_weights(weights *w)
+{
+    dsc_safetensors_close(&w->file);
+    dsc_alloc_close(&w->alloc);
+}
+
+/* Tensors with `part` in their names have changed, all others are the same. */
+static void expect_changed(const weights *before, const weights *after, const char *part)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    for (int64_t i = 0; i < dsc_safetensors_count(before->file); i++) {
+        const dsc_safetensors_entry *a = dsc_safetensors_at(before->file, i);
+        const dsc_safetensors_entry *b = dsc_safetensors_find(after->file, a->name);
+        assert_non_null(b);
+        float *x = calloc((size_t)(2 * a->count), sizeof *x), *y = x + a->count;
+        assert_non_null(x);
+        assert_int_equal(dsc_safetensors_read_f32(before->file, a, 0, a->count, x, &err), DSC_OK);
+        assert_int_equal(dsc_safetensors_read_f32(after->file, b, 0, b->count, y, &err), DSC_OK);
+        const bool same = memcmp(x, y, (size_t)a->count * sizeof *x) == 0;
+        if (same == (strstr(a->name, part) != NULL))
+            print_error("# %s is %s\n", a->name, same ? "unchanged" : "changed");
+        assert_true(same != (strstr(a->name, part) != NULL));
+        free(x);
+    }
+}
+
+/* ---- tests ---- */
+
+static void only_the_others_change(void **state)
+{
+    static const struct { const char *freeze, *trained; } cases[] = {
+        { "[\"*\", \"!*.v_proj.*\"]", ".v_proj." },
+        { "[\"*\", \"!*norm.weight\"]", "norm.weight" },
+        { "[\"*.weight\"]", ".bias" },                   /* norms and products keep their biases alone */
+        { "[\"*\", \"!*embed_tokens*\"]", "embed_tokens" }, /* both uses of a tied table */
+        { "[\"model.layers.?.*\", \"model.norm*\", \"model.embed_tokens.weight\", \"!model.layers.1.*\"]",
+          ".layers.1." },
+    };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        run_result r;
+        const variant v = { 2, (int32_t)(i + 1) % 4, i % 2 != 0, NULL, cases[i].freeze };
+        cw_remove(cw_path(dir, "before"));
+        cw_remove(cw_path(dir, "after"));
+        run(&v, &(run_options){ .steps = -1, .after = save, .user = (void *)(uintptr_t)cw_path(dir, "before") }, &r);
+        assert_int_equal(r.status, DSC_OK);
+        run(&v, &(run_options){ .after = save, .user = (void *)(uintptr_t)cw_path(dir, "after") }, &r);
+        assert_int_equal(r.status, DSC_OK);
+        assert_true(r.norm[0] > 0);
+        weights before = open_weights("before/step-0"), after = open_weights("after/step-3");
+        expect_changed(&before, &after, cases[i].trained);
+        close_weights(&before);
+        close_weights(&after);
+    }
+}
+
+/* By the memory that was taken: gradients, masters and moments are those of what trains, and the peak is the plan's. */
+static void frozen_has_no_states(void **state)
+{
+    const int64_t trained = elements_with(".v_proj."), padding = 2 * 1024 * 2; /* groups times slices */
+    for (int32_t stage = 0; stage <= 3; stage++) {
+        run_result all, some;
+        run(&(variant){ 2, stage, true, NULL, "[]" }, &(run_options){ .steps = 2 }, &all);
+        run(&(variant){ 2, stage, true, NULL, "[\"*\", \"!*.v_proj.*\"]" }, &(run_options){ .steps = 2 }, &some);
+        assert_int_equal(some.status, DSC_OK);
+        const int64_t owners = stage == 0 ? 1 : 2, bytes = 4 * trained / owners;
+        const int64_t most = 4 * (trained + padding) / owners;
+        assert_true(some.state_bytes[2] >= bytes && some.state_bytes[2] <= most);
+        assert_true(some.state_bytes[3] >= 2 * bytes && some.state_bytes[3] <= 2 * most);
+        assert_true(some.state_bytes[1] * 4 < all.state_bytes[1]);
+        assert_true(some.state_bytes[0] <= all.state_bytes[0] + 4 * padding);
+        assert_true(some.tracked_peak <= some.planned);
+        assert_true(some.tracked_peak * 100 >= some.planned * 99);
+        assert_int_equal(some.alloc_calls_after_first, some.alloc_calls_at_end);
+    }
+}
+
+static void same_bits_wherever(void **state)
+{
+    static const char freeze[] = "[\"*\", \"!*.q_proj.*\", \"!*layernorm.*\"]";
+    char nvme[700];
+    snprintf(nvme, sizeof nvme, ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}", dir);
+    const variant ways[] = {
+        { 3, 1, true, NULL, freeze },
+        { 3, 2, true, ", \"offload_optimizer\": {\"device\": \"cpu\"}", freeze },
+        { 3, 3, true, NULL, freeze },
+        { 3, 3, true, nvme, freeze },
+    };
+    run_result first, other;
+    run(&(variant){ 3, 0, true, NULL, freeze }, &(run_options){ 0 }, &first);
+    assert_int_equal(first.status, DSC_OK);
+    for (size_t i = 0; i < DSC_COUNT(ways); i++) {
+        run(&ways[i], &(run_options){ 0 }, &other);
+        assert_int_equal(other.status, DSC_OK);
+        run_expect_same(&first, &other);
+    }
+}
+
+static void refuses(void **state)
+{
+    static const struct { const char *freeze, *what; } cases[] = {
+        { "[\"model.layers.2.*\"]", "\"model.layers.2.*\" is the name of no parameter" },
+        { "[\"*\", \"!lm_head.*\"]", "\"!lm_head.*\" is the name of no parameter" },
+        { "\"*\"", "nothing is left to train" },
+        { "[\"\"]", "\"\" is the name of no parameter" },
+    };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        run_result r;
+        run(&(variant){ 1, 1, false, NULL, cases[i].freeze }, &(run_options){ 0 }, &r);
+        assert_int_equal(r.status, DSC_ERR_CONFIG);
+        assert_string_equal(r.error.where, "dsc.freeze");
+        assert_non_null(strstr(r.error.message, cases[i].what));
+    }
+}
+
+static int setup(void **state)
+{
+    dir = cw_tmp_open();
+    model = tiny_model_open("{\"model_type\": \"llama\", " TINY_SIZES
+                            ", \"tie_word_embeddings\": true, \"attention_bias\": true, \"mlp_bias\": true}");
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    dsc_model_close(&model);
+    cw_tmp_close(dir);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(only_the_others_change),
+        cmocka_unit_test(frozen_has_no_states),
+        cmocka_unit_test(same_bits_wherever),
+        cmocka_unit_test(refuses),
+    };
+    return cmocka_run_group_tests_name("freeze", tests, setup, teardown);
+}
