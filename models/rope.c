@@ -48,14 +48,27 @@ static float yarn(const dsc_rope *rope, int64_t size, int64_t pair, float freque
     return lerp(frequency, frequency / (float)rope->factor, (float)fmin(fmax(ramp, 0), 1));
 }
 
+/* What the attention's temperature is raised by, with the logarithm of the factor weighed by `weight`. */
+static double yarn_temperature(const dsc_rope *rope, double weight)
+{
+    return rope->factor > 1 ? 0.1 * weight * log(rope->factor) + 1 : 1;
+}
+
+static double yarn_scale(const dsc_rope *rope)
+{
+    if (rope->attention_factor > 0)
+        return rope->attention_factor;
+    if (rope->mscale > 0 && rope->mscale_all_dim > 0)
+        return yarn_temperature(rope, rope->mscale) / yarn_temperature(rope, rope->mscale_all_dim);
+    return yarn_temperature(rope, 1);
+}
+
 void dsc_rope_set(dsc_rope *rope, int64_t size)
 {
     rope->pairs = (int32_t)(size / 2);
     rope->scale = 1;
     if (rope->kind == DSC_ROPE_YARN)
-        rope->scale = rope->attention_factor > 0 ? (float)rope->attention_factor
-                      : rope->factor > 1         ? (float)(0.1 * log(rope->factor) + 1)
-                                                 : 1;
+        rope->scale = (float)yarn_scale(rope);
     for (int64_t i = 0; i < rope->pairs; i++) {
         const float share = (float)(2 * i) / (float)size;
         const float plain = 1 / (float)pow(rope->theta, (double)share);

@@ -21,6 +21,7 @@ typedef struct dsc_rope {
     double low_freq_factor, high_freq_factor; /* LLAMA3 */
     double beta_fast, beta_slow;              /* YARN */
     double attention_factor;                  /* YARN; 0: from the factor */
+    double mscale, mscale_all_dim;            /* YARN; 0: none. Both: they weigh the factor's logarithm */
     bool truncate;                            /* YARN */
     /* By dsc_rope_set. */
     int32_t pairs;                       /* of a head's elements that turn */

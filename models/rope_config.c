@@ -30,16 +30,13 @@ static dsc_status read_llama3(dsc_hf_config *reader, dsc_rope *out)
 
 static dsc_status read_yarn(dsc_hf_config *reader, dsc_rope *out)
 {
-    static const dsc_hf_range turns = { 1e-3, 1e6 };
-    static const char *const others[] = { "mscale", "mscale_all_dim" };
+    static const dsc_hf_range turns = { 1e-3, 1e6 }, scales = { 0, 1e6 };
     DSC_TRY(dsc_hf_number(reader, "beta_fast", turns, 32, &out->beta_fast));
     DSC_TRY(dsc_hf_number(reader, "beta_slow", turns, 1, &out->beta_slow));
     DSC_TRY(dsc_hf_number(reader, "attention_factor", turns, 0, &out->attention_factor));
     DSC_TRY(dsc_hf_bool(reader, "truncate", true, &out->truncate));
-    for (size_t i = 0; i < DSC_COUNT(others); i++)
-        if (dsc_hf_field(reader, others[i]) != NULL)
-            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"%s\" of yarn is not built", others[i]);
-    return DSC_OK;
+    DSC_TRY(dsc_hf_number(reader, "mscale", scales, 0, &out->mscale));
+    return dsc_hf_number(reader, "mscale_all_dim", scales, 0, &out->mscale_all_dim);
 }
 
 /* The reader stands on the object that names the type. */
@@ -98,7 +95,7 @@ dsc_status dsc_rope_read(dsc_hf_config *reader, const dsc_rope_keys *keys, dsc_r
 
 void dsc_rope_write(const dsc_rope *rope, char *out, size_t bytes)
 {
-    char factor[32], low[32], high[32], fast[32], slow[32], attention[48] = "";
+    char factor[32], low[32], high[32], fast[32], slow[32], attention[160] = "";
     const long long original = (long long)rope->original_positions;
     if (rope->kind == DSC_ROPE_DEFAULT) {
         snprintf(out, bytes, "null");
@@ -116,6 +113,10 @@ void dsc_rope_write(const dsc_rope *rope, char *out, size_t bytes)
         if (rope->attention_factor > 0)
             snprintf(attention, sizeof attention, ", \"attention_factor\": %s",
                      dsc_hf_number_text(rope->attention_factor, low, sizeof low));
+        else if (rope->mscale > 0 && rope->mscale_all_dim > 0)
+            snprintf(attention, sizeof attention, ", \"mscale\": %s, \"mscale_all_dim\": %s",
+                     dsc_hf_number_text(rope->mscale, low, sizeof low),
+                     dsc_hf_number_text(rope->mscale_all_dim, high, sizeof high));
         used += snprintf(out + used, bytes - (size_t)used,
                          ", \"beta_fast\": %s, \"beta_slow\": %s, \"truncate\": %s%s,"
                          " \"original_max_position_embeddings\": %lld",

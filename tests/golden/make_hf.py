@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make_hf.py - logits, losses and gradients of small GPT-NeoX and OPT in double precision, from `transformers` itself.
+"""make_hf.py - logits, losses and gradients of small GPT-NeoX, OPT and Llamas in double precision, from `transformers` itself.
 
 Writes hf_*.safetensors and their config.json beside this file. Needs torch, numpy and transformers 5 (PyPI; the weights are
 golden.py's, nothing is downloaded). Run again only when a case changes. SPDX-License-Identifier: Apache-2.0"""
@@ -32,12 +32,23 @@ def opt(V, C, heads, L, I, P, **more):
     return c
 
 
+def llama(V, C, heads, kv, L, I, P, **more):
+    c = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": V, "hidden_size": C,
+         "num_attention_heads": heads, "num_key_value_heads": kv, "num_hidden_layers": L, "intermediate_size": I,
+         "max_position_embeddings": P, "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
+    c.update(more)
+    return c
+
+
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 100, "mscale": 0.7,
+        "mscale_all_dim": 0.4}
 # name, config, batch, tokens, whole gradients
 CASES = [
     ("hf_neox", neox(97, 48, 3, 2, 70, 64), 2, 33, False),
     ("hf_neox_serial", neox(23, 24, 2, 1, 20, 16, use_parallel_residual=False, attention_bias=False, rotary_pct=1.0,
                             hidden_act="gelu_new", tie_word_embeddings=True), 3, 7, True),
     ("hf_opt", opt(97, 60, 3, 2, 77, 48), 2, 33, False),
+    ("hf_yarn", llama(97, 32, 4, 2, 1, 50, 800, rope_parameters=YARN, pad_token_id=7), 2, 40, False),
     ("hf_opt_gelu", opt(23, 16, 2, 1, 20, 9, activation_function="gelu", tie_word_embeddings=False), 3, 7, True),
 ]
 
