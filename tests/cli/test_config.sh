@@ -117,11 +117,59 @@ report "lr without --steps" fails "--steps N is missing"
 run config lr "$guide" --steps 99999999999
 report "too many steps" fails "not a whole number"
 
+# ---- convert ----
+cat >"$tmp/fsdp.yaml" <<'END'
+# what `accelerate config` writes
+compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+mixed_precision: bf16
+num_processes: 8
+fsdp_config:
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_sharding_strategy: SHARD_GRAD_OP
+  fsdp_offload_params: true
+  fsdp_activation_checkpointing: true
+  fsdp_odd: 5
+END
+run config convert "$tmp/fsdp.yaml"
+report "accelerate's FSDP" json "d == {'bf16': {'enabled': True}, 'dsc': {'recompute': 'full'}, 'train_micro_batch_size_per_gpu': 'auto', 'gradient_accumulation_steps': 'auto', 'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'cpu'}}}"
+report "what it does not say is said" grep -q "fsdp.yaml:11:13: fsdp_odd: nothing here corresponds to it" "$tmp/err"
+cp "$tmp/out" "$tmp/converted.json"
+run config check "$tmp/converted.json" --world-size 8 --json
+report "the result is a config" json "d['zero_stage'] == 2 and d['precision'] == 'bf16' and d['offload_optimizer'] == 'cpu'"
+for pair in FULL_SHARD:3 SHARD_GRAD_OP:2 NO_SHARD:0 HYBRID_SHARD:3 1:3 2:2 3:0; do
+    printf 'distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: %s\n  fsdp_state_dict_type: FULL_STATE_DICT\n' "${pair%:*}" >"$tmp/shard.yaml"
+    run config convert "$tmp/shard.yaml"
+    report "${pair%:*} is stage ${pair#*:}" json "d['zero_optimization']['stage'] == ${pair#*:} and ('stage3_gather_16bit_weights_on_model_save' in d['zero_optimization']) == (${pair#*:} == 3)"
+done
+printf 'distributed_type: FSDP\nfsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: false}\n' >"$tmp/two.yaml"
+run config convert "$tmp/two.yaml"
+report "FSDP 2" json "d['zero_optimization']['stage'] == 2"
+printf 'distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, offload_param_device: nvme, offload_param_nvme_path: /tmp, gradient_clipping: 0.5}\n' >"$tmp/ds.yaml"
+run config convert "$tmp/ds.yaml"
+report "its DeepSpeed section" json "d['gradient_clipping'] == 0.5 and d['zero_optimization']['offload_param'] == {'device': 'nvme', 'nvme_path': '/tmp'}"
+printf 'distributed_type: FSDP\nmixed_precision: fp8\n' >"$tmp/fp8.yaml"
+run config convert "$tmp/fp8.yaml"
+report "what cannot be said is an error" fails 'fp8.yaml:2:18: mixed_precision: "fp8"'
+run config convert "$guide"
+report "another file" fails "no config of accelerate"
+run config convert horovodrun -np 8 --fusion-threshold-mb 32 python train.py --batch-size 16 --base-lr=0.5 --batches-per-allreduce 2 --momentum 0.9 --epochs 3
+report "horovodrun's flags and its scripts'" json "d['train_micro_batch_size_per_gpu'] == 16 and d['optimizer'] == {'type': 'SGD', 'params': {'lr': 1, 'momentum': 0.9}} and d['dsc'] == {'lr_scaling': 'linear', 'epochs': 3} and d['gradient_accumulation_steps'] == 2 and d['zero_optimization'] == {'reduce_bucket_size': 8388608, 'stage': 0}"
+run config convert horovodrun --use-adasum
+report "another algorithm" fails "--use-adasum is another algorithm"
+run config convert horovodrun --base-lr fast
+report "a flag that is no number" fails '--base-lr: "fast" is not a number'
+run config convert
+report "nothing to convert" fails "is missing"
+
 # ---- explain and the documentation ----
 run config explain "$guide" --json
 report "explain as JSON has every value" json "d['values']['optimizer.params.lr'] == 0.00015 and d['values']['zero_optimization.stage'] == 2 and d['zero_stage'] == 2"
 run config explain "$guide"
-report "explain shows values" prints "optimizer.params.lr"
+report "explain shows value, origin, range and meaning" grep -qE '^optimizer.params.lr +0.00015 +line 7 +0..1e9; learning rate$' "$tmp/out"
+report "defaults are called so" grep -qE '^optimizer.params.eps +1e-08 +' "$tmp/out"
+run config explain "$tmp/auto.json" --json --world-size 2
+report "so are values that were left open" json "d['origins']['gradient_clipping'] == 'line 3 (auto)' and d['origins']['zero_optimization.stage'] == 'line 4' and d['origins']['zero_optimization.sub_group_size'] == 'default'"
 run config explain zero_optimization.stage
 report "explain one key" prints "default  0"
 run config explain --markdown
@@ -171,7 +219,7 @@ report "a device is not a file" fails "/dev/zero"
 
 # ---- the dispatcher ----
 run --help
-report "dsc --help" prints "config check|explain|lr"
+report "dsc --help" prints "config check|explain|lr|convert"
 run --version
 report "dsc --version" prints "dsc "
 run confg

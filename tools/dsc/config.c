@@ -1,4 +1,4 @@
-/* config.c - `dsc config check|explain|lr`: what a ds_config.json says, resolved.
+/* config.c - `dsc config check|explain|lr|convert`: what a ds_config.json says, resolved.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +13,8 @@ typedef struct config_args {
     const char *path;
     int64_t world_size, steps;
     bool json, strict, markdown;
+    int argc; /* what follows the verb, as it was given */
+    char **argv;
 } config_args;
 
 /* -1: go on; else the exit code. */
@@ -199,20 +201,38 @@ static int config_explain(dsc_alloc *alloc, const config_args *args, dsc_config 
         return dsc_config_tool_key(args->path);
     if (load(alloc, args, config, &err) != DSC_OK)
         return dsc_tool_fail(&err);
-    return dsc_config_tool_values(config, args->json);
+    dsc_json *file = NULL;
+    if (dsc_config_tool_open(alloc, args->path, &file, &err) != DSC_OK)
+        return dsc_tool_fail(&err);
+    const int code = dsc_config_tool_values(config, file, args->json);
+    dsc_json_close(&file);
+    return code;
+}
+
+/* ---- convert ---- */
+
+static int config_convert(dsc_alloc *alloc, const config_args *args, dsc_config *config)
+{
+    if (args->argc == 0)
+        return dsc_tool_usage("dsc config convert", "accelerate's FILE, or horovodrun and its flags, is missing");
+    if (args->argc > 1 && strcmp(args->argv[0], "horovodrun") != 0)
+        return dsc_tool_usage(args->argv[1], "one file at a time");
+    return dsc_config_tool_convert(alloc, args->argc, args->argv, config);
 }
 
 int dsc_cmd_config(int argc, char **argv)
 {
     static const struct { const char *name; int (*run)(dsc_alloc *, const config_args *, dsc_config *); } verbs[] = {
         { "check", config_check }, { "explain", config_explain }, { "lr", config_lr },
+        { "convert", config_convert },
     };
     const char *usage =
         "dsc config check|explain FILE [--world-size N] [--json] [--strict], "
-        "dsc config lr FILE --steps N [--world-size N], dsc config explain [KEY] [--markdown]";
+        "dsc config lr FILE --steps N [--world-size N], dsc config explain [KEY] [--markdown], "
+        "dsc config convert ACCELERATE.yaml | horovodrun FLAGS...";
     config_args args = { 0 };
     if (argc < 2)
-        return dsc_tool_usage("dsc config", "check, explain or lr is missing; usage: %s", usage);
+        return dsc_tool_usage("dsc config", "check, explain, lr or convert is missing; usage: %s", usage);
     if (strcmp(argv[1], "--help") == 0) {
         printf("usage: %s\n", usage);
         return dsc_tool_end();
@@ -223,7 +243,10 @@ int dsc_cmd_config(int argc, char **argv)
         dsc_config *config = NULL;
         if (strcmp(verbs[i].name, argv[1]) != 0)
             continue;
-        int code = parse_args(argc - 1, argv + 1, &args);
+        const bool converts = verbs[i].run == config_convert;
+        int code = converts ? -1 : parse_args(argc - 1, argv + 1, &args);
+        args.argc = argc - 2;
+        args.argv = argv + 2;
         if (code >= 0)
             return code;
         if (dsc_alloc_open(&alloc, &err) != DSC_OK)

@@ -1,8 +1,11 @@
 /* config_explain.c - `dsc config explain`: every key of the table, with its value, its meaning, or both.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/io.h"
+#include "base/yaml.h"
 #include "engine/config_table.h"
 #include "tools/dsc/config_tool.h"
 
@@ -125,14 +128,66 @@ static void print_texts(const char *path, const char (*texts)[DSC_CONFIG_TEXT], 
     printf(json ? "]" : "]\n");
 }
 
-int dsc_config_tool_values(const dsc_config *config, bool json)
+dsc_status dsc_config_tool_open(dsc_alloc *alloc, const char *path, dsc_json **out, dsc_error *err)
 {
-    char value[VALUE_BYTES];
-    if (json) {
-        putchar('{');
-        dsc_config_tool_json(config);
-        printf(",\"values\":{\"dsc.seed\":%lld", (long long)config->seed);
+    const dsc_io io = { .hook = { NULL, NULL } };
+    const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
+    char *text = NULL;
+    int64_t bytes = 0;
+    *out = NULL;
+    DSC_TRY(dsc_io_read_all(&io, alloc, path, limits.bytes, &text, &bytes, err));
+    const dsc_status status = dsc_yaml_is_name(path)
+                                  ? dsc_yaml_open(alloc, path, text, bytes, &limits, out, err)
+                                  : dsc_json_open(alloc, path, text, bytes, DSC_JSON_CONFIG, &limits, out, err);
+    dsc_alloc_free(alloc, text);
+    return status;
+}
+
+static bool is_default(const dsc_config_key *key, const char *value)
+{
+    char *end;
+    const double number = strtod(value, &end);
+    if (*end != 0 || *value == 0)
+        return strcmp(value, key->default_json) == 0;
+    return *key->default_json != 0 && number == strtod(key->default_json, NULL); /* 500000000 is 5e8 */
+}
+
+/* Where a value is from: its line in the file, the table's default, or other keys, the model and the machine. */
+static const char *origin_of(const dsc_json *file, const dsc_config_key *key, const char *value, char out[32])
+{
+    char name[64], where[512];
+    const cJSON *item = dsc_json_root(file);
+    for (const char *from = key->path; item != NULL && *from != 0;) {
+        const int length = (int)strcspn(from, ".");
+        snprintf(name, sizeof name, "%.*s", length, from);
+        item = cJSON_IsObject(item) ? cJSON_GetObjectItemCaseSensitive(item, name) : NULL;
+        from += length + (from[length] == '.');
     }
+    if (item == NULL || cJSON_IsNull(item)) {
+        snprintf(out, 32, "%s", is_default(key, value) ? "default" : "resolved");
+        return out;
+    }
+    dsc_json_where(file, item, where, sizeof where);
+    char *column = strrchr(where, ':');
+    if (column != NULL)
+        *column = 0;
+    const char *line = strrchr(where, ':');
+    const bool left_open = cJSON_IsString(item) && strcmp(item->valuestring, "auto") == 0;
+    const bool filled = left_open && strcmp(value, "\"auto\"") != 0;
+    snprintf(out, 32, "line %.12s%s", line != NULL ? line + 1 : "?", filled ? " (auto)" : "");
+    return out;
+}
+
+static void print_value(const dsc_config_key *key, const char *value, const char *origin)
+{
+    const int range = (int)strcspn(key->range, "/");
+    printf("%-56s %-22s %-12s %.*s%s%s\n", key->path, value, origin, range, key->range, range > 0 ? "; " : "",
+           key->what);
+}
+
+static void print_values(const dsc_config *config, const dsc_json *file, bool json)
+{
+    char value[VALUE_BYTES], origin[32];
     for (int id = 0; id < DSC_KEY_COUNT; id++) {
         const dsc_config_key *key = &dsc_config_keys[id];
         if (id == DSC_ID_DATA)
@@ -144,12 +199,31 @@ int dsc_config_tool_values(const dsc_config *config, bool json)
         else if (json && id != DSC_ID_SEED && value_of(config, id, value))
             printf(",\"%s\":%s", key->path, value);
         else if (!json && value_of(config, id, value))
-            printf("%-56s %-22s %s\n", key->path, value, key->what);
+            print_value(key, value, origin_of(file, key, value, origin));
     }
+}
+
+int dsc_config_tool_values(const dsc_config *config, const dsc_json *file, bool json)
+{
+    char value[VALUE_BYTES], origin[32];
+    if (json) {
+        putchar('{');
+        dsc_config_tool_json(config);
+        printf(",\"values\":{\"dsc.seed\":%lld", (long long)config->seed);
+    }
+    print_values(config, file, json);
     for (int i = 0; !json && i < config->warning_count; i++)
         printf("warning: %s\n", config->warnings[i]);
     for (int i = 0; !json && i < config->note_count; i++)
         printf("note: %s\n", config->notes[i]);
+    bool first = true;
+    for (int id = 0; json && id < DSC_KEY_COUNT; id++) {
+        if (!value_of(config, id, value))
+            continue;
+        printf("%s\"%s\":\"%s\"", first ? "},\"origins\":{" : ",", dsc_config_keys[id].path,
+               origin_of(file, &dsc_config_keys[id], value, origin));
+        first = false;
+    }
     if (json)
         printf("}}\n");
     return dsc_tool_end();

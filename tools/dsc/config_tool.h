@@ -3,6 +3,7 @@
 #ifndef DSC_TOOLS_CONFIG_TOOL_H
 #define DSC_TOOLS_CONFIG_TOOL_H
 
+#include "base/json.h"
 #include "engine/config.h"
 #include "tools/dsc/tool.h"
 
@@ -15,7 +16,11 @@ void dsc_config_tool_json(const dsc_config *config);
 int dsc_config_tool_keys(bool markdown);
 bool dsc_config_tool_is_key(const char *path);
 int dsc_config_tool_key(const char *path);
-/* Every key that is acted on, with its resolved value. */
-int dsc_config_tool_values(const dsc_config *config, bool json);
+/* `dsc config convert`: argv[0] is accelerate's file, or "horovodrun" and its flags follow. */
+int dsc_config_tool_convert(dsc_alloc *alloc, int argc, char **argv, dsc_config *config);
+/* Every key that is acted on: its resolved value, where that is from, its range and meaning. */
+int dsc_config_tool_values(const dsc_config *config, const dsc_json *file, bool json);
+/* A file as data, YAML or JSON by its name. The caller closes *out. */
+dsc_status dsc_config_tool_open(dsc_alloc *alloc, const char *path, dsc_json **out, dsc_error *err);
 
 #endif

@@ -8,7 +8,8 @@
 #include "tools/dsc/tool.h"
 
 static const dsc_command commands[] = {
-    { "config", "config check|explain|lr FILE ...", "what a ds_config.json says, resolved", dsc_cmd_config, NULL },
+    { "config", "config check|explain|lr|convert FILE ...", "what a ds_config.json says, resolved", dsc_cmd_config,
+      NULL },
     { "check", "check --kind KIND FILE", "validate one input file", dsc_cmd_check, NULL },
     { "doctor", "doctor [--hostfile FILE]", "what this machine or every host can do, what is missing", dsc_cmd_doctor,
       NULL },
