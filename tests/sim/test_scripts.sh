@@ -38,6 +38,8 @@ run "$top/tests/gpu/run.sh" --simulate --seconds 5 "$dir/broken"
 report "what has no time is named and not run" has 'one rank: not run, the 5 s are over'
 run CUSIM_DEVICES=0 "$top/tests/gpu/run.sh" --simulate "$dir/broken"
 report "no GPU: exit 77 and one line" [ $rc:"$(wc -l <"$dir/out")" = 77:1 ]
+run CUSIM_ARCH=75 "$top/tests/gpu/run.sh" --simulate "$dir/broken"
+report "a GPU that is too old: exit 77 and one line" [ $rc:"$(wc -l <"$dir/out")" = 77:1 ]
 run CUDA_VISIBLE_DEVICES=-1 DSC_BIN="${DSC_BIN:-bin}" "$top/tests/gpu/run.sh" "$dir/broken"
 report "no real GPU either" [ $rc:"$(wc -l <"$dir/out")" = 77:1 ]
 
