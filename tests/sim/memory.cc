@@ -192,8 +192,9 @@ extern "C" cudaError_t cudaMalloc(void **memory, size_t bytes)
         fail("device %d: the address range is used up", d.index);
     protect(a, PROT_READ | PROT_WRITE);
     char *begin = first_byte(a);
-    memset(a.pages, RED, a.page_bytes);
+    memset(a.pages, RED, static_cast<size_t>(begin - a.pages));
     memset(begin, 0xff, bytes);
+    memset(begin + bytes, RED, static_cast<size_t>(a.pages + a.page_bytes - begin) - bytes);
     if (d.opened == 0)
         protect(a, PROT_NONE);
     d.live[begin] = a;
