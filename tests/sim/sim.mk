@@ -2,6 +2,7 @@
 #
 # tests/sim/*.cc           the simulator (libcusim.a); test_*.cc one program each (suite: sim)
 # tests/sim/test_*.c       the engine itself on simulated GPUs, ranks as threads (suite: sim)
+# tests/sim/planted/*.sed  faults planted into copies of the backend's sources: checkkern with one each (test_planted.sh)
 # The backend's own .cu sources compile for it as C++: tests/sim/include stands in for the toolkit's headers.
 
 SIM_CXX     := $(if $(findstring clang,$(COMPILER)),clang++,g++)
@@ -71,3 +72,22 @@ $(CHECK_SIM_BIN): $(CHECK_SRC:%.c=$(BUILD)/%.o) $(SIM_BACKEND) $(LIB)/libdsc.a
 	@mkdir -p $(@D)
 	$(Q)$(SIM_CXX) $(LDFLAGS) -rdynamic $(filter %.o,$^) -Wl,--whole-archive $(SIM_BACKEND) -Wl,--no-whole-archive \
 	    $(LIB)/libdsc.a $(LDLIBS) -o $@
+
+# SOURCE-FAULT.sed changes kernels/cuda/SOURCE.cu, whose object it replaces. One that changes nothing ends the build.
+PLANTED     := $(if $(CHECK_SIM_BIN),$(basename $(notdir $(sort $(wildcard tests/sim/planted/*.sed)))))
+PLANTED_BIN := $(PLANTED:%=$(SIM_DIR)/planted/%)
+planted_source = kernels/cuda/$(firstword $(subst -, ,$(1)))
+define planted_rules
+$(BUILD)/tests/sim/planted/$(1).cu: tests/sim/planted/$(1).sed $(call planted_source,$(1)).cu
+	@mkdir -p $$(@D)
+	$$(Q)sed -f $$^ >$$@; ! cmp -s $$@ $$(word 2,$$^) || { rm -f $$@; echo "$$<: it changes nothing"; exit 1; }
+$(SIM_DIR)/planted/$(1): $(BUILD)/tests/sim/planted/$(1).o $(CHECK_SRC:%.c=$(BUILD)/%.o) \
+    $(filter-out $(BUILD)/$(call planted_source,$(1)).sim.o,$(CUDA_SIM_OBJ)) $(SIM_OBJ) $(LIB)/libdsc.a
+	@mkdir -p $$(@D)
+	$$(Q)$$(SIM_CXX) $$(LDFLAGS) -rdynamic $$(filter %.o,$$^) $(LIB)/libdsc.a $$(LDLIBS) -o $$@
+endef
+$(foreach p,$(PLANTED),$(eval $(call planted_rules,$(p))))
+
+$(PLANTED:%=$(BUILD)/tests/sim/planted/%.o): %.o: %.cu $(wildcard kernels/cuda/*.h) $(BUILD)/sim-flags
+	$(if $(V),,@echo "  SIM   $<")
+	$(Q)$(SIM_CXX) -x c++ $(CPPFLAGS) $(SIM_FLAGS) $(SIM_TRACK) -c $< -o $@

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# test_planted.sh - faults planted into real kernels (tests/sim/planted): checkkern on simulated GPUs, with a copy of one source
+# that sed has changed in its place, must see each. SPDX-License-Identifier: Apache-2.0
+set -u
+sim=${DSC_SIM:-build/gcc-release/tests/sim}
+out=$(mktemp); trap 'rm -f "$out"' EXIT
+n=0
+check() { # check NAME PROGRAM WANTED_EXIT_IS_ZERO TEXT
+    local name=$1 program=$2 well=$3 text=$4 rc=0 ok=ok
+    n=$((n + 1))
+    timeout 60 "$program" --device cuda --fn 'colsum*' >"$out" 2>&1 </dev/null || rc=$?
+    [ $rc -ne 124 ] && [ "$([ $rc -eq 0 ] && echo yes || echo no)" = "$well" ] && grep -qE -- "$text" "$out" || ok="not ok"
+    echo "$ok $n - $name"
+    [ "$ok" = ok ] || { echo "# exit $rc"; tail -n 5 "$out" | sed 's/^/# /'; }
+}
+check "column sums as they are" "$sim/checkkern" yes '^ok 1 - colsum '
+check "a missing barrier gives other numbers" "$sim/planted/colsum-barrier" no '^not ok [0-9]+ - colsum '
+check "a write behind the last column is found behind the output" "$sim/planted/colsum-bounds" no '^#  +cuda, .*: out: written [0-9]+ bytes after its end'
+echo "1..$n"
