@@ -140,6 +140,7 @@ typedef struct dsc_own_config {
     int64_t trace_steps;            /* the last step in it; 0: all */
     dsc_reproducible reproducible;
     dsc_recompute recompute;
+    bool outputs_on_host;             /* activation_checkpointing.cpu_checkpointing */
     dsc_dtype moments, gradients;     /* F32 or BF16 */
     int64_t eval_every, eval_batches; /* 0: at the end; 0: all */
     int64_t eval_patience;            /* stop after so many evaluations without a lower loss, 0: never */
@@ -185,7 +186,7 @@ typedef struct dsc_config_given {
     int64_t warmup_num_steps, total_num_steps;
     int64_t reduce_bucket_size, stage3_prefetch_bucket_size; /* DSC_AUTO_I64: "auto" */
     int64_t stage3_param_persistence_threshold, max_in_cpu;  /* likewise; max_in_cpu: not given */
-    dsc_config_place batch, offload_optimizer, offload_param;
+    dsc_config_place batch, offload_optimizer, offload_param, outputs_on_host;
     dsc_elastic_config elastic;
     int warning_count, note_count; /* what dsc_config_parse found */
     bool strict, overlap_comm;

@@ -83,12 +83,28 @@ dsc_status dsc_config_fill_offload(dsc_config_parse_state *s)
     DSC_TRY(offload_device(s, &param, &zero->offload_param, &zero->nvme_param));
     s->config->given.offload_optimizer = dsc_config_place_of(s, DSC_ID_OFFLOAD_OPTIMIZER_DEVICE);
     s->config->given.offload_param = dsc_config_place_of(s, DSC_ID_OFFLOAD_PARAM_DEVICE);
+    s->config->given.outputs_on_host = dsc_config_place_of(s, DSC_ID_CPU_CHECKPOINTING);
     s->config->given.max_in_cpu = dsc_config_has(s, DSC_ID_MAX_IN_CPU) ? zero->max_in_cpu : DSC_AUTO_I64;
     fill_aio(s);
     return DSC_OK;
 }
 
 /* ---- what the machine says to it ---- */
+
+static dsc_status resolve_outputs(dsc_config *config, const char *device, dsc_error *err)
+{
+    const char *word = NULL;
+    char where[256];
+    if (config->own.recompute != DSC_RECOMPUTE_FULL)
+        word = "no effect: it is about what dsc.recompute \"full\" keeps";
+    else if (device != NULL && strcmp(device, "cpu") == 0)
+        word = "moves nothing: host memory is the device of CPU ranks";
+    if (!config->own.outputs_on_host || word == NULL)
+        return DSC_OK;
+    dsc_config_where_place(config, config->given.outputs_on_host, where);
+    return dsc_config_warn_at(config, where, config->given.outputs_on_host.line,
+                              "activation_checkpointing.cpu_checkpointing", err, "%s", word);
+}
 
 static dsc_status resolve_device(dsc_config *config, const char *key, dsc_offload offload, dsc_config_place place,
                                  const char *device, dsc_error *err)
@@ -112,6 +128,7 @@ dsc_status dsc_config_resolve_offload(dsc_config *config, const dsc_config_facts
             dsc_config_note(config, "zero_optimization.offload_param.max_in_cpu is not given: 0, because host memory "
                             "is the device of CPU ranks");
     }
+    DSC_TRY(resolve_outputs(config, facts->device, err));
     DSC_TRY(resolve_device(config, "zero_optimization.offload_optimizer.device", zero->offload_optimizer,
                            config->given.offload_optimizer, facts->device, err));
     return resolve_device(config, "zero_optimization.offload_param.device", zero->offload_param,

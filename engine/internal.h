@@ -25,6 +25,14 @@ struct dsc_world {
     int32_t size;
 };
 
+/* Outputs of modules in host memory until their backward (outputs.c). */
+typedef struct dsc_outputs {
+    dsc_buf buf;
+    dsc_stream *in, *out;
+    dsc_event *mark;
+    dsc_event *left[DSC_OUT_SLOTS], *here[DSC_OUT_SLOTS]; /* of a slot: what it held is in host memory; is back */
+} dsc_outputs;
+
 struct dsc_engine {
     dsc_alloc *alloc;
     dsc_io io;
@@ -52,8 +60,9 @@ struct dsc_engine {
     dsc_zero *zero;
 
     dsc_buf activation_buf, scratch_buf, io_buf, eval_buf;
+    dsc_outputs outputs;
     dsc_buf batch_buf, mirror_buf; /* transfer.c; not open on a host_visible device */
-    char **out;   /* [module_count] output of each module, kept for its successor's backward */
+    char **out;   /* [module_count] output of each module, kept for its successor's backward; some share slots */
     char **saved; /* [module_count] */
     char *d_buffer[2];
     float *losses, *logits;           /* on the device */
@@ -104,6 +113,12 @@ static inline dsc_dtype dsc_engine_dtype(const dsc_engine *engine)
 /* freeze.c: engine->model becomes a copy with the parameters of dsc.freeze not trainable. */
 dsc_status dsc_engine_freeze(dsc_engine *engine, dsc_error *err);
 void dsc_engine_close_freeze(dsc_engine *engine);
+/* outputs.c. Nothing happens where all outputs stay on the device; after_forward: of a pass that has a backward. */
+dsc_status dsc_outputs_open(dsc_engine *engine, dsc_error *err);
+void dsc_outputs_close(dsc_engine *engine);
+dsc_status dsc_outputs_before_forward(dsc_engine *engine, int32_t module, dsc_error *err);
+dsc_status dsc_outputs_after_forward(dsc_engine *engine, int32_t module, dsc_error *err);
+dsc_status dsc_outputs_before_backward(dsc_engine *engine, int32_t module, dsc_error *err);
 /* init.c: fills every slice from the model's files or its initialisation, then publishes. Collective. */
 dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err);
 /* run_folder.c: "save": "auto" becomes a new folder, the same on every rank. Collective. */

@@ -250,9 +250,11 @@ static dsc_status open_work_buffers(dsc_engine *engine, dsc_error *err)
     at += plan->losses_bytes;
     char *const shared_saved = at;
     at += recompute ? plan->saved_bytes_most : 0;
+    char *const slots = at;
+    at += plan->out_away_count > 0 ? plan->out_bytes_total : 0;
     for (int32_t m = 0; m < modules; m++) {
-        engine->out[m] = at;
-        at += dsc_align_up(plan->module[m].out_elements * each, 256);
+        engine->out[m] = plan->out_away_count > 0 ? slots + m % DSC_OUT_SLOTS * plan->out_bytes_most : at;
+        at += plan->out_away_count > 0 ? 0 : dsc_align_up(plan->module[m].out_elements * each, 256);
         engine->saved[m] = recompute ? shared_saved : at;
         at += recompute ? 0 : dsc_align_up(plan->module[m].saved_bytes, 256);
     }
@@ -279,6 +281,7 @@ dsc_status dsc_engine_open_memory(dsc_engine *engine, dsc_error *err)
     DSC_TRY(open_tables(engine, err));
     DSC_TRY(open_work_buffers(engine, err));
     DSC_TRY(open_eval_batch(engine, err));
+    DSC_TRY(dsc_outputs_open(engine, err));
     if (engine->plan.snapshot_bytes > 0)
         DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_IO, DSC_TIER_PINNED, engine->plan.snapshot_bytes,
                              &engine->snapshot_buf, err));
@@ -289,6 +292,7 @@ void dsc_engine_close_memory(dsc_engine *engine)
 {
     dsc_alloc *alloc = engine->alloc;
     dsc_event_close(&engine->batch_given);
+    dsc_outputs_close(engine);
     if (engine->device != NULL) {
         dsc_mem_close(engine->device, &engine->snapshot_buf);
         dsc_mem_close(engine->device, &engine->mirror_buf);

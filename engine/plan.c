@@ -34,6 +34,7 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
         const bool loss = (module->flags & DSC_MODULE_LOSS) != 0;
         const int64_t out_bytes = aligned(p->out_elements * each);
         plan->out_bytes_total += out_bytes;
+        plan->out_bytes_most = dsc_max_i64(plan->out_bytes_most, out_bytes);
         plan->d_bytes_most = dsc_max_i64(plan->d_bytes_most, out_bytes);
         plan->saved_bytes_total += aligned(p->saved_bytes);
         plan->saved_bytes_most = dsc_max_i64(plan->saved_bytes_most, aligned(p->saved_bytes));
@@ -164,10 +165,30 @@ static void plan_mirrors(const dsc_plan_options *o, dsc_plan *plan)
     plan->bytes[DSC_TAG_DATA][DSC_TIER_DEVICE] += plan->batch_bytes;
 }
 
+/* Outputs that wait in host memory, on the device a few slots instead of all. The loss module has none. */
+static void plan_outputs(const dsc_plan_options *o, dsc_plan *plan)
+{
+    const int32_t count = o->model->module_count - 1 - DSC_OUT_SLOTS;
+    if (!o->config->own.outputs_on_host || o->config->own.recompute != DSC_RECOMPUTE_FULL || count < 1 ||
+        dsc_device_host_visible(o->device))
+        return;
+    plan->out_away_count = count;
+    plan->out_away_bytes = count * plan->out_bytes_most;
+    plan->out_bytes_total = DSC_OUT_SLOTS * plan->out_bytes_most;
+    plan->bytes[DSC_TAG_ACTIVATION][DSC_TIER_PINNED] += plan->out_away_bytes;
+    const int64_t each = (int64_t)dsc_dtype_bytes(o->compute_dtype);
+    for (int32_t m = 0; m < count; m++) {
+        const int64_t bytes = o->config->gradient_accumulation_steps * plan->module[m].out_elements * each;
+        plan->traffic.to_host_bytes += bytes;
+        plan->traffic.to_device_bytes += bytes;
+    }
+}
+
 static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
 {
     const bool recompute = o->config->own.recompute == DSC_RECOMPUTE_FULL;
     plan_mirrors(o, plan);
+    plan_outputs(o, plan);
     plan->bytes[DSC_TAG_ACTIVATION][DSC_TIER_DEVICE] =
         plan->out_bytes_total + 2 * plan->d_bytes_most + plan->losses_bytes +
         (recompute ? plan->saved_bytes_most : plan->saved_bytes_total);

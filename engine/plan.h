@@ -10,6 +10,8 @@
 extern "C" {
 #endif
 
+#define DSC_OUT_SLOTS 3 /* outputs on a device whose others wait in host memory: of two modules, and one that comes */
+
 typedef struct dsc_plan {
     dsc_alloc *alloc;
     int64_t bytes[DSC_TAG_COUNT][DSC_TIER_COUNT]; /* on a host_visible device every tier is host memory */
@@ -17,6 +19,8 @@ typedef struct dsc_plan {
     int64_t total_bytes; /* of memory: all tiers but NVME */
     dsc_module_plan *module;      /* [module_count] for the micro-batch */
     bool *backward_reads_params;  /* [module_count] */
+    int64_t out_bytes_most, out_away_bytes; /* a module's output; of those that wait in host memory */
+    int32_t out_away_count;                 /* the outputs of so many first modules do */
     int64_t out_bytes_total, saved_bytes_total, saved_bytes_most, d_bytes_most, scratch_bytes, losses_bytes,
         logits_bytes;
     int32_t loss_slots;  /* micro-steps whose losses the host may fetch before it looks at them */
@@ -51,6 +55,7 @@ static inline int64_t dsc_step_words(const dsc_config *config) { return config->
 void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out);
 /* One micro-batch of the model's batch tensor i, unaligned. */
 int64_t dsc_plan_batch_tensor_bytes(const dsc_model *model, int64_t micro_batch, int32_t i);
+static inline bool dsc_plan_out_leaves(const dsc_plan *plan, int32_t module) { return module < plan->out_away_count; }
 /* What the tag takes in all tiers. */
 int64_t dsc_plan_tag_bytes(const dsc_plan *plan, dsc_tag tag);
 DSC_MUST_USE dsc_status dsc_plan_open(const dsc_plan_options *options, dsc_plan *out, dsc_error *err);

@@ -78,7 +78,10 @@ static dsc_status run_forward(dsc_engine *engine, bool save, dsc_error *err)
     const bool keep = save && engine->config.own.recompute == DSC_RECOMPUTE_NONE;
     for (int32_t m = 0; m < last; m++) {
         DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->param, err));
+        DSC_TRY(dsc_outputs_before_forward(engine, m, err));
         DSC_TRY(module_forward(engine, m, keep, save ? DSC_SPAN_FORWARD : DSC_SPAN_EVALUATE, err));
+        if (save)
+            DSC_TRY(dsc_outputs_after_forward(engine, m, err));
     }
     DSC_TRY(dsc_zero_acquire(engine->zero, last, last, engine->param, err));
     return loss_forward(engine, last, save, err);
@@ -97,6 +100,7 @@ static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
 {
     const int32_t step = 2 * engine->model->module_count - 2 - m;
     DSC_TRY(dsc_zero_acquire(engine->zero, step, m, engine->param, err));
+    DSC_TRY(dsc_outputs_before_backward(engine, m, err));
     if (engine->config.own.recompute == DSC_RECOMPUTE_FULL && engine->plan.module[m].saved_bytes > 0)
         DSC_TRY(module_forward(engine, m, true, DSC_SPAN_RECOMPUTE, err));
     DSC_TRY(dsc_zero_leaf(engine->zero, step, m, engine->grad, err));

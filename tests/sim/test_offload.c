@@ -49,9 +49,11 @@ typedef struct variant {
     bool bf16, in_turn; /* in_turn: overlap_comm false, everything on the compute stream */
     const char *zero;
     const char *own; /* members of "dsc", each preceded by a comma; NULL: none */
+    const char *extra; /* members of the config, likewise */
+    dsc_model *model; /* NULL: the small one */
 } variant;
 
-static dsc_model *model;
+static dsc_model *model, *deep; /* deep: six blocks */
 static char folder[64] = "/tmp/dsc-sim-offload-XXXXXX";
 
 static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)
@@ -76,10 +78,11 @@ static void run(const variant *v, run_result *out)
              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
              " \"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %d, \"sub_group_size\": 9000,"
              " \"reduce_bucket_size\": 20000, \"overlap_comm\": %s%s},"
-             " \"dsc\": {\"threads\": 1, \"device\": \"cuda\", \"comm_timeout_s\": 60%s}}",
+             " \"dsc\": {\"threads\": 1, \"device\": \"cuda\", \"comm_timeout_s\": 60%s}%s}",
              (int)v->accumulation, v->bf16 ? "true" : "false", (int)v->stage,
-             v->in_turn ? "false" : "true", zero, v->own != NULL ? v->own : "");
-    const run_options options = { .world = v->world, .steps = STEPS, .model = model, .config = config,
+             v->in_turn ? "false" : "true", zero, v->own != NULL ? v->own : "", v->extra != NULL ? v->extra : "");
+    const run_options options = { .world = v->world, .steps = STEPS, .config = config,
+                                  .model = v->model != NULL ? v->model : model,
                                   .data = { fill, NULL, 1 << 20 }, .fault_rank = -1 };
     if (cusim_present())
         cusim_set_schedule(seed, (cusim_policy)(seed % (CUSIM_COMPUTE_FIRST + 1)));
@@ -129,6 +132,21 @@ static void overlap_on_and_off_give_the_same_bits(void **state)
     for (int in_turn = 0; in_turn < 2; in_turn++) {
         v.in_turn = in_turn != 0;
         expect_same_bits(&on_gpus, &v, &other);
+    }
+}
+
+/* What recomputation starts from, in host memory, comes back before it is read. */
+static void outputs_of_modules(void **state)
+{
+    run_result on_gpus, away;
+    variant v = { .world = 1, .stage = 0, .accumulation = 2, .bf16 = true, .zero = "", .model = deep,
+                  .own = ", \"recompute\": \"full\"" };
+    run(&v, &on_gpus);
+    v.extra = ", \"activation_checkpointing\": {\"cpu_checkpointing\": true}";
+    for (int in_turn = 0; in_turn < 2; in_turn++) {
+        v.in_turn = in_turn != 0;
+        expect_same_bits(&on_gpus, &v, &away);
+        assert_true(away.device_planned < on_gpus.device_planned);
     }
 }
 
@@ -193,24 +211,30 @@ static void the_matrix(void **state)
         }
 }
 
-static int open_model(void **state)
+static dsc_status open_gpt(int layers, dsc_model **out)
 {
     char path[] = "/tmp/dsc-gpt-XXXXXX.json";
     const int fd = mkstemps(path, 5);
     dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
-    if (fd < 0 || mkdtemp(folder) == NULL ||
-        dprintf(fd, "{\"model_type\": \"gpt2\", \"vocab_size\": %d, \"n_embd\": 64, \"n_head\": 1, \"n_layer\": 2,"
-                    " \"n_positions\": %d, \"layer_norm_epsilon\": 1e-5}", VOCAB, SEQUENCE) < 1)
-        return -1;
+    if (fd < 0 ||
+        dprintf(fd, "{\"model_type\": \"gpt2\", \"vocab_size\": %d, \"n_embd\": 64, \"n_head\": 1, \"n_layer\": %d,"
+                    " \"n_positions\": %d, \"layer_norm_epsilon\": 1e-5}", VOCAB, layers, SEQUENCE) < 1)
+        return DSC_ERR_IO;
     close(fd);
-    const dsc_status status = dsc_model_open(&model, path, &options, NULL);
+    const dsc_status status = dsc_model_open(out, path, &options, NULL);
     unlink(path);
-    return status == DSC_OK ? 0 : -1;
+    return status;
+}
+
+static int open_model(void **state)
+{
+    return mkdtemp(folder) != NULL && open_gpt(2, &model) == DSC_OK && open_gpt(6, &deep) == DSC_OK ? 0 : -1;
 }
 
 static int close_model(void **state)
 {
     dsc_model_close(&model);
+    dsc_model_close(&deep);
     return rmdir(folder); /* and nothing is left in it */
 }
 
@@ -219,6 +243,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_placement_of_states_gives_the_same_bits),
         cmocka_unit_test(overlap_on_and_off_give_the_same_bits),
+        cmocka_unit_test(outputs_of_modules),
         cmocka_unit_test(moments_and_sums_in_bf16),
         cmocka_unit_test(every_placement_of_parameters_gives_the_same_bits),
         cmocka_unit_test(the_matrix),

@@ -388,6 +388,14 @@ static void offload_on_devices(void **state)
     assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);
     assert_int_equal(config.warning_count, 0);
     assert_int_equal(config.zero.max_in_cpu, 1000000000);
+    parse_ok(around("\"activation_checkpointing\":{\"cpu_checkpointing\":true}"));
+    assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);
+    assert_true(warned("cpu_checkpointing (line 2): no effect"));
+    parse_ok(around("\"activation_checkpointing\":{\"cpu_checkpointing\":true},\"dsc\":{\"recompute\":\"full\"}"));
+    assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);
+    assert_int_equal(config.warning_count, 0);
+    assert_int_equal(dsc_config_resolve(&config, &cpu, &err), DSC_OK);
+    assert_true(warned("cpu_checkpointing (line 2): moves nothing"));
 }
 
 /* ---- flags ---- */

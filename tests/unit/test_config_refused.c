@@ -151,7 +151,6 @@ static void not_built(void **state)
         { "\"curriculum_learning\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "curriculum_learning.enabled" },
         { "\"data_efficiency\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "data_efficiency.enabled" },
         { "\"sparse_attention\":{}", DSC_ERR_UNSUPPORTED, "sparse_attention" },
-        { "\"activation_checkpointing\":{\"cpu_checkpointing\":true}", DSC_ERR_UNSUPPORTED, "dsc.recompute" },
         { "\"gradient_allreduce_op\":\"SUM\"", DSC_ERR_UNSUPPORTED, "mean works" },
         { "\"amp\":{\"enabled\":true,\"opt_level\":\"O1\"}", DSC_ERR_UNSUPPORTED, "amp.enabled" },
         { "\"torch_autocast\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "torch_autocast.enabled" },
