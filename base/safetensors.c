@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/bf16.h"
+#include "base/f16.h"
 #include "base/json.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are read as they lie in the file: little-endian");
@@ -355,27 +356,6 @@ dsc_status dsc_safetensors_read_bytes(const dsc_safetensors *st, const dsc_safet
     return dsc_io_read(st->io, st->file, out, bytes, entry->offset + first, err);
 }
 
-/* Exact: every fp16 number is an fp32 number. */
-static float f32_from_f16(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
-    const uint32_t exponent = (h >> 10) & 0x1fu;
-    const uint32_t mantissa = h & 0x3ffu;
-    uint32_t u = 0;
-    if (exponent == 0) { /* zero or denormal: mantissa * 2^-24 is a normal fp32 */
-        const float magnitude = (float)mantissa * 0x1p-24f;
-        memcpy(&u, &magnitude, 4);
-    } else if (exponent == 0x1f) {
-        u = 0x7f800000u | (mantissa << 13);
-    } else {
-        u = ((exponent + 112) << 23) | (mantissa << 13);
-    }
-    u |= sign;
-    float x = 0;
-    memcpy(&x, &u, 4);
-    return x;
-}
-
 dsc_status dsc_safetensors_read_f32(const dsc_safetensors *st, const dsc_safetensors_entry *entry, int64_t first,
                                     int64_t count, float *out, dsc_error *err)
 {
@@ -396,7 +376,7 @@ dsc_status dsc_safetensors_read_f32(const dsc_safetensors *st, const dsc_safeten
     for (int64_t i = 0; i < count; i++) {
         uint16_t h = 0;
         memcpy(&h, halves + i * 2, 2);
-        const float x = dtype == DSC_BF16 ? dsc_f32_from_bf16(h) : f32_from_f16(h);
+        const float x = dtype == DSC_BF16 ? dsc_f32_from_bf16(h) : dsc_f32_from_f16(h);
         memcpy((char *)out + i * 4, &x, 4);
     }
     return DSC_OK;

@@ -1,16 +1,17 @@
 /* checkpoint.h - DIR/step-N: written whole or not at all, verified before anything is changed.
  *
- * Files: model.safetensors (HF names; master weights in fp32 runs, bf16 weights in bf16 runs), optimizer.safetensors
- * ("master.NAME" in bf16 runs, fp32; "exp_avg.NAME", "exp_avg_sq.NAME", as dsc.moments says), config.json when the
- * model has one, ds_config.json (the text as given), manifest.json (strict JSON: version, state, sizes, header hashes
- * of files, XXH3-128 of blocks of at most 1 MiB of each tensor covering name, position and step; its own SHA-256 last).
- * Owners write the byte ranges of their slices. docs/checkpoint.md has the format, the order of a commit and the
- * reasons.
+ * Files: model.safetensors (HF names; master weights in fp32 runs, 16-bit weights in bf16 and fp16 runs),
+ * optimizer.safetensors ("master.NAME" in these, fp32; "exp_avg.NAME", "exp_avg_sq.NAME", as dsc.moments says),
+ * config.json when the model has one, ds_config.json (the text as given), manifest.json (strict JSON: version, state,
+ * sizes, header hashes of files, XXH3-128 of blocks of at most 1 MiB of each tensor covering name, position and step;
+ * its own SHA-256 last). Owners write the byte ranges of their slices. docs/checkpoint.md has the format, the order of
+ * a commit and the reasons.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_CHECKPOINT_H
 #define DSC_ENGINE_CHECKPOINT_H
 
 #include "base/io.h"
+#include "engine/loss_scale.h"
 #include "zero/zero.h"
 
 #ifdef __cplusplus
@@ -27,6 +28,7 @@ typedef struct dsc_run_state {
     int64_t samples_per_epoch, seq_length;
     int32_t zero_stage;
     dsc_dtype compute_dtype, moment_dtype;
+    dsc_loss_scaler loss_scaler; /* of fp16; all zero else, and where it was not saved */
     bool world_size_reproducible, shuffle;
     char cpu_level[32];     /* "avx512-bf16"; on a GPU "sm_90" */
     char versions[128];     /* "dsc 0.1.0, oneDNN 2.6.3" */
@@ -165,7 +167,7 @@ DSC_MUST_USE dsc_status dsc_checkpoint_diff(const dsc_io *io, dsc_alloc *alloc, 
 
 typedef struct dsc_checkpoint_export_options {
     const char *out_dir; /* must not exist */
-    dsc_dtype dtype;     /* F32, BF16; DSC_DTYPE_COUNT: the run's */
+    dsc_dtype dtype;     /* F32, BF16, F16; DSC_DTYPE_COUNT: the run's */
     int64_t shard_bytes; /* a file has at most so many, or one tensor */
 } dsc_checkpoint_export_options;
 /* Weights and config.json as a Hugging Face folder; fp32 are the master weights. Whole or not there. */

@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/bf16.h"
 #include "base/json.h"
 #include "engine/checkpoint_internal.h"
+#include "kernels/scalar.h"
 
 #define INDEX_FILE "model.safetensors.index.json"
 #define FILE_NAME_BYTES 64
@@ -47,9 +47,8 @@ static void file_name(const export_job *j, int32_t shard, char out[FILE_NAME_BYT
 static dsc_status plan(export_job *j, dsc_error *err)
 {
     const dsc_safetensors *model = j->reader.file[CKPT_MODEL];
-    const bool fp32_run = j->reader.manifest.state.compute_dtype == DSC_F32;
     int64_t in_shard = 0;
-    j->dtype = j->options->dtype != DSC_DTYPE_COUNT ? j->options->dtype : fp32_run ? DSC_F32 : DSC_BF16;
+    j->dtype = j->options->dtype != DSC_DTYPE_COUNT ? j->options->dtype : j->reader.manifest.state.compute_dtype;
     j->count = dsc_safetensors_count(model);
     DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, j->count, sizeof *j->tensor, &j->tensor, err));
     for (int64_t i = 0; i < j->count; i++) {
@@ -73,16 +72,11 @@ static dsc_status plan(export_job *j, dsc_error *err)
 
 static const void *converted(export_job *j, dsc_dtype from, int64_t count)
 {
-    const float *f32 = (const float *)(const void *)j->buffer;
-    const uint16_t *bf16 = (const uint16_t *)(const void *)j->buffer;
     void *out = j->buffer + CKPT_BLOCK_BYTES;
     if (from == j->dtype)
         return j->buffer;
     for (int64_t i = 0; i < count; i++)
-        if (from == DSC_F32)
-            ((uint16_t *)out)[i] = dsc_bf16_from_f32(f32[i]);
-        else
-            ((float *)out)[i] = dsc_f32_from_bf16(bf16[i]);
+        dsc_put(out, i, j->dtype, dsc_get(j->buffer, i, from));
     return out;
 }
 

@@ -34,7 +34,7 @@ static int64_t stored_bytes(const dsc_checkpoint_ctx *c, const dsc_checkpoint_sa
     int64_t bytes = 0;
     for (int32_t t = 0; t < c->layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &c->layout->tensor[t];
-        const int64_t master = saves->compute_dtype == DSC_BF16 ? 4 : 0;
+        const int64_t master = saves->compute_dtype != DSC_F32 ? 4 : 0;
         const int64_t states = master + 2 * (int64_t)dsc_dtype_bytes(saves->moment_dtype);
         bytes += tensor->count *
                  ((int64_t)dsc_dtype_bytes(saves->compute_dtype) + (tensor->spec->trainable ? states : 0));

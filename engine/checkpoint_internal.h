@@ -120,8 +120,10 @@ typedef struct ckpt_manifest {
 #define CKPT_SEAL_BYTES ((int64_t)sizeof CKPT_SEAL_TEXT - 1 + 64 + 3) /* "sha256":"<64>"}\n */
 #define CKPT_HASH_DIGITS 32
 #define CKPT_PLAN_LINE_BYTES_MAX 512
-static inline const char *dsc_ckpt_dtype_text(dsc_dtype dtype) { return dtype == DSC_BF16 ? "BF16" : "F32"; }
-static inline const char *dsc_ckpt_precision_text(dsc_dtype dtype) { return dtype == DSC_BF16 ? "bf16" : "fp32"; }
+static inline const char *dsc_ckpt_dtype_text(dsc_dtype dtype)
+{
+    return dtype == DSC_BF16 ? "BF16" : dtype == DSC_F16 ? "F16" : "F32";
+}
 
 /* Whether a manifest of these blocks, whatever their hashes, is one that is read: to be asked before anything is
  * written. Arguments as of dsc_ckpt_manifest_write. */

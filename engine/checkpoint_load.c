@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/bf16.h"
 #include "engine/checkpoint_internal.h"
+#include "kernels/scalar.h"
 
 typedef struct load_job {
     const dsc_checkpoint_ctx *c;
@@ -58,7 +58,7 @@ static dsc_status check_model(const load_job *j, dsc_error *err)
         const dsc_layout_tensor *tensor = &layout->tensor[t];
         DSC_TRY(check_tensor(reader, tensor, CKPT_WEIGHTS, err));
         for (int plane = CKPT_MASTER; plane <= CKPT_EXP_AVG_SQ && tensor->spec->trainable; plane++)
-            if (plane != CKPT_MASTER || reader->manifest.state.compute_dtype == DSC_BF16)
+            if (plane != CKPT_MASTER || reader->manifest.state.compute_dtype != DSC_F32)
                 DSC_TRY(check_tensor(reader, tensor, (ckpt_plane)plane, err));
     }
     const int64_t count = dsc_safetensors_count(reader->file[CKPT_MODEL]);
@@ -82,11 +82,10 @@ static void warn_differences(const dsc_checkpoint_ctx *c, const dsc_run_state *n
                        saved->cpu_level, now->cpu_level);
     if (now->compute_dtype != saved->compute_dtype)
         dsc_log_printf(log, DSC_LOG_WARNING, "resume: saved in %s, the run goes on in %s",
-                       saved->compute_dtype == DSC_BF16 ? "bf16" : "fp32",
-                       now->compute_dtype == DSC_BF16 ? "bf16" : "fp32");
+                       dsc_dtype_text(saved->compute_dtype), dsc_dtype_text(now->compute_dtype));
     if (now->moment_dtype != saved->moment_dtype)
         dsc_log_printf(log, DSC_LOG_WARNING, "resume: moments were saved in %s, the run goes on with %s",
-                       saved->moment_dtype == DSC_BF16 ? "bf16" : "fp32",
+                       dsc_dtype_text(saved->moment_dtype),
                        now->moment_dtype == DSC_BF16 ? "bf16, rounded to the nearest once" : "fp32");
     const bool same_samples = now->train_batch_size == saved->train_batch_size && now->seed == saved->seed &&
                               now->shuffle == saved->shuffle && now->seq_length == saved->seq_length &&
@@ -132,22 +131,14 @@ static void warn_later_steps(const dsc_checkpoint_ctx *c, const char *step_dir, 
 
 /* ---- reading ---- */
 
-static float value_at(const void *from, dsc_dtype dtype, int64_t i)
-{
-    return dtype == DSC_F32 ? ((const float *)from)[i] : dsc_f32_from_bf16(((const uint16_t *)from)[i]);
-}
-
-/* fp32 to bf16 rounds to nearest even; everything else is exact. */
+/* fp32 to 16 bits, and between these, rounds to nearest even; everything else is exact. */
 static void convert(void *to, dsc_dtype to_dtype, const void *from, dsc_dtype from_dtype, int64_t count)
 {
     if (to_dtype == from_dtype)
         memcpy(to, from, (size_t)count * dsc_dtype_bytes(to_dtype));
-    else if (to_dtype == DSC_F32)
-        for (int64_t i = 0; i < count; i++)
-            ((float *)to)[i] = value_at(from, from_dtype, i);
     else
         for (int64_t i = 0; i < count; i++)
-            ((uint16_t *)to)[i] = dsc_bf16_from_f32(value_at(from, from_dtype, i));
+            dsc_put(to, i, to_dtype, dsc_get(from, i, from_dtype));
 }
 
 /* Where the elements of a tensor's part in this rank's slice go. */

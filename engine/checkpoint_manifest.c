@@ -2,6 +2,7 @@
  *
  * A tensor's blocks are one string of hashes: where they begin follows from its size, its dtype and the list of cuts.
  * A JSON value per block would take ten times the memory to read. SPDX-License-Identifier: Apache-2.0 */
+#include <float.h>
 #include <string.h>
 
 #include "base/json.h"
@@ -9,6 +10,12 @@
 
 #define PLANS_BYTES_MAX (INT64_C(1) << 20)
 #define INTEGER_MAX INT64_C(9007199254740992) /* 2^53: what a JSON number holds exactly */
+
+/* The dtype of that text; F32 also of any other. */
+static dsc_dtype dtype_of(const char *text, const char *(*text_of)(dsc_dtype dtype))
+{
+    return strcmp(text, text_of(DSC_BF16)) == 0 ? DSC_BF16 : strcmp(text, text_of(DSC_F16)) == 0 ? DSC_F16 : DSC_F32;
+}
 
 typedef struct read_ctx {
     const dsc_json *json;
@@ -96,8 +103,23 @@ static dsc_status get_precision(const read_ctx *c, const cJSON *object, const ch
 {
     char text[32];
     DSC_TRY(get_text(c, object, name, text, sizeof text));
-    *out = strcmp(text, "bf16") == 0 ? DSC_BF16 : DSC_F32;
-    return strcmp(text, dsc_ckpt_precision_text(*out)) == 0 ? DSC_OK : bad(c, NULL, name);
+    *out = dtype_of(text, dsc_dtype_text);
+    return strcmp(text, dsc_dtype_text(*out)) == 0 ? DSC_OK : bad(c, NULL, name);
+}
+
+static dsc_status read_loss_scaler(const read_ctx *c, const cJSON *root, dsc_loss_scaler *s)
+{
+    const cJSON *object = cJSON_GetObjectItemCaseSensitive(root, "loss_scaler");
+    if (object == NULL)
+        return DSC_OK;
+    const cJSON *scale = cJSON_GetObjectItemCaseSensitive(object, "scale");
+    if (!cJSON_IsNumber(scale) || !(scale->valuedouble > 0 && scale->valuedouble <= (double)FLT_MAX))
+        return bad(c, object, "loss_scaler");
+    s->scale = scale->valuedouble;
+    DSC_TRY(get_int(c, object, "step", 0, &s->step));
+    DSC_TRY(get_int(c, object, "overflow_step", -1, &s->overflow_step));
+    DSC_TRY(get_int(c, object, "overflows_left", -INTEGER_MAX, &s->overflows_left));
+    return s->overflow_step < s->step || s->step == 0 ? DSC_OK : bad(c, object, "loss_scaler");
 }
 
 static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state *s)
@@ -120,6 +142,7 @@ static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state
     DSC_TRY(get_int(c, root, "seq_length", 0, &s->seq_length));
     DSC_TRY(get_int(c, root, "zero_stage", 0, &stage));
     DSC_TRY(get_precision(c, root, "compute_dtype", &s->compute_dtype));
+    DSC_TRY(read_loss_scaler(c, root, &s->loss_scaler));
     if (cJSON_GetObjectItemCaseSensitive(root, "moment_dtype") != NULL) /* where it is not named they are fp32 */
         DSC_TRY(get_precision(c, root, "moment_dtype", &s->moment_dtype));
     DSC_TRY(get_bool(c, root, "world_size_reproducible", &s->world_size_reproducible));
@@ -248,7 +271,7 @@ static dsc_status read_tensor(const read_ctx *c, const cJSON *item, ckpt_manifes
     DSC_TRY(dsc_alloc_strdup(m->alloc, DSC_TAG_IO, name, &tensor->name, c->err));
     m->tensor_count++;
     tensor->file = find_file(file);
-    tensor->dtype = strcmp(dtype, dsc_ckpt_dtype_text(DSC_BF16)) == 0 ? DSC_BF16 : DSC_F32;
+    tensor->dtype = dtype_of(dtype, dsc_ckpt_dtype_text);
     if (tensor->file < 0 || tensor->file >= CKPT_TENSOR_FILE_COUNT ||
         strcmp(dtype, dsc_ckpt_dtype_text(tensor->dtype)) != 0)
         return bad(c, item, "file or dtype of a tensor");

@@ -57,6 +57,12 @@ static void put_plans(text_out *out, const char *plans)
     put(out, "],");
 }
 
+static void put_loss_scaler(text_out *out, const dsc_loss_scaler *s)
+{
+    put(out, "\n\"loss_scaler\":{\"scale\":%.17g,\"step\":%" PRId64 ",\"overflow_step\":%" PRId64
+        ",\"overflows_left\":%" PRId64 "},\n", s->scale, s->step, s->overflow_step, s->overflows_left);
+}
+
 static void put_state(text_out *out, const dsc_run_state *s)
 {
     put(out, "{\"format\":\"dsc-checkpoint\",");
@@ -72,8 +78,10 @@ static void put_state(text_out *out, const dsc_run_state *s)
     put_int(out, "samples_per_epoch", s->samples_per_epoch);
     put_int(out, "seq_length", s->seq_length);
     put_int(out, "zero_stage", s->zero_stage);
-    put_text(out, "compute_dtype", dsc_ckpt_precision_text(s->compute_dtype));
-    put_text(out, "moment_dtype", dsc_ckpt_precision_text(s->moment_dtype));
+    put_text(out, "compute_dtype", dsc_dtype_text(s->compute_dtype));
+    if (s->compute_dtype == DSC_F16)
+        put_loss_scaler(out, &s->loss_scaler);
+    put_text(out, "moment_dtype", dsc_dtype_text(s->moment_dtype));
     put_bool(out, "world_size_reproducible", s->world_size_reproducible);
     put_bool(out, "shuffle", s->shuffle);
     put_text(out, "cpu_level", s->cpu_level);

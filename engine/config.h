@@ -26,6 +26,13 @@ extern "C" {
 
 typedef enum dsc_precision { DSC_PRECISION_FP32, DSC_PRECISION_BF16, DSC_PRECISION_FP16 } dsc_precision;
 
+typedef struct dsc_fp16_config {
+    double loss_scale; /* 0: dynamic */
+    double min_loss_scale;
+    int64_t initial_scale_power, loss_scale_window, hysteresis;
+    bool consecutive_hysteresis;
+} dsc_fp16_config;
+
 typedef enum dsc_optimizer_kind {
     DSC_OPTIMIZER_NONE, /* no "optimizer" section: the run takes AdamW with its defaults and says so */
     DSC_OPTIMIZER_ADAM, /* adam_w_mode false: L2 in the gradient */
@@ -153,6 +160,7 @@ typedef struct dsc_own_config {
     dsc_gemm_choice gemm_plans;       /* SAME_BITS */
     bool cuda_graphs;                 /* a module's work on a GPU is started as one graph; false */
     bool native_sums;                 /* "reduce": "native": the transport's own sum; else "exact" */
+    int64_t skip_limit;               /* steps skipped in a row that end the run; 0: none */
     double comm_timeout_s;            /* a collective that waits longer ends the job with exit code 5; 600 */
     bool dropout_model;               /* "dropout": "model" (refused until it is built) */
     bool accumulate_local;            /* "accumulate": "local" (refused until it is built); else "leaf" */
@@ -197,6 +205,8 @@ typedef struct dsc_config {
     /* Resolved: > 0, or DSC_AUTO_I64 when dsc_config_resolve was not told the world size that decides it. */
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
     dsc_precision precision;
+    dsc_fp16_config fp16;
+    dsc_dtype communication_dtype; /* of leaves on the wire: F32, BF16 or F16 */
     dsc_optimizer_config optimizer;
     dsc_schedule_config schedule;
     dsc_zero_config zero;
@@ -253,6 +263,11 @@ DSC_MUST_USE dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_
 /* What the file says and what this version can run are two questions: a config that asks for something that is not
  * built parses, with a warning (`dsc config check` is for it), and fails here, by name. Whoever runs it asks first. */
 DSC_MUST_USE dsc_status dsc_config_built(const dsc_config *config, dsc_error *err);
+static inline dsc_dtype dsc_config_compute_dtype(const dsc_config *config)
+{
+    static const dsc_dtype dtypes[] = { DSC_F32, DSC_BF16, DSC_F16 };
+    return dtypes[config->precision];
+}
 
 /* Learning rate (and betas under OneCycle's momentum) of optimizer step `step` (from 1) as DeepSpeed gives it: its
  * scheduler is stepped after the optimizer. Steps that were skipped do not count. Pure; doubles. */

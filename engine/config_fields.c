@@ -2,6 +2,7 @@
  * our own section. Optimizer and schedule are config_train.c's. SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config_table.h"
 
+#include <float.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -22,6 +23,11 @@ bool dsc_config_bool_or(const dsc_config_parse_state *s, int id, bool otherwise)
     if (dsc_config_has(s, id))
         (void)dsc_value_bool(s->given[id], &otherwise, &from_text);
     return otherwise;
+}
+
+static int choice_or(const dsc_config_parse_state *s, int id, int otherwise)
+{
+    return dsc_config_has(s, id) ? dsc_value_choice(&dsc_config_keys[id], s->given[id]->valuestring) : otherwise;
 }
 
 static void fill_plain_fields(dsc_config_parse_state *s)
@@ -49,7 +55,7 @@ static void fill_batch(dsc_config_parse_state *s)
         s->config->auto_mask |= DSC_CONFIG_AUTO_BATCH;
 }
 
-/* "auto" leaves the choice to the run, and the run takes bf16. */
+/* "auto" leaves the choice to the run, and the run takes bf16; fp16 where only that is left open. */
 static dsc_status fill_precision(dsc_config_parse_state *s)
 {
     dsc_config *config = s->config;
@@ -58,13 +64,11 @@ static dsc_status fill_precision(dsc_config_parse_state *s)
         return dsc_config_fail(s, DSC_ID_FP16, DSC_ERR_CONFIG, "fp16.enabled and bf16.enabled are both true; keep one");
     if (!fp16 && (s->is_auto[DSC_ID_BF16] || (s->is_auto[DSC_ID_FP16] && !bf16))) {
         config->auto_mask |= DSC_CONFIG_AUTO_PRECISION;
-        /* fp16 "auto" beside bf16 false leaves only fp32 of what is built. */
-        const bool without = dsc_config_has(s, DSC_ID_BF16);
-        config->precision = without ? DSC_PRECISION_FP32 : DSC_PRECISION_BF16;
-        dsc_config_note(config, "precision \"auto\": %s", without ? "fp32 (fp16 is not built)" : "bf16");
+        config->precision = dsc_config_has(s, DSC_ID_BF16) ? DSC_PRECISION_FP16 : DSC_PRECISION_BF16;
+        dsc_config_note(config, "precision \"auto\": %s", dsc_dtype_text(dsc_config_compute_dtype(config)));
         return DSC_OK;
     }
-    config->precision = fp16 ? DSC_PRECISION_FP16 : bf16 ? DSC_PRECISION_BF16 : DSC_PRECISION_FP32;
+    config->precision = bf16 ? DSC_PRECISION_BF16 : fp16 ? DSC_PRECISION_FP16 : DSC_PRECISION_FP32;
     return DSC_OK;
 }
 
@@ -101,13 +105,29 @@ static dsc_status check_dtype(dsc_config_parse_state *s, int id, const char *bui
     return DSC_OK;
 }
 
+/* Not in another dtype than the run computes in or accumulates in: what is asked for is less than what is done. */
+static dsc_status check_accumulation(dsc_config_parse_state *s)
+{
+    const char *compute = dsc_dtype_text(dsc_config_compute_dtype(s->config));
+    const int id = DSC_ID_GRAD_ACCUM_DTYPE;
+    if (dsc_config_has(s, id) && strcmp(compute, "fp32") != 0 &&
+        strcmp(dtype_of(s->given[id]->valuestring), compute) == 0)
+        return dsc_config_warn(s, id, "gradients are accumulated in fp32 all the same");
+    return check_dtype(s, id, "fp32");
+}
+
 static dsc_status check_dtypes(dsc_config_parse_state *s)
 {
-    static const char *const names[] = { "fp32", "bf16", "fp16" };
-    const char *compute = names[s->config->precision];
-    DSC_TRY(check_dtype(s, DSC_ID_GRAD_ACCUM_DTYPE, "fp32"));
-    DSC_TRY(check_dtype(s, DSC_ID_PARAM_DTYPE, compute));
-    return check_dtype(s, DSC_ID_COMM_DTYPE, compute);
+    static const dsc_dtype wires[] = { DSC_F32, DSC_F16, DSC_BF16 }; /* as the table names them */
+    dsc_config *config = s->config;
+    config->communication_dtype = dsc_config_compute_dtype(config);
+    if (dsc_config_has(s, DSC_ID_COMM_DTYPE))
+        config->communication_dtype = wires[choice_or(s, DSC_ID_COMM_DTYPE, 0)];
+    if (config->fp16.loss_scale > (double)FLT_MAX)
+        return dsc_config_fail(s, DSC_ID_LOSS_SCALE, DSC_ERR_CONFIG, "%g is not an fp32 number",
+                               config->fp16.loss_scale);
+    DSC_TRY(check_accumulation(s));
+    return check_dtype(s, DSC_ID_PARAM_DTYPE, dsc_dtype_text(dsc_config_compute_dtype(config)));
 }
 
 static dsc_status fill_stage(dsc_config_parse_state *s)
@@ -148,11 +168,6 @@ int dsc_config_copy_texts(const cJSON *item, char out[][DSC_CONFIG_TEXT], int mo
         if (count < most)
             snprintf(out[count], DSC_CONFIG_TEXT, "%s", each->valuestring);
     return count;
-}
-
-static int choice_or(const dsc_config_parse_state *s, int id, int otherwise)
-{
-    return dsc_config_has(s, id) ? dsc_value_choice(&dsc_config_keys[id], s->given[id]->valuestring) : otherwise;
 }
 
 /* "all_gather_into_tensor" is an all_gather. */

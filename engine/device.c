@@ -89,7 +89,7 @@ dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *
 static void comm_options(const dsc_engine *engine, int64_t fault_at, dsc_comm_options *out)
 {
     const dsc_config *config = &engine->config;
-    const int64_t each = config->precision == DSC_PRECISION_BF16 ? 2 : 4;
+    const int64_t each = (int64_t)dsc_dtype_bytes(config->communication_dtype);
     const int64_t bucket = config->zero.reduce_bucket_size > 0 ? config->zero.reduce_bucket_size : STAGING_BYTES_MAX;
     *out = (dsc_comm_options) {
         .alloc = engine->alloc,

@@ -225,6 +225,7 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
         .zero_stage = config->zero.stage,
         .compute_dtype = dsc_engine_dtype(engine),
         .moment_dtype = config->own.moments,
+        .loss_scaler = engine->loss_scaler,
         .world_size_reproducible = config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .shuffle = config->own.shuffle,
         .gemm_plans = engine->gemm_plans,
@@ -291,7 +292,7 @@ dsc_status dsc_engine_peak_flops(dsc_engine *engine, double *flops_per_s, dsc_er
     dsc_buf buf = { 0 };
     dsc_device_props props;
     dsc_device_props_get(engine->device, &props);
-    if (props.peak_flops > 0 && dtype == DSC_BF16) {
+    if (props.peak_flops > 0 && dtype != DSC_F32) {
         *flops_per_s = props.peak_flops;
         return DSC_OK;
     }

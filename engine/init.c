@@ -6,9 +6,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "base/bf16.h"
 #include "base/rng.h"
 #include "engine/internal.h"
+#include "kernels/scalar.h"
 #include "kernels/team.h"
 
 #define INIT_CHUNK 65536 /* elements that one thread makes at a time */
@@ -40,9 +40,9 @@ static dsc_status view(dsc_engine *engine, const target *to, int64_t done, int64
 static dsc_status put(dsc_engine *engine, const target *to, int64_t first, int64_t count, float *values, dsc_error *err)
 {
     const int64_t each = (int64_t)dsc_dtype_bytes(to->dtype);
-    uint16_t *rounded = (uint16_t *)(void *)values; /* in place: element i is read before its bytes are written */
-    for (int64_t i = 0; to->dtype == DSC_BF16 && i < count; i++)
-        rounded[i] = dsc_bf16_from_f32(values[i]);
+    /* in place: element i is read before its bytes are written */
+    for (int64_t i = 0; to->dtype != DSC_F32 && i < count; i++)
+        dsc_put(values, i, to->dtype, values[i]);
     for (int64_t done = 0, now; done < count; done += now) {
         void *ptr;
         now = count - done;

@@ -11,6 +11,7 @@
 #include "engine/checkpoint.h"
 #include "engine/config.h"
 #include "engine/data.h"
+#include "engine/loss_scale.h"
 #include "engine/monitor/monitor.h"
 #include "engine/plan.h"
 #include "engine/profile/profile.h"
@@ -93,6 +94,8 @@ struct dsc_engine {
     bool batch_from_reader;
     const void *const *batch; /* where modules read it */
     int64_t step, update_count, micro_step;
+    int64_t skipped_in_row;
+    dsc_loss_scaler loss_scaler;
     int64_t resumed_step;
     char resumed_dir[4096]; /* as given to load */
     double lr_override; /* negative: the schedule */
@@ -107,7 +110,7 @@ struct dsc_engine {
 
 static inline dsc_dtype dsc_engine_dtype(const dsc_engine *engine)
 {
-    return engine->config.precision == DSC_PRECISION_BF16 ? DSC_BF16 : DSC_F32;
+    return dsc_config_compute_dtype(&engine->config);
 }
 
 /* freeze.c: engine->model becomes a copy with the parameters of dsc.freeze not trainable. */
@@ -129,8 +132,10 @@ typedef struct dsc_update {
     double lr, grad_norm;
     bool skip;
 } dsc_update;
-void dsc_update_compute(const dsc_config *config, double sumsq, int64_t leaf_count, int64_t update, double lr_override,
-                        dsc_update *out);
+void dsc_update_compute(const dsc_config *config, double sumsq, double scale, int64_t update, double lr_override,
+                        dsc_update *out); /* scale: of the gradients' sums, leaves times loss scale */
+/* skip.c: instead of an update; an error when this was one too many. Collective. */
+dsc_status dsc_engine_skip_step(dsc_engine *engine, dsc_error *err);
 /* step.c: as many members as the caller's struct_bytes say. */
 void dsc_step_result_give(const dsc_step_result *full, dsc_step_result *out);
 /* device.c: the device that config and machine agree on, and who this rank talks to. */

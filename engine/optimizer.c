@@ -12,19 +12,19 @@ static double clip_coefficient(double clipping, double norm)
     return coefficient < 1.0 ? coefficient : 1.0;
 }
 
-void dsc_update_compute(const dsc_config *config, double sumsq, int64_t leaf_count, int64_t update, double lr_override,
+void dsc_update_compute(const dsc_config *config, double sumsq, double scale, int64_t update, double lr_override,
                         dsc_update *out)
 {
     const dsc_optimizer_config *o = &config->optimizer;
     const double lr = lr_override >= 0 ? lr_override : dsc_schedule_lr(config, update);
     const double beta1 = dsc_schedule_beta1(config, update), beta2 = dsc_schedule_beta2(config, update);
-    const double norm = sqrt(sumsq) / (double)leaf_count;
+    const double norm = sqrt(sumsq) / scale;
     const double bias1 = o->bias_correction ? 1.0 - pow(beta1, (double)update) : 1.0;
     const double bias2 = o->bias_correction ? 1.0 - pow(beta2, (double)update) : 1.0;
     const bool decoupled = o->kind != DSC_OPTIMIZER_ADAM;
     *out = (dsc_update){ .lr = lr, .grad_norm = norm, .skip = !isfinite(norm) };
     out->scalars = (dsc_adamw_scalars){
-        .grad_scale = (float)(clip_coefficient(config->gradient_clipping, norm) / (double)leaf_count),
+        .grad_scale = (float)(clip_coefficient(config->gradient_clipping, norm) / scale),
         .beta1 = (float)beta1,
         .beta2 = (float)beta2,
         .one_minus_beta1 = (float)(1.0 - beta1),

@@ -118,8 +118,8 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
     const dsc_config *config = o->config;
     *out = (dsc_zero_options){
         .alloc = o->alloc, .model = o->model, .layout = o->layout, .stage = config->zero.stage, .rank = o->rank,
-        .compute_dtype = o->compute_dtype, .moment_dtype = config->own.moments,
-        .sum_dtype = config->own.gradients, .seed = (uint64_t)config->seed,
+        .compute_dtype = o->compute_dtype, .wire_dtype = config->communication_dtype,
+        .moment_dtype = config->own.moments, .sum_dtype = config->own.gradients, .seed = (uint64_t)config->seed,
         .overlap = config->zero.overlap_comm,
         .prefetch_elements = config->zero.stage3_prefetch_bucket_size,
         .reuse_elements = config->zero.stage3_max_reuse_distance,

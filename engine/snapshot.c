@@ -171,6 +171,9 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     engine->resumed_step = state.step;
     engine->step = state.step;
     engine->update_count = state.update_count;
+    engine->skipped_in_row = 0;
+    if (state.loss_scaler.scale > 0 && dsc_engine_dtype(engine) == DSC_F16 && engine->config.fp16.loss_scale == 0)
+        engine->loss_scaler = state.loss_scaler;
     if (engine->reader != NULL)
         DSC_TRY(dsc_reader_seek(engine->reader, engine->step, err));
     engine->failed = false;

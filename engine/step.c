@@ -29,7 +29,7 @@ static void fill_ctx(dsc_engine *engine, int32_t module, bool save, dsc_module_c
         .in = module > 0 ? engine->out[module - 1] : NULL,
         .saved = engine->saved[module],
         .scratch = engine->scratch_buf.ptr,
-        .loss_scale = 1.0f,
+        .loss_scale = (float)engine->loss_scaler.scale,
     };
     const int64_t leaf = engine->micro_step * engine->place.size + engine->place.rank;
     ctx->rng_sample = (uint64_t)(engine->step * engine->config.train_batch_size + leaf * ctx->batch);
@@ -226,9 +226,9 @@ static dsc_status decide_update(dsc_engine *engine, dsc_update *update, dsc_erro
 {
     dsc_fixed_sum sum;
     DSC_TRY(dsc_zero_sumsq(engine->zero, &sum, err));
-    dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum),
-                       engine->config.gradient_accumulation_steps * engine->place.size, engine->update_count + 1,
-                       engine->lr_override, update);
+    const int64_t leaves = engine->config.gradient_accumulation_steps * engine->place.size;
+    dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum), (double)leaves * engine->loss_scaler.scale,
+                       engine->update_count + 1, engine->lr_override, update);
     return dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, update, (int64_t)sizeof *update, 0, NULL, err);
 }
 
@@ -240,8 +240,8 @@ void dsc_step_result_give(const dsc_step_result *full, dsc_step_result *out)
 }
 
 /* `result` may be NULL. */
-static void tell_result(const dsc_engine *engine, const dsc_update *update, double loss, uint32_t requests,
-                        dsc_step_result *result)
+static void tell_result(const dsc_engine *engine, const dsc_update *update, double loss, double loss_scale,
+                        uint32_t requests, dsc_step_result *result)
 {
     dsc_step_result full = DSC_STEP_RESULT_INIT;
     full.step = engine->step;
@@ -251,6 +251,7 @@ static void tell_result(const dsc_engine *engine, const dsc_update *update, doub
     full.tokens = engine->tokens_per_step;
     full.step_ns = engine->last_step_ns;
     full.skipped = update->skip;
+    full.loss_scale = loss_scale;
     full.epoch = engine->samples_per_epoch > 0
                      ? (engine->step * engine->config.train_batch_size - 1) / engine->samples_per_epoch : 0;
     full.requests = requests;
@@ -275,6 +276,20 @@ static void close_step(dsc_engine *engine, int64_t start)
     dsc_alloc_freeze(engine->alloc, engine->saving == NULL);
 }
 
+static dsc_status update_or_skip(dsc_engine *engine, const dsc_update *update, dsc_error *err)
+{
+    if (update->skip)
+        return dsc_engine_skip_step(engine, err);
+    const int64_t began = dsc_engine_span_start(engine);
+    DSC_TRY(dsc_zero_update(engine->zero, &update->scalars, engine->update_count + 1, err));
+    dsc_engine_span_end(engine, DSC_SPAN_UPDATE, -1, began);
+    engine->update_count++;
+    engine->skipped_in_row = 0;
+    const bool goes_on = dsc_loss_scaler_next(&engine->config, false, &engine->loss_scaler);
+    DSC_ASSERT(goes_on);
+    return DSC_OK;
+}
+
 static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *err)
 {
     const int64_t start = dsc_clock_ns();
@@ -291,18 +306,14 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
     /* Sums first: they end this rank's work, and hosts that meet with work left on their devices would wait twice. */
     DSC_TRY(decide_update(engine, &update, err));
     DSC_TRY(step_loss(engine, &loss, &requests, err));
+    const double scale = engine->loss_scaler.scale;
     dsc_engine_snapshot_wait(engine);
-    if (!update.skip) {
-        const int64_t began = dsc_engine_span_start(engine);
-        DSC_TRY(dsc_zero_update(engine->zero, &update.scalars, engine->update_count + 1, err));
-        dsc_engine_span_end(engine, DSC_SPAN_UPDATE, -1, began);
-        engine->update_count++;
-    }
+    DSC_TRY(update_or_skip(engine, &update, err));
     DSC_TRY(dsc_stream_sync(engine->compute, err));
     close_step(engine, start);
     if ((requests & WORD_SAVING) == 0)
         dsc_engine_save_advance(engine);
-    tell_result(engine, &update, loss, (uint32_t)requests, result);
+    tell_result(engine, &update, loss, scale, (uint32_t)requests, result);
     return DSC_OK;
 }
 

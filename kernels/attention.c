@@ -1,5 +1,6 @@
 /* attention.c - cuts attention into parts for the team. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/attention_part.h"
+#include "kernels/scalar.h"
 #include "kernels/team.h"
 
 static int64_t tiles_of(int64_t tokens) { return dsc_div_ceil(tokens, DSC_ATTENTION_TILE); }
@@ -85,7 +86,7 @@ static void forward_worker(void *ctx, int64_t first, int64_t last)
 
 static dsc_status check_dtype(dsc_dtype dtype, dsc_error *err)
 {
-    if (dtype != DSC_F32 && dtype != DSC_BF16)
+    if (!dsc_dtype_computes(dtype))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "ATTENTION", "no attention on dtype %d", (int)dtype);
     return DSC_OK;
 }
@@ -184,16 +185,16 @@ static dsc_status backward(const void *args, const dsc_cpu_team *team, dsc_error
     return DSC_OK;
 }
 
-#define ATTENTION_VARIANT(name, f32_ops, bf16_ops)                                                                    \
+#define ATTENTION_VARIANT(name, any_ops, bf16_ops)                                                                    \
     static dsc_status forward_##name(const void *args, const dsc_cpu_team *team, dsc_error *err)                      \
     {                                                                                                                 \
         const bool bf16 = ((const dsc_attention_fwd_args *)args)->dtype == DSC_BF16;                                  \
-        return forward(args, team, err, bf16 ? &(bf16_ops) : &(f32_ops));                                             \
+        return forward(args, team, err, bf16 ? &(bf16_ops) : &(any_ops));                                             \
     }                                                                                                                 \
     static dsc_status backward_##name(const void *args, const dsc_cpu_team *team, dsc_error *err)                     \
     {                                                                                                                 \
         const bool bf16 = ((const dsc_attention_bwd_args *)args)->dtype == DSC_BF16;                                  \
-        return backward(args, team, err, bf16 ? &(bf16_ops) : &(f32_ops));                                            \
+        return backward(args, team, err, bf16 ? &(bf16_ops) : &(any_ops));                                            \
     }                                                                                                                 \
     static void table_##name(dsc_kernel_table *table)                                                                 \
     {                                                                                                                 \

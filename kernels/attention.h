@@ -34,7 +34,7 @@ typedef struct dsc_attention_fwd_args {
     int32_t batch, tokens, heads, kv_heads, head_size;
     float scale; /* usually 1 / sqrt(D); > 0 */
     dsc_attention_keys keys;
-    dsc_dtype dtype; /* F32 or BF16 */
+    dsc_dtype dtype; /* F32, BF16 or F16 */
 } dsc_attention_fwd_args;
 
 /* dq, dk, dv have the strides of q, k, v and are overwritten. No buffer overlaps another. */

@@ -1,10 +1,10 @@
-/* attention_avx2.c - attention on 8 lanes of fp32; bf16 tensors are widened when they are packed.
+/* attention_avx2.c - attention on 8 lanes of fp32; 16-bit tensors are widened when they are packed.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <immintrin.h>
 #include <string.h>
 
 #include "kernels/attention_part.h"
-#include "kernels/bf16_avx2.h"
+#include "kernels/half_avx2.h"
 
 #define ATT_PAIR 1
 #define ATT_LANES 8
@@ -80,29 +80,29 @@ static inline __attribute__((always_inline)) void att_transpose(att_word r[8])
     memcpy(r, t, sizeof t);
 }
 
-static inline att_word att_words(const char *row, bool bf16, int64_t first, int64_t count)
+static inline att_word att_words(const char *row, dsc_dtype dtype, int64_t first, int64_t count)
 {
     char tail[32] = { 0 }; /* AVX2 has no masked load of 16-bit elements */
-    const int64_t left = count - first, each = bf16 ? 2 : 4;
+    const int64_t left = count - first, each = (int64_t)dsc_dtype_bytes(dtype);
     const char *from = row + each * first;
     if (left < 8) {
         if (left > 0)
             memcpy(tail, from, (size_t)(left * each));
         from = tail;
     }
-    if (bf16)
-        return _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)from)), 16);
+    if (dtype != DSC_F32)
+        return att_as_word(dsc_f32_from_half_avx2(_mm_loadu_si128((const __m128i *)(const void *)from), dtype));
     return _mm256_loadu_si256((const __m256i *)(const void *)from);
 }
 
-static inline void att_put(char *row, bool bf16, int64_t first, int64_t count, att_vec x)
+static inline void att_put(char *row, dsc_dtype dtype, int64_t first, int64_t count, att_vec x)
 {
     char all[32];
-    if (bf16)
-        _mm_storeu_si128((__m128i *)(void *)all, dsc_bf16_from_f32_avx2(x));
+    if (dtype != DSC_F32)
+        _mm_storeu_si128((__m128i *)(void *)all, dsc_half_from_f32_avx2(x, dtype));
     else
         _mm256_storeu_ps((float *)(void *)all, x);
-    const int64_t left = count - first, each = bf16 ? 2 : 4;
+    const int64_t left = count - first, each = (int64_t)dsc_dtype_bytes(dtype);
     memcpy(row + each * first, all, (size_t)((left < 8 ? left : 8) * each));
 }
 

@@ -6,7 +6,7 @@
 #include <immintrin.h>
 
 #include "kernels/attention_part.h"
-#include "kernels/bf16_avx512.h"
+#include "kernels/half_avx512.h"
 #include "kernels/transpose_avx512.h"
 
 #define ATT_LANES 16
@@ -64,13 +64,13 @@ static inline att_vec att_from_lane(att_vec x, int64_t n, att_vec low)
 
 static inline __attribute__((always_inline)) void att_transpose(att_word r[16]) { dsc_transpose_avx512(r); }
 
-/* Lanes first..first+15 of a row that ends at `count`, as 16 bf16. */
+/* Lanes first..first+15 of a row that ends at `count`, as 16 halves. */
 static inline __mmask16 att_lanes(int64_t first, int64_t count)
 {
     return dsc_mask_avx512(dsc_max_i64(count - first, 0));
 }
 
-static inline __m256i att_load_bf16(const char *row, int64_t first, int64_t count)
+static inline __m256i att_load_half(const char *row, int64_t first, int64_t count)
 {
     if (count - first >= 16)
         return _mm256_loadu_si256((const __m256i *)(const void *)(row + 2 * first));
@@ -84,16 +84,16 @@ static inline att_vec att_dot(att_vec sum, att_word a, att_word b)
     return _mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), sum);
 }
 
-static inline att_word att_words(const char *row, bool bf16, int64_t first, int64_t count)
+static inline att_word att_words(const char *row, dsc_dtype dtype, int64_t first, int64_t count)
 {
-    if (bf16)
-        return _mm512_slli_epi32(_mm512_cvtepu16_epi32(att_load_bf16(row, first, count)), 16);
+    if (dtype != DSC_F32)
+        return _mm512_castps_si512(dsc_f32_from_half_avx512(att_load_half(row, first, count), dtype));
     return _mm512_maskz_loadu_epi32(att_lanes(first, count), row + 4 * first);
 }
 
 static inline void att_p_row(float *to, att_vec x) { _mm512_storeu_ps(to, x); }
 
-static inline __m256i att_bf16(att_vec x) { return dsc_bf16_from_f32_avx512(x); }
+static inline __m256i att_half(att_vec x, dsc_dtype dtype) { return dsc_half_from_f32_avx512(x, dtype); }
 
 #else
 
@@ -102,9 +102,9 @@ static inline att_vec att_dot(att_vec sum, att_word a, att_word b)
     return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
 }
 
-static inline att_word att_words(const char *row, bool bf16, int64_t first, int64_t count)
+static inline att_word att_words(const char *row, dsc_dtype dtype, int64_t first, int64_t count)
 {
-    (void)bf16;
+    (void)dtype;
     const int64_t left = count - 2 * first;
     if (left >= 32)
         return _mm512_loadu_si512(row + 4 * first);
@@ -115,14 +115,21 @@ static inline att_word att_words(const char *row, bool bf16, int64_t first, int6
 
 static inline att_word att_pairs(const char *row0, const char *row1, int64_t first, int64_t count)
 {
-    const __m256i x0 = row0 == NULL ? _mm256_setzero_si256() : att_load_bf16(row0, first, count);
-    const __m256i x1 = row1 == NULL ? _mm256_setzero_si256() : att_load_bf16(row1, first, count);
+    const __m256i x0 = row0 == NULL ? _mm256_setzero_si256() : att_load_half(row0, first, count);
+    const __m256i x1 = row1 == NULL ? _mm256_setzero_si256() : att_load_half(row1, first, count);
     return _mm512_or_si512(_mm512_cvtepu16_epi32(x0), _mm512_slli_epi32(_mm512_cvtepu16_epi32(x1), 16));
 }
 
-static inline __m256i att_bf16(att_vec x) { return (__m256i)_mm512_cvtneps_pbh(x); }
+static inline __m256i att_half(att_vec x, dsc_dtype dtype)
+{
+    (void)dtype;
+    return (__m256i)_mm512_cvtneps_pbh(x);
+}
 
-static inline void att_p_row(float *to, att_vec x) { _mm256_storeu_si256((__m256i *)(void *)to, att_bf16(x)); }
+static inline void att_p_row(float *to, att_vec x)
+{
+    _mm256_storeu_si256((__m256i *)(void *)to, att_half(x, DSC_BF16));
+}
 
 static inline att_word att_p_pair(att_vec x0, att_vec x1)
 {
@@ -135,11 +142,11 @@ static inline att_word att_p_pair(att_vec x0, att_vec x1)
 #endif
 
 /* Only tails are stored under a mask: on Zen 4 that took 11 % of the time at T = 64, where this takes 6. */
-static inline void att_put(char *row, bool bf16, int64_t first, int64_t count, att_vec x)
+static inline void att_put(char *row, dsc_dtype dtype, int64_t first, int64_t count, att_vec x)
 {
     const bool whole = count - first >= 16;
-    if (bf16) {
-        const __m256i h = att_bf16(x);
+    if (dtype != DSC_F32) {
+        const __m256i h = att_half(x, dtype);
         if (whole)
             _mm256_storeu_si256((__m256i *)(void *)(row + 2 * first), h);
         else

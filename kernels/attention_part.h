@@ -26,7 +26,7 @@ typedef struct dsc_attention_ops {
     void (*backward)(const dsc_attention_bwd_args *a, const dsc_attention_bwd_part *part, float *scratch);
 } dsc_attention_ops;
 
-/* The bf16 ops take BF16 tensors only, the others both dtypes. */
+/* The bf16 ops take BF16 tensors only, the others all dtypes. */
 extern const dsc_attention_ops dsc_attention_ref, dsc_attention_avx2, dsc_attention_avx512, dsc_attention_avx512bf16;
 
 /* Sizes of one worker's scratch, in 4-byte words. A word holds one fp32 (pair = 1) or two bf16 (pair = 2). */

@@ -2,27 +2,14 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/bf16.h"
 #include "kernels/attention_part.h"
-
-static float get(const void *base, dsc_dtype dtype, int64_t i)
-{
-    return dtype == DSC_BF16 ? dsc_f32_from_bf16(((const uint16_t *)base)[i]) : ((const float *)base)[i];
-}
-
-static void put(void *base, dsc_dtype dtype, int64_t i, float x)
-{
-    if (dtype == DSC_BF16)
-        ((uint16_t *)base)[i] = dsc_bf16_from_f32(x);
-    else
-        ((float *)base)[i] = x;
-}
+#include "kernels/scalar.h"
 
 static float dot(const void *a, int64_t a_row, const void *b, int64_t b_row, dsc_dtype dtype, int64_t count)
 {
     float sum = 0;
     for (int64_t i = 0; i < count; i++)
-        sum += get(a, dtype, a_row + i) * get(b, dtype, b_row + i);
+        sum += dsc_get(a, a_row + i, dtype) * dsc_get(b, b_row + i, dtype);
     return sum;
 }
 
@@ -30,13 +17,13 @@ static float dot(const void *a, int64_t a_row, const void *b, int64_t b_row, dsc
 static void add_row(float *to, float factor, const void *row, int64_t at, dsc_dtype dtype, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
-        to[i] += factor * get(row, dtype, at + i);
+        to[i] += factor * dsc_get(row, at + i, dtype);
 }
 
 static void put_row(void *to, int64_t at, dsc_dtype dtype, const float *from, float factor, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
-        put(to, dtype, at + i, from[i] * factor);
+        dsc_put(to, at + i, dtype, from[i] * factor);
 }
 
 /* Scratch here: p [T], out [D]. Both layouts have more. */

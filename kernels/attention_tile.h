@@ -19,11 +19,11 @@
  *   att_word (4-byte lanes), att_word_load, att_word_store, att_word_zero, att_word_set1 (broadcast from memory);
  *   att_dot(sum, a, b): adds the products of the words' elements;   att_exp2(x) for x <= 0, or a little above;
  *   att_from_lane(x, n, low): x in lanes n and up, `low` below;   att_transpose(att_word[ATT_LANES]);
- *   att_words(row, bf16, first, count): words `first` + lane of a row of `count` elements, 0 past its end;
+ *   att_words(row, dtype, first, count): words `first` + lane of a row of `count` elements, 0 past its end;
  *   att_pairs(row0, row1, first, count): ATT_PAIR 2: elements `first` + lane of two rows as words; NULL: a zero row;
  *   att_p_row(float *to, x): lanes as an operand's row of words (ATT_PAIR 2: rounded, two lanes in a word);
  *   att_as_word(vec), att_as_vec(word): the same bits;
- *   att_p_pair(x0, x1): ATT_PAIR 2: two rows as one row of words;   att_put(to, bf16, first, count, x): stores lanes.
+ *   att_p_pair(x0, x1): ATT_PAIR 2: two rows as one row of words;   att_put(to, dtype, first, count, x): stores lanes.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_ATTENTION_TILE_H
 #define DSC_KERNELS_ATTENTION_TILE_H
@@ -131,7 +131,7 @@ typedef struct att_rows { /* the rows of one head */
     const char *base; /* of row 0 */
     int64_t start_bytes, step_bytes; /* of row 0 in its tensor; between rows */
     int64_t count, size;
-    bool bf16;
+    dsc_dtype dtype;
 } att_rows;
 
 /* Element `head` of a row is where the head starts. */
@@ -139,7 +139,7 @@ static att_rows att_rows_of(const void *tensor, dsc_dtype dtype, int64_t batch, 
                             int64_t head, int64_t size)
 {
     const int64_t each = (int64_t)dsc_dtype_bytes(dtype), start = (batch * tokens * stride + head) * each;
-    return (att_rows){ (const char *)tensor + start, start, stride * each, tokens, size, dtype == DSC_BF16 };
+    return (att_rows){ (const char *)tensor + start, start, stride * each, tokens, size, dtype };
 }
 
 ATT_INLINE const char *att_row(const att_rows *rows, int64_t t)
@@ -150,7 +150,7 @@ ATT_INLINE const char *att_row(const att_rows *rows, int64_t t)
 ATT_INLINE att_word att_row_words(const att_rows *rows, int64_t t, int64_t first)
 {
     const char *row = att_row(rows, t);
-    return row == NULL ? att_word_zero() : att_words(row, rows->bf16, first, rows->size);
+    return row == NULL ? att_word_zero() : att_words(row, rows->dtype, first, rows->size);
 }
 
 /* Left operand of a sum over D: row after row, [last - first, words]. */
@@ -197,7 +197,7 @@ static void att_put_rows(void *to, const att_rows *like, int64_t first, int64_t 
             att_vec x = att_load(from + d);
             if (factor != NULL)
                 x = att_mul(x, att_set1(factor[t - first]));
-            att_put((char *)to + like->start_bytes + t * like->step_bytes, like->bf16, d, like->size, x);
+            att_put((char *)to + like->start_bytes + t * like->step_bytes, like->dtype, d, like->size, x);
         }
 }
 

@@ -81,9 +81,6 @@ void V16_NAME(classifier)(const void *args, int64_t first, int64_t last)
 {
     const dsc_classifier_args *a = args;
     for (int64_t r = first; r < last; r++) {
-        if (a->dtype == DSC_F32)
-            classifier_row(a, r, DSC_F32);
-        else
-            classifier_row(a, r, DSC_BF16);
+        DSC_FOR_DTYPE(a->dtype, classifier_row(a, r, dtype));
     }
 }

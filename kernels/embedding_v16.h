@@ -29,10 +29,7 @@ V16_INLINE void embedding_fwd(const dsc_embedding_fwd_args *args, int64_t first,
 void V16_NAME(embedding_fwd)(const void *args, int64_t first, int64_t last)
 {
     const dsc_embedding_fwd_args *a = args;
-    if (a->dtype == DSC_F32)
-        embedding_fwd(a, first, last, DSC_F32);
-    else
-        embedding_fwd(a, first, last, DSC_BF16);
+    DSC_FOR_DTYPE(a->dtype, embedding_fwd(a, first, last, dtype));
 }
 
 /* The rows that one gradient row sums: given one by one, or every `step`-th from `start` on. */
@@ -93,10 +90,7 @@ void V16_NAME(embedding_bwd_table)(const void *args, int64_t first, int64_t last
     const dsc_embedding_bwd_args *a = args;
     const int64_t start = first * DSC_EMBEDDING_TABLE_ROWS;
     const int64_t end = dsc_min_i64(last * DSC_EMBEDDING_TABLE_ROWS, a->vocab);
-    if (a->dtype == DSC_F32)
-        embedding_bwd_table(a, start, end, DSC_F32);
-    else
-        embedding_bwd_table(a, start, end, DSC_BF16);
+    DSC_FOR_DTYPE(a->dtype, embedding_bwd_table(a, start, end, dtype));
 }
 
 void V16_NAME(embedding_bwd_position)(const void *args, int64_t first, int64_t last)
@@ -107,9 +101,6 @@ void V16_NAME(embedding_bwd_position)(const void *args, int64_t first, int64_t l
         const bool used = t >= 0 && t < a->sequence && t < a->rows;
         const int64_t count = used ? dsc_div_ceil(a->rows - t, a->sequence) : 0;
         const row_list list = { .start = t, .step = a->sequence, .count = count };
-        if (a->dtype == DSC_F32)
-            sum_rows(a, a->d_position + p * a->channels, list, DSC_F32);
-        else
-            sum_rows(a, a->d_position + p * a->channels, list, DSC_BF16);
+        DSC_FOR_DTYPE(a->dtype, sum_rows(a, a->d_position + p * a->channels, list, dtype));
     }
 }

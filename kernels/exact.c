@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/exact_range.h"
+#include "kernels/scalar.h"
 #include "kernels/team.h"
 
 /* Elements of a block. A multiple of DSC_SUMSQ_CHUNK; small enough that a 100 k element slice feeds several threads,
@@ -40,18 +41,18 @@ static void cast_blocks(void *ctx, int64_t first, int64_t last)
     const void *from = (const char *)a->from + start * from_bytes;
     if (a->to_dtype == a->from_dtype)
         memcpy(to, from, (size_t)(count * to_bytes));
-    else if (a->to_dtype == DSC_BF16)
-        job->ops->bf16_from_f32(to, from, count);
+    else if (a->from_dtype == DSC_F32)
+        job->ops->half_from_f32(to, from, count, a->to_dtype);
     else
-        job->ops->f32_from_bf16(to, from, count);
+        job->ops->f32_from_half(to, from, count, a->from_dtype);
 }
 
 static dsc_status cast(const void *args, const dsc_cpu_team *team, dsc_error *err, const dsc_exact_ops *ops)
 {
     const dsc_cast_args *a = args;
     const bool copies = a->to_dtype == a->from_dtype && dsc_dtype_bytes(a->to_dtype) != 0;
-    if (!copies && !(a->to_dtype == DSC_BF16 && a->from_dtype == DSC_F32) &&
-        !(a->to_dtype == DSC_F32 && a->from_dtype == DSC_BF16))
+    if (!copies && !(dsc_dtype_is_half(a->to_dtype) && a->from_dtype == DSC_F32) &&
+        !(a->to_dtype == DSC_F32 && dsc_dtype_is_half(a->from_dtype)))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "CAST", "no cast from dtype %d to dtype %d", (int)a->from_dtype,
                         (int)a->to_dtype);
     job_run(a, a->count, team, ops, cast_blocks);
@@ -83,8 +84,7 @@ static dsc_status fold(const void *args, const dsc_cpu_team *team, dsc_error *er
 {
     const dsc_fold_args *a = args;
     DSC_ASSERT(a->leaf_count >= 1);
-    if ((a->leaf_dtype != DSC_F32 && a->leaf_dtype != DSC_BF16) ||
-        (a->wire_dtype != DSC_F32 && a->wire_dtype != DSC_BF16))
+    if (!dsc_dtype_computes(a->leaf_dtype) || !dsc_dtype_computes(a->wire_dtype))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "FOLD", "no fold of leaves of dtype %d on a wire of dtype %d",
                         (int)a->leaf_dtype, (int)a->wire_dtype);
     job_run(a, a->count, team, ops, fold_blocks);
@@ -148,6 +148,7 @@ static dsc_status adamw(const void *args, const dsc_cpu_team *team, dsc_error *e
     if (a->moment_dtype != DSC_F32 && a->moment_dtype != DSC_BF16)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "ADAMW", "no moments of dtype %d", (int)a->moment_dtype);
     DSC_ASSERT(a->first >= 0);
+    DSC_ASSERT(a->param_half == NULL || dsc_dtype_is_half(a->half_dtype));
     job_run(a, a->count, team, ops, adamw_blocks);
     return DSC_OK;
 }

@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-/* to[i] = from[i] in another dtype: F32 <-> BF16 (round to nearest even), or a plain copy. No overlap. */
+/* to[i] = from[i] in another dtype: F32 <-> BF16 or F16 (round to nearest even), or a plain copy. No overlap. */
 typedef struct dsc_cast_args {
     void *to;
     const void *from;
@@ -37,7 +37,7 @@ typedef struct dsc_cast_stochastic_args {
 
 /* Folds leaf_count leaves into an fp32 accumulator, in order:
  *   s = overwrite ? r(leaf_0[i]) : acc[i] + r(leaf_0[i]);  s = s + r(leaf_k[i]) for k = 1..leaf_count-1;  acc[i] = s
- * r(x) rounds an fp32 leaf to the wire dtype and back (identity for wire F32; a BF16 leaf is already rounded).
+ * r(x) rounds an fp32 leaf to the wire dtype and back (identity for wire F32; a 16-bit leaf is already rounded).
  * leaf_k starts at (char *)leaf + k * leaf_stride_bytes, or at leaf_ptr[k] when `leaf_ptr` is not NULL.
  * acc may be one of the leaves itself when leaf_dtype is F32: of each element every leaf is read before acc is
  * written. */
@@ -48,8 +48,8 @@ typedef struct dsc_fold_args {
     int64_t leaf_stride_bytes;
     int64_t leaf_count; /* >= 1 */
     int64_t count;
-    dsc_dtype leaf_dtype; /* F32 or BF16 */
-    dsc_dtype wire_dtype; /* F32 or BF16 */
+    dsc_dtype leaf_dtype; /* F32, BF16 or F16 */
+    dsc_dtype wire_dtype; /* likewise */
     bool overwrite;
 } dsc_fold_args;
 
@@ -101,7 +101,7 @@ typedef struct dsc_adamw_scalars {
  *   v = fma(one_minus_beta2 * g, g, beta2 * v)
  *   d = fma(sqrt(v), inv_sqrt_bias2, eps)
  *   p = fma(-step_size, m / d, p)
- * and param_bf16[i] = round(p) when param_bf16 is not NULL. Loshchilov & Hutter 2019; Kingma & Ba 2015.
+ * and param_half[i] = round(p) to half_dtype when param_half is not NULL. Loshchilov & Hutter 2019; Kingma & Ba 2015.
  * Moments kept in BF16: p takes the m and v above as they are; what is kept of them is rounded by chance, as
  * CAST_STOCHASTIC does it, with the lower (m) and upper (v) 16 bits of word n % 4 of block n / 4 of (seed, stream),
  * n = first + i. */
@@ -109,7 +109,8 @@ typedef struct dsc_adamw_args {
     float *master;           /* [count] read and written */
     void *moment1, *moment2; /* [count] likewise, of moment_dtype */
     const float *grad;       /* [count] the sum of leaves */
-    uint16_t *param_bf16;    /* [count] written, or NULL */
+    uint16_t *param_half;    /* [count] written, or NULL */
+    dsc_dtype half_dtype;    /* BF16 or F16 */
     int64_t count;
     dsc_dtype moment_dtype;  /* F32 or BF16 */
     uint64_t seed, stream;   /* of BF16, as is */

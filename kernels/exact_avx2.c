@@ -1,24 +1,36 @@
 /* exact_avx2.c - the recipes of exact.h on 8 lanes with FMA3; tails by the reference, whose bits are the same.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/base.h"
-#include "kernels/bf16_avx2.h"
+#include "kernels/half_avx2.h"
 #include "kernels/exact_range.h"
 #include "kernels/philox_avx2.h"
 
-static void bf16_from_f32(uint16_t *to, const float *from, int64_t count)
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE void narrow(uint16_t *to, const float *from, int64_t count, dsc_dtype dtype)
 {
     int64_t i = 0;
     for (; i + 8 <= count; i += 8)
-        _mm_storeu_si128((__m128i *)(to + i), dsc_bf16_from_f32_avx2(_mm256_loadu_ps(from + i)));
-    dsc_exact_ref.bf16_from_f32(to + i, from + i, count - i);
+        _mm_storeu_si128((__m128i *)(to + i), dsc_half_from_f32_avx2(_mm256_loadu_ps(from + i), dtype));
+    dsc_exact_ref.half_from_f32(to + i, from + i, count - i, dtype);
 }
 
-static void f32_from_bf16(float *to, const uint16_t *from, int64_t count)
+INLINE void widen(float *to, const uint16_t *from, int64_t count, dsc_dtype dtype)
 {
     int64_t i = 0;
     for (; i + 8 <= count; i += 8)
-        _mm256_storeu_ps(to + i, dsc_f32_from_bf16_avx2(_mm_loadu_si128((const __m128i *)(from + i))));
-    dsc_exact_ref.f32_from_bf16(to + i, from + i, count - i);
+        _mm256_storeu_ps(to + i, dsc_f32_from_half_avx2(_mm_loadu_si128((const __m128i *)(from + i)), dtype));
+    dsc_exact_ref.f32_from_half(to + i, from + i, count - i, dtype);
+}
+
+static void half_from_f32(uint16_t *to, const float *from, int64_t count, dsc_dtype dtype)
+{
+    dtype == DSC_F16 ? narrow(to, from, count, DSC_F16) : narrow(to, from, count, DSC_BF16);
+}
+
+static void f32_from_half(float *to, const uint16_t *from, int64_t count, dsc_dtype dtype)
+{
+    dtype == DSC_F16 ? widen(to, from, count, DSC_F16) : widen(to, from, count, DSC_BF16);
 }
 
 /* 8 elements and their 16 random bits each, in the lower halves of lanes. */
@@ -58,20 +70,16 @@ static void cast_stochastic(const dsc_cast_stochastic_args *args, int64_t first,
     dsc_exact_ref.cast_stochastic(a, i, last);
 }
 
-/* What a leaf is made of; constant in each instance of fold_kind. */
-enum { LEAF_F32, LEAF_F32_TRIP, LEAF_BF16 };
-
-static inline __attribute__((always_inline)) __m256 leaf_load(const void *leaf, int64_t i, int kind)
+INLINE __m256 leaf_load(const void *leaf, int64_t i, dsc_leaf_kind kind)
 {
-    if (kind == LEAF_BF16)
-        return dsc_f32_from_bf16_avx2(_mm_loadu_si128((const __m128i *)((const uint16_t *)leaf + i)));
+    if (kind.dtype != DSC_F32)
+        return dsc_f32_from_half_avx2(_mm_loadu_si128((const __m128i *)((const uint16_t *)leaf + i)), kind.dtype);
     const __m256 x = _mm256_loadu_ps((const float *)leaf + i);
-    return kind == LEAF_F32_TRIP ? dsc_bf16_trip_avx2(x) : x;
+    return kind.wire != DSC_F32 ? dsc_half_trip_avx2(x, kind.wire) : x;
 }
 
 /* The sum stays in registers over all leaves: each leaf is read once and the accumulator is touched once. */
-static inline __attribute__((always_inline)) void fold_kind(const dsc_fold_args *a, int64_t first, int64_t last,
-                                                            int kind)
+INLINE void fold_kind(const dsc_fold_args *a, int64_t first, int64_t last, dsc_leaf_kind kind)
 {
     int64_t i = first;
     for (; i + 32 <= last; i += 32) {
@@ -95,12 +103,7 @@ static inline __attribute__((always_inline)) void fold_kind(const dsc_fold_args 
 
 static void fold(const dsc_fold_args *a, int64_t first, int64_t last)
 {
-    if (a->leaf_dtype == DSC_BF16)
-        fold_kind(a, first, last, LEAF_BF16);
-    else if (a->wire_dtype == DSC_BF16)
-        fold_kind(a, first, last, LEAF_F32_TRIP);
-    else
-        fold_kind(a, first, last, LEAF_F32);
+    DSC_FOR_LEAF_KIND(a, fold_kind(a, first, last, kind));
 }
 
 static void add(const dsc_add_args *a, int64_t first, int64_t last)
@@ -111,7 +114,7 @@ static void add(const dsc_add_args *a, int64_t first, int64_t last)
     dsc_exact_ref.add(a, i, last);
 }
 
-static inline __attribute__((always_inline)) void lanes_add(__m256d lane[4], const float *x)
+INLINE void lanes_add(__m256d lane[4], const float *x)
 {
     for (int j = 0; j < 4; j++) {
         const __m256d value = _mm256_cvtps_pd(_mm_loadu_ps(x + 4 * j));
@@ -148,7 +151,7 @@ typedef struct adamw_lanes {
 } adamw_lanes;
 
 /* The recipe on 8 elements: from the gradient's sum, weights and moments to the new ones. */
-static inline __attribute__((always_inline)) void adamw_8(const adamw_lanes *s, __m256 grad, bool l2, __m256 *weight,
+INLINE void adamw_8(const adamw_lanes *s, __m256 grad, bool l2, __m256 *weight,
                                                           __m256 *moment1, __m256 *moment2)
 {
     __m256 p = *weight, m = *moment1, v = *moment2;
@@ -165,7 +168,7 @@ static inline __attribute__((always_inline)) void adamw_8(const adamw_lanes *s, 
 }
 
 /* Returns the new weights of 8 elements; writes them and the moments. */
-static inline __attribute__((always_inline)) __m256 adamw_f32(const dsc_adamw_args *a, const adamw_lanes *s, int64_t i,
+INLINE __m256 adamw_f32(const dsc_adamw_args *a, const adamw_lanes *s, int64_t i,
                                                               bool l2)
 {
     float *moment1 = a->moment1, *moment2 = a->moment2;
@@ -184,7 +187,7 @@ static inline __m128i low_halves(__m256i x)
 }
 
 /* The same with moments in bf16; a word of random bits for each element. */
-static inline __attribute__((always_inline)) __m256 adamw_bf16(const dsc_adamw_args *a, const adamw_lanes *s, int64_t i,
+INLINE __m256 adamw_bf16(const dsc_adamw_args *a, const adamw_lanes *s, int64_t i,
                                                                __m256i random_bits, bool l2)
 {
     __m128i *moment1 = (__m128i *)(void *)((uint16_t *)a->moment1 + i);
@@ -200,29 +203,33 @@ static inline __attribute__((always_inline)) __m256 adamw_bf16(const dsc_adamw_a
 }
 
 /* Weights of 16 elements rounded. */
-static inline __attribute__((always_inline)) void copy_16(uint16_t *to, __m256 p0, __m256 p1, copy_kind copy)
+INLINE void copy_16(const dsc_adamw_args *a, int64_t i, __m256 p0, __m256 p1, copy_kind copy)
 {
-    const __m256i both = _mm256_set_m128i(dsc_bf16_from_f32_avx2(p1), dsc_bf16_from_f32_avx2(p0));
+    uint16_t *to = a->param_half + i;
+    const bool f16 = a->half_dtype == DSC_F16;
+    const __m128i low = f16 ? dsc_half_from_f32_avx2(p0, DSC_F16) : dsc_bf16_from_f32_avx2(p0);
+    const __m128i high = f16 ? dsc_half_from_f32_avx2(p1, DSC_F16) : dsc_bf16_from_f32_avx2(p1);
+    const __m256i both = _mm256_set_m128i(high, low);
     if (copy == COPY_STREAM)
         _mm256_stream_si256((__m256i *)(void *)to, both);
     else
         _mm256_storeu_si256((__m256i *)(void *)to, both);
 }
 
-static inline __attribute__((always_inline)) int64_t all_f32(const dsc_adamw_args *a, const adamw_lanes *s,
+INLINE int64_t all_f32(const dsc_adamw_args *a, const adamw_lanes *s,
                                                              int64_t first, int64_t last, bool l2, copy_kind copy)
 {
     int64_t i = first;
     for (; i + 16 <= last; i += 16) {
         const __m256 p0 = adamw_f32(a, s, i, l2), p1 = adamw_f32(a, s, i + 8, l2);
         if (copy != COPY_NONE)
-            copy_16(a->param_bf16 + i, p0, p1, copy);
+            copy_16(a, i, p0, p1, copy);
     }
     return i;
 }
 
 /* As exact_avx512.c, 32 elements of 8 blocks at a time. */
-static inline __attribute__((always_inline)) int64_t all_bf16(const dsc_adamw_args *a, const adamw_lanes *s,
+INLINE int64_t all_bf16(const dsc_adamw_args *a, const adamw_lanes *s,
                                                               int64_t first, int64_t last, bool l2, copy_kind copy)
 {
     int64_t i = first;
@@ -238,13 +245,13 @@ static inline __attribute__((always_inline)) int64_t all_bf16(const dsc_adamw_ar
             const __m256 p0 = adamw_bf16(a, s, i + 8 * j, block[j], l2);
             const __m256 p1 = adamw_bf16(a, s, i + 8 * j + 8, block[j + 1], l2);
             if (copy != COPY_NONE)
-                copy_16(a->param_bf16 + i + 8 * j, p0, p1, copy);
+                copy_16(a, i + 8 * j, p0, p1, copy);
         }
     }
     return i;
 }
 
-static inline __attribute__((always_inline)) void adamw_kind(const dsc_adamw_args *args, int64_t first, int64_t last,
+INLINE void adamw_kind(const dsc_adamw_args *args, int64_t first, int64_t last,
                                                              bool l2, copy_kind copy)
 {
     const dsc_adamw_args local = *args, *a = &local; /* in registers: no store below can change it */
@@ -267,12 +274,12 @@ static inline __attribute__((always_inline)) void adamw_kind(const dsc_adamw_arg
     dsc_exact_ref.adamw(a, i, last);
 }
 
-static inline __attribute__((always_inline)) void adamw_copy(const dsc_adamw_args *a, int64_t first, int64_t last,
+INLINE void adamw_copy(const dsc_adamw_args *a, int64_t first, int64_t last,
                                                              bool l2)
 {
-    if (a->param_bf16 == NULL)
+    if (a->param_half == NULL)
         adamw_kind(a, first, last, l2, COPY_NONE);
-    else if (a->count >= DSC_ADAMW_STREAM_MIN && (uintptr_t)(a->param_bf16 + first) % 32 == 0)
+    else if (a->count >= DSC_ADAMW_STREAM_MIN && (uintptr_t)(a->param_half + first) % 32 == 0)
         adamw_kind(a, first, last, l2, COPY_STREAM);
     else
         adamw_kind(a, first, last, l2, COPY_STORE);
@@ -288,4 +295,4 @@ static void adamw(const dsc_adamw_args *a, int64_t first, int64_t last)
         adamw_copy(a, start, last, false);
 }
 
-const dsc_exact_ops dsc_exact_avx2 = { bf16_from_f32, f32_from_bf16, cast_stochastic, fold, add, sumsq, adamw };
+const dsc_exact_ops dsc_exact_avx2 = { half_from_f32, f32_from_half, cast_stochastic, fold, add, sumsq, adamw };

@@ -1,35 +1,47 @@
 /* exact_avx512.c - the recipes of exact.h on 16 lanes; tails by masks. SPDX-License-Identifier: Apache-2.0 */
 #include "base/base.h"
-#include "kernels/bf16_avx512.h"
+#include "kernels/half_avx512.h"
 #include "kernels/exact_range.h"
 #include "kernels/philox_avx512.h"
 
-static void bf16_from_f32(uint16_t *to, const float *from, int64_t count)
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE void narrow(uint16_t *to, const float *from, int64_t count, dsc_dtype dtype)
 {
     int64_t i = 0;
     for (; i + 32 <= count; i += 32) {
-        const __m256i low = dsc_bf16_from_f32_avx512(_mm512_loadu_ps(from + i));
-        const __m256i high = dsc_bf16_from_f32_avx512(_mm512_loadu_ps(from + i + 16));
+        const __m256i low = dsc_half_from_f32_avx512(_mm512_loadu_ps(from + i), dtype);
+        const __m256i high = dsc_half_from_f32_avx512(_mm512_loadu_ps(from + i + 16), dtype);
         _mm512_storeu_si512(to + i, _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
     }
     for (; i < count; i += 16) {
         const __mmask16 mask = dsc_mask_avx512(count - i);
-        _mm256_mask_storeu_epi16(to + i, mask, dsc_bf16_from_f32_avx512(_mm512_maskz_loadu_ps(mask, from + i)));
+        _mm256_mask_storeu_epi16(to + i, mask, dsc_half_from_f32_avx512(_mm512_maskz_loadu_ps(mask, from + i), dtype));
     }
 }
 
-static void f32_from_bf16(float *to, const uint16_t *from, int64_t count)
+INLINE void widen(float *to, const uint16_t *from, int64_t count, dsc_dtype dtype)
 {
     int64_t i = 0;
     for (; i + 32 <= count; i += 32) {
         const __m512i h = _mm512_loadu_si512(from + i);
-        _mm512_storeu_ps(to + i, dsc_f32_from_bf16_avx512(_mm512_castsi512_si256(h)));
-        _mm512_storeu_ps(to + i + 16, dsc_f32_from_bf16_avx512(_mm512_extracti64x4_epi64(h, 1)));
+        _mm512_storeu_ps(to + i, dsc_f32_from_half_avx512(_mm512_castsi512_si256(h), dtype));
+        _mm512_storeu_ps(to + i + 16, dsc_f32_from_half_avx512(_mm512_extracti64x4_epi64(h, 1), dtype));
     }
     for (; i < count; i += 16) {
         const __mmask16 mask = dsc_mask_avx512(count - i);
-        _mm512_mask_storeu_ps(to + i, mask, dsc_f32_from_bf16_avx512(_mm256_maskz_loadu_epi16(mask, from + i)));
+        _mm512_mask_storeu_ps(to + i, mask, dsc_f32_from_half_avx512(_mm256_maskz_loadu_epi16(mask, from + i), dtype));
     }
+}
+
+static void half_from_f32(uint16_t *to, const float *from, int64_t count, dsc_dtype dtype)
+{
+    dtype == DSC_F16 ? narrow(to, from, count, DSC_F16) : narrow(to, from, count, DSC_BF16);
+}
+
+static void f32_from_half(float *to, const uint16_t *from, int64_t count, dsc_dtype dtype)
+{
+    dtype == DSC_F16 ? widen(to, from, count, DSC_F16) : widen(to, from, count, DSC_BF16);
 }
 
 /* 16 elements and their 16 random bits each, in the lower halves of lanes. */
@@ -68,20 +80,16 @@ static void cast_stochastic(const dsc_cast_stochastic_args *args, int64_t first,
     dsc_exact_ref.cast_stochastic(a, i, last);
 }
 
-/* What a leaf is made of; constant in each instance of fold_kind. */
-enum { LEAF_F32, LEAF_F32_TRIP, LEAF_BF16 };
-
-static inline __attribute__((always_inline)) __m512 leaf_load(const void *leaf, int64_t i, __mmask16 mask, int kind)
+INLINE __m512 leaf_load(const void *leaf, int64_t i, __mmask16 mask, dsc_leaf_kind kind)
 {
-    if (kind == LEAF_BF16)
-        return dsc_f32_from_bf16_avx512(_mm256_maskz_loadu_epi16(mask, (const uint16_t *)leaf + i));
+    if (kind.dtype != DSC_F32)
+        return dsc_f32_from_half_avx512(_mm256_maskz_loadu_epi16(mask, (const uint16_t *)leaf + i), kind.dtype);
     const __m512 x = _mm512_maskz_loadu_ps(mask, (const float *)leaf + i);
-    return kind == LEAF_F32_TRIP ? dsc_bf16_trip_avx512(x) : x;
+    return kind.wire != DSC_F32 ? dsc_half_trip_avx512(x, kind.wire) : x;
 }
 
 /* The sum stays in registers over all leaves: each leaf is read once and the accumulator is touched once. */
-static inline __attribute__((always_inline)) void fold_kind(const dsc_fold_args *a, int64_t first, int64_t last,
-                                                            int kind)
+INLINE void fold_kind(const dsc_fold_args *a, int64_t first, int64_t last, dsc_leaf_kind kind)
 {
     for (int64_t i = first; i < last; i += 64) {
         __mmask16 mask[4];
@@ -106,12 +114,7 @@ static inline __attribute__((always_inline)) void fold_kind(const dsc_fold_args 
 
 static void fold(const dsc_fold_args *a, int64_t first, int64_t last)
 {
-    if (a->leaf_dtype == DSC_BF16)
-        fold_kind(a, first, last, LEAF_BF16);
-    else if (a->wire_dtype == DSC_BF16)
-        fold_kind(a, first, last, LEAF_F32_TRIP);
-    else
-        fold_kind(a, first, last, LEAF_F32);
+    DSC_FOR_LEAF_KIND(a, fold_kind(a, first, last, kind));
 }
 
 static void add(const dsc_add_args *a, int64_t first, int64_t last)
@@ -133,7 +136,7 @@ static inline double lanes_fold(__m512d low, __m512d high)
     return _mm_cvtsd_f64(_mm_add_sd(l2, _mm_unpackhi_pd(l2, l2)));
 }
 
-static inline __attribute__((always_inline)) void lanes_add(__m512d lane[2], __m512 x)
+INLINE void lanes_add(__m512d lane[2], __m512 x)
 {
     const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(x));
     const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1));
@@ -166,7 +169,7 @@ typedef struct adamw_lanes {
 } adamw_lanes;
 
 /* The recipe on 16 elements: from the gradient's sum, weights and moments to the new ones. */
-static inline __attribute__((always_inline)) void adamw_16(const adamw_lanes *s, __m512 grad, bool l2, __m512 *weight,
+INLINE void adamw_16(const adamw_lanes *s, __m512 grad, bool l2, __m512 *weight,
                                                            __m512 *moment1, __m512 *moment2)
 {
     __m512 p = *weight, m = *moment1, v = *moment2;
@@ -183,7 +186,7 @@ static inline __attribute__((always_inline)) void adamw_16(const adamw_lanes *s,
 }
 
 /* Returns the new weights of 16 elements; writes them and the moments. */
-static inline __attribute__((always_inline)) __m512 adamw_f32(const dsc_adamw_args *a, const adamw_lanes *s, int64_t i,
+INLINE __m512 adamw_f32(const dsc_adamw_args *a, const adamw_lanes *s, int64_t i,
                                                               __mmask16 mask, bool l2)
 {
     float *moment1 = a->moment1, *moment2 = a->moment2;
@@ -197,7 +200,7 @@ static inline __attribute__((always_inline)) __m512 adamw_f32(const dsc_adamw_ar
 }
 
 /* The same with moments in bf16; a word of random bits for each element. */
-static inline __attribute__((always_inline)) __m512 adamw_bf16(const dsc_adamw_args *a, const adamw_lanes *s, int64_t i,
+INLINE __m512 adamw_bf16(const dsc_adamw_args *a, const adamw_lanes *s, int64_t i,
                                                                __m512i random_bits, bool l2)
 {
     __m256i *moment1 = (__m256i *)(void *)((uint16_t *)a->moment1 + i);
@@ -212,37 +215,43 @@ static inline __attribute__((always_inline)) __m512 adamw_bf16(const dsc_adamw_a
     return p;
 }
 
-/* Weights of 32 elements rounded. */
-static inline __attribute__((always_inline)) void copy_32(uint16_t *to, __m512 p0, __m512 p1, copy_kind copy)
+INLINE __m256i rounded(const dsc_adamw_args *a, __m512 p)
 {
-    const __m512i low = _mm512_castsi256_si512(dsc_bf16_from_f32_avx512(p0));
-    const __m512i both = _mm512_inserti64x4(low, dsc_bf16_from_f32_avx512(p1), 1);
+    return a->half_dtype == DSC_F16 ? dsc_half_from_f32_avx512(p, DSC_F16) : dsc_bf16_from_f32_avx512(p);
+}
+
+/* Weights of 32 elements rounded. */
+INLINE void copy_32(const dsc_adamw_args *a, int64_t i, __m512 p0, __m512 p1, copy_kind copy)
+{
+    uint16_t *to = a->param_half + i;
+    const __m512i low = _mm512_castsi256_si512(rounded(a, p0));
+    const __m512i both = _mm512_inserti64x4(low, rounded(a, p1), 1);
     if (copy == COPY_STREAM)
         _mm512_stream_si512((__m512i *)(void *)to, both);
     else
         _mm512_storeu_si512(to, both);
 }
 
-static inline __attribute__((always_inline)) void all_f32(const dsc_adamw_args *a, const adamw_lanes *s, int64_t first,
+INLINE void all_f32(const dsc_adamw_args *a, const adamw_lanes *s, int64_t first,
                                                           int64_t last, bool l2, copy_kind copy)
 {
     int64_t i = first;
     for (; i + 32 <= last; i += 32) {
         const __m512 p0 = adamw_f32(a, s, i, 0xffff, l2), p1 = adamw_f32(a, s, i + 16, 0xffff, l2);
         if (copy != COPY_NONE)
-            copy_32(a->param_bf16 + i, p0, p1, copy);
+            copy_32(a, i, p0, p1, copy);
     }
     for (; i < last; i += 16) {
         const __mmask16 mask = dsc_mask_avx512(last - i);
         const __m512 p = adamw_f32(a, s, i, mask, l2);
         if (copy != COPY_NONE)
-            _mm256_mask_storeu_epi16(a->param_bf16 + i, mask, dsc_bf16_from_f32_avx512(p));
+            _mm256_mask_storeu_epi16(a->param_half + i, mask, rounded(a, p));
     }
 }
 
 /* Position a->first + first begins a random block; 64 elements of 16 blocks at a time, the rest as in
  * cast_stochastic. */
-static inline __attribute__((always_inline)) void all_bf16(const dsc_adamw_args *a, const adamw_lanes *s, int64_t first,
+INLINE void all_bf16(const dsc_adamw_args *a, const adamw_lanes *s, int64_t first,
                                                            int64_t last, bool l2, copy_kind copy)
 {
     int64_t i = first;
@@ -258,13 +267,13 @@ static inline __attribute__((always_inline)) void all_bf16(const dsc_adamw_args 
             const __m512 p0 = adamw_bf16(a, s, i + 16 * j, block[j], l2);
             const __m512 p1 = adamw_bf16(a, s, i + 16 * j + 16, block[j + 1], l2);
             if (copy != COPY_NONE)
-                copy_32(a->param_bf16 + i + 16 * j, p0, p1, copy);
+                copy_32(a, i + 16 * j, p0, p1, copy);
         }
     }
     dsc_exact_ref.adamw(a, i, last);
 }
 
-static inline __attribute__((always_inline)) void adamw_kind(const dsc_adamw_args *args, int64_t first, int64_t last,
+INLINE void adamw_kind(const dsc_adamw_args *args, int64_t first, int64_t last,
                                                              bool l2, copy_kind copy)
 {
     const dsc_adamw_args local = *args, *a = &local; /* in registers: no store below can change it */
@@ -288,12 +297,12 @@ static inline __attribute__((always_inline)) void adamw_kind(const dsc_adamw_arg
         _mm_sfence(); /* before the team says that it is done */
 }
 
-static inline __attribute__((always_inline)) void adamw_copy(const dsc_adamw_args *a, int64_t first, int64_t last,
+INLINE void adamw_copy(const dsc_adamw_args *a, int64_t first, int64_t last,
                                                              bool l2)
 {
-    if (a->param_bf16 == NULL)
+    if (a->param_half == NULL)
         adamw_kind(a, first, last, l2, COPY_NONE);
-    else if (a->count >= DSC_ADAMW_STREAM_MIN && (uintptr_t)(a->param_bf16 + first) % 64 == 0)
+    else if (a->count >= DSC_ADAMW_STREAM_MIN && (uintptr_t)(a->param_half + first) % 64 == 0)
         adamw_kind(a, first, last, l2, COPY_STREAM);
     else
         adamw_kind(a, first, last, l2, COPY_STORE);
@@ -309,4 +318,4 @@ static void adamw(const dsc_adamw_args *a, int64_t first, int64_t last)
         adamw_copy(a, start, last, false);
 }
 
-const dsc_exact_ops dsc_exact_avx512 = { bf16_from_f32, f32_from_bf16, cast_stochastic, fold, add, sumsq, adamw };
+const dsc_exact_ops dsc_exact_avx512 = { half_from_f32, f32_from_half, cast_stochastic, fold, add, sumsq, adamw };

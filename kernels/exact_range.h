@@ -8,8 +8,9 @@
 
 /* Ranges are elements first..last-1 of the arguments' arrays. Any length, any alignment of the element type. */
 typedef struct dsc_exact_ops {
-    void (*bf16_from_f32)(uint16_t *to, const float *from, int64_t count);
-    void (*f32_from_bf16)(float *to, const uint16_t *from, int64_t count);
+    /* dtype: BF16 or F16 */
+    void (*half_from_f32)(uint16_t *to, const float *from, int64_t count, dsc_dtype dtype);
+    void (*f32_from_half)(float *to, const uint16_t *from, int64_t count, dsc_dtype dtype);
     void (*cast_stochastic)(const dsc_cast_stochastic_args *a, int64_t first, int64_t last);
     void (*fold)(const dsc_fold_args *a, int64_t first, int64_t last);
     void (*add)(const dsc_add_args *a, int64_t first, int64_t last);
@@ -20,7 +21,7 @@ typedef struct dsc_exact_ops {
 
 extern const dsc_exact_ops dsc_exact_ref, dsc_exact_avx2, dsc_exact_avx512;
 
-/* The bf16 copy of a step that no cache will hold is written around the caches: a plain store would first read each
+/* The 16-bit copy of a step that no cache will hold is written around the caches: a plain store would first read each
  * line of it (measured at 64 M parameters, 2 threads: 7 to 10 % of the whole step). */
 #define DSC_ADAMW_STREAM_MIN ((int64_t)1 << 20) /* elements; all arrays together are then 30 MiB */
 
@@ -29,6 +30,32 @@ static inline int64_t dsc_adamw_block_start(const dsc_adamw_args *a, int64_t fir
 {
     return dsc_min_i64(last, first + (4 - (a->first + first) % 4) % 4);
 }
+
+/* What a leaf is made of; constant in each instance of a variant's fold. */
+typedef struct dsc_leaf_kind {
+    dsc_dtype dtype, wire; /* wire: what an F32 leaf is rounded to */
+} dsc_leaf_kind;
+
+/* One instance of `call` for each kind: `kind` is a constant in it. */
+#define DSC_FOR_LEAF_KIND(a, call)                                         \
+    do {                                                                   \
+        if ((a)->leaf_dtype == DSC_BF16) {                                 \
+            const dsc_leaf_kind kind = { DSC_BF16, DSC_BF16 };             \
+            call;                                                          \
+        } else if ((a)->leaf_dtype == DSC_F16) {                           \
+            const dsc_leaf_kind kind = { DSC_F16, DSC_F16 };               \
+            call;                                                          \
+        } else if ((a)->wire_dtype == DSC_BF16) {                          \
+            const dsc_leaf_kind kind = { DSC_F32, DSC_BF16 };              \
+            call;                                                          \
+        } else if ((a)->wire_dtype == DSC_F16) {                           \
+            const dsc_leaf_kind kind = { DSC_F32, DSC_F16 };               \
+            call;                                                          \
+        } else {                                                           \
+            const dsc_leaf_kind kind = { DSC_F32, DSC_F32 };               \
+            call;                                                          \
+        }                                                                  \
+    } while (0)
 
 static inline const void *dsc_fold_leaf(const dsc_fold_args *a, int64_t leaf)
 {

@@ -4,20 +4,19 @@
 #include <string.h>
 
 #include "base/base.h"
-#include "base/bf16.h"
 #include "kernels/exact_range.h"
 #include "kernels/scalar.h"
 
-static void bf16_from_f32(uint16_t *to, const float *from, int64_t count)
+static void half_from_f32(uint16_t *to, const float *from, int64_t count, dsc_dtype dtype)
 {
     for (int64_t i = 0; i < count; i++)
-        to[i] = dsc_bf16_from_f32(from[i]);
+        to[i] = dsc_half_from_f32(from[i], dtype);
 }
 
-static void f32_from_bf16(float *to, const uint16_t *from, int64_t count)
+static void f32_from_half(float *to, const uint16_t *from, int64_t count, dsc_dtype dtype)
 {
     for (int64_t i = 0; i < count; i++)
-        to[i] = dsc_f32_from_bf16(from[i]);
+        to[i] = dsc_f32_from_half(from[i], dtype);
 }
 
 static uint16_t up_or_down(float x, uint32_t random_bits)
@@ -43,10 +42,8 @@ static void cast_stochastic(const dsc_cast_stochastic_args *a, int64_t first, in
 static float leaf_value(const dsc_fold_args *a, int64_t leaf, int64_t i)
 {
     const void *values = dsc_fold_leaf(a, leaf);
-    if (a->leaf_dtype == DSC_BF16)
-        return dsc_f32_from_bf16(((const uint16_t *)values)[i]);
-    const float x = ((const float *)values)[i];
-    return a->wire_dtype == DSC_BF16 ? dsc_f32_from_bf16(dsc_bf16_from_f32(x)) : x;
+    const float x = dsc_get(values, i, a->leaf_dtype);
+    return a->leaf_dtype == DSC_F32 ? dsc_rounded(x, a->wire_dtype) : x;
 }
 
 static void fold(const dsc_fold_args *a, int64_t first, int64_t last)
@@ -116,9 +113,9 @@ static void adamw(const dsc_adamw_args *a, int64_t first, int64_t last)
             ((float *)a->moment1)[i] = m;
             ((float *)a->moment2)[i] = v;
         }
-        if (a->param_bf16 != NULL)
-            a->param_bf16[i] = dsc_bf16_from_f32(p);
+        if (a->param_half != NULL)
+            a->param_half[i] = dsc_half_from_f32(p, a->half_dtype);
     }
 }
 
-const dsc_exact_ops dsc_exact_ref = { bf16_from_f32, f32_from_bf16, cast_stochastic, fold, add, sumsq, adamw };
+const dsc_exact_ops dsc_exact_ref = { half_from_f32, f32_from_half, cast_stochastic, fold, add, sumsq, adamw };

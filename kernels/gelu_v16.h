@@ -39,10 +39,7 @@ V16_INLINE void gelu_bwd(const dsc_gelu_bwd_args *a, int64_t first, int64_t last
 #define GELU_LOOPS(op)                                                                                                \
     V16_INLINE void op##_kind(const dsc_##op##_args *a, int64_t first, int64_t last, dsc_activation kind)             \
     {                                                                                                                 \
-        if (a->dtype == DSC_F32)                                                                                      \
-            op(a, first, last, DSC_F32, kind);                                                                        \
-        else                                                                                                          \
-            op(a, first, last, DSC_BF16, kind);                                                                       \
+        DSC_FOR_DTYPE(a->dtype, op(a, first, last, dtype, kind));                                                     \
     }                                                                                                                 \
     void V16_NAME(op)(const void *args, int64_t first, int64_t last)                                                  \
     {                                                                                                                 \

@@ -2,8 +2,8 @@
  * tiles.
  *
  * Three ways to compute a tile: PACKED, our own bf16 kernel (forward products, CPUs with VDPBF16PS and without AMX);
- * LIBRARY, one oneDNN call over the whole K; PANELS, the library on fp32 copies of bf16 inputs where the CPU has no
- * bf16 products.
+ * LIBRARY, one oneDNN call over the whole K; PANELS, the library on fp32 copies of fp16 inputs, and of bf16 ones where
+ * the CPU has no bf16 products.
  * Invariants: (1) the tiling is a function of the arguments' shape and the CPU's level, never of threads or ranks;
  * (2) a tile is computed by one thread in steps of K that the shape decides, so whoever computes it, its bits are the
  * same; (3) nothing is allocated for a shape that was prepared. Why these tiles: docs/kernels.md#gemm.
@@ -14,6 +14,7 @@
 
 #include "kernels/cpu_team.h"
 #include "kernels/gemm_internal.h"
+#include "kernels/scalar.h"
 #include "kernels/team.h"
 
 enum {
@@ -56,9 +57,9 @@ typedef struct gemm_plan {
 
 static gemm_way way_of(const dsc_gemm_args *a, uint32_t caps)
 {
-    if (a->ab_dtype != DSC_BF16)
+    if (a->ab_dtype == DSC_F32)
         return WAY_LIBRARY;
-    if ((caps & DSC_CPU_AVX512_BF16) == 0)
+    if (a->ab_dtype == DSC_F16 || (caps & DSC_CPU_AVX512_BF16) == 0)
         return WAY_PANELS;
     if ((caps & DSC_CPU_AMX_BF16) != 0 || a->a_transposed)
         return WAY_LIBRARY;
@@ -103,9 +104,9 @@ static gemm_plan plan_make(const dsc_gemm_args *a, uint32_t caps)
     if (p.way == WAY_PACKED && a->k > PACKED_K)
         p.k_step = part(a->k, PACKED_K_STEP, 64);
     /* An epilogue that reads `aux` may find it in C, which the sums must leave alone until then. */
-    p.buffered = a->c_dtype == DSC_BF16 || dsc_epilogue_adds(a->epilogue) || a->epilogue == DSC_EPILOGUE_DGELU;
+    p.buffered = a->c_dtype != DSC_F32 || dsc_epilogue_adds(a->epilogue) || a->epilogue == DSC_EPILOGUE_DGELU;
     if (p.way == WAY_PACKED) /* one step ends in registers, and fp32 sums without an epilogue belong into C */
-        p.buffered = p.k_step < a->k && (a->c_dtype == DSC_BF16 || a->epilogue != DSC_EPILOGUE_NONE);
+        p.buffered = p.k_step < a->k && (a->c_dtype != DSC_F32 || a->epilogue != DSC_EPILOGUE_NONE);
     int64_t most_m, most_n;
     plan_most(&p, a, &most_m, &most_n);
     plan_tiles(&p, a->m, a->n, most_m, most_n);
@@ -293,8 +294,10 @@ static int tile_product(const gemm_job *job, int64_t i, int64_t j, float *x, cha
         const void *pb =
             a->b_transposed ? at(a->b, a->ab_dtype, n0, a->ldb, k0) : at(a->b, a->ab_dtype, k0, a->ldb, n0);
         if (p->way == WAY_PANELS) {
-            job->panel(a_panel, pa, a->a_transposed ? key->k : key->m, key->lda, a->lda);
-            job->panel(b_panel, pb, a->b_transposed ? key->n : key->k, key->ldb, a->ldb);
+            const dsc_panel of_a = { pa, a->a_transposed ? key->k : key->m, key->lda, a->lda, a->ab_dtype };
+            const dsc_panel of_b = { pb, a->b_transposed ? key->n : key->k, key->ldb, a->ldb, a->ab_dtype };
+            job->panel(a_panel, &of_a);
+            job->panel(b_panel, &of_b);
             pa = a_panel;
             pb = b_panel;
         }
@@ -458,7 +461,7 @@ static dsc_status colsum(const void *args, const dsc_cpu_team *team, dsc_colsum_
     const dsc_colsum_args *a = args;
     DSC_ASSERT(a->rows >= 0 && a->cols >= 0);
     DSC_ASSERT(a->ld >= a->cols);
-    DSC_ASSERT(a->x_dtype == DSC_F32 || a->x_dtype == DSC_BF16);
+    DSC_ASSERT(dsc_dtype_computes(a->x_dtype));
     colsum_job job = { a, fn };
     dsc_team_run(team, dsc_div_ceil(a->cols, COLSUM_BLOCK), colsum_blocks, &job);
     return DSC_OK;

@@ -48,8 +48,8 @@ typedef struct dsc_gemm_args {
     bool b_transposed;     /* B is stored [N,K] */
     bool accumulate;       /* C += ; C is F32, epilogue NONE */
     dsc_epilogue epilogue;
-    dsc_dtype ab_dtype; /* F32 or BF16 */
-    dsc_dtype c_dtype;  /* F32 or BF16 */
+    dsc_dtype ab_dtype; /* F32, BF16 or F16 */
+    dsc_dtype c_dtype;  /* F32, the same or, where A and B are F32, a 16-bit one */
 } dsc_gemm_args;
 
 /* Prepared products of one device: library objects by tile shape, and the scratch of all threads, counted as LIBRARY. A

@@ -7,7 +7,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "kernels/bf16_avx512.h"
+#include "kernels/half_avx512.h"
 #include "kernels/gemm_internal.h"
 #include "kernels/transpose_avx512.h"
 

@@ -5,26 +5,29 @@
 #define DSC_KERNELS_GEMM_EPILOGUE_KINDS_H
 
 #include "kernels/gemm_internal.h"
+#include "kernels/range.h"
 
-static inline __attribute__((always_inline)) void by_kind(const dsc_epilogue_tile *t, bool bf16, bool bias_bf16)
+static inline __attribute__((always_inline)) void by_kind(const dsc_epilogue_tile *t, dsc_dtype dtype,
+                                                          dsc_dtype bias_dtype)
 {
     switch (t->kind) {
-    case DSC_EPILOGUE_NONE: rows(t, DSC_EPILOGUE_NONE, bf16, bias_bf16); break;
-    case DSC_EPILOGUE_BIAS: rows(t, DSC_EPILOGUE_BIAS, bf16, bias_bf16); break;
-    case DSC_EPILOGUE_BIAS_GELU: rows(t, DSC_EPILOGUE_BIAS_GELU, bf16, bias_bf16); break;
-    case DSC_EPILOGUE_BIAS_ADD: rows(t, DSC_EPILOGUE_BIAS_ADD, bf16, bias_bf16); break;
-    case DSC_EPILOGUE_DGELU: rows(t, DSC_EPILOGUE_DGELU, bf16, bias_bf16); break;
-    case DSC_EPILOGUE_ADD: rows(t, DSC_EPILOGUE_ADD, bf16, bias_bf16); break;
+    case DSC_EPILOGUE_NONE: rows(t, DSC_EPILOGUE_NONE, dtype, bias_dtype); break;
+    case DSC_EPILOGUE_BIAS: rows(t, DSC_EPILOGUE_BIAS, dtype, bias_dtype); break;
+    case DSC_EPILOGUE_BIAS_GELU: rows(t, DSC_EPILOGUE_BIAS_GELU, dtype, bias_dtype); break;
+    case DSC_EPILOGUE_BIAS_ADD: rows(t, DSC_EPILOGUE_BIAS_ADD, dtype, bias_dtype); break;
+    case DSC_EPILOGUE_DGELU: rows(t, DSC_EPILOGUE_DGELU, dtype, bias_dtype); break;
+    case DSC_EPILOGUE_ADD: rows(t, DSC_EPILOGUE_ADD, dtype, bias_dtype); break;
     }
 }
 
 static void by_dtypes(const dsc_epilogue_tile *t)
 {
-    const bool bf16 = t->c_dtype == DSC_BF16;
-    if (t->bias_dtype == DSC_BF16)
-        bf16 ? by_kind(t, true, true) : by_kind(t, false, true);
+    if (t->c_dtype == DSC_F32)
+        DSC_FOR_DTYPE(t->bias_dtype, by_kind(t, DSC_F32, dtype));
+    else if (t->bias_dtype == DSC_F32)
+        t->c_dtype == DSC_F16 ? by_kind(t, DSC_F16, DSC_F32) : by_kind(t, DSC_BF16, DSC_F32);
     else
-        bf16 ? by_kind(t, true, false) : by_kind(t, false, false);
+        t->c_dtype == DSC_F16 ? by_kind(t, DSC_F16, DSC_F16) : by_kind(t, DSC_BF16, DSC_BF16);
 }
 
 #endif

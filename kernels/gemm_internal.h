@@ -74,10 +74,15 @@ typedef struct dsc_bf16_tile {
 } dsc_bf16_tile;
 void dsc_bf16_run(const dsc_bf16_tile *tile);
 
-/* to[r * cols + c] = from[r * ld + c] as fp32: the panels of a CPU without bf16 products. */
-typedef void (*dsc_panel_fn)(float *to, const uint16_t *from, int64_t rows, int64_t cols, int64_t ld);
-void dsc_panel_avx2(float *to, const uint16_t *from, int64_t rows, int64_t cols, int64_t ld);
-void dsc_panel_avx512(float *to, const uint16_t *from, int64_t rows, int64_t cols, int64_t ld);
+/* to[r * cols + c] = from[r * ld + c] as fp32: the panels of fp16, and of bf16 on a CPU without its products. */
+typedef struct dsc_panel {
+    const uint16_t *from;
+    int64_t rows, cols, ld;
+    dsc_dtype dtype; /* BF16 or F16 */
+} dsc_panel;
+typedef void (*dsc_panel_fn)(float *to, const dsc_panel *panel);
+void dsc_panel_avx2(float *to, const dsc_panel *panel);
+void dsc_panel_avx512(float *to, const dsc_panel *panel);
 
 /* Columns first..last-1 of a COLSUM; the order of additions of gemm.h, so every variant has the same bits. */
 typedef void (*dsc_colsum_fn)(const dsc_colsum_args *args, int64_t first, int64_t last);

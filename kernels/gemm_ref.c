@@ -2,27 +2,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
-#include "base/bf16.h"
 #include "kernels/gemm_internal.h"
+#include "kernels/scalar.h"
 #include "kernels/team.h"
-
-static float load(const void *p, dsc_dtype dtype, int64_t i)
-{
-    return dtype == DSC_BF16 ? dsc_f32_from_bf16(((const uint16_t *)p)[i]) : ((const float *)p)[i];
-}
-
-static void store(void *p, dsc_dtype dtype, int64_t i, float x)
-{
-    if (dtype == DSC_BF16)
-        ((uint16_t *)p)[i] = dsc_bf16_from_f32(x);
-    else
-        ((float *)p)[i] = x;
-}
-
-static float rounded(dsc_dtype dtype, float x)
-{
-    return dtype == DSC_BF16 ? dsc_f32_from_bf16(dsc_bf16_from_f32(x)) : x;
-}
 
 /* 0.5 (1 + tanh(u)) without its cancellation */
 static float gelu_gate(float x)
@@ -44,18 +26,18 @@ void dsc_epilogue_ref(const dsc_epilogue_tile *t)
             const int64_t at = r * t->ldc + c;
             float x = t->x[r * t->ldx + c];
             if (t->bias != NULL && dsc_epilogue_has_bias(t->kind))
-                x += load(t->bias, t->bias_dtype, c);
+                x += dsc_get(t->bias, c, t->bias_dtype);
             if (t->kind == DSC_EPILOGUE_BIAS_GELU) {
-                x = rounded(t->c_dtype, x);
+                x = dsc_rounded(x, t->c_dtype);
                 if (t->aux != NULL)
-                    store(t->aux, t->c_dtype, at, x);
+                    dsc_put(t->aux, at, t->c_dtype, x);
                 x *= gelu_gate(x);
             } else if (dsc_epilogue_adds(t->kind)) {
-                x += load(t->aux, t->c_dtype, at);
+                x += dsc_get(t->aux, at, t->c_dtype);
             } else if (t->kind == DSC_EPILOGUE_DGELU) {
-                x *= gelu_slope(load(t->aux, t->c_dtype, at));
+                x *= gelu_slope(dsc_get(t->aux, at, t->c_dtype));
             }
-            store(t->c, t->c_dtype, at, x);
+            dsc_put(t->c, at, t->c_dtype, x);
         }
 }
 
@@ -65,8 +47,9 @@ void dsc_gemm_check(const dsc_gemm_args *a)
     DSC_ASSERT(a->lda >= (a->a_transposed ? a->m : a->k));
     DSC_ASSERT(a->ldb >= (a->b_transposed ? a->k : a->n));
     DSC_ASSERT(a->ldc >= a->n);
-    DSC_ASSERT(a->ab_dtype == DSC_F32 || a->ab_dtype == DSC_BF16);
-    DSC_ASSERT(a->c_dtype == DSC_F32 || a->c_dtype == DSC_BF16);
+    DSC_ASSERT(dsc_dtype_computes(a->ab_dtype));
+    DSC_ASSERT(dsc_dtype_computes(a->c_dtype));
+    DSC_ASSERT(a->ab_dtype == DSC_F32 || a->c_dtype == DSC_F32 || a->c_dtype == a->ab_dtype);
     DSC_ASSERT(!a->accumulate || (a->c_dtype == DSC_F32 && a->epilogue == DSC_EPILOGUE_NONE));
 }
 
@@ -78,8 +61,8 @@ static void ref_rows(void *ctx, int64_t first, int64_t last)
         for (int64_t j = 0; j < a->n; j++) {
             double sum = 0;
             for (int64_t k = 0; k < a->k; k++)
-                sum += (double)load(a->a, a->ab_dtype, a->a_transposed ? k * a->lda + i : i * a->lda + k) *
-                       (double)load(a->b, a->ab_dtype, a->b_transposed ? j * a->ldb + k : k * a->ldb + j);
+                sum += (double)dsc_get(a->a, a->a_transposed ? k * a->lda + i : i * a->lda + k, a->ab_dtype) *
+                       (double)dsc_get(a->b, a->b_transposed ? j * a->ldb + k : k * a->ldb + j, a->ab_dtype);
             const int64_t at = i * a->ldc + j;
             if (a->accumulate)
                 sum += (double)((float *)a->c)[at];
@@ -117,7 +100,7 @@ void dsc_colsum_ref(const dsc_colsum_args *a, int64_t first, int64_t last)
         for (int64_t block = 0; block < a->rows; block += 64) {
             float sum = 0;
             for (int64_t r = block; r < dsc_min_i64(block + 64, a->rows); r++)
-                sum += load(a->x, a->x_dtype, r * a->ld + c);
+                sum += dsc_get(a->x, r * a->ld + c, a->x_dtype);
             total += sum;
         }
         a->out[c] = a->accumulate ? a->out[c] + total : total;

@@ -205,23 +205,16 @@ V16_INLINE void norm_bwd_sum(const dsc_layernorm_bwd_args *a, int64_t first, int
 
 V16_INLINE void norm_fwd_any(const dsc_layernorm_fwd_args *a, int64_t first, int64_t last, bool rms)
 {
-    if (a->dtype == DSC_F32)
-        norm_fwd(a, first, last, (norm_kind){ DSC_F32, rms, false });
-    else
-        norm_fwd(a, first, last, (norm_kind){ DSC_BF16, rms, false });
+    DSC_FOR_DTYPE(a->dtype, norm_fwd(a, first, last, (norm_kind){ dtype, rms, false }));
 }
 
 V16_INLINE void norm_bwd_any(const dsc_layernorm_bwd_args *a, int64_t first, int64_t last, bool rms)
 {
     const bool weights = a->d_weight != NULL || a->d_bias != NULL;
-    if (a->dtype == DSC_F32 && weights)
-        norm_bwd(a, first, last, (norm_kind){ DSC_F32, rms, true });
-    else if (a->dtype == DSC_F32)
-        norm_bwd(a, first, last, (norm_kind){ DSC_F32, rms, false });
-    else if (weights)
-        norm_bwd(a, first, last, (norm_kind){ DSC_BF16, rms, true });
+    if (weights)
+        DSC_FOR_DTYPE(a->dtype, norm_bwd(a, first, last, (norm_kind){ dtype, rms, true }));
     else
-        norm_bwd(a, first, last, (norm_kind){ DSC_BF16, rms, false });
+        DSC_FOR_DTYPE(a->dtype, norm_bwd(a, first, last, (norm_kind){ dtype, rms, false }));
 }
 
 #endif

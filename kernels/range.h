@@ -4,6 +4,7 @@
 #ifndef DSC_KERNELS_RANGE_H
 #define DSC_KERNELS_RANGE_H
 
+#include "kernels/scalar.h"
 #include "kernels/team.h"
 
 /* Sizes of a block, fixed by the shape. */
@@ -67,9 +68,24 @@ static inline void dsc_range_run(const dsc_cpu_team *team, int64_t block_count, 
 
 static inline dsc_status dsc_range_dtype_check(const char *kernel, dsc_dtype dtype, dsc_error *err)
 {
-    if (dtype == DSC_F32 || dtype == DSC_BF16)
+    if (dsc_dtype_computes(dtype))
         return DSC_OK;
-    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, kernel, "dtype %d; expected F32 or BF16", (int)dtype);
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, kernel, "dtype %d; expected F32, BF16 or F16", (int)dtype);
 }
+
+/* One instance of `call` for each dtype: `dtype` is a constant in it. */
+#define DSC_FOR_DTYPE(value, call)             \
+    do {                                       \
+        if ((value) == DSC_F32) {              \
+            const dsc_dtype dtype = DSC_F32;   \
+            call;                              \
+        } else if ((value) == DSC_BF16) {      \
+            const dsc_dtype dtype = DSC_BF16;  \
+            call;                              \
+        } else {                               \
+            const dsc_dtype dtype = DSC_F16;   \
+            call;                              \
+        }                                      \
+    } while (0)
 
 #endif

@@ -21,7 +21,7 @@ typedef struct dsc_rmsnorm_fwd_args {
     const void *weight; /* [C] */
     int64_t rows, channels;
     float eps;
-    dsc_dtype dtype; /* of in, add, sum, out, weight: F32 or BF16 */
+    dsc_dtype dtype; /* of in, add, sum, out, weight: F32, BF16 or F16 */
 } dsc_rmsnorm_fwd_args;
 
 /* d_in = (d_residual or 0) + gradient through the norm; d_in may be d_residual itself (in place), not d_out. `in` is

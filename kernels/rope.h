@@ -35,7 +35,7 @@ typedef struct dsc_rope_args {
     int64_t rows, tokens, stride;
     int32_t heads, head_size, pairs; /* 2 * pairs <= head_size */
     bool inverse;
-    dsc_dtype dtype; /* F32 or BF16 */
+    dsc_dtype dtype; /* F32, BF16 or F16 */
 } dsc_rope_args;
 
 #ifdef __cplusplus

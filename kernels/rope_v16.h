@@ -35,8 +35,8 @@ V16_INLINE void turn_rows(const dsc_rope_args *args, int64_t first, int64_t last
 void V16_NAME(rope)(const void *args, int64_t first, int64_t last)
 {
     const dsc_rope_args *a = args;
-    if (a->dtype == DSC_F32)
-        a->inverse ? turn_rows(a, first, last, DSC_F32, true) : turn_rows(a, first, last, DSC_F32, false);
+    if (a->inverse)
+        DSC_FOR_DTYPE(a->dtype, turn_rows(a, first, last, dtype, true));
     else
-        a->inverse ? turn_rows(a, first, last, DSC_BF16, true) : turn_rows(a, first, last, DSC_BF16, false);
+        DSC_FOR_DTYPE(a->dtype, turn_rows(a, first, last, dtype, false));
 }

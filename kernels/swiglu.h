@@ -13,7 +13,7 @@ typedef struct dsc_swiglu_fwd_args {
     void *out;             /* [rows, C], dense */
     const void *gate, *up; /* [rows, C], in_stride */
     int64_t rows, cols, in_stride;
-    dsc_dtype dtype; /* F32 or BF16 */
+    dsc_dtype dtype; /* F32, BF16 or F16 */
 } dsc_swiglu_fwd_args;
 
 /* d_up = d_out * silu(gate), d_gate = d_out * up * silu'(gate), and the forward's output again when `out` is not

@@ -50,17 +50,11 @@ V16_INLINE void swiglu_bwd(const dsc_swiglu_bwd_args *args, int64_t first, int64
 void V16_NAME(swiglu_fwd)(const void *args, int64_t first, int64_t last)
 {
     const dsc_swiglu_fwd_args *a = args;
-    if (a->dtype == DSC_F32)
-        swiglu_fwd(a, first, last, DSC_F32);
-    else
-        swiglu_fwd(a, first, last, DSC_BF16);
+    DSC_FOR_DTYPE(a->dtype, swiglu_fwd(a, first, last, dtype));
 }
 
 void V16_NAME(swiglu_bwd)(const void *args, int64_t first, int64_t last)
 {
     const dsc_swiglu_bwd_args *a = args;
-    if (a->dtype == DSC_F32)
-        swiglu_bwd(a, first, last, DSC_F32);
-    else
-        swiglu_bwd(a, first, last, DSC_BF16);
+    DSC_FOR_DTYPE(a->dtype, swiglu_bwd(a, first, last, dtype));
 }

@@ -57,7 +57,7 @@ V16_INLINE v16 v16_load(const void *row, int64_t i, int64_t left, dsc_dtype dtyp
     uint16_t part[16] = { 0 };
     if (left < 16)
         from = memcpy(part, from, (size_t)left * sizeof *from);
-    return (v16) { dsc_load_bf16_avx2(from), dsc_load_bf16_avx2(from + 8) };
+    return (v16) { dsc_load_half_avx2(from, dtype), dsc_load_half_avx2(from + 8, dtype) };
 }
 
 V16_INLINE void v16_store(void *row, int64_t i, int64_t left, dsc_dtype dtype, v16 x)
@@ -71,8 +71,8 @@ V16_INLINE void v16_store(void *row, int64_t i, int64_t left, dsc_dtype dtype, v
         return;
     }
     uint16_t part[16], *to = left < 16 ? part : (uint16_t *)row + i;
-    dsc_store_bf16_avx2(to, x.low);
-    dsc_store_bf16_avx2(to + 8, x.high);
+    dsc_store_half_avx2(to, x.low, dtype);
+    dsc_store_half_avx2(to + 8, x.high, dtype);
     if (left < 16)
         memcpy((uint16_t *)row + i, part, (size_t)left * sizeof *to);
 }

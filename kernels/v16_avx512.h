@@ -35,7 +35,7 @@ V16_INLINE v16 v16_relu_slope(v16 x)
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ), _mm512_set1_ps(1.0f));
 }
 
-/* Elements i.. of a row of F32 or BF16; only the first `left` lanes are read (the others are 0) or written. */
+/* Elements i.. of a row of F32, BF16 or F16; only the first `left` lanes are read (the others are 0) or written. */
 V16_INLINE v16 v16_load(const void *row, int64_t i, int64_t left, dsc_dtype dtype)
 {
     if (dtype == DSC_F32) {
@@ -44,8 +44,8 @@ V16_INLINE v16 v16_load(const void *row, int64_t i, int64_t left, dsc_dtype dtyp
     }
     const uint16_t *from = (const uint16_t *)row + i;
     if (left >= 16)
-        return dsc_f32_from_bf16_avx512(_mm256_loadu_si256((const __m256i *)(const void *)from));
-    return dsc_load_bf16_avx512(from, dsc_mask_avx512(left));
+        return dsc_f32_from_half_avx512(_mm256_loadu_si256((const __m256i *)(const void *)from), dtype);
+    return dsc_load_half_avx512(from, dsc_mask_avx512(left), dtype);
 }
 
 V16_INLINE void v16_store(void *row, int64_t i, int64_t left, dsc_dtype dtype, v16 x)
@@ -59,9 +59,9 @@ V16_INLINE void v16_store(void *row, int64_t i, int64_t left, dsc_dtype dtype, v
     }
     uint16_t *to = (uint16_t *)row + i;
     if (left >= 16)
-        _mm256_storeu_si256((__m256i *)(void *)to, dsc_bf16_from_f32_avx512(x));
+        _mm256_storeu_si256((__m256i *)(void *)to, dsc_half_from_f32_avx512(x, dtype));
     else
-        dsc_store_bf16_avx512(to, dsc_mask_avx512(left), x);
+        dsc_store_half_avx512(to, dsc_mask_avx512(left), x, dtype);
 }
 
 /* x in the first `left` lanes, `other` in the rest. */

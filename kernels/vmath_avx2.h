@@ -1,9 +1,9 @@
-/* vmath_avx2.h - exp, tanh, sigmoid, GELU and bf16 loads on 8 fp32 lanes. Only *_avx2*.c files include it.
+/* vmath_avx2.h - exp, tanh, sigmoid, GELU and 16-bit loads on 8 fp32 lanes. Only *_avx2*.c files include it.
  * The same steps and error bounds as vmath_avx512.h, which explains them. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_VMATH_AVX2_H
 #define DSC_KERNELS_VMATH_AVX2_H
 
-#include "kernels/bf16_avx2.h"
+#include "kernels/half_avx2.h"
 
 /* 2^n for |n| <= 126, n an integer in fp32 */
 static inline __m256 dsc_pow2_avx2(__m256i n)
@@ -103,14 +103,14 @@ static inline __m256 dsc_gelu_erf_slope_avx2(__m256 x)
     return _mm256_fmadd_ps(_mm256_mul_ps(y, _mm256_set1_ps(0.39894228f)), e, s);
 }
 
-static inline __m256 dsc_load_bf16_avx2(const uint16_t *from)
+static inline __m256 dsc_load_half_avx2(const uint16_t *from, dsc_dtype dtype)
 {
-    return dsc_f32_from_bf16_avx2(_mm_loadu_si128((const __m128i *)(const void *)from));
+    return dsc_f32_from_half_avx2(_mm_loadu_si128((const __m128i *)(const void *)from), dtype);
 }
 
-static inline void dsc_store_bf16_avx2(uint16_t *to, __m256 x)
+static inline void dsc_store_half_avx2(uint16_t *to, __m256 x, dsc_dtype dtype)
 {
-    _mm_storeu_si128((__m128i *)(void *)to, dsc_bf16_from_f32_avx2(x));
+    _mm_storeu_si128((__m128i *)(void *)to, dsc_half_from_f32_avx2(x, dtype));
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* vmath_avx512.h - exp, tanh, sigmoid, GELU and bf16 loads on 16 fp32 lanes. Only *_avx512*.c files include it.
+/* vmath_avx512.h - exp, tanh, sigmoid, GELU and 16-bit loads on 16 fp32 lanes. Only *_avx512*.c files include it.
  *
  * Errors against double, over all finite inputs (tests/checkkern/vmath.c): exp and tanh at most 2 ulp, results that are
  * denormal included; sigmoid 2.5 ulp, and 0 where the result would be denormal. NaN gives NaN. Polynomials: our own
@@ -7,7 +7,7 @@
 #ifndef DSC_KERNELS_VMATH_AVX512_H
 #define DSC_KERNELS_VMATH_AVX512_H
 
-#include "kernels/bf16_avx512.h"
+#include "kernels/half_avx512.h"
 
 /* exp(x): x = n ln 2 + r, |r| <= ln 2 / 2, exp(r) = 1 + r + r^2 P(r), times 2^n. Max and min take x second, so that
  * NaN passes. Outside [-104, 89] the result is 0 or Inf already. */
@@ -118,14 +118,14 @@ static inline __m512 dsc_gelu_erf_slope_avx512(__m512 x)
 }
 
 /* Lanes outside the mask are neither read nor written. */
-static inline __m512 dsc_load_bf16_avx512(const uint16_t *from, __mmask16 lanes)
+static inline __m512 dsc_load_half_avx512(const uint16_t *from, __mmask16 lanes, dsc_dtype dtype)
 {
-    return dsc_f32_from_bf16_avx512(_mm256_maskz_loadu_epi16(lanes, from));
+    return dsc_f32_from_half_avx512(_mm256_maskz_loadu_epi16(lanes, from), dtype);
 }
 
-static inline void dsc_store_bf16_avx512(uint16_t *to, __mmask16 lanes, __m512 x)
+static inline void dsc_store_half_avx512(uint16_t *to, __mmask16 lanes, __m512 x, dsc_dtype dtype)
 {
-    _mm256_mask_storeu_epi16(to, lanes, dsc_bf16_from_f32_avx512(x));
+    _mm256_mask_storeu_epi16(to, lanes, dsc_half_from_f32_avx512(x, dtype));
 }
 
 #endif

@@ -200,8 +200,8 @@ dsc_status dsc_host_tier_round(dsc_zero *zero, int32_t g, dsc_error *err)
         DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_MASTER, first, &count, false, &from, err));
         DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_PARAM, first, &count, true, &param, err));
         const bool brings = dsc_host_tier_brings(zero, g, DSC_PLANE_PARAM);
-        const dsc_cast_args cast = { .to = brings ? host->slot[0].param : param, .from = from, .to_dtype = DSC_BF16,
-                                     .from_dtype = DSC_F32, .count = count };
+        const dsc_cast_args cast = { .to = brings ? host->slot[0].param : param, .from = from,
+                                     .to_dtype = zero->o.compute_dtype, .from_dtype = DSC_F32, .count = count };
         DSC_TRY(DSC_RUN(host->compute, CAST, &cast, err));
         DSC_TRY(dsc_stream_sync(host->compute, err));
         if (!brings)

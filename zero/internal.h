@@ -90,6 +90,12 @@ struct dsc_zero {
 dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err);
 dsc_status dsc_gather_open(dsc_zero *zero, dsc_error *err);
 void dsc_gather_close(dsc_zero *zero);
+/* This rank's slice of a group's sums; of groups whose sums are on the device. */
+static inline float *dsc_zero_own_sum(const dsc_zero *zero, int32_t g)
+{
+    return zero->group[g].grad + (zero->o.layout->group[g].slice * zero->o.rank - zero->group[g].own_first);
+}
+
 /* reduce.c */
 dsc_status dsc_reduce_plan(dsc_zero *zero, int64_t *leaf_bytes, int64_t *counter_bytes, dsc_error *err);
 dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err);

@@ -241,7 +241,7 @@ static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_
                                                .leaf = leaf_base(zero, leaf) + first,
                                                .leaf_stride = slice,
                                                .count = sum.count,
-                                               .wire_dtype = zero->o.compute_dtype,
+                                               .wire_dtype = zero->o.wire_dtype,
                                                .overwrite = overwrite };
         DSC_TRY(dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, &args, zero->reduce_stream, err));
         DSC_TRY(round_sums(zero, sum.acc, sum.count, err));
@@ -257,7 +257,7 @@ static dsc_status reduce_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micr
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
     if (zero->level_count == 0)
         return fold_leaf(zero, leaf, micro_step, err);
-    dsc_reduce_scatter_args args = { .leaf_stride = slice, .wire_dtype = zero->o.compute_dtype, .apart = zero->apart };
+    dsc_reduce_scatter_args args = { .leaf_stride = slice, .wire_dtype = zero->o.wire_dtype, .apart = zero->apart };
     for (int64_t first = 0; first < slice; first += zero->apart_elements) {
         args.leaf = leaf_base(zero, leaf) + first;
         args.count = dsc_min_i64(zero->apart_elements, slice - first);

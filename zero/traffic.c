@@ -23,7 +23,8 @@ static void add_wire(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_z
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
     const int64_t others = group->padded - group->slice, each = zero->param_bytes_each;
-    out->wire_bytes += micro_steps * leaves_of(zero, g) * others * each;
+    const int64_t leaf_each = (int64_t)dsc_dtype_bytes(zero->o.wire_dtype);
+    out->wire_bytes += micro_steps * leaves_of(zero, g) * others * leaf_each;
     if (zero->o.stage == 0)
         out->wire_bytes += group->trainable ? others * 4 : 0; /* whole sums; every rank updates all */
     else if (zero->group[g].param_whole)

@@ -9,11 +9,6 @@
 
 #include "base/rng.h"
 
-static float *own_sum(const dsc_zero *zero, int32_t g)
-{
-    return zero->group[g].grad + (zero->o.layout->group[g].slice * zero->o.rank - zero->group[g].own_first);
-}
-
 dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
 {
     const int64_t bytes = (int64_t)sizeof *sum;
@@ -27,7 +22,7 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
         const dsc_layout_group *group = &zero->o.layout->group[g];
         if (zero->group[g].grad == NULL) /* frozen, or the reduction has done it */
             continue;
-        const dsc_sumsq_args args = { .x = own_sum(zero, g), .count = group->slice, .sum = on_device };
+        const dsc_sumsq_args args = { .x = dsc_zero_own_sum(zero, g), .count = group->slice, .sum = on_device };
         DSC_TRY(DSC_RUN(zero->o.compute, SUMSQ, &args, err));
     }
     DSC_TRY(dsc_copy(zero->o.compute, mine, on_device, bytes, err));
@@ -54,9 +49,10 @@ static dsc_status update_range(const dsc_zero *zero, const dsc_tile *tile, int64
                             .seed = zero->o.seed,
                             .stream = terms->stream,
                             .first = zero->o.layout->group[tile->group].position + first,
+                            .half_dtype = zero->o.compute_dtype,
                             .scalars = decay ? terms->decayed : terms->plain };
-    if (zero->o.compute_dtype == DSC_BF16)
-        args.param_bf16 = (uint16_t *)tile->param + at;
+    if (zero->o.compute_dtype != DSC_F32)
+        args.param_half = (uint16_t *)tile->param + at;
     return DSC_RUN(tile->stream, ADAMW, &args, err);
 }
 
@@ -147,7 +143,7 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_adamw_scalars *scalars, int
         if (!zero->o.layout->group[g].trainable || state->own_count == 0)
             continue;
         if (zero->o.stage == 0 && zero->world_size > 1)
-            DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, own_sum(zero, g),
+            DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, dsc_zero_own_sum(zero, g),
                                         zero->o.layout->group[g].slice, DSC_F32, zero->o.compute, err));
         DSC_TRY(start_update(zero, g, err));
         if (zero->o.stage > 0 && state->param_whole && zero->world_size > 1)
@@ -179,7 +175,7 @@ static dsc_status round_params(dsc_zero *zero, int32_t g, dsc_error *err)
     if (dsc_host_tier_updates(zero, g))
         return dsc_host_tier_round(zero, g, err);
     for (int64_t first = 0, count; first < slice; first += count) {
-        dsc_cast_args cast = { .to_dtype = DSC_BF16, .from_dtype = DSC_F32 };
+        dsc_cast_args cast = { .to_dtype = zero->o.compute_dtype, .from_dtype = DSC_F32 };
         void *from;
         count = slice - first;
         DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_MASTER, first, &count, false, &from, err));
@@ -196,7 +192,7 @@ dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_zero_sync(zero, err));
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         const bool trainable = zero->o.layout->group[g].trainable;
-        if (trainable && zero->o.compute_dtype == DSC_BF16)
+        if (trainable && zero->o.compute_dtype != DSC_F32)
             DSC_TRY(round_params(zero, g, err));
         if (zero->world_size == 1)
             continue;

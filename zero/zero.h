@@ -57,7 +57,8 @@ typedef struct dsc_zero_options {
     const dsc_model *model;
     const dsc_layout *layout;
     int32_t stage, rank;
-    dsc_dtype compute_dtype;          /* F32 or BF16; also the wire dtype of leaves */
+    dsc_dtype compute_dtype;          /* F32, BF16 or F16 */
+    dsc_dtype wire_dtype;             /* of leaves; likewise */
     dsc_dtype moment_dtype;           /* F32, or BF16: rounded by chance, keyed by seed, update and element */
     dsc_dtype sum_dtype;              /* of gradients; BF16: rounded to the nearest whenever a leaf is in, wherever they
                                          are; those away from the device lie in it */
@@ -112,6 +113,9 @@ DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t step, int32_t mo
 
 /* After the last micro-step: all sums are complete; *sum is the sum of squares over all ranks (of the raw sums). */
 DSC_MUST_USE dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err);
+/* Collective, when that sum is not finite: the first tensor (in the layout) that has an Inf or NaN among its sums, and
+ * the rank that owns them. -1: none has. */
+DSC_MUST_USE dsc_status dsc_zero_find_nonfinite(dsc_zero *zero, int32_t *tensor, int32_t *rank, dsc_error *err);
 /* Adam or AdamW on what this rank owns, then every rank has the parameters its stage keeps (asynchronously). Parameters
  * without `decay` get no weight decay. `update` counts from 1. Where states are in files of a host_visible device the
  * update itself goes on after this has returned: acquire waits for the groups that it gives, and what fails comes out

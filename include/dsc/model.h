@@ -61,7 +61,7 @@ typedef struct dsc_plan_sink {
 typedef struct dsc_module_ctx {
     uint32_t struct_bytes;
     struct dsc_stream *stream; /* compute; all work goes here */
-    dsc_dtype dtype;           /* compute dtype of parameters and activations: F32 or BF16 */
+    dsc_dtype dtype;           /* compute dtype of parameters and activations: F32, BF16 or F16 */
     int64_t batch;             /* B */
     bool save;                 /* a backward follows: fill `saved` */
     uint64_t rng_seed, rng_step, rng_sample; /* counter-based randomness; rng_sample is the first global sample index */

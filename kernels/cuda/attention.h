@@ -8,7 +8,7 @@
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/ptx.h"
 
-/* By shuffles and fp32 multiply-adds: fp32, and bf16 heads that the tensor core kernels do not have. */
+/* By shuffles and fp32 multiply-adds: fp32, fp16, and bf16 heads that the tensor core kernels do not have. */
 enum { DSC_CUDA_ATTENTION_HEAD_MAX = 256, DSC_CUDA_ATTENTION_TENSOR_HEAD_MAX = 128 };
 dsc_status dsc_cuda_attention_fwd_plain(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, dsc_error *err);
 dsc_status dsc_cuda_attention_bwd_plain(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, dsc_error *err);

@@ -363,7 +363,7 @@ dsc_status dsc_cuda_run_ATTENTION_BWD(const dsc_cuda_launch *at, const void *arg
     DSC_ASSERT(a->batch >= 1 && a->tokens >= 1 && a->heads >= 1 && a->head_size >= 1);
     DSC_ASSERT(a->scale > 0);
     DSC_ASSERT(a->scratch != NULL);
-    if (a->dtype == DSC_F32 || a->head_size > DSC_CUDA_ATTENTION_TENSOR_HEAD_MAX)
+    if (a->dtype != DSC_BF16 || a->head_size > DSC_CUDA_ATTENTION_TENSOR_HEAD_MAX)
         return dsc_cuda_attention_bwd_plain(at, a, err);
     if (a->head_size <= 16)
         return launch<16, 1, 4, 32, 1, 32>(at, a, err);

@@ -1,4 +1,4 @@
-/* attention_plain.cu - attention by shuffles and fp32 multiply-adds, for fp32 and for heads wider than the
+/* attention_plain.cu - attention by shuffles and fp32 multiply-adds, for fp32, fp16 and heads wider than the
  * tensor core kernels have. A warp has one row: scores with its lanes along the other rows, sums with its lanes along
  * the head. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/attention.h"
@@ -225,13 +225,13 @@ template <class T> void backward(const dsc_cuda_launch *at, const dsc_attention_
 dsc_status dsc_cuda_attention_fwd_plain(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, dsc_error *err)
 {
     DSC_TRY(check_size(a->head_size, err));
-    a->dtype == DSC_BF16 ? forward<uint16_t>(at, a) : forward<float>(at, a);
+    DSC_CUDA_FOR_DTYPE(a->dtype, T, forward<T>(at, a));
     return DSC_OK;
 }
 
 dsc_status dsc_cuda_attention_bwd_plain(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, dsc_error *err)
 {
     DSC_TRY(check_size(a->head_size, err));
-    a->dtype == DSC_BF16 ? backward<uint16_t>(at, a) : backward<float>(at, a);
+    DSC_CUDA_FOR_DTYPE(a->dtype, T, backward<T>(at, a));
     return DSC_OK;
 }

@@ -116,6 +116,6 @@ dsc_status dsc_cuda_run_CLASSIFIER(const dsc_cuda_launch *at, const void *args, 
     DSC_ASSERT(a->vocab >= 1 && a->vocab <= a->stride);
     if (a->rows == 0)
         return DSC_OK;
-    a->dtype == DSC_BF16 ? classify<uint16_t>(at, a) : classify<float>(at, a);
+    DSC_CUDA_FOR_DTYPE(a->dtype, T, classify<T>(at, a));
     return DSC_OK;
 }

@@ -96,6 +96,6 @@ dsc_status dsc_cuda_run_COLSUM(const dsc_cuda_launch *at, const void *args, dsc_
     if (a->cols > PARTIAL_BYTES_MAX / 4)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "COLSUM", "%lld columns; at most %lld on a GPU",
                         static_cast<long long>(a->cols), static_cast<long long>(PARTIAL_BYTES_MAX / 4));
-    a->x_dtype == DSC_BF16 ? colsum<uint16_t>(at, a) : colsum<float>(at, a);
+    DSC_CUDA_FOR_DTYPE(a->x_dtype, T, colsum<T>(at, a));
     return DSC_OK;
 }

@@ -1,13 +1,15 @@
-/* elements.h - elements of F32 (float) and BF16 (uint16_t) on the device, one at a time or W in as few 16-byte accesses
- * as they take; the walk over flat arrays; sums over a warp or a block.
+/* elements.h - elements of F32 (float), BF16 (uint16_t) and F16 (half_bits) on the device, one at a time or W in as few
+ * 16-byte accesses as they take; the walk over flat arrays; sums over a warp or a block.
  *
  * bf16 is rounded by integers here (nearest even, denormals kept, NaN quiet), as base/bf16.h does it: exact kernels
- * need those bits, and kernels that wait for memory do not notice. SPDX-License-Identifier: Apache-2.0 */
+ * need those bits, and kernels that wait for memory do not notice. fp16 is the hardware's, which has those bits but for
+ * NaN. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_ELEMENTS_H
 #define DSC_KERNELS_CUDA_ELEMENTS_H
 
 #include "base/base.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/ptx.h"
 
 namespace {
 
@@ -24,12 +26,33 @@ __device__ __forceinline__ uint16_t to_bf16(float x)
     return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
+/* An fp16. */
+struct half_bits { uint16_t bits; };
+
+__device__ __forceinline__ float to_f32(half_bits h)
+{
+    if ((h.bits & 0x7fffu) > 0x7c00u)
+        return __uint_as_float((h.bits & 0x8000u) << 16 | 0x7fc00000u | (h.bits & 0x3ffu) << 13);
+    return f32_from_f16_bits(h.bits);
+}
+
+__device__ __forceinline__ half_bits to_f16(float x)
+{
+    const uint32_t u = __float_as_uint(x);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return { static_cast<uint16_t>((u >> 16 & 0x8000u) | 0x7e00u | (u >> 13 & 0x1ffu)) };
+    return { f16_bits_from_f32(x) };
+}
+
 template <class T> struct element;
 template <> struct element<float> {
     static __device__ __forceinline__ float from(float x) { return x; }
 };
 template <> struct element<uint16_t> {
     static __device__ __forceinline__ uint16_t from(float x) { return to_bf16(x); }
+};
+template <> struct element<half_bits> {
+    static __device__ __forceinline__ half_bits from(float x) { return to_f16(x); }
 };
 
 /* What one access moves. */
@@ -128,10 +151,25 @@ template <int W, class Op> void each(const dsc_cuda_launch *at, const Op &op, in
 
 inline dsc_status dtype_check(const char *kernel, dsc_dtype dtype, dsc_error *err)
 {
-    if (dtype == DSC_F32 || dtype == DSC_BF16)
+    if (dtype == DSC_F32 || dtype == DSC_BF16 || dtype == DSC_F16)
         return DSC_OK;
-    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, kernel, "dtype %d; expected F32 or BF16", static_cast<int>(dtype));
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, kernel, "dtype %d; expected F32, BF16 or F16", static_cast<int>(dtype));
 }
+
+/* What comes after `T` with T the type of the dtype's elements. */
+#define DSC_CUDA_FOR_DTYPE(dtype, T, ...) \
+    do {                                  \
+        if ((dtype) == DSC_F32) {         \
+            typedef float T;              \
+            __VA_ARGS__;                  \
+        } else if ((dtype) == DSC_BF16) { \
+            typedef uint16_t T;           \
+            __VA_ARGS__;                  \
+        } else {                          \
+            typedef half_bits T;          \
+            __VA_ARGS__;                  \
+        }                                 \
+    } while (0)
 
 } // namespace
 

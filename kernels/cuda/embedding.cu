@@ -192,7 +192,7 @@ dsc_status dsc_cuda_run_EMBEDDING_FWD(const dsc_cuda_launch *at, const void *arg
     DSC_ASSERT(a->position == NULL || a->sequence >= 1);
     if (a->rows == 0)
         return DSC_OK;
-    a->dtype == DSC_BF16 ? fwd<uint16_t>(at, a) : fwd<float>(at, a);
+    DSC_CUDA_FOR_DTYPE(a->dtype, T, fwd<T>(at, a));
     return DSC_OK;
 }
 
@@ -202,5 +202,5 @@ dsc_status dsc_cuda_run_EMBEDDING_BWD(const dsc_cuda_launch *at, const void *arg
     DSC_TRY(dtype_check("EMBEDDING_BWD", a->dtype, err));
     DSC_ASSERT(a->rows >= 0 && a->rows <= INT32_MAX);
     DSC_ASSERT(a->d_position == NULL || a->sequence >= 1);
-    return a->dtype == DSC_BF16 ? bwd_any<uint16_t>(at, a, err) : bwd_any<float>(at, a, err);
+    DSC_CUDA_FOR_DTYPE(a->dtype, T, return bwd_any<T>(at, a, err));
 }

@@ -111,7 +111,7 @@ struct fold_pointers {
     __device__ __forceinline__ const void *leaf(int64_t k) const { return pointer[k]; }
 };
 
-template <class Leaf, bool ROUND, class Leaves> struct fold_op {
+template <class Leaf, class Wire, class Leaves> struct fold_op {
     float *acc;
     Leaves leaves;
     int64_t leaf_count;
@@ -120,10 +120,10 @@ template <class Leaf, bool ROUND, class Leaves> struct fold_op {
     template <int W> __device__ __forceinline__ void take(float (&x)[W], int64_t k, int64_t i) const
     {
         load<W>(x, static_cast<const Leaf *>(leaves.leaf(k)) + i);
-        if (ROUND)
+        if (sizeof(Leaf) != sizeof(Wire))
 #pragma unroll
             for (int j = 0; j < W; j++)
-                x[j] = to_f32(to_bf16(x[j]));
+                x[j] = to_f32(element<Wire>::from(x[j]));
     }
 
     template <int W> __device__ __forceinline__ void run(int64_t i) const
@@ -147,22 +147,21 @@ template <class Leaf, bool ROUND, class Leaves> struct fold_op {
     }
 };
 
-template <class Leaf, bool ROUND, class Leaves>
+/* Fp32 leaves are rounded to the wire's type first. */
+template <class Leaf, class Wire, class Leaves>
 void fold(const dsc_cuda_launch *at, const dsc_fold_args *a, const Leaves &leaves, bool aligned)
 {
-    const fold_op<Leaf, ROUND, Leaves> op = { a->acc, leaves, a->leaf_count, a->overwrite };
+    const fold_op<Leaf, Wire, Leaves> op = { a->acc, leaves, a->leaf_count, a->overwrite };
     each<8>(at, op, a->count, aligned && is_aligned(a->acc));
 }
 
 template <class Leaves>
 void fold_any(const dsc_cuda_launch *at, const dsc_fold_args *a, const Leaves &leaves, bool aligned)
 {
-    if (a->leaf_dtype == DSC_BF16)
-        fold<uint16_t, false>(at, a, leaves, aligned);
-    else if (a->wire_dtype == DSC_BF16)
-        fold<float, true>(at, a, leaves, aligned);
+    if (a->leaf_dtype == DSC_F32)
+        DSC_CUDA_FOR_DTYPE(a->wire_dtype, T, fold<float, T>(at, a, leaves, aligned));
     else
-        fold<float, false>(at, a, leaves, aligned);
+        DSC_CUDA_FOR_DTYPE(a->leaf_dtype, T, fold<T, T>(at, a, leaves, aligned));
 }
 
 /* ---- ADD ---- */
@@ -257,11 +256,12 @@ template <bool ALIGNED> __global__ void sumsq_kernel(dsc_fixed_sum *sum, const f
 /* ---- ADAMW ---- */
 
 /* first % 4 == 0 where W is 4: such a run is one block's. */
-template <bool BF16, class Moment> struct adamw_op {
+/* Half: of the copy; float where there is none. */
+template <class Half, class Moment> struct adamw_op {
     float *master;
     Moment *moment1, *moment2;
     const float *grad;
-    uint16_t *param_bf16;
+    Half *param_half;
     uint64_t seed, stream;
     int64_t first;
     dsc_adamw_scalars s;
@@ -308,25 +308,23 @@ template <bool BF16, class Moment> struct adamw_op {
         store<W>(master + i, p);
         store<W>(moment1 + i, m);
         store<W>(moment2 + i, v);
-        if (BF16)
-            store<W>(param_bf16 + i, p);
+        if (sizeof(Half) == 2)
+            store<W>(param_half + i, p);
     }
 };
 
-template <bool BF16, class Moment> void adamw(const dsc_cuda_launch *at, const dsc_adamw_args *a)
+template <class Half, class Moment> void adamw(const dsc_cuda_launch *at, const dsc_adamw_args *a)
 {
-    const adamw_op<BF16, Moment> op = { a->master, static_cast<Moment *>(a->moment1), static_cast<Moment *>(a->moment2),
-                                        a->grad, a->param_bf16, a->seed, a->stream, a->first, a->scalars };
+    const adamw_op<Half, Moment> op = { a->master, static_cast<Moment *>(a->moment1), static_cast<Moment *>(a->moment2),
+                                        a->grad, reinterpret_cast<Half *>(a->param_half), a->seed, a->stream, a->first,
+                                        a->scalars };
     each<4>(at, op, a->count, is_aligned(a->master) && is_aligned(a->moment1) && is_aligned(a->moment2) &&
-                                  is_aligned(a->grad) && is_aligned(a->param_bf16) && a->first % 4 == 0);
+                                  is_aligned(a->grad) && is_aligned(a->param_half) && a->first % 4 == 0);
 }
 
 template <class Moment> void adamw_copy(const dsc_cuda_launch *at, const dsc_adamw_args *a)
 {
-    if (a->param_bf16 != NULL)
-        adamw<true, Moment>(at, a);
-    else
-        adamw<false, Moment>(at, a);
+    DSC_CUDA_FOR_DTYPE(a->param_half != NULL ? a->half_dtype : DSC_F32, T, adamw<T, Moment>(at, a));
 }
 
 } // namespace
@@ -340,8 +338,12 @@ dsc_status dsc_cuda_run_CAST(const dsc_cuda_launch *at, const void *args, dsc_er
                  a->count * bytes, is_aligned(a->to) && is_aligned(a->from));
     else if (a->to_dtype == DSC_BF16 && a->from_dtype == DSC_F32)
         cast<uint16_t, float>(at, a);
+    else if (a->to_dtype == DSC_F16 && a->from_dtype == DSC_F32)
+        cast<half_bits, float>(at, a);
     else if (a->to_dtype == DSC_F32 && a->from_dtype == DSC_BF16)
         cast<float, uint16_t>(at, a);
+    else if (a->to_dtype == DSC_F32 && a->from_dtype == DSC_F16)
+        cast<float, half_bits>(at, a);
     else
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "CAST", "no cast from dtype %d to dtype %d",
                         static_cast<int>(a->from_dtype), static_cast<int>(a->to_dtype));
@@ -361,10 +363,8 @@ dsc_status dsc_cuda_run_FOLD(const dsc_cuda_launch *at, const void *args, dsc_er
 {
     const dsc_fold_args *a = static_cast<const dsc_fold_args *>(args);
     DSC_ASSERT(a->leaf_count >= 1);
-    if ((a->leaf_dtype != DSC_F32 && a->leaf_dtype != DSC_BF16) ||
-        (a->wire_dtype != DSC_F32 && a->wire_dtype != DSC_BF16))
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "FOLD", "no fold of leaves of dtype %d on a wire of dtype %d",
-                        static_cast<int>(a->leaf_dtype), static_cast<int>(a->wire_dtype));
+    DSC_TRY(dtype_check("FOLD", a->leaf_dtype, err));
+    DSC_TRY(dtype_check("FOLD", a->wire_dtype, err));
     if (a->leaf_ptr == NULL) {
         const fold_strided leaves = { static_cast<const char *>(a->leaf), a->leaf_stride_bytes };
         fold_any(at, a, leaves, is_aligned(a->leaf) && a->leaf_stride_bytes % 16 == 0);

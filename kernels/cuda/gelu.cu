@@ -49,12 +49,12 @@ template <class T, dsc_activation KIND> void bwd(const dsc_cuda_launch *at, cons
 
 template <dsc_activation KIND> void fwd_any(const dsc_cuda_launch *at, const dsc_gelu_fwd_args *a)
 {
-    a->dtype == DSC_BF16 ? fwd<uint16_t, KIND>(at, a) : fwd<float, KIND>(at, a);
+    DSC_CUDA_FOR_DTYPE(a->dtype, T, fwd<T, KIND>(at, a));
 }
 
 template <dsc_activation KIND> void bwd_any(const dsc_cuda_launch *at, const dsc_gelu_bwd_args *a)
 {
-    a->dtype == DSC_BF16 ? bwd<uint16_t, KIND>(at, a) : bwd<float, KIND>(at, a);
+    DSC_CUDA_FOR_DTYPE(a->dtype, T, bwd<T, KIND>(at, a));
 }
 
 } // namespace

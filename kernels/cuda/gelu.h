@@ -20,7 +20,7 @@ template <bool FAST> __device__ __forceinline__ float gelu_exp(float x)
 __device__ __forceinline__ float gelu_not_below(float x) { return x < -16.0f ? -16.0f : x; }
 __device__ __forceinline__ float gelu_not_above(float x) { return x > 16.0f ? 16.0f : x; }
 
-/* FAST is for results that are rounded to bf16. */
+/* FAST is for results that are rounded to 16 bits. */
 template <bool FAST> __device__ __forceinline__ float gelu_of(float x)
 {
     const float e = gelu_exp<FAST>(x), least = gelu_not_below(x);

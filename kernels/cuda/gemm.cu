@@ -1,5 +1,5 @@
 /* gemm.cu - matrix products: cuBLASLt where it has the product, our own plain kernel where it has not (odd alignments,
- * fp32 rounded to bf16), and epilogues that the library does not fuse.
+ * fp32 rounded to 16 bits), and epilogues that the library does not fuse.
  *
  * BIAS_GELU is a product with bias, then GELU of the rounded result, with and without `aux`: so a forward that keeps
  * the GELU's input and one that does not give the same bits. SPDX-License-Identifier: Apache-2.0 */
@@ -70,12 +70,9 @@ dsc_status gelu_rows(const dsc_cuda_launch *at, const dsc_gemm_args *a, const vo
     const dsc_gelu_fwd_args flat = { a->c, from, a->m * a->n, a->c_dtype, DSC_GELU_TANH };
     if (a->ldc == a->n)
         return dsc_cuda_run_GELU_FWD(at, &flat, err);
-    if (a->c_dtype == DSC_BF16)
-        DSC_CUDA_LAUNCH(gelu_rows_kernel<uint16_t>, rows_grid(a), ROW_THREADS, 0, at->stream,
-                        static_cast<uint16_t *>(a->c), static_cast<const uint16_t *>(from), a->n, a->ldc);
-    else
-        DSC_CUDA_LAUNCH(gelu_rows_kernel<float>, rows_grid(a), ROW_THREADS, 0, at->stream, static_cast<float *>(a->c),
-                        static_cast<const float *>(from), a->n, a->ldc);
+    DSC_CUDA_FOR_DTYPE(a->c_dtype, T,
+                       DSC_CUDA_LAUNCH(gelu_rows_kernel<T>, rows_grid(a), ROW_THREADS, 0, at->stream,
+                                       static_cast<T *>(a->c), static_cast<const T *>(from), a->n, a->ldc));
     return DSC_OK;
 }
 
@@ -148,24 +145,20 @@ template <class TC, class TA> void product_own(const dsc_cuda_launch *at, const 
 
 void product_any(const dsc_cuda_launch *at, const dsc_gemm_args *a)
 {
-    if (a->c_dtype == DSC_BF16)
-        a->ab_dtype == DSC_BF16 ? product_own<uint16_t, uint16_t>(at, a) : product_own<uint16_t, float>(at, a);
+    if (a->c_dtype == DSC_F32)
+        DSC_CUDA_FOR_DTYPE(a->ab_dtype, T, product_own<float, T>(at, a));
+    else if (a->ab_dtype == DSC_F32)
+        DSC_CUDA_FOR_DTYPE(a->c_dtype, T, product_own<T, float>(at, a));
     else
-        a->ab_dtype == DSC_BF16 ? product_own<float, uint16_t>(at, a) : product_own<float, float>(at, a);
+        DSC_CUDA_FOR_DTYPE(a->c_dtype, T, product_own<T, T>(at, a));
 }
 
 /* fp32 C: the product first, then what is added or multiplied to it. */
-void epilogue_after(const dsc_cuda_launch *at, const dsc_gemm_args *a)
+template <class TB> void epilogue_after(const dsc_cuda_launch *at, const dsc_gemm_args *a)
 {
-    if (a->ab_dtype == DSC_BF16) {
-        const epilogue_arrays<float, uint16_t> e = { static_cast<float *>(a->c), static_cast<const uint16_t *>(a->bias),
-                                                     static_cast<const float *>(a->aux), a->ldc, a->epilogue };
-        DSC_CUDA_LAUNCH((epilogue_kernel<float, uint16_t>), rows_grid(a), ROW_THREADS, 0, at->stream, e, a->n);
-    } else {
-        const epilogue_arrays<float, float> e = { static_cast<float *>(a->c), static_cast<const float *>(a->bias),
-                                                  static_cast<const float *>(a->aux), a->ldc, a->epilogue };
-        DSC_CUDA_LAUNCH((epilogue_kernel<float, float>), rows_grid(a), ROW_THREADS, 0, at->stream, e, a->n);
-    }
+    const epilogue_arrays<float, TB> e = { static_cast<float *>(a->c), static_cast<const TB *>(a->bias),
+                                           static_cast<const float *>(a->aux), a->ldc, a->epilogue };
+    DSC_CUDA_LAUNCH((epilogue_kernel<float, TB>), rows_grid(a), ROW_THREADS, 0, at->stream, e, a->n);
 }
 
 /* Any product but BIAS_GELU. The same choice each time, since it follows from shape and alignment. */
@@ -181,7 +174,7 @@ dsc_status run(const dsc_cuda_launch *at, const dsc_gemm_args *a, dsc_error *err
         DSC_TRY(dsc_cuda_gemm_try(at, &bare, &done, err));
     }
     if (done)
-        epilogue_after(at, a);
+        DSC_CUDA_FOR_DTYPE(a->ab_dtype, T, epilogue_after<T>(at, a));
     else
         product_any(at, a);
     return DSC_OK;
@@ -195,6 +188,7 @@ dsc_status dsc_cuda_run_GEMM(const dsc_cuda_launch *at, const void *args, dsc_er
     DSC_TRY(dtype_check("GEMM", a.ab_dtype, err));
     DSC_TRY(dtype_check("GEMM", a.c_dtype, err));
     DSC_ASSERT(a.m >= 0 && a.n >= 0 && a.k >= 1);
+    DSC_ASSERT(a.ab_dtype == DSC_F32 || a.c_dtype == DSC_F32 || a.c_dtype == a.ab_dtype);
     DSC_ASSERT(!a.accumulate || (a.c_dtype == DSC_F32 && a.epilogue == DSC_EPILOGUE_NONE));
     if (a.m == 0 || a.n == 0)
         return DSC_OK;

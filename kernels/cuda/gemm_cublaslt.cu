@@ -114,7 +114,10 @@ dsc_status set(dsc_cuda_gemm *g, const plan *p, cublasLtMatmulDescAttributes_t w
     return DSC_OK;
 }
 
-cudaDataType type_of(uint8_t dtype) { return dtype == DSC_BF16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType type_of(uint8_t dtype)
+{
+    return dtype == DSC_BF16 ? CUDA_R_16BF : dtype == DSC_F16 ? CUDA_R_16F : CUDA_R_32F;
+}
 
 /* A made-up address of the plan's alignment, or the one of the call. */
 const void *like(uint8_t align) { return reinterpret_cast<const void *>(static_cast<uintptr_t>(0x1000) + align % 16); }
@@ -377,8 +380,8 @@ dsc_status dsc_cuda_gemm_try(const dsc_cuda_launch *at, const dsc_gemm_args *arg
         a.bias = NULL;
     if (a.epilogue == DSC_EPILOGUE_NONE || a.epilogue == DSC_EPILOGUE_BIAS)
         a.aux = NULL;
-    if (a.ab_dtype == DSC_F32 && a.c_dtype == DSC_BF16)
-        return DSC_OK; /* the library rounds to bf16 only what began as bf16 */
+    if (a.ab_dtype == DSC_F32 && a.c_dtype != DSC_F32)
+        return DSC_OK; /* the library rounds to 16 bits only what began as such */
     const plan_key key = key_of(&a);
     pthread_mutex_lock(&g->lock);
     dsc_status status = plan_of(g, &key, &p, err);

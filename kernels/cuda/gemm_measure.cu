@@ -111,7 +111,8 @@ dsc_status cuda_try(cudaError_t error, const char *what, dsc_error *err)
 /* The next matrix of `memory`; one of no rows takes nothing. */
 matrix cut(char **at, int64_t rows, int64_t cols, int64_t ld, uint8_t dtype)
 {
-    const int64_t bytes = rows == 0 ? 0 : ((rows - 1) * ld + cols) * (dtype == DSC_BF16 ? 2 : 4);
+    const int64_t bytes = rows == 0 ? 0 : ((rows - 1) * ld + cols) *
+                                           static_cast<int64_t>(dsc_dtype_bytes(static_cast<dsc_dtype>(dtype)));
     const matrix m = { *at, dsc_align_up(bytes, 256), dtype };
     *at += m.bytes;
     return m;
@@ -138,10 +139,9 @@ bool lay_out(const plan *p, char *memory, int64_t memory_bytes, operands *o)
 
 void fill(const bench *b, const matrix *m, const pattern &p)
 {
-    if (m->dtype == DSC_BF16)
-        each<8>(b->at, fill_op<uint16_t>{ static_cast<uint16_t *>(m->ptr), p }, m->bytes / 2, true);
-    else
-        each<4>(b->at, fill_op<float>{ static_cast<float *>(m->ptr), p }, m->bytes / 4, true);
+    DSC_CUDA_FOR_DTYPE(m->dtype, T,
+                       each<16 / sizeof(T)>(b->at, fill_op<T>{ static_cast<T *>(m->ptr), p },
+                                            m->bytes / static_cast<int64_t>(sizeof(T)), true));
 }
 
 /* What is added to a sum that is nothing but roundings would hide it. */

@@ -9,14 +9,19 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char *text_of(uint8_t dtype)
+{
+    return dtype == DSC_BF16 ? "bf16" : dtype == DSC_F16 ? "fp16" : "fp32";
+}
+
 /* Everything of the key: two plans of one text would be one plan. */
 void dsc_cuda_plan_text(const plan_key *k, char line[DSC_PLAN_TEXT_BYTES])
 {
     snprintf(line, DSC_PLAN_TEXT_BYTES,
              "%" PRId64 "x%" PRId64 "x%" PRId64 " ld %" PRId64 ",%" PRId64 ",%" PRId64 " %s%s %s to %s%s epilogue %d%s "
              "align %d,%d,%d,%d,%d", k->m, k->n, k->k, k->lda, k->ldb, k->ldc, k->a_transposed ? "T" : "N",
-             k->b_transposed ? "T" : "N", k->ab_dtype == DSC_BF16 ? "bf16" : "fp32",
-             k->c_dtype == DSC_BF16 ? "bf16" : "fp32", k->accumulate ? " added" : "", static_cast<int>(k->epilogue),
+             k->b_transposed ? "T" : "N", text_of(k->ab_dtype),
+             text_of(k->c_dtype), k->accumulate ? " added" : "", static_cast<int>(k->epilogue),
              k->has_bias ? " bias" : "", static_cast<int>(k->a_align), static_cast<int>(k->b_align),
              static_cast<int>(k->c_align), static_cast<int>(k->aux_align), static_cast<int>(k->bias_align));
 }

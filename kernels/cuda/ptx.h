@@ -13,6 +13,8 @@
 #ifndef __CUDACC__
 #include <deque>
 #include <vector>
+
+#include "base/f16.h"
 #endif
 
 namespace {
@@ -79,6 +81,21 @@ __device__ __forceinline__ float fast_exp2(float x)
 {
     float r;
     asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(r) : "f"(x));
+    return r;
+}
+
+/* fp16 of what is no NaN: nearest even, denormals kept. */
+__device__ __forceinline__ uint16_t f16_bits_from_f32(float x)
+{
+    uint16_t r;
+    asm("cvt.rn.f16.f32 %0, %1;\n" : "=h"(r) : "f"(x));
+    return r;
+}
+
+__device__ __forceinline__ float f32_from_f16_bits(uint16_t h)
+{
+    float r;
+    asm("cvt.f32.f16 %0, %1;\n" : "=f"(r) : "h"(h));
     return r;
 }
 
@@ -179,6 +196,9 @@ inline unsigned pack_bf16(float low, float high)
 }
 
 inline float fast_exp2(float x) { return x < -126.0f ? 0.0f : std::exp2(x); }
+
+inline uint16_t f16_bits_from_f32(float x) { return dsc_f16_from_f32(x); }
+inline float f32_from_f16_bits(uint16_t h) { return dsc_f32_from_f16(h); }
 
 #endif
 

@@ -133,7 +133,7 @@ dsc_status dsc_cuda_run_RMSNORM_FWD(const dsc_cuda_launch *at, const void *args,
     DSC_ASSERT((a->add == NULL) == (a->sum == NULL));
     if (a->rows == 0)
         return DSC_OK;
-    a->dtype == DSC_BF16 ? fwd<uint16_t>(at, a) : fwd<float>(at, a);
+    DSC_CUDA_FOR_DTYPE(a->dtype, T, fwd<T>(at, a));
     return DSC_OK;
 }
 
@@ -143,7 +143,7 @@ dsc_status dsc_cuda_run_RMSNORM_BWD(const dsc_cuda_launch *at, const void *args,
     DSC_TRY(dtype_check("RMSNORM_BWD", a->dtype, err));
     DSC_ASSERT(a->channels >= 1);
     if (a->rows > 0)
-        a->dtype == DSC_BF16 ? bwd<uint16_t>(at, a) : bwd<float>(at, a);
+        DSC_CUDA_FOR_DTYPE(a->dtype, T, bwd<T>(at, a));
     const sum_targets targets = { { a->d_weight, NULL } };
     if (a->d_weight != NULL)
         sum_blocks(at, targets, 1, a->scratch, a->rows, a->channels);

@@ -115,6 +115,6 @@ dsc_status dsc_cuda_run_ROPE(const dsc_cuda_launch *at, const void *args, dsc_er
     DSC_ASSERT(a->stride >= static_cast<int64_t>(a->heads) * a->head_size);
     if (a->rows == 0)
         return DSC_OK;
-    a->dtype == DSC_BF16 ? rope<uint16_t>(at, a) : rope<float>(at, a);
+    DSC_CUDA_FOR_DTYPE(a->dtype, T, rope<T>(at, a));
     return DSC_OK;
 }

@@ -92,7 +92,7 @@ dsc_status dsc_cuda_run_SWIGLU_FWD(const dsc_cuda_launch *at, const void *args, 
     const dsc_swiglu_fwd_args *a = static_cast<const dsc_swiglu_fwd_args *>(args);
     DSC_TRY(dtype_check("SWIGLU_FWD", a->dtype, err));
     DSC_ASSERT(a->cols >= 1 && a->in_stride >= a->cols);
-    a->dtype == DSC_BF16 ? fwd<uint16_t>(at, a) : fwd<float>(at, a);
+    DSC_CUDA_FOR_DTYPE(a->dtype, T, fwd<T>(at, a));
     return DSC_OK;
 }
 
@@ -101,6 +101,6 @@ dsc_status dsc_cuda_run_SWIGLU_BWD(const dsc_cuda_launch *at, const void *args, 
     const dsc_swiglu_bwd_args *a = static_cast<const dsc_swiglu_bwd_args *>(args);
     DSC_TRY(dtype_check("SWIGLU_BWD", a->dtype, err));
     DSC_ASSERT(a->cols >= 1 && a->in_stride >= a->cols);
-    a->dtype == DSC_BF16 ? bwd<uint16_t>(at, a) : bwd<float>(at, a);
+    DSC_CUDA_FOR_DTYPE(a->dtype, T, bwd<T>(at, a));
     return DSC_OK;
 }

@@ -107,7 +107,10 @@ static void query_start(const problem *p, query *row, int64_t b, int64_t h, int6
     row->max_abs = 0;
 }
 
-static double rounded(const problem *p, double x) { return p->dtype == DSC_BF16 ? eps_bf16 * fabs(x) : eps * fabs(x); }
+static double rounded(const problem *p, double x)
+{
+    return eps * fabs(x) + ck_rounding(p->dtype, x);
+}
 
 static void forward_row(const problem *p, query *row, double *out, double *out_tol, double *lse, double *lse_tol)
 {
@@ -424,7 +427,7 @@ static bool align_case(bool want)
 
 static void check_shape(const shape *s, dsc_dtype dtype, bool align)
 {
-    const char *type = dtype == DSC_BF16 ? "bf16" : "f32";
+    const char *type = ck_dtype_text(dtype);
     char layout[64];
     snprintf(layout, sizeof layout, "%s%s%s", s->packed ? s->by_head ? "by head" : "packed" : "apart",
              align ? " aligned" : "", s->hide ? " all but hidden" : s->all ? " all" : "");
@@ -514,7 +517,7 @@ static void same_rows(const view *x, const double *before, int64_t tokens, int64
 static void check_causality(dsc_dtype dtype, uint32_t caps, const char *variant, int64_t cut)
 {
     static const shape s = { 2, 150, 2, 1, 24, false, 1, false, false, false };
-    const char *type = dtype == DSC_BF16 ? "bf16" : "f32";
+    const char *type = ck_dtype_text(dtype);
     double *before = doubles(q_count(&s));
     aligned = false;
     if (ck_case("attention_fwd %s %s does not see past token %d", type, variant, (int)cut - 1)) {
@@ -548,7 +551,7 @@ static void check_causality(dsc_dtype dtype, uint32_t caps, const char *variant,
 static void bench(const shape *s, dsc_dtype dtype)
 {
     bench_only = ck_set_up.gpu;
-    const char *type = dtype == DSC_BF16 ? "bf16" : "f32";
+    const char *type = ck_dtype_text(dtype);
     /* Multiply-adds of one product over the keys that each query sees. */
     const int64_t product = 2ll * s->batch * s->heads * s->size * ((int64_t)s->tokens * (s->tokens + 1) / 2);
     if (ck_case("attention_fwd %s B=%d T=%d H=%d/%d D=%d", type, s->batch, s->tokens, s->heads, s->kv_heads, s->size) &&
@@ -600,6 +603,7 @@ void ck_attention(void)
     for (size_t i = 0; i < DSC_COUNT(shapes); i++) {
         check_shape(&shapes[i], DSC_F32, false);
         check_shape(&shapes[i], DSC_BF16, false);
+        check_shape(&shapes[i], DSC_F16, false);
         if (shapes[i].size % 8 == 0)
             check_shape(&shapes[i], DSC_BF16, true);
     }
@@ -609,6 +613,7 @@ void ck_attention(void)
             continue;
         check_causality(DSC_F32, caps, ck_variant_name(caps), 70);
         check_causality(DSC_BF16, caps, ck_variant_name(caps), 37);
+        check_causality(DSC_F16, caps, ck_variant_name(caps), 65);
         check_causality(DSC_BF16, caps, ck_variant_name(caps), 128);
     }
     for (size_t i = 0; ck_benching() && i < DSC_COUNT(timed); i++) {

@@ -18,6 +18,7 @@
 #define DSC_TESTS_CHECKKERN_CK_H
 
 #include "base/bf16.h"
+#include "base/f16.h"
 #include "kernels/kernels.h"
 
 typedef enum ck_role {
@@ -65,8 +66,9 @@ enum { CK_GPU = 1 << 16 };
 bool ck_on_gpu(void);
 void ck_same_on_cpu(const void *buf);                                 /* ck_same, and nothing on a GPU */
 void ck_variant_set(uint32_t caps);     /* for cases without ck_kernel: what messages name */
-double ck_spacing(dsc_dtype dtype, double x); /* distance of |x| to the next value of the dtype (F32, BF16) */
-double ck_rounding(dsc_dtype dtype, double x); /* what storing x costs beside fp32: half of that in BF16, 0 in F32 */
+const char *ck_dtype_text(dsc_dtype dtype); /* "f32", "bf16" or "f16" */
+double ck_spacing(dsc_dtype dtype, double x); /* distance of |x| to the next value of F32, BF16 or F16 */
+double ck_rounding(dsc_dtype dtype, double x); /* what storing x costs beside fp32: half of that in 16 bits, 0 in F32 */
 
 /* Times every variant that never failed in this run: median of several runs, 1 thread and --threads. Only with --bench
  * (ck_benching), in a case of its own or after ck_kernel. bytes: moved; flops: 0 when memory decides. */

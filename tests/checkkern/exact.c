@@ -34,6 +34,33 @@ static void wild(const void *buf, int64_t count)
 
 /* ---- CAST ---- */
 
+static double half_value(uint16_t h, dsc_dtype dtype)
+{
+    return (double)(dtype == DSC_F16 ? dsc_f32_from_f16(h) : dsc_f32_from_bf16(h));
+}
+
+/* As nearest_bf16, where neighbours are found by halving: values of the same sign grow with their bits. */
+static uint16_t nearest_f16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    const uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
+    const double size = fabs((double)x);
+    if (isnan(x))
+        return (uint16_t)(sign | 0x7e00 | (bits >> 13 & 0x1ff));
+    uint16_t low = 0, high = 0x7c00; /* stands for 2^16 when it comes to what is nearer */
+    while (high - low > 1) {
+        const uint16_t middle = (uint16_t)((low + high) / 2);
+        if (half_value(middle, DSC_F16) <= size)
+            low = middle;
+        else
+            high = middle;
+    }
+    const double above = high == 0x7c00 ? 65536 : half_value(high, DSC_F16);
+    const double up = above - size, down = size - half_value(low, DSC_F16);
+    return sign | (up < down || (up == down && (low & 1) != 0) ? high : low);
+}
+
 /* Nearest of the two neighbours in double, the even one when both are as near: rounding told in another way. */
 static uint16_t nearest_bf16(float x)
 {
@@ -50,25 +77,43 @@ static uint16_t nearest_bf16(float x)
     return (uint16_t)(up < down || (up == down && (low & 1) != 0) ? low + 1 : low);
 }
 
-static void verify_to_bf16(const void *args)
+static uint16_t nearest_half(float x, dsc_dtype dtype) { return dtype == DSC_F16 ? nearest_f16(x) : nearest_bf16(x); }
+
+static void verify_to_half(const void *args)
 {
     const dsc_cast_args *a = args;
     for (int64_t i = 0; i < a->count; i++) {
-        const uint16_t expected = nearest_bf16(((const float *)a->from)[i]);
+        const uint16_t expected = nearest_half(((const float *)a->from)[i], a->to_dtype);
         if (((const uint16_t *)a->to)[i] != expected)
             ck_fail("[%lld] = %04x from %a, nearest is %04x", (long long)i, ((const uint16_t *)a->to)[i],
                     (double)((const float *)a->from)[i], expected);
     }
 }
 
+/* What an fp16 means: sign, mantissa times a power of two. */
+static float f16_meaning(uint16_t h)
+{
+    const int exponent = h >> 10 & 31, mantissa = h & 1023;
+    const double size = exponent == 31  ? (mantissa != 0 ? (double)NAN : (double)INFINITY)
+                        : exponent == 0 ? ldexp(mantissa, -24)
+                                        : ldexp(1024 + mantissa, exponent - 25);
+    return (float)(h >> 15 != 0 ? -size : size);
+}
+
 static void verify_to_f32(const void *args)
 {
     const dsc_cast_args *a = args;
     for (int64_t i = 0; i < a->count; i++) {
-        uint32_t bits;
+        const uint16_t h = ((const uint16_t *)a->from)[i];
+        const float meant = f16_meaning(h);
+        uint32_t bits, expected = (uint32_t)h << 16;
         memcpy(&bits, (const float *)a->to + i, 4);
-        if (bits != (uint32_t)((const uint16_t *)a->from)[i] << 16)
-            ck_fail("[%lld] = %08x from %04x", (long long)i, bits, ((const uint16_t *)a->from)[i]);
+        if (a->from_dtype == DSC_F16)
+            memcpy(&expected, &meant, 4);
+        if (a->from_dtype == DSC_F16 && isnan(meant)) /* quiet, with the sign and the bits that there are */
+            expected = (uint32_t)(h & 0x8000) << 16 | 0x7fc00000 | (uint32_t)(h & 0x3ff) << 13;
+        if (bits != expected)
+            ck_fail("[%lld] = %08x from %04x, expected %08x", (long long)i, bits, h, expected);
     }
 }
 
@@ -79,30 +124,34 @@ static void verify_copy(const void *args)
         ck_fail("a copy is not the same bytes");
 }
 
-/* Every upper half (sign, exponent, the bf16 mantissa) with the lower halves where rounding changes its mind. */
-static void cast_every_bf16(void)
+/* Every upper half (sign, exponent, the bf16 mantissa) with the lower halves where rounding changes its mind; fp16's
+ * mantissa ends three bits lower, or higher among its denormals. */
+static void cast_every_upper_half(dsc_dtype to_dtype)
 {
-    static const uint32_t lower[] = { 0, 1, 0x7fff, 0x8000, 0x8001, 0xffff };
+    static const uint32_t lower[] = { 0, 1, 0xfff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x7fff, 0x8000, 0x8001, 0xffff };
     enum { COUNT = 65536 * DSC_COUNT(lower) };
-    if (!ck_case("cast every upper half"))
+    if (!ck_case("cast every upper half to %s", ck_dtype_text(to_dtype)))
         return;
-    uint16_t *to = ck_buf(CK_OUT, DSC_BF16, COUNT, "to");
+    uint16_t *to = ck_buf(CK_OUT, to_dtype, COUNT, "to");
     float *from = ck_buf(CK_IN, DSC_F32, COUNT, "from");
     for (uint32_t i = 0; i < COUNT; i++) {
         const uint32_t bits = (i / DSC_COUNT(lower)) << 16 | lower[i % DSC_COUNT(lower)];
         memcpy(from + i, &bits, 4);
     }
-    const dsc_cast_args args = { .to = to, .from = from, .to_dtype = DSC_BF16, .from_dtype = DSC_F32, .count = COUNT };
-    ck_kernel(DSC_KERNEL_CAST, &args, sizeof args, verify_to_bf16);
+    const dsc_cast_args args = { .to = to, .from = from, .to_dtype = to_dtype, .from_dtype = DSC_F32, .count = COUNT };
+    ck_kernel(DSC_KERNEL_CAST, &args, sizeof args, verify_to_half);
 }
 
 static void check_cast(void)
 {
     static const struct { dsc_dtype to, from; const char *name; ck_verify_fn verify; } kind[] = {
-        { DSC_BF16, DSC_F32, "f32 to bf16", verify_to_bf16 },
+        { DSC_BF16, DSC_F32, "f32 to bf16", verify_to_half },
         { DSC_F32, DSC_BF16, "bf16 to f32", verify_to_f32 },
+        { DSC_F16, DSC_F32, "f32 to f16", verify_to_half },
+        { DSC_F32, DSC_F16, "f16 to f32", verify_to_f32 },
         { DSC_F32, DSC_F32, "f32", verify_copy },
         { DSC_BF16, DSC_BF16, "bf16", verify_copy },
+        { DSC_F16, DSC_F16, "f16", verify_copy },
         { DSC_I64, DSC_I64, "i64", verify_copy },
     };
     for (size_t k = 0; k < DSC_COUNT(kind); k++)
@@ -117,7 +166,8 @@ static void check_cast(void)
                                          .count = lengths[l] };
             ck_kernel(DSC_KERNEL_CAST, &args, sizeof args, kind[k].verify);
         }
-    cast_every_bf16();
+    cast_every_upper_half(DSC_BF16);
+    cast_every_upper_half(DSC_F16);
 }
 
 /* ---- CAST_STOCHASTIC ---- */
@@ -219,15 +269,15 @@ static double leaf_value(const dsc_fold_args *a, int64_t leaf, int64_t i)
 {
     const char *from = a->leaf_ptr != NULL ? a->leaf_ptr[leaf] : (const char *)a->leaf + leaf * a->leaf_stride_bytes;
     if (from == (const char *)a->acc) /* in place: what the leaf was */
-        return (double)dsc_f32_from_bf16(nearest_bf16((float)ck_start(a->acc, i)));
-    if (a->leaf_dtype == DSC_BF16) {
+        return half_value(nearest_half((float)ck_start(a->acc, i), a->wire_dtype), a->wire_dtype);
+    if (a->leaf_dtype != DSC_F32) {
         uint16_t h;
         memcpy(&h, from + 2 * i, 2);
-        return (double)dsc_f32_from_bf16(h);
+        return half_value(h, a->leaf_dtype);
     }
     float x;
     memcpy(&x, from + 4 * i, 4);
-    return a->wire_dtype == DSC_BF16 ? (double)dsc_f32_from_bf16(nearest_bf16(x)) : (double)x;
+    return a->wire_dtype != DSC_F32 ? half_value(nearest_half(x, a->wire_dtype), a->wire_dtype) : (double)x;
 }
 
 /* At most leaf_count additions, each off by half a unit of a partial sum, which no sum of absolute values is below. */
@@ -248,8 +298,8 @@ static void verify_fold(const void *args)
 
 static void check_fold_case(int64_t n, dsc_dtype leaf, dsc_dtype wire, int64_t leaves, bool overwrite, bool pointers)
 {
-    if (!ck_case("fold leaf=%s wire=%s leaves=%lld%s%s n=%lld", leaf == DSC_F32 ? "f32" : "bf16",
-                 wire == DSC_F32 ? "f32" : "bf16", (long long)leaves, overwrite ? " overwrite" : "",
+    if (!ck_case("fold leaf=%s wire=%s leaves=%lld%s%s n=%lld", ck_dtype_text(leaf),
+                 ck_dtype_text(wire), (long long)leaves, overwrite ? " overwrite" : "",
                  pointers ? " pointers" : "", (long long)n))
         return;
     const int64_t stride = n + 5;
@@ -273,7 +323,8 @@ static void check_fold_case(int64_t n, dsc_dtype leaf, dsc_dtype wire, int64_t l
 static void check_fold(void)
 {
     static const struct { dsc_dtype leaf, wire; } kind[] = {
-        { DSC_F32, DSC_F32 }, { DSC_F32, DSC_BF16 }, { DSC_BF16, DSC_BF16 }, { DSC_BF16, DSC_F32 }
+        { DSC_F32, DSC_F32 },  { DSC_F32, DSC_BF16 }, { DSC_BF16, DSC_BF16 },
+        { DSC_BF16, DSC_F32 }, { DSC_F32, DSC_F16 },  { DSC_F16, DSC_F16 },
     };
     for (size_t k = 0; k < DSC_COUNT(kind); k++)
         for (size_t l = 0; l < DSC_COUNT(lengths); l++) {
@@ -419,11 +470,11 @@ static void verify_adamw_bits(const void *args)
     same_or_nan(a->master, a->count);
     same_or_nan(a->moment1, a->count);
     same_or_nan(a->moment2, a->count);
-    for (int64_t i = 0; a->param_bf16 != NULL && i < a->count; i++) {
+    for (int64_t i = 0; a->param_half != NULL && i < a->count; i++) {
         const float p = a->master[i];
-        if (a->param_bf16[i] != nearest_bf16(p) && !(isnan(p) && isnan(dsc_f32_from_bf16(a->param_bf16[i]))))
-            ck_fail("param_bf16[%lld] = %04x, nearest to %a is %04x", (long long)i, a->param_bf16[i], (double)p,
-                    nearest_bf16(p));
+        const uint16_t got = a->param_half[i], nearest = nearest_half(p, a->half_dtype);
+        if (got != nearest && !(isnan(p) && isnan(half_value(got, a->half_dtype))))
+            ck_fail("param_half[%lld] = %04x, nearest to %a is %04x", (long long)i, got, (double)p, nearest);
     }
 }
 
@@ -453,7 +504,7 @@ static void verify_adamw_rounded(const void *args)
     whole.master = p;
     whole.moment1 = m;
     whole.moment2 = v;
-    whole.param_bf16 = NULL;
+    whole.param_half = NULL;
     whole.moment_dtype = DSC_F32;
     ck_run(DSC_KERNEL_ADAMW, 0, &whole, sizeof whole);
     for (int64_t i = 0; i < a->count; i++) {
@@ -487,19 +538,20 @@ static dsc_adamw_scalars scalars_of(int step, float lr, float l2, float weight_d
     };
 }
 
-static void check_adamw_case(int64_t n, bool copy, float l2, int step, bool is_wild, int64_t rounded)
+/* copy: F32 for none. */
+static void check_adamw_case(int64_t n, dsc_dtype copy, float l2, int step, bool is_wild, int64_t rounded)
 {
     const bool rounds = rounded >= 0; /* the position of element 0 */
     const dsc_dtype moment_dtype = rounds ? DSC_BF16 : DSC_F32;
     char position[40] = "";
     if (rounds)
         snprintf(position, sizeof position, " bf16 moments at %lld", (long long)rounded);
-    if (!ck_case("adamw n=%lld step=%d%s%s%s%s", (long long)n, step, copy ? " bf16 copy" : "", l2 != 0 ? " l2" : "",
+    if (!ck_case("adamw n=%lld step=%d %s copy%s%s%s", (long long)n, step, ck_dtype_text(copy), l2 != 0 ? " l2" : "",
                  is_wild ? " wild" : "", position))
         return;
     float *p = ck_buf(CK_INOUT, DSC_F32, n, "master"), *g = ck_buf(CK_IN, DSC_F32, n, "grad");
     void *m = ck_buf(CK_INOUT, moment_dtype, n, "moment1"), *v = ck_buf(CK_INOUT, moment_dtype, n, "moment2");
-    uint16_t *h = copy ? ck_buf(CK_OUT, DSC_BF16, n, "param_bf16") : NULL;
+    uint16_t *h = copy != DSC_F32 ? ck_buf(CK_OUT, copy, n, "param_half") : NULL;
     ck_normal(p, 0, 0.5);
     ck_normal(g, 0, 0.1);
     ck_normal(m, 0, 0.1);
@@ -508,8 +560,9 @@ static void check_adamw_case(int64_t n, bool copy, float l2, int step, bool is_w
         ck_edges(p), ck_edges(g), ck_edges(m), ck_edges(v);
         wild(p, n), wild(g, n), wild(m, n), wild(v, n);
     }
-    const dsc_adamw_args args = { .master = p, .moment1 = m, .moment2 = v, .grad = g, .param_bf16 = h, .count = n,
-                                  .moment_dtype = moment_dtype, .seed = UINT64_C(0x9e3779b97f4a7c15),
+    const dsc_adamw_args args = { .master = p, .moment1 = m, .moment2 = v, .grad = g, .param_half = h, .count = n,
+                                  .half_dtype = copy, .moment_dtype = moment_dtype,
+                                  .seed = UINT64_C(0x9e3779b97f4a7c15),
                                   .stream = dsc_rng_stream(DSC_RNG_TEST, (uint32_t)step), .first = rounds ? rounded : 0,
                                   .scalars = scalars_of(step, 0.01f, l2, l2 == 0 ? 0.1f : 0) };
     ck_kernel(DSC_KERNEL_ADAMW, &args, sizeof args,
@@ -521,18 +574,20 @@ static void check_adamw(void)
     /* Also where the counter's lower 32 bits overflow inside a vector: position 4 * 2^32. */
     static const int64_t firsts[] = { 0, 4, 3, 1021, (INT64_C(1) << 34) - 100, (INT64_C(1) << 34) - 4098 };
     for (size_t l = 0; l < DSC_COUNT(lengths); l++) {
-        check_adamw_case(lengths[l], true, 0, 1, false, -1);
-        check_adamw_case(lengths[l], false, 0, 7, false, -1);
-        check_adamw_case(lengths[l], l % 2 == 0, 0.05f, 3, false, -1);
-        check_adamw_case(lengths[l], true, l % 2 == 0 ? 0.05f : 0, 2, true, -1);
-        check_adamw_case(lengths[l], true, l % 3 == 0 ? 0.05f : 0, 5, false, firsts[l % DSC_COUNT(firsts)]);
-        check_adamw_case(lengths[l], false, l % 2 == 0 ? 0.05f : 0, 1, true, firsts[(l + 3) % DSC_COUNT(firsts)]);
+        const dsc_dtype half = l % 2 == 0 ? DSC_F16 : DSC_BF16, other = l % 2 == 0 ? DSC_BF16 : DSC_F16;
+        check_adamw_case(lengths[l], DSC_BF16, 0, 1, false, -1);
+        check_adamw_case(lengths[l], DSC_F32, 0, 7, false, -1);
+        check_adamw_case(lengths[l], DSC_F16, 0, 4, false, -1);
+        check_adamw_case(lengths[l], l % 2 == 0 ? DSC_BF16 : DSC_F32, 0.05f, 3, false, -1);
+        check_adamw_case(lengths[l], half, l % 2 == 0 ? 0.05f : 0, 2, true, -1);
+        check_adamw_case(lengths[l], other, l % 3 == 0 ? 0.05f : 0, 5, false, firsts[l % DSC_COUNT(firsts)]);
+        check_adamw_case(lengths[l], DSC_F32, l % 2 == 0 ? 0.05f : 0, 1, true, firsts[(l + 3) % DSC_COUNT(firsts)]);
     }
     for (int64_t more = 0; more < 4; more++) { /* large enough to be written around the caches; some misaligned */
         const int64_t n = (1 << 20) + 17 * more, first = more % 2 == 0 ? 1024 : 1023;
-        check_adamw_case(n, true, more % 2 == 0 ? 0 : 0.05f, (int)more + 2, more == 3, -1);
+        check_adamw_case(n, more < 3 ? DSC_BF16 : DSC_F16, more % 2 == 0 ? 0 : 0.05f, (int)more + 2, more == 3, -1);
         if (more < 2)
-            check_adamw_case(n, true, more % 2 == 0 ? 0 : 0.05f, (int)more + 2, false, first);
+            check_adamw_case(n, DSC_F16, more % 2 == 0 ? 0 : 0.05f, (int)more + 2, false, first);
     }
 }
 
@@ -582,7 +637,8 @@ static void bench(void)
             const dsc_adamw_args args = {
                 .master = bench_floats(CK_INOUT, n, "master"), .moment1 = bench_floats(CK_INOUT, n, "moment1"),
                 .moment2 = bench_floats(CK_INOUT, n, "moment2"), .grad = bench_floats(CK_IN, n, "grad"),
-                .param_bf16 = copy ? ck_buf(CK_OUT, DSC_BF16, n, "param_bf16") : NULL, .count = n,
+                .param_half = copy ? ck_buf(CK_OUT, DSC_BF16, n, "param_half") : NULL, .count = n,
+                .half_dtype = DSC_BF16,
                 .scalars = scalars_of(5, 1e-4f, 0, 0.1f),
             };
             ck_bench(DSC_KERNEL_ADAMW, &args, sizeof args, n * (copy ? 30 : 28), 0, false);
@@ -593,8 +649,9 @@ static void bench(void)
         memset(v, 0, (size_t)n * 2);
         const dsc_adamw_args args = { .master = bench_floats(CK_INOUT, n, "master"), .moment1 = m, .moment2 = v,
                                       .grad = bench_floats(CK_IN, n, "grad"),
-                                      .param_bf16 = ck_buf(CK_OUT, DSC_BF16, n, "param_bf16"), .count = n,
-                                      .moment_dtype = DSC_BF16, .scalars = scalars_of(5, 1e-4f, 0, 0.1f) };
+                                      .param_half = ck_buf(CK_OUT, DSC_BF16, n, "param_half"), .count = n,
+                                      .half_dtype = DSC_BF16, .moment_dtype = DSC_BF16,
+                                      .scalars = scalars_of(5, 1e-4f, 0, 0.1f) };
         ck_bench(DSC_KERNEL_ADAMW, &args, sizeof args, n * 22, 0, false);
     }
 }

@@ -83,7 +83,7 @@ static const char *const kinds[] = { "tanh", "erf", "relu" };
 
 static void check_fwd(int64_t n, dsc_dtype dtype, dsc_activation kind)
 {
-    if (!ck_case("gelu_fwd %s %s n=%lld", kinds[kind], dtype == DSC_F32 ? "f32" : "bf16", (long long)n))
+    if (!ck_case("gelu_fwd %s %s n=%lld", kinds[kind], ck_dtype_text(dtype), (long long)n))
         return;
     void *out = ck_buf(CK_OUT, dtype, n, "out");
     const void *in = ck_buf(CK_IN, dtype, n, "in");
@@ -95,7 +95,7 @@ static void check_fwd(int64_t n, dsc_dtype dtype, dsc_activation kind)
 
 static void check_bwd(int64_t n, dsc_dtype dtype, dsc_activation kind, bool in_place)
 {
-    if (!ck_case("gelu_bwd %s %s%s n=%lld", kinds[kind], dtype == DSC_F32 ? "f32" : "bf16",
+    if (!ck_case("gelu_bwd %s %s%s n=%lld", kinds[kind], ck_dtype_text(dtype),
                  in_place ? " in place" : "", (long long)n))
         return;
     void *d_in = ck_buf(in_place ? CK_INOUT : CK_OUT, dtype, n, "d_in");
@@ -111,7 +111,7 @@ static void check_bwd(int64_t n, dsc_dtype dtype, dsc_activation kind, bool in_p
 static void bench(dsc_dtype dtype)
 {
     const int64_t rows = ck_bench_size(1024, 32768), n = rows * 3072, bytes = (int64_t)dsc_dtype_bytes(dtype);
-    const char *name = dtype == DSC_F32 ? "f32" : "bf16";
+    const char *name = ck_dtype_text(dtype);
     if (ck_case("bench gelu_fwd %s %lldx3072", name, (long long)rows)) {
         const void *in = ck_buf(CK_IN, dtype, n, "in");
         ck_uniform(in, -3, 3);
@@ -146,7 +146,7 @@ void ck_gelu(void)
 {
     for (dsc_activation kind = DSC_GELU_TANH; kind <= DSC_RELU; kind++) {
         for (size_t l = 0; l < DSC_COUNT(lengths); l++)
-            for (dsc_dtype dtype = DSC_F32; dtype <= DSC_BF16; dtype++) {
+            for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++) {
                 check_fwd(lengths[l], dtype, kind);
                 check_bwd(lengths[l], dtype, kind, false);
                 check_bwd(lengths[l], dtype, kind, true);

@@ -93,7 +93,7 @@ typedef struct shape { int64_t m, n, k; } shape;
 static void one(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilogue e, bool accumulate, int64_t pad)
 {
     if (!ck_case("gemm m=%lld n=%lld k=%lld %s%s %s->%s %s%s%s", (long long)s.m, (long long)s.n, (long long)s.k,
-                 ta ? "T" : "N", tb ? "T" : "N", ab == DSC_BF16 ? "bf16" : "f32", c == DSC_BF16 ? "bf16" : "f32",
+                 ta ? "T" : "N", tb ? "T" : "N", ck_dtype_text(ab), ck_dtype_text(c),
                  epilogue_text[e], accumulate ? " accumulate" : "", pad > 0 ? " padded" : ""))
         return;
     dsc_gemm_args a = { .m = s.m, .n = s.n, .k = s.k, .a_transposed = ta, .b_transposed = tb, .accumulate = accumulate,
@@ -133,16 +133,20 @@ static const shape small[] = { { 1, 1, 1 },     { 1, 311, 60 },  { 60, 1, 40 },
 
 static void combinations(void)
 {
+    static const struct { dsc_dtype ab, c; } dtypes[] = {
+        { DSC_F32, DSC_F32 },   { DSC_BF16, DSC_F32 }, { DSC_BF16, DSC_BF16 }, { DSC_F32, DSC_BF16 },
+        { DSC_F16, DSC_F32 }, { DSC_F16, DSC_F16 },  { DSC_F32, DSC_F16 },
+    };
     for (size_t i = 0; i < DSC_COUNT(small); i++)
         for (int t = 0; t < 4; t++)
-            for (int d = 0; d < 4; d++) /* F32->F32, BF16->F32, BF16->BF16, F32->BF16 */
-                one(small[i], t & 1, t & 2, d == 0 || d == 3 ? DSC_F32 : DSC_BF16, d < 2 ? DSC_F32 : DSC_BF16,
-                    DSC_EPILOGUE_NONE, d < 2 && (i & 1), 5 * (int64_t)(i & 1));
+            for (size_t d = 0; d < DSC_COUNT(dtypes); d++)
+                one(small[i], t & 1, t & 2, dtypes[d].ab, dtypes[d].c, DSC_EPILOGUE_NONE,
+                    dtypes[d].c == DSC_F32 && (i & 1), 5 * (int64_t)(i & 1));
     for (int e = DSC_EPILOGUE_BIAS; e <= DSC_EPILOGUE_ADD; e++)
-        for (int d = 0; d < 3; d++)
+        for (size_t d = 0; d < DSC_COUNT(dtypes); d++)
             for (int pad = 0; pad < 2; pad++)
-                one(small[3], false, e == DSC_EPILOGUE_DGELU, d == 0 ? DSC_F32 : DSC_BF16, d < 2 ? DSC_F32 : DSC_BF16,
-                    (dsc_epilogue)e, false, pad * 3);
+                one(small[3], false, e == DSC_EPILOGUE_DGELU, dtypes[d].ab, dtypes[d].c, (dsc_epilogue)e, false,
+                    pad * 3);
 }
 
 /* Several tiles in both directions with ragged ends, K in several steps (above PANEL_K and PACKED_K), and the shape
@@ -165,6 +169,10 @@ static void large(void)
     one((shape){ 530, 401, 64 }, false, false, DSC_BF16, DSC_BF16, DSC_EPILOGUE_ADD, false, 0);
     one((shape){ 70, 131, 4201 }, false, false, DSC_BF16, DSC_BF16, DSC_EPILOGUE_ADD, false, 0);
     one((shape){ 257, 385, 2200 }, false, true, DSC_F32, DSC_F32, DSC_EPILOGUE_ADD, false, 1);
+    one((shape){ 270, 790, 100 }, false, false, DSC_F16, DSC_F16, DSC_EPILOGUE_BIAS_GELU, false, 0);
+    one((shape){ 530, 401, 64 }, false, true, DSC_F16, DSC_F16, DSC_EPILOGUE_BIAS_ADD, false, 7);
+    one((shape){ 770, 155, 1048 }, true, false, DSC_F16, DSC_F32, DSC_EPILOGUE_NONE, true, 1);
+    one((shape){ 70, 131, 2201 }, false, false, DSC_F16, DSC_F16, DSC_EPILOGUE_ADD, false, 0);
     one((shape){ 7, 16400, 33 }, false, true, DSC_BF16, DSC_F32, DSC_EPILOGUE_NONE, true, 0);
     one((shape){ 257, 385, 130 }, true, true, DSC_F32, DSC_F32, DSC_EPILOGUE_BIAS, false, 0);
 }
@@ -203,13 +211,13 @@ static void colsums(void)
     static const int64_t rows[] = { 0, 1, 63, 64, 65, 200 }, cols[] = { 1, 8, 17, 64, 130, 768 };
     for (size_t r = 0; r < DSC_COUNT(rows); r++)
         for (size_t c = 0; c < DSC_COUNT(cols); c++)
-            for (int d = 0; d < 2; d++) {
-                if (!ck_case("colsum %lldx%lld %s", (long long)rows[r], (long long)cols[c], d ? "bf16" : "f32"))
+            for (dsc_dtype d = DSC_F32; d <= DSC_F16; d++) {
+                if (!ck_case("colsum %lldx%lld %s", (long long)rows[r], (long long)cols[c], ck_dtype_text(d)))
                     continue;
                 dsc_colsum_args a = { .rows = rows[r],
                                       .cols = cols[c],
                                       .ld = cols[c] + (d ? 3 : 0),
-                                      .x_dtype = d ? DSC_BF16 : DSC_F32,
+                                      .x_dtype = d,
                                       .accumulate = (r + c) & 1 };
                 a.out = ck_buf(a.accumulate ? CK_INOUT : CK_OUT, DSC_F32, a.cols, "out");
                 a.x = ck_buf(CK_IN, a.x_dtype, a.rows * a.ld, "x");

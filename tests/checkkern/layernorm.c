@@ -57,7 +57,7 @@ static void verify_fwd(const void *args)
 
 static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
 {
-    if (!ck_case("layernorm_fwd %s %lldx%lld%s", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows,
+    if (!ck_case("layernorm_fwd %s %lldx%lld%s", ck_dtype_text(dtype), (long long)rows,
                  (long long)channels, ck_norm_add_text[add]))
         return;
     const int64_t count = rows * channels;
@@ -184,8 +184,8 @@ static void check_wanted(int64_t rows, int64_t channels, dsc_dtype dtype, wanted
 {
     static const char *const wanted_text[] = { " frozen", " weight alone", " bias alone", "" };
     static const char *const residual_text[] = { "", " residual", " residual in place" };
-    if (!ck_case("layernorm_bwd %s %lldx%lld%s%s", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows,
-                 (long long)channels, wanted_text[wanted], residual_text[residual]))
+    if (!ck_case("layernorm_bwd %s %lldx%lld%s%s", ck_dtype_text(dtype), (long long)rows, (long long)channels,
+                 wanted_text[wanted], residual_text[residual]))
         return;
     const dsc_layernorm_bwd_args args = bwd_case(rows, channels, dtype, wanted, residual);
     ck_kernel(DSC_KERNEL_LAYERNORM_BWD, &args, sizeof args, verify_bwd);
@@ -199,7 +199,7 @@ static void check_bwd(int64_t rows, int64_t channels, dsc_dtype dtype, bool weig
 /* Wide rows, aligned: GPUs have a kernel of their own for them, in three widths a dtype. */
 static void check_wide(int64_t rows, int64_t channels, dsc_dtype dtype)
 {
-    if (!ck_case("layernorm_bwd %s %lldx%lld aligned", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows,
+    if (!ck_case("layernorm_bwd %s %lldx%lld aligned", ck_dtype_text(dtype), (long long)rows,
                  (long long)channels))
         return;
     ck_align();
@@ -241,7 +241,7 @@ static void bench(dsc_dtype dtype)
 {
     const int64_t rows = ck_bench_size(1024, 65536), channels = 768;
     const int64_t bytes = rows * channels * (int64_t)dsc_dtype_bytes(dtype);
-    const char *name = dtype == DSC_F32 ? "f32" : "bf16";
+    const char *name = ck_dtype_text(dtype);
     if (ck_case("bench layernorm_fwd %s %lldx768", name, (long long)rows)) {
         const void *in = ck_buf(CK_IN, dtype, rows * channels, "in");
         const void *weight = ck_buf(CK_IN, dtype, channels, "weight");

@@ -31,7 +31,7 @@ void ck_norm_shapes(const ck_norm_cases *check, const int64_t *channels, size_t 
 {
     static const int64_t rows[] = { 1, 3, 4, 5, 63, 64, 65, 131 };
     for (size_t c = 0; c < count; c++)
-        for (dsc_dtype dtype = DSC_F32; dtype <= DSC_BF16; dtype++) {
+        for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++) {
             check->fwd(7, channels[c], dtype, ADD_NONE);
             check->fwd(6, channels[c], dtype, 1 + (int)(c + (size_t)dtype) % 3);
             check->bwd(rows[c % DSC_COUNT(rows)], channels[c], dtype, true, (int)(c % 3));
@@ -49,5 +49,6 @@ void ck_norm_shapes(const ck_norm_cases *check, const int64_t *channels, size_t 
     check->wide(65, 1024, DSC_BF16);
     check->wide(10, 2304, DSC_BF16);
     check->wide(73, 4104, DSC_BF16);
+    check->wide(12, 1600, DSC_F16);
     check->wide(2, 8200, DSC_BF16); /* wider than they go */
 }

@@ -43,7 +43,7 @@ static void verify_fwd(const void *args)
 
 static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
 {
-    if (!ck_case("rmsnorm_fwd %s %lldx%lld%s", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows, (long long)channels,
+    if (!ck_case("rmsnorm_fwd %s %lldx%lld%s", ck_dtype_text(dtype), (long long)rows, (long long)channels,
                  ck_norm_add_text[add]))
         return;
     const int64_t count = rows * channels;
@@ -150,7 +150,7 @@ static dsc_rmsnorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype d
 static void check_bwd(int64_t rows, int64_t channels, dsc_dtype dtype, bool weight, int residual)
 {
     static const char *const residual_text[] = { "", " residual", " residual in place" };
-    if (!ck_case("rmsnorm_bwd %s %lldx%lld%s%s", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows,
+    if (!ck_case("rmsnorm_bwd %s %lldx%lld%s%s", ck_dtype_text(dtype), (long long)rows,
                  (long long)channels, weight ? "" : " frozen", residual_text[residual]))
         return;
     const dsc_rmsnorm_bwd_args args = bwd_case(rows, channels, dtype, weight, residual);
@@ -160,7 +160,7 @@ static void check_bwd(int64_t rows, int64_t channels, dsc_dtype dtype, bool weig
 /* Wide rows, aligned: GPUs have a kernel of their own for them, in three widths a dtype. */
 static void check_wide(int64_t rows, int64_t channels, dsc_dtype dtype)
 {
-    if (!ck_case("rmsnorm_bwd %s %lldx%lld aligned", dtype == DSC_F32 ? "f32" : "bf16", (long long)rows,
+    if (!ck_case("rmsnorm_bwd %s %lldx%lld aligned", ck_dtype_text(dtype), (long long)rows,
                  (long long)channels))
         return;
     ck_align();
@@ -203,7 +203,7 @@ static void bench(dsc_dtype dtype)
 {
     const int64_t rows = ck_bench_size(512, 16384), channels = 4096;
     const int64_t bytes = rows * channels * (int64_t)dsc_dtype_bytes(dtype);
-    const char *name = dtype == DSC_F32 ? "f32" : "bf16";
+    const char *name = ck_dtype_text(dtype);
     for (int add = 0; add < 2; add++)
         if (ck_case("bench rmsnorm_fwd %s%s %lldx4096", name, add != 0 ? " add" : "", (long long)rows)) {
             void *in = ck_buf(add != 0 ? CK_INOUT : CK_IN, dtype, rows * channels, "in");

@@ -206,7 +206,7 @@ run ckpt prune "$tmp/kept" --keep-last 1; report "prune: no latest" fails "lates
 run ckpt; report "no verb" fails "ls, verify, hash, diff, prune or export is missing"
 run ckpt list "$tmp/run"; report "an unknown verb" fails "list"
 run ckpt export "$tmp/run"; report "export: nowhere to" fails "no folder to write to"
-run ckpt export "$tmp/run" --out "$tmp/x" --dtype fp16; report "export: a dtype that is not built" fails "neither fp32 nor bf16"
+run ckpt export "$tmp/run" --out "$tmp/x" --dtype int8; report "export: a dtype that is none" fails "none of fp32, bf16 and fp16"
 run ckpt export "$tmp/run" --out "$tmp/x" --shard-size 5XB; report "export: no size" fails "is no size"
 run ckpt diff "$tmp/same"; report "diff: one folder" fails "two checkpoints are needed"
 run ckpt prune "$tmp/same"; report "prune: nothing said" fails "say what stays"

@@ -7,6 +7,7 @@
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 
+#include "base/f16.h"
 #include "tests/sim/runtime.h"
 
 namespace {
@@ -44,6 +45,8 @@ float load(const void *p, uint32_t type, size_t i)
 {
     if (type == CUDA_R_32F)
         return static_cast<const float *>(p)[i];
+    if (type == CUDA_R_16F)
+        return dsc_f32_from_f16(static_cast<const uint16_t *>(p)[i]);
     return __bfloat162float(static_cast<const __nv_bfloat16 *>(p)[i]);
 }
 
@@ -51,6 +54,8 @@ void store(void *p, uint32_t type, size_t i, float v)
 {
     if (type == CUDA_R_32F)
         static_cast<float *>(p)[i] = v;
+    else if (type == CUDA_R_16F)
+        static_cast<uint16_t *>(p)[i] = dsc_f16_from_f32(v);
     else
         static_cast<__nv_bfloat16 *>(p)[i] = __float2bfloat16_rn(v);
 }
@@ -267,7 +272,7 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataT
                                           int64_t ld)
 {
     REFUSE("cublasLtMatrixLayoutCreate");
-    if (type != CUDA_R_32F && type != CUDA_R_16BF)
+    if (type != CUDA_R_32F && type != CUDA_R_16BF && type != CUDA_R_16F)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     *out = new cublasLtMatrixLayoutOpaque_t();
     things++;

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/bf16.h"
 #include "base/rng.h"
+#include "kernels/scalar.h"
 
 typedef struct toy {
     dsc_model model;
@@ -23,15 +23,12 @@ typedef struct toy {
 
 static float get(const void *data, dsc_dtype dtype, int64_t i)
 {
-    return dtype == DSC_F32 ? ((const float *)data)[i] : dsc_f32_from_bf16(((const uint16_t *)data)[i]);
+    return dsc_get(data, i, dtype);
 }
 
 static void set(void *data, dsc_dtype dtype, int64_t i, float value)
 {
-    if (dtype == DSC_F32)
-        ((float *)data)[i] = value;
-    else
-        ((uint16_t *)data)[i] = dsc_bf16_from_f32(value);
+    dsc_put(data, i, dtype, value);
 }
 
 static const toy *self(const dsc_module *module) { return module->self; }

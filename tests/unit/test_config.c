@@ -124,6 +124,9 @@ static void warnings(void **state)
         { "\"gradient_clipping\":\"1.5\"", "\"1.5\" is a string, taken as a number" },
         { "\"wall_clock_breakdown\":\"False\"", "\"False\" is a string" },
         { "\"data_types\":{\"grad_accum_dtype\":\"auto\"}", "filled by nobody" },
+        { "\"fp16\":{\"enabled\":true},\"data_types\":{\"grad_accum_dtype\":\"half\"}",
+          "gradients are accumulated in fp32 all the same" },
+        { "\"fp16\":{\"enabled\":true,\"auto_cast\":true}", "auto_cast" },
         { "\"bf16\":{\"enabled\":true},\"bfloat16\":{\"enabled\":false}", "ignored because bf16 is there" },
         { "\"bf16\":{\"enabled\":true,\"check_grad_overflow\":false}", "always so" },
         { "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"max_grad_norm\":1}}", "taken as gradient_clipping 1" },
@@ -327,9 +330,37 @@ static void automatic(void **state)
     assert_int_equal(config.auto_mask, 0);
     assert_int_equal(config.train_micro_batch_size_per_gpu, 12);
     parse_ok(around("\"fp16\":{\"enabled\":\"auto\"},\"bf16\":{\"enabled\":false}"));
-    assert_int_equal(config.precision, DSC_PRECISION_FP32);
+    assert_int_equal(config.precision, DSC_PRECISION_FP16);
     parse_ok(around("\"fp16\":{\"enabled\":\"auto\"},\"bf16\":{\"enabled\":true}"));
     assert_int_equal(config.auto_mask, 0);
+}
+
+static void precision(void **state)
+{
+    (void)state;
+    static const struct { const char *members; dsc_precision precision; dsc_dtype wire; } cases[] = {
+        { "\"bf16\":{\"enabled\":true},\"communication_data_type\":\"fp32\"", DSC_PRECISION_BF16, DSC_F32 },
+        { "\"bf16\":{\"enabled\":true},\"communication_data_type\":\"fp16\"", DSC_PRECISION_BF16, DSC_F16 },
+        { "\"communication_data_type\":\"bf16\"", DSC_PRECISION_FP32, DSC_BF16 },
+        { "\"bf16\":{\"enabled\":\"true\"}", DSC_PRECISION_BF16, DSC_BF16 },
+        { "\"fp16\":{\"enabled\":true}", DSC_PRECISION_FP16, DSC_F16 },
+        { "\"fp16\":{\"enabled\":\"true\",\"loss_scale\":\"128\"}", DSC_PRECISION_FP16, DSC_F16 },
+        { "\"gradient_clipping\":0", DSC_PRECISION_FP32, DSC_F32 },
+    };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        parse_ok(around(cases[i].members));
+        assert_int_equal(config.precision, cases[i].precision);
+        assert_int_equal(config.communication_dtype, cases[i].wire);
+    }
+    parse_ok(around("\"fp16\":{\"enabled\":true,\"loss_scale\":0,\"initial_scale_power\":12,\"loss_scale_window\":500,"
+                    "\"hysteresis\":4,\"consecutive_hysteresis\":true,\"min_loss_scale\":0.5}"));
+    assert_int_equal(config.warning_count, 0);
+    assert_true(config.fp16.loss_scale == 0 && config.fp16.initial_scale_power == 12 &&
+                config.fp16.loss_scale_window == 500 && config.fp16.hysteresis == 4 &&
+                config.fp16.consecutive_hysteresis && config.fp16.min_loss_scale == 0.5);
+    parse_ok(around("\"fp16\":{\"enabled\":true}"));
+    assert_true(config.fp16.initial_scale_power == 16 && config.fp16.loss_scale_window == 1000 &&
+                config.fp16.hysteresis == 2 && !config.fp16.consecutive_hysteresis && config.fp16.min_loss_scale == 1);
 }
 
 static void offload_to_files(void **state)
@@ -465,6 +496,7 @@ int main(void)
         cmocka_unit_test(values_of_a_config),
         cmocka_unit_test(defaults),
         cmocka_unit_test(automatic),
+        cmocka_unit_test(precision),
         cmocka_unit_test(offload_to_files),
         cmocka_unit_test(offload_on_devices),
         cmocka_unit_test(overrides),

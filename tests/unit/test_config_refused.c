@@ -49,6 +49,7 @@ static void wrong_values(void **state)
         { "\"bf16\":{\"enabled\":\"maybe\"}", DSC_ERR_CONFIG, "bf16.enabled: \"maybe\" is not true or false" },
         { "\"bf16\":true", DSC_ERR_CONFIG, "bf16: true is not an object" },
         { "\"fp16\":{\"enabled\":false,\"min_loss_scale\":-1}", DSC_ERR_CONFIG, "fp16.min_loss_scale: -1" },
+        { "\"fp16\":{\"enabled\":true,\"loss_scale\":1e39}", DSC_ERR_CONFIG, "is not an fp32 number" },
         { "\"fp16\":{\"enabled\":false,\"loss_scale\":true}", DSC_ERR_CONFIG, "fp16.loss_scale: true is not a number" },
         { "\"fp16\":{\"enabled\":true},\"bf16\":{\"enabled\":true}", DSC_ERR_CONFIG, "both true" },
         { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":-1}}", DSC_ERR_CONFIG, "optimizer.params.lr: -1" },
@@ -131,8 +132,8 @@ static void not_built(void **state)
 {
     (void)state;
     static const refusal cases[] = {
-        { "\"fp16\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "fp16.enabled: true is not supported in this version" },
-        { "\"fp16\":{\"enabled\":\"true\",\"loss_scale\":128}", DSC_ERR_UNSUPPORTED, "bf16.enabled true works" },
+        { "\"fp16\":{\"enabled\":true,\"fp16_master_weights_and_grads\":true}", DSC_ERR_UNSUPPORTED,
+          "master weights are fp32" },
         { "\"zero_optimization\":{\"stage\":3,\"zero_hpz_partition_size\":8}", DSC_ERR_UNSUPPORTED,
           "zero_hpz_partition_size: 8" },
         { "\"zero_optimization\":{\"stage\":3,\"zero_quantized_gradients\":true}", DSC_ERR_UNSUPPORTED, "false works" },
@@ -155,8 +156,9 @@ static void not_built(void **state)
         { "\"amp\":{\"enabled\":true,\"opt_level\":\"O1\"}", DSC_ERR_UNSUPPORTED, "amp.enabled" },
         { "\"torch_autocast\":{\"enabled\":true}", DSC_ERR_UNSUPPORTED, "torch_autocast.enabled" },
         { "\"bf16\":{\"enabled\":true,\"bf16_optimizer_states\":true}", DSC_ERR_UNSUPPORTED, "bf16_optimizer_states" },
-        { "\"communication_data_type\":\"bf16\"", DSC_ERR_UNSUPPORTED, "fp32 works" },
-        { "\"bf16\":{\"enabled\":true},\"communication_data_type\":\"fp32\"", DSC_ERR_UNSUPPORTED, "bf16 works" },
+        { "\"bf16\":{\"enabled\":true},\"data_types\":{\"grad_accum_dtype\":\"fp16\"}", DSC_ERR_UNSUPPORTED,
+          "fp32 works" },
+        { "\"fp16\":{\"enabled\":true},\"data_types\":{\"param_dtype\":\"bf16\"}", DSC_ERR_UNSUPPORTED, "fp16 works" },
         { "\"data_types\":{\"grad_accum_dtype\":\"bf16\"}", DSC_ERR_UNSUPPORTED, "fp32 works" },
         { "\"optimizer\":{\"type\":\"lamb\",\"params\":{\"max_coeff\":10,\"odd\":1}}", DSC_ERR_UNSUPPORTED,
           "\"AdamW\" and \"Adam\" work" },

@@ -109,7 +109,7 @@ static dsc_kernel_fn kernel_of(uint32_t caps, dsc_kernel kernel)
 #define FOR_EACH_CAPS(caps) \
     for (uint32_t caps = 0; caps <= dsc_cpu_caps(); caps = caps * 2 + 1)
 
-static void cast_covers_every_bf16_and_refuses_other_dtypes(void **state)
+static void cast_covers_every_half_and_refuses_other_dtypes(void **state)
 {
     (void)state;
     enum { N = 65536 };
@@ -122,17 +122,18 @@ static void cast_covers_every_bf16_and_refuses_other_dtypes(void **state)
     {
         const dsc_cpu_team team = { .threads = 2, .caps = caps };
         const dsc_kernel_fn cast = kernel_of(caps, DSC_KERNEL_CAST);
-        dsc_cast_args up = { full, half, DSC_F32, DSC_BF16, N }, down = { back, full, DSC_BF16, DSC_F32, N };
-        assert_int_equal(cast(&up, &team, NULL), DSC_OK);
-        assert_int_equal(cast(&down, &team, NULL), DSC_OK);
-        for (int i = 0; i < N; i++) {
-            const bool nan = (i & 0x7fff) > 0x7f80;
-            assert_int_equal(back[i], nan ? i | 0x40 : i); /* exact both ways; a NaN comes back quiet */
+        for (dsc_dtype dtype = DSC_BF16; dtype <= DSC_F16; dtype++) {
+            const int infinite = dtype == DSC_BF16 ? 0x7f80 : 0x7c00, quiet = dtype == DSC_BF16 ? 0x40 : 0x200;
+            dsc_cast_args up = { full, half, DSC_F32, dtype, N }, down = { back, full, dtype, DSC_F32, N };
+            assert_int_equal(cast(&up, &team, NULL), DSC_OK);
+            assert_int_equal(cast(&down, &team, NULL), DSC_OK);
+            for (int i = 0; i < N; i++) /* exact both ways; a NaN comes back quiet */
+                assert_int_equal(back[i], (i & 0x7fff) > infinite ? i | quiet : i);
         }
-        dsc_cast_args bad = { back, full, DSC_F16, DSC_F32, 4 };
+        dsc_cast_args bad = { back, full, DSC_F64, DSC_F32, 4 };
         dsc_error err = DSC_ERROR_INIT;
         assert_int_equal(cast(&bad, &team, &err), DSC_ERR_UNSUPPORTED);
-        assert_non_null(strstr(err.message, "dtype 2"));
+        assert_non_null(strstr(err.message, "dtype 3"));
     }
     free(half);
     free(back);
@@ -158,7 +159,8 @@ static void steps_run(adamw_state *s, uint32_t caps, int threads)
         const dsc_sumsq_args norm = { s->p, COUNT, &s->sum };
         assert_int_equal(kernel_of(caps, DSC_KERNEL_SUMSQ)(&norm, &team, NULL), DSC_OK);
         const dsc_adamw_args args = {
-            .master = s->p, .moment1 = s->m, .moment2 = s->v, .grad = s->g, .param_bf16 = s->copy, .count = COUNT,
+            .master = s->p, .moment1 = s->m, .moment2 = s->v, .grad = s->g, .param_half = s->copy,
+            .half_dtype = DSC_BF16, .count = COUNT,
             .scalars = { .grad_scale = 0.25f, .beta1 = 0.9f, .beta2 = 0.999f, .one_minus_beta1 = 0.1f,
                          .one_minus_beta2 = 0.001f, .decay = 0.9999f, .l2 = 0.0f, .step_size = 1e-3f,
                          .inv_sqrt_bias2 = 31.6f, .eps = 1e-8f },
@@ -209,7 +211,7 @@ int main(void)
         cmocka_unit_test(fixed_sum_rounds_ties_to_even_and_sees_far_bits),
         cmocka_unit_test(fixed_sum_does_not_care_about_order_or_grouping),
         cmocka_unit_test(fixed_sum_counts_what_is_not_finite),
-        cmocka_unit_test(cast_covers_every_bf16_and_refuses_other_dtypes),
+        cmocka_unit_test(cast_covers_every_half_and_refuses_other_dtypes),
         cmocka_unit_test(same_bits_on_every_variant_team_and_mode),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

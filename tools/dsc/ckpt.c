@@ -49,7 +49,7 @@ static void print_row(dsc_alloc *alloc, const char *step_dir, const char *name, 
     char text[sizeof err.where + sizeof err.message + 4];
     if (dsc_checkpoint_summary(NULL, alloc, step_dir, &state, &bytes, &err) == DSC_OK)
         printf("%-16s %10.2f MB  %s, %lld rank%s, ZeRO stage %d, %s%s\n", name, (double)bytes / 1048576.0,
-               state.compute_dtype == DSC_BF16 ? "bf16" : "fp32", (long long)state.world_size,
+               dsc_dtype_text(state.compute_dtype), (long long)state.world_size,
                state.world_size == 1 ? "" : "s", (int)state.zero_stage, state.versions, mark);
     else
         printf("%-16s does not load: %s%s\n", name, dsc_error_format(&err, text, sizeof text), mark);

@@ -6,7 +6,7 @@
 
 #include "tools/dsc/ckpt.h"
 
-static const char usage[] = "dsc ckpt export DIR/step-N --out FOLDER [--dtype fp32|bf16] [--shard-size 5GB]";
+static const char usage[] = "dsc ckpt export DIR/step-N --out FOLDER [--dtype fp32|bf16|fp16] [--shard-size 5GB]";
 
 /* "5GB", "800MB", "4096": bytes, decimal units as in Hugging Face's max_shard_size. */
 static bool parse_size(const char *text, int64_t *out)
@@ -33,9 +33,13 @@ static int parse(int argc, char **argv, const char **dir, dsc_checkpoint_export_
         if (out != NULL) {
             options->out_dir = out;
         } else if (dtype != NULL) {
-            if (strcmp(dtype, "fp32") != 0 && strcmp(dtype, "bf16") != 0)
-                return dsc_tool_usage("--dtype", "\"%.40s\" is neither fp32 nor bf16", dtype);
-            options->dtype = strcmp(dtype, "fp32") == 0 ? DSC_F32 : DSC_BF16;
+            static const dsc_dtype dtypes[] = { DSC_F32, DSC_BF16, DSC_F16 };
+            options->dtype = DSC_DTYPE_COUNT;
+            for (size_t d = 0; d < DSC_COUNT(dtypes); d++)
+                if (strcmp(dtype, dsc_dtype_text(dtypes[d])) == 0)
+                    options->dtype = dtypes[d];
+            if (options->dtype == DSC_DTYPE_COUNT)
+                return dsc_tool_usage("--dtype", "\"%.40s\" is none of fp32, bf16 and fp16", dtype);
         } else if (size != NULL) {
             if (!parse_size(size, &options->shard_bytes))
                 return 2;

@@ -84,7 +84,7 @@ static dsc_status run_rank(const settings *s, const dsc_comm_place *place, dsc_e
         printf("%s, %d ranks, %s memory, %s on the wire of sums; median of %lld, slowest .. fastest; GB/s of the whole "
                "vector\n",
                dsc_comm_name(comm), place->size, s->plain ? "plain" : "shared",
-               s->wire_dtype == DSC_BF16 ? "bf16" : "fp32", (long long)s->rounds);
+               dsc_dtype_text(s->wire_dtype), (long long)s->rounds);
     if (status == DSC_OK)
         status = bench_all(s, &bench, err);
     dsc_comm_bench_close(&bench);

@@ -17,8 +17,7 @@ const char *dsc_config_tool_offload(dsc_offload offload)
 
 const char *dsc_config_tool_precision(const dsc_config *config)
 {
-    static const char *const names[] = { "fp32", "bf16", "fp16" };
-    return names[config->precision];
+    return dsc_dtype_text(dsc_config_compute_dtype(config));
 }
 
 /* ---- values ---- */
@@ -97,6 +96,9 @@ static bool value_of(const dsc_config *config, int id, char *out)
     case DSC_ID_WARMUP_NUM_STEPS: int_value(config->schedule.warmup_num_steps, out); break;
     case DSC_ID_WARMUP_TYPE: text_value(config->schedule.warmup_linear ? "linear" : "log", out); break;
     case DSC_ID_TOTAL_NUM_STEPS: int_value(config->schedule.total_num_steps, out); break;
+    case DSC_ID_FP16:
+        snprintf(out, VALUE_BYTES, "%s", config->precision == DSC_PRECISION_FP16 ? "true" : "false");
+        break;
     case DSC_ID_BF16:
         snprintf(out, VALUE_BYTES, "%s", config->precision == DSC_PRECISION_BF16 ? "true" : "false");
         break;

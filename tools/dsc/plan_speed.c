@@ -115,8 +115,11 @@ static dsc_status measure(work *w, const dsc_engine *planner, plan_speed *out, d
 
 dsc_status plan_speed_measure(const dsc_engine *planner, plan_speed *out, dsc_error *err)
 {
-    const bool bf16 = planner->config.precision == DSC_PRECISION_BF16;
-    const dsc_override overrides[] = { { "bf16.enabled", bf16 ? "true" : "false", "dsc plan" },
+    const dsc_precision precision = planner->config.precision;
+    const char *const bf16 = precision == DSC_PRECISION_BF16 ? "true" : "false";
+    const char *const fp16 = precision == DSC_PRECISION_FP16 ? "true" : "false";
+    const dsc_override overrides[] = { { "bf16.enabled", bf16, "dsc plan" },
+                                       { "fp16.enabled", fp16, "dsc plan" },
                                        { "dsc.device", "\"cpu\"", "dsc plan" } };
     dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
     work w = { .moments = planner->config.own.moments };

@@ -284,7 +284,7 @@ dsc_status dsc_comm_broadcast(dsc_comm *comm, int32_t channel, void *buf, int64_
     return submit(&call, stream, err);
 }
 
-static bool is_wire_dtype(dsc_dtype dtype) { return dtype == DSC_F32 || dtype == DSC_BF16; }
+static bool is_wire_dtype(dsc_dtype dtype) { return dtype == DSC_F32 || dtype == DSC_BF16 || dtype == DSC_F16; }
 
 dsc_status dsc_comm_reduce_scatter(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args,
                                    dsc_stream *stream, dsc_error *err)

@@ -97,7 +97,7 @@ typedef struct dsc_reduce_scatter_args {
     const float *leaf;    /* [W pieces of `count` at stride] fp32, unrounded */
     int64_t leaf_stride;  /* elements between the pieces of two owners */
     int64_t count;        /* elements of one piece; any number, the transport cuts it to its staging */
-    dsc_dtype wire_dtype; /* F32 or BF16 */
+    dsc_dtype wire_dtype; /* F32, BF16 or F16 */
     bool overwrite;       /* acc is not read */
     /* NULL, or [W] fp32 buffers of `count`: the W rounded leaves are stored apart, not folded (acc unused). For sums
      * whose tree must not depend on W. */

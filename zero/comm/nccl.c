@@ -411,7 +411,9 @@ static dsc_status nccl_native_sum(dsc_transport *transport, int32_t channel, voi
                                   int64_t count, dsc_dtype dtype, dsc_stream *stream, dsc_error *err)
 {
     nccl_transport *t = of(transport);
-    const dsc_nccl_type type = dtype == DSC_BF16 ? DSC_NCCL_BFLOAT16 : DSC_NCCL_FLOAT32;
+    const dsc_nccl_type type = dtype == DSC_BF16  ? DSC_NCCL_BFLOAT16
+                               : dtype == DSC_F16 ? DSC_NCCL_FLOAT16
+                                                  : DSC_NCCL_FLOAT32;
     DSC_TRY(begin(t, channel, DSC_COMM_REDUCE_SCATTER, count * (int64_t)dsc_dtype_bytes(dtype), stream, err));
     if (count == 0)
         return DSC_OK;

@@ -20,7 +20,9 @@ typedef enum dsc_nccl_result { /* ncclResult_t */
     DSC_NCCL_IN_PROGRESS = 7
 } dsc_nccl_result;
 
-typedef enum dsc_nccl_type { DSC_NCCL_UINT8 = 1, DSC_NCCL_FLOAT32 = 7, DSC_NCCL_BFLOAT16 = 9 } dsc_nccl_type;
+typedef enum dsc_nccl_type {
+    DSC_NCCL_UINT8 = 1, DSC_NCCL_FLOAT16 = 6, DSC_NCCL_FLOAT32 = 7, DSC_NCCL_BFLOAT16 = 9
+} dsc_nccl_type;
 enum { DSC_NCCL_SUM = 0, DSC_NCCL_NO_COLOR = -1 };
 
 typedef struct dsc_nccl_config { /* ncclConfig_t */

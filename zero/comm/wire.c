@@ -137,7 +137,7 @@ void dsc_wire_describe(const dsc_wire_note *note, char text[96])
         snprintf(text, 96, "%s of %lld bytes from rank %d", op, (long long)note->bytes, note->detail);
     else if (note->op == DSC_COMM_REDUCE_SCATTER)
         snprintf(text, 96, "%s of %lld bytes in %s", op, (long long)note->bytes,
-                 note->detail == DSC_BF16 ? "bf16" : "fp32");
+                 dsc_dtype_text((dsc_dtype)note->detail));
     else
         snprintf(text, 96, "%s of %lld bytes", op, (long long)note->bytes);
 }

@@ -222,7 +222,6 @@ def optimizer_and_schedule_that_make_no_sense(b):
 def what_is_not_built_is_refused_by_name(b):
     inputs(b)
     for more, word in (
-            ({"fp16": {"enabled": True}}, "fp16.enabled"),
             ({"zero_optimization": {"stage": 3, "offload_optimizer": {"super_offload": True}}}, "super_offload"),
             ({"tensor_parallel": {"autotp_size": 2}}, "tensor_parallel.autotp_size"),
             ({"pipeline": {"stages": 2}}, "pipeline.stages"), ({"sequence_parallel_size": 2}, "sequence_parallel_size"),

@@ -28,7 +28,7 @@ def every_kind_of_bad_input_with_two_ranks(b):
             (["--load"], ["--load", "auto"]), (["/gone"], ["--load", b.path("gone")]),
             (["/proc/x"], ["--save", "/proc/x"]),
             (["/proc/x/y"], ["--log", "/proc/x/y"]), (["--device"], ["--device", "tpu"]),
-            (["fp16.enabled"], ["--config", b.put("f.json", merged(CONFIG, fp16={"enabled": True}))])):
+            (["amp.enabled"], ["--config", b.put("f.json", merged(CONFIG, amp={"enabled": True}))])):
         argv0 = without(b.train, "--data") if "--data" in argv else b.train
         b.refuse(2, words, *job(b, *argv0, *argv))
     b.refuse(2, ["64", "= 48", "1, 2, 4, 8"], *job(b, *b.train, "--config", odd, ranks=3))

@@ -1,10 +1,12 @@
-/* bf16_avx512.h - exact fp32 <-> bf16 on 16 lanes, the same integers as base/bf16.h (VCVTNEPS2BF16 would flush
- * denormals). Include only from *_avx512*.c. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_BF16_AVX512_H
-#define DSC_KERNELS_BF16_AVX512_H
+/* half_avx512.h - exact fp32 <-> bf16 and fp16 on 16 lanes, the same bits as base/bf16.h and base/f16.h (VCVTNEPS2BF16
+ * would flush denormals). Include only from *_avx512*.c. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_HALF_AVX512_H
+#define DSC_KERNELS_HALF_AVX512_H
 
 #include <immintrin.h>
 #include <stdint.h>
+
+#include <dsc/types.h>
 
 /* The rounded value in the upper half of each lane; the lower half is what carried nothing up: drop it. */
 static inline __m512i dsc_bf16_round_avx512(__m512 x)
@@ -30,6 +32,22 @@ static inline __m512 dsc_f32_from_bf16_avx512(__m256i h)
 static inline __m512 dsc_bf16_trip_avx512(__m512 x)
 {
     return _mm512_castsi512_ps(_mm512_and_si512(dsc_bf16_round_avx512(x), _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+/* Of either kind; `dtype` is BF16 or F16. */
+static inline __m512 dsc_f32_from_half_avx512(__m256i h, dsc_dtype dtype)
+{
+    return dtype == DSC_F16 ? _mm512_cvtph_ps(h) : dsc_f32_from_bf16_avx512(h);
+}
+
+static inline __m256i dsc_half_from_f32_avx512(__m512 x, dsc_dtype dtype)
+{
+    return dtype == DSC_F16 ? _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT) : dsc_bf16_from_f32_avx512(x);
+}
+
+static inline __m512 dsc_half_trip_avx512(__m512 x, dsc_dtype dtype)
+{
+    return dtype == DSC_F16 ? _mm512_cvtph_ps(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)) : dsc_bf16_trip_avx512(x);
 }
 
 /* The first `count` lanes, 0 <= count; all from 16 on. */

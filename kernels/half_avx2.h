@@ -1,10 +1,13 @@
-/* bf16_avx2.h - exact fp32 <-> bf16 on 8 lanes, the same integers as base/bf16.h. Include only from *_avx2.c.
+/* half_avx2.h - exact fp32 <-> bf16 and fp16 on 8 lanes, the same bits as base/bf16.h and base/f16.h. Include only from
+ * *_avx2.c.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_BF16_AVX2_H
-#define DSC_KERNELS_BF16_AVX2_H
+#ifndef DSC_KERNELS_HALF_AVX2_H
+#define DSC_KERNELS_HALF_AVX2_H
 
 #include <immintrin.h>
 #include <stdint.h>
+
+#include <dsc/types.h>
 
 /* The rounded value in the upper half of each lane; the lower half is what carried nothing up: drop it. */
 static inline __m256i dsc_bf16_round_avx2(__m256 x)
@@ -32,6 +35,22 @@ static inline __m256 dsc_f32_from_bf16_avx2(__m128i h)
 static inline __m256 dsc_bf16_trip_avx2(__m256 x)
 {
     return _mm256_castsi256_ps(_mm256_and_si256(dsc_bf16_round_avx2(x), _mm256_set1_epi32((int)0xffff0000u)));
+}
+
+/* Of either kind; `dtype` is BF16 or F16. */
+static inline __m256 dsc_f32_from_half_avx2(__m128i h, dsc_dtype dtype)
+{
+    return dtype == DSC_F16 ? _mm256_cvtph_ps(h) : dsc_f32_from_bf16_avx2(h);
+}
+
+static inline __m128i dsc_half_from_f32_avx2(__m256 x, dsc_dtype dtype)
+{
+    return dtype == DSC_F16 ? _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT) : dsc_bf16_from_f32_avx2(x);
+}
+
+static inline __m256 dsc_half_trip_avx2(__m256 x, dsc_dtype dtype)
+{
+    return dtype == DSC_F16 ? _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)) : dsc_bf16_trip_avx2(x);
 }
 
 #endif

@@ -1,0 +1,70 @@
+/* nonfinite.c - which parameter's gradient is not finite. Looked for only after the norm was not: it may take its time.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+static dsc_status is_finite(dsc_zero *zero, const float *x, int64_t count, bool *finite, dsc_error *err)
+{
+    dsc_fixed_sum *on_device = zero->sum_buf.ptr, *mine = &((dsc_fixed_sum *)zero->sums_buf.ptr)[zero->o.rank];
+    const dsc_sumsq_args args = { .x = x, .count = count, .sum = on_device };
+    DSC_TRY(dsc_zero_bytes(zero->reduce_stream, on_device, (int64_t)sizeof *on_device, err));
+    DSC_TRY(DSC_RUN(zero->reduce_stream, SUMSQ, &args, err));
+    DSC_TRY(dsc_copy(zero->reduce_stream, mine, on_device, (int64_t)sizeof *mine, err));
+    DSC_TRY(dsc_stream_sync(zero->reduce_stream, err));
+    *finite = mine->nonfinite_count == 0;
+    return DSC_OK;
+}
+
+/* sums: of elements [first, first + count) of the group. */
+static dsc_status find_in(dsc_zero *zero, int32_t g, const float *sums, int64_t first, int64_t count, int32_t *tensor,
+                          dsc_error *err)
+{
+    const dsc_layout *layout = zero->o.layout;
+    const dsc_layout_group *group = &layout->group[g];
+    for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count && *tensor < 0; t++) {
+        int64_t in_tensor;
+        bool finite = true;
+        const int64_t length = dsc_layout_span(&layout->tensor[t], first, count, &in_tensor);
+        if (length > 0)
+            DSC_TRY(is_finite(zero, sums + (layout->tensor[t].offset + in_tensor - first), length, &finite, err));
+        if (!finite)
+            *tensor = t;
+    }
+    return DSC_OK;
+}
+
+/* Sums that are in files or in the host's memory come a tile at a time, as they do for a reduction. */
+static dsc_status find_away(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_error *err)
+{
+    const int64_t slice = zero->o.layout->group[g].slice;
+    dsc_sum sum;
+    for (int64_t first = 0; first < slice; first += sum.count) {
+        DSC_TRY(dsc_store_sum_take(zero, g, first, false, -1, &sum, err));
+        DSC_TRY(find_in(zero, g, sum.acc, slice * zero->o.rank + first, sum.count, tensor, err));
+        DSC_TRY(dsc_store_sum_give(zero, &sum, err));
+    }
+    return dsc_store_sum_drain(zero, err);
+}
+
+dsc_status dsc_zero_find_nonfinite(dsc_zero *zero, int32_t *tensor, int32_t *rank, dsc_error *err)
+{
+    const dsc_layout *layout = zero->o.layout;
+    int32_t *all = zero->sums_buf.ptr, mine = -1;
+    for (int32_t g = 0; g < layout->group_count && mine < 0; g++) {
+        const int64_t slice = layout->group[g].slice;
+        if (!layout->group[g].trainable)
+            continue;
+        if (zero->group[g].grad == NULL)
+            DSC_TRY(find_away(zero, g, &mine, err));
+        else
+            DSC_TRY(find_in(zero, g, dsc_zero_own_sum(zero, g), slice * zero->o.rank, slice, &mine, err));
+    }
+    DSC_TRY(dsc_comm_all_gather(zero->o.host_comm, DSC_CHANNEL_CONTROL, all, &mine, (int64_t)sizeof mine, DSC_U8, NULL,
+                                err));
+    *tensor = *rank = -1;
+    for (int32_t r = 0; r < zero->world_size; r++)
+        if (all[r] >= 0 && (*tensor < 0 || all[r] < *tensor)) {
+            *tensor = all[r];
+            *rank = r;
+        }
+    return DSC_OK;
+}
