@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/io.h"
 
@@ -129,15 +131,70 @@ dsc_status dsc_envfile_parse(dsc_alloc *alloc, const char *name, const char *tex
     return status;
 }
 
+/* ---- what a file may set ----------------------------------------------------------------------------------------- */
+
+static bool is_among(const char *name, size_t bytes, const char *const *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strlen(list[i]) == bytes && memcmp(name, list[i], bytes) == 0)
+            return true;
+    return false;
+}
+
+bool dsc_env_is_told(const char *name, size_t bytes)
+{
+    static const char *const told[] = { "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "LOCAL_WORLD_SIZE",
+                                        "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT", "DSC_JOB_TOKEN",
+                                        "DSC_LAUNCHER_PID", "DSC_LAUNCH_TTY", "DSC_RESTART_COUNT", "DSC_FLIGHT" };
+    return is_among(name, bytes, told, DSC_COUNT(told));
+}
+
+typedef struct reading {
+    dsc_envfile_fn fn;
+    void *user;
+    bool own; /* nobody but this user and root can have written it */
+} reading;
+
+static bool is_own(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && (info.st_uid == geteuid() || info.st_uid == 0) &&
+           (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+static dsc_status allow(void *user, const char *entry, size_t bytes, const char *where, dsc_error *err)
+{
+    static const char *const runs[] = { "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PS4", "GCONV_PATH", "PERL5OPT",
+                                        "PYTHONSTARTUP", "PYTHONHOME", "DSC_PLUGIN_DIR" };
+    static const char *const finds[] = { "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PERL5LIB" };
+    const reading *r = user;
+    const bool searched = is_among(entry, bytes, finds, DSC_COUNT(finds));
+    const int name_bytes = (int)dsc_min_i64((int64_t)bytes, 60);
+    if (dsc_env_is_told(entry, bytes))
+        return DSC_FAIL(err, DSC_ERR_INPUT, where, "%.*s is told to each rank by dsc-launch; remove the line",
+                        name_bytes, entry);
+    if ((strncmp(entry, "LD_", 3) == 0 && !searched) || is_among(entry, bytes, runs, DSC_COUNT(runs)))
+        return DSC_FAIL(err, DSC_ERR_INPUT, where,
+                        "a file may not set %.*s, which loads code; if you mean it, write --export %.*s=VALUE",
+                        name_bytes, entry, name_bytes, entry);
+    if (searched && !r->own)
+        return DSC_FAIL(err, DSC_ERR_INPUT, where,
+                        "%.*s says where code is, and others may write this file; chmod go-w it, or write --export "
+                        "%.*s=VALUE",
+                        name_bytes, entry, name_bytes, entry);
+    return r->fn != NULL ? r->fn(r->user, entry, bytes, where, err) : DSC_OK;
+}
+
 dsc_status dsc_envfile_read(dsc_alloc *alloc, const char *path, dsc_envfile_fn fn, void *user, dsc_error *err)
 {
+    reading r = { fn, user, is_own(path) };
     char *text = NULL;
     int64_t bytes = 0;
     dsc_error reason = DSC_ERROR_INIT;
     dsc_status status = dsc_io_read_all(NULL, alloc, path, DSC_ENVFILE_BYTES_MAX, &text, &bytes, &reason);
     if (status != DSC_OK)
         return DSC_FAIL(err, status == DSC_ERR_NOMEM ? status : DSC_ERR_INPUT, reason.where, "%s", reason.message);
-    status = dsc_envfile_parse(alloc, path, text, bytes, fn, user, err);
+    status = dsc_envfile_parse(alloc, path, text, bytes, allow, &r, err);
     dsc_alloc_free(alloc, text);
     return status;
 }

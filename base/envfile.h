@@ -24,12 +24,17 @@ typedef dsc_status (*dsc_envfile_fn)(void *user, const char *entry, size_t name_
 /* `name` starts the `where` of every error. fn may be NULL: the file is only checked. */
 DSC_MUST_USE dsc_status dsc_envfile_parse(dsc_alloc *alloc, const char *name, const char *text, int64_t bytes,
                                           dsc_envfile_fn fn, void *user, dsc_error *err);
-/* Reads and parses the file. A file that is not there or cannot be read is DSC_ERR_INPUT. */
+/* Reads and parses the file, and refuses names that a file may not set, as input is not to run code: those that ranks
+ * are told by dsc-launch; those that make programs load or run what nobody named (LD_PRELOAD, BASH_ENV, ...); and where
+ * code is looked for (PATH, LD_LIBRARY_PATH, PYTHONPATH) when others than this user and root own the file or may write
+ * to it. A file that is not there or cannot be read is DSC_ERR_INPUT. */
 DSC_MUST_USE dsc_status dsc_envfile_read(dsc_alloc *alloc, const char *path, dsc_envfile_fn fn, void *user,
                                          dsc_error *err);
 
 /* Length of the NAME that text begins with: a letter or '_', then letters, digits, '_'. 0: none. */
 size_t dsc_env_name_bytes(const char *text);
+/* True for names that every rank gets from dsc-launch, which nobody else may set. */
+bool dsc_env_is_told(const char *name, size_t bytes);
 
 #ifdef __cplusplus
 }

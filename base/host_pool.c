@@ -65,6 +65,8 @@ static bool scan_dns_or_ipv4(const char *text, size_t bytes, size_t base, const 
         snprintf(address, sizeof address, "%.*s", (int)(bytes < 16 ? bytes : 0), text);
         if (inet_pton(AF_INET, address, &parsed) != 1)
             return refuse(why, at, "not an IPv4 address (four numbers of 0 to 255)", base);
+        if (parsed.s_addr == htonl(INADDR_ANY) || ntohl(parsed.s_addr) >> 28 >= 14)
+            return refuse(why, at, "an address of everybody or nobody, not of a host", base);
     }
     return true;
 }
@@ -83,6 +85,8 @@ static bool scan_ipv6(const char *text, size_t bytes, char *out, size_t out_byte
     address[address_bytes] = 0;
     if (strlen(address) != address_bytes || inet_pton(AF_INET6, address, &parsed) != 1)
         return refuse(why, at, "not an IPv6 address", base);
+    if (IN6_IS_ADDR_UNSPECIFIED(&parsed) || IN6_IS_ADDR_MULTICAST(&parsed))
+        return refuse(why, at, "an address of everybody or nobody, not of a host", base);
     inet_ntop(AF_INET6, &parsed, address, sizeof address);
     const char *zone = "";
     size_t zone_bytes = 0;

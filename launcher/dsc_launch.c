@@ -9,6 +9,7 @@
 
 #include "base/io.h"
 #include "launcher/dry_run.h"
+#include "launcher/exports.h"
 #include "launcher/job.h"
 #include "launcher/program.h"
 #include "launcher/runner.h"
@@ -56,6 +57,19 @@ static int print_script(const dsc_launcher_options *opt)
     if (find_program(opt, false, program, sizeof program, &err) != DSC_OK ||
         dsc_sbatch_write(opt, program, stdout, &err) != DSC_OK)
         return fail(&err);
+    return fflush(stdout) != 0 || ferror(stdout) != 0;
+}
+
+/* What a start would refuse before it contacts a host is refused here too. */
+static int dry_run(dsc_alloc *alloc, const dsc_launcher_plan *plan, const dsc_launcher_options *opt)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_exports exports;
+    const dsc_status status = dsc_exports_open(alloc, opt, !plan->local || opt->force_multi, &exports, &err);
+    dsc_exports_close(&exports);
+    if (status != DSC_OK)
+        return fail(&err);
+    dsc_launcher_dry_run(plan, opt, NULL, stdout);
     return fflush(stdout) != 0 || ferror(stdout) != 0;
 }
 
@@ -113,8 +127,7 @@ static int launch(dsc_alloc *alloc, int argc, char **argv, char *title, size_t t
     } else if (dsc_runner_of(&opt) != DSC_RUNNER_NONE) {
         code = run_other(alloc, &plan, &opt);
     } else if (opt.dry_run) {
-        dsc_launcher_dry_run(&plan, &opt, NULL, stdout);
-        code = fflush(stdout) != 0 || ferror(stdout) != 0;
+        code = dry_run(alloc, &plan, &opt);
     } else {
         dsc_job job = { .alloc = alloc, .plan = &plan, .opt = &opt, .title = title, .title_bytes = title_bytes };
         code = start(&job);

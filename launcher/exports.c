@@ -7,7 +7,6 @@
 
 #include "base/envfile.h"
 #include "base/io.h"
-#include "launcher/rank_env.h"
 
 /* DeepSpeed's own four, and those of the libraries that ranks here may use. */
 static const char *const prefixes[] = { "MLFLOW", "PYTHON", "MV2", "UCX", "NCCL", "OMP_", "GOMP_", "KMP_", "MKL_",
@@ -57,7 +56,7 @@ static bool is_allowed(const char *entry)
                            (strncmp(entry, "NCCL_IB_HCA=", 12) == 0 || strncmp(entry, "UCX_NET_DEVICES=", 16) == 0);
     if (strncmp(entry, "CUDA_HOME=", 10) == 0 || strncmp(entry, "CUDA_PATH=", 10) == 0)
         return false; /* where it is, is each host's */
-    if (bytes == 0 || entry[bytes] != '=' || held_back || dsc_rank_var_is_ours(entry, bytes))
+    if (bytes == 0 || entry[bytes] != '=' || held_back || dsc_env_is_told(entry, bytes))
         return false;
     for (size_t i = 0; i < DSC_COUNT(prefixes); i++)
         if (strncmp(entry, prefixes[i], strlen(prefixes[i])) == 0)
@@ -67,13 +66,6 @@ static bool is_allowed(const char *entry)
 
 static dsc_status add_of_file(void *user, const char *entry, size_t name_bytes, const char *where, dsc_error *err)
 {
-    if (dsc_rank_var_is_ours(entry, name_bytes))
-        return DSC_FAIL(err, DSC_ERR_INPUT, where, "%.*s is told to each rank by dsc-launch; remove the line",
-                        (int)name_bytes, entry);
-    /* The file in the current folder may be anybody's; what the loader is told would run as the user on every host. */
-    if (strncmp(entry, "LD_", 3) == 0 && strncmp(entry, "LD_LIBRARY_PATH=", 16) != 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, where, "a file may not set %.*s, which loads code; if you mean it, write "
-                        "--export %.*s=VALUE", (int)name_bytes, entry, (int)name_bytes, entry);
     return dsc_exports_set(user, entry, err);
 }
 
@@ -101,7 +93,7 @@ static dsc_status add_flag(dsc_exports *exports, const char *text, dsc_error *er
     const size_t bytes = dsc_env_name_bytes(text);
     if (bytes == 0 || (text[bytes] != '=' && text[bytes] != 0))
         return DSC_FAIL(err, DSC_ERR_INPUT, "--export", "\"%.60s\": expected NAME or NAME=VALUE", text);
-    if (dsc_rank_var_is_ours(text, bytes))
+    if (dsc_env_is_told(text, bytes))
         return DSC_FAIL(err, DSC_ERR_INPUT, "--export", "%.*s is told to each rank by dsc-launch; leave it out",
                         (int)bytes, text);
     if (text[bytes] == '=')

@@ -9,6 +9,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "launcher/rank_env.h"
 
+#include "base/envfile.h"
 #include "base/flight.h"
 
 #include <stdarg.h>
@@ -105,23 +106,11 @@ void dsc_rank_vars_fill(const dsc_host_task *task, int32_t index, dsc_rank_vars 
         put(out, "DSC_LAUNCH_TTY", "%d", task->tty_columns);
 }
 
-/* What a launch sets for its ranks, and so what another launch's leftovers may not reach them as. OMP_NUM_THREADS and
- * CUDA_VISIBLE_DEVICES are the user's too. */
-bool dsc_rank_var_is_ours(const char *name, size_t bytes)
-{
-    static const char *const ours[] = { "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "LOCAL_WORLD_SIZE",
-                                        "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT", "DSC_JOB_TOKEN",
-                                        "DSC_LAUNCHER_PID", "DSC_LAUNCH_TTY", "DSC_RESTART_COUNT", "DSC_FLIGHT" };
-    for (size_t i = 0; i < DSC_COUNT(ours); i++)
-        if (strlen(ours[i]) == bytes && memcmp(name, ours[i], bytes) == 0)
-            return true;
-    return false;
-}
-
+/* Leftovers of another launch; OMP_NUM_THREADS and CUDA_VISIBLE_DEVICES are the user's too. */
 static bool is_replaced(const char *entry, const dsc_rank_vars *vars)
 {
     const size_t bytes = strcspn(entry, "=");
-    if (dsc_rank_var_is_ours(entry, bytes))
+    if (dsc_env_is_told(entry, bytes))
         return true;
     for (int32_t i = 0; i < vars->count; i++)
         if (strlen(vars->var[i].name) == bytes && strncmp(entry, vars->var[i].name, bytes) == 0)

@@ -27,9 +27,6 @@ void dsc_rank_vars_common(const dsc_launcher_plan *plan, dsc_rank_vars *out);
 /* Everything for rank number `index` of a host. */
 void dsc_rank_vars_fill(const dsc_host_task *task, int32_t index, dsc_rank_vars *out);
 
-/* True for names that every rank gets from us, which nobody else may set. */
-bool dsc_rank_var_is_ours(const char *name, size_t bytes);
-
 /* `base` (an environ) with `vars` set and leftovers of another launch removed; one block, freed with dsc_alloc_free. */
 DSC_MUST_USE dsc_status dsc_rank_environ(dsc_alloc *alloc, char *const *base, const dsc_rank_vars *vars, char ***out,
                                          dsc_error *err);

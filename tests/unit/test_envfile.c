@@ -3,9 +3,12 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/envfile.h"
 
@@ -76,8 +79,43 @@ static void accepts_and_refuses(void **state)
     dsc_alloc_close(&alloc);
 }
 
+/* Who may write the file matters for where code is looked for; what runs code by itself no file may set. */
+static void what_a_file_may_not_set(void **state)
+{
+    static const struct { const char *text; mode_t mode; const char *said; } rows[] = {
+        { "A=1\nPATH=/opt/bin:/usr/bin\nLD_LIBRARY_PATH=/opt/lib\nPYTHONPATH=/x\n", 0644, NULL },
+        { "A=1\nPATH=/opt/bin\n", 0664, ":2:1 PATH says where code is" },
+        { "LD_LIBRARY_PATH=/x\n", 0646, ":1:1 LD_LIBRARY_PATH says where code is" },
+        { "LD_PRELOAD=/x.so\n", 0600, ":1:1 a file may not set LD_PRELOAD" },
+        { "BASH_ENV=/x\n", 0600, ":1:1 a file may not set BASH_ENV" },
+        { "DSC_PLUGIN_DIR=/x\n", 0600, ":1:1 a file may not set DSC_PLUGIN_DIR" },
+        { "RANK=1\n", 0600, ":1:1 RANK is told to each rank" },
+        { "RANKS=1\nLDX=2\n", 0666, NULL },
+    };
+    dsc_alloc *alloc = NULL;
+    char path[] = "/tmp/envfile-test-XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(dsc_alloc_open(&alloc, NULL), DSC_OK);
+    for (size_t i = 0; i < DSC_COUNT(rows); i++) {
+        dsc_error err = DSC_ERROR_INIT;
+        char said[sizeof err.where + sizeof err.message + 2];
+        assert_int_equal(ftruncate(fd, 0), 0);
+        assert_int_equal(pwrite(fd, rows[i].text, strlen(rows[i].text), 0), (ssize_t)strlen(rows[i].text));
+        assert_int_equal(fchmod(fd, rows[i].mode), 0);
+        const dsc_status status = dsc_envfile_read(alloc, path, NULL, NULL, &err);
+        snprintf(said, sizeof said, "%s %s", err.where, err.message);
+        if ((status == DSC_OK) != (rows[i].said == NULL) || (status != DSC_OK && strstr(said, rows[i].said) == NULL))
+            fail_msg("%s: %s", rows[i].text, said);
+    }
+    close(fd);
+    unlink(path);
+    dsc_alloc_close(&alloc);
+}
+
 int main(void)
 {
-    const struct CMUnitTest all[] = { cmocka_unit_test(accepts_and_refuses) };
+    const struct CMUnitTest all[] = { cmocka_unit_test(accepts_and_refuses),
+                                      cmocka_unit_test(what_a_file_may_not_set) };
     return cmocka_run_group_tests_name("envfile", all, NULL, NULL);
 }

@@ -164,6 +164,15 @@ def dry_run_of_many_hosts():
 
 
 @test
+def a_dry_run_refuses_what_a_start_would():
+    with Folder() as f:
+        env = clean_env(DS_ENV_FILE=f.file("env", "A=1\nLD_PRELOAD=/x.so\n"))
+        refused(launch("--dry-run", "-H", "a:1,b:1", "true", env=env), "env:2:1", "LD_PRELOAD")
+        refused(launch("--dry-run", "-H", "a:1,b:1", "--export", "NOT_SET", "true"), "--export", "NOT_SET")
+        dry_run("-np", "1", "true", env=env)  # the file is for other hosts
+
+
+@test
 def what_ssh_says_last_is_heard():
     with Folder() as f:
         f.file("ssh", "#!/usr/bin/env python3\nimport os\nos.write(2, b'debug1: so it goes\\n' * 2000 + b'u@far: Permission "
