@@ -3,36 +3,11 @@
  * One row of a micro-batch holds the last T tokens; the loss module writes the logits of the last of them. Every rank
  * runs the same forward (stage 3 gathers as usual) and draws the same counter-based number, so all agree.
  * SPDX-License-Identifier: Apache-2.0 */
-#include <math.h>
 #include <string.h>
 
 #include "base/rng.h"
 #include "engine/internal.h"
-
-static int32_t most_likely(const float *logits, int64_t count)
-{
-    int64_t best = 0;
-    for (int64_t i = 1; i < count; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return (int32_t)best;
-}
-
-/* Draws from softmax(logits / temperature) with a uniform number in [0, 1). */
-static int32_t draw(const float *logits, int64_t count, double temperature, double uniform)
-{
-    const double top = (double)logits[most_likely(logits, count)];
-    double total = 0;
-    for (int64_t i = 0; i < count; i++)
-        total += exp(((double)logits[i] - top) / temperature);
-    double left = uniform * total;
-    for (int64_t i = 0; i < count; i++) {
-        left -= exp(((double)logits[i] - top) / temperature);
-        if (left < 0)
-            return (int32_t)i;
-    }
-    return most_likely(logits, count);
-}
+#include "engine/sample.h"
 
 static dsc_status next_logits(dsc_engine *engine, int64_t row, dsc_error *err)
 {
@@ -78,6 +53,7 @@ dsc_status dsc_engine_generate(dsc_engine *engine, const int32_t *tokens, int64_
         if (tokens[i] < 0 || tokens[i] >= vocab)
             return DSC_FAIL(err, DSC_ERR_INPUT, "prompt", "token %d at %lld is outside the vocabulary of %lld",
                             (int)tokens[i], (long long)i, (long long)vocab);
+    const dsc_sample_options options = { .temperature = temperature, .top_p = 1 };
     const float *logits = engine->host_logits;
     int32_t *row = engine->eval_data[0];
     int64_t filled = dsc_min_i64(token_count, sequence);
@@ -88,8 +64,7 @@ dsc_status dsc_engine_generate(dsc_engine *engine, const int32_t *tokens, int64_
         if (status != DSC_OK)
             return dsc_engine_fail(engine, status, err);
         const double uniform = dsc_rng_u32(seed, dsc_rng_stream(DSC_RNG_SAMPLE, 0), (uint64_t)i) / 4294967296.0;
-        out[i] =
-            temperature == 0 ? most_likely(logits, vocab) : draw(logits, vocab, temperature, uniform);
+        out[i] = dsc_sample(logits, vocab, &options, uniform, NULL);
         if (filled == sequence)
             memmove(row, row + 1, (size_t)(--filled) * sizeof *row);
         row[filled++] = out[i];

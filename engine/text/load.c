@@ -251,3 +251,12 @@ const char *dsc_tokenizer_token(const dsc_tokenizer *tokenizer, int32_t id)
 {
     return id >= 0 && id < tokenizer->bpe.vocab_size ? tokenizer->bpe.token[id].text : NULL;
 }
+
+int32_t dsc_tokenizer_text_end(const dsc_tokenizer *tokenizer)
+{
+    static const char *const known[] = { "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>" };
+    int32_t id = -1;
+    for (size_t i = 0; i < DSC_COUNT(known) && id < 0; i++)
+        id = dsc_tokenizer_find(tokenizer, known[i]);
+    return id;
+}

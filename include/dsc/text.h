@@ -28,6 +28,8 @@ DSC_API void dsc_tokenizer_close(dsc_tokenizer **tokenizer); /* safe on NULL */
 DSC_API int64_t dsc_tokenizer_vocab_size(const dsc_tokenizer *tokenizer); /* the largest id + 1 */
 /* The id of a token by its name in the file ("<|endoftext|>"), -1: none. */
 DSC_API int32_t dsc_tokenizer_find(const dsc_tokenizer *tokenizer, const char *token);
+/* The token that usually ends a text: "<|endoftext|>", "</s>" or the like; -1: none. */
+DSC_API int32_t dsc_tokenizer_text_end(const dsc_tokenizer *tokenizer);
 /* A token's name, NULL: no such id. Borrowed until close. */
 DSC_API const char *dsc_tokenizer_token(const dsc_tokenizer *tokenizer, int32_t id);
 

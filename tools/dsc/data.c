@@ -109,7 +109,6 @@ static dsc_status take(void *user, const dsc_token_batch *batch, dsc_error *err)
 /* The id of a token named on the command line; without a name the file's own end of a text. */
 static dsc_status find_separator(const settings *s, const dsc_tokenizer *tokenizer, int32_t *out, dsc_error *err)
 {
-    static const char *const known[] = { "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>" };
     *out = -1;
     if (s->separator != NULL && strcmp(s->separator, "none") == 0)
         return DSC_OK;
@@ -118,8 +117,7 @@ static dsc_status find_separator(const settings *s, const dsc_tokenizer *tokeniz
         return *out >= 0 ? DSC_OK
                          : DSC_FAIL(err, DSC_ERR_INPUT, "--separator", "\"%.60s\" is no token", s->separator);
     }
-    for (size_t i = 0; i < DSC_COUNT(known) && *out < 0; i++)
-        *out = dsc_tokenizer_find(tokenizer, known[i]);
+    *out = dsc_tokenizer_text_end(tokenizer);
     return *out >= 0 ? DSC_OK
                      : DSC_FAIL(err, DSC_ERR_INPUT, s->tokenizer, "none of the usual tokens ends a text here; give "
                                 "--separator TOKEN, or --separator none");

@@ -22,7 +22,7 @@ static const dsc_command commands[] = {
     { "comm", "comm bench [--ranks N]", "how fast ranks of this host exchange data", dsc_cmd_comm, NULL },
     { "data", "data tokenize FILE... -o OUT.bin", "texts to token files; data show FILE.bin: back", dsc_cmd_data,
       NULL },
-    { "generate", "generate --model DIR", "text from a model", NULL, "train --save writes a Hugging Face folder" },
+    { "generate", "generate --model DIR --prompt TEXT", "a model continues a text", dsc_cmd_generate, NULL },
     { "tune", "tune --config FILE", "a faster config", NULL, "dsc config explain lists what can be set" },
 };
 

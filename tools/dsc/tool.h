@@ -21,6 +21,7 @@ int dsc_cmd_comm(int argc, char **argv);
 int dsc_cmd_config(int argc, char **argv);
 int dsc_cmd_data(int argc, char **argv);
 int dsc_cmd_doctor(int argc, char **argv);
+int dsc_cmd_generate(int argc, char **argv);
 int dsc_cmd_io(int argc, char **argv);
 int dsc_cmd_plan(int argc, char **argv);
 int dsc_cmd_plot(int argc, char **argv);

@@ -1,0 +1,189 @@
+/* test_infer.c - the forward pass alone against the engine's: the same tokens, greedily, over the borders of its
+ * buffers; and how a token is chosen from logits. SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <dsc/dsc.h>
+
+#include "base/io.h"
+#include "engine/infer.h"
+#include "engine/sample.h"
+
+#define VOCAB 61
+#define PROMPT 20
+#define NEW 28 /* PROMPT + NEW is all positions, and PROMPT is below the first buffers' 32 */
+#define TOKENS (PROMPT + NEW)
+
+static char root[] = "/tmp/dsc-infer-XXXXXX", folder[128];
+static dsc_error err;
+
+static void must(dsc_status status)
+{
+    if (status != DSC_OK)
+        fail_msg("%s: %s", err.where, err.message);
+}
+
+static void put_file(const char *name, const char *text)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    must(dsc_io_write_all_atomic(NULL, path, text, (int64_t)strlen(text), &err));
+}
+
+/* A model of fresh weights, saved as a folder, and what the engine continues a prompt with. */
+static void engine_continues(const char *config_json, const int32_t *prompt, int32_t *out)
+{
+    static const char config[] = "{\"train_micro_batch_size_per_gpu\": 1, \"optimizer\": {\"type\": \"AdamW\"}}";
+    char model[160];
+    put_file("model.json", config_json);
+    snprintf(model, sizeof model, "\"%s/model.json\"", root);
+    const dsc_override overrides[] = { { "dsc.model", model, "test" } };
+    dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
+    options.config_text = config;
+    options.overrides = overrides;
+    options.override_count = 1;
+    dsc_engine *engine = NULL;
+    must(dsc_engine_open(&engine, &options, &err));
+    must(dsc_engine_save(engine, root, &err));
+    must(dsc_engine_generate(engine, prompt, PROMPT, NEW, 0, 0, out, &err));
+    dsc_engine_close(&engine);
+    snprintf(folder, sizeof folder, "%s/step-0", root);
+}
+
+static int32_t best_of(const float *logits)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < VOCAB; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    return best;
+}
+
+static void check_model(const char *config_json)
+{
+    int32_t tokens[TOKENS], theirs[NEW];
+    float first[VOCAB];
+    const float *logits = NULL;
+    dsc_alloc *alloc = NULL;
+    dsc_infer *infer = NULL;
+    for (int32_t i = 0; i < PROMPT; i++)
+        tokens[i] = (i * 7 + 3) % VOCAB;
+    engine_continues(config_json, tokens, theirs);
+    must(dsc_alloc_open(&alloc, &err));
+    const dsc_infer_options options = { .alloc = alloc, .model = folder, .dtype = DSC_F32, .threads = 2 };
+    must(dsc_infer_open(&options, &infer, &err));
+    assert_int_equal(dsc_infer_vocab(infer), VOCAB);
+    assert_int_equal(dsc_infer_positions(infer), TOKENS);
+    for (int32_t i = 0; i < NEW; i++) {
+        must(dsc_infer_logits(infer, tokens, PROMPT + i, &logits, &err));
+        if (i == 0)
+            memcpy(first, logits, sizeof first);
+        tokens[PROMPT + i] = best_of(logits);
+        assert_int_equal(tokens[PROMPT + i], theirs[i]);
+    }
+    /* In larger buffers the same text has the same logits, but for rounding. */
+    must(dsc_infer_logits(infer, tokens, PROMPT, &logits, &err));
+    for (int32_t i = 0; i < VOCAB; i++)
+        assert_true(fabsf(logits[i] - first[i]) < 1e-5f);
+    assert_int_equal(dsc_infer_logits(infer, tokens, TOKENS + 1, &logits, &err), DSC_ERR_INPUT);
+    tokens[3] = VOCAB;
+    assert_int_equal(dsc_infer_logits(infer, tokens, PROMPT, &logits, &err), DSC_ERR_INPUT);
+    assert_non_null(strstr(err.message, "token 61 at 3"));
+    dsc_infer_close(&infer);
+    dsc_alloc_close(&alloc);
+    must(dsc_io_remove_dir(NULL, folder, &err));
+}
+
+static void a_gpt2_says_what_the_engine_says(void **state)
+{
+    (void)state;
+    check_model("{\"model_type\": \"gpt2\", \"vocab_size\": 61, \"n_embd\": 32, \"n_head\": 2, \"n_layer\": 2,"
+                " \"n_positions\": 48, \"initializer_range\": 0.3}");
+}
+
+static void a_llama_says_what_the_engine_says(void **state)
+{
+    (void)state;
+    check_model("{\"model_type\": \"llama\", \"vocab_size\": 61, \"hidden_size\": 32, \"num_attention_heads\": 4,"
+                " \"num_key_value_heads\": 2, \"num_hidden_layers\": 2, \"intermediate_size\": 48,"
+                " \"max_position_embeddings\": 48, \"initializer_range\": 0.3}");
+}
+
+static void a_model_without_weights_is_refused(void **state)
+{
+    (void)state;
+    dsc_alloc *alloc = NULL;
+    dsc_infer *infer = NULL;
+    must(dsc_alloc_open(&alloc, &err));
+    const dsc_infer_options options = { .alloc = alloc, .model = "gpt2-nano", .dtype = DSC_F32, .threads = 1 };
+    assert_int_equal(dsc_infer_open(&options, &infer, &err), DSC_ERR_INPUT);
+    assert_non_null(strstr(err.message, "no weights"));
+    assert_null(infer);
+    dsc_alloc_close(&alloc);
+}
+
+/* How often each of four tokens comes in many draws. */
+static void count_draws(const dsc_sample_options *options, int count[4])
+{
+    static const float logits[4] = { 0.0f, 2.0f, 1.0f, 2.0f }; /* shares 0.054 0.400 0.147 0.400 */
+    dsc_sample_work work[4];
+    memset(count, 0, 4 * sizeof *count);
+    for (int i = 0; i < 1000; i++)
+        count[dsc_sample(logits, 4, options, (i + 0.5) / 1000, work)]++;
+}
+
+static void tokens_are_drawn_by_their_shares(void **state)
+{
+    (void)state;
+    static const struct { dsc_sample_options options; int count[4]; } cases[] = {
+        { { .temperature = 0, .top_p = 1 }, { 0, 1000, 0, 0 } },
+        { { .temperature = 1, .top_p = 1 }, { 54, 400, 147, 399 } },
+        { { .temperature = 1, .top_k = 4, .top_p = 1 }, { 54, 400, 147, 399 } },
+        { { .temperature = 1, .top_k = 1, .top_p = 1 }, { 0, 1000, 0, 0 } },
+        { { .temperature = 1, .top_k = 2, .top_p = 1 }, { 0, 500, 0, 500 } },
+        { { .temperature = 1, .top_k = 3, .top_p = 1 }, { 0, 422, 155, 423 } },
+        { { .temperature = 1, .top_p = 0.3 }, { 0, 1000, 0, 0 } },
+        { { .temperature = 1, .top_p = 0.7 }, { 0, 500, 0, 500 } },
+        { { .temperature = 1, .top_p = 0.9 }, { 0, 422, 155, 423 } },
+        { { .temperature = 1, .top_k = 2, .top_p = 0.4 }, { 0, 1000, 0, 0 } },
+        { { .temperature = 0.5, .top_p = 1 }, { 9, 465, 62, 464 } },
+    };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        int count[4];
+        count_draws(&cases[i].options, count);
+        for (int t = 0; t < 4; t++)
+            if (abs(count[t] - cases[i].count[t]) > 1)
+                fail_msg("case %zu: token %d is drawn %d times, expected %d", i, t, count[t], cases[i].count[t]);
+    }
+}
+
+static int open_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(root) == NULL ? -1 : 0;
+}
+
+static int close_folder(void **state)
+{
+    (void)state;
+    return dsc_io_remove_dir(NULL, root, NULL) == DSC_OK ? 0 : -1;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_gpt2_says_what_the_engine_says),
+        cmocka_unit_test(a_llama_says_what_the_engine_says),
+        cmocka_unit_test(a_model_without_weights_is_refused),
+        cmocka_unit_test(tokens_are_drawn_by_their_shares),
+    };
+    return cmocka_run_group_tests(tests, open_folder, close_folder);
+}

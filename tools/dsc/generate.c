@@ -1,0 +1,280 @@
+/* generate.c - `dsc generate --model DIR --prompt TEXT`: a model continues a text, which appears as it comes.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <dsc/text.h>
+
+#include "base/io.h"
+#include "base/json.h"
+#include "base/rng.h"
+#include "engine/infer.h"
+#include "engine/sample.h"
+#include "engine/text/unicode.h"
+#include "tools/dsc/tool.h"
+
+#define ENDS_MAX 16
+#define CONFIG_BYTES_MAX (INT64_C(1) << 20)
+#define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
+
+typedef struct generation {
+    const char *model, *prompt, *tokenizer_path;
+    int64_t new_count, seed, threads;
+    dsc_sample_options sample;
+    dsc_dtype dtype;
+    bool ignore_end;
+    dsc_alloc *alloc;
+    dsc_tokenizer *tokenizer; /* NULL: a token is a byte */
+    dsc_encoder *encoder;
+    dsc_infer *infer;
+    int32_t ends[ENDS_MAX]; /* tokens that end the text */
+    int32_t end_count;
+    dsc_ids ids;            /* of the prompt, then of what came */
+    dsc_text bytes;         /* of tokens that are bytes, repaired */
+    dsc_sample_work *work;
+    int64_t printed; /* bytes of the whole text, the prompt's among them */
+} generation;
+
+static int usage(const char *where, const char *problem)
+{
+    return dsc_tool_usage(where, "%s; usage: dsc generate --model DIR --prompt TEXT [--max-new-tokens N] "
+                          "[--temperature X] [--top-k K] [--top-p P] [--seed S] [--dtype fp32|bf16] "
+                          "[--tokenizer DIR|FILE.json] [--ignore-eos] [--threads N]", problem);
+}
+
+static bool read_number(const char *flag, const char *text, double least, double most, double *out)
+{
+    char *end;
+    const double value = strtod(text, &end);
+    if (end == text || *end != 0 || !(value >= least && value <= most)) {
+        (void)dsc_tool_usage(flag, "\"%.40s\" is not a number from %g to %g", text, least, most);
+        return false;
+    }
+    *out = value;
+    return true;
+}
+
+/* 0, or the exit code after an error was printed. */
+static int read_arguments(int argc, char **argv, generation *g)
+{
+    const char *value;
+    bool chosen = false; /* a temperature */
+    *g = (generation){ .new_count = 128, .sample = { .temperature = 0, .top_p = 1 }, .dtype = DSC_F32,
+                       .threads = sysconf(_SC_NPROCESSORS_ONLN) };
+    for (int i = 1; i < argc; i++) {
+        bool good = true;
+        if ((value = dsc_tool_flag("--model", argc, argv, &i)) != NULL)
+            g->model = value;
+        else if ((value = dsc_tool_flag("--prompt", argc, argv, &i)) != NULL)
+            g->prompt = value;
+        else if ((value = dsc_tool_flag("--tokenizer", argc, argv, &i)) != NULL)
+            g->tokenizer_path = value;
+        else if ((value = dsc_tool_flag("--max-new-tokens", argc, argv, &i)) != NULL ||
+                 (value = dsc_tool_flag("--max_new_tokens", argc, argv, &i)) != NULL)
+            good = dsc_tool_number("--max-new-tokens", value, 0, 1 << 24, &g->new_count);
+        else if ((value = dsc_tool_flag("--temperature", argc, argv, &i)) != NULL)
+            good = chosen = read_number("--temperature", value, 0, 1000, &g->sample.temperature);
+        else if ((value = dsc_tool_flag("--top-k", argc, argv, &i)) != NULL)
+            good = dsc_tool_number("--top-k", value, 0, 1 << 24, &g->sample.top_k);
+        else if ((value = dsc_tool_flag("--top-p", argc, argv, &i)) != NULL)
+            good = read_number("--top-p", value, 1e-9, 1, &g->sample.top_p);
+        else if ((value = dsc_tool_flag("--seed", argc, argv, &i)) != NULL)
+            good = dsc_tool_number("--seed", value, 0, INT64_MAX, &g->seed);
+        else if ((value = dsc_tool_flag("--threads", argc, argv, &i)) != NULL)
+            good = dsc_tool_number("--threads", value, 1, 256, &g->threads);
+        else if ((value = dsc_tool_flag("--dtype", argc, argv, &i)) != NULL) {
+            g->dtype = strcmp(value, "bf16") == 0 ? DSC_BF16 : DSC_F32;
+            if (g->dtype == DSC_F32 && strcmp(value, "fp32") != 0)
+                return usage(value, "--dtype is fp32 or bf16");
+        } else if (strcmp(argv[i], "--ignore-eos") == 0)
+            g->ignore_end = true;
+        else
+            return usage(argv[i], "unknown argument");
+        if (!good)
+            return 2;
+    }
+    if (g->model == NULL || g->model[0] == 0 || g->prompt == NULL)
+        return usage(g->prompt == NULL ? "--prompt" : "--model", "is missing");
+    if (!chosen && (g->sample.top_k > 0 || g->sample.top_p < 1))
+        g->sample.temperature = 1;
+    return 0;
+}
+
+/* ---- What ends a text ---- */
+
+static void add_end(generation *g, const cJSON *item)
+{
+    const bool fits = cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble < (double)INT32_MAX;
+    if (fits && g->end_count < ENDS_MAX)
+        g->ends[g->end_count++] = (int32_t)item->valuedouble;
+}
+
+/* eos_token_id of a folder's file: a number or several. A file that is not there has none. */
+static dsc_status read_ends(generation *g, const char *name, dsc_error *err)
+{
+    const dsc_json_limits limits = { CONFIG_BYTES_MAX, 32, 100000 };
+    char path[1024];
+    char *text = NULL;
+    int64_t bytes = 0;
+    dsc_json *json = NULL;
+    DSC_TRY(dsc_path_join(path, sizeof path, g->model, name, err));
+    if (dsc_io_kind(path) != DSC_PATH_FILE)
+        return DSC_OK;
+    DSC_TRY(dsc_io_read_all(NULL, g->alloc, path, CONFIG_BYTES_MAX, &text, &bytes, err));
+    const dsc_status status = dsc_json_open(g->alloc, path, text, bytes, DSC_JSON_STRICT, &limits, &json, err);
+    dsc_alloc_free(g->alloc, text);
+    DSC_TRY(status);
+    const cJSON *ends = cJSON_GetObjectItemCaseSensitive(dsc_json_root(json), "eos_token_id");
+    add_end(g, ends);
+    for (const cJSON *item = cJSON_IsArray(ends) ? ends->child : NULL; item != NULL; item = item->next)
+        add_end(g, item);
+    dsc_json_close(&json);
+    return DSC_OK;
+}
+
+static dsc_status find_ends(generation *g, dsc_error *err)
+{
+    if (g->ignore_end || dsc_io_kind(g->model) != DSC_PATH_DIR)
+        return DSC_OK;
+    DSC_TRY(read_ends(g, "generation_config.json", err));
+    if (g->end_count == 0)
+        DSC_TRY(read_ends(g, "config.json", err));
+    const int32_t usual = g->tokenizer != NULL ? dsc_tokenizer_text_end(g->tokenizer) : -1;
+    if (g->end_count == 0 && usual >= 0)
+        g->ends[g->end_count++] = usual;
+    return DSC_OK;
+}
+
+static bool ends_text(const generation *g, int32_t id)
+{
+    for (int32_t i = 0; i < g->end_count; i++)
+        if (g->ends[i] == id)
+            return true;
+    return false;
+}
+
+/* ---- Text ---- */
+
+/* The tokenizer beside the weights; a vocabulary of 256 without one is of bytes, as train reads raw text. */
+static dsc_status open_tokenizer(generation *g, dsc_error *err)
+{
+    char path[1024];
+    DSC_TRY(dsc_path_join(path, sizeof path, g->model, "tokenizer.json", err));
+    if (g->tokenizer_path == NULL && dsc_io_kind(path) == DSC_PATH_MISSING && dsc_infer_vocab(g->infer) == 256)
+        return DSC_OK;
+    if (g->tokenizer_path == NULL && dsc_io_kind(path) == DSC_PATH_MISSING)
+        return DSC_FAIL(err, DSC_ERR_INPUT, g->model, "no tokenizer.json is here; name the one that the model was "
+                        "trained with: --tokenizer DIR|FILE.json");
+    DSC_TRY(dsc_tokenizer_open(&g->tokenizer, g->tokenizer_path != NULL ? g->tokenizer_path : path, err));
+    return dsc_encoder_open(&g->encoder, g->tokenizer, err);
+}
+
+static dsc_status encode_prompt(generation *g, dsc_error *err)
+{
+    const int64_t bytes = (int64_t)strlen(g->prompt);
+    const int32_t *ids = NULL;
+    int64_t count = 0;
+    if (g->tokenizer != NULL)
+        DSC_TRY(dsc_encode(g->encoder, g->prompt, bytes, DSC_ENCODE_SPECIAL, &ids, &count, err));
+    for (int64_t i = 0; i < count; i++)
+        DSC_TRY(dsc_ids_add(&g->ids, ids[i], err));
+    for (int64_t i = 0; g->tokenizer == NULL && i < bytes; i++)
+        DSC_TRY(dsc_ids_add(&g->ids, (unsigned char)g->prompt[i], err));
+    return g->ids.count > 0 ? DSC_OK
+                            : DSC_FAIL(err, DSC_ERR_INPUT, "--prompt", "a prompt of at least one token is needed");
+}
+
+static dsc_status whole_text(generation *g, const char **text, int64_t *bytes, dsc_error *err)
+{
+    if (g->tokenizer != NULL)
+        return dsc_decode(g->encoder, g->ids.ptr, g->ids.count, true, text, bytes, err);
+    char *raw = NULL;
+    DSC_TRY(dsc_alloc_zeroed(g->alloc, DSC_TAG_DATA, g->ids.count, 1, &raw, err));
+    for (int64_t i = 0; i < g->ids.count; i++)
+        raw[i] = (char)g->ids.ptr[i];
+    g->bytes.bytes = 0;
+    const dsc_status status = dsc_utf8_repair(raw, g->ids.count, &g->bytes, err);
+    dsc_alloc_free(g->alloc, raw);
+    *text = g->bytes.ptr;
+    *bytes = g->bytes.bytes;
+    return status;
+}
+
+/* Prints what is new. U+FFFD at the end may be a character whose last bytes are still to come: it waits for them. */
+static dsc_status print_new(generation *g, bool all, dsc_error *err)
+{
+    const char *text = NULL;
+    int64_t bytes = 0;
+    DSC_TRY(whole_text(g, &text, &bytes, err));
+    while (!all && bytes >= 3 && memcmp(text + bytes - 3, REPLACEMENT, 3) == 0)
+        bytes -= 3;
+    if (bytes > g->printed) {
+        if (fwrite(text + g->printed, 1, (size_t)(bytes - g->printed), stdout) == 0 || fflush(stdout) != 0)
+            return DSC_FAIL(err, DSC_ERR_IO, "stdout", "the text cannot be written");
+        g->printed = bytes;
+    }
+    return DSC_OK;
+}
+
+static dsc_status generate(generation *g, dsc_error *err)
+{
+    const char *text = NULL;
+    const float *logits = NULL;
+    const int64_t vocab = dsc_infer_vocab(g->infer), positions = dsc_infer_positions(g->infer);
+    DSC_TRY(encode_prompt(g, err));
+    if (g->ids.count + g->new_count > positions + 1)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--max-new-tokens",
+                        "%lld tokens of the prompt and %lld new ones; the model has %lld positions",
+                        (long long)g->ids.count, (long long)g->new_count, (long long)positions);
+    DSC_TRY(dsc_alloc_zeroed(g->alloc, DSC_TAG_CONTROL, vocab, sizeof *g->work, &g->work, err));
+    DSC_TRY(whole_text(g, &text, &g->printed, err));
+    for (int64_t i = 0; i < g->new_count; i++) {
+        DSC_TRY(dsc_infer_logits(g->infer, g->ids.ptr, g->ids.count, &logits, err));
+        const double uniform =
+            dsc_rng_u32((uint64_t)g->seed, dsc_rng_stream(DSC_RNG_SAMPLE, 0), (uint64_t)i) / 4294967296.0;
+        const int32_t id = dsc_sample(logits, vocab, &g->sample, uniform, g->work);
+        if (ends_text(g, id))
+            break;
+        if (g->tokenizer != NULL && dsc_tokenizer_token(g->tokenizer, id) == NULL)
+            return DSC_FAIL(err, DSC_ERR_INPUT, g->model, "the model gave id %d, which is no token of its tokenizer",
+                            (int)id);
+        DSC_TRY(dsc_ids_add(&g->ids, id, err));
+        DSC_TRY(print_new(g, false, err));
+    }
+    return print_new(g, true, err);
+}
+
+int dsc_cmd_generate(int argc, char **argv)
+{
+    generation g;
+    dsc_error err = DSC_ERROR_INIT;
+    const int code = read_arguments(argc, argv, &g);
+    if (code != 0)
+        return code;
+    dsc_status status = dsc_alloc_open(&g.alloc, &err);
+    if (status != DSC_OK)
+        return dsc_tool_fail(&err);
+    g.ids.alloc = g.bytes.alloc = g.alloc;
+    const dsc_infer_options options = { .alloc = g.alloc, .model = g.model, .dtype = g.dtype,
+                                        .threads = (int32_t)g.threads };
+    status = dsc_infer_open(&options, &g.infer, &err);
+    if (status == DSC_OK)
+        status = open_tokenizer(&g, &err);
+    if (status == DSC_OK)
+        status = find_ends(&g, &err);
+    if (status == DSC_OK)
+        status = generate(&g, &err);
+    dsc_alloc_free(g.alloc, g.work);
+    dsc_ids_free(&g.ids);
+    dsc_text_free(&g.bytes);
+    dsc_infer_close(&g.infer);
+    dsc_encoder_close(&g.encoder);
+    dsc_tokenizer_close(&g.tokenizer);
+    dsc_alloc_close(&g.alloc);
+    if (status != DSC_OK)
+        return dsc_tool_fail(&err);
+    printf("\n");
+    return dsc_tool_end();
+}
