@@ -198,6 +198,7 @@ typedef struct dsc_config_given {
     dsc_elastic_config elastic;
     int warning_count, note_count; /* what dsc_config_parse found */
     bool strict, overlap_comm;
+    bool batch_auto[3]; /* "auto": train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps */
 } dsc_config_given;
 
 /* A plain value of about 170 KB: keep it off small stacks. */

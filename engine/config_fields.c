@@ -48,6 +48,7 @@ static void fill_batch(dsc_config_parse_state *s)
     for (size_t i = 0; i < DSC_COUNT(ids); i++) {
         if (given->batch.line == 0 && dsc_config_has(s, ids[i]))
             given->batch = dsc_config_place_of(s, ids[i]);
+        given->batch_auto[i] = s->is_auto[ids[i]];
         any_auto |= s->is_auto[ids[i]];
         any_value |= dsc_config_has(s, ids[i]) && ids[i] != DSC_ID_ACCUMULATION;
     }

@@ -110,18 +110,36 @@ static dsc_status triad_without_world(dsc_config *config, triad given, dsc_error
     return DSC_OK;
 }
 
+/* What each "auto" became. */
+static void note_batch(dsc_config *config)
+{
+    static const char *const names[] = { "train_batch_size", "train_micro_batch_size_per_gpu",
+                                         "gradient_accumulation_steps" };
+    const int64_t values[] = { config->train_batch_size, config->train_micro_batch_size_per_gpu,
+                               config->gradient_accumulation_steps };
+    for (size_t i = 0; i < DSC_COUNT(names); i++) {
+        const bool filled = i == 1 && (config->auto_mask & DSC_CONFIG_AUTO_BATCH) != 0;
+        if (!filled && !config->given.batch_auto[i])
+            continue;
+        if (filled)
+            dsc_config_note(config, "%s \"auto\": %d, as the Trainer fills it; --batch-size sets it", names[i],
+                            TRAINER_MICRO_BATCH);
+        else if (known(values[i]))
+            dsc_config_note(config, "%s \"auto\": %lld, from the other two and the world size", names[i],
+                            (long long)values[i]);
+        else
+            dsc_config_note(config, "%s \"auto\": follows from the world size", names[i]);
+    }
+}
+
 static dsc_status resolve_batch(dsc_config *config, int64_t w, dsc_error *err)
 {
     char where[256];
     triad out, given = { config->given.train_batch_size, config->given.train_micro_batch_size_per_gpu,
                          config->given.gradient_accumulation_steps };
     int64_t product;
-    if (config->auto_mask & DSC_CONFIG_AUTO_BATCH) {
+    if (config->auto_mask & DSC_CONFIG_AUTO_BATCH)
         given.m = TRAINER_MICRO_BATCH;
-        dsc_config_note(config,
-                        "train_micro_batch_size_per_gpu \"auto\": %d, as the Trainer fills it; --batch-size sets it",
-                        TRAINER_MICRO_BATCH);
-    }
     if (!known(given.t) && !known(given.m))
         return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_where_place(config, config->given.batch, where),
                         "train_batch_size: not given, nor is train_micro_batch_size_per_gpu; one of them is needed");
@@ -188,6 +206,7 @@ dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts,
     config->note_count = config->given.note_count;
     DSC_TRY(config->given.elastic.enabled ? dsc_config_resolve_elastic(config, facts->world_size, err)
                                           : resolve_batch(config, facts->world_size, err));
+    note_batch(config);
     config->lr_scale = config->own.lr_linear && facts->world_size > 0 ? (double)facts->world_size : 1;
     if (config->lr_scale != 1)
         dsc_config_note(config, "dsc.lr_scaling linear: every rate is times %g, the world size", config->lr_scale);

@@ -236,8 +236,13 @@ static bool is_filled_when_auto(int id)
 static dsc_status auto_state(dsc_config_parse_state *s, int id)
 {
     const dsc_config_key *key = &dsc_config_keys[id];
-    if (key->state != DSC_KEY_HONOURED || is_filled_when_auto(id))
+    if (is_filled_when_auto(id))
         return DSC_OK;
+    if (key->state != DSC_KEY_HONOURED) { /* nothing follows from it here, so nothing is said but that */
+        dsc_config_note(s->config, "%s \"auto\": %s%s", key->path,
+                        *key->default_json != 0 ? "the default, " : "nothing to fill", key->default_json);
+        return DSC_OK;
+    }
     return dsc_config_warn(s, id, "\"auto\" is filled by nobody: the default%s%s is used",
                            *key->default_json != 0 ? " " : "", key->default_json);
 }

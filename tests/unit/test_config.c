@@ -325,6 +325,15 @@ static void automatic(void **state)
     assert_true(noted("train_micro_batch_size_per_gpu \"auto\": 8") && noted("lr \"auto\": 5e-05") &&
                 noted("total_num_steps \"auto\": 500"));
     assert_true(noted("reduce_bucket_size \"auto\": 589824") && noted("precision \"auto\": bf16"));
+    assert_true(noted("train_batch_size \"auto\": 16") && noted("gradient_accumulation_steps \"auto\": 1"));
+    /* Each "auto" is said, also where nothing follows from it. */
+    parse_ok(around("\"zero_optimization\":{\"stage\":1,\"contiguous_gradients\":\"auto\"},"
+                    "\"prescale_gradients\":\"auto\",\"gradient_accumulation_steps\":\"auto\","
+                    "\"wall_clock_breakdown\":\"auto\""));
+    assert_true(noted("zero_optimization.contiguous_gradients \"auto\": the default, true"));
+    assert_true(noted("prescale_gradients \"auto\": the default, false"));
+    assert_true(noted("gradient_accumulation_steps \"auto\": 1, from the other two and the world size"));
+    assert_true(warned("wall_clock_breakdown (line 2): \"auto\" is filled by nobody: the default false is used"));
     /* Only what is left open is "auto": T decides the others. */
     parse_ok("{\"train_batch_size\":12,\"train_micro_batch_size_per_gpu\":\"auto\"}");
     assert_int_equal(config.auto_mask, 0);

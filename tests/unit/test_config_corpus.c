@@ -1,6 +1,8 @@
 /* test_config_corpus.c - shapes of real configs, old and new, and what they resolve to on 8 ranks, as both generations
  * of DeepSpeed (0.16.5, 0.19.8) resolve them. Rewritten from what public repositories hold: one row a shape.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+
 #include "tests/unit/config_case.h"
 
 typedef struct shape {
@@ -123,6 +125,8 @@ static void values_of(const dsc_config_key *key, char *good, char *bad, size_t r
         if (*good == 0)
             snprintf(good, room, "8");
         snprintf(bad, room, "%s", *range == '>' && range[1] == ' ' ? "0" : *range != 0 ? "-7" : "[]");
+        if (strstr(range, "..") != NULL)
+            snprintf(bad, room, "%.17g", strtod(range, NULL) - 1); /* below the least */
         break;
     case DSC_KEY_CHOICE: {
         const int length = (int)strcspn(range, "|/");

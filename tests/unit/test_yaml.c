@@ -164,6 +164,13 @@ static void refuse_many(const char *head, const char *pattern, int count, const 
 static void limits(void **state)
 {
     (void)state;
+    char nested[80] = "";
+    memset(nested, '[', 32);
+    memset(nested + 32, ']', 32);
+    means(nested, nested);
+    memset(nested, '[', 33);
+    memset(nested + 33, ']', 33);
+    refuse(nested, "1:33", "nested deeper than 32");
     refuse_many("", "[", 900000, "nested deeper than 32");
     refuse_many("", "{a: ", 200000, "nested deeper than 32");
     refuse_many("", "- ", 400000, "nested deeper than 32");
