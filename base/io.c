@@ -142,6 +142,11 @@ dsc_status dsc_io_read(const dsc_io *io, dsc_file *file, void *to, int64_t bytes
     return DSC_OK;
 }
 
+void dsc_io_expect(const dsc_file *file, int64_t bytes, int64_t offset)
+{
+    (void)posix_fadvise(file->fd, (off_t)offset, (off_t)bytes, POSIX_FADV_WILLNEED); /* only time is lost without */
+}
+
 dsc_status dsc_io_write(const dsc_io *io, dsc_file *file, const void *from, int64_t bytes, int64_t offset,
                         dsc_error *err)
 {

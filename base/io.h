@@ -65,6 +65,8 @@ dsc_status dsc_io_close(const dsc_io *io, dsc_file *file, dsc_error *err);
 /* Exactly `bytes` or an error: end of file before that is DSC_ERR_INPUT ("truncated"). */
 DSC_MUST_USE dsc_status dsc_io_read(const dsc_io *io, dsc_file *file, void *to, int64_t bytes, int64_t offset,
                                     dsc_error *err);
+/* These bytes will be read soon: the system may begin. */
+void dsc_io_expect(const dsc_file *file, int64_t bytes, int64_t offset);
 DSC_MUST_USE dsc_status dsc_io_write(const dsc_io *io, dsc_file *file, const void *from, int64_t bytes, int64_t offset,
                                      dsc_error *err);
 DSC_MUST_USE dsc_status dsc_io_size(const dsc_io *io, dsc_file *file, int64_t *bytes, dsc_error *err);

@@ -356,6 +356,13 @@ dsc_status dsc_safetensors_read_bytes(const dsc_safetensors *st, const dsc_safet
     return dsc_io_read(st->io, st->file, out, bytes, entry->offset + first, err);
 }
 
+void dsc_safetensors_expect(const dsc_safetensors *st, const dsc_safetensors_entry *entry, int64_t first, int64_t bytes)
+{
+    DSC_ASSERT(first >= 0);
+    DSC_ASSERT(first <= entry->bytes - bytes);
+    dsc_io_expect(st->file, bytes, entry->offset + first);
+}
+
 dsc_status dsc_safetensors_read_f32(const dsc_safetensors *st, const dsc_safetensors_entry *entry, int64_t first,
                                     int64_t count, float *out, dsc_error *err)
 {

@@ -53,6 +53,10 @@ DSC_MUST_USE dsc_status dsc_safetensors_read_f32(const dsc_safetensors *st, cons
 DSC_MUST_USE dsc_status dsc_safetensors_read_bytes(const dsc_safetensors *st, const dsc_safetensors_entry *entry,
                                                    int64_t first, int64_t bytes, void *out, dsc_error *err);
 
+/* These bytes of a tensor will be read soon. */
+void dsc_safetensors_expect(const dsc_safetensors *st, const dsc_safetensors_entry *entry, int64_t first,
+                            int64_t bytes);
+
 /* ---- Writing ----------------------------------------------------------------------------------------------------- */
 
 typedef struct dsc_safetensors_spec {

@@ -163,6 +163,9 @@ const dsc_safetensors_entry *dsc_ckpt_reader_find(const ckpt_reader *reader, ckp
                                                   const ckpt_manifest_tensor **tensor);
 /* Reads a block into buffer (CKPT_BLOCK_BYTES), as it lies in the file, and compares its hash. */
 dsc_status dsc_ckpt_reader_block(const ckpt_reader *reader, const ckpt_block *block, void *buffer, dsc_error *err);
+/* A block that will be wanted soon, so many before its turn: a disk is fast only when it is asked for several. */
+#define CKPT_BLOCKS_AHEAD 16
+void dsc_ckpt_reader_expect(const ckpt_reader *reader, const ckpt_block *block);
 /* dsc_checkpoint_verify with a buffer of CKPT_BLOCK_BYTES of the caller's. */
 dsc_status dsc_ckpt_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, void *buffer, dsc_error *err);
 

@@ -184,12 +184,17 @@ static dsc_status take_span(load_job *j, ckpt_plane plane, const char *name, int
     if (dsc_ckpt_reader_find(&j->reader, plane, name, &tensor) == NULL)
         return DSC_OK; /* check_model has asked for what must be there */
     const int64_t from_bytes = (int64_t)dsc_dtype_bytes(tensor->dtype);
-    const ckpt_block *block = j->reader.manifest.block + tensor->first_block;
+    const ckpt_block *const all = j->reader.manifest.block + tensor->first_block, *block = all;
+    int64_t asked = 0;
     for (int64_t b = 0; b < tensor->block_count; b++, block++) {
         const int64_t low = dsc_max_i64(first, block->first);
         const int64_t high = dsc_min_i64(first + count, block->first + block->count);
         if (low >= high)
             continue;
+        /* What belongs to others is not asked for. */
+        for (; asked < tensor->block_count && asked <= b + CKPT_BLOCKS_AHEAD; asked++)
+            if (asked > b && all[asked].first < first + count)
+                dsc_ckpt_reader_expect(&j->reader, &all[asked]);
         DSC_TRY(dsc_ckpt_reader_block(&j->reader, block, j->c->buffer.ptr, err));
         if (j->copy && to != NULL)
             DSC_TRY(put(j, to, low - first, (const char *)j->c->buffer.ptr + (low - block->first) * from_bytes,

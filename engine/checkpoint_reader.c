@@ -197,6 +197,14 @@ dsc_status dsc_ckpt_reader_block(const ckpt_reader *reader, const ckpt_block *bl
     return DSC_OK;
 }
 
+void dsc_ckpt_reader_expect(const ckpt_reader *reader, const ckpt_block *block)
+{
+    const ckpt_manifest_tensor *tensor = &reader->manifest.tensor[block->entry];
+    const dsc_safetensors *file = reader->file[tensor->file];
+    const int64_t each = (int64_t)dsc_dtype_bytes(tensor->dtype);
+    dsc_safetensors_expect(file, dsc_safetensors_find(file, tensor->name), block->first * each, block->count * each);
+}
+
 /* ---- tools ---- */
 
 dsc_status dsc_checkpoint_summary(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_run_state *state,
@@ -231,8 +239,11 @@ dsc_status dsc_ckpt_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_
     ckpt_reader reader;
     DSC_TRY(dsc_ckpt_reader_open(io, alloc, step_dir, &reader, err));
     dsc_status status = DSC_OK;
-    for (int64_t i = 0; i < reader.manifest.block_count && status == DSC_OK; i++)
+    for (int64_t i = 0; i < reader.manifest.block_count && status == DSC_OK; i++) {
+        if (i + CKPT_BLOCKS_AHEAD < reader.manifest.block_count)
+            dsc_ckpt_reader_expect(&reader, &reader.manifest.block[i + CKPT_BLOCKS_AHEAD]);
         status = dsc_ckpt_reader_block(&reader, &reader.manifest.block[i], buffer, err);
+    }
     dsc_ckpt_reader_close(&reader);
     return status;
 }
