@@ -124,6 +124,10 @@ static dsc_status check_dtypes(dsc_config_parse_state *s)
     config->communication_dtype = dsc_config_compute_dtype(config);
     if (dsc_config_has(s, DSC_ID_COMM_DTYPE))
         config->communication_dtype = wires[choice_or(s, DSC_ID_COMM_DTYPE, 0)];
+    if (config->fp16.initial_scale_power < -126 || config->fp16.initial_scale_power > 126)
+        return dsc_config_fail(s, DSC_ID_INITIAL_SCALE_POWER, DSC_ERR_CONFIG,
+                               "2 to the power %lld is not an fp32 number",
+                               (long long)config->fp16.initial_scale_power);
     if (config->fp16.loss_scale > (double)FLT_MAX)
         return dsc_config_fail(s, DSC_ID_LOSS_SCALE, DSC_ERR_CONFIG, "%g is not an fp32 number",
                                config->fp16.loss_scale);

@@ -49,6 +49,7 @@ static void wrong_values(void **state)
         { "\"bf16\":{\"enabled\":\"maybe\"}", DSC_ERR_CONFIG, "bf16.enabled: \"maybe\" is not true or false" },
         { "\"bf16\":true", DSC_ERR_CONFIG, "bf16: true is not an object" },
         { "\"fp16\":{\"enabled\":false,\"min_loss_scale\":-1}", DSC_ERR_CONFIG, "fp16.min_loss_scale: -1" },
+        { "\"fp16\":{\"enabled\":true,\"initial_scale_power\":127}", DSC_ERR_CONFIG, "2 to the power 127" },
         { "\"fp16\":{\"enabled\":true,\"loss_scale\":1e39}", DSC_ERR_CONFIG, "is not an fp32 number" },
         { "\"fp16\":{\"enabled\":false,\"loss_scale\":true}", DSC_ERR_CONFIG, "fp16.loss_scale: true is not a number" },
         { "\"fp16\":{\"enabled\":true},\"bf16\":{\"enabled\":true}", DSC_ERR_CONFIG, "both true" },
