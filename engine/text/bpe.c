@@ -281,6 +281,8 @@ static dsc_status encode_word(const dsc_bpe *bpe, dsc_bpe_work *work, const char
         work->symbols.count = merge_few(bpe, work->symbols.ptr, work->symbols.count);
     else
         DSC_TRY(merge_many(bpe, work, err));
+    if (work->symbols.count == 0) /* unknown characters without a token for them */
+        return DSC_OK;
     DSC_TRY(dsc_ids_reserve(out, work->symbols.count, err));
     memcpy(out->ptr + out->count, work->symbols.ptr, (size_t)work->symbols.count * sizeof *out->ptr);
     out->count += work->symbols.count;
@@ -302,7 +304,7 @@ static dsc_status encode_cached(const dsc_bpe *bpe, dsc_bpe_work *work, const ch
     }
     const int64_t first = out->count;
     DSC_TRY(encode_word(bpe, work, word, bytes, out, err));
-    if (out->count - first > CACHE_IDS)
+    if (out->count == first || out->count - first > CACHE_IDS)
         return DSC_OK;
     cached->bytes = (uint8_t)bytes;
     cached->count = (uint8_t)(out->count - first);
