@@ -24,9 +24,9 @@ report "the offload that moves nothing is said" grep -q 'offload_param.device (l
 report "overrides are said" grep -q -- '--batch-size 2 overrides train_micro_batch_size_per_gpu 8' "$tmp/out"
 report "logs/training.log has the plain lines" grep -q '^step 2/2' logs/training.log
 report "configs/ds_config.json with 2 ranks" trains 2 --config "$root/configs/ds_config.json"
-for name in bf16 zero1 zero2 zero2_offload zero3 zero3_offload zero_infinity_nvme; do
+for name in bf16 fp16 zero1 zero2 zero2_offload zero3 zero3_offload zero_infinity_nvme; do
     report "configs/ds_config_$name.json" trains 1 --seq-len 32 --config "$root/configs/ds_config_$name.json"
-    report "its stage" grep -q "$(case $name in bf16) echo "ZeRO stage 0" ;; *) echo "ZeRO stage $(tr -dc 0-9 <<<"${name/infinity/3}")" ;; esac)" "$tmp/out"
+    report "its stage" grep -q "$(case $name in bf16 | fp16) echo "ZeRO stage 0" ;; *) echo "ZeRO stage $(tr -dc 0-9 <<<"${name/infinity/3}")" ;; esac)" "$tmp/out"
 done
 report "states of zero_infinity_nvme are in files" grep -q 'nvme' "$tmp/out"
 report "configs/training_config.yaml with 2 ranks" trains 2 --config "$root/configs/training_config.yaml" --save "$tmp/yaml"

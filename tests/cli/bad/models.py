@@ -104,7 +104,7 @@ def model_sizes_that_are_impossible(b):
             ("n_positions", 0, "1 to"),
             ("n_positions", 8, "8 positions: give at most that many with --seq-len"), ("n_inner", -4, "1 to"),
             ("layer_norm_epsilon", 0, ""),
-            ("layer_norm_epsilon", "x", ""), ("initializer_range", -1, ""), ("activation_function", "relu", "gelu_new"),
+            ("layer_norm_epsilon", "x", ""), ("initializer_range", -1, ""), ("activation_function", "selu", "gelu_new"),
             ("activation_function", 7, "string"), ("tie_word_embeddings", "yes", "true or false"),
             ("resid_pdrop", 2, ""), ("resid_pdrop", "x", ""), ("add_cross_attention", True, "not built"),
             ("quantization_config", {"bits": 4}, "quantized")):
