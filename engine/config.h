@@ -18,6 +18,7 @@ extern "C" {
 #define DSC_AUTO_I64 INT64_MIN /* "auto" or not given, until dsc_config_resolve */
 #define DSC_CONFIG_TEXT 1024   /* bytes of a path or name, with its NUL */
 #define DSC_DATA_PATHS_MAX 64
+#define DSC_DATA_WEIGHT_MAX 1000 /* times that a file comes in one epoch */
 #define DSC_NVME_PATHS_MAX 8
 #define DSC_ELASTIC_MICRO_MAX 32
 #define DSC_WARNINGS_MAX 64
@@ -124,6 +125,8 @@ typedef struct dsc_own_config {
     char model[DSC_CONFIG_TEXT]; /* built-in name or Hugging Face folder; "": not given */
     char data[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT];
     int data_count;
+    double data_weights[DSC_DATA_PATHS_MAX];
+    int data_weight_count; /* 0: each 1 */
     char eval_data[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT];
     int eval_data_count;
     char freeze[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT]; /* patterns of names */

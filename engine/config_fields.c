@@ -195,6 +195,24 @@ static dsc_status fill_prof_ops(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
+static dsc_status fill_data_weights(dsc_config_parse_state *s)
+{
+    dsc_own_config *own = &s->config->own;
+    bool from_text;
+    if (!dsc_config_has(s, DSC_ID_DATA_WEIGHTS))
+        return DSC_OK;
+    for (const cJSON *each = s->given[DSC_ID_DATA_WEIGHTS]->child; each != NULL; each = each->next) {
+        double weight = 0;
+        if (own->data_weight_count == DSC_DATA_PATHS_MAX || !dsc_value_float(each, &weight, &from_text) ||
+            !(weight > 0 && weight <= DSC_DATA_WEIGHT_MAX))
+            return dsc_config_fail(s, DSC_ID_DATA_WEIGHTS, DSC_ERR_CONFIG,
+                                   "expected a list of at most %d numbers above 0, each at most %d", DSC_DATA_PATHS_MAX,
+                                   DSC_DATA_WEIGHT_MAX);
+        own->data_weights[own->data_weight_count++] = weight;
+    }
+    return DSC_OK;
+}
+
 static dsc_status fill_own(dsc_config_parse_state *s)
 {
     dsc_own_config *own = &s->config->own;
@@ -202,6 +220,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     own->data_count = dsc_config_copy_texts(s->given[DSC_ID_DATA], own->data, DSC_DATA_PATHS_MAX);
     own->eval_data_count = dsc_config_copy_texts(s->given[DSC_ID_EVAL_DATA], own->eval_data, DSC_DATA_PATHS_MAX);
     own->freeze_count = dsc_config_copy_texts(s->given[DSC_ID_FREEZE], own->freeze, DSC_DATA_PATHS_MAX);
+    DSC_TRY(fill_data_weights(s));
     own->reproducible = (dsc_reproducible)choice_or(s, DSC_ID_REPRODUCIBLE, DSC_REPRODUCIBLE_PLAN);
     own->moments = choice_or(s, DSC_ID_MOMENTS, 0) == 1 ? DSC_BF16 : DSC_F32;
     own->gradients = choice_or(s, DSC_ID_GRADIENTS, 0) == 1 ? DSC_BF16 : DSC_F32;

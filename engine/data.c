@@ -10,7 +10,8 @@
 /* One of the data's files, and its samples among all of them. */
 typedef struct data_file {
     dsc_token_file tokens;
-    int64_t sample_count, first_sample;
+    int64_t own_count;                  /* samples that it holds */
+    int64_t sample_count, first_sample; /* of an epoch: by its weight */
 } data_file;
 
 struct dsc_data {
@@ -21,7 +22,7 @@ struct dsc_data {
     int32_t *window; /* [sequence + 1] */
 };
 
-static dsc_status open_one(dsc_data *data, const char *path, dsc_error *err)
+static dsc_status open_one(dsc_data *data, const char *path, double weight, dsc_error *err)
 {
     data_file *file = &data->file[data->file_count++]; /* from here on close ends it */
     DSC_TRY(dsc_token_file_open(data->options.io, path, &file->tokens, err));
@@ -31,7 +32,12 @@ static dsc_status open_one(dsc_data *data, const char *path, dsc_error *err)
                         "smaller --seq-len",
                         (long long)file->tokens.token_count, (long long)data->options.sequence);
     file->first_sample = data->sample_count;
-    file->sample_count = (file->tokens.token_count - 1) / data->options.sequence;
+    file->own_count = (file->tokens.token_count - 1) / data->options.sequence;
+    const double share = weight * (double)file->own_count;
+    if (share < 1 || share > 1e15)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "a weight of %g of its %lld samples is no possible number of them",
+                        weight, (long long)file->own_count);
+    file->sample_count = weight == 1 ? file->own_count : (int64_t)share;
     data->sample_count += file->sample_count;
     data->token_count += file->tokens.token_count;
     return DSC_OK;
@@ -43,7 +49,7 @@ static dsc_status open_files(dsc_data *data, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->path_count, sizeof *data->file, &data->file, err));
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->sequence + 1, sizeof *data->window, &data->window, err));
     for (int32_t i = 0; i < o->path_count; i++)
-        DSC_TRY(open_one(data, o->paths[i], err));
+        DSC_TRY(open_one(data, o->paths[i], o->weights != NULL ? o->weights[i] : 1, err));
     return DSC_OK;
 }
 
@@ -57,7 +63,8 @@ dsc_status dsc_data_open(const dsc_data_options *options, dsc_data **out, dsc_er
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *data, &data, err));
     data->options = *options;
     const dsc_status status = open_files(data, err);
-    data->options.paths = NULL; /* borrowed until return only */
+    data->options.paths = NULL; /* borrowed until return only, as are the weights */
+    data->options.weights = NULL;
     if (status != DSC_OK)
         dsc_data_close(&data);
     *out = data;
@@ -115,18 +122,30 @@ static dsc_status read_window(dsc_data *data, dsc_token_file *file, int64_t firs
     return DSC_OK;
 }
 
+/* Which of its own samples a file's `at`-th of an epoch is. */
+static int64_t own_sample(const dsc_data *data, const data_file *file, uint32_t epoch, int64_t at)
+{
+    const int64_t inside = at % file->own_count;
+    const bool part = at / file->own_count == file->sample_count / file->own_count;
+    if (!part || !data->options.shuffle)
+        return inside;
+    const uint64_t stream = dsc_rng_stream(DSC_RNG_PART + (uint32_t)(file - data->file), epoch);
+    return (int64_t)dsc_rng_permute(data->options.seed, stream, (uint64_t)file->own_count, (uint64_t)inside);
+}
+
 static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *batch_data, dsc_error *err)
 {
     dsc_data *data = user;
     const int64_t n = data->sample_count, sequence = data->options.sequence;
     for (int64_t k = 0; k < count; k++) {
         const int64_t g = first_sample + k;
+        const uint32_t epoch = (uint32_t)(g / n);
         int64_t sample = g % n;
         if (data->options.shuffle)
-            sample = (int64_t)dsc_rng_permute(data->options.seed, dsc_rng_stream(DSC_RNG_SHUFFLE, (uint32_t)(g / n)),
-                                              (uint64_t)n, (uint64_t)sample);
+            sample = (int64_t)dsc_rng_permute(data->options.seed, dsc_rng_stream(DSC_RNG_SHUFFLE, epoch), (uint64_t)n,
+                                              (uint64_t)sample);
         data_file *file = file_of_sample(data, sample);
-        DSC_TRY(read_window(data, &file->tokens, (sample - file->first_sample) * sequence,
+        DSC_TRY(read_window(data, &file->tokens, own_sample(data, file, epoch, sample - file->first_sample) * sequence,
                             (int32_t *)batch_data[0] + k * sequence, (int32_t *)batch_data[1] + k * sequence, err));
     }
     return DSC_OK;

@@ -2,9 +2,11 @@
  *
  * A file has n = floor((tokens - 1) / T) samples; sample i is tokens i*T .. i*T+T-1 with targets one later; none
  * crosses a file. Files follow each other in the given order. Global sample g of the run is sample perm_e[g mod n] of
- * epoch e = g div n, perm keyed by (seed, e); identity without shuffling. token_file.h has the
- * kinds of files. Documents within a file follow each other with what separates them, which is learned like any token:
- * a sample may begin and end inside one and attends over the borders between them.
+ * epoch e = g div n, perm keyed by (seed, e); identity without shuffling. With weights n counts a file of weight w as
+ * floor(w * its samples) of them: all of them floor(w) times, then, for the rest, those that a permutation of the epoch
+ * brings first (the file's first ones without shuffling). token_file.h has the kinds of files. Documents within a file
+ * follow each other with what separates them, which is learned like any token: a sample may begin and end inside one
+ * and attends over the borders between them.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_H
 #define DSC_ENGINE_DATA_H
@@ -24,6 +26,7 @@ typedef struct dsc_data_options {
     const dsc_io *io;
     const char *const *paths;
     int32_t path_count;
+    const double *weights; /* [path_count] how often each file comes in an epoch; NULL: each once */
     int64_t sequence;   /* T */
     int64_t vocab_size; /* a token id at or above it is DSC_ERR_INPUT with file and position */
     bool shuffle;

@@ -161,15 +161,20 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
     return dsc_engine_freeze(engine, err);
 }
 
-static dsc_status open_files(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT], int32_t count, bool shuffle,
+static dsc_status open_files(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT], int32_t count, bool train,
                              dsc_data **out, dsc_error *err)
 {
+    const dsc_own_config *own = &engine->config.own;
     const char *list[DSC_DATA_PATHS_MAX];
     for (int32_t i = 0; i < count; i++)
         list[i] = paths[i];
     const dsc_data_options options = { .alloc = engine->alloc, .io = &engine->io, .paths = list, .path_count = count,
                                        .sequence = engine->model->seq_length, .vocab_size = engine->model->vocab_size,
-                                       .shuffle = shuffle, .seed = (uint64_t)engine->config.seed };
+                                       .weights = train && own->data_weight_count > 0 ? own->data_weights : NULL,
+                                       .shuffle = train && own->shuffle, .seed = (uint64_t)engine->config.seed };
+    if (options.weights != NULL && own->data_weight_count != count)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.data_weights", "%d weights for %d files of data; give one for each",
+                        own->data_weight_count, (int)count);
     return dsc_data_open(&options, out, err);
 }
 
@@ -183,7 +188,7 @@ static dsc_status open_data(dsc_engine *engine, const dsc_engine_options *option
         note(engine, "no data is named (dsc.data, --data)", own->data[0]);
     }
     if (engine->source.fill == NULL && own->data_count > 0 && !engine->plan_only) {
-        DSC_TRY(open_files(engine, own->data, own->data_count, own->shuffle, &engine->data, err));
+        DSC_TRY(open_files(engine, own->data, own->data_count, true, &engine->data, err));
         engine->source = dsc_data_as_source(engine->data);
     }
     if (own->eval_data_count > 0 && !engine->plan_only)

@@ -70,6 +70,18 @@ for data in parts.bin mm.bin mm.idx mm; do
 done
 report "train learns the same from llm.c's file, PREFIX.bin, PREFIX.idx and PREFIX" eval \
     '[ -s $tmp/parts.bin.losses ] && cmp $tmp/parts.bin.losses $tmp/mm.bin.losses && cmp $tmp/parts.bin.losses $tmp/mm.idx.losses && cmp $tmp/parts.bin.losses $tmp/mm.losses'
+weighted() { # WEIGHTS FILE...: steps of an epoch
+    sed "s/\"steps\": 2/\"data_weights\": $1, \"steps\": 1/" "$tmp/c.json" >"$tmp/w.json"
+    shift
+    code=0
+    timeout 60 "$bin/train" --config "$tmp/w.json" --data "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?
+}
+weighted "[2, 0.5]" "$tmp/parts.bin" "$tmp/mm.bin"
+report "data_weights: one number for each file" [ $code -eq 0 ]
+weighted "[2]" "$tmp/parts.bin" "$tmp/mm.bin"
+report "data_weights: fewer than files" fails "1 weights for 2 files"
+weighted "[2, 0]" "$tmp/parts.bin" "$tmp/mm.bin"
+report "data_weights: 0 is no weight" fails "dsc.data_weights"
 run check --kind tokens-mmidx "$tmp/mm.idx" --vocab-size 700
 report "check takes the index" [ $code -eq 0 ]
 run check --kind tokens-mmidx "$tmp/mm.idx" --vocab-size 600

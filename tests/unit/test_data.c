@@ -186,6 +186,59 @@ static void a_negative_id_is_refused(void **state)
     dsc_data_close(&data);
 }
 
+/* An epoch of weights 2.5 and 0.3: file 0's samples twice, and half of them once more; three of file 1's. */
+static void weights_say_how_often_a_file_comes(void **state)
+{
+    (void)state;
+    const char *const list[] = { paths[0], paths[1] };
+    const double weights[] = { 2.5, 0.3 };
+    uint16_t ids[TOKENS];
+    for (int which = 0; which < 2; which++) { /* the first token of a sample tells the sample */
+        for (int i = 0; i < TOKENS; i++)
+            ids[i] = (uint16_t)(100 * which + i / SEQUENCE);
+        assert_int_equal(dsc_io_write_all_atomic(NULL, paths[which], ids, sizeof ids, &err), DSC_OK);
+    }
+    int last[2][20] = { { 0 } };
+    for (int epoch = 0; epoch < 2; epoch++) {
+        for (int shuffle = 0; shuffle < 2; shuffle++) {
+            const dsc_data_options options = { .alloc = alloc, .paths = list, .path_count = 2, .sequence = SEQUENCE,
+                                               .weights = weights, .vocab_size = 200, .shuffle = shuffle == 1,
+                                               .seed = 7 };
+            dsc_data *data = NULL;
+            assert_int_equal(dsc_data_open(&options, &data, &err), DSC_OK);
+            const dsc_data_source source = dsc_data_as_source(data);
+            assert_int_equal(source.sample_count, 28);
+            int seen[20] = { 0 };
+            for (int64_t g = 0; g < 28; g++) {
+                int32_t tokens[SEQUENCE], targets[SEQUENCE];
+                void *const batch[] = { tokens, targets };
+                assert_int_equal(source.fill(source.user, epoch * 28 + g, 1, batch, &err), DSC_OK);
+                seen[tokens[0] / 100 * 10 + tokens[0] % 100]++;
+            }
+            int thrice = 0, second = 0;
+            for (int i = 0; i < 10; i++) {
+                assert_true(seen[i] == 2 || seen[i] == 3);
+                assert_true(seen[10 + i] <= 1);
+                thrice += seen[i] == 3;
+                second += seen[10 + i];
+                assert_true(shuffle == 1 || seen[i] == (i < 5 ? 3 : 2));
+            }
+            assert_int_equal(thrice, 5);
+            assert_int_equal(second, 3);
+            if (shuffle == 1 && epoch == 1) /* another epoch takes others */
+                assert_int_not_equal(memcmp(seen, last[1], sizeof seen), 0);
+            memcpy(last[shuffle], seen, sizeof seen);
+            dsc_data_close(&data);
+        }
+    }
+    const double too_few[] = { 1, 0.05 };
+    const dsc_data_options options = { .alloc = alloc, .paths = list, .path_count = 2, .sequence = SEQUENCE,
+                                       .weights = too_few, .vocab_size = 200 };
+    dsc_data *data = NULL;
+    assert_int_equal(dsc_data_open(&options, &data, &err), DSC_ERR_INPUT);
+    assert_string_equal(err.where, paths[1]);
+}
+
 static int open_folder(void **state)
 {
     (void)state;
@@ -212,6 +265,7 @@ int main(void)
         cmocka_unit_test(a_vocabulary_of_every_id_needs_no_reading),
         cmocka_unit_test(what_is_written_is_read),
         cmocka_unit_test(a_negative_id_is_refused),
+        cmocka_unit_test(weights_say_how_often_a_file_comes),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);
 }
