@@ -162,6 +162,7 @@ typedef struct dsc_own_config {
     bool aio_poll;                    /* io_uring: the kernel's own thread takes requests (SQPOLL) */
     dsc_gemm_choice gemm_plans;       /* SAME_BITS */
     bool cuda_graphs;                 /* a module's work on a GPU is started as one graph; false */
+    bool nccl_register;               /* NCCL is told where the parameters lie */
     bool native_sums;                 /* "reduce": "native": the transport's own sum; else "exact" */
     int64_t skip_limit;               /* steps skipped in a row that end the run; 0: none */
     double comm_timeout_s;            /* a collective that waits longer ends the job with exit code 5; 600 */

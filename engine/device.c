@@ -129,6 +129,7 @@ static void device_comm_options(const dsc_engine *engine, int64_t fault_at, dsc_
     out->staging_bytes = device_staging_bytes(engine);
     out->staging_channels = 1u << DSC_CHANNEL_REDUCE;
     out->native_sums = engine->config.own.native_sums;
+    out->register_memory = engine->config.own.nccl_register;
 }
 
 void dsc_engine_comm_plan(const dsc_engine *engine, dsc_plan_options *out)

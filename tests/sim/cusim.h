@@ -53,6 +53,8 @@ int64_t cusim_products_taken(void);
 /* Of all that the program has made and not given back: allocations, streams, events, graphs, communicators and
  * cuBLASLt's objects. */
 int64_t cusim_left(void);
+/* Buffers that were registered with NCCL's communicators so far. */
+uint64_t cusim_nccl_registrations(void);
 /* Parts of an allocation that the program itself gives out: forbidden bytes nobody may touch (they become poison),
  * allowed ones may be. Who forbids bytes that were used must have waited for that use. */
 void cusim_forbid(const void *p, size_t bytes);

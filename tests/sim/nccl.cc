@@ -72,6 +72,7 @@ struct ncclComm {
     bool blocking = true, aborted = false;
     uint64_t call_count = 0, split_count = 0;
     std::map<int, uint64_t> pair_count;
+    std::map<uint64_t, std::pair<const char *, size_t>> registered;
 };
 
 namespace {
@@ -471,10 +472,41 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
 
 ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
 
+static uint64_t next_handle = 1, registrations = 0;
+
+uint64_t cusim_nccl_registrations(void)
+{
+    guard held(sim().lock);
+    return registrations;
+}
+
+ncclResult_t ncclCommRegister(ncclComm_t comm, void *buff, size_t size, void **handle)
+{
+    guard held(sim().lock);
+    if (memory_owner(buff) != comm->device || memory_owner(static_cast<char *>(buff) + size - 1) != comm->device)
+        fail("ncclCommRegister(%p, %zu): not memory of the communicator's device", buff, size);
+    comm->registered[next_handle] = { static_cast<const char *>(buff), size };
+    *handle = reinterpret_cast<void *>(next_handle++);
+    registrations++;
+    things++;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle)
+{
+    guard held(sim().lock);
+    if (comm->registered.erase(reinterpret_cast<uint64_t>(handle)) == 0)
+        fail("ncclCommDeregister(%p): not registered with this communicator", handle);
+    things--;
+    return ncclSuccess;
+}
+
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     guard held(sim().lock);
     comm->aborted = true;
+    things -= static_cast<int64_t>(comm->registered.size());
+    comm->registered.clear();
     closed.emplace_back(comm);
     things--;
     comm->all->lost = true;
@@ -486,6 +518,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     guard held(sim().lock);
+    if (!comm->registered.empty())
+        fail("ncclCommDestroy: %zu buffers are still registered", comm->registered.size());
     comm->aborted = true;
     closed.emplace_back(comm);
     things--;
@@ -533,14 +567,6 @@ ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
     *rank = comm->rank;
     return ncclSuccess;
 }
-
-ncclResult_t ncclCommRegister(const ncclComm_t, void *, size_t, void **handle)
-{
-    *handle = nullptr;
-    return ncclSuccess;
-}
-
-ncclResult_t ncclCommDeregister(const ncclComm_t, void *) { return ncclSuccess; }
 
 ncclResult_t ncclGroupStart(void)
 {

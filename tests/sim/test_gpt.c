@@ -220,6 +220,25 @@ static void native_sums_are_near(void **state)
     }
 }
 
+/* Each rank's parameters, with each channel's communicator; taken back before it closes, or the simulator ends us. */
+static void registered_memory_gives_the_same_bits(void **state)
+{
+    const int32_t world = run_most_ranks(2);
+    run_result plain, registered;
+    tiny_variant v = { "cuda", world, 2, 2, true, true, false, NULL };
+    if (world < 2)
+        skip();
+    run(&v, &plain);
+    const uint64_t before = cusim_nccl_registrations();
+    v.own = ", \"nccl_register\": true";
+    run(&v, &registered);
+    const uint64_t made = cusim_nccl_registrations() - before, channels = 3;
+    assert_true(made > 0 && made % (channels * (uint64_t)world) == 0);
+    assert_string_equal(plain.hash, registered.hash);
+    tiny_free_states(&plain);
+    tiny_free_states(&registered);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -231,6 +250,7 @@ int main(void)
         cmocka_unit_test(a_save_beside_training),
         cmocka_unit_test(memory_is_the_plans),
         cmocka_unit_test(native_sums_are_near),
+        cmocka_unit_test(registered_memory_gives_the_same_bits),
     };
     model = tiny_gpt_open(&(tiny_gpt){ .vocab = VOCAB, .sequence = SEQUENCE, .heads = 1, .layers = 2 });
     const int failed = cmocka_run_group_tests_name("a GPT on simulated GPUs", tests, NULL, NULL);

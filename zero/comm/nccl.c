@@ -17,6 +17,7 @@
 
 #define POLL_NS INT64_C(50000)
 #define CLOSE_WAIT_NS INT64_C(5000000000)
+#define BUFFERS_MAX 8    /* registered ones: the engine has two */
 #define BARRIER_BYTES 64 /* one cache line for each rank */
 /* Buffers of one communicator between up to 8 GPUs of a host, as 2.18 to 2.28 take them by default. */
 #define LIBRARY_BYTES_PER_CHANNEL (INT64_C(160) << 20)
@@ -27,6 +28,12 @@ typedef struct nccl_channel {
     int64_t last_bytes, call_count;
 } nccl_channel;
 
+/* A buffer that NCCL may read and write in place, by channel. */
+typedef struct nccl_buffer {
+    void *ptr; /* NULL: a free place */
+    void *handle[DSC_COMM_CHANNELS_MAX];
+} nccl_buffer;
+
 typedef struct nccl_transport {
     dsc_transport base;
     dsc_alloc *alloc;
@@ -35,6 +42,8 @@ typedef struct nccl_transport {
     dsc_comm *host;
     int32_t rank, size, channel_count;
     int64_t timeout_ns, library_bytes;
+    bool registers;
+    nccl_buffer buffer[BUFFERS_MAX];
     dsc_buf barrier; /* [channel_count * size * BARRIER_BYTES] */
     nccl_channel channel[DSC_COMM_CHANNELS_MAX];
     pthread_mutex_t lock; /* what follows; also kept while communicators are aborted */
@@ -214,6 +223,10 @@ static dsc_status make_all(nccl_transport *t, const dsc_comm_options *options, g
     for (int32_t c = 0; c < t->channel_count; c++)
         DSC_TRY(make_channel(t, c, &all[0].id[c], dsc_comm_open_timeout_ns(options), err));
     dsc_device_watch(t->device, watch, t);
+    if (options->register_memory && t->api.enroll == NULL)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.nccl_register", "NCCL %d.%d cannot register memory; install "
+                        "2.19 or newer, or take the key out", t->api.version / 10000, t->api.version / 100 % 100);
+    t->registers = options->register_memory;
     return DSC_OK;
 }
 
@@ -295,6 +308,58 @@ static dsc_status nccl_open(dsc_transport **out, const dsc_comm_options *options
 int64_t dsc_nccl_plan_bytes(const dsc_comm_options *options)
 {
     return options->place.size > 1 ? options->channel_count * LIBRARY_BYTES_PER_CHANNEL : 0;
+}
+
+/* ---- memory ---- */
+
+static void strike_buffer(nccl_transport *t, nccl_buffer *buffer)
+{
+    (void)!dsc_device_bind(t->device, NULL);
+    pthread_mutex_lock(&t->lock);
+    for (int32_t c = 0; c < t->channel_count; c++)
+        if (buffer->handle[c] != NULL && t->channel[c].comm != NULL) /* an aborted one has forgotten it */
+            (void)t->api.strike(t->channel[c].comm, buffer->handle[c]);
+    pthread_mutex_unlock(&t->lock);
+    *buffer = (nccl_buffer){ .ptr = NULL };
+}
+
+static dsc_status enroll_buffer(nccl_transport *t, const dsc_buf *buf, dsc_error *err)
+{
+    nccl_buffer *buffer = t->buffer;
+    while (buffer < t->buffer + BUFFERS_MAX && buffer->ptr != NULL)
+        buffer++;
+    if (buffer == t->buffer + BUFFERS_MAX)
+        return DSC_OK; /* works without, too */
+    DSC_TRY(dsc_device_bind(t->device, err));
+    buffer->ptr = buf->ptr;
+    dsc_status status = DSC_OK;
+    for (int32_t c = 0; c < t->channel_count && status == DSC_OK; c++) {
+        const dsc_nccl_result result =
+            t->api.enroll(t->channel[c].comm, buf->ptr, (size_t)buf->bytes, &buffer->handle[c]);
+        status = settle(t, c, result, "ncclCommRegister", t->timeout_ns, err);
+    }
+    if (status != DSC_OK)
+        strike_buffer(t, buffer);
+    return status;
+}
+
+static dsc_status nccl_mem_open(dsc_transport *transport, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err)
+{
+    nccl_transport *t = of(transport);
+    DSC_TRY(dsc_mem_open(t->device, tag, DSC_TIER_DEVICE, bytes, out, err));
+    const dsc_status status = t->registers && bytes > 0 ? enroll_buffer(t, out, err) : DSC_OK;
+    if (status != DSC_OK)
+        dsc_mem_close(t->device, out);
+    return status;
+}
+
+static void nccl_mem_close(dsc_transport *transport, dsc_buf *buf)
+{
+    nccl_transport *t = of(transport);
+    for (int32_t i = 0; i < BUFFERS_MAX; i++)
+        if (buf->ptr != NULL && t->buffer[i].ptr == buf->ptr)
+            strike_buffer(t, &t->buffer[i]);
+    dsc_mem_close(t->device, buf);
 }
 
 /* ---- collectives ---- */
@@ -436,6 +501,8 @@ const dsc_comm_ops dsc_comm_nccl = {
     .send = nccl_send,
     .recv = nccl_recv,
     .native_sum = nccl_native_sum,
+    .mem_open = nccl_mem_open,
+    .mem_close = nccl_mem_close,
     .health = health,
     .abort = nccl_abort,
 };

@@ -54,10 +54,15 @@ typedef struct dsc_nccl_config { /* ncclConfig_t */
     X(broadcast, ncclBroadcast, (const void *, void *, size_t, dsc_nccl_type, int, dsc_nccl_comm *, void *))           \
     X(send, ncclSend, (const void *, size_t, dsc_nccl_type, int, dsc_nccl_comm *, void *))                             \
     X(recv, ncclRecv, (void *, size_t, dsc_nccl_type, int, dsc_nccl_comm *, void *))
+/* Not in every version that we take: NULL then. */
+#define DSC_NCCL_NEWER_FUNCTIONS(X)                                                                                    \
+    X(enroll, ncclCommRegister, (dsc_nccl_comm *, void *, size_t, void **))                                            \
+    X(strike, ncclCommDeregister, (dsc_nccl_comm *, void *))
 
 typedef struct dsc_nccl_api {
 #define DSC_NCCL_MEMBER(member, symbol, arguments) dsc_nccl_result(*member) arguments;
     DSC_NCCL_FUNCTIONS(DSC_NCCL_MEMBER)
+    DSC_NCCL_NEWER_FUNCTIONS(DSC_NCCL_MEMBER)
 #undef DSC_NCCL_MEMBER
     const char *(*error_text)(dsc_nccl_result);
     const char *(*last_error)(dsc_nccl_comm *);

@@ -10,8 +10,9 @@ typedef struct symbol {
     size_t offset; /* of the member in dsc_nccl_api */
 } symbol;
 
-static const symbol symbols[] = {
 #define SYMBOL(member, symbol, arguments) { #symbol, offsetof(dsc_nccl_api, member) },
+static const symbol newer[] = { DSC_NCCL_NEWER_FUNCTIONS(SYMBOL) };
+static const symbol symbols[] = {
     DSC_NCCL_FUNCTIONS(SYMBOL)
 #undef SYMBOL
     { "ncclGetErrorString", offsetof(dsc_nccl_api, error_text) },
@@ -26,6 +27,10 @@ static const char *resolve(void *library, dsc_nccl_api *out)
         if (found == NULL)
             return symbols[i].name;
         memcpy((char *)out + symbols[i].offset, &found, sizeof found);
+    }
+    for (size_t i = 0; i < DSC_COUNT(newer); i++) {
+        void *found = dlsym(library, newer[i].name);
+        memcpy((char *)out + newer[i].offset, &found, sizeof found);
     }
     return NULL;
 }
