@@ -107,27 +107,34 @@ static void expect_planned(const run_result *r)
     assert_true(r->wire_bytes >= r->wire_planned && r->wire_bytes <= r->wire_planned + 4096);
 }
 
+/* The variant again at every stage and in every place. */
+static void expect_same_everywhere(const run_result *first, variant v, const dsc_model *model)
+{
+    run_result other;
+    for (v.stage = 1; v.stage <= 3; v.stage++)
+        for (size_t p = 0; p < DSC_COUNT(placements); p++) {
+            v.zero = placements[p].zero;
+            if (v.stage < placements[p].least_stage)
+                continue;
+            run_variant(&v, model, &other);
+            expect_same(first, &other, placements[p].name, &v);
+            expect_planned(&other);
+        }
+}
+
 static void every_placement_gives_the_same_bits(void **state)
 {
     dsc_model *model = toy_model_open(5, 61, 3, true);
     for (int bf16 = 0; bf16 < 2; bf16++)
         for (int32_t world = 1; world <= 3; world++)
             for (int32_t accumulation = 1; accumulation <= 4; accumulation += 3) {
-                run_result first, other;
+                run_result first;
                 variant v = { world, 0, accumulation, bf16 != 0, false, "", NULL, NULL };
                 run_variant(&v, model, &first);
                 assert_int_equal(first.status, DSC_OK);
                 assert_true(first.loss[STEPS - 1] != first.loss[0]);
                 expect_planned(&first);
-                for (v.stage = 1; v.stage <= 3; v.stage++)
-                    for (size_t p = 0; p < DSC_COUNT(placements); p++) {
-                        v.zero = placements[p].zero;
-                        if (v.stage < placements[p].least_stage)
-                            continue;
-                        run_variant(&v, model, &other);
-                        expect_same(&first, &other, placements[p].name, &v);
-                        expect_planned(&other);
-                    }
+                expect_same_everywhere(&first, v, model);
             }
     expect_empty(folder);
     toy_model_close(model);
@@ -202,7 +209,7 @@ static void moments_in_bf16_give_the_same_bits(void **state)
 {
     dsc_model *model = toy_model_open(5, 61, 3, true);
     for (int32_t world = 1; world <= 3; world++) {
-        run_result full, first, other;
+        run_result full, first;
         variant v = { world, 0, 1 + world % 2, world != 2, false, "", NULL, NULL };
         run_variant(&v, model, &full);
         v.own = BF16_MOMENTS;
@@ -211,15 +218,7 @@ static void moments_in_bf16_give_the_same_bits(void **state)
         assert_string_not_equal(full.hash, first.hash);
         assert_int_equal(first.state_bytes[3] * 2, full.state_bytes[3]);
         expect_planned(&first);
-        for (v.stage = 1; v.stage <= 3; v.stage++)
-            for (size_t p = 0; p < DSC_COUNT(placements); p++) {
-                v.zero = placements[p].zero;
-                if (v.stage < placements[p].least_stage)
-                    continue;
-                run_variant(&v, model, &other);
-                expect_same(&first, &other, placements[p].name, &v);
-                expect_planned(&other);
-            }
+        expect_same_everywhere(&first, v, model);
     }
     toy_model_close(model);
 }
@@ -230,7 +229,7 @@ static void sums_in_bf16_give_the_same_bits(void **state)
 {
     dsc_model *model = toy_model_open(5, 61, 3, true);
     for (int32_t world = 1; world <= 3; world++) {
-        run_result full, first, other;
+        run_result full, first;
         variant v = { world, 0, 4 - world, world != 2, false, "", NULL, NULL };
         run_variant(&v, model, &full);
         v.own = BF16_SUMS;
@@ -238,15 +237,7 @@ static void sums_in_bf16_give_the_same_bits(void **state)
         assert_int_equal(first.status, DSC_OK);
         assert_string_not_equal(full.hash, first.hash);
         assert_true(fabs(first.loss[STEPS - 1] - full.loss[STEPS - 1]) < 0.02 * fabs(full.loss[STEPS - 1]));
-        for (v.stage = 1; v.stage <= 3; v.stage++)
-            for (size_t p = 0; p < DSC_COUNT(placements); p++) {
-                v.zero = placements[p].zero;
-                if (v.stage < placements[p].least_stage)
-                    continue;
-                run_variant(&v, model, &other);
-                expect_same(&first, &other, placements[p].name, &v);
-                expect_planned(&other);
-            }
+        expect_same_everywhere(&first, v, model);
     }
     toy_model_close(model);
 }
