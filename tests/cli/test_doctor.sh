@@ -65,4 +65,16 @@ report "no control bytes" test "$(grep -c "$(printf '\033')" out)" = 0
 report "a node that is not told, with a remedy" grep -q '^  GPU2: its NUMA node is not known; .*--bind_core_list' out
 "$dsc" doctor --sysfs "$tmp/none" >out 2>&1
 report "no /sys at all" test $? -eq 0
+
+# cuDNN is told with its version and never needed. The libraries are made here, so the answers are the same everywhere.
+cudnn() { # C_TEXT, LINE: what doctor says beside a libcudnn.so.9 of that text
+    mkdir -p lib
+    rm -f lib/libcudnn.so.9
+    [ -z "$1" ] || { echo "$1" >cudnn.c && ${CC:-cc} -shared -fPIC -o lib/libcudnn.so.9 cudnn.c; } || return 1
+    LD_LIBRARY_PATH=$tmp/lib "$dsc" doctor --sysfs "$tmp/none" >out 2>&1 && grep -q "^  cuDNN  *$2   attention is dsc's own\$" out
+}
+report "a cuDNN and its version" cudnn 'unsigned long cudnnGetVersion(void) { return 91002; }' '9.10.2 found, not needed'
+report "a cuDNN without the call" cudnn 'int nothing;' 'found, not needed'
+if ldconfig -p 2>/dev/null | grep -q 'libcudnn\.so\.9'; then skip "no cuDNN" "this machine has one"
+else report "no cuDNN" cudnn '' 'not installed, not needed'; fi
 end_of_tests

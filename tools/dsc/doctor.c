@@ -175,6 +175,24 @@ static bool library_there(const char *name)
     return dlopen(name, RTLD_LAZY | RTLD_LOCAL) != NULL;
 }
 
+/* Nothing opens it: its version is told for those who look for it here because other programs need it. */
+static void cudnn(void)
+{
+    void *library = dlopen("libcudnn.so.9", RTLD_LAZY | RTLD_LOCAL); /* stays loaded, as above */
+    size_t (*version_get)(void) = NULL;
+    char text[64] = "not installed, not needed";
+    if (library != NULL) {
+        void *const call = dlsym(library, "cudnnGetVersion");
+        memcpy(&version_get, &call, sizeof version_get);
+        snprintf(text, sizeof text, "found, not needed");
+    }
+    if (version_get != NULL) {
+        const size_t v = version_get(); /* 90300 is 9.3.0 */
+        snprintf(text, sizeof text, "%zu.%zu.%zu found, not needed", v / 10000, v / 100 % 100, v % 100);
+    }
+    line("cuDNN", text, "attention is dsc's own");
+}
+
 static void libraries(void)
 {
     static const struct { const char *name, *file, *without; } optional[] = {
@@ -192,6 +210,7 @@ static void libraries(void)
         const bool there = library_there(optional[i].file);
         line(optional[i].name, there ? "installed" : "missing", there ? "" : optional[i].without);
     }
+    cudnn();
 }
 
 /* What this installation can choose from: its own, and the plugins in lib/dsc. */
