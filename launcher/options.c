@@ -88,7 +88,7 @@ static const flag_row rows[] = {
     { "--version", "", "", FLAG_BOOL, AT(version), 0, 0, "the version" },
 
     { "--venv_script", "", "FILE", FLAG_LATER, 0, 0, 0, "source the script in the shell before dsc-launch" },
-    { "--autotuning", "", "MODE", FLAG_LATER, 0, 0, 0, "dsc plan shows what fits; leave it out" },
+    { "--autotuning", "", "MODE", FLAG_LATER, 0, 0, 0, "dsc tune --config FILE does it; leave it out" },
     { "--elastic_training", "", "", FLAG_LATER, 0, 0, 0, "a fixed number of ranks; leave it out" },
     { "--min_elastic_nodes", "", "N", FLAG_LATER, 0, 0, 0, "a fixed number of ranks; leave it out" },
     { "--max_elastic_nodes", "", "N", FLAG_LATER, 0, 0, 0, "a fixed number of ranks; leave it out" },

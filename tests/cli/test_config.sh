@@ -226,8 +226,6 @@ run confg
 report "a misspelled command" fails "did you mean \"dsc config\""
 run
 report "no command" fails "no command"
-run tune x
-report "a command that is not built" fails "not built in this version"
 run doctor
 report "dsc doctor" prints "cores"
 code=0; "$dsc" config explain --markdown >/dev/full 2>"$tmp/err" || code=$?

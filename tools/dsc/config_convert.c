@@ -35,31 +35,9 @@ typedef struct conversion_row {
 
 /* ---- the result ---- */
 
-/* The section that a path "a.b.c" ends in, made as needed; *leaf is its last name. */
-static cJSON *section_of(conversion *c, const char *path, const char **leaf)
-{
-    cJSON *at = c->to;
-    for (const char *dot; at != NULL && (dot = strchr(path, '.')) != NULL; path = dot + 1) {
-        char name[64];
-        snprintf(name, sizeof name, "%.*s", (int)(dot - path), path);
-        cJSON *next = cJSON_GetObjectItemCaseSensitive(at, name);
-        at = next != NULL ? next : cJSON_AddObjectToObject(at, name);
-    }
-    *leaf = path;
-    return at;
-}
-
-/* Moves `value` to its path; a value that was there before gives way. */
 static dsc_status put(conversion *c, const char *path, cJSON *value)
 {
-    const char *leaf;
-    cJSON *section = section_of(c, path, &leaf);
-    if (section != NULL)
-        cJSON_DeleteItemFromObjectCaseSensitive(section, leaf);
-    if (value != NULL && section != NULL && cJSON_AddItemToObject(section, leaf, value))
-        return DSC_OK;
-    cJSON_Delete(value);
-    return DSC_FAIL(c->err, DSC_ERR_NOMEM, c->where, "out of host memory: no room for %s", path);
+    return dsc_config_tool_put(c->to, path, value, c->err);
 }
 
 static dsc_status put_bool(conversion *c, const char *path, bool value)
@@ -420,8 +398,7 @@ static dsc_status convert_flags(conversion *c, int argc, char **argv)
 /* What several values say together. */
 static dsc_status finish(conversion *c)
 {
-    const char *leaf;
-    cJSON *rate = c->base_rate ? cJSON_GetObjectItem(section_of(c, "optimizer.params.lr", &leaf), "lr") : NULL;
+    cJSON *rate = c->base_rate ? dsc_config_tool_get(c->to, "optimizer.params.lr") : NULL;
     const cJSON *steps = cJSON_GetObjectItemCaseSensitive(c->to, "gradient_accumulation_steps");
     if (cJSON_IsNumber(rate) && cJSON_IsNumber(steps)) /* the workers' number is dsc.lr_scaling's part */
         cJSON_SetNumberValue(rate, rate->valuedouble * steps->valuedouble);

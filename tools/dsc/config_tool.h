@@ -23,4 +23,10 @@ int dsc_config_tool_values(const dsc_config *config, const dsc_json *file, bool 
 /* A file as data, YAML or JSON by its name. The caller closes *out. */
 dsc_status dsc_config_tool_open(dsc_alloc *alloc, const char *path, dsc_json **out, dsc_error *err);
 
+/* Values of a config as data, by key path "a.b.c". put: sections are made as needed, `value` is moved to its place or
+ * freed, and takes the place of what was there; NULL is "out of memory", which it tells. get: NULL: not there. */
+dsc_status dsc_config_tool_put(cJSON *root, const char *path, cJSON *value, dsc_error *err);
+cJSON *dsc_config_tool_get(cJSON *root, const char *path);
+void dsc_config_tool_remove(cJSON *root, const char *path);
+
 #endif

@@ -168,16 +168,12 @@ static int print_findings(const answer *all, int count)
     return found;
 }
 
-static pid_t start(char *const *flag, int count, int *out_fd)
+static pid_t start(char *launch, char *self, char *const *flag, int count, int *out_fd)
 {
-    char folder[4000], launch[4096], self[4096], **argv = calloc((size_t)count + 16, sizeof *argv);
+    char **argv = calloc((size_t)count + 16, sizeof *argv);
     int fd[2], used = 0;
     static char one[] = "--num_gpus=1", quiet[] = "--quiet", doctor[] = "doctor", answer_flag[] = "--answer";
     static char end_of_flags[] = "--", over[] = "--oversubscribe";
-    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[n > 0 ? n : 0] = 0;
-    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(self, '/') != NULL ? strrchr(self, '/') - self : 0), self);
-    snprintf(launch, sizeof launch, "%s/dsc-launch", folder);
     if (argv == NULL || pipe(fd) != 0)
         return -1;
     argv[used++] = launch;
@@ -231,8 +227,13 @@ static int read_answers(int fd, answer *all)
 int dsc_doctor_ask(char *const *flag, int count)
 {
     int fd = -1, status = 0;
+    char launch[4096], self[4096];
+    dsc_error err = DSC_ERROR_INIT;
+    if (dsc_tool_beside("dsc-launch", launch, sizeof launch, &err) != DSC_OK ||
+        dsc_tool_beside("dsc", self, sizeof self, &err) != DSC_OK)
+        return dsc_tool_fail(&err);
     answer *all = calloc(HOSTS_MAX, sizeof *all);
-    const pid_t pid = all != NULL ? start(flag, count, &fd) : -1;
+    const pid_t pid = all != NULL ? start(launch, self, flag, count, &fd) : -1;
     if (pid < 0) {
         free(all);
         return dsc_tool_usage("dsc doctor", "dsc-launch cannot be started: %s", strerror(errno));
@@ -241,8 +242,6 @@ int dsc_doctor_ask(char *const *flag, int count)
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-    if (code == 127)
-        (void)dsc_tool_usage("dsc doctor", "there is no dsc-launch beside this program");
     if (answers > 0) {
         print_table(all, answers);
         if (code == 0)

@@ -8,30 +8,27 @@
 #include "tools/dsc/tool.h"
 
 static const dsc_command commands[] = {
-    { "config", "config check|explain|lr|convert FILE ...", "what a ds_config.json says, resolved", dsc_cmd_config,
-      NULL },
-    { "check", "check --kind KIND FILE", "validate one input file", dsc_cmd_check, NULL },
-    { "doctor", "doctor [--hostfile FILE]", "what this machine or every host can do, what is missing", dsc_cmd_doctor,
-      NULL },
-    { "plan", "plan --config FILE --model NAME", "bytes per tag, tier and rank; --time, --compare", dsc_cmd_plan,
-      NULL },
-    { "plot", "plot RUN.jsonl...", "curves of train's logs as a picture", dsc_cmd_plot, NULL },
+    { "config", "config check|explain|lr|convert FILE ...", "what a ds_config.json says, resolved", dsc_cmd_config },
+    { "check", "check --kind KIND FILE", "validate one input file", dsc_cmd_check },
+    { "doctor", "doctor [--hostfile FILE]", "what this machine or every host can do, what is missing", dsc_cmd_doctor },
+    { "plan", "plan --config FILE --model NAME", "bytes per tag, tier and rank; --time, --compare", dsc_cmd_plan },
+    { "plot", "plot RUN.jsonl...", "curves of train's logs as a picture", dsc_cmd_plot },
     { "ckpt", "ckpt ls|verify|hash|diff|prune|export DIR", "list, check, compare, thin out, export checkpoints",
-      dsc_cmd_ckpt, NULL },
-    { "io", "io bench DIR", "how fast files in DIR are read and written, the best aio section", dsc_cmd_io, NULL },
-    { "comm", "comm bench [--ranks N]", "how fast ranks of this host exchange data", dsc_cmd_comm, NULL },
-    { "data", "data tokenize FILE... -o OUT.bin", "texts to token files; data show FILE.bin: back", dsc_cmd_data,
-      NULL },
-    { "generate", "generate --model DIR --prompt TEXT", "a model continues a text", dsc_cmd_generate, NULL },
-    { "tune", "tune --config FILE", "a faster config", NULL, "dsc config explain lists what can be set" },
+      dsc_cmd_ckpt },
+    { "io", "io bench DIR", "how fast files in DIR are read and written, the best aio section", dsc_cmd_io },
+    { "comm", "comm bench [--ranks N]", "how fast ranks of this host exchange data", dsc_cmd_comm },
+    { "data", "data tokenize FILE... -o OUT.bin", "texts to token files; data show FILE.bin: back", dsc_cmd_data },
+    { "generate", "generate --model DIR --prompt TEXT", "a model continues a text", dsc_cmd_generate },
+    { "scale", "scale --config FILE [--ranks 1,2,4]", "speed by number of ranks: short runs, a table, a picture",
+      dsc_cmd_scale },
+    { "tune", "tune --config FILE [--ranks N]", "a faster config by short runs; --batch 64..1024", dsc_cmd_tune },
 };
 
 static int help(void)
 {
     printf("usage: dsc COMMAND [ARGUMENTS]\n\n");
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
-        if (commands[i].run != NULL)
-            printf("  dsc %-34s %s\n", commands[i].usage, commands[i].summary);
+        printf("  dsc %-34s %s\n", commands[i].usage, commands[i].summary);
     printf("\n  dsc --version\n");
     return dsc_tool_end();
 }
@@ -63,12 +60,8 @@ int main(int argc, char **argv)
         printf("dsc %s\n", DSC_VERSION_TEXT);
         return dsc_tool_end();
     }
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-        if (strcmp(argv[1], commands[i].name) != 0)
-            continue;
-        if (commands[i].run == NULL)
-            return dsc_tool_usage(argv[1], "not built in this version; %s", commands[i].instead);
-        return commands[i].run(argc - 1, argv + 1);
-    }
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
     return unknown(argv[1]);
 }

@@ -1,8 +1,11 @@
 /* plot_svg.c - see plot.h. SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/io.h"
 #include "base/utf8.h"
 #include "tools/dsc/plot.h"
 
@@ -239,4 +242,24 @@ void plot_write_svg(FILE *out, const plot_panel *panels, int panel_count)
         fputs("</text>\n", out);
     }
     fputs("</svg>\n", out);
+}
+
+dsc_status plot_save_svg(const char *path, const plot_panel *panels, int panel_count, dsc_error *err)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (out != NULL)
+        plot_write_svg(out, panels, panel_count);
+    if (out == NULL || fclose(out) != 0) {
+        free(text);
+        return DSC_FAIL(err, DSC_ERR_NOMEM, path, "no memory for the picture");
+    }
+    dsc_status status = DSC_OK;
+    if (strcmp(path, "-") != 0)
+        status = dsc_io_write_all_atomic(NULL, path, text, (int64_t)bytes, err);
+    else if (fwrite(text, 1, bytes, stdout) != bytes)
+        status = DSC_FAIL(err, DSC_ERR_IO, "stdout", "%s", strerror(errno));
+    free(text);
+    return status;
 }

@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/io.h"
 #include "base/json.h"
 
 int dsc_tool_fail(const dsc_error *err)
@@ -60,6 +62,40 @@ const char *dsc_tool_flag(const char *name, int argc, char **argv, int *i)
     if (argv[*i][length] != 0)
         return NULL;
     return *i + 1 < argc ? argv[++*i] : "";
+}
+
+dsc_status dsc_tool_beside(const char *program, char *out, size_t out_bytes, dsc_error *err)
+{
+    char self[4096];
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(self, '/');
+    if (slash == NULL)
+        return DSC_FAIL(err, DSC_ERR_IO, program, "the folder of this program is unknown: %s", strerror(errno));
+    *slash = 0;
+    DSC_TRY(dsc_path_join(out, out_bytes, self, program, err));
+    return access(out, X_OK) == 0 ? DSC_OK : DSC_FAIL(err, DSC_ERR_IO, out, "is not there: %s", strerror(errno));
+}
+
+dsc_status dsc_tool_lines(dsc_alloc *alloc, const char *path, int64_t bytes_max, dsc_tool_line_fn line, void *user,
+                          dsc_error *err)
+{
+    char *text = NULL;
+    int64_t bytes, number = 1;
+    DSC_TRY(dsc_io_read_all(NULL, alloc, path, bytes_max, &text, &bytes, err));
+    dsc_status status = DSC_OK;
+    const char *end;
+    for (const char *at = text; status == DSC_OK && at < text + bytes; at = end + 1, number++) {
+        char where[1100];
+        end = memchr(at, '\n', (size_t)(text + bytes - at));
+        if (end == NULL)
+            break;
+        snprintf(where, sizeof where, "%s:%lld", path, (long long)number);
+        if (end > at)
+            status = line(user, where, at, end - at, err);
+    }
+    dsc_alloc_free(alloc, text);
+    return status;
 }
 
 void dsc_tool_json_text(const char *text)

@@ -5,13 +5,14 @@
 
 #include <dsc/error.h>
 
-/* A row of the table of commands. run = NULL: refused by name, `instead` says what works. argv[0] is the name. */
+#include "base/alloc.h"
+
+/* A row of the table of commands. argv[0] is the name. */
 typedef struct dsc_command {
     const char *name;
     const char *usage;   /* after "dsc " */
     const char *summary; /* one line for --help */
     int (*run)(int argc, char **argv);
-    const char *instead;
 } dsc_command;
 
 /* Subcommands: exit codes of the command-line contract. */
@@ -25,6 +26,8 @@ int dsc_cmd_generate(int argc, char **argv);
 int dsc_cmd_io(int argc, char **argv);
 int dsc_cmd_plan(int argc, char **argv);
 int dsc_cmd_plot(int argc, char **argv);
+int dsc_cmd_scale(int argc, char **argv);
+int dsc_cmd_tune(int argc, char **argv);
 
 /* Prints "dsc: error: where: message" once and returns the exit code of the status. */
 int dsc_tool_fail(const dsc_error *err);
@@ -36,6 +39,13 @@ int dsc_tool_end(void);
 bool dsc_tool_number(const char *flag, const char *text, int64_t least, int64_t most, int64_t *out);
 /* The value of a flag: argv[*i] is "--name" (the next argument) or "--name=value". NULL: another flag; "": no value. */
 const char *dsc_tool_flag(const char *name, int argc, char **argv, int *i);
+/* The path of another of our programs, which is beside this one. */
+DSC_MUST_USE dsc_status dsc_tool_beside(const char *program, char *out, size_t out_bytes, dsc_error *err);
+/* Gives `line` every line of a file that is not empty, without its end: `where` is "path:number", text is not
+ * terminated. A last line without an end is left out. Stops at the first that is not DSC_OK. */
+typedef dsc_status (*dsc_tool_line_fn)(void *user, const char *where, const char *text, int64_t bytes, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_tool_lines(dsc_alloc *alloc, const char *path, int64_t bytes_max, dsc_tool_line_fn line,
+                                       void *user, dsc_error *err);
 /* A JSON string with its quotes on stdout. */
 void dsc_tool_json_text(const char *text);
 /* The shortest decimal form that reads back as the same double. Returns out. */

@@ -155,6 +155,8 @@ static dsc_status write_json(train_progress *p, const dsc_step_result *r, dsc_er
     fprintf(p->jsonl, "\"tokens\":%lld,", (long long)r->tokens);
     json_number(p->jsonl, "step_ms", (double)r->step_ns * 1e-6);
     json_number(p->jsonl, "tokens_per_s", (double)r->tokens / ((double)r->step_ns * 1e-9));
+    if (p->steps_per_epoch > 0)
+        json_number(p->jsonl, "epoch", (double)r->step / (double)p->steps_per_epoch);
     fprintf(p->jsonl, "\"skipped\":%s,\"loss_scale\":%.17g}\n", r->skipped ? "true" : "false", r->loss_scale);
     if (fflush(p->jsonl) != 0)
         return DSC_FAIL(err, DSC_ERR_IO, "dsc.log", "the log cannot be written: %s", strerror(errno));

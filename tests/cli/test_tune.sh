@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# test_tune.sh - `dsc scale` and `dsc tune`: tables of real short runs, a tuned config that trains the same batch, nothing left
+# behind, and what cannot be measured is told. SPDX-License-Identifier: Apache-2.0
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
+cd "$tmp" || exit 1
+export OMP_WAIT_POLICY=passive TMPDIR=$tmp/left
+mkdir left
+run() { code=0; timeout 100 "$dsc" "$@" >out 2>err </dev/null || code=$?; }
+fails() { [ $code -eq 2 ] && [ "$(grep -c '^dsc: error: ' err)" -eq 1 ] && grep -qF -- "$1" err; }
+nothing_left() { [ -z "$(ls left)" ]; }
+for i in $(seq 400); do echo "line $i of a text that is long enough"; done >text.txt
+cat >config.json <<'END'
+{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, // as the user wrote it
+ "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}, "zero_optimization": {"stage": 2},
+ "tensorboard": {"enabled": true, "output_path": "tb"}, "autotuning": {"num_tuning_micro_batch_sizes": 1},
+ "dsc": {"model": "gpt2-nano", "seq_length": 8, "threads": 1, "save": "saves", "log_text": "text.log"}}
+END
+short=(--config config.json --data text.txt --steps 3 --warm 1)
+
+# The table's numbers belong together.
+cat >table.py <<'END'
+import json, sys
+t = json.load(open(sys.argv[1]))
+kind, ranks, batches, failed = sys.argv[2], *(json.loads(a) for a in sys.argv[3:6])
+rows = t["rows"]
+assert t["scaling"] == kind and [r["ranks"] for r in rows] == ranks and [r["train_batch_size"] for r in rows] == batches, t
+assert [r["ranks"] for r in rows if "failed" in r] == failed, rows
+ran = [r for r in rows if "failed" not in r]
+first = ran[0]
+for r in ran:
+    assert r["train_micro_batch_size_per_gpu"] * r["gradient_accumulation_steps"] * r["ranks"] == r["train_batch_size"], r
+    assert r["step_s_low"] <= r["step_s"] <= r["step_s_high"] and r["steps"] == 3, r
+    assert abs(r["tokens_per_s"] * r["step_s"] / (8 * r["train_batch_size"]) - 1) < 1e-6, r
+    assert abs(r["speed_up"] - r["tokens_per_s"] / first["tokens_per_s"]) < 1e-6 * r["speed_up"], r
+    assert abs(r["efficiency"] * r["ranks"] - r["speed_up"]) < 1e-9, r
+    assert 0 <= r["waiting_share"] < 1, r
+    samples = (len(open("text.txt", "rb").read()) - 1) // 8
+    assert abs(r["epoch_s"] / r["step_s"] - samples // r["train_batch_size"]) < 1e-6, (r, samples)
+END
+has() { if command -v python3 >/dev/null; then python3 table.py "$@" 2>why; fi; }
+run scale "${short[@]}" --ranks 1,2 --svg picture.svg -o weak.json
+report "weak scaling" [ $code -eq 0 -a "$(grep -cE '^ +[12] ' out)" = 2 ]
+report "each rank has the same work" has weak.json weak '[1, 2]' '[8, 16]' '[]'
+report "a picture" [ "$(grep -c 'class="curve"' picture.svg)" = 4 ]
+report "no checkpoint, log or monitor of these runs, and no files of theirs" [ ! -e saves -a ! -e tb -a ! -e text.log -a -z "$(ls left)" ]
+run scale "${short[@]}" --ranks 1,2,3 --strong -o strong.json
+report "strong scaling" [ $code -eq 0 ]
+report "the ranks share the batch, which three cannot" has strong.json strong '[1, 2, 3]' '[8, 8, 0]' '[3]'
+
+run tune "${short[@]}" --ranks 2 --set dsc.seed=7 --table table.json --trials 6
+report "tune" [ $code -eq 0 -a "$(grep -cE '^[ *] (stage|the file)' out)" -eq 6 ]
+if [ -e ds_config_tuned.json ]; then
+    "$dsc" config check ds_config_tuned.json --world-size 2 --json >check.json 2>err
+    report "what it writes is a config of the same batch" grep -q '"train_batch_size":8,' check.json
+    report "with what the command line gave" grep -q '"seed":.7' ds_config_tuned.json
+    run tune "${short[@]}" --ranks 2
+    report "a config is not written over" fails 'ds_config_tuned.json: is there already'
+else
+    report "or nothing was faster" grep -q '^nothing is faster than the file as it is' out
+fi
+run tune "${short[@]}" --batch 4..16 --ranks 2 --table sweep.json
+report "batch sizes side by side" [ $code -eq 0 -a "$(grep -o '"train_batch_size":.[0-9]*' sweep.json | tr -dc '0-9\n' | tr '\n' ' ')" = "4 8 16 " ]
+report "nothing is left" nothing_left
+
+run scale "${short[@]}" --ranks 1 --set zero_optimization.stage=7; report "a value that no config has" [ $code -eq 2 -a "$(grep -c stage err)" = 1 ]
+run scale --config none.json; report "no such config" fails 'none.json: cannot open'
+run scale --ranks 1; report "no config" fails '--config: is missing'
+run scale "${short[@]}" --ranks 2,1; report "ranks that do not rise" fails '--ranks: "2,1"'
+run scale "${short[@]}" --ranks 1 --model none-such
+report "a run that fails says why in the table" [ $code -eq 2 -a "$(grep -c '"none-such" is no built-in model' out)" = 1 ]
+run tune "${short[@]}" --batch 1024..64; report "batches that fall" fails '--batch: "1024..64"'
+run tune "${short[@]}" --batch 3..12 --ranks 2; report "a batch without equal parts" fails '--batch: 3 samples'
+run scale "${short[@]}" --steps 4000 --limit 1 --ranks 1
+report "a run that does not end is ended" [ $code -eq 2 -a "$(grep -c 'no end within 1 s' out)" = 1 ]
+
+ended() { # SIGNAL: all is gone, and the exit is the signal's
+    local pid waited=0
+    timeout 60 "$dsc" scale "${short[@]}" --steps 4000 --ranks 2 >out 2>err </dev/null &
+    pid=$!
+    while [ -z "$(find left -name log.jsonl -size +0 2>/dev/null)" ] && [ $waited -lt 400 ]; do sleep 0.05; waited=$((waited + 1)); done
+    pkill "-$1" -P $pid
+    wait $pid
+    [ $? -ge 128 ] && nothing_left && ! pgrep -f "train --config $tmp/left" >/dev/null
+}
+report "ended by SIGTERM" ended TERM
+report "ended by Ctrl-C" ended INT
+end_of_tests

@@ -1,0 +1,325 @@
+/* scale.c - `dsc scale`: how fast a config trains on 1, 2, 4, ... ranks, by short real runs in turns.
+ *
+ * Weak scaling keeps each rank's work: its micro-batch and accumulation. Strong scaling keeps the batch of a step,
+ * which the ranks share. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/io.h"
+#include "tools/dsc/plot.h"
+#include "tools/dsc/tool.h"
+#include "tools/dsc/trial.h"
+
+enum { ROWS_MAX = 16, RANKS_MOST = 4096 };
+
+typedef struct scale_row {
+    int64_t ranks;
+    int64_t micro_batch, accumulation; /* 0: this number of ranks cannot have the batch */
+    trial_result result;
+} scale_row;
+
+typedef struct scale {
+    trial_setup setup;
+    const char *out, *svg;
+    bool strong, json;
+    int64_t repeat;
+    int64_t micro_batch, accumulation, batch; /* the config's on the first number of ranks */
+    int row_count;
+    scale_row *row; /* [ROWS_MAX] */
+} scale;
+
+static const char usage[] = "dsc scale --config FILE [--ranks 1,2,4] [--weak|--strong] [--repeat 1] [-o TABLE.json] "
+                            "[--svg FILE.svg] [--json] ";
+
+/* ---- what each number of ranks gets ---- */
+
+static dsc_status read_batch(scale *s, dsc_error *err)
+{
+    dsc_config *config = NULL;
+    DSC_TRY(trial_resolve(&s->setup, s->setup.config, s->row[0].ranks, &config, err));
+    s->micro_batch = config->train_micro_batch_size_per_gpu;
+    s->accumulation = config->gradient_accumulation_steps;
+    s->batch = config->train_batch_size;
+    dsc_alloc_free(s->setup.alloc, config);
+    return DSC_OK;
+}
+
+static void share_batch(const scale *s, scale_row *row)
+{
+    row->micro_batch = s->micro_batch;
+    row->accumulation = s->accumulation;
+    if (!s->strong)
+        return;
+    const int64_t each = s->batch / row->ranks;
+    row->micro_batch = dsc_min_i64(s->micro_batch, each);
+    while (row->micro_batch > 0 && each % row->micro_batch != 0)
+        row->micro_batch--; /* the largest that is no more than the config's and fills the rank's part */
+    row->accumulation = each * row->ranks == s->batch && row->micro_batch > 0 ? each / row->micro_batch : 0;
+    if (row->accumulation == 0)
+        snprintf(row->result.why, sizeof row->result.why, "a batch of %lld has no equal parts for %lld ranks",
+                 (long long)s->batch, (long long)row->ranks);
+}
+
+/* In turns, so that what else the machine does meets all alike. */
+static dsc_status measure(scale *s, dsc_error *err)
+{
+    dsc_status status = DSC_OK;
+    for (int64_t round = 0; round < s->repeat && status == DSC_OK; round++)
+        for (int i = 0; i < s->row_count && status == DSC_OK; i++) {
+            scale_row *row = &s->row[i];
+            if (row->accumulation == 0 || row->result.exit_code != 0)
+                continue;
+            cJSON *config = s->setup.config;
+            status = trial_put_batch(config, row->micro_batch, row->accumulation, err);
+            if (status == DSC_OK)
+                status = trial_run(&s->setup, config, row->ranks, &row->result, err);
+            fprintf(stderr, "%lld rank%s: %s\n", (long long)row->ranks, row->ranks == 1 ? "" : "s",
+                    status != DSC_OK               ? "stopped"
+                    : row->result.exit_code != 0 ? row->result.why
+                                                 : "measured");
+        }
+    return status;
+}
+
+/* ---- the table ---- */
+
+typedef struct scale_numbers {
+    double step_s, low_s, high_s, tokens_per_s, speed_up, efficiency, waited, epoch_s; /* NaN: unknown */
+} scale_numbers;
+
+/* Speed-up and efficiency are against the first number of ranks that ran, taken as perfect. */
+static scale_numbers numbers_of(const scale *s, const scale_row *row)
+{
+    scale_numbers n = { NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN };
+    const scale_row *first = NULL;
+    for (int i = 0; i < s->row_count && first == NULL; i++)
+        first = s->row[i].result.runs > 0 ? &s->row[i] : NULL;
+    if (row->result.runs == 0 || first == NULL)
+        return n;
+    n.step_s = trial_quantile_s(&row->result, 0.5);
+    n.low_s = trial_quantile_s(&row->result, 0.25);
+    n.high_s = trial_quantile_s(&row->result, 0.75);
+    n.tokens_per_s = trial_tokens_per_s(&row->result);
+    n.speed_up = n.tokens_per_s / trial_tokens_per_s(&first->result) * (double)first->ranks;
+    n.efficiency = n.speed_up / (double)row->ranks;
+    if (row->result.waited_s >= 0) {
+        double all_s = 0;
+        for (int64_t i = 0; i < row->result.step_count; i++)
+            all_s += row->result.step_s[i];
+        n.waited = row->result.waited_s / all_s;
+    }
+    if (row->result.steps_per_epoch > 0)
+        n.epoch_s = row->result.steps_per_epoch * n.step_s;
+    return n;
+}
+
+static void print_cell(double value, int width, int decimals, const char *unit)
+{
+    if (isfinite(value))
+        printf("  %*.*f%s", width, decimals, value, unit);
+    else
+        printf("  %*s%*s", width, "-", (int)strlen(unit), "");
+}
+
+static void print_table(const scale *s)
+{
+    printf("%s scaling of %s: %s\n", s->strong ? "strong" : "weak", s->setup.path,
+           s->strong ? "the ranks share the batch of a step" : "each rank has the same work");
+    printf("ranks   batch  micro x acc    step ms (quartiles)         tokens/s  speed-up  efficiency  waiting  epoch s"
+           "\n");
+    for (int i = 0; i < s->row_count; i++) {
+        const scale_row *row = &s->row[i];
+        const scale_numbers n = numbers_of(s, row);
+        printf("%5lld", (long long)row->ranks);
+        if (row->result.runs == 0) {
+            printf("  %s\n", row->result.why);
+            continue;
+        }
+        printf("  %6lld  %5lldx%-5lld", (long long)(row->micro_batch * row->accumulation * row->ranks),
+               (long long)row->micro_batch, (long long)row->accumulation);
+        print_cell(n.step_s * 1e3, 9, 2, "");
+        printf(" (%.2f to %.2f)", n.low_s * 1e3, n.high_s * 1e3);
+        print_cell(n.tokens_per_s, 12, 0, "");
+        print_cell(n.speed_up, 8, 2, "");
+        print_cell(n.efficiency * 100, 9, 1, "%");
+        print_cell(n.waited * 100, 5, 1, "%");
+        print_cell(n.epoch_s, 8, 1, "");
+        printf("\n");
+    }
+    printf("waiting: collectives under way and nothing else to do, the mean over the ranks\n");
+}
+
+static dsc_status add_number(cJSON *to, const char *name, double value)
+{
+    const cJSON *made = isfinite(value) ? cJSON_AddNumberToObject(to, name, value) : cJSON_AddNullToObject(to, name);
+    return made != NULL ? DSC_OK : DSC_ERR_NOMEM;
+}
+
+static dsc_status add_row(const scale *s, const scale_row *row, cJSON *rows)
+{
+    const scale_numbers n = numbers_of(s, row);
+    const struct { const char *name; double value; } members[] = {
+        { "ranks", (double)row->ranks },
+        { "train_batch_size", (double)(row->micro_batch * row->accumulation * row->ranks) },
+        { "train_micro_batch_size_per_gpu", (double)row->micro_batch },
+        { "gradient_accumulation_steps", (double)row->accumulation },
+        { "steps", (double)row->result.step_count }, { "step_s", n.step_s }, { "step_s_low", n.low_s },
+        { "step_s_high", n.high_s }, { "tokens_per_s", n.tokens_per_s }, { "speed_up", n.speed_up },
+        { "efficiency", n.efficiency }, { "waiting_share", n.waited }, { "epoch_s", n.epoch_s },
+    };
+    cJSON *item = cJSON_CreateObject();
+    if (item == NULL || !cJSON_AddItemToArray(rows, item))
+        return DSC_ERR_NOMEM;
+    for (size_t i = 0; i < DSC_COUNT(members); i++)
+        DSC_TRY(add_number(item, members[i].name, members[i].value));
+    return row->result.why[0] == 0 || cJSON_AddStringToObject(item, "failed", row->result.why) != NULL ? DSC_OK
+                                                                                                    : DSC_ERR_NOMEM;
+}
+
+/* The caller frees *out by cJSON_free. */
+static dsc_status make_json(const scale *s, char **out, dsc_error *err)
+{
+    cJSON *root = cJSON_CreateObject();
+    cJSON *rows = root != NULL && cJSON_AddStringToObject(root, "scaling", s->strong ? "strong" : "weak") != NULL
+                      ? cJSON_AddArrayToObject(root, "rows") : NULL;
+    dsc_status status = rows != NULL ? DSC_OK : DSC_ERR_NOMEM;
+    for (int i = 0; i < s->row_count && status == DSC_OK; i++)
+        status = add_row(s, &s->row[i], rows);
+    *out = status == DSC_OK ? cJSON_Print(root) : NULL;
+    cJSON_Delete(root);
+    return *out != NULL ? DSC_OK : DSC_FAIL(err, DSC_ERR_NOMEM, "dsc scale", "out of host memory: no table");
+}
+
+static dsc_status draw(const scale *s, dsc_error *err)
+{
+    double ranks[ROWS_MAX], tokens[ROWS_MAX], ideal[ROWS_MAX], efficiency[ROWS_MAX], waiting[ROWS_MAX];
+    int64_t count = 0;
+    for (int i = 0; i < s->row_count; i++) {
+        const scale_numbers n = numbers_of(s, &s->row[i]);
+        if (s->row[i].result.runs == 0)
+            continue;
+        ranks[count] = (double)s->row[i].ranks;
+        tokens[count] = n.tokens_per_s;
+        ideal[count] = tokens[0] / ranks[0] * ranks[count];
+        efficiency[count] = n.efficiency * 100;
+        waiting[count] = n.waited * 100;
+        count++;
+    }
+    const plot_panel panels[] = {
+        { "tokens per second", "ranks", { { "measured", ranks, tokens, count }, { "perfect", ranks, ideal, count } }, 2,
+          false },
+        { "efficiency, %", "ranks", { { "measured", ranks, efficiency, count } }, 1, false },
+        { "waiting for other ranks, % of a step", "ranks", { { "measured", ranks, waiting, count } }, 1, false },
+    };
+    return plot_save_svg(s->svg, panels, DSC_COUNT(panels), err);
+}
+
+static dsc_status tell(const scale *s, dsc_error *err)
+{
+    char *text = NULL;
+    DSC_TRY(make_json(s, &text, err));
+    if (s->json)
+        printf("%s\n", text);
+    else
+        print_table(s);
+    dsc_status status = DSC_OK;
+    if (s->out != NULL)
+        status = dsc_io_write_all_atomic(NULL, s->out, text, (int64_t)strlen(text), err);
+    cJSON_free(text);
+    if (status == DSC_OK && s->svg != NULL)
+        status = draw(s, err);
+    for (int i = 0; i < s->row_count && status == DSC_OK; i++)
+        if (s->row[i].result.runs > 0)
+            return DSC_OK;
+    DSC_TRY(status);
+    return DSC_FAIL(err, DSC_ERR_INPUT, s->setup.path, "no run ended well; the table has their words");
+}
+
+/* ---- the command line ---- */
+
+static bool parse_ranks(scale *s, const char *text)
+{
+    int64_t before = 0;
+    s->row_count = 0;
+    for (const char *at = text; s->row_count < ROWS_MAX;) {
+        char *end;
+        const long long ranks = strtoll(at, &end, 10);
+        if (end == at || ranks <= before || ranks > RANKS_MOST || (*end != ',' && *end != 0))
+            break;
+        s->row[s->row_count++].ranks = before = ranks;
+        if (*end == 0)
+            return true;
+        at = end + 1;
+    }
+    (void)dsc_tool_usage("--ranks", "\"%.60s\" is no list of rising numbers such as 1,2,4 (at most %d of them)", text,
+                         ROWS_MAX);
+    return false;
+}
+
+static bool parse(scale *s, int argc, char **argv)
+{
+    const char *value;
+    for (int i = 1; i < argc; i++) {
+        const int code = trial_flag(&s->setup, argc, argv, &i);
+        if (code == TRIAL_FLAG_WRONG)
+            return false;
+        if (code == TRIAL_FLAG_TAKEN)
+            continue;
+        if ((value = dsc_tool_flag("--ranks", argc, argv, &i)) != NULL) {
+            if (!parse_ranks(s, value))
+                return false;
+        } else if ((value = dsc_tool_flag("--repeat", argc, argv, &i)) != NULL) {
+            if (!dsc_tool_number("--repeat", value, 1, 100, &s->repeat))
+                return false;
+        } else if ((value = dsc_tool_flag("-o", argc, argv, &i)) != NULL) {
+            s->out = value;
+        } else if ((value = dsc_tool_flag("--svg", argc, argv, &i)) != NULL) {
+            s->svg = value;
+        } else if (strcmp(argv[i], "--weak") == 0 || strcmp(argv[i], "--strong") == 0) {
+            s->strong = argv[i][2] == 's';
+        } else if (strcmp(argv[i], "--json") == 0) {
+            s->json = true;
+        } else {
+            return dsc_tool_usage(argv[i], "unknown argument; usage: %s%s", usage, trial_usage) == 0;
+        }
+    }
+    return true;
+}
+
+static dsc_status run(scale *s, dsc_error *err)
+{
+    dsc_status status = trial_open(&s->setup, err);
+    if (status == DSC_OK)
+        status = read_batch(s, err);
+    for (int i = 0; i < s->row_count && status == DSC_OK; i++)
+        share_batch(s, &s->row[i]);
+    if (status == DSC_OK)
+        status = measure(s, err);
+    const dsc_status closed = trial_close(&s->setup, status == DSC_OK ? err : NULL);
+    DSC_TRY(status);
+    DSC_TRY(closed);
+    return tell(s, err);
+}
+
+int dsc_cmd_scale(int argc, char **argv)
+{
+    scale s = { .setup = TRIAL_SETUP_INIT, .repeat = 1, .row_count = 3 };
+    dsc_error err = DSC_ERROR_INIT;
+    s.row = calloc(ROWS_MAX, sizeof *s.row);
+    if (s.row == NULL)
+        return dsc_tool_usage("dsc scale", "out of host memory");
+    for (int i = 0; i < s.row_count; i++)
+        s.row[i].ranks = INT64_C(1) << i;
+    int code = 2;
+    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+        printf("usage: %s%s\n", usage, trial_usage);
+        code = dsc_tool_end();
+    } else if (parse(&s, argc, argv)) {
+        const dsc_status status = run(&s, &err);
+        code = status == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
+    }
+    free(s.row);
+    return code;
+}

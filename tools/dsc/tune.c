@@ -1,0 +1,475 @@
+/* tune.c - `dsc tune`: a faster config for this model and machine, by short real runs of what the planner leaves.
+ *
+ * The batch of a step stays as the file has it (--free-batch: it may change), so that what is trained stays the same.
+ * For each stage, with and without recomputation, the planner finds the largest micro-batch that fits; runs start there
+ * and go down while that pays. Where nothing fits on the device, states go to host memory. The fastest then tries
+ * overlap and bucket sizes, and is at last run in turns with the file as it is. With --batch A..B: the same config at
+ * A, 2A, ... B samples a step. SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/io.h"
+#include "tools/dsc/config_tool.h"
+#include "tools/dsc/tool.h"
+#include "tools/dsc/tune.h"
+
+enum { TRIALS_MOST = 200, CONFIRM_RUNS = 3 };
+#define WORSE 0.98 /* of the best: runs differ by about so much */
+
+typedef struct tune_trial {
+    tune_choice choice;
+    int64_t batch, plan_bytes;
+    trial_result result;
+} tune_trial;
+
+typedef struct tune {
+    trial_setup setup;
+    tune_limits limits;
+    const char *out, *table;
+    int64_t first_batch, last_batch; /* --batch */
+    int64_t sizes_tried;             /* micro-batches of one choice */
+    int64_t trials_most;
+    bool free_batch, overwrite, latency, on_gpus;
+    int trial_count;
+    tune_trial **trial; /* [TRIALS_MOST]; the first is the file as it is */
+} tune;
+
+static const char usage[] =
+    "dsc tune --config FILE [--ranks N] [--free-batch] [--metric throughput|latency] [--micro-batches 3] [--trials 50] "
+    "[--max-micro-batch 1024] [-o TUNED.json] [--table FILE.json] [--overwrite] [--batch A..B] ";
+
+/* ---- trials ---- */
+
+/* Larger is better. */
+static double score(const tune *t, const tune_trial *trial)
+{
+    if (trial == NULL || trial->result.runs == 0)
+        return 0;
+    return t->latency ? 1 / trial_quantile_s(&trial->result, 0.5) : trial_tokens_per_s(&trial->result);
+}
+
+static tune_trial *best_of(const tune *t, int first)
+{
+    tune_trial *best = NULL;
+    for (int i = first; i < t->trial_count; i++)
+        if (score(t, t->trial[i]) > score(t, best))
+            best = t->trial[i];
+    return best;
+}
+
+static dsc_status run_again(const tune *t, tune_trial *trial, dsc_error *err)
+{
+    cJSON *config = NULL;
+    DSC_TRY(tune_apply(&t->setup, &trial->choice, &config, err));
+    const dsc_status status = trial_run(&t->setup, config, t->limits.ranks, &trial->result, err);
+    cJSON_Delete(config);
+    return status;
+}
+
+static void say(const tune *t, const tune_trial *trial)
+{
+    char words[160];
+    fprintf(stderr, "%3d  %s, micro-batch %" PRId64 " x %" PRId64 ": ", t->trial_count,
+            tune_words(&trial->choice, words), trial->choice.micro_batch, trial->choice.accumulation);
+    if (trial->result.runs > 0)
+        fprintf(stderr, "%.2f ms, %.0f tokens/s\n", trial_quantile_s(&trial->result, 0.5) * 1e3,
+                trial_tokens_per_s(&trial->result));
+    else
+        fprintf(stderr, "%s\n", trial->result.why);
+}
+
+/* *out is NULL when no more trials may be made. */
+static dsc_status try(tune *t, const tune_choice *choice, int64_t plan_bytes, tune_trial **out, dsc_error *err)
+{
+    *out = NULL;
+    if (t->trial_count >= t->trials_most)
+        return DSC_OK;
+    tune_trial *trial = calloc(1, sizeof *trial);
+    if (trial == NULL)
+        return DSC_FAIL(err, DSC_ERR_NOMEM, "dsc tune", "out of host memory");
+    t->trial[t->trial_count++] = *out = trial;
+    trial->choice = *choice;
+    trial->plan_bytes = plan_bytes;
+    trial->batch = choice->micro_batch * choice->accumulation * t->limits.ranks;
+    DSC_TRY(run_again(t, trial, err));
+    say(t, trial);
+    return DSC_OK;
+}
+
+/* ---- the search ---- */
+
+/* The largest micro-batch that the planner lets in; 0: none. */
+static dsc_status largest(tune *t, tune_choice *choice, int64_t *bytes, dsc_error *err)
+{
+    bool fits = false;
+    int64_t micro = 0;
+    while (!fits && tune_next_batch(&t->limits, micro, choice)) {
+        micro = choice->micro_batch;
+        DSC_TRY(tune_plan(&t->setup, choice, t->limits.ranks, &fits, bytes, &t->on_gpus, err));
+    }
+    if (!fits)
+        choice->micro_batch = 0;
+    return DSC_OK;
+}
+
+/* From the largest micro-batch down, as long as that is no slower. */
+static dsc_status try_sizes(tune *t, tune_choice choice, int64_t bytes, dsc_error *err)
+{
+    double best = 0;
+    for (int64_t tried = 0; tried < t->sizes_tried; tried++) {
+        tune_trial *trial;
+        bool fits = true;
+        if (tried > 0)
+            DSC_TRY(tune_plan(&t->setup, &choice, t->limits.ranks, &fits, &bytes, &t->on_gpus, err));
+        DSC_TRY(try(t, &choice, bytes, &trial, err));
+        if (trial == NULL || (score(t, trial) < WORSE * best && trial->result.runs > 0))
+            break;
+        best = score(t, trial) > best ? score(t, trial) : best;
+        if (!tune_next_batch(&t->limits, choice.micro_batch, &choice))
+            break;
+    }
+    return DSC_OK;
+}
+
+static dsc_status try_stages(tune *t, tune_place place, bool *any, dsc_error *err)
+{
+    for (int stage = place == TUNE_ALL_AWAY ? 3 : place == TUNE_OPTIMIZER_AWAY ? 1 : 0; stage <= 3; stage++) {
+        int64_t without = 0;
+        for (int recompute = 0; recompute < 2; recompute++) {
+            tune_choice choice = TUNE_CHOICE_INIT;
+            int64_t bytes = 0;
+            choice.stage = stage;
+            choice.place = place;
+            choice.recompute = recompute == 1;
+            DSC_TRY(largest(t, &choice, &bytes, err));
+            if (choice.micro_batch <= without)
+                continue; /* recomputation costs time: only what it lets in speaks for it */
+            without = choice.micro_batch;
+            *any = true;
+            DSC_TRY(try_sizes(t, choice, bytes, err));
+        }
+    }
+    return DSC_OK;
+}
+
+/* One setting of the fastest at a time; what is faster stays. */
+static dsc_status try_settings(tune *t, dsc_error *err)
+{
+    static const int64_t buckets[] = { 50000000, 500000000 };
+    const tune_trial *best = best_of(t, 1);
+    if (best == NULL || t->limits.ranks == 1)
+        return DSC_OK;
+    tune_trial *trial;
+    for (int overlap = TUNE_OVERLAP_OFF; overlap <= TUNE_OVERLAP_ON; overlap++) {
+        tune_choice choice = best_of(t, 1)->choice;
+        choice.overlap = (tune_overlap)overlap;
+        DSC_TRY(try(t, &choice, best->plan_bytes, &trial, err));
+    }
+    for (size_t i = 0; i < 2 * DSC_COUNT(buckets); i++) {
+        tune_choice choice = best_of(t, 1)->choice;
+        if (i < DSC_COUNT(buckets))
+            choice.reduce_bucket = buckets[i];
+        else if (choice.stage == 3)
+            choice.prefetch_bucket = buckets[i - DSC_COUNT(buckets)];
+        else
+            continue;
+        DSC_TRY(try(t, &choice, best->plan_bytes, &trial, err));
+    }
+    return DSC_OK;
+}
+
+/* The two that are compared in the end, in turns. */
+static dsc_status confirm(tune *t, dsc_error *err)
+{
+    tune_trial *best = best_of(t, 1), *before = t->trial[0];
+    for (int i = 0; best != NULL && before->result.runs > 0 && i < CONFIRM_RUNS; i++) {
+        DSC_TRY(run_again(t, before, err));
+        DSC_TRY(run_again(t, best, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status search(tune *t, dsc_error *err)
+{
+    static const tune_place places[] = { TUNE_DEVICE, TUNE_OPTIMIZER_AWAY, TUNE_ALL_AWAY };
+    dsc_config *config = NULL;
+    DSC_TRY(trial_resolve(&t->setup, t->setup.config, t->limits.ranks, &config, err));
+    tune_choice as_it_is = TUNE_CHOICE_INIT;
+    const bool open = t->free_batch || (config->given.batch_auto[0] && config->given.batch_auto[1]);
+    as_it_is.micro_batch = config->train_micro_batch_size_per_gpu;
+    as_it_is.accumulation = t->limits.accumulation = config->gradient_accumulation_steps;
+    t->limits.batch = open ? 0 : config->train_batch_size;
+    dsc_alloc_free(t->setup.alloc, config);
+    tune_trial *trial;
+    bool any = false, fits = false;
+    int64_t bytes = 0;
+    DSC_TRY(tune_plan(&t->setup, &as_it_is, t->limits.ranks, &fits, &bytes, &t->on_gpus, err));
+    DSC_TRY(try(t, &as_it_is, bytes, &trial, err));
+    for (size_t i = 0; i < DSC_COUNT(places) && !any && (i == 0 || t->on_gpus); i++)
+        DSC_TRY(try_stages(t, places[i], &any, err));
+    DSC_TRY(try_settings(t, err));
+    return confirm(t, err);
+}
+
+/* A batch of A, 2A, ... B samples a step: as many accumulated as the file's micro-batch leaves. */
+static dsc_status sweep(tune *t, dsc_error *err)
+{
+    dsc_config *config = NULL;
+    DSC_TRY(tune_plan(&t->setup, &(tune_choice)TUNE_CHOICE_INIT, t->limits.ranks, &(bool){ false }, &(int64_t){ 0 },
+                      &t->on_gpus, err));
+    DSC_TRY(trial_resolve(&t->setup, t->setup.config, t->limits.ranks, &config, err));
+    const int64_t micro_most = config->train_micro_batch_size_per_gpu;
+    const int stage = config->zero.stage;
+    dsc_alloc_free(t->setup.alloc, config);
+    for (int64_t batch = t->first_batch; batch <= t->last_batch; batch *= 2) {
+        const tune_limits limits = { t->limits.ranks, batch, 0, micro_most };
+        tune_choice choice = TUNE_CHOICE_INIT;
+        tune_trial *trial;
+        bool fits;
+        int64_t bytes = 0;
+        if (batch % t->limits.ranks != 0 || !tune_next_batch(&limits, 0, &choice))
+            return DSC_FAIL(err, DSC_ERR_INPUT, "--batch", "%" PRId64 " samples have no equal parts for %" PRId64
+                            " ranks", batch, t->limits.ranks);
+        choice.stage = stage;
+        DSC_TRY(tune_plan(&t->setup, &choice, t->limits.ranks, &fits, &bytes, &t->on_gpus, err));
+        DSC_TRY(try(t, &choice, bytes, &trial, err));
+    }
+    return DSC_OK;
+}
+
+/* ---- what is told ---- */
+
+static void print_row(const tune_trial *trial, const tune_trial *best)
+{
+    char words[160];
+    const trial_result *r = &trial->result;
+    printf("%c %-44s %7" PRId64 " %6" PRId64 "x%-5" PRId64 " %10.1f", trial == best ? '*' : ' ',
+           tune_words(&trial->choice, words), trial->batch, trial->choice.micro_batch, trial->choice.accumulation,
+           (double)trial->plan_bytes / 1048576.0);
+    if (r->runs == 0) {
+        printf("  %.60s\n", r->why);
+        return;
+    }
+    printf("  %9.2f (%.2f to %.2f)  %10.0f", trial_quantile_s(r, 0.5) * 1e3, trial_quantile_s(r, 0.25) * 1e3,
+           trial_quantile_s(r, 0.75) * 1e3, trial_tokens_per_s(r));
+    if (r->steps_per_epoch > 0)
+        printf("  %8.1f", r->steps_per_epoch * trial_quantile_s(r, 0.5));
+    printf("\n");
+}
+
+static int by_score(const void *a, const void *b)
+{
+    const tune_trial *x = *(tune_trial *const *)a, *y = *(tune_trial *const *)b;
+    const double one = trial_tokens_per_s(&x->result), other = trial_tokens_per_s(&y->result);
+    return (one < other) - (one > other);
+}
+
+static void print_table(const tune *t, const tune_trial *best)
+{
+    tune_trial *sorted[TRIALS_MOST];
+    memcpy(sorted, t->trial, sizeof *sorted * (size_t)t->trial_count);
+    if (t->last_batch == 0)
+        qsort(sorted, (size_t)t->trial_count, sizeof *sorted, by_score);
+    printf("%" PRId64 " rank%s\n  %-44s %7s %-12s %10s  %-26s  %10s  %8s\n", t->limits.ranks,
+           t->limits.ranks == 1 ? "" : "s", "what", "batch", " micro x acc", "plan MB", "step ms (quartiles)",
+           "tokens/s", "epoch s");
+    for (int i = 0; i < t->trial_count; i++)
+        print_row(sorted[i], best);
+}
+
+static dsc_status add_row(const tune_trial *trial, cJSON *rows)
+{
+    char words[160];
+    cJSON *row = cJSON_CreateObject();
+    const trial_result *r = &trial->result;
+    const struct { const char *name; double value; } members[] = {
+        { "zero_stage", trial->choice.stage },
+        { "recompute", trial->choice.recompute },
+        { "train_batch_size", (double)trial->batch },
+        { "train_micro_batch_size_per_gpu", (double)trial->choice.micro_batch },
+        { "gradient_accumulation_steps", (double)trial->choice.accumulation },
+        { "plan_bytes_per_rank", (double)trial->plan_bytes },
+        { "steps", (double)r->step_count },
+        { "step_s", trial_quantile_s(r, 0.5) },
+        { "step_s_low", trial_quantile_s(r, 0.25) },
+        { "step_s_high", trial_quantile_s(r, 0.75) },
+        { "tokens_per_s", trial_tokens_per_s(r) },
+        { "epoch_s", r->steps_per_epoch * trial_quantile_s(r, 0.5) },
+    };
+    if (row == NULL || !cJSON_AddItemToArray(rows, row) ||
+        cJSON_AddStringToObject(row, "what", tune_words(&trial->choice, words)) == NULL)
+        return DSC_ERR_NOMEM;
+    for (size_t i = 0; i < DSC_COUNT(members); i++)
+        if (cJSON_AddNumberToObject(row, members[i].name, members[i].value) == NULL)
+            return DSC_ERR_NOMEM;
+    return r->runs > 0 || cJSON_AddStringToObject(row, "failed", r->why) != NULL ? DSC_OK : DSC_ERR_NOMEM;
+}
+
+static dsc_status write_json(const char *path, const cJSON *root, dsc_error *err)
+{
+    char *text = root != NULL ? cJSON_Print(root) : NULL;
+    if (text == NULL)
+        return DSC_FAIL(err, DSC_ERR_NOMEM, path, "out of host memory");
+    const dsc_status status = dsc_io_write_all_atomic(NULL, path, text, (int64_t)strlen(text), err);
+    cJSON_free(text);
+    return status;
+}
+
+static dsc_status write_table(const tune *t, dsc_error *err)
+{
+    cJSON *root = cJSON_CreateObject();
+    cJSON *rows = root != NULL && cJSON_AddNumberToObject(root, "ranks", (double)t->limits.ranks) != NULL
+                      ? cJSON_AddArrayToObject(root, "rows") : NULL;
+    dsc_status status = rows != NULL ? DSC_OK : DSC_ERR_NOMEM;
+    for (int i = 0; i < t->trial_count && status == DSC_OK; i++)
+        status = add_row(t->trial[i], rows);
+    status = write_json(t->table, status == DSC_OK ? root : NULL, err);
+    cJSON_Delete(root);
+    return status;
+}
+
+static dsc_status write_best(const tune *t, const tune_trial *best, dsc_error *err)
+{
+    const tune_trial *before = t->trial[0];
+    cJSON *config = NULL;
+    if (before->result.runs > 0 && score(t, best) <= score(t, before)) {
+        printf("nothing is faster than the file as it is; %s is not written\n", t->out);
+        return DSC_OK;
+    }
+    DSC_TRY(tune_apply(&t->setup, &best->choice, &config, err));
+    dsc_config_tool_remove(config, "autotuning");
+    const dsc_status status = write_json(t->out, config, err);
+    cJSON_Delete(config);
+    if (status == DSC_OK && before->result.runs > 0)
+        printf("%s: %.2f times the file as it is (%.0f against %.0f tokens/s, runs in turns)\n", t->out,
+               score(t, best) / score(t, before), trial_tokens_per_s(&best->result),
+               trial_tokens_per_s(&before->result));
+    else if (status == DSC_OK)
+        printf("%s: %.0f tokens/s; the file as it is: %s\n", t->out, trial_tokens_per_s(&best->result),
+               before->result.why);
+    return status;
+}
+
+static dsc_status tell(const tune *t, dsc_error *err)
+{
+    const tune_trial *best = best_of(t, t->last_batch > 0 ? 0 : 1);
+    print_table(t, best);
+    if (t->table != NULL)
+        DSC_TRY(write_table(t, err));
+    if (best == NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, t->setup.path, "no run ended well; the table has their words");
+    return t->last_batch > 0 ? DSC_OK : write_best(t, best, err);
+}
+
+/* ---- the command line ---- */
+
+static bool parse_batches(tune *t, const char *text)
+{
+    char *end;
+    const long long first = strtoll(text, &end, 10);
+    const long long last = strncmp(end, "..", 2) == 0 && end[2] != 0 ? strtoll(end + 2, &end, 10) : 0;
+    t->first_batch = first;
+    t->last_batch = last;
+    if (*end == 0 && first > 0 && last >= first && last <= INT64_C(1) << 32)
+        return true;
+    (void)dsc_tool_usage("--batch", "\"%.40s\" is not A..B, such as 64..1024", text);
+    return false;
+}
+
+/* DeepSpeed's section sets the same; flags win. */
+static void read_section(tune *t, const bool *given)
+{
+    const struct { const char *path; int64_t *to; int64_t least, most; } keys[] = {
+        { "autotuning.tuner_num_trials", &t->trials_most, 1, TRIALS_MOST },
+        { "autotuning.num_tuning_micro_batch_sizes", &t->sizes_tried, 1, 32 },
+        { "autotuning.max_train_micro_batch_size_per_gpu", &t->limits.micro_most, 1, 1 << 20 },
+    };
+    for (size_t i = 0; i < DSC_COUNT(keys); i++) {
+        const cJSON *item = dsc_config_tool_get(t->setup.config, keys[i].path);
+        if (cJSON_IsNumber(item) && !given[i] && item->valuedouble >= (double)keys[i].least)
+            *keys[i].to = (int64_t)fmin(item->valuedouble, (double)keys[i].most);
+    }
+    const cJSON *metric = dsc_config_tool_get(t->setup.config, "autotuning.metric");
+    t->latency |= cJSON_IsString(metric) && strcmp(metric->valuestring, "latency") == 0;
+}
+
+static bool parse(tune *t, int argc, char **argv, bool *given)
+{
+    const struct { const char *name; int64_t *to; int64_t least, most; } numbers[] = {
+        { "--trials", &t->trials_most, 1, TRIALS_MOST },
+        { "--micro-batches", &t->sizes_tried, 1, 32 },
+        { "--max-micro-batch", &t->limits.micro_most, 1, 1 << 20 },
+        { "--ranks", &t->limits.ranks, 1, 1 << 20 },
+    };
+    const char *value;
+    for (int i = 1; i < argc; i++) {
+        const trial_flag_code code = trial_flag(&t->setup, argc, argv, &i);
+        bool taken = code == TRIAL_FLAG_TAKEN;
+        if (code == TRIAL_FLAG_WRONG)
+            return false;
+        for (size_t n = 0; n < DSC_COUNT(numbers) && !taken; n++)
+            if ((value = dsc_tool_flag(numbers[n].name, argc, argv, &i)) != NULL) {
+                if (!dsc_tool_number(numbers[n].name, value, numbers[n].least, numbers[n].most, numbers[n].to))
+                    return false;
+                taken = given[n] = true;
+            }
+        if (taken)
+            continue;
+        if ((value = dsc_tool_flag("-o", argc, argv, &i)) != NULL) {
+            t->out = value;
+        } else if ((value = dsc_tool_flag("--table", argc, argv, &i)) != NULL) {
+            t->table = value;
+        } else if ((value = dsc_tool_flag("--batch", argc, argv, &i)) != NULL) {
+            if (!parse_batches(t, value))
+                return false;
+        } else if ((value = dsc_tool_flag("--metric", argc, argv, &i)) != NULL) {
+            t->latency = strcmp(value, "latency") == 0;
+            if (!t->latency && strcmp(value, "throughput") != 0)
+                return dsc_tool_usage("--metric", "\"%.40s\" is not throughput or latency", value) == 0;
+        } else if (strcmp(argv[i], "--free-batch") == 0) {
+            t->free_batch = true;
+        } else if (strcmp(argv[i], "--overwrite") == 0) {
+            t->overwrite = true;
+        } else {
+            return dsc_tool_usage(argv[i], "unknown argument; usage: %s%s", usage, trial_usage) == 0;
+        }
+    }
+    return true;
+}
+
+static dsc_status run(tune *t, const bool *given, dsc_error *err)
+{
+    if (t->last_batch == 0 && !t->overwrite && dsc_io_kind(t->out) != DSC_PATH_MISSING)
+        return DSC_FAIL(err, DSC_ERR_INPUT, t->out, "is there already; give -o another name, or --overwrite");
+    DSC_TRY(trial_open(&t->setup, err));
+    read_section(t, given);
+    if (t->limits.ranks == 0)
+        DSC_TRY(trial_usual_ranks(&t->setup, &t->limits.ranks, err));
+    DSC_TRY(t->last_batch > 0 ? sweep(t, err) : search(t, err));
+    return tell(t, err);
+}
+
+int dsc_cmd_tune(int argc, char **argv)
+{
+    tune t = { .setup = TRIAL_SETUP_INIT, .limits = { .micro_most = 1024 }, .out = "ds_config_tuned.json",
+               .sizes_tried = 3, .trials_most = 50 };
+    tune_trial *trials[TRIALS_MOST];
+    dsc_error err = DSC_ERROR_INIT;
+    bool given[4] = { false };
+    t.trial = trials;
+    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+        printf("usage: %s%s\n", usage, trial_usage);
+        return dsc_tool_end();
+    }
+    if (!parse(&t, argc, argv, given))
+        return 2;
+    dsc_status status = run(&t, given, &err);
+    const dsc_status closed = trial_close(&t.setup, status == DSC_OK ? &err : NULL);
+    for (int i = 0; i < t.trial_count; i++)
+        free(trials[i]);
+    status = status == DSC_OK ? closed : status;
+    return status == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
+}

@@ -1,0 +1,41 @@
+/* tune.h - the two halves of `dsc tune`: tune_space.c knows what can be chosen and what fits, tune.c tries it.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_TOOLS_TUNE_H
+#define DSC_TOOLS_TUNE_H
+
+#include "tools/dsc/trial.h"
+
+/* Where states are: as the file has it, on the device, the optimizer's in host memory, parameters there too. */
+typedef enum tune_place { TUNE_AS_IT_IS, TUNE_DEVICE, TUNE_OPTIMIZER_AWAY, TUNE_ALL_AWAY } tune_place;
+typedef enum tune_overlap { TUNE_OVERLAP_AS_IT_IS, TUNE_OVERLAP_OFF, TUNE_OVERLAP_ON } tune_overlap;
+
+typedef struct tune_choice {
+    int stage; /* -1: the file as it is; nothing below counts but the batch */
+    bool recompute;
+    tune_place place;
+    int64_t micro_batch, accumulation;
+    tune_overlap overlap;
+    int64_t reduce_bucket, prefetch_bucket; /* elements; < 0: as it is */
+} tune_choice;
+#define TUNE_CHOICE_INIT { -1, false, TUNE_AS_IT_IS, 0, 0, TUNE_OVERLAP_AS_IT_IS, -1, -1 }
+
+typedef struct tune_limits {
+    int64_t ranks;
+    int64_t batch;        /* of a step, which stays; 0: it may change, with `accumulation` as it is */
+    int64_t accumulation;
+    int64_t micro_most;
+} tune_limits;
+
+/* Into a copy of the file's values, which the caller deletes. */
+DSC_MUST_USE dsc_status tune_apply(const trial_setup *setup, const tune_choice *choice, cJSON **out, dsc_error *err);
+/* What the planner says of a choice: whether every rank has room, and what each takes. A choice that a config cannot
+ * have does not fit. */
+DSC_MUST_USE dsc_status tune_plan(const trial_setup *setup, const tune_choice *choice, int64_t ranks, bool *fits,
+                                  int64_t *bytes, bool *on_gpus, dsc_error *err);
+/* The next micro-batch below `micro_batch` (0: the largest at all) that the limits allow, with its accumulation; false:
+ * there is none. */
+bool tune_next_batch(const tune_limits *limits, int64_t micro_batch, tune_choice *choice);
+/* In words, for tables: "stage 2, recompute, optimizer on host". */
+const char *tune_words(const tune_choice *choice, char out[160]);
+
+#endif
