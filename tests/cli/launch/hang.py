@@ -1,6 +1,6 @@
 # hang.py - ranks that do not come to a collective: named by the launcher, whoever else waits for them.
 # SPDX-License-Identifier: Apache-2.0
-from stuck import *
+from deaths import *
 
 @test
 def a_stopped_rank_is_named():
@@ -64,44 +64,13 @@ def ranks_without_a_record_are_left_alone():
 
 @test_alone
 def any_death_in_training_on_one_host_leaves_nothing():
-    # Whom, how, and what the launcher ends with. SIGUSR2 makes a rank end with 3, as one would of itself.
-    deaths = [("rank", signal.SIGKILL, 137), ("rank", signal.SIGSEGV, 139), ("rank", signal.SIGSTOP, 5),
-              ("rank", signal.SIGUSR2, 3), ("supervisor", signal.SIGKILL, 4), ("supervisor", signal.SIGSEGV, 4),
-              ("supervisor", signal.SIGSTOP, 4), ("launcher", signal.SIGKILL, -9), ("launcher", signal.SIGSEGV, -11),
-              ("launcher", signal.SIGSTOP, 4)]
-    seed = int(os.environ.get("DSC_TEST_SEED", time.monotonic_ns() % 1000000))
-    rng = random.Random(seed)
-    rng.shuffle(deaths)
-    worst = 0
+    kinds = ("rank", "dsc-supervisor of", "launcher")
     with Folder() as f:
-        other = Marked()
-        q = start("-np", "2", "sleep", "600", env=other.env)
-        wait_for(lambda: len(other.pids()) == 4, what="the second job")
-        memory = left_in_memory()
-        for who, how, code in (deaths * 5 if NIGHT else deaths[:1]):
-            worst = max(worst, die_alone(f.path, who, how, code, rng.randrange(2)))
-            equal((left_in_memory() - memory, len(other.pids())), (set(), 4), who, how, "seed", seed)
-        q.terminate()
-        q.communicate(timeout=20)
-        equal(q.returncode, 143)
-    print(f"# seed {seed}; over after {worst:.1f} s at most")
+        def make(number):
+            return Job(f.path, ["-np", "2", "--stuck_seconds", "2", *training(f.path, stage=number % 4)])
 
-
-def die_alone(folder, who, how, code, rank):
-    what = f"{who}, {how!r}"
-    args = training(folder)
-    marked = Marked()
-    p = start("-np", "2", "--stuck_seconds", "1", *(ENDS_WITH_3 + args[1:] if how == signal.SIGUSR2 else args),
-              env=dict(marked.env, OMP_WAIT_POLICY="passive"))
-    until_step(p, 2)
-    wrapper = [pid for pid in marked.pids() if how != signal.SIGUSR2 or title(pid).startswith("sh -c")]
-    pid = {"rank": ranks_of(wrapper).get(rank), "supervisor": supervisor_of(p), "launcher": p.pid}[who]
-    begin = time.monotonic()
-    os.kill(pid, how)
-    stays = {p.pid} if who == "launcher" and how == signal.SIGSTOP else set()
-    wait_for(lambda: not set(marked.pids()) - stays, seconds=5, what="the end: " + what)
-    took = time.monotonic() - begin
-    p.send_signal(signal.SIGCONT)
-    _, err = p.communicate(timeout=20)
-    equal(p.returncode, code, what, err.decode(errors="replace"))
-    return took
+        def nothing_left(other):
+            memory = left_in_memory()
+            return lambda: wait_for(lambda: not left_in_memory() - memory, seconds=3, what="the end of files in memory")
+        deaths_beside_a_living_job(f.path, kinds, 5, make,
+                                   lambda who, host: [f"rank {host} "] if who == "rank" else [], nothing_left)

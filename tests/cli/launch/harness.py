@@ -85,6 +85,16 @@ def dry_run(*args, env=None):
     return json.loads(r.out)
 
 
+def environments():
+    """The environment of every process, as words."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as f:
+                found[int(name)] = f.read().split(b"\0")
+    return found
+
+
 class Marked:
     """Processes that carry a mark in their environment: found wherever they are, whoever their parent is."""
 
@@ -92,19 +102,10 @@ class Marked:
         self.mark = f"mark-{os.getpid()}-{time.monotonic_ns()}"
         self.env = clean_env(DSC_TEST_MARK=self.mark)
 
-    def pids(self):
-        found = []
+    def pids(self, among=None):
+        """Of all processes, or of these environments()."""
         want = b"DSC_TEST_MARK=" + self.mark.encode()
-        for name in os.listdir("/proc"):
-            if not name.isdigit():
-                continue
-            try:
-                with open(f"/proc/{name}/environ", "rb") as f:
-                    if want in f.read().split(b"\0"):
-                        found.append(int(name))
-            except OSError:
-                pass
-        return found
+        return [pid for pid, words in (environments() if among is None else among).items() if want in words]
 
     def wait_gone(self, seconds):
         until = time.monotonic() + seconds

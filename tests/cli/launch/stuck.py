@@ -8,19 +8,18 @@ NIGHT = os.environ.get("DSC_TEST_NIGHT") == "1"
 
 def training(folder, stage=3, **own):
     """A config whose training takes for ever."""
-    text = os.path.join(folder, "text.txt")
-    with open(text, "w") as f:
-        f.write("so it goes, on and on; " * 400)
-    path = os.path.join(folder, f"hang{stage}-{len(own)}.json")
-    with open(path, "w") as f:
-        json.dump({"train_batch_size": 12, "bf16": {"enabled": False}, "zero_optimization": {"stage": stage},
-                   "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
-                   "dsc": {"model": "gpt2-nano", "data": text, "threads": 1, "seq_length": 16, **own}}, f)
+    def write(name, words):  # whole at once: another job may be reading it
+        path = os.path.join(folder, name)
+        with open(f"{path}.{os.getpid()}", "w") as f:
+            f.write(words)
+        os.replace(f.name, path)
+        return path
+    text = write("text.txt", "so it goes, on and on; " * 400)
+    path = write(f"hang{stage}-{len(own)}.json", json.dumps({
+        "train_batch_size": 12, "bf16": {"enabled": False}, "zero_optimization": {"stage": stage},
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+        "dsc": {"model": "gpt2-nano", "data": text, "threads": 1, "seq_length": 16, **own}}))
     return ["train", "--config", path, "--steps", "1000000"]
-
-
-# SIGUSR2 makes this rank end with 3, as one would of itself.
-ENDS_WITH_3 = ["sh", "-c", 'trap "exit 3" USR2; "$@" & wait $!', "sh", os.path.join(os.path.dirname(LAUNCH), "train")]
 
 
 def until_step(p, step):
