@@ -1,6 +1,8 @@
 # hosts.py - jobs over two hosts with real sshds. SPDX-License-Identifier: Apache-2.0
 from hosts_jobs import *
 
+import functools
+
 import hosts_death  # noqa: F401 (it registers its tests)
 
 
@@ -282,23 +284,49 @@ def checkpoint(name):
                           capture_output=True, text=True).stdout
 
 
-@test
-def training_has_the_bits_of_one_host():
-    expected = {}
-    for ranks_here in (1, 2):
-        args = ["train", "--config", config(2), "--steps", "3", "--save", f"one{ranks_here}"]
-        r = launch("-np", str(2 * ranks_here), *args, cwd=net.folder, timeout=60)
-        equal(r.code, 0, r)
-        expected[ranks_here] = checkpoint(f"one{ranks_here}/step-3")
-        equal(len(expected[ranks_here]), 65, r)
-    for stage in range(4):
-        for ranks_here in (1, 2):
-            save = f"two{stage}{ranks_here}"
-            r = net.launch("-H", net.list(ranks_here), "train", "--config", config(stage), "--steps", "3", "--save", save)
-            equal(r.code, 0, "stage", stage, r)
-            equal(checkpoint(save + "/step-3"), expected[ranks_here], "stage", stage, 2 * ranks_here, "ranks")
-            check(f'auto is "{"hier" if ranks_here == 2 else "tcp"}"' in r.out, r)
+@functools.cache
+def of_one_host(world_size):
+    save = f"one{world_size}"
+    r = launch("-np", str(world_size), "train", "--config", config(2), "--steps", "3", "--save", save, cwd=net.folder,
+               timeout=60)
+    equal(r.code, 0, r)
+    found = checkpoint(save + "/step-3")
+    equal(len(found), 65, r)
+    return found
+
+
+def have_the_bits_of_one_host(comm, runs):
+    """Each of the runs, stage and ranks a host, over both hosts by `comm`."""
+    configs = [config(stage) for stage in range(4)]
+    expected = [of_one_host(2 * ranks_here) for _, ranks_here in runs]
+
+    def train(number):
+        stage, ranks_here = runs[number]
+        save = f"{comm}-{stage}-{ranks_here}"
+        r = net.launch("-H", net.list(ranks_here), "--master_port", str(29500 + number), "--comm", comm, "train",
+                       "--config", configs[stage], "--steps", "3", "--save", save)
+        equal(r.code, 0, save, r)
+        equal(checkpoint(save + "/step-3"), expected[number], save)
+        name = comm if comm != "auto" else "hier" if ranks_here == 2 else "tcp"
+        check(f"{2 * ranks_here} ranks ({name})" in r.out, r)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        list(pool.map(train, range(len(runs))))
     net.wait_gone(2)
+
+
+ALL_STAGES = [(stage, ranks_here) for stage in range(4) for ranks_here in (1, 2)]
+
+
+@test
+def training_over_gloo_has_the_bits_of_one_host():
+    if not os.path.exists(os.path.join(os.environ.get("DSC_LIB", os.path.dirname(LAUNCH) + "/../lib"), "dsc/libdsc_gloo.so")):
+        raise Skipped("no libdsc_gloo.so (make deps-net)")
+    have_the_bits_of_one_host("gloo", ALL_STAGES)
+
+
+@test
+def training_over_what_auto_is_has_the_bits_of_one_host():
+    have_the_bits_of_one_host("auto", ALL_STAGES if NIGHT else [(0, 1), (1, 2), (2, 2), (3, 1)])
 
 
 @test
