@@ -69,6 +69,11 @@ bench-offload: $(BENCH_BIN)/step_worker $(BENCH_BIN)/bench_io $(BIN)/dsc
 bench-ckpt: $(BENCH_BIN)/step_worker $(BIN)/train
 	$(Q)python3 bench/bench_ckpt.py $(BENCH_BIN) $(BIN)/train $(or $(DIR),/tmp) $(if $(ROUNDS),--rounds $(ROUNDS))
 
+.PHONY: bench-startup
+## bench-startup: dsc-launch to rank 0's first line, here and over two hosts, beside ssh, mpirun and, with PEERS=DIR, torchrun: [ROUNDS=15]
+bench-startup: $(BIN)/dsc-launch
+	$(Q)bench/bench_startup.py $(BIN) $(if $(PEERS),--peers $(PEERS)) $(if $(ROUNDS),--rounds $(ROUNDS))
+
 .PHONY: bench-gpu-kern
 ## bench-gpu-kern: time every CUDA kernel that passes its check, beside this GPU's copy and peak: [FN='gemm*']
 bench-gpu-kern: $(CHECK_BIN) cuda-plugin
@@ -83,4 +88,4 @@ bench-gpu: $(BENCH_BIN)/step_worker $(CHECK_BIN) cuda-plugin
 
 .PHONY: bench
 ## bench: every bench that needs no more than PEERS=DIR
-bench: bench-kern bench-adam bench-comm bench-io bench-offload bench-ckpt bench-train
+bench: bench-kern bench-adam bench-comm bench-startup bench-io bench-offload bench-ckpt bench-train
