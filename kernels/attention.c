@@ -84,6 +84,13 @@ static void forward_worker(void *ctx, int64_t first, int64_t last)
         }
 }
 
+static void check_keys(const dsc_attention_keys *keys, int32_t batch, bool forward)
+{
+    DSC_ASSERT(keys->window >= 0 && keys->past >= 0);
+    DSC_ASSERT(keys->past == 0 || (forward && batch == 1 && !keys->all));
+    DSC_ASSERT(!keys->all || (keys->start == NULL && keys->window == 0));
+}
+
 static dsc_status check_dtype(dsc_dtype dtype, dsc_error *err)
 {
     if (!dsc_dtype_computes(dtype))
@@ -98,6 +105,7 @@ static dsc_status forward(const void *args, const dsc_cpu_team *team, dsc_error 
     DSC_ASSERT(a->batch >= 1 && a->tokens >= 1 && a->heads >= 1 && a->head_size >= 1);
     DSC_ASSERT(a->scale > 0);
     DSC_ASSERT(a->scratch != NULL);
+    check_keys(&a->keys, a->batch, true);
     const dsc_status status = check_dtype(a->dtype, err);
     if (status != DSC_OK)
         return status;
@@ -172,6 +180,7 @@ static dsc_status backward(const void *args, const dsc_cpu_team *team, dsc_error
     DSC_ASSERT(a->batch >= 1 && a->tokens >= 1 && a->heads >= 1 && a->head_size >= 1);
     DSC_ASSERT(a->scale > 0);
     DSC_ASSERT(a->scratch != NULL);
+    check_keys(&a->keys, a->batch, false);
     const dsc_status status = check_dtype(a->dtype, err);
     if (status != DSC_OK)
         return status;

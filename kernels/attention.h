@@ -1,5 +1,6 @@
 /* attention.h - softmax attention without a [T,T] tensor (online softmax over key tiles: Milakov & Gimelshein 2018, Dao
- * et al. 2022), forward and backward, causal or over all keys but hidden ones, grouped heads.
+ * et al. 2022), forward and backward, causal (within documents and windows) or over all keys but hidden ones, grouped
+ * heads.
  *
  * Row (b, t) of q starts at q + (b * T + t) * q_stride elements; head h of it at + h * head_stride. Likewise k, v
  * (kv_stride, kv_heads; query head h reads key head h / (heads / kv_heads)); the heads of out (out_stride) lie side by
@@ -22,6 +23,11 @@ typedef struct dsc_attention_keys {
     bool all;              /* all of its sample; false: those up to its own token */
     const int32_t *tokens; /* [B,T], with `all`: keys where it has `hidden` are seen by nobody; NULL: none is hidden */
     int32_t hidden;
+    /* The others are without `all`. Query t sees no key before `start[t]`, which is at most its own and never less than
+     * that of the query before: where its document begins. [B,T]; NULL: 0. */
+    const int32_t *start;
+    int32_t window; /* and no more than so many keys, its own among them; 0: any number */
+    int32_t past;   /* forward of one sample: k and v have so many rows more, before the first query's own */
 } dsc_attention_keys;
 
 typedef struct dsc_attention_fwd_args {
@@ -57,7 +63,8 @@ static inline int64_t dsc_attention_head_stride(int64_t head_stride, int32_t hea
     return head_stride > 0 ? head_stride : head_size;
 }
 
-/* Scratch of one call, for any variant and any number of threads: at most DSC_ATTENTION_WORKERS threads get a part. */
+/* Scratch of one call, for any variant, any number of threads (at most DSC_ATTENTION_WORKERS get a part) and any number
+ * of past keys. */
 #define DSC_ATTENTION_WORKERS 32
 int64_t dsc_attention_fwd_scratch_bytes(int32_t batch, int32_t tokens, int32_t heads, int32_t head_size);
 int64_t dsc_attention_bwd_scratch_bytes(int32_t batch, int32_t tokens, int32_t heads, int32_t head_size);

@@ -117,13 +117,29 @@ static inline int64_t dsc_attention_bwd_layout(dsc_attention_dims d, float *scra
     return used;
 }
 
-/* Below every score, and far enough from the end of fp32 that scaling keeps it finite for any usual scale. */
-#define DSC_ATTENTION_LOW (-1e30f)
+/* Below every score, and far enough from the end of fp32 that scaling keeps it finite for any usual scale. A power of
+ * two: scaled it is exact, so that a row of nothing else has exponents of 0, not of a rounding error. */
+#define DSC_ATTENTION_LOW (-0x1p100f)
 
 /* Whether key `key` of sample `batch` is one that nobody sees; of `tokens` keys. */
 static inline bool dsc_attention_hides(const dsc_attention_keys *keys, int64_t batch, int64_t tokens, int64_t key)
 {
     return key >= tokens || (keys->tokens != NULL && keys->tokens[batch * tokens + key] == keys->hidden);
+}
+
+/* The first key that query `token` of `tokens` sees, and the one after its last. */
+static inline int64_t dsc_attention_first_key(const dsc_attention_keys *keys, int64_t batch, int64_t tokens,
+                                              int64_t token)
+{
+    const int64_t start = keys->start != NULL ? keys->start[batch * tokens + token] : 0;
+    if (keys->all)
+        return 0;
+    return keys->window > 0 ? dsc_max_i64(start, keys->past + token + 1 - keys->window) : start;
+}
+
+static inline int64_t dsc_attention_last_key(const dsc_attention_keys *keys, int64_t tokens, int64_t token)
+{
+    return keys->all ? tokens : keys->past + token + 1;
 }
 
 /* The element where row `token` of a head starts, which is element `head` of row 0. */

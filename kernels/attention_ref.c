@@ -26,7 +26,15 @@ static void put_row(void *to, int64_t at, dsc_dtype dtype, const float *from, fl
         dsc_put(to, at + i, dtype, from[i] * factor);
 }
 
-/* Scratch here: p [T], out [D]. Both layouts have more. */
+/* The scaled score of query `t` and key `k`, whose rows start at q_row and k_row; of a hidden key a very low one. */
+static float score_of(const dsc_attention_fwd_args *a, int64_t batch, int64_t k, int64_t q_row, int64_t k_row)
+{
+    if (a->keys.all && dsc_attention_hides(&a->keys, batch, a->tokens, k))
+        return DSC_ATTENTION_LOW;
+    return dot(a->q, q_row, a->k, k_row, a->dtype, a->head_size) * a->scale;
+}
+
+/* Scratch here: p [T], out [D]. Both layouts have more. Keys beyond p have their scores computed twice. */
 static void forward(const dsc_attention_fwd_args *a, int32_t batch, int32_t head, int32_t first, int32_t last,
                     float *scratch)
 {
@@ -38,18 +46,21 @@ static void forward(const dsc_attention_fwd_args *a, int32_t batch, int32_t head
     for (int64_t t = (int64_t)first * DSC_ATTENTION_TILE; t < end; t++) {
         const int64_t q_row = dsc_attention_row(batch, tokens, t, a->q_stride, q_head);
         float max = -INFINITY, sum = 0;
-        const int64_t keys = a->keys.all ? tokens : t + 1;
-        for (int64_t k = 0; k < keys; k++) {
+        const int64_t start = dsc_attention_first_key(&a->keys, batch, tokens, t);
+        const int64_t keys = dsc_attention_last_key(&a->keys, tokens, t);
+        for (int64_t k = start; k < keys; k++) {
             const int64_t k_row = dsc_attention_row(batch, tokens, k, a->kv_stride, key_head);
-            const bool hidden = a->keys.all && dsc_attention_hides(&a->keys, batch, tokens, k);
-            p[k] = hidden ? DSC_ATTENTION_LOW : dot(a->q, q_row, a->k, k_row, a->dtype, size) * a->scale;
-            max = fmaxf(max, p[k]);
+            const float score = score_of(a, batch, k, q_row, k_row);
+            if (k < tokens)
+                p[k] = score;
+            max = fmaxf(max, score);
         }
         memset(out, 0, (size_t)size * sizeof *out);
-        for (int64_t k = 0; k < keys; k++) {
-            const float e = expf(p[k] - max);
+        for (int64_t k = start; k < keys; k++) {
+            const int64_t row = dsc_attention_row(batch, tokens, k, a->kv_stride, key_head);
+            const float e = expf((k < tokens ? p[k] : score_of(a, batch, k, q_row, row)) - max);
             sum += e;
-            add_row(out, e, a->v, dsc_attention_row(batch, tokens, k, a->kv_stride, key_head), a->dtype, size);
+            add_row(out, e, a->v, row, a->dtype, size);
         }
         put_row(a->out, dsc_attention_row(batch, tokens, t, a->out_stride, head * size), a->dtype, out, 1 / sum, size);
         if (a->lse != NULL)
@@ -68,7 +79,8 @@ static void backward_row(const dsc_attention_bwd_args *a, int64_t batch, int64_t
     const int64_t out_row = dsc_attention_row(batch, tokens, t, a->out_stride, head * size);
     const float lse = a->lse[(batch * a->heads + head) * tokens + t];
     const float delta = dot(a->d_out, out_row, a->out, out_row, a->dtype, size);
-    for (int64_t k = first; k < (a->keys.all ? end : dsc_min_i64(end, t + 1)); k++) {
+    const int64_t start = dsc_max_i64(first, dsc_attention_first_key(&a->keys, batch, tokens, t));
+    for (int64_t k = start; k < dsc_min_i64(end, dsc_attention_last_key(&a->keys, tokens, t)); k++) {
         if (a->keys.all && dsc_attention_hides(&a->keys, batch, tokens, k))
             continue;
         const int64_t k_row = dsc_attention_row(batch, tokens, k, a->kv_stride, key_head);

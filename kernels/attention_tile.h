@@ -210,6 +210,39 @@ static void att_hide_keys(float *s, const dsc_attention_keys *keys, int64_t batc
             att_store(s + v * ATT_LANES, att_set1(ATT_LOW));
 }
 
+/* Scores of `count` keys from `key` on, [keys, TILE], with queries from `query` on in the lanes: of what a query does
+ * not see they become ATT_LOW. */
+static void att_limit_keys(float *s, const dsc_attention_keys *keys, int64_t batch, int64_t tokens, int64_t query,
+                           int64_t vecs, int64_t key, int64_t count)
+{
+    for (int64_t v = 0; v < vecs; v++) {
+        const int64_t lane0 = query + v * ATT_LANES;
+        int64_t first[ATT_LANES], last[ATT_LANES];
+        for (int64_t i = 0; i < ATT_LANES; i++) {
+            const int64_t token = dsc_min_i64(lane0 + i, tokens - 1);
+            first[i] = dsc_attention_first_key(keys, batch, tokens, token);
+            last[i] = dsc_attention_last_key(keys, tokens, token);
+        }
+        for (int64_t k = 0; k < count; k++) {
+            if (key + k >= first[ATT_LANES - 1] && key + k < last[0])
+                continue;
+            float *row = s + k * ATT_TILE + v * ATT_LANES;
+            for (int64_t i = 0; i < ATT_LANES; i++)
+                row[i] = key + k >= first[i] && key + k < last[i] ? row[i] : ATT_LOW;
+        }
+    }
+}
+
+/* Whether some query of a tile does not see some key of another: beyond what the diagonal knows of itself. */
+static bool att_limits(const dsc_attention_keys *keys, int64_t batch, int64_t tokens, int64_t query, int64_t queries,
+                       int64_t key)
+{
+    if (keys->all)
+        return false;
+    return key < dsc_attention_first_key(keys, batch, tokens, query + queries - 1) ||
+           (keys->past > 0 && key + ATT_TILE > keys->past + query + 1);
+}
+
 /* ---- forward ---- */
 
 /* One tile of scores, [keys, queries], becomes probabilities relative to the largest score so far: max (of scores in
@@ -274,58 +307,88 @@ static void att_put_lse(float *lse, const dsc_attention_fwd_scratch *sc, int64_t
     memcpy(lse, all, (size_t)count * sizeof *lse);
 }
 
-static void att_forward_tile(const dsc_attention_fwd_args *a, int64_t batch, int64_t tile, const att_rows *q,
-                             const att_rows *out, dsc_attention_dims dims, float *lse, dsc_attention_fwd_scratch *sc)
+typedef struct att_forward { /* one call */
+    const dsc_attention_fwd_args *a;
+    int64_t batch;
+    att_rows q, k, v, out;
+    dsc_attention_dims dims;
+    dsc_attention_fwd_scratch sc;
+    float *lse; /* of the head; NULL: none is wanted */
+    bool each;  /* keys are packed for each tile of queries, a tile at a time: the scratch has room for one */
+} att_forward;
+
+/* Scores of one tile of keys, and what they make of sums and outputs. `fresh`: the first one. */
+static void att_forward_keys(att_forward *f, int64_t t, int64_t first, int64_t queries, bool fresh)
 {
-    const int64_t last = a->keys.all ? dims.rows / ATT_TILE - 1 : tile;
-    const int64_t first = tile * ATT_TILE, queries = dsc_min_i64(ATT_TILE, a->tokens - first);
+    const dsc_attention_fwd_args *a = f->a;
+    dsc_attention_fwd_scratch *sc = &f->sc;
+    const bool diagonal = !a->keys.all && a->keys.past == 0 && t == first / ATT_TILE;
     const int64_t vecs = dsc_div_ceil(queries, ATT_LANES), steps = dsc_div_ceil(a->head_size, ATT_PAIR);
-    const float scale2 = a->scale * ATT_LOG2E;
-    att_pack_transposed(sc->q, q, first, vecs, dims.words);
+    const int64_t keys = diagonal ? vecs * ATT_LANES : ATT_TILE, place = f->each ? 0 : t;
+    float *const k_tile = sc->k + place * ATT_TILE * f->dims.words;
+    float *const v_tile = sc->v + place * (ATT_TILE / ATT_PAIR) * f->dims.lanes;
+    if (f->each) {
+        att_pack_rows(k_tile, &f->k, t * ATT_TILE, (t + 1) * ATT_TILE, f->dims.words);
+        att_pack_pairs(v_tile, &f->v, t * ATT_TILE, (t + 1) * ATT_TILE, f->dims.lanes);
+    }
+    for (int64_t k = 0; k < keys; k += ATT_LANES)
+        att_scores(sc->s + k * ATT_TILE, k_tile + k * f->dims.words, f->dims.words, sc->q, steps,
+                   diagonal ? k / ATT_LANES : 0, vecs);
+    if (a->keys.all)
+        att_hide_keys(sc->s, &a->keys, f->batch, a->tokens, t * ATT_TILE, ATT_TILE);
+    if (att_limits(&a->keys, f->batch, a->tokens, first, queries, t * ATT_TILE))
+        att_limit_keys(sc->s, &a->keys, f->batch, a->tokens, first, vecs, t * ATT_TILE, keys);
+    att_softmax(sc, a->scale * ATT_LOG2E, keys, vecs, diagonal);
+    if (fresh)
+        att_sum_keys(true, NULL, sc->out, sc->p, v_tile, f->dims.lanes, queries, diagonal);
+    else
+        att_sum_keys(false, sc->alpha, sc->out, sc->p, v_tile, f->dims.lanes, queries, diagonal);
+}
+
+static void att_forward_tile(att_forward *f, int64_t tile)
+{
+    const dsc_attention_fwd_args *a = f->a;
+    dsc_attention_fwd_scratch *sc = &f->sc;
+    const int64_t first = tile * ATT_TILE, queries = dsc_min_i64(ATT_TILE, a->tokens - first);
+    const int64_t begin = dsc_attention_first_key(&a->keys, f->batch, a->tokens, first) / ATT_TILE;
+    const int64_t last = (dsc_attention_last_key(&a->keys, a->tokens, first + queries - 1) - 1) / ATT_TILE;
+    att_pack_transposed(sc->q, &f->q, first, dsc_div_ceil(queries, ATT_LANES), f->dims.words);
     for (int64_t i = 0; i < ATT_TILE; i++) {
         sc->max[i] = ATT_LOW;
         sc->sum[i] = 0;
     }
-    for (int64_t t = 0; t <= last; t++) {
-        const bool diagonal = !a->keys.all && t == tile;
-        const int64_t keys = diagonal ? vecs * ATT_LANES : ATT_TILE;
-        const float *v = sc->v + t * (ATT_TILE / ATT_PAIR) * dims.lanes;
-        for (int64_t k = 0; k < keys; k += ATT_LANES)
-            att_scores(sc->s + k * ATT_TILE, sc->k + (t * ATT_TILE + k) * dims.words, dims.words, sc->q, steps,
-                       diagonal ? k / ATT_LANES : 0, vecs);
-        if (a->keys.all)
-            att_hide_keys(sc->s, &a->keys, batch, a->tokens, t * ATT_TILE, ATT_TILE);
-        att_softmax(sc, scale2, keys, vecs, diagonal);
-        if (t == 0)
-            att_sum_keys(true, NULL, sc->out, sc->p, v, dims.lanes, queries, diagonal);
-        else
-            att_sum_keys(false, sc->alpha, sc->out, sc->p, v, dims.lanes, queries, diagonal);
-    }
-    if (lse != NULL)
-        att_put_lse(lse + first, sc, queries);
+    for (int64_t t = begin; t <= last; t++)
+        att_forward_keys(f, t, first, queries, t == begin);
+    if (f->lse != NULL)
+        att_put_lse(f->lse + first, sc, queries);
     for (int64_t i = 0; i < ATT_TILE; i++)
         sc->sum[i] = 1 / sc->sum[i];
-    att_put_rows(a->out, out, first, first + ATT_TILE, sc->out, dims.lanes, sc->sum);
+    att_put_rows(a->out, &f->out, first, first + ATT_TILE, sc->out, f->dims.lanes, sc->sum);
 }
 
 static void forward(const dsc_attention_fwd_args *a, int32_t batch, int32_t head, int32_t first, int32_t last,
                     float *scratch)
 {
-    const dsc_attention_dims dims = dsc_attention_dims_of(a->tokens, a->head_size, ATT_PAIR);
-    dsc_attention_fwd_scratch sc;
-    dsc_attention_fwd_layout(dims, scratch, &sc);
     const int64_t apart = dsc_attention_head_stride(a->head_stride, a->head_size), size = a->head_size;
     const int64_t key_head = head / (a->heads / a->kv_heads) * apart, tokens = a->tokens;
-    const att_rows q = att_rows_of(a->q, a->dtype, batch, tokens, a->q_stride, head * apart, size);
-    const att_rows k = att_rows_of(a->k, a->dtype, batch, tokens, a->kv_stride, key_head, size);
-    const att_rows v = att_rows_of(a->v, a->dtype, batch, tokens, a->kv_stride, key_head, size);
-    const att_rows out = att_rows_of(a->out, a->dtype, batch, tokens, a->out_stride, head * size, size);
-    const int64_t keys = a->keys.all ? dims.rows : (int64_t)last * ATT_TILE;
-    att_pack_rows(sc.k, &k, 0, keys, dims.words);
-    att_pack_pairs(sc.v, &v, 0, keys, dims.lanes);
-    float *lse = a->lse == NULL ? NULL : a->lse + ((int64_t)batch * a->heads + head) * tokens;
+    const int64_t all_keys = a->keys.past + tokens;
+    att_forward f = { .a = a, .batch = batch, .dims = dsc_attention_dims_of(tokens, size, ATT_PAIR),
+                      .each = a->keys.past > 0 };
+    dsc_attention_fwd_layout(f.dims, scratch, &f.sc);
+    f.q = att_rows_of(a->q, a->dtype, batch, tokens, a->q_stride, head * apart, size);
+    f.k = att_rows_of(a->k, a->dtype, batch, all_keys, a->kv_stride, key_head, size);
+    f.v = att_rows_of(a->v, a->dtype, batch, all_keys, a->kv_stride, key_head, size);
+    f.out = att_rows_of(a->out, a->dtype, batch, tokens, a->out_stride, head * size, size);
+    f.lse = a->lse == NULL ? NULL : a->lse + ((int64_t)batch * a->heads + head) * tokens;
+    if (!f.each) {
+        const int64_t begin = dsc_attention_first_key(&a->keys, batch, tokens, (int64_t)first * ATT_TILE) / ATT_TILE;
+        const int64_t end = a->keys.all ? f.dims.rows : (int64_t)last * ATT_TILE;
+        att_pack_rows(f.sc.k + begin * ATT_TILE * f.dims.words, &f.k, begin * ATT_TILE, end, f.dims.words);
+        att_pack_pairs(f.sc.v + begin * (ATT_TILE / ATT_PAIR) * f.dims.lanes, &f.v, begin * ATT_TILE, end,
+                       f.dims.lanes);
+    }
     for (int64_t tile = first; tile < last; tile++)
-        att_forward_tile(a, batch, tile, &q, &out, dims, lse, &sc);
+        att_forward_tile(&f, tile);
 }
 
 /* ---- backward ---- */
@@ -409,18 +472,21 @@ static void att_backward_pack_queries(att_backward *b, int64_t head, int64_t til
 }
 
 /* One tile of queries against one tile of keys, which starts at key row `row` of the scratch. */
-static void att_backward_tile(att_backward *b, int64_t row, int64_t queries, bool diagonal, bool fresh_dq,
-                              bool fresh_dkv)
+static void att_backward_tile(att_backward *b, int64_t row, int64_t query, int64_t queries, bool diagonal,
+                              bool fresh_dq, bool fresh_dkv)
 {
     const int64_t key = (int64_t)b->part->key_first * ATT_TILE + row;
     dsc_attention_bwd_scratch *sc = &b->sc;
     const int64_t words = b->dims.words, lanes = b->dims.lanes, vecs = dsc_div_ceil(queries, ATT_LANES);
     const int64_t keys = diagonal ? vecs * ATT_LANES : ATT_TILE, steps = dsc_div_ceil(b->a->head_size, ATT_PAIR);
+    const bool limits = att_limits(&b->a->keys, b->part->batch, b->a->tokens, query, queries, key);
     for (int64_t k = 0; k < keys; k += ATT_LANES) {
         const int64_t first = diagonal ? k / ATT_LANES : 0;
         att_scores(sc->s, sc->k + (row + k) * words, words, sc->q, steps, first, vecs);
         if (b->a->keys.all)
             att_hide_keys(sc->s, &b->a->keys, b->part->batch, b->a->tokens, key + k, ATT_LANES);
+        if (limits)
+            att_limit_keys(sc->s, &b->a->keys, b->part->batch, b->a->tokens, query, vecs, key + k, ATT_LANES);
         att_scores(sc->dp, sc->v + (row + k) * words, words, sc->d_out, steps, first, vecs);
         att_gradients(sc, b->a->scale, k, first, vecs, diagonal);
     }
@@ -463,8 +529,9 @@ static void backward(const dsc_attention_bwd_args *a, const dsc_attention_bwd_pa
         for (int64_t tile = part->query_first; tile < part->query_last; tile++) {
             const int64_t token = tile * ATT_TILE, queries = dsc_min_i64(ATT_TILE, a->tokens - token);
             att_backward_pack_queries(&b, head, tile, dsc_div_ceil(queries, ATT_LANES));
-            for (int64_t t = part->key_first; t < part->key_last && (a->keys.all || t <= tile); t++)
-                att_backward_tile(&b, t * ATT_TILE - first, queries, !a->keys.all && t == tile, t == 0,
+            const int64_t begin = dsc_attention_first_key(&a->keys, part->batch, a->tokens, token) / ATT_TILE;
+            for (int64_t t = dsc_max_i64(begin, part->key_first); t < part->key_last && (a->keys.all || t <= tile); t++)
+                att_backward_tile(&b, t * ATT_TILE - first, token, queries, !a->keys.all && t == tile, t == begin,
                                   tile == (a->keys.all ? part->query_first : t) && head == part->head_first);
             if (part->want_dq) {
                 const att_rows q = att_rows_of(a->q, a->dtype, part->batch, a->tokens, a->q_stride, head * apart, size);

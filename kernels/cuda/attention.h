@@ -20,13 +20,23 @@ constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 __host__ __device__ constexpr int tile_stride(int columns) { return columns + 8; }
 __host__ __device__ constexpr int tile_elements(int rows, int columns) { return rows * tile_stride(columns); }
 
-/* A score below every real one: a row of nothing else stays finite. */
-constexpr float LOW_SCORE = -1e30f;
+/* A score below every real one: a row of nothing else stays finite. A power of two, so that it is exact when scaled. */
+constexpr float LOW_SCORE = -0x1p100f;
 
 /* Whether key `key` of sample `batch` is one that nobody sees; of `tokens` keys. */
 __device__ __forceinline__ bool is_hidden(const dsc_attention_keys &keys, int64_t batch, int32_t tokens, int32_t key)
 {
     return key >= tokens || (keys.tokens != NULL && keys.tokens[batch * tokens + key] == keys.hidden);
+}
+
+/* The first key that query `token` sees; before it nothing is. */
+__device__ __forceinline__ int32_t first_key(const dsc_attention_keys &keys, int64_t batch, int32_t tokens,
+                                             int32_t token)
+{
+    if (keys.all)
+        return 0;
+    const int32_t start = keys.start != NULL ? keys.start[batch * tokens + min(token, tokens - 1)] : 0;
+    return keys.window > 0 ? max(start, keys.past + min(token, tokens - 1) + 1 - keys.window) : start;
 }
 
 /* Rows first .. of a tensor's head. */

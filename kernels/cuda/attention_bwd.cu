@@ -19,7 +19,7 @@ struct bwd_arrays {
     int64_t q_stride, kv_stride, out_stride, head_stride;
     int32_t tokens, heads, kv_heads, size, tiles;
     float scale;
-    bool in_vectors, out_vectors, dq_vectors, dkv_vectors;
+    bool in_vectors, out_vectors, dq_vectors, dkv_vectors, starts;
     dsc_attention_keys keys;
 };
 
@@ -77,14 +77,15 @@ __global__ void __launch_bounds__(DELTA_THREADS) delta_kernel(const bwd_arrays a
 
 template <int DP, int MT, int WARPS, int BQ> constexpr int dkv_shared_bytes()
 {
-    return 2 * (2 * tile_elements(16 * MT * WARPS, DP) + 4 * tile_elements(BQ, DP)) + 4 * 4 * BQ;
+    return 2 * (2 * tile_elements(16 * MT * WARPS, DP) + 4 * tile_elements(BQ, DP)) + 6 * 4 * BQ;
 }
 
 /* Two stages of query rows: q, d_out, and for each row its log-sum-exp (to powers of 2; Inf where there is no row, so
- * that its probabilities are 0) and delta. */
+ * that its probabilities are 0), delta and, with starts, the first key that it sees. */
 template <int DP, int BQ> struct query_stage {
     uint16_t *q, *d_out;
     float *lse2, *delta;
+    int32_t *start;
 };
 
 template <int DP, int BQ, int THREADS>
@@ -98,6 +99,8 @@ __device__ __forceinline__ void load_queries(const query_stage<DP, BQ> &to, int 
         const bool exists = row + i < a.tokens;
         to.lse2[stage * BQ + i] = exists ? a.lse[at + row + i] * LOG2_E : INFINITY;
         to.delta[stage * BQ + i] = exists ? a.delta[at + row + i] : 0.0f;
+        if (a.starts)
+            to.start[stage * BQ + i] = first_key(a.keys, batch, a.tokens, row + i);
     }
 }
 
@@ -117,12 +120,28 @@ __device__ __forceinline__ hidden_rows<MT> find_hidden(const bwd_arrays &a, int6
     return hidden;
 }
 
+/* The end of the tiles of BQ queries that see a key before `last`: first keys never decrease, so a search by halves. */
+template <int BQ>
+__device__ __forceinline__ int32_t end_of_queries(const bwd_arrays &a, int64_t batch, int32_t tile, int32_t last)
+{
+    int32_t end = (a.tokens + BQ - 1) / BQ;
+    while (a.starts && tile < end) {
+        const int32_t middle = (tile + end) / 2;
+        if (first_key(a.keys, batch, a.tokens, middle * BQ) < last)
+            tile = middle + 1;
+        else
+            end = middle;
+    }
+    return end;
+}
+
 /* Transposed: rows are keys from `key` on, columns queries from `query` on. `score` becomes p, `ds` from dp to p (dp -
  * delta). */
 template <int MT, int BQ>
 __device__ __forceinline__ void score_gradients(float (&score)[MT][BQ / 8][4], float (&ds)[MT][BQ / 8][4],
                                                 const float *lse2, const float *delta, int32_t key, int32_t query,
-                                                float scale2, bool all, const hidden_rows<MT> &hidden)
+                                                float scale2, const int32_t *starts, bool all,
+                                                const hidden_rows<MT> &hidden)
 {
     const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
     const bool mask = !all && key + 16 * MT - 1 > query;
@@ -130,12 +149,14 @@ __device__ __forceinline__ void score_gradients(float (&score)[MT][BQ / 8][4], f
     for (int n = 0; n < BQ / 8; n++) {
         const int col = 8 * n + 2 * t;
         const float l[2] = { lse2[col], lse2[col + 1] }, d[2] = { delta[col], delta[col + 1] };
+        const int32_t start[2] = { starts != NULL ? starts[col] : 0, starts != NULL ? starts[col + 1] : 0 };
 #pragma unroll
         for (int m = 0; m < MT; m++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 float p = fast_exp2(fmaf(score[m][n][e], scale2, -l[e & 1]));
-                if (hidden.is[m][e / 2] || (mask && key + 16 * m + 8 * (e / 2) + g > query + col + (e & 1)))
+                const int32_t row = key + 16 * m + 8 * (e / 2) + g;
+                if (hidden.is[m][e / 2] || (mask && row > query + col + (e & 1)) || row < start[e & 1])
                     p = 0.0f;
                 score[m][n][e] = p;
                 ds[m][n][e] = p * (ds[m][n][e] - d[e & 1]);
@@ -151,13 +172,14 @@ __global__ void __launch_bounds__(32 * WARPS) dkv_kernel(const bwd_arrays a)
     uint16_t *const k_tile = shared, *const v_tile = k_tile + tile_elements(BK, DP);
     uint16_t *const q_tile = v_tile + tile_elements(BK, DP);
     float *const numbers = reinterpret_cast<float *>(q_tile + 4 * tile_elements(BQ, DP));
-    const query_stage<DP, BQ> stages = { q_tile, q_tile + 2 * tile_elements(BQ, DP), numbers, numbers + 2 * BQ };
+    const query_stage<DP, BQ> stages = { q_tile, q_tile + 2 * tile_elements(BQ, DP), numbers, numbers + 2 * BQ,
+                                         reinterpret_cast<int32_t *>(numbers + 4 * BQ) };
     const int64_t pair = blockIdx.x / a.tiles, batch = pair / a.kv_heads, key_head = pair % a.kv_heads;
     const int32_t first = static_cast<int32_t>(blockIdx.x % a.tiles) * BK; /* the first tiles have most queries */
     const int32_t warp_row = static_cast<int32_t>(threadIdx.x / 32) * 16 * MT, key = first + warp_row;
-    /* Steps: the query tiles from the first that sees a key of ours, for each head of the group. */
+    /* Steps: the query tiles from the first that sees a key of ours to the last, for each head of the group. */
     const int32_t group = a.heads / a.kv_heads, tile_first = a.keys.all ? 0 : first / BQ;
-    const int32_t tiles = (a.tokens + BQ - 1) / BQ - tile_first, steps = tiles * group;
+    const int32_t tiles = end_of_queries<BQ>(a, batch, tile_first, first + BK) - tile_first, steps = tiles * group;
     const int64_t head_first = key_head * group;
     const float scale2 = a.scale * LOG2_E;
     const hidden_rows<MT> hidden = find_hidden<MT>(a, batch, key);
@@ -182,7 +204,7 @@ __global__ void __launch_bounds__(32 * WARPS) dkv_kernel(const bwd_arrays a)
             multiply_rows<DP, MT, BQ / 8>(score, k_tile, warp_row, q);
             multiply_rows<DP, MT, BQ / 8>(ds, v_tile, warp_row, d_out);
             score_gradients<MT, BQ>(score, ds, stages.lse2 + now * BQ, stages.delta + now * BQ, key, query, scale2,
-                                    a.keys.all, hidden);
+                                    a.starts ? stages.start + now * BQ : NULL, a.keys.all, hidden);
             multiply_columns<DP, MT, BQ / 8>(dv, score, d_out);
             multiply_columns<DP, MT, BQ / 8>(dk, ds, q);
         }
@@ -209,7 +231,10 @@ template <int DP, int MT, int WARPS, int BC> constexpr int dq_shared_bytes()
     return 2 * (2 * tile_elements(16 * MT * WARPS, DP) + 4 * tile_elements(BC, DP));
 }
 
-template <int MT> struct row_numbers { float lse2[MT][2], delta[MT][2]; };
+template <int MT> struct row_numbers {
+    float lse2[MT][2], delta[MT][2];
+    int32_t start[MT][2];
+};
 
 template <int MT>
 __device__ __forceinline__ void load_numbers(row_numbers<MT> &to, const bwd_arrays &a, int64_t pair, int32_t row)
@@ -222,6 +247,7 @@ __device__ __forceinline__ void load_numbers(row_numbers<MT> &to, const bwd_arra
             const int32_t r = row + 16 * m + 8 * half + g;
             to.lse2[m][half] = r < a.tokens ? a.lse[pair * a.tokens + r] * LOG2_E : INFINITY;
             to.delta[m][half] = r < a.tokens ? a.delta[pair * a.tokens + r] : 0.0f;
+            to.start[m][half] = a.starts ? first_key(a.keys, pair / a.heads, a.tokens, r) : 0;
         }
 }
 
@@ -246,7 +272,9 @@ __device__ __forceinline__ void row_gradients(const float (&score)[MT][BC / 8][4
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 float p = fast_exp2(fmaf(score[m][n][e], scale2, -numbers.lse2[m][e / 2]));
-                if (hidden[n][e & 1] || (mask && key + 8 * n + 2 * t + (e & 1) > row + 16 * m + 8 * (e / 2) + g))
+                const int32_t col = key + 8 * n + 2 * t + (e & 1);
+                if (hidden[n][e & 1] || (mask && col > row + 16 * m + 8 * (e / 2) + g) ||
+                    col < numbers.start[m][e / 2])
                     p = 0.0f;
                 ds[m][n][e] = p * (ds[m][n][e] - numbers.delta[m][e / 2]);
             }
@@ -265,16 +293,17 @@ __global__ void __launch_bounds__(32 * WARPS) dq_kernel(const bwd_arrays a)
     const int32_t warp_row = static_cast<int32_t>(threadIdx.x / 32) * 16 * MT, row = first + warp_row;
     const head_rows k = key_rows(a, a.k, batch, key_head), v = key_rows(a, a.v, batch, key_head);
     const int32_t end = a.keys.all ? a.tokens : min(first + BR, a.tokens), tiles = (end + BC - 1) / BC;
+    const int32_t begin = a.starts ? first_key(a.keys, batch, a.tokens, first) / BC : 0;
     const float scale2 = a.scale * LOG2_E;
     row_numbers<MT> numbers;
     load_numbers<MT>(numbers, a, pair, row);
     float dq[MT][DP / 8][4] = {};
     load_rows<DP, BR, THREADS>(q_tile, query_rows(a, batch, head), first);
     load_rows<DP, BR, THREADS>(d_tile, d_out_rows(a, batch, head), first);
-    load_rows<DP, BC, THREADS>(k_tile, k, 0);
-    load_rows<DP, BC, THREADS>(v_tile, v, 0);
+    load_rows<DP, BC, THREADS>(k_tile + begin % 2 * tile_elements(BC, DP), k, begin * BC);
+    load_rows<DP, BC, THREADS>(v_tile + begin % 2 * tile_elements(BC, DP), v, begin * BC);
     cp_async_commit();
-    for (int32_t j = 0; j < tiles; j++) {
+    for (int32_t j = begin; j < tiles; j++) {
         const int now = j % 2 * tile_elements(BC, DP), next = (j + 1) % 2 * tile_elements(BC, DP);
         if (j + 1 < tiles) {
             load_rows<DP, BC, THREADS>(k_tile + next, k, (j + 1) * BC);
@@ -322,6 +351,7 @@ bwd_arrays arrays_of(const dsc_attention_bwd_args *a)
     x.head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
     x.tokens = a->tokens, x.heads = a->heads, x.kv_heads = a->kv_heads, x.size = a->head_size;
     x.scale = a->scale, x.keys = a->keys;
+    x.starts = a->keys.start != NULL || a->keys.window > 0;
     const bool heads_aligned = x.head_stride % 8 == 0;
     x.in_vectors = heads_aligned && rows_are_aligned(a->q, a->q_stride, a->head_size) &&
                    rows_are_aligned(a->k, a->kv_stride, a->head_size) &&
@@ -363,6 +393,7 @@ dsc_status dsc_cuda_run_ATTENTION_BWD(const dsc_cuda_launch *at, const void *arg
     DSC_ASSERT(a->batch >= 1 && a->tokens >= 1 && a->heads >= 1 && a->head_size >= 1);
     DSC_ASSERT(a->scale > 0);
     DSC_ASSERT(a->scratch != NULL);
+    DSC_ASSERT(a->keys.past == 0);
     if (a->dtype != DSC_BF16 || a->head_size > DSC_CUDA_ATTENTION_TENSOR_HEAD_MAX)
         return dsc_cuda_attention_bwd_plain(at, a, err);
     if (a->head_size <= 16)

@@ -15,7 +15,7 @@ struct fwd_arrays {
     int64_t q_stride, kv_stride, out_stride, head_stride;
     int32_t tokens, heads, kv_heads, size, tiles;
     float scale;
-    bool in_vectors, out_vectors;
+    bool in_vectors, out_vectors, starts; /* starts: some query may not see its sample's first key */
     dsc_attention_keys keys;
 };
 
@@ -58,6 +58,26 @@ __device__ __forceinline__ void mask_hidden(float (&score)[MT][BC / 8][4], const
 #pragma unroll
                 for (int m = 0; m < MT; m++)
                     score[m][n][side] = score[m][n][2 + side] = LOW_SCORE;
+}
+
+/* Of keys from `key` on for queries from `row` on: those before what a query sees. */
+template <int MT, int BC>
+__device__ __forceinline__ void mask_before(float (&score)[MT][BC / 8][4], const fwd_arrays &a, int64_t batch,
+                                            int32_t row, int32_t key)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int32_t first = first_key(a.keys, batch, a.tokens, row + 16 * m + 8 * half + g);
+#pragma unroll
+            for (int n = 0; n < BC / 8; n++)
+#pragma unroll
+                for (int side = 0; side < 2; side++)
+                    if (key + 8 * n + 2 * t + side < first)
+                        score[m][n][2 * half + side] = LOW_SCORE;
+        }
 }
 
 /* Scores become probabilities under the new maxima; what was summed before is rescaled. scale2: to powers of 2. */
@@ -131,23 +151,25 @@ template <int DP, int MT, int BC> __global__ void __launch_bounds__(THREADS) fwd
     uint16_t *const q_tile = shared, *const k_tile = q_tile + tile_elements(BR, DP);
     uint16_t *const v_tile = k_tile + 2 * tile_elements(BC, DP);
     const int64_t pair = blockIdx.x / a.tiles, batch = pair / a.heads, head = pair % a.heads;
+    const int32_t past = a.keys.past, all_keys = past + a.tokens;
     const int64_t key_first = batch * a.tokens * a.kv_stride + head / (a.heads / a.kv_heads) * a.head_stride;
     /* The last tiles have most keys: they come first. */
     const int32_t first = (a.tiles - 1 - static_cast<int32_t>(blockIdx.x % a.tiles)) * BR;
     const int32_t warp_row = static_cast<int32_t>(threadIdx.x / 32) * 16 * MT, row = first + warp_row;
     const head_rows q = { a.q + batch * a.tokens * a.q_stride + head * a.head_stride, a.q_stride, a.tokens, a.size,
                           a.in_vectors };
-    const head_rows k = { a.k + key_first, a.kv_stride, a.tokens, a.size, a.in_vectors };
-    const head_rows v = { a.v + key_first, a.kv_stride, a.tokens, a.size, a.in_vectors };
-    const int32_t end = a.keys.all ? a.tokens : min(first + BR, a.tokens), tiles = (end + BC - 1) / BC;
+    const head_rows k = { a.k + key_first, a.kv_stride, all_keys, a.size, a.in_vectors };
+    const head_rows v = { a.v + key_first, a.kv_stride, all_keys, a.size, a.in_vectors };
+    const int32_t end = a.keys.all ? a.tokens : past + min(first + BR, a.tokens), tiles = (end + BC - 1) / BC;
+    const int32_t begin = a.starts ? first_key(a.keys, batch, a.tokens, first) / BC : 0;
     const float scale2 = a.scale * LOG2_E;
     row_state<DP, MT> s;
     begin_rows(s);
     load_rows<DP, BR, THREADS>(q_tile, q, first);
-    load_rows<DP, BC, THREADS>(k_tile, k, 0);
-    load_rows<DP, BC, THREADS>(v_tile, v, 0);
+    load_rows<DP, BC, THREADS>(k_tile + begin % 2 * tile_elements(BC, DP), k, begin * BC);
+    load_rows<DP, BC, THREADS>(v_tile + begin % 2 * tile_elements(BC, DP), v, begin * BC);
     cp_async_commit();
-    for (int32_t j = 0; j < tiles; j++) {
+    for (int32_t j = begin; j < tiles; j++) {
         const int now = j % 2 * tile_elements(BC, DP), next = (j + 1) % 2 * tile_elements(BC, DP);
         if (j + 1 < tiles) {
             load_rows<DP, BC, THREADS>(k_tile + next, k, (j + 1) * BC);
@@ -156,13 +178,15 @@ template <int DP, int MT, int BC> __global__ void __launch_bounds__(THREADS) fwd
         cp_async_commit();
         cp_async_wait<1>();
         __syncthreads();
-        if (row < a.tokens && (a.keys.all || j * BC < row + 16 * MT)) {
+        if (row < a.tokens && (a.keys.all || j * BC < past + row + 16 * MT)) {
             float score[MT][BC / 8][4];
             multiply_rows<DP, MT, BC / 8>(score, q_tile, warp_row, k_tile + now);
             if (a.keys.all)
                 mask_hidden<MT, BC>(score, a, batch, j * BC);
-            else if (j * BC + BC - 1 > row)
-                mask_future<MT, BC>(score, row, j * BC);
+            else if (j * BC + BC - 1 > past + row)
+                mask_future<MT, BC>(score, past + row, j * BC);
+            if (a.starts)
+                mask_before<MT, BC>(score, a, batch, row, j * BC);
             soften<DP, MT, BC>(s, score, scale2);
             multiply_columns<DP, MT, BC / 8>(s.out, score, v_tile + now);
         }
@@ -191,7 +215,7 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, ds
         head_stride % 8 == 0 && rows_are_aligned(a->q, a->q_stride, a->head_size) &&
             rows_are_aligned(a->k, a->kv_stride, a->head_size) &&
             rows_are_aligned(a->v, a->kv_stride, a->head_size),
-        rows_are_aligned(a->out, a->out_stride, a->head_size), a->keys
+        rows_are_aligned(a->out, a->out_stride, a->head_size), a->keys.start != NULL || a->keys.window > 0, a->keys
     };
     DSC_TRY(allow_shared(fwd_kernel<DP, MT, BC>, BYTES, err));
     DSC_CUDA_LAUNCH((fwd_kernel<DP, MT, BC>), grid_size(static_cast<int64_t>(tiles) * a->batch * a->heads), THREADS,
@@ -208,6 +232,7 @@ dsc_status dsc_cuda_run_ATTENTION_FWD(const dsc_cuda_launch *at, const void *arg
     DSC_ASSERT(a->kv_heads >= 1 && a->heads % a->kv_heads == 0);
     DSC_ASSERT(a->batch >= 1 && a->tokens >= 1 && a->heads >= 1 && a->head_size >= 1);
     DSC_ASSERT(a->scale > 0);
+    DSC_ASSERT(a->keys.past == 0 || (a->batch == 1 && !a->keys.all));
     if (a->dtype != DSC_BF16 || a->head_size > DSC_CUDA_ATTENTION_TENSOR_HEAD_MAX)
         return dsc_cuda_attention_fwd_plain(at, a, err);
     if (a->head_size <= 16)

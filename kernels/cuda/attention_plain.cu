@@ -37,15 +37,20 @@ template <class T> __device__ __forceinline__ float dot(const T *x, const T *y, 
     return sum;
 }
 
-/* How many keys query `token` may see, and whether one of them is hidden. */
+/* The end of the keys that query `token` may see, and whether one of them is hidden. */
 template <class T> __device__ __forceinline__ int64_t keys_of(const plain_arrays<T> &a, int64_t token)
 {
-    return a.keys.all ? a.tokens : token + 1;
+    return a.keys.all ? a.tokens : a.keys.past + token + 1;
 }
 
 template <class T> __device__ __forceinline__ bool hides(const plain_arrays<T> &a, int64_t batch, int64_t key)
 {
     return a.keys.all && is_hidden(a.keys, batch, a.tokens, static_cast<int32_t>(key));
+}
+
+template <class T> __device__ __forceinline__ int64_t start_of(const plain_arrays<T> &a, int64_t batch, int64_t token)
+{
+    return first_key(a.keys, batch, a.tokens, static_cast<int32_t>(token));
 }
 
 /* sum[n] += each lane's `factor` times the row that its lane stands for, rows `stride` apart from `row` on. */
@@ -84,7 +89,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) fwd_kernel(const p
     const T *q = a.q + (at.batch * a.tokens + at.token) * a.q_stride + at.head * a.head_stride;
     const int64_t keys = keys_of(a, at.token);
     float out[COLUMNS] = {}, max = -INFINITY, sum = 0;
-    for (int64_t first = 0; first < keys; first += 32) {
+    for (int64_t first = start_of(a, at.batch, at.token); first < keys; first += 32) {
         const int64_t key = first + lane;
         float score = -INFINITY;
         if (key < keys)
@@ -141,7 +146,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) dq_kernel(const pl
     const int64_t number = (at.batch * a.heads + at.head) * a.tokens + at.token;
     const int64_t keys = keys_of(a, at.token);
     float dq[COLUMNS] = {};
-    for (int64_t first = 0; first < keys; first += 32) {
+    for (int64_t first = start_of(a, at.batch, at.token); first < keys; first += 32) {
         const int64_t key = kv + (first + lane) * a.kv_stride;
         float ds = 0.0f;
         if (first + lane < keys && !hides(a, at.batch, first + lane))
@@ -169,7 +174,9 @@ template <class T> __global__ void __launch_bounds__(THREADS) dkv_kernel(const p
             const T *q = a.q + (at.batch * a.tokens + first) * a.q_stride + head * a.head_stride;
             const T *d_out = a.d_out + (at.batch * a.tokens + first) * a.out_stride + head * a.size;
             float2 g = make_float2(0.0f, 0.0f);
-            if (first + lane < a.tokens)
+            if (start_of(a, at.batch, first) > at.token)
+                break; /* nor does a later query see our key */
+            if (first + lane < a.tokens && start_of(a, at.batch, first + lane) <= at.token)
                 g = gradients(a, q + lane * a.q_stride, d_out + lane * a.out_stride,
                               (at.batch * a.heads + head) * a.tokens + first + lane, a.k + kv, a.v + kv);
             const int32_t count = static_cast<int32_t>(min(a.tokens - first, static_cast<int64_t>(32)));
