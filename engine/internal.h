@@ -74,8 +74,8 @@ struct dsc_engine {
     int64_t settled; /* micro-steps of this step whose loss is in step_word */
     const void **param;  /* [most parameters of a module] */
     float **grad;        /* likewise */
-    double *step_word;  /* [GAS losses, then the requests] what this rank tells the others of the step */
-    double *step_words; /* [W * (GAS + 1)] */
+    double *step_word;  /* [dsc_step_words] what this rank tells the others of the step */
+    double *step_words; /* [W * dsc_step_words] */
     atomic_uint requests; /* since the last step that acted */
 
     dsc_data_source source;
@@ -104,6 +104,8 @@ struct dsc_engine {
     int64_t tokens_per_step;
     char numerics[256];
     dsc_monitors *monitors; /* on rank 0, NULL without any */
+    dsc_log program_log;    /* where `log` goes on to when the monitors see it first */
+    char *hosts;            /* [W][DSC_MONITOR_HOST_BYTES] on rank 0 where a page shows them */
     dsc_profile *profile;   /* NULL: nobody wants to know */
     char *gemm_plans; /* gemm_plans.c; NULL: the device has none */
 };
@@ -180,7 +182,8 @@ dsc_status dsc_engine_start_profile(dsc_engine *engine, dsc_error *err); /* with
 /* Work between the two is a span of the profile. */
 int64_t dsc_engine_span_start(const dsc_engine *engine);
 void dsc_engine_span_end(const dsc_engine *engine, dsc_span_kind kind, int32_t module, int64_t start_ns);
-dsc_status dsc_engine_open_monitors(dsc_engine *engine, dsc_error *err);
+dsc_status dsc_engine_open_monitors(dsc_engine *engine, dsc_error *err); /* collective */
+void dsc_engine_describe(const dsc_engine *engine); /* to the monitors, once all is open */
 void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *result);
 void dsc_engine_report_evaluation(const dsc_engine *engine, double loss);
 /* snapshot.c: what a step does for a save that was started. Whether this rank is at work on it; what has to be waited

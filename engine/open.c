@@ -348,6 +348,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     if (!engine->host_visible)
         DSC_TRY(dsc_comm_barrier(engine->comm, DSC_CHANNEL_CONTROL, NULL, err));
     DSC_TRY(dsc_engine_init_params(engine, err));
+    dsc_engine_describe(engine);
     return dsc_engine_run_folder(engine, err);
 }
 
@@ -471,6 +472,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
         dsc_engine_abort(engine, "an engine was closed after an error");
     dsc_checkpoint_async_close(&engine->saving);
     dsc_monitors_close(&engine->monitors);
+    dsc_alloc_free(engine->alloc, engine->hosts);
     if (waits && engine->failed) { /* the abort ends what waits for peers; the rest must not meet memory's next owner */
         dsc_device_watch(engine->device, NULL, NULL);
         (void)!dsc_zero_sync(engine->zero, NULL);

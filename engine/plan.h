@@ -49,8 +49,12 @@ typedef struct dsc_plan_options {
 
 /* The zero options that both the planner and open use, so that they cannot differ. */
 void dsc_plan_zero_options(const dsc_plan_options *options, const dsc_plan *plan, dsc_zero_options *out);
-/* Doubles that each rank tells the others at the end of a step: a loss per micro-step, then the requests. */
-static inline int64_t dsc_step_words(const dsc_config *config) { return config->gradient_accumulation_steps + 1; }
+/* Doubles that each rank tells the others at the end of a step: a loss per micro-step, then these. */
+enum { DSC_WORD_REQUESTS, DSC_WORD_WORK_NS, DSC_WORD_DATA_NS, DSC_WORD_MEMORY_BYTES, DSC_WORDS };
+static inline int64_t dsc_step_words(const dsc_config *config)
+{
+    return config->gradient_accumulation_steps + DSC_WORDS;
+}
 /* What a config says of files, into a zeroed struct; texts are borrowed from the config. */
 void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out);
 /* One micro-batch of the model's batch tensor i, unaligned. */

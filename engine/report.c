@@ -2,6 +2,7 @@
  * numbers for the monitors. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "engine/internal.h"
@@ -19,17 +20,22 @@ static void warn_of_crowd(const dsc_engine *engine)
                        (int)dsc_max_i64(1, cores / ranks));
 }
 
+static void tell_config(const dsc_engine *engine, const dsc_log *log)
+{
+    for (int i = 0; i < engine->config.note_count; i++)
+        dsc_log_printf(log, DSC_LOG_INFO, "%s", engine->config.notes[i]);
+    for (int i = 0; i < engine->config.warning_count; i++)
+        dsc_log_printf(log, DSC_LOG_WARNING, "%s", engine->config.warnings[i]);
+    if (engine->model != NULL && engine->own_model != NULL && engine->model->warnings != NULL)
+        dsc_log_printf(log, DSC_LOG_WARNING, "%s", engine->model->warnings);
+}
+
 void dsc_engine_report_config(const dsc_engine *engine)
 {
     if (engine->place.rank != 0)
         return;
     warn_of_crowd(engine);
-    for (int i = 0; i < engine->config.note_count; i++)
-        dsc_log_printf(&engine->log, DSC_LOG_INFO, "%s", engine->config.notes[i]);
-    for (int i = 0; i < engine->config.warning_count; i++)
-        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "%s", engine->config.warnings[i]);
-    if (engine->model != NULL && engine->own_model != NULL && engine->model->warnings != NULL)
-        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "%s", engine->model->warnings);
+    tell_config(engine, &engine->log);
 }
 
 /* ---- profile ---- */
@@ -92,11 +98,89 @@ void dsc_engine_span_end(const dsc_engine *engine, dsc_span_kind kind, int32_t m
 
 /* ---- monitors ---- */
 
+static void show_line(void *user, dsc_log_level level, const char *text)
+{
+    const dsc_engine *engine = user;
+    dsc_monitors_say(engine->monitors, level, text);
+}
+
+static void log_and_show(void *user, dsc_log_level level, const char *text)
+{
+    const dsc_engine *engine = user;
+    if (engine->program_log.fn != NULL)
+        engine->program_log.fn(engine->program_log.user, level, text);
+    show_line(user, level, text);
+}
+
+/* Every rank's host, to all: what a page of ranks shows. */
+static dsc_status gather_hosts(dsc_engine *engine, dsc_error *err)
+{
+    char own[DSC_MONITOR_HOST_BYTES] = "";
+    (void)gethostname(own, sizeof own - 1);
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, engine->place.size, (int64_t)sizeof own, &engine->hosts,
+                             err));
+    return dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->hosts, own, (int64_t)sizeof own, DSC_U8, NULL,
+                               err);
+}
+
 dsc_status dsc_engine_open_monitors(dsc_engine *engine, dsc_error *err)
 {
+    const dsc_log only_shown = { show_line, engine };
+    if (engine->config.own.prometheus_port != 0)
+        DSC_TRY(gather_hosts(engine, err));
     if (engine->place.rank != 0)
         return DSC_OK;
-    return dsc_monitors_open(engine->alloc, &engine->io, &engine->log, &engine->config, &engine->monitors, err);
+    DSC_TRY(dsc_monitors_open(engine->alloc, &engine->io, &engine->log, &engine->config, &engine->monitors, err));
+    if (engine->monitors == NULL)
+        return DSC_OK;
+    engine->program_log = engine->log;
+    engine->log = (dsc_log){ log_and_show, engine };
+    tell_config(engine, &only_shown); /* was told before there was a page */
+    return DSC_OK;
+}
+
+void dsc_engine_describe(const dsc_engine *engine)
+{
+    dsc_run_info info = { .struct_bytes = sizeof info };
+    dsc_engine_run_info(engine, &info);
+    const dsc_monitor_about about = { .model = info.model_name,
+                                      .transport = info.transport,
+                                      .device = info.device,
+                                      .numerics = info.numerics,
+                                      .zero_stage = info.zero_stage,
+                                      .ranks = engine->place.size,
+                                      .batch = info.train_batch_size,
+                                      .steps = info.steps,
+                                      .hosts = engine->hosts };
+    dsc_monitors_describe(engine->monitors, &about);
+}
+
+/* What each rank told of its part in the step. */
+static void tell_ranks(const dsc_engine *engine)
+{
+    const int64_t micro_steps = engine->config.gradient_accumulation_steps, words = dsc_step_words(&engine->config);
+    dsc_monitor_rank rank[DSC_MONITOR_RANKS_MAX];
+    const int32_t count = (int32_t)dsc_min_i64(engine->place.size, DSC_MONITOR_RANKS_MAX);
+    for (int32_t r = 0; r < count; r++) {
+        const double *word = engine->step_words + r * words, *own = word + micro_steps;
+        double loss = 0;
+        for (int64_t m = 0; m < micro_steps; m++)
+            loss += word[m];
+        rank[r] = (dsc_monitor_rank){ loss / (double)micro_steps, own[DSC_WORD_WORK_NS] * 1e-6,
+                                      own[DSC_WORD_DATA_NS] * 1e-6, own[DSC_WORD_MEMORY_BYTES] / 1048576.0 };
+    }
+    dsc_monitors_ranks(engine->monitors, rank, count);
+}
+
+static void tell_progress(const dsc_engine *engine, const dsc_step_result *result)
+{
+    const int64_t every = engine->config.steps_per_print;
+    char line[160];
+    if (every == 0 || (engine->step % every != 0 && engine->step != 1))
+        return;
+    snprintf(line, sizeof line, "step %lld: loss %.6f, lr %.3e, norm %.4f, %.0f ms", (long long)engine->step,
+             result->loss, result->lr, result->grad_norm, (double)result->step_ns * 1e-6);
+    dsc_monitors_say(engine->monitors, DSC_LOG_INFO, line);
 }
 
 static int64_t samples_so_far(const dsc_engine *engine) { return engine->step * engine->config.train_batch_size; }
@@ -129,6 +213,10 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
     if (engine->place.rank != 0)
         return;
     dsc_monitors_write(engine->monitors, samples_so_far(engine), scalars, DSC_COUNT(scalars));
+    if (engine->monitors != NULL) {
+        tell_ranks(engine);
+        tell_progress(engine, result);
+    }
     const int64_t every = engine->config.steps_per_print;
     if (!engine->config.wall_clock_breakdown || every == 0 || engine->step % every != 0)
         return;

@@ -207,7 +207,15 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
     if (engine->settled < micro_steps)
         DSC_TRY(settle_losses(engine, err));
     const uint64_t asked = atomic_exchange_explicit(&engine->requests, 0, memory_order_relaxed);
-    engine->step_word[micro_steps] = (double)(asked | (dsc_engine_saving(engine) ? WORD_SAVING : 0));
+    double *own = engine->step_word + micro_steps;
+    dsc_alloc_stats memory;
+    dsc_alloc_stats_get(engine->alloc, &memory);
+    own[DSC_WORD_REQUESTS] = (double)(asked | (dsc_engine_saving(engine) ? WORD_SAVING : 0));
+    own[DSC_WORD_WORK_NS] = (double)(engine->forward_ns + engine->backward_ns);
+    own[DSC_WORD_DATA_NS] = (double)engine->data_wait_ns;
+    own[DSC_WORD_MEMORY_BYTES] = 0;
+    for (int tier = 0; tier < DSC_TIER_NVME; tier++)
+        own[DSC_WORD_MEMORY_BYTES] += (double)memory.tier_peak_bytes[tier];
     DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->step_words, engine->step_word, words,
                                 DSC_F64, NULL, err));
     double sum = 0;
@@ -217,7 +225,7 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
     *loss = sum / (double)(micro_steps * size);
     *requests = 0;
     for (int64_t r = 0; r < size; r++)
-        *requests |= (uint64_t)engine->step_words[r * words + micro_steps];
+        *requests |= (uint64_t)engine->step_words[r * words + micro_steps + DSC_WORD_REQUESTS];
     return DSC_OK;
 }
 

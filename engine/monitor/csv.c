@@ -78,7 +78,7 @@ static void close_csv(dsc_monitor *monitor)
 
 dsc_status dsc_monitor_csv(dsc_alloc *alloc, dsc_monitor **out, dsc_error *err)
 {
-    static const dsc_monitor_ops ops = { "csv_monitor", write_csv, close_csv };
+    static const dsc_monitor_ops ops = { .name = "csv_monitor", .write = write_csv, .close = close_csv };
     csv *c = NULL;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *c, &c, err));
     c->monitor.ops = &ops;

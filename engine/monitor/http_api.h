@@ -6,16 +6,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DSC_HTTP_API_VERSION 1u
+#define DSC_HTTP_API_VERSION 2u
 #define DSC_HTTP_SYMBOL "dsc_http_api_get"
 #define DSC_HTTP_TEXT 256
-#define DSC_HTTP_PAGE_BYTES 65536 /* of a page, at most */
+#define DSC_HTTP_PAGE_BYTES 131072 /* of a page, at most */
 
 typedef struct dsc_http dsc_http;
 
 /* Writes the page of `path` into out[DSC_HTTP_PAGE_BYTES] and its media type into *type; returns its bytes, 0: there is
- * no such page. Called on the server's thread. */
-typedef size_t (*dsc_http_page)(void *user, const char *path, char *out, const char **type);
+ * no such page. `host` is what the client calls this host, "" when it does not say. Called on the server's thread. */
+typedef size_t (*dsc_http_page)(void *user, const char *path, const char *host, char *out, const char **type);
 
 typedef struct dsc_http_api {
     uint32_t version, table_bytes;

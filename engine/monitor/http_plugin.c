@@ -20,7 +20,7 @@ struct dsc_http {
 static enum MHD_Result answer(void *user, struct MHD_Connection *connection, const char *url, const char *method,
                               const char *version, const char *upload, size_t *upload_bytes, void **seen)
 {
-    static const char none[] = "no such page; /metrics is one\n";
+    static const char none[] = "no such page; / and /metrics are there\n";
     static int once;
     const struct dsc_http *http = user;
     const char *type = "text/plain; charset=utf-8";
@@ -33,7 +33,8 @@ static enum MHD_Result answer(void *user, struct MHD_Connection *connection, con
     char *text = malloc(DSC_HTTP_PAGE_BYTES);
     if (text == NULL)
         return MHD_NO;
-    const size_t bytes = http->page(http->user, url, text, &type);
+    const char *host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
+    const size_t bytes = http->page(http->user, url, host != NULL ? host : "", text, &type);
     if (bytes == 0)
         memcpy(text, none, sizeof none - 1);
     struct MHD_Response *response =

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { TENSORBOARD, CSV, PROMETHEUS, KINDS };
+enum { TENSORBOARD, CSV, HTTP, KINDS };
 
 struct dsc_monitors {
     dsc_alloc *alloc;
@@ -41,7 +41,7 @@ dsc_status dsc_monitors_open(dsc_alloc *alloc, const dsc_io *io, const dsc_log *
     DSC_TRY(open_folder(*out, CSV, io, &config->csv_monitor, err));
     if (config->own.prometheus_port == 0)
         return DSC_OK;
-    return dsc_monitor_prometheus(alloc, config->own.prometheus_port, &(*out)->each[PROMETHEUS], err);
+    return dsc_monitor_http(alloc, config->own.prometheus_port, &(*out)->each[HTTP], err);
 }
 
 void dsc_monitors_write(dsc_monitors *monitors, int64_t samples, const dsc_scalar *scalars, int count)
@@ -55,6 +55,27 @@ void dsc_monitors_write(dsc_monitors *monitors, int64_t samples, const dsc_scala
         dsc_log_printf(monitors->log, DSC_LOG_WARNING, "%s: %s: %s; the run goes on without it", monitor->ops->name,
                        err.where, err.message);
     }
+}
+
+void dsc_monitors_describe(dsc_monitors *monitors, const dsc_monitor_about *about)
+{
+    for (int i = 0; monitors != NULL && i < KINDS; i++)
+        if (monitors->each[i] != NULL && monitors->each[i]->ops->describe != NULL)
+            monitors->each[i]->ops->describe(monitors->each[i], about);
+}
+
+void dsc_monitors_ranks(dsc_monitors *monitors, const dsc_monitor_rank *ranks, int32_t count)
+{
+    for (int i = 0; monitors != NULL && i < KINDS; i++)
+        if (monitors->each[i] != NULL && monitors->each[i]->ops->ranks != NULL)
+            monitors->each[i]->ops->ranks(monitors->each[i], ranks, count);
+}
+
+void dsc_monitors_say(dsc_monitors *monitors, dsc_log_level level, const char *text)
+{
+    for (int i = 0; monitors != NULL && i < KINDS; i++)
+        if (monitors->each[i] != NULL && monitors->each[i]->ops->say != NULL)
+            monitors->each[i]->ops->say(monitors->each[i], level, text);
 }
 
 void dsc_monitors_close(dsc_monitors **monitors)

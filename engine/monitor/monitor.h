@@ -18,11 +18,29 @@ typedef struct dsc_scalar {
 } dsc_scalar;
 enum { DSC_MONITOR_TAG_BYTES = 64, DSC_MONITOR_SCALARS_MAX = 16 }; /* of one write */
 
+/* What does not change during a run. Texts are borrowed until return, `hosts` until the monitors are closed. */
+enum { DSC_MONITOR_HOST_BYTES = 64, DSC_MONITOR_RANKS_MAX = 64 /* that are shown */ };
+typedef struct dsc_monitor_about {
+    const char *model, *transport, *device, *numerics;
+    int32_t zero_stage, ranks;
+    int64_t batch, steps; /* samples of a step; of the run, 0: unknown */
+    const char *hosts;    /* [ranks][DSC_MONITOR_HOST_BYTES] */
+} dsc_monitor_about;
+
+/* One rank's part in a step. */
+typedef struct dsc_monitor_rank {
+    double loss, work_ms, data_ms, memory_mb; /* forward and backward; waiting for data; most that was tracked */
+} dsc_monitor_rank;
+
 /* One kind of monitor. */
 typedef struct dsc_monitor dsc_monitor;
 typedef struct dsc_monitor_ops {
     const char *name; /* its section of the config */
     dsc_status (*write)(dsc_monitor *monitor, int64_t samples, const dsc_scalar *scalars, int count, dsc_error *err);
+    /* The next three may be NULL. */
+    void (*describe)(dsc_monitor *monitor, const dsc_monitor_about *about);
+    void (*ranks)(dsc_monitor *monitor, const dsc_monitor_rank *ranks, int32_t count);
+    void (*say)(dsc_monitor *monitor, dsc_log_level level, const char *text); /* a line of the log */
     void (*close)(dsc_monitor *monitor);
 } dsc_monitor_ops;
 struct dsc_monitor {
@@ -37,7 +55,7 @@ struct dsc_monitor {
  * the first numbers come. The third listens on the loopback address only. */
 DSC_MUST_USE dsc_status dsc_monitor_tensorboard(dsc_alloc *alloc, dsc_monitor **out, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_monitor_csv(dsc_alloc *alloc, dsc_monitor **out, dsc_error *err);
-DSC_MUST_USE dsc_status dsc_monitor_prometheus(dsc_alloc *alloc, int64_t port, dsc_monitor **out, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_monitor_http(dsc_alloc *alloc, int64_t port, dsc_monitor **out, dsc_error *err);
 
 typedef struct dsc_monitors dsc_monitors;
 
@@ -47,6 +65,9 @@ DSC_MUST_USE dsc_status dsc_monitors_open(dsc_alloc *alloc, const dsc_io *io, co
                                           const dsc_config *config, dsc_monitors **out, dsc_error *err);
 /* To every monitor that has not failed. `monitors` may be NULL. */
 void dsc_monitors_write(dsc_monitors *monitors, int64_t samples, const dsc_scalar *scalars, int count);
+void dsc_monitors_describe(dsc_monitors *monitors, const dsc_monitor_about *about);
+void dsc_monitors_ranks(dsc_monitors *monitors, const dsc_monitor_rank *ranks, int32_t count);
+void dsc_monitors_say(dsc_monitors *monitors, dsc_log_level level, const char *text);
 void dsc_monitors_close(dsc_monitors **monitors);
 
 #endif

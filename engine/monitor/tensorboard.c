@@ -145,7 +145,7 @@ static void close_file(dsc_monitor *monitor)
 
 dsc_status dsc_monitor_tensorboard(dsc_alloc *alloc, dsc_monitor **out, dsc_error *err)
 {
-    static const dsc_monitor_ops ops = { "tensorboard", write_event, close_file };
+    static const dsc_monitor_ops ops = { .name = "tensorboard", .write = write_event, .close = close_file };
     tensorboard *t = NULL;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *t, &t, err));
     t->monitor.ops = &ops;

@@ -56,7 +56,7 @@ if [ ! -e "${DSC_LIB:-$root/lib}/dsc/libdsc_http.so" ] || ! command -v "$python"
     end_of_tests
 fi
 cat >scrape.py <<'END'
-import re, sys, time, urllib.error, urllib.request
+import json, re, sys, time, urllib.error, urllib.request
 at = "http://127.0.0.1:" + sys.argv[1]
 deadline = time.time() + 30
 while True:  # until the first detailed step is done
@@ -77,7 +77,21 @@ for name in values:
     assert f"# TYPE {name.split('{')[0]} " in page, name
 asked = set(re.findall(r"dsc_[a-z_]+", open(sys.argv[2]).read()))
 assert asked - {"dsc_validation_loss"} <= set(values), asked - set(values)
-for path, method, code in ("/", "GET", 404), ("/metrics/../x", "GET", 404), ("/metrics", "HEAD", 200):
+run = json.load(urllib.request.urlopen(at + "/run.json", timeout=5))
+series = {s["name"]: s for s in run["series"]}
+assert run["model"] == "gpt2-nano" and run["ranks"] == 2 and run["steps"] == 100000 and run["step"] >= 1, run
+assert len(run["rank"]) == 2 and all(r["host"] and 0 < r["loss"] < 6 and r["work_ms"] > 0 for r in run["rank"]), run["rank"]
+assert series["loss"]["step"][0] == 1 and series["loss"]["step"][-1] == run["step"], series["loss"]
+assert len(series["loss"]["value"]) == len(series["loss"]["step"]) and any("step 1: loss" in line for line in run["log"]), run
+html = urllib.request.urlopen(at + "/", timeout=5)
+assert html.headers["Content-Type"].startswith("text/html") and "run.json" in html.read().decode()
+for path, code in ("/", 404), ("/run.json", 404), ("/metrics", 200):  # another site's name that points here
+    try:
+        got = urllib.request.urlopen(urllib.request.Request(at + path, headers={"Host": "a.example:80"}), timeout=5).status
+    except urllib.error.HTTPError as e:
+        got = e.code
+    assert got == code, (path, got)
+for path, method, code in ("/x", "GET", 404), ("/metrics/../x", "GET", 404), ("/metrics", "HEAD", 200):
     try:
         got = urllib.request.urlopen(urllib.request.Request(at + path, method=method), timeout=5).status
     except urllib.error.HTTPError as e:
@@ -114,6 +128,13 @@ END
     kill $server && wait $server 2>/dev/null
 else
     skip "Prometheus itself scrapes it" "prometheus is not installed"
+fi
+if command -v chromium >/dev/null; then
+    seen() { timeout 60 chromium --headless --no-sandbox --disable-gpu --virtual-time-budget=5000 --dump-dom "http://127.0.0.1:$port/" >dom 2>why; }
+    report "a browser shows the page" seen
+    report "with its curves and ranks" [ "$(grep -o '<polyline' dom | wc -l)" -ge 4 -a "$(grep -o '<tr><td>[01]</td>' dom | wc -l)" = 2 ]
+else
+    skip "a browser shows the page" "chromium is not installed"
 fi
 kill $job
 wait $job 2>/dev/null
