@@ -62,6 +62,8 @@ typedef struct block_layout {
                                                            * forward's alone, in the scratch */
     int64_t act, stats, cos, sin, forward_bytes; /* [R,I], before it the attention's work space; [T,pairs] */
     int64_t wide, narrow, side, back_stats, work, back_cos, back_sin, backward_bytes; /* [R,max(I,3C)] [R,C] [R,C] */
+    int64_t cache_v, cache_bytes; /* in ctx->cache: keys and values apart, [cache,C] each; else rows of [cache,3C] as
+                                   * the product gives them, queries too: half as much again, and nothing is copied */
 } block_layout;
 
 static void lay_forward(const dsc_dense_config *config, int64_t batch, int64_t row_bytes, block_layout *out)
@@ -110,6 +112,10 @@ static dsc_status layout(const dsc_dense_config *config, int64_t batch, dsc_dtyp
     out->fc = dsc_lm_piece(&out->saved_bytes, row_bytes * config->inner);
     lay_forward(config, batch, row_bytes, out);
     lay_backward(config, batch, row_bytes, out);
+    const int64_t cache = config->lm.cache * channels * (int64_t)dsc_dtype_bytes(dtype);
+    (void)dsc_lm_piece(&out->cache_bytes, qkv_count(config) == 3 ? cache : 3 * cache);
+    if (qkv_count(config) == 3)
+        out->cache_v = dsc_lm_piece(&out->cache_bytes, cache);
     return DSC_OK;
 }
 
@@ -127,7 +133,7 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     flops += 2 * 2.0 * (double)at.rows * (double)(config->lm.sequence + 1) / 2 * (double)config->lm.channels;
     *out = (dsc_module_plan){ .out_elements = at.rows * config->lm.channels, .saved_bytes = at.saved_bytes,
                               .forward_scratch_bytes = at.forward_bytes, .backward_scratch_bytes = at.backward_bytes,
-                              .forward_flops = flops, .backward_flops = 2 * flops };
+                              .forward_flops = flops, .backward_flops = 2 * flops, .cache_bytes = at.cache_bytes };
     return DSC_OK;
 }
 
@@ -197,6 +203,22 @@ static qkv_view qkv_of(const block_call *call, char *base)
     return view;
 }
 
+/* Those of this call's tokens: in `saved`, or what the attention keeps of them in the cache. */
+static qkv_view qkv_rows(const block_call *call)
+{
+    const dsc_module_ctx *ctx = call->ctx;
+    char *const cache = ctx->cache;
+    qkv_view view = qkv_of(call, call->saved + call->at.qkv);
+    const int64_t past = ctx->past * view.stride * (int64_t)dsc_dtype_bytes(ctx->dtype);
+    if (cache == NULL)
+        return view;
+    if (call->config->traits->kind != DSC_QKV_APART)
+        return qkv_of(call, cache + past);
+    view.part[1] = cache + past;
+    view.part[2] = cache + call->at.cache_v + past;
+    return view;
+}
+
 /* q and k by their positions, in place; nothing without rotary positions. */
 static dsc_status turn(const block_call *call, const qkv_view *view, int64_t cos, int64_t sin, bool inverse)
 {
@@ -216,14 +238,16 @@ static dsc_status turn(const block_call *call, const qkv_view *view, int64_t cos
 static dsc_status attend(const block_call *call, const qkv_view *view)
 {
     const dsc_dense_config *config = call->config;
+    const int64_t past = call->ctx->past * view->stride * (int64_t)dsc_dtype_bytes(call->ctx->dtype);
     const dsc_attention_fwd_args args = {
         .out = call->saved + call->at.attention, .lse = (float *)(void *)(call->saved + call->at.lse),
-        .q = view->part[0], .k = view->part[1], .v = view->part[2], .scratch = call->scratch + call->at.act,
+        .q = view->part[0], .k = view->part[1] - past, .v = view->part[2] - past,
+        .scratch = call->scratch + call->at.act,
         .q_stride = view->stride, .kv_stride = view->stride, .out_stride = config->lm.channels,
         .head_stride = view->head_size, .batch = (int32_t)call->ctx->batch, .tokens = (int32_t)config->lm.sequence,
         .heads = (int32_t)config->heads, .kv_heads = (int32_t)config->heads,
         .head_size = (int32_t)(config->lm.channels / config->heads), .scale = attention_scale(call->self),
-        .dtype = call->ctx->dtype
+        .keys = dsc_lm_keys(&config->lm, call->ctx), .dtype = call->ctx->dtype
     };
     return DSC_RUN(call->ctx->stream, ATTENTION_FWD, &args, call->err);
 }
@@ -233,7 +257,7 @@ static dsc_status attend(const block_call *call, const qkv_view *view)
 /* middle = x + attention of `normed`. */
 static dsc_status forward_attention(const block_call *call, const void *normed, void *middle)
 {
-    const qkv_view view = qkv_of(call, call->saved + call->at.qkv);
+    const qkv_view view = qkv_rows(call);
     for (int i = 0; i < qkv_count(call->config); i++)
         DSC_TRY(dsc_linear_run(&call->launch, linear_of(call->config, QKV + i), view.part[i], normed, NULL));
     DSC_TRY(turn(call, &view, call->at.cos, call->at.sin, false));
@@ -322,7 +346,7 @@ static dsc_status attend_backward(const block_call *call, const void *d_out, con
         .kv_stride = view->stride, .out_stride = config->lm.channels, .head_stride = view->head_size,
         .batch = (int32_t)call->ctx->batch, .tokens = (int32_t)config->lm.sequence, .heads = (int32_t)config->heads,
         .kv_heads = (int32_t)config->heads, .head_size = (int32_t)(config->lm.channels / config->heads),
-        .scale = attention_scale(call->self), .dtype = call->ctx->dtype
+        .scale = attention_scale(call->self), .keys = dsc_lm_keys(&config->lm, call->ctx), .dtype = call->ctx->dtype
     };
     return DSC_RUN(call->ctx->stream, ATTENTION_BWD, &args, call->err);
 }

@@ -61,6 +61,7 @@ typedef struct block_layout {
     int64_t back_stats, narrow, work, backward_bytes; /* - [R,max(C,HD)] - */
     heads_layout back_heads;
     int64_t dq, dk, dv, wide; /* [R,HD] [R,KD] [R,KD] [R,I] */
+    int64_t cache_k, cache_v, cache_bytes; /* [cache,KD] each, in ctx->cache */
 } block_layout;
 
 static heads_layout lay_heads(const dsc_llama_config *config, int64_t rows, int64_t element, int64_t *end)
@@ -133,6 +134,8 @@ static dsc_status layout(const dsc_llama_config *config, int64_t batch, dsc_dtyp
     lay_saved(config, element, out);
     lay_forward(config, batch, element, out);
     lay_backward(config, batch, element, out);
+    out->cache_k = dsc_lm_piece(&out->cache_bytes, config->lm.cache * kv_size(config) * element);
+    out->cache_v = dsc_lm_piece(&out->cache_bytes, config->lm.cache * kv_size(config) * element);
     return DSC_OK;
 }
 
@@ -149,7 +152,7 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     flops += 2 * 2.0 * (double)at.rows * (double)(config->lm.sequence + 1) / 2 * (double)q_size(config);
     *out = (dsc_module_plan){ .out_elements = at.rows * config->lm.channels, .saved_bytes = at.saved_bytes,
                               .forward_scratch_bytes = at.forward_bytes, .backward_scratch_bytes = at.backward_bytes,
-                              .forward_flops = flops, .backward_flops = 2 * flops };
+                              .forward_flops = flops, .backward_flops = 2 * flops, .cache_bytes = at.cache_bytes };
     return DSC_OK;
 }
 
@@ -183,10 +186,26 @@ static dsc_norm norm_of(const block_call *call, int32_t kind, int64_t stats)
                        .stats = call->scratch + stats };
 }
 
+/* Keys and values as the attention reads them: in `saved`, or in the cache behind those of the tokens before. */
+typedef struct kv_rows {
+    char *k, *v;         /* of the first key */
+    char *k_new, *v_new; /* of this call's first token */
+} kv_rows;
+
+static kv_rows kv_rows_of(const block_call *call)
+{
+    const int64_t past = call->ctx->past * kv_size(call->config) * (int64_t)dsc_dtype_bytes(call->ctx->dtype);
+    char *const cache = call->ctx->cache, *const saved = call->saved;
+    if (cache == NULL)
+        return (kv_rows){ saved + call->at.k, saved + call->at.v, saved + call->at.k, saved + call->at.v };
+    char *const k = cache + call->at.cache_k, *const v = cache + call->at.cache_v;
+    return (kv_rows){ k, v, k + past, v + past };
+}
+
 /* One of q and k on their way to the attention. */
 typedef struct head_rows {
     int32_t heads, norm;  /* their number; DSC_LLAMA_Q_NORM or DSC_LLAMA_K_NORM */
-    char *kept, *ready;   /* in saved; where the attention reads them */
+    char *kept, *ready;   /* as the product gave them, in saved; where the attention reads them */
     char *stats, *d;      /* of the norm; backward: the gradient */
 } head_rows;
 
@@ -194,13 +213,14 @@ static void split_heads(const block_call *call, const heads_layout *at, head_row
 {
     const dsc_llama_config *config = call->config;
     const bool norm = config->traits->head_norm;
-    char *const saved = call->saved, *const scratch = call->scratch;
+    char *const saved = call->saved, *const scratch = call->scratch, *const k = kv_rows_of(call).k_new;
     out[0] = (head_rows){ .heads = (int32_t)config->heads, .norm = DSC_LLAMA_Q_NORM, .kept = saved + call->at.q,
                           .ready = norm ? scratch + at->q : saved + call->at.q, .stats = scratch + at->q_stats,
                           .d = scratch + call->at.dq };
-    out[1] = (head_rows){ .heads = (int32_t)config->kv_heads, .norm = DSC_LLAMA_K_NORM, .kept = saved + call->at.k,
-                          .ready = norm ? scratch + at->k : saved + call->at.k, .stats = scratch + at->k_stats,
-                          .d = scratch + call->at.dk };
+    out[1] = (head_rows){ .heads = (int32_t)config->kv_heads, .norm = DSC_LLAMA_K_NORM,
+                          .kept = norm ? saved + call->at.k : k,
+                          .ready = norm && call->ctx->cache == NULL ? scratch + at->k : k,
+                          .stats = scratch + at->k_stats, .d = scratch + call->at.dk };
 }
 
 /* Every head of q or k is a row of its own. */
@@ -242,13 +262,15 @@ static float attention_scale(const dsc_llama_config *config) { return (float)(1 
 static dsc_status attend(const block_call *call, const head_rows qk[2])
 {
     const dsc_llama_config *config = call->config;
+    const kv_rows kv = kv_rows_of(call);
     const dsc_attention_fwd_args args = {
         .out = call->saved + call->at.attention, .lse = (float *)(void *)(call->saved + call->at.lse),
-        .q = qk[0].ready, .k = qk[1].ready, .v = call->saved + call->at.v,
+        .q = qk[0].ready, .k = call->ctx->cache == NULL ? qk[1].ready : kv.k, .v = kv.v,
         .scratch = call->scratch + call->at.attention_work, .q_stride = q_size(config), .kv_stride = kv_size(config),
         .out_stride = q_size(config), .batch = (int32_t)call->ctx->batch, .tokens = (int32_t)config->lm.sequence,
         .heads = (int32_t)config->heads, .kv_heads = (int32_t)config->kv_heads,
-        .head_size = (int32_t)config->head_size, .scale = attention_scale(config), .dtype = call->ctx->dtype
+        .head_size = (int32_t)config->head_size, .scale = attention_scale(config),
+        .keys = dsc_lm_keys(&config->lm, call->ctx), .dtype = call->ctx->dtype
     };
     return DSC_RUN(call->ctx->stream, ATTENTION_FWD, &args, call->err);
 }
@@ -264,9 +286,9 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
     split_heads(&call, &call.at.heads, qk);
     /* `out` holds the norms' outputs until its own value is ready. */
     DSC_TRY(dsc_norm_forward(launch, norm_of(&call, DSC_LLAMA_NORM1, call.at.stats), ctx->out, ctx->in));
-    DSC_TRY(dsc_linear_run(launch, linear_of(config, Q), saved + call.at.q, ctx->out, NULL));
-    DSC_TRY(dsc_linear_run(launch, linear_of(config, K), saved + call.at.k, ctx->out, NULL));
-    DSC_TRY(dsc_linear_run(launch, linear_of(config, V), saved + call.at.v, ctx->out, NULL));
+    DSC_TRY(dsc_linear_run(launch, linear_of(config, Q), qk[0].kept, ctx->out, NULL));
+    DSC_TRY(dsc_linear_run(launch, linear_of(config, K), qk[1].kept, ctx->out, NULL));
+    DSC_TRY(dsc_linear_run(launch, linear_of(config, V), kv_rows_of(&call).v_new, ctx->out, NULL));
     DSC_TRY(make_tables(&call, &call.at.heads));
     for (int i = 0; i < 2; i++)
         DSC_TRY(make_ready(&call, &call.at.heads, &qk[i]));
@@ -334,7 +356,7 @@ static dsc_status attend_backward(const block_call *call, const head_rows qk[2])
         .q_stride = q_size(config), .kv_stride = kv_size(config), .out_stride = q_size(config),
         .batch = (int32_t)call->ctx->batch, .tokens = (int32_t)config->lm.sequence, .heads = (int32_t)config->heads,
         .kv_heads = (int32_t)config->kv_heads, .head_size = (int32_t)config->head_size,
-        .scale = attention_scale(config), .dtype = call->ctx->dtype
+        .scale = attention_scale(config), .keys = dsc_lm_keys(&config->lm, call->ctx), .dtype = call->ctx->dtype
     };
     return DSC_RUN(call->ctx->stream, ATTENTION_BWD, &args, call->err);
 }

@@ -49,8 +49,8 @@ static dsc_status read_sizes(dsc_hf_config *reader, dsc_llama_config *out)
     return read_heads(reader, out);
 }
 
-/* Whether some layer of a model that may switch windows on has one. */
-static dsc_status read_window_switch(dsc_hf_config *reader, const dsc_llama_config *config, bool *on)
+/* Whether some layer of a model that may switch windows on has one, and whether some has none. */
+static dsc_status read_window_switch(dsc_hf_config *reader, const dsc_llama_config *config, bool *on, bool *mixed)
 {
     double first = 28;
     DSC_TRY(dsc_hf_bool(reader, "use_sliding_window", false, on));
@@ -58,36 +58,42 @@ static dsc_status read_window_switch(dsc_hf_config *reader, const dsc_llama_conf
     const cJSON *types = dsc_hf_field(reader, "layer_types");
     if (types == NULL) {
         *on = *on && first < (double)config->lm.layers;
+        *mixed = first > 0;
         return DSC_OK;
     }
     if (!cJSON_IsArray(types))
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"layer_types\" must be a list");
-    bool sliding = false;
+    bool sliding = false, full = cJSON_GetArraySize(types) < config->lm.layers;
     const cJSON *type = NULL;
     cJSON_ArrayForEach(type, types) {
         if (!cJSON_IsString(type) || (strcmp(type->valuestring, "full_attention") != 0 &&
                                       strcmp(type->valuestring, "sliding_attention") != 0))
             return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "a kind of layer in \"layer_types\" is not built; what "
                                  "exists: full_attention, sliding_attention");
-        sliding = sliding || strcmp(type->valuestring, "sliding_attention") == 0;
+        const bool slides = strcmp(type->valuestring, "sliding_attention") == 0;
+        sliding = sliding || slides;
+        full = full || !slides;
     }
     *on = *on && sliding;
+    *mixed = full;
     return DSC_OK;
 }
 
-/* A window that no sample reaches the end of changes nothing: a token sees itself and the window - 1 before it. */
+/* A window that no text reaches the end of changes nothing: a token sees itself and the window - 1 before it. */
 static dsc_status read_window(dsc_hf_config *reader, dsc_llama_config *out)
 {
     const bool null = cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(reader->object, "sliding_window"));
-    bool on = out->traits->window == DSC_WINDOW_ALL;
+    bool on = out->traits->window == DSC_WINDOW_ALL, mixed = false;
     int64_t window = 0;
     if (out->traits->window == DSC_WINDOW_NONE)
         return DSC_OK;
     DSC_TRY(dsc_hf_int(reader, "sliding_window", INT32_MAX, 4096, &window));
     if (out->traits->window == DSC_WINDOW_IF_USED)
-        DSC_TRY(read_window_switch(reader, out, &on));
-    if (on && !null && window < out->lm.positions)
+        DSC_TRY(read_window_switch(reader, out, &on, &mixed));
+    if (on && !null && window < out->lm.positions) {
         out->lm.window = window;
+        out->lm.window_mixed = mixed;
+    }
     return DSC_OK;
 }
 

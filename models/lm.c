@@ -39,6 +39,14 @@ dsc_status dsc_lm_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows
     return DSC_OK;
 }
 
+dsc_attention_keys dsc_lm_keys(const dsc_lm_config *config, const dsc_module_ctx *ctx)
+{
+    const bool reaches_end = config->window > 0 && ctx->past + config->sequence > config->window;
+    DSC_ASSERT((ctx->cache != NULL) == (config->cache > 0));
+    DSC_ASSERT(ctx->past == 0 || (ctx->batch == 1 && ctx->past + config->sequence <= config->cache));
+    return (dsc_attention_keys){ .window = reaches_end ? (int32_t)config->window : 0, .past = (int32_t)ctx->past };
+}
+
 dsc_status dsc_lm_read_padding(dsc_hf_config *reader, int32_t fallback, dsc_lm_config *config)
 {
     const double most = (double)config->vocab;
@@ -73,14 +81,15 @@ dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *
                         "a sequence length of %lld is asked for; the model has %lld positions: give at most that many "
                         "with --seq-len (dsc.seq_length)",
                         (long long)sequence, (long long)config->positions);
-    if (config->window > 0 && sequence > config->window)
+    if (config->window_mixed && dsc_max_i64(sequence, options->cache_tokens) > config->window)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,
-                        "a sequence length of %lld is asked for; the model's sliding_window is %lld tokens, and "
-                        "windows shorter than a sample are not built: give at most that many with --seq-len "
-                        "(dsc.seq_length)",
-                        (long long)sequence, (long long)config->window);
+                        "a text of %lld tokens is asked for; some of the model's layers have a sliding_window of %lld "
+                        "tokens and some have none, which is not built for longer texts: give at most that many with "
+                        "--seq-len (dsc.seq_length)",
+                        (long long)dsc_max_i64(sequence, options->cache_tokens), (long long)config->window);
     if (sequence > 0)
         config->sequence = sequence;
+    config->cache = options->cache_tokens;
     config->vocab_rows = dsc_align_up(config->vocab, dsc_max_i64(1, options->vocab_multiple));
     return DSC_OK;
 }
@@ -249,7 +258,8 @@ static void fill_model(dsc_lm *lm)
         .struct_bytes = sizeof lm->model, .name = lm->name, .module_count = (int32_t)lm->module_count,
         .modules = lm->modules, .batch_count = 2, .batch = lm->batch, .losses_per_sample = config->sequence,
         .hidden_size = config->channels, .vocab_size = config->vocab, .seq_length = config->sequence, .self = lm,
-        .load_param = load_param, .close = close_model, .config_json = lm->config_json, .warnings = lm->warnings
+        .load_param = load_param, .close = close_model, .config_json = lm->config_json, .warnings = lm->warnings,
+        .text_positions = config->positions
     };
 }
 
@@ -282,7 +292,6 @@ dsc_status dsc_lm_open(dsc_model **out, dsc_alloc *alloc, const dsc_lm_open_args
     *out = NULL;
     DSC_ASSERT(config->sequence >= 1);
     DSC_ASSERT(config->sequence <= config->positions);
-    DSC_ASSERT(config->window == 0 || config->sequence <= config->window);
     DSC_ASSERT(config->vocab_rows >= config->vocab);
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *lm, &lm, err));
     lm->alloc = alloc;

@@ -18,7 +18,9 @@ typedef struct dsc_lm_config {
     int64_t layers, channels;
     int64_t positions;  /* the longest sample that the model is made for */
     int64_t window;     /* a token sees no more than this many, itself among them; 0: all before it */
-    int64_t sequence;   /* T <= positions, and <= window */
+    bool window_mixed;  /* in some layers only: no text may be longer than it */
+    int64_t sequence;   /* T <= positions */
+    int64_t cache;      /* tokens of a text whose keys and values modules keep between calls; 0: none are kept */
     int64_t vocab;      /* V: real tokens, the softmax's width */
     int64_t vocab_rows; /* P >= V */
     double norm_eps, init_std;
@@ -121,6 +123,9 @@ void dsc_lm_add_linear(dsc_lm *lm, const dsc_lm_linear *linear);
 
 /* R for a micro-batch, or DSC_ERR_STATE when no buffer could hold it. */
 DSC_MUST_USE dsc_status dsc_lm_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows, dsc_error *err);
+
+/* Which keys the attention of this call sees. */
+dsc_attention_keys dsc_lm_keys(const dsc_lm_config *config, const dsc_module_ctx *ctx);
 
 /* Consecutive pieces of one buffer, each 256-byte aligned. */
 static inline int64_t dsc_lm_piece(int64_t *end, int64_t bytes)

@@ -19,7 +19,7 @@ static const dsc_lm_family *family_of(const dsc_module *module)
     return ((const dsc_lm_module *)module->self)->family;
 }
 
-/* The row that a sample's first token has in the table of positions; NULL: the family has none. */
+/* The row that the first token has in the table of positions; NULL: the family has none. */
 static const void *first_position(const dsc_module *module, const dsc_module_ctx *ctx)
 {
     const dsc_lm_family *family = family_of(module);
@@ -27,7 +27,7 @@ static const void *first_position(const dsc_module *module, const dsc_module_ctx
     if (family->position_table == NULL)
         return NULL;
     return (const char *)ctx->param[DSC_LM_POSITION_TABLE] +
-           family->position_first * channels * (int64_t)dsc_dtype_bytes(ctx->dtype);
+           (family->position_first + ctx->past) * channels * (int64_t)dsc_dtype_bytes(ctx->dtype);
 }
 
 static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)

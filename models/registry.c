@@ -8,6 +8,7 @@
 #include "models/dense.h"
 #include "models/llama.h"
 
+#define CACHE_TOKENS_MAX (1 << 25) /* twice the longest text: whole blocks of it */
 #define VOCAB_MULTIPLE_MAX 65536
 
 static const dsc_lm_family *const families[] = { &dsc_gpt2_family, &dsc_llama_family, &dsc_mistral_family,
@@ -112,6 +113,9 @@ static dsc_status check_options(const dsc_model_options *options, dsc_error *err
     if (options->vocab_multiple < 0 || options->vocab_multiple > VOCAB_MULTIPLE_MAX)
         return DSC_FAIL(err, DSC_ERR_INPUT, "vocab_multiple", "%lld; expected 1 to %d",
                         (long long)options->vocab_multiple, VOCAB_MULTIPLE_MAX);
+    if (options->cache_tokens < 0 || options->cache_tokens > CACHE_TOKENS_MAX)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "dsc_model_options.cache_tokens is %lld; expected 0 to %d",
+                        (long long)options->cache_tokens, CACHE_TOKENS_MAX);
     return DSC_OK;
 }
 

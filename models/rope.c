@@ -85,7 +85,8 @@ void dsc_rope_set(dsc_rope *rope, int64_t size)
 dsc_status dsc_rope_make_tables(const dsc_call *call, const dsc_rope *rope, dsc_rope_tables tables, int64_t tokens)
 {
     const dsc_rope_table_args args = { .cos = tables.cos, .sin = tables.sin, .frequency = rope->frequency,
-                                       .positions = tokens, .pairs = rope->pairs, .factor = rope->scale };
+                                       .first = call->ctx->past, .positions = tokens, .pairs = rope->pairs,
+                                       .factor = rope->scale };
     return DSC_RUN(call->ctx->stream, ROPE_TABLE, &args, call->err);
 }
 

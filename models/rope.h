@@ -44,7 +44,7 @@ void dsc_rope_set(dsc_rope *rope, int64_t size);
 
 /* ---- For modules ---- */
 
-/* Cosines and sines of positions 0 .. tokens - 1, in fp32. */
+/* Cosines and sines of `tokens` positions from the call's first token's on, in fp32. */
 typedef struct dsc_rope_tables { float *cos, *sin; } dsc_rope_tables; /* [tokens,pairs] */
 static inline int64_t dsc_rope_table_bytes(const dsc_rope *rope, int64_t tokens) { return tokens * rope->pairs * 4; }
 DSC_MUST_USE dsc_status dsc_rope_make_tables(const dsc_call *call, const dsc_rope *rope, dsc_rope_tables tables,

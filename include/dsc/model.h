@@ -49,6 +49,7 @@ typedef struct dsc_module_plan {
     int64_t saved_bytes;      /* kept from forward to backward, beside the module's input, which is always kept */
     int64_t forward_scratch_bytes, backward_scratch_bytes; /* live during one call */
     double forward_flops, backward_flops; /* 2 per multiply-add; for MFU */
+    int64_t cache_bytes; /* of a model with a cache: what this module keeps of a text between calls */
 } dsc_module_plan;
 
 /* Matrix product shapes that the module will launch, told ahead so that nothing is prepared inside a step. */
@@ -91,6 +92,12 @@ typedef struct dsc_module_ctx {
      * touched. */
     float *logits;
     int64_t logits_row;
+
+    /* A text in parts, `save` false, B = 1, a model with a cache: the call's tokens are those from `past` on, and
+     * cache[cache_bytes] has what the module kept of the ones before. It writes there what it keeps of these;
+     * past + T is at most the cache's tokens. Without a cache: 0 and NULL. */
+    int64_t past;
+    void *cache; /* 256-byte aligned */
 } dsc_module_ctx;
 
 enum {
@@ -134,6 +141,8 @@ typedef struct dsc_model {
     const char *config_json;
     /* What the user should hear about this model ("dropout of the config is off"), one line; NULL: nothing. */
     const char *warnings;
+    /* The longest text of a model that continues texts in parts, by dsc_module_ctx.cache; 0: not such a model. */
+    int64_t text_positions;
 } dsc_model;
 
 typedef struct dsc_model_options {
@@ -141,8 +150,9 @@ typedef struct dsc_model_options {
     int64_t seq_length;     /* 0: the model's own (its maximum for a folder, the default for a built-in name) */
     int64_t vocab_multiple; /* pad a built-in model's vocabulary to a multiple; 0 or 1: none */
     bool want_weights;      /* folder: read weights when *.safetensors exist */
+    int64_t cache_tokens;   /* with a cache for a text of so many tokens; 0: without one */
 } dsc_model_options;
-#define DSC_MODEL_OPTIONS_INIT { (uint32_t)sizeof(dsc_model_options), 0, 1, true }
+#define DSC_MODEL_OPTIONS_INIT { (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0 }
 
 /* Opens a built-in name ("gpt2-nano", "gpt2-124m", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", ...), a Hugging Face
  * folder (config.json, optional model.safetensors) or a config file *.json. Owned: close with dsc_model_close. Unknown

@@ -27,6 +27,18 @@ run --model "$tmp/bytes/step-2" --prompt "The quick" --max-new-tokens 40 --top-k
 report "the most likely of one is the most likely" cmp "$tmp/greedy" "$tmp/out"
 run --model "$tmp/bytes/step-2" --prompt "The quick" --max-new-tokens 40 --top-p 0.5 --dtype bf16
 report "top-p, bf16" [ $code -eq 0 ]
+run --model "$tmp/bytes/step-2" --prompt-ids "84, 104,101 32" --max-new-tokens 20 --device cpu
+ids=$(cat "$tmp/out")
+run --model "$tmp/bytes/step-2" --prompt "The " --max-new-tokens 20
+report "tokens as numbers" python3 - "$ids" "$tmp/out" <<'END'
+import sys
+ids = [int(i) for i in sys.argv[1].split(" ")]
+assert len(ids) == 20 and bytes(ids).decode("utf-8", "replace") + "\n" == open(sys.argv[2], newline="", errors="strict").read()
+END
+run --model "$tmp/bytes/step-2" --prompt-ids 5,x
+report "what is no number" fails "--prompt-ids"
+run --model "$tmp/bytes/step-2" --prompt-ids 5,256 --max-new-tokens 5
+report "a token that the model does not have" fails "token 256 at 1"
 run --model "$tmp/bytes/step-2" --prompt "x" --max-new-tokens 65
 report "more than the model has positions" fails "64 positions"
 run --model "$tmp/bytes/step-2" --prompt ""

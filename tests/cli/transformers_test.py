@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """transformers_test.py BIN: for a random model of every family that transformers saves as a folder, 20 fp32 AdamW steps of `train` and
 of transformers on the same tokens (losses within 2e-4), and the export after the last step read back by transformers: the same
-tensors as its own within what 20 steps of roundings leave, and equal to ours bit by bit. SPDX-License-Identifier: Apache-2.0"""
+tensors as its own within what 20 steps of roundings leave, and equal to ours bit by bit; then what `dsc generate` and transformers
+continue a prompt with, token for token. SPDX-License-Identifier: Apache-2.0"""
 import array
 import json
 import os
@@ -31,6 +32,7 @@ CASES = [
      torch.float32, "1GB"),
     (transformers.LlamaConfig(**LLAMA, tie_word_embeddings=True), torch.float32, "40KB"),
     (transformers.LlamaConfig(**LLAMA, tie_word_embeddings=False), torch.bfloat16, "1GB"),
+    (transformers.MistralConfig(**LLAMA, sliding_window=9), torch.float32, "1GB"),
     (transformers.Qwen3Config(**LLAMA, head_dim=16), torch.float16, "30KB"),
     (transformers.GPTNeoXConfig(**DENSE, intermediate_size=70, hidden_dropout=0, attention_dropout=0), torch.float32, "40KB"),
     (transformers.GPTNeoXConfig(**DENSE, intermediate_size=70, hidden_dropout=0, attention_dropout=0, use_parallel_residual=False),
@@ -96,6 +98,19 @@ def files_of(folder):
     return found
 
 
+def check_generate(model, folder):
+    """Greedily, to the last position; a prompt of several and one of a single token."""
+    model.eval()
+    for prompt in (31, 1):
+        ids = [(7 * i + 3) % VOCAB for i in range(prompt)]
+        with torch.no_grad():
+            want = model.generate(torch.tensor([ids]), attention_mask=torch.ones(1, prompt), max_new_tokens=64 - prompt, do_sample=False,
+                                  eos_token_id=None, pad_token_id=0)[0, prompt:].tolist()
+        got = run(f"{BIN}/dsc", "generate", "--model", folder, "--prompt-ids", ",".join(map(str, ids)), "--max-new-tokens",
+                  str(64 - prompt), "--ignore-eos")
+        assert [int(i) for i in got.split()] == want, f"from {prompt} tokens generate says {got.strip()}, transformers {want}"
+
+
 def check(config, dtype, shard, folder):
     hf, data = os.path.join(folder, "hf"), os.path.join(folder, "tokens.bin")
     theirs = make_folder(config, dtype, shard, hf)
@@ -116,6 +131,7 @@ def check(config, dtype, shard, folder):
     assert len(got) == STEPS and loss_off < 2e-4, f"losses are {loss_off} apart"
     assert not missing, f"transformers misses or does not know {missing}"
     assert same, "what transformers writes of our export is not our export"
+    check_generate(back, exported)
     # AdamW moves an element whose gradient is next to nothing by the rate either way
     assert apart < 2 * STEPS * 1e-3, f"weights are {apart} apart"
 

@@ -1,5 +1,6 @@
-/* test_infer.c - the forward pass alone against the engine's: the same tokens, greedily, over the borders of its
- * buffers; and how a token is chosen from logits. SPDX-License-Identifier: Apache-2.0 */
+/* test_infer.c - texts in parts, with keys and values kept, against the engine's whole forward pass: the same tokens,
+ * greedily; the same logits however a text is cut; and how a token is chosen from logits.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,8 +19,8 @@
 #include "engine/sample.h"
 
 #define VOCAB 61
-#define PROMPT 20
-#define NEW 28 /* PROMPT + NEW is all positions, and PROMPT is below the first buffers' 32 */
+#define PROMPT 75 /* a long part of 64 and another, some of whose tokens come again */
+#define NEW 25    /* PROMPT + NEW is all positions */
 #define TOKENS (PROMPT + NEW)
 
 static char root[] = "/tmp/dsc-infer-XXXXXX", folder[128];
@@ -45,11 +46,11 @@ static void engine_continues(const char *config_json, const int32_t *prompt, int
     char model[160];
     put_file("model.json", config_json);
     snprintf(model, sizeof model, "\"%s/model.json\"", root);
-    const dsc_override overrides[] = { { "dsc.model", model, "test" } };
+    const dsc_override overrides[] = { { "dsc.model", model, "test" }, { "dsc.seq_length", "100", "test" } };
     dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
     options.config_text = config;
     options.overrides = overrides;
-    options.override_count = 1;
+    options.override_count = 2;
     dsc_engine *engine = NULL;
     must(dsc_engine_open(&engine, &options, &err));
     must(dsc_engine_save(engine, root, &err));
@@ -67,32 +68,67 @@ static int32_t best_of(const float *logits)
     return best;
 }
 
+static dsc_infer *start(dsc_alloc *alloc)
+{
+    dsc_infer *infer = NULL;
+    dsc_infer_plan plan;
+    const dsc_infer_options options = { .alloc = alloc, .model = folder, .device = "cpu", .dtype = DSC_F32,
+                                        .threads = 2 };
+    must(dsc_infer_open(&options, &infer, &err));
+    assert_int_equal(dsc_infer_vocab(infer), VOCAB);
+    assert_int_equal(dsc_infer_positions(infer), TOKENS);
+    must(dsc_infer_start(infer, TOKENS, &plan, &err));
+    assert_true(plan.weights > 0 && plan.cache >= 2 * TOKENS * 16 * 4 && plan.buffers > 0 && plan.staging > 0);
+    return infer;
+}
+
+static void near(const float *logits, const float *want, const char *what)
+{
+    for (int32_t i = 0; i < VOCAB; i++)
+        if (!(fabsf(logits[i] - want[i]) < 2e-5f))
+            fail_msg("%s: logit %d is %.7g, expected %.7g", what, (int)i, (double)logits[i], (double)want[i]);
+}
+
+/* The logits of `count` tokens, computed all at once by a fresh run, are those that `infer` gives now. */
+static void same_as_fresh(dsc_alloc *alloc, dsc_infer *infer, const int32_t *tokens, int64_t count, const char *what)
+{
+    float mine[VOCAB];
+    const float *logits = NULL;
+    must(dsc_infer_logits(infer, tokens, count, &logits, &err));
+    memcpy(mine, logits, sizeof mine);
+    dsc_infer *fresh = start(alloc);
+    must(dsc_infer_logits(fresh, tokens, count, &logits, &err));
+    near(mine, logits, what);
+    dsc_infer_close(&fresh);
+}
+
 static void check_model(const char *config_json)
 {
     int32_t tokens[TOKENS], theirs[NEW];
-    float first[VOCAB];
     const float *logits = NULL;
     dsc_alloc *alloc = NULL;
-    dsc_infer *infer = NULL;
     for (int32_t i = 0; i < PROMPT; i++)
         tokens[i] = (i * 7 + 3) % VOCAB;
     engine_continues(config_json, tokens, theirs);
     must(dsc_alloc_open(&alloc, &err));
-    const dsc_infer_options options = { .alloc = alloc, .model = folder, .dtype = DSC_F32, .threads = 2 };
-    must(dsc_infer_open(&options, &infer, &err));
-    assert_int_equal(dsc_infer_vocab(infer), VOCAB);
-    assert_int_equal(dsc_infer_positions(infer), TOKENS);
+    dsc_infer *infer = start(alloc);
+    dsc_alloc_freeze(alloc, true);
     for (int32_t i = 0; i < NEW; i++) {
         must(dsc_infer_logits(infer, tokens, PROMPT + i, &logits, &err));
-        if (i == 0)
-            memcpy(first, logits, sizeof first);
         tokens[PROMPT + i] = best_of(logits);
         assert_int_equal(tokens[PROMPT + i], theirs[i]);
     }
-    /* In larger buffers the same text has the same logits, but for rounding. */
-    must(dsc_infer_logits(infer, tokens, PROMPT, &logits, &err));
-    for (int32_t i = 0; i < VOCAB; i++)
-        assert_true(fabsf(logits[i] - first[i]) < 1e-5f);
+    dsc_alloc_freeze(alloc, false);
+    same_as_fresh(alloc, infer, tokens, TOKENS, "one by one");
+    tokens[70] = (tokens[70] + 1) % VOCAB;
+    same_as_fresh(alloc, infer, tokens, TOKENS, "another token among those known");
+    same_as_fresh(alloc, infer, tokens, 66, "a shorter text");
+    tokens[2] = (tokens[2] + 1) % VOCAB;
+    same_as_fresh(alloc, infer, tokens, 5, "a text shorter than a part");
+    same_as_fresh(alloc, infer, tokens, 20, "its next tokens");
+    for (int64_t count = 21; count < 30; count++)
+        must(dsc_infer_logits(infer, tokens, count, &logits, &err));
+    same_as_fresh(alloc, infer, tokens, 30, "and one by one");
     assert_int_equal(dsc_infer_logits(infer, tokens, TOKENS + 1, &logits, &err), DSC_ERR_INPUT);
     tokens[3] = VOCAB;
     assert_int_equal(dsc_infer_logits(infer, tokens, PROMPT, &logits, &err), DSC_ERR_INPUT);
@@ -102,19 +138,32 @@ static void check_model(const char *config_json)
     must(dsc_io_remove_dir(NULL, folder, &err));
 }
 
-static void a_gpt2_says_what_the_engine_says(void **state)
-{
-    (void)state;
-    check_model("{\"model_type\": \"gpt2\", \"vocab_size\": 61, \"n_embd\": 32, \"n_head\": 2, \"n_layer\": 2,"
-                " \"n_positions\": 48, \"initializer_range\": 0.3}");
-}
+#define LLAMA_LIKE                                                                                                    \
+    "\"vocab_size\": 61, \"hidden_size\": 32, \"num_attention_heads\": 4, \"num_key_value_heads\": 2,"        \
+    " \"num_hidden_layers\": 2, \"intermediate_size\": 48, \"max_position_embeddings\": 100,"                   \
+    " \"initializer_range\": 0.3"
 
-static void a_llama_says_what_the_engine_says(void **state)
+static void every_decoder_says_what_the_engine_says(void **state)
 {
+    static const char *const models[] = {
+        "{\"model_type\": \"gpt2\", \"vocab_size\": 61, \"n_embd\": 32, \"n_head\": 2, \"n_layer\": 2,"
+        " \"n_positions\": 100, \"initializer_range\": 0.3}",
+        "{\"model_type\": \"gpt_neox\", \"vocab_size\": 61, \"hidden_size\": 32, \"num_attention_heads\": 2,"
+        " \"num_hidden_layers\": 2, \"intermediate_size\": 48, \"max_position_embeddings\": 100,"
+        " \"initializer_range\": 0.3}",
+        "{\"model_type\": \"opt\", \"vocab_size\": 61, \"hidden_size\": 32, \"num_attention_heads\": 2,"
+        " \"num_hidden_layers\": 2, \"ffn_dim\": 48, \"max_position_embeddings\": 100, \"init_std\": 0.3,"
+        " \"word_embed_proj_dim\": 32}",
+        "{\"model_type\": \"llama\", " LLAMA_LIKE "}",
+        "{\"model_type\": \"qwen2\", " LLAMA_LIKE "}",
+        "{\"model_type\": \"qwen3\", \"head_dim\": 8, " LLAMA_LIKE "}",
+        "{\"model_type\": \"mistral\", \"sliding_window\": 17, " LLAMA_LIKE "}",
+    };
     (void)state;
-    check_model("{\"model_type\": \"llama\", \"vocab_size\": 61, \"hidden_size\": 32, \"num_attention_heads\": 4,"
-                " \"num_key_value_heads\": 2, \"num_hidden_layers\": 2, \"intermediate_size\": 48,"
-                " \"max_position_embeddings\": 48, \"initializer_range\": 0.3}");
+    for (size_t i = 0; i < DSC_COUNT(models); i++) {
+        print_message("# %.30s\n", models[i]);
+        check_model(models[i]);
+    }
 }
 
 static void a_model_without_weights_is_refused(void **state)
@@ -123,7 +172,8 @@ static void a_model_without_weights_is_refused(void **state)
     dsc_alloc *alloc = NULL;
     dsc_infer *infer = NULL;
     must(dsc_alloc_open(&alloc, &err));
-    const dsc_infer_options options = { .alloc = alloc, .model = "gpt2-nano", .dtype = DSC_F32, .threads = 1 };
+    const dsc_infer_options options = { .alloc = alloc, .model = "gpt2-nano", .device = "cpu", .dtype = DSC_F32,
+                                        .threads = 1 };
     assert_int_equal(dsc_infer_open(&options, &infer, &err), DSC_ERR_INPUT);
     assert_non_null(strstr(err.message, "no weights"));
     assert_null(infer);
@@ -180,8 +230,7 @@ static int close_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_gpt2_says_what_the_engine_says),
-        cmocka_unit_test(a_llama_says_what_the_engine_says),
+        cmocka_unit_test(every_decoder_says_what_the_engine_says),
         cmocka_unit_test(a_model_without_weights_is_refused),
         cmocka_unit_test(tokens_are_drawn_by_their_shares),
     };

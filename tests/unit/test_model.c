@@ -361,32 +361,39 @@ static void opens_llamas(void **state)
     }
 }
 
-/* A window changes nothing for samples that fit in it; longer ones are refused by its name. */
+/* Samples are as long as the window unless longer ones are asked for; where only some layers have one, those are
+ * refused by its name. */
 static void knows_windows(void **state)
 {
-    static const struct { const char *text; int64_t longest; } cases[] = {
-        { "{" LLAMA ", \"sliding_window\": 8}", 64 }, /* no key of llama's */
-        { "{\"model_type\": \"mistral\", " SMALL ", \"sliding_window\": 8}", 8 },
-        { "{\"model_type\": \"mistral\", " SMALL ", \"sliding_window\": null}", 64 },
-        { "{\"model_type\": \"mistral\", " SMALL "}", 64 }, /* 4096 by default */
-        { "{\"model_type\": \"qwen2\", " SMALL ", \"sliding_window\": 8}", 64 }, /* switched off */
+    static const struct { const char *text; int64_t usual, longest; } cases[] = {
+        { "{" LLAMA ", \"sliding_window\": 8}", 64, 64 }, /* no key of llama's */
+        { "{\"model_type\": \"mistral\", " SMALL ", \"sliding_window\": 8}", 8, 64 },
+        { "{\"model_type\": \"mistral\", " SMALL ", \"sliding_window\": null}", 64, 64 },
+        { "{\"model_type\": \"mistral\", " SMALL "}", 64, 64 }, /* 4096 by default */
+        { "{\"model_type\": \"qwen2\", " SMALL ", \"sliding_window\": 8}", 64, 64 }, /* switched off */
         { "{\"model_type\": \"qwen3\", " SMALL ", \"sliding_window\": 8, \"use_sliding_window\": true, "
-          "\"max_window_layers\": 0}", 8 },
-        { "{\"model_type\": \"qwen3\", " SMALL ", \"sliding_window\": 8, \"use_sliding_window\": true}", 64 },
+          "\"max_window_layers\": 0}", 8, 64 },
+        { "{\"model_type\": \"qwen3\", " SMALL ", \"sliding_window\": 8, \"use_sliding_window\": true}", 64, 64 },
         { "{\"model_type\": \"qwen2\", " SMALL ", \"sliding_window\": 8, \"use_sliding_window\": true, "
-          "\"layer_types\": [\"sliding_attention\"]}", 8 },
+          "\"layer_types\": [\"sliding_attention\", \"sliding_attention\"]}", 8, 64 },
+        { "{\"model_type\": \"qwen2\", " SMALL ", \"sliding_window\": 8, \"use_sliding_window\": true, "
+          "\"layer_types\": [\"sliding_attention\", \"full_attention\"]}", 8, 8 },
     };
     dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
     empty_dir();
     for (size_t i = 0; i < DSC_COUNT(cases); i++) {
         write_text("c.json", cases[i].text);
         dsc_model *model = open_ok(in_dir("c.json"), NULL);
+        assert_int_equal(model->seq_length, cases[i].usual);
+        dsc_model_close(&model);
+        options.seq_length = cases[i].longest;
+        model = open_ok(in_dir("c.json"), &options);
         assert_int_equal(model->seq_length, cases[i].longest);
         dsc_model_close(&model);
         options.seq_length = cases[i].longest + 1;
         const bool window = cases[i].longest < 64;
         expect_refusal(in_dir("c.json"), &options, window ? DSC_ERR_UNSUPPORTED : DSC_ERR_INPUT,
-                       window ? "sliding_window is 8 tokens" : "64 positions");
+                       window ? "sliding_window of 8 tokens" : "64 positions");
     }
 }
 

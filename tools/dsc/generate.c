@@ -1,5 +1,5 @@
-/* generate.c - `dsc generate --model DIR --prompt TEXT`: a model continues a text, which appears as it comes.
- * SPDX-License-Identifier: Apache-2.0 */
+/* generate.c - `dsc generate --model DIR --prompt TEXT`: a model continues a text, which appears as it comes; or, with
+ * --prompt-ids, a list of tokens' numbers, as numbers. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@
 #define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
 
 typedef struct generation {
-    const char *model, *prompt, *tokenizer_path;
+    const char *model, *prompt, *prompt_ids, *tokenizer_path, *device;
     int64_t new_count, seed, threads;
     dsc_sample_options sample;
     dsc_dtype dtype;
@@ -34,14 +34,15 @@ typedef struct generation {
     dsc_ids ids;            /* of the prompt, then of what came */
     dsc_text bytes;         /* of tokens that are bytes, repaired */
     dsc_sample_work *work;
-    int64_t printed; /* bytes of the whole text, the prompt's among them */
+    int64_t printed; /* bytes of the whole text, the prompt's among them; of ids: whether there was one */
 } generation;
 
 static int usage(const char *where, const char *problem)
 {
-    return dsc_tool_usage(where, "%s; usage: dsc generate --model DIR --prompt TEXT [--max-new-tokens N] "
-                          "[--temperature X] [--top-k K] [--top-p P] [--seed S] [--dtype fp32|bf16] "
-                          "[--tokenizer DIR|FILE.json] [--ignore-eos] [--threads N]", problem);
+    return dsc_tool_usage(where, "%s; usage: dsc generate --model DIR --prompt TEXT|--prompt-ids N,N,... "
+                          "[--max-new-tokens N] [--temperature X] [--top-k K] [--top-p P] [--seed S] "
+                          "[--dtype fp32|bf16] [--tokenizer DIR|FILE.json] [--ignore-eos] [--device auto|cpu|cuda] "
+                          "[--threads N]", problem);
 }
 
 static bool read_number(const char *flag, const char *text, double least, double most, double *out)
@@ -62,13 +63,16 @@ static int read_arguments(int argc, char **argv, generation *g)
     const char *value;
     bool chosen = false; /* a temperature */
     *g = (generation){ .new_count = 128, .sample = { .temperature = 0, .top_p = 1 }, .dtype = DSC_F32,
-                       .threads = sysconf(_SC_NPROCESSORS_ONLN) };
+                       .device = "auto", .threads = sysconf(_SC_NPROCESSORS_ONLN) };
     for (int i = 1; i < argc; i++) {
         bool good = true;
         if ((value = dsc_tool_flag("--model", argc, argv, &i)) != NULL)
             g->model = value;
         else if ((value = dsc_tool_flag("--prompt", argc, argv, &i)) != NULL)
             g->prompt = value;
+        else if ((value = dsc_tool_flag("--prompt-ids", argc, argv, &i)) != NULL ||
+                 (value = dsc_tool_flag("--prompt_ids", argc, argv, &i)) != NULL)
+            g->prompt_ids = value;
         else if ((value = dsc_tool_flag("--tokenizer", argc, argv, &i)) != NULL)
             g->tokenizer_path = value;
         else if ((value = dsc_tool_flag("--max-new-tokens", argc, argv, &i)) != NULL ||
@@ -84,7 +88,11 @@ static int read_arguments(int argc, char **argv, generation *g)
             good = dsc_tool_number("--seed", value, 0, INT64_MAX, &g->seed);
         else if ((value = dsc_tool_flag("--threads", argc, argv, &i)) != NULL)
             good = dsc_tool_number("--threads", value, 1, 256, &g->threads);
-        else if ((value = dsc_tool_flag("--dtype", argc, argv, &i)) != NULL) {
+        else if ((value = dsc_tool_flag("--device", argc, argv, &i)) != NULL) {
+            g->device = value;
+            if (strcmp(value, "auto") != 0 && strcmp(value, "cpu") != 0 && strcmp(value, "cuda") != 0)
+                return usage(value, "--device is auto, cpu or cuda");
+        } else if ((value = dsc_tool_flag("--dtype", argc, argv, &i)) != NULL) {
             g->dtype = strcmp(value, "bf16") == 0 ? DSC_BF16 : DSC_F32;
             if (g->dtype == DSC_F32 && strcmp(value, "fp32") != 0)
                 return usage(value, "--dtype is fp32 or bf16");
@@ -95,8 +103,10 @@ static int read_arguments(int argc, char **argv, generation *g)
         if (!good)
             return 2;
     }
-    if (g->model == NULL || g->model[0] == 0 || g->prompt == NULL)
-        return usage(g->prompt == NULL ? "--prompt" : "--model", "is missing");
+    if (g->prompt != NULL && g->prompt_ids != NULL)
+        return usage("--prompt-ids", "is beside --prompt");
+    if (g->model == NULL || g->model[0] == 0 || (g->prompt == NULL && g->prompt_ids == NULL))
+        return usage(g->model == NULL || g->model[0] == 0 ? "--model" : "--prompt", "is missing");
     if (!chosen && (g->sample.top_k > 0 || g->sample.top_p < 1))
         g->sample.temperature = 1;
     return 0;
@@ -161,6 +171,8 @@ static bool ends_text(const generation *g, int32_t id)
 static dsc_status open_tokenizer(generation *g, dsc_error *err)
 {
     char path[1024];
+    if (g->prompt_ids != NULL)
+        return DSC_OK;
     DSC_TRY(dsc_path_join(path, sizeof path, g->model, "tokenizer.json", err));
     if (g->tokenizer_path == NULL && dsc_io_kind(path) == DSC_PATH_MISSING && dsc_infer_vocab(g->infer) == 256)
         return DSC_OK;
@@ -171,8 +183,25 @@ static dsc_status open_tokenizer(generation *g, dsc_error *err)
     return dsc_encoder_open(&g->encoder, g->tokenizer, err);
 }
 
+/* Numbers with commas or blanks between them; whether they are tokens is the model's to say. */
+static dsc_status read_ids(generation *g, dsc_error *err)
+{
+    for (const char *at = g->prompt_ids; *at != 0;) {
+        char *end;
+        const long long id = strtoll(at, &end, 10);
+        if (end == at || id < 0 || id > INT32_MAX || (*end != 0 && *end != ',' && *end != ' '))
+            return DSC_FAIL(err, DSC_ERR_INPUT, "--prompt-ids", "\"%.20s\" does not begin with a token's number", at);
+        DSC_TRY(dsc_ids_add(&g->ids, (int32_t)id, err));
+        at = end + strspn(end, ", ");
+    }
+    return g->ids.count > 0 ? DSC_OK
+                            : DSC_FAIL(err, DSC_ERR_INPUT, "--prompt-ids", "at least one token is needed");
+}
+
 static dsc_status encode_prompt(generation *g, dsc_error *err)
 {
+    if (g->prompt_ids != NULL)
+        return read_ids(g, err);
     const int64_t bytes = (int64_t)strlen(g->prompt);
     const int32_t *ids = NULL;
     int64_t count = 0;
@@ -207,6 +236,13 @@ static dsc_status print_new(generation *g, bool all, dsc_error *err)
 {
     const char *text = NULL;
     int64_t bytes = 0;
+    if (g->prompt_ids != NULL) {
+        if (!all && (printf("%s%d", g->printed > 0 ? " " : "", (int)g->ids.ptr[g->ids.count - 1]) < 0 ||
+                     fflush(stdout) != 0))
+            return DSC_FAIL(err, DSC_ERR_IO, "stdout", "the tokens cannot be written");
+        g->printed = 1;
+        return DSC_OK;
+    }
     DSC_TRY(whole_text(g, &text, &bytes, err));
     while (!all && bytes >= 3 && memcmp(text + bytes - 3, REPLACEMENT, 3) == 0)
         bytes -= 3;
@@ -228,8 +264,10 @@ static dsc_status generate(generation *g, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--max-new-tokens",
                         "%lld tokens of the prompt and %lld new ones; the model has %lld positions",
                         (long long)g->ids.count, (long long)g->new_count, (long long)positions);
+    DSC_TRY(dsc_infer_start(g->infer, dsc_min_i64(positions, g->ids.count + g->new_count), NULL, err));
     DSC_TRY(dsc_alloc_zeroed(g->alloc, DSC_TAG_CONTROL, vocab, sizeof *g->work, &g->work, err));
-    DSC_TRY(whole_text(g, &text, &g->printed, err));
+    if (g->prompt_ids == NULL)
+        DSC_TRY(whole_text(g, &text, &g->printed, err));
     for (int64_t i = 0; i < g->new_count; i++) {
         DSC_TRY(dsc_infer_logits(g->infer, g->ids.ptr, g->ids.count, &logits, err));
         const double uniform =
@@ -257,8 +295,8 @@ int dsc_cmd_generate(int argc, char **argv)
     if (status != DSC_OK)
         return dsc_tool_fail(&err);
     g.ids.alloc = g.bytes.alloc = g.alloc;
-    const dsc_infer_options options = { .alloc = g.alloc, .model = g.model, .dtype = g.dtype,
-                                        .threads = (int32_t)g.threads };
+    const dsc_infer_options options = { .alloc = g.alloc, .model = g.model, .device = g.device,
+                                        .dtype = g.dtype, .threads = (int32_t)g.threads };
     status = dsc_infer_open(&options, &g.infer, &err);
     if (status == DSC_OK)
         status = open_tokenizer(&g, &err);
