@@ -147,6 +147,7 @@ typedef struct dsc_own_config {
     char log_text[DSC_CONFIG_TEXT]; /* plain progress lines, as logs/training.log */
     int64_t prometheus_port;        /* 0: nothing is served */
     char trace[DSC_CONFIG_TEXT];    /* Chrome trace of all ranks */
+    char mlflow_uri[DSC_CONFIG_TEXT], mlflow_experiment[DSC_CONFIG_TEXT], mlflow_run_name[DSC_CONFIG_TEXT];
     int64_t trace_steps;            /* the last step in it; 0: all */
     dsc_reproducible reproducible;
     dsc_recompute recompute;

@@ -1,11 +1,11 @@
 # install.mk - dependencies, demo, installation, header check. SPDX-License-Identifier: Apache-2.0
 
 DEPS      := gcc libc6-dev pkg-config libdnnl-dev libcjson-dev libyaml-dev libxxhash-dev libutf8proc-dev liburing-dev libaio-dev libgomp1
-DEPS_TEST := g++ libcmocka-dev python3-minimal libpython3-stdlib python3-torch procps iproute2 openssh-server
+DEPS_HTTP := libmicrohttpd-dev libcurl4-openssl-dev
+DEPS_TEST := g++ libcmocka-dev python3-minimal libpython3-stdlib python3-torch procps iproute2 openssh-server $(DEPS_HTTP)
 DEPS_DEMO := bible-kjv
 DEPS_LINT := clang g++
 DEPS_NET  := g++ libgloo-dev libopenmpi-dev openmpi-bin
-DEPS_HTTP := libmicrohttpd-dev
 DEPS_SLURM := slurmctld slurmd slurm-client
 
 .PHONY: deps deps-test deps-demo deps-lint deps-net deps-http deps-slurm
@@ -20,7 +20,7 @@ deps-demo: deps
 ## deps-net: what the transports "gloo" and "mpi" need; without it the build has "tcp" between hosts
 deps-net: deps
 	$(Q)tools/deps.sh $(DEPS_NET)
-## deps-http: what dsc.prometheus_port needs
+## deps-http: what dsc.prometheus_port and dsc.mlflow need
 deps-http: deps
 	$(Q)tools/deps.sh $(DEPS_HTTP)
 ## deps-slurm: what the tests under a real Slurm need; no daemon is started but by them

@@ -1,4 +1,5 @@
-# http.mk - pages on the loopback address: lib/dsc/libdsc_http.so, where libmicrohttpd's header is, and what it serves.
+# http.mk - what the monitors need of HTTP: pages on the loopback address (lib/dsc/libdsc_http.so, where libmicrohttpd's header is)
+# and requests to servers (lib/dsc/libdsc_web.so, where libcurl's is).
 # SPDX-License-Identifier: Apache-2.0
 HTTP_PLUGIN := $(if $(wildcard /usr/include/microhttpd.h),$(LIB)/dsc/libdsc_http.so)
 
@@ -7,6 +8,14 @@ $(LIB)/dsc/libdsc_http.so: $(BUILD)/engine/monitor/http_plugin.o $(LIB)/.variant
 	$(if $(V),,@echo "  LD    $@")
 	$(Q)$(CC) -shared -Wl,-soname,libdsc_http.so $(if $(SAN),,-Wl,-z$(comma)defs) $(LDFLAGS) $< -lmicrohttpd -o $@
 
+CURL_HEADER := $(firstword $(wildcard /usr/include/curl/curl.h /usr/include/*/curl/curl.h))
+WEB_PLUGIN  := $(if $(CURL_HEADER),$(LIB)/dsc/libdsc_web.so)
+
+$(LIB)/dsc/libdsc_web.so: $(BUILD)/engine/monitor/web_plugin.o $(LIB)/.variant
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LD    $@")
+	$(Q)$(CC) -shared -Wl,-soname,libdsc_web.so $(if $(SAN),,-Wl,-z$(comma)defs) $(LDFLAGS) $< -lcurl -o $@
+
 $(BUILD)/engine/monitor/page_html.o: engine/monitor/page.html
 
-all: $(HTTP_PLUGIN)
+all: $(HTTP_PLUGIN) $(WEB_PLUGIN)

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { TENSORBOARD, CSV, HTTP, KINDS };
+enum { TENSORBOARD, CSV, MLFLOW, HTTP, KINDS };
 
 struct dsc_monitors {
     dsc_alloc *alloc;
@@ -32,16 +32,21 @@ dsc_status dsc_monitors_open(dsc_alloc *alloc, const dsc_io *io, const dsc_log *
                              dsc_monitors **out, dsc_error *err)
 {
     *out = NULL;
-    if (!config->tensorboard.enabled && !config->csv_monitor.enabled && config->own.prometheus_port == 0)
+    const dsc_own_config *own = &config->own;
+    if (!config->tensorboard.enabled && !config->csv_monitor.enabled && own->mlflow_uri[0] == 0 &&
+        own->prometheus_port == 0)
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof **out, out, err));
     (*out)->alloc = alloc;
     (*out)->log = log;
     DSC_TRY(open_folder(*out, TENSORBOARD, io, &config->tensorboard, err));
     DSC_TRY(open_folder(*out, CSV, io, &config->csv_monitor, err));
-    if (config->own.prometheus_port == 0)
+    if (own->mlflow_uri[0] != 0)
+        DSC_TRY(dsc_monitor_mlflow(alloc, own->mlflow_uri, own->mlflow_experiment, own->mlflow_run_name,
+                                   &(*out)->each[MLFLOW], err));
+    if (own->prometheus_port == 0)
         return DSC_OK;
-    return dsc_monitor_http(alloc, config->own.prometheus_port, &(*out)->each[HTTP], err);
+    return dsc_monitor_http(alloc, own->prometheus_port, &(*out)->each[HTTP], err);
 }
 
 void dsc_monitors_write(dsc_monitors *monitors, int64_t samples, const dsc_scalar *scalars, int count)
@@ -78,11 +83,13 @@ void dsc_monitors_say(dsc_monitors *monitors, dsc_log_level level, const char *t
             monitors->each[i]->ops->say(monitors->each[i], level, text);
 }
 
-void dsc_monitors_close(dsc_monitors **monitors)
+void dsc_monitors_close(dsc_monitors **monitors, bool run_failed)
 {
     for (int i = 0; *monitors != NULL && i < KINDS; i++)
-        if ((*monitors)->each[i] != NULL)
+        if ((*monitors)->each[i] != NULL) {
+            (*monitors)->each[i]->run_failed = run_failed;
             (*monitors)->each[i]->ops->close((*monitors)->each[i]);
+        }
     if (*monitors != NULL)
         dsc_alloc_free((*monitors)->alloc, *monitors);
     *monitors = NULL;

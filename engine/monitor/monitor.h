@@ -1,5 +1,5 @@
-/* monitor.h - a run's numbers, put by rank 0 where other tools read them: TensorBoard event files, CSV files, a page
- * for Prometheus.
+/* monitor.h - a run's numbers, put by rank 0 where other tools read them: TensorBoard event files, CSV files, an
+ * MLflow server, pages for Prometheus and for people.
  *
  * Tags and the horizontal axis (samples so far) are DeepSpeed's, so that curves of both lie over each other. What is
  * wrong with a folder is told before the first step; a monitor that cannot write later (a full disk) is told of once
@@ -49,12 +49,16 @@ struct dsc_monitor {
     const dsc_io *io;
     char folder[4096];
     bool failed;
+    bool run_failed; /* the run ends because something went wrong: for close */
 };
 
 /* *out may be there after a failure, too: close it. The first two take a folder that exists; nothing is written before
- * the first numbers come. The third listens on the loopback address only. */
+ * the first numbers come. The third asks a server for a run (with MLFLOW_TRACKING_TOKEN of the environment),
+ * the fourth listens on the loopback address only. */
 DSC_MUST_USE dsc_status dsc_monitor_tensorboard(dsc_alloc *alloc, dsc_monitor **out, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_monitor_csv(dsc_alloc *alloc, dsc_monitor **out, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_monitor_mlflow(dsc_alloc *alloc, const char *uri, const char *experiment,
+                                           const char *run_name, dsc_monitor **out, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_monitor_http(dsc_alloc *alloc, int64_t port, dsc_monitor **out, dsc_error *err);
 
 typedef struct dsc_monitors dsc_monitors;
@@ -68,6 +72,6 @@ void dsc_monitors_write(dsc_monitors *monitors, int64_t samples, const dsc_scala
 void dsc_monitors_describe(dsc_monitors *monitors, const dsc_monitor_about *about);
 void dsc_monitors_ranks(dsc_monitors *monitors, const dsc_monitor_rank *ranks, int32_t count);
 void dsc_monitors_say(dsc_monitors *monitors, dsc_log_level level, const char *text);
-void dsc_monitors_close(dsc_monitors **monitors);
+void dsc_monitors_close(dsc_monitors **monitors, bool run_failed);
 
 #endif
