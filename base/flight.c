@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MAGIC UINT64_C(0x3154485054435344) /* "DSCTPHT1" */
+#define MAGIC UINT64_C(0x3254485054435344) /* "DSCTPHT2" */
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 
 /* A call as it lies in the record: whole 64-bit words. */
@@ -39,9 +39,10 @@ struct dsc_flight_track {
     _Alignas(64) _Atomic uint64_t id; /* 0: the lane is free */
     _Atomic int32_t pid, channel, rank, size;
     _Atomic uint64_t call_count; /* begun */
-    int64_t number;              /* the writer's */
-    uint64_t history;
+    _Atomic int64_t looked_ns;   /* of a GPU: when the rank has looked at it; 0: none */
+    dsc_flight_ticket newest;    /* the writer's */
     call_slot call[DSC_FLIGHT_CALLS];
+    call_slot asked; /* the newest call that the GPU was asked for */
 };
 
 struct dsc_flight_record {
@@ -139,9 +140,10 @@ dsc_flight_track *dsc_flight_track_open(dsc_flight *flight, uint64_t id, int32_t
         int32_t none = 0;
         if (!atomic_compare_exchange_strong(&track->pid, &none, (int32_t)getpid()))
             continue;
-        track->number = 0;
-        track->history = 0;
+        track->newest = (dsc_flight_ticket){ 0 };
         atomic_store(&track->call_count, 0);
+        atomic_store(&track->looked_ns, 0);
+        atomic_store(&track->asked.version, 0);
         atomic_store(&track->channel, channel);
         atomic_store(&track->rank, rank);
         atomic_store(&track->size, size);
@@ -157,14 +159,20 @@ static call_slot *newest(dsc_flight_track *track)
     return count == 0 ? NULL : &track->call[(count - 1) % DSC_FLIGHT_CALLS];
 }
 
-void dsc_flight_track_close(dsc_flight_track *track)
+static bool has_failed(call_slot *slot)
 {
     packed_call call = { .state = DSC_FLIGHT_DONE };
+    if (slot != NULL && atomic_load_explicit(&slot->version, memory_order_relaxed) != 0)
+        load_words(&call, slot->word, CALL_WORDS);
+    return call.state == DSC_FLIGHT_FAILED;
+}
+
+void dsc_flight_track_close(dsc_flight_track *track)
+{
     if (track == NULL)
         return;
-    if (newest(track) != NULL)
-        load_words(&call, newest(track)->word, CALL_WORDS);
-    if (call.state != DSC_FLIGHT_FAILED) /* that is read when its rank has ended; whoever opens next may have it */
+    /* A failure is read when its rank has ended; whoever opens next may have the place. */
+    if (!has_failed(newest(track)) && !has_failed(&track->asked))
         atomic_store(&track->id, 0);
     atomic_store(&track->pid, 0);
 }
@@ -176,29 +184,53 @@ static uint64_t mix(uint64_t history, uint64_t word)
     return z ^ z >> 29;
 }
 
-void dsc_flight_begin(dsc_flight_track *track, const dsc_flight_what *what, int64_t now_ns)
+static dsc_flight_ticket next_ticket(dsc_flight_track *track, const dsc_flight_what *what)
 {
-    if (track == NULL)
-        return;
-    packed_call call = { .bytes = what->bytes, .step = what->step, .begun_ns = now_ns, .detail = what->detail,
-                         .peer = what->peer, .module = what->module, .state = DSC_FLIGHT_WAITS };
+    uint64_t op[DSC_FLIGHT_NAME_BYTES / sizeof(uint64_t)] = { 0 };
+    dsc_flight_ticket *t = &track->newest;
+    if (what->peer >= 0)
+        return *t;
+    memccpy(op, what->op, 0, sizeof op - 1);
+    t->number++;
+    t->history = mix(mix(mix(t->history, op[0]), op[1]), (uint64_t)what->bytes);
+    t->history = mix(t->history, (uint32_t)what->detail);
+    return *t;
+}
+
+static void write_call(call_slot *slot, const dsc_flight_what *what, dsc_flight_ticket ticket, int64_t now_ns)
+{
+    packed_call call = { .number = ticket.number, .history = ticket.history, .bytes = what->bytes, .step = what->step,
+                         .begun_ns = now_ns, .detail = what->detail, .peer = what->peer, .module = what->module,
+                         .state = DSC_FLIGHT_WAITS };
     memccpy(call.op, what->op, 0, sizeof call.op - 1);
-    if (what->peer < 0) {
-        uint64_t op[sizeof call.op / sizeof(uint64_t)];
-        memcpy(op, call.op, sizeof op);
-        track->number++;
-        track->history = mix(mix(mix(track->history, op[0]), op[1]), (uint64_t)what->bytes);
-        track->history = mix(track->history, (uint32_t)what->detail);
-    }
-    call.number = track->number;
-    call.history = track->history;
-    const uint64_t count = atomic_load_explicit(&track->call_count, memory_order_relaxed);
-    call_slot *slot = &track->call[count % DSC_FLIGHT_CALLS];
     const uint64_t version = atomic_load_explicit(&slot->version, memory_order_relaxed);
     atomic_store_explicit(&slot->version, version | 1, memory_order_relaxed);
     store_words(slot->word, &call, CALL_WORDS);
     atomic_store_explicit(&slot->version, (version | 1) + 1, memory_order_release);
+}
+
+void dsc_flight_come(dsc_flight_track *track, const dsc_flight_what *what, dsc_flight_ticket ticket, int64_t now_ns)
+{
+    if (track == NULL)
+        return;
+    const uint64_t count = atomic_load_explicit(&track->call_count, memory_order_relaxed);
+    write_call(&track->call[count % DSC_FLIGHT_CALLS], what, ticket, now_ns);
     atomic_store_explicit(&track->call_count, count + 1, memory_order_release);
+}
+
+void dsc_flight_begin(dsc_flight_track *track, const dsc_flight_what *what, int64_t now_ns)
+{
+    if (track != NULL)
+        dsc_flight_come(track, what, next_ticket(track, what), now_ns);
+}
+
+dsc_flight_ticket dsc_flight_ask(dsc_flight_track *track, const dsc_flight_what *what, int64_t now_ns)
+{
+    if (track == NULL)
+        return (dsc_flight_ticket){ 0 };
+    const dsc_flight_ticket ticket = next_ticket(track, what);
+    write_call(&track->asked, what, ticket, now_ns);
+    return ticket;
 }
 
 static void set_word(call_slot *slot, size_t offset, uint64_t word)
@@ -206,11 +238,8 @@ static void set_word(call_slot *slot, size_t offset, uint64_t word)
     atomic_store_explicit(&slot->word[offset / sizeof word], word, memory_order_relaxed);
 }
 
-void dsc_flight_end(dsc_flight_track *track, dsc_flight_state state, int64_t now_ns)
+static void end_call(call_slot *slot, dsc_flight_state state, int64_t now_ns)
 {
-    if (track == NULL)
-        return;
-    call_slot *slot = newest(track);
     packed_call call;
     load_words(&call, slot->word, CALL_WORDS);
     call.state = state;
@@ -218,6 +247,24 @@ void dsc_flight_end(dsc_flight_track *track, dsc_flight_state state, int64_t now
     memcpy(&word, (const char *)&call + offsetof(packed_call, module), sizeof word);
     set_word(slot, offsetof(packed_call, ended_ns), (uint64_t)now_ns);
     set_word(slot, offsetof(packed_call, module), word);
+}
+
+void dsc_flight_end(dsc_flight_track *track, dsc_flight_state state, int64_t now_ns)
+{
+    if (track != NULL)
+        end_call(newest(track), state, now_ns);
+}
+
+void dsc_flight_asked(dsc_flight_track *track, dsc_flight_state state, int64_t now_ns)
+{
+    if (track != NULL)
+        end_call(&track->asked, state, now_ns);
+}
+
+void dsc_flight_looked(dsc_flight_track *track, int64_t now_ns)
+{
+    if (track != NULL)
+        atomic_store_explicit(&track->looked_ns, now_ns, memory_order_release);
 }
 
 /* ---- the reader -------------------------------------------------------------------------------------------------- */
@@ -297,15 +344,41 @@ static bool read_call(dsc_flight_record *record, call_slot *slot, int64_t since_
     return true;
 }
 
+/* What a GPU was asked for; in front of the others while its rank is still asking, or was refused. */
+static void read_asked(dsc_flight_record *record, dsc_flight_track *track, int64_t since_ns, int64_t now_ns,
+                       dsc_flight_lane *out)
+{
+    dsc_flight_call call;
+    bool read = false;
+    for (int tries = 0; tries < 3 && !read; tries++)
+        read = read_call(record, &track->asked, since_ns, now_ns, &call);
+    out->asked = read ? call.number : out->call_count > 0 ? out->call[0].number : 1;
+    if (!read || !dsc_flight_call_waits(&call))
+        return;
+    out->call_count -= out->call_count == DSC_FLIGHT_CALLS;
+    memmove(&out->call[1], &out->call[0], (size_t)out->call_count * sizeof out->call[0]);
+    out->call[0] = call;
+    out->call_count++;
+}
+
+/* A GPU may be further than its rank has seen: nothing waits longer than until then. */
 static void read_lane(dsc_flight_record *record, dsc_flight_track *track, int64_t since_ns, int64_t now_ns,
                       dsc_flight_lane *out)
 {
+    const int64_t looked_ns = atomic_load_explicit(&track->looked_ns, memory_order_acquire);
+    const int64_t unseen_ns = looked_ns > 0 ? now_ns - dsc_max_i64(since_ns, dsc_min_i64(looked_ns, now_ns)) : 0;
     const uint64_t count = atomic_load_explicit(&track->call_count, memory_order_acquire);
     for (uint64_t i = 0; i < DSC_FLIGHT_CALLS && i < count; i++) {
         call_slot *slot = &track->call[(count - 1 - i) % DSC_FLIGHT_CALLS];
-        if (read_call(record, slot, since_ns, now_ns, &out->call[out->call_count]))
-            out->call_count++;
+        dsc_flight_call *call = &out->call[out->call_count];
+        if (!read_call(record, slot, since_ns, now_ns, call))
+            continue;
+        if (call->state == DSC_FLIGHT_WAITS)
+            call->age_ns = dsc_max_i64(0, call->age_ns - unseen_ns);
+        out->call_count++;
     }
+    if (looked_ns > 0)
+        read_asked(record, track, since_ns, now_ns, out);
 }
 
 void dsc_flight_board_read(const dsc_flight_board *board, int32_t index, int64_t since_ns, int64_t now_ns,

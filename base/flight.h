@@ -1,6 +1,9 @@
 /* flight.h - what a rank's collectives were doing: written by the rank into memory of whoever started it, which can
  * still read it when the rank is stopped, stuck or dead.
  *
+ * A call that the rank makes itself begins and ends where it is made. One that it gives to a GPU is asked for first; it
+ * begins and ends when the GPU is seen to have come to it and to be done with it, which is some time later.
+ *
  * The starter opens a board (an unnamed file in memory, gone with its last user) and tells each rank by DSC_FLIGHT
  * where its record is; the rank opens it through /proc, so no descriptor is inherited. A record has lanes, one for
  * each channel of each communicator, with the last calls of it. Nothing is locked: a lane has one writer at a time,
@@ -28,7 +31,7 @@ typedef enum dsc_flight_state {
     DSC_FLIGHT_WAITS,  /* inside */
     DSC_FLIGHT_DONE,
     DSC_FLIGHT_FAILED, /* it ended with an error */
-    DSC_FLIGHT_QUEUED  /* given to a GPU; nobody here knows when it is done */
+    DSC_FLIGHT_QUEUED  /* given to a GPU, which has not been seen to come to it */
 } dsc_flight_state;
 
 /* ---- the rank ---------------------------------------------------------------------------------------------------- */
@@ -67,6 +70,18 @@ typedef struct dsc_flight_what {
 void dsc_flight_begin(dsc_flight_track *track, const dsc_flight_what *what, int64_t now_ns);
 void dsc_flight_end(dsc_flight_track *track, dsc_flight_state state, int64_t now_ns);
 
+/* For a GPU: ask when the call is made, WAITS until `asked` says QUEUED (the GPU has it) or FAILED. Then, in the order
+ * of asking, come and end; looked: until then the rank knows what it has written. One thread at a time in each group
+ * of these. */
+typedef struct dsc_flight_ticket {
+    int64_t number;
+    uint64_t history;
+} dsc_flight_ticket;
+dsc_flight_ticket dsc_flight_ask(dsc_flight_track *track, const dsc_flight_what *what, int64_t now_ns);
+void dsc_flight_asked(dsc_flight_track *track, dsc_flight_state state, int64_t now_ns);
+void dsc_flight_come(dsc_flight_track *track, const dsc_flight_what *what, dsc_flight_ticket ticket, int64_t now_ns);
+void dsc_flight_looked(dsc_flight_track *track, int64_t now_ns);
+
 /* ---- the reader -------------------------------------------------------------------------------------------------- */
 
 typedef struct dsc_flight_call {
@@ -84,8 +99,9 @@ typedef struct dsc_flight_call {
 typedef struct dsc_flight_lane {
     uint64_t id;
     int32_t channel, rank, size;
+    int64_t asked; /* of a GPU: the number of the newest call that it was asked for; else 0 */
     int32_t call_count;
-    dsc_flight_call call[DSC_FLIGHT_CALLS]; /* newest first */
+    dsc_flight_call call[DSC_FLIGHT_CALLS]; /* newest first; of a GPU also one that it is just being asked for */
 } dsc_flight_lane;
 
 typedef struct dsc_flight_view {

@@ -23,9 +23,10 @@ static bool is_whole(const dsc_device_ops *ops)
 {
     return ops->open != NULL && ops->close != NULL && ops->stream_open != NULL && ops->stream_close != NULL &&
            ops->stream_sync != NULL && ops->event_open != NULL && ops->event_close != NULL &&
-           ops->event_record != NULL && ops->stream_wait != NULL && ops->event_sync != NULL && ops->copy != NULL &&
-           ops->zero != NULL && ops->launch != NULL && ops->host_call != NULL && ops->mem_open != NULL &&
-           ops->mem_close != NULL && ops->gemm_prepare != NULL && ops->props != NULL &&
+           ops->event_record != NULL && ops->stream_wait != NULL && ops->event_sync != NULL &&
+           ops->event_passed != NULL && ops->copy != NULL && ops->zero != NULL && ops->launch != NULL &&
+           ops->host_call != NULL && ops->mem_open != NULL && ops->mem_close != NULL &&
+           ops->gemm_prepare != NULL && ops->props != NULL &&
            (ops->gemm_measure != NULL) == (ops->gemm_plans_get != NULL) &&
            (ops->gemm_measure != NULL) == (ops->gemm_plans_set != NULL) &&
            (ops->sections_open != NULL) == (ops->section_begin != NULL) &&
@@ -106,6 +107,7 @@ dsc_status dsc_stream_wait(dsc_stream *stream, dsc_event *event, dsc_error *err)
 }
 
 dsc_status dsc_event_sync(dsc_event *event, dsc_error *err) { return event->ops->event_sync(event, err); }
+bool dsc_event_passed(dsc_event *event) { return event->ops->event_passed(event); }
 
 dsc_status dsc_copy(dsc_stream *stream, void *to, const void *from, int64_t bytes, dsc_error *err)
 {

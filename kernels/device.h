@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define DSC_DEVICE_OPS_VERSION 5u
+#define DSC_DEVICE_OPS_VERSION 6u
 #define DSC_LAUNCH_ARGS_MAX 256 /* bytes of a kernel's or host call's argument struct */
 /* Scratch for products that a GPU's compute stream has: what cuBLASLt itself takes by default on sm_90. */
 #define DSC_GPU_GEMM_WORKSPACE_BYTES (INT64_C(32) << 20)
@@ -98,6 +98,8 @@ typedef struct dsc_device_ops {
     dsc_status (*event_record)(dsc_event *event, dsc_stream *stream, dsc_error *err);
     dsc_status (*stream_wait)(dsc_stream *stream, dsc_event *event, dsc_error *err);
     dsc_status (*event_sync)(dsc_event *event, dsc_error *err);
+    /* Without waiting: would a sync return at once? Also for work that failed, which only a sync tells. */
+    bool (*event_passed)(dsc_event *event);
 
     /* No overlap. Both buffers are borrowed until the stream passes. */
     dsc_status (*copy)(dsc_stream *stream, void *to, const void *from, int64_t bytes, dsc_error *err);
@@ -172,6 +174,7 @@ void dsc_event_close(dsc_event **event);
 DSC_MUST_USE dsc_status dsc_event_record(dsc_event *event, dsc_stream *stream, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_stream_wait(dsc_stream *stream, dsc_event *event, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_event_sync(dsc_event *event, dsc_error *err);
+bool dsc_event_passed(dsc_event *event);
 /* From any kind of memory to any kind. Plain host memory may make the call wait for the stream. */
 DSC_MUST_USE dsc_status dsc_copy(dsc_stream *stream, void *to, const void *from, int64_t bytes, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_zero_bytes(dsc_stream *stream, void *to, int64_t bytes, dsc_error *err);

@@ -140,6 +140,14 @@ static dsc_status cpu_event_sync(dsc_event *event, dsc_error *err)
     return s == NULL ? DSC_OK : dsc_cpu_wait(s, ticket, err);
 }
 
+static bool cpu_event_passed(dsc_event *event)
+{
+    dsc_cpu_stream *s;
+    uint64_t ticket;
+    capture((cpu_event *)event, &s, &ticket);
+    return s == NULL || atomic_load_explicit(&s->done, memory_order_acquire) >= ticket;
+}
+
 /* Both tiers are host memory here. */
 static dsc_status cpu_mem_open(dsc_device *device, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_buf *out,
                                dsc_error *err)
@@ -327,6 +335,7 @@ const dsc_device_ops dsc_device_cpu = {
     .event_record = cpu_event_record,
     .stream_wait = cpu_stream_wait,
     .event_sync = cpu_event_sync,
+    .event_passed = cpu_event_passed,
     .copy = cpu_copy,
     .zero = cpu_zero,
     .launch = cpu_launch,

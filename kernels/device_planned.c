@@ -89,6 +89,7 @@ static void planned_event_close(dsc_event *event) {}
 static dsc_status planned_record(dsc_event *event, dsc_stream *stream, dsc_error *err) { return nothing_runs(err); }
 static dsc_status planned_wait(dsc_stream *stream, dsc_event *event, dsc_error *err) { return nothing_runs(err); }
 static dsc_status planned_event_sync(dsc_event *event, dsc_error *err) { return nothing_runs(err); }
+static bool planned_event_passed(dsc_event *event) { return true; }
 static dsc_status planned_copy(dsc_stream *stream, void *to, const void *from, int64_t bytes, dsc_error *err)
 {
     return nothing_runs(err);
@@ -122,6 +123,7 @@ const dsc_device_ops dsc_device_planned = {
     .event_record = planned_record,
     .stream_wait = planned_wait,
     .event_sync = planned_event_sync,
+    .event_passed = planned_event_passed,
     .copy = planned_copy,
     .zero = planned_zero,
     .launch = planned_launch,

@@ -52,10 +52,20 @@ static bool is_missing(const hang_world *w, const dsc_flight_lane *lane, const d
     if (call->peer >= 0)
         return other->rank == call->peer && (last == NULL || last->peer != lane->rank || !is_waiting(w, last));
     if (last == NULL || last->number < call->number)
+        return other->asked < call->number; /* else it is_behind */
+    /* Its GPU has done all that it was asked for, which is less than what ours was. */
+    if (other->asked > 0 && other->asked < lane->asked && last->number == other->asked && !is_waiting(w, last))
         return true;
     /* Who comes when the others have given up finds an error there, and was the one they waited for. */
     return last->number == call->number && last->state == DSC_FLIGHT_FAILED && call->state == DSC_FLIGHT_FAILED &&
            last->age_ns < call->ended_ns;
+}
+
+/* It gave the call to its GPU, which has not come to it; or has since it was looked at. */
+static bool is_behind(const dsc_flight_lane *lane, const dsc_flight_lane *other)
+{
+    return lane->call[0].peer < 0 && other != NULL && other->asked >= lane->call[0].number &&
+           (other->call_count == 0 || other->call[0].number < lane->call[0].number);
 }
 
 /* In the same call, and stopped there. */
@@ -73,10 +83,12 @@ static int32_t awaited(const hang_world *w, int32_t rank, const dsc_flight_lane 
     for (int32_t r = 0; r < w->count; r++) {
         if (r == rank || !w->view[r].known)
             continue;
-        const bool missing = is_missing(w, lane, same_lane(w, r, lane));
+        const dsc_flight_lane *theirs = same_lane(w, r, lane);
         int32_t score = 0;
-        if (missing)
-            score = is_stopped(&w->view[r]) ? 4 : waiting_lane(w, r) == NULL ? 3 : 2;
+        if (is_missing(w, lane, theirs))
+            score = is_stopped(&w->view[r]) ? 5 : waiting_lane(w, r) == NULL ? 4 : 3;
+        else if (is_behind(lane, theirs)) /* who waits elsewhere has looked at its GPU */
+            score = waiting_lane(w, r) != NULL ? 2 : 1;
         else if (is_stopped_inside(w, lane, r))
             score = 1;
         if (score > best_score) {
@@ -112,6 +124,7 @@ static void follow(const hang_world *w, int32_t waiter, dsc_hang *out)
     out->has_other = theirs != NULL && theirs->call_count > 0;
     if (out->has_other)
         out->other = theirs->call[0];
+    out->behind = is_behind(lane, theirs);
 }
 
 /* How long `rank` may wait, or be stopped. */
@@ -297,7 +310,10 @@ static void describe_late(const dsc_hang *hang, const dsc_flight_view *view, con
     snprintf(out, room, "stuck: rank %d has waited %.1f s for %s in %s; rank %d %s%s", hang->waiter,
              seconds(waited_ns(&hang->call)), rank_text(plan, view, hang->culprit, who, sizeof who), call,
              hang->culprit,
-             hang->kind == DSC_HANG_CIRCLE ? "waits in turn for it" : state_text(&view[hang->culprit]), last);
+             hang->kind == DSC_HANG_CIRCLE ? "waits in turn for it"
+             : hang->behind                ? "has given it to its GPU, which was not seen to come to it"
+                                           : state_text(&view[hang->culprit]),
+             last);
 }
 
 void dsc_hang_describe(const dsc_hang *hang, const dsc_flight_view *view, const dsc_launcher_plan *plan,

@@ -30,6 +30,7 @@ typedef struct dsc_hang {
     dsc_flight_call other; /* LATE: the culprit's last in the same lane, if has_other; ODDS: the one at odds */
     int32_t channel;
     bool has_other;
+    bool behind;           /* LATE: the culprit gave the call to its GPU, which was not seen to come to it */
     bool some_unknown;     /* of some ranks nothing is known: another launcher has started them */
 } dsc_hang;
 

@@ -308,6 +308,7 @@ void dsc_message_put_flight(dsc_message_out *out, const dsc_message_flight *flig
         put_i32(out, lane->channel);
         put_i32(out, lane->rank);
         put_i32(out, lane->size);
+        put_u64(out, (uint64_t)lane->asked);
         put_i32(out, lane->call_count);
         for (int32_t c = 0; c < lane->call_count; c++)
             put_call(out, &lane->call[c]);
@@ -364,6 +365,7 @@ bool dsc_message_get_flight(const dsc_frame *frame, dsc_message_flight *flight)
         lane->channel = get_i32(&in, INT32_MIN, INT32_MAX);
         lane->rank = get_i32(&in, INT32_MIN, INT32_MAX);
         lane->size = get_i32(&in, INT32_MIN, INT32_MAX);
+        lane->asked = get_i64(&in);
         lane->call_count = get_i32(&in, 0, DSC_FLIGHT_CALLS);
         for (int32_t c = 0; c < lane->call_count && !in.bad; c++)
             get_call(&in, &lane->call[c]);

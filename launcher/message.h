@@ -13,7 +13,7 @@
 #include "launcher/host_task.h"
 
 /* Changes with every change of a message's bytes. */
-#define DSC_MESSAGE_PROTOCOL 2u
+#define DSC_MESSAGE_PROTOCOL 3u
 /* The agent's first bytes. What a login shell prints before them is no part of the stream. */
 #define DSC_MESSAGE_MAGIC "\x16\x02" "dsc-agent"
 

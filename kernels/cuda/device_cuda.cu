@@ -296,6 +296,7 @@ const dsc_device_ops dsc_device_cuda = {
     dsc_cuda_event_record,
     dsc_cuda_stream_wait,
     dsc_cuda_event_sync,
+    dsc_cuda_event_passed,
     dsc_cuda_copy,
     dsc_cuda_zero,
     dsc_cuda_do_launch,

@@ -9,7 +9,7 @@
 
 enum {
     DSC_CUDA_HOST_CALLS = 64, /* host calls of one stream on their way; the next one waits for it */
-    DSC_CUDA_WATCHES = 16     /* communicators over one device's memory, say */
+    DSC_CUDA_WATCHES = 32     /* communicators over one device's memory, say */
 };
 
 extern "C" const dsc_device_ops dsc_device_cuda;
@@ -109,6 +109,7 @@ void dsc_cuda_event_close(dsc_event *event);
 dsc_status dsc_cuda_event_record(dsc_event *event, dsc_stream *stream, dsc_error *err);
 dsc_status dsc_cuda_stream_wait(dsc_stream *stream, dsc_event *event, dsc_error *err);
 dsc_status dsc_cuda_event_sync(dsc_event *event, dsc_error *err);
+bool dsc_cuda_event_passed(dsc_event *event);
 dsc_status dsc_cuda_copy(dsc_stream *stream, void *to, const void *from, int64_t bytes, dsc_error *err);
 dsc_status dsc_cuda_zero(dsc_stream *stream, void *to, int64_t bytes, dsc_error *err);
 dsc_status dsc_cuda_do_launch(dsc_stream *stream, dsc_kernel kernel, const void *args, int64_t args_bytes,

@@ -226,6 +226,19 @@ dsc_status dsc_cuda_event_sync(dsc_event *event, dsc_error *err)
     return after_wait(e->device, err);
 }
 
+/* What failed stays failed: whoever waits is told. */
+bool dsc_cuda_event_passed(dsc_event *event)
+{
+    cuda_event *e = (cuda_event *)event;
+    if (!e->recorded)
+        return true;
+    (void)cudaSetDevice(e->device->index);
+    const cudaError_t error = cudaEventQuery(e->handle);
+    if (error == cudaErrorNotReady)
+        (void)cudaGetLastError();
+    return error != cudaErrorNotReady;
+}
+
 /* ---- work ---- */
 
 static dsc_cuda_launch place_of(const cuda_stream *s)

@@ -56,6 +56,9 @@ $(SIM_C_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(HELP_OBJ) $(SIM_BACKEND) $(LIB
 	$(Q)$(SIM_CXX) $(LDFLAGS) -rdynamic $(filter %.o,$^) -Wl,--whole-archive $(SIM_BACKEND) -Wl,--no-whole-archive \
 	    $(LIB)/libdsc.a -lcmocka $(LDLIBS) -o $@
 
+# What the launcher says of a record that simulated GPUs wrote.
+$(TEST_BIN)/sim/test_flight: $(BUILD)/launcher/hang.o
+
 # Users' programs on simulated GPUs; those in no-X/ have no X of their own and look for the machine's.
 SIM_DIR      := $(TEST_BIN)/sim
 SIM_PROGRAMS := $(if $(SIM_LEFT_OUT),,$(addprefix $(SIM_DIR)/,bin/train bin/dsc bin/step_worker no-cublaslt/train no-cublaslt/dsc no-nccl/train))

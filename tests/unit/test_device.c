@@ -201,8 +201,10 @@ static void test_wait_captures_the_record_of_its_time(void **state)
     atomic_store(&first.open, 1);
     OK(dsc_stream_sync(f.b, NULL));
     assert_int_equal(seen, 1);
+    assert_false(dsc_event_passed(f.event));
     atomic_store(&second.open, 1);
     OK(dsc_event_sync(f.event, NULL));
+    assert_true(dsc_event_passed(f.event));
     OK(dsc_stream_sync(f.a, NULL));
     close_all(&f);
 }

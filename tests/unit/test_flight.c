@@ -121,6 +121,50 @@ static void histories_tell_orders_apart(void **state)
         assert_true(history[i] != history[0]);
 }
 
+/* A call that a GPU is given: in front while its rank gives it, then known by its number until the GPU comes to it.
+ * What was last seen of a GPU does not grow older than the look. */
+static void calls_of_a_gpu_begin_when_it_comes_to_them(void **state)
+{
+    const dsc_flight_what reduce = { .op = "reduce_scatter", .bytes = 8, .peer = -1, .module = -1 };
+    dsc_flight_track *track = dsc_flight_track_open(&flight, 7, 0, 1, 3);
+    dsc_flight_looked(track, 90);
+    const dsc_flight_ticket first = dsc_flight_ask(track, &gather, 100);
+    dsc_flight_view view = look(150);
+    const dsc_flight_lane *lane = &view.lane[0];
+    assert_true(lane->asked == 1 && lane->call_count == 1 && lane->call[0].state == DSC_FLIGHT_WAITS);
+    assert_true(lane->call[0].number == 1 && lane->call[0].age_ns == 50); /* the rank itself is in it */
+    dsc_flight_asked(track, DSC_FLIGHT_QUEUED, 160);
+    const dsc_flight_ticket second = dsc_flight_ask(track, &reduce, 170);
+    dsc_flight_asked(track, DSC_FLIGHT_QUEUED, 180);
+    view = look(200);
+    assert_true(lane->asked == 2 && lane->call_count == 0);
+    dsc_flight_come(track, &gather, first, 210);
+    dsc_flight_looked(track, 250);
+    view = look(900);
+    assert_true(lane->asked == 2 && lane->call_count == 1 && lane->call[0].state == DSC_FLIGHT_WAITS);
+    assert_true(lane->call[0].number == 1 && lane->call[0].age_ns == 40);
+    assert_string_equal(lane->call[0].op, "all_gather");
+    dsc_flight_end(track, DSC_FLIGHT_DONE, 300);
+    dsc_flight_come(track, &reduce, second, 310);
+    dsc_flight_looked(track, 320);
+    view = look(900);
+    assert_true(lane->call_count == 2 && lane->call[0].number == 2 && lane->call[1].state == DSC_FLIGHT_DONE);
+    dsc_flight_end(track, DSC_FLIGHT_DONE, 330);
+    const uint64_t history = look(900).lane[0].call[0].history;
+    dsc_flight_ask(track, &gather, 400);
+    dsc_flight_asked(track, DSC_FLIGHT_FAILED, 410);
+    view = look(900);
+    assert_true(lane->call[0].state == DSC_FLIGHT_FAILED && lane->call[0].number == 3 && lane->call[1].number == 2);
+    dsc_flight_track_close(track);
+    assert_int_equal(look(900).lane_count, 1); /* what failed stays */
+    track = dsc_flight_track_open(&flight, 8, 0, 1, 3); /* the same calls without a GPU */
+    dsc_flight_begin(track, &gather, 1);
+    dsc_flight_begin(track, &reduce, 1);
+    view = look(900);
+    assert_true(lane->asked == 0 && lane->call[0].history == history);
+    dsc_flight_track_close(track);
+}
+
 static void what_failed_stays_until_its_place_is_needed(void **state)
 {
     dsc_flight_track *track = dsc_flight_track_open(&flight, 7, 0, 1, 3);
@@ -282,6 +326,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_is_written_is_read, setup, teardown),
         cmocka_unit_test_setup_teardown(histories_tell_orders_apart, setup, teardown),
+        cmocka_unit_test_setup_teardown(calls_of_a_gpu_begin_when_it_comes_to_them, setup, teardown),
         cmocka_unit_test_setup_teardown(what_failed_stays_until_its_place_is_needed, setup, teardown),
         cmocka_unit_test_setup_teardown(texts_that_are_none_open_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(another_process, setup, teardown),

@@ -193,6 +193,36 @@ static void a_send_waits_for_its_receiver_alone(void **state)
     assert_true(hang.waiter == 0 && hang.culprit == -1);
 }
 
+/* GPUs: who did not ask for the call comes before one whose GPU was not seen to come to it. */
+static void gpus_that_wait_for_a_rank(void **state)
+{
+    for (int32_t r = 0; r < RANKS; r++) {
+        put(r, 1, "all_gather", r < 2 ? 8 : 7, 12, r < 2 ? DSC_FLIGHT_WAITS : DSC_FLIGHT_DONE);
+        lane_of(r, WORLD, 1, r, RANKS)->asked = r == 3 ? 7 : 11;
+    }
+    expect(found(0, false), DSC_HANG_LATE, 0, 3);
+    says("rank 0 has waited 12.0 s for rank 3 (host south, pid 103) in all_gather of 4096 bytes (step 5, module h.8, "
+         "channel 1, collective 8); rank 3 is busy with something else; its last was all_gather");
+    lane_of(3, WORLD, 1, 3, RANKS)->asked = 8;
+    expect(found(0, false), DSC_HANG_LATE, 0, 2);
+    says("rank 2 has given it to its GPU, which was not seen to come to it; its last was all_gather of 4096 bytes "
+         "(step 5, module h.7, channel 1, collective 7)");
+    put(2, 0, "reduce_scatter", 4, 13, DSC_FLIGHT_WAITS); /* where it waits in turn, for one who has not come */
+    for (int32_t r = 0; r < RANKS; r++)
+        lane_of(r, WORLD, 0, r, RANKS)->asked = r == 3 ? 3 : 4;
+    put(0, 0, "reduce_scatter", 4, 13, DSC_FLIGHT_WAITS);
+    put(1, 0, "reduce_scatter", 4, 13, DSC_FLIGHT_WAITS);
+    expect(found(0, false), DSC_HANG_LATE, 0, 3);
+    says("in reduce_scatter");
+    setup(NULL);
+    /* So many on their way that they are not told apart: done with all that it was asked for, less than others. */
+    for (int32_t r = 0; r < RANKS; r++) {
+        put(r, 0, "all_gather", r == 1 ? 900 : 300, 12, r == 1 ? DSC_FLIGHT_DONE : DSC_FLIGHT_WAITS);
+        lane_of(r, WORLD, 0, r, RANKS)->asked = r == 1 ? 900 : 2000;
+    }
+    expect(found(0, false), DSC_HANG_LATE, 0, 1);
+}
+
 static void ranks_at_odds_are_both_named(void **state)
 {
     put(0, 0, "all_gather", 3, 2, DSC_FLIGHT_WAITS);
@@ -264,6 +294,7 @@ int main(void)
         cmocka_unit_test_setup(who_is_stopped_inside_is_named, setup),
         cmocka_unit_test_setup(who_is_stopped_when_nobody_waits_is_named, setup),
         cmocka_unit_test_setup(a_send_waits_for_its_receiver_alone, setup),
+        cmocka_unit_test_setup(gpus_that_wait_for_a_rank, setup),
         cmocka_unit_test_setup(ranks_at_odds_are_both_named, setup),
         cmocka_unit_test_setup(after_a_rank_gave_up, setup),
         cmocka_unit_test_setup(ranks_that_are_not_known_are_not_blamed, setup),

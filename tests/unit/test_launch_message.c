@@ -124,7 +124,7 @@ static void fill_flight(dsc_message_flight *flight)
     for (int32_t i = 0; i < DSC_FLIGHT_LANES; i++) {
         dsc_flight_lane *lane = &flight->view.lane[i];
         *lane = (dsc_flight_lane){ .id = ~(uint64_t)i, .channel = i, .rank = 2, .size = 4,
-                                   .call_count = DSC_FLIGHT_CALLS };
+                                   .asked = INT64_MAX - i, .call_count = DSC_FLIGHT_CALLS };
         for (int32_t c = 0; c < DSC_FLIGHT_CALLS; c++) {
             lane->call[c] = (dsc_flight_call){ .number = 9 - c, .history = ~UINT64_C(0), .bytes = INT64_MAX,
                                                .step = -1, .age_ns = 12, .ended_ns = 3, .detail = -2, .peer = -1,
@@ -151,11 +151,11 @@ static void flights(void **state)
     dsc_message_put_flight(&out, &flight);
     frame = only_frame(&out);
     assert_true(dsc_message_get_flight(&frame, &back) && back.view.lane[3].call[2].op[0] != '\x1b');
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         fill_flight(&flight);
         *(int64_t *[]){ &flight.view.lane[0].call[0].age_ns, &flight.view.lane[7].call[3].ended_ns,
                         &flight.view.lane[1].call[1].number, &flight.view.lane[1].call[1].bytes,
-                        &flight.view.timeout_ns }[i] = -1;
+                        &flight.view.timeout_ns, &flight.view.lane[2].asked }[i] = -1;
         out.count = 0;
         dsc_message_put_flight(&out, &flight);
         frame = only_frame(&out);

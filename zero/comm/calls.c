@@ -182,6 +182,26 @@ static dsc_flight_what flight_what(const comm_call *call)
     return what;
 }
 
+/* In the flight record. Without a stream a transport that enqueues has the hosts meet, who record that themselves. */
+static void record_begin(const comm_call *call, dsc_stream *stream, int64_t now_ns)
+{
+    dsc_flight_track *track = call->comm->channel[call->channel].track;
+    const dsc_flight_what what = flight_what(call);
+    if (call->comm->progress == NULL)
+        dsc_flight_begin(track, &what, now_ns);
+    else if (stream != NULL)
+        dsc_comm_progress_begin(call->comm->progress, call->channel, &what, stream);
+}
+
+static void record_end(const comm_call *call, dsc_stream *stream, dsc_status status, int64_t now_ns)
+{
+    dsc_flight_track *track = call->comm->channel[call->channel].track;
+    if (call->comm->progress == NULL)
+        dsc_flight_end(track, status == DSC_OK ? DSC_FLIGHT_DONE : DSC_FLIGHT_FAILED, now_ns);
+    else if (stream != NULL)
+        dsc_comm_progress_end(call->comm->progress, call->channel, status, stream);
+}
+
 /* The transport knows only the parts that an all_reduce is made of. */
 static void name_all_reduce(const comm_call *call, dsc_error *err)
 {
@@ -199,15 +219,10 @@ static dsc_status run(const comm_call *call, dsc_stream *stream, dsc_error *err)
     const bool was_busy = atomic_exchange(&call->comm->channel[call->channel].busy, true);
     DSC_ASSERT(!was_busy);
     const int64_t start_ns = dsc_clock_ns();
-    dsc_flight_track *track = call->comm->channel[call->channel].track;
-    if (track != NULL) {
-        const dsc_flight_what what = flight_what(call);
-        dsc_flight_begin(track, &what, start_ns);
-    }
+    record_begin(call, stream, start_ns);
     const dsc_status status = dispatch(call, stream, err);
     const int64_t end_ns = dsc_clock_ns(), bytes = status == DSC_OK ? received_bytes(call) : 0;
-    dsc_flight_end(track, status != DSC_OK ? DSC_FLIGHT_FAILED : stream != NULL ? DSC_FLIGHT_QUEUED : DSC_FLIGHT_DONE,
-                   end_ns);
+    record_end(call, stream, status, end_ns);
     atomic_fetch_add_explicit(&count->ns, end_ns - start_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&count->calls, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&count->bytes, bytes, memory_order_relaxed);

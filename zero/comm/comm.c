@@ -183,16 +183,26 @@ static uint64_t flight_id(const dsc_comm_options *options)
     return id != 0 ? id : 1;
 }
 
-static void open_flight(dsc_comm *comm, const dsc_comm_options *options)
+static dsc_status open_flight(dsc_comm *comm, const dsc_comm_options *options, dsc_error *err)
 {
+    dsc_flight_track *track[DSC_COMM_CHANNELS_MAX];
+    bool some = false;
     dsc_flight_open(&comm->flight, options->place.flight);
     dsc_flight_set_timeout(&comm->flight, dsc_comm_timeout_ns(options));
     for (int32_t c = 0; c < comm->channel_count && comm->size > 1; c++) /* who is alone waits in none */
         comm->channel[c].track = dsc_flight_track_open(&comm->flight, flight_id(options), c, comm->rank, comm->size);
+    for (int32_t c = 0; c < comm->channel_count; c++) {
+        track[c] = comm->channel[c].track;
+        some = some || track[c] != NULL;
+    }
+    if (!some || !comm->ops->enqueues)
+        return DSC_OK;
+    return dsc_comm_progress_open(&comm->progress, comm->alloc, comm->device, track, comm->channel_count, err);
 }
 
 static void close_flight(dsc_comm *comm)
 {
+    dsc_comm_progress_close(&comm->progress);
     for (int32_t c = 0; c < comm->channel_count; c++)
         dsc_flight_track_close(comm->channel[c].track);
     dsc_flight_close(&comm->flight);
@@ -215,6 +225,8 @@ static dsc_status settle(dsc_comm *comm, const dsc_comm_options *options, dsc_er
     dsc_status status = channels_open(comm, options, &first);
     if (status == DSC_OK && options->fault_at > 0)
         status = dsc_comm_fault_wrap(comm->alloc, inner, options->fault_at, &comm->transport, &first);
+    if (status == DSC_OK)
+        status = open_flight(comm, options, &first);
     if (status == DSC_OK)
         return inner->ops->barrier(inner, 0, NULL, err);
     refuse(inner, comm->rank, &first, err);
@@ -256,7 +268,6 @@ dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *o
     }
     dsc_log_printf(options->log, DSC_LOG_DEBUG, "comm: %s, rank %d of %d, %d channels", ops->name, comm->rank,
                    comm->size, comm->channel_count);
-    open_flight(comm, options);
     *out = comm;
     return DSC_OK;
 }
@@ -298,6 +309,8 @@ const char *dsc_comm_name(const dsc_comm *comm) { return comm->ops->name; }
 
 void dsc_comm_abort(dsc_comm *comm, const char *reason)
 {
+    if (comm->progress != NULL)
+        dsc_comm_progress_abort(comm->progress);
     comm->transport->ops->abort(comm->transport, reason);
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/flight.h"
 #include "zero/comm/comm_internal.h"
+#include "zero/comm/progress.h"
 
 /* An all-reduce cuts a vector into pieces of whole cache lines: 16 fp32 elements. */
 #define DSC_COMM_PIECE_ALIGN 16
@@ -34,6 +35,7 @@ struct dsc_comm {
     dsc_comm_math math;
     dsc_comm_trace trace;
     dsc_flight flight;
+    dsc_comm_progress *progress; /* of a transport that enqueues, where somebody wants to know; else NULL */
     _Atomic int64_t step; /* label of calls to come */
     dsc_comm_channel channel[DSC_COMM_CHANNELS_MAX];
     dsc_comm_count count[DSC_COMM_OP_COUNT];
