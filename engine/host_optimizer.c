@@ -137,10 +137,10 @@ static dsc_status update(dsc_optimizer *o, const float *const *grads, dsc_update
     dsc_fixed_sum sum;
     if (engine->zero != NULL)
         DSC_TRY(dsc_zero_sync(engine->zero, err)); /* both use the same channels */
-    DSC_TRY(dsc_zero_leaf(o->zero, 0, 0, o->grad, err));
+    DSC_TRY(dsc_zero_leaf(o->zero, 0, o->grad, err));
     for (int32_t t = 0; t < o->layout.tensor_count; t++)
         DSC_TRY(dsc_copy(engine->compute, o->grad[t], grads[t], o->layout.tensor[t].count * 4, err));
-    DSC_TRY(dsc_zero_reduce(o->zero, 0, 0, 0, err));
+    DSC_TRY(dsc_zero_reduce(o->zero, 0, 0, err));
     DSC_TRY(dsc_zero_sumsq(o->zero, &sum, err));
     dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum), (double)engine->place.size, o->update_count + 1,
                        engine->lr_override, decided);

@@ -64,12 +64,12 @@ static dsc_status loss_forward(dsc_engine *engine, int32_t m, bool save, dsc_err
     ctx.losses = engine->losses;
     if (!save)
         return run_module(engine, m, true, &ctx, err);
-    DSC_TRY(dsc_zero_leaf(engine->zero, m, m, engine->grad, err));
+    DSC_TRY(dsc_zero_leaf(engine->zero, m, engine->grad, err));
     ctx.d_in = m > 0 ? engine->d_buffer[m % 2] : NULL;
     const int64_t start = dsc_engine_span_start(engine);
     DSC_TRY(run_module(engine, m, true, &ctx, err));
     dsc_engine_span_end(engine, DSC_SPAN_FORWARD, m, start);
-    return dsc_zero_reduce(engine->zero, m, m, engine->micro_step, err);
+    return dsc_zero_reduce(engine->zero, m, engine->micro_step, err);
 }
 
 static dsc_status run_forward(dsc_engine *engine, bool save, dsc_error *err)
@@ -103,7 +103,7 @@ static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
     DSC_TRY(dsc_outputs_before_backward(engine, m, err));
     if (engine->config.own.recompute == DSC_RECOMPUTE_FULL && engine->plan.module[m].saved_bytes > 0)
         DSC_TRY(module_forward(engine, m, true, DSC_SPAN_RECOMPUTE, err));
-    DSC_TRY(dsc_zero_leaf(engine->zero, step, m, engine->grad, err));
+    DSC_TRY(dsc_zero_leaf(engine->zero, m, engine->grad, err));
     dsc_module_ctx ctx;
     fill_ctx(engine, m, true, &ctx);
     ctx.d_out = engine->d_buffer[(m + 1) % 2];
@@ -112,7 +112,7 @@ static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
     const int64_t start = dsc_engine_span_start(engine);
     DSC_TRY(run_module(engine, m, false, &ctx, err));
     dsc_engine_span_end(engine, DSC_SPAN_BACKWARD, m, start);
-    return dsc_zero_reduce(engine->zero, step, m, engine->micro_step, err);
+    return dsc_zero_reduce(engine->zero, m, engine->micro_step, err);
 }
 
 static dsc_status usable(const dsc_engine *engine, dsc_error *err)

@@ -136,7 +136,7 @@ static int64_t plan_windows(dsc_zero *zero)
         zero->gather_window[i] =
             (dsc_window){ .first = zero->gather[i].issue_step, .last = zero->gather[i].last_step,
                           .bytes = layout->group[zero->gather[i].group].padded * zero->param_bytes_each };
-    return dsc_window_place(zero->gather_window, zero->gather_count);
+    return dsc_window_place(zero->gather_window, zero->gather_count, zero->step_count);
 }
 
 /* Tries the largest group as a resident one; it stays so when that takes less. */

@@ -9,6 +9,7 @@
 #include "zero/zero.h"
 
 #define DSC_COUNTER_LEVELS_MAX 48
+#define DSC_LEAF_MARKS_MAX 8
 
 /* One trainable or frozen group's memory on this rank. */
 typedef struct dsc_group_state {
@@ -32,7 +33,7 @@ typedef struct dsc_group_state {
 /* One lifetime of a gathered group in the window arena (stage 3, W > 1). */
 typedef struct dsc_gather {
     int32_t group;
-    int32_t issue_step, last_step;
+    int32_t issue_step, last_step; /* a negative one is of the micro-step before */
     dsc_event *fetched, *done; /* this rank's slice is in the window; all of them are */
 } dsc_gather;
 
@@ -42,6 +43,9 @@ typedef struct dsc_leaf {
     bool shared;
     bool first_of_group, last_of_group; /* of the leaves that a micro-step adds to the group's sum */
     int64_t offset;      /* bytes in the leaf arena */
+    int32_t mark_count;
+    dsc_event *mark[DSC_LEAF_MARKS_MAX]; /* so many mark_count-ths of it are reduced */
+    int32_t after, after_mark; /* the leaf that lay there before, and when the reductions have passed that place */
     float *level[DSC_COUNTER_LEVELS_MAX]; /* [slice] each; world-size reproducible sums only */
 } dsc_leaf;
 
@@ -81,7 +85,6 @@ struct dsc_zero {
     atomic_bool cancelled;     /* what the update has not begun is left out */
     dsc_event *compute_mark;   /* where the compute stream stood when another stream was told to start */
     dsc_event *pass_mark;      /* where the gather stream stood when a pass began */
-    dsc_event *reduced[2];     /* end of the reductions of even and odd steps */
     dsc_event *idle;
     dsc_event *updated; /* all groups */
 };

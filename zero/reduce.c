@@ -2,15 +2,18 @@
  * summed.
  *
  * A leaf is produced at a step and reduced on the reduce stream while the next step computes, so its place in the leaf
- * arena is taken for two steps (one without overlap). Owners fold leaves in rank order, micro-step after micro-step,
- * uses of a tied parameter in backward order. For sums that must not depend on W, the W leaves of a micro-step are kept
- * apart and pushed in index order into a binary counter per leaf: level l holds the sum of 2^l neighbouring leaves.
+ * arena is taken for two steps (one without overlap). Reductions may fall behind by more, above all where sums are in
+ * files: so places are given again as late as the arena allows, and one that is reduced in parts is written again as
+ * soon as the parts in that place are. Owners fold leaves in rank order, micro-step after micro-step, uses of a tied
+ * parameter in backward order. For sums that must not depend on W, the W leaves of a micro-step are kept apart and
+ * pushed in index order into a binary counter per leaf: level l holds the sum of 2^l neighbouring leaves.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "zero/internal.h"
 
 #define APART_ELEMENTS (1 << 18) /* per rank: 1 MiB of fp32 leaves kept apart at a time */
+#define REST_STEPS_MAX 8         /* reductions that are later than that do not catch up any more */
 
 static void add_leaf(dsc_zero *zero, int32_t step, int32_t module, int32_t group, bool shared)
 {
@@ -38,6 +41,61 @@ static void list_leaves(dsc_zero *zero)
     }
 }
 
+/* Of a leaf's slice, elements that one call of the reductions takes. */
+static int64_t piece_elements(const dsc_zero *zero, const dsc_leaf *leaf)
+{
+    const int64_t slice = zero->o.layout->group[leaf->group].slice;
+    if (zero->o.world_size_reproducible)
+        return dsc_min_i64(APART_ELEMENTS, slice);
+    return dsc_sum_tier_away(zero, leaf->group) ? dsc_min_i64(zero->store.tile_elements, slice) : slice;
+}
+
+/* Elements of each rank's slice that are reduced when a mark is passed. */
+static int64_t mark_end(const dsc_zero *zero, const dsc_leaf *leaf, int32_t mark)
+{
+    return dsc_div_ceil(zero->o.layout->group[leaf->group].slice * (mark + 1), leaf->mark_count);
+}
+
+/* How much of each rank's slice of a leaf lies before `end`, where it meets elements [first, end) of the leaf. */
+static int64_t slice_end(const dsc_zero *zero, const dsc_leaf *leaf, int64_t first, int64_t end)
+{
+    const int64_t slice = zero->o.layout->group[leaf->group].slice;
+    int64_t most = 0;
+    for (int64_t at = 0; at < slice * zero->world_size; at += slice)
+        if (first < at + slice && end > at)
+            most = dsc_max_i64(most, dsc_min_i64(end - at, slice));
+    return most;
+}
+
+/* The reductions go on leaf by leaf, so what lay in a leaf's place before the last one there is reduced with it. */
+static void plan_place(dsc_zero *zero, dsc_leaf *leaf)
+{
+    const int64_t bytes = zero->o.layout->group[leaf->group].padded * 4;
+    const int32_t index = (int32_t)(leaf - zero->leaf);
+    for (int32_t back = 1; back <= zero->leaf_count; back++) { /* the last one is itself, a micro-step before */
+        leaf->after = (index + zero->leaf_count - back) % zero->leaf_count;
+        const dsc_leaf *before = &zero->leaf[leaf->after];
+        const int64_t needed = slice_end(zero, before, (leaf->offset - before->offset) / 4,
+                                         (leaf->offset - before->offset + bytes) / 4);
+        if (needed == 0)
+            continue;
+        for (leaf->after_mark = 0; mark_end(zero, before, leaf->after_mark) < needed;)
+            leaf->after_mark++;
+        return;
+    }
+}
+
+static void plan_marks(dsc_zero *zero)
+{
+    for (int32_t i = 0; i < zero->leaf_count; i++) {
+        dsc_leaf *leaf = &zero->leaf[i];
+        const int64_t slice = zero->o.layout->group[leaf->group].slice;
+        leaf->mark_count = (int32_t)dsc_min_i64(DSC_LEAF_MARKS_MAX, dsc_div_ceil(slice, piece_elements(zero, leaf)));
+    }
+    for (int32_t i = 0; i < zero->leaf_count; i++)
+        plan_place(zero, &zero->leaf[i]);
+}
+
 dsc_status dsc_reduce_plan(dsc_zero *zero, int64_t *leaf_bytes, int64_t *counter_bytes, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
@@ -50,10 +108,11 @@ dsc_status dsc_reduce_plan(dsc_zero *zero, int64_t *leaf_bytes, int64_t *counter
     for (int32_t i = 0; i < zero->leaf_count; i++)
         windows[i] = (dsc_window){ .first = zero->leaf[i].step, .last = zero->leaf[i].step + (zero->o.overlap ? 1 : 0),
                                    .bytes = layout->group[zero->leaf[i].group].padded * 4 };
-    *leaf_bytes = dsc_window_place(windows, zero->leaf_count);
+    *leaf_bytes = dsc_window_spread(windows, zero->leaf_count, zero->o.overlap ? REST_STEPS_MAX : 0);
     for (int32_t i = 0; i < zero->leaf_count; i++)
         zero->leaf[i].offset = windows[i].offset;
     dsc_alloc_free(alloc, windows);
+    plan_marks(zero);
 
     *counter_bytes = 0;
     if (!zero->o.world_size_reproducible)
@@ -93,16 +152,18 @@ dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err)
                 sums += zero->group[g].own_count;
         DSC_TRY(place_counters(zero, (float *)zero->grad_buf.ptr + sums, err));
     }
-    for (int i = 0; i < 2; i++)
-        DSC_TRY(dsc_event_open(zero->o.device, &zero->reduced[i], err));
+    for (int32_t i = 0; i < zero->leaf_count; i++)
+        for (int32_t mark = 0; mark < zero->leaf[i].mark_count; mark++)
+            DSC_TRY(dsc_event_open(zero->o.device, &zero->leaf[i].mark[mark], err));
     DSC_TRY(dsc_event_open(zero->o.device, &zero->updated, err));
     return dsc_event_open(zero->o.device, &zero->idle, err);
 }
 
 void dsc_reduce_close(dsc_zero *zero)
 {
-    for (int i = 0; i < 2; i++)
-        dsc_event_close(&zero->reduced[i]);
+    for (int32_t i = 0; zero->leaf != NULL && i < zero->leaf_count; i++)
+        for (int32_t mark = 0; mark < zero->leaf[i].mark_count; mark++)
+            dsc_event_close(&zero->leaf[i].mark[mark]);
     dsc_event_close(&zero->updated);
     dsc_event_close(&zero->idle);
     dsc_alloc_free(zero->o.alloc, zero->leaf);
@@ -143,20 +204,19 @@ static dsc_status open_leaf(dsc_zero *zero, const dsc_leaf *leaf, float **grad, 
     return DSC_OK;
 }
 
-dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t step, int32_t module, float **grad, dsc_error *err)
+dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t module, float **grad, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
     for (int32_t p = layout->module_first_param[module]; p < layout->module_first_param[module + 1]; p++)
         grad[p - layout->module_first_param[module]] = NULL;
     DSC_TRY(dsc_zero_after_update(zero, -1, zero->o.compute, err)); /* which reads the sums of the step before */
-    /* The memory may still be read by reductions issued two steps ago; later ones lie elsewhere. The first leaf of a
-     * micro-step may lie where the last ones of the micro-step before lay. */
-    DSC_TRY(dsc_stream_wait(zero->o.compute, zero->reduced[step % 2], err));
-    if (step == layout->module_count - 1)
-        DSC_TRY(dsc_stream_wait(zero->o.compute, zero->reduced[(step + 1) % 2], err));
-    for (int32_t i = 0; i < zero->leaf_count; i++)
-        if (zero->leaf[i].module == module)
-            DSC_TRY(open_leaf(zero, &zero->leaf[i], grad, err));
+    for (int32_t i = 0; i < zero->leaf_count; i++) {
+        const dsc_leaf *leaf = &zero->leaf[i];
+        if (leaf->module != module)
+            continue;
+        DSC_TRY(dsc_stream_wait(zero->o.compute, zero->leaf[leaf->after].mark[leaf->after_mark], err));
+        DSC_TRY(open_leaf(zero, leaf, grad, err));
+    }
     return DSC_OK;
 }
 
@@ -227,6 +287,15 @@ static dsc_status round_sums(dsc_zero *zero, float *sum, int64_t count, dsc_erro
     return zero->o.sum_dtype != DSC_F32 ? DSC_RUN(zero->reduce_stream, FOLD, &args, err) : DSC_OK;
 }
 
+/* Elements [first, end) of each rank's slice have been read. */
+static dsc_status pass_marks(dsc_zero *zero, const dsc_leaf *leaf, int64_t first, int64_t end, dsc_error *err)
+{
+    for (int32_t mark = 0; mark < leaf->mark_count; mark++)
+        if (first < mark_end(zero, leaf, mark) && mark_end(zero, leaf, mark) <= end)
+            DSC_TRY(dsc_event_record(leaf->mark[mark], zero->reduce_stream, err));
+    return DSC_OK;
+}
+
 static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_step, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
@@ -244,6 +313,7 @@ static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_
                                                .wire_dtype = zero->o.wire_dtype,
                                                .overwrite = overwrite };
         DSC_TRY(dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, &args, zero->reduce_stream, err));
+        DSC_TRY(pass_marks(zero, leaf, first, first + sum.count, err));
         DSC_TRY(round_sums(zero, sum.acc, sum.count, err));
         if (complete && zero->group[leaf->group].grad == NULL)
             DSC_TRY(add_squares(zero, &sum, err));
@@ -262,19 +332,20 @@ static dsc_status reduce_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micr
         args.leaf = leaf_base(zero, leaf) + first;
         args.count = dsc_min_i64(zero->apart_elements, slice - first);
         DSC_TRY(dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, &args, zero->reduce_stream, err));
+        DSC_TRY(pass_marks(zero, leaf, first, first + args.count, err));
         DSC_TRY(push_chunk(zero, leaf, micro_step, first, args.count, err));
     }
     return DSC_OK;
 }
 
-dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t step, int32_t module, int64_t micro_step, dsc_error *err)
+dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, dsc_error *err)
 {
     DSC_TRY(dsc_zero_after_compute(zero, zero->reduce_stream, err));
     dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_REDUCE, module);
     for (int32_t i = 0; i < zero->leaf_count; i++)
         if (zero->leaf[i].module == module)
             DSC_TRY(reduce_leaf(zero, &zero->leaf[i], micro_step, err));
-    return dsc_event_record(zero->reduced[step % 2], zero->reduce_stream, err);
+    return DSC_OK;
 }
 
 dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err)

@@ -12,15 +12,20 @@
 extern "C" {
 #endif
 
-/* Live from `first` to `last` (both included, in steps of the schedule). */
+/* Live from `first` to `last` (both included, in steps of the schedule; a negative `first` is a step of the schedule's
+ * last round). `rest`: so many steps more nothing else shall lie there. */
 typedef struct dsc_window {
-    int32_t first, last;
+    int32_t first, last, rest;
     int64_t bytes;
     int64_t offset; /* out: a multiple of 256 */
 } dsc_window;
 
-/* Sets every offset; windows whose lifetimes meet do not overlap. Returns the arena's bytes. O(count^2). */
-int64_t dsc_window_place(dsc_window *windows, int32_t count);
+/* Sets every offset; windows whose lifetimes meet, also those of the round before, which has `steps` steps, do not
+ * overlap. Returns the arena's bytes. O(count^2). */
+int64_t dsc_window_place(dsc_window *windows, int32_t count, int32_t steps);
+/* The same bytes, of rounds that do not meet, in which what is small beside the arena rests as long as there is room,
+ * at most `most` steps: who still reads it then keeps nobody from writing. Sets `rest` too. */
+int64_t dsc_window_spread(dsc_window *windows, int32_t count, int32_t most);
 
 #ifdef __cplusplus
 }

@@ -104,10 +104,9 @@ DSC_MUST_USE dsc_status dsc_zero_acquire(dsc_zero *zero, int32_t step, int32_t m
                                          dsc_error *err);
 /* Points grad[i] at where this use's fp32 gradient of parameter i goes (NULL: frozen). All of it is to be overwritten.
  */
-DSC_MUST_USE dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t step, int32_t module, float **grad, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t module, float **grad, dsc_error *err);
 /* Sends the leaf to its owners and adds it there; micro_step counts from 0 inside the optimizer step. */
-DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t step, int32_t module, int64_t micro_step,
-                                        dsc_error *err);
+DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, dsc_error *err);
 
 /* ---- at the boundary ---- */
 

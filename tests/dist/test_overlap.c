@@ -1,0 +1,204 @@
+/* test_overlap.c - what goes on at the same time where states are in files: one side is held until the other has come
+ * to where it could not be if it waited. The bits are those of a run in memory all the same.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+
+#include "base/base.h"
+#include "base/clock.h"
+#include "base/io.h"
+#include "offload/aio.h"
+#include "tests/support/run_world.h"
+#include "tests/support/sanitizer.h"
+#include "tests/support/toy_model.h"
+
+#define STEPS 2
+#define MODULES 6
+#define BLOCKS (MODULES - 2)
+
+static char folder[512];
+static dsc_model *toy, watched; /* watched: rank 0's modules tell that they have begun */
+static dsc_module module[MODULES];
+
+/* The block that is held: the at-th that a stream's thread gives, of those that are written or read. */
+typedef struct hold {
+    const char *stream;
+    bool write;
+    int64_t at;
+    _Atomic int64_t *until; /* this has come to `value`; NULL: what may go on has had time enough */
+    int64_t value;
+} hold;
+
+static hold held;
+static _Atomic int64_t blocks[2], forwards[MODULES], backwards[MODULES];
+static atomic_bool late, was_held;
+
+/* What waits for what it must not wait for ends here. */
+static void hold_until(const _Atomic int64_t *counter, int64_t value)
+{
+    const int64_t end = dsc_clock_ns() + (int64_t)60e9;
+    while (atomic_load(counter) < value && dsc_clock_ns() < end)
+        dsc_clock_sleep_ns(200000);
+    if (atomic_load(counter) < value)
+        atomic_store(&late, true);
+}
+
+static dsc_aio_fault_kind before_block(void *user, int64_t n, const dsc_aio_piece *piece, int64_t *result)
+{
+    char name[16] = "";
+    (void)user, (void)n, (void)result;
+    pthread_getname_np(pthread_self(), name, sizeof name);
+    if (held.stream == NULL || strcmp(name, held.stream) != 0 || piece->write != held.write)
+        return DSC_AIO_FAULT_NONE;
+    if (atomic_fetch_add(&blocks[piece->write], 1) + 1 == held.at) {
+        atomic_store(&was_held, true);
+        if (held.until != NULL)
+            hold_until(held.until, held.value);
+        else
+            dsc_clock_sleep_ns(100000000);
+    }
+    return DSC_AIO_FAULT_NONE;
+}
+
+static dsc_status watch_forward(const dsc_module *m, dsc_module_ctx *ctx, dsc_error *err)
+{
+    const int64_t i = m - module;
+    atomic_fetch_add(&forwards[i], 1);
+    return toy->modules[i].forward(&toy->modules[i], ctx, err);
+}
+
+static dsc_status watch_backward(const dsc_module *m, dsc_module_ctx *ctx, dsc_error *err)
+{
+    const int64_t i = m - module;
+    atomic_fetch_add(&backwards[i], 1);
+    return toy->modules[i].backward(&toy->modules[i], ctx, err);
+}
+
+/* Before the others a step, whose update goes on. */
+static dsc_status step_and_evaluate(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    double loss;
+    const dsc_data_source data = toy_data(toy, 1 << 10);
+    (void)rank, (void)user;
+    DSC_TRY(dsc_engine_train_batch(engine, NULL, err));
+    return dsc_engine_evaluate(engine, &data, 4, &loss, err);
+}
+
+static void train(int32_t world, int32_t accumulation, bool files, bool evaluates, run_result *out)
+{
+    static const dsc_aio_hook hook = { before_block, NULL };
+    const dsc_io io = { .blocks = &hook };
+    char config[2048], nvme[1200] = "";
+    if (files)
+        snprintf(nvme, sizeof nvme,
+                 ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"},"
+                 " \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}", folder, folder);
+    snprintf(config, sizeof config,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d,"
+             " \"bf16\": {\"enabled\": true},"
+             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"gradient_clipping\": 0.5,"
+             " \"zero_optimization\": {\"stage\": 3, \"sub_group_size\": 2048,"
+             " \"stage3_param_persistence_threshold\": 0%s},"
+             " \"dsc\": {\"threads\": 1, \"comm_timeout_s\": %g}}",
+             (int)accumulation, nvme, 100 * SANITIZE_SLOWER);
+    const run_options options = { .world = world, .steps = STEPS, .model = &watched, .config = config,
+                                  .data = toy_data(toy, 1 << 20), .before = evaluates ? step_and_evaluate : NULL,
+                                  .io = &io };
+    for (int i = 0; i < MODULES; i++)
+        forwards[i] = backwards[i] = 0;
+    blocks[0] = blocks[1] = 0;
+    late = was_held = false;
+    run_world(&options, out);
+    if (out->status != DSC_OK)
+        print_error("%s: %s\n", out->error.where, out->error.message);
+    assert_int_equal(out->status, DSC_OK);
+}
+
+static void expect_same_but_held(int32_t world, int32_t accumulation, bool evaluates)
+{
+    run_result in_memory, r;
+    train(world, accumulation, false, evaluates, &in_memory);
+    train(world, accumulation, true, evaluates, &r);
+    assert_true(was_held);
+    assert_false(late);
+    assert_memory_equal(in_memory.loss, r.loss, STEPS * sizeof(double));
+    assert_memory_equal(in_memory.norm, r.norm, STEPS * sizeof(double));
+    assert_string_equal(in_memory.hash, r.hash);
+    held = (hold){ 0 };
+}
+
+/* The tied group's gradient is much larger than a block's. While its first tiles are in its sum and the others wait,
+ * two blocks behind it go on; the second one's gradient lies where the first tiles of the large one lay. */
+static void backward_goes_on_while_a_large_gradient_is_reduced(void **state)
+{
+    for (int32_t world = 1; world <= 2; world++) {
+        held = (hold){ "reduce", true, 6, &backwards[BLOCKS - 1], world };
+        expect_same_but_held(world, 2, false);
+    }
+}
+
+/* But what is not reduced yet stays. */
+static void no_gradient_is_overwritten(void **state)
+{
+    for (int64_t at = 2; at <= 16; at += 7)
+        for (int32_t world = 1; world <= 2; world++) {
+            held = (hold){ "reduce", true, at, NULL, 0 };
+            expect_same_but_held(world, 2, false);
+        }
+}
+
+/* The first update's last writes wait until the forward pass of the next step, or of an evaluation, has begun. */
+static void forward_goes_on_under_the_update(void **state)
+{
+    run_result r;
+    held = (hold){ "update", true, INT64_MAX, NULL, 0 }; /* counts */
+    train(1, 1, true, false, &r);
+    const int64_t writes = blocks[1] / STEPS;
+    for (int evaluates = 0; evaluates < 2; evaluates++) {
+        held = (hold){ "update", true, writes - 1, &forwards[1], 2 };
+        expect_same_but_held(1, 1, evaluates != 0);
+    }
+}
+
+static int open_all(void **state)
+{
+    const char *base = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%.400s/dsc-overlap-XXXXXX", base != NULL ? base : "/tmp");
+    if (mkdtemp(folder) == NULL)
+        return -1;
+    toy = toy_model_open(400, 61, BLOCKS, false);
+    watched = *toy;
+    watched.modules = module;
+    for (int i = 0; i < MODULES; i++) {
+        module[i] = toy->modules[i];
+        module[i].forward = watch_forward;
+        module[i].backward = module[i].backward != NULL ? watch_backward : NULL;
+    }
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    toy_model_close(toy);
+    return rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(backward_goes_on_while_a_large_gradient_is_reduced),
+        cmocka_unit_test(no_gradient_is_overwritten),
+        cmocka_unit_test(forward_goes_on_under_the_update),
+    };
+    return cmocka_run_group_tests_name("overlap", tests, open_all, close_all);
+}
