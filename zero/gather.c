@@ -2,7 +2,8 @@
  *
  * A group's uses in a micro-step are known, so each becomes a lifetime [issue step, last use]; lifetimes get fixed
  * places in one arena. A gather is issued some steps before its use (prefetch) on the gather stream. It may overwrite
- * memory of lifetimes that ended before its issue step, so the gather stream first waits for the compute stream.
+ * memory of lifetimes that ended before its issue step, so the gather stream first waits for the compute stream. What
+ * a micro-step's first steps use is gathered in the last ones of the micro-step before, if no update comes between.
  * With W = 1, and below stage 3, parameters are whole and nothing is gathered; parameters that are away from the device
  * are fetched also by one rank. A rank's slice of them comes to its place in the window on the fetch stream, while the
  * gather before it is under way.
@@ -69,15 +70,16 @@ static int64_t step_elements(const dsc_zero *zero, int32_t step)
 }
 
 /* How many steps before its use a group's gather starts: as many as what is then under way or waiting stays within
- * prefetch_elements; after the use before. */
+ * prefetch_elements; after the use before. Steps of the micro-step before are its backward pass's. */
 static int32_t steps_ahead(const dsc_zero *zero, int32_t g, int32_t step, int32_t last_use)
 {
-    const int32_t most = (int32_t)dsc_min_i64(zero->prefetch_steps, step - last_use - 1);
+    const int64_t near = dsc_min_i64(zero->prefetch_steps, step - last_use - 1);
+    const int32_t most = (int32_t)dsc_min_i64(near, step + zero->early_steps);
     int64_t under_way = zero->o.layout->group[g].padded;
     int32_t ahead = 0;
     while (zero->o.overlap && ahead < most && under_way <= zero->o.prefetch_elements) {
         ahead++;
-        under_way += step_elements(zero, step - ahead);
+        under_way += step_elements(zero, (step - ahead + zero->step_count) % zero->step_count);
     }
     return ahead;
 }
@@ -88,6 +90,8 @@ static void plan_group(dsc_zero *zero, int32_t g)
     const dsc_layout_group *group = &zero->o.layout->group[g];
     const int32_t reuse = group->padded <= zero->o.reuse_elements ? 2 : 1;
     int32_t last_use = -1;
+    while (last_use >= -zero->step_count && !used_in(zero, last_use + zero->step_count, g))
+        last_use--;
     for (int32_t step = 0; step < zero->step_count; step++) {
         if (!used_in(zero, step, g))
             continue;
@@ -181,6 +185,22 @@ static int64_t choose_depth(dsc_zero *zero)
     }
 }
 
+/* From how many of the micro-step before's last steps on gathers start, as far as they find room in the arena as it is.
+ */
+static int64_t choose_early(dsc_zero *zero, int64_t window_bytes)
+{
+    const int64_t backward_steps = zero->o.model->module_count - 1;
+    zero->early_steps = (int32_t)dsc_min_i64(zero->prefetch_steps, backward_steps);
+    if (zero->o.leaves_per_step == zero->world_size)
+        zero->early_steps = 0;
+    for (; zero->early_steps > 0; zero->early_steps--) {
+        const int64_t bytes = plan_windows(zero);
+        if (bytes <= window_bytes)
+            return bytes;
+    }
+    return plan_windows(zero);
+}
+
 dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
@@ -194,7 +214,7 @@ dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather, &zero->gather, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather_window, &zero->gather_window, err));
-    *window_bytes = choose_depth(zero);
+    *window_bytes = choose_early(zero, choose_depth(zero));
     return DSC_OK;
 }
 
@@ -256,12 +276,21 @@ static dsc_status open_windows(dsc_zero *zero, int32_t step, dsc_error *err)
     return step == 0 ? dsc_zero_order(zero->pass_mark, zero->gather_stream, zero->fetch_stream, err) : DSC_OK;
 }
 
+/* Those of the next micro-step's first steps start in this one, or at its step 0 if nothing or an update was before it.
+ */
+static bool is_issued_at(const dsc_zero *zero, const dsc_gather *gather, int32_t step)
+{
+    if (gather->issue_step >= 0)
+        return gather->issue_step == step;
+    return step == 0 ? !zero->early_begun : zero->more_follow && gather->issue_step + zero->step_count == step;
+}
+
 static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)
 {
     bool marked = false;
     for (int32_t i = 0; i < zero->gather_count; i++) {
         dsc_gather *gather = &zero->gather[i];
-        if (gather->issue_step != step)
+        if (!is_issued_at(zero, gather, step))
             continue;
         if (!marked)
             DSC_TRY(open_windows(zero, step, err));
@@ -269,6 +298,7 @@ static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)
         DSC_TRY(fill_window(zero, gather, (char *)zero->gather_buf.ptr + zero->gather_window[i].offset, err));
         DSC_TRY(dsc_event_record(gather->done, zero->gather_stream, err));
     }
+    zero->early_begun = zero->more_follow && step + zero->early_steps >= zero->step_count;
     return DSC_OK;
 }
 

@@ -66,6 +66,9 @@ struct dsc_zero {
     dsc_window *gather_window;
     int32_t gather_count;
     int32_t prefetch_steps; /* a gather is issued at most so many steps ahead */
+    int32_t early_steps;    /* of them in the micro-step before */
+    bool more_follow;       /* the micro-step under way is not the last one before an update */
+    bool early_begun;       /* gathers of the next micro-step are issued */
     int32_t *gather_of_use; /* [2 * use_count]: forward uses, then backward uses -> gather index, -1: none needed */
     dsc_leaf *leaf;
     int32_t leaf_count;

@@ -340,6 +340,7 @@ static dsc_status reduce_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micr
 
 dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, dsc_error *err)
 {
+    zero->more_follow = (micro_step + 1) * zero->world_size < zero->o.leaves_per_step;
     DSC_TRY(dsc_zero_after_compute(zero, zero->reduce_stream, err));
     dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_REDUCE, module);
     for (int32_t i = 0; i < zero->leaf_count; i++)

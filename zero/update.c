@@ -136,6 +136,7 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_adamw_scalars *scalars, int
                                       .stream = dsc_rng_stream(DSC_RNG_MOMENT, (uint32_t)update) };
     zero->terms.plain.decay = 1.0f;
     zero->terms.plain.l2 = 0.0f;
+    DSC_ASSERT(!zero->early_begun);
     DSC_TRY(after_gathers(zero, err));
     DSC_TRY(dsc_store_begin(zero, err));
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
@@ -189,6 +190,7 @@ static dsc_status round_params(dsc_zero *zero, int32_t g, dsc_error *err)
 
 dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
 {
+    DSC_ASSERT(!zero->early_begun);
     DSC_TRY(dsc_zero_sync(zero, err));
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         const bool trainable = zero->o.layout->group[g].trainable;
