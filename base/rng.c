@@ -74,6 +74,18 @@ void dsc_rng_normal(uint64_t seed, uint64_t stream, int64_t first, int64_t count
     }
 }
 
+void dsc_rng_uniform(uint64_t seed, uint64_t stream, int64_t first, int64_t count, float bound, float *out)
+{
+    uint32_t words[4];
+    DSC_ASSERT(first >= 0);
+    for (int64_t i = 0; i < count; i++) {
+        const uint64_t at = (uint64_t)first + (uint64_t)i;
+        if (i == 0 || at % 4 == 0)
+            dsc_rng_block(seed, stream, at / 4, words);
+        out[i] = (float)((((double)words[at % 4] + 0.5) * 0x1p-31 - 1.0) * (double)bound);
+    }
+}
+
 /* One round function of the Feistel network: a random function of (round, half). */
 static uint32_t feistel(uint64_t seed, uint64_t stream, uint32_t round, uint32_t half)
 {

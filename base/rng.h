@@ -27,6 +27,8 @@ uint32_t dsc_rng_u32(uint64_t seed, uint64_t stream, uint64_t index);
  * slice of a tensor can be filled alone with the same bits, which no CPU, compiler or C library changes. Elements 2k
  * and 2k+1 share block k. */
 void dsc_rng_normal(uint64_t seed, uint64_t stream, int64_t first, int64_t count, float mean, float std, float *out);
+/* out[i] = (2 u - 1) * bound with u = (w + 1/2) / 2^32 and w the word of element first + i; in double, rounded once. */
+void dsc_rng_uniform(uint64_t seed, uint64_t stream, int64_t first, int64_t count, float bound, float *out);
 /* Bijection of [0, n): where element i goes. Feistel network with cycle walking; O(1) memory. n >= 1. */
 uint64_t dsc_rng_permute(uint64_t seed, uint64_t stream, uint64_t n, uint64_t i);
 

@@ -120,6 +120,17 @@ typedef struct dsc_comms_logger_config {
     uint32_t ops; /* bit op of dsc_comm_op: counted also without prof_all */
 } dsc_comms_logger_config;
 
+/* "dsc.lora". */
+typedef struct dsc_lora_section {
+    bool enabled; /* the section is there */
+    int64_t rank;
+    double alpha;
+    bool rank_stabilized;
+    char targets[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT];
+    int target_count;
+    char adapter[DSC_CONFIG_TEXT]; /* "": fresh ones */
+} dsc_lora_section;
+
 /* The "dsc" section. Flags of `train` are overrides of these keys. */
 typedef struct dsc_own_config {
     char model[DSC_CONFIG_TEXT]; /* built-in name or Hugging Face folder; "": not given */
@@ -131,6 +142,7 @@ typedef struct dsc_own_config {
     int eval_data_count;
     char freeze[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT]; /* patterns of names */
     int freeze_count;
+    dsc_lora_section lora;
     int64_t seq_length; /* 0: the model's */
     int64_t steps;      /* the step at which the run ends; 0: by epochs */
     int64_t epochs;     /* 1 */

@@ -213,6 +213,20 @@ static dsc_status fill_data_weights(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
+/* An adapter's folder says what it is. */
+static dsc_status fill_lora(dsc_config_parse_state *s)
+{
+    static const int said[] = { DSC_ID_LORA_RANK, DSC_ID_LORA_ALPHA, DSC_ID_LORA_TARGETS, DSC_ID_LORA_STABILIZED };
+    dsc_lora_section *lora = &s->config->own.lora;
+    lora->enabled = s->given[DSC_ID_LORA] != NULL;
+    lora->target_count = dsc_config_copy_texts(s->given[DSC_ID_LORA_TARGETS], lora->targets, DSC_DATA_PATHS_MAX);
+    for (size_t i = 0; i < DSC_COUNT(said) && lora->adapter[0] != 0; i++)
+        if (dsc_config_has(s, said[i]))
+            return dsc_config_fail(s, said[i], DSC_ERR_CONFIG,
+                                   "not beside dsc.lora.adapter, whose adapter_config.json says it");
+    return DSC_OK;
+}
+
 static dsc_status fill_own(dsc_config_parse_state *s)
 {
     dsc_own_config *own = &s->config->own;
@@ -221,6 +235,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     own->eval_data_count = dsc_config_copy_texts(s->given[DSC_ID_EVAL_DATA], own->eval_data, DSC_DATA_PATHS_MAX);
     own->freeze_count = dsc_config_copy_texts(s->given[DSC_ID_FREEZE], own->freeze, DSC_DATA_PATHS_MAX);
     DSC_TRY(fill_data_weights(s));
+    DSC_TRY(fill_lora(s));
     own->reproducible = (dsc_reproducible)choice_or(s, DSC_ID_REPRODUCIBLE, DSC_REPRODUCIBLE_PLAN);
     own->moments = choice_or(s, DSC_ID_MOMENTS, 0) == 1 ? DSC_BF16 : DSC_F32;
     own->gradients = choice_or(s, DSC_ID_GRADIENTS, 0) == 1 ? DSC_BF16 : DSC_F32;

@@ -60,6 +60,10 @@ static void make_chunk(const dsc_engine *engine, int32_t t, int64_t tensor_first
         dsc_rng_normal((uint64_t)engine->config.seed, dsc_rng_stream(DSC_RNG_INIT, (uint32_t)t), tensor_first, count,
                        0.0f, tensor->spec->init_std, values);
         break;
+    case DSC_INIT_UNIFORM:
+        dsc_rng_uniform((uint64_t)engine->config.seed, dsc_rng_stream(DSC_RNG_INIT, (uint32_t)t), tensor_first, count,
+                        tensor->spec->init_std, values);
+        break;
     case DSC_INIT_ONES:
         for (int64_t i = 0; i < count; i++)
             values[i] = 1.0f;

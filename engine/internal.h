@@ -115,6 +115,8 @@ static inline dsc_dtype dsc_engine_dtype(const dsc_engine *engine)
     return dsc_config_compute_dtype(&engine->config);
 }
 
+/* own_model.c */
+dsc_status dsc_engine_open_own_model(dsc_engine *engine, dsc_error *err);
 /* freeze.c: engine->model becomes a copy with the parameters of dsc.freeze not trainable. */
 dsc_status dsc_engine_freeze(dsc_engine *engine, dsc_error *err);
 void dsc_engine_close_freeze(dsc_engine *engine);

@@ -150,12 +150,10 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
         if (engine->config.own.model[0] == 0)
             return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.model",
                             "no model is given; set it in the config or with --model");
-        dsc_model_options model_options = DSC_MODEL_OPTIONS_INIT;
-        model_options.seq_length = engine->config.own.seq_length;
-        model_options.vocab_multiple = engine->config.own.vocab_multiple;
-        model_options.want_weights = !engine->plan_only;
-        DSC_TRY(dsc_model_open(&engine->own_model, engine->config.own.model, &model_options, err));
-        engine->model = engine->own_model;
+        DSC_TRY(dsc_engine_open_own_model(engine, err));
+    } else if (engine->config.own.lora.enabled) {
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.lora", "the model is the host program's own: it opens one with "
+                        "adapters by dsc_model_options.lora");
     }
     DSC_TRY(dsc_model_check(engine->model, err));
     return dsc_engine_freeze(engine, err);

@@ -13,6 +13,7 @@
 #include "kernels/layernorm.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
+#include "kernels/scale.h"
 #include "kernels/swiglu.h"
 
 #ifdef __cplusplus
@@ -59,6 +60,7 @@ void dsc_rmsnorm_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_gelu_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_swiglu_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_rope_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_scale_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_attention_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_classifier_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_embedding_init(dsc_kernel_table *table, uint32_t caps);

@@ -73,9 +73,10 @@ static dsc_status check_param(const dsc_model *model, int32_t index, int32_t par
     if (spec->dim_count < 1 || !good_shape(spec->dim, spec->dim_count, &elements) ||
         !dsc_add_i64(*total, elements, total))
         return REFUSE(err, spec->name, "its shape is no possible size");
-    if (spec->init != DSC_INIT_ZEROS && spec->init != DSC_INIT_ONES && spec->init != DSC_INIT_NORMAL)
+    const bool random = spec->init == DSC_INIT_NORMAL || spec->init == DSC_INIT_UNIFORM;
+    if (spec->init != DSC_INIT_ZEROS && spec->init != DSC_INIT_ONES && !random)
         return REFUSE(err, spec->name, "no such initialisation: %d", (int)spec->init);
-    if (spec->init == DSC_INIT_NORMAL && !(isfinite(spec->init_std) && spec->init_std >= 0))
+    if (random && !(isfinite(spec->init_std) && spec->init_std >= 0))
         return REFUSE(err, spec->name, "init_std must be finite and at least 0");
     return check_shared(model, index, spec, err);
 }

@@ -27,15 +27,21 @@ static bool has_linear(const dsc_dense_config *config, int which)
     return which >= PROJ || which < qkv_count(config);
 }
 
-/* The activation is in the product's epilogue where there is one for it. */
-static bool is_fused(const dsc_dense_config *config) { return config->activation == DSC_GELU_TANH; }
+/* The activation is in the product's epilogue where there is one for it, and nothing comes between. */
+static bool is_fused(const dsc_lm_module *self)
+{
+    const dsc_dense_config *config = config_of(self);
+    return config->activation == DSC_GELU_TANH && !dsc_lora_has(&self->lora, dsc_dense_param(config, DSC_DENSE_FC_W)) &&
+           !dsc_lora_has(&self->lora, dsc_dense_param(config, DSC_DENSE_OUT_W));
+}
 
 /* Products that share an input add their gradients of it one after another: the first one writes, the others add. */
-static dsc_linear_layer linear_of(const dsc_dense_config *config, int which)
+static dsc_linear_layer linear_of(const dsc_lm_module *self, int which)
 {
+    const dsc_dense_config *config = config_of(self);
     const int64_t channels = config->lm.channels, inner = config->inner;
     const int64_t qkv = qkv_count(config) == 3 ? channels : 3 * channels;
-    const bool out_in = config->traits->out_in, fused = is_fused(config);
+    const bool out_in = config->traits->out_in, fused = is_fused(self);
     const dsc_epilogue none = DSC_EPILOGUE_NONE, add = DSC_EPILOGUE_ADD;
     const struct { dsc_linear shape; int32_t weight; dsc_epilogue forward, backward; } all[LINEAR_COUNT] = {
         [QKV] = { { channels, qkv, out_in }, DSC_DENSE_QKV_W, DSC_EPILOGUE_BIAS, none },
@@ -60,6 +66,7 @@ typedef struct block_layout {
     int64_t rows;
     int64_t qkv, attention, lse, middle, fc, saved_bytes; /* [R,3C] [R,C] [B,H,T] [R,C] [R,I]; parallel: middle is
                                                            * forward's alone, in the scratch */
+    int64_t lora; /* [R,r], in the scratch of either pass */
     int64_t act, stats, cos, sin, forward_bytes; /* [R,I], before it the attention's work space; [T,pairs] */
     int64_t wide, narrow, side, back_stats, work, back_cos, back_sin, backward_bytes; /* [R,max(I,3C)] [R,C] [R,C] */
     int64_t cache_v, cache_bytes; /* in ctx->cache: keys and values apart, [cache,C] each; else rows of [cache,3C] as
@@ -97,11 +104,13 @@ static void lay_backward(const dsc_dense_config *config, int64_t batch, int64_t 
     out->back_sin = dsc_lm_piece(&out->backward_bytes, table);
 }
 
-static dsc_status layout(const dsc_dense_config *config, int64_t batch, dsc_dtype dtype, block_layout *out,
-                         dsc_error *err)
+static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dtype, block_layout *out, dsc_error *err)
 {
+    const dsc_dense_config *config = config_of(self);
     *out = (block_layout){ 0 };
     DSC_TRY(dsc_lm_rows(&config->lm, batch, &out->rows, err));
+    out->lora = dsc_lm_piece(&out->forward_bytes, dsc_lora_work_bytes(&self->lora, out->rows, dtype));
+    out->backward_bytes = out->forward_bytes;
     const int64_t rows = out->rows, channels = config->lm.channels;
     const int64_t row_bytes = rows * (int64_t)dsc_dtype_bytes(dtype);
     out->qkv = dsc_lm_piece(&out->saved_bytes, row_bytes * 3 * channels);
@@ -122,18 +131,20 @@ static dsc_status layout(const dsc_dense_config *config, int64_t batch, dsc_dtyp
 static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
                        dsc_module_plan *out, dsc_error *err)
 {
-    const dsc_dense_config *config = config_of(module->self);
+    const dsc_lm_module *self = module->self;
+    const dsc_dense_config *config = config_of(self);
     block_layout at;
-    DSC_TRY(layout(config, batch, dtype, &at, err));
-    double flops = 0;
+    DSC_TRY(layout(self, batch, dtype, &at, err));
+    dsc_linear_told told = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
     for (int i = 0; i < LINEAR_COUNT; i++)
         if (has_linear(config, i))
-            DSC_TRY(dsc_linear_plan(linear_of(config, i), at.rows, dtype, sink, &flops, err));
+            DSC_TRY(dsc_linear_plan(&told, linear_of(self, i), err));
     /* q k^T and p v over the causal half of [T,T]. */
-    flops += 2 * 2.0 * (double)at.rows * (double)(config->lm.sequence + 1) / 2 * (double)config->lm.channels;
+    const double attention = 2 * 2.0 * (double)at.rows * (double)(config->lm.sequence + 1) / 2 * (double)config->lm.channels;
     *out = (dsc_module_plan){ .out_elements = at.rows * config->lm.channels, .saved_bytes = at.saved_bytes,
                               .forward_scratch_bytes = at.forward_bytes, .backward_scratch_bytes = at.backward_bytes,
-                              .forward_flops = flops, .backward_flops = 2 * flops, .cache_bytes = at.cache_bytes };
+                              .forward_flops = told.forward_flops + attention,
+                              .backward_flops = told.backward_flops + 2 * attention, .cache_bytes = at.cache_bytes };
     return DSC_OK;
 }
 
@@ -156,8 +167,9 @@ static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, block_cal
     DSC_ASSERT(ctx->scratch != NULL);
     *call = (block_call){ .self = module->self, .config = config_of(module->self), .ctx = ctx, .saved = ctx->saved,
                           .scratch = ctx->scratch, .err = err };
-    DSC_TRY(layout(call->config, ctx->batch, ctx->dtype, &call->at, err));
-    call->launch = (dsc_call){ ctx, call->at.rows, err };
+    DSC_TRY(layout(call->self, ctx->batch, ctx->dtype, &call->at, err));
+    call->launch = (dsc_call){ .ctx = ctx, .rows = call->at.rows, .err = err, .lora = &call->self->lora,
+                               .lora_work = call->scratch + call->at.lora };
     return DSC_OK;
 }
 
@@ -259,11 +271,11 @@ static dsc_status forward_attention(const block_call *call, const void *normed, 
 {
     const qkv_view view = qkv_rows(call);
     for (int i = 0; i < qkv_count(call->config); i++)
-        DSC_TRY(dsc_linear_run(&call->launch, linear_of(call->config, QKV + i), view.part[i], normed, NULL));
+        DSC_TRY(dsc_linear_run(&call->launch, linear_of(call->self, QKV + i), view.part[i], normed, NULL));
     DSC_TRY(turn(call, &view, call->at.cos, call->at.sin, false));
     DSC_TRY(attend(call, &view));
     /* The residual is only read, as the epilogue says; the argument is not const because other epilogues write it. */
-    return dsc_linear_run(&call->launch, linear_of(call->config, PROJ), middle, call->saved + call->at.attention,
+    return dsc_linear_run(&call->launch, linear_of(call->self, PROJ), middle, call->saved + call->at.attention,
                           (void *)(uintptr_t)call->ctx->in);
 }
 
@@ -287,13 +299,13 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
     DSC_TRY(norm(&call, DSC_DENSE_NORM1, call.at.stats, ctx->out, ctx->in));
     DSC_TRY(forward_attention(&call, ctx->out, middle));
     DSC_TRY(norm(&call, DSC_DENSE_NORM2, call.at.stats, ctx->out, config->parallel ? ctx->in : middle));
-    if (is_fused(config)) {
-        DSC_TRY(dsc_linear_run(&call.launch, linear_of(config, FC), act, ctx->out, fc));
+    if (is_fused(call.self)) {
+        DSC_TRY(dsc_linear_run(&call.launch, linear_of(call.self, FC), act, ctx->out, fc));
     } else {
-        DSC_TRY(dsc_linear_run(&call.launch, linear_of(config, FC), fc, ctx->out, NULL));
+        DSC_TRY(dsc_linear_run(&call.launch, linear_of(call.self, FC), fc, ctx->out, NULL));
         DSC_TRY(activate(&call, act));
     }
-    return dsc_linear_run(&call.launch, linear_of(config, OUT), ctx->out, act, middle);
+    return dsc_linear_run(&call.launch, linear_of(call.self, OUT), ctx->out, act, middle);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
@@ -315,23 +327,23 @@ static dsc_status backward_mlp(const block_call *call, const void *in)
     char *const wide = call->scratch + call->at.wide, *const narrow = call->scratch + call->at.narrow;
     char *const fc = call->saved + call->at.fc;
     DSC_TRY(activate(call, wide));
-    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(config, OUT), wide, ctx->d_out));
-    DSC_TRY(dsc_linear_backward(&call->launch, linear_of(config, OUT), wide, ctx->d_out, is_fused(config) ? fc : NULL));
-    if (!is_fused(config)) {
+    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->self, OUT), wide, ctx->d_out));
+    DSC_TRY(dsc_linear_backward(&call->launch, linear_of(call->self, OUT), wide, ctx->d_out, is_fused(call->self) ? fc : NULL));
+    if (!is_fused(call->self)) {
         const dsc_gelu_bwd_args args = { .d_in = wide, .d_out = wide, .in = fc, .count = call->at.rows * config->inner,
                                          .dtype = ctx->dtype, .kind = config->activation };
         DSC_TRY(DSC_RUN(ctx->stream, GELU_BWD, &args, call->err));
     }
     DSC_TRY(norm(call, DSC_DENSE_NORM2, call->at.back_stats, narrow, in));
-    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(config, FC), narrow, wide));
-    DSC_TRY(dsc_linear_backward(&call->launch, linear_of(config, FC), narrow, wide, NULL));
+    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->self, FC), narrow, wide));
+    DSC_TRY(dsc_linear_backward(&call->launch, linear_of(call->self, FC), narrow, wide, NULL));
     return norm_backward(call, DSC_DENSE_NORM2, narrow, ctx->d_out, in);
 }
 
 /* The projection's gradients; `to` = that of the attention's output. */
 static dsc_status backward_projection(const block_call *call, const void *d_out, void *to)
 {
-    const dsc_linear_layer layer = linear_of(call->config, PROJ);
+    const dsc_linear_layer layer = linear_of(call->self, PROJ);
     DSC_TRY(dsc_linear_gradients(&call->launch, layer, call->saved + call->at.attention, d_out));
     return dsc_linear_backward(&call->launch, layer, to, d_out, NULL);
 }
@@ -361,9 +373,9 @@ static dsc_status backward_attention(const block_call *call, const void *d_out)
     DSC_TRY(turn(call, &d, call->at.back_cos, call->at.back_sin, true));
     DSC_TRY(norm(call, DSC_DENSE_NORM1, call->at.back_stats, narrow, call->ctx->in));
     for (int i = 0; i < qkv_count(config); i++)
-        DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(config, QKV + i), narrow, d.part[i]));
+        DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->self, QKV + i), narrow, d.part[i]));
     for (int i = 0; i < qkv_count(config); i++)
-        DSC_TRY(dsc_linear_backward(&call->launch, linear_of(config, QKV + i), narrow, d.part[i], narrow));
+        DSC_TRY(dsc_linear_backward(&call->launch, linear_of(call->self, QKV + i), narrow, d.part[i], narrow));
     return norm_backward(call, DSC_DENSE_NORM1, narrow, call->ctx->d_in, call->ctx->in);
 }
 

@@ -8,6 +8,8 @@ const dsc_dense_traits dsc_gpt2_traits = {
     .out = "mlp.c_proj", .kind = DSC_QKV_PARTS, .scaled_init = true
 };
 
+static const char *const lora_layers[] = { "c_attn", NULL };
+
 /* Causal masks, which older versions saved. */
 static bool may_ignore(const char *part)
 {
@@ -19,5 +21,5 @@ const dsc_lm_family dsc_gpt2_family = {
     .position_table = "wpe.weight", .head_table = "lm_head.weight", .final_norm = "ln_f", .norm = DSC_NORM_LAYER,
     .config_bytes = sizeof(dsc_dense_config), .read_config = dsc_gpt2_read_config,
     .write_config = dsc_gpt2_write_config, .builtin = dsc_gpt2_builtin, .block_params = dsc_dense_block_params,
-    .add_block = dsc_dense_add_block, .block = &dsc_dense_block, .may_ignore = may_ignore
+    .add_block = dsc_dense_add_block, .block = &dsc_dense_block, .lora_layers = lora_layers, .may_ignore = may_ignore
 };

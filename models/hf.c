@@ -12,6 +12,7 @@ typedef struct hf_folder {
     dsc_alloc *alloc;
     const char *config_path, *dir;
     const dsc_model_options *options;
+    dsc_lora_config *lora;
     char *text; /* of config.json */
     dsc_json *json;
     const dsc_lm_family *family;
@@ -87,12 +88,15 @@ static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
 {
     DSC_TRY(read_config(folder, err));
     DSC_TRY(open_weights(folder, err));
+    if (folder->lora != NULL && folder->lora->warnings[0] != 0)
+        dsc_hf_warn(folder->warning_lines, sizeof folder->warning_lines, "%s", folder->lora->warnings);
     if (folder->warning_lines[0] != 0)
         DSC_TRY(dsc_alloc_strdup(folder->alloc, DSC_TAG_CONTROL, folder->warning_lines, &folder->warnings, err));
     /* A padded table is not the file's: such a model gets a config.json of its own. */
     const dsc_lm_open_args args = {
         .family = folder->family, .name = folder->dir != NULL ? folder->dir : folder->config_path,
         .config = folder->config, .weights = folder->weights,
+        .lora = folder->lora,
         .config_json = folder->config->vocab_rows == folder->config->vocab ? folder->text : NULL,
         .warnings = folder->warnings
     };
@@ -105,9 +109,9 @@ static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
 }
 
 dsc_status dsc_hf_open(dsc_model **out, dsc_alloc *alloc, const char *config_path, const char *dir,
-                       const dsc_model_options *options, dsc_error *err)
+                       const dsc_model_options *options, dsc_lora_config *lora, dsc_error *err)
 {
-    hf_folder folder = { .alloc = alloc, .config_path = config_path, .dir = dir, .options = options };
+    hf_folder folder = { .alloc = alloc, .config_path = config_path, .dir = dir, .options = options, .lora = lora };
     int64_t bytes = 0;
     *out = NULL;
     dsc_status status = DSC_OK;

@@ -2,17 +2,25 @@
 #include "models/linear.h"
 
 #include "kernels/device.h"
+#include "models/lora.h"
 
-dsc_status dsc_linear_plan(dsc_linear_layer layer, int64_t rows, dsc_dtype dtype, const dsc_plan_sink *sink,
-                           double *flops, dsc_error *err)
+static bool has_adapter(const dsc_lora *lora, dsc_linear_layer layer)
 {
-    const dsc_gemm_args passes[3] = { dsc_linear_forward(layer.shape, rows, dtype, layer.forward),
-                                      dsc_linear_backward_input(layer.shape, rows, dtype, layer.backward),
-                                      dsc_linear_backward_weight(layer.shape, rows, dtype) };
-    *flops += 2.0 * (double)rows * (double)layer.shape.in * (double)layer.shape.out;
-    for (size_t i = 0; i < DSC_COUNT(passes) && sink != NULL && sink->gemm != NULL; i++)
-        DSC_TRY(sink->gemm(sink->user, &passes[i], err));
-    return DSC_OK;
+    return lora != NULL && dsc_lora_has(lora, layer.weight);
+}
+
+dsc_status dsc_linear_plan(dsc_linear_told *told, dsc_linear_layer layer, dsc_error *err)
+{
+    const dsc_gemm_args passes[3] = { dsc_linear_forward(layer.shape, told->rows, told->dtype, layer.forward),
+                                      dsc_linear_backward_input(layer.shape, told->rows, told->dtype, layer.backward),
+                                      dsc_linear_backward_weight(layer.shape, told->rows, told->dtype) };
+    const double flops = 2.0 * (double)told->rows * (double)layer.shape.in * (double)layer.shape.out;
+    const size_t count = told->module->params[layer.weight].trainable ? 3 : 2;
+    told->forward_flops += flops;
+    told->backward_flops += flops * (double)(count - 1);
+    for (size_t i = 0; i < count && told->sink != NULL && told->sink->gemm != NULL; i++)
+        DSC_TRY(told->sink->gemm(told->sink->user, &passes[i], err));
+    return has_adapter(told->lora, layer) ? dsc_lora_plan(told, layer, err) : DSC_OK;
 }
 
 dsc_status dsc_linear_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x, void *aux)
@@ -25,7 +33,11 @@ dsc_status dsc_linear_run(const dsc_call *call, dsc_linear_layer layer, void *y,
     args.bias = layer.bias >= 0 ? ctx->param[layer.bias] : NULL;
     args.aux = aux;
     args.c = y;
-    return DSC_RUN(ctx->stream, GEMM, &args, call->err);
+    DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->err));
+    if (!has_adapter(call->lora, layer))
+        return DSC_OK;
+    DSC_ASSERT(layer.forward != DSC_EPILOGUE_BIAS_GELU);
+    return dsc_lora_run(call, layer, y, x);
 }
 
 dsc_status dsc_linear_backward(const dsc_call *call, dsc_linear_layer layer, void *dx, const void *dy, void *aux)
@@ -36,7 +48,11 @@ dsc_status dsc_linear_backward(const dsc_call *call, dsc_linear_layer layer, voi
     args.b = ctx->param[layer.weight];
     args.c = dx;
     args.aux = aux;
-    return DSC_RUN(ctx->stream, GEMM, &args, call->err);
+    DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->err));
+    if (!has_adapter(call->lora, layer))
+        return DSC_OK;
+    DSC_ASSERT(layer.backward != DSC_EPILOGUE_DGELU);
+    return dsc_lora_backward(call, layer, dx, dy);
 }
 
 dsc_status dsc_linear_gradients(const dsc_call *call, dsc_linear_layer layer, const void *x, const void *dy)
@@ -48,6 +64,8 @@ dsc_status dsc_linear_gradients(const dsc_call *call, dsc_linear_layer layer, co
     args.c = ctx->grad[layer.weight];
     if (args.c != NULL)
         DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->err));
+    if (has_adapter(call->lora, layer))
+        DSC_TRY(dsc_lora_gradients(call, layer, x, dy));
     if (layer.bias < 0 || ctx->grad[layer.bias] == NULL)
         return DSC_OK;
     const dsc_colsum_args sum = { .out = ctx->grad[layer.bias], .x = dy, .rows = call->rows, .cols = layer.shape.out,

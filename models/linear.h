@@ -49,11 +49,15 @@ static inline dsc_gemm_args dsc_linear_backward_weight(dsc_linear linear, int64_
                             .c_dtype = DSC_F32 };
 }
 
+typedef struct dsc_lora dsc_lora; /* lora.h */
+
 /* What every launch of one call of a module needs. */
 typedef struct dsc_call {
     dsc_module_ctx *ctx;
     int64_t rows; /* R */
     dsc_error *err;
+    const dsc_lora *lora; /* the module's adapters; NULL: none */
+    void *lora_work;      /* [R,r] */
 } dsc_call;
 
 /* One of a module's linear layers: where its parameters are among the module's, and what its products end with. */
@@ -63,9 +67,17 @@ typedef struct dsc_linear_layer {
     dsc_epilogue forward, backward;
 } dsc_linear_layer;
 
-/* Tells the three products, and adds the forward's operations to *flops; the backward's are twice as many. */
-DSC_MUST_USE dsc_status dsc_linear_plan(dsc_linear_layer layer, int64_t rows, dsc_dtype dtype,
-                                        const dsc_plan_sink *sink, double *flops, dsc_error *err);
+/* What a module's plan tells of its products. */
+typedef struct dsc_linear_told {
+    const dsc_module *module; /* whose parameters say what is trained */
+    const dsc_lora *lora;     /* as of a call */
+    int64_t rows;
+    dsc_dtype dtype;
+    const dsc_plan_sink *sink;
+    double forward_flops, backward_flops; /* added to */
+} dsc_linear_told;
+/* Tells the products of a layer that will run. */
+DSC_MUST_USE dsc_status dsc_linear_plan(dsc_linear_told *told, dsc_linear_layer layer, dsc_error *err);
 /* y = x * w with the layer's forward epilogue. */
 DSC_MUST_USE dsc_status dsc_linear_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x, void *aux);
 /* dx = dy * w^T with the layer's backward epilogue. */

@@ -67,6 +67,8 @@ static void add_block(dsc_lm *lm, const dsc_lm_config *base)
         dsc_lm_add_linear(lm, &mlp[i]);
 }
 
+static const char *const lora_layers[] = { "q_proj", "v_proj", NULL };
+
 /* Frequencies, which older versions saved. */
 static bool may_ignore(const char *part)
 {
@@ -107,7 +109,7 @@ const dsc_llama_traits dsc_llama_traits_of_qwen3 = {
         .norm = DSC_NORM_RMS,                                                                                         \
         .config_bytes = sizeof(dsc_llama_config), .read_config = read_##name,                                         \
         .write_config = dsc_llama_write_config, .builtin = builtin_##name, .block_params = block_params,              \
-        .add_block = add_block, .block = &dsc_llama_block, .may_ignore = may_ignore                          \
+        .add_block = add_block, .block = &dsc_llama_block, .lora_layers = lora_layers, .may_ignore = may_ignore       \
     };
 FAMILY(llama)
 FAMILY(mistral)

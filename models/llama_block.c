@@ -18,6 +18,11 @@ static const dsc_llama_config *config_of(const dsc_module *module)
     return (const dsc_llama_config *)(const void *)((const dsc_lm_module *)module->self)->config;
 }
 
+static const dsc_lora *lora_of(const dsc_module *module)
+{
+    return &((const dsc_lm_module *)module->self)->lora;
+}
+
 static int64_t q_size(const dsc_llama_config *config) { return config->heads * config->head_size; }
 static int64_t kv_size(const dsc_llama_config *config) { return config->kv_heads * config->head_size; }
 
@@ -55,6 +60,7 @@ typedef struct block_layout {
     int64_t rows;
     int64_t q, k, v, attention, lse; /* [R,HD] [R,KD] [R,KD] [R,HD] [B,H,T] */
     int64_t middle, gate, up, saved_bytes; /* [R,C] [R,I] [R,I] */
+    int64_t lora; /* [R,r], in the scratch of either pass */
     int64_t stats, forward_bytes;
     heads_layout heads;
     int64_t attention_work, act; /* - [R,I] */
@@ -125,12 +131,14 @@ static void lay_backward(const dsc_llama_config *config, int64_t batch, int64_t 
     out->backward_bytes = dsc_max_i64(end, mlp_end);
 }
 
-static dsc_status layout(const dsc_llama_config *config, int64_t batch, dsc_dtype dtype, block_layout *out,
-                         dsc_error *err)
+static dsc_status layout(const dsc_module *module, int64_t batch, dsc_dtype dtype, block_layout *out, dsc_error *err)
 {
+    const dsc_llama_config *config = config_of(module);
     const int64_t element = (int64_t)dsc_dtype_bytes(dtype);
     *out = (block_layout){ 0 };
     DSC_TRY(dsc_lm_rows(&config->lm, batch, &out->rows, err));
+    out->lora = dsc_lm_piece(&out->forward_bytes, dsc_lora_work_bytes(lora_of(module), out->rows, dtype));
+    out->backward_bytes = out->forward_bytes;
     lay_saved(config, element, out);
     lay_forward(config, batch, element, out);
     lay_backward(config, batch, element, out);
@@ -144,15 +152,16 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
 {
     const dsc_llama_config *config = config_of(module);
     block_layout at;
-    double flops = 0;
-    DSC_TRY(layout(config, batch, dtype, &at, err));
+    DSC_TRY(layout(module, batch, dtype, &at, err));
+    dsc_linear_told told = { .module = module, .lora = lora_of(module), .rows = at.rows, .dtype = dtype, .sink = sink };
     for (int i = 0; i < LINEAR_COUNT; i++)
-        DSC_TRY(dsc_linear_plan(linear_of(config, i), at.rows, dtype, sink, &flops, err));
+        DSC_TRY(dsc_linear_plan(&told, linear_of(config, i), err));
     /* q k^T and p v over the causal half of [T,T]. */
-    flops += 2 * 2.0 * (double)at.rows * (double)(config->lm.sequence + 1) / 2 * (double)q_size(config);
+    const double attention = 2 * 2.0 * (double)at.rows * (double)(config->lm.sequence + 1) / 2 * (double)q_size(config);
     *out = (dsc_module_plan){ .out_elements = at.rows * config->lm.channels, .saved_bytes = at.saved_bytes,
                               .forward_scratch_bytes = at.forward_bytes, .backward_scratch_bytes = at.backward_bytes,
-                              .forward_flops = flops, .backward_flops = 2 * flops, .cache_bytes = at.cache_bytes };
+                              .forward_flops = told.forward_flops + attention,
+                              .backward_flops = told.backward_flops + 2 * attention, .cache_bytes = at.cache_bytes };
     return DSC_OK;
 }
 
@@ -173,8 +182,9 @@ static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, block_cal
     DSC_ASSERT(ctx->scratch != NULL);
     *call = (block_call){ .config = config_of(module), .ctx = ctx, .saved = ctx->saved, .scratch = ctx->scratch,
                           .err = err };
-    DSC_TRY(layout(call->config, ctx->batch, ctx->dtype, &call->at, err));
-    call->launch = (dsc_call){ ctx, call->at.rows, err };
+    DSC_TRY(layout(module, ctx->batch, ctx->dtype, &call->at, err));
+    call->launch = (dsc_call){ .ctx = ctx, .rows = call->at.rows, .err = err, .lora = lora_of(module),
+                               .lora_work = call->scratch + call->at.lora };
     return DSC_OK;
 }
 

@@ -5,13 +5,24 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/lm.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#define NAME_BYTES 64 /* "model.layers.4095.post_attention_layernorm.weight" is 49 */
+#define NAME_BYTES 80 /* "gpt_neox.layers.4095.attention.query_key_value.lora_A.weight" is 60 */
+#define LINEARS_MAX 8 /* of a block */
 #define CONFIG_JSON_BYTES 2048
 
 typedef char lm_name[NAME_BYTES];
+
+/* A linear layer of the module that is being described. */
+typedef struct lm_layer {
+    const char *name;
+    dsc_linear shape;
+    bool out_split;
+    int32_t weight; /* among the module's parameters */
+    int64_t adapted; /* of so many blocks */
+} lm_layer;
 
 struct dsc_lm {
     dsc_model model;
@@ -25,7 +36,13 @@ struct dsc_lm {
     lm_name *names;         /* [module_count + param_count] */
     int64_t module_count, param_count;
     lm_name prefix;                 /* of the module that is being described */
-    dsc_weights *weights;           /* NULL: fresh */
+    int64_t first_param;            /* its first one */
+    lm_layer layer[LINEARS_MAX];    /* of a block, the same in all */
+    int32_t layer_count;
+    dsc_lora_config *lora;          /* while it is built; NULL: no adapters */
+    int32_t *adapter_of;            /* [param_count] see dsc_lora; NULL: no adapters */
+    char *adapter_json;
+    dsc_weights *weights, *adapter; /* NULL: fresh */
     const dsc_weight **sources;     /* [param_count] where each parameter lies; NULL array without weights */
     dsc_batch_spec batch[2];
 };
@@ -131,6 +148,12 @@ void dsc_lm_add_linear(dsc_lm *lm, const dsc_lm_linear *linear)
     dsc_param_spec *weight = add_param(lm, linear->name, "weight", shape.out_in ? shape.out : shape.in,
                                        shape.out_in ? shape.in : shape.out, linear->std);
     weight->split = linear->out_split == shape.out_in ? DSC_SPLIT_ROW : DSC_SPLIT_COLUMN;
+    DSC_ASSERT(lm->layer_count < LINEARS_MAX);
+    lm_layer *layer = &lm->layer[lm->layer_count++];
+    layer->name = linear->name;
+    layer->shape = shape;
+    layer->out_split = linear->out_split;
+    layer->weight = (int32_t)(weight - &lm->params[lm->first_param]);
     /* A bias follows the outputs; beside split inputs it is whole on every rank. */
     if (linear->bias)
         add_param(lm, linear->name, "bias", 0, shape.out, 0)->split =
@@ -164,6 +187,51 @@ static void add_head(dsc_lm *lm)
     }
 }
 
+/* Behind the block's own parameters, which are then not trained, those of its layers' adapters. First values as PEFT
+ * makes them: B 0, so that the model starts as it was, and A uniform as PyTorch starts a linear layer. */
+static void add_adapters(dsc_lm *lm, dsc_lora *out)
+{
+    const int64_t rank = lm->lora->rank;
+    *out = (dsc_lora){ .rank = rank, .scale = dsc_lora_scale(lm->lora), .first = &lm->adapter_of[lm->first_param] };
+    for (int32_t i = 0; i < lm->layer_count; i++) {
+        lm_layer *layer = &lm->layer[i];
+        char name[2 * NAME_BYTES];
+        snprintf(name, sizeof name, "%s%s", lm->prefix, layer->name);
+        if (!dsc_lora_wants(lm->lora, name, lm->family->lora_layers))
+            continue;
+        layer->adapted++;
+        lm->adapter_of[lm->first_param + layer->weight] = (int32_t)(lm->param_count - lm->first_param);
+        dsc_param_spec *a = add_param(lm, layer->name, "lora_A.weight", rank, layer->shape.in, 0);
+        a->init = DSC_INIT_UNIFORM;
+        a->init_std = (float)(1 / sqrt((double)layer->shape.in));
+        a->split = layer->out_split ? DSC_SPLIT_NONE : DSC_SPLIT_COLUMN;
+        dsc_param_spec *b = add_param(lm, layer->name, "lora_B.weight", layer->shape.out, rank, 0);
+        b->split = layer->out_split ? DSC_SPLIT_ROW : DSC_SPLIT_NONE;
+    }
+}
+
+static void add_block(dsc_lm *lm, dsc_lora *lora)
+{
+    lm->layer_count = 0;
+    lm->family->add_block(lm, lm->config);
+    if (lm->lora != NULL)
+        add_adapters(lm, lora);
+}
+
+/* Without an adapter's parameters: all of a model that has any. */
+static void freeze(dsc_lm *lm)
+{
+    for (int64_t i = 0; i < lm->param_count; i++)
+        lm->params[i].trainable = false;
+    for (int64_t m = 1; m + 1 < lm->module_count; m++) {
+        const dsc_lora *lora = &lm->selves[m].lora;
+        const int64_t own = lm->family->block_params(lm->config);
+        DSC_ASSERT(lora->rank > 0);
+        for (int64_t i = own; i < lm->modules[m].param_count; i++)
+            lm->params[lm->modules[m].params - lm->params + i].trainable = true;
+    }
+}
+
 static void describe_modules(dsc_lm *lm)
 {
     const int64_t last = lm->module_count - 1;
@@ -171,6 +239,7 @@ static void describe_modules(dsc_lm *lm)
     for (int64_t i = 0; i <= last; i++) {
         dsc_module *module = &lm->modules[i];
         const int64_t first = lm->param_count;
+        lm->first_param = first;
         lm->selves[i] = (dsc_lm_module){ .family = lm->family, .config = lm->config, .layer = i - 1 };
         *module = (dsc_module){ .struct_bytes = sizeof *module, .name = lm->names[i], .self = &lm->selves[i],
                                 .params = &lm->params[first] };
@@ -185,13 +254,36 @@ static void describe_modules(dsc_lm *lm)
         } else {
             snprintf(lm->names[i], NAME_BYTES, "h.%lld", (long long)(i - 1));
             snprintf(lm->prefix, NAME_BYTES, "%s%s%lld.", lm->family->base, lm->family->layer, (long long)(i - 1));
-            lm->family->add_block(lm, lm->config);
+            add_block(lm, &lm->selves[i].lora);
             module->plan = lm->family->block->plan;
             module->forward = lm->family->block->forward;
             module->backward = lm->family->block->backward;
         }
         module->param_count = (int32_t)(lm->param_count - first);
     }
+    if (lm->lora != NULL)
+        freeze(lm);
+}
+
+/* Every name that was asked for is that of a layer. */
+static dsc_status check_adapters(const dsc_lm *lm, const char *model, dsc_error *err)
+{
+    char list[256] = "";
+    int64_t adapted = 0;
+    for (int32_t i = 0; i < lm->layer_count; i++) {
+        const size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", lm->layer[i].name);
+        adapted += lm->layer[i].adapted;
+    }
+    for (int32_t i = 0; i < lm->lora->target_count; i++)
+        if (!lm->lora->used[i])
+            return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora.target_modules", "\"%.100s\" is the name of no layer of %.200s "
+                            "that can have an adapter; expected \"all-linear\" or names of a block's linear layers: %s",
+                            lm->lora->targets[i], model, list);
+    if (adapted == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora", "no layer of %.200s has an adapter; a block's linear layers are "
+                        "%s", model, list);
+    return DSC_OK;
 }
 
 static int64_t count_params(const dsc_lm_family *family, const dsc_lm_config *config)
@@ -205,8 +297,9 @@ static int64_t count_params(const dsc_lm_family *family, const dsc_lm_config *co
 static void free_all(dsc_lm *lm)
 {
     dsc_alloc *alloc = lm->alloc;
-    void *const all[] = { (void *)lm->sources, lm->names,       lm->params, lm->modules, lm->selves,
-                          lm->warnings,        lm->config_json, lm->config, lm->name,    lm };
+    void *const all[] = { (void *)lm->sources, lm->names,       lm->params,       lm->modules,
+                          lm->selves,          lm->adapter_of,  lm->adapter_json, lm->warnings,
+                          lm->config_json,     lm->config,      lm->name,         lm };
     for (size_t i = 0; i < DSC_COUNT(all); i++)
         dsc_alloc_free(alloc, all[i]);
 }
@@ -216,6 +309,7 @@ static void close_model(dsc_model *model)
     dsc_lm *lm = model->self;
     dsc_alloc *alloc = lm->alloc;
     dsc_weights_close(&lm->weights);
+    dsc_weights_close(&lm->adapter);
     free_all(lm);
     dsc_alloc_close(&alloc);
 }
@@ -226,10 +320,10 @@ static dsc_status load_param(const dsc_model *model, int32_t module, int32_t par
 {
     const dsc_lm *lm = model->self;
     const dsc_param_spec *spec = &lm->modules[module].params[param];
-    *found = lm->sources != NULL;
+    const dsc_weight *source = lm->sources != NULL ? lm->sources[spec - lm->params] : NULL;
+    *found = source != NULL;
     if (!*found)
         return DSC_OK;
-    const dsc_weight *source = lm->sources[spec - lm->params];
     const int64_t in_file = dsc_max_i64(0, dsc_min_i64(count, source->entry->count - first));
     if (in_file > 0)
         DSC_TRY(dsc_weight_read_f32(source, first, in_file, out, err));
@@ -247,6 +341,36 @@ static dsc_status write_config_json(dsc_lm *lm, dsc_error *err)
     return DSC_OK;
 }
 
+/* Layers by their names in a block where all blocks have the same ones, else by their whole names. */
+static dsc_status write_adapter_json(dsc_lm *lm, const char *base, dsc_error *err)
+{
+    const char **list = NULL;
+    lm_name *whole = NULL;
+    int64_t count = 0;
+    bool same = true;
+    for (int32_t i = 0; i < lm->layer_count; i++)
+        same = same && (lm->layer[i].adapted == 0 || lm->layer[i].adapted == lm->config->layers);
+    DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *whole, &whole, err));
+    dsc_status status = dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *list, &list, err);
+    for (int32_t i = 0; i < lm->layer_count && same && status == DSC_OK; i++)
+        if (lm->layer[i].adapted > 0)
+            list[count++] = lm->layer[i].name;
+    for (int64_t i = 0; i < lm->param_count && !same && status == DSC_OK; i++) {
+        const char *end = strstr(lm->params[i].name, ".lora_A.weight");
+        if (!lm->params[i].trainable || end == NULL)
+            continue;
+        snprintf(whole[count], NAME_BYTES, "%.*s", (int)(end - lm->params[i].name), lm->params[i].name);
+        list[count] = whole[count];
+        count++;
+    }
+    const dsc_lora_text text = { .base = base, .names = list, .count = count, .in_out = !lm->layer[0].shape.out_in };
+    if (status == DSC_OK)
+        status = dsc_lora_write_config(lm->lora, lm->alloc, &text, &lm->adapter_json, err);
+    dsc_alloc_free(lm->alloc, (void *)list);
+    dsc_alloc_free(lm->alloc, whole);
+    return status;
+}
+
 static void fill_model(dsc_lm *lm)
 {
     const dsc_lm_config *config = lm->config;
@@ -259,29 +383,46 @@ static void fill_model(dsc_lm *lm)
         .modules = lm->modules, .batch_count = 2, .batch = lm->batch, .losses_per_sample = config->sequence,
         .hidden_size = config->channels, .vocab_size = config->vocab, .seq_length = config->sequence, .self = lm,
         .load_param = load_param, .close = close_model, .config_json = lm->config_json, .warnings = lm->warnings,
-        .text_positions = config->positions
+        .text_positions = config->positions,
+        .adapter_json = lm->adapter_json
     };
+}
+
+static dsc_status find_sources(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err)
+{
+    const dsc_weights *adapter = args->lora != NULL ? args->lora->weights : NULL;
+    const dsc_lm_params params = { lm->family, lm->config, lm->params, lm->param_count, args->lora != NULL };
+    if (args->weights == NULL && adapter == NULL)
+        return DSC_OK;
+    DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *lm->sources, &lm->sources, err));
+    if (args->weights != NULL)
+        DSC_TRY(dsc_lm_match_weights(args->weights, lm->alloc, &params, lm->sources, err));
+    return adapter != NULL ? dsc_lm_match_adapter(adapter, lm->alloc, &params, lm->sources, err) : DSC_OK;
 }
 
 static dsc_status build(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err)
 {
     dsc_alloc *alloc = lm->alloc;
-    const int64_t param_count = count_params(args->family, args->config), modules = args->config->layers + 2;
+    const int64_t own = count_params(args->family, args->config), modules = args->config->layers + 2;
+    const int64_t most = own + (args->lora != NULL ? 2 * LINEARS_MAX * args->config->layers : 0);
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, args->family->config_bytes, 1, &lm->config, err));
     memcpy(lm->config, args->config, (size_t)args->family->config_bytes);
     lm->module_count = modules;
+    lm->lora = args->lora;
     DSC_TRY(dsc_alloc_strdup(alloc, DSC_TAG_CONTROL, args->name, &lm->name, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof *lm->selves, &lm->selves, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof *lm->modules, &lm->modules, err));
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, param_count, sizeof *lm->params, &lm->params, err));
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules + param_count, sizeof *lm->names, &lm->names, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, most, sizeof *lm->params, &lm->params, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules + most, sizeof *lm->names, &lm->names, err));
+    if (lm->lora != NULL)
+        DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, most, sizeof *lm->adapter_of, &lm->adapter_of, err));
     describe_modules(lm);
-    DSC_ASSERT(lm->param_count == param_count);
-    if (args->weights != NULL) {
-        const dsc_lm_params params = { lm->family, lm->config, lm->params, param_count };
-        DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, param_count, sizeof *lm->sources, &lm->sources, err));
-        DSC_TRY(dsc_lm_match_weights(args->weights, alloc, &params, lm->sources, err));
+    DSC_ASSERT(lm->lora != NULL ? lm->param_count <= most : lm->param_count == own);
+    if (lm->lora != NULL) {
+        DSC_TRY(check_adapters(lm, args->name, err));
+        DSC_TRY(write_adapter_json(lm, args->weights != NULL ? dsc_weights_dir(args->weights) : NULL, err));
     }
+    DSC_TRY(find_sources(lm, args, err));
     return args->config_json == NULL ? write_config_json(lm, err) : DSC_OK;
 }
 
@@ -304,6 +445,11 @@ dsc_status dsc_lm_open(dsc_model **out, dsc_alloc *alloc, const dsc_lm_open_args
     if (args->config_json != NULL)
         lm->config_json = args->config_json;
     lm->weights = args->weights;
+    lm->lora = NULL;
+    if (args->lora != NULL) {
+        lm->adapter = args->lora->weights;
+        args->lora->weights = NULL;
+    }
     lm->warnings = args->warnings;
     fill_model(lm);
     *out = &lm->model;

@@ -10,6 +10,8 @@
 #include "base/alloc.h"
 #include "models/hf_config.h"
 #include "models/linear.h"
+#include "models/lora.h"
+#include "models/lora_config.h"
 #include "models/norm.h"
 #include "models/weights.h"
 
@@ -74,6 +76,7 @@ typedef struct dsc_lm_family {
     int32_t (*block_params)(const dsc_lm_config *config);
     void (*add_block)(dsc_lm *lm, const dsc_lm_config *config); /* the parameters of one block */
     const dsc_lm_block *block;
+    const char *const *lora_layers; /* that PEFT adapts when it is told none, up to a NULL */
     /* Whether a file may hold this tensor of a layer ("attn.bias") beside the parameters. */
     bool (*may_ignore)(const char *part);
 } dsc_lm_family;
@@ -83,6 +86,7 @@ typedef struct dsc_lm_module {
     const dsc_lm_family *family;
     const dsc_lm_config *config; /* the beginning of the family's own */
     int64_t layer;               /* of a block */
+    dsc_lora lora;
 } dsc_lm_module;
 
 /* Of an opening. `config` is copied. */
@@ -91,6 +95,7 @@ typedef struct dsc_lm_open_args {
     const char *name;
     const dsc_lm_config *config; /* [config_bytes] */
     dsc_weights *weights;        /* NULL: fresh initialisation */
+    dsc_lora_config *lora;       /* NULL: no adapters; its weights become the model's on success */
     char *config_json;           /* NULL: one is written */
     char *warnings;              /* NULL: none */
 } dsc_lm_open_args;
@@ -153,8 +158,12 @@ typedef struct dsc_lm_params {
     const dsc_lm_config *config;
     const dsc_param_spec *spec;
     int64_t count;
+    bool adapted; /* those of adapters are among them: the trainable ones, and they alone */
 } dsc_lm_params;
 DSC_MUST_USE dsc_status dsc_lm_match_weights(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
+                                             const dsc_weight **sources, dsc_error *err);
+/* The same of the adapters' parameters, among the tensors of a folder of PEFT's. */
+DSC_MUST_USE dsc_status dsc_lm_match_adapter(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
                                              const dsc_weight **sources, dsc_error *err);
 
 #endif

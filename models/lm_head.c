@@ -100,10 +100,13 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const dsc_lm_config *config = self->config;
     head_layout at;
     DSC_TRY(layout(self, batch, dtype, &at, err));
+    const bool trains = module->params[dsc_lm_head_table(self->family)].trainable;
     for (int which = 0; which < PRODUCT_COUNT && sink != NULL && sink->gemm != NULL; which++)
-        DSC_TRY(tell_product(config, &at, which, dtype, sink, err));
+        if (which != D_TABLE || trains)
+            DSC_TRY(tell_product(config, &at, which, dtype, sink, err));
     const double flops = 2.0 * (double)at.rows * (double)config->channels * (double)config->vocab_rows;
-    *out = (dsc_module_plan){ .forward_scratch_bytes = at.bytes, .forward_flops = flops, .backward_flops = 2 * flops };
+    *out = (dsc_module_plan){ .forward_scratch_bytes = at.bytes, .forward_flops = flops,
+                              .backward_flops = trains ? 2 * flops : flops };
     return DSC_OK;
 }
 
@@ -136,7 +139,7 @@ static const void *table_of(const head_call *call)
 /* Norm of rows [first, first + rows) into the first rows of the scratch's norm. */
 static dsc_status norm(const head_call *call, int64_t first, int64_t rows)
 {
-    const dsc_call launch = { call->ctx, rows, call->err };
+    const dsc_call launch = { .ctx = call->ctx, .rows = rows, .err = call->err };
     return dsc_norm_forward(&launch, norm_of(call, rows), call->scratch + call->at.norm,
                             element_at(call, call->ctx->in, first * call->config->channels));
 }
@@ -204,7 +207,7 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
         DSC_TRY(chunk(&call, first, dsc_min_i64(call.at.chunk, call.at.rows - first)));
     if (!ctx->save)
         return DSC_OK;
-    const dsc_call launch = { ctx, call.at.rows, err };
+    const dsc_call launch = { .ctx = ctx, .rows = call.at.rows, .err = err };
     const dsc_norm_gradient buffers = { .d_in = ctx->d_in, .d_out = call.scratch + call.at.norm, .in = ctx->in,
                                         .scratch = call.scratch + call.at.work };
     return dsc_norm_backward(&launch, norm_of(&call, call.at.rows), &buffers);

@@ -84,6 +84,10 @@ static dsc_status refuse_unknown(const dsc_weights *weights, const dsc_lm_params
 {
     for (int64_t i = 0; i < dsc_weights_count(weights); i++) {
         const dsc_weight *weight = dsc_weights_at(weights, i);
+        if (!used[i] && strstr(weight->name, ".lora_A.") != NULL)
+            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
+                            "tensor \"%.200s\" is an adapter's, beside the weights it was trained on; `dsc ckpt export "
+                            "--merge` makes one model of both", weight->name);
         if (!used[i] && !may_ignore(params, weight->name))
             return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
                             "tensor \"%.200s\" is not one of a %s with %s %lld", weight->name,
@@ -105,6 +109,8 @@ static dsc_status match(const dsc_weights *weights, const dsc_lm_params *params,
     for (int64_t i = 0; i < params->count; i++) {
         const dsc_param_spec *spec = &params->spec[i];
         const bool table = i == DSC_LM_TOKEN_TABLE || i == params->count - 1;
+        if (params->adapted && spec->trainable)
+            continue;
         DSC_TRY(find_tensor(weights, params->family, spec->name, &sources[i], err));
         if (sources[i] == NULL && table)
             sources[i] = tied_head; /* some programs keep that one name of the two */
@@ -124,6 +130,43 @@ dsc_status dsc_lm_match_weights(const dsc_weights *weights, dsc_alloc *alloc, co
     bool *used = NULL;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, dsc_weights_count(weights), sizeof *used, &used, err));
     const dsc_status status = match(weights, params, sources, used, err);
+    dsc_alloc_free(alloc, used);
+    return status;
+}
+
+/* ---- adapters ---- */
+
+static dsc_status match_adapter(const dsc_weights *weights, const dsc_lm_params *params, const dsc_weight **sources,
+                                bool *used, dsc_error *err)
+{
+    char name[512];
+    for (int64_t i = 0; i < params->count; i++) {
+        const dsc_param_spec *spec = &params->spec[i];
+        if (!spec->trainable)
+            continue;
+        snprintf(name, sizeof name, DSC_LORA_PREFIX "%s", spec->name);
+        sources[i] = dsc_weights_find(weights, name);
+        if (sources[i] == NULL)
+            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights), "tensor \"%s\" is missing from the adapter",
+                            name);
+        DSC_TRY(check_tensor(sources[i], spec->dim[0], spec->dim[1], err));
+        used[sources[i] - dsc_weights_at(weights, 0)] = true;
+    }
+    for (int64_t i = 0; i < dsc_weights_count(weights); i++)
+        if (!used[i])
+            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(dsc_weights_at(weights, i)->file),
+                            "tensor \"%.200s\" is no adapter of a linear layer in a block of this %s with %s %lld",
+                            dsc_weights_at(weights, i)->name, params->family->model_type, params->family->layers_key,
+                            (long long)params->config->layers);
+    return DSC_OK;
+}
+
+dsc_status dsc_lm_match_adapter(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
+                                const dsc_weight **sources, dsc_error *err)
+{
+    bool *used = NULL;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, dsc_weights_count(weights), sizeof *used, &used, err));
+    const dsc_status status = match_adapter(weights, params, sources, used, err);
     dsc_alloc_free(alloc, used);
     return status;
 }

@@ -11,6 +11,8 @@ const dsc_dense_traits dsc_neox_traits = {
     .kind = DSC_QKV_HEADS, .out_in = true, .rotary = true
 };
 
+static const char *const lora_layers[] = { "query_key_value", NULL };
+
 /* Causal masks and frequencies, which older versions saved. */
 static bool may_ignore(const char *part)
 {
@@ -23,7 +25,7 @@ const dsc_lm_family dsc_neox_family = {
     .token_table = "embed_in.weight", .head_table = "embed_out.weight", .final_norm = "final_layer_norm",
     .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_dense_config), .read_config = dsc_neox_read_config,
     .write_config = dsc_neox_write_config, .builtin = dsc_dense_no_builtin, .block_params = dsc_dense_block_params,
-    .add_block = dsc_dense_add_block, .block = &dsc_dense_block, .may_ignore = may_ignore
+    .add_block = dsc_dense_add_block, .block = &dsc_dense_block, .lora_layers = lora_layers, .may_ignore = may_ignore
 };
 
 dsc_status dsc_neox_read_config(dsc_hf_config *reader, dsc_lm_config *lm)

@@ -10,6 +10,8 @@ const dsc_dense_traits dsc_opt_traits = {
     .out_in = true
 };
 
+static const char *const lora_layers[] = { "q_proj", "v_proj", NULL };
+
 static bool may_ignore(const char *part)
 {
     return false;
@@ -22,7 +24,7 @@ const dsc_lm_family dsc_opt_family = {
     .position_first = 2, .head_table = "lm_head.weight", .final_norm = "decoder.final_layer_norm",
     .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_dense_config), .read_config = dsc_opt_read_config,
     .write_config = dsc_opt_write_config, .builtin = dsc_dense_no_builtin, .block_params = dsc_dense_block_params,
-    .add_block = dsc_dense_add_block, .block = &dsc_dense_block, .may_ignore = may_ignore
+    .add_block = dsc_dense_add_block, .block = &dsc_dense_block, .lora_layers = lora_layers, .may_ignore = may_ignore
 };
 
 /* Keys whose other value is another model. */

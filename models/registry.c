@@ -49,12 +49,13 @@ static int32_t builtin_index(const char *name)
 }
 
 static dsc_status open_builtin(dsc_model **out, dsc_alloc *alloc, int32_t index, const dsc_model_options *options,
-                               dsc_error *err)
+                               dsc_lora_config *lora, dsc_error *err)
 {
     const dsc_lm_family *family = builtin_family(&index);
     dsc_lm_config *config = NULL;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, family->config_bytes, 1, &config, err));
-    const dsc_lm_open_args args = { .family = family, .name = family->builtin(index, config), .config = config };
+    const dsc_lm_open_args args = { .family = family, .name = family->builtin(index, config), .config = config,
+                                    .lora = lora };
     dsc_status status = dsc_lm_apply_options(config, options, args.name, err);
     if (status == DSC_OK)
         status = dsc_lm_open(out, alloc, &args, err);
@@ -76,7 +77,7 @@ static dsc_status refuse_name(const char *name, dsc_error *err)
 }
 
 static dsc_status open_path(dsc_model **out, dsc_alloc *alloc, const char *path, const dsc_model_options *options,
-                            dsc_error *err)
+                            dsc_lora_config *lora, dsc_error *err)
 {
     char config_path[1024];
     const size_t bytes = strlen(path);
@@ -88,13 +89,13 @@ static dsc_status open_path(dsc_model **out, dsc_alloc *alloc, const char *path,
             return DSC_FAIL(err, DSC_ERR_INPUT, path,
                             "this folder has no config.json; expected a Hugging Face model folder");
         }
-        return dsc_hf_open(out, alloc, config_path, path, options, err);
+        return dsc_hf_open(out, alloc, config_path, path, options, lora, err);
     case DSC_PATH_FILE:
         DSC_TRY(dsc_foreign_refuse_file(path, err));
         if (bytes < 5 || strcmp(path + bytes - 5, ".json") != 0)
             return DSC_FAIL(err, DSC_ERR_INPUT, path,
                             "a model file must be a *.json config; for weights name their folder");
-        return dsc_hf_open(out, alloc, path, NULL, options, err);
+        return dsc_hf_open(out, alloc, path, NULL, options, lora, err);
     case DSC_PATH_MISSING:
         return refuse_name(path, err);
     case DSC_PATH_OTHER:
@@ -119,6 +120,20 @@ static dsc_status check_options(const dsc_model_options *options, dsc_error *err
     return DSC_OK;
 }
 
+static dsc_status open_any(dsc_model **out, dsc_alloc *alloc, const char *name, const dsc_model_options *options,
+                           dsc_error *err)
+{
+    dsc_lora_config lora = { 0 };
+    dsc_lora_config *const adapters = options->lora != NULL ? &lora : NULL;
+    const int32_t index = builtin_index(name);
+    if (adapters != NULL)
+        DSC_TRY(dsc_lora_config_open(adapters, alloc, options->lora, err));
+    const dsc_status status = index >= 0 ? open_builtin(out, alloc, index, options, adapters, err)
+                                         : open_path(out, alloc, name, options, adapters, err);
+    dsc_lora_config_close(&lora);
+    return status;
+}
+
 dsc_status dsc_model_open(dsc_model **out, const char *name_or_path, const dsc_model_options *options, dsc_error *err)
 {
     const dsc_model_options defaults = DSC_MODEL_OPTIONS_INIT;
@@ -128,9 +143,7 @@ dsc_status dsc_model_open(dsc_model **out, const char *name_or_path, const dsc_m
         options = &defaults;
     DSC_TRY(check_options(options, err));
     DSC_TRY(dsc_alloc_open(&alloc, err));
-    const int32_t index = builtin_index(name_or_path);
-    const dsc_status status = index >= 0 ? open_builtin(out, alloc, index, options, err)
-                                         : open_path(out, alloc, name_or_path, options, err);
+    const dsc_status status = open_any(out, alloc, name_or_path, options, err);
     if (status != DSC_OK)
         dsc_alloc_close(&alloc);
     return status;

@@ -162,26 +162,46 @@ static dsc_status open_files(dsc_weights *w, char **names, int64_t count, dsc_er
     return build_table(w, err);
 }
 
-dsc_status dsc_weights_open(dsc_weights **out, dsc_alloc *alloc, const char *dir, dsc_error *err)
+static dsc_status make(dsc_weights **out, dsc_alloc *alloc, const char *dir, dsc_error *err)
 {
-    *out = NULL;
     dsc_weights *w = NULL;
-    char **names = NULL;
-    int64_t count = 0;
+    *out = NULL;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *w, &w, err));
     dsc_status status = DSC_OK;
     w->alloc = alloc;
     DSC_TRY_OUT(dsc_alloc_strdup(alloc, DSC_TAG_CONTROL, dir, &w->dir, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, FILES_MAX, sizeof *w->files, &w->files, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, FILES_MAX, sizeof *w->names, &w->names, err));
-    DSC_TRY_OUT(dsc_io_list(NULL, alloc, dir, &names, &count, err));
-    DSC_TRY_OUT(open_files(w, names, count, err));
+    *out = w;
+    return DSC_OK;
 out:
+    dsc_weights_close(&w);
+    return status;
+}
+
+dsc_status dsc_weights_open(dsc_weights **out, dsc_alloc *alloc, const char *dir, dsc_error *err)
+{
+    char **names = NULL;
+    int64_t count = 0;
+    DSC_TRY(make(out, alloc, dir, err));
+    dsc_status status = dsc_io_list(NULL, alloc, dir, &names, &count, err);
+    if (status == DSC_OK)
+        status = open_files(*out, names, count, err);
     dsc_io_list_free(alloc, names, count);
-    if (status == DSC_OK && w->file_count > 0)
-        *out = w;
-    else
-        dsc_weights_close(&w);
+    if (status != DSC_OK || (*out)->file_count == 0)
+        dsc_weights_close(out);
+    return status;
+}
+
+dsc_status dsc_weights_open_file(dsc_weights **out, dsc_alloc *alloc, const char *dir, const char *name, dsc_error *err)
+{
+    int64_t index = 0;
+    DSC_TRY(make(out, alloc, dir, err));
+    dsc_status status = add_file(*out, name, &index, err);
+    if (status == DSC_OK)
+        status = build_table(*out, err);
+    if (status != DSC_OK)
+        dsc_weights_close(out);
     return status;
 }
 

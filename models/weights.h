@@ -17,6 +17,9 @@ typedef struct dsc_weight {
 /* Opens every file. *out = NULL and DSC_OK when the folder has no weights at all. A folder with weights in another
  * format only (pytorch_model.bin) is refused with the command that converts it. Owned by the caller. */
 DSC_MUST_USE dsc_status dsc_weights_open(dsc_weights **out, dsc_alloc *alloc, const char *dir, dsc_error *err);
+/* One file of the folder, which must be there. */
+DSC_MUST_USE dsc_status dsc_weights_open_file(dsc_weights **out, dsc_alloc *alloc, const char *dir, const char *name,
+                                              dsc_error *err);
 void dsc_weights_close(dsc_weights **weights); /* safe on NULL */
 
 const char *dsc_weights_dir(const dsc_weights *weights);

@@ -17,7 +17,7 @@ extern "C" {
 
 struct dsc_stream; /* opaque: where a module launches its work */
 
-typedef enum dsc_init_kind { DSC_INIT_ZEROS, DSC_INIT_ONES, DSC_INIT_NORMAL } dsc_init_kind;
+typedef enum dsc_init_kind { DSC_INIT_ZEROS, DSC_INIT_ONES, DSC_INIT_NORMAL, DSC_INIT_UNIFORM } dsc_init_kind;
 typedef enum dsc_split_axis { DSC_SPLIT_NONE, DSC_SPLIT_ROW, DSC_SPLIT_COLUMN } dsc_split_axis;
 
 typedef struct dsc_param_spec {
@@ -25,7 +25,7 @@ typedef struct dsc_param_spec {
     int32_t dim_count;
     int64_t dim[DSC_DIMS_MAX];
     dsc_init_kind init;
-    float init_std;  /* DSC_INIT_NORMAL, mean 0 */
+    float init_std;  /* DSC_INIT_NORMAL, mean 0; DSC_INIT_UNIFORM: between minus this and this */
     bool trainable;  /* false: no gradient, no optimizer state */
     bool decay;      /* weight decay applies */
     dsc_split_axis split; /* for tensor parallelism */
@@ -143,7 +143,23 @@ typedef struct dsc_model {
     const char *warnings;
     /* The longest text of a model that continues texts in parts, by dsc_module_ctx.cache; 0: not such a model. */
     int64_t text_positions;
+    /* Of a model with adapters: adapter_config.json as PEFT spells it, for saving; NULL: none. */
+    const char *adapter_json;
 } dsc_model;
+
+/* Low-rank adapters (LoRA) beside linear layers of a language model, as Hugging Face's PEFT makes them: y = W x + b +
+ * s B (A x), A and B trained and named "<layer>.lora_A.weight" and "<layer>.lora_B.weight", all else frozen. */
+typedef struct dsc_lora_options {
+    uint32_t struct_bytes;
+    int64_t rank;         /* r */
+    double alpha;         /* s = alpha / r */
+    bool rank_stabilized; /* s = alpha / sqrt(r) */
+    const char *const *targets; /* [target_count] names of layers or their ends ("q_proj"); "all-linear": all of the
+                                 * blocks; none: what PEFT takes for the family */
+    int32_t target_count;
+    const char *adapter; /* a folder of PEFT's to go on from, which then says all of the above; NULL: fresh ones */
+} dsc_lora_options;
+#define DSC_LORA_OPTIONS_INIT { (uint32_t)sizeof(dsc_lora_options), 8, 8.0, false, NULL, 0, NULL }
 
 typedef struct dsc_model_options {
     uint32_t struct_bytes;
@@ -151,8 +167,9 @@ typedef struct dsc_model_options {
     int64_t vocab_multiple; /* pad a built-in model's vocabulary to a multiple; 0 or 1: none */
     bool want_weights;      /* folder: read weights when *.safetensors exist */
     int64_t cache_tokens;   /* with a cache for a text of so many tokens; 0: without one */
+    const dsc_lora_options *lora; /* NULL: no adapters */
 } dsc_model_options;
-#define DSC_MODEL_OPTIONS_INIT { (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0 }
+#define DSC_MODEL_OPTIONS_INIT { (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL }
 
 /* Opens a built-in name ("gpt2-nano", "gpt2-124m", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", ...), a Hugging Face
  * folder (config.json, optional model.safetensors) or a config file *.json. Owned: close with dsc_model_close. Unknown

@@ -67,7 +67,7 @@ static void open_and_use(const char *config_path, const char *dir)
     dsc_alloc *alloc = NULL;
     dsc_model *model = NULL;
     must(dsc_alloc_open(&alloc, &err));
-    const dsc_status status = dsc_hf_open(&model, alloc, config_path, dir, &options, &err);
+    const dsc_status status = dsc_hf_open(&model, alloc, config_path, dir, &options, NULL, &err);
     if (status == DSC_OK) {
         use_model(model);
         dsc_model_close(&model);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """make_hf.py - logits, losses and gradients of small GPT-NeoX, OPT and Llamas in double precision, from `transformers` itself.
 
-Writes hf_*.safetensors and their config.json beside this file. Needs torch, numpy and transformers 5 (PyPI; the weights are
-golden.py's, nothing is downloaded). Run again only when a case changes. SPDX-License-Identifier: Apache-2.0"""
+Writes hf_*.safetensors and their config.json beside this file, and lora_*.safetensors of models with adapters by `peft`. Needs
+torch, numpy, transformers 5 and peft (PyPI; the weights are golden.py's, nothing is downloaded). Run again only when a case changes. SPDX-License-Identifier: Apache-2.0"""
 import json
 import os
 import sys
@@ -40,9 +40,14 @@ def llama(V, C, heads, kv, L, I, P, **more):
     return c
 
 
+def gpt2(V, C, heads, L, P):
+    return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": V, "n_embd": C, "n_head": heads,
+            "n_layer": L, "n_positions": P, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+
+
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 100, "mscale": 0.7,
         "mscale_all_dim": 0.4}
-# name, config, batch, tokens, whole gradients
+# name, config, batch, tokens, whole gradients, arguments of peft's LoraConfig
 CASES = [
     ("hf_neox", neox(97, 48, 3, 2, 70, 64), 2, 33, False),
     ("hf_neox_serial", neox(23, 24, 2, 1, 20, 16, use_parallel_residual=False, attention_bias=False, rotary_pct=1.0,
@@ -50,12 +55,27 @@ CASES = [
     ("hf_opt", opt(97, 60, 3, 2, 77, 48), 2, 33, False),
     ("hf_yarn", llama(97, 32, 4, 2, 1, 50, 800, rope_parameters=YARN, pad_token_id=7), 2, 40, False),
     ("hf_opt_gelu", opt(23, 16, 2, 1, 20, 9, activation_function="gelu", tie_word_embeddings=False), 3, 7, True),
+    ("lora_llama", llama(23, 24, 4, 2, 2, 20, 16, attention_bias=True), 3, 7, False,
+     {"r": 5, "lora_alpha": 12, "target_modules": "all-linear"}),
+    ("lora_gpt2", gpt2(23, 16, 2, 2, 16), 3, 7, False,
+     {"r": 3, "lora_alpha": 6, "use_rslora": True, "target_modules": ["c_attn", "mlp.c_proj"], "fan_in_fan_out": True}),
+    ("lora_neox", neox(23, 24, 2, 2, 20, 16, rotary_pct=0.5), 3, 7, False,
+     {"r": 4, "lora_alpha": 4, "target_modules": ["query_key_value", "dense_h_to_4h", "attention.dense"]}),
+    ("lora_opt", opt(23, 16, 2, 2, 20, 9, activation_function="gelu"), 3, 7, False,
+     {"r": 2, "lora_alpha": 3, "target_modules": ["q_proj", "v_proj", "out_proj", "fc1", "fc2"]}),
 ]
 
 FILE_NAMES = {("gpt_neox", "lm_head.weight"): "embed_out.weight"}
 
 
-def make(name, c, batch, sequence, whole):
+def file_name(c, name):
+    """The name in a file of the parameter that the model, or peft around it, has under this one."""
+    for part in ("base_model.model.", ".base_layer", ".default"):
+        name = name.replace(part, "")
+    return FILE_NAMES.get((c["model_type"], name), name)
+
+
+def make(name, c, batch, sequence, whole, lora=None):
     with open(os.path.join(HERE, name + ".json"), "w") as f:
         json.dump(c, f, indent=1)
         f.write("\n")
@@ -63,7 +83,10 @@ def make(name, c, batch, sequence, whole):
     config._attn_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config).double().eval()
     # By the names of files, which are not all the model's own; a tied one once.
-    params = {FILE_NAMES.get((c["model_type"], k), k): p for k, p in model.named_parameters()}
+    if lora:
+        import peft
+        model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **lora)).double()
+    params = {file_name(c, k): p for k, p in model.named_parameters()}
     with torch.no_grad():
         for k, p in params.items():
             p.copy_(torch.from_numpy(values(k, list(p.shape)).astype(np.float64)))
@@ -75,6 +98,8 @@ def make(name, c, batch, sequence, whole):
     out = {"losses": ("F32", losses.detach().numpy().astype(np.float32)),
            "logits": ("F32", logits.detach().numpy().astype(np.float32).reshape(count, -1)[:: max(1, count // 8)])}
     for k, p in params.items():
+        if not p.requires_grad:
+            continue
         flat = p.grad.numpy().reshape(-1)
         out["norm." + k] = ("F32", np.array([np.linalg.norm(flat)], dtype=np.float32))
         where = np.arange(flat.size) if whole else mixed(fnv(k + "?"), SAMPLES) % flat.size

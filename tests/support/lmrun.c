@@ -155,7 +155,7 @@ static double whole_rms(const dsc_model *model, const dsc_safetensors *golden)
         for (int32_t p = 0; p < model->modules[m].param_count; p++) {
             const dsc_param_spec *spec = &model->modules[m].params[p];
             float norm = 0;
-            if (spec->shared_module >= 0)
+            if (spec->shared_module >= 0 || !spec->trainable)
                 continue;
             lmrun_read_golden(golden, "norm.", spec->name, &norm, 1);
             sum += (double)norm * (double)norm;
@@ -175,7 +175,7 @@ static double worst_grad_error(const modelrun *run, const dsc_model *model, cons
     for (int32_t m = 0; m < model->module_count; m++) {
         for (int32_t p = 0; p < model->modules[m].param_count; p++) {
             const dsc_param_spec *spec = &model->modules[m].params[p];
-            if (spec->shared_module >= 0)
+            if (spec->shared_module >= 0 || !spec->trainable)
                 continue;
             const int64_t count = modelrun_elements(spec);
             double *grad = malloc((size_t)count * sizeof *grad), sum = 0, error = 0;
@@ -323,7 +323,7 @@ void lmrun_gradient_is_the_slope(const dsc_model *model)
             for (int32_t p = 0; p < model->modules[m].param_count; p++) {
                 const dsc_param_spec *spec = &model->modules[m].params[p];
                 const int64_t count = modelrun_elements(spec);
-                if (spec->shared_module >= 0)
+                if (spec->shared_module >= 0 || !spec->trainable)
                     continue;
                 float *x = lmrun_values(spec);
                 double *grad = malloc((size_t)count * sizeof *grad);
@@ -357,6 +357,7 @@ static dsc_model *open_case(const lmrun_case *c, int64_t vocab_multiple)
     dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
     options.seq_length = c->sequence;
     options.vocab_multiple = vocab_multiple;
+    options.lora = c->lora;
     snprintf(path, sizeof path, "tests/golden/%s.json", c->name);
     if (dsc_model_open(&model, path, &options, &err) != DSC_OK)
         fail_msg("%s: %s", path, err.message);

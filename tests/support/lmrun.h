@@ -56,6 +56,7 @@ typedef struct lmrun_case {
     int64_t batch, sequence, layers, attention;
     bool whole;
     double bf16_grad; /* 0: 0.12 */
+    const dsc_lora_options *lora;
 } lmrun_case;
 
 /* On every level of the instruction set, in fp32 and bf16; logits too where the file has some. */

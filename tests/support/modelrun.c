@@ -264,7 +264,7 @@ static void fill_call(modelrun *run, int32_t m, bool backward, call *c)
         const guarded *own = &run->param[m][p];
         const guarded *value = spec->shared_module < 0 ? own : &run->param[spec->shared_module][spec->shared_param];
         c->param[p] = no_params ? NULL : value->ptr;
-        c->grad[p] = (float *)(void *)run->grad[m][p].ptr;
+        c->grad[p] = spec->trainable ? (float *)(void *)run->grad[m][p].ptr : NULL;
     }
     c->batch[0] = run->tokens.ptr;
     c->batch[1] = run->targets.ptr;

@@ -46,7 +46,7 @@ double modelrun_evaluate(modelrun *run);
 void modelrun_logits(modelrun *run, int64_t row, float *logits);
 
 const float *modelrun_losses(const modelrun *run); /* [batch * losses_per_sample] */
-/* Gradient of one use of a parameter, after modelrun_step. */
+/* Gradient of one use of a parameter, after modelrun_step; NaN of one that is not trained. */
 const float *modelrun_grad(const modelrun *run, int32_t module, int32_t param);
 int64_t modelrun_elements(const dsc_param_spec *spec);
 

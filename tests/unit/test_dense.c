@@ -13,12 +13,12 @@
 
 /* As make_hf.py; attention: C. */
 static const lmrun_case cases[] = {
-    { "hf_neox", 2, 33, 2, 48, false, 0 },
-    { "hf_neox_serial", 3, 7, 1, 24, true, 0 },
-    { "hf_opt_gelu", 3, 7, 1, 16, true, 0 },
+    { "hf_neox", 2, 33, 2, 48, false, 0, NULL },
+    { "hf_neox_serial", 3, 7, 1, 24, true, 0, NULL },
+    { "hf_opt_gelu", 3, 7, 1, 16, true, 0, NULL },
     /* ReLU, the last one: its corners are no matter for differences, and in bf16 some of the numbers near them fall on
      * the other side, each a token's share of a sum. */
-    { "hf_opt", 2, 33, 2, 60, false, 0.5 },
+    { "hf_opt", 2, 33, 2, 60, false, 0.5, NULL },
 };
 
 static void agrees_with_transformers(void **state) { lmrun_cases_agree(cases, DSC_COUNT(cases)); }

@@ -14,10 +14,10 @@
 
 /* As make_llama.py; attention: H * D. */
 static const lmrun_case cases[] = {
-    { "llama_tiny", 3, 7, 1, 12, true, 0 },      { "llama_llama3", 2, 40, 2, 60, false, 0 },
-    { "llama_biased", 3, 33, 2, 60, false, 0 },  { "llama_yarn", 2, 70, 1, 56, false, 0 },
-    { "llama_mistral", 2, 40, 2, 64, false, 0 }, { "llama_qwen2", 2, 33, 2, 60, false, 0 },
-    { "llama_qwen3", 2, 33, 2, 108, false, 0 }, { "hf_yarn", 2, 40, 1, 32, false, 0 }, /* by make_hf.py */
+    { "llama_tiny", 3, 7, 1, 12, true, 0, NULL },      { "llama_llama3", 2, 40, 2, 60, false, 0, NULL },
+    { "llama_biased", 3, 33, 2, 60, false, 0, NULL },  { "llama_yarn", 2, 70, 1, 56, false, 0, NULL },
+    { "llama_mistral", 2, 40, 2, 64, false, 0, NULL }, { "llama_qwen2", 2, 33, 2, 60, false, 0, NULL },
+    { "llama_qwen3", 2, 33, 2, 108, false, 0, NULL }, { "hf_yarn", 2, 40, 1, 32, false, 0, NULL }, /* by make_hf.py */
 };
 
 static void agrees_with_pytorch(void **state) { lmrun_cases_agree(cases, DSC_COUNT(cases)); }

@@ -636,7 +636,7 @@ static void survives_failing_allocations(void **state)
         dsc_model *model = NULL;
         assert_int_equal(dsc_alloc_open(&own, &err), DSC_OK);
         dsc_alloc_fail_at(own, n, false);
-        const dsc_status status = dsc_hf_open(&model, own, config_path, dir, &options, &err);
+        const dsc_status status = dsc_hf_open(&model, own, config_path, dir, &options, NULL, &err);
         if (status == DSC_OK) {
             dsc_model_close(&model);
             break;

@@ -198,6 +198,8 @@ static void print_values(const dsc_config *config, const dsc_json *file, bool js
             print_texts(key->path, config->own.eval_data, config->own.eval_data_count, json);
         else if (id == DSC_ID_FREEZE)
             print_texts(key->path, config->own.freeze, config->own.freeze_count, json);
+        else if (id == DSC_ID_LORA_TARGETS)
+            print_texts(key->path, config->own.lora.targets, config->own.lora.target_count, json);
         else if (json && id != DSC_ID_SEED && value_of(config, id, value))
             printf(",\"%s\":%s", key->path, value);
         else if (!json && value_of(config, id, value))

@@ -1,0 +1,21 @@
+/* scale.h - an array times a number: what a low-rank adapter's product is multiplied by.
+ * reference, the only variant: scale.c   check: tests/checkkern/scale.c   SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_SCALE_H
+#define DSC_KERNELS_SCALE_H
+#include <dsc/types.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* x[i] = x[i] * factor in fp32, rounded once to the dtype: the same bits everywhere. */
+typedef struct dsc_scale_args {
+    void *x;
+    int64_t count;
+    float factor;
+    dsc_dtype dtype; /* F32, BF16 or F16 */
+} dsc_scale_args;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

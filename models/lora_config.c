@@ -1,0 +1,183 @@
+/* lora_config.c - see lora_config.h.
+ *
+ * Of an adapter's folder the tensors say which layers it is for, so every way to spell that in PEFT's config is read;
+ * the config gives rank and scale, and what changes the mathematics in a way that is not built is refused by name.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "models/lora_config.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "models/hf_config.h"
+
+#define CONFIG_FILE "adapter_config.json"
+#define WEIGHTS_FILE "adapter_model.safetensors"
+#define ALPHA_MAX 1e9
+
+static dsc_status check_numbers(const dsc_lora_config *config, const char *where, dsc_error *err)
+{
+    if (config->rank < 1 || config->rank > DSC_LORA_RANK_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, where, "a rank of %lld; expected 1 to %d", (long long)config->rank,
+                        DSC_LORA_RANK_MAX);
+    if (!(config->alpha > 0 && config->alpha <= ALPHA_MAX))
+        return DSC_FAIL(err, DSC_ERR_INPUT, where, "an alpha of %g; expected more than 0 and at most %g", config->alpha,
+                        ALPHA_MAX);
+    return DSC_OK;
+}
+
+/* ---- PEFT's folder ---- */
+
+/* Keys that must be absent, null, false, empty or, for a text, the one given. */
+static dsc_status refuse_variants(dsc_hf_config *reader)
+{
+    static const struct { const char *key, *text; } plain[] = {
+        { "use_dora", NULL },        { "lora_bias", NULL },       { "modules_to_save", NULL },
+        { "rank_pattern", NULL },    { "alpha_pattern", NULL },   { "layer_replication", NULL },
+        { "target_parameters", NULL }, { "trainable_token_indices", NULL }, { "bias", "none" },
+        { "peft_type", "LORA" },     { "use_qalora", NULL },      { "alora_invocation_tokens", NULL },
+    };
+    for (size_t i = 0; i < DSC_COUNT(plain); i++) {
+        const cJSON *item = dsc_hf_field(reader, plain[i].key);
+        const bool empty = item == NULL || cJSON_IsFalse(item) ||
+                           ((cJSON_IsArray(item) || cJSON_IsObject(item)) && item->child == NULL);
+        const bool same = plain[i].text != NULL && cJSON_IsString(item) && strcmp(item->valuestring, plain[i].text) == 0;
+        if (!empty && !same)
+            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"%s\" of this kind is not built; what exists: %s",
+                                 plain[i].key, plain[i].text != NULL ? plain[i].text : "plain LoRA, without the key");
+    }
+    return DSC_OK;
+}
+
+static dsc_status read_keys(dsc_hf_config *reader, dsc_lora_config *out)
+{
+    static const char *const starts[] = { "gaussian", "eva", "orthogonal" }; /* those that leave the base as it is */
+    double dropout = 0;
+    if (!cJSON_IsObject(reader->object))
+        return DSC_FAIL(reader->err, DSC_ERR_INPUT, reader->where, "expected an object, as PEFT writes it");
+    DSC_TRY(refuse_variants(reader));
+    DSC_TRY(dsc_hf_int(reader, "r", DSC_LORA_RANK_MAX, 8, &out->rank));
+    DSC_TRY(dsc_hf_number(reader, "lora_alpha", (dsc_hf_range){ 1e-9, ALPHA_MAX }, 8, &out->alpha));
+    DSC_TRY(dsc_hf_bool(reader, "use_rslora", false, &out->rank_stabilized));
+    DSC_TRY(dsc_hf_number(reader, "lora_dropout", (dsc_hf_range){ 0, 1 }, 0, &dropout));
+    if (dropout > 0)
+        dsc_hf_warn(reader->warnings, reader->warnings_bytes, "the adapter's dropout is off (adapter_config.json: "
+                    "lora_dropout %g)", dropout);
+    const cJSON *start = dsc_hf_field(reader, "init_lora_weights");
+    int32_t index = 0;
+    return cJSON_IsString(start) ? dsc_hf_choice(reader, "init_lora_weights", starts, DSC_COUNT(starts), &index)
+                                 : DSC_OK;
+}
+
+static dsc_status read_config(dsc_lora_config *out, dsc_alloc *alloc, const char *dir, dsc_error *err)
+{
+    static const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
+    char path[1024], *text = NULL;
+    int64_t bytes = 0;
+    dsc_json *json = NULL;
+    DSC_TRY(dsc_path_join(path, sizeof path, dir, CONFIG_FILE, err));
+    DSC_TRY(dsc_io_read_all(NULL, alloc, path, limits.bytes, &text, &bytes, err));
+    dsc_status status = dsc_json_open(alloc, path, text, bytes, DSC_JSON_STRICT, &limits, &json, err);
+    if (status == DSC_OK) {
+        dsc_hf_config reader = { .json = json, .object = dsc_json_root(json), .err = err, .warnings = out->warnings,
+                                 .warnings_bytes = sizeof out->warnings };
+        snprintf(reader.where, sizeof reader.where, "%.250s", path);
+        status = read_keys(&reader, out);
+    }
+    dsc_json_close(&json);
+    dsc_alloc_free(alloc, text);
+    return status;
+}
+
+dsc_status dsc_lora_config_open(dsc_lora_config *out, dsc_alloc *alloc, const dsc_lora_options *options,
+                                dsc_error *err)
+{
+    if (options->struct_bytes < sizeof *options)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "dsc_lora_options.struct_bytes is %u; use DSC_LORA_OPTIONS_INIT",
+                        options->struct_bytes);
+    *out = (dsc_lora_config){ .rank = options->rank, .alpha = options->alpha,
+                              .rank_stabilized = options->rank_stabilized, .targets = options->targets,
+                              .target_count = options->target_count };
+    if (options->target_count < 0 || options->target_count > DSC_LORA_TARGETS_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora.target_modules", "%d names; expected at most %d",
+                        options->target_count, DSC_LORA_TARGETS_MAX);
+    if (options->adapter == NULL)
+        return check_numbers(out, "dsc.lora", err);
+    out->target_count = 0;
+    DSC_TRY(read_config(out, alloc, options->adapter, err));
+    return dsc_weights_open_file(&out->weights, alloc, options->adapter, WEIGHTS_FILE, err);
+}
+
+void dsc_lora_config_close(dsc_lora_config *config)
+{
+    dsc_weights_close(&config->weights);
+}
+
+/* ---- which layers ---- */
+
+/* PEFT's rule: the whole name, or what follows a point in it. */
+static bool is_named(const char *layer, const char *target)
+{
+    const size_t bytes = strlen(layer), end = strlen(target);
+    if (bytes < end || strcmp(layer + bytes - end, target) != 0)
+        return false;
+    return bytes == end || layer[bytes - end - 1] == '.';
+}
+
+bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *const *usual)
+{
+    char name[256];
+    bool wanted = false;
+    if (config->weights != NULL) {
+        snprintf(name, sizeof name, DSC_LORA_PREFIX "%s.lora_A.weight", layer);
+        return dsc_weights_find(config->weights, name) != NULL;
+    }
+    for (int32_t i = 0; config->target_count == 0 && usual[i] != NULL; i++)
+        wanted |= is_named(layer, usual[i]);
+    for (int32_t i = 0; i < config->target_count; i++) {
+        const bool here = strcmp(config->targets[i], "all-linear") == 0 || is_named(layer, config->targets[i]);
+        config->used[i] |= here;
+        wanted |= here;
+    }
+    return wanted;
+}
+
+float dsc_lora_scale(const dsc_lora_config *config)
+{
+    const double rank = (double)config->rank;
+    return (float)(config->alpha / (config->rank_stabilized ? sqrt(rank) : rank));
+}
+
+/* ---- writing ---- */
+
+static int64_t put_quoted(char *out, int64_t room, const char *text)
+{
+    return text == NULL ? snprintf(out, (size_t)room, "null") : (int64_t)dsc_json_quote(out, (size_t)room, text);
+}
+
+dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc, const dsc_lora_text *text, char **out,
+                                 dsc_error *err)
+{
+    int64_t room = 1024 + (text->base != NULL ? 6 * (int64_t)strlen(text->base) : 0), used;
+    char alpha[32];
+    for (int64_t i = 0; i < text->count; i++)
+        room += 6 * (int64_t)strlen(text->names[i]) + 8;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, room, 1, out, err));
+    char *const at = *out;
+    used = snprintf(at, (size_t)room, "{\n  \"base_model_name_or_path\": ");
+    used += put_quoted(at + used, room - used, text->base);
+    used += snprintf(at + used, (size_t)(room - used),
+                     ",\n  \"bias\": \"none\",\n  \"fan_in_fan_out\": %s,\n  \"inference_mode\": true,\n"
+                     "  \"init_lora_weights\": true,\n  \"lora_alpha\": %s,\n  \"lora_dropout\": 0.0,\n"
+                     "  \"modules_to_save\": null,\n  \"peft_type\": \"LORA\",\n  \"r\": %lld,\n  \"target_modules\": [",
+                     text->in_out ? "true" : "false", dsc_hf_number_text(config->alpha, alpha, sizeof alpha),
+                     (long long)config->rank);
+    for (int64_t i = 0; i < text->count; i++) {
+        used += snprintf(at + used, (size_t)(room - used), "%s\n    ", i > 0 ? "," : "");
+        used += put_quoted(at + used, room - used, text->names[i]);
+    }
+    used += snprintf(at + used, (size_t)(room - used), "\n  ],\n  \"task_type\": \"CAUSAL_LM\",\n"
+                     "  \"use_rslora\": %s\n}\n", config->rank_stabilized ? "true" : "false");
+    DSC_ASSERT(used < room);
+    return DSC_OK;
+}

@@ -1,0 +1,46 @@
+/* lora_config.h - which linear layers of a model get adapters, of what rank; PEFT's adapter_config.json read and
+ * written. Inside models/ only. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_MODELS_LORA_CONFIG_H
+#define DSC_MODELS_LORA_CONFIG_H
+
+#include "models/weights.h"
+
+#include <dsc/model.h>
+
+#define DSC_LORA_RANK_MAX 65536
+#define DSC_LORA_TARGETS_MAX 64
+/* In front of a parameter's name in PEFT's files: the wrapper's, then the model's attribute in it. */
+#define DSC_LORA_PREFIX "base_model.model."
+
+typedef struct dsc_lora_config {
+    int64_t rank;
+    double alpha;
+    bool rank_stabilized;
+    const char *const *targets; /* [target_count] as the options'; 0: `usual` decides */
+    int32_t target_count;
+    bool used[DSC_LORA_TARGETS_MAX]; /* targets[i] was the name of a layer */
+    dsc_weights *weights;            /* of an adapter to go on from: they say which layers have one; NULL: fresh */
+    char warnings[256];
+} dsc_lora_config;
+
+/* Owned: close gives the weights back unless they were taken (set to NULL). Targets are borrowed from the options. */
+DSC_MUST_USE dsc_status dsc_lora_config_open(dsc_lora_config *out, dsc_alloc *alloc, const dsc_lora_options *options,
+                                             dsc_error *err);
+void dsc_lora_config_close(dsc_lora_config *config);
+
+/* Whether the layer "model.layers.3.self_attn.q_proj" gets an adapter. usual[]: names that end the targets when none are
+ * given, up to a NULL. */
+bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *const *usual);
+float dsc_lora_scale(const dsc_lora_config *config);
+
+/* What adapter_config.json says beside config. */
+typedef struct dsc_lora_text {
+    const char *base;         /* path of the model; NULL: a built-in one */
+    const char *const *names; /* [count] of the layers, or their ends */
+    int64_t count;
+    bool in_out;              /* weights are stored [in,out] */
+} dsc_lora_text;
+DSC_MUST_USE dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc,
+                                              const dsc_lora_text *text, char **out, dsc_error *err);
+
+#endif

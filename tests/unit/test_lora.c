@@ -1,0 +1,233 @@
+/* test_lora.c - low-rank adapters on models of every block: logits, losses and gradients against peft's in double, and
+ * against themselves; which layers get one; what is trained; PEFT's config read and written.
+ *
+ * The golden files and configs come from tests/golden/make_hf.py. SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "tests/support/ckpt_world.h"
+#include "tests/support/lmrun.h"
+
+#define OPTIONS(rank, alpha, stabilized, names) \
+    { sizeof(dsc_lora_options), rank, alpha, stabilized, names, DSC_COUNT(names), NULL }
+
+static const char *const all[] = { "all-linear" }, *const gpt2[] = { "c_attn", "mlp.c_proj" };
+static const char *const neox[] = { "query_key_value", "dense_h_to_4h", "attention.dense" };
+static const char *const opt[] = { "q_proj", "v_proj", "out_proj", "fc1", "fc2" };
+static const dsc_lora_options options[] = { OPTIONS(5, 12, false, all), OPTIONS(3, 6, true, gpt2),
+                                            OPTIONS(4, 4, false, neox), OPTIONS(2, 3, false, opt) };
+
+/* As make_hf.py; attention: C. */
+static const lmrun_case cases[] = {
+    { "lora_llama", 3, 7, 2, 24, false, 0, &options[0] },
+    { "lora_gpt2", 3, 7, 2, 16, false, 0, &options[1] },
+    { "lora_neox", 3, 7, 2, 24, false, 0, &options[2] },
+    { "lora_opt", 3, 7, 2, 16, false, 0, &options[3] },
+};
+
+static void agrees_with_peft(void **state) { lmrun_cases_agree(cases, DSC_COUNT(cases)); }
+static void keeps_its_bits(void **state) { lmrun_cases_keep_their_bits(cases, DSC_COUNT(cases)); }
+static void runs_as_planned(void **state) { lmrun_cases_run_as_planned(cases, DSC_COUNT(cases)); }
+static void gradient_is_the_slope(void **state) { lmrun_cases_have_slopes(cases, DSC_COUNT(cases)); }
+
+/* ---- what gets an adapter ---- */
+
+static dsc_status open_llama(const dsc_lora_options *lora, dsc_model **out, dsc_error *err)
+{
+    dsc_model_options with = DSC_MODEL_OPTIONS_INIT;
+    with.lora = lora;
+    return dsc_model_open(out, "tests/golden/lora_llama.json", &with, err);
+}
+
+/* The names of what is trained, in order, each with a space behind it. */
+static void trained_names(const dsc_model *model, char *out, size_t bytes)
+{
+    size_t used = 0;
+    out[0] = 0;
+    for (int32_t m = 0; m < model->module_count; m++)
+        for (int32_t p = 0; p < model->modules[m].param_count && used < bytes; p++)
+            if (model->modules[m].params[p].trainable)
+                used += (size_t)snprintf(out + used, bytes - used, "%s ", model->modules[m].params[p].name);
+    assert_true(used < bytes);
+}
+
+static void only_adapters_are_trained(void **state)
+{
+    static const char *const one[] = { "model.layers.1.self_attn.o_proj" };
+    const dsc_lora_options lora = OPTIONS(3, 6, false, one);
+    char names[1024];
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_model *model = NULL;
+    assert_int_equal(open_llama(&lora, &model, &err), DSC_OK);
+    assert_int_equal(dsc_model_check(model, &err), DSC_OK);
+    trained_names(model, names, sizeof names);
+    assert_string_equal(names, "model.layers.1.self_attn.o_proj.lora_A.weight "
+                               "model.layers.1.self_attn.o_proj.lora_B.weight ");
+    const dsc_module *block = &model->modules[2];
+    const dsc_param_spec *a = &block->params[block->param_count - 2], *b = &block->params[block->param_count - 1];
+    assert_true(a->dim_count == 2 && a->dim[0] == 3 && a->dim[1] == 24);
+    assert_true(b->dim_count == 2 && b->dim[0] == 24 && b->dim[1] == 3);
+    assert_true(a->init == DSC_INIT_UNIFORM && fabs((double)a->init_std * sqrt(24.0) - 1) < 1e-6);
+    assert_int_equal(b->init, DSC_INIT_ZEROS);
+    assert_non_null(strstr(model->adapter_json, "\"model.layers.1.self_attn.o_proj\"")); /* whole: not in all blocks */
+    assert_non_null(strstr(model->adapter_json, "\"r\": 3"));
+    dsc_model_close(&model);
+}
+
+/* What peft takes for the family. */
+static void targets_without_any(void **state)
+{
+    const dsc_lora_options lora = DSC_LORA_OPTIONS_INIT;
+    char names[1024];
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_model *model = NULL;
+    assert_int_equal(open_llama(&lora, &model, &err), DSC_OK);
+    trained_names(model, names, sizeof names);
+    assert_non_null(strstr(names, "model.layers.0.self_attn.q_proj.lora_A.weight "));
+    assert_non_null(strstr(names, "model.layers.1.self_attn.v_proj.lora_B.weight "));
+    assert_null(strstr(names, "k_proj"));
+    assert_null(strstr(names, "mlp"));
+    assert_non_null(strstr(model->adapter_json, "\"self_attn.q_proj\",\n"));
+    dsc_model_close(&model);
+}
+
+static void refuses(void **state)
+{
+    static const char *const head[] = { "q_proj", "lm_head" }, *const part[] = { "_proj" };
+    static const struct { dsc_lora_options lora; const char *what; } wrong[] = {
+        { OPTIONS(8, 8, false, head), "\"lm_head\" is the name of no layer of tests/golden/lora_llama.json" },
+        { OPTIONS(8, 8, false, part), "\"_proj\" is the name of no layer" },
+        { OPTIONS(0, 8, false, all), "a rank of 0" },
+        { OPTIONS(8, 0, false, all), "an alpha of 0" },
+        { { 8, 8, 8, false, NULL, 0, NULL }, "struct_bytes is 8" },
+        { { sizeof(dsc_lora_options), 8, 8, false, NULL, 65, NULL }, "65 names" },
+    };
+    for (size_t i = 0; i < DSC_COUNT(wrong); i++) {
+        dsc_model *model = NULL;
+        dsc_error err = DSC_ERROR_INIT;
+        assert_int_not_equal(open_llama(&wrong[i].lora, &model, &err), DSC_OK);
+        assert_null(model);
+        if (strstr(err.message, wrong[i].what) == NULL)
+            fail_msg("%s", err.message);
+    }
+}
+
+/* ---- folders of PEFT's ---- */
+
+static char *dir;
+
+#define Q(layer, part, shape, from, to)                                                                        \
+    "\"base_model.model.model.layers." layer ".self_attn.q_proj.lora_" part ".weight\":{\"dtype\":\"F32\"," \
+    "\"shape\":" shape ",\"data_offsets\":[" from "," to "]}"
+#define A_AND_B Q("1", "A", "[2,24]", "0", "192") "," Q("1", "B", "[24,2]", "192", "384")
+
+/* adapter_model.safetensors with that header and element i being i, up to `elements`. */
+static void put_weights(const char *header, int elements)
+{
+    char file[4096];
+    const uint64_t bytes = strlen(header);
+    memcpy(file, &bytes, 8);
+    memcpy(file + 8, header, bytes);
+    for (int i = 0; i < elements; i++) {
+        const float value = (float)i;
+        memcpy(file + 8 + bytes + 4 * (size_t)i, &value, 4);
+    }
+    cw_write(cw_path(dir, "adapter_model.safetensors"), file, 8 + bytes + 4 * (size_t)elements);
+}
+
+static dsc_status open_adapter(const char *config, dsc_model **model, dsc_error *err)
+{
+    dsc_lora_options lora = DSC_LORA_OPTIONS_INIT;
+    cw_write(cw_path(dir, "adapter_config.json"), config, strlen(config));
+    lora.adapter = dir;
+    return open_llama(&lora, model, err);
+}
+
+static void goes_on_from_a_folder(void **state)
+{
+    char names[1024];
+    float values[48];
+    bool found = false;
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_model *model = NULL;
+    put_weights("{" A_AND_B "}", 96);
+    if (open_adapter("{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": 3, \"target_modules\": \".*q_proj\","
+                     " \"lora_dropout\": 0.1, \"rank_pattern\": {}, \"bias\": \"none\"}", &model, &err) != DSC_OK)
+        fail_msg("%s: %s", err.where, err.message);
+    trained_names(model, names, sizeof names);
+    assert_string_equal(names, "model.layers.1.self_attn.q_proj.lora_A.weight "
+                               "model.layers.1.self_attn.q_proj.lora_B.weight ");
+    const int32_t b = model->modules[2].param_count - 1;
+    assert_int_equal(model->load_param(model, 2, b, 0, 48, values, &found, &err), DSC_OK);
+    assert_true(found && values[0] == 48 && values[47] == 95);
+    assert_int_equal(model->load_param(model, 2, 0, 0, 24, values, &found, &err), DSC_OK);
+    assert_false(found); /* a config alone has no weights */
+    assert_non_null(strstr(model->warnings, "lora_dropout 0.1"));
+    assert_non_null(strstr(model->adapter_json, "\"lora_alpha\": 3,"));
+    dsc_model_close(&model);
+}
+
+static void refuses_folders(void **state)
+{
+    static const char good[] = "{\"peft_type\": \"LORA\", \"r\": 2}";
+    static const struct { const char *config, *header, *what; } wrong[] = {
+        { "{\"peft_type\": \"LORA\", \"r\": 3}", "{" A_AND_B "}", "is [2,24], config.json needs [3,24]" },
+        { "{\"peft_type\": \"IA3\"}", "{" A_AND_B "}", "\"peft_type\" of this kind is not built" },
+        { "{\"r\": 2, \"use_dora\": true}", "{" A_AND_B "}", "\"use_dora\"" },
+        { "{\"r\": 2, \"bias\": \"all\"}", "{" A_AND_B "}", "\"bias\"" },
+        { "{\"r\": 2, \"alpha_pattern\": {\"q_proj\": 9}}", "{" A_AND_B "}", "\"alpha_pattern\"" },
+        { "{\"r\": 2, \"modules_to_save\": [\"lm_head\"]}", "{" A_AND_B "}", "\"modules_to_save\"" },
+        { "{\"r\": 2, \"init_lora_weights\": \"pissa\"}", "{" A_AND_B "}", "\"pissa\" is not built" },
+        { "{\"r\": 0}", "{" A_AND_B "}", "\"r\" must be a whole number" },
+        { "[]", "{" A_AND_B "}", "expected an object" },
+        { good, "{" Q("1", "A", "[2,24]", "0", "192") "}", "q_proj.lora_B.weight\" is missing" },
+        { good, "{" A_AND_B "," Q("2", "A", "[2,24]", "384", "576") "}", "is no adapter of a linear layer" },
+        { good, "{" Q("9", "A", "[2,24]", "0", "192") "}", "no layer of tests/golden/lora_llama.json has an adapter" },
+    };
+    for (size_t i = 0; i < DSC_COUNT(wrong); i++) {
+        dsc_model *model = NULL;
+        dsc_error err = DSC_ERROR_INIT;
+        put_weights(wrong[i].header, i == 10 ? 144 : i == 9 || i == 11 ? 48 : 96);
+        assert_int_not_equal(open_adapter(wrong[i].config, &model, &err), DSC_OK);
+        assert_null(model);
+        if (strstr(err.message, wrong[i].what) == NULL)
+            fail_msg("case %zu: %s", i, err.message);
+    }
+}
+
+static int setup(void **state)
+{
+    dir = cw_tmp_open();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    cw_tmp_close(dir);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agrees_with_peft),
+        cmocka_unit_test(keeps_its_bits),
+        cmocka_unit_test(runs_as_planned),
+        cmocka_unit_test(gradient_is_the_slope),
+        cmocka_unit_test(only_adapters_are_trained),
+        cmocka_unit_test(targets_without_any),
+        cmocka_unit_test(refuses),
+        cmocka_unit_test(goes_on_from_a_folder),
+        cmocka_unit_test(refuses_folders),
+    };
+    return cmocka_run_group_tests_name("lora", tests, setup, teardown);
+}
