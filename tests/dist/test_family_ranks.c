@@ -17,7 +17,7 @@
 static void stages_give_the_same_bits(void **state)
 {
     for (size_t i = 0; i < DSC_COUNT(tiny_models); i++) {
-        dsc_model *model = tiny_model_open(tiny_models[i].config);
+        dsc_model *model = tiny_model_open(tiny_models[i].config, tiny_models[i].lora);
         for (int32_t world = 1; world <= 4; world++)
             tiny_stages_agree(model, "cpu", world, (world + (int32_t)i) % 2 == 0);
         dsc_model_close(&model);
@@ -28,7 +28,7 @@ static void world_sizes_agree_when_asked(void **state)
 {
     static const char any_world[] = ", \"reproducible\": \"world_size\"";
     for (size_t i = 0; i < DSC_COUNT(tiny_models); i++) {
-        dsc_model *model = tiny_model_open(tiny_models[i].config);
+        dsc_model *model = tiny_model_open(tiny_models[i].config, tiny_models[i].lora);
         run_result first, other;
         tiny_run(model, &(tiny_variant){ "cpu", 1, 0, 4, i % 2 == 0, false, false, any_world }, &(run_options){ 0 },
                  &first);
@@ -44,7 +44,7 @@ static void world_sizes_agree_when_asked(void **state)
 static void memory_is_the_plans(void **state)
 {
     for (size_t i = 0; i < DSC_COUNT(tiny_models); i++) {
-        dsc_model *model = tiny_model_open(tiny_models[i].config);
+        dsc_model *model = tiny_model_open(tiny_models[i].config, tiny_models[i].lora);
         for (int32_t stage = 0; stage <= 3; stage++) {
             run_result r;
             tiny_run(model, &(tiny_variant){ "cpu", 2, stage, 2, stage % 2 == 0, stage > 1, stage == 3, NULL },

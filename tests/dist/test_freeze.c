@@ -1,5 +1,5 @@
-/* test_freeze.c - dsc.freeze: what is named keeps its weights and has no gradients, masters or moments; what is not
- * trains, with the same bits at every stage and wherever states live. SPDX-License-Identifier: Apache-2.0 */
+/* test_freeze.c - dsc.freeze and adapters: what is named keeps its weights and has no gradients, masters or moments;
+ * what is not trains, with the same bits at every stage and wherever states live. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,15 +22,17 @@ typedef struct variant {
     bool bf16;
     const char *zero;   /* members of zero_optimization, each preceded by a comma */
     const char *freeze; /* the key's value */
+    bool adapted;       /* the model that has adapters, which is frozen but for these */
 } variant;
 
-static dsc_model *model; /* tied, so that the head is the token table */
+static dsc_model *plain, *adapted; /* tied, so that the head is the token table */
 static char *dir;
 
 static void run(const variant *v, const run_options *base, run_result *out)
 {
     char config[2048];
     run_options options = *base;
+    const dsc_model *model = v->adapted ? adapted : plain;
     snprintf(config, sizeof config,
              "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_clipping\": 0.5,"
              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.001, \"weight_decay\": 0.1}},"
@@ -59,7 +61,7 @@ static dsc_status load(dsc_engine *engine, int32_t rank, void *user, dsc_error *
 }
 
 /* Elements of own parameters whose names have `part` in them. */
-static int64_t elements_with(const char *part)
+static int64_t elements_with(const dsc_model *model, const char *part)
 {
     int64_t sum = 0;
     for (int32_t m = 0; m < model->module_count; m++)
@@ -122,17 +124,19 @@ static void expect_changed(const weights *before, const weights *after, const ch
 
 static void only_the_others_change(void **state)
 {
-    static const struct { const char *freeze, *trained; } cases[] = {
-        { "[\"*\", \"!*.v_proj.*\"]", ".v_proj." },
-        { "[\"*\", \"!*norm.weight\"]", "norm.weight" },
-        { "[\"*.weight\"]", ".bias" },                   /* norms and products keep their biases alone */
-        { "[\"*\", \"!*embed_tokens*\"]", "embed_tokens" }, /* both uses of a tied table */
+    static const struct { const char *freeze, *trained; bool adapted; } cases[] = {
+        { "[\"*\", \"!*.v_proj.*\"]", ".v_proj.", false },
+        { "[\"*\", \"!*norm.weight\"]", "norm.weight", false },
+        { "[\"*.weight\"]", ".bias", false },                   /* norms and products keep their biases alone */
+        { "[\"*\", \"!*embed_tokens*\"]", "embed_tokens", false }, /* both uses of a tied table */
         { "[\"model.layers.?.*\", \"model.norm*\", \"model.embed_tokens.weight\", \"!model.layers.1.*\"]",
-          ".layers.1." },
+          ".layers.1.", false },
+        { "[]", ".lora_", true },
+        { "[\"*.lora_A.*\"]", ".lora_B.", true },
     };
     for (size_t i = 0; i < DSC_COUNT(cases); i++) {
         run_result r;
-        const variant v = { 2, (int32_t)(i + 1) % 4, i % 2 != 0, NULL, cases[i].freeze };
+        const variant v = { 2, (int32_t)(i + 1) % 4, i % 2 != 0, NULL, cases[i].freeze, cases[i].adapted };
         cw_remove(cw_path(dir, "before"));
         cw_remove(cw_path(dir, "after"));
         run(&v, &(run_options){ .steps = -1, .after = save, .user = (void *)(uintptr_t)cw_path(dir, "before") }, &r);
@@ -148,45 +152,56 @@ static void only_the_others_change(void **state)
 }
 
 /* By the memory that was taken: gradients, masters and moments are those of what trains, and the peak is the plan's. */
-static void frozen_has_no_states(void **state)
+static void expect_no_states(const char *freeze, bool with_adapters, int64_t trained)
 {
-    const int64_t trained = elements_with(".v_proj."), padding = 2 * 1024 * 2; /* groups times slices */
+    const int64_t padding = 2 * 1024 * 2; /* groups times slices */
     for (int32_t stage = 0; stage <= 3; stage++) {
         run_result all, some;
-        run(&(variant){ 2, stage, true, NULL, "[]" }, &(run_options){ .steps = 2 }, &all);
-        run(&(variant){ 2, stage, true, NULL, "[\"*\", \"!*.v_proj.*\"]" }, &(run_options){ .steps = 2 }, &some);
+        run(&(variant){ 2, stage, true, NULL, "[]", false }, &(run_options){ .steps = 2 }, &all);
+        run(&(variant){ 2, stage, true, NULL, freeze, with_adapters }, &(run_options){ .steps = 2 }, &some);
         assert_int_equal(some.status, DSC_OK);
         const int64_t owners = stage == 0 ? 1 : 2, bytes = 4 * trained / owners;
         const int64_t most = 4 * (trained + padding) / owners;
         assert_true(some.state_bytes[2] >= bytes && some.state_bytes[2] <= most);
         assert_true(some.state_bytes[3] >= 2 * bytes && some.state_bytes[3] <= 2 * most);
         assert_true(some.state_bytes[1] * 4 < all.state_bytes[1]);
-        assert_true(some.state_bytes[0] <= all.state_bytes[0] + 4 * padding);
+        assert_true(some.state_bytes[0] <= all.state_bytes[0] + 4 * padding + (with_adapters ? 2 * trained : 0));
         assert_true(some.tracked_peak <= some.planned);
         assert_true(some.tracked_peak * 100 >= some.planned * 99);
         assert_int_equal(some.alloc_calls_after_first, some.alloc_calls_at_end);
     }
 }
 
-static void same_bits_wherever(void **state)
+static void frozen_has_no_states(void **state)
 {
-    static const char freeze[] = "[\"*\", \"!*.q_proj.*\", \"!*layernorm.*\"]";
+    expect_no_states("[\"*\", \"!*.v_proj.*\"]", false, elements_with(plain, ".v_proj."));
+    expect_no_states("[]", true, elements_with(adapted, ".lora_"));
+}
+
+static void expect_same_bits(const char *freeze, bool with_adapters)
+{
     char nvme[700];
     snprintf(nvme, sizeof nvme, ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}", dir);
     const variant ways[] = {
-        { 3, 1, true, NULL, freeze },
-        { 3, 2, true, ", \"offload_optimizer\": {\"device\": \"cpu\"}", freeze },
-        { 3, 3, true, NULL, freeze },
-        { 3, 3, true, nvme, freeze },
+        { 3, 1, true, NULL, freeze, with_adapters },
+        { 3, 2, true, ", \"offload_optimizer\": {\"device\": \"cpu\"}", freeze, with_adapters },
+        { 3, 3, true, NULL, freeze, with_adapters },
+        { 3, 3, true, nvme, freeze, with_adapters },
     };
     run_result first, other;
-    run(&(variant){ 3, 0, true, NULL, freeze }, &(run_options){ 0 }, &first);
+    run(&(variant){ 3, 0, true, NULL, freeze, with_adapters }, &(run_options){ 0 }, &first);
     assert_int_equal(first.status, DSC_OK);
     for (size_t i = 0; i < DSC_COUNT(ways); i++) {
         run(&ways[i], &(run_options){ 0 }, &other);
         assert_int_equal(other.status, DSC_OK);
         run_expect_same(&first, &other);
     }
+}
+
+static void same_bits_wherever(void **state)
+{
+    expect_same_bits("[\"*\", \"!*.q_proj.*\", \"!*layernorm.*\"]", false);
+    expect_same_bits("[]", true);
 }
 
 /* A resumed run may freeze more than the one that saved; less would need moments that nobody has. */
@@ -196,19 +211,38 @@ static void resumes(void **state)
     char *const saved = strdup(cw_path(dir, "resumed"));
     run_result whole, part, rest;
     assert_non_null(saved);
-    run(&(variant){ 2, 1, true, NULL, freeze }, &(run_options){ .steps = 4 }, &whole);
-    run(&(variant){ 2, 3, true, NULL, freeze }, &(run_options){ .steps = 2, .after = save, .user = saved }, &part);
+    run(&(variant){ 2, 1, true, NULL, freeze, false }, &(run_options){ .steps = 4 }, &whole);
+    run(&(variant){ 2, 3, true, NULL, freeze, false }, &(run_options){ .steps = 2, .after = save, .user = saved }, &part);
     assert_int_equal(part.status, DSC_OK);
-    run(&(variant){ 2, 2, true, NULL, freeze }, &(run_options){ .steps = 2, .before = load, .user = saved }, &rest);
+    run(&(variant){ 2, 2, true, NULL, freeze, false }, &(run_options){ .steps = 2, .before = load, .user = saved }, &rest);
     assert_int_equal(rest.status, DSC_OK);
     assert_string_equal(whole.hash, rest.hash);
-    run(&(variant){ 2, 2, true, NULL, more }, &(run_options){ .steps = 1, .before = load, .user = saved }, &rest);
+    run(&(variant){ 2, 2, true, NULL, more, false }, &(run_options){ .steps = 1, .before = load, .user = saved }, &rest);
     assert_int_equal(rest.status, DSC_OK);
-    run(&(variant){ 2, 2, true, NULL, "[]" }, &(run_options){ .steps = 1, .before = load, .user = saved }, &rest);
+    run(&(variant){ 2, 2, true, NULL, "[]", false }, &(run_options){ .steps = 1, .before = load, .user = saved }, &rest);
     assert_int_equal(rest.status, DSC_ERR_INPUT);
     assert_non_null(strstr(rest.error.message, "the checkpoint has no \"master."));
     free(saved);
 }
+
+static void adapters_resume(void **state)
+{
+    char *const saved = strdup(cw_path(dir, "adapters"));
+    run_result whole, part, rest;
+    assert_non_null(saved);
+    run(&(variant){ 2, 1, true, NULL, "[]", true }, &(run_options){ .steps = 4 }, &whole);
+    run(&(variant){ 2, 3, true, NULL, "[]", true }, &(run_options){ .steps = 2, .after = save, .user = saved }, &part);
+    assert_int_equal(part.status, DSC_OK);
+    run(&(variant){ 2, 0, true, NULL, "[]", true }, &(run_options){ .steps = 2, .before = load, .user = saved }, &rest);
+    assert_int_equal(rest.status, DSC_OK);
+    assert_string_equal(whole.hash, rest.hash);
+    run(&(variant){ 3, 2, true, NULL, "[]", true }, &(run_options){ .steps = 1, .before = load, .user = saved }, &rest);
+    assert_int_equal(rest.status, DSC_OK);
+    run(&(variant){ 2, 2, true, NULL, "[]", false }, &(run_options){ .steps = 1, .before = load, .user = saved }, &rest);
+    assert_int_equal(rest.status, DSC_ERR_INPUT);
+    free(saved);
+}
+
 
 static void refuses(void **state)
 {
@@ -220,7 +254,7 @@ static void refuses(void **state)
     };
     for (size_t i = 0; i < DSC_COUNT(cases); i++) {
         run_result r;
-        run(&(variant){ 1, 1, false, NULL, cases[i].freeze }, &(run_options){ 0 }, &r);
+        run(&(variant){ 1, 1, false, NULL, cases[i].freeze, false }, &(run_options){ 0 }, &r);
         assert_int_equal(r.status, DSC_ERR_CONFIG);
         assert_string_equal(r.error.where, "dsc.freeze");
         assert_non_null(strstr(r.error.message, cases[i].what));
@@ -229,15 +263,18 @@ static void refuses(void **state)
 
 static int setup(void **state)
 {
+    static const char config[] = "{\"model_type\": \"llama\", " TINY_SIZES
+                                 ", \"tie_word_embeddings\": true, \"attention_bias\": true, \"mlp_bias\": true}";
     dir = cw_tmp_open();
-    model = tiny_model_open("{\"model_type\": \"llama\", " TINY_SIZES
-                            ", \"tie_word_embeddings\": true, \"attention_bias\": true, \"mlp_bias\": true}");
+    plain = tiny_model_open(config, NULL);
+    adapted = tiny_model_open(config, &tiny_lora);
     return 0;
 }
 
 static int teardown(void **state)
 {
-    dsc_model_close(&model);
+    dsc_model_close(&plain);
+    dsc_model_close(&adapted);
     cw_tmp_close(dir);
     return 0;
 }
@@ -249,6 +286,7 @@ int main(void)
         cmocka_unit_test(frozen_has_no_states),
         cmocka_unit_test(same_bits_wherever),
         cmocka_unit_test(resumes),
+        cmocka_unit_test(adapters_resume),
         cmocka_unit_test(refuses),
     };
     return cmocka_run_group_tests_name("freeze", tests, setup, teardown);

@@ -21,7 +21,7 @@ static void near_the_cpu_at_every_stage(void **state)
     const bool night = getenv("DSC_TEST_NIGHT") != NULL;
     const int32_t world = run_most_ranks(3);
     for (size_t i = 0; i < DSC_COUNT(tiny_models); i++) {
-        dsc_model *model = tiny_model_open(tiny_models[i].config);
+        dsc_model *model = tiny_model_open(tiny_models[i].config, tiny_models[i].lora);
         for (size_t bf16 = 0; bf16 < 2; bf16++) {
             run_result gpu, other;
             if (bf16 == i % 2 && !night)

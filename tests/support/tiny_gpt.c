@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-dsc_model *tiny_model_open(const char *config)
+dsc_model *tiny_model_open(const char *config, const dsc_lora_options *lora)
 {
     char path[] = "/tmp/dsc-tiny-model-XXXXXX.json";
     const int fd = mkstemps(path, 5);
@@ -15,6 +15,7 @@ dsc_model *tiny_model_open(const char *config)
     if (fd < 0 || dprintf(fd, "%s", config) < 1)
         abort();
     close(fd);
+    options.lora = lora;
     const dsc_status status = dsc_model_open(&model, path, &options, &err);
     unlink(path);
     if (status != DSC_OK) {
@@ -31,7 +32,7 @@ dsc_model *tiny_gpt_open(const tiny_gpt *shape)
              "{\"model_type\": \"gpt2\", \"vocab_size\": %d, \"n_positions\": %d, \"n_embd\": 64,"
              " \"n_head\": %d, \"n_layer\": %d, \"layer_norm_epsilon\": 1e-5}",
              (int)shape->vocab, (int)shape->sequence, (int)shape->heads, (int)shape->layers);
-    return tiny_model_open(config);
+    return tiny_model_open(config, NULL);
 }
 
 static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)

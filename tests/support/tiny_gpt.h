@@ -10,7 +10,7 @@ typedef struct tiny_gpt { int32_t vocab, sequence, heads, layers; } tiny_gpt;
 dsc_model *tiny_gpt_open(const tiny_gpt *shape);
 
 /* Any model, by the text of its config.json. */
-dsc_model *tiny_model_open(const char *config);
+dsc_model *tiny_model_open(const char *config, const dsc_lora_options *lora); /* NULL: without adapters */
 
 /* Samples are pure functions of their numbers; few targets, so there is something to learn. Borrows the model. */
 dsc_data_source tiny_gpt_data(const dsc_model *model, int64_t sample_count);

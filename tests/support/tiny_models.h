@@ -1,26 +1,33 @@
 /* tiny_models.h - config.json texts of models small enough for simulated GPUs, one for each thing that tells families
  * apart: grouped heads, a tied head, biases, norms of heads, a scaling; a parallel residual and positions of a part of
- * a head; learned positions that start at 2, and ReLU. SPDX-License-Identifier: Apache-2.0 */
+ * a head; learned positions that start at 2, and ReLU; adapters. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_TINY_MODELS_H
 #define DSC_TESTS_TINY_MODELS_H
+
+#include <dsc/model.h>
 
 #define TINY_SIZES                                                                                                     \
     "\"vocab_size\": 61, \"hidden_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"                   \
     " \"num_key_value_heads\": 2, \"intermediate_size\": 88, \"max_position_embeddings\": 16"
 
-static const struct { const char *name, *config; } tiny_models[] = {
-    { "llama", "{\"model_type\": \"llama\", " TINY_SIZES ", \"tie_word_embeddings\": true}" },
+static const char *const tiny_targets[] = { "all-linear" };
+static const dsc_lora_options tiny_lora = { sizeof tiny_lora, 3, 4.5, false, tiny_targets, 1, NULL };
+
+static const struct { const char *name, *config; const dsc_lora_options *lora; } tiny_models[] = {
+    { "llama", "{\"model_type\": \"llama\", " TINY_SIZES ", \"tie_word_embeddings\": true}", NULL },
     { "llama 3, untied",
       "{\"model_type\": \"llama\", " TINY_SIZES ", \"attention_bias\": true, \"mlp_bias\": true,"
       " \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4,"
-      " \"original_max_position_embeddings\": 8}}" },
-    { "qwen2", "{\"model_type\": \"qwen2\", " TINY_SIZES ", \"tie_word_embeddings\": true}" },
-    { "qwen3", "{\"model_type\": \"qwen3\", " TINY_SIZES ", \"head_dim\": 24}" },
-    { "neox", "{\"model_type\": \"gpt_neox\", " TINY_SIZES ", \"hidden_dropout\": 0, \"attention_dropout\": 0}" },
+      " \"original_max_position_embeddings\": 8}}", NULL },
+    { "qwen2", "{\"model_type\": \"qwen2\", " TINY_SIZES ", \"tie_word_embeddings\": true}", NULL },
+    { "qwen3", "{\"model_type\": \"qwen3\", " TINY_SIZES ", \"head_dim\": 24}", NULL },
+    { "neox", "{\"model_type\": \"gpt_neox\", " TINY_SIZES ", \"hidden_dropout\": 0, \"attention_dropout\": 0}", NULL },
     { "neox, serial",
       "{\"model_type\": \"gpt_neox\", " TINY_SIZES ", \"use_parallel_residual\": false, \"rotary_pct\": 1,"
-      " \"attention_bias\": false, \"hidden_act\": \"gelu_new\", \"tie_word_embeddings\": true}" },
-    { "opt", "{\"model_type\": \"opt\", " TINY_SIZES ", \"ffn_dim\": 88, \"dropout\": 0}" },
+      " \"attention_bias\": false, \"hidden_act\": \"gelu_new\", \"tie_word_embeddings\": true}", NULL },
+    { "opt", "{\"model_type\": \"opt\", " TINY_SIZES ", \"ffn_dim\": 88, \"dropout\": 0}", NULL },
+    { "llama with adapters", "{\"model_type\": \"llama\", " TINY_SIZES ", \"tie_word_embeddings\": true}", &tiny_lora },
+    { "neox with adapters", "{\"model_type\": \"gpt_neox\", " TINY_SIZES ", \"hidden_act\": \"gelu_new\"}", &tiny_lora },
 };
 
 #endif
