@@ -140,7 +140,8 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
         if (has_linear(config, i))
             DSC_TRY(dsc_linear_plan(&told, linear_of(self, i), err));
     /* q k^T and p v over the causal half of [T,T]. */
-    const double attention = 2 * 2.0 * (double)at.rows * (double)(config->lm.sequence + 1) / 2 * (double)config->lm.channels;
+    const double keys = (double)(config->lm.sequence + 1) / 2;
+    const double attention = 2 * 2.0 * (double)at.rows * keys * (double)config->lm.channels;
     *out = (dsc_module_plan){ .out_elements = at.rows * config->lm.channels, .saved_bytes = at.saved_bytes,
                               .forward_scratch_bytes = at.forward_bytes, .backward_scratch_bytes = at.backward_bytes,
                               .forward_flops = told.forward_flops + attention,
@@ -328,7 +329,8 @@ static dsc_status backward_mlp(const block_call *call, const void *in)
     char *const fc = call->saved + call->at.fc;
     DSC_TRY(activate(call, wide));
     DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->self, OUT), wide, ctx->d_out));
-    DSC_TRY(dsc_linear_backward(&call->launch, linear_of(call->self, OUT), wide, ctx->d_out, is_fused(call->self) ? fc : NULL));
+    DSC_TRY(dsc_linear_backward(&call->launch, linear_of(call->self, OUT), wide, ctx->d_out,
+                                is_fused(call->self) ? fc : NULL));
     if (!is_fused(call->self)) {
         const dsc_gelu_bwd_args args = { .d_in = wide, .d_out = wide, .in = fc, .count = call->at.rows * config->inner,
                                          .dtype = ctx->dtype, .kind = config->activation };

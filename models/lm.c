@@ -277,12 +277,13 @@ static dsc_status check_adapters(const dsc_lm *lm, const char *model, dsc_error 
     }
     for (int32_t i = 0; i < lm->lora->target_count; i++)
         if (!lm->lora->used[i])
-            return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora.target_modules", "\"%.100s\" is the name of no layer of %.200s "
-                            "that can have an adapter; expected \"all-linear\" or names of a block's linear layers: %s",
+            return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora.target_modules",
+                            "\"%.100s\" is the name of no layer of %.200s that can have an adapter; expected "
+                            "\"all-linear\" or names of a block's linear layers: %s",
                             lm->lora->targets[i], model, list);
     if (adapted == 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora", "no layer of %.200s has an adapter; a block's linear layers are "
-                        "%s", model, list);
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora",
+                        "no layer of %.200s has an adapter; a block's linear layers are %s", model, list);
     return DSC_OK;
 }
 

@@ -41,7 +41,8 @@ static dsc_status refuse_variants(dsc_hf_config *reader)
         const cJSON *item = dsc_hf_field(reader, plain[i].key);
         const bool empty = item == NULL || cJSON_IsFalse(item) ||
                            ((cJSON_IsArray(item) || cJSON_IsObject(item)) && item->child == NULL);
-        const bool same = plain[i].text != NULL && cJSON_IsString(item) && strcmp(item->valuestring, plain[i].text) == 0;
+        const bool same = plain[i].text != NULL && cJSON_IsString(item) &&
+                          strcmp(item->valuestring, plain[i].text) == 0;
         if (!empty && !same)
             return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"%s\" of this kind is not built; what exists: %s",
                                  plain[i].key, plain[i].text != NULL ? plain[i].text : "plain LoRA, without the key");
@@ -169,7 +170,8 @@ dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc
     used += snprintf(at + used, (size_t)(room - used),
                      ",\n  \"bias\": \"none\",\n  \"fan_in_fan_out\": %s,\n  \"inference_mode\": true,\n"
                      "  \"init_lora_weights\": true,\n  \"lora_alpha\": %s,\n  \"lora_dropout\": 0.0,\n"
-                     "  \"modules_to_save\": null,\n  \"peft_type\": \"LORA\",\n  \"r\": %lld,\n  \"target_modules\": [",
+                     "  \"modules_to_save\": null,\n  \"peft_type\": \"LORA\",\n  \"r\": %lld,\n"
+                     "  \"target_modules\": [",
                      text->in_out ? "true" : "false", dsc_hf_number_text(config->alpha, alpha, sizeof alpha),
                      (long long)config->rank);
     for (int64_t i = 0; i < text->count; i++) {

@@ -28,8 +28,8 @@ DSC_MUST_USE dsc_status dsc_lora_config_open(dsc_lora_config *out, dsc_alloc *al
                                              dsc_error *err);
 void dsc_lora_config_close(dsc_lora_config *config);
 
-/* Whether the layer "model.layers.3.self_attn.q_proj" gets an adapter. usual[]: names that end the targets when none are
- * given, up to a NULL. */
+/* Whether the layer "model.layers.3.self_attn.q_proj" gets an adapter. usual[], up to a NULL, stand in for targets when
+ * none are given. */
 bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *const *usual);
 float dsc_lora_scale(const dsc_lora_config *config);
 

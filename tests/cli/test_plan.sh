@@ -102,6 +102,24 @@ if ! command -v python3 >/dev/null; then
     skip "formulas and JSON" "no python3"; end_of_tests
 fi
 
+# ---- adapters ----
+# GPT-2's four linear layers of rank 8 in 12 blocks: 8 (768 + 2304 + 768 + 768 + 768 + 3072 + 3072 + 768) numbers each.
+adapters_alone_have_states() {
+    python3 -c 'import json, sys
+plan = json.load(open(sys.argv[1]))
+count = 12 * 8 * (768 + 2304 + 768 + 768 + 768 + 3072 + 3072 + 768)
+bytes = {row["tag"]: row["bytes"] for row in plan["per_rank"]}
+assert plan["trainable"] == count and plan["parameters"] == 124439808 + count
+for tag, each in (("grads", 4), ("master", 4), ("moments", 8)):
+    assert 0 <= bytes[tag] - each * count <= each * 12 * 1024, (tag, bytes[tag])' "$tmp/out"
+}
+config 1 true ',"dsc":{"lora":{"target_modules":"all-linear"}}'
+run plan --config "$tmp/c.json" --model gpt2-124m --json
+report "of a model with adapters these alone have gradients, masters and moments" adapters_alone_have_states
+config 1 true ',"dsc":{"lora":{"target_modules":["c_attn","q_proj"]}}'
+run plan --config "$tmp/c.json" --model gpt2-124m
+report "an adapter for a layer that does not exist" fails 2 '"q_proj" is the name of no layer of gpt2-124m'
+
 # ---- the formulas ----
 cat >"$tmp/formulas.py" <<'END'
 """ZeRO's formulas and order for one model: formulas.py DSC FOLDER MODEL GROUPS. Prints NAME<TAB>problem ("" is good).

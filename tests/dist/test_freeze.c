@@ -1,5 +1,6 @@
-/* test_freeze.c - dsc.freeze and adapters: what is named keeps its weights and has no gradients, masters or moments;
- * what is not trains, with the same bits at every stage and wherever states live. SPDX-License-Identifier: Apache-2.0 */
+/* test_freeze.c - dsc.freeze and adapters: what is frozen keeps its weights and has no gradients, masters or moments;
+ * what is not trains, with the same bits at every stage and wherever states live.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,6 +25,10 @@ typedef struct variant {
     const char *freeze; /* the key's value */
     bool adapted;       /* the model that has adapters, which is frozen but for these */
 } variant;
+
+/* The last arguments: the pattern and, where they are of interest, adapters. */
+#define VARIANT(world_, stage_, bf16_, zero_, ...) \
+    (variant){ .world = world_, .stage = stage_, .bf16 = bf16_, .zero = zero_, .freeze = __VA_ARGS__ }
 
 static dsc_model *plain, *adapted; /* tied, so that the head is the token table */
 static char *dir;
@@ -157,8 +162,8 @@ static void expect_no_states(const char *freeze, bool with_adapters, int64_t tra
     const int64_t padding = 2 * 1024 * 2; /* groups times slices */
     for (int32_t stage = 0; stage <= 3; stage++) {
         run_result all, some;
-        run(&(variant){ 2, stage, true, NULL, "[]", false }, &(run_options){ .steps = 2 }, &all);
-        run(&(variant){ 2, stage, true, NULL, freeze, with_adapters }, &(run_options){ .steps = 2 }, &some);
+        run(&VARIANT(2, stage, true, NULL, "[]"), &(run_options){ .steps = 2 }, &all);
+        run(&VARIANT(2, stage, true, NULL, freeze, with_adapters), &(run_options){ .steps = 2 }, &some);
         assert_int_equal(some.status, DSC_OK);
         const int64_t owners = stage == 0 ? 1 : 2, bytes = 4 * trained / owners;
         const int64_t most = 4 * (trained + padding) / owners;
@@ -189,7 +194,7 @@ static void expect_same_bits(const char *freeze, bool with_adapters)
         { 3, 3, true, nvme, freeze, with_adapters },
     };
     run_result first, other;
-    run(&(variant){ 3, 0, true, NULL, freeze, with_adapters }, &(run_options){ 0 }, &first);
+    run(&VARIANT(3, 0, true, NULL, freeze, with_adapters), &(run_options){ 0 }, &first);
     assert_int_equal(first.status, DSC_OK);
     for (size_t i = 0; i < DSC_COUNT(ways); i++) {
         run(&ways[i], &(run_options){ 0 }, &other);
@@ -211,15 +216,15 @@ static void resumes(void **state)
     char *const saved = strdup(cw_path(dir, "resumed"));
     run_result whole, part, rest;
     assert_non_null(saved);
-    run(&(variant){ 2, 1, true, NULL, freeze, false }, &(run_options){ .steps = 4 }, &whole);
-    run(&(variant){ 2, 3, true, NULL, freeze, false }, &(run_options){ .steps = 2, .after = save, .user = saved }, &part);
+    run(&VARIANT(2, 1, true, NULL, freeze), &(run_options){ .steps = 4 }, &whole);
+    run(&VARIANT(2, 3, true, NULL, freeze), &(run_options){ .steps = 2, .after = save, .user = saved }, &part);
     assert_int_equal(part.status, DSC_OK);
-    run(&(variant){ 2, 2, true, NULL, freeze, false }, &(run_options){ .steps = 2, .before = load, .user = saved }, &rest);
+    run(&VARIANT(2, 2, true, NULL, freeze), &(run_options){ .steps = 2, .before = load, .user = saved }, &rest);
     assert_int_equal(rest.status, DSC_OK);
     assert_string_equal(whole.hash, rest.hash);
-    run(&(variant){ 2, 2, true, NULL, more, false }, &(run_options){ .steps = 1, .before = load, .user = saved }, &rest);
+    run(&VARIANT(2, 2, true, NULL, more), &(run_options){ .steps = 1, .before = load, .user = saved }, &rest);
     assert_int_equal(rest.status, DSC_OK);
-    run(&(variant){ 2, 2, true, NULL, "[]", false }, &(run_options){ .steps = 1, .before = load, .user = saved }, &rest);
+    run(&VARIANT(2, 2, true, NULL, "[]"), &(run_options){ .steps = 1, .before = load, .user = saved }, &rest);
     assert_int_equal(rest.status, DSC_ERR_INPUT);
     assert_non_null(strstr(rest.error.message, "the checkpoint has no \"master."));
     free(saved);
@@ -230,15 +235,15 @@ static void adapters_resume(void **state)
     char *const saved = strdup(cw_path(dir, "adapters"));
     run_result whole, part, rest;
     assert_non_null(saved);
-    run(&(variant){ 2, 1, true, NULL, "[]", true }, &(run_options){ .steps = 4 }, &whole);
-    run(&(variant){ 2, 3, true, NULL, "[]", true }, &(run_options){ .steps = 2, .after = save, .user = saved }, &part);
+    run(&VARIANT(2, 1, true, NULL, "[]", true), &(run_options){ .steps = 4 }, &whole);
+    run(&VARIANT(2, 3, true, NULL, "[]", true), &(run_options){ .steps = 2, .after = save, .user = saved }, &part);
     assert_int_equal(part.status, DSC_OK);
-    run(&(variant){ 2, 0, true, NULL, "[]", true }, &(run_options){ .steps = 2, .before = load, .user = saved }, &rest);
+    run(&VARIANT(2, 0, true, NULL, "[]", true), &(run_options){ .steps = 2, .before = load, .user = saved }, &rest);
     assert_int_equal(rest.status, DSC_OK);
     assert_string_equal(whole.hash, rest.hash);
-    run(&(variant){ 3, 2, true, NULL, "[]", true }, &(run_options){ .steps = 1, .before = load, .user = saved }, &rest);
+    run(&VARIANT(3, 2, true, NULL, "[]", true), &(run_options){ .steps = 1, .before = load, .user = saved }, &rest);
     assert_int_equal(rest.status, DSC_OK);
-    run(&(variant){ 2, 2, true, NULL, "[]", false }, &(run_options){ .steps = 1, .before = load, .user = saved }, &rest);
+    run(&VARIANT(2, 2, true, NULL, "[]"), &(run_options){ .steps = 1, .before = load, .user = saved }, &rest);
     assert_int_equal(rest.status, DSC_ERR_INPUT);
     free(saved);
 }
@@ -254,7 +259,7 @@ static void refuses(void **state)
     };
     for (size_t i = 0; i < DSC_COUNT(cases); i++) {
         run_result r;
-        run(&(variant){ 1, 1, false, NULL, cases[i].freeze, false }, &(run_options){ 0 }, &r);
+        run(&VARIANT(1, 1, false, NULL, cases[i].freeze), &(run_options){ 0 }, &r);
         assert_int_equal(r.status, DSC_ERR_CONFIG);
         assert_string_equal(r.error.where, "dsc.freeze");
         assert_non_null(strstr(r.error.message, cases[i].what));

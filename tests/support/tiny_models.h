@@ -11,7 +11,7 @@
     " \"num_key_value_heads\": 2, \"intermediate_size\": 88, \"max_position_embeddings\": 16"
 
 static const char *const tiny_targets[] = { "all-linear" };
-static const dsc_lora_options tiny_lora = { sizeof tiny_lora, 3, 4.5, false, tiny_targets, 1, NULL };
+static const dsc_lora_options tiny_lora = { sizeof tiny_lora, 3, 12, false, tiny_targets, 1, NULL };
 
 static const struct { const char *name, *config; const dsc_lora_options *lora; } tiny_models[] = {
     { "llama", "{\"model_type\": \"llama\", " TINY_SIZES ", \"tie_word_embeddings\": true}", NULL },
@@ -27,7 +27,8 @@ static const struct { const char *name, *config; const dsc_lora_options *lora; }
       " \"attention_bias\": false, \"hidden_act\": \"gelu_new\", \"tie_word_embeddings\": true}", NULL },
     { "opt", "{\"model_type\": \"opt\", " TINY_SIZES ", \"ffn_dim\": 88, \"dropout\": 0}", NULL },
     { "llama with adapters", "{\"model_type\": \"llama\", " TINY_SIZES ", \"tie_word_embeddings\": true}", &tiny_lora },
-    { "neox with adapters", "{\"model_type\": \"gpt_neox\", " TINY_SIZES ", \"hidden_act\": \"gelu_new\"}", &tiny_lora },
+    { "neox with adapters",
+      "{\"model_type\": \"gpt_neox\", " TINY_SIZES ", \"hidden_act\": \"gelu_new\"}", &tiny_lora },
 };
 
 #endif

@@ -97,7 +97,7 @@ void tiny_free_states(run_result *r)
     r->state = NULL;
 }
 
-void tiny_run_near_the_cpu(const dsc_model *model, const tiny_variant *v, int64_t steps, run_result *gpu)
+void tiny_run_beside_the_cpu(const dsc_model *model, const tiny_variant *v, int64_t steps, run_result *gpu)
 {
     run_result cpu;
     tiny_variant on_cpu = *v;
@@ -105,10 +105,15 @@ void tiny_run_near_the_cpu(const dsc_model *model, const tiny_variant *v, int64_
     tiny_run(model, &on_cpu, &(run_options){ .steps = steps, .take_states = true }, &cpu);
     tiny_run(model, v, &(run_options){ .steps = steps, .take_states = true }, gpu);
     tiny_expect_near(model, v, &cpu, gpu);
+    tiny_free_states(&cpu);
+}
+
+void tiny_run_near_the_cpu(const dsc_model *model, const tiny_variant *v, int64_t steps, run_result *gpu)
+{
+    tiny_run_beside_the_cpu(model, v, steps, gpu);
     for (int64_t s = 0; s < gpu->steps; s++)
         assert_true(gpu->norm[s] > TINY_CLIP); /* clipping is at work */
     assert_true(gpu->loss[gpu->steps - 1] < gpu->loss[0]);
-    tiny_free_states(&cpu);
 }
 
 void tiny_stages_agree(const dsc_model *model, const char *device, int32_t world, bool bf16)

@@ -23,7 +23,9 @@ void tiny_free_states(run_result *r);
 /* Both are runs of `v` but for the device or the transport's sums: the test fails when roundings do not explain how far
  * they are apart. */
 void tiny_expect_near(const dsc_model *model, const tiny_variant *v, const run_result *a, const run_result *b);
-/* Runs `v`, and the CPU with it; the GPUs' result is for the caller, who frees its states. */
+/* Runs `v`, and the CPU with it; the GPUs' result is for the caller, who frees its states. near: with gradients large
+ * enough to be clipped, and a loss that falls. */
+void tiny_run_beside_the_cpu(const dsc_model *model, const tiny_variant *v, int64_t steps, run_result *gpu);
 void tiny_run_near_the_cpu(const dsc_model *model, const tiny_variant *v, int64_t steps, run_result *gpu);
 /* Stages 1 to 3, with overlap and recomputation among them, have stage 0's bits on `world` ranks. */
 void tiny_stages_agree(const dsc_model *model, const char *device, int32_t world, bool bf16);

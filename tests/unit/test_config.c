@@ -206,7 +206,8 @@ static void values_of_a_config(void **state)
              "\"reproducible\":\"world_size\",\"recompute\":\"full\",\"eval_every\":7,\"eval_batches\":8,\"vocab_"
              "multiple\":64,"
              "\"threads\":2,\"comm\":\"shm\",\"comm_timeout_s\":1.5,\"seed\":99,\"dropout\":\"off\",\"accumulate\":"
-             "\"leaf\"}}");
+             "\"leaf\","
+             "\"lora\":{\"r\":16,\"alpha\":32,\"use_rslora\":true,\"target_modules\":[\"q_proj\",\"v_proj\"]}}}");
     const dsc_own_config *own = &config.own;
     assert_string_equal(config.optimizer.type, "aDaM");
     assert_int_equal(config.optimizer.kind, DSC_OPTIMIZER_ADAMW); /* DeepSpeed's meaning of Adam */
@@ -227,6 +228,9 @@ static void values_of_a_config(void **state)
     assert_string_equal(config.csv_monitor.output_path, "o");
     assert_string_equal(config.csv_monitor.job_name, "DeepSpeedJobName");
     assert_string_equal(own->model, "gpt2-nano");
+    assert_true(own->lora.enabled && own->lora.rank == 16 && own->lora.alpha == 32 && own->lora.rank_stabilized);
+    assert_int_equal(own->lora.target_count, 2);
+    assert_string_equal(own->lora.targets[1], "v_proj");
     assert_int_equal(own->data_count, 2);
     assert_string_equal(own->data[1], "b.bin");
     assert_int_equal(own->eval_data_count, 1);

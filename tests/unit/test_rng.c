@@ -271,6 +271,29 @@ static void bench(void)
     free(out);
 }
 
+static void uniforms_are_words(void **state)
+{
+    enum { COUNT = 40000 };
+    const uint64_t stream = dsc_rng_stream(DSC_RNG_TEST, 3);
+    static float x[COUNT], part[1000];
+    double sum = 0, squares = 0;
+    (void)state;
+    dsc_rng_uniform(7, stream, 0, COUNT, 0.25f, x);
+    for (int64_t i = 0; i < COUNT; i++) {
+        const double u = ((double)dsc_rng_u32(7, stream, (uint64_t)i) + 0.5) / 4294967296.0;
+        assert_true(x[i] == (float)((2 * u - 1) * 0.25));
+        assert_true(x[i] >= -0.25f && x[i] <= 0.25f);
+        sum += (double)x[i];
+        squares += (double)x[i] * (double)x[i];
+    }
+    assert_true(fabs(sum / COUNT) < 0.0025); /* over three deviations of the mean */
+    assert_true(fabs(squares / COUNT * 3 / 0.0625 - 1) < 0.02);
+    for (int64_t first = 0; first < 9; first++) {
+        dsc_rng_uniform(7, stream, first, 1000 - first, 0.25f, part);
+        assert_memory_equal(part, x + first, (size_t)(1000 - first) * sizeof *x);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -282,6 +305,7 @@ int main(void)
         cmocka_unit_test(slices_have_the_same_bits),
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
         cmocka_unit_test(normals_look_normal),
+        cmocka_unit_test(uniforms_are_words),
         cmocka_unit_test(permutation_of_every_small_n),
         cmocka_unit_test(permutation_of_large_n),
         cmocka_unit_test(seeds_and_streams_differ),
