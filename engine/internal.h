@@ -12,6 +12,7 @@
 #include "engine/config.h"
 #include "engine/data.h"
 #include "engine/loss_scale.h"
+#include "engine/monitor/gpu_sensor.h"
 #include "engine/monitor/monitor.h"
 #include "engine/plan.h"
 #include "engine/profile/profile.h"
@@ -105,6 +106,7 @@ struct dsc_engine {
     char numerics[256];
     dsc_monitors *monitors; /* on rank 0, NULL without any */
     dsc_log program_log;    /* where `log` goes on to when the monitors see it first */
+    dsc_gpu_sensor *sensor; /* of this rank's GPU; NULL: nobody wants to know, or nobody can tell */
     char *hosts;            /* [W][DSC_MONITOR_HOST_BYTES] on rank 0 where a page shows them */
     dsc_profile *profile;   /* NULL: nobody wants to know */
     char *gemm_plans; /* gemm_plans.c; NULL: the device has none */

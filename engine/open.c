@@ -470,6 +470,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
         dsc_engine_abort(engine, "an engine was closed after an error");
     dsc_checkpoint_async_close(&engine->saving);
     dsc_monitors_close(&engine->monitors, engine->failed);
+    dsc_gpu_sensor_close(&engine->sensor);
     dsc_alloc_free(engine->alloc, engine->hosts);
     if (waits && engine->failed) { /* the abort ends what waits for peers; the rest must not meet memory's next owner */
         dsc_device_watch(engine->device, NULL, NULL);

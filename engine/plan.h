@@ -50,7 +50,11 @@ typedef struct dsc_plan_options {
 /* The zero options that both the planner and open use, so that they cannot differ. */
 void dsc_plan_zero_options(const dsc_plan_options *options, const dsc_plan *plan, dsc_zero_options *out);
 /* Doubles that each rank tells the others at the end of a step: a loss per micro-step, then these. */
-enum { DSC_WORD_REQUESTS, DSC_WORD_WORK_NS, DSC_WORD_DATA_NS, DSC_WORD_MEMORY_BYTES, DSC_WORDS };
+enum {
+    DSC_WORD_REQUESTS, DSC_WORD_WORK_NS, DSC_WORD_DATA_NS, DSC_WORD_MEMORY_BYTES,
+    DSC_WORD_GPU_WATTS, DSC_WORD_GPU_BUSY, DSC_WORD_GPU_USED_MB, DSC_WORD_GPU_CELSIUS, /* NaN: unknown */
+    DSC_WORDS
+};
 static inline int64_t dsc_step_words(const dsc_config *config)
 {
     return config->gradient_accumulation_steps + DSC_WORDS;

@@ -1,5 +1,6 @@
 /* report.c - what rank 0 tells of a run besides its results: the config as it was understood, where a step's time went,
  * numbers for the monitors. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -126,6 +127,11 @@ static dsc_status gather_hosts(dsc_engine *engine, dsc_error *err)
 dsc_status dsc_engine_open_monitors(dsc_engine *engine, dsc_error *err)
 {
     const dsc_log only_shown = { show_line, engine };
+    dsc_device_props props;
+    if (dsc_monitors_wanted(&engine->config)) {
+        dsc_device_props_get(engine->device, &props);
+        DSC_TRY(dsc_gpu_sensor_open(engine->alloc, props.pci, &engine->sensor, err));
+    }
     if (engine->config.own.prometheus_port != 0)
         DSC_TRY(gather_hosts(engine, err));
     if (engine->place.rank != 0)
@@ -155,6 +161,8 @@ void dsc_engine_describe(const dsc_engine *engine)
     dsc_monitors_describe(engine->monitors, &about);
 }
 
+static int64_t samples_so_far(const dsc_engine *engine) { return engine->step * engine->config.train_batch_size; }
+
 /* What each rank told of its part in the step. */
 static void tell_ranks(const dsc_engine *engine)
 {
@@ -166,10 +174,33 @@ static void tell_ranks(const dsc_engine *engine)
         double loss = 0;
         for (int64_t m = 0; m < micro_steps; m++)
             loss += word[m];
+        const dsc_gpu_reading gpu = { own[DSC_WORD_GPU_WATTS], own[DSC_WORD_GPU_BUSY], own[DSC_WORD_GPU_USED_MB],
+                                      own[DSC_WORD_GPU_CELSIUS] };
         rank[r] = (dsc_monitor_rank){ loss / (double)micro_steps, own[DSC_WORD_WORK_NS] * 1e-6,
-                                      own[DSC_WORD_DATA_NS] * 1e-6, own[DSC_WORD_MEMORY_BYTES] / 1048576.0 };
+                                      own[DSC_WORD_DATA_NS] * 1e-6, own[DSC_WORD_MEMORY_BYTES] / 1048576.0, gpu };
     }
     dsc_monitors_ranks(engine->monitors, rank, count);
+}
+
+/* Of all ranks' GPUs: power together, use on average, the fullest and the hottest. */
+static void tell_gpus(const dsc_engine *engine)
+{
+    const int64_t words = dsc_step_words(&engine->config), size = engine->place.size;
+    dsc_gpu_reading all = { .used_mb = NAN, .celsius = NAN };
+    for (int64_t r = 0; r < size; r++) {
+        const double *own = engine->step_words + r * words + engine->config.gradient_accumulation_steps;
+        all.watts += own[DSC_WORD_GPU_WATTS];
+        all.busy_percent += own[DSC_WORD_GPU_BUSY] / (double)size;
+        all.used_mb = fmax(all.used_mb, own[DSC_WORD_GPU_USED_MB]);
+        all.celsius = fmax(all.celsius, own[DSC_WORD_GPU_CELSIUS]);
+    }
+    const dsc_scalar scalars[] = { { "Train/Samples/gpu_power_watts", all.watts },
+                                   { "Train/Samples/gpu_busy_percent", all.busy_percent },
+                                   { "Train/Samples/gpu_memory_mb", all.used_mb },
+                                   { "Train/Samples/gpu_celsius", all.celsius } };
+    for (size_t i = 0; i < DSC_COUNT(scalars) && engine->sensor != NULL; i++)
+        if (isfinite(scalars[i].value)) /* not every card tells everything */
+            dsc_monitors_write(engine->monitors, samples_so_far(engine), &scalars[i], 1);
 }
 
 static void tell_progress(const dsc_engine *engine, const dsc_step_result *result)
@@ -182,8 +213,6 @@ static void tell_progress(const dsc_engine *engine, const dsc_step_result *resul
              result->loss, result->lr, result->grad_norm, (double)result->step_ns * 1e-6);
     dsc_monitors_say(engine->monitors, DSC_LOG_INFO, line);
 }
-
-static int64_t samples_so_far(const dsc_engine *engine) { return engine->step * engine->config.train_batch_size; }
 
 /* "time (ms) | forward: 8.21 | ...", the line that DeepSpeed's users read. */
 static void tell_times(const dsc_engine *engine, const dsc_scalar *times, int count)
@@ -215,6 +244,7 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
     dsc_monitors_write(engine->monitors, samples_so_far(engine), scalars, DSC_COUNT(scalars));
     if (engine->monitors != NULL) {
         tell_ranks(engine);
+        tell_gpus(engine);
         tell_progress(engine, result);
     }
     const int64_t every = engine->config.steps_per_print;

@@ -209,7 +209,13 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
     const uint64_t asked = atomic_exchange_explicit(&engine->requests, 0, memory_order_relaxed);
     double *own = engine->step_word + micro_steps;
     dsc_alloc_stats memory;
+    dsc_gpu_reading gpu;
     dsc_alloc_stats_get(engine->alloc, &memory);
+    dsc_gpu_sensor_read(engine->sensor, &gpu);
+    own[DSC_WORD_GPU_WATTS] = gpu.watts;
+    own[DSC_WORD_GPU_BUSY] = gpu.busy_percent;
+    own[DSC_WORD_GPU_USED_MB] = gpu.used_mb;
+    own[DSC_WORD_GPU_CELSIUS] = gpu.celsius;
     own[DSC_WORD_REQUESTS] = (double)(asked | (dsc_engine_saving(engine) ? WORD_SAVING : 0));
     own[DSC_WORD_WORK_NS] = (double)(engine->forward_ns + engine->backward_ns);
     own[DSC_WORD_DATA_NS] = (double)engine->data_wait_ns;

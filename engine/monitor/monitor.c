@@ -28,13 +28,18 @@ static dsc_status open_folder(dsc_monitors *monitors, int kind, const dsc_io *io
     return dsc_io_probe_dir(io, monitor->folder, err);
 }
 
+bool dsc_monitors_wanted(const dsc_config *config)
+{
+    return config->tensorboard.enabled || config->csv_monitor.enabled || config->own.mlflow_uri[0] != 0 ||
+           config->own.prometheus_port != 0;
+}
+
 dsc_status dsc_monitors_open(dsc_alloc *alloc, const dsc_io *io, const dsc_log *log, const dsc_config *config,
                              dsc_monitors **out, dsc_error *err)
 {
     *out = NULL;
     const dsc_own_config *own = &config->own;
-    if (!config->tensorboard.enabled && !config->csv_monitor.enabled && own->mlflow_uri[0] == 0 &&
-        own->prometheus_port == 0)
+    if (!dsc_monitors_wanted(config))
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof **out, out, err));
     (*out)->alloc = alloc;

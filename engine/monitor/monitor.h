@@ -11,12 +11,16 @@
 
 #include "base/io.h"
 #include "engine/config.h"
+#include "engine/monitor/gpu_sensor.h"
 
 typedef struct dsc_scalar {
     const char *tag; /* "Train/Samples/lr": a constant of the program, at most DSC_MONITOR_TAG_BYTES long */
     double value;    /* may be NaN or infinite */
 } dsc_scalar;
 enum { DSC_MONITOR_TAG_BYTES = 64, DSC_MONITOR_SCALARS_MAX = 16 }; /* of one write */
+
+/* Whether the config wants any: the same on all ranks. */
+bool dsc_monitors_wanted(const dsc_config *config);
 
 /* What does not change during a run. Texts are borrowed until return, `hosts` until the monitors are closed. */
 enum { DSC_MONITOR_HOST_BYTES = 64, DSC_MONITOR_RANKS_MAX = 64 /* that are shown */ };
@@ -30,6 +34,7 @@ typedef struct dsc_monitor_about {
 /* One rank's part in a step. */
 typedef struct dsc_monitor_rank {
     double loss, work_ms, data_ms, memory_mb; /* forward and backward; waiting for data; most that was tracked */
+    dsc_gpu_reading gpu;
 } dsc_monitor_rank;
 
 /* One kind of monitor. */

@@ -143,6 +143,22 @@ static void put_series(writer *w, const dsc_page_series *s, const char *name, in
     put(w, "]}");
 }
 
+static void put_rank(writer *w, const dsc_monitor_rank *rank, const char *host)
+{
+    const struct { const char *name; double value; } members[] = {
+        { "loss", rank->loss }, { "work_ms", rank->work_ms }, { "data_ms", rank->data_ms },
+        { "memory_mb", rank->memory_mb }, { "gpu_watts", rank->gpu.watts }, { "gpu_busy", rank->gpu.busy_percent },
+        { "gpu_used_mb", rank->gpu.used_mb }, { "gpu_celsius", rank->gpu.celsius },
+    };
+    put(w, "{\"host\":");
+    put_text(w, host);
+    for (size_t i = 0; i < DSC_COUNT(members); i++) {
+        put(w, ",\"%s\":", members[i].name);
+        put_number(w, members[i].value);
+    }
+    put(w, "}");
+}
+
 size_t dsc_page_json(const dsc_page *page, char *out, size_t room)
 {
     writer w = { out, room, 0 };
@@ -155,17 +171,8 @@ size_t dsc_page_json(const dsc_page *page, char *out, size_t room)
     }
     put(&w, "],\"rank\":[");
     for (int32_t r = 0; r < page->rank_count && r < DSC_MONITOR_RANKS_MAX; r++) {
-        put(&w, "%s{\"host\":", r > 0 ? "," : "");
-        put_text(&w, page->hosts != NULL ? page->hosts + (size_t)r * DSC_MONITOR_HOST_BYTES : "");
-        put(&w, ",\"loss\":");
-        put_number(&w, page->rank[r].loss);
-        put(&w, ",\"work_ms\":");
-        put_number(&w, page->rank[r].work_ms);
-        put(&w, ",\"data_ms\":");
-        put_number(&w, page->rank[r].data_ms);
-        put(&w, ",\"memory_mb\":");
-        put_number(&w, page->rank[r].memory_mb);
-        put(&w, "}");
+        put(&w, "%s", r > 0 ? "," : "");
+        put_rank(&w, &page->rank[r], page->hosts != NULL ? page->hosts + (size_t)r * DSC_MONITOR_HOST_BYTES : "");
     }
     put(&w, "],\"log\":[");
     const int64_t lines = dsc_min_i64(page->line_count, DSC_PAGE_LINES);

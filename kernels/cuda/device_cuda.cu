@@ -161,6 +161,7 @@ static dsc_status describe(cuda_device *d, dsc_error *err)
     DSC_TRY(dsc_cuda_check(d, cudaGetDeviceProperties(&prop, d->index), "reading its properties", err));
     snprintf(d->name, sizeof d->name, "%.90s", prop.name);
     dsc_text_printable(d->name);
+    DSC_TRY(dsc_cuda_check(d, cudaDeviceGetPCIBusId(d->pci, sizeof d->pci, d->index), "reading its place", err));
     DSC_TRY(attribute(d, cudaDevAttrComputeCapabilityMajor, &major, err));
     DSC_TRY(attribute(d, cudaDevAttrComputeCapabilityMinor, &minor, err));
     DSC_TRY(attribute(d, cudaDevAttrMultiProcessorCount, &d->multiprocessors, err));
@@ -239,6 +240,7 @@ static void cuda_props(dsc_device *device, dsc_device_props *out)
     out->total_bytes = (int64_t)total_bytes;
     out->peak_flops = d->peak_flops;
     out->peak_bytes = d->peak_bytes;
+    snprintf(out->pci, sizeof out->pci, "%s", d->pci);
     snprintf(out->versions, sizeof out->versions, "CUDA %d.%d, driver for %d.%d, %s", CUDART_VERSION / 1000,
              CUDART_VERSION % 1000 / 10, driver / 1000, driver % 1000 / 10, library);
 }

@@ -46,7 +46,7 @@ typedef struct cuda_device {
     dsc_device base;
     dsc_alloc *alloc;
     int index, arch, multiprocessors;
-    char name[96];
+    char name[96], pci[16];
     double peak_flops;
     double peak_bytes;
     dsc_cuda_gemm *gemm;

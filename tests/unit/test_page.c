@@ -69,7 +69,8 @@ static void test_long_runs_keep_their_mean(void **state)
 
 static void test_strict_json(void **state)
 {
-    const dsc_monitor_rank ranks[2] = { { 1.5, 10, 0.25, 100 }, { NAN, INFINITY, 0, 0 } };
+    const dsc_monitor_rank ranks[2] = { { 1.5, 10, 0.25, 100, { 400, 97, 50, NAN } },
+                                        { .loss = NAN, .work_ms = INFINITY } };
     dsc_alloc *alloc;
     dsc_json *json;
     (void)state;
@@ -107,7 +108,8 @@ static void test_the_worst_has_room(void **state)
     line[sizeof line - 1] = 0;
     page.rank_count = 100000; /* more than are shown, or than there are hosts' names for */
     for (int i = 0; i < DSC_MONITOR_RANKS_MAX; i++)
-        ranks[i] = (dsc_monitor_rank){ -1.23456e-300, -1.23456e-300, -1.23456e-300, -1.23456e-300 };
+        ranks[i] = (dsc_monitor_rank){ -1.23456e-300, -1.23456e-300, -1.23456e-300, -1.23456e-300,
+                                       { -1.23456e-300, -1.23456e-300, -1.23456e-300, -1.23456e-300 } };
     dsc_page_ranks(&page, ranks, 100000);
     for (int64_t i = 1; i <= 3 * DSC_PAGE_POINTS; i++) {
         const dsc_scalar scalars[] = { { "Train/Samples/train_loss", -1.23456e-300 }, { "Train/Samples/lr", 1e-300 },
