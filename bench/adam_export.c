@@ -13,8 +13,8 @@ int dsc_bench_adamw(float *master, float *moment1, float *moment2, const float *
 {
     const double beta1 = 0.9, beta2 = 0.999;
     const dsc_cpu_team team = { .threads = threads, .caps = dsc_cpu_caps() };
-    const dsc_adamw_args args = {
-        .master = master, .moment1 = moment1, .moment2 = moment2, .grad = grad, .param_half = copy,
+    const dsc_update_args args = {
+        .master = master, .state = { moment1, moment2 }, .grad = grad, .param_half = copy,
         .half_dtype = DSC_BF16, .count = count,
         .scalars = { .grad_scale = 1, .beta1 = (float)beta1, .beta2 = (float)beta2,
                      .one_minus_beta1 = (float)(1 - beta1), .one_minus_beta2 = (float)(1 - beta2),

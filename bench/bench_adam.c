@@ -55,8 +55,8 @@ static void stream_copy(const arrays *x)
 static void step(const arrays *x, uint16_t *copy)
 {
     const dsc_cpu_team team = { .threads = (int32_t)x->threads, .caps = dsc_cpu_caps() };
-    const dsc_adamw_args args = {
-        .master = x->master, .moment1 = x->moment1, .moment2 = x->moment2, .grad = x->grad, .param_half = copy,
+    const dsc_update_args args = {
+        .master = x->master, .state = { x->moment1, x->moment2 }, .grad = x->grad, .param_half = copy,
         .half_dtype = DSC_BF16, .count = x->count,
         .scalars = { .grad_scale = 1, .beta1 = 0.9f, .beta2 = 0.999f, .one_minus_beta1 = 0.1f,
                      .one_minus_beta2 = 0.001f, .decay = 0.999999f, .step_size = 1e-4f, .inv_sqrt_bias2 = 3.0f,

@@ -1,11 +1,11 @@
 /* checkpoint.h - DIR/step-N: written whole or not at all, verified before anything is changed.
  *
  * Files: model.safetensors (HF names; master weights in fp32 runs, 16-bit weights in bf16 and fp16 runs),
- * optimizer.safetensors ("master.NAME" in these, fp32; "exp_avg.NAME", "exp_avg_sq.NAME", as dsc.moments says),
- * config.json when the model has one, ds_config.json (the text as given), manifest.json (strict JSON: version, state,
- * sizes, header hashes of files, XXH3-128 of blocks of at most 1 MiB of each tensor covering name, position and step;
- * its own SHA-256 last). Owners write the byte ranges of their slices. docs/checkpoint.md has the format, the order of
- * a commit and the reasons.
+ * optimizer.safetensors ("master.NAME" in these, fp32; "exp_avg.NAME", "exp_avg_sq.NAME", or what else the recipe has,
+ * as dsc.moments says), config.json when the model has one, ds_config.json (the text as given), manifest.json (strict
+ * JSON: version, state, sizes, header hashes of files, XXH3-128 of blocks of at most 1 MiB of each tensor covering
+ * name, position and step; its own SHA-256 last). Owners write the byte ranges of their slices. docs/checkpoint.md has
+ * the format, the order of a commit and the reasons.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_CHECKPOINT_H
 #define DSC_ENGINE_CHECKPOINT_H
@@ -28,6 +28,7 @@ typedef struct dsc_run_state {
     int64_t samples_per_epoch, seq_length;
     int32_t zero_stage;
     dsc_dtype compute_dtype, moment_dtype;
+    dsc_recipe recipe; /* of the optimizer */
     dsc_loss_scaler loss_scaler; /* of fp16; all zero else, and where it was not saved */
     bool world_size_reproducible, shuffle;
     char cpu_level[32];     /* "avx512-bf16"; on a GPU "sm_90" */
@@ -66,7 +67,8 @@ typedef struct dsc_checkpoint_ctx {
 #define DSC_CHECKPOINT_BUFFER_BYTES (4 << 20)
 
 /* About what a save or load takes beside the buffer while it runs: lists of tensors and blocks, the manifest's text. */
-int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, bool saves, bool loads);
+int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_recipe recipe, bool saves,
+                                  bool loads);
 
 /* The first rank's failure becomes every rank's, so that nobody waits for one that gave up. Collective; needs comm,
  * stream and buffer of the context, and uses the buffer's upper half. */
@@ -89,7 +91,7 @@ DSC_MUST_USE dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const
  * and is the save's. From then until dsc_checkpoint_snapped has returned the states must not change. */
 typedef struct dsc_checkpoint_async dsc_checkpoint_async;
 int64_t dsc_checkpoint_snapshot_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_dtype moment_dtype,
-                                      int32_t rank);
+                                      dsc_recipe recipe, int32_t rank);
 DSC_MUST_USE dsc_status dsc_checkpoint_async_start(const dsc_checkpoint_ctx *ctx, const char *dir,
                                                    const dsc_run_state *state, int64_t resumed_step,
                                                    const dsc_buf *snapshot, dsc_checkpoint_async **out, dsc_error *err);
@@ -107,6 +109,7 @@ typedef struct dsc_checkpoint_saves {
     int64_t every, last; /* 0: only last */
     bool resumed;        /* from a checkpoint in dir: a step made again may be there */
     dsc_dtype compute_dtype, moment_dtype;
+    dsc_recipe recipe;
 } dsc_checkpoint_saves;
 /* Collective; every rank returns the same verdict. Before the run: the saves to come would not be refused for a step-N
  * that exists, a folder that cannot be made or written, or (the first of them) a full disk. Leaves nothing behind. */

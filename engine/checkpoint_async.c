@@ -41,18 +41,17 @@ struct dsc_checkpoint_async {
 };
 
 int64_t dsc_checkpoint_snapshot_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_dtype moment_dtype,
-                                      int32_t rank)
+                                      dsc_recipe recipe, int32_t rank)
 {
-    const dsc_run_state kept = { .compute_dtype = compute_dtype, .moment_dtype = moment_dtype };
+    const dsc_run_state kept = { .compute_dtype = compute_dtype, .moment_dtype = moment_dtype, .recipe = recipe };
     int64_t bytes = DSC_AIO_ALIGN;
     for (int32_t t = 0; t < layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &layout->tensor[t];
         const int64_t slice = layout->group[tensor->group].slice;
         int64_t first = 0;
         const int64_t count = dsc_layout_span(tensor, rank * slice, slice, &first);
-        for (int plane = CKPT_WEIGHTS; plane <= CKPT_EXP_AVG_SQ && count > 0; plane++)
-            if (plane == CKPT_WEIGHTS ||
-                (tensor->spec->trainable && (plane != CKPT_MASTER || compute_dtype != DSC_F32)))
+        for (int plane = CKPT_WEIGHTS; plane < CKPT_PLANE_COUNT && count > 0; plane++)
+            if (dsc_ckpt_stores(&kept, (ckpt_plane)plane, tensor->spec->trainable))
                 /* At worst it lies apart from its neighbours. */
                 bytes += count * (int64_t)dsc_dtype_bytes(dsc_ckpt_dtype(&kept, (ckpt_plane)plane)) + 2 * DSC_AIO_ALIGN;
     }

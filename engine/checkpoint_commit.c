@@ -190,6 +190,8 @@ static dsc_status refuse_other(const ckpt_commit *k, const dsc_run_state *found,
     char text[160];
     if (found->compute_dtype != s->compute_dtype) {
         why = "it was saved in the other precision";
+    } else if (found->recipe != s->recipe) {
+        why = "another optimizer wrote it";
     } else if (found->moment_dtype != s->moment_dtype) {
         why = "its moments were saved in the other precision";
     } else if (found->world_size != s->world_size || found->micro_batch != s->micro_batch) {

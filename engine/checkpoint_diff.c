@@ -30,8 +30,11 @@ static const dsc_safetensors_entry *find(const ckpt_reader *reader, ckpt_plane p
 
 static void tell(diff_job *j, const char *name, ckpt_plane plane, const char *what, int64_t differing, double largest)
 {
-    static const char *const planes[] = { "weights", "master", "exp_avg", "exp_avg_sq" };
-    const dsc_checkpoint_diff_row row = { .tensor = name, .plane = planes[plane], .what = what,
+    const dsc_run_state *first = &j->side[0].manifest.state, *second = &j->side[1].manifest.state;
+    const char *stored = plane == CKPT_WEIGHTS ? "weights"
+                         : plane == CKPT_MASTER || dsc_ckpt_stores(first, plane, true)
+                             ? dsc_ckpt_plane_name(first, plane) : dsc_ckpt_plane_name(second, plane);
+    const dsc_checkpoint_diff_row row = { .tensor = name, .plane = stored, .what = what,
                                           .differing = differing, .largest = largest };
     j->differing++;
     j->sink->row(j->sink->user, &row);
@@ -87,7 +90,7 @@ static dsc_status compare_tensors(diff_job *j, int side, dsc_error *err)
         else if (side == 0 && !same_shape(mine, other))
             tell(j, mine->name, CKPT_WEIGHTS, "another shape", 0, 0);
         else if (side == 0)
-            for (int plane = CKPT_MASTER; plane <= CKPT_EXP_AVG_SQ; plane++)
+            for (int plane = CKPT_MASTER; plane < CKPT_PLANE_COUNT; plane++)
                 DSC_TRY(compare_values(j, mine->name, (ckpt_plane)plane, err));
     }
     return DSC_OK;

@@ -10,14 +10,20 @@
 
 const char *const dsc_ckpt_file_name[CKPT_FILE_COUNT] = { "model.safetensors", "optimizer.safetensors", "config.json",
                                                           "ds_config.json" };
-const char *const dsc_ckpt_plane_prefix[] = { "", "master.", "exp_avg.", "exp_avg_sq." };
+
+const char *dsc_ckpt_stored_name(const dsc_run_state *state, ckpt_plane plane, const char *hf_name, char *out)
+{
+    snprintf(out, DSC_CKPT_NAME_BYTES, "%s%s%s", dsc_ckpt_plane_name(state, plane), plane == CKPT_WEIGHTS ? "" : ".",
+             hf_name);
+    return out;
+}
 
 static dsc_status add(ckpt_entries *entries, ckpt_file file, ckpt_plane plane, int32_t t,
                       const dsc_layout_tensor *tensor, const dsc_run_state *state, dsc_error *err)
 {
-    char name[DSC_SAFETENSORS_NAME_BYTES_MAX + 32];
+    char name[DSC_CKPT_NAME_BYTES];
     ckpt_entry *entry = &entries->entry[entries->count];
-    snprintf(name, sizeof name, "%s%s", dsc_ckpt_plane_prefix[plane], tensor->spec->name);
+    dsc_ckpt_stored_name(state, plane, tensor->spec->name, name);
     *entry = (ckpt_entry){ .file = file, .plane = plane, .tensor = t, .count = tensor->count,
                            .dtype = dsc_ckpt_dtype(state, plane), .index_in_file = entries->file_entries[file] };
     DSC_TRY(dsc_alloc_strdup(entries->alloc, DSC_TAG_CONTROL, name, &entry->name, err));
@@ -30,9 +36,9 @@ static dsc_status add_all(ckpt_entries *entries, const dsc_layout *layout, const
 {
     for (int32_t t = 0; t < layout->tensor_count; t++)
         DSC_TRY(add(entries, CKPT_MODEL, CKPT_WEIGHTS, t, &layout->tensor[t], state, err));
-    for (int plane = CKPT_MASTER; plane <= CKPT_EXP_AVG_SQ; plane++)
+    for (int plane = CKPT_MASTER; plane < CKPT_PLANE_COUNT; plane++)
         for (int32_t t = 0; t < layout->tensor_count; t++)
-            if (layout->tensor[t].spec->trainable && (plane != CKPT_MASTER || state->compute_dtype != DSC_F32))
+            if (dsc_ckpt_stores(state, (ckpt_plane)plane, layout->tensor[t].spec->trainable))
                 DSC_TRY(add(entries, CKPT_OPTIMIZER, (ckpt_plane)plane, t, &layout->tensor[t], state, err));
     return DSC_OK;
 }
@@ -41,8 +47,8 @@ dsc_status dsc_ckpt_entries_open(dsc_alloc *alloc, const dsc_layout *layout, con
                                  ckpt_entries *out, dsc_error *err)
 {
     *out = (ckpt_entries){ .alloc = alloc };
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, (int64_t)layout->tensor_count * 4, sizeof *out->entry, &out->entry,
-                             err));
+    const int64_t most = (int64_t)layout->tensor_count * CKPT_PLANE_COUNT;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, most, sizeof *out->entry, &out->entry, err));
     const dsc_status status = add_all(out, layout, state, err);
     if (status != DSC_OK)
         dsc_ckpt_entries_close(out);
@@ -106,15 +112,24 @@ void dsc_ckpt_sha256(const void *data, int64_t bytes, uint8_t digest[32])
 #define PLAN_LOAD_BYTES_PER_BLOCK 110
 #define PLAN_LOAD_BYTES_PER_CUT 130
 
-int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, bool saves, bool loads)
+int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_recipe recipe, bool saves,
+                                  bool loads)
 {
-    const int64_t planes = compute_dtype == DSC_F32 ? 3 : 4, block_elements = CKPT_BLOCK_BYTES / 4;
+    const dsc_run_state state = { .compute_dtype = compute_dtype, .recipe = recipe };
+    const int64_t block_elements = CKPT_BLOCK_BYTES / 4;
+    int64_t planes = 0, prefix_bytes = 0;
+    for (int plane = CKPT_WEIGHTS; plane < CKPT_PLANE_COUNT; plane++)
+        if (dsc_ckpt_stores(&state, (ckpt_plane)plane, true)) {
+            planes++;
+            prefix_bytes =
+                dsc_max_i64(prefix_bytes, (int64_t)strlen(dsc_ckpt_plane_name(&state, (ckpt_plane)plane)) + 2);
+        }
     const int64_t cuts = (int64_t)layout->group_count * (layout->world_size - 1) * planes;
     const int64_t entries = layout->tensor_count * planes;
     int64_t blocks = 0, name_bytes = 0;
     for (int32_t t = 0; t < layout->tensor_count; t++) {
         blocks += planes * dsc_div_ceil(layout->tensor[t].count, block_elements);
-        name_bytes += planes * ((int64_t)strlen(layout->tensor[t].spec->name) + (int64_t)sizeof "exp_avg_sq.");
+        name_bytes += planes * ((int64_t)strlen(layout->tensor[t].spec->name) + prefix_bytes);
     }
     const int64_t save = entries * PLAN_SAVE_BYTES_PER_ENTRY + (blocks + cuts) * PLAN_SAVE_BYTES_PER_BLOCK;
     const int64_t load = entries * PLAN_LOAD_BYTES_PER_ENTRY + (blocks + cuts) * PLAN_LOAD_BYTES_PER_BLOCK +

@@ -31,13 +31,14 @@ static size_t existing_bytes(char *path)
 /* Of the tensors alone: a checkpoint takes a little more. */
 static int64_t stored_bytes(const dsc_checkpoint_ctx *c, const dsc_checkpoint_saves *saves)
 {
+    const dsc_run_state kept = { .compute_dtype = saves->compute_dtype, .moment_dtype = saves->moment_dtype,
+                                 .recipe = saves->recipe };
     int64_t bytes = 0;
     for (int32_t t = 0; t < c->layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &c->layout->tensor[t];
-        const int64_t master = saves->compute_dtype != DSC_F32 ? 4 : 0;
-        const int64_t states = master + 2 * (int64_t)dsc_dtype_bytes(saves->moment_dtype);
-        bytes += tensor->count *
-                 ((int64_t)dsc_dtype_bytes(saves->compute_dtype) + (tensor->spec->trainable ? states : 0));
+        for (int plane = CKPT_WEIGHTS; plane < CKPT_PLANE_COUNT; plane++)
+            if (dsc_ckpt_stores(&kept, (ckpt_plane)plane, tensor->spec->trainable))
+                bytes += tensor->count * (int64_t)dsc_dtype_bytes(dsc_ckpt_dtype(&kept, (ckpt_plane)plane));
     }
     return bytes;
 }

@@ -26,10 +26,9 @@ typedef enum ckpt_file {
     CKPT_FILE_COUNT
 } ckpt_file;
 #define CKPT_TENSOR_FILE_COUNT 2 /* the first ones */
-typedef enum ckpt_plane { CKPT_WEIGHTS, CKPT_MASTER, CKPT_EXP_AVG, CKPT_EXP_AVG_SQ } ckpt_plane;
+typedef enum ckpt_plane { CKPT_WEIGHTS, CKPT_MASTER, CKPT_MOMENT1, CKPT_MOMENT2, CKPT_PLANE_COUNT } ckpt_plane;
 
 extern const char *const dsc_ckpt_file_name[CKPT_FILE_COUNT];
-extern const char *const dsc_ckpt_plane_prefix[]; /* "", "master.", "exp_avg.", "exp_avg_sq." */
 
 /* ---- the folder that checkpoints are saved to ---- */
 
@@ -54,13 +53,30 @@ typedef struct ckpt_entries {
     int32_t file_entries[CKPT_TENSOR_FILE_COUNT];
 } ckpt_entries;
 
+/* Whether such a run stores a plane of a tensor. */
+static inline bool dsc_ckpt_stores(const dsc_run_state *state, ckpt_plane plane, bool trainable)
+{
+    if (plane == CKPT_WEIGHTS)
+        return true;
+    return trainable && (plane == CKPT_MASTER ? state->compute_dtype != DSC_F32
+                                              : (int)plane - CKPT_MOMENT1 < dsc_recipes[state->recipe].state_count);
+}
+/* What its stored name begins with: "", "master", "exp_avg"; a point follows where it is not empty. */
+static inline const char *dsc_ckpt_plane_name(const dsc_run_state *state, ckpt_plane plane)
+{
+    return plane == CKPT_WEIGHTS ? "" : plane == CKPT_MASTER ? "master"
+                                      : dsc_recipes[state->recipe].state_name[plane - CKPT_MOMENT1];
+}
+/* Its stored name; out holds DSC_CKPT_NAME_BYTES. Returns out. */
+#define DSC_CKPT_NAME_BYTES (DSC_SAFETENSORS_NAME_BYTES_MAX + 32)
+const char *dsc_ckpt_stored_name(const dsc_run_state *state, ckpt_plane plane, const char *hf_name, char *out);
 /* What dtype a run keeps a plane in. */
 static inline dsc_dtype dsc_ckpt_dtype(const dsc_run_state *state, ckpt_plane plane)
 {
     switch (plane) {
     case CKPT_WEIGHTS: return state->compute_dtype;
-    case CKPT_EXP_AVG: case CKPT_EXP_AVG_SQ: return state->moment_dtype;
-    case CKPT_MASTER: break;
+    case CKPT_MOMENT1: case CKPT_MOMENT2: return state->moment_dtype;
+    case CKPT_MASTER: case CKPT_PLANE_COUNT: break;
     }
     return DSC_F32;
 }

@@ -15,6 +15,7 @@ typedef struct load_job {
     const dsc_checkpoint_ctx *c;
     ckpt_reader reader;
     dsc_dtype dtype; /* this run's compute dtype */
+    dsc_recipe recipe;
     bool copy;       /* the second pass */
 } load_job;
 
@@ -34,10 +35,10 @@ static dsc_status check_tensor(const ckpt_reader *reader, const dsc_layout_tenso
     const dsc_param_spec *spec = tensor->spec;
     const dsc_safetensors_entry *entry = dsc_ckpt_reader_find(reader, plane, spec->name, NULL);
     const char *where = dsc_safetensors_path(reader->file[plane == CKPT_WEIGHTS ? CKPT_MODEL : CKPT_OPTIMIZER]);
-    const char *prefix = dsc_ckpt_plane_prefix[plane];
+    const char *prefix = dsc_ckpt_plane_name(&reader->manifest.state, plane), *point = *prefix != 0 ? "." : "";
     if (entry == NULL)
-        return DSC_FAIL(err, DSC_ERR_INPUT, where, "the checkpoint has no \"%s%.200s\", which the model needs", prefix,
-                        spec->name);
+        return DSC_FAIL(err, DSC_ERR_INPUT, where, "the checkpoint has no \"%s%s%.200s\", which the model needs",
+                        prefix, point, spec->name);
     bool same = entry->desc.dim_count == spec->dim_count;
     for (int32_t d = 0; same && d < spec->dim_count; d++)
         same = entry->desc.dim[d] == spec->dim[d];
@@ -46,19 +47,31 @@ static dsc_status check_tensor(const ckpt_reader *reader, const dsc_layout_tenso
     char saved[80], wanted[80];
     shape_text(saved, sizeof saved, entry->desc.dim, entry->desc.dim_count);
     shape_text(wanted, sizeof wanted, spec->dim, spec->dim_count);
-    return DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%s%.200s\" has the shape [%s]; the model's is [%s]", prefix,
-                    spec->name, saved, wanted);
+    return DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%s%s%.200s\" has the shape [%s]; the model's is [%s]", prefix,
+                    point, spec->name, saved, wanted);
+}
+
+/* Another optimizer's states mean something else, and to begin them at zero would be another run. */
+static dsc_status check_optimizer(const load_job *j, dsc_error *err)
+{
+    const dsc_recipe saved = j->reader.manifest.state.recipe;
+    if (saved == j->recipe)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(j->reader.file[CKPT_OPTIMIZER]), "saved by %s, and this "
+                    "run's optimizer is %s; resume with that one, or begin from the weights: --model DIR/step-N",
+                    dsc_recipes[saved].name, dsc_recipes[j->recipe].name);
 }
 
 static dsc_status check_model(const load_job *j, dsc_error *err)
 {
     const dsc_layout *layout = j->c->layout;
     const ckpt_reader *reader = &j->reader;
+    DSC_TRY(check_optimizer(j, err));
     for (int32_t t = 0; t < layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &layout->tensor[t];
         DSC_TRY(check_tensor(reader, tensor, CKPT_WEIGHTS, err));
-        for (int plane = CKPT_MASTER; plane <= CKPT_EXP_AVG_SQ && tensor->spec->trainable; plane++)
-            if (plane != CKPT_MASTER || reader->manifest.state.compute_dtype != DSC_F32)
+        for (int plane = CKPT_MASTER; plane < CKPT_PLANE_COUNT; plane++)
+            if (dsc_ckpt_stores(&reader->manifest.state, (ckpt_plane)plane, tensor->spec->trainable))
                 DSC_TRY(check_tensor(reader, tensor, (ckpt_plane)plane, err));
     }
     const int64_t count = dsc_safetensors_count(reader->file[CKPT_MODEL]);
@@ -215,8 +228,6 @@ static dsc_status take_tensor(load_job *j, const dsc_layout_tensor *tensor, dsc_
     const target param = { tensor->group, DSC_PLANE_PARAM, j->dtype, tensor->offset + first - slice.first };
     const target master = { tensor->group, DSC_PLANE_MASTER, DSC_F32, param.at };
     const dsc_dtype moment_dtype = dsc_zero_dtype(j->c->zero, DSC_PLANE_MOMENT1);
-    const target moment1 = { tensor->group, DSC_PLANE_MOMENT1, moment_dtype, param.at };
-    const target moment2 = { tensor->group, DSC_PLANE_MOMENT2, moment_dtype, param.at };
     if (count == 0)
         return DSC_OK;
     if (!slice.trainable)
@@ -224,8 +235,11 @@ static dsc_status take_tensor(load_job *j, const dsc_layout_tensor *tensor, dsc_
     const bool has_master = dsc_ckpt_reader_find(&j->reader, CKPT_MASTER, name, NULL) != NULL;
     DSC_TRY(take_span(j, CKPT_WEIGHTS, name, first, count, has_master ? NULL : &master, err));
     DSC_TRY(take_span(j, CKPT_MASTER, name, first, count, &master, err));
-    DSC_TRY(take_span(j, CKPT_EXP_AVG, name, first, count, &moment1, err));
-    return take_span(j, CKPT_EXP_AVG_SQ, name, first, count, &moment2, err);
+    for (int32_t k = 0; k < dsc_recipes[j->recipe].state_count; k++) {
+        const target moment = { tensor->group, (dsc_plane)(DSC_PLANE_MOMENT1 + k), moment_dtype, param.at };
+        DSC_TRY(take_span(j, (ckpt_plane)(CKPT_MOMENT1 + k), name, first, count, &moment, err));
+    }
+    return DSC_OK;
 }
 
 static dsc_status take_all(load_job *j, bool copy, dsc_error *err)
@@ -252,7 +266,7 @@ dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, c
                                dsc_run_state *out, bool *changed, dsc_error *err)
 {
     char step_dir[CKPT_PATH_BYTES];
-    load_job job = { .c = ctx, .dtype = now->compute_dtype };
+    load_job job = { .c = ctx, .dtype = now->compute_dtype, .recipe = now->recipe };
     dsc_error mine = DSC_ERROR_INIT;
     *changed = false;
     DSC_TRY(find_together(ctx, dir, step_dir, err));

@@ -122,6 +122,17 @@ static dsc_status read_loss_scaler(const read_ctx *c, const cJSON *root, dsc_los
     return s->overflow_step < s->step || s->step == 0 ? DSC_OK : bad(c, object, "loss_scaler");
 }
 
+/* Where it is not named it is Adam. */
+static dsc_status read_optimizer(const read_ctx *c, const cJSON *root, dsc_recipe *recipe)
+{
+    char text[32];
+    if (cJSON_GetObjectItemCaseSensitive(root, "optimizer") == NULL)
+        return DSC_OK;
+    DSC_TRY(get_text(c, root, "optimizer", text, sizeof text));
+    *recipe = dsc_recipe_find(text);
+    return *recipe != DSC_RECIPE_COUNT ? DSC_OK : bad(c, NULL, "an optimizer that this version does not know");
+}
+
 static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state *s)
 {
     char text[32];
@@ -145,6 +156,7 @@ static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state
     DSC_TRY(read_loss_scaler(c, root, &s->loss_scaler));
     if (cJSON_GetObjectItemCaseSensitive(root, "moment_dtype") != NULL) /* where it is not named they are fp32 */
         DSC_TRY(get_precision(c, root, "moment_dtype", &s->moment_dtype));
+    DSC_TRY(read_optimizer(c, root, &s->recipe));
     DSC_TRY(get_bool(c, root, "world_size_reproducible", &s->world_size_reproducible));
     DSC_TRY(get_bool(c, root, "shuffle", &s->shuffle));
     DSC_TRY(get_text(c, root, "cpu_level", s->cpu_level, sizeof s->cpu_level));

@@ -81,6 +81,7 @@ static void put_state(text_out *out, const dsc_run_state *s)
     put_text(out, "compute_dtype", dsc_dtype_text(s->compute_dtype));
     if (s->compute_dtype == DSC_F16)
         put_loss_scaler(out, &s->loss_scaler);
+    put_text(out, "optimizer", dsc_recipes[s->recipe].name);
     put_text(out, "moment_dtype", dsc_dtype_text(s->moment_dtype));
     put_bool(out, "world_size_reproducible", s->world_size_reproducible);
     put_bool(out, "shuffle", s->shuffle);

@@ -68,10 +68,10 @@ static dsc_status match_tensor(ckpt_reader *reader, int64_t t, dsc_error *err)
     const ckpt_manifest_tensor *tensor = &reader->manifest.tensor[t];
     const dsc_safetensors *file = reader->file[tensor->file];
     const dsc_safetensors_entry *entry = dsc_safetensors_find(file, tensor->name);
-    const char *master = dsc_ckpt_plane_prefix[CKPT_MASTER];
+    static const char master[] = "master.";
     const ckpt_plane plane = tensor->file == CKPT_MODEL                              ? CKPT_WEIGHTS
                              : strncmp(tensor->name, master, strlen(master)) == 0 ? CKPT_MASTER
-                                                                                     : CKPT_EXP_AVG;
+                                                                                     : CKPT_MOMENT1;
     const dsc_dtype expected = dsc_ckpt_dtype(&reader->manifest.state, plane);
     if (entry == NULL || entry->count != tensor->elements || entry->desc.dtype != tensor->dtype ||
         tensor->dtype != expected)
@@ -172,10 +172,12 @@ void dsc_ckpt_reader_close(ckpt_reader *reader)
 const dsc_safetensors_entry *dsc_ckpt_reader_find(const ckpt_reader *reader, ckpt_plane plane, const char *hf_name,
                                                   const ckpt_manifest_tensor **tensor)
 {
-    char name[DSC_SAFETENSORS_NAME_BYTES_MAX + 32];
+    char name[DSC_CKPT_NAME_BYTES];
     const int f = plane == CKPT_WEIGHTS ? CKPT_MODEL : CKPT_OPTIMIZER;
-    snprintf(name, sizeof name, "%s%s", dsc_ckpt_plane_prefix[plane], hf_name);
-    const dsc_safetensors_entry *entry = dsc_safetensors_find(reader->file[f], name);
+    if (!dsc_ckpt_stores(&reader->manifest.state, plane, true))
+        return NULL;
+    const dsc_safetensors_entry *entry =
+        dsc_safetensors_find(reader->file[f], dsc_ckpt_stored_name(&reader->manifest.state, plane, hf_name, name));
     if (tensor != NULL && entry != NULL)
         *tensor = &reader->manifest.tensor[reader->tensor_of[f][entry - dsc_safetensors_at(reader->file[f], 0)]];
     return entry;
@@ -269,8 +271,8 @@ static dsc_status hash_tensor(dsc_sha256 *sha, const dsc_safetensors *file, cons
     return DSC_OK;
 }
 
-/* name, NUL, number of dimensions (uint32), each dimension (uint64), then master or fp32 weights, m, v; all
- * little-endian. A frozen tensor has only its weights. */
+/* name, NUL, number of dimensions (uint32), each dimension (uint64), then master or fp32 weights, moments (m, v);
+ * all little-endian. A frozen tensor has only its weights. */
 static dsc_status hash_state(dsc_sha256 *sha, const ckpt_reader *reader, const dsc_safetensors_entry *weights,
                              float *buffer, dsc_error *err)
 {
@@ -284,7 +286,7 @@ static dsc_status hash_state(dsc_sha256 *sha, const ckpt_reader *reader, const d
         DSC_TRY(hash_tensor(sha, reader->file[CKPT_OPTIMIZER], master, buffer, err));
     else
         DSC_TRY(hash_tensor(sha, reader->file[CKPT_MODEL], weights, buffer, err));
-    for (int plane = CKPT_EXP_AVG; plane <= CKPT_EXP_AVG_SQ; plane++) {
+    for (int plane = CKPT_MOMENT1; plane < CKPT_PLANE_COUNT; plane++) {
         const dsc_safetensors_entry *moment = dsc_ckpt_reader_find(reader, (ckpt_plane)plane, weights->name, NULL);
         if (moment != NULL)
             DSC_TRY(hash_tensor(sha, reader->file[CKPT_OPTIMIZER], moment, buffer, err));

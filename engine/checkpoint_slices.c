@@ -10,9 +10,9 @@ static dsc_plane plane_of(const ckpt_entry *entry, bool trainable)
 {
     switch (entry->plane) {
     case CKPT_MASTER: return DSC_PLANE_MASTER;
-    case CKPT_EXP_AVG: return DSC_PLANE_MOMENT1;
-    case CKPT_EXP_AVG_SQ: return DSC_PLANE_MOMENT2;
-    case CKPT_WEIGHTS: break;
+    case CKPT_MOMENT1: return DSC_PLANE_MOMENT1;
+    case CKPT_MOMENT2: return DSC_PLANE_MOMENT2;
+    case CKPT_WEIGHTS: case CKPT_PLANE_COUNT: break;
     }
     return entry->dtype == DSC_F32 && trainable ? DSC_PLANE_MASTER : DSC_PLANE_PARAM;
 }

@@ -37,14 +37,21 @@ typedef struct dsc_fp16_config {
 typedef enum dsc_optimizer_kind {
     DSC_OPTIMIZER_NONE, /* no "optimizer" section: the run takes AdamW with its defaults and says so */
     DSC_OPTIMIZER_ADAM, /* adam_w_mode false: L2 in the gradient */
-    DSC_OPTIMIZER_ADAMW
+    DSC_OPTIMIZER_ADAMW,
+    DSC_OPTIMIZER_SGD,
+    DSC_OPTIMIZER_ADAGRAD,
+    DSC_OPTIMIZER_LION,
+    DSC_OPTIMIZER_KIND_COUNT
 } dsc_optimizer_kind;
 
 typedef struct dsc_optimizer_config {
     dsc_optimizer_kind kind;
     char type[64]; /* as written: "Adam" */
+    dsc_recipe recipe;
     double lr, beta1, beta2, eps, weight_decay;
-    bool bias_correction;
+    double momentum, dampening; /* of SGD */
+    double lr_decay;            /* of Adagrad */
+    bool bias_correction, nesterov;
 } dsc_optimizer_config;
 
 typedef enum dsc_schedule_kind {

@@ -1,19 +1,11 @@
-/* config_train.c - the "optimizer" and "scheduler" sections of a config. SPDX-License-Identifier: Apache-2.0 */
+/* config_train.c - the "scheduler" section of a config, and the types of it and of "optimizer" (config_optimizer.c).
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config_table.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
-/* What Hugging Face's Trainer fills in for "auto" when its user says nothing. */
-#define TRAINER_LR 5e-5
-
-/* Of DeepSpeed and of torch.optim. */
-static const char *const optimizers_known[] = {
-    "Lamb",        "Lion",       "Adagrad",   "Muon",  "MuAdam",  "MuAdamW",    "MuSGD",     "OneBitAdam",
-    "ZeroOneAdam", "OneBitLamb", "FusedAdam", "SGD",   "RMSprop", "Adadelta",   "Adafactor", "Adamax",
-    "ASGD",        "LBFGS",      "NAdam",     "RAdam", "Rprop",   "SparseAdam",
-};
 static const char *const schedules[] = { "", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest" };
 static const char *const schedules_of_torch[] = {
     "StepLR",           "MultiStepLR",  "ConstantLR",        "LinearLR",
@@ -21,8 +13,6 @@ static const char *const schedules_of_torch[] = {
     "CyclicLR",         "OneCycleLR",   "ReduceLROnPlateau", "LambdaLR",
     "MultiplicativeLR", "SequentialLR", "ChainedScheduler",
 };
-
-static bool is_adam(const char *type) { return strcasecmp(type, "Adam") == 0 || strcasecmp(type, "AdamW") == 0; }
 
 static dsc_schedule_kind schedule_of(const char *type)
 {
@@ -48,7 +38,7 @@ static dsc_status type_of(dsc_config_parse_state *s, const char *section_name, c
     return DSC_OK;
 }
 
-static const char *nearest(const char *word, const char *const *words, size_t count, const char *otherwise)
+const char *dsc_config_nearest_word(const char *word, const char *const *words, size_t count, const char *otherwise)
 {
     const char *best = otherwise;
     int best_distance = 3;
@@ -60,25 +50,6 @@ static const char *nearest(const char *word, const char *const *words, size_t co
         }
     }
     return best;
-}
-
-/* DeepSpeed takes its own names in any case, those of torch.optim exactly; one of them that is not built is no
- * spelling mistake. */
-static dsc_status check_optimizer_type(dsc_config_parse_state *s, const cJSON *type)
-{
-    static const char *const adams[] = { "AdamW", "Adam" };
-    char where[256], value[128];
-    if (type == NULL || is_adam(type->valuestring))
-        return DSC_OK;
-    dsc_config_where_item(s, type, where);
-    dsc_value_text(type, value, sizeof value);
-    for (size_t i = 0; i < DSC_COUNT(optimizers_known); i++)
-        s->foreign_optimizer |= strcasecmp(optimizers_known[i], type->valuestring) == 0;
-    if (s->foreign_optimizer)
-        return dsc_config_not_built_at(s, where, "optimizer.type",
-                                       "%s is not supported in this version; \"AdamW\" and \"Adam\" work", value);
-    return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "optimizer.type: %s is no optimizer; did you mean \"%s\"?", value,
-                    nearest(type->valuestring, adams, DSC_COUNT(adams), "AdamW"));
 }
 
 static dsc_status check_schedule_type(dsc_config_parse_state *s, const cJSON *type)
@@ -95,7 +66,7 @@ static dsc_status check_schedule_type(dsc_config_parse_state *s, const cJSON *ty
                                        "%s is not supported in this version; WarmupLR, WarmupDecayLR, WarmupCosineLR, "
                                        "OneCycle and LRRangeTest work", value);
     return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "scheduler.type: %s is no schedule; did you mean \"%s\"?", value,
-                    nearest(type->valuestring, schedules + 1, DSC_COUNT(schedules) - 1, "WarmupLR"));
+                    dsc_config_nearest_word(type->valuestring, schedules + 1, DSC_COUNT(schedules) - 1, "WarmupLR"));
 }
 
 /* Before the params are looked at: those of a type that is not built are not misspelled. */
@@ -105,64 +76,9 @@ dsc_status dsc_config_check_types(dsc_config_parse_state *s)
     if (!cJSON_IsObject(dsc_json_root(s->json)))
         return DSC_OK;
     DSC_TRY(type_of(s, "optimizer", &type));
-    DSC_TRY(check_optimizer_type(s, type));
+    DSC_TRY(dsc_config_check_optimizer(s, type));
     DSC_TRY(type_of(s, "scheduler", &type));
     return check_schedule_type(s, type);
-}
-
-/* ---- optimizer ---- */
-
-static dsc_status fill_betas(dsc_config_parse_state *s)
-{
-    dsc_optimizer_config *o = &s->config->optimizer;
-    bool from_text;
-    o->beta1 = 0.9;
-    o->beta2 = 0.999;
-    if (!dsc_config_has(s, DSC_ID_BETAS))
-        return DSC_OK;
-    const cJSON *first = s->given[DSC_ID_BETAS]->child, *second = first != NULL ? first->next : NULL;
-    const bool two = second != NULL && second->next == NULL && dsc_value_float(first, &o->beta1, &from_text) &&
-                     dsc_value_float(second, &o->beta2, &from_text);
-    if (!two || o->beta1 < 0 || o->beta1 >= 1 || o->beta2 < 0 || o->beta2 >= 1)
-        return dsc_config_fail(s, DSC_ID_BETAS, DSC_ERR_CONFIG,
-                               "expected a list of two numbers, each at least 0 and below 1");
-    return DSC_OK;
-}
-
-static dsc_status fill_optimizer(dsc_config_parse_state *s)
-{
-    static const int filled[] = { DSC_ID_BETAS, DSC_ID_EPS, DSC_ID_WEIGHT_DECAY };
-    dsc_config *config = s->config;
-    dsc_optimizer_config *o = &config->optimizer;
-    bool w_mode = true, from_text;
-    DSC_TRY(fill_betas(s));
-    if (s->is_auto[DSC_ID_LR]) {
-        o->lr = TRAINER_LR;
-        config->auto_mask |= DSC_CONFIG_AUTO_LR;
-        dsc_config_note(config, "optimizer.params.lr \"auto\": %g, as the Trainer fills it", o->lr);
-    }
-    for (size_t i = 0; i < DSC_COUNT(filled); i++)
-        if (s->is_auto[filled[i]])
-            dsc_config_note(config, "%s \"auto\": %s, as the Trainer fills it", dsc_config_keys[filled[i]].path,
-                            dsc_config_keys[filled[i]].default_json);
-    if (!dsc_config_has(s, DSC_ID_OPTIMIZER_TYPE)) {
-        o->kind = DSC_OPTIMIZER_NONE;
-        dsc_config_note(config, "no optimizer is given: AdamW, lr %g, betas %g %g, eps %g, weight_decay %g", o->lr,
-                        o->beta1, o->beta2, o->eps, o->weight_decay);
-        if (s->given[DSC_ID_OPTIMIZER] != NULL && s->given[DSC_ID_OPTIMIZER]->child != NULL)
-            return dsc_config_warn(s, DSC_ID_OPTIMIZER, "it has no type; AdamW is used");
-        return DSC_OK;
-    }
-    snprintf(o->type, sizeof o->type, "%s", s->given[DSC_ID_OPTIMIZER_TYPE]->valuestring);
-    o->kind = DSC_OPTIMIZER_ADAMW;
-    if (dsc_config_has(s, DSC_ID_ADAM_W_MODE))
-        (void)dsc_value_bool(s->given[DSC_ID_ADAM_W_MODE], &w_mode, &from_text);
-    if (w_mode)
-        return DSC_OK;
-    if (strcasecmp(o->type, "AdamW") == 0)
-        return dsc_config_warn(s, DSC_ID_ADAM_W_MODE, "no effect with type AdamW, as in DeepSpeed; type Adam takes it");
-    o->kind = DSC_OPTIMIZER_ADAM;
-    return DSC_OK;
 }
 
 /* ---- scheduler ---- */
@@ -296,6 +212,6 @@ static dsc_status fill_scheduler(dsc_config_parse_state *s)
 
 dsc_status dsc_config_fill_training(dsc_config_parse_state *s)
 {
-    DSC_TRY(fill_optimizer(s));
+    DSC_TRY(dsc_config_fill_optimizer(s));
     return fill_scheduler(s);
 }

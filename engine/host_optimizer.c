@@ -87,7 +87,8 @@ static dsc_status open_optimizer(dsc_optimizer *o, const dsc_host_tensor *tensor
     DSC_TRY(dsc_layout_open(engine->alloc, &o->model, engine->place.size, &o->layout, err));
     const dsc_zero_options options = {
         .alloc = engine->alloc, .model = &o->model, .layout = &o->layout, .stage = 1, .rank = engine->place.rank,
-        .compute_dtype = DSC_F32, .leaves_per_step = engine->place.size, .backward_reads_params = &o->reads_params,
+        .compute_dtype = DSC_F32, .recipe = engine->config.optimizer.recipe,
+        .leaves_per_step = engine->place.size, .backward_reads_params = &o->reads_params,
         .world_size_reproducible = engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .device = engine->device, .comm = engine->device_comm, .host_comm = engine->comm, .compute = engine->compute,
     };
@@ -147,7 +148,7 @@ static dsc_status update(dsc_optimizer *o, const float *const *grads, dsc_update
     DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, decided, (int64_t)sizeof *decided, 0, NULL, err));
     if (decided->skip)
         return DSC_OK;
-    DSC_TRY(dsc_zero_update(o->zero, &decided->scalars, o->update_count + 1, err));
+    DSC_TRY(dsc_zero_update(o->zero, decided->scalars, decided->class_count, o->update_count + 1, err));
     DSC_TRY(dsc_zero_acquire(o->zero, 0, 0, o->param, err));
     for (int32_t t = 0; t < o->layout.tensor_count; t++)
         DSC_TRY(dsc_copy(engine->compute, o->data[t], o->param[t], o->layout.tensor[t].count * 4, err));

@@ -225,6 +225,7 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
         .zero_stage = config->zero.stage,
         .compute_dtype = dsc_engine_dtype(engine),
         .moment_dtype = config->own.moments,
+        .recipe = config->optimizer.recipe,
         .loss_scaler = engine->loss_scaler,
         .world_size_reproducible = config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .shuffle = config->own.shuffle,

@@ -134,9 +134,10 @@ dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_run_folder(dsc_engine *engine, dsc_error *err);
 /* optimizer.c: scalars of one update, computed on rank 0 and broadcast; *skip when the norm is not finite. */
 typedef struct dsc_update {
-    dsc_adamw_scalars scalars;
     double lr, grad_norm;
     bool skip;
+    int32_t class_count;
+    dsc_update_scalars scalars[DSC_UPDATE_CLASSES_MAX]; /* of each update_class of the layout */
 } dsc_update;
 void dsc_update_compute(const dsc_config *config, double sumsq, double scale, int64_t update, double lr_override,
                         dsc_update *out); /* scale: of the gradients' sums, leaves times loss scale */

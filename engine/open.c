@@ -295,7 +295,9 @@ static void describe_numerics(dsc_engine *engine)
              "master fp32, moments %s%s%s",
              low, low, by_panels ? " by fp32 panels" : "", dsc_dtype_text(config->communication_dtype),
              config->own.gradients == DSC_BF16 ? "fp32 rounded to bf16" : "fp32",
-             engine->config.own.moments == DSC_BF16 ? "bf16 rounded by chance" : "fp32",
+             dsc_recipes[config->optimizer.recipe].state_count == 0 ? "none"
+             : config->own.moments == DSC_BF16                      ? "bf16 rounded by chance"
+                                                                    : "fp32",
              engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? ", sums independent of the world size"
                                                                             : "",
              scale);
@@ -408,7 +410,8 @@ static int64_t checkpoint_bytes(const dsc_engine *engine)
     const bool saves = engine->config.own.save[0] != 0, loads = engine->config.own.load[0] != 0;
     if (engine->zero == NULL || (!saves && !loads))
         return 0;
-    return dsc_checkpoint_plan_bytes(&engine->layout, dsc_engine_dtype(engine), saves, loads);
+    return dsc_checkpoint_plan_bytes(&engine->layout, dsc_engine_dtype(engine), engine->config.optimizer.recipe,
+                                     saves, loads);
 }
 
 /* Small structures and library scratch are known exactly only now; both are in place before the first step. Where

@@ -12,27 +12,87 @@ static double clip_coefficient(double clipping, double norm)
     return coefficient < 1.0 ? coefficient : 1.0;
 }
 
+/* What an optimizer's scalars are made from. */
+typedef struct terms {
+    const dsc_config *config;
+    int64_t update; /* from 1 */
+    double lr, weight_decay;
+} terms;
+
+/* Those that are not named below do nothing. */
+static void plain_scalars(const terms *t, dsc_update_scalars *s)
+{
+    s->decay = 1.0f;
+    s->l2 = (float)t->weight_decay;
+    s->step_size = (float)t->lr;
+    s->eps = (float)t->config->optimizer.eps;
+}
+
+static void betas(double beta1, double beta2, dsc_update_scalars *s)
+{
+    s->beta1 = (float)beta1;
+    s->beta2 = (float)beta2;
+    s->one_minus_beta1 = (float)(1.0 - beta1);
+    s->one_minus_beta2 = (float)(1.0 - beta2);
+}
+
+static void decouple(const terms *t, dsc_update_scalars *s)
+{
+    s->decay = (float)(1.0 - t->lr * t->weight_decay);
+    s->l2 = 0.0f;
+}
+
+static void adam_scalars(const terms *t, dsc_update_scalars *s)
+{
+    const dsc_optimizer_config *o = &t->config->optimizer;
+    const double beta1 = dsc_schedule_beta1(t->config, t->update), beta2 = dsc_schedule_beta2(t->config, t->update);
+    const double bias1 = o->bias_correction ? 1.0 - pow(beta1, (double)t->update) : 1.0;
+    const double bias2 = o->bias_correction ? 1.0 - pow(beta2, (double)t->update) : 1.0;
+    betas(beta1, beta2, s);
+    if (o->kind != DSC_OPTIMIZER_ADAM)
+        decouple(t, s);
+    s->step_size = (float)(t->lr / bias1);
+    s->inv_sqrt_bias2 = (float)(1.0 / sqrt(bias2));
+}
+
+/* torch.optim.SGD's first step takes the whole gradient, whatever the dampening. */
+static void momentum_scalars(const terms *t, dsc_update_scalars *s)
+{
+    const dsc_optimizer_config *o = &t->config->optimizer;
+    s->beta1 = (float)o->momentum;
+    s->one_minus_beta1 = t->update == 1 ? 1.0f : (float)(1.0 - o->dampening);
+    s->nesterov = o->nesterov;
+}
+
+static void adagrad_scalars(const terms *t, dsc_update_scalars *s)
+{
+    s->step_size = (float)(t->lr / (1.0 + (double)(t->update - 1) * t->config->optimizer.lr_decay));
+}
+
+static void lion_scalars(const terms *t, dsc_update_scalars *s)
+{
+    betas(dsc_schedule_beta1(t->config, t->update), dsc_schedule_beta2(t->config, t->update), s);
+    decouple(t, s);
+}
+
+static void sgd_scalars(const terms *t, dsc_update_scalars *s) {}
+
+static void (*const scalars_of[DSC_RECIPE_COUNT])(const terms *t, dsc_update_scalars *s) = {
+    [DSC_RECIPE_ADAMW] = adam_scalars,       [DSC_RECIPE_SGD] = sgd_scalars,   [DSC_RECIPE_MOMENTUM] = momentum_scalars,
+    [DSC_RECIPE_ADAGRAD] = adagrad_scalars,  [DSC_RECIPE_LION] = lion_scalars,
+};
+
 void dsc_update_compute(const dsc_config *config, double sumsq, double scale, int64_t update, double lr_override,
                         dsc_update *out)
 {
     const dsc_optimizer_config *o = &config->optimizer;
     const double lr = lr_override >= 0 ? lr_override : dsc_schedule_lr(config, update);
-    const double beta1 = dsc_schedule_beta1(config, update), beta2 = dsc_schedule_beta2(config, update);
     const double norm = sqrt(sumsq) / scale;
-    const double bias1 = o->bias_correction ? 1.0 - pow(beta1, (double)update) : 1.0;
-    const double bias2 = o->bias_correction ? 1.0 - pow(beta2, (double)update) : 1.0;
-    const bool decoupled = o->kind != DSC_OPTIMIZER_ADAM;
-    *out = (dsc_update){ .lr = lr, .grad_norm = norm, .skip = !isfinite(norm) };
-    out->scalars = (dsc_adamw_scalars){
-        .grad_scale = (float)(clip_coefficient(config->gradient_clipping, norm) / scale),
-        .beta1 = (float)beta1,
-        .beta2 = (float)beta2,
-        .one_minus_beta1 = (float)(1.0 - beta1),
-        .one_minus_beta2 = (float)(1.0 - beta2),
-        .decay = decoupled ? (float)(1.0 - lr * o->weight_decay) : 1.0f,
-        .l2 = decoupled ? 0.0f : (float)o->weight_decay,
-        .step_size = (float)(lr / bias1),
-        .inv_sqrt_bias2 = (float)(1.0 / sqrt(bias2)),
-        .eps = (float)o->eps,
-    };
+    *out = (dsc_update){ .lr = lr, .grad_norm = norm, .skip = !isfinite(norm), .class_count = 2 };
+    for (int32_t c = 0; c < out->class_count; c++) { /* the layout's: with weight decay, and without */
+        const terms t = { config, update, lr, c == 0 ? o->weight_decay : 0.0 };
+        out->scalars[c].grad_scale = (float)(clip_coefficient(config->gradient_clipping, norm) / scale);
+        plain_scalars(&t, &out->scalars[c]);
+        scalars_of[o->recipe](&t, &out->scalars[c]);
+    }
 }

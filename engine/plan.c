@@ -9,7 +9,6 @@
 
 #define PLAN_ALIGN 256
 #define TILE_ELEMENTS (INT64_C(1) << 20) /* 4 MiB of fp32: four requests of DeepSpeed's default block_size */
-#define STATES_PER_ELEMENT 4             /* as DeepSpeed counts Adam's buffers: weight, gradient and two moments */
 #define AIO_THREADS 8
 #define AIO_TIMEOUT_NS (INT64_C(60) * 1000000000)
 #define LOSS_MIRROR_BYTES (INT64_C(1) << 20) /* of losses that the host fetches later, all micro-steps together */
@@ -84,6 +83,8 @@ void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out)
 {
     const dsc_zero_config *zero = &config->zero;
     const dsc_aio_config *aio = &config->aio;
+    /* As DeepSpeed counts an optimizer's buffers: weight, gradient and states. */
+    const int64_t buffers_of_element = 2 + dsc_recipes[config->optimizer.recipe].state_count;
     if (zero->offload_optimizer == DSC_OFFLOAD_NVME)
         out->state_folder_count = swap_folders(&zero->nvme_optimizer, out->state_folders);
     if (zero->offload_param == DSC_OFFLOAD_NVME)
@@ -97,7 +98,7 @@ void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out)
     out->pin_states = zero->pin_optimizer;
     out->pin_params = zero->pin_param;
     const int64_t tiles = dsc_max_i64(1 + zero->pipeline_read + zero->pipeline_write,
-                                      zero->offload_buffer_count / STATES_PER_ELEMENT);
+                                      zero->offload_buffer_count / buffers_of_element);
     out->slot_count = (int32_t)dsc_min_i64(tiles, DSC_RING_SLOTS_MAX);
     /* A device that does not answer is told of before the ranks that wait for this one give it up. */
     const int64_t comm_timeout_ns = (int64_t)(config->own.comm_timeout_s * 1e9);
@@ -119,6 +120,7 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
     *out = (dsc_zero_options){
         .alloc = o->alloc, .model = o->model, .layout = o->layout, .stage = config->zero.stage, .rank = o->rank,
         .compute_dtype = o->compute_dtype, .wire_dtype = config->communication_dtype,
+        .recipe = config->optimizer.recipe,
         .moment_dtype = config->own.moments, .sum_dtype = config->own.gradients, .seed = (uint64_t)config->seed,
         .overlap = config->zero.overlap_comm,
         .prefetch_elements = config->zero.stage3_prefetch_bucket_size,
@@ -198,7 +200,8 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
     plan->bytes[DSC_TAG_DATA][DSC_TIER_PINNED] += o->data_bytes + plan->batch_bytes;
     if (o->config->own.save_async)
         plan->snapshot_bytes =
-            dsc_checkpoint_snapshot_bytes(o->layout, o->compute_dtype, o->config->own.moments, o->rank);
+            dsc_checkpoint_snapshot_bytes(o->layout, o->compute_dtype, o->config->own.moments,
+                                          o->config->optimizer.recipe, o->rank);
     plan->bytes[DSC_TAG_IO][DSC_TIER_PINNED] += DSC_CHECKPOINT_BUFFER_BYTES + plan->snapshot_bytes;
     /* What ranks tell each other of a step: the only table whose size a config can make large. */
     plan->bytes[DSC_TAG_CONTROL][DSC_TIER_HOST] +=

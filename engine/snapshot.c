@@ -144,7 +144,8 @@ dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t ev
     const dsc_checkpoint_saves saves = { .after = engine->step, .every = every, .last = last,
                                          .resumed = resumed_from(engine, dir),
                                          .compute_dtype = dsc_engine_dtype(engine),
-                                         .moment_dtype = engine->config.own.moments };
+                                         .moment_dtype = engine->config.own.moments,
+                                         .recipe = engine->config.optimizer.recipe };
     dsc_alloc_freeze(engine->alloc, false);
     const dsc_status status = dsc_checkpoint_check(&ctx, dir, &saves, err);
     dsc_alloc_freeze(engine->alloc, engine->step > 0);

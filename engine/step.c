@@ -295,7 +295,7 @@ static dsc_status update_or_skip(dsc_engine *engine, const dsc_update *update, d
     if (update->skip)
         return dsc_engine_skip_step(engine, err);
     const int64_t began = dsc_engine_span_start(engine);
-    DSC_TRY(dsc_zero_update(engine->zero, &update->scalars, engine->update_count + 1, err));
+    DSC_TRY(dsc_zero_update(engine->zero, update->scalars, update->class_count, engine->update_count + 1, err));
     dsc_engine_span_end(engine, DSC_SPAN_UPDATE, -1, began);
     engine->update_count++;
     engine->skipped_in_row = 0;

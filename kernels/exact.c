@@ -4,37 +4,17 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/blocks.h"
 #include "kernels/exact_range.h"
 #include "kernels/scalar.h"
-#include "kernels/team.h"
 
-/* Elements of a block. A multiple of DSC_SUMSQ_CHUNK; small enough that a 100 k element slice feeds several threads,
- * and large enough that one block (28 KiB per array and up) outweighs handing it out. */
-#define BLOCK ((int64_t)8 * DSC_SUMSQ_CHUNK)
-
-typedef struct exact_job {
-    const void *args;
-    const dsc_exact_ops *ops;
-    int64_t count;
-} exact_job;
-
-static void job_run(const void *args, int64_t count, const dsc_cpu_team *team, const dsc_exact_ops *ops, dsc_team_fn fn)
-{
-    DSC_ASSERT(count >= 0);
-    exact_job job = { args, ops, count };
-    dsc_team_run(team, dsc_div_ceil(count, BLOCK), fn, &job);
-}
-
-static int64_t block_end(const exact_job *job, int64_t last)
-{
-    return dsc_min_i64(last * BLOCK, job->count);
-}
+static const dsc_exact_ops *ops_of(const dsc_block_job *job) { return job->ops; }
 
 static void cast_blocks(void *ctx, int64_t first, int64_t last)
 {
-    const exact_job *job = ctx;
+    const dsc_block_job *job = ctx;
     const dsc_cast_args *a = job->args;
-    const int64_t start = first * BLOCK, count = block_end(job, last) - start;
+    const int64_t start = first * DSC_BLOCK, count = dsc_blocks_end(job, last) - start;
     const int64_t to_bytes = (int64_t)dsc_dtype_bytes(a->to_dtype);
     const int64_t from_bytes = (int64_t)dsc_dtype_bytes(a->from_dtype);
     void *to = (char *)a->to + start * to_bytes;
@@ -42,9 +22,9 @@ static void cast_blocks(void *ctx, int64_t first, int64_t last)
     if (a->to_dtype == a->from_dtype)
         memcpy(to, from, (size_t)(count * to_bytes));
     else if (a->from_dtype == DSC_F32)
-        job->ops->half_from_f32(to, from, count, a->to_dtype);
+        ops_of(job)->half_from_f32(to, from, count, a->to_dtype);
     else
-        job->ops->f32_from_half(to, from, count, a->from_dtype);
+        ops_of(job)->f32_from_half(to, from, count, a->from_dtype);
 }
 
 static dsc_status cast(const void *args, const dsc_cpu_team *team, dsc_error *err, const dsc_exact_ops *ops)
@@ -55,14 +35,14 @@ static dsc_status cast(const void *args, const dsc_cpu_team *team, dsc_error *er
         !(a->to_dtype == DSC_F32 && dsc_dtype_is_half(a->from_dtype)))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "CAST", "no cast from dtype %d to dtype %d", (int)a->from_dtype,
                         (int)a->to_dtype);
-    job_run(a, a->count, team, ops, cast_blocks);
+    dsc_blocks_run(a, a->count, team, ops, cast_blocks);
     return DSC_OK;
 }
 
 static void cast_stochastic_blocks(void *ctx, int64_t first, int64_t last)
 {
-    const exact_job *job = ctx;
-    job->ops->cast_stochastic(job->args, first * BLOCK, block_end(job, last));
+    const dsc_block_job *job = ctx;
+    ops_of(job)->cast_stochastic(job->args, first * DSC_BLOCK, dsc_blocks_end(job, last));
 }
 
 static dsc_status cast_stochastic(const void *args, const dsc_cpu_team *team, dsc_error *err, const dsc_exact_ops *ops)
@@ -70,14 +50,14 @@ static dsc_status cast_stochastic(const void *args, const dsc_cpu_team *team, ds
     const dsc_cast_stochastic_args *a = args;
     (void)err;
     DSC_ASSERT(a->first >= 0);
-    job_run(a, a->count, team, ops, cast_stochastic_blocks);
+    dsc_blocks_run(a, a->count, team, ops, cast_stochastic_blocks);
     return DSC_OK;
 }
 
 static void fold_blocks(void *ctx, int64_t first, int64_t last)
 {
-    const exact_job *job = ctx;
-    job->ops->fold(job->args, first * BLOCK, block_end(job, last));
+    const dsc_block_job *job = ctx;
+    ops_of(job)->fold(job->args, first * DSC_BLOCK, dsc_blocks_end(job, last));
 }
 
 static dsc_status fold(const void *args, const dsc_cpu_team *team, dsc_error *err, const dsc_exact_ops *ops)
@@ -87,20 +67,20 @@ static dsc_status fold(const void *args, const dsc_cpu_team *team, dsc_error *er
     if (!dsc_dtype_computes(a->leaf_dtype) || !dsc_dtype_computes(a->wire_dtype))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "FOLD", "no fold of leaves of dtype %d on a wire of dtype %d",
                         (int)a->leaf_dtype, (int)a->wire_dtype);
-    job_run(a, a->count, team, ops, fold_blocks);
+    dsc_blocks_run(a, a->count, team, ops, fold_blocks);
     return DSC_OK;
 }
 
 static void add_blocks(void *ctx, int64_t first, int64_t last)
 {
-    const exact_job *job = ctx;
-    job->ops->add(job->args, first * BLOCK, block_end(job, last));
+    const dsc_block_job *job = ctx;
+    ops_of(job)->add(job->args, first * DSC_BLOCK, dsc_blocks_end(job, last));
 }
 
 static dsc_status add(const void *args, const dsc_cpu_team *team, dsc_error *err, const dsc_exact_ops *ops)
 {
     (void)err;
-    job_run(args, ((const dsc_add_args *)args)->count, team, ops, add_blocks);
+    dsc_blocks_run(args, ((const dsc_add_args *)args)->count, team, ops, add_blocks);
     return DSC_OK;
 }
 
@@ -116,13 +96,13 @@ static void fixed_sum_merge_shared(dsc_fixed_sum *sum, const dsc_fixed_sum *othe
 
 static void sumsq_blocks(void *ctx, int64_t first, int64_t last)
 {
-    const exact_job *job = ctx;
+    const dsc_block_job *job = ctx;
     const dsc_sumsq_args *a = job->args;
     dsc_fixed_sum local = { .nonfinite_count = 0 };
     for (int64_t block = first; block < last; block++) {
-        const int64_t start = block * BLOCK, count = block_end(job, block + 1) - start;
-        double sums[BLOCK / DSC_SUMSQ_CHUNK];
-        job->ops->sumsq(sums, a->x + start, count);
+        const int64_t start = block * DSC_BLOCK, count = dsc_blocks_end(job, block + 1) - start;
+        double sums[DSC_BLOCK / DSC_SUMSQ_CHUNK];
+        ops_of(job)->sumsq(sums, a->x + start, count);
         for (int64_t c = 0; c * DSC_SUMSQ_CHUNK < count; c++)
             dsc_fixed_sum_add(&local, sums[c]);
     }
@@ -132,24 +112,7 @@ static void sumsq_blocks(void *ctx, int64_t first, int64_t last)
 static dsc_status sumsq(const void *args, const dsc_cpu_team *team, dsc_error *err, const dsc_exact_ops *ops)
 {
     (void)err;
-    job_run(args, ((const dsc_sumsq_args *)args)->count, team, ops, sumsq_blocks);
-    return DSC_OK;
-}
-
-static void adamw_blocks(void *ctx, int64_t first, int64_t last)
-{
-    const exact_job *job = ctx;
-    job->ops->adamw(job->args, first * BLOCK, block_end(job, last));
-}
-
-static dsc_status adamw(const void *args, const dsc_cpu_team *team, dsc_error *err, const dsc_exact_ops *ops)
-{
-    const dsc_adamw_args *a = args;
-    if (a->moment_dtype != DSC_F32 && a->moment_dtype != DSC_BF16)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "ADAMW", "no moments of dtype %d", (int)a->moment_dtype);
-    DSC_ASSERT(a->first >= 0);
-    DSC_ASSERT(a->param_half == NULL || dsc_dtype_is_half(a->half_dtype));
-    job_run(a, a->count, team, ops, adamw_blocks);
+    dsc_blocks_run(args, ((const dsc_sumsq_args *)args)->count, team, ops, sumsq_blocks);
     return DSC_OK;
 }
 
@@ -160,7 +123,7 @@ static dsc_status adamw(const void *args, const dsc_cpu_team *team, dsc_error *e
     }
 #define EXACT_VARIANTS(isa)                                                                        \
     EXACT_VARIANT(cast, isa) EXACT_VARIANT(cast_stochastic, isa) EXACT_VARIANT(fold, isa)          \
-    EXACT_VARIANT(add, isa) EXACT_VARIANT(sumsq, isa) EXACT_VARIANT(adamw, isa)                    \
+    EXACT_VARIANT(add, isa) EXACT_VARIANT(sumsq, isa)                                              \
     static void table_##isa(dsc_kernel_table *table)                                               \
     {                                                                                              \
         table->fn[DSC_KERNEL_CAST] = cast_##isa;                                                   \
@@ -168,7 +131,6 @@ static dsc_status adamw(const void *args, const dsc_cpu_team *team, dsc_error *e
         table->fn[DSC_KERNEL_FOLD] = fold_##isa;                                                   \
         table->fn[DSC_KERNEL_ADD] = add_##isa;                                                     \
         table->fn[DSC_KERNEL_SUMSQ] = sumsq_##isa;                                                 \
-        table->fn[DSC_KERNEL_ADAMW] = adamw_##isa;                                                 \
     }
 EXACT_VARIANTS(ref)
 EXACT_VARIANTS(avx2)

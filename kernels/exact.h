@@ -1,4 +1,5 @@
-/* exact.h - kernels whose bits are a contract: casts, stochastic ones too, folds of leaves, sum of squares, AdamW.
+/* exact.h - kernels whose bits are a contract: casts, stochastic ones too, folds of leaves, sum of squares; the
+ * optimizers are update.h's.
  *
  * Each is a fixed sequence of IEEE-754 operations per element, FMAs written out, so that reference, AVX2, AVX-512 and
  * CUDA give the same bits for any thread count. Denormals are kept; FTZ and DAZ are off on every thread. Which NaN
@@ -81,42 +82,6 @@ void dsc_fixed_sum_add(dsc_fixed_sum *sum, double value); /* value >= 0 and fini
 void dsc_fixed_sum_merge(dsc_fixed_sum *sum, const dsc_fixed_sum *other);
 /* The sum rounded once to double (round to nearest even of the exact fixed-point value); Inf when nonfinite. */
 double dsc_fixed_sum_value(const dsc_fixed_sum *sum);
-
-/* Scalars of one step: computed in double on rank 0, rounded once, broadcast. */
-typedef struct dsc_adamw_scalars {
-    float grad_scale;     /* 1/(GAS*W*loss_scale) * clip coefficient */
-    float beta1, beta2;
-    float one_minus_beta1, one_minus_beta2;
-    float decay;          /* AdamW: 1 - lr * weight_decay; Adam: 1 */
-    float l2;             /* Adam: weight_decay; AdamW: 0 */
-    float step_size;      /* lr / bias_correction1 */
-    float inv_sqrt_bias2; /* 1 / sqrt(bias_correction2) */
-    float eps;
-} dsc_adamw_scalars;
-
-/* One Adam or AdamW step, per element (all fp32, each line one rounding per operation):
- *   g = grad * grad_scale;  if (l2 != 0) g = fma(l2, p, g)
- *   p = p * decay
- *   m = fma(one_minus_beta1, g - m, m)
- *   v = fma(one_minus_beta2 * g, g, beta2 * v)
- *   d = fma(sqrt(v), inv_sqrt_bias2, eps)
- *   p = fma(-step_size, m / d, p)
- * and param_half[i] = round(p) to half_dtype when param_half is not NULL. Loshchilov & Hutter 2019; Kingma & Ba 2015.
- * Moments kept in BF16: p takes the m and v above as they are; what is kept of them is rounded by chance, as
- * CAST_STOCHASTIC does it, with the lower (m) and upper (v) 16 bits of word n % 4 of block n / 4 of (seed, stream),
- * n = first + i. */
-typedef struct dsc_adamw_args {
-    float *master;           /* [count] read and written */
-    void *moment1, *moment2; /* [count] likewise, of moment_dtype */
-    const float *grad;       /* [count] the sum of leaves */
-    uint16_t *param_half;    /* [count] written, or NULL */
-    dsc_dtype half_dtype;    /* BF16 or F16 */
-    int64_t count;
-    dsc_dtype moment_dtype;  /* F32 or BF16 */
-    uint64_t seed, stream;   /* of BF16, as is */
-    int64_t first;           /* >= 0: position of element 0 */
-    dsc_adamw_scalars scalars;
-} dsc_adamw_args;
 
 #ifdef __cplusplus
 }

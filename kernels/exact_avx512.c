@@ -44,15 +44,6 @@ static void f32_from_half(float *to, const uint16_t *from, int64_t count, dsc_dt
     dtype == DSC_F16 ? widen(to, from, count, DSC_F16) : widen(to, from, count, DSC_BF16);
 }
 
-/* 16 elements and their 16 random bits each, in the lower halves of lanes. */
-static inline __m256i up_or_down(__m512 x, __m512i random_bits)
-{
-    const __m512i u = _mm512_castps_si512(x), sum = _mm512_add_epi32(u, random_bits);
-    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    const __m512i rounded = _mm512_mask_or_epi32(sum, nan, u, _mm512_set1_epi32(0x00400000));
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
-}
-
 /* 128 elements of 16 random blocks at a time; what lies before the first whole block and after the last such run is the
  * reference's, and so is a run over whose blocks the counter's lower half overflows. */
 static void cast_stochastic(const dsc_cast_stochastic_args *args, int64_t first, int64_t last)
@@ -72,8 +63,8 @@ static void cast_stochastic(const dsc_cast_stochastic_args *args, int64_t first,
             const float *from = a->from + i + 32 * j;
             const __m512i first_bits = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(block[j]));
             const __m512i second_bits = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(block[j], 1));
-            const __m256i low = up_or_down(_mm512_loadu_ps(from), first_bits);
-            const __m256i high = up_or_down(_mm512_loadu_ps(from + 16), second_bits);
+            const __m256i low = dsc_up_or_down_avx512(_mm512_loadu_ps(from), first_bits);
+            const __m256i high = dsc_up_or_down_avx512(_mm512_loadu_ps(from + 16), second_bits);
             _mm512_storeu_si512(a->to + i + 32 * j, _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
         }
     }
@@ -161,161 +152,4 @@ static void sumsq(double *sums, const float *x, int64_t count)
     }
 }
 
-/* What becomes of the rounded weights; constant in each instance of adamw_kind. */
-typedef enum copy_kind { COPY_NONE, COPY_STORE, COPY_STREAM } copy_kind;
-
-typedef struct adamw_lanes {
-    __m512 grad_scale, one_minus_beta1, beta2, one_minus_beta2, decay, l2, step_size, inv_sqrt_bias2, eps;
-} adamw_lanes;
-
-/* The recipe on 16 elements: from the gradient's sum, weights and moments to the new ones. */
-INLINE void adamw_16(const adamw_lanes *s, __m512 grad, bool l2, __m512 *weight,
-                                                           __m512 *moment1, __m512 *moment2)
-{
-    __m512 p = *weight, m = *moment1, v = *moment2;
-    __m512 g = _mm512_mul_ps(grad, s->grad_scale);
-    if (l2)
-        g = _mm512_fmadd_ps(s->l2, p, g);
-    p = _mm512_mul_ps(p, s->decay);
-    m = _mm512_fmadd_ps(s->one_minus_beta1, _mm512_sub_ps(g, m), m);
-    v = _mm512_fmadd_ps(_mm512_mul_ps(s->one_minus_beta2, g), g, _mm512_mul_ps(s->beta2, v));
-    const __m512 d = _mm512_fmadd_ps(_mm512_sqrt_ps(v), s->inv_sqrt_bias2, s->eps);
-    *weight = _mm512_fnmadd_ps(s->step_size, _mm512_div_ps(m, d), p);
-    *moment1 = m;
-    *moment2 = v;
-}
-
-/* Returns the new weights of 16 elements; writes them and the moments. */
-INLINE __m512 adamw_f32(const dsc_adamw_args *a, const adamw_lanes *s, int64_t i,
-                                                              __mmask16 mask, bool l2)
-{
-    float *moment1 = a->moment1, *moment2 = a->moment2;
-    __m512 p = _mm512_maskz_loadu_ps(mask, a->master + i);
-    __m512 m = _mm512_maskz_loadu_ps(mask, moment1 + i), v = _mm512_maskz_loadu_ps(mask, moment2 + i);
-    adamw_16(s, _mm512_maskz_loadu_ps(mask, a->grad + i), l2, &p, &m, &v);
-    _mm512_mask_storeu_ps(a->master + i, mask, p);
-    _mm512_mask_storeu_ps(moment1 + i, mask, m);
-    _mm512_mask_storeu_ps(moment2 + i, mask, v);
-    return p;
-}
-
-/* The same with moments in bf16; a word of random bits for each element. */
-INLINE __m512 adamw_bf16(const dsc_adamw_args *a, const adamw_lanes *s, int64_t i,
-                                                               __m512i random_bits, bool l2)
-{
-    __m256i *moment1 = (__m256i *)(void *)((uint16_t *)a->moment1 + i);
-    __m256i *moment2 = (__m256i *)(void *)((uint16_t *)a->moment2 + i);
-    __m512 p = _mm512_loadu_ps(a->master + i);
-    __m512 m = dsc_f32_from_bf16_avx512(_mm256_loadu_si256(moment1));
-    __m512 v = dsc_f32_from_bf16_avx512(_mm256_loadu_si256(moment2));
-    adamw_16(s, _mm512_loadu_ps(a->grad + i), l2, &p, &m, &v);
-    _mm512_storeu_ps(a->master + i, p);
-    _mm256_storeu_si256(moment1, up_or_down(m, _mm512_and_si512(random_bits, _mm512_set1_epi32(0xffff))));
-    _mm256_storeu_si256(moment2, up_or_down(v, _mm512_srli_epi32(random_bits, 16)));
-    return p;
-}
-
-INLINE __m256i rounded(const dsc_adamw_args *a, __m512 p)
-{
-    return a->half_dtype == DSC_F16 ? dsc_half_from_f32_avx512(p, DSC_F16) : dsc_bf16_from_f32_avx512(p);
-}
-
-/* Weights of 32 elements rounded. */
-INLINE void copy_32(const dsc_adamw_args *a, int64_t i, __m512 p0, __m512 p1, copy_kind copy)
-{
-    uint16_t *to = a->param_half + i;
-    const __m512i low = _mm512_castsi256_si512(rounded(a, p0));
-    const __m512i both = _mm512_inserti64x4(low, rounded(a, p1), 1);
-    if (copy == COPY_STREAM)
-        _mm512_stream_si512((__m512i *)(void *)to, both);
-    else
-        _mm512_storeu_si512(to, both);
-}
-
-INLINE void all_f32(const dsc_adamw_args *a, const adamw_lanes *s, int64_t first,
-                                                          int64_t last, bool l2, copy_kind copy)
-{
-    int64_t i = first;
-    for (; i + 32 <= last; i += 32) {
-        const __m512 p0 = adamw_f32(a, s, i, 0xffff, l2), p1 = adamw_f32(a, s, i + 16, 0xffff, l2);
-        if (copy != COPY_NONE)
-            copy_32(a, i, p0, p1, copy);
-    }
-    for (; i < last; i += 16) {
-        const __mmask16 mask = dsc_mask_avx512(last - i);
-        const __m512 p = adamw_f32(a, s, i, mask, l2);
-        if (copy != COPY_NONE)
-            _mm256_mask_storeu_epi16(a->param_half + i, mask, rounded(a, p));
-    }
-}
-
-/* Position a->first + first begins a random block; 64 elements of 16 blocks at a time, the rest as in
- * cast_stochastic. */
-INLINE void all_bf16(const dsc_adamw_args *a, const adamw_lanes *s, int64_t first,
-                                                           int64_t last, bool l2, copy_kind copy)
-{
-    int64_t i = first;
-    for (; i + 64 <= last; i += 64) {
-        const uint64_t counter = (uint64_t)(a->first + i) / 4;
-        if ((uint32_t)counter > UINT32_MAX - 15) {
-            dsc_exact_ref.adamw(a, i, i + 64);
-            continue;
-        }
-        __m512i block[4];
-        philox_blocks(a->seed, a->stream, counter, block);
-        for (int j = 0; j < 4; j += 2) {
-            const __m512 p0 = adamw_bf16(a, s, i + 16 * j, block[j], l2);
-            const __m512 p1 = adamw_bf16(a, s, i + 16 * j + 16, block[j + 1], l2);
-            if (copy != COPY_NONE)
-                copy_32(a, i + 16 * j, p0, p1, copy);
-        }
-    }
-    dsc_exact_ref.adamw(a, i, last);
-}
-
-INLINE void adamw_kind(const dsc_adamw_args *args, int64_t first, int64_t last,
-                                                             bool l2, copy_kind copy)
-{
-    const dsc_adamw_args local = *args, *a = &local; /* in registers: no store below can change it */
-    const dsc_adamw_scalars *c = &a->scalars;
-    const adamw_lanes s = {
-        .grad_scale = _mm512_set1_ps(c->grad_scale),
-        .one_minus_beta1 = _mm512_set1_ps(c->one_minus_beta1),
-        .beta2 = _mm512_set1_ps(c->beta2),
-        .one_minus_beta2 = _mm512_set1_ps(c->one_minus_beta2),
-        .decay = _mm512_set1_ps(c->decay),
-        .l2 = _mm512_set1_ps(c->l2),
-        .step_size = _mm512_set1_ps(c->step_size),
-        .inv_sqrt_bias2 = _mm512_set1_ps(c->inv_sqrt_bias2),
-        .eps = _mm512_set1_ps(c->eps),
-    };
-    if (a->moment_dtype == DSC_BF16)
-        all_bf16(a, &s, first, last, l2, copy);
-    else
-        all_f32(a, &s, first, last, l2, copy);
-    if (copy == COPY_STREAM)
-        _mm_sfence(); /* before the team says that it is done */
-}
-
-INLINE void adamw_copy(const dsc_adamw_args *a, int64_t first, int64_t last,
-                                                             bool l2)
-{
-    if (a->param_half == NULL)
-        adamw_kind(a, first, last, l2, COPY_NONE);
-    else if (a->count >= DSC_ADAMW_STREAM_MIN && (uintptr_t)(a->param_half + first) % 64 == 0)
-        adamw_kind(a, first, last, l2, COPY_STREAM);
-    else
-        adamw_kind(a, first, last, l2, COPY_STORE);
-}
-
-static void adamw(const dsc_adamw_args *a, int64_t first, int64_t last)
-{
-    const int64_t start = a->moment_dtype == DSC_F32 ? first : dsc_adamw_block_start(a, first, last);
-    dsc_exact_ref.adamw(a, first, start);
-    if (a->scalars.l2 != 0.0f)
-        adamw_copy(a, start, last, true);
-    else
-        adamw_copy(a, start, last, false);
-}
-
-const dsc_exact_ops dsc_exact_avx512 = { half_from_f32, f32_from_half, cast_stochastic, fold, add, sumsq, adamw };
+const dsc_exact_ops dsc_exact_avx512 = { half_from_f32, f32_from_half, cast_stochastic, fold, add, sumsq };

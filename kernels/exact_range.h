@@ -16,20 +16,9 @@ typedef struct dsc_exact_ops {
     void (*add)(const dsc_add_args *a, int64_t first, int64_t last);
     /* x starts at a chunk; sums[c] = sum of squares of chunk c, ceil(count / 1024) of them. */
     void (*sumsq)(double *sums, const float *x, int64_t count);
-    void (*adamw)(const dsc_adamw_args *a, int64_t first, int64_t last);
 } dsc_exact_ops;
 
 extern const dsc_exact_ops dsc_exact_ref, dsc_exact_avx2, dsc_exact_avx512;
-
-/* The 16-bit copy of a step that no cache will hold is written around the caches: a plain store would first read each
- * line of it (measured at 64 M parameters, 2 threads: 7 to 10 % of the whole step). */
-#define DSC_ADAMW_STREAM_MIN ((int64_t)1 << 20) /* elements; all arrays together are then 30 MiB */
-
-/* The first element of the range that begins a random block, or its end. */
-static inline int64_t dsc_adamw_block_start(const dsc_adamw_args *a, int64_t first, int64_t last)
-{
-    return dsc_min_i64(last, first + (4 - (a->first + first) % 4) % 4);
-}
 
 /* What a leaf is made of; constant in each instance of a variant's fold. */
 typedef struct dsc_leaf_kind {

@@ -19,15 +19,6 @@ static void f32_from_half(float *to, const uint16_t *from, int64_t count, dsc_dt
         to[i] = dsc_f32_from_half(from[i], dtype);
 }
 
-static uint16_t up_or_down(float x, uint32_t random_bits)
-{
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    if ((u & 0x7fffffffu) > 0x7f800000u)
-        return dsc_bf16_from_f32(x);
-    return (uint16_t)((u + random_bits) >> 16);
-}
-
 static void cast_stochastic(const dsc_cast_stochastic_args *a, int64_t first, int64_t last)
 {
     uint32_t word[4] = { 0 };
@@ -35,7 +26,7 @@ static void cast_stochastic(const dsc_cast_stochastic_args *a, int64_t first, in
         const uint64_t n = (uint64_t)(a->first + i);
         if (i == first || n % 8 == 0)
             dsc_rng_block(a->seed, a->stream, n / 8, word);
-        a->to[i] = up_or_down(a->from[i], word[n / 2 % 4] >> n % 2 * 16 & 0xffffu);
+        a->to[i] = dsc_up_or_down(a->from[i], word[n / 2 % 4] >> n % 2 * 16 & 0xffffu);
     }
 }
 
@@ -81,41 +72,4 @@ static void sumsq(double *sums, const float *x, int64_t count)
     }
 }
 
-/* What is kept of moments in bf16. word: the block that the position lies in, made anew where one begins. */
-static void keep_rounded(const dsc_adamw_args *a, int64_t i, bool new_block, uint32_t word[4], float m, float v)
-{
-    const uint64_t n = (uint64_t)(a->first + i);
-    if (new_block || n % 4 == 0)
-        dsc_rng_block(a->seed, a->stream, n / 4, word);
-    ((uint16_t *)a->moment1)[i] = up_or_down(m, word[n % 4] & 0xffffu);
-    ((uint16_t *)a->moment2)[i] = up_or_down(v, word[n % 4] >> 16);
-}
-
-static void adamw(const dsc_adamw_args *a, int64_t first, int64_t last)
-{
-    const dsc_adamw_scalars s = a->scalars;
-    uint32_t word[4] = { 0 };
-    for (int64_t i = first; i < last; i++) {
-        float p = a->master[i];
-        float m = dsc_get(a->moment1, i, a->moment_dtype), v = dsc_get(a->moment2, i, a->moment_dtype);
-        float g = a->grad[i] * s.grad_scale;
-        if (s.l2 != 0.0f)
-            g = fmaf(s.l2, p, g);
-        p = p * s.decay;
-        m = fmaf(s.one_minus_beta1, g - m, m);
-        v = fmaf(s.one_minus_beta2 * g, g, s.beta2 * v);
-        const float d = fmaf(sqrtf(v), s.inv_sqrt_bias2, s.eps);
-        p = fmaf(-s.step_size, m / d, p);
-        a->master[i] = p;
-        if (a->moment_dtype == DSC_BF16) {
-            keep_rounded(a, i, i == first, word, m, v);
-        } else {
-            ((float *)a->moment1)[i] = m;
-            ((float *)a->moment2)[i] = v;
-        }
-        if (a->param_half != NULL)
-            a->param_half[i] = dsc_half_from_f32(p, a->half_dtype);
-    }
-}
-
-const dsc_exact_ops dsc_exact_ref = { half_from_f32, f32_from_half, cast_stochastic, fold, add, sumsq, adamw };
+const dsc_exact_ops dsc_exact_ref = { half_from_f32, f32_from_half, cast_stochastic, fold, add, sumsq };

@@ -53,4 +53,13 @@ static inline __m256 dsc_half_trip_avx2(__m256 x, dsc_dtype dtype)
     return dtype == DSC_F16 ? _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)) : dsc_bf16_trip_avx2(x);
 }
 
+/* 8 elements rounded to bf16, up or down by chance, and their 16 random bits each, in the lower halves of lanes. */
+static inline __m256i dsc_up_or_down_avx2(__m256 x, __m256i random_bits)
+{
+    const __m256i u = _mm256_castps_si256(x), sum = _mm256_add_epi32(u, random_bits);
+    const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x00400000));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    return _mm256_srli_epi32(_mm256_blendv_epi8(sum, quiet, nan), 16);
+}
+
 #endif

@@ -56,4 +56,13 @@ static inline __mmask16 dsc_mask_avx512(int64_t count)
     return count >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << count) - 1u);
 }
 
+/* 16 elements rounded to bf16, up or down by chance, and their 16 random bits each, in the lower halves of lanes. */
+static inline __m256i dsc_up_or_down_avx512(__m512 x, __m512i random_bits)
+{
+    const __m512i u = _mm512_castps_si512(x), sum = _mm512_add_epi32(u, random_bits);
+    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const __m512i rounded = _mm512_mask_or_epi32(sum, nan, u, _mm512_set1_epi32(0x00400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+}
+
 #endif

@@ -15,6 +15,7 @@
 #include "kernels/rope.h"
 #include "kernels/scale.h"
 #include "kernels/swiglu.h"
+#include "kernels/update.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,6 +33,11 @@ typedef enum dsc_kernel {
 #undef X
 
 const char *dsc_kernel_text(dsc_kernel kernel); /* "ADAMW" */
+/* The kernel of a recipe; they are in the same order. Its arguments are dsc_update_args. */
+static inline dsc_kernel dsc_recipe_kernel(dsc_recipe recipe)
+{
+    return (dsc_kernel)((int)DSC_KERNEL_ADAMW + (int)recipe);
+}
 
 /* What the CPU can do. 0 is the portable C reference. Higher bits include the lower ones. With AMX all bf16 products
  * are the library's, which uses it; the bit may also be set where there is none. */
@@ -53,7 +59,8 @@ typedef struct dsc_kernel_table { dsc_kernel_fn fn[DSC_KERNEL_COUNT]; } dsc_kern
 /* Writes the reference of every kernel, then for each set bit of caps the variants it allows. */
 void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps);
 /* One per op file; called by dsc_kernel_table_init. */
-void dsc_exact_init(dsc_kernel_table *table, uint32_t caps);      /* CAST CAST_STOCHASTIC FOLD ADD SUMSQ ADAMW */
+void dsc_exact_init(dsc_kernel_table *table, uint32_t caps);      /* CAST CAST_STOCHASTIC FOLD ADD SUMSQ */
+void dsc_update_init(dsc_kernel_table *table, uint32_t caps);     /* ADAMW SGD MOMENTUM ADAGRAD LION */
 void dsc_gemm_init(dsc_kernel_table *table, uint32_t caps);       /* GEMM COLSUM */
 void dsc_layernorm_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_rmsnorm_init(dsc_kernel_table *table, uint32_t caps);

@@ -3,6 +3,8 @@
 #ifndef DSC_KERNELS_SCALAR_H
 #define DSC_KERNELS_SCALAR_H
 
+#include <string.h>
+
 #include <dsc/types.h>
 
 #include "base/bf16.h"
@@ -35,6 +37,16 @@ static inline void dsc_put(void *base, int64_t i, dsc_dtype dtype, float x)
 static inline float dsc_rounded(float x, dsc_dtype dtype)
 {
     return dtype == DSC_F32 ? x : dsc_f32_from_half(dsc_half_from_f32(x, dtype), dtype);
+}
+
+/* x rounded to one of its neighbours in bf16 by 16 random bits (exact.h, CAST_STOCHASTIC). */
+static inline uint16_t dsc_up_or_down(float x, uint32_t random_bits)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return dsc_bf16_from_f32(x);
+    return (uint16_t)((u + random_bits) >> 16);
 }
 
 /* F32, and the two that are half as long. */

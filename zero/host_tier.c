@@ -24,7 +24,7 @@ bool dsc_host_tier_brings(const dsc_zero *zero, int32_t g, int plane)
 
 static bool in_pinned_memory(const dsc_zero *zero, int32_t g)
 {
-    return dsc_host_tier_updates(zero, g) && zero->group[g].swap_at[DSC_PLANE_MOMENT1] < 0;
+    return dsc_host_tier_updates(zero, g) && zero->o.swap.state_folder_count == 0;
 }
 
 /* Bytes of a slot that a kind of state passes through; 0: none does. */
@@ -50,7 +50,7 @@ void dsc_host_tier_plan(dsc_zero *zero)
         return;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         elements += in_pinned_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
-    zero->plan.bytes[DSC_TAG_MOMENT][DSC_TIER_PINNED] += 2 * elements * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
+    zero->plan.bytes[DSC_TAG_MOMENT][DSC_TIER_PINNED] += elements * dsc_moment_bytes_each(zero);
     zero->plan.bytes[DSC_TAG_MASTER][DSC_TIER_PINNED] += zero->o.compute_dtype == DSC_F32 ? 0 : elements * 4;
     zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += DSC_HOST_SLOTS * slot_bytes(zero);
 }

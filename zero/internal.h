@@ -17,7 +17,7 @@ typedef struct dsc_group_state {
     bool param_whole;
     bool resident;     /* stage 3: whole all the time, because a window for it would take more (gather.c) */
     float *master;           /* [own_count] from element own_first */
-    char *moment1, *moment2; /* likewise, of moment_dtype */
+    char *moment[DSC_UPDATE_STATES_MAX]; /* likewise, of moment_dtype; those that the recipe has */
     float *grad;                       /* [own_count]: the sum of leaves; meaningful on the own slice before publish */
     int64_t own_first, own_count;      /* what this rank updates: everything at stage 0, else its slice */
     bool swap_states, swap_param;      /* asked for; a resident group's parameters stay all the same */
@@ -51,8 +51,8 @@ typedef struct dsc_leaf {
 
 /* What is the same for all elements of an update. */
 typedef struct dsc_update_terms {
-    dsc_adamw_scalars decayed, plain; /* of parameters with and without weight decay */
-    uint64_t stream;                  /* of random numbers */
+    dsc_update_scalars scalars[DSC_UPDATE_CLASSES_MAX];
+    uint64_t stream; /* of random numbers */
 } dsc_update_terms;
 
 struct dsc_zero {
@@ -108,6 +108,9 @@ dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err);
 void dsc_reduce_close(dsc_zero *zero);
 dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err); /* the compute stream has all sums after it */
 
+static inline int32_t dsc_moment_count(const dsc_zero *zero) { return dsc_recipes[zero->o.recipe].state_count; }
+/* Of all states of an element that are moments. */
+int64_t dsc_moment_bytes_each(const dsc_zero *zero);
 static inline int64_t dsc_plane_bytes_each(const dsc_zero *zero, dsc_plane plane)
 {
     return (int64_t)dsc_dtype_bytes(dsc_zero_dtype(zero, plane));

@@ -25,7 +25,8 @@ static void add_group(dsc_layout *layout, const dsc_module *module, int32_t modu
                                                                      .param = p,
                                                                      .group = layout->group_count,
                                                                      .offset = offset,
-                                                                     .count = count };
+                                                                     .count = count,
+                                                                     .update_class = spec->decay ? 0 : 1 };
         layout->param[layout->module_first_param[module_index] + p] = (dsc_layout_param){ layout->tensor_count, false };
         layout->tensor_count++;
         group.tensor_count++;

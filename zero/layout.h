@@ -25,6 +25,8 @@ typedef struct dsc_layout_tensor {
     int32_t group;
     int64_t offset; /* elements from the start of the group */
     int64_t count;  /* elements */
+    int32_t update_class; /* which of an update's scalars are its own: 0 with weight decay, 1 without, unless the
+                             engine has put it elsewhere */
 } dsc_layout_tensor;
 
 typedef struct dsc_layout_group {

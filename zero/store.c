@@ -87,6 +87,8 @@ static bool wants_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
     switch (plane) {
     case DSC_PLANE_PARAM: return dsc_zero_param_is_away(zero, g) && !state->param_on_host;
     case DSC_PLANE_MASTER: return states && zero->o.compute_dtype != DSC_F32;
+    case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2:
+        return states && (int)plane - DSC_PLANE_MOMENT1 < dsc_moment_count(zero);
     /* The binary counter of sums that do not depend on W needs all its levels at hand. */
     case DSC_PLANE_GRAD: return states && !zero->o.world_size_reproducible;
     default: return states;

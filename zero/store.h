@@ -50,7 +50,7 @@ typedef struct dsc_tile {
     int64_t first, count;
     bool last_of_group;
     float *master;
-    char *moment1, *moment2; /* moment_dtype */
+    char *moment[DSC_UPDATE_STATES_MAX]; /* moment_dtype; NULL: the recipe has none such */
     const float *grad;
     void *param; /* compute dtype; the master of an fp32 run */
     dsc_stream *stream; /* where the update runs */

@@ -55,8 +55,8 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
     case DSC_PLANE_PARAM: return state->param + ((state->param_whole ? state->own_first : 0) + at) *
                                                     zero->param_bytes_each;
     case DSC_PLANE_MASTER: return state->master + at;
-    case DSC_PLANE_MOMENT1: return state->moment1 + at * dsc_plane_bytes_each(zero, plane);
-    case DSC_PLANE_MOMENT2: return state->moment2 + at * dsc_plane_bytes_each(zero, plane);
+    case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2:
+        return state->moment[plane - DSC_PLANE_MOMENT1] + at * dsc_plane_bytes_each(zero, plane);
     case DSC_PLANE_GRAD:
         return state->grad != NULL ? (void *)(state->grad + at)
                                    : state->host_grad + at * dsc_plane_bytes_each(zero, plane);
@@ -65,6 +65,8 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
     DSC_ASSERT(false);
     return NULL;
 }
+
+static bool is_moment(dsc_plane plane) { return plane == DSC_PLANE_MOMENT1 || plane == DSC_PLANE_MOMENT2; }
 
 /* Parameters in bf16 are made from the master weights. */
 static bool is_read(const dsc_zero *zero, dsc_plane plane)
@@ -85,6 +87,8 @@ static dsc_status take_plane(dsc_zero *zero, dsc_tile *tile, const dsc_tile *fol
     *ptr = NULL;
     if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)
         return DSC_OK; /* the parameters are */
+    if (is_moment(plane) && (int)plane - DSC_PLANE_MOMENT1 >= dsc_moment_count(zero))
+        return DSC_OK;
     if (dsc_host_tier_brings(zero, tile->group, plane)) {
         const dsc_host_slot *slot = &zero->store.host.slot[tile->host_slot];
         *ptr = plane == DSC_PLANE_GRAD ? slot->grad : slot->param;
@@ -144,8 +148,8 @@ dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
     DSC_TRY(widen_sums(zero, tile, &ptr[DSC_PLANE_GRAD], err));
     tile->param = ptr[DSC_PLANE_PARAM];
     tile->master = zero->o.compute_dtype == DSC_F32 ? tile->param : ptr[DSC_PLANE_MASTER];
-    tile->moment1 = ptr[DSC_PLANE_MOMENT1];
-    tile->moment2 = ptr[DSC_PLANE_MOMENT2];
+    for (int32_t k = 0; k < DSC_UPDATE_STATES_MAX; k++)
+        tile->moment[k] = ptr[DSC_PLANE_MOMENT1 + k];
     tile->grad = ptr[DSC_PLANE_GRAD];
     return DSC_OK;
 }

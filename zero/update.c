@@ -35,28 +35,28 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
 }
 
 /* One launch over elements [first, end) of the tile's group. */
-static dsc_status update_range(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, bool decay,
-                               dsc_error *err)
+static dsc_status update_range(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end,
+                               int32_t update_class, dsc_error *err)
 {
     const dsc_update_terms *terms = &zero->terms;
     const int64_t at = first - tile->first, moment_at = at * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
-    dsc_adamw_args args = { .master = tile->master + at,
-                            .moment1 = tile->moment1 + moment_at,
-                            .moment2 = tile->moment2 + moment_at,
-                            .grad = tile->grad + at,
-                            .count = end - first,
-                            .moment_dtype = zero->o.moment_dtype,
-                            .seed = zero->o.seed,
-                            .stream = terms->stream,
-                            .first = zero->o.layout->group[tile->group].position + first,
-                            .half_dtype = zero->o.compute_dtype,
-                            .scalars = decay ? terms->decayed : terms->plain };
+    dsc_update_args args = { .master = tile->master + at,
+                             .grad = tile->grad + at,
+                             .count = end - first,
+                             .state_dtype = zero->o.moment_dtype,
+                             .seed = zero->o.seed,
+                             .stream = terms->stream,
+                             .first = zero->o.layout->group[tile->group].position + first,
+                             .half_dtype = zero->o.compute_dtype,
+                             .scalars = terms->scalars[update_class] };
+    for (int32_t k = 0; k < dsc_moment_count(zero); k++)
+        args.state[k] = tile->moment[k] + moment_at;
     if (zero->o.compute_dtype != DSC_F32)
         args.param_half = (uint16_t *)tile->param + at;
-    return DSC_RUN(tile->stream, ADAMW, &args, err);
+    return dsc_launch(tile->stream, dsc_recipe_kernel(zero->o.recipe), &args, (int64_t)sizeof args, err);
 }
 
-/* Runs of neighbouring tensors that agree about weight decay are one launch; padding goes with the tensor before it. */
+/* Runs of neighbouring tensors of one class are one launch; padding goes with the tensor before it. */
 static dsc_status update_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
@@ -68,11 +68,11 @@ static dsc_status update_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_er
     while (first < tile_end) {
         while (t + 1 < last && layout->tensor[t + 1].offset <= first)
             t++;
-        const bool decay = layout->tensor[t].spec->decay;
-        while (t + 1 < last && layout->tensor[t + 1].spec->decay == decay)
+        const int32_t update_class = layout->tensor[t].update_class;
+        while (t + 1 < last && layout->tensor[t + 1].update_class == update_class)
             t++;
         const int64_t end = t + 1 < last ? dsc_min_i64(layout->tensor[t + 1].offset, tile_end) : tile_end;
-        DSC_TRY(update_range(zero, tile, first, end, decay, err));
+        DSC_TRY(update_range(zero, tile, first, end, update_class, err));
         first = end;
     }
     return DSC_OK;
@@ -130,12 +130,12 @@ static dsc_status start_update(dsc_zero *zero, int32_t g, dsc_error *err)
     return dsc_event_record(zero->group[g].updated, zero->update_stream, err);
 }
 
-dsc_status dsc_zero_update(dsc_zero *zero, const dsc_adamw_scalars *scalars, int64_t update, dsc_error *err)
+dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
+                           dsc_error *err)
 {
-    zero->terms = (dsc_update_terms){ .decayed = *scalars, .plain = *scalars,
-                                      .stream = dsc_rng_stream(DSC_RNG_MOMENT, (uint32_t)update) };
-    zero->terms.plain.decay = 1.0f;
-    zero->terms.plain.l2 = 0.0f;
+    DSC_ASSERT(class_count > 0 && class_count <= DSC_UPDATE_CLASSES_MAX);
+    memcpy(zero->terms.scalars, scalars, (size_t)class_count * sizeof *scalars);
+    zero->terms.stream = dsc_rng_stream(DSC_RNG_MOMENT, (uint32_t)update);
     DSC_ASSERT(!zero->early_begun);
     DSC_TRY(after_gathers(zero, err));
     DSC_TRY(dsc_store_begin(zero, err));
@@ -158,13 +158,11 @@ static dsc_status gather_states(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[g].slice;
     dsc_group_state *state = &zero->group[g];
-    const struct { dsc_plane plane; char *whole; } kept[] = { { DSC_PLANE_MASTER, (char *)state->master },
-                                                             { DSC_PLANE_MOMENT1, state->moment1 },
-                                                             { DSC_PLANE_MOMENT2, state->moment2 } };
-    for (size_t i = 0; i < DSC_COUNT(kept); i++) {
-        const char *mine = kept[i].whole + slice * zero->o.rank * dsc_plane_bytes_each(zero, kept[i].plane);
-        DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, kept[i].whole, mine, slice,
-                                    dsc_zero_dtype(zero, kept[i].plane), zero->o.compute, err));
+    for (int plane = DSC_PLANE_MASTER; plane < DSC_PLANE_MOMENT1 + dsc_moment_count(zero); plane++) {
+        char *whole = plane == DSC_PLANE_MASTER ? (char *)state->master : state->moment[plane - DSC_PLANE_MOMENT1];
+        const char *mine = whole + slice * zero->o.rank * dsc_plane_bytes_each(zero, (dsc_plane)plane);
+        DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, whole, mine, slice,
+                                    dsc_zero_dtype(zero, (dsc_plane)plane), zero->o.compute, err));
     }
     return DSC_OK;
 }

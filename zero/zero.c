@@ -37,7 +37,7 @@ static void plan_states(dsc_zero *zero)
         bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += dsc_sum_tier_away(zero, g) ? 0 : own_bytes;
         if (state->swap_states)
             continue;
-        bytes[DSC_TAG_MOMENT][DSC_TIER_DEVICE] += 2 * state->own_count * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
+        bytes[DSC_TAG_MOMENT][DSC_TIER_DEVICE] += state->own_count * dsc_moment_bytes_each(zero);
         if (zero->o.compute_dtype != DSC_F32)
             bytes[DSC_TAG_MASTER][DSC_TIER_DEVICE] += own_bytes;
     }
@@ -71,6 +71,7 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     DSC_ASSERT(!dsc_device_host_visible(options->device) ||
                (!options->swap.states_on_host && !options->swap.params_on_host));
     DSC_ASSERT(options->rank >= 0 && options->rank < options->layout->world_size);
+    DSC_ASSERT(options->recipe >= 0 && options->recipe < DSC_RECIPE_COUNT);
     dsc_zero *zero = NULL;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *zero, &zero, err));
     zero->o = *options;
@@ -98,12 +99,18 @@ dsc_status dsc_zero_plan(const dsc_zero_options *options, dsc_zero_bytes_plan *o
     return DSC_OK;
 }
 
+int64_t dsc_moment_bytes_each(const dsc_zero *zero)
+{
+    return dsc_moment_count(zero) * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
+}
+
 char *dsc_zero_place_moments(const dsc_zero *zero, dsc_group_state *state, char *from)
 {
-    const int64_t bytes = state->own_count * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
-    state->moment1 = from;
-    state->moment2 = from + bytes;
-    return from + 2 * bytes;
+    for (int32_t k = 0; k < dsc_moment_count(zero); k++) {
+        state->moment[k] = from;
+        from += state->own_count * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
+    }
+    return from;
 }
 
 /* Cuts the big buffers into groups, in group order. */
@@ -301,8 +308,9 @@ dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fir
         *ptr = state->param + ((state->param_whole ? slice_first : 0) + first) * zero->param_bytes_each;
         break;
     case DSC_PLANE_MASTER: *ptr = state->master + at; break;
-    case DSC_PLANE_MOMENT1: *ptr = state->moment1 + at * dsc_plane_bytes_each(zero, plane); break;
-    case DSC_PLANE_MOMENT2: *ptr = state->moment2 + at * dsc_plane_bytes_each(zero, plane); break;
+    case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2:
+        *ptr = state->moment[plane - DSC_PLANE_MOMENT1] + at * dsc_plane_bytes_each(zero, plane);
+        break;
     case DSC_PLANE_GRAD: case DSC_PLANE_COUNT: DSC_ASSERT(false);
     }
     return DSC_OK;

@@ -8,7 +8,7 @@
  * Streams: compute (the caller's), gather and reduce, and, to and from host memory that a GPU's states are in: fetch
  * (parameters to windows), in and out (sums, and what the update moves). Without overlap all are the compute stream.
  * The bits never depend on that. Stage by stage, what a rank keeps of a trainable group of P elements (slice
- * S = P / W):
+ * S = P / W), with Adam's two moments (other recipes have one or none):
  *   stage 0: params P, grads P, master P, moments 2P      stage 1: params P, grads S, master S, moments 2S
  *   stage 2: as 1 (gradients are reduced to their owners in every micro-step at every stage)
  *   stage 3: params S, grads S, master S, moments 2S, and windows for the groups in use (a group whose window would
@@ -59,6 +59,7 @@ typedef struct dsc_zero_options {
     int32_t stage, rank;
     dsc_dtype compute_dtype;          /* F32, BF16 or F16 */
     dsc_dtype wire_dtype;             /* of leaves; likewise */
+    dsc_recipe recipe;                /* of the update: what an element has of moments, its states, 0 to 2 */
     dsc_dtype moment_dtype;           /* F32, or BF16: rounded by chance, keyed by seed, update and element */
     dsc_dtype sum_dtype;              /* of gradients; BF16: rounded to the nearest whenever a leaf is in, wherever they
                                          are; those away from the device lie in it */
@@ -115,12 +116,13 @@ DSC_MUST_USE dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_e
 /* Collective, when that sum is not finite: the first tensor (in the layout) that has an Inf or NaN among its sums, and
  * the rank that owns them. -1: none has. */
 DSC_MUST_USE dsc_status dsc_zero_find_nonfinite(dsc_zero *zero, int32_t *tensor, int32_t *rank, dsc_error *err);
-/* Adam or AdamW on what this rank owns, then every rank has the parameters its stage keeps (asynchronously). Parameters
- * without `decay` get no weight decay. `update` counts from 1. Where states are in files of a host_visible device the
- * update itself goes on after this has returned: acquire waits for the groups that it gives, and what fails comes out
- * there, or of dsc_zero_sync. */
-DSC_MUST_USE dsc_status dsc_zero_update(dsc_zero *zero, const dsc_adamw_scalars *scalars, int64_t update,
-                                        dsc_error *err);
+/* The recipe on what this rank owns, then every rank has the parameters its stage keeps (asynchronously). A tensor's
+ * scalars are scalars[its update_class], of class_count <= DSC_UPDATE_CLASSES_MAX. `update` counts from 1. Where
+ * states are in files of a host_visible device the update itself goes on after this has returned: acquire waits for the
+ * groups that it gives, and what fails comes out there, or of dsc_zero_sync. */
+#define DSC_UPDATE_CLASSES_MAX 32
+DSC_MUST_USE dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count,
+                                        int64_t update, dsc_error *err);
 
 /* ---- states, for initialisation and checkpoints; the engine is idle ---- */
 
@@ -136,7 +138,7 @@ void dsc_zero_slice_get(const dsc_zero *zero, int32_t group, dsc_zero_slice *out
 typedef enum dsc_plane {
     DSC_PLANE_PARAM, /* compute dtype */
     DSC_PLANE_MASTER, /* fp32; of trainable groups */
-    DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2, /* moment_dtype; likewise */
+    DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2, /* moment_dtype; likewise, those that the recipe has */
     DSC_PLANE_GRAD,  /* sums of leaves, fp32, away from the device sum_dtype; of trainable groups; no views */
     DSC_PLANE_COUNT
 } dsc_plane;

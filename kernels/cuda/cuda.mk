@@ -20,8 +20,9 @@ CUDA_WARN  := -Wall,-Wextra,-Wno-unused-parameter,-Wno-unused-function$(if $(fil
 NVCC_PLAIN := -std=c++17 -O3 -lineinfo -Xcompiler -fPIC,-fvisibility=hidden,-ffp-contract=off,-g \
               -Xcompiler $(CUDA_WARN) $(if $(filter 1,$(WERROR)),-Werror all-warnings)
 NVCC_FLAGS := $(NVCC_PLAIN) $(CUDA_ARCH)
-# Bits that are a contract (kernels/exact.h): every operation rounds once, as IEEE says.
-$(BUILD)/kernels/cuda/exact.cu.o $(BUILD)/kernels/cuda/exact.ptx: NUMBERS := -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
+# Bits that are a contract (kernels/exact.h, kernels/update.h): every operation rounds once, as IEEE says.
+EXACT_CUDA := $(addprefix $(BUILD)/kernels/cuda/,exact update)
+$(EXACT_CUDA:=.cu.o) $(EXACT_CUDA:=.ptx): NUMBERS := -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
 
 .PHONY: FORCE
 $(BUILD)/nvcc-flags: FORCE
@@ -52,7 +53,7 @@ cuda: $(if $(NVCC),$(CUDA_OBJ))
 # Built once, by the plain gcc build. Only its one entry is visible: its copy of base/ must not meet the program's.
 BUILD_CUDA  := $(if $(SAN)$(filter 0,$(CUDA)),,$(if $(filter gcc cc,$(COMPILER)),$(if $(NVCC),1)))
 CUDA_PLUGIN := $(LIB)/dsc/libdsc_cuda.so
-EXACT_PTX   := $(if $(BUILD_CUDA),$(BUILD)/kernels/cuda/exact.ptx)
+EXACT_PTX   := $(if $(BUILD_CUDA),$(EXACT_CUDA:=.ptx))
 $(CUDA_PLUGIN): $(CUDA_OBJ) $(LIB)/libdsc.a
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LD    $@")

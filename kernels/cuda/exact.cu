@@ -4,6 +4,7 @@
  * says, and an FMA is one only where it is written. SPDX-License-Identifier: Apache-2.0 */
 #include <float.h>
 
+#include "kernels/cuda/chance.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launchers.h"
 
@@ -42,35 +43,6 @@ struct copy_op {
 };
 
 /* ---- CAST_STOCHASTIC ---- */
-
-/* Philox4x32-10 (base/rng.c): block `counter` of (seed, stream). */
-__device__ __forceinline__ void philox(uint32_t (&c)[4], uint64_t seed, uint64_t stream, uint64_t counter)
-{
-    uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-    c[0] = static_cast<uint32_t>(counter);
-    c[1] = static_cast<uint32_t>(counter >> 32);
-    c[2] = static_cast<uint32_t>(stream);
-    c[3] = static_cast<uint32_t>(stream >> 32);
-#pragma unroll
-    for (int round = 0; round < 10; round++) {
-        const uint64_t p0 = static_cast<uint64_t>(0xD2511F53u) * c[0], p1 = static_cast<uint64_t>(0xCD9E8D57u) * c[2];
-        c[0] = static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k0;
-        c[2] = static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ k1;
-        c[1] = static_cast<uint32_t>(p1);
-        c[3] = static_cast<uint32_t>(p0);
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-}
-
-/* What CAST then leaves as it is: a bf16 as fp32, or NaN. */
-__device__ __forceinline__ float up_or_down(float x, uint32_t random_bits)
-{
-    const uint32_t u = __float_as_uint(x);
-    if ((u & 0x7fffffffu) > 0x7f800000u)
-        return x;
-    return __uint_as_float((u + random_bits) & 0xffff0000u);
-}
 
 /* first % 8 == 0 where W is 8: such a run is one block's. */
 struct cast_stochastic_op {
@@ -253,80 +225,6 @@ template <bool ALIGNED> __global__ void sumsq_kernel(dsc_fixed_sum *sum, const f
     }
 }
 
-/* ---- ADAMW ---- */
-
-/* first % 4 == 0 where W is 4: such a run is one block's. */
-/* Half: of the copy; float where there is none. */
-template <class Half, class Moment> struct adamw_op {
-    float *master;
-    Moment *moment1, *moment2;
-    const float *grad;
-    Half *param_half;
-    uint64_t seed, stream;
-    int64_t first;
-    dsc_adamw_scalars s;
-
-    __device__ __forceinline__ void one(float &p, float &m, float &v, float grad_sum) const
-    {
-        float g = grad_sum * s.grad_scale;
-        if (s.l2 != 0.0f)
-            g = fmaf(s.l2, p, g);
-        p = p * s.decay;
-        m = fmaf(s.one_minus_beta1, g - m, m);
-        v = fmaf(s.one_minus_beta2 * g, g, s.beta2 * v);
-        const float d = fmaf(sqrtf(v), s.inv_sqrt_bias2, s.eps);
-        p = fmaf(-s.step_size, m / d, p);
-    }
-
-    template <int W> __device__ __forceinline__ void round(float (&m)[W], float (&v)[W], int64_t i) const
-    {
-        static_assert(W == 4 || W == 1, "a block has 4 words");
-        const uint64_t n = static_cast<uint64_t>(first + i);
-        uint32_t word[4];
-        philox(word, seed, stream, n / 4);
-#pragma unroll
-        for (int j = 0; j < W; j++) {
-            const uint32_t at = W == 4 ? static_cast<uint32_t>(j) : static_cast<uint32_t>(n % 4);
-            const uint32_t bits = at == 0 ? word[0] : at == 1 ? word[1] : at == 2 ? word[2] : word[3];
-            m[j] = up_or_down(m[j], bits & 0xffffu);
-            v[j] = up_or_down(v[j], bits >> 16);
-        }
-    }
-
-    template <int W> __device__ __forceinline__ void run(int64_t i) const
-    {
-        float p[W], m[W], v[W], g[W];
-        load<W>(p, master + i);
-        load<W>(m, moment1 + i);
-        load<W>(v, moment2 + i);
-        load<W>(g, grad + i);
-#pragma unroll
-        for (int j = 0; j < W; j++)
-            one(p[j], m[j], v[j], g[j]);
-        if (sizeof(Moment) == 2)
-            round<W>(m, v, i);
-        store<W>(master + i, p);
-        store<W>(moment1 + i, m);
-        store<W>(moment2 + i, v);
-        if (sizeof(Half) == 2)
-            store<W>(param_half + i, p);
-    }
-};
-
-template <class Half, class Moment> void adamw(const dsc_cuda_launch *at, const dsc_adamw_args *a)
-{
-    const adamw_op<Half, Moment> op = { a->master, static_cast<Moment *>(a->moment1), static_cast<Moment *>(a->moment2),
-                                        a->grad, reinterpret_cast<Half *>(a->param_half), a->seed, a->stream, a->first,
-                                        a->scalars };
-    each<4>(at, op, a->count, is_aligned(a->master) && is_aligned(a->moment1) && is_aligned(a->moment2) &&
-                                  is_aligned(a->grad) && is_aligned(a->param_half) && a->first % 4 == 0);
-}
-
-template <class Moment> void adamw_copy(const dsc_cuda_launch *at, const dsc_adamw_args *a)
-{
-    DSC_CUDA_FOR_DTYPE(a->param_half != NULL ? a->half_dtype : DSC_F32, T, adamw<T, Moment>(at, a));
-}
-
 } // namespace
 
 dsc_status dsc_cuda_run_CAST(const dsc_cuda_launch *at, const void *args, dsc_error *err)
@@ -401,18 +299,5 @@ dsc_status dsc_cuda_run_SUMSQ(const dsc_cuda_launch *at, const void *args, dsc_e
         DSC_CUDA_LAUNCH(sumsq_kernel<true>, blocks, SUMSQ_THREADS, 0, at->stream, a->sum, a->x, a->count);
     else
         DSC_CUDA_LAUNCH(sumsq_kernel<false>, blocks, SUMSQ_THREADS, 0, at->stream, a->sum, a->x, a->count);
-    return DSC_OK;
-}
-
-dsc_status dsc_cuda_run_ADAMW(const dsc_cuda_launch *at, const void *args, dsc_error *err)
-{
-    const dsc_adamw_args *a = static_cast<const dsc_adamw_args *>(args);
-    DSC_ASSERT(a->first >= 0);
-    if (a->moment_dtype == DSC_F32)
-        adamw_copy<float>(at, a);
-    else if (a->moment_dtype == DSC_BF16)
-        adamw_copy<uint16_t>(at, a);
-    else
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "ADAMW", "no moments of dtype %d", static_cast<int>(a->moment_dtype));
     return DSC_OK;
 }

@@ -6,7 +6,7 @@
  *     float *p = ck_buf(CK_INOUT, DSC_F32, n, "master");    // red zones around it, NaN poison in outputs
  *     const float *g = ck_buf(CK_IN, DSC_F32, n, "grad");
  *     ck_normal(p, 0, 1), ck_normal(g, 0, 1);               // from the seed and the case's name
- *     dsc_adamw_args args = { .master = p, ... };
+ *     dsc_update_args args = { .master = p, ... };
  *     ck_kernel(DSC_KERNEL_ADAMW, &args, sizeof args, verify);  // verify = NULL: every output bitwise as the reference
  *
  * ck_kernel runs the kernel of every caps mask this CPU has (0 is the reference, then AVX2, AVX512, AVX512_BF16; for

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_cuda_code.sh - what nvcc made: the exact kernels (kernels/cuda/exact.cu) have no operation that a compiler may fuse or
+# test_cuda_code.sh - what nvcc made: the exact kernels (exact.cu and update.cu of kernels/cuda/) have no operation that a compiler may fuse or
 # shorten, and the plugin has machine code for sm_80 and sm_90 and PTX for later GPUs of every source. The plugin's build has
 # warnings as errors. Skipped where there is no nvcc; the checker itself is tested everywhere.
 # SPDX-License-Identifier: Apache-2.0
@@ -15,8 +15,9 @@ skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
 
 # PTX contracts nothing that says how it rounds (.rn), and everything else is free to. So: every fp32 and fp64 operation has
 # .rn, none has .ftz or .approx, and multiply-adds are those of the recipes: AdamW's four or, with l2, five for each of its
-# square roots, sums of squares' one in fp64 for each element widened, and none elsewhere.
-check_exact() { # FILE
+# square roots, Adagrad's two or three, SGD's one or two for each product with the scale of gradients (its only products), and
+# so on; sums of squares' one in fp64 for each element widened, and none elsewhere.
+check_exact() { # FILES
     awk '
         function bad(text) { print FILENAME ": " name ": " text; failed = 1 }
         function ends() {
@@ -27,6 +28,17 @@ check_exact() { # FILE
                     bad(count["sub"] " subtractions, " count["div"] " divisions, " count["sqrt"] " square roots: all once an element")
                 if (count["fma32"] < 4 * count["sqrt"] || count["fma32"] > 5 * count["sqrt"])
                     bad(count["fma32"] " multiply-adds for " count["sqrt"] " elements: 4 or 5 each")
+            } else if (name ~ /adagrad/) {
+                if (count["sqrt"] == 0) bad("no square root")
+                if (count["div"] != count["sqrt"] || count["add"] != count["sqrt"] || count["mul"] != count["sqrt"])
+                    bad(count["mul"] " products, " count["add"] " sums, " count["div"] " divisions, " count["sqrt"] " square roots: all once an element")
+                if (count["fma32"] < 2 * count["sqrt"] || count["fma32"] > 3 * count["sqrt"])
+                    bad(count["fma32"] " multiply-adds for " count["sqrt"] " elements: 2 or 3 each")
+            } else if (name ~ /update_op.*(sgd|momentum|lion)/) {
+                products = name ~ /sgd/ ? 1 : name ~ /momentum/ ? 2 : 4
+                if (count["mul"] == 0 || count["mul"] % products != 0) bad(count["mul"] + 0 " products: " products " an element")
+                most = (name ~ /sgd/ ? 2 : name ~ /momentum/ ? 4 : 3) * count["mul"] / products
+                if (count["fma32"] == 0 || count["fma32"] > most) bad(count["fma32"] + 0 " multiply-adds: at most " most)
             } else if (count["fma32"] > 0) bad("a multiply-add in fp32")
             if (name ~ /sumsq/ ? count["fma64"] != count["widened"] || count["widened"] == 0 : count["fma64"] > 0)
                 bad(count["fma64"] + 0 " multiply-adds in fp64 for " count["widened"] + 0 " elements")
@@ -35,7 +47,8 @@ check_exact() { # FILE
             ends(); delete count; name = $0; sub(/.*\.entry */, "", name); sub(/\(.*/, "", name)
             for (k in seen) if (index(name, k)) seen[k] = 1
         }
-        BEGIN { split("", count); seen["cast"] = seen["cast_stochastic"] = seen["fold"] = seen["add_op"] = seen["sumsq"] = seen["adamw"] = 0 }
+        BEGIN { split("", count); seen["cast"] = seen["cast_stochastic"] = seen["fold"] = seen["add_op"] = seen["sumsq"] = seen["adamw"] = 0
+                seen["sgd"] = seen["momentum"] = seen["adagrad"] = seen["lion"] = 0 }
         {
             op = $1 ~ /^@/ ? $2 : $1
             if (op !~ /^(add|sub|mul|mad|fma|div|sqrt|rcp|rsqrt|ex2|lg2|sin|cos|tanh)\..*(f16|f32|f64)/) {
@@ -49,14 +62,21 @@ check_exact() { # FILE
             if (kind == "fma") kind = op ~ /f64/ ? "fma64" : "fma32"
             count[kind]++
         }
-        END { ends(); for (k in seen) if (!seen[k]) { print FILENAME ": no kernel of " k; failed = 1 }; exit failed }' "$1" >"$dir/words"
+        END { ends(); for (k in seen) if (!seen[k]) { print FILENAME ": no kernel of " k; failed = 1 }; exit failed }' "$@" >"$dir/words"
 }
 has() { # KERNELS_AND_TEXTS... : a file with every kernel, and each TEXT in the kernel of its NAME=
     local kernel
-    for kernel in cast cast_stochastic fold add_op sumsq adamw; do
-        echo ".visible .entry each_${kernel}("
+    for kernel in cast cast_stochastic fold add_op sumsq adamw sgd momentum adagrad lion; do
+        case $kernel in
+        sgd | momentum | adagrad | lion) echo ".visible .entry each_update_op_${kernel}(" ;;
+        *) echo ".visible .entry each_${kernel}(" ;;
+        esac
         case $kernel in
         adamw) printf '\t%s\n' 'sqrt.rn.f32 a;' 'div.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' ;;
+        sgd) printf '\t%s\n' 'mul.rn.f32 a;' 'fma.rn.f32 a;' ;;
+        momentum) printf '\t%s\n' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' ;;
+        adagrad) printf '\t%s\n' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' ;;
+        lion) printf '\t%s\n' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'sub.rn.f32 a;' ;;
         sumsq) printf '\t%s\n' 'cvt.f64.f32 a;' 'fma.rn.f64 a;' ;;
         esac
         [ "$kernel" != "$1" ] || printf '\t%s\n' "$2"
@@ -75,10 +95,12 @@ canary "a multiply-add where none is written" fold 'fma.rn.f32 %f1, %f2, %f3, %f
 canary "one subtraction too many" adamw 'sub.rn.f32 %f1, %f2, %f3;'
 canary "a division that is approximate" adamw 'div.full.f32 %f1, %f2, %f3;'
 canary "denormals that are flushed" fold 'add.rn.ftz.f32 %f1, %f2, %f3;'
+canary "one product too many" lion 'mul.rn.f32 %f1, %f2, %f3;'
+canary "a sum too many" adagrad 'add.rn.f32 %f1, %f2, %f3;'
 canary "a fused double" sumsq 'fma.rn.f64 %fd1, %fd2, %fd3, %fd4;'
 
-if [ -n "$ptx" ]; then check_exact "$ptx"; result "exact.cu: every operation rounds once, as written" $? "$dir/words"
-else skip "exact.cu: every operation rounds once, as written" "no nvcc here"; fi
+if [ -n "$ptx" ]; then check_exact $ptx; result "exact.cu and update.cu: every operation rounds once, as written" $? "$dir/words"
+else skip "exact.cu and update.cu: every operation rounds once, as written" "no nvcc here"; fi
 
 # A source's code is a fat binary in the plugin: entries of kind 1 (PTX) and 2 (machine code), each with its architecture.
 if [ -e "$plugin" ]; then

@@ -387,7 +387,7 @@ static void take_measure(cw_rank *rank, const dsc_alloc_stats *before, bool save
     const dsc_dtype dtype = rank->options->bf16 ? DSC_BF16 : DSC_F32;
     if (rank->rank == 0)
         *(measure *)rank->user =
-            (measure){ dsc_checkpoint_plan_bytes(&rank->engine->layout, dtype, saves, loads),
+            (measure){ dsc_checkpoint_plan_bytes(&rank->engine->layout, dtype, DSC_RECIPE_ADAMW, saves, loads),
                        after.tier_peak_bytes[DSC_TIER_HOST] - before->tier_current_bytes[DSC_TIER_HOST] };
 }
 

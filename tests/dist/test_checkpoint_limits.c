@@ -99,7 +99,7 @@ static void a_load_takes_little_whatever_the_model(void **state)
             dsc_layout layout;
             assert_int_equal(dsc_model_open(&model, names[i], &options, &err), DSC_OK);
             assert_int_equal(dsc_layout_open(alloc, model, world, &layout, &err), DSC_OK);
-            const int64_t bytes = dsc_checkpoint_plan_bytes(&layout, DSC_BF16, false, true);
+            const int64_t bytes = dsc_checkpoint_plan_bytes(&layout, DSC_BF16, DSC_RECIPE_ADAMW, false, true);
             assert_true(bytes + DSC_CHECKPOINT_BUFFER_BYTES < INT64_C(64) << 20);
             dsc_layout_close(&layout);
             dsc_model_close(&model);

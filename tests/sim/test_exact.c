@@ -1,10 +1,10 @@
 /* test_exact.c - whole training runs whose every operation is exact: GPUs give the CPU's bits.
  *
  * The model is made of CAST, ADD, FOLD and copies only, so activations, losses and gradients are the same numbers on
- * any device. What is left is the engine's: casts of parameters and leaves, folds on their owners, sums of squares, the
- * clip coefficient, AdamW, gathers. Losses, norms, masters and moments after several steps must agree bit by bit, at
- * every stage, on 8 GPUs in any order of their work. On real GPUs (tests/gpu/real.c) the same with as many ranks as
- * DSC_TEST_RANKS_MAX says. SPDX-License-Identifier: Apache-2.0 */
+ * any device. What is left is the engine's: casts of parameters and leaves, folds on their owners, sums of squares,
+ * the clip coefficient, the optimizer, gathers. Losses, norms, masters and moments after several steps must agree
+ * bit by bit, at every stage, on 8 GPUs in any order of their work. On real GPUs (tests/gpu/real.c) the same with as
+ * many ranks as DSC_TEST_RANKS_MAX says. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -163,18 +163,22 @@ typedef struct variant {
     int32_t world, stage;
     bool bf16, overlap;
     const char *own; /* further members of "dsc", each preceded by a comma */
+    const char *optimizer;
 } variant;
+
+#define ADAMW "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}"
 
 static void run(const variant *v, run_result *out)
 {
     char config[1024];
     snprintf(config, sizeof config,
              "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": 3, \"gradient_clipping\": 0.5,"
-             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
+             " \"optimizer\": %s,"
              " \"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %d, \"overlap_comm\": %s,"
              " \"reduce_bucket_size\": 3000},"
              " \"dsc\": {\"threads\": 1, \"device\": \"%s\", \"comm_timeout_s\": 60%s}}",
-             SAMPLES, v->bf16 ? "true" : "false", (int)v->stage, v->overlap ? "true" : "false", v->device, v->own);
+             SAMPLES, v->optimizer, v->bf16 ? "true" : "false", (int)v->stage, v->overlap ? "true" : "false",
+             v->device, v->own);
     run_well(&(run_options){ .world = v->world, .steps = STEPS, .model = &model, .config = config,
                              .data = { fill, NULL, 1 << 20 }, .fault_rank = -1 }, out);
 }
@@ -187,19 +191,21 @@ static void expect_sense(const run_result *r)
     assert_true(r->loss[0] != r->loss[STEPS - 1]);
 }
 
-static void compare(int32_t world, bool bf16, const char *own)
+static void compare_with(const char *optimizer, int32_t world, bool bf16, const char *own)
 {
     run_result cpu, gpu;
-    run(&(variant){ "cpu", world, 1, bf16, false, own }, &cpu);
+    run(&(variant){ "cpu", world, 1, bf16, false, own, optimizer }, &cpu);
     expect_sense(&cpu);
     for (int32_t stage = 0; stage <= 3; stage++) {
         cusim_set_schedule((uint64_t)(world * 4 + stage), stage == 1   ? CUSIM_COMM_FIRST
                                                           : stage == 2 ? CUSIM_COMPUTE_FIRST
                                                                        : CUSIM_RANDOM);
-        run(&(variant){ "cuda", world, stage, bf16, stage != 0, own }, &gpu);
+        run(&(variant){ "cuda", world, stage, bf16, stage != 0, own, optimizer }, &gpu);
         run_expect_same(&cpu, &gpu);
     }
 }
+
+static void compare(int32_t world, bool bf16, const char *own) { compare_with(ADAMW, world, bf16, own); }
 
 static void one_gpu(void **state)
 {
@@ -233,6 +239,21 @@ static void any_number_of_gpus(void **state)
     compare(4, true, own);
 }
 
+static void other_optimizers(void **state)
+{
+    static const char *const optimizers[] = {
+        "{\"type\": \"SGD\", \"params\": {\"lr\": 0.05, \"weight_decay\": 0.1}}",
+        "{\"type\": \"SGD\", \"params\": {\"lr\": 0.05, \"momentum\": 0.9, \"nesterov\": true, \"weight_decay\": 0.1}}",
+        "{\"type\": \"Adagrad\", \"params\": {\"lr\": 0.02, \"weight_decay\": 0.01}}",
+        "{\"type\": \"Lion\", \"params\": {\"lr\": 0.003, \"weight_decay\": 0.1}}",
+    };
+    for (size_t o = 0; o < DSC_COUNT(optimizers); o++) {
+        const int32_t world = run_most_ranks(8) < 3 ? 1 : 3;
+        compare_with(optimizers[o], 1, false, "");
+        compare_with(optimizers[o], world, true, o % 2 == 0 ? "" : ", \"moments\": \"bf16\"");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +261,7 @@ int main(void)
         cmocka_unit_test(three_gpus),
         cmocka_unit_test(eight_gpus),
         cmocka_unit_test(any_number_of_gpus),
+        cmocka_unit_test(other_optimizers),
     };
     return cmocka_run_group_tests_name("exact training on simulated GPUs", tests, NULL, NULL);
 }

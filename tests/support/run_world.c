@@ -59,7 +59,7 @@ static void collect(world_job *job, dsc_engine *engine)
         static const dsc_plane planes[3] = { DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2 };
         int64_t first;
         const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
-        for (int s = 0; s < 3 && slice.trainable; s++) {
+        for (int s = 0; s < 1 + dsc_recipes[engine->config.optimizer.recipe].state_count && slice.trainable; s++) {
             float **whole = &job->whole[t * 3 + s];
             if (*whole == NULL)
                 *whole = calloc((size_t)tensor->count, sizeof **whole);

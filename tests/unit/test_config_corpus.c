@@ -156,8 +156,11 @@ static void values_of(const dsc_config_key *key, char *good, char *bad, size_t r
 /* {"a": {"b": value}} with what the key needs beside it. */
 static void around_key(const char *path, const char *value, char *text, size_t room)
 {
-    static const struct { const char *section, *needs; } beside[] = {
-        { "optimizer", "\"type\":\"AdamW\"," },
+    const int id = dsc_config_key_find(path);
+    const bool of_sgd = dsc_config_key_is_in(id, "optimizer.params") && !dsc_optimizer_takes(DSC_OPTIMIZER_ADAMW, id) &&
+                        dsc_optimizer_takes(DSC_OPTIMIZER_SGD, id);
+    const struct { const char *section, *needs; } beside[] = {
+        { "optimizer", of_sgd ? "\"type\":\"SGD\"," : "\"type\":\"AdamW\"," },
         { "scheduler", "\"type\":\"WarmupDecayLR\"," },
     };
     char closing[32] = "";
@@ -193,6 +196,7 @@ static const char *own_good_value(const char *path)
         { "scheduler.params", "{\"total_num_steps\":9}" },
         { "data_types.grad_accum_dtype", "\"fp32\"" },
         { "train_batch_size", "64" },
+        { "optimizer.params.nesterov", "false" }, /* true needs a momentum */
     };
     for (size_t i = 0; i < DSC_COUNT(own); i++)
         if (strcmp(own[i].path, path) == 0)

@@ -102,6 +102,7 @@ static dsc_kernel_fn kernel_of(uint32_t caps, dsc_kernel kernel)
 {
     static dsc_kernel_table table;
     dsc_exact_init(&table, caps);
+    dsc_update_init(&table, caps);
     return table.fn[kernel];
 }
 
@@ -158,8 +159,8 @@ static void steps_run(adamw_state *s, uint32_t caps, int threads)
         dsc_rng_normal(SEED, stream, COUNT * step, COUNT, 0.0f, 1e-19f, s->g); /* v is denormal: FTZ would show */
         const dsc_sumsq_args norm = { s->p, COUNT, &s->sum };
         assert_int_equal(kernel_of(caps, DSC_KERNEL_SUMSQ)(&norm, &team, NULL), DSC_OK);
-        const dsc_adamw_args args = {
-            .master = s->p, .moment1 = s->m, .moment2 = s->v, .grad = s->g, .param_half = s->copy,
+        const dsc_update_args args = {
+            .master = s->p, .state = { s->m, s->v }, .grad = s->g, .param_half = s->copy,
             .half_dtype = DSC_BF16, .count = COUNT,
             .scalars = { .grad_scale = 0.25f, .beta1 = 0.9f, .beta2 = 0.999f, .one_minus_beta1 = 0.1f,
                          .one_minus_beta2 = 0.001f, .decay = 0.9999f, .l2 = 0.0f, .step_size = 1e-3f,

@@ -41,6 +41,7 @@ static void print_states(const dsc_run_state *a, const dsc_run_state *b)
     print_number("samples_per_epoch", a->samples_per_epoch, b->samples_per_epoch);
     print_number("seq_length", a->seq_length, b->seq_length);
     print_number("zero_stage", a->zero_stage, b->zero_stage);
+    print_text("optimizer", dsc_recipes[a->recipe].name, dsc_recipes[b->recipe].name);
     print_text("moments", dsc_dtype_text(a->moment_dtype), dsc_dtype_text(b->moment_dtype));
     print_text("precision", dsc_dtype_text(a->compute_dtype), dsc_dtype_text(b->compute_dtype));
     print_text("shuffle", a->shuffle ? "true" : "false", b->shuffle ? "true" : "false");

@@ -76,6 +76,8 @@ static bool value_of(const dsc_config *config, int id, char *out)
     if (dsc_config_key_is_in(id, "scheduler.params") &&
         (config->schedule.kind == DSC_SCHEDULE_NONE || !dsc_schedule_takes(config->schedule.kind, id)))
         return false;
+    if (dsc_config_key_is_in(id, "optimizer.params") && !dsc_optimizer_takes(config->optimizer.kind, id))
+        return false;
     if (key->offset >= 0) {
         field_value(config, key, out);
         return true;

@@ -14,6 +14,7 @@ typedef struct work { /* what one round of a measurement does */
     dsc_swap_op *op;
     bool write;
     dsc_dtype moments;
+    dsc_recipe recipe;
 } work;
 
 /* The fastest of some rounds. */
@@ -33,11 +34,11 @@ static dsc_status time_it(const work *w, dsc_status (*run)(const work *w, dsc_er
 static dsc_status run_update(const work *w, dsc_error *err)
 {
     float *at = (float *)(void *)w->memory;
-    const dsc_adamw_args args = { .master = at, .moment1 = at + UPDATE_ELEMENTS, .moment2 = at + 2 * UPDATE_ELEMENTS,
-                                  .grad = at + 3 * UPDATE_ELEMENTS, .count = UPDATE_ELEMENTS,
-                                  .moment_dtype = w->moments,
-                                  .scalars = { .decay = 1, .eps = 1e-8f, .step_size = 1e-3f, .inv_sqrt_bias2 = 1 } };
-    DSC_TRY(DSC_RUN(w->engine->compute, ADAMW, &args, err));
+    const dsc_update_args args = { .master = at, .state = { at + UPDATE_ELEMENTS, at + 2 * UPDATE_ELEMENTS },
+                                   .grad = at + 3 * UPDATE_ELEMENTS, .count = UPDATE_ELEMENTS,
+                                   .state_dtype = w->moments,
+                                   .scalars = { .decay = 1, .eps = 1e-8f, .step_size = 1e-3f, .inv_sqrt_bias2 = 1 } };
+    DSC_TRY(dsc_launch(w->engine->compute, dsc_recipe_kernel(w->recipe), &args, (int64_t)sizeof args, err));
     return dsc_stream_sync(w->engine->compute, err);
 }
 
@@ -122,7 +123,7 @@ dsc_status plan_speed_measure(const dsc_engine *planner, plan_speed *out, dsc_er
                                        { "fp16.enabled", fp16, "dsc plan" },
                                        { "dsc.device", "\"cpu\"", "dsc plan" } };
     dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
-    work w = { .moments = planner->config.own.moments };
+    work w = { .moments = planner->config.own.moments, .recipe = planner->config.optimizer.recipe };
     dsc_buf buf = { 0 };
     options.flags = DSC_ENGINE_NO_MODEL;
     options.overrides = overrides;

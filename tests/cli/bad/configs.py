@@ -198,7 +198,8 @@ def values_of_the_wrong_type_or_range(b):
 @test
 def optimizer_and_schedule_that_make_no_sense(b):
     inputs(b)
-    for optimizer, word in (({"type": "Lamb"}, "AdamW"), ({"type": "SGD"}, "AdamW"), ({"type": ""}, ""),
+    for optimizer, word in (({"type": "Lamb"}, "AdamW"), ({"type": "sgd"}, "SGD"),
+                            ({"type": "Muon"}, "AdamW"), ({"type": ""}, ""),
                             ({"type": 3}, ""),
                             ({"type": "Adam", "params": {"lr": -1}}, "lr"),
                             ({"type": "Adam", "params": {"lr": "x"}}, "lr"),

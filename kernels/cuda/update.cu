@@ -1,0 +1,181 @@
+/* update.cu - the recipes of update.h, an operation a line as in update_ref.c. Compiled as exact.cu is: every operation
+ * rounds once, and an FMA is one only where it is written. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/chance.h"
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/launchers.h"
+
+namespace {
+
+/* From the gradient, weight and states of an element to the new ones. */
+struct adamw {
+    enum { STATES = 2 };
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&state)[2])
+    {
+        float m = state[0], v = state[1];
+        p = p * s.decay;
+        m = fmaf(s.one_minus_beta1, g - m, m);
+        v = fmaf(s.one_minus_beta2 * g, g, s.beta2 * v);
+        const float d = fmaf(sqrtf(v), s.inv_sqrt_bias2, s.eps);
+        p = fmaf(-s.step_size, m / d, p);
+        state[0] = m;
+        state[1] = v;
+    }
+};
+
+struct sgd {
+    enum { STATES = 0 };
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&)[2])
+    {
+        p = fmaf(-s.step_size, g, p);
+    }
+};
+
+struct momentum {
+    enum { STATES = 1 };
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&state)[2])
+    {
+        const float b = fmaf(s.beta1, state[0], s.one_minus_beta1 * g);
+        const float d = s.nesterov != 0 ? fmaf(s.beta1, b, g) : b;
+        p = fmaf(-s.step_size, d, p);
+        state[0] = b;
+    }
+};
+
+struct adagrad {
+    enum { STATES = 1 };
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&state)[2])
+    {
+        const float sum = fmaf(g, g, state[0]);
+        const float d = sqrtf(sum) + s.eps;
+        p = fmaf(-s.step_size, g / d, p);
+        state[0] = sum;
+    }
+};
+
+struct lion {
+    enum { STATES = 1 };
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&state)[2])
+    {
+        const float m = state[0];
+        const float c = fmaf(s.beta1, m, s.one_minus_beta1 * g);
+        p = p * s.decay;
+        p = p - (c == 0.0f ? 0.0f : copysignf(s.step_size, c));
+        state[0] = fmaf(s.beta2, m, s.one_minus_beta2 * g);
+    }
+};
+
+/* Half: of the copy; float where there is none. first % 4 == 0 where W is 4: such a run is one random block's. */
+template <class Recipe, class Half, class State> struct update_op {
+    float *master;
+    State *state[DSC_UPDATE_STATES_MAX];
+    const float *grad;
+    Half *param_half;
+    uint64_t seed, stream;
+    int64_t first;
+    dsc_update_scalars s;
+
+    template <int W> __device__ __forceinline__ void round(float (&x)[W][2], int64_t i) const
+    {
+        static_assert(W == 4 || W == 1, "a block has 4 words");
+        const uint64_t n = static_cast<uint64_t>(first + i);
+        uint32_t word[4];
+        philox(word, seed, stream, n / 4);
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            const uint32_t at = W == 4 ? static_cast<uint32_t>(j) : static_cast<uint32_t>(n % 4);
+            const uint32_t bits = at == 0 ? word[0] : at == 1 ? word[1] : at == 2 ? word[2] : word[3];
+#pragma unroll
+            for (int k = 0; k < Recipe::STATES; k++)
+                x[j][k] = up_or_down(x[j][k], bits >> 16 * k & 0xffffu);
+        }
+    }
+
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+        float p[W], g[W], kept[W], x[W][2] = {};
+        load<W>(p, master + i);
+        load<W>(g, grad + i);
+#pragma unroll
+        for (int k = 0; k < Recipe::STATES; k++) {
+            load<W>(kept, state[k] + i);
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                x[j][k] = kept[j];
+        }
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            float scaled = g[j] * s.grad_scale;
+            if (s.l2 != 0.0f)
+                scaled = fmaf(s.l2, p[j], scaled);
+            Recipe::one(s, scaled, p[j], x[j]);
+        }
+        if (sizeof(State) == 2 && Recipe::STATES > 0)
+            round<W>(x, i);
+        store<W>(master + i, p);
+#pragma unroll
+        for (int k = 0; k < Recipe::STATES; k++) {
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                kept[j] = x[j][k];
+            store<W>(state[k] + i, kept);
+        }
+        if (sizeof(Half) == 2)
+            store<W>(param_half + i, p);
+    }
+};
+
+template <class Recipe, class Half, class State> void update(const dsc_cuda_launch *at, const dsc_update_args *a)
+{
+    const update_op<Recipe, Half, State> op = {
+        a->master, { static_cast<State *>(a->state[0]), static_cast<State *>(a->state[1]) }, a->grad,
+        reinterpret_cast<Half *>(a->param_half), a->seed, a->stream, a->first, a->scalars
+    };
+    each<4>(at, op, a->count, is_aligned(a->master) && is_aligned(a->state[0]) && is_aligned(a->state[1]) &&
+                                  is_aligned(a->grad) && is_aligned(a->param_half) && a->first % 4 == 0);
+}
+
+template <class Recipe, class State> void update_copy(const dsc_cuda_launch *at, const dsc_update_args *a)
+{
+    DSC_CUDA_FOR_DTYPE(a->param_half != NULL ? a->half_dtype : DSC_F32, T, update<Recipe, T, State>(at, a));
+}
+
+template <class Recipe>
+dsc_status step(const dsc_cuda_launch *at, const void *args, const char *name, dsc_error *err)
+{
+    const dsc_update_args *a = static_cast<const dsc_update_args *>(args);
+    DSC_ASSERT(a->first >= 0);
+    if (a->state_dtype != DSC_F32 && a->state_dtype != DSC_BF16)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, name, "no states of dtype %d", static_cast<int>(a->state_dtype));
+    if (a->state_dtype == DSC_F32 || static_cast<int>(Recipe::STATES) == 0)
+        update_copy<Recipe, float>(at, a);
+    else
+        update_copy<Recipe, uint16_t>(at, a);
+    return DSC_OK;
+}
+
+} // namespace
+
+dsc_status dsc_cuda_run_ADAMW(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return step<adamw>(at, args, "ADAMW", err);
+}
+
+dsc_status dsc_cuda_run_SGD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return step<sgd>(at, args, "SGD", err);
+}
+
+dsc_status dsc_cuda_run_MOMENTUM(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return step<momentum>(at, args, "MOMENTUM", err);
+}
+
+dsc_status dsc_cuda_run_ADAGRAD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return step<adagrad>(at, args, "ADAGRAD", err);
+}
+
+dsc_status dsc_cuda_run_LION(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return step<lion>(at, args, "LION", err);
+}

@@ -1,0 +1,72 @@
+/* update.c - the table of recipes, and the team's way into a variant of each. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "kernels/blocks.h"
+#include "kernels/scalar.h"
+#include "kernels/update_range.h"
+
+const dsc_recipe_info dsc_recipes[DSC_RECIPE_COUNT] = {
+    [DSC_RECIPE_ADAMW] = { "adam", 2, { "exp_avg", "exp_avg_sq" } },
+    [DSC_RECIPE_SGD] = { "sgd", 0, { NULL } },
+    [DSC_RECIPE_MOMENTUM] = { "sgd_momentum", 1, { "momentum_buffer" } },
+    [DSC_RECIPE_ADAGRAD] = { "adagrad", 1, { "sum" } },
+    [DSC_RECIPE_LION] = { "lion", 1, { "exp_avg" } },
+};
+
+dsc_recipe dsc_recipe_find(const char *name)
+{
+    int recipe = 0;
+    while (recipe < DSC_RECIPE_COUNT && strcmp(dsc_recipes[recipe].name, name) != 0)
+        recipe++;
+    return (dsc_recipe)recipe;
+}
+
+typedef struct step_of { const dsc_update_ops *ops; dsc_recipe recipe; } step_of;
+
+static void step_blocks(void *ctx, int64_t first, int64_t last)
+{
+    const dsc_block_job *job = ctx;
+    const step_of *step = job->ops;
+    step->ops->step[step->recipe](job->args, first * DSC_BLOCK, dsc_blocks_end(job, last));
+}
+
+static dsc_status run(const dsc_update_ops *ops, dsc_recipe recipe, const char *name, const void *args,
+                      const dsc_cpu_team *team, dsc_error *err)
+{
+    const dsc_update_args *a = args;
+    const step_of step = { ops, recipe };
+    if (a->state_dtype != DSC_F32 && a->state_dtype != DSC_BF16)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, name, "no states of dtype %d", (int)a->state_dtype);
+    DSC_ASSERT(a->first >= 0);
+    DSC_ASSERT(a->param_half == NULL || dsc_dtype_is_half(a->half_dtype));
+    dsc_blocks_run(a, a->count, team, &step, step_blocks);
+    return DSC_OK;
+}
+
+#define VARIANT(id, isa)                                                                          \
+    static dsc_status run_##id##_##isa(const void *args, const dsc_cpu_team *team, dsc_error *err) \
+    {                                                                                              \
+        return run(&dsc_update_##isa, DSC_RECIPE_##id, #id, args, team, err);                      \
+    }
+#define VARIANTS(isa)                                                                            \
+    VARIANT(ADAMW, isa) VARIANT(SGD, isa) VARIANT(MOMENTUM, isa) VARIANT(ADAGRAD, isa) VARIANT(LION, isa) \
+    static void table_##isa(dsc_kernel_table *table)                                             \
+    {                                                                                            \
+        table->fn[DSC_KERNEL_ADAMW] = run_ADAMW_##isa;                                           \
+        table->fn[DSC_KERNEL_SGD] = run_SGD_##isa;                                               \
+        table->fn[DSC_KERNEL_MOMENTUM] = run_MOMENTUM_##isa;                                     \
+        table->fn[DSC_KERNEL_ADAGRAD] = run_ADAGRAD_##isa;                                       \
+        table->fn[DSC_KERNEL_LION] = run_LION_##isa;                                             \
+    }
+VARIANTS(ref)
+VARIANTS(avx2)
+VARIANTS(avx512)
+
+void dsc_update_init(dsc_kernel_table *table, uint32_t caps)
+{
+    table_ref(table);
+    if ((caps & DSC_CPU_AVX2) != 0)
+        table_avx2(table);
+    if ((caps & DSC_CPU_AVX512) != 0)
+        table_avx512(table);
+}

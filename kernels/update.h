@@ -1,0 +1,90 @@
+/* update.h - one step of an optimizer over flat arrays: kernels whose bits are a contract, as exact.h's are.
+ *
+ * Each recipe is a fixed sequence of fp32 operations per element, one rounding each, FMAs written out. What a recipe
+ * keeps of an element between steps are its states, 0 to DSC_UPDATE_STATES_MAX numbers; dsc_recipes says how many, and
+ * their names in checkpoints. Whoever plans, stores, moves or saves states reads it there and knows no optimizer.
+ * reference: update_ref.c   variants: update_avx2.c update_avx512.c   check and bench: tests/checkkern/update.c
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_UPDATE_H
+#define DSC_KERNELS_UPDATE_H
+
+#include <dsc/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DSC_UPDATE_STATES_MAX 2
+
+typedef enum dsc_recipe {
+    DSC_RECIPE_ADAMW,    /* exp_avg, exp_avg_sq */
+    DSC_RECIPE_SGD,      /* no states */
+    DSC_RECIPE_MOMENTUM, /* momentum_buffer */
+    DSC_RECIPE_ADAGRAD,  /* sum */
+    DSC_RECIPE_LION,     /* exp_avg */
+    DSC_RECIPE_COUNT
+} dsc_recipe;
+
+typedef struct dsc_recipe_info {
+    const char *name; /* in a checkpoint's manifest */
+    int32_t state_count;
+    const char *state_name[DSC_UPDATE_STATES_MAX]; /* of its tensors there: "exp_avg" */
+} dsc_recipe_info;
+extern const dsc_recipe_info dsc_recipes[DSC_RECIPE_COUNT];
+/* The recipe of that name; DSC_RECIPE_COUNT: none. */
+dsc_recipe dsc_recipe_find(const char *name);
+
+/* Scalars of one step: computed in double on rank 0, rounded once, broadcast. A recipe reads those that it names. */
+typedef struct dsc_update_scalars {
+    float grad_scale;     /* 1/(GAS*W*loss_scale) * clip coefficient */
+    float beta1, beta2;
+    float one_minus_beta1, one_minus_beta2;
+    float decay;          /* 1 - lr * weight_decay where it is decoupled, else 1 */
+    float l2;             /* weight_decay where it is part of the gradient, else 0 */
+    float step_size;      /* the rate; of Adam lr / bias_correction1 */
+    float inv_sqrt_bias2; /* 1 / sqrt(bias_correction2) */
+    float eps;
+    int32_t nesterov;
+} dsc_update_scalars;
+
+/* One step, per element (all fp32, each line one rounding per operation). First, whatever the recipe:
+ *   g = grad * grad_scale;  if (l2 != 0) g = fma(l2, p, g)
+ * ADAMW, Adam too (Loshchilov & Hutter 2019; Kingma & Ba 2015), states m, v:
+ *   p = p * decay
+ *   m = fma(one_minus_beta1, g - m, m)
+ *   v = fma(one_minus_beta2 * g, g, beta2 * v)
+ *   d = fma(sqrt(v), inv_sqrt_bias2, eps)
+ *   p = fma(-step_size, m / d, p)
+ * SGD:
+ *   p = fma(-step_size, g, p)
+ * MOMENTUM (as torch.optim.SGD: beta1 is the momentum, one_minus_beta1 is 1 - dampening, 1 in the first step), state b:
+ *   b = fma(beta1, b, one_minus_beta1 * g);  d = nesterov ? fma(beta1, b, g) : b
+ *   p = fma(-step_size, d, p)
+ * ADAGRAD (Duchi et al. 2011), state s:
+ *   s = fma(g, g, s)
+ *   p = fma(-step_size, g / (sqrt(s) + eps), p)
+ * LION (Chen et al. 2023), state m:
+ *   c = fma(beta1, m, one_minus_beta1 * g)
+ *   m = fma(beta2, m, one_minus_beta2 * g)
+ *   p = p * decay;  p = p - (c == 0 ? 0 : copysign(step_size, c))
+ * and param_half[i] = round(p) to half_dtype when param_half is not NULL.
+ * States kept in BF16: p takes those above as they are; what is kept of them is rounded by chance, as CAST_STOCHASTIC
+ * does it, with the lower (state 0) and upper (state 1) 16 bits of word n % 4 of block n / 4 of (seed, stream),
+ * n = first + i. */
+typedef struct dsc_update_args {
+    float *master;                      /* [count] read and written */
+    void *state[DSC_UPDATE_STATES_MAX]; /* [count] likewise, of state_dtype; those that the recipe has */
+    const float *grad;                  /* [count] the sum of leaves */
+    uint16_t *param_half;               /* [count] written, or NULL */
+    dsc_dtype half_dtype;               /* BF16 or F16 */
+    int64_t count;
+    dsc_dtype state_dtype;              /* F32 or BF16 */
+    uint64_t seed, stream;              /* of BF16, as is */
+    int64_t first;                      /* >= 0: position of element 0 */
+    dsc_update_scalars scalars;
+} dsc_update_args;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,101 @@
+/* update_ref.c - the recipes of update.h, one operation a line. The other variants give these bits, only sooner.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "base/rng.h"
+#include "kernels/scalar.h"
+#include "kernels/update_range.h"
+
+/* From the gradient's sum, weight and states of an element to the new ones. */
+typedef struct element { float p, state[DSC_UPDATE_STATES_MAX]; } element;
+
+static float gradient(const dsc_update_scalars *s, float sum, float p)
+{
+    const float g = sum * s->grad_scale;
+    return s->l2 != 0.0f ? fmaf(s->l2, p, g) : g;
+}
+
+static void adamw(const dsc_update_scalars *s, float g, element *e)
+{
+    float m = e->state[0], v = e->state[1];
+    const float p = e->p * s->decay;
+    m = fmaf(s->one_minus_beta1, g - m, m);
+    v = fmaf(s->one_minus_beta2 * g, g, s->beta2 * v);
+    const float d = fmaf(sqrtf(v), s->inv_sqrt_bias2, s->eps);
+    *e = (element){ fmaf(-s->step_size, m / d, p), { m, v } };
+}
+
+static void sgd(const dsc_update_scalars *s, float g, element *e) { e->p = fmaf(-s->step_size, g, e->p); }
+
+static void momentum(const dsc_update_scalars *s, float g, element *e)
+{
+    const float weighted = s->one_minus_beta1 * g;
+    const float b = fmaf(s->beta1, e->state[0], weighted);
+    const float d = s->nesterov ? fmaf(s->beta1, b, g) : b;
+    e->p = fmaf(-s->step_size, d, e->p);
+    e->state[0] = b;
+}
+
+static void adagrad(const dsc_update_scalars *s, float g, element *e)
+{
+    const float sum = fmaf(g, g, e->state[0]);
+    const float d = sqrtf(sum) + s->eps;
+    e->p = fmaf(-s->step_size, g / d, e->p);
+    e->state[0] = sum;
+}
+
+static void lion(const dsc_update_scalars *s, float g, element *e)
+{
+    const float m = e->state[0];
+    const float now = s->one_minus_beta1 * g, kept = s->one_minus_beta2 * g;
+    const float c = fmaf(s->beta1, m, now);
+    const float p = e->p * s->decay;
+    e->p = p - (c == 0.0f ? 0.0f : copysignf(s->step_size, c));
+    e->state[0] = fmaf(s->beta2, m, kept);
+}
+
+typedef void (*recipe_fn)(const dsc_update_scalars *s, float g, element *e);
+
+static inline void all(const dsc_update_args *a, int64_t first, int64_t last, recipe_fn recipe, int states)
+{
+    const dsc_update_scalars s = a->scalars;
+    uint32_t word[4] = { 0 };
+    for (int64_t i = first; i < last; i++) {
+        element e = { .p = a->master[i] };
+        for (int k = 0; k < states; k++)
+            e.state[k] = dsc_get(a->state[k], i, a->state_dtype);
+        recipe(&s, gradient(&s, a->grad[i], e.p), &e);
+        a->master[i] = e.p;
+        if (a->state_dtype == DSC_BF16 && states > 0) {
+            const uint64_t n = (uint64_t)(a->first + i);
+            if (i == first || n % 4 == 0)
+                dsc_rng_block(a->seed, a->stream, n / 4, word);
+            for (int k = 0; k < states; k++)
+                ((uint16_t *)a->state[k])[i] = dsc_up_or_down(e.state[k], word[n % 4] >> 16 * k & 0xffffu);
+        } else {
+            for (int k = 0; k < states; k++)
+                ((float *)a->state[k])[i] = e.state[k];
+        }
+        if (a->param_half != NULL)
+            a->param_half[i] = dsc_half_from_f32(e.p, a->half_dtype);
+    }
+}
+
+#define STEP(name, recipe)                                                                  \
+    static void all_##name(const dsc_update_args *a, int64_t first, int64_t last)           \
+    {                                                                                       \
+        all(a, first, last, name, DSC_UPDATE_STATES_OF(recipe));                            \
+    }
+STEP(adamw, DSC_RECIPE_ADAMW)
+STEP(sgd, DSC_RECIPE_SGD)
+STEP(momentum, DSC_RECIPE_MOMENTUM)
+STEP(adagrad, DSC_RECIPE_ADAGRAD)
+STEP(lion, DSC_RECIPE_LION)
+
+const dsc_update_ops dsc_update_ref = { {
+    [DSC_RECIPE_ADAMW] = all_adamw,
+    [DSC_RECIPE_SGD] = all_sgd,
+    [DSC_RECIPE_MOMENTUM] = all_momentum,
+    [DSC_RECIPE_ADAGRAD] = all_adagrad,
+    [DSC_RECIPE_LION] = all_lion,
+} };

@@ -1,0 +1,298 @@
+/* update.c - one step of every optimizer. Every variant must equal the reference in every bit (any NaN equals any NaN),
+ * and the reference must be what update.h says within a bound counted from its roundings. u = 2^-24.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/rng.h"
+#include "tests/checkkern/ck_exact.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double u = 0x1p-24;
+
+static dsc_recipe current; /* of the case that is running */
+
+/* A number and how far fp32 may be from it. */
+typedef struct near { double x, off; } near;
+
+static near gradient(const dsc_update_args *a, int64_t i, double p0)
+{
+    const dsc_update_scalars *s = &a->scalars;
+    const double scaled = ck_get(a->grad, i) * (double)s->grad_scale;
+    const double g = scaled + (double)s->l2 * p0;
+    return (near){ g, u * (fabs(scaled) + (s->l2 != 0 ? fabs(g) : 0)) + 0x1p-149 };
+}
+
+/* Where x is denormal its square root is off by more than its own relative error: bounded by sqrt(off). */
+static near root(near v)
+{
+    const double r = sqrt(v.x);
+    return (near){ r, (v.x > 4 * v.off ? v.off / r : sqrt(v.off)) + u * r };
+}
+
+static near quotient(near a, near d)
+{
+    const double q = a.x / d.x;
+    return (near){ q, (a.off + fabs(q) * d.off) / (d.x - d.off) + u * fabs(q) };
+}
+
+static near weighted(double weight, near g) /* weight * g, rounded once */
+{
+    return (near){ weight * g.x, fabs(weight) * g.off + u * fabs(weight * g.x) + 0x1p-149 };
+}
+
+static near adamw_one(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    const double m = from[0] + (double)s->one_minus_beta1 * (g.x - from[0]);
+    const double v = (double)s->one_minus_beta2 * g.x * g.x + (double)s->beta2 * from[1];
+    state[0] = (near){ m, (double)s->one_minus_beta1 * (g.off + u * fabs(g.x - from[0])) + u * fabs(m) + 0x1p-149 };
+    state[1] = (near){ v, (double)s->one_minus_beta2 * (2 * fabs(g.x) * g.off + u * g.x * g.x) + 2 * u * v + 0x1p-147 };
+    const near r = root(state[1]);
+    const double d = r.x * (double)s->inv_sqrt_bias2 + (double)s->eps;
+    const near q = quotient(state[0], (near){ d, r.off * (double)s->inv_sqrt_bias2 + u * d });
+    const double p = p0 * (double)s->decay - (double)s->step_size * q.x;
+    const double off = u * (fabs(p0 * (double)s->decay) + fabs(p)) + (double)s->step_size * q.off + 0x1p-148;
+    return (near){ p, d > 2 * (r.off + u * d) ? off : (double)INFINITY };
+}
+
+static near stepped(const dsc_update_scalars *s, near d, double p0)
+{
+    const double p = p0 - (double)s->step_size * d.x;
+    return (near){ p, (double)s->step_size * d.off + u * fabs(p) + 0x1p-149 };
+}
+
+static near sgd_one(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    return stepped(s, g, p0);
+}
+
+static near momentum_one(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    const near now = weighted((double)s->one_minus_beta1, g);
+    const double b = (double)s->beta1 * from[0] + now.x;
+    state[0] = (near){ b, now.off + u * fabs(b) + 0x1p-149 };
+    const double d = (double)s->beta1 * b + g.x;
+    const near ahead = { d, (double)s->beta1 * state[0].off + g.off + u * fabs(d) + 0x1p-149 };
+    return stepped(s, s->nesterov ? ahead : state[0], p0);
+}
+
+static near adagrad_one(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    const double sum = g.x * g.x + from[0];
+    state[0] = (near){ sum, 2 * fabs(g.x) * g.off + u * sum + 0x1p-148 };
+    const near r = root(state[0]);
+    const double d = r.x + (double)s->eps, d_off = r.off + u * d;
+    const near p = stepped(s, quotient(g, (near){ d, d_off }), p0);
+    return (near){ p.x, d > 2 * d_off ? p.off : (double)INFINITY };
+}
+
+static near lion_one(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    const near now = weighted((double)s->one_minus_beta1, g), kept = weighted((double)s->one_minus_beta2, g);
+    const double c = (double)s->beta1 * from[0] + now.x, m = (double)s->beta2 * from[0] + kept.x;
+    state[0] = (near){ m, kept.off + u * fabs(m) + 0x1p-149 };
+    const double p = p0 * (double)s->decay - (c == 0 ? 0 : copysign((double)s->step_size, c));
+    const bool sure = fabs(c) > now.off + u * fabs(c) + 0x1p-149;
+    return (near){ p, sure ? u * (fabs(p0) + fabs(p)) + 0x1p-148 : (double)INFINITY };
+}
+
+static near (*const recipes[DSC_RECIPE_COUNT])(const dsc_update_scalars *, near, const double *, near *, double) = {
+    [DSC_RECIPE_ADAMW] = adamw_one,     [DSC_RECIPE_SGD] = sgd_one,   [DSC_RECIPE_MOMENTUM] = momentum_one,
+    [DSC_RECIPE_ADAGRAD] = adagrad_one, [DSC_RECIPE_LION] = lion_one,
+};
+
+static int states(void) { return dsc_recipes[current].state_count; }
+
+static void near_one(const dsc_update_args *a, int64_t i)
+{
+    const double p0 = ck_start(a->master, i), slack = 1 + 1e-5; /* second-order terms */
+    double from[DSC_UPDATE_STATES_MAX] = { 0 };
+    near state[DSC_UPDATE_STATES_MAX];
+    for (int k = 0; k < states(); k++)
+        from[k] = ck_start(a->state[k], i);
+    const near p = recipes[current](&a->scalars, gradient(a, i, p0), from, state, p0);
+    for (int k = 0; k < states(); k++)
+        ck_near(a->state[k], i, state[k].x, slack * state[k].off);
+    if (isfinite(p.off))
+        ck_near(a->master, i, p.x, slack * p.off);
+}
+
+static void verify_bits(const void *args)
+{
+    const dsc_update_args *a = args;
+    ck_same_or_nan(a->master, a->count);
+    for (int k = 0; k < states(); k++)
+        ck_same_or_nan(a->state[k], a->count);
+    for (int64_t i = 0; a->param_half != NULL && i < a->count; i++) {
+        const float p = a->master[i];
+        const uint16_t got = a->param_half[i], nearest = ck_nearest_half(p, a->half_dtype);
+        if (got != nearest && !(isnan(p) && isnan(ck_half_value(got, a->half_dtype))))
+            ck_fail("param_half[%lld] = %04x, nearest to %a is %04x", (long long)i, got, (double)p, nearest);
+    }
+}
+
+static void verify(const void *args)
+{
+    const dsc_update_args *a = args;
+    verify_bits(args);
+    for (int64_t i = 0; i < a->count; i++)
+        near_one(a, i);
+}
+
+/* States in bf16 against two things already checked: the step with the same states in fp32, whose results are then
+ * rounded as ck_by_chance says. */
+static void verify_rounded(const void *args)
+{
+    const dsc_update_args *a = args;
+    const size_t bytes = (size_t)a->count * 4 + 4;
+    float *p = malloc(bytes), *state[DSC_UPDATE_STATES_MAX] = { malloc(bytes), malloc(bytes) };
+    double error[DSC_UPDATE_STATES_MAX] = { 0 };
+    dsc_update_args whole = *a;
+    DSC_ASSERT(p != NULL && state[0] != NULL && state[1] != NULL);
+    for (int64_t i = 0; i < a->count; i++) {
+        p[i] = (float)ck_start(a->master, i);
+        for (int k = 0; k < states(); k++)
+            state[k][i] = (float)ck_start(a->state[k], i);
+    }
+    whole.master = p;
+    for (int k = 0; k < DSC_UPDATE_STATES_MAX; k++)
+        whole.state[k] = state[k];
+    whole.param_half = NULL;
+    whole.state_dtype = DSC_F32;
+    ck_run(dsc_recipe_kernel(current), 0, &whole, sizeof whole);
+    for (int64_t i = 0; i < a->count; i++) {
+        const uint32_t word = dsc_rng_u32(a->seed, a->stream, (uint64_t)(a->first + i));
+        for (int k = 0; k < states(); k++) {
+            const uint16_t kept = ck_by_chance(state[k][i], k == 0 ? word & 0xffff : word >> 16, &error[k]);
+            const uint16_t got = ((uint16_t *)a->state[k])[i];
+            if (got != kept && !isnan(state[k][i]))
+                ck_fail("state %d[%lld] = %04x from %a with %08x, expected %04x", k, (long long)i, got,
+                        (double)state[k][i], word, kept);
+        }
+        if (memcmp(&a->master[i], &p[i], 4) != 0 && !isnan(p[i]))
+            ck_fail("master[%lld] = %a, with states in fp32 %a", (long long)i, (double)a->master[i], (double)p[i]);
+    }
+    for (int k = 0; k < states(); k++)
+        ck_check_mean(error[k], a->count);
+    verify_bits(args);
+    free(p);
+    free(state[0]);
+    free(state[1]);
+}
+
+static dsc_update_scalars scalars_of(int step, float lr, float l2, float weight_decay)
+{
+    const double beta1 = 0.9, beta2 = 0.95;
+    const bool adam = current == DSC_RECIPE_ADAMW;
+    return (dsc_update_scalars) {
+        .grad_scale = 0.37f, .beta1 = (float)beta1, .beta2 = (float)beta2, .one_minus_beta1 = (float)(1 - beta1),
+        .one_minus_beta2 = (float)(1 - beta2), .decay = (float)(1 - (double)lr * (double)weight_decay), .l2 = l2,
+        .step_size = (float)((double)lr / (adam ? 1 - pow(beta1, step) : 1)),
+        .inv_sqrt_bias2 = (float)(1 / sqrt(1 - pow(beta2, step))), .eps = 1e-8f, .nesterov = step % 2,
+    };
+}
+
+/* copy: F32 for none. */
+static void check_case(int64_t n, dsc_dtype copy, float l2, int step, bool is_wild, int64_t rounded)
+{
+    const bool rounds = rounded >= 0; /* the position of element 0 */
+    const dsc_dtype state_dtype = rounds ? DSC_BF16 : DSC_F32;
+    char position[40] = "";
+    if (rounds)
+        snprintf(position, sizeof position, " bf16 states at %lld", (long long)rounded);
+    if (!ck_case("%s n=%lld step=%d %s copy%s%s%s", dsc_recipes[current].name, (long long)n, step, ck_dtype_text(copy),
+                 l2 != 0 ? " l2" : "", is_wild ? " wild" : "", position))
+        return;
+    dsc_update_args args = { .count = n, .half_dtype = copy, .state_dtype = state_dtype,
+                             .seed = UINT64_C(0x9e3779b97f4a7c15),
+                             .stream = dsc_rng_stream(DSC_RNG_TEST, (uint32_t)step), .first = rounds ? rounded : 0,
+                             .scalars = scalars_of(step, 0.01f, l2, l2 == 0 ? 0.1f : 0) };
+    float *p = args.master = ck_buf(CK_INOUT, DSC_F32, n, "master"), *g = ck_buf(CK_IN, DSC_F32, n, "grad");
+    args.grad = g;
+    for (int k = 0; k < states(); k++)
+        args.state[k] = ck_buf(CK_INOUT, state_dtype, n, k == 0 ? "state 0" : "state 1");
+    args.param_half = copy != DSC_F32 ? ck_buf(CK_OUT, copy, n, "param_half") : NULL;
+    ck_normal(p, 0, 0.5);
+    ck_normal(g, 0, 0.1);
+    for (int k = 0; k < states(); k++)
+        if (k == 1 || current == DSC_RECIPE_ADAGRAD)
+            ck_uniform(args.state[k], 0, step == 1 ? 0 : 0.02);
+        else
+            ck_normal(args.state[k], 0, 0.1);
+    if (is_wild) {
+        ck_edges(p), ck_edges(g), ck_wild(p, n), ck_wild(g, n);
+        for (int k = 0; k < states(); k++)
+            ck_edges(args.state[k]), ck_wild(args.state[k], n);
+    }
+    ck_kernel(dsc_recipe_kernel(current), &args, sizeof args,
+              rounds ? verify_rounded : is_wild ? verify_bits : verify);
+}
+
+static void check_recipe(void)
+{
+    /* Also where the counter's lower 32 bits overflow inside a vector: position 4 * 2^32. */
+    static const int64_t firsts[] = { 0, 4, 3, 1021, (INT64_C(1) << 34) - 100, (INT64_C(1) << 34) - 4098 };
+    for (size_t l = 0; l < CK_LENGTHS; l++) {
+        const dsc_dtype half = l % 2 == 0 ? DSC_F16 : DSC_BF16, other = l % 2 == 0 ? DSC_BF16 : DSC_F16;
+        check_case(ck_lengths[l], DSC_BF16, 0, 1, false, -1);
+        check_case(ck_lengths[l], DSC_F32, 0, 7, false, -1);
+        check_case(ck_lengths[l], DSC_F16, 0, 4, false, -1);
+        check_case(ck_lengths[l], l % 2 == 0 ? DSC_BF16 : DSC_F32, 0.05f, 3, false, -1);
+        check_case(ck_lengths[l], half, l % 2 == 0 ? 0.05f : 0, 2, true, -1);
+        check_case(ck_lengths[l], other, l % 3 == 0 ? 0.05f : 0, 5, false, firsts[l % DSC_COUNT(firsts)]);
+        check_case(ck_lengths[l], DSC_F32, l % 2 == 0 ? 0.05f : 0, 1, true, firsts[(l + 3) % DSC_COUNT(firsts)]);
+    }
+}
+
+/* Large enough to be written around the caches; some misaligned. */
+static void check_large(void)
+{
+    for (int64_t more = 0; more < (current == DSC_RECIPE_ADAMW ? 4 : 1); more++) {
+        const int64_t n = (1 << 20) + 17 * more, first = more % 2 == 0 ? 1024 : 1023;
+        check_case(n, more < 3 ? DSC_BF16 : DSC_F16, more % 2 == 0 ? 0 : 0.05f, (int)more + 2, more == 3, -1);
+        if (more < 2)
+            check_case(n, DSC_F16, more % 2 == 0 ? 0 : 0.05f, (int)more + 2, false, first);
+    }
+}
+
+/* ---- benches: arrays that no cache holds, bytes as the contract moves them ---- */
+
+static float *bench_floats(ck_role role, int64_t n, const char *name)
+{
+    float *x = ck_buf(role, DSC_F32, n, name);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)(1 + i % 1000) * 1e-4f;
+    return x;
+}
+
+static void bench(bool copy, dsc_dtype state_dtype)
+{
+    const int64_t n = ck_bench_size(1 << 24, 1 << 26), each = (int64_t)dsc_dtype_bytes(state_dtype);
+    if (!ck_case("bench %s%s%s", dsc_recipes[current].name, copy ? " bf16 copy" : "",
+                 state_dtype == DSC_BF16 ? " bf16 states" : ""))
+        return;
+    dsc_update_args args = { .master = bench_floats(CK_INOUT, n, "master"), .grad = bench_floats(CK_IN, n, "grad"),
+                             .param_half = copy ? ck_buf(CK_OUT, DSC_BF16, n, "param_half") : NULL, .count = n,
+                             .half_dtype = DSC_BF16, .state_dtype = state_dtype,
+                             .scalars = scalars_of(5, 1e-4f, 0, 0.1f) };
+    for (int k = 0; k < states(); k++) {
+        args.state[k] = ck_buf(CK_INOUT, state_dtype, n, k == 0 ? "state 0" : "state 1");
+        memset(args.state[k], 0, (size_t)(n * each));
+    }
+    ck_bench(dsc_recipe_kernel(current), &args, sizeof args, n * (12 + 2 * copy + 2 * states() * each), 0, false);
+}
+
+void ck_update(void)
+{
+    for (int r = 0; r < DSC_RECIPE_COUNT; r++) {
+        current = (dsc_recipe)r;
+        check_recipe();
+        check_large();
+        if (!ck_benching())
+            continue;
+        bench(false, DSC_F32);
+        bench(true, DSC_F32);
+        if (states() > 0)
+            bench(true, DSC_BF16);
+    }
+}

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""optimizers_test.py LIBRARY: 100 steps of the distributed optimizer (dsc_optimizer_step) with every optimizer beside torch.optim
+with the same options, and Lion beside its paper's formula, all in fp32. SPDX-License-Identifier: Apache-2.0"""
+import ctypes as c
+import json
+import sys
+
+import torch
+
+from dsc_ctypes import NO_MODEL, Error, Result, Tensor, check, failed, lib, must, run_world, tests
+
+STEPS, N = 100, 2000
+
+
+def gradients(step):
+    """Of many sizes, some of them 0, and none of them a simple function of the weights."""
+    g = torch.Generator().manual_seed(step)
+    x = torch.randn(N, generator=g) * torch.logspace(-4, 0, N)
+    x[step % 7::7] = 0
+    return x
+
+
+def start():
+    return torch.randn(N, generator=torch.Generator().manual_seed(12345)) + 0.25
+
+
+def ours(section):
+    config = json.dumps({"train_micro_batch_size_per_gpu": 1, "optimizer": section}).encode()
+
+    def body(rank, open_engine):
+        engine, err = open_engine(flags=NO_MODEL, config_text=config), Error()
+        weights = (c.c_float * N)(*start().tolist())
+        tensors = (Tensor * 1)(Tensor(b"w", weights, N))
+        optimizer = c.c_void_p()
+        must(lib.dsc_optimizer_open(c.byref(optimizer), engine, tensors, 1, c.byref(err)), err)
+        for step in range(STEPS):
+            grads = (c.POINTER(c.c_float) * 1)((c.c_float * N)(*gradients(step).tolist()))
+            result = Result(struct_bytes=c.sizeof(Result))
+            must(lib.dsc_optimizer_step(optimizer, grads, c.byref(result), c.byref(err)), err)
+        lib.dsc_optimizer_close(c.byref(optimizer))
+        return torch.tensor(list(weights))
+    return run_world(1, body)[0]
+
+
+def theirs(make, params):
+    w = start().requires_grad_(True)
+    optimizer = make([w], **params)
+    for step in range(STEPS):
+        w.grad = gradients(step)
+        optimizer.step()
+    return w.detach()
+
+
+class Lion(torch.optim.Optimizer):
+    """Chen et al. 2023, algorithm 2: the same products as AdamW's where weights decay."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, options)
+        self.m = [torch.zeros(N)]
+
+    def step(self):
+        o = self.param_groups[0]
+        (beta1, beta2), lr = o["betas"], o["lr"]
+        for p, m in zip(o["params"], self.m):
+            c = beta1 * m + (1 - beta1) * p.grad
+            p.data.mul_(1 - lr * o["weight_decay"]).sub_(lr * torch.sign(c))
+            m.mul_(beta2).add_(p.grad, alpha=1 - beta2)
+
+
+CASES = [
+    ("SGD", torch.optim.SGD, dict(lr=0.01)),
+    ("SGD", torch.optim.SGD, dict(lr=0.01, weight_decay=0.1)),
+    ("SGD", torch.optim.SGD, dict(lr=0.01, momentum=0.9)),
+    ("SGD", torch.optim.SGD, dict(lr=0.01, momentum=0.9, dampening=0.5, weight_decay=0.01)),
+    ("SGD", torch.optim.SGD, dict(lr=0.01, momentum=0.9, nesterov=True, weight_decay=0.01)),
+    ("Adagrad", torch.optim.Adagrad, dict()),
+    ("Adagrad", torch.optim.Adagrad, dict(lr=0.01, lr_decay=0.05, weight_decay=0.01, eps=1e-6)),
+    ("AdamW", torch.optim.AdamW, dict(lr=0.001, weight_decay=0.1)),
+    ("Lion", Lion, dict(lr=0.001, betas=[0.9, 0.99], weight_decay=0.1)),
+]
+for name, make, params in CASES:
+    a, b = ours({"type": name, "params": params}).double(), theirs(make, params).double()
+    # relative to a weight, or to 1, the size of all, where one has come close to 0: its roundings were those of larger ones
+    off = float(((a - b).abs() / b.abs().clamp(min=1.0)).max())
+    own = float((b - start().double()).abs().max())
+    check(f"{name} {params}: {STEPS} steps within 1e-6", off < 1e-6 and own > 0.01, f"off by {off}, moved by {own}")
+    print(f"# off by {off:.2g} relative", flush=True)
+print(f"1..{tests[0]}")
+sys.exit(1 if failed[0] else 0)

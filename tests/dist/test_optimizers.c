@@ -1,0 +1,184 @@
+/* test_optimizers.c - every optimizer has the same bits at every stage, world size, place and precision, takes no more
+ * memory than its recipe says, and goes on from a checkpoint as if it had not stopped; the checkpoint of another is
+ * refused. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/internal.h"
+#include "tests/support/ckpt_world.h"
+#include "tests/support/run_world.h"
+#include "tests/support/toy_model.h"
+
+#define STEPS 4
+
+static char folder[512];
+static dsc_model *model;
+
+typedef struct optimizer {
+    const char *json; /* the section */
+    int32_t moments;  /* states of an element beside its master */
+} optimizer;
+
+static const optimizer optimizers[] = {
+    { "{\"type\": \"SGD\", \"params\": {\"lr\": 0.05, \"weight_decay\": 0.1}}", 0 },
+    { "{\"type\": \"SGD\", \"params\": {\"lr\": 0.05, \"momentum\": 0.9, \"dampening\": 0.25}}", 1 },
+    { "{\"type\": \"SGD\", \"params\": {\"lr\": 0.05, \"momentum\": 0.9, \"nesterov\": true,"
+      " \"weight_decay\": 0.1}}", 1 },
+    { "{\"type\": \"Adagrad\", \"params\": {\"lr\": 0.02, \"lr_decay\": 0.1, \"weight_decay\": 0.01}}", 1 },
+    { "{\"type\": \"Lion\", \"params\": {\"lr\": 0.003, \"betas\": [0.9, 0.99], \"weight_decay\": 0.1}}", 1 },
+    { "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}", 2 },
+};
+
+#define NVME ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"%s}"
+typedef struct variant {
+    const char *optimizer;
+    int32_t world, stage, leaves; /* leaves of a step over all ranks */
+    bool bf16, nvme;
+    const char *ratio; /* a member of offload_optimizer, preceded by a comma */
+    const char *own;   /* members of "dsc", each preceded by a comma */
+} variant;
+
+static void write_config(const variant *v, char *config, size_t room)
+{
+    char zero[1024] = "";
+    if (v->nvme)
+        snprintf(zero, sizeof zero, NVME, folder, v->ratio != NULL ? v->ratio : "");
+    snprintf(config, room,
+             "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d, \"optimizer\": %s,"
+             " \"gradient_clipping\": 0.5, \"bf16\": {\"enabled\": %s},"
+             " \"zero_optimization\": {\"stage\": %d, \"sub_group_size\": 2048,"
+             " \"stage3_param_persistence_threshold\": 0%s},"
+             " \"dsc\": {\"threads\": 1, \"reproducible\": \"world_size\"%s}}",
+             (int)(v->leaves / v->world), v->optimizer, v->bf16 ? "true" : "false", (int)v->stage, zero,
+             v->own != NULL ? v->own : "");
+}
+
+static void run_variant(const variant *v, const run_options *more, run_result *out)
+{
+    char config[4096];
+    write_config(v, config, sizeof config);
+    run_options options = *more;
+    options.world = v->world;
+    options.model = model;
+    options.config = config;
+    options.data = toy_data(model, 1 << 20);
+    options.fault_rank = -1;
+    run_world(&options, out);
+}
+
+static void run_plain(const variant *v, run_result *out)
+{
+    run_variant(v, &(run_options){ .steps = STEPS }, out);
+}
+
+static void expect_same(const run_result *a, const run_result *b, const variant *v)
+{
+    const bool same = b->status == DSC_OK && memcmp(a->loss, b->loss, STEPS * sizeof(double)) == 0 &&
+                      memcmp(a->norm, b->norm, STEPS * sizeof(double)) == 0 && strcmp(a->hash, b->hash) == 0;
+    if (!same)
+        print_error("%s, stage %d, %d ranks, %s%s: %s: %s\n", v->optimizer, (int)v->stage, (int)v->world,
+                    v->bf16 ? "bf16" : "fp32", v->nvme ? ", nvme" : "", b->error.where, b->error.message);
+    assert_true(same);
+}
+
+static void the_same_bits_everywhere(void **state)
+{
+    for (size_t o = 0; o < DSC_COUNT(optimizers); o++)
+        for (int low = 0; low < 3; low++) { /* fp32, bf16, bf16 with moments in bf16 */
+            run_result first, other;
+            const char *own = low == 2 ? ", \"moments\": \"bf16\"" : NULL;
+            variant v = { optimizers[o].json, 1, 0, 6, low > 0, false, NULL, own };
+            if (low == 2 && optimizers[o].moments == 0)
+                continue;
+            run_plain(&v, &first);
+            assert_int_equal(first.status, DSC_OK);
+            assert_true(first.loss[STEPS - 1] != first.loss[0]);
+            for (v.stage = 0; v.stage <= 3; v.stage++) {
+                v.world = v.stage % 2 == 0 ? 3 : 2;
+                run_plain(&v, &other);
+                expect_same(&first, &other, &v);
+                const int64_t each = low == 2 ? 2 : 4; /* a master has 4; in fp32 the parameters are the masters */
+                if (low > 0)
+                    assert_int_equal(other.state_bytes[3], optimizers[o].moments * other.state_bytes[2] / 4 * each);
+                assert_true(other.tracked_peak <= other.planned + other.planned / 100);
+            }
+            v.nvme = true;
+            for (v.stage = 1; v.stage <= 3; v.stage += 2) {
+                v.world = v.stage;
+                v.ratio = v.stage == 3 ? ", \"ratio\": 0.5" : NULL;
+                run_plain(&v, &other);
+                expect_same(&first, &other, &v);
+                assert_true(other.tracked_peak <= other.planned + other.planned / 100);
+            }
+        }
+}
+
+/* ---- checkpoints ---- */
+
+static dsc_status save(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    return dsc_engine_save(engine, user, err);
+}
+
+static dsc_status load(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    return dsc_engine_load(engine, user, err);
+}
+
+static void runs_go_on(void **state)
+{
+    for (size_t o = 0; o < DSC_COUNT(optimizers); o++) {
+        run_result whole, half, rest;
+        char dir[600];
+        snprintf(dir, sizeof dir, "%s/ckpt", folder);
+        variant v = { optimizers[o].json, 2, 1, 6, o % 2 == 0, false, NULL, NULL };
+        run_variant(&v, &(run_options){ .steps = 2 * STEPS }, &whole);
+        assert_int_equal(whole.status, DSC_OK);
+        run_variant(&v, &(run_options){ .steps = STEPS, .after = save, .user = dir }, &half);
+        assert_int_equal(half.status, DSC_OK);
+        v.world = 3;
+        v.stage = 3;
+        v.nvme = true;
+        run_variant(&v, &(run_options){ .steps = STEPS, .before = load, .user = dir }, &rest);
+        assert_int_equal(rest.status, DSC_OK);
+        assert_memory_equal(rest.loss, whole.loss + STEPS, STEPS * sizeof(double));
+        assert_string_equal(rest.hash, whole.hash);
+        v.optimizer = optimizers[o == 0 ? 1 : 0].json;
+        run_variant(&v, &(run_options){ .steps = STEPS, .before = load, .user = dir }, &rest);
+        assert_int_equal(rest.status, DSC_ERR_INPUT);
+        assert_non_null(strstr(rest.error.message, "begin from the weights"));
+        cw_remove(dir);
+    }
+}
+
+static int open_all(void **state)
+{
+    const char *base = getenv("TMPDIR");
+    model = toy_model_open(5, 61, 3, true);
+    snprintf(folder, sizeof folder, "%.400s/dsc-optimizers-XXXXXX", base != NULL ? base : "/tmp");
+    return mkdtemp(folder) != NULL ? 0 : -1;
+}
+
+static int close_all(void **state)
+{
+    toy_model_close(model);
+    return rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_same_bits_everywhere),
+        cmocka_unit_test(runs_go_on),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
