@@ -1,8 +1,9 @@
 /* mpi_api.h - what lib/dsc/libdsc_mpi.so gives: messages of the MPI library that the ranks were started with.
  *
- * Built against one MPI (Open MPI); its types stay inside. Calls come from any thread, one at a time for each lane;
- * MPI_THREAD_MULTIPLE is asked for and needed. What returns an int gives 0, or 1 and the reason in
- * text[DSC_MPI_TEXT]. SPDX-License-Identifier: Apache-2.0 */
+ * Built against one MPI (Open MPI); its types stay inside. Calls come from any thread, one at a time for each lane.
+ * Into MPI one goes at a time in the whole process, so MPI_THREAD_SERIALIZED is asked for and needed (a program that
+ * has entered MPI itself and calls it meanwhile needs MPI_THREAD_MULTIPLE). What returns an int gives 0, or 1 and the
+ * reason in text[DSC_MPI_TEXT]. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_COMM_MPI_API_H
 #define DSC_ZERO_COMM_MPI_API_H
 

@@ -2,12 +2,18 @@
  *
  * Every lane is a communicator of its own with errors returned. A long message goes in parts: MPI says nothing of one
  * before it is done, and who waits must see that it gets on.
+ *
+ * MPI is called by one thread at a time (MPI_THREAD_SERIALIZED): by whoever has something to send or waits, under one
+ * lock for the process, for no longer than MPI needs to begin or to look; nobody waits inside. A thread of its own for
+ * all calls would do with less (FUNNELED), but then each call has to wake it and be woken, which takes longer than a
+ * short message.
  * MPI is initialised at the first open and left when the process ends, since it cannot be entered twice; a process that
  * failed leaves without it, which tells mpirun to end the others. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/comm/mpi_api.h"
 
 #include <mpi.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,14 +36,16 @@ struct dsc_mpi_link {
     int rank, size, lane_count;
     lane lane[LANES_MAX];
     MPI_Comm words;
-    pthread_mutex_t lock; /* of the words */
     int told_count;
     MPI_Request told[WORDS_MAX];
     char word[WORDS_MAX][WORD_BYTES];
 };
 
-/* Process-wide as MPI itself is: entered by us, and may it be left in order. */
-static struct { bool entered, failed; } mpi;
+/* Process-wide as MPI itself is: who calls it, was it entered by us, and may it be left in order. */
+static struct {
+    pthread_mutex_t lock;
+    bool entered, failed;
+} mpi = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 __attribute__((destructor)) static void leave_mpi(void)
 {
@@ -63,6 +71,14 @@ static int check(int code, const char *call, char *text)
             return 1; \
     } while (0)
 
+/* The value of a call that is alone in MPI meanwhile. */
+#define ALONE(call) (pthread_mutex_lock(&mpi.lock), unlock(call))
+static int unlock(int result)
+{
+    pthread_mutex_unlock(&mpi.lock);
+    return result;
+}
+
 static int enter(char *text)
 {
     int initialized = 0, finalized = 0, level = MPI_THREAD_SINGLE;
@@ -73,20 +89,28 @@ static int enter(char *text)
         return 1;
     }
     if (!initialized) {
-        TRY(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level));
+        TRY(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level));
         mpi.entered = true;
     }
     TRY(MPI_Query_thread(&level));
-    if (level == MPI_THREAD_MULTIPLE)
+    if (level >= MPI_THREAD_SERIALIZED)
         return 0;
-    snprintf(text, DSC_MPI_TEXT, "this MPI allows calls of one thread only (MPI_THREAD_MULTIPLE is needed)");
+    snprintf(text, DSC_MPI_TEXT, "this MPI allows calls of one thread only (MPI_THREAD_SERIALIZED is needed)");
     return 1;
 }
 
+/* All processes come to this; who is there first waits outside of MPI. */
 static int open_comm(MPI_Comm *out, char *text)
 {
-    TRY(MPI_Comm_dup(MPI_COMM_WORLD, out));
-    TRY(MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN));
+    MPI_Request request;
+    int done = 0;
+    TRY(ALONE(MPI_Comm_idup(MPI_COMM_WORLD, out, &request)));
+    while (!done) {
+        TRY(ALONE(MPI_Test(&request, &done, MPI_STATUS_IGNORE)));
+        if (!done)
+            sched_yield();
+    }
+    TRY(ALONE(MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN)));
     return 0;
 }
 
@@ -105,7 +129,8 @@ static int open_lanes(dsc_mpi_link *link, int lane_count, char *text)
     return 0;
 }
 
-static int open_link(int rank, int size, int lane_count, dsc_mpi_link **out, char *text)
+/* MPI agrees that this is rank `rank` of `size`. */
+static int check_place(int rank, int size, char *text)
 {
     int mpi_rank = -1, mpi_size = -1;
     if (enter(text) != 0)
@@ -118,6 +143,13 @@ static int open_link(int rank, int size, int lane_count, dsc_mpi_link **out, cha
                  mpi_size, rank, size);
         return 1;
     }
+    return 0;
+}
+
+static int open_link(int rank, int size, int lane_count, dsc_mpi_link **out, char *text)
+{
+    if (ALONE(check_place(rank, size, text)) != 0)
+        return 1;
     dsc_mpi_link *link = lane_count <= LANES_MAX ? calloc(1, sizeof *link) : NULL;
     if (link == NULL) {
         snprintf(text, DSC_MPI_TEXT, "out of host memory");
@@ -125,7 +157,6 @@ static int open_link(int rank, int size, int lane_count, dsc_mpi_link **out, cha
     }
     link->rank = rank;
     link->size = size;
-    pthread_mutex_init(&link->lock, NULL);
     if (open_lanes(link, lane_count, text) != 0) {
         close_link(link, true);
         return 1;
@@ -134,7 +165,7 @@ static int open_link(int rank, int size, int lane_count, dsc_mpi_link **out, cha
     return 0;
 }
 
-static void give_up(dsc_mpi_link *link, int index)
+static void give_up_unlocked(dsc_mpi_link *link, int index)
 {
     lane *l = &link->lane[index];
     for (int i = 0; i < l->count; i++)
@@ -146,11 +177,11 @@ static void give_up(dsc_mpi_link *link, int index)
 }
 
 /* Communicators are freed by all or not at all, and nobody waits here: they stay until the process leaves MPI. */
-static void close_link(dsc_mpi_link *link, bool failed)
+static void close_unlocked(dsc_mpi_link *link, bool failed)
 {
     mpi.failed = mpi.failed || failed;
     for (int i = 0; i < link->lane_count; i++) {
-        give_up(link, i);
+        give_up_unlocked(link, i);
         free(link->lane[i].request);
         free(link->lane[i].peer);
         free(link->lane[i].done);
@@ -158,7 +189,6 @@ static void close_link(dsc_mpi_link *link, bool failed)
     int arrived = 0;
     if (MPI_Testall(link->told_count, link->told, &arrived, MPI_STATUSES_IGNORE) != MPI_SUCCESS || !arrived)
         return; /* words on their way are read from this memory */
-    pthread_mutex_destroy(&link->lock);
     free(link);
 }
 
@@ -201,17 +231,7 @@ static int begin(dsc_mpi_link *link, int index, int peer, const void *out, void 
     return 0;
 }
 
-static int send_message(dsc_mpi_link *link, int index, int to, const void *bytes, int64_t count, char *text)
-{
-    return begin(link, index, to, bytes, NULL, count, text);
-}
-
-static int recv_message(dsc_mpi_link *link, int index, int from, void *bytes, int64_t count, char *text)
-{
-    return begin(link, index, from, NULL, bytes, count, text);
-}
-
-static int test_lane(dsc_mpi_link *link, int index, int *left, bool *open, char *text)
+static int test_unlocked(dsc_mpi_link *link, int index, int *left, bool *open, char *text)
 {
     lane *l = &link->lane[index];
     int arrived = 0;
@@ -228,9 +248,8 @@ static int test_lane(dsc_mpi_link *link, int index, int *left, bool *open, char 
     return 0;
 }
 
-static void tell(dsc_mpi_link *link, const void *word, int bytes)
+static void tell_unlocked(dsc_mpi_link *link, const void *word, int bytes)
 {
-    pthread_mutex_lock(&link->lock);
     for (int r = 0; r < link->size; r++) {
         const int i = link->told_count;
         if (r == link->rank || i == WORDS_MAX || bytes > WORD_BYTES)
@@ -239,10 +258,9 @@ static void tell(dsc_mpi_link *link, const void *word, int bytes)
         if (MPI_Isend(link->word[i], bytes, MPI_BYTE, r, 0, link->words, &link->told[i]) == MPI_SUCCESS)
             link->told_count++;
     }
-    pthread_mutex_unlock(&link->lock);
 }
 
-static int listen(dsc_mpi_link *link, void *word, int bytes, int *from)
+static int listen_unlocked(dsc_mpi_link *link, void *word, int bytes, int *from)
 {
     int there = 0, count = 0;
     MPI_Message message;
@@ -257,6 +275,49 @@ static int listen(dsc_mpi_link *link, void *word, int bytes, int *from)
         return 1;
     *from = status.MPI_SOURCE;
     return 0;
+}
+
+/* ---- one call at a time ------------------------------------------------------------------------------------------ */
+
+static void close_link(dsc_mpi_link *link, bool failed)
+{
+    pthread_mutex_lock(&mpi.lock);
+    close_unlocked(link, failed);
+    pthread_mutex_unlock(&mpi.lock);
+}
+
+static int send_message(dsc_mpi_link *link, int index, int to, const void *bytes, int64_t count, char *text)
+{
+    return ALONE(begin(link, index, to, bytes, NULL, count, text));
+}
+
+static int recv_message(dsc_mpi_link *link, int index, int from, void *bytes, int64_t count, char *text)
+{
+    return ALONE(begin(link, index, from, NULL, bytes, count, text));
+}
+
+static int test_lane(dsc_mpi_link *link, int index, int *left, bool *open, char *text)
+{
+    return ALONE(test_unlocked(link, index, left, open, text));
+}
+
+static void give_up(dsc_mpi_link *link, int index)
+{
+    pthread_mutex_lock(&mpi.lock);
+    give_up_unlocked(link, index);
+    pthread_mutex_unlock(&mpi.lock);
+}
+
+static void tell(dsc_mpi_link *link, const void *word, int bytes)
+{
+    pthread_mutex_lock(&mpi.lock);
+    tell_unlocked(link, word, bytes);
+    pthread_mutex_unlock(&mpi.lock);
+}
+
+static int listen(dsc_mpi_link *link, void *word, int bytes, int *from)
+{
+    return ALONE(listen_unlocked(link, word, bytes, from));
 }
 
 __attribute__((visibility("default"))) const dsc_mpi_api *dsc_mpi_api_get(void);
