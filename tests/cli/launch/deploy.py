@@ -119,6 +119,37 @@ def the_manifests_fit_kubernetes_schemas():
             kubernetes_validate.validate(o, "1.29", strict=True)
 
 
+def make_strict(schema):
+    """What a schema does not name is an error, as `kubectl apply --validate=strict` has it."""
+    if isinstance(schema, list):
+        for part in schema:
+            make_strict(part)
+    elif isinstance(schema, dict):
+        if schema.get("x-kubernetes-int-or-string"):
+            schema["type"] = ["integer", "string"]
+        if "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
+            schema.setdefault("additionalProperties", False)
+        for part in schema.values():
+            make_strict(part)
+
+
+@test
+def the_ray_job_fits_kuberays_schema():
+    path = os.environ.get("DSC_KUBERAY_CRD")
+    if path is None:
+        raise Skipped("DSC_KUBERAY_CRD does not name KubeRay's ray.io_rayjobs.yaml")
+    job = manifests()["RayJob"]
+    import jsonschema, yaml
+    with open(path) as f:
+        versions = {v["name"]: v["schema"]["openAPIV3Schema"] for v in yaml.safe_load(f)["spec"]["versions"]}
+    schema = versions[job["apiVersion"].split("/")[1]]
+    make_strict(schema)
+    schema["properties"]["metadata"] = {"type": "object"}  # Kubernetes' own
+    jsonschema.validate(job, schema)
+    job["spec"]["entrypoints"] = job["spec"].pop("entrypoint")
+    check(not jsonschema.Draft7Validator(schema).is_valid(job), "a misspelt field passes")
+
+
 @test
 def the_files_of_settings_are_env_files():
     names = sorted(os.listdir(DEPLOY + "/fabric"))
