@@ -172,8 +172,9 @@ def many_hosts_start_at_once():
     # Each login waits until all are there: what starts them one after another, or a few at once, never gets past it.
     here = net.path("logged-in")
     os.makedirs(here)
-    net.write("wait.sh", f"touch {here}/$$; i=0\nwhile [ $(ls {here} | wc -l) -lt {len(many)} ]; do\n"
-              "[ $i -lt 300 ] || exit 1; i=$((i + 1)); sleep 0.1\ndone\neval \"$SSH_ORIGINAL_COMMAND\"\n")
+    net.write("wait.sh", f"touch {here}/$$; [ $(ls {here} | wc -l) -lt {len(many)} ] || touch {here}.all; i=0\n"
+              f"while [ ! -e {here}.all ]; do [ $i -lt 200 ] || exit 1; i=$((i + 1)); sleep 0.3; done\n"
+              "eval \"$SSH_ORIGINAL_COMMAND\"\n")
     net.write("authorized", f'command="sh {net.path("wait.sh")}" ' + key)
     r = net.launch("-H", ",".join(f"{h}:1" for h in many), "sh", "-c", "echo $RANK", options=options)
     net.write("authorized", key)
