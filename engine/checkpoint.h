@@ -172,8 +172,10 @@ typedef struct dsc_checkpoint_export_options {
     const char *out_dir; /* must not exist */
     dsc_dtype dtype;     /* F32, BF16, F16; DSC_DTYPE_COUNT: the run's */
     int64_t shard_bytes; /* a file has at most so many, or one tensor */
+    bool merge;          /* adapters are added to the weights beside them */
 } dsc_checkpoint_export_options;
-/* Weights and config.json as a Hugging Face folder; fp32 are the master weights. Whole or not there. */
+/* Weights and config.json as a Hugging Face folder; fp32 are the master weights. Whole or not there. Of a checkpoint
+ * with adapters, but for `merge`, these alone as PEFT's folder, in fp32 unless dtype says else. */
 DSC_MUST_USE dsc_status dsc_checkpoint_export(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
                                               const dsc_checkpoint_export_options *options, dsc_error *err);
 

@@ -9,7 +9,7 @@
 #include "engine/checkpoint_internal.h"
 
 const char *const dsc_ckpt_file_name[CKPT_FILE_COUNT] = { "model.safetensors", "optimizer.safetensors", "config.json",
-                                                          "ds_config.json" };
+                                                          "ds_config.json", "adapter.json" };
 
 const char *dsc_ckpt_stored_name(const dsc_run_state *state, ckpt_plane plane, const char *hf_name, char *out)
 {

@@ -23,6 +23,7 @@ typedef enum ckpt_file {
     CKPT_OPTIMIZER, /* safetensors */
     CKPT_CONFIG,    /* the model's, when it has one */
     CKPT_DS_CONFIG, /* the run's, when it was given */
+    CKPT_ADAPTER,   /* PEFT's adapter_config.json, of a model with adapters */
     CKPT_FILE_COUNT
 } ckpt_file;
 #define CKPT_TENSOR_FILE_COUNT 2 /* the first ones */

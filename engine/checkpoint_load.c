@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/checkpoint_internal.h"
+#include "engine/checkpoint_adapter.h"
 #include "kernels/scalar.h"
 
 typedef struct load_job {
@@ -62,7 +62,7 @@ static dsc_status check_optimizer(const load_job *j, dsc_error *err)
                     dsc_recipes[saved].name, dsc_recipes[j->recipe].name);
 }
 
-static dsc_status check_model(const load_job *j, dsc_error *err)
+static dsc_status check_model(const load_job *j, const char *step_dir, dsc_error *err)
 {
     const dsc_layout *layout = j->c->layout;
     const ckpt_reader *reader = &j->reader;
@@ -78,7 +78,10 @@ static dsc_status check_model(const load_job *j, dsc_error *err)
     if (count != layout->tensor_count)
         return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[CKPT_MODEL]), "%lld tensors; the "
                         "model has %d", (long long)count, (int)layout->tensor_count);
-    return DSC_OK;
+    const char *adapter = j->c->model->adapter_json;
+    if (adapter == NULL || reader->manifest.file[CKPT_ADAPTER].bytes < 0)
+        return DSC_OK;
+    return dsc_ckpt_adapter_check(j->c->io, j->c->alloc, step_dir, adapter, err);
 }
 
 /* What ends bit-exactness. The stage is not among it: no bit depends on it. */
@@ -273,7 +276,7 @@ dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, c
     dsc_status status = dsc_ckpt_reader_open(ctx->io, ctx->alloc, step_dir, &job.reader, &mine);
     const bool open = status == DSC_OK;
     if (status == DSC_OK)
-        status = check_model(&job, &mine);
+        status = check_model(&job, step_dir, &mine);
     if (status == DSC_OK)
         status = take_all(&job, false, &mine);
     status = dsc_checkpoint_agree(ctx, status, &mine, err);

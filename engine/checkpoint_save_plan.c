@@ -66,8 +66,10 @@ void dsc_ckpt_save_sort(ckpt_save *s)
 
 const char *dsc_ckpt_save_text(const ckpt_save *s, ckpt_file f, int64_t *bytes)
 {
-    const char *text = f == CKPT_CONFIG ? s->c->model->config_json : f == CKPT_DS_CONFIG ? s->c->config_text : NULL;
-    *bytes = text == NULL ? 0 : f == CKPT_CONFIG ? (int64_t)strlen(text) : s->c->config_bytes;
+    const char *text = f == CKPT_CONFIG ? s->c->model->config_json
+                       : f == CKPT_ADAPTER ? s->c->model->adapter_json : s->c->config_text;
+    DSC_ASSERT(f >= CKPT_TENSOR_FILE_COUNT);
+    *bytes = text == NULL ? 0 : f == CKPT_DS_CONFIG ? s->c->config_bytes : (int64_t)strlen(text);
     return text;
 }
 

@@ -2,7 +2,8 @@
 """transformers_test.py BIN: for a random model of every family that transformers saves as a folder, 20 fp32 AdamW steps of `train` and
 of transformers on the same tokens (losses within 2e-4), and the export after the last step read back by transformers: the same
 tensors as its own within what 20 steps of roundings leave, and equal to ours bit by bit; then what `dsc generate` and transformers
-continue a prompt with, token for token. SPDX-License-Identifier: Apache-2.0"""
+continue a prompt with, token for token. Models with adapters likewise, from a folder that peft saved, where there is a peft: it loads
+our export, and transformers the merged one. SPDX-License-Identifier: Apache-2.0"""
 import array
 import json
 import os
@@ -15,6 +16,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 import transformers
 from safetensors.torch import load_file
+try:
+    import peft
+except ImportError:
+    peft = None
 
 BIN = sys.argv[1]
 STEPS, BATCH, SEQ, VOCAB = 20, 4, 24, 97
@@ -26,10 +31,10 @@ transformers.logging.disable_progress_bar()
 LLAMA = dict(vocab_size=VOCAB, hidden_size=48, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2, intermediate_size=70,
              max_position_embeddings=64)
 DENSE = dict(vocab_size=VOCAB, hidden_size=48, num_attention_heads=3, num_hidden_layers=2, max_position_embeddings=64)
+GPT2 = dict(vocab_size=VOCAB, n_embd=48, n_head=3, n_layer=2, n_positions=64, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
 # config, dtype on disk, shard size
 CASES = [
-    (transformers.GPT2Config(vocab_size=VOCAB, n_embd=48, n_head=3, n_layer=2, n_positions=64, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0),
-     torch.float32, "1GB"),
+    (transformers.GPT2Config(**GPT2), torch.float32, "1GB"),
     (transformers.LlamaConfig(**LLAMA, tie_word_embeddings=True), torch.float32, "40KB"),
     (transformers.LlamaConfig(**LLAMA, tie_word_embeddings=False), torch.bfloat16, "1GB"),
     (transformers.MistralConfig(**LLAMA, sliding_window=9), torch.float32, "1GB"),
@@ -40,6 +45,14 @@ CASES = [
     (transformers.OPTConfig(**DENSE, ffn_dim=70, word_embed_proj_dim=48, dropout=0, attention_dropout=0), torch.float32, "1GB"),
     (transformers.OPTConfig(**DENSE, ffn_dim=70, word_embed_proj_dim=48, dropout=0, attention_dropout=0, activation_function="gelu",
                             tie_word_embeddings=False), torch.float16, "30KB"),
+]
+# config, dtype on disk, arguments of peft's LoraConfig
+LORA_CASES = [
+    (transformers.LlamaConfig(**LLAMA, tie_word_embeddings=True), torch.float32, dict(r=4, lora_alpha=6, target_modules="all-linear")),
+    (transformers.GPT2Config(**GPT2), torch.bfloat16,
+     dict(r=3, lora_alpha=8, use_rslora=True, target_modules=["c_attn", "mlp.c_proj"], fan_in_fan_out=True)),
+    (transformers.GPTNeoXConfig(**DENSE, intermediate_size=70, hidden_dropout=0, attention_dropout=0), torch.float32,
+     dict(r=4, lora_alpha=16, target_modules=r".*\.1\..*(query_key_value|dense_4h_to_h)")),
 ]
 
 
@@ -54,7 +67,7 @@ def make_folder(config, dtype, shard, folder):
 
 def train_theirs(model, tokens):
     model.train()
-    opt = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
+    opt = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
     count, losses, g = (len(tokens) - 1) // SEQ, [], 0
     data = torch.tensor(tokens)
     for _ in range(STEPS):
@@ -78,16 +91,19 @@ def run(*command):
     return done.stdout
 
 
-def train_ours(hf, data, folder):
+def train_ours(hf, data, folder, adapter=None):
+    """Losses, the export, and of a run with adapters the merged one."""
     config, log, save = (os.path.join(folder, n) for n in ("c.json", "log.jsonl", "save"))
     json.dump({"train_batch_size": BATCH, "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0,
                "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.1}},
-               "zero_optimization": {"stage": 2}}, open(config, "w"))
+               "zero_optimization": {"stage": 2}, "dsc": {"lora": {"adapter": adapter}} if adapter else {}}, open(config, "w"))
     run(f"{BIN}/dsc-launch", "--num_gpus=2", "train", "--config", config, "--model", hf, "--data", data, "--seq-len", str(SEQ),
         "--no-shuffle", "--steps", str(STEPS), "--log", log, "--save", save)
-    out = os.path.join(folder, "export")
+    out, merged = os.path.join(folder, "export"), os.path.join(folder, "merged")
     run(f"{BIN}/dsc", "ckpt", "export", f"{save}/step-{STEPS}", "--out", out)
-    return [json.loads(line)["loss"] for line in open(log)], out
+    if adapter:
+        run(f"{BIN}/dsc", "ckpt", "export", f"{save}/step-{STEPS}", "--out", merged, "--merge")
+    return [json.loads(line)["loss"] for line in open(log)], out, merged
 
 
 def files_of(folder):
@@ -111,13 +127,49 @@ def check_generate(model, folder):
         assert [int(i) for i in got.split()] == want, f"from {prompt} tokens generate says {got.strip()}, transformers {want}"
 
 
+def write_tokens(data):
+    tokens = [random.Random(i // 5).randrange(VOCAB) for i in range(SEQ * 14 + 5)]
+    array.array("H", tokens).tofile(open(data, "wb"))
+    return tokens
+
+
+def check_adapters(config, dtype, lora, folder):
+    hf, data, adapter, again = (os.path.join(folder, n) for n in ("hf", "tokens.bin", "adapter", "again"))
+    theirs = peft.get_peft_model(make_folder(config, dtype, "1GB", hf), peft.LoraConfig(task_type="CAUSAL_LM", **lora))
+    with torch.no_grad():
+        for p in theirs.parameters():
+            if p.requires_grad:
+                p.add_(torch.randn_like(p) * 0.05)
+    theirs.save_pretrained(adapter)
+    tokens = write_tokens(data)
+    want = train_theirs(theirs, tokens)
+    got, exported, merged = train_ours(hf, data, folder, adapter)
+    loss_off = max(abs(a - b) for a, b in zip(got, want))
+    base = transformers.AutoModelForCausalLM.from_pretrained(hf, dtype=torch.float32)
+    back = peft.PeftModel.from_pretrained(base, exported, is_trainable=True)
+    back.save_pretrained(again)
+    ours, saved = files_of(exported), files_of(again)
+    mine = {k: p for k, p in back.named_parameters() if p.requires_grad}
+    other = {k: p for k, p in theirs.named_parameters() if p.requires_grad}
+    apart = max((mine[k] - other[k]).abs().max().item() for k in other)
+    x = torch.tensor(tokens[:SEQ]).view(1, -1)
+    whole = transformers.AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32)
+    with torch.no_grad():
+        off = (back.eval()(input_ids=x).logits - whole.eval()(input_ids=x).logits).abs().max().item()
+    print(f"# losses within {loss_off:.2g}, adapters within {apart:.2g}, {len(ours)} tensors, merged logits within {off:.2g}", flush=True)
+    assert len(got) == STEPS and loss_off < 2e-4, f"losses are {loss_off} apart"
+    assert set(ours) == set(saved) and all(torch.equal(ours[k], saved[k]) for k in ours), "what peft writes of our export is not our export"
+    assert set(mine) == set(other), "peft has other adapters than it had"
+    assert off < 1e-4, f"merged, the logits are {off} off"
+    assert apart < 2 * STEPS * 1e-3, f"adapters are {apart} apart"
+
+
 def check(config, dtype, shard, folder):
     hf, data = os.path.join(folder, "hf"), os.path.join(folder, "tokens.bin")
     theirs = make_folder(config, dtype, shard, hf)
-    tokens = [random.Random(i // 5).randrange(VOCAB) for i in range(SEQ * 14 + 5)]
-    array.array("H", tokens).tofile(open(data, "wb"))
+    tokens = write_tokens(data)
     want = train_theirs(theirs, tokens)
-    got, exported = train_ours(hf, data, folder)
+    got, exported, _ = train_ours(hf, data, folder)
     loss_off = max(abs(a - b) for a, b in zip(got, want))
     back, info = transformers.AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32, output_loading_info=True)
     again = os.path.join(folder, "again")
@@ -137,14 +189,20 @@ def check(config, dtype, shard, folder):
 
 
 failures = 0
-for number, (config, dtype, shard) in enumerate(CASES, 1):
-    name = f"{config.model_type}, tied {config.tie_word_embeddings}, {str(dtype)[6:]} in shards of {shard}"
+names = [(f"{config.model_type}, tied {config.tie_word_embeddings}, {str(dtype)[6:]} in shards of {shard}", check, (config, dtype, shard))
+         for config, dtype, shard in CASES]
+names += [(f"{config.model_type} with adapters of rank {lora['r']}", check_adapters, (config, dtype, lora))
+          for config, dtype, lora in LORA_CASES]
+for number, (name, test, case) in enumerate(names, 1):
+    if test is check_adapters and peft is None:
+        print(f"ok {number} - {name} # SKIP peft is not installed", flush=True)
+        continue
     with tempfile.TemporaryDirectory() as folder:
         try:
-            check(config, dtype, shard, folder)
+            test(*case, folder)
             print(f"ok {number} - {name}", flush=True)
         except (AssertionError, RuntimeError, OSError) as wrong:
             failures += 1
             print(f"not ok {number} - {name}\n# {wrong}", flush=True)
-print(f"1..{len(CASES)}")
+print(f"1..{len(names)}")
 sys.exit(1 if failures else 0)

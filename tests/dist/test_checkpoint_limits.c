@@ -58,7 +58,8 @@ static dsc_status check_manifest(int64_t bytes, dsc_error *err)
     name[each] = 0;
     const int32_t count = (int32_t)(bytes / (each + 100));
     const dsc_run_state run = { .step = 1 };
-    ckpt_file_info files[CKPT_FILE_COUNT] = { { .bytes = 1 }, { .bytes = 1 }, { .bytes = -1 }, { .bytes = -1 } };
+    ckpt_file_info files[CKPT_FILE_COUNT] = { { .bytes = 1 }, { .bytes = 1 }, { .bytes = -1 }, { .bytes = -1 },
+                                              { .bytes = -1 } };
     ckpt_entries entries = { .count = count };
     ckpt_block *block;
     char *text = NULL;

@@ -1,4 +1,5 @@
-/* ckpt_export.c - `dsc ckpt export DIR/step-N --out FOLDER`: a Hugging Face folder of the weights.
+/* ckpt_export.c - `dsc ckpt export DIR/step-N --out FOLDER`: a Hugging Face folder of the weights, or of the
+ * adapters as PEFT has it.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,7 +7,8 @@
 
 #include "tools/dsc/ckpt.h"
 
-static const char usage[] = "dsc ckpt export DIR/step-N --out FOLDER [--dtype fp32|bf16|fp16] [--shard-size 5GB]";
+static const char usage[] = "dsc ckpt export DIR/step-N --out FOLDER [--dtype fp32|bf16|fp16] [--shard-size 5GB] "
+                            "[--merge]";
 
 /* "5GB", "800MB", "4096": bytes, decimal units as in Hugging Face's max_shard_size. */
 static bool parse_size(const char *text, int64_t *out)
@@ -43,6 +45,8 @@ static int parse(int argc, char **argv, const char **dir, dsc_checkpoint_export_
         } else if (size != NULL) {
             if (!parse_size(size, &options->shard_bytes))
                 return 2;
+        } else if (strcmp(argv[i], "--merge") == 0) {
+            options->merge = true;
         } else if (argv[i][0] == '-') {
             return dsc_tool_usage(argv[i], "unknown flag; usage: %s", usage);
         } else if (*dir != NULL) {
@@ -63,9 +67,11 @@ static dsc_status run(dsc_alloc *alloc, const char *dir, const dsc_checkpoint_ex
     char step_dir[CKPT_TOOL_PATH_BYTES], config[CKPT_TOOL_PATH_BYTES];
     DSC_TRY(dsc_checkpoint_find(NULL, alloc, dir, step_dir, sizeof step_dir, err));
     DSC_TRY(dsc_checkpoint_export(NULL, alloc, step_dir, options, err));
-    printf("%s: weights of %s\n", options->out_dir, step_dir);
+    DSC_TRY(dsc_path_join(config, sizeof config, options->out_dir, "adapter_config.json", err));
+    const bool adapters = dsc_io_kind(config) == DSC_PATH_FILE;
+    printf("%s: %s of %s\n", options->out_dir, adapters ? "adapters" : "weights", step_dir);
     DSC_TRY(dsc_path_join(config, sizeof config, options->out_dir, "config.json", err));
-    if (dsc_io_kind(config) == DSC_PATH_MISSING)
+    if (!adapters && dsc_io_kind(config) == DSC_PATH_MISSING)
         printf("no config.json: this model had none\n");
     return DSC_OK;
 }
