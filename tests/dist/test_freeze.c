@@ -24,6 +24,9 @@ typedef struct variant {
     const char *zero;   /* members of zero_optimization, each preceded by a comma */
     const char *freeze; /* the key's value */
     bool adapted;       /* the model that has adapters, which is frozen but for these */
+    bool fp16;
+    int32_t batch;      /* of all ranks; 0: two samples a rank */
+    const char *own;    /* members of dsc, each preceded by a comma */
 } variant;
 
 /* The last arguments: the pattern and, where they are of interest, adapters. */
@@ -35,15 +38,19 @@ static char *dir;
 
 static void run(const variant *v, const run_options *base, run_result *out)
 {
-    char config[2048];
+    char config[2048], batch[48] = "";
     run_options options = *base;
     const dsc_model *model = v->adapted ? adapted : plain;
+    if (v->batch != 0)
+        snprintf(batch, sizeof batch, "\"train_batch_size\": %d, ", (int)v->batch);
     snprintf(config, sizeof config,
-             "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_clipping\": 0.5,"
+             "{%s\"train_micro_batch_size_per_gpu\": 2, \"gradient_clipping\": 0.5,"
              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.001, \"weight_decay\": 0.1}},"
-             " \"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %d%s},"
-             " \"dsc\": {\"threads\": 1, \"device\": \"cpu\", \"freeze\": %s}}",
-             v->bf16 ? "true" : "false", (int)v->stage, v->zero != NULL ? v->zero : "", v->freeze);
+             " \"bf16\": {\"enabled\": %s}, \"fp16\": {\"enabled\": %s, \"initial_scale_power\": 10},"
+             " \"zero_optimization\": {\"stage\": %d%s},"
+             " \"dsc\": {\"threads\": 1, \"device\": \"cpu\", \"freeze\": %s%s}}",
+             batch, v->bf16 ? "true" : "false", v->fp16 ? "true" : "false", (int)v->stage,
+             v->zero != NULL ? v->zero : "", v->freeze, v->own != NULL ? v->own : "");
     options.world = v->world;
     options.steps = options.steps != 0 ? options.steps : 3;
     options.model = model;
@@ -141,7 +148,8 @@ static void only_the_others_change(void **state)
     };
     for (size_t i = 0; i < DSC_COUNT(cases); i++) {
         run_result r;
-        const variant v = { 2, (int32_t)(i + 1) % 4, i % 2 != 0, NULL, cases[i].freeze, cases[i].adapted };
+        const variant v = { 2, (int32_t)(i + 1) % 4, i % 2 != 0, NULL, cases[i].freeze,
+                            cases[i].adapted, false, 0, NULL };
         cw_remove(cw_path(dir, "before"));
         cw_remove(cw_path(dir, "after"));
         run(&v, &(run_options){ .steps = -1, .after = save, .user = (void *)(uintptr_t)cw_path(dir, "before") }, &r);
@@ -188,10 +196,10 @@ static void expect_same_bits(const char *freeze, bool with_adapters)
     char nvme[700];
     snprintf(nvme, sizeof nvme, ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}", dir);
     const variant ways[] = {
-        { 3, 1, true, NULL, freeze, with_adapters },
-        { 3, 2, true, ", \"offload_optimizer\": {\"device\": \"cpu\"}", freeze, with_adapters },
-        { 3, 3, true, NULL, freeze, with_adapters },
-        { 3, 3, true, nvme, freeze, with_adapters },
+        { 3, 1, true, NULL, freeze, with_adapters, false, 0, NULL },
+        { 3, 2, true, ", \"offload_optimizer\": {\"device\": \"cpu\"}", freeze, with_adapters, false, 0, NULL },
+        { 3, 3, true, NULL, freeze, with_adapters, false, 0, NULL },
+        { 3, 3, true, nvme, freeze, with_adapters, false, 0, NULL },
     };
     run_result first, other;
     run(&VARIANT(3, 0, true, NULL, freeze, with_adapters), &(run_options){ 0 }, &first);
@@ -207,6 +215,29 @@ static void same_bits_wherever(void **state)
 {
     expect_same_bits("[\"*\", \"!*.q_proj.*\", \"!*layernorm.*\"]", false);
     expect_same_bits("[]", true);
+}
+
+/* Micro-steps, ranks, stages and recomputation in any mixture, in every precision. */
+static void adapters_have_same_bits_any_way(void **state)
+{
+    static const char plan[] = ", \"reproducible\": \"world_size\"";
+    static const char recompute[] = ", \"reproducible\": \"world_size\", \"recompute\": \"full\"";
+    for (int precision = 0; precision < 3; precision++) {
+        const bool bf16 = precision == 1, fp16 = precision == 2;
+        const variant ways[] = {
+            { 1, 0, bf16, NULL, "[]", true, fp16, 8, plan },
+            { 2, 3, bf16, NULL, "[]", true, fp16, 8, recompute },
+            { 4, 2, bf16, NULL, "[]", true, fp16, 8, plan },
+        };
+        run_result first, other;
+        run(&ways[0], &(run_options){ 0 }, &first);
+        assert_int_equal(first.status, DSC_OK);
+        for (size_t i = 1; i < DSC_COUNT(ways); i++) {
+            run(&ways[i], &(run_options){ 0 }, &other);
+            assert_int_equal(other.status, DSC_OK);
+            run_expect_same(&first, &other);
+        }
+    }
 }
 
 /* A resumed run may freeze more than the one that saved; less would need moments that nobody has. */
@@ -290,6 +321,7 @@ int main(void)
         cmocka_unit_test(only_the_others_change),
         cmocka_unit_test(frozen_has_no_states),
         cmocka_unit_test(same_bits_wherever),
+        cmocka_unit_test(adapters_have_same_bits_any_way),
         cmocka_unit_test(resumes),
         cmocka_unit_test(adapters_resume),
         cmocka_unit_test(refuses),

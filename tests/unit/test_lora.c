@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "models/families.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/lmrun.h"
 
@@ -205,6 +206,39 @@ static void refuses_folders(void **state)
     }
 }
 
+/* Each allocation fails once; the model's own allocator asserts that nothing of it is left. */
+static void survives_failing_allocations(void **state)
+{
+    dsc_model_options with = DSC_MODEL_OPTIONS_INIT;
+    dsc_lora_options adapter = DSC_LORA_OPTIONS_INIT;
+    dsc_status status = DSC_ERR_NOMEM;
+    int64_t n = 0;
+    put_weights("{" A_AND_B "}", 96);
+    cw_write(cw_path(dir, "adapter_config.json"), "{\"r\": 2}", 8);
+    adapter.adapter = dir;
+    with.lora = &adapter;
+    while (status != DSC_OK) {
+        dsc_alloc *own = NULL;
+        dsc_model *model = NULL;
+        dsc_lora_config lora = { 0 };
+        dsc_error err = DSC_ERROR_INIT;
+        assert_int_equal(dsc_alloc_open(&own, &err), DSC_OK);
+        dsc_alloc_fail_at(own, ++n, false);
+        status = dsc_lora_config_open(&lora, own, &adapter, &err);
+        if (status == DSC_OK)
+            status = dsc_hf_open(&model, own, "tests/golden/lora_llama.json", NULL, &with, &lora, &err);
+        dsc_lora_config_close(&lora);
+        if (status == DSC_OK) {
+            dsc_model_close(&model);
+            break;
+        }
+        assert_int_equal(status, DSC_ERR_NOMEM);
+        assert_null(model);
+        dsc_alloc_close(&own);
+    }
+    assert_true(n > 20);
+}
+
 static int setup(void **state)
 {
     dir = cw_tmp_open();
@@ -229,6 +263,7 @@ int main(void)
         cmocka_unit_test(refuses),
         cmocka_unit_test(goes_on_from_a_folder),
         cmocka_unit_test(refuses_folders),
+        cmocka_unit_test(survives_failing_allocations),
     };
     return cmocka_run_group_tests_name("lora", tests, setup, teardown);
 }
