@@ -1,9 +1,11 @@
-/* gemm_plans.c - which algorithm each matrix product takes, where the device has several for one.
+/* gemm_plans.c - which algorithm each matrix product takes, where the device has several for one, and which kernel each
+ * attention.
  *
  * Rank 0 measures once, all ranks take its choice, and a checkpoint keeps it: so the bits of a run are neither a matter
  * of who computes nor of when. What the checkpoint that this run will load has for this card and library is not
  * measured again. A rank with another card or library than rank 0's keeps its library's first choices.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -38,6 +40,23 @@ static dsc_status take_from_checkpoint(dsc_engine *engine, const char **from, ds
     return status;
 }
 
+/* Only cards that have two kernels say anything. */
+static void tell_attention(const dsc_engine *engine, const dsc_attention_measured *found)
+{
+    char more[128] = "";
+    if (found->wrong > 0)
+        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "attention: the kernel of warpgroups gives wrong numbers on this "
+                       "GPU for %d of %d shapes, which take the one that all GPUs have; please report it",
+                       (int)found->wrong, (int)found->shapes);
+    if (found->shapes == 0 || found->wrong == found->shapes)
+        return;
+    if (found->left > 0)
+        snprintf(more, sizeof more, "; %d would be faster with it and have other bits (\"dsc\": {\"gemm_plans\": "
+                 "\"fastest\"})", (int)found->left);
+    dsc_log_printf(&engine->log, DSC_LOG_INFO, "attention: %d of %d shapes measured, %d take the kernel of "
+                   "warpgroups%s", (int)found->measured, (int)found->shapes, (int)found->changed, more);
+}
+
 static dsc_status measure(dsc_engine *engine, dsc_error *err)
 {
     dsc_gemm_measured found = { 0 };
@@ -55,6 +74,7 @@ static dsc_status measure(dsc_engine *engine, dsc_error *err)
                        "algorithm than cuBLASLt's first choice%s%.200s", (int)found.measured, (int)found.products,
                        (double)(dsc_clock_ns() - start_ns) * 1e-9, (int)found.changed,
                        from == NULL ? "" : "; not for this GPU, cuBLASLt and shapes in ", from == NULL ? "" : from);
+    tell_attention(engine, &found.attention);
     return DSC_OK;
 }
 
@@ -130,8 +150,9 @@ dsc_status dsc_engine_take_plans(dsc_engine *engine, const char *text, dsc_error
         return DSC_OK;
     DSC_TRY(dsc_gemm_plans_set(engine->device, text != NULL ? text : "", &others, err));
     if (others > 0 && engine->place.rank == 0)
-        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "resume: for %lld kind%s of matrix products the checkpoint has "
-                       "no algorithm that this GPU and cuBLASLt have; they go on as measured now, bits may differ",
+        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "resume: for %lld kind%s of matrix products or attentions "
+                       "the checkpoint has no algorithm that this GPU and cuBLASLt have; they go on as measured now, "
+                       "bits may differ",
                        (long long)others, others == 1 ? "" : "s");
     return read_plans(engine, err);
 }

@@ -152,7 +152,7 @@ static int64_t lay_out_staging(dsc_infer *infer)
 static dsc_status describe(dsc_infer *infer, int kind, dsc_module_plan *most, dsc_error *err)
 {
     dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
-    const dsc_plan_sink sink = { prepare, infer->device };
+    const dsc_plan_sink sink = { .gemm = prepare, .user = infer->device };
     options.seq_length = infer->tokens[kind];
     options.cache_tokens = infer->room;
     options.want_weights = false;

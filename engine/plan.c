@@ -20,11 +20,16 @@ static dsc_status prepare_gemm(void *user, const dsc_gemm_args *shape, dsc_error
     return dsc_gemm_prepare(user, shape, err);
 }
 
+static dsc_status prepare_attention(void *user, const dsc_attention_fwd_args *shape, dsc_error *err)
+{
+    return dsc_attention_prepare(user, shape, err);
+}
+
 static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_error *err)
 {
     const int64_t batch = o->config->train_micro_batch_size_per_gpu;
     const int64_t each = (int64_t)dsc_dtype_bytes(o->compute_dtype);
-    const dsc_plan_sink sink = { prepare_gemm, o->device };
+    const dsc_plan_sink sink = { prepare_gemm, o->device, prepare_attention };
     const bool recompute = o->config->own.recompute == DSC_RECOMPUTE_FULL;
     for (int32_t m = 0; m < o->model->module_count; m++) {
         const dsc_module *module = &o->model->modules[m];

@@ -176,6 +176,12 @@ dsc_status dsc_gemm_prepare(dsc_device *device, const dsc_gemm_args *shape, dsc_
     return device->ops->gemm_prepare(device, shape, err);
 }
 
+dsc_status dsc_attention_prepare(dsc_device *device, const dsc_attention_fwd_args *shape, dsc_error *err)
+{
+    DSC_ASSERT(shape != NULL);
+    return device->ops->attention_prepare != NULL ? device->ops->attention_prepare(device, shape, err) : DSC_OK;
+}
+
 void dsc_device_props_get(dsc_device *device, dsc_device_props *out)
 {
     *out = (dsc_device_props){ .index = -1, .total_bytes = INT64_MAX, .free_bytes = INT64_MAX };

@@ -60,16 +60,22 @@ typedef struct dsc_device_props {
     char versions[160];      /* what bits depend on beside the arch: "CUDA 13.0, cuBLASLt 13.1.0" */
 } dsc_device_props;
 
-/* Which algorithm a product takes, where a library has several. */
+/* Which algorithm a product takes, where a library has several, and which kernel an attention, where there are two. */
 typedef enum dsc_gemm_choice {
-    DSC_GEMM_SAME_BITS, /* the fastest of those with the bits of the library's first choice */
+    DSC_GEMM_SAME_BITS, /* the fastest of those with the bits of the first choice */
     DSC_GEMM_FASTEST,   /* the fastest that gives the same bits each time that it runs */
-    DSC_GEMM_FIRST      /* the library's first choice; nothing is measured */
+    DSC_GEMM_FIRST      /* the library's first choice, or the kernel that all GPUs have; nothing is measured */
 } dsc_gemm_choice;
+
+/* Prepared shapes, not taken over from a text, for which there are two kernels; of these compared and timed; of these
+ * with the second kernel now; of those measured with the first, because the second gave something wrong; because it
+ * is faster and gave other bits. */
+typedef struct dsc_attention_measured { int32_t shapes, measured, changed, wrong, left; } dsc_attention_measured;
 
 typedef struct dsc_gemm_measured {
     /* Prepared and not taken over from a text; of these timed; of these not the library's first choice now. */
     int32_t products, measured, changed;
+    dsc_attention_measured attention;
 } dsc_gemm_measured;
 
 /* Looks whether waiting still makes sense (a peer that died leaves work that never ends) when the host has waited
@@ -122,7 +128,8 @@ typedef struct dsc_device_ops {
     /* Optional: one arena of DEVICE memory, taken at once and before anything of the plan; later mem_opens are cut from
      * it while they fit. Called at most once. NULL: every buffer is its own. */
     dsc_status (*reserve)(dsc_device *device, int64_t bytes, dsc_error *err);
-    /* Optional: chooses the algorithms of the products that were prepared and have none from a text, by time. After
+    /* Optional: chooses the algorithms of the products (and the kernels of the attentions) that were prepared and have
+     * none from a text, by time. After
      * `reserve` and before the first part is cut: the arena is what the products work on meanwhile. The stream is
      * COMPUTE and idle; the host waits. NULL: there is nothing to choose. */
     dsc_status (*gemm_measure)(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out, dsc_error *err);
@@ -131,6 +138,9 @@ typedef struct dsc_device_ops {
      * library and a line agree; *others: prepared products that keep what they had. Any text is safe. */
     dsc_status (*gemm_plans_get)(dsc_device *device, char *text, int64_t room, int64_t *bytes, dsc_error *err);
     dsc_status (*gemm_plans_set)(dsc_device *device, const char *text, int64_t *others, dsc_error *err);
+    /* Optional: tells of a forward attention (pointers in it are ignored) for which gemm_measure may choose a kernel.
+     * NULL: there is only one. */
+    dsc_status (*attention_prepare)(dsc_device *device, const dsc_attention_fwd_args *shape, dsc_error *err);
     /* Optional: (fn, user) is asked every few milliseconds while the host waits for a stream or an event, beside those
      * that were given before; (NULL, user) is no more, (NULL, NULL): nobody is. While the host waits nowhere. NULL: the
      * device's work ends by itself. */
@@ -187,6 +197,7 @@ DSC_MUST_USE dsc_status dsc_mem_open(dsc_device *device, dsc_tag tag, dsc_tier t
                                      dsc_error *err);
 void dsc_mem_close(dsc_device *device, dsc_buf *buf);
 DSC_MUST_USE dsc_status dsc_gemm_prepare(dsc_device *device, const dsc_gemm_args *shape, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_attention_prepare(dsc_device *device, const dsc_attention_fwd_args *shape, dsc_error *err);
 static inline bool dsc_gemm_has_plans(const dsc_device *device) { return device->ops->gemm_measure != NULL; }
 DSC_MUST_USE dsc_status dsc_gemm_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out,
                                          dsc_error *err);

@@ -128,6 +128,42 @@ static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dty
     return DSC_OK;
 }
 
+static float attention_scale(const dsc_lm_module *self)
+{
+    const dsc_dense_config *config = config_of(self);
+    double scale = 1;
+    if (config->scale_attention)
+        scale /= sqrt((double)(config->lm.channels / config->heads));
+    if (config->scale_attention_by_layer)
+        scale /= (double)(self->layer + 1);
+    return (float)scale;
+}
+
+/* Elements between rows, and between heads, of q, k and v. */
+static int64_t qkv_stride(const dsc_dense_config *config)
+{
+    return (config->traits->kind == DSC_QKV_APART ? 1 : 3) * config->lm.channels;
+}
+
+static int64_t qkv_head_stride(const dsc_dense_config *config)
+{
+    return (config->traits->kind == DSC_QKV_HEADS ? 3 : 1) * config->lm.channels / config->heads;
+}
+
+/* The attention's forward without its tensors. */
+static dsc_attention_fwd_args attention_shape(const dsc_lm_module *self, int64_t batch, dsc_dtype dtype,
+                                              dsc_attention_keys keys)
+{
+    const dsc_dense_config *config = config_of(self);
+    return (dsc_attention_fwd_args){
+        .q_stride = qkv_stride(config), .kv_stride = qkv_stride(config), .out_stride = config->lm.channels,
+        .head_stride = qkv_head_stride(config), .batch = (int32_t)batch, .tokens = (int32_t)config->lm.sequence,
+        .heads = (int32_t)config->heads, .kv_heads = (int32_t)config->heads,
+        .head_size = (int32_t)(config->lm.channels / config->heads), .scale = attention_scale(self), .keys = keys,
+        .dtype = dtype
+    };
+}
+
 static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
                        dsc_module_plan *out, dsc_error *err)
 {
@@ -139,6 +175,9 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     for (int i = 0; i < LINEAR_COUNT; i++)
         if (has_linear(config, i))
             DSC_TRY(dsc_linear_plan(&told, linear_of(self, i), err));
+    const dsc_attention_fwd_args shape = attention_shape(self, batch, dtype, dsc_lm_keys_after(&config->lm, 0));
+    if (sink != NULL && sink->attention != NULL)
+        DSC_TRY(sink->attention(sink->user, &shape, err));
     /* q k^T and p v over the causal half of [T,T]. */
     const double keys = (double)(config->lm.sequence + 1) / 2;
     const double attention = 2 * 2.0 * (double)at.rows * keys * (double)config->lm.channels;
@@ -174,17 +213,6 @@ static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, block_cal
     return DSC_OK;
 }
 
-static float attention_scale(const dsc_lm_module *self)
-{
-    const dsc_dense_config *config = config_of(self);
-    double scale = 1;
-    if (config->scale_attention)
-        scale /= sqrt((double)(config->lm.channels / config->heads));
-    if (config->scale_attention_by_layer)
-        scale /= (double)(self->layer + 1);
-    return (float)scale;
-}
-
 /* The norm whose weight is parameter `kind`, with its statistics at `stats` of the scratch. */
 static dsc_norm norm_of(const block_call *call, int32_t kind, int64_t stats)
 {
@@ -210,7 +238,7 @@ static qkv_view qkv_of(const block_call *call, char *base)
     const int64_t channels = call->config->lm.channels, size = channels / call->config->heads;
     const bool apart = call->config->traits->kind == DSC_QKV_APART, heads = call->config->traits->kind == DSC_QKV_HEADS;
     const int64_t step = apart ? call->at.rows * channels : heads ? size : channels;
-    qkv_view view = { .stride = apart ? channels : 3 * channels, .head_size = heads ? 3 * size : size };
+    qkv_view view = { .stride = qkv_stride(call->config), .head_size = qkv_head_stride(call->config) };
     for (int i = 0; i < 3; i++)
         view.part[i] = base + i * step * (int64_t)dsc_dtype_bytes(call->ctx->dtype);
     return view;
@@ -250,18 +278,13 @@ static dsc_status turn(const block_call *call, const qkv_view *view, int64_t cos
 
 static dsc_status attend(const block_call *call, const qkv_view *view)
 {
-    const dsc_dense_config *config = call->config;
     const int64_t past = call->ctx->past * view->stride * (int64_t)dsc_dtype_bytes(call->ctx->dtype);
-    const dsc_attention_fwd_args args = {
-        .out = call->saved + call->at.attention, .lse = (float *)(void *)(call->saved + call->at.lse),
-        .q = view->part[0], .k = view->part[1] - past, .v = view->part[2] - past,
-        .scratch = call->scratch + call->at.act,
-        .q_stride = view->stride, .kv_stride = view->stride, .out_stride = config->lm.channels,
-        .head_stride = view->head_size, .batch = (int32_t)call->ctx->batch, .tokens = (int32_t)config->lm.sequence,
-        .heads = (int32_t)config->heads, .kv_heads = (int32_t)config->heads,
-        .head_size = (int32_t)(config->lm.channels / config->heads), .scale = attention_scale(call->self),
-        .keys = dsc_lm_keys(&config->lm, call->ctx), .dtype = call->ctx->dtype
-    };
+    const dsc_attention_keys keys = dsc_lm_keys(&call->config->lm, call->ctx);
+    dsc_attention_fwd_args args = attention_shape(call->self, call->ctx->batch, call->ctx->dtype, keys);
+    args.out = call->saved + call->at.attention;
+    args.lse = (float *)(void *)(call->saved + call->at.lse);
+    args.q = view->part[0], args.k = view->part[1] - past, args.v = view->part[2] - past;
+    args.scratch = call->scratch + call->at.act;
     return DSC_RUN(call->ctx->stream, ATTENTION_FWD, &args, call->err);
 }
 

@@ -147,6 +147,20 @@ static dsc_status layout(const dsc_module *module, int64_t batch, dsc_dtype dtyp
     return DSC_OK;
 }
 
+static float attention_scale(const dsc_llama_config *config) { return (float)(1 / sqrt((double)config->head_size)); }
+
+/* The attention's forward without its tensors. */
+static dsc_attention_fwd_args attention_shape(const dsc_llama_config *config, int64_t batch, dsc_dtype dtype,
+                                              dsc_attention_keys keys)
+{
+    return (dsc_attention_fwd_args){
+        .q_stride = q_size(config), .kv_stride = kv_size(config), .out_stride = q_size(config), .batch = (int32_t)batch,
+        .tokens = (int32_t)config->lm.sequence, .heads = (int32_t)config->heads, .kv_heads = (int32_t)config->kv_heads,
+        .head_size = (int32_t)config->head_size, .scale = attention_scale(config), .keys = keys,
+        .dtype = dtype
+    };
+}
+
 static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
                        dsc_module_plan *out, dsc_error *err)
 {
@@ -156,6 +170,9 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     dsc_linear_told told = { .module = module, .lora = lora_of(module), .rows = at.rows, .dtype = dtype, .sink = sink };
     for (int i = 0; i < LINEAR_COUNT; i++)
         DSC_TRY(dsc_linear_plan(&told, linear_of(config, i), err));
+    const dsc_attention_fwd_args shape = attention_shape(config, batch, dtype, dsc_lm_keys_after(&config->lm, 0));
+    if (sink != NULL && sink->attention != NULL)
+        DSC_TRY(sink->attention(sink->user, &shape, err));
     /* q k^T and p v over the causal half of [T,T]. */
     const double attention = 2 * 2.0 * (double)at.rows * (double)(config->lm.sequence + 1) / 2 * (double)q_size(config);
     *out = (dsc_module_plan){ .out_elements = at.rows * config->lm.channels, .saved_bytes = at.saved_bytes,
@@ -267,21 +284,15 @@ static dsc_status make_ready(const block_call *call, const heads_layout *at, con
     return turn(call, at, of->ready, of->heads, false);
 }
 
-static float attention_scale(const dsc_llama_config *config) { return (float)(1 / sqrt((double)config->head_size)); }
-
 static dsc_status attend(const block_call *call, const head_rows qk[2])
 {
-    const dsc_llama_config *config = call->config;
     const kv_rows kv = kv_rows_of(call);
-    const dsc_attention_fwd_args args = {
-        .out = call->saved + call->at.attention, .lse = (float *)(void *)(call->saved + call->at.lse),
-        .q = qk[0].ready, .k = call->ctx->cache == NULL ? qk[1].ready : kv.k, .v = kv.v,
-        .scratch = call->scratch + call->at.attention_work, .q_stride = q_size(config), .kv_stride = kv_size(config),
-        .out_stride = q_size(config), .batch = (int32_t)call->ctx->batch, .tokens = (int32_t)config->lm.sequence,
-        .heads = (int32_t)config->heads, .kv_heads = (int32_t)config->kv_heads,
-        .head_size = (int32_t)config->head_size, .scale = attention_scale(config),
-        .keys = dsc_lm_keys(&config->lm, call->ctx), .dtype = call->ctx->dtype
-    };
+    const dsc_attention_keys keys = dsc_lm_keys(&call->config->lm, call->ctx);
+    dsc_attention_fwd_args args = attention_shape(call->config, call->ctx->batch, call->ctx->dtype, keys);
+    args.out = call->saved + call->at.attention;
+    args.lse = (float *)(void *)(call->saved + call->at.lse);
+    args.q = qk[0].ready, args.k = call->ctx->cache == NULL ? qk[1].ready : kv.k, args.v = kv.v;
+    args.scratch = call->scratch + call->at.attention_work;
     return DSC_RUN(call->ctx->stream, ATTENTION_FWD, &args, call->err);
 }
 

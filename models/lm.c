@@ -56,12 +56,17 @@ dsc_status dsc_lm_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows
     return DSC_OK;
 }
 
+dsc_attention_keys dsc_lm_keys_after(const dsc_lm_config *config, int64_t past)
+{
+    const bool reaches_end = config->window > 0 && past + config->sequence > config->window;
+    return (dsc_attention_keys){ .window = reaches_end ? (int32_t)config->window : 0, .past = (int32_t)past };
+}
+
 dsc_attention_keys dsc_lm_keys(const dsc_lm_config *config, const dsc_module_ctx *ctx)
 {
-    const bool reaches_end = config->window > 0 && ctx->past + config->sequence > config->window;
     DSC_ASSERT((ctx->cache != NULL) == (config->cache > 0));
     DSC_ASSERT(ctx->past == 0 || (ctx->batch == 1 && ctx->past + config->sequence <= config->cache));
-    return (dsc_attention_keys){ .window = reaches_end ? (int32_t)config->window : 0, .past = (int32_t)ctx->past };
+    return dsc_lm_keys_after(config, ctx->past);
 }
 
 dsc_status dsc_lm_read_padding(dsc_hf_config *reader, int32_t fallback, dsc_lm_config *config)

@@ -129,8 +129,9 @@ void dsc_lm_add_linear(dsc_lm *lm, const dsc_lm_linear *linear);
 /* R for a micro-batch, or DSC_ERR_STATE when no buffer could hold it. */
 DSC_MUST_USE dsc_status dsc_lm_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows, dsc_error *err);
 
-/* Which keys the attention of this call sees. */
+/* Which keys the attention of this call sees; and of one before which `past` tokens came. */
 dsc_attention_keys dsc_lm_keys(const dsc_lm_config *config, const dsc_module_ctx *ctx);
+dsc_attention_keys dsc_lm_keys_after(const dsc_lm_config *config, int64_t past);
 
 /* Consecutive pieces of one buffer, each 256-byte aligned. */
 static inline int64_t dsc_lm_piece(int64_t *end, int64_t bytes)

@@ -52,11 +52,14 @@ typedef struct dsc_module_plan {
     int64_t cache_bytes; /* of a model with a cache: what this module keeps of a text between calls */
 } dsc_module_plan;
 
-/* Matrix product shapes that the module will launch, told ahead so that nothing is prepared inside a step. */
+/* Matrix product shapes that the module will launch, told ahead so that nothing is prepared inside a step; and forward
+ * attentions, for devices that choose among kernels. Pointers in a shape are not looked at. */
 struct dsc_gemm_args;
+struct dsc_attention_fwd_args;
 typedef struct dsc_plan_sink {
     dsc_status (*gemm)(void *user, const struct dsc_gemm_args *shape, dsc_error *err); /* may be NULL */
     void *user;
+    dsc_status (*attention)(void *user, const struct dsc_attention_fwd_args *shape, dsc_error *err); /* may be NULL */
 } dsc_plan_sink;
 
 typedef struct dsc_module_ctx {

@@ -1,7 +1,9 @@
 /* attention_fwd.cu - attention on tensor cores (Dao 2023). A block has 4 warps and 64 MT query rows of one head;
  * key tiles of BC rows come two deep by asynchronous copies. Scores, maxima and sums stay in registers. A warp takes
  * part in a tile only when one of its rows may see one of its keys. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/attention_rows.h"
+#include "kernels/cuda/attention_sm90.h"
 #include "kernels/cuda/launchers.h"
 
 namespace {
@@ -22,126 +24,6 @@ struct fwd_arrays {
 template <int DP, int MT, int BC> constexpr int fwd_shared_bytes()
 {
     return 2 * (tile_elements(16 * MT * WARPS, DP) + 4 * tile_elements(BC, DP));
-}
-
-/* What a warp keeps of its rows; element half h of m is row 16 m + 8 h + lane / 4. */
-template <int DP, int MT> struct row_state {
-    float out[MT][DP / 8][4];
-    float max[MT][2], sum[MT][2]; /* of raw scores; of this lane's columns */
-};
-
-template <int MT, int BC>
-__device__ __forceinline__ void mask_future(float (&score)[MT][BC / 8][4], int32_t row, int32_t key)
-{
-    const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int n = 0; n < BC / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                if (key + 8 * n + 2 * t + (e & 1) > row + 16 * m + 8 * (e / 2) + g)
-                    score[m][n][e] = -INFINITY;
-}
-
-/* Of keys from `key` on. */
-template <int MT, int BC>
-__device__ __forceinline__ void mask_hidden(float (&score)[MT][BC / 8][4], const fwd_arrays &a, int64_t batch,
-                                            int32_t key)
-{
-    const int t = static_cast<int>(threadIdx.x % 4);
-#pragma unroll
-    for (int n = 0; n < BC / 8; n++)
-#pragma unroll
-        for (int side = 0; side < 2; side++)
-            if (is_hidden(a.keys, batch, a.tokens, key + 8 * n + 2 * t + side))
-#pragma unroll
-                for (int m = 0; m < MT; m++)
-                    score[m][n][side] = score[m][n][2 + side] = LOW_SCORE;
-}
-
-/* Of keys from `key` on for queries from `row` on: those before what a query sees. */
-template <int MT, int BC>
-__device__ __forceinline__ void mask_before(float (&score)[MT][BC / 8][4], const fwd_arrays &a, int64_t batch,
-                                            int32_t row, int32_t key)
-{
-    const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int32_t first = first_key(a.keys, batch, a.tokens, row + 16 * m + 8 * half + g);
-#pragma unroll
-            for (int n = 0; n < BC / 8; n++)
-#pragma unroll
-                for (int side = 0; side < 2; side++)
-                    if (key + 8 * n + 2 * t + side < first)
-                        score[m][n][2 * half + side] = LOW_SCORE;
-        }
-}
-
-/* Scores become probabilities under the new maxima; what was summed before is rescaled. scale2: to powers of 2. */
-template <int DP, int MT, int BC>
-__device__ __forceinline__ void soften(row_state<DP, MT> &s, float (&score)[MT][BC / 8][4], float scale2)
-{
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float max = s.max[m][half];
-#pragma unroll
-            for (int n = 0; n < BC / 8; n++)
-                max = fmaxf(max, fmaxf(score[m][n][2 * half], score[m][n][2 * half + 1]));
-            max = quad_max(max);
-            const float old = fast_exp2((s.max[m][half] - max) * scale2), offset = max * scale2;
-            float sum = s.sum[m][half] * old;
-#pragma unroll
-            for (int n = 0; n < BC / 8; n++)
-#pragma unroll
-                for (int e = 2 * half; e < 2 * half + 2; e++) {
-                    score[m][n][e] = fast_exp2(fmaf(score[m][n][e], scale2, -offset));
-                    sum += score[m][n][e];
-                }
-            s.max[m][half] = max;
-            s.sum[m][half] = sum;
-#pragma unroll
-            for (int n = 0; n < DP / 8; n++) {
-                s.out[m][n][2 * half] *= old;
-                s.out[m][n][2 * half + 1] *= old;
-            }
-        }
-}
-
-template <int DP, int MT> __device__ __forceinline__ void begin_rows(row_state<DP, MT> &s)
-{
-#pragma unroll
-    for (int m = 0; m < MT; m++) {
-#pragma unroll
-        for (int n = 0; n < DP / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                s.out[m][n][e] = 0.0f;
-        s.max[m][0] = s.max[m][1] = -INFINITY;
-        s.sum[m][0] = s.sum[m][1] = 0.0f;
-    }
-}
-
-/* Sums of all columns; 1 / sum into `factor`; log-sum-exp of rows that exist. */
-template <int DP, int MT>
-__device__ __forceinline__ void end_rows(row_state<DP, MT> &s, float (&factor)[MT][2], float *lse, int32_t row,
-                                         int32_t rows, float scale)
-{
-    const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float sum = quad_sum(s.sum[m][half]);
-            const int32_t r = row + 16 * m + 8 * half + g;
-            factor[m][half] = 1.0f / sum;
-            if (lse != NULL && t == 0 && r < rows)
-                lse[r] = fmaf(s.max[m][half], scale, logf(sum));
-        }
 }
 
 template <int DP, int MT, int BC> __global__ void __launch_bounds__(THREADS) fwd_kernel(const fwd_arrays a)
@@ -182,12 +64,14 @@ template <int DP, int MT, int BC> __global__ void __launch_bounds__(THREADS) fwd
             float score[MT][BC / 8][4];
             multiply_rows<DP, MT, BC / 8>(score, q_tile, warp_row, k_tile + now);
             if (a.keys.all)
-                mask_hidden<MT, BC>(score, a, batch, j * BC);
+                mask_hidden<MT, BC>(score, a.keys, batch, a.tokens, j * BC);
             else if (j * BC + BC - 1 > past + row)
                 mask_future<MT, BC>(score, past + row, j * BC);
             if (a.starts)
-                mask_before<MT, BC>(score, a, batch, row, j * BC);
-            soften<DP, MT, BC>(s, score, scale2);
+                mask_before<MT, BC>(score, a.keys, batch, a.tokens, row, j * BC);
+            float old[MT][2];
+            soften<DP, MT, BC>(s, score, old, scale2);
+            rescale(s, old);
             multiply_columns<DP, MT, BC / 8>(s.out, score, v_tile + now);
         }
         __syncthreads();
@@ -225,6 +109,19 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, ds
 
 } // namespace
 
+dsc_status dsc_cuda_attention_fwd_warps(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, dsc_error *err)
+{
+    if (a->head_size <= 16)
+        return launch<16, 1, 32>(at, a, err);
+    if (a->head_size <= 32)
+        return launch<32, 2, 64>(at, a, err);
+    if (a->head_size <= 64)
+        return launch<64, 2, 64>(at, a, err);
+    if (a->head_size <= 96)
+        return launch<96, 2, 64>(at, a, err);
+    return launch<128, 2, 64>(at, a, err);
+}
+
 dsc_status dsc_cuda_run_ATTENTION_FWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
     const dsc_attention_fwd_args *a = static_cast<const dsc_attention_fwd_args *>(args);
@@ -235,13 +132,6 @@ dsc_status dsc_cuda_run_ATTENTION_FWD(const dsc_cuda_launch *at, const void *arg
     DSC_ASSERT(a->keys.past == 0 || (a->batch == 1 && !a->keys.all));
     if (a->dtype != DSC_BF16 || a->head_size > DSC_CUDA_ATTENTION_TENSOR_HEAD_MAX)
         return dsc_cuda_attention_fwd_plain(at, a, err);
-    if (a->head_size <= 16)
-        return launch<16, 1, 32>(at, a, err);
-    if (a->head_size <= 32)
-        return launch<32, 2, 64>(at, a, err);
-    if (a->head_size <= 64)
-        return launch<64, 2, 64>(at, a, err);
-    if (a->head_size <= 96)
-        return launch<96, 2, 64>(at, a, err);
-    return launch<128, 2, 64>(at, a, err);
+    void *const encode = dsc_cuda_attention_chosen(at->attention, a);
+    return encode != NULL ? dsc_cuda_attention_fwd_sm90(at, a, encode, err) : dsc_cuda_attention_fwd_warps(at, a, err);
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/gemm_cublaslt.h"
 #include "kernels/cuda/plugin.h"
 
@@ -178,7 +179,8 @@ static dsc_status begin(cuda_device *d, dsc_error *err)
     DSC_TRY(dsc_cuda_check(d, cudaStreamCreateWithFlags(&d->setup, cudaStreamNonBlocking), "opening a stream", err));
     char card[160];
     snprintf(card, sizeof card, "%s, sm_%d, %d multiprocessors", d->name, d->arch, d->multiprocessors);
-    return dsc_cuda_gemm_open(d->alloc, card, &d->gemm, err);
+    DSC_TRY(dsc_cuda_gemm_open(d->alloc, card, &d->gemm, err));
+    return dsc_cuda_attention_open(d->alloc, d->arch, &d->attention, err);
 }
 
 static void cuda_close(dsc_device *device)
@@ -188,6 +190,7 @@ static void cuda_close(dsc_device *device)
     DSC_ASSERT(d->event_count == 0);
     DSC_ASSERT(d->buffer_count == 0);
     (void)cudaSetDevice(d->index);
+    dsc_cuda_attention_close(&d->attention);
     dsc_cuda_gemm_close(&d->gemm);
     dsc_cuda_arena_close(d);
     if (d->setup != NULL)
@@ -270,9 +273,18 @@ static dsc_status cuda_gemm_prepare(dsc_device *device, const dsc_gemm_args *sha
     return dsc_cuda_gemm_prepare(d->gemm, shape, err);
 }
 
+static dsc_status cuda_attention_prepare(dsc_device *device, const dsc_attention_fwd_args *shape, dsc_error *)
+{
+    dsc_cuda_attention_prepare(((cuda_device *)device)->attention, shape);
+    return DSC_OK;
+}
+
 static dsc_status cuda_gemm_plans_get(dsc_device *device, char *text, int64_t room, int64_t *bytes, dsc_error *err)
 {
-    return dsc_cuda_gemm_plans_get(((cuda_device *)device)->gemm, text, room, bytes, err);
+    cuda_device *d = (cuda_device *)device;
+    DSC_TRY(dsc_cuda_gemm_plans_get(d->gemm, text, room, bytes, err));
+    dsc_cuda_attention_plans_get(d->attention, text, room, bytes);
+    return DSC_OK;
 }
 
 static dsc_status cuda_gemm_plans_set(dsc_device *device, const char *text, int64_t *others, dsc_error *err)
@@ -280,7 +292,9 @@ static dsc_status cuda_gemm_plans_set(dsc_device *device, const char *text, int6
     cuda_device *d = (cuda_device *)device;
     DSC_TRY(dsc_cuda_enter(d, err));
     d->plans_chosen++;
-    return dsc_cuda_gemm_plans_set(d->gemm, text, others, err);
+    DSC_TRY(dsc_cuda_gemm_plans_set(d->gemm, text, others, err));
+    dsc_cuda_attention_plans_set(d->attention, dsc_cuda_gemm_plans_are_mine(d->gemm, text) ? text : NULL, others);
+    return DSC_OK;
 }
 
 const dsc_device_ops dsc_device_cuda = {
@@ -311,6 +325,7 @@ const dsc_device_ops dsc_device_cuda = {
     dsc_cuda_measure,
     cuda_gemm_plans_get,
     cuda_gemm_plans_set,
+    cuda_attention_prepare,
     cuda_watch,
     cuda_native,
     cuda_bind,

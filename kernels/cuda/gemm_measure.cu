@@ -6,29 +6,20 @@
  * order, which is most tile shapes but not another split of K. A bf16 result would hide nearly every other order behind
  * its rounding, so the operands are random but cancel: each term of a sum comes a second time with the other sign, and
  * what is left is nothing but the roundings that the order made. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/elements.h"
 #include "kernels/cuda/gemm_plan.h"
+#include "kernels/cuda/measure.h"
 
 #include "base/clock.h"
 
 namespace {
 
-enum { ROUNDS = 5, SUM_BLOCKS = 64, SUM_THREADS = 256 };
+enum { SUM_BLOCKS = 64, SUM_THREADS = 256 };
 /* All products together; what has not been measured by then keeps the library's first choice. */
 constexpr int64_t BUDGET_NS = INT64_C(5000000000);
-/* An algorithm must be this much faster than the library's first choice, or the difference is noise. */
-constexpr float WORTH = 0.97f;
 /* One that takes longer than this against the best in the first round is not run again. */
 constexpr float HOPELESS = 1.5f;
 
 /* ---- operands and their sums ---- */
-
-__device__ __forceinline__ uint64_t mix(uint64_t x)
-{
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
 
 /* How a matrix is filled: with random numbers of [-1, 1), each term k of a sum as its mirror image K - 1 - k; negated
  * there, and 0 in the middle, in one of the two operands. */
@@ -52,8 +43,7 @@ template <class T> struct fill_op {
             if (mirror < term)
                 i += (mirror - term) * (p.term_is_row ? p.ld : 1);
         }
-        const uint32_t bits = static_cast<uint32_t>(mix(p.seed + static_cast<uint64_t>(i)) >> 40); /* 24 of them */
-        return sign * (static_cast<float>(bits) * (1.0f / 8388608.0f) - 1.0f);
+        return sign * random_of(p.seed + static_cast<uint64_t>(i));
     }
     template <int W> __device__ __forceinline__ void run(int64_t i) const
     {
@@ -96,16 +86,12 @@ typedef struct bench {
     const dsc_cuda_launch *at;
     dsc_gemm_choice choice;
     int64_t start_ns;
-    cudaEvent_t begin, end;
+    stopwatch watch;
 } bench;
 
 dsc_status cuda_try(cudaError_t error, const char *what, dsc_error *err)
 {
-    if (error == cudaSuccess)
-        return DSC_OK;
-    (void)cudaGetLastError();
-    return DSC_FAIL(err, error == cudaErrorMemoryAllocation ? DSC_ERR_NOMEM : DSC_ERR_DEVICE, "GEMM",
-                    "measuring plans: %s: %s", what, cudaGetErrorString(error));
+    return measure_try("GEMM", error, what, err);
 }
 
 /* The next matrix of `memory`; one of no rows takes nothing. */
@@ -207,11 +193,9 @@ dsc_status time_one(const bench *b, plan *p, const operands *o, const cublasLtMa
                     dsc_error *err)
 {
     const dsc_gemm_args a = args_of(p, o);
-    DSC_TRY(cuda_try(cudaEventRecord(b->begin, b->at->stream), "an event", err));
+    DSC_TRY(cuda_try(watch_start(&b->watch, b->at->stream), "an event", err));
     DSC_TRY(dsc_cuda_plan_run(b->at, p, algo, &a, err));
-    DSC_TRY(cuda_try(cudaEventRecord(b->end, b->at->stream), "an event", err));
-    DSC_TRY(cuda_try(cudaEventSynchronize(b->end), "a product", err));
-    return cuda_try(cudaEventElapsedTime(ms, b->begin, b->end), "a time", err);
+    return cuda_try(watch_stop(&b->watch, b->at->stream, ms), "a product", err);
 }
 
 /* ---- one product ---- */
@@ -220,7 +204,7 @@ bool late(const bench *b) { return dsc_clock_ns() - b->start_ns > BUDGET_NS; }
 
 dsc_status race(const bench *b, plan *p, const operands *o, const plan_candidates *c, candidate *runner, dsc_error *err)
 {
-    for (int round = 0; round < ROUNDS && !(round > 0 && late(b)); round++) {
+    for (int round = 0; round < MEASURE_ROUNDS && !(round > 0 && late(b)); round++) {
         float best = 0;
         for (int i = 0; i < c->count; i++) {
             float ms = 0;
@@ -254,7 +238,8 @@ dsc_status choose(const bench *b, plan *p, const operands *o, bool *changed, dsc
         runner[i].in = runner[i].in && runner[i].bits == runner[0].bits;
     DSC_TRY(race(b, p, o, &c, runner, err));
     for (int i = 1; i < c.count; i++)
-        if (runner[i].in && runner[i].ms < WORTH * runner[0].ms && (best == 0 || runner[i].ms < runner[best].ms))
+        if (runner[i].in && runner[i].ms < MEASURE_WORTH * runner[0].ms &&
+            (best == 0 || runner[i].ms < runner[best].ms))
             best = i;
     p->algo = c.algo[best];
     *changed = best != 0;
@@ -285,18 +270,14 @@ dsc_status measure_all(const bench *b, char *memory, int64_t memory_bytes, dsc_g
 dsc_status dsc_cuda_gemm_measure(const dsc_cuda_launch *at, void *memory, int64_t memory_bytes, dsc_gemm_choice choice,
                                  dsc_gemm_measured *out, dsc_error *err)
 {
-    bench b = { at, choice, dsc_clock_ns(), NULL, NULL };
+    bench b = { at, choice, dsc_clock_ns(), {} };
     DSC_ASSERT(reinterpret_cast<uintptr_t>(memory) % 256 == 0);
-    dsc_status status = cuda_try(cudaEventCreate(&b.begin), "an event", err);
-    if (status == DSC_OK)
-        status = cuda_try(cudaEventCreate(&b.end), "an event", err);
+    dsc_status status = cuda_try(watch_open(&b.watch), "an event", err);
     if (status == DSC_OK) {
         pthread_mutex_lock(&at->gemm->lock);
         status = measure_all(&b, static_cast<char *>(memory), memory_bytes, out, err);
         pthread_mutex_unlock(&at->gemm->lock);
     }
-    for (cudaEvent_t event : { b.begin, b.end })
-        if (event != NULL)
-            (void)cudaEventDestroy(event);
+    watch_close(&b.watch);
     return status;
 }

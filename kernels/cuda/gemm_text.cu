@@ -4,6 +4,7 @@
  * hex. What comes back may be anybody's: no byte of it reaches the library. It only chooses among the algorithms that
  * the library itself names for the product here. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/gemm_plan.h"
+#include "kernels/cuda/plan_text.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -46,27 +47,6 @@ void line_of(const plan_key *k, const cublasLtMatmulAlgo_t *algo, char line[LINE
     DSC_ASSERT(used < LINE_BYTES - 1);
 }
 
-void put(const char *line, char *text, int64_t room, int64_t *bytes)
-{
-    const int64_t length = static_cast<int64_t>(strlen(line));
-    if (*bytes + length + 2 <= room) {
-        memcpy(text + *bytes, line, static_cast<size_t>(length));
-        text[*bytes + length] = '\n';
-        text[*bytes + length + 1] = 0;
-    }
-    *bytes += length + 1;
-}
-
-/* Whether `line` is a whole line of text. */
-bool has_line(const char *text, const char *line)
-{
-    const size_t bytes = strlen(line);
-    for (const char *at = text; at != NULL && *at != 0; at = strchr(at, '\n'), at = at != NULL ? at + 1 : NULL)
-        if (strncmp(at, line, bytes) == 0 && (at[bytes] == '\n' || at[bytes] == 0))
-            return true;
-    return false;
-}
-
 dsc_status take(dsc_cuda_gemm *g, plan *p, const char *text, bool *found, dsc_error *err)
 {
     plan_candidates c;
@@ -84,9 +64,7 @@ dsc_status take(dsc_cuda_gemm *g, plan *p, const char *text, bool *found, dsc_er
 
 dsc_status take_all(dsc_cuda_gemm *g, const char *text, int64_t *others, dsc_error *err)
 {
-    char head[LINE_BYTES];
-    head_of(g, head);
-    const bool is_mine = has_line(text, head);
+    const bool is_mine = dsc_cuda_gemm_plans_are_mine(g, text);
     for (int64_t i = 0; i < g->plan_count; i++) {
         bool found = false;
         if (!g->plans[i].prepared || !g->plans[i].usable)
@@ -107,14 +85,21 @@ dsc_status dsc_cuda_gemm_plans_get(dsc_cuda_gemm *g, char *text, int64_t room, i
     *bytes = 0;
     pthread_mutex_lock(&g->lock);
     head_of(g, line);
-    put(line, text, room, bytes);
+    put_line(line, text, room, bytes);
     for (int64_t i = 0; i < g->plan_count; i++)
         if (g->plans[i].prepared && g->plans[i].usable) {
             line_of(&g->plans[i].key, &g->plans[i].algo, line);
-            put(line, text, room, bytes);
+            put_line(line, text, room, bytes);
         }
     pthread_mutex_unlock(&g->lock);
     return DSC_OK;
+}
+
+bool dsc_cuda_gemm_plans_are_mine(const dsc_cuda_gemm *g, const char *text)
+{
+    char head[LINE_BYTES];
+    head_of(g, head);
+    return has_line(text, head);
 }
 
 dsc_status dsc_cuda_gemm_plans_set(dsc_cuda_gemm *g, const char *text, int64_t *others, dsc_error *err)

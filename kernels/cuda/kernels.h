@@ -7,6 +7,7 @@
 #include "kernels/kernels.h"
 
 typedef struct dsc_cuda_gemm dsc_cuda_gemm;
+typedef struct dsc_cuda_attention dsc_cuda_attention;
 
 /* Every compute stream's workspace has at least this: column sums take it for the sums of parts. */
 #define DSC_CUDA_WORKSPACE_BYTES_MIN (INT64_C(8) << 20)
@@ -17,6 +18,7 @@ typedef struct dsc_cuda_launch {
     int32_t multiprocessors;
     int32_t arch; /* 90 for sm_90 */
     dsc_cuda_gemm *gemm;
+    dsc_cuda_attention *attention;
     void *workspace; /* device memory of this stream */
     int64_t workspace_bytes;
 } dsc_cuda_launch;

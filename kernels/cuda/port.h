@@ -17,7 +17,7 @@
 #define DSC_CUDA_ALLOW(ptr, bytes) ((void)0)
 #define DSC_CUDA_FORBID(ptr, bytes) ((void)0)
 #define DSC_CUDA_SHARED(type, name)                        \
-    extern __shared__ __align__(128) unsigned char smem[]; \
+    extern __shared__ __align__(1024) unsigned char smem[]; \
     type *name = reinterpret_cast<type *>(smem)
 #else
 #define DSC_CUDA_ALLOW(ptr, bytes) cusim_allow((ptr), (size_t)(bytes))

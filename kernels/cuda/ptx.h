@@ -1,5 +1,6 @@
-/* ptx.h - all inline PTX: asynchronous copies into shared memory, tensor core products, and what goes with them. Each
- * wrapper has a body for the CPU that does what the instruction's documentation says, for the simulator.
+/* ptx.h - inline PTX: asynchronous copies into shared memory, tensor core products, and what goes with them; what only
+ * sm_90a has is in ptx_sm90.h, and there is none elsewhere. Each wrapper has a body for the CPU that does what the
+ * instruction's documentation says, for the simulator.
  *
  * A product of one warp is D[16,8] += A[16,16] B[16,8], bf16 in, fp32 sums. Of lane 4 g + t:
  *   A: a[0] = A[g][2t, 2t+1], a[1] = A[g+8][2t, 2t+1], a[2] = A[g][2t+8, 2t+9], a[3] = A[g+8][2t+8, 2t+9]

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/gemm_cublaslt.h"
 
 #define POLL_SPIN_NS INT64_C(100000) /* a step's last microseconds are not slept away */
@@ -244,7 +245,7 @@ bool dsc_cuda_event_passed(dsc_event *event)
 static dsc_cuda_launch place_of(const cuda_stream *s)
 {
     const cuda_device *d = s->device;
-    return { s->handle, d->multiprocessors, d->arch, d->gemm, s->workspace.ptr, s->workspace.bytes };
+    return { s->handle, d->multiprocessors, d->arch, d->gemm, d->attention, s->workspace.ptr, s->workspace.bytes };
 }
 
 static dsc_status launch(cuda_stream *s, const cuda_call *call, dsc_error *err)
@@ -324,7 +325,9 @@ dsc_status dsc_cuda_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm
     const dsc_cuda_launch at = place_of(s);
     if (d->arena.base != NULL)
         DSC_CUDA_ALLOW(d->arena.base, d->arena.bytes);
-    const dsc_status status = dsc_cuda_gemm_measure(&at, d->arena.base, d->arena.bytes, choice, out, &why);
+    dsc_status status = dsc_cuda_gemm_measure(&at, d->arena.base, d->arena.bytes, choice, out, &why);
+    if (status == DSC_OK)
+        status = dsc_cuda_attention_measure(&at, d->arena.base, d->arena.bytes, choice, &out->attention, &why);
     if (d->arena.base != NULL)
         DSC_CUDA_FORBID(d->arena.base, d->arena.bytes);
     if (status == DSC_OK)

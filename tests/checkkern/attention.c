@@ -450,13 +450,49 @@ static bool align_case(bool want)
     return true;
 }
 
+static void same_rows(const view *x, const double *before, int64_t tokens, int64_t first, int64_t last,
+                      const char *what);
+
+enum { LAYOUT_BYTES = 128 };
+
+static void describe(const shape *s, bool align, char text[LAYOUT_BYTES])
+{
+    snprintf(text, LAYOUT_BYTES, "%s%s%s documents=%d window=%d past=%d",
+             s->packed ? s->by_head ? "by head" : "packed" : "apart", align ? " aligned" : "",
+             s->hide ? " all but hidden" : s->all ? " all" : "", s->documents, s->window, s->past);
+}
+
+/* The kernel of GPUs of compute capability 9.0 against the reference, and bit by bit against the one that all have: in
+ * the simulator, where both kinds of products add up alike. */
+static void check_warpgroups(const shape *s)
+{
+    char layout[LAYOUT_BYTES];
+    double *before;
+    describe(s, true, layout);
+    if (!ck_set_up.gpu || !ck_case("attention_fwd warpgroups bf16 B=%d T=%d H=%d/%d D=%d %s", s->batch, s->tokens,
+                                   s->heads, s->kv_heads, s->size, layout) || !align_case(true))
+        return;
+    problem_open(&now, s, DSC_BF16);
+    before = doubles(q_count(s));
+    const dsc_attention_fwd_args args = forward_open(&now, &current, s->tokens % 2 == 0);
+    if (ck_device_choose_attention(&args, "warps")) {
+        ck_run(DSC_KERNEL_ATTENTION_FWD, CK_GPU, &args, sizeof args);
+        read_view(&current.out, before);
+        (void)ck_device_choose_attention(&args, "warpgroups");
+        ck_kernel(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, verify_forward);
+        if (ck_device_is_simulated())
+            same_rows(&current.out, before, s->tokens, 0, s->tokens, "beside the kernel of warps");
+        (void)ck_device_choose_attention(&args, "warps");
+    }
+    free(before);
+    problem_close(&now);
+}
+
 static void check_shape(const shape *s, dsc_dtype dtype, bool align)
 {
     const char *type = ck_dtype_text(dtype);
-    char layout[128];
-    snprintf(layout, sizeof layout, "%s%s%s documents=%d window=%d past=%d",
-             s->packed ? s->by_head ? "by head" : "packed" : "apart", align ? " aligned" : "",
-             s->hide ? " all but hidden" : s->all ? " all" : "", s->documents, s->window, s->past);
+    char layout[LAYOUT_BYTES];
+    describe(s, align, layout);
     if (ck_case("attention_fwd %s B=%d T=%d H=%d/%d D=%d %s", type, s->batch, s->tokens, s->heads, s->kv_heads,
                 s->size, layout) && align_case(align)) {
         problem_open(&now, s, dtype);
@@ -588,6 +624,15 @@ static void bench(const shape *s, dsc_dtype dtype)
         ck_bench(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, 0, 2 * product, s->tokens > 256);
         problem_close(&now);
     }
+    if (ck_set_up.gpu && ck_case("attention_fwd warpgroups %s B=%d T=%d H=%d/%d D=%d", type, s->batch, s->tokens,
+                                 s->heads, s->kv_heads, s->size) && align_case(true)) {
+        problem_open(&now, s, dtype);
+        const dsc_attention_fwd_args args = forward_open(&now, &current, true);
+        if (ck_device_choose_attention(&args, "warpgroups"))
+            ck_bench(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, 0, 2 * product, 0);
+        (void)ck_device_choose_attention(&args, "warps");
+        problem_close(&now);
+    }
     if (ck_case("attention_bwd %s B=%d T=%d H=%d/%d D=%d", type, s->batch, s->tokens, s->heads, s->kv_heads, s->size) &&
         align_case(ck_set_up.gpu)) {
         problem_open(&now, s, dtype);
@@ -660,6 +705,8 @@ void ck_attention(void)
         check_shape(&shapes[i], DSC_F16, false);
         if (shapes[i].size % 8 == 0)
             check_shape(&shapes[i], DSC_BF16, true);
+        if (shapes[i].size % 8 == 0 && shapes[i].size >= 64 && shapes[i].size <= 128 && shapes[i].past == 0)
+            check_warpgroups(&shapes[i]);
     }
     for (int32_t v = 0; v < CK_VARIANTS; v++) {
         const uint32_t caps = ck_set_up.gpu ? CK_GPU : ck_variants[v].caps;

@@ -153,6 +153,40 @@ bool ck_device_run(dsc_kernel kernel, const void *args, int64_t args_bytes, int3
     return status == DSC_OK;
 }
 
+/* ---- which kernel ---- */
+
+/* Every line of a choice of attention kernels says `kind` now. */
+static void choose_in_text(char *text, int64_t room, const char *kind)
+{
+    for (char *at = text; (at = strstr(at, "\nattention ")) != NULL;) {
+        char *const choice = strstr(at, " by ") + 4, *const end = strchr(choice, '\n');
+        const size_t rest = strlen(end) + 1, length = strlen(kind);
+        DSC_ASSERT(choice + length + rest <= text + room);
+        memmove(choice + length, end, rest);
+        memcpy(choice, kind, length);
+        at = choice;
+    }
+}
+
+bool ck_device_choose_attention(const dsc_attention_fwd_args *args, const char *kind)
+{
+    char text[16384];
+    int64_t bytes, others;
+    dsc_error err = DSC_ERROR_INIT;
+    if (dsc_attention_prepare(gpu.device, args, &err) != DSC_OK ||
+        dsc_gemm_plans_get(gpu.device, text, sizeof text, &bytes, &err) != DSC_OK ||
+        bytes >= (int64_t)sizeof text / 2) {
+        ck_fail("choosing a kernel: %s", err.message);
+        return false;
+    }
+    if (strstr(text, "\nattention ") == NULL)
+        return false;
+    choose_in_text(text, sizeof text, kind);
+    if (dsc_gemm_plans_set(gpu.device, text, &others, &err) != DSC_OK)
+        ck_fail("choosing a kernel: %s", err.message);
+    return true;
+}
+
 /* ---- times ---- */
 
 static int by_value(const void *a, const void *b)

@@ -49,6 +49,9 @@ bool ck_device_is_simulated(void); /* the program has simulated GPUs in it */
 bool ck_device_open(dsc_error *err);
 void ck_device_close(void);
 void ck_device_describe(char *text, size_t text_bytes);
+/* Forward attentions of all shapes that were asked for take the kernel of `kind`, "warps" or "warpgroups", where there
+ * are two. False: of the shapes so far none has two on this GPU. */
+bool ck_device_choose_attention(const dsc_attention_fwd_args *args, const char *kind);
 bool ck_device_run(dsc_kernel kernel, const void *args, int64_t args_bytes, int32_t number);
 void ck_device_bench(dsc_kernel kernel, const void *args, int64_t args_bytes, int64_t bytes, int64_t flops, bool f32);
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# test_cuda_code.sh - what nvcc made: the exact kernels (exact.cu and update.cu of kernels/cuda/) have no operation that a compiler may fuse or
-# shorten, and the plugin has machine code for sm_80 and sm_90 and PTX for later GPUs of every source. The plugin's build has
-# warnings as errors. Skipped where there is no nvcc; the checker itself is tested everywhere.
+# test_cuda_code.sh - what nvcc made: the exact kernels (exact.cu and update.cu of kernels/cuda/) have no operation that a compiler may
+# fuse or shorten, and the plugin has machine code for sm_80 and sm_90 and PTX for later GPUs of every source; of those whose name
+# ends in _sm90, machine code for sm_90a alone, with warpgroups' products and tile copies in it. The plugin's build has warnings as
+# errors. Skipped where there is no nvcc; the checker itself is tested everywhere.
 # SPDX-License-Identifier: Apache-2.0
 set -u
 ptx=${DSC_PTX:-} plugin=${DSC_LIB:-lib}/dsc/libdsc_cuda.so
@@ -104,9 +105,10 @@ else skip "exact.cu and update.cu: every operation rounds once, as written" "no 
 
 # A source's code is a fat binary in the plugin: entries of kind 1 (PTX) and 2 (machine code), each with its architecture.
 if [ -e "$plugin" ]; then
-    python3 - "$plugin" $(ls kernels/cuda/*.cu | wc -l) >"$dir/words" <<'PY'
+    python3 - "$plugin" $(ls kernels/cuda/*.cu | grep -vc _sm90) $(ls kernels/cuda/*_sm90.cu | wc -l) >"$dir/words" <<'PY'
 import struct, sys
-data, sources, found, at = open(sys.argv[1], "rb").read(), int(sys.argv[2]), 0, 0
+data, sources, alone = open(sys.argv[1], "rb").read(), int(sys.argv[2]), int(sys.argv[3])
+found, found_alone, at = 0, 0, 0
 while (at := data.find(b"\x50\xed\x55\xba", at)) >= 0:
     _, _, header, size = struct.unpack_from("<IHHQ", data, at)
     entry, end, kinds = at + header, at + header + size, set()
@@ -115,12 +117,25 @@ while (at := data.find(b"\x50\xed\x55\xba", at)) >= 0:
         kinds.add((kind, struct.unpack_from("<I", data, entry + 28)[0]))
         entry += header + size
     found += {(2, 80), (2, 90), (1, 90)} <= kinds
+    found_alone += kinds == {(2, 90)}
     at += 4
-print(f"{found} of {sources} sources have code for sm_80 and sm_90 and PTX")
-sys.exit(found != sources)
+print(f"{found} of {sources} sources have code for sm_80 and sm_90 and PTX, {found_alone} of {alone} only for sm_90a")
+sys.exit(found != sources or found_alone != alone)
 PY
     result "every CUDA source has code for sm_80 and sm_90, and PTX" $? "$dir/words"
 else
     skip "every CUDA source has code for sm_80 and sm_90, and PTX" "libdsc_cuda.so is not built here (no nvcc)"
+fi
+
+# What attention_sm90.cu is for must be in its machine code.
+dump=$(command -v cuobjdump || ls /usr/local/cuda/bin/cuobjdump deps/cuda/nvidia/cu13/bin/cuobjdump 2>/dev/null | head -n 1)
+if [ -e "$plugin" ] && [ -n "$dump" ]; then
+    "$dump" -arch sm_90a -sass "$plugin" >"$dir/sass" 2>"$dir/words"
+    for instruction in HGMMA.64x64x16.F32.BF16 HGMMA.64x128x16.F32.BF16 UTMALDG.4D USETMAXREG; do
+        grep -q "$instruction" "$dir/sass" || echo "no $instruction" >>"$dir/words"
+    done
+    [ ! -s "$dir/words" ]; result "attention for sm_90a is products of warpgroups and copies of tiles" $? "$dir/words"
+else
+    skip "attention for sm_90a is products of warpgroups and copies of tiles" "no $([ -e "$plugin" ] && echo cuobjdump || echo libdsc_cuda.so) here"
 fi
 echo "1..$n"

@@ -9,6 +9,8 @@ void cusim_set_arch(int first, int arch) {}
 size_t cusim_bytes_peak(int device) { return 0; }
 void cusim_reset_peak(int device) {}
 void cusim_set_product_ticks(const unsigned ticks[4]) {}
+void cusim_set_kernel_ticks(const char *name, unsigned ticks) {}
+void cusim_set_quirk(cusim_quirk quirk) {}
 void cusim_fail_kernel(int device, const char *name) {}
 void cusim_check_races(bool on) {}
 bool cusim_tracks_kernels(void) { return false; }

@@ -103,8 +103,8 @@ void *begin_stack(block *b, thread *t)
     return at;
 }
 
-/* Who runs next: a lane of this warp, else of the next warp in the seed's order. NULL: everybody waits. */
-thread *pick(block *b, unsigned from)
+/* Who can run: a lane of this warp, else of the next warp in the seed's order. NULL: nobody. */
+thread *find_runnable(block *b, unsigned from)
 {
     unsigned position = 0;
     while (b->warp_order[position] != from)
@@ -119,6 +119,43 @@ thread *pick(block *b, unsigned from)
         return &b->threads[(&w - b->warps) * WARP + lane];
     }
     return nullptr;
+}
+
+void wake(block *b)
+{
+    size_t kept = 0;
+    for (const waiter &w : b->waiters)
+        if (w.is_over(w.what))
+            b->warps[w.who->warp].runnable |= 1u << w.who->lane;
+        else
+            b->waiters[kept++] = w;
+    b->waiters.resize(kept);
+}
+
+void finish_one(block *b)
+{
+    b->async_random = mix(b->async_random);
+    const size_t which = b->async_random % b->under_way.size();
+    const std::function<void()> work = std::move(b->under_way[which]);
+    b->under_way.erase(b->under_way.begin() + static_cast<std::ptrdiff_t>(which));
+    work();
+}
+
+/* Who runs next. NULL: everybody waits, for nothing that is under way. */
+thread *pick(block *b, unsigned from)
+{
+    for (;;) {
+        thread *next = find_runnable(b, from);
+        if (next != nullptr)
+            return next;
+        if (!b->waiters.empty()) {
+            wake(b);
+            next = find_runnable(b, from);
+        }
+        if (next != nullptr || b->under_way.empty())
+            return next;
+        finish_one(b);
+    }
 }
 
 [[noreturn]] void everybody_waits(block *b)
@@ -266,6 +303,10 @@ void begin_block(block *b, uint64_t seed)
     b->waiting = 0;
     b->barrier_sum = 0;
     b->trapped = false;
+    b->number++;
+    b->waiters.clear();
+    b->under_way.clear();
+    b->async_random = seed;
     b->lane_turn = static_cast<unsigned>(seed >> 32);
     for (unsigned i = 0; i < b->warp_count; i++) {
         warp &w = b->warps[i];
@@ -304,6 +345,9 @@ void run_block(block *b, uint64_t seed)
 #ifdef SIM_ASAN
     __sanitizer_finish_switch_fiber(kept, nullptr, nullptr);
 #endif
+    if (!b->trapped && !b->under_way.empty())
+        fail("block (%u,%u,%u) of %s ends, and %zu of the copies that it started are under way", b->index.x,
+             b->index.y, b->index.z, b->kernel, b->under_way.size());
 }
 
 } // namespace
@@ -412,11 +456,38 @@ void meet(site at, unsigned mask, void *given, void (*last)(warp &w, unsigned ma
     wait(b, me);
 }
 
+void wait_until(site at, bool (*is_over)(const void *what), const void *what)
+{
+    block *b = current;
+    thread *me = b->now;
+    if (is_over(what))
+        return;
+    me->waits_at = at;
+    b->waiters.push_back({ me, is_over, what });
+    b->warps[me->warp].runnable &= ~(1u << me->lane);
+    wait(b, me);
+}
+
+void start_async(std::function<void()> work)
+{
+    block *b = current;
+    b->under_way.push_back(std::move(work));
+    b->async_random = mix(b->async_random);
+    if ((b->async_random & 1) != 0)
+        finish_one(b);
+}
+
 void trap()
 {
     current->trapped = true;
     to_main(current);
     __builtin_unreachable();
+}
+
+void broken(const char *what)
+{
+    const block *b = current;
+    fail("%s, block (%u,%u,%u), thread %u: %s", b->kernel, b->index.x, b->index.y, b->index.z, b->now->linear, what);
 }
 
 char *dynamic_shared() { return shared_memory; }

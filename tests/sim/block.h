@@ -9,6 +9,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <vector>
 
 namespace cusim {
 
@@ -38,6 +40,9 @@ struct warp {
     void *given[WARP]; /* what each waiting lane brought */
 };
 
+/* A thread that waits for something that neither a lane nor a barrier brings. */
+struct waiter { thread *who; bool (*is_over)(const void *what); const void *what; };
+
 struct block {
     thread threads[THREADS_MAX];
     warp warps[WARPS_MAX];
@@ -61,6 +66,10 @@ struct block {
     unsigned free_count;
     size_t shared_bytes;
     uint64_t switches;
+    uint64_t number; /* of all blocks that ran on this host thread */
+    std::vector<waiter> waiters;
+    std::vector<std::function<void()>> under_way; /* start_async */
+    uint64_t async_random;
 };
 
 extern thread_local block *current;
@@ -75,6 +84,12 @@ int barrier(site at, int value, reduction what);
 /* All lanes of `mask` come; `last` runs once, on the last to come, with every lane's `given`. */
 void meet(site at, unsigned mask, void *given, void (*last)(warp &w, unsigned mask));
 [[noreturn]] void trap();
+[[noreturn]] void broken(const char *what); /* what the running thread does, which no GPU would take */
+/* The calling thread goes on when `is_over` says so, which is asked when nobody else can go on. */
+void wait_until(site at, bool (*is_over)(const void *what), const void *what);
+/* What a thread starts and the hardware does by itself: at once, or as late as when everybody waits, as the seed says.
+ * A block must not end before it. */
+void start_async(std::function<void()> work);
 char *dynamic_shared(); /* of the running block, 1024-byte aligned */
 
 } // namespace cusim

@@ -45,6 +45,15 @@ uint64_t cusim_operations(int device); /* run so far */
 /* How long cuBLASLt's algorithms take, in the ticks of cudaEventElapsedTime: 1 sums in order of k, 2 does too, 3 adds
  * up halves of k (other bits), 4 is not repeatable and must not be taken. */
 void cusim_set_product_ticks(const unsigned ticks[4]);
+/* How long kernels take whose name, as it is launched, contains `name` (its first 63 letters); NULL: all take none. */
+void cusim_set_kernel_ticks(const char *name, unsigned ticks);
+/* GPUs that are not what the bodies of kernels/cuda/ptx_sm90.h say: for those who look before they trust. */
+typedef enum cusim_quirk {
+    CUSIM_AS_DOCUMENTED,
+    CUSIM_STRAIGHT_COPIES, /* copies of tiles do not swap the parts of rows */
+    CUSIM_OTHER_ORDER      /* products of warpgroups add up from the last term on */
+} cusim_quirk;
+void cusim_set_quirk(cusim_quirk quirk);
 /* On all devices since the last call of each: times that cudaEventElapsedTime was asked for, graphs launched, products
  * that cublasLtMatmul took. */
 int64_t cusim_times_taken(void);

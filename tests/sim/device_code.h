@@ -20,6 +20,7 @@
 #define __constant__ static const
 #define __shared__ static thread_local /* one block at a time per host thread */
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(n) alignas(n)
 #define __builtin_align__(n) alignas(n)

@@ -24,6 +24,7 @@ template <class T> inline void check_argument(const launch_info &info, int numbe
     check_pointer(info, number, const_cast<const void *>(static_cast<const volatile void *>(pointer)));
 }
 
+int quirk_now(); /* a cusim_quirk */
 void touch_atomic(const void *p, size_t bytes);
 
 /* Owns `kept` and frees it by `drop` when the kernel has run. A bad configuration is what cudaGetLastError says next.

@@ -412,6 +412,17 @@ void cusim_set_product_ticks(const unsigned ticks[4])
     std::copy(ticks, ticks + 4, sim().product_ticks);
 }
 
+void cusim_set_kernel_ticks(const char *name, unsigned ticks)
+{
+    guard held(sim().lock);
+    sim().slow_kernel = name == nullptr ? "" : std::string(name).substr(0, 63);
+    sim().slow_ticks = ticks;
+}
+
+void cusim_set_quirk(cusim_quirk quirk) { sim().quirk = quirk; }
+
+int cusim::quirk_now() { return sim().quirk; }
+
 namespace {
 
 int64_t taken_and_cleared(int64_t simulator::*count)

@@ -7,7 +7,7 @@
 
 SIM_CXX     := $(if $(findstring clang,$(COMPILER)),clang++,g++)
 SIM_WARN    := -Wall -Wextra -Wshadow -Wpointer-arith -Wcast-qual -Wundef -Wno-unused-parameter -Wno-unused-function \
-               -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror)
+               -Wno-unknown-pragmas -Wno-psabi $(if $(filter 1,$(WERROR)),-Werror)
 SIM_FLAGS   := -std=gnu++17 -O2 -g -fPIC -ffp-contract=off -Itests/sim/include $(SANFLAGS) $(SIM_WARN)
 # Kernels' accesses are looked at (tests/sim/track.h): the compiler's calls for ThreadSanitizer come to the simulator.
 SIM_TRACK   := $(if $(filter address,$(SAN)),,-fsanitize=thread)

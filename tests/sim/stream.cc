@@ -582,6 +582,8 @@ void cusim::enqueue_launch(const launch_info &info, void *kept, void (*body)(voi
     operation op;
     op.kind = COMPUTE;
     op.name = info.name;
+    if (!sim().slow_kernel.empty() && strstr(info.name, sim().slow_kernel.c_str()) != nullptr)
+        op.ticks = sim().slow_ticks;
     const uint64_t seed = random_of(d);
     const std::shared_ptr<void> args(kept, drop);
     const std::string name = info.name;

@@ -27,6 +27,7 @@ typedef struct look {
     const char *load, *save; /* NULL: none */
     const char *named;       /* more of the config's "dsc", beginning with a comma; NULL: nothing */
     char log[8192];          /* rank 0's lines about matrix products */
+    char attention[1024];    /* its lines about attention */
     char plans[8][TEXT_BYTES]; /* of each rank's device after its steps */
 } look;
 
@@ -51,12 +52,14 @@ static void keep_line(void *user, dsc_log_level level, const char *text)
     const size_t used = strlen(l->log);
     if (strstr(text, "matrix products") != NULL)
         snprintf(l->log + used, sizeof l->log - used, "%s\n", text);
+    if (strncmp(text, "attention: ", 11) == 0)
+        snprintf(l->attention, sizeof l->attention, "%s", text);
 }
 
 static void run(const char *plans, int32_t world, int32_t stage, int64_t steps, look *l, run_result *out)
 {
     char config[1024];
-    l->log[0] = 0;
+    l->log[0] = l->attention[0] = 0;
     snprintf(config, sizeof config,
              "{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true},"
              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}},"
@@ -190,9 +193,52 @@ static void a_checkpoint_spares_measuring(void **state)
     all_take(&other_card, 1);
     assert_int_equal(lines_of(other_card.log), 1);
     assert_non_null(strstr(other_card.log, "not for this GPU, cuBLASLt and shapes in "));
+    assert_null(strstr(other_card.plans[0], "attention")); /* it has one kernel */
+    assert_string_equal(other_card.attention, "");
     unread.named = ", \"load\": \"/nowhere\"";
     run("fastest", 1, 0, 1, &unread, &result); /* what cannot be read is the load's to tell */
     assert_true(cusim_times_taken() > 0);
+    cw_tmp_close(dir);
+}
+
+/* The model's attention has two kernels on this card. As documented they have the same bits; where one adds up
+ * otherwise, it has to be wanted, and one that gives something else is never taken. */
+static void attention_takes_the_faster_kernel(void **state)
+{
+    static look warps, warpgroups, kept, other, wrong;
+    run_result first, second, third, fourth;
+    char *dir = cw_tmp_open();
+    if (!cusim_present())
+        skip();
+    cusim_set_product_ticks(first_is_fast);
+    run("same_bits", 2, 1, 2, &warps, &first);
+    assert_non_null(strstr(warps.plans[0], " causal window 0 by warps\n"));
+    assert_string_equal(warps.attention, "attention: 1 of 1 shapes measured, 0 take the kernel of warpgroups");
+    cusim_set_kernel_ticks("fwd_kernel<", 100);
+    warpgroups.save = dir;
+    run("same_bits", 2, 3, 2, &warpgroups, &second);
+    assert_non_null(strstr(warpgroups.plans[0], " causal window 0 by warpgroups\n"));
+    assert_string_equal(warpgroups.attention, "attention: 1 of 1 shapes measured, 1 take the kernel of warpgroups");
+    assert_string_equal(first.hash, second.hash);
+    assert_memory_equal(first.loss, second.loss, sizeof first.loss);
+    cusim_set_kernel_ticks(NULL, 0);
+    kept.load = dir;
+    run("same_bits", 1, 0, 1, &kept, &third); /* measured anew it would take the other */
+    assert_non_null(strstr(kept.plans[0], " causal window 0 by warpgroups\n"));
+    cusim_set_kernel_ticks("fwd_kernel<", 100);
+    cusim_set_quirk(CUSIM_OTHER_ORDER);
+    run("same_bits", 1, 0, 1, &other, &third);
+    assert_non_null(strstr(other.plans[0], " causal window 0 by warps\n"));
+    assert_non_null(strstr(other.attention, "1 of 1 shapes measured, 0 take the kernel of warpgroups; 1 would be"));
+    run("fastest", 1, 0, 1, &other, &third);
+    assert_non_null(strstr(other.plans[0], " causal window 0 by warpgroups\n"));
+    cusim_set_quirk(CUSIM_STRAIGHT_COPIES);
+    run("fastest", 2, 1, 2, &wrong, &fourth);
+    cusim_set_kernel_ticks(NULL, 0);
+    cusim_set_quirk(CUSIM_AS_DOCUMENTED);
+    assert_non_null(strstr(wrong.plans[0], " causal window 0 by warps\n"));
+    assert_non_null(strstr(wrong.attention, "gives wrong numbers on this GPU for 1 of 1 shapes"));
+    assert_memory_equal(first.loss, fourth.loss, sizeof first.loss);
     cw_tmp_close(dir);
 }
 
@@ -201,7 +247,7 @@ static void a_checkpoint_spares_measuring(void **state)
 typedef struct forged {
     const char *text; /* NULL: the device's own, with `from` replaced by `to` */
     const char *from, *to;
-    int64_t others; /* products that keep what they had; -1: all */
+    int64_t others; /* products and attentions that keep what they had; -1: all */
 } forged;
 
 static dsc_status set_forged(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
@@ -219,7 +265,7 @@ static dsc_status set_forged(dsc_engine *engine, int32_t rank, void *user, dsc_e
     }
     DSC_TRY(dsc_gemm_plans_set(engine->device, changed, &others, err));
     DSC_TRY(dsc_gemm_plans_get(engine->device, now, TEXT_BYTES, &bytes, err));
-    if (strcmp(own, now) != 0 || others != (f->others >= 0 ? f->others : count_plans(own, 0)))
+    if (strcmp(own, now) != 0 || others != (f->others >= 0 ? f->others : lines_of(own) - 1))
         return DSC_FAIL(err, DSC_ERR_INTERNAL, "", "%lld others", (long long)others);
     return DSC_OK;
 }
@@ -260,6 +306,7 @@ int main(void)
         cmocka_unit_test(same_bits_whatever_is_fast),
         cmocka_unit_test(a_resumed_run_keeps_its_algorithms),
         cmocka_unit_test(a_checkpoint_spares_measuring),
+        cmocka_unit_test(attention_takes_the_faster_kernel),
         cmocka_unit_test(forged_texts_choose_nothing),
     };
     model = tiny_gpt_open(&(tiny_gpt){ .vocab = 61, .sequence = 16, .heads = 1, .layers = 1 });

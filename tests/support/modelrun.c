@@ -145,7 +145,7 @@ static void open_module(modelrun *run, int32_t m)
 {
     const dsc_module *module = &run->model->modules[m];
     const int64_t element = (int64_t)dsc_dtype_bytes(run->options.dtype);
-    const dsc_plan_sink sink = { take_shape, run };
+    const dsc_plan_sink sink = { .gemm = take_shape, .user = run };
     dsc_module_plan *plan = &run->plan[m];
     dsc_error err = DSC_ERROR_INIT;
     must(module->plan(module, run->options.batch, run->options.dtype, &sink, plan, &err), &err);

@@ -764,6 +764,21 @@ static void checks_tables(void **state)
 
 /* ---- Plans ------------------------------------------------------------------------------------------------------- */
 
+/* What a block of "gpt2-small-384" with a batch of 4 and 256 tokens launches. */
+static dsc_status check_attention(void *user, const dsc_attention_fwd_args *shape, dsc_error *err)
+{
+    assert_int_equal(shape->batch * shape->tokens, 1024);
+    assert_int_equal(shape->heads * shape->head_size, 384);
+    assert_int_equal(shape->kv_heads, shape->heads);
+    assert_int_equal(shape->q_stride, 3 * 384);
+    assert_int_equal(shape->kv_stride, 3 * 384);
+    assert_int_equal(shape->head_stride, shape->head_size);
+    assert_int_equal(shape->dtype, DSC_BF16);
+    assert_true(shape->scale == (float)(1 / sqrt((double)shape->head_size)));
+    *(int *)user += 100;
+    return DSC_OK;
+}
+
 static dsc_status count_gemm(void *user, const dsc_gemm_args *shape, dsc_error *err)
 {
     assert_true(shape->m > 0);
@@ -781,10 +796,10 @@ static void plans(void **state)
     dsc_module_plan plan;
     dsc_error err = DSC_ERROR_INIT;
     int count = 0;
-    const dsc_plan_sink sink = { count_gemm, &count };
+    const dsc_plan_sink sink = { count_gemm, &count, check_attention };
     const dsc_module *block = &model->modules[1];
     assert_int_equal(block->plan(block, 4, DSC_BF16, &sink, &plan, &err), DSC_OK);
-    assert_int_equal(count, 12);
+    assert_int_equal(count, 112); /* one attention and twelve products */
     assert_int_equal(plan.out_elements, 1024 * 384);
     /* 5C + I of two bytes and a log-sum-exp a head, each a multiple of 256. */
     assert_int_equal(plan.saved_bytes, 1024 * (9 * 384 * 2 + 6 * 4));

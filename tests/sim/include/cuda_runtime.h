@@ -76,7 +76,11 @@ typedef enum cudaFuncAttribute {
     cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9
 } cudaFuncAttribute;
 typedef void (*cudaHostFn_t)(void *user);
+typedef enum cudaDriverEntryPointQueryResult {
+    cudaDriverEntryPointSuccess = 0, cudaDriverEntryPointSymbolNotFound = 1
+} cudaDriverEntryPointQueryResult;
 
+#define cudaEnableDefault 0u
 #define cudaStreamDefault 0u
 #define cudaStreamNonBlocking 1u
 #define cudaEventDefault 0u
@@ -144,6 +148,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end);
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **entry, unsigned version, unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult *result);
 
 #ifdef __cplusplus
 }
