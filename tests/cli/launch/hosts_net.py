@@ -78,7 +78,8 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin yes
 MaxStartups 200
-""")
+SetEnv HOME={self.folder}
+""")  # a login runs no file of the user's, which may be slow, and whose locks stay when it is killed
         daemon = f"exec {shutil.which('sshd', path='/usr/sbin:/usr/bin:/sbin')} -D -e -f {config}"
         with open(self.path(f"log.{name}.{port}"), "w") as log:
             self.daemons.append(subprocess.Popen(
