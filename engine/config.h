@@ -138,6 +138,17 @@ typedef struct dsc_lora_section {
     char adapter[DSC_CONFIG_TEXT]; /* "": fresh ones */
 } dsc_lora_section;
 
+#define DSC_PARAM_GROUPS_MAX 15
+#define DSC_GROUP_PATTERNS_MAX 16
+/* Parameters whose names fit one of the patterns, and no pattern of a group before it. */
+typedef struct dsc_param_group {
+    char pattern[DSC_GROUP_PATTERNS_MAX][128];
+    int pattern_count;
+    double lr_scale;       /* of every rate */
+    bool has_weight_decay; /* else the optimizer's, where the model decays the parameter */
+    double weight_decay;
+} dsc_param_group;
+
 /* The "dsc" section. Flags of `train` are overrides of these keys. */
 typedef struct dsc_own_config {
     char model[DSC_CONFIG_TEXT]; /* built-in name or Hugging Face folder; "": not given */
@@ -150,6 +161,8 @@ typedef struct dsc_own_config {
     char freeze[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT]; /* patterns of names */
     int freeze_count;
     dsc_lora_section lora;
+    dsc_param_group group[DSC_PARAM_GROUPS_MAX];
+    int group_count;
     int64_t seq_length; /* 0: the model's */
     int64_t steps;      /* the step at which the run ends; 0: by epochs */
     int64_t epochs;     /* 1 */

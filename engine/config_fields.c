@@ -313,5 +313,6 @@ dsc_status dsc_config_fill_fields(dsc_config_parse_state *s)
     DSC_TRY(fill_clipping(s));
     DSC_TRY(fill_prof_ops(s));
     DSC_TRY(fill_own(s));
+    DSC_TRY(dsc_config_fill_groups(s));
     return check_sparse_attention(s);
 }

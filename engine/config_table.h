@@ -148,6 +148,7 @@ dsc_status dsc_config_fill_fields(dsc_config_parse_state *s); /* all other field
 dsc_status dsc_config_fill_training(dsc_config_parse_state *s); /* optimizer and scheduler */
 dsc_status dsc_config_fill_offload(dsc_config_parse_state *s);
 dsc_status dsc_config_fill_elastic(dsc_config_parse_state *s);
+dsc_status dsc_config_fill_groups(dsc_config_parse_state *s); /* after the optimizer */
 int64_t dsc_config_int_or(const dsc_config_parse_state *s, int id, int64_t otherwise);
 bool dsc_config_bool_or(const dsc_config_parse_state *s, int id, bool otherwise);
 /* Texts of a string or a list, as many as fit; returns how many there are. */

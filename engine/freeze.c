@@ -8,7 +8,7 @@
 #include "engine/internal.h"
 
 /* '*' stands for any text, '?' for one byte. Iterative: after a mismatch the last star takes one byte more. */
-static bool matches(const char *pattern, const char *name)
+bool dsc_name_matches(const char *pattern, const char *name)
 {
     const char *star = NULL, *after = NULL;
     while (*name != 0) {
@@ -37,7 +37,7 @@ static bool is_frozen(const dsc_own_config *own, const char *name, bool *used)
     for (int i = 0; i < own->freeze_count; i++) {
         const char *pattern = own->freeze[i];
         const bool out = pattern[0] == '!';
-        if (!matches(pattern + out, name))
+        if (!dsc_name_matches(pattern + out, name))
             continue;
         used[i] = true;
         frozen = !out;

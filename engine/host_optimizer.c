@@ -85,6 +85,7 @@ static dsc_status open_optimizer(dsc_optimizer *o, const dsc_host_tensor *tensor
     dsc_engine *engine = o->engine;
     DSC_TRY(describe(o, tensors, count, err));
     DSC_TRY(dsc_layout_open(engine->alloc, &o->model, engine->place.size, &o->layout, err));
+    DSC_TRY(dsc_engine_group_params(engine, &o->layout, err));
     const dsc_zero_options options = {
         .alloc = engine->alloc, .model = &o->model, .layout = &o->layout, .stage = 1, .rank = engine->place.rank,
         .compute_dtype = DSC_F32, .recipe = engine->config.optimizer.recipe,

@@ -244,6 +244,29 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
              dnnl->patch);
 }
 
+void dsc_engine_describe_numerics(dsc_engine *engine)
+{
+    const dsc_config *config = &engine->config;
+    const char *low = dsc_dtype_text(dsc_engine_dtype(engine));
+    const bool bf16_on_cpu = config->precision == DSC_PRECISION_BF16 && (engine->cpu_caps & DSC_CPU_AVX512_BF16) != 0;
+    const bool by_panels = config->precision != DSC_PRECISION_FP32 && engine->host_visible && !bf16_on_cpu;
+    char scale[48] = "";
+    if (config->precision == DSC_PRECISION_FP16)
+        snprintf(scale, sizeof scale, ", loss scale %s %.9g",
+                 config->fp16.loss_scale == 0 ? "dynamic from" : "fixed at", engine->loss_scaler.scale);
+    snprintf(engine->numerics, sizeof engine->numerics,
+             "params %s, matrix products %s%s with fp32 sums, leaf grads fp32, wire %s, accumulation %s, "
+             "master fp32, moments %s%s%s",
+             low, low, by_panels ? " by fp32 panels" : "", dsc_dtype_text(config->communication_dtype),
+             config->own.gradients == DSC_BF16 ? "fp32 rounded to bf16" : "fp32",
+             dsc_recipes[config->optimizer.recipe].state_count == 0 ? "none"
+             : config->own.moments == DSC_BF16                      ? "bf16 rounded by chance"
+                                                                    : "fp32",
+             engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? ", sums independent of the world size"
+                                                                            : "",
+             scale);
+}
+
 /* ---- the machine's own limit ---- */
 
 #define PEAK_SIZE 1024 /* of a square product; a machine that needs more than 4 PEAK_NS for one takes the small one */

@@ -122,6 +122,10 @@ dsc_status dsc_engine_open_own_model(dsc_engine *engine, dsc_error *err);
 /* freeze.c: engine->model becomes a copy with the parameters of dsc.freeze not trainable. */
 dsc_status dsc_engine_freeze(dsc_engine *engine, dsc_error *err);
 void dsc_engine_close_freeze(dsc_engine *engine);
+/* The pattern fits the name of a parameter: '*' stands for any text, '?' for one byte. */
+bool dsc_name_matches(const char *pattern, const char *name);
+/* param_groups.c: tensors' update_class by dsc.param_groups; rank 0 tells of each group. */
+dsc_status dsc_engine_group_params(const dsc_engine *engine, dsc_layout *layout, dsc_error *err);
 /* outputs.c. Nothing happens where all outputs stay on the device; after_forward: of a pass that has a backward. */
 dsc_status dsc_outputs_open(dsc_engine *engine, dsc_error *err);
 void dsc_outputs_close(dsc_engine *engine);
@@ -197,6 +201,7 @@ bool dsc_engine_saving(const dsc_engine *engine);
 void dsc_engine_snapshot_wait(dsc_engine *engine);
 void dsc_engine_save_advance(dsc_engine *engine);
 /* info.c */
+void dsc_engine_describe_numerics(dsc_engine *engine); /* the line "numerics:" */
 void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out);
 
 #endif

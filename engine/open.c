@@ -280,29 +280,6 @@ void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out)
     dsc_engine_comm_plan(engine, out);
 }
 
-static void describe_numerics(dsc_engine *engine)
-{
-    const dsc_config *config = &engine->config;
-    const char *low = dsc_dtype_text(dsc_engine_dtype(engine));
-    const bool bf16_on_cpu = config->precision == DSC_PRECISION_BF16 && (engine->cpu_caps & DSC_CPU_AVX512_BF16) != 0;
-    const bool by_panels = config->precision != DSC_PRECISION_FP32 && engine->host_visible && !bf16_on_cpu;
-    char scale[48] = "";
-    if (config->precision == DSC_PRECISION_FP16)
-        snprintf(scale, sizeof scale, ", loss scale %s %.9g",
-                 config->fp16.loss_scale == 0 ? "dynamic from" : "fixed at", engine->loss_scaler.scale);
-    snprintf(engine->numerics, sizeof engine->numerics,
-             "params %s, matrix products %s%s with fp32 sums, leaf grads fp32, wire %s, accumulation %s, "
-             "master fp32, moments %s%s%s",
-             low, low, by_panels ? " by fp32 panels" : "", dsc_dtype_text(config->communication_dtype),
-             config->own.gradients == DSC_BF16 ? "fp32 rounded to bf16" : "fp32",
-             dsc_recipes[config->optimizer.recipe].state_count == 0 ? "none"
-             : config->own.moments == DSC_BF16                      ? "bf16 rounded by chance"
-                                                                    : "fp32",
-             engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? ", sums independent of the world size"
-                                                                            : "",
-             scale);
-}
-
 /* ---- opening ---- */
 
 static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
@@ -312,12 +289,13 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(resolve(engine, err));
     dsc_engine_report_config(engine);
     DSC_TRY(dsc_layout_open(engine->alloc, engine->model, engine->place.size, &engine->layout, err));
+    DSC_TRY(dsc_engine_group_params(engine, &engine->layout, err));
     dsc_plan_options plan;
     dsc_engine_plan_options(engine, &plan);
     DSC_TRY(dsc_plan_open(&plan, &engine->plan, err));
     engine->tokens_per_step = engine->config.train_batch_size * engine->model->losses_per_sample;
     dsc_loss_scaler_start(&engine->config, &engine->loss_scaler);
-    describe_numerics(engine);
+    dsc_engine_describe_numerics(engine);
     if (engine->plan_only)
         return DSC_OK;
     DSC_TRY(dsc_engine_agree_fit(engine, err));

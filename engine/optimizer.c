@@ -82,15 +82,25 @@ static void (*const scalars_of[DSC_RECIPE_COUNT])(const terms *t, dsc_update_sca
     [DSC_RECIPE_ADAGRAD] = adagrad_scalars,  [DSC_RECIPE_LION] = lion_scalars,
 };
 
+static void group_terms(const dsc_param_group *group, terms *t)
+{
+    t->lr *= group->lr_scale;
+    if (group->has_weight_decay)
+        t->weight_decay = group->weight_decay;
+}
+
 void dsc_update_compute(const dsc_config *config, double sumsq, double scale, int64_t update, double lr_override,
                         dsc_update *out)
 {
     const dsc_optimizer_config *o = &config->optimizer;
     const double lr = lr_override >= 0 ? lr_override : dsc_schedule_lr(config, update);
     const double norm = sqrt(sumsq) / scale;
-    *out = (dsc_update){ .lr = lr, .grad_norm = norm, .skip = !isfinite(norm), .class_count = 2 };
-    for (int32_t c = 0; c < out->class_count; c++) { /* the layout's: with weight decay, and without */
-        const terms t = { config, update, lr, c == 0 ? o->weight_decay : 0.0 };
+    *out = (dsc_update){ .lr = lr, .grad_norm = norm, .skip = !isfinite(norm) };
+    out->class_count = 2 * config->own.group_count + 2;
+    for (int32_t c = 0; c < out->class_count; c++) {
+        terms t = { config, update, lr, c % 2 == 0 ? o->weight_decay : 0.0 };
+        if (c >= 2) /* param_groups.c */
+            group_terms(&config->own.group[c / 2 - 1], &t);
         out->scalars[c].grad_scale = (float)(clip_coefficient(config->gradient_clipping, norm) / scale);
         plain_scalars(&t, &out->scalars[c]);
         scalars_of[o->recipe](&t, &out->scalars[c]);

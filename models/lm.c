@@ -1,7 +1,7 @@
 /* lm.c - a language model as a list of modules, its parameters with Hugging Face's names, and their first values.
  *
  * One block of control memory per array; every pointer in the dsc_model points into them. Weight decay applies to every
- * parameter: ds_config.json knows no groups, and DeepSpeed decays all that it is given.
+ * parameter: DeepSpeed decays all that it is given, and dsc.param_groups takes parameters out.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/lm.h"
 

@@ -24,31 +24,33 @@ def start():
     return torch.randn(N, generator=torch.Generator().manual_seed(12345)) + 0.25
 
 
-def ours(section):
-    config = json.dumps({"train_micro_batch_size_per_gpu": 1, "optimizer": section}).encode()
+def ours(section, groups=()):
+    """Two tensors, of one parameter group each where `groups` says so."""
+    config = json.dumps({"train_micro_batch_size_per_gpu": 1, "optimizer": section, "dsc": {"param_groups": list(groups)}}).encode()
 
     def body(rank, open_engine):
         engine, err = open_engine(flags=NO_MODEL, config_text=config), Error()
-        weights = (c.c_float * N)(*start().tolist())
-        tensors = (Tensor * 1)(Tensor(b"w", weights, N))
+        halves = [(c.c_float * (N // 2))(*part.tolist()) for part in start().chunk(2)]
+        tensors = (Tensor * 2)(*[Tensor(name, part, N // 2) for name, part in zip((b"a.weight", b"a.bias"), halves)])
         optimizer = c.c_void_p()
-        must(lib.dsc_optimizer_open(c.byref(optimizer), engine, tensors, 1, c.byref(err)), err)
+        must(lib.dsc_optimizer_open(c.byref(optimizer), engine, tensors, 2, c.byref(err)), err)
         for step in range(STEPS):
-            grads = (c.POINTER(c.c_float) * 1)((c.c_float * N)(*gradients(step).tolist()))
+            grads = (c.POINTER(c.c_float) * 2)(*[(c.c_float * (N // 2))(*g.tolist()) for g in gradients(step).chunk(2)])
             result = Result(struct_bytes=c.sizeof(Result))
             must(lib.dsc_optimizer_step(optimizer, grads, c.byref(result), c.byref(err)), err)
         lib.dsc_optimizer_close(c.byref(optimizer))
-        return torch.tensor(list(weights))
+        return torch.tensor(list(halves[0]) + list(halves[1]))
     return run_world(1, body)[0]
 
 
-def theirs(make, params):
-    w = start().requires_grad_(True)
-    optimizer = make([w], **params)
+def theirs(make, params, groups=({}, {})):
+    halves = [part.clone().requires_grad_(True) for part in start().chunk(2)]
+    optimizer = make([dict(params=[w], **group) for w, group in zip(halves, groups)], **params)
     for step in range(STEPS):
-        w.grad = gradients(step)
+        for w, g in zip(halves, gradients(step).chunk(2)):
+            w.grad = g
         optimizer.step()
-    return w.detach()
+    return torch.cat([w.detach() for w in halves])
 
 
 class Lion(torch.optim.Optimizer):
@@ -56,12 +58,11 @@ class Lion(torch.optim.Optimizer):
 
     def __init__(self, params, **options):
         super().__init__(params, options)
-        self.m = [torch.zeros(N)]
+        self.m = [torch.zeros_like(group["params"][0]) for group in self.param_groups]
 
     def step(self):
-        o = self.param_groups[0]
-        (beta1, beta2), lr = o["betas"], o["lr"]
-        for p, m in zip(o["params"], self.m):
+        for o, m in zip(self.param_groups, self.m):
+            (beta1, beta2), lr, p = o["betas"], o["lr"], o["params"][0]
             c = beta1 * m + (1 - beta1) * p.grad
             p.data.mul_(1 - lr * o["weight_decay"]).sub_(lr * torch.sign(c))
             m.mul_(beta2).add_(p.grad, alpha=1 - beta2)
@@ -78,12 +79,22 @@ CASES = [
     ("AdamW", torch.optim.AdamW, dict(lr=0.001, weight_decay=0.1)),
     ("Lion", Lion, dict(lr=0.001, betas=[0.9, 0.99], weight_decay=0.1)),
 ]
-for name, make, params in CASES:
-    a, b = ours({"type": name, "params": params}).double(), theirs(make, params).double()
+
+
+def compare(name, make, params, what="", ours_have=(), theirs_have=({}, {})):
+    a, b = ours({"type": name, "params": params}, ours_have).double(), theirs(make, params, theirs_have).double()
     # relative to a weight, or to 1, the size of all, where one has come close to 0: its roundings were those of larger ones
     off = float(((a - b).abs() / b.abs().clamp(min=1.0)).max())
     own = float((b - start().double()).abs().max())
-    check(f"{name} {params}: {STEPS} steps within 1e-6", off < 1e-6 and own > 0.01, f"off by {off}, moved by {own}")
+    check(f"{name} {params}{what}: {STEPS} steps within 1e-6", off < 1e-6 and own > 0.01, f"off by {off}, moved by {own}")
     print(f"# off by {off:.2g} relative", flush=True)
+
+
+for name, make, params in CASES:
+    compare(name, make, params)
+compare("AdamW", torch.optim.AdamW, dict(lr=0.001, weight_decay=0.1), ", no decay of biases, at twice the rate",
+        [dict(params=["*.bias"], weight_decay=0, lr=0.002)], [dict(), dict(weight_decay=0, lr=0.002)])
+compare("SGD", torch.optim.SGD, dict(lr=0.01, momentum=0.9), ", decay of weights only, at half the rate",
+        [dict(params="*.weight", weight_decay=0.1, lr_scale=0.5), dict(params=["*"])], [dict(weight_decay=0.1, lr=0.005), dict()])
 print(f"1..{tests[0]}")
 sys.exit(1 if failed[0] else 0)

@@ -47,6 +47,10 @@ typedef struct variant {
     const char *own;   /* members of "dsc", each preceded by a comma */
 } variant;
 
+#define GROUPS                                                                                              \
+    ", \"param_groups\": [{\"params\": [\"*.bias\", \"nothing.*\"], \"weight_decay\": 0, \"lr_scale\": 0.5}," \
+    " {\"params\": [\"block.1.*\"], \"lr\": 0.02}]"
+
 static void write_config(const variant *v, char *config, size_t room)
 {
     char zero[1024] = "";
@@ -122,6 +126,52 @@ static void the_same_bits_everywhere(void **state)
         }
 }
 
+/* Rates and decays by name: the classes of a group change inside its tiles and slices. */
+static void groups_have_the_same_bits(void **state)
+{
+    for (size_t o = 2; o < DSC_COUNT(optimizers); o++) {
+        run_result none, first, other;
+        variant v = { optimizers[o].json, 1, 0, 6, o % 2 == 0, false, NULL, NULL };
+        run_plain(&v, &none);
+        v.own = GROUPS;
+        run_plain(&v, &first);
+        assert_int_equal(first.status, DSC_OK);
+        assert_string_not_equal(first.hash, none.hash);
+        for (v.stage = 1; v.stage <= 3; v.stage++) {
+            v.world = v.stage == 2 ? 3 : 2;
+            v.nvme = v.stage == 3;
+            run_plain(&v, &other);
+            expect_same(&first, &other, &v);
+        }
+    }
+}
+
+static void refused(const char *own, const char *word)
+{
+    run_result r;
+    const variant v = { optimizers[5].json, 2, 1, 6, false, false, NULL, own };
+    run_plain(&v, &r);
+    assert_int_equal(r.status, DSC_ERR_CONFIG);
+    if (strstr(r.error.message, word) == NULL)
+        fail_msg("%s: \"%s\" is not in: %s", own, word, r.error.message);
+}
+
+static void groups_that_make_no_sense(void **state)
+{
+    refused(", \"param_groups\": [{\"params\": \"*.biass\", \"lr\": 1}]", "gets no parameter");
+    refused(", \"param_groups\": [{\"params\": \"*\"}, {\"params\": \"*.bias\", \"weight_decay\": 0}]",
+            "group 2 (\"*.bias\")");
+    refused(", \"param_groups\": [{\"params\": \"*.scale\"}]", "gets no parameter"); /* frozen */
+    refused(", \"param_groups\": [{\"weight_decay\": 0}]", "names its parameters");
+    refused(", \"param_groups\": [{\"params\": []}]", "names its parameters");
+    refused(", \"param_groups\": [{\"params\": [3]}]", "a name or a list of names");
+    refused(", \"param_groups\": [\"*.bias\"]", "a group is an object");
+    refused(", \"param_groups\": [{\"params\": \"*\", \"lr\": 1, \"lr_scale\": 1}]", "keep one");
+    refused(", \"param_groups\": [{\"params\": \"*\", \"lr\": -1}]", "from 0 to 1e9");
+    refused(", \"param_groups\": [{\"params\": \"*\", \"weight_decay\": \"x\"}]", "from 0 to 1e9");
+    refused(", \"param_groups\": [{\"params\": \"*\", \"betas\": [0, 0]}]", "no member of a group");
+}
+
 /* ---- checkpoints ---- */
 
 static dsc_status save(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
@@ -178,6 +228,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_bits_everywhere),
+        cmocka_unit_test(groups_have_the_same_bits),
+        cmocka_unit_test(groups_that_make_no_sense),
         cmocka_unit_test(runs_go_on),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

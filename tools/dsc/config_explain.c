@@ -189,6 +189,32 @@ static void print_value(const dsc_config_key *key, const char *value, const char
            key->what);
 }
 
+static void print_group(const dsc_config *config, const dsc_param_group *group)
+{
+    char number[32];
+    printf("{\"params\":[");
+    for (int p = 0; p < group->pattern_count; p++) {
+        if (p > 0)
+            putchar(',');
+        dsc_tool_json_text(group->pattern[p]);
+    }
+    printf("],\"lr\":%s", dsc_tool_double(config->optimizer.lr * group->lr_scale, number));
+    if (group->has_weight_decay)
+        printf(",\"weight_decay\":%s", dsc_tool_double(group->weight_decay, number));
+    putchar('}');
+}
+
+static void print_groups(const dsc_config *config, const char *path, bool json)
+{
+    printf(json ? ",\"%s\":[" : "%-56s [", path);
+    for (int g = 0; g < config->own.group_count; g++) {
+        if (g > 0)
+            putchar(',');
+        print_group(config, &config->own.group[g]);
+    }
+    printf(json ? "]" : "]\n");
+}
+
 static void print_values(const dsc_config *config, const dsc_json *file, bool json)
 {
     char value[VALUE_BYTES], origin[32];
@@ -202,6 +228,8 @@ static void print_values(const dsc_config *config, const dsc_json *file, bool js
             print_texts(key->path, config->own.freeze, config->own.freeze_count, json);
         else if (id == DSC_ID_LORA_TARGETS)
             print_texts(key->path, config->own.lora.targets, config->own.lora.target_count, json);
+        else if (id == DSC_ID_PARAM_GROUPS && config->own.group_count > 0)
+            print_groups(config, key->path, json);
         else if (json && id != DSC_ID_SEED && value_of(config, id, value))
             printf(",\"%s\":%s", key->path, value);
         else if (!json && value_of(config, id, value))
