@@ -56,7 +56,9 @@ typedef struct dsc_optimizer_config {
 
 typedef enum dsc_schedule_kind {
     DSC_SCHEDULE_NONE, DSC_SCHEDULE_WARMUP, DSC_SCHEDULE_WARMUP_DECAY, DSC_SCHEDULE_WARMUP_COSINE,
-    DSC_SCHEDULE_ONE_CYCLE, DSC_SCHEDULE_LR_RANGE_TEST
+    DSC_SCHEDULE_ONE_CYCLE, DSC_SCHEDULE_LR_RANGE_TEST,
+    /* of dsc.lr_schedule, in the order of its choices */
+    DSC_SCHEDULE_CONSTANT, DSC_SCHEDULE_LINEAR, DSC_SCHEDULE_COSINE, DSC_SCHEDULE_WSD
 } dsc_schedule_kind;
 
 typedef struct dsc_schedule_config {
@@ -75,6 +77,8 @@ typedef struct dsc_schedule_config {
     int64_t range_step_size;
     bool range_staircase;
     int64_t last_batch_iteration; /* -1 */
+    int64_t own_warmup_steps, own_decay_steps; /* 0 of the second: a tenth of the run */
+    double own_min_ratio;
 } dsc_schedule_config;
 
 typedef enum dsc_offload { DSC_OFFLOAD_NONE, DSC_OFFLOAD_CPU, DSC_OFFLOAD_NVME } dsc_offload;

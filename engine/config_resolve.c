@@ -183,20 +183,21 @@ static void resolve_buckets(dsc_config *config, int64_t hidden)
 static void resolve_schedule(dsc_config *config, int64_t total_steps)
 {
     dsc_schedule_config *schedule = &config->schedule;
-    if (schedule->kind != DSC_SCHEDULE_WARMUP_DECAY && schedule->kind != DSC_SCHEDULE_WARMUP_COSINE)
+    const bool own = schedule->kind >= DSC_SCHEDULE_LINEAR;
+    const char *key = own ? "dsc.lr_schedule" : "scheduler.params.total_num_steps \"auto\"";
+    if (!own && schedule->kind != DSC_SCHEDULE_WARMUP_DECAY && schedule->kind != DSC_SCHEDULE_WARMUP_COSINE)
         return;
-    schedule->total_num_steps = config->given.total_num_steps;
+    schedule->total_num_steps = own ? DSC_AUTO_I64 : config->given.total_num_steps;
     if (known(schedule->total_num_steps))
         return;
     if (total_steps == 0)
         total_steps = config->own.steps;
     if (total_steps == 0) {
-        dsc_config_note(config, "scheduler.params.total_num_steps \"auto\": not known yet; no decay until it is");
+        dsc_config_note(config, "%s: the steps of the run are not known yet; no decay until they are", key);
         return;
     }
     schedule->total_num_steps = total_steps;
-    dsc_config_note(config, "scheduler.params.total_num_steps \"auto\": %lld, the steps of the run",
-                    (long long)total_steps);
+    dsc_config_note(config, "%s: %lld, the steps of the run", key, (long long)total_steps);
 }
 
 dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts, dsc_error *err)

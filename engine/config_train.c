@@ -1,5 +1,5 @@
-/* config_train.c - the "scheduler" section of a config, and the types of it and of "optimizer" (config_optimizer.c).
- * SPDX-License-Identifier: Apache-2.0 */
+/* config_train.c - the "scheduler" section of a config, dsc.lr_schedule, and the types of scheduler and optimizer (its
+ * section is config_optimizer.c's). SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config_table.h"
 
 #include <stdio.h>
@@ -184,9 +184,40 @@ static dsc_status fill_warmup(dsc_config_parse_state *s)
     return schedule->kind == DSC_SCHEDULE_WARMUP_COSINE ? DSC_OK : fill_warmup_max_lr(s);
 }
 
+static bool says_something(const dsc_config_parse_state *s, int id)
+{
+    return dsc_config_has(s, id) && !dsc_value_is_default(&dsc_config_keys[id], s->given[id]);
+}
+
+/* dsc.lr_schedule; true in *done: there is one. */
+static dsc_status fill_own(dsc_config_parse_state *s, bool *done)
+{
+    static const int params[] = { DSC_ID_LR_WARMUP_STEPS, DSC_ID_LR_DECAY_STEPS, DSC_ID_LR_MIN_RATIO };
+    dsc_schedule_config *schedule = &s->config->schedule;
+    const char *name = dsc_config_has(s, DSC_ID_LR_SCHEDULE) ? s->given[DSC_ID_LR_SCHEDULE]->valuestring : "none";
+    const int choice = dsc_value_choice(&dsc_config_keys[DSC_ID_LR_SCHEDULE], name);
+    *done = choice > 0;
+    for (size_t i = 0; i < DSC_COUNT(params); i++)
+        if (!*done && says_something(s, params[i]))
+            return dsc_config_warn(s, params[i], "no effect without dsc.lr_schedule");
+    if (!*done)
+        return DSC_OK;
+    if (dsc_config_has(s, DSC_ID_SCHEDULER_TYPE))
+        return dsc_config_fail(s, DSC_ID_LR_SCHEDULE, DSC_ERR_CONFIG, "there is a scheduler too; keep one of them");
+    schedule->kind = (dsc_schedule_kind)(DSC_SCHEDULE_CONSTANT + choice - 1);
+    snprintf(schedule->type, sizeof schedule->type, "%s", name);
+    if (says_something(s, DSC_ID_LR_DECAY_STEPS) && schedule->kind != DSC_SCHEDULE_WSD)
+        return dsc_config_warn(s, DSC_ID_LR_DECAY_STEPS, "only wsd takes it");
+    return DSC_OK;
+}
+
 static dsc_status fill_scheduler(dsc_config_parse_state *s)
 {
     dsc_schedule_config *schedule = &s->config->schedule;
+    bool own;
+    DSC_TRY(fill_own(s, &own));
+    if (own)
+        return DSC_OK;
     if (!dsc_config_has(s, DSC_ID_SCHEDULER_TYPE)) {
         schedule->kind = DSC_SCHEDULE_NONE;
         if (s->given[DSC_ID_SCHEDULER] != NULL && s->given[DSC_ID_SCHEDULER]->child != NULL)

@@ -4,7 +4,8 @@
  * iteration that it starts from (-1 unless the config says otherwise), step 1 uses the constructor's rate and step
  * s > 1 the rate of iteration i + s - 1. A constructor that starts at another iteration leaves the rate alone.
  * Operations keep the order of DeepSpeed's, so that results agree to the last bits.
- * Golden values: tests/golden/make_lr.py. SPDX-License-Identifier: Apache-2.0 */
+ * Those of dsc.lr_schedule are transformers'. Golden values: tests/golden/make_lr.py, make_lr_transformers.py.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config.h"
 
 #include <math.h>
@@ -82,6 +83,26 @@ static double cycle_momentum(const dsc_schedule_config *s, double i)
     return s->cycle_max_mom * (1.0 + s->decay_mom_rate * ((i - cycle_size(s) + 1.0) / (double)s->decay_step_size));
 }
 
+/* ---- dsc.lr_schedule ---- */
+
+/* transformers' get_constant_schedule_with_warmup, get_linear_schedule_with_warmup, get_cosine_with_min_lr_schedule_
+ * with_warmup and get_wsd_schedule, whose LambdaLR gives step s the factor of s - 1; after the run's end the last rate
+ * stays. */
+static double own_ratio(const dsc_schedule_config *s, double i)
+{
+    const double warmup = (double)s->own_warmup_steps, total = (double)s->total_num_steps, least = s->own_min_ratio;
+    const bool wsd = s->kind == DSC_SCHEDULE_WSD;
+    if (i < warmup)
+        return wsd ? i / warmup * (1.0 - least) + least : i / warmup;
+    if (s->kind == DSC_SCHEDULE_CONSTANT || s->total_num_steps == DSC_AUTO_I64)
+        return 1.0;
+    const double decay = s->own_decay_steps > 0 ? (double)s->own_decay_steps : fmax(1.0, floor(total / 10.0));
+    const double start = wsd ? fmax(warmup, total - decay) : warmup;
+    const double progress = fmin(1.0, fmax(0.0, i - start) / fmax(1.0, total - start));
+    const double factor = s->kind == DSC_SCHEDULE_LINEAR ? 1.0 - progress : 0.5 * (1.0 + cos(pi * progress));
+    return factor * (1.0 - least) + least;
+}
+
 /* ---- all ---- */
 
 static double range_lr(const dsc_schedule_config *s, double i)
@@ -116,6 +137,8 @@ static double unscaled_lr(const dsc_config *config, int64_t step)
     const dsc_schedule_config *s = &config->schedule;
     if (s->kind == DSC_SCHEDULE_NONE)
         return config->optimizer.lr;
+    if (s->kind >= DSC_SCHEDULE_CONSTANT)
+        return config->optimizer.lr * own_ratio(s, (double)(step - 1));
     if (step <= 1)
         return first_lr(config);
     const double i = iteration_of(s, step);

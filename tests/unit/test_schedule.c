@@ -79,6 +79,12 @@ static void rates_as_deepspeed(void **state)
     assert_true(check_file("LRRangeTest") > 200);
 }
 
+static void rates_as_transformers(void **state)
+{
+    (void)state;
+    assert_true(check_file("transformers") > 500);
+}
+
 static void no_schedule_is_constant(void **state)
 {
     (void)state;
@@ -113,6 +119,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rates_as_deepspeed),
+        cmocka_unit_test(rates_as_transformers),
         cmocka_unit_test(no_schedule_is_constant),
         cmocka_unit_test(auto_total_is_the_run),
     };

@@ -111,6 +111,9 @@ static bool value_of(const dsc_config *config, int id, char *out)
         break;
     case DSC_ID_OFFLOAD_PARAM_DEVICE: text_value(dsc_config_tool_offload(config->zero.offload_param), out); break;
     case DSC_ID_ELASTIC: snprintf(out, VALUE_BYTES, "%s", config->given.elastic.enabled ? "true" : "false"); break;
+    case DSC_ID_LR_SCHEDULE:
+        text_value(config->schedule.kind >= DSC_SCHEDULE_CONSTANT ? config->schedule.type : "none", out);
+        break;
     case DSC_ID_LR_SCALING: text_value(config->own.lr_linear ? "linear" : "none", out); break;
     case DSC_ID_REPRODUCIBLE:
         text_value(config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? "world_size" : "plan", out);
