@@ -9,7 +9,7 @@ import torch
 
 from dsc_ctypes import NO_MODEL, Error, Result, Tensor, check, failed, lib, must, run_world, tests
 
-STEPS, N = 100, 2000
+STEPS, N = 100, 400
 
 
 def gradients(step):
@@ -26,7 +26,7 @@ def start():
 
 def ours(section, groups=()):
     """Two tensors, of one parameter group each where `groups` says so."""
-    config = json.dumps({"train_micro_batch_size_per_gpu": 1, "optimizer": section, "dsc": {"param_groups": list(groups)}}).encode()
+    config = json.dumps({"train_micro_batch_size_per_gpu": 1, "optimizer": section, "dsc": {"threads": 1, "param_groups": list(groups)}}).encode()
 
     def body(rank, open_engine):
         engine, err = open_engine(flags=NO_MODEL, config_text=config), Error()
