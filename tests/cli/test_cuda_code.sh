@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# test_cuda_code.sh - what nvcc made: the exact kernels (exact.cu and update.cu of kernels/cuda/) have no operation that a compiler may
-# fuse or shorten, and the plugin has machine code for sm_80 and sm_90 and PTX for later GPUs of every source; of those whose name
-# ends in _sm90, machine code for sm_90a alone, with warpgroups' products and tile copies in it. The plugin's build has warnings as
-# errors. Skipped where there is no nvcc; the checker itself is tested everywhere.
+# test_cuda_code.sh - what nvcc made: the exact kernels (exact.cu, update.cu and quant.cu of kernels/cuda/) have no operation that a
+# compiler may fuse or shorten, and the plugin has machine code for sm_80 and sm_90 and PTX for later GPUs of every source; of those
+# whose name ends in _sm90, machine code for sm_90a alone, with warpgroups' products and tile copies in it. The plugin's build has
+# warnings as errors. Skipped where there is no nvcc; the checker itself is tested everywhere.
 # SPDX-License-Identifier: Apache-2.0
 set -u
 ptx=${DSC_PTX:-} plugin=${DSC_LIB:-lib}/dsc/libdsc_cuda.so
@@ -50,7 +50,8 @@ check_exact() { # FILES
             for (k in seen) if (index(name, k)) seen[k] = 1
         }
         BEGIN { split("", count); seen["cast"] = seen["cast_stochastic"] = seen["fold"] = seen["add_op"] = seen["sumsq"] = seen["adamw"] = 0
-                seen["sgd"] = seen["momentum"] = seen["adagrad"] = seen["lion"] = 0 }
+                seen["sgd"] = seen["momentum"] = seen["adagrad"] = seen["lion"] = 0
+                seen["15quantize"] = seen["dequantize"] = seen["fold_quantized"] = 0 }
         {
             op = $1 ~ /^@/ ? $2 : $1
             if (op !~ /^(add|sub|mul|mad|fma|div|sqrt|rcp|rsqrt|ex2|lg2|sin|cos|tanh)\..*(f16|f32|f64)/) {
@@ -68,7 +69,7 @@ check_exact() { # FILES
 }
 has() { # KERNELS_AND_TEXTS... : a file with every kernel, and each TEXT in the kernel of its NAME=
     local kernel
-    for kernel in cast cast_stochastic fold add_op sumsq adamw sgd momentum adagrad lion; do
+    for kernel in cast cast_stochastic fold add_op sumsq adamw sgd momentum adagrad lion 15quantize dequantize fold_quantized; do
         case $kernel in
         sgd | momentum | adagrad | lion) echo ".visible .entry each_update_op_${kernel}(" ;;
         *) echo ".visible .entry each_${kernel}(" ;;
@@ -101,8 +102,8 @@ canary "a division that is not there" lion 'div.rn.f32 %f1, %f2, %f3;'
 canary "a sum too many" adagrad 'add.rn.f32 %f1, %f2, %f3;'
 canary "a fused double" sumsq 'fma.rn.f64 %fd1, %fd2, %fd3, %fd4;'
 
-if [ -n "$ptx" ]; then check_exact $ptx; result "exact.cu and update.cu: every operation rounds once, as written" $? "$dir/words"
-else skip "exact.cu and update.cu: every operation rounds once, as written" "no nvcc here"; fi
+if [ -n "$ptx" ]; then check_exact $ptx; result "exact.cu, update.cu and quant.cu: every operation rounds once, as written" $? "$dir/words"
+else skip "exact.cu, update.cu and quant.cu: every operation rounds once, as written" "no nvcc here"; fi
 
 # A source's code is a fat binary in the plugin: entries of kind 1 (PTX) and 2 (machine code), each with its architecture.
 if [ -e "$plugin" ]; then

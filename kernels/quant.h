@@ -1,0 +1,74 @@
+/* quant.h - numbers packed into few bits for the wire, block by block: exact kernels, the same bits on every variant.
+ *
+ * A piece of `count` elements (a multiple of DSC_QUANT_UNIT) is packed as a bf16 scale for each block of 128 elements,
+ * one after the other, then the elements: a byte each (INT8), or half of one (INT4: the even element of two is in the
+ * lower half, 8 added). 128 is how tensors are aligned in their groups (zero/layout.h), so no block has numbers of two
+ * tensors, and blocks are the same ones whoever owns which slice. Per block, with L = 127 or 7:
+ *   top = the largest |x|;  scale = top / L, up to the next bf16;  inverse = 1 / scale
+ *   q = the integer nearest to x * inverse, the even one of two;  unpacked: q * scale, which fp32 holds exactly
+ * A scale below 2^-126 and all its numbers become 0. With an Inf or a NaN among them the scale is NaN, and so is all
+ * that is unpacked. ZeRO++ (Wang et al. 2023) packs weights so into 8 bits and gradients into 4.
+ * reference: quant_ref.c   variants: quant_avx2.c quant_avx512.c   check and bench: tests/checkkern/quant.c
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_QUANT_H
+#define DSC_KERNELS_QUANT_H
+
+#include <dsc/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DSC_QUANT_BLOCK 128
+#define DSC_QUANT_UNIT 1024 /* eight blocks: packed elements begin at a multiple of 16 bytes */
+
+typedef enum dsc_quant { DSC_QUANT_NONE, DSC_QUANT_INT8, DSC_QUANT_INT4 } dsc_quant;
+
+static inline int64_t dsc_quant_scale_bytes(int64_t count) { return count / DSC_QUANT_BLOCK * 2; }
+/* Of a packed piece. */
+static inline int64_t dsc_quant_bytes(dsc_quant quant, int64_t count)
+{
+    return dsc_quant_scale_bytes(count) + (quant == DSC_QUANT_INT4 ? count / 2 : count);
+}
+
+/* Every array starts at a multiple of 16 bytes, every piece of it too; arrays do not overlap. Counts are those of one
+ * piece and a multiple of DSC_QUANT_UNIT. */
+
+/* to <- from packed; with `error` it is x = from[i] + error[i] (fp32) that is packed, and error[i] becomes what x has
+ * more than its unpacked value, 0 in blocks that are not finite. */
+typedef struct dsc_quantize_args {
+    void *to;
+    const void *from;
+    float *error;         /* NULL, or pieces as those of `from` */
+    int64_t count, pieces;
+    int64_t from_stride;  /* elements between the starts of two pieces */
+    int64_t to_stride_bytes;
+    dsc_dtype from_dtype; /* F32, BF16 or F16 */
+    dsc_quant quant;
+} dsc_quantize_args;
+
+/* to <- from unpacked and rounded to to_dtype. */
+typedef struct dsc_dequantize_args {
+    void *to;
+    const void *from;
+    int64_t count, pieces;
+    int64_t to_stride; /* elements */
+    int64_t from_stride_bytes;
+    dsc_dtype to_dtype; /* F32, BF16 or F16 */
+    dsc_quant quant;
+} dsc_dequantize_args;
+
+/* FOLD (exact.h) of leaf_count >= 1 packed leaves:
+ *   s = overwrite ? leaf_0[i] : acc[i] + leaf_0[i];  s = s + leaf_k[i] for k = 1..leaf_count-1;  acc[i] = s */
+typedef struct dsc_fold_quantized_args {
+    float *acc;
+    const void *leaf;
+    int64_t leaf_stride_bytes, leaf_count, count;
+    dsc_quant quant;
+    bool overwrite;
+} dsc_fold_quantized_args;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
