@@ -147,11 +147,26 @@ static dsc_status fill_stage(dsc_config_parse_state *s)
                            cJSON_IsTrue(section) ? "true" : "false", cJSON_IsTrue(section) ? 1 : 0);
 }
 
+/* What asks for other numbers than it gets. */
+static dsc_status check_quantized(dsc_config_parse_state *s)
+{
+    const dsc_zero_config *zero = &s->config->zero;
+    const int weights = zero->quantized_weights ? DSC_ID_QUANTIZED_WEIGHTS : DSC_ID_QUANTIZED_FROZEN;
+    if (zero->quantized_frozen_weights && zero->stage != 3)
+        return dsc_config_warn(s, weights, "no effect at stage %d: it needs stage 3", zero->stage);
+    if (zero->quantized_gradients && choice_or(s, DSC_ID_REDUCE, 0) == 1)
+        return dsc_config_fail(s, DSC_ID_REDUCE, DSC_ERR_CONFIG,
+                               "\"native\", but zero_quantized_gradients packs what is summed; keep one of them");
+    return DSC_OK;
+}
+
 static dsc_status fill_zero(dsc_config_parse_state *s)
 {
     dsc_zero_config *zero = &s->config->zero;
     zero->overlap_comm = dsc_config_bool_or(s, DSC_ID_OVERLAP_COMM, false);
     s->config->given.overlap_comm = dsc_config_has(s, DSC_ID_OVERLAP_COMM);
+    zero->quantized_frozen_weights = zero->quantized_frozen_weights || zero->quantized_weights;
+    DSC_TRY(check_quantized(s));
     if (!dsc_config_bool_or(s, DSC_ID_COMPUTE_GRAD_NORM, true) && (zero->stage == 0 || zero->stage == 3))
         return dsc_config_fail(s, DSC_ID_COMPUTE_GRAD_NORM, DSC_ERR_CONFIG, "false is for stages 1 and 2, not %d",
                                zero->stage);

@@ -98,7 +98,9 @@ static dsc_status fold_quantized(const dsc_fold_quantized_args *a, const dsc_cpu
     {                                                                                         \
         return op(args, team, err, &dsc_quant_##isa);                                         \
     }
-#define QUANT_VARIANTS(isa) QUANT_VARIANT(quantize, isa) QUANT_VARIANT(dequantize, isa) QUANT_VARIANT(fold_quantized, isa)
+#define QUANT_VARIANTS(isa)                                     \
+    QUANT_VARIANT(quantize, isa) QUANT_VARIANT(dequantize, isa) \
+    QUANT_VARIANT(fold_quantized, isa)
 QUANT_VARIANTS(ref)
 QUANT_VARIANTS(avx2)
 QUANT_VARIANTS(avx512)

@@ -1,5 +1,5 @@
-/* quant_v16.h - the recipes of quant.h on sixteen lanes. Include after v16_*.h and after the words that AVX-512 and AVX2
- * have each in their own way: v16_bits (of |x|), v16_int8 (nearest integers as bytes), v16_of_int8, v16_max_bits,
+/* quant_v16.h - the recipes of quant.h on sixteen lanes. Include after v16_*.h and after the words that AVX-512 and
+ * AVX2 have each in their own way: v16_bits (of |x|), v16_int8 (nearest integers as bytes), v16_of_int8, v16_max_bits,
  * v16_top_bits (of all lanes). SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_QUANT_V16_H
 #define DSC_KERNELS_QUANT_V16_H
@@ -116,10 +116,12 @@ static void pack(const dsc_quant_unit *to, const void *from, float *error, dsc_d
 static void unpack(void *to, const dsc_quant_unit *from, dsc_dtype dtype, dsc_quant quant)
 {
     if (quant == DSC_QUANT_INT4)
-        FOR_DTYPE(dtype, unpack_unit(to, from, DSC_F32, DSC_QUANT_INT4), unpack_unit(to, from, DSC_BF16, DSC_QUANT_INT4),
+        FOR_DTYPE(dtype, unpack_unit(to, from, DSC_F32, DSC_QUANT_INT4),
+                  unpack_unit(to, from, DSC_BF16, DSC_QUANT_INT4),
                   unpack_unit(to, from, DSC_F16, DSC_QUANT_INT4));
     else
-        FOR_DTYPE(dtype, unpack_unit(to, from, DSC_F32, DSC_QUANT_INT8), unpack_unit(to, from, DSC_BF16, DSC_QUANT_INT8),
+        FOR_DTYPE(dtype, unpack_unit(to, from, DSC_F32, DSC_QUANT_INT8),
+                  unpack_unit(to, from, DSC_BF16, DSC_QUANT_INT8),
                   unpack_unit(to, from, DSC_F16, DSC_QUANT_INT8));
 }
 

@@ -5,8 +5,8 @@
  * memory of lifetimes that ended before its issue step, so the gather stream first waits for the compute stream. What
  * a micro-step's first steps use is gathered in the last ones of the micro-step before, if no update comes between.
  * With W = 1, and below stage 3, parameters are whole and nothing is gathered; parameters that are away from the device
- * are fetched also by one rank. A rank's slice of them comes to its place in the window on the fetch stream, while the
- * gather before it is under way.
+ * are fetched also by one rank, and those that travel packed (pack.c) packed and unpacked. A rank's slice of what is
+ * away comes to its place in the window on the fetch stream, while the gather before it is under way.
  *
  * One group may dwarf the others (the embedding of a small model): its window alone can take more than keeping it
  * whole. Then it is resident: gathered once after each update, as at stage 2. SPDX-License-Identifier: Apache-2.0 */
@@ -18,7 +18,8 @@
 bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group)
 {
     return zero->o.stage == 3 && !zero->group[group].resident &&
-           (zero->world_size > 1 || zero->group[group].swap_param);
+           (zero->world_size > 1 || zero->group[group].swap_param ||
+            dsc_pack_of_params(zero, group) != DSC_QUANT_NONE);
 }
 
 bool dsc_gather_fetches(const dsc_zero *zero)
@@ -143,15 +144,18 @@ static int64_t plan_windows(dsc_zero *zero)
     return dsc_window_place(zero->gather_window, zero->gather_count, zero->step_count);
 }
 
-/* Tries the largest group as a resident one; it stays so when that takes less. */
+/* Tries the largest group as a resident one; it stays so when that takes less. Packed ones cannot: whole parameters are
+ * also this rank's own, which must stay what they are. */
 static int64_t choose_resident(dsc_zero *zero, int64_t window_bytes)
 {
     const dsc_layout *layout = zero->o.layout;
     int32_t largest = -1;
     for (int32_t g = 0; g < layout->group_count; g++)
-        if (dsc_gather_is_windowed(zero, g) &&
+        if (dsc_gather_is_windowed(zero, g) && dsc_pack_of_params(zero, g) == DSC_QUANT_NONE &&
             (largest < 0 || layout->group[g].padded > layout->group[largest].padded))
             largest = g;
+    if (largest < 0)
+        return window_bytes;
     const int64_t more = elsewhere(zero, largest) * zero->param_bytes_each;
     zero->group[largest].resident = true;
     const int64_t less = plan_windows(zero);
@@ -258,9 +262,12 @@ static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, char *wi
         DSC_TRY(dsc_store_fetch(zero, gather->group, mine, err));
         DSC_TRY(dsc_zero_order(gather->fetched, zero->fetch_stream, zero->gather_stream, err));
     }
-    if (zero->world_size == 1)
+    const bool packed = dsc_pack_of_params(zero, gather->group) != DSC_QUANT_NONE;
+    if (zero->world_size == 1 && !packed)
         return DSC_OK;
     dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_GATHER, zero->o.layout->group[gather->group].module);
+    if (packed)
+        return dsc_pack_gather(zero, gather->group, window, mine, err);
     return dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, window, mine, slice, zero->o.compute_dtype,
                                zero->gather_stream, err);
 }

@@ -59,7 +59,7 @@ struct dsc_zero {
     dsc_zero_options o;
     int32_t world_size, step_count;
     int64_t param_bytes_each;
-    int64_t window_bytes;
+    int64_t window_bytes, leaf_bytes;
     int64_t resident_bytes, resident_slice_bytes; /* whole parameters of resident groups; of them this rank's slices */
     dsc_group_state *group;
     dsc_gather *gather;
@@ -86,6 +86,8 @@ struct dsc_zero {
     dsc_stream *update_stream; /* NULL: the update is done when dsc_zero_update returns */
     dsc_update_terms terms;    /* of the update that is under way */
     atomic_bool cancelled;     /* what the update has not begun is left out */
+    int64_t pack_chunk, pack_leaf_chunk; /* elements of a rank that pass packed at a time */
+    dsc_buf pack_buf, pack_leaf_buf;     /* of the gather stream, and of the reduce stream */
     dsc_event *compute_mark;   /* where the compute stream stood when another stream was told to start */
     dsc_event *pass_mark;      /* where the gather stream stood when a pass began */
     dsc_event *idle;
@@ -115,6 +117,16 @@ static inline int64_t dsc_plane_bytes_each(const dsc_zero *zero, dsc_plane plane
 {
     return (int64_t)dsc_dtype_bytes(dsc_zero_dtype(zero, plane));
 }
+
+/* pack.c: what a group's parameters are packed in on the way to its windows; windows hold what came out again. */
+dsc_quant dsc_pack_of_params(const dsc_zero *zero, int32_t group);
+void dsc_pack_plan(dsc_zero *zero, int64_t *gather_bytes, int64_t *leaf_bytes);
+dsc_status dsc_pack_open(dsc_zero *zero, dsc_error *err);
+void dsc_pack_close(dsc_zero *zero);
+/* On the gather stream: the window, from this rank's slice (which may lie in it) and everybody's. */
+dsc_status dsc_pack_gather(dsc_zero *zero, int32_t group, char *window, const char *mine, dsc_error *err);
+/* On the reduce stream: a reduce_scatter, of packed leaves if the options say so. */
+dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_reduce_scatter_args *args, dsc_error *err);
 
 /* traffic.c: after gathers and leaves are planned */
 void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out);

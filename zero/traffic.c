@@ -19,18 +19,26 @@ static int64_t leaves_of(const dsc_zero *zero, int32_t g)
     return count;
 }
 
+/* Of a rank's slice as it travels. */
+static int64_t wire_bytes(dsc_quant quant, int64_t slice, dsc_dtype dtype)
+{
+    return quant != DSC_QUANT_NONE ? dsc_quant_bytes(quant, slice) : slice * (int64_t)dsc_dtype_bytes(dtype);
+}
+
 static void add_wire(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_zero_traffic *out)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
     const int64_t others = group->padded - group->slice, each = zero->param_bytes_each;
-    const int64_t leaf_each = (int64_t)dsc_dtype_bytes(zero->o.wire_dtype);
-    out->wire_bytes += micro_steps * leaves_of(zero, g) * others * leaf_each;
+    const int64_t ranks = zero->world_size - 1;
+    out->wire_bytes += micro_steps * leaves_of(zero, g) * ranks *
+                       wire_bytes(zero->o.quant_leaves, group->slice, zero->o.wire_dtype);
     if (zero->o.stage == 0)
         out->wire_bytes += group->trainable ? others * 4 : 0; /* whole sums; every rank updates all */
     else if (zero->group[g].param_whole)
         out->wire_bytes += group->trainable ? others * each : 0;
     else
-        out->wire_bytes += micro_steps * windows_of(zero, g) * others * each;
+        out->wire_bytes += micro_steps * windows_of(zero, g) * ranks *
+                           wire_bytes(dsc_pack_of_params(zero, g), group->slice, zero->o.compute_dtype);
 }
 
 static void add_files(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_zero_traffic *out)

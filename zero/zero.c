@@ -54,10 +54,13 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     dsc_store_plan(zero);
     plan_states(zero);
     DSC_TRY(dsc_reduce_plan(zero, &leaf_bytes, &counter_bytes, err));
+    int64_t pack_bytes, pack_leaf_bytes;
+    dsc_pack_plan(zero, &pack_bytes, &pack_leaf_bytes);
     zero->window_bytes = window_bytes;
     zero->plan.bytes[DSC_TAG_GATHER][DSC_TIER_DEVICE] +=
-        window_bytes + zero->resident_bytes - zero->resident_slice_bytes;
-    zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += leaf_bytes;
+        window_bytes + pack_bytes + zero->resident_bytes - zero->resident_slice_bytes;
+    zero->leaf_bytes = leaf_bytes;
+    zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += leaf_bytes + pack_leaf_bytes;
     zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += counter_bytes;
     dsc_traffic_plan(zero, &zero->plan.traffic);
     return DSC_OK;
@@ -159,7 +162,8 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_mem_open(device, DSC_TAG_MASTER, DSC_TIER_DEVICE, bytes[DSC_TAG_MASTER], &zero->master_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_MOMENT, DSC_TIER_DEVICE, bytes[DSC_TAG_MOMENT], &zero->moment_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_GATHER, DSC_TIER_DEVICE, zero->window_bytes, &zero->gather_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, DSC_TIER_DEVICE, bytes[DSC_TAG_LEAF], &zero->leaf_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, DSC_TIER_DEVICE, zero->leaf_bytes, &zero->leaf_buf, err));
+    DSC_TRY(dsc_pack_open(zero, err));
     const int64_t sum_bytes = (int64_t)sizeof(dsc_fixed_sum);
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, sum_bytes, &zero->sum_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, sum_bytes * zero->world_size, &zero->sums_buf, err));
@@ -235,6 +239,7 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     dsc_event_close(&zero->pass_mark);
     dsc_event_close(&zero->compute_mark);
     if (zero->o.device != NULL) {
+        dsc_pack_close(zero);
         dsc_mem_close(zero->o.device, &zero->sums_buf);
         dsc_mem_close(zero->o.device, &zero->sum_buf);
         dsc_mem_close(zero->o.device, &zero->leaf_buf);

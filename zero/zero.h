@@ -12,7 +12,7 @@
  *   stage 0: params P, grads P, master P, moments 2P      stage 1: params P, grads S, master S, moments 2S
  *   stage 2: as 1 (gradients are reduced to their owners in every micro-step at every stage)
  *   stage 3: params S, grads S, master S, moments 2S, and windows for the groups in use (a group whose window would
- *            take more than its whole parameters keeps those instead)
+ *            take more than its whole parameters keeps those instead, unless they travel packed)
  * In fp32 the params are the master.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_ZERO_H
@@ -63,6 +63,9 @@ typedef struct dsc_zero_options {
     dsc_dtype moment_dtype;           /* F32, or BF16: rounded by chance, keyed by seed, update and element */
     dsc_dtype sum_dtype;              /* of gradients; BF16: rounded to the nearest whenever a leaf is in, wherever they
                                          are; those away from the device lie in it */
+    /* ZeRO++: what parameters, and frozen ones, are packed in on their way to windows at stage 3 (NONE or INT8), and
+     * leaves on theirs to their owners. */
+    dsc_quant quant_params, quant_frozen, quant_leaves;
     uint64_t seed;
     bool overlap;
     int64_t prefetch_elements;        /* groups are gathered ahead while what is under way is at most this long */

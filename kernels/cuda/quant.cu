@@ -56,8 +56,8 @@ template <dsc_quant Q> __device__ __forceinline__ typename packed<Q>::word *word
                                                                                   const quant_place &at)
 {
     typedef typename packed<Q>::word word;
-    return reinterpret_cast<word *>(static_cast<char *>(piece) + dsc_quant_scale_bytes(count)) + at.block * 32 +
-           at.lane;
+    uint16_t *scales = static_cast<uint16_t *>(piece); /* what follows them are the elements */
+    return reinterpret_cast<word *>(scales + count / DSC_QUANT_BLOCK) + at.block * 32 + at.lane;
 }
 
 /* The block's scale from its largest |x|, and what elements are multiplied with; as dsc_quant_inverse. */
@@ -113,7 +113,8 @@ template <class T, dsc_quant Q> __global__ void quantize_kernel(const dsc_quanti
 
 /* The lane's elements of a packed piece. */
 template <dsc_quant Q>
-__device__ __forceinline__ void unpack(float (&x)[LANE_ELEMENTS], const void *from, int64_t count, const quant_place &at)
+__device__ __forceinline__ void unpack(float (&x)[LANE_ELEMENTS], const void *from, int64_t count,
+                                       const quant_place &at)
 {
     void *piece = const_cast<void *>(from);
     const typename packed<Q>::word w = *words<Q>(piece, count, at);

@@ -162,7 +162,7 @@ typedef struct variant {
     const char *device;
     int32_t world, stage;
     bool bf16, overlap;
-    const char *own; /* further members of "dsc", each preceded by a comma */
+    const char *own, *zero; /* further members of "dsc" and of zero_optimization, each preceded by a comma */
     const char *optimizer;
 } variant;
 
@@ -175,9 +175,9 @@ static void run(const variant *v, run_result *out)
              "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": 3, \"gradient_clipping\": 0.5,"
              " \"optimizer\": %s,"
              " \"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %d, \"overlap_comm\": %s,"
-             " \"reduce_bucket_size\": 3000},"
+             " \"reduce_bucket_size\": 3000%s},"
              " \"dsc\": {\"threads\": 1, \"device\": \"%s\", \"comm_timeout_s\": 60%s}}",
-             SAMPLES, v->optimizer, v->bf16 ? "true" : "false", (int)v->stage, v->overlap ? "true" : "false",
+             SAMPLES, v->optimizer, v->bf16 ? "true" : "false", (int)v->stage, v->overlap ? "true" : "false", v->zero,
              v->device, v->own);
     run_well(&(run_options){ .world = v->world, .steps = STEPS, .model = &model, .config = config,
                              .data = { fill, NULL, 1 << 20 }, .fault_rank = -1 }, out);
@@ -194,13 +194,13 @@ static void expect_sense(const run_result *r)
 static void compare_with(const char *optimizer, int32_t world, bool bf16, const char *own)
 {
     run_result cpu, gpu;
-    run(&(variant){ "cpu", world, 1, bf16, false, own, optimizer }, &cpu);
+    run(&(variant){ "cpu", world, 1, bf16, false, own, "", optimizer }, &cpu);
     expect_sense(&cpu);
     for (int32_t stage = 0; stage <= 3; stage++) {
         cusim_set_schedule((uint64_t)(world * 4 + stage), stage == 1   ? CUSIM_COMM_FIRST
                                                           : stage == 2 ? CUSIM_COMPUTE_FIRST
                                                                        : CUSIM_RANDOM);
-        run(&(variant){ "cuda", world, stage, bf16, stage != 0, own, optimizer }, &gpu);
+        run(&(variant){ "cuda", world, stage, bf16, stage != 0, own, "", optimizer }, &gpu);
         run_expect_same(&cpu, &gpu);
     }
 }
@@ -254,6 +254,27 @@ static void other_optimizers(void **state)
     }
 }
 
+/* ZeRO++'s weights and gradients: what is packed on a GPU is what a CPU packs. */
+static void packed_on_the_wire(void **state)
+{
+    run_result cpu, gpu;
+    variant v = { "cpu", 3, 3, true, false, "",
+                  ", \"zero_quantized_weights\": true, \"zero_quantized_gradients\": true", ADAMW };
+    if (run_most_ranks(8) < 3)
+        skip();
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        v.bf16 = bf16 != 0;
+        v.device = "cpu";
+        v.overlap = false;
+        run(&v, &cpu);
+        v.device = "cuda";
+        v.overlap = true;
+        cusim_set_schedule((uint64_t)bf16, CUSIM_RANDOM);
+        run(&v, &gpu);
+        run_expect_same(&cpu, &gpu);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -261,6 +282,7 @@ int main(void)
         cmocka_unit_test(three_gpus),
         cmocka_unit_test(eight_gpus),
         cmocka_unit_test(any_number_of_gpus),
+        cmocka_unit_test(packed_on_the_wire),
         cmocka_unit_test(other_optimizers),
     };
     return cmocka_run_group_tests_name("exact training on simulated GPUs", tests, NULL, NULL);

@@ -228,7 +228,7 @@ def what_is_not_built_is_refused_by_name(b):
             ({"pipeline": {"stages": 2}}, "pipeline.stages"), ({"sequence_parallel_size": 2}, "sequence_parallel_size"),
             ({"amp": {"enabled": True}}, "amp.enabled"),
             ({"torch_autocast": {"enabled": True}}, "torch_autocast.enabled"),
-            ({"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, "zero_quantized_weights"),
+            ({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 2}}, "zero_hpz_partition_size"),
             ({"zero_optimization": {"stage": 3, "mics_shard_size": 2}}, "mics_shard_size")):
         path = b.put("c.json", merged(CONFIG, **more))
         for argv in ([*b.train, "--config", path], [DSC, "check", "--kind", "config", path]):

@@ -1,0 +1,210 @@
+/* test_packed.c - ZeRO++: what packed weights and packed gradients may change, and what not. The bits are the same
+ * wherever states live, with and without overlap, and with "world_size" for any number of ranks; packed gradients give
+ * them at every stage. Bytes counted on the wire are those of the paper's formats.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/internal.h"
+#include "tests/support/run_world.h"
+#include "tests/support/toy_model.h"
+#include "zero/internal.h"
+
+#define STEPS 3
+#define WEIGHTS ", \"zero_quantized_weights\": true"
+#define FROZEN ", \"zero_quantized_nontrainable_weights\": true"
+#define GRADIENTS ", \"zero_quantized_gradients\": true"
+#define ANY_WORLD ", \"reproducible\": \"world_size\""
+
+static char folder[512];
+
+typedef struct variant {
+    int32_t world, stage, accumulation;
+    const char *precision;   /* a member, followed by a comma, or nothing: fp32 */
+    const char *zero, *own;  /* members, each preceded by a comma; %s is a folder */
+} variant;
+
+/* What a rank's wrappers should have counted, from what the paper packs: a byte and half a byte an element, and two
+ * bytes for each 128 of them. */
+typedef struct wire {
+    int64_t gathered, plain_gathered, reduced, plain_reduced;
+} wire;
+
+static dsc_status add_up(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    const dsc_zero *zero = engine->zero;
+    const dsc_layout_group *group = engine->layout.group;
+    const int64_t others = engine->layout.world_size - 1, micro_steps = engine->config.gradient_accumulation_steps;
+    wire *out = user;
+    if (rank != 0)
+        return DSC_OK;
+    *out = (wire){ 0 };
+    for (int32_t i = 0; i < zero->gather_count; i++) {
+        const int64_t elements = others * micro_steps * group[zero->gather[i].group].slice;
+        out->gathered += elements + elements / 128 * 2;
+        out->plain_gathered += 2 * elements;
+    }
+    for (int32_t i = 0; i < zero->leaf_count; i++) {
+        const int64_t elements = others * micro_steps * group[zero->leaf[i].group].slice;
+        out->reduced += elements / 2 + elements / 128 * 2;
+        out->plain_reduced += 2 * elements;
+    }
+    return DSC_OK;
+}
+
+static void run_variant(const variant *v, const dsc_model *model, wire *counted, run_result *out)
+{
+    char config[4096], zero[2048];
+    snprintf(zero, sizeof zero, v->zero, folder, folder);
+    snprintf(config, sizeof config,
+             "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d,"
+             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
+             " \"gradient_clipping\": 0.5, %s\"zero_optimization\": {\"stage\": %d,"
+             " \"sub_group_size\": 2048, \"stage3_param_persistence_threshold\": 0%s},"
+             " \"dsc\": {\"threads\": 1%s}}",
+             (int)v->accumulation, v->precision, (int)v->stage, zero, v->own);
+    const run_options options = { .world = v->world, .steps = STEPS, .model = model, .config = config,
+                                  .data = toy_data((dsc_model *)(uintptr_t)model, 1 << 20), .fault_rank = -1,
+                                  .after = counted != NULL ? add_up : NULL, .user = counted };
+    run_world(&options, out);
+    if (out->status != DSC_OK)
+        print_error("%s: %s\n", out->error.where, out->error.message);
+    assert_int_equal(out->status, DSC_OK);
+    if (out->wire_bytes < out->wire_planned || out->wire_bytes > out->wire_planned + 4096)
+        print_error("stage %d, %d ranks, %s: %lld bytes on the wire, %lld planned\n", (int)v->stage, (int)v->world,
+                    v->precision, (long long)out->wire_bytes, (long long)out->wire_planned);
+    assert_true(out->tracked_peak <= out->planned + out->planned / 100);
+    assert_true(out->wire_bytes >= out->wire_planned && out->wire_bytes <= out->wire_planned + 4096);
+}
+
+static bool same(const run_result *a, const run_result *b)
+{
+    return memcmp(a->loss, b->loss, STEPS * sizeof(double)) == 0 &&
+           memcmp(a->norm, b->norm, STEPS * sizeof(double)) == 0 && strcmp(a->hash, b->hash) == 0;
+}
+
+static void expect_same(const run_result *first, const variant *v, const dsc_model *model, const char *what)
+{
+    run_result other;
+    run_variant(v, model, NULL, &other);
+    if (!same(first, &other))
+        print_error("%s: stage %d, %d ranks, %s\n", what, (int)v->stage, (int)v->world, v->precision);
+    assert_true(same(first, &other));
+}
+
+#define OPTIMIZER_NVME ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}"
+#define PARAM_NVME ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}"
+#define BF16 "\"bf16\": {\"enabled\": true}, "
+static const char *const precisions[] = { BF16, "", "\"fp16\": {\"enabled\": true, \"initial_scale_power\": 6}, " };
+
+static void packed_weights_have_the_same_bits_everywhere(void **state)
+{
+    dsc_model *model = toy_model_open(5, 61, 3, true);
+    for (size_t p = 0; p < DSC_COUNT(precisions); p++) {
+        run_result first, plain;
+        variant v = { 2, 3, 2, precisions[p], WEIGHTS, "" };
+        run_variant(&v, model, NULL, &first);
+        v.zero = "";
+        run_variant(&v, model, NULL, &plain);
+        assert_false(same(&first, &plain));
+        assert_true(fabs(first.loss[STEPS - 1] - plain.loss[STEPS - 1]) < 0.02 * plain.loss[STEPS - 1]);
+        v.zero = WEIGHTS ", \"overlap_comm\": true";
+        expect_same(&first, &v, model, "overlap");
+        v.zero = WEIGHTS ", \"overlap_comm\": true, \"stage3_prefetch_bucket_size\": 0,"
+                         " \"stage3_max_reuse_distance\": 0";
+        expect_same(&first, &v, model, "no prefetch, no reuse");
+        v.zero = WEIGHTS OPTIMIZER_NVME PARAM_NVME;
+        expect_same(&first, &v, model, "both nvme");
+    }
+    toy_model_close(model);
+}
+
+static void packed_gradients_have_the_same_bits_at_every_stage(void **state)
+{
+    dsc_model *model = toy_model_open(5, 61, 3, true);
+    for (size_t p = 0; p < DSC_COUNT(precisions); p++) {
+        run_result first;
+        variant v = { 3, 0, 2, precisions[p], GRADIENTS, "" };
+        run_variant(&v, model, NULL, &first);
+        assert_true(isfinite(first.loss[STEPS - 1]) && first.loss[STEPS - 1] != first.loss[0]);
+        for (v.stage = 1; v.stage <= 3; v.stage++)
+            expect_same(&first, &v, model, "stage");
+        v.stage = 3;
+        v.zero = GRADIENTS ", \"overlap_comm\": true" OPTIMIZER_NVME PARAM_NVME;
+        expect_same(&first, &v, model, "both nvme, overlap");
+    }
+    toy_model_close(model);
+}
+
+/* One rank packs as well, so "world_size" is about it too. */
+static void any_number_of_ranks_gives_the_same_bits(void **state)
+{
+    dsc_model *model = toy_model_open(5, 61, 2, true);
+    run_result first;
+    variant v = { 1, 3, 6, BF16, WEIGHTS GRADIENTS, ANY_WORLD };
+    run_variant(&v, model, NULL, &first);
+    for (v.world = 1; v.world <= 3; v.world++) {
+        v.accumulation = 6 / v.world;
+        v.zero = v.world == 2 ? WEIGHTS GRADIENTS : WEIGHTS GRADIENTS PARAM_NVME;
+        expect_same(&first, &v, model, "world size");
+    }
+    toy_model_close(model);
+}
+
+static void bytes_on_the_wire_are_the_papers(void **state)
+{
+    dsc_model *model = toy_model_open(5, 61, 3, false);
+    run_result both, gradients;
+    wire expected;
+    variant v = { 3, 3, 2, BF16, WEIGHTS GRADIENTS, "" };
+    run_variant(&v, model, &expected, &both);
+    assert_int_equal(both.wire_planned, expected.gathered + expected.reduced);
+    /* Half of bf16's bytes, and a quarter; the scales take 1.6 % of an int8. */
+    assert_true(expected.gathered <= expected.plain_gathered * 0.51);
+    assert_true(expected.reduced <= expected.plain_reduced * 0.26);
+    v.zero = GRADIENTS;
+    v.stage = 2; /* whole parameters, gathered as they are once a step */
+    run_variant(&v, model, &expected, &gradients);
+    assert_true(gradients.wire_planned > expected.reduced);
+    toy_model_close(model);
+}
+
+/* Frozen weights alone travel packed; those that learn are as they were. */
+static void frozen_weights_can_be_packed_alone(void **state)
+{
+    dsc_model *model = toy_model_open(5, 61, 3, true);
+    run_result plain, frozen, all;
+    variant v = { 2, 3, 1, BF16, "", "" };
+    run_variant(&v, model, NULL, &plain);
+    v.zero = FROZEN;
+    run_variant(&v, model, NULL, &frozen);
+    v.zero = WEIGHTS;
+    run_variant(&v, model, NULL, &all);
+    assert_true(frozen.wire_planned > all.wire_planned);
+    assert_false(same(&frozen, &all));
+    v.zero = WEIGHTS FROZEN;
+    expect_same(&all, &v, model, "both");
+    toy_model_close(model);
+}
+
+int main(void)
+{
+    const char *tmp = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s", tmp != NULL ? tmp : "/tmp");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(packed_weights_have_the_same_bits_everywhere),
+        cmocka_unit_test(packed_gradients_have_the_same_bits_at_every_stage),
+        cmocka_unit_test(any_number_of_ranks_gives_the_same_bits),
+        cmocka_unit_test(bytes_on_the_wire_are_the_papers),
+        cmocka_unit_test(frozen_weights_can_be_packed_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

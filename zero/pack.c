@@ -1,0 +1,128 @@
+/* pack.c - what travels packed (kernels/quant.h): parameters to the windows of stage 3, which are ZeRO++'s quantized
+ * weights, and leaves to their owners, its quantized gradients.
+ *
+ * Owners pack their slice, packed slices are gathered, and everybody unpacks all of them, its own too: so all ranks
+ * compute with the same numbers. Leaves are packed where they are made and folded in fp32 where they go, in rank order.
+ * Both pass in chunks through buffers of a bounded size. Blocks begin at fixed places of a group, and one rank alone
+ * packs and unpacks as well, so neither depends on the world size. SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+#define CHUNK_ELEMENTS (INT64_C(1) << 24) /* of all ranks together: about 16 MiB in int8 */
+
+dsc_quant dsc_pack_of_params(const dsc_zero *zero, int32_t group)
+{
+    if (zero->o.stage != 3)
+        return DSC_QUANT_NONE;
+    return zero->o.layout->group[group].trainable ? zero->o.quant_params : zero->o.quant_frozen;
+}
+
+/* Elements of each rank that pass at a time; none is longer than `longest`. */
+static int64_t chunk_of(const dsc_zero *zero, int64_t longest)
+{
+    const int64_t even = CHUNK_ELEMENTS / zero->world_size / DSC_QUANT_UNIT * DSC_QUANT_UNIT;
+    return dsc_min_i64(longest, dsc_max_i64(even, DSC_QUANT_UNIT));
+}
+
+/* Of a chunk from every rank. */
+static int64_t chunk_bytes(const dsc_zero *zero, dsc_quant quant, int64_t count)
+{
+    return zero->world_size * dsc_quant_bytes(quant, count);
+}
+
+void dsc_pack_plan(dsc_zero *zero, int64_t *gather_bytes, int64_t *leaf_bytes)
+{
+    const dsc_layout *layout = zero->o.layout;
+    int64_t params = 0, leaves = 0;
+    for (int32_t g = 0; g < layout->group_count; g++) {
+        if (dsc_pack_of_params(zero, g) != DSC_QUANT_NONE)
+            params = dsc_max_i64(params, layout->group[g].slice);
+        if (layout->group[g].trainable && zero->o.quant_leaves != DSC_QUANT_NONE)
+            leaves = dsc_max_i64(leaves, layout->group[g].slice);
+    }
+    zero->pack_chunk = chunk_of(zero, params);
+    zero->pack_leaf_chunk = chunk_of(zero, leaves);
+    *gather_bytes = params == 0 ? 0 : chunk_bytes(zero, DSC_QUANT_INT8, zero->pack_chunk);
+    *leaf_bytes = leaves == 0 ? 0 : chunk_bytes(zero, zero->o.quant_leaves, zero->pack_leaf_chunk);
+    if (zero->world_size > 1)
+        *leaf_bytes *= 2; /* what goes, and what comes */
+}
+
+dsc_status dsc_pack_open(dsc_zero *zero, dsc_error *err)
+{
+    int64_t gather_bytes, leaf_bytes;
+    dsc_pack_plan(zero, &gather_bytes, &leaf_bytes);
+    DSC_TRY(dsc_comm_mem_open(zero->o.comm, DSC_TAG_GATHER, gather_bytes, &zero->pack_buf, err));
+    return dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, leaf_bytes, &zero->pack_leaf_buf, err);
+}
+
+void dsc_pack_close(dsc_zero *zero)
+{
+    if (zero->o.device != NULL)
+        dsc_mem_close(zero->o.device, &zero->pack_leaf_buf);
+    if (zero->o.comm != NULL)
+        dsc_comm_mem_close(zero->o.comm, &zero->pack_buf);
+}
+
+dsc_status dsc_pack_gather(dsc_zero *zero, int32_t group, char *window, const char *mine, dsc_error *err)
+{
+    const int64_t slice = zero->o.layout->group[group].slice, each = zero->param_bytes_each;
+    const dsc_quant quant = dsc_pack_of_params(zero, group);
+    for (int64_t first = 0, count; first < slice; first += count) {
+        count = dsc_min_i64(zero->pack_chunk, slice - first);
+        const int64_t bytes = dsc_quant_bytes(quant, count);
+        char *packed = zero->pack_buf.ptr;
+        const dsc_quantize_args pack = { .to = packed + zero->o.rank * bytes, .from = mine + first * each,
+                                         .count = count, .pieces = 1, .from_dtype = zero->o.compute_dtype,
+                                         .quant = quant };
+        DSC_TRY(DSC_RUN(zero->gather_stream, QUANTIZE, &pack, err));
+        if (zero->world_size > 1)
+            DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, packed, pack.to, bytes, DSC_U8,
+                                        zero->gather_stream, err));
+        const dsc_dequantize_args unpack = { .to = window + first * each, .from = packed, .count = count,
+                                             .pieces = zero->world_size, .to_stride = slice,
+                                             .from_stride_bytes = bytes, .to_dtype = zero->o.compute_dtype,
+                                             .quant = quant };
+        DSC_TRY(DSC_RUN(zero->gather_stream, DEQUANTIZE, &unpack, err));
+    }
+    return DSC_OK;
+}
+
+/* Packed leaves of all ranks, `bytes` each, into the sum, or apart; from element `first` of what args say. */
+static dsc_status fold_packed(dsc_zero *zero, const dsc_reduce_scatter_args *args, const char *leaves, int64_t bytes,
+                              int64_t first, int64_t count, dsc_error *err)
+{
+    const dsc_quant quant = zero->o.quant_leaves;
+    for (int32_t r = 0; r < zero->world_size && args->apart != NULL; r++) {
+        const dsc_dequantize_args apart = { .to = args->apart[r] + first, .from = leaves + r * bytes, .count = count,
+                                            .pieces = 1, .to_dtype = DSC_F32, .quant = quant };
+        DSC_TRY(DSC_RUN(zero->reduce_stream, DEQUANTIZE, &apart, err));
+    }
+    if (args->apart != NULL)
+        return DSC_OK;
+    const dsc_fold_quantized_args fold = { .acc = args->acc + first, .leaf = leaves, .leaf_stride_bytes = bytes,
+                                           .leaf_count = zero->world_size, .count = count, .quant = quant,
+                                           .overwrite = args->overwrite };
+    return DSC_RUN(zero->reduce_stream, FOLD_QUANTIZED, &fold, err);
+}
+
+dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_reduce_scatter_args *args, dsc_error *err)
+{
+    const dsc_quant quant = zero->o.quant_leaves;
+    if (quant == DSC_QUANT_NONE)
+        return dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, args, zero->reduce_stream, err);
+    char *out = zero->pack_leaf_buf.ptr, *in = out;
+    if (zero->world_size > 1)
+        in += chunk_bytes(zero, quant, zero->pack_leaf_chunk);
+    for (int64_t first = 0, count; first < args->count; first += count) {
+        count = dsc_min_i64(zero->pack_leaf_chunk, args->count - first);
+        const int64_t bytes = dsc_quant_bytes(quant, count);
+        const dsc_quantize_args pack = { .to = out, .from = args->leaf + first, .count = count,
+                                         .pieces = zero->world_size, .from_stride = args->leaf_stride,
+                                         .to_stride_bytes = bytes, .from_dtype = DSC_F32, .quant = quant };
+        DSC_TRY(DSC_RUN(zero->reduce_stream, QUANTIZE, &pack, err));
+        if (zero->world_size > 1)
+            DSC_TRY(dsc_comm_all_to_all(zero->o.comm, DSC_CHANNEL_REDUCE, in, out, bytes, zero->reduce_stream, err));
+        DSC_TRY(fold_packed(zero, args, in, bytes, first, count, err));
+    }
+    return DSC_OK;
+}
