@@ -191,6 +191,7 @@ typedef struct dsc_own_config {
     dsc_recompute recompute;
     bool outputs_on_host;             /* activation_checkpointing.cpu_checkpointing */
     dsc_dtype moments, gradients;     /* F32 or BF16 */
+    dsc_quant compression;            /* "gradient_compression": of leaves, with error feedback */
     int64_t eval_every, eval_batches; /* 0: at the end; 0: all */
     int64_t eval_patience;            /* stop after so many evaluations without a lower loss, 0: never */
     bool lr_linear;                   /* "lr_scaling": "linear": every rate times the world size */
@@ -311,6 +312,12 @@ static inline dsc_dtype dsc_config_compute_dtype(const dsc_config *config)
 {
     static const dsc_dtype dtypes[] = { DSC_F32, DSC_BF16, DSC_F16 };
     return dtypes[config->precision];
+}
+
+/* What leaves are packed in on the wire. */
+static inline dsc_quant dsc_config_leaf_quant(const dsc_config *config)
+{
+    return config->zero.quantized_gradients ? DSC_QUANT_INT4 : config->own.compression;
 }
 
 /* Learning rate (and betas under OneCycle's momentum) of optimizer step `step` (from 1) as DeepSpeed gives it: its

@@ -242,6 +242,19 @@ static dsc_status fill_lora(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
+static dsc_status check_compression(dsc_config_parse_state *s)
+{
+    const dsc_config *config = s->config;
+    const char *with = config->zero.quantized_gradients                           ? "zero_quantized_gradients"
+                       : choice_or(s, DSC_ID_REDUCE, 0) == 1                      ? "dsc.reduce \"native\""
+                       : config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? "dsc.reproducible \"world_size\""
+                                                                                  : NULL;
+    if (config->own.compression == DSC_QUANT_NONE || with == NULL)
+        return DSC_OK;
+    return dsc_config_fail(s, DSC_ID_COMPRESSION, DSC_ERR_CONFIG, "\"%s\" does not go with %s; keep one of them",
+                           dsc_quant_text(config->own.compression), with);
+}
+
 static dsc_status fill_own(dsc_config_parse_state *s)
 {
     dsc_own_config *own = &s->config->own;
@@ -254,6 +267,8 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     own->reproducible = (dsc_reproducible)choice_or(s, DSC_ID_REPRODUCIBLE, DSC_REPRODUCIBLE_PLAN);
     own->moments = choice_or(s, DSC_ID_MOMENTS, 0) == 1 ? DSC_BF16 : DSC_F32;
     own->gradients = choice_or(s, DSC_ID_GRADIENTS, 0) == 1 ? DSC_BF16 : DSC_F32;
+    own->compression = (dsc_quant)choice_or(s, DSC_ID_COMPRESSION, DSC_QUANT_NONE); /* as the table names them */
+    DSC_TRY(check_compression(s));
     own->recompute = (dsc_recompute)choice_or(s, DSC_ID_RECOMPUTE, DSC_RECOMPUTE_NONE);
     own->dropout_model = choice_or(s, DSC_ID_DROPOUT, 0) == 1;
     own->accumulate_local = choice_or(s, DSC_ID_ACCUMULATE, 0) == 1;

@@ -129,7 +129,7 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .moment_dtype = config->own.moments, .sum_dtype = config->own.gradients,
         .quant_params = config->zero.quantized_weights ? DSC_QUANT_INT8 : DSC_QUANT_NONE,
         .quant_frozen = config->zero.quantized_frozen_weights ? DSC_QUANT_INT8 : DSC_QUANT_NONE,
-        .quant_leaves = config->zero.quantized_gradients ? DSC_QUANT_INT4 : DSC_QUANT_NONE,
+        .quant_leaves = dsc_config_leaf_quant(config), .leaf_errors = config->own.compression != DSC_QUANT_NONE,
         .seed = (uint64_t)config->seed,
         .overlap = config->zero.overlap_comm,
         .prefetch_elements = config->zero.stage3_prefetch_bucket_size,

@@ -65,6 +65,7 @@ dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
 {
     DSC_TRY(between_steps(engine, "save", err));
     DSC_TRY(dsc_engine_settle(engine, err));
+    DSC_TRY(dsc_zero_forget_errors(engine->zero, err)); /* as the run that resumes from here begins */
     dsc_checkpoint_ctx ctx;
     dsc_run_state state;
     checkpoint_ctx(engine, &ctx);
@@ -87,6 +88,7 @@ dsc_status dsc_engine_save_start(dsc_engine *engine, const char *dir, dsc_error 
         return DSC_FAIL(err, DSC_ERR_STATE, "dsc.save_async", "is not set: no memory is planned for a copy of the "
                         "states");
     DSC_TRY(dsc_engine_settle(engine, err));
+    DSC_TRY(dsc_zero_forget_errors(engine->zero, err)); /* as the run that resumes from here begins */
     dsc_checkpoint_ctx ctx;
     dsc_run_state state;
     checkpoint_ctx(engine, &ctx);

@@ -292,8 +292,11 @@ static void close_step(dsc_engine *engine, int64_t start)
 
 static dsc_status update_or_skip(dsc_engine *engine, const dsc_update *update, dsc_error *err)
 {
-    if (update->skip)
+    const double scale = engine->loss_scaler.scale;
+    if (update->skip) {
+        DSC_TRY(dsc_zero_forget_errors(engine->zero, err));
         return dsc_engine_skip_step(engine, err);
+    }
     const int64_t began = dsc_engine_span_start(engine);
     DSC_TRY(dsc_zero_update(engine->zero, update->scalars, update->class_count, engine->update_count + 1, err));
     dsc_engine_span_end(engine, DSC_SPAN_UPDATE, -1, began);
@@ -301,7 +304,7 @@ static dsc_status update_or_skip(dsc_engine *engine, const dsc_update *update, d
     engine->skipped_in_row = 0;
     const bool goes_on = dsc_loss_scaler_next(&engine->config, false, &engine->loss_scaler);
     DSC_ASSERT(goes_on);
-    return DSC_OK;
+    return engine->loss_scaler.scale != scale ? dsc_zero_forget_errors(engine->zero, err) : DSC_OK;
 }
 
 static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *err)

@@ -6,6 +6,12 @@
 
 #define BLOCK_UNITS 8 /* as large as a block of the exact kernels (exact.c) */
 
+const char *dsc_quant_text(dsc_quant quant)
+{
+    static const char *const texts[] = { "none", "int8", "int4", "bf16", "fp16" };
+    return texts[quant];
+}
+
 typedef struct quant_job {
     const void *args;
     const dsc_quant_ops *ops;
@@ -16,7 +22,7 @@ static dsc_quant_unit unit_of(const void *piece, int64_t count, int64_t unit, ds
 {
     uint8_t *base = (uint8_t *)(uintptr_t)piece;
     return (dsc_quant_unit){ .scale = (uint16_t *)(void *)base + unit * DSC_QUANT_UNIT_BLOCKS,
-                             .q = base + dsc_quant_scale_bytes(count) +
+                             .q = base + dsc_quant_scale_bytes(quant, count) +
                                   unit * DSC_QUANT_UNIT_BLOCKS * dsc_quant_block_bytes(quant) };
 }
 
@@ -69,10 +75,15 @@ static dsc_status run(const void *args, int64_t count, int64_t pieces, const dsc
     return DSC_OK;
 }
 
+static bool takes(dsc_quant quant, dsc_dtype dtype)
+{
+    return dsc_quant_is_half(quant) ? dtype == DSC_F32 : dsc_dtype_computes(dtype);
+}
+
 static dsc_status quantize(const dsc_quantize_args *a, const dsc_cpu_team *team, dsc_error *err,
                            const dsc_quant_ops *ops)
 {
-    if (!dsc_dtype_computes(a->from_dtype))
+    if (!takes(a->quant, a->from_dtype))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "QUANTIZE", "nothing is packed from dtype %d", (int)a->from_dtype);
     return run(a, a->count, a->pieces, team, ops, quantize_units);
 }
@@ -80,7 +91,7 @@ static dsc_status quantize(const dsc_quantize_args *a, const dsc_cpu_team *team,
 static dsc_status dequantize(const dsc_dequantize_args *a, const dsc_cpu_team *team, dsc_error *err,
                              const dsc_quant_ops *ops)
 {
-    if (!dsc_dtype_computes(a->to_dtype))
+    if (!takes(a->quant, a->to_dtype))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "DEQUANTIZE", "nothing is unpacked to dtype %d", (int)a->to_dtype);
     return run(a, a->count, a->pieces, team, ops, dequantize_units);
 }

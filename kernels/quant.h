@@ -8,6 +8,8 @@
  *   q = the integer nearest to x * inverse, the even one of two;  unpacked: q * scale, which fp32 holds exactly
  * A scale below 2^-126 and all its numbers become 0. With an Inf or a NaN among them the scale is NaN, and so is all
  * that is unpacked. ZeRO++ (Wang et al. 2023) packs weights so into 8 bits and gradients into 4.
+ *
+ * BF16 and F16 are elements rounded to the nearest (CAST), without scales, from and to fp32 only: for `error` below.
  * reference: quant_ref.c   variants: quant_avx2.c quant_avx512.c   check and bench: tests/checkkern/quant.c
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_QUANT_H
@@ -22,20 +24,28 @@ extern "C" {
 #define DSC_QUANT_BLOCK 128
 #define DSC_QUANT_UNIT 1024 /* eight blocks: packed elements begin at a multiple of 16 bytes */
 
-typedef enum dsc_quant { DSC_QUANT_NONE, DSC_QUANT_INT8, DSC_QUANT_INT4 } dsc_quant;
+typedef enum dsc_quant {
+    DSC_QUANT_NONE, DSC_QUANT_INT8, DSC_QUANT_INT4, DSC_QUANT_BF16, DSC_QUANT_F16
+} dsc_quant;
 
-static inline int64_t dsc_quant_scale_bytes(int64_t count) { return count / DSC_QUANT_BLOCK * 2; }
+const char *dsc_quant_text(dsc_quant quant); /* "int8" */
+static inline bool dsc_quant_is_half(dsc_quant quant) { return quant == DSC_QUANT_BF16 || quant == DSC_QUANT_F16; }
+static inline int64_t dsc_quant_scale_bytes(dsc_quant quant, int64_t count)
+{
+    return dsc_quant_is_half(quant) ? 0 : count / DSC_QUANT_BLOCK * 2;
+}
 /* Of a packed piece. */
 static inline int64_t dsc_quant_bytes(dsc_quant quant, int64_t count)
 {
-    return dsc_quant_scale_bytes(count) + (quant == DSC_QUANT_INT4 ? count / 2 : count);
+    return dsc_quant_scale_bytes(quant, count) +
+           (dsc_quant_is_half(quant) ? 2 * count : quant == DSC_QUANT_INT4 ? count / 2 : count);
 }
 
 /* Every array starts at a multiple of 16 bytes, every piece of it too; arrays do not overlap. Counts are those of one
  * piece and a multiple of DSC_QUANT_UNIT. */
 
 /* to <- from packed; with `error` it is x = from[i] + error[i] (fp32) that is packed, and error[i] becomes what x has
- * more than its unpacked value, 0 in blocks that are not finite. */
+ * more than its unpacked value, 0 in blocks (BF16 and F16: in elements) that are not finite. */
 typedef struct dsc_quantize_args {
     void *to;
     const void *from;

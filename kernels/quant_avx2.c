@@ -32,5 +32,12 @@ V16_INLINE v16 v16_of_int8(__m128i bytes)
     return (v16) { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8))) };
 }
+V16_INLINE v16 v16_where_finite(v16 r, v16 x)
+{
+    const __m256i most = _mm256_set1_epi32(0x7f800000);
+    const v16_ints bits = v16_bits(r);
+    return (v16) { _mm256_and_ps(x.low, _mm256_castsi256_ps(_mm256_cmpgt_epi32(most, bits.low))),
+                   _mm256_and_ps(x.high, _mm256_castsi256_ps(_mm256_cmpgt_epi32(most, bits.high))) };
+}
 
 #include "kernels/quant_v16.h"

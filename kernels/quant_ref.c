@@ -4,6 +4,17 @@
 #include "kernels/quant_unit.h"
 #include "kernels/scalar.h"
 
+/* Elements of 16 bits. */
+static void pack_half(uint16_t *to, const float *x, float *error, dsc_dtype half)
+{
+    for (int64_t i = 0; i < DSC_QUANT_BLOCK; i++) {
+        to[i] = dsc_half_from_f32(x[i], half);
+        const float rounded = dsc_f32_from_half(to[i], half);
+        if (error != NULL)
+            error[i] = isfinite(rounded) ? x[i] - rounded : 0.0f;
+    }
+}
+
 static int packed_at(const uint8_t *q, int64_t i, dsc_quant quant)
 {
     if (quant == DSC_QUANT_INT4)
@@ -48,12 +59,17 @@ static void pack(const dsc_quant_unit *to, const void *from, float *error, dsc_d
             if (error != NULL)
                 x[i] = x[i] + block_error[i];
         }
-        pack_block(&to->scale[b], to->q + b * dsc_quant_block_bytes(quant), x, block_error, quant);
+        if (dsc_quant_is_half(quant))
+            pack_half((uint16_t *)(void *)to->q + b * DSC_QUANT_BLOCK, x, block_error, dsc_quant_half(quant));
+        else
+            pack_block(&to->scale[b], to->q + b * dsc_quant_block_bytes(quant), x, block_error, quant);
     }
 }
 
 static float value_at(const dsc_quant_unit *unit, int64_t i, dsc_quant quant)
 {
+    if (dsc_quant_is_half(quant))
+        return dsc_get(unit->q, i, dsc_quant_half(quant));
     return (float)packed_at(unit->q, i, quant) * dsc_f32_from_bf16(unit->scale[i / DSC_QUANT_BLOCK]);
 }
 

@@ -28,8 +28,9 @@ extern const dsc_quant_ops dsc_quant_ref, dsc_quant_avx2, dsc_quant_avx512;
 static inline float dsc_quant_levels(dsc_quant quant) { return quant == DSC_QUANT_INT4 ? 7.0f : 127.0f; }
 static inline int64_t dsc_quant_block_bytes(dsc_quant quant)
 {
-    return quant == DSC_QUANT_INT4 ? DSC_QUANT_BLOCK / 2 : DSC_QUANT_BLOCK;
+    return dsc_quant_bytes(quant, DSC_QUANT_BLOCK) - dsc_quant_scale_bytes(quant, DSC_QUANT_BLOCK);
 }
+static inline dsc_dtype dsc_quant_half(dsc_quant quant) { return quant == DSC_QUANT_F16 ? DSC_F16 : DSC_BF16; }
 /* Of an element that is 0, and of two. */
 static inline int dsc_quant_zero(dsc_quant quant) { return quant == DSC_QUANT_INT4 ? 0x88 : 0; }
 

@@ -1,6 +1,6 @@
 /* quant_v16.h - the recipes of quant.h on sixteen lanes. Include after v16_*.h and after the words that AVX-512 and
  * AVX2 have each in their own way: v16_bits (of |x|), v16_int8 (nearest integers as bytes), v16_of_int8, v16_max_bits,
- * v16_top_bits (of all lanes). SPDX-License-Identifier: Apache-2.0 */
+ * v16_top_bits (of all lanes), v16_where_finite (x where r is finite, else 0). SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_QUANT_V16_H
 #define DSC_KERNELS_QUANT_V16_H
 
@@ -65,6 +65,27 @@ V16_INLINE void pack_block(uint16_t *scale, uint8_t *q, const void *from, float 
     }
 }
 
+V16_INLINE void pack_half(uint8_t *to, const float *from, float *error, dsc_dtype half)
+{
+    for (int64_t i = 0; i < DSC_QUANT_UNIT; i += 16) {
+        v16 x = v16_load(from, i, 16, DSC_F32);
+        if (error != NULL)
+            x = v16_add(x, v16_load(error, i, 16, DSC_F32));
+        v16_store(to, i, 16, half, x);
+        const v16 rounded = v16_load(to, i, 16, half);
+        if (error != NULL)
+            v16_store(error, i, 16, DSC_F32, v16_where_finite(rounded, v16_sub(x, rounded)));
+    }
+}
+
+V16_INLINE void fold_half(float *acc, const uint8_t *leaf, dsc_dtype half, bool overwrite)
+{
+    for (int64_t i = 0; i < DSC_QUANT_UNIT; i += 16) {
+        const v16 x = v16_load(leaf, i, 16, half);
+        v16_store(acc, i, 16, DSC_F32, overwrite ? x : v16_add(v16_load(acc, i, 16, DSC_F32), x));
+    }
+}
+
 V16_INLINE void pack_unit(const dsc_quant_unit *to, const void *from, float *error, dsc_dtype dtype, dsc_quant quant)
 {
     for (int64_t b = 0; b < DSC_QUANT_UNIT_BLOCKS; b++)
@@ -103,7 +124,11 @@ V16_INLINE void fold_unit(float *acc, const dsc_quant_unit *leaf, dsc_quant quan
 
 static void pack(const dsc_quant_unit *to, const void *from, float *error, dsc_dtype dtype, dsc_quant quant)
 {
-    if (quant == DSC_QUANT_INT4)
+    if (quant == DSC_QUANT_BF16)
+        pack_half(to->q, from, error, DSC_BF16);
+    else if (quant == DSC_QUANT_F16)
+        pack_half(to->q, from, error, DSC_F16);
+    else if (quant == DSC_QUANT_INT4)
         FOR_DTYPE(dtype, pack_unit(to, from, error, DSC_F32, DSC_QUANT_INT4),
                   pack_unit(to, from, error, DSC_BF16, DSC_QUANT_INT4),
                   pack_unit(to, from, error, DSC_F16, DSC_QUANT_INT4));
@@ -115,7 +140,11 @@ static void pack(const dsc_quant_unit *to, const void *from, float *error, dsc_d
 
 static void unpack(void *to, const dsc_quant_unit *from, dsc_dtype dtype, dsc_quant quant)
 {
-    if (quant == DSC_QUANT_INT4)
+    if (quant == DSC_QUANT_BF16)
+        fold_half(to, from->q, DSC_BF16, true);
+    else if (quant == DSC_QUANT_F16)
+        fold_half(to, from->q, DSC_F16, true);
+    else if (quant == DSC_QUANT_INT4)
         FOR_DTYPE(dtype, unpack_unit(to, from, DSC_F32, DSC_QUANT_INT4),
                   unpack_unit(to, from, DSC_BF16, DSC_QUANT_INT4),
                   unpack_unit(to, from, DSC_F16, DSC_QUANT_INT4));
@@ -127,7 +156,11 @@ static void unpack(void *to, const dsc_quant_unit *from, dsc_dtype dtype, dsc_qu
 
 static void fold(float *acc, const dsc_quant_unit *leaf, dsc_quant quant, bool overwrite)
 {
-    if (quant == DSC_QUANT_INT4)
+    if (quant == DSC_QUANT_BF16)
+        fold_half(acc, leaf->q, DSC_BF16, overwrite);
+    else if (quant == DSC_QUANT_F16)
+        fold_half(acc, leaf->q, DSC_F16, overwrite);
+    else if (quant == DSC_QUANT_INT4)
         overwrite ? fold_unit(acc, leaf, DSC_QUANT_INT4, true) : fold_unit(acc, leaf, DSC_QUANT_INT4, false);
     else
         overwrite ? fold_unit(acc, leaf, DSC_QUANT_INT8, true) : fold_unit(acc, leaf, DSC_QUANT_INT8, false);

@@ -43,6 +43,7 @@ typedef struct dsc_leaf {
     bool shared;
     bool first_of_group, last_of_group; /* of the leaves that a micro-step adds to the group's sum */
     int64_t offset;      /* bytes in the leaf arena */
+    int64_t error_at;    /* elements before its own among the errors */
     int32_t mark_count;
     dsc_event *mark[DSC_LEAF_MARKS_MAX]; /* so many mark_count-ths of it are reduced */
     int32_t after, after_mark; /* the leaf that lay there before, and when the reductions have passed that place */
@@ -88,6 +89,7 @@ struct dsc_zero {
     atomic_bool cancelled;     /* what the update has not begun is left out */
     int64_t pack_chunk, pack_leaf_chunk; /* elements of a rank that pass packed at a time */
     dsc_buf pack_buf, pack_leaf_buf;     /* of the gather stream, and of the reduce stream */
+    dsc_buf error_buf;                   /* a leaf's worth for each leaf: what packing took from it */
     dsc_event *compute_mark;   /* where the compute stream stood when another stream was told to start */
     dsc_event *pass_mark;      /* where the gather stream stood when a pass began */
     dsc_event *idle;
@@ -120,13 +122,15 @@ static inline int64_t dsc_plane_bytes_each(const dsc_zero *zero, dsc_plane plane
 
 /* pack.c: what a group's parameters are packed in on the way to its windows; windows hold what came out again. */
 dsc_quant dsc_pack_of_params(const dsc_zero *zero, int32_t group);
+/* After leaves are planned: where their errors lie, and what these take. */
+int64_t dsc_pack_error_bytes(dsc_zero *zero);
 void dsc_pack_plan(dsc_zero *zero, int64_t *gather_bytes, int64_t *leaf_bytes);
 dsc_status dsc_pack_open(dsc_zero *zero, dsc_error *err);
 void dsc_pack_close(dsc_zero *zero);
 /* On the gather stream: the window, from this rank's slice (which may lie in it) and everybody's. */
 dsc_status dsc_pack_gather(dsc_zero *zero, int32_t group, char *window, const char *mine, dsc_error *err);
-/* On the reduce stream: a reduce_scatter, of packed leaves if the options say so. */
-dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_reduce_scatter_args *args, dsc_error *err);
+/* On the reduce stream: a reduce_scatter of elements of that leaf, packed if the options say so. */
+dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_leaf *leaf, const dsc_reduce_scatter_args *args, dsc_error *err);
 
 /* traffic.c: after gathers and leaves are planned */
 void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out);

@@ -4,7 +4,9 @@
  * Owners pack their slice, packed slices are gathered, and everybody unpacks all of them, its own too: so all ranks
  * compute with the same numbers. Leaves are packed where they are made and folded in fp32 where they go, in rank order.
  * Both pass in chunks through buffers of a bounded size. Blocks begin at fixed places of a group, and one rank alone
- * packs and unpacks as well, so neither depends on the world size. SPDX-License-Identifier: Apache-2.0 */
+ * packs and unpacks as well, so neither depends on the world size. With leaf_errors each rank keeps what packing took
+ * from a leaf and adds it to the next one of that use: then sums depend on which rank made which leaf.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
 #define CHUNK_ELEMENTS (INT64_C(1) << 24) /* of all ranks together: about 16 MiB in int8 */
@@ -47,18 +49,32 @@ void dsc_pack_plan(dsc_zero *zero, int64_t *gather_bytes, int64_t *leaf_bytes)
         *leaf_bytes *= 2; /* what goes, and what comes */
 }
 
+int64_t dsc_pack_error_bytes(dsc_zero *zero)
+{
+    int64_t elements = 0;
+    for (int32_t i = 0; i < zero->leaf_count && zero->o.leaf_errors; i++) {
+        zero->leaf[i].error_at = elements;
+        elements += zero->o.layout->group[zero->leaf[i].group].padded;
+    }
+    return elements * (int64_t)sizeof(float);
+}
+
 dsc_status dsc_pack_open(dsc_zero *zero, dsc_error *err)
 {
     int64_t gather_bytes, leaf_bytes;
     dsc_pack_plan(zero, &gather_bytes, &leaf_bytes);
     DSC_TRY(dsc_comm_mem_open(zero->o.comm, DSC_TAG_GATHER, gather_bytes, &zero->pack_buf, err));
-    return dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, leaf_bytes, &zero->pack_leaf_buf, err);
+    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, leaf_bytes, &zero->pack_leaf_buf, err));
+    return dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, dsc_pack_error_bytes(zero), &zero->error_buf,
+                        err);
 }
 
 void dsc_pack_close(dsc_zero *zero)
 {
-    if (zero->o.device != NULL)
+    if (zero->o.device != NULL) {
+        dsc_mem_close(zero->o.device, &zero->error_buf);
         dsc_mem_close(zero->o.device, &zero->pack_leaf_buf);
+    }
     if (zero->o.comm != NULL)
         dsc_comm_mem_close(zero->o.comm, &zero->pack_buf);
 }
@@ -105,7 +121,23 @@ static dsc_status fold_packed(dsc_zero *zero, const dsc_reduce_scatter_args *arg
     return DSC_RUN(zero->reduce_stream, FOLD_QUANTIZED, &fold, err);
 }
 
-dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_reduce_scatter_args *args, dsc_error *err)
+/* Beside the leaf's elements from `from` on: what was taken from them. */
+static float *errors_of(const dsc_zero *zero, const dsc_leaf *leaf, const float *from)
+{
+    const char *base = (const char *)zero->leaf_buf.ptr + leaf->offset;
+    if (!zero->o.leaf_errors)
+        return NULL;
+    return (float *)zero->error_buf.ptr + leaf->error_at + (from - (const float *)(const void *)base);
+}
+
+dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err)
+{
+    if (!zero->o.leaf_errors)
+        return DSC_OK;
+    return dsc_zero_bytes(zero->reduce_stream, zero->error_buf.ptr, zero->error_buf.bytes, err);
+}
+
+dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_leaf *leaf, const dsc_reduce_scatter_args *args, dsc_error *err)
 {
     const dsc_quant quant = zero->o.quant_leaves;
     if (quant == DSC_QUANT_NONE)
@@ -116,7 +148,8 @@ dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_reduce_scatter_args *args, 
     for (int64_t first = 0, count; first < args->count; first += count) {
         count = dsc_min_i64(zero->pack_leaf_chunk, args->count - first);
         const int64_t bytes = dsc_quant_bytes(quant, count);
-        const dsc_quantize_args pack = { .to = out, .from = args->leaf + first, .count = count,
+        const dsc_quantize_args pack = { .to = out, .from = args->leaf + first,
+                                         .error = errors_of(zero, leaf, args->leaf + first), .count = count,
                                          .pieces = zero->world_size, .from_stride = args->leaf_stride,
                                          .to_stride_bytes = bytes, .from_dtype = DSC_F32, .quant = quant };
         DSC_TRY(DSC_RUN(zero->reduce_stream, QUANTIZE, &pack, err));

@@ -312,7 +312,7 @@ static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_
                                                .count = sum.count,
                                                .wire_dtype = zero->o.wire_dtype,
                                                .overwrite = overwrite };
-        DSC_TRY(dsc_pack_reduce(zero, &args, err));
+        DSC_TRY(dsc_pack_reduce(zero, leaf, &args, err));
         DSC_TRY(pass_marks(zero, leaf, first, first + sum.count, err));
         DSC_TRY(round_sums(zero, sum.acc, sum.count, err));
         if (complete && zero->group[leaf->group].grad == NULL)
@@ -331,7 +331,7 @@ static dsc_status reduce_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micr
     for (int64_t first = 0; first < slice; first += zero->apart_elements) {
         args.leaf = leaf_base(zero, leaf) + first;
         args.count = dsc_min_i64(zero->apart_elements, slice - first);
-        DSC_TRY(dsc_pack_reduce(zero, &args, err));
+        DSC_TRY(dsc_pack_reduce(zero, leaf, &args, err));
         DSC_TRY(pass_marks(zero, leaf, first, first + args.count, err));
         DSC_TRY(push_chunk(zero, leaf, micro_step, first, args.count, err));
     }

@@ -201,6 +201,7 @@ dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
         if (zero->group[g].param_whole)
             DSC_TRY(gather_params(zero, g, err));
     }
+    DSC_TRY(dsc_zero_forget_errors(zero, err));
     DSC_TRY(dsc_zero_sync(zero, err));
     return dsc_store_settle(zero, err);
 }

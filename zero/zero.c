@@ -60,7 +60,7 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     zero->plan.bytes[DSC_TAG_GATHER][DSC_TIER_DEVICE] +=
         window_bytes + pack_bytes + zero->resident_bytes - zero->resident_slice_bytes;
     zero->leaf_bytes = leaf_bytes;
-    zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += leaf_bytes + pack_leaf_bytes;
+    zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += leaf_bytes + pack_leaf_bytes + dsc_pack_error_bytes(zero);
     zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += counter_bytes;
     dsc_traffic_plan(zero, &zero->plan.traffic);
     return DSC_OK;

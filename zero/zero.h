@@ -66,6 +66,7 @@ typedef struct dsc_zero_options {
     /* ZeRO++: what parameters, and frozen ones, are packed in on their way to windows at stage 3 (NONE or INT8), and
      * leaves on theirs to their owners. */
     dsc_quant quant_params, quant_frozen, quant_leaves;
+    bool leaf_errors; /* what packing takes from a leaf is added to the next one of that use on this rank */
     uint64_t seed;
     bool overlap;
     int64_t prefetch_elements;        /* groups are gathered ahead while what is under way is at most this long */
@@ -113,6 +114,9 @@ DSC_MUST_USE dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t module, float **gr
 DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, dsc_error *err);
 
 /* ---- at the boundary ---- */
+
+/* Of leaf_errors: what was taken from leaves is forgotten. Asynchronous. */
+DSC_MUST_USE dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err);
 
 /* After the last micro-step: all sums are complete; *sum is the sum of squares over all ranks (of the raw sums). */
 DSC_MUST_USE dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err);

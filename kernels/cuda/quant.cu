@@ -124,6 +124,24 @@ __device__ __forceinline__ void unpack(float (&x)[LANE_ELEMENTS], const void *fr
         x[j] = static_cast<float>(packed<Q>::at(w, j)) * step;
 }
 
+template <class H> __device__ __forceinline__ void unpack_half(float (&x)[LANE_ELEMENTS], const void *from,
+                                                               const quant_place &at)
+{
+    load<LANE_ELEMENTS>(x, static_cast<const H *>(from) + at.block * DSC_QUANT_BLOCK + at.lane * LANE_ELEMENTS);
+}
+template <>
+__device__ __forceinline__ void unpack<DSC_QUANT_BF16>(float (&x)[LANE_ELEMENTS], const void *from, int64_t,
+                                                       const quant_place &at)
+{
+    unpack_half<uint16_t>(x, from, at);
+}
+template <>
+__device__ __forceinline__ void unpack<DSC_QUANT_F16>(float (&x)[LANE_ELEMENTS], const void *from, int64_t,
+                                                      const quant_place &at)
+{
+    unpack_half<half_bits>(x, from, at);
+}
+
 template <class T, dsc_quant Q> __global__ void dequantize_kernel(const dsc_dequantize_args a)
 {
     quant_place at;
@@ -158,6 +176,32 @@ template <dsc_quant Q> __global__ void fold_quantized_kernel(const dsc_fold_quan
     store<LANE_ELEMENTS>(acc, s);
 }
 
+/* ---- BF16 and F16: a thread has a lane's elements ---- */
+
+template <class H> __global__ void quantize_half_kernel(const dsc_quantize_args a)
+{
+    quant_place at;
+    if (!find_place(at, a.count / DSC_QUANT_BLOCK, a.pieces))
+        return;
+    const int64_t in_piece = at.block * DSC_QUANT_BLOCK + at.lane * LANE_ELEMENTS;
+    const int64_t i = at.piece * a.from_stride + in_piece;
+    char *piece = static_cast<char *>(a.to) + at.piece * a.to_stride_bytes;
+    float x[LANE_ELEMENTS], e[LANE_ELEMENTS];
+    load<LANE_ELEMENTS>(x, static_cast<const float *>(a.from) + i);
+    if (a.error != NULL)
+        load<LANE_ELEMENTS>(e, a.error + i);
+#pragma unroll
+    for (int j = 0; j < LANE_ELEMENTS; j++) {
+        if (a.error != NULL)
+            x[j] = x[j] + e[j];
+        const float rounded = to_f32(element<H>::from(x[j]));
+        e[j] = (__float_as_uint(rounded) & 0x7fffffffu) < 0x7f800000u ? x[j] - rounded : 0.0f;
+    }
+    store<LANE_ELEMENTS>(reinterpret_cast<H *>(piece) + in_piece, x);
+    if (a.error != NULL)
+        store<LANE_ELEMENTS>(a.error + i, e);
+}
+
 /* A warp for each block of all pieces; 0: there is nothing to do. */
 unsigned grid_of(int64_t count, int64_t pieces)
 {
@@ -165,6 +209,14 @@ unsigned grid_of(int64_t count, int64_t pieces)
     DSC_ASSERT(pieces >= 0);
     const int64_t warps = count / DSC_QUANT_BLOCK * pieces;
     return warps == 0 ? 0 : grid_size(dsc_div_ceil(warps, QUANT_WARPS));
+}
+
+/* As the CPU's kernels. */
+dsc_status check(const char *kernel, dsc_quant quant, dsc_dtype dtype, dsc_error *err)
+{
+    if (dsc_quant_is_half(quant) && dtype != DSC_F32)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, kernel, "dtype %d; expected F32", static_cast<int>(dtype));
+    return dtype_check(kernel, dtype, err);
 }
 
 template <dsc_quant Q> void quantize(const dsc_cuda_launch *at, const dsc_quantize_args *a, unsigned grid)
@@ -184,11 +236,15 @@ template <dsc_quant Q> void dequantize(const dsc_cuda_launch *at, const dsc_dequ
 dsc_status dsc_cuda_run_QUANTIZE(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
     const dsc_quantize_args *a = static_cast<const dsc_quantize_args *>(args);
-    DSC_TRY(dtype_check("QUANTIZE", a->from_dtype, err));
+    DSC_TRY(check("QUANTIZE", a->quant, a->from_dtype, err));
     const unsigned grid = grid_of(a->count, a->pieces);
     if (grid == 0)
         return DSC_OK;
-    if (a->quant == DSC_QUANT_INT4)
+    if (a->quant == DSC_QUANT_BF16)
+        DSC_CUDA_LAUNCH((quantize_half_kernel<uint16_t>), grid, QUANT_THREADS, 0, at->stream, *a);
+    else if (a->quant == DSC_QUANT_F16)
+        DSC_CUDA_LAUNCH((quantize_half_kernel<half_bits>), grid, QUANT_THREADS, 0, at->stream, *a);
+    else if (a->quant == DSC_QUANT_INT4)
         quantize<DSC_QUANT_INT4>(at, a, grid);
     else
         quantize<DSC_QUANT_INT8>(at, a, grid);
@@ -198,11 +254,15 @@ dsc_status dsc_cuda_run_QUANTIZE(const dsc_cuda_launch *at, const void *args, ds
 dsc_status dsc_cuda_run_DEQUANTIZE(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
     const dsc_dequantize_args *a = static_cast<const dsc_dequantize_args *>(args);
-    DSC_TRY(dtype_check("DEQUANTIZE", a->to_dtype, err));
+    DSC_TRY(check("DEQUANTIZE", a->quant, a->to_dtype, err));
     const unsigned grid = grid_of(a->count, a->pieces);
     if (grid == 0)
         return DSC_OK;
-    if (a->quant == DSC_QUANT_INT4)
+    if (a->quant == DSC_QUANT_BF16)
+        DSC_CUDA_LAUNCH((dequantize_kernel<float, DSC_QUANT_BF16>), grid, QUANT_THREADS, 0, at->stream, *a);
+    else if (a->quant == DSC_QUANT_F16)
+        DSC_CUDA_LAUNCH((dequantize_kernel<float, DSC_QUANT_F16>), grid, QUANT_THREADS, 0, at->stream, *a);
+    else if (a->quant == DSC_QUANT_INT4)
         dequantize<DSC_QUANT_INT4>(at, a, grid);
     else
         dequantize<DSC_QUANT_INT8>(at, a, grid);
@@ -216,7 +276,11 @@ dsc_status dsc_cuda_run_FOLD_QUANTIZED(const dsc_cuda_launch *at, const void *ar
     const unsigned grid = grid_of(a->count, 1);
     if (grid == 0)
         return DSC_OK;
-    if (a->quant == DSC_QUANT_INT4)
+    if (a->quant == DSC_QUANT_BF16)
+        DSC_CUDA_LAUNCH((fold_quantized_kernel<DSC_QUANT_BF16>), grid, QUANT_THREADS, 0, at->stream, *a);
+    else if (a->quant == DSC_QUANT_F16)
+        DSC_CUDA_LAUNCH((fold_quantized_kernel<DSC_QUANT_F16>), grid, QUANT_THREADS, 0, at->stream, *a);
+    else if (a->quant == DSC_QUANT_INT4)
         DSC_CUDA_LAUNCH((fold_quantized_kernel<DSC_QUANT_INT4>), grid, QUANT_THREADS, 0, at->stream, *a);
     else
         DSC_CUDA_LAUNCH((fold_quantized_kernel<DSC_QUANT_INT8>), grid, QUANT_THREADS, 0, at->stream, *a);

@@ -10,9 +10,14 @@
 static const dsc_dtype dtypes[] = { DSC_F32, DSC_BF16, DSC_F16 };
 static const struct { int64_t count, pieces; } shapes[] = { { 0, 1 }, { 1024, 0 }, { 1024, 1 }, { 2048, 3 },
                                                             { 9216, 2 }, { 33792, 4 } };
-static const dsc_quant quants[] = { DSC_QUANT_INT8, DSC_QUANT_INT4 };
+static const dsc_quant quants[] = { DSC_QUANT_INT8, DSC_QUANT_INT4, DSC_QUANT_BF16, DSC_QUANT_F16 };
 
-static const char *quant_text(dsc_quant quant) { return quant == DSC_QUANT_INT4 ? "int4" : "int8"; }
+static float half_value(const uint8_t *q, int64_t i, dsc_quant quant)
+{
+    uint16_t h;
+    memcpy(&h, q + 2 * i, 2);
+    return quant == DSC_QUANT_F16 ? dsc_f32_from_f16(h) : dsc_f32_from_bf16(h);
+}
 
 /* Numbers of very different sizes from block to block; in some an Inf, a NaN, denormals, or nothing but zeros. */
 static void fill(const void *buf, int64_t count)
@@ -62,6 +67,20 @@ static void verify_block(const dsc_quantize_args *a, uint16_t scale, const uint8
     }
 }
 
+/* Elements of 16 bits: the nearest, so what is left is at most half of what there is between two. */
+static void verify_half(const dsc_quantize_args *a, const uint8_t *piece, int64_t start, int64_t i)
+{
+    float x = (float)ck_get(a->from, start + i);
+    if (a->error != NULL)
+        x = x + (float)ck_start(a->error, start + i);
+    const float got = half_value(piece, i, a->quant);
+    const dsc_dtype half = a->quant == DSC_QUANT_F16 ? DSC_F16 : DSC_BF16;
+    if (isfinite(x) && fabsf(x) < 60000 && fabs((double)(x - got)) > 0.5 * ck_spacing(half, (double)x))
+        ck_fail("[%lld]: %a is %a", (long long)(start + i), (double)x, (double)got);
+    if (a->error != NULL)
+        ck_near(a->error, start + i, isfinite(got) ? (double)(x - got) : 0, 0);
+}
+
 static void verify_pack(const void *args)
 {
     const dsc_quantize_args *a = args;
@@ -70,9 +89,11 @@ static void verify_pack(const void *args)
         ck_same(a->error);
     for (int64_t p = 0; p < a->pieces; p++) {
         const uint8_t *piece = (const uint8_t *)a->to + p * a->to_stride_bytes;
-        for (int64_t b = 0; b < a->count / DSC_QUANT_BLOCK; b++)
+        for (int64_t i = 0; dsc_quant_is_half(a->quant) && i < a->count; i++)
+            verify_half(a, piece, p * a->from_stride, i);
+        for (int64_t b = 0; !dsc_quant_is_half(a->quant) && b < a->count / DSC_QUANT_BLOCK; b++)
             verify_block(a, ((const uint16_t *)(const void *)piece)[b],
-                         piece + dsc_quant_scale_bytes(a->count) +
+                         piece + dsc_quant_scale_bytes(a->quant, a->count) +
                              b * DSC_QUANT_BLOCK / (a->quant == DSC_QUANT_INT4 ? 2 : 1),
                          p * a->from_stride + b * DSC_QUANT_BLOCK);
     }
@@ -81,7 +102,7 @@ static void verify_pack(const void *args)
 /* Pieces lie apart, so that what is between them must stay. */
 static void check_pack(int64_t count, int64_t pieces, dsc_dtype dtype, dsc_quant quant, bool error)
 {
-    if (!ck_case("quantize %s from %s n=%lldx%lld%s", quant_text(quant), ck_dtype_text(dtype), (long long)pieces,
+    if (!ck_case("quantize %s from %s n=%lldx%lld%s", dsc_quant_text(quant), ck_dtype_text(dtype), (long long)pieces,
                  (long long)count, error ? " with error" : ""))
         return;
     ck_align();
@@ -100,11 +121,11 @@ static void check_pack(int64_t count, int64_t pieces, dsc_dtype dtype, dsc_quant
 }
 
 /* Any bytes are packed numbers; scales of every kind. */
-static void fill_packed(uint8_t *at, int64_t count, int64_t bytes)
+static void fill_packed(uint8_t *at, int64_t count, int64_t bytes, dsc_quant quant)
 {
     for (int64_t i = 0; i < bytes; i++)
         at[i] = (uint8_t)ck_random();
-    for (int64_t b = 0; b < count / DSC_QUANT_BLOCK; b++) {
+    for (int64_t b = 0; b < dsc_quant_scale_bytes(quant, count) / 2; b++) {
         const uint16_t scale = ck_random() % 16 == 0 ? 0x7fc0 : dsc_bf16_from_f32(ldexpf(1, (int)(ck_random() % 20)));
         memcpy(at + 2 * b, &scale, 2);
     }
@@ -113,8 +134,10 @@ static void fill_packed(uint8_t *at, int64_t count, int64_t bytes)
 static double unpacked(const uint8_t *piece, int64_t count, int64_t i, dsc_quant quant)
 {
     uint16_t scale;
+    if (dsc_quant_is_half(quant))
+        return (double)half_value(piece, i, quant);
     memcpy(&scale, piece + i / DSC_QUANT_BLOCK * 2, 2);
-    return packed_value(piece + dsc_quant_scale_bytes(count), i, quant) * (double)dsc_f32_from_bf16(scale);
+    return packed_value(piece + dsc_quant_scale_bytes(quant, count), i, quant) * (double)dsc_f32_from_bf16(scale);
 }
 
 static bool same_number(double got, double expected) { return got == expected || (isnan(got) && isnan(expected)); }
@@ -137,7 +160,7 @@ static void verify_unpack(const void *args)
 
 static void check_unpack(int64_t count, int64_t pieces, dsc_dtype dtype, dsc_quant quant)
 {
-    if (!ck_case("dequantize %s to %s n=%lldx%lld", quant_text(quant), ck_dtype_text(dtype), (long long)pieces,
+    if (!ck_case("dequantize %s to %s n=%lldx%lld", dsc_quant_text(quant), ck_dtype_text(dtype), (long long)pieces,
                  (long long)count))
         return;
     ck_align();
@@ -145,7 +168,7 @@ static void check_unpack(int64_t count, int64_t pieces, dsc_dtype dtype, dsc_qua
     uint8_t *from = ck_buf(CK_IN, DSC_U8, pieces * from_stride, "from");
     void *to = ck_buf(CK_OUT, dtype, pieces * stride, "to");
     for (int64_t p = 0; p < pieces; p++)
-        fill_packed(from + p * from_stride, count, bytes);
+        fill_packed(from + p * from_stride, count, bytes, quant);
     ck_gaps(to, pieces, count, stride);
     const dsc_dequantize_args args = { .to = to, .from = from, .count = count, .pieces = pieces, .to_stride = stride,
                                        .from_stride_bytes = from_stride, .to_dtype = dtype, .quant = quant };
@@ -168,7 +191,7 @@ static void verify_fold(const void *args)
 
 static void check_fold(int64_t count, int64_t leaves, dsc_quant quant, bool overwrite)
 {
-    if (!ck_case("fold_quantized %s n=%lldx%lld%s", quant_text(quant), (long long)leaves, (long long)count,
+    if (!ck_case("fold_quantized %s n=%lldx%lld%s", dsc_quant_text(quant), (long long)leaves, (long long)count,
                  overwrite ? " overwrite" : ""))
         return;
     ck_align();
@@ -176,7 +199,7 @@ static void check_fold(int64_t count, int64_t leaves, dsc_quant quant, bool over
     uint8_t *leaf = ck_buf(CK_IN, DSC_U8, leaves * stride, "leaves");
     float *acc = ck_buf(CK_INOUT, DSC_F32, count, "acc");
     for (int64_t k = 0; k < leaves; k++)
-        fill_packed(leaf + k * stride, count, bytes);
+        fill_packed(leaf + k * stride, count, bytes, quant);
     ck_normal(acc, 0, 1000);
     const dsc_fold_quantized_args args = { .acc = acc, .leaf = leaf, .leaf_stride_bytes = stride, .leaf_count = leaves,
                                            .count = count, .quant = quant, .overwrite = overwrite };
@@ -186,21 +209,21 @@ static void check_fold(int64_t count, int64_t leaves, dsc_quant quant, bool over
 static void bench(dsc_quant quant)
 {
     const int64_t n = ck_bench_size(1 << 24, 1 << 26), bytes = dsc_quant_bytes(quant, n);
-    if (ck_case("bench quantize bf16 to %s", quant_text(quant))) {
+    if (ck_case("bench quantize bf16 to %s", dsc_quant_text(quant))) {
         void *from = ck_buf(CK_IN, DSC_BF16, n, "from");
         memset(from, 0x3c, (size_t)n * 2);
         const dsc_quantize_args args = { .to = ck_buf(CK_OUT, DSC_U8, bytes, "to"), .from = from, .count = n,
                                          .pieces = 1, .from_dtype = DSC_BF16, .quant = quant };
         ck_bench(DSC_KERNEL_QUANTIZE, &args, sizeof args, n * 2 + bytes, 0, 0);
     }
-    if (ck_case("bench dequantize %s to bf16", quant_text(quant))) {
+    if (ck_case("bench dequantize %s to bf16", dsc_quant_text(quant))) {
         void *from = ck_buf(CK_IN, DSC_U8, bytes, "from");
         memset(from, 0x3c, (size_t)bytes);
         const dsc_dequantize_args args = { .to = ck_buf(CK_OUT, DSC_BF16, n, "to"), .from = from, .count = n,
                                            .pieces = 1, .to_dtype = DSC_BF16, .quant = quant };
         ck_bench(DSC_KERNEL_DEQUANTIZE, &args, sizeof args, n * 2 + bytes, 0, 0);
     }
-    if (ck_case("bench fold 4 %s leaves", quant_text(quant))) {
+    if (ck_case("bench fold 4 %s leaves", dsc_quant_text(quant))) {
         void *leaf = ck_buf(CK_IN, DSC_U8, 4 * bytes, "leaves");
         memset(leaf, 0x3c, (size_t)(4 * bytes));
         const dsc_fold_quantized_args args = { .acc = ck_buf(CK_INOUT, DSC_F32, n, "acc"), .leaf = leaf,
@@ -214,7 +237,7 @@ void ck_quant(void)
 {
     for (size_t q = 0; q < DSC_COUNT(quants); q++)
         for (size_t s = 0; s < DSC_COUNT(shapes); s++) {
-            for (size_t d = 0; d < DSC_COUNT(dtypes); d++) {
+            for (size_t d = 0; d < (dsc_quant_is_half(quants[q]) ? 1 : DSC_COUNT(dtypes)); d++) {
                 check_pack(shapes[s].count, shapes[s].pieces, dtypes[d], quants[q], false);
                 check_unpack(shapes[s].count, shapes[s].pieces, dtypes[d], quants[q]);
             }
@@ -223,6 +246,6 @@ void ck_quant(void)
                 for (int overwrite = 0; overwrite < 2; overwrite++)
                     check_fold(shapes[s].count, shapes[s].pieces, quants[q], overwrite != 0);
         }
-    for (size_t q = 0; q < DSC_COUNT(quants) && ck_benching(); q++)
+    for (size_t q = 0; q < 2 && ck_benching(); q++)
         bench(quants[q]);
 }

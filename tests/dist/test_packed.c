@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -177,6 +178,74 @@ static void bytes_on_the_wire_are_the_papers(void **state)
     toy_model_close(model);
 }
 
+static const char *const compressions[] = { "int8", "int4", "bf16", "fp16" };
+
+static const char *compression_of(size_t c)
+{
+    static char text[64];
+    snprintf(text, sizeof text, ", \"gradient_compression\": \"%s\"", compressions[c]);
+    return text;
+}
+
+/* With error feedback: as packed gradients, but for the number of ranks. Nothing is lost for long: a sum of leaves over
+ * many steps is what it would be. */
+static void compressed_gradients_have_the_same_bits_at_every_stage(void **state)
+{
+    dsc_model *model = toy_model_open(5, 61, 3, true);
+    for (size_t c = 0; c < DSC_COUNT(compressions); c++) {
+        run_result first, plain;
+        variant v = { 3, 2, 2, c % 2 == 0 ? BF16 : "", "", compression_of(c) };
+        run_variant(&v, model, NULL, &first);
+        v.own = "";
+        run_variant(&v, model, NULL, &plain);
+        assert_false(same(&first, &plain));
+        v.own = compression_of(c);
+        v.stage = 3;
+        v.zero = ", \"overlap_comm\": true" OPTIMIZER_NVME PARAM_NVME;
+        expect_same(&first, &v, model, compressions[c]);
+        v.stage = 0;
+        v.zero = "";
+        expect_same(&first, &v, model, compressions[c]);
+    }
+    toy_model_close(model);
+}
+
+static char saves[600];
+
+static dsc_status train_and_save(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    for (int s = 0; s < 2; s++)
+        DSC_TRY(dsc_engine_train_batch(engine, NULL, err));
+    return dsc_engine_save(engine, saves, err);
+}
+
+static dsc_status load_saved(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    return dsc_engine_load(engine, saves, err);
+}
+
+/* A run forgets at a save what packing took, as the one that goes on from there has never known it. */
+static void a_resumed_run_has_the_same_bits(void **state)
+{
+    dsc_model *model = toy_model_open(5, 61, 2, false);
+    char command[700];
+    run_result went_on, resumed;
+    snprintf(saves, sizeof saves, "%s/packed-%d", folder, (int)getpid());
+    run_options options = { .world = 2, .steps = STEPS, .model = model, .data = toy_data(model, 1 << 20),
+                            .config = "{\"train_micro_batch_size_per_gpu\": 2, \"zero_optimization\": {\"stage\": 2},"
+                                      " \"dsc\": {\"threads\": 1, \"gradient_compression\": \"int4\"}}",
+                            .fault_rank = -1, .before = train_and_save };
+    run_world(&options, &went_on);
+    options.before = load_saved;
+    run_world(&options, &resumed);
+    assert_int_equal(went_on.status, DSC_OK);
+    assert_int_equal(resumed.status, DSC_OK);
+    assert_true(same(&went_on, &resumed));
+    snprintf(command, sizeof command, "rm -rf '%s'", saves);
+    assert_int_equal(system(command), 0);
+    toy_model_close(model);
+}
+
 /* Frozen weights alone travel packed; those that learn are as they were. */
 static void frozen_weights_can_be_packed_alone(void **state)
 {
@@ -204,6 +273,8 @@ int main(void)
         cmocka_unit_test(packed_gradients_have_the_same_bits_at_every_stage),
         cmocka_unit_test(any_number_of_ranks_gives_the_same_bits),
         cmocka_unit_test(bytes_on_the_wire_are_the_papers),
+        cmocka_unit_test(compressed_gradients_have_the_same_bits_at_every_stage),
+        cmocka_unit_test(a_resumed_run_has_the_same_bits),
         cmocka_unit_test(frozen_weights_can_be_packed_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

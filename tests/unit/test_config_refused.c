@@ -161,6 +161,11 @@ static void not_built(void **state)
           "zero_hpz_partition_size: 8" },
         { "\"zero_optimization\":{\"stage\":3,\"zero_quantized_gradients\":true},\"dsc\":{\"reduce\":\"native\"}",
           DSC_ERR_CONFIG, "keep one of them" },
+        { "\"dsc\":{\"gradient_compression\":\"int8\",\"reproducible\":\"world_size\"}", DSC_ERR_CONFIG,
+          "\"int8\" does not go with dsc.reproducible" },
+        { "\"zero_optimization\":{\"stage\":2,\"zero_quantized_gradients\":true},\"dsc\":{\"gradient_compression\":"
+          "\"bf16\"}",
+          DSC_ERR_CONFIG, "keep one of them" },
         { "\"zero_optimization\":{\"stage\":3,\"zenflow\":{\"topk_ratio\":0.1}}", DSC_ERR_UNSUPPORTED,
           "zenflow: the section" },
         { "\"zero_optimization\":{\"stage\":3,\"mics_shard_size\":8}", DSC_ERR_UNSUPPORTED, "mics_shard_size: 8" },

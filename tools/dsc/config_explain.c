@@ -115,6 +115,7 @@ static bool value_of(const dsc_config *config, int id, char *out)
         text_value(config->schedule.kind >= DSC_SCHEDULE_CONSTANT ? config->schedule.type : "none", out);
         break;
     case DSC_ID_LR_SCALING: text_value(config->own.lr_linear ? "linear" : "none", out); break;
+    case DSC_ID_COMPRESSION: text_value(dsc_quant_text(config->own.compression), out); break;
     case DSC_ID_REPRODUCIBLE:
         text_value(config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? "world_size" : "plan", out);
         break;
