@@ -169,6 +169,7 @@ typedef struct dsc_own_config {
     dsc_lora_section lora;
     dsc_param_group group[DSC_PARAM_GROUPS_MAX];
     int group_count;
+    int64_t document_end; /* a token; -1: samples are one document */
     int64_t seq_length; /* 0: the model's */
     int64_t steps;      /* the step at which the run ends; 0: by epochs */
     int64_t epochs;     /* 1 */

@@ -122,6 +122,16 @@ static dsc_status read_window(dsc_data *data, dsc_token_file *file, int64_t firs
     return DSC_OK;
 }
 
+/* Where each token is in its document. */
+static void find_places(const int32_t *tokens, int64_t count, int32_t document_end, int32_t *places)
+{
+    int32_t place = 0;
+    for (int64_t i = 0; i < count; i++) {
+        places[i] = place;
+        place = tokens[i] == document_end ? 0 : place + 1;
+    }
+}
+
 /* Which of its own samples a file's `at`-th of an epoch is. */
 static int64_t own_sample(const dsc_data *data, const data_file *file, uint32_t epoch, int64_t at)
 {
@@ -145,8 +155,11 @@ static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *co
             sample = (int64_t)dsc_rng_permute(data->options.seed, dsc_rng_stream(DSC_RNG_SHUFFLE, epoch), (uint64_t)n,
                                               (uint64_t)sample);
         data_file *file = file_of_sample(data, sample);
+        int32_t *const tokens = (int32_t *)batch_data[0] + k * sequence;
         DSC_TRY(read_window(data, &file->tokens, own_sample(data, file, epoch, sample - file->first_sample) * sequence,
-                            (int32_t *)batch_data[0] + k * sequence, (int32_t *)batch_data[1] + k * sequence, err));
+                            tokens, (int32_t *)batch_data[1] + k * sequence, err));
+        if (data->options.documents)
+            find_places(tokens, sequence, data->options.document_end, (int32_t *)batch_data[2] + k * sequence);
     }
     return DSC_OK;
 }
@@ -184,6 +197,17 @@ dsc_status dsc_data_check(const dsc_io *io, dsc_alloc *alloc, const char *path, 
     return status;
 }
 
+/* Kernels count on it. */
+static dsc_status check_places(const dsc_batch_spec *spec, int64_t samples, const int32_t *places, dsc_error *err)
+{
+    for (int64_t i = 0; i < samples * spec->dim[0]; i++)
+        if (places[i] != 0 && (i % spec->dim[0] == 0 || places[i] != places[i - 1] + 1))
+            return DSC_FAIL(err, DSC_ERR_INPUT, spec->name,
+                            "place %d at position %lld of the batch; expected 0, or one more than the place before in "
+                            "its sample", (int)places[i], (long long)i);
+    return DSC_OK;
+}
+
 dsc_status dsc_batch_check(const dsc_model *model, int64_t samples, const void *const *batch_data, dsc_error *err)
 {
     if (model->vocab_size <= 0)
@@ -191,6 +215,10 @@ dsc_status dsc_batch_check(const dsc_model *model, int64_t samples, const void *
     for (int32_t i = 0; i < model->batch_count; i++) {
         if (model->batch[i].dtype != DSC_I32)
             continue;
+        if (strcmp(model->batch[i].name, DSC_BATCH_POSITIONS) == 0) {
+            DSC_TRY(check_places(&model->batch[i], samples, batch_data[i], err));
+            continue;
+        }
         int64_t count = samples;
         for (int32_t d = 0; d < model->batch[i].dim_count; d++)
             count *= model->batch[i].dim[d];

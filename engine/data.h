@@ -6,7 +6,8 @@
  * floor(w * its samples) of them: all of them floor(w) times, then, for the rest, those that a permutation of the epoch
  * brings first (the file's first ones without shuffling). token_file.h has the kinds of files. Documents within a file
  * follow each other with what separates them, which is learned like any token: a sample may begin and end inside one
- * and attends over the borders between them.
+ * and attends over the borders between them, unless the token that ends one is told: then a sample comes with its
+ * tokens' places in their documents, the first of which begins with it.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_H
 #define DSC_ENGINE_DATA_H
@@ -29,6 +30,8 @@ typedef struct dsc_data_options {
     const double *weights; /* [path_count] how often each file comes in an epoch; NULL: each once */
     int64_t sequence;   /* T */
     int64_t vocab_size; /* a token id at or above it is DSC_ERR_INPUT with file and position */
+    bool documents;       /* places are asked for */
+    int32_t document_end; /* the token that ends one */
     bool shuffle;
     uint64_t seed;
 } dsc_data_options;
@@ -45,14 +48,15 @@ void dsc_data_close(dsc_data **data);
 DSC_MUST_USE dsc_status dsc_data_scan(dsc_data *data, dsc_data_buffer buffer, int64_t *bytes, dsc_error *err);
 int64_t dsc_data_sample_count(const dsc_data *data); /* n over all files */
 int64_t dsc_data_token_count(const dsc_data *data);
-/* A source whose batch tensor 0 is tokens [T] and 1 is targets [T], int32. Borrowed from `data`. */
+/* A source whose batch tensor 0 is tokens [T], 1 is targets [T] and, with documents, 2 is positions [T], int32.
+ * Borrowed from `data`. */
 dsc_data_source dsc_data_as_source(dsc_data *data);
 /* Validates one token file as the programs would open it, for `dsc check`; vocab_size 0: unknown, else every id of the
  * file is read. */
 DSC_MUST_USE dsc_status dsc_data_check(const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_token_kind kind,
                                        int64_t vocab_size, int64_t *token_count, dsc_error *err);
 
-/* Every id of the int32 tensors of a model with a vocabulary is inside it. */
+/* Every id of the int32 tensors of a model with a vocabulary is inside it, and places in documents are such. */
 DSC_MUST_USE dsc_status dsc_batch_check(const dsc_model *model, int64_t samples, const void *const *batch_data,
                                         dsc_error *err);
 

@@ -139,6 +139,22 @@ static void note(const dsc_engine *engine, const char *what, const char *taken)
         dsc_log_printf(&engine->log, DSC_LOG_INFO, "%s: taking %s", what, taken);
 }
 
+/* Documents within samples need a model that asks for their tokens' places, and a token of its vocabulary. */
+static dsc_status check_documents(const dsc_engine *engine, dsc_error *err)
+{
+    const int64_t end = engine->config.own.document_end;
+    const dsc_model *model = engine->model;
+    if (end < 0)
+        return DSC_OK;
+    if (end >= model->vocab_size)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.document_end", "%lld is no token of the model's vocabulary of %lld",
+                        (long long)end, (long long)model->vocab_size);
+    if (model->batch_count == 3 && strcmp(model->batch[2].name, DSC_BATCH_POSITIONS) == 0)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.document_end", "model %s has no third batch tensor \"" DSC_BATCH_POSITIONS
+                    "\": its samples are one document each; leave the key out", model->name);
+}
+
 static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     engine->model = options->model;
@@ -156,6 +172,7 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
                         "adapters by dsc_model_options.lora");
     }
     DSC_TRY(dsc_model_check(engine->model, err));
+    DSC_TRY(check_documents(engine, err));
     return dsc_engine_freeze(engine, err);
 }
 
@@ -168,6 +185,8 @@ static dsc_status open_files(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT],
         list[i] = paths[i];
     const dsc_data_options options = { .alloc = engine->alloc, .io = &engine->io, .paths = list, .path_count = count,
                                        .sequence = engine->model->seq_length, .vocab_size = engine->model->vocab_size,
+                                       .documents = own->document_end >= 0,
+                                       .document_end = (int32_t)own->document_end,
                                        .weights = train && own->data_weight_count > 0 ? own->data_weights : NULL,
                                        .shuffle = train && own->shuffle, .seed = (uint64_t)engine->config.seed };
     if (options.weights != NULL && own->data_weight_count != count)

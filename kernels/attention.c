@@ -87,8 +87,8 @@ static void forward_worker(void *ctx, int64_t first, int64_t last)
 static void check_keys(const dsc_attention_keys *keys, int32_t batch, bool forward)
 {
     DSC_ASSERT(keys->window >= 0 && keys->past >= 0);
-    DSC_ASSERT(keys->past == 0 || (forward && batch == 1 && !keys->all));
-    DSC_ASSERT(!keys->all || (keys->start == NULL && keys->window == 0));
+    DSC_ASSERT(keys->past == 0 || (forward && batch == 1 && !keys->all && keys->positions == NULL));
+    DSC_ASSERT(!keys->all || (keys->positions == NULL && keys->window == 0));
 }
 
 static dsc_status check_dtype(dsc_dtype dtype, dsc_error *err)

@@ -23,11 +23,12 @@ typedef struct dsc_attention_keys {
     bool all;              /* all of its sample; false: those up to its own token */
     const int32_t *tokens; /* [B,T], with `all`: keys where it has `hidden` are seen by nobody; NULL: none is hidden */
     int32_t hidden;
-    /* The others are without `all`. Query t sees no key before `start[t]`, which is at most its own and never less than
-     * that of the query before: where its document begins. [B,T]; NULL: 0. */
-    const int32_t *start;
+    /* The others are without `all`. [B,T] a query's place in its document, of which it sees the keys: 0, or one more
+     * than that of the query before; NULL: a sample is one document. */
+    const int32_t *positions;
     int32_t window; /* and no more than so many keys, its own among them; 0: any number */
-    int32_t past;   /* forward of one sample: k and v have so many rows more, before the first query's own */
+    int32_t past;   /* forward of one sample that is one document: k and v have so many rows more before the first
+                     * query's own */
 } dsc_attention_keys;
 
 typedef struct dsc_attention_fwd_args {

@@ -131,7 +131,7 @@ static inline bool dsc_attention_hides(const dsc_attention_keys *keys, int64_t b
 static inline int64_t dsc_attention_first_key(const dsc_attention_keys *keys, int64_t batch, int64_t tokens,
                                               int64_t token)
 {
-    const int64_t start = keys->start != NULL ? keys->start[batch * tokens + token] : 0;
+    const int64_t start = keys->positions != NULL ? token - keys->positions[batch * tokens + token] : 0;
     if (keys->all)
         return 0;
     return keys->window > 0 ? dsc_max_i64(start, keys->past + token + 1 - keys->window) : start;

@@ -2,16 +2,19 @@
 #ifndef DSC_KERNELS_EMBEDDING_H
 #define DSC_KERNELS_EMBEDDING_H
 #include <dsc/types.h>
+#include <stddef.h>
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* out[r] = table[token[r]] + position[r % T]; the sum in fp32, rounded once. position may be NULL. */
+/* out[r] = table[token[r]] + position[place]; the sum in fp32, rounded once. position may be NULL. place is places[r],
+ * or without them r % T. */
 typedef struct dsc_embedding_fwd_args {
     void *out;             /* [rows, C] */
     const int32_t *tokens; /* [rows], 0 <= token < vocab */
     const void *table;     /* [vocab, C] */
     const void *position;  /* [T, C], its first row that of a sample's first token, or NULL */
+    const int32_t *places; /* [rows], 0 <= place < T, or NULL */
     int64_t rows, sequence, channels;
     dsc_dtype dtype;
 } dsc_embedding_fwd_args;
@@ -30,6 +33,12 @@ typedef struct dsc_embedding_bwd_args {
     int64_t position_first; /* the row of d_position that a sample's first token has */
     dsc_dtype dtype;
 } dsc_embedding_bwd_args;
+
+/* The row of `position` that row r adds. */
+static inline int64_t dsc_embedding_place(const dsc_embedding_fwd_args *a, int64_t r)
+{
+    return a->places != NULL ? a->places[r] : r % a->sequence;
+}
 
 static inline int64_t dsc_embedding_bwd_scratch_bytes(int64_t rows, int64_t vocab)
 {

@@ -34,6 +34,8 @@ static dsc_status rope(const dsc_rope_args *a, const dsc_cpu_team *team, dsc_err
     DSC_ASSERT(a->rows >= 0 && a->tokens >= 1);
     DSC_ASSERT(a->heads >= 1 && a->pairs >= 1 && 2 * a->pairs <= a->head_size);
     DSC_ASSERT(a->stride >= (int64_t)a->heads * a->head_size);
+    for (int64_t r = 0; a->places != NULL && r < a->rows; r++)
+        DSC_ASSERT(a->places[r] >= 0 && a->places[r] < a->tokens);
     DSC_TRY(dsc_range_dtype_check("ROPE", a->dtype, err));
     dsc_range_run(team, a->rows, fn, a);
     return DSC_OK;

@@ -8,6 +8,7 @@
 #ifndef DSC_KERNELS_ROPE_H
 #define DSC_KERNELS_ROPE_H
 #include <dsc/types.h>
+#include <stddef.h>
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -24,7 +25,8 @@ typedef struct dsc_rope_table_args {
     float factor;  /* 1, but with YaRN */
 } dsc_rope_table_args;
 
-/* Row r (a token) has position r % tokens. Of each head, with c = cos[position, i], s = sin[position, i], i < pairs:
+/* Row r (a token) has position places[r], or without them r % tokens. Of each head, with c = cos[position, i], s =
+ * sin[position, i], i < pairs:
  *   out[i] = fma(-in[i + pairs], s, in[i] * c);   out[i + pairs] = fma(in[i], s, in[i + pairs] * c)
  * in fp32, rounded once; elements from 2 * pairs on are copied. `inverse`: with -s, which is the gradient's way.
  * Every variant and device gives the same bits. out may be in. */
@@ -32,11 +34,18 @@ typedef struct dsc_rope_args {
     void *out;              /* [rows, heads, D]: row r at r * stride elements, its heads side by side */
     const void *in;
     const float *cos, *sin; /* [tokens, pairs] */
+    const int32_t *places;  /* [rows], 0 <= place < tokens, or NULL */
     int64_t rows, tokens, stride;
     int32_t heads, head_size, pairs; /* 2 * pairs <= head_size */
     bool inverse;
     dsc_dtype dtype; /* F32, BF16 or F16 */
 } dsc_rope_args;
+
+/* The position of row r. */
+static inline int64_t dsc_rope_place(const dsc_rope_args *a, int64_t r)
+{
+    return a->places != NULL ? a->places[r] : r % a->tokens;
+}
 
 #ifdef __cplusplus
 }

@@ -44,7 +44,7 @@ struct dsc_lm {
     char *adapter_json;
     dsc_weights *weights, *adapter; /* NULL: fresh */
     const dsc_weight **sources;     /* [param_count] where each parameter lies; NULL array without weights */
-    dsc_batch_spec batch[2];
+    dsc_batch_spec batch[DSC_LM_BATCH_MAX];
 };
 
 dsc_status dsc_lm_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows, dsc_error *err)
@@ -66,7 +66,9 @@ dsc_attention_keys dsc_lm_keys(const dsc_lm_config *config, const dsc_module_ctx
 {
     DSC_ASSERT((ctx->cache != NULL) == (config->cache > 0));
     DSC_ASSERT(ctx->past == 0 || (ctx->batch == 1 && ctx->past + config->sequence <= config->cache));
-    return dsc_lm_keys_after(config, ctx->past);
+    dsc_attention_keys keys = dsc_lm_keys_after(config, ctx->past);
+    keys.positions = dsc_lm_places(config, ctx);
+    return keys;
 }
 
 dsc_status dsc_lm_read_padding(dsc_hf_config *reader, int32_t fallback, dsc_lm_config *config)
@@ -112,6 +114,7 @@ dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *
     if (sequence > 0)
         config->sequence = sequence;
     config->cache = options->cache_tokens;
+    config->documents = options->documents;
     config->vocab_rows = dsc_align_up(config->vocab, dsc_max_i64(1, options->vocab_multiple));
     return DSC_OK;
 }
@@ -380,13 +383,14 @@ static dsc_status write_adapter_json(dsc_lm *lm, const char *base, dsc_error *er
 static void fill_model(dsc_lm *lm)
 {
     const dsc_lm_config *config = lm->config;
-    static const char *const names[2] = { "tokens", "targets" };
-    for (int i = 0; i < 2; i++)
+    static const char *const names[DSC_LM_BATCH_MAX] = { "tokens", "targets", DSC_BATCH_POSITIONS };
+    const int count = config->documents ? DSC_LM_BATCH_MAX : DSC_LM_BATCH_MAX - 1;
+    for (int i = 0; i < count; i++)
         lm->batch[i] =
             (dsc_batch_spec){ .name = names[i], .dtype = DSC_I32, .dim_count = 1, .dim = { config->sequence } };
     lm->model = (dsc_model){
         .struct_bytes = sizeof lm->model, .name = lm->name, .module_count = (int32_t)lm->module_count,
-        .modules = lm->modules, .batch_count = 2, .batch = lm->batch, .losses_per_sample = config->sequence,
+        .modules = lm->modules, .batch_count = count, .batch = lm->batch, .losses_per_sample = config->sequence,
         .hidden_size = config->channels, .vocab_size = config->vocab, .seq_length = config->sequence, .self = lm,
         .load_param = load_param, .close = close_model, .config_json = lm->config_json, .warnings = lm->warnings,
         .text_positions = config->positions,

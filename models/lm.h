@@ -26,6 +26,7 @@ typedef struct dsc_lm_config {
     int64_t vocab;      /* V: real tokens, the softmax's width */
     int64_t vocab_rows; /* P >= V */
     double norm_eps, init_std;
+    bool documents; /* a sample is of several, whose tokens' places are the third batch tensor */
     bool tied; /* the head uses the token table */
     /* Token `padding` gives its row of the table nothing where it is an input: what Hugging Face's code makes of
      * pad_token_id in some families. */
@@ -40,6 +41,9 @@ typedef struct dsc_lm_config {
 #define DSC_LM_POSITIONS_MAX (1 << 24)
 #define DSC_LM_VOCAB_MAX (1 << 24)
 #define DSC_LM_ROWS_MAX (INT64_C(1) << 31)
+
+/* Of a micro-batch; the last one with documents only. */
+enum { DSC_LM_TOKENS, DSC_LM_TARGETS, DSC_LM_PLACES, DSC_LM_BATCH_MAX };
 
 /* A model that is being described: dsc_lm_add_* append to the module in hand. Opaque but to lm.c. */
 typedef struct dsc_lm dsc_lm;
@@ -128,6 +132,12 @@ void dsc_lm_add_linear(dsc_lm *lm, const dsc_lm_linear *linear);
 
 /* R for a micro-batch, or DSC_ERR_STATE when no buffer could hold it. */
 DSC_MUST_USE dsc_status dsc_lm_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows, dsc_error *err);
+
+/* The tokens' places in their documents; NULL: in their samples. */
+static inline const int32_t *dsc_lm_places(const dsc_lm_config *config, const dsc_module_ctx *ctx)
+{
+    return config->documents ? ctx->batch_data[DSC_LM_PLACES] : NULL;
+}
 
 /* Which keys the attention of this call sees; and of one before which `past` tokens came. */
 dsc_attention_keys dsc_lm_keys(const dsc_lm_config *config, const dsc_module_ctx *ctx);

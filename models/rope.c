@@ -94,7 +94,8 @@ dsc_status dsc_rope_turn(const dsc_call *call, const dsc_rope *rope, dsc_rope_ta
                          const dsc_rope_heads *heads)
 {
     const dsc_rope_args args = { .out = heads->rows, .in = heads->rows, .cos = tables.cos, .sin = tables.sin,
-                                 .rows = call->rows, .tokens = heads->tokens, .stride = heads->stride,
+                                 .places = heads->places, .rows = call->rows, .tokens = heads->tokens,
+                                 .stride = heads->stride,
                                  .heads = heads->count, .head_size = heads->apart, .pairs = rope->pairs,
                                  .inverse = heads->inverse, .dtype = call->ctx->dtype };
     return DSC_RUN(call->ctx->stream, ROPE, &args, call->err);

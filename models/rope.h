@@ -56,6 +56,7 @@ typedef struct dsc_rope_heads {
     int64_t stride;          /* elements between rows */
     int32_t count, apart;    /* heads; elements between them */
     int64_t tokens;          /* of a sample */
+    const int32_t *places;   /* of the rows in their documents; NULL: in their samples */
     bool inverse;            /* a gradient's way back */
 } dsc_rope_heads;
 DSC_MUST_USE dsc_status dsc_rope_turn(const dsc_call *call, const dsc_rope *rope, dsc_rope_tables tables,

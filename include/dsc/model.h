@@ -34,6 +34,9 @@ typedef struct dsc_param_spec {
     int32_t shared_module, shared_param;
 } dsc_param_spec;
 
+/* The name of a tensor of tokens' places in their documents: 0, or one more than that of the token before. */
+#define DSC_BATCH_POSITIONS "positions"
+
 /* One tensor of a micro-batch as the data source delivers it: [B, dim...]. */
 typedef struct dsc_batch_spec {
     const char *name; /* "tokens", "targets" */
@@ -171,8 +174,10 @@ typedef struct dsc_model_options {
     bool want_weights;      /* folder: read weights when *.safetensors exist */
     int64_t cache_tokens;   /* with a cache for a text of so many tokens; 0: without one */
     const dsc_lora_options *lora; /* NULL: no adapters */
+    /* Samples of several documents, which do not see each other: a third batch tensor DSC_BATCH_POSITIONS. */
+    bool documents;
 } dsc_model_options;
-#define DSC_MODEL_OPTIONS_INIT { (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL }
+#define DSC_MODEL_OPTIONS_INIT { (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false }
 
 /* Opens a built-in name ("gpt2-nano", "gpt2-124m", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", ...), a Hugging Face
  * folder (config.json, optional model.safetensors) or a config file *.json. Owned: close with dsc_model_close. Unknown

@@ -35,8 +35,9 @@ __device__ __forceinline__ int32_t first_key(const dsc_attention_keys &keys, int
 {
     if (keys.all)
         return 0;
-    const int32_t start = keys.start != NULL ? keys.start[batch * tokens + min(token, tokens - 1)] : 0;
-    return keys.window > 0 ? max(start, keys.past + min(token, tokens - 1) + 1 - keys.window) : start;
+    const int32_t last = min(token, tokens - 1);
+    const int32_t start = keys.positions != NULL ? last - keys.positions[batch * tokens + last] : 0;
+    return keys.window > 0 ? max(start, keys.past + last + 1 - keys.window) : start;
 }
 
 /* Rows first .. of a tensor's head. */

@@ -351,7 +351,7 @@ bwd_arrays arrays_of(const dsc_attention_bwd_args *a)
     x.head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
     x.tokens = a->tokens, x.heads = a->heads, x.kv_heads = a->kv_heads, x.size = a->head_size;
     x.scale = a->scale, x.keys = a->keys;
-    x.starts = a->keys.start != NULL || a->keys.window > 0;
+    x.starts = a->keys.positions != NULL || a->keys.window > 0;
     const bool heads_aligned = x.head_stride % 8 == 0;
     x.in_vectors = heads_aligned && rows_are_aligned(a->q, a->q_stride, a->head_size) &&
                    rows_are_aligned(a->k, a->kv_stride, a->head_size) &&

@@ -99,7 +99,7 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, ds
         head_stride % 8 == 0 && rows_are_aligned(a->q, a->q_stride, a->head_size) &&
             rows_are_aligned(a->k, a->kv_stride, a->head_size) &&
             rows_are_aligned(a->v, a->kv_stride, a->head_size),
-        rows_are_aligned(a->out, a->out_stride, a->head_size), a->keys.start != NULL || a->keys.window > 0, a->keys
+        rows_are_aligned(a->out, a->out_stride, a->head_size), a->keys.positions != NULL || a->keys.window > 0, a->keys
     };
     DSC_TRY(allow_shared(fwd_kernel<DP, MT, BC>, BYTES, err));
     DSC_CUDA_LAUNCH((fwd_kernel<DP, MT, BC>), grid_size(static_cast<int64_t>(tiles) * a->batch * a->heads), THREADS,

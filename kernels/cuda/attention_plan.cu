@@ -20,7 +20,7 @@
 typedef struct attention_key {
     int64_t q_stride, kv_stride, out_stride, head_stride;
     int32_t batch, tokens, heads, kv_heads, size, window;
-    uint8_t all, hides, starts, zero[5];
+    uint8_t all, hides, documents, zero[5];
 } attention_key;
 
 typedef struct attention_plan {
@@ -50,7 +50,7 @@ attention_key key_of(const dsc_attention_fwd_args *a)
     key.head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
     key.batch = a->batch, key.tokens = a->tokens, key.heads = a->heads, key.kv_heads = a->kv_heads;
     key.size = a->head_size, key.window = a->keys.all ? 0 : a->keys.window;
-    key.starts = !a->keys.all && a->keys.start != NULL;
+    key.documents = !a->keys.all && a->keys.positions != NULL;
     key.all = a->keys.all, key.hides = a->keys.all && a->keys.tokens != NULL;
     return key;
 }
@@ -101,14 +101,14 @@ struct hide_op {
 };
 
 /* Documents of 96 tokens. */
-struct start_op {
+struct place_op {
     int32_t *to;
     int32_t tokens;
     template <int W> __device__ __forceinline__ void run(int64_t i) const
     {
 #pragma unroll
         for (int k = 0; k < W; k++)
-            to[i + k] = static_cast<int32_t>((i + k) % tokens) / 96 * 96;
+            to[i + k] = static_cast<int32_t>((i + k) % tokens) % 96;
     }
 };
 
@@ -118,9 +118,9 @@ typedef struct differences { unsigned other_bits, far; } differences;
 typedef struct operands {
     uint16_t *q, *k, *v, *out[2]; /* [0]: of the kernel of warps */
     float *lse[2];
-    int32_t *tokens, *start; /* of dsc_attention_keys */
+    int32_t *tokens, *positions; /* of dsc_attention_keys */
     differences *found;
-    int64_t q_count, kv_count, out_count, lse_count, token_count, start_count;
+    int64_t q_count, kv_count, out_count, lse_count, token_count, position_count;
 } operands;
 
 template <class T> T *cut(char **at, int64_t count)
@@ -140,7 +140,7 @@ bool lay_out(const attention_plan *p, char *memory, int64_t memory_bytes, operan
         return false;
     o->q_count = rows * k->q_stride, o->kv_count = rows * k->kv_stride, o->out_count = rows * k->out_stride;
     o->lse_count = rows * k->heads, o->token_count = k->hides ? rows : 0;
-    o->start_count = k->starts ? rows : 0;
+    o->position_count = k->documents ? rows : 0;
     o->q = cut<uint16_t>(&at, o->q_count);
     o->k = cut<uint16_t>(&at, o->kv_count);
     o->v = cut<uint16_t>(&at, o->kv_count);
@@ -149,7 +149,7 @@ bool lay_out(const attention_plan *p, char *memory, int64_t memory_bytes, operan
         o->lse[i] = cut<float>(&at, o->lse_count);
     }
     o->tokens = cut<int32_t>(&at, o->token_count);
-    o->start = cut<int32_t>(&at, o->start_count);
+    o->positions = cut<int32_t>(&at, o->position_count);
     o->found = cut<differences>(&at, 1);
     return at - memory <= memory_bytes;
 }
@@ -160,7 +160,7 @@ void fill(const dsc_cuda_launch *at, const attention_plan *p, const operands *o)
     each<8>(at, fill_op{ o->k, UINT64_C(2) << 40, 1 }, o->kv_count, true);
     each<8>(at, fill_op{ o->v, UINT64_C(3) << 40, 1 }, o->kv_count, true);
     each<4>(at, hide_op{ o->tokens, p->key.tokens, p->shape.keys.hidden }, o->token_count, true);
-    each<4>(at, start_op{ o->start, p->key.tokens }, o->start_count, true);
+    each<4>(at, place_op{ o->positions, p->key.tokens }, o->position_count, true);
 }
 
 /* ---- one kernel ---- */
@@ -181,7 +181,7 @@ dsc_status run(const bench *b, const attention_plan *p, const operands *o, int w
 {
     dsc_attention_fwd_args a = p->shape;
     a.q = o->q, a.k = o->k, a.v = o->v, a.out = o->out[which], a.lse = o->lse[which];
-    a.keys.tokens = o->tokens, a.keys.start = o->start;
+    a.keys.tokens = o->tokens, a.keys.positions = o->positions;
     DSC_TRY(which == 0 ? dsc_cuda_attention_fwd_warps(b->at, &a, err)
                        : dsc_cuda_attention_fwd_sm90(b->at, &a, b->at->attention->encode, err));
     return cuda_try(cudaGetLastError(), "a launch", err);
@@ -291,7 +291,7 @@ enum { LINE_BYTES = 256 };
 /* Everything of the key: two plans of one text would be one plan. */
 void line_of(const attention_key *k, bool sm90, char line[LINE_BYTES])
 {
-    const char *const keys = k->all ? k->hides ? "all but hidden" : "all" : k->starts ? "documents" : "causal";
+    const char *const keys = k->all ? k->hides ? "all but hidden" : "all" : k->documents ? "documents" : "causal";
     snprintf(line, LINE_BYTES,
              "attention %dx%d heads %d/%d of %d ld %" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 " %s window %d by %s",
              static_cast<int>(k->batch), static_cast<int>(k->tokens), static_cast<int>(k->heads),
@@ -326,7 +326,7 @@ void dsc_cuda_attention_prepare(dsc_cuda_attention *x, const dsc_attention_fwd_a
 {
     dsc_attention_fwd_args a = *shape;
     const attention_key key = key_of(&a);
-    a.out = NULL, a.lse = NULL, a.q = a.k = a.v = NULL, a.scratch = NULL, a.keys.tokens = a.keys.start = NULL;
+    a.out = NULL, a.lse = NULL, a.q = a.k = a.v = NULL, a.scratch = NULL, a.keys.tokens = a.keys.positions = NULL;
     if (x->encode == NULL || !dsc_cuda_attention_sm90_fits(&a))
         return;
     pthread_mutex_lock(&x->lock);

@@ -274,7 +274,7 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, vo
     x.tiles = static_cast<int32_t>(dsc_div_ceil(a->tokens, ROWS));
     x.scale = a->scale;
     x.out_vectors = rows_are_aligned(a->out, a->out_stride, a->head_size);
-    x.starts = a->keys.start != NULL || a->keys.window > 0;
+    x.starts = a->keys.positions != NULL || a->keys.window > 0;
     x.keys = a->keys;
     DSC_TRY(allow_shared(sm90_kernel<DP>, BYTES, err));
     DSC_CUDA_LAUNCH(sm90_kernel<DP>, grid_size(static_cast<int64_t>(x.tiles) * a->batch * a->heads), THREADS, BYTES,

@@ -11,12 +11,13 @@ namespace {
 enum { THREADS = 256, STARTS_THREADS = 1024 };
 
 template <class T, int W>
-__global__ void fwd_kernel(T *out, const int32_t *tokens, const T *table, const T *position, int64_t sequence,
-                           int64_t channels)
+__global__ void fwd_kernel(T *out, const int32_t *tokens, const T *table, const T *position, const int32_t *places,
+                           int64_t sequence, int64_t channels)
 {
     const int64_t r = blockIdx.x;
     const T *token_row = table + tokens[r] * channels;
-    const T *position_row = position != NULL ? position + r % sequence * channels : NULL;
+    const int64_t place = places != NULL ? places[r] : position != NULL ? r % sequence : 0;
+    const T *position_row = position != NULL ? position + place * channels : NULL;
     for (int64_t c = static_cast<int64_t>(threadIdx.x) * W; c < channels; c += static_cast<int64_t>(blockDim.x) * W) {
         float x[W], p[W];
         load<W>(x, token_row + c);
@@ -39,10 +40,10 @@ template <class T> void fwd(const dsc_cuda_launch *at, const dsc_embedding_fwd_a
     const unsigned rows = grid_size(a->rows);
     if (aligned)
         DSC_CUDA_LAUNCH((fwd_kernel<T, W>), rows, threads_for(a->channels / W, THREADS), 0, at->stream, out, a->tokens,
-                        table, position, a->sequence, a->channels);
+                        table, position, a->places, a->sequence, a->channels);
     else
         DSC_CUDA_LAUNCH((fwd_kernel<T, 1>), rows, threads_for(a->channels, THREADS), 0, at->stream, out, a->tokens,
-                        table, position, a->sequence, a->channels);
+                        table, position, a->places, a->sequence, a->channels);
 }
 
 /* ---- rows by token ---- */

@@ -34,6 +34,7 @@ template <class T> struct rope_arrays {
     T *out;
     const T *in;
     const float *cos, *sin;
+    const int32_t *places;
     int64_t tokens, stride;
     int32_t heads, head_size, pairs;
 };
@@ -41,7 +42,7 @@ template <class T> struct rope_arrays {
 template <class T, int W, bool INVERSE>
 __global__ void __launch_bounds__(ROPE_THREADS) rope_kernel(const rope_arrays<T> a)
 {
-    const int64_t row = blockIdx.x, table = row % a.tokens * a.pairs;
+    const int64_t row = blockIdx.x, table = (a.places != NULL ? a.places[row] : row % a.tokens) * a.pairs;
     const int32_t parts = a.pairs / W, step = static_cast<int32_t>(blockDim.x);
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < a.heads * parts; i += step) {
         const int32_t head = i / parts, pair = i % parts * W;
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kernel(const rope_arrays<T>
 template <class T, int W> void launch(const dsc_cuda_launch *at, const dsc_rope_args *args)
 {
     const rope_arrays<T> a = { static_cast<T *>(args->out), static_cast<const T *>(args->in), args->cos, args->sin,
-                               args->tokens, args->stride, args->heads, args->head_size, args->pairs };
+                               args->places, args->tokens, args->stride, args->heads, args->head_size, args->pairs };
     const unsigned blocks = grid_size(args->rows);
     const unsigned threads = threads_for(static_cast<int64_t>(a.heads) * (a.pairs / W), ROPE_THREADS);
     if (args->inverse)

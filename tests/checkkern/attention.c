@@ -26,7 +26,7 @@ typedef struct problem {
     double *out_want, *out_tol, *lse_want, *lse_tol;
     double *dq_want, *dq_tol, *dk_want, *dk_tol, *dv_want, *dv_tol;
     int32_t *key_tokens;    /* [B,T], HIDDEN: nobody sees this key; NULL: none */
-    int32_t *start;         /* [B,T] where a query's document begins; NULL: at 0 */
+    int32_t *positions;     /* [B,T] a query's place in its document; NULL: in its sample */
 } problem;
 
 enum { HIDDEN = 3 };
@@ -108,7 +108,7 @@ static void query_start(const problem *p, query *row, int64_t b, int64_t h, int6
     row->q = at(&p->s, p->s.heads, b, t, h);
     row->group = h / (p->s.heads / p->s.kv_heads);
     row->keys = p->s.all ? p->s.tokens : p->s.past + t + 1;
-    row->first = p->start != NULL ? p->start[b * p->s.tokens + t] : 0;
+    row->first = p->positions != NULL ? t - p->positions[b * p->s.tokens + t] : 0;
     if (p->s.window > 0)
         row->first = dsc_max_i64(row->first, row->keys - p->s.window);
     row->max_abs = 0;
@@ -339,11 +339,11 @@ static void forward_inputs(problem *p, tensors *x)
             ck_set(p->key_tokens, t, HIDDEN); /* of the first sample: padding on the left, whole tiles of it */
     }
     if (p->s.documents > 0) {
-        p->start = ck_buf(CK_IN, DSC_I32, rows_of(&p->s), "start");
+        p->positions = ck_buf(CK_IN, DSC_I32, rows_of(&p->s), "positions");
         for (int64_t i = 0; i < rows_of(&p->s); i++) {
             const int64_t t = i % p->s.tokens;
             const bool begins = ck_random() % (uint32_t)p->s.documents == 0;
-            ck_set(p->start, i, (double)(t == 0 ? 0 : begins ? t : p->start[i - 1]));
+            ck_set(p->positions, i, t == 0 || begins ? 0 : p->positions[i - 1] + 1);
         }
     }
     if (!bench_only)
@@ -352,7 +352,7 @@ static void forward_inputs(problem *p, tensors *x)
 
 static dsc_attention_keys keys_of(const problem *p)
 {
-    return (dsc_attention_keys){ .all = p->s.all, .tokens = p->key_tokens, .hidden = HIDDEN, .start = p->start,
+    return (dsc_attention_keys){ .all = p->s.all, .tokens = p->key_tokens, .hidden = HIDDEN, .positions = p->positions,
                                  .window = p->s.window, .past = p->s.past };
 }
 

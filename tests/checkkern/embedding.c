@@ -12,7 +12,7 @@ static void verify_fwd(const void *args)
         for (int64_t c = 0; c < a->channels; c++) {
             double x = ck_get(a->table, a->tokens[r] * a->channels + c);
             if (a->position != NULL)
-                x += ck_get(a->position, r % a->sequence * a->channels + c);
+                x += ck_get(a->position, (a->places != NULL ? a->places[r] : r % a->sequence) * a->channels + c);
             const float once = (float)x;
             const float expected = dsc_rounded(once, a->dtype);
             ck_near(a->out, r * a->channels + c, (double)expected, 0);
@@ -21,19 +21,25 @@ static void verify_fwd(const void *args)
 
 static void check_fwd(int64_t rows, int64_t sequence, int64_t channels, int32_t vocab, dsc_dtype dtype, bool position)
 {
+    const bool given = position && channels % 2 != 0;
     if (!ck_case("embedding_fwd %s rows=%lld T=%lld C=%lld V=%d%s", ck_dtype_text(dtype), (long long)rows,
-                 (long long)sequence, (long long)channels, (int)vocab, position ? "" : " no position"))
+                 (long long)sequence, (long long)channels, (int)vocab,
+                 given ? " places" : position ? "" : " no position"))
         return;
     void *out = ck_buf(CK_OUT, dtype, rows * channels, "out");
     const int32_t *tokens = ck_buf(CK_IN, DSC_I32, rows, "tokens");
     const void *table = ck_buf(CK_IN, dtype, vocab * channels, "table");
     const void *at = position ? ck_buf(CK_IN, dtype, sequence * channels, "position") : NULL;
+    const int32_t *places = given ? ck_buf(CK_IN, DSC_I32, rows, "places") : NULL;
+    if (given)
+        ck_int(places, 0, (int32_t)sequence - 1);
     ck_int(tokens, 0, vocab - 1);
     ck_normal(table, 0, 1);
     ck_edges(table);
     if (position)
         ck_normal(at, 0, 0.1);
-    const dsc_embedding_fwd_args args = { .out = out, .tokens = tokens, .table = table, .position = at, .rows = rows,
+    const dsc_embedding_fwd_args args = { .out = out, .tokens = tokens, .table = table, .position = at,
+                                          .places = places, .rows = rows,
                                           .sequence = position ? sequence : 0, .channels = channels, .dtype = dtype };
     ck_kernel(DSC_KERNEL_EMBEDDING_FWD, &args, sizeof args, verify_fwd);
 }

@@ -59,7 +59,9 @@ static void verify_rope(const void *args)
     for (int64_t r = 0; r < a->rows; r++)
         for (int64_t h = 0; h < a->heads; h++)
             for (int32_t i = 0; i < a->head_size; i++) {
-                const int64_t at = r * a->stride + h * a->head_size, table = r % a->tokens * a->pairs + i % a->pairs;
+                const int64_t at = r * a->stride + h * a->head_size;
+                const int64_t place = a->places != NULL ? a->places[r] : r % a->tokens;
+                const int64_t table = place * a->pairs + i % a->pairs;
                 if (i >= 2 * a->pairs) {
                     ck_near(a->out, at + i, value_before(a, at + i), 0);
                     continue;
@@ -92,6 +94,10 @@ static dsc_rope_args rope_case(const shape *s, dsc_dtype dtype, bool inverse, bo
         ck_gaps(args.out, s->rows, cols, stride);
     args.cos = ck_buf(CK_IN, DSC_F32, s->tokens * s->pairs, "cos");
     args.sin = ck_buf(CK_IN, DSC_F32, s->tokens * s->pairs, "sin");
+    if (gap > 0) {
+        args.places = ck_buf(CK_IN, DSC_I32, s->rows, "places");
+        ck_int(args.places, 0, (int32_t)s->tokens - 1);
+    }
     ck_normal(in, 0, 2);
     ck_edges(in);
     for (int64_t i = 0; i < s->tokens * s->pairs; i++) {

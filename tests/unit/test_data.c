@@ -239,6 +239,23 @@ static void weights_say_how_often_a_file_comes(void **state)
     assert_string_equal(err.where, paths[1]);
 }
 
+/* Places in documents that a program gives are looked at before a kernel counts on them. */
+static void checks_places(void **state)
+{
+    static const struct { int32_t places[6]; bool good; } cases[] = {
+        { { 0, 1, 2, 0, 1, 2 }, true }, { { 0, 0, 1, 0, 1, 0 }, true },   { { 0, 1, 2, 3, 4, 5 }, false },
+        { { 1, 2, 3, 0, 1, 2 }, false }, { { 0, 1, 1, 0, 1, 2 }, false }, { { 0, 1, 3, 0, 1, 2 }, false },
+        { { 0, 1, 2, 0, -1, 0 }, false },
+    };
+    static const dsc_batch_spec batch = { .name = DSC_BATCH_POSITIONS, .dtype = DSC_I32, .dim_count = 1, .dim = { 3 } };
+    const dsc_model model = { .struct_bytes = sizeof model, .vocab_size = 2, .batch_count = 1, .batch = &batch };
+    (void)state;
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        const void *const data[1] = { cases[i].places };
+        assert_int_equal(dsc_batch_check(&model, 2, data, NULL), cases[i].good ? DSC_OK : DSC_ERR_INPUT);
+    }
+}
+
 static int open_folder(void **state)
 {
     (void)state;
@@ -266,6 +283,7 @@ int main(void)
         cmocka_unit_test(what_is_written_is_read),
         cmocka_unit_test(a_negative_id_is_refused),
         cmocka_unit_test(weights_say_how_often_a_file_comes),
+        cmocka_unit_test(checks_places),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);
 }
