@@ -117,11 +117,13 @@ DSC_MUST_USE dsc_status dsc_checkpoint_check(const dsc_checkpoint_ctx *ctx, cons
                                              const dsc_checkpoint_saves *saves, dsc_error *err);
 /* Collective; every rank returns the same verdict. dir is a parent (its `latest`) or one step-N. Verifies everything
  * (manifest, sizes, names and shapes against the model, hashes of what this rank owns), and only when all ranks have,
- * writes this rank's slices (the caller publishes). *changed: slices were touched; with a failure they are then no
- * state to go on from. What differs from *now in a way that ends bit-exactness is one warning line each, and so is a
- * later step in the same folder; what cannot be loaded is DSC_ERR_INPUT. */
-DSC_MUST_USE dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *now,
-                                            dsc_run_state *out, bool *changed, dsc_error *err);
+ * writes this rank's slices (the caller publishes). `once`: reads every byte once instead, and writes a block when its
+ * own hash is good. *changed: slices were touched; with a failure they are then no state to go on from. What differs
+ * from *now in a way that ends bit-exactness is one warning line each, and so is a later step in the same folder; what
+ * cannot be loaded is DSC_ERR_INPUT. */
+DSC_MUST_USE dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, bool once,
+                                            const dsc_run_state *now, dsc_run_state *out, bool *changed,
+                                            dsc_error *err);
 /* The folder that --load DIR means: DIR/step-N itself, or DIR plus its `latest`. DSC_ERR_INPUT when there is none. */
 DSC_MUST_USE dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out,
                                             size_t out_bytes, dsc_error *err);

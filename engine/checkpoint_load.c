@@ -1,7 +1,9 @@
 /* checkpoint_load.c - collective load: every rank reads what it owns, whatever world size, stage or precision wrote it.
  *
- * Two passes over the same blocks: the first only verifies, and nothing changes before every rank has seen good hashes;
- * the second verifies again what it copies, so a byte that changes in between ends in an error, not in a weight.
+ * Into states that can be made again, one pass verifies each block and then copies it: whoever asked throws the states
+ * away when a later block is bad. Into a run's states there are two passes over the same blocks: the first only
+ * verifies, and nothing changes before every rank has seen good hashes; the second verifies again what it copies, so a
+ * byte that changes in between ends in an error, not in a weight.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,7 +18,7 @@ typedef struct load_job {
     ckpt_reader reader;
     dsc_dtype dtype; /* this run's compute dtype */
     dsc_recipe recipe;
-    bool copy;       /* the second pass */
+    bool copy;       /* a pass that writes */
 } load_job;
 
 /* ---- does it fit the model? ---- */
@@ -192,7 +194,7 @@ static dsc_status put(const load_job *j, const target *to, int64_t first, const 
 }
 
 /* Elements [first, first + count) of a tensor: every block that meets them is verified, and `to` gets what it has of
- * them in the second pass (NULL: only verified). */
+ * them in a pass that copies (NULL: only verified). */
 static dsc_status take_span(load_job *j, ckpt_plane plane, const char *name, int64_t first, int64_t count,
                             const target *to, dsc_error *err)
 {
@@ -265,7 +267,7 @@ static dsc_status find_together(const dsc_checkpoint_ctx *c, const char *dir, ch
     return dsc_comm_broadcast(c->comm, DSC_CHANNEL_CONTROL, step_dir, CKPT_PATH_BYTES, 0, NULL, err);
 }
 
-dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *now,
+dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, bool once, const dsc_run_state *now,
                                dsc_run_state *out, bool *changed, dsc_error *err)
 {
     char step_dir[CKPT_PATH_BYTES];
@@ -277,15 +279,22 @@ dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, c
     const bool open = status == DSC_OK;
     if (status == DSC_OK)
         status = check_model(&job, step_dir, &mine);
+    if (once) { /* no rank writes before all have found the files, the manifest and the shapes good */
+        status = dsc_checkpoint_agree(ctx, status, &mine, err);
+        *changed = status == DSC_OK;
+    }
     if (status == DSC_OK)
-        status = take_all(&job, false, &mine);
-    status = dsc_checkpoint_agree(ctx, status, &mine, err);
+        status = take_all(&job, once, &mine);
+    if (!once || *changed)
+        status = dsc_checkpoint_agree(ctx, status, &mine, err);
     if (status == DSC_OK) {
         *out = job.reader.manifest.state;
         out->gemm_plans = NULL;
         warn_differences(ctx, now, out);
         if (dsc_comm_rank(ctx->comm) == 0)
             warn_later_steps(ctx, step_dir, out->step);
+    }
+    if (status == DSC_OK && !once) {
         *changed = true;
         status = take_all(&job, true, &mine);
         status = dsc_checkpoint_agree(ctx, status, &mine, err);

@@ -154,6 +154,26 @@ dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t ev
     return status;
 }
 
+/* What an engine has when it is opened: the first values again, and no moments. */
+static dsc_status begin_again(dsc_engine *engine, dsc_recipe recipe, dsc_error *err)
+{
+    const int planes = DSC_PLANE_MOMENT1 + dsc_recipes[recipe].state_count;
+    for (int32_t g = 0; g < engine->layout.group_count; g++) {
+        dsc_zero_slice slice;
+        dsc_zero_slice_get(engine->zero, g, &slice);
+        for (int plane = DSC_PLANE_MOMENT1; plane < planes && slice.trainable; plane++)
+            for (int64_t done = 0, now; done < slice.count; done += now) {
+                void *ptr;
+                now = slice.count - done;
+                DSC_TRY(dsc_zero_view(engine->zero, g, (dsc_plane)plane, done, &now, true, &ptr, err));
+                DSC_TRY(dsc_zero_bytes(engine->compute, ptr,
+                                       now * (int64_t)dsc_dtype_bytes(dsc_zero_dtype(engine->zero, (dsc_plane)plane)),
+                                       err));
+            }
+    }
+    return dsc_engine_init_params(engine, err);
+}
+
 static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
 {
     dsc_checkpoint_ctx ctx;
@@ -162,9 +182,13 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     checkpoint_ctx(engine, &ctx);
     dsc_engine_run_state(engine, &now);
     DSC_TRY(dsc_engine_settle(engine, err));
-    dsc_status status = dsc_checkpoint_load(&ctx, dir, &now, &state, &changed, err);
+    /* Before the first step and load the states are those that opening made, and can make again: one pass is enough. */
+    const bool fresh = engine->step == 0 && engine->update_count == 0 && engine->resumed_dir[0] == 0;
+    dsc_status status = dsc_checkpoint_load(&ctx, dir, fresh, &now, &state, &changed, err);
     /* From here on the engine's states may have changed. */
     engine->failed = changed;
+    if (status != DSC_OK && changed && fresh)
+        engine->failed = begin_again(engine, now.recipe, NULL) != DSC_OK;
     DSC_TRY(status);
     status = dsc_engine_take_plans(engine, state.gemm_plans, err);
     dsc_alloc_free(engine->alloc, state.gemm_plans);

@@ -191,6 +191,48 @@ static void flip_data(cw_rank *rank)
 
 static void a_thousand_data_bits_count(void **state) { to_an_engine(flip_data, 1000); }
 
+/* An engine before its first step takes each block as it comes: what it has when the last one is bad are its first
+ * values, and it trains, or loads another checkpoint, as if nothing had been asked. */
+static dsc_status offer_to_fresh(cw_rank *rank, dsc_error *err)
+{
+    char first[65], is[65], trained[65];
+    dsc_error why = DSC_ERROR_INIT;
+    cw_hash(rank, first);
+    for (int round = 0; round < 2; round++) {
+        CW_CHECK(dsc_engine_load(rank->engine, victim, &why) == DSC_ERR_INPUT && !rank->engine->failed);
+        CW_CHECK(strstr(why.message, "is damaged at elements") != NULL);
+        cw_hash(rank, is);
+        CW_CHECK(strcmp(first, is) == 0 && rank->engine->step == 0);
+    }
+    if (rank->user != NULL) {
+        DSC_TRY(dsc_engine_load(rank->engine, good, err));
+        CW_CHECK(rank->engine->step == 2);
+        return DSC_OK;
+    }
+    DSC_TRY(cw_train(rank, 2, err));
+    cw_hash(rank, trained);
+    DSC_TRY(dsc_engine_load(rank->engine, good, err));
+    cw_hash(rank, is);
+    CW_CHECK(strcmp(trained, is) == 0);
+    return DSC_OK;
+}
+
+static void a_fresh_engine_keeps_nothing_of_it(void **state)
+{
+    const char *const name = "optimizer.safetensors";
+    size_t bytes;
+    cw_copy_dir(good, victim);
+    char *data = cw_read(cw_path(good, name), &bytes);
+    data[bytes - 1] ^= 1;
+    write_victim(name, data, bytes);
+    free(data);
+    for (int stage = 1; stage <= 3; stage++)
+        for (int again = 0; again < 2; again++) {
+            cw_options options = { .world = 2, .stage = stage, .bf16 = true, .model = &with_config };
+            cw_run_well(&options, offer_to_fresh, again != 0 ? good : NULL);
+        }
+}
+
 /* ---- cuts ---- */
 
 static void cut_at(cw_rank *rank, const char *name, const char *data, int64_t bytes, int64_t at)
@@ -332,6 +374,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(every_header_byte_counts),
         TEST(a_thousand_data_bits_count),
+        TEST(a_fresh_engine_keeps_nothing_of_it),
         TEST(every_cut_is_seen),
         TEST(no_other_file_is_taken),
         TEST(no_extra_shard_is_taken),
