@@ -60,11 +60,8 @@ static int64_t mark_end(const dsc_zero *zero, const dsc_leaf *leaf, int32_t mark
 static int64_t slice_end(const dsc_zero *zero, const dsc_leaf *leaf, int64_t first, int64_t end)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
-    int64_t most = 0;
-    for (int64_t at = 0; at < slice * zero->world_size; at += slice)
-        if (first < at + slice && end > at)
-            most = dsc_max_i64(most, dsc_min_i64(end - at, slice));
-    return most;
+    const int64_t from = dsc_max_i64(first, 0), to = dsc_min_i64(end, slice * zero->world_size);
+    return from < to ? dsc_min_i64(to - from / slice * slice, slice) : 0;
 }
 
 /* The reductions go on leaf by leaf, so what lay in a leaf's place before the last one there is reduced with it. */
