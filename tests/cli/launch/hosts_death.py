@@ -80,6 +80,7 @@ def cut_link():
     try:
         for each in (job, *local):
             each.until_step(2)
+        equal(sockets(listening=True), set(), "a port where a stranger can knock while ranks train")
         job.look()
         job.stays, begin = None, time.monotonic()
         run("ip", "-n", net.names[1], "link", "set", "veth0", "down")
