@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/plugin.h"
 #include "engine/monitor/page.h"
 #include "engine/monitor/prometheus.h"
 
@@ -95,22 +94,6 @@ static void close_http(dsc_monitor *monitor)
     dsc_alloc_free(monitor->alloc, monitor);
 }
 
-static dsc_status find_server(const dsc_http_api **out, dsc_error *err)
-{
-    char reason[512] = "";
-    dsc_http_api_fn get = NULL;
-    void *plugin = dsc_plugin_open("libdsc_http.so", reason, sizeof reason);
-    if (plugin == NULL)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.prometheus_port", "this installation has no libdsc_http.so%s%s; "
-                        "install libmicrohttpd-dev (make deps-http) and build again, or take the port out",
-                        reason[0] != 0 ? ": " : "", reason);
-    if (!dsc_plugin_find(plugin, DSC_HTTP_SYMBOL, &get) || get()->version != DSC_HTTP_API_VERSION ||
-        get()->table_bytes != sizeof(dsc_http_api))
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.prometheus_port", "libdsc_http.so is of another version of dsc");
-    *out = get();
-    return DSC_OK;
-}
-
 dsc_status dsc_monitor_http(dsc_alloc *alloc, int64_t port, dsc_monitor **out, dsc_error *err)
 {
     static const dsc_monitor_ops ops = { .name = "dsc.prometheus_port",
@@ -119,17 +102,19 @@ dsc_status dsc_monitor_http(dsc_alloc *alloc, int64_t port, dsc_monitor **out, d
                                          .ranks = ranks_http,
                                          .say = say_http,
                                          .close = close_http };
-    const dsc_http_api *api = NULL;
+    static const dsc_monitor_plugin plugin = { "dsc.prometheus_port", "libdsc_http.so", "libmicrohttpd-dev",
+                                               DSC_HTTP_SYMBOL, DSC_HTTP_API_VERSION, sizeof(dsc_http_api) };
+    const void *api = NULL;
     char text[DSC_HTTP_TEXT];
     http_monitor *m = NULL;
-    DSC_TRY(find_server(&api, err));
+    DSC_TRY(dsc_monitor_find_plugin(&plugin, &api, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *m, &m, err));
     m->monitor.ops = &ops;
     m->monitor.alloc = alloc;
     pthread_mutex_init(&m->lock, NULL);
     *out = &m->monitor;
     m->api = api;
-    if (api->open((int)port, answer, m, &m->http, text) != 0)
+    if (m->api->open((int)port, answer, m, &m->http, text) != 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.prometheus_port", "nothing can be served at %s", text);
     return DSC_OK;
 }

@@ -23,6 +23,7 @@ typedef struct dsc_http_api {
     int (*open)(int port, dsc_http_page page, void *user, dsc_http **out, char *text);
     void (*close)(dsc_http *http); /* no page is asked for any more when it returns; NULL is fine */
 } dsc_http_api;
-typedef const dsc_http_api *(*dsc_http_api_fn)(void);
+/* DSC_HTTP_SYMBOL: the one dsc_http_api. */
+const void *dsc_http_api_get(void);
 
 #endif

@@ -86,8 +86,7 @@ static int open_server(int port, dsc_http_page page, void *user, dsc_http **out,
     return 0;
 }
 
-__attribute__((visibility("default"))) const dsc_http_api *dsc_http_api_get(void);
-const dsc_http_api *dsc_http_api_get(void)
+__attribute__((visibility("default"))) const void *dsc_http_api_get(void)
 {
     static const dsc_http_api api = { DSC_HTTP_API_VERSION, (uint32_t)sizeof api, open_server, close_server };
     return &api;

@@ -15,7 +15,6 @@
 
 #include "base/clock.h"
 #include "base/json.h"
-#include "base/plugin.h"
 #include "engine/monitor/monitor.h"
 #include "engine/monitor/web_api.h"
 
@@ -259,23 +258,6 @@ static void close_mlflow(dsc_monitor *monitor)
     dsc_alloc_free(monitor->alloc, monitor);
 }
 
-static dsc_status find_web(const dsc_web_api **out, dsc_error *err)
-{
-    char reason[512] = "";
-    dsc_web_api_fn get = NULL;
-    void *plugin = dsc_plugin_open("libdsc_web.so", reason, sizeof reason);
-    if (plugin == NULL)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.mlflow.tracking_uri", "this installation has no libdsc_web.so%s"
-                        "%s; install libcurl4-openssl-dev (make deps-http) and build again, or take the section out",
-                        reason[0] != 0 ? ": " : "", reason);
-    if (!dsc_plugin_find(plugin, DSC_WEB_SYMBOL, &get) || get()->version != DSC_WEB_API_VERSION ||
-        get()->table_bytes != sizeof(dsc_web_api))
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.mlflow.tracking_uri", "libdsc_web.so is of another version of "
-                        "dsc");
-    *out = get();
-    return DSC_OK;
-}
-
 dsc_status dsc_monitor_mlflow(dsc_alloc *alloc, const char *uri, const char *experiment, const char *run_name,
                               dsc_monitor **out, dsc_error *err)
 {
@@ -283,12 +265,14 @@ dsc_status dsc_monitor_mlflow(dsc_alloc *alloc, const char *uri, const char *exp
                                          .write = write_mlflow,
                                          .describe = describe_mlflow,
                                          .close = close_mlflow };
-    const dsc_web_api *api = NULL;
+    static const dsc_monitor_plugin plugin = { "dsc.mlflow.tracking_uri", "libdsc_web.so", "libcurl4-openssl-dev",
+                                               DSC_WEB_SYMBOL, DSC_WEB_API_VERSION, sizeof(dsc_web_api) };
+    const void *api = NULL;
     mlflow *m = NULL;
     if (strncmp(uri, "http://", 7) != 0 && strncmp(uri, "https://", 8) != 0)
         return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.mlflow.tracking_uri", "\"%.80s\" is no http:// or https:// address "
                         "of a server; for a folder of files: mlflow server --backend-store-uri DIR", uri);
-    DSC_TRY(find_web(&api, err));
+    DSC_TRY(dsc_monitor_find_plugin(&plugin, &api, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *m, &m, err));
     m->monitor.ops = &ops;
     m->monitor.alloc = alloc;
@@ -296,7 +280,7 @@ dsc_status dsc_monitor_mlflow(dsc_alloc *alloc, const char *uri, const char *exp
     pthread_cond_init(&m->changed, NULL);
     *out = &m->monitor;
     m->api = api;
-    m->web = api->open(getenv("MLFLOW_TRACKING_TOKEN"));
+    m->web = m->api->open(getenv("MLFLOW_TRACKING_TOKEN"));
     if (m->web == NULL)
         return DSC_FAIL(err, DSC_ERR_NOMEM, "dsc.mlflow.tracking_uri", "out of host memory");
     snprintf(m->base, sizeof m->base, "%s", uri);

@@ -22,6 +22,7 @@ typedef struct dsc_web_api {
     int (*ask)(dsc_web *web, const char *url, const char *body, int limit_s, char *answer, size_t room, char *text);
     void (*close)(dsc_web *web); /* NULL is fine */
 } dsc_web_api;
-typedef const dsc_web_api *(*dsc_web_api_fn)(void);
+/* DSC_WEB_SYMBOL: the one dsc_web_api. */
+const void *dsc_web_api_get(void);
 
 #endif
