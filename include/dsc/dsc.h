@@ -258,7 +258,8 @@ typedef struct dsc_engine_stats {
     int64_t planned_bytes; /* sum of the plan's rows */
     int64_t tracked_bytes, tracked_peak_bytes;
     int64_t alloc_calls;   /* allocations since open: does not grow after the first step */
-    int64_t forward_ns, backward_ns, step_ns, data_wait_ns, comm_wait_ns; /* of the last train step */
+    int64_t forward_ns, backward_ns, step_ns, data_wait_ns; /* of the last train step */
+    int64_t comm_wait_ns;  /* inside collectives since open, also while other work went on */
     double flops_per_step; /* over all ranks, forward and backward */
     int64_t tokens_per_step;
     int64_t threads;
