@@ -29,10 +29,13 @@ deps-slurm:
 deps-lint: deps-test
 	$(Q)tools/deps.sh $(DEPS_LINT)
 
+# For the two commands of the README, which nobody types a -j for.
+EVERY_CORE = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
+
 .PHONY: demo
 ## demo: train on real text over 4 sharded ranks and show the result (installs what is missing)
 demo: deps-demo
-	$(Q)$(MAKE) --no-print-directory all
+	$(Q)$(MAKE) --no-print-directory $(EVERY_CORE) all
 	$(Q)scripts/demo.sh
 
 # Public headers compile alone, as C17 and as C++.
