@@ -253,6 +253,8 @@ typedef struct dsc_config {
     dsc_precision precision;
     dsc_fp16_config fp16;
     dsc_dtype communication_dtype; /* of leaves on the wire: F32, BF16 or F16 */
+    bool prescale_gradients;       /* leaves are divided by the number of ranks before they are sent */
+    double gradient_predivide_factor; /* else by this */
     dsc_optimizer_config optimizer;
     dsc_schedule_config schedule;
     dsc_zero_config zero;
@@ -319,6 +321,12 @@ static inline dsc_dtype dsc_config_compute_dtype(const dsc_config *config)
 static inline dsc_quant dsc_config_leaf_quant(const dsc_config *config)
 {
     return config->zero.quantized_gradients ? DSC_QUANT_INT4 : config->own.compression;
+}
+
+/* What leaves are multiplied by before they are sent. */
+static inline float dsc_config_leaf_factor(const dsc_config *config, int64_t world_size)
+{
+    return (float)(1.0 / (config->prescale_gradients ? (double)world_size : config->gradient_predivide_factor));
 }
 
 /* Learning rate (and betas under OneCycle's momentum) of optimizer step `step` (from 1) as DeepSpeed gives it: its

@@ -117,13 +117,28 @@ static dsc_status check_accumulation(dsc_config_parse_state *s)
     return check_dtype(s, id, "fp32");
 }
 
-static dsc_status check_dtypes(dsc_config_parse_state *s)
+static dsc_status fill_wire(dsc_config_parse_state *s)
 {
     static const dsc_dtype wires[] = { DSC_F32, DSC_F16, DSC_BF16 }; /* as the table names them */
     dsc_config *config = s->config;
+    const bool given = dsc_config_has(s, DSC_ID_COMM_DTYPE);
     config->communication_dtype = dsc_config_compute_dtype(config);
-    if (dsc_config_has(s, DSC_ID_COMM_DTYPE))
+    if (given)
         config->communication_dtype = wires[choice_or(s, DSC_ID_COMM_DTYPE, 0)];
+    if (!dsc_config_bool_or(s, DSC_ID_FP32_ALLREDUCE, false))
+        return DSC_OK;
+    if (given && config->communication_dtype != DSC_F32)
+        return dsc_config_fail(s, DSC_ID_FP32_ALLREDUCE, DSC_ERR_CONFIG,
+                               "true, but communication_data_type is %s; keep that one",
+                               dsc_dtype_text(config->communication_dtype));
+    config->communication_dtype = DSC_F32;
+    return dsc_config_warn(s, DSC_ID_FP32_ALLREDUCE, "an old form, taken as communication_data_type \"fp32\"");
+}
+
+static dsc_status check_dtypes(dsc_config_parse_state *s)
+{
+    const dsc_config *config = s->config;
+    DSC_TRY(fill_wire(s));
     if (config->fp16.initial_scale_power < -126 || config->fp16.initial_scale_power > 126)
         return dsc_config_fail(s, DSC_ID_INITIAL_SCALE_POWER, DSC_ERR_CONFIG,
                                "2 to the power %lld is not an fp32 number",
@@ -255,6 +270,23 @@ static dsc_status check_compression(dsc_config_parse_state *s)
                            dsc_quant_text(config->own.compression), with);
 }
 
+/* What leaves are multiplied by has to be an fp32 number, and the same for every world size if the bits are to be. */
+static dsc_status check_leaf_factor(dsc_config_parse_state *s)
+{
+    const dsc_config *config = s->config;
+    const double factor = config->gradient_predivide_factor;
+    if (!(factor >= 0x1p-126 && factor <= 0x1p126))
+        return dsc_config_fail(s, DSC_ID_PREDIVIDE, DSC_ERR_CONFIG, "1 / %g is no fp32 number", factor);
+    if (!config->prescale_gradients)
+        return DSC_OK;
+    if (config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE)
+        return dsc_config_fail(s, DSC_ID_PRESCALE, DSC_ERR_CONFIG, "true rounds what the number of ranks divided, "
+                               "which dsc.reproducible \"world_size\" excludes; keep one of them");
+    if (factor != 1)
+        return dsc_config_warn(s, DSC_ID_PREDIVIDE, "no effect beside prescale_gradients, as in DeepSpeed");
+    return DSC_OK;
+}
+
 static dsc_status fill_own(dsc_config_parse_state *s)
 {
     dsc_own_config *own = &s->config->own;
@@ -269,6 +301,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     own->gradients = choice_or(s, DSC_ID_GRADIENTS, 0) == 1 ? DSC_BF16 : DSC_F32;
     own->compression = (dsc_quant)choice_or(s, DSC_ID_COMPRESSION, DSC_QUANT_NONE); /* as the table names them */
     DSC_TRY(check_compression(s));
+    DSC_TRY(check_leaf_factor(s));
     own->recompute = (dsc_recompute)choice_or(s, DSC_ID_RECOMPUTE, DSC_RECOMPUTE_NONE);
     own->dropout_model = choice_or(s, DSC_ID_DROPOUT, 0) == 1;
     own->accumulate_local = choice_or(s, DSC_ID_ACCUMULATE, 0) == 1;

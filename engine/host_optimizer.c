@@ -88,7 +88,8 @@ static dsc_status open_optimizer(dsc_optimizer *o, const dsc_host_tensor *tensor
     DSC_TRY(dsc_engine_group_params(engine, &o->layout, err));
     const dsc_zero_options options = {
         .alloc = engine->alloc, .model = &o->model, .layout = &o->layout, .stage = 1, .rank = engine->place.rank,
-        .compute_dtype = DSC_F32, .recipe = engine->config.optimizer.recipe,
+        .compute_dtype = DSC_F32, .leaf_factor = dsc_config_leaf_factor(&engine->config, engine->place.size),
+        .recipe = engine->config.optimizer.recipe,
         .leaves_per_step = engine->place.size, .backward_reads_params = &o->reads_params,
         .world_size_reproducible = engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .device = engine->device, .comm = engine->device_comm, .host_comm = engine->comm, .compute = engine->compute,
@@ -144,8 +145,9 @@ static dsc_status update(dsc_optimizer *o, const float *const *grads, dsc_update
         DSC_TRY(dsc_copy(engine->compute, o->grad[t], grads[t], o->layout.tensor[t].count * 4, err));
     DSC_TRY(dsc_zero_reduce(o->zero, 0, 0, err));
     DSC_TRY(dsc_zero_sumsq(o->zero, &sum, err));
-    dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum), (double)engine->place.size, o->update_count + 1,
-                       engine->lr_override, decided);
+    const double factor = (double)dsc_config_leaf_factor(&engine->config, engine->place.size);
+    dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum), (double)engine->place.size * factor,
+                       o->update_count + 1, engine->lr_override, decided);
     DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, decided, (int64_t)sizeof *decided, 0, NULL, err));
     if (decided->skip)
         return DSC_OK;

@@ -253,16 +253,19 @@ void dsc_engine_describe_numerics(dsc_engine *engine)
     const bool packed = config->zero.quantized_weights && config->zero.stage == 3;
     const dsc_quant leaves = dsc_config_leaf_quant(config);
     const bool packs = leaves != DSC_QUANT_NONE;
-    char scale[48] = "";
+    const float factor = dsc_config_leaf_factor(config, engine->place.size);
+    char scale[48] = "", before[48] = "";
+    if (factor != 1)
+        snprintf(before, sizeof before, " of leaves times %.9g", (double)factor);
     if (config->precision == DSC_PRECISION_FP16)
         snprintf(scale, sizeof scale, ", loss scale %s %.9g",
                  config->fp16.loss_scale == 0 ? "dynamic from" : "fixed at", engine->loss_scaler.scale);
     snprintf(engine->numerics, sizeof engine->numerics,
-             "params %s%s, matrix products %s%s with fp32 sums, leaf grads fp32, wire %s%s, accumulation %s, "
+             "params %s%s, matrix products %s%s with fp32 sums, leaf grads fp32, wire %s%s%s, accumulation %s, "
              "master fp32, moments %s%s%s",
              low, packed ? " (int8 on the wire)" : "", low, by_panels ? " by fp32 panels" : "",
              packs ? dsc_quant_text(leaves) : dsc_dtype_text(config->communication_dtype),
-             config->own.compression != DSC_QUANT_NONE ? " with error feedback" : "",
+             config->own.compression != DSC_QUANT_NONE ? " with error feedback" : "", before,
              config->own.gradients == DSC_BF16 ? "fp32 rounded to bf16" : "fp32",
              dsc_recipes[config->optimizer.recipe].state_count == 0 ? "none"
              : config->own.moments == DSC_BF16                      ? "bf16 rounded by chance"

@@ -125,6 +125,7 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
     *out = (dsc_zero_options){
         .alloc = o->alloc, .model = o->model, .layout = o->layout, .stage = config->zero.stage, .rank = o->rank,
         .compute_dtype = o->compute_dtype, .wire_dtype = config->communication_dtype,
+        .leaf_factor = dsc_config_leaf_factor(config, o->layout->world_size),
         .recipe = config->optimizer.recipe,
         .moment_dtype = config->own.moments, .sum_dtype = config->own.gradients,
         .quant_params = config->zero.quantized_weights ? DSC_QUANT_INT8 : DSC_QUANT_NONE,

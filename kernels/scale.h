@@ -1,4 +1,5 @@
-/* scale.h - an array times a number: what a low-rank adapter's product is multiplied by.
+/* scale.h - an array times a number: what a low-rank adapter's product is multiplied by, and leaves before
+ * they are sent.
  * reference, the only variant: scale.c   check: tests/checkkern/scale.c   SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_SCALE_H
 #define DSC_KERNELS_SCALE_H

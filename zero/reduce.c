@@ -335,14 +335,25 @@ static dsc_status reduce_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micr
     return DSC_OK;
 }
 
+/* Padding is 0 and stays it. */
+static dsc_status scale_leaf(dsc_zero *zero, const dsc_leaf *leaf, dsc_error *err)
+{
+    const dsc_scale_args args = { .x = leaf_base(zero, leaf), .count = zero->o.layout->group[leaf->group].padded,
+                                  .factor = zero->o.leaf_factor, .dtype = DSC_F32 };
+    return args.factor == 0 || args.factor == 1 ? DSC_OK : DSC_RUN(zero->reduce_stream, SCALE, &args, err);
+}
+
 dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, dsc_error *err)
 {
     zero->more_follow = (micro_step + 1) * zero->world_size < zero->o.leaves_per_step;
     DSC_TRY(dsc_zero_after_compute(zero, zero->reduce_stream, err));
     dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_REDUCE, module);
-    for (int32_t i = 0; i < zero->leaf_count; i++)
-        if (zero->leaf[i].module == module)
-            DSC_TRY(reduce_leaf(zero, &zero->leaf[i], micro_step, err));
+    for (int32_t i = 0; i < zero->leaf_count; i++) {
+        if (zero->leaf[i].module != module)
+            continue;
+        DSC_TRY(scale_leaf(zero, &zero->leaf[i], err));
+        DSC_TRY(reduce_leaf(zero, &zero->leaf[i], micro_step, err));
+    }
     return DSC_OK;
 }
 

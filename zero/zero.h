@@ -59,6 +59,7 @@ typedef struct dsc_zero_options {
     int32_t stage, rank;
     dsc_dtype compute_dtype;          /* F32, BF16 or F16 */
     dsc_dtype wire_dtype;             /* of leaves; likewise */
+    float leaf_factor;                /* what they are multiplied by before they are sent; 0 is 1 */
     dsc_recipe recipe;                /* of the update: what an element has of moments, its states, 0 to 2 */
     dsc_dtype moment_dtype;           /* F32, or BF16: rounded by chance, keyed by seed, update and element */
     dsc_dtype sum_dtype;              /* of gradients; BF16: rounded to the nearest whenever a leaf is in, wherever they

@@ -1,5 +1,6 @@
-/* test_fp16.c - fp16 training: the same bits at every stage and placement, overflows that are skipped by all ranks
- * alike, the scale in the checkpoint, and gradients that are never finite. SPDX-License-Identifier: Apache-2.0 */
+/* test_fp16.c - fp16 training: the same bits at every stage and placement, factors of what is sent, overflows that are
+ * skipped by all ranks alike, the scale in the checkpoint, and gradients that are never finite.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -112,6 +113,68 @@ static void the_scale_cancels(void **state)
         assert_true(fabs(one.loss[s] - other.loss[s]) < 1e-3 * fabs(one.loss[s]));
         assert_true(fabs(one.norm[s] - other.norm[s]) < 1e-3 * one.norm[s]);
     }
+}
+
+/* ---- what leaves are multiplied by before they are sent ---- */
+
+#define BF16 "\"bf16\": {\"enabled\": true}"
+
+static void expect_near(const run_result *a, const run_result *b, double within)
+{
+    for (int64_t s = 0; s < a->steps; s++) {
+        assert_true(fabs(a->loss[s] - b->loss[s]) < within * fabs(a->loss[s]));
+        assert_true(fabs(a->norm[s] - b->norm[s]) < 10 * within * a->norm[s]);
+    }
+}
+
+/* By a power of two: no bit changes. By another number only what is rounded on the wire, alike at every stage. */
+static void leaves_are_divided_before_and_after(void **state)
+{
+    run_result plain[4], other, third;
+    (void)state;
+    for (int32_t world = 2; world <= 3; world++) {
+        run(&(variant){ world, 1, BF16, NULL, NULL }, 6, NULL, &plain[world]);
+        expect_ok(&plain[world]);
+    }
+    run(&(variant){ 2, 2, BF16 ", \"gradient_predivide_factor\": 0.125", NULL, NULL }, 6, NULL, &other);
+    expect_same(&plain[2], &other);
+    run(&(variant){ 2, 3, BF16 ", \"prescale_gradients\": true", NULL, NULL }, 6, NULL, &other);
+    expect_same(&plain[2], &other);
+    run(&(variant){ 3, 0, BF16 ", \"gradient_predivide_factor\": 3", NULL, NULL }, 6, NULL, &third);
+    expect_ok(&third);
+    assert_string_not_equal(third.hash, plain[3].hash);
+    expect_near(&third, &plain[3], 1e-3);
+    for (int32_t stage = 1; stage <= 3; stage++) {
+        run(&(variant){ 3, stage, BF16 ", \"prescale_gradients\": true",
+                        stage == 3 ? ", \"overlap_comm\": true" : NULL, NULL }, 6, NULL, &other);
+        expect_ok(&other);
+        expect_same(&third, &other);
+    }
+}
+
+/* fp16 on the wire ends at 65504 and at 2^-24: what a factor moves out of that is lost. */
+static void the_wire_has_its_range(void **state)
+{
+    run_result one, other;
+    (void)state;
+    run(&(variant){ 2, 1, BF16 ", \"communication_data_type\": \"fp16\"", NULL, NULL }, 3, NULL, &one);
+    expect_ok(&one);
+    run(&(variant){ 2, 2, BF16 ", \"communication_data_type\": \"fp16\", \"gradient_predivide_factor\": 16", NULL,
+                    NULL }, 3, NULL, &other);
+    expect_ok(&other);
+    expect_near(&one, &other, 1e-3);
+    run(&(variant){ 2, 1, BF16 ", \"communication_data_type\": \"fp16\", \"gradient_predivide_factor\": 1e9", NULL,
+                    NULL }, 3, NULL, &other);
+    expect_ok(&other);
+    assert_true(other.norm[0] == 0);
+    run(&(variant){ 2, 1, BF16 ", \"communication_data_type\": \"fp16\", \"gradient_predivide_factor\": 1e-9", NULL,
+                    NULL }, 3, NULL, &other);
+    expect_ok(&other);
+    assert_false(isfinite(other.norm[0]));
+    run(&(variant){ 2, 1, BF16 ", \"fp32_allreduce\": true, \"gradient_predivide_factor\": 1e-9", NULL, NULL }, 3, NULL,
+        &other);
+    expect_ok(&other);
+    expect_near(&one, &other, 1e-3);
 }
 
 /* ---- overflows ---- */
@@ -237,6 +300,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_and_places_agree),
         cmocka_unit_test(the_scale_cancels),
+        cmocka_unit_test(leaves_are_divided_before_and_after),
+        cmocka_unit_test(the_wire_has_its_range),
         cmocka_unit_test(overflows_are_skipped_by_all),
         cmocka_unit_test(the_scale_is_in_the_checkpoint),
         cmocka_unit_test(what_is_not_finite_is_named),

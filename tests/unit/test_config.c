@@ -332,10 +332,12 @@ static void automatic(void **state)
     assert_true(noted("train_batch_size \"auto\": 16") && noted("gradient_accumulation_steps \"auto\": 1"));
     /* Each "auto" is said, also where nothing follows from it. */
     parse_ok(around("\"zero_optimization\":{\"stage\":1,\"contiguous_gradients\":\"auto\"},"
-                    "\"prescale_gradients\":\"auto\",\"gradient_accumulation_steps\":\"auto\","
+                    "\"sparse_gradients\":\"auto\",\"prescale_gradients\":\"auto\","
+                    "\"gradient_accumulation_steps\":\"auto\","
                     "\"wall_clock_breakdown\":\"auto\""));
     assert_true(noted("zero_optimization.contiguous_gradients \"auto\": the default, true"));
-    assert_true(noted("prescale_gradients \"auto\": the default, false"));
+    assert_true(noted("sparse_gradients \"auto\": the default, false"));
+    assert_true(warned("prescale_gradients (line 2): \"auto\" is filled by nobody: the default false is used"));
     assert_true(noted("gradient_accumulation_steps \"auto\": 1, from the other two and the world size"));
     assert_true(warned("wall_clock_breakdown (line 2): \"auto\" is filled by nobody: the default false is used"));
     /* Only what is left open is "auto": T decides the others. */
@@ -355,6 +357,10 @@ static void precision(void **state)
         { "\"bf16\":{\"enabled\":true},\"communication_data_type\":\"fp32\"", DSC_PRECISION_BF16, DSC_F32 },
         { "\"bf16\":{\"enabled\":true},\"communication_data_type\":\"fp16\"", DSC_PRECISION_BF16, DSC_F16 },
         { "\"communication_data_type\":\"bf16\"", DSC_PRECISION_FP32, DSC_BF16 },
+        { "\"bf16\":{\"enabled\":true},\"fp32_allreduce\":true", DSC_PRECISION_BF16, DSC_F32 },
+        { "\"fp16\":{\"enabled\":true},\"fp32_allreduce\":false", DSC_PRECISION_FP16, DSC_F16 },
+        { "\"bf16\":{\"enabled\":true},\"fp32_allreduce\":true,\"communication_data_type\":\"fp32\"",
+          DSC_PRECISION_BF16, DSC_F32 },
         { "\"bf16\":{\"enabled\":\"true\"}", DSC_PRECISION_BF16, DSC_BF16 },
         { "\"fp16\":{\"enabled\":true}", DSC_PRECISION_FP16, DSC_F16 },
         { "\"fp16\":{\"enabled\":\"true\",\"loss_scale\":\"128\"}", DSC_PRECISION_FP16, DSC_F16 },
@@ -374,6 +380,21 @@ static void precision(void **state)
     parse_ok(around("\"fp16\":{\"enabled\":true}"));
     assert_true(config.fp16.initial_scale_power == 16 && config.fp16.loss_scale_window == 1000 &&
                 config.fp16.hysteresis == 2 && !config.fp16.consecutive_hysteresis && config.fp16.min_loss_scale == 1);
+}
+
+static void leaf_factors(void **state)
+{
+    (void)state;
+    parse_ok(around("\"gradient_predivide_factor\":8"));
+    assert_true(dsc_config_leaf_factor(&config, 3) == 0.125f);
+    parse_ok(around("\"prescale_gradients\":true"));
+    assert_true(dsc_config_leaf_factor(&config, 3) == 1.0f / 3);
+    assert_int_equal(config.warning_count, 0);
+    parse_ok(around("\"prescale_gradients\":true,\"gradient_predivide_factor\":8"));
+    assert_true(dsc_config_leaf_factor(&config, 4) == 0.25f);
+    assert_true(warned("gradient_predivide_factor (line 2): no effect beside prescale_gradients"));
+    parse_ok(around("\"fp32_allreduce\":true"));
+    assert_true(warned("fp32_allreduce (line 2): an old form, taken as communication_data_type \"fp32\""));
 }
 
 static void offload_to_files(void **state)
@@ -510,6 +531,7 @@ int main(void)
         cmocka_unit_test(defaults),
         cmocka_unit_test(automatic),
         cmocka_unit_test(precision),
+        cmocka_unit_test(leaf_factors),
         cmocka_unit_test(offload_to_files),
         cmocka_unit_test(offload_on_devices),
         cmocka_unit_test(overrides),
