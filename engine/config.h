@@ -169,6 +169,9 @@ typedef struct dsc_own_config {
     dsc_lora_section lora;
     dsc_param_group group[DSC_PARAM_GROUPS_MAX];
     int group_count;
+    char tokenizer[DSC_CONFIG_TEXT]; /* of texts; "": the model folder's, "none": bytes are tokens */
+    char data_field[128];            /* of a *.jsonl's objects */
+    char data_cache[DSC_CONFIG_TEXT];
     int64_t document_end; /* a token; -1: samples are one document */
     int64_t seq_length; /* 0: the model's */
     int64_t steps;      /* the step at which the run ends; 0: by epochs */

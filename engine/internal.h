@@ -119,6 +119,10 @@ static inline dsc_dtype dsc_engine_dtype(const dsc_engine *engine)
 
 /* own_model.c */
 dsc_status dsc_engine_open_own_model(dsc_engine *engine, dsc_error *err);
+/* open_data.c. Scan: one rank of a host reads for all of them; check: what there is to evaluate is enough. */
+dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
+dsc_status dsc_engine_scan_data(dsc_engine *engine, dsc_error *err);
+dsc_status dsc_engine_check_eval(const dsc_engine *engine, dsc_error *err);
 /* freeze.c: engine->model becomes a copy with the parameters of dsc.freeze not trainable. */
 dsc_status dsc_engine_freeze(dsc_engine *engine, dsc_error *err);
 void dsc_engine_close_freeze(dsc_engine *engine);
@@ -186,6 +190,7 @@ int32_t dsc_machine_cores(void);           /* that this process may run on */
 double dsc_machine_share(int32_t threads, int32_t ranks);
 /* report.c: what rank 0 logs, and what the monitors write. */
 void dsc_engine_report_config(const dsc_engine *engine);
+void dsc_engine_note(const dsc_engine *engine, const char *what, const char *taken); /* in its place */
 dsc_status dsc_engine_open_profile(dsc_engine *engine, dsc_error *err);  /* before the communicators */
 dsc_status dsc_engine_start_profile(dsc_engine *engine, dsc_error *err); /* with a plan; collective */
 /* Work between the two is a span of the profile. */

@@ -131,13 +131,7 @@ static dsc_status find_place(dsc_engine *engine, const dsc_engine_options *optio
     return DSC_OK;
 }
 
-/* ---- model and data ---- */
-
-static void note(const dsc_engine *engine, const char *what, const char *taken)
-{
-    if (engine->place.rank == 0)
-        dsc_log_printf(&engine->log, DSC_LOG_INFO, "%s: taking %s", what, taken);
-}
+/* ---- the model, and how long the run is ---- */
 
 /* Documents within samples need a model that asks for their tokens' places, and a token of its vocabulary. */
 static dsc_status check_documents(const dsc_engine *engine, dsc_error *err)
@@ -161,7 +155,7 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
     if (engine->model == NULL) {
         if (engine->config.own.model[0] == 0 && options->default_model != NULL) {
             snprintf(engine->config.own.model, sizeof engine->config.own.model, "%s", options->default_model);
-            note(engine, "no model is named (dsc.model, --model)", options->default_model);
+            dsc_engine_note(engine, "no model is named (dsc.model, --model)", options->default_model);
         }
         if (engine->config.own.model[0] == 0)
             return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.model",
@@ -176,70 +170,6 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
     return dsc_engine_freeze(engine, err);
 }
 
-static dsc_status open_files(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT], int32_t count, bool train,
-                             dsc_data **out, dsc_error *err)
-{
-    const dsc_own_config *own = &engine->config.own;
-    const char *list[DSC_DATA_PATHS_MAX];
-    for (int32_t i = 0; i < count; i++)
-        list[i] = paths[i];
-    const dsc_data_options options = { .alloc = engine->alloc, .io = &engine->io, .paths = list, .path_count = count,
-                                       .sequence = engine->model->seq_length, .vocab_size = engine->model->vocab_size,
-                                       .documents = own->document_end >= 0,
-                                       .document_end = (int32_t)own->document_end,
-                                       .weights = train && own->data_weight_count > 0 ? own->data_weights : NULL,
-                                       .shuffle = train && own->shuffle, .seed = (uint64_t)engine->config.seed };
-    if (options.weights != NULL && own->data_weight_count != count)
-        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.data_weights", "%d weights for %d files of data; give one for each",
-                        own->data_weight_count, (int)count);
-    return dsc_data_open(&options, out, err);
-}
-
-static dsc_status open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
-{
-    dsc_own_config *own = &engine->config.own;
-    engine->source = options->data;
-    if (engine->source.fill == NULL && own->data_count == 0 && options->default_data_count > 0) {
-        for (int32_t i = 0; i < options->default_data_count && i < DSC_DATA_PATHS_MAX; i++)
-            snprintf(own->data[own->data_count++], DSC_CONFIG_TEXT, "%s", options->default_data[i]);
-        note(engine, "no data is named (dsc.data, --data)", own->data[0]);
-    }
-    if (engine->source.fill == NULL && own->data_count > 0 && !engine->plan_only) {
-        DSC_TRY(open_files(engine, own->data, own->data_count, true, &engine->data, err));
-        engine->source = dsc_data_as_source(engine->data);
-    }
-    if (own->eval_data_count > 0 && !engine->plan_only)
-        DSC_TRY(open_files(engine, own->eval_data, own->eval_data_count, false, &engine->eval, err));
-    engine->samples_per_epoch = engine->source.sample_count;
-    return DSC_OK;
-}
-
-/* One rank of a host reads for all of them. */
-static dsc_status scan_data(dsc_engine *engine, dsc_error *err)
-{
-    int64_t bytes = DSC_DATA_SCAN_BYTES;
-    const dsc_data_buffer buffer = { engine->io_buf.ptr, engine->io_buf.bytes };
-    dsc_data *const files[] = { engine->data, engine->eval };
-    for (size_t i = 0; i < DSC_COUNT(files) && engine->place.local_rank == 0; i++)
-        if (files[i] != NULL)
-            DSC_TRY(dsc_data_scan(files[i], buffer, &bytes, err));
-    return DSC_OK;
-}
-
-/* Told now, not at the end of the run. */
-static dsc_status check_eval(const dsc_engine *engine, dsc_error *err)
-{
-    const int64_t batch = engine->config.train_micro_batch_size_per_gpu;
-    const int64_t samples = engine->eval != NULL ? dsc_data_sample_count(engine->eval) : INT64_MAX;
-    if (samples / engine->place.size >= batch)
-        return DSC_OK;
-    return DSC_FAIL(err, DSC_ERR_INPUT, engine->config.own.eval_data[0],
-                    "%lld samples of %lld tokens to evaluate are fewer than one micro-batch of %lld for each of %d "
-                    "rank%s; give more text, or a smaller --batch-size or --seq-len",
-                    (long long)samples, (long long)engine->model->seq_length, (long long)batch, (int)engine->place.size,
-                    engine->place.size == 1 ? "" : "s");
-}
-
 /* The batch triad first, then, from it and the data, the length of the run, and with that every "auto". */
 static dsc_status resolve(dsc_engine *engine, dsc_error *err)
 {
@@ -248,7 +178,7 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
                                .hidden_size = engine->model->hidden_size,
                                .device = engine->device->ops->name };
     DSC_TRY(dsc_config_resolve(config, &facts, err));
-    DSC_TRY(check_eval(engine, err));
+    DSC_TRY(dsc_engine_check_eval(engine, err));
     engine->steps_per_epoch = engine->samples_per_epoch / config->train_batch_size;
     engine->total_steps = config->own.steps;
     if (engine->total_steps == 0 && engine->samples_per_epoch > 0) {
@@ -304,7 +234,7 @@ void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out)
 static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     DSC_TRY(open_model(engine, options, err));
-    DSC_TRY(open_data(engine, options, err));
+    DSC_TRY(dsc_engine_open_data(engine, options, err));
     DSC_TRY(resolve(engine, err));
     dsc_engine_report_config(engine);
     DSC_TRY(dsc_layout_open(engine->alloc, engine->model, engine->place.size, &engine->layout, err));
@@ -319,7 +249,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
         return DSC_OK;
     DSC_TRY(dsc_engine_agree_fit(engine, err));
     DSC_TRY(dsc_engine_open_monitors(engine, err));
-    DSC_TRY(scan_data(engine, err));
+    DSC_TRY(dsc_engine_scan_data(engine, err));
     /* Libraries take theirs themselves. */
     DSC_TRY(dsc_device_reserve(engine->device, engine->plan.tier_bytes[DSC_TIER_DEVICE] -
                                                    engine->plan.bytes[DSC_TAG_LIBRARY][DSC_TIER_DEVICE], err));

@@ -21,6 +21,12 @@ static void warn_of_crowd(const dsc_engine *engine)
                        (int)dsc_max_i64(1, cores / ranks));
 }
 
+void dsc_engine_note(const dsc_engine *engine, const char *what, const char *taken)
+{
+    if (engine->place.rank == 0)
+        dsc_log_printf(&engine->log, DSC_LOG_INFO, "%s: taking %s", what, taken);
+}
+
 static void tell_config(const dsc_engine *engine, const dsc_log *log)
 {
     for (int i = 0; i < engine->config.note_count; i++)

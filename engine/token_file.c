@@ -136,22 +136,6 @@ dsc_status dsc_token_file_open_as(const dsc_io *io, const char *path, dsc_token_
     return check_text_start(io, file, bytes, err);
 }
 
-static dsc_status refuse_later(const char *path, dsc_error *err)
-{
-    static const char *const later[] = { ".npy", ".parquet", ".arrow", ".gz", ".zst" };
-    if (ends_with(path, ".jsonl"))
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, path,
-                        "documents are tokenized once, before the run: dsc data tokenize --tokenizer MODEL_DIR "
-                        "FILE.jsonl -o FILE.bin, then give FILE.bin");
-    for (size_t i = 0; i < DSC_COUNT(later); i++)
-        if (ends_with(path, later[i]))
-            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, path,
-                            "*%s data is not built in this version; give raw text, a uint16 *.bin, a llm.c *.bin or "
-                            "Megatron's *.bin with its *.idx",
-                            later[i]);
-    return DSC_OK;
-}
-
 /* "PREFIX" and `ending` in place of `from`, when such a file is there. */
 static bool beside(const char *path, const char *from, const char *ending, char *out, size_t out_bytes)
 {
@@ -160,20 +144,54 @@ static bool beside(const char *path, const char *from, const char *ending, char 
            dsc_io_kind(out) == DSC_PATH_FILE;
 }
 
+static bool has_index(const char *path, char *index, size_t index_bytes)
+{
+    return beside(path, ".bin", ".idx", index, index_bytes) ||
+           (dsc_io_kind(path) == DSC_PATH_MISSING && beside(path, "", ".idx", index, index_bytes));
+}
+
+/* The ending of a kind that cannot be read, or NULL. */
+static const char *later_ending(const char *path)
+{
+    static const char *const later[] = { ".npy", ".parquet", ".arrow", ".gz", ".zst" };
+    for (size_t i = 0; i < DSC_COUNT(later); i++)
+        if (ends_with(path, later[i]))
+            return later[i];
+    return NULL;
+}
+
+static dsc_status refuse_other(const char *path, dsc_error *err)
+{
+    const char *later = later_ending(path);
+    if (dsc_io_kind(path) == DSC_PATH_DIR)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "is a folder; give the data files themselves");
+    if (ends_with(path, ".jsonl"))
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "documents need a tokenizer: give --tokenizer DIR, or a --model "
+                        "folder that has a tokenizer.json");
+    if (later != NULL)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, path,
+                        "*%s data is not built in this version; give text, *.jsonl, a uint16 *.bin, a llm.c *.bin or "
+                        "Megatron's *.bin with its *.idx", later);
+    return DSC_OK;
+}
+
+bool dsc_token_path_is_text(const char *path)
+{
+    char index[1024];
+    return dsc_io_kind(path) == DSC_PATH_FILE && !ends_with(path, ".bin") && !ends_with(path, ".idx") &&
+           !has_index(path, index, sizeof index) && later_ending(path) == NULL;
+}
+
 dsc_status dsc_token_file_open(const dsc_io *io, const char *path, dsc_token_file *file, dsc_error *err)
 {
     char index[sizeof file->file.path];
     int32_t magic = 0;
     int64_t bytes = 0;
     *file = (dsc_token_file)DSC_TOKEN_FILE_INIT;
-    const dsc_path_kind there = dsc_io_kind(path);
-    if (there == DSC_PATH_DIR)
-        return DSC_FAIL(err, DSC_ERR_INPUT, path, "is a folder; give the data files themselves");
-    DSC_TRY(refuse_later(path, err));
+    DSC_TRY(refuse_other(path, err));
     if (ends_with(path, ".idx"))
         return dsc_token_file_open_as(io, path, DSC_TOKENS_MMIDX, file, err);
-    if (beside(path, ".bin", ".idx", index, sizeof index) ||
-        (there == DSC_PATH_MISSING && beside(path, "", ".idx", index, sizeof index)))
+    if (has_index(path, index, sizeof index))
         return dsc_token_file_open_as(io, index, DSC_TOKENS_MMIDX, file, err);
     if (!ends_with(path, ".bin"))
         return dsc_token_file_open_as(io, path, DSC_TOKENS_TEXT, file, err);

@@ -45,6 +45,8 @@ DSC_MUST_USE dsc_status dsc_token_file_open(const dsc_io *io, const char *path, 
 /* The same for a file that has to be of one kind. MMIDX: `path` is the index. */
 DSC_MUST_USE dsc_status dsc_token_file_open_as(const dsc_io *io, const char *path, dsc_token_kind kind,
                                                dsc_token_file *out, dsc_error *err);
+/* What is opened there is text, or a *.jsonl of texts: no kind of token file, by its name. Nothing is read. */
+bool dsc_token_path_is_text(const char *path);
 void dsc_token_file_close(const dsc_io *io, dsc_token_file *file);
 /* Tokens [first, first + count) as int32. */
 DSC_MUST_USE dsc_status dsc_token_file_read(const dsc_io *io, dsc_token_file *file, int64_t first, int64_t count,

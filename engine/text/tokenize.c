@@ -89,7 +89,8 @@ static dsc_status add_line(const tokenizing *t, dsc_encoder *encoder, job *j, co
     const dsc_status status =
         cJSON_IsString(text)
             ? add_text(t, encoder, j, text->valuestring, (int64_t)strlen(text->valuestring), err)
-            : DSC_FAIL(err, DSC_ERR_INPUT, name, "expected an object with a string \"%.60s\" (--field)", t->o->field);
+            : DSC_FAIL(err, DSC_ERR_INPUT, name, "expected an object with a string \"%.60s\" (--field, "
+                       "dsc.data_field)", t->o->field);
     dsc_json_close(&json);
     return status;
 }

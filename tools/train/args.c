@@ -13,8 +13,9 @@ const char train_usage[] =
     "  --config FILE, --deepspeed_config FILE   the ds_config.json (default: the preset of --strategy)\n"
     "  --strategy ddp|fsdp_stage2|fsdp_stage3   preset; with --config it sets zero_optimization.stage to 1, 2 or 3\n"
     "  --model, --model-type NAME|HF_DIR|FILE.json\n"
-    "  --data PATH...           raw text, *.bin (uint16, llm.c's, Megatron's); may be repeated\n"
+    "  --data PATH...           text, *.jsonl, *.bin (uint16, llm.c's, Megatron's); may be repeated\n"
     "  --eval-data PATH...      likewise, for the validation loss\n"
+    "  --tokenizer DIR|FILE     for text and *.jsonl; without: the model folder's, else a byte is a token\n"
     "  --seq-len T              tokens of a sample\n"
     "  --steps N                the step at which the run ends;  --epochs N instead\n"
     "  --batch-size M           micro-batch per rank;  --gradient-accumulation-steps G;  --learning-rate X\n"
@@ -49,6 +50,7 @@ static const flag flags[] = {
     { "--model-type", FLAG_TEXT, "dsc.model" },
     { "--data", FLAG_PATHS, "dsc.data" },
     { "--eval-data", FLAG_PATHS, "dsc.eval_data" },
+    { "--tokenizer", FLAG_TEXT, "dsc.tokenizer" },
     { "--seq-len", FLAG_INTEGER, "dsc.seq_length" },
     { "--steps", FLAG_INTEGER, "dsc.steps" },
     { "--epochs", FLAG_INTEGER, "dsc.epochs" },

@@ -74,7 +74,7 @@ def data_of_another_kind(b):
             ("l.txt", b"caf\xe9 " * 500, "byte 3"), ("late.txt", b"x" * 3000 + b"\xff" + b"x" * 3000, "byte 3000"),
             ("cut.txt", b"x" * 3000 + b"\xe2\x82", "byte 3000"),
             ("u.txt", "\ufefftext".encode("utf-16-le") * 99, "byte 0"),
-            ("d.jsonl", b'{"text": "x"}\n' * 99, "dsc data tokenize"), ("d.idx", b"MMIDIDX\0\0" + bytes(99), "version 0"),
+            ("d.jsonl", b'{"text": "x"}\n' * 99, "--tokenizer DIR"), ("d.idx", b"MMIDIDX\0\0" + bytes(99), "version 0"),
             ("d.npy", b"\x93NUMPY" + bytes(99), "*.npy"), ("d.parquet", b"PAR1" + bytes(99), "*.parquet"),
             ("d.gz", b"\x1f\x8b" + bytes(99), "*.gz")):
         refuse_data(b, [name, word], b.put(name, data))
