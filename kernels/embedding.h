@@ -8,11 +8,11 @@ extern "C" {
 #endif
 
 /* out[r] = table[token[r]] + position[place]; the sum in fp32, rounded once. position may be NULL. place is places[r],
- * or without them r % T. */
+ * or without them r % T. Without tokens it is table[r] + position[place], and out may be table. */
 typedef struct dsc_embedding_fwd_args {
     void *out;             /* [rows, C] */
-    const int32_t *tokens; /* [rows], 0 <= token < vocab */
-    const void *table;     /* [vocab, C] */
+    const int32_t *tokens; /* [rows], 0 <= token < vocab, or NULL */
+    const void *table;     /* [vocab, C]; without tokens [rows, C] */
     const void *position;  /* [T, C], its first row that of a sample's first token, or NULL */
     const int32_t *places; /* [rows], 0 <= place < T, or NULL */
     int64_t rows, sequence, channels;
@@ -33,6 +33,12 @@ typedef struct dsc_embedding_bwd_args {
     int64_t position_first; /* the row of d_position that a sample's first token has */
     dsc_dtype dtype;
 } dsc_embedding_bwd_args;
+
+/* The row of `table` that row r takes. */
+static inline int64_t dsc_embedding_row(const dsc_embedding_fwd_args *a, int64_t r)
+{
+    return a->tokens != NULL ? a->tokens[r] : r;
+}
 
 /* The row of `position` that row r adds. */
 static inline int64_t dsc_embedding_place(const dsc_embedding_fwd_args *a, int64_t r)

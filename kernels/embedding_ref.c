@@ -10,9 +10,9 @@ void dsc_embedding_fwd_ref(const void *args, int64_t first, int64_t last)
 {
     const dsc_embedding_fwd_args *a = args;
     for (int64_t r = first; r < last; r++) {
-        DSC_ASSERT(a->tokens[r] >= 0);
+        DSC_ASSERT(dsc_embedding_row(a, r) >= 0);
         for (int64_t c = 0; c < a->channels; c++) {
-            float x = dsc_get(a->table, a->tokens[r] * a->channels + c, a->dtype);
+            float x = dsc_get(a->table, dsc_embedding_row(a, r) * a->channels + c, a->dtype);
             if (a->position != NULL)
                 x = x + dsc_get(a->position, dsc_embedding_place(a, r) * a->channels + c, a->dtype);
             dsc_put(a->out, r * a->channels + c, a->dtype, x);

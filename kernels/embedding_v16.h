@@ -7,7 +7,7 @@
 
 V16_INLINE void fwd_part(const dsc_embedding_fwd_args *a, int64_t r, int64_t c, int64_t left, dsc_dtype dtype)
 {
-    v16 x = v16_load(a->table, a->tokens[r] * a->channels + c, left, dtype);
+    v16 x = v16_load(a->table, dsc_embedding_row(a, r) * a->channels + c, left, dtype);
     if (a->position != NULL)
         x = v16_add(x, v16_load(a->position, dsc_embedding_place(a, r) * a->channels + c, left, dtype));
     v16_store(a->out, r * a->channels + c, left, dtype, x);
@@ -17,7 +17,7 @@ V16_INLINE void embedding_fwd(const dsc_embedding_fwd_args *args, int64_t first,
 {
     const dsc_embedding_fwd_args local = *args, *a = &local;
     for (int64_t r = first; r < last; r++) {
-        DSC_ASSERT(a->tokens[r] >= 0);
+        DSC_ASSERT(dsc_embedding_row(a, r) >= 0);
         int64_t c = 0;
         for (; c + 16 <= a->channels; c += 16)
             fwd_part(a, r, c, 16, dtype);

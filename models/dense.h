@@ -27,6 +27,7 @@ typedef struct dsc_dense_config {
     dsc_activation activation;
     bool attention_bias;           /* q, k, v and the projection have biases; the MLP always has */
     bool parallel;                 /* x + attention(norm1(x)) + mlp(norm2(x)), else one after the other */
+    bool post_norm;                /* m = norm1(x + attention(x)), then norm2(m + mlp(m)); not with parallel */
     bool scale_attention;          /* scores times 1 / sqrt(D) */
     bool scale_attention_by_layer; /* and times 1 / (layer + 1) */
     dsc_rope rope;                 /* rotary */

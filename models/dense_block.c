@@ -1,4 +1,5 @@
-/* dense_block.c - one transformer block: x + attention(norm1(x)), then x + mlp(norm2(x)); or both of the same x.
+/* dense_block.c - one transformer block: x + attention(norm1(x)), then x + mlp(norm2(x)); or both of the same x; or
+ * norms of the sums.
  *
  * Kept for backward, beside the block's input: q, k, v as the attention reads them (rotary positions turn them in
  * place, and turning back needs no more than the tables), the attention's output and its log-sum-exp, the residual
@@ -6,6 +7,8 @@
  * activation's would be another 2C + I; backward computes them again for about 1 % of the block's time.
  * One after the other, the residual stream's gradient stays in d_in from the moment the MLP is done with d_out. Both of
  * the same x, the projection's way back is taken before d_in, which may be d_out's memory, is written.
+ * Norms of the sums need both sums: another C numbers a row are kept. The residual stream's gradient is then made
+ * beside d_in and added to by products' epilogues, since every norm is in its way.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
@@ -35,21 +38,22 @@ static bool is_fused(const dsc_lm_module *self)
            !dsc_lora_has(&self->lora, dsc_dense_param(config, DSC_DENSE_OUT_W));
 }
 
-/* Products that share an input add their gradients of it one after another: the first one writes, the others add. */
+/* Products that share an input add their gradients of it one after another: the first one writes, the others add. With
+ * norms of the sums all add, to the residual stream's. */
 static dsc_linear_layer linear_of(const dsc_lm_module *self, int which)
 {
     const dsc_dense_config *config = config_of(self);
     const int64_t channels = config->lm.channels, inner = config->inner;
     const int64_t qkv = qkv_count(config) == 3 ? channels : 3 * channels;
     const bool out_in = config->traits->out_in, fused = is_fused(self);
-    const dsc_epilogue none = DSC_EPILOGUE_NONE, add = DSC_EPILOGUE_ADD;
+    const dsc_epilogue none = DSC_EPILOGUE_NONE, add = DSC_EPILOGUE_ADD, to_sum = config->post_norm ? add : none;
     const struct { dsc_linear shape; int32_t weight; dsc_epilogue forward, backward; } all[LINEAR_COUNT] = {
-        [QKV] = { { channels, qkv, out_in }, DSC_DENSE_QKV_W, DSC_EPILOGUE_BIAS, none },
+        [QKV] = { { channels, qkv, out_in }, DSC_DENSE_QKV_W, DSC_EPILOGUE_BIAS, to_sum },
         [K] = { { channels, qkv, out_in }, DSC_DENSE_K_W, DSC_EPILOGUE_BIAS, add },
         [V] = { { channels, qkv, out_in }, DSC_DENSE_V_W, DSC_EPILOGUE_BIAS, add },
         [PROJ] = { { channels, channels, out_in }, DSC_DENSE_PROJ_W, DSC_EPILOGUE_BIAS_ADD, none },
         [FC] = { { channels, inner, out_in }, DSC_DENSE_FC_W, fused ? DSC_EPILOGUE_BIAS_GELU : DSC_EPILOGUE_BIAS,
-                 none },
+                 to_sum },
         [OUT] = { { inner, channels, out_in }, DSC_DENSE_OUT_W, DSC_EPILOGUE_BIAS_ADD,
                   fused ? DSC_EPILOGUE_DGELU : none },
     };
@@ -66,6 +70,7 @@ typedef struct block_layout {
     int64_t rows;
     int64_t qkv, attention, lse, middle, fc, saved_bytes; /* [R,3C] [R,C] [B,H,T] [R,C] [R,I]; parallel: middle is
                                                            * forward's alone, in the scratch */
+    int64_t last; /* [R,C] of post_norm, what norm2 norms */
     int64_t lora; /* [R,r], in the scratch of either pass */
     int64_t act, stats, cos, sin, forward_bytes; /* [R,I], before it the attention's work space; [T,pairs] */
     int64_t wide, narrow, side, back_stats, work, back_cos, back_sin, backward_bytes; /* [R,max(I,3C)] [R,C] [R,C] */
@@ -97,7 +102,9 @@ static void lay_backward(const dsc_dense_config *config, int64_t batch, int64_t 
                                                               (int32_t)(channels / config->heads));
     out->wide = dsc_lm_piece(&out->backward_bytes, row_bytes * dsc_max_i64(config->inner, 3 * channels));
     out->narrow = dsc_lm_piece(&out->backward_bytes, row_bytes * channels);
-    out->side = config->parallel ? dsc_lm_piece(&out->backward_bytes, row_bytes * channels) : out->narrow;
+    out->side = out->narrow;
+    if (config->parallel || config->post_norm)
+        out->side = dsc_lm_piece(&out->backward_bytes, row_bytes * channels);
     out->back_stats = dsc_lm_piece(&out->backward_bytes, dsc_norm_stats_bytes(DSC_NORM_LAYER, out->rows));
     out->work = dsc_lm_piece(&out->backward_bytes, dsc_max_i64(norm, attention));
     out->back_cos = dsc_lm_piece(&out->backward_bytes, table);
@@ -118,6 +125,8 @@ static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dty
     out->lse = dsc_lm_piece(&out->saved_bytes, rows * config->heads * 4);
     if (!config->parallel)
         out->middle = dsc_lm_piece(&out->saved_bytes, row_bytes * channels);
+    if (config->post_norm)
+        out->last = dsc_lm_piece(&out->saved_bytes, row_bytes * channels);
     out->fc = dsc_lm_piece(&out->saved_bytes, row_bytes * config->inner);
     lay_forward(config, batch, row_bytes, out);
     lay_backward(config, batch, row_bytes, out);
@@ -290,6 +299,9 @@ static dsc_status attend(const block_call *call, const qkv_view *view)
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
+/* The residual is only read, as the epilogue says; the argument is not const because other epilogues write it. */
+static void *residual_of(const void *rows) { return (void *)(uintptr_t)rows; }
+
 /* middle = x + attention of `normed`. */
 static dsc_status forward_attention(const block_call *call, const void *normed, void *middle)
 {
@@ -298,9 +310,8 @@ static dsc_status forward_attention(const block_call *call, const void *normed, 
         DSC_TRY(dsc_linear_run(&call->launch, linear_of(call->self, QKV + i), view.part[i], normed, NULL));
     DSC_TRY(turn(call, &view, call->at.cos, call->at.sin, false));
     DSC_TRY(attend(call, &view));
-    /* The residual is only read, as the epilogue says; the argument is not const because other epilogues write it. */
     return dsc_linear_run(&call->launch, linear_of(call->self, PROJ), middle, call->saved + call->at.attention,
-                          (void *)(uintptr_t)call->ctx->in);
+                          residual_of(call->ctx->in));
 }
 
 /* The activation of the MLP that `saved` holds, into `to`. */
@@ -312,57 +323,87 @@ static dsc_status activate(const block_call *call, void *to)
     return DSC_RUN(call->ctx->stream, GELU_FWD, &args, call->err);
 }
 
+/* to = residual + MLP of `normed`. */
+static dsc_status forward_mlp(const block_call *call, const void *normed, void *to, const void *residual)
+{
+    char *const fc = call->saved + call->at.fc, *const act = call->scratch + call->at.act;
+    if (is_fused(call->self)) {
+        DSC_TRY(dsc_linear_run(&call->launch, linear_of(call->self, FC), act, normed, fc));
+    } else {
+        DSC_TRY(dsc_linear_run(&call->launch, linear_of(call->self, FC), fc, normed, NULL));
+        DSC_TRY(activate(call, act));
+    }
+    return dsc_linear_run(&call->launch, linear_of(call->self, OUT), to, act, residual_of(residual));
+}
+
+static dsc_status forward_post_norm(const block_call *call)
+{
+    dsc_module_ctx *ctx = call->ctx;
+    char *const middle = call->saved + call->at.middle, *const last = call->saved + call->at.last;
+    DSC_TRY(forward_attention(call, ctx->in, middle));
+    DSC_TRY(norm(call, DSC_DENSE_NORM1, call->at.stats, ctx->out, middle));
+    DSC_TRY(forward_mlp(call, ctx->out, last, ctx->out));
+    return norm(call, DSC_DENSE_NORM2, call->at.stats, ctx->out, last);
+}
+
 static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
 {
     block_call call;
     DSC_TRY(begin(module, ctx, &call, err));
     const dsc_dense_config *config = call.config;
-    char *const fc = call.saved + call.at.fc, *const act = call.scratch + call.at.act;
     char *const middle = (config->parallel ? call.scratch : call.saved) + call.at.middle;
+    if (config->post_norm)
+        return forward_post_norm(&call);
     /* `out` holds the norms' outputs until its own value is ready. */
     DSC_TRY(norm(&call, DSC_DENSE_NORM1, call.at.stats, ctx->out, ctx->in));
     DSC_TRY(forward_attention(&call, ctx->out, middle));
     DSC_TRY(norm(&call, DSC_DENSE_NORM2, call.at.stats, ctx->out, config->parallel ? ctx->in : middle));
-    if (is_fused(call.self)) {
-        DSC_TRY(dsc_linear_run(&call.launch, linear_of(call.self, FC), act, ctx->out, fc));
-    } else {
-        DSC_TRY(dsc_linear_run(&call.launch, linear_of(call.self, FC), fc, ctx->out, NULL));
-        DSC_TRY(activate(&call, act));
-    }
-    return dsc_linear_run(&call.launch, linear_of(call.self, OUT), ctx->out, act, middle);
+    return forward_mlp(&call, ctx->out, ctx->out, middle);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* d_in = residual + gradient through the norm whose statistics the scratch holds. */
-static dsc_status norm_backward(const block_call *call, int32_t kind, const void *d_out, const void *residual,
-                                const void *in)
+/* to = residual + gradient through the norm whose statistics the scratch holds. */
+static dsc_status norm_backward(const block_call *call, int32_t kind, dsc_norm_gradient buffers)
 {
-    const dsc_norm_gradient buffers = { .d_in = call->ctx->d_in, .d_out = d_out, .d_residual = residual, .in = in,
-                                        .scratch = call->scratch + call->at.work };
+    buffers.scratch = call->scratch + call->at.work;
     return dsc_norm_backward(&call->launch, norm_of(call, kind, call->at.back_stats), &buffers);
+}
+
+/* From the gradient of the MLP's output: the one before its activation, into `wide`. */
+static dsc_status backward_activation(const block_call *call, const void *d_out)
+{
+    char *const wide = call->scratch + call->at.wide, *const fc = call->saved + call->at.fc;
+    DSC_TRY(activate(call, wide));
+    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->self, OUT), wide, d_out));
+    DSC_TRY(dsc_linear_backward(&call->launch, linear_of(call->self, OUT), wide, d_out,
+                                is_fused(call->self) ? fc : NULL));
+    if (is_fused(call->self))
+        return DSC_OK;
+    const dsc_gelu_bwd_args args = { .d_in = wide, .d_out = wide, .in = fc, .count = call->at.rows *
+                                     call->config->inner, .dtype = call->ctx->dtype,
+                                     .kind = call->config->activation };
+    return DSC_RUN(call->ctx->stream, GELU_BWD, &args, call->err);
+}
+
+/* The gradients of the MLP's first product, whose input `narrow` holds; `to` = that of the input, or more of it. */
+static dsc_status backward_fc(const block_call *call, void *to)
+{
+    char *const wide = call->scratch + call->at.wide, *const narrow = call->scratch + call->at.narrow;
+    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->self, FC), narrow, wide));
+    return dsc_linear_backward(&call->launch, linear_of(call->self, FC), to, wide, to);
 }
 
 /* d_in = d_out + the gradient through the MLP and its norm, which reads `in`. */
 static dsc_status backward_mlp(const block_call *call, const void *in)
 {
     dsc_module_ctx *ctx = call->ctx;
-    const dsc_dense_config *config = call->config;
-    char *const wide = call->scratch + call->at.wide, *const narrow = call->scratch + call->at.narrow;
-    char *const fc = call->saved + call->at.fc;
-    DSC_TRY(activate(call, wide));
-    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->self, OUT), wide, ctx->d_out));
-    DSC_TRY(dsc_linear_backward(&call->launch, linear_of(call->self, OUT), wide, ctx->d_out,
-                                is_fused(call->self) ? fc : NULL));
-    if (!is_fused(call->self)) {
-        const dsc_gelu_bwd_args args = { .d_in = wide, .d_out = wide, .in = fc, .count = call->at.rows * config->inner,
-                                         .dtype = ctx->dtype, .kind = config->activation };
-        DSC_TRY(DSC_RUN(ctx->stream, GELU_BWD, &args, call->err));
-    }
+    char *const narrow = call->scratch + call->at.narrow;
+    DSC_TRY(backward_activation(call, ctx->d_out));
     DSC_TRY(norm(call, DSC_DENSE_NORM2, call->at.back_stats, narrow, in));
-    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->self, FC), narrow, wide));
-    DSC_TRY(dsc_linear_backward(&call->launch, linear_of(call->self, FC), narrow, wide, NULL));
-    return norm_backward(call, DSC_DENSE_NORM2, narrow, ctx->d_out, in);
+    DSC_TRY(backward_fc(call, narrow));
+    return norm_backward(call, DSC_DENSE_NORM2, (dsc_norm_gradient){ .d_in = ctx->d_in, .d_out = narrow,
+                                                                     .d_residual = ctx->d_out, .in = in });
 }
 
 /* The projection's gradients; `to` = that of the attention's output. */
@@ -388,20 +429,55 @@ static dsc_status attend_backward(const block_call *call, const void *d_out, con
     return DSC_RUN(call->ctx->stream, ATTENTION_BWD, &args, call->err);
 }
 
+/* The gradient of q, k and v, in `wide`, from that of the attention's output. */
+static dsc_status backward_scores(const block_call *call, const void *d_out, qkv_view *d)
+{
+    const qkv_view view = qkv_of(call, call->saved + call->at.qkv);
+    *d = qkv_of(call, call->scratch + call->at.wide);
+    DSC_TRY(attend_backward(call, d_out, &view, d));
+    return turn(call, d, call->at.back_cos, call->at.back_sin, true);
+}
+
+/* The gradients of the products that make q, k and v of `in`; `to` = that of `in`, or more of it. */
+static dsc_status backward_qkv(const block_call *call, const qkv_view *d, const void *in, void *to)
+{
+    const int count = qkv_count(call->config);
+    for (int i = 0; i < count; i++)
+        DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->self, QKV + i), in, d->part[i]));
+    for (int i = 0; i < count; i++)
+        DSC_TRY(dsc_linear_backward(&call->launch, linear_of(call->self, QKV + i), to, d->part[i], to));
+    return DSC_OK;
+}
+
 /* Adds to d_in the gradient through the attention, whose output's gradient is d_out, and its norm. */
 static dsc_status backward_attention(const block_call *call, const void *d_out)
 {
-    const dsc_dense_config *config = call->config;
+    dsc_module_ctx *ctx = call->ctx;
     char *const narrow = call->scratch + call->at.narrow;
-    const qkv_view view = qkv_of(call, call->saved + call->at.qkv), d = qkv_of(call, call->scratch + call->at.wide);
-    DSC_TRY(attend_backward(call, d_out, &view, &d));
-    DSC_TRY(turn(call, &d, call->at.back_cos, call->at.back_sin, true));
-    DSC_TRY(norm(call, DSC_DENSE_NORM1, call->at.back_stats, narrow, call->ctx->in));
-    for (int i = 0; i < qkv_count(config); i++)
-        DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->self, QKV + i), narrow, d.part[i]));
-    for (int i = 0; i < qkv_count(config); i++)
-        DSC_TRY(dsc_linear_backward(&call->launch, linear_of(call->self, QKV + i), narrow, d.part[i], narrow));
-    return norm_backward(call, DSC_DENSE_NORM1, narrow, call->ctx->d_in, call->ctx->in);
+    qkv_view d;
+    DSC_TRY(backward_scores(call, d_out, &d));
+    DSC_TRY(norm(call, DSC_DENSE_NORM1, call->at.back_stats, narrow, ctx->in));
+    DSC_TRY(backward_qkv(call, &d, narrow, narrow));
+    return norm_backward(call, DSC_DENSE_NORM1, (dsc_norm_gradient){ .d_in = ctx->d_in, .d_out = narrow,
+                                                                     .d_residual = ctx->d_in, .in = ctx->in });
+}
+
+static dsc_status backward_post_norm(const block_call *call)
+{
+    dsc_module_ctx *ctx = call->ctx;
+    char *const narrow = call->scratch + call->at.narrow, *const side = call->scratch + call->at.side;
+    const char *const middle = call->saved + call->at.middle, *const last = call->saved + call->at.last;
+    qkv_view d;
+    DSC_TRY(norm(call, DSC_DENSE_NORM2, call->at.back_stats, narrow, last));
+    DSC_TRY(norm_backward(call, DSC_DENSE_NORM2, (dsc_norm_gradient){ .d_in = side, .d_out = ctx->d_out, .in = last }));
+    DSC_TRY(backward_activation(call, side));
+    DSC_TRY(norm(call, DSC_DENSE_NORM1, call->at.back_stats, narrow, middle));
+    DSC_TRY(backward_fc(call, side));
+    DSC_TRY(norm_backward(call, DSC_DENSE_NORM1,
+                          (dsc_norm_gradient){ .d_in = ctx->d_in, .d_out = side, .in = middle }));
+    DSC_TRY(backward_projection(call, ctx->d_in, side));
+    DSC_TRY(backward_scores(call, side, &d));
+    return backward_qkv(call, &d, ctx->in, ctx->d_in);
 }
 
 static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
@@ -409,6 +485,8 @@ static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_er
     block_call call;
     DSC_TRY(begin(module, ctx, &call, err));
     char *const side = call.scratch + call.at.side; /* `narrow`, or beside it where the MLP comes between */
+    if (call.config->post_norm)
+        return backward_post_norm(&call);
     if (call.config->parallel) {
         DSC_TRY(backward_projection(&call, ctx->d_out, side));
         DSC_TRY(backward_mlp(&call, ctx->in));

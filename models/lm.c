@@ -168,26 +168,37 @@ void dsc_lm_add_linear(dsc_lm *lm, const dsc_lm_linear *linear)
             linear->out_split ? DSC_SPLIT_COLUMN : DSC_SPLIT_NONE;
 }
 
+/* In the order of dsc_lm_embed_params. */
 static void add_embedding(dsc_lm *lm)
 {
     const dsc_lm_config *config = lm->config;
     snprintf(lm->prefix, NAME_BYTES, "%s", lm->family->base);
-    add_param(lm, lm->family->token_table, "", config->vocab_rows, config->channels, config->init_std)->split =
+    add_param(lm, lm->family->token_table, "", config->vocab_rows, config->embed_channels, config->init_std)->split =
         DSC_SPLIT_ROW;
     if (lm->family->position_table != NULL)
         add_param(lm, lm->family->position_table, "", config->positions + lm->family->position_first,
                   config->channels, config->init_std);
+    if (dsc_lm_projects(config))
+        add_param(lm, lm->family->project_in, "weight", config->channels, config->embed_channels, config->init_std);
+}
+
+static void add_transform(dsc_lm *lm)
+{
+    const dsc_lm_config *config = lm->config;
+    snprintf(lm->prefix, NAME_BYTES, "%s", lm->family->base);
+    add_param(lm, lm->family->project_out, "weight", config->embed_channels, config->channels, config->init_std);
 }
 
 static void add_head(dsc_lm *lm)
 {
     const dsc_lm_config *config = lm->config;
     snprintf(lm->prefix, NAME_BYTES, "%s", lm->family->base);
-    dsc_lm_add_norm(lm, lm->family->final_norm, lm->family->norm, config->channels);
+    if (!config->bare_head)
+        dsc_lm_add_norm(lm, lm->family->final_norm, lm->family->norm, config->embed_channels);
     if (!config->tied)
         lm->prefix[0] = 0;
     dsc_param_spec *table = add_param(lm, config->tied ? lm->family->token_table : lm->family->head_table, "",
-                                      config->vocab_rows, config->channels, config->init_std);
+                                      config->vocab_rows, config->embed_channels, config->init_std);
     table->split = DSC_SPLIT_ROW;
     if (config->tied) {
         table->shared_module = 0;
@@ -231,7 +242,7 @@ static void freeze(dsc_lm *lm)
 {
     for (int64_t i = 0; i < lm->param_count; i++)
         lm->params[i].trainable = false;
-    for (int64_t m = 1; m + 1 < lm->module_count; m++) {
+    for (int64_t m = 1; m <= lm->config->layers; m++) {
         const dsc_lora *lora = &lm->selves[m].lora;
         const int64_t own = lm->family->block_params(lm->config);
         DSC_ASSERT(lora->rank > 0);
@@ -255,6 +266,10 @@ static void describe_modules(dsc_lm *lm)
             snprintf(lm->names[i], NAME_BYTES, "embedding");
             add_embedding(lm);
             dsc_lm_embed_init(module);
+        } else if (i > lm->config->layers && i < last) {
+            snprintf(lm->names[i], NAME_BYTES, "transform");
+            add_transform(lm);
+            dsc_lm_transform_init(module);
         } else if (i == last) {
             snprintf(lm->names[i], NAME_BYTES, "head");
             add_head(lm);
@@ -297,8 +312,9 @@ static dsc_status check_adapters(const dsc_lm *lm, const char *model, dsc_error 
 
 static int64_t count_params(const dsc_lm_family *family, const dsc_lm_config *config)
 {
-    const int64_t embedding = family->position_table != NULL ? 2 : 1, head = dsc_norm_params(family->norm) + 1;
-    return embedding + config->layers * family->block_params(config) + head;
+    const int64_t embedding = dsc_lm_embed_params(family, config).count, transform = dsc_lm_transforms(config) ? 1 : 0;
+    return embedding + config->layers * family->block_params(config) + transform +
+           dsc_lm_head_table(family, config) + 1;
 }
 
 /* ---- The model --------------------------------------------------------------------------------------------------- */
@@ -413,10 +429,13 @@ static dsc_status find_sources(dsc_lm *lm, const dsc_lm_open_args *args, dsc_err
 static dsc_status build(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err)
 {
     dsc_alloc *alloc = lm->alloc;
-    const int64_t own = count_params(args->family, args->config), modules = args->config->layers + 2;
-    const int64_t most = own + (args->lora != NULL ? 2 * LINEARS_MAX * args->config->layers : 0);
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, args->family->config_bytes, 1, &lm->config, err));
     memcpy(lm->config, args->config, (size_t)args->family->config_bytes);
+    if (lm->config->embed_channels == 0)
+        lm->config->embed_channels = lm->config->channels;
+    const int64_t own = count_params(args->family, lm->config);
+    const int64_t modules = lm->config->layers + 2 + dsc_lm_transforms(lm->config);
+    const int64_t most = own + (args->lora != NULL ? 2 * LINEARS_MAX * lm->config->layers : 0);
     lm->module_count = modules;
     lm->lora = args->lora;
     DSC_TRY(dsc_alloc_strdup(alloc, DSC_TAG_CONTROL, args->name, &lm->name, err));

@@ -18,6 +18,7 @@
 /* A family's own config starts with this one. */
 typedef struct dsc_lm_config {
     int64_t layers, channels;
+    int64_t embed_channels; /* E, of the token table, whose rows are projected to the blocks' C; 0: as many */
     int64_t positions;  /* the longest sample that the model is made for */
     int64_t window;     /* a token sees no more than this many, itself among them; 0: all before it */
     bool window_mixed;  /* in some layers only: no text may be longer than it */
@@ -28,6 +29,7 @@ typedef struct dsc_lm_config {
     double norm_eps, init_std;
     bool documents; /* a sample is of several, whose tokens' places are the third batch tensor */
     bool tied; /* the head uses the token table */
+    bool bare_head; /* without a norm before it */
     /* Token `padding` gives its row of the table nothing where it is an input: what Hugging Face's code makes of
      * pad_token_id in some families. */
     bool has_padding;
@@ -64,6 +66,8 @@ typedef struct dsc_lm_family {
     const char *token_table;    /* after base: "wte.weight" */
     const char *position_table; /* "wpe.weight"; NULL: no learned positions */
     int64_t position_first;     /* the row of a sample's first token in it */
+    /* Of a token table of its own width, after base: to the blocks' and back: "decoder.project_in". NULL: none are. */
+    const char *project_in, *project_out;
     const char *head_table;     /* of a head that is not tied, without base: "lm_head.weight" */
     const char *final_norm;     /* "ln_f" */
     dsc_norm_kind norm;
@@ -151,15 +155,33 @@ static inline int64_t dsc_lm_piece(int64_t *end, int64_t bytes)
     return at;
 }
 
-/* Fills one module each (name, self and params are the caller's). lm_embed.c, lm_head.c */
+/* Fills one module each (name, self and params are the caller's). lm_embed.c, lm_transform.c, lm_head.c */
 void dsc_lm_embed_init(dsc_module *module);
+void dsc_lm_transform_init(dsc_module *module);
 void dsc_lm_head_init(dsc_module *module);
 
-/* A head's parameters are those of its norm, then its table; an embedding's the token table, then the positions. */
-enum { DSC_LM_TOKEN_TABLE, DSC_LM_POSITION_TABLE };
-static inline int32_t dsc_lm_head_table(const dsc_lm_family *family)
+static inline bool dsc_lm_projects(const dsc_lm_config *config) { return config->embed_channels != config->channels; }
+
+/* Whether a module is between the last block and the head. */
+static inline bool dsc_lm_transforms(const dsc_lm_config *config) { return dsc_lm_projects(config); }
+
+/* An embedding's parameters, the token table first; -1: it has none. */
+enum { DSC_LM_TOKEN_TABLE };
+typedef struct dsc_lm_embed_kinds { int32_t position, project, count; } dsc_lm_embed_kinds;
+static inline dsc_lm_embed_kinds dsc_lm_embed_params(const dsc_lm_family *family, const dsc_lm_config *config)
 {
-    return dsc_norm_params(family->norm);
+    dsc_lm_embed_kinds kinds = { -1, -1, DSC_LM_TOKEN_TABLE + 1 };
+    if (family->position_table != NULL)
+        kinds.position = kinds.count++;
+    if (dsc_lm_projects(config))
+        kinds.project = kinds.count++;
+    return kinds;
+}
+
+/* A head's are those of its norm, then its table. */
+static inline int32_t dsc_lm_head_table(const dsc_lm_family *family, const dsc_lm_config *config)
+{
+    return config->bare_head ? 0 : dsc_norm_params(family->norm);
 }
 
 /* sources[i] <- the tensor of params[i]. Names with and without the family's base; shapes must be those of the

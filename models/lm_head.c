@@ -2,7 +2,8 @@
  *
  * The logits of a micro-batch are the largest tensor of a small model's training (R * P), so only one chunk of them is
  * alive: logits, then in place dlogits, then its two products, then the next chunk. The chunk depends on the shape
- * only. The norm's output of a chunk is replaced by its gradient once the chunk's part of the table's gradient is done.
+ * only. The norm's output of a chunk is replaced by its gradient once the chunk's part of the table's gradient is
+ * done; a bare head, without a norm, reads its input and writes its gradient.
  * Columns of padding (V <= v < P) never enter the softmax and get gradient 0. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/device.h"
 #include "models/lm.h"
@@ -17,7 +18,8 @@ enum { LOGITS, D_NORM, D_TABLE, LAST_LOGITS, PRODUCT_COUNT };
 
 static dsc_gemm_args product(const dsc_lm_config *config, int which, int64_t rows, dsc_dtype dtype)
 {
-    const dsc_linear table = { config->channels, which == LAST_LOGITS ? config->vocab : config->vocab_rows, true };
+    const int64_t outputs = which == LAST_LOGITS ? config->vocab : config->vocab_rows;
+    const dsc_linear table = { config->embed_channels, outputs, true };
     const int64_t stride = dsc_align_up(config->vocab_rows, LOGITS_ALIGN);
     dsc_gemm_args args;
     switch (which) {
@@ -53,7 +55,7 @@ static int64_t chunk_rows(const dsc_lm_config *config, int64_t rows, dsc_dtype d
 /* Byte offsets in ctx->scratch. */
 typedef struct head_layout {
     int64_t rows, chunk;
-    int64_t norm, stats, work, logits, bytes; /* [R,C] - - [chunk,stride] */
+    int64_t norm, stats, work, logits, bytes; /* [R,E] - - [chunk,stride]; a bare head: the last one alone */
 } head_layout;
 
 static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dtype, head_layout *out, dsc_error *err)
@@ -64,10 +66,11 @@ static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dty
     DSC_TRY(dsc_lm_rows(config, batch, &out->rows, err));
     const int64_t element = (int64_t)dsc_dtype_bytes(dtype);
     out->chunk = chunk_rows(config, out->rows, dtype);
-    out->norm = dsc_lm_piece(&out->bytes, out->rows * config->channels * element);
-    out->stats = dsc_lm_piece(&out->bytes, dsc_norm_stats_bytes(kind, out->rows));
+    const int64_t normed = config->bare_head ? 0 : out->rows;
+    out->norm = dsc_lm_piece(&out->bytes, normed * config->embed_channels * element);
+    out->stats = dsc_lm_piece(&out->bytes, dsc_norm_stats_bytes(kind, normed));
     /* The norm's backward runs when the last chunk is done: they share memory. */
-    const int64_t norm_work = dsc_norm_backward_scratch_bytes(kind, out->rows, config->channels);
+    const int64_t norm_work = dsc_norm_backward_scratch_bytes(kind, normed, config->embed_channels);
     const int64_t logits = out->chunk * dsc_align_up(config->vocab_rows, LOGITS_ALIGN) * element;
     out->logits = dsc_lm_piece(&out->bytes, dsc_max_i64(norm_work, logits));
     out->work = out->logits;
@@ -100,11 +103,11 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const dsc_lm_config *config = self->config;
     head_layout at;
     DSC_TRY(layout(self, batch, dtype, &at, err));
-    const bool trains = module->params[dsc_lm_head_table(self->family)].trainable;
+    const bool trains = module->params[dsc_lm_head_table(self->family, config)].trainable;
     for (int which = 0; which < PRODUCT_COUNT && sink != NULL && sink->gemm != NULL; which++)
         if (which != D_TABLE || trains)
             DSC_TRY(tell_product(config, &at, which, dtype, sink, err));
-    const double flops = 2.0 * (double)at.rows * (double)config->channels * (double)config->vocab_rows;
+    const double flops = 2.0 * (double)at.rows * (double)config->embed_channels * (double)config->vocab_rows;
     *out = (dsc_module_plan){ .forward_scratch_bytes = at.bytes, .forward_flops = flops,
                               .backward_flops = trains ? 2 * flops : flops };
     return DSC_OK;
@@ -116,6 +119,8 @@ typedef struct head_call {
     dsc_module_ctx *ctx;
     head_layout at;
     char *scratch;
+    const char *normed; /* [R,E] what the table is multiplied with */
+    char *d_normed;     /* its gradient, which may be written over it */
     dsc_error *err;
 } head_call;
 
@@ -127,13 +132,13 @@ static char *element_at(const head_call *call, const void *base, int64_t element
 /* The norm of `rows` rows, with its statistics in the scratch. */
 static dsc_norm norm_of(const head_call *call, int64_t rows)
 {
-    return (dsc_norm){ .kind = call->self->family->norm, .rows = rows, .channels = call->config->channels,
+    return (dsc_norm){ .kind = call->self->family->norm, .rows = rows, .channels = call->config->embed_channels,
                        .eps = call->config->norm_eps, .weight = 0, .stats = call->scratch + call->at.stats };
 }
 
 static const void *table_of(const head_call *call)
 {
-    return call->ctx->param[dsc_lm_head_table(call->self->family)];
+    return call->ctx->param[dsc_lm_head_table(call->self->family, call->config)];
 }
 
 /* Norm of rows [first, first + rows) into the first rows of the scratch's norm. */
@@ -141,7 +146,7 @@ static dsc_status norm(const head_call *call, int64_t first, int64_t rows)
 {
     const dsc_call launch = { .ctx = call->ctx, .rows = rows, .err = call->err };
     return dsc_norm_forward(&launch, norm_of(call, rows), call->scratch + call->at.norm,
-                            element_at(call, call->ctx->in, first * call->config->channels));
+                            element_at(call, call->ctx->in, first * call->config->embed_channels));
 }
 
 static dsc_status last_logits(const head_call *call)
@@ -150,9 +155,12 @@ static dsc_status last_logits(const head_call *call)
     if (ctx->save || ctx->logits_row < 0 || ctx->logits_row >= call->at.rows)
         return DSC_FAIL(call->err, DSC_ERR_STATE, "", "logits are for one of the %lld items, without save",
                         (long long)call->at.rows);
-    DSC_TRY(norm(call, ctx->logits_row, 1));
     dsc_gemm_args args = product(call->config, LAST_LOGITS, 1, ctx->dtype);
-    args.a = call->scratch + call->at.norm;
+    args.a = element_at(call, ctx->in, ctx->logits_row * call->config->embed_channels);
+    if (!call->config->bare_head) {
+        DSC_TRY(norm(call, ctx->logits_row, 1));
+        args.a = call->scratch + call->at.norm;
+    }
     args.b = table_of(call);
     args.c = ctx->logits;
     return DSC_RUN(ctx->stream, GEMM, &args, call->err);
@@ -162,10 +170,10 @@ static dsc_status last_logits(const head_call *call)
 static dsc_status chunk(const head_call *call, int64_t first, int64_t rows)
 {
     dsc_module_ctx *ctx = call->ctx;
-    char *const row = element_at(call, call->scratch + call->at.norm, first * call->config->channels);
+    const int64_t row = first * call->config->embed_channels;
     char *const logits = call->scratch + call->at.logits;
     dsc_gemm_args args = product(call->config, LOGITS, rows, ctx->dtype);
-    args.a = row;
+    args.a = element_at(call, call->normed, row);
     args.b = table_of(call);
     args.c = logits;
     DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->err));
@@ -183,15 +191,15 @@ static dsc_status chunk(const head_call *call, int64_t first, int64_t rows)
         return DSC_OK;
     args = product(call->config, D_TABLE, rows, ctx->dtype);
     args.a = logits;
-    args.b = row;
-    args.c = ctx->grad[dsc_lm_head_table(call->self->family)];
+    args.b = element_at(call, call->normed, row);
+    args.c = ctx->grad[dsc_lm_head_table(call->self->family, call->config)];
     args.accumulate = first > 0;
     if (args.c != NULL)
         DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->err));
     args = product(call->config, D_NORM, rows, ctx->dtype);
     args.a = logits;
     args.b = table_of(call);
-    args.c = row;
+    args.c = element_at(call, call->d_normed, row);
     return DSC_RUN(ctx->stream, GEMM, &args, call->err);
 }
 
@@ -202,10 +210,16 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
     DSC_TRY(layout(self, ctx->batch, ctx->dtype, &call.at, err));
     if (ctx->logits != NULL)
         return last_logits(&call);
-    DSC_TRY(norm(&call, 0, call.at.rows));
+    call.normed = call.d_normed = call.scratch + call.at.norm;
+    if (self->config->bare_head) {
+        call.normed = ctx->in;
+        call.d_normed = ctx->d_in;
+    } else {
+        DSC_TRY(norm(&call, 0, call.at.rows));
+    }
     for (int64_t first = 0; first < call.at.rows; first += call.at.chunk)
         DSC_TRY(chunk(&call, first, dsc_min_i64(call.at.chunk, call.at.rows - first)));
-    if (!ctx->save)
+    if (!ctx->save || self->config->bare_head)
         return DSC_OK;
     const dsc_call launch = { .ctx = ctx, .rows = call.at.rows, .err = err };
     const dsc_norm_gradient buffers = { .d_in = ctx->d_in, .d_out = call.scratch + call.at.norm, .in = ctx->in,

@@ -104,7 +104,7 @@ static dsc_status match(const dsc_weights *weights, const dsc_lm_params *params,
     if (config->tied) {
         tied_head = dsc_weights_find(weights, params->family->head_table);
         if (tied_head != NULL)
-            DSC_TRY(check_tensor(tied_head, config->vocab, config->channels, err));
+            DSC_TRY(check_tensor(tied_head, config->vocab, config->embed_channels, err));
     }
     for (int64_t i = 0; i < params->count; i++) {
         const dsc_param_spec *spec = &params->spec[i];

@@ -21,31 +21,35 @@ static bool may_ignore(const char *part)
 const dsc_lm_family dsc_opt_family = {
     .model_type = "opt", .layers_key = "num_hidden_layers", .base = "model.", .layer = "decoder.layers.",
     .token_table = "decoder.embed_tokens.weight", .position_table = "decoder.embed_positions.weight",
-    .position_first = 2, .head_table = "lm_head.weight", .final_norm = "decoder.final_layer_norm",
+    .position_first = 2, .project_in = "decoder.project_in", .project_out = "decoder.project_out",
+    .head_table = "lm_head.weight", .final_norm = "decoder.final_layer_norm",
     .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_dense_config), .read_config = dsc_opt_read_config,
     .write_config = dsc_opt_write_config, .builtin = dsc_dense_no_builtin, .block_params = dsc_dense_block_params,
     .add_block = dsc_dense_add_block, .block = &dsc_dense_block, .lora_layers = lora_layers, .may_ignore = may_ignore
 };
 
-/* Keys whose other value is another model. */
-static dsc_status refuse_variants(dsc_hf_config *reader, const dsc_dense_config *config)
+/* Where the norms are, and how wide the token table is: OPT-350m has norms of the sums and a narrower table. */
+static dsc_status read_norms(dsc_hf_config *reader, dsc_dense_config *out)
 {
-    static const struct { const char *key; bool built; } flags[] = {
-        { "do_layer_norm_before", true }, { "_remove_final_layer_norm", false }, { "enable_bias", true },
-        { "layer_norm_elementwise_affine", true },
-    };
-    int64_t width = 0;
-    for (size_t i = 0; i < DSC_COUNT(flags); i++) {
+    static const char *const built[] = { "enable_bias", "layer_norm_elementwise_affine" };
+    dsc_lm_config *lm = &out->lm;
+    bool before = true, removed = false;
+    for (size_t i = 0; i < DSC_COUNT(built); i++) {
         bool is = false;
-        DSC_TRY(dsc_hf_bool(reader, flags[i].key, flags[i].built, &is));
-        if (is != flags[i].built)
-            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"%s\": %s is not built; what exists: %s", flags[i].key,
-                                 is ? "true" : "false", is ? "false" : "true");
+        DSC_TRY(dsc_hf_bool(reader, built[i], true, &is));
+        if (!is)
+            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"%s\": false is not built; what exists: true",
+                                 built[i]);
     }
-    DSC_TRY(dsc_hf_int(reader, "word_embed_proj_dim", DSC_LM_CHANNELS_MAX, config->lm.channels, &width));
-    if (width != config->lm.channels)
-        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"word_embed_proj_dim\" %lld is not built; what exists: "
-                             "\"hidden_size\", which is %lld", (long long)width, (long long)config->lm.channels);
+    DSC_TRY(dsc_hf_bool(reader, "do_layer_norm_before", true, &before));
+    DSC_TRY(dsc_hf_bool(reader, "_remove_final_layer_norm", false, &removed));
+    out->post_norm = !before;
+    lm->bare_head = !before || removed;
+    DSC_TRY(dsc_hf_int(reader, "word_embed_proj_dim", DSC_LM_CHANNELS_MAX, lm->channels, &lm->embed_channels));
+    if (lm->embed_channels != lm->channels && !lm->bare_head)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"word_embed_proj_dim\" %lld beside a final norm is not "
+                             "built; what exists: \"hidden_size\", which is %lld, or \"do_layer_norm_before\": false",
+                             (long long)lm->embed_channels, (long long)lm->channels);
     return DSC_OK;
 }
 
@@ -64,7 +68,7 @@ dsc_status dsc_opt_read_config(dsc_hf_config *reader, dsc_lm_config *lm)
     DSC_TRY(dsc_hf_int(reader, "ffn_dim", DSC_LM_INNER_MAX, 3072, &out->inner));
     DSC_TRY(dsc_hf_int(reader, "num_attention_heads", DSC_LM_CHANNELS_MAX, 12, &out->heads));
     DSC_TRY(dsc_dense_check_heads(reader, out, "hidden_size", "num_attention_heads"));
-    DSC_TRY(refuse_variants(reader, out));
+    DSC_TRY(read_norms(reader, out));
     DSC_TRY(dsc_lm_read_padding(reader, 1, lm));
     lm->norm_eps = 1e-5; /* no key says else */
     DSC_TRY(dsc_hf_number(reader, "init_std", (dsc_hf_range){ 0, 1000 }, 0.02, &lm->init_std));
@@ -85,10 +89,12 @@ int dsc_opt_write_config(const dsc_lm_config *lm, char *out, size_t bytes)
         "  \"activation_function\": \"%s\",\n  \"vocab_size\": %lld,\n  \"max_position_embeddings\": %lld,\n"
         "  \"hidden_size\": %lld,\n  \"word_embed_proj_dim\": %lld,\n  \"ffn_dim\": %lld,\n"
         "  \"num_hidden_layers\": %lld,\n  \"num_attention_heads\": %lld,\n  \"init_std\": %s,\n"
-        "  \"do_layer_norm_before\": true,\n  \"dropout\": 0.0,\n  \"attention_dropout\": 0.0,\n"
-        "  \"layerdrop\": 0.0,\n  \"pad_token_id\": %s,\n  \"tie_word_embeddings\": %s\n}\n",
+        "  \"do_layer_norm_before\": %s,\n  \"_remove_final_layer_norm\": %s,\n  \"dropout\": 0.0,\n"
+        "  \"attention_dropout\": 0.0,\n  \"layerdrop\": 0.0,\n  \"pad_token_id\": %s,\n"
+        "  \"tie_word_embeddings\": %s\n}\n",
         dsc_dense_activation_name(config->activation), (long long)lm->vocab_rows, (long long)lm->positions,
-        (long long)lm->channels, (long long)lm->channels, (long long)config->inner, (long long)lm->layers,
+        (long long)lm->channels, (long long)lm->embed_channels, (long long)config->inner, (long long)lm->layers,
         (long long)config->heads, dsc_hf_number_text(lm->init_std, std, sizeof std),
+        config->post_norm ? "false" : "true", lm->bare_head && !config->post_norm ? "true" : "false",
         dsc_lm_padding_text(lm, padding, sizeof padding), lm->tied ? "true" : "false");
 }

@@ -15,7 +15,7 @@ __global__ void fwd_kernel(T *out, const int32_t *tokens, const T *table, const 
                            int64_t sequence, int64_t channels)
 {
     const int64_t r = blockIdx.x;
-    const T *token_row = table + tokens[r] * channels;
+    const T *token_row = table + (tokens != NULL ? tokens[r] : r) * channels;
     const int64_t place = places != NULL ? places[r] : position != NULL ? r % sequence : 0;
     const T *position_row = position != NULL ? position + place * channels : NULL;
     for (int64_t c = static_cast<int64_t>(threadIdx.x) * W; c < channels; c += static_cast<int64_t>(blockDim.x) * W) {

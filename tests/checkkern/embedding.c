@@ -10,13 +10,29 @@ static void verify_fwd(const void *args)
     const dsc_embedding_fwd_args *a = args;
     for (int64_t r = 0; r < a->rows; r++)
         for (int64_t c = 0; c < a->channels; c++) {
-            double x = ck_get(a->table, a->tokens[r] * a->channels + c);
+            double x = ck_get(a->table, dsc_embedding_row(a, r) * a->channels + c);
             if (a->position != NULL)
                 x += ck_get(a->position, (a->places != NULL ? a->places[r] : r % a->sequence) * a->channels + c);
             const float once = (float)x;
             const float expected = dsc_rounded(once, a->dtype);
             ck_near(a->out, r * a->channels + c, (double)expected, 0);
         }
+}
+
+/* Without tokens each row takes its own of the table. */
+static void check_rows(int64_t rows, int64_t sequence, int64_t channels, dsc_dtype dtype)
+{
+    if (!ck_case("embedding_fwd %s rows=%lld T=%lld C=%lld no tokens", ck_dtype_text(dtype), (long long)rows,
+                 (long long)sequence, (long long)channels))
+        return;
+    void *out = ck_buf(CK_OUT, dtype, rows * channels, "out");
+    const void *table = ck_buf(CK_IN, dtype, rows * channels, "table");
+    const void *position = ck_buf(CK_IN, dtype, sequence * channels, "position");
+    ck_normal(table, 0, 1);
+    ck_normal(position, 0, 0.1);
+    const dsc_embedding_fwd_args args = { .out = out, .table = table, .position = position, .rows = rows,
+                                          .sequence = sequence, .channels = channels, .dtype = dtype };
+    ck_kernel(DSC_KERNEL_EMBEDDING_FWD, &args, sizeof args, verify_fwd);
 }
 
 static void check_fwd(int64_t rows, int64_t sequence, int64_t channels, int32_t vocab, dsc_dtype dtype, bool position)
@@ -151,6 +167,8 @@ void ck_embedding(void)
         for (size_t c = 0; c < DSC_COUNT(channels); c++)
             check_fwd(21, 6, channels[c], 37, dtype, c % 3 != 0);
         check_fwd(0, 6, 16, 37, dtype, true);
+        check_rows(21, 6, 33, dtype);
+        check_rows(8, 1, 64, dtype);
         for (size_t s = 0; s < DSC_COUNT(shape); s++)
             check_bwd(&shape[s], dtype);
     }

@@ -45,6 +45,8 @@ CASES = [
     (transformers.OPTConfig(**DENSE, ffn_dim=70, word_embed_proj_dim=48, dropout=0, attention_dropout=0), torch.float32, "1GB"),
     (transformers.OPTConfig(**DENSE, ffn_dim=70, word_embed_proj_dim=48, dropout=0, attention_dropout=0, activation_function="gelu",
                             tie_word_embeddings=False), torch.float16, "30KB"),
+    (transformers.OPTConfig(**DENSE, ffn_dim=70, word_embed_proj_dim=32, dropout=0, attention_dropout=0, do_layer_norm_before=False),
+     torch.float32, "40KB"),
 ]
 # config, dtype on disk, arguments of peft's LoraConfig
 LORA_CASES = [

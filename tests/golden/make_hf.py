@@ -55,6 +55,8 @@ CASES = [
     ("hf_opt", opt(97, 60, 3, 2, 77, 48), 2, 33, False),
     ("hf_yarn", llama(97, 32, 4, 2, 1, 50, 800, rope_parameters=YARN, pad_token_id=7), 2, 40, False),
     ("hf_opt_gelu", opt(23, 16, 2, 1, 20, 9, activation_function="gelu", tie_word_embeddings=False), 3, 7, True),
+    ("hf_opt_post", opt(31, 24, 2, 2, 40, 12, do_layer_norm_before=False, word_embed_proj_dim=16,
+                        activation_function="gelu"), 3, 7, False),
     ("lora_llama", llama(23, 24, 4, 2, 2, 20, 16, attention_bias=True), 3, 7, False,
      {"r": 5, "lora_alpha": 12, "target_modules": "all-linear"}),
     ("lora_gpt2", gpt2(23, 16, 2, 2, 16), 3, 7, False,

@@ -154,6 +154,9 @@ static void every_decoder_says_what_the_engine_says(void **state)
         "{\"model_type\": \"opt\", \"vocab_size\": 61, \"hidden_size\": 32, \"num_attention_heads\": 2,"
         " \"num_hidden_layers\": 2, \"ffn_dim\": 48, \"max_position_embeddings\": 100, \"init_std\": 0.3,"
         " \"word_embed_proj_dim\": 32}",
+        "{\"model_type\": \"opt\", \"vocab_size\": 61, \"hidden_size\": 32, \"num_attention_heads\": 2,"
+        " \"num_hidden_layers\": 2, \"ffn_dim\": 48, \"max_position_embeddings\": 100, \"init_std\": 0.3,"
+        " \"word_embed_proj_dim\": 24, \"do_layer_norm_before\": false}",
         "{\"model_type\": \"llama\", " LLAMA_LIKE "}",
         "{\"model_type\": \"qwen2\", " LLAMA_LIKE "}",
         "{\"model_type\": \"qwen3\", \"head_dim\": 8, " LLAMA_LIKE "}",
