@@ -46,14 +46,14 @@ static void tell_attention(const dsc_engine *engine, const dsc_attention_measure
     char more[128] = "";
     if (found->wrong > 0)
         dsc_log_printf(&engine->log, DSC_LOG_WARNING, "attention: the kernel of warpgroups gives wrong numbers on this "
-                       "GPU for %d of %d shapes, which take the one that all GPUs have; please report it",
+                       "GPU for %d of %d passes, which take the one that all GPUs have; please report it",
                        (int)found->wrong, (int)found->shapes);
     if (found->shapes == 0 || found->wrong == found->shapes)
         return;
     if (found->left > 0)
         snprintf(more, sizeof more, "; %d would be faster with it and have other bits (\"dsc\": {\"gemm_plans\": "
                  "\"fastest\"})", (int)found->left);
-    dsc_log_printf(&engine->log, DSC_LOG_INFO, "attention: %d of %d shapes measured, %d take the kernel of "
+    dsc_log_printf(&engine->log, DSC_LOG_INFO, "attention: %d of %d passes measured, %d take the kernel of "
                    "warpgroups%s", (int)found->measured, (int)found->shapes, (int)found->changed, more);
 }
 

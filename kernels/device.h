@@ -67,9 +67,9 @@ typedef enum dsc_gemm_choice {
     DSC_GEMM_FIRST      /* the library's first choice, or the kernel that all GPUs have; nothing is measured */
 } dsc_gemm_choice;
 
-/* Prepared shapes, not taken over from a text, for which there are two kernels; of these compared and timed; of these
- * with the second kernel now; of those measured with the first, because the second gave something wrong; because it
- * is faster and gave other bits. */
+/* Passes of prepared attentions (forward, and its gradients), not taken over from a text, for which there are two
+ * kernels; of these compared and timed; of these with the second kernel now; of those measured with the first, because
+ * the second gave something wrong; because it is faster and gave other bits. */
 typedef struct dsc_attention_measured { int32_t shapes, measured, changed, wrong, left; } dsc_attention_measured;
 
 typedef struct dsc_gemm_measured {
@@ -138,8 +138,8 @@ typedef struct dsc_device_ops {
      * library and a line agree; *others: prepared products that keep what they had. Any text is safe. */
     dsc_status (*gemm_plans_get)(dsc_device *device, char *text, int64_t room, int64_t *bytes, dsc_error *err);
     dsc_status (*gemm_plans_set)(dsc_device *device, const char *text, int64_t *others, dsc_error *err);
-    /* Optional: tells of a forward attention (pointers in it are ignored) for which gemm_measure may choose a kernel.
-     * NULL: there is only one. */
+    /* Optional: tells of an attention (pointers in it are ignored) for whose forward pass and gradients gemm_measure
+     * may choose a kernel each. NULL: there is only one. */
     dsc_status (*attention_prepare)(dsc_device *device, const dsc_attention_fwd_args *shape, dsc_error *err);
     /* Optional: (fn, user) is asked every few milliseconds while the host waits for a stream or an event, beside those
      * that were given before; (NULL, user) is no more, (NULL, NULL): nobody is. While the host waits nowhere. NULL: the

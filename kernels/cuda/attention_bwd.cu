@@ -5,23 +5,12 @@
  * through the query rows that see them, in transposed scores, so that what a warp has of them is the left operand of
  * the next product; dq, where a block keeps query rows and goes through keys. Scores are computed twice: seven products
  * instead of five, in exchange for no order between blocks. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_gradients.h"
+#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/attention_sm90.h"
 #include "kernels/cuda/launchers.h"
 
 namespace {
-
-struct bwd_arrays {
-    uint16_t *dq, *dk, *dv;
-    const uint16_t *d_out, *out;
-    const float *lse;
-    float *delta; /* [B,H,T] */
-    const uint16_t *q, *k, *v;
-    int64_t q_stride, kv_stride, out_stride, head_stride;
-    int32_t tokens, heads, kv_heads, size, tiles;
-    float scale;
-    bool in_vectors, out_vectors, dq_vectors, dkv_vectors, starts;
-    dsc_attention_keys keys;
-};
 
 __device__ __forceinline__ head_rows query_rows(const bwd_arrays &a, int64_t batch, int64_t head)
 {
@@ -80,12 +69,10 @@ template <int DP, int MT, int WARPS, int BQ> constexpr int dkv_shared_bytes()
     return 2 * (2 * tile_elements(16 * MT * WARPS, DP) + 4 * tile_elements(BQ, DP)) + 6 * 4 * BQ;
 }
 
-/* Two stages of query rows: q, d_out, and for each row its log-sum-exp (to powers of 2; Inf where there is no row, so
- * that its probabilities are 0), delta and, with starts, the first key that it sees. */
+/* Two stages of query rows: q, d_out and their numbers. */
 template <int DP, int BQ> struct query_stage {
     uint16_t *q, *d_out;
-    float *lse2, *delta;
-    int32_t *start;
+    query_numbers numbers;
 };
 
 template <int DP, int BQ, int THREADS>
@@ -94,74 +81,8 @@ __device__ __forceinline__ void load_queries(const query_stage<DP, BQ> &to, int 
 {
     load_rows<DP, BQ, THREADS>(to.q + stage * tile_elements(BQ, DP), query_rows(a, batch, head), row);
     load_rows<DP, BQ, THREADS>(to.d_out + stage * tile_elements(BQ, DP), d_out_rows(a, batch, head), row);
-    const int64_t at = (batch * a.heads + head) * a.tokens;
-    for (int i = static_cast<int>(threadIdx.x); i < BQ; i += THREADS) {
-        const bool exists = row + i < a.tokens;
-        to.lse2[stage * BQ + i] = exists ? a.lse[at + row + i] * LOG2_E : INFINITY;
-        to.delta[stage * BQ + i] = exists ? a.delta[at + row + i] : 0.0f;
-        if (a.starts)
-            to.start[stage * BQ + i] = first_key(a.keys, batch, a.tokens, row + i);
-    }
-}
-
-/* Whether a warp's key rows are hidden: element half h of m is key row 16 m + 8 h + lane / 4. */
-template <int MT> struct hidden_rows { bool is[MT][2]; };
-
-template <int MT>
-__device__ __forceinline__ hidden_rows<MT> find_hidden(const bwd_arrays &a, int64_t batch, int32_t key)
-{
-    const int g = static_cast<int>(threadIdx.x % 32) / 4;
-    hidden_rows<MT> hidden;
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-            hidden.is[m][half] = a.keys.all && is_hidden(a.keys, batch, a.tokens, key + 16 * m + 8 * half + g);
-    return hidden;
-}
-
-/* The end of the tiles of BQ queries that see a key before `last`: first keys never decrease, so a search by halves. */
-template <int BQ>
-__device__ __forceinline__ int32_t end_of_queries(const bwd_arrays &a, int64_t batch, int32_t tile, int32_t last)
-{
-    int32_t end = (a.tokens + BQ - 1) / BQ;
-    while (a.starts && tile < end) {
-        const int32_t middle = (tile + end) / 2;
-        if (first_key(a.keys, batch, a.tokens, middle * BQ) < last)
-            tile = middle + 1;
-        else
-            end = middle;
-    }
-    return end;
-}
-
-/* Transposed: rows are keys from `key` on, columns queries from `query` on. `score` becomes p, `ds` from dp to p (dp -
- * delta). */
-template <int MT, int BQ>
-__device__ __forceinline__ void score_gradients(float (&score)[MT][BQ / 8][4], float (&ds)[MT][BQ / 8][4],
-                                                const float *lse2, const float *delta, int32_t key, int32_t query,
-                                                float scale2, const int32_t *starts, bool all,
-                                                const hidden_rows<MT> &hidden)
-{
-    const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
-    const bool mask = !all && key + 16 * MT - 1 > query;
-#pragma unroll
-    for (int n = 0; n < BQ / 8; n++) {
-        const int col = 8 * n + 2 * t;
-        const float l[2] = { lse2[col], lse2[col + 1] }, d[2] = { delta[col], delta[col + 1] };
-        const int32_t start[2] = { starts != NULL ? starts[col] : 0, starts != NULL ? starts[col + 1] : 0 };
-#pragma unroll
-        for (int m = 0; m < MT; m++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float p = fast_exp2(fmaf(score[m][n][e], scale2, -l[e & 1]));
-                const int32_t row = key + 16 * m + 8 * (e / 2) + g;
-                if (hidden.is[m][e / 2] || (mask && row > query + col + (e & 1)) || row < start[e & 1])
-                    p = 0.0f;
-                score[m][n][e] = p;
-                ds[m][n][e] = p * (ds[m][n][e] - d[e & 1]);
-            }
-    }
+    for (int i = static_cast<int>(threadIdx.x); i < BQ; i += THREADS)
+        load_number(to.numbers, stage * BQ + i, a, batch, head, row + i);
 }
 
 template <int DP, int MT, int WARPS, int BQ>
@@ -172,8 +93,10 @@ __global__ void __launch_bounds__(32 * WARPS) dkv_kernel(const bwd_arrays a)
     uint16_t *const k_tile = shared, *const v_tile = k_tile + tile_elements(BK, DP);
     uint16_t *const q_tile = v_tile + tile_elements(BK, DP);
     float *const numbers = reinterpret_cast<float *>(q_tile + 4 * tile_elements(BQ, DP));
-    const query_stage<DP, BQ> stages = { q_tile, q_tile + 2 * tile_elements(BQ, DP), numbers, numbers + 2 * BQ,
-                                         reinterpret_cast<int32_t *>(numbers + 4 * BQ) };
+    const query_stage<DP, BQ> stages = {
+        q_tile, q_tile + 2 * tile_elements(BQ, DP),
+        { numbers, numbers + 2 * BQ, reinterpret_cast<int32_t *>(numbers + 4 * BQ) }
+    };
     const int64_t pair = blockIdx.x / a.tiles, batch = pair / a.kv_heads, key_head = pair % a.kv_heads;
     const int32_t first = static_cast<int32_t>(blockIdx.x % a.tiles) * BK; /* the first tiles have most queries */
     const int32_t warp_row = static_cast<int32_t>(threadIdx.x / 32) * 16 * MT, key = first + warp_row;
@@ -203,8 +126,8 @@ __global__ void __launch_bounds__(32 * WARPS) dkv_kernel(const bwd_arrays a)
             float score[MT][BQ / 8][4], ds[MT][BQ / 8][4];
             multiply_rows<DP, MT, BQ / 8>(score, k_tile, warp_row, q);
             multiply_rows<DP, MT, BQ / 8>(ds, v_tile, warp_row, d_out);
-            score_gradients<MT, BQ>(score, ds, stages.lse2 + now * BQ, stages.delta + now * BQ, key, query, scale2,
-                                    a.starts ? stages.start + now * BQ : NULL, a.keys.all, hidden);
+            key_probabilities<MT, BQ>(score, stages.numbers, now * BQ, a, key, query, scale2, hidden);
+            key_gradients<MT, BQ>(ds, score, stages.numbers, now * BQ);
             multiply_columns<DP, MT, BQ / 8>(dv, score, d_out);
             multiply_columns<DP, MT, BQ / 8>(dk, ds, q);
         }
@@ -229,55 +152,6 @@ __global__ void __launch_bounds__(32 * WARPS) dkv_kernel(const bwd_arrays a)
 template <int DP, int MT, int WARPS, int BC> constexpr int dq_shared_bytes()
 {
     return 2 * (2 * tile_elements(16 * MT * WARPS, DP) + 4 * tile_elements(BC, DP));
-}
-
-template <int MT> struct row_numbers {
-    float lse2[MT][2], delta[MT][2];
-    int32_t start[MT][2];
-};
-
-template <int MT>
-__device__ __forceinline__ void load_numbers(row_numbers<MT> &to, const bwd_arrays &a, int64_t pair, int32_t row)
-{
-    const int g = static_cast<int>(threadIdx.x % 32) / 4;
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int32_t r = row + 16 * m + 8 * half + g;
-            to.lse2[m][half] = r < a.tokens ? a.lse[pair * a.tokens + r] * LOG2_E : INFINITY;
-            to.delta[m][half] = r < a.tokens ? a.delta[pair * a.tokens + r] : 0.0f;
-            to.start[m][half] = a.starts ? first_key(a.keys, pair / a.heads, a.tokens, r) : 0;
-        }
-}
-
-/* ds from dp to p (dp - delta); rows are queries from `row` on, columns keys from `key` on. */
-template <int MT, int BC>
-__device__ __forceinline__ void row_gradients(const float (&score)[MT][BC / 8][4], float (&ds)[MT][BC / 8][4],
-                                              const row_numbers<MT> &numbers, const bwd_arrays &a, int64_t batch,
-                                              int32_t row, int32_t key, float scale2)
-{
-    const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
-    const bool mask = !a.keys.all && key + BC - 1 > row;
-    bool hidden[BC / 8][2];
-#pragma unroll
-    for (int n = 0; n < BC / 8; n++)
-#pragma unroll
-        for (int side = 0; side < 2; side++)
-            hidden[n][side] = a.keys.all && is_hidden(a.keys, batch, a.tokens, key + 8 * n + 2 * t + side);
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int n = 0; n < BC / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float p = fast_exp2(fmaf(score[m][n][e], scale2, -numbers.lse2[m][e / 2]));
-                const int32_t col = key + 8 * n + 2 * t + (e & 1);
-                if (hidden[n][e & 1] || (mask && col > row + 16 * m + 8 * (e / 2) + g) ||
-                    col < numbers.start[m][e / 2])
-                    p = 0.0f;
-                ds[m][n][e] = p * (ds[m][n][e] - numbers.delta[m][e / 2]);
-            }
 }
 
 template <int DP, int MT, int WARPS, int BC>
@@ -316,7 +190,8 @@ __global__ void __launch_bounds__(32 * WARPS) dq_kernel(const bwd_arrays a)
             float score[MT][BC / 8][4], ds[MT][BC / 8][4];
             multiply_rows<DP, MT, BC / 8>(score, q_tile, warp_row, k_tile + now);
             multiply_rows<DP, MT, BC / 8>(ds, d_tile, warp_row, v_tile + now);
-            row_gradients<MT, BC>(score, ds, numbers, a, batch, row, j * BC, scale2);
+            row_probabilities<MT, BC>(score, numbers, a, batch, row, j * BC, scale2);
+            row_gradients<MT, BC>(ds, score, numbers);
             multiply_columns<DP, MT, BC / 8>(dq, ds, k_tile + now);
         }
         __syncthreads();
@@ -334,46 +209,16 @@ __global__ void __launch_bounds__(32 * WARPS) dq_kernel(const bwd_arrays a)
 
 /* ---- launches ---- */
 
-bwd_arrays arrays_of(const dsc_attention_bwd_args *a)
-{
-    bwd_arrays x = {};
-    x.dq = static_cast<uint16_t *>(a->dq);
-    x.dk = static_cast<uint16_t *>(a->dk);
-    x.dv = static_cast<uint16_t *>(a->dv);
-    x.d_out = static_cast<const uint16_t *>(a->d_out);
-    x.out = static_cast<const uint16_t *>(a->out);
-    x.lse = a->lse;
-    x.delta = static_cast<float *>(a->scratch);
-    x.q = static_cast<const uint16_t *>(a->q);
-    x.k = static_cast<const uint16_t *>(a->k);
-    x.v = static_cast<const uint16_t *>(a->v);
-    x.q_stride = a->q_stride, x.kv_stride = a->kv_stride, x.out_stride = a->out_stride;
-    x.head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
-    x.tokens = a->tokens, x.heads = a->heads, x.kv_heads = a->kv_heads, x.size = a->head_size;
-    x.scale = a->scale, x.keys = a->keys;
-    x.starts = a->keys.positions != NULL || a->keys.window > 0;
-    const bool heads_aligned = x.head_stride % 8 == 0;
-    x.in_vectors = heads_aligned && rows_are_aligned(a->q, a->q_stride, a->head_size) &&
-                   rows_are_aligned(a->k, a->kv_stride, a->head_size) &&
-                   rows_are_aligned(a->v, a->kv_stride, a->head_size);
-    x.out_vectors = rows_are_aligned(a->out, a->out_stride, a->head_size) &&
-                    rows_are_aligned(a->d_out, a->out_stride, a->head_size);
-    x.dq_vectors = heads_aligned && rows_are_aligned(a->dq, a->q_stride, a->head_size);
-    x.dkv_vectors = heads_aligned && rows_are_aligned(a->dk, a->kv_stride, a->head_size) &&
-                    rows_are_aligned(a->dv, a->kv_stride, a->head_size);
-    return x;
-}
-
 template <int DP, int KEY_MT, int KEY_WARPS, int BQ, int QUERY_MT, int BC>
 dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, dsc_error *err)
 {
     constexpr int QUERY_WARPS = 4, DKV_BYTES = dkv_shared_bytes<DP, KEY_MT, KEY_WARPS, BQ>();
     constexpr int DQ_BYTES = dq_shared_bytes<DP, QUERY_MT, QUERY_WARPS, BC>();
-    const int64_t batch = a->batch, rows = batch * a->tokens * a->heads;
+    const int64_t batch = a->batch;
     bwd_arrays x = arrays_of(a);
     DSC_TRY(allow_shared(dkv_kernel<DP, KEY_MT, KEY_WARPS, BQ>, DKV_BYTES, err));
     DSC_TRY(allow_shared(dq_kernel<DP, QUERY_MT, QUERY_WARPS, BC>, DQ_BYTES, err));
-    DSC_CUDA_LAUNCH(delta_kernel, grid_size(dsc_div_ceil(rows, DELTA_ROWS)), DELTA_THREADS, 0, at->stream, x, rows);
+    dsc_cuda_attention_delta(at, a);
     x.tiles = static_cast<int32_t>(dsc_div_ceil(a->tokens, 16 * KEY_MT * KEY_WARPS));
     DSC_CUDA_LAUNCH((dkv_kernel<DP, KEY_MT, KEY_WARPS, BQ>), grid_size(batch * a->kv_heads * x.tiles), 32 * KEY_WARPS,
                     DKV_BYTES, at->stream, x);
@@ -384,6 +229,26 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, ds
 }
 
 } // namespace
+
+void dsc_cuda_attention_delta(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a)
+{
+    const int64_t rows = static_cast<int64_t>(a->batch) * a->tokens * a->heads;
+    DSC_CUDA_LAUNCH(delta_kernel, grid_size(dsc_div_ceil(rows, DELTA_ROWS)), DELTA_THREADS, 0, at->stream,
+                    arrays_of(a), rows);
+}
+
+dsc_status dsc_cuda_attention_bwd_warps(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, dsc_error *err)
+{
+    if (a->head_size <= 16)
+        return launch<16, 1, 4, 32, 1, 32>(at, a, err);
+    if (a->head_size <= 32)
+        return launch<32, 2, 4, 32, 2, 32>(at, a, err);
+    if (a->head_size <= 64)
+        return launch<64, 2, 4, 32, 2, 32>(at, a, err);
+    if (a->head_size <= 96)
+        return launch<96, 1, 8, 32, 1, 64>(at, a, err);
+    return launch<128, 1, 8, 32, 1, 64>(at, a, err);
+}
 
 dsc_status dsc_cuda_run_ATTENTION_BWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
@@ -396,13 +261,6 @@ dsc_status dsc_cuda_run_ATTENTION_BWD(const dsc_cuda_launch *at, const void *arg
     DSC_ASSERT(a->keys.past == 0);
     if (a->dtype != DSC_BF16 || a->head_size > DSC_CUDA_ATTENTION_TENSOR_HEAD_MAX)
         return dsc_cuda_attention_bwd_plain(at, a, err);
-    if (a->head_size <= 16)
-        return launch<16, 1, 4, 32, 1, 32>(at, a, err);
-    if (a->head_size <= 32)
-        return launch<32, 2, 4, 32, 2, 32>(at, a, err);
-    if (a->head_size <= 64)
-        return launch<64, 2, 4, 32, 2, 32>(at, a, err);
-    if (a->head_size <= 96)
-        return launch<96, 1, 8, 32, 1, 64>(at, a, err);
-    return launch<128, 1, 8, 32, 1, 64>(at, a, err);
+    void *const encode = dsc_cuda_attention_bwd_chosen(at->attention, a);
+    return encode != NULL ? dsc_cuda_attention_bwd_sm90(at, a, encode, err) : dsc_cuda_attention_bwd_warps(at, a, err);
 }

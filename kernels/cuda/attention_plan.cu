@@ -1,12 +1,13 @@
 /* attention_plan.cu - see attention_plan.h.
  *
- * No GPU of ours has run the kernel of warpgroups, so nothing is taken for granted: both kernels get the same random
- * input, made so that a few keys decide each row, and each number of both results is compared. What differs by more
- * than the rounding of the probabilities and of the result to bf16 explains is a kernel that does not work here, and is
- * never taken. Both add up in the same order; where that gives the same bits, DSC_GEMM_SAME_BITS may take either. Then
- * both are timed in turns. SPDX-License-Identifier: Apache-2.0 */
+ * No GPU of ours has run the kernels of warpgroups, so nothing is taken for granted: both kernels of a shape are tried
+ * on the same input (attention_trial.cu). What differs by more than rounding explains is a kernel that does not work
+ * here, and is never taken. Both add up in the same order; where that gives the same bits, DSC_GEMM_SAME_BITS may take
+ * either. Then both are timed in turns. A shape's forward pass and its gradients are two plans.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/attention_sm90.h"
+#include "kernels/cuda/attention_trial.h"
 #include "kernels/cuda/measure.h"
 #include "kernels/cuda/plan_text.h"
 
@@ -20,7 +21,7 @@
 typedef struct attention_key {
     int64_t q_stride, kv_stride, out_stride, head_stride;
     int32_t batch, tokens, heads, kv_heads, size, window;
-    uint8_t all, hides, documents, zero[5];
+    uint8_t backward, all, hides, documents, zero[4];
 } attention_key;
 
 typedef struct attention_plan {
@@ -30,7 +31,7 @@ typedef struct attention_plan {
     bool sm90;                    /* what it takes */
 } attention_plan;
 
-enum { PLANS_MAX = 32 }; /* a model's layers have one shape or two */
+enum { PLANS_MAX = 64 }; /* a model's layers have one shape or two */
 
 struct dsc_cuda_attention {
     dsc_alloc *alloc;
@@ -42,7 +43,7 @@ struct dsc_cuda_attention {
 
 namespace {
 
-attention_key key_of(const dsc_attention_fwd_args *a)
+attention_key key_of(const dsc_attention_fwd_args *a, bool backward)
 {
     attention_key key;
     memset(&key, 0, sizeof key);
@@ -50,9 +51,21 @@ attention_key key_of(const dsc_attention_fwd_args *a)
     key.head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
     key.batch = a->batch, key.tokens = a->tokens, key.heads = a->heads, key.kv_heads = a->kv_heads;
     key.size = a->head_size, key.window = a->keys.all ? 0 : a->keys.window;
+    key.backward = backward;
     key.documents = !a->keys.all && a->keys.positions != NULL;
     key.all = a->keys.all, key.hides = a->keys.all && a->keys.tokens != NULL;
     return key;
+}
+
+/* What a key is made of. */
+dsc_attention_fwd_args forward_of(const dsc_attention_bwd_args *b)
+{
+    dsc_attention_fwd_args a = {};
+    a.q_stride = b->q_stride, a.kv_stride = b->kv_stride, a.out_stride = b->out_stride;
+    a.head_stride = b->head_stride;
+    a.batch = b->batch, a.tokens = b->tokens, a.heads = b->heads, a.kv_heads = b->kv_heads;
+    a.head_size = b->head_size, a.keys = b->keys;
+    return a;
 }
 
 attention_plan *find(dsc_cuda_attention *x, const attention_key *key)
@@ -63,223 +76,39 @@ attention_plan *find(dsc_cuda_attention *x, const attention_key *key)
     return NULL;
 }
 
-/* ---- operands ---- */
-
-enum { COMPARE_BLOCKS = 64, COMPARE_THREADS = 256 };
 /* All shapes together; what has not been measured by then takes the kernel of warps. */
 constexpr int64_t BUDGET_NS = INT64_C(2000000000);
-/* Values lie in [-1, 1): so do results, and the rounding of probabilities moves one by at most 2^-8 in each of both
- * kernels. Storing a result costs 2^-8 of it, twice too. */
-constexpr float OUT_NEAR = 1.0f / 128, OUT_NEAR_RELATIVE = 1.0f / 128;
-/* Log-sum-exps are fp32; scores of up to some hundreds of terms of at most 8. */
-constexpr float LSE_NEAR = 1.0f / 1024;
-/* Queries in [-8, 8): with keys in [-1, 1) and a scale of 1 / sqrt(D), a row's few largest scores decide. */
-constexpr float QUERY_RANGE = 8;
 
-struct fill_op {
-    uint16_t *to;
-    uint64_t seed;
-    float range;
-    template <int W> __device__ __forceinline__ void run(int64_t i) const
-    {
-#pragma unroll
-        for (int k = 0; k < W; k++)
-            to[i + k] = element<uint16_t>::from(range * random_of(seed + static_cast<uint64_t>(i + k)));
-    }
-};
-
-/* A quarter of the keys is hidden, and never a sample's first. */
-struct hide_op {
-    int32_t *to;
-    int32_t tokens, hidden;
-    template <int W> __device__ __forceinline__ void run(int64_t i) const
-    {
-#pragma unroll
-        for (int k = 0; k < W; k++)
-            to[i + k] = (i + k) % tokens != 0 && random_of(static_cast<uint64_t>(i + k)) > 0.5f ? hidden : hidden ^ 1;
-    }
-};
-
-/* Documents of 96 tokens. */
-struct place_op {
-    int32_t *to;
-    int32_t tokens;
-    template <int W> __device__ __forceinline__ void run(int64_t i) const
-    {
-#pragma unroll
-        for (int k = 0; k < W; k++)
-            to[i + k] = static_cast<int32_t>((i + k) % tokens) % 96;
-    }
-};
-
-/* Numbers whose bits differ; those that are further apart than explained. */
-typedef struct differences { unsigned other_bits, far; } differences;
-
-typedef struct operands {
-    uint16_t *q, *k, *v, *out[2]; /* [0]: of the kernel of warps */
-    float *lse[2];
-    int32_t *tokens, *positions; /* of dsc_attention_keys */
-    differences *found;
-    int64_t q_count, kv_count, out_count, lse_count, token_count, position_count;
-} operands;
-
-template <class T> T *cut(char **at, int64_t count)
+dsc_status choose(attention_trial *t, attention_plan *p, dsc_gemm_choice choice, dsc_attention_measured *out,
+                  dsc_error *err)
 {
-    T *const x = reinterpret_cast<T *>(*at);
-    *at += dsc_align_up(count * static_cast<int64_t>(sizeof(T)), 256);
-    return count > 0 ? x : NULL;
-}
-
-/* False: there is no room. */
-bool lay_out(const attention_plan *p, char *memory, int64_t memory_bytes, operands *o)
-{
-    const attention_key *k = &p->key;
-    const int64_t rows = static_cast<int64_t>(k->batch) * k->tokens;
-    char *at = memory;
-    if (memory == NULL)
-        return false;
-    o->q_count = rows * k->q_stride, o->kv_count = rows * k->kv_stride, o->out_count = rows * k->out_stride;
-    o->lse_count = rows * k->heads, o->token_count = k->hides ? rows : 0;
-    o->position_count = k->documents ? rows : 0;
-    o->q = cut<uint16_t>(&at, o->q_count);
-    o->k = cut<uint16_t>(&at, o->kv_count);
-    o->v = cut<uint16_t>(&at, o->kv_count);
-    for (int i = 0; i < 2; i++) {
-        o->out[i] = cut<uint16_t>(&at, o->out_count);
-        o->lse[i] = cut<float>(&at, o->lse_count);
-    }
-    o->tokens = cut<int32_t>(&at, o->token_count);
-    o->positions = cut<int32_t>(&at, o->position_count);
-    o->found = cut<differences>(&at, 1);
-    return at - memory <= memory_bytes;
-}
-
-void fill(const dsc_cuda_launch *at, const attention_plan *p, const operands *o)
-{
-    each<8>(at, fill_op{ o->q, UINT64_C(1) << 40, QUERY_RANGE }, o->q_count, true);
-    each<8>(at, fill_op{ o->k, UINT64_C(2) << 40, 1 }, o->kv_count, true);
-    each<8>(at, fill_op{ o->v, UINT64_C(3) << 40, 1 }, o->kv_count, true);
-    each<4>(at, hide_op{ o->tokens, p->key.tokens, p->shape.keys.hidden }, o->token_count, true);
-    each<4>(at, place_op{ o->positions, p->key.tokens }, o->position_count, true);
-}
-
-/* ---- one kernel ---- */
-
-typedef struct bench {
-    const dsc_cuda_launch *at;
-    dsc_gemm_choice choice;
-    int64_t start_ns;
-    stopwatch watch;
-} bench;
-
-dsc_status cuda_try(cudaError_t error, const char *what, dsc_error *err)
-{
-    return measure_try("ATTENTION", error, what, err);
-}
-
-dsc_status run(const bench *b, const attention_plan *p, const operands *o, int which, dsc_error *err)
-{
-    dsc_attention_fwd_args a = p->shape;
-    a.q = o->q, a.k = o->k, a.v = o->v, a.out = o->out[which], a.lse = o->lse[which];
-    a.keys.tokens = o->tokens, a.keys.positions = o->positions;
-    DSC_TRY(which == 0 ? dsc_cuda_attention_fwd_warps(b->at, &a, err)
-                       : dsc_cuda_attention_fwd_sm90(b->at, &a, b->at->attention->encode, err));
-    return cuda_try(cudaGetLastError(), "a launch", err);
-}
-
-__device__ __forceinline__ void compare(differences *mine, uint32_t a_bits, uint32_t b_bits, float a, float b,
-                                        float near)
-{
-    mine->other_bits += a_bits != b_bits;
-    mine->far += !(fabsf(a - b) <= near); /* NaN is far */
-}
-
-/* Integers: the order in which blocks add does not matter. */
-__global__ void compare_kernel(const operands o, int64_t columns, int64_t out_stride)
-{
-    const int64_t first = static_cast<int64_t>(blockIdx.x) * COMPARE_THREADS + threadIdx.x;
-    const int64_t step = static_cast<int64_t>(gridDim.x) * COMPARE_THREADS;
-    const int64_t rows = o.out_count / out_stride;
-    differences mine = { 0, 0 };
-    for (int64_t i = first; i < rows * columns; i += step) {
-        const int64_t at = i / columns * out_stride + i % columns;
-        const uint16_t x = o.out[0][at], y = o.out[1][at];
-        const float a = to_f32(x), b = to_f32(y);
-        compare(&mine, x, y, a, b, OUT_NEAR + OUT_NEAR_RELATIVE * fmaxf(fabsf(a), fabsf(b)));
-    }
-    for (int64_t i = first; i < o.lse_count; i += step) {
-        const float a = o.lse[0][i], b = o.lse[1][i];
-        compare(&mine, __float_as_uint(a), __float_as_uint(b), a, b, LSE_NEAR);
-    }
-    if (mine.other_bits > 0)
-        atomicAdd(&o.found->other_bits, mine.other_bits);
-    if (mine.far > 0)
-        atomicAdd(&o.found->far, mine.far);
-}
-
-/* Runs both on the same input. What a kernel leaves unwritten is NaN. */
-dsc_status try_out(const bench *b, const attention_plan *p, const operands *o, differences *found, dsc_error *err)
-{
-    const cudaStream_t stream = b->at->stream;
-    for (int which = 0; which < 2; which++) {
-        DSC_TRY(cuda_try(cudaMemsetAsync(o->out[which], 0xff, static_cast<size_t>(2 * o->out_count), stream), "filling",
-                         err));
-        DSC_TRY(cuda_try(cudaMemsetAsync(o->lse[which], 0xff, static_cast<size_t>(4 * o->lse_count), stream), "filling",
-                         err));
-        DSC_TRY(run(b, p, o, which, err));
-    }
-    DSC_TRY(cuda_try(cudaMemsetAsync(o->found, 0, sizeof *o->found, stream), "filling", err));
-    DSC_CUDA_LAUNCH(compare_kernel, COMPARE_BLOCKS, COMPARE_THREADS, 0, stream, *o,
-                    static_cast<int64_t>(p->key.heads) * p->key.size, p->key.out_stride);
-    DSC_TRY(cuda_try(cudaGetLastError(), "a launch", err));
-    DSC_TRY(cuda_try(cudaMemcpyAsync(found, o->found, sizeof *found, cudaMemcpyDeviceToHost, stream), "a copy", err));
-    return cuda_try(cudaStreamSynchronize(stream), "a kernel", err);
-}
-
-dsc_status race(const bench *b, const attention_plan *p, const operands *o, float (&best)[2], dsc_error *err)
-{
-    for (int round = 0; round < MEASURE_ROUNDS; round++)
-        for (int which = 0; which < 2; which++) {
-            float ms = 0;
-            DSC_TRY(cuda_try(watch_start(&b->watch, b->at->stream), "an event", err));
-            DSC_TRY(run(b, p, o, which, err));
-            DSC_TRY(cuda_try(watch_stop(&b->watch, b->at->stream, &ms), "a kernel", err));
-            best[which] = round == 0 || ms < best[which] ? ms : best[which];
-        }
-    return DSC_OK;
-}
-
-/* ---- one shape ---- */
-
-dsc_status choose(const bench *b, attention_plan *p, const operands *o, dsc_attention_measured *out, dsc_error *err)
-{
-    differences found = { 0, 0 };
-    float ms[2];
-    fill(b->at, p, o);
-    DSC_TRY(try_out(b, p, o, &found, err));
+    attention_found found;
+    t->shape = p->shape;
+    t->backward = p->key.backward, t->hides = p->key.hides, t->documents = p->key.documents;
+    DSC_TRY(dsc_cuda_attention_try(t, &found, err));
+    if (!found.fits)
+        return DSC_OK;
     out->measured++;
     out->wrong += found.far > 0;
     if (found.far > 0)
         return DSC_OK;
-    DSC_TRY(race(b, p, o, ms, err));
-    const bool is_faster = ms[1] < MEASURE_WORTH * ms[0];
-    p->sm90 = is_faster && (found.other_bits == 0 || b->choice == DSC_GEMM_FASTEST);
+    const bool is_faster = found.ms[1] < MEASURE_WORTH * found.ms[0];
+    p->sm90 = is_faster && (found.other_bits == 0 || choice == DSC_GEMM_FASTEST);
     out->changed += p->sm90;
     out->left += is_faster && !p->sm90;
     return DSC_OK;
 }
 
-dsc_status measure_all(const bench *b, char *memory, int64_t memory_bytes, dsc_attention_measured *out, dsc_error *err)
+dsc_status measure_all(attention_trial *t, dsc_gemm_choice choice, dsc_attention_measured *out, dsc_error *err)
 {
-    dsc_cuda_attention *x = b->at->attention;
+    dsc_cuda_attention *x = t->at->attention;
+    const int64_t start_ns = dsc_clock_ns();
     for (int32_t i = 0; i < x->count; i++) {
-        operands o;
         if (x->plans[i].given)
             continue;
         out->shapes++;
-        if (dsc_clock_ns() - b->start_ns > BUDGET_NS || !lay_out(&x->plans[i], memory, memory_bytes, &o))
-            continue;
-        DSC_TRY(choose(b, &x->plans[i], &o, out, err));
+        if (dsc_clock_ns() - start_ns <= BUDGET_NS)
+            DSC_TRY(choose(t, &x->plans[i], choice, out, err));
     }
     return DSC_OK;
 }
@@ -293,10 +122,12 @@ void line_of(const attention_key *k, bool sm90, char line[LINE_BYTES])
 {
     const char *const keys = k->all ? k->hides ? "all but hidden" : "all" : k->documents ? "documents" : "causal";
     snprintf(line, LINE_BYTES,
-             "attention %dx%d heads %d/%d of %d ld %" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 " %s window %d by %s",
-             static_cast<int>(k->batch), static_cast<int>(k->tokens), static_cast<int>(k->heads),
-             static_cast<int>(k->kv_heads), static_cast<int>(k->size), k->q_stride, k->kv_stride, k->out_stride,
-             k->head_stride, keys, static_cast<int>(k->window), sm90 ? "warpgroups" : "warps");
+             "attention %s%dx%d heads %d/%d of %d ld %" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64
+             " %s window %d by %s",
+             k->backward ? "backward " : "", static_cast<int>(k->batch), static_cast<int>(k->tokens),
+             static_cast<int>(k->heads), static_cast<int>(k->kv_heads), static_cast<int>(k->size), k->q_stride,
+             k->kv_stride, k->out_stride, k->head_stride, keys, static_cast<int>(k->window),
+             sm90 ? "warpgroups" : "warps");
 }
 
 } // namespace
@@ -322,46 +153,67 @@ void dsc_cuda_attention_close(dsc_cuda_attention **attention)
     *attention = NULL;
 }
 
+/* Under the lock. */
+static void prepare_pass(dsc_cuda_attention *x, const dsc_attention_fwd_args *shape, const attention_key *key)
+{
+    if (find(x, key) != NULL || x->count == PLANS_MAX)
+        return;
+    x->plans[x->count] = {};
+    x->plans[x->count].key = *key;
+    x->plans[x->count++].shape = *shape;
+}
+
 void dsc_cuda_attention_prepare(dsc_cuda_attention *x, const dsc_attention_fwd_args *shape)
 {
     dsc_attention_fwd_args a = *shape;
-    const attention_key key = key_of(&a);
+    const attention_key forward = key_of(&a, false), backward = key_of(&a, true);
     a.out = NULL, a.lse = NULL, a.q = a.k = a.v = NULL, a.scratch = NULL, a.keys.tokens = a.keys.positions = NULL;
-    if (x->encode == NULL || !dsc_cuda_attention_sm90_fits(&a))
+    const dsc_attention_bwd_args b = dsc_cuda_attention_gradients_of(&a);
+    if (x->encode == NULL)
         return;
     pthread_mutex_lock(&x->lock);
-    if (find(x, &key) == NULL && x->count < PLANS_MAX) {
-        x->plans[x->count] = {};
-        x->plans[x->count].key = key;
-        x->plans[x->count++].shape = a;
-    }
+    if (dsc_cuda_attention_fwd_sm90_fits(&a))
+        prepare_pass(x, &a, &forward);
+    if (dsc_cuda_attention_bwd_sm90_fits(&b))
+        prepare_pass(x, &a, &backward);
     pthread_mutex_unlock(&x->lock);
 }
 
-void *dsc_cuda_attention_chosen(dsc_cuda_attention *x, const dsc_attention_fwd_args *a)
+static void *chosen(dsc_cuda_attention *x, const attention_key *key)
 {
-    if (x->encode == NULL || !dsc_cuda_attention_sm90_fits(a))
-        return NULL;
-    const attention_key key = key_of(a);
     pthread_mutex_lock(&x->lock);
-    const attention_plan *p = find(x, &key);
+    const attention_plan *p = find(x, key);
     void *const encode = p != NULL && p->sm90 ? x->encode : NULL;
     pthread_mutex_unlock(&x->lock);
     return encode;
 }
 
+void *dsc_cuda_attention_fwd_chosen(dsc_cuda_attention *x, const dsc_attention_fwd_args *a)
+{
+    if (x->encode == NULL || !dsc_cuda_attention_fwd_sm90_fits(a))
+        return NULL;
+    const attention_key key = key_of(a, false);
+    return chosen(x, &key);
+}
+
+void *dsc_cuda_attention_bwd_chosen(dsc_cuda_attention *x, const dsc_attention_bwd_args *b)
+{
+    if (x->encode == NULL || !dsc_cuda_attention_bwd_sm90_fits(b))
+        return NULL;
+    const dsc_attention_fwd_args a = forward_of(b);
+    const attention_key key = key_of(&a, true);
+    return chosen(x, &key);
+}
+
 dsc_status dsc_cuda_attention_measure(const dsc_cuda_launch *at, void *memory, int64_t memory_bytes,
                                       dsc_gemm_choice choice, dsc_attention_measured *out, dsc_error *err)
 {
-    bench b = { at, choice, dsc_clock_ns(), {} };
+    attention_trial t = { at, at->attention->encode, static_cast<char *>(memory), memory_bytes, {}, false, false,
+                          false };
     DSC_ASSERT(reinterpret_cast<uintptr_t>(memory) % 256 == 0);
-    dsc_status status = cuda_try(watch_open(&b.watch), "an event", err);
-    if (status == DSC_OK) {
-        pthread_mutex_lock(&at->attention->lock);
-        status = measure_all(&b, static_cast<char *>(memory), memory_bytes, out, err);
-        pthread_mutex_unlock(&at->attention->lock);
-    }
-    watch_close(&b.watch);
+    pthread_mutex_lock(&at->attention->lock);
+    const dsc_status status = measure_all(&t, choice, out, err);
+    pthread_mutex_unlock(&at->attention->lock);
     return status;
 }
 

@@ -1,8 +1,9 @@
-/* attention_plan.h - which of its kernels the forward attention of a shape takes.
+/* attention_plan.h - which of its kernels the attention of a shape takes, and which its gradients.
  *
- * GPUs of compute capability 9.0 have two: by warps' products (attention_fwd.cu, as all others) and by warpgroups'
- * (attention_sm90.cu). The second is taken where it was measured to be faster, after its results were compared with the
- * first one's; what was not prepared or not measured takes the first. SPDX-License-Identifier: Apache-2.0 */
+ * GPUs of compute capability 9.0 have two of each: by warps' products (attention_fwd.cu and attention_bwd.cu, as all
+ * others) and by warpgroups' (attention_fwd_sm90.cu and attention_bwd_sm90.cu). The second is taken where it was
+ * measured to be faster, after its results were compared with the first one's; what was not prepared or not measured
+ * takes the first. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_ATTENTION_PLAN_H
 #define DSC_KERNELS_CUDA_ATTENTION_PLAN_H
 
@@ -13,10 +14,12 @@
 /* Of the calling thread's current GPU. Safe on NULL. */
 dsc_status dsc_cuda_attention_open(dsc_alloc *alloc, int32_t arch, dsc_cuda_attention **out, dsc_error *err);
 void dsc_cuda_attention_close(dsc_cuda_attention **attention);
-/* Pointers in `shape` are ignored: aligned ones are assumed. */
+/* Of a forward pass, and of its gradients with the same strides. Pointers in `shape` are ignored: aligned ones are
+ * assumed. */
 void dsc_cuda_attention_prepare(dsc_cuda_attention *attention, const dsc_attention_fwd_args *shape);
-/* What dsc_cuda_attention_fwd_sm90 wants, when this call is to take it; else NULL. */
-void *dsc_cuda_attention_chosen(dsc_cuda_attention *attention, const dsc_attention_fwd_args *a);
+/* What dsc_cuda_attention_fwd_sm90 or _bwd_sm90 wants, when this call is to take it; else NULL. */
+void *dsc_cuda_attention_fwd_chosen(dsc_cuda_attention *attention, const dsc_attention_fwd_args *a);
+void *dsc_cuda_attention_bwd_chosen(dsc_cuda_attention *attention, const dsc_attention_bwd_args *a);
 /* As device.h says of gemm_measure. `memory` is overwritten; a shape that has no room there is not measured. */
 dsc_status dsc_cuda_attention_measure(const dsc_cuda_launch *at, void *memory, int64_t memory_bytes,
                                       dsc_gemm_choice choice, dsc_attention_measured *out, dsc_error *err);
@@ -25,7 +28,8 @@ dsc_status dsc_cuda_attention_measure(const dsc_cuda_launch *at, void *memory, i
 void dsc_cuda_attention_plans_get(dsc_cuda_attention *attention, char *text, int64_t room, int64_t *bytes);
 void dsc_cuda_attention_plans_set(dsc_cuda_attention *attention, const char *text, int64_t *others);
 
-/* attention_fwd.cu: by products of warps. */
+/* attention_fwd.cu, attention_bwd.cu: by products of warps. */
 dsc_status dsc_cuda_attention_fwd_warps(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, dsc_error *err);
+dsc_status dsc_cuda_attention_bwd_warps(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, dsc_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* attention_sm90.h - the forward attention that only compute capability 9.0 has. SPDX-License-Identifier: Apache-2.0 */
+/* attention_sm90.h - the attention kernels that only compute capability 9.0 has. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_ATTENTION_SM90_H
 #define DSC_KERNELS_CUDA_ATTENTION_SM90_H
 
@@ -7,10 +7,13 @@
 
 /* The driver's way to describe a tensor, cuTensorMapEncodeTiled; NULL: this one has none. */
 void *dsc_cuda_attention_sm90_find(void);
-/* Whether the kernel has this shape; pointers are looked at for their alignment, NULL has any. */
-bool dsc_cuda_attention_sm90_fits(const dsc_attention_fwd_args *a);
+/* Whether the kernels have this shape; pointers are looked at for their alignment, NULL has any. */
+bool dsc_cuda_attention_fwd_sm90_fits(const dsc_attention_fwd_args *a);
+bool dsc_cuda_attention_bwd_sm90_fits(const dsc_attention_bwd_args *a);
 /* Enqueues; `encode` is what was found. */
 dsc_status dsc_cuda_attention_fwd_sm90(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, void *encode,
+                                       dsc_error *err);
+dsc_status dsc_cuda_attention_bwd_sm90(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, void *encode,
                                        dsc_error *err);
 
 #endif

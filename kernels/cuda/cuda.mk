@@ -14,14 +14,14 @@ CUDA_SIM_OBJ := $(CUDA_SRC:%.cu=$(BUILD)/%.sim.o)
 # Machine code for A100 and H100; PTX, which the driver compiles for what comes later.
 CUDA_ARCH  ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
               -gencode arch=compute_90,code=compute_90
-# attention_sm90.cu is instructions that only this architecture has, and nobody runs it elsewhere.
+# X_sm90.cu is instructions that only this architecture has, and nobody runs it elsewhere.
 CUDA_ARCH_SM90 := -gencode arch=compute_90a,code=sm_90a
 comma      := ,
 CUDA_WARN  := -Wall,-Wextra,-Wno-unused-parameter,-Wno-unused-function$(if $(filter 1,$(WERROR)),$(comma)-Werror)
 
 NVCC_PLAIN := -std=c++17 -O3 -lineinfo -Xcompiler -fPIC,-fvisibility=hidden,-ffp-contract=off,-g \
               -Xcompiler $(CUDA_WARN) $(if $(filter 1,$(WERROR)),-Werror all-warnings)
-$(BUILD)/kernels/cuda/attention_sm90.cu.o: ARCH := $(CUDA_ARCH_SM90)
+$(BUILD)/kernels/cuda/%_sm90.cu.o: ARCH := $(CUDA_ARCH_SM90)
 # Bits that are a contract (kernels/exact.h, kernels/update.h, kernels/quant.h): every operation rounds once, as IEEE says.
 EXACT_CUDA := $(addprefix $(BUILD)/kernels/cuda/,exact update quant)
 $(EXACT_CUDA:=.cu.o) $(EXACT_CUDA:=.ptx): NUMBERS := -fmad=false -ftz=false -prec-div=true -prec-sqrt=true

@@ -226,20 +226,23 @@ typedef struct tensors {
 
 static view alone(ck_role role, dsc_dtype dtype, int64_t rows, int64_t cols, int64_t gap, const char *name)
 {
-    view x = { NULL, dtype, 0, cols + (aligned && gap > 0 ? 8 : gap), rows, cols, 0, 0 };
+    view x = { NULL, dtype, 0, cols + gap, rows, cols, 0, 0 };
     x.buf = ck_buf(role, dtype, (rows - 1) * x.stride + cols, name);
     ck_gaps(x.buf, rows, cols, x.stride);
     return x;
 }
+
+/* Unused elements between rows: some number, or one head where rows are aligned, as tile copies want them. */
+static int64_t gap_of(const shape *s, int64_t any) { return aligned ? s->size : any; }
 
 /* Three views of one [rows, (H + 2 KV) D] tensor, or three tensors with odd strides. */
 static void three(view to[3], const shape *s, ck_role role, dsc_dtype dtype, const char *const name[3])
 {
     const int64_t rows = kv_rows_of(s), q = (int64_t)s->heads * s->size, kv = (int64_t)s->kv_heads * s->size;
     if (!s->packed) {
-        to[0] = alone(role, dtype, rows_of(s), q, 3, name[0]);
-        to[1] = alone(role, dtype, rows, kv, 5, name[1]);
-        to[2] = alone(role, dtype, rows, kv, 5, name[2]);
+        to[0] = alone(role, dtype, rows_of(s), q, gap_of(s, 3), name[0]);
+        to[1] = alone(role, dtype, rows, kv, gap_of(s, 5), name[1]);
+        to[2] = alone(role, dtype, rows, kv, gap_of(s, 5), name[2]);
         return;
     }
     view all = alone(role, dtype, rows, q + 2 * kv, 0, name[0]);
@@ -371,7 +374,7 @@ static dsc_attention_fwd_args forward_open(problem *p, tensors *x, bool want_lse
 {
     const shape *s = &p->s;
     forward_inputs(p, x);
-    x->out = alone(CK_OUT, p->dtype, rows_of(s), (int64_t)s->heads * s->size, 7, "out");
+    x->out = alone(CK_OUT, p->dtype, rows_of(s), (int64_t)s->heads * s->size, gap_of(s, 7), "out");
     x->lse = want_lse ? ck_buf(CK_OUT, DSC_F32, rows_of(s) * s->heads, "lse") : NULL;
     x->scratch = ck_buf(CK_SCRATCH, DSC_U8, dsc_attention_fwd_scratch_bytes(s->batch, s->tokens, s->heads, s->size),
                         "scratch");
@@ -385,8 +388,8 @@ static dsc_attention_bwd_args backward_open(problem *p, tensors *x)
     const shape *s = &p->s;
     const int64_t cols = (int64_t)s->heads * s->size;
     forward_inputs(p, x);
-    x->out = alone(CK_IN, p->dtype, rows_of(s), cols, 7, "out");
-    x->d_out = alone(CK_IN, p->dtype, rows_of(s), cols, 7, "d_out");
+    x->out = alone(CK_IN, p->dtype, rows_of(s), cols, gap_of(s, 7), "out");
+    x->d_out = alone(CK_IN, p->dtype, rows_of(s), cols, gap_of(s, 7), "d_out");
     write_view(&x->out, p->out_want);
     read_view(&x->out, p->out);
     fill(&x->d_out);
@@ -462,30 +465,55 @@ static void describe(const shape *s, bool align, char text[LAYOUT_BYTES])
              s->hide ? " all but hidden" : s->all ? " all" : "", s->documents, s->window, s->past);
 }
 
-/* The kernel of GPUs of compute capability 9.0 against the reference, and bit by bit against the one that all have: in
+/* The kernels of GPUs of compute capability 9.0 against the reference, and bit by bit against those that all have: in
  * the simulator, where both kinds of products add up alike. */
-static void check_warpgroups(const shape *s)
+static bool warpgroups_case(const shape *s, const char *pass)
 {
     char layout[LAYOUT_BYTES];
-    double *before;
     describe(s, true, layout);
-    if (!ck_set_up.gpu || !ck_case("attention_fwd warpgroups bf16 B=%d T=%d H=%d/%d D=%d %s", s->batch, s->tokens,
-                                   s->heads, s->kv_heads, s->size, layout) || !align_case(true))
+    return ck_set_up.gpu && ck_case("attention_%s warpgroups bf16 B=%d T=%d H=%d/%d D=%d %s", pass, s->batch, s->tokens,
+                                    s->heads, s->kv_heads, s->size, layout) && align_case(true);
+}
+
+/* Runs the kernel of warps, then checks the other. `shape_args`: what the choice is made by. */
+static void check_both(dsc_kernel kernel, const void *args, int64_t args_bytes, ck_verify_fn verify,
+                       const dsc_attention_fwd_args *shape_args, const view *const *results, int32_t count)
+{
+    double *before[3];
+    if (!ck_device_choose_attention(shape_args, "warps"))
         return;
-    problem_open(&now, s, DSC_BF16);
-    before = doubles(q_count(s));
-    const dsc_attention_fwd_args args = forward_open(&now, &current, s->tokens % 2 == 0);
-    if (ck_device_choose_attention(&args, "warps")) {
-        ck_run(DSC_KERNEL_ATTENTION_FWD, CK_GPU, &args, sizeof args);
-        read_view(&current.out, before);
-        (void)ck_device_choose_attention(&args, "warpgroups");
-        ck_kernel(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, verify_forward);
-        if (ck_device_is_simulated())
-            same_rows(&current.out, before, s->tokens, 0, s->tokens, "beside the kernel of warps");
-        (void)ck_device_choose_attention(&args, "warps");
+    ck_run(kernel, CK_GPU, args, args_bytes);
+    for (int32_t i = 0; i < count; i++) {
+        before[i] = doubles(results[i]->rows * results[i]->cols);
+        read_view(results[i], before[i]);
     }
-    free(before);
-    problem_close(&now);
+    (void)ck_device_choose_attention(shape_args, "warpgroups");
+    ck_kernel(kernel, args, args_bytes, verify);
+    for (int32_t i = 0; i < count; i++) {
+        if (ck_device_is_simulated())
+            same_rows(results[i], before[i], now.s.tokens, 0, now.s.tokens, "beside the kernel of warps");
+        free(before[i]);
+    }
+    (void)ck_device_choose_attention(shape_args, "warps");
+}
+
+static void check_warpgroups(const shape *s)
+{
+    if (warpgroups_case(s, "fwd")) {
+        const view *const results[] = { &current.out };
+        problem_open(&now, s, DSC_BF16);
+        const dsc_attention_fwd_args args = forward_open(&now, &current, s->tokens % 2 == 0);
+        check_both(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, verify_forward, &args, results, 1);
+        problem_close(&now);
+    }
+    if (warpgroups_case(s, "bwd")) {
+        const view *const results[] = { &current.dq, &current.dk, &current.dv };
+        problem_open(&now, s, DSC_BF16);
+        const dsc_attention_bwd_args args = backward_open(&now, &current);
+        const dsc_attention_fwd_args shape_args = forward_args(&now, &current);
+        check_both(DSC_KERNEL_ATTENTION_BWD, &args, sizeof args, verify_backward, &shape_args, results, 3);
+        problem_close(&now);
+    }
 }
 
 static void check_shape(const shape *s, dsc_dtype dtype, bool align)
@@ -611,6 +639,32 @@ static void check_causality(dsc_dtype dtype, uint32_t caps, const char *variant,
 
 /* ---- times ---- */
 
+static void bench_second(dsc_kernel kernel, const void *args, int64_t args_bytes,
+                         const dsc_attention_fwd_args *shape_args, int64_t flops)
+{
+    if (ck_device_choose_attention(shape_args, "warpgroups"))
+        ck_bench(kernel, args, args_bytes, 0, flops, 0);
+    (void)ck_device_choose_attention(shape_args, "warps");
+}
+
+/* On cards that have two kernels of each pass. `product`: multiply-adds of one. */
+static void bench_warpgroups(const shape *s, int64_t product)
+{
+    if (warpgroups_case(s, "fwd")) {
+        problem_open(&now, s, DSC_BF16);
+        const dsc_attention_fwd_args args = forward_open(&now, &current, true);
+        bench_second(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, &args, 2 * product);
+        problem_close(&now);
+    }
+    if (warpgroups_case(s, "bwd")) {
+        problem_open(&now, s, DSC_BF16);
+        const dsc_attention_bwd_args args = backward_open(&now, &current);
+        const dsc_attention_fwd_args shape_args = forward_args(&now, &current);
+        bench_second(DSC_KERNEL_ATTENTION_BWD, &args, sizeof args, &shape_args, 5 * product);
+        problem_close(&now);
+    }
+}
+
 static void bench(const shape *s, dsc_dtype dtype)
 {
     bench_only = ck_set_up.gpu;
@@ -624,15 +678,6 @@ static void bench(const shape *s, dsc_dtype dtype)
         ck_bench(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, 0, 2 * product, s->tokens > 256);
         problem_close(&now);
     }
-    if (ck_set_up.gpu && ck_case("attention_fwd warpgroups %s B=%d T=%d H=%d/%d D=%d", type, s->batch, s->tokens,
-                                 s->heads, s->kv_heads, s->size) && align_case(true)) {
-        problem_open(&now, s, dtype);
-        const dsc_attention_fwd_args args = forward_open(&now, &current, true);
-        if (ck_device_choose_attention(&args, "warpgroups"))
-            ck_bench(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, 0, 2 * product, 0);
-        (void)ck_device_choose_attention(&args, "warps");
-        problem_close(&now);
-    }
     if (ck_case("attention_bwd %s B=%d T=%d H=%d/%d D=%d", type, s->batch, s->tokens, s->heads, s->kv_heads, s->size) &&
         align_case(ck_set_up.gpu)) {
         problem_open(&now, s, dtype);
@@ -640,6 +685,7 @@ static void bench(const shape *s, dsc_dtype dtype)
         ck_bench(DSC_KERNEL_ATTENTION_BWD, &args, sizeof args, 0, 5 * product, s->tokens > 256);
         problem_close(&now);
     }
+    bench_warpgroups(s, product);
 }
 
 void ck_attention(void)

@@ -170,7 +170,7 @@ static void choose_in_text(char *text, int64_t room, const char *kind)
 
 bool ck_device_choose_attention(const dsc_attention_fwd_args *args, const char *kind)
 {
-    char text[16384];
+    char text[16384], shape[256];
     int64_t bytes, others;
     dsc_error err = DSC_ERROR_INIT;
     if (dsc_attention_prepare(gpu.device, args, &err) != DSC_OK ||
@@ -181,6 +181,11 @@ bool ck_device_choose_attention(const dsc_attention_fwd_args *args, const char *
     }
     if (strstr(text, "\nattention ") == NULL)
         return false;
+    snprintf(shape, sizeof shape, " %dx%d heads %d/%d of %d ld %lld,%lld,%lld,", (int)args->batch, (int)args->tokens,
+             (int)args->heads, (int)args->kv_heads, (int)args->head_size, (long long)args->q_stride,
+             (long long)args->kv_stride, (long long)args->out_stride);
+    if (strstr(text, shape) == NULL)
+        ck_fail("this device has no choice of kernels for the shape");
     choose_in_text(text, sizeof text, kind);
     if (dsc_gemm_plans_set(gpu.device, text, &others, &err) != DSC_OK)
         ck_fail("choosing a kernel: %s", err.message);

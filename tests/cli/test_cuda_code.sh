@@ -129,7 +129,7 @@ else
     skip "every CUDA source has code for sm_80 and sm_90, and PTX" "libdsc_cuda.so is not built here (no nvcc)"
 fi
 
-# What attention_sm90.cu is for must be in its machine code.
+# What attention_fwd_sm90.cu and attention_bwd_sm90.cu are for must be in their machine code.
 dump=$(command -v cuobjdump || ls /usr/local/cuda/bin/cuobjdump deps/cuda/nvidia/cu13/bin/cuobjdump 2>/dev/null | head -n 1)
 if [ -e "$plugin" ] && [ -n "$dump" ]; then
     "$dump" -arch sm_90a -sass "$plugin" >"$dir/sass" 2>"$dir/words"

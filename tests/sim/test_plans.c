@@ -201,45 +201,72 @@ static void a_checkpoint_spares_measuring(void **state)
     cw_tmp_close(dir);
 }
 
-/* The model's attention has two kernels on this card. As documented they have the same bits; where one adds up
- * otherwise, it has to be wanted, and one that gives something else is never taken. */
-static void attention_takes_the_faster_kernel(void **state)
+/* Whether the attention's forward pass, or its gradients, take this kernel. */
+static void attention_is(const look *l, bool backward, const char *kind)
+{
+    const char *at = strstr(l->plans[0], backward ? "\nattention backward 2x16 " : "\nattention 2x16 ");
+    char end[64];
+    assert_non_null(at);
+    snprintf(end, sizeof end, " causal window 0 by %s\n", kind);
+    const char *found = strstr(at, end);
+    if (found == NULL || found > strchr(at + 1, '\n'))
+        fail_msg("not%s: %s; %s", end, l->plans[0], l->attention);
+}
+
+/* The model's attention has two kernels of each pass on this card. As documented they have the same bits; where one
+ * adds up otherwise, it has to be wanted, and one that gives something else is never taken. `slow`: what all GPUs
+ * have. */
+static void takes_the_faster_kernel(bool backward, const char *slow)
 {
     static look warps, warpgroups, kept, other, wrong;
     run_result first, second, third, fourth;
     char *dir = cw_tmp_open();
-    if (!cusim_present())
-        skip();
     cusim_set_product_ticks(first_is_fast);
     run("same_bits", 2, 1, 2, &warps, &first);
-    assert_non_null(strstr(warps.plans[0], " causal window 0 by warps\n"));
-    assert_string_equal(warps.attention, "attention: 1 of 1 shapes measured, 0 take the kernel of warpgroups");
-    cusim_set_kernel_ticks("fwd_kernel<", 100);
+    attention_is(&warps, false, "warps");
+    attention_is(&warps, true, "warps");
+    assert_string_equal(warps.attention, "attention: 2 of 2 passes measured, 0 take the kernel of warpgroups");
+    cusim_set_kernel_ticks(slow, 100);
     warpgroups.save = dir;
     run("same_bits", 2, 3, 2, &warpgroups, &second);
-    assert_non_null(strstr(warpgroups.plans[0], " causal window 0 by warpgroups\n"));
-    assert_string_equal(warpgroups.attention, "attention: 1 of 1 shapes measured, 1 take the kernel of warpgroups");
+    attention_is(&warpgroups, backward, "warpgroups");
+    attention_is(&warpgroups, !backward, "warps");
+    assert_string_equal(warpgroups.attention, "attention: 2 of 2 passes measured, 1 take the kernel of warpgroups");
     assert_string_equal(first.hash, second.hash);
     assert_memory_equal(first.loss, second.loss, sizeof first.loss);
     cusim_set_kernel_ticks(NULL, 0);
     kept.load = dir;
     run("same_bits", 1, 0, 1, &kept, &third); /* measured anew it would take the other */
-    assert_non_null(strstr(kept.plans[0], " causal window 0 by warpgroups\n"));
-    cusim_set_kernel_ticks("fwd_kernel<", 100);
+    attention_is(&kept, backward, "warpgroups");
+    cusim_set_kernel_ticks(slow, 100);
     cusim_set_quirk(CUSIM_OTHER_ORDER);
     run("same_bits", 1, 0, 1, &other, &third);
-    assert_non_null(strstr(other.plans[0], " causal window 0 by warps\n"));
-    assert_non_null(strstr(other.attention, "1 of 1 shapes measured, 0 take the kernel of warpgroups; 1 would be"));
+    attention_is(&other, backward, "warps");
+    assert_non_null(strstr(other.attention, "2 of 2 passes measured, 0 take the kernel of warpgroups; 1 would be"));
     run("fastest", 1, 0, 1, &other, &third);
-    assert_non_null(strstr(other.plans[0], " causal window 0 by warpgroups\n"));
+    attention_is(&other, backward, "warpgroups");
     cusim_set_quirk(CUSIM_STRAIGHT_COPIES);
     run("fastest", 2, 1, 2, &wrong, &fourth);
     cusim_set_kernel_ticks(NULL, 0);
     cusim_set_quirk(CUSIM_AS_DOCUMENTED);
-    assert_non_null(strstr(wrong.plans[0], " causal window 0 by warps\n"));
-    assert_non_null(strstr(wrong.attention, "gives wrong numbers on this GPU for 1 of 1 shapes"));
+    attention_is(&wrong, backward, "warps");
+    assert_non_null(strstr(wrong.attention, "gives wrong numbers on this GPU for 2 of 2 passes"));
     assert_memory_equal(first.loss, fourth.loss, sizeof first.loss);
     cw_tmp_close(dir);
+}
+
+static void attention_takes_the_faster_kernel(void **state)
+{
+    if (!cusim_present())
+        skip();
+    takes_the_faster_kernel(false, "fwd_kernel<");
+}
+
+static void attention_gradients_take_the_faster_kernels(void **state)
+{
+    if (!cusim_present())
+        skip();
+    takes_the_faster_kernel(true, "dkv_kernel<");
 }
 
 /* ---- text that is not ours ---- */
@@ -307,6 +334,7 @@ int main(void)
         cmocka_unit_test(a_resumed_run_keeps_its_algorithms),
         cmocka_unit_test(a_checkpoint_spares_measuring),
         cmocka_unit_test(attention_takes_the_faster_kernel),
+        cmocka_unit_test(attention_gradients_take_the_faster_kernels),
         cmocka_unit_test(forged_texts_choose_nothing),
     };
     model = tiny_gpt_open(&(tiny_gpt){ .vocab = 61, .sequence = 16, .heads = 1, .layers = 1 });

@@ -19,6 +19,6 @@ check "a write behind the last column is found behind the output" "$sim/planted/
 groups='attention_fwd warpgroups*T=300*' # more tiles than stages
 check "attention by warpgroups as it is" "$sim/checkkern" yes '^ok 1 - attention_fwd warpgroups ' "$groups"
 # Who does not wait reads keys that are not there, and gives their place back too early: that may end the copies, too.
-check "keys that are not waited for are found" "$sim/planted/attention_sm90-wait" no \
+check "keys that are not waited for are found" "$sim/planted/attention_fwd_sm90-wait" no \
     '^not ok 1 - attention_fwd |^cusim: deadlock inside sm90_kernel' "$groups"
 echo "1..$n"

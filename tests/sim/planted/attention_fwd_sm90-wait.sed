@@ -1,2 +1,2 @@
 # Attention by warpgroups that does not wait for the keys of all tiles but the first. SPDX-License-Identifier: Apache-2.0
-/mbarrier_wait(&at.k_full\[now\], parity_of(j));/d
+/at.k.wait_full(j);/d

@@ -1,0 +1,218 @@
+/* attention_fwd_sm90.cu - forward attention by warpgroup products and tile copies of sm_90a (as in Shah et al. 2024).
+ *
+ * A block has 128 query rows of one head: two warpgroups of 64, and a third of which one thread copies tiles of 64 keys
+ * and values, up to STAGES ahead. A warpgroup keeps its queries in registers; while it works on the softmax of one
+ * tile, the product of the probabilities of the tile before runs. Tiles, softmax and the order of all sums are those of
+ * attention_fwd.cu, so that on a GPU whose two kinds of products add up alike both kernels give the same bits.
+ * Which of the two a shape takes is measured (attention_plan.cu). SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/attention_rows.h"
+#include "kernels/cuda/attention_sm90.h"
+#include "kernels/cuda/attention_tiles.h"
+
+namespace {
+
+enum { STAGES = 4 };
+
+struct sm90_arrays {
+    CUtensorMap k, v; /* [batch, tokens, kv_heads, size] */
+    uint16_t *out;
+    float *lse;
+    const uint16_t *q;
+    int64_t q_stride, out_stride, head_stride;
+    int32_t tokens, heads, kv_heads, size, tiles;
+    float scale;
+    bool out_vectors, starts; /* starts: some query may not see its sample's first key */
+    dsc_attention_keys keys;
+};
+
+/* What lies in shared memory: tiles, rows of the result, barriers. */
+template <int DP> struct stages {
+    tile_ring<DP, STAGES> k, v;
+    static constexpr int OUT_AT = 2 * tile_ring<DP, STAGES>::TILES_BYTES;
+    static constexpr int BARRIERS_AT = OUT_AT + 2 * tile_elements(ROWS, DP);
+    static constexpr int BYTES =
+        BARRIERS_AT + 2 * tile_ring<DP, STAGES>::BARRIERS * static_cast<int>(sizeof(mbarrier));
+};
+
+template <int DP>
+__device__ __forceinline__ void copy_tiles(const stages<DP> &s, const sm90_arrays &a, int32_t tiles, int32_t key,
+                                           int32_t head, int32_t batch)
+{
+    for (int32_t j = 0; j < tiles; j++, key += TILE) {
+        s.k.copy(&a.k, j, key, head, batch);
+        s.v.copy(&a.v, j, key, head, batch);
+    }
+}
+
+/* ---- a computing warpgroup ---- */
+
+/* A warp's 16 rows from `row` on as the left operand. */
+template <int DP>
+__device__ __forceinline__ void load_queries(unsigned (&q)[DP / 16][4], const uint16_t *head, int64_t stride,
+                                             int32_t row, int32_t rows, int32_t size)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int k = 0; k < DP / 16; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int32_t r = row + g + 8 * (i & 1), c = 16 * k + 2 * t + 8 * (i / 2);
+            q[k][i] = r < rows && c < size ? *reinterpret_cast<const unsigned *>(head + r * stride + c) : 0;
+        }
+}
+
+__device__ __forceinline__ void mask(float (&score)[1][TILE / 8][4], const sm90_arrays &a, int64_t batch, int32_t row,
+                                     int32_t key)
+{
+    if (!a.keys.all) {
+        if (key + TILE - 1 > row)
+            mask_future<1, TILE>(score, row, key);
+    } else if (a.keys.tokens != NULL || key + TILE > a.tokens) {
+        mask_hidden<1, TILE>(score, a.keys, batch, a.tokens, key);
+    }
+    if (a.starts)
+        mask_before<1, TILE>(score, a.keys, batch, a.tokens, row, key);
+}
+
+/* Rows row .. row + 15 of this warp over all tiles, the first of which begins with `key`. */
+template <int DP>
+__device__ __forceinline__ void compute_rows(row_state<DP, 1> &s, const stages<DP> &at, const sm90_arrays &a,
+                                             const unsigned (&q)[DP / 16][4], int64_t batch, int32_t row, int32_t key,
+                                             int32_t tiles)
+{
+    const float scale2 = a.scale * LOG2_E;
+    float score[1][TILE / 8][4], old[1][2];
+    unsigned p[TILE / 16][4];
+    at.k.wait_full(0);
+    ask_rows<DP>(score[0], q, at.k.tile(0));
+    wgmma_wait<0>(score[0]);
+    at.k.give_back(0);
+    mask(score, a, batch, row, key);
+    soften<DP, 1, TILE>(s, score, old, scale2);
+    pack_rows(p, score[0]);
+    for (int32_t j = 1; j < tiles; j++) {
+        at.k.wait_full(j);
+        ask_rows<DP>(score[0], q, at.k.tile(j));
+        at.v.wait_full(j - 1);
+        ask_columns<DP>(s.out[0], p, at.v.tile(j - 1));
+        wgmma_wait<1>(score[0]);
+        at.k.give_back(j);
+        mask(score, a, batch, row, key + j * TILE);
+        soften<DP, 1, TILE>(s, score, old, scale2);
+        wgmma_wait<0>(s.out[0]);
+        at.v.give_back(j - 1);
+        rescale(s, old);
+        pack_rows(p, score[0]);
+    }
+    at.v.wait_full(tiles - 1);
+    ask_columns<DP>(s.out[0], p, at.v.tile(tiles - 1));
+    wgmma_wait<0>(s.out[0]);
+}
+
+/* ---- the kernel ---- */
+
+template <int DP> __device__ __forceinline__ stages<DP> begin_stages(unsigned char *shared)
+{
+    mbarrier *barriers = reinterpret_cast<mbarrier *>(shared + stages<DP>::BARRIERS_AT);
+    stages<DP> s;
+    s.k = lay_ring<DP, STAGES>(&shared, &barriers);
+    s.v = lay_ring<DP, STAGES>(&shared, &barriers);
+    if (threadIdx.x == 0) {
+        s.k.begin(1);
+        s.v.begin(1);
+        mbarrier_publish();
+    }
+    __syncthreads();
+    return s;
+}
+
+template <int DP> __global__ void __launch_bounds__(SM90_THREADS, 1) sm90_kernel(const __grid_constant__ sm90_arrays a)
+{
+    DSC_CUDA_SHARED(unsigned char, shared);
+    const int64_t pair = blockIdx.x / a.tiles, batch = pair / a.heads, head = pair % a.heads;
+    /* The last tiles have most keys: they come first. */
+    const int32_t first = (a.tiles - 1 - static_cast<int32_t>(blockIdx.x % a.tiles)) * ROWS;
+    const int32_t end = a.keys.all ? a.tokens : min(first + ROWS, a.tokens);
+    const int32_t begin = a.starts ? first_key(a.keys, batch, a.tokens, first) / TILE * TILE : 0;
+    const int32_t tiles = (end - begin + TILE - 1) / TILE;
+    const stages<DP> at = begin_stages<DP>(shared);
+    if (threadIdx.x < WARPGROUP) {
+        registers_give<COPY_REGISTERS>();
+        if (threadIdx.x == 0)
+            copy_tiles(at, a, tiles, begin, static_cast<int32_t>(head / (a.heads / a.kv_heads)),
+                       static_cast<int32_t>(batch));
+        return;
+    }
+    registers_take<COMPUTE_REGISTERS>();
+    const int32_t warp_row = static_cast<int32_t>(threadIdx.x - WARPGROUP) / 32 * 16, row = first + warp_row;
+    row_state<DP, 1> s;
+    unsigned q[DP / 16][4];
+    begin_rows(s);
+    load_queries<DP>(q, a.q + batch * a.tokens * a.q_stride + head * a.head_stride, a.q_stride, row, a.tokens, a.size);
+    compute_rows(s, at, a, q, batch, row, begin, tiles);
+    if (row >= a.tokens)
+        return;
+    float factor[1][2];
+    end_rows(s, factor, a.lse != NULL ? a.lse + pair * a.tokens : NULL, row, a.tokens, a.scale);
+    uint16_t *const out_tile = reinterpret_cast<uint16_t *>(shared + stages<DP>::OUT_AT);
+    store_warp_rows<DP, 1>(out_tile, warp_row, s.out, factor, a.out + batch * a.tokens * a.out_stride + head * a.size,
+                           a.out_stride, row, a.tokens, a.size, a.out_vectors);
+}
+
+/* ---- launches ---- */
+
+/* k or v. */
+mapped key_tensor(const dsc_attention_fwd_args *a, const void *x)
+{
+    return { x, a->kv_stride, dsc_attention_head_stride(a->head_stride, a->head_size), a->batch, a->tokens,
+             a->kv_heads, a->head_size };
+}
+
+template <int DP>
+dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, void *encode, dsc_error *err)
+{
+    constexpr int BYTES = stages<DP>::BYTES;
+    const int64_t head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
+    sm90_arrays x = {};
+    DSC_TRY(describe(&x.k, key_tensor(a, a->k), encode, err));
+    DSC_TRY(describe(&x.v, key_tensor(a, a->v), encode, err));
+    x.out = static_cast<uint16_t *>(a->out), x.lse = a->lse, x.q = static_cast<const uint16_t *>(a->q);
+    x.q_stride = a->q_stride, x.out_stride = a->out_stride, x.head_stride = head_stride;
+    x.tokens = a->tokens, x.heads = a->heads, x.kv_heads = a->kv_heads, x.size = a->head_size;
+    x.tiles = static_cast<int32_t>(dsc_div_ceil(a->tokens, ROWS));
+    x.scale = a->scale;
+    x.out_vectors = rows_are_aligned(a->out, a->out_stride, a->head_size);
+    x.starts = a->keys.positions != NULL || a->keys.window > 0;
+    x.keys = a->keys;
+    DSC_TRY(allow_shared(sm90_kernel<DP>, BYTES, err));
+    DSC_CUDA_LAUNCH(sm90_kernel<DP>, grid_size(static_cast<int64_t>(x.tiles) * a->batch * a->heads), SM90_THREADS,
+                    BYTES, at->stream, x);
+    return DSC_OK;
+}
+
+} // namespace
+
+void *dsc_cuda_attention_sm90_find(void)
+{
+    void *encode = NULL;
+    cudaDriverEntryPointQueryResult result;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &result) !=
+        cudaSuccess) {
+        (void)cudaGetLastError();
+        return NULL;
+    }
+    return result == cudaDriverEntryPointSuccess ? encode : NULL;
+}
+
+bool dsc_cuda_attention_fwd_sm90_fits(const dsc_attention_fwd_args *a)
+{
+    return a->dtype == DSC_BF16 && a->keys.past == 0 && can_map(key_tensor(a, a->k)) && can_map(key_tensor(a, a->v)) &&
+           rows_are_aligned(a->q, a->q_stride, a->head_size);
+}
+
+dsc_status dsc_cuda_attention_fwd_sm90(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, void *encode,
+                                       dsc_error *err)
+{
+    DSC_ASSERT(dsc_cuda_attention_fwd_sm90_fits(a));
+    return a->head_size <= 64 ? launch<64>(at, a, encode, err) : launch<128>(at, a, encode, err);
+}

@@ -1,0 +1,187 @@
+/* attention_tiles.h - what the attention kernels of warpgroups share: tiles of 64 rows in swapped-around shared memory,
+ * rings of them that one thread fills by tile copies, and the products that read them.
+ *
+ * A block is two warpgroups that compute, 64 rows each, and a third before them that gives its registers away and
+ * copies. A tile has DP columns, a multiple of 64, in boxes of 64: the copies fill in zeros beyond the head's and
+ * behind the last row. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_CUDA_ATTENTION_TILES_H
+#define DSC_KERNELS_CUDA_ATTENTION_TILES_H
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/ptx_sm90.h"
+
+namespace {
+
+enum {
+    WARPGROUP = 128, CONSUMERS = 2, SM90_THREADS = WARPGROUP * (CONSUMERS + 1),
+    CONSUMER_WARPS = CONSUMERS * WARPGROUP / 32,
+    TILE = 64, ROWS = TILE * CONSUMERS,
+    BOX = 64, BOX_BYTES = TILE * BOX * 2, /* 64 columns of a tile: rows of 128 bytes */
+    EIGHT_ROWS = 8 * 128,
+    SM90_HEAD_MIN = 40, SM90_HEAD_MAX = 128,
+    /* Of 65536 registers: 128 threads that copy and 256 that compute. */
+    COPY_REGISTERS = 32, COMPUTE_REGISTERS = 240
+};
+
+template <int DP> __host__ __device__ constexpr int tile_bytes() { return DP / BOX * BOX_BYTES; }
+
+/* ---- copies, by one thread ---- */
+
+/* Rows row .. row + 63 of a tensor's head; `full` hears of tile_bytes. */
+template <int DP>
+__device__ __forceinline__ void copy_tile(unsigned char *tile, const CUtensorMap *map, mbarrier *full, int32_t row,
+                                          int32_t head, int32_t batch)
+{
+#pragma unroll
+    for (int c = 0; c < DP; c += BOX)
+        copy_box(tile + c / BOX * BOX_BYTES, map, full, c, head, row, batch);
+}
+
+/* Tiles that come one after the other; tile j is in stage j % STAGES, and barriers' phases go by its round there. */
+template <int DP, int STAGES> struct tile_ring {
+    unsigned char *tiles;
+    mbarrier *full, *free;
+    static constexpr int TILES_BYTES = STAGES * tile_bytes<DP>(), BARRIERS = 2 * STAGES;
+
+    __device__ __forceinline__ unsigned char *tile(int32_t j) const { return tiles + j % STAGES * tile_bytes<DP>(); }
+    __device__ __forceinline__ static unsigned parity(int32_t j) { return static_cast<unsigned>(j / STAGES) & 1; }
+
+    /* By one thread, before mbarrier_publish. `fillers`: who says that a stage is full, once each. */
+    __device__ __forceinline__ void begin(unsigned fillers) const
+    {
+        for (int i = 0; i < STAGES; i++) {
+            mbarrier_init(&full[i], fillers);
+            mbarrier_init(&free[i], CONSUMER_WARPS);
+        }
+    }
+
+    /* Until the tile's stage may be filled. */
+    __device__ __forceinline__ void wait_free(int32_t j) const { mbarrier_wait(&free[j % STAGES], parity(j) ^ 1); }
+
+    __device__ __forceinline__ void copy(const CUtensorMap *map, int32_t j, int32_t row, int32_t head,
+                                         int32_t batch) const
+    {
+        wait_free(j);
+        mbarrier_expect(&full[j % STAGES], tile_bytes<DP>());
+        copy_tile<DP>(tile(j), map, &full[j % STAGES], row, head, batch);
+    }
+
+    /* Until the tile is there. */
+    __device__ __forceinline__ void wait_full(int32_t j) const { mbarrier_wait(&full[j % STAGES], parity(j)); }
+
+    /* A warp has read the tile. */
+    __device__ __forceinline__ void give_back(int32_t j) const
+    {
+        if (threadIdx.x % 32 == 0)
+            mbarrier_arrive(&free[j % STAGES]);
+    }
+};
+
+/* The ring whose tiles and barriers begin there; the addresses move on behind it. */
+template <int DP, int STAGES>
+__device__ __forceinline__ tile_ring<DP, STAGES> lay_ring(unsigned char **tiles, mbarrier **barriers)
+{
+    const tile_ring<DP, STAGES> ring = { *tiles, *barriers, *barriers + STAGES };
+    *tiles += ring.TILES_BYTES;
+    *barriers += ring.BARRIERS;
+    return ring;
+}
+
+/* ---- products of a warpgroup ---- */
+
+/* Asks for 64 rows times the rows of `right`: both tiles' columns are the terms of the sums. */
+template <int DP>
+__device__ __forceinline__ void ask_rows(float (&sum)[TILE / 8][4], const unsigned char *left,
+                                         const unsigned char *right)
+{
+    wgmma_fence();
+#pragma unroll
+    for (int c = 0; c < DP; c += BOX) {
+        const shared_matrix a = matrix_of(left + c / BOX * BOX_BYTES, 16, EIGHT_ROWS);
+        const shared_matrix b = matrix_of(right + c / BOX * BOX_BYTES, 16, EIGHT_ROWS);
+#pragma unroll
+        for (int k = 0; k < BOX / 16; k++)
+            wgmma_tiles(sum, matrix_at(a, 32 * k), matrix_at(b, 32 * k), c + k > 0);
+    }
+    wgmma_commit();
+}
+
+/* The same of rows in registers. */
+template <int DP>
+__device__ __forceinline__ void ask_rows(float (&sum)[TILE / 8][4], const unsigned (&left)[DP / 16][4],
+                                         const unsigned char *right)
+{
+    wgmma_fence();
+#pragma unroll
+    for (int c = 0; c < DP; c += BOX) {
+        const shared_matrix b = matrix_of(right + c / BOX * BOX_BYTES, 16, EIGHT_ROWS);
+#pragma unroll
+        for (int k = 0; k < BOX / 16; k++)
+            wgmma<false>(sum, left[c / 16 + k], matrix_at(b, 32 * k), c + k > 0);
+    }
+    wgmma_commit();
+}
+
+/* Asks to add `left` times `right`, whose rows are the terms of the sums. */
+template <int DP>
+__device__ __forceinline__ void ask_columns(float (&sum)[DP / 8][4], const unsigned (&left)[TILE / 16][4],
+                                            const unsigned char *right)
+{
+    const shared_matrix tile = matrix_of(right, BOX_BYTES, EIGHT_ROWS);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < TILE / 16; k++)
+        wgmma<true>(sum, left[k], matrix_at(tile, 2 * EIGHT_ROWS * k), true);
+    wgmma_commit();
+}
+
+/* A product's result as the left operand of the next. */
+__device__ __forceinline__ void pack_rows(unsigned (&p)[TILE / 16][4], const float (&x)[TILE / 8][4])
+{
+#pragma unroll
+    for (int k = 0; k < TILE / 16; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            p[k][i] = pack_bf16(x[2 * k + i / 2][2 * (i & 1)], x[2 * k + i / 2][2 * (i & 1) + 1]);
+}
+
+/* ---- tensor maps ---- */
+
+typedef decltype(&cuTensorMapEncodeTiled) encode_fn;
+
+/* A [batch, tokens, heads, size] tensor of tiles. */
+struct mapped {
+    const void *first;
+    int64_t stride, head_stride; /* elements between tokens, between heads */
+    int32_t batch, tokens, heads, size;
+};
+
+/* What tensor maps ask for: addresses and strides in sixteens of bytes, each stride a multiple of the one before. */
+inline bool can_map(const mapped &x)
+{
+    const int64_t limit = INT64_C(1) << 39;
+    return x.size >= SM90_HEAD_MIN && x.size <= SM90_HEAD_MAX && x.head_stride % 8 == 0 &&
+           rows_are_aligned(x.first, x.stride, x.size) && x.stride % x.head_stride == 0 &&
+           x.stride >= x.heads * x.head_stride && x.stride < limit / x.tokens;
+}
+
+/* `encode` is what dsc_cuda_attention_sm90_find found. */
+inline dsc_status describe(CUtensorMap *map, const mapped &x, void *encode, dsc_error *err)
+{
+    const cuuint64_t dim[4] = { static_cast<cuuint64_t>(x.size), static_cast<cuuint64_t>(x.heads),
+                                static_cast<cuuint64_t>(x.tokens), static_cast<cuuint64_t>(x.batch) };
+    const cuuint64_t stride[3] = { static_cast<cuuint64_t>(2 * x.head_stride), static_cast<cuuint64_t>(2 * x.stride),
+                                   static_cast<cuuint64_t>(2 * x.stride * x.tokens) };
+    const cuuint32_t box[4] = { BOX, 1, TILE, 1 }, step[4] = { 1, 1, 1, 1 };
+    const CUresult result = reinterpret_cast<encode_fn>(encode)(
+        map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void *>(x.first), dim, stride, box, step,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result == CUDA_SUCCESS)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_DEVICE, "ATTENTION", "cuTensorMapEncodeTiled: status %d", static_cast<int>(result));
+}
+
+} // namespace
+
+#endif

@@ -1,0 +1,367 @@
+/* attention_trial.cu - see attention_trial.h.
+ *
+ * Inputs are made so that a few keys decide each row, and each number of both results is compared. What may differ is
+ * what the rounding of probabilities, score gradients and results to bf16 explains, counted for each number from what
+ * it sums.
+ *
+ * A result in bf16 hides another order of a sum behind its rounding. Log-sum-exps are fp32 and show it; gradients are
+ * run once more on values and d_out whose products cancel, so that score gradients are nothing but roundings, and then
+ * bits count. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/attention_trial.h"
+#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/attention_sm90.h"
+#include "kernels/cuda/measure.h"
+
+namespace {
+
+/* ---- operands ---- */
+
+enum { COMPARE_BLOCKS = 64, COMPARE_THREADS = 256 };
+/* Rounding to bf16 moves a number by at most 2^-8 of it in each of both kernels: probabilities and score gradients as
+ * terms of sums, and results. */
+constexpr float NEAR = 1.0f / 128;
+/* Log-sum-exps are fp32; scores of up to some hundreds of terms of at most 8. */
+constexpr float LSE_NEAR = 1.0f / 1024;
+/* Queries in [-8, 8), all others in [-1, 1): with a scale of 1 / sqrt(D), a row's few largest scores decide. */
+constexpr float QUERY_RANGE = 8;
+
+struct fill_op {
+    uint16_t *to;
+    uint64_t seed;
+    float range;
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            to[i + k] = element<uint16_t>::from(range * random_of(seed + static_cast<uint64_t>(i + k)));
+    }
+};
+
+/* The second half of each head's columns becomes the first half's mirror image, times `sign`. */
+struct mirror_op {
+    uint16_t *x;
+    int64_t stride, head_stride;
+    int32_t heads, size;
+    float sign;
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            const int64_t head = (i + k) / (size / 2), column = (i + k) % (size / 2);
+            uint16_t *const row = x + head / heads * stride + head % heads * head_stride;
+            row[size - 1 - column] = element<uint16_t>::from(sign * to_f32(row[column]));
+        }
+    }
+};
+
+struct ones_op {
+    uint16_t *to;
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            to[i + k] = element<uint16_t>::from(1.0f);
+    }
+};
+
+/* A quarter of the keys is hidden, and never a sample's first. */
+struct hide_op {
+    int32_t *to;
+    int32_t tokens, hidden;
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            to[i + k] = (i + k) % tokens != 0 && random_of(static_cast<uint64_t>(i + k)) > 0.5f ? hidden : hidden ^ 1;
+    }
+};
+
+/* Documents of 96 tokens. */
+struct place_op {
+    int32_t *to;
+    int32_t tokens;
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            to[i + k] = static_cast<int32_t>((i + k) % tokens) % 96;
+    }
+};
+
+typedef struct differences { unsigned other_bits, far; } differences;
+
+/* A result of both kernels, [rows, heads, size]. */
+typedef struct result {
+    uint16_t *of[2];
+    int64_t count, rows, stride, head_stride;
+    int32_t heads, size;
+    /* What is expected of the difference of two numbers x: near * weight + NEAR * |x|; no weights: 1. */
+    float near;
+    const uint16_t *weight;
+} result;
+
+typedef struct operands {
+    uint16_t *q, *k, *v, *d_out, *weight;
+    uint16_t *out; /* gradients: of the kernel of warps */
+    float *lse[2]; /* gradients: [0] only */
+    float *delta;  /* gradients: their scratch */
+    result results[3]; /* out; or dv, dk, dq */
+    int32_t *tokens, *positions; /* of dsc_attention_keys */
+    differences *found;
+    int64_t q_count, kv_count, out_count, lse_count, token_count, position_count;
+    int results_count;
+} operands;
+
+template <class T> T *cut(char **at, int64_t count)
+{
+    T *const x = reinterpret_cast<T *>(*at);
+    *at += dsc_align_up(count * static_cast<int64_t>(sizeof(T)), 256);
+    return count > 0 ? x : NULL;
+}
+
+void cut_result(operands *o, char **at, int64_t count, int64_t stride, int64_t head_stride, int32_t heads,
+                const dsc_attention_fwd_args *a, float near, const uint16_t *weight)
+{
+    result *r = &o->results[o->results_count++];
+    *r = { { cut<uint16_t>(at, count), cut<uint16_t>(at, count) }, count, static_cast<int64_t>(a->batch) * a->tokens,
+           stride, head_stride, heads, a->head_size, near, weight };
+}
+
+/* Gradients of a score are p (dp - delta) scale: dp is a sum of D products of two numbers in [-1, 1), whose deviation
+ * is sqrt(D) / 3, and delta a mean of such; six deviations each are never met. A query's p add up to 1, a key's to its
+ * weight. */
+void cut_gradients(operands *o, char **at, const dsc_attention_fwd_args *a)
+{
+    const int64_t head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
+    const float slope = 4 * sqrtf(static_cast<float>(a->head_size)) * a->scale;
+    o->d_out = cut<uint16_t>(at, o->out_count);
+    o->out = cut<uint16_t>(at, o->out_count);
+    o->weight = cut<uint16_t>(at, o->kv_count);
+    o->delta = cut<float>(at, o->lse_count);
+    cut_result(o, at, o->kv_count, a->kv_stride, head_stride, a->kv_heads, a, NEAR, o->weight);
+    cut_result(o, at, o->kv_count, a->kv_stride, head_stride, a->kv_heads, a, NEAR * slope * QUERY_RANGE, o->weight);
+    cut_result(o, at, o->q_count, a->q_stride, head_stride, a->heads, a, NEAR * slope, NULL);
+}
+
+/* False: there is no room. */
+bool lay_out(const attention_trial *t, operands *o)
+{
+    const dsc_attention_fwd_args *a = &t->shape;
+    const int64_t rows = static_cast<int64_t>(a->batch) * a->tokens;
+    char *at = t->memory;
+    *o = {};
+    if (at == NULL)
+        return false;
+    o->q_count = rows * a->q_stride, o->kv_count = rows * a->kv_stride, o->out_count = rows * a->out_stride;
+    o->lse_count = rows * a->heads, o->token_count = t->hides ? rows : 0;
+    o->position_count = t->documents ? rows : 0;
+    o->q = cut<uint16_t>(&at, o->q_count);
+    o->k = cut<uint16_t>(&at, o->kv_count);
+    o->v = cut<uint16_t>(&at, o->kv_count);
+    for (int i = 0; i < 2; i++)
+        o->lse[i] = cut<float>(&at, o->lse_count);
+    o->tokens = cut<int32_t>(&at, o->token_count);
+    o->positions = cut<int32_t>(&at, o->position_count);
+    o->found = cut<differences>(&at, 1);
+    if (t->backward)
+        cut_gradients(o, &at, a);
+    else
+        cut_result(o, &at, o->out_count, a->out_stride, a->head_size, a->heads, a, NEAR, NULL);
+    return at - t->memory <= t->memory_bytes;
+}
+
+void fill(const attention_trial *t, const operands *o)
+{
+    const dsc_cuda_launch *at = t->at;
+    each<8>(at, fill_op{ o->q, UINT64_C(1) << 40, QUERY_RANGE }, o->q_count, true);
+    each<8>(at, fill_op{ o->k, UINT64_C(2) << 40, 1 }, o->kv_count, true);
+    each<8>(at, fill_op{ o->v, UINT64_C(3) << 40, 1 }, o->kv_count, true);
+    each<4>(at, hide_op{ o->tokens, t->shape.tokens, t->shape.keys.hidden }, o->token_count, true);
+    each<4>(at, place_op{ o->positions, t->shape.tokens }, o->position_count, true);
+}
+
+/* ---- one kernel ---- */
+
+dsc_status cuda_try(cudaError_t error, const char *what, dsc_error *err)
+{
+    return measure_try("ATTENTION", error, what, err);
+}
+
+dsc_attention_fwd_args forward_of(const attention_trial *t, const operands *o)
+{
+    dsc_attention_fwd_args a = t->shape;
+    a.q = o->q, a.k = o->k, a.v = o->v, a.out = o->out, a.lse = o->lse[0], a.scratch = NULL;
+    a.keys.tokens = o->tokens, a.keys.positions = o->positions;
+    return a;
+}
+
+dsc_status run(const attention_trial *t, const operands *o, int which, dsc_error *err)
+{
+    dsc_attention_fwd_args a = forward_of(t, o);
+    if (t->backward) {
+        dsc_attention_bwd_args b = dsc_cuda_attention_gradients_of(&a);
+        b.d_out = o->d_out, b.scratch = o->delta;
+        b.dv = o->results[0].of[which], b.dk = o->results[1].of[which], b.dq = o->results[2].of[which];
+        DSC_TRY(which == 0 ? dsc_cuda_attention_bwd_warps(t->at, &b, err)
+                           : dsc_cuda_attention_bwd_sm90(t->at, &b, t->encode, err));
+    } else {
+        a.out = o->results[0].of[which], a.lse = o->lse[which];
+        DSC_TRY(which == 0 ? dsc_cuda_attention_fwd_warps(t->at, &a, err)
+                           : dsc_cuda_attention_fwd_sm90(t->at, &a, t->encode, err));
+    }
+    return cuda_try(cudaGetLastError(), "a launch", err);
+}
+
+dsc_status run_forward(const attention_trial *t, const operands *o, dsc_error *err)
+{
+    const dsc_attention_fwd_args a = forward_of(t, o);
+    return dsc_cuda_attention_fwd_warps(t->at, &a, err);
+}
+
+/* What gradients go from: results of the forward pass, and keys' weights, which are dv where d_out is 1. */
+dsc_status begin_gradients(const attention_trial *t, const operands *o, dsc_error *err)
+{
+    DSC_TRY(run_forward(t, o, err));
+    each<8>(t->at, ones_op{ o->d_out }, o->out_count, true);
+    DSC_TRY(run(t, o, 0, err));
+    DSC_TRY(cuda_try(cudaMemcpyAsync(o->weight, o->results[0].of[0], static_cast<size_t>(2 * o->kv_count),
+                                     cudaMemcpyDeviceToDevice, t->at->stream), "a copy", err));
+    each<8>(t->at, fill_op{ o->d_out, UINT64_C(4) << 40, 1 }, o->out_count, true);
+    return cuda_try(cudaGetLastError(), "a launch", err);
+}
+
+/* ---- both ---- */
+
+__device__ __forceinline__ void compare(differences *mine, uint32_t a_bits, uint32_t b_bits, float a, float b,
+                                        float near)
+{
+    mine->other_bits += a_bits != b_bits;
+    mine->far += !(fabsf(a - b) <= near); /* NaN is far */
+}
+
+/* Integers: the order in which blocks add does not matter. */
+__device__ __forceinline__ void tell(differences *found, const differences &mine)
+{
+    if (mine.other_bits > 0)
+        atomicAdd(&found->other_bits, mine.other_bits);
+    if (mine.far > 0)
+        atomicAdd(&found->far, mine.far);
+}
+
+__global__ void compare_kernel(const result r, differences *found)
+{
+    const int64_t first = static_cast<int64_t>(blockIdx.x) * COMPARE_THREADS + threadIdx.x;
+    const int64_t step = static_cast<int64_t>(gridDim.x) * COMPARE_THREADS;
+    differences mine = { 0, 0 };
+    for (int64_t i = first; i < r.rows * r.heads * r.size; i += step) {
+        const int64_t at = i / r.size / r.heads * r.stride + i / r.size % r.heads * r.head_stride + i % r.size;
+        const uint16_t x = r.of[0][at], y = r.of[1][at];
+        const float a = to_f32(x), b = to_f32(y), weight = r.weight != NULL ? to_f32(r.weight[at]) : 1;
+        compare(&mine, x, y, a, b, r.near * weight + NEAR * fmaxf(fabsf(a), fabsf(b)));
+    }
+    tell(found, mine);
+}
+
+__global__ void compare_lse_kernel(const float *x, const float *y, int64_t count, differences *found)
+{
+    const int64_t step = static_cast<int64_t>(gridDim.x) * COMPARE_THREADS;
+    differences mine = { 0, 0 };
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * COMPARE_THREADS + threadIdx.x; i < count; i += step)
+        compare(&mine, __float_as_uint(x[i]), __float_as_uint(y[i]), x[i], y[i], LSE_NEAR);
+    tell(found, mine);
+}
+
+/* What a kernel leaves unwritten is NaN. */
+dsc_status poison(const attention_trial *t, void *x, int64_t bytes, dsc_error *err)
+{
+    return cuda_try(cudaMemsetAsync(x, 0xff, static_cast<size_t>(bytes), t->at->stream), "filling", err);
+}
+
+dsc_status run_both(const attention_trial *t, const operands *o, dsc_error *err)
+{
+    for (int which = 0; which < 2; which++) {
+        for (int i = 0; i < o->results_count; i++)
+            DSC_TRY(poison(t, o->results[i].of[which], 2 * o->results[i].count, err));
+        if (!t->backward)
+            DSC_TRY(poison(t, o->lse[which], 4 * o->lse_count, err));
+        DSC_TRY(run(t, o, which, err));
+    }
+    return DSC_OK;
+}
+
+dsc_status compare_both(const attention_trial *t, const operands *o, differences *found, dsc_error *err)
+{
+    const cudaStream_t stream = t->at->stream;
+    DSC_TRY(cuda_try(cudaMemsetAsync(o->found, 0, sizeof *o->found, stream), "filling", err));
+    for (int i = 0; i < o->results_count; i++)
+        DSC_CUDA_LAUNCH(compare_kernel, COMPARE_BLOCKS, COMPARE_THREADS, 0, stream, o->results[i], o->found);
+    if (!t->backward)
+        DSC_CUDA_LAUNCH(compare_lse_kernel, COMPARE_BLOCKS, COMPARE_THREADS, 0, stream, o->lse[0], o->lse[1],
+                        o->lse_count, o->found);
+    DSC_TRY(cuda_try(cudaGetLastError(), "a launch", err));
+    DSC_TRY(cuda_try(cudaMemcpyAsync(found, o->found, sizeof *found, cudaMemcpyDeviceToHost, stream), "a copy", err));
+    return cuda_try(cudaStreamSynchronize(stream), "a kernel", err);
+}
+
+/* Gradients of what cancels: `found` gets the numbers whose bits differ. */
+dsc_status try_roundings(const attention_trial *t, const operands *o, attention_found *found, dsc_error *err)
+{
+    const dsc_attention_fwd_args *a = &t->shape;
+    const int64_t half_rows = static_cast<int64_t>(a->batch) * a->tokens * (a->head_size / 2);
+    differences more = { 0, 0 };
+    each<1>(t->at, mirror_op{ o->v, a->kv_stride, dsc_attention_head_stride(a->head_stride, a->head_size), a->kv_heads,
+                              a->head_size, -1 }, half_rows * a->kv_heads, true);
+    each<1>(t->at, mirror_op{ o->d_out, a->out_stride, a->head_size, a->heads, a->head_size, 1 },
+            half_rows * a->heads, true);
+    DSC_TRY(run_forward(t, o, err));
+    DSC_TRY(run_both(t, o, err));
+    DSC_TRY(compare_both(t, o, &more, err));
+    found->other_bits += more.other_bits;
+    return DSC_OK;
+}
+
+dsc_status rounds(const attention_trial *t, const operands *o, const stopwatch *watch, float (&best)[2],
+                  dsc_error *err)
+{
+    for (int round = 0; round < MEASURE_ROUNDS; round++)
+        for (int which = 0; which < 2; which++) {
+            float ms = 0;
+            DSC_TRY(cuda_try(watch_start(watch, t->at->stream), "an event", err));
+            DSC_TRY(run(t, o, which, err));
+            DSC_TRY(cuda_try(watch_stop(watch, t->at->stream, &ms), "a kernel", err));
+            best[which] = round == 0 || ms < best[which] ? ms : best[which];
+        }
+    return DSC_OK;
+}
+
+dsc_status race(const attention_trial *t, const operands *o, float (&best)[2], dsc_error *err)
+{
+    stopwatch watch;
+    dsc_status status = cuda_try(watch_open(&watch), "an event", err);
+    if (status == DSC_OK)
+        status = rounds(t, o, &watch, best, err);
+    watch_close(&watch);
+    return status;
+}
+
+} // namespace
+
+dsc_status dsc_cuda_attention_try(const attention_trial *t, attention_found *out, dsc_error *err)
+{
+    differences found = { 0, 0 };
+    operands o;
+    *out = {};
+    if (!lay_out(t, &o))
+        return DSC_OK;
+    fill(t, &o);
+    if (t->backward)
+        DSC_TRY(begin_gradients(t, &o, err));
+    DSC_TRY(run_both(t, &o, err));
+    DSC_TRY(compare_both(t, &o, &found, err));
+    out->fits = true, out->other_bits = found.other_bits, out->far = found.far;
+    if (found.far > 0)
+        return DSC_OK;
+    if (t->backward)
+        DSC_TRY(try_roundings(t, &o, out, err));
+    return race(t, &o, out->ms, err);
+}

@@ -1,0 +1,41 @@
+/* attention_trial.h - both kernels of an attention, or of its gradients, on the same random input: whether they agree,
+ * and how long they take. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_CUDA_ATTENTION_TRIAL_H
+#define DSC_KERNELS_CUDA_ATTENTION_TRIAL_H
+
+#include "kernels/attention.h"
+#include "kernels/cuda/kernels.h"
+
+typedef struct attention_trial {
+    const dsc_cuda_launch *at;
+    void *encode; /* of dsc_cuda_attention_sm90_find */
+    char *memory; /* overwritten; 256-byte aligned */
+    int64_t memory_bytes;
+    dsc_attention_fwd_args shape; /* pointers are ignored */
+    bool backward;                /* its gradients */
+    bool hides, documents;        /* keys are hidden; positions are given */
+} attention_trial;
+
+/* [0]: the kernel of warps, [1]: that of warpgroups. */
+typedef struct attention_found {
+    bool fits;           /* in the memory; else nothing of this is known */
+    unsigned other_bits; /* numbers whose bits differ */
+    unsigned far;        /* numbers that differ by more than rounding explains */
+    float ms[2];         /* the best of some rounds; without `far` only */
+} attention_found;
+
+dsc_status dsc_cuda_attention_try(const attention_trial *t, attention_found *out, dsc_error *err);
+
+/* The gradients of an attention, with its pointers and no others. */
+static inline dsc_attention_bwd_args dsc_cuda_attention_gradients_of(const dsc_attention_fwd_args *a)
+{
+    dsc_attention_bwd_args b = {};
+    b.out = a->out, b.lse = a->lse, b.q = a->q, b.k = a->k, b.v = a->v;
+    b.q_stride = a->q_stride, b.kv_stride = a->kv_stride, b.out_stride = a->out_stride;
+    b.head_stride = a->head_stride;
+    b.batch = a->batch, b.tokens = a->tokens, b.heads = a->heads, b.kv_heads = a->kv_heads;
+    b.head_size = a->head_size, b.scale = a->scale, b.keys = a->keys, b.dtype = a->dtype;
+    return b;
+}
+
+#endif
