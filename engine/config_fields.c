@@ -162,10 +162,12 @@ static dsc_status fill_stage(dsc_config_parse_state *s)
                            cJSON_IsTrue(section) ? "true" : "false", cJSON_IsTrue(section) ? 1 : 0);
 }
 
-/* What asks for other numbers than it gets. */
-static dsc_status check_quantized(dsc_config_parse_state *s)
+/* ZeRO++: what asks for more than it gets. */
+static dsc_status check_zeropp(dsc_config_parse_state *s)
 {
     const dsc_zero_config *zero = &s->config->zero;
+    if (zero->hpz_partition_size > 1 && zero->stage != 3)
+        DSC_TRY(dsc_config_warn(s, DSC_ID_HPZ, "no effect at stage %d: it needs stage 3", zero->stage));
     const int weights = zero->quantized_weights ? DSC_ID_QUANTIZED_WEIGHTS : DSC_ID_QUANTIZED_FROZEN;
     if (zero->quantized_frozen_weights && zero->stage != 3)
         return dsc_config_warn(s, weights, "no effect at stage %d: it needs stage 3", zero->stage);
@@ -181,7 +183,7 @@ static dsc_status fill_zero(dsc_config_parse_state *s)
     zero->overlap_comm = dsc_config_bool_or(s, DSC_ID_OVERLAP_COMM, false);
     s->config->given.overlap_comm = dsc_config_has(s, DSC_ID_OVERLAP_COMM);
     zero->quantized_frozen_weights = zero->quantized_frozen_weights || zero->quantized_weights;
-    DSC_TRY(check_quantized(s));
+    DSC_TRY(check_zeropp(s));
     if (!dsc_config_bool_or(s, DSC_ID_COMPUTE_GRAD_NORM, true) && (zero->stage == 0 || zero->stage == 3))
         return dsc_config_fail(s, DSC_ID_COMPUTE_GRAD_NORM, DSC_ERR_CONFIG, "false is for stages 1 and 2, not %d",
                                zero->stage);

@@ -12,6 +12,7 @@
 #define STAGING_BYTES_MAX (4 << 20) /* per channel and rank: above this a transport gains nothing (bench/comm) */
 /* Of a GPU's reduce channel: pieces of 4 MiB to each of 8 peers keep NVLink busy. */
 #define DEVICE_STAGING_BYTES_MAX (INT64_C(64) << 20)
+#define NEIGHBOUR_STAGING_BYTES 65536
 
 /* ---- device ---- */
 
@@ -132,16 +133,59 @@ static void device_comm_options(const dsc_engine *engine, int64_t fault_at, dsc_
     out->register_memory = engine->config.own.nccl_register;
 }
 
+static void trace_neighbours(void *user, int32_t channel, dsc_comm_op op, int64_t bytes, int64_t start_ns,
+                             int64_t end_ns, dsc_status status)
+{
+    dsc_profile_comm(user, DSC_CHANNEL_GATHER, op, bytes, start_ns, end_ns, status);
+}
+
+/* Neighbours meet as ranks of a job of their own; they only gather, on one channel. */
+static void neighbour_options(const dsc_engine *engine, bool device, dsc_comm_options *out)
+{
+    if (device)
+        device_comm_options(engine, 0, out);
+    else
+        comm_options(engine, 0, out);
+    out->transport = "auto";
+    out->host = device ? engine->neighbours : NULL;
+    out->channel_count = 1;
+    out->staging_bytes = NEIGHBOUR_STAGING_BYTES;
+    out->staging_channels = 0;
+    out->trace.fn = engine->profile != NULL ? trace_neighbours : NULL;
+}
+
+/* Their place, before they have met: as if a host had a multiple of them. */
+static void plan_neighbours(const dsc_engine *engine, int32_t count, dsc_plan_options *out)
+{
+    dsc_comm_options options;
+    neighbour_options(engine, false, &options);
+    options.place.size = options.place.local_size = count;
+    options.place.rank = options.place.local_rank = engine->place.rank % count;
+    options.place.node = 0;
+    options.place.node_count = 1;
+    const dsc_comm_place place = options.place;
+    out->comm_bytes += dsc_comm_plan_bytes(&options);
+    if (engine->host_visible)
+        return;
+    neighbour_options(engine, true, &options);
+    options.place = place;
+    out->device_comm_bytes += dsc_comm_plan_bytes(&options);
+    out->device_library_bytes += dsc_comm_library_bytes(&options);
+}
+
 void dsc_engine_comm_plan(const dsc_engine *engine, dsc_plan_options *out)
 {
     dsc_comm_options options;
     comm_options(engine, 0, &options);
     out->comm_bytes = dsc_comm_plan_bytes(&options);
-    if (engine->host_visible)
-        return;
-    device_comm_options(engine, 0, &options);
-    out->device_comm_bytes = dsc_comm_plan_bytes(&options);
-    out->device_library_bytes = dsc_comm_library_bytes(&options);
+    if (!engine->host_visible) {
+        device_comm_options(engine, 0, &options);
+        out->device_comm_bytes = dsc_comm_plan_bytes(&options);
+        out->device_library_bytes = dsc_comm_library_bytes(&options);
+    }
+    const int32_t neighbours = dsc_plan_neighbours(&engine->config, engine->place.size);
+    if (neighbours > 0)
+        plan_neighbours(engine, neighbours, out);
 }
 
 dsc_status dsc_engine_open_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
@@ -169,21 +213,49 @@ dsc_status dsc_engine_open_device_comm(dsc_engine *engine, const dsc_engine_opti
     return dsc_comm_open(&comm, &engine->device_comm, err);
 }
 
+dsc_status dsc_engine_open_neighbours(dsc_engine *engine, dsc_error *err)
+{
+    const int32_t count = dsc_plan_neighbours(&engine->config, engine->place.size);
+    dsc_comm_options comm;
+    if (count == 0)
+        return DSC_OK;
+    neighbour_options(engine, false, &comm);
+    DSC_TRY(dsc_comm_split(engine->comm, engine->place.rank / count, engine->place.rank, &comm, &engine->neighbours,
+                           err));
+    engine->device_neighbours = engine->neighbours;
+    if (engine->host_visible)
+        return DSC_OK;
+    engine->device_neighbours = NULL;
+    const dsc_comm_place place = comm.place;
+    neighbour_options(engine, true, &comm);
+    comm.place = place;
+    return dsc_comm_open(&comm, &engine->device_neighbours, err);
+}
+
+static void abort_comm(dsc_comm *comm, const char *reason)
+{
+    if (comm != NULL)
+        dsc_comm_abort(comm, reason);
+}
+
 void dsc_engine_label_step(dsc_engine *engine, int64_t step)
 {
-    dsc_comm_label_step(engine->comm, step);
-    if (engine->device_comm != engine->comm)
-        dsc_comm_label_step(engine->device_comm, step);
+    dsc_comm *const comms[] = { engine->comm, engine->device_comm, engine->neighbours, engine->device_neighbours };
+    for (size_t i = 0; i < DSC_COUNT(comms); i++)
+        if (comms[i] != NULL && (i == 0 || comms[i] != comms[i - 1]))
+            dsc_comm_label_step(comms[i], step);
 }
 
 void dsc_engine_abort(dsc_engine *engine, const char *reason)
 {
     if (engine->zero != NULL)
         dsc_zero_cancel(engine->zero);
-    if (engine->device_comm != NULL && engine->device_comm != engine->comm)
-        dsc_comm_abort(engine->device_comm, reason);
-    if (engine->comm != NULL)
-        dsc_comm_abort(engine->comm, reason);
+    if (engine->device_comm != engine->comm)
+        abort_comm(engine->device_comm, reason);
+    if (engine->device_neighbours != engine->neighbours)
+        abort_comm(engine->device_neighbours, reason);
+    abort_comm(engine->neighbours, reason);
+    abort_comm(engine->comm, reason);
 }
 
 dsc_status dsc_engine_fail(dsc_engine *engine, dsc_status status, dsc_error *err)

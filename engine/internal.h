@@ -48,6 +48,8 @@ struct dsc_engine {
     dsc_comm_place place;
     dsc_comm *comm;        /* over host memory: verdicts, scalars, the host program's collectives */
     dsc_comm *device_comm; /* over device memory: parameters and gradients; `comm` on a host_visible device */
+    /* ZeRO++'s second partition: likewise, among zero_hpz_partition_size ranks; NULL without one. */
+    dsc_comm *neighbours, *device_neighbours;
     dsc_device *device;
     dsc_stream *compute;
     bool host_visible; /* the device's */
@@ -157,6 +159,7 @@ void dsc_step_result_give(const dsc_step_result *full, dsc_step_result *out);
 dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 dsc_status dsc_engine_open_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 dsc_status dsc_engine_open_device_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
+dsc_status dsc_engine_open_neighbours(dsc_engine *engine, dsc_error *err); /* collective, where there are any */
 void dsc_engine_comm_plan(const dsc_engine *engine, dsc_plan_options *out);
 void dsc_engine_label_step(dsc_engine *engine, int64_t step); /* what the flight record says of calls that follow */
 void dsc_engine_abort(dsc_engine *engine, const char *reason); /* every communicator that is open */

@@ -170,6 +170,16 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
     return dsc_engine_freeze(engine, err);
 }
 
+static dsc_status check_neighbours(const dsc_engine *engine, dsc_error *err)
+{
+    const int64_t count = engine->config.zero.hpz_partition_size;
+    const int32_t ranks = engine->place.size;
+    if (engine->config.zero.stage != 3 || count <= 1 || ranks % count == 0)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_CONFIG, "zero_optimization.zero_hpz_partition_size", "%lld does not divide %d rank%s; "
+                    "give the number of ranks of a host, or 1", (long long)count, (int)ranks, ranks == 1 ? "" : "s");
+}
+
 /* The batch triad first, then, from it and the data, the length of the run, and with that every "auto". */
 static dsc_status resolve(dsc_engine *engine, dsc_error *err)
 {
@@ -178,6 +188,7 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
                                .hidden_size = engine->model->hidden_size,
                                .device = engine->device->ops->name };
     DSC_TRY(dsc_config_resolve(config, &facts, err));
+    DSC_TRY(check_neighbours(engine, err));
     DSC_TRY(dsc_engine_check_eval(engine, err));
     engine->steps_per_epoch = engine->samples_per_epoch / config->train_batch_size;
     engine->total_steps = config->own.steps;
@@ -255,9 +266,11 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
                                                    engine->plan.bytes[DSC_TAG_LIBRARY][DSC_TIER_DEVICE], err));
     DSC_TRY(dsc_engine_choose_plans(engine, err)); /* while nothing lies in that memory */
     DSC_TRY(dsc_engine_open_device_comm(engine, options, err));
+    DSC_TRY(dsc_engine_open_neighbours(engine, err));
     dsc_zero_options zero;
     dsc_plan_zero_options(&plan, &engine->plan, &zero);
     zero.comm = engine->device_comm;
+    zero.neighbours = engine->device_neighbours;
     zero.host_comm = engine->comm;
     zero.compute = engine->compute;
     zero.swap.log = &engine->log;
@@ -417,6 +430,9 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_data_close(&engine->data);
     dsc_engine_close_freeze(engine);
     dsc_model_close(&engine->own_model);
+    if (engine->device_neighbours != engine->neighbours)
+        dsc_comm_close(&engine->device_neighbours);
+    dsc_comm_close(&engine->neighbours);
     if (engine->device_comm != engine->comm)
         dsc_comm_close(&engine->device_comm);
     dsc_comm_close(&engine->comm);

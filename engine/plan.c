@@ -119,6 +119,12 @@ void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out)
         out->aio.thread_count = (int32_t)dsc_min_i64(AIO_THREADS, aio->queue_depth);
 }
 
+int32_t dsc_plan_neighbours(const dsc_config *config, int32_t world_size)
+{
+    const int64_t count = config->zero.hpz_partition_size;
+    return config->zero.stage == 3 && count > 1 && count < world_size ? (int32_t)count : 0;
+}
+
 void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_zero_options *out)
 {
     const dsc_config *config = o->config;
@@ -131,6 +137,7 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .quant_params = config->zero.quantized_weights ? DSC_QUANT_INT8 : DSC_QUANT_NONE,
         .quant_frozen = config->zero.quantized_frozen_weights ? DSC_QUANT_INT8 : DSC_QUANT_NONE,
         .quant_leaves = dsc_config_leaf_quant(config), .leaf_errors = config->own.compression != DSC_QUANT_NONE,
+        .neighbour_count = dsc_plan_neighbours(config, o->layout->world_size),
         .seed = (uint64_t)config->seed,
         .overlap = config->zero.overlap_comm,
         .prefetch_elements = config->zero.stage3_prefetch_bucket_size,

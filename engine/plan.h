@@ -48,6 +48,8 @@ typedef struct dsc_plan_options {
 } dsc_plan_options;
 
 /* The zero options that both the planner and open use, so that they cannot differ. */
+/* How many ranks keep second parts; 0: none do. */
+int32_t dsc_plan_neighbours(const dsc_config *config, int32_t world_size);
 void dsc_plan_zero_options(const dsc_plan_options *options, const dsc_plan *plan, dsc_zero_options *out);
 /* Doubles that each rank tells the others at the end of a step: a loss per micro-step, then these. */
 enum {

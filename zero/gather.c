@@ -256,6 +256,8 @@ static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, char *wi
 {
     const int64_t slice = zero->o.layout->group[gather->group].slice;
     char *mine = zero->group[gather->group].param;
+    if (zero->group[gather->group].secondary_kept)
+        return dsc_secondary_gather(zero, gather->group, window, err);
     DSC_TRY(dsc_zero_after_update(zero, gather->group, zero->fetch_stream, err));
     if (dsc_zero_param_is_away(zero, gather->group)) {
         mine = window + slice * zero->o.rank * zero->param_bytes_each;
@@ -267,9 +269,11 @@ static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, char *wi
         return DSC_OK;
     dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_GATHER, zero->o.layout->group[gather->group].module);
     if (packed)
-        return dsc_pack_gather(zero, gather->group, window, mine, err);
-    return dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, window, mine, slice, zero->o.compute_dtype,
-                               zero->gather_stream, err);
+        DSC_TRY(dsc_pack_gather(zero, gather->group, window, mine, err));
+    else
+        DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, window, mine, slice, zero->o.compute_dtype,
+                                    zero->gather_stream, err));
+    return dsc_secondary_keep(zero, gather->group, window, err);
 }
 
 /* Windows may lie where others lay whose use the compute stream has passed. A pass that ends with its forward leaves

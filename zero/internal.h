@@ -25,6 +25,8 @@ typedef struct dsc_group_state {
     char *host_grad;                   /* where sums lie in host memory, of sum_dtype; `grad` is NULL then */
     dsc_event *sums_gone;              /* this step's are there */
     int64_t swap_at[DSC_PLANE_COUNT];  /* bytes in the plane's swap space, -1: in memory */
+    bool secondary_kept;               /* this rank's part of the neighbours' is what the parameters are */
+    int64_t secondary_at;              /* bytes */
     bool gather_pending;               /* an asynchronous gather of updated parameters is under way */
     dsc_event *updated;                /* on the update stream */
     dsc_event *given, *gathered;       /* this rank's updated parameters are on the device; all ranks' are */
@@ -90,6 +92,7 @@ struct dsc_zero {
     int64_t pack_chunk, pack_leaf_chunk; /* elements of a rank that pass packed at a time */
     dsc_buf pack_buf, pack_leaf_buf;     /* of the gather stream, and of the reduce stream */
     dsc_buf error_buf;                   /* a leaf's worth for each leaf: what packing took from it */
+    dsc_buf secondary_buf;               /* what the neighbours gather from this rank */
     dsc_event *compute_mark;   /* where the compute stream stood when another stream was told to start */
     dsc_event *pass_mark;      /* where the gather stream stood when a pass began */
     dsc_event *idle;
@@ -131,6 +134,17 @@ void dsc_pack_close(dsc_zero *zero);
 dsc_status dsc_pack_gather(dsc_zero *zero, int32_t group, char *window, const char *mine, dsc_error *err);
 /* On the reduce stream: a reduce_scatter of elements of that leaf, packed if the options say so. */
 dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_leaf *leaf, const dsc_reduce_scatter_args *args, dsc_error *err);
+
+/* secondary.c. After gathers are planned: where groups' parts lie; what they take. */
+int64_t dsc_secondary_plan(dsc_zero *zero);
+dsc_status dsc_secondary_open(dsc_zero *zero, dsc_error *err);
+void dsc_secondary_close(dsc_zero *zero);
+/* On the gather stream: this rank's part of a window that was gathered from all ranks, if neighbours keep any; a window
+ * from the parts of neighbours who have kept theirs. */
+dsc_status dsc_secondary_keep(dsc_zero *zero, int32_t group, const char *window, dsc_error *err);
+dsc_status dsc_secondary_gather(dsc_zero *zero, int32_t group, char *window, dsc_error *err);
+/* What comes next is gathered from all ranks: trainable parameters have changed, or frozen ones too. */
+void dsc_secondary_forget(dsc_zero *zero, bool frozen);
 
 /* traffic.c: after gathers and leaves are planned */
 void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out);

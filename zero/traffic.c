@@ -25,6 +25,21 @@ static int64_t wire_bytes(dsc_quant quant, int64_t slice, dsc_dtype dtype)
     return quant != DSC_QUANT_NONE ? dsc_quant_bytes(quant, slice) : slice * (int64_t)dsc_dtype_bytes(dtype);
 }
 
+/* Of gathers among neighbours, the first one after an update is of all ranks. */
+static void add_windows(const dsc_zero *zero, int32_t g, int64_t windows, dsc_zero_traffic *out)
+{
+    const dsc_layout_group *group = &zero->o.layout->group[g];
+    const int64_t neighbours = zero->o.neighbour_count, first = group->trainable ? 1 : 0;
+    const int64_t from_all = neighbours > 1 ? dsc_min_i64(first, windows) : windows;
+    out->wire_bytes += from_all * (zero->world_size - 1) *
+                       wire_bytes(dsc_pack_of_params(zero, g), group->slice, zero->o.compute_dtype);
+    if (neighbours <= 1)
+        return;
+    const int64_t bytes = (windows - from_all) * (group->padded - group->padded / neighbours) * zero->param_bytes_each;
+    out->wire_bytes += bytes;
+    out->neighbour_bytes += bytes;
+}
+
 static void add_wire(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_zero_traffic *out)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
@@ -37,8 +52,7 @@ static void add_wire(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_z
     else if (zero->group[g].param_whole)
         out->wire_bytes += group->trainable ? others * each : 0;
     else
-        out->wire_bytes += micro_steps * windows_of(zero, g) * ranks *
-                           wire_bytes(dsc_pack_of_params(zero, g), group->slice, zero->o.compute_dtype);
+        add_windows(zero, g, micro_steps * windows_of(zero, g), out);
 }
 
 static void add_files(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_zero_traffic *out)

@@ -138,6 +138,7 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     zero->terms.stream = dsc_rng_stream(DSC_RNG_MOMENT, (uint32_t)update);
     DSC_ASSERT(!zero->early_begun);
     DSC_TRY(after_gathers(zero, err));
+    dsc_secondary_forget(zero, false);
     DSC_TRY(dsc_store_begin(zero, err));
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         const dsc_group_state *state = &zero->group[g];
@@ -190,6 +191,7 @@ dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
 {
     DSC_ASSERT(!zero->early_begun);
     DSC_TRY(dsc_zero_sync(zero, err));
+    dsc_secondary_forget(zero, true);
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         const bool trainable = zero->o.layout->group[g].trainable;
         if (trainable && zero->o.compute_dtype != DSC_F32)

@@ -58,7 +58,7 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     dsc_pack_plan(zero, &pack_bytes, &pack_leaf_bytes);
     zero->window_bytes = window_bytes;
     zero->plan.bytes[DSC_TAG_GATHER][DSC_TIER_DEVICE] +=
-        window_bytes + pack_bytes + zero->resident_bytes - zero->resident_slice_bytes;
+        window_bytes + pack_bytes + dsc_secondary_plan(zero) + zero->resident_bytes - zero->resident_slice_bytes;
     zero->leaf_bytes = leaf_bytes;
     zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += leaf_bytes + pack_leaf_bytes + dsc_pack_error_bytes(zero);
     zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += counter_bytes;
@@ -74,6 +74,8 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     DSC_ASSERT(!dsc_device_host_visible(options->device) ||
                (!options->swap.states_on_host && !options->swap.params_on_host));
     DSC_ASSERT(options->rank >= 0 && options->rank < options->layout->world_size);
+    DSC_ASSERT(options->neighbour_count <= 1 ||
+               (options->stage == 3 && options->layout->world_size % options->neighbour_count == 0));
     DSC_ASSERT(options->recipe >= 0 && options->recipe < DSC_RECIPE_COUNT);
     dsc_zero *zero = NULL;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *zero, &zero, err));
@@ -164,6 +166,7 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_mem_open(device, DSC_TAG_GATHER, DSC_TIER_DEVICE, zero->window_bytes, &zero->gather_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, DSC_TIER_DEVICE, zero->leaf_bytes, &zero->leaf_buf, err));
     DSC_TRY(dsc_pack_open(zero, err));
+    DSC_TRY(dsc_secondary_open(zero, err));
     const int64_t sum_bytes = (int64_t)sizeof(dsc_fixed_sum);
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, sum_bytes, &zero->sum_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, sum_bytes * zero->world_size, &zero->sums_buf, err));
@@ -239,6 +242,7 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     dsc_event_close(&zero->pass_mark);
     dsc_event_close(&zero->compute_mark);
     if (zero->o.device != NULL) {
+        dsc_secondary_close(zero);
         dsc_pack_close(zero);
         dsc_mem_close(zero->o.device, &zero->sums_buf);
         dsc_mem_close(zero->o.device, &zero->sum_buf);

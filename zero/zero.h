@@ -78,13 +78,18 @@ typedef struct dsc_zero_options {
     dsc_zero_swap swap;
     dsc_device *device;
     dsc_comm *comm;                   /* over device memory; not used by dsc_zero_plan */
-    dsc_comm *host_comm;              /* the same ranks over host memory, may be `comm`; not used by dsc_zero_plan */
+    /* Ranks of one host, in order, that keep k-ths of what stage 3 gathers (secondary.c); <= 1: none do. It divides the
+     * number of ranks. */
+    int32_t neighbour_count;
+    dsc_comm *neighbours;             /* over device memory, one channel; not used by dsc_zero_plan */
+    dsc_comm *host_comm;              /* `comm`'s ranks over host memory, may be `comm`; not used by dsc_zero_plan */
     dsc_stream *compute;              /* not used by dsc_zero_plan */
 } dsc_zero_options;
 
 /* What one optimizer step moves to and from this rank. */
 typedef struct dsc_zero_traffic {
     int64_t wire_bytes;                               /* parameters and gradients that other ranks send */
+    int64_t neighbour_bytes;                          /* of them within this rank's neighbours */
     int64_t pass_read_bytes, pass_written_bytes;      /* of files, during forward and backward passes */
     int64_t update_read_bytes, update_written_bytes;  /* and by the update */
     int64_t updated_elements;                         /* by this rank */

@@ -50,4 +50,13 @@ report "come to the same loss" near both
 # group stays whole there and is gathered once, so that its gathers and gradients are as many.
 report "packed gradients save three quarters of theirs" less gradients 0.5 0.8
 report "packed weights and gradients move less" less both 0.3 0.5
+# Four ranks as if two of them shared a host: the loss is the same, to the last digit.
+steps=4
+losses() { timeout 120 "$bin/dsc-launch" --num_gpus=4 train --config "$1.json" --log "$1.log" --comm "$2" >out 2>err </dev/null && grep -o '"loss":[0-9.]*' "$1.log" >"$1.$2"; } # NAME TRANSPORT
+config four ""
+config pairs ', "zero_hpz_partition_size": 2, "overlap_comm": true'
+same_losses() { losses pairs "$1" && cmp four.shm "pairs.$1"; } # TRANSPORT
+report "four ranks" losses four shm
+report "pairs keep parameters among themselves: the same losses" same_losses shm
+report "over tcp too" same_losses tcp
 end_of_tests

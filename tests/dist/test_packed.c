@@ -23,6 +23,7 @@
 #define WEIGHTS ", \"zero_quantized_weights\": true"
 #define FROZEN ", \"zero_quantized_nontrainable_weights\": true"
 #define GRADIENTS ", \"zero_quantized_gradients\": true"
+#define NEIGHBOURS ", \"zero_hpz_partition_size\": 2"
 #define ANY_WORLD ", \"reproducible\": \"world_size\""
 
 static char folder[512];
@@ -37,6 +38,9 @@ typedef struct variant {
  * bytes for each 128 of them. */
 typedef struct wire {
     int64_t gathered, plain_gathered, reduced, plain_reduced;
+    int64_t once;                           /* parameters that others own, gathered once */
+    int64_t from_all, among; /* gathers that they did count, of all steps and the first one */
+    int64_t among_planned;   /* a step's among neighbours */
 } wire;
 
 static dsc_status add_up(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
@@ -45,9 +49,18 @@ static dsc_status add_up(dsc_engine *engine, int32_t rank, void *user, dsc_error
     const dsc_layout_group *group = engine->layout.group;
     const int64_t others = engine->layout.world_size - 1, micro_steps = engine->config.gradient_accumulation_steps;
     wire *out = user;
+    dsc_comm_stats stats = { 0 };
+    DSC_TRY(dsc_engine_settle(engine, err));
     if (rank != 0)
         return DSC_OK;
-    *out = (wire){ 0 };
+    *out = (wire){ .among_planned = engine->plan.traffic.neighbour_bytes };
+    if (engine->neighbours != NULL)
+        dsc_comm_stats_get(engine->neighbours, &stats);
+    out->among = stats.bytes[DSC_COMM_ALL_GATHER];
+    dsc_comm_stats_get(engine->comm, &stats);
+    out->from_all = stats.bytes[DSC_COMM_ALL_GATHER];
+    for (int32_t g = 0; g < engine->layout.group_count; g++)
+        out->once += others * group[g].slice * 2;
     for (int32_t i = 0; i < zero->gather_count; i++) {
         const int64_t elements = others * micro_steps * group[zero->gather[i].group].slice;
         out->gathered += elements + elements / 128 * 2;
@@ -59,6 +72,12 @@ static dsc_status add_up(dsc_engine *engine, int32_t rank, void *user, dsc_error
         out->plain_reduced += 2 * elements;
     }
     return DSC_OK;
+}
+
+/* Bytes are counted of the steps that follow: frozen parameters come from all ranks only in a run's first one. */
+static dsc_status take_first_step(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    return dsc_engine_train_batch(engine, NULL, err);
 }
 
 static void run_variant(const variant *v, const dsc_model *model, wire *counted, run_result *out)
@@ -74,7 +93,8 @@ static void run_variant(const variant *v, const dsc_model *model, wire *counted,
              (int)v->accumulation, v->precision, (int)v->stage, zero, v->own);
     const run_options options = { .world = v->world, .steps = STEPS, .model = model, .config = config,
                                   .data = toy_data((dsc_model *)(uintptr_t)model, 1 << 20), .fault_rank = -1,
-                                  .after = counted != NULL ? add_up : NULL, .user = counted };
+                                  .before = take_first_step, .after = counted != NULL ? add_up : NULL,
+                                  .user = counted };
     run_world(&options, out);
     if (out->status != DSC_OK)
         print_error("%s: %s\n", out->error.where, out->error.message);
@@ -128,6 +148,29 @@ static void packed_weights_have_the_same_bits_everywhere(void **state)
     toy_model_close(model);
 }
 
+/* What neighbours keep is what was gathered, however it travelled. */
+static void neighbours_change_no_bits(void **state)
+{
+    static const char *const more[] = { "", ", \"overlap_comm\": true", ", \"stage3_max_reuse_distance\": 0", WEIGHTS,
+                                        WEIGHTS ", \"overlap_comm\": true" PARAM_NVME };
+    dsc_model *model = toy_model_open(5, 61, 3, true);
+    for (size_t p = 0; p < DSC_COUNT(precisions); p++) {
+        run_result first;
+        variant v = { 4, 3, 2, precisions[p], "", "" };
+        for (size_t m = 0; m < DSC_COUNT(more); m++) {
+            char zero[512];
+            snprintf(zero, sizeof zero, "%s" NEIGHBOURS, more[m]);
+            if (m == 0 || strcmp(more[m], WEIGHTS) == 0) {
+                v.zero = more[m];
+                run_variant(&v, model, NULL, &first);
+            }
+            v.zero = zero;
+            expect_same(&first, &v, model, zero);
+        }
+    }
+    toy_model_close(model);
+}
+
 static void packed_gradients_have_the_same_bits_at_every_stage(void **state)
 {
     dsc_model *model = toy_model_open(5, 61, 3, true);
@@ -175,6 +218,43 @@ static void bytes_on_the_wire_are_the_papers(void **state)
     v.stage = 2; /* whole parameters, gathered as they are once a step */
     run_variant(&v, model, &expected, &gradients);
     assert_true(gradients.wire_planned > expected.reduced);
+    toy_model_close(model);
+}
+
+/* The paper's second claim: what is gathered twice a micro-step comes from all ranks once a step. */
+static void neighbours_gather_among_themselves(void **state)
+{
+    dsc_model *model = toy_model_open(5, 61, 3, false);
+    run_result near, plain;
+    wire all, few;
+    variant v = { 6, 3, 2, BF16, ", \"stage3_max_reuse_distance\": 0", "" };
+    run_variant(&v, model, &all, &plain);
+    v.zero = ", \"stage3_max_reuse_distance\": 0, \"zero_hpz_partition_size\": 3";
+    run_variant(&v, model, &few, &near);
+    assert_int_equal(all.among, 0);
+    assert_true(all.from_all > 2 * (STEPS + 1) * all.once);
+    assert_int_equal(few.among, (STEPS + 1) * few.among_planned);
+    /* Besides, the parameters that are kept whole are gathered before the first step, and control words. */
+    assert_true(few.from_all >= (STEPS + 1) * few.once && few.from_all <= (STEPS + 2) * few.once);
+    assert_true(few.among < all.from_all - few.from_all);
+    v.zero = ", \"zero_hpz_partition_size\": 6"; /* all ranks are neighbours: there is nothing to win */
+    run_variant(&v, model, &few, &near);
+    assert_int_equal(few.among, 0);
+    toy_model_close(model);
+}
+
+static void neighbours_are_whole_groups(void **state)
+{
+    dsc_model *model = toy_model_open(5, 61, 2, false);
+    run_result out;
+    const run_options options = { .world = 4, .steps = 1, .model = model, .data = toy_data(model, 1 << 20),
+                                  .config = "{\"train_micro_batch_size_per_gpu\": 2,"
+                                            " \"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": 3}}",
+                                  .fault_rank = -1 };
+    run_world(&options, &out);
+    assert_int_equal(out.status, DSC_ERR_CONFIG);
+    assert_string_equal(out.error.where, "zero_optimization.zero_hpz_partition_size");
+    assert_non_null(strstr(out.error.message, "3 does not divide 4 ranks"));
     toy_model_close(model);
 }
 
@@ -271,6 +351,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_weights_have_the_same_bits_everywhere),
         cmocka_unit_test(packed_gradients_have_the_same_bits_at_every_stage),
+        cmocka_unit_test(neighbours_change_no_bits),
+        cmocka_unit_test(neighbours_gather_among_themselves),
+        cmocka_unit_test(neighbours_are_whole_groups),
         cmocka_unit_test(any_number_of_ranks_gives_the_same_bits),
         cmocka_unit_test(bytes_on_the_wire_are_the_papers),
         cmocka_unit_test(compressed_gradients_have_the_same_bits_at_every_stage),

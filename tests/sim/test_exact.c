@@ -275,6 +275,25 @@ static void packed_on_the_wire(void **state)
     }
 }
 
+/* Two communicators on one stream, and parts that are kept while windows come and go. */
+static void kept_among_neighbours(void **state)
+{
+    run_result cpu, gpu;
+    variant v = { "cpu", 4, 3, true, false, "", "", ADAMW };
+    if (run_most_ranks(8) < 4)
+        skip();
+    run(&v, &cpu);
+    v.device = "cuda";
+    for (int overlap = 0; overlap < 2; overlap++) {
+        v.overlap = overlap != 0;
+        v.zero = overlap == 0 ? ", \"zero_hpz_partition_size\": 2"
+                              : ", \"zero_hpz_partition_size\": 2, \"offload_param\": {\"device\": \"cpu\"}";
+        cusim_set_schedule((uint64_t)overlap, CUSIM_RANDOM);
+        run(&v, &gpu);
+        run_expect_same(&cpu, &gpu);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -283,6 +302,7 @@ int main(void)
         cmocka_unit_test(eight_gpus),
         cmocka_unit_test(any_number_of_gpus),
         cmocka_unit_test(packed_on_the_wire),
+        cmocka_unit_test(kept_among_neighbours),
         cmocka_unit_test(other_optimizers),
     };
     return cmocka_run_group_tests_name("exact training on simulated GPUs", tests, NULL, NULL);

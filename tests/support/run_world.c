@@ -105,13 +105,17 @@ static void hash_whole(world_job *job, const dsc_layout *layout)
  * rank waits. */
 static dsc_status received(dsc_engine *engine, int64_t *bytes, dsc_error *err)
 {
-    dsc_comm_stats stats;
+    dsc_comm *const comms[] = { engine->device_comm, engine->device_neighbours };
     if (engine->host_visible)
         DSC_TRY(dsc_engine_settle(engine, err));
-    dsc_comm_stats_get(engine->device_comm, &stats);
     *bytes = 0;
-    for (int op = 0; op < DSC_COMM_OP_COUNT; op++)
-        *bytes += stats.bytes[op];
+    for (size_t c = 0; c < DSC_COUNT(comms); c++) {
+        dsc_comm_stats stats = { 0 };
+        if (comms[c] != NULL)
+            dsc_comm_stats_get(comms[c], &stats);
+        for (int op = 0; op < DSC_COMM_OP_COUNT; op++)
+            *bytes += stats.bytes[op];
+    }
     return DSC_OK;
 }
 

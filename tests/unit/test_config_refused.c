@@ -163,8 +163,6 @@ static void not_built(void **state)
     static const refusal cases[] = {
         { "\"fp16\":{\"enabled\":true,\"fp16_master_weights_and_grads\":true}", DSC_ERR_UNSUPPORTED,
           "master weights are fp32" },
-        { "\"zero_optimization\":{\"stage\":3,\"zero_hpz_partition_size\":8}", DSC_ERR_UNSUPPORTED,
-          "zero_hpz_partition_size: 8" },
         { "\"zero_optimization\":{\"stage\":3,\"zero_quantized_gradients\":true},\"dsc\":{\"reduce\":\"native\"}",
           DSC_ERR_CONFIG, "keep one of them" },
         { "\"dsc\":{\"gradient_compression\":\"int8\",\"reproducible\":\"world_size\"}", DSC_ERR_CONFIG,
