@@ -51,7 +51,8 @@ static dsc_status run(FILE *commands, bool shared, const char *transport, const 
     dsc_comm_bench bench = { 0 };
     DSC_TRY(dsc_alloc_open(&alloc, err));
     const dsc_comm_options options = {
-        .alloc = alloc, .place = *place, .transport = transport, .channel_count = 1, .staging_bytes = 4 << 20
+        .alloc = alloc, .place = *place, .transport = transport, .channel_count = 1, .staging_bytes = 4 << 20,
+        .one_thread = true
     };
     dsc_status status = dsc_comm_open(&options, &comm, err);
     if (status == DSC_OK)

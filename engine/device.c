@@ -188,6 +188,14 @@ void dsc_engine_comm_plan(const dsc_engine *engine, dsc_plan_options *out)
         plan_neighbours(engine, neighbours, out);
 }
 
+/* Nothing but compute streams, which a processor runs on the thread that calls. */
+static bool has_one_thread(const dsc_engine *engine, const dsc_engine_options *options)
+{
+    const dsc_zero_config *zero = &engine->config.zero;
+    return (options->flags & DSC_ENGINE_ONE_THREAD) != 0 && engine->host_visible && !zero->overlap_comm &&
+           zero->offload_optimizer != DSC_OFFLOAD_NVME && zero->offload_param != DSC_OFFLOAD_NVME;
+}
+
 dsc_status dsc_engine_open_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     dsc_comm_options comm;
@@ -196,6 +204,7 @@ dsc_status dsc_engine_open_comm(dsc_engine *engine, const dsc_engine_options *op
         return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.comm", "\"%s\" moves host memory and these ranks compute on GPUs; "
                         "use \"auto\" or \"nccl\"", name);
     comm_options(engine, options->fail_comm_at, &comm);
+    comm.one_thread = has_one_thread(engine, options);
     engine->came = true;
     return dsc_comm_open(&comm, &engine->comm, err);
 }

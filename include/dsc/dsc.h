@@ -58,7 +58,10 @@ typedef struct dsc_data_source {
 enum {
     DSC_ENGINE_NO_MODEL = 1u, /* ranks and collectives alone; config_path and config_text may be NULL */
     DSC_ENGINE_PLAN_ONLY = 2u, /* stop after planning: the table and the resolved config, nothing allocated */
-    DSC_ENGINE_STRICT = 4u    /* config warnings are errors */
+    DSC_ENGINE_STRICT = 4u,   /* config warnings are errors */
+    /* The thread that opens it makes all calls of this engine. MPI, which one thread calls, then needs none of its own
+     * (dsc.comm "mpi", without overlap_comm or nvme). */
+    DSC_ENGINE_ONE_THREAD = 8u
 };
 
 struct dsc_io;

@@ -7,10 +7,10 @@
 #include <string.h>
 #include <time.h>
 
-enum { LANES = 4, PARTS = 8, NOTE_BYTES = 24 };
+enum { LANES = 4, PARTS = 8 };
 
 struct dsc_mpi_link {
-    struct { int left, size; long long due_ns; const void *note; } lane[LANES];
+    struct { int left; long long due_ns; } lane[LANES];
 };
 
 static long long now_ns(void)
@@ -20,7 +20,8 @@ static long long now_ns(void)
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-static int slow_open(int rank, int size, int lane_count, dsc_mpi_link **out, char *text)
+static int slow_open(int rank, int size, int lane_count, bool one_thread, int64_t timeout_ns, dsc_mpi_link **out,
+                     char *text)
 {
     *out = size == 2 && lane_count <= LANES ? calloc(1, sizeof **out) : NULL;
     return *out == NULL;
@@ -28,45 +29,38 @@ static int slow_open(int rank, int size, int lane_count, dsc_mpi_link **out, cha
 
 static void slow_close(dsc_mpi_link *link, bool failed) { free(link); }
 
-static int begin(dsc_mpi_link *link, int lane, int64_t bytes)
+/* The peer's notes are ours: what is received first is what is sent next. */
+static int slow_begin(dsc_mpi_link *link, int lane, const dsc_mpi_part *part, int count, int first, char *text)
 {
-    if (bytes > NOTE_BYTES)
-        link->lane[lane].left = PARTS;
+    if (first == 2)
+        memcpy(part[0].in, part[1].out, (size_t)part[1].count);
+    link->lane[lane].left = count > first ? PARTS : 0;
     link->lane[lane].due_ns = now_ns() + 50000000;
     return 0;
 }
 
-/* The peer's note is ours: what is received first is what is sent next. */
-static int slow_recv(dsc_mpi_link *link, int lane, int from, void *bytes, int64_t count, char *text)
-{
-    link->lane[lane].note = bytes;
-    return begin(link, lane, count);
-}
-
-static int slow_send(dsc_mpi_link *link, int lane, int to, const void *bytes, int64_t count, char *text)
-{
-    if (count == NOTE_BYTES)
-        memcpy((void *)(uintptr_t)link->lane[lane].note, bytes, NOTE_BYTES);
-    return begin(link, lane, count);
-}
-
-static int slow_test(dsc_mpi_link *link, int lane, int *left, bool *open, char *text)
+static int slow_wait(dsc_mpi_link *link, int lane, int64_t ns, dsc_mpi_progress *out, char *text)
 {
     const bool stops = lane == 1 && link->lane[lane].left == PARTS - 3;
+    const struct timespec pause = { .tv_nsec = ns };
+    if (link->lane[lane].left > 0)
+        nanosleep(&pause, NULL);
     if (link->lane[lane].left > 0 && now_ns() >= link->lane[lane].due_ns && !stops) {
         link->lane[lane].left--;
         link->lane[lane].due_ns += 50000000;
     }
-    *left = link->lane[lane].left;
-    if (open != NULL) {
-        open[0] = false;
-        open[1] = *left > 0;
-    }
+    *out = (dsc_mpi_progress){ .left = link->lane[lane].left };
     return 0;
 }
 
+static void slow_open_with(dsc_mpi_link *link, int lane, bool *open)
+{
+    open[0] = false;
+    open[1] = link->lane[lane].left > 0;
+}
+
 static void slow_give_up(dsc_mpi_link *link, int lane) { link->lane[lane].left = 0; }
-static void slow_tell(dsc_mpi_link *link, const void *word, int bytes) {}
+static int slow_tell(dsc_mpi_link *link, const void *word, int bytes) { return 0; }
 
 static int slow_listen(dsc_mpi_link *link, void *word, int bytes, int *from)
 {
@@ -82,9 +76,9 @@ const dsc_mpi_api *dsc_mpi_api_get(void)
                                      .build = DSC_VERSION_TEXT,
                                      .open = slow_open,
                                      .close = slow_close,
-                                     .send = slow_send,
-                                     .recv = slow_recv,
-                                     .test = slow_test,
+                                     .begin = slow_begin,
+                                     .wait = slow_wait,
+                                     .open_with = slow_open_with,
                                      .give_up = slow_give_up,
                                      .tell = slow_tell,
                                      .listen = slow_listen };

@@ -76,7 +76,7 @@ static dsc_status run_rank(const settings *s, const dsc_comm_place *place, dsc_e
     dsc_comm_bench bench = { 0 };
     DSC_TRY(dsc_alloc_open(&alloc, err));
     const dsc_comm_options options = { .alloc = alloc, .place = *place, .transport = s->transport, .channel_count = 1,
-                                       .staging_bytes = s->staging_kib << 10 };
+                                       .staging_bytes = s->staging_kib << 10, .one_thread = true };
     dsc_status status = dsc_comm_open(&options, &comm, err);
     if (status == DSC_OK)
         status = dsc_comm_bench_open(&bench, comm, alloc, s->bytes[s->size_count - 1], !s->plain, err);

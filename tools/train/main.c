@@ -164,7 +164,7 @@ static void engine_options(train_run *run, dsc_engine_options *options)
     options->config_path = run->args.config;
     options->overrides = run->args.overrides;
     options->override_count = run->args.override_count;
-    options->flags = run->args.strict ? DSC_ENGINE_STRICT : 0;
+    options->flags = DSC_ENGINE_ONE_THREAD | (run->args.strict ? (uint32_t)DSC_ENGINE_STRICT : 0);
     options->log = (dsc_log){ log_line, run };
     options->default_model = "gpt2-nano";
     options->default_data = run->default_data;

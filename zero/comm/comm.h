@@ -88,6 +88,9 @@ typedef struct dsc_comm_options {
     uint32_t staging_channels; /* bit c: channel c carries sums and needs staging; 0: all */
     const int *gate;  /* NULL, or of rank 0 a listener at master_addr and master_port; borrowed until open returns */
     bool register_memory; /* what dsc_comm_mem_open gives is told to the transport's library, where it wants to know */
+    /* All calls of this communicator come from the thread that opens it, but for abort and health. A transport whose
+     * library is to be called by one thread then needs none of its own (mpi). */
+    bool one_thread;
     bool native_sums; /* reduce_scatter by the transport's own sum where it has one: faster, not the same bits */
 } dsc_comm_options;
 

@@ -18,17 +18,17 @@ $(BUILD)/zero/comm/gloo_plugin.o: zero/comm/gloo_plugin.cc $(BUILD)/flags
 	$(Q)$(filter ccache,$(CC)) $(CXX) $(CPPFLAGS) -std=c++17 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra \
 	    -Wno-unused-parameter $(if $(filter 1,$(WERROR)),-Werror) -MMD -MP -c $< -o $@
 
-$(BUILD)/zero/comm/mpi_plugin.o: ISA := $(MPI_CFLAGS)
+$(BUILD)/zero/comm/mpi_plugin.o $(BUILD)/zero/comm/mpi_thread_plugin.o: ISA := $(MPI_CFLAGS)
 
 $(LIB)/dsc/libdsc_gloo.so: $(BUILD)/zero/comm/gloo_plugin.o
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LD    $@")
 	$(Q)$(CXX) -shared -Wl,-soname,libdsc_gloo.so -Wl,-z,defs $< -lgloo -lpthread -o $@
 
-$(LIB)/dsc/libdsc_mpi.so: $(BUILD)/zero/comm/mpi_plugin.o
+$(LIB)/dsc/libdsc_mpi.so: $(BUILD)/zero/comm/mpi_plugin.o $(BUILD)/zero/comm/mpi_thread_plugin.o
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LD    $@")
-	$(Q)$(CC) -shared -Wl,-soname,libdsc_mpi.so -Wl,-z,defs $< $(MPI_LIBS) -lpthread -o $@
+	$(Q)$(CC) -shared -Wl,-soname,libdsc_mpi.so -Wl,-z,defs $^ $(MPI_LIBS) -lpthread -o $@
 
 .PHONY: net-plugins
 ## net-plugins: what the transports "gloo" and "mpi" load, where their libraries are
