@@ -140,7 +140,7 @@ static int64_t plan_windows(dsc_zero *zero)
     for (int32_t i = 0; i < zero->gather_count; i++)
         zero->gather_window[i] =
             (dsc_window){ .first = zero->gather[i].issue_step, .last = zero->gather[i].last_step,
-                          .bytes = layout->group[zero->gather[i].group].padded * zero->param_bytes_each };
+                          .bytes = dsc_store_window_bytes(zero, zero->gather[i].group) };
     return dsc_window_place(zero->gather_window, zero->gather_count, zero->step_count);
 }
 
@@ -252,16 +252,28 @@ void dsc_gather_close(dsc_zero *zero)
     dsc_alloc_free(zero->o.alloc, zero->gather_of_use);
 }
 
-static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, char *window, dsc_error *err)
+static char *window_of(const dsc_zero *zero, const dsc_gather *gather)
+{
+    return (char *)zero->gather_buf.ptr + zero->gather_window[gather - zero->gather].offset +
+           dsc_store_window_start(zero, gather->group);
+}
+
+static char *own_part(const dsc_zero *zero, const dsc_gather *gather)
+{
+    return window_of(zero, gather) +
+           zero->o.layout->group[gather->group].slice * zero->o.rank * zero->param_bytes_each;
+}
+
+static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[gather->group].slice;
-    char *mine = zero->group[gather->group].param;
+    char *window = window_of(zero, gather), *mine = zero->group[gather->group].param;
     if (zero->group[gather->group].secondary_kept)
         return dsc_secondary_gather(zero, gather->group, window, err);
     DSC_TRY(dsc_zero_after_update(zero, gather->group, zero->fetch_stream, err));
     if (dsc_zero_param_is_away(zero, gather->group)) {
-        mine = window + slice * zero->o.rank * zero->param_bytes_each;
-        DSC_TRY(dsc_store_fetch(zero, gather->group, mine, err));
+        mine = own_part(zero, gather);
+        DSC_TRY(dsc_store_fetch(zero, gather->group, mine, gather->asked, err));
         DSC_TRY(dsc_zero_order(gather->fetched, zero->fetch_stream, zero->gather_stream, err));
     }
     const bool packed = dsc_pack_of_params(zero, gather->group) != DSC_QUANT_NONE;
@@ -296,18 +308,30 @@ static bool is_issued_at(const dsc_zero *zero, const dsc_gather *gather, int32_t
     return step == 0 ? !zero->early_begun : zero->more_follow && gather->issue_step + zero->step_count == step;
 }
 
+/* An update goes on under the passes only where compute is done when its launch has returned: of a window that opens
+ * now, all that used its memory has passed then. The fetch stream itself may be an update's group behind. */
+static bool ask_update(dsc_zero *zero, const dsc_gather *gather)
+{
+    return zero->update_stream != NULL && dsc_zero_param_is_away(zero, gather->group) &&
+           !zero->group[gather->group].secondary_kept && dsc_store_ask(zero, gather->group, own_part(zero, gather));
+}
+
 static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)
 {
-    bool marked = false;
+    bool any = false;
     for (int32_t i = 0; i < zero->gather_count; i++) {
-        dsc_gather *gather = &zero->gather[i];
-        if (!is_issued_at(zero, gather, step))
+        if (!is_issued_at(zero, &zero->gather[i], step))
             continue;
-        if (!marked)
-            DSC_TRY(open_windows(zero, step, err));
-        marked = true;
-        DSC_TRY(fill_window(zero, gather, (char *)zero->gather_buf.ptr + zero->gather_window[i].offset, err));
-        DSC_TRY(dsc_event_record(gather->done, zero->gather_stream, err));
+        zero->gather[i].asked = ask_update(zero, &zero->gather[i]);
+        any = true;
+    }
+    if (any)
+        DSC_TRY(open_windows(zero, step, err));
+    for (int32_t i = 0; i < zero->gather_count; i++) {
+        if (!is_issued_at(zero, &zero->gather[i], step))
+            continue;
+        DSC_TRY(fill_window(zero, &zero->gather[i], err));
+        DSC_TRY(dsc_event_record(zero->gather[i].done, zero->gather_stream, err));
     }
     zero->early_begun = zero->more_follow && step + zero->early_steps >= zero->step_count;
     return DSC_OK;
@@ -323,7 +347,7 @@ static dsc_status use_group(dsc_zero *zero, int32_t use, bool backward, const ch
     *base = NULL;
     if (i >= 0) {
         DSC_TRY(dsc_stream_wait(zero->o.compute, zero->gather[i].done, err));
-        *base = (char *)zero->gather_buf.ptr + zero->gather_window[i].offset;
+        *base = window_of(zero, &zero->gather[i]);
     } else if (state->param_whole) {
         if (state->gather_pending)
             DSC_TRY(dsc_stream_wait(zero->o.compute, state->gathered, err));

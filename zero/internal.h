@@ -29,6 +29,9 @@ typedef struct dsc_group_state {
     int64_t secondary_at;              /* bytes */
     bool gather_pending;               /* an asynchronous gather of updated parameters is under way */
     dsc_event *updated;                /* on the update stream */
+    /* An update hands what it makes to the first window that asks, beside writing it to a file. */
+    _Atomic(char *) hand_to; /* where this rank's slice lies in that window; NULL: none has asked */
+    int64_t handed_from;     /* the update's until `updated`: from this element of the slice on, all has come there */
     dsc_event *given, *gathered;       /* this rank's updated parameters are on the device; all ranks' are */
 } dsc_group_state;
 
@@ -36,6 +39,7 @@ typedef struct dsc_group_state {
 typedef struct dsc_gather {
     int32_t group;
     int32_t issue_step, last_step; /* a negative one is of the micro-step before */
+    bool asked; /* this rank's slice comes from the update, as far as that had not made it before */
     dsc_event *fetched, *done; /* this rank's slice is in the window; all of them are */
 } dsc_gather;
 

@@ -39,10 +39,15 @@ void dsc_ring_close(dsc_ring *ring)
     *ring = (dsc_ring){ 0 };
 }
 
-int32_t dsc_ring_next(dsc_ring *ring)
+void dsc_ring_end_views(dsc_ring *ring)
 {
     DSC_ASSERT(!ring->view_dirty);
     ring->view_at = -1;
+}
+
+int32_t dsc_ring_next(dsc_ring *ring)
+{
+    dsc_ring_end_views(ring);
     const int32_t slot = ring->turn;
     ring->turn = (slot + 1) % ring->slot_count;
     return slot;

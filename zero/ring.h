@@ -55,10 +55,12 @@ DSC_MUST_USE dsc_status dsc_ring_give(dsc_ring *ring, int32_t slot, dsc_piece pi
 /* Nothing is under way any more. */
 DSC_MUST_USE dsc_status dsc_ring_drain(dsc_ring *ring, dsc_error *err);
 
-/* Out of any order, while nothing is under way: the piece in *buf until the next view or take. `write`: it is written
- * back by the next view of another piece or by dsc_ring_settle. */
+/* Out of any order, while nothing is under way: the piece in *buf until the next view, take or end of views. `write`:
+ * it is written back by the next view of another piece or by dsc_ring_settle. */
 DSC_MUST_USE dsc_status dsc_ring_view(dsc_ring *ring, dsc_piece piece, bool write, void **buf, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_ring_settle(dsc_ring *ring, dsc_error *err);
+/* Others may write to the swap space from now on. Views are settled. */
+void dsc_ring_end_views(dsc_ring *ring);
 
 #ifdef __cplusplus
 }

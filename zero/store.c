@@ -34,6 +34,28 @@ bool dsc_store_is_used(const dsc_zero *zero)
     return false;
 }
 
+static bool reads_to_windows(const dsc_zero *zero)
+{
+    return zero->o.swap.param_folder_count > 0 && dsc_device_host_visible(zero->o.device);
+}
+
+/* A rank's slice starts on a block; the same bytes on every rank, since they decide how gathers are planned. */
+int64_t dsc_store_window_bytes(const dsc_zero *zero, int32_t g)
+{
+    const dsc_layout_group *group = &zero->o.layout->group[g];
+    const int64_t each = zero->param_bytes_each;
+    const bool halves = zero->world_size > 1 && group->slice * each % DSC_AIO_ALIGN != 0;
+    if (!reads_to_windows(zero))
+        return group->padded * each;
+    return dsc_align_up(group->padded * each + (halves ? DSC_AIO_ALIGN / 2 : 0), DSC_AIO_ALIGN);
+}
+
+int64_t dsc_store_window_start(const dsc_zero *zero, int32_t g)
+{
+    const int64_t before = zero->o.layout->group[g].slice * zero->o.rank * zero->param_bytes_each;
+    return reads_to_windows(zero) ? dsc_align_up(before, DSC_AIO_ALIGN) - before : 0;
+}
+
 /* ---- planning ---- */
 
 static void choose_states(dsc_zero *zero)
@@ -75,9 +97,11 @@ void dsc_store_choose(dsc_zero *zero)
         choose_states(zero);
     if (zero->o.swap.param_folder_count > 0 || zero->o.swap.params_on_host)
         choose_params(zero);
-    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        zero->group[g].handed_from = zero->o.layout->group[g].slice;
         for (int p = 0; p < DSC_PLANE_COUNT; p++)
             zero->group[g].swap_at[p] = -1;
+    }
 }
 
 static bool wants_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
@@ -211,6 +235,13 @@ static dsc_status open_space(dsc_zero *zero, dsc_space space, dsc_error *err)
     return dsc_swap_open(&place, &zero->store.swap[space], err);
 }
 
+static void lock_buffer(const dsc_zero *zero, bool pin, const dsc_buf *buf)
+{
+    char word[256];
+    if (pin && !dsc_buf_lock(buf, word, sizeof word))
+        dsc_log_printf(zero->o.swap.log, DSC_LOG_WARNING, "pin_memory: %s", word);
+}
+
 static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, dsc_ring *ring, dsc_buf *buf, dsc_error *err)
 {
     dsc_store *store = &zero->store;
@@ -218,14 +249,26 @@ static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, dsc_ring *
     DSC_TRY(open_aio(zero, aio, err));
     DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_IO, DSC_TIER_PINNED, ring_bytes(zero, plane), buf, err));
     DSC_TRY(dsc_aio_register(store->aio[aio], buf->ptr, buf->bytes, err));
-    char word[256];
-    const bool pin = plane == DSC_PLANE_PARAM ? zero->o.swap.pin_params : zero->o.swap.pin_states;
-    if (pin && !dsc_buf_lock(buf, word, sizeof word))
-        dsc_log_printf(zero->o.swap.log, DSC_LOG_WARNING, "pin_memory: %s", word);
+    lock_buffer(zero, plane == DSC_PLANE_PARAM ? zero->o.swap.pin_params : zero->o.swap.pin_states, buf);
     ring->read_ahead = zero->o.swap.read_ahead;
     ring->write_behind = zero->o.swap.write_behind;
     return dsc_ring_open(ring, store->swap[plane_table[plane].space], store->aio[aio], buf->ptr, piece_bytes,
                          zero->o.swap.slot_count, err);
+}
+
+/* Windows are buffers of files then, like those of rings. */
+static dsc_status open_fetch(dsc_zero *zero, dsc_error *err)
+{
+    dsc_store *store = &zero->store;
+    int64_t longest = 0;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (zero->group[g].swap_at[DSC_PLANE_PARAM] >= 0)
+            longest = dsc_max_i64(longest, zero->o.layout->group[g].slice * zero->param_bytes_each);
+    if (longest == 0 || !reads_to_windows(zero))
+        return DSC_OK;
+    lock_buffer(zero, zero->o.swap.pin_params, &zero->gather_buf);
+    DSC_TRY(dsc_aio_register(store->aio[DSC_STORE_AIO_PARAM], zero->gather_buf.ptr, zero->gather_buf.bytes, err));
+    return dsc_swap_op_open(store->swap[DSC_SPACE_PARAM], NULL, longest, &store->fetch, err);
 }
 
 static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
@@ -234,6 +277,7 @@ static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (plane_is_used(zero, (dsc_plane)p))
             DSC_TRY(open_ring(zero, (dsc_plane)p, plane_table[p].aio, &store->ring[p], &store->buf[p], err));
+    DSC_TRY(open_fetch(zero, err));
     if (!update_writes_params(zero))
         return DSC_OK;
     return open_ring(zero, DSC_PLANE_PARAM, DSC_STORE_AIO_STATES, &store->back, &store->back_buf, err);
@@ -329,6 +373,7 @@ void dsc_store_close(dsc_zero *zero)
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_ring_close(&store->ring[p]);
     dsc_ring_close(&store->back);
+    dsc_swap_op_close(&store->fetch);
     close_update(store);
     if (zero->o.device == NULL)
         return;

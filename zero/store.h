@@ -33,6 +33,7 @@ typedef struct dsc_store {
     dsc_swap *swap[DSC_SPACE_COUNT];
     dsc_buf buf[DSC_PLANE_COUNT];
     dsc_ring ring[DSC_PLANE_COUNT];
+    dsc_swap_op *fetch; /* parameters of one slice, to its window without a buffer between */
     dsc_buf back_buf; /* before the parameters that the update reads (fp32) and writes */
     dsc_ring back;
     dsc_device *update_device; /* the host's cpu device with one thread; NULL: the update runs where its caller does */
@@ -76,8 +77,16 @@ DSC_MUST_USE dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc
 /* Nothing is under way any more. The streams are idle. */
 DSC_MUST_USE dsc_status dsc_store_drain(dsc_zero *zero, dsc_error *err);
 
-/* On the fetch stream: this rank's parameters of a group, which are away, to memory. */
-DSC_MUST_USE dsc_status dsc_store_fetch(dsc_zero *zero, int32_t group, void *to, dsc_error *err);
+/* Windows of parameters that are away from a host_visible device are where its files are read to, in whole blocks: what
+ * such a window takes, and where in it the group begins. */
+int64_t dsc_store_window_bytes(const dsc_zero *zero, int32_t group);
+int64_t dsc_store_window_start(const dsc_zero *zero, int32_t group);
+/* What an update that is under way has not made of a group's parameters yet shall come to `to`, which is free, as it is
+ * made; the first who asks after an update began is told so. On the thread of the compute stream. */
+bool dsc_store_ask(dsc_zero *zero, int32_t group, char *to);
+/* On the fetch stream: this rank's parameters of a group, which are away, to their place in a window; where it has
+ * asked for them, after the update, what did not come from there. */
+DSC_MUST_USE dsc_status dsc_store_fetch(dsc_zero *zero, int32_t group, char *to, bool asked, dsc_error *err);
 
 /* On the reduce stream: where the sum of elements [first, first + count) of this rank's slice lies. Sums that are not
  * on the device come at most a tile at a time, and are not read with `overwrite`; those of next_group (-1: none) are

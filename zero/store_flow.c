@@ -128,6 +128,10 @@ dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err)
     if (!dsc_store_is_used(zero))
         return DSC_OK;
     DSC_TRY(dsc_stream_sync(zero->fetch_stream, err));
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        atomic_store(&zero->group[g].hand_to, NULL);
+        zero->group[g].handed_from = zero->o.layout->group[g].slice;
+    }
     return dsc_stream_sync(zero->out_stream, err);
 }
 
@@ -154,6 +158,18 @@ dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
     return DSC_OK;
 }
 
+/* Whoever asks while a tile is made still gets it. */
+static dsc_status hand_over(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+{
+    dsc_group_state *state = &zero->group[tile->group];
+    char *to = atomic_load(&state->hand_to);
+    const int64_t at = tile->first - state->own_first, each = zero->param_bytes_each;
+    if (to == NULL)
+        return DSC_OK;
+    state->handed_from = dsc_min_i64(state->handed_from, at);
+    return dsc_copy(tile->stream, to + at * each, tile->param, tile->count * each, err);
+}
+
 dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     static const dsc_plane written[] = { DSC_PLANE_PARAM, DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2 };
@@ -162,6 +178,7 @@ dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
         DSC_TRY(dsc_host_tier_give(zero, tile, err));
     if (!any_in_swap(zero, tile->group))
         return DSC_OK;
+    DSC_TRY(hand_over(zero, tile, err));
     DSC_TRY(dsc_stream_sync(tile->stream, err));
     for (size_t i = 0; i < DSC_COUNT(written); i++)
         if (in_swap(zero, tile->group, written[i]))
@@ -211,13 +228,42 @@ static dsc_piece tile_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, in
     return count > 0 ? piece_of(zero, g, plane, first, count) : (dsc_piece){ 0, 0 };
 }
 
-dsc_status dsc_store_fetch(dsc_zero *zero, int32_t g, void *to, dsc_error *err)
+bool dsc_store_ask(dsc_zero *zero, int32_t g, char *to)
+{
+    char *nobody = NULL;
+    return atomic_compare_exchange_strong(&zero->group[g].hand_to, &nobody, to);
+}
+
+typedef struct fetch_call {
+    dsc_zero *zero;
+    int32_t group;
+    bool asked;
+    char *to;
+} fetch_call;
+
+static dsc_status fetch_now(void *args, dsc_error *err)
+{
+    const fetch_call *call = args;
+    dsc_zero *zero = call->zero;
+    const dsc_group_state *state = &zero->group[call->group];
+    const int64_t elements = call->asked ? state->handed_from : zero->o.layout->group[call->group].slice;
+    dsc_swap_read(zero->store.fetch, call->to, dsc_align_up(elements * zero->param_bytes_each, DSC_AIO_ALIGN),
+                  state->swap_at[DSC_PLANE_PARAM]);
+    return dsc_swap_wait(zero->store.fetch, err);
+}
+
+dsc_status dsc_store_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_error *err)
 {
     const int64_t tile = zero->store.tile_elements, each = zero->param_bytes_each;
     const int64_t slice = zero->o.layout->group[g].slice;
     dsc_ring *ring = &zero->store.ring[DSC_PLANE_PARAM];
     if (!in_swap(zero, g, DSC_PLANE_PARAM))
         return dsc_copy(zero->fetch_stream, to, zero->group[g].param, slice * each, err);
+    if (zero->store.fetch != NULL) {
+        const fetch_call call = { zero, g, asked, to };
+        dsc_ring_end_views(ring);
+        return dsc_host_call(zero->fetch_stream, fetch_now, &call, (int64_t)sizeof call, err);
+    }
     for (int64_t first = 0; first < slice; first += tile) {
         const ring_call call = { .ring = ring,
                                  .slot = dsc_ring_next(ring),
@@ -225,7 +271,7 @@ dsc_status dsc_store_fetch(dsc_zero *zero, int32_t g, void *to, dsc_error *err)
                                  .piece = tile_piece(zero, g, DSC_PLANE_PARAM, first),
                                  .ahead = tile_piece(zero, g, DSC_PLANE_PARAM, first + tile) };
         DSC_TRY(dsc_host_call(zero->fetch_stream, take_now, &call, (int64_t)sizeof call, err));
-        DSC_TRY(dsc_copy(zero->fetch_stream, (char *)to + first * each, ring->slot[call.slot].buf, call.piece.bytes,
+        DSC_TRY(dsc_copy(zero->fetch_stream, to + first * each, ring->slot[call.slot].buf, call.piece.bytes,
                          err));
     }
     return DSC_OK;

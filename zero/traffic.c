@@ -61,8 +61,9 @@ static void add_files(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_
     const bool trainable = zero->o.layout->group[g].trainable, fp32 = zero->o.compute_dtype == DSC_F32;
     const int64_t slice = zero->o.layout->group[g].slice, sum_bytes = dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
     if (state->swap_at[DSC_PLANE_PARAM] >= 0) {
-        const int64_t bytes = slice * zero->param_bytes_each;
-        out->pass_read_bytes += micro_steps * windows_of(zero, g) * bytes;
+        const int64_t bytes = slice * zero->param_bytes_each, windows = windows_of(zero, g);
+        const bool handed = trainable && windows > 0 && dsc_store_updates_behind(zero); /* to the step's first one */
+        out->pass_read_bytes += (micro_steps * windows - handed) * bytes;
         out->update_read_bytes += trainable && fp32 ? bytes : 0;
         out->update_written_bytes += trainable ? bytes : 0;
     }

@@ -57,6 +57,7 @@ typedef struct variant {
     const char *zero; /* as in placement */
     const char *own;  /* members of "dsc", each preceded by a comma */
     const char *extra;
+    int64_t tile; /* 0: small ones */
 } variant;
 
 static void run_variant(const variant *v, const dsc_model *model, run_result *out)
@@ -67,10 +68,11 @@ static void run_variant(const variant *v, const dsc_model *model, run_result *ou
              "{%s\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d,"
              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
              " \"gradient_clipping\": 0.5, \"bf16\": {\"enabled\": %s},"
-             " \"zero_optimization\": {\"stage\": %d, \"sub_group_size\": 2048,"
+             " \"zero_optimization\": {\"stage\": %d, \"sub_group_size\": %lld,"
              " \"stage3_param_persistence_threshold\": 0%s},"
              " \"dsc\": {\"threads\": 1%s%s}}",
-             v->extra != NULL ? v->extra : "", (int)v->accumulation, v->bf16 ? "true" : "false", (int)v->stage, zero,
+             v->extra != NULL ? v->extra : "", (int)v->accumulation, v->bf16 ? "true" : "false", (int)v->stage,
+             v->tile > 0 ? (long long)v->tile : 2048, zero,
              v->any_world ? ", \"reproducible\": \"world_size\"" : "", v->own != NULL ? v->own : "");
     const run_options options = { .world = v->world, .steps = STEPS, .model = model, .config = config,
                                   .data = toy_data((dsc_model *)(uintptr_t)model, 1 << 20), .fault_rank = -1 };
@@ -129,7 +131,7 @@ static void every_placement_gives_the_same_bits(void **state)
         for (int32_t world = 1; world <= 3; world++)
             for (int32_t accumulation = 1; accumulation <= 4; accumulation += 3) {
                 run_result first;
-                variant v = { world, 0, accumulation, bf16 != 0, false, "", NULL, NULL };
+                variant v = { world, 0, accumulation, bf16 != 0, false, "", NULL, NULL, 0 };
                 run_variant(&v, model, &first);
                 assert_int_equal(first.status, DSC_OK);
                 assert_true(first.loss[STEPS - 1] != first.loss[0]);
@@ -140,13 +142,28 @@ static void every_placement_gives_the_same_bits(void **state)
     toy_model_close(model);
 }
 
+/* One group's parameters are in a file, in one piece: looked at before the first step and after the last one, they are
+ * those that the steps have left. */
+static void what_was_seen_is_read_again(void **state)
+{
+    dsc_model *model = toy_model_open(400, 61, 2, false);
+    run_result first, other;
+    variant v = { 1, 3, 1, false, false, "", NULL, NULL, 1 << 20 };
+    run_variant(&v, model, &first);
+    assert_int_equal(first.status, DSC_OK);
+    v.zero = OPTIMIZER_NVME ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"max_in_cpu\": 20000}";
+    run_variant(&v, model, &other);
+    expect_same(&first, &other, "one piece", &v);
+    toy_model_close(model);
+}
+
 /* With sums that do not depend on the world size, gradients stay in memory and the rest goes to files. */
 static void any_world_size_agrees(void **state)
 {
     dsc_model *model = toy_model_open(5, 61, 2, false);
     for (int low = 0; low < 2; low++) {
         run_result first, other;
-        variant v = { 1, 1, 6, true, true, "", low ? BF16_MOMENTS BF16_SUMS : NULL, NULL };
+        variant v = { 1, 1, 6, true, true, "", low ? BF16_MOMENTS BF16_SUMS : NULL, NULL, 0 };
         run_variant(&v, model, &first);
         assert_int_equal(first.status, DSC_OK);
         for (v.world = 1; v.world <= 3; v.world++) {
@@ -165,7 +182,7 @@ static void every_engine_gives_the_same_bits(void **state)
     static const char *const engines[] = { "io_uring", "libaio", "threads", "io_uring" }; /* which then polls */
     dsc_model *model = toy_model_open(5, 61, 3, true);
     run_result first, other;
-    variant v = { 2, 3, 2, true, false, "", NULL, NULL };
+    variant v = { 2, 3, 2, true, false, "", NULL, NULL, 0 };
     run_variant(&v, model, &first);
     assert_int_equal(first.status, DSC_OK);
     v.zero = OPTIMIZER_NVME PARAM_NVME;
@@ -190,7 +207,7 @@ static void several_folders(void **state)
     dsc_model *model = toy_model_open(5, 61, 3, true);
     run_result first, other;
     char zero[1400];
-    variant v = { 2, 3, 1, true, false, "", NULL, NULL };
+    variant v = { 2, 3, 1, true, false, "", NULL, NULL, 0 };
     run_variant(&v, model, &first);
     assert_int_equal(first.status, DSC_OK);
     snprintf(zero, sizeof zero, ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": [\"%s\", \"%s\"]}",
@@ -210,7 +227,7 @@ static void moments_in_bf16_give_the_same_bits(void **state)
     dsc_model *model = toy_model_open(5, 61, 3, true);
     for (int32_t world = 1; world <= 3; world++) {
         run_result full, first;
-        variant v = { world, 0, 1 + world % 2, world != 2, false, "", NULL, NULL };
+        variant v = { world, 0, 1 + world % 2, world != 2, false, "", NULL, NULL, 0 };
         run_variant(&v, model, &full);
         v.own = BF16_MOMENTS;
         run_variant(&v, model, &first);
@@ -230,7 +247,7 @@ static void sums_in_bf16_give_the_same_bits(void **state)
     dsc_model *model = toy_model_open(5, 61, 3, true);
     for (int32_t world = 1; world <= 3; world++) {
         run_result full, first;
-        variant v = { world, 0, 4 - world, world != 2, false, "", NULL, NULL };
+        variant v = { world, 0, 4 - world, world != 2, false, "", NULL, NULL, 0 };
         run_variant(&v, model, &full);
         v.own = BF16_SUMS;
         run_variant(&v, model, &first);
@@ -344,7 +361,7 @@ static void a_folder_that_is_none(void **state)
     dsc_model *model = toy_model_open(5, 61, 1, false);
     run_result r;
     const variant v = { 2, 1, 1, true, false,
-                        ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/none\"}", NULL, NULL };
+                        ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/none\"}", NULL, NULL, 0 };
     run_variant(&v, model, &r);
     assert_int_equal(r.status, DSC_ERR_INPUT);
     assert_non_null(strstr(r.error.where, "/none"));
@@ -367,6 +384,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_placement_gives_the_same_bits),
+        cmocka_unit_test(what_was_seen_is_read_again),
         cmocka_unit_test(any_world_size_agrees),
         cmocka_unit_test(every_engine_gives_the_same_bits),
         cmocka_unit_test(several_folders),

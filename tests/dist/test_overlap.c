@@ -40,7 +40,7 @@ typedef struct hold {
 } hold;
 
 static hold held;
-static _Atomic int64_t blocks[2], forwards[MODULES], backwards[MODULES], gathered;
+static _Atomic int64_t blocks[2], forwards[MODULES], backwards[MODULES], gathered, gathered_bytes;
 static atomic_bool late, was_held;
 
 /* What waits for what it must not wait for ends here. */
@@ -58,8 +58,10 @@ static dsc_aio_fault_kind before_block(void *user, int64_t n, const dsc_aio_piec
     char name[16] = "";
     (void)user, (void)n, (void)result;
     pthread_getname_np(pthread_self(), name, sizeof name);
-    if (strcmp(name, "gather") == 0)
+    if (strcmp(name, "gather") == 0) {
         atomic_fetch_add(&gathered, 1);
+        atomic_fetch_add(&gathered_bytes, piece->bytes);
+    }
     if (held.stream == NULL || strcmp(name, held.stream) != 0 || piece->write != held.write)
         return DSC_AIO_FAULT_NONE;
     if (atomic_fetch_add(&blocks[piece->write], 1) + 1 == held.at) {
@@ -90,17 +92,32 @@ static dsc_status watch_backward(const dsc_module *m, dsc_module_ctx *ctx, dsc_e
     return toy->modules[i].backward(&toy->modules[i], ctx, err);
 }
 
+static bool waits_for_hold;
+static double evaluated; /* rank 0's loss */
+
+static dsc_status fill_eval(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)
+{
+    const dsc_data_source *source = user;
+    if (waits_for_hold && in_files)
+        hold_until(&blocks[held.write], held.at);
+    return source->fill(source->user, first_sample, count, data, err);
+}
+
 /* Before the others a step, whose update goes on. */
 static dsc_status step_and_evaluate(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
     double loss;
-    const dsc_data_source data = toy_data(toy, 1 << 10);
-    (void)rank, (void)user;
+    dsc_data_source data = toy_data(toy, 1 << 10);
+    const dsc_data_source waiting = { fill_eval, &data, 1 << 10 };
+    (void)user;
     DSC_TRY(dsc_engine_train_batch(engine, NULL, err));
-    return dsc_engine_evaluate(engine, &data, 4, &loss, err);
+    DSC_TRY(dsc_engine_evaluate(engine, &waiting, 4, &loss, err));
+    if (rank == 0)
+        evaluated = loss;
+    return DSC_OK;
 }
 
-static void train(int32_t world, int32_t accumulation, bool files, bool evaluates, run_result *out)
+static void train(int32_t world, int64_t steps, int32_t accumulation, bool files, bool evaluates, run_result *out)
 {
     static const dsc_aio_hook hook = { before_block, NULL };
     const dsc_io io = { .blocks = &hook };
@@ -117,12 +134,12 @@ static void train(int32_t world, int32_t accumulation, bool files, bool evaluate
              " \"stage3_param_persistence_threshold\": 0%s},"
              " \"dsc\": {\"threads\": 1, \"comm_timeout_s\": %g}}",
              (int)accumulation, nvme, 100 * SANITIZE_SLOWER);
-    const run_options options = { .world = world, .steps = STEPS, .model = &watched, .config = config,
+    const run_options options = { .world = world, .steps = steps, .model = &watched, .config = config,
                                   .data = toy_data(toy, 1 << 20), .before = evaluates ? step_and_evaluate : NULL,
                                   .io = &io };
     for (int i = 0; i < MODULES; i++)
         forwards[i] = backwards[i] = 0;
-    blocks[0] = blocks[1] = gathered = 0;
+    blocks[0] = blocks[1] = gathered = gathered_bytes = 0;
     late = was_held = false;
     in_files = files;
     run_world(&options, out);
@@ -134,8 +151,10 @@ static void train(int32_t world, int32_t accumulation, bool files, bool evaluate
 static void expect_same_but_held(int32_t world, int32_t accumulation, bool evaluates)
 {
     run_result in_memory, r;
-    train(world, accumulation, false, evaluates, &in_memory);
-    train(world, accumulation, true, evaluates, &r);
+    train(world, STEPS, accumulation, false, evaluates, &in_memory);
+    const double loss = evaluated;
+    train(world, STEPS, accumulation, true, evaluates, &r);
+    assert_true(evaluated == loss);
     assert_true(was_held || held.stream == NULL);
     assert_false(late);
     assert_memory_equal(in_memory.loss, r.loss, STEPS * sizeof(double));
@@ -169,7 +188,7 @@ static void no_gradient_is_overwritten(void **state)
 static void the_next_micro_steps_parameters_are_read_ahead(void **state)
 {
     run_result r;
-    train(1, 1, true, false, &r);
+    train(1, STEPS, 1, true, false, &r);
     reads_of_one_pass = gathered / STEPS; /* the first pass's at most */
     expect_same_but_held(1, 2, false);
 }
@@ -179,12 +198,35 @@ static void forward_goes_on_under_the_update(void **state)
 {
     run_result r;
     held = (hold){ "update", true, INT64_MAX, NULL, 0 }; /* counts */
-    train(1, 1, true, false, &r);
+    train(1, STEPS, 1, true, false, &r);
     const int64_t writes = blocks[1] / STEPS;
     for (int evaluates = 0; evaluates < 2; evaluates++) {
         held = (hold){ "update", true, writes - 1, &forwards[1], 2 };
         expect_same_but_held(1, 1, evaluates != 0);
     }
+}
+
+/* Parameters that an update makes while their window is open come there from it, not from their file: the last block's
+ * is, when the forward pass is at the one before. */
+static void updated_parameters_are_not_read_again(void **state)
+{
+    run_result r;
+    held = (hold){ "update", false, INT64_MAX, NULL, 0 }; /* counts */
+    train(1, 1, 1, true, false, &r);
+    const int64_t reads = blocks[0], bytes_of_a_step = gathered_bytes;
+    assert_true(bytes_of_a_step > 0);
+    held = (hold){ "update", false, reads, &forwards[BLOCKS - 1], 2 };
+    expect_same_but_held(1, 1, false);
+    assert_true(gathered_bytes < STEPS * bytes_of_a_step);
+}
+
+/* From the second of its two tiles on: who evaluates asks when the first one is made. */
+static void a_part_of_a_group_comes_from_the_update(void **state)
+{
+    held = (hold){ "update", false, 57, &forwards[0], 2 }; /* after the 12 tiles of the tied group and one of a block */
+    waits_for_hold = true;
+    expect_same_but_held(1, 1, true);
+    waits_for_hold = false;
 }
 
 static int open_all(void **state)
@@ -217,6 +259,8 @@ int main(void)
         cmocka_unit_test(no_gradient_is_overwritten),
         cmocka_unit_test(the_next_micro_steps_parameters_are_read_ahead),
         cmocka_unit_test(forward_goes_on_under_the_update),
+        cmocka_unit_test(updated_parameters_are_not_read_again),
+        cmocka_unit_test(a_part_of_a_group_comes_from_the_update),
     };
     return cmocka_run_group_tests_name("overlap", tests, open_all, close_all);
 }
