@@ -53,9 +53,9 @@ static const flag_row rows[] = {
     { "--ssh_port", "", "PORT", FLAG_NUMBER, AT(ssh_port), 1, 65535, "of the other hosts' sshd" },
     { "--ssh_option", "", "NAME=VALUE", FLAG_LIST, AT(ssh_options), 0, 0, "for ssh -o; may be given several times" },
     { "--launcher", "", "NAME", FLAG_TEXT, AT(launcher), 0, 0,
-      "ssh (also called pdsh), openmpi, mpich, impi, mvapich or slurm" },
+      "ssh, pdsh (ssh with PDSH_SSH_ARGS), openmpi, mpich, impi, mvapich or slurm" },
     { "--launcher_args", "", "ARGS", FLAG_TEXT, AT(launcher_args), 0, 0,
-      "for mpirun, srun or sbatch" },
+      "for mpirun, srun or sbatch, or flags of pdsh" },
     { "--sbatch", "", "", FLAG_BOOL, AT(sbatch), 0, 0,
       "with --launcher slurm: print the batch script that starts this, for sbatch" },
     { "--force_multi", "", "", FLAG_BOOL, AT(force_multi), 0, 0, "an agent also for one host that is this one" },
@@ -260,7 +260,7 @@ static dsc_status check_other_launcher(const dsc_launcher_options *out, dsc_erro
     return DSC_OK;
 }
 
-/* What starts the other hosts. DeepSpeed's pdsh would open the same ssh connections. */
+/* What starts the other hosts. */
 static dsc_status set_launcher(dsc_launcher_options *out, dsc_error *err)
 {
     static const char *const others[] = { "openmpi", "mpich", "impi", "mvapich", "slurm" };
@@ -269,12 +269,13 @@ static dsc_status set_launcher(dsc_launcher_options *out, dsc_error *err)
     for (size_t i = 0; i < DSC_COUNT(others) && out->launcher != NULL; i++)
         if (strcasecmp(out->launcher, others[i]) == 0)
             return check_other_launcher(out, err);
-    if (out->launcher_args != NULL)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "--launcher_args", "is for --launcher openmpi, mpich, impi, mvapich or "
-                        "slurm; for ssh write --ssh_option NAME=VALUE for each option");
-    if (out->launcher == NULL || strcasecmp(out->launcher, "ssh") == 0 || strcasecmp(out->launcher, "pdsh") == 0)
+    const bool pdsh = out->launcher != NULL && strcasecmp(out->launcher, "pdsh") == 0;
+    if (out->launcher_args != NULL && !pdsh)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--launcher_args", "is for --launcher pdsh, openmpi, mpich, impi, "
+                        "mvapich or slurm; for ssh write --ssh_option NAME=VALUE for each option");
+    if (out->launcher == NULL || pdsh || strcasecmp(out->launcher, "ssh") == 0)
         return DSC_OK;
-    return DSC_FAIL(err, DSC_ERR_INPUT, "--launcher", "\"%.60s\"; expected ssh, openmpi, mpich, impi, mvapich or "
+    return DSC_FAIL(err, DSC_ERR_INPUT, "--launcher", "\"%.60s\"; expected ssh, pdsh, openmpi, mpich, impi, mvapich or "
                     "slurm", out->launcher);
 }
 

@@ -13,6 +13,7 @@
 
 #include "base/io.h"
 #include "base/slurm.h"
+#include "launcher/pdsh.h"
 #include "launcher/slurm.h"
 
 static const char default_hostfile[] = "/job/hostfile";
@@ -246,6 +247,20 @@ static dsc_status divide_cores(dsc_launcher_plan *plan, const dsc_launcher_optio
     return DSC_OK;
 }
 
+/* What is wrong with it is said before anything starts. */
+static dsc_status look_at_pdsh(dsc_launcher_plan *plan, const dsc_launcher_options *opt, dsc_error *err)
+{
+    dsc_pdsh_words words;
+    DSC_TRY(dsc_pdsh_read(opt, plan->pool.host[0].name, &words, err));
+    if (opt->launcher != NULL && strcasecmp(opt->launcher, "pdsh") == 0)
+        note(plan, DSC_LAUNCHER_INFO, "--launcher pdsh: an ssh to each host, as pdsh would start it, with its "
+             "PDSH_SSH_ARGS; not pdsh itself, which passes programs no input");
+    else if (words.count > 0)
+        note(plan, DSC_LAUNCHER_INFO, "ssh is given what PDSH_SSH_ARGS and PDSH_SSH_ARGS_APPEND say, as by DeepSpeed; "
+             "--launcher ssh: it is not");
+    return DSC_OK;
+}
+
 dsc_status dsc_launcher_resolve(dsc_alloc *alloc, const dsc_launcher_options *opt, const dsc_machine *machine,
                                 dsc_launcher_plan *out, dsc_error *err)
 {
@@ -277,6 +292,8 @@ dsc_status dsc_launcher_resolve(dsc_alloc *alloc, const dsc_launcher_options *op
                         "cannot be used while KMP_AFFINITY is set; unset it");
     if (out->local)
         DSC_TRY(divide_cores(out, opt, machine, err));
+    if (!out->local && !opt->no_ssh)
+        DSC_TRY(look_at_pdsh(out, opt, err));
     const int32_t here_count = out->pool.host[out->here].slot_count;
     if (out->local && machine->gpu_count == 0 && (out->world_size > 1 || opt->slots_per_node > 0))
         note(out, DSC_LAUNCHER_INFO, "no GPU on this host: starting %d CPU rank%s", here_count,

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "launcher/pdsh.h"
 #include "launcher/program.h"
 
 /* The quotes are for the login shell there, which may be any; what is in them is for sh. */
@@ -20,11 +21,19 @@ static const char *const own_options[] = { "BatchMode=yes", "ConnectTimeout=10",
 dsc_status dsc_ssh_command(dsc_alloc *alloc, const dsc_launcher_options *opt, const char *host, char ***argv,
                            dsc_error *err)
 {
-    const int64_t count = 16 + 2 * (int64_t)DSC_COUNT(own_options) + 2 * opt->ssh_options.count;
-    const char **list = NULL;
+    struct { /* one allocation, which is argv */
+        const char *list[16 + 2 * DSC_COUNT(own_options) + 2 * DSC_LAUNCHER_LIST_MAX + DSC_PDSH_WORDS_MAX];
+        dsc_pdsh_words pdsh;
+    } *command = NULL;
     int used = 0;
     DSC_ASSERT(host[0] != '-' && host[0] != 0);
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, (int64_t)sizeof *list, &list, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, (int64_t)sizeof *command, &command, err));
+    const dsc_status status = dsc_pdsh_read(opt, host, &command->pdsh, err);
+    if (status != DSC_OK) {
+        dsc_alloc_free(alloc, command);
+        return status;
+    }
+    const char **list = command->list;
     list[used++] = "ssh";
     list[used++] = "-T";
     list[used++] = "-x";
@@ -32,6 +41,8 @@ dsc_status dsc_ssh_command(dsc_alloc *alloc, const dsc_launcher_options *opt, co
         list[used++] = "-o";
         list[used++] = opt->ssh_options.text[i];
     }
+    for (int i = 0; i < command->pdsh.count; i++)
+        list[used++] = command->pdsh.word[i];
     for (size_t i = 0; i < DSC_COUNT(own_options); i++) {
         list[used++] = "-o";
         list[used++] = own_options[i];
@@ -43,7 +54,7 @@ dsc_status dsc_ssh_command(dsc_alloc *alloc, const dsc_launcher_options *opt, co
     list[used++] = "--";
     list[used++] = host;
     list[used++] = remote_command;
-    DSC_ASSERT(used < count);
+    DSC_ASSERT((size_t)used < DSC_COUNT(command->list));
     memcpy(argv, &list, sizeof list); /* execve's type; nobody writes to them */
     return DSC_OK;
 }

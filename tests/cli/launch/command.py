@@ -67,6 +67,7 @@ def flags_that_come_later_are_refused_by_name():
         refused(launch(*flag, "true"), flag[0].split("=")[0], "not built yet")
     refused(launch("--launcher", "rsh", "true"), "--launcher", "rsh")
     refused(launch("--launcher_args", "--x y", "true"), "--launcher_args", "--ssh_option")
+    refused(launch("--launcher", "ssh", "--launcher_args", "-t 3", "true"), "--launcher_args", "--ssh_option")
     refused(launch("--node_rank", "1", "true"), "--node_rank", "--no_ssh")
     refused(launch("--ssh_option", "-oProxyCommand=x", "true"), "--ssh_option")
     refused(launch("--ssh_option=-oProxyCommand=x", "true"), "--ssh_option", "NAME=VALUE")

@@ -55,6 +55,25 @@ NASTY = [b"", b" ", b"'", b'"', b"\\", b"$HOME", b"`id`", b"$(id)", b"a\nb", b"\
 
 
 @test
+def settings_for_pdsh_reach_ssh():
+    flags = " ".join("-o" + option for option in net.options)
+    where = ["-H", f"{HOSTS[1]}:1", "sh", "-c", "echo $SSH_CONNECTION | wc -w; whoami"]
+    for env in (clean_env(PDSH_SSH_ARGS_APPEND=flags), clean_env(PDSH_SSH_ARGS="-x -l %u %h " + flags)):
+        for args in (["--launcher", "pdsh", "--launcher_args", "-S -f 1024 -t 9"], []):
+            r = net.launch(*args, *where, env=env, options=[])
+            equal((r.code, r.out), (0, "4\nroot\n"), r)
+            check("PDSH_SSH_ARGS" in r.err, r)
+        r = net.launch("--launcher", "ssh", *where, env=env, options=[])
+        refused(r, HOSTS[1], code=4)
+        if shutil.which("pdsh") is not None:  # it means the same there
+            p = subprocess.run(["ip", "netns", "exec", net.names[0], "pdsh", "-R", "ssh", "-w", HOSTS[1], "whoami"],
+                               env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, text=True)
+            equal((p.returncode, p.stdout), (0, f"{HOSTS[1]}: root\n"), p)
+    r = net.launch("--launcher", "pdsh", "--launcher_args", "-l nobody-of-this-name", *where, options=None)
+    refused(r, HOSTS[1], code=4)
+
+
+@test
 def any_bytes_arrive_as_they_are():
     seed = random.randrange(1 << 30)
     rng = random.Random(seed)

@@ -192,6 +192,28 @@ def hydra_trains_to_the_same_bits():
 
 
 @test
+def what_pdsh_is_told_must_be_for_ssh():
+    def asked(*args, **env):
+        return launch("--dry-run", "-H", "me@away:1,other:1", *args, "true", env=clean_env(**env))
+    for args in ("-l me -t 3", "-S -f1024 -N -R ssh", "-t3 -b"):
+        equal(asked("--launcher", "pdsh", "--launcher_args", args).code, 0, args)
+    for args, part in (("-w a", "--hostfile"), ("-x a", "--exclude"), ("-t x", "number"), ("-S -l", "lacks"), ("x", "flags"),
+                       ("-R mrsh", "ssh only"), ("-u 3", "flags")):
+        refused(asked("--launcher", "pdsh", "--launcher_args", args), "--launcher_args", part)
+    for name in ("PDSH_SSH_ARGS", "PDSH_SSH_ARGS_APPEND"):
+        for text in ("-4 -p 22 -i key -l%u %h", "-oStrictHostKeyChecking=no\t-q", "", " -vv %u@%h", "-o ProxyCommand=x%%y"):
+            for args in ([], ["--launcher", "pdsh"], ["--launcher", "PDSH"]):
+                equal(asked(*args, **{name: text}).code, 0, text)
+        for text, part in (("-n", "no input"), ("-fq", "no input"), ("other", "no option"), ("-o", "lacks a value"),
+                           ("-Z", "no option"), ("--", "no option"), ("-p %n", "%h"), ("-l %", "%h"), ("-", "no option"),
+                           ("-4 " * 99, "more than"), ("-p" + "1" * 9000, "more than"), ("-qW x:1", "no input")):
+            r = asked(**{name: text})
+            refused(r, name, part)
+            equal(asked("--launcher", "ssh", **{name: text}).code, 0, "not its business")
+        equal(launch("--dry-run", "-np", "2", "true", env=clean_env(**{name: "-n"})).code, 0, "no other host")
+
+
+@test
 def mpirun_trains_to_the_same_bits():
     if shutil.which("mpirun") is None:
         raise Skipped("mpirun is not installed")
