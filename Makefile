@@ -95,6 +95,7 @@ help:
 include kernels/cuda/cuda.mk
 include zero/comm/net.mk
 include engine/monitor/http.mk
+include engine/profile/nvtx.mk
 -include tests/tests.mk
 -include bench/bench.mk
 -include tools/install.mk

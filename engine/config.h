@@ -170,6 +170,7 @@ typedef struct dsc_own_config {
     dsc_lora_section lora;
     dsc_param_group group[DSC_PARAM_GROUPS_MAX];
     int group_count;
+    bool nvtx;
     char tokenizer[DSC_CONFIG_TEXT]; /* of texts; "": the model folder's, "none": bytes are tokens */
     char data_field[128];            /* of a *.jsonl's objects */
     char data_cache[DSC_CONFIG_TEXT];

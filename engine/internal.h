@@ -197,7 +197,7 @@ void dsc_engine_note(const dsc_engine *engine, const char *what, const char *tak
 dsc_status dsc_engine_open_profile(dsc_engine *engine, dsc_error *err);  /* before the communicators */
 dsc_status dsc_engine_start_profile(dsc_engine *engine, dsc_error *err); /* with a plan; collective */
 /* Work between the two is a span of the profile. */
-int64_t dsc_engine_span_start(const dsc_engine *engine);
+int64_t dsc_engine_span_start(const dsc_engine *engine, dsc_span_kind kind, int32_t module);
 void dsc_engine_span_end(const dsc_engine *engine, dsc_span_kind kind, int32_t module, int64_t start_ns);
 dsc_status dsc_engine_open_monitors(dsc_engine *engine, dsc_error *err); /* collective */
 void dsc_engine_describe(const dsc_engine *engine); /* to the monitors, once all is open */

@@ -87,20 +87,27 @@ dsc_status dsc_engine_start_profile(dsc_engine *engine, dsc_error *err)
     return status;
 }
 
-int64_t dsc_engine_span_start(const dsc_engine *engine)
+/* With all of the compute stream's work done, in a step whose modules are timed. */
+static int64_t span_time(const dsc_engine *engine)
 {
-    if (engine->profile == NULL)
-        return 0;
     if (!engine->host_visible && dsc_profile_wants_modules(engine->profile, engine->step + 1) &&
         dsc_stream_sync(engine->compute, NULL) != DSC_OK)
         return 0; /* the step finds it again, and says what it is */
     return dsc_clock_ns();
 }
 
+int64_t dsc_engine_span_start(const dsc_engine *engine, dsc_span_kind kind, int32_t module)
+{
+    if (engine->profile == NULL)
+        return 0;
+    dsc_profile_begin(engine->profile, kind, module);
+    return span_time(engine);
+}
+
 void dsc_engine_span_end(const dsc_engine *engine, dsc_span_kind kind, int32_t module, int64_t start_ns)
 {
     if (engine->profile != NULL)
-        dsc_profile_span(engine->profile, kind, module, start_ns, dsc_engine_span_start(engine));
+        dsc_profile_span(engine->profile, kind, module, start_ns, span_time(engine));
 }
 
 /* ---- monitors ---- */

@@ -72,7 +72,7 @@ dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
     dsc_engine_run_state(engine, &state);
     const int64_t resumed_step = resumed_from(engine, dir) ? engine->resumed_step : -1;
     dsc_alloc_freeze(engine->alloc, false);
-    const int64_t start = dsc_engine_span_start(engine);
+    const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_SAVE, -1);
     const dsc_status status = dsc_checkpoint_save(&ctx, dir, &state, resumed_step, err);
     dsc_engine_span_end(engine, DSC_SPAN_SAVE, -1, start);
     dsc_alloc_freeze(engine->alloc, engine->step > 0);
@@ -95,7 +95,7 @@ dsc_status dsc_engine_save_start(dsc_engine *engine, const char *dir, dsc_error 
     dsc_engine_run_state(engine, &state);
     const int64_t resumed_step = resumed_from(engine, dir) ? engine->resumed_step : -1;
     dsc_alloc_freeze(engine->alloc, false);
-    const int64_t start = dsc_engine_span_start(engine);
+    const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_SAVE, -1);
     const dsc_status status = dsc_checkpoint_async_start(&ctx, dir, &state, resumed_step, &engine->snapshot_buf,
                                                          &engine->saving, err);
     dsc_engine_span_end(engine, DSC_SPAN_SAVE, -1, start);

@@ -50,7 +50,7 @@ static dsc_status module_forward(dsc_engine *engine, int32_t m, bool save, dsc_s
     dsc_module_ctx ctx;
     fill_ctx(engine, m, save, &ctx);
     ctx.out = engine->out[m];
-    const int64_t start = dsc_engine_span_start(engine);
+    const int64_t start = dsc_engine_span_start(engine, kind, m);
     DSC_TRY(run_module(engine, m, true, &ctx, err));
     dsc_engine_span_end(engine, kind, m, start);
     return DSC_OK;
@@ -66,7 +66,7 @@ static dsc_status loss_forward(dsc_engine *engine, int32_t m, bool save, dsc_err
         return run_module(engine, m, true, &ctx, err);
     DSC_TRY(dsc_zero_leaf(engine->zero, m, engine->grad, err));
     ctx.d_in = m > 0 ? engine->d_buffer[m % 2] : NULL;
-    const int64_t start = dsc_engine_span_start(engine);
+    const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_FORWARD, m);
     DSC_TRY(run_module(engine, m, true, &ctx, err));
     dsc_engine_span_end(engine, DSC_SPAN_FORWARD, m, start);
     return dsc_zero_reduce(engine->zero, m, engine->micro_step, err);
@@ -109,7 +109,7 @@ static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
     ctx.d_out = engine->d_buffer[(m + 1) % 2];
     ctx.d_in = m > 0 ? engine->d_buffer[m % 2] : NULL;
     ctx.out = engine->out[m];
-    const int64_t start = dsc_engine_span_start(engine);
+    const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_BACKWARD, m);
     DSC_TRY(run_module(engine, m, false, &ctx, err));
     dsc_engine_span_end(engine, DSC_SPAN_BACKWARD, m, start);
     return dsc_zero_reduce(engine->zero, m, engine->micro_step, err);
@@ -138,7 +138,7 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
                             "no data: give forward a batch, or the engine a data source or \"dsc\".data");
         /* The reader fills the last one's memory again. */
         DSC_TRY(dsc_engine_batch_passed(engine, err));
-        const int64_t waited_from = dsc_engine_span_start(engine);
+        const int64_t waited_from = dsc_engine_span_start(engine, DSC_SPAN_DATA, -1);
         DSC_TRY(dsc_reader_next(engine->reader, &batch, &engine->data_wait_ns, err));
         dsc_engine_span_end(engine, DSC_SPAN_DATA, -1, waited_from);
     } else {
@@ -298,7 +298,7 @@ static dsc_status update_or_skip(dsc_engine *engine, const dsc_update *update, d
         DSC_TRY(dsc_zero_forget_errors(engine->zero, err));
         return dsc_engine_skip_step(engine, err);
     }
-    const int64_t began = dsc_engine_span_start(engine);
+    const int64_t began = dsc_engine_span_start(engine, DSC_SPAN_UPDATE, -1);
     DSC_TRY(dsc_zero_update(engine->zero, update->scalars, update->class_count, engine->update_count + 1, err));
     dsc_engine_span_end(engine, DSC_SPAN_UPDATE, -1, began);
     engine->update_count++;
@@ -410,7 +410,7 @@ dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source
         own = dsc_data_as_source(engine->eval);
         source = &own;
     }
-    const int64_t start = dsc_engine_span_start(engine);
+    const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_EVALUATE, -1);
     const dsc_status status = evaluate(engine, source, max_batches, loss, err);
     dsc_engine_span_end(engine, DSC_SPAN_EVALUATE, -1, start);
     if (status == DSC_OK)

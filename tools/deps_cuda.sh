@@ -15,7 +15,7 @@ packages=
 for part in nvcc crt runtime cccl; do packages="$packages nvidia-cuda-$part==$version.*"; done
 # shellcheck disable=SC2086
 python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --target "$folder" \
-    $packages "nvidia-nvvm==$version.*" "nvidia-cublas==$version.*" nvidia-nccl-cu13
+    $packages "nvidia-nvvm==$version.*" "nvidia-cublas==$version.*" "nvidia-nvtx==$version.*" nvidia-nccl-cu13
 chmod +x "$folder"/nvidia/cu13/bin/* "$folder"/nvidia/cu13/nvvm/bin/*
 echo "deps-cuda: nvcc, cuBLASLt and NCCL are in $folder/nvidia; run with"
 echo "    LD_LIBRARY_PATH=$folder/nvidia/cu13/lib:$folder/nvidia/nccl/lib"

@@ -102,7 +102,8 @@ dsc_status dsc_monitor_http(dsc_alloc *alloc, int64_t port, dsc_monitor **out, d
                                          .ranks = ranks_http,
                                          .say = say_http,
                                          .close = close_http };
-    static const dsc_monitor_plugin plugin = { "dsc.prometheus_port", "libdsc_http.so", "libmicrohttpd-dev",
+    static const dsc_monitor_plugin plugin = { "dsc.prometheus_port", "libdsc_http.so",
+                                               "libmicrohttpd-dev (make deps-http)",
                                                DSC_HTTP_SYMBOL, DSC_HTTP_API_VERSION, sizeof(dsc_http_api) };
     const void *api = NULL;
     char text[DSC_HTTP_TEXT];

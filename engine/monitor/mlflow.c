@@ -265,7 +265,8 @@ dsc_status dsc_monitor_mlflow(dsc_alloc *alloc, const char *uri, const char *exp
                                          .write = write_mlflow,
                                          .describe = describe_mlflow,
                                          .close = close_mlflow };
-    static const dsc_monitor_plugin plugin = { "dsc.mlflow.tracking_uri", "libdsc_web.so", "libcurl4-openssl-dev",
+    static const dsc_monitor_plugin plugin = { "dsc.mlflow.tracking_uri", "libdsc_web.so",
+                                               "libcurl4-openssl-dev (make deps-http)",
                                                DSC_WEB_SYMBOL, DSC_WEB_API_VERSION, sizeof(dsc_web_api) };
     const void *api = NULL;
     mlflow *m = NULL;

@@ -36,8 +36,8 @@ dsc_status dsc_monitor_find_plugin(const dsc_monitor_plugin *plugin, const void 
     const void *(*get)(void) = NULL;
     void *library = dsc_plugin_open(plugin->file, reason, sizeof reason);
     if (library == NULL)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, plugin->key, "this installation has no %s%s%s; install %s (make "
-                        "deps-http) and build again, or take the key out", plugin->file,
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, plugin->key, "this installation has no %s%s%s; install %s and "
+                        "build again, or take the key out", plugin->file,
                         reason[0] != 0 ? ": " : "", reason, plugin->package);
     const uint32_t *head = dsc_plugin_find(library, plugin->symbol, &get) ? get() : NULL;
     if (head == NULL || head[0] != plugin->version || head[1] != plugin->table_bytes)

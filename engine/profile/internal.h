@@ -41,6 +41,9 @@ typedef struct dsc_module_times {
 void dsc_profile_modules_table(const dsc_profile_options *options, int64_t step, const dsc_profile_module *modules,
                                const dsc_module_times *times, int32_t count);
 
+/* "h.0 forward": what a trace, and a range, calls a span. */
+void dsc_profile_name(dsc_span_kind kind, const char *module, char *out, size_t out_bytes); /* module NULL: none */
+
 /* Collectives of one operation and size. */
 typedef struct dsc_comm_row {
     dsc_comm_op op;

@@ -1,8 +1,11 @@
 /* profile.c - see profile.h: the recorder. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "engine/monitor/monitor.h"
 #include "engine/profile/internal.h"
+#include "engine/profile/nvtx.h"
 
 /* Spans are written out when a step ends, or when so many have come. */
 enum { SPANS = 8192, COMM_ROWS = 128 };
@@ -17,16 +20,39 @@ struct dsc_profile {
     dsc_trace trace;
     dsc_span *spans;
     int64_t span_count, step; /* the step that is under way */
+    const dsc_nvtx_api *nvtx; /* NULL: nobody wants ranges */
+    void *domain;
     dsc_comm_row comm_row[COMM_ROWS];
     int32_t comm_row_count;
 };
+
+/* Ranges are for a tool that has started this program, or that is told to come later. */
+static bool wants_ranges(const dsc_config *config)
+{
+    const char *tool = getenv("NVTX_INJECTION64_PATH");
+    return config->own.nvtx || (tool != NULL && tool[0] != 0);
+}
+
+static dsc_status open_ranges(dsc_profile *p, dsc_error *err)
+{
+    static const dsc_monitor_plugin plugin = { "dsc.nvtx", "libdsc_nvtx.so", "the CUDA toolkit (make deps-cuda)",
+                                               DSC_NVTX_SYMBOL, DSC_NVTX_API_VERSION, sizeof(dsc_nvtx_api) };
+    const void *api = NULL;
+    const dsc_status status = dsc_monitor_find_plugin(&plugin, &api, p->o.config->own.nvtx ? err : NULL);
+    if (status != DSC_OK)
+        return p->o.config->own.nvtx ? status : DSC_OK;
+    p->nvtx = api;
+    p->domain = p->nvtx->open("dsc");
+    return DSC_OK;
+}
 
 dsc_status dsc_profile_open(const dsc_profile_options *options, dsc_profile **out, dsc_error *err)
 {
     const dsc_config *config = options->config;
     dsc_profile *p = NULL;
     *out = NULL;
-    if (config->own.trace[0] == 0 && !config->flops_profiler.enabled && !config->comms_logger.enabled)
+    const bool ranges = wants_ranges(config);
+    if (config->own.trace[0] == 0 && !config->flops_profiler.enabled && !config->comms_logger.enabled && !ranges)
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *p, &p, err));
     p->o = *options;
@@ -34,7 +60,7 @@ dsc_status dsc_profile_open(const dsc_profile_options *options, dsc_profile **ou
     p->step = 1;
     pthread_mutex_init(&p->lock, NULL);
     *out = p;
-    return DSC_OK;
+    return ranges ? open_ranges(p, err) : DSC_OK;
 }
 
 dsc_status dsc_profile_start(dsc_profile *p, dsc_comm *comm, const dsc_profile_module *modules, int32_t module_count,
@@ -133,11 +159,22 @@ static void time_module(dsc_profile *p, dsc_span_kind kind, int32_t module, int6
     }
 }
 
+void dsc_profile_begin(dsc_profile *p, dsc_span_kind kind, int32_t module)
+{
+    char text[128];
+    if (p == NULL || p->nvtx == NULL)
+        return;
+    dsc_profile_name(kind, module >= 0 ? p->modules[module].name : NULL, text, sizeof text);
+    p->nvtx->push(p->domain, text);
+}
+
 void dsc_profile_span(dsc_profile *p, dsc_span_kind kind, int32_t module, int64_t start_ns, int64_t end_ns)
 {
     const dsc_span span = { start_ns, end_ns, 0, -1, module, (uint8_t)kind };
     if (p == NULL)
         return;
+    if (p->nvtx != NULL)
+        p->nvtx->pop(p->domain);
     pthread_mutex_lock(&p->lock);
     record(p, &span);
     pthread_mutex_unlock(&p->lock);
@@ -172,6 +209,8 @@ void dsc_profile_close(dsc_profile **profile)
     dsc_trace_close(&p->trace);
     if (p->o.config->comms_logger.enabled && p->o.place.rank == 0)
         dsc_profile_comm_table(&p->o, p->comm_row, p->comm_row_count);
+    if (p->nvtx != NULL)
+        p->nvtx->close(p->domain);
     pthread_mutex_destroy(&p->lock);
     dsc_alloc_free(p->o.alloc, p->spans);
     dsc_alloc_free(p->o.alloc, p->times);

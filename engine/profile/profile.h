@@ -1,7 +1,8 @@
-/* profile.h - what a rank did when, for three readers: a trace of all ranks (dsc.trace, for Perfetto and
- * chrome://tracing), a table of the modules of one step (flops_profiler) and a table of collectives (comms_logger).
+/* profile.h - what a rank did when, for four readers: a trace of all ranks (dsc.trace, for Perfetto and
+ * chrome://tracing), a table of the modules of one step (flops_profiler), a table of collectives (comms_logger) and
+ * ranges for a tool that watches this process (NVTX: dsc.nvtx, or a tool that has set NVTX_INJECTION64_PATH).
  *
- * Whoever works tells when it began and ended; everything else is here. Without any of the three a dsc_profile is NULL
+ * Whoever works tells when it began and ended; everything else is here. Without any of the four a dsc_profile is NULL
  * and telling costs a comparison. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_PROFILE_PROFILE_H
 #define DSC_ENGINE_PROFILE_PROFILE_H
@@ -35,7 +36,7 @@ typedef struct dsc_profile_options {
 
 typedef struct dsc_profile dsc_profile;
 
-/* *out is NULL when the config wants none of the three. */
+/* *out is NULL when nobody wants any of the four. *out may be there after a failure, too: close it. */
 DSC_MUST_USE dsc_status dsc_profile_open(const dsc_profile_options *options, dsc_profile **out, dsc_error *err);
 /* Before the first step; `modules` are copied. Collective over `comm` where the config has dsc.trace: the ranks agree
  * on a file and on its time 0. A file that cannot be written is an error of all. profile may be NULL. */
@@ -49,7 +50,9 @@ void dsc_profile_comm(void *user, int32_t channel, dsc_comm_op op, int64_t bytes
                       dsc_status status);
 /* True in the step whose modules are timed: device work must be waited for before and after each. */
 bool dsc_profile_wants_modules(const dsc_profile *profile, int64_t step);
-/* Times are dsc_clock_ns. module -1: none. All of these are for the engine's thread. */
+/* Times are dsc_clock_ns. module -1: none. All of these are for the engine's thread. Each span is begun before it is
+ * told of, but for those that a failure ends. */
+void dsc_profile_begin(dsc_profile *profile, dsc_span_kind kind, int32_t module);
 void dsc_profile_span(dsc_profile *profile, dsc_span_kind kind, int32_t module, int64_t start_ns, int64_t end_ns);
 /* `step` ended: its lines go to the trace, its modules' table to the log. */
 void dsc_profile_step(dsc_profile *profile, int64_t step);

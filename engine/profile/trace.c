@@ -88,18 +88,25 @@ dsc_status dsc_trace_open(dsc_trace *trace, const char *path, const dsc_comm_pla
     return DSC_OK;
 }
 
+static const char *const kinds[DSC_SPAN_KIND_COUNT] = { "forward", "recompute", "backward", "update",
+                                                        "wait for data", "evaluate", "save" };
+
+void dsc_profile_name(dsc_span_kind kind, const char *module, char *out, size_t out_bytes)
+{
+    snprintf(out, out_bytes, "%.60s%s%s", module != NULL ? module : "", module != NULL ? " " : "", kinds[kind]);
+}
+
 static size_t format(const dsc_trace *trace, const dsc_span *span, const dsc_profile_module *modules, int64_t step,
                      char line[LINE_BYTES])
 {
-    static const char *const kinds[DSC_SPAN_KIND_COUNT] = { "forward", "recompute", "backward", "update",
-                                                            "wait for data", "evaluate", "save" };
     const bool collective = span->channel >= 0;
     const char *kind = collective ? dsc_comm_op_text((dsc_comm_op)span->kind) : kinds[span->kind];
-    char name[DSC_CONFIG_TEXT], quoted[300];
-    if (span->module >= 0)
-        snprintf(name, sizeof name, "%.60s %s", modules[span->module].name, kind);
-    else
+    char name[128], quoted[300];
+    if (collective)
         snprintf(name, sizeof name, "%s", kind);
+    else
+        dsc_profile_name((dsc_span_kind)span->kind, span->module >= 0 ? modules[span->module].name : NULL, name,
+                         sizeof name);
     (void)dsc_json_quote(quoted, sizeof quoted, name);
     return (size_t)snprintf(line, LINE_BYTES,
                             "{\"name\":%s,\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"
