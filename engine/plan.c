@@ -142,6 +142,7 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .overlap = config->zero.overlap_comm,
         .prefetch_elements = config->zero.stage3_prefetch_bucket_size,
         .reuse_elements = config->zero.stage3_max_reuse_distance,
+        .live_elements = config->zero.stage3_max_live_parameters,
         .leaves_per_step = config->gradient_accumulation_steps * o->layout->world_size,
         .backward_reads_params = plan->backward_reads_params,
         .world_size_reproducible = config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,

@@ -85,11 +85,18 @@ static int32_t steps_ahead(const dsc_zero *zero, int32_t g, int32_t step, int32_
     return ahead;
 }
 
+/* From one use of a group to its next one. */
+static bool stays(const dsc_zero *zero, int32_t last_use, int32_t step)
+{
+    int64_t between = 0;
+    for (int32_t s = last_use + 1; s < step; s++)
+        between += step_elements(zero, s);
+    return step - last_use <= zero->keep_steps && between <= zero->o.reuse_elements;
+}
+
 /* Appends the lifetimes of one group and enters them for each use. */
 static void plan_group(dsc_zero *zero, int32_t g)
 {
-    const dsc_layout_group *group = &zero->o.layout->group[g];
-    const int32_t reuse = group->padded <= zero->o.reuse_elements ? 2 : 1;
     int32_t last_use = -1;
     while (last_use >= -zero->step_count && !used_in(zero, last_use + zero->step_count, g))
         last_use--;
@@ -97,7 +104,7 @@ static void plan_group(dsc_zero *zero, int32_t g)
         if (!used_in(zero, step, g))
             continue;
         const int32_t ahead = steps_ahead(zero, g, step, last_use);
-        if (last_use >= 0 && step - last_use <= reuse) {
+        if (last_use >= 0 && stays(zero, last_use, step)) {
             zero->gather[zero->gather_count - 1].last_step = step;
         } else {
             zero->gather[zero->gather_count++] =
@@ -144,6 +151,26 @@ static int64_t plan_windows(dsc_zero *zero)
     return dsc_window_place(zero->gather_window, zero->gather_count, zero->step_count);
 }
 
+static bool is_live(const dsc_zero *zero, const dsc_gather *gather, int32_t step)
+{
+    return (gather->issue_step <= step && step <= gather->last_step) ||
+           gather->issue_step + zero->step_count <= step;
+}
+
+/* The most elements that windows hold in any step of the last plan. */
+static int64_t most_live(const dsc_zero *zero)
+{
+    int64_t most = 0;
+    for (int32_t step = 0; step < zero->step_count; step++) {
+        int64_t live = 0;
+        for (int32_t i = 0; i < zero->gather_count; i++)
+            if (is_live(zero, &zero->gather[i], step))
+                live += zero->o.layout->group[zero->gather[i].group].padded;
+        most = dsc_max_i64(most, live);
+    }
+    return most;
+}
+
 /* Tries the largest group as a resident one; it stays so when that takes less. Packed ones cannot: whole parameters are
  * also this rank's own, which must stay what they are. */
 static int64_t choose_resident(dsc_zero *zero, int64_t window_bytes)
@@ -173,36 +200,57 @@ static int64_t plan_depth(dsc_zero *zero, int32_t steps)
     return choose_resident(zero, plan_windows(zero));
 }
 
-/* The deepest prefetch whose windows take no more than what they stand for would as whole parameters: stage 3 must not
- * take more than stage 2. One step ahead is the least that overlaps. */
+/* The deepest prefetch whose windows hold no more than the options allow and take no more than what they stand for
+ * would as whole parameters: stage 3 must not take more than stage 2. One step ahead is the least that overlaps. Where
+ * the options allow less than modules need one at a time, that is what they get. */
 static int64_t choose_depth(dsc_zero *zero)
 {
     const dsc_layout *layout = zero->o.layout;
-    for (int32_t steps = PREFETCH_STEPS_MAX;; steps--) {
+    for (int32_t steps = PREFETCH_STEPS_MAX; steps > 0; steps--) {
         const int64_t window_bytes = plan_depth(zero, steps);
         int64_t elements = 0; /* of others' slices, which only the windows hold */
         for (int32_t g = 0; g < layout->group_count; g++)
             if (dsc_gather_is_windowed(zero, g))
                 elements += elsewhere(zero, g);
-        if (steps == 1 || window_bytes <= elements * zero->param_bytes_each)
+        if (most_live(zero) <= zero->o.live_elements &&
+            (steps == 1 || window_bytes <= elements * zero->param_bytes_each))
             return window_bytes;
     }
+    const int64_t window_bytes = plan_depth(zero, 0);
+    if (most_live(zero) <= zero->o.live_elements)
+        return window_bytes;
+    zero->keep_steps = 1;
+    return plan_depth(zero, 0);
+}
+
+/* The plan as it is now takes no more than that. */
+static bool fits(dsc_zero *zero, int64_t window_bytes)
+{
+    return plan_windows(zero) <= window_bytes && most_live(zero) <= zero->o.live_elements;
 }
 
 /* From how many of the micro-step before's last steps on gathers start, as far as they find room in the arena as it is.
  */
-static int64_t choose_early(dsc_zero *zero, int64_t window_bytes)
+static void choose_early(dsc_zero *zero, int64_t window_bytes)
 {
     const int64_t backward_steps = zero->o.model->module_count - 1;
     zero->early_steps = (int32_t)dsc_min_i64(zero->prefetch_steps, backward_steps);
     if (zero->o.leaves_per_step == zero->world_size)
         zero->early_steps = 0;
-    for (; zero->early_steps > 0; zero->early_steps--) {
-        const int64_t bytes = plan_windows(zero);
-        if (bytes <= window_bytes)
-            return bytes;
+    while (zero->early_steps > 0 && !fits(zero, window_bytes))
+        zero->early_steps--;
+}
+
+/* The last modules of a forward pass are the first ones of its backward pass: they stay, as many as find room too. */
+static void choose_kept(dsc_zero *zero, int64_t window_bytes)
+{
+    while (zero->keep_steps + 2 < zero->step_count) {
+        zero->keep_steps += 2;
+        if (fits(zero, window_bytes))
+            continue;
+        zero->keep_steps -= 2;
+        return;
     }
-    return plan_windows(zero);
 }
 
 dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err)
@@ -218,7 +266,11 @@ dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather, &zero->gather, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather_window, &zero->gather_window, err));
-    *window_bytes = choose_early(zero, choose_depth(zero));
+    zero->keep_steps = 2;
+    *window_bytes = choose_depth(zero);
+    choose_early(zero, *window_bytes);
+    choose_kept(zero, *window_bytes);
+    *window_bytes = plan_windows(zero);
     return DSC_OK;
 }
 

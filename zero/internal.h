@@ -74,6 +74,7 @@ struct dsc_zero {
     int32_t gather_count;
     int32_t prefetch_steps; /* a gather is issued at most so many steps ahead */
     int32_t early_steps;    /* of them in the micro-step before */
+    int32_t keep_steps;     /* a group that is used again at most so many steps later stays */
     bool more_follow;       /* the micro-step under way is not the last one before an update */
     bool early_begun;       /* gathers of the next micro-step are issued */
     int32_t *gather_of_use; /* [2 * use_count]: forward uses, then backward uses -> gather index, -1: none needed */

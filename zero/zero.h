@@ -71,7 +71,8 @@ typedef struct dsc_zero_options {
     uint64_t seed;
     bool overlap;
     int64_t prefetch_elements;        /* groups are gathered ahead while what is under way is at most this long */
-    int64_t reuse_elements;           /* a group used again two steps later stays when it is at most this long */
+    int64_t reuse_elements;           /* a group stays for its next use if those used between are at most this long */
+    int64_t live_elements;            /* all windows that are open at a time, or more if a module alone needs more */
     int64_t leaves_per_step;          /* GAS * W */
     const bool *backward_reads_params; /* [module_count] false: no gather for this module's backward step */
     bool world_size_reproducible;     /* sum leaves in one binary counter: bits do not depend on W */

@@ -157,6 +157,66 @@ static void what_was_seen_is_read_again(void **state)
     toy_model_close(model);
 }
 
+/* stage3_ keys bound what is gathered ahead, kept and gathered in all: less memory or fewer bytes, the same bits. */
+static void stage3_keys_have_their_effect(void **state)
+{
+    enum { PLAIN, REUSE, AHEAD, LIVE, LEAST, KEYS };
+    static const char *const keys[KEYS] = { "", ", \"stage3_max_reuse_distance\": 0",
+                                            ", \"stage3_prefetch_bucket_size\": 0",
+                                            ", \"stage3_max_live_parameters\": 9000",
+                                            ", \"stage3_max_live_parameters\": 1" };
+    const int64_t block_bytes = 4096 * 2;
+    dsc_model *model = toy_model_open(20, 61, 8, false); /* 8 groups of 4096, and 2048 at both ends */
+    for (int32_t world = 1; world <= 2; world++) {
+        run_result r[KEYS];
+        for (int k = 0; k < KEYS; k++) {
+            char zero[1024];
+            snprintf(zero, sizeof zero, "%s, \"overlap_comm\": true%s", world == 1 ? PARAM_NVME : "", keys[k]);
+            const variant v = { world, 3, 2, true, false, zero, NULL, NULL, 0 };
+            run_variant(&v, model, &r[k]);
+            expect_same(&r[0], &r[k], keys[k], &v);
+            expect_planned(&r[k]);
+        }
+        assert_true(r[AHEAD].planned <= r[PLAIN].planned - block_bytes);
+        assert_true(r[LIVE].planned <= r[PLAIN].planned - block_bytes / 2);
+        assert_true(r[LEAST].planned <= r[LIVE].planned - block_bytes / 2);
+        assert_true(world == 1 || r[REUSE].wire_planned > r[PLAIN].wire_planned);
+        assert_true(world == 1 || r[LEAST].wire_planned > r[LIVE].wire_planned);
+    }
+    toy_model_close(model);
+}
+
+#define NVME_AND ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", "
+
+/* buffer_count counts an element's weight, gradient and moments: four are one tile of each. */
+static void buffers_are_those_that_the_config_asks_for(void **state)
+{
+    static const struct { const char *zero; int64_t tile, tiles; } asked[] = {
+        { NVME_AND "\"buffer_count\": 4}", 2048, 3 }, /* reading ahead and writing behind takes so many */
+        { NVME_AND "\"buffer_count\": 20}", 2048, 5 },
+        { NVME_AND "\"pipeline_read\": false}", 2048, 2 },
+        { NVME_AND "\"pipeline_write\": false}", 2048, 2 },
+        { NVME_AND "\"pipeline_read\": false, \"pipeline_write\": false}", 2048, 1 },
+        { NVME_AND "\"buffer_count\": 4}", 4096, 3 },
+    };
+    dsc_model *model = toy_model_open(5, 61, 3, false);
+    int64_t rest = 0;
+    for (size_t i = 0; i < DSC_COUNT(asked); i++) {
+        run_result r;
+        const variant v = { 1, 1, 1, true, false, asked[i].zero, NULL, NULL, asked[i].tile };
+        run_variant(&v, model, &r);
+        assert_int_equal(r.status, DSC_OK);
+        expect_planned(&r);
+        const int64_t others = r.planned - asked[i].tiles * asked[i].tile * 16;
+        if (i == 0)
+            rest = others;
+        if (llabs(others - rest) > 4096) /* the config's text is in it, and what operations take */
+            print_error("%zu: %lld bytes beside the buffers, not %lld\n", i, (long long)others, (long long)rest);
+        assert_true(llabs(others - rest) <= 4096);
+    }
+    toy_model_close(model);
+}
+
 /* With sums that do not depend on the world size, gradients stay in memory and the rest goes to files. */
 static void any_world_size_agrees(void **state)
 {
@@ -385,6 +445,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_placement_gives_the_same_bits),
         cmocka_unit_test(what_was_seen_is_read_again),
+        cmocka_unit_test(stage3_keys_have_their_effect),
+        cmocka_unit_test(buffers_are_those_that_the_config_asks_for),
         cmocka_unit_test(any_world_size_agrees),
         cmocka_unit_test(every_engine_gives_the_same_bits),
         cmocka_unit_test(several_folders),
