@@ -1,6 +1,7 @@
 /* ptx_sm90_sim.h - the bodies of ptx_sm90.h's wrappers for the simulator: they do what the instructions' documentation
- * says. Copies land at once or when everybody waits, products run when they are waited for, and NaN lies where a result
- * is to be. SPDX-License-Identifier: Apache-2.0 */
+ * says. Copies land at once or when everybody waits, products read their operands when they are asked for or when their
+ * result is waited for, and NaN lies where a result is to be until then. Who ends what others wait for may be overtaken
+ * by them. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_PTX_SM90_SIM_H
 #define DSC_KERNELS_CUDA_PTX_SM90_SIM_H
 
@@ -31,7 +32,7 @@ struct sim_wgmma {
     std::list<sim_result>::iterator result;
     const unsigned *a[32];
     uint64_t left, b; /* matrices; left is 0 where `a` has the left operand */
-    bool trans, adds;
+    bool trans, adds, done;
 };
 struct sim_warp {
     uint64_t block;
@@ -58,12 +59,14 @@ inline sim_barrier *sim_barrier_of(mbarrier *b)
     return s;
 }
 
-inline void sim_arrived(sim_barrier *s)
+/* True: the phase is over. */
+inline bool sim_arrived(sim_barrier *s)
 {
     if (s->missing != 0 || s->bytes != 0)
-        return;
+        return false;
     s->parity ^= 1;
     s->missing = s->arrivals;
+    return true;
 }
 
 inline void mbarrier_init(mbarrier *b, unsigned arrivals)
@@ -82,7 +85,8 @@ inline void mbarrier_expect(mbarrier *b, unsigned bytes)
         cusim::broken("more threads arrive at a barrier in shared memory than it was initialised for");
     s->bytes += static_cast<int32_t>(bytes);
     s->missing--;
-    sim_arrived(s);
+    if (sim_arrived(s))
+        cusim::step_aside();
 }
 
 inline void mbarrier_arrive(mbarrier *b) { mbarrier_expect(b, 0); }
@@ -158,7 +162,7 @@ inline void copy_box(void *shared, const CUtensorMap *map, mbarrier *b, int c0, 
     cusim::start_async([=] {
         sim_copy_box(to, kept, { c0, c1, c2, c3 });
         s->bytes -= static_cast<int32_t>(kept.box[0] * kept.box[1] * kept.box[2] * kept.box[3] * 2);
-        sim_arrived(s);
+        (void)sim_arrived(s);
     });
 }
 
@@ -183,15 +187,6 @@ inline void wgmma_fence()
     cusim::meet(CUSIM_SITE, 0xffffffffu, nullptr, [](cusim::warp &, unsigned) { sim_warp_now().fenced = true; });
 }
 
-inline void wgmma_commit()
-{
-    cusim::meet(CUSIM_SITE, 0xffffffffu, nullptr, [](cusim::warp &, unsigned) {
-        sim_warp &mine = sim_warp_now();
-        mine.groups.push_back(std::move(mine.open));
-        mine.open.clear();
-    });
-}
-
 /* Element (row, col) of a matrix in shared memory. */
 inline float sim_element(uint64_t matrix, int row, int col)
 {
@@ -205,8 +200,12 @@ inline float sim_element(uint64_t matrix, int row, int col)
     return __uint_as_float(static_cast<unsigned>(bits) << 16);
 }
 
-inline void sim_multiply(const sim_wgmma &p)
+/* Once. */
+inline void sim_multiply(sim_wgmma &p)
 {
+    if (p.done)
+        return;
+    p.done = true;
     sim_result &to = *p.result;
     const int columns = to.floats * 2;
     float left[16][16], right[16][128], sum[16][128];
@@ -233,13 +232,31 @@ inline void sim_multiply(const sim_wgmma &p)
             to.sum[lane][e] = sum[lane / 4 + 8 * (e / 2 & 1)][e / 4 * 8 + 2 * (lane % 4) + (e & 1)];
 }
 
+/* What the warp has asked for is done when it asks, or as late as when it waits and others went before, as the seed
+ * says. Nobody sees the result before the wait. */
+inline void wgmma_commit()
+{
+    cusim::meet(CUSIM_SITE, 0xffffffffu, nullptr, [](cusim::warp &, unsigned) {
+        sim_warp &mine = sim_warp_now();
+        mine.groups.push_back(std::move(mine.open));
+        mine.open.clear();
+        if (!cusim::coin())
+            return;
+        for (std::vector<sim_wgmma> &group : mine.groups)
+            for (sim_wgmma &p : group)
+                sim_multiply(p);
+    });
+}
+
 template <int GROUPS> inline void sim_wait()
 {
+    if (cusim::current->now->lane == 0)
+        cusim::step_aside();
     cusim::meet(CUSIM_SITE, 0xffffffffu, nullptr, [](cusim::warp &, unsigned) {
         sim_warp &mine = sim_warp_now();
         mine.fenced = false;
         for (; mine.groups.size() > GROUPS; mine.groups.pop_front())
-            for (const sim_wgmma &p : mine.groups.front()) {
+            for (sim_wgmma &p : mine.groups.front()) {
                 sim_multiply(p);
                 if (--p.result->products > 0)
                     continue;

@@ -715,6 +715,7 @@ void ck_attention(void)
         { 1, 65, 2, 2, 128, true, 3, false, true, true, 0, 0, 0 },
         { 1, 129, 1, 1, 200, false, 1, false, true, true, 0, 0, 0 },
         { 1, 300, 2, 1, 64, true, 1, false, true, true, 0, 0, 0 },
+        { 1, 420, 2, 1, 64, true, 1, false, false, false, 0, 0, 0 },
         { 2, 200, 4, 2, 64, true, 1, false, false, false, 40, 0, 0 },
         { 1, 300, 2, 1, 80, false, 1, false, false, false, 90, 0, 0 },
         { 2, 70, 3, 3, 20, true, 1, true, false, false, 9, 0, 0 },

@@ -132,12 +132,19 @@ void wake(block *b)
     b->waiters.resize(kept);
 }
 
-void finish_one(block *b)
+/* One of them, as the seed says. */
+template <class T> T take_any(block *b, std::vector<T> *from)
 {
     b->async_random = mix(b->async_random);
-    const size_t which = b->async_random % b->under_way.size();
-    const std::function<void()> work = std::move(b->under_way[which]);
-    b->under_way.erase(b->under_way.begin() + static_cast<std::ptrdiff_t>(which));
+    const size_t which = b->async_random % from->size();
+    T taken = std::move((*from)[which]);
+    from->erase(from->begin() + static_cast<std::ptrdiff_t>(which));
+    return taken;
+}
+
+void finish_one(block *b)
+{
+    const std::function<void()> work = take_any(b, &b->under_way);
     work();
 }
 
@@ -152,8 +159,15 @@ thread *pick(block *b, unsigned from)
             wake(b);
             next = find_runnable(b, from);
         }
-        if (next != nullptr || b->under_way.empty())
+        if (next != nullptr)
             return next;
+        if (!b->aside.empty() && (b->under_way.empty() || coin())) {
+            next = take_any(b, &b->aside);
+            b->warps[next->warp].runnable |= 1u << next->lane;
+            return next;
+        }
+        if (b->under_way.empty())
+            return nullptr;
         finish_one(b);
     }
 }
@@ -305,6 +319,7 @@ void begin_block(block *b, uint64_t seed)
     b->trapped = false;
     b->number++;
     b->waiters.clear();
+    b->aside.clear();
     b->under_way.clear();
     b->async_random = seed;
     b->lane_turn = static_cast<unsigned>(seed >> 32);
@@ -468,13 +483,29 @@ void wait_until(site at, bool (*is_over)(const void *what), const void *what)
     wait(b, me);
 }
 
-void start_async(std::function<void()> work)
+bool coin()
+{
+    current->async_random = mix(current->async_random);
+    return (current->async_random & 1) != 0;
+}
+
+void step_aside()
 {
     block *b = current;
-    b->under_way.push_back(std::move(work));
-    b->async_random = mix(b->async_random);
-    if ((b->async_random & 1) != 0)
-        finish_one(b);
+    thread *me = b->now;
+    if (coin())
+        return;
+    me->waits_at = { __FILE__, __LINE__ };
+    b->aside.push_back(me);
+    b->warps[me->warp].runnable &= ~(1u << me->lane);
+    wait(b, me);
+}
+
+void start_async(std::function<void()> work)
+{
+    current->under_way.push_back(std::move(work));
+    if (coin())
+        finish_one(current);
 }
 
 void trap()

@@ -68,6 +68,7 @@ struct block {
     uint64_t switches;
     uint64_t number; /* of all blocks that ran on this host thread */
     std::vector<waiter> waiters;
+    std::vector<thread *> aside; /* step_aside */
     std::vector<std::function<void()>> under_way; /* start_async */
     uint64_t async_random;
 };
@@ -87,6 +88,9 @@ void meet(site at, unsigned mask, void *given, void (*last)(warp &w, unsigned ma
 [[noreturn]] void broken(const char *what); /* what the running thread does, which no GPU would take */
 /* The calling thread goes on when `is_over` says so, which is asked when nobody else can go on. */
 void wait_until(site at, bool (*is_over)(const void *what), const void *what);
+bool coin(); /* as the seed says */
+/* As the seed says, the calling thread goes on at once or when nobody else can. */
+void step_aside();
 /* What a thread starts and the hardware does by itself: at once, or as late as when everybody waits, as the seed says.
  * A block must not end before it. */
 void start_async(std::function<void()> work);

@@ -16,9 +16,11 @@ check() { # check NAME PROGRAM WANTED_EXIT_IS_ZERO TEXT [CASES]
 check "column sums as they are" "$sim/checkkern" yes '^ok 1 - colsum '
 check "a missing barrier gives other numbers" "$sim/planted/colsum-barrier" no '^not ok [0-9]+ - colsum '
 check "a write behind the last column is found behind the output" "$sim/planted/colsum-bounds" no '^#  +cuda, .*: out: written [0-9]+ bytes after its end'
-groups='attention_fwd warpgroups*T=300*' # more tiles than stages
-check "attention by warpgroups as it is" "$sim/checkkern" yes '^ok 1 - attention_fwd warpgroups ' "$groups"
+groups='attention* warpgroups*T=420*' # more tiles than stages
+check "attention by warpgroups as it is" "$sim/checkkern" yes '^ok 2 - attention_bwd warpgroups ' "$groups"
 # Who does not wait reads keys that are not there, and gives their place back too early: that may end the copies, too.
 check "keys that are not waited for are found" "$sim/planted/attention_fwd_sm90-wait" no \
     '^not ok 1 - attention_fwd |^cusim: deadlock inside sm90_kernel' "$groups"
+check "values that are given back too early are found" "$sim/planted/attention_fwd_sm90-early" no '^not ok 1 - attention_fwd ' "$groups"
+check "queries that are given back too early are found" "$sim/planted/attention_bwd_sm90-early" no '^not ok 2 - attention_bwd ' "$groups"
 echo "1..$n"
