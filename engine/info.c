@@ -197,6 +197,7 @@ void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
         .save_failure_stops = config->own.save_failure_stops,
         .save_async = config->own.save_async,
         .eval_patience = config->own.eval_patience,
+        .tokenizer = engine->tokenizer,
     };
 }
 

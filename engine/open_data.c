@@ -9,10 +9,12 @@
 #define TEXT_THREADS_MAX 64
 
 /* What makes tokens of a text: what the config names, or the model's own; "": a byte is a token. */
-static dsc_status find_tokenizer(const dsc_own_config *own, char *out, size_t out_bytes, dsc_error *err)
+static dsc_status find_tokenizer(dsc_engine *engine, dsc_error *err)
 {
-    const char *const given = strcmp(own->tokenizer, "none") == 0 ? "" : own->tokenizer;
-    snprintf(out, out_bytes, "%s", given);
+    const dsc_own_config *own = &engine->config.own;
+    char *const out = engine->tokenizer;
+    const size_t out_bytes = sizeof engine->tokenizer;
+    snprintf(out, out_bytes, "%s", strcmp(own->tokenizer, "none") == 0 ? "" : own->tokenizer);
     if (own->tokenizer[0] != 0 || own->model[0] == 0 || dsc_io_kind(own->model) != DSC_PATH_DIR)
         return DSC_OK;
     DSC_TRY(dsc_path_join(out, out_bytes, own->model, "tokenizer.json", err));
@@ -25,15 +27,13 @@ static dsc_status find_tokenizer(const dsc_own_config *own, char *out, size_t ou
 static dsc_status find_tokens(dsc_engine *engine, const char *path, char *out, size_t out_bytes, dsc_error *err)
 {
     const dsc_own_config *own = &engine->config.own;
-    char tokenizer[DSC_CONFIG_TEXT];
-    DSC_TRY(find_tokenizer(own, tokenizer, sizeof tokenizer, err));
-    if (!dsc_token_path_is_text(path) || tokenizer[0] == 0) {
+    if (!dsc_token_path_is_text(path) || engine->tokenizer[0] == 0) {
         snprintf(out, out_bytes, "%s", path);
         return DSC_OK;
     }
     const int64_t threads = (int64_t)engine->threads * engine->place.local_size;
     const dsc_data_text text = { .io = &engine->io, .log = engine->place.rank == 0 ? &engine->log : NULL,
-                                 .tokenizer = tokenizer, .field = own->data_field, .folder = own->data_cache,
+                                 .tokenizer = engine->tokenizer, .field = own->data_field, .folder = own->data_cache,
                                  .threads = (int32_t)dsc_min_i64(threads, TEXT_THREADS_MAX) };
     return dsc_data_text_tokens(&text, path, out, out_bytes, err);
 }
@@ -74,6 +74,7 @@ dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *op
 {
     dsc_own_config *own = &engine->config.own;
     engine->source = options->data;
+    DSC_TRY(find_tokenizer(engine, err));
     if (engine->source.fill == NULL && own->data_count == 0 && options->default_data_count > 0) {
         for (int32_t i = 0; i < options->default_data_count && i < DSC_DATA_PATHS_MAX; i++)
             snprintf(own->data[own->data_count++], DSC_CONFIG_TEXT, "%s", options->default_data[i]);

@@ -292,6 +292,7 @@ typedef struct dsc_run_info {
     bool save_failure_stops; /* a failed save ends the run; else the caller warns and goes on */
     bool save_async;         /* "dsc".save_async: dsc_engine_save_start can be used */
     int64_t eval_patience;   /* evaluations in a row without a lower loss that end the run, 0: never */
+    const char *tokenizer;   /* a tokenizer.json or its folder, which texts are read by; "": a byte is a token */
 } dsc_run_info;
 DSC_API void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info); /* struct_bytes set by the caller */
 

@@ -47,6 +47,8 @@ report "the next run finds them" eval 'same before again && [ $(told) -eq 0 ]'
 train before_text --data t.bin
 train text --data $golden/tokenizer_text.txt
 report "so does a text, with the model folder's tokenizer" same before_text text
+train said --data $golden/tokenizer_text.txt --sample "the model's text"
+report "--sample's text is read and continued by it" eval '[ $code -eq 0 ] && grep -aqF "the model continues \"the model" out && [ $(grep -c . out) -gt 15 ]'
 train bytes --data $golden/tokenizer_text.txt --tokenizer none
 report "--tokenizer none: a byte is a token" eval '[ -s bytes.losses ] && ! cmp -s bytes.losses text.losses'
 train evaluated --data d.bin --eval-data d.jsonl

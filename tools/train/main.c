@@ -16,6 +16,7 @@
 
 #include "args.h"
 #include "progress.h"
+#include "sample.h"
 #include "saves.h"
 
 #define DEFAULT_DATA_MAX 16
@@ -33,6 +34,7 @@ typedef struct train_run {
     bool progress_open, stopped; /* stopped: by SIGTERM */
     bool patience_ended;
     train_saves saves;
+    train_sample sample;
     int64_t start_ns, first_step_ns;
     double eval_best; /* lowest loss of an evaluation so far */
     int64_t eval_count, eval_worse_count; /* evaluations, and those in a row whose loss was not lower */
@@ -124,21 +126,6 @@ static dsc_status print_start(train_run *run, dsc_error *err)
 
 /* ---- the run ---- */
 
-#define PROMPT_TOKENS_MAX 1024
-
-/* Byte-level models only: other vocabularies need a tokenizer. */
-static dsc_status check_prompt(const char *prompt, int64_t vocab_size, dsc_error *err)
-{
-    const size_t length = strlen(prompt);
-    if (length == 0 || length > PROMPT_TOKENS_MAX)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "--sample", "a text of 1 to %d bytes is needed", PROMPT_TOKENS_MAX);
-    for (size_t i = 0; i < length; i++)
-        if ((unsigned char)prompt[i] >= vocab_size)
-            return DSC_FAIL(err, DSC_ERR_INPUT, "--sample", "byte %d at %zu is outside the model's vocabulary of %lld",
-                            (unsigned char)prompt[i], i, (long long)vocab_size);
-    return DSC_OK;
-}
-
 /* Whatever could end the run only after its last step is found before its first. */
 static dsc_status check_run(train_run *run, int64_t step, dsc_error *err)
 {
@@ -149,7 +136,7 @@ static dsc_status check_run(train_run *run, int64_t step, dsc_error *err)
     if (!info->has_data)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.data", "no data is given; set it in the config or with --data");
     if (run->args.prompt != NULL)
-        DSC_TRY(check_prompt(run->args.prompt, info->vocab_size, err));
+        DSC_TRY(train_sample_open(&run->sample, run->args.prompt, info, err));
     if (info->save_every > 0 && info->save_dir[0] == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.save_every", "%lld, and no folder to save to; give --save DIR too, or "
                         "no --save-every", (long long)info->save_every);
@@ -303,28 +290,6 @@ static int64_t peak_rss_bytes(void)
     return getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
 }
 
-#define SAMPLE_TOKENS 300
-
-static dsc_status print_sample(train_run *run, dsc_error *err)
-{
-    int32_t prompt[PROMPT_TOKENS_MAX], out[SAMPLE_TOKENS];
-    char text[SAMPLE_TOKENS + 1];
-    if (run->args.prompt == NULL)
-        return DSC_OK;
-    const size_t length = strlen(run->args.prompt);
-    for (size_t i = 0; i < length; i++)
-        prompt[i] = (unsigned char)run->args.prompt[i];
-    DSC_TRY(dsc_engine_generate(run->engine, prompt, (int64_t)length, SAMPLE_TOKENS, 0.7, (uint64_t)run->info.seed, out,
-                                err));
-    for (int i = 0; i < SAMPLE_TOKENS; i++)
-        text[i] = out[i] == '\n' || (out[i] >= 32 && out[i] < 127) ? (char)out[i] : '?';
-    text[SAMPLE_TOKENS] = 0;
-    if (run->progress_open)
-        train_progress_say(&run->progress, "the model continues \"%s\":\n%s%s", run->args.prompt, run->args.prompt,
-                           text);
-    return DSC_OK;
-}
-
 static dsc_status print_end(train_run *run, dsc_error *err)
 {
     double peak_flops = 0;
@@ -382,7 +347,8 @@ static dsc_status run_all(train_run *run, dsc_error *err)
     DSC_TRY(trained);
     if (run->stopped)
         return DSC_OK;
-    DSC_TRY(print_sample(run, err));
+    if (run->args.prompt != NULL)
+        DSC_TRY(train_sample_print(&run->sample, run->engine, run->progress_open ? &run->progress : NULL, err));
     return print_end(run, err);
 }
 
@@ -421,6 +387,7 @@ int main(int argc, char **argv)
                            (long long)run.saves.saved_step, run.info.save_dir);
     if (run.progress_open)
         train_progress_close(&run.progress);
+    train_sample_close(&run.sample);
     dsc_engine_close(&run.engine);
     if (status == DSC_OK)
         return run.stopped ? 128 + SIGTERM : 0;
