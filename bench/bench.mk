@@ -30,10 +30,10 @@ $(BENCH_BIN)/peer_comm_mpi: bench/peer_comm_mpi.c
 	$(Q)mpicc -O2 $< -o $@ || echo "bench-comm: no mpicc, Open MPI is not timed"
 
 .PHONY: bench-comm
-## bench-comm: collectives beside Open MPI, gloo and, with PEERS=DIR, DeepSpeed: [ROUNDS=15] [RANKS=2,4] [COMM=shm,gloo,mpi]
+## bench-comm: collectives beside Open MPI, gloo and, with PEERS=DIR, DeepSpeed: [ROUNDS=15] [RANKS=2,4] [COMM=shm,gloo,mpi] [BIND=core]
 bench-comm: $(BENCH_BIN)/bench_comm $(BENCH_BIN)/peer_comm_mpi
 	$(Q)bench/bench_comm.py $(BENCH_BIN) $(if $(PEERS),--peers $(PEERS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(RANKS),--ranks $(RANKS)) \
-	    $(if $(COMM),--comm $(COMM)) --plugins $(LIB)/dsc
+	    $(if $(COMM),--comm $(COMM)) $(if $(BIND),--bind $(BIND)) --plugins $(LIB)/dsc
 $(BENCH_BIN)/step_worker: $(BUILD)/bench/step_worker.o $(LIB)/libdsc.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@

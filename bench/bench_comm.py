@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench_comm.py BENCH_FOLDER [--peers DIR] [--ranks 2,4] [--rounds 15] [--mib 1,4,16,64 | --kib 64,256] [--comm shm]
+"""bench_comm.py BENCH_FOLDER [--peers DIR] [--ranks 2,4] [--rounds 15] [--mib 1,4,16,64 | --kib 64,256] [--comm shm] [--bind core]
 
 All-gather, reduce-scatter and all-reduce of our transports beside Open MPI, torch's gloo and DeepSpeed's
 shared-memory all-reduce; gloo and mpi are compared with what they are made of, the others with the best peer. All programs are started once and take turns within every round, in a new order each round;
@@ -68,7 +68,7 @@ def start(args, folder, ranks):
     port = 20000 + os.getpid() % 20000 + ranks
     ours = f"{args.bench}/bench_comm"
     all_of = []
-    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(ranks)]
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", args.bind, "-np", str(ranks)]
     plugins = {"DSC_PLUGIN_DIR": os.path.abspath(args.plugins), "DSC_JOB_TOKEN": os.urandom(16).hex()}
     for i, comm in enumerate(args.comm):
         for memory in ("shared", "plain") if comm == "shm" else ("plain",):
@@ -82,6 +82,8 @@ def start(args, folder, ranks):
     mpi = f"{args.bench}/peer_comm_mpi"
     if os.path.exists(mpi) and shutil.which("mpirun"):
         all_of.append(Contender(folder, "openmpi", ranks, [mpirun + [mpi, folder, "openmpi"]], [{}]))
+    if args.comm == ["mpi"]:  # nobody is compared with the others
+        return all_of
     python = f"{args.peers}/venv/bin/python" if args.peers else "python3"
     torch = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peer_comm_torch.py")
     if subprocess.run([python, "-c", "import torch.distributed"], capture_output=True).returncode == 0:
@@ -145,6 +147,7 @@ def main():
     parser.add_argument("--mib", dest="kib", type=lambda text: [n << 10 for n in numbers(text)])
     parser.add_argument("--comm", type=lambda text: text.split(","), default=["shm"], help="our transports: shm,gloo,mpi")
     parser.add_argument("--plugins", default="lib/dsc", help="folder of our plugins")
+    parser.add_argument("--bind", default="none", help="mpirun --bind-to, for us and Open MPI")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     print(f"# median of {args.rounds} rounds, lowest .. highest; x: paired ratio to the best peer (its middle half); "

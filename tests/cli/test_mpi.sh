@@ -23,7 +23,8 @@ mkdir nvme
 config plain 2 '"stage": 1'
 config overlap 2 '"stage": 3, "overlap_comm": true'
 config files 2 "\"stage\": 2, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"$tmp/nvme\"}"
-config long 1000000 '"stage": 2, "overlap_comm": true'
+config plain-long 1000000 '"stage": 1'
+config overlap-long 1000000 '"stage": 2, "overlap_comm": true'
 
 knows_all_calls() {
     nm -D --undefined-only "$plugins/libdsc_mpi.so" | grep -o ' MPI_[A-Za-z_]*' | sort >called
@@ -51,4 +52,52 @@ if mpicc -std=c17 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -shared -fPIC -o spy.s
 else
     report "spy_mpi.c compiles" false
 fi
+
+mkdir empty old
+echo 'const void *dsc_mpi_api_get(void) { static const unsigned table[12] = { 1, 48 }; return table; }' >old.c
+mpicc -shared -fPIC -o old/libdsc_mpi.so old.c
+says() { # FOLDER WORDS
+    DSC_PLUGIN_DIR=$1 "$bin/train" --comm mpi --config plain.json >out 2>&1
+    code=$?
+    [ $code -eq 2 ] && grep -q "dsc: error: .*$2" out
+}
+report "an installation without the plugin says how to get it" says "$tmp/empty" 'has no libdsc_mpi.so.*deps-net.*"tcp"'
+report "one with another version says so" says "$tmp/old" 'of another version'
+
+seed=${DSC_TEST_SEED:-$((RANDOM * 32768 + RANDOM))}
+RANDOM=$((seed % 32768))
+alive() { # PROCESSES: those that are, and are no zombies
+    local p
+    for p in "$@"; do [[ "$(cut -d' ' -f3 "/proc/$p/stat" 2>/dev/null)" == [!Z] ]] && echo "$p"; done
+}
+# At a random moment after its ranks are there: mpirun ends within 5 s (what waits: its comm_timeout_s and 3 s), all with it.
+all_end() { # CONFIG SIGNAL
+    local all=() i left limit=50
+    [ "$2" != STOP ] || limit=80
+    mpirun --bind-to none -np 2 "$bin/train" --comm mpi --config "$1.json" >out 2>&1 </dev/null &
+    local job=$!
+    for i in $(seq 100); do
+        mapfile -t all < <(pgrep -P $job)
+        [ ${#all[@]} -eq 2 ] && break
+        sleep 0.05
+    done
+    [ ${#all[@]} -eq 2 ] || fail "mpirun started ${#all[@]} ranks" || return 1
+    sleep "$((RANDOM % 2)).$((RANDOM % 90 + 10))"
+    kill "-$2" "${all[RANDOM % 2]}"
+    for i in $(seq "$limit"); do
+        left=$(alive $job "${all[@]}")
+        [ -z "$left" ] && break
+        sleep 0.1
+    done
+    [ -z "$left" ] || { kill -KILL $left; fail "left: $left"; return 1; }
+    wait $job && fail "mpirun ended with 0" && return 1
+    return 0
+}
+night=${DSC_TEST_NIGHT:+10}
+for try in $(seq "${night:-1}"); do
+    echo "# try $try, seed $seed"
+    for signal in ${night:+KILL STOP SEGV} KILL; do
+        report "a rank ends by $signal, all end" all_end "$([ $((RANDOM % 2)) = 0 ] && echo plain || echo overlap)-long" "$signal"
+    done
+done
 end_of_tests
