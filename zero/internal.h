@@ -24,6 +24,7 @@ typedef struct dsc_group_state {
     bool param_on_host;                /* of swap_param: in host memory, not in a file */
     char *host_grad;                   /* where sums lie in host memory, of sum_dtype; `grad` is NULL then */
     dsc_event *sums_gone;              /* this step's are there */
+    float *last_sum;                   /* where a step's sum, not in its file, is until it is updated; or NULL */
     int64_t swap_at[DSC_PLANE_COUNT];  /* bytes in the plane's swap space, -1: in memory */
     bool secondary_kept;               /* this rank's part of the neighbours' is what the parameters are */
     int64_t secondary_at;              /* bytes */
@@ -48,6 +49,7 @@ typedef struct dsc_leaf {
     int32_t step, module, group;
     bool shared;
     bool first_of_group, last_of_group; /* of the leaves that a micro-step adds to the group's sum */
+    bool holds_sum;      /* the step's last one's place is the sum's from then on: no other leaf comes there before */
     int64_t offset;      /* bytes in the leaf arena */
     int64_t error_at;    /* elements before its own among the errors */
     int32_t mark_count;

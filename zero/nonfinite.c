@@ -53,7 +53,9 @@ dsc_status dsc_zero_find_nonfinite(dsc_zero *zero, int32_t *tensor, int32_t *ran
         const int64_t slice = layout->group[g].slice;
         if (!layout->group[g].trainable)
             continue;
-        if (zero->group[g].grad == NULL)
+        if (zero->group[g].last_sum != NULL)
+            DSC_TRY(find_in(zero, g, zero->group[g].last_sum, slice * zero->o.rank, slice, &mine, err));
+        else if (zero->group[g].grad == NULL)
             DSC_TRY(find_away(zero, g, &mine, err));
         else
             DSC_TRY(find_in(zero, g, dsc_zero_own_sum(zero, g), slice * zero->o.rank, slice, &mine, err));

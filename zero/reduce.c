@@ -82,6 +82,19 @@ static void plan_place(dsc_zero *zero, dsc_leaf *leaf)
     }
 }
 
+/* A sum that would go to a file only to be read by the update. */
+static bool holds_sum(const dsc_zero *zero, const dsc_leaf *leaf)
+{
+    const int64_t bytes = zero->o.layout->group[leaf->group].padded * 4;
+    if (!leaf->last_of_group || zero->group[leaf->group].swap_at[DSC_PLANE_GRAD] < 0 ||
+        zero->o.sum_dtype != DSC_F32 || !dsc_device_host_visible(zero->o.device))
+        return false;
+    for (const dsc_leaf *other = leaf + 1; other < zero->leaf + zero->leaf_count; other++)
+        if (slice_end(zero, other, (leaf->offset - other->offset) / 4, (leaf->offset - other->offset + bytes) / 4) > 0)
+            return false;
+    return true;
+}
+
 static void plan_marks(dsc_zero *zero)
 {
     for (int32_t i = 0; i < zero->leaf_count; i++) {
@@ -89,8 +102,10 @@ static void plan_marks(dsc_zero *zero)
         const int64_t slice = zero->o.layout->group[leaf->group].slice;
         leaf->mark_count = (int32_t)dsc_min_i64(DSC_LEAF_MARKS_MAX, dsc_div_ceil(slice, piece_elements(zero, leaf)));
     }
-    for (int32_t i = 0; i < zero->leaf_count; i++)
+    for (int32_t i = 0; i < zero->leaf_count; i++) {
         plan_place(zero, &zero->leaf[i]);
+        zero->leaf[i].holds_sum = holds_sum(zero, &zero->leaf[i]);
+    }
 }
 
 dsc_status dsc_reduce_plan(dsc_zero *zero, int64_t *leaf_bytes, int64_t *counter_bytes, dsc_error *err)
@@ -140,6 +155,11 @@ static dsc_status place_counters(dsc_zero *zero, float *base, dsc_error *err)
     return DSC_OK;
 }
 
+static float *leaf_base(const dsc_zero *zero, const dsc_leaf *leaf)
+{
+    return (float *)((char *)zero->leaf_buf.ptr + leaf->offset);
+}
+
 dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err)
 {
     if (zero->level_count > 0) {
@@ -152,6 +172,9 @@ dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err)
     for (int32_t i = 0; i < zero->leaf_count; i++)
         for (int32_t mark = 0; mark < zero->leaf[i].mark_count; mark++)
             DSC_TRY(dsc_event_open(zero->o.device, &zero->leaf[i].mark[mark], err));
+    for (int32_t i = 0; i < zero->leaf_count; i++)
+        if (zero->leaf[i].holds_sum)
+            zero->group[zero->leaf[i].group].last_sum = leaf_base(zero, &zero->leaf[i]);
     DSC_TRY(dsc_event_open(zero->o.device, &zero->updated, err));
     return dsc_event_open(zero->o.device, &zero->idle, err);
 }
@@ -165,11 +188,6 @@ void dsc_reduce_close(dsc_zero *zero)
     dsc_event_close(&zero->idle);
     dsc_alloc_free(zero->o.alloc, zero->leaf);
     dsc_alloc_free(zero->o.alloc, zero->apart);
-}
-
-static float *leaf_base(const dsc_zero *zero, const dsc_leaf *leaf)
-{
-    return (float *)((char *)zero->leaf_buf.ptr + leaf->offset);
 }
 
 /* Points the module's gradients into one leaf and zeroes what no gradient covers: padding, gaps, and in a leaf of a
@@ -314,7 +332,10 @@ static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_
         DSC_TRY(round_sums(zero, sum.acc, sum.count, err));
         if (complete && zero->group[leaf->group].grad == NULL)
             DSC_TRY(add_squares(zero, &sum, err));
-        DSC_TRY(dsc_store_sum_give(zero, &sum, err));
+        if (complete && leaf->holds_sum) /* all ranks have read the leaf's elements there */
+            DSC_TRY(dsc_copy(zero->reduce_stream, leaf_base(zero, leaf) + first, sum.acc, sum.count * 4, err));
+        else
+            DSC_TRY(dsc_store_sum_give(zero, &sum, err));
     }
     return DSC_OK;
 }

@@ -13,6 +13,12 @@ static dsc_piece piece_of(const dsc_zero *zero, int32_t g, dsc_plane plane, int6
 
 static bool in_swap(const dsc_zero *zero, int32_t g, dsc_plane plane) { return zero->group[g].swap_at[plane] >= 0; }
 
+/* What the update finds there. */
+static bool updated_from_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
+{
+    return in_swap(zero, g, plane) && !(plane == DSC_PLANE_GRAD && zero->group[g].last_sum != NULL);
+}
+
 static bool any_in_swap(const dsc_zero *zero, int32_t g)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
@@ -58,6 +64,8 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
     case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2:
         return state->moment[plane - DSC_PLANE_MOMENT1] + at * dsc_plane_bytes_each(zero, plane);
     case DSC_PLANE_GRAD:
+        if (state->last_sum != NULL)
+            return state->last_sum + at;
         return state->grad != NULL ? (void *)(state->grad + at)
                                    : state->host_grad + at * dsc_plane_bytes_each(zero, plane);
     case DSC_PLANE_COUNT: break;
@@ -94,14 +102,14 @@ static dsc_status take_plane(dsc_zero *zero, dsc_tile *tile, const dsc_tile *fol
         *ptr = plane == DSC_PLANE_GRAD ? slot->grad : slot->param;
         return DSC_OK;
     }
-    if (!in_swap(zero, tile->group, plane)) {
+    if (!updated_from_swap(zero, tile->group, plane)) {
         *ptr = in_memory(zero, tile->group, plane, at);
         return DSC_OK;
     }
     dsc_ring *ring = ring_of(zero, plane);
     const bool read = is_read(zero, plane);
     dsc_piece ahead = { 0, 0 };
-    if (read && following->count > 0 && in_swap(zero, following->group, plane))
+    if (read && following->count > 0 && updated_from_swap(zero, following->group, plane))
         ahead = piece_of(zero, following->group, plane, following->first - zero->group[following->group].own_first,
                          following->count);
     tile->slot[plane] = dsc_ring_next(ring);

@@ -19,6 +19,14 @@ static int64_t leaves_of(const dsc_zero *zero, int32_t g)
     return count;
 }
 
+static bool holds_sum(const dsc_zero *zero, int32_t g)
+{
+    for (int32_t i = 0; i < zero->leaf_count; i++)
+        if (zero->leaf[i].group == g && zero->leaf[i].holds_sum)
+            return true;
+    return false;
+}
+
 /* Of a rank's slice as it travels. */
 static int64_t wire_bytes(dsc_quant quant, int64_t slice, dsc_dtype dtype)
 {
@@ -69,9 +77,10 @@ static void add_files(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_
     }
     if (state->swap_at[DSC_PLANE_GRAD] >= 0) { /* the first leaf is added to nothing */
         const int64_t leaves = micro_steps * leaves_of(zero, g);
+        const bool held = holds_sum(zero, g); /* the last one's goes to no file */
         out->pass_read_bytes += (leaves - 1) * slice * sum_bytes;
-        out->pass_written_bytes += leaves * slice * sum_bytes;
-        out->update_read_bytes += slice * sum_bytes;
+        out->pass_written_bytes += (leaves - held) * slice * sum_bytes;
+        out->update_read_bytes += held ? 0 : slice * sum_bytes;
     }
     for (int p = DSC_PLANE_MASTER; p <= DSC_PLANE_MOMENT2; p++)
         if (state->swap_at[p] >= 0) {

@@ -259,14 +259,26 @@ static void the_scale_is_in_the_checkpoint(void **state)
 
 /* ---- never finite ---- */
 
-static dsc_status poisoned(void *user, int64_t first, int64_t count, void *const *batch, dsc_error *err)
+static dsc_status poison(const dsc_data_source *toy, int64_t first, int64_t count, int64_t last_of, int64_t every,
+                         void *const *batch, dsc_error *err)
 {
-    const dsc_data_source *toy = user;
     DSC_TRY(toy->fill(toy->user, first, count, batch, err));
-    for (int64_t i = 0; i < count; i++) /* rank 1 has the second of the two micro-batches of 3 in every 6 */
-        if ((first + i) % 6 >= 3)
+    for (int64_t i = 0; i < count; i++)
+        if ((first + i) % every >= every - last_of)
             ((float *)batch[0])[i * 5] = NAN;
     return DSC_OK;
+}
+
+/* Rank 1 has the second of the two micro-batches of 3 in every 6. */
+static dsc_status poisoned(void *user, int64_t first, int64_t count, void *const *batch, dsc_error *err)
+{
+    return poison(user, first, count, 3, 6, batch, err);
+}
+
+/* In the last micro-step alone. */
+static dsc_status poisoned_late(void *user, int64_t first, int64_t count, void *const *batch, dsc_error *err)
+{
+    return poison(user, first, count, 3, 12, batch, err);
 }
 
 static void what_is_not_finite_is_named(void **state)
@@ -295,6 +307,22 @@ static void what_is_not_finite_is_named(void **state)
     }
 }
 
+/* The first module that is trained is the last one of a backward pass: what makes its sum NaN is in no file. */
+static void a_sum_that_is_in_no_file_is_named(void **state)
+{
+    dsc_data_source toy = toy_data(model, 1 << 20);
+    char nvme[512];
+    run_result result;
+    (void)state;
+    snprintf(nvme, sizeof nvme, ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}", dir);
+    const run_options base = { .data = { .user = &toy, .fill = poisoned_late, .sample_count = toy.sample_count } };
+    run(&(variant){ 2, 3, "\"bf16\": {\"enabled\": true}", nvme,
+                    ", \"skip_limit\": 1, \"freeze\": [\"input.weight\"]" }, 2, &base, &result);
+    assert_int_equal(result.status, DSC_ERR_NUMERIC);
+    if (strstr(result.error.message, model->modules[1].params[0].name) == NULL)
+        fail_msg("%s", result.error.message);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -305,6 +333,7 @@ int main(void)
         cmocka_unit_test(overflows_are_skipped_by_all),
         cmocka_unit_test(the_scale_is_in_the_checkpoint),
         cmocka_unit_test(what_is_not_finite_is_named),
+        cmocka_unit_test(a_sum_that_is_in_no_file_is_named),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

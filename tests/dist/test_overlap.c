@@ -17,6 +17,7 @@
 #include "base/base.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "engine/internal.h"
 #include "offload/aio.h"
 #include "tests/support/run_world.h"
 #include "tests/support/sanitizer.h"
@@ -40,7 +41,10 @@ typedef struct hold {
 } hold;
 
 static hold held;
-static _Atomic int64_t blocks[2], forwards[MODULES], backwards[MODULES], gathered, gathered_bytes;
+static _Atomic int64_t blocks[2], forwards[MODULES], backwards[MODULES], gathered;
+enum { GATHER, REDUCE, UPDATE, STREAMS };
+static const char *const streams[STREAMS] = { "gather", "reduce", "update" };
+static _Atomic int64_t moved[STREAMS][2]; /* bytes read and written */
 static atomic_bool late, was_held;
 
 /* What waits for what it must not wait for ends here. */
@@ -58,10 +62,11 @@ static dsc_aio_fault_kind before_block(void *user, int64_t n, const dsc_aio_piec
     char name[16] = "";
     (void)user, (void)n, (void)result;
     pthread_getname_np(pthread_self(), name, sizeof name);
-    if (strcmp(name, "gather") == 0) {
+    for (int i = 0; i < STREAMS; i++)
+        if (strcmp(name, streams[i]) == 0)
+            atomic_fetch_add(&moved[i][piece->write], piece->bytes);
+    if (strcmp(name, streams[GATHER]) == 0)
         atomic_fetch_add(&gathered, 1);
-        atomic_fetch_add(&gathered_bytes, piece->bytes);
-    }
     if (held.stream == NULL || strcmp(name, held.stream) != 0 || piece->write != held.write)
         return DSC_AIO_FAULT_NONE;
     if (atomic_fetch_add(&blocks[piece->write], 1) + 1 == held.at) {
@@ -117,6 +122,16 @@ static dsc_status step_and_evaluate(dsc_engine *engine, int32_t rank, void *user
     return DSC_OK;
 }
 
+static dsc_zero_traffic planned; /* rank 0's */
+
+static dsc_status after(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    (void)user;
+    if (rank == 0)
+        planned = engine->plan.traffic;
+    return dsc_engine_barrier(engine, err);
+}
+
 static void train(int32_t world, int64_t steps, int32_t accumulation, bool files, bool evaluates, run_result *out)
 {
     static const dsc_aio_hook hook = { before_block, NULL };
@@ -136,10 +151,11 @@ static void train(int32_t world, int64_t steps, int32_t accumulation, bool files
              (int)accumulation, nvme, 100 * SANITIZE_SLOWER);
     const run_options options = { .world = world, .steps = steps, .model = &watched, .config = config,
                                   .data = toy_data(toy, 1 << 20), .before = evaluates ? step_and_evaluate : NULL,
-                                  .io = &io };
+                                  .after = after, .io = &io };
     for (int i = 0; i < MODULES; i++)
         forwards[i] = backwards[i] = 0;
-    blocks[0] = blocks[1] = gathered = gathered_bytes = 0;
+    blocks[0] = blocks[1] = gathered = 0;
+    memset(moved, 0, sizeof moved);
     late = was_held = false;
     in_files = files;
     run_world(&options, out);
@@ -206,6 +222,25 @@ static void forward_goes_on_under_the_update(void **state)
     }
 }
 
+/* Only as much as `dsc plan` says; what the first pass of a step takes from the update may be less than all. The sums
+ * that a backward pass makes last stay where their gradients were: the plan has no writing and reading of them. */
+static void files_move_what_is_planned(void **state)
+{
+    for (int32_t accumulation = 1; accumulation <= 2; accumulation++) {
+        run_result r;
+        train(1, STEPS, accumulation, true, false, &r);
+        assert_int_equal(moved[REDUCE][1], STEPS * planned.pass_written_bytes);
+        assert_int_equal(moved[UPDATE][0], STEPS * planned.update_read_bytes);
+        assert_in_range(moved[UPDATE][1], STEPS * planned.update_written_bytes,
+                        STEPS * (planned.update_written_bytes + MODULES * DSC_AIO_ALIGN / 2)); /* whole blocks */
+        const int64_t reads = moved[GATHER][0] + moved[REDUCE][0], one_use = (BLOCKS * 4096 + 1024) * 2 + 2048;
+        assert_in_range(reads, STEPS * planned.pass_read_bytes, STEPS * (planned.pass_read_bytes + one_use + 2048));
+        const int64_t sums = (24576 + BLOCKS * 4096 + 1024) * 4; /* of all groups; the tied one's two leaves */
+        assert_true(planned.update_read_bytes < 4 * sums);
+        assert_true(planned.pass_written_bytes < (sums + 24576 * 4) * accumulation);
+    }
+}
+
 /* Parameters that an update makes while their window is open come there from it, not from their file: the last block's
  * is, when the forward pass is at the one before. */
 static void updated_parameters_are_not_read_again(void **state)
@@ -213,11 +248,11 @@ static void updated_parameters_are_not_read_again(void **state)
     run_result r;
     held = (hold){ "update", false, INT64_MAX, NULL, 0 }; /* counts */
     train(1, 1, 1, true, false, &r);
-    const int64_t reads = blocks[0], bytes_of_a_step = gathered_bytes;
+    const int64_t reads = blocks[0], bytes_of_a_step = moved[GATHER][0];
     assert_true(bytes_of_a_step > 0);
     held = (hold){ "update", false, reads, &forwards[BLOCKS - 1], 2 };
     expect_same_but_held(1, 1, false);
-    assert_true(gathered_bytes < STEPS * bytes_of_a_step);
+    assert_true(moved[GATHER][0] < STEPS * bytes_of_a_step);
 }
 
 /* From the second of its two tiles on: who evaluates asks when the first one is made. */
@@ -259,6 +294,7 @@ int main(void)
         cmocka_unit_test(no_gradient_is_overwritten),
         cmocka_unit_test(the_next_micro_steps_parameters_are_read_ahead),
         cmocka_unit_test(forward_goes_on_under_the_update),
+        cmocka_unit_test(files_move_what_is_planned),
         cmocka_unit_test(updated_parameters_are_not_read_again),
         cmocka_unit_test(a_part_of_a_group_comes_from_the_update),
     };

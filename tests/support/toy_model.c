@@ -62,7 +62,7 @@ static dsc_status input_backward(const dsc_module *m, dsc_module_ctx *ctx, dsc_e
     const float *x = ctx->batch_data[0];
     if (ctx->param[0] != NULL && (m->flags & DSC_MODULE_BACKWARD_WITHOUT_PARAMS) == 0)
         return DSC_FAIL(err, DSC_ERR_INTERNAL, "", "flag lost");
-    for (int64_t i = 0; i < t->in; i++)
+    for (int64_t i = 0; ctx->grad[0] != NULL && i < t->in; i++)
         for (int64_t j = 0; j < t->width; j++) {
             float sum = 0;
             for (int64_t b = 0; b < ctx->batch; b++)
@@ -166,7 +166,7 @@ static dsc_status loss_forward(const dsc_module *m, dsc_module_ctx *ctx, dsc_err
         for (int64_t b = 0; b < ctx->batch; b++)
             bias += d_y[b * t->in + i];
         ctx->grad[0][i] = bias;
-        for (int64_t j = 0; j < t->width; j++) {
+        for (int64_t j = 0; ctx->grad[1] != NULL && j < t->width; j++) {
             float sum = 0;
             for (int64_t b = 0; b < ctx->batch; b++)
                 sum += d_y[b * t->in + i] * get(ctx->in, ctx->dtype, b * t->width + j);
