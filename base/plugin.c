@@ -56,3 +56,28 @@ bool dsc_plugin_find(void *plugin, const char *name, void *out_function)
     memcpy(out_function, &found, sizeof found);
     return found != NULL;
 }
+
+dsc_status dsc_plugin_table(const dsc_plugin *plugin, const void **table, dsc_error *err)
+{
+    struct { uint32_t version, table_bytes; char build[32]; } head = { 0 };
+    char reason[320];
+    const void *(*get)(void) = NULL;
+    void *library = dsc_plugin_open(plugin->file, reason, sizeof reason);
+    const char *value = plugin->value != NULL ? plugin->value : "";
+    if (library == NULL && reason[0] != 0)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, plugin->key, "%s%s; install what it needs (%s), or %s", value, reason,
+                        plugin->package, plugin->instead);
+    if (library == NULL)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, plugin->key, "%sthis installation has no %s; install %s and build "
+                        "again, or %s", value, plugin->file, plugin->package, plugin->instead);
+    const void *found = dsc_plugin_find(library, plugin->symbol, &get) ? get() : NULL;
+    if (found != NULL)
+        memcpy(&head, found, 2 * sizeof(uint32_t));
+    if (head.version == plugin->version && head.table_bytes == plugin->table_bytes)
+        memcpy(&head, found, sizeof head);
+    if (head.table_bytes != plugin->table_bytes || strncmp(head.build, DSC_VERSION_TEXT, sizeof head.build) != 0)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, plugin->key, "%s%s is of another version of dsc; install both from "
+                        "one build", value, plugin->file);
+    *table = found;
+    return DSC_OK;
+}

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/plugin.h"
 #include "engine/monitor/page.h"
 #include "engine/monitor/prometheus.h"
 
@@ -102,13 +103,17 @@ dsc_status dsc_monitor_http(dsc_alloc *alloc, int64_t port, dsc_monitor **out, d
                                          .ranks = ranks_http,
                                          .say = say_http,
                                          .close = close_http };
-    static const dsc_monitor_plugin plugin = { "dsc.prometheus_port", "libdsc_http.so",
-                                               "libmicrohttpd-dev (make deps-http)",
-                                               DSC_HTTP_SYMBOL, DSC_HTTP_API_VERSION, sizeof(dsc_http_api) };
+    static const dsc_plugin plugin = { .key = "dsc.prometheus_port",
+                                       .file = "libdsc_http.so",
+                                       .package = "libmicrohttpd-dev (make deps-http)",
+                                       .instead = "take the key out",
+                                       .symbol = DSC_HTTP_SYMBOL,
+                                       .version = DSC_HTTP_API_VERSION,
+                                       .table_bytes = sizeof(dsc_http_api) };
     const void *api = NULL;
     char text[DSC_HTTP_TEXT];
     http_monitor *m = NULL;
-    DSC_TRY(dsc_monitor_find_plugin(&plugin, &api, err));
+    DSC_TRY(dsc_plugin_table(&plugin, &api, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *m, &m, err));
     m->monitor.ops = &ops;
     m->monitor.alloc = alloc;

@@ -19,6 +19,7 @@ typedef size_t (*dsc_http_page)(void *user, const char *path, const char *host, 
 
 typedef struct dsc_http_api {
     uint32_t version, table_bytes;
+    char build[32];
     /* GET and HEAD on 127.0.0.1:port, by one thread. 0, or 1 and the reason in text[DSC_HTTP_TEXT]. */
     int (*open)(int port, dsc_http_page page, void *user, dsc_http **out, char *text);
     void (*close)(dsc_http *http); /* no page is asked for any more when it returns; NULL is fine */

@@ -88,6 +88,7 @@ static int open_server(int port, dsc_http_page page, void *user, dsc_http **out,
 
 __attribute__((visibility("default"))) const void *dsc_http_api_get(void)
 {
-    static const dsc_http_api api = { DSC_HTTP_API_VERSION, (uint32_t)sizeof api, open_server, close_server };
+    static const dsc_http_api api = { DSC_HTTP_API_VERSION, (uint32_t)sizeof api, DSC_VERSION_TEXT, open_server,
+                                      close_server };
     return &api;
 }

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/plugin.h"
 #include "engine/monitor/monitor.h"
 #include "engine/monitor/web_api.h"
 
@@ -265,15 +266,19 @@ dsc_status dsc_monitor_mlflow(dsc_alloc *alloc, const char *uri, const char *exp
                                          .write = write_mlflow,
                                          .describe = describe_mlflow,
                                          .close = close_mlflow };
-    static const dsc_monitor_plugin plugin = { "dsc.mlflow.tracking_uri", "libdsc_web.so",
-                                               "libcurl4-openssl-dev (make deps-http)",
-                                               DSC_WEB_SYMBOL, DSC_WEB_API_VERSION, sizeof(dsc_web_api) };
+    static const dsc_plugin plugin = { .key = "dsc.mlflow.tracking_uri",
+                                       .file = "libdsc_web.so",
+                                       .package = "libcurl4-openssl-dev (make deps-http)",
+                                       .instead = "take the key out",
+                                       .symbol = DSC_WEB_SYMBOL,
+                                       .version = DSC_WEB_API_VERSION,
+                                       .table_bytes = sizeof(dsc_web_api) };
     const void *api = NULL;
     mlflow *m = NULL;
     if (strncmp(uri, "http://", 7) != 0 && strncmp(uri, "https://", 8) != 0)
         return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.mlflow.tracking_uri", "\"%.80s\" is no http:// or https:// address "
                         "of a server; for a folder of files: mlflow server --backend-store-uri DIR", uri);
-    DSC_TRY(dsc_monitor_find_plugin(&plugin, &api, err));
+    DSC_TRY(dsc_plugin_table(&plugin, &api, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *m, &m, err));
     m->monitor.ops = &ops;
     m->monitor.alloc = alloc;

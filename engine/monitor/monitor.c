@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "base/plugin.h"
 
 enum { TENSORBOARD, CSV, MLFLOW, HTTP, KINDS };
 
@@ -28,22 +27,6 @@ static dsc_status open_folder(dsc_monitors *monitors, int kind, const dsc_io *io
     DSC_TRY(dsc_path_join(monitor->folder, sizeof monitor->folder, parent, config->job_name, err));
     DSC_TRY(dsc_io_make_dirs(io, monitor->folder, err));
     return dsc_io_probe_dir(io, monitor->folder, err);
-}
-
-dsc_status dsc_monitor_find_plugin(const dsc_monitor_plugin *plugin, const void **table, dsc_error *err)
-{
-    char reason[512] = "";
-    const void *(*get)(void) = NULL;
-    void *library = dsc_plugin_open(plugin->file, reason, sizeof reason);
-    if (library == NULL)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, plugin->key, "this installation has no %s%s%s; install %s and "
-                        "build again, or take the key out", plugin->file,
-                        reason[0] != 0 ? ": " : "", reason, plugin->package);
-    const uint32_t *head = dsc_plugin_find(library, plugin->symbol, &get) ? get() : NULL;
-    if (head == NULL || head[0] != plugin->version || head[1] != plugin->table_bytes)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, plugin->key, "%s is of another version of dsc", plugin->file);
-    *table = head;
-    return DSC_OK;
 }
 
 bool dsc_monitors_wanted(const dsc_config *config)

@@ -57,15 +57,6 @@ struct dsc_monitor {
     bool run_failed; /* the run ends because something went wrong: for close */
 };
 
-/* What a monitor loads when it is wanted: `symbol` gives a table that begins with its version and its bytes. */
-typedef struct dsc_monitor_plugin {
-    const char *key, *file, *package; /* of the config; in lib/dsc; of Debian, which the file is built from */
-    const char *symbol;
-    uint32_t version;
-    size_t table_bytes;
-} dsc_monitor_plugin;
-DSC_MUST_USE dsc_status dsc_monitor_find_plugin(const dsc_monitor_plugin *plugin, const void **table, dsc_error *err);
-
 /* *out may be there after a failure, too: close it. The first two take a folder that exists; nothing is written before
  * the first numbers come. The third asks a server for a run (with MLFLOW_TRACKING_TOKEN of the environment),
  * the fourth listens on the loopback address only. */

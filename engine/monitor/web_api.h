@@ -14,6 +14,7 @@ typedef struct dsc_web dsc_web;
 
 typedef struct dsc_web_api {
     uint32_t version, table_bytes;
+    char build[32];
     /* `token` (may be NULL) goes into each request as "Authorization: Bearer". NULL: no memory. */
     dsc_web *(*open)(const char *token);
     /* GET, or with a body POST of JSON; http and https only, redirects are not followed, at most `limit_s` seconds.

@@ -88,6 +88,7 @@ static int ask(dsc_web *web, const char *url, const char *body, int limit_s, cha
 
 __attribute__((visibility("default"))) const void *dsc_web_api_get(void)
 {
-    static const dsc_web_api api = { DSC_WEB_API_VERSION, (uint32_t)sizeof api, open_web, ask, close_web };
+    static const dsc_web_api api = { DSC_WEB_API_VERSION, (uint32_t)sizeof api, DSC_VERSION_TEXT, open_web, ask,
+                                     close_web };
     return &api;
 }

@@ -10,7 +10,8 @@
 
 /* Ranges of the calling thread, one inside another, in a domain of their own. Next to nothing where no tool listens. */
 typedef struct dsc_nvtx_api {
-    uint32_t version, bytes; /* DSC_NVTX_API_VERSION; of this table */
+    uint32_t version, table_bytes;
+    char build[32];
     void *(*open)(const char *domain); /* may be NULL, which the others take */
     void (*close)(void *domain);
     void (*push)(void *domain, const char *text); /* copied */

@@ -22,7 +22,7 @@ static void pop(void *domain) { nvtxDomainRangePop(domain); }
 
 const void *dsc_nvtx_plugin(void)
 {
-    static const dsc_nvtx_api api = { DSC_NVTX_API_VERSION, (uint32_t)sizeof api, open_domain, close_domain, push,
-                                      pop };
+    static const dsc_nvtx_api api = { DSC_NVTX_API_VERSION, (uint32_t)sizeof api, DSC_VERSION_TEXT, open_domain,
+                                      close_domain, push, pop };
     return &api;
 }

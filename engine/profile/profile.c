@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/monitor/monitor.h"
+#include "base/plugin.h"
 #include "engine/profile/internal.h"
 #include "engine/profile/nvtx.h"
 
@@ -35,10 +35,15 @@ static bool wants_ranges(const dsc_config *config)
 
 static dsc_status open_ranges(dsc_profile *p, dsc_error *err)
 {
-    static const dsc_monitor_plugin plugin = { "dsc.nvtx", "libdsc_nvtx.so", "the CUDA toolkit (make deps-cuda)",
-                                               DSC_NVTX_SYMBOL, DSC_NVTX_API_VERSION, sizeof(dsc_nvtx_api) };
+    static const dsc_plugin plugin = { .key = "dsc.nvtx",
+                                       .file = "libdsc_nvtx.so",
+                                       .package = "the CUDA toolkit (make deps-cuda)",
+                                       .instead = "take the key out",
+                                       .symbol = DSC_NVTX_SYMBOL,
+                                       .version = DSC_NVTX_API_VERSION,
+                                       .table_bytes = sizeof(dsc_nvtx_api) };
     const void *api = NULL;
-    const dsc_status status = dsc_monitor_find_plugin(&plugin, &api, p->o.config->own.nvtx ? err : NULL);
+    const dsc_status status = dsc_plugin_table(&plugin, &api, p->o.config->own.nvtx ? err : NULL);
     if (status != DSC_OK)
         return p->o.config->own.nvtx ? status : DSC_OK;
     p->nvtx = api;

@@ -30,21 +30,17 @@ typedef struct gloo_transport {
 
 static dsc_status find_plugin(const dsc_gloo_api **out, dsc_error *err)
 {
-    char reason[320];
-    dsc_gloo_api_fn get;
-    void *plugin = dsc_plugin_open("libdsc_gloo.so", reason, sizeof reason);
-    if (plugin == NULL && reason[0] != 0)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm", "\"gloo\": %s; install libgloo0, or use \"tcp\"", reason);
-    if (plugin == NULL)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm",
-                        "\"gloo\": this installation has no libdsc_gloo.so; build it where libgloo-dev is installed "
-                        "(make deps-net), or use \"tcp\", which needs no library");
-    const dsc_gloo_api *api = dsc_plugin_find(plugin, DSC_GLOO_SYMBOL, &get) ? get() : NULL;
-    if (api == NULL || api->version != DSC_GLOO_API_VERSION || api->table_bytes != sizeof *api ||
-        strncmp(api->build, DSC_VERSION_TEXT, sizeof api->build) != 0)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm",
-                        "\"gloo\": libdsc_gloo.so is of another version of dsc; install both from one build");
-    *out = api;
+    static const dsc_plugin plugin = { .key = "dsc.comm",
+                                       .value = "\"gloo\": ",
+                                       .file = "libdsc_gloo.so",
+                                       .package = "libgloo-dev (make deps-net)",
+                                       .instead = "use \"tcp\", which needs no library",
+                                       .symbol = DSC_GLOO_SYMBOL,
+                                       .version = DSC_GLOO_API_VERSION,
+                                       .table_bytes = sizeof(dsc_gloo_api) };
+    const void *table = NULL;
+    DSC_TRY(dsc_plugin_table(&plugin, &table, err));
+    *out = table;
     return DSC_OK;
 }
 

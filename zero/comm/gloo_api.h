@@ -42,7 +42,6 @@ typedef struct dsc_gloo_api {
     int (*all_to_all)(dsc_gloo_context *context, void *recv, const void *send, int64_t bytes, char *text);
     int (*broadcast)(dsc_gloo_context *context, void *buf, int64_t bytes, int root, char *text);
 } dsc_gloo_api;
-typedef const dsc_gloo_api *(*dsc_gloo_api_fn)(void);
 
 #ifdef __cplusplus
 }

@@ -391,21 +391,17 @@ static dsc_status mpi_reduce_scatter(dsc_transport *transport, int32_t channel, 
 
 static dsc_status find_plugin(const dsc_mpi_api **out, dsc_error *err)
 {
-    char reason[320];
-    dsc_mpi_api_fn get;
-    void *plugin = dsc_plugin_open("libdsc_mpi.so", reason, sizeof reason);
-    if (plugin == NULL && reason[0] != 0)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm", "\"mpi\": %s; install Open MPI (libopenmpi3)", reason);
-    if (plugin == NULL)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm",
-                        "\"mpi\": this installation has no libdsc_mpi.so; build it where libopenmpi-dev is installed "
-                        "(make deps-net), or use \"tcp\", which needs no library");
-    const dsc_mpi_api *api = dsc_plugin_find(plugin, DSC_MPI_SYMBOL, &get) ? get() : NULL;
-    if (api == NULL || api->version != DSC_MPI_API_VERSION || api->table_bytes != sizeof *api ||
-        strncmp(api->build, DSC_VERSION_TEXT, sizeof api->build) != 0)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm",
-                        "\"mpi\": libdsc_mpi.so is of another version of dsc; install both from one build");
-    *out = api;
+    static const dsc_plugin plugin = { .key = "dsc.comm",
+                                       .value = "\"mpi\": ",
+                                       .file = "libdsc_mpi.so",
+                                       .package = "libopenmpi-dev (make deps-net)",
+                                       .instead = "use \"tcp\", which needs no library",
+                                       .symbol = DSC_MPI_SYMBOL,
+                                       .version = DSC_MPI_API_VERSION,
+                                       .table_bytes = sizeof(dsc_mpi_api) };
+    const void *table = NULL;
+    DSC_TRY(dsc_plugin_table(&plugin, &table, err));
+    *out = table;
     return DSC_OK;
 }
 

@@ -57,7 +57,6 @@ typedef struct dsc_mpi_api {
     int (*tell)(dsc_mpi_link *link, const void *word, int bytes);
     int (*listen)(dsc_mpi_link *link, void *word, int bytes, int *from);
 } dsc_mpi_api;
-typedef const dsc_mpi_api *(*dsc_mpi_api_fn)(void);
 
 #ifdef __cplusplus
 }
