@@ -15,6 +15,7 @@ extern "C" {
 enum {
     DSC_RNG_INIT = 1, DSC_RNG_SHUFFLE = 2, DSC_RNG_DROPOUT = 3, DSC_RNG_SAMPLE = 4, DSC_RNG_TEST = 5,
     DSC_RNG_MOMENT = 6, /* of optimizers, kept in bf16: the number of the update */
+    DSC_RNG_MASK = 7, /* of a masked model's samples: the epoch; and inside one's own seed: places, what is seen */
     DSC_RNG_PART = 256  /* and a file's number: which of its samples an epoch takes that does not take all */
 };
 static inline uint64_t dsc_rng_stream(uint32_t purpose, uint32_t sub) { return ((uint64_t)purpose << 32) | sub; }

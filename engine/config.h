@@ -9,6 +9,7 @@
 #include <dsc/log.h>
 
 #include "base/alloc.h"
+#include "engine/masking.h"
 #include "kernels/device.h"
 
 #ifdef __cplusplus
@@ -156,6 +157,15 @@ typedef struct dsc_param_group {
     double weight_decay;
 } dsc_param_group;
 
+/* "dsc.mlm". */
+typedef struct dsc_mlm_section {
+    bool enabled; /* the section is there */
+    double probability;
+    int64_t mask_token; /* -1: the tokenizer's */
+    int32_t special[DSC_MASK_SPECIAL_MAX];
+    int special_count; /* 0: the tokenizer's */
+} dsc_mlm_section;
+
 /* The "dsc" section. Flags of `train` are overrides of these keys. */
 typedef struct dsc_own_config {
     char model[DSC_CONFIG_TEXT]; /* built-in name or Hugging Face folder; "": not given */
@@ -168,6 +178,7 @@ typedef struct dsc_own_config {
     char freeze[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT]; /* patterns of names */
     int freeze_count;
     dsc_lora_section lora;
+    dsc_mlm_section mlm;
     dsc_param_group group[DSC_PARAM_GROUPS_MAX];
     int group_count;
     bool nvtx;

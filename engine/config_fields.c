@@ -259,6 +259,24 @@ static dsc_status fill_lora(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
+static dsc_status fill_mlm(dsc_config_parse_state *s)
+{
+    dsc_mlm_section *mlm = &s->config->own.mlm;
+    mlm->enabled = s->given[DSC_ID_MLM] != NULL;
+    if (!dsc_config_has(s, DSC_ID_MLM_SPECIAL))
+        return DSC_OK;
+    for (const cJSON *each = s->given[DSC_ID_MLM_SPECIAL]->child; each != NULL; each = each->next) {
+        int64_t token = 0;
+        bool from_text;
+        if (mlm->special_count == DSC_MASK_SPECIAL_MAX || !dsc_value_int(each, &token, &from_text) || token < 0 ||
+            token > INT32_MAX)
+            return dsc_config_fail(s, DSC_ID_MLM_SPECIAL, DSC_ERR_CONFIG, "expected a list of at most %d tokens",
+                                   DSC_MASK_SPECIAL_MAX);
+        mlm->special[mlm->special_count++] = (int32_t)token;
+    }
+    return DSC_OK;
+}
+
 static dsc_status check_compression(dsc_config_parse_state *s)
 {
     const dsc_config *config = s->config;
@@ -298,6 +316,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     own->freeze_count = dsc_config_copy_texts(s->given[DSC_ID_FREEZE], own->freeze, DSC_DATA_PATHS_MAX);
     DSC_TRY(fill_data_weights(s));
     DSC_TRY(fill_lora(s));
+    DSC_TRY(fill_mlm(s));
     own->reproducible = (dsc_reproducible)choice_or(s, DSC_ID_REPRODUCIBLE, DSC_REPRODUCIBLE_PLAN);
     own->moments = choice_or(s, DSC_ID_MOMENTS, 0) == 1 ? DSC_BF16 : DSC_F32;
     own->gradients = choice_or(s, DSC_ID_GRADIENTS, 0) == 1 ? DSC_BF16 : DSC_F32;

@@ -20,6 +20,7 @@ struct dsc_data {
     int32_t file_count;
     int64_t sample_count, token_count;
     int32_t *window; /* [sequence + 1] */
+    int32_t *order;  /* [sequence], of masking */
 };
 
 static dsc_status open_one(dsc_data *data, const char *path, double weight, dsc_error *err)
@@ -48,6 +49,7 @@ static dsc_status open_files(dsc_data *data, dsc_error *err)
     const dsc_data_options *o = &data->options;
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->path_count, sizeof *data->file, &data->file, err));
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->sequence + 1, sizeof *data->window, &data->window, err));
+    DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->sequence, sizeof *data->order, &data->order, err));
     for (int32_t i = 0; i < o->path_count; i++)
         DSC_TRY(open_one(data, o->paths[i], o->weights != NULL ? o->weights[i] : 1, err));
     return DSC_OK;
@@ -78,6 +80,7 @@ void dsc_data_close(dsc_data **data_ptr)
         return;
     for (int32_t i = 0; i < data->file_count; i++)
         dsc_token_file_close(data->options.io, &data->file[i].tokens);
+    dsc_alloc_free(data->options.alloc, data->order);
     dsc_alloc_free(data->options.alloc, data->window);
     dsc_alloc_free(data->options.alloc, data->file);
     dsc_alloc_free(data->options.alloc, data);
@@ -108,17 +111,14 @@ static data_file *file_of_sample(dsc_data *data, int64_t sample)
     return &data->file[low];
 }
 
-/* Tokens [first, first + sequence] of a file into tokens and targets; ids are checked. */
-static dsc_status read_window(dsc_data *data, dsc_token_file *file, int64_t first, int32_t *tokens, int32_t *targets,
-                              dsc_error *err)
+/* Tokens [first, first + sequence] of a file into the window; ids are checked. */
+static dsc_status read_window(dsc_data *data, dsc_token_file *file, int64_t first, dsc_error *err)
 {
     const int64_t sequence = data->options.sequence, vocab_size = data->options.vocab_size;
     DSC_TRY(dsc_token_file_read(data->options.io, file, first, sequence + 1, data->window, err));
     for (int64_t i = 0; i <= sequence; i++)
         if (data->window[i] < 0 || data->window[i] >= vocab_size)
             return dsc_token_file_refuse(file, vocab_size, data->window[i], first + i, err);
-    memcpy(tokens, data->window, (size_t)sequence * sizeof *tokens);
-    memcpy(targets, data->window + 1, (size_t)sequence * sizeof *targets);
     return DSC_OK;
 }
 
@@ -143,6 +143,25 @@ static int64_t own_sample(const dsc_data *data, const data_file *file, uint32_t 
     return (int64_t)dsc_rng_permute(data->options.seed, stream, (uint64_t)file->own_count, (uint64_t)inside);
 }
 
+/* What the window holds, as the k-th of a batch. */
+static void make_sample(dsc_data *data, dsc_mask_key key, int64_t k, void *const *batch_data)
+{
+    const int64_t sequence = data->options.sequence, predictions = data->options.masking.predictions;
+    const size_t bytes = (size_t)sequence * sizeof(int32_t);
+    int32_t *const tokens = (int32_t *)batch_data[0] + k * sequence;
+    memcpy(tokens, data->window, bytes);
+    if (predictions > 0) {
+        const dsc_mask_sample sample = { .tokens = tokens, .targets = (int32_t *)batch_data[1] + k * predictions,
+                                         .predicted = (int32_t *)batch_data[2] + k * predictions, .order = data->order,
+                                         .sequence = sequence, .vocab = data->options.vocab_size };
+        dsc_mask(&data->options.masking, key, &sample);
+        return;
+    }
+    memcpy((int32_t *)batch_data[1] + k * sequence, data->window + 1, bytes);
+    if (data->options.documents)
+        find_places(tokens, sequence, data->options.document_end, (int32_t *)batch_data[2] + k * sequence);
+}
+
 static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *batch_data, dsc_error *err)
 {
     dsc_data *data = user;
@@ -155,11 +174,9 @@ static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *co
             sample = (int64_t)dsc_rng_permute(data->options.seed, dsc_rng_stream(DSC_RNG_SHUFFLE, epoch), (uint64_t)n,
                                               (uint64_t)sample);
         data_file *file = file_of_sample(data, sample);
-        int32_t *const tokens = (int32_t *)batch_data[0] + k * sequence;
         DSC_TRY(read_window(data, &file->tokens, own_sample(data, file, epoch, sample - file->first_sample) * sequence,
-                            tokens, (int32_t *)batch_data[1] + k * sequence, err));
-        if (data->options.documents)
-            find_places(tokens, sequence, data->options.document_end, (int32_t *)batch_data[2] + k * sequence);
+                            err));
+        make_sample(data, (dsc_mask_key){ data->options.seed, (uint64_t)sample, epoch }, k, batch_data);
     }
     return DSC_OK;
 }
@@ -197,7 +214,18 @@ dsc_status dsc_data_check(const dsc_io *io, dsc_alloc *alloc, const char *path, 
     return status;
 }
 
-/* Kernels count on it. */
+/* Kernels count on these. */
+static dsc_status check_predicted(const dsc_model *model, const dsc_batch_spec *spec, int64_t samples,
+                                  const int32_t *places, dsc_error *err)
+{
+    for (int64_t i = 0; i < samples * spec->dim[0]; i++)
+        if (places[i] < 0 || places[i] >= model->seq_length || (i % spec->dim[0] != 0 && places[i] <= places[i - 1]))
+            return DSC_FAIL(err, DSC_ERR_INPUT, spec->name,
+                            "place %d at position %lld of the batch; expected those of a sample of %lld tokens, each "
+                            "above the one before it", (int)places[i], (long long)i, (long long)model->seq_length);
+    return DSC_OK;
+}
+
 static dsc_status check_places(const dsc_batch_spec *spec, int64_t samples, const int32_t *places, dsc_error *err)
 {
     for (int64_t i = 0; i < samples * spec->dim[0]; i++)
@@ -217,6 +245,10 @@ dsc_status dsc_batch_check(const dsc_model *model, int64_t samples, const void *
             continue;
         if (strcmp(model->batch[i].name, DSC_BATCH_POSITIONS) == 0) {
             DSC_TRY(check_places(&model->batch[i], samples, batch_data[i], err));
+            continue;
+        }
+        if (strcmp(model->batch[i].name, DSC_BATCH_PREDICTED) == 0) {
+            DSC_TRY(check_predicted(model, &model->batch[i], samples, batch_data[i], err));
             continue;
         }
         int64_t count = samples;

@@ -14,6 +14,7 @@
 
 #include <dsc/dsc.h>
 
+#include "engine/masking.h"
 #include "engine/token_file.h"
 
 #ifdef __cplusplus
@@ -30,6 +31,7 @@ typedef struct dsc_data_options {
     const double *weights; /* [path_count] how often each file comes in an epoch; NULL: each once */
     int64_t sequence;   /* T */
     int64_t vocab_size; /* a token id at or above it is DSC_ERR_INPUT with file and position */
+    dsc_masking masking;
     bool documents;       /* places are asked for */
     int32_t document_end; /* the token that ends one */
     bool shuffle;
@@ -48,7 +50,8 @@ void dsc_data_close(dsc_data **data);
 DSC_MUST_USE dsc_status dsc_data_scan(dsc_data *data, dsc_data_buffer buffer, int64_t *bytes, dsc_error *err);
 int64_t dsc_data_sample_count(const dsc_data *data); /* n over all files */
 int64_t dsc_data_token_count(const dsc_data *data);
-/* A source whose batch tensor 0 is tokens [T], 1 is targets [T] and, with documents, 2 is positions [T], int32.
+/* A source whose batch tensor 0 is tokens [T], 1 is targets [T] and, with documents, 2 is positions [T], int32; with
+ * masking 1 is targets [K] and 2 predicted [K].
  * Borrowed from `data`. */
 dsc_data_source dsc_data_as_source(dsc_data *data);
 /* Validates one token file as the programs would open it, for `dsc check`; vocab_size 0: unknown, else every id of the

@@ -44,6 +44,9 @@ dsc_status dsc_engine_generate(dsc_engine *engine, const int32_t *tokens, int64_
     if (engine->failed || engine->zero == NULL || engine->phase != DSC_PHASE_IDLE || engine->micro_step != 0)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "generate needs a working engine with a model, at a step boundary");
     const int64_t sequence = engine->model->seq_length, vocab = engine->model->vocab_size;
+    if (dsc_model_predictions(engine->model) > 0)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "model %s predicts masked tokens, and does not continue a text",
+                        engine->model->name);
     if (vocab <= 0 || sequence <= 0 || engine->model->losses_per_sample != sequence)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "model %s is no language model", engine->model->name);
     if (token_count < 1 || new_count < 0 || !(temperature >= 0))

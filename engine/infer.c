@@ -5,6 +5,7 @@
 
 #include "base/bf16.h"
 #include "engine/internal.h"
+#include "engine/masking.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
@@ -262,6 +263,9 @@ static dsc_status open_parts(dsc_infer *infer, dsc_error *err)
     float one = 0;
     DSC_TRY(dsc_model_open(&infer->loaded, infer->o.model, &options, err));
     DSC_TRY(dsc_model_check(infer->loaded, err));
+    if (dsc_model_predictions(infer->loaded) > 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "this is a masked language model (as BERT is): it predicts "
+                        "masked tokens from both sides, and does not continue a text");
     if (infer->loaded->vocab_size <= 0 || infer->loaded->text_positions <= 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "this is no language model that continues a text");
     DSC_TRY(read_block(infer, 0, 0, 0, 1, &one, err));

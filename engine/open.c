@@ -149,6 +149,15 @@ static dsc_status check_documents(const dsc_engine *engine, dsc_error *err)
                     "\": its samples are one document each; leave the key out", model->name);
 }
 
+static dsc_status check_masking(const dsc_engine *engine, dsc_error *err)
+{
+    const dsc_mlm_section *mlm = &engine->config.own.mlm;
+    if (!mlm->enabled || dsc_model_predictions(engine->model) > 0)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.mlm", "model %s has no third batch tensor \"" DSC_BATCH_PREDICTED
+                    "\": it is no masked language model; leave the section out", engine->model->name);
+}
+
 static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     engine->model = options->model;
@@ -167,6 +176,7 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
     }
     DSC_TRY(dsc_model_check(engine->model, err));
     DSC_TRY(check_documents(engine, err));
+    DSC_TRY(check_masking(engine, err));
     return dsc_engine_freeze(engine, err);
 }
 
@@ -253,7 +263,8 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     dsc_plan_options plan;
     dsc_engine_plan_options(engine, &plan);
     DSC_TRY(dsc_plan_open(&plan, &engine->plan, err));
-    engine->tokens_per_step = engine->config.train_batch_size * engine->model->losses_per_sample;
+    engine->tokens_per_step = engine->config.train_batch_size * (engine->model->seq_length > 0 ?
+                              engine->model->seq_length : engine->model->losses_per_sample);
     dsc_loss_scaler_start(&engine->config, &engine->loss_scaler);
     dsc_engine_describe_numerics(engine);
     if (engine->plan_only)

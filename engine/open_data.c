@@ -38,6 +38,35 @@ static dsc_status find_tokens(dsc_engine *engine, const char *path, char *out, s
     return dsc_data_text_tokens(&text, path, out, out_bytes, err);
 }
 
+/* What a masked language model's samples are made with. */
+static dsc_status find_masking(dsc_engine *engine, dsc_masking *out, dsc_error *err)
+{
+    const dsc_own_config *own = &engine->config.own;
+    char path[DSC_CONFIG_TEXT];
+    *out = (dsc_masking){ .predictions = dsc_model_predictions(engine->model), .mask_token = -1 };
+    if (out->predictions == 0)
+        return DSC_OK;
+    snprintf(path, sizeof path, "%s", engine->tokenizer);
+    if (path[0] != 0 && dsc_io_kind(path) == DSC_PATH_DIR)
+        DSC_TRY(dsc_path_join(path, sizeof path, engine->tokenizer, "tokenizer.json", err));
+    if (path[0] != 0)
+        DSC_TRY(dsc_masking_read(out, &engine->io, engine->alloc, path, err));
+    if (own->mlm.special_count > 0) {
+        memcpy(out->special, own->mlm.special, sizeof own->mlm.special);
+        out->special_count = own->mlm.special_count;
+    }
+    if (own->mlm.mask_token >= 0)
+        out->mask_token = (int32_t)own->mlm.mask_token;
+    if (out->mask_token >= 0 && out->mask_token < engine->model->vocab_size)
+        return DSC_OK;
+    if (out->mask_token >= 0)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.mlm.mask_token", "%d is no token of the model's vocabulary of %lld",
+                        (int)out->mask_token, (long long)engine->model->vocab_size);
+    return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.mlm.mask_token", "%s is a masked language model, and neither this key "
+                    "nor a tokenizer.json with a special token [MASK] or <mask> says what it sees for a masked token",
+                    engine->model->name);
+}
+
 /* files: room for `count` paths. */
 static dsc_status open_found(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT], int32_t count, bool train,
                              char (*files)[DSC_CONFIG_TEXT], dsc_data **out, dsc_error *err)
@@ -48,8 +77,11 @@ static dsc_status open_found(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT],
         DSC_TRY(find_tokens(engine, paths[i], files[i], sizeof files[i], err));
         list[i] = files[i];
     }
+    dsc_masking masking;
+    DSC_TRY(find_masking(engine, &masking, err));
     const dsc_data_options options = { .alloc = engine->alloc, .io = &engine->io, .paths = list, .path_count = count,
                                        .sequence = engine->model->seq_length, .vocab_size = engine->model->vocab_size,
+                                       .masking = masking,
                                        .documents = own->document_end >= 0,
                                        .document_end = (int32_t)own->document_end,
                                        .weights = train && own->data_weight_count > 0 ? own->data_weights : NULL,

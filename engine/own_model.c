@@ -12,6 +12,7 @@ dsc_status dsc_engine_open_own_model(dsc_engine *engine, dsc_error *err)
     options.vocab_multiple = own->vocab_multiple;
     options.want_weights = !engine->plan_only;
     options.documents = own->document_end >= 0;
+    options.mask_share = own->mlm.probability;
     for (int i = 0; i < own->lora.target_count; i++)
         targets[i] = own->lora.targets[i];
     lora.rank = own->lora.rank;

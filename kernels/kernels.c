@@ -57,4 +57,5 @@ void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps)
     dsc_attention_init(table, caps);
     dsc_classifier_init(table, caps);
     dsc_embedding_init(table, caps);
+    dsc_pick_init(table, caps);
 }

@@ -11,6 +11,7 @@
 #include "kernels/gelu.h"
 #include "kernels/gemm.h"
 #include "kernels/layernorm.h"
+#include "kernels/pick.h"
 #include "kernels/quant.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
@@ -73,6 +74,7 @@ void dsc_scale_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_attention_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_classifier_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_embedding_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_pick_init(dsc_kernel_table *table, uint32_t caps);
 
 #ifdef __cplusplus
 }

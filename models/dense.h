@@ -1,5 +1,5 @@
 /* dense.h - blocks of layer norms, attention of as many key heads as query heads, and an MLP of two products: GPT-2,
- * GPT-NeoX and OPT. Inside models/ only.
+ * GPT-NeoX, OPT and BERT. Inside models/ only.
  *
  * Letters, beside lm.h's: H heads, D = C / H, I inner width of the MLP. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODELS_DENSE_H
@@ -33,8 +33,8 @@ typedef struct dsc_dense_config {
     dsc_rope rope;                 /* rotary */
 } dsc_dense_config;
 
-extern const dsc_lm_family dsc_gpt2_family, dsc_neox_family, dsc_opt_family;
-extern const dsc_dense_traits dsc_gpt2_traits, dsc_neox_traits, dsc_opt_traits;
+extern const dsc_lm_family dsc_gpt2_family, dsc_neox_family, dsc_opt_family, dsc_bert_family;
+extern const dsc_dense_traits dsc_gpt2_traits, dsc_neox_traits, dsc_opt_traits, dsc_bert_traits;
 
 /* The parts of the families' tables. dense.c, dense_block.c, and a _config.c and _sizes.c for a family */
 int32_t dsc_dense_block_params(const dsc_lm_config *config);
@@ -47,6 +47,8 @@ dsc_status dsc_neox_read_config(dsc_hf_config *reader, dsc_lm_config *out);
 int dsc_neox_write_config(const dsc_lm_config *config, char *out, size_t bytes);
 dsc_status dsc_opt_read_config(dsc_hf_config *reader, dsc_lm_config *out);
 int dsc_opt_write_config(const dsc_lm_config *config, char *out, size_t bytes);
+dsc_status dsc_bert_read_config(dsc_hf_config *reader, dsc_lm_config *out);
+int dsc_bert_write_config(const dsc_lm_config *config, char *out, size_t bytes);
 const char *dsc_dense_no_builtin(int32_t index, dsc_lm_config *out);
 /* C must be a multiple of the heads; keys are the family's names of both, for the message. */
 DSC_MUST_USE dsc_status dsc_dense_check_heads(dsc_hf_config *reader, const dsc_dense_config *config,

@@ -187,8 +187,8 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const dsc_attention_fwd_args shape = attention_shape(self, batch, dtype, dsc_lm_keys_after(&config->lm, 0));
     if (sink != NULL && sink->attention != NULL)
         DSC_TRY(sink->attention(sink->user, &shape, err));
-    /* q k^T and p v over the causal half of [T,T]. */
-    const double keys = (double)(config->lm.sequence + 1) / 2;
+    /* q k^T and p v over [T,T], or the causal half of it. */
+    const double tokens = (double)config->lm.sequence, keys = config->lm.masked ? tokens : (tokens + 1) / 2;
     const double attention = 2 * 2.0 * (double)at.rows * keys * (double)config->lm.channels;
     *out = (dsc_module_plan){ .out_elements = at.rows * config->lm.channels, .saved_bytes = at.saved_bytes,
                               .forward_scratch_bytes = at.forward_bytes, .backward_scratch_bytes = at.backward_bytes,

@@ -56,10 +56,19 @@ dsc_status dsc_lm_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows
     return DSC_OK;
 }
 
+dsc_status dsc_lm_head_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows, dsc_error *err)
+{
+    DSC_TRY(dsc_lm_rows(config, batch, rows, err));
+    if (config->masked)
+        *rows = batch * config->predictions;
+    return DSC_OK;
+}
+
 dsc_attention_keys dsc_lm_keys_after(const dsc_lm_config *config, int64_t past)
 {
     const bool reaches_end = config->window > 0 && past + config->sequence > config->window;
-    return (dsc_attention_keys){ .window = reaches_end ? (int32_t)config->window : 0, .past = (int32_t)past };
+    return (dsc_attention_keys){ .all = config->masked, .window = reaches_end ? (int32_t)config->window : 0,
+                                 .past = (int32_t)past };
 }
 
 dsc_attention_keys dsc_lm_keys(const dsc_lm_config *config, const dsc_module_ctx *ctx)
@@ -96,6 +105,13 @@ const char *dsc_lm_padding_text(const dsc_lm_config *config, char *out, size_t b
     return out;
 }
 
+/* Of a sample: their share of its tokens to the nearest number, one at least. */
+static int64_t predictions_of(int64_t sequence, double share)
+{
+    const double count = floor((share > 0 ? share : DSC_MASK_SHARE) * (double)sequence + 0.5);
+    return count < 1 ? 1 : count > (double)sequence ? sequence : (int64_t)count;
+}
+
 dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *options, const char *where,
                                 dsc_error *err)
 {
@@ -111,8 +127,14 @@ dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *
                         "tokens and some have none, which is not built for longer texts: give at most that many with "
                         "--seq-len (dsc.seq_length)",
                         (long long)dsc_max_i64(sequence, options->cache_tokens), (long long)config->window);
+    if (config->masked && (options->documents || options->cache_tokens > 0))
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where, "%s is not built for a model whose tokens see both sides; "
+                        "what exists: samples that are one document",
+                        options->documents ? "dsc.document_end" : "continuing a text");
     if (sequence > 0)
         config->sequence = sequence;
+    if (config->masked)
+        config->predictions = predictions_of(config->sequence, options->mask_share);
     config->cache = options->cache_tokens;
     config->documents = options->documents;
     config->vocab_rows = dsc_align_up(config->vocab, dsc_max_i64(1, options->vocab_multiple));
@@ -178,6 +200,10 @@ static void add_embedding(dsc_lm *lm)
     if (lm->family->position_table != NULL)
         add_param(lm, lm->family->position_table, "", config->positions + lm->family->position_first,
                   config->channels, config->init_std);
+    if (lm->family->segment_table != NULL)
+        add_param(lm, lm->family->segment_table, "", config->segments, config->channels, config->init_std);
+    if (lm->family->embed_norm != NULL)
+        dsc_lm_add_norm(lm, lm->family->embed_norm, lm->family->norm, config->channels);
     if (dsc_lm_projects(config))
         add_param(lm, lm->family->project_in, "weight", config->channels, config->embed_channels, config->init_std);
 }
@@ -185,18 +211,22 @@ static void add_embedding(dsc_lm *lm)
 static void add_transform(dsc_lm *lm)
 {
     const dsc_lm_config *config = lm->config;
-    snprintf(lm->prefix, NAME_BYTES, "%s", lm->family->base);
-    add_param(lm, lm->family->project_out, "weight", config->embed_channels, config->channels, config->init_std);
+    snprintf(lm->prefix, NAME_BYTES, "%s", config->masked ? "" : lm->family->base);
+    add_param(lm, config->masked ? lm->family->transform : lm->family->project_out, "weight", config->embed_channels,
+              config->channels, config->init_std);
+    if (config->masked)
+        add_param(lm, lm->family->transform, "bias", 0, config->embed_channels, 0);
 }
 
 static void add_head(dsc_lm *lm)
 {
     const dsc_lm_config *config = lm->config;
-    snprintf(lm->prefix, NAME_BYTES, "%s", lm->family->base);
+    snprintf(lm->prefix, NAME_BYTES, "%s", config->masked ? "" : lm->family->base);
     if (!config->bare_head)
         dsc_lm_add_norm(lm, lm->family->final_norm, lm->family->norm, config->embed_channels);
-    if (!config->tied)
-        lm->prefix[0] = 0;
+    if (lm->family->head_bias != NULL)
+        add_param(lm, lm->family->head_bias, "", 0, config->vocab_rows, 0);
+    snprintf(lm->prefix, NAME_BYTES, "%s", config->tied ? lm->family->base : "");
     dsc_param_spec *table = add_param(lm, config->tied ? lm->family->token_table : lm->family->head_table, "",
                                       config->vocab_rows, config->embed_channels, config->init_std);
     table->split = DSC_SPLIT_ROW;
@@ -312,7 +342,8 @@ static dsc_status check_adapters(const dsc_lm *lm, const char *model, dsc_error 
 
 static int64_t count_params(const dsc_lm_family *family, const dsc_lm_config *config)
 {
-    const int64_t embedding = dsc_lm_embed_params(family, config).count, transform = dsc_lm_transforms(config) ? 1 : 0;
+    const int64_t embedding = dsc_lm_embed_params(family, config).count;
+    const int64_t transform = config->masked ? 2 : dsc_lm_transforms(config) ? 1 : 0;
     return embedding + config->layers * family->block_params(config) + transform +
            dsc_lm_head_table(family, config) + 1;
 }
@@ -400,16 +431,20 @@ static void fill_model(dsc_lm *lm)
 {
     const dsc_lm_config *config = lm->config;
     static const char *const names[DSC_LM_BATCH_MAX] = { "tokens", "targets", DSC_BATCH_POSITIONS };
-    const int count = config->documents ? DSC_LM_BATCH_MAX : DSC_LM_BATCH_MAX - 1;
+    const int count = config->documents || config->masked ? DSC_LM_BATCH_MAX : DSC_LM_BATCH_MAX - 1;
+    const int64_t losses = config->masked ? config->predictions : config->sequence;
     for (int i = 0; i < count; i++)
-        lm->batch[i] =
-            (dsc_batch_spec){ .name = names[i], .dtype = DSC_I32, .dim_count = 1, .dim = { config->sequence } };
+        lm->batch[i] = (dsc_batch_spec){ .name = names[i], .dtype = DSC_I32, .dim_count = 1,
+                                         .dim = { i == DSC_LM_TARGETS ? losses : config->sequence } };
+    if (config->masked)
+        lm->batch[DSC_LM_PREDICTED] = (dsc_batch_spec){ .name = DSC_BATCH_PREDICTED, .dtype = DSC_I32, .dim_count = 1,
+                                                        .dim = { losses } };
     lm->model = (dsc_model){
         .struct_bytes = sizeof lm->model, .name = lm->name, .module_count = (int32_t)lm->module_count,
-        .modules = lm->modules, .batch_count = count, .batch = lm->batch, .losses_per_sample = config->sequence,
+        .modules = lm->modules, .batch_count = count, .batch = lm->batch, .losses_per_sample = losses,
         .hidden_size = config->channels, .vocab_size = config->vocab, .seq_length = config->sequence, .self = lm,
         .load_param = load_param, .close = close_model, .config_json = lm->config_json, .warnings = lm->warnings,
-        .text_positions = config->positions,
+        .text_positions = config->masked ? 0 : config->positions,
         .adapter_json = lm->adapter_json
     };
 }

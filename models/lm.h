@@ -30,6 +30,12 @@ typedef struct dsc_lm_config {
     bool documents; /* a sample is of several, whose tokens' places are the third batch tensor */
     bool tied; /* the head uses the token table */
     bool bare_head; /* without a norm before it */
+    /* Tokens see both sides, and the head predicts `predictions` of a sample's, whose places are the third batch
+     * tensor, from what the transform makes of them with this activation. */
+    bool masked;
+    int64_t predictions;       /* K <= T */
+    dsc_activation activation;
+    int64_t segments;          /* rows of the table of segments; every token is in the first one */
     /* Token `padding` gives its row of the table nothing where it is an input: what Hugging Face's code makes of
      * pad_token_id in some families. */
     bool has_padding;
@@ -44,8 +50,8 @@ typedef struct dsc_lm_config {
 #define DSC_LM_VOCAB_MAX (1 << 24)
 #define DSC_LM_ROWS_MAX (INT64_C(1) << 31)
 
-/* Of a micro-batch; the last one with documents only. */
-enum { DSC_LM_TOKENS, DSC_LM_TARGETS, DSC_LM_PLACES, DSC_LM_BATCH_MAX };
+/* Of a micro-batch; the last one with documents, or of a masked model. */
+enum { DSC_LM_TOKENS, DSC_LM_TARGETS, DSC_LM_PLACES, DSC_LM_BATCH_MAX, DSC_LM_PREDICTED = DSC_LM_PLACES };
 
 /* A model that is being described: dsc_lm_add_* append to the module in hand. Opaque but to lm.c. */
 typedef struct dsc_lm dsc_lm;
@@ -68,8 +74,10 @@ typedef struct dsc_lm_family {
     int64_t position_first;     /* the row of a sample's first token in it */
     /* Of a token table of its own width, after base: to the blocks' and back: "decoder.project_in". NULL: none are. */
     const char *project_in, *project_out;
+    const char *segment_table, *embed_norm; /* of the embedding, after base; NULL: none */
+    const char *transform, *head_bias;      /* of a masked model, whole names: "cls.predictions.transform.dense" */
     const char *head_table;     /* of a head that is not tied, without base: "lm_head.weight" */
-    const char *final_norm;     /* "ln_f" */
+    const char *final_norm;     /* after base: "ln_f"; of a masked model a whole name */
     dsc_norm_kind norm;
     int64_t config_bytes; /* of the family's own config */
 
@@ -87,6 +95,10 @@ typedef struct dsc_lm_family {
     const char *const *lora_layers; /* that PEFT adapts when it is told none, up to a NULL */
     /* Whether a file may hold this tensor of a layer ("attn.bias") beside the parameters. */
     bool (*may_ignore)(const char *part);
+    /* Other ways to write the end of a name, which files may have: { ".LayerNorm.weight", ".LayerNorm.gamma" }, up to a
+     * NULL; and beginnings of names, after base, of what a file may hold beside the model, { name, what it is }, the
+     * latter NULL where nothing is lost without it. NULL: none. */
+    const char *const (*aliases)[2], *const (*beside)[2];
 } dsc_lm_family;
 
 /* What a module points to with `self`. */
@@ -143,6 +155,9 @@ static inline const int32_t *dsc_lm_places(const dsc_lm_config *config, const ds
     return config->documents ? ctx->batch_data[DSC_LM_PLACES] : NULL;
 }
 
+/* R of the head: those that are predicted. */
+DSC_MUST_USE dsc_status dsc_lm_head_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows, dsc_error *err);
+
 /* Which keys the attention of this call sees; and of one before which `past` tokens came. */
 dsc_attention_keys dsc_lm_keys(const dsc_lm_config *config, const dsc_module_ctx *ctx);
 dsc_attention_keys dsc_lm_keys_after(const dsc_lm_config *config, int64_t past);
@@ -163,25 +178,38 @@ void dsc_lm_head_init(dsc_module *module);
 static inline bool dsc_lm_projects(const dsc_lm_config *config) { return config->embed_channels != config->channels; }
 
 /* Whether a module is between the last block and the head. */
-static inline bool dsc_lm_transforms(const dsc_lm_config *config) { return dsc_lm_projects(config); }
+static inline bool dsc_lm_transforms(const dsc_lm_config *config)
+{
+    return config->masked || dsc_lm_projects(config);
+}
 
 /* An embedding's parameters, the token table first; -1: it has none. */
 enum { DSC_LM_TOKEN_TABLE };
-typedef struct dsc_lm_embed_kinds { int32_t position, project, count; } dsc_lm_embed_kinds;
+typedef struct dsc_lm_embed_kinds { int32_t position, segment, norm, project, count; } dsc_lm_embed_kinds;
 static inline dsc_lm_embed_kinds dsc_lm_embed_params(const dsc_lm_family *family, const dsc_lm_config *config)
 {
-    dsc_lm_embed_kinds kinds = { -1, -1, DSC_LM_TOKEN_TABLE + 1 };
+    dsc_lm_embed_kinds kinds = { -1, -1, -1, -1, DSC_LM_TOKEN_TABLE + 1 };
     if (family->position_table != NULL)
         kinds.position = kinds.count++;
+    if (family->segment_table != NULL)
+        kinds.segment = kinds.count++;
+    if (family->embed_norm != NULL) {
+        kinds.norm = kinds.count;
+        kinds.count += dsc_norm_params(family->norm);
+    }
     if (dsc_lm_projects(config))
         kinds.project = kinds.count++;
     return kinds;
 }
 
-/* A head's are those of its norm, then its table. */
+/* A head's are those of its norm, in some families a bias, then its table. */
+static inline int32_t dsc_lm_head_bias(const dsc_lm_family *family, const dsc_lm_config *config)
+{
+    return family->head_bias == NULL ? -1 : config->bare_head ? 0 : dsc_norm_params(family->norm);
+}
 static inline int32_t dsc_lm_head_table(const dsc_lm_family *family, const dsc_lm_config *config)
 {
-    return config->bare_head ? 0 : dsc_norm_params(family->norm);
+    return (config->bare_head ? 0 : dsc_norm_params(family->norm)) + (family->head_bias != NULL);
 }
 
 /* sources[i] <- the tensor of params[i]. Names with and without the family's base; shapes must be those of the
@@ -195,6 +223,8 @@ typedef struct dsc_lm_params {
 } dsc_lm_params;
 DSC_MUST_USE dsc_status dsc_lm_match_weights(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
                                              const dsc_weight **sources, dsc_error *err);
+/* Says what a folder has beside the model that is lost. */
+void dsc_lm_warn_beside(const dsc_weights *weights, const dsc_lm_family *family, char *warnings, size_t bytes);
 /* The same of the adapters' parameters, among the tensors of a folder of PEFT's. */
 DSC_MUST_USE dsc_status dsc_lm_match_adapter(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
                                              const dsc_weight **sources, dsc_error *err);

@@ -1,7 +1,8 @@
 /* lm_embed.c - token embedding, with learned positions where the family has them, of its own width where it is
- * projected to the blocks'.
+ * projected to the blocks'; or with a segment, and a norm of the sum.
  *
- * Kept for backward only by a projection: the tokens' rows. SPDX-License-Identifier: Apache-2.0 */
+ * Kept for backward: the tokens' rows that are projected, or the sums that are normed; else nothing.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/device.h"
 #include "models/lm.h"
 
@@ -9,18 +10,31 @@
 typedef struct embed_layout {
     int64_t rows;
     int64_t looked, saved_bytes;        /* [R,E] */
-    int64_t d_looked, sort, back_bytes; /* [R,E] - */
+    int64_t stats, forward_bytes;       /* of the norm */
+    int64_t d_looked, back_stats, work, back_bytes; /* [R,E] - the norm's or the sort of the tokens */
 } embed_layout;
 
-static dsc_status layout(const dsc_lm_config *config, int64_t batch, dsc_dtype dtype, embed_layout *out, dsc_error *err)
+static bool norms(const dsc_lm_module *self) { return self->family->embed_norm != NULL; }
+
+/* Whether what is looked up is not yet what the module gives. */
+static bool goes_on(const dsc_lm_module *self) { return norms(self) || dsc_lm_projects(self->config); }
+
+static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dtype, embed_layout *out, dsc_error *err)
 {
-    const int64_t sorted = dsc_max_i64(config->vocab_rows, config->documents ? config->positions : 0);
+    const dsc_lm_config *config = self->config;
+    const int64_t sorted = dsc_max_i64(config->vocab_rows, dsc_max_i64(config->documents ? config->positions : 0,
+                                                                       config->segments));
     *out = (embed_layout){ 0 };
     DSC_TRY(dsc_lm_rows(config, batch, &out->rows, err));
-    const int64_t looked = dsc_lm_projects(config) ? out->rows * config->embed_channels : 0;
+    const int64_t looked = goes_on(self) ? out->rows * config->embed_channels : 0, normed = norms(self) ? out->rows : 0;
+    const int64_t stats = dsc_norm_stats_bytes(self->family->norm, normed);
+    const int64_t norm = dsc_norm_backward_scratch_bytes(self->family->norm, normed, config->channels);
+    const int64_t sort = dsc_embedding_bwd_scratch_bytes(out->rows, sorted);
     out->looked = dsc_lm_piece(&out->saved_bytes, looked * (int64_t)dsc_dtype_bytes(dtype));
+    out->stats = dsc_lm_piece(&out->forward_bytes, stats);
     out->d_looked = dsc_lm_piece(&out->back_bytes, looked * (int64_t)dsc_dtype_bytes(dtype));
-    out->sort = dsc_lm_piece(&out->back_bytes, dsc_embedding_bwd_scratch_bytes(out->rows, sorted));
+    out->back_stats = dsc_lm_piece(&out->back_bytes, stats);
+    out->work = dsc_lm_piece(&out->back_bytes, dsc_max_i64(norm, sort));
     return DSC_OK;
 }
 
@@ -35,11 +49,12 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
 {
     const dsc_lm_module *self = module->self;
     embed_layout at;
-    DSC_TRY(layout(self->config, batch, dtype, &at, err));
+    DSC_TRY(layout(self, batch, dtype, &at, err));
     dsc_linear_told told = { .module = module, .rows = at.rows, .dtype = dtype, .sink = sink };
     if (dsc_lm_projects(self->config))
         DSC_TRY(dsc_linear_plan(&told, projection(self), err));
     *out = (dsc_module_plan){ .out_elements = at.rows * self->config->channels, .saved_bytes = at.saved_bytes,
+                              .forward_scratch_bytes = at.forward_bytes,
                               .backward_scratch_bytes = at.back_bytes, .forward_flops = told.forward_flops,
                               .backward_flops = told.backward_flops };
     return DSC_OK;
@@ -61,7 +76,8 @@ static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, embed_cal
     const dsc_lm_module *self = module->self;
     *call = (embed_call){ .self = self, .config = self->config, .ctx = ctx, .err = err,
                           .params = dsc_lm_embed_params(self->family, self->config) };
-    DSC_TRY(layout(self->config, ctx->batch, ctx->dtype, &call->at, err));
+    DSC_ASSERT(!norms(self) || !dsc_lm_projects(self->config));
+    DSC_TRY(layout(self, ctx->batch, ctx->dtype, &call->at, err));
     call->launch = (dsc_call){ .ctx = ctx, .rows = call->at.rows, .err = err };
     return DSC_OK;
 }
@@ -81,9 +97,28 @@ static dsc_status look_up(const embed_call *call, dsc_embedding_fwd_args args)
 {
     args.places = dsc_lm_places(call->config, call->ctx);
     args.rows = call->at.rows;
-    args.sequence = call->config->sequence;
+    args.sequence = args.sequence > 0 ? args.sequence : call->config->sequence;
     args.dtype = call->ctx->dtype;
     return DSC_RUN(call->ctx->stream, EMBEDDING_FWD, &args, call->err);
+}
+
+/* The norm of the sums, with its statistics at `stats` of the scratch. */
+static dsc_norm norm_of(const embed_call *call, int64_t stats)
+{
+    return (dsc_norm){ .kind = call->self->family->norm, .rows = call->at.rows, .channels = call->config->channels,
+                       .eps = call->config->norm_eps, .weight = call->params.norm,
+                       .stats = (char *)call->ctx->scratch + stats };
+}
+
+/* out = norm(looked + segment), whose first row all tokens have: that of a sequence of one. */
+static dsc_status forward_norm(const embed_call *call, char *looked)
+{
+    const dsc_embedding_fwd_args segment = { .out = looked, .table = looked,
+                                             .position = call->ctx->param[call->params.segment], .sequence = 1,
+                                             .channels = call->config->channels };
+    DSC_ASSERT(call->params.segment >= 0);
+    DSC_TRY(look_up(call, segment));
+    return dsc_norm_forward(&call->launch, norm_of(call, call->at.stats), call->ctx->out, looked);
 }
 
 static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
@@ -93,9 +128,14 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
     dsc_embedding_fwd_args args = { .out = ctx->out, .tokens = ctx->batch_data[0],
                                     .table = ctx->param[DSC_LM_TOKEN_TABLE], .position = first_position(&call),
                                     .channels = call.config->channels };
-    if (!dsc_lm_projects(call.config))
+    if (!goes_on(call.self))
         return look_up(&call, args);
     char *const looked = (char *)ctx->saved + call.at.looked;
+    if (norms(call.self)) {
+        args.out = looked;
+        DSC_TRY(look_up(&call, args));
+        return forward_norm(&call, looked);
+    }
     const dsc_embedding_fwd_args tokens = { .out = looked, .tokens = args.tokens, .table = args.table,
                                             .channels = call.config->embed_channels };
     DSC_TRY(look_up(&call, tokens));
@@ -109,15 +149,15 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
 static dsc_embedding_bwd_args gradient_of(const embed_call *call, float *d_table, const void *d_out, int64_t channels)
 {
     return (dsc_embedding_bwd_args){ .d_table = d_table, .d_out = d_out, .scratch = (char *)call->ctx->scratch +
-                                     call->at.sort, .rows = call->at.rows, .sequence = call->config->sequence,
+                                     call->at.work, .rows = call->at.rows, .sequence = call->config->sequence,
                                      .channels = channels, .dtype = call->ctx->dtype };
 }
 
 /* The gradient of positions that tokens look up as they look up themselves. */
-static dsc_status backward_places(const embed_call *call, float *d_position)
+static dsc_status backward_places(const embed_call *call, const void *d_out, float *d_position)
 {
     const int64_t channels = call->config->channels, first = call->self->family->position_first;
-    dsc_embedding_bwd_args args = gradient_of(call, d_position + first * channels, call->ctx->d_out, channels);
+    dsc_embedding_bwd_args args = gradient_of(call, d_position + first * channels, d_out, channels);
     args.tokens = dsc_lm_places(call->config, call->ctx);
     args.vocab = call->config->positions;
     DSC_TRY(DSC_RUN(call->ctx->stream, EMBEDDING_BWD, &args, call->err));
@@ -127,18 +167,34 @@ static dsc_status backward_places(const embed_call *call, float *d_position)
     return args.vocab > 0 ? DSC_RUN(call->ctx->stream, EMBEDDING_BWD, &args, call->err) : DSC_OK;
 }
 
-static dsc_status backward_positions(const embed_call *call)
+static dsc_status backward_positions(const embed_call *call, const void *d_out)
 {
     float *const d_position = call->params.position >= 0 ? call->ctx->grad[call->params.position] : NULL;
     if (d_position == NULL)
         return DSC_OK;
     if (call->config->documents)
-        return backward_places(call, d_position);
-    dsc_embedding_bwd_args args = gradient_of(call, NULL, call->ctx->d_out, call->config->channels);
+        return backward_places(call, d_out, d_position);
+    dsc_embedding_bwd_args args = gradient_of(call, NULL, d_out, call->config->channels);
     args.d_position = d_position;
     args.positions = call->config->positions + call->self->family->position_first;
     args.position_first = call->self->family->position_first;
     return DSC_RUN(call->ctx->stream, EMBEDDING_BWD, &args, call->err);
+}
+
+/* All tokens have the first row. */
+static dsc_status backward_segment(const embed_call *call, const void *d_out)
+{
+    const dsc_lm_config *config = call->config;
+    float *const d_segment = call->params.segment >= 0 ? call->ctx->grad[call->params.segment] : NULL;
+    if (d_segment == NULL)
+        return DSC_OK;
+    dsc_embedding_bwd_args none = gradient_of(call, d_segment, d_out, config->channels);
+    none.rows = 0;
+    none.vocab = config->segments;
+    DSC_TRY(DSC_RUN(call->ctx->stream, EMBEDDING_BWD, &none, call->err));
+    const dsc_colsum_args sum = { .out = d_segment, .x = d_out, .rows = call->at.rows, .cols = config->channels,
+                                  .ld = config->channels, .x_dtype = call->ctx->dtype };
+    return DSC_RUN(call->ctx->stream, COLSUM, &sum, call->err);
 }
 
 static dsc_status backward_tokens(const embed_call *call, const void *d_looked)
@@ -157,11 +213,21 @@ static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_er
 {
     embed_call call;
     DSC_TRY(begin(module, ctx, &call, err));
-    DSC_TRY(backward_positions(&call));
+    const void *d_sum = ctx->d_out; /* of the tokens' rows with all that is added to them */
+    char *const d_looked = (char *)ctx->scratch + call.at.d_looked, *const looked = (char *)ctx->saved + call.at.looked;
+    if (norms(call.self)) {
+        const dsc_norm norm = norm_of(&call, call.at.back_stats);
+        DSC_TRY(dsc_norm_forward(&call.launch, norm, d_looked, looked));
+        DSC_TRY(dsc_norm_backward(&call.launch, norm,
+                                  &(dsc_norm_gradient){ .d_in = d_looked, .d_out = ctx->d_out, .in = looked,
+                                                        .scratch = (char *)ctx->scratch + call.at.work }));
+        d_sum = d_looked;
+    }
+    DSC_TRY(backward_positions(&call, d_sum));
+    DSC_TRY(backward_segment(&call, d_sum));
     if (!dsc_lm_projects(call.config))
-        return backward_tokens(&call, ctx->d_out);
-    char *const d_looked = (char *)ctx->scratch + call.at.d_looked;
-    DSC_TRY(dsc_linear_gradients(&call.launch, projection(call.self), (char *)ctx->saved + call.at.looked, ctx->d_out));
+        return backward_tokens(&call, d_sum);
+    DSC_TRY(dsc_linear_gradients(&call.launch, projection(call.self), looked, ctx->d_out));
     DSC_TRY(dsc_linear_backward(&call.launch, projection(call.self), d_looked, ctx->d_out, NULL));
     return backward_tokens(&call, d_looked);
 }
@@ -169,7 +235,7 @@ static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_er
 void dsc_lm_embed_init(dsc_module *module)
 {
     const dsc_lm_module *self = module->self;
-    module->flags = dsc_lm_projects(self->config) ? 0 : DSC_MODULE_BACKWARD_WITHOUT_PARAMS;
+    module->flags = goes_on(self) ? 0 : DSC_MODULE_BACKWARD_WITHOUT_PARAMS;
     module->plan = plan;
     module->forward = forward;
     module->backward = backward;

@@ -16,15 +16,17 @@
 
 enum { LOGITS, D_NORM, D_TABLE, LAST_LOGITS, PRODUCT_COUNT };
 
-static dsc_gemm_args product(const dsc_lm_config *config, int which, int64_t rows, dsc_dtype dtype)
+static dsc_gemm_args product(const dsc_lm_module *self, int which, int64_t rows, dsc_dtype dtype)
 {
+    const dsc_lm_config *config = self->config;
+    const dsc_epilogue epilogue = self->family->head_bias != NULL ? DSC_EPILOGUE_BIAS : DSC_EPILOGUE_NONE;
     const int64_t outputs = which == LAST_LOGITS ? config->vocab : config->vocab_rows;
     const dsc_linear table = { config->embed_channels, outputs, true };
     const int64_t stride = dsc_align_up(config->vocab_rows, LOGITS_ALIGN);
     dsc_gemm_args args;
     switch (which) {
     case LOGITS:
-        args = dsc_linear_forward(table, rows, dtype, DSC_EPILOGUE_NONE);
+        args = dsc_linear_forward(table, rows, dtype, epilogue);
         args.ldc = stride;
         return args;
     case D_NORM:
@@ -36,7 +38,7 @@ static dsc_gemm_args product(const dsc_lm_config *config, int which, int64_t row
         args.lda = stride;
         return args;
     default: /* one row, straight into the caller's fp32 [V] */
-        args = dsc_linear_forward(table, 1, dtype, DSC_EPILOGUE_NONE);
+        args = dsc_linear_forward(table, 1, dtype, epilogue);
         args.c_dtype = DSC_F32;
         return args;
     }
@@ -63,7 +65,7 @@ static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dty
     const dsc_lm_config *config = self->config;
     const dsc_norm_kind kind = self->family->norm;
     *out = (head_layout){ 0 };
-    DSC_TRY(dsc_lm_rows(config, batch, &out->rows, err));
+    DSC_TRY(dsc_lm_head_rows(config, batch, &out->rows, err));
     const int64_t element = (int64_t)dsc_dtype_bytes(dtype);
     out->chunk = chunk_rows(config, out->rows, dtype);
     const int64_t normed = config->bare_head ? 0 : out->rows;
@@ -78,11 +80,11 @@ static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dty
 }
 
 /* Every chunk is full but for a shorter last one, and adds to the table's gradient but for the first one. */
-static dsc_status tell_product(const dsc_lm_config *config, const head_layout *at, int which, dsc_dtype dtype,
+static dsc_status tell_product(const dsc_lm_module *self, const head_layout *at, int which, dsc_dtype dtype,
                                const dsc_plan_sink *sink, dsc_error *err)
 {
     const int64_t full_count = at->rows / at->chunk, rest = at->rows % at->chunk;
-    dsc_gemm_args args = product(config, which, at->chunk, dtype);
+    dsc_gemm_args args = product(self, which, at->chunk, dtype);
     DSC_TRY(sink->gemm(sink->user, &args, err));
     if (which == LAST_LOGITS)
         return DSC_OK;
@@ -91,7 +93,7 @@ static dsc_status tell_product(const dsc_lm_config *config, const head_layout *a
         DSC_TRY(sink->gemm(sink->user, &args, err));
     if (rest == 0)
         return DSC_OK;
-    args = product(config, which, rest, dtype);
+    args = product(self, which, rest, dtype);
     args.accumulate = which == D_TABLE;
     return sink->gemm(sink->user, &args, err);
 }
@@ -106,7 +108,7 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const bool trains = module->params[dsc_lm_head_table(self->family, config)].trainable;
     for (int which = 0; which < PRODUCT_COUNT && sink != NULL && sink->gemm != NULL; which++)
         if (which != D_TABLE || trains)
-            DSC_TRY(tell_product(config, &at, which, dtype, sink, err));
+            DSC_TRY(tell_product(self, &at, which, dtype, sink, err));
     const double flops = 2.0 * (double)at.rows * (double)config->embed_channels * (double)config->vocab_rows;
     *out = (dsc_module_plan){ .forward_scratch_bytes = at.bytes, .forward_flops = flops,
                               .backward_flops = trains ? 2 * flops : flops };
@@ -141,6 +143,12 @@ static const void *table_of(const head_call *call)
     return call->ctx->param[dsc_lm_head_table(call->self->family, call->config)];
 }
 
+static const void *bias_of(const head_call *call)
+{
+    const int32_t bias = dsc_lm_head_bias(call->self->family, call->config);
+    return bias >= 0 ? call->ctx->param[bias] : NULL;
+}
+
 /* Norm of rows [first, first + rows) into the first rows of the scratch's norm. */
 static dsc_status norm(const head_call *call, int64_t first, int64_t rows)
 {
@@ -155,15 +163,29 @@ static dsc_status last_logits(const head_call *call)
     if (ctx->save || ctx->logits_row < 0 || ctx->logits_row >= call->at.rows)
         return DSC_FAIL(call->err, DSC_ERR_STATE, "", "logits are for one of the %lld items, without save",
                         (long long)call->at.rows);
-    dsc_gemm_args args = product(call->config, LAST_LOGITS, 1, ctx->dtype);
+    dsc_gemm_args args = product(call->self, LAST_LOGITS, 1, ctx->dtype);
     args.a = element_at(call, ctx->in, ctx->logits_row * call->config->embed_channels);
     if (!call->config->bare_head) {
         DSC_TRY(norm(call, ctx->logits_row, 1));
         args.a = call->scratch + call->at.norm;
     }
     args.b = table_of(call);
+    args.bias = bias_of(call);
     args.c = ctx->logits;
     return DSC_RUN(ctx->stream, GEMM, &args, call->err);
+}
+
+/* The part of the rows from `first` on. */
+static dsc_status bias_gradient(const head_call *call, const void *d_logits, int64_t first, int64_t rows)
+{
+    const int32_t bias = dsc_lm_head_bias(call->self->family, call->config);
+    if (bias < 0 || call->ctx->grad[bias] == NULL)
+        return DSC_OK;
+    const dsc_colsum_args args = { .out = call->ctx->grad[bias], .x = d_logits, .rows = rows,
+                                   .cols = call->config->vocab_rows,
+                                   .ld = dsc_align_up(call->config->vocab_rows, LOGITS_ALIGN),
+                                   .x_dtype = call->ctx->dtype, .accumulate = first > 0 };
+    return DSC_RUN(call->ctx->stream, COLSUM, &args, call->err);
 }
 
 /* Losses of rows [first, first + rows); with save also their part of the table's gradient, and the norm's gradient. */
@@ -172,14 +194,15 @@ static dsc_status chunk(const head_call *call, int64_t first, int64_t rows)
     dsc_module_ctx *ctx = call->ctx;
     const int64_t row = first * call->config->embed_channels;
     char *const logits = call->scratch + call->at.logits;
-    dsc_gemm_args args = product(call->config, LOGITS, rows, ctx->dtype);
+    dsc_gemm_args args = product(call->self, LOGITS, rows, ctx->dtype);
     args.a = element_at(call, call->normed, row);
     args.b = table_of(call);
+    args.bias = bias_of(call);
     args.c = logits;
     DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->err));
     const dsc_classifier_args classifier = { .logits = logits,
                                              .losses = ctx->losses + first,
-                                             .targets = (const int32_t *)ctx->batch_data[1] + first,
+                                             .targets = (const int32_t *)ctx->batch_data[DSC_LM_TARGETS] + first,
                                              .rows = rows,
                                              .vocab = call->config->vocab,
                                              .stride = args.ldc,
@@ -189,14 +212,15 @@ static dsc_status chunk(const head_call *call, int64_t first, int64_t rows)
     DSC_TRY(DSC_RUN(ctx->stream, CLASSIFIER, &classifier, call->err));
     if (!ctx->save)
         return DSC_OK;
-    args = product(call->config, D_TABLE, rows, ctx->dtype);
+    args = product(call->self, D_TABLE, rows, ctx->dtype);
     args.a = logits;
     args.b = element_at(call, call->normed, row);
     args.c = ctx->grad[dsc_lm_head_table(call->self->family, call->config)];
     args.accumulate = first > 0;
     if (args.c != NULL)
         DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->err));
-    args = product(call->config, D_NORM, rows, ctx->dtype);
+    DSC_TRY(bias_gradient(call, logits, first, rows));
+    args = product(call->self, D_NORM, rows, ctx->dtype);
     args.a = logits;
     args.b = table_of(call);
     args.c = element_at(call, call->d_normed, row);

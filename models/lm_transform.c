@@ -1,50 +1,129 @@
-/* lm_transform.c - between the last block and the head of some families: a linear layer, to the width of the token
- * table. SPDX-License-Identifier: Apache-2.0 */
+/* lm_transform.c - between the last block and the head of some families: a linear layer to the width of the token
+ * table; of a masked model, for the tokens that it predicts, with an activation.
+ *
+ * Kept for backward: the activation's input. The rows of the predicted tokens are picked again.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/device.h"
 #include "models/lm.h"
 
+/* Byte offsets in ctx->saved and, of either pass, ctx->scratch. */
+typedef struct transform_layout {
+    int64_t rows, all_rows;              /* those of the head; R */
+    int64_t before, saved_bytes;         /* [rows,E], masked */
+    int64_t picked, d_before, back_bytes; /* [rows,C] [rows,E], masked the latter; forward has the first alone */
+} transform_layout;
+
+static dsc_status layout(const dsc_lm_config *config, int64_t batch, dsc_dtype dtype, transform_layout *out,
+                         dsc_error *err)
+{
+    *out = (transform_layout){ 0 };
+    DSC_TRY(dsc_lm_rows(config, batch, &out->all_rows, err));
+    DSC_TRY(dsc_lm_head_rows(config, batch, &out->rows, err));
+    const int64_t element = (int64_t)dsc_dtype_bytes(dtype), narrow = out->rows * config->embed_channels * element;
+    out->before = dsc_lm_piece(&out->saved_bytes, config->masked ? narrow : 0);
+    out->picked = dsc_lm_piece(&out->back_bytes, out->rows * config->channels * element);
+    out->d_before = dsc_lm_piece(&out->back_bytes, config->masked ? narrow : 0);
+    return DSC_OK;
+}
+
 static dsc_linear_layer linear_of(const dsc_lm_module *self)
 {
-    return (dsc_linear_layer){ .shape = { self->config->channels, self->config->embed_channels, true }, .bias = -1 };
+    const bool bias = self->config->masked;
+    return (dsc_linear_layer){ .shape = { self->config->channels, self->config->embed_channels, true },
+                               .bias = bias ? 1 : -1, .forward = bias ? DSC_EPILOGUE_BIAS : DSC_EPILOGUE_NONE };
 }
 
 static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
                        dsc_module_plan *out, dsc_error *err)
 {
     const dsc_lm_module *self = module->self;
-    dsc_linear_told told = { .module = module, .dtype = dtype, .sink = sink };
-    DSC_TRY(dsc_lm_rows(self->config, batch, &told.rows, err));
+    transform_layout at;
+    DSC_TRY(layout(self->config, batch, dtype, &at, err));
+    dsc_linear_told told = { .module = module, .rows = at.rows, .dtype = dtype, .sink = sink };
     DSC_TRY(dsc_linear_plan(&told, linear_of(self), err));
-    const int64_t d_in = told.rows * self->config->channels * (int64_t)dsc_dtype_bytes(dtype);
-    *out = (dsc_module_plan){ .out_elements = told.rows * self->config->embed_channels,
-                              .backward_scratch_bytes = d_in,
-                              .forward_flops = told.forward_flops, .backward_flops = told.backward_flops };
+    *out = (dsc_module_plan){ .out_elements = at.rows * self->config->embed_channels, .saved_bytes = at.saved_bytes,
+                              .forward_scratch_bytes = self->config->masked ? at.d_before : 0,
+                              .backward_scratch_bytes = at.back_bytes, .forward_flops = told.forward_flops,
+                              .backward_flops = told.backward_flops };
     return DSC_OK;
 }
 
-static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, dsc_call *call, dsc_error *err)
+/* What every step of a call needs. */
+typedef struct transform_call {
+    const dsc_lm_module *self;
+    const dsc_lm_config *config;
+    dsc_module_ctx *ctx;
+    dsc_call launch;
+    transform_layout at;
+    char *picked, *before;
+    dsc_error *err;
+} transform_call;
+
+static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, transform_call *call, dsc_error *err)
 {
-    *call = (dsc_call){ .ctx = ctx, .err = err };
-    return dsc_lm_rows(((const dsc_lm_module *)module->self)->config, ctx->batch, &call->rows, err);
+    const dsc_lm_module *self = module->self;
+    *call = (transform_call){ .self = self, .config = self->config, .ctx = ctx, .err = err };
+    DSC_TRY(layout(self->config, ctx->batch, ctx->dtype, &call->at, err));
+    call->launch = (dsc_call){ .ctx = ctx, .rows = call->at.rows, .err = err };
+    call->picked = (char *)ctx->scratch + call->at.picked;
+    call->before = (char *)ctx->saved + call->at.before;
+    return DSC_OK;
+}
+
+/* `all` has the rows of all tokens, call->picked those of the predicted ones. */
+static dsc_pick_args pick_of(const transform_call *call, const void *all)
+{
+    return (dsc_pick_args){ .all = (void *)(uintptr_t)all, .some = call->picked,
+                            .places = call->ctx->batch_data[DSC_LM_PREDICTED], .batch = call->ctx->batch,
+                            .tokens = call->config->sequence, .picks = call->config->predictions,
+                            .channels = call->config->channels, .dtype = call->ctx->dtype };
 }
 
 static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
 {
-    dsc_call call;
+    transform_call call;
     DSC_TRY(begin(module, ctx, &call, err));
-    return dsc_linear_run(&call, linear_of(module->self), ctx->out, ctx->in, NULL);
+    if (!call.config->masked)
+        return dsc_linear_run(&call.launch, linear_of(call.self), ctx->out, ctx->in, NULL);
+    const dsc_pick_args pick = pick_of(&call, ctx->in);
+    DSC_TRY(DSC_RUN(ctx->stream, PICK_FWD, &pick, err));
+    DSC_TRY(dsc_linear_run(&call.launch, linear_of(call.self), call.before, call.picked, NULL));
+    const dsc_gelu_fwd_args act = { .out = ctx->out, .in = call.before, .count = call.at.rows *
+                                    call.config->embed_channels, .dtype = ctx->dtype, .kind = call.config->activation };
+    return DSC_RUN(ctx->stream, GELU_FWD, &act, err);
+}
+
+/* From the gradient of the linear layer's output: its parameters' and, into call->picked, its input's. */
+static dsc_status backward_linear(const transform_call *call, const void *in, const void *d_out)
+{
+    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->self), in, d_out));
+    return dsc_linear_backward(&call->launch, linear_of(call->self), call->picked, d_out, NULL);
+}
+
+/* d_in may be d_out's memory, which the product reads to its end. */
+static dsc_status backward_projection(const transform_call *call)
+{
+    dsc_module_ctx *ctx = call->ctx;
+    DSC_TRY(backward_linear(call, ctx->in, ctx->d_out));
+    const dsc_embedding_fwd_args copy = { .out = ctx->d_in, .table = call->picked, .rows = call->at.rows,
+                                          .channels = call->config->channels, .dtype = ctx->dtype };
+    return DSC_RUN(ctx->stream, EMBEDDING_FWD, &copy, call->err);
 }
 
 static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
 {
-    dsc_call call;
+    transform_call call;
     DSC_TRY(begin(module, ctx, &call, err));
-    DSC_TRY(dsc_linear_gradients(&call, linear_of(module->self), ctx->in, ctx->d_out));
-    /* d_in may be d_out's memory, which the product reads to its end. */
-    DSC_TRY(dsc_linear_backward(&call, linear_of(module->self), ctx->scratch, ctx->d_out, NULL));
-    const dsc_embedding_fwd_args copy = { .out = ctx->d_in, .table = ctx->scratch, .rows = call.rows,
-                                          .channels = linear_of(module->self).shape.in, .dtype = ctx->dtype };
-    return DSC_RUN(ctx->stream, EMBEDDING_FWD, &copy, err);
+    if (!call.config->masked)
+        return backward_projection(&call);
+    char *const d_before = (char *)ctx->scratch + call.at.d_before;
+    const dsc_gelu_bwd_args act = { .d_in = d_before, .d_out = ctx->d_out, .in = call.before, .count = call.at.rows *
+                                    call.config->embed_channels, .dtype = ctx->dtype, .kind = call.config->activation };
+    DSC_TRY(DSC_RUN(ctx->stream, GELU_BWD, &act, err));
+    const dsc_pick_args pick = pick_of(&call, ctx->in), put = pick_of(&call, ctx->d_in);
+    DSC_TRY(DSC_RUN(ctx->stream, PICK_FWD, &pick, err));
+    DSC_TRY(backward_linear(&call, call.picked, d_before));
+    return DSC_RUN(ctx->stream, PICK_BWD, &put, err);
 }
 
 void dsc_lm_transform_init(dsc_module *module)

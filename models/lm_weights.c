@@ -43,8 +43,8 @@ static const char *without_base(const dsc_lm_family *family, const char *name)
     return strncmp(name, family->base, bytes) == 0 ? name + bytes : name;
 }
 
-static dsc_status find_tensor(const dsc_weights *weights, const dsc_lm_family *family, const char *name,
-                              const dsc_weight **out, dsc_error *err)
+static dsc_status find_name(const dsc_weights *weights, const dsc_lm_family *family, const char *name,
+                            const dsc_weight **out, dsc_error *err)
 {
     const char *shorter = without_base(family, name);
     const dsc_weight *whole = dsc_weights_find(weights, name);
@@ -53,6 +53,47 @@ static dsc_status find_tensor(const dsc_weights *weights, const dsc_lm_family *f
         return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights), "both \"%s\" and \"%s\" exist", name, shorter);
     *out = whole != NULL ? whole : base;
     return DSC_OK;
+}
+
+/* By its name or, where that is in no file, another that ends otherwise. */
+static dsc_status find_tensor(const dsc_weights *weights, const dsc_lm_family *family, const char *name,
+                              const dsc_weight **out, dsc_error *err)
+{
+    const size_t bytes = strlen(name);
+    DSC_TRY(find_name(weights, family, name, out, err));
+    const char *const(*alias)[2] = family->aliases;
+    for (; alias != NULL && (*alias)[0] != NULL && *out == NULL; alias++) {
+        const size_t end = strlen((*alias)[0]);
+        char other[256];
+        if (bytes < end || strcmp(name + bytes - end, (*alias)[0]) != 0)
+            continue;
+        snprintf(other, sizeof other, "%.*s%s", (int)(bytes - end), name, (*alias)[1]);
+        DSC_TRY(find_name(weights, family, other, out, err));
+    }
+    return DSC_OK;
+}
+
+/* What a tensor is that a file may hold beside the model; NULL: it may not. "": nothing is lost without it. */
+static const char *beside_of(const dsc_lm_family *family, const char *name)
+{
+    const char *shorter = without_base(family, name);
+    for (const char *const(*each)[2] = family->beside; each != NULL && (*each)[0] != NULL; each++)
+        if (strncmp(shorter, (*each)[0], strlen((*each)[0])) == 0)
+            return (*each)[1] != NULL ? (*each)[1] : "";
+    return NULL;
+}
+
+void dsc_lm_warn_beside(const dsc_weights *weights, const dsc_lm_family *family, char *warnings, size_t bytes)
+{
+    const char *last = "";
+    for (int64_t i = 0; i < dsc_weights_count(weights); i++) {
+        const char *what = beside_of(family, dsc_weights_at(weights, i)->name);
+        if (what == NULL || strcmp(what, last) == 0 || what[0] == 0)
+            continue;
+        last = what;
+        dsc_hf_warn(warnings, bytes, "the folder's %s (\"%.100s\") is neither trained nor saved: what is trained is "
+                    "the masked language model", what, dsc_weights_at(weights, i)->name);
+    }
 }
 
 /* "h.11.attn.bias" is "attn.bias" of layer 11; NULL for a name of no layer that exists. */
@@ -75,7 +116,8 @@ static bool may_ignore(const dsc_lm_params *params, const char *name)
     const char *shorter = without_base(params->family, name), *part = layer_part(params, shorter);
     if (part != NULL)
         return params->family->may_ignore(part);
-    return params->config->tied && strcmp(shorter, params->family->head_table) == 0;
+    return beside_of(params->family, name) != NULL ||
+           (params->config->tied && strcmp(shorter, params->family->head_table) == 0);
 }
 
 /* used[i]: tensor i of the folder is a parameter. */
@@ -109,6 +151,7 @@ static dsc_status match(const dsc_weights *weights, const dsc_lm_params *params,
     for (int64_t i = 0; i < params->count; i++) {
         const dsc_param_spec *spec = &params->spec[i];
         const bool table = i == DSC_LM_TOKEN_TABLE || i == params->count - 1;
+        const bool bias = params->family->head_bias != NULL && i == params->count - 2;
         if (params->adapted && spec->trainable)
             continue;
         DSC_TRY(find_tensor(weights, params->family, spec->name, &sources[i], err));
@@ -118,7 +161,7 @@ static dsc_status match(const dsc_weights *weights, const dsc_lm_params *params,
             return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights), "tensor \"%s\" is missing from its weights",
                             spec->name);
         DSC_TRY(check_tensor(sources[i], table ? config->vocab : spec->dim_count == 1 ? 0 : spec->dim[0],
-                             spec->dim[spec->dim_count - 1], err));
+                             bias ? config->vocab : spec->dim[spec->dim_count - 1], err));
         used[sources[i] - dsc_weights_at(weights, 0)] = true;
     }
     return refuse_unknown(weights, params, used, err);

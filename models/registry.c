@@ -13,7 +13,7 @@
 
 static const dsc_lm_family *const families[] = { &dsc_gpt2_family, &dsc_llama_family, &dsc_mistral_family,
                                                 &dsc_qwen2_family, &dsc_qwen3_family, &dsc_neox_family,
-                                                &dsc_opt_family };
+                                                &dsc_opt_family, &dsc_bert_family };
 
 const dsc_lm_family *dsc_lm_family_at(int32_t index)
 {
@@ -114,6 +114,9 @@ static dsc_status check_options(const dsc_model_options *options, dsc_error *err
     if (options->vocab_multiple < 0 || options->vocab_multiple > VOCAB_MULTIPLE_MAX)
         return DSC_FAIL(err, DSC_ERR_INPUT, "vocab_multiple", "%lld; expected 1 to %d",
                         (long long)options->vocab_multiple, VOCAB_MULTIPLE_MAX);
+    if (!(options->mask_share >= 0 && options->mask_share <= 1))
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "dsc_model_options.mask_share is %g; expected 0 to 1",
+                        options->mask_share);
     if (options->cache_tokens < 0 || options->cache_tokens > CACHE_TOKENS_MAX)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "dsc_model_options.cache_tokens is %lld; expected 0 to %d",
                         (long long)options->cache_tokens, CACHE_TOKENS_MAX);

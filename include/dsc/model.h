@@ -37,6 +37,11 @@ typedef struct dsc_param_spec {
 /* The name of a tensor of tokens' places in their documents: 0, or one more than that of the token before. */
 #define DSC_BATCH_POSITIONS "positions"
 
+/* A masked language model's targets are those of K places of a sample, and this is the name of the tensor of the
+ * places, its last one: each above the one before it, below the sequence length. Its tokens are what it sees there. */
+#define DSC_BATCH_PREDICTED "predicted"
+#define DSC_MASK_SHARE 0.15 /* of a sample's tokens that such a model predicts, unless it is told another */
+
 /* One tensor of a micro-batch as the data source delivers it: [B, dim...]. */
 typedef struct dsc_batch_spec {
     const char *name; /* "tokens", "targets" */
@@ -135,7 +140,7 @@ typedef struct dsc_model {
     const dsc_module *modules;
     int32_t batch_count;
     const dsc_batch_spec *batch;
-    int64_t losses_per_sample; /* items per sample: T for a language model */
+    int64_t losses_per_sample; /* items per sample: T for a language model, K for a masked one */
     int64_t hidden_size, vocab_size, seq_length; /* facts for "auto", data checks and printing; 0: none */
     void *self;
     /* Optional: fills out[count] fp32 with elements [first, first + count) of the parameter when weights were found on
@@ -176,8 +181,9 @@ typedef struct dsc_model_options {
     const dsc_lora_options *lora; /* NULL: no adapters */
     /* Samples of several documents, which do not see each other: a third batch tensor DSC_BATCH_POSITIONS. */
     bool documents;
+    double mask_share; /* of a masked model; 0: DSC_MASK_SHARE */
 } dsc_model_options;
-#define DSC_MODEL_OPTIONS_INIT { (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false }
+#define DSC_MODEL_OPTIONS_INIT { (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false, 0 }
 
 /* Opens a built-in name ("gpt2-nano", "gpt2-124m", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", ...), a Hugging Face
  * folder (config.json, optional model.safetensors) or a config file *.json. Owned: close with dsc_model_close. Unknown

@@ -2,7 +2,7 @@
 """transformers_test.py BIN: for a random model of every family that transformers saves as a folder, 20 fp32 AdamW steps of `train` and
 of transformers on the same tokens (losses within 2e-4), and the export after the last step read back by transformers: the same
 tensors as its own within what 20 steps of roundings leave, and equal to ours bit by bit; then what `dsc generate` and transformers
-continue a prompt with, token for token. Models with adapters likewise, from a folder that peft saved, where there is a peft: it loads
+continue a prompt with, token for token. BERT on samples that masking.py makes as train does. Models with adapters likewise, from a folder that peft saved, where there is a peft: it loads
 our export, and transformers the merged one. SPDX-License-Identifier: Apache-2.0"""
 import array
 import json
@@ -15,7 +15,8 @@ import tempfile
 os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 import transformers
-from safetensors.torch import load_file
+from masking import masked
+from safetensors.torch import load_file, save_file
 try:
     import peft
 except ImportError:
@@ -45,6 +46,9 @@ CASES = [
     (transformers.OPTConfig(**DENSE, ffn_dim=70, word_embed_proj_dim=48, dropout=0, attention_dropout=0), torch.float32, "1GB"),
     (transformers.OPTConfig(**DENSE, ffn_dim=70, word_embed_proj_dim=48, dropout=0, attention_dropout=0, activation_function="gelu",
                             tie_word_embeddings=False), torch.float16, "30KB"),
+    (transformers.BertConfig(**DENSE, intermediate_size=70, hidden_dropout_prob=0, attention_probs_dropout_prob=0), torch.float32, "40KB"),
+    (transformers.BertConfig(**DENSE, intermediate_size=70, hidden_dropout_prob=0, attention_probs_dropout_prob=0, hidden_act="relu",
+                             pad_token_id=None), torch.bfloat16, "1GB"),
     (transformers.OPTConfig(**DENSE, ffn_dim=70, word_embed_proj_dim=32, dropout=0, attention_dropout=0, do_layer_norm_before=False),
      torch.float32, "40KB"),
 ]
@@ -58,13 +62,47 @@ LORA_CASES = [
 ]
 
 
+# What masked language models see for a masked token, and what they never predict.
+MASK, SPECIAL, SEED = 90, [3, 5, 7], 1234
+
+
+def kind_of(config):
+    return transformers.AutoModelForMaskedLM if config.model_type == "bert" else transformers.AutoModelForCausalLM
+
+
 def make_folder(config, dtype, shard, folder):
-    model = transformers.AutoModelForCausalLM.from_config(config).to(dtype)
+    model = kind_of(config).from_config(config).to(dtype)
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.add_(torch.randn_like(p) * 0.05)
     model.save_pretrained(folder, max_shard_size=shard)
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    model = kind_of(config).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    if config.model_type == "bert" and shard == "1GB":
+        write_as_of_old(os.path.join(folder, "model.safetensors"), config.hidden_size)
+    return model
+
+
+def write_as_of_old(path, width):
+    """As the first published BERTs are: other names of norms, and the heads of their other task."""
+    named = {k.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t
+             for k, t in load_file(path).items()}
+    named.update({"bert.pooler.dense.weight": torch.zeros(width, width), "bert.pooler.dense.bias": torch.zeros(width),
+                  "cls.seq_relationship.weight": torch.zeros(2, width), "cls.seq_relationship.bias": torch.zeros(2)})
+    save_file(named, path, metadata={"format": "pt"})
+
+
+def samples_of(config, data, at, epochs):
+    """Inputs, and a target for each token; -100: none."""
+    x = torch.stack([data[i:i + SEQ] for i in at])
+    if config.model_type != "bert":
+        return x, torch.stack([data[i + 1:i + SEQ + 1] for i in at])
+    y = torch.full_like(x, -100)
+    for k, tokens in enumerate(x.tolist()):
+        seen, targets = masked(SEED, epochs[k], at[k] // SEQ, tokens, VOCAB, MASK, SPECIAL)
+        x[k] = torch.tensor(seen)
+        for place, token in targets.items():
+            y[k, place] = token
+    return x, y
 
 
 def train_theirs(model, tokens):
@@ -73,10 +111,9 @@ def train_theirs(model, tokens):
     count, losses, g = (len(tokens) - 1) // SEQ, [], 0
     data = torch.tensor(tokens)
     for _ in range(STEPS):
-        at = [(g + j) % count * SEQ for j in range(BATCH)]
+        numbers = range(g, g + BATCH)
+        x, y = samples_of(model.config, data, [n % count * SEQ for n in numbers], [n // count for n in numbers])
         g += BATCH
-        x = torch.stack([data[i:i + SEQ] for i in at])
-        y = torch.stack([data[i + 1:i + SEQ + 1] for i in at])
         opt.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(input_ids=x).logits.view(-1, VOCAB), y.view(-1))
         loss.backward()
@@ -96,9 +133,12 @@ def run(*command):
 def train_ours(hf, data, folder, adapter=None):
     """Losses, the export, and of a run with adapters the merged one."""
     config, log, save = (os.path.join(folder, n) for n in ("c.json", "log.jsonl", "save"))
+    own = {"lora": {"adapter": adapter}} if adapter else {}
+    if json.load(open(os.path.join(hf, "config.json")))["model_type"] == "bert":
+        own = {"mlm": {"mask_token": MASK, "special_tokens": SPECIAL}, "seed": SEED}
     json.dump({"train_batch_size": BATCH, "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0,
                "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.1}},
-               "zero_optimization": {"stage": 2}, "dsc": {"lora": {"adapter": adapter}} if adapter else {}}, open(config, "w"))
+               "zero_optimization": {"stage": 2}, "dsc": own}, open(config, "w"))
     run(f"{BIN}/dsc-launch", "--num_gpus=2", "train", "--config", config, "--model", hf, "--data", data, "--seq-len", str(SEQ),
         "--no-shuffle", "--steps", str(STEPS), "--log", log, "--save", save)
     out, merged = os.path.join(folder, "export"), os.path.join(folder, "merged")
@@ -173,7 +213,7 @@ def check(config, dtype, shard, folder):
     want = train_theirs(theirs, tokens)
     got, exported, _ = train_ours(hf, data, folder)
     loss_off = max(abs(a - b) for a, b in zip(got, want))
-    back, info = transformers.AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32, output_loading_info=True)
+    back, info = kind_of(config).from_pretrained(exported, dtype=torch.float32, output_loading_info=True)
     again = os.path.join(folder, "again")
     back.save_pretrained(again)
     ours, saved = files_of(exported), files_of(again)
@@ -185,7 +225,8 @@ def check(config, dtype, shard, folder):
     assert len(got) == STEPS and loss_off < 2e-4, f"losses are {loss_off} apart"
     assert not missing, f"transformers misses or does not know {missing}"
     assert same, "what transformers writes of our export is not our export"
-    check_generate(back, exported)
+    if config.model_type != "bert":
+        check_generate(back, exported)
     # AdamW moves an element whose gradient is next to nothing by the rate either way
     assert apart < 2 * STEPS * 1e-3, f"weights are {apart} apart"
 

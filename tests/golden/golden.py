@@ -31,7 +31,7 @@ def mixed(seed, count):
 def values(name, shape):
     """fp32 in [-1/8, 1/8), around 1 for a norm's weight."""
     u = (mixed(fnv(name), int(np.prod(shape))) >> 8).astype(np.float32) * np.float32(2.0**-24) - np.float32(0.5)
-    base = np.float32(1 if (".ln_" in name or "norm." in name) and name.endswith("weight") else 0)
+    base = np.float32(1 if (".ln_" in name or "norm." in name.lower()) and name.endswith("weight") else 0)
     return (base + u * np.float32(0.25)).reshape(shape)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make_hf.py - logits, losses and gradients of small GPT-NeoX, OPT and Llamas in double precision, from `transformers` itself.
+"""make_hf.py - logits, losses and gradients of small GPT-NeoX, OPT, BERT and Llamas in double precision, from `transformers` itself.
 
 Writes hf_*.safetensors and their config.json beside this file, and lora_*.safetensors of models with adapters by `peft`. Needs
 torch, numpy, transformers 5 and peft (PyPI; the weights are golden.py's, nothing is downloaded). Run again only when a case changes. SPDX-License-Identifier: Apache-2.0"""
@@ -40,6 +40,14 @@ def llama(V, C, heads, kv, L, I, P, **more):
     return c
 
 
+def bert(V, C, heads, L, I, P, **more):
+    c = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "vocab_size": V, "hidden_size": C,
+         "num_attention_heads": heads, "num_hidden_layers": L, "intermediate_size": I, "max_position_embeddings": P,
+         "type_vocab_size": 3, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "pad_token_id": 4}
+    c.update(more)
+    return c
+
+
 def gpt2(V, C, heads, L, P):
     return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": V, "n_embd": C, "n_head": heads,
             "n_layer": L, "n_positions": P, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
@@ -57,6 +65,8 @@ CASES = [
     ("hf_opt_gelu", opt(23, 16, 2, 1, 20, 9, activation_function="gelu", tie_word_embeddings=False), 3, 7, True),
     ("hf_opt_post", opt(31, 24, 2, 2, 40, 12, do_layer_norm_before=False, word_embed_proj_dim=16,
                         activation_function="gelu"), 3, 7, False),
+    ("hf_bert", bert(97, 48, 3, 2, 70, 64), 2, 33, False),
+    ("hf_bert_new", bert(31, 24, 2, 1, 20, 16, hidden_act="gelu_new", layer_norm_eps=1e-5, pad_token_id=None), 3, 9, True),
     ("lora_llama", llama(23, 24, 4, 2, 2, 20, 16, attention_bias=True), 3, 7, False,
      {"r": 5, "lora_alpha": 12, "target_modules": "all-linear"}),
     ("lora_gpt2", gpt2(23, 16, 2, 2, 16), 3, 7, False,
@@ -83,7 +93,9 @@ def make(name, c, batch, sequence, whole, lora=None):
         f.write("\n")
     config = transformers.AutoConfig.for_model(**c)
     config._attn_implementation = "eager"
-    model = transformers.AutoModelForCausalLM.from_config(config).double().eval()
+    masked = c["model_type"] == "bert"
+    kind = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
+    model = kind.from_config(config).double().eval()
     # By the names of files, which are not all the model's own; a tied one once.
     if lora:
         import peft
@@ -95,7 +107,14 @@ def make(name, c, batch, sequence, whole, lora=None):
     count = batch * sequence
     stream = torch.from_numpy((mixed(fnv("tokens"), 2 * count) % c["vocab_size"]).astype(np.int64))
     logits = model(input_ids=stream[:count].view(batch, sequence)).logits
-    losses = torch.nn.functional.cross_entropy(logits.reshape(count, -1), stream[count:], reduction="none")
+    targets = stream[count:]
+    if masked:  # the tokens that lmrun.c predicts
+        each = max(1, int(0.15 * sequence + 0.5))
+        apart = int(sequence // each > 1)
+        at = torch.tensor([b * sequence + (k + 1) * sequence // each - 1 - apart * (b % 2) for b in range(batch) for k in range(each)])
+        count = batch * each
+        logits, targets = logits.reshape(-1, c["vocab_size"])[at], targets[:count]
+    losses = torch.nn.functional.cross_entropy(logits.reshape(count, -1), targets, reduction="none")
     losses.mean().backward()
     out = {"losses": ("F32", losses.detach().numpy().astype(np.float32)),
            "logits": ("F32", logits.detach().numpy().astype(np.float32).reshape(count, -1)[:: max(1, count // 8)])}

@@ -52,7 +52,8 @@ float *lmrun_values(const dsc_param_spec *spec)
 {
     const int64_t count = modelrun_elements(spec);
     const size_t bytes = strlen(spec->name);
-    const bool one = (strstr(spec->name, ".ln_") != NULL || strstr(spec->name, "norm.") != NULL) &&
+    const bool one = (strstr(spec->name, ".ln_") != NULL || strstr(spec->name, "norm.") != NULL ||
+                      strstr(spec->name, "Norm.") != NULL) &&
                      strcmp(spec->name + bytes - 6, "weight") == 0;
     float *x = malloc((size_t)count * sizeof *x);
     assert_non_null(x);
@@ -86,13 +87,27 @@ void lmrun_set_tokens(modelrun *run, const dsc_model *model, int64_t items)
     free(stream);
 }
 
+/* Of each T / K tokens the last one, in every other sample the one before. */
+static void set_predicted(modelrun *run, const dsc_model *model, int64_t batch)
+{
+    const int64_t count = model->losses_per_sample, apart = model->seq_length / count;
+    int32_t *places = malloc((size_t)(batch * count) * sizeof *places);
+    assert_non_null(places);
+    for (int64_t i = 0; i < batch * count; i++)
+        places[i] = (int32_t)((i % count + 1) * model->seq_length / count - 1 - (apart > 1 ? i / count % 2 : 0));
+    modelrun_set_predicted(run, places);
+    free(places);
+}
+
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
 
 modelrun *lmrun_open(const dsc_model *model, const modelrun_options *options)
 {
     modelrun *run = modelrun_open(model, options);
     set_params(run, model);
-    lmrun_set_tokens(run, model, options->batch * model->losses_per_sample);
+    lmrun_set_tokens(run, model, options->batch * model->seq_length);
+    if (model->losses_per_sample < model->seq_length)
+        set_predicted(run, model, options->batch);
     return run;
 }
 
@@ -397,7 +412,8 @@ void lmrun_cases_run_as_planned(const lmrun_case *cases, size_t count)
     for (size_t i = 0; i < count; i++) {
         const double tokens = (double)cases[i].sequence;
         dsc_model *model = open_case(&cases[i], 1);
-        lmrun_runs_as_planned(model, (double)cases[i].layers * 2 * tokens * (tokens + 1) * (double)cases[i].attention);
+        const double keys = model->losses_per_sample < model->seq_length ? 2 * tokens : tokens + 1; /* both sides */
+        lmrun_runs_as_planned(model, (double)cases[i].layers * 2 * tokens * keys * (double)cases[i].attention);
         dsc_model_close(&model);
     }
 }

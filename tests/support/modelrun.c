@@ -12,6 +12,7 @@
 #define ZONE_BYTE 0xA5
 #define MODULES_MAX 64
 #define PARAMS_MAX 32
+#define BATCH_MAX 3
 
 /* Exactly `bytes` usable ones, 256-byte aligned, between two zones. */
 typedef struct guarded {
@@ -39,7 +40,7 @@ struct modelrun {
     guarded param[MODULES_MAX][PARAMS_MAX], grad[MODULES_MAX][PARAMS_MAX];
     guarded out[MODULES_MAX], saved[MODULES_MAX], forward_scratch[MODULES_MAX], backward_scratch[MODULES_MAX];
     guarded d[2];
-    guarded losses, tokens, targets;
+    guarded losses, batch[BATCH_MAX];
     modelrun_gemms planned, launched;
     double flops;
 };
@@ -187,8 +188,9 @@ modelrun *modelrun_open(const dsc_model *model, const modelrun_options *options)
         open_module(run, m);
     const int64_t items = options->batch * model->losses_per_sample;
     run->losses = guard(items * 4);
-    run->tokens = guard(items * 4);
-    run->targets = guard(items * 4);
+    DSC_ASSERT(model->batch_count <= BATCH_MAX);
+    for (int32_t i = 0; i < model->batch_count; i++)
+        run->batch[i] = guard(options->batch * model->batch[i].dim[0] * 4);
     return run;
 }
 
@@ -207,8 +209,8 @@ void modelrun_close(modelrun *run)
     release(&run->d[0]);
     release(&run->d[1]);
     release(&run->losses);
-    release(&run->tokens);
-    release(&run->targets);
+    for (int i = 0; i < BATCH_MAX; i++)
+        release(&run->batch[i]);
     dsc_stream_close(&run->stream);
     dsc_device_close(&run->device);
     dsc_alloc_close(&run->alloc);
@@ -231,8 +233,13 @@ void modelrun_set_param(modelrun *run, int32_t module, int32_t param, const floa
 
 void modelrun_set_tokens(modelrun *run, const int32_t *tokens, const int32_t *targets)
 {
-    memcpy(run->tokens.ptr, tokens, (size_t)run->tokens.bytes);
-    memcpy(run->targets.ptr, targets, (size_t)run->targets.bytes);
+    memcpy(run->batch[0].ptr, tokens, (size_t)run->batch[0].bytes);
+    memcpy(run->batch[1].ptr, targets, (size_t)run->batch[1].bytes);
+}
+
+void modelrun_set_predicted(modelrun *run, const int32_t *places)
+{
+    memcpy(run->batch[2].ptr, places, (size_t)run->batch[2].bytes);
 }
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
@@ -241,7 +248,7 @@ typedef struct call {
     dsc_module_ctx ctx;
     const void *param[PARAMS_MAX];
     float *grad[PARAMS_MAX];
-    const void *batch[2];
+    const void *batch[BATCH_MAX];
 } call;
 
 static uint64_t hash_inputs(const modelrun *run, int32_t m)
@@ -250,7 +257,9 @@ static uint64_t hash_inputs(const modelrun *run, int32_t m)
     for (int32_t i = 0; i < run->model->module_count; i++)
         for (int32_t p = 0; p < run->model->modules[i].param_count; p++)
             hash = hash * 31 + hash_of(&run->param[i][p]);
-    return hash * 31 + hash_of(&run->tokens) + hash_of(&run->targets);
+    for (int i = 0; i < BATCH_MAX; i++)
+        hash = hash * 31 + hash_of(&run->batch[i]);
+    return hash;
 }
 
 static void fill_call(modelrun *run, int32_t m, bool backward, call *c)
@@ -266,8 +275,8 @@ static void fill_call(modelrun *run, int32_t m, bool backward, call *c)
         c->param[p] = no_params ? NULL : value->ptr;
         c->grad[p] = spec->trainable ? (float *)(void *)run->grad[m][p].ptr : NULL;
     }
-    c->batch[0] = run->tokens.ptr;
-    c->batch[1] = run->targets.ptr;
+    for (int i = 0; i < BATCH_MAX; i++)
+        c->batch[i] = run->batch[i].ptr;
     c->ctx = (dsc_module_ctx){ .struct_bytes = sizeof c->ctx, .stream = &run->watcher.base, .dtype = run->options.dtype,
                                .batch = run->options.batch, .param = c->param, .grad = c->grad, .batch_data = c->batch,
                                .in = m > 0 ? run->out[m - 1].ptr : NULL, .out = loss ? NULL : run->out[m].ptr,

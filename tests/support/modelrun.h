@@ -35,8 +35,9 @@ void modelrun_close(modelrun *run);
 
 /* A whole parameter from fp32 values, rounded to the compute dtype. Shared ones follow their owner. */
 void modelrun_set_param(modelrun *run, int32_t module, int32_t param, const float *values);
-/* One fp32 value for each token of the micro-batch. */
+/* The micro-batch. */
 void modelrun_set_tokens(modelrun *run, const int32_t *tokens, const int32_t *targets);
+void modelrun_set_predicted(modelrun *run, const int32_t *places); /* of a masked model */
 
 /* Forward with save and backward. Returns the mean loss. */
 double modelrun_step(modelrun *run);

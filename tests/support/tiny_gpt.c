@@ -35,6 +35,17 @@ dsc_model *tiny_gpt_open(const tiny_gpt *shape)
     return tiny_model_open(config, NULL);
 }
 
+/* Of each T / K tokens one. */
+static void predict(const dsc_model *model, int64_t first_sample, int64_t count, int32_t *targets, int32_t *predicted)
+{
+    const int64_t each = model->losses_per_sample, apart = model->seq_length / each;
+    for (int64_t i = 0; i < count * each; i++) {
+        const int64_t sample = first_sample + i / each;
+        targets[i] = (int32_t)((sample * each + i % each) % 7);
+        predicted[i] = (int32_t)(i % each * apart + sample % apart);
+    }
+}
+
 static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)
 {
     const dsc_model *model = user;
@@ -43,8 +54,11 @@ static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *co
         uint64_t x = ((uint64_t)(first_sample * sequence + i) + 1) * 0x9e3779b97f4a7c15u;
         x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
         ((int32_t *)data[0])[i] = (int32_t)((x >> 20) % (uint64_t)model->vocab_size);
-        ((int32_t *)data[1])[i] = (int32_t)((x >> 40) % 7);
+        if (model->losses_per_sample == sequence)
+            ((int32_t *)data[1])[i] = (int32_t)((x >> 40) % 7);
     }
+    if (model->losses_per_sample < sequence)
+        predict(model, first_sample, count, data[1], data[2]);
     return DSC_OK;
 }
 

@@ -1,6 +1,7 @@
 /* tiny_models.h - config.json texts of models small enough for simulated GPUs, one for each thing that tells families
  * apart: grouped heads, a tied head, biases, norms of heads, a scaling; a parallel residual and positions of a part of
- * a head; learned positions that start at 2, and ReLU; norms of sums, a token table of another width; adapters.
+ * a head; learned positions that start at 2, and ReLU; norms of sums, a token table of another width; masked tokens;
+ * adapters.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_TINY_MODELS_H
 #define DSC_TESTS_TINY_MODELS_H
@@ -30,6 +31,8 @@ static const struct { const char *name, *config; const dsc_lora_options *lora; }
     { "opt, norms of the sums",
       "{\"model_type\": \"opt\", " TINY_SIZES ", \"ffn_dim\": 88, \"dropout\": 0, \"do_layer_norm_before\": false,"
       " \"word_embed_proj_dim\": 40, \"init_std\": 0.1}", NULL },
+    { "bert",
+      "{\"model_type\": \"bert\", " TINY_SIZES ", \"hidden_dropout_prob\": 0, \"initializer_range\": 0.1}", NULL },
     { "llama with adapters", "{\"model_type\": \"llama\", " TINY_SIZES ", \"tie_word_embeddings\": true}", &tiny_lora },
     { "neox with adapters",
       "{\"model_type\": \"gpt_neox\", " TINY_SIZES ", \"hidden_act\": \"gelu_new\"}", &tiny_lora },

@@ -1,0 +1,55 @@
+/* pick.cu - some rows of each sample and back, a block a row. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/launchers.h"
+
+namespace {
+
+enum { THREADS = 256 };
+
+/* V is what one access moves, `width` of them a row. */
+template <class V>
+__global__ void pick_kernel(V *some, V *all, const int32_t *places, int64_t tokens, int64_t picks, int64_t width,
+                            bool back)
+{
+    const int64_t r = blockIdx.x;
+    V *one = some + r * width, *other = all + (r / picks * tokens + places[r]) * width;
+    V *to = back ? other : one;
+    const V *from = back ? one : other;
+    for (int64_t c = threadIdx.x; c < width; c += blockDim.x)
+        to[c] = from[c];
+}
+
+template <class V> void run(const dsc_cuda_launch *at, const dsc_pick_args *a, bool back, int64_t width)
+{
+    DSC_CUDA_LAUNCH((pick_kernel<V>), grid_size(a->batch * a->picks), threads_for(width, THREADS), 0, at->stream,
+                    static_cast<V *>(a->some), static_cast<V *>(a->all), a->places, a->tokens, a->picks, width, back);
+}
+
+dsc_status pick(const dsc_cuda_launch *at, const dsc_pick_args *a, bool back, const char *name, dsc_error *err)
+{
+    const int64_t bytes = a->channels * static_cast<int64_t>(dsc_dtype_bytes(a->dtype));
+    DSC_TRY(dtype_check(name, a->dtype, err));
+    DSC_ASSERT(a->picks >= 1 && a->picks <= a->tokens);
+    if (a->batch == 0)
+        return DSC_OK;
+    const size_t all_bytes = static_cast<size_t>(a->batch * a->tokens * bytes);
+    if (back && cudaMemsetAsync(a->all, 0, all_bytes, at->stream) != cudaSuccess)
+        return DSC_FAIL(err, DSC_ERR_DEVICE, name, "cannot enqueue a fill");
+    if (bytes % 16 == 0 && is_aligned(a->all) && is_aligned(a->some))
+        run<uint4>(at, a, back, bytes / 16);
+    else
+        run<uint16_t>(at, a, back, bytes / 2);
+    return DSC_OK;
+}
+
+} // namespace
+
+dsc_status dsc_cuda_run_PICK_FWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return pick(at, static_cast<const dsc_pick_args *>(args), false, "PICK_FWD", err);
+}
+
+dsc_status dsc_cuda_run_PICK_BWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return pick(at, static_cast<const dsc_pick_args *>(args), true, "PICK_BWD", err);
+}
