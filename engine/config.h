@@ -41,6 +41,7 @@ typedef enum dsc_optimizer_kind {
     DSC_OPTIMIZER_ADAMW,
     DSC_OPTIMIZER_SGD,
     DSC_OPTIMIZER_ADAGRAD,
+    DSC_OPTIMIZER_LAMB,
     DSC_OPTIMIZER_LION,
     DSC_OPTIMIZER_KIND_COUNT
 } dsc_optimizer_kind;
@@ -52,7 +53,8 @@ typedef struct dsc_optimizer_config {
     double lr, beta1, beta2, eps, weight_decay;
     double momentum, dampening; /* of SGD */
     double lr_decay;            /* of Adagrad */
-    bool bias_correction, nesterov;
+    double max_coeff, min_coeff; /* of Lamb */
+    bool bias_correction, nesterov, eps_inside_sqrt;
 } dsc_optimizer_config;
 
 typedef enum dsc_schedule_kind {

@@ -35,13 +35,15 @@ static const optimizer_row rows[DSC_OPTIMIZER_KIND_COUNT] = {
                                   DSC_ID_FP32_STATES, DSC_ID_MAXIMIZE, DSC_ID_FOREACH, DSC_ID_FUSED, END } },
     [DSC_OPTIMIZER_LION] = { "Lion", true, 1e-3, 0.9, 0.999, 0,
                              { DSC_ID_BETAS, DSC_ID_FP32_STATES, DSC_ID_SET_GRAD_NONE, END } },
+    [DSC_OPTIMIZER_LAMB] = { "Lamb", true, 1e-3, 0.9, 0.999, 1e-8,
+                             { DSC_ID_BETAS, DSC_ID_EPS, DSC_ID_BIAS_CORRECTION, DSC_ID_MAX_COEFF, DSC_ID_MIN_COEFF,
+                               DSC_ID_EPS_INSIDE_SQRT, DSC_ID_AMSGRAD, END } },
 };
 
 /* Of DeepSpeed and of torch.optim, and not built. */
 static const char *const optimizers_known[] = {
-    "Lamb",       "Muon",     "MuAdam",    "MuAdamW",    "MuSGD",  "OneBitAdam", "ZeroOneAdam", "OneBitLamb",
-    "FusedAdam",  "RMSprop",  "Adadelta",  "Adafactor",  "Adamax", "ASGD",       "LBFGS",       "NAdam",
-    "RAdam",      "Rprop",    "SparseAdam",
+    "Muon",     "MuAdam",    "MuAdamW", "MuSGD", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "FusedAdam", "RMSprop",
+    "Adadelta", "Adafactor", "Adamax",  "ASGD",  "LBFGS",      "NAdam",       "RAdam",      "Rprop",     "SparseAdam",
 };
 
 static dsc_optimizer_kind kind_of(const char *type)
@@ -55,7 +57,7 @@ static dsc_optimizer_kind kind_of(const char *type)
 /* One that others know and that is not built is no spelling mistake. */
 dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *type)
 {
-    static const char *const built[] = { "AdamW", "Adam", "SGD", "Adagrad", "Lion" };
+    static const char *const built[] = { "AdamW", "Adam", "SGD", "Adagrad", "Lion", "Lamb" };
     char where[256], value[128];
     if (type == NULL || kind_of(type->valuestring) != DSC_OPTIMIZER_NONE)
         return DSC_OK;
@@ -65,7 +67,7 @@ dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *ty
         s->foreign_optimizer |= strcasecmp(optimizers_known[i], type->valuestring) == 0;
     if (s->foreign_optimizer)
         return dsc_config_not_built_at(s, where, "optimizer.type", "%s is not supported in this version; AdamW, Adam, "
-                                       "SGD, Adagrad and Lion work", value);
+                                       "SGD, Adagrad, Lion and Lamb work", value);
     return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "optimizer.type: %s is no optimizer; did you mean \"%s\"?", value,
                     dsc_config_nearest_word(type->valuestring, built, DSC_COUNT(built), "AdamW"));
 }
@@ -157,12 +159,22 @@ static dsc_status fill_sgd(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
+static dsc_status check_lamb(dsc_config_parse_state *s)
+{
+    const dsc_optimizer_config *o = &s->config->optimizer;
+    if (o->kind == DSC_OPTIMIZER_LAMB && o->min_coeff > o->max_coeff)
+        return dsc_config_fail(s, DSC_ID_MIN_COEFF, DSC_ERR_CONFIG, "%g, but max_coeff is %g", o->min_coeff,
+                               o->max_coeff);
+    return DSC_OK;
+}
+
 static dsc_recipe recipe_of(const dsc_optimizer_config *o)
 {
     switch (o->kind) {
     case DSC_OPTIMIZER_SGD: return o->momentum != 0 ? DSC_RECIPE_MOMENTUM : DSC_RECIPE_SGD;
     case DSC_OPTIMIZER_ADAGRAD: return DSC_RECIPE_ADAGRAD;
     case DSC_OPTIMIZER_LION: return DSC_RECIPE_LION;
+    case DSC_OPTIMIZER_LAMB: return DSC_RECIPE_LAMB;
     default: return DSC_RECIPE_ADAMW;
     }
 }
@@ -190,6 +202,7 @@ dsc_status dsc_config_fill_optimizer(dsc_config_parse_state *s)
     }
     snprintf(o->type, sizeof o->type, "%s", type);
     DSC_TRY(o->kind == DSC_OPTIMIZER_SGD ? fill_sgd(s) : fill_adam(s));
+    DSC_TRY(check_lamb(s));
     o->recipe = recipe_of(o);
     return DSC_OK;
 }

@@ -42,17 +42,39 @@ static void decouple(const terms *t, dsc_update_scalars *s)
     s->l2 = 0.0f;
 }
 
+/* What Adam's moments are short of at the start. */
+typedef struct biases { double first, second; } biases;
+
+static biases adam_terms(const terms *t, dsc_update_scalars *s)
+{
+    const double beta1 = dsc_schedule_beta1(t->config, t->update), beta2 = dsc_schedule_beta2(t->config, t->update);
+    betas(beta1, beta2, s);
+    if (!t->config->optimizer.bias_correction)
+        return (biases){ 1.0, 1.0 };
+    return (biases){ 1.0 - pow(beta1, (double)t->update), 1.0 - pow(beta2, (double)t->update) };
+}
+
 static void adam_scalars(const terms *t, dsc_update_scalars *s)
 {
-    const dsc_optimizer_config *o = &t->config->optimizer;
-    const double beta1 = dsc_schedule_beta1(t->config, t->update), beta2 = dsc_schedule_beta2(t->config, t->update);
-    const double bias1 = o->bias_correction ? 1.0 - pow(beta1, (double)t->update) : 1.0;
-    const double bias2 = o->bias_correction ? 1.0 - pow(beta2, (double)t->update) : 1.0;
-    betas(beta1, beta2, s);
-    if (o->kind != DSC_OPTIMIZER_ADAM)
+    const biases bias = adam_terms(t, s);
+    if (t->config->optimizer.kind != DSC_OPTIMIZER_ADAM)
         decouple(t, s);
-    s->step_size = (float)(t->lr / bias1);
-    s->inv_sqrt_bias2 = (float)(1.0 / sqrt(bias2));
+    s->step_size = (float)(t->lr / bias.first);
+    s->inv_sqrt_bias2 = (float)(1.0 / sqrt(bias.second));
+}
+
+/* As DeepSpeed: trust is of a direction without bias corrections, which the rate has. */
+static void lamb_scalars(const terms *t, dsc_update_scalars *s)
+{
+    const dsc_optimizer_config *o = &t->config->optimizer;
+    const biases bias = adam_terms(t, s);
+    s->decay = (float)t->weight_decay;
+    s->l2 = 0.0f;
+    s->step_size = (float)(t->lr * sqrt(bias.second) / bias.first);
+    s->eps = o->eps_inside_sqrt ? 0.0f : (float)o->eps;
+    s->eps_root = o->eps_inside_sqrt ? (float)o->eps : 0.0f;
+    s->trust_least = (float)o->min_coeff;
+    s->trust_most = (float)o->max_coeff;
 }
 
 /* torch.optim.SGD's first step takes the whole gradient, whatever the dampening. */
@@ -79,7 +101,7 @@ static void sgd_scalars(const terms *t, dsc_update_scalars *s) {}
 
 static void (*const scalars_of[DSC_RECIPE_COUNT])(const terms *t, dsc_update_scalars *s) = {
     [DSC_RECIPE_ADAMW] = adam_scalars,       [DSC_RECIPE_SGD] = sgd_scalars,   [DSC_RECIPE_MOMENTUM] = momentum_scalars,
-    [DSC_RECIPE_ADAGRAD] = adagrad_scalars,  [DSC_RECIPE_LION] = lion_scalars,
+    [DSC_RECIPE_ADAGRAD] = adagrad_scalars,  [DSC_RECIPE_LION] = lion_scalars, [DSC_RECIPE_LAMB] = lamb_scalars,
 };
 
 static void group_terms(const dsc_param_group *group, terms *t)

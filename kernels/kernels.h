@@ -62,7 +62,7 @@ typedef struct dsc_kernel_table { dsc_kernel_fn fn[DSC_KERNEL_COUNT]; } dsc_kern
 void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps);
 /* One per op file; called by dsc_kernel_table_init. */
 void dsc_exact_init(dsc_kernel_table *table, uint32_t caps);      /* CAST CAST_STOCHASTIC FOLD ADD SUMSQ */
-void dsc_update_init(dsc_kernel_table *table, uint32_t caps);     /* ADAMW SGD MOMENTUM ADAGRAD LION */
+void dsc_update_init(dsc_kernel_table *table, uint32_t caps);     /* ADAMW SGD MOMENTUM ADAGRAD LION LAMB */
 void dsc_quant_init(dsc_kernel_table *table, uint32_t caps);      /* QUANTIZE DEQUANTIZE FOLD_QUANTIZED */
 void dsc_gemm_init(dsc_kernel_table *table, uint32_t caps);       /* GEMM COLSUM */
 void dsc_layernorm_init(dsc_kernel_table *table, uint32_t caps);

@@ -23,6 +23,7 @@ typedef enum dsc_recipe {
     DSC_RECIPE_MOMENTUM, /* momentum_buffer */
     DSC_RECIPE_ADAGRAD,  /* sum */
     DSC_RECIPE_LION,     /* exp_avg */
+    DSC_RECIPE_LAMB,     /* exp_avg, exp_avg_sq */
     DSC_RECIPE_COUNT
 } dsc_recipe;
 
@@ -30,6 +31,7 @@ typedef struct dsc_recipe_info {
     const char *name; /* in a checkpoint's manifest */
     int32_t state_count;
     const char *state_name[DSC_UPDATE_STATES_MAX]; /* of its tensors there: "exp_avg" */
+    bool by_tensor; /* how far a tensor is stepped depends on the norms of its weights and of its direction */
 } dsc_recipe_info;
 extern const dsc_recipe_info dsc_recipes[DSC_RECIPE_COUNT];
 /* The recipe of that name; DSC_RECIPE_COUNT: none. */
@@ -40,11 +42,12 @@ typedef struct dsc_update_scalars {
     float grad_scale;     /* 1/(GAS*W*loss_scale) * clip coefficient */
     float beta1, beta2;
     float one_minus_beta1, one_minus_beta2;
-    float decay;          /* 1 - lr * weight_decay where it is decoupled, else 1 */
+    float decay;          /* 1 - lr * weight_decay where it is decoupled, else 1; of LAMB weight_decay */
     float l2;             /* weight_decay where it is part of the gradient, else 0 */
     float step_size;      /* the rate; of Adam lr / bias_correction1 */
     float inv_sqrt_bias2; /* 1 / sqrt(bias_correction2) */
-    float eps;
+    float eps, eps_root;  /* added to the root; of LAMB also under it */
+    float trust_least, trust_most; /* of LAMB: bounds of what its caller multiplies a tensor's step_size by */
     int32_t nesterov;
 } dsc_update_scalars;
 
@@ -68,6 +71,10 @@ typedef struct dsc_update_scalars {
  *   c = fma(beta1, m, one_minus_beta1 * g)
  *   m = fma(beta2, m, one_minus_beta2 * g)
  *   p = p * decay;  p = p - (c == 0 ? 0 : copysign(step_size, c))
+ * LAMB (You et al. 2020, as DeepSpeed has it: bias corrections are in step_size alone), states m, v as ADAMW, then
+ *   u = fma(decay, p, m / (sqrt(v + eps_root) + eps))
+ *   p = fma(-step_size, u, p)
+ * whose step_size is times the tensor's norm of p over that of u. With `direction` u is all that is written.
  * and param_half[i] = round(p) to half_dtype when param_half is not NULL.
  * States kept in BF16: p takes those above as they are; what is kept of them is rounded by chance, as CAST_STOCHASTIC
  * does it, with the lower (state 0) and upper (state 1) 16 bits of word n % 4 of block n / 4 of (seed, stream),
@@ -77,6 +84,7 @@ typedef struct dsc_update_args {
     void *state[DSC_UPDATE_STATES_MAX]; /* [count] likewise, of state_dtype; those that the recipe has */
     const float *grad;                  /* [count] the sum of leaves */
     uint16_t *param_half;               /* [count] written, or NULL */
+    float *direction;                   /* [count] of recipes by_tensor: written, and nothing else; or NULL */
     dsc_dtype half_dtype;               /* BF16 or F16 */
     int64_t count;
     dsc_dtype state_dtype;              /* F32 or BF16 */

@@ -29,7 +29,7 @@ typedef struct dsc_update_kind {
 
 /* How many of them has a recipe, where the compiler has to know. */
 #define DSC_UPDATE_STATES_OF(recipe) \
-    ((recipe) == DSC_RECIPE_ADAMW ? 2 : (recipe) == DSC_RECIPE_SGD ? 0 : 1)
+    ((recipe) == DSC_RECIPE_ADAMW || (recipe) == DSC_RECIPE_LAMB ? 2 : (recipe) == DSC_RECIPE_SGD ? 0 : 1)
 
 /* Writing around the caches wants whole registers. */
 static inline dsc_copy_kind dsc_update_copy_kind(const dsc_update_args *a, int64_t first, size_t register_bytes)

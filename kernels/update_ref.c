@@ -15,14 +15,19 @@ static float gradient(const dsc_update_scalars *s, float sum, float p)
     return s->l2 != 0.0f ? fmaf(s->l2, p, g) : g;
 }
 
+static void adam_moments(const dsc_update_scalars *s, float g, element *e)
+{
+    const float kept = s->beta2 * e->state[1];
+    e->state[0] = fmaf(s->one_minus_beta1, g - e->state[0], e->state[0]);
+    e->state[1] = fmaf(s->one_minus_beta2 * g, g, kept);
+}
+
 static void adamw(const dsc_update_scalars *s, float g, element *e)
 {
-    float m = e->state[0], v = e->state[1];
     const float p = e->p * s->decay;
-    m = fmaf(s->one_minus_beta1, g - m, m);
-    v = fmaf(s->one_minus_beta2 * g, g, s->beta2 * v);
-    const float d = fmaf(sqrtf(v), s->inv_sqrt_bias2, s->eps);
-    *e = (element){ fmaf(-s->step_size, m / d, p), { m, v } };
+    adam_moments(s, g, e);
+    const float d = fmaf(sqrtf(e->state[1]), s->inv_sqrt_bias2, s->eps);
+    e->p = fmaf(-s->step_size, e->state[0] / d, p);
 }
 
 static void sgd(const dsc_update_scalars *s, float g, element *e) { e->p = fmaf(-s->step_size, g, e->p); }
@@ -52,6 +57,20 @@ static void lion(const dsc_update_scalars *s, float g, element *e)
     const float p = e->p * s->decay;
     e->p = p - (c == 0.0f ? 0.0f : copysignf(s->step_size, c));
     e->state[0] = fmaf(s->beta2, m, kept);
+}
+
+/* The direction; the moments are the new ones after it. */
+static float lamb_direction(const dsc_update_scalars *s, float g, element *e)
+{
+    adam_moments(s, g, e);
+    const float d = sqrtf(e->state[1] + s->eps_root) + s->eps;
+    return fmaf(s->decay, e->p, e->state[0] / d);
+}
+
+static void lamb(const dsc_update_scalars *s, float g, element *e)
+{
+    const float u = lamb_direction(s, g, e);
+    e->p = fmaf(-s->step_size, u, e->p);
 }
 
 typedef void (*recipe_fn)(const dsc_update_scalars *s, float g, element *e);
@@ -91,6 +110,21 @@ STEP(sgd, DSC_RECIPE_SGD)
 STEP(momentum, DSC_RECIPE_MOMENTUM)
 STEP(adagrad, DSC_RECIPE_ADAGRAD)
 STEP(lion, DSC_RECIPE_LION)
+STEP(lamb, DSC_RECIPE_LAMB)
+
+static void directions(const dsc_update_args *a, int64_t first, int64_t last)
+{
+    for (int64_t i = first; i < last; i++) {
+        element e = { .p = a->master[i], .state = { dsc_get(a->state[0], i, a->state_dtype),
+                                                    dsc_get(a->state[1], i, a->state_dtype) } };
+        a->direction[i] = lamb_direction(&a->scalars, gradient(&a->scalars, a->grad[i], e.p), &e);
+    }
+}
+
+static void lamb_or_direction(const dsc_update_args *a, int64_t first, int64_t last)
+{
+    (a->direction != NULL ? directions : all_lamb)(a, first, last);
+}
 
 const dsc_update_ops dsc_update_ref = { {
     [DSC_RECIPE_ADAMW] = all_adamw,
@@ -98,4 +132,5 @@ const dsc_update_ops dsc_update_ref = { {
     [DSC_RECIPE_MOMENTUM] = all_momentum,
     [DSC_RECIPE_ADAGRAD] = all_adagrad,
     [DSC_RECIPE_LION] = all_lion,
+    [DSC_RECIPE_LAMB] = lamb_or_direction,
 } };

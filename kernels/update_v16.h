@@ -9,7 +9,7 @@
 #include "kernels/update_range.h"
 
 typedef struct lanes {
-    v16 grad_scale, beta1, one_minus_beta1, beta2, one_minus_beta2, decay, l2, step_size, inv_sqrt_bias2, eps;
+    v16 grad_scale, beta1, one_minus_beta1, beta2, one_minus_beta2, decay, l2, step_size, inv_sqrt_bias2, eps, eps_root;
     bool nesterov;
 } lanes;
 
@@ -55,6 +55,20 @@ V16_INLINE void lion_16(const lanes *s, v16 g, elements *e)
     e->state[0] = v16_fma(s->beta2, m, v16_mul(s->one_minus_beta2, g));
 }
 
+/* The moments are the new ones after it. */
+V16_INLINE v16 lamb_direction_16(const lanes *s, v16 g, elements *e)
+{
+    adam_moments(s, g, e);
+    const v16 d = v16_add(v16_sqrt(v16_add(e->state[1], s->eps_root)), s->eps);
+    return v16_fma(s->decay, e->p, v16_div(e->state[0], d));
+}
+
+V16_INLINE void lamb_16(const lanes *s, v16 g, elements *e)
+{
+    const v16 u = lamb_direction_16(s, g, e);
+    e->p = v16_fnma(s->step_size, u, e->p);
+}
+
 V16_INLINE v16 gradient_16(const lanes *s, v16 grad, v16 p, bool l2)
 {
     const v16 g = v16_mul(grad, s->grad_scale);
@@ -70,6 +84,7 @@ V16_INLINE void recipe_16(const lanes *s, v16 grad, elements *e, dsc_update_kind
     case DSC_RECIPE_MOMENTUM: momentum_16(s, g, e); break;
     case DSC_RECIPE_ADAGRAD: adagrad_16(s, g, e); break;
     case DSC_RECIPE_LION: lion_16(s, g, e); break;
+    case DSC_RECIPE_LAMB: lamb_16(s, g, e); break;
     case DSC_RECIPE_COUNT: break;
     }
 }
@@ -171,6 +186,7 @@ V16_INLINE lanes lanes_of(const dsc_update_scalars *c)
         .step_size = v16_set(c->step_size),
         .inv_sqrt_bias2 = v16_set(c->inv_sqrt_bias2),
         .eps = v16_set(c->eps),
+        .eps_root = v16_set(c->eps_root),
         .nesterov = c->nesterov != 0,
     };
 }
@@ -196,6 +212,20 @@ V16_INLINE void step(const dsc_update_args *a, int64_t first, int64_t last, dsc_
     DSC_FOR_UPDATE_KIND(recipe, a->scalars.l2 != 0.0f, copy, all(a, start, last, kind));
 }
 
+V16_INLINE void directions(const dsc_update_args *args, int64_t first, int64_t last, dsc_dtype state_dtype)
+{
+    const dsc_update_args local = *args, *a = &local;
+    const lanes s = lanes_of(&a->scalars);
+    for (int64_t i = first; i < last; i += 16) {
+        const int64_t left = last - i;
+        elements e = { .p = v16_load(a->master, i, left, DSC_F32) };
+        for (int k = 0; k < 2; k++)
+            e.state[k] = v16_load(a->state[k], i, left, state_dtype);
+        const v16 g = gradient_16(&s, v16_load(a->grad, i, left, DSC_F32), e.p, a->scalars.l2 != 0.0f);
+        v16_store(a->direction, i, left, DSC_F32, lamb_direction_16(&s, g, &e));
+    }
+}
+
 #define STEP(name, recipe) \
     static void name(const dsc_update_args *a, int64_t first, int64_t last) { step(a, first, last, recipe); }
 STEP(adamw, DSC_RECIPE_ADAMW)
@@ -203,6 +233,17 @@ STEP(sgd, DSC_RECIPE_SGD)
 STEP(momentum, DSC_RECIPE_MOMENTUM)
 STEP(adagrad, DSC_RECIPE_ADAGRAD)
 STEP(lion, DSC_RECIPE_LION)
+STEP(lamb, DSC_RECIPE_LAMB)
+
+static void lamb_or_direction(const dsc_update_args *a, int64_t first, int64_t last)
+{
+    if (a->direction == NULL)
+        lamb(a, first, last);
+    else if (a->state_dtype == DSC_BF16)
+        directions(a, first, last, DSC_BF16);
+    else
+        directions(a, first, last, DSC_F32);
+}
 
 const dsc_update_ops V16_NAME(update) = { {
     [DSC_RECIPE_ADAMW] = adamw,
@@ -210,6 +251,7 @@ const dsc_update_ops V16_NAME(update) = { {
     [DSC_RECIPE_MOMENTUM] = momentum,
     [DSC_RECIPE_ADAGRAD] = adagrad,
     [DSC_RECIPE_LION] = lion,
+    [DSC_RECIPE_LAMB] = lamb_or_direction,
 } };
 
 #endif

@@ -58,6 +58,15 @@ typedef struct dsc_leaf {
     float *level[DSC_COUNTER_LEVELS_MAX]; /* [slice] each; world-size reproducible sums only */
 } dsc_leaf;
 
+/* norms.c: what recipes by_tensor need of whole tensors, whose elements lie in several ranks' slices. */
+typedef struct dsc_norms {
+    dsc_buf device_buf, host_buf;             /* [tensor_count][2] sums of squares: of weights, of directions */
+    dsc_buf all_buf;                          /* [W][piece] of every rank's */
+    dsc_buf direction_buf, host_direction_buf; /* directions of one piece of a tensor, before they are squared */
+    int64_t piece_sums;
+    double *trust; /* [tensor_count] what an update multiplies step_size by */
+} dsc_norms;
+
 /* What is the same for all elements of an update. */
 typedef struct dsc_update_terms {
     dsc_update_scalars scalars[DSC_UPDATE_CLASSES_MAX];
@@ -85,6 +94,7 @@ struct dsc_zero {
     int32_t level_count; /* 0: plain fold */
     int64_t apart_elements;
     float **apart; /* [W] chunks that leaves are kept apart in */
+    dsc_norms norms;           /* of a recipe by_tensor */
     dsc_buf sum_buf, sums_buf; /* this rank's sum of squares where the kernel adds to it; every rank's for the host */
     bool sum_started; /* this step's sum of squares has terms already */
     dsc_store store;
@@ -129,6 +139,16 @@ static inline int64_t dsc_plane_bytes_each(const dsc_zero *zero, dsc_plane plane
 {
     return (int64_t)dsc_dtype_bytes(dsc_zero_dtype(zero, plane));
 }
+
+static inline bool dsc_norms_are_used(const dsc_zero *zero) { return dsc_recipes[zero->o.recipe].by_tensor; }
+void dsc_norms_plan(dsc_zero *zero);
+dsc_status dsc_norms_open(dsc_zero *zero, dsc_error *err);
+void dsc_norms_close(dsc_zero *zero);
+/* Collective, with the terms of an update and before it: every tensor's trust. Weights, states and sums stay. */
+dsc_status dsc_norms_take(dsc_zero *zero, dsc_error *err);
+/* update.c: elements [first, end) of a tile with the scalars of a class. */
+void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, int32_t update_class,
+                          dsc_update_args *out);
 
 /* pack.c: what a group's parameters are packed in on the way to its windows; windows hold what came out again. */
 dsc_quant dsc_pack_of_params(const dsc_zero *zero, int32_t group);

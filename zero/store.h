@@ -74,6 +74,8 @@ bool dsc_store_updates_behind(const dsc_zero *zero);
 DSC_MUST_USE dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
+/* Instead of it: the tile was only read. All tiles are passed in one way or the other between two calls of begin. */
+DSC_MUST_USE dsc_status dsc_store_left(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
 /* Nothing is under way any more. The streams are idle. */
 DSC_MUST_USE dsc_status dsc_store_drain(dsc_zero *zero, dsc_error *err);
 

@@ -195,6 +195,11 @@ dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
     return tile->last_of_group ? dsc_ring_drain(&zero->store.back, err) : DSC_OK;
 }
 
+dsc_status dsc_store_left(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+{
+    return passes_in_tiles(zero, tile->group) ? dsc_stream_sync(tile->stream, err) : DSC_OK;
+}
+
 dsc_status dsc_store_drain(dsc_zero *zero, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)

@@ -63,16 +63,20 @@ static void add_wire(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_z
         add_windows(zero, g, micro_steps * windows_of(zero, g), out);
 }
 
+/* How often an update reads what it works on: norms are taken first. */
+static int64_t update_passes(const dsc_zero *zero) { return dsc_norms_are_used(zero) ? 2 : 1; }
+
 static void add_files(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_zero_traffic *out)
 {
     const dsc_group_state *state = &zero->group[g];
     const bool trainable = zero->o.layout->group[g].trainable, fp32 = zero->o.compute_dtype == DSC_F32;
     const int64_t slice = zero->o.layout->group[g].slice, sum_bytes = dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
+    const int64_t passes = update_passes(zero);
     if (state->swap_at[DSC_PLANE_PARAM] >= 0) {
         const int64_t bytes = slice * zero->param_bytes_each, windows = windows_of(zero, g);
         const bool handed = trainable && windows > 0 && dsc_store_updates_behind(zero); /* to the step's first one */
         out->pass_read_bytes += (micro_steps * windows - handed) * bytes;
-        out->update_read_bytes += trainable && fp32 ? bytes : 0;
+        out->update_read_bytes += trainable && fp32 ? passes * bytes : 0;
         out->update_written_bytes += trainable ? bytes : 0;
     }
     if (state->swap_at[DSC_PLANE_GRAD] >= 0) { /* the first leaf is added to nothing */
@@ -80,12 +84,12 @@ static void add_files(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_
         const bool held = holds_sum(zero, g); /* the last one's goes to no file */
         out->pass_read_bytes += (leaves - 1) * slice * sum_bytes;
         out->pass_written_bytes += (leaves - held) * slice * sum_bytes;
-        out->update_read_bytes += held ? 0 : slice * sum_bytes;
+        out->update_read_bytes += held ? 0 : passes * slice * sum_bytes;
     }
     for (int p = DSC_PLANE_MASTER; p <= DSC_PLANE_MOMENT2; p++)
         if (state->swap_at[p] >= 0) {
             const int64_t bytes = slice * dsc_plane_bytes_each(zero, (dsc_plane)p);
-            out->update_read_bytes += bytes;
+            out->update_read_bytes += passes * bytes;
             out->update_written_bytes += bytes;
         }
 }
@@ -108,10 +112,10 @@ static void add_link(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_z
         out->to_host_bytes += leaves * slice * sum_bytes;
     }
     if (dsc_host_tier_brings(zero, g, DSC_PLANE_GRAD))
-        out->to_host_bytes += slice * 4;
+        out->to_host_bytes += update_passes(zero) * slice * 4;
     if (trainable && by_host != away) { /* who updates is not where the parameters are; in fp32 they are read too */
-        out->to_device_bytes += by_host || fp32 ? param_bytes : 0;
-        out->to_host_bytes += away || fp32 ? param_bytes : 0;
+        *(by_host ? &out->to_device_bytes : &out->to_host_bytes) += param_bytes;
+        *(by_host ? &out->to_host_bytes : &out->to_device_bytes) += fp32 ? update_passes(zero) * param_bytes : 0;
     }
 }
 

@@ -34,29 +34,39 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
     return DSC_OK;
 }
 
-/* One launch over elements [first, end) of the tile's group. */
-static dsc_status update_range(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end,
-                               int32_t update_class, dsc_error *err)
+void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, int32_t update_class,
+                          dsc_update_args *out)
 {
     const dsc_update_terms *terms = &zero->terms;
     const int64_t at = first - tile->first, moment_at = at * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
-    dsc_update_args args = { .master = tile->master + at,
-                             .grad = tile->grad + at,
-                             .count = end - first,
-                             .state_dtype = zero->o.moment_dtype,
-                             .seed = zero->o.seed,
-                             .stream = terms->stream,
-                             .first = zero->o.layout->group[tile->group].position + first,
-                             .half_dtype = zero->o.compute_dtype,
-                             .scalars = terms->scalars[update_class] };
+    *out = (dsc_update_args){ .master = tile->master + at,
+                              .grad = tile->grad + at,
+                              .count = end - first,
+                              .state_dtype = zero->o.moment_dtype,
+                              .seed = zero->o.seed,
+                              .stream = terms->stream,
+                              .first = zero->o.layout->group[tile->group].position + first,
+                              .half_dtype = zero->o.compute_dtype,
+                              .scalars = terms->scalars[update_class] };
     for (int32_t k = 0; k < dsc_moment_count(zero); k++)
-        args.state[k] = tile->moment[k] + moment_at;
+        out->state[k] = tile->moment[k] + moment_at;
     if (zero->o.compute_dtype != DSC_F32)
-        args.param_half = (uint16_t *)tile->param + at;
+        out->param_half = (uint16_t *)tile->param + at;
+}
+
+/* One launch over elements [first, end) of the tile's group, which begin in tensor t. */
+static dsc_status update_range(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, int32_t t,
+                               dsc_error *err)
+{
+    dsc_update_args args;
+    dsc_update_args_fill(zero, tile, first, end, zero->o.layout->tensor[t].update_class, &args);
+    if (dsc_norms_are_used(zero))
+        args.scalars.step_size = (float)((double)args.scalars.step_size * zero->norms.trust[t]);
     return dsc_launch(tile->stream, dsc_recipe_kernel(zero->o.recipe), &args, (int64_t)sizeof args, err);
 }
 
-/* Runs of neighbouring tensors of one class are one launch; padding goes with the tensor before it. */
+/* Runs of neighbouring tensors of one class are one launch, unless each tensor has a step of its own; padding goes with
+ * the tensor before it. */
 static dsc_status update_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
@@ -68,11 +78,12 @@ static dsc_status update_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_er
     while (first < tile_end) {
         while (t + 1 < last && layout->tensor[t + 1].offset <= first)
             t++;
-        const int32_t update_class = layout->tensor[t].update_class;
-        while (t + 1 < last && layout->tensor[t + 1].update_class == update_class)
+        const int32_t of = t;
+        while (t + 1 < last && layout->tensor[t + 1].update_class == layout->tensor[of].update_class &&
+               !dsc_norms_are_used(zero))
             t++;
         const int64_t end = t + 1 < last ? dsc_min_i64(layout->tensor[t + 1].offset, tile_end) : tile_end;
-        DSC_TRY(update_range(zero, tile, first, end, update_class, err));
+        DSC_TRY(update_range(zero, tile, first, end, of, err));
         first = end;
     }
     return DSC_OK;
@@ -138,6 +149,8 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     zero->terms.stream = dsc_rng_stream(DSC_RNG_MOMENT, (uint32_t)update);
     DSC_ASSERT(!zero->early_begun);
     DSC_TRY(after_gathers(zero, err));
+    if (dsc_norms_are_used(zero))
+        DSC_TRY(dsc_norms_take(zero, err));
     dsc_secondary_forget(zero, false);
     DSC_TRY(dsc_store_begin(zero, err));
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {

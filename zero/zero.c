@@ -62,6 +62,7 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     zero->leaf_bytes = leaf_bytes;
     zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += leaf_bytes + pack_leaf_bytes + dsc_pack_error_bytes(zero);
     zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += counter_bytes;
+    dsc_norms_plan(zero);
     dsc_traffic_plan(zero, &zero->plan.traffic);
     return DSC_OK;
 }
@@ -170,6 +171,7 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
     const int64_t sum_bytes = (int64_t)sizeof(dsc_fixed_sum);
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, sum_bytes, &zero->sum_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, sum_bytes * zero->world_size, &zero->sums_buf, err));
+    DSC_TRY(dsc_norms_open(zero, err));
     place_states(zero);
     return DSC_OK;
 }
@@ -244,6 +246,7 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     if (zero->o.device != NULL) {
         dsc_secondary_close(zero);
         dsc_pack_close(zero);
+        dsc_norms_close(zero);
         dsc_mem_close(zero->o.device, &zero->sums_buf);
         dsc_mem_close(zero->o.device, &zero->sum_buf);
         dsc_mem_close(zero->o.device, &zero->leaf_buf);

@@ -6,19 +6,35 @@
 
 namespace {
 
+__device__ __forceinline__ void adam_moments(const dsc_update_scalars &s, float g, float (&state)[2])
+{
+    state[0] = fmaf(s.one_minus_beta1, g - state[0], state[0]);
+    state[1] = fmaf(s.one_minus_beta2 * g, g, s.beta2 * state[1]);
+}
+
 /* From the gradient, weight and states of an element to the new ones. */
 struct adamw {
     enum { STATES = 2 };
     static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&state)[2])
     {
-        float m = state[0], v = state[1];
         p = p * s.decay;
-        m = fmaf(s.one_minus_beta1, g - m, m);
-        v = fmaf(s.one_minus_beta2 * g, g, s.beta2 * v);
-        const float d = fmaf(sqrtf(v), s.inv_sqrt_bias2, s.eps);
-        p = fmaf(-s.step_size, m / d, p);
-        state[0] = m;
-        state[1] = v;
+        adam_moments(s, g, state);
+        const float d = fmaf(sqrtf(state[1]), s.inv_sqrt_bias2, s.eps);
+        p = fmaf(-s.step_size, state[0] / d, p);
+    }
+};
+
+struct lamb {
+    enum { STATES = 2 };
+    static __device__ __forceinline__ float direction(const dsc_update_scalars &s, float g, float p, float (&state)[2])
+    {
+        adam_moments(s, g, state);
+        const float d = sqrtf(state[1] + s.eps_root) + s.eps;
+        return fmaf(s.decay, p, state[0] / d);
+    }
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&state)[2])
+    {
+        p = fmaf(-s.step_size, direction(s, g, p, state), p);
     }
 };
 
@@ -124,6 +140,41 @@ template <class Recipe, class Half, class State> struct update_op {
     }
 };
 
+template <class Recipe, class State> struct direction_op {
+    const float *master;
+    const State *state[2];
+    const float *grad;
+    float *direction;
+    dsc_update_scalars s;
+
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+        float p[W], g[W], first[W], second[W];
+        load<W>(p, master + i);
+        load<W>(g, grad + i);
+        load<W>(first, state[0] + i);
+        load<W>(second, state[1] + i);
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            float x[2] = { first[j], second[j] }, scaled = g[j] * s.grad_scale;
+            if (s.l2 != 0.0f)
+                scaled = fmaf(s.l2, p[j], scaled);
+            p[j] = Recipe::direction(s, scaled, p[j], x);
+        }
+        store<W>(direction + i, p);
+    }
+};
+
+template <class Recipe, class State> void directions(const dsc_cuda_launch *at, const dsc_update_args *a)
+{
+    const direction_op<Recipe, State> op = {
+        a->master, { static_cast<const State *>(a->state[0]), static_cast<const State *>(a->state[1]) }, a->grad,
+        a->direction, a->scalars
+    };
+    each<4>(at, op, a->count, is_aligned(a->master) && is_aligned(a->state[0]) && is_aligned(a->state[1]) &&
+                                  is_aligned(a->grad) && is_aligned(a->direction));
+}
+
 template <class Recipe, class Half, class State> void update(const dsc_cuda_launch *at, const dsc_update_args *a)
 {
     const update_op<Recipe, Half, State> op = {
@@ -139,13 +190,19 @@ template <class Recipe, class State> void update_copy(const dsc_cuda_launch *at,
     DSC_CUDA_FOR_DTYPE(a->param_half != NULL ? a->half_dtype : DSC_F32, T, update<Recipe, T, State>(at, a));
 }
 
+dsc_status states_check(const dsc_update_args *a, const char *name, dsc_error *err)
+{
+    DSC_ASSERT(a->first >= 0);
+    if (a->state_dtype != DSC_F32 && a->state_dtype != DSC_BF16)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, name, "no states of dtype %d", static_cast<int>(a->state_dtype));
+    return DSC_OK;
+}
+
 template <class Recipe>
 dsc_status step(const dsc_cuda_launch *at, const void *args, const char *name, dsc_error *err)
 {
     const dsc_update_args *a = static_cast<const dsc_update_args *>(args);
-    DSC_ASSERT(a->first >= 0);
-    if (a->state_dtype != DSC_F32 && a->state_dtype != DSC_BF16)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, name, "no states of dtype %d", static_cast<int>(a->state_dtype));
+    DSC_TRY(states_check(a, name, err));
     if (a->state_dtype == DSC_F32 || static_cast<int>(Recipe::STATES) == 0)
         update_copy<Recipe, float>(at, a);
     else
@@ -178,4 +235,17 @@ dsc_status dsc_cuda_run_ADAGRAD(const dsc_cuda_launch *at, const void *args, dsc
 dsc_status dsc_cuda_run_LION(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
     return step<lion>(at, args, "LION", err);
+}
+
+dsc_status dsc_cuda_run_LAMB(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    const dsc_update_args *a = static_cast<const dsc_update_args *>(args);
+    if (a->direction == NULL)
+        return step<lamb>(at, args, "LAMB", err);
+    DSC_TRY(states_check(a, "LAMB", err));
+    if (a->state_dtype == DSC_F32)
+        directions<lamb, float>(at, a);
+    else
+        directions<lamb, uint16_t>(at, a);
+    return DSC_OK;
 }

@@ -41,12 +41,17 @@ static near weighted(double weight, near g) /* weight * g, rounded once */
     return (near){ weight * g.x, fabs(weight) * g.off + u * fabs(weight * g.x) + 0x1p-149 };
 }
 
-static near adamw_one(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+static void adam_moments(const dsc_update_scalars *s, near g, const double *from, near *state)
 {
     const double m = from[0] + (double)s->one_minus_beta1 * (g.x - from[0]);
     const double v = (double)s->one_minus_beta2 * g.x * g.x + (double)s->beta2 * from[1];
     state[0] = (near){ m, (double)s->one_minus_beta1 * (g.off + u * fabs(g.x - from[0])) + u * fabs(m) + 0x1p-149 };
     state[1] = (near){ v, (double)s->one_minus_beta2 * (2 * fabs(g.x) * g.off + u * g.x * g.x) + 2 * u * v + 0x1p-147 };
+}
+
+static near adamw_one(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    adam_moments(s, g, from, state);
     const near r = root(state[1]);
     const double d = r.x * (double)s->inv_sqrt_bias2 + (double)s->eps;
     const near q = quotient(state[0], (near){ d, r.off * (double)s->inv_sqrt_bias2 + u * d });
@@ -96,9 +101,26 @@ static near lion_one(const dsc_update_scalars *s, near g, const double *from, ne
     return (near){ p, sure ? u * (fabs(p0) + fabs(p)) + 0x1p-148 : (double)INFINITY };
 }
 
+static near lamb_direction(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    adam_moments(s, g, from, state);
+    const double v = state[1].x + (double)s->eps_root;
+    const near r = root((near){ v, state[1].off + u * v });
+    const double d = r.x + (double)s->eps, d_off = r.off + u * d;
+    const near q = quotient(state[0], (near){ d, d_off });
+    const double along = (double)s->decay * p0 + q.x;
+    return (near){ along, d > 2 * d_off ? q.off + u * fabs(along) + 0x1p-149 : (double)INFINITY };
+}
+
+static near lamb_one(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    return stepped(s, lamb_direction(s, g, from, state, p0), p0);
+}
+
 static near (*const recipes[DSC_RECIPE_COUNT])(const dsc_update_scalars *, near, const double *, near *, double) = {
     [DSC_RECIPE_ADAMW] = adamw_one,     [DSC_RECIPE_SGD] = sgd_one,   [DSC_RECIPE_MOMENTUM] = momentum_one,
     [DSC_RECIPE_ADAGRAD] = adagrad_one, [DSC_RECIPE_LION] = lion_one,
+    [DSC_RECIPE_LAMB] = lamb_one,
 };
 
 static int states(void) { return dsc_recipes[current].state_count; }
@@ -183,10 +205,12 @@ static void verify_rounded(const void *args)
 static dsc_update_scalars scalars_of(int step, float lr, float l2, float weight_decay)
 {
     const double beta1 = 0.9, beta2 = 0.95;
-    const bool adam = current == DSC_RECIPE_ADAMW;
+    const bool adam = current == DSC_RECIPE_ADAMW, lamb = current == DSC_RECIPE_LAMB;
     return (dsc_update_scalars) {
         .grad_scale = 0.37f, .beta1 = (float)beta1, .beta2 = (float)beta2, .one_minus_beta1 = (float)(1 - beta1),
-        .one_minus_beta2 = (float)(1 - beta2), .decay = (float)(1 - (double)lr * (double)weight_decay), .l2 = l2,
+        .one_minus_beta2 = (float)(1 - beta2), .l2 = l2,
+        .decay = lamb ? weight_decay : (float)(1 - (double)lr * (double)weight_decay),
+        .eps_root = lamb && step % 2 == 0 ? 1e-5f : 0,
         .step_size = (float)((double)lr / (adam ? 1 - pow(beta1, step) : 1)),
         .inv_sqrt_bias2 = (float)(1 / sqrt(1 - pow(beta2, step))), .eps = 1e-8f, .nesterov = step % 2,
     };
@@ -228,6 +252,40 @@ static void check_case(int64_t n, dsc_dtype copy, float l2, int step, bool is_wi
               rounds ? verify_rounded : is_wild ? verify_bits : verify);
 }
 
+/* What the norms of a tensor's step are taken of: nothing but it is written. */
+static void verify_direction(const void *args)
+{
+    const dsc_update_args *a = args;
+    ck_same_or_nan(a->direction, a->count);
+    for (int64_t i = 0; i < a->count; i++) {
+        const double p0 = ck_get(a->master, i), slack = 1 + 1e-5;
+        const double from[DSC_UPDATE_STATES_MAX] = { ck_get(a->state[0], i), ck_get(a->state[1], i) };
+        near state[DSC_UPDATE_STATES_MAX];
+        const near along = lamb_direction(&a->scalars, gradient(a, i, p0), from, state, p0);
+        if (isfinite(along.off))
+            ck_near(a->direction, i, along.x, slack * along.off);
+    }
+}
+
+static void check_direction(int64_t n, dsc_dtype state_dtype, float l2, int step)
+{
+    if (!ck_case("%s direction n=%lld step=%d %s states%s", dsc_recipes[current].name, (long long)n, step,
+                 ck_dtype_text(state_dtype), l2 != 0 ? " l2" : ""))
+        return;
+    dsc_update_args args = { .count = n, .half_dtype = DSC_BF16, .state_dtype = state_dtype,
+                             .scalars = scalars_of(step, 0.01f, l2, 0.1f) };
+    float *p = args.master = ck_buf(CK_IN, DSC_F32, n, "master"), *g = ck_buf(CK_IN, DSC_F32, n, "grad");
+    args.grad = g;
+    args.direction = ck_buf(CK_OUT, DSC_F32, n, "direction");
+    for (int k = 0; k < states(); k++)
+        args.state[k] = ck_buf(CK_IN, state_dtype, n, k == 0 ? "state 0" : "state 1");
+    ck_normal(p, 0, 0.5);
+    ck_normal(g, 0, 0.1);
+    ck_normal(args.state[0], 0, 0.1);
+    ck_uniform(args.state[1], 0, 0.02);
+    ck_kernel(dsc_recipe_kernel(current), &args, sizeof args, verify_direction);
+}
+
 static void check_recipe(void)
 {
     /* Also where the counter's lower 32 bits overflow inside a vector: position 4 * 2^32. */
@@ -241,6 +299,8 @@ static void check_recipe(void)
         check_case(ck_lengths[l], half, l % 2 == 0 ? 0.05f : 0, 2, true, -1);
         check_case(ck_lengths[l], other, l % 3 == 0 ? 0.05f : 0, 5, false, firsts[l % DSC_COUNT(firsts)]);
         check_case(ck_lengths[l], DSC_F32, l % 2 == 0 ? 0.05f : 0, 1, true, firsts[(l + 3) % DSC_COUNT(firsts)]);
+        if (dsc_recipes[current].by_tensor)
+            check_direction(ck_lengths[l], l % 2 == 0 ? DSC_F32 : DSC_BF16, l % 3 == 0 ? 0.05f : 0, (int)l % 5 + 1);
     }
 }
 

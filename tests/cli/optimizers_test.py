@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """optimizers_test.py LIBRARY: 100 steps of the distributed optimizer (dsc_optimizer_step) with every optimizer beside torch.optim
-with the same options, and Lion beside its paper's formula, all in fp32. SPDX-License-Identifier: Apache-2.0"""
+with the same options, and Lion and Lamb beside their papers' formulas, in fp32. SPDX-License-Identifier: Apache-2.0"""
 import ctypes as c
 import json
 import sys
@@ -68,6 +68,29 @@ class Lion(torch.optim.Optimizer):
             m.mul_(beta2).add_(p.grad, alpha=1 - beta2)
 
 
+class Lamb(torch.optim.Optimizer):
+    """You et al. 2020 as DeepSpeed has it: a tensor's step is times the norm of its weights over that of its direction, within
+    bounds; bias corrections are in the rate. In double, but for the weights between steps."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, dict(betas=(0.9, 0.999), eps=1e-8, weight_decay=0, max_coeff=10.0, min_coeff=0.01, bias_correction=True,
+                                      eps_inside_sqrt=False) | options)
+        self.m, self.v = ([torch.zeros_like(group["params"][0], dtype=torch.double) for group in self.param_groups] for _ in range(2))
+        self.steps = 0
+
+    def step(self):
+        self.steps += 1
+        for o, m, v in zip(self.param_groups, self.m, self.v):
+            (beta1, beta2), p, inside = o["betas"], o["params"][0], o["eps_inside_sqrt"]
+            w, g = p.detach().double(), p.grad.double()
+            m.mul_(beta1).add_(g, alpha=1 - beta1)
+            v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+            u = m / ((v + o["eps"]).sqrt() if inside else v.sqrt() + o["eps"]) + o["weight_decay"] * w
+            trust = min(max(float(w.norm() / u.norm()), o["min_coeff"]), o["max_coeff"]) if w.norm() > 0 and u.norm() > 0 else 1.0
+            rate = o["lr"] * ((1 - beta2 ** self.steps) ** 0.5 / (1 - beta1 ** self.steps) if o["bias_correction"] else 1.0)
+            p.data.copy_(w - rate * trust * u)
+
+
 CASES = [
     ("SGD", torch.optim.SGD, dict(lr=0.01)),
     ("SGD", torch.optim.SGD, dict(lr=0.01, weight_decay=0.1)),
@@ -78,6 +101,9 @@ CASES = [
     ("Adagrad", torch.optim.Adagrad, dict(lr=0.01, lr_decay=0.05, weight_decay=0.01, eps=1e-6)),
     ("AdamW", torch.optim.AdamW, dict(lr=0.001, weight_decay=0.1)),
     ("Lion", Lion, dict(lr=0.001, betas=[0.9, 0.99], weight_decay=0.1)),
+    ("Lamb", Lamb, dict(lr=0.001, weight_decay=0.1)),
+    ("Lamb", Lamb, dict(lr=0.01, betas=[0.8, 0.95], weight_decay=0.01, max_coeff=0.3, bias_correction=False)),
+    ("Lamb", Lamb, dict(lr=0.001, min_coeff=0.9, eps=1e-6, eps_inside_sqrt=True)),
 ]
 
 

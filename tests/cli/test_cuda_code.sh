@@ -16,7 +16,7 @@ skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
 
 # PTX contracts nothing that says how it rounds (.rn), and everything else is free to. So: every fp32 and fp64 operation has
 # .rn, none has .ftz or .approx, and multiply-adds are those of the recipes: AdamW's four or, with l2, five for each of its
-# square roots, Adagrad's two or three, and no more for each product of SGD and Lion than they have (branches are copied: products of one
+# square roots, Adagrad's two or three, LAMB's three to five, and no more for each product of SGD and Lion than they have (branches are copied: products of one
 # element may come several times); sums of squares' one in fp64 for each element widened, and none elsewhere.
 check_exact() { # FILES
     awk '
@@ -29,6 +29,12 @@ check_exact() { # FILES
                     bad(count["sub"] " subtractions, " count["div"] " divisions, " count["sqrt"] " square roots: all once an element")
                 if (count["fma32"] < 4 * count["sqrt"] || count["fma32"] > 5 * count["sqrt"])
                     bad(count["fma32"] " multiply-adds for " count["sqrt"] " elements: 4 or 5 each")
+            } else if (name ~ /lamb/) {
+                if (count["sqrt"] == 0) bad("no square root")
+                if (count["sub"] != count["sqrt"] || count["div"] != count["sqrt"] || count["add"] != 2 * count["sqrt"])
+                    bad(count["sub"] " subtractions, " count["div"] " divisions, " count["add"] " sums, " count["sqrt"] " square roots: once, once and twice an element")
+                if (count["fma32"] < 3 * count["sqrt"] || count["fma32"] > 5 * count["sqrt"])
+                    bad(count["fma32"] " multiply-adds for " count["sqrt"] " elements: 3 to 5 each")
             } else if (name ~ /adagrad/) {
                 if (count["sqrt"] == 0) bad("no square root")
                 if (count["div"] != count["sqrt"] || count["add"] != count["sqrt"] || count["mul"] > count["sqrt"])
@@ -50,7 +56,7 @@ check_exact() { # FILES
             for (k in seen) if (index(name, k)) seen[k] = 1
         }
         BEGIN { split("", count); seen["cast"] = seen["cast_stochastic"] = seen["fold"] = seen["add_op"] = seen["sumsq"] = seen["adamw"] = 0
-                seen["sgd"] = seen["momentum"] = seen["adagrad"] = seen["lion"] = 0
+                seen["sgd"] = seen["momentum"] = seen["adagrad"] = seen["lion"] = seen["lamb"] = seen["direction_op"] = 0
                 seen["15quantize"] = seen["dequantize"] = seen["fold_quantized"] = 0 }
         {
             op = $1 ~ /^@/ ? $2 : $1
@@ -69,9 +75,9 @@ check_exact() { # FILES
 }
 has() { # KERNELS_AND_TEXTS... : a file with every kernel, and each TEXT in the kernel of its NAME=
     local kernel
-    for kernel in cast cast_stochastic fold add_op sumsq adamw sgd momentum adagrad lion 15quantize dequantize fold_quantized; do
+    for kernel in cast cast_stochastic fold add_op sumsq adamw sgd momentum adagrad lion lamb direction_op 15quantize dequantize fold_quantized; do
         case $kernel in
-        sgd | momentum | adagrad | lion) echo ".visible .entry each_update_op_${kernel}(" ;;
+        sgd | momentum | adagrad | lion | lamb) echo ".visible .entry each_update_op_${kernel}(" ;;
         *) echo ".visible .entry each_${kernel}(" ;;
         esac
         case $kernel in
@@ -79,6 +85,7 @@ has() { # KERNELS_AND_TEXTS... : a file with every kernel, and each TEXT in the 
         sgd) printf '\t%s\n' 'mul.rn.f32 a;' 'fma.rn.f32 a;' ;;
         momentum) printf '\t%s\n' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' ;;
         adagrad) printf '\t%s\n' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' ;;
+        lamb) printf '\t%s\n' 'sub.rn.f32 a;' 'mul.rn.f32 a;' 'add.rn.f32 a;' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' ;;
         lion) printf '\t%s\n' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'sub.rn.f32 a;' ;;
         sumsq) printf '\t%s\n' 'cvt.f64.f32 a;' 'fma.rn.f64 a;' ;;
         esac
@@ -99,6 +106,8 @@ canary "one subtraction too many" adamw 'sub.rn.f32 %f1, %f2, %f3;'
 canary "a division that is approximate" adamw 'div.full.f32 %f1, %f2, %f3;'
 canary "denormals that are flushed" fold 'add.rn.ftz.f32 %f1, %f2, %f3;'
 canary "a division that is not there" lion 'div.rn.f32 %f1, %f2, %f3;'
+canary "a multiply-add too many" lamb 'fma.rn.f32 %f1, %f2, %f3, %f4;
+	fma.rn.f32 %f1, %f2, %f3, %f4;'
 canary "a sum too many" adagrad 'add.rn.f32 %f1, %f2, %f3;'
 canary "a fused double" sumsq 'fma.rn.f64 %fd1, %fd2, %fd3, %fd4;'
 

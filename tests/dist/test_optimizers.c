@@ -36,6 +36,7 @@ static const optimizer optimizers[] = {
     { "{\"type\": \"Adagrad\", \"params\": {\"lr\": 0.02, \"lr_decay\": 0.1, \"weight_decay\": 0.01}}", 1 },
     { "{\"type\": \"Lion\", \"params\": {\"lr\": 0.003, \"betas\": [0.9, 0.99], \"weight_decay\": 0.1}}", 1 },
     { "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}", 2 },
+    { "{\"type\": \"Lamb\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1, \"max_coeff\": 5}}", 2 },
 };
 
 #define NVME ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"%s}"

@@ -246,6 +246,7 @@ static void other_optimizers(void **state)
         "{\"type\": \"SGD\", \"params\": {\"lr\": 0.05, \"momentum\": 0.9, \"nesterov\": true, \"weight_decay\": 0.1}}",
         "{\"type\": \"Adagrad\", \"params\": {\"lr\": 0.02, \"weight_decay\": 0.01}}",
         "{\"type\": \"Lion\", \"params\": {\"lr\": 0.003, \"weight_decay\": 0.1}}",
+        "{\"type\": \"Lamb\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}",
     };
     for (size_t o = 0; o < DSC_COUNT(optimizers); o++) {
         const int32_t world = run_most_ranks(8) < 3 ? 1 : 3;

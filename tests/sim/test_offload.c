@@ -51,6 +51,7 @@ typedef struct variant {
     const char *own; /* members of "dsc", each preceded by a comma; NULL: none */
     const char *extra; /* members of the config, likewise */
     dsc_model *model; /* NULL: the small one */
+    const char *optimizer; /* NULL: AdamW */
 } variant;
 
 static dsc_model *model, *deep; /* deep: six blocks */
@@ -75,12 +76,13 @@ static void run_with(const variant *v, const char *engine, run_result *out)
     snprintf(zero, sizeof zero, v->zero, folder);
     snprintf(config, sizeof config,
              "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d, \"gradient_clipping\": 0.5,"
-             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
+             " \"optimizer\": {\"type\": \"%s\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
              " \"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %d, \"sub_group_size\": 9000,"
              " \"reduce_bucket_size\": 20000, \"overlap_comm\": %s%s},"
              " \"dsc\": {\"threads\": 1, \"device\": \"cuda\", \"comm_timeout_s\": 60, \"aio\": \"%s\"%s}%s}",
-             (int)v->accumulation, v->bf16 ? "true" : "false", (int)v->stage, v->in_turn ? "false" : "true", zero,
-             engine, v->own != NULL ? v->own : "", v->extra != NULL ? v->extra : "");
+             (int)v->accumulation, v->optimizer != NULL ? v->optimizer : "AdamW", v->bf16 ? "true" : "false",
+             (int)v->stage, v->in_turn ? "false" : "true", zero, engine, v->own != NULL ? v->own : "",
+             v->extra != NULL ? v->extra : "");
     const run_options options = { .world = v->world, .steps = STEPS, .config = config,
                                   .model = v->model != NULL ? v->model : model,
                                   .data = { fill, NULL, 1 << 20 }, .fault_rank = -1 };
@@ -174,6 +176,25 @@ static void moments_and_sums_in_bf16(void **state)
     }
 }
 
+/* Norms of tensors are taken by whoever updates, GPUs and the host, of states that pass in tiles. */
+static void norms_from_everywhere(void **state)
+{
+    run_result on_gpus, away;
+    variant v = { .world = 2, .stage = 2, .accumulation = 1, .zero = "", .optimizer = "Lamb" };
+    run(&v, &on_gpus);
+    v.zero = STATES_CPU;
+    expect_same_bits(&on_gpus, &v, &away);
+    v.stage = 3;
+    v.zero = STATES_HALF PARAMS_CPU;
+    expect_same_bits(&on_gpus, &v, &away);
+    v.bf16 = true;
+    v.own = ", \"gradients\": \"bf16\"";
+    v.zero = "";
+    run(&v, &on_gpus);
+    v.zero = STATES_NVME PARAMS_NVME;
+    expect_same_bits(&on_gpus, &v, &away);
+}
+
 /* Every placement is in one of three trainings. */
 static void every_placement_of_parameters_gives_the_same_bits(void **state)
 {
@@ -257,6 +278,7 @@ int main(void)
         cmocka_unit_test(overlap_on_and_off_give_the_same_bits),
         cmocka_unit_test(outputs_of_modules),
         cmocka_unit_test(moments_and_sums_in_bf16),
+        cmocka_unit_test(norms_from_everywhere),
         cmocka_unit_test(every_placement_of_parameters_gives_the_same_bits),
         cmocka_unit_test(the_matrix),
     };

@@ -1,0 +1,186 @@
+/* norms.c - what a recipe needs of whole tensors, whose elements lie in several ranks' slices: the norms of a tensor's
+ * weights and of the direction it is about to take.
+ *
+ * A pass over this rank's slices before the update, in the same tiles, that writes nothing: each piece of a tensor has
+ * its directions made and both its sums of squares added to fixed-point ones (kernels/exact.h), whose order does not
+ * matter. Pieces end where chunks of 1024 elements of the group do, as slices and tiles do. So the norms, and with them
+ * the update, have the same bits for every stage, world size and placement. SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#define PIECE_ELEMENTS (1 << 18) /* 1 MiB of directions: what a core's cache holds */
+#define EXCHANGED_SUMS 1024      /* of all ranks at a time: 0.6 MB */
+
+enum { OF_WEIGHTS, OF_DIRECTION, SUMS_EACH };
+
+static int64_t piece_elements(const dsc_zero *zero)
+{
+    int64_t longest = 0;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        longest = dsc_max_i64(longest, zero->o.layout->group[g].trainable ? zero->o.layout->group[g].slice : 0);
+    return dsc_min_i64(PIECE_ELEMENTS, longest);
+}
+
+static int64_t sums_count(const dsc_zero *zero) { return (int64_t)zero->o.layout->tensor_count * SUMS_EACH; }
+static int64_t sums_bytes(int64_t count) { return count * (int64_t)sizeof(dsc_fixed_sum); }
+
+/* The group's tiles are where the device works, not the host. */
+static bool on_device(const dsc_zero *zero, int32_t g)
+{
+    return !dsc_device_host_visible(zero->o.device) && !dsc_host_tier_updates(zero, g);
+}
+
+static int64_t device_sums_bytes(const dsc_zero *zero)
+{
+    return dsc_device_host_visible(zero->o.device) ? 0 : sums_bytes(sums_count(zero));
+}
+
+static int64_t host_direction_bytes(const dsc_zero *zero)
+{
+    return dsc_host_tier_is_used(zero) ? piece_elements(zero) * 4 : 0;
+}
+
+void dsc_norms_plan(dsc_zero *zero)
+{
+    int64_t *control = zero->plan.bytes[DSC_TAG_CONTROL];
+    if (!dsc_norms_are_used(zero))
+        return;
+    zero->norms.piece_sums = dsc_max_i64(1, dsc_min_i64(EXCHANGED_SUMS / zero->world_size, sums_count(zero)));
+    control[DSC_TIER_DEVICE] += device_sums_bytes(zero) + piece_elements(zero) * 4;
+    control[DSC_TIER_PINNED] += sums_bytes(sums_count(zero)) + host_direction_bytes(zero) +
+                                sums_bytes(zero->norms.piece_sums) * zero->world_size;
+    control[DSC_TIER_HOST] += zero->o.layout->tensor_count * (int64_t)sizeof(double);
+}
+
+dsc_status dsc_norms_open(dsc_zero *zero, dsc_error *err)
+{
+    dsc_norms *norms = &zero->norms;
+    dsc_device *device = zero->o.device;
+    if (!dsc_norms_are_used(zero))
+        return DSC_OK;
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, device_sums_bytes(zero), &norms->device_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, sums_bytes(sums_count(zero)), &norms->host_buf,
+                         err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, sums_bytes(norms->piece_sums) * zero->world_size,
+                         &norms->all_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, piece_elements(zero) * 4, &norms->direction_buf,
+                         err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, host_direction_bytes(zero),
+                         &norms->host_direction_buf, err));
+    return dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->o.layout->tensor_count, sizeof(double),
+                            &norms->trust, err);
+}
+
+void dsc_norms_close(dsc_zero *zero)
+{
+    dsc_norms *norms = &zero->norms;
+    dsc_alloc_free(zero->o.alloc, norms->trust);
+    dsc_mem_close(zero->o.device, &norms->host_direction_buf);
+    dsc_mem_close(zero->o.device, &norms->direction_buf);
+    dsc_mem_close(zero->o.device, &norms->all_buf);
+    dsc_mem_close(zero->o.device, &norms->host_buf);
+    dsc_mem_close(zero->o.device, &norms->device_buf);
+}
+
+/* Elements [first, end) of tensor t, which a chunk's end cuts only at `end`. */
+static dsc_status add_piece(const dsc_zero *zero, const dsc_tile *tile, int32_t t, int64_t first, int64_t end,
+                            dsc_error *err)
+{
+    const dsc_norms *norms = &zero->norms;
+    const bool by_host = dsc_host_tier_updates(zero, tile->group);
+    dsc_fixed_sum *sums = on_device(zero, tile->group) ? norms->device_buf.ptr : norms->host_buf.ptr;
+    dsc_update_args args;
+    dsc_update_args_fill(zero, tile, first, end, zero->o.layout->tensor[t].update_class, &args);
+    args.direction = by_host ? norms->host_direction_buf.ptr : norms->direction_buf.ptr;
+    DSC_TRY(dsc_launch(tile->stream, dsc_recipe_kernel(zero->o.recipe), &args, (int64_t)sizeof args, err));
+    const dsc_sumsq_args weights = { .x = args.master, .count = args.count, .sum = &sums[t * SUMS_EACH + OF_WEIGHTS] };
+    DSC_TRY(DSC_RUN(tile->stream, SUMSQ, &weights, err));
+    const dsc_sumsq_args along = { .x = args.direction, .count = args.count,
+                                   .sum = &sums[t * SUMS_EACH + OF_DIRECTION] };
+    return DSC_RUN(tile->stream, SUMSQ, &along, err);
+}
+
+/* At stage 0 a rank has all elements; each is still counted once, by its owner. */
+static dsc_status add_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+{
+    const dsc_layout_group *group = &zero->o.layout->group[tile->group];
+    const int64_t slice_first = group->slice * zero->o.rank, most = piece_elements(zero);
+    const int64_t first = dsc_max_i64(tile->first, slice_first);
+    const int64_t end = dsc_min_i64(tile->first + tile->count, slice_first + group->slice);
+    for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count; t++) {
+        const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+        const int64_t last = dsc_min_i64(end, tensor->offset + tensor->count);
+        for (int64_t at = dsc_max_i64(first, tensor->offset), next; at < last; at = next) {
+            const int64_t into = at % DSC_SUMSQ_CHUNK;
+            next = dsc_min_i64(last, at + (into != 0 ? DSC_SUMSQ_CHUNK - into : most));
+            DSC_TRY(add_piece(zero, tile, t, at, next, err));
+        }
+    }
+    return DSC_OK;
+}
+
+static dsc_status add_groups(dsc_zero *zero, dsc_error *err)
+{
+    const dsc_layout *layout = zero->o.layout;
+    dsc_fixed_sum *on_host = zero->norms.host_buf.ptr, *device_sums = zero->norms.device_buf.ptr;
+    for (int32_t g = 0; g < layout->group_count; g++) {
+        const int64_t from = (int64_t)layout->group[g].first_tensor * SUMS_EACH;
+        dsc_tile tile = { .last_of_group = !layout->group[g].trainable || zero->group[g].own_count == 0 };
+        while (!tile.last_of_group) {
+            DSC_TRY(dsc_store_next(zero, &tile, err));
+            DSC_ASSERT(tile.group == g);
+            DSC_TRY(add_tile(zero, &tile, err));
+            DSC_TRY(dsc_store_left(zero, &tile, err));
+        }
+        if (on_device(zero, g))
+            DSC_TRY(dsc_copy(zero->o.compute, on_host + from, device_sums + from,
+                             sums_bytes((int64_t)layout->group[g].tensor_count * SUMS_EACH), err));
+    }
+    return dsc_stream_sync(zero->o.compute, err);
+}
+
+/* A tensor whose weights or direction are 0 has a trust of 1, within the bounds. */
+static double trust_of(double weights, double direction, const dsc_update_scalars *s)
+{
+    double trust = weights != 0 && direction != 0 ? sqrt(weights) / sqrt(direction) : 1.0;
+    if (trust > (double)s->trust_most)
+        trust = (double)s->trust_most;
+    return trust < (double)s->trust_least ? (double)s->trust_least : trust;
+}
+
+static dsc_status exchange(dsc_zero *zero, dsc_error *err)
+{
+    dsc_norms *norms = &zero->norms;
+    const dsc_fixed_sum *mine = norms->host_buf.ptr, *all = norms->all_buf.ptr;
+    const int64_t count = sums_count(zero);
+    double square[SUMS_EACH] = { 0 };
+    for (int64_t first = 0, n; first < count; first += n) {
+        n = dsc_min_i64(norms->piece_sums, count - first);
+        DSC_TRY(dsc_comm_all_gather(zero->o.host_comm, DSC_CHANNEL_CONTROL, norms->all_buf.ptr, mine + first,
+                                    sums_bytes(n), DSC_U8, NULL, err));
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t t = (first + i) / SUMS_EACH, of = (first + i) % SUMS_EACH;
+            dsc_fixed_sum sum = all[i];
+            for (int32_t r = 1; r < zero->world_size; r++)
+                dsc_fixed_sum_merge(&sum, &all[r * n + i]);
+            square[of] = dsc_fixed_sum_value(&sum);
+            if (of == OF_DIRECTION)
+                norms->trust[t] = trust_of(square[OF_WEIGHTS], square[OF_DIRECTION],
+                                           &zero->terms.scalars[zero->o.layout->tensor[t].update_class]);
+        }
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_norms_take(dsc_zero *zero, dsc_error *err)
+{
+    dsc_norms *norms = &zero->norms;
+    DSC_TRY(dsc_store_begin(zero, err));
+    memset(norms->host_buf.ptr, 0, (size_t)sums_bytes(sums_count(zero)));
+    if (device_sums_bytes(zero) > 0)
+        DSC_TRY(dsc_zero_bytes(zero->o.compute, norms->device_buf.ptr, device_sums_bytes(zero), err));
+    DSC_TRY(add_groups(zero, err));
+    return exchange(zero, err);
+}
