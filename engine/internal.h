@@ -105,7 +105,7 @@ struct dsc_engine {
     int64_t step_start_ns, forward_ns, backward_ns, update_ns, data_wait_ns;
     int64_t last_forward_ns, last_backward_ns, last_step_ns, last_data_wait_ns;
     int64_t tokens_per_step;
-    char numerics[320];
+    char numerics[400];
     char tokenizer[DSC_CONFIG_TEXT]; /* open_data.c; "": bytes are tokens */
     dsc_monitors *monitors; /* on rank 0, NULL without any */
     dsc_log program_log;    /* where `log` goes on to when the monitors see it first */
