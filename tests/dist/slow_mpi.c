@@ -1,8 +1,11 @@
 /* slow_mpi.c - a libdsc_mpi.so for test_comm_mpi.c: rank 0 of two whose peer does as it does, over a link on which one
- * part of eight arrives every 50 ms. What goes to lane 1 stops after the third part.
+ * part of eight arrives every 50 ms. What goes to lane 1 stops after the third part. On lane 2 the peer is in a call of
+ * other bytes: its data does not fit, and is here before its note.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/comm/mpi_api.h"
+#include "zero/comm/wire.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -34,6 +37,8 @@ static int slow_begin(dsc_mpi_link *link, int lane, const dsc_mpi_part *part, in
 {
     if (first == 2)
         memcpy(part[0].in, part[1].out, (size_t)part[1].count);
+    if (first == 2 && lane == 2)
+        ((dsc_wire_note *)part[0].in)->bytes++;
     link->lane[lane].left = count > first ? PARTS : 0;
     link->lane[lane].due_ns = now_ns() + 50000000;
     return 0;
@@ -49,8 +54,10 @@ static int slow_wait(dsc_mpi_link *link, int lane, int64_t ns, dsc_mpi_progress 
         link->lane[lane].left--;
         link->lane[lane].due_ns += 50000000;
     }
-    *out = (dsc_mpi_progress){ .left = link->lane[lane].left };
-    return 0;
+    const int left = link->lane[lane].left;
+    *out = (dsc_mpi_progress){ .left = left, .first_left = lane == 2 && left == PARTS };
+    snprintf(text, DSC_MPI_TEXT, "message truncated");
+    return lane == 2 && link->lane[lane].left > 0;
 }
 
 static void slow_open_with(dsc_mpi_link *link, int lane, bool *open)

@@ -216,15 +216,18 @@ static dsc_status check_left(mpi_transport *mpi, int32_t channel, dsc_error *err
     return DSC_OK;
 }
 
-/* While a rank waits: is there anything that it waits in vain for? *outlast_ns: how long the call may still end well;
- * a failure that a peer told may come so, when the peer was done with it. */
+/* While a rank waits: is there anything that it waits in vain for? Data that failed (`broken`, since *broken_ns) does
+ * so because ranks disagree, most often, and then the notes say it, which may come later. *outlast_ns: how long the
+ * call may still end well; a failure that a peer told may come so, when the peer was done with it. */
 static dsc_status look_around(mpi_transport *mpi, int32_t channel, const dsc_mpi_progress *now, const char *broken,
-                              int64_t start_ns, int64_t *outlast_ns, dsc_error *err)
+                              int64_t start_ns, int64_t *broken_ns, int64_t *outlast_ns, dsc_error *err)
 {
     *outlast_ns = 0;
     if (now->first_left == 0)
         DSC_TRY(check_notes(mpi, channel, err));
-    if (broken != NULL)
+    if (broken != NULL && *broken_ns == 0)
+        *broken_ns = dsc_clock_ns();
+    if (broken != NULL && (now->first_left == 0 || dsc_clock_ns() - *broken_ns > OUTLAST_NS))
         return mpi_failed(mpi, broken, err);
     *outlast_ns = dsc_clock_ns() + OUTLAST_NS;
     DSC_TRY(mpi_health(&mpi->base, err));
@@ -238,7 +241,7 @@ static dsc_status exchange(mpi_transport *mpi, int32_t channel, dsc_error *err)
 {
     mpi_lane *lane = &mpi->lane[channel];
     char text[DSC_MPI_TEXT];
-    int64_t start_ns = dsc_clock_ns(), outlast_ns = 0, left_before = -1;
+    int64_t start_ns = dsc_clock_ns(), outlast_ns = 0, broken_ns = 0, left_before = -1;
     dsc_status status = DSC_OK;
     dsc_error why = DSC_ERROR_INIT;
     if (lane->part_count == 0)
@@ -257,7 +260,7 @@ static dsc_status exchange(mpi_transport *mpi, int32_t channel, dsc_error *err)
             start_ns = dsc_clock_ns();
         left_before = now.left;
         if (status == DSC_OK)
-            status = look_around(mpi, channel, &now, broken ? text : NULL, start_ns, &outlast_ns, &why);
+            status = look_around(mpi, channel, &now, broken ? text : NULL, start_ns, &broken_ns, &outlast_ns, &why);
         if (status != DSC_OK && dsc_clock_ns() >= outlast_ns)
             break;
     }

@@ -426,7 +426,8 @@ static int close_answer(question *q)
     }
     mpi.open_links--;
     int arrived = 0;
-    if (MPI_Testall(link->told_count, link->told, &arrived, MPI_STATUSES_IGNORE) != MPI_SUCCESS || !arrived)
+    MPI_Status status[WORDS_MAX]; /* MPICH's header says of what ignores them that it is too short */
+    if (MPI_Testall(link->told_count, link->told, &arrived, status) != MPI_SUCCESS || !arrived)
         return 0; /* words on their way are read from this memory */
     free(link);
     return 0;
