@@ -133,9 +133,9 @@ __device__ __forceinline__ void compute_keys(float (&dk)[1][DP / 8][4], float (&
         pack_rows(packed, ds[0]);
         ask_columns<DP>(dk[0], packed, s.ring[0].tile(j));
         wgmma_wait<1>(dv[0]);
-        s.ring[1].give_back(j);
         wgmma_wait<0>(dk[0]);
         s.ring[0].give_back(j);
+        s.ring[1].give_back(j);
     }
 }
 

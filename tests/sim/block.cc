@@ -189,10 +189,10 @@ thread *pick(block *b, unsigned from)
          b->index.x, b->index.y, b->index.z, b->live, b->count, text, b->live > 4 ? ", ..." : "");
 }
 
-/* `me` waits: somebody else runs until `me` is runnable and chosen. */
-void wait(block *b, thread *me)
+/* `me` waits: somebody else, of warp `from` if possible, runs until `me` is runnable and chosen. */
+void wait(block *b, thread *me, unsigned from)
 {
-    thread *next = pick(b, me->warp);
+    thread *next = pick(b, from);
     if (next == nullptr)
         everybody_waits(b);
     if (next == me)
@@ -430,7 +430,7 @@ int barrier(site at, int value, reduction what)
         warp &w = b->warps[me->warp];
         w.at_barrier |= 1u << me->lane;
         w.runnable &= ~(1u << me->lane);
-        wait(b, me);
+        wait(b, me, me->warp);
     }
     return what == COUNT ? b->barrier_result : what == OR ? b->barrier_result > 0 : b->barrier_all;
 }
@@ -468,7 +468,7 @@ void meet(site at, unsigned mask, void *given, void (*last)(warp &w, unsigned ma
         return;
     }
     w.runnable &= ~bit;
-    wait(b, me);
+    wait(b, me, me->warp);
 }
 
 void wait_until(site at, bool (*is_over)(const void *what), const void *what)
@@ -480,7 +480,7 @@ void wait_until(site at, bool (*is_over)(const void *what), const void *what)
     me->waits_at = at;
     b->waiters.push_back({ me, is_over, what });
     b->warps[me->warp].runnable &= ~(1u << me->lane);
-    wait(b, me);
+    wait(b, me, me->warp);
 }
 
 bool coin()
@@ -498,7 +498,8 @@ void step_aside()
     me->waits_at = { __FILE__, __LINE__ };
     b->aside.push_back(me);
     b->warps[me->warp].runnable &= ~(1u << me->lane);
-    wait(b, me);
+    wake(b);
+    wait(b, me, static_cast<unsigned>((b->async_random >> 1) % b->warp_count));
 }
 
 void start_async(std::function<void()> work)
