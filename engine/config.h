@@ -273,6 +273,7 @@ typedef struct dsc_config {
     dsc_dtype communication_dtype; /* of leaves on the wire: F32, BF16 or F16 */
     bool prescale_gradients;       /* leaves are divided by the number of ranks before they are sent */
     double gradient_predivide_factor; /* else by this */
+    bool gradient_sum;             /* over the ranks, not their mean */
     dsc_optimizer_config optimizer;
     dsc_schedule_config schedule;
     dsc_zero_config zero;
@@ -345,6 +346,13 @@ static inline dsc_quant dsc_config_leaf_quant(const dsc_config *config)
 static inline float dsc_config_leaf_factor(const dsc_config *config, int64_t world_size)
 {
     return (float)(1.0 / (config->prescale_gradients ? (double)world_size : config->gradient_predivide_factor));
+}
+
+/* What the sum of a step's leaves is divided by, but for the loss scale. */
+static inline double dsc_config_leaf_divisor(const dsc_config *config, int64_t micro_steps, int64_t world_size)
+{
+    const int64_t leaves = micro_steps * (config->gradient_sum ? 1 : world_size);
+    return (double)leaves * (double)dsc_config_leaf_factor(config, world_size);
 }
 
 /* Learning rate (and betas under OneCycle's momentum) of optimizer step `step` (from 1) as DeepSpeed gives it: its

@@ -290,6 +290,19 @@ static dsc_status check_compression(dsc_config_parse_state *s)
                            dsc_quant_text(config->own.compression), with);
 }
 
+static dsc_status check_sum(dsc_config_parse_state *s)
+{
+    s->config->gradient_sum = choice_or(s, DSC_ID_ALLREDUCE_OP, 0) == 1;
+    if (!s->config->gradient_sum)
+        return DSC_OK;
+    if (s->config->zero.stage == 3)
+        return dsc_config_fail(s, DSC_ID_ALLREDUCE_OP, DSC_ERR_CONFIG, "sum is for stages 0 to 2, not 3");
+    if (s->config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE)
+        return dsc_config_fail(s, DSC_ID_ALLREDUCE_OP, DSC_ERR_CONFIG, "sum grows with the number of ranks, which "
+                               "dsc.reproducible \"world_size\" excludes; keep one of them");
+    return DSC_OK;
+}
+
 /* What leaves are multiplied by has to be an fp32 number, and the same for every world size if the bits are to be. */
 static dsc_status check_leaf_factor(dsc_config_parse_state *s)
 {
@@ -323,6 +336,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     own->compression = (dsc_quant)choice_or(s, DSC_ID_COMPRESSION, DSC_QUANT_NONE); /* as the table names them */
     DSC_TRY(check_compression(s));
     DSC_TRY(check_leaf_factor(s));
+    DSC_TRY(check_sum(s));
     own->recompute = (dsc_recompute)choice_or(s, DSC_ID_RECOMPUTE, DSC_RECOMPUTE_NONE);
     own->dropout_model = choice_or(s, DSC_ID_DROPOUT, 0) == 1;
     own->accumulate_local = choice_or(s, DSC_ID_ACCUMULATE, 0) == 1;

@@ -145,9 +145,9 @@ static dsc_status update(dsc_optimizer *o, const float *const *grads, dsc_update
         DSC_TRY(dsc_copy(engine->compute, o->grad[t], grads[t], o->layout.tensor[t].count * 4, err));
     DSC_TRY(dsc_zero_reduce(o->zero, 0, 0, err));
     DSC_TRY(dsc_zero_sumsq(o->zero, &sum, err));
-    const double factor = (double)dsc_config_leaf_factor(&engine->config, engine->place.size);
-    dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum), (double)engine->place.size * factor,
-                       o->update_count + 1, engine->lr_override, decided);
+    dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum),
+                       dsc_config_leaf_divisor(&engine->config, 1, engine->place.size), o->update_count + 1,
+                       engine->lr_override, decided);
     DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, decided, (int64_t)sizeof *decided, 0, NULL, err));
     if (decided->skip)
         return DSC_OK;

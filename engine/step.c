@@ -240,9 +240,9 @@ static dsc_status decide_update(dsc_engine *engine, dsc_update *update, dsc_erro
 {
     dsc_fixed_sum sum;
     DSC_TRY(dsc_zero_sumsq(engine->zero, &sum, err));
-    const int64_t leaves = engine->config.gradient_accumulation_steps * engine->place.size;
-    const double factor = (double)dsc_config_leaf_factor(&engine->config, engine->place.size);
-    dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum), (double)leaves * engine->loss_scaler.scale * factor,
+    const double divisor =
+        dsc_config_leaf_divisor(&engine->config, engine->config.gradient_accumulation_steps, engine->place.size);
+    dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum), divisor * engine->loss_scaler.scale,
                        engine->update_count + 1, engine->lr_override, update);
     return dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, update, (int64_t)sizeof *update, 0, NULL, err);
 }

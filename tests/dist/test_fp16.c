@@ -41,16 +41,19 @@ typedef struct variant {
     const char *zero, *own; /* further members, each preceded by a comma */
 } variant;
 
-static void run(const variant *v, int64_t steps, const run_options *base, run_result *out)
+#define ADAMW                                                                                        \
+    "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"               \
+    " \"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_type\": \"linear\","                     \
+    " \"warmup_max_lr\": 0.01, \"warmup_num_steps\": 50}}, \"gradient_clipping\": 0.5"
+#define SGD(lr) "\"optimizer\": {\"type\": \"SGD\", \"params\": {\"lr\": " lr "}}"
+
+static void run_with(const variant *v, const char *optimizer, int64_t steps, const run_options *base, run_result *out)
 {
     char config[2048];
     snprintf(config, sizeof config,
-             "{\"train_micro_batch_size_per_gpu\": 3, \"gradient_accumulation_steps\": 2, %s,"
-             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
-             " \"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_type\": \"linear\","
-             " \"warmup_max_lr\": 0.01, \"warmup_num_steps\": 50}},"
-             " \"gradient_clipping\": 0.5, \"zero_optimization\": {\"stage\": %d%s}, \"dsc\": {\"threads\": 1%s}}",
-             v->precision, (int)v->stage, v->zero != NULL ? v->zero : "", v->own != NULL ? v->own : "");
+             "{\"train_micro_batch_size_per_gpu\": 3, \"gradient_accumulation_steps\": 2, %s, %s,"
+             " \"zero_optimization\": {\"stage\": %d%s}, \"dsc\": {\"threads\": 1%s}}",
+             v->precision, optimizer, (int)v->stage, v->zero != NULL ? v->zero : "", v->own != NULL ? v->own : "");
     run_options options = base != NULL ? *base : (run_options){ 0 };
     options.world = v->world;
     options.steps = steps;
@@ -60,6 +63,11 @@ static void run(const variant *v, int64_t steps, const run_options *base, run_re
     if (options.data.fill == NULL)
         options.data = toy_data(model, 1 << 20);
     run_world(&options, out);
+}
+
+static void run(const variant *v, int64_t steps, const run_options *base, run_result *out)
+{
+    run_with(v, ADAMW, steps, base, out);
 }
 
 static void expect_ok(const run_result *r)
@@ -149,6 +157,23 @@ static void leaves_are_divided_before_and_after(void **state)
                         stage == 3 ? ", \"overlap_comm\": true" : NULL, NULL }, 6, NULL, &other);
         expect_ok(&other);
         expect_same(&third, &other);
+    }
+}
+
+/* Over 2 ranks twice the mean: SGD at half the rate takes the same steps, bit for bit. */
+static void the_sum_is_so_many_means(void **state)
+{
+    run_result mean, sum;
+    (void)state;
+    run_with(&(variant){ 2, 1, BF16, NULL, NULL }, SGD("0.5"), 6, NULL, &mean);
+    for (int32_t stage = 0; stage <= 2; stage++) {
+        run_with(&(variant){ 2, stage, BF16 ", \"gradient_allreduce_op\": \"sum\"", NULL, NULL }, SGD("0.25"), 6, NULL,
+                 &sum);
+        expect_ok(&sum);
+        assert_memory_equal(sum.loss, mean.loss, 6 * sizeof(double));
+        assert_string_equal(sum.hash, mean.hash);
+        for (int s = 0; s < 6; s++)
+            assert_true(sum.norm[s] == 2 * mean.norm[s]);
     }
 }
 
@@ -330,6 +355,7 @@ int main(void)
         cmocka_unit_test(the_scale_cancels),
         cmocka_unit_test(leaves_are_divided_before_and_after),
         cmocka_unit_test(the_wire_has_its_range),
+        cmocka_unit_test(the_sum_is_so_many_means),
         cmocka_unit_test(overflows_are_skipped_by_all),
         cmocka_unit_test(the_scale_is_in_the_checkpoint),
         cmocka_unit_test(what_is_not_finite_is_named),
