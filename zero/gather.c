@@ -12,6 +12,8 @@
  * whole. Then it is resident: gathered once after each update, as at stage 2. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
+#include <string.h>
+
 /* Deeper than this gains nothing: a gather that is hidden behind three modules' compute is hidden. */
 #define PREFETCH_STEPS_MAX 3
 
@@ -60,14 +62,19 @@ static bool used_in(const dsc_zero *zero, int32_t step, int32_t group)
     return false;
 }
 
-/* Elements of the groups that a step reads. */
-static int64_t step_elements(const dsc_zero *zero, int32_t step)
+/* Elements of the windowed groups that each step reads. */
+static void add_up_steps(dsc_zero *zero)
 {
-    int64_t elements = 0;
-    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (dsc_gather_is_windowed(zero, g) && used_in(zero, step, g))
-            elements += zero->o.layout->group[g].padded;
-    return elements;
+    const dsc_layout *layout = zero->o.layout;
+    const int32_t modules = zero->o.model->module_count;
+    for (int32_t step = 0; step < zero->step_count; step++) {
+        const int32_t module = step >= modules ? 2 * modules - 2 - step : step;
+        int64_t elements = 0;
+        for (int32_t u = layout->module_first_use[module]; u < layout->module_first_use[module + 1]; u++)
+            if (dsc_gather_is_windowed(zero, layout->use_group[u]) && used_in(zero, step, layout->use_group[u]))
+                elements += layout->group[layout->use_group[u]].padded;
+        zero->step_elements[step] = elements;
+    }
 }
 
 /* How many steps before its use a group's gather starts: as many as what is then under way or waiting stays within
@@ -80,7 +87,7 @@ static int32_t steps_ahead(const dsc_zero *zero, int32_t g, int32_t step, int32_
     int32_t ahead = 0;
     while (zero->o.overlap && ahead < most && under_way <= zero->o.prefetch_elements) {
         ahead++;
-        under_way += step_elements(zero, (step - ahead + zero->step_count) % zero->step_count);
+        under_way += zero->step_elements[(step - ahead + zero->step_count) % zero->step_count];
     }
     return ahead;
 }
@@ -89,18 +96,37 @@ static int32_t steps_ahead(const dsc_zero *zero, int32_t g, int32_t step, int32_
 static bool stays(const dsc_zero *zero, int32_t last_use, int32_t step)
 {
     int64_t between = 0;
+    if (step - last_use > zero->keep_steps)
+        return false;
     for (int32_t s = last_use + 1; s < step; s++)
-        between += step_elements(zero, s);
-    return step - last_use <= zero->keep_steps && between <= zero->o.reuse_elements;
+        between += zero->step_elements[s];
+    return between <= zero->o.reuse_elements;
+}
+
+/* The first and the last module that use a group. */
+static void find_users(const dsc_layout *layout, int32_t g, int32_t *first, int32_t *last)
+{
+    *first = *last = layout->group[g].module;
+    for (int32_t m = 0; m < layout->module_count; m++)
+        for (int32_t u = layout->module_first_use[m]; u < layout->module_first_use[m + 1]; u++)
+            if (layout->use_group[u] == g) {
+                *first = m < *first ? m : *first;
+                *last = m > *last ? m : *last;
+            }
 }
 
 /* Appends the lifetimes of one group and enters them for each use. */
 static void plan_group(dsc_zero *zero, int32_t g)
 {
-    int32_t last_use = -1;
+    int32_t first, last;
+    find_users(zero->o.layout, g, &first, &last);
+    const int32_t turn = dsc_backward_step(zero, last), end = dsc_backward_step(zero, first);
+    int32_t last_use = end - zero->step_count;
     while (last_use >= -zero->step_count && !used_in(zero, last_use + zero->step_count, g))
         last_use--;
-    for (int32_t step = 0; step < zero->step_count; step++) {
+    for (int32_t step = first; step <= end; step++) {
+        if (step > last && step < turn)
+            step = turn; /* nobody uses it in between */
         if (!used_in(zero, step, g))
             continue;
         const int32_t ahead = steps_ahead(zero, g, step, last_use);
@@ -139,11 +165,11 @@ static void enter_uses(dsc_zero *zero)
 static int64_t plan_windows(dsc_zero *zero)
 {
     const dsc_layout *layout = zero->o.layout;
+    add_up_steps(zero);
     zero->gather_count = 0;
     for (int32_t g = 0; g < layout->group_count; g++)
         if (dsc_gather_is_windowed(zero, g))
             plan_group(zero, g);
-    enter_uses(zero);
     for (int32_t i = 0; i < zero->gather_count; i++)
         zero->gather_window[i] =
             (dsc_window){ .first = zero->gather[i].issue_step, .last = zero->gather[i].last_step,
@@ -151,23 +177,19 @@ static int64_t plan_windows(dsc_zero *zero)
     return dsc_window_place(zero->gather_window, zero->gather_count, zero->step_count);
 }
 
-static bool is_live(const dsc_zero *zero, const dsc_gather *gather, int32_t step)
-{
-    return (gather->issue_step <= step && step <= gather->last_step) ||
-           gather->issue_step + zero->step_count <= step;
-}
-
 /* The most elements that windows hold in any step of the last plan. */
 static int64_t most_live(const dsc_zero *zero)
 {
     int64_t most = 0;
-    for (int32_t step = 0; step < zero->step_count; step++) {
-        int64_t live = 0;
-        for (int32_t i = 0; i < zero->gather_count; i++)
-            if (is_live(zero, &zero->gather[i], step))
-                live += zero->o.layout->group[zero->gather[i].group].padded;
-        most = dsc_max_i64(most, live);
+    memset(zero->live_elements, 0, (size_t)zero->step_count * sizeof *zero->live_elements);
+    for (int32_t i = 0; i < zero->gather_count; i++) {
+        const dsc_gather *gather = &zero->gather[i];
+        const int64_t elements = zero->o.layout->group[gather->group].padded;
+        for (int32_t step = gather->issue_step; step <= gather->last_step; step++)
+            zero->live_elements[(step + zero->step_count) % zero->step_count] += elements;
     }
+    for (int32_t step = 0; step < zero->step_count; step++)
+        most = dsc_max_i64(most, zero->live_elements[step]);
     return most;
 }
 
@@ -244,13 +266,20 @@ static void choose_early(dsc_zero *zero, int64_t window_bytes)
 /* The last modules of a forward pass are the first ones of its backward pass: they stay, as many as find room too. */
 static void choose_kept(dsc_zero *zero, int64_t window_bytes)
 {
-    while (zero->keep_steps + 2 < zero->step_count) {
-        zero->keep_steps += 2;
-        if (fits(zero, window_bytes))
-            continue;
-        zero->keep_steps -= 2;
-        return;
+    const int32_t least = zero->keep_steps;
+    int32_t good = 0, bad = (zero->step_count - least + 1) / 2, more = 1; /* modules beyond the least */
+    while (bad - good > 1) { /* most models have room for few: longer and longer strides, then halves */
+        const int32_t tried = good + (more < bad - good ? more : (bad - good) / 2);
+        zero->keep_steps = least + 2 * tried;
+        if (fits(zero, window_bytes)) {
+            good = tried;
+            more *= 2;
+        } else {
+            bad = tried;
+            more = bad;
+        }
     }
+    zero->keep_steps = least + 2 * good;
 }
 
 dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err)
@@ -264,6 +293,10 @@ dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err
         zero->gather_of_use[u] = -1;
     if (!needs_gather(zero))
         return DSC_OK;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->step_count, sizeof *zero->step_elements,
+                             &zero->step_elements, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->step_count, sizeof *zero->live_elements,
+                             &zero->live_elements, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather, &zero->gather, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather_window, &zero->gather_window, err));
     zero->keep_steps = 2;
@@ -271,6 +304,7 @@ dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err
     choose_early(zero, *window_bytes);
     choose_kept(zero, *window_bytes);
     *window_bytes = plan_windows(zero);
+    enter_uses(zero);
     return DSC_OK;
 }
 
@@ -302,6 +336,8 @@ void dsc_gather_close(dsc_zero *zero)
     dsc_alloc_free(zero->o.alloc, zero->gather);
     dsc_alloc_free(zero->o.alloc, zero->gather_window);
     dsc_alloc_free(zero->o.alloc, zero->gather_of_use);
+    dsc_alloc_free(zero->o.alloc, zero->step_elements);
+    dsc_alloc_free(zero->o.alloc, zero->live_elements);
 }
 
 static char *window_of(const dsc_zero *zero, const dsc_gather *gather)

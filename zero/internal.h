@@ -83,6 +83,7 @@ struct dsc_zero {
     dsc_gather *gather;
     dsc_window *gather_window;
     int32_t gather_count;
+    int64_t *step_elements, *live_elements; /* [step_count] that a step reads from windows, and that they hold in it */
     int32_t prefetch_steps; /* a gather is issued at most so many steps ahead */
     int32_t early_steps;    /* of them in the micro-step before */
     int32_t keep_steps;     /* a group that is used again at most so many steps later stays */

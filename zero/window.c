@@ -31,19 +31,27 @@ static int64_t lowest_free(const dsc_window *windows, int32_t count, int32_t ste
     return offset;
 }
 
+/* Bytes of the largest that is not placed, -1: all are. Models have windows of few sizes. */
+static int64_t largest_left(const dsc_window *windows, int32_t count)
+{
+    int64_t bytes = -1;
+    for (int32_t i = 0; i < count; i++)
+        if (windows[i].offset < 0)
+            bytes = dsc_max_i64(bytes, windows[i].bytes);
+    return bytes;
+}
+
 int64_t dsc_window_place(dsc_window *windows, int32_t count, int32_t steps)
 {
     int64_t arena_bytes = 0;
     for (int32_t i = 0; i < count; i++)
         windows[i].offset = -1;
-    for (int32_t placed = 0; placed < count; placed++) {
-        dsc_window *next = NULL;
+    for (int64_t bytes = largest_left(windows, count); bytes >= 0; bytes = largest_left(windows, count))
         for (int32_t i = 0; i < count; i++)
-            if (windows[i].offset < 0 && (next == NULL || windows[i].bytes > next->bytes))
-                next = &windows[i];
-        next->offset = lowest_free(windows, count, steps, next);
-        arena_bytes = dsc_max_i64(arena_bytes, next->offset + dsc_align_up(next->bytes, WINDOW_ALIGN));
-    }
+            if (windows[i].bytes == bytes) {
+                windows[i].offset = lowest_free(windows, count, steps, &windows[i]);
+                arena_bytes = dsc_max_i64(arena_bytes, windows[i].offset + dsc_align_up(bytes, WINDOW_ALIGN));
+            }
     return arena_bytes;
 }
 
