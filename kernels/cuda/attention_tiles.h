@@ -8,7 +8,7 @@
 #define DSC_KERNELS_CUDA_ATTENTION_TILES_H
 
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/ptx_sm90.h"
+#include "kernels/cuda/ptx.h"
 
 namespace {
 

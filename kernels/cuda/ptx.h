@@ -1,34 +1,65 @@
-/* ptx.h - inline PTX: asynchronous copies into shared memory, tensor core products, and what goes with them; what only
- * sm_90a has is in ptx_sm90.h, and there is none elsewhere. Each wrapper has a body for the CPU that does what the
- * instruction's documentation says, for the simulator.
+/* ptx.h - inline PTX, and there is none elsewhere: asynchronous copies into shared memory, tensor core products,
+ * conversions, and what only sm_90a has: copies of whole tiles by the tensor memory accelerator, barriers in shared
+ * memory that count bytes, and products of a warpgroup that run beside it. Each wrapper has a body for the CPU that
+ * does what the instruction's documentation says, for the simulator, in ptx_sim.h.
  *
  * A product of one warp is D[16,8] += A[16,16] B[16,8], bf16 in, fp32 sums. Of lane 4 g + t:
  *   A: a[0] = A[g][2t, 2t+1], a[1] = A[g+8][2t, 2t+1], a[2] = A[g][2t+8, 2t+9], a[3] = A[g+8][2t+8, 2t+9]
  *   B: b[0] = B[2t, 2t+1][g], b[1] = B[2t+8, 2t+9][g]      D: d[0, 1] = D[g][2t, 2t+1], d[2, 3] = D[g+8][2t, 2t+1]
- * SPDX-License-Identifier: Apache-2.0 */
+ *
+ * A product of a warpgroup's four warps is D[64,N] += A[64,16] B[16,N]; of a warp it is what the products of 16 x 8
+ * are: rows 16 w .. 16 w + 15, A in the same registers, D in those of N / 8 of them side by side. B lies in shared
+ * memory in rows of 128 bytes whose 16-byte parts are swapped around: part p of the row at byte address x is at
+ * p ^ (x / 128 % 8). Copies put it there so, and a shared_matrix says where the rest of it begins. Nothing of this is
+ * done when it is asked for. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_PTX_H
 #define DSC_KERNELS_CUDA_PTX_H
 
+#include <cuda.h>
+
 #include "kernels/cuda/port.h"
-
-#ifndef __CUDACC__
-#include <deque>
-#include <vector>
-
-#include "base/f16.h"
-#endif
 
 namespace {
 
+/* ---- sm_90a: barriers and matrices in shared memory ---- */
+
+/* In shared memory, 8-byte aligned. A phase is over when all arrivals and all announced bytes have come; phases are
+ * numbered from 0. */
+struct mbarrier { uint64_t bits; };
+
+/* A matrix of bf16 in shared memory, in the layout that the products read. */
+struct shared_matrix { uint64_t bits; };
+
+/* Further on in it: `bytes` is a multiple of 16. */
+__device__ __forceinline__ shared_matrix matrix_at(shared_matrix m, int bytes)
+{
+    return { m.bits + static_cast<uint64_t>(bytes >> 4) };
+}
+
+/* The fields of a descriptor; `at`: shared memory's own address. TRANS = false, rows are N and columns K: `stride`
+ * bytes from eight rows to the next eight. TRANS = true, rows are K and columns N: the same, and `leading` bytes from
+ * 64 columns to the next 64. */
+__device__ __forceinline__ shared_matrix make_matrix(unsigned at, int leading, int stride)
+{
+    return { static_cast<uint64_t>((at & 0x3ffff) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
+             static_cast<uint64_t>(stride >> 4) << 32 | UINT64_C(1) << 62 };
+}
+
 #ifdef __CUDACC__
+
+__device__ __forceinline__ unsigned shared_address(const void *p)
+{
+    return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
 
 /* 16 bytes from global to shared memory, zeros when not `valid`; both addresses are multiples of 16. Done by the wait.
  */
 __device__ __forceinline__ void cp_async16(void *shared, const void *global, bool valid)
 {
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
     const int bytes = valid ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(shared)), "l"(global),
+                 "r"(bytes)
+                 : "memory");
 }
 
 /* What was copied since the last commit is a group. */
@@ -44,20 +75,18 @@ template <int N> __device__ __forceinline__ void cp_async_wait()
  * matrix i. */
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], const void *row)
 {
-    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(row));
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(from)
+                 : "r"(shared_address(row))
                  : "memory");
 }
 
 /* The same, transposed: r[i] = element g of rows 2t and 2t+1 of matrix i. */
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void *row)
 {
-    const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(row));
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(from)
+                 : "r"(shared_address(row))
                  : "memory");
 }
 
@@ -100,109 +129,156 @@ __device__ __forceinline__ float f32_from_f16_bits(uint16_t h)
     return r;
 }
 
-#else /* the simulator */
+/* ---- sm_90a: barriers ---- */
 
-struct sim_copy { void *to; const void *from; bool valid; };
-struct sim_copies { std::vector<sim_copy> open; std::deque<std::vector<sim_copy>> groups; };
-
-/* Of the calling CUDA thread; one block at a time runs on a host thread. */
-inline sim_copies &sim_copies_now()
+/* Before its first phase; by one thread, and mbarrier_publish and a __syncthreads after all of them. */
+__device__ __forceinline__ void mbarrier_init(mbarrier *b, unsigned arrivals)
 {
-    static thread_local sim_copies of[cusim::THREADS_MAX];
-    return of[cusim::current->now->linear];
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
 }
 
-inline void cp_async16(void *shared, const void *global, bool valid)
+__device__ __forceinline__ void mbarrier_publish()
 {
-    sim_copies_now().open.push_back({ shared, global, valid });
+    asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
 }
 
-inline void cp_async_commit()
+__device__ __forceinline__ void mbarrier_arrive(mbarrier *b)
 {
-    sim_copies &mine = sim_copies_now();
-    mine.groups.push_back(mine.open);
-    mine.open.clear();
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(b)) : "memory");
 }
 
-/* Copies as late as they may be, so that a missing wait shows. */
-template <int N> inline void cp_async_wait()
+/* Arrives, and announces bytes of copies. */
+__device__ __forceinline__ void mbarrier_expect(mbarrier *b, unsigned bytes)
 {
-    sim_copies &mine = sim_copies_now();
-    for (; mine.groups.size() > N; mine.groups.pop_front())
-        for (const sim_copy &c : mine.groups.front()) {
-            memset(c.to, 0, 16);
-            if (c.valid)
-                memcpy(c.to, c.from, 16);
-        }
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(b)), "r"(bytes)
+                 : "memory");
 }
 
-struct sim_rows { const unsigned short *row; unsigned *r; };
-
-template <bool TRANS> inline void sim_ldmatrix(unsigned (&r)[4], const void *row)
+/* Until a phase of this parity is over: 0 for the first. */
+__device__ __forceinline__ void mbarrier_wait(mbarrier *b, unsigned parity)
 {
-    sim_rows mine = { static_cast<const unsigned short *>(row), r };
-    cusim::meet(CUSIM_SITE, 0xffffffffu, &mine, [](cusim::warp &w, unsigned) {
-        for (int lane = 0; lane < 32; lane++) {
-            const int g = lane / 4, t = lane % 4;
-            for (int i = 0; i < 4; i++) {
-                const unsigned short *const row_g = static_cast<sim_rows *>(w.given[8 * i + g])->row;
-                const unsigned short *const low = static_cast<sim_rows *>(w.given[8 * i + 2 * t])->row;
-                const unsigned short *const high = static_cast<sim_rows *>(w.given[8 * i + 2 * t + 1])->row;
-                const unsigned first = TRANS ? low[g] : row_g[2 * t], second = TRANS ? high[g] : row_g[2 * t + 1];
-                static_cast<sim_rows *>(w.given[lane])->r[i] = first | second << 16;
-            }
-        }
-    });
+    unsigned over = 0;
+    while (over == 0)
+        asm volatile("{\n.reg .pred over;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, over;\n}\n"
+                     : "=r"(over)
+                     : "r"(shared_address(b)), "r"(parity)
+                     : "memory");
 }
 
-inline void ldmatrix_x4(unsigned (&r)[4], const void *row) { sim_ldmatrix<false>(r, row); }
-inline void ldmatrix_x4_trans(unsigned (&r)[4], const void *row) { sim_ldmatrix<true>(r, row); }
+/* ---- sm_90a: copies ---- */
 
-struct sim_product { float *d; const unsigned *a; unsigned b[2]; };
-
-inline float sim_half(unsigned pair, int which)
+/* The map's box from element (c0, c1, c2, c3) on, c0 innermost, to shared memory that is a multiple of 1024; what lies
+ * outside of the tensor is 0. The barrier hears of each byte of the box. By one thread. */
+__device__ __forceinline__ void copy_box(void *shared, const CUtensorMap *map, mbarrier *b, int c0, int c1, int c2,
+                                         int c3)
 {
-    return __uint_as_float(which == 0 ? pair << 16 : pair & 0xffff0000u);
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2];\n" ::"r"(shared_address(shared)),
+                 "l"(map), "r"(shared_address(b)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+                 : "memory");
 }
 
-inline void mma_bf16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
+/* ---- sm_90a: products ---- */
+
+__device__ __forceinline__ shared_matrix matrix_of(const void *first, int leading, int stride)
 {
-    sim_product mine = { d, a, { b0, b1 } };
-    cusim::meet(CUSIM_SITE, 0xffffffffu, &mine, [](cusim::warp &w, unsigned) {
-        float left[16][16], right[16][8], sum[16][8];
-        for (int lane = 0; lane < 32; lane++) {
-            const sim_product *p = static_cast<sim_product *>(w.given[lane]);
-            const int g = lane / 4, t = lane % 4;
-            for (int e = 0; e < 8; e++) /* a[i] holds row g + 8 (i & 1), columns 2t + 8 (i >> 1) and the next */
-                left[g + 8 * (e / 2 & 1)][2 * t + 8 * (e / 4) + (e & 1)] = sim_half(p->a[e / 2], e & 1);
-            for (int e = 0; e < 4; e++) {
-                right[2 * t + 8 * (e / 2) + (e & 1)][g] = sim_half(p->b[e / 2], e & 1);
-                sum[g + 8 * (e / 2)][2 * t + (e & 1)] = p->d[e];
-            }
-        }
-        for (int i = 0; i < 16; i++)
-            for (int k = 0; k < 16; k++)
-                for (int j = 0; j < 8; j++)
-                    sum[i][j] += left[i][k] * right[k][j];
-        for (int lane = 0; lane < 32; lane++)
-            for (int e = 0; e < 4; e++)
-                static_cast<sim_product *>(w.given[lane])->d[e] = sum[lane / 4 + 8 * (e / 2)][2 * (lane % 4) + (e & 1)];
-    });
+    return make_matrix(shared_address(first), leading, stride);
 }
 
-inline unsigned pack_bf16(float low, float high)
+/* Before the first product, and again when somebody else has written a register of its operands. */
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
+
+/* What was asked for since the last commit is a group. */
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
+
+#define DSC_PTX_FOUR(x) "+f"((x)[0]), "+f"((x)[1]), "+f"((x)[2]), "+f"((x)[3])
+
+/* Until at most the GROUPS newest groups are under way; d, a result of the others, can be read then. */
+template <int GROUPS> __device__ __forceinline__ void wgmma_wait(float (&d)[8][4])
 {
-    return __bfloat16_as_ushort(__float2bfloat16_rn(low)) |
-           static_cast<unsigned>(__bfloat16_as_ushort(__float2bfloat16_rn(high))) << 16;
+    asm volatile("wgmma.wait_group.sync.aligned %32;\n"
+                 : DSC_PTX_FOUR(d[0]), DSC_PTX_FOUR(d[1]), DSC_PTX_FOUR(d[2]), DSC_PTX_FOUR(d[3]),
+                   DSC_PTX_FOUR(d[4]), DSC_PTX_FOUR(d[5]), DSC_PTX_FOUR(d[6]), DSC_PTX_FOUR(d[7])
+                 : "n"(GROUPS)
+                 : "memory");
 }
 
-inline float fast_exp2(float x) { return x < -126.0f ? 0.0f : std::exp2(x); }
+template <int GROUPS> __device__ __forceinline__ void wgmma_wait(float (&d)[16][4])
+{
+    asm volatile("wgmma.wait_group.sync.aligned %64;\n"
+                 : DSC_PTX_FOUR(d[0]), DSC_PTX_FOUR(d[1]), DSC_PTX_FOUR(d[2]), DSC_PTX_FOUR(d[3]),
+                   DSC_PTX_FOUR(d[4]), DSC_PTX_FOUR(d[5]), DSC_PTX_FOUR(d[6]), DSC_PTX_FOUR(d[7]),
+                   DSC_PTX_FOUR(d[8]), DSC_PTX_FOUR(d[9]), DSC_PTX_FOUR(d[10]), DSC_PTX_FOUR(d[11]),
+                   DSC_PTX_FOUR(d[12]), DSC_PTX_FOUR(d[13]), DSC_PTX_FOUR(d[14]), DSC_PTX_FOUR(d[15])
+                 : "n"(GROUPS)
+                 : "memory");
+}
 
-inline uint16_t f16_bits_from_f32(float x) { return dsc_f16_from_f32(x); }
-inline float f32_from_f16_bits(uint16_t h) { return dsc_f32_from_f16(h); }
+/* D = A B, or D += A B with `adds`. Neither a nor d may be touched before the wait. */
+template <bool TRANS>
+__device__ __forceinline__ void wgmma(float (&d)[8][4], const unsigned (&a)[4], shared_matrix b, bool adds)
+{
+    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"
+                 "%24,%25,%26,%27,%28,%29,%30,%31}, "
+                 "{%32,%33,%34,%35}, %36, adds, 1, 1, %38;\n}\n"
+                 : DSC_PTX_FOUR(d[0]), DSC_PTX_FOUR(d[1]), DSC_PTX_FOUR(d[2]), DSC_PTX_FOUR(d[3]),
+                   DSC_PTX_FOUR(d[4]), DSC_PTX_FOUR(d[5]), DSC_PTX_FOUR(d[6]), DSC_PTX_FOUR(d[7])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(adds)), "n"(TRANS));
+}
+
+template <bool TRANS>
+__device__ __forceinline__ void wgmma(float (&d)[16][4], const unsigned (&a)[4], shared_matrix b, bool adds)
+{
+    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %69, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"
+                 "%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,"
+                 "%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+                 "{%64,%65,%66,%67}, %68, adds, 1, 1, %70;\n}\n"
+                 : DSC_PTX_FOUR(d[0]), DSC_PTX_FOUR(d[1]), DSC_PTX_FOUR(d[2]), DSC_PTX_FOUR(d[3]),
+                   DSC_PTX_FOUR(d[4]), DSC_PTX_FOUR(d[5]), DSC_PTX_FOUR(d[6]), DSC_PTX_FOUR(d[7]),
+                   DSC_PTX_FOUR(d[8]), DSC_PTX_FOUR(d[9]), DSC_PTX_FOUR(d[10]), DSC_PTX_FOUR(d[11]),
+                   DSC_PTX_FOUR(d[12]), DSC_PTX_FOUR(d[13]), DSC_PTX_FOUR(d[14]), DSC_PTX_FOUR(d[15])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(adds)), "n"(TRANS));
+}
+
+/* The same with A in shared memory too: all 64 rows of the warpgroup, in the layout of a B whose rows are N. */
+__device__ __forceinline__ void wgmma_tiles(float (&d)[8][4], shared_matrix a, shared_matrix b, bool adds)
+{
+    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"
+                 "%24,%25,%26,%27,%28,%29,%30,%31}, "
+                 "%32, %33, adds, 1, 1, 0, 0;\n}\n"
+                 : DSC_PTX_FOUR(d[0]), DSC_PTX_FOUR(d[1]), DSC_PTX_FOUR(d[2]), DSC_PTX_FOUR(d[3]),
+                   DSC_PTX_FOUR(d[4]), DSC_PTX_FOUR(d[5]), DSC_PTX_FOUR(d[6]), DSC_PTX_FOUR(d[7])
+                 : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(adds)));
+}
+
+#undef DSC_PTX_FOUR
+
+/* ---- sm_90a: registers; all warps of a warpgroup ---- */
+
+template <int COUNT> __device__ __forceinline__ void registers_give()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(COUNT));
+}
+
+template <int COUNT> __device__ __forceinline__ void registers_take()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(COUNT));
+}
 
 #endif
 
 } // namespace
+
+#ifndef __CUDACC__
+#include "kernels/cuda/ptx_sim.h"
+#endif
 
 #endif

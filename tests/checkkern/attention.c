@@ -1,35 +1,10 @@
 /* attention.c - checks and times attention against double precision. The allowed errors are counted for every
  * element from the roundings that lead to it, beside the expected values. SPDX-License-Identifier: Apache-2.0 */
-#include "tests/checkkern/ck_internal.h"
+#include "tests/checkkern/attention_reference.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct shape {
-    int32_t batch, tokens, heads, kv_heads, size;
-    bool packed;  /* q, k, v in one tensor; else three with unused elements between rows */
-    double scale_up; /* of the usual 1 / sqrt(D): larger makes the softmax sharper */
-    bool by_head; /* packed: q, k and v of a head side by side, then the next head's */
-    bool all, hide; /* every key is seen; but some */
-    int32_t documents; /* of about so many tokens, which see no others; 0: one */
-    int32_t window, past; /* of dsc_attention_keys */
-} shape;
-
-/* Everything of one case. Tensors of the double reference are dense: [B,T,H,D] or [B,T,KV,D]; lse is [B,H,T]. */
-typedef struct problem {
-    shape s;
-    dsc_dtype dtype;
-    double scale;
-    bool bf16_products;     /* the variant rounds probabilities to bf16 */
-    double *q, *k, *v, *out, *lse, *d_out;       /* what the kernel sees */
-    double *out_want, *out_tol, *lse_want, *lse_tol;
-    double *dq_want, *dq_tol, *dk_want, *dk_tol, *dv_want, *dv_tol;
-    int32_t *key_tokens;    /* [B,T], HIDDEN: nobody sees this key; NULL: none */
-    int32_t *positions;     /* [B,T] a query's place in its document; NULL: in its sample */
-} problem;
-
-enum { HIDDEN = 3 };
 
 static problem now; /* verify functions get the kernel's arguments only */
 /* A GPU's benches: the reference in double would take minutes at their sizes, and its results stay 0. */
@@ -48,172 +23,6 @@ typedef struct view {
 static int64_t place(const view *x, int64_t row, int64_t i)
 {
     return x->first + row * x->stride + (x->apart > 0 ? i / x->size * x->apart + i % x->size : i);
-}
-
-static const double eps = 0x1p-24, eps_bf16 = 0x1p-8;
-
-static int64_t rows_of(const shape *s) { return (int64_t)s->batch * s->tokens; }
-static int64_t q_count(const shape *s) { return rows_of(s) * s->heads * s->size; }
-static int64_t kv_rows_of(const shape *s) { return rows_of(s) + s->past; }
-static int64_t kv_count(const shape *s) { return kv_rows_of(s) * s->kv_heads * s->size; }
-
-static double *doubles(int64_t count)
-{
-    double *all = calloc((size_t)count, sizeof *all);
-    DSC_ASSERT(all != NULL);
-    return all;
-}
-
-static int64_t at(const shape *s, int64_t heads, int64_t b, int64_t t, int64_t h)
-{
-    return ((b * s->tokens + t) * heads + h) * s->size;
-}
-
-/* ---- the reference in double ---- */
-
-typedef struct query { /* one query row against the keys that it sees */
-    int64_t b, h, t, q, group; /* q: offset of its row; group: its key head */
-    int64_t first, keys;       /* the first that it sees; those before it, and itself; or all */
-    double p[1024], p_rel[1024]; /* probabilities and their allowed relative error */
-    double max_abs; /* largest |score| */
-} query;
-
-/* A score sums D products: each rounding counts once, and they add up like a random walk; its error moves log p. */
-static double score_error(const shape *s, double abs_sum) { return 4 * eps * (sqrt(s->size) + 2) * abs_sum; }
-
-static double score(const problem *p, const query *row, int64_t k, double *abs_sum)
-{
-    const shape *s = &p->s;
-    const double *x = p->q + row->q, *y = p->k + at(s, s->kv_heads, row->b, k, row->group);
-    double sum = 0;
-    *abs_sum = 0;
-    for (int32_t d = 0; d < s->size; d++) {
-        sum += x[d] * y[d];
-        *abs_sum += fabs(x[d] * y[d]);
-    }
-    *abs_sum *= p->scale;
-    return sum * p->scale;
-}
-
-static bool is_hidden(const problem *p, const query *row, int64_t k)
-{
-    return p->key_tokens != NULL && p->key_tokens[row->b * p->s.tokens + k] == HIDDEN;
-}
-
-static void query_start(const problem *p, query *row, int64_t b, int64_t h, int64_t t)
-{
-    row->b = b;
-    row->h = h;
-    row->t = t;
-    row->q = at(&p->s, p->s.heads, b, t, h);
-    row->group = h / (p->s.heads / p->s.kv_heads);
-    row->keys = p->s.all ? p->s.tokens : p->s.past + t + 1;
-    row->first = p->positions != NULL ? t - p->positions[b * p->s.tokens + t] : 0;
-    if (p->s.window > 0)
-        row->first = dsc_max_i64(row->first, row->keys - p->s.window);
-    row->max_abs = 0;
-}
-
-static double rounded(const problem *p, double x)
-{
-    return eps * fabs(x) + ck_rounding(p->dtype, x);
-}
-
-static void forward_row(const problem *p, query *row, double *out, double *out_tol, double *lse, double *lse_tol)
-{
-    const shape *s = &p->s;
-    double max = -INFINITY, sum = 0, worst = 0;
-    for (int64_t k = row->first; k < row->keys; k++) {
-        double abs_sum;
-        row->p[k] = -INFINITY;
-        if (is_hidden(p, row, k))
-            continue;
-        row->p[k] = score(p, row, k, &abs_sum);
-        max = fmax(max, row->p[k]);
-        worst = fmax(worst, score_error(s, abs_sum) + 4 * eps * fabs(row->p[k]));
-    }
-    for (int64_t k = row->first; k < row->keys; k++)
-        sum += row->p[k] = exp(row->p[k] - max);
-    *lse = max + log(sum);
-    /* exp: 4 ulp (3e-6 beside bf16 products); the running sum and its rescaling by every tile */
-    const double rel = 2 * worst + 4 * eps * (4 + sqrt((double)row->keys)) + (p->bf16_products ? 4e-6 : 0);
-    *lse_tol = rel + 4 * eps * fabs(*lse);
-    for (int32_t d = 0; d < s->size; d++) {
-        double total = 0, abs_total = 0;
-        for (int64_t k = row->first; k < row->keys; k++) {
-            const double x = row->p[k] / sum * p->v[at(s, s->kv_heads, row->b, k, row->group) + d];
-            total += x;
-            abs_total += fabs(x);
-        }
-        out[d] = total;
-        out_tol[d] = (rel + (p->bf16_products ? eps_bf16 : 0)) * abs_total + rounded(p, total) * 1.01 + 1e-37;
-    }
-}
-
-/* From the given out and lse, as the kernel: dq of the row, and its terms of dk and dv. */
-static void backward_row(const problem *p, query *row)
-{
-    const shape *s = &p->s;
-    const double *d_out = p->d_out + row->q, *out = p->out + row->q, *q = p->q + row->q;
-    const double lse = p->lse[(row->b * s->heads + row->h) * s->tokens + row->t];
-    const double round_p = p->bf16_products ? eps_bf16 : 0, walk = 4 * (sqrt((double)s->tokens) + 2) * eps;
-    double delta = 0, delta_abs = 0;
-    for (int32_t d = 0; d < s->size; d++) {
-        delta += d_out[d] * out[d];
-        delta_abs += fabs(d_out[d] * out[d]);
-    }
-    for (int64_t k = row->first; k < row->keys; k++) {
-        if (is_hidden(p, row, k))
-            continue;
-        const int64_t kv = at(s, s->kv_heads, row->b, k, row->group);
-        double dp = 0, dp_abs = 0, abs_sum;
-        const double x = score(p, row, k, &abs_sum), prob = exp(x - lse);
-        for (int32_t d = 0; d < s->size; d++) {
-            dp += d_out[d] * p->v[kv + d];
-            dp_abs += fabs(d_out[d] * p->v[kv + d]);
-        }
-        const double exp_rel = 4 * eps + (p->bf16_products ? 4e-6 : 0);
-        const double rel = score_error(s, abs_sum) + 4 * eps * (fabs(x) + fabs(lse)) + exp_rel;
-        const double ds = prob * (dp - delta) * p->scale;
-        const double dp_tol = score_error(s, dp_abs + delta_abs);
-        const double ds_tol = fabs(ds) * (rel + 4 * eps + round_p) + prob * p->scale * dp_tol;
-        for (int32_t d = 0; d < s->size; d++) {
-            p->dv_want[kv + d] += prob * d_out[d];
-            p->dv_tol[kv + d] += fabs(prob * d_out[d]) * (rel + round_p + walk);
-            p->dk_want[kv + d] += ds * q[d];
-            p->dk_tol[kv + d] += fabs(q[d]) * (ds_tol + walk * fabs(ds));
-            p->dq_want[row->q + d] += ds * p->k[kv + d];
-            p->dq_tol[row->q + d] += fabs(p->k[kv + d]) * (ds_tol + walk * fabs(ds));
-        }
-    }
-}
-
-static void each_row(problem *p, bool backward)
-{
-    const shape *s = &p->s;
-    query *row = malloc(sizeof *row);
-    DSC_ASSERT(row != NULL);
-    DSC_ASSERT((size_t)s->tokens <= DSC_COUNT(row->p));
-    for (int64_t b = 0; b < s->batch; b++)
-        for (int64_t h = 0; h < s->heads; h++)
-            for (int64_t t = 0; t < s->tokens; t++) {
-                const int64_t l = (b * s->heads + h) * s->tokens + t;
-                query_start(p, row, b, h, t);
-                if (backward)
-                    backward_row(p, row);
-                else
-                    forward_row(p, row, p->out_want + row->q, p->out_tol + row->q, p->lse_want + l, p->lse_tol + l);
-            }
-    free(row);
-}
-
-static void backward_all(problem *p)
-{
-    const size_t q = (size_t)q_count(&p->s) * sizeof(double), kv = (size_t)kv_count(&p->s) * sizeof(double);
-    memset(p->dq_want, 0, q), memset(p->dq_tol, 0, q);
-    memset(p->dk_want, 0, kv), memset(p->dk_tol, 0, kv);
-    memset(p->dv_want, 0, kv), memset(p->dv_tol, 0, kv);
-    each_row(p, true);
 }
 
 /* ---- the kernel's tensors ---- */
@@ -285,31 +94,6 @@ static void near_view(const view *x, const double *want, const double *tol, doub
         }
 }
 
-static void problem_open(problem *p, const shape *s, dsc_dtype dtype)
-{
-    memset(p, 0, sizeof *p);
-    p->s = *s;
-    p->dtype = dtype;
-    p->scale = (double)(float)(s->scale_up / sqrt(s->size));
-    double **q[] = { &p->q, &p->out, &p->d_out, &p->out_want, &p->out_tol, &p->dq_want, &p->dq_tol };
-    double **kv[] = { &p->k, &p->v, &p->dk_want, &p->dk_tol, &p->dv_want, &p->dv_tol };
-    double **lse[] = { &p->lse, &p->lse_want, &p->lse_tol };
-    for (size_t i = 0; i < DSC_COUNT(q); i++)
-        *q[i] = doubles(q_count(s));
-    for (size_t i = 0; i < DSC_COUNT(kv); i++)
-        *kv[i] = doubles(kv_count(s));
-    for (size_t i = 0; i < DSC_COUNT(lse); i++)
-        *lse[i] = doubles(rows_of(s) * s->heads);
-}
-
-static void problem_close(problem *p)
-{
-    double *all[] = { p->q, p->out, p->d_out, p->out_want, p->out_tol, p->dq_want, p->dq_tol, p->k, p->v, p->dk_want,
-                      p->dk_tol, p->dv_want, p->dv_tol, p->lse, p->lse_want, p->lse_tol };
-    for (size_t i = 0; i < DSC_COUNT(all); i++)
-        free(all[i]);
-}
-
 static void fill(const view *x)
 {
     for (int64_t r = 0; r < x->rows; r++)
@@ -350,7 +134,7 @@ static void forward_inputs(problem *p, tensors *x)
         }
     }
     if (!bench_only)
-        each_row(p, false);
+        ck_attention_forward(p);
 }
 
 static dsc_attention_keys keys_of(const problem *p)
@@ -424,7 +208,7 @@ static void verify_forward(const void *args)
 {
     if (now.bf16_products != rounds_products(&now)) {
         now.bf16_products = rounds_products(&now);
-        each_row(&now, false);
+        ck_attention_forward(&now);
     }
     near_view(&current.out, now.out_want, now.out_tol, 1);
     for (int64_t i = 0; current.lse != NULL && i < rows_of(&now.s) * now.s.heads; i++)
@@ -434,13 +218,13 @@ static void verify_forward(const void *args)
 static void verify_backward(const void *args)
 {
     now.bf16_products = rounds_products(&now);
-    backward_all(&now);
+    ck_attention_backward(&now);
     double *const want[3] = { now.dq_want, now.dk_want, now.dv_want };
     double *const tol[3] = { now.dq_tol, now.dk_tol, now.dv_tol };
     const view *got[3] = { &current.dq, &current.dk, &current.dv };
     for (int i = 0; i < 3; i++) {
         for (int64_t j = 0; j < got[i]->rows * got[i]->cols; j++)
-            tol[i][j] += 1.01 * rounded(&now, want[i][j]);
+            tol[i][j] += 1.01 * ck_attention_rounded(&now, want[i][j]);
         near_view(got[i], want[i], tol[i], 1);
     }
 }
@@ -484,7 +268,7 @@ static void check_both(dsc_kernel kernel, const void *args, int64_t args_bytes, 
         return;
     ck_run(kernel, CK_GPU, args, args_bytes);
     for (int32_t i = 0; i < count; i++) {
-        before[i] = doubles(results[i]->rows * results[i]->cols);
+        before[i] = ck_attention_doubles(results[i]->rows * results[i]->cols);
         read_view(results[i], before[i]);
     }
     (void)ck_device_choose_attention(shape_args, "warpgroups");
@@ -501,18 +285,18 @@ static void check_warpgroups(const shape *s)
 {
     if (warpgroups_case(s, "fwd")) {
         const view *const results[] = { &current.out };
-        problem_open(&now, s, DSC_BF16);
+        ck_attention_open(&now, s, DSC_BF16);
         const dsc_attention_fwd_args args = forward_open(&now, &current, s->tokens % 2 == 0);
         check_both(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, verify_forward, &args, results, 1);
-        problem_close(&now);
+        ck_attention_close(&now);
     }
     if (warpgroups_case(s, "bwd")) {
         const view *const results[] = { &current.dq, &current.dk, &current.dv };
-        problem_open(&now, s, DSC_BF16);
+        ck_attention_open(&now, s, DSC_BF16);
         const dsc_attention_bwd_args args = backward_open(&now, &current);
         const dsc_attention_fwd_args shape_args = forward_args(&now, &current);
         check_both(DSC_KERNEL_ATTENTION_BWD, &args, sizeof args, verify_backward, &shape_args, results, 3);
-        problem_close(&now);
+        ck_attention_close(&now);
     }
 }
 
@@ -523,17 +307,17 @@ static void check_shape(const shape *s, dsc_dtype dtype, bool align)
     describe(s, align, layout);
     if (ck_case("attention_fwd %s B=%d T=%d H=%d/%d D=%d %s", type, s->batch, s->tokens, s->heads, s->kv_heads,
                 s->size, layout) && align_case(align)) {
-        problem_open(&now, s, dtype);
+        ck_attention_open(&now, s, dtype);
         const dsc_attention_fwd_args args = forward_open(&now, &current, s->tokens % 2 == 0);
         ck_kernel(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, verify_forward);
-        problem_close(&now);
+        ck_attention_close(&now);
     }
     if (s->past == 0 && ck_case("attention_bwd %s B=%d T=%d H=%d/%d D=%d %s", type, s->batch, s->tokens, s->heads,
                                 s->kv_heads, s->size, layout) && align_case(align)) {
-        problem_open(&now, s, dtype);
+        ck_attention_open(&now, s, dtype);
         const dsc_attention_bwd_args args = backward_open(&now, &current);
         ck_kernel(DSC_KERNEL_ATTENTION_BWD, &args, sizeof args, verify_backward);
-        problem_close(&now);
+        ck_attention_close(&now);
     }
 }
 
@@ -543,7 +327,7 @@ static void check_shape(const shape *s, dsc_dtype dtype, bool align)
 static double loss(problem *p)
 {
     double sum = 0;
-    each_row(p, false);
+    ck_attention_forward(p);
     for (int64_t i = 0; i < q_count(&p->s); i++)
         sum += p->out_want[i] * p->d_out[i];
     return sum;
@@ -569,17 +353,17 @@ static void check_finite_differences(bool all, bool documents)
     if (!ck_case("attention gradients of the reference against finite differences%s",
                  all ? ", all keys" : documents ? ", documents" : ""))
         return;
-    problem_open(&now, &tiny, DSC_F32);
+    ck_attention_open(&now, &tiny, DSC_F32);
     forward_inputs(&now, &current);
     memcpy(now.out, now.out_want, (size_t)q_count(&tiny) * sizeof(double));
     memcpy(now.lse, now.lse_want, (size_t)(rows_of(&tiny) * tiny.heads) * sizeof(double));
     for (int64_t i = 0; i < q_count(&tiny); i++)
         now.d_out[i] = ck_random() / 4294967296.0 - 0.5;
-    backward_all(&now);
+    ck_attention_backward(&now);
     check_slopes(&now, now.q, now.dq_want, q_count(&tiny), "dq");
     check_slopes(&now, now.k, now.dk_want, kv_count(&tiny), "dk");
     check_slopes(&now, now.v, now.dv_want, kv_count(&tiny), "dv");
-    problem_close(&now);
+    ck_attention_close(&now);
 }
 
 /* ---- causality, bit by bit ---- */
@@ -609,10 +393,10 @@ static void check_causality(dsc_dtype dtype, uint32_t caps, const char *variant,
 {
     static const shape s = { 2, 150, 2, 1, 24, false, 1, false, false, false, 0, 0, 0 };
     const char *type = ck_dtype_text(dtype);
-    double *before = doubles(q_count(&s));
+    double *before = ck_attention_doubles(q_count(&s));
     aligned = false;
     if (ck_case("attention_fwd %s %s does not see past token %d", type, variant, (int)cut - 1)) {
-        problem_open(&now, &s, dtype);
+        ck_attention_open(&now, &s, dtype);
         const dsc_attention_fwd_args args = forward_open(&now, &current, true);
         ck_run(DSC_KERNEL_ATTENTION_FWD, caps, &args, sizeof args);
         read_view(&current.out, before);
@@ -621,10 +405,10 @@ static void check_causality(dsc_dtype dtype, uint32_t caps, const char *variant,
         change_rows(&current.v, s.tokens, cut, s.tokens);
         ck_run(DSC_KERNEL_ATTENTION_FWD, caps, &args, sizeof args);
         same_rows(&current.out, before, s.tokens, 0, cut, "out");
-        problem_close(&now);
+        ck_attention_close(&now);
     }
     if (ck_case("attention_bwd %s %s gives token %d nothing from before", type, variant, (int)cut)) {
-        problem_open(&now, &s, dtype);
+        ck_attention_open(&now, &s, dtype);
         const dsc_attention_bwd_args args = backward_open(&now, &current);
         ck_run(DSC_KERNEL_ATTENTION_BWD, caps, &args, sizeof args);
         read_view(&current.dk, before);
@@ -632,7 +416,7 @@ static void check_causality(dsc_dtype dtype, uint32_t caps, const char *variant,
         change_rows(&current.out, s.tokens, 0, cut);
         ck_run(DSC_KERNEL_ATTENTION_BWD, caps, &args, sizeof args);
         same_rows(&current.dk, before, s.tokens, cut, s.tokens, "dk");
-        problem_close(&now);
+        ck_attention_close(&now);
     }
     free(before);
 }
@@ -651,17 +435,17 @@ static void bench_second(dsc_kernel kernel, const void *args, int64_t args_bytes
 static void bench_warpgroups(const shape *s, int64_t product)
 {
     if (warpgroups_case(s, "fwd")) {
-        problem_open(&now, s, DSC_BF16);
+        ck_attention_open(&now, s, DSC_BF16);
         const dsc_attention_fwd_args args = forward_open(&now, &current, true);
         bench_second(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, &args, 2 * product);
-        problem_close(&now);
+        ck_attention_close(&now);
     }
     if (warpgroups_case(s, "bwd")) {
-        problem_open(&now, s, DSC_BF16);
+        ck_attention_open(&now, s, DSC_BF16);
         const dsc_attention_bwd_args args = backward_open(&now, &current);
         const dsc_attention_fwd_args shape_args = forward_args(&now, &current);
         bench_second(DSC_KERNEL_ATTENTION_BWD, &args, sizeof args, &shape_args, 5 * product);
-        problem_close(&now);
+        ck_attention_close(&now);
     }
 }
 
@@ -673,17 +457,17 @@ static void bench(const shape *s, dsc_dtype dtype)
     const int64_t product = 2ll * s->batch * s->heads * s->size * ((int64_t)s->tokens * (s->tokens + 1) / 2);
     if (ck_case("attention_fwd %s B=%d T=%d H=%d/%d D=%d", type, s->batch, s->tokens, s->heads, s->kv_heads, s->size) &&
         align_case(ck_set_up.gpu)) {
-        problem_open(&now, s, dtype);
+        ck_attention_open(&now, s, dtype);
         const dsc_attention_fwd_args args = forward_open(&now, &current, true);
         ck_bench(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, 0, 2 * product, s->tokens > 256);
-        problem_close(&now);
+        ck_attention_close(&now);
     }
     if (ck_case("attention_bwd %s B=%d T=%d H=%d/%d D=%d", type, s->batch, s->tokens, s->heads, s->kv_heads, s->size) &&
         align_case(ck_set_up.gpu)) {
-        problem_open(&now, s, dtype);
+        ck_attention_open(&now, s, dtype);
         const dsc_attention_bwd_args args = backward_open(&now, &current);
         ck_bench(DSC_KERNEL_ATTENTION_BWD, &args, sizeof args, 0, 5 * product, s->tokens > 256);
-        problem_close(&now);
+        ck_attention_close(&now);
     }
     bench_warpgroups(s, product);
 }

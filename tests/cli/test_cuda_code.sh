@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_cuda_code.sh - what nvcc made: the exact kernels (exact.cu, update.cu and quant.cu of kernels/cuda/) have no operation that a
+# test_cuda_code.sh - what nvcc made: the exact kernels (exact.cu, update.cu, quant.cu, signs.cu and product.cu of kernels/cuda/) have no operation that a
 # compiler may fuse or shorten, and the plugin has machine code for sm_80 and sm_90 and PTX for later GPUs of every source; of those
 # whose name ends in _sm90, machine code for sm_90a alone, with warpgroups' products and tile copies in it. The plugin's build has
 # warnings as errors. Skipped where there is no nvcc; the checker itself is tested everywhere.
@@ -35,6 +35,14 @@ check_exact() { # FILES
                     bad(count["sub"] " subtractions, " count["div"] " divisions, " count["add"] " sums, " count["sqrt"] " square roots: once, once and twice an element")
                 if (count["fma32"] < 3 * count["sqrt"] || count["fma32"] > 5 * count["sqrt"])
                     bad(count["fma32"] " multiply-adds for " count["sqrt"] " elements: 3 to 5 each")
+            } else if (name ~ /muon/) {
+                if (count["div"] + count["sqrt"] + count["add"] > 0) bad("a division, a root or a sum that the recipe has not")
+                if (count["sub"] == 0 || count["fma32"] < count["sub"] || count["fma32"] > 3 * count["sub"])
+                    bad(count["fma32"] + 0 " multiply-adds for " count["sub"] + 0 " subtractions: 1 to 3 each")
+            } else if (name ~ /exact_product/) {
+                if (count["div"] + count["sqrt"] + count["sub"] > 0) bad("a division, a root or a difference")
+                if (count["mul"] == 0 || count["mul"] > 2 * count["add"] || count["fma32"] < count["add"])
+                    bad(count["add"] + 0 " sums, " count["mul"] + 0 " products, " count["fma32"] + 0 " multiply-adds")
             } else if (name ~ /adagrad/) {
                 if (count["sqrt"] == 0) bad("no square root")
                 if (count["div"] != count["sqrt"] || count["add"] != count["sqrt"] || count["mul"] > count["sqrt"])
@@ -47,6 +55,9 @@ check_exact() { # FILES
                 most = (name ~ /sgd/ ? 2 : name ~ /momentum/ ? 3 : 1) * count["mul"]
                 if (count["fma32"] == 0 || count["fma32"] > most)
                     bad(count["fma32"] + 0 " multiply-adds for " count["mul"] + 0 " products: at most " most)
+            } else if (name ~ /add_signs_op/) {
+                if (count["fma32"] == 0 || count["fma32"] != count["sub"] || count["fma32"] != count["mul"] || count["fma32"] != count["add"])
+                    bad(count["fma32"] + 0 " multiply-adds, " count["mul"] + 0 " products, " count["sub"] + 0 " subtractions, " count["add"] + 0 " sums: all once an element")
             } else if (count["fma32"] > 0) bad("a multiply-add in fp32")
             if (name ~ /sumsq/ ? count["fma64"] != count["widened"] || count["widened"] == 0 : count["fma64"] > 0)
                 bad(count["fma64"] + 0 " multiply-adds in fp64 for " count["widened"] + 0 " elements")
@@ -56,8 +67,9 @@ check_exact() { # FILES
             for (k in seen) if (index(name, k)) seen[k] = 1
         }
         BEGIN { split("", count); seen["cast"] = seen["cast_stochastic"] = seen["fold"] = seen["add_op"] = seen["sumsq"] = seen["adamw"] = 0
-                seen["sgd"] = seen["momentum"] = seen["adagrad"] = seen["lion"] = seen["lamb"] = seen["direction_op"] = 0
-                seen["15quantize"] = seen["dequantize"] = seen["fold_quantized"] = 0 }
+                seen["sgd"] = seen["momentum"] = seen["adagrad"] = seen["lion"] = seen["lamb"] = seen["muon"] = seen["exact_product"] = seen["direction_op"] = 0
+                seen["15quantize"] = seen["dequantize"] = seen["fold_quantized"] = 0
+                seen["add_signs_op"] = seen["signs_pack"] = seen["signs_fold"] = seen["signs_unpack"] = seen["mask_signs_op"] = 0 }
         {
             op = $1 ~ /^@/ ? $2 : $1
             if (op !~ /^(add|sub|mul|mad|fma|div|sqrt|rcp|rsqrt|ex2|lg2|sin|cos|tanh)\..*(f16|f32|f64)/) {
@@ -75,9 +87,10 @@ check_exact() { # FILES
 }
 has() { # KERNELS_AND_TEXTS... : a file with every kernel, and each TEXT in the kernel of its NAME=
     local kernel
-    for kernel in cast cast_stochastic fold add_op sumsq adamw sgd momentum adagrad lion lamb direction_op 15quantize dequantize fold_quantized; do
+    for kernel in cast cast_stochastic fold add_op sumsq adamw sgd momentum adagrad lion lamb muon direction_op exact_product 15quantize dequantize fold_quantized \
+        add_signs_op signs_pack signs_fold signs_unpack mask_signs_op; do
         case $kernel in
-        sgd | momentum | adagrad | lion | lamb) echo ".visible .entry each_update_op_${kernel}(" ;;
+        sgd | momentum | adagrad | lion | lamb | muon) echo ".visible .entry each_update_op_${kernel}(" ;;
         *) echo ".visible .entry each_${kernel}(" ;;
         esac
         case $kernel in
@@ -86,7 +99,10 @@ has() { # KERNELS_AND_TEXTS... : a file with every kernel, and each TEXT in the 
         momentum) printf '\t%s\n' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' ;;
         adagrad) printf '\t%s\n' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' ;;
         lamb) printf '\t%s\n' 'sub.rn.f32 a;' 'mul.rn.f32 a;' 'add.rn.f32 a;' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' ;;
+        muon) printf '\t%s\n' 'mul.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' ;;
+        exact_product) printf '\t%s\n' 'fma.rn.f32 a;' 'add.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' ;;
         lion) printf '\t%s\n' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'sub.rn.f32 a;' ;;
+        add_signs_op) printf '\t%s\n' 'mul.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'add.rn.f32 a;' ;;
         sumsq) printf '\t%s\n' 'cvt.f64.f32 a;' 'fma.rn.f64 a;' ;;
         esac
         [ "$kernel" != "$1" ] || printf '\t%s\n' "$2"
@@ -108,11 +124,14 @@ canary "denormals that are flushed" fold 'add.rn.ftz.f32 %f1, %f2, %f3;'
 canary "a division that is not there" lion 'div.rn.f32 %f1, %f2, %f3;'
 canary "a multiply-add too many" lamb 'fma.rn.f32 %f1, %f2, %f3, %f4;
 	fma.rn.f32 %f1, %f2, %f3, %f4;'
+canary "a difference in a product" exact_product 'sub.rn.f32 %f1, %f2, %f3;'
+canary "a root that is not there" muon 'sqrt.rn.f32 %f1, %f2;'
 canary "a sum too many" adagrad 'add.rn.f32 %f1, %f2, %f3;'
+canary "a sum of signs too many" add_signs_op 'add.rn.f32 %f1, %f2, %f3;'
 canary "a fused double" sumsq 'fma.rn.f64 %fd1, %fd2, %fd3, %fd4;'
 
-if [ -n "$ptx" ]; then check_exact $ptx; result "exact.cu, update.cu and quant.cu: every operation rounds once, as written" $? "$dir/words"
-else skip "exact.cu, update.cu and quant.cu: every operation rounds once, as written" "no nvcc here"; fi
+if [ -n "$ptx" ]; then check_exact $ptx; result "exact.cu, update.cu, quant.cu, signs.cu and product.cu: every operation rounds once, as written" $? "$dir/words"
+else skip "exact.cu, update.cu, quant.cu, signs.cu and product.cu: every operation rounds once, as written" "no nvcc here"; fi
 
 # A source's code is a fat binary in the plugin: entries of kind 1 (PTX) and 2 (machine code), each with its architecture.
 if [ -e "$plugin" ]; then

@@ -35,4 +35,6 @@ done
 if git grep -nE '\b(gpt2|llama)' -- 'engine/*.c' 'zero/*.c' | grep -vE '^\S+:[0-9]+:\s*(/?\*|//)' | grep -v '"' ; then echo "layers: the engine names a layer"; bad=1; fi
 if git grep -nE 'dsc_(layout|zero|comm)_' -- 'models/*.[ch]'; then echo "layers: a model names a shard"; bad=1; fi
 if git grep -nE 'dsc_config' -- 'kernels/*.[ch]' 'models/*.[ch]'; then echo "layers: a kernel or model names the config"; bad=1; fi
+# PTX has one home, where each wrapper has its body for the simulator.
+if git grep -nE '\basm\b *(volatile *)?\(' -- kernels/cuda ':!kernels/cuda/ptx.h'; then echo "layers: inline PTX outside of kernels/cuda/ptx.h"; bad=1; fi
 exit $bad

@@ -47,7 +47,7 @@ uint64_t cusim_operations(int device); /* run so far */
 void cusim_set_product_ticks(const unsigned ticks[4]);
 /* How long kernels take whose name, as it is launched, contains `name` (its first 63 letters); NULL: all take none. */
 void cusim_set_kernel_ticks(const char *name, unsigned ticks);
-/* GPUs that are not what the bodies of kernels/cuda/ptx_sm90.h say: for those who look before they trust. */
+/* GPUs that are not what the bodies of kernels/cuda/ptx.h say: for those who look before they trust. */
 typedef enum cusim_quirk {
     CUSIM_AS_DOCUMENTED,
     CUSIM_STRAIGHT_COPIES, /* copies of tiles do not swap the parts of rows */

@@ -1,17 +1,121 @@
-/* ptx_sm90_sim.h - the bodies of ptx_sm90.h's wrappers for the simulator: they do what the instructions' documentation
- * says. Copies land at once or when everybody waits, products read their operands when they are asked for or when their
- * result is waited for, and NaN lies where a result is to be until then. Who ends what others wait for may be overtaken
- * by them. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CUDA_PTX_SM90_SIM_H
-#define DSC_KERNELS_CUDA_PTX_SM90_SIM_H
+/* ptx_sim.h - the bodies of ptx.h's wrappers for the simulator: they do what the instructions' documentation says.
+ * Copies land at once, as late as they may, or when everybody waits, products of warpgroups read their operands when
+ * they are asked for or when their result is waited for, and NaN lies where a result is to be until then. Who ends what
+ * others wait for may be overtaken by them. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_CUDA_PTX_SIM_H
+#define DSC_KERNELS_CUDA_PTX_SIM_H
 
+#include <deque>
 #include <list>
+#include <vector>
 
-#include "kernels/cuda/ptx_sm90.h"
+#include "base/f16.h"
+#include "kernels/cuda/ptx.h"
 
 namespace {
 
-/* ---- barriers ---- */
+/* ---- copies and products of one warp, conversions ---- */
+
+struct sim_copy { void *to; const void *from; bool valid; };
+struct sim_copies { std::vector<sim_copy> open; std::deque<std::vector<sim_copy>> groups; };
+
+/* Of the calling CUDA thread; one block at a time runs on a host thread. */
+inline sim_copies &sim_copies_now()
+{
+    static thread_local sim_copies of[cusim::THREADS_MAX];
+    return of[cusim::current->now->linear];
+}
+
+inline void cp_async16(void *shared, const void *global, bool valid)
+{
+    sim_copies_now().open.push_back({ shared, global, valid });
+}
+
+inline void cp_async_commit()
+{
+    sim_copies &mine = sim_copies_now();
+    mine.groups.push_back(mine.open);
+    mine.open.clear();
+}
+
+/* Copies as late as they may be, so that a missing wait shows. */
+template <int N> inline void cp_async_wait()
+{
+    sim_copies &mine = sim_copies_now();
+    for (; mine.groups.size() > N; mine.groups.pop_front())
+        for (const sim_copy &c : mine.groups.front()) {
+            memset(c.to, 0, 16);
+            if (c.valid)
+                memcpy(c.to, c.from, 16);
+        }
+}
+
+struct sim_rows { const unsigned short *row; unsigned *r; };
+
+template <bool TRANS> inline void sim_ldmatrix(unsigned (&r)[4], const void *row)
+{
+    sim_rows mine = { static_cast<const unsigned short *>(row), r };
+    cusim::meet(CUSIM_SITE, 0xffffffffu, &mine, [](cusim::warp &w, unsigned) {
+        for (int lane = 0; lane < 32; lane++) {
+            const int g = lane / 4, t = lane % 4;
+            for (int i = 0; i < 4; i++) {
+                const unsigned short *const row_g = static_cast<sim_rows *>(w.given[8 * i + g])->row;
+                const unsigned short *const low = static_cast<sim_rows *>(w.given[8 * i + 2 * t])->row;
+                const unsigned short *const high = static_cast<sim_rows *>(w.given[8 * i + 2 * t + 1])->row;
+                const unsigned first = TRANS ? low[g] : row_g[2 * t], second = TRANS ? high[g] : row_g[2 * t + 1];
+                static_cast<sim_rows *>(w.given[lane])->r[i] = first | second << 16;
+            }
+        }
+    });
+}
+
+inline void ldmatrix_x4(unsigned (&r)[4], const void *row) { sim_ldmatrix<false>(r, row); }
+inline void ldmatrix_x4_trans(unsigned (&r)[4], const void *row) { sim_ldmatrix<true>(r, row); }
+
+struct sim_product { float *d; const unsigned *a; unsigned b[2]; };
+
+inline float sim_half(unsigned pair, int which)
+{
+    return __uint_as_float(which == 0 ? pair << 16 : pair & 0xffff0000u);
+}
+
+inline void mma_bf16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
+{
+    sim_product mine = { d, a, { b0, b1 } };
+    cusim::meet(CUSIM_SITE, 0xffffffffu, &mine, [](cusim::warp &w, unsigned) {
+        float left[16][16], right[16][8], sum[16][8];
+        for (int lane = 0; lane < 32; lane++) {
+            const sim_product *p = static_cast<sim_product *>(w.given[lane]);
+            const int g = lane / 4, t = lane % 4;
+            for (int e = 0; e < 8; e++) /* a[i] holds row g + 8 (i & 1), columns 2t + 8 (i >> 1) and the next */
+                left[g + 8 * (e / 2 & 1)][2 * t + 8 * (e / 4) + (e & 1)] = sim_half(p->a[e / 2], e & 1);
+            for (int e = 0; e < 4; e++) {
+                right[2 * t + 8 * (e / 2) + (e & 1)][g] = sim_half(p->b[e / 2], e & 1);
+                sum[g + 8 * (e / 2)][2 * t + (e & 1)] = p->d[e];
+            }
+        }
+        for (int i = 0; i < 16; i++)
+            for (int k = 0; k < 16; k++)
+                for (int j = 0; j < 8; j++)
+                    sum[i][j] += left[i][k] * right[k][j];
+        for (int lane = 0; lane < 32; lane++)
+            for (int e = 0; e < 4; e++)
+                static_cast<sim_product *>(w.given[lane])->d[e] = sum[lane / 4 + 8 * (e / 2)][2 * (lane % 4) + (e & 1)];
+    });
+}
+
+inline unsigned pack_bf16(float low, float high)
+{
+    return __bfloat16_as_ushort(__float2bfloat16_rn(low)) |
+           static_cast<unsigned>(__bfloat16_as_ushort(__float2bfloat16_rn(high))) << 16;
+}
+
+inline float fast_exp2(float x) { return x < -126.0f ? 0.0f : std::exp2(x); }
+
+inline uint16_t f16_bits_from_f32(float x) { return dsc_f16_from_f32(x); }
+inline float f32_from_f16_bits(uint16_t h) { return dsc_f32_from_f16(h); }
+
+/* ---- sm_90a: barriers ---- */
 
 /* The eight bytes of a barrier. Shared memory that nobody wrote has all bits set. */
 struct sim_barrier {
@@ -102,7 +206,7 @@ inline void mbarrier_wait(mbarrier *b, unsigned parity)
     }, &phase);
 }
 
-/* ---- copies ---- */
+/* ---- sm_90a: copies ---- */
 
 inline unsigned shared_address(const void *p)
 {
@@ -166,7 +270,7 @@ inline void copy_box(void *shared, const CUtensorMap *map, mbarrier *b, int c0, 
     });
 }
 
-/* ---- products ---- */
+/* ---- sm_90a: products ---- */
 
 inline shared_matrix matrix_of(const void *first, int leading, int stride)
 {
