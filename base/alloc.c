@@ -280,6 +280,8 @@ static void *map_zeroed(dsc_buf *buf)
     return ptr != MAP_FAILED ? ptr : NULL;
 }
 
+int64_t dsc_buf_counted(int64_t bytes) { return dsc_align_up(bytes, 64); }
+
 dsc_status dsc_buf_open(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_buf *out, dsc_error *err)
 {
     *out = (dsc_buf){ 0 };
@@ -289,7 +291,7 @@ dsc_status dsc_buf_open(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t by
     if (bytes < 0 || bytes > INT64_MAX / 4)
         return DSC_FAIL(err, DSC_ERR_NOMEM, "", "out of %s memory: %lld bytes of %s do not fit any memory",
                         dsc_tier_text(tier), (long long)bytes, dsc_tag_text(tag));
-    const int64_t counted = dsc_align_up(bytes, 64);
+    const int64_t counted = dsc_buf_counted(bytes);
     int64_t mapped = dsc_align_up(dsc_max_i64(counted, 1), page);
 #ifdef ADDRESS_SANITIZER
     mapped += page; /* room for a red zone even when the last page is full */

@@ -91,6 +91,8 @@ typedef struct dsc_buf {
     dsc_pages pages;
 } dsc_buf;
 
+/* What a buffer of so many bytes counts as, on every device: whole cache lines. */
+int64_t dsc_buf_counted(int64_t bytes);
 DSC_MUST_USE dsc_status dsc_buf_open(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_buf *out,
                                      dsc_error *err);
 void dsc_buf_close(dsc_buf *buf); /* safe on a zeroed struct; zeroes it */

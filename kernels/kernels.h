@@ -12,10 +12,12 @@
 #include "kernels/gemm.h"
 #include "kernels/layernorm.h"
 #include "kernels/pick.h"
+#include "kernels/product.h"
 #include "kernels/quant.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
 #include "kernels/scale.h"
+#include "kernels/signs.h"
 #include "kernels/swiglu.h"
 #include "kernels/update.h"
 
@@ -62,8 +64,10 @@ typedef struct dsc_kernel_table { dsc_kernel_fn fn[DSC_KERNEL_COUNT]; } dsc_kern
 void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps);
 /* One per op file; called by dsc_kernel_table_init. */
 void dsc_exact_init(dsc_kernel_table *table, uint32_t caps);      /* CAST CAST_STOCHASTIC FOLD ADD SUMSQ */
-void dsc_update_init(dsc_kernel_table *table, uint32_t caps);     /* ADAMW SGD MOMENTUM ADAGRAD LION LAMB */
+void dsc_update_init(dsc_kernel_table *table, uint32_t caps);     /* ADAMW SGD MOMENTUM ADAGRAD LION LAMB MUON */
+void dsc_product_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_quant_init(dsc_kernel_table *table, uint32_t caps);      /* QUANTIZE DEQUANTIZE FOLD_QUANTIZED */
+void dsc_signs_init(dsc_kernel_table *table, uint32_t caps);      /* SIGNS_ADD _PACK _FOLD _UNPACK _MASK */
 void dsc_gemm_init(dsc_kernel_table *table, uint32_t caps);       /* GEMM COLSUM */
 void dsc_layernorm_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_rmsnorm_init(dsc_kernel_table *table, uint32_t caps);

@@ -6,12 +6,13 @@
 #include "kernels/update_range.h"
 
 const dsc_recipe_info dsc_recipes[DSC_RECIPE_COUNT] = {
-    [DSC_RECIPE_ADAMW] = { "adam", 2, { "exp_avg", "exp_avg_sq" }, false },
-    [DSC_RECIPE_SGD] = { "sgd", 0, { NULL }, false },
-    [DSC_RECIPE_MOMENTUM] = { "sgd_momentum", 1, { "momentum_buffer" }, false },
-    [DSC_RECIPE_ADAGRAD] = { "adagrad", 1, { "sum" }, false },
-    [DSC_RECIPE_LION] = { "lion", 1, { "exp_avg" }, false },
-    [DSC_RECIPE_LAMB] = { "lamb", 2, { "exp_avg", "exp_avg_sq" }, true },
+    [DSC_RECIPE_ADAMW] = { "adam", 2, { "exp_avg", "exp_avg_sq" }, DSC_NEEDS_NOTHING, DSC_RECIPE_ADAMW },
+    [DSC_RECIPE_SGD] = { "sgd", 0, { NULL }, DSC_NEEDS_NOTHING, DSC_RECIPE_SGD },
+    [DSC_RECIPE_MOMENTUM] = { "sgd_momentum", 1, { "momentum_buffer" }, DSC_NEEDS_NOTHING, DSC_RECIPE_MOMENTUM },
+    [DSC_RECIPE_ADAGRAD] = { "adagrad", 1, { "sum" }, DSC_NEEDS_NOTHING, DSC_RECIPE_ADAGRAD },
+    [DSC_RECIPE_LION] = { "lion", 1, { "exp_avg" }, DSC_NEEDS_NOTHING, DSC_RECIPE_LION },
+    [DSC_RECIPE_LAMB] = { "lamb", 2, { "exp_avg", "exp_avg_sq" }, DSC_NEEDS_NORMS, DSC_RECIPE_LAMB },
+    [DSC_RECIPE_MUON] = { "muon", 1, { "exp_avg", "exp_avg_sq" }, DSC_NEEDS_MATRICES, DSC_RECIPE_ADAMW },
 };
 
 dsc_recipe dsc_recipe_find(const char *name)
@@ -39,7 +40,7 @@ static dsc_status run(const dsc_update_ops *ops, dsc_recipe recipe, const char *
     if (a->state_dtype != DSC_F32 && a->state_dtype != DSC_BF16)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, name, "no states of dtype %d", (int)a->state_dtype);
     DSC_ASSERT(a->first >= 0);
-    DSC_ASSERT(a->direction == NULL || dsc_recipes[recipe].by_tensor);
+    DSC_ASSERT(a->direction == NULL || dsc_recipes[recipe].needs != DSC_NEEDS_NOTHING);
     DSC_ASSERT(a->param_half == NULL || dsc_dtype_is_half(a->half_dtype));
     dsc_blocks_run(a, a->count, team, &step, step_blocks);
     return DSC_OK;
@@ -52,7 +53,7 @@ static dsc_status run(const dsc_update_ops *ops, dsc_recipe recipe, const char *
     }
 #define VARIANTS(isa)                                                                            \
     VARIANT(ADAMW, isa) VARIANT(SGD, isa) VARIANT(MOMENTUM, isa) VARIANT(ADAGRAD, isa) VARIANT(LION, isa) \
-    VARIANT(LAMB, isa)                                                                            \
+    VARIANT(LAMB, isa) VARIANT(MUON, isa)                                                         \
     static void table_##isa(dsc_kernel_table *table)                                             \
     {                                                                                            \
         table->fn[DSC_KERNEL_ADAMW] = run_ADAMW_##isa;                                           \
@@ -61,6 +62,7 @@ static dsc_status run(const dsc_update_ops *ops, dsc_recipe recipe, const char *
         table->fn[DSC_KERNEL_ADAGRAD] = run_ADAGRAD_##isa;                                       \
         table->fn[DSC_KERNEL_LION] = run_LION_##isa;                                             \
         table->fn[DSC_KERNEL_LAMB] = run_LAMB_##isa;                                             \
+        table->fn[DSC_KERNEL_MUON] = run_MUON_##isa;                                             \
     }
 VARIANTS(ref)
 VARIANTS(avx2)

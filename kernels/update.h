@@ -24,16 +24,31 @@ typedef enum dsc_recipe {
     DSC_RECIPE_ADAGRAD,  /* sum */
     DSC_RECIPE_LION,     /* exp_avg */
     DSC_RECIPE_LAMB,     /* exp_avg, exp_avg_sq */
+    DSC_RECIPE_MUON,     /* exp_avg */
     DSC_RECIPE_COUNT
 } dsc_recipe;
+
+/* What an element's step depends on beside its own numbers; whoever runs the recipe makes it in a pass before. */
+typedef enum dsc_recipe_needs {
+    DSC_NEEDS_NOTHING,
+    DSC_NEEDS_NORMS,   /* how far a tensor is stepped: the norms of its weights and of its direction */
+    DSC_NEEDS_MATRICES /* where to: its tensor's whole direction, orthogonalised */
+} dsc_recipe_needs;
 
 typedef struct dsc_recipe_info {
     const char *name; /* in a checkpoint's manifest */
     int32_t state_count;
-    const char *state_name[DSC_UPDATE_STATES_MAX]; /* of its tensors there: "exp_avg" */
-    bool by_tensor; /* how far a tensor is stepped depends on the norms of its weights and of its direction */
+    const char *state_name[DSC_UPDATE_STATES_MAX]; /* of its tensors there: "exp_avg"; also of the rest's */
+    dsc_recipe_needs needs;
+    dsc_recipe rest; /* what is no hidden matrix goes by it, where this one is for matrices; else itself */
 } dsc_recipe_info;
 extern const dsc_recipe_info dsc_recipes[DSC_RECIPE_COUNT];
+/* Of any element that a run of it updates. */
+static inline int32_t dsc_recipe_states_most(dsc_recipe recipe)
+{
+    const int32_t own = dsc_recipes[recipe].state_count, rest = dsc_recipes[dsc_recipes[recipe].rest].state_count;
+    return own > rest ? own : rest;
+}
 /* The recipe of that name; DSC_RECIPE_COUNT: none. */
 dsc_recipe dsc_recipe_find(const char *name);
 
@@ -49,6 +64,7 @@ typedef struct dsc_update_scalars {
     float eps, eps_root;  /* added to the root; of LAMB also under it */
     float trust_least, trust_most; /* of LAMB: bounds of what its caller multiplies a tensor's step_size by */
     int32_t nesterov;
+    int32_t ns_steps;     /* of MUON's callers: Newton-Schulz steps */
 } dsc_update_scalars;
 
 /* One step, per element (all fp32, each line one rounding per operation). First, whatever the recipe:
@@ -75,6 +91,10 @@ typedef struct dsc_update_scalars {
  *   u = fma(decay, p, m / (sqrt(v + eps_root) + eps))
  *   p = fma(-step_size, u, p)
  * whose step_size is times the tensor's norm of p over that of u. With `direction` u is all that is written.
+ * MUON (Jordan 2024, as torch.optim.Muon: beta1 is the momentum), state m:
+ *   m = fma(one_minus_beta1, g - m, m);  u = nesterov ? fma(-one_minus_beta1, m - g, m) : m
+ *   p = p * decay;  p = fma(-step_size, along, p)
+ * where `along` is made of the whole tensor's u. With `direction` u is all that is written.
  * and param_half[i] = round(p) to half_dtype when param_half is not NULL.
  * States kept in BF16: p takes those above as they are; what is kept of them is rounded by chance, as CAST_STOCHASTIC
  * does it, with the lower (state 0) and upper (state 1) 16 bits of word n % 4 of block n / 4 of (seed, stream),
@@ -84,7 +104,8 @@ typedef struct dsc_update_args {
     void *state[DSC_UPDATE_STATES_MAX]; /* [count] likewise, of state_dtype; those that the recipe has */
     const float *grad;                  /* [count] the sum of leaves */
     uint16_t *param_half;               /* [count] written, or NULL */
-    float *direction;                   /* [count] of recipes by_tensor: written, and nothing else; or NULL */
+    float *direction;                   /* [count] of recipes with needs: written, and nothing else; or NULL */
+    const float *along;                 /* [count] of MUON, where `direction` is NULL */
     dsc_dtype half_dtype;               /* BF16 or F16 */
     int64_t count;
     dsc_dtype state_dtype;              /* F32 or BF16 */

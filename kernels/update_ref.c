@@ -7,7 +7,7 @@
 #include "kernels/update_range.h"
 
 /* From the gradient's sum, weight and states of an element to the new ones. */
-typedef struct element { float p, state[DSC_UPDATE_STATES_MAX]; } element;
+typedef struct element { float p, state[DSC_UPDATE_STATES_MAX], along; } element;
 
 static float gradient(const dsc_update_scalars *s, float sum, float p)
 {
@@ -73,6 +73,20 @@ static void lamb(const dsc_update_scalars *s, float g, element *e)
     e->p = fmaf(-s->step_size, u, e->p);
 }
 
+/* The direction before it is orthogonalised; the moment is the new one after it. */
+static float muon_direction(const dsc_update_scalars *s, float g, element *e)
+{
+    e->state[0] = fmaf(s->one_minus_beta1, g - e->state[0], e->state[0]);
+    return s->nesterov ? fmaf(-s->one_minus_beta1, e->state[0] - g, e->state[0]) : e->state[0];
+}
+
+static void muon(const dsc_update_scalars *s, float g, element *e)
+{
+    (void)muon_direction(s, g, e);
+    const float p = e->p * s->decay;
+    e->p = fmaf(-s->step_size, e->along, p);
+}
+
 typedef void (*recipe_fn)(const dsc_update_scalars *s, float g, element *e);
 
 static inline void all(const dsc_update_args *a, int64_t first, int64_t last, recipe_fn recipe, int states)
@@ -80,7 +94,7 @@ static inline void all(const dsc_update_args *a, int64_t first, int64_t last, re
     const dsc_update_scalars s = a->scalars;
     uint32_t word[4] = { 0 };
     for (int64_t i = first; i < last; i++) {
-        element e = { .p = a->master[i] };
+        element e = { .p = a->master[i], .along = a->along != NULL ? a->along[i] : 0.0f };
         for (int k = 0; k < states; k++)
             e.state[k] = dsc_get(a->state[k], i, a->state_dtype);
         recipe(&s, gradient(&s, a->grad[i], e.p), &e);
@@ -111,20 +125,30 @@ STEP(momentum, DSC_RECIPE_MOMENTUM)
 STEP(adagrad, DSC_RECIPE_ADAGRAD)
 STEP(lion, DSC_RECIPE_LION)
 STEP(lamb, DSC_RECIPE_LAMB)
+STEP(muon, DSC_RECIPE_MUON)
 
-static void directions(const dsc_update_args *a, int64_t first, int64_t last)
+typedef float (*direction_fn)(const dsc_update_scalars *s, float g, element *e);
+
+static inline void directions(const dsc_update_args *a, int64_t first, int64_t last, direction_fn direction, int states)
 {
     for (int64_t i = first; i < last; i++) {
-        element e = { .p = a->master[i], .state = { dsc_get(a->state[0], i, a->state_dtype),
-                                                    dsc_get(a->state[1], i, a->state_dtype) } };
-        a->direction[i] = lamb_direction(&a->scalars, gradient(&a->scalars, a->grad[i], e.p), &e);
+        element e = { .p = a->master[i] };
+        for (int k = 0; k < states; k++)
+            e.state[k] = dsc_get(a->state[k], i, a->state_dtype);
+        a->direction[i] = direction(&a->scalars, gradient(&a->scalars, a->grad[i], e.p), &e);
     }
 }
 
-static void lamb_or_direction(const dsc_update_args *a, int64_t first, int64_t last)
-{
-    (a->direction != NULL ? directions : all_lamb)(a, first, last);
-}
+#define STEP_OR_DIRECTION(name, recipe)                                                     \
+    static void name##_or_direction(const dsc_update_args *a, int64_t first, int64_t last)  \
+    {                                                                                       \
+        if (a->direction != NULL)                                                           \
+            directions(a, first, last, name##_direction, DSC_UPDATE_STATES_OF(recipe));     \
+        else                                                                                \
+            all_##name(a, first, last);                                                     \
+    }
+STEP_OR_DIRECTION(lamb, DSC_RECIPE_LAMB)
+STEP_OR_DIRECTION(muon, DSC_RECIPE_MUON)
 
 const dsc_update_ops dsc_update_ref = { {
     [DSC_RECIPE_ADAMW] = all_adamw,
@@ -133,4 +157,5 @@ const dsc_update_ops dsc_update_ref = { {
     [DSC_RECIPE_ADAGRAD] = all_adagrad,
     [DSC_RECIPE_LION] = all_lion,
     [DSC_RECIPE_LAMB] = lamb_or_direction,
+    [DSC_RECIPE_MUON] = muon_or_direction,
 } };

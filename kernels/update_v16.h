@@ -13,8 +13,8 @@ typedef struct lanes {
     bool nesterov;
 } lanes;
 
-/* Weights of 16 elements and their states. */
-typedef struct elements { v16 p, state[DSC_UPDATE_STATES_MAX]; } elements;
+/* Weights of 16 elements, their states, and what MUON goes along. */
+typedef struct elements { v16 p, state[DSC_UPDATE_STATES_MAX], along; } elements;
 
 V16_INLINE void adam_moments(const lanes *s, v16 g, elements *e)
 {
@@ -69,6 +69,19 @@ V16_INLINE void lamb_16(const lanes *s, v16 g, elements *e)
     e->p = v16_fnma(s->step_size, u, e->p);
 }
 
+/* The moment is the new one after it. */
+V16_INLINE v16 muon_direction_16(const lanes *s, v16 g, elements *e)
+{
+    e->state[0] = v16_fma(s->one_minus_beta1, v16_sub(g, e->state[0]), e->state[0]);
+    return s->nesterov ? v16_fnma(s->one_minus_beta1, v16_sub(e->state[0], g), e->state[0]) : e->state[0];
+}
+
+V16_INLINE void muon_16(const lanes *s, v16 g, elements *e)
+{
+    (void)muon_direction_16(s, g, e);
+    e->p = v16_fnma(s->step_size, e->along, v16_mul(e->p, s->decay));
+}
+
 V16_INLINE v16 gradient_16(const lanes *s, v16 grad, v16 p, bool l2)
 {
     const v16 g = v16_mul(grad, s->grad_scale);
@@ -85,6 +98,7 @@ V16_INLINE void recipe_16(const lanes *s, v16 grad, elements *e, dsc_update_kind
     case DSC_RECIPE_ADAGRAD: adagrad_16(s, g, e); break;
     case DSC_RECIPE_LION: lion_16(s, g, e); break;
     case DSC_RECIPE_LAMB: lamb_16(s, g, e); break;
+    case DSC_RECIPE_MUON: muon_16(s, g, e); break;
     case DSC_RECIPE_COUNT: break;
     }
 }
@@ -95,6 +109,8 @@ V16_INLINE v16 step_f32(const dsc_update_args *a, const lanes *s, int64_t i, int
     elements e = { .p = v16_load(a->master, i, left, DSC_F32) };
     for (int k = 0; k < kind.state_count; k++)
         e.state[k] = v16_load(a->state[k], i, left, DSC_F32);
+    if (kind.recipe == DSC_RECIPE_MUON)
+        e.along = v16_load(a->along, i, left, DSC_F32);
     recipe_16(s, v16_load(a->grad, i, left, DSC_F32), &e, kind);
     v16_store(a->master, i, left, DSC_F32, e.p);
     for (int k = 0; k < kind.state_count; k++)
@@ -109,6 +125,8 @@ V16_INLINE v16 step_bf16(const dsc_update_args *a, const lanes *s, int64_t i, v1
     elements e = { .p = v16_load(a->master, i, 16, DSC_F32) };
     for (int k = 0; k < kind.state_count; k++)
         e.state[k] = v16_load(a->state[k], i, 16, DSC_BF16);
+    if (kind.recipe == DSC_RECIPE_MUON)
+        e.along = v16_load(a->along, i, 16, DSC_F32);
     recipe_16(s, v16_load(a->grad, i, 16, DSC_F32), &e, kind);
     v16_store(a->master, i, 16, DSC_F32, e.p);
     for (int k = 0; k < kind.state_count; k++)
@@ -212,17 +230,19 @@ V16_INLINE void step(const dsc_update_args *a, int64_t first, int64_t last, dsc_
     DSC_FOR_UPDATE_KIND(recipe, a->scalars.l2 != 0.0f, copy, all(a, start, last, kind));
 }
 
-V16_INLINE void directions(const dsc_update_args *args, int64_t first, int64_t last, dsc_dtype state_dtype)
+V16_INLINE void directions(const dsc_update_args *args, int64_t first, int64_t last, dsc_recipe recipe,
+                           dsc_dtype state_dtype)
 {
     const dsc_update_args local = *args, *a = &local;
     const lanes s = lanes_of(&a->scalars);
     for (int64_t i = first; i < last; i += 16) {
         const int64_t left = last - i;
         elements e = { .p = v16_load(a->master, i, left, DSC_F32) };
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < DSC_UPDATE_STATES_OF(recipe); k++)
             e.state[k] = v16_load(a->state[k], i, left, state_dtype);
         const v16 g = gradient_16(&s, v16_load(a->grad, i, left, DSC_F32), e.p, a->scalars.l2 != 0.0f);
-        v16_store(a->direction, i, left, DSC_F32, lamb_direction_16(&s, g, &e));
+        v16_store(a->direction, i, left, DSC_F32, recipe == DSC_RECIPE_MUON ? muon_direction_16(&s, g, &e)
+                                                                            : lamb_direction_16(&s, g, &e));
     }
 }
 
@@ -234,16 +254,20 @@ STEP(momentum, DSC_RECIPE_MOMENTUM)
 STEP(adagrad, DSC_RECIPE_ADAGRAD)
 STEP(lion, DSC_RECIPE_LION)
 STEP(lamb, DSC_RECIPE_LAMB)
+STEP(muon, DSC_RECIPE_MUON)
 
-static void lamb_or_direction(const dsc_update_args *a, int64_t first, int64_t last)
-{
-    if (a->direction == NULL)
-        lamb(a, first, last);
-    else if (a->state_dtype == DSC_BF16)
-        directions(a, first, last, DSC_BF16);
-    else
-        directions(a, first, last, DSC_F32);
-}
+#define STEP_OR_DIRECTION(name, recipe)                                                     \
+    static void name##_or_direction(const dsc_update_args *a, int64_t first, int64_t last)  \
+    {                                                                                       \
+        if (a->direction == NULL)                                                           \
+            name(a, first, last);                                                           \
+        else if (a->state_dtype == DSC_BF16)                                                \
+            directions(a, first, last, recipe, DSC_BF16);                                   \
+        else                                                                                \
+            directions(a, first, last, recipe, DSC_F32);                                    \
+    }
+STEP_OR_DIRECTION(lamb, DSC_RECIPE_LAMB)
+STEP_OR_DIRECTION(muon, DSC_RECIPE_MUON)
 
 const dsc_update_ops V16_NAME(update) = { {
     [DSC_RECIPE_ADAMW] = adamw,
@@ -252,6 +276,7 @@ const dsc_update_ops V16_NAME(update) = { {
     [DSC_RECIPE_ADAGRAD] = adagrad,
     [DSC_RECIPE_LION] = lion,
     [DSC_RECIPE_LAMB] = lamb_or_direction,
+    [DSC_RECIPE_MUON] = muon_or_direction,
 } };
 
 #endif

@@ -7,6 +7,7 @@
 #include "kernels/cuda/gelu.h"
 #include "kernels/cuda/gemm_cublaslt.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/cuda/product.h"
 
 namespace {
 
@@ -76,59 +77,23 @@ dsc_status gelu_rows(const dsc_cuda_launch *at, const dsc_gemm_args *a, const vo
     return DSC_OK;
 }
 
-/* ---- our own product: a 64 x 64 tile a block, 4 x 4 of it a thread, sums in order of k ---- */
-
-enum { TILE = 64, TILE_K = 16, TILE_THREADS = 256, EACH = 4 };
-
-template <class TA> struct product_arrays {
-    const TA *a, *b;
-    int64_t m, n, k, a_row, a_col, b_row, b_col; /* element (i, j) is at i * row + j * col */
-    bool accumulate;
-};
-
-/* shared[kk][i] = op(x)[first + i, k + kk], 0 outside. */
-template <class TA>
-__device__ __forceinline__ void load_tile(float (&shared)[TILE_K][TILE + 1], const TA *x, int64_t first, int64_t count,
-                                          int64_t k, int64_t k_count, int64_t along, int64_t along_k)
-{
-    for (int e = static_cast<int>(threadIdx.x); e < TILE * TILE_K; e += TILE_THREADS) {
-        const int i = along_k == 1 ? e / TILE_K : e % TILE, kk = along_k == 1 ? e % TILE_K : e / TILE;
-        const bool inside = first + i < count && k + kk < k_count;
-        shared[kk][i] = inside ? to_f32(x[(first + i) * along + (k + kk) * along_k]) : 0.0f;
-    }
-}
+/* ---- our own product (product.h) ---- */
 
 template <class TC, class TA>
 __global__ void __launch_bounds__(TILE_THREADS)
-    product_kernel(const product_arrays<TA> p, const epilogue_arrays<TC, TA> e)
+    product_kernel(const product_arrays<TA> p, const epilogue_arrays<TC, TA> e, bool accumulate)
 {
-    __shared__ float left[TILE_K][TILE + 1], right[TILE_K][TILE + 1];
-    const int64_t tiles = (p.m + TILE - 1) / TILE, tile_col = blockIdx.x / tiles;
-    const int64_t row = (blockIdx.x - tile_col * tiles) * TILE, col = tile_col * TILE;
-    const int x = static_cast<int>(threadIdx.x % 16), y = static_cast<int>(threadIdx.x / 16);
     float sum[EACH][EACH] = {};
-    for (int64_t k = 0; k < p.k; k += TILE_K) {
-        load_tile(left, p.a, row, p.m, k, p.k, p.a_row, p.a_col);
-        load_tile(right, p.b, col, p.n, k, p.k, p.b_col, p.b_row);
-        __syncthreads();
-#pragma unroll
-        for (int kk = 0; kk < TILE_K; kk++)
-#pragma unroll
-            for (int i = 0; i < EACH; i++)
-#pragma unroll
-                for (int j = 0; j < EACH; j++)
-                    sum[i][j] = fmaf(left[kk][y + 16 * i], right[kk][x + 16 * j], sum[i][j]);
-        __syncthreads();
-    }
+    const product_place at = product_tile(p, sum);
 #pragma unroll
     for (int i = 0; i < EACH; i++)
 #pragma unroll
         for (int j = 0; j < EACH; j++) {
-            const int64_t r = row + y + 16 * i, c = col + x + 16 * j;
+            const int64_t r = at.row + STEP * i, c = at.col + STEP * j;
             if (r >= p.m || c >= p.n)
                 continue;
             TC *to = e.c + r * e.ldc + c;
-            *to = element<TC>::from(e.apply(sum[i][j] + (p.accumulate ? to_f32(*to) : 0.0f), r, c));
+            *to = element<TC>::from(e.apply(sum[i][j] + (accumulate ? to_f32(*to) : 0.0f), r, c));
         }
 }
 
@@ -136,11 +101,11 @@ template <class TC, class TA> void product_own(const dsc_cuda_launch *at, const 
 {
     const product_arrays<TA> p = { static_cast<const TA *>(a->a), static_cast<const TA *>(a->b), a->m, a->n, a->k,
                                    a->a_transposed ? 1 : a->lda, a->a_transposed ? a->lda : 1,
-                                   a->b_transposed ? 1 : a->ldb, a->b_transposed ? a->ldb : 1, a->accumulate };
+                                   a->b_transposed ? 1 : a->ldb, a->b_transposed ? a->ldb : 1 };
     const epilogue_arrays<TC, TA> e = { static_cast<TC *>(a->c), static_cast<const TA *>(a->bias),
                                         static_cast<const TC *>(a->aux), a->ldc, a->epilogue };
-    const unsigned grid = grid_size(dsc_div_ceil(a->m, TILE) * dsc_div_ceil(a->n, TILE));
-    DSC_CUDA_LAUNCH((product_kernel<TC, TA>), grid, TILE_THREADS, 0, at->stream, p, e);
+    DSC_CUDA_LAUNCH((product_kernel<TC, TA>), product_grid(a->m, a->n), TILE_THREADS, 0, at->stream, p, e,
+                    a->accumulate);
 }
 
 void product_any(const dsc_cuda_launch *at, const dsc_gemm_args *a)

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #define PART_ALIGN 256
-#define COUNT_ALIGN 64 /* as dsc_buf_open counts */
 /* Parts are aligned and small ones are not in the plan when the arena is taken. */
 #define ARENA_SLACK (INT64_C(1) << 20)
 
@@ -123,7 +122,7 @@ dsc_status dsc_cuda_mem_open(dsc_device *device, dsc_tag tag, dsc_tier tier, int
     if (bytes == 0)
         return DSC_OK;
     DSC_TRY(dsc_cuda_enter(d, err));
-    const int64_t counted = dsc_align_up(bytes, COUNT_ALIGN);
+    const int64_t counted = dsc_buf_counted(bytes);
     DSC_TRY(dsc_alloc_note(d->alloc, tag, tier, counted, err));
     dsc_buf buf;
     memset(&buf, 0, sizeof buf);
@@ -156,7 +155,7 @@ void dsc_cuda_mem_close(dsc_device *device, dsc_buf *buf)
     (void)cudaSetDevice(d->index);
     give_back(d, buf);
     (void)cudaGetLastError();
-    dsc_alloc_unnote(d->alloc, buf->tag, buf->tier, dsc_align_up(buf->bytes, COUNT_ALIGN));
+    dsc_alloc_unnote(d->alloc, buf->tag, buf->tier, dsc_buf_counted(buf->bytes));
     memset(buf, 0, sizeof *buf);
     pthread_mutex_lock(&d->lock);
     d->buffer_count--;

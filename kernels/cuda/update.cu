@@ -14,7 +14,7 @@ __device__ __forceinline__ void adam_moments(const dsc_update_scalars &s, float 
 
 /* From the gradient, weight and states of an element to the new ones. */
 struct adamw {
-    enum { STATES = 2 };
+    enum { STATES = 2, ALONG = 0 };
     static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&state)[2])
     {
         p = p * s.decay;
@@ -25,7 +25,7 @@ struct adamw {
 };
 
 struct lamb {
-    enum { STATES = 2 };
+    enum { STATES = 2, ALONG = 0 };
     static __device__ __forceinline__ float direction(const dsc_update_scalars &s, float g, float p, float (&state)[2])
     {
         adam_moments(s, g, state);
@@ -39,7 +39,7 @@ struct lamb {
 };
 
 struct sgd {
-    enum { STATES = 0 };
+    enum { STATES = 0, ALONG = 0 };
     static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&)[2])
     {
         p = fmaf(-s.step_size, g, p);
@@ -47,7 +47,7 @@ struct sgd {
 };
 
 struct momentum {
-    enum { STATES = 1 };
+    enum { STATES = 1, ALONG = 0 };
     static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&state)[2])
     {
         const float b = fmaf(s.beta1, state[0], s.one_minus_beta1 * g);
@@ -58,7 +58,7 @@ struct momentum {
 };
 
 struct adagrad {
-    enum { STATES = 1 };
+    enum { STATES = 1, ALONG = 0 };
     static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&state)[2])
     {
         const float sum = fmaf(g, g, state[0]);
@@ -69,7 +69,7 @@ struct adagrad {
 };
 
 struct lion {
-    enum { STATES = 1 };
+    enum { STATES = 1, ALONG = 0 };
     static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&state)[2])
     {
         const float m = state[0];
@@ -80,11 +80,26 @@ struct lion {
     }
 };
 
+/* Its step is along an array, after the moment and the decay. */
+struct muon {
+    enum { STATES = 1, ALONG = 1 };
+    static __device__ __forceinline__ float direction(const dsc_update_scalars &s, float g, float, float (&state)[2])
+    {
+        state[0] = fmaf(s.one_minus_beta1, g - state[0], state[0]);
+        return s.nesterov != 0 ? fmaf(-s.one_minus_beta1, state[0] - g, state[0]) : state[0];
+    }
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&state)[2])
+    {
+        direction(s, g, p, state);
+        p = p * s.decay;
+    }
+};
+
 /* Half: of the copy; float where there is none. first % 4 == 0 where W is 4: such a run is one random block's. */
 template <class Recipe, class Half, class State> struct update_op {
     float *master;
     State *state[DSC_UPDATE_STATES_MAX];
-    const float *grad;
+    const float *grad, *along;
     Half *param_half;
     uint64_t seed, stream;
     int64_t first;
@@ -125,6 +140,12 @@ template <class Recipe, class Half, class State> struct update_op {
                 scaled = fmaf(s.l2, p[j], scaled);
             Recipe::one(s, scaled, p[j], x[j]);
         }
+        if (static_cast<int>(Recipe::ALONG) != 0) {
+            load<W>(g, along + i);
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                p[j] = fmaf(-s.step_size, g[j], p[j]);
+        }
         if (sizeof(State) == 2 && Recipe::STATES > 0)
             round<W>(x, i);
         store<W>(master + i, p);
@@ -153,7 +174,7 @@ template <class Recipe, class State> struct direction_op {
         load<W>(p, master + i);
         load<W>(g, grad + i);
         load<W>(first, state[0] + i);
-        load<W>(second, state[1] + i);
+        load<W>(second, state[static_cast<int>(Recipe::STATES) - 1] + i);
 #pragma unroll
         for (int j = 0; j < W; j++) {
             float x[2] = { first[j], second[j] }, scaled = g[j] * s.grad_scale;
@@ -178,11 +199,12 @@ template <class Recipe, class State> void directions(const dsc_cuda_launch *at, 
 template <class Recipe, class Half, class State> void update(const dsc_cuda_launch *at, const dsc_update_args *a)
 {
     const update_op<Recipe, Half, State> op = {
-        a->master, { static_cast<State *>(a->state[0]), static_cast<State *>(a->state[1]) }, a->grad,
+        a->master, { static_cast<State *>(a->state[0]), static_cast<State *>(a->state[1]) }, a->grad, a->along,
         reinterpret_cast<Half *>(a->param_half), a->seed, a->stream, a->first, a->scalars
     };
     each<4>(at, op, a->count, is_aligned(a->master) && is_aligned(a->state[0]) && is_aligned(a->state[1]) &&
-                                  is_aligned(a->grad) && is_aligned(a->param_half) && a->first % 4 == 0);
+                                  is_aligned(a->grad) && is_aligned(a->along) && is_aligned(a->param_half) &&
+                                  a->first % 4 == 0);
 }
 
 template <class Recipe, class State> void update_copy(const dsc_cuda_launch *at, const dsc_update_args *a)
@@ -207,6 +229,20 @@ dsc_status step(const dsc_cuda_launch *at, const void *args, const char *name, d
         update_copy<Recipe, float>(at, a);
     else
         update_copy<Recipe, uint16_t>(at, a);
+    return DSC_OK;
+}
+
+template <class Recipe>
+dsc_status step_or_direction(const dsc_cuda_launch *at, const void *args, const char *name, dsc_error *err)
+{
+    const dsc_update_args *a = static_cast<const dsc_update_args *>(args);
+    if (a->direction == NULL)
+        return step<Recipe>(at, args, name, err);
+    DSC_TRY(states_check(a, name, err));
+    if (a->state_dtype == DSC_F32)
+        directions<Recipe, float>(at, a);
+    else
+        directions<Recipe, uint16_t>(at, a);
     return DSC_OK;
 }
 
@@ -239,13 +275,10 @@ dsc_status dsc_cuda_run_LION(const dsc_cuda_launch *at, const void *args, dsc_er
 
 dsc_status dsc_cuda_run_LAMB(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
-    const dsc_update_args *a = static_cast<const dsc_update_args *>(args);
-    if (a->direction == NULL)
-        return step<lamb>(at, args, "LAMB", err);
-    DSC_TRY(states_check(a, "LAMB", err));
-    if (a->state_dtype == DSC_F32)
-        directions<lamb, float>(at, a);
-    else
-        directions<lamb, uint16_t>(at, a);
-    return DSC_OK;
+    return step_or_direction<lamb>(at, args, "LAMB", err);
+}
+
+dsc_status dsc_cuda_run_MUON(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return step_or_direction<muon>(at, args, "MUON", err);
 }

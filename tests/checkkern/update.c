@@ -117,10 +117,30 @@ static near lamb_one(const dsc_update_scalars *s, near g, const double *from, ne
     return stepped(s, lamb_direction(s, g, from, state, p0), p0);
 }
 
+static near muon_direction(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    const double left = (double)s->one_minus_beta1, m = from[0] + left * (g.x - from[0]);
+    state[0] = (near){ m, left * (g.off + u * fabs(g.x - from[0])) + u * fabs(m) + 0x1p-149 };
+    if (!s->nesterov)
+        return state[0];
+    const double along = m - left * (m - g.x), apart = state[0].off + g.off + u * fabs(m - g.x);
+    return (near){ along, state[0].off + left * apart + u * fabs(along) + 0x1p-149 };
+}
+
+/* Before it goes along what its direction became. */
+static near muon_one(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    (void)muon_direction(s, g, from, state, p0);
+    return weighted((double)s->decay, (near){ p0, 0 });
+}
+
 static near (*const recipes[DSC_RECIPE_COUNT])(const dsc_update_scalars *, near, const double *, near *, double) = {
     [DSC_RECIPE_ADAMW] = adamw_one,     [DSC_RECIPE_SGD] = sgd_one,   [DSC_RECIPE_MOMENTUM] = momentum_one,
     [DSC_RECIPE_ADAGRAD] = adagrad_one, [DSC_RECIPE_LION] = lion_one,
-    [DSC_RECIPE_LAMB] = lamb_one,
+    [DSC_RECIPE_LAMB] = lamb_one,       [DSC_RECIPE_MUON] = muon_one,
+};
+static near (*const directions[DSC_RECIPE_COUNT])(const dsc_update_scalars *, near, const double *, near *, double) = {
+    [DSC_RECIPE_LAMB] = lamb_direction, [DSC_RECIPE_MUON] = muon_direction,
 };
 
 static int states(void) { return dsc_recipes[current].state_count; }
@@ -132,7 +152,11 @@ static void near_one(const dsc_update_args *a, int64_t i)
     near state[DSC_UPDATE_STATES_MAX];
     for (int k = 0; k < states(); k++)
         from[k] = ck_start(a->state[k], i);
-    const near p = recipes[current](&a->scalars, gradient(a, i, p0), from, state, p0);
+    near p = recipes[current](&a->scalars, gradient(a, i, p0), from, state, p0);
+    if (a->along != NULL) {
+        const double to = p.x - (double)a->scalars.step_size * ck_get(a->along, i);
+        p = (near){ to, p.off + u * fabs(to) + 0x1p-149 };
+    }
     for (int k = 0; k < states(); k++)
         ck_near(a->state[k], i, state[k].x, slack * state[k].off);
     if (isfinite(p.off))
@@ -235,6 +259,11 @@ static void check_case(int64_t n, dsc_dtype copy, float l2, int step, bool is_wi
     args.grad = g;
     for (int k = 0; k < states(); k++)
         args.state[k] = ck_buf(CK_INOUT, state_dtype, n, k == 0 ? "state 0" : "state 1");
+    float *along = NULL;
+    if (current == DSC_RECIPE_MUON) {
+        args.along = along = ck_buf(CK_IN, DSC_F32, n, "along");
+        ck_normal(along, 0, 0.3);
+    }
     args.param_half = copy != DSC_F32 ? ck_buf(CK_OUT, copy, n, "param_half") : NULL;
     ck_normal(p, 0, 0.5);
     ck_normal(g, 0, 0.1);
@@ -245,6 +274,8 @@ static void check_case(int64_t n, dsc_dtype copy, float l2, int step, bool is_wi
             ck_normal(args.state[k], 0, 0.1);
     if (is_wild) {
         ck_edges(p), ck_edges(g), ck_wild(p, n), ck_wild(g, n);
+        if (along != NULL)
+            ck_edges(along), ck_wild(along, n);
         for (int k = 0; k < states(); k++)
             ck_edges(args.state[k]), ck_wild(args.state[k], n);
     }
@@ -259,9 +290,11 @@ static void verify_direction(const void *args)
     ck_same_or_nan(a->direction, a->count);
     for (int64_t i = 0; i < a->count; i++) {
         const double p0 = ck_get(a->master, i), slack = 1 + 1e-5;
-        const double from[DSC_UPDATE_STATES_MAX] = { ck_get(a->state[0], i), ck_get(a->state[1], i) };
+        double from[DSC_UPDATE_STATES_MAX] = { 0 };
         near state[DSC_UPDATE_STATES_MAX];
-        const near along = lamb_direction(&a->scalars, gradient(a, i, p0), from, state, p0);
+        for (int k = 0; k < states(); k++)
+            from[k] = ck_get(a->state[k], i);
+        const near along = directions[current](&a->scalars, gradient(a, i, p0), from, state, p0);
         if (isfinite(along.off))
             ck_near(a->direction, i, along.x, slack * along.off);
     }
@@ -282,7 +315,8 @@ static void check_direction(int64_t n, dsc_dtype state_dtype, float l2, int step
     ck_normal(p, 0, 0.5);
     ck_normal(g, 0, 0.1);
     ck_normal(args.state[0], 0, 0.1);
-    ck_uniform(args.state[1], 0, 0.02);
+    if (states() > 1)
+        ck_uniform(args.state[1], 0, 0.02);
     ck_kernel(dsc_recipe_kernel(current), &args, sizeof args, verify_direction);
 }
 
@@ -299,7 +333,7 @@ static void check_recipe(void)
         check_case(ck_lengths[l], half, l % 2 == 0 ? 0.05f : 0, 2, true, -1);
         check_case(ck_lengths[l], other, l % 3 == 0 ? 0.05f : 0, 5, false, firsts[l % DSC_COUNT(firsts)]);
         check_case(ck_lengths[l], DSC_F32, l % 2 == 0 ? 0.05f : 0, 1, true, firsts[(l + 3) % DSC_COUNT(firsts)]);
-        if (dsc_recipes[current].by_tensor)
+        if (dsc_recipes[current].needs != DSC_NEEDS_NOTHING)
             check_direction(ck_lengths[l], l % 2 == 0 ? DSC_F32 : DSC_BF16, l % 3 == 0 ? 0.05f : 0, (int)l % 5 + 1);
     }
 }
@@ -339,7 +373,10 @@ static void bench(bool copy, dsc_dtype state_dtype)
         args.state[k] = ck_buf(CK_INOUT, state_dtype, n, k == 0 ? "state 0" : "state 1");
         memset(args.state[k], 0, (size_t)(n * each));
     }
-    ck_bench(dsc_recipe_kernel(current), &args, sizeof args, n * (12 + 2 * copy + 2 * states() * each), 0, false);
+    if (current == DSC_RECIPE_MUON)
+        args.along = bench_floats(CK_IN, n, "along");
+    const int64_t moved = 12 + 2 * copy + 2 * states() * each + (args.along != NULL ? 4 : 0);
+    ck_bench(dsc_recipe_kernel(current), &args, sizeof args, n * moved, 0, false);
 }
 
 void ck_update(void)

@@ -16,12 +16,14 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "engine/internal.h"
 #include "kernels/device.h"
 #include "tests/sim/cusim.h"
 #include "tests/support/run_expect.h"
 
 #define STEPS 4
-#define WIDTH 5003 /* no multiple of a vector, a chunk or a slice */
+#define WIDTH 5005 /* no multiple of a vector, a chunk or a slice */
+#define ROWS 65    /* of a weight as a matrix, which it is to Muon alone */
 #define SMALL 37   /* elements of the parameters without decay */
 #define MODULES 4
 #define SAMPLES 2 /* of a micro-batch */
@@ -119,8 +121,8 @@ static dsc_status loss_forward(const dsc_module *m, dsc_module_ctx *ctx, dsc_err
 static const dsc_batch_spec batch_spec = { .name = "x", .dtype = DSC_F32, .dim_count = 1, .dim = { WIDTH } };
 
 #define WEIGHT(text) \
-    { .name = text, .dim_count = 1, .dim = { WIDTH }, .init = DSC_INIT_NORMAL, .init_std = 0.5f, .trainable = true, \
-      .decay = true, .shared_module = -1, .shared_param = -1 }
+    { .name = text, .dim_count = 2, .dim = { ROWS, WIDTH / ROWS }, .init = DSC_INIT_NORMAL, .init_std = 0.5f, \
+      .trainable = true, .decay = true, .shared_module = -1, .shared_param = -1 }
 #define BIAS(text) \
     { .name = text, .dim_count = 1, .dim = { SMALL }, .init = DSC_INIT_NORMAL, .init_std = 0.5f, .trainable = true, \
       .shared_module = -1, .shared_param = -1 }
@@ -130,7 +132,7 @@ static const dsc_param_spec specs[MODULES][3] = {
     { WEIGHT("2.weight"), BIAS("2.bias") },
     { WEIGHT("3.weight"),
       BIAS("3.bias"),
-      { .name = "0.weight", .dim_count = 1, .dim = { WIDTH }, .init = DSC_INIT_NORMAL, .init_std = 0.5f,
+      { .name = "0.weight", .dim_count = 2, .dim = { ROWS, WIDTH / ROWS }, .init = DSC_INIT_NORMAL, .init_std = 0.5f,
         .trainable = true, .decay = true, .shared_module = 0, .shared_param = 0 } },
 };
 
@@ -164,6 +166,7 @@ typedef struct variant {
     bool bf16, overlap;
     const char *own, *zero; /* further members of "dsc" and of zero_optimization, each preceded by a comma */
     const char *optimizer;
+    dsc_status (*after)(dsc_engine *engine, int32_t rank, void *user, dsc_error *err); /* the last step; or NULL */
 } variant;
 
 #define ADAMW "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}"
@@ -180,7 +183,7 @@ static void run(const variant *v, run_result *out)
              SAMPLES, v->optimizer, v->bf16 ? "true" : "false", (int)v->stage, v->overlap ? "true" : "false", v->zero,
              v->device, v->own);
     run_well(&(run_options){ .world = v->world, .steps = STEPS, .model = &model, .config = config,
-                             .data = { fill, NULL, 1 << 20 }, .fault_rank = -1 }, out);
+                             .data = { fill, NULL, 1 << 20 }, .after = v->after, .fault_rank = -1 }, out);
 }
 
 /* Clipping is at work, and steps change something. */
@@ -194,13 +197,13 @@ static void expect_sense(const run_result *r)
 static void compare_with(const char *optimizer, int32_t world, bool bf16, const char *own)
 {
     run_result cpu, gpu;
-    run(&(variant){ "cpu", world, 1, bf16, false, own, "", optimizer }, &cpu);
+    run(&(variant){ "cpu", world, 1, bf16, false, own, "", optimizer, NULL }, &cpu);
     expect_sense(&cpu);
     for (int32_t stage = 0; stage <= 3; stage++) {
         cusim_set_schedule((uint64_t)(world * 4 + stage), stage == 1   ? CUSIM_COMM_FIRST
                                                           : stage == 2 ? CUSIM_COMPUTE_FIRST
                                                                        : CUSIM_RANDOM);
-        run(&(variant){ "cuda", world, stage, bf16, stage != 0, own, "", optimizer }, &gpu);
+        run(&(variant){ "cuda", world, stage, bf16, stage != 0, own, "", optimizer, NULL }, &gpu);
         run_expect_same(&cpu, &gpu);
     }
 }
@@ -247,6 +250,7 @@ static void other_optimizers(void **state)
         "{\"type\": \"Adagrad\", \"params\": {\"lr\": 0.02, \"weight_decay\": 0.01}}",
         "{\"type\": \"Lion\", \"params\": {\"lr\": 0.003, \"weight_decay\": 0.1}}",
         "{\"type\": \"Lamb\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}",
+        "{\"type\": \"Muon\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1, \"ns_steps\": 2}}",
     };
     for (size_t o = 0; o < DSC_COUNT(optimizers); o++) {
         const int32_t world = run_most_ranks(8) < 3 ? 1 : 3;
@@ -255,12 +259,38 @@ static void other_optimizers(void **state)
     }
 }
 
+/* What a save does first. */
+static dsc_status settle_signs(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    DSC_TRY(dsc_engine_settle(engine, err));
+    return dsc_zero_settle_signs(engine->zero, 0.9, err);
+}
+
+/* 1-bit Adam: signs, their sums and what they leave out on a GPU are the CPU's. */
+static void momentum_as_signs(void **state)
+{
+    static const int32_t worlds[] = { 1, 3, 8 };
+    run_result cpu, gpu;
+    for (size_t w = 0; w < DSC_COUNT(worlds) && worlds[w] <= run_most_ranks(8); w++) {
+        variant v = { "cpu", worlds[w], 0, w % 2 == 0, false, "", "",
+                      "{\"type\": \"OneBitAdam\", \"params\": {\"lr\": 0.01, \"betas\": [0.9, 0.9],"
+                      " \"weight_decay\": 0.1, \"freeze_step\": 2}}", settle_signs };
+        run(&v, &cpu);
+        expect_sense(&cpu);
+        v.device = "cuda";
+        v.overlap = true;
+        cusim_set_schedule((uint64_t)w, CUSIM_RANDOM);
+        run(&v, &gpu);
+        run_expect_same(&cpu, &gpu);
+    }
+}
+
 /* ZeRO++'s weights and gradients: what is packed on a GPU is what a CPU packs. */
 static void packed_on_the_wire(void **state)
 {
     run_result cpu, gpu;
     variant v = { "cpu", 3, 3, true, false, "",
-                  ", \"zero_quantized_weights\": true, \"zero_quantized_gradients\": true", ADAMW };
+                  ", \"zero_quantized_weights\": true, \"zero_quantized_gradients\": true", ADAMW, NULL };
     if (run_most_ranks(8) < 3)
         skip();
     for (int bf16 = 0; bf16 < 2; bf16++) {
@@ -280,7 +310,7 @@ static void packed_on_the_wire(void **state)
 static void kept_among_neighbours(void **state)
 {
     run_result cpu, gpu;
-    variant v = { "cpu", 4, 3, true, false, "", "", ADAMW };
+    variant v = { "cpu", 4, 3, true, false, "", "", ADAMW, NULL };
     if (run_most_ranks(8) < 4)
         skip();
     run(&v, &cpu);
@@ -305,6 +335,7 @@ int main(void)
         cmocka_unit_test(packed_on_the_wire),
         cmocka_unit_test(kept_among_neighbours),
         cmocka_unit_test(other_optimizers),
+        cmocka_unit_test(momentum_as_signs),
     };
     return cmocka_run_group_tests_name("exact training on simulated GPUs", tests, NULL, NULL);
 }

@@ -1,0 +1,36 @@
+/* product.cu - exact products of kernels/product.h. Compiled as exact.cu is. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cuda/product.h"
+
+#include "kernels/cuda/launchers.h"
+
+namespace {
+
+__global__ void __launch_bounds__(TILE_THREADS)
+    exact_product(const product_arrays<float> p, float *c, const float *d, float alpha, float beta)
+{
+    float sum[EACH][EACH] = {};
+    const product_place at = product_tile(p, sum);
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            const int64_t row = at.row + STEP * i, col = at.col + STEP * j, to = row * p.n + col;
+            if (row >= p.m || col >= p.n)
+                continue;
+            const float s = sum[i][j] + 0.0f;
+            c[to] = d == NULL ? alpha * s : fmaf(alpha, s, beta * d[to]);
+        }
+}
+
+} // namespace
+
+dsc_status dsc_cuda_run_PRODUCT(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    const dsc_product_args *a = static_cast<const dsc_product_args *>(args);
+    const product_arrays<float> p = { a->a, a->b, a->m, a->n, a->k, a->a_row, a->a_col, a->b_row, a->b_col };
+    DSC_ASSERT(a->m >= 0 && a->n >= 0 && a->k >= 1);
+    if (a->m > 0 && a->n > 0)
+        DSC_CUDA_LAUNCH(exact_product, product_grid(a->m, a->n), TILE_THREADS, 0, at->stream, p, a->c, a->d, a->alpha,
+                        a->beta);
+    return DSC_OK;
+}

@@ -1,0 +1,70 @@
+/* signs.h - numbers sent as nothing but their signs and one scale: exact kernels, the same bits on every variant.
+ *
+ * Bit i % 8 of byte i / 8 is the sign bit of element i: 1 where it is negative. Of the last byte the bits that belong
+ * to no element are 0. What such a bit stands for is +scale or -scale; what that takes from an element is kept beside
+ * it and added to the next value sent. 1-bit Adam (Tang et al. 2021) sends momentum so.
+ * reference: signs_ref.c   variants: signs_v16.h in signs_avx2.c and signs_avx512.c
+ * check and bench: tests/checkkern/signs.c
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_SIGNS_H
+#define DSC_KERNELS_SIGNS_H
+
+#include <dsc/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+static inline int64_t dsc_signs_bytes(int64_t count) { return (count + 7) / 8; }
+
+/* Every array of floats starts at a multiple of 16 bytes; arrays do not overlap. Each line is one rounding per
+ * operation. */
+
+/* error <- error and the momentum as it is after this gradient:
+ *   g = grad * grad_scale;  m = fma(one_minus_beta1, g - moment, moment);  error = error + m */
+typedef struct dsc_signs_add_args {
+    float *error;        /* [count] read and written */
+    const float *moment; /* [count] */
+    const float *grad;   /* [count] */
+    int64_t count;
+    float grad_scale, one_minus_beta1;
+} dsc_signs_add_args;
+
+/* to <- the signs of x;  x = x - (x negative ? -scale : scale) */
+typedef struct dsc_signs_pack_args {
+    uint8_t *to; /* [dsc_signs_bytes(count)] */
+    float *x;    /* [count] read and written */
+    int64_t count;
+    float scale;
+} dsc_signs_pack_args;
+
+/* acc <- what several ranks sent, in their order:
+ *   s = -+scale[0];  s = s -+ scale[k] for k = 1..piece_count-1;  acc = s + acc */
+typedef struct dsc_signs_fold_args {
+    float *acc;          /* [count] read and written */
+    const uint8_t *from; /* piece_count >= 1 pieces of dsc_signs_bytes(count) */
+    int64_t from_stride; /* bytes between the starts of two */
+    const float *scale;  /* [piece_count], where the kernel runs */
+    int64_t piece_count, count;
+} dsc_signs_fold_args;
+
+/* to <- -+scale; 0 where `mask` is 0: a sign cannot say that nothing moves. */
+typedef struct dsc_signs_unpack_args {
+    float *to; /* [count] */
+    const uint8_t *from;
+    const float *mask; /* [count] */
+    int64_t count;
+    float scale;
+} dsc_signs_unpack_args;
+
+/* x <- 0 where `mask` is 0 */
+typedef struct dsc_signs_mask_args {
+    float *x;          /* [count] read and written */
+    const float *mask; /* [count] */
+    int64_t count;
+} dsc_signs_mask_args;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,20 @@
+/* signs_range.h - the kernels of signs.h on one thread over a range of elements: what a variant has to provide. Private
+ * to kernels/signs*.c. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_SIGNS_RANGE_H
+#define DSC_KERNELS_SIGNS_RANGE_H
+
+#include "base/base.h"
+#include "kernels/signs.h"
+
+/* Elements first..last-1 of the arguments' arrays; first is a multiple of 16. */
+typedef struct dsc_signs_ops {
+    void (*add)(const dsc_signs_add_args *a, int64_t first, int64_t last);
+    void (*pack)(const dsc_signs_pack_args *a, int64_t first, int64_t last);
+    void (*fold)(const dsc_signs_fold_args *a, int64_t first, int64_t last);
+    void (*unpack)(const dsc_signs_unpack_args *a, int64_t first, int64_t last);
+    void (*mask)(const dsc_signs_mask_args *a, int64_t first, int64_t last);
+} dsc_signs_ops;
+
+extern const dsc_signs_ops dsc_signs_ref, dsc_signs_avx2, dsc_signs_avx512;
+
+#endif

@@ -1,0 +1,67 @@
+/* signs_v16.h - the recipes of signs.h on sixteen lanes. Include after v16_*.h and after the words that AVX-512 and
+ * AVX2 have each in their own way: v16_signs (of all lanes, as bits), v16_signed (x, the other way where a bit is 1),
+ * v16_where (x where y is not 0, else 0). SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_SIGNS_V16_H
+#define DSC_KERNELS_SIGNS_V16_H
+
+#include "kernels/signs_range.h"
+
+static void add(const dsc_signs_add_args *a, int64_t first, int64_t last)
+{
+    const v16 by = v16_set(a->grad_scale), part = v16_set(a->one_minus_beta1);
+    for (int64_t i = first; i < last; i += 16) {
+        const v16 g = v16_mul(v16_load(a->grad, i, last - i, DSC_F32), by);
+        const v16 old = v16_load(a->moment, i, last - i, DSC_F32);
+        const v16 m = v16_fma(part, v16_sub(g, old), old);
+        v16_store(a->error, i, last - i, DSC_F32, v16_add(v16_load(a->error, i, last - i, DSC_F32), m));
+    }
+}
+
+V16_INLINE uint32_t load_signs(const uint8_t *from, int64_t i, int64_t left)
+{
+    return left > 8 ? from[i / 8] | (uint32_t)from[i / 8 + 1] << 8 : from[i / 8];
+}
+
+static void pack(const dsc_signs_pack_args *a, int64_t first, int64_t last)
+{
+    const v16 scale = v16_set(a->scale);
+    for (int64_t i = first; i < last; i += 16) {
+        const v16 x = v16_load(a->x, i, last - i, DSC_F32); /* beyond the end: +0 */
+        const uint32_t signs = v16_signs(x);
+        a->to[i / 8] = (uint8_t)signs;
+        if (last - i > 8)
+            a->to[i / 8 + 1] = (uint8_t)(signs >> 8);
+        v16_store(a->x, i, last - i, DSC_F32, v16_sub(x, v16_signed(scale, signs)));
+    }
+}
+
+static void fold(const dsc_signs_fold_args *a, int64_t first, int64_t last)
+{
+    for (int64_t i = first; i < last; i += 16) {
+        v16 s = v16_signed(v16_set(a->scale[0]), load_signs(a->from, i, last - i));
+        for (int64_t k = 1; k < a->piece_count; k++)
+            s = v16_add(s, v16_signed(v16_set(a->scale[k]), load_signs(a->from + k * a->from_stride, i, last - i)));
+        v16_store(a->acc, i, last - i, DSC_F32, v16_add(s, v16_load(a->acc, i, last - i, DSC_F32)));
+    }
+}
+
+static void unpack(const dsc_signs_unpack_args *a, int64_t first, int64_t last)
+{
+    const v16 scale = v16_set(a->scale);
+    for (int64_t i = first; i < last; i += 16) {
+        const v16 x = v16_signed(scale, load_signs(a->from, i, last - i));
+        v16_store(a->to, i, last - i, DSC_F32, v16_where(x, v16_load(a->mask, i, last - i, DSC_F32)));
+    }
+}
+
+static void mask(const dsc_signs_mask_args *a, int64_t first, int64_t last)
+{
+    for (int64_t i = first; i < last; i += 16) {
+        const v16 x = v16_load(a->x, i, last - i, DSC_F32);
+        v16_store(a->x, i, last - i, DSC_F32, v16_where(x, v16_load(a->mask, i, last - i, DSC_F32)));
+    }
+}
+
+const dsc_signs_ops V16_NAME(signs) = { add, pack, fold, unpack, mask };
+
+#endif
