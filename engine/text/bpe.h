@@ -7,22 +7,10 @@
 
 #include "engine/text/buffer.h"
 
-#define DSC_BPE_VOCAB_MAX (1 << 24)
-
-typedef struct dsc_bpe_token {
-    const char *text; /* as in the file; NULL: no token has this id */
-    const char *raw;  /* what it stands for in a text, NULL when nothing can */
-    int32_t bytes, raw_bytes;
-    bool special; /* an added token that decoding may leave out */
-} dsc_bpe_token;
-
 typedef struct dsc_bpe {
     dsc_alloc *alloc;
-    dsc_bpe_token *token; /* [vocab_size] */
-    int64_t vocab_size;   /* the largest id + 1 */
-    dsc_text strings;     /* what the tokens point into; complete before they do */
-    dsc_names by_text, by_raw;
-    dsc_keys merges; /* left << 32 | right: a = rank, b = the new id */
+    dsc_names by_raw; /* of the vocabulary, without added tokens */
+    dsc_keys merges;  /* left << 32 | right: a = rank, b = the new id */
     bool of_bytes, byte_fallback, fuse_unk, ignore_merges;
     int32_t unk;           /* -1: none */
     int32_t byte_id[256];  /* of_bytes: of a byte; byte_fallback: of <0xXX>; -1: none */

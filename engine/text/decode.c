@@ -121,6 +121,46 @@ static dsc_status decode_metaspace(const tok_decoder *step, tok_string s, bool f
     return end_string(out, err);
 }
 
+/* What a detokenizer of English makes of blanks before punctuation, in this order. */
+static dsc_status clean_up(tok_string *s, dsc_text buffer[2], dsc_error *err)
+{
+    static const char *const pairs[][2] = {
+        { " .", "." }, { " ?", "?" }, { " !", "!" }, { " ,", "," }, { " ' ", "'" }, { " n't", "n't" }, { " 'm", "'m" },
+        { " do not", " don't" }, { " 's", "'s" }, { " 've", "'ve" }, { " 're", "'re" },
+    };
+    int which = 0;
+    for (size_t i = 0; i < DSC_COUNT(pairs); i++) {
+        const tok_string from = { pairs[i][0], (int64_t)strlen(pairs[i][0]) };
+        if (memmem(s->ptr, (size_t)s->bytes, from.ptr, (size_t)from.bytes) == NULL)
+            continue;
+        buffer[which].bytes = 0;
+        DSC_TRY(tok_replace_all(*s, from, (tok_string){ pairs[i][1], (int64_t)strlen(pairs[i][1]) }, &buffer[which],
+                                err));
+        *s = (tok_string){ buffer[which].ptr, buffer[which].bytes };
+        which = !which;
+    }
+    return DSC_OK;
+}
+
+/* A piece inside a word loses its prefix, all others but the first get a blank. */
+static dsc_status decode_wordpiece(dsc_encoder *e, const tok_decoder *step, tok_string s, bool first, tok_strings *out,
+                                   dsc_error *err)
+{
+    const tok_string prefix = step->from;
+    const bool inside = s.bytes >= prefix.bytes && memcmp(s.ptr, prefix.ptr, (size_t)prefix.bytes) == 0;
+    dsc_text *const whole = &e->repaired;
+    whole->bytes = 0;
+    if (!first && !inside)
+        DSC_TRY(dsc_text_add(whole, " ", 1, err));
+    if (!first && inside)
+        s = (tok_string){ s.ptr + prefix.bytes, s.bytes - prefix.bytes };
+    DSC_TRY(dsc_text_add(whole, s.ptr, s.bytes, err));
+    s = (tok_string){ whole->ptr, whole->bytes };
+    if (step->cleanup)
+        DSC_TRY(clean_up(&s, e->normal, err));
+    return add_string(out, s, err);
+}
+
 static dsc_status decode_step(dsc_encoder *e, const tok_decoder *step, const tok_strings *in, tok_strings *out,
                               dsc_error *err)
 {
@@ -138,10 +178,26 @@ static dsc_status decode_step(dsc_encoder *e, const tok_decoder *step, const tok
             DSC_TRY(tok_replace_all(s, step->from, step->to, &out->text, err));
             DSC_TRY(end_string(out, err));
             break;
+        case TOK_DECODE_WORDPIECE: DSC_TRY(decode_wordpiece(e, step, s, i == 0, out, err)); break;
         case TOK_DECODE_STRIP: DSC_TRY(add_string(out, strip_string(step, s), err)); break;
         default: DSC_TRY(decode_metaspace(step, s, i == 0, out, err)); break;
         }
     }
+    return DSC_OK;
+}
+
+/* A token's name: of one that is normalised what became of it. Special is what a special token's name is. */
+static dsc_status name_token(dsc_encoder *e, const dsc_token *token, tok_string *name, bool *special, dsc_error *err)
+{
+    const dsc_tokenizer *t = e->tokenizer;
+    *name = (tok_string){ token->text, token->bytes };
+    *special = token->special;
+    if (!token->normalized || t->normalizer_count == 0)
+        return DSC_OK;
+    bool dropped;
+    DSC_TRY(tok_normalize(t, name, false, &dropped, e->normal, err));
+    const int32_t named = dsc_names_find(&t->vocab.by_text, name->ptr, name->bytes);
+    *special = named >= 0 && t->vocab.token[named].special;
     return DSC_OK;
 }
 
@@ -152,15 +208,17 @@ static dsc_status name_tokens(dsc_encoder *e, const int32_t *ids, int64_t count,
     tok_strings *out = &e->decoded[0];
     out->text.bytes = out->ends.count = 0;
     for (int64_t i = 0; i < count; i++) {
-        if (ids[i] < 0 || ids[i] >= t->bpe.vocab_size || t->bpe.token[ids[i]].text == NULL)
+        if (ids[i] < 0 || ids[i] >= t->vocab.size || t->vocab.token[ids[i]].text == NULL)
             return DSC_FAIL(err, DSC_ERR_INPUT, "tokenizer", "id %d at position %lld is no token's; there are %lld",
-                            (int)ids[i], (long long)i, (long long)t->bpe.vocab_size);
-        const dsc_bpe_token *token = &t->bpe.token[ids[i]];
-        if (skip_special && token->special)
+                            (int)ids[i], (long long)i, (long long)t->vocab.size);
+        tok_string name;
+        bool special = false;
+        DSC_TRY(name_token(e, &t->vocab.token[ids[i]], &name, &special, err));
+        if (skip_special && special)
             continue;
         if (!t->has_decoder && out->ends.count > 0)
             DSC_TRY(dsc_text_add(&out->text, " ", 1, err));
-        DSC_TRY(add_string(out, (tok_string){ token->text, token->bytes }, err));
+        DSC_TRY(add_string(out, name, err));
     }
     return DSC_OK;
 }

@@ -23,6 +23,10 @@ dsc_status dsc_encoder_open(dsc_encoder **out, const dsc_tokenizer *tokenizer, d
         e->decoded[i].text.alloc = tokenizer->alloc;
         e->decoded[i].ends.alloc = tokenizer->alloc;
     }
+    if (tokenizer->model != TOK_BPE) {
+        *out = e;
+        return DSC_OK;
+    }
     const dsc_status status = dsc_bpe_work_open(&tokenizer->bpe, &e->work, err);
     if (status != DSC_OK)
         dsc_encoder_close(&e);
@@ -90,6 +94,8 @@ static dsc_status encode_piece(dsc_encoder *e, int32_t step, piece_place place, 
     const dsc_tokenizer *t = e->tokenizer;
     if (piece.bytes == 0)
         return DSC_OK;
+    if (step == t->splitter_count && t->model == TOK_WORDPIECE)
+        return dsc_wordpiece_encode(&t->wordpiece, piece.ptr, piece.bytes, &e->ids, err);
     if (step == t->splitter_count)
         return dsc_bpe_encode(&t->bpe, e->work, piece.ptr, piece.bytes, &e->ids, err);
     const tok_splitter *s = &t->splitter[step];
@@ -113,10 +119,12 @@ static dsc_status encode_piece(dsc_encoder *e, int32_t step, piece_place place, 
 static dsc_status encode_part(dsc_encoder *e, tok_string part, piece_place place, dsc_error *err)
 {
     const dsc_tokenizer *t = e->tokenizer;
-    DSC_TRY(tok_normalize(t, &part, place.joined, e->normal, err));
+    bool dropped;
+    DSC_TRY(tok_normalize(t, &part, place.joined, &dropped, e->normal, err));
+    place.first = place.first && !dropped;
     int64_t at = 0, start = 0;
     for (;;) {
-        const tok_match match = tok_tree_find(t, &t->normalized, part.ptr, part.bytes, &at, start);
+        const tok_match match = tok_added_find(t, &t->normalized, part.ptr, part.bytes, &at, start);
         const tok_string before = { part.ptr + start, dsc_max_i64(match.start - start, 0) };
         DSC_TRY(encode_piece(e, 0, place, before, err));
         if (match.token == NULL)
@@ -133,7 +141,7 @@ static dsc_status encode_text(dsc_encoder *e, tok_string text, bool goes_on, dsc
     piece_place place = { .first = !goes_on, .joined = goes_on };
     int64_t at = 0, start = 0;
     for (;;) {
-        const tok_match match = tok_tree_find(t, &t->as_written, text.ptr, text.bytes, &at, start);
+        const tok_match match = tok_added_find(t, &t->as_written, text.ptr, text.bytes, &at, start);
         if (match.start > start)
             DSC_TRY(encode_part(e, (tok_string){ text.ptr + start, match.start - start }, place, err));
         if (match.token == NULL)

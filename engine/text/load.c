@@ -120,20 +120,30 @@ static bool may_cut(const dsc_tokenizer *t)
     for (int32_t i = 0; i < t->added_count; i++)
         if (t->added[i].single_word || t->added[i].strip_left || strchr(t->added[i].text.ptr, '\n') != NULL)
             return false;
-    for (int32_t i = 0; i < t->normalizer_count; i++)
-        if (t->normalizer[i].kind == TOK_REPLACE && strcmp(t->normalizer[i].from.ptr, " ") != 0)
+    bool blanks = false; /* there are no line ends left: they are blanks */
+    for (int32_t i = 0; i < t->normalizer_count; i++) {
+        const tok_normalizer *n = &t->normalizer[i];
+        if ((n->kind == TOK_REPLACE && (n->regex != NULL || blanks || strcmp(n->from.ptr, " ") != 0)) ||
+            n->kind == TOK_STRIP)
+            return false;
+        blanks |= n->kind == TOK_CHARS && n->lines_become_blanks;
+    }
+    for (int32_t i = 1; i < t->splitter_count; i++) /* puts something before each piece that it gets */
+        if (t->splitter[i].kind != TOK_SPLIT && t->splitter[i].prepend != TOK_PREPEND_NEVER)
             return false;
     for (int32_t i = 0; i < t->splitter_count && !cut; i++) {
         const tok_splitter *s = &t->splitter[i];
-        const bool cuts = s->regex != NULL && s->behavior == TOK_ISOLATED && dsc_regex_cuts_at_lines(s->regex);
-        const bool ignores = s->kind == TOK_SPLIT && s->regex != NULL && dsc_regex_ignores_lines(s->regex);
-        if (s->kind != TOK_SPLIT && i > 0 && s->prepend != TOK_PREPEND_NEVER)
-            return false;
+        const bool drops = s->is_match != NULL && s->behavior == TOK_REMOVED && s->is_match('\n') && s->is_match(' ');
+        const bool cuts = drops || (s->regex != NULL && s->behavior == TOK_ISOLATED && !blanks &&
+                                    dsc_regex_cuts_at_lines(s->regex));
+        const bool ignores = s->is_match != NULL ? !s->is_match('\n') && !s->is_match(' ')
+                                                 : s->kind == TOK_SPLIT && s->regex != NULL && !blanks &&
+                                                       dsc_regex_ignores_lines(s->regex);
         cut = cuts;
         if (!cuts && !ignores && (s->kind == TOK_SPLIT || (s->kind == TOK_METASPACE && i > 0)))
             return false;
     }
-    return cut || t->bpe.cuts_at_lines;
+    return cut || (t->model == TOK_BPE && !blanks && t->bpe.cuts_at_lines);
 }
 
 static dsc_status load_parts(const tok_loader *l, const cJSON *root)
@@ -158,8 +168,8 @@ static dsc_status load_parts(const tok_loader *l, const cJSON *root)
     DSC_TRY(tok_each(l, tok_get(root, "post_processor"), "processors", 0, tok_read_processor));
     t->has_decoder = tok_get(root, "decoder") != NULL;
     DSC_TRY(tok_each(l, tok_get(root, "decoder"), "decoders", 0, tok_read_decoder));
-    DSC_TRY(tok_tree_open(t, false, &t->as_written, l->err));
-    DSC_TRY(tok_tree_open(t, true, &t->normalized, l->err));
+    DSC_TRY(tok_added_open(t, false, &t->as_written, l->err));
+    DSC_TRY(tok_added_open(t, true, &t->normalized, l->err));
     t->may_cut = may_cut(t);
     return DSC_OK;
 }
@@ -224,11 +234,14 @@ void dsc_tokenizer_close(dsc_tokenizer **tokenizer)
     dsc_alloc *alloc = t->alloc;
     for (int32_t i = 0; i < t->splitter_count; i++)
         dsc_regex_close(&t->splitter[i].regex);
-    dsc_alloc_free(alloc, t->as_written.edges.slot);
-    dsc_alloc_free(alloc, t->normalized.edges.slot);
+    for (int32_t i = 0; i < t->normalizer_count; i++)
+        dsc_regex_close(&t->normalizer[i].regex);
+    dsc_tree_free(alloc, &t->as_written);
+    dsc_tree_free(alloc, &t->normalized);
+    dsc_tree_free(alloc, &t->wordpiece.pieces);
     dsc_alloc_free(alloc, t->added);
-    dsc_alloc_free(alloc, t->bpe.token);
-    dsc_alloc_free(alloc, t->bpe.by_text.slot);
+    dsc_alloc_free(alloc, t->vocab.token);
+    dsc_alloc_free(alloc, t->vocab.by_text.slot);
     dsc_alloc_free(alloc, t->bpe.by_raw.slot);
     dsc_alloc_free(alloc, t->bpe.merges.slot);
     dsc_text_free(&t->strings);
@@ -239,22 +252,22 @@ void dsc_tokenizer_close(dsc_tokenizer **tokenizer)
 
 int64_t dsc_tokenizer_vocab_size(const dsc_tokenizer *tokenizer)
 {
-    return tokenizer->bpe.vocab_size;
+    return tokenizer->vocab.size;
 }
 
 int32_t dsc_tokenizer_find(const dsc_tokenizer *tokenizer, const char *token)
 {
-    return dsc_names_find(&tokenizer->bpe.by_text, token, (int64_t)strlen(token));
+    return dsc_names_find(&tokenizer->vocab.by_text, token, (int64_t)strlen(token));
 }
 
 const char *dsc_tokenizer_token(const dsc_tokenizer *tokenizer, int32_t id)
 {
-    return id >= 0 && id < tokenizer->bpe.vocab_size ? tokenizer->bpe.token[id].text : NULL;
+    return id >= 0 && id < tokenizer->vocab.size ? tokenizer->vocab.token[id].text : NULL;
 }
 
 int32_t dsc_tokenizer_text_end(const dsc_tokenizer *tokenizer)
 {
-    static const char *const known[] = { "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>" };
+    static const char *const known[] = { "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[SEP]" };
     int32_t id = -1;
     for (size_t i = 0; i < DSC_COUNT(known) && id < 0; i++)
         id = dsc_tokenizer_find(tokenizer, known[i]);

@@ -1,4 +1,5 @@
-/* load_model.c - vocabulary, merges and added tokens of a tokenizer.json. SPDX-License-Identifier: Apache-2.0 */
+/* load_model.c - the model of a tokenizer.json (BPE's merges, WordPiece's pieces), its vocabulary and the added tokens.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,34 +10,33 @@ static const char mark[] = DSC_SPACE_MARK;
 /* Grows the table of tokens to the size that the largest id needs, and the maps of names with it. */
 static dsc_status open_tables(const tok_loader *l, const cJSON *vocab, const cJSON *added)
 {
-    dsc_bpe *bpe = &l->t->bpe;
+    dsc_tokenizer *t = l->t;
     int64_t largest = -1, names = 0, id;
     for (const cJSON *item = vocab->child; item != NULL; item = item->next, names++) {
-        DSC_TRY(tok_get_integer(l, item, item->string, DSC_BPE_VOCAB_MAX - 1, &id));
+        DSC_TRY(tok_get_integer(l, item, item->string, DSC_VOCAB_MAX - 1, &id));
         largest = dsc_max_i64(largest, id);
     }
     for (const cJSON *item = added != NULL ? added->child : NULL; item != NULL; item = item->next, names++) {
         if (!cJSON_IsObject(item))
             return tok_fail(l, item, DSC_ERR_INPUT, "an added token must be an object");
-        DSC_TRY(tok_get_integer(l, item, "id", DSC_BPE_VOCAB_MAX - 1, &id));
+        DSC_TRY(tok_get_integer(l, item, "id", DSC_VOCAB_MAX - 1, &id));
         largest = dsc_max_i64(largest, id);
     }
-    bpe->vocab_size = largest + 1;
-    DSC_TRY(dsc_alloc_zeroed(bpe->alloc, DSC_TAG_DATA, bpe->vocab_size, sizeof *bpe->token, &bpe->token, l->err));
-    DSC_TRY(dsc_names_open(bpe->alloc, names, &bpe->by_text, l->err));
-    return dsc_names_open(bpe->alloc, names, &bpe->by_raw, l->err);
+    t->vocab.size = largest + 1;
+    DSC_TRY(dsc_alloc_zeroed(t->alloc, DSC_TAG_DATA, t->vocab.size, sizeof *t->vocab.token, &t->vocab.token, l->err));
+    return dsc_names_open(t->alloc, names, &t->vocab.by_text, l->err);
 }
 
 static dsc_status add_token(const tok_loader *l, const cJSON *item, const char *name, int64_t id)
 {
-    dsc_bpe_token *token = &l->t->bpe.token[id];
+    dsc_token *token = &l->t->vocab.token[id];
     if (token->text != NULL)
         return tok_fail(l, item, DSC_ERR_INPUT, "\"%.60s\" has the id %lld, which \"%.60s\" has too", name,
                         (long long)id, token->text);
     const tok_string text = tok_keep(l, name, (int64_t)strlen(name));
     token->text = text.ptr;
     token->bytes = (int32_t)text.bytes;
-    if (dsc_names_add(&l->t->bpe.by_text, text.ptr, text.bytes, (int32_t)id) >= 0)
+    if (dsc_names_add(&l->t->vocab.by_text, text.ptr, text.bytes, (int32_t)id) >= 0)
         return tok_fail(l, item, DSC_ERR_INPUT, "\"%.60s\" has two ids", name);
     return DSC_OK;
 }
@@ -44,33 +44,27 @@ static dsc_status add_token(const tok_loader *l, const cJSON *item, const char *
 /* The bytes that a token stands for. One with a character that stands for none can only be an added one. */
 static void add_raw(const tok_loader *l, int64_t id)
 {
-    dsc_bpe *bpe = &l->t->bpe;
-    dsc_bpe_token *token = &bpe->token[id];
-    token->raw = token->text;
-    token->raw_bytes = token->bytes;
-    if (bpe->of_bytes) {
-        char *raw = l->t->strings.ptr + l->t->strings.bytes;
-        int32_t count = 0;
+    const dsc_token *token = &l->t->vocab.token[id];
+    tok_string raw = { token->text, token->bytes };
+    if (l->t->bpe.of_bytes) {
+        char *to = l->t->strings.ptr + l->t->strings.bytes;
         int length;
         DSC_ASSERT(l->t->strings.room - l->t->strings.bytes > token->bytes);
+        raw = (tok_string){ to, 0 };
         for (int32_t i = 0; i < token->bytes; i += length) {
             const int byte = dsc_char_byte(dsc_char_at(token->text + i, &length));
-            if (byte < 0) {
-                token->raw = NULL;
+            if (byte < 0)
                 return;
-            }
-            raw[count++] = (char)byte;
+            to[raw.bytes++] = (char)byte;
         }
-        l->t->strings.bytes += count;
-        token->raw = raw;
-        token->raw_bytes = count;
+        l->t->strings.bytes += raw.bytes;
     }
-    if (token->raw_bytes > 0)
-        (void)dsc_names_add(&bpe->by_raw, token->raw, token->raw_bytes, (int32_t)id);
+    if (raw.bytes > 0)
+        (void)dsc_names_add(&l->t->bpe.by_raw, raw.ptr, raw.bytes, (int32_t)id);
 }
 
 /* The vocabulary's tokens of one byte or character, and <0xXX>. */
-static void find_single(dsc_bpe *bpe)
+static void find_single(const dsc_vocab *vocab, dsc_bpe *bpe)
 {
     for (int i = 0; i < 256; i++) {
         const char byte = (char)i;
@@ -79,7 +73,7 @@ static void find_single(dsc_bpe *bpe)
         if (bpe->of_bytes)
             bpe->byte_id[i] = dsc_names_find(&bpe->by_raw, &byte, 1);
         else
-            bpe->byte_id[i] = dsc_names_find(&bpe->by_text, name, (int64_t)strlen(name));
+            bpe->byte_id[i] = dsc_names_find(&vocab->by_text, name, (int64_t)strlen(name));
         if (i < 128)
             bpe->ascii_id[i] = dsc_names_find(&bpe->by_raw, &byte, 1);
     }
@@ -108,17 +102,17 @@ static dsc_status merge_halves(const tok_loader *l, const cJSON *item, tok_strin
 
 static dsc_status find_half(const tok_loader *l, const cJSON *item, tok_string name, int32_t *id)
 {
-    *id = dsc_names_find(&l->t->bpe.by_text, name.ptr, name.bytes);
+    *id = dsc_names_find(&l->t->vocab.by_text, name.ptr, name.bytes);
     return *id >= 0 ? DSC_OK
                     : tok_fail(l, item, DSC_ERR_INPUT, "the merge's token \"%.*s\" is not in the vocabulary",
                                (int)dsc_min_i64(name.bytes, 60), name.ptr);
 }
 
 /* Whether merges stay within the parts that dsc_bpe_encode and dsc_tokenizer_cut make. */
-static void watch_cuts(dsc_bpe *bpe, const int32_t half[2], tok_string joined)
+static void watch_cuts(dsc_bpe *bpe, const tok_string half[2], tok_string joined)
 {
     for (int h = 0; h < 2 && bpe->byte_fallback; h++)
-        if (bpe->token[half[h]].bytes == 6 && memcmp(bpe->token[half[h]].text, "<0x", 3) == 0)
+        if (half[h].bytes == 6 && memcmp(half[h].ptr, "<0x", 3) == 0)
             bpe->cuts_before_mark = bpe->cuts_at_lines = false;
     const char *line = memchr(joined.ptr, '\n', (size_t)joined.bytes);
     if (line != NULL && line != joined.ptr + joined.bytes - 1)
@@ -154,7 +148,7 @@ static dsc_status load_merges(const tok_loader *l, const cJSON *merges)
         DSC_TRY_OUT(dsc_text_add(&joined, half[0].ptr, half[0].bytes, l->err));
         DSC_TRY_OUT(dsc_text_add(&joined, half[1].ptr, half[1].bytes, l->err));
         DSC_TRY_OUT(find_half(l, item, (tok_string){ joined.ptr, joined.bytes }, &to));
-        watch_cuts(bpe, id, (tok_string){ joined.ptr, joined.bytes });
+        watch_cuts(bpe, half, (tok_string){ joined.ptr, joined.bytes });
         dsc_key_slot *slot = dsc_keys_put(&bpe->merges, (uint64_t)(uint32_t)id[0] << 32 | (uint32_t)id[1]);
         slot->a = rank++; /* of two the last, as in the tokenizers package */
         slot->b = to;
@@ -177,10 +171,7 @@ static dsc_status refuse_affix(const tok_loader *l, const cJSON *model, const ch
 static dsc_status load_flags(const tok_loader *l, const cJSON *model)
 {
     dsc_bpe *bpe = &l->t->bpe;
-    const cJSON *type = tok_get(model, "type"), *dropout = tok_get(model, "dropout");
-    if (type != NULL && (!cJSON_IsString(type) || strcmp(type->valuestring, "BPE") != 0))
-        return tok_fail(l, type, DSC_ERR_UNSUPPORTED, "a %.60s model is not built in this version; BPE is",
-                        cJSON_IsString(type) ? type->valuestring : "nameless");
+    const cJSON *dropout = tok_get(model, "dropout");
     DSC_TRY(tok_check_keys(l, model, "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk "
                                      "byte_fallback ignore_merges vocab merges "));
     if (dropout != NULL && !(cJSON_IsNumber(dropout) && dropout->valuedouble == 0))
@@ -195,30 +186,40 @@ static dsc_status load_flags(const tok_loader *l, const cJSON *model)
     return DSC_OK;
 }
 
-dsc_status tok_load_model(const tok_loader *l, const cJSON *model)
+static dsc_status load_vocab(const tok_loader *l, const cJSON *model)
 {
-    dsc_bpe *bpe = &l->t->bpe;
-    const cJSON *vocab = tok_get(model, "vocab"), *unk = tok_get(model, "unk_token");
-    const cJSON *added = tok_get(dsc_json_root(l->json), "added_tokens");
-    DSC_TRY(load_flags(l, model));
+    const cJSON *vocab = tok_get(model, "vocab"), *added = tok_get(dsc_json_root(l->json), "added_tokens");
     if (!cJSON_IsObject(vocab) || vocab->child == NULL)
         return tok_fail(l, vocab != NULL ? vocab : model, DSC_ERR_INPUT, "\"vocab\" must be an object with tokens");
     if (added != NULL && (!cJSON_IsArray(added) || cJSON_GetArraySize(added) > TOK_ADDED_MAX))
         return tok_fail(l, added, DSC_ERR_INPUT, "\"added_tokens\" must be an array of at most %d", TOK_ADDED_MAX);
     DSC_TRY(open_tables(l, vocab, added));
-    for (const cJSON *item = vocab->child; item != NULL; item = item->next) {
+    for (const cJSON *item = vocab->child; item != NULL; item = item->next)
         DSC_TRY(add_token(l, item, item->string, (int64_t)item->valuedouble));
+    return DSC_OK;
+}
+
+static dsc_status find_unknown(const tok_loader *l, const cJSON *unk, int32_t *out)
+{
+    if (!cJSON_IsString(unk))
+        return tok_fail(l, unk, DSC_ERR_INPUT, "\"unk_token\" must be a string");
+    *out = dsc_tokenizer_find(l->t, unk->valuestring);
+    return *out >= 0 ? DSC_OK : tok_fail(l, unk, DSC_ERR_INPUT, "\"unk_token\" is not in the vocabulary");
+}
+
+static dsc_status load_bpe(const tok_loader *l, const cJSON *model)
+{
+    dsc_bpe *bpe = &l->t->bpe;
+    const cJSON *vocab = tok_get(model, "vocab"), *unk = tok_get(model, "unk_token");
+    DSC_TRY(load_flags(l, model));
+    DSC_TRY(load_vocab(l, model));
+    DSC_TRY(dsc_names_open(l->t->alloc, cJSON_GetArraySize(vocab), &bpe->by_raw, l->err));
+    for (const cJSON *item = vocab->child; item != NULL; item = item->next)
         add_raw(l, (int64_t)item->valuedouble);
-    }
-    find_single(bpe);
+    find_single(&l->t->vocab, bpe);
     bpe->unk = -1;
-    if (unk != NULL) {
-        if (!cJSON_IsString(unk))
-            return tok_fail(l, unk, DSC_ERR_INPUT, "\"unk_token\" must be a string");
-        bpe->unk = dsc_names_find(&bpe->by_text, unk->valuestring, (int64_t)strlen(unk->valuestring));
-        if (bpe->unk < 0)
-            return tok_fail(l, unk, DSC_ERR_INPUT, "\"unk_token\" is not in the vocabulary");
-    }
+    if (unk != NULL)
+        DSC_TRY(find_unknown(l, unk, &bpe->unk));
     /* A part's first symbol has to be known, so that unknown ones do not fuse over the cut. */
     bpe->cuts_before_mark = !bpe->of_bytes && !bpe->ignore_merges &&
                             dsc_names_find(&bpe->by_raw, mark, (int64_t)strlen(mark)) >= 0;
@@ -227,13 +228,56 @@ dsc_status tok_load_model(const tok_loader *l, const cJSON *model)
     return load_merges(l, tok_get(model, "merges"));
 }
 
+static dsc_status load_wordpiece(const tok_loader *l, const cJSON *model)
+{
+    dsc_wordpiece *wordpiece = &l->t->wordpiece;
+    const cJSON *vocab = tok_get(model, "vocab");
+    tok_string prefix = { NULL, 0 };
+    int64_t bytes = 0, longest = 0;
+    DSC_TRY(tok_check_keys(l, model, "type unk_token continuing_subword_prefix max_input_chars_per_word vocab "));
+    if (l->t->bpe.of_bytes)
+        return tok_fail(l, model, DSC_ERR_UNSUPPORTED, "WordPiece behind ByteLevel is not built");
+    DSC_TRY(load_vocab(l, model));
+    DSC_TRY(find_unknown(l, tok_get(model, "unk_token"), &wordpiece->unk));
+    DSC_TRY(tok_get_string(l, model, "continuing_subword_prefix", true, &prefix));
+    DSC_TRY(tok_get_integer(l, model, "max_input_chars_per_word", INT32_MAX, &wordpiece->chars_max));
+    for (const cJSON *item = vocab->child; item != NULL; item = item->next) {
+        bytes += (int64_t)strlen(item->string);
+        longest = dsc_max_i64(longest, (int64_t)strlen(item->string));
+    }
+    if (dsc_min_i64(longest, 4 * wordpiece->chars_max) > DSC_WORDPIECE_BYTES_MAX)
+        return tok_fail(l, tok_get(model, "max_input_chars_per_word"), DSC_ERR_UNSUPPORTED,
+                        "words of %lld characters and a token of %lld bytes; one of them must be within %d bytes",
+                        (long long)wordpiece->chars_max, (long long)longest, DSC_WORDPIECE_BYTES_MAX);
+    DSC_TRY(dsc_tree_open(l->t->alloc, bytes, &wordpiece->pieces, l->err));
+    for (const cJSON *item = vocab->child; item != NULL; item = item->next)
+        dsc_tree_add(&wordpiece->pieces, item->string, (int64_t)strlen(item->string), (int32_t)item->valuedouble);
+    wordpiece->inside = dsc_tree_walk(&wordpiece->pieces, prefix.ptr, prefix.bytes);
+    return DSC_OK;
+}
+
+dsc_status tok_load_model(const tok_loader *l, const cJSON *model)
+{
+    const cJSON *type = tok_get(model, "type");
+    const char *name = cJSON_IsString(type) ? type->valuestring : "nameless";
+    if (type == NULL) /* as old files have it */
+        name = tok_get(model, "max_input_chars_per_word") != NULL ? "WordPiece" : "BPE";
+    l->t->model = strcmp(name, "WordPiece") == 0 ? TOK_WORDPIECE : TOK_BPE;
+    if (l->t->model == TOK_WORDPIECE)
+        return load_wordpiece(l, model);
+    if (strcmp(name, "BPE") != 0)
+        return tok_fail(l, type, DSC_ERR_UNSUPPORTED,
+                        "a %.60s model is not built in this version; BPE and WordPiece are", name);
+    return load_bpe(l, model);
+}
+
 /* ---- Added tokens ---- */
 
 static dsc_status load_one(const tok_loader *l, const cJSON *item, tok_added *out)
 {
     int64_t id = 0;
     DSC_TRY(tok_check_keys(l, item, "id content single_word lstrip rstrip normalized special "));
-    DSC_TRY(tok_get_integer(l, item, "id", DSC_BPE_VOCAB_MAX - 1, &id));
+    DSC_TRY(tok_get_integer(l, item, "id", DSC_VOCAB_MAX - 1, &id));
     DSC_TRY(tok_get_string(l, item, "content", false, &out->text));
     DSC_TRY(tok_get_bool(l, item, "single_word", false, &out->single_word));
     DSC_TRY(tok_get_bool(l, item, "lstrip", false, &out->strip_left));
@@ -247,7 +291,8 @@ static dsc_status load_one(const tok_loader *l, const cJSON *item, tok_added *ou
                         out->text.ptr, (long long)id, (int)known);
     if (known < 0)
         DSC_TRY(add_token(l, item, out->text.ptr, id));
-    l->t->bpe.token[id].special |= out->special;
+    l->t->vocab.token[id].special |= out->special;
+    l->t->vocab.token[id].normalized |= out->normalized;
     return DSC_OK;
 }
 

@@ -7,8 +7,6 @@
 /* GPT-2's words, which ByteLevel cuts a text into by itself. */
 static const char byte_level_pattern[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-/* Rust's char::is_ascii_punctuation, and what Unicode calls punctuation. */
-static const char punctuation_pattern[] = "[!-/:-@\\[-`{-~\\p{P}]";
 
 static dsc_status refuse_kind(const tok_loader *l, const cJSON *component, const char *what, const char *type)
 {
@@ -49,48 +47,95 @@ static dsc_status read_prepend(const tok_loader *l, const cJSON *component, tok_
     return tok_fail(l, scheme, DSC_ERR_INPUT, "\"prepend_scheme\" must be always, first or never");
 }
 
+static dsc_status open_regex(const tok_loader *l, const cJSON *component, const char *pattern, dsc_regex **out)
+{
+    char where[256];
+    return dsc_regex_open(l->t->alloc, pattern, dsc_json_where(l->json, component, where, sizeof where), out, l->err);
+}
+
 /* ---- Normalizer ---- */
+
+static dsc_status add_normalizer(const tok_loader *l, const cJSON *component, tok_normalizer step)
+{
+    if (l->t->normalizer_count == TOK_STEPS_MAX)
+        return refuse_steps(l, component);
+    l->t->normalizer[l->t->normalizer_count++] = step;
+    return DSC_OK;
+}
+
+static dsc_status add_change(const tok_loader *l, const cJSON *component, tok_change_char change)
+{
+    return add_normalizer(l, component, (tok_normalizer){ .kind = TOK_CHARS, .change = change,
+                                                          .lines_become_blanks = change == tok_clean_char });
+}
+
+static dsc_status read_bert(const tok_loader *l, const cJSON *component)
+{
+    bool clean = true, ideographs = true, accents = true, lower = true;
+    DSC_TRY(tok_check_keys(l, component, "type clean_text handle_chinese_chars strip_accents lowercase "));
+    DSC_TRY(tok_get_bool(l, component, "clean_text", true, &clean));
+    DSC_TRY(tok_get_bool(l, component, "handle_chinese_chars", true, &ideographs));
+    DSC_TRY(tok_get_bool(l, component, "lowercase", true, &lower));
+    DSC_TRY(tok_get_bool(l, component, "strip_accents", lower, &accents));
+    if (clean)
+        DSC_TRY(add_change(l, component, tok_clean_char));
+    if (ideographs)
+        DSC_TRY(add_change(l, component, tok_space_ideograph));
+    if (accents) {
+        DSC_TRY(add_normalizer(l, component, (tok_normalizer){ .kind = TOK_UNICODE, .form = DSC_NFD }));
+        DSC_TRY(add_change(l, component, tok_drop_nonspacing_mark));
+    }
+    return lower ? add_change(l, component, tok_lower_char) : DSC_OK;
+}
+
+static dsc_status read_replace(const tok_loader *l, const cJSON *component)
+{
+    tok_normalizer step = { .kind = TOK_REPLACE };
+    bool regex = false;
+    DSC_TRY(tok_check_keys(l, component, "type pattern content "));
+    DSC_TRY(read_pattern(l, component, &regex, &step.from));
+    DSC_TRY(tok_get_string(l, component, "content", true, &step.to));
+    DSC_TRY(add_normalizer(l, component, step));
+    /* Opened where it is kept, so that it is closed with the tokenizer whatever happens. */
+    return regex ? open_regex(l, component, step.from.ptr, &l->t->normalizer[l->t->normalizer_count - 1].regex)
+                 : DSC_OK;
+}
 
 dsc_status tok_read_normalizer(const tok_loader *l, const cJSON *component, const char *type)
 {
     static const char *const forms[] = { "NFC", "NFD", "NFKC", "NFKD" };
-    if (l->t->normalizer_count == TOK_STEPS_MAX)
-        return refuse_steps(l, component);
-    tok_normalizer *step = &l->t->normalizer[l->t->normalizer_count];
-    bool regex = false;
+    tok_normalizer step = { .kind = TOK_UNICODE };
     for (size_t i = 0; i < DSC_COUNT(forms); i++)
         if (strcmp(type, forms[i]) == 0) {
-            *step = (tok_normalizer){ .kind = TOK_UNICODE, .form = (dsc_normal_form)i };
-            l->t->normalizer_count++;
-            return tok_check_keys(l, component, "type ");
+            step.form = (dsc_normal_form)i;
+            DSC_TRY(tok_check_keys(l, component, "type "));
+            return add_normalizer(l, component, step);
         }
-    if (strcmp(type, "Prepend") == 0) {
-        step->kind = TOK_PREPEND;
-        DSC_TRY(tok_check_keys(l, component, "type prepend "));
-        DSC_TRY(tok_get_string(l, component, "prepend", true, &step->to));
-    } else if (strcmp(type, "Replace") == 0) {
-        step->kind = TOK_REPLACE;
-        DSC_TRY(tok_check_keys(l, component, "type pattern content "));
-        DSC_TRY(read_pattern(l, component, &regex, &step->from));
-        DSC_TRY(tok_get_string(l, component, "content", true, &step->to));
-        if (regex)
-            return tok_fail(l, component, DSC_ERR_UNSUPPORTED, "a Replace of the pattern %.100s is not built",
-                            step->from.ptr);
-    } else {
-        return refuse_kind(l, component, "normalizer", type);
+    if (strcmp(type, "BertNormalizer") == 0)
+        return read_bert(l, component);
+    if (strcmp(type, "Replace") == 0)
+        return read_replace(l, component);
+    if (strcmp(type, "Lowercase") == 0 || strcmp(type, "StripAccents") == 0) {
+        DSC_TRY(tok_check_keys(l, component, "type "));
+        return add_change(l, component, type[0] == 'L' ? tok_lower_char : tok_drop_mark);
     }
-    l->t->normalizer_count++;
-    return DSC_OK;
+    if (strcmp(type, "Prepend") == 0) {
+        step.kind = TOK_PREPEND;
+        DSC_TRY(tok_check_keys(l, component, "type prepend "));
+        DSC_TRY(tok_get_string(l, component, "prepend", true, &step.to));
+        return add_normalizer(l, component, step);
+    }
+    if (strcmp(type, "Strip") == 0) {
+        step.kind = TOK_STRIP;
+        DSC_TRY(tok_check_keys(l, component, "type strip_left strip_right "));
+        DSC_TRY(tok_get_bool(l, component, "strip_left", true, &step.left));
+        DSC_TRY(tok_get_bool(l, component, "strip_right", true, &step.right));
+        return add_normalizer(l, component, step);
+    }
+    return refuse_kind(l, component, "normalizer", type);
 }
 
 /* ---- Pre-tokenizer ---- */
-
-static dsc_status open_regex(const tok_loader *l, const cJSON *component, const char *pattern, tok_splitter *out)
-{
-    char where[256];
-    return dsc_regex_open(l->t->alloc, pattern, dsc_json_where(l->json, component, where, sizeof where), &out->regex,
-                          l->err);
-}
 
 static dsc_status read_behavior(const tok_loader *l, const cJSON *component, tok_behavior *out)
 {
@@ -112,7 +157,7 @@ static dsc_status read_split(const tok_loader *l, const cJSON *component, tok_sp
     DSC_TRY(read_pattern(l, component, &regex, &out->literal));
     DSC_TRY(read_behavior(l, component, &out->behavior));
     DSC_TRY(tok_get_bool(l, component, "invert", false, &out->invert));
-    return regex ? open_regex(l, component, out->literal.ptr, out) : DSC_OK;
+    return regex ? open_regex(l, component, out->literal.ptr, &out->regex) : DSC_OK;
 }
 
 static dsc_status read_byte_level(const tok_loader *l, const cJSON *component, tok_splitter *out)
@@ -125,7 +170,7 @@ static dsc_status read_byte_level(const tok_loader *l, const cJSON *component, t
     DSC_TRY(tok_get_bool(l, component, "trim_offsets", true, &trim));
     DSC_TRY(tok_get_bool(l, component, "use_regex", true, &regex));
     out->prepend = prefix ? TOK_PREPEND_ALWAYS : TOK_PREPEND_NEVER;
-    return regex ? open_regex(l, component, byte_level_pattern, out) : DSC_OK;
+    return regex ? open_regex(l, component, byte_level_pattern, &out->regex) : DSC_OK;
 }
 
 static dsc_status read_metaspace(const tok_loader *l, const cJSON *component, tok_splitter *out)
@@ -144,7 +189,32 @@ static dsc_status read_digits(const tok_loader *l, const cJSON *component, tok_s
     DSC_TRY(tok_check_keys(l, component, "type individual_digits "));
     DSC_TRY(tok_get_bool(l, component, "individual_digits", false, &individual));
     out->behavior = individual ? TOK_ISOLATED : TOK_CONTIGUOUS;
-    return open_regex(l, component, "\\p{N}", out);
+    return open_regex(l, component, "\\p{N}", &out->regex);
+}
+
+/* \w+|[^\w\s]+ of a library whose \w has joiners, which that of patterns has not. */
+static int word_class(uint32_t code)
+{
+    return dsc_char_is_word(code) ? 1 : dsc_char_is_space(code) ? 0 : 2;
+}
+
+static dsc_status read_punctuation(const tok_loader *l, const cJSON *component, tok_splitter *out)
+{
+    DSC_TRY(tok_check_keys(l, component, "type behavior "));
+    out->behavior = TOK_ISOLATED;
+    out->is_match = dsc_char_is_punctuation;
+    return tok_get(component, "behavior") != NULL ? read_behavior(l, component, &out->behavior) : DSC_OK;
+}
+
+/* Words between white space, and then each punctuation for itself. */
+static dsc_status read_bert_splitter(const tok_loader *l, const cJSON *component, tok_splitter *out)
+{
+    *out = (tok_splitter){ .behavior = TOK_REMOVED, .is_match = dsc_char_is_space };
+    if (l->t->splitter_count == TOK_STEPS_MAX)
+        return refuse_steps(l, component);
+    l->t->splitter[l->t->splitter_count++] =
+        (tok_splitter){ .behavior = TOK_ISOLATED, .is_match = dsc_char_is_punctuation };
+    return tok_check_keys(l, component, "type ");
 }
 
 dsc_status tok_read_splitter(const tok_loader *l, const cJSON *component, const char *type)
@@ -161,17 +231,21 @@ dsc_status tok_read_splitter(const tok_loader *l, const cJSON *component, const 
         return read_metaspace(l, component, out);
     if (strcmp(type, "Digits") == 0)
         return read_digits(l, component, out);
-    if (strcmp(type, "Punctuation") == 0) {
-        DSC_TRY(tok_check_keys(l, component, "type behavior "));
-        out->behavior = TOK_ISOLATED;
-        if (tok_get(component, "behavior") != NULL)
-            DSC_TRY(read_behavior(l, component, &out->behavior));
-        return open_regex(l, component, punctuation_pattern, out);
+    if (strcmp(type, "Punctuation") == 0)
+        return read_punctuation(l, component, out);
+    if (strcmp(type, "BertPreTokenizer") == 0)
+        return read_bert_splitter(l, component, out);
+    if (strcmp(type, "Whitespace") == 0) {
+        DSC_TRY(tok_check_keys(l, component, "type "));
+        out->behavior = TOK_REMOVED;
+        out->invert = true;
+        out->class_of = word_class;
+        return DSC_OK;
     }
     if (strcmp(type, "WhitespaceSplit") == 0) {
         out->behavior = TOK_REMOVED;
-        DSC_TRY(tok_check_keys(l, component, "type "));
-        return open_regex(l, component, "\\s", out);
+        out->is_match = dsc_char_is_space;
+        return tok_check_keys(l, component, "type ");
     }
     return refuse_kind(l, component, "pre-tokenizer", type);
 }
@@ -195,7 +269,7 @@ static dsc_status put_around(const tok_loader *l, const cJSON *item, bool before
 static dsc_status read_id(const tok_loader *l, const cJSON *item, int32_t *out)
 {
     int64_t id = 0;
-    DSC_TRY(tok_get_integer(l, item, "id", DSC_BPE_VOCAB_MAX - 1, &id));
+    DSC_TRY(tok_get_integer(l, item, "id", DSC_VOCAB_MAX - 1, &id));
     if (dsc_tokenizer_token(l->t, (int32_t)id) == NULL)
         return tok_fail(l, item, DSC_ERR_INPUT, "id %lld is no token's", (long long)id);
     *out = (int32_t)id;
@@ -292,7 +366,8 @@ static dsc_status read_decoder_replace(const tok_loader *l, const cJSON *compone
 
 dsc_status tok_read_decoder(const tok_loader *l, const cJSON *component, const char *type)
 {
-    static const char *const names[] = { "ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace" };
+    static const char *const names[] = { "ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace",
+                                          "WordPiece" };
     if (l->t->decoder_count == TOK_STEPS_MAX)
         return refuse_steps(l, component);
     tok_decoder *out = &l->t->decoder[l->t->decoder_count++];
@@ -306,6 +381,10 @@ dsc_status tok_read_decoder(const tok_loader *l, const cJSON *component, const c
     case TOK_DECODE_FUSE: return tok_check_keys(l, component, "type ");
     case TOK_DECODE_REPLACE: return read_decoder_replace(l, component, out);
     case TOK_DECODE_STRIP: return read_strip(l, component, out);
+    case TOK_DECODE_WORDPIECE:
+        DSC_TRY(tok_check_keys(l, component, "type prefix cleanup "));
+        DSC_TRY(tok_get_string(l, component, "prefix", true, &out->from));
+        return tok_get_bool(l, component, "cleanup", true, &out->cleanup);
     case TOK_DECODE_METASPACE:
         DSC_TRY(tok_check_keys(l, component, "type replacement add_prefix_space prepend_scheme split str_rep "));
         DSC_TRY(tok_get_string(l, component, "replacement", false, &out->from));

@@ -1,6 +1,7 @@
 /* normalize.c - the normalizer's steps. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "base/utf8.h"
 #include "engine/text/tokenizer_internal.h"
 
 dsc_status tok_replace_all(tok_string in, tok_string from, tok_string to, dsc_text *out, dsc_error *err)
@@ -16,12 +17,103 @@ dsc_status tok_replace_all(tok_string in, tok_string from, tok_string to, dsc_te
     }
 }
 
+static dsc_status replace_matches(const tok_normalizer *step, tok_string in, dsc_text *out, dsc_error *err)
+{
+    dsc_regex_search search = dsc_regex_start(in.ptr, in.bytes);
+    const char *at = in.ptr, *start, *end;
+    bool found = true;
+    for (;;) {
+        DSC_TRY(dsc_regex_next(step->regex, &search, &start, &end, &found, err));
+        if (!found)
+            return dsc_text_add(out, at, in.ptr + in.bytes - at, err);
+        DSC_TRY(dsc_text_add(out, at, start - at, err));
+        DSC_TRY(dsc_text_add(out, step->to.ptr, step->to.bytes, err));
+        at = end;
+    }
+}
+
+/* ---- Characters ---- */
+
+int tok_clean_char(uint32_t code, char *out)
+{
+    if (code == '\t' || code == '\n' || code == '\r')
+        code = ' ';
+    if (code == 0xfffd || dsc_char_is_other(code))
+        return 0;
+    return dsc_utf8_encode(dsc_char_is_space(code) ? ' ' : code, out);
+}
+
+int tok_space_ideograph(uint32_t code, char *out)
+{
+    const bool ideograph =
+        (code >= 0x4e00 && code <= 0x9fff) || (code >= 0x3400 && code <= 0x4dbf) ||
+        (code >= 0x20000 && code <= 0x2a6df) || (code >= 0x2a700 && code <= 0x2b81f) ||
+        (code >= 0x2b920 && code <= 0x2ceaf) || (code >= 0xf900 && code <= 0xfaff) ||
+        (code >= 0x2f800 && code <= 0x2fa1f);
+    int bytes = 0;
+    if (ideograph)
+        out[bytes++] = ' ';
+    bytes += dsc_utf8_encode(code, out + bytes);
+    if (ideograph)
+        out[bytes++] = ' ';
+    return bytes;
+}
+
+int tok_drop_nonspacing_mark(uint32_t code, char *out)
+{
+    return dsc_char_is_nonspacing_mark(code) ? 0 : dsc_utf8_encode(code, out);
+}
+
+int tok_drop_mark(uint32_t code, char *out)
+{
+    return dsc_char_is_mark(code) ? 0 : dsc_utf8_encode(code, out);
+}
+
+int tok_lower_char(uint32_t code, char *out)
+{
+    if (code == 0x130) { /* the only one that becomes two: i and a dot above */
+        memcpy(out, "i\xcc\x87", 3);
+        return 3;
+    }
+    return dsc_utf8_encode(dsc_char_lower(code), out);
+}
+
+static dsc_status change_chars(const tok_normalizer *step, tok_string in, dsc_text *out, dsc_error *err)
+{
+    int length;
+    for (int64_t i = 0; i < in.bytes; i += length) {
+        char changed[TOK_CHAR_BYTES_MAX];
+        const int bytes = step->change(dsc_char_at(in.ptr + i, &length), changed);
+        DSC_TRY(dsc_text_add(out, changed, bytes, err));
+    }
+    return DSC_OK;
+}
+
+static tok_string strip(const tok_normalizer *step, tok_string s)
+{
+    int length;
+    while (step->left && s.bytes > 0 && dsc_char_is_space(dsc_char_at(s.ptr, &length)))
+        s = (tok_string){ s.ptr + length, s.bytes - length };
+    while (step->right && s.bytes > 0) {
+        const char *last = dsc_char_before(s.ptr + s.bytes);
+        if (!dsc_char_is_space(dsc_char_at(last, &length)))
+            break;
+        s.bytes = last - s.ptr;
+    }
+    return s;
+}
+
+/* ---- Steps ---- */
+
 static bool changes(const tok_normalizer *step, tok_string text, bool goes_on)
 {
     switch (step->kind) {
     case TOK_UNICODE: return !dsc_text_is_normal(text.ptr, text.bytes, step->form);
     case TOK_PREPEND: return text.bytes > 0 && !goes_on;
-    default: return memmem(text.ptr, (size_t)text.bytes, step->from.ptr, (size_t)step->from.bytes) != NULL;
+    case TOK_REPLACE:
+        return step->regex != NULL ||
+               memmem(text.ptr, (size_t)text.bytes, step->from.ptr, (size_t)step->from.bytes) != NULL;
+    default: return true;
     }
 }
 
@@ -32,18 +124,55 @@ static dsc_status apply(const tok_normalizer *step, tok_string text, dsc_text *o
     case TOK_PREPEND:
         DSC_TRY(dsc_text_add(out, step->to.ptr, step->to.bytes, err));
         return dsc_text_add(out, text.ptr, text.bytes, err);
-    default: return tok_replace_all(text, step->from, step->to, out, err);
+    case TOK_CHARS: return change_chars(step, text, out, err);
+    default:
+        return step->regex != NULL ? replace_matches(step, text, out, err)
+                                   : tok_replace_all(text, step->from, step->to, out, err);
     }
 }
 
-dsc_status tok_normalize(const dsc_tokenizer *t, tok_string *text, bool goes_on, dsc_text buffer[2], dsc_error *err)
+/* Whether a step leaves nothing of the text's first character. */
+static dsc_status drops_start(const tok_normalizer *step, tok_string text, bool *out, dsc_error *err)
+{
+    char changed[TOK_CHAR_BYTES_MAX];
+    int length;
+    *out = false;
+    if (text.bytes == 0)
+        return DSC_OK;
+    const uint32_t first = dsc_char_at(text.ptr, &length);
+    if (step->kind == TOK_CHARS)
+        *out = step->change(first, changed) == 0;
+    else if (step->kind == TOK_STRIP)
+        *out = step->left && dsc_char_is_space(first);
+    else if (step->kind == TOK_REPLACE && step->to.bytes == 0 && step->regex == NULL)
+        *out = text.bytes >= step->from.bytes && memcmp(text.ptr, step->from.ptr, (size_t)step->from.bytes) == 0;
+    else if (step->kind == TOK_REPLACE && step->to.bytes == 0) {
+        dsc_regex_search search = dsc_regex_start(text.ptr, text.bytes);
+        const char *start, *end;
+        bool found;
+        DSC_TRY(dsc_regex_next(step->regex, &search, &start, &end, &found, err));
+        *out = found && start == text.ptr;
+    }
+    return DSC_OK;
+}
+
+dsc_status tok_normalize(const dsc_tokenizer *t, tok_string *text, bool goes_on, bool *start_dropped,
+                         dsc_text buffer[2], dsc_error *err)
 {
     int which = 0;
+    *start_dropped = false;
     for (int32_t i = 0; i < t->normalizer_count; i++) {
-        if (!changes(&t->normalizer[i], *text, goes_on))
+        const tok_normalizer *step = &t->normalizer[i];
+        if (!*start_dropped)
+            DSC_TRY(drops_start(step, *text, start_dropped, err));
+        if (step->kind == TOK_STRIP) {
+            *text = strip(step, *text);
+            continue;
+        }
+        if (!changes(step, *text, goes_on))
             continue;
         buffer[which].bytes = 0;
-        DSC_TRY(apply(&t->normalizer[i], *text, &buffer[which], err));
+        DSC_TRY(apply(step, *text, &buffer[which], err));
         *text = (tok_string){ buffer[which].ptr, buffer[which].bytes };
         which = !which;
     }

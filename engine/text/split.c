@@ -15,11 +15,39 @@ void tok_pieces_open(tok_pieces *pieces, const tok_splitter *splitter, tok_strin
                             .search = dsc_regex_start(text.ptr, text.bytes) };
 }
 
+static bool find_char(tok_pieces *p)
+{
+    int length = 0;
+    const char *at = p->at;
+    while (at < p->end && !p->splitter->is_match(dsc_char_at(at, &length)))
+        at += length;
+    p->match_start = at;
+    p->match_end = at + length;
+    return at < p->end;
+}
+
+static bool find_run(tok_pieces *p)
+{
+    int length, class = 0;
+    const char *at = p->at;
+    while (at < p->end && (class = p->splitter->class_of(dsc_char_at(at, &length))) == 0)
+        at += length;
+    p->match_start = at;
+    while (at < p->end && p->splitter->class_of(dsc_char_at(at, &length)) == class)
+        at += length;
+    p->match_end = at;
+    return p->match_start < p->end;
+}
+
 static dsc_status find_match(tok_pieces *p, dsc_error *err)
 {
     bool found = false;
     p->match_known = true;
-    if (p->splitter->regex != NULL) {
+    if (p->splitter->is_match != NULL) {
+        found = find_char(p);
+    } else if (p->splitter->class_of != NULL) {
+        found = find_run(p);
+    } else if (p->splitter->regex != NULL) {
         DSC_TRY(dsc_regex_next(p->splitter->regex, &p->search, &p->match_start, &p->match_end, &found, err));
     } else {
         const tok_string literal = p->splitter->literal;

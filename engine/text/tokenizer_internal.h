@@ -9,7 +9,10 @@
 
 #include "engine/text/bpe.h"
 #include "engine/text/regex.h"
+#include "engine/text/tree.h"
 #include "engine/text/unicode.h"
+#include "engine/text/vocab.h"
+#include "engine/text/wordpiece.h"
 
 #define TOK_STEPS_MAX 16   /* of a normalizer, a pre-tokenizer, a decoder */
 #define TOK_AROUND_MAX 16  /* ids that a post-processor puts before or after a text */
@@ -21,11 +24,19 @@ typedef struct tok_string {
     int64_t bytes;
 } tok_string;
 
-typedef enum tok_normalizer_kind { TOK_UNICODE, TOK_PREPEND, TOK_REPLACE } tok_normalizer_kind;
+/* What becomes of one character: `out` holds its bytes and what stands around it, at most TOK_CHAR_BYTES_MAX. */
+#define TOK_CHAR_BYTES_MAX 8
+typedef int (*tok_change_char)(uint32_t code, char *out);
+
+typedef enum tok_normalizer_kind { TOK_UNICODE, TOK_PREPEND, TOK_REPLACE, TOK_CHARS, TOK_STRIP } tok_normalizer_kind;
 typedef struct tok_normalizer {
     tok_normalizer_kind kind;
     dsc_normal_form form;
     tok_string from, to; /* PREPEND: to */
+    dsc_regex *regex;    /* REPLACE: what is replaced; NULL: `from` */
+    tok_change_char change;     /* CHARS */
+    bool lines_become_blanks;   /* CHARS */
+    bool left, right;           /* STRIP: white space at these ends of a text */
 } tok_normalizer;
 
 typedef enum tok_split_kind { TOK_SPLIT, TOK_BYTE_LEVEL, TOK_METASPACE } tok_split_kind;
@@ -35,7 +46,9 @@ typedef enum tok_behavior {
 typedef enum tok_prepend { TOK_PREPEND_ALWAYS, TOK_PREPEND_FIRST, TOK_PREPEND_NEVER } tok_prepend;
 typedef struct tok_splitter {
     tok_split_kind kind;
-    dsc_regex *regex;   /* SPLIT, BYTE_LEVEL; NULL: `literal`, and for BYTE_LEVEL no split */
+    dsc_regex *regex;   /* SPLIT, BYTE_LEVEL; NULL: one of the next three, and for BYTE_LEVEL no split */
+    bool (*is_match)(uint32_t code); /* SPLIT: characters that match, each for itself */
+    int (*class_of)(uint32_t code);  /* SPLIT: characters of one class in a row match; 0: none */
     tok_string literal; /* METASPACE: what stands for a space */
     tok_behavior behavior;
     bool invert;
@@ -49,27 +62,26 @@ typedef struct tok_added {
     bool single_word, strip_left, strip_right, normalized, special;
 } tok_added;
 
-/* The added tokens of one kind as a tree of bytes: node << 8 | byte -> a: node, b: the token that ends there. */
-typedef struct tok_tree {
-    dsc_keys edges;
-    bool first[256]; /* bytes that some token begins with */
-    int32_t count;
-} tok_tree;
-
 typedef enum tok_decoder_kind {
     TOK_DECODE_BYTE_LEVEL, TOK_DECODE_REPLACE, TOK_DECODE_BYTE_FALLBACK, TOK_DECODE_FUSE, TOK_DECODE_STRIP,
-    TOK_DECODE_METASPACE
+    TOK_DECODE_METASPACE, TOK_DECODE_WORDPIECE
 } tok_decoder_kind;
 typedef struct tok_decoder {
     tok_decoder_kind kind;
-    tok_string from, to; /* REPLACE; STRIP: from is the character; METASPACE: from */
+    tok_string from, to; /* REPLACE; STRIP: from is the character; METASPACE, WORDPIECE: from */
     int64_t start, stop; /* STRIP */
     tok_prepend prepend; /* METASPACE */
+    bool cleanup;        /* WORDPIECE */
 } tok_decoder;
+
+typedef enum tok_model { TOK_BPE, TOK_WORDPIECE } tok_model;
 
 struct dsc_tokenizer {
     dsc_alloc *alloc;
+    dsc_vocab vocab;
+    tok_model model;
     dsc_bpe bpe;
+    dsc_wordpiece wordpiece;
     tok_normalizer normalizer[TOK_STEPS_MAX];
     tok_splitter splitter[TOK_STEPS_MAX];
     tok_decoder decoder[TOK_STEPS_MAX];
@@ -77,7 +89,7 @@ struct dsc_tokenizer {
     bool has_decoder;
     tok_added *added; /* [added_count] */
     int32_t added_count;
-    tok_tree as_written, normalized;
+    dsc_tree as_written, normalized; /* of added tokens */
     int32_t before[TOK_AROUND_MAX], after[TOK_AROUND_MAX];
     int32_t before_count, after_count;
     dsc_text strings; /* all that tok_string and added point into: reserved whole before */
@@ -92,13 +104,21 @@ typedef struct tok_match {
     const tok_added *token; /* NULL: none */
     int64_t start, end;
 } tok_match;
-dsc_status tok_tree_open(dsc_tokenizer *t, bool normalized, tok_tree *out, dsc_error *err);
+dsc_status tok_added_open(dsc_tokenizer *t, bool normalized, dsc_tree *out, dsc_error *err);
 /* From `*at` on; what begins before `floor` is not part of a match. *at moves behind it. */
-tok_match tok_tree_find(const dsc_tokenizer *t, const tok_tree *tree, const char *text, int64_t bytes, int64_t *at,
-                        int64_t floor);
+tok_match tok_added_find(const dsc_tokenizer *t, const dsc_tree *tree, const char *text, int64_t bytes, int64_t *at,
+                         int64_t floor);
 
-/* *text and *bytes become the normalised text, in one of `buffer`. normalize.c */
-dsc_status tok_normalize(const dsc_tokenizer *t, tok_string *text, bool goes_on, dsc_text buffer[2], dsc_error *err);
+/* *text becomes the normalised text, in one of `buffer` or where it is; *start_dropped: without what it began with, so
+ * that it is not "first" to a Metaspace. normalize.c */
+dsc_status tok_normalize(const dsc_tokenizer *t, tok_string *text, bool goes_on, bool *start_dropped,
+                         dsc_text buffer[2], dsc_error *err);
+/* For TOK_CHARS. */
+int tok_clean_char(uint32_t code, char *out);           /* BERT's clean_text */
+int tok_space_ideograph(uint32_t code, char *out);      /* BERT's handle_chinese_chars */
+int tok_drop_nonspacing_mark(uint32_t code, char *out); /* BERT's strip_accents, behind NFD */
+int tok_drop_mark(uint32_t code, char *out);            /* StripAccents */
+int tok_lower_char(uint32_t code, char *out);
 dsc_status tok_replace_all(tok_string in, tok_string from, tok_string to, dsc_text *out, dsc_error *err);
 
 /* Pieces of a splitter, in order. split.c */

@@ -33,6 +33,18 @@ bool dsc_char_is_word(uint32_t code)
            (code >= 0x1f150 && code <= 0x1f169) || (code >= 0x1f170 && code <= 0x1f189);
 }
 
+bool dsc_char_is_pattern_word(uint32_t code)
+{
+    if (code >= 0xb2 && code <= 0xbe && dsc_char_category(code) == DSC_CATEGORY(NO))
+        return true;
+    return code != 0x200c && code != 0x200d && dsc_char_is_word(code);
+}
+
+uint32_t dsc_char_lower(uint32_t code)
+{
+    return (uint32_t)utf8proc_tolower((utf8proc_int32_t)code);
+}
+
 /* ---- UTF-8 ---- */
 
 /* Bytes of ASCII at the start, eight at a time. */

@@ -44,7 +44,15 @@ enum {
 #define DSC_CATEGORY(name) (UINT32_C(1) << DSC_CATEGORY_##name)
 uint32_t dsc_char_category(uint32_t code); /* one bit */
 bool dsc_char_is_space(uint32_t code);     /* White_Space */
-bool dsc_char_is_word(uint32_t code);      /* \w: letters, marks, decimal digits, connectors, joiners */
+bool dsc_char_is_word(uint32_t code);      /* letters, marks, decimal digits, connectors, joiners */
+/* \w in Oniguruma: no joiners, but Latin-1's small digits and fractions. */
+bool dsc_char_is_pattern_word(uint32_t code);
+uint32_t dsc_char_lower(uint32_t code);    /* as one character */
+/* As the tokenizers package's older tables have it: char_class.c. */
+bool dsc_char_is_punctuation(uint32_t code); /* P, and ASCII's symbols */
+bool dsc_char_is_other(uint32_t code);       /* Cc, Cf, Co */
+bool dsc_char_is_nonspacing_mark(uint32_t code);
+bool dsc_char_is_mark(uint32_t code);
 
 /* True when all of it is valid UTF-8. */
 bool dsc_utf8_is_valid(const char *text, int64_t bytes);

@@ -6,9 +6,9 @@
  *         dsc_encoder_open(&encoder, tokenizer, &err) != DSC_OK || ...
  *         dsc_encode(encoder, text, bytes, DSC_ENCODE_SPECIAL, &ids, &count, &err) != DSC_OK) ...
  *
- * Read are byte-pair encoders: byte-level ones (GPT-2, Llama 3, Qwen) and those in SentencePiece's manner (Llama 2,
- * Mistral). The ids are those of the `tokenizers` package. A part of a tokenizer.json that is not built is refused
- * with its name, never left out. SPDX-License-Identifier: Apache-2.0 */
+ * Read are byte-pair encoders, byte-level ones (GPT-2, Llama 3, Qwen) and those in SentencePiece's manner (Llama 2,
+ * Mistral), and WordPiece (BERT). The ids are those of the `tokenizers` package. A part of a tokenizer.json that is
+ * not built is refused with its name, never left out. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TEXT_H
 #define DSC_TEXT_H
 
@@ -28,7 +28,7 @@ DSC_API void dsc_tokenizer_close(dsc_tokenizer **tokenizer); /* safe on NULL */
 DSC_API int64_t dsc_tokenizer_vocab_size(const dsc_tokenizer *tokenizer); /* the largest id + 1 */
 /* The id of a token by its name in the file ("<|endoftext|>"), -1: none. */
 DSC_API int32_t dsc_tokenizer_find(const dsc_tokenizer *tokenizer, const char *token);
-/* The token that usually ends a text: "<|endoftext|>", "</s>" or the like; -1: none. */
+/* The token that usually ends a text: "<|endoftext|>", "</s>", "[SEP]" or the like; -1: none. */
 DSC_API int32_t dsc_tokenizer_text_end(const dsc_tokenizer *tokenizer);
 /* A token's name, NULL: no such id. Borrowed until close. */
 DSC_API const char *dsc_tokenizer_token(const dsc_tokenizer *tokenizer, int32_t id);

@@ -2,7 +2,7 @@
 """make_tokenizers.py - small tokenizers of each style, a text, and its ids by the `tokenizers` package (0.23.3 made those here).
 
 Writes tokenizer_STYLE.json, tokenizer_text.txt and tokenizer_ids.txt beside this file: a line "STYLE COUNT id id ...", with the
-tokens that the post-processor puts around the text. Needs the package from PyPI: python3 -m venv V, V/bin/pip install tokenizers.
+tokens that the post-processor puts around the text; and tokenizer_bert.txt, the text that BERT's ids give back. Needs the package from PyPI: python3 -m venv V, V/bin/pip install tokenizers.
 SPDX-License-Identifier: Apache-2.0"""
 import os
 
@@ -17,5 +17,8 @@ with open(f"{HERE}/tokenizer_ids.txt", "w") as f:
         t = build(style, train, 700)
         t.save(f"{HERE}/tokenizer_{style}.json", pretty=False)
         ids = t.encode(text).ids
-        assert style == "qwen" or style in ("llama2", "mistral") or t.decode(ids) == text
+        assert style in ("qwen", "llama2", "mistral", "bert") or t.decode(ids) == text
+        if style == "bert":
+            with open(f"{HERE}/tokenizer_bert.txt", "w", newline="") as back:
+                back.write(t.decode(ids))
         f.write(f"{style} {len(ids)} {' '.join(map(str, ids))}\n")

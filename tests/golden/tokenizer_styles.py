@@ -9,7 +9,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)"
           r"|\s+")
 QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-STYLES = ["gpt2", "llama3", "qwen", "llama2", "mistral"]
+STYLES = ["gpt2", "llama3", "qwen", "llama2", "mistral", "bert"]
 
 WORDS = ["the", "and", "ZeRO", "shard", "didn't", "we'll", "I'VE", "it's", "Größe", "naïve", "café", "e\u0301te\u0301", "Москва",
          "привет", "东京", "こんにちは", "か\u3099", "안녕하세요", "\u1112\u1161\u11ab", "مرحبا", "नमस्ते", "ไทย", "Ἀθῆναι", "ﬁne", "½", "²",
@@ -80,6 +80,14 @@ def sentencepiece(style):
     return t
 
 
+def wordpiece():
+    t = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    t.normalizer = normalizers.BertNormalizer()
+    t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    t.decoder = decoders.WordPiece()
+    return t
+
+
 def template(t, first):
     return processors.TemplateProcessing(single=f"{first} $A", pair=f"{first} $A {first} $B",
                                          special_tokens=[(first, t.token_to_id(first))])
@@ -94,6 +102,10 @@ def build(style, text, vocab):
                                       show_progress=False)
         # Words alone: no published one of these has a token over a line end.
         pieces = [w for p in pieces for line in p.split("\n") for w in line.replace(" ", " \x1f").split("\x1f")]
+    elif style == "bert":
+        t = wordpiece()
+        trainer = trainers.WordPieceTrainer(vocab_size=vocab, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+                                            limit_alphabet=150, show_progress=False)
     else:
         t = byte_level(style)
         special = {"gpt2": ["<|endoftext|>"], "llama3": ["<|begin_of_text|>", "<|end_of_text|>"],
@@ -103,6 +115,10 @@ def build(style, text, vocab):
     t.train_from_iterator(pieces, trainer)
     if style == "llama3":
         t.post_processor = processors.Sequence([t.post_processor, template(t, "<|begin_of_text|>")])
+    if style == "bert":
+        t.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[(name, t.token_to_id(name)) for name in ("[CLS]", "[SEP]")])
     if style in ("llama2", "mistral"):
         t.post_processor = template(t, "<s>")
         as_json = json.loads(t.to_str())  # bytes are tokens of the model, as in published files, not added ones

@@ -86,7 +86,13 @@ static void check_style(const char *style, const char *text, int64_t bytes, cons
     memcpy(copy, ids, (size_t)count * sizeof *copy);
     assert_int_equal(dsc_decode(encoder, copy, count, true, &back, &back_bytes, &error), DSC_OK);
     free(copy);
-    if (strcmp(style, "qwen") != 0) { /* whose text comes back in normal form */
+    if (strcmp(style, "bert") == 0) { /* whose text comes back in small letters and without accents */
+        int64_t golden_bytes = 0;
+        char *golden = read_golden("tokenizer_bert.txt", &golden_bytes);
+        assert_int_equal(back_bytes, golden_bytes);
+        assert_memory_equal(back, golden, (size_t)golden_bytes);
+        dsc_alloc_free(alloc, golden);
+    } else if (strcmp(style, "qwen") != 0) { /* whose text comes back in normal form */
         assert_int_equal(back_bytes, bytes);
         assert_memory_equal(back, text, (size_t)bytes);
     }
@@ -106,7 +112,7 @@ static void test_golden(void **state)
         *blank = 0;
         check_style(line, text, bytes, blank + 1);
     }
-    assert_int_equal(styles, 5);
+    assert_int_equal(styles, 6);
     dsc_alloc_free(alloc, text);
     dsc_alloc_free(alloc, list);
 }
@@ -114,6 +120,8 @@ static void test_golden(void **state)
 /* ---- What is refused, and how it is said ---- */
 
 #define BASE(parts, model) "{\"added_tokens\":[]," parts "\"model\":{\"type\":\"BPE\"," model "}}"
+#define PIECES(parts, model) "{" parts "\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"u\":0,\"a\":1}," model "}}"
+#define WORDS "\"continuing_subword_prefix\":\"##\",\"max_input_chars_per_word\":100"
 #define MODEL "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]"
 
 static void test_refused(void **state)
@@ -123,10 +131,18 @@ static void test_refused(void **state)
         { "{}", "no \"model\"", DSC_ERR_INPUT },
         { "[1]", "no \"model\"", DSC_ERR_INPUT },
         { BASE("", MODEL) "x", "", DSC_ERR_INPUT },
-        { "{\"model\":{\"type\":\"WordPiece\"}}", "WordPiece", DSC_ERR_UNSUPPORTED },
+        { "{\"model\":{\"type\":\"WordPiece\"}}", "vocab", DSC_ERR_INPUT },
+        { PIECES("", "\"unk_token\":\"u\",\"continuing_subword_prefix\":\"##\""), "max_input_chars_per_word",
+          DSC_ERR_INPUT },
+        { PIECES("", "\"unk_token\":\"v\"," WORDS), "\"unk_token\" is not in", DSC_ERR_INPUT },
+        { PIECES("", WORDS), "\"unk_token\" must be", DSC_ERR_INPUT },
+        { PIECES("", "\"unk_token\":\"u\",\"end_of_word_suffix\":\"w\"," WORDS), "end_of_word_suffix",
+          DSC_ERR_UNSUPPORTED },
+        { PIECES("\"pre_tokenizer\":{\"type\":\"ByteLevel\"},", "\"unk_token\":\"u\"," WORDS), "behind ByteLevel",
+          DSC_ERR_UNSUPPORTED },
         { "{\"model\":{\"type\":\"Unigram\"}}", "Unigram", DSC_ERR_UNSUPPORTED },
-        { BASE("\"normalizer\":{\"type\":\"Lowercase\"},", MODEL), "normalizer \"Lowercase\"", DSC_ERR_UNSUPPORTED },
-        { BASE("\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},", MODEL), "BertPreTokenizer", DSC_ERR_UNSUPPORTED },
+        { BASE("\"normalizer\":{\"type\":\"Nmt\"},", MODEL), "normalizer \"Nmt\"", DSC_ERR_UNSUPPORTED },
+        { BASE("\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"},", MODEL), "UnicodeScripts", DSC_ERR_UNSUPPORTED },
         { BASE("\"post_processor\":{\"type\":\"Strange\"},", MODEL), "Strange", DSC_ERR_UNSUPPORTED },
         { BASE("\"decoder\":{\"type\":\"CTC\"},", MODEL), "decoder \"CTC\"", DSC_ERR_UNSUPPORTED },
         { BASE("\"truncation\":{\"max_length\":5},", MODEL), "truncation", DSC_ERR_UNSUPPORTED },
@@ -160,6 +176,71 @@ static void test_refused(void **state)
             fail_msg("%s\n gives %d \"%s\", expected %d with \"%s\"", cases[i].json, status, error.message,
                      cases[i].status, cases[i].says);
         assert_int_not_equal(error.where[0], 0);
+    }
+}
+
+/* ---- Small cases, with what the package (0.23.3) makes of them ---- */
+
+#define ADDED(id, text, more) "{\"id\":" id ",\"content\":\"" text "\",\"normalized\":false" more "}"
+#define SMALL(added, parts)                                                                                       \
+    "{\"added_tokens\":[" added "]," parts "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\" \":2,\"ab\":3," \
+    "\"\xe2\x96\x81\":4,\"\xe2\x96\x81" "a\":5,\"THE\":6,\"\\n\":7},\"merges\":[\"a b\",\"\xe2\x96\x81 a\"]}}"
+#define METASPACE                                                                                                 \
+    "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":\"first\","         \
+    "\"split\":false},"
+
+static void test_small(void **state)
+{
+    (void)state;
+    static const struct { const char *json, *text; int32_t ids[8]; int64_t count; const char *back; } cases[] = {
+        /* Blanks that strip both sides, found again inside what the one before has taken; and their right alone. */
+        { SMALL(ADDED("8", "  ", ",\"lstrip\":true,\"rstrip\":true"), ""), "a     b  a", { 0, 8, 1, 8, 0 }, 5,
+          "a    b    a" },
+        { SMALL(ADDED("8", "  ", ",\"rstrip\":true"), ""), "a     b  a", { 0, 8, 8, 1, 8, 0 }, 6, "a       b    a" },
+        /* A special token that is normalised has another name, which is not special. */
+        { SMALL("{\"id\":6,\"content\":\"THE\",\"normalized\":true,\"special\":true}",
+                "\"normalizer\":{\"type\":\"Lowercase\"},"), "a THE b the", { 0, 2, 6, 2, 1, 2, 6 }, 7,
+          "a   the   b   the" },
+        /* Nothing is put before a text whose beginning the normalizer dropped. */
+        { SMALL("", "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"b\"},\"content\":\"\"}," METASPACE),
+          "ba a", { 0, 5 }, 2, "a \xe2\x96\x81" "a" },
+        { SMALL("", METASPACE), "a a", { 5, 5 }, 2, "\xe2\x96\x81" "a \xe2\x96\x81" "a" },
+    };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        dsc_tokenizer *tokenizer = NULL;
+        dsc_encoder *encoder = NULL;
+        const int32_t *ids = NULL;
+        const char *back = NULL;
+        int64_t count = 0, bytes = 0;
+        if (open_text(cases[i].json, &tokenizer) != DSC_OK)
+            fail_msg("%s: %s", error.where, error.message);
+        assert_int_equal(dsc_encoder_open(&encoder, tokenizer, &error), DSC_OK);
+        assert_int_equal(dsc_encode(encoder, cases[i].text, (int64_t)strlen(cases[i].text), 0, &ids, &count, &error),
+                         DSC_OK);
+        assert_int_equal(count, cases[i].count);
+        assert_memory_equal(ids, cases[i].ids, (size_t)count * sizeof *ids);
+        assert_int_equal(dsc_decode(encoder, cases[i].ids, count, true, &back, &bytes, &error), DSC_OK);
+        assert_string_equal(back, cases[i].back);
+        dsc_encoder_close(&encoder);
+        dsc_tokenizer_close(&tokenizer);
+    }
+}
+
+/* ByteLevel puts a space before each word, so that a text cut between words would lack one. */
+static void test_no_cut(void **state)
+{
+    (void)state;
+    static const char head[] = "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
+                               "{\"type\":\"WhitespaceSplit\"},"
+                               "{\"type\":\"ByteLevel\",\"use_regex\":false,\"add_prefix_space\":";
+    static const char tail[] = "}]},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}";
+    for (int prefix = 0; prefix < 2; prefix++) {
+        char json[512];
+        dsc_tokenizer *tokenizer = NULL;
+        snprintf(json, sizeof json, "%s%s%s", head, prefix == 1 ? "true" : "false", tail);
+        assert_int_equal(open_text(json, &tokenizer), DSC_OK);
+        assert_int_equal(dsc_tokenizer_cut(tokenizer, "a\na", 3), prefix == 1 ? 0 : 2);
+        dsc_tokenizer_close(&tokenizer);
     }
 }
 
@@ -206,6 +287,7 @@ static void test_patterns(void **state)
         { "[^\\S\\n]+", "a \t\n b", "[ \t][ ]" },
         { "\\P{L}+", "ab12 c", "[12 ]" },
         { ".", "a\n\xc3\xa9", "[a][\xc3\xa9]" },
+        { "\\w+", "a\xc2\xbd_\xe2\x80\x8d" "b", "[a\xc2\xbd_][b]" }, /* a fraction is of a word, a joiner is not */
     };
     char out[256];
     for (size_t i = 0; i < DSC_COUNT(cases); i++)
@@ -325,16 +407,54 @@ static void test_long_word(void **state)
     free(word);
 }
 
+/* Pieces of a hostile vocabulary that a long word nearly begins with, again behind each of its letters. */
+static void test_long_pieces(void **state)
+{
+    (void)state;
+    enum { LETTERS = 1022, WORDS_IN_TEXT = 200 };
+    static char json[3 * LETTERS + 512], text[WORDS_IN_TEXT * (LETTERS + 1)];
+    static const char head[] = "{\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"},\"model\":{\"type\":\"WordPiece\","
+                               "\"unk_token\":\"a\",\"continuing_subword_prefix\":\"##\","
+                               "\"max_input_chars_per_word\":9999,\"vocab\":{\"a\":0,\"##a\":1,\"##";
+    dsc_tokenizer *tokenizer = NULL;
+    dsc_encoder *encoder = NULL;
+    const int32_t *ids;
+    int64_t count;
+    size_t used = sizeof head - 1;
+    memcpy(json, head, used);
+    memset(json + used, 'a', LETTERS - 1);
+    memcpy(json + used + LETTERS - 1, "b\":2}}}", sizeof "b\":2}}}");
+    memset(text, 'a', sizeof text);
+    for (size_t i = LETTERS; i < sizeof text; i += LETTERS + 1)
+        text[i] = ' ';
+    const int64_t start = dsc_clock_ns();
+    assert_int_equal(open_text(json, &tokenizer), DSC_OK);
+    assert_int_equal(dsc_encoder_open(&encoder, tokenizer, &error), DSC_OK);
+    assert_int_equal(dsc_encode(encoder, text, sizeof text, 0, &ids, &count, &error), DSC_OK);
+    assert_true((double)(dsc_clock_ns() - start) * 1e-9 < 20 * SANITIZE_SLOWER);
+    assert_int_equal(count, WORDS_IN_TEXT * LETTERS);
+    dsc_encoder_close(&encoder);
+    dsc_tokenizer_close(&tokenizer);
+    /* A longer piece would take more steps a byte than any text may. */
+    memmove(json + used + LETTERS + 8, json + used + LETTERS - 1, sizeof "b\":2}}}");
+    memset(json + used, 'a', LETTERS + 8);
+    assert_int_equal(open_text(json, &tokenizer), DSC_ERR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "within 1024 bytes"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_golden, open_alloc, close_alloc),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_small),
+        cmocka_unit_test(test_no_cut),
         cmocka_unit_test_setup_teardown(test_patterns, open_alloc, close_alloc),
         cmocka_unit_test_setup_teardown(test_pattern_budget, open_alloc, close_alloc),
         cmocka_unit_test_setup_teardown(test_repair, open_alloc, close_alloc),
         cmocka_unit_test_setup_teardown(test_normal_forms, open_alloc, close_alloc),
         cmocka_unit_test(test_long_word),
+        cmocka_unit_test(test_long_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

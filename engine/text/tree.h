@@ -1,0 +1,27 @@
+/* tree.h - byte strings as a tree of bytes: which of them a text begins with. Only engine/text/ includes it.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_TEXT_TREE_H
+#define DSC_ENGINE_TEXT_TREE_H
+
+#include "engine/text/buffer.h"
+
+/* Nodes are numbered from the root, 0. Zeroed: empty, and only asked whether it is. */
+typedef struct dsc_tree {
+    dsc_keys edges;  /* node << 8 | byte -> a: node, b: the id of the string that ends there, -1: none */
+    bool first[256]; /* bytes that some string begins with */
+    int32_t node_count; /* without the root */
+} dsc_tree;
+
+/* `bytes`: of all strings that will be added. Owned: dsc_tree_free. */
+dsc_status dsc_tree_open(dsc_alloc *alloc, int64_t bytes, dsc_tree *out, dsc_error *err);
+void dsc_tree_free(dsc_alloc *alloc, dsc_tree *tree);
+/* Of equal strings the first keeps its id. An empty one is left out. */
+void dsc_tree_add(dsc_tree *tree, const char *text, int64_t bytes, int32_t id);
+static inline bool dsc_tree_is_empty(const dsc_tree *tree) { return tree->node_count == 0; }
+
+/* The node that this text leads to from the root; -1: none. */
+int32_t dsc_tree_walk(const dsc_tree *tree, const char *text, int64_t bytes);
+/* The longest string behind a node, of at least a byte, that the text begins with: its id and length; -1: none. */
+int32_t dsc_tree_longest(const dsc_tree *tree, int32_t node, const char *text, int64_t bytes, int64_t *length);
+
+#endif
