@@ -129,6 +129,7 @@ dsc_status dsc_llama_read_config(dsc_hf_config *reader, dsc_lm_config *lm, const
     const dsc_rope_keys keys = { .theta = "rope_theta", .partial_default = 1, .positions = lm->positions,
                                  .head_size = out->head_size };
     DSC_TRY(dsc_rope_read(reader, &keys, &out->rope));
+    lm->short_positions = dsc_rope_short_positions(&out->rope);
     DSC_TRY(dsc_hf_number(reader, "attention_dropout", (dsc_hf_range){ 0, 1 }, 0, &dropout));
     if (dropout > 0)
         dsc_hf_warn(reader->warnings, reader->warnings_bytes,
@@ -165,7 +166,7 @@ static void write_traits(const dsc_llama_config *config, char *out, size_t bytes
 int dsc_llama_write_config(const dsc_lm_config *lm, char *out, size_t bytes)
 {
     const dsc_llama_config *config = (const dsc_llama_config *)(const void *)lm;
-    char eps[32], std[32], theta[32], rope[400], traits[300], padding[32];
+    char eps[32], std[32], theta[32], rope[DSC_ROPE_TEXT_BYTES], traits[300], padding[32];
     dsc_rope_write(&config->rope, rope, sizeof rope);
     write_traits(config, traits, sizeof traits);
     return snprintf(

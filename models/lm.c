@@ -10,18 +10,19 @@
 #include <string.h>
 
 #define NAME_BYTES 80 /* "gpt_neox.layers.4095.attention.query_key_value.lora_A.weight" is 60 */
-#define LINEARS_MAX 8 /* of a block */
-#define CONFIG_JSON_BYTES 2048
+#define LINEARS_MAX 9 /* of a block, the embedding and what lies before the head */
+#define CONFIG_JSON_BYTES 16384
 
 typedef char lm_name[NAME_BYTES];
 
-/* A linear layer of the module that is being described. */
+/* A linear layer that can have an adapter: of each block, or of a module that there is once. */
 typedef struct lm_layer {
     const char *name;
+    lm_name prefix; /* the last module's */
     dsc_linear shape;
-    bool out_split;
+    dsc_split_axis b_split, a_split; /* of its adapter */
     int32_t weight; /* among the module's parameters */
-    int64_t adapted; /* of so many blocks */
+    int64_t count, adapted; /* modules that have it; of those, with an adapter */
 } lm_layer;
 
 struct dsc_lm {
@@ -37,8 +38,9 @@ struct dsc_lm {
     int64_t module_count, param_count;
     lm_name prefix;                 /* of the module that is being described */
     int64_t first_param;            /* its first one */
-    lm_layer layer[LINEARS_MAX];    /* of a block, the same in all */
-    int32_t layer_count;
+    lm_layer layer[LINEARS_MAX];    /* a block's are the same in all */
+    int32_t layer_first, layer_count; /* of the module that is being described */
+    int32_t block_layer, all_layers; /* the blocks' first one; of all modules */
     dsc_lora_config *lora;          /* while it is built; NULL: no adapters */
     int32_t *adapter_of;            /* [param_count] see dsc_lora; NULL: no adapters */
     char *adapter_json;
@@ -112,6 +114,21 @@ static int64_t predictions_of(int64_t sequence, double share)
     return count < 1 ? 1 : count > (double)sequence ? sequence : (int64_t)count;
 }
 
+/* Rotary positions that depend on a text's length are one thing for a whole micro-batch, from its first call on. */
+static dsc_status check_long_text(const dsc_lm_config *config, const dsc_model_options *options, const char *where,
+                                  dsc_error *err)
+{
+    const int64_t longest = dsc_max_i64(options->cache_tokens, options->documents ? config->sequence : 0);
+    if (config->short_positions == 0 || longest <= config->short_positions)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,
+                    "%s of %lld tokens; rotary positions of type longrope are other ones in texts of more than %lld "
+                    "(original_max_position_embeddings), which is built only for samples that are one text: give at "
+                    "most that many",
+                    options->documents ? "samples of several documents" : "a text that goes on, up to",
+                    (long long)longest, (long long)config->short_positions);
+}
+
 dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *options, const char *where,
                                 dsc_error *err)
 {
@@ -133,6 +150,7 @@ dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *
                         options->documents ? "dsc.document_end" : "continuing a text");
     if (sequence > 0)
         config->sequence = sequence;
+    DSC_TRY(check_long_text(config, options, where, err));
     if (config->masked)
         config->predictions = predictions_of(config->sequence, options->mask_share);
     config->cache = options->cache_tokens;
@@ -172,22 +190,41 @@ void dsc_lm_add_norm(dsc_lm *lm, const char *name, dsc_norm_kind kind, int64_t c
         add_param(lm, name, "bias", 0, channels, 0);
 }
 
+static void add_layer(dsc_lm *lm, const dsc_lm_linear *linear, int32_t weight)
+{
+    DSC_ASSERT(lm->layer_first + lm->layer_count < LINEARS_MAX);
+    lm_layer *layer = &lm->layer[lm->layer_first + lm->layer_count++];
+    layer->name = linear->name;
+    memcpy(layer->prefix, lm->prefix, sizeof layer->prefix);
+    layer->shape = linear->shape;
+    layer->a_split = linear->out_split ? DSC_SPLIT_NONE : DSC_SPLIT_COLUMN;
+    layer->b_split = linear->out_split ? DSC_SPLIT_ROW : DSC_SPLIT_NONE;
+    layer->weight = weight;
+    layer->count++;
+}
+
 void dsc_lm_add_linear(dsc_lm *lm, const dsc_lm_linear *linear)
 {
     const dsc_linear shape = linear->shape;
     dsc_param_spec *weight = add_param(lm, linear->name, "weight", shape.out_in ? shape.out : shape.in,
                                        shape.out_in ? shape.in : shape.out, linear->std);
     weight->split = linear->out_split == shape.out_in ? DSC_SPLIT_ROW : DSC_SPLIT_COLUMN;
-    DSC_ASSERT(lm->layer_count < LINEARS_MAX);
-    lm_layer *layer = &lm->layer[lm->layer_count++];
-    layer->name = linear->name;
-    layer->shape = shape;
-    layer->out_split = linear->out_split;
-    layer->weight = (int32_t)(weight - &lm->params[lm->first_param]);
+    add_layer(lm, linear, (int32_t)(weight - &lm->params[lm->first_param]));
     /* A bias follows the outputs; beside split inputs it is whole on every rank. */
     if (linear->bias)
         add_param(lm, linear->name, "bias", 0, shape.out, 0)->split =
             linear->out_split ? DSC_SPLIT_COLUMN : DSC_SPLIT_NONE;
+}
+
+/* One that no tensor parallelism cuts. */
+static void add_whole_linear(dsc_lm *lm, const char *name, int64_t in, int64_t out, bool bias)
+{
+    const dsc_lm_linear linear = { name, { in, out, true }, .bias = bias, .std = lm->config->init_std };
+    const int64_t first = lm->param_count;
+    dsc_lm_add_linear(lm, &linear);
+    lm->params[first].split = DSC_SPLIT_NONE;
+    lm_layer *layer = &lm->layer[lm->layer_first + lm->layer_count - 1];
+    layer->a_split = layer->b_split = DSC_SPLIT_NONE;
 }
 
 /* In the order of dsc_lm_embed_params. */
@@ -205,17 +242,15 @@ static void add_embedding(dsc_lm *lm)
     if (lm->family->embed_norm != NULL)
         dsc_lm_add_norm(lm, lm->family->embed_norm, lm->family->norm, config->channels);
     if (dsc_lm_projects(config))
-        add_param(lm, lm->family->project_in, "weight", config->channels, config->embed_channels, config->init_std);
+        add_whole_linear(lm, lm->family->project_in, config->embed_channels, config->channels, false);
 }
 
 static void add_transform(dsc_lm *lm)
 {
     const dsc_lm_config *config = lm->config;
     snprintf(lm->prefix, NAME_BYTES, "%s", config->masked ? "" : lm->family->base);
-    add_param(lm, config->masked ? lm->family->transform : lm->family->project_out, "weight", config->embed_channels,
-              config->channels, config->init_std);
-    if (config->masked)
-        add_param(lm, lm->family->transform, "bias", 0, config->embed_channels, 0);
+    add_whole_linear(lm, config->masked ? lm->family->transform : lm->family->project_out, config->channels,
+                     config->embed_channels, config->masked);
 }
 
 static void add_head(dsc_lm *lm)
@@ -236,14 +271,14 @@ static void add_head(dsc_lm *lm)
     }
 }
 
-/* Behind the block's own parameters, which are then not trained, those of its layers' adapters. First values as PEFT
+/* Behind the module's own parameters, which are then not trained, those of its layers' adapters. First values as PEFT
  * makes them: B 0, so that the model starts as it was, and A uniform as PyTorch starts a linear layer. */
 static void add_adapters(dsc_lm *lm, dsc_lora *out)
 {
     const int64_t rank = lm->lora->rank;
     *out = (dsc_lora){ .rank = rank, .scale = dsc_lora_scale(lm->lora), .first = &lm->adapter_of[lm->first_param] };
     for (int32_t i = 0; i < lm->layer_count; i++) {
-        lm_layer *layer = &lm->layer[i];
+        lm_layer *layer = &lm->layer[lm->layer_first + i];
         char name[2 * NAME_BYTES];
         snprintf(name, sizeof name, "%s%s", lm->prefix, layer->name);
         if (!dsc_lora_wants(lm->lora, name, lm->family->lora_layers))
@@ -253,18 +288,20 @@ static void add_adapters(dsc_lm *lm, dsc_lora *out)
         dsc_param_spec *a = add_param(lm, layer->name, "lora_A.weight", rank, layer->shape.in, 0);
         a->init = DSC_INIT_UNIFORM;
         a->init_std = (float)(1 / sqrt((double)layer->shape.in));
-        a->split = layer->out_split ? DSC_SPLIT_NONE : DSC_SPLIT_COLUMN;
+        a->split = layer->a_split;
         dsc_param_spec *b = add_param(lm, layer->name, "lora_B.weight", layer->shape.out, rank, 0);
-        b->split = layer->out_split ? DSC_SPLIT_ROW : DSC_SPLIT_NONE;
+        b->split = layer->b_split;
     }
 }
 
-static void add_block(dsc_lm *lm, dsc_lora *lora)
+/* The layers of the next module: the blocks share theirs. */
+static void begin_layers(dsc_lm *lm, int64_t module)
 {
+    const bool again = module > 1 && module <= lm->config->layers;
+    lm->layer_first = again ? lm->block_layer : lm->layer_first + lm->layer_count;
     lm->layer_count = 0;
-    lm->family->add_block(lm, lm->config);
-    if (lm->lora != NULL)
-        add_adapters(lm, lora);
+    if (module == 1)
+        lm->block_layer = lm->layer_first;
 }
 
 /* Without an adapter's parameters: all of a model that has any. */
@@ -272,12 +309,13 @@ static void freeze(dsc_lm *lm)
 {
     for (int64_t i = 0; i < lm->param_count; i++)
         lm->params[i].trainable = false;
-    for (int64_t m = 1; m <= lm->config->layers; m++) {
-        const dsc_lora *lora = &lm->selves[m].lora;
-        const int64_t own = lm->family->block_params(lm->config);
-        DSC_ASSERT(lora->rank > 0);
-        for (int64_t i = own; i < lm->modules[m].param_count; i++)
-            lm->params[lm->modules[m].params - lm->params + i].trainable = true;
+    for (int64_t m = 0; m < lm->module_count; m++) {
+        dsc_param_spec *params = &lm->params[lm->modules[m].params - lm->params];
+        for (int32_t i = 0; i < lm->modules[m].param_count; i++) {
+            const int32_t a = lm->selves[m].lora.first[i];
+            if (a > 0)
+                params[a].trainable = params[a + 1].trainable = true;
+        }
     }
 }
 
@@ -292,6 +330,7 @@ static void describe_modules(dsc_lm *lm)
         lm->selves[i] = (dsc_lm_module){ .family = lm->family, .config = lm->config, .layer = i - 1 };
         *module = (dsc_module){ .struct_bytes = sizeof *module, .name = lm->names[i], .self = &lm->selves[i],
                                 .params = &lm->params[first] };
+        begin_layers(lm, i);
         if (i == 0) {
             snprintf(lm->names[i], NAME_BYTES, "embedding");
             add_embedding(lm);
@@ -307,13 +346,16 @@ static void describe_modules(dsc_lm *lm)
         } else {
             snprintf(lm->names[i], NAME_BYTES, "h.%lld", (long long)(i - 1));
             snprintf(lm->prefix, NAME_BYTES, "%s%s%lld.", lm->family->base, lm->family->layer, (long long)(i - 1));
-            add_block(lm, &lm->selves[i].lora);
+            lm->family->add_block(lm, lm->config);
             module->plan = lm->family->block->plan;
             module->forward = lm->family->block->forward;
             module->backward = lm->family->block->backward;
         }
+        if (lm->lora != NULL)
+            add_adapters(lm, &lm->selves[i].lora);
         module->param_count = (int32_t)(lm->param_count - first);
     }
+    lm->all_layers = lm->layer_first + lm->layer_count;
     if (lm->lora != NULL)
         freeze(lm);
 }
@@ -323,7 +365,7 @@ static dsc_status check_adapters(const dsc_lm *lm, const char *model, dsc_error 
 {
     char list[256] = "";
     int64_t adapted = 0;
-    for (int32_t i = 0; i < lm->layer_count; i++) {
+    for (int32_t i = 0; i < lm->all_layers; i++) {
         const size_t used = strlen(list);
         snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", lm->layer[i].name);
         adapted += lm->layer[i].adapted;
@@ -332,11 +374,11 @@ static dsc_status check_adapters(const dsc_lm *lm, const char *model, dsc_error 
         if (!lm->lora->used[i])
             return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora.target_modules",
                             "\"%.100s\" is the name of no layer of %.200s that can have an adapter; expected "
-                            "\"all-linear\" or names of a block's linear layers: %s",
+                            "\"all-linear\" or names of linear layers: %s",
                             lm->lora->targets[i], model, list);
     if (adapted == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora",
-                        "no layer of %.200s has an adapter; a block's linear layers are %s", model, list);
+                        "no layer of %.200s has an adapter; its linear layers are %s", model, list);
     return DSC_OK;
 }
 
@@ -397,18 +439,32 @@ static dsc_status write_config_json(dsc_lm *lm, dsc_error *err)
     return DSC_OK;
 }
 
-/* Layers by their names in a block where all blocks have the same ones, else by their whole names. */
+/* Whether PEFT, told the layers with adapters by their names in a module, adapts those and no others. */
+static bool is_told_by_layers(const dsc_lm *lm)
+{
+    for (int32_t i = 0; i < lm->all_layers; i++) {
+        const lm_layer *layer = &lm->layer[i];
+        char name[2 * NAME_BYTES];
+        snprintf(name, sizeof name, "%s%s", layer->prefix, layer->name);
+        if (layer->adapted > 0 && layer->adapted < layer->count)
+            return false;
+        for (int32_t k = 0; k < lm->all_layers && layer->adapted == 0; k++)
+            if (lm->layer[k].adapted > 0 && dsc_lora_is_named(name, lm->layer[k].name))
+                return false;
+    }
+    return true;
+}
+
+/* Layers by their names in a module where that says it all, else by their whole names. */
 static dsc_status write_adapter_json(dsc_lm *lm, const char *base, dsc_error *err)
 {
     const char **list = NULL;
     lm_name *whole = NULL;
     int64_t count = 0;
-    bool same = true;
-    for (int32_t i = 0; i < lm->layer_count; i++)
-        same = same && (lm->layer[i].adapted == 0 || lm->layer[i].adapted == lm->config->layers);
+    const bool same = is_told_by_layers(lm);
     DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *whole, &whole, err));
     dsc_status status = dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *list, &list, err);
-    for (int32_t i = 0; i < lm->layer_count && same && status == DSC_OK; i++)
+    for (int32_t i = 0; i < lm->all_layers && same && status == DSC_OK; i++)
         if (lm->layer[i].adapted > 0)
             list[count++] = lm->layer[i].name;
     for (int64_t i = 0; i < lm->param_count && !same && status == DSC_OK; i++) {
@@ -419,7 +475,8 @@ static dsc_status write_adapter_json(dsc_lm *lm, const char *base, dsc_error *er
         list[count] = whole[count];
         count++;
     }
-    const dsc_lora_text text = { .base = base, .names = list, .count = count, .in_out = !lm->layer[0].shape.out_in };
+    const dsc_lora_text text = { .base = base, .names = list, .count = count, .masked = lm->config->masked,
+                                 .in_out = !lm->layer[lm->block_layer].shape.out_in };
     if (status == DSC_OK)
         status = dsc_lora_write_config(lm->lora, lm->alloc, &text, &lm->adapter_json, err);
     dsc_alloc_free(lm->alloc, (void *)list);
@@ -470,7 +527,7 @@ static dsc_status build(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err
         lm->config->embed_channels = lm->config->channels;
     const int64_t own = count_params(args->family, lm->config);
     const int64_t modules = lm->config->layers + 2 + dsc_lm_transforms(lm->config);
-    const int64_t most = own + (args->lora != NULL ? 2 * LINEARS_MAX * lm->config->layers : 0);
+    const int64_t most = own + (args->lora != NULL ? 2 * LINEARS_MAX * modules : 0);
     lm->module_count = modules;
     lm->lora = args->lora;
     DSC_TRY(dsc_alloc_strdup(alloc, DSC_TAG_CONTROL, args->name, &lm->name, err));

@@ -22,6 +22,7 @@ typedef struct dsc_lm_config {
     int64_t positions;  /* the longest sample that the model is made for */
     int64_t window;     /* a token sees no more than this many, itself among them; 0: all before it */
     bool window_mixed;  /* in some layers only: no text may be longer than it */
+    int64_t short_positions; /* texts up to this long have other rotary positions than longer ones; 0: the same */
     int64_t sequence;   /* T <= positions */
     int64_t cache;      /* tokens of a text whose keys and values modules keep between calls; 0: none are kept */
     int64_t vocab;      /* V: real tokens, the softmax's width */

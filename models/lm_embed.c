@@ -10,6 +10,7 @@
 typedef struct embed_layout {
     int64_t rows;
     int64_t looked, saved_bytes;        /* [R,E] */
+    int64_t lora;                       /* [R,r], in the scratch of either pass */
     int64_t stats, forward_bytes;       /* of the norm */
     int64_t d_looked, back_stats, work, back_bytes; /* [R,E] - the norm's or the sort of the tokens */
 } embed_layout;
@@ -31,6 +32,9 @@ static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dty
     const int64_t norm = dsc_norm_backward_scratch_bytes(self->family->norm, normed, config->channels);
     const int64_t sort = dsc_embedding_bwd_scratch_bytes(out->rows, sorted);
     out->looked = dsc_lm_piece(&out->saved_bytes, looked * (int64_t)dsc_dtype_bytes(dtype));
+    out->lora = dsc_lm_piece(&out->forward_bytes,
+                             dsc_lm_projects(config) ? dsc_lora_work_bytes(&self->lora, out->rows, dtype) : 0);
+    out->back_bytes = out->forward_bytes;
     out->stats = dsc_lm_piece(&out->forward_bytes, stats);
     out->d_looked = dsc_lm_piece(&out->back_bytes, looked * (int64_t)dsc_dtype_bytes(dtype));
     out->back_stats = dsc_lm_piece(&out->back_bytes, stats);
@@ -50,7 +54,7 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const dsc_lm_module *self = module->self;
     embed_layout at;
     DSC_TRY(layout(self, batch, dtype, &at, err));
-    dsc_linear_told told = { .module = module, .rows = at.rows, .dtype = dtype, .sink = sink };
+    dsc_linear_told told = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
     if (dsc_lm_projects(self->config))
         DSC_TRY(dsc_linear_plan(&told, projection(self), err));
     *out = (dsc_module_plan){ .out_elements = at.rows * self->config->channels, .saved_bytes = at.saved_bytes,
@@ -78,7 +82,8 @@ static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, embed_cal
                           .params = dsc_lm_embed_params(self->family, self->config) };
     DSC_ASSERT(!norms(self) || !dsc_lm_projects(self->config));
     DSC_TRY(layout(self, ctx->batch, ctx->dtype, &call->at, err));
-    call->launch = (dsc_call){ .ctx = ctx, .rows = call->at.rows, .err = err };
+    call->launch = (dsc_call){ .ctx = ctx, .rows = call->at.rows, .err = err, .lora = &self->lora,
+                               .lora_work = (char *)ctx->scratch + call->at.lora };
     return DSC_OK;
 }
 

@@ -10,17 +10,20 @@
 typedef struct transform_layout {
     int64_t rows, all_rows;              /* those of the head; R */
     int64_t before, saved_bytes;         /* [rows,E], masked */
-    int64_t picked, d_before, back_bytes; /* [rows,C] [rows,E], masked the latter; forward has the first alone */
+    int64_t lora;                        /* [rows,r] */
+    int64_t picked, d_before, back_bytes; /* [rows,C] [rows,E], masked the latter, which forward has not */
 } transform_layout;
 
-static dsc_status layout(const dsc_lm_config *config, int64_t batch, dsc_dtype dtype, transform_layout *out,
+static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dtype, transform_layout *out,
                          dsc_error *err)
 {
+    const dsc_lm_config *config = self->config;
     *out = (transform_layout){ 0 };
     DSC_TRY(dsc_lm_rows(config, batch, &out->all_rows, err));
     DSC_TRY(dsc_lm_head_rows(config, batch, &out->rows, err));
     const int64_t element = (int64_t)dsc_dtype_bytes(dtype), narrow = out->rows * config->embed_channels * element;
     out->before = dsc_lm_piece(&out->saved_bytes, config->masked ? narrow : 0);
+    out->lora = dsc_lm_piece(&out->back_bytes, dsc_lora_work_bytes(&self->lora, out->rows, dtype));
     out->picked = dsc_lm_piece(&out->back_bytes, out->rows * config->channels * element);
     out->d_before = dsc_lm_piece(&out->back_bytes, config->masked ? narrow : 0);
     return DSC_OK;
@@ -38,11 +41,11 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
 {
     const dsc_lm_module *self = module->self;
     transform_layout at;
-    DSC_TRY(layout(self->config, batch, dtype, &at, err));
-    dsc_linear_told told = { .module = module, .rows = at.rows, .dtype = dtype, .sink = sink };
+    DSC_TRY(layout(self, batch, dtype, &at, err));
+    dsc_linear_told told = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
     DSC_TRY(dsc_linear_plan(&told, linear_of(self), err));
     *out = (dsc_module_plan){ .out_elements = at.rows * self->config->embed_channels, .saved_bytes = at.saved_bytes,
-                              .forward_scratch_bytes = self->config->masked ? at.d_before : 0,
+                              .forward_scratch_bytes = self->config->masked ? at.d_before : at.picked,
                               .backward_scratch_bytes = at.back_bytes, .forward_flops = told.forward_flops,
                               .backward_flops = told.backward_flops };
     return DSC_OK;
@@ -63,8 +66,9 @@ static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, transform
 {
     const dsc_lm_module *self = module->self;
     *call = (transform_call){ .self = self, .config = self->config, .ctx = ctx, .err = err };
-    DSC_TRY(layout(self->config, ctx->batch, ctx->dtype, &call->at, err));
-    call->launch = (dsc_call){ .ctx = ctx, .rows = call->at.rows, .err = err };
+    DSC_TRY(layout(self, ctx->batch, ctx->dtype, &call->at, err));
+    call->launch = (dsc_call){ .ctx = ctx, .rows = call->at.rows, .err = err, .lora = &self->lora,
+                               .lora_work = (char *)ctx->scratch + call->at.lora };
     call->picked = (char *)ctx->scratch + call->at.picked;
     call->before = (char *)ctx->saved + call->at.before;
     return DSC_OK;

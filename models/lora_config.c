@@ -116,8 +116,7 @@ void dsc_lora_config_close(dsc_lora_config *config)
 
 /* ---- which layers ---- */
 
-/* PEFT's rule: the whole name, or what follows a point in it. */
-static bool is_named(const char *layer, const char *target)
+bool dsc_lora_is_named(const char *layer, const char *target)
 {
     const size_t bytes = strlen(layer), end = strlen(target);
     if (bytes < end || strcmp(layer + bytes - end, target) != 0)
@@ -134,9 +133,9 @@ bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *cons
         return dsc_weights_find(config->weights, name) != NULL;
     }
     for (int32_t i = 0; config->target_count == 0 && usual[i] != NULL; i++)
-        wanted |= is_named(layer, usual[i]);
+        wanted |= dsc_lora_is_named(layer, usual[i]);
     for (int32_t i = 0; i < config->target_count; i++) {
-        const bool here = strcmp(config->targets[i], "all-linear") == 0 || is_named(layer, config->targets[i]);
+        const bool here = strcmp(config->targets[i], "all-linear") == 0 || dsc_lora_is_named(layer, config->targets[i]);
         config->used[i] |= here;
         wanted |= here;
     }
@@ -178,8 +177,9 @@ dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc
         used += snprintf(at + used, (size_t)(room - used), "%s\n    ", i > 0 ? "," : "");
         used += put_quoted(at + used, room - used, text->names[i]);
     }
-    used += snprintf(at + used, (size_t)(room - used), "\n  ],\n  \"task_type\": \"CAUSAL_LM\",\n"
-                     "  \"use_rslora\": %s\n}\n", config->rank_stabilized ? "true" : "false");
+    used += snprintf(at + used, (size_t)(room - used), "\n  ],\n  \"task_type\": %s,\n"
+                     "  \"use_rslora\": %s\n}\n", text->masked ? "null" : "\"CAUSAL_LM\"",
+                     config->rank_stabilized ? "true" : "false");
     DSC_ASSERT(used < room);
     return DSC_OK;
 }

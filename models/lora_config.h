@@ -28,6 +28,8 @@ DSC_MUST_USE dsc_status dsc_lora_config_open(dsc_lora_config *out, dsc_alloc *al
                                              dsc_error *err);
 void dsc_lora_config_close(dsc_lora_config *config);
 
+/* PEFT's rule: the target is the whole name, or what follows a point in it. */
+bool dsc_lora_is_named(const char *layer, const char *target);
 /* Whether the layer "model.layers.3.self_attn.q_proj" gets an adapter. usual[], up to a NULL, stand in for targets when
  * none are given. */
 bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *const *usual);
@@ -39,6 +41,7 @@ typedef struct dsc_lora_text {
     const char *const *names; /* [count] of the layers, or their ends */
     int64_t count;
     bool in_out;              /* weights are stored [in,out] */
+    bool masked;              /* PEFT has no name for the task of a masked language model */
 } dsc_lora_text;
 DSC_MUST_USE dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc,
                                               const dsc_lora_text *text, char **out, dsc_error *err);

@@ -53,13 +53,14 @@ dsc_status dsc_neox_read_config(dsc_hf_config *reader, dsc_lm_config *lm)
     const dsc_rope_keys keys = { .theta = "rotary_emb_base", .partial = "rotary_pct", .partial_default = 0.25,
                                  .positions = lm->positions, .head_size = lm->channels / out->heads };
     DSC_TRY(dsc_rope_read(reader, &keys, &out->rope));
+    lm->short_positions = dsc_rope_short_positions(&out->rope);
     return dsc_dense_read_dropout(reader, dropouts, 2, 0);
 }
 
 int dsc_neox_write_config(const dsc_lm_config *lm, char *out, size_t bytes)
 {
     const dsc_dense_config *config = (const dsc_dense_config *)(const void *)lm;
-    char eps[32], std[32], theta[32], pct[32], rope[400];
+    char eps[32], std[32], theta[32], pct[32], rope[DSC_ROPE_TEXT_BYTES];
     const double share = 2.0 * config->rope.pairs * (double)config->heads / (double)lm->channels;
     dsc_rope_write(&config->rope, rope, sizeof rope);
     return snprintf(

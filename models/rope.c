@@ -63,12 +63,23 @@ static double yarn_scale(const dsc_rope *rope)
     return yarn_temperature(rope, 1);
 }
 
+/* LongRoPE (Ding et al. 2024). */
+static double long_scale(const dsc_rope *rope)
+{
+    if (rope->attention_factor > 0)
+        return rope->attention_factor;
+    return rope->factor > 1 ? sqrt(1 + log(rope->factor) / log(rope->original_positions)) : 1;
+}
+
 void dsc_rope_set(dsc_rope *rope, int64_t size)
 {
     rope->pairs = (int32_t)(size / 2);
     rope->scale = 1;
     if (rope->kind == DSC_ROPE_YARN)
         rope->scale = (float)yarn_scale(rope);
+    if (rope->kind == DSC_ROPE_LONG)
+        rope->scale = (float)long_scale(rope);
+    const int64_t turning = (int64_t)(rope->proportion * (double)size / 2); /* PROPORTIONAL */
     for (int64_t i = 0; i < rope->pairs; i++) {
         const float share = (float)(2 * i) / (float)size;
         const float plain = 1 / (float)pow(rope->theta, (double)share);
@@ -78,13 +89,22 @@ void dsc_rope_set(dsc_rope *rope, int64_t size)
         case DSC_ROPE_LINEAR: rope->frequency[i] = plain / (float)rope->factor; break;
         case DSC_ROPE_LLAMA3: rope->frequency[i] = llama3(rope, plain); break;
         case DSC_ROPE_YARN: rope->frequency[i] = yarn(rope, size, i, plain); break;
+        case DSC_ROPE_LONG:
+            rope->frequency[i] = 1 / (rope->divisor[0][i] * (float)pow(rope->theta, (double)share));
+            rope->long_frequency[i] = 1 / (rope->divisor[1][i] * (float)pow(rope->theta, (double)share));
+            break;
+        case DSC_ROPE_PROPORTIONAL: rope->frequency[i] = i < turning ? plain / (float)rope->factor : 0; break;
         }
     }
 }
 
 dsc_status dsc_rope_make_tables(const dsc_call *call, const dsc_rope *rope, dsc_rope_tables tables, int64_t tokens)
 {
-    const dsc_rope_table_args args = { .cos = tables.cos, .sin = tables.sin, .frequency = rope->frequency,
+    const int64_t short_positions = dsc_rope_short_positions(rope);
+    DSC_ASSERT(short_positions == 0 || call->ctx->past == 0 || call->ctx->past + tokens <= short_positions);
+    const bool is_long = short_positions > 0 && tokens > short_positions;
+    const dsc_rope_table_args args = { .cos = tables.cos, .sin = tables.sin,
+                                       .frequency = is_long ? rope->long_frequency : rope->frequency,
                                        .first = call->ctx->past, .positions = tokens, .pairs = rope->pairs,
                                        .factor = rope->scale };
     return DSC_RUN(call->ctx->stream, ROPE_TABLE, &args, call->err);

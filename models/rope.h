@@ -10,22 +10,26 @@
 #include "models/linear.h"
 
 typedef enum dsc_rope_kind {
-    DSC_ROPE_DEFAULT, DSC_ROPE_LINEAR, DSC_ROPE_DYNAMIC, DSC_ROPE_LLAMA3, DSC_ROPE_YARN
+    DSC_ROPE_DEFAULT, DSC_ROPE_LINEAR, DSC_ROPE_DYNAMIC, DSC_ROPE_LLAMA3, DSC_ROPE_YARN, DSC_ROPE_LONG,
+    DSC_ROPE_PROPORTIONAL
 } dsc_rope_kind;
 
 /* How positions turn heads, by Hugging Face's names. */
 typedef struct dsc_rope {
     dsc_rope_kind kind;
     double theta, factor;
-    double original_positions;                /* LLAMA3, YARN: those before the scaling */
+    double original_positions;                /* LLAMA3, YARN, LONG: those before the scaling */
     double low_freq_factor, high_freq_factor; /* LLAMA3 */
     double beta_fast, beta_slow;              /* YARN */
-    double attention_factor;                  /* YARN; 0: from the factor */
+    double attention_factor;                  /* YARN, LONG; 0: from the factor */
     double mscale, mscale_all_dim;            /* YARN; 0: none. Both: they weigh the factor's logarithm */
     bool truncate;                            /* YARN */
+    double proportion;                        /* PROPORTIONAL: of the pairs that turn; the others stand still */
+    float divisor[2][DSC_ROPE_PAIRS_MAX];     /* LONG: of texts up to original_positions, and of longer ones */
     /* By dsc_rope_set. */
     int32_t pairs;                       /* of a head's elements that turn */
     float frequency[DSC_ROPE_PAIRS_MAX]; /* [pairs] */
+    float long_frequency[DSC_ROPE_PAIRS_MAX]; /* LONG: of texts longer than original_positions */
     float scale;                         /* of cosines and sines */
 } dsc_rope;
 
@@ -37,7 +41,13 @@ typedef struct dsc_rope_keys {
 } dsc_rope_keys;
 
 DSC_MUST_USE dsc_status dsc_rope_read(dsc_hf_config *reader, const dsc_rope_keys *keys, dsc_rope *out);
-/* The value of "rope_scaling". */
+/* Texts up to this long turn otherwise than longer ones; 0: all turn alike. */
+static inline int64_t dsc_rope_short_positions(const dsc_rope *rope)
+{
+    return rope->kind == DSC_ROPE_LONG ? (int64_t)rope->original_positions : 0;
+}
+/* The value of "rope_scaling", at most DSC_ROPE_TEXT_BYTES with its NUL. */
+#define DSC_ROPE_TEXT_BYTES (512 + 2 * DSC_ROPE_PAIRS_MAX * 18)
 void dsc_rope_write(const dsc_rope *rope, char *out, size_t bytes);
 /* pairs, frequency and scale: `size` elements of a head turn, an even number. Rounded as PyTorch rounds them. */
 void dsc_rope_set(dsc_rope *rope, int64_t size);

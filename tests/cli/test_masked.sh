@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # test_masked.sh - BERT from a config.json on bytes of text: the same losses on one rank and on two, validation too; what
-# the mask token is; and what is refused. SPDX-License-Identifier: Apache-2.0
+# the mask token is; text through BERT's tokenizer; and what is refused. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
+golden=$root/tests/golden
 mkdir "$tmp/bert"
 echo '{"model_type": "bert", "vocab_size": 259, "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 48,
        "max_position_embeddings": 64, "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0, "initializer_range": 0.1}' >"$tmp/bert/config.json"
@@ -35,6 +36,20 @@ echo '{"added_tokens": [{"id": 257, "content": "[MASK]", "special": true}]}' >"$
 run found 1 0 ', "tokenizer": "none", "mlm": {"mask_token": 256, "special_tokens": [10]}'
 report "with a tokenizer in the folder, and another mask token in the config" cmp -s <(numbers "$tmp/one.log") <(numbers "$tmp/found.log")
 rm "$tmp/bert/tokenizer.json"
+mkdir "$tmp/words"
+sed 's/"vocab_size": 259/"vocab_size": 700/' "$tmp/bert/config.json" >"$tmp/words/config.json"
+cp "$golden/tokenizer_bert.json" "$tmp/words/tokenizer.json"
+"$dsc" data tokenize --tokenizer "$tmp/words" "$tmp/t.txt" -o "$tmp/words.bin" >"$tmp/out" 2>"$tmp/err"; code=$?
+report "dsc data tokenize with BERT's tokenizer" [ $code -eq 0 ]
+"$dsc" data show --tokenizer "$tmp/words" "$tmp/words.bin" --count 9999 >"$tmp/shown" 2>"$tmp/err"
+report "its tokens are the text in small letters, and [SEP] ends it" grep -q 'a zero - sharded training engine in plain c\..*\[SEP\]$' "$tmp/shown"
+words() { # NAME DATA: a run of 4 steps
+    echo "{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"dsc\": {\"model\": \"$tmp/words\", \"seq_length\": 32, \"threads\": 1}}" >"$tmp/c.json"
+    XDG_CACHE_HOME=$tmp timeout 60 "$bin/train" --config "$tmp/c.json" --data "$2" --steps 4 --log "$tmp/$1.log" >"$tmp/out" 2>"$tmp/err" </dev/null
+}
+words tokens "$tmp/words.bin"
+words text "$tmp/t.txt"
+report "train --data TEXT with it: the losses of the tokenized file" [ -s "$tmp/text.log" -a "$(numbers "$tmp/tokens.log")" = "$(numbers "$tmp/text.log")" ]
 run documents 1 0 "$mask, \"document_end\": 10"
 report "documents in a sample" grep -q 'dsc: error: .*document_end is not built for a model whose tokens see both sides' "$tmp/err"
 "$dsc" generate --model "$tmp/one/step-60" --prompt a >"$tmp/out" 2>"$tmp/err"; code=$?

@@ -59,6 +59,12 @@ LORA_CASES = [
      dict(r=3, lora_alpha=8, use_rslora=True, target_modules=["c_attn", "mlp.c_proj"], fan_in_fan_out=True)),
     (transformers.GPTNeoXConfig(**DENSE, intermediate_size=70, hidden_dropout=0, attention_dropout=0), torch.float32,
      dict(r=4, lora_alpha=16, target_modules=r".*\.1\..*(query_key_value|dense_4h_to_h)")),
+    (transformers.BertConfig(**DENSE, intermediate_size=70, hidden_dropout_prob=0, attention_probs_dropout_prob=0), torch.float32,
+     dict(r=4, lora_alpha=6, target_modules="all-linear")),
+    (transformers.BertConfig(**DENSE, intermediate_size=70, hidden_dropout_prob=0, attention_probs_dropout_prob=0), torch.float16,
+     dict(r=3, lora_alpha=9, target_modules=r".*\d\.output\.dense")),
+    (transformers.OPTConfig(**DENSE, ffn_dim=70, word_embed_proj_dim=32, dropout=0, attention_dropout=0, do_layer_norm_before=False),
+     torch.float32, dict(r=4, lora_alpha=6, target_modules="all-linear")),
 ]
 
 
@@ -135,7 +141,7 @@ def train_ours(hf, data, folder, adapter=None):
     config, log, save = (os.path.join(folder, n) for n in ("c.json", "log.jsonl", "save"))
     own = {"lora": {"adapter": adapter}} if adapter else {}
     if json.load(open(os.path.join(hf, "config.json")))["model_type"] == "bert":
-        own = {"mlm": {"mask_token": MASK, "special_tokens": SPECIAL}, "seed": SEED}
+        own.update({"mlm": {"mask_token": MASK, "special_tokens": SPECIAL}, "seed": SEED})
     json.dump({"train_batch_size": BATCH, "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0,
                "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.1}},
                "zero_optimization": {"stage": 2}, "dsc": own}, open(config, "w"))
@@ -177,7 +183,8 @@ def write_tokens(data):
 
 def check_adapters(config, dtype, lora, folder):
     hf, data, adapter, again = (os.path.join(folder, n) for n in ("hf", "tokens.bin", "adapter", "again"))
-    theirs = peft.get_peft_model(make_folder(config, dtype, "1GB", hf), peft.LoraConfig(task_type="CAUSAL_LM", **lora))
+    task = None if config.model_type == "bert" else "CAUSAL_LM"
+    theirs = peft.get_peft_model(make_folder(config, dtype, "1GB", hf), peft.LoraConfig(task_type=task, **lora))
     with torch.no_grad():
         for p in theirs.parameters():
             if p.requires_grad:
@@ -187,7 +194,7 @@ def check_adapters(config, dtype, lora, folder):
     want = train_theirs(theirs, tokens)
     got, exported, merged = train_ours(hf, data, folder, adapter)
     loss_off = max(abs(a - b) for a, b in zip(got, want))
-    base = transformers.AutoModelForCausalLM.from_pretrained(hf, dtype=torch.float32)
+    base = kind_of(config).from_pretrained(hf, dtype=torch.float32)
     back = peft.PeftModel.from_pretrained(base, exported, is_trainable=True)
     back.save_pretrained(again)
     ours, saved = files_of(exported), files_of(again)
@@ -195,9 +202,11 @@ def check_adapters(config, dtype, lora, folder):
     other = {k: p for k, p in theirs.named_parameters() if p.requires_grad}
     apart = max((mine[k] - other[k]).abs().max().item() for k in other)
     x = torch.tensor(tokens[:SEQ]).view(1, -1)
-    whole = transformers.AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32)
+    whole = kind_of(config).from_pretrained(merged, dtype=torch.float32)
     with torch.no_grad():
         off = (back.eval()(input_ids=x).logits - whole.eval()(input_ids=x).logits).abs().max().item()
+    told = json.load(open(os.path.join(exported, "adapter_config.json")))
+    assert told["task_type"] == task, f"the task is {told['task_type']}"
     print(f"# losses within {loss_off:.2g}, adapters within {apart:.2g}, {len(ours)} tensors, merged logits within {off:.2g}", flush=True)
     assert len(got) == STEPS and loss_off < 2e-4, f"losses are {loss_off} apart"
     assert set(ours) == set(saved) and all(torch.equal(ours[k], saved[k]) for k in ours), "what peft writes of our export is not our export"

@@ -55,6 +55,8 @@ def gpt2(V, C, heads, L, P):
 
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 100, "mscale": 0.7,
         "mscale_all_dim": 0.4}
+LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 24,
+        "short_factor": [1.0, 1.05, 1.2, 1.5], "long_factor": [1.1, 2.5, 7.0, 12.0]}
 # name, config, batch, tokens, whole gradients, arguments of peft's LoraConfig
 CASES = [
     ("hf_neox", neox(97, 48, 3, 2, 70, 64), 2, 33, False),
@@ -62,6 +64,10 @@ CASES = [
                             hidden_act="gelu_new", tie_word_embeddings=True), 3, 7, True),
     ("hf_opt", opt(97, 60, 3, 2, 77, 48), 2, 33, False),
     ("hf_yarn", llama(97, 32, 4, 2, 1, 50, 800, rope_parameters=YARN, pad_token_id=7), 2, 40, False),
+    ("hf_longrope", llama(97, 32, 4, 2, 1, 50, 96, rope_parameters=LONG), 2, 33, False),
+    ("hf_longrope_short", llama(31, 32, 4, 2, 1, 20, 96, rope_parameters={**LONG, "attention_factor": 1.3}), 2, 24, False),
+    ("hf_proportional", llama(31, 32, 4, 2, 1, 20, 40, rope_parameters={"rope_type": "proportional", "rope_theta": 5000.0,
+                                                                    "factor": 2.0, "partial_rotary_factor": 0.5}), 2, 24, False),
     ("hf_opt_gelu", opt(23, 16, 2, 1, 20, 9, activation_function="gelu", tie_word_embeddings=False), 3, 7, True),
     ("hf_opt_post", opt(31, 24, 2, 2, 40, 12, do_layer_norm_before=False, word_embed_proj_dim=16,
                         activation_function="gelu"), 3, 7, False),
@@ -75,6 +81,10 @@ CASES = [
      {"r": 4, "lora_alpha": 4, "target_modules": ["query_key_value", "dense_h_to_4h", "attention.dense"]}),
     ("lora_opt", opt(23, 16, 2, 2, 20, 9, activation_function="gelu"), 3, 7, False,
      {"r": 2, "lora_alpha": 3, "target_modules": ["q_proj", "v_proj", "out_proj", "fc1", "fc2"]}),
+    ("lora_opt_wide", opt(23, 24, 2, 2, 20, 9, word_embed_proj_dim=16, do_layer_norm_before=False,
+                          activation_function="gelu"), 3, 7, False,
+     {"r": 3, "lora_alpha": 5, "target_modules": ["project_in", "project_out", "fc1"]}),
+    ("lora_bert", bert(31, 24, 2, 2, 20, 16), 3, 9, False, {"r": 3, "lora_alpha": 7, "target_modules": "all-linear"}),
 ]
 
 FILE_NAMES = {("gpt_neox", "lm_head.weight"): "embed_out.weight"}
@@ -99,7 +109,7 @@ def make(name, c, batch, sequence, whole, lora=None):
     # By the names of files, which are not all the model's own; a tied one once.
     if lora:
         import peft
-        model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **lora)).double()
+        model = peft.get_peft_model(model, peft.LoraConfig(task_type=None if masked else "CAUSAL_LM", **lora)).double()
     params = {file_name(c, k): p for k, p in model.named_parameters()}
     with torch.no_grad():
         for k, p in params.items():

@@ -24,8 +24,10 @@
 static const char *const all[] = { "all-linear" }, *const gpt2[] = { "c_attn", "mlp.c_proj" };
 static const char *const neox[] = { "query_key_value", "dense_h_to_4h", "attention.dense" };
 static const char *const opt[] = { "q_proj", "v_proj", "out_proj", "fc1", "fc2" };
+static const char *const wide[] = { "project_in", "project_out", "fc1" };
 static const dsc_lora_options options[] = { OPTIONS(5, 12, false, all), OPTIONS(3, 6, true, gpt2),
-                                            OPTIONS(4, 4, false, neox), OPTIONS(2, 3, false, opt) };
+                                            OPTIONS(4, 4, false, neox), OPTIONS(2, 3, false, opt),
+                                            OPTIONS(3, 5, false, wide), OPTIONS(3, 7, false, all) };
 
 /* As make_hf.py; attention: C. */
 static const lmrun_case cases[] = {
@@ -33,6 +35,8 @@ static const lmrun_case cases[] = {
     { "lora_gpt2", 3, 7, 2, 16, false, 0, &options[1] },
     { "lora_neox", 3, 7, 2, 24, false, 0, &options[2] },
     { "lora_opt", 3, 7, 2, 16, false, 0, &options[3] },
+    { "lora_opt_wide", 3, 7, 2, 24, false, 0, &options[4] }, /* with adapters beside the projections of its tables */
+    { "lora_bert", 3, 9, 2, 24, false, 0.2, &options[5] },   /* and of the transform, norms of the sums */
 };
 
 static void agrees_with_peft(void **state) { lmrun_cases_agree(cases, DSC_COUNT(cases)); }
@@ -43,11 +47,16 @@ static void gradient_is_the_slope(void **state) { lmrun_cases_have_slopes(cases,
 
 /* ---- what gets an adapter ---- */
 
-static dsc_status open_llama(const dsc_lora_options *lora, dsc_model **out, dsc_error *err)
+static dsc_status open_with(const char *path, const dsc_lora_options *lora, dsc_model **out, dsc_error *err)
 {
     dsc_model_options with = DSC_MODEL_OPTIONS_INIT;
     with.lora = lora;
-    return dsc_model_open(out, "tests/golden/lora_llama.json", &with, err);
+    return dsc_model_open(out, path, &with, err);
+}
+
+static dsc_status open_llama(const dsc_lora_options *lora, dsc_model **out, dsc_error *err)
+{
+    return open_with("tests/golden/lora_llama.json", lora, out, err);
 }
 
 /* The names of what is trained, in order, each with a space behind it. */
@@ -99,6 +108,30 @@ static void targets_without_any(void **state)
     assert_null(strstr(names, "k_proj"));
     assert_null(strstr(names, "mlp"));
     assert_non_null(strstr(model->adapter_json, "\"self_attn.q_proj\",\n"));
+    dsc_model_close(&model);
+}
+
+/* BERT's two "output.dense" end alike, so that PEFT takes the shorter name for both of them. */
+static void names_that_end_alike(void **state)
+{
+    static const char *const mlp[] = { "bert.encoder.layer.0.output.dense", "bert.encoder.layer.1.output.dense" };
+    static const char *const both[] = { "output.dense", "transform.dense" };
+    const dsc_lora_options lora[] = { OPTIONS(3, 6, false, mlp), OPTIONS(3, 6, false, both) };
+    char names[2048];
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_model *model = NULL;
+    assert_int_equal(open_with("tests/golden/lora_bert.json", &lora[0], &model, &err), DSC_OK);
+    trained_names(model, names, sizeof names);
+    assert_null(strstr(names, "attention.output.dense"));
+    assert_non_null(strstr(model->adapter_json, "\"bert.encoder.layer.1.output.dense\""));
+    assert_non_null(strstr(model->adapter_json, "\"task_type\": null"));
+    dsc_model_close(&model);
+    assert_int_equal(open_with("tests/golden/lora_bert.json", &lora[1], &model, &err), DSC_OK);
+    trained_names(model, names, sizeof names);
+    assert_non_null(strstr(names, "bert.encoder.layer.0.attention.output.dense.lora_A.weight "));
+    assert_non_null(strstr(names, "cls.predictions.transform.dense.lora_B.weight "));
+    assert_non_null(strstr(model->adapter_json, "\n    \"output.dense\""));
+    assert_non_null(strstr(model->adapter_json, "\n    \"cls.predictions.transform.dense\""));
     dsc_model_close(&model);
 }
 
@@ -260,6 +293,7 @@ int main(void)
         cmocka_unit_test(gradient_is_the_slope),
         cmocka_unit_test(only_adapters_are_trained),
         cmocka_unit_test(targets_without_any),
+        cmocka_unit_test(names_that_end_alike),
         cmocka_unit_test(refuses),
         cmocka_unit_test(goes_on_from_a_folder),
         cmocka_unit_test(refuses_folders),
