@@ -203,8 +203,8 @@ static dsc_status refuse_other(const ckpt_commit *k, const dsc_run_state *found,
         why = "another version or another kind of CPU wrote it";
     } else if (found->train_batch_size != s->train_batch_size || found->seed != s->seed ||
                found->shuffle != s->shuffle || found->seq_length != s->seq_length ||
-               found->samples_per_epoch != s->samples_per_epoch) {
-        why = "batch size, seed, shuffling, sequence length or data are others";
+               found->samples_per_epoch != s->samples_per_epoch || found->document_end != s->document_end) {
+        why = "batch size, seed, shuffling, sequence length, document_end or data are others";
     }
     return DSC_FAIL(err, DSC_ERR_INPUT, k->step_dir, "exists already and its tensors differ from this run's at this "
                     "step (%s); move it away, or use another --save folder", why);

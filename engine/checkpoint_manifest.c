@@ -151,6 +151,9 @@ static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state
     DSC_TRY(get_int(c, root, "world_size", 1, &s->world_size));
     DSC_TRY(get_int(c, root, "samples_per_epoch", 0, &s->samples_per_epoch));
     DSC_TRY(get_int(c, root, "seq_length", 0, &s->seq_length));
+    s->document_end = -1;
+    if (cJSON_GetObjectItemCaseSensitive(root, "document_end") != NULL)
+        DSC_TRY(get_int(c, root, "document_end", 0, &s->document_end));
     DSC_TRY(get_int(c, root, "zero_stage", 0, &stage));
     DSC_TRY(get_precision(c, root, "compute_dtype", &s->compute_dtype));
     DSC_TRY(read_loss_scaler(c, root, &s->loss_scaler));

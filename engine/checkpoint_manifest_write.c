@@ -77,6 +77,8 @@ static void put_state(text_out *out, const dsc_run_state *s)
     put_int(out, "world_size", s->world_size);
     put_int(out, "samples_per_epoch", s->samples_per_epoch);
     put_int(out, "seq_length", s->seq_length);
+    if (s->document_end >= 0)
+        put_int(out, "document_end", s->document_end);
     put_int(out, "zero_stage", s->zero_stage);
     put_text(out, "compute_dtype", dsc_dtype_text(s->compute_dtype));
     if (s->compute_dtype == DSC_F16)

@@ -122,14 +122,25 @@ static dsc_status read_window(dsc_data *data, dsc_token_file *file, int64_t firs
     return DSC_OK;
 }
 
-/* Where each token is in its document. */
-static void find_places(const int32_t *tokens, int64_t count, int32_t document_end, int32_t *places)
+/* Where each token of the window is in its document: one ends at its last token or where the file's index says. */
+static dsc_status find_places(dsc_data *data, dsc_token_file *file, int64_t first, int32_t *places, dsc_error *err)
 {
+    const dsc_io *io = data->options.io;
+    const bool indexed = file->kind == DSC_TOKENS_MMIDX;
+    int64_t document = 0, border = INT64_MAX; /* the next document of the index, and where it begins */
     int32_t place = 0;
-    for (int64_t i = 0; i < count; i++) {
-        places[i] = place;
-        place = tokens[i] == document_end ? 0 : place + 1;
+    if (indexed) {
+        DSC_TRY(dsc_token_index_find(io, &file->index, first + 1, &document, err));
+        DSC_TRY(dsc_token_index_start(io, &file->index, document, &border, err));
     }
+    for (int64_t i = 0; i < data->options.sequence; i++) {
+        place = first + i == border ? 0 : place;
+        places[i] = place;
+        place = data->window[i] == data->options.document_end ? 0 : place + 1;
+        while (border <= first + i && document < file->index.documents)
+            DSC_TRY(dsc_token_index_start(io, &file->index, ++document, &border, err));
+    }
+    return DSC_OK;
 }
 
 /* Which of its own samples a file's `at`-th of an epoch is. */
@@ -158,8 +169,6 @@ static void make_sample(dsc_data *data, dsc_mask_key key, int64_t k, void *const
         return;
     }
     memcpy((int32_t *)batch_data[1] + k * sequence, data->window + 1, bytes);
-    if (data->options.documents)
-        find_places(tokens, sequence, data->options.document_end, (int32_t *)batch_data[2] + k * sequence);
 }
 
 static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *batch_data, dsc_error *err)
@@ -174,9 +183,11 @@ static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *co
             sample = (int64_t)dsc_rng_permute(data->options.seed, dsc_rng_stream(DSC_RNG_SHUFFLE, epoch), (uint64_t)n,
                                               (uint64_t)sample);
         data_file *file = file_of_sample(data, sample);
-        DSC_TRY(read_window(data, &file->tokens, own_sample(data, file, epoch, sample - file->first_sample) * sequence,
-                            err));
+        const int64_t first = own_sample(data, file, epoch, sample - file->first_sample) * sequence;
+        DSC_TRY(read_window(data, &file->tokens, first, err));
         make_sample(data, (dsc_mask_key){ data->options.seed, (uint64_t)sample, epoch }, k, batch_data);
+        if (data->options.documents && data->options.masking.predictions == 0)
+            DSC_TRY(find_places(data, &file->tokens, first, (int32_t *)batch_data[2] + k * sequence, err));
     }
     return DSC_OK;
 }

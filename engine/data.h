@@ -7,13 +7,14 @@
  * brings first (the file's first ones without shuffling). token_file.h has the kinds of files. Documents within a file
  * follow each other with what separates them, which is learned like any token: a sample may begin and end inside one
  * and attends over the borders between them, unless the token that ends one is told: then a sample comes with its
- * tokens' places in their documents, the first of which begins with it.
+ * tokens' places in their documents, the first of which begins with it; a Megatron index ends documents too.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_H
 #define DSC_ENGINE_DATA_H
 
 #include <dsc/dsc.h>
 
+#include "engine/curriculum.h"
 #include "engine/masking.h"
 #include "engine/token_file.h"
 
@@ -76,6 +77,7 @@ typedef struct dsc_reader_options {
     int64_t accumulation_steps; /* GAS */
     int32_t rank, world_size;
     int32_t depth;              /* buffers, >= 2 */
+    const dsc_curriculum *curriculum; /* borrowed until close; samples come cut to a step's length. NULL: whole */
 } dsc_reader_options;
 
 /* Bytes of its buffers (tag DATA), for the plan. */

@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/token_index.h"
-
 #define TEXT_PROBE_BYTES 65536
 #define SCAN_BLOCK_BYTES (1 << 19) /* stays in the second-level cache between the read and the maximum */
 
@@ -109,7 +107,9 @@ static dsc_status open_mmidx(const dsc_io *io, const char *index_path, dsc_token
     int64_t data_bytes = 0;
     if (!ends_with(index_path, ".idx") || bytes >= sizeof path)
         return DSC_FAIL(err, DSC_ERR_INPUT, index_path, "Megatron's data are PREFIX.idx with PREFIX.bin beside it");
-    DSC_TRY(dsc_token_index_read(io, index_path, &file->token_bytes, &file->token_count, err));
+    DSC_TRY(dsc_token_index_open(io, index_path, &file->index, err));
+    file->token_bytes = file->index.token_bytes;
+    file->token_count = file->index.token_count;
     snprintf(path, sizeof path, "%.*s.bin", (int)bytes - 4, index_path);
     DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_ONLY, &file->file, err));
     DSC_TRY(dsc_io_size(io, &file->file, &data_bytes, err));
@@ -123,7 +123,9 @@ dsc_status dsc_token_file_open_as(const dsc_io *io, const char *path, dsc_token_
                                   dsc_error *err)
 {
     int64_t bytes = 0;
-    *file = (dsc_token_file){ .file = DSC_FILE_INIT, .kind = kind, .token_bytes = 1 };
+    *file = (dsc_token_file)DSC_TOKEN_FILE_INIT;
+    file->kind = kind;
+    file->token_bytes = 1;
     if (kind == DSC_TOKENS_MMIDX)
         return open_mmidx(io, path, file, err);
     DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_ONLY, &file->file, err));
@@ -206,6 +208,7 @@ dsc_status dsc_token_file_open(const dsc_io *io, const char *path, dsc_token_fil
 
 void dsc_token_file_close(const dsc_io *io, dsc_token_file *file)
 {
+    dsc_token_index_close(io, &file->index);
     (void)dsc_io_close(io, &file->file, NULL);
 }
 

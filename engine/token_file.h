@@ -6,7 +6,7 @@
 #ifndef DSC_ENGINE_TOKEN_FILE_H
 #define DSC_ENGINE_TOKEN_FILE_H
 
-#include "base/io.h"
+#include "engine/token_index.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -36,8 +36,9 @@ typedef struct dsc_token_file {
     dsc_token_kind kind;
     int64_t header_bytes, token_bytes; /* before the tokens; of one token: 1, 2 or 4 */
     int64_t token_count;
+    dsc_token_index index; /* of MMIDX; else not open */
 } dsc_token_file;
-#define DSC_TOKEN_FILE_INIT { .file = DSC_FILE_INIT }
+#define DSC_TOKEN_FILE_INIT { .file = DSC_FILE_INIT, .index = DSC_TOKEN_INDEX_INIT }
 
 /* Missing, truncated, not regular or damaged: DSC_ERR_INPUT. Whatever happens, *out is to be closed. `path` may be
  * Megatron's PREFIX, PREFIX.bin or PREFIX.idx. */

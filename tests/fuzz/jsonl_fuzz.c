@@ -36,28 +36,48 @@ static dsc_status run(dsc_alloc *alloc, const dsc_tokenizer *tokenizer, const ch
     return status;
 }
 
+/* What every input needs is made once: most of an execution would go into it. */
+static struct {
+    dsc_tokenizer *tokenizer;
+    int fd; /* memory that the input is written to; `path` names it */
+    char folder[32], path[64];
+} common = { .folder = "/tmp/jsonl_fuzz-XXXXXX" };
+
+static void tidy_up(void)
+{
+    unlink(common.path);
+    rmdir(common.folder);
+    close(common.fd);
+    dsc_tokenizer_close(&common.tokenizer);
+}
+
+static bool open_common(void)
+{
+    char target[64];
+    if (common.tokenizer != NULL)
+        return true;
+    common.fd = memfd_create("jsonl_fuzz", MFD_CLOEXEC);
+    if (common.fd < 0 || mkdtemp(common.folder) == NULL)
+        return false;
+    snprintf(target, sizeof target, "/proc/self/fd/%d", common.fd);
+    snprintf(common.path, sizeof common.path, "%s/x.jsonl", common.folder);
+    DSC_ASSERT(dsc_tokenizer_open(&common.tokenizer, "tests/fuzz/corpus/tokenizer/byte_level.json", NULL) == DSC_OK);
+    atexit(tidy_up);
+    return symlink(target, common.path) == 0;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     dsc_alloc *alloc = NULL;
-    dsc_tokenizer *tokenizer = NULL;
-    char target[64], folder[] = "/tmp/jsonl_fuzz-XXXXXX", path[64];
-    const int fd = memfd_create("jsonl_fuzz", MFD_CLOEXEC);
-    if (fd < 0 || mkdtemp(folder) == NULL || dsc_alloc_open(&alloc, NULL) != DSC_OK)
-        return 0;
-    snprintf(target, sizeof target, "/proc/self/fd/%d", fd);
-    snprintf(path, sizeof path, "%s/x.jsonl", folder);
-    DSC_ASSERT(dsc_tokenizer_open(&tokenizer, "tests/fuzz/corpus/tokenizer/byte_level.json", NULL) == DSC_OK);
-    if (symlink(target, path) == 0 && write(fd, data, bytes) == (ssize_t)bytes) {
-        taken one = { 0 }, two = { 0 };
-        const dsc_status status = run(alloc, tokenizer, path, 1, &one);
-        DSC_ASSERT(run(alloc, tokenizer, path, 2, &two) == status);
-        DSC_ASSERT(one.count == two.count);
-        DSC_ASSERT(one.sum == two.sum);
-    }
-    unlink(path);
-    rmdir(folder);
-    close(fd);
-    dsc_tokenizer_close(&tokenizer);
+    taken one = { 0 }, two = { 0 };
+    DSC_ASSERT(open_common());
+    DSC_ASSERT(ftruncate(common.fd, 0) == 0);
+    DSC_ASSERT(pwrite(common.fd, data, bytes, 0) == (ssize_t)bytes);
+    DSC_ASSERT(dsc_alloc_open(&alloc, NULL) == DSC_OK);
+    const dsc_status status = run(alloc, common.tokenizer, common.path, 1, &one);
+    DSC_ASSERT(run(alloc, common.tokenizer, common.path, 2, &two) == status);
+    DSC_ASSERT(one.count == two.count);
+    DSC_ASSERT(one.sum == two.sum);
     dsc_alloc_close(&alloc);
     return 0;
 }

@@ -40,6 +40,7 @@ static void print_states(const dsc_run_state *a, const dsc_run_state *b)
     print_number("world_size", a->world_size, b->world_size);
     print_number("samples_per_epoch", a->samples_per_epoch, b->samples_per_epoch);
     print_number("seq_length", a->seq_length, b->seq_length);
+    print_number("document_end", a->document_end, b->document_end);
     print_number("zero_stage", a->zero_stage, b->zero_stage);
     print_text("optimizer", dsc_recipes[a->recipe].name, dsc_recipes[b->recipe].name);
     print_text("moments", dsc_dtype_text(a->moment_dtype), dsc_dtype_text(b->moment_dtype));
