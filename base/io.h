@@ -54,9 +54,9 @@ DSC_MUST_USE dsc_status dsc_io_open(const dsc_io *io, const char *path, dsc_io_m
  * where the file system has it; offsets and buffers are whole blocks then. */
 DSC_MUST_USE dsc_status dsc_io_open_unnamed(const dsc_io *io, const char *folder, dsc_file *out, bool *direct,
                                             dsc_error *err);
-/* A second descriptor of an existing file, for reading and writing. *direct: O_DIRECT, where the file system has it. */
-DSC_MUST_USE dsc_status dsc_io_open_direct(const dsc_io *io, const char *path, dsc_file *out, bool *direct,
-                                           dsc_error *err);
+/* A second descriptor of an existing file. *direct: O_DIRECT, where the file system has it. */
+DSC_MUST_USE dsc_status dsc_io_open_direct(const dsc_io *io, const char *path, dsc_io_mode mode, dsc_file *out,
+                                           bool *direct, dsc_error *err);
 /* Takes the space of the first `bytes` bytes from the disk, so that writing them cannot find it full: DSC_ERR_NOFIT
  * when there is not so much. *taken = false: the file system has no such call; who needs the space has to write it. */
 DSC_MUST_USE dsc_status dsc_io_reserve(const dsc_io *io, dsc_file *file, int64_t bytes, bool *taken, dsc_error *err);

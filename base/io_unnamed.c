@@ -44,9 +44,10 @@ dsc_status dsc_io_open_unnamed(const dsc_io *io, const char *folder, dsc_file *o
     return DSC_OK;
 }
 
-dsc_status dsc_io_open_direct(const dsc_io *io, const char *path, dsc_file *out, bool *direct, dsc_error *err)
+dsc_status dsc_io_open_direct(const dsc_io *io, const char *path, dsc_io_mode mode, dsc_file *out, bool *direct,
+                              dsc_error *err)
 {
-    DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_WRITE, out, err));
+    DSC_TRY(dsc_io_open(io, path, mode, out, err));
     *direct = make_direct(out->fd);
     return DSC_OK;
 }

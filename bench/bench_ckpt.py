@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
-"""bench_ckpt.py BENCH_FOLDER TRAIN DIR [--rounds 15] [--rounds-beside 5] [--every 25]
+"""bench_ckpt.py BENCH_FOLDER TRAIN DIR [--rounds 15] [--short] [PART...]
 
-Checkpoints of GPT-2 124M in fp32 (1.5 GB) in DIR: a save and a load beside fio's write and read of as many bytes, taken
-in turns, "x" paired round by round with its middle half; what a save beside training costs when one is made every
-25 steps, beside as many steps without one; and how long a restarted run takes to the end of its first new step.
+Checkpoints of GPT-2 124M in fp32 (1.5 GB) in DIR. Parts, each with its bar of issue 7 behind its line:
+files    a save and a load beside fio's write and read of as many bytes, at the best setting that a sweep finds, in turns.
+         A load is the first one of a new process, as it is in a run that goes on; nothing of the files is in the cache.
+beside   some steps with a save that is written beside them, and as many without, in turns: what the save adds, over 25
+         steps, as if one were made so often. A save that takes longer than these steps is waited for, and counted.
+restart  a new process from its start to the end of its first new step, and fio's read of as many bytes, in turns.
+Every figure is a median with its middle half, differences and ratios paired round by round. --short: about 3 minutes.
 
 SPDX-License-Identifier: Apache-2.0"""
 import argparse
@@ -17,7 +21,13 @@ import subprocess
 import sys
 import tempfile
 
+from bench_io import FIO_ENGINES, SWEEP_ROUNDS, run_fio, sweep
+
+PARTS = ("files", "beside", "restart")
 MODEL, VOCAB, SEQUENCE = "gpt2-124m", 50257, 64
+EVERY = 25   # steps to a save
+BESIDE = 8   # of them are timed
+WHOLE = 4 << 20  # fio's largest block
 
 
 class Worker:
@@ -29,6 +39,13 @@ class Worker:
         if self.process.stdout.readline().strip() != "ready":
             sys.exit("bench_ckpt: step_worker did not start")
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.wait()
+
     def ask(self, line):
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
@@ -36,18 +53,6 @@ class Worker:
         if not answer:
             sys.exit(f"bench_ckpt: step_worker ended at: {line}")
         return float(answer)
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
-
-
-def fio(path, size, direction):
-    """The better of fio past the page cache and, for writes, through it with an fsync."""
-    command = ["fio", "--name=b", f"--filename={path}", f"--size={size}", "--bs=1M", "--iodepth=16", "--direct=1",
-               f"--rw={direction}", "--ioengine=io_uring", "--end_fsync=1", "--output-format=json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout[done.stdout.index("{"):])["jobs"][0][direction]["runtime"] * 1e-3
 
 
 def forget(folder):
@@ -63,96 +68,121 @@ def text(samples, scale=1.0):
     return f"{statistics.median(s):7.3f} ({s[len(s) // 4]:.3f} .. {s[3 * len(s) // 4]:.3f})"
 
 
-def turns(order, acts):
-    numbered = list(acts.items())
-    order.shuffle(numbered)
-    return {name: act() for name, act in numbered}
+def best_fio(path, size, direction, rounds):
+    """Its seconds as a function, at its best setting. Writing ends with an fsync, as a save does."""
+    def run(who):
+        return run_fio(path, size, direction, *who[1:], fsync=direction == "write")
+    found = sweep("fio", FIO_ENGINES, run, rounds)[0]
+    if not found:
+        sys.exit("bench_ckpt: fio is needed (apt-get install fio)")
+    print(f"fio's best {direction}: {found[0][1]}, {found[0][2]} KiB x {found[0][3]}", flush=True)
+    return lambda: run(found[0])[0]
 
 
-def save_and_load(args, folder, order, worker):
-    save_dir, path = f"{folder}/run", f"{folder}/file"
-    size = 0
-    rows = {"save": [], "fio write": [], "load": [], "fio read": []}
+class Bench:
+    def __init__(self, args, folder):
+        self.args, self.folder = args, folder
+        self.config = f"{folder}/config.json"
+        self.order = random.Random(1)
+        with open(self.config, "w") as f:
+            json.dump({"train_micro_batch_size_per_gpu": 4, "gradient_clipping": 1,
+                       "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
+                       "dsc": {"model": MODEL, "seq_length": SEQUENCE, "save_async": True}}, f)
 
-    def save():
-        shutil.rmtree(save_dir, ignore_errors=True)
-        return worker.ask(f"save {save_dir}")
+    def turns(self, rounds, acts):
+        """Every act once a round, in a new order each; the first round is not counted."""
+        rows = {name: [] for name in acts}
+        for number in range(rounds + 1):
+            for name in self.order.sample(sorted(acts), len(acts)):
+                seconds = acts[name]()
+                if number > 0:
+                    rows[name].append(seconds)
+        return rows
 
-    def load():
-        forget(step)
-        return worker.ask(f"load {step}")
+    def save(self, worker):
+        folder = f"{self.folder}/run"
+        shutil.rmtree(folder, ignore_errors=True)
+        seconds = worker.ask(f"save {folder}")
+        with open(f"{folder}/latest") as f:
+            self.step = f"{folder}/{f.read().strip()}"
+        return seconds
 
-    save()
-    step = f"{save_dir}/{open(f'{save_dir}/latest').read().strip()}"
-    size = sum(os.path.getsize(f"{step}/{name}") for name in os.listdir(step))
-    for number in range(args.rounds + 1):
-        result = turns(order, {"save": save, "fio write": lambda: fio(path, size, "write")})
-        result.update(turns(order, {"load": load, "fio read": lambda: fio(path, size, "read")}))
-        for name, seconds in result.items():
-            if number > 0:
-                rows[name].append(seconds)
-    os.unlink(path)
-    for ours, peer in (("save", "fio write"), ("load", "fio read")):
-        print(f"{ours:5s} {text([size / s for s in rows[ours]], 1e-9)} GB/s; {peer} "
-              f"{text([size / s for s in rows[peer]], 1e-9)} GB/s; x {text([b / a for a, b in zip(rows[ours], rows[peer])])}",
-              flush=True)
-    return step, statistics.median(rows["fio read"])
+    def prepare(self):
+        """A checkpoint of a first step, its size, and fio at its best on a file as large."""
+        with Worker(self.args.bench, self.config) as worker:
+            worker.ask("steps 1")
+            self.save(worker)
+        self.bytes = sum(os.path.getsize(f"{self.step}/{name}") for name in os.listdir(self.step))
+        self.fio_bytes = self.bytes // WHOLE * WHOLE
+        self.file = f"{self.folder}/file"
+        with open(self.file, "wb") as f:
+            os.posix_fallocate(f.fileno(), 0, self.fio_bytes)
+        rounds = 1 if self.args.short else SWEEP_ROUNDS
+        self.fio = {d: best_fio(self.file, self.fio_bytes, d, rounds) for d in ("write", "read")}
 
+    def load(self):
+        with Worker(self.args.bench, self.config) as worker:
+            forget(self.step)
+            return worker.ask(f"load {self.step}")
 
-def beside(args, folder, order, worker):
-    save_dir = f"{folder}/beside"
-    rows = []
+    def files(self):
+        with Worker(self.args.bench, self.config) as worker:
+            worker.ask("steps 1")
+            rows = self.turns(self.args.rounds, {"save": lambda: self.save(worker), "write": self.fio["write"]})
+        rows.update(self.turns(self.args.rounds, {"load": self.load, "read": self.fio["read"]}))
+        for ours, peer in (("save", "write"), ("load", "read")):
+            speed = {name: [size / s for s in rows[name]] for name, size in ((ours, self.bytes), (peer, self.fio_bytes))}
+            print(f"{ours}: {text(speed[ours], 1e-9)} GB/s; fio's {peer} {text(speed[peer], 1e-9)} GB/s; "
+                  f"x {text([a / b for a, b in zip(speed[ours], speed[peer])])}; bar 0.8", flush=True)
 
-    def with_save():
-        shutil.rmtree(save_dir, ignore_errors=True)
-        return worker.ask(f"beside {args.every} {save_dir}")
+    def beside(self):
+        def with_save():
+            shutil.rmtree(f"{self.folder}/beside", ignore_errors=True)
+            return worker.ask(f"beside {BESIDE} {self.folder}/beside")
+        with Worker(self.args.bench, self.config) as worker:
+            worker.ask("steps 2")
+            rows = self.turns(self.args.rounds_beside, {"with": with_save,
+                                                        "without": lambda: worker.ask(f"steps {BESIDE}")})
+        pairs = list(zip(rows["with"], rows["without"]))
+        print(f"beside: {BESIDE} steps {text(rows['without'])} s, with a save {text(rows['with'])} s: one every {EVERY} "
+              f"steps adds {text([(a - b) / (b / BESIDE * EVERY) for a, b in pairs], 100)} %; bar 3.5", flush=True)
 
-    worker.ask("steps 2")
-    for number in range(args.rounds_beside + 1):
-        result = turns(order, {"with": with_save, "without": lambda: worker.ask(f"steps {args.every}")})
-        if number > 0:
-            rows.append((result["with"], result["without"]))
-    print(f"{args.every} steps {text([r[1] for r in rows])} s, with a save beside them {text([r[0] for r in rows])} s: "
-          f"{text([r[0] / r[1] - 1 for r in rows], 100)} % slower", flush=True)
-
-
-def restart(args, config, step, read_seconds):
-    number = int(step.rsplit("-", 1)[1])
-    times = []
-    for _ in range(3):
-        forget(step)
-        out = subprocess.run([args.train, "--config", config, "--data", sys.argv[0], "--load", step, "--steps",
-                              str(number + 1)], capture_output=True, text=True)
+    def start(self):
+        forget(self.step)
+        next_step = int(self.step.rsplit("-", 1)[1]) + 1
+        out = subprocess.run([self.args.train, "--config", self.config, "--data", sys.argv[0], "--load", self.step,
+                              "--steps", str(next_step)], capture_output=True, text=True)
         found = re.search(r"start to end of first step: ([0-9.]+) s", out.stdout)
         if out.returncode != 0 or not found:
             sys.exit(f"bench_ckpt: {out.stderr[-400:]}")
-        times.append(float(found.group(1)))
-    print(f"restart to the end of the first new step {text(times)} s, of which reading as fast as fio takes "
-          f"{read_seconds:.3f} s", flush=True)
+        return float(found.group(1))
+
+    def restart(self):
+        rows = self.turns(self.args.rounds_restart, {"start": self.start, "read": self.fio["read"]})
+        print(f"restart: to the end of the first new step {text(rows['start'])} s; beyond fio's read of the files "
+              f"{text([a - b for a, b in zip(rows['start'], rows['read'])])} s; bar 3", flush=True)
 
 
 def main():
-    parser = argparse.ArgumentParser(usage=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("bench")
     parser.add_argument("train")
     parser.add_argument("dir")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--rounds-beside", type=int, default=5)
-    parser.add_argument("--every", type=int, default=25)
-    args = parser.parse_args()
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--short", action="store_true")
+    args = parser.parse_intermixed_args()
+    if not set(args.parts) <= set(PARTS):
+        parser.error(f"a PART is one of {', '.join(PARTS)}")
+    args.rounds_beside = args.rounds or (5 if args.short else 15)
+    args.rounds_restart = args.rounds or (3 if args.short else 9)
+    args.rounds = args.rounds or (7 if args.short else 15)
     folder = tempfile.mkdtemp(prefix="bench-ckpt-", dir=args.dir)
-    config = f"{folder}/config.json"
-    with open(config, "w") as f:
-        json.dump({"train_micro_batch_size_per_gpu": 4, "gradient_clipping": 1,
-                   "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
-                   "dsc": {"model": MODEL, "seq_length": SEQUENCE, "save_async": True}}, f)
-    order = random.Random(1)
     try:
-        worker = Worker(args.bench, config)
-        beside(args, folder, order, worker)
-        step, read_seconds = save_and_load(args, folder, order, worker)
-        worker.close()
-        restart(args, config, step, read_seconds)
+        bench = Bench(args, folder)
+        bench.prepare()
+        for part in args.parts or PARTS:
+            getattr(bench, part)()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -26,6 +26,7 @@ typedef struct dsc_run_state {
     int64_t seed;
     int64_t train_batch_size, micro_batch, accumulation_steps, world_size;
     int64_t samples_per_epoch, seq_length;
+    int64_t document_end; /* the token that attention does not cross; -1: none */
     int32_t zero_stage;
     dsc_dtype compute_dtype, moment_dtype;
     dsc_recipe recipe; /* of the optimizer */
@@ -62,9 +63,14 @@ typedef struct dsc_checkpoint_ctx {
     int64_t config_bytes;
     dsc_checkpoint_keep keep; /* what goes after each save */
     dsc_aio_options aio;      /* alloc and hook are not read */
+    int32_t threads;          /* that a load may use, >= 1 */
     dsc_buf buffer;          /* planned PINNED memory, at least DSC_CHECKPOINT_BUFFER_BYTES */
 } dsc_checkpoint_ctx;
 #define DSC_CHECKPOINT_BUFFER_BYTES (4 << 20)
+/* The buffer that keeps a disk busy, as far as a 64th of a rank's states reaches; the least one where these are in
+ * files, for who has no memory to spare. */
+#define DSC_CHECKPOINT_BUFFER_BYTES_MOST (24 << 20)
+int64_t dsc_checkpoint_buffer_bytes(const dsc_layout *layout, bool states_in_files);
 
 /* About what a save or load takes beside the buffer while it runs: lists of tensors and blocks, the manifest's text. */
 int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_recipe recipe, bool saves,

@@ -51,7 +51,7 @@ int64_t dsc_checkpoint_snapshot_bytes(const dsc_layout *layout, dsc_dtype comput
         int64_t first = 0;
         const int64_t count = dsc_layout_span(tensor, rank * slice, slice, &first);
         for (int plane = CKPT_WEIGHTS; plane < CKPT_PLANE_COUNT && count > 0; plane++)
-            if (dsc_ckpt_stores(&kept, (ckpt_plane)plane, tensor->spec->trainable))
+            if (dsc_ckpt_stores_of(&kept, (ckpt_plane)plane, layout, tensor))
                 /* At worst it lies apart from its neighbours. */
                 bytes += count * (int64_t)dsc_dtype_bytes(dsc_ckpt_dtype(&kept, (ckpt_plane)plane)) + 2 * DSC_AIO_ALIGN;
     }

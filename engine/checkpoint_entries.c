@@ -38,7 +38,7 @@ static dsc_status add_all(ckpt_entries *entries, const dsc_layout *layout, const
         DSC_TRY(add(entries, CKPT_MODEL, CKPT_WEIGHTS, t, &layout->tensor[t], state, err));
     for (int plane = CKPT_MASTER; plane < CKPT_PLANE_COUNT; plane++)
         for (int32_t t = 0; t < layout->tensor_count; t++)
-            if (dsc_ckpt_stores(state, (ckpt_plane)plane, layout->tensor[t].spec->trainable))
+            if (dsc_ckpt_stores_of(state, (ckpt_plane)plane, layout, &layout->tensor[t]))
                 DSC_TRY(add(entries, CKPT_OPTIMIZER, (ckpt_plane)plane, t, &layout->tensor[t], state, err));
     return DSC_OK;
 }
@@ -100,6 +100,15 @@ void dsc_ckpt_sha256(const void *data, int64_t bytes, uint8_t digest[32])
     dsc_sha256_init(&sha);
     dsc_sha256_update(&sha, data, (size_t)bytes);
     dsc_sha256_final(&sha, digest);
+}
+
+int64_t dsc_checkpoint_buffer_bytes(const dsc_layout *layout, bool states_in_files)
+{
+    int64_t elements = 0; /* of a slice of everything: master and moments have 12 bytes each, weights and gradients 4 */
+    for (int32_t g = 0; g < layout->group_count; g++)
+        elements += layout->group[g].slice;
+    const int64_t wanted = states_in_files ? 0 : dsc_min_i64(elements / 4, DSC_CHECKPOINT_BUFFER_BYTES_MOST);
+    return dsc_max_i64(DSC_CHECKPOINT_BUFFER_BYTES, wanted / 4096 * 4096);
 }
 
 /* Bytes that a save or a load has at most at a time, measured on manifests of this version: the job and a path or two;

@@ -37,7 +37,7 @@ static int64_t stored_bytes(const dsc_checkpoint_ctx *c, const dsc_checkpoint_sa
     for (int32_t t = 0; t < c->layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &c->layout->tensor[t];
         for (int plane = CKPT_WEIGHTS; plane < CKPT_PLANE_COUNT; plane++)
-            if (dsc_ckpt_stores(&kept, (ckpt_plane)plane, tensor->spec->trainable))
+            if (dsc_ckpt_stores_of(&kept, (ckpt_plane)plane, c->layout, tensor))
                 bytes += tensor->count * (int64_t)dsc_dtype_bytes(dsc_ckpt_dtype(&kept, (ckpt_plane)plane));
     }
     return bytes;

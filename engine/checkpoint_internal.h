@@ -54,13 +54,21 @@ typedef struct ckpt_entries {
     int32_t file_entries[CKPT_TENSOR_FILE_COUNT];
 } ckpt_entries;
 
-/* Whether such a run stores a plane of a tensor. */
+/* Whether such a run stores a plane of any trainable tensor, or of a frozen one. */
 static inline bool dsc_ckpt_stores(const dsc_run_state *state, ckpt_plane plane, bool trainable)
 {
     if (plane == CKPT_WEIGHTS)
         return true;
     return trainable && (plane == CKPT_MASTER ? state->compute_dtype != DSC_F32
-                                              : (int)plane - CKPT_MOMENT1 < dsc_recipes[state->recipe].state_count);
+                                              : (int)plane - CKPT_MOMENT1 < dsc_recipe_states_most(state->recipe));
+}
+/* And of this one. */
+static inline bool dsc_ckpt_stores_of(const dsc_run_state *state, ckpt_plane plane, const dsc_layout *layout,
+                                      const dsc_layout_tensor *tensor)
+{
+    const dsc_recipe recipe = dsc_layout_recipe(layout, tensor->group, state->recipe);
+    return dsc_ckpt_stores(state, plane, tensor->spec->trainable) &&
+           (plane < CKPT_MOMENT1 || (int)plane - CKPT_MOMENT1 < dsc_recipes[recipe].state_count);
 }
 /* What its stored name begins with: "", "master", "exp_avg"; a point follows where it is not empty. */
 static inline const char *dsc_ckpt_plane_name(const dsc_run_state *state, ckpt_plane plane)
@@ -180,6 +188,8 @@ const dsc_safetensors_entry *dsc_ckpt_reader_find(const ckpt_reader *reader, ckp
                                                   const ckpt_manifest_tensor **tensor);
 /* Reads a block into buffer (CKPT_BLOCK_BYTES), as it lies in the file, and compares its hash. */
 dsc_status dsc_ckpt_reader_block(const ckpt_reader *reader, const ckpt_block *block, void *buffer, dsc_error *err);
+/* Compares the hash of one that lies in memory. */
+dsc_status dsc_ckpt_reader_check(const ckpt_reader *reader, const ckpt_block *block, const void *data, dsc_error *err);
 /* A block that will be wanted soon, so many before its turn: a disk is fast only when it is asked for several. */
 #define CKPT_BLOCKS_AHEAD 16
 void dsc_ckpt_reader_expect(const ckpt_reader *reader, const ckpt_block *block);

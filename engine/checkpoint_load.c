@@ -11,14 +11,12 @@
 #include <string.h>
 
 #include "engine/checkpoint_adapter.h"
-#include "kernels/scalar.h"
+#include "engine/checkpoint_take.h"
 
 typedef struct load_job {
     const dsc_checkpoint_ctx *c;
     ckpt_reader reader;
-    dsc_dtype dtype; /* this run's compute dtype */
-    dsc_recipe recipe;
-    bool copy;       /* a pass that writes */
+    dsc_recipe recipe; /* this run's */
 } load_job;
 
 /* ---- does it fit the model? ---- */
@@ -73,7 +71,7 @@ static dsc_status check_model(const load_job *j, const char *step_dir, dsc_error
         const dsc_layout_tensor *tensor = &layout->tensor[t];
         DSC_TRY(check_tensor(reader, tensor, CKPT_WEIGHTS, err));
         for (int plane = CKPT_MASTER; plane < CKPT_PLANE_COUNT; plane++)
-            if (dsc_ckpt_stores(&reader->manifest.state, (ckpt_plane)plane, tensor->spec->trainable))
+            if (dsc_ckpt_stores_of(&reader->manifest.state, (ckpt_plane)plane, layout, tensor))
                 DSC_TRY(check_tensor(reader, tensor, (ckpt_plane)plane, err));
     }
     const int64_t count = dsc_safetensors_count(reader->file[CKPT_MODEL]);
@@ -105,6 +103,10 @@ static void warn_differences(const dsc_checkpoint_ctx *c, const dsc_run_state *n
         dsc_log_printf(log, DSC_LOG_WARNING, "resume: moments were saved in %s, the run goes on with %s",
                        dsc_dtype_text(saved->moment_dtype),
                        now->moment_dtype == DSC_BF16 ? "bf16, rounded to the nearest once" : "fp32");
+    if (now->document_end != saved->document_end)
+        dsc_log_printf(log, DSC_LOG_WARNING, "resume: dsc.document_end was %" PRId64 " in the saved run and is %" PRId64
+                       " (-1: samples are one document); the model sees other borders than before",
+                       saved->document_end, now->document_end);
     const bool same_samples = now->train_batch_size == saved->train_batch_size && now->seed == saved->seed &&
                               now->shuffle == saved->shuffle && now->seq_length == saved->seq_length &&
                               now->samples_per_epoch == saved->samples_per_epoch;
@@ -147,114 +149,6 @@ static void warn_later_steps(const dsc_checkpoint_ctx *c, const char *step_dir, 
                        (long long)later);
 }
 
-/* ---- reading ---- */
-
-/* fp32 to 16 bits, and between these, rounds to nearest even; everything else is exact. */
-static void convert(void *to, dsc_dtype to_dtype, const void *from, dsc_dtype from_dtype, int64_t count)
-{
-    if (to_dtype == from_dtype)
-        memcpy(to, from, (size_t)count * dsc_dtype_bytes(to_dtype));
-    else
-        for (int64_t i = 0; i < count; i++)
-            dsc_put(to, i, to_dtype, dsc_get(from, i, from_dtype));
-}
-
-/* Where the elements of a tensor's part in this rank's slice go. */
-typedef struct target {
-    int32_t group;
-    dsc_plane plane;
-    dsc_dtype dtype;
-    int64_t at; /* element of the slice */
-} target;
-
-/* Writes `count` elements of a block, which lie at `from`, from the target's element `first` on: straight, or by way of
- * the buffer's upper half. */
-static dsc_status put(const load_job *j, const target *to, int64_t first, const char *from, dsc_dtype from_dtype,
-                      int64_t count, dsc_error *err)
-{
-    const dsc_checkpoint_ctx *c = j->c;
-    const bool visible = dsc_device_host_visible(c->device);
-    const int64_t from_each = (int64_t)dsc_dtype_bytes(from_dtype), to_each = (int64_t)dsc_dtype_bytes(to->dtype);
-    char *staged = (char *)c->buffer.ptr + c->buffer.bytes / 2; /* a block in bf16 is twice as long in fp32 */
-    DSC_ASSERT(count * to_each <= c->buffer.bytes / 2);
-    if (!visible) {
-        DSC_TRY(dsc_stream_sync(c->stream, err)); /* of the copy before */
-        convert(staged, to->dtype, from, from_dtype, count);
-    }
-    for (int64_t done = 0, now; done < count; done += now) {
-        void *ptr;
-        now = count - done;
-        DSC_TRY(dsc_zero_view(c->zero, to->group, to->plane, to->at + first + done, &now, true, &ptr, err));
-        if (visible)
-            convert(ptr, to->dtype, from + done * from_each, from_dtype, now);
-        else
-            DSC_TRY(dsc_copy(c->stream, ptr, staged + done * to_each, now * to_each, err));
-    }
-    return DSC_OK;
-}
-
-/* Elements [first, first + count) of a tensor: every block that meets them is verified, and `to` gets what it has of
- * them in a pass that copies (NULL: only verified). */
-static dsc_status take_span(load_job *j, ckpt_plane plane, const char *name, int64_t first, int64_t count,
-                            const target *to, dsc_error *err)
-{
-    const ckpt_manifest_tensor *tensor = NULL;
-    if (dsc_ckpt_reader_find(&j->reader, plane, name, &tensor) == NULL)
-        return DSC_OK; /* check_model has asked for what must be there */
-    const int64_t from_bytes = (int64_t)dsc_dtype_bytes(tensor->dtype);
-    const ckpt_block *const all = j->reader.manifest.block + tensor->first_block, *block = all;
-    int64_t asked = 0;
-    for (int64_t b = 0; b < tensor->block_count; b++, block++) {
-        const int64_t low = dsc_max_i64(first, block->first);
-        const int64_t high = dsc_min_i64(first + count, block->first + block->count);
-        if (low >= high)
-            continue;
-        /* What belongs to others is not asked for. */
-        for (; asked < tensor->block_count && asked <= b + CKPT_BLOCKS_AHEAD; asked++)
-            if (asked > b && all[asked].first < first + count)
-                dsc_ckpt_reader_expect(&j->reader, &all[asked]);
-        DSC_TRY(dsc_ckpt_reader_block(&j->reader, block, j->c->buffer.ptr, err));
-        if (j->copy && to != NULL)
-            DSC_TRY(put(j, to, low - first, (const char *)j->c->buffer.ptr + (low - block->first) * from_bytes,
-                        tensor->dtype, high - low, err));
-    }
-    return DSC_OK;
-}
-
-/* A frozen tensor has only parameters, in the compute dtype. A trainable one is its master weights: those of a bf16
- * run, the weights themselves of an fp32 run. */
-static dsc_status take_tensor(load_job *j, const dsc_layout_tensor *tensor, dsc_error *err)
-{
-    const char *name = tensor->spec->name;
-    dsc_zero_slice slice;
-    int64_t first = 0;
-    dsc_zero_slice_get(j->c->zero, tensor->group, &slice);
-    const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
-    const target param = { tensor->group, DSC_PLANE_PARAM, j->dtype, tensor->offset + first - slice.first };
-    const target master = { tensor->group, DSC_PLANE_MASTER, DSC_F32, param.at };
-    const dsc_dtype moment_dtype = dsc_zero_dtype(j->c->zero, DSC_PLANE_MOMENT1);
-    if (count == 0)
-        return DSC_OK;
-    if (!slice.trainable)
-        return take_span(j, CKPT_WEIGHTS, name, first, count, &param, err);
-    const bool has_master = dsc_ckpt_reader_find(&j->reader, CKPT_MASTER, name, NULL) != NULL;
-    DSC_TRY(take_span(j, CKPT_WEIGHTS, name, first, count, has_master ? NULL : &master, err));
-    DSC_TRY(take_span(j, CKPT_MASTER, name, first, count, &master, err));
-    for (int32_t k = 0; k < dsc_recipes[j->recipe].state_count; k++) {
-        const target moment = { tensor->group, (dsc_plane)(DSC_PLANE_MOMENT1 + k), moment_dtype, param.at };
-        DSC_TRY(take_span(j, (ckpt_plane)(CKPT_MOMENT1 + k), name, first, count, &moment, err));
-    }
-    return DSC_OK;
-}
-
-static dsc_status take_all(load_job *j, bool copy, dsc_error *err)
-{
-    j->copy = copy;
-    for (int32_t t = 0; t < j->c->layout->tensor_count; t++)
-        DSC_TRY(take_tensor(j, &j->c->layout->tensor[t], err));
-    return dsc_stream_sync(j->c->stream, err);
-}
-
 static dsc_status find_together(const dsc_checkpoint_ctx *c, const char *dir, char step_dir[CKPT_PATH_BYTES],
                                 dsc_error *err)
 {
@@ -271,7 +165,9 @@ dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, b
                                dsc_run_state *out, bool *changed, dsc_error *err)
 {
     char step_dir[CKPT_PATH_BYTES];
-    load_job job = { .c = ctx, .dtype = now->compute_dtype, .recipe = now->recipe };
+    load_job job = { .c = ctx, .recipe = now->recipe };
+    const ckpt_take take = { .c = ctx, .reader = &job.reader, .step_dir = step_dir, .dtype = now->compute_dtype,
+                             .recipe = now->recipe };
     dsc_error mine = DSC_ERROR_INIT;
     *changed = false;
     DSC_TRY(find_together(ctx, dir, step_dir, err));
@@ -284,7 +180,7 @@ dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, b
         *changed = status == DSC_OK;
     }
     if (status == DSC_OK)
-        status = take_all(&job, once, &mine);
+        status = dsc_ckpt_take(&take, once, &mine);
     if (!once || *changed)
         status = dsc_checkpoint_agree(ctx, status, &mine, err);
     if (status == DSC_OK) {
@@ -296,7 +192,7 @@ dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, b
     }
     if (status == DSC_OK && !once) {
         *changed = true;
-        status = take_all(&job, true, &mine);
+        status = dsc_ckpt_take(&take, true, &mine);
         status = dsc_checkpoint_agree(ctx, status, &mine, err);
     }
     if (status == DSC_OK) {

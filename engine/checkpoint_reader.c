@@ -191,11 +191,19 @@ dsc_status dsc_ckpt_reader_block(const ckpt_reader *reader, const ckpt_block *bl
     const int64_t each = (int64_t)dsc_dtype_bytes(tensor->dtype), bytes = block->count * each;
     DSC_ASSERT(bytes <= CKPT_BLOCK_BYTES);
     DSC_TRY(dsc_safetensors_read_bytes(file, entry, block->first * each, bytes, buffer, err));
-    const dsc_hash128 hash = dsc_ckpt_block_hash(tensor->name, block, reader->manifest.state.step, buffer, bytes);
+    return dsc_ckpt_reader_check(reader, block, buffer, err);
+}
+
+dsc_status dsc_ckpt_reader_check(const ckpt_reader *reader, const ckpt_block *block, const void *data, dsc_error *err)
+{
+    const ckpt_manifest_tensor *tensor = &reader->manifest.tensor[block->entry];
+    const int64_t bytes = block->count * (int64_t)dsc_dtype_bytes(tensor->dtype);
+    const dsc_hash128 hash = dsc_ckpt_block_hash(tensor->name, block, reader->manifest.state.step, data, bytes);
     if (hash.low != block->hash.low || hash.high != block->hash.high)
-        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(file), "tensor \"%.200s\" is damaged at elements %lld "
-                        "to %lld (hash differs from the manifest's); use another checkpoint", tensor->name,
-                        (long long)block->first, (long long)(block->first + block->count - 1));
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[tensor->file]),
+                        "tensor \"%.200s\" is damaged at elements %lld to %lld (hash differs from the manifest's); use "
+                        "another checkpoint", tensor->name, (long long)block->first,
+                        (long long)(block->first + block->count - 1));
     return DSC_OK;
 }
 

@@ -3,23 +3,14 @@
  * Why past the page cache: a checkpoint is as large as memory and read in another life. Copying it into the cache takes
  * a core away from training, and its writeback comes in one wave with the fsync.
  * SPDX-License-Identifier: Apache-2.0 */
-#include <string.h>
-
 #include "engine/checkpoint_writer.h"
-
-/* From here on the way past the cache is faster; an engine is not opened for less. */
-#define LONG_BYTES (256 << 10)
 
 void dsc_ckpt_writer_open(ckpt_writer *w, dsc_alloc *alloc, const dsc_io *io, const dsc_aio_options *aio)
 {
-    *w = (ckpt_writer){ .alloc = alloc, .io = io, .options = *aio };
-    w->options.alloc = alloc;
-    if (io != NULL && io->blocks != NULL)
-        w->options.hook = *io->blocks;
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
-        w->file[f] = w->past_cache[f] = (dsc_file)DSC_FILE_INIT;
-        w->direct[f] = (dsc_aio_file)DSC_AIO_FILE_INIT;
-    }
+    *w = (ckpt_writer){ .alloc = alloc, .io = io };
+    dsc_ckpt_direct_open(&w->direct, alloc, io, aio);
+    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
+        w->file[f] = (dsc_file)DSC_FILE_INIT;
 }
 
 dsc_status dsc_ckpt_writer_files(ckpt_writer *w, const char *dir, dsc_error *err)
@@ -35,37 +26,23 @@ dsc_status dsc_ckpt_writer_files(ckpt_writer *w, const char *dir, dsc_error *err
     return DSC_OK;
 }
 
-static dsc_status open_direct(ckpt_writer *w, int f, dsc_error *err)
-{
-    char path[CKPT_PATH_BYTES];
-    if (w->aio == NULL)
-        DSC_TRY(dsc_aio_open(&w->options, &w->aio, err));
-    if (w->past_cache[f].fd >= 0)
-        return DSC_OK;
-    DSC_TRY(dsc_path_join(path, sizeof path, w->dir, dsc_ckpt_file_name[f], err));
-    DSC_TRY(dsc_io_open_direct(w->io, path, &w->past_cache[f], &w->direct[f].direct, err));
-    w->direct[f].fd = w->past_cache[f].fd;
-    memcpy(w->direct[f].path, w->past_cache[f].path, sizeof w->direct[f].path);
-    return DSC_OK;
-}
-
 /* Whole blocks, or anything where there is no O_DIRECT. */
 static dsc_status start(ckpt_writer *w, int f, char *from, int64_t first, int64_t bytes, dsc_error *err)
 {
     if (w->started - w->ended == CKPT_WRITES_MOST)
         DSC_TRY(dsc_ckpt_writer_wait(w, w->ended + 1, err));
     dsc_aio_op *op = &w->op[w->started++ % CKPT_WRITES_MOST];
-    *op = (dsc_aio_op){ .file = &w->direct[f], .write = true, .buf = from, .bytes = bytes, .offset = first };
-    dsc_aio_submit(w->aio, op);
+    *op = (dsc_aio_op){ .file = &w->direct.file[f], .write = true, .buf = from, .bytes = bytes, .offset = first };
+    dsc_aio_submit(w->direct.aio, op);
     return DSC_OK;
 }
 
 dsc_status dsc_ckpt_writer_write(ckpt_writer *w, int file, char *from, int64_t first, int64_t bytes, dsc_error *err)
 {
-    if (bytes < LONG_BYTES)
+    if (bytes < CKPT_LONG_BYTES)
         return dsc_io_write(w->io, &w->file[file], from, bytes, first, err);
-    DSC_TRY(open_direct(w, file, err));
-    const int64_t align = w->direct[file].direct ? DSC_AIO_ALIGN : 1, end = first + bytes;
+    DSC_TRY(dsc_ckpt_direct_file(&w->direct, w->dir, file, DSC_IO_READ_WRITE, err));
+    const int64_t align = w->direct.file[file].direct ? DSC_AIO_ALIGN : 1, end = first + bytes;
     const int64_t low = dsc_align_up(first, align), high = end - end % align;
     DSC_ASSERT(((intptr_t)from - first) % align == 0);
     if (low > first)
@@ -81,7 +58,7 @@ dsc_status dsc_ckpt_writer_wait(ckpt_writer *w, int64_t count, dsc_error *err)
 {
     while (w->ended < count) {
         dsc_aio_op *op = &w->op[w->ended++ % CKPT_WRITES_MOST];
-        DSC_TRY(dsc_aio_wait(w->aio, op, err));
+        DSC_TRY(dsc_aio_wait(w->direct.aio, op, err));
     }
     return DSC_OK;
 }
@@ -90,8 +67,7 @@ dsc_status dsc_ckpt_writer_sync(ckpt_writer *w, dsc_error *err)
 {
     DSC_TRY(dsc_ckpt_writer_wait(w, w->started, err));
     for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
-        w->direct[f].fd = -1;
-        DSC_TRY(dsc_io_close(w->io, &w->past_cache[f], err));
+        DSC_TRY(dsc_ckpt_direct_close_file(&w->direct, f, err));
         DSC_TRY(dsc_io_fsync(w->io, &w->file[f], err));
         DSC_TRY(dsc_io_close(w->io, &w->file[f], err));
     }
@@ -102,9 +78,7 @@ void dsc_ckpt_writer_close(ckpt_writer *w)
 {
     while (w->ended < w->started)
         (void)!dsc_ckpt_writer_wait(w, w->ended + 1, NULL); /* the failure before is the one to report */
-    dsc_aio_close(&w->aio);
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
-        (void)dsc_io_close(w->io, &w->past_cache[f], NULL);
+    dsc_ckpt_direct_close(&w->direct);
+    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
         (void)dsc_io_close(w->io, &w->file[f], NULL);
-    }
 }

@@ -5,21 +5,18 @@
 #ifndef DSC_ENGINE_CHECKPOINT_WRITER_H
 #define DSC_ENGINE_CHECKPOINT_WRITER_H
 
-#include "engine/checkpoint_internal.h"
-#include "offload/aio.h"
+#include "engine/checkpoint_direct.h"
 
-#define CKPT_WRITES_MOST 16 /* under way at a time */
+#define CKPT_WRITES_MOST CKPT_DIRECT_DEPTH /* under way at a time */
 
 typedef struct ckpt_writer {
     dsc_alloc *alloc;
     const dsc_io *io;
     const char *dir; /* borrowed */
-    dsc_aio_options options;
-    dsc_aio *aio; /* NULL: nothing long has come yet */
-    dsc_file file[CKPT_TENSOR_FILE_COUNT], past_cache[CKPT_TENSOR_FILE_COUNT];
-    dsc_aio_file direct[CKPT_TENSOR_FILE_COUNT]; /* the descriptor is past_cache's */
-    dsc_aio_op op[CKPT_WRITES_MOST];             /* the n-th write is op[n % CKPT_WRITES_MOST] */
-    int64_t started, ended;                      /* writes */
+    dsc_file file[CKPT_TENSOR_FILE_COUNT];
+    ckpt_direct direct;
+    dsc_aio_op op[CKPT_WRITES_MOST]; /* the n-th write is op[n % CKPT_WRITES_MOST] */
+    int64_t started, ended;          /* writes */
 } ckpt_writer;
 
 void dsc_ckpt_writer_open(ckpt_writer *w, dsc_alloc *alloc, const dsc_io *io, const dsc_aio_options *aio);

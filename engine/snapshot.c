@@ -19,6 +19,7 @@ static void checkpoint_ctx(dsc_engine *engine, dsc_checkpoint_ctx *ctx)
                                  .config_bytes = engine->config_bytes,
                                  .keep = { .last = engine->config.own.keep_last,
                                            .every = engine->config.own.keep_every },
+                                 .threads = engine->threads,
                                  .buffer = engine->io_buf };
     dsc_zero_swap swap = { 0 };
     dsc_plan_swap(&engine->config, &swap);
@@ -61,11 +62,18 @@ static bool resumed_from(const dsc_engine *engine, const char *dir)
            (resumed_bytes == bytes + (size_t)length && strncmp(resumed + bytes, name, (size_t)length) == 0);
 }
 
+/* As the run that resumes from here begins. */
+static dsc_status settle_errors(dsc_engine *engine, dsc_error *err)
+{
+    DSC_TRY(dsc_zero_forget_errors(engine->zero, err));
+    return dsc_zero_settle_signs(engine->zero, dsc_schedule_beta1(&engine->config, engine->update_count + 1), err);
+}
+
 dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
 {
     DSC_TRY(between_steps(engine, "save", err));
     DSC_TRY(dsc_engine_settle(engine, err));
-    DSC_TRY(dsc_zero_forget_errors(engine->zero, err)); /* as the run that resumes from here begins */
+    DSC_TRY(settle_errors(engine, err));
     dsc_checkpoint_ctx ctx;
     dsc_run_state state;
     checkpoint_ctx(engine, &ctx);
@@ -88,7 +96,7 @@ dsc_status dsc_engine_save_start(dsc_engine *engine, const char *dir, dsc_error 
         return DSC_FAIL(err, DSC_ERR_STATE, "dsc.save_async", "is not set: no memory is planned for a copy of the "
                         "states");
     DSC_TRY(dsc_engine_settle(engine, err));
-    DSC_TRY(dsc_zero_forget_errors(engine->zero, err)); /* as the run that resumes from here begins */
+    DSC_TRY(settle_errors(engine, err));
     dsc_checkpoint_ctx ctx;
     dsc_run_state state;
     checkpoint_ctx(engine, &ctx);
@@ -157,8 +165,9 @@ dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t ev
 /* What an engine has when it is opened: the first values again, and no moments. */
 static dsc_status begin_again(dsc_engine *engine, dsc_recipe recipe, dsc_error *err)
 {
-    const int planes = DSC_PLANE_MOMENT1 + dsc_recipes[recipe].state_count;
     for (int32_t g = 0; g < engine->layout.group_count; g++) {
+        const dsc_recipe_info *info = &dsc_recipes[dsc_layout_recipe(&engine->layout, g, recipe)];
+        const int planes = DSC_PLANE_MOMENT1 + info->state_count;
         dsc_zero_slice slice;
         dsc_zero_slice_get(engine->zero, g, &slice);
         for (int plane = DSC_PLANE_MOMENT1; plane < planes && slice.trainable; plane++)

@@ -12,6 +12,7 @@
 #include "base/bf16.h"
 #include "base/hash.h"
 #include "engine/internal.h"
+#include "tests/support/tiny_gpt.h"
 #include "tests/support/toy_model.h"
 
 typedef struct cw_world {
@@ -61,15 +62,15 @@ static void *run_rank(void *argument)
              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
              " \"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %d%s},"
              " \"dsc\": {\"threads\": 1, \"seed\": %lld, \"comm_timeout_s\": 30, \"save_async\": %s,"
-             " \"aio\": \"%s\"%s%s}}",
+             " \"aio\": \"%s\"%s%s%s}}",
              batch / (int)o->world, o->bf16 ? "true" : "false", (int)o->stage, offload,
              (long long)(o->seed != 0 ? o->seed : 5), o->async ? "true" : "false", o->aio != NULL ? o->aio : "auto",
              o->own_samples ? "" : ", \"reproducible\": \"world_size\"",
-             o->bf16_moments ? ", \"moments\": \"bf16\"" : "");
+             o->bf16_moments ? ", \"moments\": \"bf16\"" : "", o->own != NULL ? o->own : "");
     dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
     options.config_text = config;
     options.model = o->model;
-    options.data = toy_data(o->model, 1 << 20);
+    options.data = (o->model->vocab_size > 0 ? tiny_gpt_data : toy_data)(o->model, 1 << 20);
     options.world = rank->world->world;
     options.rank = rank->rank;
     options.log = o->log;

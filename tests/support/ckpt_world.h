@@ -25,7 +25,8 @@ typedef struct cw_options {
     bool async;         /* cw_save starts a save and waits for it */
     const char *aio;    /* engine of long writes; NULL: auto */
     uint32_t caps_mask; /* 0: all */
-    dsc_model *model;
+    dsc_model *model;   /* of toy_model.h, or one that learns tokens */
+    const char *own;    /* further members of dsc, each preceded by a comma; NULL: none */
     dsc_log log; /* every rank's warnings */
 } cw_options;
 

@@ -1,0 +1,232 @@
+/* checkpoint_take.c - see checkpoint_take.h.
+ *
+ * Blocks are asked for well before their turn. Where the host reaches the states where they lie, a few threads share
+ * the blocks, in runs, each with memory and files of its own: in a process that has just been started most of the time
+ * goes into memory that is written for the first time. SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "engine/checkpoint_ahead.h"
+#include "engine/checkpoint_take.h"
+#include "kernels/scalar.h"
+
+#define LANES_MOST 4
+#define LANE_SLOTS 5        /* memory of a lane, at least */
+#define LANE_RUN 8          /* blocks behind one another that one lane reads */
+#define STAGED_BYTES (2 * CKPT_BLOCK_BYTES) /* a block in bf16 is twice as long in fp32 */
+
+/* ---- what is wanted ---- */
+
+/* Where the elements of a tensor's part in this rank's slice go. */
+typedef struct target {
+    int32_t group;
+    dsc_plane plane;
+    dsc_dtype dtype;
+    int64_t at; /* element of the slice */
+} target;
+
+/* This rank's part of a stored tensor. */
+typedef struct span {
+    const ckpt_manifest_tensor *tensor;
+    int64_t first, count;
+    target to;
+    bool only_verified; /* nothing goes anywhere */
+} span;
+
+/* A frozen tensor has only parameters, in the compute dtype. A trainable one is its master weights: those of a bf16
+ * run, the weights themselves of an fp32 run. */
+static bool find_target(const ckpt_take *t, const dsc_layout_tensor *tensor, bool trainable, ckpt_plane plane, span *s)
+{
+    s->to = (target){ .group = tensor->group, .plane = DSC_PLANE_MASTER, .dtype = DSC_F32 };
+    if (plane == CKPT_WEIGHTS && !trainable) {
+        s->to.plane = DSC_PLANE_PARAM;
+        s->to.dtype = t->dtype;
+    } else if (plane == CKPT_WEIGHTS) {
+        s->only_verified = dsc_ckpt_reader_find(t->reader, CKPT_MASTER, tensor->spec->name, NULL) != NULL;
+    } else if (plane != CKPT_MASTER) {
+        s->to.plane = (dsc_plane)(DSC_PLANE_MOMENT1 + (plane - CKPT_MOMENT1));
+        s->to.dtype = dsc_zero_dtype(t->c->zero, DSC_PLANE_MOMENT1);
+        const dsc_recipe recipe = dsc_layout_recipe(t->c->layout, tensor->group, t->recipe);
+        if ((int)plane - CKPT_MOMENT1 >= dsc_recipes[recipe].state_count)
+            return false;
+    }
+    return trainable || plane == CKPT_WEIGHTS;
+}
+
+static bool find_span(const ckpt_take *t, int32_t index, ckpt_plane plane, span *out)
+{
+    const dsc_layout_tensor *tensor = &t->c->layout->tensor[index];
+    dsc_zero_slice slice;
+    dsc_zero_slice_get(t->c->zero, tensor->group, &slice);
+    *out = (span){ .tensor = NULL };
+    out->count = dsc_layout_span(tensor, slice.first, slice.count, &out->first);
+    if (out->count == 0 || !find_target(t, tensor, slice.trainable, plane, out))
+        return false;
+    out->to.at = tensor->offset + out->first - slice.first;
+    /* What must be there has been asked for by the load. */
+    return dsc_ckpt_reader_find(t->reader, plane, tensor->spec->name, &out->tensor) != NULL;
+}
+
+/* ---- one after the other ---- */
+
+typedef struct walker {
+    int32_t tensor; /* of the layout */
+    int plane;
+    bool inside; /* of `span` */
+    span span;
+    int64_t at;     /* next one of its tensor's blocks */
+    int64_t number; /* of wanted blocks so far, those of all lanes */
+} walker;
+
+/* The next block of this lane, which meets w->span. NULL: there is none. */
+static const ckpt_block *walk(const ckpt_take *t, walker *w, int32_t lane, int32_t lanes)
+{
+    for (; w->tensor < t->c->layout->tensor_count; w->tensor++, w->plane = 0)
+        for (; w->plane < CKPT_PLANE_COUNT; w->plane++, w->inside = false) {
+            if (!w->inside && !find_span(t, w->tensor, (ckpt_plane)w->plane, &w->span))
+                continue;
+            w->at = w->inside ? w->at : 0;
+            w->inside = true;
+            const ckpt_block *blocks = t->reader->manifest.block + w->span.tensor->first_block;
+            while (w->at < w->span.tensor->block_count) {
+                const ckpt_block *block = &blocks[w->at++];
+                if (block->first + block->count > w->span.first && block->first < w->span.first + w->span.count &&
+                    w->number++ / LANE_RUN % lanes == lane)
+                    return block;
+            }
+        }
+    return NULL;
+}
+
+/* ---- copying ---- */
+
+/* fp32 to 16 bits, and between these, rounds to nearest even; everything else is exact. */
+static void convert(void *to, dsc_dtype to_dtype, const void *from, dsc_dtype from_dtype, int64_t count)
+{
+    if (to_dtype == from_dtype)
+        memcpy(to, from, (size_t)count * dsc_dtype_bytes(to_dtype));
+    else
+        for (int64_t i = 0; i < count; i++)
+            dsc_put(to, i, to_dtype, dsc_get(from, i, from_dtype));
+}
+
+/* Writes `count` elements of a block, which lie at `from`, from the target's element `first` on: straight, or by way of
+ * the buffer's end. */
+static dsc_status put(const ckpt_take *t, const target *to, int64_t first, const char *from, dsc_dtype from_dtype,
+                      int64_t count, dsc_error *err)
+{
+    const dsc_checkpoint_ctx *c = t->c;
+    const bool visible = dsc_device_host_visible(c->device);
+    const int64_t from_each = (int64_t)dsc_dtype_bytes(from_dtype), to_each = (int64_t)dsc_dtype_bytes(to->dtype);
+    char *staged = (char *)c->buffer.ptr + c->buffer.bytes - STAGED_BYTES;
+    DSC_ASSERT(count * to_each <= STAGED_BYTES);
+    if (!visible) {
+        DSC_TRY(dsc_stream_sync(c->stream, err)); /* of the copy before */
+        convert(staged, to->dtype, from, from_dtype, count);
+    }
+    for (int64_t done = 0, now; done < count; done += now) {
+        void *ptr;
+        now = count - done;
+        DSC_TRY(dsc_zero_view(c->zero, to->group, to->plane, to->at + first + done, &now, true, &ptr, err));
+        if (visible)
+            convert(ptr, to->dtype, from + done * from_each, from_dtype, now);
+        else
+            DSC_TRY(dsc_copy(c->stream, ptr, staged + done * to_each, now * to_each, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status put_block(const ckpt_take *t, const span *s, const ckpt_block *block, const char *data,
+                            dsc_error *err)
+{
+    const int64_t low = dsc_max_i64(s->first, block->first);
+    const int64_t high = dsc_min_i64(s->first + s->count, block->first + block->count);
+    return put(t, &s->to, low - s->first, data + (low - block->first) * (int64_t)dsc_dtype_bytes(s->tensor->dtype),
+               s->tensor->dtype, high - low, err);
+}
+
+/* ---- lanes ---- */
+
+typedef struct lane {
+    const ckpt_take *t;
+    int32_t index, count; /* this one, of so many */
+    bool copy;
+    char *memory;
+    int64_t bytes;
+    atomic_bool *stop; /* one has failed: the others need not go on */
+    pthread_t thread;
+    bool started;
+    dsc_status status;
+    dsc_error error;
+} lane;
+
+static dsc_status read_blocks(lane *l, ckpt_ahead *ahead, dsc_error *err)
+{
+    walker asked = { 0 }, taken = { 0 };
+    const ckpt_block *next = walk(l->t, &asked, l->index, l->count), *block;
+    while ((block = walk(l->t, &taken, l->index, l->count)) != NULL && !atomic_load(l->stop)) {
+        const char *data;
+        for (; next != NULL && dsc_ckpt_ahead_takes(ahead); next = walk(l->t, &asked, l->index, l->count))
+            DSC_TRY(dsc_ckpt_ahead_ask(ahead, next, err));
+        DSC_TRY(dsc_ckpt_ahead_take(ahead, &data, err));
+        if (l->copy && !taken.span.only_verified)
+            DSC_TRY(put_block(l->t, &taken.span, block, data, err));
+    }
+    return DSC_OK;
+}
+
+static void *run_lane(void *argument)
+{
+    lane *l = argument;
+    ckpt_ahead ahead;
+    dsc_ckpt_ahead_open(&ahead, l->t->reader, l->t->c, l->t->step_dir, l->memory, l->bytes);
+    l->status = read_blocks(l, &ahead, &l->error);
+    if (l->status != DSC_OK)
+        atomic_store(l->stop, true);
+    dsc_ckpt_ahead_close(&ahead);
+    return NULL;
+}
+
+/* Several write only where all views are plain memory. */
+static int32_t lanes_of(const ckpt_take *t, int64_t bytes)
+{
+    const dsc_checkpoint_ctx *c = t->c;
+    for (int32_t g = 0; g < c->layout->group_count; g++)
+        for (int plane = DSC_PLANE_MASTER; plane <= DSC_PLANE_MOMENT2 && c->layout->group[g].trainable; plane++)
+            if (!dsc_zero_stays(c->zero, g, (dsc_plane)plane))
+                return 1;
+    for (int32_t g = 0; g < c->layout->group_count; g++)
+        if (!dsc_zero_stays(c->zero, g, DSC_PLANE_PARAM))
+            return 1;
+    const int64_t most = dsc_min_i64(dsc_min_i64(LANES_MOST, c->threads), bytes / (LANE_SLOTS * CKPT_SLOT_BYTES));
+    return (int32_t)dsc_max_i64(1, most);
+}
+
+dsc_status dsc_ckpt_take(const ckpt_take *t, bool copy, dsc_error *err)
+{
+    const dsc_checkpoint_ctx *c = t->c;
+    const int64_t bytes = c->buffer.bytes - (dsc_device_host_visible(c->device) ? 0 : STAGED_BYTES);
+    const int32_t lanes = lanes_of(t, bytes);
+    lane l[LANES_MOST];
+    atomic_bool stop = false;
+    for (int32_t i = 0; i < lanes; i++) {
+        l[i] = (lane){ .t = t, .index = i, .count = lanes, .copy = copy, .bytes = bytes / lanes, .stop = &stop,
+                       .memory = (char *)c->buffer.ptr + i * (bytes / lanes), .error = DSC_ERROR_INIT };
+        l[i].started = i > 0 && pthread_create(&l[i].thread, NULL, run_lane, &l[i]) == 0;
+    }
+    dsc_status status = DSC_OK;
+    for (int32_t i = 0; i < lanes; i++) {
+        if (!l[i].started)
+            run_lane(&l[i]);
+        else
+            pthread_join(l[i].thread, NULL);
+        if (l[i].status != DSC_OK && status == DSC_OK) {
+            status = l[i].status;
+            if (err != NULL)
+                *err = l[i].error;
+        }
+    }
+    DSC_TRY(status);
+    return dsc_stream_sync(c->stream, err);
+}
