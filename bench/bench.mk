@@ -60,14 +60,20 @@ bench-watch: $(BENCH_BIN)/step_worker
 	$(Q)bench/bench_watch.py $(BENCH_BIN) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 .PHONY: bench-offload
-## bench-offload: steps with states in files beside steps in memory and what the disk allows: [DIR=/tmp] [ROUNDS=15] [CASES='files compute']
+## bench-offload: steps with states in files beside steps in memory and what the disk allows: [DIR=/tmp] [ROUNDS=15] [BUFFERS=96] [CASES='files compute']
 bench-offload: $(BENCH_BIN)/step_worker $(BENCH_BIN)/bench_io $(BIN)/dsc
-	$(Q)bench/bench_offload.py $(BENCH_BIN) $(BIN)/dsc $(or $(DIR),/tmp) $(if $(ROUNDS),--rounds $(ROUNDS)) $(CASES)
+	$(Q)bench/bench_offload.py $(BENCH_BIN) $(BIN)/dsc $(or $(DIR),/tmp) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(BUFFERS),--buffers $(BUFFERS)) $(CASES)
 
 .PHONY: bench-ckpt
-## bench-ckpt: saves and loads of 1.5 GB beside fio, what a save beside training costs, restarts: [DIR=/tmp] [ROUNDS=15]
+## bench-ckpt: saves and loads of 1.5 GB beside fio, what a save beside training costs, restarts: [DIR=/tmp] [ROUNDS=15] [SHORT=1] [PARTS='files beside restart']
 bench-ckpt: $(BENCH_BIN)/step_worker $(BIN)/train
-	$(Q)python3 bench/bench_ckpt.py $(BENCH_BIN) $(BIN)/train $(or $(DIR),/tmp) $(if $(ROUNDS),--rounds $(ROUNDS))
+	$(Q)python3 bench/bench_ckpt.py $(BENCH_BIN) $(BIN)/train $(or $(DIR),/tmp) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SHORT),--short) \
+	    $(PARTS)
+
+.PHONY: bench-generate
+## bench-generate: tokens a second of dsc generate beside transformers, with PYTHON=PROGRAM (which has both): [DIR=/tmp] [ROUNDS=15] [CASES='gpt2 llama']
+bench-generate: $(BIN)/dsc
+	$(Q)$(or $(PYTHON),python3) bench/bench_generate.py $(BIN)/dsc $(or $(DIR),/tmp) $(if $(ROUNDS),--rounds $(ROUNDS)) $(CASES)
 
 .PHONY: bench-startup
 ## bench-startup: dsc-launch to rank 0's first line, here and over two hosts, beside ssh, mpirun and, with PEERS=DIR, torchrun: [ROUNDS=15]

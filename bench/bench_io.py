@@ -58,6 +58,42 @@ class Server:
         self.process.wait()
 
 
+def run_fio(path, size, direction, engine, kib, depth, fsync=False):
+    """Its seconds and the processor's."""
+    command = ["fio", "--name=b", f"--filename={path}", f"--size={size}", f"--bs={kib}k", f"--iodepth={depth}",
+               "--direct=1", f"--rw={direction}", f"--ioengine={engine.split(' ')[0]}", "--overwrite=1",
+               "--scramble_buffers=0", "--output-format=json", *["--end_fsync=1"] * fsync]
+    if engine.startswith("io_uring"):
+        command += ["--fixedbufs=1", "--registerfiles=1"]
+    env = {**os.environ, **({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if engine.endswith("2M") else {})}
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    if done.returncode != 0 or "{" not in done.stdout:
+        raise Missing(f"fio {engine}: {done.stderr[-200:]}")
+    job = json.loads(done.stdout[done.stdout.index("{"):])["jobs"][0]
+    seconds = job[direction]["runtime"] * 1e-3
+    if seconds <= 0 or job[direction]["io_bytes"] != size:
+        raise Missing(f"fio {engine} moved {job[direction]['io_bytes']} bytes")
+    return seconds, seconds * (job["usr_cpu"] + job["sys_cpu"]) / 100
+
+
+def sweep(name, engines, run, rounds=SWEEP_ROUNDS):
+    """Every shape by turns; the one with the best round first (noise only adds time), and the engines not here."""
+    times = {}
+    missing = set()
+    for _ in range(rounds):
+        for shape in SHAPES:
+            for engine in engines:
+                if engine in missing:
+                    continue
+                who = (name, engine, *shape)
+                try:
+                    times.setdefault(who, []).append(run(who)[0])
+                except Missing as error:
+                    print(f"# not here: {error}")
+                    missing.add(engine)
+    return sorted((w for w in times if times[w]), key=lambda w: min(times[w])), missing
+
+
 class Bench:
     def __init__(self, args):
         self.size = args.mib << 20
@@ -93,54 +129,21 @@ class Bench:
         if self.deepspeed:
             self.deepspeed.close()
 
-    def run_fio(self, direction, engine, kib, depth):
-        command = [self.fio, "--name=b", f"--filename={self.path}", f"--size={self.size}", f"--bs={kib}k",
-                   f"--iodepth={depth}", "--direct=1", f"--rw={direction}", f"--ioengine={engine.split(' ')[0]}",
-                   "--overwrite=1", "--scramble_buffers=0", "--output-format=json"]
-        if engine.startswith("io_uring"):
-            command += ["--fixedbufs=1", "--registerfiles=1"]
-        env = {**os.environ, **({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if engine.endswith("2M") else {})}
-        done = subprocess.run(command, capture_output=True, text=True, env=env)
-        if done.returncode != 0 or "{" not in done.stdout:
-            raise Missing(f"fio {engine}: {done.stderr[-200:]}")
-        job = json.loads(done.stdout[done.stdout.index("{"):])["jobs"][0]
-        seconds = job[direction]["runtime"] * 1e-3
-        if seconds <= 0 or job[direction]["io_bytes"] != self.size:
-            raise Missing(f"fio {engine} moved {job[direction]['io_bytes']} bytes")
-        return seconds, seconds * (job["usr_cpu"] + job["sys_cpu"]) / 100
-
     def run(self, who, direction):
         name, engine, kib, depth = who
         if name == "fio":
-            return self.run_fio(direction, engine, kib, depth)
+            return run_fio(self.path, self.size, direction, engine, kib, depth)
         if name == "deepspeed":
             return self.deepspeed.ask(f"{direction} {kib} {depth}")
         return self.ours.ask(f"{direction} {engine} {kib} {depth}")
 
-    def sweep(self, name, engines, direction):
-        """Every shape by turns; the one with the best round (noise only adds time)."""
-        times = {}
-        missing = set()
-        for _ in range(SWEEP_ROUNDS):
-            for shape in SHAPES:
-                for engine in engines:
-                    if engine in missing:
-                        continue
-                    who = (name, engine, *shape)
-                    try:
-                        times.setdefault(who, []).append(self.run(who, direction)[0])
-                    except Missing as error:
-                        print(f"# not here: {error}")
-                        missing.add(engine)
-        return sorted((w for w in times if times[w]), key=lambda w: min(times[w])), missing
-
 
 def contenders(bench, direction):
-    best, missing = bench.sweep("dsc", OUR_ENGINES, direction)
+    best, missing = sweep("dsc", OUR_ENGINES, lambda who: bench.run(who, direction))
     mine = best[:1] + [("dsc", e, 1024, 32) for e in OUR_ENGINES[:2] if e not in missing] + [("dsc", "swap", 1024, 32)]
     peers = []
     if bench.fio:
-        best, missing = bench.sweep("fio", FIO_ENGINES, direction)
+        best, missing = sweep("fio", FIO_ENGINES, lambda who: bench.run(who, direction))
         peers = best[:1] + [("fio", "io_uring", 1024, 32)] * ("io_uring" not in missing)
     if bench.deepspeed:
         peers.append(("deepspeed", "aio", 1024, 32))

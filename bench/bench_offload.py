@@ -24,6 +24,7 @@ MODEL, VOCAB = "gpt2-124m", 50257
 CASES = {"files": (64, 1, 1), "balanced": (256, 1, 2), "compute": (256, 2, 8)}  # sequence, micro-batch, accumulation
 KIB, DEPTH, LINK_MIB = 1024, 32, 512
 STEPS_A_TURN = 2
+BUFFERS = 96  # buffer_count: as of a user with some memory; 4 of 4 MiB are a tile
 
 
 class Trainer:
@@ -47,11 +48,12 @@ class Trainer:
         self.process.wait()
 
 
-def write_config(path, case, folder):
+def write_config(path, case, folder, buffers):
     sequence, micro, accumulation = CASES[case]
     zero = {"stage": 3}
     if folder:
-        zero["offload_optimizer"] = zero["offload_param"] = {"device": "nvme", "nvme_path": folder}
+        zero["offload_param"] = {"device": "nvme", "nvme_path": folder}
+        zero["offload_optimizer"] = {"device": "nvme", "nvme_path": folder, "buffer_count": buffers}
     with open(path, "w") as f:
         json.dump({"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": accumulation,
                    "bf16": {"enabled": True}, "gradient_clipping": 1, "zero_optimization": zero,
@@ -81,7 +83,8 @@ def text(samples, scale=1.0):
     return f"{statistics.median(s):7.3f} ({s[len(s) // 4]:.3f} .. {s[3 * len(s) // 4]:.3f})"
 
 
-def report(case, bytes_moved, rounds):
+def report(case, plans, rounds):
+    bytes_moved = plans["files"]["per_step"]
     sequence, micro, accumulation = CASES[case]
     pass_bytes = [bytes_moved["pass_read_bytes"], bytes_moved["pass_written_bytes"]]
     update_bytes = [bytes_moved["update_read_bytes"], bytes_moved["update_written_bytes"]]
@@ -95,6 +98,8 @@ def report(case, bytes_moved, rounds):
     print(f"{case}: {MODEL}, {sequence} tokens, micro-batch {micro}, accumulation {accumulation}; passes read "
           f"{pass_bytes[0] * 1e-9:.2f} and write {pass_bytes[1] * 1e-9:.2f} GB, the update {update_bytes[0] * 1e-9:.2f} "
           f"and {update_bytes[1] * 1e-9:.2f} GB")
+    print(f"  memory planned {plans['files']['total_bytes'] * 1e-9:.2f} GB beside files, without "
+          f"{plans['memory']['total_bytes'] * 1e-9:.2f} GB")
     for direction in ("read", "write", "both"):
         print(f"  link {direction:5s} {text([r[2][direction] for r in rounds], 1e-9)} GB/s")
     print(f"  step in memory {text(rows['memory'])} s: passes {text(rows['passes'])}, update {text(rows['update'])}")
@@ -105,13 +110,13 @@ def report(case, bytes_moved, rounds):
 
 def run_case(args, case, folder, server, order):
     sequence = CASES[case][0]
-    trainers = []
+    trainers, plans = [], {}
     for name, where in (("memory", ""), ("files", folder)):
         path = os.path.join(folder, f"{case}-{name}.json")
-        write_config(path, case, where)
+        write_config(path, case, where, args.buffers)
         trainers.append(Trainer(args.bench, path, sequence))
-    plan = json.loads(subprocess.run([args.dsc, "plan", "--config", path, "--json"], capture_output=True, text=True,
-                                     check=True).stdout)
+        plans[name] = json.loads(subprocess.run([args.dsc, "plan", "--config", path, "--json"], capture_output=True,
+                                                text=True, check=True).stdout)
     rounds = []
     for number in range(args.rounds + 1):
         turn = [lambda: trainers[0].step(), lambda: trainers[1].step(), lambda: measure_link(server)]
@@ -124,7 +129,7 @@ def run_case(args, case, folder, server, order):
             rounds.append((results[0], results[1], results[2]))
     for trainer in trainers:
         trainer.close()
-    report(case, plan["per_step"], rounds)
+    report(case, plans, rounds)
 
 
 def main():
@@ -134,6 +139,7 @@ def main():
     parser.add_argument("dir", help="where the files go")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--buffers", type=int, default=BUFFERS, help="offload_optimizer.buffer_count (%(default)s)")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=" ".join(CASES))
     args = parser.parse_intermixed_args()
     if shutil.disk_usage(args.dir).free < 6 << 30:
@@ -143,7 +149,8 @@ def main():
         pass
     server = Server([f"{args.bench}/bench_io", f"{folder}/link", str(LINK_MIB)])
     try:
-        print(f"# median of {args.rounds} rounds (its middle half) in {args.dir}; load {os.getloadavg()[0]:.1f}")
+        print(f"# median of {args.rounds} rounds (its middle half) in {args.dir}; buffer_count {args.buffers}; load "
+              f"{os.getloadavg()[0]:.1f}")
         order = random.Random(args.seed)
         for case in args.cases or ("files", "balanced"):
             run_case(args, case, folder, server, order)
