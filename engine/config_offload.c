@@ -84,6 +84,7 @@ dsc_status dsc_config_fill_offload(dsc_config_parse_state *s)
     s->config->given.offload_optimizer = dsc_config_place_of(s, DSC_ID_OFFLOAD_OPTIMIZER_DEVICE);
     s->config->given.offload_param = dsc_config_place_of(s, DSC_ID_OFFLOAD_PARAM_DEVICE);
     s->config->given.outputs_on_host = dsc_config_place_of(s, DSC_ID_CPU_CHECKPOINTING);
+    zero->param_buffers_given = dsc_config_has(s, DSC_ID_PARAM_BUFFERS) || dsc_config_has(s, DSC_ID_PARAM_BUFFER_SIZE);
     s->config->given.max_in_cpu = dsc_config_has(s, DSC_ID_MAX_IN_CPU) ? zero->max_in_cpu : DSC_AUTO_I64;
     fill_aio(s);
     return DSC_OK;

@@ -12,7 +12,8 @@ struct dsc_optimizer {
     dsc_model model;
     dsc_module module;
     dsc_param_spec *specs;
-    float **data; /* the host's tensors */
+    float **data;   /* the host's tensors */
+    int64_t *count; /* and their elements */
     dsc_layout layout;
     dsc_zero *zero;
     bool reads_params;
@@ -30,6 +31,9 @@ static dsc_status check_tensors(const dsc_host_tensor *tensors, int32_t count, d
         if (tensors[i].name == NULL || tensors[i].data == NULL || tensors[i].count < 1 ||
             !dsc_add_i64(total, tensors[i].count, &total) || total > INT64_MAX / 64)
             return DSC_FAIL(err, DSC_ERR_STATE, "", "tensor %d needs a name, data and at least one element", (int)i);
+        if (tensors[i].columns < 0 || (tensors[i].columns > 0 && tensors[i].count % tensors[i].columns != 0))
+            return DSC_FAIL(err, DSC_ERR_STATE, "", "tensor %d has %lld elements, and no whole rows of %lld columns",
+                            (int)i, (long long)tensors[i].count, (long long)tensors[i].columns);
     }
     return DSC_OK;
 }
@@ -39,13 +43,17 @@ static dsc_status describe(dsc_optimizer *o, const dsc_host_tensor *tensors, int
     dsc_alloc *alloc = o->engine->alloc;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, sizeof *o->specs, &o->specs, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, sizeof(float *), &o->data, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, sizeof(int64_t), &o->count, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, sizeof(void *), &o->param, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, sizeof(float *), &o->grad, err));
     for (int32_t i = 0; i < count; i++) {
+        const int64_t columns = tensors[i].columns;
         o->data[i] = tensors[i].data;
+        o->count[i] = tensors[i].count;
         o->specs[i] = (dsc_param_spec) { .name = tensors[i].name,
-                                         .dim_count = 1,
-                                         .dim = { tensors[i].count },
+                                         .dim_count = columns > 0 ? 2 : 1,
+                                         .dim = { columns > 0 ? tensors[i].count / columns : tensors[i].count,
+                                                  columns },
                                          .trainable = true,
                                          .decay = true,
                                          .shared_module = -1,
@@ -63,19 +71,20 @@ static dsc_status describe(dsc_optimizer *o, const dsc_host_tensor *tensors, int
 static dsc_status take_values(dsc_optimizer *o, dsc_error *err)
 {
     dsc_engine *engine = o->engine;
-    dsc_zero_slice slice;
-    dsc_zero_slice_get(o->zero, 0, &slice);
     for (int32_t t = 0; t < o->layout.tensor_count; t++) {
         const dsc_layout_tensor *tensor = &o->layout.tensor[t];
-        DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, o->data[t], tensor->count * 4, 0, NULL, err));
+        float *data = o->data[tensor->param];
+        dsc_zero_slice slice;
+        dsc_zero_slice_get(o->zero, tensor->group, &slice);
+        DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, data, tensor->count * 4, 0, NULL, err));
         int64_t first;
         int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
         void *to;
         if (count == 0)
             continue;
-        DSC_TRY(dsc_zero_view(o->zero, 0, DSC_PLANE_MASTER, tensor->offset + first - slice.first, &count, true, &to,
-                              err));
-        DSC_TRY(dsc_copy(engine->compute, to, o->data[t] + first, count * 4, err));
+        DSC_TRY(dsc_zero_view(o->zero, tensor->group, DSC_PLANE_MASTER, tensor->offset + first - slice.first, &count,
+                              true, &to, err));
+        DSC_TRY(dsc_copy(engine->compute, to, data + first, count * 4, err));
     }
     return dsc_zero_publish(o->zero, err);
 }
@@ -84,12 +93,15 @@ static dsc_status open_optimizer(dsc_optimizer *o, const dsc_host_tensor *tensor
 {
     dsc_engine *engine = o->engine;
     DSC_TRY(describe(o, tensors, count, err));
-    DSC_TRY(dsc_layout_open(engine->alloc, &o->model, engine->place.size, &o->layout, err));
+    DSC_TRY(dsc_layout_open(engine->alloc, &o->model, engine->config.optimizer.recipe, engine->place.size, &o->layout,
+                            err));
     DSC_TRY(dsc_engine_group_params(engine, &o->layout, err));
     const dsc_zero_options options = {
-        .alloc = engine->alloc, .model = &o->model, .layout = &o->layout, .stage = 1, .rank = engine->place.rank,
+        .alloc = engine->alloc, .model = &o->model, .layout = &o->layout,
+        .stage = dsc_config_sends_signs(&engine->config) ? 0 : 1, .rank = engine->place.rank,
         .compute_dtype = DSC_F32, .leaf_factor = dsc_config_leaf_factor(&engine->config, engine->place.size),
         .recipe = engine->config.optimizer.recipe,
+        .signs_after = dsc_config_signs_after(&engine->config),
         .leaves_per_step = engine->place.size, .backward_reads_params = &o->reads_params,
         .world_size_reproducible = engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .device = engine->device, .comm = engine->device_comm, .host_comm = engine->comm, .compute = engine->compute,
@@ -128,6 +140,7 @@ void dsc_optimizer_close(dsc_optimizer **optimizer)
     dsc_layout_close(&o->layout);
     dsc_alloc_free(alloc, o->grad);
     dsc_alloc_free(alloc, o->param);
+    dsc_alloc_free(alloc, o->count);
     dsc_alloc_free(alloc, o->data);
     dsc_alloc_free(alloc, o->specs);
     dsc_alloc_free(alloc, o);
@@ -137,24 +150,20 @@ void dsc_optimizer_close(dsc_optimizer **optimizer)
 static dsc_status update(dsc_optimizer *o, const float *const *grads, dsc_update *decided, dsc_error *err)
 {
     dsc_engine *engine = o->engine;
-    dsc_fixed_sum sum;
     if (engine->zero != NULL)
         DSC_TRY(dsc_zero_sync(engine->zero, err)); /* both use the same channels */
+    dsc_zero_begin(o->zero, o->update_count + 1);
     DSC_TRY(dsc_zero_leaf(o->zero, 0, o->grad, err));
-    for (int32_t t = 0; t < o->layout.tensor_count; t++)
-        DSC_TRY(dsc_copy(engine->compute, o->grad[t], grads[t], o->layout.tensor[t].count * 4, err));
+    for (int32_t p = 0; p < o->module.param_count; p++)
+        DSC_TRY(dsc_copy(engine->compute, o->grad[p], grads[p], o->count[p] * 4, err));
     DSC_TRY(dsc_zero_reduce(o->zero, 0, 0, err));
-    DSC_TRY(dsc_zero_sumsq(o->zero, &sum, err));
-    dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum),
-                       dsc_config_leaf_divisor(&engine->config, 1, engine->place.size), o->update_count + 1,
-                       engine->lr_override, decided);
-    DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, decided, (int64_t)sizeof *decided, 0, NULL, err));
+    DSC_TRY(dsc_update_decide(engine, o->zero, 1, 1.0, o->update_count + 1, decided, err));
     if (decided->skip)
         return DSC_OK;
     DSC_TRY(dsc_zero_update(o->zero, decided->scalars, decided->class_count, o->update_count + 1, err));
     DSC_TRY(dsc_zero_acquire(o->zero, 0, 0, o->param, err));
-    for (int32_t t = 0; t < o->layout.tensor_count; t++)
-        DSC_TRY(dsc_copy(engine->compute, o->data[t], o->param[t], o->layout.tensor[t].count * 4, err));
+    for (int32_t p = 0; p < o->module.param_count; p++)
+        DSC_TRY(dsc_copy(engine->compute, o->data[p], o->param[p], o->count[p] * 4, err));
     DSC_TRY(dsc_zero_sync(o->zero, err));
     o->update_count++;
     return DSC_OK;

@@ -47,19 +47,31 @@ static void fail_op(dsc_aio_op *op, dsc_status status, int errno_value, int64_t 
     op->failed_offset = offset;
 }
 
-static void drop_first(dsc_aio *aio)
+static int list_of(const dsc_aio_op *op) { return !op->write ? 0 : op->soon ? 1 : 2; }
+
+static void drop_first(dsc_aio *aio, int list)
 {
-    aio->first = aio->first->next;
-    if (aio->first == NULL)
-        aio->last = NULL;
+    dsc_aio_op **first = &aio->waiting[list].first;
+    *first = (*first)->next;
+    if (*first == NULL)
+        aio->waiting[list].last = NULL;
 }
 
-/* The next block of the operations, into a slot. NULL: nothing to give, or no slot. */
+/* The first that has bytes to give; NULL: none. */
+static dsc_aio_op *first_waiting(dsc_aio *aio)
+{
+    dsc_aio_op *op = NULL;
+    for (int list = 0; list < DSC_AIO_LISTS && op == NULL; list++)
+        while ((op = aio->waiting[list].first) != NULL && (op->status != DSC_OK || op->given == op->bytes))
+            drop_first(aio, list);
+    return op;
+}
+
+/* The next block of the operations, into a slot. NULL: nothing to give, or no slot. Somebody is about to need what is
+ * read, and nobody what is written. */
 static dsc_aio_slot *next_piece(dsc_aio *aio)
 {
-    while (aio->first != NULL && (aio->first->status != DSC_OK || aio->first->given == aio->first->bytes))
-        drop_first(aio);
-    dsc_aio_op *op = aio->first;
+    dsc_aio_op *op = first_waiting(aio);
     dsc_aio_slot *s = op != NULL ? free_slot(aio) : NULL;
     if (s == NULL)
         return NULL;
@@ -191,8 +203,9 @@ static void break_down(dsc_aio *aio, dsc_status status, int errno_value)
         s->op = NULL;
     }
     aio->held_count = 0;
-    for (; aio->first != NULL; drop_first(aio))
-        fail_op(aio->first, status, errno_value, aio->first->offset + aio->first->given);
+    for (int list = 0; list < DSC_AIO_LISTS; list++)
+        for (dsc_aio_op *op; (op = aio->waiting[list].first) != NULL; drop_first(aio, list))
+            fail_op(op, status, errno_value, op->offset + op->given);
 }
 
 /* Takes completions; waits up to timeout_ns for the first. False: none came. */
@@ -243,11 +256,11 @@ void dsc_aio_submit(dsc_aio *aio, dsc_aio_op *op)
         fail_op(op, aio->broken_status, aio->broken_errno, op->offset);
     if (op->status != DSC_OK || op->bytes == 0)
         return;
-    if (aio->last == NULL)
-        aio->first = op;
+    if (aio->waiting[list_of(op)].last == NULL)
+        aio->waiting[list_of(op)].first = op;
     else
-        aio->last->next = op;
-    aio->last = op;
+        aio->waiting[list_of(op)].last->next = op;
+    aio->waiting[list_of(op)].last = op;
     if (aio->with_engine == 0)
         aio->last_event_ns = dsc_clock_ns();
     fill(aio);
@@ -262,15 +275,15 @@ static bool is_done(const dsc_aio_op *op)
 static void unlink_op(dsc_aio *aio, const dsc_aio_op *op)
 {
     dsc_aio_op *before = NULL;
-    for (dsc_aio_op *at = aio->first; at != NULL; before = at, at = at->next) {
+    for (dsc_aio_op *at = aio->waiting[list_of(op)].first; at != NULL; before = at, at = at->next) {
         if (at != op)
             continue;
         if (before == NULL)
-            aio->first = at->next;
+            aio->waiting[list_of(op)].first = at->next;
         else
             before->next = at->next;
-        if (aio->last == at)
-            aio->last = before;
+        if (aio->waiting[list_of(op)].last == at)
+            aio->waiting[list_of(op)].last = before;
         return;
     }
 }
@@ -302,18 +315,35 @@ static dsc_status verdict(const dsc_aio *aio, const dsc_aio_op *op, dsc_error *e
                     (long long)op->failed_offset, strerror(op->errno_value), aio->ops->name);
 }
 
+/* Gives and takes what there is, and waits up to timeout_ns for something to complete, but not when op (NULL: any) is
+ * done. */
+static void go_on(dsc_aio *aio, const dsc_aio_op *op, int64_t timeout_ns)
+{
+    fill(aio);
+    const bool done = op != NULL && is_done(op);
+    const bool any = !done && take(aio, dsc_min_i64(timeout_ns, aio->options.timeout_ns));
+    if (done || (op != NULL && is_done(op)))
+        return;
+    if (!any && aio->with_engine == 0 && aio->held_count == 0)
+        dsc_clock_sleep_ns(100000); /* the engine had no room: others of this system use it */
+    if (dsc_clock_ns() - aio->last_event_ns > aio->options.timeout_ns)
+        break_down(aio, DSC_ERR_STUCK, 0);
+}
+
+bool dsc_aio_pump(dsc_aio *aio, int64_t timeout_ns)
+{
+    bool any = first_waiting(aio) != NULL;
+    for (int32_t i = 0; i < aio->options.queue_depth && !any; i++)
+        any = aio->slots[i].op != NULL;
+    if (any && !aio->broken)
+        go_on(aio, NULL, timeout_ns);
+    return any && !aio->broken;
+}
+
 dsc_status dsc_aio_wait(dsc_aio *aio, dsc_aio_op *op, dsc_error *err)
 {
-    while (!is_done(op) && !aio->broken) {
-        fill(aio);
-        const bool any = !is_done(op) && take(aio, dsc_min_i64(second_ns / 10, aio->options.timeout_ns));
-        if (is_done(op))
-            break;
-        if (!any && aio->with_engine == 0 && aio->held_count == 0)
-            dsc_clock_sleep_ns(100000); /* the engine had no room: others of this system use it */
-        if (dsc_clock_ns() - aio->last_event_ns > aio->options.timeout_ns)
-            break_down(aio, DSC_ERR_STUCK, 0);
-    }
+    while (!is_done(op) && !aio->broken)
+        go_on(aio, op, second_ns / 10);
     unlink_op(aio, op);
     return verdict(aio, op, err);
 }

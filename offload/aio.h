@@ -76,6 +76,7 @@ typedef struct dsc_aio_op {
     bool write;
     void *buf;
     int64_t bytes, offset;
+    bool soon;             /* of a write that somebody is about to wait for */
     /* the front's: */
     int64_t given, done;   /* bytes given to the engine; bytes moved */
     int32_t under_way;     /* blocks */
@@ -106,13 +107,17 @@ const char *dsc_aio_word(const dsc_aio *aio);
 /* After a timeout, or when answers cannot be read: every operation fails from then on. Close it. */
 bool dsc_aio_is_broken(const dsc_aio *aio);
 
-/* Starts it. An operation of 0 bytes is done at once. */
+/* Starts it. An operation of 0 bytes is done at once. Where more wait than queue_depth has room for, reads go first,
+ * then writes that are wanted soon. */
 void dsc_aio_submit(dsc_aio *aio, dsc_aio_op *op);
 /* Until it is done: its verdict. Others go on meanwhile. DSC_ERR_IO (the system's reason), DSC_ERR_INPUT (the file ends
  * before), DSC_ERR_STUCK. Once dsc_aio_is_broken, the buffer may still be written to: keep it until after close. */
 DSC_MUST_USE dsc_status dsc_aio_wait(dsc_aio *aio, dsc_aio_op *op, dsc_error *err);
 /* Takes what has completed, without waiting. True: it is done and dsc_aio_wait returns at once. */
 bool dsc_aio_test(dsc_aio *aio, dsc_aio_op *op);
+/* What waits is given as others complete, for about timeout_ns or until one has: for who has nothing else to do. False:
+ * nothing is under way. */
+bool dsc_aio_pump(dsc_aio *aio, int64_t timeout_ns);
 
 /* ---- engines: one const table per file ---- */
 

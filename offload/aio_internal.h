@@ -4,7 +4,7 @@
 
 #include "offload/aio.h"
 
-enum { DSC_AIO_REGIONS_MAX = 64, DSC_AIO_FILES_MAX = 64, DSC_AIO_BATCH = 64 };
+enum { DSC_AIO_REGIONS_MAX = 64, DSC_AIO_FILES_MAX = 64, DSC_AIO_BATCH = 64, DSC_AIO_LISTS = 3 };
 
 typedef struct dsc_aio_slot {
     dsc_aio_piece piece; /* first: the engine gives pieces back by address */
@@ -22,7 +22,8 @@ struct dsc_aio {
     dsc_aio_slot *slots; /* [queue_depth] */
     int32_t with_engine, held_count;
     dsc_aio_slot *held[DSC_AIO_DEPTH_MAX]; /* completions kept back by the hook */
-    dsc_aio_op *first, *last;              /* operations with bytes to give */
+    /* Operations with bytes to give: reads, writes that are wanted soon, writes. */
+    struct { dsc_aio_op *first, *last; } waiting[DSC_AIO_LISTS];
     struct { char *begin, *end; } regions[DSC_AIO_REGIONS_MAX];
     int32_t region_count;
     dsc_aio_file *files[DSC_AIO_FILES_MAX]; /* that the engine keeps open; NULL: a free place */

@@ -30,7 +30,7 @@ struct dsc_swap_op {
     dsc_aio *aio;
     dsc_aio_op *parts;
     int64_t part_room, part_count;
-    bool write, bad_range;
+    bool write, soon, bad_range;
     void *buf;
     int64_t bytes, offset;
 };
@@ -196,6 +196,8 @@ dsc_status dsc_swap_op_open(dsc_swap *swap, dsc_aio *aio, int64_t bytes, dsc_swa
     return DSC_OK;
 }
 
+void dsc_swap_op_soon(dsc_swap_op *op) { op->soon = true; }
+
 void dsc_swap_op_close(dsc_swap_op **op)
 {
     if (*op == NULL)
@@ -229,8 +231,9 @@ static void start(dsc_swap_op *op, bool write, void *buf, int64_t bytes, int64_t
         const int64_t stripe = (offset + at) / s->stripe_bytes, inside = (offset + at) % s->stripe_bytes;
         const int64_t size = dsc_min_i64(s->stripe_bytes - inside, bytes - at);
         dsc_aio_op *part = &op->parts[op->part_count++];
-        *part = (dsc_aio_op){ .file = &s->files[stripe % s->folder_count], .write = write, .buf = (char *)buf + at,
-                              .bytes = size, .offset = stripe / s->folder_count * s->stripe_bytes + inside };
+        *part = (dsc_aio_op){ .file = &s->files[stripe % s->folder_count], .write = write, .soon = op->soon,
+                              .buf = (char *)buf + at, .bytes = size,
+                              .offset = stripe / s->folder_count * s->stripe_bytes + inside };
         dsc_aio_submit(op->aio, part);
         at += size;
     }
@@ -268,6 +271,14 @@ static dsc_status verify(const dsc_swap_op *op, int64_t at, int64_t end, dsc_err
         }
     }
     return DSC_OK;
+}
+
+bool dsc_swap_test(dsc_swap_op *op)
+{
+    for (int64_t i = 0; i < op->part_count; i++)
+        if (!dsc_aio_test(op->aio, &op->parts[i]))
+            return false;
+    return true;
 }
 
 dsc_status dsc_swap_wait(dsc_swap_op *op, dsc_error *err)

@@ -46,12 +46,16 @@ typedef struct dsc_swap_op dsc_swap_op;
 /* For transfers of at most `bytes` by `aio` (NULL: the swap's own); to be reused. */
 DSC_MUST_USE dsc_status dsc_swap_op_open(dsc_swap *swap, dsc_aio *aio, int64_t bytes, dsc_swap_op **out,
                                          dsc_error *err);
+/* What it writes goes before what others write. */
+void dsc_swap_op_soon(dsc_swap_op *op);
 void dsc_swap_op_close(dsc_swap_op **op); /* also after the swap's and the engine's end */
 
 /* Start a transfer of [offset, offset + bytes) from or to buf, all multiples of DSC_AIO_ALIGN. Transfers under way do
  * not overlap. What was never written reads as zeros. */
 void dsc_swap_write(dsc_swap_op *op, const void *buf, int64_t bytes, int64_t offset);
 void dsc_swap_read(dsc_swap_op *op, void *buf, int64_t bytes, int64_t offset);
+/* Takes what has completed, without waiting. True: dsc_swap_wait has nothing to wait for. */
+bool dsc_swap_test(dsc_swap_op *op);
 /* Until it is done and, for a read, found right. */
 DSC_MUST_USE dsc_status dsc_swap_wait(dsc_swap_op *op, dsc_error *err);
 

@@ -3,13 +3,16 @@
 
 static int64_t whole_blocks(int64_t bytes) { return dsc_align_up(bytes, DSC_AIO_ALIGN); }
 
-dsc_status dsc_ring_open(dsc_ring *ring, dsc_swap *swap, dsc_aio *aio, void *buf, int64_t piece_bytes,
-                         int32_t slot_count, dsc_error *err)
+dsc_status dsc_ring_open(dsc_ring *ring, dsc_alloc *alloc, dsc_swap *swap, dsc_aio *aio, void *buf,
+                         int64_t piece_bytes, int32_t slot_count, dsc_error *err)
 {
     DSC_ASSERT(slot_count >= 1 && slot_count <= DSC_RING_SLOTS_MAX);
     DSC_ASSERT(piece_bytes % DSC_AIO_ALIGN == 0);
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, slot_count, sizeof *ring->slot, &ring->slot, err));
+    ring->alloc = alloc;
     ring->swap = swap;
     ring->slot_count = slot_count;
+    ring->last = slot_count - 1;
     ring->view_at = -1;
     for (int32_t i = 0; i < slot_count; i++) {
         ring->slot[i].buf = (char *)buf + i * piece_bytes;
@@ -18,12 +21,22 @@ dsc_status dsc_ring_open(dsc_ring *ring, dsc_swap *swap, dsc_aio *aio, void *buf
     return DSC_OK;
 }
 
+void dsc_ring_write_soon(dsc_ring *ring)
+{
+    for (int32_t i = 0; i < ring->slot_count; i++)
+        dsc_swap_op_soon(ring->slot[i].op);
+}
+
+static bool is_under_way(const dsc_ring_slot *slot)
+{
+    return slot->state == DSC_SLOT_READING || slot->state == DSC_SLOT_WRITING;
+}
+
 static dsc_status settle_slot(dsc_ring_slot *slot, dsc_error *err)
 {
-    if (slot->state == DSC_SLOT_IDLE)
-        return DSC_OK;
+    const bool wait = is_under_way(slot);
     slot->state = DSC_SLOT_IDLE;
-    return dsc_swap_wait(slot->op, err);
+    return wait ? dsc_swap_wait(slot->op, err) : DSC_OK;
 }
 
 void dsc_ring_stop(dsc_ring *ring)
@@ -36,6 +49,7 @@ void dsc_ring_close(dsc_ring *ring)
 {
     for (int32_t i = 0; i < ring->slot_count; i++)
         dsc_swap_op_close(&ring->slot[i].op);
+    dsc_alloc_free(ring->alloc, ring->slot);
     *ring = (dsc_ring){ 0 };
 }
 
@@ -53,56 +67,117 @@ int32_t dsc_ring_next(dsc_ring *ring)
     return slot;
 }
 
-static dsc_status start_read(dsc_ring *ring, dsc_ring_slot *slot, dsc_piece piece, dsc_error *err)
+static bool meet(dsc_piece a, dsc_piece b) { return a.at < b.at + b.bytes && b.at < a.at + a.bytes; }
+
+static void start_read(dsc_ring_slot *slot, dsc_piece piece)
 {
-    for (int32_t i = 0; i < ring->slot_count; i++) {
-        dsc_ring_slot *other = &ring->slot[i];
-        const bool meets = piece.at < other->piece.at + other->piece.bytes && other->piece.at < piece.at + piece.bytes;
-        if (other->state == DSC_SLOT_WRITING && meets)
-            DSC_TRY(settle_slot(other, err));
-    }
     slot->piece = piece;
     slot->state = DSC_SLOT_READING;
     dsc_swap_read(slot->op, slot->buf, whole_blocks(piece.bytes), piece.at);
+}
+
+dsc_status dsc_ring_start(dsc_ring *ring, int32_t slot_index, dsc_piece piece, bool read, dsc_error *err)
+{
+    dsc_ring_slot *slot = &ring->slot[slot_index];
+    const bool coming = ring->ahead > 0 && read && slot_index == (ring->last + 1) % ring->slot_count &&
+                        slot->piece.at == piece.at && slot->piece.bytes == piece.bytes;
+    if (!coming)
+        DSC_TRY(dsc_ring_forget(ring, err));
+    if (ring->slot[ring->last].state == DSC_SLOT_TAKEN)
+        ring->slot[ring->last].state = DSC_SLOT_IDLE;
+    ring->last = slot_index;
+    ring->ahead -= coming;
+    if (coming)
+        return DSC_OK;
+    DSC_TRY(settle_slot(slot, err));
+    for (int32_t i = 0; i < ring->slot_count && read; i++)
+        if (ring->slot[i].state == DSC_SLOT_WRITING && meet(piece, ring->slot[i].piece))
+            DSC_TRY(settle_slot(&ring->slot[i], err));
+    if (read) {
+        start_read(slot, piece);
+    } else {
+        slot->piece = piece;
+        slot->state = DSC_SLOT_TAKEN;
+    }
     return DSC_OK;
 }
 
-dsc_status dsc_ring_take(dsc_ring *ring, int32_t slot_index, dsc_piece piece, bool read, dsc_piece ahead,
-                         dsc_error *err)
+dsc_status dsc_ring_take(dsc_ring *ring, int32_t slot_index, dsc_error *err)
 {
     dsc_ring_slot *slot = &ring->slot[slot_index];
-    const bool coming = slot->state == DSC_SLOT_READING && slot->piece.at == piece.at;
-    if (!coming) {
-        DSC_TRY(settle_slot(slot, err));
-        if (read)
-            DSC_TRY(start_read(ring, slot, piece, err));
-    }
-    if (ahead.bytes > 0 && ring->read_ahead && ring->slot_count > 1) {
-        dsc_ring_slot *next = &ring->slot[(slot_index + 1) % ring->slot_count];
-        DSC_TRY(settle_slot(next, err));
-        DSC_TRY(start_read(ring, next, ahead, err));
-    }
-    return settle_slot(slot, err);
+    DSC_ASSERT(slot_index == ring->last);
+    DSC_ASSERT(slot->state != DSC_SLOT_WRITING);
+    DSC_TRY(settle_slot(slot, err));
+    slot->state = DSC_SLOT_TAKEN;
+    return DSC_OK;
 }
 
 dsc_status dsc_ring_give(dsc_ring *ring, int32_t slot_index, dsc_piece piece, dsc_error *err)
 {
     dsc_ring_slot *slot = &ring->slot[slot_index];
-    DSC_ASSERT(slot->state == DSC_SLOT_IDLE);
+    DSC_ASSERT(slot->state == DSC_SLOT_TAKEN);
     slot->piece = piece;
     slot->state = DSC_SLOT_WRITING;
     dsc_swap_write(slot->op, slot->buf, whole_blocks(piece.bytes), piece.at);
     return ring->write_behind ? DSC_OK : settle_slot(slot, err);
 }
 
+/* It is not written from any more; false: it is, or is in use otherwise. */
+static dsc_status free_slot(dsc_ring_slot *slot, bool wait, bool *is_free, dsc_error *err)
+{
+    const bool written = slot->state == DSC_SLOT_WRITING && (wait || dsc_swap_test(slot->op));
+    *is_free = written || slot->state == DSC_SLOT_IDLE;
+    return written ? settle_slot(slot, err) : DSC_OK;
+}
+
+dsc_status dsc_ring_ahead(dsc_ring *ring, dsc_piece piece, bool wait, bool *started, dsc_error *err)
+{
+    bool is_free = ring->read_ahead && ring->ahead + 1 < ring->slot_count;
+    dsc_ring_slot *slot = &ring->slot[(ring->last + 1 + ring->ahead) % ring->slot_count];
+    *started = false;
+    for (int32_t i = 0; i < ring->slot_count && is_free; i++)
+        if (ring->slot[i].state != DSC_SLOT_IDLE && meet(piece, ring->slot[i].piece))
+            DSC_TRY(free_slot(&ring->slot[i], wait, &is_free, err));
+    if (is_free)
+        DSC_TRY(free_slot(slot, wait, &is_free, err));
+    if (!is_free)
+        return DSC_OK;
+    start_read(slot, piece);
+    ring->ahead++;
+    *started = true;
+    return DSC_OK;
+}
+
+dsc_status dsc_ring_forget(dsc_ring *ring, dsc_error *err)
+{
+    for (; ring->ahead > 0; ring->ahead--)
+        DSC_TRY(settle_slot(&ring->slot[(ring->last + ring->ahead) % ring->slot_count], err));
+    return DSC_OK;
+}
+
 dsc_status dsc_ring_drain(dsc_ring *ring, dsc_error *err)
 {
     dsc_status status = DSC_OK;
     for (int32_t i = 0; i < ring->slot_count; i++) {
+        if (ring->slot[i].state != DSC_SLOT_WRITING)
+            continue;
         const dsc_status one = settle_slot(&ring->slot[i], status == DSC_OK ? err : NULL);
         status = status == DSC_OK ? one : status;
     }
     return status;
+}
+
+dsc_status dsc_ring_rests(dsc_ring *ring, bool *rests, dsc_error *err)
+{
+    *rests = true;
+    for (int32_t i = 0; i < ring->slot_count; i++) {
+        dsc_ring_slot *slot = &ring->slot[i];
+        const bool done = !is_under_way(slot) || dsc_swap_test(slot->op);
+        *rests = *rests && done;
+        if (done && slot->state == DSC_SLOT_WRITING)
+            DSC_TRY(settle_slot(slot, err));
+    }
+    return DSC_OK;
 }
 
 dsc_status dsc_ring_settle(dsc_ring *ring, dsc_error *err)
@@ -120,7 +195,8 @@ dsc_status dsc_ring_view(dsc_ring *ring, dsc_piece piece, bool write, void **buf
     dsc_ring_slot *slot = &ring->slot[0];
     if (ring->view_at != piece.at) {
         DSC_TRY(dsc_ring_settle(ring, err));
-        DSC_ASSERT(slot->state == DSC_SLOT_IDLE);
+        DSC_TRY(dsc_ring_forget(ring, err));
+        DSC_ASSERT(slot->state != DSC_SLOT_WRITING);
         ring->view_at = -1;
         dsc_swap_read(slot->op, slot->buf, whole_blocks(piece.bytes), piece.at);
         DSC_TRY(dsc_swap_wait(slot->op, err));

@@ -1,7 +1,8 @@
 /* ring.h - a few buffers through which pieces of one swap space pass: read, worked on, written.
  *
- * The caller numbers its pieces: piece k lies in buffer dsc_ring_next gave for it. While it is worked on, the one after
- * it is read and the one before it written. A piece is never read while an older write of it is under way.
+ * Pieces are taken in an order that the caller knows: each gets the slot after the last one's. While one is worked on,
+ * those after it are read, as far as there are slots that are free, and those before it written. A piece is never read
+ * while an older write of it is under way, or while it is worked on.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_RING_H
 #define DSC_ZERO_RING_H
@@ -12,25 +13,29 @@
 extern "C" {
 #endif
 
-#define DSC_RING_SLOTS_MAX 8
+#define DSC_RING_SLOTS_MAX 256
 
 typedef struct dsc_piece {
     int64_t at, bytes; /* of the swap space; any bytes, at a multiple of DSC_AIO_ALIGN; bytes 0: none */
 } dsc_piece;
 
-typedef enum dsc_slot_state { DSC_SLOT_IDLE, DSC_SLOT_READING, DSC_SLOT_WRITING } dsc_slot_state;
+typedef enum dsc_slot_state { DSC_SLOT_IDLE, DSC_SLOT_READING, DSC_SLOT_TAKEN, DSC_SLOT_WRITING } dsc_slot_state;
 
 typedef struct dsc_ring_slot {
     void *buf;
     dsc_swap_op *op;
-    dsc_piece piece; /* that is under way */
+    dsc_piece piece; /* that is under way or worked on */
     dsc_slot_state state;
 } dsc_ring_slot;
 
 typedef struct dsc_ring {
     dsc_swap *swap; /* borrowed until close */
-    dsc_ring_slot slot[DSC_RING_SLOTS_MAX];
-    int32_t slot_count, turn;
+    dsc_alloc *alloc; /* borrowed until close */
+    dsc_ring_slot *slot; /* [slot_count] */
+    int32_t slot_count;
+    int32_t turn;  /* of whoever decides the order: the slot of the next piece */
+    int32_t last;  /* of whoever works: the slot that was taken last */
+    int32_t ahead; /* likewise: so many slots after it are read to */
     bool read_ahead, write_behind;
     int64_t view_at; /* what lies in slot 0 for dsc_ring_view, -1: nothing */
     int64_t view_bytes;
@@ -39,24 +44,34 @@ typedef struct dsc_ring {
 
 /* `buf` has room for slot_count pieces of piece_bytes, a multiple of DSC_AIO_ALIGN, and outlives the ring; `aio` (NULL:
  * the swap's own) moves them. */
-DSC_MUST_USE dsc_status dsc_ring_open(dsc_ring *ring, dsc_swap *swap, dsc_aio *aio, void *buf, int64_t piece_bytes,
-                                      int32_t slot_count, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ring_open(dsc_ring *ring, dsc_alloc *alloc, dsc_swap *swap, dsc_aio *aio, void *buf,
+                                      int64_t piece_bytes, int32_t slot_count, dsc_error *err);
+/* What it writes goes before what other rings of its dsc_aio write. */
+void dsc_ring_write_soon(dsc_ring *ring);
 /* Waits for what is under way, whatever becomes of it. The dsc_aio, then swap are closed between the two. */
 void dsc_ring_stop(dsc_ring *ring);
 void dsc_ring_close(dsc_ring *ring);
 
 /* The slot of the next piece. On the thread that decides the order, which may be ahead of the one that works. */
 int32_t dsc_ring_next(dsc_ring *ring);
-/* The slot is free, and with `read` holds the piece; `ahead` (bytes 0: none) is on its way to the slot after it. */
-DSC_MUST_USE dsc_status dsc_ring_take(dsc_ring *ring, int32_t slot, dsc_piece piece, bool read, dsc_piece ahead,
-                                      dsc_error *err);
+/* The slot is free, and with `read` the piece is on its way there. */
+DSC_MUST_USE dsc_status dsc_ring_start(dsc_ring *ring, int32_t slot, dsc_piece piece, bool read, dsc_error *err);
+/* And is there: it is worked on, until it is given or the next one is started. */
+DSC_MUST_USE dsc_status dsc_ring_take(dsc_ring *ring, int32_t slot, dsc_error *err);
 /* The slot's bytes go back to swap. */
 DSC_MUST_USE dsc_status dsc_ring_give(dsc_ring *ring, int32_t slot, dsc_piece piece, dsc_error *err);
-/* Nothing is under way any more. */
+/* The piece that will be taken after those that are ahead already is on its way too, if there is room. With `wait`,
+ * what is written from its slot or of it is waited for. Views were ended. */
+DSC_MUST_USE dsc_status dsc_ring_ahead(dsc_ring *ring, dsc_piece piece, bool wait, bool *started, dsc_error *err);
+/* What is ahead is not. */
+DSC_MUST_USE dsc_status dsc_ring_forget(dsc_ring *ring, dsc_error *err);
+/* Nothing is written any more. */
 DSC_MUST_USE dsc_status dsc_ring_drain(dsc_ring *ring, dsc_error *err);
+/* Without waiting: whether nothing is read or written any more. */
+DSC_MUST_USE dsc_status dsc_ring_rests(dsc_ring *ring, bool *rests, dsc_error *err);
 
-/* Out of any order, while nothing is under way: the piece in *buf until the next view, take or end of views. `write`:
- * it is written back by the next view of another piece or by dsc_ring_settle. */
+/* Out of any order, while nothing is worked on or written: the piece in *buf until the next view, take or end of views.
+ * `write`: it is written back by the next view of another piece or by dsc_ring_settle. What is ahead is forgotten. */
 DSC_MUST_USE dsc_status dsc_ring_view(dsc_ring *ring, dsc_piece piece, bool write, void **buf, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_ring_settle(dsc_ring *ring, dsc_error *err);
 /* Others may write to the swap space from now on. Views are settled. */

@@ -6,6 +6,7 @@
 
 #define STRIPE_BYTES (INT64_C(4) << 20)
 #define TILE_ALIGN 2048 /* elements: whole blocks also in bf16 */
+#define PARAM_SLOTS 3   /* one comes, one is worked on, one leaves */
 
 static const struct { dsc_space space; int aio; } plane_table[DSC_PLANE_COUNT] = {
     [DSC_PLANE_PARAM] = { DSC_SPACE_PARAM, DSC_STORE_AIO_PARAM },
@@ -112,7 +113,7 @@ static bool wants_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
     case DSC_PLANE_PARAM: return dsc_zero_param_is_away(zero, g) && !state->param_on_host;
     case DSC_PLANE_MASTER: return states && zero->o.compute_dtype != DSC_F32;
     case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2:
-        return states && (int)plane - DSC_PLANE_MOMENT1 < dsc_moment_count(zero);
+        return states && (int)plane - DSC_PLANE_MOMENT1 < dsc_moment_count(zero, g);
     /* The binary counter of sums that do not depend on W needs all its levels at hand. */
     case DSC_PLANE_GRAD: return states && !zero->o.world_size_reproducible;
     default: return states;
@@ -136,9 +137,22 @@ static bool update_writes_params(const dsc_zero *zero)
     return false;
 }
 
-static int64_t ring_bytes(const dsc_zero *zero, dsc_plane plane)
+static int64_t ring_bytes(const dsc_zero *zero, dsc_plane plane, int32_t slot_count)
 {
-    return zero->o.swap.slot_count * zero->store.tile_elements * dsc_plane_bytes_each(zero, plane);
+    return slot_count * zero->store.tile_elements * dsc_plane_bytes_each(zero, plane);
+}
+
+/* Of parameters before their windows a tile passes at a time; the update reads ahead only what it reads, and waits for
+ * what it writes of parameters with each group. */
+static int32_t param_slots(const dsc_zero *zero, bool update)
+{
+    const bool all = update && zero->o.compute_dtype == DSC_F32;
+    return all ? zero->o.swap.slot_count : (int32_t)dsc_min_i64(zero->o.swap.slot_count, PARAM_SLOTS);
+}
+
+static int32_t ring_slots(const dsc_zero *zero, dsc_plane plane)
+{
+    return plane == DSC_PLANE_PARAM ? param_slots(zero, false) : zero->o.swap.slot_count;
 }
 
 static int32_t folders_of(const dsc_zero *zero, dsc_space space)
@@ -197,9 +211,10 @@ void dsc_store_plan(dsc_zero *zero)
     }
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (plane_is_used(zero, (dsc_plane)p))
-            zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += ring_bytes(zero, (dsc_plane)p);
+            zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] +=
+                ring_bytes(zero, (dsc_plane)p, ring_slots(zero, (dsc_plane)p));
     if (update_writes_params(zero))
-        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += ring_bytes(zero, DSC_PLANE_PARAM);
+        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += ring_bytes(zero, DSC_PLANE_PARAM, param_slots(zero, true));
     zero->plan.bytes[DSC_TAG_PARAM][DSC_TIER_PINNED] += host_param_bytes(zero);
     dsc_sum_tier_plan(zero);
     zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += sum_tile_bytes(zero);
@@ -242,18 +257,20 @@ static void lock_buffer(const dsc_zero *zero, bool pin, const dsc_buf *buf)
         dsc_log_printf(zero->o.swap.log, DSC_LOG_WARNING, "pin_memory: %s", word);
 }
 
-static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, dsc_ring *ring, dsc_buf *buf, dsc_error *err)
+static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, int32_t slot_count, dsc_ring *ring, dsc_buf *buf,
+                            dsc_error *err)
 {
     dsc_store *store = &zero->store;
     const int64_t piece_bytes = store->tile_elements * dsc_plane_bytes_each(zero, plane);
     DSC_TRY(open_aio(zero, aio, err));
-    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_IO, DSC_TIER_PINNED, ring_bytes(zero, plane), buf, err));
+    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_IO, DSC_TIER_PINNED, ring_bytes(zero, plane, slot_count), buf,
+                         err));
     DSC_TRY(dsc_aio_register(store->aio[aio], buf->ptr, buf->bytes, err));
     lock_buffer(zero, plane == DSC_PLANE_PARAM ? zero->o.swap.pin_params : zero->o.swap.pin_states, buf);
     ring->read_ahead = zero->o.swap.read_ahead;
     ring->write_behind = zero->o.swap.write_behind;
-    return dsc_ring_open(ring, store->swap[plane_table[plane].space], store->aio[aio], buf->ptr, piece_bytes,
-                         zero->o.swap.slot_count, err);
+    return dsc_ring_open(ring, zero->o.alloc, store->swap[plane_table[plane].space], store->aio[aio], buf->ptr,
+                         piece_bytes, slot_count, err);
 }
 
 /* Windows are buffers of files then, like those of rings. */
@@ -276,11 +293,15 @@ static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
     dsc_store *store = &zero->store;
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (plane_is_used(zero, (dsc_plane)p))
-            DSC_TRY(open_ring(zero, (dsc_plane)p, plane_table[p].aio, &store->ring[p], &store->buf[p], err));
+            DSC_TRY(open_ring(zero, (dsc_plane)p, plane_table[p].aio, ring_slots(zero, (dsc_plane)p), &store->ring[p],
+                              &store->buf[p], err));
     DSC_TRY(open_fetch(zero, err));
     if (!update_writes_params(zero))
         return DSC_OK;
-    return open_ring(zero, DSC_PLANE_PARAM, DSC_STORE_AIO_STATES, &store->back, &store->back_buf, err);
+    DSC_TRY(open_ring(zero, DSC_PLANE_PARAM, DSC_STORE_AIO_STATES, param_slots(zero, true), &store->back,
+                      &store->back_buf, err));
+    dsc_ring_write_soon(&store->back); /* a forward pass waits for it, and for no other state */
+    return DSC_OK;
 }
 
 /* One thread beside those that compute keeps up with any disk: an element's update takes well under a nanosecond. */
@@ -396,6 +417,8 @@ dsc_status dsc_store_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fi
     void *buf;
     if (!dsc_device_host_visible(zero->o.device))
         DSC_TRY(dsc_stream_sync(zero->o.compute, err)); /* of copies from and to the last view */
+    if (plane == DSC_PLANE_PARAM) /* which the update reads by a ring of its own, in fp32 */
+        DSC_TRY(dsc_ring_forget(&zero->store.back, err));
     DSC_TRY(dsc_ring_view(&zero->store.ring[plane], piece, write, &buf, err));
     *ptr = (char *)buf + (first - tile_first) * each;
     *count = dsc_min_i64(*count, tile_first + tile_count - first);

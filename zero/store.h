@@ -10,6 +10,8 @@
 #ifndef DSC_ZERO_STORE_H
 #define DSC_ZERO_STORE_H
 
+#include <stdatomic.h>
+
 #include "zero/host_tier.h"
 #include "zero/ring.h"
 #include "zero/sum_tier.h"
@@ -22,7 +24,8 @@ typedef enum dsc_space {
 enum { DSC_STORE_AIO_PARAM, DSC_STORE_AIO_GRAD, DSC_STORE_AIO_STATES, DSC_STORE_AIO_COUNT };
 
 typedef struct dsc_store_cursor {
-    int32_t group;
+    int32_t group, end;
+    bool matrices; /* only groups of these */
     int64_t done; /* elements of what this rank updates of the group */
 } dsc_store_cursor;
 
@@ -39,6 +42,8 @@ typedef struct dsc_store {
     dsc_device *update_device; /* the host's cpu device with one thread; NULL: the update runs where its caller does */
     dsc_stream *update_compute;
     dsc_store_cursor cursor;
+    /* What a thread that has files and nothing else to do goes on by, until it is asked for something again. */
+    atomic_llong updates_asked, sums_asked;
     dsc_buf param_buf; /* parameters in host memory */
     dsc_sum_tier sums;
     dsc_buf sum_buf; /* a tile of sums in fp32 for the update, where they lie in bf16 */
@@ -68,15 +73,21 @@ bool dsc_store_is_used(const dsc_zero *zero);
 
 /* The update's files may be under way while its caller goes on. */
 bool dsc_store_updates_behind(const dsc_zero *zero);
-/* Every tile that this rank updates, in order; next is asked for no more than there are. After the last one of a group
- * its parameters are where the gathers find them. Masters and moments may still be on their way to files: the next
- * update, or dsc_store_drain, waits for them. */
+/* Every tile that this rank updates, in order; next is asked for no more than there are, and each is passed by done or
+ * left before begin or seek is called again. After the last one of a group its parameters are where the gathers find
+ * them. Masters and moments may still be on their way to files: the next update, or dsc_store_drain, waits for them. */
 DSC_MUST_USE dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err);
+/* Those of groups [first, end) come next, or of those among them that are matrices. */
+DSC_MUST_USE dsc_status dsc_store_seek(dsc_zero *zero, int32_t first, int32_t end, bool matrices, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
-/* Instead of it: the tile was only read. All tiles are passed in one way or the other between two calls of begin. */
+/* Instead of it: the tile was only read. */
 DSC_MUST_USE dsc_status dsc_store_left(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
-/* Nothing is under way any more. The streams are idle. */
+/* Behind an update: on the update's thread its files are written while that has nothing else to do. With `ahead` what
+ * the next update begins with is read, too, as much as there are buffers for: states, which stay what they are until
+ * then. */
+DSC_MUST_USE dsc_status dsc_store_rest(dsc_zero *zero, bool ahead, dsc_error *err);
+/* Nothing is written any more. The streams are idle. */
 DSC_MUST_USE dsc_status dsc_store_drain(dsc_zero *zero, dsc_error *err);
 
 /* Windows of parameters that are away from a host_visible device are where its files are read to, in whole blocks: what
@@ -91,17 +102,23 @@ bool dsc_store_ask(dsc_zero *zero, int32_t group, char *to);
 DSC_MUST_USE dsc_status dsc_store_fetch(dsc_zero *zero, int32_t group, char *to, bool asked, dsc_error *err);
 
 /* On the reduce stream: where the sum of elements [first, first + count) of this rank's slice lies. Sums that are not
- * on the device come at most a tile at a time, and are not read with `overwrite`; those of next_group (-1: none) are
- * read after these. */
+ * on the device come at most a tile at a time, and are not read with `overwrite`. `leaf` (-1: none) of a micro-step:
+ * what is added, behind which the reductions' order is known, and sums are read ahead. */
 typedef struct dsc_sum {
     int32_t group, slot, stage;
     int64_t first, count;
     void *kept; /* in host memory, of sum_dtype, where it is not on the device */
     float *acc;
 } dsc_sum;
-DSC_MUST_USE dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t group, int64_t first, bool overwrite,
-                                           int32_t next_group, dsc_sum *sum, dsc_error *err);
+typedef struct dsc_sum_place {
+    int32_t leaf;
+    int64_t micro_step, first;
+} dsc_sum_place;
+DSC_MUST_USE dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t group, const dsc_sum_place *place, bool overwrite,
+                                           dsc_sum *sum, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, dsc_error *err);
+/* Behind the last tile of a leaf: as dsc_store_rest, of sums. */
+DSC_MUST_USE dsc_status dsc_store_sum_rest(dsc_zero *zero, const dsc_sum_place *place, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_store_sum_drain(dsc_zero *zero, dsc_error *err);
 
 /* dsc_zero_view of a plane that is in swap; settle before anything else is done. */

@@ -36,10 +36,11 @@ static bool passes_in_tiles(const dsc_zero *zero, int32_t g)
 static bool step_cursor(const dsc_zero *zero, dsc_store_cursor *cursor, dsc_tile *tile)
 {
     const dsc_layout *layout = zero->o.layout;
-    while (cursor->group < layout->group_count &&
-           (!layout->group[cursor->group].trainable || cursor->done == zero->group[cursor->group].own_count))
-        *cursor = (dsc_store_cursor){ cursor->group + 1, 0 };
-    if (cursor->group == layout->group_count)
+    while (cursor->group < cursor->end &&
+           (!layout->group[cursor->group].trainable || cursor->done == zero->group[cursor->group].own_count ||
+            (cursor->matrices && !layout->group[cursor->group].matrices)))
+        *cursor = (dsc_store_cursor){ cursor->group + 1, cursor->end, cursor->matrices, 0 };
+    if (cursor->group == cursor->end)
         return false;
     const dsc_group_state *state = &zero->group[cursor->group];
     const int64_t left = state->own_count - cursor->done;
@@ -88,14 +89,25 @@ static dsc_ring *ring_of(dsc_zero *zero, dsc_plane plane)
     return plane == DSC_PLANE_PARAM ? &zero->store.back : &zero->store.ring[plane];
 }
 
-static dsc_status take_plane(dsc_zero *zero, dsc_tile *tile, const dsc_tile *following, dsc_plane plane, void **ptr,
-                             dsc_error *err)
+/* Through a ring of buffers. */
+static bool passes_ring(const dsc_zero *zero, int32_t g, dsc_plane plane)
+{
+    return updated_from_swap(zero, g, plane) && !dsc_host_tier_brings(zero, g, plane);
+}
+
+static dsc_piece tile_of_plane(const dsc_zero *zero, const dsc_tile *tile, dsc_plane plane)
+{
+    return piece_of(zero, tile->group, plane, tile->first - zero->group[tile->group].own_first, tile->count);
+}
+
+/* What the tile is of a plane, if it is on its way through a ring, which then has begun. */
+static dsc_status start_plane(dsc_zero *zero, dsc_tile *tile, dsc_plane plane, void **ptr, dsc_error *err)
 {
     const int64_t at = tile->first - zero->group[tile->group].own_first;
     *ptr = NULL;
     if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)
         return DSC_OK; /* the parameters are */
-    if (is_moment(plane) && (int)plane - DSC_PLANE_MOMENT1 >= dsc_moment_count(zero))
+    if (is_moment(plane) && (int)plane - DSC_PLANE_MOMENT1 >= dsc_moment_count(zero, tile->group))
         return DSC_OK;
     if (dsc_host_tier_brings(zero, tile->group, plane)) {
         const dsc_host_slot *slot = &zero->store.host.slot[tile->host_slot];
@@ -107,15 +119,56 @@ static dsc_status take_plane(dsc_zero *zero, dsc_tile *tile, const dsc_tile *fol
         return DSC_OK;
     }
     dsc_ring *ring = ring_of(zero, plane);
-    const bool read = is_read(zero, plane);
-    dsc_piece ahead = { 0, 0 };
-    if (read && following->count > 0 && updated_from_swap(zero, following->group, plane))
-        ahead = piece_of(zero, following->group, plane, following->first - zero->group[following->group].own_first,
-                         following->count);
     tile->slot[plane] = dsc_ring_next(ring);
     *ptr = ring->slot[tile->slot[plane]].buf;
-    return dsc_ring_take(ring, tile->slot[plane], piece_of(zero, tile->group, plane, at, tile->count), read, ahead,
-                         err);
+    return dsc_ring_start(ring, tile->slot[plane], tile_of_plane(zero, tile, plane), is_read(zero, plane), err);
+}
+
+/* The tile behind those that a plane's ring has, or has ahead. */
+static bool tile_ahead(const dsc_zero *zero, dsc_plane plane, int32_t ahead, dsc_tile *tile)
+{
+    dsc_store_cursor cursor = zero->store.cursor;
+    do
+        if (!step_cursor(zero, &cursor, tile))
+            return false;
+    while (!passes_ring(zero, tile->group, plane) || ahead-- > 0);
+    return true;
+}
+
+/* One more tile of each of the planes that have room: in turns, since the update needs all of a tile. */
+static dsc_status read_ahead(dsc_zero *zero, bool with_sums, bool wait, bool *any, dsc_error *err)
+{
+    *any = false;
+    for (int p = 0; p < DSC_PLANE_COUNT; p++) {
+        dsc_ring *ring = ring_of(zero, (dsc_plane)p);
+        dsc_tile tile;
+        bool started;
+        if (ring->swap == NULL || !is_read(zero, (dsc_plane)p) || (p == DSC_PLANE_GRAD && !with_sums) ||
+            !tile_ahead(zero, (dsc_plane)p, ring->ahead, &tile))
+            continue;
+        DSC_TRY(dsc_ring_ahead(ring, tile_of_plane(zero, &tile, (dsc_plane)p), wait && ring->ahead == 0, &started,
+                               err));
+        *any = *any || started;
+    }
+    return DSC_OK;
+}
+
+/* At least the next one. */
+static dsc_status read_all_ahead(dsc_zero *zero, dsc_error *err)
+{
+    bool any;
+    do
+        DSC_TRY(read_ahead(zero, true, true, &any, err));
+    while (any);
+    return DSC_OK;
+}
+
+static dsc_status take_planes(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+{
+    for (int p = 0; p < DSC_PLANE_COUNT; p++)
+        if (passes_ring(zero, tile->group, (dsc_plane)p))
+            DSC_TRY(dsc_ring_take(ring_of(zero, (dsc_plane)p), tile->slot[p], err));
+    return DSC_OK;
 }
 
 /* What the update reads of sums is fp32. */
@@ -129,10 +182,25 @@ static dsc_status widen_sums(dsc_zero *zero, const dsc_tile *tile, void **sums, 
     return DSC_RUN(tile->stream, CAST, &cast, err);
 }
 
+dsc_status dsc_store_seek(dsc_zero *zero, int32_t first, int32_t end, bool matrices, dsc_error *err)
+{
+    zero->store.cursor = (dsc_store_cursor){ first, end, matrices, 0 };
+    return dsc_host_tier_begin(zero, err);
+}
+
+/* What is ahead is of the first tiles then, or nothing is: of what is read first, and not beyond. */
+static void begin_tiles(dsc_zero *zero)
+{
+    zero->store.cursor = (dsc_store_cursor){ 0, dsc_matrices_round(zero, 0).end, dsc_matrices_are_used(zero), 0 };
+}
+
 dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err)
 {
-    zero->store.cursor = (dsc_store_cursor){ 0, 0 };
     DSC_TRY(dsc_host_tier_begin(zero, err));
+    atomic_fetch_add(&zero->store.updates_asked, 1);
+    if (zero->update_stream != NULL)
+        DSC_TRY(dsc_stream_sync(zero->update_stream, err));
+    begin_tiles(zero);
     if (!dsc_store_is_used(zero))
         return DSC_OK;
     DSC_TRY(dsc_stream_sync(zero->fetch_stream, err));
@@ -156,7 +224,9 @@ dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
         tile->stream = zero->store.host.compute;
     }
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
-        DSC_TRY(take_plane(zero, tile, &following, (dsc_plane)p, &ptr[p], err));
+        DSC_TRY(start_plane(zero, tile, (dsc_plane)p, &ptr[p], err));
+    DSC_TRY(read_all_ahead(zero, err));
+    DSC_TRY(take_planes(zero, tile, err));
     DSC_TRY(widen_sums(zero, tile, &ptr[DSC_PLANE_GRAD], err));
     tile->param = ptr[DSC_PLANE_PARAM];
     tile->master = zero->o.compute_dtype == DSC_F32 ? tile->param : ptr[DSC_PLANE_MASTER];
@@ -207,6 +277,53 @@ dsc_status dsc_store_drain(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
+typedef struct rest_call {
+    dsc_zero *zero;
+    long long asked;
+    bool ahead;
+    dsc_sum_place place;
+} rest_call;
+
+/* How long who has nothing else to do waits for files before it looks whether it has. */
+static const int64_t rest_ns = 1000000;
+
+static dsc_status states_rest(dsc_zero *zero, bool *rest, dsc_error *err)
+{
+    *rest = true;
+    for (int p = 0; p < DSC_PLANE_COUNT; p++) {
+        bool rests = true;
+        if (p != DSC_PLANE_GRAD && ring_of(zero, (dsc_plane)p)->swap != NULL)
+            DSC_TRY(dsc_ring_rests(ring_of(zero, (dsc_plane)p), &rests, err));
+        *rest = *rest && rests;
+    }
+    return DSC_OK;
+}
+
+static dsc_status rest_now(void *args, dsc_error *err)
+{
+    const rest_call *call = args;
+    dsc_zero *zero = call->zero;
+    bool rest = false;
+    begin_tiles(zero);
+    while (!rest && atomic_load(&zero->store.updates_asked) == call->asked && !atomic_load(&zero->cancelled)) {
+        for (bool any = call->ahead; any;)
+            DSC_TRY(read_ahead(zero, false, false, &any, err));
+        DSC_TRY(states_rest(zero, &rest, err));
+        (void)dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_STATES], rest_ns);
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_store_rest(dsc_zero *zero, bool ahead, dsc_error *err)
+{
+    const rest_call call = { .zero = zero, .asked = atomic_load(&zero->store.updates_asked), .ahead = ahead };
+    if (zero->update_stream == NULL || zero->store.aio[DSC_STORE_AIO_STATES] == NULL)
+        return DSC_OK;
+    for (int p = 0; p < DSC_PLANE_COUNT && ahead; p++) /* the update is over: its thread looks at no views */
+        dsc_ring_end_views(ring_of(zero, (dsc_plane)p));
+    return dsc_host_call(zero->update_stream, rest_now, &call, (int64_t)sizeof call, err);
+}
+
 /* ---- on streams ---- */
 
 typedef struct ring_call {
@@ -214,12 +331,18 @@ typedef struct ring_call {
     int32_t slot;
     bool read;
     dsc_piece piece, ahead;
+    dsc_zero *zero;
+    dsc_sum_place place;
 } ring_call;
 
-static dsc_status take_now(void *args, dsc_error *err)
+static dsc_status fetch_tile_now(void *args, dsc_error *err)
 {
     const ring_call *call = args;
-    return dsc_ring_take(call->ring, call->slot, call->piece, call->read, call->ahead, err);
+    bool started;
+    DSC_TRY(dsc_ring_start(call->ring, call->slot, call->piece, true, err));
+    if (call->ahead.bytes > 0)
+        DSC_TRY(dsc_ring_ahead(call->ring, call->ahead, true, &started, err));
+    return dsc_ring_take(call->ring, call->slot, err);
 }
 
 static dsc_status give_now(void *args, dsc_error *err)
@@ -283,34 +406,95 @@ dsc_status dsc_store_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_
                                  .read = true,
                                  .piece = tile_piece(zero, g, DSC_PLANE_PARAM, first),
                                  .ahead = tile_piece(zero, g, DSC_PLANE_PARAM, first + tile) };
-        DSC_TRY(dsc_host_call(zero->fetch_stream, take_now, &call, (int64_t)sizeof call, err));
+        DSC_TRY(dsc_host_call(zero->fetch_stream, fetch_tile_now, &call, (int64_t)sizeof call, err));
         DSC_TRY(dsc_copy(zero->fetch_stream, to + first * each, ring->slot[call.slot].buf, call.piece.bytes,
                          err));
     }
     return DSC_OK;
 }
 
-static dsc_status sum_from_file(dsc_zero *zero, bool overwrite, int32_t next_group, dsc_sum *sum, dsc_error *err)
+/* ---- sums ---- */
+
+/* The sums that the reductions come to behind a place, which files hold and which are read first. */
+static bool next_sum(const dsc_zero *zero, dsc_sum_place *place)
 {
-    dsc_ring *ring = &zero->store.ring[DSC_PLANE_GRAD];
-    ring_call call = { .ring = ring,
-                       .slot = dsc_ring_next(ring),
-                       .read = !overwrite,
-                       .piece = tile_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first) };
-    if (!overwrite)
-        call.ahead = tile_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first + zero->store.tile_elements);
-    if (!overwrite && call.ahead.bytes == 0 && next_group >= 0 && in_swap(zero, next_group, DSC_PLANE_GRAD))
-        call.ahead = tile_piece(zero, next_group, DSC_PLANE_GRAD, 0);
-    sum->slot = call.slot;
-    sum->kept = ring->slot[call.slot].buf;
-    return dsc_host_call(zero->out_stream, take_now, &call, (int64_t)sizeof call, err);
+    place->first += zero->store.tile_elements;
+    while (place->first >= zero->o.layout->group[zero->leaf[place->leaf].group].slice ||
+           !in_swap(zero, zero->leaf[place->leaf].group, DSC_PLANE_GRAD)) {
+        place->first = 0;
+        if (++place->leaf == zero->leaf_count) {
+            place->leaf = 0;
+            place->micro_step++;
+        }
+        if (place->micro_step * zero->world_size >= zero->o.leaves_per_step)
+            return false;
+    }
+    return place->micro_step > 0 || !zero->leaf[place->leaf].first_of_group;
 }
 
-dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, int64_t first, bool overwrite, int32_t next_group,
-                              dsc_sum *sum, dsc_error *err)
+static dsc_status sums_ahead(dsc_zero *zero, dsc_sum_place place, bool wait, dsc_error *err)
+{
+    dsc_ring *ring = &zero->store.ring[DSC_PLANE_GRAD];
+    bool started = place.leaf >= 0;
+    for (int32_t i = 0; i < ring->ahead && started; i++)
+        started = next_sum(zero, &place);
+    while (started && next_sum(zero, &place))
+        DSC_TRY(dsc_ring_ahead(ring, tile_piece(zero, zero->leaf[place.leaf].group, DSC_PLANE_GRAD, place.first),
+                               wait && ring->ahead == 0, &started, err));
+    return DSC_OK;
+}
+
+static dsc_status take_sum_now(void *args, dsc_error *err)
+{
+    const ring_call *call = args;
+    DSC_TRY(dsc_ring_start(call->ring, call->slot, call->piece, call->read, err));
+    DSC_TRY(sums_ahead(call->zero, call->place, true, err));
+    return dsc_ring_take(call->ring, call->slot, err);
+}
+
+static dsc_status rest_sums_now(void *args, dsc_error *err)
+{
+    const rest_call *call = args;
+    dsc_zero *zero = call->zero;
+    bool rest = false;
+    while (!rest && atomic_load(&zero->store.sums_asked) == call->asked && !atomic_load(&zero->cancelled)) {
+        DSC_TRY(sums_ahead(zero, call->place, false, err));
+        DSC_TRY(dsc_ring_rests(&zero->store.ring[DSC_PLANE_GRAD], &rest, err));
+        (void)dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_GRAD], rest_ns);
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_store_sum_rest(dsc_zero *zero, const dsc_sum_place *place, dsc_error *err)
+{
+    const rest_call call = { .zero = zero, .asked = atomic_load(&zero->store.sums_asked), .place = *place };
+    if (zero->store.ring[DSC_PLANE_GRAD].swap == NULL)
+        return DSC_OK;
+    return dsc_host_call(zero->out_stream, rest_sums_now, &call, (int64_t)sizeof call, err);
+}
+
+static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_place *place, bool overwrite, dsc_sum *sum,
+                                dsc_error *err)
+{
+    dsc_ring *ring = &zero->store.ring[DSC_PLANE_GRAD];
+    const ring_call call = { .ring = ring,
+                             .slot = dsc_ring_next(ring),
+                             .read = !overwrite,
+                             .piece = tile_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first),
+                             .zero = zero,
+                             .place = *place };
+    sum->slot = call.slot;
+    sum->kept = ring->slot[call.slot].buf;
+    atomic_fetch_add(&zero->store.sums_asked, 1);
+    return dsc_host_call(zero->out_stream, take_sum_now, &call, (int64_t)sizeof call, err);
+}
+
+dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, const dsc_sum_place *place, bool overwrite, dsc_sum *sum,
+                              dsc_error *err)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
     const dsc_group_state *state = &zero->group[g];
+    const int64_t first = place->first;
     *sum = (dsc_sum){ .group = g, .first = first, .count = group->slice - first };
     if (state->grad != NULL) {
         sum->acc = state->grad + (group->slice * zero->o.rank - state->own_first + first);
@@ -318,7 +502,7 @@ dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, int64_t first, bool ove
     }
     sum->count = dsc_min_i64(zero->store.tile_elements, sum->count);
     if (in_swap(zero, g, DSC_PLANE_GRAD))
-        DSC_TRY(sum_from_file(zero, overwrite, next_group, sum, err));
+        DSC_TRY(sum_from_file(zero, place, overwrite, sum, err));
     else
         sum->kept = state->host_grad + first * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
     sum->acc = sum->kept;
@@ -344,5 +528,6 @@ dsc_status dsc_store_sum_drain(dsc_zero *zero, dsc_error *err)
     const ring_call call = { .ring = &zero->store.ring[DSC_PLANE_GRAD] };
     if (call.ring->swap == NULL)
         return DSC_OK;
+    atomic_fetch_add(&zero->store.sums_asked, 1);
     return dsc_host_call(zero->out_stream, drain_now, &call, (int64_t)sizeof call, err);
 }

@@ -42,6 +42,8 @@ static const placement placements[] = {
     { "both nvme", 3, OPTIMIZER_NVME PARAM_NVME },
     { "ratio 0.5", 3,
       ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"ratio\": 0.5}" PARAM_NVME },
+    { "many buffers", 3,
+      ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"buffer_count\": 48}" PARAM_NVME },
     { "one buffer, some params in memory", 3,
       ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"pipeline_read\": false,"
       " \"pipeline_write\": false}, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\","
@@ -183,6 +185,31 @@ static void stage3_keys_have_their_effect(void **state)
         assert_true(world == 1 || r[REUSE].wire_planned > r[PLAIN].wire_planned);
         assert_true(world == 1 || r[LEAST].wire_planned > r[LIVE].wire_planned);
     }
+    toy_model_close(model);
+}
+
+/* offload_param's buffers are what windows take: fewer of them are less memory, more are fewer bytes of files. */
+static void windows_take_the_buffers_of_parameters(void **state)
+{
+    enum { PLAIN, LESS, MORE, ALL, KEYS };
+    static const char *const keys[KEYS] = { "", ", \"buffer_count\": 1, \"buffer_size\": 4096",
+                                            ", \"buffer_count\": 6, \"buffer_size\": 4096", ", \"buffer_count\": 5" };
+    const int64_t block_bytes = 4096 * 2;
+    dsc_model *model = toy_model_open(20, 61, 8, false); /* 8 groups of 4096, and 2048 at both ends */
+    run_result r[KEYS];
+    for (int k = 0; k < KEYS; k++) {
+        char zero[1024];
+        snprintf(zero, sizeof zero, ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%%s\"%s}", keys[k]);
+        const variant v = { 1, 3, 2, true, false, zero, NULL, NULL, 0 };
+        run_variant(&v, model, &r[k]);
+        expect_same(&r[0], &r[k], keys[k], &v);
+        expect_planned(&r[k]);
+    }
+    assert_true(r[LESS].planned <= r[PLAIN].planned - block_bytes);
+    assert_true(r[MORE].planned > r[PLAIN].planned && r[MORE].planned <= r[PLAIN].planned + 6 * block_bytes);
+    assert_true(r[LESS].pass_reads_planned >= r[PLAIN].pass_reads_planned);
+    assert_true(r[PLAIN].pass_reads_planned > r[MORE].pass_reads_planned);
+    assert_true(r[MORE].pass_reads_planned > r[ALL].pass_reads_planned);
     toy_model_close(model);
 }
 
@@ -446,6 +473,7 @@ int main(void)
         cmocka_unit_test(every_placement_gives_the_same_bits),
         cmocka_unit_test(what_was_seen_is_read_again),
         cmocka_unit_test(stage3_keys_have_their_effect),
+        cmocka_unit_test(windows_take_the_buffers_of_parameters),
         cmocka_unit_test(buffers_are_those_that_the_config_asks_for),
         cmocka_unit_test(any_world_size_agrees),
         cmocka_unit_test(every_engine_gives_the_same_bits),

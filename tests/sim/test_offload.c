@@ -176,23 +176,27 @@ static void moments_and_sums_in_bf16(void **state)
     }
 }
 
-/* Norms of tensors are taken by whoever updates, GPUs and the host, of states that pass in tiles. */
-static void norms_from_everywhere(void **state)
+/* Norms of tensors, and directions of whole ones, are made by whoever updates, GPUs and the host, of states that pass
+ * in tiles. */
+static void whole_tensors_from_everywhere(void **state)
 {
-    run_result on_gpus, away;
-    variant v = { .world = 2, .stage = 2, .accumulation = 1, .zero = "", .optimizer = "Lamb" };
-    run(&v, &on_gpus);
-    v.zero = STATES_CPU;
-    expect_same_bits(&on_gpus, &v, &away);
-    v.stage = 3;
-    v.zero = STATES_HALF PARAMS_CPU;
-    expect_same_bits(&on_gpus, &v, &away);
-    v.bf16 = true;
-    v.own = ", \"gradients\": \"bf16\"";
-    v.zero = "";
-    run(&v, &on_gpus);
-    v.zero = STATES_NVME PARAMS_NVME;
-    expect_same_bits(&on_gpus, &v, &away);
+    static const char *const optimizers[] = { "Lamb", "Muon" };
+    for (size_t o = 0; o < DSC_COUNT(optimizers); o++) {
+        run_result on_gpus, away;
+        variant v = { .world = 2, .stage = 2, .accumulation = 1, .zero = "", .optimizer = optimizers[o] };
+        run(&v, &on_gpus);
+        v.zero = STATES_CPU;
+        expect_same_bits(&on_gpus, &v, &away);
+        v.stage = 3;
+        v.zero = STATES_HALF PARAMS_CPU;
+        expect_same_bits(&on_gpus, &v, &away);
+        v.bf16 = true;
+        v.own = ", \"gradients\": \"bf16\"";
+        v.zero = "";
+        run(&v, &on_gpus);
+        v.zero = STATES_NVME PARAMS_NVME;
+        expect_same_bits(&on_gpus, &v, &away);
+    }
 }
 
 /* Every placement is in one of three trainings. */
@@ -278,7 +282,7 @@ int main(void)
         cmocka_unit_test(overlap_on_and_off_give_the_same_bits),
         cmocka_unit_test(outputs_of_modules),
         cmocka_unit_test(moments_and_sums_in_bf16),
-        cmocka_unit_test(norms_from_everywhere),
+        cmocka_unit_test(whole_tensors_from_everywhere),
         cmocka_unit_test(every_placement_of_parameters_gives_the_same_bits),
         cmocka_unit_test(the_matrix),
     };

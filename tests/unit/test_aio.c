@@ -239,6 +239,45 @@ static void test_no_progress(void **state)
 }
 
 /* Requests are under way when everything is closed: nothing is left, nothing is written later. */
+/* The order in which blocks are given: 'r', 's' for the file's start behind the first one, and 'w'. */
+static dsc_aio_fault_kind note_order(void *user, int64_t n, const dsc_aio_piece *piece, int64_t *result)
+{
+    ((char *)user)[n - 1] = !piece->write ? 'r' : n > 1 && piece->offset == 0 ? 's' : 'w';
+    return DSC_AIO_FAULT_NONE;
+}
+
+/* Who waits for what is read does not wait for all that was to be written before; nobody waits for ever. */
+static void test_reads_go_first(void **state)
+{
+    for (size_t e = 0; e < DSC_COUNT(engine_names); e++) {
+        dsc_error err = DSC_ERROR_INIT;
+        char order[16] = "";
+        dsc_aio_options options = plain_options(engine_names[e]);
+        options.queue_depth = 1;
+        dsc_aio *aio = open_aio(&options);
+        dsc_aio_file file = open_file();
+        check(move(aio, &file, true, out_buf, TOTAL, 0, &err), &err);
+        dsc_aio_close(&aio);
+        options.hook = (dsc_aio_hook){ note_order, order };
+        aio = open_aio(&options);
+        dsc_aio_op to_write = { .file = &file, .write = true, .buf = out_buf, .bytes = 4 * BLOCK, .offset = 0 };
+        dsc_aio_op to_read = { .file = &file, .buf = in_buf, .bytes = 2 * BLOCK, .offset = 4 * BLOCK };
+        dsc_aio_op soon = { .file = &file, .write = true, .soon = true, .buf = out_buf, .bytes = BLOCK };
+        dsc_aio_submit(aio, &to_write);
+        dsc_aio_submit(aio, &soon);
+        dsc_aio_submit(aio, &to_read);
+        check(dsc_aio_wait(aio, &to_read, &err), &err);
+        while (dsc_aio_pump(aio, 1000000)) /* what nobody waits for goes on */
+            ;
+        assert_true(dsc_aio_test(aio, &to_write) && dsc_aio_test(aio, &soon));
+        check(dsc_aio_wait(aio, &to_write, &err), &err);
+        assert_string_equal(order, "wrrswww");
+        assert_memory_equal(in_buf, out_buf + 4 * BLOCK, 2 * BLOCK);
+        dsc_aio_close(&aio);
+        dsc_aio_file_close(&file);
+    }
+}
+
 static void test_close_in_flight(void **state)
 {
     for (size_t e = 0; e < DSC_COUNT(engine_names); e++)
@@ -397,7 +436,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bytes),        cmocka_unit_test(test_files),
         cmocka_unit_test(test_faults),            cmocka_unit_test(test_no_progress),
-        cmocka_unit_test(test_close_in_flight),
+        cmocka_unit_test(test_close_in_flight),   cmocka_unit_test(test_reads_go_first),
         cmocka_unit_test(test_allocation_failures), cmocka_unit_test(test_seccomp_uring),
         cmocka_unit_test(test_seccomp_both),        cmocka_unit_test(test_full_tmpfs),
         cmocka_unit_test(test_full_ext4),
