@@ -9,6 +9,7 @@
 #include <dsc/log.h>
 
 #include "base/alloc.h"
+#include "engine/curriculum.h"
 #include "engine/masking.h"
 #include "kernels/device.h"
 
@@ -37,8 +38,10 @@ typedef struct dsc_fp16_config {
 
 typedef enum dsc_optimizer_kind {
     DSC_OPTIMIZER_NONE, /* no "optimizer" section: the run takes AdamW with its defaults and says so */
+    DSC_OPTIMIZER_ONEBIT_ADAM,
     DSC_OPTIMIZER_ADAM, /* adam_w_mode false: L2 in the gradient */
     DSC_OPTIMIZER_ADAMW,
+    DSC_OPTIMIZER_MUON,
     DSC_OPTIMIZER_SGD,
     DSC_OPTIMIZER_ADAGRAD,
     DSC_OPTIMIZER_LAMB,
@@ -51,9 +54,13 @@ typedef struct dsc_optimizer_config {
     char type[64]; /* as written: "Adam" */
     dsc_recipe recipe;
     double lr, beta1, beta2, eps, weight_decay;
-    double momentum, dampening; /* of SGD */
+    double momentum, dampening; /* of SGD; the first of Muon too */
+    double muon_lr, adam_lr;    /* of Muon, as given */
+    double rest_scale;          /* of Muon: rate of what is no hidden matrix, over that of those */
+    int64_t ns_steps;           /* of Muon */
     double lr_decay;            /* of Adagrad */
     double max_coeff, min_coeff; /* of Lamb */
+    int64_t freeze_step;         /* of OneBitAdam */
     bool bias_correction, nesterov, eps_inside_sqrt;
 } dsc_optimizer_config;
 
@@ -108,6 +115,8 @@ typedef struct dsc_zero_config {
     bool pipeline_read, pipeline_write;
     bool pin_optimizer, pin_param;  /* pin_memory of the two sections */
     int64_t max_in_cpu;             /* elements of parameters that stay in memory; resolved */
+    int64_t param_buffer_count, param_buffer_size; /* of offload_param, the size in elements */
+    bool param_buffers_given;                      /* one of them is */
 } dsc_zero_config;
 
 /* Access to files of offloaded states. */
@@ -276,6 +285,7 @@ typedef struct dsc_config {
     bool gradient_sum;             /* over the ranks, not their mean */
     dsc_optimizer_config optimizer;
     dsc_schedule_config schedule;
+    dsc_curriculum curriculum;
     dsc_zero_config zero;
     dsc_aio_config aio;
     double gradient_clipping; /* 0: off */
@@ -334,6 +344,18 @@ static inline dsc_dtype dsc_config_compute_dtype(const dsc_config *config)
 {
     static const dsc_dtype dtypes[] = { DSC_F32, DSC_BF16, DSC_F16 };
     return dtypes[config->precision];
+}
+
+/* The optimizer's ranks come to exchange momentum as signs. */
+static inline bool dsc_config_sends_signs(const dsc_config *config)
+{
+    return config->optimizer.kind == DSC_OPTIMIZER_ONEBIT_ADAM;
+}
+
+/* After how many updates; 0: they never do. The first one is as before: without a variance there is no step. */
+static inline int64_t dsc_config_signs_after(const dsc_config *config)
+{
+    return !dsc_config_sends_signs(config) ? 0 : config->optimizer.freeze_step > 1 ? config->optimizer.freeze_step : 1;
 }
 
 /* What leaves are packed in on the wire. */

@@ -138,6 +138,8 @@ static dsc_status fill_wire(dsc_config_parse_state *s)
 static dsc_status check_dtypes(dsc_config_parse_state *s)
 {
     const dsc_config *config = s->config;
+    if (config->zero.stage == 0 && dsc_config_bool_or(s, DSC_ID_FP16_MASTERS, false))
+        return dsc_config_fail(s, DSC_ID_FP16_MASTERS, DSC_ERR_CONFIG, "true needs stage 1, 2 or 3, in DeepSpeed too");
     DSC_TRY(fill_wire(s));
     if (config->fp16.initial_scale_power < -126 || config->fp16.initial_scale_power > 126)
         return dsc_config_fail(s, DSC_ID_INITIAL_SCALE_POWER, DSC_ERR_CONFIG,
@@ -403,6 +405,8 @@ dsc_status dsc_config_fill_modes(dsc_config_parse_state *s)
 dsc_status dsc_config_fill_fields(dsc_config_parse_state *s)
 {
     fill_plain_fields(s);
+    /* DeepSpeed counts from 0. */
+    s->config->flops_profiler.profile_step = dsc_max_i64(1, s->config->flops_profiler.profile_step);
     fill_batch(s);
     DSC_TRY(dsc_config_fill_elastic(s));
     DSC_TRY(check_dtypes(s));
@@ -412,5 +416,7 @@ dsc_status dsc_config_fill_fields(dsc_config_parse_state *s)
     DSC_TRY(fill_prof_ops(s));
     DSC_TRY(fill_own(s));
     DSC_TRY(dsc_config_fill_groups(s));
+    DSC_TRY(dsc_config_check_onebit(s));
+    DSC_TRY(dsc_config_fill_curriculum(s));
     return check_sparse_attention(s);
 }

@@ -38,11 +38,18 @@ static const optimizer_row rows[DSC_OPTIMIZER_KIND_COUNT] = {
     [DSC_OPTIMIZER_LAMB] = { "Lamb", true, 1e-3, 0.9, 0.999, 1e-8,
                              { DSC_ID_BETAS, DSC_ID_EPS, DSC_ID_BIAS_CORRECTION, DSC_ID_MAX_COEFF, DSC_ID_MIN_COEFF,
                                DSC_ID_EPS_INSIDE_SQRT, DSC_ID_AMSGRAD, END } },
+    [DSC_OPTIMIZER_ONEBIT_ADAM] = { "OneBitAdam", true, 1e-3, 0.9, 0.999, 1e-8,
+                                    { DSC_ID_BETAS, DSC_ID_EPS, DSC_ID_BIAS_CORRECTION, DSC_ID_EPS_INSIDE_SQRT,
+                                      DSC_ID_AMSGRAD, DSC_ID_FREEZE_STEP, DSC_ID_CUDA_AWARE, DSC_ID_COMM_BACKEND,
+                                      END } },
+    [DSC_OPTIMIZER_MUON] = { "Muon", true, 0.02, 0.9, 0.95, 1e-10,
+                             { DSC_ID_BETAS, DSC_ID_EPS, DSC_ID_MOMENTUM, DSC_ID_NESTEROV, DSC_ID_MUON_LR,
+                               DSC_ID_ADAM_LR, DSC_ID_NS_STEPS, DSC_ID_NS_METHOD, END } },
 };
 
 /* Of DeepSpeed and of torch.optim, and not built. */
 static const char *const optimizers_known[] = {
-    "Muon",     "MuAdam",    "MuAdamW", "MuSGD", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "FusedAdam", "RMSprop",
+    "MuAdam",    "MuAdamW", "MuSGD", "ZeroOneAdam", "OneBitLamb", "FusedAdam", "RMSprop",
     "Adadelta", "Adafactor", "Adamax",  "ASGD",  "LBFGS",      "NAdam",       "RAdam",      "Rprop",     "SparseAdam",
 };
 
@@ -57,7 +64,7 @@ static dsc_optimizer_kind kind_of(const char *type)
 /* One that others know and that is not built is no spelling mistake. */
 dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *type)
 {
-    static const char *const built[] = { "AdamW", "Adam", "SGD", "Adagrad", "Lion", "Lamb" };
+    static const char *const built[] = { "AdamW", "Adam", "SGD", "Adagrad", "Lion", "Lamb", "Muon", "OneBitAdam" };
     char where[256], value[128];
     if (type == NULL || kind_of(type->valuestring) != DSC_OPTIMIZER_NONE)
         return DSC_OK;
@@ -67,7 +74,7 @@ dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *ty
         s->foreign_optimizer |= strcasecmp(optimizers_known[i], type->valuestring) == 0;
     if (s->foreign_optimizer)
         return dsc_config_not_built_at(s, where, "optimizer.type", "%s is not supported in this version; AdamW, Adam, "
-                                       "SGD, Adagrad, Lion and Lamb work", value);
+                                       "SGD, Adagrad, Lion, Lamb, Muon and OneBitAdam work", value);
     return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "optimizer.type: %s is no optimizer; did you mean \"%s\"?", value,
                     dsc_config_nearest_word(type->valuestring, built, DSC_COUNT(built), "AdamW"));
 }
@@ -162,9 +169,39 @@ static dsc_status fill_sgd(dsc_config_parse_state *s)
 static dsc_status check_lamb(dsc_config_parse_state *s)
 {
     const dsc_optimizer_config *o = &s->config->optimizer;
-    if (o->kind == DSC_OPTIMIZER_LAMB && o->min_coeff > o->max_coeff)
+    const dsc_config *config = s->config;
+    if (config->precision == DSC_PRECISION_FP16 && config->fp16.loss_scale > 0)
+        return dsc_config_fail(s, DSC_ID_LOSS_SCALE, DSC_ERR_CONFIG, "%g is a static scale, and Lamb needs a dynamic "
+                               "one, in DeepSpeed too; leave it out, or give 0", config->fp16.loss_scale);
+    if (o->min_coeff > o->max_coeff)
         return dsc_config_fail(s, DSC_ID_MIN_COEFF, DSC_ERR_CONFIG, "%g, but max_coeff is %g", o->min_coeff,
                                o->max_coeff);
+    return DSC_OK;
+}
+
+/* What Adam's part has when neither it nor both are given a rate. */
+#define MUON_ADAM_LR 3e-4
+
+/* A schedule gives both parts one rate, as DeepSpeed's do, unless they are given their own. */
+static dsc_status fill_muon(dsc_config_parse_state *s)
+{
+    dsc_optimizer_config *o = &s->config->optimizer;
+    const bool lr = s->given[DSC_ID_LR] != NULL, muon = s->given[DSC_ID_MUON_LR] != NULL;
+    const bool adam = s->given[DSC_ID_ADAM_LR] != NULL, scheduled = dsc_config_has(s, DSC_ID_SCHEDULER_TYPE);
+    const double rest = adam ? o->adam_lr : lr ? o->lr : MUON_ADAM_LR;
+    if (muon)
+        o->lr = o->muon_lr;
+    if (!dsc_config_has(s, DSC_ID_MOMENTUM))
+        o->momentum = 0.95;
+    if (!dsc_config_has(s, DSC_ID_NESTEROV))
+        o->nesterov = true;
+    if (o->momentum >= 1)
+        return dsc_config_fail(s, DSC_ID_MOMENTUM, DSC_ERR_CONFIG, "%g; Muon's is below 1", o->momentum);
+    o->rest_scale = rest == o->lr || (scheduled && !muon && !adam) ? 1.0 : rest / o->lr;
+    if (!(o->rest_scale <= 1e9))
+        return dsc_config_fail(s, muon ? DSC_ID_MUON_LR : DSC_ID_LR, DSC_ERR_CONFIG,
+                               "%g of matrices, but %g of all else: rates of a run are in a fixed ratio; freeze what "
+                               "shall stay as it is", o->lr, rest);
     return DSC_OK;
 }
 
@@ -175,6 +212,7 @@ static dsc_recipe recipe_of(const dsc_optimizer_config *o)
     case DSC_OPTIMIZER_ADAGRAD: return DSC_RECIPE_ADAGRAD;
     case DSC_OPTIMIZER_LION: return DSC_RECIPE_LION;
     case DSC_OPTIMIZER_LAMB: return DSC_RECIPE_LAMB;
+    case DSC_OPTIMIZER_MUON: return DSC_RECIPE_MUON;
     default: return DSC_RECIPE_ADAMW;
     }
 }
@@ -201,8 +239,12 @@ dsc_status dsc_config_fill_optimizer(dsc_config_parse_state *s)
         return DSC_OK;
     }
     snprintf(o->type, sizeof o->type, "%s", type);
-    DSC_TRY(o->kind == DSC_OPTIMIZER_SGD ? fill_sgd(s) : fill_adam(s));
-    DSC_TRY(check_lamb(s));
+    switch (o->kind) {
+    case DSC_OPTIMIZER_SGD: DSC_TRY(fill_sgd(s)); break;
+    case DSC_OPTIMIZER_MUON: DSC_TRY(fill_muon(s)); break;
+    case DSC_OPTIMIZER_LAMB: DSC_TRY(check_lamb(s)); break;
+    default: DSC_TRY(fill_adam(s));
+    }
     o->recipe = recipe_of(o);
     return DSC_OK;
 }

@@ -147,8 +147,10 @@ dsc_status dsc_config_states(dsc_config_parse_state *s);
 dsc_status dsc_config_fill_fields(dsc_config_parse_state *s); /* all other fields, these among them: */
 dsc_status dsc_config_fill_training(dsc_config_parse_state *s); /* optimizer and scheduler */
 dsc_status dsc_config_fill_offload(dsc_config_parse_state *s);
+dsc_status dsc_config_check_onebit(dsc_config_parse_state *s); /* after the others */
 dsc_status dsc_config_fill_elastic(dsc_config_parse_state *s);
 dsc_status dsc_config_fill_groups(dsc_config_parse_state *s); /* after the optimizer */
+dsc_status dsc_config_fill_curriculum(dsc_config_parse_state *s);
 int64_t dsc_config_int_or(const dsc_config_parse_state *s, int id, int64_t otherwise);
 bool dsc_config_bool_or(const dsc_config_parse_state *s, int id, bool otherwise);
 /* Texts of a string or a list, as many as fit; returns how many there are. */

@@ -91,7 +91,7 @@ static void comm_options(const dsc_engine *engine, int64_t fault_at, dsc_comm_op
 {
     const dsc_config *config = &engine->config;
     const int64_t each = (int64_t)dsc_dtype_bytes(config->communication_dtype);
-    const int64_t bucket = config->zero.reduce_bucket_size > 0 ? config->zero.reduce_bucket_size : STAGING_BYTES_MAX;
+    const int64_t bucket = config->zero.reduce_bucket_size;
     *out = (dsc_comm_options) {
         .alloc = engine->alloc,
         .place = engine->place,
@@ -109,12 +109,12 @@ static void comm_options(const dsc_engine *engine, int64_t fault_at, dsc_comm_op
 static int64_t device_staging_bytes(const dsc_engine *engine)
 {
     const int64_t each = (int64_t)dsc_dtype_bytes(dsc_engine_dtype(engine));
-    int64_t longest = 0, bucket = engine->config.zero.reduce_bucket_size, bytes;
+    int64_t longest = 0, bytes;
     for (int32_t g = 0; g < engine->layout.group_count; g++)
         longest = dsc_max_i64(longest, engine->layout.group[g].padded);
     if (longest == 0) /* no model: a host program's tensors, whose lengths come later */
         longest = STAGING_BYTES_MAX / (2 * each);
-    longest = bucket > 0 ? dsc_min_i64(longest, bucket) : longest;
+    longest = dsc_min_i64(longest, engine->config.zero.reduce_bucket_size);
     if (!dsc_mul_i64(longest, 2 * each, &bytes))
         bytes = DEVICE_STAGING_BYTES_MAX;
     return dsc_max_i64(65536, dsc_min_i64(bytes, DEVICE_STAGING_BYTES_MAX));

@@ -157,9 +157,8 @@ void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *out)
     stats.data_wait_ns = engine->last_data_wait_ns;
     for (int op = 0; op < DSC_COMM_OP_COUNT; op++)
         stats.comm_wait_ns += comm.ns[op];
-    stats.flops_per_step =
-        engine->plan.flops_per_micro_batch * (double)(config->gradient_accumulation_steps * engine->place.size);
-    stats.tokens_per_step = engine->tokens_per_step;
+    stats.flops_per_step = dsc_engine_step_flops(engine, engine->step + 1);
+    stats.tokens_per_step = dsc_engine_step_tokens(engine, engine->step + 1);
     stats.threads = engine->threads;
     *out = stats;
 }
@@ -198,6 +197,7 @@ void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
         .save_async = config->own.save_async,
         .eval_patience = config->own.eval_patience,
         .tokenizer = engine->tokenizer,
+        .curriculum = config->curriculum.enabled,
     };
 }
 
@@ -223,6 +223,7 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
         .world_size = engine->place.size,
         .samples_per_epoch = engine->samples_per_epoch,
         .seq_length = engine->model->seq_length,
+        .document_end = config->own.document_end,
         .zero_stage = config->zero.stage,
         .compute_dtype = dsc_engine_dtype(engine),
         .moment_dtype = config->own.moments,
@@ -268,7 +269,7 @@ void dsc_engine_describe_numerics(dsc_engine *engine)
              packs ? dsc_quant_text(leaves) : dsc_dtype_text(config->communication_dtype),
              config->own.compression != DSC_QUANT_NONE ? " with error feedback" : "", before,
              config->own.gradients == DSC_BF16 ? "fp32 rounded to bf16" : "fp32",
-             dsc_recipes[config->optimizer.recipe].state_count == 0 ? "none"
+             dsc_recipe_states_most(config->optimizer.recipe) == 0 ? "none"
              : config->own.moments == DSC_BF16                      ? "bf16 rounded by chance"
                                                                     : "fp32",
              engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? ", sums independent of the world size"

@@ -104,7 +104,9 @@ struct dsc_engine {
     double lr_override; /* negative: the schedule */
     int64_t step_start_ns, forward_ns, backward_ns, update_ns, data_wait_ns;
     int64_t last_forward_ns, last_backward_ns, last_step_ns, last_data_wait_ns;
-    int64_t tokens_per_step;
+    dsc_cut *cut;         /* [cut_count] by length, all shorter than the model's own */
+    int32_t cut_count;
+    const dsc_model *now; /* whose modules run: `model`, or within a step that of a cut */
     char numerics[400];
     char tokenizer[DSC_CONFIG_TEXT]; /* open_data.c; "": bytes are tokens */
     dsc_monitors *monitors; /* on rank 0, NULL without any */
@@ -120,8 +122,17 @@ static inline dsc_dtype dsc_engine_dtype(const dsc_engine *engine)
     return dsc_config_compute_dtype(&engine->config);
 }
 
-/* own_model.c */
-dsc_status dsc_engine_open_own_model(dsc_engine *engine, dsc_error *err);
+/* own_model.c: for samples of seq_length tokens, 0: as many as the model has. */
+dsc_status dsc_engine_open_own_model(const dsc_engine *engine, int64_t seq_length, bool want_weights, dsc_model **out,
+                                     dsc_error *err);
+/* cut.c. Open: after the model; close: safe on none. Take: what follows is about samples of this length. */
+dsc_status dsc_engine_open_cuts(dsc_engine *engine, dsc_error *err);
+void dsc_engine_close_cuts(dsc_engine *engine);
+void dsc_engine_take_length(dsc_engine *engine, int64_t length);
+int64_t dsc_engine_length(const dsc_engine *engine, int64_t step); /* of the samples of a step from 1 */
+int32_t dsc_engine_cut_of(const dsc_engine *engine, int64_t length); /* into plan.shorter; -1: whole samples */
+int64_t dsc_engine_step_tokens(const dsc_engine *engine, int64_t step);
+double dsc_engine_step_flops(const dsc_engine *engine, int64_t step); /* over all ranks */
 /* open_data.c. Scan: one rank of a host reads for all of them; check: what there is to evaluate is enough. */
 dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 dsc_status dsc_engine_scan_data(dsc_engine *engine, dsc_error *err);
@@ -150,8 +161,9 @@ typedef struct dsc_update {
     int32_t class_count;
     dsc_update_scalars scalars[DSC_UPDATE_CLASSES_MAX]; /* of each update_class of the layout */
 } dsc_update;
-void dsc_update_compute(const dsc_config *config, double sumsq, double scale, int64_t update, double lr_override,
-                        dsc_update *out); /* scale: of the gradients' sums, leaves times loss scale */
+/* Collective, after the last of `micro_steps`; update counts from 1. */
+dsc_status dsc_update_decide(dsc_engine *engine, dsc_zero *zero, int64_t micro_steps, double loss_scale, int64_t update,
+                             dsc_update *out, dsc_error *err);
 /* skip.c: instead of an update; an error when this was one too many. Collective. */
 dsc_status dsc_engine_skip_step(dsc_engine *engine, dsc_error *err);
 /* step.c: as many members as the caller's struct_bytes say. */

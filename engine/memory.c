@@ -276,9 +276,19 @@ static dsc_status open_tables(dsc_engine *engine, dsc_error *err)
                             &engine->step_words, err);
 }
 
+/* The one that was there before the model was known may be smaller than the plan's. */
+static dsc_status open_io_buffer(dsc_engine *engine, dsc_error *err)
+{
+    if (engine->io_buf.bytes >= engine->plan.io_bytes)
+        return DSC_OK;
+    dsc_mem_close(engine->device, &engine->io_buf);
+    return dsc_mem_open(engine->device, DSC_TAG_IO, DSC_TIER_PINNED, engine->plan.io_bytes, &engine->io_buf, err);
+}
+
 dsc_status dsc_engine_open_memory(dsc_engine *engine, dsc_error *err)
 {
     DSC_TRY(open_tables(engine, err));
+    DSC_TRY(open_io_buffer(engine, err));
     DSC_TRY(open_work_buffers(engine, err));
     DSC_TRY(open_eval_batch(engine, err));
     DSC_TRY(dsc_outputs_open(engine, err));

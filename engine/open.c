@@ -169,7 +169,9 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
         if (engine->config.own.model[0] == 0)
             return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.model",
                             "no model is given; set it in the config or with --model");
-        DSC_TRY(dsc_engine_open_own_model(engine, err));
+        DSC_TRY(dsc_engine_open_own_model(engine, engine->config.own.seq_length, !engine->plan_only,
+                                          &engine->own_model, err));
+        engine->model = engine->own_model;
     } else if (engine->config.own.lora.enabled) {
         return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.lora", "the model is the host program's own: it opens one with "
                         "adapters by dsc_model_options.lora");
@@ -177,7 +179,9 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
     DSC_TRY(dsc_model_check(engine->model, err));
     DSC_TRY(check_documents(engine, err));
     DSC_TRY(check_masking(engine, err));
-    return dsc_engine_freeze(engine, err);
+    DSC_TRY(dsc_engine_freeze(engine, err));
+    engine->now = engine->model;
+    return dsc_engine_open_cuts(engine, err);
 }
 
 static dsc_status check_neighbours(const dsc_engine *engine, dsc_error *err)
@@ -227,7 +231,8 @@ static void reader_options(const dsc_engine *engine, dsc_reader_options *out)
                                   .accumulation_steps = engine->config.gradient_accumulation_steps,
                                   .rank = engine->place.rank,
                                   .world_size = engine->place.size,
-                                  .depth = DSC_READER_DEPTH };
+                                  .depth = DSC_READER_DEPTH,
+                                  .curriculum = &engine->config.curriculum };
 }
 
 void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out)
@@ -236,6 +241,8 @@ void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out)
     reader_options(engine, &reader);
     *out = (dsc_plan_options) { .alloc = engine->alloc,
                                 .model = engine->model,
+                                .cut = engine->cut,
+                                .cut_count = engine->cut_count,
                                 .config = &engine->config,
                                 .layout = &engine->layout,
                                 .compute_dtype = dsc_engine_dtype(engine),
@@ -258,13 +265,12 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_engine_open_data(engine, options, err));
     DSC_TRY(resolve(engine, err));
     dsc_engine_report_config(engine);
-    DSC_TRY(dsc_layout_open(engine->alloc, engine->model, engine->place.size, &engine->layout, err));
+    DSC_TRY(dsc_layout_open(engine->alloc, engine->model, engine->config.optimizer.recipe, engine->place.size,
+                            &engine->layout, err));
     DSC_TRY(dsc_engine_group_params(engine, &engine->layout, err));
     dsc_plan_options plan;
     dsc_engine_plan_options(engine, &plan);
     DSC_TRY(dsc_plan_open(&plan, &engine->plan, err));
-    engine->tokens_per_step = engine->config.train_batch_size * (engine->model->seq_length > 0 ?
-                              engine->model->seq_length : engine->model->losses_per_sample);
     dsc_loss_scaler_start(&engine->config, &engine->loss_scaler);
     dsc_engine_describe_numerics(engine);
     if (engine->plan_only)
@@ -439,6 +445,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_layout_close(&engine->layout);
     dsc_data_close(&engine->eval);
     dsc_data_close(&engine->data);
+    dsc_engine_close_cuts(engine);
     dsc_engine_close_freeze(engine);
     dsc_model_close(&engine->own_model);
     if (engine->device_neighbours != engine->neighbours)

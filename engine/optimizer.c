@@ -49,7 +49,7 @@ static biases adam_terms(const terms *t, dsc_update_scalars *s)
 {
     const double beta1 = dsc_schedule_beta1(t->config, t->update), beta2 = dsc_schedule_beta2(t->config, t->update);
     betas(beta1, beta2, s);
-    if (!t->config->optimizer.bias_correction)
+    if (!t->config->optimizer.bias_correction || dsc_config_sends_signs(t->config))
         return (biases){ 1.0, 1.0 };
     return (biases){ 1.0 - pow(beta1, (double)t->update), 1.0 - pow(beta2, (double)t->update) };
 }
@@ -61,6 +61,10 @@ static void adam_scalars(const terms *t, dsc_update_scalars *s)
         decouple(t, s);
     s->step_size = (float)(t->lr / bias.first);
     s->inv_sqrt_bias2 = (float)(1.0 / sqrt(bias.second));
+    if (dsc_config_sends_signs(t->config) && t->update > dsc_config_signs_after(t->config)) { /* the variance stays */
+        s->beta2 = 1.0f;
+        s->one_minus_beta2 = 0.0f;
+    }
 }
 
 /* As DeepSpeed: trust is of a direction without bias corrections, which the rate has. */
@@ -97,11 +101,23 @@ static void lion_scalars(const terms *t, dsc_update_scalars *s)
     decouple(t, s);
 }
 
+/* Of the matrices. */
+static void muon_scalars(const terms *t, dsc_update_scalars *s)
+{
+    const dsc_optimizer_config *o = &t->config->optimizer;
+    s->beta1 = (float)o->momentum;
+    s->one_minus_beta1 = (float)(1.0 - o->momentum);
+    s->nesterov = o->nesterov;
+    s->ns_steps = (int32_t)o->ns_steps;
+    decouple(t, s);
+}
+
 static void sgd_scalars(const terms *t, dsc_update_scalars *s) {}
 
 static void (*const scalars_of[DSC_RECIPE_COUNT])(const terms *t, dsc_update_scalars *s) = {
     [DSC_RECIPE_ADAMW] = adam_scalars,       [DSC_RECIPE_SGD] = sgd_scalars,   [DSC_RECIPE_MOMENTUM] = momentum_scalars,
     [DSC_RECIPE_ADAGRAD] = adagrad_scalars,  [DSC_RECIPE_LION] = lion_scalars, [DSC_RECIPE_LAMB] = lamb_scalars,
+    [DSC_RECIPE_MUON] = muon_scalars,
 };
 
 static void group_terms(const dsc_param_group *group, terms *t)
@@ -111,20 +127,39 @@ static void group_terms(const dsc_param_group *group, terms *t)
         t->weight_decay = group->weight_decay;
 }
 
-void dsc_update_compute(const dsc_config *config, double sumsq, double scale, int64_t update, double lr_override,
-                        dsc_update *out)
+/* scale: of the gradients' sums, leaves times loss scale */
+static void compute(const dsc_config *config, double sumsq, double scale, int64_t update, double lr_override,
+                    dsc_update *out)
 {
     const dsc_optimizer_config *o = &config->optimizer;
     const double lr = lr_override >= 0 ? lr_override : dsc_schedule_lr(config, update);
     const double norm = sqrt(sumsq) / scale;
     *out = (dsc_update){ .lr = lr, .grad_norm = norm, .skip = !isfinite(norm) };
-    out->class_count = 2 * config->own.group_count + 2;
+    const int32_t classes = 2 * config->own.group_count + 2; /* param_groups.c */
+    const dsc_recipe rest = dsc_recipes[o->recipe].rest;
+    out->class_count = rest == o->recipe ? classes : 2 * classes;
     for (int32_t c = 0; c < out->class_count; c++) {
-        terms t = { config, update, lr, c % 2 == 0 ? o->weight_decay : 0.0 };
-        if (c >= 2) /* param_groups.c */
-            group_terms(&config->own.group[c / 2 - 1], &t);
+        const bool of_rest = c >= classes;
+        const int32_t of_group = c % classes;
+        terms t = { config, update, of_rest ? lr * o->rest_scale : lr, c % 2 == 0 ? o->weight_decay : 0.0 };
+        if (of_group >= 2)
+            group_terms(&config->own.group[of_group / 2 - 1], &t);
         out->scalars[c].grad_scale = (float)(clip_coefficient(config->gradient_clipping, norm) / scale);
         plain_scalars(&t, &out->scalars[c]);
-        scalars_of[o->recipe](&t, &out->scalars[c]);
+        scalars_of[of_rest ? rest : o->recipe](&t, &out->scalars[c]);
     }
+}
+
+/* Rank 0 computes the scalars, so that no difference between machines can enter. */
+dsc_status dsc_update_decide(dsc_engine *engine, dsc_zero *zero, int64_t micro_steps, double loss_scale, int64_t update,
+                             dsc_update *out, dsc_error *err)
+{
+    dsc_fixed_sum sum;
+    DSC_TRY(dsc_zero_sumsq(zero, &sum, err));
+    /* Sums that every rank has its own of are each a share; their norm is the root mean square of the ranks' norms. */
+    const double shares = dsc_zero_sums_are_own(zero) ? (double)engine->place.size : 1.0;
+    const double divisor = dsc_config_leaf_divisor(&engine->config, micro_steps, engine->place.size) / shares;
+    compute(&engine->config, dsc_fixed_sum_value(&sum) / shares, divisor * loss_scale, update, engine->lr_override,
+            out);
+    return dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, out, (int64_t)sizeof *out, 0, NULL, err);
 }

@@ -1,5 +1,6 @@
 /* param_groups.c - dsc.param_groups on a layout: each tensor's class of an update's scalars, and what is told of it.
  *
+ * Where a recipe is for hidden matrices alone, what goes by the other one has classes of its own behind all of these.
  * Classes 0 and 1 are those of parameters in no group, with and without weight decay (the model says which); group g
  * has 2 g + 2 and 2 g + 3 likewise. States know nothing of classes, so groups may change from a checkpoint on.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -7,7 +8,7 @@
 
 #include "engine/internal.h"
 
-_Static_assert(2 * DSC_PARAM_GROUPS_MAX + 2 == DSC_UPDATE_CLASSES_MAX, "each group has two classes");
+_Static_assert(2 * (2 * DSC_PARAM_GROUPS_MAX + 2) == DSC_UPDATE_CLASSES_MAX, "each group has two of each recipe");
 
 typedef struct tally {
     int64_t tensors, elements;
@@ -62,6 +63,10 @@ dsc_status dsc_engine_group_params(const dsc_engine *engine, dsc_layout *layout,
         tallies[g].tensors++;
         tallies[g].elements += tensor->count;
     }
+    const dsc_recipe recipe = engine->config.optimizer.recipe;
+    for (int32_t t = 0; t < layout->tensor_count; t++)
+        if (dsc_layout_recipe(layout, layout->tensor[t].group, recipe) != recipe)
+            layout->tensor[t].update_class += 2 * own->group_count + 2;
     for (int g = 0; g < own->group_count; g++)
         DSC_TRY(tell(engine, g, &tallies[g], err));
     return DSC_OK;

@@ -8,6 +8,7 @@
 #include "zero/ring.h"
 
 #define PLAN_ALIGN 256
+#define ROUND_ELEMENTS (INT64_C(1) << 22) /* 16 MiB of fp32: on 8 ranks, four blocks of GPT-2 124M, or one of 7 B */
 #define TILE_ELEMENTS (INT64_C(1) << 20) /* 4 MiB of fp32: four requests of DeepSpeed's default block_size */
 #define AIO_THREADS 8
 #define AIO_TIMEOUT_NS (INT64_C(60) * 1000000000)
@@ -25,17 +26,50 @@ static dsc_status prepare_attention(void *user, const dsc_attention_fwd_args *sh
     return dsc_attention_prepare(user, shape, err);
 }
 
+static bool is_recomputed(const dsc_config *config, const dsc_module *module, const dsc_module_plan *plan)
+{
+    return config->own.recompute == DSC_RECOMPUTE_FULL && (module->flags & DSC_MODULE_LOSS) == 0 &&
+           plan->saved_bytes > 0;
+}
+
+double dsc_plan_flops(const dsc_config *config, const dsc_model *model, const dsc_module_plan *modules)
+{
+    double sum = 0;
+    for (int32_t m = 0; m < model->module_count; m++) {
+        sum += modules[m].forward_flops + modules[m].backward_flops;
+        if (is_recomputed(config, &model->modules[m], &modules[m]))
+            sum += modules[m].forward_flops;
+    }
+    return sum;
+}
+
+/* What shorter samples need of the same module. */
+static dsc_status plan_cuts(const dsc_plan_options *o, dsc_plan *plan, const dsc_plan_sink *sink, int32_t m,
+                            dsc_error *err)
+{
+    dsc_module_plan *most = &plan->module[m];
+    for (int32_t c = 0; c < o->cut_count; c++) {
+        const dsc_module *module = &o->cut[c].model.modules[m];
+        dsc_module_plan *p = &plan->shorter[c * o->model->module_count + m];
+        DSC_TRY(module->plan(module, o->config->train_micro_batch_size_per_gpu, o->compute_dtype, sink, p, err));
+        most->out_elements = dsc_max_i64(most->out_elements, p->out_elements);
+        most->saved_bytes = dsc_max_i64(most->saved_bytes, p->saved_bytes);
+        most->forward_scratch_bytes = dsc_max_i64(most->forward_scratch_bytes, p->forward_scratch_bytes);
+        most->backward_scratch_bytes = dsc_max_i64(most->backward_scratch_bytes, p->backward_scratch_bytes);
+    }
+    return DSC_OK;
+}
+
 static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_error *err)
 {
     const int64_t batch = o->config->train_micro_batch_size_per_gpu;
     const int64_t each = (int64_t)dsc_dtype_bytes(o->compute_dtype);
     const dsc_plan_sink sink = { prepare_gemm, o->device, prepare_attention };
-    const bool recompute = o->config->own.recompute == DSC_RECOMPUTE_FULL;
     for (int32_t m = 0; m < o->model->module_count; m++) {
         const dsc_module *module = &o->model->modules[m];
         dsc_module_plan *p = &plan->module[m];
         DSC_TRY(module->plan(module, batch, o->compute_dtype, &sink, p, err));
-        const bool loss = (module->flags & DSC_MODULE_LOSS) != 0;
+        DSC_TRY(plan_cuts(o, plan, &sink, m, err));
         const int64_t out_bytes = aligned(p->out_elements * each);
         plan->out_bytes_total += out_bytes;
         plan->out_bytes_most = dsc_max_i64(plan->out_bytes_most, out_bytes);
@@ -44,12 +78,10 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
         plan->saved_bytes_most = dsc_max_i64(plan->saved_bytes_most, aligned(p->saved_bytes));
         plan->scratch_bytes = dsc_max_i64(plan->scratch_bytes, aligned(p->forward_scratch_bytes));
         plan->scratch_bytes = dsc_max_i64(plan->scratch_bytes, aligned(p->backward_scratch_bytes));
-        plan->flops_per_micro_batch += p->forward_flops + p->backward_flops;
-        const bool again = recompute && !loss && p->saved_bytes > 0;
-        if (again)
-            plan->flops_per_micro_batch += p->forward_flops;
-        plan->backward_reads_params[m] = again || (module->flags & DSC_MODULE_BACKWARD_WITHOUT_PARAMS) == 0;
+        plan->backward_reads_params[m] = is_recomputed(o->config, module, p) ||
+                                         (module->flags & DSC_MODULE_BACKWARD_WITHOUT_PARAMS) == 0;
     }
+    plan->flops_per_micro_batch = dsc_plan_flops(o->config, o->model, plan->module);
     return DSC_OK;
 }
 
@@ -89,13 +121,15 @@ void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out)
     const dsc_zero_config *zero = &config->zero;
     const dsc_aio_config *aio = &config->aio;
     /* As DeepSpeed counts an optimizer's buffers: weight, gradient and states. */
-    const int64_t buffers_of_element = 2 + dsc_recipes[config->optimizer.recipe].state_count;
+    const int64_t buffers_of_element = 2 + dsc_recipe_states_most(config->optimizer.recipe);
     if (zero->offload_optimizer == DSC_OFFLOAD_NVME)
         out->state_folder_count = swap_folders(&zero->nvme_optimizer, out->state_folders);
     if (zero->offload_param == DSC_OFFLOAD_NVME)
         out->param_folder_count = swap_folders(&zero->nvme_param, out->param_folders);
     out->state_share = zero->offload_ratio;
     out->param_elements_in_memory = zero->max_in_cpu;
+    if (zero->offload_param == DSC_OFFLOAD_NVME && zero->param_buffers_given)
+        out->window_elements = dsc_max_i64(1, zero->param_buffer_count * zero->param_buffer_size);
     out->persistent_elements = zero->stage3_param_persistence_threshold;
     out->tile_elements = dsc_min_i64(TILE_ELEMENTS, zero->sub_group_size);
     out->read_ahead = zero->pipeline_read;
@@ -133,10 +167,14 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .compute_dtype = o->compute_dtype, .wire_dtype = config->communication_dtype,
         .leaf_factor = dsc_config_leaf_factor(config, o->layout->world_size),
         .recipe = config->optimizer.recipe,
+        .round_elements = dsc_min_i64(ROUND_ELEMENTS, config->zero.sub_group_size),
         .moment_dtype = config->own.moments, .sum_dtype = config->own.gradients,
         .quant_params = config->zero.quantized_weights ? DSC_QUANT_INT8 : DSC_QUANT_NONE,
         .quant_frozen = config->zero.quantized_frozen_weights ? DSC_QUANT_INT8 : DSC_QUANT_NONE,
+        .packed_gather_elements = dsc_max_i64(1, config->zero.allgather_bucket_size),
+        .packed_leaf_elements = dsc_max_i64(1, config->zero.reduce_bucket_size),
         .quant_leaves = dsc_config_leaf_quant(config), .leaf_errors = config->own.compression != DSC_QUANT_NONE,
+        .signs_after = dsc_config_signs_after(config),
         .neighbour_count = dsc_plan_neighbours(config, o->layout->world_size),
         .seed = (uint64_t)config->seed,
         .overlap = config->zero.overlap_comm,
@@ -220,7 +258,8 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
         plan->snapshot_bytes =
             dsc_checkpoint_snapshot_bytes(o->layout, o->compute_dtype, o->config->own.moments,
                                           o->config->optimizer.recipe, o->rank);
-    plan->bytes[DSC_TAG_IO][DSC_TIER_PINNED] += DSC_CHECKPOINT_BUFFER_BYTES + plan->snapshot_bytes;
+    plan->io_bytes = dsc_checkpoint_buffer_bytes(o->layout, o->config->zero.offload_optimizer == DSC_OFFLOAD_NVME);
+    plan->bytes[DSC_TAG_IO][DSC_TIER_PINNED] += plan->io_bytes + plan->snapshot_bytes;
     /* What ranks tell each other of a step: the only table whose size a config can make large. */
     plan->bytes[DSC_TAG_CONTROL][DSC_TIER_HOST] +=
         dsc_step_words(o->config) * (o->layout->world_size + 1) * (int64_t)sizeof(double);
@@ -243,6 +282,8 @@ dsc_status dsc_plan_open(const dsc_plan_options *o, dsc_plan *out, dsc_error *er
     const int64_t modules = o->model->module_count;
     DSC_TRY_OUT(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, modules, sizeof *plan.module, &plan.module, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, modules, sizeof(bool), &plan.backward_reads_params, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->cut_count * modules, sizeof *plan.shorter, &plan.shorter,
+                                 err));
     DSC_TRY_OUT(plan_modules(o, &plan, err));
     plan_batch(o, &plan);
     DSC_TRY_OUT(plan_states(o, &plan, err));
@@ -258,6 +299,7 @@ void dsc_plan_close(dsc_plan *plan)
 {
     if (plan->alloc == NULL)
         return;
+    dsc_alloc_free(plan->alloc, plan->shorter);
     dsc_alloc_free(plan->alloc, plan->module);
     dsc_alloc_free(plan->alloc, plan->backward_reads_params);
     *plan = (dsc_plan){ 0 };

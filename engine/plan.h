@@ -12,12 +12,21 @@ extern "C" {
 
 #define DSC_OUT_SLOTS 3 /* outputs on a device whose others wait in host memory: of two modules, and one that comes */
 
+/* The model for shorter samples than its own, with the parameters of the whole one. */
+typedef struct dsc_cut {
+    int64_t length;
+    dsc_model *opened;   /* owned */
+    dsc_module *modules; /* [module_count] owned */
+    dsc_model model;
+} dsc_cut;
+
 typedef struct dsc_plan {
     dsc_alloc *alloc;
     int64_t bytes[DSC_TAG_COUNT][DSC_TIER_COUNT]; /* on a host_visible device every tier is host memory */
     int64_t tier_bytes[DSC_TIER_COUNT];
     int64_t total_bytes; /* of memory: all tiers but NVME */
-    dsc_module_plan *module;      /* [module_count] for the micro-batch */
+    dsc_module_plan *module;      /* [module_count] for the micro-batch; bytes are enough for its cuts too */
+    dsc_module_plan *shorter;     /* [cut_count][module_count] */
     bool *backward_reads_params;  /* [module_count] */
     int64_t out_bytes_most, out_away_bytes; /* a module's output; of those that wait in host memory */
     int32_t out_away_count;                 /* the outputs of so many first modules do */
@@ -25,6 +34,7 @@ typedef struct dsc_plan {
         logits_bytes;
     int32_t loss_slots;  /* micro-steps whose losses the host may fetch before it looks at them */
     int64_t batch_bytes; /* one micro-batch of the model's batch tensors, each 256-byte aligned */
+    int64_t io_bytes;       /* what saves and loads go through */
     int64_t snapshot_bytes; /* of a save that is written while training goes on; 0: none is */
     double flops_per_micro_batch;
     dsc_zero_traffic traffic; /* of an optimizer step of this rank */
@@ -33,6 +43,8 @@ typedef struct dsc_plan {
 typedef struct dsc_plan_options {
     dsc_alloc *alloc;
     const dsc_model *model;
+    const dsc_cut *cut;       /* [cut_count] */
+    int32_t cut_count;
     const dsc_config *config; /* resolved */
     const dsc_layout *layout;
     dsc_dtype compute_dtype;
@@ -66,6 +78,8 @@ void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out);
 /* One micro-batch of the model's batch tensor i, unaligned. */
 int64_t dsc_plan_batch_tensor_bytes(const dsc_model *model, int64_t micro_batch, int32_t i);
 static inline bool dsc_plan_out_leaves(const dsc_plan *plan, int32_t module) { return module < plan->out_away_count; }
+/* Of one micro-batch, recomputation counted; modules: a plan's, of the model's own samples or of a cut's. */
+double dsc_plan_flops(const dsc_config *config, const dsc_model *model, const dsc_module_plan *modules);
 /* What the tag takes in all tiers. */
 int64_t dsc_plan_tag_bytes(const dsc_plan *plan, dsc_tag tag);
 DSC_MUST_USE dsc_status dsc_plan_open(const dsc_plan_options *options, dsc_plan *out, dsc_error *err);

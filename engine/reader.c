@@ -3,6 +3,7 @@
  * A failed fill stays in its slot and comes out of dsc_reader_next in its place; the thread then stops until a seek.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "engine/data.h"
@@ -53,6 +54,17 @@ static int64_t first_sample(const dsc_reader_options *o, int64_t micro)
     return (step * o->accumulation_steps * o->world_size + inside * o->world_size + o->rank) * o->micro_batch;
 }
 
+/* The first `length` elements of each sample follow each other instead of whole ones. */
+static void cut_samples(const dsc_reader_options *o, void *const *tensor, int64_t length)
+{
+    for (int32_t i = 0; i < o->model->batch_count; i++) {
+        const int64_t whole = dsc_plan_batch_tensor_bytes(o->model, 1, i), each = whole / o->model->batch[i].dim[0];
+        char *data = tensor[i];
+        for (int64_t sample = 1; sample < o->micro_batch; sample++)
+            memmove(data + sample * length * each, data + sample * whole, (size_t)(length * each));
+    }
+}
+
 static void fill_slot(dsc_reader *reader, dsc_reader_slot *slot, int64_t micro)
 {
     const dsc_reader_options *o = &reader->o;
@@ -60,6 +72,10 @@ static void fill_slot(dsc_reader *reader, dsc_reader_slot *slot, int64_t micro)
     slot->status = o->source.fill(o->source.user, first_sample(o, micro), o->micro_batch, slot->tensor, &slot->error);
     if (slot->status == DSC_OK)
         slot->status = dsc_batch_check(o->model, o->micro_batch, (const void *const *)slot->tensor, &slot->error);
+    if (slot->status != DSC_OK || o->curriculum == NULL || !o->curriculum->enabled)
+        return;
+    const int64_t step = micro / o->accumulation_steps + 1;
+    cut_samples(o, slot->tensor, dsc_curriculum_length(o->curriculum, step, o->model->seq_length));
 }
 
 static void *run(void *argument)

@@ -73,8 +73,12 @@ dsc_status dsc_engine_start_profile(dsc_engine *engine, dsc_error *err)
     if (engine->profile == NULL)
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *modules, &modules, err));
+    /* Operations are those of the step that is told of. */
+    const int64_t told_of = engine->config.flops_profiler.profile_step;
+    const int32_t cut = dsc_engine_cut_of(engine, dsc_engine_length(engine, told_of));
+    const dsc_module_plan *plans = cut < 0 ? engine->plan.module : &engine->plan.shorter[cut * count];
     for (int32_t m = 0; m < count; m++) {
-        const dsc_module_plan *plan = &engine->plan.module[m];
+        const dsc_module_plan *plan = &plans[m];
         /* A loss module's forward is its backward, too. */
         const bool at_once = (engine->model->modules[m].flags & DSC_MODULE_LOSS) != 0;
         modules[m] = (dsc_profile_module){ .name = engine->model->modules[m].name,

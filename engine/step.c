@@ -38,7 +38,7 @@ static void fill_ctx(dsc_engine *engine, int32_t module, bool save, dsc_module_c
 /* A module's work is a section of the compute stream (kernels/device.h): forward and backward have their own. */
 static dsc_status run_module(dsc_engine *engine, int32_t m, bool forward, dsc_module_ctx *ctx, dsc_error *err)
 {
-    const dsc_module *module = &engine->model->modules[m];
+    const dsc_module *module = &engine->now->modules[m];
     DSC_TRY(dsc_section_begin(engine->compute, forward ? m : engine->model->module_count + m, err));
     const dsc_status status = (forward ? module->forward : module->backward)(module, ctx, err);
     const dsc_status ended = dsc_section_end(engine->compute, status == DSC_OK, status == DSC_OK ? err : NULL);
@@ -130,6 +130,8 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
     if (engine->micro_step == 0) {
         engine->step_start_ns = start;
         dsc_engine_label_step(engine, engine->step + 1);
+        dsc_zero_begin(engine->zero, engine->update_count + 1);
+        dsc_engine_take_length(engine, dsc_engine_length(engine, engine->step + 1));
     }
     engine->batch_from_reader = batch == NULL;
     if (batch == NULL) {
@@ -141,6 +143,9 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
         const int64_t waited_from = dsc_engine_span_start(engine, DSC_SPAN_DATA, -1);
         DSC_TRY(dsc_reader_next(engine->reader, &batch, &engine->data_wait_ns, err));
         dsc_engine_span_end(engine, DSC_SPAN_DATA, -1, waited_from);
+    } else if (engine->config.curriculum.enabled) {
+        return DSC_FAIL(err, DSC_ERR_STATE, "curriculum_learning", "the host program gives its own batches; give the "
+                        "engine a data source, whose samples it cuts");
     } else {
         DSC_TRY(dsc_batch_check(engine->model, engine->config.train_micro_batch_size_per_gpu, batch, err));
     }
@@ -235,18 +240,6 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
     return DSC_OK;
 }
 
-/* Rank 0 computes the scalars, so that no difference between machines can enter. */
-static dsc_status decide_update(dsc_engine *engine, dsc_update *update, dsc_error *err)
-{
-    dsc_fixed_sum sum;
-    DSC_TRY(dsc_zero_sumsq(engine->zero, &sum, err));
-    const double divisor =
-        dsc_config_leaf_divisor(&engine->config, engine->config.gradient_accumulation_steps, engine->place.size);
-    dsc_update_compute(&engine->config, dsc_fixed_sum_value(&sum), divisor * engine->loss_scaler.scale,
-                       engine->update_count + 1, engine->lr_override, update);
-    return dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, update, (int64_t)sizeof *update, 0, NULL, err);
-}
-
 void dsc_step_result_give(const dsc_step_result *full, dsc_step_result *out)
 {
     const uint32_t bytes = out->struct_bytes;
@@ -263,7 +256,9 @@ static void tell_result(const dsc_engine *engine, const dsc_update *update, doub
     full.loss = loss;
     full.lr = update->lr;
     full.grad_norm = update->grad_norm;
-    full.tokens = engine->tokens_per_step;
+    full.tokens = dsc_engine_step_tokens(engine, engine->step);
+    full.seq_length = dsc_engine_length(engine, engine->step);
+    full.flops = dsc_engine_step_flops(engine, engine->step);
     full.step_ns = engine->last_step_ns;
     full.skipped = update->skip;
     full.loss_scale = loss_scale;
@@ -287,6 +282,7 @@ static void close_step(dsc_engine *engine, int64_t start)
     engine->forward_ns = engine->backward_ns = engine->data_wait_ns = 0;
     engine->micro_step = engine->settled = 0;
     engine->step++;
+    engine->now = engine->model; /* what is evaluated or generated is whole */
     /* From here on a step that allocates is a bug. A save on its way does, for its lists, which are in the plan. */
     dsc_alloc_freeze(engine->alloc, engine->saving == NULL);
 }
@@ -322,7 +318,8 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
     double loss;
     uint64_t requests;
     /* Sums first: they end this rank's work, and hosts that meet with work left on their devices would wait twice. */
-    DSC_TRY(decide_update(engine, &update, err));
+    DSC_TRY(dsc_update_decide(engine, engine->zero, engine->config.gradient_accumulation_steps,
+                              engine->loss_scaler.scale, engine->update_count + 1, &update, err));
     DSC_TRY(step_loss(engine, &loss, &requests, err));
     const double scale = engine->loss_scaler.scale;
     dsc_engine_snapshot_wait(engine);

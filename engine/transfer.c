@@ -10,9 +10,9 @@ dsc_status dsc_engine_give_batch(dsc_engine *engine, const void *const *host, ds
     engine->batch = host;
     if (engine->host_visible)
         return DSC_OK;
-    for (int32_t i = 0; i < engine->model->batch_count; i++) {
+    for (int32_t i = 0; i < engine->now->batch_count; i++) {
         const int64_t bytes =
-            dsc_plan_batch_tensor_bytes(engine->model, engine->config.train_micro_batch_size_per_gpu, i);
+            dsc_plan_batch_tensor_bytes(engine->now, engine->config.train_micro_batch_size_per_gpu, i);
         DSC_TRY(dsc_copy(engine->compute, engine->device_batch[i], host[i], bytes, err));
     }
     engine->batch = (const void *const *)engine->device_batch;
@@ -32,7 +32,7 @@ static float *slot_of(const dsc_engine *engine, int64_t micro_step)
 
 static int64_t loss_count(const dsc_engine *engine)
 {
-    return engine->config.train_micro_batch_size_per_gpu * engine->model->losses_per_sample;
+    return engine->config.train_micro_batch_size_per_gpu * engine->now->losses_per_sample;
 }
 
 dsc_status dsc_engine_fetch_losses(dsc_engine *engine, int64_t micro_step, dsc_error *err)

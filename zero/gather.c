@@ -222,6 +222,9 @@ static int64_t plan_depth(dsc_zero *zero, int32_t steps)
     return choose_resident(zero, plan_windows(zero));
 }
 
+/* What the user gives windows, 0: nothing is said. */
+static int64_t given_bytes(const dsc_zero *zero) { return zero->o.swap.window_elements * zero->param_bytes_each; }
+
 /* The deepest prefetch whose windows hold no more than the options allow and take no more than what they stand for
  * would as whole parameters: stage 3 must not take more than stage 2. One step ahead is the least that overlaps. Where
  * the options allow less than modules need one at a time, that is what they get. */
@@ -234,12 +237,13 @@ static int64_t choose_depth(dsc_zero *zero)
         for (int32_t g = 0; g < layout->group_count; g++)
             if (dsc_gather_is_windowed(zero, g))
                 elements += elsewhere(zero, g);
-        if (most_live(zero) <= zero->o.live_elements &&
-            (steps == 1 || window_bytes <= elements * zero->param_bytes_each))
+        const int64_t most = given_bytes(zero) > 0 ? given_bytes(zero) : elements * zero->param_bytes_each;
+        const bool least = steps == 1 && given_bytes(zero) == 0;
+        if (most_live(zero) <= zero->o.live_elements && (least || window_bytes <= most))
             return window_bytes;
     }
     const int64_t window_bytes = plan_depth(zero, 0);
-    if (most_live(zero) <= zero->o.live_elements)
+    if (most_live(zero) <= zero->o.live_elements && (given_bytes(zero) == 0 || window_bytes <= given_bytes(zero)))
         return window_bytes;
     zero->keep_steps = 1;
     return plan_depth(zero, 0);
@@ -300,7 +304,7 @@ dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather, &zero->gather, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather_window, &zero->gather_window, err));
     zero->keep_steps = 2;
-    *window_bytes = choose_depth(zero);
+    *window_bytes = dsc_max_i64(choose_depth(zero), given_bytes(zero));
     choose_early(zero, *window_bytes);
     choose_kept(zero, *window_bytes);
     *window_bytes = plan_windows(zero);

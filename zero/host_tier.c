@@ -45,13 +45,13 @@ static int64_t slot_bytes(const dsc_zero *zero)
 
 void dsc_host_tier_plan(dsc_zero *zero)
 {
-    int64_t elements = 0;
     if (!dsc_host_tier_is_used(zero))
         return;
-    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        elements += in_pinned_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
-    zero->plan.bytes[DSC_TAG_MOMENT][DSC_TIER_PINNED] += elements * dsc_moment_bytes_each(zero);
-    zero->plan.bytes[DSC_TAG_MASTER][DSC_TIER_PINNED] += zero->o.compute_dtype == DSC_F32 ? 0 : elements * 4;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        const int64_t elements = in_pinned_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
+        zero->plan.bytes[DSC_TAG_MOMENT][DSC_TIER_PINNED] += elements * dsc_moment_bytes_each(zero, g);
+        zero->plan.bytes[DSC_TAG_MASTER][DSC_TIER_PINNED] += zero->o.compute_dtype == DSC_F32 ? 0 : elements * 4;
+    }
     zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += DSC_HOST_SLOTS * slot_bytes(zero);
 }
 
@@ -63,7 +63,7 @@ static void place_states(dsc_zero *zero)
         dsc_group_state *state = &zero->group[g];
         if (!in_pinned_memory(zero, g))
             continue;
-        moment = dsc_zero_place_moments(zero, state, moment);
+        moment = dsc_zero_place_moments(zero, g, moment);
         if (zero->o.compute_dtype == DSC_F32)
             continue;
         state->master = master;

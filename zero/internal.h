@@ -24,6 +24,7 @@ typedef struct dsc_group_state {
     bool param_on_host;                /* of swap_param: in host memory, not in a file */
     char *host_grad;                   /* where sums lie in host memory, of sum_dtype; `grad` is NULL then */
     dsc_event *sums_gone;              /* this step's are there */
+    float *own_error, *sum_error; /* onebit.c: of the whole group, and of this rank's slice */
     float *last_sum;                   /* where a step's sum, not in its file, is until it is updated; or NULL */
     int64_t swap_at[DSC_PLANE_COUNT];  /* bytes in the plane's swap space, -1: in memory */
     bool secondary_kept;               /* this rank's part of the neighbours' is what the parameters are */
@@ -58,7 +59,7 @@ typedef struct dsc_leaf {
     float *level[DSC_COUNTER_LEVELS_MAX]; /* [slice] each; world-size reproducible sums only */
 } dsc_leaf;
 
-/* norms.c: what recipes by_tensor need of whole tensors, whose elements lie in several ranks' slices. */
+/* norms.c: what recipes like LAMB need of whole tensors, whose elements lie in several ranks' slices. */
 typedef struct dsc_norms {
     dsc_buf device_buf, host_buf;             /* [tensor_count][2] sums of squares: of weights, of directions */
     dsc_buf all_buf;                          /* [W][piece] of every rank's */
@@ -66,6 +67,37 @@ typedef struct dsc_norms {
     int64_t piece_sums;
     double *trust; /* [tensor_count] what an update multiplies step_size by */
 } dsc_norms;
+
+/* onebit.c: what ranks that exchange signs need beside their states. */
+typedef struct dsc_onebit {
+    dsc_buf error_buf;                /* of each trainable group what own signs left out, then what the slice's did */
+    dsc_buf signs_buf;                /* of the longest group: those that go, those that come */
+    dsc_buf device_sums, host_sums;   /* [tensor_count] sums of squares */
+    dsc_buf own_scales, all_scales;   /* [tensor_count], [W][tensor_count] */
+    dsc_buf by_tensor, device_scales; /* [tensor_count][W] */
+} dsc_onebit;
+
+/* Groups [first, end), whose matrices pass between their ranks and their owners at a time. */
+typedef struct dsc_round {
+    int32_t first, end;
+    int64_t chunk; /* elements that a rank sends to another, at most */
+} dsc_round;
+
+/* matrices.c: the directions of whole matrices, whose elements lie in several ranks' slices. */
+typedef struct dsc_matrices {
+    dsc_round *round;
+    int32_t round_count;
+    int32_t *owner;           /* [tensor_count] rank that orthogonalises it */
+    int64_t *sent;            /* [W] elements of this round for or from a rank that a walk has passed */
+    int64_t *at;              /* [group_count] where among its round's directions a group's are */
+    int64_t direction_elements, chunk, work_elements, host_elements; /* of the largest round, matrix, tile */
+    int64_t wire_bytes;       /* that an update brings from others */
+    dsc_buf direction_buf;    /* of a round's groups, [own_count] each: before and after */
+    dsc_buf send_buf, recv_buf; /* [W][chunk] */
+    dsc_buf work_buf;         /* the matrix twice, and two squares of its smaller side */
+    dsc_buf sum_buf, norm_buf; /* its sum of squares, on the device and for the host */
+    dsc_buf host_buf;         /* directions of a tile that the host updates */
+} dsc_matrices;
 
 /* What is the same for all elements of an update. */
 typedef struct dsc_update_terms {
@@ -87,7 +119,8 @@ struct dsc_zero {
     int32_t prefetch_steps; /* a gather is issued at most so many steps ahead */
     int32_t early_steps;    /* of them in the micro-step before */
     int32_t keep_steps;     /* a group that is used again at most so many steps later stays */
-    bool more_follow;       /* the micro-step under way is not the last one before an update */
+    int64_t micro_step;     /* whose reductions came last */
+    bool more_follow;       /* and it is not the last one before an update */
     bool early_begun;       /* gathers of the next micro-step are issued */
     int32_t *gather_of_use; /* [2 * use_count]: forward uses, then backward uses -> gather index, -1: none needed */
     dsc_leaf *leaf;
@@ -95,7 +128,11 @@ struct dsc_zero {
     int32_t level_count; /* 0: plain fold */
     int64_t apart_elements;
     float **apart; /* [W] chunks that leaves are kept apart in */
-    dsc_norms norms;           /* of a recipe by_tensor */
+    dsc_norms norms;           /* of a recipe that needs them */
+    dsc_matrices matrices;     /* likewise */
+    dsc_onebit onebit;
+    bool variance_stays;       /* of onebit.c: this update's */
+    bool sums_are_own;         /* leaves stay with the rank that made them */
     dsc_buf sum_buf, sums_buf; /* this rank's sum of squares where the kernel adds to it; every rank's for the host */
     bool sum_started; /* this step's sum of squares has terms already */
     dsc_store store;
@@ -127,26 +164,76 @@ static inline float *dsc_zero_own_sum(const dsc_zero *zero, int32_t g)
     return zero->group[g].grad + (zero->o.layout->group[g].slice * zero->o.rank - zero->group[g].own_first);
 }
 
+/* Elements of a group whose sums this rank alone knows, from *first of the group on. Of sums that are on the device. */
+static inline const float *dsc_zero_known_sums(const dsc_zero *zero, int32_t g, int64_t *first, int64_t *count)
+{
+    const int64_t slice = zero->o.layout->group[g].slice;
+    *first = zero->sums_are_own ? 0 : slice * zero->o.rank;
+    *count = zero->sums_are_own ? zero->o.layout->group[g].padded : slice;
+    return zero->sums_are_own ? zero->group[g].grad : dsc_zero_own_sum(zero, g);
+}
+
 /* reduce.c */
 dsc_status dsc_reduce_plan(dsc_zero *zero, int64_t *leaf_bytes, int64_t *counter_bytes, dsc_error *err);
 dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err);
 void dsc_reduce_close(dsc_zero *zero);
 dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err); /* the compute stream has all sums after it */
 
-static inline int32_t dsc_moment_count(const dsc_zero *zero) { return dsc_recipes[zero->o.recipe].state_count; }
+/* What updates a trainable group. */
+static inline dsc_recipe dsc_group_recipe(const dsc_zero *zero, int32_t group)
+{
+    return dsc_layout_recipe(zero->o.layout, group, zero->o.recipe);
+}
+static inline int32_t dsc_moment_count(const dsc_zero *zero, int32_t group)
+{
+    return dsc_recipes[dsc_group_recipe(zero, group)].state_count;
+}
 /* Of all states of an element that are moments. */
-int64_t dsc_moment_bytes_each(const dsc_zero *zero);
+int64_t dsc_moment_bytes_each(const dsc_zero *zero, int32_t group);
 static inline int64_t dsc_plane_bytes_each(const dsc_zero *zero, dsc_plane plane)
 {
     return (int64_t)dsc_dtype_bytes(dsc_zero_dtype(zero, plane));
 }
 
-static inline bool dsc_norms_are_used(const dsc_zero *zero) { return dsc_recipes[zero->o.recipe].by_tensor; }
+static inline bool dsc_norms_are_used(const dsc_zero *zero)
+{
+    return dsc_recipes[zero->o.recipe].needs == DSC_NEEDS_NORMS;
+}
 void dsc_norms_plan(dsc_zero *zero);
 dsc_status dsc_norms_open(dsc_zero *zero, dsc_error *err);
 void dsc_norms_close(dsc_zero *zero);
 /* Collective, with the terms of an update and before it: every tensor's trust. Weights, states and sums stay. */
 dsc_status dsc_norms_take(dsc_zero *zero, dsc_error *err);
+/* matrices.c. After states are planned. */
+static inline bool dsc_matrices_are_used(const dsc_zero *zero)
+{
+    return dsc_recipes[zero->o.recipe].needs == DSC_NEEDS_MATRICES;
+}
+dsc_status dsc_matrices_plan(dsc_zero *zero, dsc_error *err);
+dsc_status dsc_matrices_open(dsc_zero *zero, dsc_error *err);
+void dsc_matrices_close(dsc_zero *zero);
+/* An update's rounds; without matrices all groups are one. */
+int32_t dsc_matrices_rounds(const dsc_zero *zero);
+dsc_round dsc_matrices_round(const dsc_zero *zero, int32_t round);
+/* Collective, with the terms of an update and before that round of it: the orthogonalised directions of its matrices,
+ * wherever this rank updates any of their elements. Weights, states and sums stay. */
+dsc_status dsc_matrices_take(dsc_zero *zero, int32_t round, dsc_error *err);
+/* Of a tile of a group of matrices, whose round was taken: its directions, where the tile is updated. */
+dsc_status dsc_matrices_along(dsc_zero *zero, const dsc_tile *tile, const float **along, dsc_error *err);
+/* What torch multiplies a matrix's rate by. */
+double dsc_matrices_factor(const dsc_layout_tensor *tensor);
+
+/* onebit.c. It is planned and opened after groups are placed. */
+bool dsc_onebit_is_used(const dsc_zero *zero);
+void dsc_onebit_plan(dsc_zero *zero);
+dsc_status dsc_onebit_open(dsc_zero *zero, dsc_error *err);
+void dsc_onebit_close(dsc_zero *zero);
+dsc_status dsc_onebit_forget(dsc_zero *zero, dsc_error *err);
+/* Collective, with the terms of an update whose variance stays. With own sums every rank's first moments become what
+ * all gradients together make of them; terms are then those of a step along them. */
+dsc_status dsc_onebit_prepare(dsc_zero *zero, dsc_error *err);
+int64_t dsc_onebit_wire_bytes(const dsc_zero *zero); /* that this rank receives in one */
+
 /* update.c: elements [first, end) of a tile with the scalars of a class. */
 void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, int32_t update_class,
                           dsc_update_args *out);
@@ -188,7 +275,7 @@ static inline bool dsc_zero_param_is_away(const dsc_zero *zero, int32_t group)
 }
 
 /* zero.c: cuts a group's moments off `from`; returns what follows them. */
-char *dsc_zero_place_moments(const dsc_zero *zero, dsc_group_state *state, char *from);
+char *dsc_zero_place_moments(const dsc_zero *zero, int32_t group, char *from);
 
 /* `after` goes on only after all that `before` was given so far. */
 dsc_status dsc_zero_order(dsc_event *event, dsc_stream *before, dsc_stream *after, dsc_error *err);

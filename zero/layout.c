@@ -1,6 +1,9 @@
 /* layout.c - lays a model's tensors into flat groups. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/layout.h"
 
+#include <string.h>
+#include <strings.h>
+
 static int64_t element_count(const dsc_param_spec *spec)
 {
     int64_t count = 1;
@@ -9,14 +12,36 @@ static int64_t element_count(const dsc_param_spec *spec)
     return count;
 }
 
-/* Appends the group of a module's own tensors that are trainable, or that are frozen; nothing when there are none. */
-static void add_group(dsc_layout *layout, const dsc_module *module, int32_t module_index, bool trainable)
+/* Tensors of one group: trainable or frozen, and hidden matrices apart from the others or not. */
+typedef struct group_kind { bool trainable, matrices; } group_kind;
+
+/* A matrix that is neither of a model's first module nor of its last, unless that is its only one, nor embeds tokens or
+ * makes logits by its name: DeepSpeed's words. */
+static bool is_hidden_matrix(const dsc_model *model, int32_t module_index, const dsc_param_spec *spec)
 {
-    dsc_layout_group group = { .module = module_index, .trainable = trainable, .first_tensor = layout->tensor_count };
+    static const char *const outer[] = { "embed", "lm_head" };
+    if (spec->dim_count < 2 || !spec->trainable)
+        return false;
+    if (model->module_count > 1 && (module_index == 0 || module_index == model->module_count - 1))
+        return false;
+    for (const char *at = spec->name; *at != 0; at++)
+        for (size_t w = 0; w < DSC_COUNT(outer); w++)
+            if (strncasecmp(at, outer[w], strlen(outer[w])) == 0)
+                return false;
+    return true;
+}
+
+/* Appends the group of a module's own tensors of a kind; nothing when there are none. */
+static void add_group(dsc_layout *layout, const dsc_model *model, int32_t module_index, group_kind kind, bool apart)
+{
+    const dsc_module *module = &model->modules[module_index];
+    dsc_layout_group group = { .module = module_index, .trainable = kind.trainable, .matrices = kind.matrices,
+                               .first_tensor = layout->tensor_count };
     int64_t end = 0;
     for (int32_t p = 0; p < module->param_count; p++) {
         const dsc_param_spec *spec = &module->params[p];
-        if (spec->shared_module >= 0 || spec->trainable != trainable)
+        if (spec->shared_module >= 0 || spec->trainable != kind.trainable ||
+            (apart && is_hidden_matrix(model, module_index, spec)) != kind.matrices)
             continue;
         const int64_t count = element_count(spec);
         const int64_t offset = dsc_align_up(end, DSC_LAYOUT_TENSOR_ALIGN);
@@ -32,7 +57,7 @@ static void add_group(dsc_layout *layout, const dsc_module *module, int32_t modu
         group.tensor_count++;
         end = offset + count;
         layout->parameter_count += count;
-        if (trainable)
+        if (kind.trainable)
             layout->trainable_count += count;
     }
     if (group.tensor_count == 0)
@@ -76,9 +101,11 @@ static void add_uses(dsc_layout *layout, const dsc_model *model)
     layout->module_first_use[model->module_count] = use_count;
 }
 
-dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, int32_t world_size, dsc_layout *out,
-                           dsc_error *err)
+dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe recipe, int32_t world_size,
+                           dsc_layout *out, dsc_error *err)
 {
+    static const group_kind kinds[] = { { true, true }, { true, false }, { false, false } };
+    const bool apart = dsc_recipes[recipe].needs == DSC_NEEDS_MATRICES;
     DSC_ASSERT(world_size >= 1);
     dsc_layout layout = { .alloc = alloc, .world_size = world_size, .module_count = model->module_count };
     dsc_status status = DSC_OK;
@@ -87,19 +114,19 @@ dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, int32_t wor
         params += model->modules[m].param_count;
     layout.param_count = (int32_t)params;
     const int64_t modules = model->module_count;
-    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules * 2, sizeof *layout.group, &layout.group, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules * 3, sizeof *layout.group, &layout.group, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, params, sizeof *layout.tensor, &layout.tensor, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, params, sizeof *layout.param, &layout.param, err));
     DSC_TRY_OUT(
         dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules + 1, sizeof(int32_t), &layout.module_first_param, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules + 1, sizeof(int32_t), &layout.module_first_use, err));
     DSC_TRY_OUT(
-        dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules * 2 + params, sizeof(int32_t), &layout.use_group, err));
+        dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules * 3 + params, sizeof(int32_t), &layout.use_group, err));
     for (int32_t m = 0; m < model->module_count; m++)
         layout.module_first_param[m + 1] = layout.module_first_param[m] + model->modules[m].param_count;
     for (int32_t m = 0; m < model->module_count; m++) {
-        add_group(&layout, &model->modules[m], m, true);
-        add_group(&layout, &model->modules[m], m, false);
+        for (size_t k = 0; k < DSC_COUNT(kinds); k++)
+            add_group(&layout, model, m, kinds[k], apart);
     }
     add_uses(&layout, model);
     *out = layout;

@@ -1,8 +1,9 @@
 /* layout.h - which element of which tensor lives where: flat groups, slices, spans. Pure arithmetic, no memory moves.
  *
- * Each module has up to two flat groups, trainable and frozen. Tensors are laid one after the other in declaration
- * order, each starting at a multiple of 128 elements (256 bytes in bf16, 512 in fp32); the group is padded so that
- * every rank's slice is a multiple of 1024 elements. Rank r owns elements [r * slice, (r + 1) * slice) at every stage.
+ * Each module has up to two flat groups, trainable and frozen; where matrices of hidden layers have a recipe of their
+ * own, these are a third. Tensors are laid one after the other in declaration order, each starting at a multiple of 128
+ * elements (256 bytes in bf16, 512 in fp32); the group is padded so that every rank's slice is a multiple of 1024
+ * elements. Rank r owns elements [r * slice, (r + 1) * slice) at every stage.
  * Offsets of tensors do not depend on the world size; only the padding at the end does.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_LAYOUT_H
@@ -11,6 +12,7 @@
 #include <dsc/model.h>
 
 #include "base/alloc.h"
+#include "kernels/update.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,6 +34,7 @@ typedef struct dsc_layout_tensor {
 typedef struct dsc_layout_group {
     int32_t module;
     bool trainable;
+    bool matrices; /* matrices of a hidden layer, which a recipe for whole ones updates */
     int32_t first_tensor, tensor_count; /* in layout.tensor */
     int64_t elements;                   /* end of the last tensor */
     int64_t padded;                     /* world_size * slice */
@@ -58,10 +61,18 @@ typedef struct dsc_layout {
     int64_t parameter_count, trainable_count; /* elements of tensors, shared ones once */
 } dsc_layout;
 
-/* The model has passed dsc_model_check. Owned; close frees what it points to. */
-DSC_MUST_USE dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, int32_t world_size, dsc_layout *out,
-                                        dsc_error *err);
+/* For an update by `recipe`. The model has passed dsc_model_check. Owned; close frees what it points to. */
+DSC_MUST_USE dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe recipe,
+                                        int32_t world_size, dsc_layout *out, dsc_error *err);
 void dsc_layout_close(dsc_layout *layout);
+/* What a trainable group is updated by in a run of `recipe`. */
+static inline dsc_recipe dsc_layout_recipe(const dsc_layout *layout, int32_t group, dsc_recipe recipe)
+{
+    return layout->group[group].matrices ? recipe : dsc_recipes[recipe].rest;
+}
+/* A tensor as a matrix: dimensions from the second on are one. */
+static inline int64_t dsc_layout_rows(const dsc_layout_tensor *tensor) { return tensor->spec->dim[0]; }
+static inline int64_t dsc_layout_cols(const dsc_layout_tensor *tensor) { return tensor->count / tensor->spec->dim[0]; }
 
 /* The part of a tensor inside elements [first, first + count) of its group: *tensor_first is the offset inside the
  * tensor. Returns the number of elements, 0 when they do not meet. */

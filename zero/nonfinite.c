@@ -38,7 +38,8 @@ static dsc_status find_away(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_erro
     const int64_t slice = zero->o.layout->group[g].slice;
     dsc_sum sum;
     for (int64_t first = 0; first < slice; first += sum.count) {
-        DSC_TRY(dsc_store_sum_take(zero, g, first, false, -1, &sum, err));
+        const dsc_sum_place place = { .leaf = -1, .first = first };
+        DSC_TRY(dsc_store_sum_take(zero, g, &place, false, &sum, err));
         DSC_TRY(find_in(zero, g, sum.acc, slice * zero->o.rank + first, sum.count, tensor, err));
         DSC_TRY(dsc_store_sum_give(zero, &sum, err));
     }
@@ -57,8 +58,11 @@ dsc_status dsc_zero_find_nonfinite(dsc_zero *zero, int32_t *tensor, int32_t *ran
             DSC_TRY(find_in(zero, g, zero->group[g].last_sum, slice * zero->o.rank, slice, &mine, err));
         else if (zero->group[g].grad == NULL)
             DSC_TRY(find_away(zero, g, &mine, err));
-        else
-            DSC_TRY(find_in(zero, g, dsc_zero_own_sum(zero, g), slice * zero->o.rank, slice, &mine, err));
+        else {
+            int64_t first, count;
+            const float *sums = dsc_zero_known_sums(zero, g, &first, &count);
+            DSC_TRY(find_in(zero, g, sums, first, count, &mine, err));
+        }
     }
     DSC_TRY(dsc_comm_all_gather(zero->o.host_comm, DSC_CHANNEL_CONTROL, all, &mine, (int64_t)sizeof mine, DSC_U8, NULL,
                                 err));

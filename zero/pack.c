@@ -18,10 +18,12 @@ dsc_quant dsc_pack_of_params(const dsc_zero *zero, int32_t group)
     return zero->o.layout->group[group].trainable ? zero->o.quant_params : zero->o.quant_frozen;
 }
 
-/* Elements of each rank that pass at a time; none is longer than `longest`. */
-static int64_t chunk_of(const dsc_zero *zero, int64_t longest)
+/* Elements of each rank that pass at a time, of all ranks together `most` where it is given; none is longer than
+ * `longest`. */
+static int64_t chunk_of(const dsc_zero *zero, int64_t longest, int64_t most)
 {
-    const int64_t even = CHUNK_ELEMENTS / zero->world_size / DSC_QUANT_UNIT * DSC_QUANT_UNIT;
+    const int64_t together = most > 0 ? dsc_min_i64(most, CHUNK_ELEMENTS) : CHUNK_ELEMENTS;
+    const int64_t even = together / zero->world_size / DSC_QUANT_UNIT * DSC_QUANT_UNIT;
     return dsc_min_i64(longest, dsc_max_i64(even, DSC_QUANT_UNIT));
 }
 
@@ -41,8 +43,8 @@ void dsc_pack_plan(dsc_zero *zero, int64_t *gather_bytes, int64_t *leaf_bytes)
         if (layout->group[g].trainable && zero->o.quant_leaves != DSC_QUANT_NONE)
             leaves = dsc_max_i64(leaves, layout->group[g].slice);
     }
-    zero->pack_chunk = chunk_of(zero, params);
-    zero->pack_leaf_chunk = chunk_of(zero, leaves);
+    zero->pack_chunk = chunk_of(zero, params, zero->o.packed_gather_elements);
+    zero->pack_leaf_chunk = chunk_of(zero, leaves, zero->o.packed_leaf_elements);
     *gather_bytes = params == 0 ? 0 : chunk_bytes(zero, DSC_QUANT_INT8, zero->pack_chunk);
     *leaf_bytes = leaves == 0 ? 0 : chunk_bytes(zero, zero->o.quant_leaves, zero->pack_leaf_chunk);
     if (zero->world_size > 1)

@@ -219,12 +219,21 @@ static dsc_status open_leaf(dsc_zero *zero, const dsc_leaf *leaf, float **grad, 
     return DSC_OK;
 }
 
+/* Before the reductions of a micro-step. */
+static bool is_last_pass(const dsc_zero *zero)
+{
+    const int64_t micro_step = zero->more_follow ? zero->micro_step + 1 : 0;
+    return (micro_step + 1) * zero->world_size == zero->o.leaves_per_step;
+}
+
 dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t module, float **grad, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
     for (int32_t p = layout->module_first_param[module]; p < layout->module_first_param[module + 1]; p++)
         grad[p - layout->module_first_param[module]] = NULL;
     DSC_TRY(dsc_zero_after_update(zero, -1, zero->o.compute, err)); /* which reads the sums of the step before */
+    if (module == layout->module_count - 1 && is_last_pass(zero))
+        DSC_TRY(dsc_store_rest(zero, true, err)); /* files rest under the head's products, the longest of a pass */
     for (int32_t i = 0; i < zero->leaf_count; i++) {
         const dsc_leaf *leaf = &zero->leaf[i];
         if (leaf->module != module)
@@ -316,11 +325,11 @@ static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
     const bool overwrite = micro_step == 0 && leaf->first_of_group;
     const bool complete = leaf->last_of_group && (micro_step + 1) * zero->world_size == zero->o.leaves_per_step;
-    const dsc_leaf *next = leaf + 1 < zero->leaf + zero->leaf_count ? leaf + 1 : NULL;
-    const int32_t next_group = next != NULL && (micro_step > 0 || !next->first_of_group) ? next->group : -1;
+    dsc_sum_place place = { .leaf = (int32_t)(leaf - zero->leaf), .micro_step = micro_step };
     dsc_sum sum;
     for (int64_t first = 0; first < slice; first += sum.count) {
-        DSC_TRY(dsc_store_sum_take(zero, leaf->group, first, overwrite, next_group, &sum, err));
+        place.first = first;
+        DSC_TRY(dsc_store_sum_take(zero, leaf->group, &place, overwrite, &sum, err));
         const dsc_reduce_scatter_args args = { .acc = sum.acc,
                                                .leaf = leaf_base(zero, leaf) + first,
                                                .leaf_stride = slice,
@@ -337,12 +346,27 @@ static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_
         else
             DSC_TRY(dsc_store_sum_give(zero, &sum, err));
     }
-    return DSC_OK;
+    return zero->group[leaf->group].swap_at[DSC_PLANE_GRAD] >= 0 ? dsc_store_sum_rest(zero, &place, err) : DSC_OK;
+}
+
+/* Nobody else is told of it: ranks exchange momentum (onebit.c). */
+static dsc_status keep_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_step, dsc_error *err)
+{
+    const dsc_layout_group *group = &zero->o.layout->group[leaf->group];
+    float *sum = zero->group[leaf->group].grad;
+    const dsc_fold_args args = { .acc = sum, .leaf = leaf_base(zero, leaf), .leaf_count = 1, .count = group->padded,
+                                 .leaf_dtype = DSC_F32, .wire_dtype = zero->o.wire_dtype,
+                                 .overwrite = micro_step == 0 && leaf->first_of_group };
+    DSC_TRY(DSC_RUN(zero->reduce_stream, FOLD, &args, err));
+    DSC_TRY(pass_marks(zero, leaf, 0, group->slice, err));
+    return round_sums(zero, sum, group->padded, err);
 }
 
 static dsc_status reduce_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_step, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
+    if (zero->sums_are_own)
+        return keep_leaf(zero, leaf, micro_step, err);
     if (zero->level_count == 0)
         return fold_leaf(zero, leaf, micro_step, err);
     dsc_reduce_scatter_args args = { .leaf_stride = slice, .wire_dtype = zero->o.wire_dtype, .apart = zero->apart };
@@ -366,6 +390,7 @@ static dsc_status scale_leaf(dsc_zero *zero, const dsc_leaf *leaf, dsc_error *er
 
 dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, dsc_error *err)
 {
+    zero->micro_step = micro_step;
     zero->more_follow = (micro_step + 1) * zero->world_size < zero->o.leaves_per_step;
     DSC_TRY(dsc_zero_after_compute(zero, zero->reduce_stream, err));
     dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_REDUCE, module);

@@ -63,15 +63,18 @@ static void add_wire(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_z
         add_windows(zero, g, micro_steps * windows_of(zero, g), out);
 }
 
-/* How often an update reads what it works on: norms are taken first. */
-static int64_t update_passes(const dsc_zero *zero) { return dsc_norms_are_used(zero) ? 2 : 1; }
+/* How often an update reads what it works on: norms or whole directions are taken first. */
+static int64_t update_passes(const dsc_zero *zero, int32_t g)
+{
+    return dsc_recipes[dsc_group_recipe(zero, g)].needs != DSC_NEEDS_NOTHING ? 2 : 1;
+}
 
 static void add_files(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_zero_traffic *out)
 {
     const dsc_group_state *state = &zero->group[g];
     const bool trainable = zero->o.layout->group[g].trainable, fp32 = zero->o.compute_dtype == DSC_F32;
     const int64_t slice = zero->o.layout->group[g].slice, sum_bytes = dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
-    const int64_t passes = update_passes(zero);
+    const int64_t passes = update_passes(zero, g);
     if (state->swap_at[DSC_PLANE_PARAM] >= 0) {
         const int64_t bytes = slice * zero->param_bytes_each, windows = windows_of(zero, g);
         const bool handed = trainable && windows > 0 && dsc_store_updates_behind(zero); /* to the step's first one */
@@ -112,17 +115,17 @@ static void add_link(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_z
         out->to_host_bytes += leaves * slice * sum_bytes;
     }
     if (dsc_host_tier_brings(zero, g, DSC_PLANE_GRAD))
-        out->to_host_bytes += update_passes(zero) * slice * 4;
+        out->to_host_bytes += update_passes(zero, g) * slice * 4;
     if (trainable && by_host != away) { /* who updates is not where the parameters are; in fp32 they are read too */
         *(by_host ? &out->to_device_bytes : &out->to_host_bytes) += param_bytes;
-        *(by_host ? &out->to_host_bytes : &out->to_device_bytes) += fp32 ? update_passes(zero) * param_bytes : 0;
+        *(by_host ? &out->to_host_bytes : &out->to_device_bytes) += fp32 ? update_passes(zero, g) * param_bytes : 0;
     }
 }
 
 void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out)
 {
     const int64_t micro_steps = zero->o.leaves_per_step / zero->world_size;
-    *out = (dsc_zero_traffic){ 0 };
+    *out = (dsc_zero_traffic){ .wire_bytes = zero->matrices.wire_bytes, .signs_bytes = dsc_onebit_wire_bytes(zero) };
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         add_wire(zero, g, micro_steps, out);
         add_files(zero, g, micro_steps, out);

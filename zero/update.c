@@ -19,10 +19,11 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
         DSC_TRY(dsc_zero_bytes(zero->o.compute, on_device, bytes, err));
     zero->sum_started = false;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
-        const dsc_layout_group *group = &zero->o.layout->group[g];
+        dsc_sumsq_args args = { .sum = on_device };
+        int64_t first;
         if (zero->group[g].grad == NULL) /* frozen, or the reduction has done it */
             continue;
-        const dsc_sumsq_args args = { .x = dsc_zero_own_sum(zero, g), .count = group->slice, .sum = on_device };
+        args.x = dsc_zero_known_sums(zero, g, &first, &args.count);
         DSC_TRY(DSC_RUN(zero->o.compute, SUMSQ, &args, err));
     }
     DSC_TRY(dsc_copy(zero->o.compute, mine, on_device, bytes, err));
@@ -48,42 +49,60 @@ void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t fi
                               .first = zero->o.layout->group[tile->group].position + first,
                               .half_dtype = zero->o.compute_dtype,
                               .scalars = terms->scalars[update_class] };
-    for (int32_t k = 0; k < dsc_moment_count(zero); k++)
+    for (int32_t k = 0; k < dsc_moment_count(zero, tile->group); k++)
         out->state[k] = tile->moment[k] + moment_at;
     if (zero->o.compute_dtype != DSC_F32)
         out->param_half = (uint16_t *)tile->param + at;
 }
 
-/* One launch over elements [first, end) of the tile's group, which begin in tensor t. */
-static dsc_status update_range(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, int32_t t,
-                               dsc_error *err)
+/* What a tensor's rate is multiplied by. */
+static double rate_factor(const dsc_zero *zero, int32_t t)
+{
+    const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+    switch (dsc_recipes[dsc_group_recipe(zero, tensor->group)].needs) {
+    case DSC_NEEDS_NORMS: return zero->norms.trust[t];
+    case DSC_NEEDS_MATRICES: return dsc_matrices_factor(tensor);
+    case DSC_NEEDS_NOTHING: break;
+    }
+    return 1.0;
+}
+
+/* One launch over elements [first, end) of the tile's group, which begin in tensor t; `along` is the tile's. */
+static dsc_status update_range(const dsc_zero *zero, const dsc_tile *tile, const float *along, int64_t first,
+                               int64_t end, int32_t t, dsc_error *err)
 {
     dsc_update_args args;
     dsc_update_args_fill(zero, tile, first, end, zero->o.layout->tensor[t].update_class, &args);
-    if (dsc_norms_are_used(zero))
-        args.scalars.step_size = (float)((double)args.scalars.step_size * zero->norms.trust[t]);
-    return dsc_launch(tile->stream, dsc_recipe_kernel(zero->o.recipe), &args, (int64_t)sizeof args, err);
+    args.scalars.step_size = (float)((double)args.scalars.step_size * rate_factor(zero, t));
+    if (along != NULL)
+        args.along = along + (first - tile->first);
+    return dsc_launch(tile->stream, dsc_recipe_kernel(dsc_group_recipe(zero, tile->group)), &args,
+                      (int64_t)sizeof args, err);
 }
 
 /* Runs of neighbouring tensors of one class are one launch, unless each tensor has a step of its own; padding goes with
  * the tensor before it. */
-static dsc_status update_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+static dsc_status update_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
     const dsc_layout_group *group = &layout->group[tile->group];
+    const dsc_recipe_needs needs = dsc_recipes[dsc_group_recipe(zero, tile->group)].needs;
     const int64_t tile_end = tile->first + tile->count;
+    const float *along = NULL;
     int64_t first = tile->first;
     int32_t t = group->first_tensor;
     const int32_t last = group->first_tensor + group->tensor_count;
+    if (needs == DSC_NEEDS_MATRICES)
+        DSC_TRY(dsc_matrices_along(zero, tile, &along, err));
     while (first < tile_end) {
         while (t + 1 < last && layout->tensor[t + 1].offset <= first)
             t++;
         const int32_t of = t;
         while (t + 1 < last && layout->tensor[t + 1].update_class == layout->tensor[of].update_class &&
-               !dsc_norms_are_used(zero))
+               needs == DSC_NEEDS_NOTHING)
             t++;
         const int64_t end = t + 1 < last ? dsc_min_i64(layout->tensor[t + 1].offset, tile_end) : tile_end;
-        DSC_TRY(update_range(zero, tile, first, end, of, err));
+        DSC_TRY(update_range(zero, tile, along, first, end, of, err));
         first = end;
     }
     return DSC_OK;
@@ -141,6 +160,22 @@ static dsc_status start_update(dsc_zero *zero, int32_t g, dsc_error *err)
     return dsc_event_record(zero->group[g].updated, zero->update_stream, err);
 }
 
+static dsc_status update_groups(dsc_zero *zero, dsc_round round, dsc_error *err)
+{
+    for (int32_t g = round.first; g < round.end; g++) {
+        const dsc_group_state *state = &zero->group[g];
+        if (!zero->o.layout->group[g].trainable || state->own_count == 0)
+            continue;
+        if (zero->o.stage == 0 && zero->world_size > 1 && !zero->sums_are_own)
+            DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, dsc_zero_own_sum(zero, g),
+                                        zero->o.layout->group[g].slice, DSC_F32, zero->o.compute, err));
+        DSC_TRY(start_update(zero, g, err));
+        if (zero->o.stage > 0 && state->param_whole && zero->world_size > 1)
+            DSC_TRY(gather_params(zero, g, err));
+    }
+    return DSC_OK;
+}
+
 dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
                            dsc_error *err)
 {
@@ -149,22 +184,19 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     zero->terms.stream = dsc_rng_stream(DSC_RNG_MOMENT, (uint32_t)update);
     DSC_ASSERT(!zero->early_begun);
     DSC_TRY(after_gathers(zero, err));
+    if (zero->variance_stays)
+        DSC_TRY(dsc_onebit_prepare(zero, err));
     if (dsc_norms_are_used(zero))
         DSC_TRY(dsc_norms_take(zero, err));
     dsc_secondary_forget(zero, false);
     DSC_TRY(dsc_store_begin(zero, err));
-    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
-        const dsc_group_state *state = &zero->group[g];
-        if (!zero->o.layout->group[g].trainable || state->own_count == 0)
-            continue;
-        if (zero->o.stage == 0 && zero->world_size > 1)
-            DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, dsc_zero_own_sum(zero, g),
-                                        zero->o.layout->group[g].slice, DSC_F32, zero->o.compute, err));
-        DSC_TRY(start_update(zero, g, err));
-        if (zero->o.stage > 0 && state->param_whole && zero->world_size > 1)
-            DSC_TRY(gather_params(zero, g, err));
+    for (int32_t r = 0; r < dsc_matrices_rounds(zero); r++) {
+        DSC_TRY(dsc_matrices_take(zero, r, err));
+        DSC_TRY(update_groups(zero, dsc_matrices_round(zero, r), err));
     }
-    return zero->update_stream != NULL ? dsc_event_record(zero->updated, zero->update_stream, err) : DSC_OK;
+    if (zero->update_stream != NULL)
+        DSC_TRY(dsc_event_record(zero->updated, zero->update_stream, err));
+    return dsc_store_rest(zero, false, err);
 }
 
 /* Stage 0 keeps whole masters and moments: gathers the slices that were written. */
@@ -172,7 +204,7 @@ static dsc_status gather_states(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[g].slice;
     dsc_group_state *state = &zero->group[g];
-    for (int plane = DSC_PLANE_MASTER; plane < DSC_PLANE_MOMENT1 + dsc_moment_count(zero); plane++) {
+    for (int plane = DSC_PLANE_MASTER; plane < DSC_PLANE_MOMENT1 + dsc_moment_count(zero, g); plane++) {
         char *whole = plane == DSC_PLANE_MASTER ? (char *)state->master : state->moment[plane - DSC_PLANE_MOMENT1];
         const char *mine = whole + slice * zero->o.rank * dsc_plane_bytes_each(zero, (dsc_plane)plane);
         DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, whole, mine, slice,
@@ -217,6 +249,7 @@ dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
             DSC_TRY(gather_params(zero, g, err));
     }
     DSC_TRY(dsc_zero_forget_errors(zero, err));
+    DSC_TRY(dsc_onebit_forget(zero, err));
     DSC_TRY(dsc_zero_sync(zero, err));
     return dsc_store_settle(zero, err);
 }

@@ -37,7 +37,7 @@ static void plan_states(dsc_zero *zero)
         bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += dsc_sum_tier_away(zero, g) ? 0 : own_bytes;
         if (state->swap_states)
             continue;
-        bytes[DSC_TAG_MOMENT][DSC_TIER_DEVICE] += state->own_count * dsc_moment_bytes_each(zero);
+        bytes[DSC_TAG_MOMENT][DSC_TIER_DEVICE] += state->own_count * dsc_moment_bytes_each(zero, g);
         if (zero->o.compute_dtype != DSC_F32)
             bytes[DSC_TAG_MASTER][DSC_TIER_DEVICE] += own_bytes;
     }
@@ -63,6 +63,8 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += leaf_bytes + pack_leaf_bytes + dsc_pack_error_bytes(zero);
     zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += counter_bytes;
     dsc_norms_plan(zero);
+    dsc_onebit_plan(zero);
+    DSC_TRY(dsc_matrices_plan(zero, err));
     dsc_traffic_plan(zero, &zero->plan.traffic);
     return DSC_OK;
 }
@@ -77,6 +79,10 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     DSC_ASSERT(options->rank >= 0 && options->rank < options->layout->world_size);
     DSC_ASSERT(options->neighbour_count <= 1 ||
                (options->stage == 3 && options->layout->world_size % options->neighbour_count == 0));
+    DSC_ASSERT(options->signs_after == 0 || (options->stage == 0 && options->recipe == DSC_RECIPE_ADAMW));
+    DSC_ASSERT(options->signs_after == 0 || !options->world_size_reproducible);
+    DSC_ASSERT(options->signs_after == 0 || options->moment_dtype == DSC_F32);
+    DSC_ASSERT(options->signs_after == 0 || options->quant_leaves == DSC_QUANT_NONE);
     DSC_ASSERT(options->recipe >= 0 && options->recipe < DSC_RECIPE_COUNT);
     dsc_zero *zero = NULL;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *zero, &zero, err));
@@ -105,14 +111,15 @@ dsc_status dsc_zero_plan(const dsc_zero_options *options, dsc_zero_bytes_plan *o
     return DSC_OK;
 }
 
-int64_t dsc_moment_bytes_each(const dsc_zero *zero)
+int64_t dsc_moment_bytes_each(const dsc_zero *zero, int32_t group)
 {
-    return dsc_moment_count(zero) * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
+    return dsc_moment_count(zero, group) * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
 }
 
-char *dsc_zero_place_moments(const dsc_zero *zero, dsc_group_state *state, char *from)
+char *dsc_zero_place_moments(const dsc_zero *zero, int32_t group, char *from)
 {
-    for (int32_t k = 0; k < dsc_moment_count(zero); k++) {
+    dsc_group_state *state = &zero->group[group];
+    for (int32_t k = 0; k < dsc_moment_count(zero, group); k++) {
         state->moment[k] = from;
         from += state->own_count * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
     }
@@ -140,7 +147,7 @@ static void place_states(dsc_zero *zero)
             state->master = (float *)(void *)state->param + (state->param_whole ? state->own_first : 0);
         if (state->swap_states)
             continue;
-        moment = dsc_zero_place_moments(zero, state, moment);
+        moment = dsc_zero_place_moments(zero, g, moment);
         if (zero->o.compute_dtype != DSC_F32) {
             state->master = master;
             master += state->own_count;
@@ -172,6 +179,8 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, sum_bytes, &zero->sum_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, sum_bytes * zero->world_size, &zero->sums_buf, err));
     DSC_TRY(dsc_norms_open(zero, err));
+    DSC_TRY(dsc_onebit_open(zero, err));
+    DSC_TRY(dsc_matrices_open(zero, err));
     place_states(zero);
     return DSC_OK;
 }
@@ -246,6 +255,8 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     if (zero->o.device != NULL) {
         dsc_secondary_close(zero);
         dsc_pack_close(zero);
+        dsc_onebit_close(zero);
+        dsc_matrices_close(zero);
         dsc_norms_close(zero);
         dsc_mem_close(zero->o.device, &zero->sums_buf);
         dsc_mem_close(zero->o.device, &zero->sum_buf);
@@ -338,5 +349,13 @@ dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err)
         DSC_TRY(dsc_stream_sync(streams[i], err));
     return dsc_store_drain(zero, err);
 }
+
+void dsc_zero_begin(dsc_zero *zero, int64_t update)
+{
+    zero->variance_stays = zero->o.signs_after > 0 && update > zero->o.signs_after;
+    zero->sums_are_own = zero->variance_stays && dsc_onebit_is_used(zero);
+}
+
+bool dsc_zero_sums_are_own(const dsc_zero *zero) { return zero->sums_are_own; }
 
 void dsc_zero_cancel(dsc_zero *zero) { atomic_store(&zero->cancelled, true); }

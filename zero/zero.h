@@ -43,6 +43,7 @@ typedef struct dsc_zero_swap {
     int64_t param_elements_in_memory; /* of this rank's parameters not in files but in memory, the host's if it has its
                                          own; those of the first groups */
     int64_t persistent_elements;      /* parameters of groups of at most so many stay on the device */
+    int64_t window_elements;          /* what windows of parameters take, if one module takes no more; 0: as needed */
     int64_t tile_elements;            /* at most; what one buffer holds */
     int32_t slot_count;               /* buffers for each kind of state, 1..DSC_RING_SLOTS_MAX */
     bool read_ahead, write_behind;    /* a tile is read, and another written, while one is worked on */
@@ -61,13 +62,19 @@ typedef struct dsc_zero_options {
     dsc_dtype wire_dtype;             /* of leaves; likewise */
     float leaf_factor;                /* what they are multiplied by before they are sent; 0 is 1 */
     dsc_recipe recipe;                /* of the update: what an element has of moments, its states, 0 to 2 */
+    int64_t round_elements;           /* of this rank's matrices, whose whole directions are made at a time: at most so
+                                         many, or one group's */
     dsc_dtype moment_dtype;           /* F32, or BF16: rounded by chance, keyed by seed, update and element */
     dsc_dtype sum_dtype;              /* of gradients; BF16: rounded to the nearest whenever a leaf is in, wherever they
                                          are; those away from the device lie in it */
     /* ZeRO++: what parameters, and frozen ones, are packed in on their way to windows at stage 3 (NONE or INT8), and
      * leaves on theirs to their owners. */
     dsc_quant quant_params, quant_frozen, quant_leaves;
+    int64_t packed_gather_elements, packed_leaf_elements; /* most that pass packed at a time, of all ranks; 0: any */
     bool leaf_errors; /* what packing takes from a leaf is added to the next one of that use on this rank */
+    /* Of ADAMW at stage 0: after so many updates ranks no longer add up gradients but exchange their momentum as signs
+     * (onebit.c). 0: they never do. */
+    int64_t signs_after;
     uint64_t seed;
     bool overlap;
     int64_t prefetch_elements;        /* groups are gathered ahead while what is under way is at most this long */
@@ -91,6 +98,7 @@ typedef struct dsc_zero_options {
 typedef struct dsc_zero_traffic {
     int64_t wire_bytes;                               /* parameters and gradients that other ranks send */
     int64_t neighbour_bytes;                          /* of them within this rank's neighbours */
+    int64_t signs_bytes; /* and what they send instead, scales too, once momentum goes as signs; 0: it never does */
     int64_t pass_read_bytes, pass_written_bytes;      /* of files, during forward and backward passes */
     int64_t update_read_bytes, update_written_bytes;  /* and by the update */
     int64_t updated_elements;                         /* by this rank */
@@ -108,6 +116,11 @@ typedef struct dsc_zero dsc_zero;
 DSC_MUST_USE dsc_status dsc_zero_open(const dsc_zero_options *options, dsc_zero **out, dsc_error *err);
 void dsc_zero_close(dsc_zero **zero); /* waits for its streams */
 
+/* Before the first micro-step towards an update, counted from 1. */
+void dsc_zero_begin(dsc_zero *zero, int64_t update);
+/* This update's sums are of this rank's own leaves: ranks will exchange momentum. */
+bool dsc_zero_sums_are_own(const dsc_zero *zero);
+
 /* ---- inside a micro-step, called in the order of steps, work goes to the compute stream ---- */
 
 /* Starts the gathers that belong before step `step`, waits for those of `module` and points param[i] at its whole
@@ -124,8 +137,12 @@ DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t 
 
 /* Of leaf_errors: what was taken from leaves is forgotten. Asynchronous. */
 DSC_MUST_USE dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err);
+/* Collective. What signs have left out so far becomes part of the moments, so that these are all that there is to save:
+ * the next update, whose momentum keeps beta1 of the last one, adds up the same numbers as it would have. */
+DSC_MUST_USE dsc_status dsc_zero_settle_signs(dsc_zero *zero, double beta1, dsc_error *err);
 
-/* After the last micro-step: all sums are complete; *sum is the sum of squares over all ranks (of the raw sums). */
+/* After the last micro-step: all sums are complete; *sum is the sum of squares over all ranks (of the raw sums;
+ * where they are own, of every rank's). */
 DSC_MUST_USE dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err);
 /* Collective, when that sum is not finite: the first tensor (in the layout) that has an Inf or NaN among its sums, and
  * the rank that owns them. -1: none has. */
@@ -134,7 +151,7 @@ DSC_MUST_USE dsc_status dsc_zero_find_nonfinite(dsc_zero *zero, int32_t *tensor,
  * scalars are scalars[its update_class], of class_count <= DSC_UPDATE_CLASSES_MAX. `update` counts from 1. Where
  * states are in files of a host_visible device the update itself goes on after this has returned: acquire waits for the
  * groups that it gives, and what fails comes out there, or of dsc_zero_sync. */
-#define DSC_UPDATE_CLASSES_MAX 32
+#define DSC_UPDATE_CLASSES_MAX 64
 DSC_MUST_USE dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count,
                                         int64_t update, dsc_error *err);
 

@@ -122,8 +122,10 @@ typedef struct dsc_step_result {
     int64_t epoch;      /* of the step's last sample, from 0 */
     uint32_t requests;  /* of any rank since the step before: the same on all ranks (dsc_engine_request) */
     bool save_ended;    /* a save that was started has ended: dsc_engine_save_wait now says how without waiting */
+    int64_t seq_length; /* tokens of the step's samples: fewer than the model's while a curriculum lasts; 0: none */
+    double flops;       /* of the step, over all ranks, forward and backward */
 } dsc_step_result;
-#define DSC_STEP_RESULT_INIT { (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0, 0, false }
+#define DSC_STEP_RESULT_INIT { (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0, 0, false, 0, 0 }
 
 /* Collective. One optimizer step: gradient_accumulation_steps micro-batches from the data source, forward, backward,
  * update. DSC_ERR_INPUT at the end of a data source that ends. */
@@ -205,12 +207,13 @@ typedef struct dsc_host_tensor {
     const char *name;
     float *data; /* [count] the host program's parameter, borrowed until the optimizer is closed */
     int64_t count;
+    int64_t columns; /* of a matrix of count / columns rows, which it divides; 0: an array without a shape */
 } dsc_host_tensor;
 
 /* Collective. Averages gradients over the ranks, clips, updates with the config's optimizer and schedule and writes the
- * new values back into the host program's tensors. Optimizer state is sharded: 12 bytes per parameter over W. Rank 0's
- * values are broadcast at open. The engine may be one without a model (its config then gives optimizer and schedule).
- * Owned; close before the engine. */
+ * new values back into the host program's tensors. Optimizer state is sharded: 12 bytes per parameter over W (with
+ * OneBitAdam every rank has all of it). Rank 0's values are broadcast at open. The engine may be one without a model
+ * (its config then gives optimizer and schedule). Owned; close before the engine. */
 typedef struct dsc_optimizer dsc_optimizer;
 DSC_API DSC_MUST_USE dsc_status dsc_optimizer_open(dsc_optimizer **out, dsc_engine *engine,
                                                    const dsc_host_tensor *tensors, int32_t tensor_count,
@@ -293,6 +296,7 @@ typedef struct dsc_run_info {
     bool save_async;         /* "dsc".save_async: dsc_engine_save_start can be used */
     int64_t eval_patience;   /* evaluations in a row without a lower loss that end the run, 0: never */
     const char *tokenizer;   /* a tokenizer.json or its folder, which texts are read by; "": a byte is a token */
+    bool curriculum;         /* samples of the first steps are shorter */
 } dsc_run_info;
 DSC_API void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info); /* struct_bytes set by the caller */
 

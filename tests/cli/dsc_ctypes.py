@@ -39,7 +39,7 @@ class Result(c.Structure):
 
 
 class Tensor(c.Structure):
-    _fields_ = [("name", c.c_char_p), ("data", c.POINTER(c.c_float)), ("count", c.c_int64)]
+    _fields_ = [("name", c.c_char_p), ("data", c.POINTER(c.c_float)), ("count", c.c_int64), ("columns", c.c_int64)]
 
 
 lib.dsc_version.restype = c.c_char_p

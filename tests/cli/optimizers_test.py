@@ -24,14 +24,14 @@ def start():
     return torch.randn(N, generator=torch.Generator().manual_seed(12345)) + 0.25
 
 
-def ours(section, groups=()):
-    """Two tensors, of one parameter group each where `groups` says so."""
+def ours(section, groups=(), names=(b"a.weight", b"a.bias"), columns=(0, 0)):
+    """Two tensors, of one parameter group each where `groups` says so; matrices where they have columns."""
     config = json.dumps({"train_micro_batch_size_per_gpu": 1, "optimizer": section, "dsc": {"threads": 1, "param_groups": list(groups)}}).encode()
 
     def body(rank, open_engine):
         engine, err = open_engine(flags=NO_MODEL, config_text=config), Error()
         halves = [(c.c_float * (N // 2))(*part.tolist()) for part in start().chunk(2)]
-        tensors = (Tensor * 2)(*[Tensor(name, part, N // 2) for name, part in zip((b"a.weight", b"a.bias"), halves)])
+        tensors = (Tensor * 2)(*[Tensor(name, part, N // 2, cols) for name, part, cols in zip(names, halves, columns)])
         optimizer = c.c_void_p()
         must(lib.dsc_optimizer_open(c.byref(optimizer), engine, tensors, 2, c.byref(err)), err)
         for step in range(STEPS):
@@ -43,14 +43,18 @@ def ours(section, groups=()):
     return run_world(1, body)[0]
 
 
-def theirs(make, params, groups=({}, {})):
-    halves = [part.clone().requires_grad_(True) for part in start().chunk(2)]
+def shaped(part, cols):
+    return part.view(-1, cols) if cols else part
+
+
+def theirs(make, params, groups=({}, {}), columns=(0, 0)):
+    halves = [shaped(part.clone(), cols).requires_grad_(True) for part, cols in zip(start().chunk(2), columns)]
     optimizer = make([dict(params=[w], **group) for w, group in zip(halves, groups)], **params)
     for step in range(STEPS):
-        for w, g in zip(halves, gradients(step).chunk(2)):
-            w.grad = g
+        for w, g, cols in zip(halves, gradients(step).chunk(2), columns):
+            w.grad = shaped(g, cols)
         optimizer.step()
-    return torch.cat([w.detach() for w in halves])
+    return torch.cat([w.detach().flatten() for w in halves])
 
 
 class Lion(torch.optim.Optimizer):
@@ -91,6 +95,42 @@ class Lamb(torch.optim.Optimizer):
             p.data.copy_(w - rate * trust * u)
 
 
+def zeropower(g, steps):
+    """Newton-Schulz (Jordan 2024) in double."""
+    x = g.double() / max(float(g.double().norm()), 1e-7)
+    for _ in range(steps):
+        a = x @ x.T
+        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+    return x
+
+
+class Muon(torch.optim.Optimizer):
+    """torch.optim.Muon's formula with its Newton-Schulz steps in double instead of bf16."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, dict(momentum=0.95, weight_decay=0, nesterov=True, ns_steps=5) | options)
+        self.m = [torch.zeros_like(group["params"][0]) for group in self.param_groups]
+
+    def step(self):
+        for o, m in zip(self.param_groups, self.m):
+            p, beta = o["params"][0], o["momentum"]
+            m.lerp_(p.grad, 1 - beta)
+            u = zeropower(p.grad.lerp(m, beta) if o["nesterov"] else m, o["ns_steps"])
+            p.data.mul_(1 - o["lr"] * o["weight_decay"])
+            p.data.copy_(p.data - o["lr"] * max(1, p.shape[0] / p.shape[1]) ** 0.5 * u)
+
+
+class Parts:
+    """An optimizer for each tensor."""
+
+    def __init__(self, groups, makes):
+        self.parts = [make(group.pop("params"), **group) for make, group in zip(makes, groups)]
+
+    def step(self):
+        for part in self.parts:
+            part.step()
+
+
 CASES = [
     ("SGD", torch.optim.SGD, dict(lr=0.01)),
     ("SGD", torch.optim.SGD, dict(lr=0.01, weight_decay=0.1)),
@@ -107,12 +147,14 @@ CASES = [
 ]
 
 
-def compare(name, make, params, what="", ours_have=(), theirs_have=({}, {})):
-    a, b = ours({"type": name, "params": params}, ours_have).double(), theirs(make, params, theirs_have).double()
+def compare(name, make, params, what="", ours_have=(), theirs_have=({}, {}), theirs_params=None, names=(b"a.weight", b"a.bias"),
+            columns=(0, 0), most=1e-6):
+    a = ours({"type": name, "params": params}, ours_have, names, columns).double()
+    b = theirs(make, params if theirs_params is None else theirs_params, theirs_have, columns).double()
     # relative to a weight, or to 1, the size of all, where one has come close to 0: its roundings were those of larger ones
     off = float(((a - b).abs() / b.abs().clamp(min=1.0)).max())
     own = float((b - start().double()).abs().max())
-    check(f"{name} {params}{what}: {STEPS} steps within 1e-6", off < 1e-6 and own > 0.01, f"off by {off}, moved by {own}")
+    check(f"{name} {params}{what}: {STEPS} steps within {most:g}", off < most and own > 0.01, f"off by {off}, moved by {own}")
     print(f"# off by {off:.2g} relative", flush=True)
 
 
@@ -122,5 +164,17 @@ compare("AdamW", torch.optim.AdamW, dict(lr=0.001, weight_decay=0.1), ", no deca
         [dict(params=["*.bias"], weight_decay=0, lr=0.002)], [dict(), dict(weight_decay=0, lr=0.002)])
 compare("SGD", torch.optim.SGD, dict(lr=0.01, momentum=0.9), ", decay of weights only, at half the rate",
         [dict(params="*.weight", weight_decay=0.1, lr_scale=0.5), dict(params=["*"])], [dict(weight_decay=0.1, lr=0.005), dict()])
+# tall and wide; the second also as an embedding, which goes by Adam
+MATRICES = dict(theirs_params={}, columns=(10, 25))
+compare("Muon", Muon, dict(lr=0.002, weight_decay=0.1, momentum=0.9), **MATRICES | dict(theirs_params=dict(lr=0.002, weight_decay=0.1, momentum=0.9)))
+compare("Muon", Muon, dict(muon_lr=0.002, nesterov=False, ns_steps=3), **MATRICES | dict(theirs_params=dict(lr=0.002, nesterov=False, ns_steps=3)))
+compare("Muon", lambda groups, **_: Parts(groups, (torch.optim.AdamW, Muon)), dict(muon_lr=0.005, adam_lr=0.001, betas=[0.8, 0.99], eps=1e-8),
+        ", an embedding by AdamW", theirs_have=(dict(lr=0.001, betas=(0.8, 0.99), eps=1e-8, weight_decay=0), dict(lr=0.005)),
+        names=(b"word_embeddings.weight", b"h.0.weight"), **MATRICES)
+if hasattr(torch.optim, "Muon"):  # whose steps are in bf16: of each element's way
+    compare("Muon", torch.optim.Muon, dict(lr=0.002, weight_decay=0.1), " beside torch.optim.Muon, whose Newton-Schulz steps are in bf16",
+            most=2e-3, **MATRICES | dict(theirs_params=dict(lr=0.002, weight_decay=0.1)))
+else:
+    print("# torch.optim.Muon: this torch has none")
 print(f"1..{tests[0]}")
 sys.exit(1 if failed[0] else 0)

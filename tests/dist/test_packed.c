@@ -24,6 +24,7 @@
 #define FROZEN ", \"zero_quantized_nontrainable_weights\": true"
 #define GRADIENTS ", \"zero_quantized_gradients\": true"
 #define NEIGHBOURS ", \"zero_hpz_partition_size\": 2"
+#define PIECES ", \"allgather_bucket_size\": 8192, \"reduce_bucket_size\": 4096" /* of 2 ranks; slices are 9216 */
 #define ANY_WORLD ", \"reproducible\": \"world_size\""
 
 static char folder[512];
@@ -344,6 +345,24 @@ static void frozen_weights_can_be_packed_alone(void **state)
     toy_model_close(model);
 }
 
+/* Slices longer than the buckets pass in pieces through smaller buffers, each piece beside what was taken from it. */
+static void pieces_give_the_same_bits(void **state)
+{
+    dsc_model *model = toy_model_open(5, 133, 3, true);
+    for (size_t c = 0; c <= DSC_COUNT(compressions); c++) {
+        const bool feedback = c > 0;
+        run_result whole, pieces;
+        variant v = { 2, 3, 2, BF16, feedback ? WEIGHTS : WEIGHTS GRADIENTS, feedback ? compression_of(c - 1) : "" };
+        run_variant(&v, model, NULL, &whole);
+        v.zero = feedback ? WEIGHTS PIECES : WEIGHTS GRADIENTS PIECES;
+        run_variant(&v, model, NULL, &pieces);
+        assert_true(same(&whole, &pieces));
+        assert_true(pieces.planned < whole.planned);
+        assert_true(pieces.wire_planned == whole.wire_planned);
+    }
+    toy_model_close(model);
+}
+
 int main(void)
 {
     const char *tmp = getenv("TMPDIR");
@@ -359,6 +378,7 @@ int main(void)
         cmocka_unit_test(compressed_gradients_have_the_same_bits_at_every_stage),
         cmocka_unit_test(a_resumed_run_has_the_same_bits),
         cmocka_unit_test(frozen_weights_can_be_packed_alone),
+        cmocka_unit_test(pieces_give_the_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

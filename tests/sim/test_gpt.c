@@ -233,7 +233,8 @@ static void registered_memory_gives_the_same_bits(void **state)
     v.own = ", \"nccl_register\": true";
     run(&v, &registered);
     const uint64_t made = cusim_nccl_registrations() - before, channels = 3;
-    assert_true(made > 0 && made % (channels * (uint64_t)world) == 0);
+    assert_true(!cusim_present() || made > 0);
+    assert_true(made % (channels * (uint64_t)world) == 0);
     assert_string_equal(plain.hash, registered.hash);
     tiny_free_states(&plain);
     tiny_free_states(&registered);

@@ -63,7 +63,7 @@ static dsc_status optimize(host_run *run, int32_t rank, dsc_engine *engine, dsc_
         static const char *const names[TENSORS] = { "a", "b", "c" };
         for (int64_t i = 0; i < counts[t]; i++)
             run->result[rank][t][i] = number(t, i, rank); /* rank 0's are broadcast */
-        tensors[t] = (dsc_host_tensor){ names[t], run->result[rank][t], counts[t] };
+        tensors[t] = (dsc_host_tensor){ .name = names[t], .data = run->result[rank][t], .count = counts[t] };
         list[t] = grads[rank][t];
     }
     dsc_status status = dsc_optimizer_open(&optimizer, engine, tensors, TENSORS, err);

@@ -59,7 +59,8 @@ static void collect(world_job *job, dsc_engine *engine)
         static const dsc_plane planes[3] = { DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2 };
         int64_t first;
         const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
-        for (int s = 0; s < 1 + dsc_recipes[engine->config.optimizer.recipe].state_count && slice.trainable; s++) {
+        const dsc_recipe recipe = dsc_layout_recipe(layout, tensor->group, engine->config.optimizer.recipe);
+        for (int s = 0; s < 1 + dsc_recipes[recipe].state_count && slice.trainable; s++) {
             float **whole = &job->whole[t * 3 + s];
             if (*whole == NULL)
                 *whole = calloc((size_t)tensor->count, sizeof **whole);
@@ -153,6 +154,7 @@ static void measure(dsc_engine *engine, run_result *out)
     out->tracked_peak = stats.tracked_peak_bytes;
     out->planned = stats.planned_bytes;
     out->wire_planned = engine->plan.traffic.wire_bytes;
+    out->pass_reads_planned = engine->plan.traffic.pass_read_bytes;
     for (int32_t i = 0; i < dsc_engine_plan_row_count(engine); i++) {
         static const char *const states[4] = { "params", "grads", "master", "moments" };
         dsc_plan_row row;

@@ -254,7 +254,7 @@ static dsc_status toy_fill(void *user, int64_t first_sample, int64_t count, void
     return DSC_OK;
 }
 
-dsc_data_source toy_data(dsc_model *model, int64_t sample_count)
+dsc_data_source toy_data(const dsc_model *model, int64_t sample_count)
 {
     return (dsc_data_source){ .fill = toy_fill, .user = model->self, .sample_count = sample_count };
 }

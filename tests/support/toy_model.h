@@ -11,6 +11,6 @@ dsc_model *toy_model_open(int64_t in, int64_t width, int32_t blocks, bool frozen
 void toy_model_close(dsc_model *model);
 
 /* Endless-looking data: features and targets are pure functions of the sample's number. */
-dsc_data_source toy_data(dsc_model *model, int64_t sample_count);
+dsc_data_source toy_data(const dsc_model *model, int64_t sample_count);
 
 #endif

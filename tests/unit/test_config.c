@@ -72,6 +72,15 @@ static void batch_error_says_what_works(void **state)
     assert_non_null(strstr(err.message, "any world size"));
 }
 
+static void zeros_of_older_releases(void **state)
+{
+    (void)state;
+    parse_ok(around("\"zero_optimization\":{\"stage\":2,\"reduce_bucket_size\":0},"
+                    "\"flops_profiler\":{\"enabled\":true,\"profile_step\":0}"));
+    assert_int_equal(config.zero.reduce_bucket_size, 0);
+    assert_int_equal(config.flops_profiler.profile_step, 1);
+}
+
 static void resolve_starts_over(void **state)
 {
     (void)state;
@@ -415,6 +424,9 @@ static void offload_to_files(void **state)
     assert_int_equal(zero->nvme_param.path_count, 1);
     assert_string_equal(zero->nvme_param.path[0], "/c");
     assert_int_equal(zero->offload_buffer_count, 8);
+    assert_true(zero->param_buffers_given);
+    assert_int_equal(zero->param_buffer_count, 2);
+    assert_int_equal(zero->param_buffer_size, 1);
     assert_true(zero->pipeline_read && !zero->pipeline_write);
     assert_float_equal(zero->offload_ratio, 0.25, 0);
     assert_int_equal(config.aio.block_size, 65536);
@@ -432,6 +444,7 @@ static void offload_to_files(void **state)
                     "\"offload_param\":{\"device\":\"nvme\",\"nvme_path\":\"/c\"}}"));
     assert_int_equal(dsc_config_resolve(&config, &facts, &err), DSC_OK);
     assert_int_equal(zero->max_in_cpu, 0);
+    assert_false(zero->param_buffers_given);
     assert_int_equal(zero->stage3_param_persistence_threshold, 640);
     assert_string_equal(config.own.aio, "auto");
 }
@@ -524,6 +537,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batch_as_deepspeed),
         cmocka_unit_test(batch_error_says_what_works),
+        cmocka_unit_test(zeros_of_older_releases),
         cmocka_unit_test(resolve_starts_over),
         cmocka_unit_test(warnings),
         cmocka_unit_test(silent),

@@ -246,6 +246,8 @@ static void print_traffic(const plan_table *t)
     const int64_t read = m->pass_read_bytes + m->update_read_bytes;
     const int64_t written = m->pass_written_bytes + m->update_written_bytes;
     printf("a step moves %.2f MB from other ranks to each", (double)m->wire_bytes / MB);
+    if (m->signs_bytes > 0)
+        printf(", %.2f MB once momentum goes as signs", (double)m->signs_bytes / MB);
     if (read + written > 0)
         printf(", %.2f MB read from files, %.2f MB written", (double)read / MB, (double)written / MB);
     if (m->to_device_bytes + m->to_host_bytes > 0)
@@ -291,6 +293,8 @@ static void print_count(const char *name, int64_t value) { printf(",\"%s\":%lld"
 static void print_json_traffic(const plan_table *t)
 {
     printf(",\"per_step\":{\"wire_bytes\":%lld", (long long)t->traffic.wire_bytes);
+    if (t->traffic.signs_bytes > 0)
+        print_count("signs_bytes", t->traffic.signs_bytes);
     print_count("pass_read_bytes", t->traffic.pass_read_bytes);
     print_count("pass_written_bytes", t->traffic.pass_written_bytes);
     print_count("update_read_bytes", t->traffic.update_read_bytes);

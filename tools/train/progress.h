@@ -13,7 +13,8 @@ typedef struct train_progress {
     FILE *jsonl, *text; /* NULL: not wanted */
     int64_t first_step, last_step, steps_per_epoch, every;
     int64_t start_ns, epoch_start_ns, epoch, tokens;
-    double flops_per_step;
+    double flops_per_step; /* of the last step */
+    int64_t seq_length;    /* of whole samples, where steps are told how long theirs are; else 0 */
     int64_t memory_bytes;
     double step_ns_smooth; /* exponential mean, for the ETA */
     double *loss; /* of every step, for the curve; NULL without memory */

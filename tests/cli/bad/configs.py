@@ -175,7 +175,7 @@ def values_of_the_wrong_type_or_range(b):
             (None, "optimizer", [], "object"), (None, "zero_optimization", 3, "object"), (None, "bf16", "yes", ""),
             (None, "dsc", "x", "object"), (None, "dsc", [], "object"), (None, "steps_per_print", -1, ""),
             ("zero_optimization", "stage", 4, "0..3"), ("zero_optimization", "stage", -1, "0..3"),
-            ("zero_optimization", "stage", "three", ""), ("zero_optimization", "reduce_bucket_size", 0, ""),
+            ("zero_optimization", "stage", "three", ""), ("zero_optimization", "reduce_bucket_size", 0.5, ""),
             ("zero_optimization", "reduce_bucket_size", -5, ""), ("bf16", "enabled", "maybe", ""),
             ("dsc", "seq_length", -8, ""), ("dsc", "seq_length", 1 << 50, ""),
             ("dsc", "steps", -1, ""), ("dsc", "steps", 1e300, ""), ("dsc", "data", 5, ""), ("dsc", "data", [5], ""),
@@ -199,7 +199,7 @@ def values_of_the_wrong_type_or_range(b):
 def optimizer_and_schedule_that_make_no_sense(b):
     inputs(b)
     for optimizer, word in (({"type": "Adafactor"}, "AdamW"), ({"type": "sgd"}, "SGD"),
-                            ({"type": "Muon"}, "AdamW"), ({"type": ""}, ""),
+                            ({"type": "MuSGD"}, "AdamW"), ({"type": ""}, ""),
                             ({"type": 3}, ""),
                             ({"type": "Adam", "params": {"lr": -1}}, "lr"),
                             ({"type": "Adam", "params": {"lr": "x"}}, "lr"),

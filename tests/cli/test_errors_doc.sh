@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# test_errors_doc.sh - what docs/errors.md says people meet first is what the programs say, word for word.
+# SPDX-License-Identifier: Apache-2.0
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
+cd "$tmp" || exit 1
+export OMP_WAIT_POLICY=passive
+told=0
+says() { # WORDS COMMAND...: the program fails with these words, which the page has
+    local words=$1
+    shift
+    told=$((told + 1))
+    timeout 60 "$@" >out 2>err </dev/null && { fail "it ended well"; return 1; }
+    grep -qF -- "$words" err || fail "it does not say: $words" || return 1
+    grep -qF -- "\`$words\`" "$root/docs/errors.md" || fail "docs/errors.md does not have: $words"
+}
+config() { printf '%s\n' "$2" >"$1.json"; } # NAME TEXT
+check() { says "$1" "$dsc" config check "$2.json" --world-size 3; } # WORDS NAME
+train() { local words=$1; shift; says "$words" "$bin/train" --config run.json "$@"; } # WORDS FLAGS
+
+yes 'one line after another' | head -n 400 >text.txt
+config run '{"train_batch_size": 2, "dsc": {"model": "gpt2-nano", "data": "text.txt", "steps": 1, "seq_length": 16, "threads": 1}}'
+config triad '{"train_batch_size": 64, "gradient_accumulation_steps": 8}'
+config none '{"gradient_accumulation_steps": 8}'
+config near '{"train_batch_size": 6, "zero_optimisation": {"stage": 2}}'
+config ddp '{"train_batch_size": 6, "zero_optimization": {"stage": 2, "find_unused_parameters": true}}'
+config nvme '{"train_batch_size": 6, "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}'
+config decay '{"train_batch_size": 6, "scheduler": {"type": "WarmupDecayLR", "params": {}}}'
+config amp '{"train_batch_size": 6, "amp": {"enabled": true}}'
+mkdir pickle
+echo '{"model_type": "gpt2", "n_embd": 64, "n_layer": 1, "n_head": 2, "vocab_size": 256, "n_positions": 64}' >pickle/config.json
+head -c 100 /dev/zero >pickle/pytorch_model.bin
+
+report "a batch that does not come out" check "world sizes that work: 1, 2, 4, 8" triad
+report "no batch size" check "one of them is needed" none
+report "a key that is nearly one" check "unknown key; did you mean" near
+report "a key of DDP" check "a key of DDP, not of ZeRO" ddp
+report "nvme without a folder" check "needs zero_optimization.offload_param.nvme_path" nvme
+report "a decay without an end" check "needs total_num_steps" decay
+report "what is not built" says "is not supported in this version" "$bin/train" --config amp.json
+report "no such model" train "is no built-in model, folder or file" --model gpt2-nanoo
+report "samples that are too long" train "the model has 256 positions" --seq-len 4096
+report "a pickle" train "only *.safetensors are read" --model pickle
+report "more than the machine has" train "are free; use" --model llama-3.1-8b --batch-size 100000
+report "no such checkpoint" train "no such checkpoint folder" --load nowhere
+"$bin/train" --config run.json --save run >out 2>err </dev/null
+report "a save in the way" train "exists already and this run did not resume from it" --save run
+report "no such program" says "nor in PATH" "$bin/dsc-launch" --num_gpus=2 nosuch
+rows() { [ "$(grep -c '^| `' "$root/docs/errors.md")" = "$told" ] || fail "the page has other rows than these $told"; }
+report "every row was tried" rows
+end_of_tests

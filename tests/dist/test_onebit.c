@@ -1,0 +1,567 @@
+/* test_onebit.c - 1-bit Adam: beside the paper's formula in double, the same bits on all ranks and however the work is
+ * done, the bytes on the wire that the paper counts, and what a run that goes on from a checkpoint gives.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/internal.h"
+#include "tests/support/ckpt_world.h"
+#include "tests/support/run_world.h"
+#include "tests/support/toy_model.h"
+#include "zero/internal.h"
+
+/* ---- beside the formula, on gradients that a program gives ---- */
+
+#define UPDATES 100
+#define FREEZE 30
+#define RANKS_MAX 4
+static const int64_t lengths[] = { 3000, 5, 1, 129, 2048 };
+#define TENSORS ((int32_t)DSC_COUNT(lengths))
+#define ELEMENTS (3000 + 5 + 1 + 129 + 2048)
+#define LR 0.002
+#define BETA1 0.9
+#define BETA2 0.99
+#define EPS 1e-6
+#define DECAY 0.1
+
+/* A number of -1..1 that depends on all of these alone. */
+static double noise(uint64_t a, uint64_t b, uint64_t c)
+{
+    uint64_t x = a * 0x9e3779b97f4a7c15u + b * 0xbf58476d1ce4e5b9u + c * 0x94d049bb133111ebu + 1;
+    for (int i = 0; i < 3; i++) {
+        x ^= x >> 31;
+        x *= 0xd6e8feb86659fd93u;
+    }
+    return (double)(x >> 11) * 0x1p-52 - 1;
+}
+
+/* Element i's gradient on rank r: pulls towards 0, and noise. Some have none while the variance is measured. */
+static float gradient(int64_t i, int32_t r, int64_t update, double value)
+{
+    if (i % 97 == 5 && update <= FREEZE)
+        return 0;
+    return (float)(0.3 * value + 0.2 * noise((uint64_t)i, (uint64_t)r, (uint64_t)update));
+}
+
+typedef struct reference {
+    int32_t world;
+    double p[ELEMENTS], m[ELEMENTS], v[ELEMENTS];
+    double own[RANKS_MAX][ELEMENTS], sum[ELEMENTS]; /* what signs left out: of each rank's, and of the owners' */
+} reference;
+
+/* Where tensor t begins: in the group, as layout.h says, and among all elements. */
+static int64_t place_of(int32_t t, bool in_group)
+{
+    int64_t at = 0;
+    for (int32_t i = 0; i < t; i++)
+        at += in_group ? (lengths[i] + 127) / 128 * 128 : lengths[i];
+    return at;
+}
+
+static int64_t slice_of(int32_t world)
+{
+    const int64_t elements = place_of(TENSORS - 1, true) + lengths[TENSORS - 1];
+    return ((elements + world - 1) / world + 1023) / 1024 * 1024;
+}
+
+/* C[x] of the paper: the signs of x, times the root of the mean square; x becomes what that leaves out. */
+static void compress(double *x, double *said, int64_t count)
+{
+    double squares = 0;
+    for (int64_t i = 0; i < count; i++)
+        squares += x[i] * x[i];
+    for (int64_t i = 0; i < count; i++) {
+        said[i] = x[i] < 0 ? -sqrt(squares / (double)count) : sqrt(squares / (double)count);
+        x[i] -= said[i];
+    }
+}
+
+static void exchange(reference *f, double grads[RANKS_MAX][ELEMENTS])
+{
+    static double said[ELEMENTS];
+    for (int32_t t = 0; t < TENSORS; t++) {
+        const int64_t first = place_of(t, false), end = first + lengths[t];
+        for (int32_t r = 0; r < f->world; r++) {
+            for (int64_t i = first; i < end; i++)
+                f->own[r][i] += BETA1 * f->m[i] + (1 - BETA1) * grads[r][i];
+            compress(f->own[r] + first, said + first, lengths[t]);
+            for (int64_t i = first; i < end; i++)
+                f->sum[i] += said[i] / f->world;
+        }
+        for (int64_t i = first, next; i < end; i = next) { /* each owner its part */
+            const int64_t at = place_of(t, true) + i - first, slice = slice_of(f->world);
+            next = first + (at / slice + 1) * slice - place_of(t, true);
+            next = next < end ? next : end;
+            compress(f->sum + i, f->m + i, next - i);
+        }
+    }
+    for (int64_t i = 0; i < ELEMENTS; i++)
+        f->m[i] = f->v[i] == 0 ? 0 : f->m[i];
+}
+
+static void reference_step(reference *f, int64_t update, double grads[RANKS_MAX][ELEMENTS])
+{
+    for (int64_t i = 0; i < ELEMENTS && (update <= FREEZE || f->world == 1); i++) {
+        double g = 0;
+        for (int32_t r = 0; r < f->world; r++)
+            g += grads[r][i] / f->world;
+        g = update > FREEZE && f->v[i] == 0 ? 0 : g;
+        f->m[i] = BETA1 * f->m[i] + (1 - BETA1) * g;
+        if (update <= FREEZE)
+            f->v[i] = BETA2 * f->v[i] + (1 - BETA2) * g * g;
+    }
+    if (update > FREEZE && f->world > 1)
+        exchange(f, grads);
+    for (int64_t i = 0; i < ELEMENTS; i++)
+        f->p[i] -= LR * (f->m[i] / (sqrt(f->v[i]) + EPS) + DECAY * f->p[i]);
+}
+
+typedef struct formula_rank {
+    struct formula_world *world;
+    int32_t rank;
+    float value[ELEMENTS];
+    float after[UPDATES][ELEMENTS];
+    dsc_status status;
+    dsc_error err;
+} formula_rank;
+
+typedef struct formula_world {
+    dsc_world *local;
+    formula_rank rank[RANKS_MAX];
+} formula_world;
+
+static double first_value(int64_t i) { return (double)(float)(0.25 * noise((uint64_t)i, 77, 7)); }
+
+static dsc_status train_values(formula_rank *me, dsc_optimizer *optimizer, dsc_error *err)
+{
+    static _Thread_local float grad[ELEMENTS];
+    const float *grads[TENSORS];
+    for (int32_t t = 0; t < TENSORS; t++)
+        grads[t] = grad + place_of(t, false);
+    for (int64_t u = 1; u <= UPDATES; u++) {
+        for (int64_t i = 0; i < ELEMENTS; i++)
+            grad[i] = gradient(i, me->rank, u, (double)me->value[i]);
+        DSC_TRY(dsc_optimizer_step(optimizer, grads, NULL, err));
+        memcpy(me->after[u - 1], me->value, sizeof me->value);
+    }
+    return DSC_OK;
+}
+
+static void *run_values(void *argument)
+{
+    formula_rank *me = argument;
+    dsc_engine *engine = NULL;
+    dsc_optimizer *optimizer = NULL;
+    dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
+    dsc_host_tensor tensors[TENSORS];
+    char names[TENSORS][16];
+    options.config_text = "{\"train_micro_batch_size_per_gpu\": 1, \"optimizer\": {\"type\": \"OneBitAdam\","
+                          " \"params\": {\"lr\": 0.002, \"betas\": [0.9, 0.99], \"eps\": 1e-6, \"weight_decay\": 0.1,"
+                          " \"freeze_step\": 30}}, \"dsc\": {\"threads\": 1}}";
+    options.flags = DSC_ENGINE_NO_MODEL;
+    options.world = me->world->local;
+    options.rank = me->rank;
+    for (int64_t i = 0; i < ELEMENTS; i++)
+        me->value[i] = (float)first_value(i);
+    for (int32_t t = 0; t < TENSORS; t++) {
+        snprintf(names[t], sizeof names[t], "t%d", (int)t);
+        tensors[t] = (dsc_host_tensor){ .name = names[t], .data = me->value + place_of(t, false),
+                                         .count = lengths[t] };
+    }
+    me->status = dsc_engine_open(&engine, &options, &me->err);
+    if (me->status == DSC_OK)
+        me->status = dsc_optimizer_open(&optimizer, engine, tensors, TENSORS, &me->err);
+    if (me->status == DSC_OK)
+        me->status = train_values(me, optimizer, &me->err);
+    dsc_optimizer_close(&optimizer);
+    dsc_engine_close(&engine);
+    return NULL;
+}
+
+static formula_world *run_ranks(int32_t world)
+{
+    pthread_t thread[RANKS_MAX];
+    formula_world *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    assert_int_equal(dsc_world_open(world, &w->local, NULL), DSC_OK);
+    for (int32_t r = 0; r < world; r++) {
+        w->rank[r].world = w;
+        w->rank[r].rank = r;
+        assert_int_equal(pthread_create(&thread[r], NULL, run_values, &w->rank[r]), 0);
+    }
+    for (int32_t r = 0; r < world; r++)
+        assert_int_equal(pthread_join(thread[r], NULL), 0);
+    dsc_world_close(&w->local);
+    return w;
+}
+
+/* Gradients are those of the values that the ranks have, so that no small difference grows over the updates. */
+static void the_formula(void **state)
+{
+    static double grads[RANKS_MAX][ELEMENTS];
+    for (int32_t world = 1; world <= RANKS_MAX; world++) {
+        formula_world *w = run_ranks(world);
+        reference *f = calloc(1, sizeof *f);
+        assert_non_null(f);
+        f->world = world;
+        for (int64_t i = 0; i < ELEMENTS; i++)
+            f->p[i] = first_value(i);
+        double worst = 0;
+        for (int64_t u = 1; u <= UPDATES; u++) {
+            for (int32_t r = 0; r < world; r++) {
+                if (w->rank[r].status != DSC_OK)
+                    fail_msg("%s: %s", w->rank[r].err.where, w->rank[r].err.message);
+                const float *value = u > 1 ? w->rank[r].after[u - 2] : NULL;
+                for (int64_t i = 0; i < ELEMENTS; i++)
+                    grads[r][i] = (double)gradient(i, r, u, value != NULL ? (double)value[i] : first_value(i));
+                assert_memory_equal(w->rank[r].after[u - 1], w->rank[0].after[u - 1], sizeof w->rank[0].after[0]);
+            }
+            reference_step(f, u, grads);
+            for (int64_t i = 0; i < ELEMENTS; i++) {
+                const double off = fabs((double)w->rank[0].after[u - 1][i] - f->p[i]);
+                worst = fmax(worst, off);
+                if (off > 1e-6)
+                    fail_msg("%d ranks, update %d, element %d: %.9g, expected %.9g", (int)world, (int)u, (int)i,
+                             (double)w->rank[0].after[u - 1][i], f->p[i]);
+            }
+        }
+        print_message("# %d ranks: off by at most %.2g\n", (int)world, worst);
+        free(f);
+        free(w);
+    }
+}
+
+/* ---- a model's training ---- */
+
+#define STEPS 4
+#define AFTER 3 /* freeze_step */
+
+static dsc_model *model;
+static char *folder;
+
+typedef struct variant {
+    int32_t world, accumulation;
+    const char *type, *params, *precision, *more, *own; /* members, each preceded by a comma */
+} variant;
+#define ONEBIT { 2, 2, "OneBitAdam", ", \"freeze_step\": 3", "", "", "" }
+
+static void write_config(const variant *v, char *config, size_t room)
+{
+    snprintf(config, room,
+             "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d, \"optimizer\": {\"type\":"
+             " \"%s\", \"params\": {\"lr\": 0.003, \"betas\": [0.9, 0.9], \"weight_decay\": 0.1%s}},"
+             " \"gradient_clipping\": 0.5%s%s,"
+             " \"dsc\": {\"threads\": 1%s}}", (int)v->accumulation, v->type, v->params, v->precision, v->more, v->own);
+}
+
+static void run_variant(const variant *v, const run_options *more, run_result *out)
+{
+    char config[1024];
+    write_config(v, config, sizeof config);
+    run_options options = *more;
+    options.world = v->world;
+    options.model = model;
+    options.config = config;
+    options.data = toy_data(model, 1 << 20);
+    options.fault_rank = -1;
+    run_world(&options, out);
+    if (out->status != DSC_OK)
+        fail_msg("%s: %s", out->error.where, out->error.message);
+    assert_true(out->tracked_peak <= out->planned + out->planned / 100);
+    assert_int_equal(out->alloc_calls_at_end, out->alloc_calls_after_first);
+}
+
+static bool same(const run_result *a, const run_result *b, int64_t steps)
+{
+    return memcmp(a->loss, b->loss, (size_t)steps * sizeof(double)) == 0 &&
+           memcmp(a->norm, b->norm, (size_t)steps * sizeof(double)) == 0 && strcmp(a->hash, b->hash) == 0;
+}
+
+/* All ranks' parameters, momentum and variance, one rank's beside the next. */
+static unsigned char *copies[RUN_RANKS_MAX];
+static size_t copy_bytes;
+
+static dsc_status copy_states(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    const dsc_zero *zero = engine->zero;
+    size_t bytes = 0;
+    DSC_TRY(dsc_engine_settle(engine, err));
+    copies[rank] = calloc(1, (size_t)(zero->param_buf.bytes + zero->moment_buf.bytes));
+    if (copies[rank] == NULL)
+        return DSC_FAIL(err, DSC_ERR_NOMEM, "", "no memory for a copy");
+    memcpy(copies[rank], zero->param_buf.ptr, (size_t)zero->param_buf.bytes);
+    bytes += (size_t)zero->param_buf.bytes;
+    memcpy(copies[rank] + bytes, zero->moment_buf.ptr, (size_t)zero->moment_buf.bytes);
+    copy_bytes = bytes + (size_t)zero->moment_buf.bytes;
+    return DSC_OK;
+}
+
+static void ranks_agree(void **state)
+{
+    static const char *const precisions[] = { "", ", \"bf16\": {\"enabled\": true}",
+                                              ", \"fp16\": {\"enabled\": true, \"initial_scale_power\": 6}" };
+    for (size_t p = 0; p < DSC_COUNT(precisions); p++)
+        for (int32_t world = 2; world <= 3; world++) {
+            variant v = ONEBIT;
+            run_result first, other;
+            v.world = world;
+            v.precision = precisions[p];
+            run_variant(&v, &(run_options){ .steps = 3 * STEPS, .after = copy_states }, &first);
+            for (int32_t r = 0; r < world; r++) {
+                assert_memory_equal(copies[0], copies[r], copy_bytes);
+                if (r > 0)
+                    free(copies[r]);
+            }
+            free(copies[0]);
+            v.more = ", \"zero_optimization\": {\"stage\": 0, \"overlap_comm\": true}";
+            v.own = ", \"threads\": 3";
+            run_variant(&(variant){ v.world, v.accumulation, v.type, v.params, v.precision, v.more, "" },
+                        &(run_options){ .steps = 3 * STEPS, .caps_mask = 1u << 31 }, &other);
+            assert_true(same(&first, &other, 3 * STEPS));
+        }
+}
+
+/* Until the variance is frozen it is Adam without bias correction, bit by bit; then it is not. */
+static void warm_up_is_adam(void **state)
+{
+    variant v = ONEBIT;
+    run_result onebit, adam;
+    run_variant(&v, &(run_options){ .steps = AFTER }, &onebit);
+    variant a = ONEBIT;
+    a.type = "AdamW";
+    a.params = ", \"bias_correction\": false";
+    run_variant(&a, &(run_options){ .steps = AFTER }, &adam);
+    assert_true(same(&onebit, &adam, AFTER));
+    run_variant(&v, &(run_options){ .steps = AFTER + 1 }, &onebit);
+    run_variant(&a, &(run_options){ .steps = AFTER + 1 }, &adam);
+    assert_memory_equal(onebit.loss, adam.loss, (AFTER + 1) * sizeof(double));
+    assert_string_not_equal(onebit.hash, adam.hash);
+    /* freeze_step 0: one update measures the variance. */
+    v.params = ", \"freeze_step\": 0";
+    run_variant(&v, &(run_options){ .steps = STEPS }, &onebit);
+    v.params = ", \"freeze_step\": 1";
+    run_variant(&v, &(run_options){ .steps = STEPS }, &adam);
+    assert_true(same(&onebit, &adam, STEPS));
+}
+
+static dsc_status take_steps(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    for (int64_t s = 0; s < *(const int64_t *)user; s++)
+        DSC_TRY(dsc_engine_train_batch(engine, NULL, err));
+    return DSC_OK;
+}
+
+static int64_t elements, tensors; /* of trainable tensors, and how many there are of all kinds */
+
+static dsc_status take_layout(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    if (rank == 0) {
+        elements = engine->layout.trainable_count;
+        tensors = engine->layout.tensor_count;
+    }
+    return DSC_OK;
+}
+
+/* A rank is sent one bit of each element of its slice by every other rank, and one of each of other slices: of N
+ * elements 2 (W - 1) / W * N / 8 bytes, a 32nd of what fp32 takes; and twice a scale of each tensor by each of the
+ * others. */
+static void bytes_on_the_wire(void **state)
+{
+    for (int32_t world = 2; world <= 4; world++) {
+        variant v = ONEBIT;
+        run_result warm, late;
+        int64_t steps = AFTER;
+        v.world = world;
+        run_variant(&v, &(run_options){ .steps = 2 }, &warm);
+        run_variant(&v, &(run_options){ .steps = STEPS, .before = take_steps, .after = take_layout, .user = &steps },
+                    &late);
+        const int64_t signs = 2 * (world - 1) * elements / world / 8, scales = 2 * (world - 1) * tensors * 4;
+        /* Slices are multiples of 1024 elements, tensors begin at multiples of 128; losses and norms go beside. */
+        const int64_t padding = 2 * (world - 1) * (1024 / 8 * model->module_count + 128 / 8 * tensors);
+        print_message("# %d ranks: %lld bytes a step with signs, %lld before; the formula %lld and scales %lld\n",
+                      (int)world, (long long)late.wire_bytes, (long long)warm.wire_bytes, (long long)signs,
+                      (long long)scales);
+        assert_true(late.wire_bytes >= signs + scales);
+        assert_true(late.wire_bytes <= signs + scales + padding + 4096);
+    }
+}
+
+/* ---- checkpoints ---- */
+
+static dsc_status save(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    return dsc_engine_save(engine, user, err);
+}
+
+static dsc_status load(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    return dsc_engine_load(engine, user, err);
+}
+
+/* Of each rank: moments, what signs left out, and the moments after that is settled, one group after the other. */
+typedef struct settled {
+    float *before, *own, *after;
+    bool all_zero; /* nothing is left out any more */
+} settled;
+static settled of_rank[RUN_RANKS_MAX];
+static dsc_layout_group groups[64];
+static int32_t group_count;
+
+static float *copy_of(dsc_engine *engine, const void *from, int64_t count)
+{
+    float *to = malloc((size_t)count * sizeof *to);
+    if (to != NULL && dsc_stream_sync(engine->compute, NULL) == DSC_OK)
+        memcpy(to, from, (size_t)count * sizeof *to);
+    return to;
+}
+
+static dsc_status settle(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    dsc_zero *zero = engine->zero;
+    settled *s = &of_rank[rank];
+    const int64_t count = zero->moment_buf.bytes / 8, errors = zero->onebit.error_buf.bytes / 4;
+    DSC_TRY(dsc_engine_settle(engine, err));
+    s->own = copy_of(engine, zero->onebit.error_buf.ptr, errors);
+    s->before = copy_of(engine, zero->moment_buf.ptr, 2 * count);
+    DSC_TRY(dsc_zero_settle_signs(zero, 0.9, err));
+    s->after = copy_of(engine, zero->moment_buf.ptr, 2 * count);
+    s->all_zero = true;
+    for (int64_t i = 0; i < errors; i++)
+        s->all_zero = s->all_zero && ((const float *)zero->onebit.error_buf.ptr)[i] == 0;
+    if (rank == 0) {
+        group_count = engine->layout.group_count;
+        memcpy(groups, engine->layout.group, (size_t)group_count * sizeof groups[0]);
+    }
+    return s->own != NULL && s->before != NULL && s->after != NULL ? DSC_OK : DSC_FAIL(err, DSC_ERR_NOMEM, "", "none");
+}
+
+/* Nothing is lost: beta1 of the new momentum is beta1 of the old one and the mean of what signs left out. */
+static void what_signs_left_out_is_saved(void **state)
+{
+    variant v = ONEBIT;
+    run_result r;
+    int64_t moved = 0;
+    v.world = 3;
+    run_variant(&v, &(run_options){ .steps = 2 * STEPS, .after = settle }, &r);
+    int64_t moments = 0, errors = 0;
+    for (int32_t g = 0; g < group_count; g++) {
+        const dsc_layout_group *group = &groups[g];
+        for (int64_t i = 0; i < (group->trainable ? group->padded : 0); i++) {
+            const double old = (double)of_rank[0].before[moments + i];
+            const double variance = (double)of_rank[0].before[moments + group->padded + i];
+            const settled *owner = &of_rank[i / group->slice];
+            double left = (double)owner->own[errors + group->padded + i % group->slice];
+            for (int32_t k = 0; k < v.world; k++)
+                left += (double)of_rank[k].own[errors + i] / v.world;
+            const double expected = variance == 0 ? 0 : old + left / 0.9;
+            for (int32_t k = 0; k < v.world; k++) {
+                const double got = (double)of_rank[k].after[moments + i];
+                if (fabs(got - expected) > 1e-6 * (fabs(old) + fabs(left)))
+                    fail_msg("group %d, element %d, rank %d: %g, not %g", (int)g, (int)i, (int)k, got, expected);
+            }
+            moved += expected != old;
+        }
+        moments += group->trainable ? 2 * group->padded : 0;
+        errors += group->trainable ? group->padded + group->slice : 0;
+    }
+    assert_true(moved > 1000);
+    for (int32_t k = 0; k < v.world; k++) {
+        assert_true(of_rank[k].all_zero);
+        free(of_rank[k].own);
+        free(of_rank[k].before);
+        free(of_rank[k].after);
+    }
+}
+
+static dsc_status save_between(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    const int64_t steps = 2 * STEPS;
+    DSC_TRY(take_steps(engine, rank, (void *)(uintptr_t)&steps, err));
+    return dsc_engine_save(engine, user, err);
+}
+
+static void runs_go_on(void **state)
+{
+    char dir[600];
+    variant v = ONEBIT;
+    run_result whole, rest;
+    snprintf(dir, sizeof dir, "%s/ckpt", folder);
+    v.accumulation = 3;
+    v.precision = ", \"bf16\": {\"enabled\": true}";
+    run_variant(&v, &(run_options){ .steps = STEPS, .before = save_between, .user = dir }, &whole);
+    run_variant(&v, &(run_options){ .steps = STEPS, .before = load, .user = dir }, &rest);
+    assert_true(same(&whole, &rest, STEPS));
+    v.world = 3; /* goes on, with errors of other ranks */
+    v.accumulation = 2;
+    run_variant(&v, &(run_options){ .steps = STEPS, .before = load, .user = dir }, &rest);
+    assert_true(fabs(rest.loss[0] - whole.loss[0]) < 1e-6 * whole.loss[0]);
+    assert_true(isfinite(rest.loss[STEPS - 1]) && rest.loss[STEPS - 1] != whole.loss[STEPS - 1]);
+    cw_remove(dir);
+}
+
+/* Every allocation and every collective of a run whose second update sends signs, and of a save, may fail on one of the
+ * ranks: an error, nothing leaked (close asserts), no hang. */
+static void faults_end_in_errors(void **state)
+{
+    char dir[600], config[1024];
+    variant v = ONEBIT;
+    v.params = ", \"freeze_step\": 1";
+    v.own = ", \"comm_timeout_s\": 20";
+    write_config(&v, config, sizeof config);
+    snprintf(dir, sizeof dir, "%s/faults", folder);
+    for (int kind = 0; kind < 2; kind++) {
+        int64_t n = 1;
+        run_result r = { .status = DSC_ERR_COMM };
+        for (; r.status != DSC_OK; n++) {
+            run_options options = { .world = v.world, .steps = 2, .model = model, .config = config,
+                                    .data = toy_data(model, 1 << 20), .fault_rank = (int32_t)(n % 2),
+                                    .after = save, .user = dir };
+            *(kind == 0 ? &options.fail_alloc_at : &options.fail_comm_at) = n;
+            run_world(&options, &r);
+            cw_remove(dir);
+            if (r.status != DSC_OK)
+                assert_true(r.error.message[0] != 0);
+        }
+        print_message("# %d %s may fail\n", (int)n - 2, kind == 0 ? "allocations" : "collectives");
+        assert_true(n > 20);
+    }
+}
+
+static int open_all(void **state)
+{
+    model = toy_model_open(5, 61, 3, true);
+    folder = cw_tmp_open();
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    toy_model_close(model);
+    const int left = rmdir(folder); /* not cw_tmp_close: tests leave nothing */
+    free(folder);
+    return left;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_formula),
+        cmocka_unit_test(ranks_agree),
+        cmocka_unit_test(warm_up_is_adam),
+        cmocka_unit_test(bytes_on_the_wire),
+        cmocka_unit_test(what_signs_left_out_is_saved),
+        cmocka_unit_test(runs_go_on),
+        cmocka_unit_test(faults_end_in_errors),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}

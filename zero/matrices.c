@@ -1,0 +1,432 @@
+/* matrices.c - what a recipe for whole matrices goes along: each one's direction, orthogonalised, though its elements
+ * lie in several ranks' slices.
+ *
+ * Groups of matrices are taken in rounds, which bound the memory. In each, a pass over this rank's tiles that writes
+ * nothing makes its part of the directions; these go to the matrices' owners, who are chosen so that all have about as
+ * much to do; an owner orthogonalises its matrices by Newton-Schulz steps (Jordan 2024) in exact products of fp32
+ * (kernels/product.h); and what comes out goes back the way it came. A matrix is always worked on whole, so the bits
+ * are the same for every stage, world size and placement. SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#define NORM_LEAST 1e-7                   /* torch.optim.Muon's */
+/* Of the polynomial that each step applies to the singular values. */
+static const float first_order = 3.4445f, third_order = -4.7750f, fifth_order = 2.0315f;
+
+double dsc_matrices_factor(const dsc_layout_tensor *tensor)
+{
+    return sqrt(fmax(1.0, (double)dsc_layout_rows(tensor) / (double)dsc_layout_cols(tensor)));
+}
+
+static int64_t smaller_side(const dsc_layout_tensor *tensor)
+{
+    return dsc_min_i64(dsc_layout_rows(tensor), dsc_layout_cols(tensor));
+}
+
+/* The tensors of a round are [first, end); those of groups that are no matrices lie among them. */
+static void tensors_of(const dsc_zero *zero, dsc_round round, int32_t *first, int32_t *end)
+{
+    const dsc_layout_group *last = &zero->o.layout->group[round.end - 1];
+    *first = zero->o.layout->group[round.first].first_tensor;
+    *end = last->first_tensor + last->tensor_count;
+}
+
+static bool is_matrix(const dsc_zero *zero, int32_t t)
+{
+    return zero->o.layout->group[zero->o.layout->tensor[t].group].matrices;
+}
+
+/* Elements of a tensor in a rank's slice, from *first on. */
+static int64_t span_of(const dsc_zero *zero, int32_t t, int32_t rank, int64_t *first)
+{
+    const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+    const int64_t slice = zero->o.layout->group[tensor->group].slice;
+    return dsc_layout_span(tensor, slice * rank, slice, first);
+}
+
+/* ---- planning ---- */
+
+static double work_of(const dsc_zero *zero, int32_t t)
+{
+    const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+    const double side = (double)smaller_side(tensor);
+    return side * (2.0 * (double)tensor->count + side * side);
+}
+
+/* The largest first, each to who has the least to do. */
+static void choose_owners(dsc_zero *zero, dsc_round round, double *load)
+{
+    int32_t first, end;
+    tensors_of(zero, round, &first, &end);
+    memset(load, 0, (size_t)zero->world_size * sizeof *load);
+    for (;;) {
+        int32_t next = -1, least = 0;
+        for (int32_t t = first; t < end; t++)
+            if (is_matrix(zero, t) && zero->matrices.owner[t] < 0 &&
+                (next < 0 || work_of(zero, t) > work_of(zero, next)))
+                next = t;
+        if (next < 0)
+            return;
+        for (int32_t r = 1; r < zero->world_size; r++)
+            if (load[r] < load[least])
+                least = r;
+        zero->matrices.owner[next] = least;
+        load[least] += work_of(zero, next);
+    }
+}
+
+static int64_t chunk_of(dsc_zero *zero, dsc_round round)
+{
+    int32_t begin, end;
+    int64_t most = 0, first, *sent = zero->matrices.sent;
+    tensors_of(zero, round, &begin, &end);
+    for (int32_t r = 0; r < zero->world_size && zero->world_size > 1; r++) {
+        memset(sent, 0, (size_t)zero->world_size * sizeof *sent);
+        for (int32_t t = begin; t < end; t++)
+            if (is_matrix(zero, t))
+                most = dsc_max_i64(most, sent[zero->matrices.owner[t]] += span_of(zero, t, r, &first));
+    }
+    return most;
+}
+
+/* Rounds of neighbouring groups, as long as they have room; where each group's directions are in its round. */
+static void cut_rounds(dsc_zero *zero)
+{
+    dsc_matrices *m = &zero->matrices;
+    const int32_t groups = zero->o.layout->group_count;
+    int64_t held = 0;
+    m->round[0] = (dsc_round){ 0, groups, 0 };
+    m->round_count = 1;
+    for (int32_t g = 0; g < groups; g++) {
+        const int64_t own = zero->o.layout->group[g].matrices ? zero->group[g].own_count : 0;
+        if (own > 0 && held > 0 && held + own > zero->o.round_elements) {
+            m->round[m->round_count - 1].end = g;
+            m->round[m->round_count++] = (dsc_round){ g, groups, 0 };
+            held = 0;
+        }
+        m->at[g] = held;
+        held += own;
+        m->direction_elements = dsc_max_i64(m->direction_elements, held);
+    }
+}
+
+static void plan_rounds(dsc_zero *zero, double *load)
+{
+    const dsc_layout *layout = zero->o.layout;
+    dsc_matrices *m = &zero->matrices;
+    for (int32_t t = 0; t < layout->tensor_count; t++) {
+        const int64_t side = smaller_side(&layout->tensor[t]);
+        m->owner[t] = -1;
+        if (is_matrix(zero, t))
+            m->work_elements = dsc_max_i64(m->work_elements, 2 * layout->tensor[t].count + 2 * side * side);
+    }
+    cut_rounds(zero);
+    for (int32_t r = 0; r < m->round_count; r++) {
+        choose_owners(zero, m->round[r], load);
+        m->round[r].chunk = chunk_of(zero, m->round[r]);
+        m->chunk = dsc_max_i64(m->chunk, m->round[r].chunk);
+        m->wire_bytes += 2 * (zero->world_size - 1) * m->round[r].chunk * 4;
+    }
+    for (int32_t g = 0; g < layout->group_count; g++) {
+        if (layout->group[g].matrices && zero->o.stage == 0)
+            m->wire_bytes += (zero->world_size - 1) * layout->group[g].slice * 4;
+        if (layout->group[g].matrices && dsc_host_tier_updates(zero, g))
+            m->host_elements = zero->store.tile_elements;
+    }
+}
+
+enum { NEEDS = 7 };
+typedef struct need { dsc_buf *buf; dsc_tier tier; int64_t bytes; } need;
+
+/* Its buffers, once rounds are planned. */
+static void list_needs(dsc_zero *zero, need out[NEEDS])
+{
+    dsc_matrices *m = &zero->matrices;
+    const int64_t chunks = m->chunk * zero->world_size * 4, sum = (int64_t)sizeof(dsc_fixed_sum);
+    const need needs[NEEDS] = {
+        { &m->direction_buf, DSC_TIER_DEVICE, m->direction_elements * 4 },
+        { &m->send_buf, DSC_TIER_DEVICE, chunks },
+        { &m->recv_buf, DSC_TIER_DEVICE, chunks },
+        { &m->work_buf, DSC_TIER_DEVICE, m->work_elements * 4 },
+        { &m->sum_buf, DSC_TIER_DEVICE, sum },
+        { &m->norm_buf, DSC_TIER_PINNED, sum },
+        { &m->host_buf, DSC_TIER_PINNED, m->host_elements * 4 },
+    };
+    memcpy(out, needs, sizeof needs);
+}
+
+dsc_status dsc_matrices_plan(dsc_zero *zero, dsc_error *err)
+{
+    dsc_matrices *m = &zero->matrices;
+    dsc_alloc *alloc = zero->o.alloc;
+    const int64_t groups = zero->o.layout->group_count, tensors = zero->o.layout->tensor_count;
+    double *load = NULL;
+    if (!dsc_matrices_are_used(zero))
+        return DSC_OK;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, groups, sizeof *m->round, &m->round, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, groups, sizeof *m->at, &m->at, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, tensors, sizeof *m->owner, &m->owner, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->world_size, sizeof *m->sent, &m->sent, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->world_size, sizeof *load, &load, err));
+    plan_rounds(zero, load);
+    dsc_alloc_free(alloc, load);
+    need needs[NEEDS];
+    list_needs(zero, needs);
+    for (int i = 0; i < NEEDS; i++)
+        zero->plan.bytes[DSC_TAG_LEAF][needs[i].tier] += dsc_buf_counted(needs[i].bytes);
+    return DSC_OK;
+}
+
+dsc_status dsc_matrices_open(dsc_zero *zero, dsc_error *err)
+{
+    need needs[NEEDS];
+    list_needs(zero, needs);
+    for (int i = 0; i < NEEDS && dsc_matrices_are_used(zero); i++)
+        DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_LEAF, needs[i].tier, needs[i].bytes, needs[i].buf, err));
+    return DSC_OK;
+}
+
+void dsc_matrices_close(dsc_zero *zero)
+{
+    dsc_matrices *m = &zero->matrices;
+    dsc_buf *const bufs[] = { &m->host_buf, &m->norm_buf, &m->sum_buf, &m->work_buf, &m->recv_buf, &m->send_buf,
+                              &m->direction_buf };
+    for (size_t i = 0; i < DSC_COUNT(bufs); i++)
+        dsc_mem_close(zero->o.device, bufs[i]);
+    dsc_alloc_free(zero->o.alloc, m->sent);
+    dsc_alloc_free(zero->o.alloc, m->owner);
+    dsc_alloc_free(zero->o.alloc, m->at);
+    dsc_alloc_free(zero->o.alloc, m->round);
+}
+
+int32_t dsc_matrices_rounds(const dsc_zero *zero)
+{
+    return dsc_matrices_are_used(zero) ? zero->matrices.round_count : 1;
+}
+
+dsc_round dsc_matrices_round(const dsc_zero *zero, int32_t round)
+{
+    return dsc_matrices_are_used(zero) ? zero->matrices.round[round] : (dsc_round){ 0, zero->o.layout->group_count, 0 };
+}
+
+/* ---- this rank's part of the directions ---- */
+
+/* Of an element of a group, among those of its round. */
+static float *direction_at(const dsc_zero *zero, int32_t g, int64_t element)
+{
+    return (float *)zero->matrices.direction_buf.ptr + zero->matrices.at[g] + (element - zero->group[g].own_first);
+}
+
+/* At stage 0 a rank has all elements; each one's direction is still made by its owner alone. */
+static dsc_status make_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+{
+    const dsc_layout_group *group = &zero->o.layout->group[tile->group];
+    const int64_t slice_first = group->slice * zero->o.rank;
+    const int64_t begin = dsc_max_i64(tile->first, slice_first);
+    const int64_t end = dsc_min_i64(tile->first + tile->count, slice_first + group->slice);
+    const bool by_host = dsc_host_tier_updates(zero, tile->group);
+    float *const to = by_host ? zero->matrices.host_buf.ptr : direction_at(zero, tile->group, tile->first);
+    if (by_host)
+        memset(to, 0, (size_t)tile->count * sizeof *to);
+    for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count; t++) {
+        const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+        const int64_t first = dsc_max_i64(begin, tensor->offset);
+        const int64_t last = dsc_min_i64(end, tensor->offset + tensor->count);
+        dsc_update_args args;
+        if (first >= last)
+            continue;
+        dsc_update_args_fill(zero, tile, first, last, tensor->update_class, &args);
+        args.direction = to + (first - tile->first);
+        DSC_TRY(dsc_launch(tile->stream, dsc_recipe_kernel(zero->o.recipe), &args, (int64_t)sizeof args, err));
+    }
+    if (!by_host)
+        return DSC_OK;
+    DSC_TRY(dsc_stream_sync(tile->stream, err));
+    DSC_TRY(dsc_copy(zero->o.compute, direction_at(zero, tile->group, tile->first), to, tile->count * 4, err));
+    return dsc_stream_sync(zero->o.compute, err);
+}
+
+static dsc_status make_directions(dsc_zero *zero, dsc_round round, dsc_error *err)
+{
+    const dsc_matrices *m = &zero->matrices;
+    /* Between tensors nothing is made, and what is there is updated with its neighbours. */
+    DSC_TRY(dsc_zero_bytes(zero->o.compute, m->direction_buf.ptr, m->direction_elements * 4, err));
+    DSC_TRY(dsc_store_seek(zero, round.first, round.end, true, err));
+    for (int32_t g = round.first; g < round.end; g++) {
+        dsc_tile tile = { .last_of_group = !zero->o.layout->group[g].matrices || zero->group[g].own_count == 0 };
+        while (!tile.last_of_group) {
+            DSC_TRY(dsc_store_next(zero, &tile, err));
+            DSC_ASSERT(tile.group == g);
+            DSC_TRY(make_tile(zero, &tile, err));
+            DSC_TRY(dsc_stream_sync(tile.stream, err));
+            DSC_TRY(dsc_store_left(zero, &tile, err));
+        }
+    }
+    return DSC_OK;
+}
+
+/* ---- to the owners and back ---- */
+
+/* Of this rank's elements, or back to them: chunk o of the buffer is for or from owner o. */
+static dsc_status pack(dsc_zero *zero, dsc_round round, bool back, dsc_error *err)
+{
+    dsc_matrices *m = &zero->matrices;
+    int32_t begin, end;
+    tensors_of(zero, round, &begin, &end);
+    memset(m->sent, 0, (size_t)zero->world_size * sizeof *m->sent);
+    for (int32_t t = begin; t < end; t++) {
+        const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+        int64_t first;
+        const int64_t count = is_matrix(zero, t) ? span_of(zero, t, zero->o.rank, &first) : 0;
+        if (count == 0)
+            continue;
+        const int32_t owner = m->owner[t];
+        float *here = direction_at(zero, tensor->group, tensor->offset + first);
+        float *there = (float *)m->send_buf.ptr + owner * round.chunk + m->sent[owner];
+        DSC_TRY(dsc_copy(zero->o.compute, back ? here : there, back ? there : here, count * 4, err));
+        m->sent[owner] += count;
+    }
+    return DSC_OK;
+}
+
+/* A matrix of this rank's: from all ranks' parts, or back to them; sent[r] is where rank r's next one lies. */
+static dsc_status copy_matrix(dsc_zero *zero, dsc_round round, int32_t t, float *whole, bool back, dsc_error *err)
+{
+    const dsc_matrices *m = &zero->matrices;
+    const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+    for (int32_t r = 0; r < zero->world_size; r++) {
+        int64_t first;
+        const int64_t count = span_of(zero, t, r, &first);
+        if (count == 0)
+            continue;
+        float *part = zero->world_size == 1 ? direction_at(zero, tensor->group, tensor->offset)
+                                            : (float *)m->recv_buf.ptr + r * round.chunk + m->sent[r];
+        DSC_TRY(dsc_copy(zero->o.compute, back ? part : whole + first, back ? whole + first : part, count * 4, err));
+        m->sent[r] += back ? count : 0;
+    }
+    return DSC_OK;
+}
+
+/* ---- Newton-Schulz ---- */
+
+/* x <- x over its Frobenius norm. */
+static dsc_status normalise(dsc_zero *zero, float *x, int64_t count, dsc_error *err)
+{
+    const dsc_matrices *m = &zero->matrices;
+    const int64_t bytes = (int64_t)sizeof(dsc_fixed_sum);
+    dsc_stream *stream = zero->o.compute;
+    DSC_TRY(dsc_zero_bytes(stream, m->sum_buf.ptr, bytes, err));
+    const dsc_sumsq_args squares = { .x = x, .count = count, .sum = m->sum_buf.ptr };
+    DSC_TRY(DSC_RUN(stream, SUMSQ, &squares, err));
+    DSC_TRY(dsc_copy(stream, m->norm_buf.ptr, m->sum_buf.ptr, bytes, err));
+    DSC_TRY(dsc_stream_sync(stream, err));
+    const double norm = sqrt(dsc_fixed_sum_value(m->norm_buf.ptr));
+    const dsc_scale_args scale = { .x = x, .count = count, .factor = (float)(1.0 / fmax(norm, NORM_LEAST)),
+                                   .dtype = DSC_F32 };
+    return DSC_RUN(stream, SCALE, &scale, err);
+}
+
+/* y = first_order x + (third_order A + fifth_order A A) x with A = x x^T; of a tall x the same from its other side,
+ * with A = x^T x. */
+static dsc_status newton_schulz(dsc_stream *stream, int64_t rows, int64_t cols, const float *x, float *y, float *square,
+                                float *polynomial, dsc_error *err)
+{
+    const bool tall = rows > cols;
+    const int64_t side = tall ? cols : rows, along = tall ? rows : cols;
+    const int64_t of_side = tall ? 1 : cols, of_along = tall ? cols : 1; /* strides in x */
+    const dsc_product_args gram = { .c = square, .a = x, .b = x, .m = side, .n = side, .k = along, .a_row = of_side,
+                                    .a_col = of_along, .b_row = of_along, .b_col = of_side, .alpha = 1 };
+    const dsc_product_args even = { .c = polynomial, .a = square, .b = square, .d = square, .m = side, .n = side,
+                                    .k = side, .a_row = side, .a_col = 1, .b_row = side, .b_col = 1,
+                                    .alpha = fifth_order, .beta = third_order };
+    const dsc_product_args odd = { .c = y, .a = tall ? x : polynomial, .b = tall ? polynomial : x, .d = x, .m = rows,
+                                   .n = cols, .k = side, .a_row = side, .a_col = 1, .b_row = tall ? side : cols,
+                                   .b_col = 1, .alpha = 1, .beta = first_order };
+    DSC_TRY(DSC_RUN(stream, PRODUCT, &gram, err));
+    DSC_TRY(DSC_RUN(stream, PRODUCT, &even, err));
+    return DSC_RUN(stream, PRODUCT, &odd, err);
+}
+
+static dsc_status orthogonalise(dsc_zero *zero, dsc_round round, int32_t t, dsc_error *err)
+{
+    const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+    const int64_t rows = dsc_layout_rows(tensor), cols = dsc_layout_cols(tensor), side = smaller_side(tensor);
+    float *x = zero->matrices.work_buf.ptr, *y = x + tensor->count;
+    float *square = y + tensor->count, *polynomial = square + side * side;
+    DSC_TRY(copy_matrix(zero, round, t, x, false, err));
+    DSC_TRY(normalise(zero, x, tensor->count, err));
+    for (int32_t i = 0; i < zero->terms.scalars[tensor->update_class].ns_steps; i++) {
+        DSC_TRY(newton_schulz(zero->o.compute, rows, cols, x, y, square, polynomial, err));
+        float *const now = y;
+        y = x;
+        x = now;
+    }
+    return copy_matrix(zero, round, t, x, true, err);
+}
+
+static dsc_status orthogonalise_mine(dsc_zero *zero, dsc_round round, dsc_error *err)
+{
+    dsc_matrices *m = &zero->matrices;
+    int32_t begin, end;
+    tensors_of(zero, round, &begin, &end);
+    memset(m->sent, 0, (size_t)zero->world_size * sizeof *m->sent);
+    for (int32_t t = begin; t < end; t++)
+        if (is_matrix(zero, t) && m->owner[t] == zero->o.rank)
+            DSC_TRY(orthogonalise(zero, round, t, err));
+    return DSC_OK;
+}
+
+static dsc_status swap_chunks(dsc_zero *zero, dsc_round round, void *to, const void *from, dsc_error *err)
+{
+    return dsc_comm_all_to_all(zero->o.comm, DSC_CHANNEL_CONTROL, to, from, round.chunk * 4, zero->o.compute, err);
+}
+
+/* Stage 0 updates all elements everywhere. */
+static dsc_status gather_directions(dsc_zero *zero, dsc_round round, dsc_error *err)
+{
+    for (int32_t g = round.first; g < round.end; g++) {
+        const dsc_layout_group *group = &zero->o.layout->group[g];
+        if (group->matrices)
+            DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, direction_at(zero, g, 0),
+                                        direction_at(zero, g, group->slice * zero->o.rank), group->slice, DSC_F32,
+                                        zero->o.compute, err));
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_matrices_take(dsc_zero *zero, int32_t index, dsc_error *err)
+{
+    dsc_matrices *m = &zero->matrices;
+    if (!dsc_matrices_are_used(zero))
+        return DSC_OK;
+    const dsc_round round = m->round[index];
+    if (zero->update_stream != NULL) /* the round before is still being updated along what lies here */
+        DSC_TRY(dsc_stream_sync(zero->update_stream, err));
+    DSC_TRY(make_directions(zero, round, err));
+    if (zero->world_size > 1) {
+        DSC_TRY(pack(zero, round, false, err));
+        DSC_TRY(swap_chunks(zero, round, m->recv_buf.ptr, m->send_buf.ptr, err));
+    }
+    DSC_TRY(orthogonalise_mine(zero, round, err));
+    if (zero->world_size > 1) {
+        DSC_TRY(swap_chunks(zero, round, m->send_buf.ptr, m->recv_buf.ptr, err));
+        DSC_TRY(pack(zero, round, true, err));
+    }
+    if (zero->o.stage == 0 && zero->world_size > 1)
+        DSC_TRY(gather_directions(zero, round, err));
+    DSC_TRY(dsc_stream_sync(zero->o.compute, err)); /* the update may run elsewhere */
+    return dsc_store_seek(zero, round.first, round.end, false, err);
+}
+
+dsc_status dsc_matrices_along(dsc_zero *zero, const dsc_tile *tile, const float **along, dsc_error *err)
+{
+    float *const here = direction_at(zero, tile->group, tile->first);
+    *along = here;
+    if (!dsc_host_tier_updates(zero, tile->group))
+        return DSC_OK;
+    *along = zero->matrices.host_buf.ptr; /* free: a tile is updated before the next one is asked for */
+    DSC_TRY(dsc_copy(zero->o.compute, zero->matrices.host_buf.ptr, here, tile->count * 4, err));
+    return dsc_stream_sync(zero->o.compute, err);
+}
