@@ -3,7 +3,7 @@
 # no log is refused with file and line. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
-run() { code=0; timeout 20 "$dsc" plot "$@" >out 2>err </dev/null || code=$?; }
+run() { code=0; timeout 60 "$dsc" plot "$@" >out 2>err </dev/null || code=$?; }
 fails() { [ $code -eq 2 ] && [ ! -s out ] && [ "$(wc -l <err)" -eq 1 ] && grep -q '^dsc: error: ' err && grep -qF -- "$1" err; }
 
 log() { # FIRST LAST: a line falls from 10

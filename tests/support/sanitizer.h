@@ -1,7 +1,9 @@
-/* sanitizer.h - which sanitizer a test was built with, and how much slower that makes it.
+/* sanitizer.h - which sanitizer a test was built with, and how long a test waits for what the program does in time.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_SANITIZER_H
 #define DSC_TESTS_SANITIZER_H
+
+#include <stdlib.h>
 
 #if !defined(__has_feature)
 #define __has_feature(x) 0
@@ -17,7 +19,14 @@
 #define SANITIZE_ADDRESS 0
 #endif
 
-/* Time limits are about our algorithms, not about the sanitizer's: they are multiplied by this. */
+/* How much slower a sanitized program is. */
 #define SANITIZE_SLOWER (SANITIZE_THREAD ? 20.0 : SANITIZE_ADDRESS ? 5.0 : 1.0)
+
+/* What a bound of time is multiplied by. On a machine that others use, a bound is there for what would otherwise take
+ * ten times as long or for ever. With DSC_TEST_STRICT=1, on one that does nothing else, it is the promise itself. */
+static inline double test_patience(void)
+{
+    return SANITIZE_SLOWER * (getenv("DSC_TEST_STRICT") != NULL ? 1.0 : 5.0);
+}
 
 #endif

@@ -100,7 +100,7 @@ static void many_wrong_keys_are_quick(void **state)
     free(text);
     assert_int_equal(config.warning_count, DSC_WARNINGS_MAX);
     assert_true(warned("and more warnings"));
-    if (seconds > 2.0 * SANITIZE_SLOWER)
+    if (seconds > 2.0 * test_patience())
         fail_msg("9000 unknown keys took %.2f s", seconds);
 }
 

@@ -318,7 +318,7 @@ static void a_call_costs_little(void **state)
     }
     dsc_flight_track_close(track);
     printf("# %.0f ns a call\n", (double)best_ns / CALLS);
-    assert_true((double)best_ns / CALLS < 2000 * SANITIZE_SLOWER); /* a step has some tens of them, and milliseconds */
+    assert_true((double)best_ns / CALLS < 2000 * test_patience()); /* a step has some tens of them, and milliseconds */
 }
 
 int main(void)

@@ -157,7 +157,7 @@ static void refuse_many(const char *head, const char *pattern, int count, const 
     assert_null(open_bytes(text, start + each * (size_t)count));
     const double seconds = (double)(dsc_clock_ns() - begin) * 1e-9;
     free(text);
-    if (strstr(error.message, message) == NULL || seconds > 2.0 * SANITIZE_SLOWER)
+    if (strstr(error.message, message) == NULL || seconds > 2.0 * test_patience())
         fail_msg("\"%s\" %d times took %.2f s: %s: %s", pattern, count, seconds, error.where, error.message);
 }
 

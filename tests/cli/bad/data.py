@@ -151,7 +151,7 @@ def a_terabyte_of_tokens_does_not_delay_the_start(b):
     with open(path, "r+b") as f:
         f.truncate(1 << 40)
     r = b.accept(*without(b.train, "--data"), "--data", path)
-    check(SAN or r.seconds < 10, "read it all:", r)
+    check(SAN or r.seconds < (10 if STRICT else 50), "read it all:", r)
     b.put("vast.bin", uint16(300, *[7] * 4096))
     with open(path, "r+b") as f:
         f.truncate(1 << 40)

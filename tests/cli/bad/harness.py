@@ -3,16 +3,17 @@
 """Every refusal is held to one rule, whatever the input:
 
     exactly one line "dsc: error: ..." in stderr, at most 4 KB, with the words that the case asks for (file, place,
-    what to do); no control characters and only UTF-8 anywhere; the exit code of the contract; within 2 s, and no
-    process of it above 256 MB; nothing left in the folder it ran in, in /dev/shm, or running.
+    what to do); no control characters and only UTF-8 anywhere; the exit code of the contract; within 2 s (on
+    a quiet machine, see STRICT), and no process of it above 256 MB; nothing left in the folder it ran in, in /dev/shm, or running.
 """
 import json, os, resource, shutil, signal, subprocess, sys, tempfile, time, unicodedata
 
 BIN = os.path.abspath(os.environ["DSC_BIN"])
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 SAN = bool(os.environ.get("DSC_SAN"))
+STRICT = bool(os.environ.get("DSC_TEST_STRICT"))  # see tests/README.md
 TRAIN, DSC, LAUNCH = (os.path.join(BIN, name) for name in ("train", "dsc", "dsc-launch"))
-LINE_BYTES, SECONDS, MEMORY = 4096, 2.0, 256 << 20
+LINE_BYTES, SECONDS, MEMORY = 4096, 2.0 if STRICT else 10.0, 256 << 20
 SHOWN = 8  # failed cases of one test
 ADDRESS_SPACE = 2 << 30  # a stop for what would take the machine's memory: peaks are judged by what was resident
 MARK = "DSC_TEST_MARK"
@@ -112,7 +113,7 @@ class Bench:
             start = time.monotonic()
             p = subprocess.Popen(argv, env=clean, cwd=self.work, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                                  preexec_fn=limit)
-            signal.alarm(int(seconds or (120 if SAN else 20)))
+            signal.alarm(int(seconds or (120 if SAN else 60)))
             try:
                 _, status, usage = os.wait4(p.pid, 0)
             except TimeoutError:

@@ -319,14 +319,14 @@ def cores_are_divided():
 @test
 def save_pid_file_lives_as_long_as_the_job():
     p = start("--save_pid", "sh", "-c", "cat /tmp/$DSC_LAUNCHER_PID.deepspeed")
-    out, err = p.communicate(timeout=20)
+    out, err = p.communicate(timeout=60)
     equal((p.returncode, out), (0, str(p.pid).encode()), err)
     check(not os.path.exists(f"/tmp/{p.pid}.deepspeed"), "pid file left")
     marked = Marked()
     p = start("--save_pid", "sleep", "600", env=marked.env)
     wait_for(lambda: len(marked.pids()) >= 3, what="the rank")
     p.kill()
-    p.communicate(timeout=20)
+    p.communicate(timeout=60)
     marked.wait_gone(2 * SLOW)
     check(not os.path.exists(f"/tmp/{p.pid}.deepspeed"), "pid file left after kill -9")
 

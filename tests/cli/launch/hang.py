@@ -49,7 +49,7 @@ def a_job_that_the_user_stops_is_not_stuck():
         p.send_signal(signal.SIGCONT)
         until_step(p, 3)
         p.terminate()
-        _, err = p.communicate(timeout=20)
+        _, err = p.communicate(timeout=60)
         equal((p.returncode, b"stuck" in err), (143, False), err)
         marked.wait_gone(0.5 * SLOW)
 

@@ -221,7 +221,7 @@ def a_reader_that_does_not_read_does_not_blind_the_launcher():
     p = net.start("-H", net.list(), "sh", "-c", "if [ $RANK = 1 ]; then sleep 1; kill -9 $$; fi; yes 0123456789")
     wait_for(lambda: ranks(title="yes 0123456789"), what="the ranks")
     wait_for(lambda: not ranks(title="yes 0123456789"), seconds=10, what="the end of the ranks")
-    out, err = p.communicate(timeout=20)
+    out, err = p.communicate(timeout=60)
     equal(p.returncode, 137, err)
     net.wait_gone(3)
 

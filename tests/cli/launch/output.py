@@ -92,7 +92,7 @@ def a_reader_that_does_not_read_does_not_blind_the_supervisor():
     wait_for(lambda: len(marked.pids()) >= 5, what="three ranks")
     # Nobody reads p.stdout: the pipe and the queue are full, yet rank 1's end is seen and the others are gone.
     wait_for(lambda: len(marked.pids()) <= 2, seconds=5, what="the ranks to be ended")
-    out, err = p.communicate(timeout=20)
+    out, err = p.communicate(timeout=60)
     equal(p.returncode, 7, err)
     check(len(out) > 100000 and out.endswith(b"\n"), len(out))
 
@@ -101,12 +101,12 @@ def a_reader_that_does_not_read_does_not_blind_the_supervisor():
 def a_reader_that_went_away_ends_the_ranks_as_a_pipe_would():
     marked = Marked()
     r = subprocess.run(["bash", "-c", f"'{LAUNCH}' -q -np 2 yes | head -n 3; echo ${{PIPESTATUS[0]}}"],
-                       capture_output=True, text=True, timeout=20,
+                       capture_output=True, text=True, timeout=60,
                        env=marked.env)
     equal(r.stdout.splitlines()[-1], "141", r)
     marked.wait_gone(0.5 * SLOW)
     r = subprocess.run(["bash", "-c", f"'{LAUNCH}' -q yes | head -n 3; echo ${{PIPESTATUS[0]}}"],
-                       capture_output=True, text=True, timeout=20,
+                       capture_output=True, text=True, timeout=60,
                        env=marked.env)
     equal(r.stdout, "y\ny\ny\n141\n", r)
     marked.wait_gone(0.5 * SLOW)
@@ -119,7 +119,7 @@ def lines_come_at_once():
     equal(p.stdout.readline(), b"[rank 1] first\n")
     check(time.monotonic() - begin < 0.5 * SLOW, "late")
     p.terminate()
-    p.communicate(timeout=20)
+    p.communicate(timeout=60)
 
 
 @test
