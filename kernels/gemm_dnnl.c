@@ -6,6 +6,7 @@
  * the shape only. SPDX-License-Identifier: Apache-2.0 */
 #include <dnnl.h>
 #include <omp.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/gemm_internal.h"
@@ -71,6 +72,21 @@ dsc_status dsc_gemm_lib_fail(int status, const char *call, dsc_error *err)
                     "%s failed with status %d in oneDNN %d.%d.%d", call, status, v->major, v->minor, v->patch);
 }
 
+/* oneDNN sets up AMX with the tiles that the CPU names, also none, and its first product is an illegal instruction
+ * then. Its limit is the process's, and holds if nobody has used it before. */
+static dsc_status leave_out_amx(dsc_error *err)
+{
+    const bool users = getenv("ONEDNN_MAX_CPU_ISA") != NULL || getenv("DNNL_MAX_CPU_ISA") != NULL;
+    if (!dsc_cpu_hides_tiles())
+        return DSC_OK;
+    if (!users)
+        (void)dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16); /* refused also when it is set already */
+    if ((dnnl_get_effective_cpu_isa() & ~dnnl_cpu_isa_avx512_core_bf16) == 0)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "oneDNN", "this machine offers AMX without the size of its tiles, which "
+                    "ends programs; set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16");
+}
+
 int dsc_gemm_lib_enter(void)
 {
     const int saved = omp_get_max_threads();
@@ -84,6 +100,7 @@ dsc_status dsc_gemm_lib_open(dsc_alloc *alloc, int32_t threads, dsc_gemm_lib **o
 {
     dsc_gemm_lib *lib;
     *out = NULL;
+    DSC_TRY(leave_out_amx(err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1,
                              (int64_t)(sizeof *lib + (size_t)threads * sizeof lib->stream[0]), &lib, err));
     lib->alloc = alloc;

@@ -47,6 +47,8 @@ static inline dsc_kernel dsc_recipe_kernel(dsc_recipe recipe)
  * are the library's, which uses it; the bit may also be set where there is none. */
 enum { DSC_CPU_AVX2 = 1u, DSC_CPU_AVX512 = 2u, DSC_CPU_AVX512_BF16 = 4u, DSC_CPU_AMX_BF16 = 8u };
 uint32_t dsc_cpu_caps(void);
+/* A virtual machine may offer AMX and leave out how large its tiles are: it counts as none. */
+bool dsc_cpu_hides_tiles(void);
 
 /* One rank's compute team; passed to every CPU kernel. */
 typedef struct dsc_cpu_team {
