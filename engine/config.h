@@ -109,6 +109,7 @@ typedef struct dsc_zero_config {
     bool quantized_gradients;                                     /* leaves travel as int4 */
     int64_t stage3_param_persistence_threshold;                                      /* elements */
     dsc_offload offload_optimizer, offload_param; /* in effect: none below the stage that DeepSpeed needs */
+    dsc_offload optimizer_named, param_named;     /* what DeepSpeed's own class resolves to: at every stage */
     dsc_nvme_config nvme_optimizer, nvme_param;
     double offload_ratio;           /* of the states that are offloaded */
     int64_t offload_buffer_count;   /* offload_optimizer.buffer_count */

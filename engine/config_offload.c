@@ -27,9 +27,9 @@ static dsc_status offload_paths(dsc_config_parse_state *s, const offload_rows *r
     return DSC_OK;
 }
 
-/* The device in effect. */
+/* The device in effect, and the one that is named. */
 static dsc_status offload_device(dsc_config_parse_state *s, const offload_rows *rows, dsc_offload *out,
-                                 dsc_nvme_config *nvme)
+                                 dsc_offload *named, dsc_nvme_config *nvme)
 {
     static const char *const names[] = { "none", "cpu", "nvme" };
     const cJSON *device = dsc_config_has(s, rows->device) ? s->given[rows->device] : NULL;
@@ -47,6 +47,7 @@ static dsc_status offload_device(dsc_config_parse_state *s, const offload_rows *
                                 names[choice]));
     }
     *out = DSC_OFFLOAD_NONE;
+    *named = (dsc_offload)choice;
     if (choice == DSC_OFFLOAD_NONE)
         return DSC_OK;
     if (s->config->zero.stage < rows->least_stage)
@@ -79,8 +80,9 @@ dsc_status dsc_config_fill_offload(dsc_config_parse_state *s)
     dsc_zero_config *zero = &s->config->zero;
     if (zero->offload_ratio < 1 && zero->stage < 3)
         return dsc_config_fail(s, DSC_ID_OFFLOAD_RATIO, DSC_ERR_CONFIG, "below 1 only at stage 3, not %d", zero->stage);
-    DSC_TRY(offload_device(s, &optimizer, &zero->offload_optimizer, &zero->nvme_optimizer));
-    DSC_TRY(offload_device(s, &param, &zero->offload_param, &zero->nvme_param));
+    DSC_TRY(offload_device(s, &optimizer, &zero->offload_optimizer, &zero->optimizer_named,
+                           &zero->nvme_optimizer));
+    DSC_TRY(offload_device(s, &param, &zero->offload_param, &zero->param_named, &zero->nvme_param));
     s->config->given.offload_optimizer = dsc_config_place_of(s, DSC_ID_OFFLOAD_OPTIMIZER_DEVICE);
     s->config->given.offload_param = dsc_config_place_of(s, DSC_ID_OFFLOAD_PARAM_DEVICE);
     s->config->given.outputs_on_host = dsc_config_place_of(s, DSC_ID_CPU_CHECKPOINTING);

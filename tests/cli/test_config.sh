@@ -60,6 +60,9 @@ cat >"$tmp/auto.json" <<'END'
 END
 run config check "$tmp/auto.json" --json --world-size 2
 report "values left to the run are auto" json "d['precision'] == d['train_batch_size'] == d['train_micro_batch_size_per_gpu'] == d['gradient_accumulation_steps'] == d['gradient_clipping'] == 'auto' and d['zero_stage'] == 3 and d['offload_optimizer'] == 'cpu' and d['scheduler'] == 'WarmupLR' and d['optimizer'] is None"
+echo '{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}' >"$tmp/c.json"
+"$dsc" config check "$tmp/c.json" --json >"$tmp/out" 2>"$tmp/err"
+report "a device without effect at this stage is named, as DeepSpeed's class has it, with a warning" json "d['offload_param'] == 'cpu' and 'offload_param.device (line 1): no effect at stage 2' in str(d['warnings'])"
 printf '{"train_batch_size": 8, "odd_key": 1, "zero_optimization": {"stage": 1, "round_robin_gradients": true}}' >"$tmp/warn.json"
 run config check "$tmp/warn.json" --json
 report "warnings are listed" json "len(d['warnings']) == 2 and 'odd_key' in d['warnings'][0] and 'round_robin_gradients' in d['warnings'][1]"

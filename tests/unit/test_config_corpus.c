@@ -80,6 +80,14 @@ static const shape shapes[] = {
       "\"zero_hpz_partition_size\": 8, \"zero_quantized_weights\": true, \"mics_shard_size\": 4,\n"
       "\"offload_param\": {\"device\": \"cpu\", \"pin_memory\": true}}}",
       3, NONE, CPU, BF16, 16, 2, 1, "", "", 0.5 },
+    /* devices that the stage leaves without effect */
+    { "{\"train_batch_size\": 64, \"fp16\": {\"enabled\": true, \"opt_level\": \"O2\"},\n"
+      "\"zero_optimization\": {\"stage\": 2, \"offload_param\": {\"device\": \"cpu\"},\n"
+      "\"offload_optimizer\": {\"device\": \"cpu\"}}}",
+      2, CPU, CPU, FP16, 64, 8, 1, "", "", 0 },
+    { "{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 0, \"offload_optimizer\": {\"device\": \"cpu\"},\n"
+      "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/n\"}}}",
+      0, CPU, NVME, FP32, 8, 1, 1, "", "", 0 },
     /* 2024 to 2026 */
     { "{\"train_batch_size\": 64, \"tensor_parallel\": {\"autotp_size\": 2}, \"zero_optimization\": {\"stage\": 2,\n"
       "\"offload_optimizer\": {\"device\": \"cpu\", \"pin_memory\": true}, \"zenflow\": {\"topk_ratio\": 0.05,\n"
@@ -97,10 +105,12 @@ static void resolve_as_deepspeed(void **state)
         const shape *w = &shapes[i];
         if (parse_with(w->text, NULL, 0, false, 8) != DSC_OK)
             fail_msg("shape %zu was refused: %s: %s", i, err.where, err.message);
-        if (config.zero.stage != w->stage || config.zero.offload_optimizer != w->optimizer_device ||
-            config.zero.offload_param != w->param_device || config.precision != w->precision)
+        if (config.zero.stage != w->stage || config.zero.optimizer_named != w->optimizer_device ||
+            config.zero.param_named != w->param_device || config.precision != w->precision)
             fail_msg("shape %zu: stage %d, offload %d %d, precision %d", i, config.zero.stage,
-                     config.zero.offload_optimizer, config.zero.offload_param, config.precision);
+                     config.zero.optimizer_named, config.zero.param_named, config.precision);
+        assert_int_equal(config.zero.offload_optimizer, w->stage >= 1 ? w->optimizer_device : NONE);
+        assert_int_equal(config.zero.offload_param, w->stage >= 3 ? w->param_device : NONE);
         assert_int_equal(config.train_batch_size, w->t);
         assert_int_equal(config.train_micro_batch_size_per_gpu, w->m);
         assert_int_equal(config.gradient_accumulation_steps, w->g);

@@ -90,8 +90,8 @@ void dsc_config_tool_json(const dsc_config *config)
     char number[32];
     const bool batch_auto = (config->auto_mask & DSC_CONFIG_AUTO_BATCH) != 0;
     printf("\"zero_stage\":%d,\"offload_optimizer\":\"%s\",\"offload_param\":\"%s\",\"precision\":\"%s\"",
-           config->zero.stage, dsc_config_tool_offload(config->zero.offload_optimizer),
-           dsc_config_tool_offload(config->zero.offload_param),
+           config->zero.stage, dsc_config_tool_offload(config->zero.optimizer_named),
+           dsc_config_tool_offload(config->zero.param_named),
            config->auto_mask & DSC_CONFIG_AUTO_PRECISION ? "auto" : dsc_config_tool_precision(config));
     print_count("train_batch_size", config->train_batch_size, batch_auto);
     print_count("train_micro_batch_size_per_gpu", config->train_micro_batch_size_per_gpu, batch_auto);
@@ -131,8 +131,8 @@ static void print_text(const dsc_config *config, const config_args *args)
         printf("  not run by this version: %s\n", config->unbuilt.message);
     printf("  zero stage         %d\n", config->zero.stage);
     printf("  offload            optimizer %s, parameters %s\n",
-           dsc_config_tool_offload(config->zero.offload_optimizer),
-           dsc_config_tool_offload(config->zero.offload_param));
+           dsc_config_tool_offload(config->zero.optimizer_named),
+           dsc_config_tool_offload(config->zero.param_named));
     printf("  precision          %s\n", dsc_config_tool_precision(config));
     print_batch(config, args->world_size);
     printf("  optimizer          %s, lr %g\n",

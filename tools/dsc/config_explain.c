@@ -107,9 +107,9 @@ static bool value_of(const dsc_config *config, int id, char *out)
     case DSC_ID_ZERO_STAGE: snprintf(out, VALUE_BYTES, "%d", config->zero.stage); break;
     case DSC_ID_OVERLAP_COMM: snprintf(out, VALUE_BYTES, "%s", config->zero.overlap_comm ? "true" : "false"); break;
     case DSC_ID_OFFLOAD_OPTIMIZER_DEVICE:
-        text_value(dsc_config_tool_offload(config->zero.offload_optimizer), out);
+        text_value(dsc_config_tool_offload(config->zero.optimizer_named), out);
         break;
-    case DSC_ID_OFFLOAD_PARAM_DEVICE: text_value(dsc_config_tool_offload(config->zero.offload_param), out); break;
+    case DSC_ID_OFFLOAD_PARAM_DEVICE: text_value(dsc_config_tool_offload(config->zero.param_named), out); break;
     case DSC_ID_ELASTIC: snprintf(out, VALUE_BYTES, "%s", config->given.elastic.enabled ? "true" : "false"); break;
     case DSC_ID_LR_SCHEDULE:
         text_value(config->schedule.kind >= DSC_SCHEDULE_CONSTANT ? config->schedule.type : "none", out);
