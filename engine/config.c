@@ -98,6 +98,12 @@ static dsc_status parse_text(dsc_config_parse_state *s, const char *text, int64_
     return dsc_config_fill_fields(s);
 }
 
+const char *dsc_recompute_text(dsc_recompute recompute)
+{
+    static const char *const texts[] = { "none", "selective", "full", "auto" };
+    return texts[recompute];
+}
+
 static void hash_text(const char *text, int64_t bytes, char out[65])
 {
     dsc_sha256 sha;

@@ -128,7 +128,10 @@ typedef struct dsc_aio_config {
 } dsc_aio_config;
 
 typedef enum dsc_reproducible { DSC_REPRODUCIBLE_PLAN, DSC_REPRODUCIBLE_WORLD_SIZE } dsc_reproducible;
-typedef enum dsc_recompute { DSC_RECOMPUTE_NONE, DSC_RECOMPUTE_FULL } dsc_recompute;
+typedef enum dsc_recompute { /* the less memory the later; AUTO until the engine has planned */
+    DSC_RECOMPUTE_NONE, DSC_RECOMPUTE_SELECTIVE, DSC_RECOMPUTE_FULL, DSC_RECOMPUTE_AUTO
+} dsc_recompute;
+const char *dsc_recompute_text(dsc_recompute recompute); /* as the config spells it */
 
 /* A section of a monitor: files in output_path/job_name. */
 typedef struct dsc_monitor_config {

@@ -98,7 +98,7 @@ static dsc_status resolve_outputs(dsc_config *config, const char *device, dsc_er
 {
     const char *word = NULL;
     char where[256];
-    if (config->own.recompute != DSC_RECOMPUTE_FULL)
+    if (config->own.recompute < DSC_RECOMPUTE_FULL)
         word = "no effect: it is about what dsc.recompute \"full\" keeps";
     else if (device != NULL && strcmp(device, "cpu") == 0)
         word = "moves nothing: host memory is the device of CPU ranks";

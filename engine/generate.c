@@ -31,6 +31,7 @@ static dsc_status next_logits(dsc_engine *engine, int64_t row, dsc_error *err)
             .losses = m == last ? engine->losses : NULL,
             .logits = m == last ? engine->logits : NULL,
             .logits_row = row,
+            .rebuilt = engine->rebuilt[m],
         };
         DSC_TRY(engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err));
     }

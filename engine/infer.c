@@ -29,7 +29,7 @@ struct dsc_infer {
     int32_t *first;      /* [module_count] a module's first one */
     int64_t *cache_at;   /* [module_count] bytes into the cache */
     /* In `buffers`, for a long part: */
-    void *out[2], *saved, *scratch;
+    void *out[2], *saved, *rebuilt, *scratch;
     float *logits;
     int32_t *ids;
     /* In `staging`: */
@@ -132,6 +132,7 @@ static int64_t lay_out(dsc_infer *infer, const dsc_module_plan *most)
     for (int i = 0; i < 2; i++)
         infer->out[i] = piece(&infer->buffers, &end, most->out_elements * element_bytes(infer));
     infer->saved = piece(&infer->buffers, &end, most->saved_bytes);
+    infer->rebuilt = piece(&infer->buffers, &end, most->rebuilt_bytes);
     infer->scratch = piece(&infer->buffers, &end, most->forward_scratch_bytes);
     infer->logits = piece(&infer->buffers, &end, dsc_infer_vocab(infer) * 4);
     infer->ids = piece(&infer->buffers, &end, infer->tokens[LONG] * 4);
@@ -165,6 +166,7 @@ static dsc_status describe(dsc_infer *infer, int kind, dsc_module_plan *most, ds
         DSC_TRY(module->plan(module, 1, infer->o.dtype, &sink, &plan, err));
         most->out_elements = dsc_max_i64(most->out_elements, plan.out_elements);
         most->saved_bytes = dsc_max_i64(most->saved_bytes, plan.saved_bytes);
+        most->rebuilt_bytes = dsc_max_i64(most->rebuilt_bytes, plan.rebuilt_bytes);
         most->forward_scratch_bytes = dsc_max_i64(most->forward_scratch_bytes, plan.forward_scratch_bytes);
         infer->cache_at[m] = most->cache_bytes;
         most->cache_bytes += dsc_align_up(plan.cache_bytes, PIECE_ALIGN);
@@ -346,6 +348,7 @@ static dsc_status run_part(dsc_infer *infer, int kind, int64_t past, int64_t row
             .logits_row = row,
             .past = past,
             .cache = (char *)infer->cache.ptr + infer->cache_at[m],
+            .rebuilt = infer->rebuilt,
         };
         DSC_TRY(model->modules[m].forward(&model->modules[m], &ctx, err));
     }

@@ -192,7 +192,7 @@ void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
         .has_data = engine->source.fill != NULL,
         .has_eval_data = engine->eval != NULL,
         .overlap_comm = config->zero.overlap_comm,
-        .recompute = config->own.recompute == DSC_RECOMPUTE_FULL,
+        .recompute = dsc_recompute_text(config->own.recompute),
         .save_failure_stops = config->own.save_failure_stops,
         .save_async = config->own.save_async,
         .eval_patience = config->own.eval_patience,

@@ -20,6 +20,8 @@
 
 #define DSC_READER_DEPTH 3
 
+/* What a section of the compute stream is, with the module. */
+typedef enum dsc_pass { DSC_PASS_FORWARD, DSC_PASS_BACKWARD, DSC_PASS_REBUILD, DSC_PASS_COUNT } dsc_pass;
 typedef enum dsc_phase { DSC_PHASE_IDLE, DSC_PHASE_FORWARD_DONE, DSC_PHASE_BACKWARD_DONE } dsc_phase;
 
 struct dsc_world {
@@ -66,8 +68,8 @@ struct dsc_engine {
     dsc_buf activation_buf, scratch_buf, io_buf, eval_buf;
     dsc_outputs outputs;
     dsc_buf batch_buf, mirror_buf; /* transfer.c; not open on a host_visible device */
-    char **out;   /* [module_count] output of each module, kept for its successor's backward; some share slots */
-    char **saved; /* [module_count] */
+    char **out; /* [module_count] output of each module, kept for its successor's backward; some share slots */
+    char **saved, **rebuilt; /* [module_count] */
     char *d_buffer[2];
     float *losses, *logits;           /* on the device */
     float *host_losses, *host_logits; /* [loss_slots] of the plan, where the host reads them; may be the device's */
@@ -184,6 +186,8 @@ dsc_status dsc_engine_settle(dsc_engine *engine, dsc_error *err);
 /* open.c: what the run's plan is made from. */
 void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out);
 /* memory.c: does the plan fit, and the working memory that it names. */
+/* Makes the plan; "recompute": "auto" is then the least that lets every rank fit. Collective, but to plan. */
+dsc_status dsc_engine_open_plan(dsc_engine *engine, const dsc_plan_options *options, dsc_error *err);
 dsc_status dsc_engine_check_fit(const dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_agree_fit(const dsc_engine *engine, dsc_error *err); /* collective; the table is logged if not */
 /* files.c: part of dsc_engine_check_fit. */

@@ -114,7 +114,7 @@ static void way_out(const dsc_engine *engine, uint32_t mask, int64_t ranks, cons
     snprintf(out, out_bytes, "%s%s%s%s%s%s%s", may_shard ? "zero_optimization.stage 3, " : "", elsewhere,
              plan_copies(&engine->plan, mask) ? "dsc.save_async false, " : "",
              config->train_micro_batch_size_per_gpu > 1 ? "a smaller train_micro_batch_size_per_gpu, " : "",
-             config->own.recompute == DSC_RECOMPUTE_NONE ? "\"dsc\": {\"recompute\": \"full\"}, " : "",
+             config->own.recompute != DSC_RECOMPUTE_FULL ? "\"dsc\": {\"recompute\": \"full\"}, " : "",
              ranks > 1 ? "fewer ranks on a host, " : "", sharded ? "more hosts, " : "");
     const size_t used = strlen(out);
     snprintf(out + used, out_bytes - used, "a shorter dsc.seq_length, a smaller model or a %s with more memory", place);
@@ -181,6 +181,40 @@ dsc_status dsc_engine_agree_fit(const dsc_engine *engine, dsc_error *err)
     return dsc_checkpoint_agree(&ctx, status, &mine, err);
 }
 
+/* The same everywhere: whether every rank has room for its plan. Nothing is started by a rank that only plans. */
+static dsc_status all_fit(const dsc_engine *engine, bool *fit, dsc_error *err)
+{
+    dsc_error refusal = DSC_ERROR_INIT, first = DSC_ERROR_INIT;
+    dsc_status status = dsc_engine_check_fit(engine, &refusal);
+    const dsc_checkpoint_ctx ctx = { .comm = engine->comm, .stream = engine->compute, .buffer = engine->io_buf };
+    if (!engine->plan_only) {
+        status = dsc_checkpoint_agree(&ctx, status, &refusal, &first);
+        refusal = first;
+    }
+    *fit = status != DSC_ERR_NOFIT;
+    if (status == DSC_OK || status == DSC_ERR_NOFIT)
+        return DSC_OK;
+    if (err != NULL)
+        *err = refusal;
+    return status;
+}
+
+dsc_status dsc_engine_open_plan(dsc_engine *engine, const dsc_plan_options *options, dsc_error *err)
+{
+    dsc_recompute *recompute = &engine->config.own.recompute;
+    bool fit = false;
+    if (*recompute != DSC_RECOMPUTE_AUTO)
+        return dsc_plan_open(options, &engine->plan, err);
+    for (int level = DSC_RECOMPUTE_NONE; level <= DSC_RECOMPUTE_FULL && !fit; level++) {
+        *recompute = (dsc_recompute)level;
+        dsc_plan_close(&engine->plan);
+        DSC_TRY(dsc_plan_open(options, &engine->plan, err));
+        DSC_TRY(all_fit(engine, &fit, err));
+    }
+    dsc_engine_note(engine, "dsc.recompute \"auto\"", dsc_recompute_text(*recompute));
+    return DSC_OK;
+}
+
 /* ---- working memory ---- */
 
 static int64_t batch_tensor_bytes(const dsc_engine *engine, int32_t i)
@@ -240,7 +274,7 @@ static dsc_status open_work_buffers(dsc_engine *engine, dsc_error *err)
                          plan->bytes[DSC_TAG_SCRATCH][DSC_TIER_DEVICE], &engine->scratch_buf, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof(char *), &engine->out, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof(char *), &engine->saved, err));
-    const bool recompute = engine->config.own.recompute == DSC_RECOMPUTE_FULL;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof(char *), &engine->rebuilt, err));
     const int64_t each = (int64_t)dsc_dtype_bytes(dsc_engine_dtype(engine));
     char *at = engine->activation_buf.ptr;
     engine->d_buffer[0] = at;
@@ -248,16 +282,17 @@ static dsc_status open_work_buffers(dsc_engine *engine, dsc_error *err)
     at += 2 * plan->d_bytes_most;
     engine->losses = (float *)(void *)at;
     at += plan->losses_bytes;
-    char *const shared_saved = at;
-    at += recompute ? plan->saved_bytes_most : 0;
-    char *const slots = at;
-    at += plan->out_away_count > 0 ? plan->out_bytes_total : 0;
+    char *saved = at, *rebuilt = saved + plan->saved_bytes;
+    at = rebuilt + plan->rebuilt_bytes;
     for (int32_t m = 0; m < modules; m++) {
-        engine->out[m] = plan->out_away_count > 0 ? slots + m % DSC_OUT_SLOTS * plan->out_bytes_most : at;
+        engine->out[m] = plan->out_away_count > 0 ? at + m % DSC_OUT_SLOTS * plan->out_bytes_most : at;
         at += plan->out_away_count > 0 ? 0 : dsc_align_up(plan->module[m].out_elements * each, 256);
-        engine->saved[m] = recompute ? shared_saved : at;
-        at += recompute ? 0 : dsc_align_up(plan->module[m].saved_bytes, 256);
+        engine->saved[m] = saved;
+        saved += plan->saved_shared ? 0 : dsc_align_up(plan->module[m].saved_bytes, 256);
+        engine->rebuilt[m] = rebuilt;
+        rebuilt += plan->rebuilt_shared ? 0 : dsc_align_up(plan->module[m].rebuilt_bytes, 256);
     }
+    at += plan->out_away_count > 0 ? plan->out_bytes_total : 0;
     DSC_ASSERT(at == (char *)engine->activation_buf.ptr + activation_bytes);
     engine->logits = (float *)(void *)((char *)engine->scratch_buf.ptr + plan->scratch_bytes);
     return DSC_OK;
@@ -313,6 +348,7 @@ void dsc_engine_close_memory(dsc_engine *engine)
     }
     dsc_alloc_free(alloc, engine->device_batch);
     dsc_alloc_free(alloc, engine->eval_data);
+    dsc_alloc_free(alloc, engine->rebuilt);
     dsc_alloc_free(alloc, engine->saved);
     dsc_alloc_free(alloc, engine->out);
     dsc_alloc_free(alloc, engine->step_words);

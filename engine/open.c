@@ -270,7 +270,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_engine_group_params(engine, &engine->layout, err));
     dsc_plan_options plan;
     dsc_engine_plan_options(engine, &plan);
-    DSC_TRY(dsc_plan_open(&plan, &engine->plan, err));
+    DSC_TRY(dsc_engine_open_plan(engine, &plan, err));
     dsc_loss_scaler_start(&engine->config, &engine->loss_scaler);
     dsc_engine_describe_numerics(engine);
     if (engine->plan_only)
@@ -295,7 +295,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_engine_open_memory(engine, err));
     DSC_TRY(dsc_engine_start_profile(engine, err));
     if (engine->config.own.cuda_graphs)
-        DSC_TRY(dsc_sections_open(engine->compute, 2 * engine->model->module_count, err));
+        DSC_TRY(dsc_sections_open(engine->compute, DSC_PASS_COUNT * engine->model->module_count, err));
     if (engine->source.fill != NULL) {
         dsc_reader_options reader;
         reader_options(engine, &reader);

@@ -26,20 +26,27 @@ static dsc_status prepare_attention(void *user, const dsc_attention_fwd_args *sh
     return dsc_attention_prepare(user, shape, err);
 }
 
-static bool is_recomputed(const dsc_config *config, const dsc_module *module, const dsc_module_plan *plan)
+dsc_again dsc_plan_again(const dsc_config *config, const dsc_module *module, const dsc_module_plan *plan)
 {
-    return config->own.recompute == DSC_RECOMPUTE_FULL && (module->flags & DSC_MODULE_LOSS) == 0 &&
-           plan->saved_bytes > 0;
+    const bool loss = (module->flags & DSC_MODULE_LOSS) != 0;
+    if (config->own.recompute == DSC_RECOMPUTE_FULL && !loss && plan->saved_bytes + plan->rebuilt_bytes > 0)
+        return DSC_AGAIN_FORWARD;
+    return config->own.recompute == DSC_RECOMPUTE_SELECTIVE && plan->rebuilt_bytes > 0 ? DSC_AGAIN_REBUILD
+                                                                                       : DSC_AGAIN_NOTHING;
+}
+
+double dsc_plan_again_flops(const dsc_config *config, const dsc_module *module, const dsc_module_plan *plan)
+{
+    const dsc_again again = dsc_plan_again(config, module, plan);
+    return again == DSC_AGAIN_FORWARD ? plan->forward_flops : again == DSC_AGAIN_REBUILD ? plan->rebuild_flops : 0;
 }
 
 double dsc_plan_flops(const dsc_config *config, const dsc_model *model, const dsc_module_plan *modules)
 {
     double sum = 0;
-    for (int32_t m = 0; m < model->module_count; m++) {
-        sum += modules[m].forward_flops + modules[m].backward_flops;
-        if (is_recomputed(config, &model->modules[m], &modules[m]))
-            sum += modules[m].forward_flops;
-    }
+    for (int32_t m = 0; m < model->module_count; m++)
+        sum += modules[m].forward_flops + modules[m].backward_flops +
+               dsc_plan_again_flops(config, &model->modules[m], &modules[m]);
     return sum;
 }
 
@@ -54,10 +61,17 @@ static dsc_status plan_cuts(const dsc_plan_options *o, dsc_plan *plan, const dsc
         DSC_TRY(module->plan(module, o->config->train_micro_batch_size_per_gpu, o->compute_dtype, sink, p, err));
         most->out_elements = dsc_max_i64(most->out_elements, p->out_elements);
         most->saved_bytes = dsc_max_i64(most->saved_bytes, p->saved_bytes);
+        most->rebuilt_bytes = dsc_max_i64(most->rebuilt_bytes, p->rebuilt_bytes);
         most->forward_scratch_bytes = dsc_max_i64(most->forward_scratch_bytes, p->forward_scratch_bytes);
         most->backward_scratch_bytes = dsc_max_i64(most->backward_scratch_bytes, p->backward_scratch_bytes);
     }
     return DSC_OK;
+}
+
+/* What one module more needs where all have their own, or share what the largest of them needs. */
+static void add_kept(int64_t *sum, bool shared, int64_t bytes)
+{
+    *sum = shared ? dsc_max_i64(*sum, aligned(bytes)) : *sum + aligned(bytes);
 }
 
 static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_error *err)
@@ -65,20 +79,24 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
     const int64_t batch = o->config->train_micro_batch_size_per_gpu;
     const int64_t each = (int64_t)dsc_dtype_bytes(o->compute_dtype);
     const dsc_plan_sink sink = { prepare_gemm, o->device, prepare_attention };
+    plan->saved_shared = o->config->own.recompute == DSC_RECOMPUTE_FULL;
+    plan->rebuilt_shared = o->config->own.recompute != DSC_RECOMPUTE_NONE;
     for (int32_t m = 0; m < o->model->module_count; m++) {
         const dsc_module *module = &o->model->modules[m];
         dsc_module_plan *p = &plan->module[m];
         DSC_TRY(module->plan(module, batch, o->compute_dtype, &sink, p, err));
         DSC_TRY(plan_cuts(o, plan, &sink, m, err));
+        if (p->rebuilt_bytes > 0 && module->rebuild == NULL)
+            return DSC_FAIL(err, DSC_ERR_STATE, module->name, "plans bytes to rebuild and has no rebuild");
         const int64_t out_bytes = aligned(p->out_elements * each);
         plan->out_bytes_total += out_bytes;
         plan->out_bytes_most = dsc_max_i64(plan->out_bytes_most, out_bytes);
         plan->d_bytes_most = dsc_max_i64(plan->d_bytes_most, out_bytes);
-        plan->saved_bytes_total += aligned(p->saved_bytes);
-        plan->saved_bytes_most = dsc_max_i64(plan->saved_bytes_most, aligned(p->saved_bytes));
+        add_kept(&plan->saved_bytes, plan->saved_shared, p->saved_bytes);
+        add_kept(&plan->rebuilt_bytes, plan->rebuilt_shared, p->rebuilt_bytes);
         plan->scratch_bytes = dsc_max_i64(plan->scratch_bytes, aligned(p->forward_scratch_bytes));
         plan->scratch_bytes = dsc_max_i64(plan->scratch_bytes, aligned(p->backward_scratch_bytes));
-        plan->backward_reads_params[m] = is_recomputed(o->config, module, p) ||
+        plan->backward_reads_params[m] = dsc_plan_again(o->config, module, p) != DSC_AGAIN_NOTHING ||
                                          (module->flags & DSC_MODULE_BACKWARD_WITHOUT_PARAMS) == 0;
     }
     plan->flops_per_micro_batch = dsc_plan_flops(o->config, o->model, plan->module);
@@ -244,12 +262,10 @@ static void plan_outputs(const dsc_plan_options *o, dsc_plan *plan)
 
 static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
 {
-    const bool recompute = o->config->own.recompute == DSC_RECOMPUTE_FULL;
     plan_mirrors(o, plan);
     plan_outputs(o, plan);
     plan->bytes[DSC_TAG_ACTIVATION][DSC_TIER_DEVICE] =
-        plan->out_bytes_total + 2 * plan->d_bytes_most + plan->losses_bytes +
-        (recompute ? plan->saved_bytes_most : plan->saved_bytes_total);
+        plan->out_bytes_total + 2 * plan->d_bytes_most + plan->losses_bytes + plan->saved_bytes + plan->rebuilt_bytes;
     plan->bytes[DSC_TAG_SCRATCH][DSC_TIER_DEVICE] = plan->scratch_bytes + plan->logits_bytes;
     plan->bytes[DSC_TAG_COMM][DSC_TIER_HOST] += o->comm_bytes;
     plan->bytes[DSC_TAG_COMM][DSC_TIER_DEVICE] += o->device_comm_bytes;

@@ -30,8 +30,9 @@ typedef struct dsc_plan {
     bool *backward_reads_params;  /* [module_count] */
     int64_t out_bytes_most, out_away_bytes; /* a module's output; of those that wait in host memory */
     int32_t out_away_count;                 /* the outputs of so many first modules do */
-    int64_t out_bytes_total, saved_bytes_total, saved_bytes_most, d_bytes_most, scratch_bytes, losses_bytes,
-        logits_bytes;
+    int64_t out_bytes_total, d_bytes_most, scratch_bytes, losses_bytes, logits_bytes;
+    int64_t saved_bytes, rebuilt_bytes; /* of all modules, or where they share it, of the one that needs the most */
+    bool saved_shared, rebuilt_shared;
     int32_t loss_slots;  /* micro-steps whose losses the host may fetch before it looks at them */
     int64_t batch_bytes; /* one micro-batch of the model's batch tensors, each 256-byte aligned */
     int64_t io_bytes;       /* what saves and loads go through */
@@ -77,6 +78,10 @@ static inline int64_t dsc_step_words(const dsc_config *config)
 void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out);
 /* One micro-batch of the model's batch tensor i, unaligned. */
 int64_t dsc_plan_batch_tensor_bytes(const dsc_model *model, int64_t micro_batch, int32_t i);
+/* What comes before a module's backward: nothing, its rebuild, or its forward again. */
+typedef enum dsc_again { DSC_AGAIN_NOTHING, DSC_AGAIN_REBUILD, DSC_AGAIN_FORWARD } dsc_again;
+dsc_again dsc_plan_again(const dsc_config *config, const dsc_module *module, const dsc_module_plan *plan);
+double dsc_plan_again_flops(const dsc_config *config, const dsc_module *module, const dsc_module_plan *plan);
 static inline bool dsc_plan_out_leaves(const dsc_plan *plan, int32_t module) { return module < plan->out_away_count; }
 /* Of one micro-batch, recomputation counted; modules: a plan's, of the model's own samples or of a cut's. */
 double dsc_plan_flops(const dsc_config *config, const dsc_model *model, const dsc_module_plan *modules);

@@ -30,28 +30,33 @@ static void fill_ctx(dsc_engine *engine, int32_t module, bool save, dsc_module_c
         .saved = engine->saved[module],
         .scratch = engine->scratch_buf.ptr,
         .loss_scale = (float)engine->loss_scaler.scale,
+        .rebuilt = engine->rebuilt[module],
     };
     const int64_t leaf = engine->micro_step * engine->place.size + engine->place.rank;
     ctx->rng_sample = (uint64_t)(engine->step * engine->config.train_batch_size + leaf * ctx->batch);
 }
 
-/* A module's work is a section of the compute stream (kernels/device.h): forward and backward have their own. */
-static dsc_status run_module(dsc_engine *engine, int32_t m, bool forward, dsc_module_ctx *ctx, dsc_error *err)
+/* A module's work is a section of the compute stream (kernels/device.h): each pass over it has its own. */
+static dsc_status run_module(dsc_engine *engine, int32_t m, dsc_pass pass, dsc_module_ctx *ctx, dsc_error *err)
 {
     const dsc_module *module = &engine->now->modules[m];
-    DSC_TRY(dsc_section_begin(engine->compute, forward ? m : engine->model->module_count + m, err));
-    const dsc_status status = (forward ? module->forward : module->backward)(module, ctx, err);
+    DSC_TRY(dsc_section_begin(engine->compute, (int32_t)pass * engine->model->module_count + m, err));
+    const dsc_status status = (pass == DSC_PASS_FORWARD    ? module->forward
+                               : pass == DSC_PASS_BACKWARD ? module->backward
+                                                           : module->rebuild)(module, ctx, err);
     const dsc_status ended = dsc_section_end(engine->compute, status == DSC_OK, status == DSC_OK ? err : NULL);
     return status != DSC_OK ? status : ended;
 }
 
-static dsc_status module_forward(dsc_engine *engine, int32_t m, bool save, dsc_span_kind kind, dsc_error *err)
+/* DSC_PASS_FORWARD or DSC_PASS_REBUILD. */
+static dsc_status module_forward(dsc_engine *engine, int32_t m, dsc_pass pass, bool save, dsc_span_kind kind,
+                                 dsc_error *err)
 {
     dsc_module_ctx ctx;
     fill_ctx(engine, m, save, &ctx);
     ctx.out = engine->out[m];
     const int64_t start = dsc_engine_span_start(engine, kind, m);
-    DSC_TRY(run_module(engine, m, true, &ctx, err));
+    DSC_TRY(run_module(engine, m, pass, &ctx, err));
     dsc_engine_span_end(engine, kind, m, start);
     return DSC_OK;
 }
@@ -63,11 +68,11 @@ static dsc_status loss_forward(dsc_engine *engine, int32_t m, bool save, dsc_err
     fill_ctx(engine, m, save, &ctx);
     ctx.losses = engine->losses;
     if (!save)
-        return run_module(engine, m, true, &ctx, err);
+        return run_module(engine, m, DSC_PASS_FORWARD, &ctx, err);
     DSC_TRY(dsc_zero_leaf(engine->zero, m, engine->grad, err));
     ctx.d_in = m > 0 ? engine->d_buffer[m % 2] : NULL;
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_FORWARD, m);
-    DSC_TRY(run_module(engine, m, true, &ctx, err));
+    DSC_TRY(run_module(engine, m, DSC_PASS_FORWARD, &ctx, err));
     dsc_engine_span_end(engine, DSC_SPAN_FORWARD, m, start);
     return dsc_zero_reduce(engine->zero, m, engine->micro_step, err);
 }
@@ -75,11 +80,11 @@ static dsc_status loss_forward(dsc_engine *engine, int32_t m, bool save, dsc_err
 static dsc_status run_forward(dsc_engine *engine, bool save, dsc_error *err)
 {
     const int32_t last = engine->model->module_count - 1;
-    const bool keep = save && engine->config.own.recompute == DSC_RECOMPUTE_NONE;
+    const bool keep = save && engine->config.own.recompute != DSC_RECOMPUTE_FULL;
     for (int32_t m = 0; m < last; m++) {
         DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->param, err));
         DSC_TRY(dsc_outputs_before_forward(engine, m, err));
-        DSC_TRY(module_forward(engine, m, keep, save ? DSC_SPAN_FORWARD : DSC_SPAN_EVALUATE, err));
+        DSC_TRY(module_forward(engine, m, DSC_PASS_FORWARD, keep, save ? DSC_SPAN_FORWARD : DSC_SPAN_EVALUATE, err));
         if (save)
             DSC_TRY(dsc_outputs_after_forward(engine, m, err));
     }
@@ -101,8 +106,10 @@ static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
     const int32_t step = 2 * engine->model->module_count - 2 - m;
     DSC_TRY(dsc_zero_acquire(engine->zero, step, m, engine->param, err));
     DSC_TRY(dsc_outputs_before_backward(engine, m, err));
-    if (engine->config.own.recompute == DSC_RECOMPUTE_FULL && engine->plan.module[m].saved_bytes > 0)
-        DSC_TRY(module_forward(engine, m, true, DSC_SPAN_RECOMPUTE, err));
+    const dsc_again again = dsc_plan_again(&engine->config, &engine->now->modules[m], &engine->plan.module[m]);
+    if (again != DSC_AGAIN_NOTHING)
+        DSC_TRY(module_forward(engine, m, again == DSC_AGAIN_FORWARD ? DSC_PASS_FORWARD : DSC_PASS_REBUILD, true,
+                               DSC_SPAN_RECOMPUTE, err));
     DSC_TRY(dsc_zero_leaf(engine->zero, m, engine->grad, err));
     dsc_module_ctx ctx;
     fill_ctx(engine, m, true, &ctx);
@@ -110,7 +117,7 @@ static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
     ctx.d_in = m > 0 ? engine->d_buffer[m % 2] : NULL;
     ctx.out = engine->out[m];
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_BACKWARD, m);
-    DSC_TRY(run_module(engine, m, false, &ctx, err));
+    DSC_TRY(run_module(engine, m, DSC_PASS_BACKWARD, &ctx, err));
     dsc_engine_span_end(engine, DSC_SPAN_BACKWARD, m, start);
     return dsc_zero_reduce(engine->zero, m, engine->micro_step, err);
 }

@@ -91,8 +91,8 @@ static const dsc_param_spec loss_params[] = {
 };
 static const dsc_module modules[] = {
     { sizeof(dsc_module), DSC_MODULE_BACKWARD_WITHOUT_PARAMS, "hidden", NULL, 2, hidden_params, hidden_plan,
-      hidden_forward, hidden_backward },
-    { sizeof(dsc_module), DSC_MODULE_LOSS, "out", NULL, 1, loss_params, loss_plan, loss_forward, NULL },
+      hidden_forward, hidden_backward, NULL },
+    { sizeof(dsc_module), DSC_MODULE_LOSS, "out", NULL, 1, loss_params, loss_plan, loss_forward, NULL, NULL },
 };
 static const dsc_batch_spec batch[] = { { "x", DSC_F32, 0, { 0 } }, { "y", DSC_F32, 0, { 0 } } };
 

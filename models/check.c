@@ -97,6 +97,8 @@ static dsc_status check_module(const dsc_model *model, int32_t index, int64_t *t
                                               : "only the last module may have DSC_MODULE_LOSS");
     if (module->plan == NULL || module->forward == NULL || (module->backward == NULL && !last))
         return REFUSE(err, module->name, "plan, forward and backward are needed");
+    if (module->rebuild != NULL && last)
+        return REFUSE(err, module->name, "the last module has no backward to rebuild anything for");
     if (module->param_count < 0 || module->param_count > PARAMS_MAX ||
         (module->param_count > 0 && module->params == NULL))
         return REFUSE(err, module->name, "%d parameters; expected 0 to %d", module->param_count, PARAMS_MAX);

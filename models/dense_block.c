@@ -4,7 +4,8 @@
  * Kept for backward, beside the block's input: q, k, v as the attention reads them (rotary positions turn them in
  * place, and turning back needs no more than the tables), the attention's output and its log-sum-exp, the residual
  * stream in the middle and the MLP before its activation, together 5C + I numbers a row. Both norms' outputs and the
- * activation's would be another 2C + I; backward computes them again for about 1 % of the block's time.
+ * activation's would be another 2C + I; backward computes them again for about 1 % of the block's time. The MLP before
+ * its activation, the widest of what is kept, is one product from the middle: rebuild makes it again.
  * One after the other, the residual stream's gradient stays in d_in from the moment the MLP is done with d_out. Both of
  * the same x, the projection's way back is taken before d_in, which may be d_out's memory, is written.
  * Norms of the sums need both sums: another C numbers a row are kept. The residual stream's gradient is then made
@@ -65,11 +66,11 @@ static dsc_linear_layer linear_of(const dsc_lm_module *self, int which)
                                .bias = bias, .forward = forward, .backward = all[which].backward };
 }
 
-/* Byte offsets in ctx->saved and ctx->scratch. */
+/* Byte offsets in ctx->saved and ctx->scratch; what is rebuilt is one piece, [R,I]. */
 typedef struct block_layout {
-    int64_t rows;
-    int64_t qkv, attention, lse, middle, fc, saved_bytes; /* [R,3C] [R,C] [B,H,T] [R,C] [R,I]; parallel: middle is
-                                                           * forward's alone, in the scratch */
+    int64_t rows, rebuilt_bytes;
+    int64_t qkv, attention, lse, middle, saved_bytes; /* [R,3C] [R,C] [B,H,T] [R,C]; parallel: middle is forward's
+                                                       * alone, in the scratch */
     int64_t last; /* [R,C] of post_norm, what norm2 norms */
     int64_t lora; /* [R,r], in the scratch of either pass */
     int64_t act, stats, cos, sin, forward_bytes; /* [R,I], before it the attention's work space; [T,pairs] */
@@ -127,7 +128,7 @@ static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dty
         out->middle = dsc_lm_piece(&out->saved_bytes, row_bytes * channels);
     if (config->post_norm)
         out->last = dsc_lm_piece(&out->saved_bytes, row_bytes * channels);
-    out->fc = dsc_lm_piece(&out->saved_bytes, row_bytes * config->inner);
+    out->rebuilt_bytes = dsc_align_up(row_bytes * config->inner, 256);
     lay_forward(config, batch, row_bytes, out);
     lay_backward(config, batch, row_bytes, out);
     const int64_t cache = config->lm.cache * channels * (int64_t)dsc_dtype_bytes(dtype);
@@ -181,9 +182,12 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     block_layout at;
     DSC_TRY(layout(self, batch, dtype, &at, err));
     dsc_linear_told told = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
-    for (int i = 0; i < LINEAR_COUNT; i++)
+    double flops[LINEAR_COUNT + 1] = { 0 }; /* of forward, up to each */
+    for (int i = 0; i < LINEAR_COUNT; i++) {
         if (has_linear(config, i))
             DSC_TRY(dsc_linear_plan(&told, linear_of(self, i), err));
+        flops[i + 1] = told.forward_flops;
+    }
     const dsc_attention_fwd_args shape = attention_shape(self, batch, dtype, dsc_lm_keys_after(&config->lm, 0));
     if (sink != NULL && sink->attention != NULL)
         DSC_TRY(sink->attention(sink->user, &shape, err));
@@ -193,7 +197,8 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     *out = (dsc_module_plan){ .out_elements = at.rows * config->lm.channels, .saved_bytes = at.saved_bytes,
                               .forward_scratch_bytes = at.forward_bytes, .backward_scratch_bytes = at.backward_bytes,
                               .forward_flops = told.forward_flops + attention,
-                              .backward_flops = told.backward_flops + 2 * attention, .cache_bytes = at.cache_bytes };
+                              .backward_flops = told.backward_flops + 2 * attention, .cache_bytes = at.cache_bytes,
+                              .rebuilt_bytes = at.rebuilt_bytes, .rebuild_flops = flops[FC + 1] - flops[FC] };
     return DSC_OK;
 }
 
@@ -314,25 +319,30 @@ static dsc_status forward_attention(const block_call *call, const void *normed, 
                           residual_of(call->ctx->in));
 }
 
-/* The activation of the MLP that `saved` holds, into `to`. */
+/* The activation of the MLP's first product, into `to`. */
 static dsc_status activate(const block_call *call, void *to)
 {
-    const dsc_gelu_fwd_args args = { .out = to, .in = call->saved + call->at.fc,
+    const dsc_gelu_fwd_args args = { .out = to, .in = call->ctx->rebuilt,
                                      .count = call->at.rows * call->config->inner, .dtype = call->ctx->dtype,
                                      .kind = call->config->activation };
     return DSC_RUN(call->ctx->stream, GELU_FWD, &args, call->err);
 }
 
+/* The MLP's first product of `normed`, which backward reads; where its epilogue is the activation, that too. */
+static dsc_status forward_fc(const block_call *call, const void *normed)
+{
+    const bool fused = is_fused(call->self);
+    char *const act = call->scratch + call->at.act, *const fc = call->ctx->rebuilt;
+    return dsc_linear_run(&call->launch, linear_of(call->self, FC), fused ? act : fc, normed, fused ? fc : NULL);
+}
+
 /* to = residual + MLP of `normed`. */
 static dsc_status forward_mlp(const block_call *call, const void *normed, void *to, const void *residual)
 {
-    char *const fc = call->saved + call->at.fc, *const act = call->scratch + call->at.act;
-    if (is_fused(call->self)) {
-        DSC_TRY(dsc_linear_run(&call->launch, linear_of(call->self, FC), act, normed, fc));
-    } else {
-        DSC_TRY(dsc_linear_run(&call->launch, linear_of(call->self, FC), fc, normed, NULL));
+    char *const act = call->scratch + call->at.act;
+    DSC_TRY(forward_fc(call, normed));
+    if (!is_fused(call->self))
         DSC_TRY(activate(call, act));
-    }
     return dsc_linear_run(&call->launch, linear_of(call->self, OUT), to, act, residual_of(residual));
 }
 
@@ -361,6 +371,18 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
     return forward_mlp(&call, ctx->out, ctx->out, middle);
 }
 
+/* With the product that forward had, epilogue and all, so that the bits are forward's. */
+static dsc_status rebuild(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
+{
+    block_call call;
+    DSC_TRY(begin(module, ctx, &call, err));
+    const dsc_dense_config *config = call.config;
+    const void *const in = config->parallel ? ctx->in : call.saved + call.at.middle;
+    const int32_t kind = config->post_norm ? DSC_DENSE_NORM1 : DSC_DENSE_NORM2;
+    DSC_TRY(norm(&call, kind, call.at.stats, ctx->out, in));
+    return forward_fc(&call, ctx->out);
+}
+
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* to = residual + gradient through the norm whose statistics the scratch holds. */
@@ -373,7 +395,7 @@ static dsc_status norm_backward(const block_call *call, int32_t kind, dsc_norm_g
 /* From the gradient of the MLP's output: the one before its activation, into `wide`. */
 static dsc_status backward_activation(const block_call *call, const void *d_out)
 {
-    char *const wide = call->scratch + call->at.wide, *const fc = call->saved + call->at.fc;
+    char *const wide = call->scratch + call->at.wide, *const fc = call->ctx->rebuilt;
     DSC_TRY(activate(call, wide));
     DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->self, OUT), wide, d_out));
     DSC_TRY(dsc_linear_backward(&call->launch, linear_of(call->self, OUT), wide, d_out,
@@ -497,4 +519,4 @@ static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_er
     return backward_attention(&call, side);
 }
 
-const dsc_lm_block dsc_dense_block = { plan, forward, backward };
+const dsc_lm_block dsc_dense_block = { plan, forward, backward, rebuild };

@@ -4,8 +4,8 @@
  * stream in the middle, gate and up. Without norms of heads q and k are kept as the attention reads them, turned in
  * place, since turning back needs no more than the tables; with them they are kept as their products gave them, which
  * the norm's backward reads, and are normalised and turned again. The tables of cosines are made by each call: a module
- * keeps nothing between calls. The gradients of gate and up take the place of gate and up in `saved`, where nobody
- * reads them again. SPDX-License-Identifier: Apache-2.0 */
+ * keeps nothing between calls. Gate and up, the widest, are two products from the middle: rebuild makes them again.
+ * Their gradients take their place, where nobody reads them again. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "kernels/device.h"
@@ -59,7 +59,8 @@ typedef struct heads_layout {
 typedef struct block_layout {
     int64_t rows;
     int64_t q, k, v, attention, lse; /* [R,HD] [R,KD] [R,KD] [R,HD] [B,H,T] */
-    int64_t middle, gate, up, saved_bytes; /* [R,C] [R,I] [R,I] */
+    int64_t middle, saved_bytes; /* [R,C] */
+    int64_t up, rebuilt_bytes;   /* gate before it: [R,I] [R,I], in ctx->rebuilt */
     int64_t lora; /* [R,r], in the scratch of either pass */
     int64_t stats, forward_bytes;
     heads_layout heads;
@@ -94,8 +95,8 @@ static void lay_saved(const dsc_llama_config *config, int64_t element, block_lay
     out->attention = dsc_lm_piece(&out->saved_bytes, row_bytes * q_size(config));
     out->lse = dsc_lm_piece(&out->saved_bytes, rows * config->heads * 4);
     out->middle = dsc_lm_piece(&out->saved_bytes, row_bytes * config->lm.channels);
-    out->gate = dsc_lm_piece(&out->saved_bytes, row_bytes * config->inner);
-    out->up = dsc_lm_piece(&out->saved_bytes, row_bytes * config->inner);
+    (void)dsc_lm_piece(&out->rebuilt_bytes, row_bytes * config->inner);
+    out->up = dsc_lm_piece(&out->rebuilt_bytes, row_bytes * config->inner);
 }
 
 static void lay_forward(const dsc_llama_config *config, int64_t batch, int64_t element, block_layout *out)
@@ -168,8 +169,11 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     block_layout at;
     DSC_TRY(layout(module, batch, dtype, &at, err));
     dsc_linear_told told = { .module = module, .lora = lora_of(module), .rows = at.rows, .dtype = dtype, .sink = sink };
-    for (int i = 0; i < LINEAR_COUNT; i++)
+    double flops[LINEAR_COUNT + 1] = { 0 }; /* of forward, up to each */
+    for (int i = 0; i < LINEAR_COUNT; i++) {
         DSC_TRY(dsc_linear_plan(&told, linear_of(config, i), err));
+        flops[i + 1] = told.forward_flops;
+    }
     const dsc_attention_fwd_args shape = attention_shape(config, batch, dtype, dsc_lm_keys_after(&config->lm, 0));
     if (sink != NULL && sink->attention != NULL)
         DSC_TRY(sink->attention(sink->user, &shape, err));
@@ -178,7 +182,8 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     *out = (dsc_module_plan){ .out_elements = at.rows * config->lm.channels, .saved_bytes = at.saved_bytes,
                               .forward_scratch_bytes = at.forward_bytes, .backward_scratch_bytes = at.backward_bytes,
                               .forward_flops = told.forward_flops + attention,
-                              .backward_flops = told.backward_flops + 2 * attention, .cache_bytes = at.cache_bytes };
+                              .backward_flops = told.backward_flops + 2 * attention, .cache_bytes = at.cache_bytes,
+                              .rebuilt_bytes = at.rebuilt_bytes, .rebuild_flops = flops[UP + 1] - flops[GATE] };
     return DSC_OK;
 }
 
@@ -189,7 +194,7 @@ typedef struct block_call {
     dsc_module_ctx *ctx;
     dsc_call launch;
     block_layout at;
-    char *saved, *scratch;
+    char *saved, *scratch, *gate, *up;
     dsc_error *err;
 } block_call;
 
@@ -197,9 +202,11 @@ static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, block_cal
 {
     DSC_ASSERT(ctx->saved != NULL);
     DSC_ASSERT(ctx->scratch != NULL);
+    DSC_ASSERT(ctx->rebuilt != NULL);
     *call = (block_call){ .config = config_of(module), .ctx = ctx, .saved = ctx->saved, .scratch = ctx->scratch,
-                          .err = err };
+                          .gate = ctx->rebuilt, .err = err };
     DSC_TRY(layout(module, ctx->batch, ctx->dtype, &call->at, err));
+    call->up = call->gate + call->at.up;
     call->launch = (dsc_call){ .ctx = ctx, .rows = call->at.rows, .err = err, .lora = lora_of(module),
                                .lora_work = call->scratch + call->at.lora };
     return DSC_OK;
@@ -296,6 +303,16 @@ static dsc_status attend(const block_call *call, const head_rows qk[2])
     return DSC_RUN(call->ctx->stream, ATTENTION_FWD, &args, call->err);
 }
 
+/* Gate and up of the middle; `out` holds its norm. */
+static dsc_status forward_gate_up(const block_call *call)
+{
+    dsc_module_ctx *ctx = call->ctx;
+    DSC_TRY(dsc_norm_forward(&call->launch, norm_of(call, DSC_LLAMA_NORM2, call->at.stats), ctx->out,
+                             call->saved + call->at.middle));
+    DSC_TRY(dsc_linear_run(&call->launch, linear_of(call->config, GATE), call->gate, ctx->out, NULL));
+    return dsc_linear_run(&call->launch, linear_of(call->config, UP), call->up, ctx->out, NULL);
+}
+
 static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
 {
     block_call call;
@@ -317,14 +334,18 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
     /* The residual is only read, as the epilogue says; the argument is not const because other epilogues write it. */
     DSC_TRY(dsc_linear_run(launch, linear_of(config, O), middle, saved + call.at.attention,
                            (void *)(uintptr_t)ctx->in));
-    DSC_TRY(dsc_norm_forward(launch, norm_of(&call, DSC_LLAMA_NORM2, call.at.stats), ctx->out, middle));
-    DSC_TRY(dsc_linear_run(launch, linear_of(config, GATE), saved + call.at.gate, ctx->out, NULL));
-    DSC_TRY(dsc_linear_run(launch, linear_of(config, UP), saved + call.at.up, ctx->out, NULL));
-    const dsc_swiglu_fwd_args gated = { .out = act, .gate = saved + call.at.gate, .up = saved + call.at.up,
-                                        .rows = call.at.rows, .cols = config->inner, .in_stride = config->inner,
-                                        .dtype = ctx->dtype };
+    DSC_TRY(forward_gate_up(&call));
+    const dsc_swiglu_fwd_args gated = { .out = act, .gate = call.gate, .up = call.up, .rows = call.at.rows,
+                                        .cols = config->inner, .in_stride = config->inner, .dtype = ctx->dtype };
     DSC_TRY(DSC_RUN(ctx->stream, SWIGLU_FWD, &gated, err));
     return dsc_linear_run(launch, linear_of(config, DOWN), ctx->out, act, middle);
+}
+
+static dsc_status rebuild(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
+{
+    block_call call;
+    DSC_TRY(begin(module, ctx, &call, err));
+    return forward_gate_up(&call);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
@@ -354,7 +375,7 @@ static dsc_status backward_mlp(const block_call *call)
     const dsc_llama_config *config = call->config;
     char *const wide = call->scratch + call->at.wide, *const narrow = call->scratch + call->at.narrow;
     char *const middle = call->saved + call->at.middle;
-    char *const gate_up[2] = { call->saved + call->at.gate, call->saved + call->at.up };
+    char *const gate_up[2] = { call->gate, call->up };
     DSC_TRY(dsc_linear_backward(&call->launch, linear_of(config, DOWN), wide, ctx->d_out, NULL));
     const dsc_swiglu_bwd_args gated = { .d_gate = gate_up[0], .d_up = gate_up[1], .out = wide, .d_out = wide,
                                         .gate = gate_up[0], .up = gate_up[1], .rows = call->at.rows,
@@ -424,4 +445,4 @@ static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_er
     return backward_attention(&call);
 }
 
-const dsc_lm_block dsc_llama_block = { plan, forward, backward };
+const dsc_lm_block dsc_llama_block = { plan, forward, backward, rebuild };

@@ -349,6 +349,7 @@ static void describe_modules(dsc_lm *lm)
             lm->family->add_block(lm, lm->config);
             module->plan = lm->family->block->plan;
             module->forward = lm->family->block->forward;
+            module->rebuild = lm->family->block->rebuild;
             module->backward = lm->family->block->backward;
         }
         if (lm->lora != NULL)

@@ -63,6 +63,7 @@ typedef struct dsc_lm_block {
                        dsc_module_plan *out, dsc_error *err);
     dsc_status (*forward)(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
     dsc_status (*backward)(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
+    dsc_status (*rebuild)(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
 } dsc_lm_block;
 
 typedef struct dsc_lm_family {

@@ -23,7 +23,7 @@ typedef enum dsc_span_kind {
 typedef struct dsc_profile_module {
     const char *name; /* borrowed until close */
     int64_t parameters;
-    double forward_flops, backward_flops; /* of one micro-batch */
+    double forward_flops, backward_flops, recompute_flops; /* of one micro-batch */
 } dsc_profile_module;
 
 typedef struct dsc_profile_options {

@@ -68,7 +68,7 @@ static row row_of(const dsc_profile_module *m, const dsc_module_times *t)
                   .backward_ns = t->backward_ns,
                   .forward_flops = m->forward_flops * (double)t->forward_calls,
                   .backward_flops = m->backward_flops * (double)t->backward_calls +
-                                    m->forward_flops * (double)t->recompute_calls };
+                                    m->recompute_flops * (double)t->recompute_calls };
 }
 
 static void say_row(sink *to, const row *r, int64_t total_ns)

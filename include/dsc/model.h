@@ -58,6 +58,10 @@ typedef struct dsc_module_plan {
     int64_t forward_scratch_bytes, backward_scratch_bytes; /* live during one call */
     double forward_flops, backward_flops; /* 2 per multiply-add; for MFU */
     int64_t cache_bytes; /* of a model with a cache: what this module keeps of a text between calls */
+    /* What backward reads beside that and rebuild makes again, at a part of forward's cost: it need not be kept, and
+     * with "recompute": "selective" it is not. 0: none, and rebuild is NULL. */
+    int64_t rebuilt_bytes;
+    double rebuild_flops;
 } dsc_module_plan;
 
 /* Matrix product shapes that the module will launch, told ahead so that nothing is prepared inside a step; and forward
@@ -109,6 +113,9 @@ typedef struct dsc_module_ctx {
      * past + T is at most the cache's tokens. Without a cache: 0 and NULL. */
     int64_t past;
     void *cache; /* 256-byte aligned */
+
+    void *rebuilt; /* [rebuilt_bytes], as `saved` is: written by forward, and in its place by rebuild, which has the
+                    * memory of a forward: in, saved and parameters as forward left them, out and scratch to work in */
 } dsc_module_ctx;
 
 enum {
@@ -131,6 +138,8 @@ typedef struct dsc_module {
                        dsc_module_plan *out, dsc_error *err);
     dsc_status (*forward)(const struct dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
     dsc_status (*backward)(const struct dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
+    /* Optional: ctx->rebuilt again, the same bits that forward wrote there. */
+    dsc_status (*rebuild)(const struct dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
 } dsc_module;
 
 typedef struct dsc_model {

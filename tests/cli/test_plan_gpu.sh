@@ -40,6 +40,30 @@ report "model states by ZeRO's formula" states
 overlap() { "$dsc" config explain "$tmp/c.json" >/dev/null && grep -q '"tag":"comm","tier":"device"' "$tmp/out"; }
 report "what GPUs need for each other is there" overlap
 
+# ---- recomputation that follows from the memory there is ----
+activations() { # RECOMPUTE: its bytes, into out
+    sed "s/\"stage\": 2}/&, \"dsc\": {\"recompute\": \"$1\"}/" "$tmp/c.json" >"$tmp/$1.json"
+    "$dsc" plan --config "$tmp/$1.json" --model gpt2-xl --world-size 8 --gpu-memory 80GB --json 2>/dev/null |
+        sed -E 's/.*"tag":"activations","tier":"device","model_state":false,"bytes":([0-9]+).*"gpu_bytes":([0-9]+).*/\1 \2/'
+}
+read -r none none_gpu < <(activations none)
+read -r selective selective_gpu < <(activations selective)
+read -r full full_gpu < <(activations full)
+block=$((8 * 1024 * 1600 * 2)) # C numbers of every token; gpt2-xl has 48 blocks
+report "selective keeps one I of 48 less 47" [ $((none - selective)) -eq $((47 * 4 * block)) ]
+report "full keeps 5C and a log-sum-exp less 47 times more" [ $((selective - full)) -eq $((47 * (5 * block + 8 * 1024 * 25 * 4))) ]
+chosen() { # WORD BYTES: what "auto" takes on a GPU that leaves so much to a rank
+    "$dsc" plan --config "$tmp/auto.json" --model gpt2-xl --world-size 8 --gpu-memory "$((($2 + 1048575) / 1048576 + $3))MiB" >"$tmp/out" 2>/dev/null
+    grep -qE "^gpt2-xl: .*ZeRO stage 2$1\$" "$tmp/out"
+}
+activations auto >/dev/null
+reserved=$(($(sed -E 's/.*"gpu_free_bytes":([0-9]+).*/\1/' <("$dsc" plan --config "$tmp/none.json" --model gpt2-xl --world-size 8 --gpu-memory 80GB --json 2>/dev/null)) / 1048576))
+reserved=$((81920 - reserved))
+report "auto: none where there is room" chosen "" "$none_gpu" "$reserved"
+report "auto: selective where it is needed" chosen ", recomputation selective" "$selective_gpu" "$reserved"
+report "and no less" chosen ", recomputation selective" "$((none_gpu - 1048576))" "$reserved"
+report "auto: full where that is" chosen ", recomputation full" "$full_gpu" "$reserved"
+
 # ---- what does not fit ----
 nofit() { [ $code -eq 3 ] && grep -q '^does not fit the GPU: ' "$tmp/out" && [ "$(wc -l <"$tmp/err")" -eq 1 ] &&
     grep -qE "^dsc: error: memory: 1 rank on this GPU needs [0-9]+ MB .* are free; use .*$1" "$tmp/err"; }

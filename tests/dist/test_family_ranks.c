@@ -30,10 +30,11 @@ static void world_sizes_agree_when_asked(void **state)
     for (size_t i = 0; i < DSC_COUNT(tiny_models); i++) {
         dsc_model *model = tiny_model_open(tiny_models[i].config, tiny_models[i].lora);
         run_result first, other;
-        tiny_run(model, &(tiny_variant){ "cpu", 1, 0, 4, i % 2 == 0, false, false, any_world }, &(run_options){ 0 },
-                 &first);
+        tiny_run(model, &(tiny_variant){ "cpu", 1, 0, 4, i % 2 == 0, false, DSC_RECOMPUTE_NONE, any_world },
+                 &(run_options){ 0 }, &first);
         for (int32_t world = 2; world <= 4; world += 2) {
-            tiny_run(model, &(tiny_variant){ "cpu", world, world - 1, 4 / world, i % 2 == 0, true, true, any_world },
+            const dsc_recompute again = world == 2 ? DSC_RECOMPUTE_SELECTIVE : DSC_RECOMPUTE_FULL;
+            tiny_run(model, &(tiny_variant){ "cpu", world, world - 1, 4 / world, i % 2 == 0, true, again, any_world },
                      &(run_options){ 0 }, &other);
             run_expect_same(&first, &other);
         }
@@ -47,7 +48,8 @@ static void memory_is_the_plans(void **state)
         dsc_model *model = tiny_model_open(tiny_models[i].config, tiny_models[i].lora);
         for (int32_t stage = 0; stage <= 3; stage++) {
             run_result r;
-            tiny_run(model, &(tiny_variant){ "cpu", 2, stage, 2, stage % 2 == 0, stage > 1, stage == 3, NULL },
+            const dsc_recompute again = stage == 3 ? DSC_RECOMPUTE_FULL : (dsc_recompute)(stage % 2);
+            tiny_run(model, &(tiny_variant){ "cpu", 2, stage, 2, stage % 2 == 0, stage > 1, again, NULL },
                      &(run_options){ 0 }, &r);
             if (r.tracked_peak > r.planned || r.tracked_peak * 100 < r.planned * 99)
                 print_error("%s, stage %d: tracked %lld of %lld planned\n", tiny_models[i].name, (int)stage,

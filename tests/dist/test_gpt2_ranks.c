@@ -19,6 +19,7 @@
 
 #include <dsc/dsc.h>
 
+#include "engine/config.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/sanitizer.h"
 
@@ -28,7 +29,8 @@
 typedef struct run_shape {
     const char *model; /* a name or a folder */
     int32_t seq_length, ranks, accumulation, stage;
-    bool bf16, overlap, recompute;
+    bool bf16, overlap;
+    dsc_recompute recompute;
 } run_shape;
 
 typedef struct run_numbers {
@@ -79,7 +81,7 @@ static void write_config(const run_shape *shape)
         " \"dsc\": {\"model\": \"%s\", \"data\": \"%s\", \"seq_length\": %d, \"steps\": %d, \"threads\": 1,"
         " \"recompute\": \"%s\"}}",
         (int)shape->accumulation, shape->bf16 ? "true" : "false", (int)shape->stage, shape->overlap ? "true" : "false",
-        shape->model, cw_path(dir, "text.txt"), (int)shape->seq_length, STEPS, shape->recompute ? "full" : "none");
+        shape->model, cw_path(dir, "text.txt"), (int)shape->seq_length, STEPS, dsc_recompute_text(shape->recompute));
     assert_true(length > 0 && (size_t)length < sizeof text);
     cw_write(cw_path(dir, "run.json"), text, (size_t)length);
 }
@@ -224,9 +226,9 @@ static void expect_same(const run_shape *shape, const run_numbers *processes, co
                       strcmp(processes->hash, threads->hash) == 0;
     if (same)
         return;
-    print_error("%s, %d ranks, bf16 %d, accumulation %d, threads at stage %d, overlap %d, recompute %d\n", shape->model,
+    print_error("%s, %d ranks, bf16 %d, accumulation %d, threads at stage %d, overlap %d, recompute %s\n", shape->model,
                 (int)shape->ranks, shape->bf16, (int)shape->accumulation, (int)shape->stage, shape->overlap,
-                shape->recompute);
+                dsc_recompute_text(shape->recompute));
     for (int32_t s = 0; s < STEPS; s++)
         print_error("step %d: processes %.17g (norm %.17g), threads %.17g (norm %.17g)\n", (int)s + 1,
                     processes->loss[s], processes->norm[s], threads->loss[s], threads->norm[s]);
@@ -238,10 +240,10 @@ static void expect_same(const run_shape *shape, const run_numbers *processes, co
 static void compare_group(run_shape shape)
 {
     run_numbers processes, threads;
-    const int32_t order = draw(4), turned = draw(2), process_mix = draw(4);
+    const int32_t order = draw(4), turned = draw(2);
     shape.stage = draw(4);
-    shape.overlap = process_mix % 2 != 0;
-    shape.recompute = process_mix / 2 != 0;
+    shape.overlap = draw(2) != 0;
+    shape.recompute = (dsc_recompute)draw(3);
     run_processes(&shape, &processes);
     /* Numbers that say something: every loss is another. */
     assert_true(processes.loss[0] != processes.loss[1] && processes.loss[1] != processes.loss[2]);
@@ -249,7 +251,7 @@ static void compare_group(run_shape shape)
         const int32_t mix = (turned != 0 ? 4 - stage : stage) ^ order;
         shape.stage = stage;
         shape.overlap = mix % 2 != 0;
-        shape.recompute = mix / 2 % 2 != 0;
+        shape.recompute = (dsc_recompute)draw(3);
         run_threads(&shape, &threads);
         expect_same(&shape, &processes, &threads);
     }

@@ -29,11 +29,12 @@ static void near_the_cpu_at_every_stage(void **state)
             printf("# %s, %s\n", tiny_models[i].name, bf16 != 0 ? "bf16" : "fp32");
             /* Adapters begin at 0, with small gradients. */
             (tiny_models[i].lora != NULL ? tiny_run_beside_the_cpu : tiny_run_near_the_cpu)(
-                model, &(tiny_variant){ "cuda", world, 0, 2, bf16 != 0, false, false, NULL }, 2, &gpu);
+                model, &(tiny_variant){ "cuda", world, 0, 2, bf16 != 0, false, DSC_RECOMPUTE_NONE, NULL }, 2, &gpu);
             for (int32_t stage = 1; stage <= 3; stage++) {
                 if (i > 0 && stage != 1 + (int32_t)i % 3 && !night)
                     continue;
-                tiny_run(model, &(tiny_variant){ "cuda", world, stage, 2, bf16 != 0, stage != 2, stage == 2, NULL },
+                const dsc_recompute again = stage == 2 ? DSC_RECOMPUTE_FULL : DSC_RECOMPUTE_SELECTIVE;
+                tiny_run(model, &(tiny_variant){ "cuda", world, stage, 2, bf16 != 0, stage != 2, again, NULL },
                          &(run_options){ .steps = 2 }, &other);
                 run_expect_same(&gpu, &other);
             }

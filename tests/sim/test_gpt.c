@@ -38,7 +38,7 @@ static void near_the_cpu(void **state)
     for (int bf16 = 0; bf16 < 2; bf16++)
         for (int32_t world = 1; world <= run_most_ranks(2); world++) {
             run_result gpu;
-            const tiny_variant v = { "cuda", world, 1, world, bf16 != 0, false, false, NULL };
+            const tiny_variant v = { "cuda", world, 1, world, bf16 != 0, false, DSC_RECOMPUTE_NONE, NULL };
             tiny_run_near_the_cpu(model, &v, TINY_STEPS, &gpu);
             tiny_free_states(&gpu);
         }
@@ -69,13 +69,15 @@ static void eight_gpus_in_any_order(void **state)
     run_result first;
     if (!cusim_present())
         skip();
-    tiny_run_near_the_cpu(model, &(tiny_variant){ "cuda", 8, 0, 2, true, false, false, NULL }, steps, &first);
+    tiny_run_near_the_cpu(model, &(tiny_variant){ "cuda", 8, 0, 2, true, false, DSC_RECOMPUTE_NONE, NULL }, steps,
+                          &first);
     for (int32_t stage = 0; stage <= 3; stage++)
         for (size_t i = 0; i < DSC_COUNT(extremes); i++)
-            run_same(&(tiny_variant){ "cuda", 8, stage, 2, true, true, false, NULL }, 1, extremes[i], steps, &first);
+            run_same(&(tiny_variant){ "cuda", 8, stage, 2, true, true, DSC_RECOMPUTE_NONE, NULL }, 1, extremes[i],
+                     steps, &first);
     for (int seed = 1; seed <= 8; seed++)
-        run_same(&(tiny_variant){ "cuda", 8, seed % 4, 2, true, true, seed > 4, NULL }, (uint64_t)seed, CUSIM_RANDOM,
-                 steps, &first);
+        run_same(&(tiny_variant){ "cuda", 8, seed % 4, 2, true, true, (dsc_recompute)(seed % 3), NULL },
+                 (uint64_t)seed, CUSIM_RANDOM, steps, &first);
     tiny_free_states(&first);
 }
 
@@ -84,8 +86,8 @@ static void eight_gpus_in_fp32(void **state)
     run_result first;
     if (run_most_ranks(8) < 8)
         skip();
-    tiny_run_near_the_cpu(model, &(tiny_variant){ "cuda", 8, 3, 2, false, true, false, NULL }, 2, &first);
-    run_same(&(tiny_variant){ "cuda", 8, 0, 2, false, false, false, NULL }, 2, CUSIM_RANDOM, 2, &first);
+    tiny_run_near_the_cpu(model, &(tiny_variant){ "cuda", 8, 3, 2, false, true, DSC_RECOMPUTE_NONE, NULL }, 2, &first);
+    run_same(&(tiny_variant){ "cuda", 8, 0, 2, false, false, DSC_RECOMPUTE_NONE, NULL }, 2, CUSIM_RANDOM, 2, &first);
     tiny_free_states(&first);
 }
 
@@ -132,9 +134,9 @@ static void checkpoints_evaluation_generation(void **state)
     const int32_t world = run_most_ranks(2);
     run_result whole, part, rest, cpu;
     uses none = { .load = NULL }, save = { .save = dir }, load = { .load = dir }, over = { .load = dir, .save = other };
-    use(&(tiny_variant){ "cuda", world, 1, 2, true, false, false, NULL }, 4, &none, &whole);
-    use(&(tiny_variant){ "cuda", world, 3, 2, true, true, false, NULL }, 2, &save, &part);
-    use(&(tiny_variant){ "cuda", world, 2, 2, true, false, false, NULL }, 2, &load, &rest);
+    use(&(tiny_variant){ "cuda", world, 1, 2, true, false, DSC_RECOMPUTE_NONE, NULL }, 4, &none, &whole);
+    use(&(tiny_variant){ "cuda", world, 3, 2, true, true, DSC_RECOMPUTE_NONE, NULL }, 2, &save, &part);
+    use(&(tiny_variant){ "cuda", world, 2, 2, true, false, DSC_RECOMPUTE_NONE, NULL }, 2, &load, &rest);
     assert_string_equal(whole.hash, rest.hash);
     for (int s = 0; s < 2; s++) {
         assert_memory_equal(&whole.loss[s], &part.loss[s], sizeof(double));
@@ -144,7 +146,7 @@ static void checkpoints_evaluation_generation(void **state)
         assert_memory_equal(&none.eval[r], &load.eval[r], sizeof(double));
         assert_memory_equal(none.text[r], load.text[0], sizeof none.text[r]);
     }
-    use(&(tiny_variant){ "cpu", world, 1, 2, true, false, false, NULL }, -1, &over, &cpu); /* no step */
+    use(&(tiny_variant){ "cpu", world, 1, 2, true, false, DSC_RECOMPUTE_NONE, NULL }, -1, &over, &cpu); /* no step */
     assert_string_equal(part.hash, cpu.hash);
     assert_true(fabs(over.eval[0] - save.eval[0]) < 3e-3);
     tiny_free_states(&whole);
@@ -165,9 +167,9 @@ static void a_save_beside_training(void **state)
         run_result part, calm, rest;
         char hex[65];
         uses save = { .save = dir }, load = { .load = dir }, beside = { .load = dir, .save = other, .beside = true };
-        use(&(tiny_variant){ "cuda", world, stage, 2, true, true, false, NULL }, 2, &save, &part);
-        use(&(tiny_variant){ "cuda", world, stage, 2, true, true, false, NULL }, 2, &load, &calm);
-        use(&(tiny_variant){ "cuda", world, stage, 2, true, true, false, own }, 2, &beside, &rest);
+        use(&(tiny_variant){ "cuda", world, stage, 2, true, true, DSC_RECOMPUTE_NONE, NULL }, 2, &save, &part);
+        use(&(tiny_variant){ "cuda", world, stage, 2, true, true, DSC_RECOMPUTE_NONE, NULL }, 2, &load, &calm);
+        use(&(tiny_variant){ "cuda", world, stage, 2, true, true, DSC_RECOMPUTE_SELECTIVE, own }, 2, &beside, &rest);
         assert_string_equal(calm.hash, rest.hash);
         cw_hash_of(cw_path(dir, "step-2"), hex);
         cw_expect_checkpoint(cw_path(other, "step-2"), hex);
@@ -186,7 +188,7 @@ static void memory_is_the_plans(void **state)
     run_result stage[4];
     for (int32_t s = 0; s < 4; s++) {
         cusim_reset_peak(0);
-        run(&(tiny_variant){ "cuda", world, s, 2, true, s == 3, false, NULL }, &stage[s]);
+        run(&(tiny_variant){ "cuda", world, s, 2, true, s == 3, DSC_RECOMPUTE_NONE, NULL }, &stage[s]);
         tiny_free_states(&stage[s]);
         assert_int_equal(stage[s].alloc_calls_after_first, stage[s].alloc_calls_at_end);
         assert_true(stage[s].device_peak <= stage[s].device_planned);
@@ -210,7 +212,7 @@ static void native_sums_are_near(void **state)
     if (run_most_ranks(8) < 3)
         skip();
     for (int bf16 = 0; bf16 < 2; bf16++) {
-        tiny_variant v = { "cuda", 3, 2, 2, bf16 != 0, true, false, NULL };
+        tiny_variant v = { "cuda", 3, 2, 2, bf16 != 0, true, DSC_RECOMPUTE_NONE, NULL };
         run(&v, &exact);
         v.own = ", \"reduce\": \"native\"";
         run(&v, &native);
@@ -225,7 +227,7 @@ static void registered_memory_gives_the_same_bits(void **state)
 {
     const int32_t world = run_most_ranks(2);
     run_result plain, registered;
-    tiny_variant v = { "cuda", world, 2, 2, true, true, false, NULL };
+    tiny_variant v = { "cuda", world, 2, 2, true, true, DSC_RECOMPUTE_NONE, NULL };
     if (world < 2)
         skip();
     run(&v, &plain);

@@ -91,7 +91,8 @@ static void rows_are_a_runs(void **state)
         "", "\"gradient_accumulation_steps\": 3,", "\"bf16\": {\"enabled\": true},",
         "\"bf16\": {\"enabled\": true}, \"gradient_clipping\": 1.0, \"gradient_accumulation_steps\": 2,",
     };
-    static const char *const owns[] = { "", ", \"recompute\": \"full\"", ", \"reproducible\": \"world_size\"" };
+    static const char *const owns[] = { "", ", \"recompute\": \"full\"", ", \"reproducible\": \"world_size\"",
+                                        ", \"recompute\": \"selective\"", ", \"recompute\": \"selective\"" };
     char config[512];
     const int32_t most = run_most_ranks(3);
     int number = 0;

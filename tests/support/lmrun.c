@@ -273,8 +273,9 @@ void lmrun_against_golden(const char *name, const dsc_model *model, const modelr
 /* ---- Against itself ---------------------------------------------------------------------------------------------- */
 
 /* Runs that must have the same bits. */
-static const struct { int32_t threads; bool recompute, in_place; } ways[] = {
-    { 1, false, true }, { 2, false, false }, { 3, false, true }, { 2, true, true }, { 3, true, false },
+static const struct { int32_t threads; bool recompute, rebuild, in_place; } ways[] = {
+    { 1, false, false, true }, { 2, false, false, false }, { 3, false, false, true }, { 2, true, false, true },
+    { 3, true, false, false }, { 1, false, true, true },   { 2, false, true, false },
 };
 
 void lmrun_keeps_its_bits(const dsc_model *model, dsc_dtype dtype)
@@ -286,6 +287,7 @@ void lmrun_keeps_its_bits(const dsc_model *model, dsc_dtype dtype)
         options.dtype = dtype;
         options.threads = ways[i].threads;
         options.recompute = ways[i].recompute;
+        options.rebuild = ways[i].rebuild;
         options.in_place = ways[i].in_place;
         runs[i] = lmrun_open(model, &options);
         const double loss = modelrun_step(runs[i]);
@@ -296,6 +298,23 @@ void lmrun_keeps_its_bits(const dsc_model *model, dsc_dtype dtype)
     }
     for (size_t i = 0; i < DSC_COUNT(ways); i++)
         modelrun_close(runs[i]);
+}
+
+static void expect_rebuild_flops(const dsc_model *model, double planned)
+{
+    modelrun_options options = lmrun_plain;
+    options.batch = 3;
+    options.rebuild = true;
+    for (int32_t m = 0; m < model->module_count; m++) {
+        dsc_module_plan plan;
+        assert_int_equal(model->modules[m].plan(&model->modules[m], 3, DSC_F32, NULL, &plan, NULL), DSC_OK);
+        assert_true((plan.rebuilt_bytes > 0) == (model->modules[m].rebuild != NULL));
+        planned += plan.rebuild_flops;
+    }
+    modelrun *run = lmrun_open(model, &options);
+    modelrun_step(run);
+    assert_true(fabs(modelrun_launched_flops(run) / planned - 1) < 1e-12);
+    modelrun_close(run);
 }
 
 void lmrun_runs_as_planned(const dsc_model *model, double attention_flops)
@@ -312,6 +331,7 @@ void lmrun_runs_as_planned(const dsc_model *model, double attention_flops)
     planned -= 3 * 3 * attention_flops;
     modelrun_step(run);
     assert_true(fabs(modelrun_launched_flops(run) / planned - 1) < 1e-12);
+    expect_rebuild_flops(model, planned);
     float *logits = malloc((size_t)model->vocab_size * sizeof *logits);
     assert_non_null(logits);
     modelrun_logits(run, 0, logits);

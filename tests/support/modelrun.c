@@ -38,7 +38,8 @@ struct modelrun {
     dsc_device_ops watching_ops;
     dsc_module_plan plan[MODULES_MAX];
     guarded param[MODULES_MAX][PARAMS_MAX], grad[MODULES_MAX][PARAMS_MAX];
-    guarded out[MODULES_MAX], saved[MODULES_MAX], forward_scratch[MODULES_MAX], backward_scratch[MODULES_MAX];
+    guarded out[MODULES_MAX], saved[MODULES_MAX], rebuilt[MODULES_MAX], forward_scratch[MODULES_MAX],
+        backward_scratch[MODULES_MAX];
     guarded d[2];
     guarded losses, batch[BATCH_MAX];
     modelrun_gemms planned, launched;
@@ -152,6 +153,7 @@ static void open_module(modelrun *run, int32_t m)
     must(module->plan(module, run->options.batch, run->options.dtype, &sink, plan, &err), &err);
     run->out[m] = guard(plan->out_elements * element);
     run->saved[m] = guard(plan->saved_bytes);
+    run->rebuilt[m] = guard(plan->rebuilt_bytes);
     run->forward_scratch[m] = guard(plan->forward_scratch_bytes);
     run->backward_scratch[m] = guard(plan->backward_scratch_bytes);
     for (int i = 0; i < 2; i++) {
@@ -199,6 +201,7 @@ void modelrun_close(modelrun *run)
     for (int32_t m = 0; m < run->model->module_count; m++) {
         release(&run->out[m]);
         release(&run->saved[m]);
+        release(&run->rebuilt[m]);
         release(&run->forward_scratch[m]);
         release(&run->backward_scratch[m]);
         for (int32_t p = 0; p < run->model->modules[m].param_count; p++) {
@@ -280,7 +283,8 @@ static void fill_call(modelrun *run, int32_t m, bool backward, call *c)
     c->ctx = (dsc_module_ctx){ .struct_bytes = sizeof c->ctx, .stream = &run->watcher.base, .dtype = run->options.dtype,
                                .batch = run->options.batch, .param = c->param, .grad = c->grad, .batch_data = c->batch,
                                .in = m > 0 ? run->out[m - 1].ptr : NULL, .out = loss ? NULL : run->out[m].ptr,
-                               .saved = run->saved[m].ptr, .loss_scale = run->options.loss_scale,
+                               .saved = run->saved[m].ptr, .rebuilt = run->rebuilt[m].ptr,
+                               .loss_scale = run->options.loss_scale,
                                .losses = loss ? (float *)(void *)run->losses.ptr : NULL };
 }
 
@@ -294,6 +298,7 @@ static void check_module(const modelrun *run, int32_t m)
 {
     check_zones(&run->out[m]);
     check_zones(&run->saved[m]);
+    check_zones(&run->rebuilt[m]);
     check_zones(&run->forward_scratch[m]);
     check_zones(&run->backward_scratch[m]);
     check_zones(&run->d[0]);
@@ -321,10 +326,31 @@ static void forward(modelrun *run, int32_t m, bool save, void *d, float *logits,
         poison_grads(run, m);
     poison(&run->out[m]);
     poison(&run->saved[m]);
+    poison(&run->rebuilt[m]);
     poison(&run->forward_scratch[m]);
     const uint64_t before = hash_inputs(run, m);
     must(module->forward(module, &c.ctx, &err), &err);
     DSC_ASSERT(hash_inputs(run, m) == before);
+    check_module(run, m);
+}
+
+static void rebuild(modelrun *run, int32_t m)
+{
+    const dsc_module *module = &run->model->modules[m];
+    dsc_error err = DSC_ERROR_INIT;
+    call c;
+    if (run->plan[m].rebuilt_bytes == 0)
+        return;
+    fill_call(run, m, false, &c);
+    c.ctx.save = true;
+    c.ctx.scratch = run->forward_scratch[m].ptr;
+    c.ctx.grad = NULL;
+    poison(&run->out[m]);
+    poison(&run->rebuilt[m]);
+    poison(&run->forward_scratch[m]);
+    const uint64_t before = hash_inputs(run, m) * 31 + hash_of(&run->saved[m]);
+    must(module->rebuild(module, &c.ctx, &err), &err);
+    DSC_ASSERT(hash_inputs(run, m) * 31 + hash_of(&run->saved[m]) == before);
     check_module(run, m);
 }
 
@@ -366,6 +392,8 @@ double modelrun_step(modelrun *run)
     for (int32_t m = last - 1; m >= 0; m--) {
         if (run->options.recompute && run->plan[m].saved_bytes > 0)
             forward(run, m, true, NULL, NULL, 0);
+        else if (run->options.rebuild)
+            rebuild(run, m);
         if (d_in != d_out)
             poison(d_in);
         backward(run, m, d_out->ptr, d_in->ptr);

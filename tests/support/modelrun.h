@@ -15,8 +15,9 @@ typedef struct modelrun_options {
     dsc_dtype dtype;
     int32_t threads;
     uint32_t caps;
-    bool recompute;  /* forward without save, then again with save before each backward */
-    bool in_place;   /* d_in is the memory of d_out */
+    bool recompute; /* forward without save, then again with save before each backward */
+    bool rebuild;   /* what modules rebuild is lost between forward and backward, and rebuilt */
+    bool in_place;  /* d_in is the memory of d_out */
     float loss_scale;
 } modelrun_options;
 

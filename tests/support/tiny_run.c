@@ -25,7 +25,7 @@ static void write_config(const tiny_variant *v, char *config, size_t config_byte
              " \"dsc\": {\"threads\": 1, \"device\": \"%s\", \"comm_timeout_s\": 60, \"recompute\": \"%s\","
              " \"gemm_plans\": \"%s\"%s}}",
              TINY_MICRO_BATCH, (int)v->accumulation, TINY_CLIP, TINY_RATE, v->bf16 ? "true" : "false", (int)v->stage,
-             v->overlap ? "true" : "false", v->device, v->recompute ? "full" : "none",
+             v->overlap ? "true" : "false", v->device, dsc_recompute_text(v->recompute),
              v->world > 2 ? "first" : "same_bits", v->own != NULL ? v->own : "");
 }
 
@@ -119,9 +119,11 @@ void tiny_run_near_the_cpu(const dsc_model *model, const tiny_variant *v, int64_
 void tiny_stages_agree(const dsc_model *model, const char *device, int32_t world, bool bf16)
 {
     run_result first, other;
-    tiny_run(model, &(tiny_variant){ device, world, 0, 2, bf16, false, false, NULL }, &(run_options){ 0 }, &first);
+    tiny_run(model, &(tiny_variant){ device, world, 0, 2, bf16, false, DSC_RECOMPUTE_NONE, NULL },
+             &(run_options){ 0 }, &first);
     for (int32_t stage = 1; stage <= 3; stage++) {
-        tiny_run(model, &(tiny_variant){ device, world, stage, 2, bf16, stage != 2, stage == 2, NULL },
+        const dsc_recompute recompute = stage == 2 ? DSC_RECOMPUTE_FULL : DSC_RECOMPUTE_SELECTIVE;
+        tiny_run(model, &(tiny_variant){ device, world, stage, 2, bf16, stage != 2, recompute, NULL },
                  &(run_options){ 0 }, &other);
         run_expect_same(&first, &other);
     }

@@ -3,6 +3,7 @@
 #ifndef DSC_TESTS_TINY_RUN_H
 #define DSC_TESTS_TINY_RUN_H
 
+#include "engine/config.h"
 #include "tests/support/run_expect.h"
 
 #define TINY_STEPS 3
@@ -13,7 +14,8 @@
 typedef struct tiny_variant {
     const char *device;
     int32_t world, stage, accumulation;
-    bool bf16, overlap, recompute;
+    bool bf16, overlap;
+    dsc_recompute recompute;
     const char *own; /* further members of "dsc", each preceded by a comma */
 } tiny_variant;
 

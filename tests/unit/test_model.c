@@ -777,8 +777,11 @@ static void plans(void **state)
     assert_int_equal(block->plan(block, 4, DSC_BF16, &sink, &plan, &err), DSC_OK);
     assert_int_equal(count, 112); /* one attention and twelve products */
     assert_int_equal(plan.out_elements, 1024 * 384);
-    /* 5C + I of two bytes and a log-sum-exp a head, each a multiple of 256. */
-    assert_int_equal(plan.saved_bytes, 1024 * (9 * 384 * 2 + 6 * 4));
+    /* 5C of two bytes and a log-sum-exp a head, and I that one product of twelve squares makes again; each a multiple
+     * of 256. */
+    assert_int_equal(plan.saved_bytes, 1024 * (5 * 384 * 2 + 6 * 4));
+    assert_int_equal(plan.rebuilt_bytes, 1024 * 4 * 384 * 2);
+    assert_true(plan.rebuild_flops == 2.0 * 1024 * 384 * 384 * 4);
     assert_true(plan.forward_flops == 2.0 * 1024 * 384 * 384 * 12 + 2 * 2.0 * 1024 * 128.5 * 384);
     assert_true(plan.backward_flops == 2 * plan.forward_flops);
     /* Two chunks of 512 rows of logits, 52 MB. */

@@ -119,7 +119,7 @@ static bool value_of(const dsc_config *config, int id, char *out)
     case DSC_ID_REPRODUCIBLE:
         text_value(config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? "world_size" : "plan", out);
         break;
-    case DSC_ID_RECOMPUTE: text_value(config->own.recompute == DSC_RECOMPUTE_FULL ? "full" : "none", out); break;
+    case DSC_ID_RECOMPUTE: text_value(dsc_recompute_text(config->own.recompute), out); break;
     default: return false;
     }
     return true;

@@ -138,12 +138,12 @@ static dsc_status try_stages(tune *t, tune_place place, bool *any, dsc_error *er
 {
     for (int stage = place == TUNE_ALL_AWAY ? 3 : place == TUNE_OPTIMIZER_AWAY ? 1 : 0; stage <= 3; stage++) {
         int64_t without = 0;
-        for (int recompute = 0; recompute < 2; recompute++) {
+        for (int recompute = DSC_RECOMPUTE_NONE; recompute <= DSC_RECOMPUTE_FULL; recompute++) {
             tune_choice choice = TUNE_CHOICE_INIT;
             int64_t bytes = 0;
             choice.stage = stage;
             choice.place = place;
-            choice.recompute = recompute == 1;
+            choice.recompute = (dsc_recompute)recompute;
             DSC_TRY(largest(t, &choice, &bytes, err));
             if (choice.micro_batch <= without)
                 continue; /* recomputation costs time: only what it lets in speaks for it */
@@ -287,7 +287,6 @@ static dsc_status add_row(const tune_trial *trial, cJSON *rows)
     const trial_result *r = &trial->result;
     const struct { const char *name; double value; } members[] = {
         { "zero_stage", trial->choice.stage },
-        { "recompute", trial->choice.recompute },
         { "train_batch_size", (double)trial->batch },
         { "train_micro_batch_size_per_gpu", (double)trial->choice.micro_batch },
         { "gradient_accumulation_steps", (double)trial->choice.accumulation },
@@ -300,7 +299,8 @@ static dsc_status add_row(const tune_trial *trial, cJSON *rows)
         { "epoch_s", r->steps_per_epoch * trial_quantile_s(r, 0.5) },
     };
     if (row == NULL || !cJSON_AddItemToArray(rows, row) ||
-        cJSON_AddStringToObject(row, "what", tune_words(&trial->choice, words)) == NULL)
+        cJSON_AddStringToObject(row, "what", tune_words(&trial->choice, words)) == NULL ||
+        cJSON_AddStringToObject(row, "recompute", dsc_recompute_text(trial->choice.recompute)) == NULL)
         return DSC_ERR_NOMEM;
     for (size_t i = 0; i < DSC_COUNT(members); i++)
         if (cJSON_AddNumberToObject(row, members[i].name, members[i].value) == NULL)

@@ -11,13 +11,13 @@ typedef enum tune_overlap { TUNE_OVERLAP_AS_IT_IS, TUNE_OVERLAP_OFF, TUNE_OVERLA
 
 typedef struct tune_choice {
     int stage; /* -1: the file as it is; nothing below counts but the batch */
-    bool recompute;
+    dsc_recompute recompute;
     tune_place place;
     int64_t micro_batch, accumulation;
     tune_overlap overlap;
     int64_t reduce_bucket, prefetch_bucket; /* elements; < 0: as it is */
 } tune_choice;
-#define TUNE_CHOICE_INIT { -1, false, TUNE_AS_IT_IS, 0, 0, TUNE_OVERLAP_AS_IT_IS, -1, -1 }
+#define TUNE_CHOICE_INIT { -1, DSC_RECOMPUTE_NONE, TUNE_AS_IT_IS, 0, 0, TUNE_OVERLAP_AS_IT_IS, -1, -1 }
 
 typedef struct tune_limits {
     int64_t ranks;
@@ -35,7 +35,7 @@ DSC_MUST_USE dsc_status tune_plan(const trial_setup *setup, const tune_choice *c
 /* The next micro-batch below `micro_batch` (0: the largest at all) that the limits allow, with its accumulation; false:
  * there is none. */
 bool tune_next_batch(const tune_limits *limits, int64_t micro_batch, tune_choice *choice);
-/* In words, for tables: "stage 2, recompute, optimizer on host". */
+/* In words, for tables: "stage 2, recompute full, optimizer on host". */
 const char *tune_words(const tune_choice *choice, char out[160]);
 
 #endif

@@ -29,7 +29,7 @@ static dsc_status put_choice(cJSON *config, const tune_choice *c, dsc_error *err
     if (!cJSON_IsObject(dsc_config_tool_get(config, "zero_optimization"))) /* true, as old files have it */
         dsc_config_tool_remove(config, "zero_optimization");
     DSC_TRY(dsc_config_tool_put(config, "zero_optimization.stage", cJSON_CreateNumber(c->stage), err));
-    DSC_TRY(dsc_config_tool_put(config, "dsc.recompute", cJSON_CreateString(c->recompute ? "full" : "none"), err));
+    DSC_TRY(dsc_config_tool_put(config, "dsc.recompute", cJSON_CreateString(dsc_recompute_text(c->recompute)), err));
     DSC_TRY(put_place(config, c->place, err));
     DSC_TRY(trial_put_batch(config, c->micro_batch, c->accumulation, err));
     if (c->overlap != TUNE_OVERLAP_AS_IT_IS)
@@ -114,8 +114,9 @@ const char *tune_words(const tune_choice *c, char out[160])
         snprintf(out, 160, "the file as it is");
         return out;
     }
-    int used = snprintf(out, 160, "stage %d%s%s%s", c->stage, c->recompute ? ", recompute" : "", places[c->place],
-                        overlaps[c->overlap]);
+    const bool again = c->recompute != DSC_RECOMPUTE_NONE;
+    int used = snprintf(out, 160, "stage %d%s%s%s%s", c->stage, again ? ", recompute " : "",
+                        again ? dsc_recompute_text(c->recompute) : "", places[c->place], overlaps[c->overlap]);
     if (c->reduce_bucket >= 0)
         used += snprintf(out + used, 160 - (size_t)used, ", reduce bucket %.0e", (double)c->reduce_bucket);
     if (c->prefetch_bucket >= 0)
