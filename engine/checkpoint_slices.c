@@ -4,7 +4,11 @@
 
 #include "engine/checkpoint_save.h"
 
-#define PORTIONS 3 /* of the context's buffer: one is filled while two are written */
+/* Of the context's buffer: one is filled while the others are written. Many small ones, so that the disk has nearly all
+ * of the buffer to write at any time; with three of 8 MiB it has only the second while the third is filled. */
+#define PORTIONS_LEAST 3
+#define PORTIONS_MOST 12
+#define PORTION_BYTES (2 * CKPT_BLOCK_BYTES + 2 * DSC_AIO_ALIGN)
 
 static dsc_plane plane_of(const ckpt_entry *entry, bool trainable)
 {
@@ -198,16 +202,17 @@ static dsc_status fill(ckpt_save *s, const ckpt_portion *p, dsc_error *err)
 
 dsc_status dsc_ckpt_save_slices(ckpt_save *s, dsc_error *err)
 {
-    ckpt_portion portion[PORTIONS] = { 0 };
-    const int64_t end = dsc_ckpt_block_count(s);
+    ckpt_portion portion[PORTIONS_MOST] = { 0 };
+    const int64_t end = dsc_ckpt_block_count(s), all = s->c->buffer.bytes - DSC_AIO_ALIGN;
+    const int64_t portions = dsc_max_i64(PORTIONS_LEAST, dsc_min_i64(PORTIONS_MOST, all / PORTION_BYTES));
     char *const buffer = (char *)dsc_align_up((int64_t)(intptr_t)s->c->buffer.ptr, DSC_AIO_ALIGN);
-    const int64_t bytes = (s->c->buffer.bytes - DSC_AIO_ALIGN) / PORTIONS / DSC_AIO_ALIGN * DSC_AIO_ALIGN;
+    const int64_t bytes = all / portions / DSC_AIO_ALIGN * DSC_AIO_ALIGN;
     DSC_ASSERT(bytes >= CKPT_BLOCK_BYTES + 2 * DSC_AIO_ALIGN);
     DSC_TRY(dsc_ckpt_writer_files(&s->writer, s->commit.tmp_dir, err));
-    for (int i = 0; i < PORTIONS; i++)
+    for (int64_t i = 0; i < portions; i++)
         portion[i] = (ckpt_portion){ .buffer = buffer + i * bytes, .bytes = bytes };
     for (int64_t i = 0, first = 0; first < end; i++) {
-        ckpt_portion *p = &portion[i % PORTIONS], *next = &portion[(i + 1) % PORTIONS];
+        ckpt_portion *p = &portion[i % portions], *next = &portion[(i + 1) % portions];
         p->first = first;
         dsc_ckpt_portion_plan(s, p);
         DSC_TRY(fill(s, p, err));
