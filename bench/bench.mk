@@ -1,5 +1,8 @@
 # bench.mk - how benches are built and run. SPDX-License-Identifier: Apache-2.0
 
+# Behind a bench: one that ends with 77 has said what it needs; the others go on.
+OR_SKIPPED := || { rc=$$?; [ $$rc -eq 77 ] || exit $$rc; }
+
 .PHONY: bench-kern
 ## bench-kern: time every kernel variant that passes its check: make bench-kern [FN='gemm*'] [THREADS=2]
 bench-kern: $(CHECK_BIN)
@@ -19,7 +22,7 @@ $(BENCH_BIN)/libbenchadam.so: $(BUILD)/bench/adam_export.o $(LIB)/libdsc.a
 bench-adam: $(BENCH_BIN)/bench_adam $(BENCH_BIN)/libbenchadam.so
 	$(Q)$(BENCH_BIN)/bench_adam $(if $(THREADS),--threads $(THREADS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(N)
 	$(Q)$(if $(PEERS),$(PEERS)/venv/bin/python bench/bench_adam_peer.py $(BENCH_BIN)/libbenchadam.so \
-	    $(if $(THREADS),--threads $(THREADS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(N),\
+	    $(if $(THREADS),--threads $(THREADS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(N) $(OR_SKIPPED),\
 	    echo "bench-adam: no PEERS=DIR given, the other programs' steps are not timed")
 
 $(BENCH_BIN)/bench_comm: $(BUILD)/bench/bench_comm.o $(LIB)/libdsc.a
@@ -33,7 +36,7 @@ $(BENCH_BIN)/peer_comm_mpi: bench/peer_comm_mpi.c
 ## bench-comm: collectives beside Open MPI, gloo and, with PEERS=DIR, DeepSpeed: [ROUNDS=15] [RANKS=2,4] [COMM=shm,gloo,mpi] [BIND=core]
 bench-comm: $(BENCH_BIN)/bench_comm $(BENCH_BIN)/peer_comm_mpi
 	$(Q)bench/bench_comm.py $(BENCH_BIN) $(if $(PEERS),--peers $(PEERS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(RANKS),--ranks $(RANKS)) \
-	    $(if $(COMM),--comm $(COMM)) $(if $(BIND),--bind $(BIND)) --plugins $(LIB)/dsc
+	    $(if $(COMM),--comm $(COMM)) $(if $(BIND),--bind $(BIND)) --plugins $(LIB)/dsc $(OR_SKIPPED)
 $(BENCH_BIN)/step_worker: $(BUILD)/bench/step_worker.o $(LIB)/libdsc.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
@@ -41,8 +44,7 @@ $(BENCH_BIN)/step_worker: $(BUILD)/bench/step_worker.o $(LIB)/libdsc.a
 .PHONY: bench-train
 ## bench-train: training steps beside torch.compile and DeepSpeed, step by step: PEERS=DIR [CASES='124m small ds1 ds2 ds3'] [ROUNDS=15]
 bench-train: $(BENCH_BIN)/step_worker
-	$(Q)$(if $(PEERS),$(if $(ROUNDS),ROUNDS=$(ROUNDS)) python3 bench/bench_train.py $(BENCH_BIN)/step_worker $(PEERS) $(CASES),\
-	    echo "bench-train: PEERS=DIR is needed (DIR/venv has torch and deepspeed)"; exit 1)
+	$(Q)$(if $(ROUNDS),ROUNDS=$(ROUNDS)) python3 bench/bench_train.py $(BENCH_BIN)/step_worker '$(PEERS)' $(CASES) $(OR_SKIPPED)
 
 $(BENCH_BIN)/bench_io: $(BUILD)/bench/bench_io.o $(LIB)/libdsc.a
 	@mkdir -p $(@D)
@@ -68,12 +70,12 @@ bench-offload: $(BENCH_BIN)/step_worker $(BENCH_BIN)/bench_io $(BIN)/dsc
 ## bench-ckpt: saves and loads of 1.5 GB beside fio, what a save beside training costs, restarts: [DIR=/tmp] [ROUNDS=15] [SHORT=1] [PARTS='files beside restart']
 bench-ckpt: $(BENCH_BIN)/step_worker $(BIN)/train
 	$(Q)python3 bench/bench_ckpt.py $(BENCH_BIN) $(BIN)/train $(or $(DIR),/tmp) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SHORT),--short) \
-	    $(PARTS)
+	    $(PARTS) $(OR_SKIPPED)
 
 .PHONY: bench-generate
 ## bench-generate: tokens a second of dsc generate beside transformers, with PYTHON=PROGRAM (which has both): [DIR=/tmp] [ROUNDS=15] [CASES='gpt2 llama']
 bench-generate: $(BIN)/dsc
-	$(Q)$(or $(PYTHON),python3) bench/bench_generate.py $(BIN)/dsc $(or $(DIR),/tmp) $(if $(ROUNDS),--rounds $(ROUNDS)) $(CASES)
+	$(Q)$(or $(PYTHON),python3) bench/bench_generate.py $(BIN)/dsc $(or $(DIR),/tmp) $(if $(ROUNDS),--rounds $(ROUNDS)) $(CASES) $(OR_SKIPPED)
 
 .PHONY: bench-startup
 ## bench-startup: dsc-launch to rank 0's first line, here and over two hosts, beside ssh, mpirun and, with PEERS=DIR, torchrun: [ROUNDS=15]
@@ -83,14 +85,14 @@ bench-startup: $(BIN)/dsc-launch
 .PHONY: bench-gpu-kern
 ## bench-gpu-kern: time every CUDA kernel that passes its check, beside this GPU's copy and peak: [FN='gemm*']
 bench-gpu-kern: $(CHECK_BIN) cuda-plugin
-	$(Q)DSC_PLUGIN_DIR=$(abspath $(LIB))/dsc $(CHECK_BIN) --device cuda --bench $(if $(FN),--fn '$(FN)') || { rc=$$?; [ $$rc -eq 77 ] || exit $$rc; }
+	$(Q)DSC_PLUGIN_DIR=$(abspath $(LIB))/dsc $(CHECK_BIN) --device cuda --bench $(if $(FN),--fn '$(FN)') $(OR_SKIPPED)
 
 .PHONY: bench-gpu
 ## bench-gpu: training on this GPU beside PyTorch with PYTHON=PROGRAM (which has torch), kernels: [CASES='124m 1558m kernels short 774m'] [ROUNDS=15] [SECONDS=540]
 bench-gpu: $(BENCH_BIN)/step_worker $(CHECK_BIN) cuda-plugin
 	$(Q)DSC_PLUGIN_DIR=$(abspath $(LIB))/dsc $(if $(ROUNDS),ROUNDS=$(ROUNDS)) python3 bench/bench_gpu.py $(BENCH_BIN)/step_worker \
 	    --checkkern $(CHECK_BIN) $(if $(PYTHON),--python $(PYTHON)) $(if $(SECONDS),--seconds $(SECONDS)) --results $(RESULTS) \
-	    $(CASES) || { rc=$$?; [ $$rc -eq 77 ] || exit $$rc; }
+	    $(CASES) $(OR_SKIPPED)
 
 .PHONY: bench
 ## bench: every bench that needs no more than PEERS=DIR

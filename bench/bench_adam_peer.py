@@ -14,6 +14,8 @@ import statistics
 import sys
 import time
 
+import peers
+
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 parser = argparse.ArgumentParser()
 parser.add_argument("lib")
@@ -23,8 +25,11 @@ parser.add_argument("--threads", type=int, default=2)
 options = parser.parse_intermixed_args()
 os.environ["OMP_NUM_THREADS"] = str(options.threads)
 
-import torch  # noqa: E402  (after the environment; it brings the OpenMP runtime that our library then shares)
-from deepspeed.ops.adam import DeepSpeedCPUAdam  # noqa: E402
+try:  # after the environment; torch brings the OpenMP runtime that our library then shares
+    import torch
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+except ImportError as error:
+    peers.skip("bench-adam", f"beside DeepSpeed: {error}: PEERS/venv needs torch and deepspeed")
 
 torch.set_num_threads(options.threads)
 LR, DECAY = 1e-4, 0.01

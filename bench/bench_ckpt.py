@@ -1,17 +1,26 @@
 #!/usr/bin/env python3
-"""bench_ckpt.py BENCH_FOLDER TRAIN DIR [--rounds 15] [--short] [PART...]
+"""bench_ckpt.py BENCH_FOLDER TRAIN DIR [--rounds 15] [--short] [--model gpt2-124m] [PART...]
 
-Checkpoints of GPT-2 124M in fp32 (1.5 GB) in DIR. Parts, each with its bar of issue 7 behind its line:
+SPDX-License-Identifier: Apache-2.0
+
+Checkpoints of GPT-2 124M in fp32 (1.5 GB) in DIR; gpt2-nano is for trying it out. Parts, each
+with its bar:
 files    a save and a load beside fio's write and read of as many bytes, at the best setting that a sweep finds, in turns.
-         A load is the first one of a new process, as it is in a run that goes on; nothing of the files is in the cache.
+         fio writes a new file, as a save does, whose space is taken before. It also overwrites one: a disk that finds
+         room for a block when it is first written, thin or emptied by discards, is faster there, where no save writes.
+         A load is the first one of a new process; nothing of the files is in the cache, and the process takes memory
+         that another has just given back, as in a run that goes on. "load, idle memory": nobody had it for some
+         seconds, and a virtual machine that returns free memory has to ask for it again, in the time of the load.
 beside   some steps with a save that is written beside them, and as many without, in turns: what the save adds, over 25
          steps, as if one were made so often. A save that takes longer than these steps is waited for, and counted.
-restart  a new process from its start to the end of its first new step, and fio's read of as many bytes, in turns.
-Every figure is a median with its middle half, differences and ratios paired round by round. --short: about 3 minutes.
-
-SPDX-License-Identifier: Apache-2.0"""
+restart  a new process, as for a load, from its start to the end of its first new step, and fio's read of as many bytes,
+         in turns.
+Every figure is a median with its middle half, differences and ratios paired round by round. --short: about 5 minutes.
+Without fio the figures stand alone, and the bench ends with 77.
+"""
 import argparse
 import json
+import mmap
 import os
 import random
 import re
@@ -20,22 +29,26 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
-from bench_io import FIO_ENGINES, SWEEP_ROUNDS, run_fio, sweep
+import peers
+from bench_io import FIO_ENGINES, run_fio, sweep
 
 PARTS = ("files", "beside", "restart")
-MODEL, VOCAB, SEQUENCE = "gpt2-124m", 50257, 64
+VOCAB = {"gpt2-124m": 50257, "gpt2-nano": 256}
+SEQUENCE = 64
 EVERY = 25   # steps to a save
 BESIDE = 8   # of them are timed
 WHOLE = 4 << 20  # fio's largest block
+IDLE_S = 4  # Linux tells a host which memory is free after 2
 
 
 class Worker:
     """step_worker: steps, saves and loads of one engine, each answered by its seconds."""
 
-    def __init__(self, bench, config):
-        self.process = subprocess.Popen([f"{bench}/step_worker", config, str(VOCAB), str(SEQUENCE)], text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self, args, config):
+        self.process = subprocess.Popen([f"{args.bench}/step_worker", config, str(VOCAB[args.model]), str(SEQUENCE)],
+                                        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         if self.process.stdout.readline().strip() != "ready":
             sys.exit("bench_ckpt: step_worker did not start")
 
@@ -68,14 +81,32 @@ def text(samples, scale=1.0):
     return f"{statistics.median(s):7.3f} ({s[len(s) // 4]:.3f} .. {s[3 * len(s) // 4]:.3f})"
 
 
-def best_fio(path, size, direction, rounds):
+def new_file(path, size):
+    """Nothing of it was written yet; what its predecessor's removal takes is over."""
+    if os.path.exists(path):
+        os.unlink(path)
+    os.sync()
+    with open(path, "wb") as f:
+        os.posix_fallocate(f.fileno(), 0, size)
+
+
+def give_back(size):
+    """Memory that is free, and was in use a moment ago."""
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        for at in range(0, size, mmap.PAGESIZE):
+            memory[at] = 1
+
+
+def best_fio(what, before, path, size, direction):
     """Its seconds as a function, at its best setting. Writing ends with an fsync, as a save does."""
     def run(who):
+        before()
         return run_fio(path, size, direction, *who[1:], fsync=direction == "write")
-    found = sweep("fio", FIO_ENGINES, run, rounds)[0]
+    found = sweep("fio", FIO_ENGINES, run)[0]
     if not found:
-        sys.exit("bench_ckpt: fio is needed (apt-get install fio)")
-    print(f"fio's best {direction}: {found[0][1]}, {found[0][2]} KiB x {found[0][3]}", flush=True)
+        sys.exit("bench_ckpt: fio's engines do not work here")
+    print(f"fio's best {what}: {found[0][1]}, {found[0][2]} KiB x {found[0][3]}", flush=True)
     return lambda: run(found[0])[0]
 
 
@@ -87,7 +118,7 @@ class Bench:
         with open(self.config, "w") as f:
             json.dump({"train_micro_batch_size_per_gpu": 4, "gradient_clipping": 1,
                        "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
-                       "dsc": {"model": MODEL, "seq_length": SEQUENCE, "save_async": True}}, f)
+                       "dsc": {"model": args.model, "seq_length": SEQUENCE, "save_async": True}}, f)
 
     def turns(self, rounds, acts):
         """Every act once a round, in a new order each; the first round is not counted."""
@@ -99,9 +130,15 @@ class Bench:
                     rows[name].append(seconds)
         return rows
 
+    @staticmethod
+    def remove(folder):
+        """What that takes is over when the next save begins."""
+        shutil.rmtree(folder, ignore_errors=True)
+        os.sync()
+
     def save(self, worker):
         folder = f"{self.folder}/run"
-        shutil.rmtree(folder, ignore_errors=True)
+        self.remove(folder)
         seconds = worker.ask(f"save {folder}")
         with open(f"{folder}/latest") as f:
             self.step = f"{folder}/{f.read().strip()}"
@@ -109,37 +146,59 @@ class Bench:
 
     def prepare(self):
         """A checkpoint of a first step, its size, and fio at its best on a file as large."""
-        with Worker(self.args.bench, self.config) as worker:
+        with Worker(self.args, self.config) as worker:
             worker.ask("steps 1")
             self.save(worker)
         self.bytes = sum(os.path.getsize(f"{self.step}/{name}") for name in os.listdir(self.step))
         self.fio_bytes = self.bytes // WHOLE * WHOLE
-        self.file = f"{self.folder}/file"
-        with open(self.file, "wb") as f:
-            os.posix_fallocate(f.fileno(), 0, self.fio_bytes)
-        rounds = 1 if self.args.short else SWEEP_ROUNDS
-        self.fio = {d: best_fio(self.file, self.fio_bytes, d, rounds) for d in ("write", "read")}
+        self.fio = {}
+        if not peers.has_fio():
+            return
+        file, fresh, size = f"{self.folder}/file", f"{self.folder}/new", self.fio_bytes
+        new_file(file, size)
+        for what, before, path in (("write", lambda: new_file(fresh, size), fresh), ("overwrite", os.sync, file),
+                                   ("read", lambda: None, file)):
+            self.fio[what] = best_fio(what, before, path, size, "read" if what == "read" else "write")
 
-    def load(self):
-        with Worker(self.args.bench, self.config) as worker:
+    def load(self, prepare):
+        prepare()
+        with Worker(self.args, self.config) as worker:
             forget(self.step)
             return worker.ask(f"load {self.step}")
 
+    def compare(self, rows, ours, theirs, bar):
+        speed = [self.bytes / s for s in rows[ours]]
+        line = f"{ours}: {text(speed, 1e-9)} GB/s"
+        for peer in theirs:
+            other = [self.fio_bytes / s for s in rows.get(peer, [])]
+            if other:
+                line += f"; fio's {peer} {text(other, 1e-9)}, x {text([a / b for a, b in zip(speed, other)])}"
+                line += f" (bar {bar})" if peer == theirs[0] and bar else ""
+        print(line, flush=True)
+
+    def peers(self, *names):
+        return {name: self.fio[name] for name in names if name in self.fio}
+
     def files(self):
-        with Worker(self.args.bench, self.config) as worker:
+        with Worker(self.args, self.config) as worker:
             worker.ask("steps 1")
-            rows = self.turns(self.args.rounds, {"save": lambda: self.save(worker), "write": self.fio["write"]})
-        rows.update(self.turns(self.args.rounds, {"load": self.load, "read": self.fio["read"]}))
-        for ours, peer in (("save", "write"), ("load", "read")):
-            speed = {name: [size / s for s in rows[name]] for name, size in ((ours, self.bytes), (peer, self.fio_bytes))}
-            print(f"{ours}: {text(speed[ours], 1e-9)} GB/s; fio's {peer} {text(speed[peer], 1e-9)} GB/s; "
-                  f"x {text([a / b for a, b in zip(speed[ours], speed[peer])])}; bar 0.8", flush=True)
+            rows = self.turns(self.args.rounds, {"save": lambda: self.save(worker), **self.peers("write", "overwrite")})
+        self.compare(rows, "save", ("write", "overwrite"), 0.8)
+        rows = self.turns(self.args.rounds, {"load": lambda: self.load(self.leave),
+                                             "load, idle memory": lambda: self.load(lambda: time.sleep(IDLE_S)),
+                                             **self.peers("read")})
+        self.compare(rows, "load", ("read",), 0.8)
+        self.compare(rows, "load, idle memory", ("read",), None)
+
+    def leave(self):
+        """As the run whose files these are did when it ended: states, gradients and some more."""
+        give_back(2 * self.fio_bytes)
 
     def beside(self):
         def with_save():
-            shutil.rmtree(f"{self.folder}/beside", ignore_errors=True)
+            self.remove(f"{self.folder}/beside")
             return worker.ask(f"beside {BESIDE} {self.folder}/beside")
-        with Worker(self.args.bench, self.config) as worker:
+        with Worker(self.args, self.config) as worker:
             worker.ask("steps 2")
             rows = self.turns(self.args.rounds_beside, {"with": with_save,
                                                         "without": lambda: worker.ask(f"steps {BESIDE}")})
@@ -148,6 +207,7 @@ class Bench:
               f"steps adds {text([(a - b) / (b / BESIDE * EVERY) for a, b in pairs], 100)} %; bar 3.5", flush=True)
 
     def start(self):
+        self.leave()
         forget(self.step)
         next_step = int(self.step.rsplit("-", 1)[1]) + 1
         out = subprocess.run([self.args.train, "--config", self.config, "--data", sys.argv[0], "--load", self.step,
@@ -158,9 +218,10 @@ class Bench:
         return float(found.group(1))
 
     def restart(self):
-        rows = self.turns(self.args.rounds_restart, {"start": self.start, "read": self.fio["read"]})
-        print(f"restart: to the end of the first new step {text(rows['start'])} s; beyond fio's read of the files "
-              f"{text([a - b for a, b in zip(rows['start'], rows['read'])])} s; bar 3", flush=True)
+        rows = self.turns(self.args.rounds_restart, {"start": self.start, **self.peers("read")})
+        beyond = [a - b for a, b in zip(rows["start"], rows.get("read", []))]
+        print(f"restart: to the end of the first new step {text(rows['start'])} s" +
+              (f"; beyond fio's read of the files {text(beyond)} s; bar 3" if beyond else ""), flush=True)
 
 
 def main():
@@ -171,6 +232,7 @@ def main():
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--short", action="store_true")
+    parser.add_argument("--model", choices=sorted(VOCAB), default="gpt2-124m")
     args = parser.parse_intermixed_args()
     if not set(args.parts) <= set(PARTS):
         parser.error(f"a PART is one of {', '.join(PARTS)}")
@@ -185,6 +247,8 @@ def main():
             getattr(bench, part)()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    if not bench.fio and set(args.parts or PARTS) != {"beside"}:
+        peers.skip("bench-ckpt", f"beside fio: {peers.FIO}")
 
 
 if __name__ == "__main__":

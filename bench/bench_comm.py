@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 
+import peers
+
 OPS = ("all_gather", "reduce_scatter", "all_reduce")
 
 
@@ -84,14 +86,13 @@ def start(args, folder, ranks):
         all_of.append(Contender(folder, "openmpi", ranks, [mpirun + [mpi, folder, "openmpi"]], [{}]))
     if args.comm == ["mpi"]:  # nobody is compared with the others
         return all_of
-    python = f"{args.peers}/venv/bin/python" if args.peers else "python3"
     torch = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peer_comm_torch.py")
-    if subprocess.run([python, "-c", "import torch.distributed"], capture_output=True).returncode == 0:
-        command = [python, torch, folder, "gloo", "gloo"]
+    if subprocess.run([args.python, "-c", "import torch.distributed"], capture_output=True).returncode == 0:
+        command = [args.python, torch, folder, "gloo", "gloo"]
         all_of.append(Contender(folder, "gloo", ranks, [command] * ranks, rank_env(ranks, port + 120)))
-        if subprocess.run([python, "-c", "import deepspeed"], capture_output=True).returncode == 0:
+        if subprocess.run([args.python, "-c", "import deepspeed"], capture_output=True).returncode == 0:
             env = rank_env(ranks, port + 130, DS_ACCELERATOR="cpu", TORCH_EXTENSIONS_DIR=f"{args.peers}/torch_ext")
-            command = [python, torch, folder, "deepspeed", "deepspeed"]
+            command = [args.python, torch, folder, "deepspeed", "deepspeed"]
             all_of.append(Contender(folder, "deepspeed", ranks, [command] * ranks, env, OPS[2:]))
     return all_of
 
@@ -150,6 +151,9 @@ def main():
     parser.add_argument("--bind", default="none", help="mpirun --bind-to, for us and Open MPI")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    if "mpi" in args.comm and not shutil.which("mpirun"):
+        peers.skip("bench-comm", "COMM=mpi needs mpirun (apt-get install openmpi-bin)")
+    args.python = peers.python_of("bench-comm", args.peers) if args.peers else sys.executable
     print(f"# median of {args.rounds} rounds, lowest .. highest; x: paired ratio to the best peer (its middle half); "
           f"load {os.getloadavg()[0]:.1f}")
     for ranks in args.ranks:

@@ -18,12 +18,14 @@ import sys
 import tempfile
 import time
 
+import peers
+
 os.environ["HF_HUB_OFFLINE"] = "1"
 try:
     import torch
     import transformers
 except ImportError as error:
-    sys.exit(f"bench_generate: {error}: give PYTHON=PROGRAM, one that has torch and transformers")
+    peers.skip("bench-generate", f"{error}: give PYTHON=PROGRAM, one that has torch and transformers")
 
 CONFIGS = {
     "gpt2": transformers.GPT2Config(),

@@ -18,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 
+import peers
+
 SHAPES = ((256, 32), (1024, 8), (1024, 32), (4096, 8))  # KiB, depth
 DIRECTIONS = ("write", "read")
 FIO_ENGINES = ("io_uring", "io_uring 2M", "libaio", "libaio 2M")  # 2M: its buffers in 2 MiB pages, as ours are
@@ -107,7 +109,7 @@ class Bench:
         with open(self.path, "wb") as f:
             os.posix_fallocate(f.fileno(), 0, self.size)
         self.ours = Server([f"{args.bench}/bench_io", self.path, str(args.mib)])
-        self.fio = shutil.which("fio")
+        self.fio = peers.has_fio()
         python = f"{args.peers}/venv/bin/python"
         if args.peers and os.path.exists(python):
             self.open_deepspeed(args, python)
@@ -192,7 +194,7 @@ def main():
         print(f"# median of {args.rounds} rounds over {args.mib} MiB in {args.dir}, lowest .. highest; x: paired ratio "
               f"(its middle half); load {os.getloadavg()[0]:.1f}")
         if not bench.fio:
-            print("# fio is not installed (apt-get install fio): not measured beside ours")
+            print(f"# {peers.FIO}: not measured beside ours")
         bench.ours.ask("write threads 1024 8")  # the file's blocks are written once before anything is timed
         order = random.Random(args.seed)
         for direction in DIRECTIONS:

@@ -12,7 +12,13 @@ import subprocess
 import sys
 import tempfile
 
-WORKER, PEERS = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+import peers
+
+WORKER = os.path.abspath(sys.argv[1])
+if not sys.argv[2]:
+    peers.skip("bench-train", "PEERS=DIR is needed (DIR/venv has torch and deepspeed)")
+PEERS = os.path.abspath(sys.argv[2])
+PYTHON = peers.python_of("bench-train", PEERS)
 CASES = sys.argv[3:] or ["124m", "small", "ds1", "ds2", "ds3"]
 ROUNDS = int(os.environ.get("ROUNDS", "15"))
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -70,7 +76,7 @@ def run(case, folder, port):
     size, batch, seq = ("small", 4, 256) if deepspeed or case == "small" else ("124m", 4, 64)
     stage, ranks = (int(case[2:]), 2) if deepspeed else (1, 1)
     threads = 1 if deepspeed else 2
-    peer = [f"{PEERS}/venv/bin/python", f"{HERE}/torch_worker.py", size, str(batch), str(seq)]
+    peer = [PYTHON, f"{HERE}/torch_worker.py", size, str(batch), str(seq)]
     peer += ["deepspeed", str(stage)] if deepspeed else ["compile"]
     ours = Side([WORKER, our_config(folder, size, batch, seq, stage), "50257", str(seq)], ranks, threads, port)
     theirs = Side(peer, ranks, threads, port + 1)

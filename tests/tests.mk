@@ -51,7 +51,7 @@ include tests/gpu/gpu.mk
 
 .PHONY: test-programs
 test-programs: all examples $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN) $(FUZZ_BIN) $(SIM_BIN) $(CHECK_SIM_BIN) $(SIM_PROGRAMS) $(PLANTED_BIN) \
-    $(GPU_BIN) $(EXACT_PTX)
+    $(GPU_BIN) $(EXACT_PTX) $(BUILD)/bench/step_worker
 
 # What the programs of a sanitized build are told (tests/README.md); the caller's own options come last and win. A malloc of
 # more than there is gives NULL, as everywhere.
