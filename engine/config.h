@@ -106,6 +106,7 @@ typedef struct dsc_zero_config {
     bool overlap_comm;                                            /* not given: true on GPUs, false on CPUs */
     bool quantized_weights, quantized_frozen_weights;             /* gathered as int8 at stage 3 */
     int64_t hpz_partition_size;                                   /* ranks that keep second parts; <= 1: none */
+    int64_t mics_shard_size;                                      /* ranks that share a copy of the states; < 1: all */
     bool quantized_gradients;                                     /* leaves travel as int4 */
     int64_t stage3_param_persistence_threshold;                                      /* elements */
     dsc_offload offload_optimizer, offload_param; /* in effect: none below the stage that DeepSpeed needs */

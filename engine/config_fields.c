@@ -292,6 +292,24 @@ static dsc_status check_compression(dsc_config_parse_state *s)
                            dsc_quant_text(config->own.compression), with);
 }
 
+/* Groups' sums are added up once a step, whatever went into them: which ranks are a group is in the bits. */
+static dsc_status check_mics(dsc_config_parse_state *s)
+{
+    const dsc_zero_config *zero = &s->config->zero;
+    if (zero->mics_shard_size < 1)
+        return DSC_OK;
+    if (zero->stage != 3)
+        return dsc_config_fail(s, DSC_ID_MICS, DSC_ERR_CONFIG, "MiCS is stage 3 within groups of ranks, not stage %d; "
+                               "set the stage, or -1 here", zero->stage);
+    if (s->config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE)
+        return dsc_config_fail(s, DSC_ID_MICS, DSC_ERR_CONFIG, "%lld does not go with dsc.reproducible "
+                               "\"world_size\"; keep one of them", (long long)zero->mics_shard_size);
+    if (zero->hpz_partition_size > 1)
+        return dsc_config_not_built(s, DSC_ID_MICS, "%lld beside zero_hpz_partition_size is not supported in this "
+                                    "version: keep one of them", (long long)zero->mics_shard_size);
+    return DSC_OK;
+}
+
 static dsc_status check_sum(dsc_config_parse_state *s)
 {
     s->config->gradient_sum = choice_or(s, DSC_ID_ALLREDUCE_OP, 0) == 1;
@@ -339,6 +357,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     DSC_TRY(check_compression(s));
     DSC_TRY(check_leaf_factor(s));
     DSC_TRY(check_sum(s));
+    DSC_TRY(check_mics(s));
     own->recompute = (dsc_recompute)choice_or(s, DSC_ID_RECOMPUTE, DSC_RECOMPUTE_NONE);
     own->dropout_model = choice_or(s, DSC_ID_DROPOUT, 0) == 1;
     own->accumulate_local = choice_or(s, DSC_ID_ACCUMULATE, 0) == 1;

@@ -12,7 +12,7 @@
 #define STAGING_BYTES_MAX (4 << 20) /* per channel and rank: above this a transport gains nothing (bench/comm) */
 /* Of a GPU's reduce channel: pieces of 4 MiB to each of 8 peers keep NVLink busy. */
 #define DEVICE_STAGING_BYTES_MAX (INT64_C(64) << 20)
-#define NEIGHBOUR_STAGING_BYTES 65536
+#define GATHER_STAGING_BYTES 65536
 
 /* ---- device ---- */
 
@@ -133,42 +133,72 @@ static void device_comm_options(const dsc_engine *engine, int64_t fault_at, dsc_
     out->register_memory = engine->config.own.nccl_register;
 }
 
-static void trace_neighbours(void *user, int32_t channel, dsc_comm_op op, int64_t bytes, int64_t start_ns,
-                             int64_t end_ns, dsc_status status)
+static void trace_gathers(void *user, int32_t channel, dsc_comm_op op, int64_t bytes, int64_t start_ns,
+                          int64_t end_ns, dsc_status status)
 {
     dsc_profile_comm(user, DSC_CHANNEL_GATHER, op, bytes, start_ns, end_ns, status);
 }
 
-/* Neighbours meet as ranks of a job of their own; they only gather, on one channel. */
-static void neighbour_options(const dsc_engine *engine, bool device, dsc_comm_options *out)
+static void trace_sums(void *user, int32_t channel, dsc_comm_op op, int64_t bytes, int64_t start_ns, int64_t end_ns,
+                       dsc_status status)
+{
+    dsc_profile_comm(user, DSC_CHANNEL_REDUCE, op, bytes, start_ns, end_ns, status);
+}
+
+/* Which ranks are on this rank's side. */
+typedef struct side_ranks { int32_t size, rank, color; } side_ranks;
+
+static bool find_side(const dsc_engine *engine, dsc_side side, side_ranks *out)
+{
+    const int32_t ranks = engine->place.size, rank = engine->place.rank;
+    const int32_t shards = dsc_plan_shards(&engine->config, ranks);
+    const int32_t near = side == DSC_SIDE_NEIGHBOURS ? dsc_plan_neighbours(&engine->config, ranks) : shards;
+    if (near == 0 || (side != DSC_SIDE_NEIGHBOURS && shards == ranks))
+        return false;
+    *out = side == DSC_SIDE_REPLICAS ? (side_ranks){ ranks / near, rank / near, rank % near }
+                                     : (side_ranks){ near, rank % near, rank / near };
+    return true;
+}
+
+/* They meet as ranks of a job of their own. Neighbours only gather and replicas only add, on one channel. */
+static void side_options(const dsc_engine *engine, dsc_side side, bool device, dsc_comm_options *out)
 {
     if (device)
         device_comm_options(engine, 0, out);
     else
         comm_options(engine, 0, out);
     out->transport = "auto";
-    out->host = device ? engine->neighbours : NULL;
+    out->host = device ? engine->side[side].host : NULL;
+    if (side == DSC_SIDE_SHARDS)
+        return;
+    const bool sums = side == DSC_SIDE_REPLICAS;
     out->channel_count = 1;
-    out->staging_bytes = NEIGHBOUR_STAGING_BYTES;
-    out->staging_channels = 0;
-    out->trace.fn = engine->profile != NULL ? trace_neighbours : NULL;
+    out->staging_bytes = sums ? out->staging_bytes : GATHER_STAGING_BYTES;
+    out->staging_channels = sums ? 1u : 0;
+    if (out->trace.fn != NULL)
+        out->trace.fn = sums ? trace_sums : trace_gathers;
 }
 
-/* Their place, before they have met: as if a host had a multiple of them. */
-static void plan_neighbours(const dsc_engine *engine, int32_t count, dsc_plan_options *out)
+/* Their place, before they have met: hosts have as many ranks as this one, and ranks of a side that follow each other
+ * fill them. */
+static void plan_side(const dsc_engine *engine, dsc_side side, const side_ranks *ranks, dsc_plan_options *out)
 {
     dsc_comm_options options;
-    neighbour_options(engine, false, &options);
-    options.place.size = options.place.local_size = count;
-    options.place.rank = options.place.local_rank = engine->place.rank % count;
-    options.place.node = 0;
-    options.place.node_count = 1;
-    const dsc_comm_place place = options.place;
+    side_options(engine, side, false, &options);
+    dsc_comm_place *place = &options.place;
+    const int32_t apart = side == DSC_SIDE_REPLICAS ? place->size / ranks->size : 1;
+    place->local_size = (int32_t)dsc_max_i64(1, dsc_min_i64(ranks->size, place->local_size / apart));
+    place->size = ranks->size;
+    place->rank = ranks->rank;
+    place->local_rank = ranks->rank % place->local_size;
+    place->node_count = (int32_t)dsc_div_ceil(ranks->size, place->local_size);
+    place->node = ranks->rank / place->local_size;
+    const dsc_comm_place planned = *place;
     out->comm_bytes += dsc_comm_plan_bytes(&options);
     if (engine->host_visible)
         return;
-    neighbour_options(engine, true, &options);
-    options.place = place;
+    side_options(engine, side, true, &options);
+    options.place = planned;
     out->device_comm_bytes += dsc_comm_plan_bytes(&options);
     out->device_library_bytes += dsc_comm_library_bytes(&options);
 }
@@ -178,14 +208,16 @@ void dsc_engine_comm_plan(const dsc_engine *engine, dsc_plan_options *out)
     dsc_comm_options options;
     comm_options(engine, 0, &options);
     out->comm_bytes = dsc_comm_plan_bytes(&options);
-    if (!engine->host_visible) {
+    if (!engine->host_visible && dsc_plan_shards(&engine->config, engine->place.size) == engine->place.size) {
         device_comm_options(engine, 0, &options);
         out->device_comm_bytes = dsc_comm_plan_bytes(&options);
         out->device_library_bytes = dsc_comm_library_bytes(&options);
     }
-    const int32_t neighbours = dsc_plan_neighbours(&engine->config, engine->place.size);
-    if (neighbours > 0)
-        plan_neighbours(engine, neighbours, out);
+    for (int side = 0; side < DSC_SIDE_COUNT; side++) {
+        side_ranks ranks;
+        if (find_side(engine, (dsc_side)side, &ranks))
+            plan_side(engine, (dsc_side)side, &ranks, out);
+    }
 }
 
 /* Nothing but compute streams, which a processor runs on the thread that calls. */
@@ -212,33 +244,56 @@ dsc_status dsc_engine_open_comm(dsc_engine *engine, const dsc_engine_options *op
 dsc_status dsc_engine_open_device_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     dsc_comm_options comm;
-    engine->device_comm = engine->comm;
+    dsc_comm *const shards = engine->side[DSC_SIDE_SHARDS].device;
+    engine->device_comm = shards != NULL ? shards : engine->comm;
     for (int32_t m = 0; engine->model != NULL && m < engine->model->module_count; m++)
-        dsc_comm_name_module(engine->comm, m, engine->model->modules[m].name);
-    if (engine->host_visible)
+        dsc_comm_name_module(dsc_engine_shards(engine), m, engine->model->modules[m].name);
+    if (engine->host_visible || shards != NULL)
         return DSC_OK;
     engine->device_comm = NULL;
     device_comm_options(engine, options->fail_comm_at, &comm);
     return dsc_comm_open(&comm, &engine->device_comm, err);
 }
 
-dsc_status dsc_engine_open_neighbours(dsc_engine *engine, dsc_error *err)
+static dsc_status open_side(dsc_engine *engine, dsc_side side, dsc_error *err)
 {
-    const int32_t count = dsc_plan_neighbours(&engine->config, engine->place.size);
+    side_ranks ranks;
     dsc_comm_options comm;
-    if (count == 0)
+    dsc_side_comm *out = &engine->side[side];
+    if (!find_side(engine, side, &ranks))
         return DSC_OK;
-    neighbour_options(engine, false, &comm);
-    DSC_TRY(dsc_comm_split(engine->comm, engine->place.rank / count, engine->place.rank, &comm, &engine->neighbours,
-                           err));
-    engine->device_neighbours = engine->neighbours;
-    if (engine->host_visible)
+    side_options(engine, side, false, &comm);
+    DSC_TRY(dsc_comm_split(engine->comm, ranks.color, engine->place.rank, &comm, &out->host, err));
+    if (engine->host_visible) {
+        out->device = out->host;
         return DSC_OK;
-    engine->device_neighbours = NULL;
+    }
     const dsc_comm_place place = comm.place;
-    neighbour_options(engine, true, &comm);
+    side_options(engine, side, true, &comm);
     comm.place = place;
-    return dsc_comm_open(&comm, &engine->device_neighbours, err);
+    return dsc_comm_open(&comm, &out->device, err);
+}
+
+dsc_status dsc_engine_open_sides(dsc_engine *engine, dsc_error *err)
+{
+    for (int side = 0; side < DSC_SIDE_COUNT; side++)
+        DSC_TRY(open_side(engine, (dsc_side)side, err));
+    return DSC_OK;
+}
+
+void dsc_engine_close_sides(dsc_engine *engine)
+{
+    for (int side = DSC_SIDE_COUNT - 1; side >= 0; side--) {
+        if (engine->side[side].device != engine->side[side].host)
+            dsc_comm_close(&engine->side[side].device);
+        dsc_comm_close(&engine->side[side].host);
+    }
+}
+
+dsc_comm *dsc_engine_shards(const dsc_engine *engine)
+{
+    dsc_comm *const shards = engine->side[DSC_SIDE_SHARDS].host;
+    return shards != NULL ? shards : engine->comm;
 }
 
 static void abort_comm(dsc_comm *comm, const char *reason)
@@ -247,23 +302,33 @@ static void abort_comm(dsc_comm *comm, const char *reason)
         dsc_comm_abort(comm, reason);
 }
 
+static void label_step(const dsc_side_comm *of, int64_t step)
+{
+    if (of->host != NULL)
+        dsc_comm_label_step(of->host, step);
+    if (of->device != NULL && of->device != of->host)
+        dsc_comm_label_step(of->device, step);
+}
+
 void dsc_engine_label_step(dsc_engine *engine, int64_t step)
 {
-    dsc_comm *const comms[] = { engine->comm, engine->device_comm, engine->neighbours, engine->device_neighbours };
-    for (size_t i = 0; i < DSC_COUNT(comms); i++)
-        if (comms[i] != NULL && (i == 0 || comms[i] != comms[i - 1]))
-            dsc_comm_label_step(comms[i], step);
+    dsc_comm *const shards = engine->side[DSC_SIDE_SHARDS].device;
+    label_step(&(dsc_side_comm){ engine->comm, engine->device_comm != shards ? engine->device_comm : NULL }, step);
+    for (int side = 0; side < DSC_SIDE_COUNT; side++)
+        label_step(&engine->side[side], step);
 }
 
 void dsc_engine_abort(dsc_engine *engine, const char *reason)
 {
     if (engine->zero != NULL)
         dsc_zero_cancel(engine->zero);
-    if (engine->device_comm != engine->comm)
+    if (engine->device_comm != engine->comm && engine->device_comm != engine->side[DSC_SIDE_SHARDS].device)
         abort_comm(engine->device_comm, reason);
-    if (engine->device_neighbours != engine->neighbours)
-        abort_comm(engine->device_neighbours, reason);
-    abort_comm(engine->neighbours, reason);
+    for (int side = 0; side < DSC_SIDE_COUNT; side++) {
+        if (engine->side[side].device != engine->side[side].host)
+            abort_comm(engine->side[side].device, reason);
+        abort_comm(engine->side[side].host, reason);
+    }
     abort_comm(engine->comm, reason);
 }
 

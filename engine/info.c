@@ -135,8 +135,6 @@ void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *out)
     dsc_alloc_stats memory;
     dsc_comm_stats comm = { 0 };
     dsc_alloc_stats_get(engine->alloc, &memory);
-    if (engine->comm != NULL)
-        dsc_comm_stats_get(engine->comm, &comm);
     dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
     const dsc_config *config = &engine->config;
     stats.step = engine->step;
@@ -155,8 +153,15 @@ void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *out)
     stats.backward_ns = engine->last_backward_ns;
     stats.step_ns = engine->last_step_ns;
     stats.data_wait_ns = engine->last_data_wait_ns;
-    for (int op = 0; op < DSC_COMM_OP_COUNT; op++)
-        stats.comm_wait_ns += comm.ns[op];
+    dsc_comm *const comms[] = { engine->comm, engine->side[DSC_SIDE_SHARDS].host,
+                                engine->side[DSC_SIDE_REPLICAS].host };
+    for (size_t c = 0; c < DSC_COUNT(comms); c++) {
+        if (comms[c] == NULL)
+            continue;
+        dsc_comm_stats_get(comms[c], &comm);
+        for (int op = 0; op < DSC_COMM_OP_COUNT; op++)
+            stats.comm_wait_ns += comm.ns[op];
+    }
     stats.flops_per_step = dsc_engine_step_flops(engine, engine->step + 1);
     stats.tokens_per_step = dsc_engine_step_tokens(engine, engine->step + 1);
     stats.threads = engine->threads;

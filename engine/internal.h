@@ -20,6 +20,10 @@
 
 #define DSC_READER_DEPTH 3
 
+/* Communicators of some ranks: ZeRO++'s second partition, zero_hpz_partition_size ranks; MiCS's ranks that share a copy
+ * of the states, and those of all copies that own the same slices. */
+typedef enum dsc_side { DSC_SIDE_NEIGHBOURS, DSC_SIDE_SHARDS, DSC_SIDE_REPLICAS, DSC_SIDE_COUNT } dsc_side;
+typedef struct dsc_side_comm { dsc_comm *host, *device; } dsc_side_comm;
 /* What a section of the compute stream is, with the module. */
 typedef enum dsc_pass { DSC_PASS_FORWARD, DSC_PASS_BACKWARD, DSC_PASS_REBUILD, DSC_PASS_COUNT } dsc_pass;
 typedef enum dsc_phase { DSC_PHASE_IDLE, DSC_PHASE_FORWARD_DONE, DSC_PHASE_BACKWARD_DONE } dsc_phase;
@@ -49,9 +53,9 @@ struct dsc_engine {
     struct { dsc_model *model; dsc_module *modules; dsc_param_spec *specs; } frozen; /* freeze.c; NULL: none is */
     dsc_comm_place place;
     dsc_comm *comm;        /* over host memory: verdicts, scalars, the host program's collectives */
-    dsc_comm *device_comm; /* over device memory: parameters and gradients; `comm` on a host_visible device */
-    /* ZeRO++'s second partition: likewise, among zero_hpz_partition_size ranks; NULL without one. */
-    dsc_comm *neighbours, *device_neighbours;
+    dsc_comm *device_comm; /* over device memory: parameters and gradients, of ranks that share a copy of the states;
+                            * on a host_visible device one over host memory */
+    dsc_side_comm side[DSC_SIDE_COUNT]; /* NULL where there is none */
     dsc_device *device;
     dsc_stream *compute;
     bool host_visible; /* the device's */
@@ -90,7 +94,7 @@ struct dsc_engine {
 
     dsc_buf snapshot_buf;        /* of saves that are written meanwhile; not open without "save_async" */
     dsc_checkpoint_async *saving; /* NULL: none was started, or it was waited for */
-    bool save_ended;
+    bool save_begun, save_ended; /* on all ranks alike; `saving` is NULL on those that write nothing */
     dsc_status save_status;
     dsc_error save_error;
     int64_t saving_step;
@@ -173,8 +177,12 @@ void dsc_step_result_give(const dsc_step_result *full, dsc_step_result *out);
 /* device.c: the device that config and machine agree on, and who this rank talks to. */
 dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 dsc_status dsc_engine_open_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
-dsc_status dsc_engine_open_device_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
-dsc_status dsc_engine_open_neighbours(dsc_engine *engine, dsc_error *err); /* collective, where there are any */
+dsc_status dsc_engine_open_device_comm(dsc_engine *engine, const dsc_engine_options *options,
+                                       dsc_error *err); /* after the sides */
+dsc_status dsc_engine_open_sides(dsc_engine *engine, dsc_error *err); /* collective, where there are any */
+void dsc_engine_close_sides(dsc_engine *engine);
+/* The ranks whose slices are this rank's copy of the states. */
+dsc_comm *dsc_engine_shards(const dsc_engine *engine);
 void dsc_engine_comm_plan(const dsc_engine *engine, dsc_plan_options *out);
 void dsc_engine_label_step(dsc_engine *engine, int64_t step); /* what the flight record says of calls that follow */
 void dsc_engine_abort(dsc_engine *engine, const char *reason); /* every communicator that is open */

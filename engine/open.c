@@ -184,14 +184,15 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
     return dsc_engine_open_cuts(engine, err);
 }
 
-static dsc_status check_neighbours(const dsc_engine *engine, dsc_error *err)
+/* Ranks that keep something together are all of the world's, in groups of `count`. */
+static dsc_status check_groups(const dsc_engine *engine, const char *key, int64_t count, const char *none,
+                               dsc_error *err)
 {
-    const int64_t count = engine->config.zero.hpz_partition_size;
     const int32_t ranks = engine->place.size;
-    if (engine->config.zero.stage != 3 || count <= 1 || ranks % count == 0)
+    if (engine->config.zero.stage != 3 || count < 1 || ranks % count == 0)
         return DSC_OK;
-    return DSC_FAIL(err, DSC_ERR_CONFIG, "zero_optimization.zero_hpz_partition_size", "%lld does not divide %d rank%s; "
-                    "give the number of ranks of a host, or 1", (long long)count, (int)ranks, ranks == 1 ? "" : "s");
+    return DSC_FAIL(err, DSC_ERR_CONFIG, key, "%lld does not divide %d rank%s; give the number of ranks of a host, or "
+                    "%s", (long long)count, (int)ranks, ranks == 1 ? "" : "s", none);
 }
 
 /* The batch triad first, then, from it and the data, the length of the run, and with that every "auto". */
@@ -202,7 +203,9 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
                                .hidden_size = engine->model->hidden_size,
                                .device = engine->device->ops->name };
     DSC_TRY(dsc_config_resolve(config, &facts, err));
-    DSC_TRY(check_neighbours(engine, err));
+    DSC_TRY(check_groups(engine, "zero_optimization.zero_hpz_partition_size", config->zero.hpz_partition_size, "1",
+                         err));
+    DSC_TRY(check_groups(engine, "zero_optimization.mics_shard_size", config->zero.mics_shard_size, "-1", err));
     DSC_TRY(dsc_engine_check_eval(engine, err));
     engine->steps_per_epoch = engine->samples_per_epoch / config->train_batch_size;
     engine->total_steps = config->own.steps;
@@ -246,7 +249,8 @@ void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out)
                                 .config = &engine->config,
                                 .layout = &engine->layout,
                                 .compute_dtype = dsc_engine_dtype(engine),
-                                .rank = engine->place.rank,
+                                .rank = engine->place.rank % engine->layout.world_size,
+                                .world_size = engine->place.size,
                                 .io = &engine->io,
                                 .threads = engine->threads,
                                 .cpu_caps = engine->cpu_caps,
@@ -265,8 +269,8 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_engine_open_data(engine, options, err));
     DSC_TRY(resolve(engine, err));
     dsc_engine_report_config(engine);
-    DSC_TRY(dsc_layout_open(engine->alloc, engine->model, engine->config.optimizer.recipe, engine->place.size,
-                            &engine->layout, err));
+    DSC_TRY(dsc_layout_open(engine->alloc, engine->model, engine->config.optimizer.recipe,
+                            dsc_plan_shards(&engine->config, engine->place.size), &engine->layout, err));
     DSC_TRY(dsc_engine_group_params(engine, &engine->layout, err));
     dsc_plan_options plan;
     dsc_engine_plan_options(engine, &plan);
@@ -282,13 +286,15 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_device_reserve(engine->device, engine->plan.tier_bytes[DSC_TIER_DEVICE] -
                                                    engine->plan.bytes[DSC_TAG_LIBRARY][DSC_TIER_DEVICE], err));
     DSC_TRY(dsc_engine_choose_plans(engine, err)); /* while nothing lies in that memory */
+    DSC_TRY(dsc_engine_open_sides(engine, err));
     DSC_TRY(dsc_engine_open_device_comm(engine, options, err));
-    DSC_TRY(dsc_engine_open_neighbours(engine, err));
     dsc_zero_options zero;
     dsc_plan_zero_options(&plan, &engine->plan, &zero);
+    const dsc_side_comm *side = engine->side;
     zero.comm = engine->device_comm;
-    zero.neighbours = engine->device_neighbours;
-    zero.host_comm = engine->comm;
+    zero.replicas = side[DSC_SIDE_REPLICAS].device;
+    zero.neighbours = side[DSC_SIDE_NEIGHBOURS].device;
+    zero.host_comm = dsc_engine_shards(engine);
     zero.compute = engine->compute;
     zero.swap.log = &engine->log;
     DSC_TRY(dsc_zero_open(&zero, &engine->zero, err));
@@ -448,11 +454,9 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_engine_close_cuts(engine);
     dsc_engine_close_freeze(engine);
     dsc_model_close(&engine->own_model);
-    if (engine->device_neighbours != engine->neighbours)
-        dsc_comm_close(&engine->device_neighbours);
-    dsc_comm_close(&engine->neighbours);
-    if (engine->device_comm != engine->comm)
+    if (engine->device_comm != engine->comm && engine->device_comm != engine->side[DSC_SIDE_SHARDS].device)
         dsc_comm_close(&engine->device_comm);
+    dsc_engine_close_sides(engine);
     dsc_comm_close(&engine->comm);
     dsc_profile_close(&engine->profile);
     dsc_stream_close(&engine->compute);

@@ -177,13 +177,19 @@ int32_t dsc_plan_neighbours(const dsc_config *config, int32_t world_size)
     return config->zero.stage == 3 && count > 1 && count < world_size ? (int32_t)count : 0;
 }
 
+int32_t dsc_plan_shards(const dsc_config *config, int32_t world_size)
+{
+    const int64_t count = config->zero.mics_shard_size;
+    return config->zero.stage == 3 && count > 0 && count < world_size ? (int32_t)count : world_size;
+}
+
 void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_zero_options *out)
 {
     const dsc_config *config = o->config;
     *out = (dsc_zero_options){
         .alloc = o->alloc, .model = o->model, .layout = o->layout, .stage = config->zero.stage, .rank = o->rank,
         .compute_dtype = o->compute_dtype, .wire_dtype = config->communication_dtype,
-        .leaf_factor = dsc_config_leaf_factor(config, o->layout->world_size),
+        .leaf_factor = dsc_config_leaf_factor(config, o->world_size),
         .recipe = config->optimizer.recipe,
         .round_elements = dsc_min_i64(ROUND_ELEMENTS, config->zero.sub_group_size),
         .moment_dtype = config->own.moments, .sum_dtype = config->own.gradients,
@@ -193,7 +199,8 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .packed_leaf_elements = dsc_max_i64(1, config->zero.reduce_bucket_size),
         .quant_leaves = dsc_config_leaf_quant(config), .leaf_errors = config->own.compression != DSC_QUANT_NONE,
         .signs_after = dsc_config_signs_after(config),
-        .neighbour_count = dsc_plan_neighbours(config, o->layout->world_size),
+        .neighbour_count = dsc_plan_neighbours(config, o->world_size),
+        .replica_count = o->world_size / o->layout->world_size,
         .seed = (uint64_t)config->seed,
         .overlap = config->zero.overlap_comm,
         .prefetch_elements = config->zero.stage3_prefetch_bucket_size,
@@ -278,7 +285,7 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
     plan->bytes[DSC_TAG_IO][DSC_TIER_PINNED] += plan->io_bytes + plan->snapshot_bytes;
     /* What ranks tell each other of a step: the only table whose size a config can make large. */
     plan->bytes[DSC_TAG_CONTROL][DSC_TIER_HOST] +=
-        dsc_step_words(o->config) * (o->layout->world_size + 1) * (int64_t)sizeof(double);
+        dsc_step_words(o->config) * (o->world_size + 1) * (int64_t)sizeof(double);
     dsc_alloc_stats stats;
     dsc_alloc_stats_get(o->alloc, &stats);
     for (int tier = 0; tier < DSC_TIER_COUNT; tier++)

@@ -49,8 +49,9 @@ typedef struct dsc_plan_options {
     const dsc_config *config; /* resolved */
     const dsc_layout *layout;
     dsc_dtype compute_dtype;
-    int32_t rank;
-    int64_t comm_bytes;        /* what the transport over host memory will take */
+    int32_t rank;       /* of those that share a copy of the states, whose layout it is */
+    int32_t world_size; /* of all */
+    int64_t comm_bytes;        /* what the transports over host memory will take */
     int64_t device_comm_bytes; /* and the one over device memory, where that is another */
     int64_t device_library_bytes; /* what that one's library takes by itself */
     int64_t data_bytes;        /* the reader */
@@ -63,6 +64,8 @@ typedef struct dsc_plan_options {
 /* The zero options that both the planner and open use, so that they cannot differ. */
 /* How many ranks keep second parts; 0: none do. */
 int32_t dsc_plan_neighbours(const dsc_config *config, int32_t world_size);
+/* The ranks whose slices are one copy of the states: MiCS's groups, or all; it divides the world size. */
+int32_t dsc_plan_shards(const dsc_config *config, int32_t world_size);
 void dsc_plan_zero_options(const dsc_plan_options *options, const dsc_plan *plan, dsc_zero_options *out);
 /* Doubles that each rank tells the others at the end of a step: a loss per micro-step, then these. */
 enum {

@@ -4,15 +4,20 @@
 
 #include "engine/internal.h"
 
+/* Of several copies of the states (MiCS) the first is the one that is saved. */
+static bool writes(const dsc_engine *engine) { return engine->place.rank < engine->layout.world_size; }
+
+static bool has_copies(const dsc_engine *engine) { return engine->layout.world_size < engine->place.size; }
+
 static void checkpoint_ctx(dsc_engine *engine, dsc_checkpoint_ctx *ctx)
 {
     *ctx = (dsc_checkpoint_ctx){ .alloc = engine->alloc,
                                  .io = &engine->io,
-                                 .log = &engine->log,
+                                 .log = writes(engine) ? &engine->log : NULL,
                                  .model = engine->model,
                                  .layout = &engine->layout,
                                  .zero = engine->zero,
-                                 .comm = engine->comm,
+                                 .comm = dsc_engine_shards(engine),
                                  .device = engine->device,
                                  .stream = engine->compute,
                                  .config_text = engine->config_text,
@@ -26,6 +31,17 @@ static void checkpoint_ctx(dsc_engine *engine, dsc_checkpoint_ctx *ctx)
     ctx->aio = swap.aio;
 }
 
+/* What the ranks of one copy have agreed on already becomes what all know. */
+static dsc_status agree(dsc_engine *engine, dsc_status mine, const dsc_error *my_error, dsc_error *err)
+{
+    const dsc_checkpoint_ctx ctx = { .comm = engine->comm, .stream = engine->compute, .buffer = engine->io_buf };
+    if (has_copies(engine))
+        return dsc_checkpoint_agree(&ctx, mine, my_error, err);
+    if (mine != DSC_OK && err != NULL)
+        *err = *my_error;
+    return mine;
+}
+
 static dsc_status between_steps(const dsc_engine *engine, const char *what, dsc_error *err)
 {
     if (engine->failed)
@@ -34,7 +50,7 @@ static dsc_status between_steps(const dsc_engine *engine, const char *what, dsc_
         return DSC_FAIL(err, DSC_ERR_STATE, "", "the engine was opened without a model");
     if (engine->phase != DSC_PHASE_IDLE || engine->micro_step != 0)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "%s inside a step; call it at a step boundary", what);
-    if (engine->saving != NULL)
+    if (engine->save_begun)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "%s while a save is on its way; call dsc_engine_save_wait first", what);
     return DSC_OK;
 }
@@ -81,7 +97,9 @@ dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
     const int64_t resumed_step = resumed_from(engine, dir) ? engine->resumed_step : -1;
     dsc_alloc_freeze(engine->alloc, false);
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_SAVE, -1);
-    const dsc_status status = dsc_checkpoint_save(&ctx, dir, &state, resumed_step, err);
+    dsc_error mine = DSC_ERROR_INIT;
+    dsc_status status = writes(engine) ? dsc_checkpoint_save(&ctx, dir, &state, resumed_step, &mine) : DSC_OK;
+    status = agree(engine, status, &mine, err);
     dsc_engine_span_end(engine, DSC_SPAN_SAVE, -1, start);
     dsc_alloc_freeze(engine->alloc, engine->step > 0);
     return status;
@@ -104,11 +122,16 @@ dsc_status dsc_engine_save_start(dsc_engine *engine, const char *dir, dsc_error 
     const int64_t resumed_step = resumed_from(engine, dir) ? engine->resumed_step : -1;
     dsc_alloc_freeze(engine->alloc, false);
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_SAVE, -1);
-    const dsc_status status = dsc_checkpoint_async_start(&ctx, dir, &state, resumed_step, &engine->snapshot_buf,
-                                                         &engine->saving, err);
+    dsc_error mine = DSC_ERROR_INIT;
+    dsc_status status = DSC_OK;
+    if (writes(engine))
+        status = dsc_checkpoint_async_start(&ctx, dir, &state, resumed_step, &engine->snapshot_buf, &engine->saving,
+                                            &mine);
+    status = agree(engine, status, &mine, err);
     dsc_engine_span_end(engine, DSC_SPAN_SAVE, -1, start);
     dsc_alloc_freeze(engine->alloc, engine->step > 0 && status != DSC_OK);
     engine->saving_step = engine->step;
+    engine->save_begun = status == DSC_OK;
     engine->save_ended = false;
     return status;
 }
@@ -124,22 +147,43 @@ void dsc_engine_snapshot_wait(dsc_engine *engine)
         dsc_checkpoint_async_snapped(engine->saving);
 }
 
+/* Those who write nothing learn from rank 0 how far the others are. */
+static void share_verdict(dsc_engine *engine)
+{
+    struct { bool ended; dsc_status status; dsc_error error; } verdict;
+    memset(&verdict, 0, sizeof verdict);
+    verdict.ended = engine->save_ended;
+    verdict.status = engine->save_status;
+    verdict.error = engine->save_error;
+    engine->save_status = dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, &verdict, (int64_t)sizeof verdict, 0,
+                                             NULL, &engine->save_error);
+    engine->save_ended = engine->save_status != DSC_OK || verdict.ended;
+    if (engine->save_status != DSC_OK)
+        return;
+    engine->save_status = verdict.status;
+    engine->save_error = verdict.error;
+}
+
 void dsc_engine_save_advance(dsc_engine *engine)
 {
-    if (engine->saving != NULL && !engine->save_ended)
+    if (!engine->save_begun || engine->save_ended)
+        return;
+    if (engine->saving != NULL)
         engine->save_ended = dsc_checkpoint_async_advance(engine->saving, &engine->save_status, &engine->save_error);
+    if (has_copies(engine))
+        share_verdict(engine);
 }
 
 dsc_status dsc_engine_save_wait(dsc_engine *engine, int64_t *step, dsc_error *err)
 {
     if (step != NULL)
-        *step = engine->saving != NULL ? engine->saving_step : -1;
-    if (engine->saving == NULL)
+        *step = engine->save_begun ? engine->saving_step : -1;
+    if (!engine->save_begun)
         return DSC_OK;
     while (!engine->save_ended)
         dsc_engine_save_advance(engine);
     dsc_checkpoint_async_close(&engine->saving);
-    engine->save_ended = false;
+    engine->save_begun = engine->save_ended = false;
     dsc_alloc_freeze(engine->alloc, engine->step > 0);
     if (engine->save_status != DSC_OK && err != NULL)
         *err = engine->save_error;
@@ -157,7 +201,9 @@ dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t ev
                                          .moment_dtype = engine->config.own.moments,
                                          .recipe = engine->config.optimizer.recipe };
     dsc_alloc_freeze(engine->alloc, false);
-    const dsc_status status = dsc_checkpoint_check(&ctx, dir, &saves, err);
+    dsc_error mine = DSC_ERROR_INIT;
+    dsc_status status = writes(engine) ? dsc_checkpoint_check(&ctx, dir, &saves, &mine) : DSC_OK;
+    status = agree(engine, status, &mine, err);
     dsc_alloc_freeze(engine->alloc, engine->step > 0);
     return status;
 }
@@ -183,17 +229,38 @@ static dsc_status begin_again(dsc_engine *engine, dsc_recipe recipe, dsc_error *
     return dsc_engine_init_params(engine, err);
 }
 
-static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
+/* Each copy of the states is loaded by its own ranks. All or none have loaded it; *changed: states of some may be
+ * others than before. */
+static dsc_status load_copies(dsc_engine *engine, const char *dir, bool fresh, const dsc_run_state *now,
+                              dsc_run_state *state, bool *changed, dsc_error *err)
 {
     dsc_checkpoint_ctx ctx;
+    dsc_error mine = DSC_ERROR_INIT;
+    checkpoint_ctx(engine, &ctx);
+    const dsc_status own = dsc_checkpoint_load(&ctx, dir, fresh, now, state, changed, &mine);
+    const dsc_status status = agree(engine, own, &mine, err);
+    if (own == DSC_OK && status != DSC_OK)
+        dsc_alloc_free(engine->alloc, state->gemm_plans);
+    if (status == DSC_OK || !has_copies(engine))
+        return status;
+    const bool here = *changed;
+    bool *all = engine->io_buf.ptr;
+    DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, all, &here, (int64_t)sizeof here, DSC_U8, NULL,
+                                err));
+    for (int32_t r = 0; r < engine->place.size; r++)
+        *changed |= all[r];
+    return status;
+}
+
+static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
+{
     dsc_run_state now, state;
     bool changed = false;
-    checkpoint_ctx(engine, &ctx);
     dsc_engine_run_state(engine, &now);
     DSC_TRY(dsc_engine_settle(engine, err));
     /* Before the first step and load the states are those that opening made, and can make again: one pass is enough. */
     const bool fresh = engine->step == 0 && engine->update_count == 0 && engine->resumed_dir[0] == 0;
-    dsc_status status = dsc_checkpoint_load(&ctx, dir, fresh, &now, &state, &changed, err);
+    dsc_status status = load_copies(engine, dir, fresh, &now, &state, &changed, err);
     /* From here on the engine's states may have changed. */
     engine->failed = changed;
     if (status != DSC_OK && changed && fresh)

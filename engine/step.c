@@ -291,7 +291,7 @@ static void close_step(dsc_engine *engine, int64_t start)
     engine->step++;
     engine->now = engine->model; /* what is evaluated or generated is whole */
     /* From here on a step that allocates is a bug. A save on its way does, for its lists, which are in the plan. */
-    dsc_alloc_freeze(engine->alloc, engine->saving == NULL);
+    dsc_alloc_freeze(engine->alloc, !engine->save_begun);
 }
 
 static dsc_status update_or_skip(dsc_engine *engine, const dsc_update *update, dsc_error *err)

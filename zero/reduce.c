@@ -320,6 +320,16 @@ static dsc_status pass_marks(dsc_zero *zero, const dsc_leaf *leaf, int64_t first
     return DSC_OK;
 }
 
+/* All leaves of this copy of the states are in a sum; now those of the others. */
+static dsc_status add_replicas(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
+{
+    if (zero->o.replica_count <= 1)
+        return DSC_OK;
+    dsc_comm_label_module(zero->o.replicas, 0, zero->o.layout->group[sum->group].module);
+    DSC_TRY(dsc_comm_all_reduce(zero->o.replicas, 0, sum->acc, sum->count, DSC_F32, zero->reduce_stream, err));
+    return round_sums(zero, sum->acc, sum->count, err);
+}
+
 static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_step, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
@@ -339,6 +349,8 @@ static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_
         DSC_TRY(dsc_pack_reduce(zero, leaf, &args, err));
         DSC_TRY(pass_marks(zero, leaf, first, first + sum.count, err));
         DSC_TRY(round_sums(zero, sum.acc, sum.count, err));
+        if (complete)
+            DSC_TRY(add_replicas(zero, &sum, err));
         if (complete && zero->group[leaf->group].grad == NULL)
             DSC_TRY(add_squares(zero, &sum, err));
         if (complete && leaf->holds_sum) /* all ranks have read the leaf's elements there */

@@ -55,6 +55,11 @@ static void add_wire(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_z
     const int64_t ranks = zero->world_size - 1;
     out->wire_bytes += micro_steps * leaves_of(zero, g) * ranks *
                        wire_bytes(zero->o.quant_leaves, group->slice, zero->o.wire_dtype);
+    if (group->trainable && zero->o.replica_count > 1) { /* to the part's owner among them, and back */
+        const int64_t copies = zero->o.replica_count, bytes = (copies - 1) * (group->slice / copies) * 2 * 4;
+        out->wire_bytes += bytes;
+        out->replica_bytes += bytes;
+    }
     if (zero->o.stage == 0)
         out->wire_bytes += group->trainable ? others * 4 : 0; /* whole sums; every rank updates all */
     else if (zero->group[g].param_whole)

@@ -79,6 +79,7 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     DSC_ASSERT(options->rank >= 0 && options->rank < options->layout->world_size);
     DSC_ASSERT(options->neighbour_count <= 1 ||
                (options->stage == 3 && options->layout->world_size % options->neighbour_count == 0));
+    DSC_ASSERT(options->replica_count <= 1 || (options->stage == 3 && !options->world_size_reproducible));
     DSC_ASSERT(options->signs_after == 0 || (options->stage == 0 && options->recipe == DSC_RECIPE_ADAMW));
     DSC_ASSERT(options->signs_after == 0 || !options->world_size_reproducible);
     DSC_ASSERT(options->signs_after == 0 || options->moment_dtype == DSC_F32);
@@ -91,7 +92,8 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     /* Alone without anything away there is nothing to hide; a processor's files are always worth it. */
     const bool files = options->swap.state_folder_count > 0 || options->swap.param_folder_count > 0;
     const bool away = files || options->swap.states_on_host || options->swap.params_on_host;
-    zero->o.overlap = (options->overlap && (zero->world_size > 1 || away)) ||
+    const bool others = zero->world_size > 1 || options->replica_count > 1;
+    zero->o.overlap = (options->overlap && (others || away)) ||
                       (files && dsc_device_host_visible(options->device));
     zero->step_count = 2 * options->model->module_count - 1;
     zero->param_bytes_each = (int64_t)dsc_dtype_bytes(options->compute_dtype);

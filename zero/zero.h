@@ -80,7 +80,7 @@ typedef struct dsc_zero_options {
     int64_t prefetch_elements;        /* groups are gathered ahead while what is under way is at most this long */
     int64_t reuse_elements;           /* a group stays for its next use if those used between are at most this long */
     int64_t live_elements;            /* all windows that are open at a time, or more if a module alone needs more */
-    int64_t leaves_per_step;          /* GAS * W */
+    int64_t leaves_per_step;          /* GAS * W, of one copy of the states */
     const bool *backward_reads_params; /* [module_count] false: no gather for this module's backward step */
     bool world_size_reproducible;     /* sum leaves in one binary counter: bits do not depend on W */
     dsc_zero_swap swap;
@@ -90,6 +90,10 @@ typedef struct dsc_zero_options {
      * number of ranks. */
     int32_t neighbour_count;
     dsc_comm *neighbours;             /* over device memory, one channel; not used by dsc_zero_plan */
+    /* MiCS: so many copies of the states, each of the layout's ranks. When a copy's sums are complete those of all
+     * copies are added up, in fp32 and in the order of the copies. <= 1: there is one. */
+    int32_t replica_count;
+    dsc_comm *replicas;               /* over device memory, the owners of a slice; one channel; likewise */
     dsc_comm *host_comm;              /* `comm`'s ranks over host memory, may be `comm`; not used by dsc_zero_plan */
     dsc_stream *compute;              /* not used by dsc_zero_plan */
 } dsc_zero_options;
@@ -98,6 +102,7 @@ typedef struct dsc_zero_options {
 typedef struct dsc_zero_traffic {
     int64_t wire_bytes;                               /* parameters and gradients that other ranks send */
     int64_t neighbour_bytes;                          /* of them within this rank's neighbours */
+    int64_t replica_bytes;                            /* of them from other copies of the states */
     int64_t signs_bytes; /* and what they send instead, scales too, once momentum goes as signs; 0: it never does */
     int64_t pass_read_bytes, pass_written_bytes;      /* of files, during forward and backward passes */
     int64_t update_read_bytes, update_written_bytes;  /* and by the update */

@@ -70,9 +70,9 @@ run config check "$tmp/warn.json"
 report "warnings go to stderr" grep -q "^dsc: warning: $tmp/warn.json: odd_key (line 1): unknown key" "$tmp/err"
 run config check "$tmp/warn.json" --strict
 report "--strict makes them errors" fails "odd_key: unknown key"
-printf '{"train_batch_size": 8, "zero_optimization": {"stage": 3,\n "mics_shard_size": 8}, "optimizer": {"type": "MuAdam"}}' >"$tmp/later.json"
+printf '{"train_batch_size": 8, "zero_optimization": {"stage": 3,\n "zeropp_loco_param": 8}, "optimizer": {"type": "MuAdam"}}' >"$tmp/later.json"
 run config check "$tmp/later.json" --json
-report "what is not built is understood" json "d['zero_stage'] == 3 and d['optimizer'] == 'MuAdam' and len(d['warnings']) == 2 and 'mics_shard_size (line 2): 8 is not supported in this version' in d['warnings'][1]"
+report "what is not built is understood" json "d['zero_stage'] == 3 and d['optimizer'] == 'MuAdam' and len(d['warnings']) == 2 and 'zeropp_loco_param (line 2): 8 is not supported in this version' in d['warnings'][1]"
 run config check "$tmp/later.json"
 report "and said" prints "not run by this version: optimizer.type"
 run config check "$tmp/later.json" --strict

@@ -325,6 +325,26 @@ static void kept_among_neighbours(void **state)
     }
 }
 
+/* Groups of two with a copy of the states each, whose sums cross groups on a third communicator. */
+static void copies_of_the_states(void **state)
+{
+    run_result cpu, gpu;
+    variant v = { "cpu", 4, 3, true, false, "", ", \"mics_shard_size\": 2", ADAMW, NULL };
+    if (run_most_ranks(8) < 4)
+        skip();
+    run(&v, &cpu);
+    v.device = "cuda";
+    for (int way = 0; way < 3; way++) {
+        v.overlap = way != 0;
+        v.zero = way < 2 ? ", \"mics_shard_size\": 2"
+                         : ", \"mics_shard_size\": 2, \"offload_optimizer\": {\"device\": \"cpu\"},"
+                           " \"offload_param\": {\"device\": \"cpu\"}";
+        cusim_set_schedule((uint64_t)way, CUSIM_RANDOM);
+        run(&v, &gpu);
+        run_expect_same(&cpu, &gpu);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -334,6 +354,7 @@ int main(void)
         cmocka_unit_test(any_number_of_gpus),
         cmocka_unit_test(packed_on_the_wire),
         cmocka_unit_test(kept_among_neighbours),
+        cmocka_unit_test(copies_of_the_states),
         cmocka_unit_test(other_optimizers),
         cmocka_unit_test(momentum_as_signs),
     };

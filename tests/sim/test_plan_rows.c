@@ -118,11 +118,23 @@ static void rows_of_what_is_in_host_memory_too(void **state)
     expect_same(config, run_most_ranks(2));
 }
 
+static void rows_of_a_copy_of_the_states(void **state)
+{
+    static const char config[] =
+        "{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true}, \"optimizer\": {\"type\": \"AdamW\"},"
+        " \"zero_optimization\": {\"stage\": 3, \"reduce_bucket_size\": 20000, \"mics_shard_size\": 2},"
+        " \"dsc\": {\"device\": \"cuda\", \"threads\": 1, \"comm_timeout_s\": 60}}";
+    if (run_most_ranks(4) < 4)
+        skip();
+    expect_same(config, 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_a_runs),
         cmocka_unit_test(rows_of_what_is_in_host_memory_too),
+        cmocka_unit_test(rows_of_a_copy_of_the_states),
     };
     model = tiny_gpt_open(&(tiny_gpt){ .vocab = 61, .sequence = 16, .heads = 2, .layers = 2 });
     const int failed = cmocka_run_group_tests_name("plans for GPUs that are not here", tests, NULL, NULL);

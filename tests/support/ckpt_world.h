@@ -26,7 +26,7 @@ typedef struct cw_options {
     const char *aio;    /* engine of long writes; NULL: auto */
     uint32_t caps_mask; /* 0: all */
     dsc_model *model;   /* of toy_model.h, or one that learns tokens */
-    const char *own;    /* further members of dsc, each preceded by a comma; NULL: none */
+    const char *own, *zero; /* further members of dsc and zero_optimization, each preceded by a comma; NULL: none */
     dsc_log log; /* every rank's warnings */
 } cw_options;
 

@@ -227,14 +227,14 @@ def what_is_not_built_is_refused_by_name(b):
             ({"tensor_parallel": {"autotp_size": 2}}, "tensor_parallel.autotp_size"),
             ({"pipeline": {"stages": 2}}, "pipeline.stages"), ({"sequence_parallel_size": 2}, "sequence_parallel_size"),
             ({"amp": {"enabled": True}}, "amp.enabled"),
-            ({"torch_autocast": {"enabled": True}}, "torch_autocast.enabled"),
-            ({"zero_optimization": {"stage": 3, "mics_shard_size": 2}}, "mics_shard_size")):
+            ({"torch_autocast": {"enabled": True}}, "torch_autocast.enabled")):
         path = b.put("c.json", merged(CONFIG, **more))
         for argv in ([*b.train, "--config", path], [DSC, "check", "--kind", "config", path]):
             b.refuse(2, ["c.json:1:", word, "in this version", "work"], *argv)
         said = b.accept(DSC, "config", "check", path).err.decode()
         check(f"dsc: warning: {path}: " in said and word in said, "no warning names", word, said)
-    path = b.put("c.json", merged(CONFIG, zero_optimization={"stage": 3, "zero_hpz_partition_size": 2}))
-    b.refuse(2, ["zero_hpz_partition_size", "2 does not divide 1 rank"], *b.train, "--config", path)
+    for key in "zero_hpz_partition_size", "mics_shard_size":
+        path = b.put("c.json", merged(CONFIG, zero_optimization={"stage": 3, key: 2}))
+        b.refuse(2, [key, "2 does not divide 1 rank"], *b.train, "--config", path)
     b.refuse(2, ["dsc.device", '"cuda"', '"cpu" and "auto" work'], *b.train, "--device", "cuda",
              env={"CUDA_VISIBLE_DEVICES": ""})
