@@ -3,13 +3,10 @@
  * The first byte chooses: W the weights beside a good config, anything else a config beside good weights. No crash, no
  * leak (the model's own allocator asserts); what opens is a sound table whose adapters load, what does not is refused
  * with a reason. SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <dsc/model.h>
 
 #include "base/safetensors.h"
+#include "tests/fuzz/fuzz_folder.h"
 
 #define CONFIG "adapter_config.json"
 #define WEIGHTS "adapter_model.safetensors"
@@ -28,16 +25,6 @@ static const dsc_safetensors_spec specs[] = {
 static void must(dsc_status status)
 {
     DSC_ASSERT(status == DSC_OK);
-}
-
-static void write_file(const char *dir, const char *name, const void *data, size_t bytes)
-{
-    char path[256];
-    dsc_file file = DSC_FILE_INIT;
-    must(dsc_path_join(path, sizeof path, dir, name, NULL));
-    must(dsc_io_open(NULL, path, DSC_IO_CREATE, &file, NULL));
-    must(dsc_io_write(NULL, &file, data, (int64_t)bytes, 0, NULL));
-    must(dsc_io_close(NULL, &file, NULL));
 }
 
 static void write_weights(const char *dir)
@@ -85,20 +72,33 @@ static void open_and_use(const char *dir)
     dsc_model_close(&model);
 }
 
+/* Of a config beside good weights, and of weights beside a good config. */
+static fuzz_folder folders[2];
+
+static void tidy_up(void)
+{
+    fuzz_folder_close(&folders[0]);
+    fuzz_folder_close(&folders[1]);
+}
+
+static void open_folders(void)
+{
+    if (folders[0].dir[0] != 0)
+        return;
+    fuzz_folder_open(&folders[0], CONFIG);
+    fuzz_folder_open(&folders[1], WEIGHTS);
+    atexit(tidy_up);
+    write_weights(folders[0].dir);
+    fuzz_folder_write(&folders[1], CONFIG, good, sizeof good - 1);
+    for (int i = 0; i < 2; i++)
+        fuzz_folder_write(&folders[i], "config.json", base, sizeof base - 1);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    char dir[] = "/tmp/dsc_adapter_fuzz_XXXXXX";
-    const bool weights = bytes > 0 && data[0] == 'W';
-    DSC_ASSERT(mkdtemp(dir) != NULL);
-    write_file(dir, "config.json", base, sizeof base - 1);
-    if (weights) {
-        write_file(dir, CONFIG, good, sizeof good - 1);
-        write_file(dir, WEIGHTS, data + 1, bytes - 1);
-    } else {
-        write_file(dir, CONFIG, data, bytes);
-        write_weights(dir);
-    }
-    open_and_use(dir);
-    must(dsc_io_remove_dir(NULL, dir, NULL));
+    const size_t weights = bytes > 0 && data[0] == 'W' ? 1 : 0;
+    open_folders();
+    fuzz_folder_set(&folders[weights], data + weights, bytes - weights);
+    open_and_use(folders[weights].dir);
     return 0;
 }

@@ -4,13 +4,12 @@
  * (the model's own allocator asserts), and what opens is a sound table that plans. SPDX-License-Identifier: Apache-2.0
  */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/safetensors.h"
 #include "models/families.h"
+#include "tests/fuzz/fuzz_folder.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
@@ -89,16 +88,6 @@ static void as_config(const uint8_t *data, size_t bytes)
     close(fd);
 }
 
-static void write_file(const char *dir, const char *name, const void *data, size_t bytes)
-{
-    char path[256];
-    dsc_file file = DSC_FILE_INIT;
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    must(dsc_io_open(NULL, path, DSC_IO_CREATE, &file, NULL));
-    must(dsc_io_write(NULL, &file, data, (int64_t)bytes, 0, NULL));
-    must(dsc_io_close(NULL, &file, NULL));
-}
-
 static void write_shard(dsc_alloc *alloc, const char *dir, const char *name, size_t first, size_t count)
 {
     char path[256];
@@ -112,20 +101,34 @@ static void write_shard(dsc_alloc *alloc, const char *dir, const char *name, siz
     dsc_safetensors_plan_close(&plan);
 }
 
+static fuzz_folder folder; /* of an index */
+
+static void tidy_up(void)
+{
+    fuzz_folder_close(&folder);
+}
+
+static void open_folder(void)
+{
+    dsc_alloc *alloc = NULL;
+    if (folder.dir[0] != 0)
+        return;
+    fuzz_folder_open(&folder, "model.safetensors.index.json");
+    atexit(tidy_up);
+    must(dsc_alloc_open(&alloc, NULL));
+    fuzz_folder_write(&folder, "config.json", config_text, sizeof config_text - 1);
+    write_shard(alloc, folder.dir, "a.safetensors", 0, FIRST_SHARD);
+    write_shard(alloc, folder.dir, "b.safetensors", FIRST_SHARD, DSC_COUNT(specs) - FIRST_SHARD);
+    dsc_alloc_close(&alloc);
+}
+
 static void as_index(const uint8_t *data, size_t bytes)
 {
-    char dir[] = "/tmp/dsc_hfmodel_fuzz_XXXXXX", config_path[256];
-    dsc_alloc *alloc = NULL;
-    DSC_ASSERT(mkdtemp(dir) != NULL);
-    must(dsc_alloc_open(&alloc, NULL));
-    write_file(dir, "config.json", config_text, sizeof config_text - 1);
-    write_shard(alloc, dir, "a.safetensors", 0, FIRST_SHARD);
-    write_shard(alloc, dir, "b.safetensors", FIRST_SHARD, DSC_COUNT(specs) - FIRST_SHARD);
-    write_file(dir, "model.safetensors.index.json", data, bytes);
-    dsc_alloc_close(&alloc);
-    snprintf(config_path, sizeof config_path, "%s/config.json", dir);
-    open_and_use(config_path, dir);
-    must(dsc_io_remove_dir(NULL, dir, NULL));
+    char config_path[256];
+    open_folder();
+    fuzz_folder_set(&folder, data, bytes);
+    must(dsc_path_join(config_path, sizeof config_path, folder.dir, "config.json", NULL));
+    open_and_use(config_path, folder.dir);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
