@@ -146,7 +146,7 @@ kill_at_random() { # KILLS
     # A life may have come further than its last save.
     step=$(($(sort -n random.lives | tail -n 1 | cut -d ' ' -f 1) + 2)) flags=
     life random 2 $step || { cp random.out why; return 1; }
-    echo "# $kills kills, $step steps"
+    echo "# tried $kills kills, $step steps"
     same_as_undisturbed random 2 $step
 }
 
