@@ -1,6 +1,5 @@
 /* bert.c - BERT (Devlin et al. 2019) with its masked language model's head: its names, and its config.json as Hugging
  * Face writes it. SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
 #include <string.h>
 
 #include "models/dense.h"
@@ -37,7 +36,7 @@ const dsc_lm_family dsc_bert_family = {
     .transform = "cls.predictions.transform.dense", .final_norm = "cls.predictions.transform.LayerNorm",
     .head_table = "cls.predictions.decoder.weight", .head_bias = "cls.predictions.bias", .norm = DSC_NORM_LAYER,
     .config_bytes = sizeof(dsc_dense_config), .read_config = dsc_bert_read_config,
-    .write_config = dsc_bert_write_config, .builtin = dsc_dense_no_builtin, .block_params = dsc_dense_block_params,
+    .builtin = dsc_dense_no_builtin, .block_params = dsc_dense_block_params,
     .add_block = dsc_dense_add_block, .block = &dsc_dense_block, .lora_layers = lora_layers, .may_ignore = may_ignore,
     .aliases = aliases, .beside = beside
 };
@@ -81,22 +80,4 @@ dsc_status dsc_bert_read_config(dsc_hf_config *reader, dsc_lm_config *lm)
     DSC_TRY(dsc_dense_read_activation(reader, "hidden_act", DSC_GELU_ERF, &out->activation));
     lm->activation = out->activation;
     return dsc_dense_read_dropout(reader, dropouts, DSC_COUNT(dropouts), 0.1);
-}
-
-int dsc_bert_write_config(const dsc_lm_config *lm, char *out, size_t bytes)
-{
-    const dsc_dense_config *config = (const dsc_dense_config *)(const void *)lm;
-    char eps[32], std[32], padding[32];
-    return snprintf(
-        out, bytes,
-        "{\n  \"architectures\": [\"BertForMaskedLM\"],\n  \"model_type\": \"bert\",\n"
-        "  \"hidden_act\": \"%s\",\n  \"vocab_size\": %lld,\n  \"max_position_embeddings\": %lld,\n"
-        "  \"hidden_size\": %lld,\n  \"intermediate_size\": %lld,\n  \"num_hidden_layers\": %lld,\n"
-        "  \"num_attention_heads\": %lld,\n  \"type_vocab_size\": %lld,\n  \"layer_norm_eps\": %s,\n"
-        "  \"initializer_range\": %s,\n  \"hidden_dropout_prob\": 0.0,\n  \"attention_probs_dropout_prob\": 0.0,\n"
-        "  \"pad_token_id\": %s,\n  \"tie_word_embeddings\": true\n}\n",
-        dsc_dense_activation_name(config->activation), (long long)lm->vocab_rows, (long long)lm->positions,
-        (long long)lm->channels, (long long)config->inner, (long long)lm->layers, (long long)config->heads,
-        (long long)lm->segments, dsc_hf_number_text(lm->norm_eps, eps, sizeof eps),
-        dsc_hf_number_text(lm->init_std, std, sizeof std), dsc_lm_padding_text(lm, padding, sizeof padding));
 }

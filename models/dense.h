@@ -44,11 +44,8 @@ dsc_status dsc_gpt2_read_config(dsc_hf_config *reader, dsc_lm_config *out);
 int dsc_gpt2_write_config(const dsc_lm_config *config, char *out, size_t bytes);
 const char *dsc_gpt2_builtin(int32_t index, dsc_lm_config *out);
 dsc_status dsc_neox_read_config(dsc_hf_config *reader, dsc_lm_config *out);
-int dsc_neox_write_config(const dsc_lm_config *config, char *out, size_t bytes);
 dsc_status dsc_opt_read_config(dsc_hf_config *reader, dsc_lm_config *out);
-int dsc_opt_write_config(const dsc_lm_config *config, char *out, size_t bytes);
 dsc_status dsc_bert_read_config(dsc_hf_config *reader, dsc_lm_config *out);
-int dsc_bert_write_config(const dsc_lm_config *config, char *out, size_t bytes);
 const char *dsc_dense_no_builtin(int32_t index, dsc_lm_config *out);
 /* C must be a multiple of the heads; keys are the family's names of both, for the message. */
 DSC_MUST_USE dsc_status dsc_dense_check_heads(dsc_hf_config *reader, const dsc_dense_config *config,

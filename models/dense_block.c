@@ -188,7 +188,7 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
             DSC_TRY(dsc_linear_plan(&told, linear_of(self, i), err));
         flops[i + 1] = told.forward_flops;
     }
-    const dsc_attention_fwd_args shape = attention_shape(self, batch, dtype, dsc_lm_keys_after(&config->lm, 0));
+    const dsc_attention_fwd_args shape = attention_shape(self, batch, dtype, dsc_lm_keys_after(self, 0));
     if (sink != NULL && sink->attention != NULL)
         DSC_TRY(sink->attention(sink->user, &shape, err));
     /* q k^T and p v over [T,T], or the causal half of it. */
@@ -293,7 +293,7 @@ static dsc_status turn(const block_call *call, const qkv_view *view, int64_t cos
 static dsc_status attend(const block_call *call, const qkv_view *view)
 {
     const int64_t past = call->ctx->past * view->stride * (int64_t)dsc_dtype_bytes(call->ctx->dtype);
-    const dsc_attention_keys keys = dsc_lm_keys(&call->config->lm, call->ctx);
+    const dsc_attention_keys keys = dsc_lm_keys(call->self, call->ctx);
     dsc_attention_fwd_args args = attention_shape(call->self, call->ctx->batch, call->ctx->dtype, keys);
     args.out = call->saved + call->at.attention;
     args.lse = (float *)(void *)(call->saved + call->at.lse);
@@ -446,7 +446,7 @@ static dsc_status attend_backward(const block_call *call, const void *d_out, con
         .kv_stride = view->stride, .out_stride = config->lm.channels, .head_stride = view->head_size,
         .batch = (int32_t)call->ctx->batch, .tokens = (int32_t)config->lm.sequence, .heads = (int32_t)config->heads,
         .kv_heads = (int32_t)config->heads, .head_size = (int32_t)(config->lm.channels / config->heads),
-        .scale = attention_scale(call->self), .keys = dsc_lm_keys(&config->lm, call->ctx), .dtype = call->ctx->dtype
+        .scale = attention_scale(call->self), .keys = dsc_lm_keys(call->self, call->ctx), .dtype = call->ctx->dtype
     };
     return DSC_RUN(call->ctx->stream, ATTENTION_BWD, &args, call->err);
 }

@@ -86,25 +86,45 @@ static dsc_status open_weights(hf_folder *folder, dsc_error *err)
     return DSC_OK;
 }
 
+/* The file's own text says what a model is, with the rows of a padded table. */
+static dsc_status set_rows(hf_folder *folder, dsc_error *err)
+{
+    char *text = NULL;
+    cJSON *root = cJSON_Duplicate(dsc_json_root(folder->json), true);
+    cJSON *rows = cJSON_CreateNumber((double)folder->config->vocab_rows);
+    dsc_status status = DSC_OK;
+    cJSON_DeleteItemFromObjectCaseSensitive(root, "vocab_size");
+    char *printed = cJSON_AddItemToObject(root, "vocab_size", rows) ? cJSON_Print(root) : NULL;
+    if (printed == NULL)
+        status = DSC_FAIL(err, DSC_ERR_NOMEM, folder->config_path, "out of host memory: no config.json");
+    else
+        status = dsc_alloc_strdup(folder->alloc, DSC_TAG_CONTROL, printed, &text, err);
+    if (status == DSC_OK) {
+        dsc_alloc_free(folder->alloc, folder->text);
+        folder->text = text;
+    }
+    cJSON_free(printed);
+    cJSON_Delete(root);
+    return status;
+}
+
 static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
 {
     DSC_TRY(read_config(folder, err));
+    if (folder->config->vocab_rows != folder->config->vocab)
+        DSC_TRY(set_rows(folder, err));
     DSC_TRY(open_weights(folder, err));
     if (folder->lora != NULL && folder->lora->warnings[0] != 0)
         dsc_hf_warn(folder->warning_lines, sizeof folder->warning_lines, "%s", folder->lora->warnings);
     if (folder->warning_lines[0] != 0)
         DSC_TRY(dsc_alloc_strdup(folder->alloc, DSC_TAG_CONTROL, folder->warning_lines, &folder->warnings, err));
-    /* A padded table is not the file's: such a model gets a config.json of its own. */
     const dsc_lm_open_args args = {
         .family = folder->family, .name = folder->dir != NULL ? folder->dir : folder->config_path,
-        .config = folder->config, .weights = folder->weights,
-        .lora = folder->lora,
-        .config_json = folder->config->vocab_rows == folder->config->vocab ? folder->text : NULL,
+        .config = folder->config, .weights = folder->weights, .lora = folder->lora, .config_json = folder->text,
         .warnings = folder->warnings
     };
     DSC_TRY(dsc_lm_open(out, folder->alloc, &args, err));
-    if (args.config_json != NULL)
-        folder->text = NULL;
+    folder->text = NULL;
     folder->weights = NULL;
     folder->warnings = NULL;
     return DSC_OK;

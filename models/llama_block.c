@@ -174,7 +174,7 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
         DSC_TRY(dsc_linear_plan(&told, linear_of(config, i), err));
         flops[i + 1] = told.forward_flops;
     }
-    const dsc_attention_fwd_args shape = attention_shape(config, batch, dtype, dsc_lm_keys_after(&config->lm, 0));
+    const dsc_attention_fwd_args shape = attention_shape(config, batch, dtype, dsc_lm_keys_after(module->self, 0));
     if (sink != NULL && sink->attention != NULL)
         DSC_TRY(sink->attention(sink->user, &shape, err));
     /* q k^T and p v over the causal half of [T,T]. */
@@ -190,6 +190,7 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 typedef struct block_call {
+    const dsc_lm_module *self;
     const dsc_llama_config *config;
     dsc_module_ctx *ctx;
     dsc_call launch;
@@ -203,7 +204,8 @@ static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, block_cal
     DSC_ASSERT(ctx->saved != NULL);
     DSC_ASSERT(ctx->scratch != NULL);
     DSC_ASSERT(ctx->rebuilt != NULL);
-    *call = (block_call){ .config = config_of(module), .ctx = ctx, .saved = ctx->saved, .scratch = ctx->scratch,
+    *call = (block_call){ .self = module->self, .config = config_of(module), .ctx = ctx, .saved = ctx->saved,
+                          .scratch = ctx->scratch,
                           .gate = ctx->rebuilt, .err = err };
     DSC_TRY(layout(module, ctx->batch, ctx->dtype, &call->at, err));
     call->up = call->gate + call->at.up;
@@ -294,7 +296,7 @@ static dsc_status make_ready(const block_call *call, const heads_layout *at, con
 static dsc_status attend(const block_call *call, const head_rows qk[2])
 {
     const kv_rows kv = kv_rows_of(call);
-    const dsc_attention_keys keys = dsc_lm_keys(&call->config->lm, call->ctx);
+    const dsc_attention_keys keys = dsc_lm_keys(call->self, call->ctx);
     dsc_attention_fwd_args args = attention_shape(call->config, call->ctx->batch, call->ctx->dtype, keys);
     args.out = call->saved + call->at.attention;
     args.lse = (float *)(void *)(call->saved + call->at.lse);
@@ -398,7 +400,7 @@ static dsc_status attend_backward(const block_call *call, const head_rows qk[2])
         .q_stride = q_size(config), .kv_stride = kv_size(config), .out_stride = q_size(config),
         .batch = (int32_t)call->ctx->batch, .tokens = (int32_t)config->lm.sequence, .heads = (int32_t)config->heads,
         .kv_heads = (int32_t)config->kv_heads, .head_size = (int32_t)config->head_size,
-        .scale = attention_scale(config), .keys = dsc_lm_keys(&config->lm, call->ctx), .dtype = call->ctx->dtype
+        .scale = attention_scale(config), .keys = dsc_lm_keys(call->self, call->ctx), .dtype = call->ctx->dtype
     };
     return DSC_RUN(call->ctx->stream, ATTENTION_BWD, &args, call->err);
 }

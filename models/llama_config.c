@@ -49,33 +49,46 @@ static dsc_status read_sizes(dsc_hf_config *reader, dsc_llama_config *out)
     return read_heads(reader, out);
 }
 
-/* Whether some layer of a model that may switch windows on has one, and whether some has none. */
-static dsc_status read_window_switch(dsc_hf_config *reader, const dsc_llama_config *config, bool *on, bool *mixed)
+/* layer_types: a kind for every layer. `sliding`: whether one has a window. */
+static dsc_status read_layer_types(dsc_hf_config *reader, const cJSON *types, dsc_lm_config *lm, bool *sliding)
+{
+    static const char *const names[] = { "full_attention", "sliding_attention" };
+    int64_t layer = 0;
+    const cJSON *type = NULL;
+    if (!cJSON_IsArray(types) || cJSON_GetArraySize(types) != lm->layers)
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"layer_types\" must be a list of %lld kinds, one for each layer",
+                             (long long)lm->layers);
+    cJSON_ArrayForEach(type, types) {
+        const char *name = cJSON_IsString(type) ? type->valuestring : "";
+        if (strcmp(name, names[0]) != 0 && strcmp(name, names[1]) != 0)
+            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "a kind of layer in \"layer_types\" is not built; what "
+                                 "exists: full_attention, sliding_attention");
+        lm->full[layer] = strcmp(name, names[0]) == 0;
+        *sliding = *sliding || !lm->full[layer];
+        layer++;
+    }
+    return DSC_OK;
+}
+
+/* Of a model that may switch windows on: which layers have one. */
+static dsc_status read_window_switch(dsc_hf_config *reader, dsc_lm_config *lm, bool null, bool *on)
 {
     double first = 28;
+    bool sliding = false;
     DSC_TRY(dsc_hf_bool(reader, "use_sliding_window", false, on));
     DSC_TRY(dsc_hf_number(reader, "max_window_layers", (dsc_hf_range){ 0, 1e9 }, 28, &first));
     const cJSON *types = dsc_hf_field(reader, "layer_types");
-    if (types == NULL) {
-        *on = *on && first < (double)config->lm.layers;
-        *mixed = first > 0;
+    if (types != NULL) {
+        DSC_TRY(read_layer_types(reader, types, lm, &sliding));
+        if (sliding && (!*on || null))
+            return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"layer_types\" has sliding_attention, but \"%s\" says that "
+                                 "there is no window", *on ? "sliding_window" : "use_sliding_window");
+        *on = sliding;
         return DSC_OK;
     }
-    if (!cJSON_IsArray(types))
-        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"layer_types\" must be a list");
-    bool sliding = false, full = cJSON_GetArraySize(types) < config->lm.layers;
-    const cJSON *type = NULL;
-    cJSON_ArrayForEach(type, types) {
-        if (!cJSON_IsString(type) || (strcmp(type->valuestring, "full_attention") != 0 &&
-                                      strcmp(type->valuestring, "sliding_attention") != 0))
-            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "a kind of layer in \"layer_types\" is not built; what "
-                                 "exists: full_attention, sliding_attention");
-        const bool slides = strcmp(type->valuestring, "sliding_attention") == 0;
-        sliding = sliding || slides;
-        full = full || !slides;
-    }
-    *on = *on && sliding;
-    *mixed = full;
+    for (int64_t layer = 0; layer < lm->layers; layer++)
+        lm->full[layer] = (double)layer < first;
+    *on = *on && first < (double)lm->layers;
     return DSC_OK;
 }
 
@@ -83,17 +96,15 @@ static dsc_status read_window_switch(dsc_hf_config *reader, const dsc_llama_conf
 static dsc_status read_window(dsc_hf_config *reader, dsc_llama_config *out)
 {
     const bool null = cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(reader->object, "sliding_window"));
-    bool on = out->traits->window == DSC_WINDOW_ALL, mixed = false;
+    bool on = out->traits->window == DSC_WINDOW_ALL;
     int64_t window = 0;
     if (out->traits->window == DSC_WINDOW_NONE)
         return DSC_OK;
     DSC_TRY(dsc_hf_int(reader, "sliding_window", INT32_MAX, 4096, &window));
     if (out->traits->window == DSC_WINDOW_IF_USED)
-        DSC_TRY(read_window_switch(reader, out, &on, &mixed));
-    if (on && !null && window < out->lm.positions) {
+        DSC_TRY(read_window_switch(reader, &out->lm, null, &on));
+    if (on && !null && window < out->lm.positions)
         out->lm.window = window;
-        out->lm.window_mixed = mixed;
-    }
     return DSC_OK;
 }
 
@@ -151,12 +162,8 @@ static void write_traits(const dsc_llama_config *config, char *out, size_t bytes
     if (traits->mlp_bias)
         used += snprintf(out + used, bytes - (size_t)used, "  \"mlp_bias\": %s,\n",
                          config->mlp_bias ? "true" : "false");
-    if (traits->window == DSC_WINDOW_NONE)
+    if (traits->window != DSC_WINDOW_ALL) /* those that have a switch have it off */
         return;
-    if (traits->window == DSC_WINDOW_IF_USED)
-        used += snprintf(out + used, bytes - (size_t)used,
-                         "  \"use_sliding_window\": %s,\n  \"max_window_layers\": 0,\n",
-                         config->lm.window > 0 ? "true" : "false");
     if (config->lm.window > 0)
         snprintf(out + used, bytes - (size_t)used, "  \"sliding_window\": %lld,\n", (long long)config->lm.window);
     else

@@ -66,18 +66,21 @@ dsc_status dsc_lm_head_rows(const dsc_lm_config *config, int64_t batch, int64_t 
     return DSC_OK;
 }
 
-dsc_attention_keys dsc_lm_keys_after(const dsc_lm_config *config, int64_t past)
+dsc_attention_keys dsc_lm_keys_after(const dsc_lm_module *self, int64_t past)
 {
-    const bool reaches_end = config->window > 0 && past + config->sequence > config->window;
+    const dsc_lm_config *config = self->config;
+    const bool has_one = config->window > 0 && !config->full[self->layer];
+    const bool reaches_end = has_one && past + config->sequence > config->window;
     return (dsc_attention_keys){ .all = config->masked, .window = reaches_end ? (int32_t)config->window : 0,
                                  .past = (int32_t)past };
 }
 
-dsc_attention_keys dsc_lm_keys(const dsc_lm_config *config, const dsc_module_ctx *ctx)
+dsc_attention_keys dsc_lm_keys(const dsc_lm_module *self, const dsc_module_ctx *ctx)
 {
+    const dsc_lm_config *config = self->config;
     DSC_ASSERT((ctx->cache != NULL) == (config->cache > 0));
     DSC_ASSERT(ctx->past == 0 || (ctx->batch == 1 && ctx->past + config->sequence <= config->cache));
-    dsc_attention_keys keys = dsc_lm_keys_after(config, ctx->past);
+    dsc_attention_keys keys = dsc_lm_keys_after(self, ctx->past);
     keys.positions = dsc_lm_places(config, ctx);
     return keys;
 }
@@ -138,12 +141,6 @@ dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *
                         "a sequence length of %lld is asked for; the model has %lld positions: give at most that many "
                         "with --seq-len (dsc.seq_length)",
                         (long long)sequence, (long long)config->positions);
-    if (config->window_mixed && dsc_max_i64(sequence, options->cache_tokens) > config->window)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,
-                        "a text of %lld tokens is asked for; some of the model's layers have a sliding_window of %lld "
-                        "tokens and some have none, which is not built for longer texts: give at most that many with "
-                        "--seq-len (dsc.seq_length)",
-                        (long long)dsc_max_i64(sequence, options->cache_tokens), (long long)config->window);
     if (config->masked && (options->documents || options->cache_tokens > 0))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where, "%s is not built for a model whose tokens see both sides; "
                         "what exists: samples that are one document",
@@ -545,7 +542,7 @@ static dsc_status build(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err
         DSC_TRY(write_adapter_json(lm, args->weights != NULL ? dsc_weights_dir(args->weights) : NULL, err));
     }
     DSC_TRY(find_sources(lm, args, err));
-    return args->config_json == NULL ? write_config_json(lm, err) : DSC_OK;
+    return args->config_json == NULL && lm->family->write_config != NULL ? write_config_json(lm, err) : DSC_OK;
 }
 
 dsc_status dsc_lm_open(dsc_model **out, dsc_alloc *alloc, const dsc_lm_open_args *args, dsc_error *err)

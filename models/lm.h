@@ -15,13 +15,21 @@
 #include "models/norm.h"
 #include "models/weights.h"
 
+/* Bounds that keep every size of a micro-batch of up to 2^31 rows within int64. */
+#define DSC_LM_LAYERS_MAX 4096
+#define DSC_LM_CHANNELS_MAX (1 << 18)
+#define DSC_LM_INNER_MAX (1 << 20)
+#define DSC_LM_POSITIONS_MAX (1 << 24)
+#define DSC_LM_VOCAB_MAX (1 << 24)
+#define DSC_LM_ROWS_MAX (INT64_C(1) << 31)
+
 /* A family's own config starts with this one. */
 typedef struct dsc_lm_config {
     int64_t layers, channels;
     int64_t embed_channels; /* E, of the token table, whose rows are projected to the blocks' C; 0: as many */
     int64_t positions;  /* the longest sample that the model is made for */
     int64_t window;     /* a token sees no more than this many, itself among them; 0: all before it */
-    bool window_mixed;  /* in some layers only: no text may be longer than it */
+    bool full[DSC_LM_LAYERS_MAX]; /* layers that have no window all the same */
     int64_t short_positions; /* texts up to this long have other rotary positions than longer ones; 0: the same */
     int64_t sequence;   /* T <= positions */
     int64_t cache;      /* tokens of a text whose keys and values modules keep between calls; 0: none are kept */
@@ -42,14 +50,6 @@ typedef struct dsc_lm_config {
     bool has_padding;
     int32_t padding;
 } dsc_lm_config;
-
-/* Bounds that keep every size of a micro-batch of up to 2^31 rows within int64. */
-#define DSC_LM_LAYERS_MAX 4096
-#define DSC_LM_CHANNELS_MAX (1 << 18)
-#define DSC_LM_INNER_MAX (1 << 20)
-#define DSC_LM_POSITIONS_MAX (1 << 24)
-#define DSC_LM_VOCAB_MAX (1 << 24)
-#define DSC_LM_ROWS_MAX (INT64_C(1) << 31)
 
 /* Of a micro-batch; the last one with documents, or of a masked model. */
 enum { DSC_LM_TOKENS, DSC_LM_TARGETS, DSC_LM_PLACES, DSC_LM_BATCH_MAX, DSC_LM_PREDICTED = DSC_LM_PLACES };
@@ -85,7 +85,7 @@ typedef struct dsc_lm_family {
 
     /* Reads config.json. `sequence` and `vocab_rows` are set by the caller. */
     dsc_status (*read_config)(dsc_hf_config *reader, dsc_lm_config *out);
-    /* Writes config.json; as snprintf. */
+    /* Writes config.json of a built-in size; as snprintf. NULL: there is none. */
     int (*write_config)(const dsc_lm_config *config, char *out, size_t bytes);
     /* The i-th built-in size: its name (NULL past the end) and, when out is not NULL, its config with the sequence that
      * it has by default. */
@@ -161,8 +161,8 @@ static inline const int32_t *dsc_lm_places(const dsc_lm_config *config, const ds
 DSC_MUST_USE dsc_status dsc_lm_head_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows, dsc_error *err);
 
 /* Which keys the attention of this call sees; and of one before which `past` tokens came. */
-dsc_attention_keys dsc_lm_keys(const dsc_lm_config *config, const dsc_module_ctx *ctx);
-dsc_attention_keys dsc_lm_keys_after(const dsc_lm_config *config, int64_t past);
+dsc_attention_keys dsc_lm_keys(const dsc_lm_module *self, const dsc_module_ctx *ctx);
+dsc_attention_keys dsc_lm_keys_after(const dsc_lm_module *self, int64_t past);
 
 /* Consecutive pieces of one buffer, each 256-byte aligned. */
 static inline int64_t dsc_lm_piece(int64_t *end, int64_t bytes)

@@ -1,6 +1,5 @@
 /* neox.c - GPT-NeoX (Black et al. 2022), Pythia among them: its names, and its config.json as Hugging Face writes it.
  * SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
 #include <string.h>
 
 #include "models/dense.h"
@@ -24,7 +23,7 @@ const dsc_lm_family dsc_neox_family = {
     .model_type = "gpt_neox", .layers_key = "num_hidden_layers", .base = "gpt_neox.", .layer = "layers.",
     .token_table = "embed_in.weight", .head_table = "embed_out.weight", .final_norm = "final_layer_norm",
     .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_dense_config), .read_config = dsc_neox_read_config,
-    .write_config = dsc_neox_write_config, .builtin = dsc_dense_no_builtin, .block_params = dsc_dense_block_params,
+    .builtin = dsc_dense_no_builtin, .block_params = dsc_dense_block_params,
     .add_block = dsc_dense_add_block, .block = &dsc_dense_block, .lora_layers = lora_layers, .may_ignore = may_ignore
 };
 
@@ -55,26 +54,4 @@ dsc_status dsc_neox_read_config(dsc_hf_config *reader, dsc_lm_config *lm)
     DSC_TRY(dsc_rope_read(reader, &keys, &out->rope));
     lm->short_positions = dsc_rope_short_positions(&out->rope);
     return dsc_dense_read_dropout(reader, dropouts, 2, 0);
-}
-
-int dsc_neox_write_config(const dsc_lm_config *lm, char *out, size_t bytes)
-{
-    const dsc_dense_config *config = (const dsc_dense_config *)(const void *)lm;
-    char eps[32], std[32], theta[32], pct[32], rope[DSC_ROPE_TEXT_BYTES];
-    const double share = 2.0 * config->rope.pairs * (double)config->heads / (double)lm->channels;
-    dsc_rope_write(&config->rope, rope, sizeof rope);
-    return snprintf(
-        out, bytes,
-        "{\n  \"architectures\": [\"GPTNeoXForCausalLM\"],\n  \"model_type\": \"gpt_neox\",\n"
-        "  \"hidden_act\": \"%s\",\n  \"vocab_size\": %lld,\n  \"max_position_embeddings\": %lld,\n"
-        "  \"hidden_size\": %lld,\n  \"intermediate_size\": %lld,\n  \"num_hidden_layers\": %lld,\n"
-        "  \"num_attention_heads\": %lld,\n  \"layer_norm_eps\": %s,\n  \"initializer_range\": %s,\n"
-        "  \"attention_dropout\": 0.0,\n  \"hidden_dropout\": 0.0,\n  \"rotary_emb_base\": %s,\n"
-        "  \"rotary_pct\": %s,\n  \"rope_scaling\": %s,\n  \"use_parallel_residual\": %s,\n"
-        "  \"attention_bias\": %s,\n  \"tie_word_embeddings\": %s\n}\n",
-        dsc_dense_activation_name(config->activation), (long long)lm->vocab_rows, (long long)lm->positions,
-        (long long)lm->channels, (long long)config->inner, (long long)lm->layers, (long long)config->heads,
-        dsc_hf_number_text(lm->norm_eps, eps, sizeof eps), dsc_hf_number_text(lm->init_std, std, sizeof std),
-        dsc_hf_number_text(config->rope.theta, theta, sizeof theta), dsc_hf_number_text(share, pct, sizeof pct), rope,
-        config->parallel ? "true" : "false", config->attention_bias ? "true" : "false", lm->tied ? "true" : "false");
 }

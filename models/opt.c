@@ -1,7 +1,5 @@
 /* opt.c - OPT (Zhang et al. 2022): its names, and its config.json as Hugging Face writes it.
  * SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
-
 #include "models/dense.h"
 
 const dsc_dense_traits dsc_opt_traits = {
@@ -24,7 +22,7 @@ const dsc_lm_family dsc_opt_family = {
     .position_first = 2, .project_in = "decoder.project_in", .project_out = "decoder.project_out",
     .head_table = "lm_head.weight", .final_norm = "decoder.final_layer_norm",
     .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_dense_config), .read_config = dsc_opt_read_config,
-    .write_config = dsc_opt_write_config, .builtin = dsc_dense_no_builtin, .block_params = dsc_dense_block_params,
+    .builtin = dsc_dense_no_builtin, .block_params = dsc_dense_block_params,
     .add_block = dsc_dense_add_block, .block = &dsc_dense_block, .lora_layers = lora_layers, .may_ignore = may_ignore
 };
 
@@ -77,24 +75,4 @@ dsc_status dsc_opt_read_config(dsc_hf_config *reader, dsc_lm_config *lm)
     for (size_t i = 0; i < DSC_COUNT(dropouts); i++)
         DSC_TRY(dsc_dense_read_dropout(reader, &dropouts[i], 1, usual[i]));
     return DSC_OK;
-}
-
-int dsc_opt_write_config(const dsc_lm_config *lm, char *out, size_t bytes)
-{
-    const dsc_dense_config *config = (const dsc_dense_config *)(const void *)lm;
-    char std[32], padding[32];
-    return snprintf(
-        out, bytes,
-        "{\n  \"architectures\": [\"OPTForCausalLM\"],\n  \"model_type\": \"opt\",\n"
-        "  \"activation_function\": \"%s\",\n  \"vocab_size\": %lld,\n  \"max_position_embeddings\": %lld,\n"
-        "  \"hidden_size\": %lld,\n  \"word_embed_proj_dim\": %lld,\n  \"ffn_dim\": %lld,\n"
-        "  \"num_hidden_layers\": %lld,\n  \"num_attention_heads\": %lld,\n  \"init_std\": %s,\n"
-        "  \"do_layer_norm_before\": %s,\n  \"_remove_final_layer_norm\": %s,\n  \"dropout\": 0.0,\n"
-        "  \"attention_dropout\": 0.0,\n  \"layerdrop\": 0.0,\n  \"pad_token_id\": %s,\n"
-        "  \"tie_word_embeddings\": %s\n}\n",
-        dsc_dense_activation_name(config->activation), (long long)lm->vocab_rows, (long long)lm->positions,
-        (long long)lm->channels, (long long)lm->embed_channels, (long long)config->inner, (long long)lm->layers,
-        (long long)config->heads, dsc_hf_number_text(lm->init_std, std, sizeof std),
-        config->post_norm ? "false" : "true", lm->bare_head && !config->post_norm ? "true" : "false",
-        dsc_lm_padding_text(lm, padding, sizeof padding), lm->tied ? "true" : "false");
 }

@@ -39,6 +39,8 @@ CASES = [
     (transformers.LlamaConfig(**LLAMA, tie_word_embeddings=True), torch.float32, "40KB"),
     (transformers.LlamaConfig(**LLAMA, tie_word_embeddings=False), torch.bfloat16, "1GB"),
     (transformers.MistralConfig(**LLAMA, sliding_window=9), torch.float32, "1GB"),
+    (transformers.Qwen2Config(**LLAMA, use_sliding_window=True, sliding_window=7, layer_types=["sliding_attention", "full_attention"]),
+     torch.bfloat16, "1GB"),
     (transformers.Qwen3Config(**LLAMA, head_dim=16), torch.float16, "30KB"),
     (transformers.GPTNeoXConfig(**DENSE, intermediate_size=70, hidden_dropout=0, attention_dropout=0), torch.float32, "40KB"),
     (transformers.GPTNeoXConfig(**DENSE, intermediate_size=70, hidden_dropout=0, attention_dropout=0, use_parallel_residual=False),

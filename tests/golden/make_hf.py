@@ -40,6 +40,10 @@ def llama(V, C, heads, kv, L, I, P, **more):
     return c
 
 
+def qwen2(*sizes, **more):
+    return {**llama(*sizes), "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], **more}
+
+
 def bert(V, C, heads, L, I, P, **more):
     c = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "vocab_size": V, "hidden_size": C,
          "num_attention_heads": heads, "num_hidden_layers": L, "intermediate_size": I, "max_position_embeddings": P,
@@ -68,6 +72,9 @@ CASES = [
     ("hf_longrope_short", llama(31, 32, 4, 2, 1, 20, 96, rope_parameters={**LONG, "attention_factor": 1.3}), 2, 24, False),
     ("hf_proportional", llama(31, 32, 4, 2, 1, 20, 40, rope_parameters={"rope_type": "proportional", "rope_theta": 5000.0,
                                                                     "factor": 2.0, "partial_rotary_factor": 0.5}), 2, 24, False),
+    ("hf_windows", qwen2(31, 24, 4, 2, 3, 20, 40, use_sliding_window=True, sliding_window=9,
+                         layer_types=["sliding_attention", "full_attention", "sliding_attention"]), 2, 24, False),
+    ("hf_windows_last", qwen2(23, 16, 2, 1, 2, 20, 40, use_sliding_window=True, sliding_window=5, max_window_layers=1), 2, 17, False),
     ("hf_opt_gelu", opt(23, 16, 2, 1, 20, 9, activation_function="gelu", tie_word_embeddings=False), 3, 7, True),
     ("hf_opt_post", opt(31, 24, 2, 2, 40, 12, do_layer_norm_before=False, word_embed_proj_dim=16,
                         activation_function="gelu"), 3, 7, False),

@@ -161,6 +161,8 @@ static void every_decoder_says_what_the_engine_says(void **state)
         "{\"model_type\": \"qwen2\", " LLAMA_LIKE "}",
         "{\"model_type\": \"qwen3\", \"head_dim\": 8, " LLAMA_LIKE "}",
         "{\"model_type\": \"mistral\", \"sliding_window\": 17, " LLAMA_LIKE "}",
+        "{\"model_type\": \"qwen2\", \"use_sliding_window\": true, \"sliding_window\": 17,"
+        " \"layer_types\": [\"full_attention\", \"sliding_attention\"], " LLAMA_LIKE "}",
     };
     (void)state;
     for (size_t i = 0; i < DSC_COUNT(models); i++) {

@@ -19,7 +19,8 @@ static const lmrun_case cases[] = {
     { "llama_mistral", 2, 40, 2, 64, false, 0, NULL }, { "llama_qwen2", 2, 33, 2, 60, false, 0, NULL },
     { "llama_qwen3", 2, 33, 2, 108, false, 0, NULL }, { "hf_yarn", 2, 40, 1, 32, false, 0, NULL }, /* by make_hf.py */
     { "hf_longrope", 2, 33, 1, 32, false, 0, NULL },  { "hf_longrope_short", 2, 24, 1, 32, false, 0, NULL },
-    { "hf_proportional", 2, 24, 1, 32, false, 0, NULL },
+    { "hf_proportional", 2, 24, 1, 32, false, 0, NULL }, { "hf_windows", 2, 24, 3, 24, false, 0, NULL },
+    { "hf_windows_last", 2, 17, 2, 16, false, 0, NULL },
 };
 
 static void agrees_with_pytorch(void **state) { lmrun_cases_agree(cases, DSC_COUNT(cases)); }
