@@ -140,6 +140,11 @@ typedef struct dsc_monitor_config {
     char output_path[DSC_CONFIG_TEXT], job_name[DSC_CONFIG_TEXT];
 } dsc_monitor_config;
 
+typedef struct dsc_wandb_config {
+    bool enabled;
+    char project[256], group[256], team[256];
+} dsc_wandb_config;
+
 typedef struct dsc_flops_profiler_config {
     bool enabled, detailed;
     int64_t profile_step, top_modules;
@@ -298,6 +303,7 @@ typedef struct dsc_config {
     int64_t seed, steps_per_print;
     bool wall_clock_breakdown;
     dsc_monitor_config tensorboard, csv_monitor;
+    dsc_wandb_config wandb;
     dsc_flops_profiler_config flops_profiler;
     dsc_comms_logger_config comms_logger;
     dsc_own_config own;

@@ -11,8 +11,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "engine/monitor/monitor.h"
-
-enum { EVENT_BYTES = DSC_MONITOR_SCALARS_MAX * (DSC_MONITOR_TAG_BYTES + 16) + 64, RECORD_BYTES = EVENT_BYTES + 16 };
+#include "engine/monitor/protobuf.h"
 
 /* Field numbers and wire types of protocol buffers: number << 3 | type. */
 enum {
@@ -34,42 +33,13 @@ typedef struct tensorboard {
     int64_t bytes;
 } tensorboard;
 
-/* A message that grows; the callers know that it fits. */
-typedef struct message {
-    uint8_t bytes[EVENT_BYTES];
-    size_t count;
-} message;
-
-static void put_bytes(message *to, const void *from, size_t bytes)
-{
-    DSC_ASSERT(bytes <= sizeof to->bytes - to->count);
-    memcpy(to->bytes + to->count, from, bytes);
-    to->count += bytes;
-}
-
-static void put_number(message *to, uint64_t value)
-{
-    do {
-        const uint8_t byte = (uint8_t)((value & 127) | (value > 127 ? 128 : 0));
-        put_bytes(to, &byte, 1);
-        value >>= 7;
-    } while (value > 0);
-}
-
-static void put_part(message *to, uint64_t field, const void *part, size_t bytes)
-{
-    put_number(to, field);
-    put_number(to, bytes);
-    put_bytes(to, part, bytes);
-}
-
-static void put_head(message *event, int64_t step)
+static void put_head(dsc_message *event, int64_t step)
 {
     const double seconds = (double)dsc_clock_wall_ns() * 1e-9;
-    put_number(event, EVENT_WALL_TIME);
-    put_bytes(event, &seconds, sizeof seconds);
-    put_number(event, EVENT_STEP);
-    put_number(event, (uint64_t)step);
+    dsc_message_number(event, EVENT_WALL_TIME);
+    dsc_message_bytes(event, &seconds, sizeof seconds);
+    dsc_message_number(event, EVENT_STEP);
+    dsc_message_number(event, (uint64_t)step);
 }
 
 /* Length and bytes, each followed by its CRC, rotated and shifted so that a CRC of CRCs stays useful. */
@@ -79,9 +49,9 @@ static uint32_t masked_crc(const void *data, size_t bytes)
     return (crc >> 15 | crc << 17) + UINT32_C(0xa282ead8);
 }
 
-static dsc_status write_record(tensorboard *t, const message *event, dsc_error *err)
+static dsc_status write_record(tensorboard *t, const dsc_message *event, dsc_error *err)
 {
-    uint8_t record[RECORD_BYTES];
+    uint8_t record[DSC_MESSAGE_BYTES + 16];
     const uint64_t length = event->count;
     const uint32_t of_length = masked_crc(&length, sizeof length), of_bytes = masked_crc(event->bytes, event->count);
     memcpy(record, &length, 8);
@@ -106,14 +76,14 @@ static dsc_status open_file(tensorboard *t, int64_t first_step, dsc_error *err)
              (long long)(dsc_clock_wall_ns() / 1000000000), host, (long)getpid());
     DSC_TRY(dsc_path_join(path, sizeof path, t->monitor.folder, name, err));
     DSC_TRY(dsc_io_open(t->monitor.io, path, DSC_IO_CREATE, &t->file, err));
-    message head = { .count = 0 }, start = { .count = 0 }, session = { .count = 0 };
+    dsc_message head = { .count = 0 }, start = { .count = 0 }, session = { .count = 0 };
     put_head(&head, 0);
-    put_part(&head, EVENT_FILE_VERSION, version, sizeof version - 1);
+    dsc_message_part(&head, EVENT_FILE_VERSION, version, sizeof version - 1);
     DSC_TRY(write_record(t, &head, err));
-    put_number(&session, SESSION_STATUS);
-    put_number(&session, SESSION_START);
+    dsc_message_number(&session, SESSION_STATUS);
+    dsc_message_number(&session, SESSION_START);
     put_head(&start, first_step);
-    put_part(&start, EVENT_SESSION_LOG, session.bytes, session.count);
+    dsc_message_part(&start, EVENT_SESSION_LOG, session.bytes, session.count);
     return write_record(t, &start, err);
 }
 
@@ -121,19 +91,19 @@ static dsc_status write_event(dsc_monitor *monitor, int64_t samples, const dsc_s
                               dsc_error *err)
 {
     tensorboard *t = (tensorboard *)monitor;
-    message event = { .count = 0 }, summary = { .count = 0 };
+    dsc_message event = { .count = 0 }, summary = { .count = 0 };
     if (t->file.fd < 0)
         DSC_TRY(open_file(t, samples, err));
     for (int i = 0; i < count; i++) {
-        message value = { .count = 0 };
+        dsc_message value = { .count = 0 };
         const float number = (float)scalars[i].value;
-        put_part(&value, VALUE_TAG, scalars[i].tag, strlen(scalars[i].tag));
-        put_number(&value, VALUE_SIMPLE);
-        put_bytes(&value, &number, sizeof number);
-        put_part(&summary, SUMMARY_VALUE, value.bytes, value.count);
+        dsc_message_part(&value, VALUE_TAG, scalars[i].tag, strlen(scalars[i].tag));
+        dsc_message_number(&value, VALUE_SIMPLE);
+        dsc_message_bytes(&value, &number, sizeof number);
+        dsc_message_part(&summary, SUMMARY_VALUE, value.bytes, value.count);
     }
     put_head(&event, samples);
-    put_part(&event, EVENT_SUMMARY, summary.bytes, summary.count);
+    dsc_message_part(&event, EVENT_SUMMARY, summary.bytes, summary.count);
     return write_record(t, &event, err);
 }
 

@@ -130,4 +130,5 @@ def main():
     check("its own reader", tensorboard_reader(events), log, batch, False)
 
 
-main()
+if __name__ == "__main__":
+    main()
