@@ -40,9 +40,9 @@ dsc_status dsc_hf_number(dsc_hf_config *reader, const char *key, dsc_hf_range ra
 
 dsc_status dsc_hf_bool(dsc_hf_config *reader, const char *key, bool fallback, bool *out)
 {
-    const cJSON *item = dsc_hf_field(reader, key);
+    const cJSON *item = dsc_hf_field(reader, key), *null = cJSON_GetObjectItemCaseSensitive(reader->object, key);
     *out = fallback;
-    if (item == NULL)
+    if (item == NULL && (null == NULL || !fallback)) /* Python takes null for false */
         return DSC_OK;
     if (!cJSON_IsBool(item))
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\" must be true or false", key);
@@ -56,7 +56,7 @@ dsc_status dsc_hf_choice(dsc_hf_config *reader, const char *key, const char *con
     const cJSON *item = dsc_hf_field(reader, key);
     char list[200] = "";
     *index = 0;
-    if (item == NULL)
+    if (cJSON_GetObjectItemCaseSensitive(reader->object, key) == NULL)
         return DSC_OK;
     if (!cJSON_IsString(item))
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\" must be a string", key);

@@ -138,8 +138,32 @@ static dsc_status refuse_unknown(const dsc_weights *weights, const dsc_lm_params
     return DSC_OK;
 }
 
-static dsc_status match(const dsc_weights *weights, const dsc_lm_params *params, const dsc_weight **sources, bool *used,
-                        dsc_error *err)
+/* Of a tied model a file may hold the head beside the table: another one is a model that is not tied. */
+static dsc_status check_same(dsc_alloc *alloc, const dsc_weight *table, const dsc_weight *head, dsc_error *err)
+{
+    const int64_t count = table->entry->count, most = dsc_min_i64(count, 1 << 16);
+    float *x = NULL;
+    bool same = true;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * most, sizeof *x, &x, err));
+    dsc_status status = DSC_OK;
+    for (int64_t first = 0; first < count && same && status == DSC_OK; first += most) {
+        const int64_t part = dsc_min_i64(most, count - first);
+        status = dsc_weight_read_f32(table, first, part, x, err);
+        if (status == DSC_OK)
+            status = dsc_weight_read_f32(head, first, part, x + most, err);
+        for (int64_t i = 0; i < part && same && status == DSC_OK; i++)
+            same = x[i] == x[most + i];
+    }
+    dsc_alloc_free(alloc, x);
+    if (status != DSC_OK || same)
+        return status;
+    return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(head->file),
+                    "tensor \"%.100s\" is not \"%.100s\", but config.json's \"tie_word_embeddings\", which is true, "
+                    "says that they are one; false makes a head of its own of it", head->name, table->name);
+}
+
+static dsc_status match(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
+                        const dsc_weight **sources, bool *used, dsc_error *err)
 {
     const dsc_lm_config *config = params->config;
     const dsc_weight *tied_head = NULL;
@@ -164,6 +188,8 @@ static dsc_status match(const dsc_weights *weights, const dsc_lm_params *params,
                              bias ? config->vocab : spec->dim[spec->dim_count - 1], err));
         used[sources[i] - dsc_weights_at(weights, 0)] = true;
     }
+    if (tied_head != NULL && sources[DSC_LM_TOKEN_TABLE] != tied_head)
+        DSC_TRY(check_same(alloc, sources[DSC_LM_TOKEN_TABLE], tied_head, err));
     return refuse_unknown(weights, params, used, err);
 }
 
@@ -172,7 +198,7 @@ dsc_status dsc_lm_match_weights(const dsc_weights *weights, dsc_alloc *alloc, co
 {
     bool *used = NULL;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, dsc_weights_count(weights), sizeof *used, &used, err));
-    const dsc_status status = match(weights, params, sources, used, err);
+    const dsc_status status = match(weights, alloc, params, sources, used, err);
     dsc_alloc_free(alloc, used);
     return status;
 }

@@ -62,6 +62,9 @@ static void write_text(const char *name, const char *text)
 }
 
 /* A tensor file of zeros but for the first element of the i-th tensor, which is i + 1. */
+/* The first element of each is its number, of a head this. */
+static float head_value = 1;
+
 static void write_tensors(const char *name, const dsc_safetensors_spec *specs, int64_t count)
 {
     dsc_safetensors_plan plan = { 0 };
@@ -72,7 +75,7 @@ static void write_tensors(const char *name, const dsc_safetensors_spec *specs, i
     assert_int_equal(dsc_io_open(NULL, in_dir(name), DSC_IO_CREATE, &file, &err), DSC_OK);
     assert_int_equal(dsc_safetensors_write_header(&plan, NULL, &file, &err), DSC_OK);
     for (int64_t i = 0; i < count; i++) {
-        const float x = (float)(i + 1);
+        const float x = strcmp(specs[i].name, "lm_head.weight") == 0 ? head_value : (float)(i + 1);
         if (specs[i].desc.dtype == DSC_F32)
             assert_int_equal(dsc_io_write(NULL, &file, &x, 4, plan.offset[i], &err), DSC_OK);
     }
@@ -517,6 +520,10 @@ static void refuses_llama_configs(void **state)
           "\"sliding_window\": null, \"layer_types\": [\"sliding_attention\"]}", DSC_ERR_INPUT,
           "\"sliding_window\" says that there is no window" },
         { "{\"model_type\": \"mistral\", \"sliding_window\": 0}", DSC_ERR_INPUT, "\"sliding_window\"" },
+        { "{\"model_type\": \"gpt2\", \"tie_word_embeddings\": null}", DSC_ERR_INPUT,
+          "\"tie_word_embeddings\" must be" },
+        { "{\"model_type\": \"bert\", \"position_embedding_type\": null}", DSC_ERR_INPUT,
+          "\"position_embedding_type\" must be" },
     };
     expect_configs_refused(cases, DSC_COUNT(cases));
 }
@@ -554,6 +561,11 @@ static void loads_weights(void **state)
     model = open_ok(dir, NULL);
     assert_true(first_of(model, 1, 11) == 14);
     dsc_model_close(&model);
+    head_value = 2;
+    write_tensors("model.safetensors", specs, TINY_COUNT + 2);
+    expect_refusal(dir, NULL, DSC_ERR_INPUT, "\"lm_head.weight\" is not \"wte.weight\"");
+    expect_refusal(dir, NULL, DSC_ERR_INPUT, "\"tie_word_embeddings\", which is true");
+    head_value = 1;
     /* Only the head's name of the tied pair. */
     tiny_specs(specs);
     specs[0].name = "lm_head.weight";
