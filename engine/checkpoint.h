@@ -25,6 +25,7 @@ typedef struct dsc_run_state {
     int64_t next_sample;   /* data position */
     int64_t seed;
     int64_t train_batch_size, micro_batch, accumulation_steps, world_size;
+    int64_t shard_ranks; /* that share a copy of the states: MiCS's groups, or all */
     int64_t samples_per_epoch, seq_length;
     int64_t document_end; /* the token that attention does not cross; -1: none */
     int32_t zero_stage;

@@ -199,6 +199,8 @@ static dsc_status refuse_other(const ckpt_commit *k, const dsc_run_state *found,
                  (long long)found->world_size, found->world_size == 1 ? "" : "s", (long long)found->micro_batch,
                  (long long)s->world_size, (long long)s->micro_batch);
         why = text;
+    } else if (found->shard_ranks != s->shard_ranks) {
+        why = "mics_shard_size is another";
     } else if (strcmp(found->versions, s->versions) != 0 || strcmp(found->cpu_level, s->cpu_level) != 0) {
         why = "another version or another kind of CPU wrote it";
     } else if (found->train_batch_size != s->train_batch_size || found->seed != s->seed ||

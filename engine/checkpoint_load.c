@@ -110,14 +110,14 @@ static void warn_differences(const dsc_checkpoint_ctx *c, const dsc_run_state *n
     const bool same_samples = now->train_batch_size == saved->train_batch_size && now->seed == saved->seed &&
                               now->shuffle == saved->shuffle && now->seq_length == saved->seq_length &&
                               now->samples_per_epoch == saved->samples_per_epoch;
-    const bool same_world = now->world_size == saved->world_size ||
+    const bool same_world = (now->world_size == saved->world_size && now->shard_ranks == saved->shard_ranks) ||
                             (now->world_size_reproducible && saved->world_size_reproducible);
     if (!same_samples)
         dsc_log_printf(log, DSC_LOG_WARNING, "resume: batch size, seed, shuffling, sequence length or data differ from "
                        "the saved run's; other samples come than without the interruption");
     else if (!same_world || now->micro_batch != saved->micro_batch)
-        dsc_log_printf(log, DSC_LOG_WARNING, "resume: world size or micro-batch differs from the saved run's; bits may "
-                       "differ");
+        dsc_log_printf(log, DSC_LOG_WARNING, "resume: world size, MiCS's groups or micro-batch differ from the saved "
+                       "run's; bits may differ");
 }
 
 /* Going on from a step that is not the folder's last: the run will come to the later ones again, maybe in hours. */

@@ -149,6 +149,9 @@ static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state
     DSC_TRY(get_int(c, root, "micro_batch", 1, &s->micro_batch));
     DSC_TRY(get_int(c, root, "accumulation_steps", 1, &s->accumulation_steps));
     DSC_TRY(get_int(c, root, "world_size", 1, &s->world_size));
+    s->shard_ranks = s->world_size;
+    if (cJSON_GetObjectItemCaseSensitive(root, "shard_ranks") != NULL)
+        DSC_TRY(get_int(c, root, "shard_ranks", 1, &s->shard_ranks));
     DSC_TRY(get_int(c, root, "samples_per_epoch", 0, &s->samples_per_epoch));
     DSC_TRY(get_int(c, root, "seq_length", 0, &s->seq_length));
     s->document_end = -1;

@@ -226,6 +226,7 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
         .micro_batch = config->train_micro_batch_size_per_gpu,
         .accumulation_steps = config->gradient_accumulation_steps,
         .world_size = engine->place.size,
+        .shard_ranks = engine->layout.world_size,
         .samples_per_epoch = engine->samples_per_epoch,
         .seq_length = engine->model->seq_length,
         .document_end = config->own.document_end,

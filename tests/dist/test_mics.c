@@ -235,6 +235,12 @@ static void only_one_sum_a_step_leaves_a_group(void **state)
     toy_model_close(model);
 }
 
+static atomic_int told;
+static void keep_words(void *user, dsc_log_level level, const char *text)
+{
+    told += strstr(text, "MiCS's groups") != NULL;
+}
+
 static void checkpoints_are_one_copy(void **state)
 {
     static const char mics[] = ", \"mics_shard_size\": 2";
@@ -253,6 +259,13 @@ static void checkpoints_are_one_copy(void **state)
         cw_run_well(&options, cw_make_trip, &again);
         assert_string_equal(again.saved_hash, whole.saved_hash);
         assert_string_equal(again.end_hash, whole.end_hash);
+        /* Among as many ranks, but not in groups: other bits follow, and the run says so. */
+        told = 0;
+        options.zero = NULL;
+        options.log = (dsc_log){ keep_words, NULL };
+        cw_run_well(&options, cw_make_trip, &again);
+        assert_string_equal(again.saved_hash, whole.saved_hash);
+        assert_int_equal(told, 1);
         /* Elsewhere, and from there. */
         other.load = again.load;
         other.save = cw_path(dir, async != 0 ? "plain-1" : "plain-0");

@@ -35,7 +35,8 @@ static void read_one(dsc_alloc *alloc, const char *text, int64_t bytes)
     DSC_ASSERT(status == DSC_OK || (status == DSC_ERR_INPUT && err.message[0] != 0 && err.where[0] != 0));
     if (status != DSC_OK)
         return;
-    DSC_ASSERT(m.state.step >= 0 && m.state.update_count <= m.state.step && m.state.world_size >= 1);
+    DSC_ASSERT(m.state.step >= 0 && m.state.update_count <= m.state.step && m.state.world_size >= 1 &&
+               m.state.shard_ranks >= 1);
     for (int f = 0; f < CKPT_FILE_COUNT; f++)
         DSC_ASSERT(m.file[f].head_bytes <= dsc_max_i64(m.file[f].bytes, 0));
     for (int64_t t = 0; t < m.tensor_count; t++)
