@@ -177,6 +177,14 @@ bool dsc_swap_is_direct(const dsc_swap *swap)
 
 /* ---- transfers ---- */
 
+static int64_t part_room(int64_t bytes, int64_t stripe_bytes) { return dsc_div_ceil(bytes, stripe_bytes) + 1; }
+
+int64_t dsc_swap_op_plan_bytes(int64_t bytes, int64_t stripe_bytes)
+{
+    return (int64_t)sizeof(dsc_swap_op) +
+           part_room(bytes, stripe_bytes > 0 ? stripe_bytes : STRIPE) * (int64_t)sizeof(dsc_aio_op);
+}
+
 dsc_status dsc_swap_op_open(dsc_swap *swap, dsc_aio *aio, int64_t bytes, dsc_swap_op **out, dsc_error *err)
 {
     dsc_swap_op *op = NULL;
@@ -185,7 +193,7 @@ dsc_status dsc_swap_op_open(dsc_swap *swap, dsc_aio *aio, int64_t bytes, dsc_swa
     op->alloc = swap->alloc;
     op->swap = swap;
     op->aio = aio != NULL ? aio : swap->aio;
-    op->part_room = dsc_div_ceil(bytes, swap->stripe_bytes) + 1;
+    op->part_room = part_room(bytes, swap->stripe_bytes);
     const dsc_status status = dsc_alloc_zeroed(swap->alloc, DSC_TAG_IO, op->part_room, sizeof *op->parts, &op->parts,
                                                err);
     if (status != DSC_OK) {

@@ -46,6 +46,8 @@ typedef struct dsc_swap_op dsc_swap_op;
 /* For transfers of at most `bytes` by `aio` (NULL: the swap's own); to be reused. */
 DSC_MUST_USE dsc_status dsc_swap_op_open(dsc_swap *swap, dsc_aio *aio, int64_t bytes, dsc_swap_op **out,
                                          dsc_error *err);
+/* What it takes; stripe_bytes as in dsc_swap_options. */
+int64_t dsc_swap_op_plan_bytes(int64_t bytes, int64_t stripe_bytes);
 /* What it writes goes before what others write. */
 void dsc_swap_op_soon(dsc_swap_op *op);
 void dsc_swap_op_close(dsc_swap_op **op); /* also after the swap's and the engine's end */

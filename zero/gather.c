@@ -417,14 +417,18 @@ static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)
         zero->gather[i].asked = ask_update(zero, &zero->gather[i]);
         any = true;
     }
-    if (any)
+    if (any) {
+        dsc_ahead_ask(zero);
         DSC_TRY(open_windows(zero, step, err));
+    }
     for (int32_t i = 0; i < zero->gather_count; i++) {
         if (!is_issued_at(zero, &zero->gather[i], step))
             continue;
         DSC_TRY(fill_window(zero, &zero->gather[i], err));
         DSC_TRY(dsc_event_record(zero->gather[i].done, zero->gather_stream, err));
     }
+    if (any)
+        DSC_TRY(dsc_ahead_go_on(zero, err));
     zero->early_begun = zero->more_follow && step + zero->early_steps >= zero->step_count;
     return DSC_OK;
 }

@@ -250,6 +250,22 @@ dsc_status dsc_pack_gather(dsc_zero *zero, int32_t group, char *window, const ch
 /* On the reduce stream: a reduce_scatter of elements of that leaf, packed if the options say so. */
 dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_leaf *leaf, const dsc_reduce_scatter_args *args, dsc_error *err);
 
+/* ahead.c. After the store is planned: its buffers. */
+bool dsc_ahead_is_used(const dsc_zero *zero);
+int32_t dsc_ahead_slots(const dsc_zero *zero);
+dsc_status dsc_ahead_open(dsc_zero *zero, dsc_error *err);
+void dsc_ahead_close(dsc_zero *zero);
+/* Under the head of a pass that is not a step's last one, the update's buffers are lent; before the update reads ahead,
+ * they are given back. */
+dsc_status dsc_ahead_begin(dsc_zero *zero, dsc_error *err);
+dsc_status dsc_ahead_end(dsc_zero *zero, dsc_error *err);
+/* Behind what was queued on the fetch stream: between the two, reading goes on. */
+dsc_status dsc_ahead_go_on(dsc_zero *zero, dsc_error *err);
+/* Something is about to be queued on the fetch stream. */
+void dsc_ahead_ask(dsc_zero *zero);
+/* On the fetch stream: so many of a group's slice, from its start, were ahead and are at `to` now. */
+dsc_status dsc_ahead_take(dsc_zero *zero, int32_t group, int64_t elements, char *to, int64_t *taken, dsc_error *err);
+
 /* secondary.c. After gathers are planned: where groups' parts lie; what they take. */
 int64_t dsc_secondary_plan(dsc_zero *zero);
 dsc_status dsc_secondary_open(dsc_zero *zero, dsc_error *err);

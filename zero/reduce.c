@@ -232,8 +232,8 @@ dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t module, float **grad, dsc_error
     for (int32_t p = layout->module_first_param[module]; p < layout->module_first_param[module + 1]; p++)
         grad[p - layout->module_first_param[module]] = NULL;
     DSC_TRY(dsc_zero_after_update(zero, -1, zero->o.compute, err)); /* which reads the sums of the step before */
-    if (module == layout->module_count - 1 && is_last_pass(zero))
-        DSC_TRY(dsc_store_rest(zero, true, err)); /* files rest under the head's products, the longest of a pass */
+    if (module == layout->module_count - 1) /* files rest under the head's products, the longest of a pass */
+        DSC_TRY(is_last_pass(zero) ? dsc_store_rest(zero, true, err) : dsc_ahead_begin(zero, err));
     for (int32_t i = 0; i < zero->leaf_count; i++) {
         const dsc_leaf *leaf = &zero->leaf[i];
         if (leaf->module != module)

@@ -3,6 +3,11 @@
 
 static int64_t whole_blocks(int64_t bytes) { return dsc_align_up(bytes, DSC_AIO_ALIGN); }
 
+int64_t dsc_ring_plan_bytes(int32_t slot_count, int64_t piece_bytes)
+{
+    return slot_count * ((int64_t)sizeof(dsc_ring_slot) + dsc_swap_op_plan_bytes(piece_bytes, 0));
+}
+
 dsc_status dsc_ring_open(dsc_ring *ring, dsc_alloc *alloc, dsc_swap *swap, dsc_aio *aio, void *buf,
                          int64_t piece_bytes, int32_t slot_count, dsc_error *err)
 {
@@ -14,11 +19,17 @@ dsc_status dsc_ring_open(dsc_ring *ring, dsc_alloc *alloc, dsc_swap *swap, dsc_a
     ring->slot_count = slot_count;
     ring->last = slot_count - 1;
     ring->view_at = -1;
-    for (int32_t i = 0; i < slot_count; i++) {
-        ring->slot[i].buf = (char *)buf + i * piece_bytes;
+    for (int32_t i = 0; i < slot_count; i++)
         DSC_TRY(dsc_swap_op_open(swap, aio, piece_bytes, &ring->slot[i].op, err));
-    }
+    if (buf != NULL)
+        dsc_ring_place(ring, 0, slot_count, buf, piece_bytes);
     return DSC_OK;
+}
+
+void dsc_ring_place(dsc_ring *ring, int32_t first, int32_t count, void *buf, int64_t piece_bytes)
+{
+    for (int32_t i = 0; i < count; i++)
+        ring->slot[first + i].buf = (char *)buf + i * piece_bytes;
 }
 
 void dsc_ring_write_soon(dsc_ring *ring)
@@ -76,11 +87,16 @@ static void start_read(dsc_ring_slot *slot, dsc_piece piece)
     dsc_swap_read(slot->op, slot->buf, whole_blocks(piece.bytes), piece.at);
 }
 
+bool dsc_ring_is_next(const dsc_ring *ring, dsc_piece piece)
+{
+    const dsc_piece *next = &ring->slot[(ring->last + 1) % ring->slot_count].piece;
+    return ring->ahead > 0 && next->at == piece.at && next->bytes == piece.bytes;
+}
+
 dsc_status dsc_ring_start(dsc_ring *ring, int32_t slot_index, dsc_piece piece, bool read, dsc_error *err)
 {
     dsc_ring_slot *slot = &ring->slot[slot_index];
-    const bool coming = ring->ahead > 0 && read && slot_index == (ring->last + 1) % ring->slot_count &&
-                        slot->piece.at == piece.at && slot->piece.bytes == piece.bytes;
+    const bool coming = read && slot_index == (ring->last + 1) % ring->slot_count && dsc_ring_is_next(ring, piece);
     if (!coming)
         DSC_TRY(dsc_ring_forget(ring, err));
     if (ring->slot[ring->last].state == DSC_SLOT_TAKEN)
@@ -112,6 +128,12 @@ dsc_status dsc_ring_take(dsc_ring *ring, int32_t slot_index, dsc_error *err)
     return DSC_OK;
 }
 
+void dsc_ring_leave(dsc_ring *ring, int32_t slot_index)
+{
+    DSC_ASSERT(ring->slot[slot_index].state == DSC_SLOT_TAKEN);
+    ring->slot[slot_index].state = DSC_SLOT_IDLE;
+}
+
 dsc_status dsc_ring_give(dsc_ring *ring, int32_t slot_index, dsc_piece piece, dsc_error *err)
 {
     dsc_ring_slot *slot = &ring->slot[slot_index];
@@ -135,7 +157,7 @@ dsc_status dsc_ring_ahead(dsc_ring *ring, dsc_piece piece, bool wait, bool *star
     bool is_free = ring->read_ahead && ring->ahead + 1 < ring->slot_count;
     dsc_ring_slot *slot = &ring->slot[(ring->last + 1 + ring->ahead) % ring->slot_count];
     *started = false;
-    for (int32_t i = 0; i < ring->slot_count && is_free; i++)
+    for (int32_t i = 0; i < ring->slot_count && is_free && !ring->only_reads; i++)
         if (ring->slot[i].state != DSC_SLOT_IDLE && meet(piece, ring->slot[i].piece))
             DSC_TRY(free_slot(&ring->slot[i], wait, &is_free, err));
     if (is_free)

@@ -37,15 +37,20 @@ typedef struct dsc_ring {
     int32_t last;  /* of whoever works: the slot that was taken last */
     int32_t ahead; /* likewise: so many slots after it are read to */
     bool read_ahead, write_behind;
+    bool only_reads; /* nothing is given, so a piece may be ahead more than once */
     int64_t view_at; /* what lies in slot 0 for dsc_ring_view, -1: nothing */
     int64_t view_bytes;
     bool view_dirty;
 } dsc_ring;
 
-/* `buf` has room for slot_count pieces of piece_bytes, a multiple of DSC_AIO_ALIGN, and outlives the ring; `aio` (NULL:
- * the swap's own) moves them. */
+/* `buf` (NULL: dsc_ring_place says where) has room for slot_count pieces of piece_bytes, a multiple of DSC_AIO_ALIGN,
+ * and outlives the ring; `aio` (NULL: the swap's own) moves them. */
 DSC_MUST_USE dsc_status dsc_ring_open(dsc_ring *ring, dsc_alloc *alloc, dsc_swap *swap, dsc_aio *aio, void *buf,
                                       int64_t piece_bytes, int32_t slot_count, dsc_error *err);
+/* What a ring takes beside that memory. */
+int64_t dsc_ring_plan_bytes(int32_t slot_count, int64_t piece_bytes);
+/* Slots [first, first + count) lie at `buf` from now on, which outlives the ring too. Nothing is in them. */
+void dsc_ring_place(dsc_ring *ring, int32_t first, int32_t count, void *buf, int64_t piece_bytes);
 /* What it writes goes before what other rings of its dsc_aio write. */
 void dsc_ring_write_soon(dsc_ring *ring);
 /* Waits for what is under way, whatever becomes of it. The dsc_aio, then swap are closed between the two. */
@@ -58,11 +63,15 @@ int32_t dsc_ring_next(dsc_ring *ring);
 DSC_MUST_USE dsc_status dsc_ring_start(dsc_ring *ring, int32_t slot, dsc_piece piece, bool read, dsc_error *err);
 /* And is there: it is worked on, until it is given or the next one is started. */
 DSC_MUST_USE dsc_status dsc_ring_take(dsc_ring *ring, int32_t slot, dsc_error *err);
+/* Instead of giving it: it was only read, and is not worked on any more. */
+void dsc_ring_leave(dsc_ring *ring, int32_t slot);
 /* The slot's bytes go back to swap. */
 DSC_MUST_USE dsc_status dsc_ring_give(dsc_ring *ring, int32_t slot, dsc_piece piece, dsc_error *err);
 /* The piece that will be taken after those that are ahead already is on its way too, if there is room. With `wait`,
  * what is written from its slot or of it is waited for. Views were ended. */
 DSC_MUST_USE dsc_status dsc_ring_ahead(dsc_ring *ring, dsc_piece piece, bool wait, bool *started, dsc_error *err);
+/* Whether that piece is the first of those that are ahead. */
+bool dsc_ring_is_next(const dsc_ring *ring, dsc_piece piece);
 /* What is ahead is not. */
 DSC_MUST_USE dsc_status dsc_ring_forget(dsc_ring *ring, dsc_error *err);
 /* Nothing is written any more. */

@@ -137,7 +137,7 @@ static bool update_writes_params(const dsc_zero *zero)
     return false;
 }
 
-static int64_t ring_bytes(const dsc_zero *zero, dsc_plane plane, int32_t slot_count)
+static int64_t bytes_of_slots(const dsc_zero *zero, dsc_plane plane, int32_t slot_count)
 {
     return slot_count * zero->store.tile_elements * dsc_plane_bytes_each(zero, plane);
 }
@@ -153,6 +153,11 @@ static int32_t param_slots(const dsc_zero *zero, bool update)
 static int32_t ring_slots(const dsc_zero *zero, dsc_plane plane)
 {
     return plane == DSC_PLANE_PARAM ? param_slots(zero, false) : zero->o.swap.slot_count;
+}
+
+int64_t dsc_store_ring_bytes(const dsc_zero *zero, dsc_plane plane)
+{
+    return bytes_of_slots(zero, plane, ring_slots(zero, plane));
 }
 
 static int32_t folders_of(const dsc_zero *zero, dsc_space space)
@@ -212,9 +217,12 @@ void dsc_store_plan(dsc_zero *zero)
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (plane_is_used(zero, (dsc_plane)p))
             zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] +=
-                ring_bytes(zero, (dsc_plane)p, ring_slots(zero, (dsc_plane)p));
+                dsc_store_ring_bytes(zero, (dsc_plane)p);
     if (update_writes_params(zero))
-        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += ring_bytes(zero, DSC_PLANE_PARAM, param_slots(zero, true));
+        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_PARAM, param_slots(zero, true));
+    if (dsc_ahead_is_used(zero))
+        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] +=
+            dsc_ring_plan_bytes(dsc_ahead_slots(zero), store->tile_elements * zero->param_bytes_each);
     zero->plan.bytes[DSC_TAG_PARAM][DSC_TIER_PINNED] += host_param_bytes(zero);
     dsc_sum_tier_plan(zero);
     zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += sum_tile_bytes(zero);
@@ -263,7 +271,7 @@ static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, int32_t sl
     dsc_store *store = &zero->store;
     const int64_t piece_bytes = store->tile_elements * dsc_plane_bytes_each(zero, plane);
     DSC_TRY(open_aio(zero, aio, err));
-    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_IO, DSC_TIER_PINNED, ring_bytes(zero, plane, slot_count), buf,
+    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_IO, DSC_TIER_PINNED, bytes_of_slots(zero, plane, slot_count), buf,
                          err));
     DSC_TRY(dsc_aio_register(store->aio[aio], buf->ptr, buf->bytes, err));
     lock_buffer(zero, plane == DSC_PLANE_PARAM ? zero->o.swap.pin_params : zero->o.swap.pin_states, buf);
@@ -283,6 +291,7 @@ static dsc_status open_fetch(dsc_zero *zero, dsc_error *err)
             longest = dsc_max_i64(longest, zero->o.layout->group[g].slice * zero->param_bytes_each);
     if (longest == 0 || !reads_to_windows(zero))
         return DSC_OK;
+    DSC_TRY(dsc_event_open(zero->o.device, &store->fetched, err));
     lock_buffer(zero, zero->o.swap.pin_params, &zero->gather_buf);
     DSC_TRY(dsc_aio_register(store->aio[DSC_STORE_AIO_PARAM], zero->gather_buf.ptr, zero->gather_buf.bytes, err));
     return dsc_swap_op_open(store->swap[DSC_SPACE_PARAM], NULL, longest, &store->fetch, err);
@@ -296,6 +305,7 @@ static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
             DSC_TRY(open_ring(zero, (dsc_plane)p, plane_table[p].aio, ring_slots(zero, (dsc_plane)p), &store->ring[p],
                               &store->buf[p], err));
     DSC_TRY(open_fetch(zero, err));
+    DSC_TRY(dsc_ahead_open(zero, err));
     if (!update_writes_params(zero))
         return DSC_OK;
     DSC_TRY(open_ring(zero, DSC_PLANE_PARAM, DSC_STORE_AIO_STATES, param_slots(zero, true), &store->back,
@@ -387,6 +397,7 @@ void dsc_store_close(dsc_zero *zero)
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_ring_stop(&store->ring[p]);
     dsc_ring_stop(&store->back);
+    dsc_ring_stop(&store->ahead);
     for (int a = 0; a < DSC_STORE_AIO_COUNT; a++)
         dsc_aio_close(&store->aio[a]);
     for (int s = 0; s < DSC_SPACE_COUNT; s++)
@@ -394,7 +405,9 @@ void dsc_store_close(dsc_zero *zero)
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_ring_close(&store->ring[p]);
     dsc_ring_close(&store->back);
+    dsc_ahead_close(zero);
     dsc_swap_op_close(&store->fetch);
+    dsc_event_close(&store->fetched);
     close_update(store);
     if (zero->o.device == NULL)
         return;

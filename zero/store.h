@@ -29,6 +29,12 @@ typedef struct dsc_store_cursor {
     int64_t done; /* elements of what this rank updates of the group */
 } dsc_store_cursor;
 
+/* Where reading ahead for gathers has come to (ahead.c). */
+typedef struct dsc_ahead_cursor {
+    int32_t step, gather;
+    int64_t first; /* element of a rank's slice */
+} dsc_ahead_cursor;
+
 typedef struct dsc_store {
     int64_t tile_elements;                    /* a multiple of 2048: whole blocks in bf16 */
     int64_t space_bytes[DSC_SPACE_COUNT];     /* 0: nothing of the kind is in swap */
@@ -43,7 +49,12 @@ typedef struct dsc_store {
     dsc_stream *update_compute;
     dsc_store_cursor cursor;
     /* What a thread that has files and nothing else to do goes on by, until it is asked for something again. */
-    atomic_llong updates_asked, sums_asked;
+    atomic_llong updates_asked, sums_asked, fetches_asked;
+    dsc_ring ahead; /* of parameters, in the buffers of masters and moments; swap NULL: not used */
+    dsc_ahead_cursor ahead_at;
+    bool lends;
+    dsc_event *fetched; /* what a pass has asked for is in its windows */
+    dsc_event *lent, *given_back; /* nothing of the update's is in them; nothing of the gathers' is */
     dsc_buf param_buf; /* parameters in host memory */
     dsc_sum_tier sums;
     dsc_buf sum_buf; /* a tile of sums in fp32 for the update, where they lie in bf16 */
@@ -70,6 +81,9 @@ void dsc_store_plan(dsc_zero *zero);
 DSC_MUST_USE dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err);
 void dsc_store_close(dsc_zero *zero); /* the streams are closed */
 bool dsc_store_is_used(const dsc_zero *zero);
+int64_t dsc_store_ring_bytes(const dsc_zero *zero, dsc_plane plane); /* of its buffers */
+/* The tile of this rank's slice that starts at `first`; bytes 0 behind the end. */
+dsc_piece dsc_store_tile_piece(const dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first);
 
 /* The update's files may be under way while its caller goes on. */
 bool dsc_store_updates_behind(const dsc_zero *zero);

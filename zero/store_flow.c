@@ -1,5 +1,6 @@
 /* store_flow.c - the ways of states through memory: tiles of an update, parameters to a gather, sums of leaves.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "base/clock.h"
 #include "zero/internal.h"
 
 /* `first` counts from the start of this rank's slice. */
@@ -274,7 +275,7 @@ dsc_status dsc_store_drain(dsc_zero *zero, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         DSC_TRY(dsc_ring_drain(&zero->store.ring[p], err));
-    return DSC_OK;
+    return dsc_ring_forget(&zero->store.ahead, err);
 }
 
 typedef struct rest_call {
@@ -319,6 +320,8 @@ dsc_status dsc_store_rest(dsc_zero *zero, bool ahead, dsc_error *err)
     const rest_call call = { .zero = zero, .asked = atomic_load(&zero->store.updates_asked), .ahead = ahead };
     if (zero->update_stream == NULL || zero->store.aio[DSC_STORE_AIO_STATES] == NULL)
         return DSC_OK;
+    if (ahead)
+        DSC_TRY(dsc_ahead_end(zero, err));
     for (int p = 0; p < DSC_PLANE_COUNT && ahead; p++) /* the update is over: its thread looks at no views */
         dsc_ring_end_views(ring_of(zero, (dsc_plane)p));
     return dsc_host_call(zero->update_stream, rest_now, &call, (int64_t)sizeof call, err);
@@ -357,8 +360,7 @@ static dsc_status drain_now(void *args, dsc_error *err)
     return dsc_ring_drain(call->ring, err);
 }
 
-/* The tile of this rank's slice that starts at `first`; bytes 0 behind the end. */
-static dsc_piece tile_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first)
+dsc_piece dsc_store_tile_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first)
 {
     const int64_t count = dsc_min_i64(zero->store.tile_elements, zero->o.layout->group[g].slice - first);
     return count > 0 ? piece_of(zero, g, plane, first, count) : (dsc_piece){ 0, 0 };
@@ -383,8 +385,14 @@ static dsc_status fetch_now(void *args, dsc_error *err)
     dsc_zero *zero = call->zero;
     const dsc_group_state *state = &zero->group[call->group];
     const int64_t elements = call->asked ? state->handed_from : zero->o.layout->group[call->group].slice;
-    dsc_swap_read(zero->store.fetch, call->to, dsc_align_up(elements * zero->param_bytes_each, DSC_AIO_ALIGN),
-                  state->swap_at[DSC_PLANE_PARAM]);
+    int64_t taken;
+    DSC_TRY(dsc_ahead_take(zero, call->group, elements, call->to, &taken, err));
+    if (taken == elements)
+        return DSC_OK;
+    const int64_t before = taken * zero->param_bytes_each;
+    dsc_swap_read(zero->store.fetch, call->to + before,
+                  dsc_align_up(elements * zero->param_bytes_each - before, DSC_AIO_ALIGN),
+                  state->swap_at[DSC_PLANE_PARAM] + before);
     return dsc_swap_wait(zero->store.fetch, err);
 }
 
@@ -398,14 +406,15 @@ dsc_status dsc_store_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_
     if (zero->store.fetch != NULL) {
         const fetch_call call = { zero, g, asked, to };
         dsc_ring_end_views(ring);
-        return dsc_host_call(zero->fetch_stream, fetch_now, &call, (int64_t)sizeof call, err);
+        DSC_TRY(dsc_host_call(zero->fetch_stream, fetch_now, &call, (int64_t)sizeof call, err));
+        return dsc_event_record(zero->store.fetched, zero->fetch_stream, err);
     }
     for (int64_t first = 0; first < slice; first += tile) {
         const ring_call call = { .ring = ring,
                                  .slot = dsc_ring_next(ring),
                                  .read = true,
-                                 .piece = tile_piece(zero, g, DSC_PLANE_PARAM, first),
-                                 .ahead = tile_piece(zero, g, DSC_PLANE_PARAM, first + tile) };
+                                 .piece = dsc_store_tile_piece(zero, g, DSC_PLANE_PARAM, first),
+                                 .ahead = dsc_store_tile_piece(zero, g, DSC_PLANE_PARAM, first + tile) };
         DSC_TRY(dsc_host_call(zero->fetch_stream, fetch_tile_now, &call, (int64_t)sizeof call, err));
         DSC_TRY(dsc_copy(zero->fetch_stream, to + first * each, ring->slot[call.slot].buf, call.piece.bytes,
                          err));
@@ -439,8 +448,9 @@ static dsc_status sums_ahead(dsc_zero *zero, dsc_sum_place place, bool wait, dsc
     for (int32_t i = 0; i < ring->ahead && started; i++)
         started = next_sum(zero, &place);
     while (started && next_sum(zero, &place))
-        DSC_TRY(dsc_ring_ahead(ring, tile_piece(zero, zero->leaf[place.leaf].group, DSC_PLANE_GRAD, place.first),
-                               wait && ring->ahead == 0, &started, err));
+        DSC_TRY(dsc_ring_ahead(
+            ring, dsc_store_tile_piece(zero, zero->leaf[place.leaf].group, DSC_PLANE_GRAD, place.first),
+            wait && ring->ahead == 0, &started, err));
     return DSC_OK;
 }
 
@@ -458,9 +468,13 @@ static dsc_status rest_sums_now(void *args, dsc_error *err)
     dsc_zero *zero = call->zero;
     bool rest = false;
     while (!rest && atomic_load(&zero->store.sums_asked) == call->asked && !atomic_load(&zero->cancelled)) {
-        DSC_TRY(sums_ahead(zero, call->place, false, err));
+        const bool early = zero->store.fetched != NULL && !dsc_event_passed(zero->store.fetched); /* a pass waits */
+        if (!early)
+            DSC_TRY(sums_ahead(zero, call->place, false, err));
         DSC_TRY(dsc_ring_rests(&zero->store.ring[DSC_PLANE_GRAD], &rest, err));
-        (void)dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_GRAD], rest_ns);
+        rest = rest && !early;
+        if (!dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_GRAD], rest_ns) && !rest)
+            dsc_clock_sleep_ns(rest_ns);
     }
     return DSC_OK;
 }
@@ -480,7 +494,7 @@ static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_place *place, bool
     const ring_call call = { .ring = ring,
                              .slot = dsc_ring_next(ring),
                              .read = !overwrite,
-                             .piece = tile_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first),
+                             .piece = dsc_store_tile_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first),
                              .zero = zero,
                              .place = *place };
     sum->slot = call.slot;

@@ -1,0 +1,246 @@
+/* ahead.c - parameters that are read before their windows are free, into buffers of the update that rest meanwhile.
+ *
+ * Files rest under the head's products, the longest of a pass: windows hold what these need. Masters and moments of the
+ * step before are written by then, and those of the next update are read only in the last pass. So in passes before it
+ * the fetch stream reads what the backward pass and the next forward pass will ask for, in their order, into these
+ * buffers, and what is asked for comes from there. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/clock.h"
+#include "zero/internal.h"
+
+static const dsc_plane lenders[] = { DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2 };
+
+/* How long the stream waits for files or for the lenders before it looks whether it is asked for something. */
+static const int64_t rest_ns = 1000000;
+
+bool dsc_ahead_is_used(const dsc_zero *zero)
+{
+    bool params = false;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        params = params || zero->group[g].swap_at[DSC_PLANE_PARAM] >= 0;
+    return params && zero->o.swap.read_ahead && zero->o.overlap && dsc_device_host_visible(zero->o.device) &&
+           zero->o.leaves_per_step > zero->world_size && dsc_ahead_slots(zero) > 0;
+}
+
+static int64_t piece_bytes(const dsc_zero *zero) { return zero->store.tile_elements * zero->param_bytes_each; }
+
+static bool lends(const dsc_zero *zero, dsc_plane plane)
+{
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (zero->group[g].swap_at[plane] >= 0)
+            return true;
+    return false;
+}
+
+static int32_t slots_of(const dsc_zero *zero, dsc_plane plane)
+{
+    return lends(zero, plane) ? (int32_t)(dsc_store_ring_bytes(zero, plane) / piece_bytes(zero)) : 0;
+}
+
+int32_t dsc_ahead_slots(const dsc_zero *zero)
+{
+    int32_t count = 0;
+    for (size_t i = 0; i < DSC_COUNT(lenders); i++)
+        count += slots_of(zero, lenders[i]);
+    return count < DSC_RING_SLOTS_MAX ? count : DSC_RING_SLOTS_MAX;
+}
+
+dsc_status dsc_ahead_open(dsc_zero *zero, dsc_error *err)
+{
+    dsc_store *store = &zero->store;
+    const int32_t count = dsc_ahead_slots(zero);
+    if (!dsc_ahead_is_used(zero))
+        return DSC_OK;
+    DSC_TRY(dsc_event_open(zero->o.device, &store->lent, err));
+    DSC_TRY(dsc_event_open(zero->o.device, &store->given_back, err));
+    store->ahead.read_ahead = store->ahead.only_reads = true;
+    DSC_TRY(dsc_ring_open(&store->ahead, zero->o.alloc, store->swap[DSC_SPACE_PARAM],
+                          store->aio[DSC_STORE_AIO_PARAM], NULL, piece_bytes(zero), count, err));
+    int32_t first = 0;
+    for (size_t i = 0; i < DSC_COUNT(lenders); i++) {
+        const int32_t slots = (int32_t)dsc_min_i64(slots_of(zero, lenders[i]), count - first);
+        if (slots > 0)
+            dsc_ring_place(&store->ahead, first, slots, store->buf[lenders[i]].ptr, piece_bytes(zero));
+        first += slots;
+    }
+    return DSC_OK;
+}
+
+void dsc_ahead_close(dsc_zero *zero)
+{
+    dsc_ring_close(&zero->store.ahead);
+    dsc_event_close(&zero->store.lent);
+    dsc_event_close(&zero->store.given_back);
+}
+
+/* ---- in the order in which gathers ask ---- */
+
+static bool comes_from_file(const dsc_zero *zero, const dsc_gather *gather)
+{
+    return zero->group[gather->group].swap_at[DSC_PLANE_PARAM] >= 0 && !zero->group[gather->group].secondary_kept;
+}
+
+/* Step `at->step` counts on from this micro-step's into the next one's forward pass. */
+static bool is_asked_at(const dsc_zero *zero, const dsc_gather *gather, int32_t step)
+{
+    const int32_t issued = gather->issue_step + (gather->issue_step < 0 ? zero->step_count : 0);
+    return comes_from_file(zero, gather) &&
+           (issued == step || (gather->issue_step >= 0 && issued + zero->step_count == step));
+}
+
+/* Behind the next pass's head. */
+static int32_t last_step(const dsc_zero *zero) { return zero->step_count + zero->o.model->module_count; }
+
+/* Goes on to the next piece; false: there is none. */
+static bool next_piece(const dsc_zero *zero, dsc_ahead_cursor *at, dsc_piece *piece)
+{
+    for (; at->step < last_step(zero); at->step++, at->gather = 0)
+        for (; at->gather < zero->gather_count; at->gather++, at->first = 0) {
+            const dsc_gather *gather = &zero->gather[at->gather];
+            if (!is_asked_at(zero, gather, at->step))
+                continue;
+            *piece = dsc_store_tile_piece(zero, gather->group, DSC_PLANE_PARAM, at->first);
+            at->first += zero->store.tile_elements;
+            if (piece->bytes > 0)
+                return true;
+        }
+    return false;
+}
+
+static dsc_status read_on(dsc_zero *zero, dsc_error *err)
+{
+    dsc_store *store = &zero->store;
+    bool started = true;
+    while (started) {
+        dsc_ahead_cursor next = store->ahead_at;
+        dsc_piece piece;
+        if (!next_piece(zero, &next, &piece))
+            return DSC_OK;
+        DSC_TRY(dsc_ring_ahead(&store->ahead, piece, false, &started, err));
+        if (started)
+            store->ahead_at = next;
+    }
+    return DSC_OK;
+}
+
+typedef struct ahead_call {
+    dsc_zero *zero;
+    long long asked;
+    bool first;
+} ahead_call;
+
+static dsc_status read_now(void *args, dsc_error *err)
+{
+    const ahead_call *call = args;
+    dsc_zero *zero = call->zero;
+    dsc_store *store = &zero->store;
+    bool rests = false;
+    if (call->first)
+        store->ahead_at = (dsc_ahead_cursor){ .step = zero->o.model->module_count };
+    while (!rests && atomic_load(&store->fetches_asked) == call->asked && !atomic_load(&zero->cancelled)) {
+        if (dsc_event_passed(store->lent)) {
+            DSC_TRY(read_on(zero, err));
+            DSC_TRY(dsc_ring_rests(&store->ahead, &rests, err));
+        }
+        if (!dsc_aio_pump(store->aio[DSC_STORE_AIO_PARAM], rest_ns) && !rests)
+            dsc_clock_sleep_ns(rest_ns);
+    }
+    return DSC_OK;
+}
+
+static dsc_status forget_now(void *args, dsc_error *err)
+{
+    const ahead_call *call = args;
+    return dsc_ring_forget(&call->zero->store.ahead, err);
+}
+
+/* On the update stream: what an update that did not come has left is not ahead any more. */
+static dsc_status lend_now(void *args, dsc_error *err)
+{
+    const ahead_call *call = args;
+    for (size_t i = 0; i < DSC_COUNT(lenders); i++)
+        DSC_TRY(dsc_ring_forget(&call->zero->store.ring[lenders[i]], err));
+    return DSC_OK;
+}
+
+static dsc_status queue_reads(dsc_zero *zero, bool first, dsc_error *err)
+{
+    const ahead_call call = { zero, atomic_load(&zero->store.fetches_asked), first };
+    return dsc_host_call(zero->fetch_stream, read_now, &call, (int64_t)sizeof call, err);
+}
+
+dsc_status dsc_ahead_begin(dsc_zero *zero, dsc_error *err)
+{
+    dsc_store *store = &zero->store;
+    const ahead_call call = { .zero = zero };
+    if (store->ahead.swap == NULL)
+        return DSC_OK;
+    for (size_t i = 0; i < DSC_COUNT(lenders); i++)
+        dsc_ring_end_views(&store->ring[lenders[i]]);
+    DSC_TRY(dsc_host_call(zero->update_stream, lend_now, &call, (int64_t)sizeof call, err));
+    DSC_TRY(dsc_event_record(store->lent, zero->update_stream, err));
+    store->lends = true;
+    return queue_reads(zero, true, err);
+}
+
+dsc_status dsc_ahead_go_on(dsc_zero *zero, dsc_error *err)
+{
+    return zero->store.lends ? queue_reads(zero, false, err) : DSC_OK;
+}
+
+dsc_status dsc_ahead_end(dsc_zero *zero, dsc_error *err)
+{
+    dsc_store *store = &zero->store;
+    const ahead_call call = { .zero = zero };
+    if (store->ahead.swap == NULL)
+        return DSC_OK;
+    dsc_ahead_ask(zero);
+    store->lends = false;
+    DSC_TRY(dsc_host_call(zero->fetch_stream, forget_now, &call, (int64_t)sizeof call, err));
+    DSC_TRY(dsc_event_record(store->given_back, zero->fetch_stream, err));
+    return dsc_stream_wait(zero->update_stream, store->given_back, err);
+}
+
+void dsc_ahead_ask(dsc_zero *zero) { atomic_fetch_add(&zero->store.fetches_asked, 1); }
+
+/* What is asked for and is not ahead will not be wanted again. */
+static void pass_over(dsc_zero *zero, int32_t g, int64_t first, int64_t elements)
+{
+    for (; first < elements; first += zero->store.tile_elements) {
+        const dsc_piece asked = dsc_store_tile_piece(zero, g, DSC_PLANE_PARAM, first);
+        dsc_ahead_cursor next = zero->store.ahead_at;
+        dsc_piece piece;
+        if (!next_piece(zero, &next, &piece) || piece.at != asked.at)
+            return;
+        zero->store.ahead_at = next;
+    }
+}
+
+/* Who asks in another order than was foreseen reads for himself. */
+static dsc_status give_up(dsc_zero *zero, dsc_error *err)
+{
+    zero->store.ahead_at.step = last_step(zero);
+    return dsc_ring_forget(&zero->store.ahead, err);
+}
+
+dsc_status dsc_ahead_take(dsc_zero *zero, int32_t g, int64_t elements, char *to, int64_t *taken, dsc_error *err)
+{
+    dsc_ring *ring = &zero->store.ahead;
+    *taken = 0;
+    while (*taken < elements && ring->ahead > 0) {
+        const dsc_piece piece = dsc_store_tile_piece(zero, g, DSC_PLANE_PARAM, *taken);
+        if (!dsc_ring_is_next(ring, piece))
+            return give_up(zero, err);
+        const int32_t slot = dsc_ring_next(ring);
+        DSC_TRY(dsc_ring_start(ring, slot, piece, true, err));
+        DSC_TRY(dsc_ring_take(ring, slot, err));
+        memcpy(to + *taken * zero->param_bytes_each, ring->slot[slot].buf, (size_t)piece.bytes);
+        dsc_ring_leave(ring, slot);
+        *taken += zero->store.tile_elements;
+    }
+    *taken = dsc_min_i64(*taken, elements);
+    if (ring->swap != NULL && ring->ahead == 0)
+        pass_over(zero, g, *taken, elements);
+    return DSC_OK;
+}
