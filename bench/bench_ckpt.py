@@ -91,7 +91,10 @@ def new_file(path, size):
 
 
 def give_back(size):
-    """Memory that is free, and was in use a moment ago."""
+    """Memory that is free, and was in use a moment ago; never what this machine is short of."""
+    with open("/proc/meminfo") as f:
+        available = int(re.search(r"MemAvailable: *([0-9]+)", f.read()).group(1)) << 10
+    size = min(size, available // 2 // mmap.PAGESIZE * mmap.PAGESIZE)
     with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory.madvise(mmap.MADV_HUGEPAGE)
         for at in range(0, size, mmap.PAGESIZE):
