@@ -1,6 +1,6 @@
-/* test_checkpoint_ahead.c - loads of blocks that are long enough for the way past the page cache, by one thread and by
+/* test_checkpoint_ahead.c - blocks that are long enough for the way past the page cache. Loads by one thread and by
  * several: the saved states; a flipped bit refused, the tensor named; every failure of an asynchronous read told or
- * gone on from. SPDX-License-Identifier: Apache-2.0 */
+ * gone on from. Saves by buffers of any size: the same files. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,6 +22,7 @@
 static char *dir;
 static dsc_model *model;
 static char saved[2][65]; /* [bf16] */
+static const char *const files[] = { "model.safetensors", "optimizer.safetensors" };
 
 typedef struct job {
     const char *load;
@@ -37,19 +38,30 @@ static dsc_status save(cw_rank *rank, dsc_error *err)
     return dsc_engine_save(rank->engine, rank->user, err);
 }
 
+/* Another buffer for files than such a model has. */
+static dsc_status take_buffer(dsc_engine *engine, int64_t bytes, dsc_error *err)
+{
+    dsc_mem_close(engine->device, &engine->io_buf);
+    return dsc_mem_open(engine->device, DSC_TAG_IO, DSC_TIER_PINNED, bytes, &engine->io_buf, err);
+}
+
+static int64_t buffer_bytes; /* of save_by */
+
+static dsc_status save_by(cw_rank *rank, dsc_error *err)
+{
+    DSC_TRY(take_buffer(rank->engine, buffer_bytes, err));
+    return save(rank, err);
+}
+
 /* With as many threads, and the memory of a large model, so that each gets some. */
 static dsc_status load(cw_rank *rank, dsc_error *err)
 {
     job *j = rank->user;
     dsc_engine *engine = rank->engine;
     const dsc_aio_hook hook = io_fault_hook(&j->fault);
-    dsc_buf *const buffer = &engine->io_buf;
     engine->threads = j->threads;
-    if (j->threads > 1) {
-        dsc_mem_close(engine->device, buffer);
-        DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_IO, DSC_TIER_PINNED, DSC_CHECKPOINT_BUFFER_BYTES_MOST, buffer,
-                             err));
-    }
+    if (j->threads > 1)
+        DSC_TRY(take_buffer(engine, DSC_CHECKPOINT_BUFFER_BYTES_MOST, err));
     engine->io.blocks = &hook;
     cw_hash(rank, j->before);
     const dsc_status status = dsc_engine_load(engine, j->load, err);
@@ -100,10 +112,33 @@ static void any_number_of_threads_loads_the_states(void **state)
             }
 }
 
+/* Three portions to eleven, of which the first are filled again. */
+static void a_buffer_of_any_size_saves_the_same_files(void **state)
+{
+    static const int64_t sizes[] = { DSC_CHECKPOINT_BUFFER_BYTES, 9 << 20, DSC_CHECKPOINT_BUFFER_BYTES_MOST };
+    for (size_t i = 0; i < DSC_COUNT(sizes); i++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            const cw_options options = { .world = 1, .batch = 2, .stage = 1, .bf16 = bf16 != 0, .model = model };
+            char *folder = cw_path(dir, bf16 != 0 ? "again-bf16" : "again-fp32");
+            buffer_bytes = sizes[i];
+            cw_run_well(&options, save_by, folder);
+            for (size_t f = 0; f < DSC_COUNT(files); f++) {
+                size_t bytes, expected_bytes;
+                char *data = cw_read(cw_path(cw_path(folder, "step-1"), files[f]), &bytes);
+                char *expected = cw_read(cw_path(cw_path(dir, bf16 != 0 ? "bf16/step-1" : "fp32/step-1"), files[f]),
+                                         &expected_bytes);
+                assert_int_equal(bytes, expected_bytes);
+                assert_memory_equal(data, expected, bytes);
+                free(expected);
+                free(data);
+            }
+            cw_remove(folder);
+        }
+}
+
 /* In each third of both files, the last block's end too. */
 static void a_flipped_bit_is_found_by_any_thread(void **state)
 {
-    static const char *const files[] = { "model.safetensors", "optimizer.safetensors" };
     for (size_t f = 0; f < DSC_COUNT(files); f++) {
         size_t bytes;
         const char *path = cw_path(cw_path(dir, "fp32/step-1"), files[f]);
@@ -148,6 +183,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_number_of_threads_loads_the_states),
+        cmocka_unit_test(a_buffer_of_any_size_saves_the_same_files),
         cmocka_unit_test(a_flipped_bit_is_found_by_any_thread),
         cmocka_unit_test(every_failure_of_a_read),
     };
