@@ -3,17 +3,25 @@
 
 #include "models/dense.h"
 
+/* Under GPT-2's own name, or the one that other models have, which goes before it. */
+static dsc_status read_size(dsc_hf_config *reader, const char *own, const char *common, int64_t max, int64_t fallback,
+                            int64_t *out)
+{
+    DSC_TRY(dsc_hf_int(reader, own, max, fallback, out));
+    return dsc_hf_int(reader, common, max, *out, out);
+}
+
 static dsc_status read_sizes(dsc_hf_config *reader, dsc_dense_config *out)
 {
     dsc_lm_config *lm = &out->lm;
     int64_t context = 0;
     DSC_TRY(dsc_hf_int(reader, "vocab_size", DSC_LM_VOCAB_MAX, 50257, &lm->vocab));
     DSC_TRY(dsc_hf_int(reader, "n_ctx", DSC_LM_POSITIONS_MAX, 1024, &context)); /* the older name */
-    DSC_TRY(dsc_hf_int(reader, "n_positions", DSC_LM_POSITIONS_MAX, context, &lm->positions));
-    DSC_TRY(dsc_hf_int(reader, "n_layer", DSC_LM_LAYERS_MAX, 12, &lm->layers));
-    DSC_TRY(dsc_hf_int(reader, "n_embd", DSC_LM_CHANNELS_MAX, 768, &lm->channels));
+    DSC_TRY(read_size(reader, "n_positions", "max_position_embeddings", DSC_LM_POSITIONS_MAX, context, &lm->positions));
+    DSC_TRY(read_size(reader, "n_layer", "num_hidden_layers", DSC_LM_LAYERS_MAX, 12, &lm->layers));
+    DSC_TRY(read_size(reader, "n_embd", "hidden_size", DSC_LM_CHANNELS_MAX, 768, &lm->channels));
     DSC_TRY(dsc_hf_int(reader, "n_inner", DSC_LM_INNER_MAX, 4 * lm->channels, &out->inner));
-    DSC_TRY(dsc_hf_int(reader, "n_head", DSC_LM_CHANNELS_MAX, 12, &out->heads));
+    DSC_TRY(read_size(reader, "n_head", "num_attention_heads", DSC_LM_CHANNELS_MAX, 12, &out->heads));
     return dsc_dense_check_heads(reader, out, "n_embd", "n_head");
 }
 

@@ -36,6 +36,8 @@ static dsc_status refuse_variants(dsc_hf_config *reader)
         { "rank_pattern", NULL },    { "alpha_pattern", NULL },   { "layer_replication", NULL },
         { "target_parameters", NULL }, { "trainable_token_indices", NULL }, { "bias", "none" },
         { "peft_type", "LORA" },     { "use_qalora", NULL },      { "alora_invocation_tokens", NULL },
+        { "kasa_config", NULL },     { "velora_config", NULL },   { "monteclora_config", NULL },
+        { "arrow_config", NULL },    { "use_bdlora", NULL },
     };
     for (size_t i = 0; i < DSC_COUNT(plain); i++) {
         const cJSON *item = dsc_hf_field(reader, plain[i].key);

@@ -227,6 +227,8 @@ static void refuses_folders(void **state)
         { good, "{" Q("1", "A", "[2,24]", "0", "192") "}", "q_proj.lora_B.weight\" is missing" },
         { good, "{" A_AND_B "," Q("2", "A", "[2,24]", "384", "576") "}", "is no adapter of a linear layer" },
         { good, "{" Q("9", "A", "[2,24]", "0", "192") "}", "no layer of tests/golden/lora_llama.json has an adapter" },
+        { "{\"r\": 2, \"kasa_config\": {\"beta\": 0.1}}", "{" A_AND_B "}", "\"kasa_config\"" },
+        { "{\"r\": 2, \"use_bdlora\": {\"nblocks\": 2}}", "{" A_AND_B "}", "\"use_bdlora\"" },
     };
     for (size_t i = 0; i < DSC_COUNT(wrong); i++) {
         dsc_model *model = NULL;

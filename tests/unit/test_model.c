@@ -296,6 +296,14 @@ static void reads_configs(void **state)
     assert_int_equal(model->seq_length, 7); /* the older name of n_positions */
     assert_int_equal(model->modules[1].params[8].dim[1], 16);
     dsc_model_close(&model);
+    /* Other models' names of sizes, which transformers takes too, and before GPT-2's own. */
+    write_text("c.json", "{\"model_type\": \"gpt2\", \"vocab_size\": 3, \"hidden_size\": 8, \"n_embd\": 4, "
+                         "\"num_attention_heads\": 2, \"num_hidden_layers\": 2, \"max_position_embeddings\": 9}");
+    model = open_ok(in_dir("c.json"), NULL);
+    assert_int_equal(model->seq_length, 9);
+    assert_int_equal(model->module_count, 4);
+    assert_int_equal(model->modules[0].params[0].dim[1], 8);
+    dsc_model_close(&model);
 }
 
 static void refuses_configs(void **state)
@@ -320,6 +328,8 @@ static void refuses_configs(void **state)
         { "{\"model_type\": \"gpt2\", \"vocab_size\": 0}", DSC_ERR_INPUT, "\"vocab_size\"" },
         { "{\"model_type\": \"gpt2\", \"n_positions\": 0}", DSC_ERR_INPUT, "\"n_positions\"" },
         { "{\"model_type\": \"gpt2\", \"n_embd\": 60, \"n_head\": 7}", DSC_ERR_INPUT,
+          "60 is not a multiple of \"n_head\" 7" },
+        { "{\"model_type\": \"gpt2\", \"n_embd\": 60, \"n_head\": 6, \"num_attention_heads\": 7}", DSC_ERR_INPUT,
           "60 is not a multiple of \"n_head\" 7" },
         { "{" TINY ", \"layer_norm_epsilon\": 0}", DSC_ERR_INPUT, "\"layer_norm_epsilon\"" },
         { "{" TINY ", \"layer_norm_epsilon\": -1e-5}", DSC_ERR_INPUT, "\"layer_norm_epsilon\"" },
