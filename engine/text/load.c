@@ -153,6 +153,9 @@ static dsc_status load_parts(const tok_loader *l, const cJSON *root)
         return tok_fail(l, root, DSC_ERR_INPUT, "this is no tokenizer.json: it has no \"model\"");
     DSC_TRY(tok_check_keys(l, root, "version truncation padding added_tokens normalizer pre_tokenizer post_processor "
                                     "decoder model "));
+    const cJSON *version = tok_get(root, "version");
+    if (version != NULL && (!cJSON_IsString(version) || strcmp(version->valuestring, "1.0") != 0))
+        return tok_fail(l, version, DSC_ERR_UNSUPPORTED, "a \"version\" of the format that is not built; \"1.0\" is");
     DSC_TRY(refuse_length(l, root, "truncation"));
     DSC_TRY(refuse_length(l, root, "padding"));
     DSC_TRY(tok_each(l, tok_get(root, "normalizer"), "normalizers", 0, tok_read_normalizer));

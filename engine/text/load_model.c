@@ -273,7 +273,9 @@ dsc_status tok_load_model(const tok_loader *l, const cJSON *model)
 
 /* ---- Added tokens ---- */
 
-static dsc_status load_one(const tok_loader *l, const cJSON *item, tok_added *out)
+/* *next: the id that the tokenizers package gives the next token that the vocabulary does not have: tokens behind it
+ * are numbered in a row, and another "id" in the file is not taken. */
+static dsc_status load_one(const tok_loader *l, const cJSON *item, int64_t *next, tok_added *out)
 {
     int64_t id = 0;
     DSC_TRY(tok_check_keys(l, item, "id content single_word lstrip rstrip normalized special "));
@@ -289,8 +291,13 @@ static dsc_status load_one(const tok_loader *l, const cJSON *item, tok_added *ou
     if (known >= 0 && known != id)
         return tok_fail(l, item, DSC_ERR_INPUT, "the added token \"%.60s\" has the id %lld here and %d before",
                         out->text.ptr, (long long)id, (int)known);
+    if (known < 0 && id != *next)
+        return tok_fail(l, item, DSC_ERR_INPUT,
+                        "the added token \"%.60s\" has the id %lld here; the tokenizers package, which numbers added "
+                        "tokens in a row, gives it %lld", out->text.ptr, (long long)id, (long long)*next);
     if (known < 0)
         DSC_TRY(add_token(l, item, out->text.ptr, id));
+    *next = dsc_max_i64(*next, id + 1);
     l->t->vocab.token[id].special |= out->special;
     l->t->vocab.token[id].normalized |= out->normalized;
     return DSC_OK;
@@ -301,9 +308,10 @@ dsc_status tok_load_added(const tok_loader *l, const cJSON *added)
     if (added == NULL)
         return DSC_OK;
     const int64_t count = cJSON_GetArraySize(added);
+    int64_t next = cJSON_GetArraySize(tok_get(tok_get(dsc_json_root(l->json), "model"), "vocab"));
     DSC_TRY(dsc_alloc_zeroed(l->t->alloc, DSC_TAG_DATA, count, sizeof *l->t->added, &l->t->added, l->err));
     for (const cJSON *item = added->child; item != NULL; item = item->next) {
-        DSC_TRY(load_one(l, item, &l->t->added[l->t->added_count]));
+        DSC_TRY(load_one(l, item, &next, &l->t->added[l->t->added_count]));
         l->t->added_count++;
     }
     return DSC_OK;
