@@ -23,6 +23,9 @@ void dsc_hex(char *out, const uint8_t *bytes, size_t count); /* out[2 * count + 
 /* CRC-32C; chain by passing the previous value, start with 0. By the CPU's fastest instructions. */
 uint32_t dsc_crc32c(uint32_t crc, const void *data, size_t bytes);
 
+/* CRC-32, zlib's and that of ZIP files; chained likewise. Bit by bit: for little data. */
+uint32_t dsc_crc32(uint32_t crc, const void *data, size_t bytes);
+
 typedef struct dsc_hash128 { uint64_t low, high; } dsc_hash128;
 dsc_hash128 dsc_xxh3_128(const void *data, size_t bytes, uint64_t seed);
 

@@ -145,6 +145,12 @@ typedef struct dsc_wandb_config {
     char project[256], group[256], team[256];
 } dsc_wandb_config;
 
+typedef struct dsc_comet_config {
+    bool enabled;
+    int64_t samples_log_interval;
+    char project[256], workspace[256], experiment_name[256], experiment_key[64], mode[16];
+} dsc_comet_config;
+
 typedef struct dsc_flops_profiler_config {
     bool enabled, detailed;
     int64_t profile_step, top_modules;
@@ -304,6 +310,7 @@ typedef struct dsc_config {
     bool wall_clock_breakdown;
     dsc_monitor_config tensorboard, csv_monitor;
     dsc_wandb_config wandb;
+    dsc_comet_config comet;
     dsc_flops_profiler_config flops_profiler;
     dsc_comms_logger_config comms_logger;
     dsc_own_config own;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 
-enum { TENSORBOARD, CSV, WANDB, MLFLOW, HTTP, KINDS };
+enum { TENSORBOARD, CSV, WANDB, COMET, MLFLOW, HTTP, KINDS };
 
 struct dsc_monitors {
     dsc_alloc *alloc;
@@ -32,7 +32,7 @@ static dsc_status open_folder(dsc_monitors *monitors, int kind, const dsc_io *io
 bool dsc_monitors_wanted(const dsc_config *config)
 {
     return config->tensorboard.enabled || config->csv_monitor.enabled || config->wandb.enabled ||
-           config->own.mlflow_uri[0] != 0 || config->own.prometheus_port != 0;
+           config->comet.enabled || config->own.mlflow_uri[0] != 0 || config->own.prometheus_port != 0;
 }
 
 dsc_status dsc_monitors_open(dsc_alloc *alloc, const dsc_io *io, const dsc_log *log, const dsc_config *config,
@@ -49,6 +49,8 @@ dsc_status dsc_monitors_open(dsc_alloc *alloc, const dsc_io *io, const dsc_log *
     DSC_TRY(open_folder(*out, CSV, io, &config->csv_monitor, err));
     if (config->wandb.enabled)
         DSC_TRY(dsc_monitor_wandb(alloc, io, &config->wandb, &(*out)->each[WANDB], err));
+    if (config->comet.enabled)
+        DSC_TRY(dsc_monitor_comet(alloc, io, &config->comet, &(*out)->each[COMET], err));
     if (own->mlflow_uri[0] != 0)
         DSC_TRY(dsc_monitor_mlflow(alloc, own->mlflow_uri, own->mlflow_experiment, own->mlflow_run_name,
                                    &(*out)->each[MLFLOW], err));

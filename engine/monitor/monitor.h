@@ -1,5 +1,5 @@
 /* monitor.h - a run's numbers, put by rank 0 where other tools read them: TensorBoard event files, CSV files, an
- * MLflow server, offline runs of Weights & Biases, pages for Prometheus and for people.
+ * MLflow server, offline runs of Weights & Biases and Comet, pages for Prometheus and for people.
  *
  * Tags and the horizontal axis (samples so far) are DeepSpeed's, so that curves of both lie over each other. What is
  * wrong with a folder is told before the first step; a monitor that cannot write later (a full disk) is told of once
@@ -66,6 +66,9 @@ DSC_MUST_USE dsc_status dsc_monitor_mlflow(dsc_alloc *alloc, const char *uri, co
                                            const char *run_name, dsc_monitor **out, dsc_error *err);
 /* Makes its folder, wandb in $WANDB_DIR or here. `config` is borrowed until close. */
 DSC_MUST_USE dsc_status dsc_monitor_wandb(dsc_alloc *alloc, const dsc_io *io, const dsc_wandb_config *config,
+                                          dsc_monitor **out, dsc_error *err);
+/* In $COMET_OFFLINE_DIRECTORY or here; likewise. */
+DSC_MUST_USE dsc_status dsc_monitor_comet(dsc_alloc *alloc, const dsc_io *io, const dsc_comet_config *config,
                                           dsc_monitor **out, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_monitor_http(dsc_alloc *alloc, int64_t port, dsc_monitor **out, dsc_error *err);
 

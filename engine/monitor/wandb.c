@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "engine/monitor/monitor.h"
 #include "engine/monitor/protobuf.h"
@@ -51,18 +52,6 @@ typedef struct wandb {
 
 /* ---- the log ---- */
 
-/* zlib's. Chained like dsc_crc32c. */
-static uint32_t crc32_of(uint32_t crc, const uint8_t *data, size_t bytes)
-{
-    crc = ~crc;
-    for (size_t i = 0; i < bytes; i++) {
-        crc ^= data[i];
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc >> 1 ^ ((crc & 1) != 0 ? UINT32_C(0xEDB88320) : 0);
-    }
-    return ~crc;
-}
-
 static dsc_status put(wandb *w, const void *data, size_t bytes, dsc_error *err)
 {
     DSC_TRY(dsc_io_write(w->monitor.io, &w->file, data, (int64_t)bytes, w->bytes, err));
@@ -73,7 +62,7 @@ static dsc_status put(wandb *w, const void *data, size_t bytes, dsc_error *err)
 static dsc_status put_log_part(wandb *w, uint8_t type, const uint8_t *data, size_t bytes, dsc_error *err)
 {
     uint8_t part[PART_HEAD_BYTES + DSC_MESSAGE_BYTES];
-    const uint32_t crc = crc32_of(crc32_of(0, &type, 1), data, bytes);
+    const uint32_t crc = dsc_crc32(dsc_crc32(0, &type, 1), data, bytes);
     const uint16_t length = (uint16_t)bytes;
     memcpy(part, &crc, 4);
     memcpy(part + 4, &length, 2);

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# test_monitors.sh - TensorBoard event files, CSV files and Weights & Biases' offline runs have the numbers of --log, also
+# test_monitors.sh - TensorBoard event files, CSV files and what Weights & Biases and Comet read have the numbers of --log, also
 # after a kill and a resume; a folder that cannot be written is refused, a disk that becomes full does not end the run.
 #
-# DSC_TEST_PYTHON names a python3 that has the tensorboard and wandb packages; their readers are then asked too.
+# DSC_TEST_PYTHON names a python3 that has the tensorboard, wandb and comet_ml packages; their readers are then asked too.
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 trap 'kill $(jobs -p) 2>/dev/null; mountpoint -q "$tmp/small" && umount "$tmp/small"; rm -rf "$tmp"' EXIT
@@ -16,13 +16,14 @@ config() { # OUTPUT_PATH
 {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "wall_clock_breakdown": true, "steps_per_print": 2,
  "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}, "tensorboard": {"enabled": true, "output_path": "$1/tb", "job_name": "a run"},
  "csv_monitor": {"enabled": true, "output_path": "$1/csv"}, "wandb": {"enabled": true, "group": "a group"},
+ "comet": {"enabled": true, "project": "a project", "experiment_name": "a \\"name\\"", "samples_log_interval": 8},
  "dsc": {"model": "gpt2-nano", "data": "text.txt", "eval_data": "text.txt", "eval_batches": 1, "seq_length": 16, "threads": 1}}
 END
 }
 as_logged() { "$@" >why 2>&1; }
 train() { timeout 60 "$bin/dsc-launch" --num_gpus=2 train --config config.json "$@" >out 2>err </dev/null; }
 
-export WANDB_DIR=logs
+export WANDB_DIR=logs COMET_OFFLINE_DIRECTORY=logs/comet
 config logs >config.json
 report "two ranks train" train --steps 5 --save save --save-every 3 --log log.jsonl
 report "a line of times with each detailed one" [ "$(grep -c '^time (ms) | forward: [0-9.]* | backward: [0-9.]* | step: [0-9.]* | ' out)" = 2 ]
@@ -35,6 +36,12 @@ if ! command -v "$python" >/dev/null; then skip "the files have the numbers of t
     report "the files have the numbers of the log" as_logged "$python" -B "$root/tests/cli/read_events.py" "logs/tb/a run" logs/csv/DeepSpeedJobName log.jsonl 8
     "$python" -c 'import tensorboard' 2>/dev/null || skip "TensorBoard's own reader" "the tensorboard package is not installed"
     report "so have the offline runs" as_logged "$python" -B "$root/tests/cli/read_wandb.py" logs/wandb log.jsonl 8 2
+    report "and the offline experiments" as_logged "$python" -B "$root/tests/cli/read_comet.py" logs/comet log.jsonl 8 2
+    "$python" -c 'import comet_ml' 2>/dev/null || skip "as Comet's package writes them" "the comet_ml package is not installed"
+    config logs | sed 's/"samples_log_interval": 8/"experiment_key": "..\/..\/x"/' >config.json
+    report "a key that is none is refused" [ "$(train --steps 1; echo $?)" = 2 ]
+    report "and named" grep -q '^dsc: error: comet.experiment_key: ".*32 to 50 letters' err
+    config logs >config.json
     report "one of several blocks" eval 'WANDB_DIR=long train --steps 60 --log long.jsonl && as_logged "$python" -B "$root/tests/cli/read_wandb.py" long/wandb long.jsonl 8 1 && [ $(cat long/wandb/*/*.wandb | wc -c) -gt 32768 ]'
     "$python" -c 'import wandb.sdk.internal.datastore' 2>/dev/null ||
         skip "wandb's own reader" "no wandb package that reads such files in Python (before 0.20) is installed"
@@ -45,11 +52,11 @@ config file >config.json
 report "a file in the place of the folder is bad input" [ "$(train --steps 2 --log none.jsonl; echo $?)" = 2 ]
 report "that names it" grep -q '^dsc: error: file.*folder' err
 if mkdir small && mount -t tmpfs -o size=64k none small 2>/dev/null; then
-    export WANDB_DIR=small
+    export WANDB_DIR=small COMET_OFFLINE_DIRECTORY=small
     config small >config.json
     head -c 1M /dev/zero >small/zeros 2>/dev/null
     report "a full disk does not end the run" train --steps 3 --log full.jsonl
-    report "each monitor that stopped is told of once" [ "$(grep -c 'warning: \(tensorboard\|csv_monitor\|wandb\): .*No space left.*the run goes on' err)" = 3 ]
+    report "each monitor that stopped is told of once" [ "$(grep -c 'warning: \(tensorboard\|csv_monitor\|wandb\|comet\): .*No space left.*the run goes on' err)" = 4 ]
 else
     skip "a full disk" "tmpfs cannot be mounted here"
 fi

@@ -115,6 +115,16 @@ static void crc32c_vectors(void **state)
 }
 
 /* Every length over the borders of all forms' inner loops, at every alignment, from every kind of start. */
+/* The check value of the polynomial's catalogue, zlib's of a long text, and chaining. */
+static void crc32_vectors(void **state)
+{
+    static const char text[] = "The quick brown fox jumps over the lazy dog";
+    assert_int_equal(dsc_crc32(0, "", 0), 0);
+    assert_int_equal(dsc_crc32(0, "123456789", 9), 0xCBF43926);
+    assert_int_equal(dsc_crc32(0, text, sizeof text - 1), 0x414FA339);
+    assert_int_equal(dsc_crc32(dsc_crc32(0, text, 7), text + 7, sizeof text - 8), 0x414FA339);
+}
+
 static void crc32c_chains_and_variants_agree(void **state)
 {
     (void)state;
@@ -235,6 +245,7 @@ int main(void)
         cmocka_unit_test(sha256_every_length),
         cmocka_unit_test(sha256_in_pieces),
         cmocka_unit_test(crc32c_vectors),
+        cmocka_unit_test(crc32_vectors),
         cmocka_unit_test(crc32c_chains_and_variants_agree),
         cmocka_unit_test(crc32c_of_blocks_agrees),
         cmocka_unit_test(xxh3_values),
