@@ -169,6 +169,7 @@ static dsc_status parse_character(parser *p, rx_class *c, uint32_t *code)
 /* Behind the opening bracket. */
 static dsc_status parse_bracket(parser *p, rx_class *c)
 {
+    c->in_brackets = true;
     c->negated = take(p, "^");
     if (next_is(p, "]"))
         return refuse(p, "an empty class");
@@ -198,7 +199,8 @@ static dsc_status parse_bracket(parser *p, rx_class *c)
 bool rx_class_has(const dsc_regex *regex, const rx_class *c, uint32_t code)
 {
     bool has = (c->space && dsc_char_is_space(code)) || (c->not_space && !dsc_char_is_space(code)) ||
-               (c->word && dsc_char_is_pattern_word(code)) || (c->not_word && !dsc_char_is_pattern_word(code));
+               (c->word && dsc_char_is_pattern_word(code, c->in_brackets)) ||
+               (c->not_word && !dsc_char_is_pattern_word(code, c->in_brackets));
     if (!has && (c->categories != 0 || c->outside_count > 0)) {
         const uint32_t category = dsc_char_category(code);
         has = (c->categories & category) != 0;

@@ -18,7 +18,7 @@ typedef struct rx_class {
     uint32_t categories;
     uint32_t outside[4]; /* \P{..} of up to so many */
     int32_t outside_count;
-    bool space, not_space, word, not_word, negated;
+    bool space, not_space, word, not_word, negated, in_brackets;
     int32_t first_range, range_count;
 } rx_class;
 

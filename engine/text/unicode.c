@@ -33,10 +33,10 @@ bool dsc_char_is_word(uint32_t code)
            (code >= 0x1f150 && code <= 0x1f169) || (code >= 0x1f170 && code <= 0x1f189);
 }
 
-bool dsc_char_is_pattern_word(uint32_t code)
+bool dsc_char_is_pattern_word(uint32_t code, bool in_brackets)
 {
     if (code >= 0xb2 && code <= 0xbe && dsc_char_category(code) == DSC_CATEGORY(NO))
-        return true;
+        return !in_brackets;
     return code != 0x200c && code != 0x200d && dsc_char_is_word(code);
 }
 

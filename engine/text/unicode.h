@@ -45,8 +45,8 @@ enum {
 uint32_t dsc_char_category(uint32_t code); /* one bit */
 bool dsc_char_is_space(uint32_t code);     /* White_Space */
 bool dsc_char_is_word(uint32_t code);      /* letters, marks, decimal digits, connectors, joiners */
-/* \w in Oniguruma: no joiners, but Latin-1's small digits and fractions. */
-bool dsc_char_is_pattern_word(uint32_t code);
+/* \w in Oniguruma: no joiners, but, unless it is in brackets, Latin-1's small digits and fractions. */
+bool dsc_char_is_pattern_word(uint32_t code, bool in_brackets);
 uint32_t dsc_char_lower(uint32_t code);    /* as one character */
 /* As the tokenizers package's older tables have it: char_class.c. */
 bool dsc_char_is_punctuation(uint32_t code); /* P, and ASCII's symbols */

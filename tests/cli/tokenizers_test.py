@@ -138,7 +138,8 @@ def other_components(train):
         "WhitespaceSplit": byte_level(pre_tokenizers.WhitespaceSplit(), use_regex=False),
     }
     for name, step in {"Whitespace": pre_tokenizers.Whitespace(), "WhitespaceSplit": pre_tokenizers.WhitespaceSplit(),
-                       "Split of words": pre_tokenizers.Split(Regex(r"\w+|[^\w\s]+"), "isolated")}.items():
+                       "Split of words": pre_tokenizers.Split(Regex(r"\w+|[^\w\s]+"), "isolated"),
+                       "Split of no words": pre_tokenizers.Split(Regex(r"[^\s\w]+"), "contiguous")}.items():
         cases[f"{name}, then ByteLevel with a space in front"] = byte_level(step, prefix=True, use_regex=False)
         cases[f"{name}, then ByteLevel"] = byte_level(step, use_regex=False)
     for behavior in ("removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"):

@@ -291,6 +291,8 @@ static void test_patterns(void **state)
         { "\\P{L}+", "ab12 c", "[12 ]" },
         { ".", "a\n\xc3\xa9", "[a][\xc3\xa9]" },
         { "\\w+", "a\xc2\xbd_\xe2\x80\x8d" "b", "[a\xc2\xbd_][b]" }, /* a fraction is of a word, a joiner is not */
+        { "[\\w]+", "a\xc2\xbd_\xc2\xb3" "b", "[a][_][b]" },           /* in brackets neither is */
+        { "[^\\w]+", "a\xc2\xb3_!", "[\xc2\xb3][!]" },
     };
     char out[256];
     for (size_t i = 0; i < DSC_COUNT(cases); i++)
