@@ -23,7 +23,7 @@ trains() { # NAME
 }
 planned() { "$dsc" plan --config "$1.json" --model gpt2-nano --world-size $ranks --json | # NAME: bytes of a step on the wire
     python3 -c 'import json, sys; print(json.load(sys.stdin)["per_step"]["wire_bytes"])'; }
-# The mean of the last losses is the plain run's within 1 %, and the runs are not the same. Of the plain run's bytes, as
+# The mean of the last losses is the plain run's within 1 %, the plain run has learnt, and the runs are not the same. Of the plain run's bytes, as
 # the collectives' wrappers have counted them, a recipe gathers and reduces such shares; all are what the plan said. Shares of
 # "any": where they change during the run.
 as_good() { # NAME GATHERED REDUCED
@@ -42,7 +42,7 @@ each_step = counted(name, *sum(kinds, [])) / len(losses(name))
 print(f"{name}: last losses {b:.4f}, plain {a:.4f} ({100 * (b / a - 1):+.2f} %), first {first:.4f}; "
       f"gathers {shares[0]:.3f} and reduces {shares[1]:.3f} of the plain run's bytes; "
       f"{each_step:.0f} bytes a step, planned {planned:.0f}")
-sys.exit(not (a < 0.5 * first and abs(b / a - 1) < 0.01 and losses(name) != losses("plain") and
+sys.exit(not (a < 0.6 * first and abs(b / a - 1) < 0.01 and losses(name) != losses("plain") and
               (expected == ["any", "any"] or abs(each_step / planned - 1) < 0.02 and
                all(abs(share / float(e) - 1) < 0.02 for share, e in zip(shares, expected)))))
 END
