@@ -323,7 +323,7 @@ static void a_rank_that_fails_ends_all_groups(void **state)
     dsc_model *model = toy_model_open(5, 61, 2, true);
     static const char config[] = "{\"train_micro_batch_size_per_gpu\": 2, \"zero_optimization\": {\"stage\": 3,"
                                  " \"mics_shard_size\": 2}, \"dsc\": {\"threads\": 1, \"comm_timeout_s\": 60}}";
-    for (int64_t n = 2; n <= 11; n += 3) {
+    for (int64_t n = 8; n <= 11; n++) { /* the ranks' own groups are there */
         run_result out;
         const run_options options = { .world = 4, .steps = 3, .model = model, .config = config,
                                       .data = toy_data(model, 1 << 20), .fault_rank = 3, .fail_comm_at = n };
