@@ -24,7 +24,7 @@ static dsc_status add(ckpt_entries *entries, ckpt_file file, ckpt_plane plane, i
     char name[DSC_CKPT_NAME_BYTES];
     ckpt_entry *entry = &entries->entry[entries->count];
     dsc_ckpt_stored_name(state, plane, tensor->spec->name, name);
-    *entry = (ckpt_entry){ .file = file, .plane = plane, .tensor = t, .count = tensor->count,
+    *entry = (ckpt_entry){ .file = file, .plane = plane, .tensor = t, .count = dsc_ckpt_count(plane, tensor),
                            .dtype = dsc_ckpt_dtype(state, plane), .index_in_file = entries->file_entries[file] };
     DSC_TRY(dsc_alloc_strdup(entries->alloc, DSC_TAG_CONTROL, name, &entry->name, err));
     entries->count++;
@@ -71,8 +71,9 @@ int64_t dsc_ckpt_blocks_of_rank(const dsc_layout *layout, const ckpt_entries *en
         const dsc_layout_tensor *tensor = &layout->tensor[entries->entry[e].tensor];
         const int64_t slice = layout->group[tensor->group].slice;
         const int64_t most = dsc_ckpt_block_elements(entries->entry[e].dtype);
-        int64_t first = 0;
-        const int64_t span = dsc_layout_span(tensor, rank * slice, slice, &first);
+        int64_t first = 0, span = rank == 0 ? entries->entry[e].count : 0;
+        if (!dsc_ckpt_is_factors(entries->entry[e].plane))
+            span = dsc_layout_span(tensor, rank * slice, slice, &first);
         const int64_t end = first + span;
         while (first < end) {
             const int64_t cut = dsc_min_i64(end, (first / most + 1) * most);

@@ -38,7 +38,8 @@ static int64_t stored_bytes(const dsc_checkpoint_ctx *c, const dsc_checkpoint_sa
         const dsc_layout_tensor *tensor = &c->layout->tensor[t];
         for (int plane = CKPT_WEIGHTS; plane < CKPT_PLANE_COUNT; plane++)
             if (dsc_ckpt_stores_of(&kept, (ckpt_plane)plane, c->layout, tensor))
-                bytes += tensor->count * (int64_t)dsc_dtype_bytes(dsc_ckpt_dtype(&kept, (ckpt_plane)plane));
+                bytes += dsc_ckpt_count((ckpt_plane)plane, tensor) *
+                         (int64_t)dsc_dtype_bytes(dsc_ckpt_dtype(&kept, (ckpt_plane)plane));
     }
     return bytes;
 }

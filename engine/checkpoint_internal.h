@@ -27,7 +27,16 @@ typedef enum ckpt_file {
     CKPT_FILE_COUNT
 } ckpt_file;
 #define CKPT_TENSOR_FILE_COUNT 2 /* the first ones */
-typedef enum ckpt_plane { CKPT_WEIGHTS, CKPT_MASTER, CKPT_MOMENT1, CKPT_MOMENT2, CKPT_PLANE_COUNT } ckpt_plane;
+typedef enum ckpt_plane {
+    CKPT_WEIGHTS,
+    CKPT_MASTER,
+    CKPT_MOMENT1,
+    CKPT_MOMENT2,
+    CKPT_ROWS,
+    CKPT_COLS, /* of a matrix: the factors of its second moment, which every rank has and rank 0 stores */
+    CKPT_PLANE_COUNT
+} ckpt_plane;
+static inline bool dsc_ckpt_is_factors(ckpt_plane plane) { return plane == CKPT_ROWS || plane == CKPT_COLS; }
 
 extern const char *const dsc_ckpt_file_name[CKPT_FILE_COUNT];
 
@@ -59,6 +68,8 @@ static inline bool dsc_ckpt_stores(const dsc_run_state *state, ckpt_plane plane,
 {
     if (plane == CKPT_WEIGHTS)
         return true;
+    if (dsc_ckpt_is_factors(plane))
+        return trainable && (dsc_recipes[state->recipe].needs & DSC_NEEDS_FACTORS) != 0;
     return trainable && (plane == CKPT_MASTER ? state->compute_dtype != DSC_F32
                                               : (int)plane - CKPT_MOMENT1 < dsc_recipe_states_most(state->recipe));
 }
@@ -67,12 +78,16 @@ static inline bool dsc_ckpt_stores_of(const dsc_run_state *state, ckpt_plane pla
                                       const dsc_layout_tensor *tensor)
 {
     const dsc_recipe recipe = dsc_layout_recipe(layout, tensor->group, state->recipe);
+    if (dsc_ckpt_is_factors(plane))
+        return dsc_ckpt_stores(state, plane, layout->group[tensor->group].matrices);
     return dsc_ckpt_stores(state, plane, tensor->spec->trainable) &&
            (plane < CKPT_MOMENT1 || (int)plane - CKPT_MOMENT1 < dsc_recipes[recipe].state_count);
 }
 /* What its stored name begins with: "", "master", "exp_avg"; a point follows where it is not empty. */
 static inline const char *dsc_ckpt_plane_name(const dsc_run_state *state, ckpt_plane plane)
 {
+    if (dsc_ckpt_is_factors(plane)) /* transformers' names */
+        return plane == CKPT_ROWS ? "exp_avg_sq_row" : "exp_avg_sq_col";
     return plane == CKPT_WEIGHTS ? "" : plane == CKPT_MASTER ? "master"
                                       : dsc_recipes[state->recipe].state_name[plane - CKPT_MOMENT1];
 }
@@ -85,9 +100,15 @@ static inline dsc_dtype dsc_ckpt_dtype(const dsc_run_state *state, ckpt_plane pl
     switch (plane) {
     case CKPT_WEIGHTS: return state->compute_dtype;
     case CKPT_MOMENT1: case CKPT_MOMENT2: return state->moment_dtype;
-    case CKPT_MASTER: case CKPT_PLANE_COUNT: break;
+    case CKPT_MASTER: case CKPT_ROWS: case CKPT_COLS: case CKPT_PLANE_COUNT: break;
     }
     return DSC_F32;
+}
+
+/* What it has of a tensor. */
+static inline int64_t dsc_ckpt_count(ckpt_plane plane, const dsc_layout_tensor *tensor)
+{
+    return plane == CKPT_ROWS ? dsc_layout_rows(tensor) : plane == CKPT_COLS ? dsc_layout_cols(tensor) : tensor->count;
 }
 
 /* What this model stores in such a run: model entries first, in layout order. */

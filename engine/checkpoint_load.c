@@ -39,16 +39,20 @@ static dsc_status check_tensor(const ckpt_reader *reader, const dsc_layout_tenso
     if (entry == NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, where, "the checkpoint has no \"%s%s%.200s\", which the model needs",
                         prefix, point, spec->name);
-    bool same = entry->desc.dim_count == spec->dim_count;
-    for (int32_t d = 0; same && d < spec->dim_count; d++)
-        same = entry->desc.dim[d] == spec->dim[d];
+    const int64_t count = dsc_ckpt_count(plane, tensor);
+    const bool whole = !dsc_ckpt_is_factors(plane);
+    const int64_t *dim = whole ? spec->dim : &count;
+    const int32_t dim_count = whole ? spec->dim_count : 1;
+    bool same = entry->desc.dim_count == dim_count;
+    for (int32_t d = 0; same && d < dim_count; d++)
+        same = entry->desc.dim[d] == dim[d];
     if (same)
         return DSC_OK;
     char saved[80], wanted[80];
     shape_text(saved, sizeof saved, entry->desc.dim, entry->desc.dim_count);
-    shape_text(wanted, sizeof wanted, spec->dim, spec->dim_count);
-    return DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%s%s%.200s\" has the shape [%s]; the model's is [%s]", prefix,
-                    point, spec->name, saved, wanted);
+    shape_text(wanted, sizeof wanted, dim, dim_count);
+    return DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%s%s%.200s\" has the shape [%s]; the model's is [%s]", prefix, point,
+                    spec->name, saved, wanted);
 }
 
 /* Another optimizer's states mean something else, and to begin them at zero would be another run. */

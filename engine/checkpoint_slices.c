@@ -16,7 +16,7 @@ static dsc_plane plane_of(const ckpt_entry *entry, bool trainable)
     case CKPT_MASTER: return DSC_PLANE_MASTER;
     case CKPT_MOMENT1: return DSC_PLANE_MOMENT1;
     case CKPT_MOMENT2: return DSC_PLANE_MOMENT2;
-    case CKPT_WEIGHTS: case CKPT_PLANE_COUNT: break;
+    case CKPT_WEIGHTS: case CKPT_ROWS: case CKPT_COLS: case CKPT_PLANE_COUNT: break;
     }
     return entry->dtype == DSC_F32 && trainable ? DSC_PLANE_MASTER : DSC_PLANE_PARAM;
 }
@@ -102,6 +102,11 @@ static dsc_status copy_block(ckpt_save *s, const ckpt_block *block, char *to, ds
     const int64_t each = (int64_t)dsc_dtype_bytes(entry->dtype);
     const bool visible = dsc_device_host_visible(s->c->device);
     dsc_zero_slice slice;
+    if (dsc_ckpt_is_factors(entry->plane)) {
+        const float *factors = dsc_zero_factors(s->c->zero, entry->tensor, entry->plane == CKPT_COLS);
+        memcpy(to, factors + block->first, (size_t)(block->count * each));
+        return DSC_OK;
+    }
     dsc_zero_slice_get(s->c->zero, tensor->group, &slice);
     const int64_t at = tensor->offset + block->first - slice.first;
     for (int64_t done = 0, now; done < block->count; done += now) {
@@ -122,6 +127,15 @@ static void hash_block(const ckpt_save *s, ckpt_block *block, const char *data)
     block->hash = dsc_ckpt_block_hash(entry_of(s, block)->name, block, s->state->step, data, bytes_of(s, block));
 }
 
+/* Whether another thread may copy it while states do not change. */
+static bool block_stays(const ckpt_save *s, const ckpt_block *block, const dsc_layout_tensor *tensor)
+{
+    const ckpt_entry *entry = entry_of(s, block);
+    if (dsc_ckpt_is_factors(entry->plane))
+        return dsc_device_host_visible(s->c->device);
+    return dsc_zero_stays(s->c->zero, tensor->group, plane_of(entry, tensor->spec->trainable));
+}
+
 dsc_status dsc_ckpt_portion_fetch(ckpt_save *s, const ckpt_portion *p, bool stays, dsc_error *err)
 {
     const bool visible = dsc_device_host_visible(s->c->device);
@@ -129,9 +143,8 @@ dsc_status dsc_ckpt_portion_fetch(ckpt_save *s, const ckpt_portion *p, bool stay
     for (int64_t b = p->first; b < p->first + p->count; b++) {
         ckpt_block *block = &s->block[b];
         const dsc_layout_tensor *tensor = &s->c->layout->tensor[entry_of(s, block)->tensor];
-        const dsc_plane plane = plane_of(entry_of(s, block), tensor->spec->trainable);
         char *to = p->buffer + place(s, &c, block);
-        if (dsc_zero_stays(s->c->zero, tensor->group, plane) != stays)
+        if (block_stays(s, block, tensor) != stays)
             continue;
         DSC_TRY(copy_block(s, block, to, err));
         if (visible) /* now, while it is in the processor's cache */

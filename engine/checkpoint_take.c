@@ -23,7 +23,8 @@ typedef struct target {
     int32_t group;
     dsc_plane plane;
     dsc_dtype dtype;
-    int64_t at; /* element of the slice */
+    int64_t at;     /* element of the slice */
+    float *factors; /* of a matrix, instead of all that, where a block's elements go; NULL: none */
 } target;
 
 /* This rank's part of a stored tensor. */
@@ -44,6 +45,11 @@ static bool find_target(const ckpt_take *t, const dsc_layout_tensor *tensor, boo
         s->to.dtype = t->dtype;
     } else if (plane == CKPT_WEIGHTS) {
         s->only_verified = dsc_ckpt_reader_find(t->reader, CKPT_MASTER, tensor->spec->name, NULL) != NULL;
+    } else if (dsc_ckpt_is_factors(plane)) {
+        if (!dsc_ckpt_stores(&(dsc_run_state) { .recipe = t->recipe }, plane,
+                             t->c->layout->group[tensor->group].matrices))
+            return false;
+        s->to.factors = dsc_zero_factors(t->c->zero, (int32_t)(tensor - t->c->layout->tensor), plane == CKPT_COLS);
     } else if (plane != CKPT_MASTER) {
         s->to.plane = (dsc_plane)(DSC_PLANE_MOMENT1 + (plane - CKPT_MOMENT1));
         s->to.dtype = dsc_zero_dtype(t->c->zero, DSC_PLANE_MOMENT1);
@@ -61,6 +67,10 @@ static bool find_span(const ckpt_take *t, int32_t index, ckpt_plane plane, span 
     dsc_zero_slice_get(t->c->zero, tensor->group, &slice);
     *out = (span){ .tensor = NULL };
     out->count = dsc_layout_span(tensor, slice.first, slice.count, &out->first);
+    if (dsc_ckpt_is_factors(plane)) { /* every rank's */
+        out->first = 0;
+        out->count = dsc_ckpt_count(plane, tensor);
+    }
     if (out->count == 0 || !find_target(t, tensor, slice.trainable, plane, out))
         return false;
     out->to.at = tensor->offset + out->first - slice.first;
@@ -142,6 +152,10 @@ static dsc_status put_block(const ckpt_take *t, const span *s, const ckpt_block 
 {
     const int64_t low = dsc_max_i64(s->first, block->first);
     const int64_t high = dsc_min_i64(s->first + s->count, block->first + block->count);
+    if (s->to.factors != NULL) {
+        memcpy(s->to.factors + low, data, (size_t)(high - low) * sizeof *s->to.factors);
+        return DSC_OK;
+    }
     return put(t, &s->to, low - s->first, data + (low - block->first) * (int64_t)dsc_dtype_bytes(s->tensor->dtype),
                s->tensor->dtype, high - low, err);
 }

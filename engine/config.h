@@ -39,6 +39,7 @@ typedef struct dsc_fp16_config {
 typedef enum dsc_optimizer_kind {
     DSC_OPTIMIZER_NONE, /* no "optimizer" section: the run takes AdamW with its defaults and says so */
     DSC_OPTIMIZER_ONEBIT_ADAM,
+    DSC_OPTIMIZER_ADAFACTOR,
     DSC_OPTIMIZER_ADAM, /* adam_w_mode false: L2 in the gradient */
     DSC_OPTIMIZER_ADAMW,
     DSC_OPTIMIZER_MUON,
@@ -48,6 +49,15 @@ typedef enum dsc_optimizer_kind {
     DSC_OPTIMIZER_LION,
     DSC_OPTIMIZER_KIND_COUNT
 } dsc_optimizer_kind;
+
+/* Of Adafactor, in torch.optim's words; those of transformers that mean the same are taken into them. */
+typedef struct dsc_adafactor_config {
+    bool of_transformers; /* whose formula it is */
+    double beta2_decay, d, decay_rate, clip_threshold;
+    double eps_root, eps_weights;
+    bool scale_parameter, relative_step, warmup_init;
+    bool has_beta1; /* optimizer.beta1 is one: first moments are kept */
+} dsc_adafactor_config;
 
 typedef struct dsc_optimizer_config {
     dsc_optimizer_kind kind;
@@ -62,6 +72,7 @@ typedef struct dsc_optimizer_config {
     double max_coeff, min_coeff; /* of Lamb */
     int64_t freeze_step;         /* of OneBitAdam */
     bool bias_correction, nesterov, eps_inside_sqrt;
+    dsc_adafactor_config adafactor;
 } dsc_optimizer_config;
 
 typedef enum dsc_schedule_kind {

@@ -45,6 +45,8 @@ static dsc_status read_lr(dsc_config_parse_state *s, const cJSON *item, dsc_para
 {
     double lr = 0;
     DSC_TRY(number(s, item, &lr));
+    if (s->config->optimizer.adafactor.relative_step && s->config->optimizer.kind == DSC_OPTIMIZER_ADAFACTOR)
+        return bad(s, item, "Adafactor makes its own rate (relative_step); use lr_scale");
     if (s->config->optimizer.lr == 0)
         return bad(s, item, "lr is taken as a share of the optimizer's lr, which is 0; use lr_scale");
     group->lr_scale = lr / s->config->optimizer.lr;

@@ -42,6 +42,10 @@ static const optimizer_row rows[DSC_OPTIMIZER_KIND_COUNT] = {
                                     { DSC_ID_BETAS, DSC_ID_EPS, DSC_ID_BIAS_CORRECTION, DSC_ID_EPS_INSIDE_SQRT,
                                       DSC_ID_AMSGRAD, DSC_ID_FREEZE_STEP, DSC_ID_CUDA_AWARE, DSC_ID_COMM_BACKEND,
                                       END } },
+    [DSC_OPTIMIZER_ADAFACTOR] = { "Adafactor", false, 1e-2, 0, 0, 0,
+                                  { DSC_ID_EPS, DSC_ID_BETA2_DECAY, DSC_ID_D, DSC_ID_DECAY_RATE, DSC_ID_CLIP_THRESHOLD,
+                                    DSC_ID_BETA1, DSC_ID_SCALE_PARAMETER, DSC_ID_RELATIVE_STEP, DSC_ID_WARMUP_INIT,
+                                    DSC_ID_MAXIMIZE, DSC_ID_FOREACH, END } },
     [DSC_OPTIMIZER_MUON] = { "Muon", true, 0.02, 0.9, 0.95, 1e-10,
                              { DSC_ID_BETAS, DSC_ID_EPS, DSC_ID_MOMENTUM, DSC_ID_NESTEROV, DSC_ID_MUON_LR,
                                DSC_ID_ADAM_LR, DSC_ID_NS_STEPS, DSC_ID_NS_METHOD, END } },
@@ -50,7 +54,7 @@ static const optimizer_row rows[DSC_OPTIMIZER_KIND_COUNT] = {
 /* Of DeepSpeed and of torch.optim, and not built. */
 static const char *const optimizers_known[] = {
     "MuAdam",    "MuAdamW", "MuSGD", "ZeroOneAdam", "OneBitLamb", "FusedAdam", "RMSprop",
-    "Adadelta", "Adafactor", "Adamax",  "ASGD",  "LBFGS",      "NAdam",       "RAdam",      "Rprop",     "SparseAdam",
+    "Adadelta", "Adamax",  "ASGD",  "LBFGS",      "NAdam",       "RAdam",      "Rprop",     "SparseAdam",
 };
 
 static dsc_optimizer_kind kind_of(const char *type)
@@ -64,7 +68,8 @@ static dsc_optimizer_kind kind_of(const char *type)
 /* One that others know and that is not built is no spelling mistake. */
 dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *type)
 {
-    static const char *const built[] = { "AdamW", "Adam", "SGD", "Adagrad", "Lion", "Lamb", "Muon", "OneBitAdam" };
+    static const char *const built[] = { "AdamW", "Adam", "SGD",        "Adagrad",  "Lion",
+                                         "Lamb",  "Muon", "OneBitAdam", "Adafactor" };
     char where[256], value[128];
     if (type == NULL || kind_of(type->valuestring) != DSC_OPTIMIZER_NONE)
         return DSC_OK;
@@ -74,7 +79,7 @@ dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *ty
         s->foreign_optimizer |= strcasecmp(optimizers_known[i], type->valuestring) == 0;
     if (s->foreign_optimizer)
         return dsc_config_not_built_at(s, where, "optimizer.type", "%s is not supported in this version; AdamW, Adam, "
-                                       "SGD, Adagrad, Lion, Lamb, Muon and OneBitAdam work", value);
+                                       "SGD, Adagrad, Lion, Lamb, Muon, Adafactor and OneBitAdam work", value);
     return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "optimizer.type: %s is no optimizer; did you mean \"%s\"?", value,
                     dsc_config_nearest_word(type->valuestring, built, DSC_COUNT(built), "AdamW"));
 }
@@ -125,6 +130,7 @@ static dsc_status fill_values(dsc_config_parse_state *s, const optimizer_row *ro
     static const int filled[] = { DSC_ID_BETAS, DSC_ID_EPS, DSC_ID_WEIGHT_DECAY };
     dsc_config *config = s->config;
     dsc_optimizer_config *o = &config->optimizer;
+    bool from_text;
     o->beta1 = s->is_auto[DSC_ID_BETAS] ? rows[DSC_OPTIMIZER_ADAM].beta1 : row->beta1;
     o->beta2 = s->is_auto[DSC_ID_BETAS] ? rows[DSC_OPTIMIZER_ADAM].beta2 : row->beta2;
     DSC_TRY(fill_betas(s));
@@ -132,6 +138,10 @@ static dsc_status fill_values(dsc_config_parse_state *s, const optimizer_row *ro
         o->lr = row->lr;
     if (s->given[DSC_ID_EPS] == NULL)
         o->eps = row->eps;
+    if (row != &rows[DSC_OPTIMIZER_ADAFACTOR] && cJSON_IsArray(s->given[DSC_ID_EPS]))
+        return dsc_config_fail(s, DSC_ID_EPS, DSC_ERR_CONFIG, "a list; %s has one number", row->type);
+    if (dsc_config_has(s, DSC_ID_BETA1))
+        (void)dsc_value_float(s->given[DSC_ID_BETA1], &o->beta1, &from_text);
     if (s->is_auto[DSC_ID_LR]) {
         o->lr = TRAINER_LR;
         config->auto_mask |= DSC_CONFIG_AUTO_LR;
@@ -213,6 +223,7 @@ static dsc_recipe recipe_of(const dsc_optimizer_config *o)
     case DSC_OPTIMIZER_LION: return DSC_RECIPE_LION;
     case DSC_OPTIMIZER_LAMB: return DSC_RECIPE_LAMB;
     case DSC_OPTIMIZER_MUON: return DSC_RECIPE_MUON;
+    case DSC_OPTIMIZER_ADAFACTOR: return o->adafactor.has_beta1 ? DSC_RECIPE_ADAFACTOR_M : DSC_RECIPE_ADAFACTOR;
     default: return DSC_RECIPE_ADAMW;
     }
 }
@@ -243,6 +254,7 @@ dsc_status dsc_config_fill_optimizer(dsc_config_parse_state *s)
     case DSC_OPTIMIZER_SGD: DSC_TRY(fill_sgd(s)); break;
     case DSC_OPTIMIZER_MUON: DSC_TRY(fill_muon(s)); break;
     case DSC_OPTIMIZER_LAMB: DSC_TRY(check_lamb(s)); break;
+    case DSC_OPTIMIZER_ADAFACTOR: DSC_TRY(dsc_config_fill_adafactor(s)); break;
     default: DSC_TRY(fill_adam(s));
     }
     o->recipe = recipe_of(o);

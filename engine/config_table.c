@@ -19,8 +19,8 @@ const dsc_config_key dsc_config_keys[DSC_KEY_COUNT] = {
 
 const char *dsc_key_type_text(dsc_key_type type)
 {
-    static const char *const text[] = { "object", "integer", "number",         "boolean", "string",
-                                        "choice", "number",  "string or list", "list",    "any" };
+    static const char *const text[] = { "object", "integer",        "number",         "boolean", "string", "choice",
+                                        "number", "number or list", "string or list", "list",    "any" };
     return text[type];
 }
 

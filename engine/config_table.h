@@ -22,6 +22,7 @@ typedef enum dsc_key_type {
     DSC_KEY_TEXT,
     DSC_KEY_CHOICE,
     DSC_KEY_RATE,
+    DSC_KEY_NUMBERS,
     DSC_KEY_TEXTS,
     DSC_KEY_LIST,
     DSC_KEY_ANY
@@ -146,6 +147,7 @@ dsc_status dsc_config_fill_modes(dsc_config_parse_state *s); /* stage and precis
 dsc_status dsc_config_states(dsc_config_parse_state *s);
 dsc_status dsc_config_fill_fields(dsc_config_parse_state *s); /* all other fields, these among them: */
 dsc_status dsc_config_fill_training(dsc_config_parse_state *s); /* optimizer and scheduler */
+dsc_status dsc_config_fill_adafactor(dsc_config_parse_state *s);
 dsc_status dsc_config_fill_offload(dsc_config_parse_state *s);
 dsc_status dsc_config_check_onebit(dsc_config_parse_state *s); /* after the others */
 dsc_status dsc_config_fill_elastic(dsc_config_parse_state *s);

@@ -199,6 +199,17 @@ static bool text_fits(const cJSON *item, int32_t bytes)
     return true;
 }
 
+static bool numbers_fit(const char *range, const cJSON *item, bool *from_text)
+{
+    double d;
+    if (!cJSON_IsArray(item))
+        return dsc_value_float(item, &d, from_text) && in_range(range, d);
+    for (const cJSON *each = item->child; each != NULL; each = each->next)
+        if (!cJSON_IsNull(each) && !(dsc_value_float(each, &d, from_text) && in_range(range, d)))
+            return false;
+    return true;
+}
+
 static bool texts_fit(const cJSON *item)
 {
     int count = 0;
@@ -235,6 +246,9 @@ bool dsc_value_fits(const dsc_config_key *key, const cJSON *item, bool *from_tex
         snprintf(expected, expected_bytes, "a number%s%s (or a list of one: there is one parameter group)", join,
                  key->range);
         return dsc_value_float(only_element(item), &d, from_text) && in_range(key->range, d);
+    case DSC_KEY_NUMBERS:
+        snprintf(expected, expected_bytes, "a number%s%s (or, of Adafactor, a list of two)", join, key->range);
+        return numbers_fit(key->range, item, from_text);
     case DSC_KEY_CHOICE: {
         const size_t length = strcspn(key->range, "/");
         snprintf(expected, expected_bytes, "one of %.*s", (int)length, key->range);
@@ -281,7 +295,7 @@ bool dsc_value_is_default(const dsc_config_key *key, const cJSON *item)
         DSC_ASSERT(known);
         return dsc_value_int(item, &i, &from_text) && i == wanted;
     }
-    case DSC_KEY_FLOAT: case DSC_KEY_RATE:
+    case DSC_KEY_FLOAT: case DSC_KEY_RATE: case DSC_KEY_NUMBERS:
         return dsc_value_float(only_element(item), &d, &from_text) && d == number(def, NULL);
     case DSC_KEY_CHOICE: {
         char word[64];
@@ -320,8 +334,8 @@ void dsc_value_store(const dsc_config_key *key, const cJSON *item, dsc_config *c
             ok = whole(number(def, NULL), &i);
         memcpy(field, &i, sizeof i);
         break;
-    case DSC_KEY_FLOAT: case DSC_KEY_RATE:
-        if (item != NULL)
+    case DSC_KEY_FLOAT: case DSC_KEY_RATE: case DSC_KEY_NUMBERS:
+        if (item != NULL && !(key->type == DSC_KEY_NUMBERS && cJSON_IsArray(item)))
             ok = dsc_value_float(only_element(item), &d, &from_text);
         else if (*def != 0)
             d = number(def, NULL);

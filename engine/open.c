@@ -378,7 +378,8 @@ static int64_t checkpoint_bytes(const dsc_engine *engine)
 }
 
 /* Small structures and library scratch are known exactly only now; both are in place before the first step. Where
- * nothing was opened, what was planned for libraries stays. */
+ * nothing was opened, what was planned for libraries stays, and what was for structures comes beside those that are
+ * there. */
 static void complete_plan(dsc_engine *engine)
 {
     static const dsc_tag late[] = { DSC_TAG_CONTROL, DSC_TAG_LIBRARY, DSC_TAG_IO };
@@ -388,6 +389,8 @@ static void complete_plan(dsc_engine *engine)
     for (size_t i = 0; i < (engine->plan_only ? 1 : DSC_COUNT(late)); i++) {
         for (int tier = 0; tier < DSC_TIER_COUNT && (late[i] != DSC_TAG_IO || engine->zero != NULL); tier++) {
             int64_t now = stats.count[late[i]][tier].current_bytes;
+            if (engine->plan_only)
+                now += plan->bytes[late[i]][tier];
             if (late[i] == DSC_TAG_CONTROL && tier == DSC_TIER_HOST)
                 now += checkpoint_bytes(engine);
             plan->tier_bytes[tier] += now - plan->bytes[late[i]][tier];

@@ -1,4 +1,5 @@
 /* optimizer.c - the scalars of one update, in double, rounded once. SPDX-License-Identifier: Apache-2.0 */
+#include <float.h>
 #include <math.h>
 
 #include "engine/internal.h"
@@ -17,6 +18,7 @@ typedef struct terms {
     const dsc_config *config;
     int64_t update; /* from 1 */
     double lr, weight_decay;
+    double grad_norm; /* of the gradients that the recipe sees */
 } terms;
 
 /* Those that are not named below do nothing. */
@@ -112,12 +114,44 @@ static void muon_scalars(const terms *t, dsc_update_scalars *s)
     decouple(t, s);
 }
 
+/* Of matrices and of all else; transformers' weights decay by a tensor's own rate. What is 0 there divides nothing. */
+static void adafactor_scalars(const terms *t, dsc_update_scalars *s)
+{
+    const dsc_adafactor_config *a = &t->config->optimizer.adafactor;
+    const double least = a->of_transformers ? 0.0 : a->eps_root;
+    betas(t->config->optimizer.beta1, 0.0, s);
+    s->one_minus_beta2 = (float)pow((double)t->update, a->beta2_decay);
+    s->l2 = 0.0f;
+    s->eps = a->of_transformers ? (float)a->eps_root : 0.0f;
+    s->eps_root = fmaxf((float)(least * least), FLT_MIN);
+    s->mean_least = fmaxf((float)least, FLT_MIN);
+    s->factor_most = (float)fmin(1.0 / least, (double)FLT_MAX);
+    s->trust_least = (float)a->eps_weights;
+    s->trust_most = (float)a->d;
+    s->by_weights = a->scale_parameter;
+    s->grad_norm = (float)fmin(t->grad_norm, (double)FLT_MAX);
+    if (a->of_transformers) {
+        s->shrink = (float)(t->lr * t->weight_decay);
+        return;
+    }
+    decouple(t, s);
+    s->step_size = (float)fmin(t->lr, 1.0 / sqrt((double)t->update));
+}
+
 static void sgd_scalars(const terms *t, dsc_update_scalars *s) {}
 
 static void (*const scalars_of[DSC_RECIPE_COUNT])(const terms *t, dsc_update_scalars *s) = {
-    [DSC_RECIPE_ADAMW] = adam_scalars,       [DSC_RECIPE_SGD] = sgd_scalars,   [DSC_RECIPE_MOMENTUM] = momentum_scalars,
-    [DSC_RECIPE_ADAGRAD] = adagrad_scalars,  [DSC_RECIPE_LION] = lion_scalars, [DSC_RECIPE_LAMB] = lamb_scalars,
+    [DSC_RECIPE_ADAMW] = adam_scalars,
+    [DSC_RECIPE_SGD] = sgd_scalars,
+    [DSC_RECIPE_MOMENTUM] = momentum_scalars,
+    [DSC_RECIPE_ADAGRAD] = adagrad_scalars,
+    [DSC_RECIPE_LION] = lion_scalars,
+    [DSC_RECIPE_LAMB] = lamb_scalars,
     [DSC_RECIPE_MUON] = muon_scalars,
+    [DSC_RECIPE_ADAFACTOR] = adafactor_scalars,
+    [DSC_RECIPE_ADAFACTOR_FLAT] = adafactor_scalars,
+    [DSC_RECIPE_ADAFACTOR_M] = adafactor_scalars,
+    [DSC_RECIPE_ADAFACTOR_FLAT_M] = adafactor_scalars,
 };
 
 static void group_terms(const dsc_param_group *group, terms *t)
@@ -141,7 +175,8 @@ static void compute(const dsc_config *config, double sumsq, double scale, int64_
     for (int32_t c = 0; c < out->class_count; c++) {
         const bool of_rest = c >= classes;
         const int32_t of_group = c % classes;
-        terms t = { config, update, of_rest ? lr * o->rest_scale : lr, c % 2 == 0 ? o->weight_decay : 0.0 };
+        terms t = { config, update, of_rest ? lr * o->rest_scale : lr, c % 2 == 0 ? o->weight_decay : 0.0,
+                    norm * clip_coefficient(config->gradient_clipping, norm) };
         if (of_group >= 2)
             group_terms(&config->own.group[of_group / 2 - 1], &t);
         out->scalars[c].grad_scale = (float)(clip_coefficient(config->gradient_clipping, norm) / scale);

@@ -132,9 +132,17 @@ static double iteration_of(const dsc_schedule_config *s, int64_t step)
     return (double)s->last_batch_iteration + (double)(step - 1);
 }
 
+/* transformers' Adafactor makes its own. */
+static double relative_lr(const dsc_optimizer_config *o, int64_t step)
+{
+    return fmin(o->adafactor.warmup_init ? 1e-6 * (double)step : o->lr, 1.0 / sqrt((double)step));
+}
+
 static double unscaled_lr(const dsc_config *config, int64_t step)
 {
     const dsc_schedule_config *s = &config->schedule;
+    if (config->optimizer.kind == DSC_OPTIMIZER_ADAFACTOR && config->optimizer.adafactor.relative_step)
+        return relative_lr(&config->optimizer, step);
     if (s->kind == DSC_SCHEDULE_NONE)
         return config->optimizer.lr;
     if (s->kind >= DSC_SCHEDULE_CONSTANT)

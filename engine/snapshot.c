@@ -226,6 +226,7 @@ static dsc_status begin_again(dsc_engine *engine, dsc_recipe recipe, dsc_error *
                                        err));
             }
     }
+    dsc_zero_forget_factors(engine->zero);
     return dsc_engine_init_params(engine, err);
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/classifier.h"
 #include "kernels/embedding.h"
 #include "kernels/exact.h"
+#include "kernels/factors.h"
 #include "kernels/gelu.h"
 #include "kernels/gemm.h"
 #include "kernels/layernorm.h"
@@ -66,8 +67,9 @@ typedef struct dsc_kernel_table { dsc_kernel_fn fn[DSC_KERNEL_COUNT]; } dsc_kern
 void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps);
 /* One per op file; called by dsc_kernel_table_init. */
 void dsc_exact_init(dsc_kernel_table *table, uint32_t caps);      /* CAST CAST_STOCHASTIC FOLD ADD SUMSQ */
-void dsc_update_init(dsc_kernel_table *table, uint32_t caps);     /* ADAMW SGD MOMENTUM ADAGRAD LION LAMB MUON */
+void dsc_update_init(dsc_kernel_table *table, uint32_t caps);     /* ADAMW SGD MOMENTUM ... */
 void dsc_product_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_factors_init(dsc_kernel_table *table, uint32_t caps);    /* MATRIX_SQUARES */
 void dsc_quant_init(dsc_kernel_table *table, uint32_t caps);      /* QUANTIZE DEQUANTIZE FOLD_QUANTIZED */
 void dsc_signs_init(dsc_kernel_table *table, uint32_t caps);      /* SIGNS_ADD _PACK _FOLD _UNPACK _MASK */
 void dsc_gemm_init(dsc_kernel_table *table, uint32_t caps);       /* GEMM COLSUM */

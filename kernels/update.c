@@ -13,6 +13,22 @@ const dsc_recipe_info dsc_recipes[DSC_RECIPE_COUNT] = {
     [DSC_RECIPE_LION] = { "lion", 1, { "exp_avg" }, DSC_NEEDS_NOTHING, DSC_RECIPE_LION },
     [DSC_RECIPE_LAMB] = { "lamb", 2, { "exp_avg", "exp_avg_sq" }, DSC_NEEDS_NORMS, DSC_RECIPE_LAMB },
     [DSC_RECIPE_MUON] = { "muon", 1, { "exp_avg", "exp_avg_sq" }, DSC_NEEDS_MATRICES, DSC_RECIPE_ADAMW },
+    [DSC_RECIPE_ADAFACTOR] = { "adafactor",
+                               0,
+                               { "exp_avg_sq" },
+                               DSC_NEEDS_RMS | DSC_NEEDS_FACTORS,
+                               DSC_RECIPE_ADAFACTOR_FLAT },
+    [DSC_RECIPE_ADAFACTOR_FLAT] = { "adafactor_flat", 1, { "exp_avg_sq" }, DSC_NEEDS_RMS, DSC_RECIPE_ADAFACTOR_FLAT },
+    [DSC_RECIPE_ADAFACTOR_M] = { "adafactor_m",
+                                 1,
+                                 { "exp_avg", "exp_avg_sq" },
+                                 DSC_NEEDS_RMS | DSC_NEEDS_FACTORS,
+                                 DSC_RECIPE_ADAFACTOR_FLAT_M },
+    [DSC_RECIPE_ADAFACTOR_FLAT_M] = { "adafactor_flat_m",
+                                      2,
+                                      { "exp_avg", "exp_avg_sq" },
+                                      DSC_NEEDS_RMS,
+                                      DSC_RECIPE_ADAFACTOR_FLAT_M },
 };
 
 dsc_recipe dsc_recipe_find(const char *name)
@@ -40,6 +56,7 @@ static dsc_status run(const dsc_update_ops *ops, dsc_recipe recipe, const char *
     if (a->state_dtype != DSC_F32 && a->state_dtype != DSC_BF16)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, name, "no states of dtype %d", (int)a->state_dtype);
     DSC_ASSERT(a->first >= 0);
+    DSC_ASSERT((dsc_recipes[recipe].needs & DSC_NEEDS_FACTORS) == 0 || (a->cols >= 1 && a->at >= 0));
     DSC_ASSERT(a->direction == NULL || dsc_recipes[recipe].needs != DSC_NEEDS_NOTHING);
     DSC_ASSERT(a->param_half == NULL || dsc_dtype_is_half(a->half_dtype));
     dsc_blocks_run(a, a->count, team, &step, step_blocks);
@@ -53,7 +70,8 @@ static dsc_status run(const dsc_update_ops *ops, dsc_recipe recipe, const char *
     }
 #define VARIANTS(isa)                                                                            \
     VARIANT(ADAMW, isa) VARIANT(SGD, isa) VARIANT(MOMENTUM, isa) VARIANT(ADAGRAD, isa) VARIANT(LION, isa) \
-    VARIANT(LAMB, isa) VARIANT(MUON, isa)                                                         \
+    VARIANT(LAMB, isa) VARIANT(MUON, isa) VARIANT(ADAFACTOR, isa) VARIANT(ADAFACTOR_FLAT, isa)   \
+    VARIANT(ADAFACTOR_M, isa) VARIANT(ADAFACTOR_FLAT_M, isa)                                     \
     static void table_##isa(dsc_kernel_table *table)                                             \
     {                                                                                            \
         table->fn[DSC_KERNEL_ADAMW] = run_ADAMW_##isa;                                           \
@@ -63,6 +81,10 @@ static dsc_status run(const dsc_update_ops *ops, dsc_recipe recipe, const char *
         table->fn[DSC_KERNEL_LION] = run_LION_##isa;                                             \
         table->fn[DSC_KERNEL_LAMB] = run_LAMB_##isa;                                             \
         table->fn[DSC_KERNEL_MUON] = run_MUON_##isa;                                             \
+        table->fn[DSC_KERNEL_ADAFACTOR] = run_ADAFACTOR_##isa;                                   \
+        table->fn[DSC_KERNEL_ADAFACTOR_FLAT] = run_ADAFACTOR_FLAT_##isa;                         \
+        table->fn[DSC_KERNEL_ADAFACTOR_M] = run_ADAFACTOR_M_##isa;                               \
+        table->fn[DSC_KERNEL_ADAFACTOR_FLAT_M] = run_ADAFACTOR_FLAT_M_##isa;                     \
     }
 VARIANTS(ref)
 VARIANTS(avx2)

@@ -18,29 +18,35 @@ extern "C" {
 #define DSC_UPDATE_STATES_MAX 2
 
 typedef enum dsc_recipe {
-    DSC_RECIPE_ADAMW,    /* exp_avg, exp_avg_sq */
-    DSC_RECIPE_SGD,      /* no states */
-    DSC_RECIPE_MOMENTUM, /* momentum_buffer */
-    DSC_RECIPE_ADAGRAD,  /* sum */
-    DSC_RECIPE_LION,     /* exp_avg */
-    DSC_RECIPE_LAMB,     /* exp_avg, exp_avg_sq */
-    DSC_RECIPE_MUON,     /* exp_avg */
+    DSC_RECIPE_ADAMW,            /* exp_avg, exp_avg_sq */
+    DSC_RECIPE_SGD,              /* no states */
+    DSC_RECIPE_MOMENTUM,         /* momentum_buffer */
+    DSC_RECIPE_ADAGRAD,          /* sum */
+    DSC_RECIPE_LION,             /* exp_avg */
+    DSC_RECIPE_LAMB,             /* exp_avg, exp_avg_sq */
+    DSC_RECIPE_MUON,             /* exp_avg */
+    DSC_RECIPE_ADAFACTOR,        /* of a matrix: no states */
+    DSC_RECIPE_ADAFACTOR_FLAT,   /* of all else: exp_avg_sq */
+    DSC_RECIPE_ADAFACTOR_M,      /* with a first moment: exp_avg */
+    DSC_RECIPE_ADAFACTOR_FLAT_M, /* exp_avg, exp_avg_sq */
     DSC_RECIPE_COUNT
 } dsc_recipe;
 
-/* What an element's step depends on beside its own numbers; whoever runs the recipe makes it in a pass before. */
-typedef enum dsc_recipe_needs {
-    DSC_NEEDS_NOTHING,
-    DSC_NEEDS_NORMS,   /* how far a tensor is stepped: the norms of its weights and of its direction */
-    DSC_NEEDS_MATRICES /* where to: its tensor's whole direction, orthogonalised */
-} dsc_recipe_needs;
+/* What an element's step depends on beside its own numbers; whoever runs the recipe makes it in passes before. */
+enum {
+    DSC_NEEDS_NOTHING = 0,
+    DSC_NEEDS_NORMS = 1, /* how far a tensor is stepped: the ratio of the norms of its weights and of its direction */
+    DSC_NEEDS_RMS = 2,   /* likewise: their root mean squares */
+    DSC_NEEDS_MATRICES = 4, /* where to: its tensor's whole direction, orthogonalised */
+    DSC_NEEDS_FACTORS = 8   /* the second moment of its matrix, as one factor for its row and one for its column */
+};
 
 typedef struct dsc_recipe_info {
     const char *name; /* in a checkpoint's manifest */
     int32_t state_count;
     const char *state_name[DSC_UPDATE_STATES_MAX]; /* of its tensors there: "exp_avg"; also of the rest's */
-    dsc_recipe_needs needs;
-    dsc_recipe rest; /* what is no hidden matrix goes by it, where this one is for matrices; else itself */
+    uint32_t needs;
+    dsc_recipe rest; /* what is no (of MUON: hidden) matrix goes by it, where this one is for matrices; else itself */
 } dsc_recipe_info;
 extern const dsc_recipe_info dsc_recipes[DSC_RECIPE_COUNT];
 /* Of any element that a run of it updates. */
@@ -62,7 +68,14 @@ typedef struct dsc_update_scalars {
     float step_size;      /* the rate; of Adam lr / bias_correction1 */
     float inv_sqrt_bias2; /* 1 / sqrt(bias_correction2) */
     float eps, eps_root;  /* added to the root; of LAMB also under it */
-    float trust_least, trust_most; /* of LAMB: bounds of what its caller multiplies a tensor's step_size by */
+    /* Of LAMB's callers: bounds of what they multiply a tensor's step_size by. Of ADAFACTOR's: the least root mean
+     * square of its weights, and the most of its direction. */
+    float trust_least, trust_most;
+    /* Of ADAFACTOR: the most that the factors of a row and a column make, and what weights lose where they decay by
+     * their tensor's own rate: lr * weight_decay, which its callers multiply as they do step_size. Of them: what a mean
+     * of rows is at least, and the norm of all gradients after grad_scale. */
+    float factor_most, shrink, mean_least, grad_norm;
+    int32_t by_weights; /* of ADAFACTOR's callers: a tensor's rate is times the root mean square of its weights */
     int32_t nesterov;
     int32_t ns_steps;     /* of MUON's callers: Newton-Schulz steps */
 } dsc_update_scalars;
@@ -95,6 +108,16 @@ typedef struct dsc_update_scalars {
  *   m = fma(one_minus_beta1, g - m, m);  u = nesterov ? fma(-one_minus_beta1, m - g, m) : m
  *   p = p * decay;  p = fma(-step_size, along, p)
  * where `along` is made of the whole tensor's u. With `direction` u is all that is written.
+ * ADAFACTOR (Shazeer & Stern 2018), of element n = at + i of a matrix:
+ *   f = min(row[n / cols] * col[n % cols], factor_most);  u = g * f
+ *   p = p * decay;  p = fma(-shrink, p, p);  p = fma(-step_size, u, p)
+ * ADAFACTOR_FLAT, state v:
+ *   q = fma(g, g, eps);  v = fma(one_minus_beta2, q - v, v);  u = g / sqrt(max(v, eps_root))
+ *   p = p * decay;  p = fma(-shrink, p, p);  p = fma(-step_size, u, p)
+ * ADAFACTOR_M, state m, and ADAFACTOR_FLAT_M, states m, v: u as of those, then
+ *   w = step_size * u;  m = fma(beta1, m, one_minus_beta1 * w)
+ *   p = p * decay;  p = fma(-shrink, p, p);  p = p - m
+ * Of all four: step_size is times what the tensor's norms make of it; with `direction` u is all that is written.
  * and param_half[i] = round(p) to half_dtype when param_half is not NULL.
  * States kept in BF16: p takes those above as they are; what is kept of them is rounded by chance, as CAST_STOCHASTIC
  * does it, with the lower (state 0) and upper (state 1) 16 bits of word n % 4 of block n / 4 of (seed, stream),
@@ -106,6 +129,8 @@ typedef struct dsc_update_args {
     uint16_t *param_half;               /* [count] written, or NULL */
     float *direction;                   /* [count] of recipes with needs: written, and nothing else; or NULL */
     const float *along;                 /* [count] of MUON, where `direction` is NULL */
+    const float *row, *col;             /* of ADAFACTOR and ADAFACTOR_M: of the whole matrix, >= 0 */
+    int64_t at, cols;                   /* likewise: element 0 of it is this one, row by row */
     dsc_dtype half_dtype;               /* BF16 or F16 */
     int64_t count;
     dsc_dtype state_dtype;              /* F32 or BF16 */

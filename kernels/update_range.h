@@ -28,8 +28,13 @@ typedef struct dsc_update_kind {
 } dsc_update_kind;
 
 /* How many of them has a recipe, where the compiler has to know. */
-#define DSC_UPDATE_STATES_OF(recipe) \
-    ((recipe) == DSC_RECIPE_ADAMW || (recipe) == DSC_RECIPE_LAMB ? 2 : (recipe) == DSC_RECIPE_SGD ? 0 : 1)
+#define DSC_UPDATE_STATES_OF(recipe)                                                                                   \
+    ((recipe) == DSC_RECIPE_ADAMW || (recipe) == DSC_RECIPE_LAMB || (recipe) == DSC_RECIPE_ADAFACTOR_FLAT_M ? 2        \
+     : (recipe) == DSC_RECIPE_SGD || (recipe) == DSC_RECIPE_ADAFACTOR                                       ? 0        \
+                                                                                                            : 1)
+
+/* Recipes whose elements have something made before: an array of it, or their row's and column's. */
+#define DSC_UPDATE_HAS_FACTORS(recipe) ((recipe) == DSC_RECIPE_ADAFACTOR || (recipe) == DSC_RECIPE_ADAFACTOR_M)
 
 /* Writing around the caches wants whole registers. */
 static inline dsc_copy_kind dsc_update_copy_kind(const dsc_update_args *a, int64_t first, size_t register_bytes)

@@ -6,8 +6,11 @@
 #include "kernels/scalar.h"
 #include "kernels/update_range.h"
 
-/* From the gradient's sum, weight and states of an element to the new ones. */
-typedef struct element { float p, state[DSC_UPDATE_STATES_MAX], along; } element;
+/* From the gradient's sum, weight and states of an element to the new ones; `along` is MUON's, or the product of its
+ * row's and its column's factor. */
+typedef struct element {
+    float p, state[DSC_UPDATE_STATES_MAX], along;
+} element;
 
 static float gradient(const dsc_update_scalars *s, float sum, float p)
 {
@@ -87,6 +90,74 @@ static void muon(const dsc_update_scalars *s, float g, element *e)
     e->p = fmaf(-s->step_size, e->along, p);
 }
 
+static float adafactor_direction(const dsc_update_scalars *s, float g, element *e)
+{
+    return g * fminf(e->along, s->factor_most);
+}
+
+/* v is the new one after it. */
+static float flat(const dsc_update_scalars *s, float g, float *v)
+{
+    const float q = fmaf(g, g, s->eps);
+    *v = fmaf(s->one_minus_beta2, q - *v, *v);
+    return g / sqrtf(fmaxf(*v, s->eps_root));
+}
+
+static float adafactor_flat_direction(const dsc_update_scalars *s, float g, element *e)
+{
+    return flat(s, g, &e->state[0]);
+}
+
+static float adafactor_flat_m_direction(const dsc_update_scalars *s, float g, element *e)
+{
+    return flat(s, g, &e->state[1]);
+}
+
+static float decayed(const dsc_update_scalars *s, float p)
+{
+    const float kept = p * s->decay;
+    return fmaf(-s->shrink, kept, kept);
+}
+
+static void step_along(const dsc_update_scalars *s, float u, element *e)
+{
+    e->p = fmaf(-s->step_size, u, decayed(s, e->p));
+}
+
+static void step_by_moment(const dsc_update_scalars *s, float u, element *e)
+{
+    const float w = s->step_size * u;
+    const float weighted = s->one_minus_beta1 * w;
+    e->state[0] = fmaf(s->beta1, e->state[0], weighted);
+    e->p = decayed(s, e->p) - e->state[0];
+}
+
+static void adafactor(const dsc_update_scalars *s, float g, element *e)
+{
+    step_along(s, adafactor_direction(s, g, e), e);
+}
+
+static void adafactor_flat(const dsc_update_scalars *s, float g, element *e)
+{
+    step_along(s, adafactor_flat_direction(s, g, e), e);
+}
+
+static void adafactor_m(const dsc_update_scalars *s, float g, element *e)
+{
+    step_by_moment(s, adafactor_direction(s, g, e), e);
+}
+
+static void adafactor_flat_m(const dsc_update_scalars *s, float g, element *e)
+{
+    step_by_moment(s, adafactor_flat_m_direction(s, g, e), e);
+}
+
+static float along(const dsc_update_args *a, int64_t i)
+{
+    const int64_t n = a->at + i;
+    return a->row != NULL ? a->row[n / a->cols] * a->col[n % a->cols] : a->along != NULL ? a->along[i] : 0.0f;
+}
+
 typedef void (*recipe_fn)(const dsc_update_scalars *s, float g, element *e);
 
 static inline void all(const dsc_update_args *a, int64_t first, int64_t last, recipe_fn recipe, int states)
@@ -94,7 +165,7 @@ static inline void all(const dsc_update_args *a, int64_t first, int64_t last, re
     const dsc_update_scalars s = a->scalars;
     uint32_t word[4] = { 0 };
     for (int64_t i = first; i < last; i++) {
-        element e = { .p = a->master[i], .along = a->along != NULL ? a->along[i] : 0.0f };
+        element e = { .p = a->master[i], .along = along(a, i) };
         for (int k = 0; k < states; k++)
             e.state[k] = dsc_get(a->state[k], i, a->state_dtype);
         recipe(&s, gradient(&s, a->grad[i], e.p), &e);
@@ -126,29 +197,37 @@ STEP(adagrad, DSC_RECIPE_ADAGRAD)
 STEP(lion, DSC_RECIPE_LION)
 STEP(lamb, DSC_RECIPE_LAMB)
 STEP(muon, DSC_RECIPE_MUON)
+STEP(adafactor, DSC_RECIPE_ADAFACTOR)
+STEP(adafactor_flat, DSC_RECIPE_ADAFACTOR_FLAT)
+STEP(adafactor_m, DSC_RECIPE_ADAFACTOR_M)
+STEP(adafactor_flat_m, DSC_RECIPE_ADAFACTOR_FLAT_M)
 
 typedef float (*direction_fn)(const dsc_update_scalars *s, float g, element *e);
 
 static inline void directions(const dsc_update_args *a, int64_t first, int64_t last, direction_fn direction, int states)
 {
     for (int64_t i = first; i < last; i++) {
-        element e = { .p = a->master[i] };
+        element e = { .p = a->master[i], .along = along(a, i) };
         for (int k = 0; k < states; k++)
             e.state[k] = dsc_get(a->state[k], i, a->state_dtype);
         a->direction[i] = direction(&a->scalars, gradient(&a->scalars, a->grad[i], e.p), &e);
     }
 }
 
-#define STEP_OR_DIRECTION(name, recipe)                                                     \
-    static void name##_or_direction(const dsc_update_args *a, int64_t first, int64_t last)  \
-    {                                                                                       \
-        if (a->direction != NULL)                                                           \
-            directions(a, first, last, name##_direction, DSC_UPDATE_STATES_OF(recipe));     \
-        else                                                                                \
-            all_##name(a, first, last);                                                     \
+#define STEP_OR_DIRECTION(name, made, recipe)                                                                          \
+    static void name##_or_direction(const dsc_update_args *a, int64_t first, int64_t last)                             \
+    {                                                                                                                  \
+        if (a->direction != NULL)                                                                                      \
+            directions(a, first, last, made##_direction, DSC_UPDATE_STATES_OF(recipe));                                \
+        else                                                                                                           \
+            all_##name(a, first, last);                                                                                \
     }
-STEP_OR_DIRECTION(lamb, DSC_RECIPE_LAMB)
-STEP_OR_DIRECTION(muon, DSC_RECIPE_MUON)
+STEP_OR_DIRECTION(lamb, lamb, DSC_RECIPE_LAMB)
+STEP_OR_DIRECTION(muon, muon, DSC_RECIPE_MUON)
+STEP_OR_DIRECTION(adafactor, adafactor, DSC_RECIPE_ADAFACTOR)
+STEP_OR_DIRECTION(adafactor_flat, adafactor_flat, DSC_RECIPE_ADAFACTOR_FLAT)
+STEP_OR_DIRECTION(adafactor_m, adafactor, DSC_RECIPE_ADAFACTOR_M)
+STEP_OR_DIRECTION(adafactor_flat_m, adafactor_flat_m, DSC_RECIPE_ADAFACTOR_FLAT_M)
 
 const dsc_update_ops dsc_update_ref = { {
     [DSC_RECIPE_ADAMW] = all_adamw,
@@ -158,4 +237,8 @@ const dsc_update_ops dsc_update_ref = { {
     [DSC_RECIPE_LION] = all_lion,
     [DSC_RECIPE_LAMB] = lamb_or_direction,
     [DSC_RECIPE_MUON] = muon_or_direction,
+    [DSC_RECIPE_ADAFACTOR] = adafactor_or_direction,
+    [DSC_RECIPE_ADAFACTOR_FLAT] = adafactor_flat_or_direction,
+    [DSC_RECIPE_ADAFACTOR_M] = adafactor_m_or_direction,
+    [DSC_RECIPE_ADAFACTOR_FLAT_M] = adafactor_flat_m_or_direction,
 } };

@@ -1,6 +1,6 @@
 /* update_v16.h - the recipes of update.h on sixteen lanes; tails by short loads, and where states are bf16 by the
  * reference, whose bits are the same. Include after v16_*.h and after the words that AVX-512 and AVX2 have each in
- * their own way: v16_ints, v16_sqrt, v16_div, v16_step_towards (0 where c is 0, else copysign(step, c)),
+ * their own way: v16_ints, v16_sqrt, v16_div, v16_min, v16_step_towards (0 where c is 0, else copysign(step, c)),
  * v16_stream_pair (two rounded, around the caches), v16_store_by_chance (rounded to bf16 with the lower or upper half
  * of the random bits), and V16_RANDOMS of v16_random_words. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_UPDATE_V16_H
@@ -10,11 +10,14 @@
 
 typedef struct lanes {
     v16 grad_scale, beta1, one_minus_beta1, beta2, one_minus_beta2, decay, l2, step_size, inv_sqrt_bias2, eps, eps_root;
+    v16 factor_most, shrink;
     bool nesterov;
 } lanes;
 
-/* Weights of 16 elements, their states, and what MUON goes along. */
-typedef struct elements { v16 p, state[DSC_UPDATE_STATES_MAX], along; } elements;
+/* Weights of 16 elements, their states, and what MUON goes along or the factors of ADAFACTOR. */
+typedef struct elements {
+    v16 p, state[DSC_UPDATE_STATES_MAX], along;
+} elements;
 
 V16_INLINE void adam_moments(const lanes *s, v16 g, elements *e)
 {
@@ -82,6 +85,35 @@ V16_INLINE void muon_16(const lanes *s, v16 g, elements *e)
     e->p = v16_fnma(s->step_size, e->along, v16_mul(e->p, s->decay));
 }
 
+V16_INLINE v16 adafactor_direction_16(const lanes *s, v16 g, elements *e)
+{
+    return v16_mul(g, v16_min(e->along, s->factor_most));
+}
+
+/* v is the new one after it. */
+V16_INLINE v16 flat_16(const lanes *s, v16 g, v16 *v)
+{
+    *v = v16_fma(s->one_minus_beta2, v16_sub(v16_fma(g, g, s->eps), *v), *v);
+    return v16_div(g, v16_sqrt(v16_max(*v, s->eps_root)));
+}
+
+V16_INLINE v16 decayed_16(const lanes *s, v16 p)
+{
+    const v16 kept = v16_mul(p, s->decay);
+    return v16_fnma(s->shrink, kept, kept);
+}
+
+V16_INLINE void step_along_16(const lanes *s, v16 u, elements *e)
+{
+    e->p = v16_fnma(s->step_size, u, decayed_16(s, e->p));
+}
+
+V16_INLINE void step_by_moment_16(const lanes *s, v16 u, elements *e)
+{
+    e->state[0] = v16_fma(s->beta1, e->state[0], v16_mul(s->one_minus_beta1, v16_mul(s->step_size, u)));
+    e->p = v16_sub(decayed_16(s, e->p), e->state[0]);
+}
+
 V16_INLINE v16 gradient_16(const lanes *s, v16 grad, v16 p, bool l2)
 {
     const v16 g = v16_mul(grad, s->grad_scale);
@@ -99,8 +131,35 @@ V16_INLINE void recipe_16(const lanes *s, v16 grad, elements *e, dsc_update_kind
     case DSC_RECIPE_LION: lion_16(s, g, e); break;
     case DSC_RECIPE_LAMB: lamb_16(s, g, e); break;
     case DSC_RECIPE_MUON: muon_16(s, g, e); break;
+    case DSC_RECIPE_ADAFACTOR: step_along_16(s, adafactor_direction_16(s, g, e), e); break;
+    case DSC_RECIPE_ADAFACTOR_FLAT: step_along_16(s, flat_16(s, g, &e->state[0]), e); break;
+    case DSC_RECIPE_ADAFACTOR_M: step_by_moment_16(s, adafactor_direction_16(s, g, e), e); break;
+    case DSC_RECIPE_ADAFACTOR_FLAT_M: step_by_moment_16(s, flat_16(s, g, &e->state[1]), e); break;
     case DSC_RECIPE_COUNT: break;
     }
+}
+
+/* Products of the rows' and the columns' factors. */
+V16_INLINE v16 factors_16(const dsc_update_args *a, int64_t i, int64_t left)
+{
+    const int64_t count = left < 16 ? left : 16;
+    int64_t r = (a->at + i) / a->cols, c = (a->at + i) % a->cols;
+    if (c + count <= a->cols)
+        return v16_mul(v16_set(a->row[r]), v16_load(a->col, c, left, DSC_F32));
+    float product[16];
+    for (int64_t j = 0; j < count; j++) {
+        product[j] = a->row[r] * a->col[c];
+        c = c + 1 < a->cols ? c + 1 : 0;
+        r += c == 0;
+    }
+    return v16_load(product, 0, count, DSC_F32);
+}
+
+V16_INLINE v16 along_16(const dsc_update_args *a, int64_t i, int64_t left, dsc_recipe recipe)
+{
+    if (recipe == DSC_RECIPE_MUON && a->direction == NULL)
+        return v16_load(a->along, i, left, DSC_F32);
+    return DSC_UPDATE_HAS_FACTORS(recipe) ? factors_16(a, i, left) : v16_set(0);
 }
 
 /* Returns the new weights of the first `left` of 16 elements; writes them and the states. */
@@ -109,8 +168,7 @@ V16_INLINE v16 step_f32(const dsc_update_args *a, const lanes *s, int64_t i, int
     elements e = { .p = v16_load(a->master, i, left, DSC_F32) };
     for (int k = 0; k < kind.state_count; k++)
         e.state[k] = v16_load(a->state[k], i, left, DSC_F32);
-    if (kind.recipe == DSC_RECIPE_MUON)
-        e.along = v16_load(a->along, i, left, DSC_F32);
+    e.along = along_16(a, i, left, kind.recipe);
     recipe_16(s, v16_load(a->grad, i, left, DSC_F32), &e, kind);
     v16_store(a->master, i, left, DSC_F32, e.p);
     for (int k = 0; k < kind.state_count; k++)
@@ -125,8 +183,7 @@ V16_INLINE v16 step_bf16(const dsc_update_args *a, const lanes *s, int64_t i, v1
     elements e = { .p = v16_load(a->master, i, 16, DSC_F32) };
     for (int k = 0; k < kind.state_count; k++)
         e.state[k] = v16_load(a->state[k], i, 16, DSC_BF16);
-    if (kind.recipe == DSC_RECIPE_MUON)
-        e.along = v16_load(a->along, i, 16, DSC_F32);
+    e.along = along_16(a, i, 16, kind.recipe);
     recipe_16(s, v16_load(a->grad, i, 16, DSC_F32), &e, kind);
     v16_store(a->master, i, 16, DSC_F32, e.p);
     for (int k = 0; k < kind.state_count; k++)
@@ -205,6 +262,8 @@ V16_INLINE lanes lanes_of(const dsc_update_scalars *c)
         .inv_sqrt_bias2 = v16_set(c->inv_sqrt_bias2),
         .eps = v16_set(c->eps),
         .eps_root = v16_set(c->eps_root),
+        .factor_most = v16_set(c->factor_most),
+        .shrink = v16_set(c->shrink),
         .nesterov = c->nesterov != 0,
     };
 }
@@ -230,6 +289,23 @@ V16_INLINE void step(const dsc_update_args *a, int64_t first, int64_t last, dsc_
     DSC_FOR_UPDATE_KIND(recipe, a->scalars.l2 != 0.0f, copy, all(a, start, last, kind));
 }
 
+V16_INLINE v16 direction_16(const lanes *s, v16 g, elements *e, dsc_recipe recipe)
+{
+    switch (recipe) {
+    case DSC_RECIPE_MUON:
+        return muon_direction_16(s, g, e);
+    case DSC_RECIPE_ADAFACTOR:
+    case DSC_RECIPE_ADAFACTOR_M:
+        return adafactor_direction_16(s, g, e);
+    case DSC_RECIPE_ADAFACTOR_FLAT:
+        return flat_16(s, g, &e->state[0]);
+    case DSC_RECIPE_ADAFACTOR_FLAT_M:
+        return flat_16(s, g, &e->state[1]);
+    default:
+        return lamb_direction_16(s, g, e);
+    }
+}
+
 V16_INLINE void directions(const dsc_update_args *args, int64_t first, int64_t last, dsc_recipe recipe,
                            dsc_dtype state_dtype)
 {
@@ -241,8 +317,8 @@ V16_INLINE void directions(const dsc_update_args *args, int64_t first, int64_t l
         for (int k = 0; k < DSC_UPDATE_STATES_OF(recipe); k++)
             e.state[k] = v16_load(a->state[k], i, left, state_dtype);
         const v16 g = gradient_16(&s, v16_load(a->grad, i, left, DSC_F32), e.p, a->scalars.l2 != 0.0f);
-        v16_store(a->direction, i, left, DSC_F32, recipe == DSC_RECIPE_MUON ? muon_direction_16(&s, g, &e)
-                                                                            : lamb_direction_16(&s, g, &e));
+        e.along = along_16(a, i, left, recipe);
+        v16_store(a->direction, i, left, DSC_F32, direction_16(&s, g, &e, recipe));
     }
 }
 
@@ -255,6 +331,10 @@ STEP(adagrad, DSC_RECIPE_ADAGRAD)
 STEP(lion, DSC_RECIPE_LION)
 STEP(lamb, DSC_RECIPE_LAMB)
 STEP(muon, DSC_RECIPE_MUON)
+STEP(adafactor, DSC_RECIPE_ADAFACTOR)
+STEP(adafactor_flat, DSC_RECIPE_ADAFACTOR_FLAT)
+STEP(adafactor_m, DSC_RECIPE_ADAFACTOR_M)
+STEP(adafactor_flat_m, DSC_RECIPE_ADAFACTOR_FLAT_M)
 
 #define STEP_OR_DIRECTION(name, recipe)                                                     \
     static void name##_or_direction(const dsc_update_args *a, int64_t first, int64_t last)  \
@@ -268,6 +348,10 @@ STEP(muon, DSC_RECIPE_MUON)
     }
 STEP_OR_DIRECTION(lamb, DSC_RECIPE_LAMB)
 STEP_OR_DIRECTION(muon, DSC_RECIPE_MUON)
+STEP_OR_DIRECTION(adafactor, DSC_RECIPE_ADAFACTOR)
+STEP_OR_DIRECTION(adafactor_flat, DSC_RECIPE_ADAFACTOR_FLAT)
+STEP_OR_DIRECTION(adafactor_m, DSC_RECIPE_ADAFACTOR_M)
+STEP_OR_DIRECTION(adafactor_flat_m, DSC_RECIPE_ADAFACTOR_FLAT_M)
 
 const dsc_update_ops V16_NAME(update) = { {
     [DSC_RECIPE_ADAMW] = adamw,
@@ -277,6 +361,10 @@ const dsc_update_ops V16_NAME(update) = { {
     [DSC_RECIPE_LION] = lion,
     [DSC_RECIPE_LAMB] = lamb_or_direction,
     [DSC_RECIPE_MUON] = muon_or_direction,
+    [DSC_RECIPE_ADAFACTOR] = adafactor_or_direction,
+    [DSC_RECIPE_ADAFACTOR_FLAT] = adafactor_flat_or_direction,
+    [DSC_RECIPE_ADAFACTOR_M] = adafactor_m_or_direction,
+    [DSC_RECIPE_ADAFACTOR_FLAT_M] = adafactor_flat_m_or_direction,
 } };
 
 #endif

@@ -59,14 +59,32 @@ typedef struct dsc_leaf {
     float *level[DSC_COUNTER_LEVELS_MAX]; /* [slice] each; world-size reproducible sums only */
 } dsc_leaf;
 
+/* How a tensor's update differs from that of others of its class. */
+typedef struct dsc_tensor_step {
+    double rate;  /* what step_size is multiplied by */
+    double scale; /* and what weights lose */
+} dsc_tensor_step;
+
 /* norms.c: what recipes like LAMB need of whole tensors, whose elements lie in several ranks' slices. */
 typedef struct dsc_norms {
     dsc_buf device_buf, host_buf;             /* [tensor_count][2] sums of squares: of weights, of directions */
     dsc_buf all_buf;                          /* [W][piece] of every rank's */
     dsc_buf direction_buf, host_direction_buf; /* directions of one piece of a tensor, before they are squared */
     int64_t piece_sums;
-    double *trust; /* [tensor_count] what an update multiplies step_size by */
+    dsc_tensor_step *step; /* [tensor_count] */
 } dsc_norms;
+
+/* factors.c: of recipes like Adafactor's, a matrix's numbers are its rows' and then its columns', tensor by tensor;
+ * each buffer has room for W parts of them. */
+typedef struct dsc_factors {
+    int64_t *at;                          /* [tensor_count + 1] where a tensor's begin */
+    int64_t part;                         /* that one rank makes the new ones of */
+    dsc_buf state_buf;                    /* the second moments, on every rank */
+    dsc_buf host_sums, device_sums;       /* of this rank's slices */
+    dsc_buf part_sums;                    /* [W][part] every rank's, of this rank's part */
+    dsc_buf host_factors, device_factors; /* what elements are multiplied by */
+    dsc_binned_grid grid;                 /* of this update's sums */
+} dsc_factors;
 
 /* onebit.c: what ranks that exchange signs need beside their states. */
 typedef struct dsc_onebit {
@@ -129,6 +147,7 @@ struct dsc_zero {
     int64_t apart_elements;
     float **apart; /* [W] chunks that leaves are kept apart in */
     dsc_norms norms;           /* of a recipe that needs them */
+    dsc_factors factors;       /* likewise */
     dsc_matrices matrices;     /* likewise */
     dsc_onebit onebit;
     bool variance_stays;       /* of onebit.c: this update's */
@@ -197,17 +216,33 @@ static inline int64_t dsc_plane_bytes_each(const dsc_zero *zero, dsc_plane plane
 
 static inline bool dsc_norms_are_used(const dsc_zero *zero)
 {
-    return dsc_recipes[zero->o.recipe].needs == DSC_NEEDS_NORMS;
+    return (dsc_recipes[zero->o.recipe].needs & (DSC_NEEDS_NORMS | DSC_NEEDS_RMS)) != 0;
 }
 void dsc_norms_plan(dsc_zero *zero);
 dsc_status dsc_norms_open(dsc_zero *zero, dsc_error *err);
 void dsc_norms_close(dsc_zero *zero);
-/* Collective, with the terms of an update and before it: every tensor's trust. Weights, states and sums stay. */
+/* Collective, with the terms of an update and before it, tiles of all groups come next: every tensor's step. Weights,
+ * states and sums stay. */
 dsc_status dsc_norms_take(dsc_zero *zero, dsc_error *err);
+
+/* factors.c. After groups are placed. */
+static inline bool dsc_factors_are_used(const dsc_zero *zero)
+{
+    return (dsc_recipes[zero->o.recipe].needs & DSC_NEEDS_FACTORS) != 0;
+}
+dsc_status dsc_factors_plan(dsc_zero *zero, dsc_error *err);
+dsc_status dsc_factors_open(dsc_zero *zero, dsc_error *err);
+void dsc_factors_close(dsc_zero *zero);
+/* Collective, with the terms of an update and before it, tiles of matrices come next: second moments go on, and what
+ * elements are multiplied by is made of them. Weights and sums stay. */
+dsc_status dsc_factors_take(dsc_zero *zero, dsc_error *err);
+/* Of elements of tensor t from `first` of the tile's group on, where the tile is updated. */
+void dsc_factors_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int32_t t, dsc_update_args *out);
+
 /* matrices.c. After states are planned. */
 static inline bool dsc_matrices_are_used(const dsc_zero *zero)
 {
-    return dsc_recipes[zero->o.recipe].needs == DSC_NEEDS_MATRICES;
+    return (dsc_recipes[zero->o.recipe].needs & DSC_NEEDS_MATRICES) != 0;
 }
 dsc_status dsc_matrices_plan(dsc_zero *zero, dsc_error *err);
 dsc_status dsc_matrices_open(dsc_zero *zero, dsc_error *err);
@@ -234,8 +269,8 @@ dsc_status dsc_onebit_forget(dsc_zero *zero, dsc_error *err);
 dsc_status dsc_onebit_prepare(dsc_zero *zero, dsc_error *err);
 int64_t dsc_onebit_wire_bytes(const dsc_zero *zero); /* that this rank receives in one */
 
-/* update.c: elements [first, end) of a tile with the scalars of a class. */
-void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, int32_t update_class,
+/* update.c: elements [first, end) of a tile, as those of tensor t are updated. */
+void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, int32_t t,
                           dsc_update_args *out);
 
 /* pack.c: what a group's parameters are packed in on the way to its windows; windows hold what came out again. */

@@ -12,7 +12,7 @@ static int64_t element_count(const dsc_param_spec *spec)
     return count;
 }
 
-/* Tensors of one group: trainable or frozen, and hidden matrices apart from the others or not. */
+/* Tensors of one group: trainable or frozen, and matrices apart from the others or not. */
 typedef struct group_kind { bool trainable, matrices; } group_kind;
 
 /* A matrix that is neither of a model's first module nor of its last, unless that is its only one, nor embeds tokens or
@@ -31,8 +31,18 @@ static bool is_hidden_matrix(const dsc_model *model, int32_t module_index, const
     return true;
 }
 
+/* Whether a tensor is one of those that a recipe for matrices is for. */
+static bool is_matrix(const dsc_model *model, int32_t module_index, const dsc_param_spec *spec, dsc_recipe recipe)
+{
+    const uint32_t needs = dsc_recipes[recipe].needs;
+    if ((needs & DSC_NEEDS_FACTORS) != 0)
+        return spec->trainable && spec->dim_count >= 2;
+    return (needs & DSC_NEEDS_MATRICES) != 0 && is_hidden_matrix(model, module_index, spec);
+}
+
 /* Appends the group of a module's own tensors of a kind; nothing when there are none. */
-static void add_group(dsc_layout *layout, const dsc_model *model, int32_t module_index, group_kind kind, bool apart)
+static void add_group(dsc_layout *layout, const dsc_model *model, int32_t module_index, group_kind kind,
+                      dsc_recipe recipe)
 {
     const dsc_module *module = &model->modules[module_index];
     dsc_layout_group group = { .module = module_index, .trainable = kind.trainable, .matrices = kind.matrices,
@@ -41,7 +51,7 @@ static void add_group(dsc_layout *layout, const dsc_model *model, int32_t module
     for (int32_t p = 0; p < module->param_count; p++) {
         const dsc_param_spec *spec = &module->params[p];
         if (spec->shared_module >= 0 || spec->trainable != kind.trainable ||
-            (apart && is_hidden_matrix(model, module_index, spec)) != kind.matrices)
+            is_matrix(model, module_index, spec, recipe) != kind.matrices)
             continue;
         const int64_t count = element_count(spec);
         const int64_t offset = dsc_align_up(end, DSC_LAYOUT_TENSOR_ALIGN);
@@ -105,7 +115,6 @@ dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe 
                            dsc_layout *out, dsc_error *err)
 {
     static const group_kind kinds[] = { { true, true }, { true, false }, { false, false } };
-    const bool apart = dsc_recipes[recipe].needs == DSC_NEEDS_MATRICES;
     DSC_ASSERT(world_size >= 1);
     dsc_layout layout = { .alloc = alloc, .world_size = world_size, .module_count = model->module_count };
     dsc_status status = DSC_OK;
@@ -126,7 +135,7 @@ dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe 
         layout.module_first_param[m + 1] = layout.module_first_param[m] + model->modules[m].param_count;
     for (int32_t m = 0; m < model->module_count; m++) {
         for (size_t k = 0; k < DSC_COUNT(kinds); k++)
-            add_group(&layout, model, m, kinds[k], apart);
+            add_group(&layout, model, m, kinds[k], recipe);
     }
     add_uses(&layout, model);
     *out = layout;

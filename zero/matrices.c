@@ -237,7 +237,7 @@ static dsc_status make_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_erro
         dsc_update_args args;
         if (first >= last)
             continue;
-        dsc_update_args_fill(zero, tile, first, last, tensor->update_class, &args);
+        dsc_update_args_fill(zero, tile, first, last, t, &args);
         args.direction = to + (first - tile->first);
         DSC_TRY(dsc_launch(tile->stream, dsc_recipe_kernel(zero->o.recipe), &args, (int64_t)sizeof args, err));
     }

@@ -1,5 +1,5 @@
-/* norms.c - what a recipe needs of whole tensors, whose elements lie in several ranks' slices: the norms of a tensor's
- * weights and of the direction it is about to take.
+/* norms.c - what a recipe needs of whole tensors, whose elements lie in several ranks' slices: the norms, or root mean
+ * squares, of a tensor's weights and of the direction it is about to take.
  *
  * A pass over this rank's slices before the update, in the same tiles, that writes nothing: each piece of a tensor has
  * its directions made and both its sums of squares added to fixed-point ones (kernels/exact.h), whose order does not
@@ -51,7 +51,7 @@ void dsc_norms_plan(dsc_zero *zero)
     control[DSC_TIER_DEVICE] += device_sums_bytes(zero) + piece_elements(zero) * 4;
     control[DSC_TIER_PINNED] += sums_bytes(sums_count(zero)) + host_direction_bytes(zero) +
                                 sums_bytes(zero->norms.piece_sums) * zero->world_size;
-    control[DSC_TIER_HOST] += zero->o.layout->tensor_count * (int64_t)sizeof(double);
+    control[DSC_TIER_HOST] += zero->o.layout->tensor_count * (int64_t)sizeof(dsc_tensor_step);
 }
 
 dsc_status dsc_norms_open(dsc_zero *zero, dsc_error *err)
@@ -69,14 +69,14 @@ dsc_status dsc_norms_open(dsc_zero *zero, dsc_error *err)
                          err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, host_direction_bytes(zero),
                          &norms->host_direction_buf, err));
-    return dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->o.layout->tensor_count, sizeof(double),
-                            &norms->trust, err);
+    return dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->o.layout->tensor_count, sizeof *norms->step,
+                            &norms->step, err);
 }
 
 void dsc_norms_close(dsc_zero *zero)
 {
     dsc_norms *norms = &zero->norms;
-    dsc_alloc_free(zero->o.alloc, norms->trust);
+    dsc_alloc_free(zero->o.alloc, norms->step);
     dsc_mem_close(zero->o.device, &norms->host_direction_buf);
     dsc_mem_close(zero->o.device, &norms->direction_buf);
     dsc_mem_close(zero->o.device, &norms->all_buf);
@@ -92,9 +92,10 @@ static dsc_status add_piece(const dsc_zero *zero, const dsc_tile *tile, int32_t 
     const bool by_host = dsc_host_tier_updates(zero, tile->group);
     dsc_fixed_sum *sums = on_device(zero, tile->group) ? norms->device_buf.ptr : norms->host_buf.ptr;
     dsc_update_args args;
-    dsc_update_args_fill(zero, tile, first, end, zero->o.layout->tensor[t].update_class, &args);
+    dsc_update_args_fill(zero, tile, first, end, t, &args);
     args.direction = by_host ? norms->host_direction_buf.ptr : norms->direction_buf.ptr;
-    DSC_TRY(dsc_launch(tile->stream, dsc_recipe_kernel(zero->o.recipe), &args, (int64_t)sizeof args, err));
+    DSC_TRY(dsc_launch(tile->stream, dsc_recipe_kernel(dsc_group_recipe(zero, tile->group)), &args,
+                       (int64_t)sizeof args, err));
     const dsc_sumsq_args weights = { .x = args.master, .count = args.count, .sum = &sums[t * SUMS_EACH + OF_WEIGHTS] };
     DSC_TRY(DSC_RUN(tile->stream, SUMSQ, &weights, err));
     const dsc_sumsq_args along = { .x = args.direction, .count = args.count,
@@ -150,6 +151,23 @@ static double trust_of(double weights, double direction, const dsc_update_scalar
     return trust < (double)s->trust_least ? (double)s->trust_least : trust;
 }
 
+/* As Adafactor has it: a direction is at most so long on average, and larger weights take longer steps. */
+static dsc_tensor_step step_by_rms(double weights, double direction, const dsc_update_scalars *s)
+{
+    const double scale = s->by_weights != 0 ? fmax((double)s->trust_least, weights) : 1.0;
+    return (dsc_tensor_step) { .rate = scale / fmax(1.0, direction / (double)s->trust_most), .scale = scale };
+}
+
+static dsc_tensor_step step_of(const dsc_zero *zero, int32_t t, const double square[SUMS_EACH])
+{
+    const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+    const dsc_update_scalars *s = &zero->terms.scalars[tensor->update_class];
+    const double count = (double)tensor->count;
+    if ((dsc_recipes[zero->o.recipe].needs & DSC_NEEDS_RMS) != 0)
+        return step_by_rms(sqrt(square[OF_WEIGHTS] / count), sqrt(square[OF_DIRECTION] / count), s);
+    return (dsc_tensor_step) { .rate = trust_of(square[OF_WEIGHTS], square[OF_DIRECTION], s) };
+}
+
 static dsc_status exchange(dsc_zero *zero, dsc_error *err)
 {
     dsc_norms *norms = &zero->norms;
@@ -167,8 +185,7 @@ static dsc_status exchange(dsc_zero *zero, dsc_error *err)
                 dsc_fixed_sum_merge(&sum, &all[r * n + i]);
             square[of] = dsc_fixed_sum_value(&sum);
             if (of == OF_DIRECTION)
-                norms->trust[t] = trust_of(square[OF_WEIGHTS], square[OF_DIRECTION],
-                                           &zero->terms.scalars[zero->o.layout->tensor[t].update_class]);
+                norms->step[t] = step_of(zero, (int32_t)t, square);
         }
     }
     return DSC_OK;
@@ -177,7 +194,6 @@ static dsc_status exchange(dsc_zero *zero, dsc_error *err)
 dsc_status dsc_norms_take(dsc_zero *zero, dsc_error *err)
 {
     dsc_norms *norms = &zero->norms;
-    DSC_TRY(dsc_store_begin(zero, err));
     memset(norms->host_buf.ptr, 0, (size_t)sums_bytes(sums_count(zero)));
     if (device_sums_bytes(zero) > 0)
         DSC_TRY(dsc_zero_bytes(zero->o.compute, norms->device_buf.ptr, device_sums_bytes(zero), err));

@@ -192,7 +192,8 @@ dsc_status dsc_store_seek(dsc_zero *zero, int32_t first, int32_t end, bool matri
 /* What is ahead is of the first tiles then, or nothing is: of what is read first, and not beyond. */
 static void begin_tiles(dsc_zero *zero)
 {
-    zero->store.cursor = (dsc_store_cursor){ 0, dsc_matrices_round(zero, 0).end, dsc_matrices_are_used(zero), 0 };
+    const bool matrices = dsc_matrices_are_used(zero) || dsc_factors_are_used(zero);
+    zero->store.cursor = (dsc_store_cursor) { 0, dsc_matrices_round(zero, 0).end, matrices, 0 };
 }
 
 dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err)

@@ -68,10 +68,13 @@ static void add_wire(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_z
         add_windows(zero, g, micro_steps * windows_of(zero, g), out);
 }
 
-/* How often an update reads what it works on: norms or whole directions are taken first. */
+/* How often an update reads what it works on: each of a recipe's needs is met by a pass before. */
 static int64_t update_passes(const dsc_zero *zero, int32_t g)
 {
-    return dsc_recipes[dsc_group_recipe(zero, g)].needs != DSC_NEEDS_NOTHING ? 2 : 1;
+    int64_t passes = 1;
+    for (uint32_t needs = dsc_recipes[dsc_group_recipe(zero, g)].needs; needs != 0; needs &= needs - 1)
+        passes++;
+    return passes;
 }
 
 static void add_files(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_zero_traffic *out)

@@ -35,36 +35,39 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
     return DSC_OK;
 }
 
-void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, int32_t update_class,
+void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, int32_t t,
                           dsc_update_args *out)
 {
     const dsc_update_terms *terms = &zero->terms;
     const int64_t at = first - tile->first, moment_at = at * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
-    *out = (dsc_update_args){ .master = tile->master + at,
-                              .grad = tile->grad + at,
-                              .count = end - first,
-                              .state_dtype = zero->o.moment_dtype,
-                              .seed = zero->o.seed,
-                              .stream = terms->stream,
-                              .first = zero->o.layout->group[tile->group].position + first,
-                              .half_dtype = zero->o.compute_dtype,
-                              .scalars = terms->scalars[update_class] };
+    *out = (dsc_update_args) { .master = tile->master + at,
+                               .grad = tile->grad + at,
+                               .count = end - first,
+                               .state_dtype = zero->o.moment_dtype,
+                               .seed = zero->o.seed,
+                               .stream = terms->stream,
+                               .first = zero->o.layout->group[tile->group].position + first,
+                               .half_dtype = zero->o.compute_dtype,
+                               .scalars = terms->scalars[zero->o.layout->tensor[t].update_class] };
     for (int32_t k = 0; k < dsc_moment_count(zero, tile->group); k++)
         out->state[k] = tile->moment[k] + moment_at;
     if (zero->o.compute_dtype != DSC_F32)
         out->param_half = (uint16_t *)tile->param + at;
+    if ((dsc_recipes[dsc_group_recipe(zero, tile->group)].needs & DSC_NEEDS_FACTORS) != 0)
+        dsc_factors_fill(zero, tile, first, t, out);
 }
 
-/* What a tensor's rate is multiplied by. */
-static double rate_factor(const dsc_zero *zero, int32_t t)
+/* What a tensor has of its own. */
+static void step_of_tensor(const dsc_zero *zero, int32_t t, dsc_update_scalars *s)
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
-    switch (dsc_recipes[dsc_group_recipe(zero, tensor->group)].needs) {
-    case DSC_NEEDS_NORMS: return zero->norms.trust[t];
-    case DSC_NEEDS_MATRICES: return dsc_matrices_factor(tensor);
-    case DSC_NEEDS_NOTHING: break;
-    }
-    return 1.0;
+    const uint32_t needs = dsc_recipes[dsc_group_recipe(zero, tensor->group)].needs;
+    if ((needs & DSC_NEEDS_MATRICES) != 0)
+        s->step_size = (float)((double)s->step_size * dsc_matrices_factor(tensor));
+    if ((needs & (DSC_NEEDS_NORMS | DSC_NEEDS_RMS)) == 0)
+        return;
+    s->step_size = (float)((double)s->step_size * zero->norms.step[t].rate);
+    s->shrink = (float)((double)s->shrink * zero->norms.step[t].scale);
 }
 
 /* One launch over elements [first, end) of the tile's group, which begin in tensor t; `along` is the tile's. */
@@ -72,12 +75,21 @@ static dsc_status update_range(const dsc_zero *zero, const dsc_tile *tile, const
                                int64_t end, int32_t t, dsc_error *err)
 {
     dsc_update_args args;
-    dsc_update_args_fill(zero, tile, first, end, zero->o.layout->tensor[t].update_class, &args);
-    args.scalars.step_size = (float)((double)args.scalars.step_size * rate_factor(zero, t));
+    dsc_update_args_fill(zero, tile, first, end, t, &args);
+    step_of_tensor(zero, t, &args.scalars);
     if (along != NULL)
         args.along = along + (first - tile->first);
     return dsc_launch(tile->stream, dsc_recipe_kernel(dsc_group_recipe(zero, tile->group)), &args,
                       (int64_t)sizeof args, err);
+}
+
+/* What lies behind a matrix in its group has no row. It is 0, and so are its sums: any recipe leaves it so. */
+static dsc_status update_padding(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, int32_t t,
+                                 dsc_error *err)
+{
+    dsc_update_args args;
+    dsc_update_args_fill(zero, tile, first, end, t, &args);
+    return DSC_RUN(tile->stream, SGD, &args, err);
 }
 
 /* Runs of neighbouring tensors of one class are one launch, unless each tensor has a step of its own; padding goes with
@@ -86,13 +98,13 @@ static dsc_status update_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *e
 {
     const dsc_layout *layout = zero->o.layout;
     const dsc_layout_group *group = &layout->group[tile->group];
-    const dsc_recipe_needs needs = dsc_recipes[dsc_group_recipe(zero, tile->group)].needs;
+    const uint32_t needs = dsc_recipes[dsc_group_recipe(zero, tile->group)].needs;
     const int64_t tile_end = tile->first + tile->count;
     const float *along = NULL;
     int64_t first = tile->first;
     int32_t t = group->first_tensor;
     const int32_t last = group->first_tensor + group->tensor_count;
-    if (needs == DSC_NEEDS_MATRICES)
+    if ((needs & DSC_NEEDS_MATRICES) != 0)
         DSC_TRY(dsc_matrices_along(zero, tile, &along, err));
     while (first < tile_end) {
         while (t + 1 < last && layout->tensor[t + 1].offset <= first)
@@ -101,8 +113,14 @@ static dsc_status update_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *e
         while (t + 1 < last && layout->tensor[t + 1].update_class == layout->tensor[of].update_class &&
                needs == DSC_NEEDS_NOTHING)
             t++;
-        const int64_t end = t + 1 < last ? dsc_min_i64(layout->tensor[t + 1].offset, tile_end) : tile_end;
-        DSC_TRY(update_range(zero, tile, along, first, end, of, err));
+        const int64_t next = t + 1 < last ? dsc_min_i64(layout->tensor[t + 1].offset, tile_end) : tile_end;
+        const bool has_rows = (needs & DSC_NEEDS_FACTORS) != 0;
+        const int64_t of_tensor = dsc_min_i64(next, layout->tensor[of].offset + layout->tensor[of].count);
+        const int64_t end = has_rows && first < of_tensor ? of_tensor : next;
+        if (has_rows && first >= of_tensor)
+            DSC_TRY(update_padding(zero, tile, first, end, of, err));
+        else
+            DSC_TRY(update_range(zero, tile, along, first, end, of, err));
         first = end;
     }
     return DSC_OK;
@@ -176,6 +194,21 @@ static dsc_status update_groups(dsc_zero *zero, dsc_round round, dsc_error *err)
     return DSC_OK;
 }
 
+/* What recipes need made in passes over the same tiles, which then come once more. */
+static dsc_status take_before(dsc_zero *zero, dsc_error *err)
+{
+    const int32_t all = zero->o.layout->group_count;
+    DSC_TRY(dsc_store_begin(zero, err));
+    if (dsc_factors_are_used(zero)) {
+        DSC_TRY(dsc_factors_take(zero, err));
+        DSC_TRY(dsc_store_seek(zero, 0, all, false, err));
+    }
+    if (!dsc_norms_are_used(zero))
+        return DSC_OK;
+    DSC_TRY(dsc_norms_take(zero, err));
+    return dsc_store_seek(zero, 0, all, false, err);
+}
+
 dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
                            dsc_error *err)
 {
@@ -186,10 +219,8 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     DSC_TRY(after_gathers(zero, err));
     if (zero->variance_stays)
         DSC_TRY(dsc_onebit_prepare(zero, err));
-    if (dsc_norms_are_used(zero))
-        DSC_TRY(dsc_norms_take(zero, err));
+    DSC_TRY(take_before(zero, err));
     dsc_secondary_forget(zero, false);
-    DSC_TRY(dsc_store_begin(zero, err));
     for (int32_t r = 0; r < dsc_matrices_rounds(zero); r++) {
         DSC_TRY(dsc_matrices_take(zero, r, err));
         DSC_TRY(update_groups(zero, dsc_matrices_round(zero, r), err));

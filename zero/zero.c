@@ -63,6 +63,7 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += leaf_bytes + pack_leaf_bytes + dsc_pack_error_bytes(zero);
     zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += counter_bytes;
     dsc_norms_plan(zero);
+    DSC_TRY(dsc_factors_plan(zero, err));
     dsc_onebit_plan(zero);
     DSC_TRY(dsc_matrices_plan(zero, err));
     dsc_traffic_plan(zero, &zero->plan.traffic);
@@ -181,6 +182,7 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, sum_bytes, &zero->sum_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, sum_bytes * zero->world_size, &zero->sums_buf, err));
     DSC_TRY(dsc_norms_open(zero, err));
+    DSC_TRY(dsc_factors_open(zero, err));
     DSC_TRY(dsc_onebit_open(zero, err));
     DSC_TRY(dsc_matrices_open(zero, err));
     place_states(zero);
@@ -259,6 +261,7 @@ void dsc_zero_close(dsc_zero **zero_ptr)
         dsc_pack_close(zero);
         dsc_onebit_close(zero);
         dsc_matrices_close(zero);
+        dsc_factors_close(zero);
         dsc_norms_close(zero);
         dsc_mem_close(zero->o.device, &zero->sums_buf);
         dsc_mem_close(zero->o.device, &zero->sum_buf);

@@ -188,6 +188,10 @@ DSC_MUST_USE dsc_status dsc_zero_view(dsc_zero *zero, int32_t group, dsc_plane p
 /* Whether the host reaches this plane of this rank's slice where it lies, in one piece, until it is next updated or
  * written: a view of it may then be taken, and read, by another thread meanwhile. */
 bool dsc_zero_stays(const dsc_zero *zero, int32_t group, dsc_plane plane);
+/* Of recipes with factors (kernels/update.h): the second moments of a matrix's rows, or of its columns, in host memory;
+ * all ranks have all of them, and whoever writes them does so on every rank. */
+float *dsc_zero_factors(const dsc_zero *zero, int32_t tensor, bool cols);
+void dsc_zero_forget_factors(dsc_zero *zero); /* 0 again; nothing without them */
 /* Collective, after slices were written: makes params from master (bf16), and whole states where the stage keeps them.
  */
 DSC_MUST_USE dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err);

@@ -6,6 +6,9 @@
 
 namespace {
 
+/* What a recipe knows of an element beside its own numbers. */
+enum { NOTHING, ARRAY, FACTORS };
+
 __device__ __forceinline__ void adam_moments(const dsc_update_scalars &s, float g, float (&state)[2])
 {
     state[0] = fmaf(s.one_minus_beta1, g - state[0], state[0]);
@@ -14,8 +17,8 @@ __device__ __forceinline__ void adam_moments(const dsc_update_scalars &s, float 
 
 /* From the gradient, weight and states of an element to the new ones. */
 struct adamw {
-    enum { STATES = 2, ALONG = 0 };
-    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&state)[2])
+    enum { STATES = 2, ALONG = NOTHING };
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p, float (&state)[2])
     {
         p = p * s.decay;
         adam_moments(s, g, state);
@@ -25,30 +28,31 @@ struct adamw {
 };
 
 struct lamb {
-    enum { STATES = 2, ALONG = 0 };
-    static __device__ __forceinline__ float direction(const dsc_update_scalars &s, float g, float p, float (&state)[2])
+    enum { STATES = 2, ALONG = NOTHING };
+    static __device__ __forceinline__ float direction(const dsc_update_scalars &s, float g, float, float p,
+                                                      float (&state)[2])
     {
         adam_moments(s, g, state);
         const float d = sqrtf(state[1] + s.eps_root) + s.eps;
         return fmaf(s.decay, p, state[0] / d);
     }
-    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&state)[2])
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p, float (&state)[2])
     {
-        p = fmaf(-s.step_size, direction(s, g, p, state), p);
+        p = fmaf(-s.step_size, direction(s, g, 0, p, state), p);
     }
 };
 
 struct sgd {
-    enum { STATES = 0, ALONG = 0 };
-    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&)[2])
+    enum { STATES = 0, ALONG = NOTHING };
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p, float (&)[2])
     {
         p = fmaf(-s.step_size, g, p);
     }
 };
 
 struct momentum {
-    enum { STATES = 1, ALONG = 0 };
-    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&state)[2])
+    enum { STATES = 1, ALONG = NOTHING };
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p, float (&state)[2])
     {
         const float b = fmaf(s.beta1, state[0], s.one_minus_beta1 * g);
         const float d = s.nesterov != 0 ? fmaf(s.beta1, b, g) : b;
@@ -58,8 +62,8 @@ struct momentum {
 };
 
 struct adagrad {
-    enum { STATES = 1, ALONG = 0 };
-    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&state)[2])
+    enum { STATES = 1, ALONG = NOTHING };
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p, float (&state)[2])
     {
         const float sum = fmaf(g, g, state[0]);
         const float d = sqrtf(sum) + s.eps;
@@ -69,8 +73,8 @@ struct adagrad {
 };
 
 struct lion {
-    enum { STATES = 1, ALONG = 0 };
-    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&state)[2])
+    enum { STATES = 1, ALONG = NOTHING };
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p, float (&state)[2])
     {
         const float m = state[0];
         const float c = fmaf(s.beta1, m, s.one_minus_beta1 * g);
@@ -82,16 +86,98 @@ struct lion {
 
 /* Its step is along an array, after the moment and the decay. */
 struct muon {
-    enum { STATES = 1, ALONG = 1 };
-    static __device__ __forceinline__ float direction(const dsc_update_scalars &s, float g, float, float (&state)[2])
+    enum { STATES = 1, ALONG = ARRAY };
+    static __device__ __forceinline__ float direction(const dsc_update_scalars &s, float g, float, float,
+                                                      float (&state)[2])
     {
         state[0] = fmaf(s.one_minus_beta1, g - state[0], state[0]);
         return s.nesterov != 0 ? fmaf(-s.one_minus_beta1, state[0] - g, state[0]) : state[0];
     }
-    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float &p, float (&state)[2])
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float along, float &p,
+                                               float (&state)[2])
     {
-        direction(s, g, p, state);
+        direction(s, g, 0, 0, state);
         p = p * s.decay;
+        p = fmaf(-s.step_size, along, p);
+    }
+};
+
+__device__ __forceinline__ void step_along(const dsc_update_scalars &s, float u, float &p)
+{
+    p = p * s.decay;
+    p = fmaf(-s.shrink, p, p);
+    p = fmaf(-s.step_size, u, p);
+}
+
+__device__ __forceinline__ void step_by_moment(const dsc_update_scalars &s, float u, float &p, float &m)
+{
+    const float w = s.step_size * u;
+    m = fmaf(s.beta1, m, s.one_minus_beta1 * w);
+    p = p * s.decay;
+    p = fmaf(-s.shrink, p, p);
+    p = p - m;
+}
+
+/* A matrix's: `along` is the product of its row's and its column's factor. */
+template <int MOMENTS> struct adafactor {
+    enum { STATES = MOMENTS, ALONG = FACTORS };
+    static __device__ __forceinline__ float direction(const dsc_update_scalars &s, float g, float along, float,
+                                                      float (&)[2])
+    {
+        return g * fminf(along, s.factor_most);
+    }
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float along, float &p,
+                                               float (&state)[2])
+    {
+        const float u = direction(s, g, along, p, state);
+        if (MOMENTS != 0)
+            step_by_moment(s, u, p, state[0]);
+        else
+            step_along(s, u, p);
+    }
+};
+
+/* All else: its second moment is behind the first one, if that is kept. */
+template <int MOMENTS> struct adafactor_flat {
+    enum { STATES = MOMENTS + 1, ALONG = NOTHING };
+    static __device__ __forceinline__ float direction(const dsc_update_scalars &s, float g, float, float,
+                                                      float (&state)[2])
+    {
+        const float q = fmaf(g, g, s.eps);
+        state[MOMENTS] = fmaf(s.one_minus_beta2, q - state[MOMENTS], state[MOMENTS]);
+        return g / sqrtf(fmaxf(state[MOMENTS], s.eps_root));
+    }
+    static __device__ __forceinline__ void one(const dsc_update_scalars &s, float g, float, float &p, float (&state)[2])
+    {
+        const float u = direction(s, g, 0, p, state);
+        if (MOMENTS != 0)
+            step_by_moment(s, u, p, state[0]);
+        else
+            step_along(s, u, p);
+    }
+};
+
+/* Where a launch finds what recipes know beside. */
+struct known {
+    const float *along, *row, *col;
+    int64_t at, cols;
+
+    template <int KIND, int W> __device__ __forceinline__ void take(float (&x)[W], int64_t i) const
+    {
+        if (KIND == ARRAY)
+            load<W>(x, along + i);
+        if (KIND != FACTORS)
+            return;
+        int64_t r = (at + i) / cols, c = at + i - r * cols;
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            x[j] = row[r] * col[c];
+            c = c + 1;
+            if (c == cols) {
+                c = 0;
+                r = r + 1;
+            }
+        }
     }
 };
 
@@ -99,7 +185,8 @@ struct muon {
 template <class Recipe, class Half, class State> struct update_op {
     float *master;
     State *state[DSC_UPDATE_STATES_MAX];
-    const float *grad, *along;
+    const float *grad;
+    known beside;
     Half *param_half;
     uint64_t seed, stream;
     int64_t first;
@@ -123,9 +210,10 @@ template <class Recipe, class Half, class State> struct update_op {
 
     template <int W> __device__ __forceinline__ void run(int64_t i) const
     {
-        float p[W], g[W], kept[W], x[W][2] = {};
+        float p[W], g[W], along[W] = {}, kept[W], x[W][2] = {};
         load<W>(p, master + i);
         load<W>(g, grad + i);
+        beside.take<static_cast<int>(Recipe::ALONG)>(along, i);
 #pragma unroll
         for (int k = 0; k < Recipe::STATES; k++) {
             load<W>(kept, state[k] + i);
@@ -138,13 +226,7 @@ template <class Recipe, class Half, class State> struct update_op {
             float scaled = g[j] * s.grad_scale;
             if (s.l2 != 0.0f)
                 scaled = fmaf(s.l2, p[j], scaled);
-            Recipe::one(s, scaled, p[j], x[j]);
-        }
-        if (static_cast<int>(Recipe::ALONG) != 0) {
-            load<W>(g, along + i);
-#pragma unroll
-            for (int j = 0; j < W; j++)
-                p[j] = fmaf(-s.step_size, g[j], p[j]);
+            Recipe::one(s, scaled, along[j], p[j], x[j]);
         }
         if (sizeof(State) == 2 && Recipe::STATES > 0)
             round<W>(x, i);
@@ -166,45 +248,60 @@ template <class Recipe, class State> struct direction_op {
     const State *state[2];
     const float *grad;
     float *direction;
+    known beside;
     dsc_update_scalars s;
 
     template <int W> __device__ __forceinline__ void run(int64_t i) const
     {
-        float p[W], g[W], first[W], second[W];
+        float p[W], g[W], along[W] = {}, first[W] = {}, second[W] = {};
         load<W>(p, master + i);
         load<W>(g, grad + i);
-        load<W>(first, state[0] + i);
-        load<W>(second, state[static_cast<int>(Recipe::STATES) - 1] + i);
+        if (static_cast<int>(Recipe::STATES) > 0)
+            load<W>(first, state[0] + i);
+        if (static_cast<int>(Recipe::STATES) > 1)
+            load<W>(second, state[1] + i);
+        if (static_cast<int>(Recipe::ALONG) == FACTORS)
+            beside.take<FACTORS>(along, i);
 #pragma unroll
         for (int j = 0; j < W; j++) {
             float x[2] = { first[j], second[j] }, scaled = g[j] * s.grad_scale;
             if (s.l2 != 0.0f)
                 scaled = fmaf(s.l2, p[j], scaled);
-            p[j] = Recipe::direction(s, scaled, p[j], x);
+            p[j] = Recipe::direction(s, scaled, along[j], p[j], x);
         }
         store<W>(direction + i, p);
     }
 };
 
+known beside_of(const dsc_update_args *a) { return { a->along, a->row, a->col, a->at, a->cols }; }
+
 template <class Recipe, class State> void directions(const dsc_cuda_launch *at, const dsc_update_args *a)
 {
     const direction_op<Recipe, State> op = {
-        a->master, { static_cast<const State *>(a->state[0]), static_cast<const State *>(a->state[1]) }, a->grad,
-        a->direction, a->scalars
+        a->master,    { static_cast<const State *>(a->state[0]), static_cast<const State *>(a->state[1]) },
+        a->grad,      a->direction,
+        beside_of(a), a->scalars
     };
-    each<4>(at, op, a->count, is_aligned(a->master) && is_aligned(a->state[0]) && is_aligned(a->state[1]) &&
-                                  is_aligned(a->grad) && is_aligned(a->direction));
+    each<4>(at, op, a->count,
+            is_aligned(a->master) && is_aligned(a->state[0]) && is_aligned(a->state[1]) && is_aligned(a->grad) &&
+                is_aligned(a->direction));
 }
 
 template <class Recipe, class Half, class State> void update(const dsc_cuda_launch *at, const dsc_update_args *a)
 {
-    const update_op<Recipe, Half, State> op = {
-        a->master, { static_cast<State *>(a->state[0]), static_cast<State *>(a->state[1]) }, a->grad, a->along,
-        reinterpret_cast<Half *>(a->param_half), a->seed, a->stream, a->first, a->scalars
-    };
-    each<4>(at, op, a->count, is_aligned(a->master) && is_aligned(a->state[0]) && is_aligned(a->state[1]) &&
-                                  is_aligned(a->grad) && is_aligned(a->along) && is_aligned(a->param_half) &&
-                                  a->first % 4 == 0);
+    const update_op<Recipe, Half, State> op = { a->master,
+                                                { static_cast<State *>(a->state[0]),
+                                                  static_cast<State *>(a->state[1]) },
+                                                a->grad,
+                                                beside_of(a),
+                                                reinterpret_cast<Half *>(a->param_half),
+                                                a->seed,
+                                                a->stream,
+                                                a->first,
+                                                a->scalars };
+    each<4>(at, op, a->count,
+            is_aligned(a->master) && is_aligned(a->state[0]) && is_aligned(a->state[1]) && is_aligned(a->grad) &&
+                is_aligned(a->along) && is_aligned(a->param_half) && a->first % 4 == 0);
 }
 
 template <class Recipe, class State> void update_copy(const dsc_cuda_launch *at, const dsc_update_args *a)
@@ -281,4 +378,24 @@ dsc_status dsc_cuda_run_LAMB(const dsc_cuda_launch *at, const void *args, dsc_er
 dsc_status dsc_cuda_run_MUON(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
     return step_or_direction<muon>(at, args, "MUON", err);
+}
+
+dsc_status dsc_cuda_run_ADAFACTOR(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return step_or_direction<adafactor<0>>(at, args, "ADAFACTOR", err);
+}
+
+dsc_status dsc_cuda_run_ADAFACTOR_FLAT(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return step_or_direction<adafactor_flat<0>>(at, args, "ADAFACTOR_FLAT", err);
+}
+
+dsc_status dsc_cuda_run_ADAFACTOR_M(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return step_or_direction<adafactor<1>>(at, args, "ADAFACTOR_M", err);
+}
+
+dsc_status dsc_cuda_run_ADAFACTOR_FLAT_M(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    return step_or_direction<adafactor_flat<1>>(at, args, "ADAFACTOR_FLAT_M", err);
 }

@@ -134,13 +134,100 @@ static near muon_one(const dsc_update_scalars *s, near g, const double *from, ne
     return weighted((double)s->decay, (near){ p0, 0 });
 }
 
+/* Of the case: what update.h makes of rows and columns, of the element that is looked at. */
+static near factor;
+
+static near adafactor_direction(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    const double along = g.x * factor.x;
+    return (near) { along, fabs(g.x) * factor.off + g.off * factor.x + u * fabs(along) + 0x1p-149 };
+}
+
+static near flat(const dsc_update_scalars *s, near g, double from, near *v)
+{
+    const double q = g.x * g.x + (double)s->eps, left = (double)s->one_minus_beta2, x = from + left * (q - from);
+    const double off = left * (2 * fabs(g.x) * g.off + u * q + u * fabs(q - from)) + u * fabs(x) + 0x1p-147;
+    *v = (near) { x, off };
+    const near r = root(x > (double)s->eps_root ? *v : (near) { (double)s->eps_root, off });
+    const near q_of = quotient(g, r);
+    return (near) { q_of.x, r.x > 2 * r.off ? q_of.off + 0x1p-149 : (double)INFINITY };
+}
+
+static near adafactor_flat_direction(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    return flat(s, g, from[0], &state[0]);
+}
+
+static near adafactor_flat_m_direction(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    return flat(s, g, from[1], &state[1]);
+}
+
+static near step_along(const dsc_update_scalars *s, near d, double p0)
+{
+    const double kept = p0 * (double)s->decay * (1 - (double)s->shrink);
+    const near p = stepped(s, d, kept);
+    return (near) { p.x, p.off + 2 * u * fabs(p0) };
+}
+
+static near step_by_moment(const dsc_update_scalars *s, near d, const double *from, near *state, double p0)
+{
+    const near w = weighted((double)s->one_minus_beta1, weighted((double)s->step_size, d));
+    const double m = (double)s->beta1 * from[0] + w.x, kept = p0 * (double)s->decay * (1 - (double)s->shrink);
+    state[0] = (near) { m, w.off + u * fabs(m) + 0x1p-149 };
+    return (near) { kept - m, state[0].off + u * (2 * fabs(p0) + fabs(kept - m)) + 0x1p-149 };
+}
+
+static near adafactor_one(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    return step_along(s, adafactor_direction(s, g, from, state, p0), p0);
+}
+
+static near adafactor_flat_one(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    return step_along(s, adafactor_flat_direction(s, g, from, state, p0), p0);
+}
+
+static near adafactor_m_one(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    return step_by_moment(s, adafactor_direction(s, g, from, state, p0), from, state, p0);
+}
+
+static near adafactor_flat_m_one(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
+{
+    return step_by_moment(s, adafactor_flat_m_direction(s, g, from, state, p0), from, state, p0);
+}
+
+static bool has_factors(void) { return (dsc_recipes[current].needs & DSC_NEEDS_FACTORS) != 0; }
+
+static void take_factor(const dsc_update_args *a, int64_t i)
+{
+    const int64_t n = a->at + i;
+    const double product = has_factors() ? ck_get(a->row, n / a->cols) * ck_get(a->col, n % a->cols) : 0;
+    const double most = (double)a->scalars.factor_most;
+    factor = (near) { product < most ? product : most, u * product };
+}
+
 static near (*const recipes[DSC_RECIPE_COUNT])(const dsc_update_scalars *, near, const double *, near *, double) = {
-    [DSC_RECIPE_ADAMW] = adamw_one,     [DSC_RECIPE_SGD] = sgd_one,   [DSC_RECIPE_MOMENTUM] = momentum_one,
-    [DSC_RECIPE_ADAGRAD] = adagrad_one, [DSC_RECIPE_LION] = lion_one,
-    [DSC_RECIPE_LAMB] = lamb_one,       [DSC_RECIPE_MUON] = muon_one,
+    [DSC_RECIPE_ADAMW] = adamw_one,
+    [DSC_RECIPE_SGD] = sgd_one,
+    [DSC_RECIPE_MOMENTUM] = momentum_one,
+    [DSC_RECIPE_ADAGRAD] = adagrad_one,
+    [DSC_RECIPE_LION] = lion_one,
+    [DSC_RECIPE_LAMB] = lamb_one,
+    [DSC_RECIPE_MUON] = muon_one,
+    [DSC_RECIPE_ADAFACTOR] = adafactor_one,
+    [DSC_RECIPE_ADAFACTOR_FLAT] = adafactor_flat_one,
+    [DSC_RECIPE_ADAFACTOR_M] = adafactor_m_one,
+    [DSC_RECIPE_ADAFACTOR_FLAT_M] = adafactor_flat_m_one,
 };
 static near (*const directions[DSC_RECIPE_COUNT])(const dsc_update_scalars *, near, const double *, near *, double) = {
-    [DSC_RECIPE_LAMB] = lamb_direction, [DSC_RECIPE_MUON] = muon_direction,
+    [DSC_RECIPE_LAMB] = lamb_direction,
+    [DSC_RECIPE_MUON] = muon_direction,
+    [DSC_RECIPE_ADAFACTOR] = adafactor_direction,
+    [DSC_RECIPE_ADAFACTOR_FLAT] = adafactor_flat_direction,
+    [DSC_RECIPE_ADAFACTOR_M] = adafactor_direction,
+    [DSC_RECIPE_ADAFACTOR_FLAT_M] = adafactor_flat_m_direction,
 };
 
 static int states(void) { return dsc_recipes[current].state_count; }
@@ -152,6 +239,7 @@ static void near_one(const dsc_update_args *a, int64_t i)
     near state[DSC_UPDATE_STATES_MAX];
     for (int k = 0; k < states(); k++)
         from[k] = ck_start(a->state[k], i);
+    take_factor(a, i);
     near p = recipes[current](&a->scalars, gradient(a, i, p0), from, state, p0);
     if (a->along != NULL) {
         const double to = p.x - (double)a->scalars.step_size * ck_get(a->along, i);
@@ -230,14 +318,40 @@ static dsc_update_scalars scalars_of(int step, float lr, float l2, float weight_
 {
     const double beta1 = 0.9, beta2 = 0.95;
     const bool adam = current == DSC_RECIPE_ADAMW, lamb = current == DSC_RECIPE_LAMB;
+    const bool flat_only = current == DSC_RECIPE_ADAFACTOR_FLAT || current == DSC_RECIPE_ADAFACTOR_FLAT_M;
     return (dsc_update_scalars) {
         .grad_scale = 0.37f, .beta1 = (float)beta1, .beta2 = (float)beta2, .one_minus_beta1 = (float)(1 - beta1),
         .one_minus_beta2 = (float)(1 - beta2), .l2 = l2,
         .decay = lamb ? weight_decay : (float)(1 - (double)lr * (double)weight_decay),
-        .eps_root = lamb && step % 2 == 0 ? 1e-5f : 0,
+        .eps_root = flat_only               ? 1e-6f
+                    : lamb && step % 2 == 0 ? 1e-5f
+                                            : 0,
+        .factor_most = 30,
+        .shrink = 1e-4f,
         .step_size = (float)((double)lr / (adam ? 1 - pow(beta1, step) : 1)),
         .inv_sqrt_bias2 = (float)(1 / sqrt(1 - pow(beta2, step))), .eps = 1e-8f, .nesterov = step % 2,
     };
+}
+
+/* Of a matrix that goes on before and behind the elements of the case. */
+static void give_factors(dsc_update_args *args, int64_t cols)
+{
+    if (!has_factors())
+        return;
+    args->cols = cols;
+    args->at = cols / 3 + 2 * cols;
+    float *row = ck_buf(CK_IN, DSC_F32, (args->at + args->count) / cols + 2, "row");
+    float *col = ck_buf(CK_IN, DSC_F32, cols, "col");
+    ck_uniform(row, 0.3, 1.5);
+    ck_uniform(col, 0, 40);
+    args->row = row;
+    args->col = col;
+}
+
+/* Narrower than a vector, a little wider than one, and wide. */
+static int64_t cols_of(int64_t n, int step)
+{
+    return step % 3 == 0 ? 5 : step % 3 == 1 ? 19 : dsc_max_i64(1, n / 3 + 7);
 }
 
 /* copy: F32 for none. */
@@ -259,6 +373,7 @@ static void check_case(int64_t n, dsc_dtype copy, float l2, int step, bool is_wi
     args.grad = g;
     for (int k = 0; k < states(); k++)
         args.state[k] = ck_buf(CK_INOUT, state_dtype, n, k == 0 ? "state 0" : "state 1");
+    give_factors(&args, cols_of(n, step));
     float *along = NULL;
     if (current == DSC_RECIPE_MUON) {
         args.along = along = ck_buf(CK_IN, DSC_F32, n, "along");
@@ -268,7 +383,7 @@ static void check_case(int64_t n, dsc_dtype copy, float l2, int step, bool is_wi
     ck_normal(p, 0, 0.5);
     ck_normal(g, 0, 0.1);
     for (int k = 0; k < states(); k++)
-        if (k == 1 || current == DSC_RECIPE_ADAGRAD)
+        if (k == 1 || current == DSC_RECIPE_ADAGRAD || current == DSC_RECIPE_ADAFACTOR_FLAT)
             ck_uniform(args.state[k], 0, step == 1 ? 0 : 0.02);
         else
             ck_normal(args.state[k], 0, 0.1);
@@ -294,6 +409,7 @@ static void verify_direction(const void *args)
         near state[DSC_UPDATE_STATES_MAX];
         for (int k = 0; k < states(); k++)
             from[k] = ck_get(a->state[k], i);
+        take_factor(a, i);
         const near along = directions[current](&a->scalars, gradient(a, i, p0), from, state, p0);
         if (isfinite(along.off))
             ck_near(a->direction, i, along.x, slack * along.off);
@@ -314,9 +430,12 @@ static void check_direction(int64_t n, dsc_dtype state_dtype, float l2, int step
         args.state[k] = ck_buf(CK_IN, state_dtype, n, k == 0 ? "state 0" : "state 1");
     ck_normal(p, 0, 0.5);
     ck_normal(g, 0, 0.1);
-    ck_normal(args.state[0], 0, 0.1);
-    if (states() > 1)
-        ck_uniform(args.state[1], 0, 0.02);
+    give_factors(&args, cols_of(n, step));
+    for (int k = 0; k < states(); k++)
+        if (k == 1 || current == DSC_RECIPE_ADAFACTOR_FLAT)
+            ck_uniform(args.state[k], 0, 0.02);
+        else
+            ck_normal(args.state[k], 0, 0.1);
     ck_kernel(dsc_recipe_kernel(current), &args, sizeof args, verify_direction);
 }
 
@@ -375,6 +494,7 @@ static void bench(bool copy, dsc_dtype state_dtype)
     }
     if (current == DSC_RECIPE_MUON)
         args.along = bench_floats(CK_IN, n, "along");
+    give_factors(&args, 4096);
     const int64_t moved = 12 + 2 * copy + 2 * states() * each + (args.along != NULL ? 4 : 0);
     ck_bench(dsc_recipe_kernel(current), &args, sizeof args, n * moved, 0, false);
 }

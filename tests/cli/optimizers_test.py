@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """optimizers_test.py LIBRARY: 100 steps of the distributed optimizer (dsc_optimizer_step) with every optimizer beside torch.optim
-with the same options, and Lion and Lamb beside their papers' formulas, in fp32. SPDX-License-Identifier: Apache-2.0"""
+with the same options, and Lion, Lamb and Adafactor beside their papers' formulas, in fp32; Adafactor also beside transformers'. SPDX-License-Identifier: Apache-2.0"""
 import ctypes as c
 import json
 import sys
@@ -120,6 +120,36 @@ class Muon(torch.optim.Optimizer):
             p.data.copy_(p.data - o["lr"] * max(1, p.shape[0] / p.shape[1]) ** 0.5 * u)
 
 
+class Adafactor(torch.optim.Optimizer):
+    """Shazeer & Stern 2018 as transformers has it, in double but for the weights, after they decay and after the step."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, dict(lr=None, eps=(1e-30, 1e-3), clip_threshold=1.0, decay_rate=-0.8, beta1=None, weight_decay=0,
+                                      scale_parameter=True, relative_step=True, warmup_init=False) | options)
+        self.steps = 0
+
+    def step(self):
+        self.steps += 1
+        for o in self.param_groups:
+            p, state = o["params"][0], self.state[o["params"][0]]
+            w, g = p.detach().double(), p.grad.double()
+            old, q = 1 - self.steps ** o["decay_rate"], g * g + o["eps"][0]
+            if g.dim() == 2:
+                row = state["row"] = old * state.get("row", 0) + (1 - old) * q.mean(1)
+                col = state["col"] = old * state.get("col", 0) + (1 - old) * q.mean(0)
+                u = g / torch.outer(row / row.mean(), col).sqrt()
+            else:
+                v = state["v"] = old * state.get("v", 0) + (1 - old) * q
+                u = g / v.sqrt()
+            rate = min(1e-6 * self.steps if o["warmup_init"] else 1e-2, self.steps ** -0.5) if o["relative_step"] else o["lr"]
+            rate *= max(o["eps"][1], float(w.square().mean().sqrt())) if o["scale_parameter"] else 1
+            step = rate * u / max(1.0, float(u.square().mean().sqrt()) / o["clip_threshold"])
+            if o["beta1"] is not None:
+                step = state["m"] = o["beta1"] * state.get("m", 0) + (1 - o["beta1"]) * step
+            p.data.copy_(w * (1 - o["weight_decay"] * rate))
+            p.data.copy_(p.data.double() - step)
+
+
 class Parts:
     """An optimizer for each tensor."""
 
@@ -176,5 +206,25 @@ if hasattr(torch.optim, "Muon"):  # whose steps are in bf16: of each element's w
             most=2e-3, **MATRICES | dict(theirs_params=dict(lr=0.002, weight_decay=0.1)))
 else:
     print("# torch.optim.Muon: this torch has none")
+# tall and wide, and a vector beside a matrix
+ADAFACTORS = [dict(lr=0.01), dict(lr=0.05, weight_decay=0.1, d=1.1, beta2_decay=-0.5, eps=[1e-4, 0.1])]
+OURS = [dict(lr=0.002, relative_step=False), dict(relative_step=True, weight_decay=0.1, clip_threshold=0.5, eps=[1e-20, 0.1]),
+        dict(lr=0.003, relative_step=False, scale_parameter=False, decay_rate=-0.6), dict(lr=0.002, relative_step=False, beta1=0.9, weight_decay=0.01)]
+for shape in ((10, 25), (0, 8)):
+    for params in ADAFACTORS if hasattr(torch.optim, "Adafactor") else ():
+        compare("Adafactor", torch.optim.Adafactor, params, f" beside torch.optim.Adafactor, columns {shape}", columns=shape)
+    for params in OURS:
+        compare("Adafactor", Adafactor, params, f", columns {shape}", columns=shape)
+compare("Adafactor", Adafactor, dict(lr=0.002, relative_step=False, weight_decay=0.1), ", no decay of biases, at twice the rate",
+        [dict(params=["*.bias"], weight_decay=0, lr=0.004)], [dict(), dict(weight_decay=0, lr=0.004)], columns=(10, 0))
+try:
+    from transformers import Adafactor as Theirs
+except ImportError:
+    print("# transformers' Adafactor: there is none")
+else:
+    for params in OURS:
+        compare("Adafactor", Theirs, params, " beside transformers' Adafactor", columns=(10, 25))
+if not hasattr(torch.optim, "Adafactor"):
+    print("# torch.optim.Adafactor: this torch has none")
 print(f"1..{tests[0]}")
 sys.exit(1 if failed[0] else 0)

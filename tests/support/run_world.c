@@ -13,7 +13,7 @@ typedef struct world_job {
     const run_options *options;
     dsc_world *world;
     run_result *out;
-    float **whole; /* [whole_count]: tensor * 3: master, m, v, assembled from every rank's slices */
+    float **whole; /* [whole_count]: tensor * PLANES + plane, assembled from every rank's slices */
     int32_t whole_count;
     pthread_mutex_t mutex;
     pthread_barrier_t barrier;
@@ -45,11 +45,33 @@ static void fetch(dsc_engine *engine, int32_t group, dsc_plane plane, int64_t at
     }
 }
 
+/* Masters, moments, and what a matrix's rows and columns have. */
+enum { PLANES = 5, PLANE_ROWS = 3 };
+
+static int64_t plane_elements(const dsc_layout_tensor *tensor, int s)
+{
+    return s < PLANE_ROWS ? tensor->count : s == PLANE_ROWS ? dsc_layout_rows(tensor) : dsc_layout_cols(tensor);
+}
+
+/* Every rank has all of them, and the same. */
+static void collect_factors(world_job *job, dsc_engine *engine, int32_t t)
+{
+    const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
+    for (int s = PLANE_ROWS; s < PLANES; s++) {
+        float **whole = &job->whole[t * PLANES + s];
+        const size_t bytes = (size_t)plane_elements(tensor, s) * sizeof **whole;
+        const float *mine = dsc_zero_factors(engine->zero, t, s > PLANE_ROWS);
+        if (*whole == NULL)
+            *whole = memcpy(malloc(bytes), mine, bytes);
+        DSC_ASSERT(memcmp(*whole, mine, bytes) == 0);
+    }
+}
+
 static void collect(world_job *job, dsc_engine *engine)
 {
     const dsc_layout *layout = &engine->layout;
     pthread_mutex_lock(&job->mutex);
-    job->whole_count = layout->tensor_count * 3;
+    job->whole_count = layout->tensor_count * PLANES;
     if (job->whole == NULL)
         job->whole = calloc((size_t)job->whole_count, sizeof *job->whole);
     for (int32_t t = 0; t < layout->tensor_count; t++) {
@@ -61,11 +83,13 @@ static void collect(world_job *job, dsc_engine *engine)
         const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
         const dsc_recipe recipe = dsc_layout_recipe(layout, tensor->group, engine->config.optimizer.recipe);
         for (int s = 0; s < 1 + dsc_recipes[recipe].state_count && slice.trainable; s++) {
-            float **whole = &job->whole[t * 3 + s];
+            float **whole = &job->whole[t * PLANES + s];
             if (*whole == NULL)
                 *whole = calloc((size_t)tensor->count, sizeof **whole);
             fetch(engine, tensor->group, planes[s], tensor->offset + first - slice.first, count, *whole + first);
         }
+        if ((dsc_recipes[recipe].needs & DSC_NEEDS_FACTORS) != 0 && slice.trainable)
+            collect_factors(job, engine, t);
     }
     pthread_mutex_unlock(&job->mutex);
 }
@@ -74,15 +98,15 @@ static void keep_states(world_job *job, const dsc_layout *layout)
 {
     run_result *out = job->out;
     for (int32_t t = 0; t < layout->tensor_count; t++)
-        for (int s = 0; s < 3; s++)
-            out->state_count += job->whole[t * 3 + s] != NULL ? layout->tensor[t].count : 0;
+        for (int s = 0; s < PLANES; s++)
+            out->state_count += job->whole[t * PLANES + s] != NULL ? plane_elements(&layout->tensor[t], s) : 0;
     out->state = calloc((size_t)out->state_count, sizeof *out->state);
     float *to = out->state;
     for (int32_t t = 0; t < layout->tensor_count; t++)
-        for (int s = 0; s < 3; s++)
-            if (job->whole[t * 3 + s] != NULL) {
-                memcpy(to, job->whole[t * 3 + s], (size_t)layout->tensor[t].count * sizeof *to);
-                to += layout->tensor[t].count;
+        for (int s = 0; s < PLANES; s++)
+            if (job->whole[t * PLANES + s] != NULL) {
+                memcpy(to, job->whole[t * PLANES + s], (size_t)plane_elements(&layout->tensor[t], s) * sizeof *to);
+                to += plane_elements(&layout->tensor[t], s);
             }
 }
 
@@ -94,9 +118,9 @@ static void hash_whole(world_job *job, const dsc_layout *layout)
     uint8_t digest[32];
     dsc_sha256_init(&sha);
     for (int32_t t = 0; t < layout->tensor_count; t++)
-        for (int s = 0; s < 3; s++)
-            if (job->whole[t * 3 + s] != NULL)
-                dsc_sha256_update(&sha, job->whole[t * 3 + s], (size_t)layout->tensor[t].count * 4);
+        for (int s = 0; s < PLANES; s++)
+            if (job->whole[t * PLANES + s] != NULL)
+                dsc_sha256_update(&sha, job->whole[t * PLANES + s], (size_t)plane_elements(&layout->tensor[t], s) * 4);
     dsc_sha256_final(&sha, digest);
     dsc_hex(job->out->hash, digest, sizeof digest);
 }

@@ -96,6 +96,11 @@ static const shape shapes[] = {
       "\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true},\n"
       "\"autotuning\": {\"enabled\": true, \"fast\": false}, \"torch_autocast\": {\"enabled\": true}}",
       2, CPU, NONE, BF16, 64, 8, 1, "Muon", "", 0 },
+    { "{\"train_batch_size\": 64, \"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 3},\n"
+      "\"zero_allow_untested_optimizer\": true, \"optimizer\": {\"type\": \"Adafactor\", \"params\": {\"lr\": 1e-3,\n"
+      "\"eps\": [1e-30, 1e-3], \"clip_threshold\": 1.0, \"decay_rate\": -0.8, \"beta1\": null, \"weight_decay\": 0.0,\n"
+      "\"scale_parameter\": false, \"relative_step\": false, \"warmup_init\": false}}}",
+      3, NONE, NONE, BF16, 64, 8, 1, "Adafactor", "", 0 },
 };
 
 static void resolve_as_deepspeed(void **state)
@@ -131,7 +136,7 @@ static void values_of(const dsc_config_key *key, char *good, char *bad, size_t r
         snprintf(good, room, "true");
         snprintf(bad, room, "\"perhaps\"");
         break;
-    case DSC_KEY_INT: case DSC_KEY_FLOAT: case DSC_KEY_RATE:
+    case DSC_KEY_INT: case DSC_KEY_FLOAT: case DSC_KEY_RATE: case DSC_KEY_NUMBERS:
         if (*good == 0)
             snprintf(good, room, "8");
         snprintf(bad, room, "%s", *range == '>' && range[1] == ' ' ? "0" : *range != 0 ? "-7" : "[]");

@@ -53,7 +53,7 @@ static void field_value(const dsc_config *config, const dsc_config_key *key, cha
         memcpy(&i, field, sizeof i);
         int_value(i, out);
         break;
-    case DSC_KEY_FLOAT: case DSC_KEY_RATE:
+    case DSC_KEY_FLOAT: case DSC_KEY_RATE: case DSC_KEY_NUMBERS:
         memcpy(&d, field, sizeof d);
         snprintf(out, VALUE_BYTES, "%s", dsc_tool_double(d, number));
         break;

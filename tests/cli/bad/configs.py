@@ -198,7 +198,7 @@ def values_of_the_wrong_type_or_range(b):
 @test
 def optimizer_and_schedule_that_make_no_sense(b):
     inputs(b)
-    for optimizer, word in (({"type": "Adafactor"}, "AdamW"), ({"type": "sgd"}, "SGD"),
+    for optimizer, word in (({"type": "Adadelta"}, "AdamW"), ({"type": "sgd"}, "SGD"),
                             ({"type": "MuSGD"}, "AdamW"), ({"type": ""}, ""),
                             ({"type": 3}, ""),
                             ({"type": "Adam", "params": {"lr": -1}}, "lr"),

@@ -1,0 +1,68 @@
+/* factors.h - sums of squares along the rows and along the columns of a matrix, what Adafactor (Shazeer & Stern 2018)
+ * keeps instead of every element's: exact, so that the same numbers added in any order, in any parts and by anyone give
+ * the same bits.
+ *
+ * A sum is three doubles. Each term is split among them on grids that were fixed before (Demmel & Nguyen 2015): what is
+ * a multiple of the first grid's step, then of the second's, then, rounded, of the third's. Such multiples add up
+ * without any rounding, up to DSC_BINNED_TERMS_MAX terms of which all together are at most what the grids were made
+ * for. reference: factors_ref.c   variants: factors_wide.h in factors_avx2.c and factors_avx512.c check and bench:
+ * tests/checkkern/factors.c SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_FACTORS_H
+#define DSC_KERNELS_FACTORS_H
+
+#include <math.h>
+
+#include <dsc/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DSC_BINS 3
+#define DSC_BIN_BITS 30 /* a grid's steps in those of the one before */
+#define DSC_BINNED_TERMS_MAX ((int64_t)1 << 23)
+
+typedef struct dsc_binned_sum {
+    double bin[DSC_BINS];
+} dsc_binned_sum;
+
+/* magic[k] + x - magic[k] is x on grid k: magic[k] is 1.5 * 2^52 of its steps. */
+typedef struct dsc_binned_grid {
+    double magic[DSC_BINS];
+} dsc_binned_grid;
+
+/* For terms that are at most `most` all together, finite and >= 0. What a term has below 2^-90 of it is rounded off. */
+static inline dsc_binned_grid dsc_binned_grid_for(double most)
+{
+    dsc_binned_grid grid;
+    int exponent;
+    (void)frexp(most, &exponent); /* most < 2^exponent */
+    for (int k = 0; k < DSC_BINS; k++)
+        grid.magic[k] = ldexp(1.5, 52 + exponent - DSC_BIN_BITS * (k + 1));
+    return grid;
+}
+
+static inline void dsc_binned_merge(dsc_binned_sum *sum, const dsc_binned_sum *other)
+{
+    for (int k = 0; k < DSC_BINS; k++)
+        sum->bin[k] = sum->bin[k] + other->bin[k];
+}
+
+static inline double dsc_binned_value(const dsc_binned_sum *sum) { return sum->bin[0] + (sum->bin[1] + sum->bin[2]); }
+
+/* Elements at .. at + count - 1 of a matrix of `cols` columns, row by row:
+ *   g = x * scale, rounded to fp32;  q = g * g, exact in double
+ *   row[n / cols] and col[n % cols] of element n: on each grid k in turn
+ *     r = (q + magic[k]) - magic[k];  bin[k] = bin[k] + r;  q = q - r */
+typedef struct dsc_matrix_squares_args {
+    const float *x; /* [count] */
+    int64_t count, at, cols;
+    float scale;
+    dsc_binned_grid grid;
+    dsc_binned_sum *row, *col; /* of the whole matrix; read and written */
+} dsc_matrix_squares_args;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

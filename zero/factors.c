@@ -1,0 +1,266 @@
+/* factors.c - second moments of matrices as one number for each row and one for each column (Adafactor, Shazeer & Stern
+ * 2018), though a matrix's elements lie in several ranks' slices.
+ *
+ * Every rank has all of these numbers: they are a few hundredths of a percent of the elements. A pass over this rank's
+ * tiles before the update adds up squares of gradients along rows and columns, exactly (kernels/factors.h). Each rank
+ * is then sent everybody's sums of one part of the numbers, makes the new ones of them, and gives these to all. So the
+ * bits depend on neither stage, world size nor placement. SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#define PIECE_ELEMENTS (1 << 18) /* a megabyte of gradients, read twice: what a core's cache holds */
+
+static bool has_factors(const dsc_zero *zero, int32_t t)
+{
+    return dsc_factors_are_used(zero) && zero->o.layout->group[zero->o.layout->tensor[t].group].matrices;
+}
+
+static int64_t factor_count(const dsc_layout_tensor *tensor)
+{
+    return dsc_layout_rows(tensor) + dsc_layout_cols(tensor);
+}
+
+/* Of all ranks' parts, the last of which may end in nothing. */
+static int64_t padded_count(const dsc_zero *zero) { return zero->factors.part * zero->world_size; }
+
+enum { NEEDS = 6 };
+typedef struct need {
+    dsc_buf *buf;
+    dsc_tag tag;
+    dsc_tier tier;
+    int64_t bytes;
+} need;
+
+/* Its buffers, once the numbers are counted. */
+static void list_needs(dsc_zero *zero, need out[NEEDS])
+{
+    dsc_factors *f = &zero->factors;
+    const bool apart = !dsc_device_host_visible(zero->o.device);
+    const int64_t all = padded_count(zero), sum = (int64_t)sizeof(dsc_binned_sum), each = (int64_t)sizeof(float);
+    const need needs[NEEDS] = {
+        { &f->state_buf, DSC_TAG_MOMENT, DSC_TIER_PINNED, all * each },
+        { &f->host_sums, DSC_TAG_CONTROL, DSC_TIER_PINNED, all * sum },
+        { &f->part_sums, DSC_TAG_CONTROL, DSC_TIER_PINNED, all * sum },
+        { &f->host_factors, DSC_TAG_CONTROL, DSC_TIER_PINNED, all * each },
+        { &f->device_sums, DSC_TAG_CONTROL, DSC_TIER_DEVICE, apart ? all * sum : 0 },
+        { &f->device_factors, DSC_TAG_CONTROL, DSC_TIER_DEVICE, apart ? all * each : 0 },
+    };
+    memcpy(out, needs, sizeof needs);
+}
+
+static dsc_status check_side(const dsc_layout_tensor *tensor, const char *what, int64_t count, dsc_error *err)
+{
+    if (count <= DSC_BINNED_TERMS_MAX)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, tensor->spec->name,
+                    "%lld %s; Adafactor's sums are exact up to %lld: give "
+                    "it another shape, or use another optimizer",
+                    (long long)count, what, (long long)DSC_BINNED_TERMS_MAX);
+}
+
+dsc_status dsc_factors_plan(dsc_zero *zero, dsc_error *err)
+{
+    const dsc_layout *layout = zero->o.layout;
+    dsc_factors *f = &zero->factors;
+    int64_t count = 0;
+    if (!dsc_factors_are_used(zero))
+        return DSC_OK;
+    DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, layout->tensor_count + 1, sizeof *f->at, &f->at, err));
+    for (int32_t t = 0; t < layout->tensor_count; t++) {
+        const dsc_layout_tensor *tensor = &layout->tensor[t];
+        f->at[t] = count;
+        if (!has_factors(zero, t))
+            continue;
+        DSC_TRY(check_side(tensor, "rows", dsc_layout_rows(tensor), err));
+        DSC_TRY(check_side(tensor, "columns", dsc_layout_cols(tensor), err));
+        count += factor_count(tensor);
+    }
+    f->at[layout->tensor_count] = count;
+    f->part = dsc_div_ceil(count, zero->world_size);
+    need needs[NEEDS];
+    list_needs(zero, needs);
+    for (int i = 0; i < NEEDS; i++)
+        zero->plan.bytes[needs[i].tag][needs[i].tier] += dsc_buf_counted(needs[i].bytes);
+    return DSC_OK;
+}
+
+dsc_status dsc_factors_open(dsc_zero *zero, dsc_error *err)
+{
+    need needs[NEEDS];
+    list_needs(zero, needs);
+    for (int i = 0; i < NEEDS && dsc_factors_are_used(zero); i++)
+        DSC_TRY(dsc_mem_open(zero->o.device, needs[i].tag, needs[i].tier, needs[i].bytes, needs[i].buf, err));
+    dsc_zero_forget_factors(zero);
+    return DSC_OK;
+}
+
+void dsc_factors_close(dsc_zero *zero)
+{
+    need needs[NEEDS];
+    list_needs(zero, needs);
+    for (int i = NEEDS; i-- > 0;)
+        dsc_mem_close(zero->o.device, needs[i].buf);
+    dsc_alloc_free(zero->o.alloc, zero->factors.at);
+}
+
+void dsc_zero_forget_factors(dsc_zero *zero)
+{
+    if (zero->factors.state_buf.ptr != NULL)
+        memset(zero->factors.state_buf.ptr, 0, (size_t)zero->factors.state_buf.bytes);
+}
+
+float *dsc_zero_factors(const dsc_zero *zero, int32_t t, bool cols)
+{
+    DSC_ASSERT(has_factors(zero, t));
+    const int64_t rows = dsc_layout_rows(&zero->o.layout->tensor[t]);
+    return (float *)zero->factors.state_buf.ptr + zero->factors.at[t] + (cols ? rows : 0);
+}
+
+/* ---- sums ---- */
+
+/* The group's tiles are where the device works, not the host. */
+static bool on_device(const dsc_zero *zero, int32_t g)
+{
+    return !dsc_device_host_visible(zero->o.device) && !dsc_host_tier_updates(zero, g);
+}
+
+/* Elements [first, end) of tensor t. */
+static dsc_status add_piece(const dsc_zero *zero, const dsc_tile *tile, int32_t t, int64_t first, int64_t end,
+                            dsc_error *err)
+{
+    const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+    const dsc_buf *sums = on_device(zero, tile->group) ? &zero->factors.device_sums : &zero->factors.host_sums;
+    dsc_binned_sum *row = (dsc_binned_sum *)sums->ptr + zero->factors.at[t];
+    const dsc_matrix_squares_args args = { .x = tile->grad + (first - tile->first),
+                                           .count = end - first,
+                                           .at = first - tensor->offset,
+                                           .cols = dsc_layout_cols(tensor),
+                                           .scale = zero->terms.scalars[tensor->update_class].grad_scale,
+                                           .grid = zero->factors.grid,
+                                           .row = row,
+                                           .col = row + dsc_layout_rows(tensor) };
+    return DSC_RUN(tile->stream, MATRIX_SQUARES, &args, err);
+}
+
+/* At stage 0 a rank has all elements; each is still counted once, by its owner. */
+static dsc_status add_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+{
+    const dsc_layout_group *group = &zero->o.layout->group[tile->group];
+    const int64_t slice_first = group->slice * zero->o.rank;
+    const int64_t most = on_device(zero, tile->group) ? tile->count : PIECE_ELEMENTS;
+    const int64_t begin = dsc_max_i64(tile->first, slice_first);
+    const int64_t end = dsc_min_i64(tile->first + tile->count, slice_first + group->slice);
+    for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count; t++) {
+        const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+        const int64_t last = dsc_min_i64(end, tensor->offset + tensor->count);
+        for (int64_t at = dsc_max_i64(begin, tensor->offset); at < last; at += most)
+            DSC_TRY(add_piece(zero, tile, t, at, dsc_min_i64(last, at + most), err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status add_groups(dsc_zero *zero, dsc_error *err)
+{
+    const dsc_layout *layout = zero->o.layout;
+    dsc_binned_sum *on_host = zero->factors.host_sums.ptr, *device_sums = zero->factors.device_sums.ptr;
+    for (int32_t g = 0; g < layout->group_count; g++) {
+        const dsc_layout_group *group = &layout->group[g];
+        const int64_t from = zero->factors.at[group->first_tensor];
+        const int64_t count = zero->factors.at[group->first_tensor + group->tensor_count] - from;
+        dsc_tile tile = { .last_of_group = !group->matrices || zero->group[g].own_count == 0 };
+        while (!tile.last_of_group) {
+            DSC_TRY(dsc_store_next(zero, &tile, err));
+            DSC_ASSERT(tile.group == g);
+            DSC_TRY(add_tile(zero, &tile, err));
+            DSC_TRY(dsc_store_left(zero, &tile, err));
+        }
+        if (count > 0 && on_device(zero, g))
+            DSC_TRY(
+                dsc_copy(zero->o.compute, on_host + from, device_sums + from, count * (int64_t)sizeof *on_host, err));
+    }
+    return dsc_stream_sync(zero->o.compute, err);
+}
+
+/* ---- from sums to factors ---- */
+
+/* Rows, or columns, of a tensor whose numbers begin at `at`: those that are this rank's, each a mean of `terms`
+ * squares. */
+static void take_means(dsc_zero *zero, int64_t at, int64_t count, int64_t terms, const dsc_update_scalars *s)
+{
+    const dsc_factors *f = &zero->factors;
+    const int64_t first = f->part * zero->o.rank;
+    const int64_t begin = dsc_max_i64(at, first), end = dsc_min_i64(at + count, first + f->part);
+    const dsc_binned_sum *sums = f->part_sums.ptr;
+    float *state = f->state_buf.ptr;
+    for (int64_t i = begin; i < end; i++) {
+        dsc_binned_sum sum = sums[i - first];
+        for (int32_t r = 1; r < zero->world_size; r++)
+            dsc_binned_merge(&sum, &sums[r * f->part + (i - first)]);
+        const float mean = (float)(dsc_binned_value(&sum) / (double)terms + (double)s->eps);
+        state[i] = fmaf(s->one_minus_beta2, mean - state[i], state[i]);
+    }
+}
+
+/* What elements are multiplied by: 1 / sqrt(row / mean of rows) and 1 / sqrt(column). */
+static void make_factors(const dsc_zero *zero, int32_t t)
+{
+    const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+    const int64_t rows = dsc_layout_rows(tensor), all = factor_count(tensor);
+    const float *state = dsc_zero_factors(zero, t, false);
+    float *factor = (float *)zero->factors.host_factors.ptr + zero->factors.at[t];
+    double mean = 0;
+    for (int64_t i = 0; i < rows; i++)
+        mean += (double)state[i];
+    mean = fmax(mean / (double)rows, (double)zero->terms.scalars[tensor->update_class].mean_least);
+    for (int64_t i = 0; i < all; i++)
+        factor[i] = (float)(1.0 / sqrt(i < rows ? (double)state[i] / mean : (double)state[i]));
+}
+
+static dsc_status exchange(dsc_zero *zero, dsc_error *err)
+{
+    dsc_factors *f = &zero->factors;
+    float *state = f->state_buf.ptr;
+    DSC_TRY(dsc_comm_all_to_all(zero->o.host_comm, DSC_CHANNEL_CONTROL, f->part_sums.ptr, f->host_sums.ptr,
+                                f->part * (int64_t)sizeof(dsc_binned_sum), NULL, err));
+    for (int32_t t = 0; t < zero->o.layout->tensor_count; t++) {
+        const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+        const int64_t rows = dsc_layout_rows(tensor), cols = dsc_layout_cols(tensor);
+        const dsc_update_scalars *s = &zero->terms.scalars[tensor->update_class];
+        if (!has_factors(zero, t))
+            continue;
+        take_means(zero, f->at[t], rows, cols, s);
+        take_means(zero, f->at[t] + rows, cols, rows, s);
+    }
+    return dsc_comm_all_gather(zero->o.host_comm, DSC_CHANNEL_CONTROL, state, state + f->part * zero->o.rank, f->part,
+                               DSC_F32, NULL, err);
+}
+
+dsc_status dsc_factors_take(dsc_zero *zero, dsc_error *err)
+{
+    dsc_factors *f = &zero->factors;
+    const double norm = (double)zero->terms.scalars[0].grad_norm;
+    f->grid = dsc_binned_grid_for(1.01 * norm * norm); /* it was rounded, and so are gradients */
+    memset(f->host_sums.ptr, 0, (size_t)f->host_sums.bytes);
+    if (f->device_sums.bytes > 0)
+        DSC_TRY(dsc_zero_bytes(zero->o.compute, f->device_sums.ptr, f->device_sums.bytes, err));
+    DSC_TRY(add_groups(zero, err));
+    DSC_TRY(exchange(zero, err));
+    for (int32_t t = 0; t < zero->o.layout->tensor_count; t++)
+        if (has_factors(zero, t))
+            make_factors(zero, t);
+    if (f->device_factors.bytes > 0)
+        DSC_TRY(dsc_copy(zero->o.compute, f->device_factors.ptr, f->host_factors.ptr, f->device_factors.bytes, err));
+    return dsc_stream_sync(zero->o.compute, err);
+}
+
+void dsc_factors_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int32_t t, dsc_update_args *out)
+{
+    const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+    const dsc_buf *buf = on_device(zero, tile->group) ? &zero->factors.device_factors : &zero->factors.host_factors;
+    out->row = (const float *)buf->ptr + zero->factors.at[t];
+    out->col = out->row + dsc_layout_rows(tensor);
+    out->at = first - tensor->offset;
+    out->cols = dsc_layout_cols(tensor);
+}
