@@ -252,8 +252,7 @@ static void other_optimizers(void **state)
         "{\"type\": \"Lamb\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}",
         "{\"type\": \"Muon\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1, \"ns_steps\": 2}}",
         "{\"type\": \"Adafactor\", \"params\": {\"lr\": 0.02, \"weight_decay\": 0.1}}",
-        "{\"type\": \"Adafactor\", \"params\": {\"lr\": 0.02, \"weight_decay\": 0.1, \"beta1\": 0.9, "
-        "\"relative_step\": false}}",
+        "{\"type\": \"Adafactor\", \"params\": {\"lr\": 0.02, \"beta1\": 0.9, \"relative_step\": false}}",
     };
     for (size_t o = 0; o < DSC_COUNT(optimizers); o++) {
         const int32_t world = run_most_ranks(8) < 3 ? 1 : 3;
