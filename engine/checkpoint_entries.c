@@ -114,7 +114,7 @@ int64_t dsc_checkpoint_buffer_bytes(const dsc_layout *layout, bool states_in_fil
 
 /* Bytes that a save or a load has at most at a time, measured on manifests of this version: the job and a path or two;
  * headers and JSON of a stored tensor, which hold its name several times; lists and text of a block; a cut's number. */
-#define PLAN_BYTES_FIXED 24576
+#define PLAN_BYTES_FIXED 32768
 #define PLAN_BYTES_PER_NAME_BYTE 4
 #define PLAN_SAVE_BYTES_PER_ENTRY 420
 #define PLAN_SAVE_BYTES_PER_BLOCK 165
