@@ -333,9 +333,10 @@ static int32_t find_place(driver *d)
     return oldest;
 }
 
+/* A few at a time: who was let in before them can answer before strangers have taken all places. */
 static void accept_some(driver *d)
 {
-    for (int32_t i = 0; i < DSC_RDV_CONNS_MAX && !d->over && dsc_rdv_server_listens(d->server); i++) {
+    for (int32_t i = 0; i < DSC_RDV_CONNS_MAX / 16 && !d->over && dsc_rdv_server_listens(d->server); i++) {
         const int fd = accept4(d->gate, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return;

@@ -76,9 +76,9 @@ report "what is not built is understood" json "d['zero_stage'] == 3 and d['optim
 run config check "$tmp/later.json"
 report "and said" prints "not run by this version: optimizer.type"
 run config check "$tmp/later.json" --strict
-report "and an error for --strict" fails "later.json:2:47: optimizer.type"
+report "and an error for --strict" fails "later.json:2:49: optimizer.type"
 code=0; "${dsc%/dsc}/train" --config "$tmp/later.json" --model gpt2-nano --data "$0" >"$tmp/out" 2>"$tmp/err" || code=$?
-report "train refuses it by name, with the place" fails "later.json:2:47: optimizer.type: \"MuAdam\" is not supported in this version"
+report "train refuses it by name, with the place" fails "later.json:2:49: optimizer.type: \"MuAdam\" is not supported in this version"
 run plan --config "$tmp/later.json" --model gpt2-nano
 report "so does plan" fails "optimizer.type"
 run config check "$root/configs/training_config.yaml" --world-size 24 --json

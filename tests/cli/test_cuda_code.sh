@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_cuda_code.sh - what nvcc made: the exact kernels (exact.cu, update.cu, quant.cu, signs.cu and product.cu of kernels/cuda/) have no operation that a
+# test_cuda_code.sh - what nvcc made: the exact kernels (exact.cu, update.cu, quant.cu, signs.cu, product.cu and factors.cu of kernels/cuda/) have no operation that a
 # compiler may fuse or shorten, and the plugin has machine code for sm_80 and sm_90 and PTX for later GPUs of every source; of those
 # whose name ends in _sm90, machine code for sm_90a alone, with warpgroups' products and tile copies in it. The plugin's build has
 # warnings as errors. Skipped where there is no nvcc; the checker itself is tested everywhere.
@@ -16,7 +16,7 @@ skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
 
 # PTX contracts nothing that says how it rounds (.rn), and everything else is free to. So: every fp32 and fp64 operation has
 # .rn, none has .ftz or .approx, and multiply-adds are those of the recipes: AdamW's four or, with l2, five for each of its
-# square roots, Adagrad's two or three, LAMB's three to five, and no more for each product of SGD and Lion than they have (branches are copied: products of one
+# square roots, Adagrad's two or three, LAMB's and Adafactor's three to five, and no more for each product of SGD and Lion than they have (branches are copied: products of one
 # element may come several times); sums of squares' one in fp64 for each element widened, and none elsewhere.
 check_exact() { # FILES
     awk '
@@ -29,6 +29,16 @@ check_exact() { # FILES
                     bad(count["sub"] " subtractions, " count["div"] " divisions, " count["sqrt"] " square roots: all once an element")
                 if (count["fma32"] < 4 * count["sqrt"] || count["fma32"] > 5 * count["sqrt"])
                     bad(count["fma32"] " multiply-adds for " count["sqrt"] " elements: 4 or 5 each")
+            } else if (name ~ /adafactor_flat/) {
+                if (count["sqrt"] == 0) bad("no square root")
+                if (count["div"] != count["sqrt"] || count["add"] > 0 || count["sub"] < count["sqrt"] || count["sub"] > 2 * count["sqrt"])
+                    bad(count["div"] + 0 " divisions, " count["add"] + 0 " sums, " count["sub"] + 0 " subtractions, " count["sqrt"] " square roots: once, never and once or twice an element")
+                if (count["fma32"] < 3 * count["sqrt"] || count["fma32"] > 5 * count["sqrt"])
+                    bad(count["fma32"] " multiply-adds for " count["sqrt"] " elements: 3 to 5 each")
+            } else if (name ~ /adafactor/) {
+                if (count["div"] + count["sqrt"] + count["add"] > 0) bad("a division, a root or a sum that the recipe has not")
+                if (count["mul"] == 0 || 4 * count["fma32"] > 3 * count["mul"] || 6 * count["sub"] > count["mul"])
+                    bad(count["fma32"] + 0 " multiply-adds and " count["sub"] + 0 " subtractions for " count["mul"] + 0 " products: at most 3 in 4 and 1 in 6")
             } else if (name ~ /lamb/) {
                 if (count["sqrt"] == 0) bad("no square root")
                 if (count["sub"] != count["sqrt"] || count["div"] != count["sqrt"] || count["add"] != 2 * count["sqrt"])
@@ -67,7 +77,7 @@ check_exact() { # FILES
             for (k in seen) if (index(name, k)) seen[k] = 1
         }
         BEGIN { split("", count); seen["cast"] = seen["cast_stochastic"] = seen["fold"] = seen["add_op"] = seen["sumsq"] = seen["adamw"] = 0
-                seen["sgd"] = seen["momentum"] = seen["adagrad"] = seen["lion"] = seen["lamb"] = seen["muon"] = seen["exact_product"] = seen["direction_op"] = 0
+                seen["sgd"] = seen["momentum"] = seen["adagrad"] = seen["lion"] = seen["lamb"] = seen["muon"] = seen["adafactor"] = seen["adafactor_flat"] = seen["exact_product"] = seen["direction_op"] = 0
                 seen["15quantize"] = seen["dequantize"] = seen["fold_quantized"] = 0
                 seen["add_signs_op"] = seen["signs_pack"] = seen["signs_fold"] = seen["signs_unpack"] = seen["mask_signs_op"] = 0 }
         {
@@ -87,10 +97,10 @@ check_exact() { # FILES
 }
 has() { # KERNELS_AND_TEXTS... : a file with every kernel, and each TEXT in the kernel of its NAME=
     local kernel
-    for kernel in cast cast_stochastic fold add_op sumsq adamw sgd momentum adagrad lion lamb muon direction_op exact_product 15quantize dequantize fold_quantized \
+    for kernel in cast cast_stochastic fold add_op sumsq adamw sgd momentum adagrad lion lamb muon adafactor adafactor_flat direction_op exact_product 15quantize dequantize fold_quantized \
         add_signs_op signs_pack signs_fold signs_unpack mask_signs_op; do
         case $kernel in
-        sgd | momentum | adagrad | lion | lamb | muon) echo ".visible .entry each_update_op_${kernel}(" ;;
+        sgd | momentum | adagrad | lion | lamb | muon | adafactor | adafactor_flat) echo ".visible .entry each_update_op_${kernel}(" ;;
         *) echo ".visible .entry each_${kernel}(" ;;
         esac
         case $kernel in
@@ -99,6 +109,8 @@ has() { # KERNELS_AND_TEXTS... : a file with every kernel, and each TEXT in the 
         momentum) printf '\t%s\n' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' ;;
         adagrad) printf '\t%s\n' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' ;;
         lamb) printf '\t%s\n' 'sub.rn.f32 a;' 'mul.rn.f32 a;' 'add.rn.f32 a;' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' ;;
+        adafactor) printf '\t%s\n' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' ;;
+        adafactor_flat) printf '\t%s\n' 'fma.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'sqrt.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' ;;
         muon) printf '\t%s\n' 'mul.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' ;;
         exact_product) printf '\t%s\n' 'fma.rn.f32 a;' 'add.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' ;;
         lion) printf '\t%s\n' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'sub.rn.f32 a;' ;;
@@ -127,11 +139,14 @@ canary "a multiply-add too many" lamb 'fma.rn.f32 %f1, %f2, %f3, %f4;
 canary "a difference in a product" exact_product 'sub.rn.f32 %f1, %f2, %f3;'
 canary "a root that is not there" muon 'sqrt.rn.f32 %f1, %f2;'
 canary "a sum too many" adagrad 'add.rn.f32 %f1, %f2, %f3;'
+canary "a root of factors" adafactor 'sqrt.rn.f32 %f1, %f2;'
+canary "a multiply-add of factors too many" adafactor 'fma.rn.f32 %f1, %f2, %f3, %f4;'
+canary "a division of second moments too many" adafactor_flat 'div.rn.f32 %f1, %f2, %f3;'
 canary "a sum of signs too many" add_signs_op 'add.rn.f32 %f1, %f2, %f3;'
 canary "a fused double" sumsq 'fma.rn.f64 %fd1, %fd2, %fd3, %fd4;'
 
-if [ -n "$ptx" ]; then check_exact $ptx; result "exact.cu, update.cu, quant.cu, signs.cu and product.cu: every operation rounds once, as written" $? "$dir/words"
-else skip "exact.cu, update.cu, quant.cu, signs.cu and product.cu: every operation rounds once, as written" "no nvcc here"; fi
+if [ -n "$ptx" ]; then check_exact $ptx; result "exact.cu, update.cu, quant.cu, signs.cu, product.cu and factors.cu: every operation rounds once, as written" $? "$dir/words"
+else skip "exact.cu, update.cu, quant.cu, signs.cu, product.cu and factors.cu: every operation rounds once, as written" "no nvcc here"; fi
 
 # A source's code is a fat binary in the plugin: entries of kind 1 (PTX) and 2 (machine code), each with its architecture.
 if [ -e "$plugin" ]; then
