@@ -232,7 +232,6 @@ dsc_status dsc_monitor_comet(dsc_alloc *alloc, const dsc_io *io, const dsc_comet
                              dsc_error *err)
 {
     static const dsc_monitor_ops ops = { .name = "comet", .write = write_comet, .close = close_comet };
-    const char *folder = getenv("COMET_OFFLINE_DIRECTORY");
     comet *c = NULL;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *c, &c, err));
     *out = &c->monitor;
@@ -244,7 +243,5 @@ dsc_status dsc_monitor_comet(dsc_alloc *alloc, const dsc_io *io, const dsc_comet
     if (!is_key(config->experiment_key))
         return DSC_FAIL(err, DSC_ERR_CONFIG, "comet.experiment_key", "\"%.60s\" is no key; give 32 to 50 letters and "
                         "digits, or leave it out", config->experiment_key);
-    snprintf(c->monitor.folder, sizeof c->monitor.folder, "%s", folder != NULL && folder[0] != 0 ? folder : ".");
-    DSC_TRY(dsc_io_make_dirs(io, c->monitor.folder, err));
-    return dsc_io_probe_dir(io, c->monitor.folder, err);
+    return dsc_monitor_make_folder(&c->monitor, getenv("COMET_OFFLINE_DIRECTORY"), "", err);
 }

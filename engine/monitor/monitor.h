@@ -57,6 +57,11 @@ struct dsc_monitor {
     bool run_failed; /* the run ends because something went wrong: for close */
 };
 
+/* monitor->folder becomes parent/name, which is made where it is missing, and written to as a trial. `parent` of NULL
+ * or "" is the folder of the process, `name` may be "". monitor->io and ops are set. */
+DSC_MUST_USE dsc_status dsc_monitor_make_folder(dsc_monitor *monitor, const char *parent, const char *name,
+                                                dsc_error *err);
+
 /* *out may be there after a failure, too: close it. The first two take a folder that exists; nothing is written before
  * the first numbers come. The third asks a server for a run (with MLFLOW_TRACKING_TOKEN of the environment),
  * the fourth listens on the loopback address only. */

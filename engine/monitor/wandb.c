@@ -255,7 +255,6 @@ dsc_status dsc_monitor_wandb(dsc_alloc *alloc, const dsc_io *io, const dsc_wandb
 {
     static const dsc_monitor_ops ops = { .name = "wandb", .write = write_wandb, .describe = describe_wandb,
                                          .close = close_wandb };
-    const char *parent = getenv("WANDB_DIR");
     wandb *w = NULL;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *w, &w, err));
     w->monitor.ops = &ops;
@@ -264,9 +263,5 @@ dsc_status dsc_monitor_wandb(dsc_alloc *alloc, const dsc_io *io, const dsc_wandb
     w->config = config;
     w->file = (dsc_file)DSC_FILE_INIT;
     *out = &w->monitor;
-    if (parent == NULL || parent[0] == 0)
-        parent = ".";
-    DSC_TRY(dsc_path_join(w->monitor.folder, sizeof w->monitor.folder, parent, "wandb", err));
-    DSC_TRY(dsc_io_make_dirs(io, w->monitor.folder, err));
-    return dsc_io_probe_dir(io, w->monitor.folder, err);
+    return dsc_monitor_make_folder(&w->monitor, getenv("WANDB_DIR"), "wandb", err);
 }

@@ -51,6 +51,11 @@ echo plain >file
 config file >config.json
 report "a file in the place of the folder is bad input" [ "$(train --steps 2 --log none.jsonl; echo $?)" = 2 ]
 report "that names it" grep -q '^dsc: error: file.*folder' err
+config there >config.json
+for variable in WANDB_DIR COMET_OFFLINE_DIRECTORY; do
+    report "so is a path in $variable that is too long" [ "$(export "$variable=$(printf '%05000d' 0)"; train --steps 2 --log none.jsonl; echo $?)" = 2 ]
+    report "and told with its monitor" grep -q '^dsc: error: \(wandb\|comet\): the path of its folder is longer than 4095 bytes' err
+done
 if mkdir small && mount -t tmpfs -o size=64k none small 2>/dev/null; then
     export WANDB_DIR=small COMET_OFFLINE_DIRECTORY=small
     config small >config.json
