@@ -103,23 +103,23 @@ static bool stays(const dsc_zero *zero, int32_t last_use, int32_t step)
     return between <= zero->o.reuse_elements;
 }
 
-/* The first and the last module that use a group. */
-static void find_users(const dsc_layout *layout, int32_t g, int32_t *first, int32_t *last)
+static void find_users(dsc_zero *zero)
 {
-    *first = *last = layout->group[g].module;
+    const dsc_layout *layout = zero->o.layout;
+    for (int32_t g = 0; g < layout->group_count; g++)
+        zero->group[g].first_user = zero->group[g].last_user = layout->group[g].module;
     for (int32_t m = 0; m < layout->module_count; m++)
-        for (int32_t u = layout->module_first_use[m]; u < layout->module_first_use[m + 1]; u++)
-            if (layout->use_group[u] == g) {
-                *first = m < *first ? m : *first;
-                *last = m > *last ? m : *last;
-            }
+        for (int32_t u = layout->module_first_use[m]; u < layout->module_first_use[m + 1]; u++) {
+            dsc_group_state *group = &zero->group[layout->use_group[u]];
+            group->first_user = m < group->first_user ? m : group->first_user;
+            group->last_user = m > group->last_user ? m : group->last_user;
+        }
 }
 
 /* Appends the lifetimes of one group and enters them for each use. */
 static void plan_group(dsc_zero *zero, int32_t g)
 {
-    int32_t first, last;
-    find_users(zero->o.layout, g, &first, &last);
+    const int32_t first = zero->group[g].first_user, last = zero->group[g].last_user;
     const int32_t turn = dsc_backward_step(zero, last), end = dsc_backward_step(zero, first);
     int32_t last_use = end - zero->step_count;
     while (last_use >= -zero->step_count && !used_in(zero, last_use + zero->step_count, g))
@@ -303,6 +303,7 @@ dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err
                              &zero->live_elements, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather, &zero->gather, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather_window, &zero->gather_window, err));
+    find_users(zero);
     zero->keep_steps = 2;
     *window_bytes = dsc_max_i64(choose_depth(zero), given_bytes(zero));
     choose_early(zero, *window_bytes);

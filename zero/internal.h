@@ -13,6 +13,7 @@
 
 /* One trainable or frozen group's memory on this rank. */
 typedef struct dsc_group_state {
+    int32_t first_user, last_user; /* modules */
     char *param;      /* whole group, or this rank's slice at stage 3 */
     bool param_whole;
     bool resident;     /* stage 3: whole all the time, because a window for it would take more (gather.c) */

@@ -2,12 +2,22 @@
  * would otherwise be lifted above small ones that happen to start earlier. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/window.h"
 
-#define WINDOW_ALIGN 256
+#include <stdlib.h>
 
-/* `later`: a's round begins so many steps after b's. */
-static bool lifetimes_meet(const dsc_window *a, const dsc_window *b, int32_t later)
+#define WINDOW_ALIGN 256
+#define BLOCK 32 /* windows of which one comparison says that none meets another */
+
+/* `later`: the second one's round begins so many steps after the first one's. */
+static bool spans_meet(int32_t first_a, int32_t last_a, int32_t first_b, int32_t last_b, int32_t later)
 {
-    return a->first + later <= b->last + b->rest && b->first <= a->last + a->rest + later;
+    return first_a <= last_b + later && first_b + later <= last_a;
+}
+
+static bool rounds_meet(const dsc_window *wanted, int32_t first, int32_t last, int32_t steps)
+{
+    const int32_t end = wanted->last + wanted->rest;
+    return spans_meet(first, last, wanted->first, end, 0) || spans_meet(first, last, wanted->first, end, steps) ||
+           spans_meet(first, last, wanted->first, end, -steps);
 }
 
 /* Not yet placed windows have offset -1. */
@@ -19,13 +29,15 @@ static int64_t lowest_free(const dsc_window *windows, int32_t count, int32_t ste
         moved = false;
         for (int32_t i = 0; i < count; i++) {
             const dsc_window *w = &windows[i];
-            if (w->offset < 0 || w == wanted ||
-                !(lifetimes_meet(w, wanted, 0) || lifetimes_meet(w, wanted, steps) || lifetimes_meet(wanted, w, steps)))
+            if (i % BLOCK == 0 && !rounds_meet(wanted, w->first, w->block_last, steps)) {
+                i += BLOCK - 1;
                 continue;
-            if (offset < w->offset + w->bytes && w->offset < offset + wanted->bytes) {
-                offset = dsc_align_up(w->offset + w->bytes, WINDOW_ALIGN);
-                moved = true;
             }
+            if (w->offset < 0 || offset >= w->offset + w->bytes || w->offset >= offset + wanted->bytes ||
+                !rounds_meet(wanted, w->first, w->last + w->rest, steps))
+                continue;
+            offset = dsc_align_up(w->offset + w->bytes, WINDOW_ALIGN);
+            moved = true;
         }
     }
     return offset;
@@ -41,17 +53,49 @@ static int64_t largest_left(const dsc_window *windows, int32_t count)
     return bytes;
 }
 
+static int by_first(const void *a, const void *b)
+{
+    const dsc_window *x = a, *y = b;
+    return x->first != y->first ? (x->first < y->first ? -1 : 1) : (x->place > y->place) - (x->place < y->place);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const dsc_window *x = a, *y = b;
+    return (x->place > y->place) - (x->place < y->place);
+}
+
+/* In the order in which they begin: a block's lifetimes are then near each other, most blocks are passed at once. */
+static void line_up(dsc_window *windows, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++) {
+        windows[i].place = i;
+        windows[i].offset = -1;
+    }
+    qsort(windows, (size_t)count, sizeof *windows, by_first);
+    for (int32_t i = 0; i < count; i++) {
+        windows[windows[i].place].lies_at = i;
+        dsc_window *leader = &windows[i - i % BLOCK];
+        const int32_t last = windows[i].last + windows[i].rest;
+        leader->block_last = i % BLOCK == 0 || last > leader->block_last ? last : leader->block_last;
+    }
+}
+
 int64_t dsc_window_place(dsc_window *windows, int32_t count, int32_t steps)
 {
     int64_t arena_bytes = 0;
-    for (int32_t i = 0; i < count; i++)
-        windows[i].offset = -1;
+    if (count == 0)
+        return 0;
+    line_up(windows, count);
     for (int64_t bytes = largest_left(windows, count); bytes >= 0; bytes = largest_left(windows, count))
-        for (int32_t i = 0; i < count; i++)
-            if (windows[i].bytes == bytes) {
-                windows[i].offset = lowest_free(windows, count, steps, &windows[i]);
-                arena_bytes = dsc_max_i64(arena_bytes, windows[i].offset + dsc_align_up(bytes, WINDOW_ALIGN));
-            }
+        for (int32_t i = 0; i < count; i++) {
+            dsc_window *w = &windows[windows[i].lies_at];
+            if (w->bytes != bytes)
+                continue;
+            w->offset = lowest_free(windows, count, steps, w);
+            arena_bytes = dsc_max_i64(arena_bytes, w->offset + dsc_align_up(bytes, WINDOW_ALIGN));
+        }
+    qsort(windows, (size_t)count, sizeof *windows, by_place);
     return arena_bytes;
 }
 

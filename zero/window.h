@@ -18,10 +18,11 @@ typedef struct dsc_window {
     int32_t first, last, rest;
     int64_t bytes;
     int64_t offset; /* out: a multiple of 256 */
+    int32_t place, lies_at, block_last; /* window.c's own, while it places them */
 } dsc_window;
 
 /* Sets every offset; windows whose lifetimes meet, also those of the round before, which has `steps` steps, do not
- * overlap. Returns the arena's bytes. O(count^2). */
+ * overlap. Returns the arena's bytes. */
 int64_t dsc_window_place(dsc_window *windows, int32_t count, int32_t steps);
 /* The same bytes, of rounds that do not meet, in which what is small beside the arena rests as long as there is room,
  * at most `most` steps: who still reads it then keeps nobody from writing. Sets `rest` too. */

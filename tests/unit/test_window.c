@@ -26,24 +26,26 @@ static bool share_bytes(const dsc_window *a, const dsc_window *b)
 }
 
 /* Step by step, over two rounds: what is alive of this one and of the next. */
-static bool share_a_step(const dsc_window *a, const dsc_window *b)
+static bool share_a_step(const dsc_window *a, const dsc_window *b, int32_t steps)
 {
-    for (int32_t step = -STEPS; step < 2 * STEPS; step++)
-        for (int32_t round = -STEPS; round <= STEPS; round += STEPS)
+    for (int32_t step = -steps; step < 2 * steps; step++)
+        for (int32_t round = -steps; round <= steps; round += steps)
             if (step >= a->first && step <= a->last + a->rest && step >= b->first + round &&
                 step <= b->last + b->rest + round)
                 return true;
     return false;
 }
 
-static void expect_apart(const dsc_window *w, int64_t arena_bytes)
+static void expect_all_apart(const dsc_window *w, int count, int32_t steps, int64_t arena_bytes)
 {
-    for (int i = 0; i < COUNT; i++) {
+    for (int i = 0; i < count; i++) {
         assert_true(w[i].offset >= 0 && w[i].offset % 256 == 0 && w[i].offset + w[i].bytes <= arena_bytes);
         for (int j = 0; j < i; j++)
-            assert_false(share_bytes(&w[i], &w[j]) && share_a_step(&w[i], &w[j]));
+            assert_false(share_bytes(&w[i], &w[j]) && share_a_step(&w[i], &w[j], steps));
     }
 }
+
+static void expect_apart(const dsc_window *w, int64_t arena_bytes) { expect_all_apart(w, COUNT, STEPS, arena_bytes); }
 
 /* Those that begin in the round before also meet what lives at its end. */
 static void lifetimes_that_meet_lie_apart(void **state)
@@ -57,6 +59,23 @@ static void lifetimes_that_meet_lie_apart(void **state)
             w[i].bytes = 1 + draw(5000);
         }
         expect_apart(w, dsc_window_place(w, COUNT, STEPS));
+    }
+}
+
+/* As a deep model's: each module's once in the forward and once in the backward pass, the table's all the time. */
+static void many_lie_apart_and_take_what_lives_at_once(void **state)
+{
+    enum { MODULES = 150, ROUND = 2 * MODULES - 1 };
+    for (int ahead = 0; ahead < 4; ahead++) {
+        dsc_window w[2 * MODULES + 1] = { { .first = 0, .last = ROUND - 1, .bytes = 4096 } };
+        for (int i = 0; i < MODULES; i++) {
+            w[1 + 2 * i] = (dsc_window){ .first = i - ahead, .last = i, .bytes = 1024 };
+            const int back = 2 * MODULES - 2 - i;
+            w[2 + 2 * i] = (dsc_window){ .first = back - ahead, .last = back, .bytes = 1024 };
+        }
+        const int64_t bytes = dsc_window_place(w, 2 * MODULES + 1, ROUND);
+        expect_all_apart(w, 2 * MODULES + 1, ROUND, bytes);
+        assert_in_range(bytes, 4096 + 1024 * (ahead + 1), 4096 + 1024 * (2 * ahead + 3));
     }
 }
 
@@ -100,6 +119,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lifetimes_that_meet_lie_apart),
+        cmocka_unit_test(many_lie_apart_and_take_what_lives_at_once),
         cmocka_unit_test(small_ones_rest_where_the_large_ones_lay),
         cmocka_unit_test(resting_takes_no_more),
     };
