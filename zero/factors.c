@@ -264,3 +264,9 @@ void dsc_factors_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first,
     out->at = first - tensor->offset;
     out->cols = dsc_layout_cols(tensor);
 }
+
+int64_t dsc_factors_wire_bytes(const dsc_zero *zero)
+{
+    const int64_t each = sizeof(dsc_binned_sum) + sizeof(float); /* to its owner, and what is made of it back */
+    return dsc_factors_are_used(zero) ? (zero->world_size - 1) * zero->factors.part * each : 0;
+}

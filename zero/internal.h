@@ -225,6 +225,7 @@ void dsc_norms_close(dsc_zero *zero);
 /* Collective, with the terms of an update and before it, tiles of all groups come next: every tensor's step. Weights,
  * states and sums stay. */
 dsc_status dsc_norms_take(dsc_zero *zero, dsc_error *err);
+int64_t dsc_norms_wire_bytes(const dsc_zero *zero); /* that this rank receives in an update; so too below */
 
 /* factors.c. After groups are placed. */
 static inline bool dsc_factors_are_used(const dsc_zero *zero)
@@ -237,6 +238,7 @@ void dsc_factors_close(dsc_zero *zero);
 /* Collective, with the terms of an update and before it, tiles of matrices come next: second moments go on, and what
  * elements are multiplied by is made of them. Weights and sums stay. */
 dsc_status dsc_factors_take(dsc_zero *zero, dsc_error *err);
+int64_t dsc_factors_wire_bytes(const dsc_zero *zero);
 /* Of elements of tensor t from `first` of the tile's group on, where the tile is updated. */
 void dsc_factors_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int32_t t, dsc_update_args *out);
 

@@ -200,3 +200,8 @@ dsc_status dsc_norms_take(dsc_zero *zero, dsc_error *err)
     DSC_TRY(add_groups(zero, err));
     return exchange(zero, err);
 }
+
+int64_t dsc_norms_wire_bytes(const dsc_zero *zero)
+{
+    return dsc_norms_are_used(zero) ? (zero->world_size - 1) * sums_bytes(sums_count(zero)) : 0;
+}

@@ -100,7 +100,7 @@ typedef struct dsc_zero_options {
 
 /* What one optimizer step moves to and from this rank. */
 typedef struct dsc_zero_traffic {
-    int64_t wire_bytes;                               /* parameters and gradients that other ranks send */
+    int64_t wire_bytes;                               /* parameters, gradients and sums that others send */
     int64_t neighbour_bytes;                          /* of them within this rank's neighbours */
     int64_t replica_bytes;                            /* of them from other copies of the states */
     int64_t signs_bytes; /* and what they send instead, scales too, once momentum goes as signs; 0: it never does */

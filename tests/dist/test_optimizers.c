@@ -102,6 +102,14 @@ static void expect_same(const run_result *a, const run_result *b, const variant 
     assert_true(same);
 }
 
+/* Nothing else than what is planned, but for a few numbers that ranks agree on. */
+static void expect_wire(const run_result *r, const variant *v)
+{
+    if (r->wire_bytes < r->wire_planned || r->wire_bytes > r->wire_planned + 4096)
+        fail_msg("%s, stage %d, %d ranks: %lld bytes came in a step, %lld planned", v->optimizer, (int)v->stage,
+                 (int)v->world, (long long)r->wire_bytes, (long long)r->wire_planned);
+}
+
 static void the_same_bits_everywhere(void **state)
 {
     for (size_t o = 0; o < DSC_COUNT(optimizers); o++)
@@ -118,6 +126,7 @@ static void the_same_bits_everywhere(void **state)
                 v.world = v.stage % 2 == 0 ? 3 : 2;
                 run_plain(&v, &other);
                 expect_same(&first, &other, &v);
+                expect_wire(&other, &v);
                 const int64_t each = low == 2 ? 2 : 4; /* a master has 4; in fp32 the parameters are the masters */
                 if (low > 0 && optimizers[o].hidden == optimizers[o].moments)
                     assert_int_equal(other.state_bytes[3], optimizers[o].moments * other.state_bytes[2] / 4 * each);
