@@ -57,6 +57,7 @@ dsc_status dsc_engine_generate(dsc_engine *engine, const int32_t *tokens, int64_
         if (tokens[i] < 0 || tokens[i] >= vocab)
             return DSC_FAIL(err, DSC_ERR_INPUT, "prompt", "token %d at %lld is outside the vocabulary of %lld",
                             (int)tokens[i], (long long)i, (long long)vocab);
+    DSC_TRY(dsc_engine_need_values(engine, err));
     const dsc_sample_options options = { .temperature = temperature, .top_p = 1 };
     const float *logits = engine->host_logits;
     int32_t *row = engine->eval_data[0];

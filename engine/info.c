@@ -71,6 +71,7 @@ dsc_status dsc_engine_reduce(dsc_engine *engine, float *buf, int64_t count, bool
 dsc_status dsc_engine_barrier(dsc_engine *engine, dsc_error *err)
 {
     DSC_TRY(ready(engine, err));
+    DSC_TRY(dsc_engine_need_values(engine, err));
     DSC_TRY(dsc_engine_settle(engine, err));
     return dsc_engine_fail(engine, dsc_comm_barrier(engine->comm, DSC_CHANNEL_CONTROL, NULL, err), err);
 }

@@ -174,3 +174,12 @@ dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err)
     }
     return dsc_zero_publish(engine->zero, err);
 }
+
+dsc_status dsc_engine_need_values(dsc_engine *engine, dsc_error *err)
+{
+    if (!engine->values_due)
+        return DSC_OK;
+    DSC_TRY(dsc_engine_fail(engine, dsc_engine_init_params(engine, err), err));
+    engine->values_due = false;
+    return DSC_OK;
+}

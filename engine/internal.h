@@ -62,6 +62,7 @@ struct dsc_engine {
     uint32_t cpu_caps;
     int32_t threads;
     bool plan_only, failed;
+    bool values_due; /* parameters have no values yet, on all ranks alike */
     int64_t host_free_bytes; /* before any rank of the host has taken memory; INT64_MAX: unknown */
     bool came; /* to the opening of the communicator */
 
@@ -158,6 +159,7 @@ dsc_status dsc_outputs_after_forward(dsc_engine *engine, int32_t module, dsc_err
 dsc_status dsc_outputs_before_backward(dsc_engine *engine, int32_t module, dsc_error *err);
 /* init.c: fills every slice from the model's files or its initialisation, then publishes. Collective. */
 dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err);
+dsc_status dsc_engine_need_values(dsc_engine *engine, dsc_error *err); /* the same, where they are still due */
 /* run_folder.c: "save": "auto" becomes a new folder, the same on every rank. Collective. */
 dsc_status dsc_engine_run_folder(dsc_engine *engine, dsc_error *err);
 /* optimizer.c: scalars of one update, computed on rank 0 and broadcast; *skip when the norm is not finite. */

@@ -310,7 +310,9 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     /* Taking memory waits for a whole GPU, which another rank's first collective may keep busy until all have come. */
     if (!engine->host_visible)
         DSC_TRY(dsc_comm_barrier(engine->comm, DSC_CHANNEL_CONTROL, NULL, err));
-    DSC_TRY(dsc_engine_init_params(engine, err));
+    engine->values_due = true;
+    if ((options->flags & DSC_ENGINE_LATE_VALUES) == 0)
+        DSC_TRY(dsc_engine_need_values(engine, err));
     dsc_engine_describe(engine);
     return dsc_engine_run_folder(engine, err);
 }

@@ -88,6 +88,7 @@ static dsc_status settle_errors(dsc_engine *engine, dsc_error *err)
 dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
 {
     DSC_TRY(between_steps(engine, "save", err));
+    DSC_TRY(dsc_engine_need_values(engine, err));
     DSC_TRY(dsc_engine_settle(engine, err));
     DSC_TRY(settle_errors(engine, err));
     dsc_checkpoint_ctx ctx;
@@ -113,6 +114,7 @@ dsc_status dsc_engine_save_start(dsc_engine *engine, const char *dir, dsc_error 
     if (engine->snapshot_buf.ptr == NULL)
         return DSC_FAIL(err, DSC_ERR_STATE, "dsc.save_async", "is not set: no memory is planned for a copy of the "
                         "states");
+    DSC_TRY(dsc_engine_need_values(engine, err));
     DSC_TRY(dsc_engine_settle(engine, err));
     DSC_TRY(settle_errors(engine, err));
     dsc_checkpoint_ctx ctx;
@@ -208,7 +210,7 @@ dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t ev
     return status;
 }
 
-/* What an engine has when it is opened: the first values again, and no moments. */
+/* What an engine has when it is opened: the first values again, if it had them, and no moments. */
 static dsc_status begin_again(dsc_engine *engine, dsc_recipe recipe, dsc_error *err)
 {
     for (int32_t g = 0; g < engine->layout.group_count; g++) {
@@ -227,7 +229,7 @@ static dsc_status begin_again(dsc_engine *engine, dsc_recipe recipe, dsc_error *
             }
     }
     dsc_zero_forget_factors(engine->zero);
-    return dsc_engine_init_params(engine, err);
+    return engine->values_due ? DSC_OK : dsc_engine_init_params(engine, err);
 }
 
 /* Each copy of the states is loaded by its own ranks. All or none have loaded it; *changed: states of some may be
@@ -271,6 +273,7 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     dsc_alloc_free(engine->alloc, state.gemm_plans);
     DSC_TRY(status);
     DSC_TRY(dsc_zero_publish(engine->zero, err));
+    engine->values_due = false; /* the load has asked for every tensor of the model */
     snprintf(engine->resumed_dir, sizeof engine->resumed_dir, "%s", dir);
     engine->resumed_step = state.step;
     engine->step = state.step;

@@ -174,6 +174,7 @@ dsc_status dsc_engine_forward(dsc_engine *engine, const void *const *batch, doub
     DSC_TRY(usable(engine, err));
     if (engine->phase != DSC_PHASE_IDLE)
         return wrong_phase("forward", "backward and step after the last forward", err);
+    DSC_TRY(dsc_engine_need_values(engine, err));
     return dsc_engine_fail(engine, forward(engine, batch, loss, err), err);
 }
 
@@ -414,6 +415,7 @@ dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source
         own = dsc_data_as_source(engine->eval);
         source = &own;
     }
+    DSC_TRY(dsc_engine_need_values(engine, err));
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_EVALUATE, -1);
     const dsc_status status = evaluate(engine, source, max_batches, loss, err);
     dsc_engine_span_end(engine, DSC_SPAN_EVALUATE, -1, start);

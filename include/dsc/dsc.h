@@ -61,7 +61,10 @@ enum {
     DSC_ENGINE_STRICT = 4u,   /* config warnings are errors */
     /* The thread that opens it makes all calls of this engine. MPI, which one thread calls, then needs none of its own
      * (dsc.comm "mpi", without overlap_comm or nvme). */
-    DSC_ENGINE_ONE_THREAD = 8u
+    DSC_ENGINE_ONE_THREAD = 8u,
+    /* Parameters get their first values not at open but in the first call that needs them, with its errors; where
+     * dsc_engine_load comes before, nobody reads or makes them. */
+    DSC_ENGINE_LATE_VALUES = 16u
 };
 
 struct dsc_io;
@@ -101,7 +104,7 @@ typedef struct dsc_engine_options {
 /* Collective. *out is owned by the caller (dsc_engine_close). On failure *out is NULL, nothing stays allocated and
  * *err says why. Everything in options is copied or used before return, but for `model`, `world`, `data.user` and
  * `log.user`, borrowed until close. Parameters come from the model's files or its initialisation; rank 0's are
- * broadcast. */
+ * broadcast (DSC_ENGINE_LATE_VALUES: later). */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_open(dsc_engine **out, const dsc_engine_options *options, dsc_error *err);
 /* Safe on NULL and after any error; sets *engine to NULL. Does not wait for other ranks, but for their part in
  * collectives that this rank has given to its GPU, at most dsc.comm_timeout_s. */

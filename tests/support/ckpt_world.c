@@ -75,6 +75,7 @@ static void *run_rank(void *argument)
     options.world = rank->world->world;
     options.rank = rank->rank;
     options.log = o->log;
+    options.flags = o->flags;
     options.cpu_caps_mask = o->caps_mask != 0 ? o->caps_mask : 0xffffffffu;
     rank->status = dsc_engine_open(&rank->engine, &options, &rank->error);
     must(rank->status == DSC_OK, rank->error.message);

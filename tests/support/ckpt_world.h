@@ -25,6 +25,7 @@ typedef struct cw_options {
     bool async;         /* cw_save starts a save and waits for it */
     const char *aio;    /* engine of long writes; NULL: auto */
     uint32_t caps_mask; /* 0: all */
+    uint32_t flags;     /* of dsc_engine_options */
     dsc_model *model;   /* of toy_model.h, or one that learns tokens */
     const char *own, *zero; /* further members of dsc and zero_optimization, each preceded by a comma; NULL: none */
     dsc_log log; /* every rank's warnings */

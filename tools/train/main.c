@@ -152,7 +152,8 @@ static void engine_options(train_run *run, dsc_engine_options *options)
     options->config_path = run->args.config;
     options->overrides = run->args.overrides;
     options->override_count = run->args.override_count;
-    options->flags = DSC_ENGINE_ONE_THREAD | (run->args.strict ? (uint32_t)DSC_ENGINE_STRICT : 0);
+    options->flags =
+        DSC_ENGINE_ONE_THREAD | DSC_ENGINE_LATE_VALUES | (run->args.strict ? (uint32_t)DSC_ENGINE_STRICT : 0);
     options->log = (dsc_log){ log_line, run };
     options->default_model = "gpt2-nano";
     options->default_data = run->default_data;
@@ -331,6 +332,8 @@ static dsc_status run_all(train_run *run, dsc_error *err)
     dsc_engine_run_info(run->engine, &run->info);
     run->saves = (train_saves){ .engine = run->engine, .info = &run->info, .saved_step = -1, .started_step = -1 };
     DSC_TRY(train_saves_load(&run->saves, err));
+    /* Where nothing was loaded first values are made here: what is wrong with a model's files comes before the run. */
+    DSC_TRY(dsc_engine_barrier(run->engine, err));
     dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
     dsc_engine_stats_get(run->engine, &stats);
     DSC_TRY(check_run(run, stats.step, err));
