@@ -11,14 +11,11 @@
 
 static const dsc_plane lenders[] = { DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2 };
 
-/* How long the stream waits for files or for the lenders before it looks whether it is asked for something. */
-static const int64_t rest_ns = 1000000;
-
 bool dsc_ahead_is_used(const dsc_zero *zero)
 {
     bool params = false;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        params = params || zero->group[g].swap_at[DSC_PLANE_PARAM] >= 0;
+        params = params || dsc_in_swap(zero, g, DSC_PLANE_PARAM);
     return params && zero->o.swap.read_ahead && zero->o.overlap && dsc_device_host_visible(zero->o.device) &&
            zero->o.leaves_per_step > zero->world_size && dsc_ahead_slots(zero) > 0;
 }
@@ -28,7 +25,7 @@ static int64_t piece_bytes(const dsc_zero *zero) { return zero->store.tile_eleme
 static bool lends(const dsc_zero *zero, dsc_plane plane)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (zero->group[g].swap_at[plane] >= 0)
+        if (dsc_in_swap(zero, g, plane))
             return true;
     return false;
 }
@@ -78,7 +75,7 @@ void dsc_ahead_close(dsc_zero *zero)
 
 static bool comes_from_file(const dsc_zero *zero, const dsc_gather *gather)
 {
-    return zero->group[gather->group].swap_at[DSC_PLANE_PARAM] >= 0 && !zero->group[gather->group].secondary_kept;
+    return dsc_in_swap(zero, gather->group, DSC_PLANE_PARAM) && !zero->group[gather->group].secondary_kept;
 }
 
 /* Step `at->step` counts on from this micro-step's into the next one's forward pass. */
@@ -143,8 +140,8 @@ static dsc_status read_now(void *args, dsc_error *err)
             DSC_TRY(read_on(zero, err));
             DSC_TRY(dsc_ring_rests(&store->ahead, &rests, err));
         }
-        if (!dsc_aio_pump(store->aio[DSC_STORE_AIO_PARAM], rest_ns) && !rests)
-            dsc_clock_sleep_ns(rest_ns);
+        if (!dsc_aio_pump(store->aio[DSC_STORE_AIO_PARAM], DSC_REST_NS) && !rests)
+            dsc_clock_sleep_ns(DSC_REST_NS);
     }
     return DSC_OK;
 }

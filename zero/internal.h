@@ -215,6 +215,11 @@ static inline int64_t dsc_plane_bytes_each(const dsc_zero *zero, dsc_plane plane
     return (int64_t)dsc_dtype_bytes(dsc_zero_dtype(zero, plane));
 }
 
+static inline bool dsc_in_swap(const dsc_zero *zero, int32_t group, dsc_plane plane)
+{
+    return zero->group[group].swap_at[plane] >= 0;
+}
+
 static inline bool dsc_norms_are_used(const dsc_zero *zero)
 {
     return (dsc_recipes[zero->o.recipe].needs & (DSC_NEEDS_NORMS | DSC_NEEDS_RMS)) != 0;

@@ -86,8 +86,8 @@ static void plan_place(dsc_zero *zero, dsc_leaf *leaf)
 static bool holds_sum(const dsc_zero *zero, const dsc_leaf *leaf)
 {
     const int64_t bytes = zero->o.layout->group[leaf->group].padded * 4;
-    if (!leaf->last_of_group || zero->group[leaf->group].swap_at[DSC_PLANE_GRAD] < 0 ||
-        zero->o.sum_dtype != DSC_F32 || !dsc_device_host_visible(zero->o.device))
+    if (!leaf->last_of_group || !dsc_in_swap(zero, leaf->group, DSC_PLANE_GRAD) || zero->o.sum_dtype != DSC_F32 ||
+        !dsc_device_host_visible(zero->o.device))
         return false;
     for (const dsc_leaf *other = leaf + 1; other < zero->leaf + zero->leaf_count; other++)
         if (slice_end(zero, other, (leaf->offset - other->offset) / 4, (leaf->offset - other->offset + bytes) / 4) > 0)
@@ -358,7 +358,7 @@ static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_
         else
             DSC_TRY(dsc_store_sum_give(zero, &sum, err));
     }
-    return zero->group[leaf->group].swap_at[DSC_PLANE_GRAD] >= 0 ? dsc_store_sum_rest(zero, &place, err) : DSC_OK;
+    return dsc_in_swap(zero, leaf->group, DSC_PLANE_GRAD) ? dsc_store_sum_rest(zero, &place, err) : DSC_OK;
 }
 
 /* Nobody else is told of it: ranks exchange momentum (onebit.c). */

@@ -1,5 +1,5 @@
 /* store.c - see store.h: which states are in swap, their places, opening and closing, and views. The ways in and out
- * are store_flow.c's. SPDX-License-Identifier: Apache-2.0 */
+ * are store_tiles.c's, store_fetch.c's and store_sums.c's. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
 #include <string.h>
@@ -123,7 +123,7 @@ static bool wants_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
 static bool plane_is_used(const dsc_zero *zero, dsc_plane plane)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (zero->group[g].swap_at[plane] >= 0)
+        if (dsc_in_swap(zero, g, plane))
             return true;
     return false;
 }
@@ -132,7 +132,7 @@ static bool plane_is_used(const dsc_zero *zero, dsc_plane plane)
 static bool update_writes_params(const dsc_zero *zero)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (zero->group[g].swap_at[DSC_PLANE_PARAM] >= 0 && zero->o.layout->group[g].trainable)
+        if (dsc_in_swap(zero, g, DSC_PLANE_PARAM) && zero->o.layout->group[g].trainable)
             return true;
     return false;
 }
@@ -229,6 +229,20 @@ void dsc_store_plan(dsc_zero *zero)
     dsc_host_tier_plan(zero);
 }
 
+/* ---- places ---- */
+
+dsc_piece dsc_store_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t count)
+{
+    const int64_t each = dsc_plane_bytes_each(zero, plane);
+    return (dsc_piece){ zero->group[g].swap_at[plane] + first * each, count * each };
+}
+
+dsc_piece dsc_store_tile_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first)
+{
+    const int64_t count = dsc_min_i64(zero->store.tile_elements, zero->o.layout->group[g].slice - first);
+    return count > 0 ? dsc_store_piece(zero, g, plane, first, count) : (dsc_piece){ 0, 0 };
+}
+
 /* ---- opening and closing ---- */
 
 static dsc_status open_aio(dsc_zero *zero, int which, dsc_error *err)
@@ -287,7 +301,7 @@ static dsc_status open_fetch(dsc_zero *zero, dsc_error *err)
     dsc_store *store = &zero->store;
     int64_t longest = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (zero->group[g].swap_at[DSC_PLANE_PARAM] >= 0)
+        if (dsc_in_swap(zero, g, DSC_PLANE_PARAM))
             longest = dsc_max_i64(longest, zero->o.layout->group[g].slice * zero->param_bytes_each);
     if (longest == 0 || !reads_to_windows(zero))
         return DSC_OK;

@@ -23,6 +23,9 @@ typedef enum dsc_space {
 } dsc_space;
 enum { DSC_STORE_AIO_PARAM, DSC_STORE_AIO_GRAD, DSC_STORE_AIO_STATES, DSC_STORE_AIO_COUNT };
 
+/* How long a thread with nothing else to do waits for files before it looks whether it has. */
+#define DSC_REST_NS INT64_C(1000000)
+
 typedef struct dsc_store_cursor {
     int32_t group, end;
     bool matrices; /* only groups of these */
@@ -82,6 +85,8 @@ DSC_MUST_USE dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err);
 void dsc_store_close(dsc_zero *zero); /* the streams are closed */
 bool dsc_store_is_used(const dsc_zero *zero);
 int64_t dsc_store_ring_bytes(const dsc_zero *zero, dsc_plane plane); /* of its buffers */
+/* Where elements of a group's plane lie in swap; `first` counts from the start of this rank's slice. */
+dsc_piece dsc_store_piece(const dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first, int64_t count);
 /* The tile of this rank's slice that starts at `first`; bytes 0 behind the end. */
 dsc_piece dsc_store_tile_piece(const dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first);
 

@@ -9,17 +9,17 @@ static bool leaves_device(const dsc_zero *zero, int32_t g)
 
 bool dsc_sum_tier_passes(const dsc_zero *zero, int32_t g)
 {
-    return leaves_device(zero, g) || (zero->group[g].swap_at[DSC_PLANE_GRAD] >= 0 && zero->o.sum_dtype != DSC_F32);
+    return leaves_device(zero, g) || (dsc_in_swap(zero, g, DSC_PLANE_GRAD) && zero->o.sum_dtype != DSC_F32);
 }
 
 static bool in_host_memory(const dsc_zero *zero, int32_t g)
 {
-    return leaves_device(zero, g) && zero->group[g].swap_at[DSC_PLANE_GRAD] < 0;
+    return leaves_device(zero, g) && !dsc_in_swap(zero, g, DSC_PLANE_GRAD);
 }
 
 bool dsc_sum_tier_away(const dsc_zero *zero, int32_t g)
 {
-    return zero->group[g].swap_at[DSC_PLANE_GRAD] >= 0 || in_host_memory(zero, g);
+    return dsc_in_swap(zero, g, DSC_PLANE_GRAD) || in_host_memory(zero, g);
 }
 
 static int64_t device_bytes(const dsc_zero *zero)

@@ -79,18 +79,17 @@ static int64_t update_passes(const dsc_zero *zero, int32_t g)
 
 static void add_files(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_zero_traffic *out)
 {
-    const dsc_group_state *state = &zero->group[g];
     const bool trainable = zero->o.layout->group[g].trainable, fp32 = zero->o.compute_dtype == DSC_F32;
     const int64_t slice = zero->o.layout->group[g].slice, sum_bytes = dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
     const int64_t passes = update_passes(zero, g);
-    if (state->swap_at[DSC_PLANE_PARAM] >= 0) {
+    if (dsc_in_swap(zero, g, DSC_PLANE_PARAM)) {
         const int64_t bytes = slice * zero->param_bytes_each, windows = windows_of(zero, g);
         const bool handed = trainable && windows > 0 && dsc_store_updates_behind(zero); /* to the step's first one */
         out->pass_read_bytes += (micro_steps * windows - handed) * bytes;
         out->update_read_bytes += trainable && fp32 ? passes * bytes : 0;
         out->update_written_bytes += trainable ? bytes : 0;
     }
-    if (state->swap_at[DSC_PLANE_GRAD] >= 0) { /* the first leaf is added to nothing */
+    if (dsc_in_swap(zero, g, DSC_PLANE_GRAD)) { /* the first leaf is added to nothing */
         const int64_t leaves = micro_steps * leaves_of(zero, g);
         const bool held = holds_sum(zero, g); /* the last one's goes to no file */
         out->pass_read_bytes += (leaves - 1) * slice * sum_bytes;
@@ -98,7 +97,7 @@ static void add_files(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_
         out->update_read_bytes += held ? 0 : passes * slice * sum_bytes;
     }
     for (int p = DSC_PLANE_MASTER; p <= DSC_PLANE_MOMENT2; p++)
-        if (state->swap_at[p] >= 0) {
+        if (dsc_in_swap(zero, g, (dsc_plane)p)) {
             const int64_t bytes = slice * dsc_plane_bytes_each(zero, (dsc_plane)p);
             out->update_read_bytes += passes * bytes;
             out->update_written_bytes += bytes;

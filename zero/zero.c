@@ -316,7 +316,7 @@ bool dsc_zero_stays(const dsc_zero *zero, int32_t group, dsc_plane plane)
 {
     if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)
         plane = DSC_PLANE_PARAM;
-    return dsc_device_host_visible(zero->o.device) && zero->group[group].swap_at[plane] < 0;
+    return dsc_device_host_visible(zero->o.device) && !dsc_in_swap(zero, group, plane);
 }
 
 dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t *count, bool write,
@@ -329,7 +329,7 @@ dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fir
     DSC_ASSERT(plane == DSC_PLANE_PARAM || zero->o.layout->group[g].trainable);
     if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)
         plane = DSC_PLANE_PARAM;
-    if (state->swap_at[plane] >= 0)
+    if (dsc_in_swap(zero, g, plane))
         return dsc_store_view(zero, g, plane, first, count, write, ptr, err);
     switch (plane) {
     case DSC_PLANE_PARAM:

@@ -1,29 +1,17 @@
-/* store_flow.c - the ways of states through memory: tiles of an update, parameters to a gather, sums of leaves.
- * SPDX-License-Identifier: Apache-2.0 */
-#include "base/clock.h"
+/* store_tiles.c - the ways of states through memory: tiles of an update, one after another, with those behind them read
+ * ahead and those before them written. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
-
-/* `first` counts from the start of this rank's slice. */
-static dsc_piece piece_of(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t count)
-{
-    const int64_t each = dsc_plane_bytes_each(zero, plane);
-    return (dsc_piece){ zero->group[g].swap_at[plane] + first * each, count * each };
-}
-
-/* ---- tiles of an update ---- */
-
-static bool in_swap(const dsc_zero *zero, int32_t g, dsc_plane plane) { return zero->group[g].swap_at[plane] >= 0; }
 
 /* What the update finds there. */
 static bool updated_from_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
 {
-    return in_swap(zero, g, plane) && !(plane == DSC_PLANE_GRAD && zero->group[g].last_sum != NULL);
+    return dsc_in_swap(zero, g, plane) && !(plane == DSC_PLANE_GRAD && zero->group[g].last_sum != NULL);
 }
 
 static bool any_in_swap(const dsc_zero *zero, int32_t g)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
-        if (in_swap(zero, g, (dsc_plane)p))
+        if (dsc_in_swap(zero, g, (dsc_plane)p))
             return true;
     return false;
 }
@@ -98,7 +86,7 @@ static bool passes_ring(const dsc_zero *zero, int32_t g, dsc_plane plane)
 
 static dsc_piece tile_of_plane(const dsc_zero *zero, const dsc_tile *tile, dsc_plane plane)
 {
-    return piece_of(zero, tile->group, plane, tile->first - zero->group[tile->group].own_first, tile->count);
+    return dsc_store_piece(zero, tile->group, plane, tile->first - zero->group[tile->group].own_first, tile->count);
 }
 
 /* What the tile is of a plane, if it is on its way through a ring, which then has begun. */
@@ -261,9 +249,9 @@ dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
     DSC_TRY(hand_over(zero, tile, err));
     DSC_TRY(dsc_stream_sync(tile->stream, err));
     for (size_t i = 0; i < DSC_COUNT(written); i++)
-        if (in_swap(zero, tile->group, written[i]))
+        if (dsc_in_swap(zero, tile->group, written[i]))
             DSC_TRY(dsc_ring_give(ring_of(zero, written[i]), tile->slot[written[i]],
-                                  piece_of(zero, tile->group, written[i], at, tile->count), err));
+                                  dsc_store_piece(zero, tile->group, written[i], at, tile->count), err));
     return tile->last_of_group ? dsc_ring_drain(&zero->store.back, err) : DSC_OK;
 }
 
@@ -283,11 +271,7 @@ typedef struct rest_call {
     dsc_zero *zero;
     long long asked;
     bool ahead;
-    dsc_sum_place place;
 } rest_call;
-
-/* How long who has nothing else to do waits for files before it looks whether it has. */
-static const int64_t rest_ns = 1000000;
 
 static dsc_status states_rest(dsc_zero *zero, bool *rest, dsc_error *err)
 {
@@ -311,7 +295,7 @@ static dsc_status rest_now(void *args, dsc_error *err)
         for (bool any = call->ahead; any;)
             DSC_TRY(read_ahead(zero, false, false, &any, err));
         DSC_TRY(states_rest(zero, &rest, err));
-        (void)dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_STATES], rest_ns);
+        (void)dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_STATES], DSC_REST_NS);
     }
     return DSC_OK;
 }
@@ -326,223 +310,4 @@ dsc_status dsc_store_rest(dsc_zero *zero, bool ahead, dsc_error *err)
     for (int p = 0; p < DSC_PLANE_COUNT && ahead; p++) /* the update is over: its thread looks at no views */
         dsc_ring_end_views(ring_of(zero, (dsc_plane)p));
     return dsc_host_call(zero->update_stream, rest_now, &call, (int64_t)sizeof call, err);
-}
-
-/* ---- on streams ---- */
-
-typedef struct ring_call {
-    dsc_ring *ring;
-    int32_t slot;
-    bool read;
-    dsc_piece piece, ahead;
-    dsc_zero *zero;
-    dsc_sum_place place;
-} ring_call;
-
-static dsc_status fetch_tile_now(void *args, dsc_error *err)
-{
-    const ring_call *call = args;
-    bool started;
-    DSC_TRY(dsc_ring_start(call->ring, call->slot, call->piece, true, err));
-    if (call->ahead.bytes > 0)
-        DSC_TRY(dsc_ring_ahead(call->ring, call->ahead, true, &started, err));
-    return dsc_ring_take(call->ring, call->slot, err);
-}
-
-static dsc_status give_now(void *args, dsc_error *err)
-{
-    const ring_call *call = args;
-    return dsc_ring_give(call->ring, call->slot, call->piece, err);
-}
-
-static dsc_status drain_now(void *args, dsc_error *err)
-{
-    const ring_call *call = args;
-    return dsc_ring_drain(call->ring, err);
-}
-
-dsc_piece dsc_store_tile_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first)
-{
-    const int64_t count = dsc_min_i64(zero->store.tile_elements, zero->o.layout->group[g].slice - first);
-    return count > 0 ? piece_of(zero, g, plane, first, count) : (dsc_piece){ 0, 0 };
-}
-
-bool dsc_store_ask(dsc_zero *zero, int32_t g, char *to)
-{
-    char *nobody = NULL;
-    return atomic_compare_exchange_strong(&zero->group[g].hand_to, &nobody, to);
-}
-
-typedef struct fetch_call {
-    dsc_zero *zero;
-    int32_t group;
-    bool asked;
-    char *to;
-} fetch_call;
-
-static dsc_status fetch_now(void *args, dsc_error *err)
-{
-    const fetch_call *call = args;
-    dsc_zero *zero = call->zero;
-    const dsc_group_state *state = &zero->group[call->group];
-    const int64_t elements = call->asked ? state->handed_from : zero->o.layout->group[call->group].slice;
-    int64_t taken;
-    DSC_TRY(dsc_ahead_take(zero, call->group, elements, call->to, &taken, err));
-    if (taken == elements)
-        return DSC_OK;
-    const int64_t before = taken * zero->param_bytes_each;
-    dsc_swap_read(zero->store.fetch, call->to + before,
-                  dsc_align_up(elements * zero->param_bytes_each - before, DSC_AIO_ALIGN),
-                  state->swap_at[DSC_PLANE_PARAM] + before);
-    return dsc_swap_wait(zero->store.fetch, err);
-}
-
-dsc_status dsc_store_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_error *err)
-{
-    const int64_t tile = zero->store.tile_elements, each = zero->param_bytes_each;
-    const int64_t slice = zero->o.layout->group[g].slice;
-    dsc_ring *ring = &zero->store.ring[DSC_PLANE_PARAM];
-    if (!in_swap(zero, g, DSC_PLANE_PARAM))
-        return dsc_copy(zero->fetch_stream, to, zero->group[g].param, slice * each, err);
-    if (zero->store.fetch != NULL) {
-        const fetch_call call = { zero, g, asked, to };
-        dsc_ring_end_views(ring);
-        DSC_TRY(dsc_host_call(zero->fetch_stream, fetch_now, &call, (int64_t)sizeof call, err));
-        return dsc_event_record(zero->store.fetched, zero->fetch_stream, err);
-    }
-    for (int64_t first = 0; first < slice; first += tile) {
-        const ring_call call = { .ring = ring,
-                                 .slot = dsc_ring_next(ring),
-                                 .read = true,
-                                 .piece = dsc_store_tile_piece(zero, g, DSC_PLANE_PARAM, first),
-                                 .ahead = dsc_store_tile_piece(zero, g, DSC_PLANE_PARAM, first + tile) };
-        DSC_TRY(dsc_host_call(zero->fetch_stream, fetch_tile_now, &call, (int64_t)sizeof call, err));
-        DSC_TRY(dsc_copy(zero->fetch_stream, to + first * each, ring->slot[call.slot].buf, call.piece.bytes,
-                         err));
-    }
-    return DSC_OK;
-}
-
-/* ---- sums ---- */
-
-/* The sums that the reductions come to behind a place, which files hold and which are read first. */
-static bool next_sum(const dsc_zero *zero, dsc_sum_place *place)
-{
-    place->first += zero->store.tile_elements;
-    while (place->first >= zero->o.layout->group[zero->leaf[place->leaf].group].slice ||
-           !in_swap(zero, zero->leaf[place->leaf].group, DSC_PLANE_GRAD)) {
-        place->first = 0;
-        if (++place->leaf == zero->leaf_count) {
-            place->leaf = 0;
-            place->micro_step++;
-        }
-        if (place->micro_step * zero->world_size >= zero->o.leaves_per_step)
-            return false;
-    }
-    return place->micro_step > 0 || !zero->leaf[place->leaf].first_of_group;
-}
-
-static dsc_status sums_ahead(dsc_zero *zero, dsc_sum_place place, bool wait, dsc_error *err)
-{
-    dsc_ring *ring = &zero->store.ring[DSC_PLANE_GRAD];
-    bool started = place.leaf >= 0;
-    for (int32_t i = 0; i < ring->ahead && started; i++)
-        started = next_sum(zero, &place);
-    while (started && next_sum(zero, &place))
-        DSC_TRY(dsc_ring_ahead(
-            ring, dsc_store_tile_piece(zero, zero->leaf[place.leaf].group, DSC_PLANE_GRAD, place.first),
-            wait && ring->ahead == 0, &started, err));
-    return DSC_OK;
-}
-
-static dsc_status take_sum_now(void *args, dsc_error *err)
-{
-    const ring_call *call = args;
-    DSC_TRY(dsc_ring_start(call->ring, call->slot, call->piece, call->read, err));
-    DSC_TRY(sums_ahead(call->zero, call->place, true, err));
-    return dsc_ring_take(call->ring, call->slot, err);
-}
-
-static dsc_status rest_sums_now(void *args, dsc_error *err)
-{
-    const rest_call *call = args;
-    dsc_zero *zero = call->zero;
-    bool rest = false;
-    while (!rest && atomic_load(&zero->store.sums_asked) == call->asked && !atomic_load(&zero->cancelled)) {
-        const bool early = zero->store.fetched != NULL && !dsc_event_passed(zero->store.fetched); /* a pass waits */
-        if (!early)
-            DSC_TRY(sums_ahead(zero, call->place, false, err));
-        DSC_TRY(dsc_ring_rests(&zero->store.ring[DSC_PLANE_GRAD], &rest, err));
-        rest = rest && !early;
-        if (!dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_GRAD], rest_ns) && !rest)
-            dsc_clock_sleep_ns(rest_ns);
-    }
-    return DSC_OK;
-}
-
-dsc_status dsc_store_sum_rest(dsc_zero *zero, const dsc_sum_place *place, dsc_error *err)
-{
-    const rest_call call = { .zero = zero, .asked = atomic_load(&zero->store.sums_asked), .place = *place };
-    if (zero->store.ring[DSC_PLANE_GRAD].swap == NULL)
-        return DSC_OK;
-    return dsc_host_call(zero->out_stream, rest_sums_now, &call, (int64_t)sizeof call, err);
-}
-
-static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_place *place, bool overwrite, dsc_sum *sum,
-                                dsc_error *err)
-{
-    dsc_ring *ring = &zero->store.ring[DSC_PLANE_GRAD];
-    const ring_call call = { .ring = ring,
-                             .slot = dsc_ring_next(ring),
-                             .read = !overwrite,
-                             .piece = dsc_store_tile_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first),
-                             .zero = zero,
-                             .place = *place };
-    sum->slot = call.slot;
-    sum->kept = ring->slot[call.slot].buf;
-    atomic_fetch_add(&zero->store.sums_asked, 1);
-    return dsc_host_call(zero->out_stream, take_sum_now, &call, (int64_t)sizeof call, err);
-}
-
-dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, const dsc_sum_place *place, bool overwrite, dsc_sum *sum,
-                              dsc_error *err)
-{
-    const dsc_layout_group *group = &zero->o.layout->group[g];
-    const dsc_group_state *state = &zero->group[g];
-    const int64_t first = place->first;
-    *sum = (dsc_sum){ .group = g, .first = first, .count = group->slice - first };
-    if (state->grad != NULL) {
-        sum->acc = state->grad + (group->slice * zero->o.rank - state->own_first + first);
-        return DSC_OK;
-    }
-    sum->count = dsc_min_i64(zero->store.tile_elements, sum->count);
-    if (in_swap(zero, g, DSC_PLANE_GRAD))
-        DSC_TRY(sum_from_file(zero, place, overwrite, sum, err));
-    else
-        sum->kept = state->host_grad + first * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
-    sum->acc = sum->kept;
-    return dsc_sum_tier_passes(zero, g) ? dsc_sum_tier_take(zero, sum, overwrite, err) : DSC_OK;
-}
-
-dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
-{
-    if (zero->group[sum->group].grad != NULL)
-        return DSC_OK;
-    if (dsc_sum_tier_passes(zero, sum->group))
-        DSC_TRY(dsc_sum_tier_give(zero, sum, err));
-    if (!in_swap(zero, sum->group, DSC_PLANE_GRAD))
-        return DSC_OK;
-    const ring_call call = { .ring = &zero->store.ring[DSC_PLANE_GRAD],
-                             .slot = sum->slot,
-                             .piece = piece_of(zero, sum->group, DSC_PLANE_GRAD, sum->first, sum->count) };
-    return dsc_host_call(zero->out_stream, give_now, &call, (int64_t)sizeof call, err);
-}
-
-dsc_status dsc_store_sum_drain(dsc_zero *zero, dsc_error *err)
-{
-    const ring_call call = { .ring = &zero->store.ring[DSC_PLANE_GRAD] };
-    if (call.ring->swap == NULL)
-        return DSC_OK;
-    atomic_fetch_add(&zero->store.sums_asked, 1);
-    return dsc_host_call(zero->out_stream, drain_now, &call, (int64_t)sizeof call, err);
 }

@@ -1,0 +1,74 @@
+/* store_fetch.c - the ways of states through memory: parameters to the windows of gathers.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+bool dsc_store_ask(dsc_zero *zero, int32_t g, char *to)
+{
+    char *nobody = NULL;
+    return atomic_compare_exchange_strong(&zero->group[g].hand_to, &nobody, to);
+}
+
+typedef struct fetch_call {
+    dsc_zero *zero;
+    int32_t group;
+    bool asked;
+    char *to;
+} fetch_call;
+
+static dsc_status fetch_now(void *args, dsc_error *err)
+{
+    const fetch_call *call = args;
+    dsc_zero *zero = call->zero;
+    const dsc_group_state *state = &zero->group[call->group];
+    const int64_t elements = call->asked ? state->handed_from : zero->o.layout->group[call->group].slice;
+    int64_t taken;
+    DSC_TRY(dsc_ahead_take(zero, call->group, elements, call->to, &taken, err));
+    if (taken == elements)
+        return DSC_OK;
+    const int64_t before = taken * zero->param_bytes_each;
+    dsc_swap_read(zero->store.fetch, call->to + before,
+                  dsc_align_up(elements * zero->param_bytes_each - before, DSC_AIO_ALIGN),
+                  state->swap_at[DSC_PLANE_PARAM] + before);
+    return dsc_swap_wait(zero->store.fetch, err);
+}
+
+typedef struct tile_call {
+    dsc_ring *ring;
+    int32_t slot;
+    dsc_piece piece, ahead;
+} tile_call;
+
+static dsc_status fetch_tile_now(void *args, dsc_error *err)
+{
+    const tile_call *call = args;
+    bool started;
+    DSC_TRY(dsc_ring_start(call->ring, call->slot, call->piece, true, err));
+    if (call->ahead.bytes > 0)
+        DSC_TRY(dsc_ring_ahead(call->ring, call->ahead, true, &started, err));
+    return dsc_ring_take(call->ring, call->slot, err);
+}
+
+dsc_status dsc_store_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_error *err)
+{
+    const int64_t tile = zero->store.tile_elements, each = zero->param_bytes_each;
+    const int64_t slice = zero->o.layout->group[g].slice;
+    dsc_ring *ring = &zero->store.ring[DSC_PLANE_PARAM];
+    if (!dsc_in_swap(zero, g, DSC_PLANE_PARAM))
+        return dsc_copy(zero->fetch_stream, to, zero->group[g].param, slice * each, err);
+    if (zero->store.fetch != NULL) {
+        const fetch_call call = { zero, g, asked, to };
+        dsc_ring_end_views(ring);
+        DSC_TRY(dsc_host_call(zero->fetch_stream, fetch_now, &call, (int64_t)sizeof call, err));
+        return dsc_event_record(zero->store.fetched, zero->fetch_stream, err);
+    }
+    for (int64_t first = 0; first < slice; first += tile) {
+        const tile_call call = { .ring = ring,
+                                 .slot = dsc_ring_next(ring),
+                                 .piece = dsc_store_tile_piece(zero, g, DSC_PLANE_PARAM, first),
+                                 .ahead = dsc_store_tile_piece(zero, g, DSC_PLANE_PARAM, first + tile) };
+        DSC_TRY(dsc_host_call(zero->fetch_stream, fetch_tile_now, &call, (int64_t)sizeof call, err));
+        DSC_TRY(dsc_copy(zero->fetch_stream, to + first * each, ring->slot[call.slot].buf, call.piece.bytes,
+                         err));
+    }
+    return DSC_OK;
+}

@@ -1,0 +1,148 @@
+/* store_sums.c - the ways of states through memory: sums, a tile at a time, to whoever adds a leaf.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/clock.h"
+#include "zero/internal.h"
+
+/* The sums that the reductions come to behind a place, which files hold and which are read first. */
+static bool next_sum(const dsc_zero *zero, dsc_sum_place *place)
+{
+    place->first += zero->store.tile_elements;
+    while (place->first >= zero->o.layout->group[zero->leaf[place->leaf].group].slice ||
+           !dsc_in_swap(zero, zero->leaf[place->leaf].group, DSC_PLANE_GRAD)) {
+        place->first = 0;
+        if (++place->leaf == zero->leaf_count) {
+            place->leaf = 0;
+            place->micro_step++;
+        }
+        if (place->micro_step * zero->world_size >= zero->o.leaves_per_step)
+            return false;
+    }
+    return place->micro_step > 0 || !zero->leaf[place->leaf].first_of_group;
+}
+
+static dsc_status sums_ahead(dsc_zero *zero, dsc_sum_place place, bool wait, dsc_error *err)
+{
+    dsc_ring *ring = &zero->store.ring[DSC_PLANE_GRAD];
+    bool started = place.leaf >= 0;
+    for (int32_t i = 0; i < ring->ahead && started; i++)
+        started = next_sum(zero, &place);
+    while (started && next_sum(zero, &place))
+        DSC_TRY(dsc_ring_ahead(
+            ring, dsc_store_tile_piece(zero, zero->leaf[place.leaf].group, DSC_PLANE_GRAD, place.first),
+            wait && ring->ahead == 0, &started, err));
+    return DSC_OK;
+}
+
+typedef struct sum_call {
+    dsc_zero *zero;
+    dsc_ring *ring;
+    int32_t slot;
+    bool read;
+    dsc_piece piece;
+    dsc_sum_place place;
+    long long asked;
+} sum_call;
+
+static dsc_status give_now(void *args, dsc_error *err)
+{
+    const sum_call *call = args;
+    return dsc_ring_give(call->ring, call->slot, call->piece, err);
+}
+
+static dsc_status drain_now(void *args, dsc_error *err)
+{
+    const sum_call *call = args;
+    return dsc_ring_drain(call->ring, err);
+}
+
+static dsc_status take_sum_now(void *args, dsc_error *err)
+{
+    const sum_call *call = args;
+    DSC_TRY(dsc_ring_start(call->ring, call->slot, call->piece, call->read, err));
+    DSC_TRY(sums_ahead(call->zero, call->place, true, err));
+    return dsc_ring_take(call->ring, call->slot, err);
+}
+
+static dsc_status rest_sums_now(void *args, dsc_error *err)
+{
+    const sum_call *call = args;
+    dsc_zero *zero = call->zero;
+    bool rest = false;
+    while (!rest && atomic_load(&zero->store.sums_asked) == call->asked && !atomic_load(&zero->cancelled)) {
+        const bool early = zero->store.fetched != NULL && !dsc_event_passed(zero->store.fetched); /* a pass waits */
+        if (!early)
+            DSC_TRY(sums_ahead(zero, call->place, false, err));
+        DSC_TRY(dsc_ring_rests(&zero->store.ring[DSC_PLANE_GRAD], &rest, err));
+        rest = rest && !early;
+        if (!dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_GRAD], DSC_REST_NS) && !rest)
+            dsc_clock_sleep_ns(DSC_REST_NS);
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_store_sum_rest(dsc_zero *zero, const dsc_sum_place *place, dsc_error *err)
+{
+    const sum_call call = { .zero = zero, .asked = atomic_load(&zero->store.sums_asked), .place = *place };
+    if (zero->store.ring[DSC_PLANE_GRAD].swap == NULL)
+        return DSC_OK;
+    return dsc_host_call(zero->out_stream, rest_sums_now, &call, (int64_t)sizeof call, err);
+}
+
+static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_place *place, bool overwrite, dsc_sum *sum,
+                                dsc_error *err)
+{
+    dsc_ring *ring = &zero->store.ring[DSC_PLANE_GRAD];
+    const sum_call call = { .ring = ring,
+                             .slot = dsc_ring_next(ring),
+                             .read = !overwrite,
+                             .piece = dsc_store_tile_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first),
+                             .zero = zero,
+                             .place = *place };
+    sum->slot = call.slot;
+    sum->kept = ring->slot[call.slot].buf;
+    atomic_fetch_add(&zero->store.sums_asked, 1);
+    return dsc_host_call(zero->out_stream, take_sum_now, &call, (int64_t)sizeof call, err);
+}
+
+dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, const dsc_sum_place *place, bool overwrite, dsc_sum *sum,
+                              dsc_error *err)
+{
+    const dsc_layout_group *group = &zero->o.layout->group[g];
+    const dsc_group_state *state = &zero->group[g];
+    const int64_t first = place->first;
+    *sum = (dsc_sum){ .group = g, .first = first, .count = group->slice - first };
+    if (state->grad != NULL) {
+        sum->acc = state->grad + (group->slice * zero->o.rank - state->own_first + first);
+        return DSC_OK;
+    }
+    sum->count = dsc_min_i64(zero->store.tile_elements, sum->count);
+    if (dsc_in_swap(zero, g, DSC_PLANE_GRAD))
+        DSC_TRY(sum_from_file(zero, place, overwrite, sum, err));
+    else
+        sum->kept = state->host_grad + first * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
+    sum->acc = sum->kept;
+    return dsc_sum_tier_passes(zero, g) ? dsc_sum_tier_take(zero, sum, overwrite, err) : DSC_OK;
+}
+
+dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
+{
+    if (zero->group[sum->group].grad != NULL)
+        return DSC_OK;
+    if (dsc_sum_tier_passes(zero, sum->group))
+        DSC_TRY(dsc_sum_tier_give(zero, sum, err));
+    if (!dsc_in_swap(zero, sum->group, DSC_PLANE_GRAD))
+        return DSC_OK;
+    const sum_call call = { .ring = &zero->store.ring[DSC_PLANE_GRAD],
+                             .slot = sum->slot,
+                             .piece = dsc_store_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first, sum->count) };
+    return dsc_host_call(zero->out_stream, give_now, &call, (int64_t)sizeof call, err);
+}
+
+dsc_status dsc_store_sum_drain(dsc_zero *zero, dsc_error *err)
+{
+    const sum_call call = { .ring = &zero->store.ring[DSC_PLANE_GRAD] };
+    if (call.ring->swap == NULL)
+        return DSC_OK;
+    atomic_fetch_add(&zero->store.sums_asked, 1);
+    return dsc_host_call(zero->out_stream, drain_now, &call, (int64_t)sizeof call, err);
+}
