@@ -11,7 +11,7 @@
 
 #define NAME_BYTES 80 /* "gpt_neox.layers.4095.attention.query_key_value.lora_A.weight" is 60 */
 #define LINEARS_MAX 9 /* of a block, the embedding and what lies before the head */
-#define CONFIG_JSON_BYTES 16384
+#define CONFIG_JSON_BYTES 4096
 
 typedef char lm_name[NAME_BYTES];
 

@@ -1,8 +1,8 @@
 /* rope.h - rotary positions of a model: how config.json gives them, their frequencies, and turning heads by them.
  *
  * Read as older versions of Hugging Face's code wrote them (keys of the root beside "rope_scaling") and as newer ones
- * do ("rope_parameters"), and written in the older way, which both read. Inside models/ only.
- * SPDX-License-Identifier: Apache-2.0 */
+ * do ("rope_parameters"); what the built-in sizes have is written in the older way, which both read. Inside models/
+ * only. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODELS_ROPE_H
 #define DSC_MODELS_ROPE_H
 
@@ -46,8 +46,9 @@ static inline int64_t dsc_rope_short_positions(const dsc_rope *rope)
 {
     return rope->kind == DSC_ROPE_LONG ? (int64_t)rope->original_positions : 0;
 }
-/* The value of "rope_scaling", at most DSC_ROPE_TEXT_BYTES with its NUL. */
-#define DSC_ROPE_TEXT_BYTES (512 + 2 * DSC_ROPE_PAIRS_MAX * 18)
+/* The value of "rope_scaling" of a built-in size, whose kind is DEFAULT or LLAMA3; at most DSC_ROPE_TEXT_BYTES with its
+ * NUL. */
+#define DSC_ROPE_TEXT_BYTES 256
 void dsc_rope_write(const dsc_rope *rope, char *out, size_t bytes);
 /* pairs, frequency and scale: `size` elements of a head turn, an even number. Rounded as PyTorch rounds them. */
 void dsc_rope_set(dsc_rope *rope, int64_t size);

@@ -168,70 +168,18 @@ dsc_status dsc_rope_read(dsc_hf_config *reader, const dsc_rope_keys *keys, dsc_r
     return DSC_OK;
 }
 
-/* What a dsc_rope_write has written so far. */
-typedef struct rope_text {
-    char *out;
-    size_t bytes, used;
-} rope_text;
-
-static void put(rope_text *text, const char *before, const char *what)
-{
-    const int length = snprintf(text->out + text->used, text->bytes - text->used, "%s%s", before, what);
-    DSC_ASSERT(length >= 0 && (size_t)length < text->bytes - text->used);
-    text->used += (size_t)length;
-}
-
-static void put_number(rope_text *text, const char *before, double value)
-{
-    char number[32];
-    put(text, before, dsc_hf_number_text(value, number, sizeof number));
-}
-
-static void put_yarn(rope_text *text, const dsc_rope *rope)
-{
-    put_number(text, ", \"beta_fast\": ", rope->beta_fast);
-    put_number(text, ", \"beta_slow\": ", rope->beta_slow);
-    put(text, ", \"truncate\": ", rope->truncate ? "true" : "false");
-    if (rope->attention_factor > 0) {
-        put_number(text, ", \"attention_factor\": ", rope->attention_factor);
-    } else if (rope->mscale > 0 && rope->mscale_all_dim > 0) {
-        put_number(text, ", \"mscale\": ", rope->mscale);
-        put_number(text, ", \"mscale_all_dim\": ", rope->mscale_all_dim);
-    }
-}
-
-static void put_longrope(rope_text *text, const dsc_rope *rope)
-{
-    if (rope->attention_factor > 0)
-        put_number(text, ", \"attention_factor\": ", rope->attention_factor);
-    for (int which = 0; which < 2; which++) {
-        put(text, ", \"", long_keys[which]);
-        for (int32_t i = 0; i < rope->pairs; i++)
-            put_number(text, i == 0 ? "\": [" : ", ", (double)rope->divisor[which][i]);
-        put(text, "]", "");
-    }
-}
-
 void dsc_rope_write(const dsc_rope *rope, char *out, size_t bytes)
 {
-    rope_text text = { out, bytes, 0 };
-    if (rope->kind == DSC_ROPE_DEFAULT) {
-        put(&text, "null", "");
-        return;
-    }
-    put(&text, "{\"rope_type\": \"", rope_names[rope->kind]);
-    put_number(&text, "\", \"factor\": ", rope->factor);
-    if (rope->kind == DSC_ROPE_LLAMA3) {
-        put_number(&text, ", \"low_freq_factor\": ", rope->low_freq_factor);
-        put_number(&text, ", \"high_freq_factor\": ", rope->high_freq_factor);
-    }
-    if (rope->kind == DSC_ROPE_YARN)
-        put_yarn(&text, rope);
-    if (rope->kind == DSC_ROPE_LONG)
-        put_longrope(&text, rope);
-    if (rope->kind == DSC_ROPE_LLAMA3 || rope->kind == DSC_ROPE_YARN || rope->kind == DSC_ROPE_LONG)
-        put_number(&text, ", \"original_max_position_embeddings\": ", rope->original_positions);
-    if (rope->kind == DSC_ROPE_PROPORTIONAL)
-        put_number(&text, ", \"partial_rotary_factor\": ", rope->proportion);
-    put(&text, "}", "");
+    char factor[32], low[32], high[32], original[32];
+    DSC_ASSERT(rope->kind == DSC_ROPE_DEFAULT || rope->kind == DSC_ROPE_LLAMA3);
+    if (rope->kind == DSC_ROPE_DEFAULT)
+        snprintf(out, bytes, "null");
+    else
+        snprintf(out, bytes,
+                 "{\"rope_type\": \"%s\", \"factor\": %s, \"low_freq_factor\": %s, \"high_freq_factor\": %s, "
+                 "\"original_max_position_embeddings\": %s}",
+                 rope_names[rope->kind], dsc_hf_number_text(rope->factor, factor, sizeof factor),
+                 dsc_hf_number_text(rope->low_freq_factor, low, sizeof low),
+                 dsc_hf_number_text(rope->high_freq_factor, high, sizeof high),
+                 dsc_hf_number_text(rope->original_positions, original, sizeof original));
 }
