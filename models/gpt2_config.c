@@ -16,11 +16,11 @@ static dsc_status read_sizes(dsc_hf_config *reader, dsc_dense_config *out)
     dsc_lm_config *lm = &out->lm;
     int64_t context = 0;
     DSC_TRY(dsc_hf_int(reader, "vocab_size", DSC_LM_VOCAB_MAX, 50257, &lm->vocab));
-    DSC_TRY(dsc_hf_int(reader, "n_ctx", DSC_LM_POSITIONS_MAX, 1024, &context)); /* the older name */
+    DSC_TRY(dsc_hf_int_or_null(reader, "n_ctx", DSC_LM_POSITIONS_MAX, 1024, &context)); /* the older name */
     DSC_TRY(read_size(reader, "n_positions", "max_position_embeddings", DSC_LM_POSITIONS_MAX, context, &lm->positions));
     DSC_TRY(read_size(reader, "n_layer", "num_hidden_layers", DSC_LM_LAYERS_MAX, 12, &lm->layers));
     DSC_TRY(read_size(reader, "n_embd", "hidden_size", DSC_LM_CHANNELS_MAX, 768, &lm->channels));
-    DSC_TRY(dsc_hf_int(reader, "n_inner", DSC_LM_INNER_MAX, 4 * lm->channels, &out->inner));
+    DSC_TRY(dsc_hf_int_or_null(reader, "n_inner", DSC_LM_INNER_MAX, 4 * lm->channels, &out->inner));
     DSC_TRY(read_size(reader, "n_head", "num_attention_heads", DSC_LM_CHANNELS_MAX, 12, &out->heads));
     return dsc_dense_check_heads(reader, out, "n_embd", "n_head");
 }

@@ -48,7 +48,8 @@ static dsc_status refuse_other_models(dsc_hf_config *reader, const char *model_t
     static const char *const flags[] = { "add_cross_attention", "is_encoder_decoder" };
     for (size_t i = 0; i < DSC_COUNT(flags); i++) {
         bool on = false;
-        DSC_TRY(dsc_hf_bool(reader, flags[i], false, &on));
+        if (dsc_hf_field(reader, flags[i]) != NULL)
+            DSC_TRY(dsc_hf_bool(reader, flags[i], false, &on));
         if (on)
             return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"%s\": true is not built for %s; what exists: false",
                                  flags[i], model_type);

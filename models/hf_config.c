@@ -12,9 +12,16 @@ const cJSON *dsc_hf_field(dsc_hf_config *reader, const char *key)
     return item == NULL || cJSON_IsNull(item) ? NULL : item;
 }
 
+/* As dsc_hf_field, but null is a value. */
+static const cJSON *value_of(dsc_hf_config *reader, const char *key)
+{
+    (void)dsc_hf_field(reader, key);
+    return cJSON_GetObjectItemCaseSensitive(reader->object, key);
+}
+
 dsc_status dsc_hf_int(dsc_hf_config *reader, const char *key, int64_t max, int64_t fallback, int64_t *out)
 {
-    const cJSON *item = dsc_hf_field(reader, key);
+    const cJSON *item = value_of(reader, key);
     *out = fallback;
     if (item == NULL)
         return DSC_OK;
@@ -26,9 +33,15 @@ dsc_status dsc_hf_int(dsc_hf_config *reader, const char *key, int64_t max, int64
     return DSC_OK;
 }
 
+dsc_status dsc_hf_int_or_null(dsc_hf_config *reader, const char *key, int64_t max, int64_t fallback, int64_t *out)
+{
+    *out = fallback;
+    return dsc_hf_field(reader, key) != NULL ? dsc_hf_int(reader, key, max, fallback, out) : DSC_OK;
+}
+
 dsc_status dsc_hf_number(dsc_hf_config *reader, const char *key, dsc_hf_range range, double fallback, double *out)
 {
-    const cJSON *item = dsc_hf_field(reader, key);
+    const cJSON *item = value_of(reader, key);
     *out = fallback;
     if (item == NULL)
         return DSC_OK;
@@ -38,11 +51,18 @@ dsc_status dsc_hf_number(dsc_hf_config *reader, const char *key, dsc_hf_range ra
     return DSC_OK;
 }
 
+dsc_status dsc_hf_number_or_null(dsc_hf_config *reader, const char *key, dsc_hf_range range, double fallback,
+                                 double *out)
+{
+    *out = fallback;
+    return dsc_hf_field(reader, key) != NULL ? dsc_hf_number(reader, key, range, fallback, out) : DSC_OK;
+}
+
 dsc_status dsc_hf_bool(dsc_hf_config *reader, const char *key, bool fallback, bool *out)
 {
-    const cJSON *item = dsc_hf_field(reader, key), *null = cJSON_GetObjectItemCaseSensitive(reader->object, key);
+    const cJSON *item = value_of(reader, key);
     *out = fallback;
-    if (item == NULL && (null == NULL || !fallback)) /* Python takes null for false */
+    if (item == NULL)
         return DSC_OK;
     if (!cJSON_IsBool(item))
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\" must be true or false", key);
@@ -53,10 +73,10 @@ dsc_status dsc_hf_bool(dsc_hf_config *reader, const char *key, bool fallback, bo
 dsc_status dsc_hf_choice(dsc_hf_config *reader, const char *key, const char *const *names, int32_t count,
                          int32_t *index)
 {
-    const cJSON *item = dsc_hf_field(reader, key);
+    const cJSON *item = value_of(reader, key);
     char list[200] = "";
     *index = 0;
-    if (cJSON_GetObjectItemCaseSensitive(reader->object, key) == NULL)
+    if (item == NULL)
         return DSC_OK;
     if (!cJSON_IsString(item))
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\" must be a string", key);

@@ -1,7 +1,8 @@
 /* hf_config.h - reads the keys of a config.json as Hugging Face writes it. Inside models/ only.
  *
- * A key that is absent or null has Hugging Face's default; one that would change the mathematics in a way that is not
- * built is refused by name. Every refusal says file, line and column. SPDX-License-Identifier: Apache-2.0 */
+ * A key that is absent has Hugging Face's default; so has null where its classes say that a value may be None, and is
+ * refused elsewhere, as they refuse it. A key that would change the mathematics in a way that is not built is refused
+ * by name. Every refusal says file, line and column. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODELS_HF_CONFIG_H
 #define DSC_MODELS_HF_CONFIG_H
 
@@ -20,10 +21,14 @@ typedef struct dsc_hf_config {
 const cJSON *dsc_hf_field(dsc_hf_config *reader, const char *key);
 /* A whole number from 1 to max. */
 DSC_MUST_USE dsc_status dsc_hf_int(dsc_hf_config *reader, const char *key, int64_t max, int64_t fallback, int64_t *out);
+DSC_MUST_USE dsc_status dsc_hf_int_or_null(dsc_hf_config *reader, const char *key, int64_t max, int64_t fallback,
+                                           int64_t *out);
 /* A number from min to max; fallback may be outside. */
 typedef struct dsc_hf_range { double min, max; } dsc_hf_range;
 DSC_MUST_USE dsc_status dsc_hf_number(dsc_hf_config *reader, const char *key, dsc_hf_range range, double fallback,
                                       double *out);
+DSC_MUST_USE dsc_status dsc_hf_number_or_null(dsc_hf_config *reader, const char *key, dsc_hf_range range,
+                                              double fallback, double *out);
 DSC_MUST_USE dsc_status dsc_hf_bool(dsc_hf_config *reader, const char *key, bool fallback, bool *out);
 /* One of names[count], *index its place; absent: 0. Another one is refused with the list. */
 DSC_MUST_USE dsc_status dsc_hf_choice(dsc_hf_config *reader, const char *key, const char *const *names, int32_t count,

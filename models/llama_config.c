@@ -13,16 +13,18 @@ static dsc_status read_heads(dsc_hf_config *reader, dsc_llama_config *out)
     DSC_TRY(dsc_hf_int(reader, "num_attention_heads", DSC_LM_CHANNELS_MAX, 32, &out->heads));
     /* null is as many as query heads; only a key that is not there has the family's default. */
     const bool named = cJSON_GetObjectItemCaseSensitive(reader->object, "num_key_value_heads") != NULL;
-    DSC_TRY(dsc_hf_int(reader, "num_key_value_heads", DSC_LM_CHANNELS_MAX,
-                       named || traits->kv_heads == 0 ? out->heads : traits->kv_heads, &out->kv_heads));
+    DSC_TRY(dsc_hf_int_or_null(reader, "num_key_value_heads", DSC_LM_CHANNELS_MAX,
+                               named || traits->kv_heads == 0 ? out->heads : traits->kv_heads, &out->kv_heads));
     if (out->heads % out->kv_heads != 0)
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
                              "\"num_attention_heads\" %lld is not a multiple of \"num_key_value_heads\" %lld",
                              (long long)out->heads, (long long)out->kv_heads);
     int64_t size = 0;
-    if (traits->has_head_size)
-        DSC_TRY(dsc_hf_int(reader, "head_dim", DSC_LLAMA_HEAD_MAX, dsc_max_i64(1, traits->head_size), &size));
-    if (traits->has_head_size && (traits->head_size > 0 || dsc_hf_field(reader, "head_dim") != NULL)) {
+    if (traits->head_size > 0)
+        DSC_TRY(dsc_hf_int(reader, "head_dim", DSC_LLAMA_HEAD_MAX, traits->head_size, &size));
+    else if (traits->has_head_size)
+        DSC_TRY(dsc_hf_int_or_null(reader, "head_dim", DSC_LLAMA_HEAD_MAX, 0, &size));
+    if (size > 0) {
         out->head_size = size;
     } else {
         out->head_size = out->lm.channels / out->heads;
@@ -70,40 +72,45 @@ static dsc_status read_layer_types(dsc_hf_config *reader, const cJSON *types, ds
     return DSC_OK;
 }
 
-/* Of a model that may switch windows on: which layers have one. */
-static dsc_status read_window_switch(dsc_hf_config *reader, dsc_lm_config *lm, bool null, bool *on)
+/* Which layers have a window: those that "layer_types" names, or without it those from `first` on. `off`: the reason
+ * why none has one; NULL: there is none. */
+static dsc_status read_layers(dsc_hf_config *reader, dsc_lm_config *lm, double first, const char *off, bool *on)
 {
-    double first = 28;
-    bool sliding = false;
-    DSC_TRY(dsc_hf_bool(reader, "use_sliding_window", false, on));
-    DSC_TRY(dsc_hf_number(reader, "max_window_layers", (dsc_hf_range){ 0, 1e9 }, 28, &first));
     const cJSON *types = dsc_hf_field(reader, "layer_types");
-    if (types != NULL) {
-        DSC_TRY(read_layer_types(reader, types, lm, &sliding));
-        if (sliding && (!*on || null))
-            return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"layer_types\" has sliding_attention, but \"%s\" says that "
-                                 "there is no window", *on ? "sliding_window" : "use_sliding_window");
-        *on = sliding;
-        return DSC_OK;
-    }
+    bool sliding = false;
+    *on = off == NULL && first < (double)lm->layers;
     for (int64_t layer = 0; layer < lm->layers; layer++)
         lm->full[layer] = (double)layer < first;
-    *on = *on && first < (double)lm->layers;
+    if (types == NULL)
+        return DSC_OK;
+    DSC_TRY(read_layer_types(reader, types, lm, &sliding));
+    if (sliding && off != NULL)
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"layer_types\" has sliding_attention, but %s that there is no "
+                             "window", off);
+    *on = sliding;
     return DSC_OK;
 }
 
 /* A window that no text reaches the end of changes nothing: a token sees itself and the window - 1 before it. */
 static dsc_status read_window(dsc_hf_config *reader, dsc_llama_config *out)
 {
-    const bool null = cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(reader->object, "sliding_window"));
-    bool on = out->traits->window == DSC_WINDOW_ALL;
+    const char *off = out->traits->window == DSC_WINDOW_NONE ? "\"model_type\" says" : NULL;
+    double first = 0;
     int64_t window = 0;
-    if (out->traits->window == DSC_WINDOW_NONE)
-        return DSC_OK;
-    DSC_TRY(dsc_hf_int(reader, "sliding_window", INT32_MAX, 4096, &window));
-    if (out->traits->window == DSC_WINDOW_IF_USED)
-        DSC_TRY(read_window_switch(reader, &out->lm, null, &on));
-    if (on && !null && window < out->lm.positions)
+    bool on = true;
+    if (off == NULL) {
+        DSC_TRY(dsc_hf_int_or_null(reader, "sliding_window", INT32_MAX, 4096, &window));
+        off = cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(reader->object, "sliding_window"))
+                  ? "\"sliding_window\" says"
+                  : NULL;
+    }
+    if (out->traits->window == DSC_WINDOW_IF_USED) {
+        DSC_TRY(dsc_hf_bool(reader, "use_sliding_window", false, &on));
+        DSC_TRY(dsc_hf_number(reader, "max_window_layers", (dsc_hf_range){ 0, 1e9 }, 28, &first));
+        off = on ? off : "\"use_sliding_window\" says";
+    }
+    DSC_TRY(read_layers(reader, &out->lm, first, off, &on));
+    if (on && window < out->lm.positions)
         out->lm.window = window;
     return DSC_OK;
 }

@@ -61,7 +61,8 @@ static dsc_status read_keys(dsc_hf_config *reader, dsc_lora_config *out)
     DSC_TRY(refuse_variants(reader));
     DSC_TRY(dsc_hf_int(reader, "r", DSC_LORA_RANK_MAX, 8, &out->rank));
     DSC_TRY(dsc_hf_number(reader, "lora_alpha", (dsc_hf_range){ 1e-9, ALPHA_MAX }, 8, &out->alpha));
-    DSC_TRY(dsc_hf_bool(reader, "use_rslora", false, &out->rank_stabilized));
+    if (dsc_hf_field(reader, "use_rslora") != NULL)
+        DSC_TRY(dsc_hf_bool(reader, "use_rslora", false, &out->rank_stabilized));
     DSC_TRY(dsc_hf_number(reader, "lora_dropout", (dsc_hf_range){ 0, 1 }, 0, &dropout));
     if (dropout > 0)
         dsc_hf_warn(reader->warnings, reader->warnings_bytes, "the adapter's dropout is off (adapter_config.json: "

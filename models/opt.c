@@ -43,7 +43,7 @@ static dsc_status read_norms(dsc_hf_config *reader, dsc_dense_config *out)
     DSC_TRY(dsc_hf_bool(reader, "_remove_final_layer_norm", false, &removed));
     out->post_norm = !before;
     lm->bare_head = !before || removed;
-    DSC_TRY(dsc_hf_int(reader, "word_embed_proj_dim", DSC_LM_CHANNELS_MAX, lm->channels, &lm->embed_channels));
+    DSC_TRY(dsc_hf_int_or_null(reader, "word_embed_proj_dim", DSC_LM_CHANNELS_MAX, lm->channels, &lm->embed_channels));
     if (lm->embed_channels != lm->channels && !lm->bare_head)
         return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"word_embed_proj_dim\" %lld beside a final norm is not "
                              "built; what exists: \"hidden_size\", which is %lld, or \"do_layer_norm_before\": false",

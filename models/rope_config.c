@@ -33,17 +33,17 @@ static dsc_status read_llama3(dsc_hf_config *reader, dsc_rope *out)
 static dsc_status read_yarn(dsc_hf_config *reader, dsc_rope *out)
 {
     static const dsc_hf_range turns = { 1e-3, 1e6 }, scales = { 0, 1e6 };
-    DSC_TRY(dsc_hf_number(reader, "beta_fast", turns, 32, &out->beta_fast));
-    DSC_TRY(dsc_hf_number(reader, "beta_slow", turns, 1, &out->beta_slow));
-    DSC_TRY(dsc_hf_number(reader, "attention_factor", turns, 0, &out->attention_factor));
+    DSC_TRY(dsc_hf_number_or_null(reader, "beta_fast", turns, 32, &out->beta_fast));
+    DSC_TRY(dsc_hf_number_or_null(reader, "beta_slow", turns, 1, &out->beta_slow));
+    DSC_TRY(dsc_hf_number_or_null(reader, "attention_factor", turns, 0, &out->attention_factor));
     DSC_TRY(dsc_hf_bool(reader, "truncate", true, &out->truncate));
-    DSC_TRY(dsc_hf_number(reader, "mscale", scales, 0, &out->mscale));
-    return dsc_hf_number(reader, "mscale_all_dim", scales, 0, &out->mscale_all_dim);
+    DSC_TRY(dsc_hf_number_or_null(reader, "mscale", scales, 0, &out->mscale));
+    return dsc_hf_number_or_null(reader, "mscale_all_dim", scales, 0, &out->mscale_all_dim);
 }
 
 static dsc_status read_longrope(dsc_hf_config *reader, int64_t pairs, dsc_rope *out)
 {
-    DSC_TRY(dsc_hf_number(reader, "attention_factor", (dsc_hf_range){ 1e-3, 1e6 }, 0, &out->attention_factor));
+    DSC_TRY(dsc_hf_number_or_null(reader, "attention_factor", (dsc_hf_range){ 1e-3, 1e6 }, 0, &out->attention_factor));
     for (int which = 0; which < 2; which++) {
         DSC_TRY(need(reader, long_keys[which], out->kind));
         const cJSON *list = dsc_hf_field(reader, long_keys[which]), *item = NULL;
@@ -89,28 +89,25 @@ static dsc_status refuse_nested(dsc_hf_config *reader)
     return DSC_OK;
 }
 
-static dsc_status read_partial(dsc_hf_config *reader, const cJSON *from, double *partial)
-{
-    const cJSON *const object = reader->object;
-    reader->object = from;
-    const dsc_status status = dsc_hf_number(reader, "partial_rotary_factor", (dsc_hf_range){ 0, 1 }, *partial, partial);
-    reader->object = object;
-    return status;
-}
-
 /* The reader stands on the object that names the type. */
 static dsc_status read_object(dsc_hf_config *reader, const cJSON *root, const dsc_rope_keys *keys, dsc_rope *out,
                               double *partial)
 {
-    const char *key = dsc_hf_field(reader, "rope_type") != NULL ? "rope_type" : "type"; /* the older name */
+    static const dsc_hf_range shares = { 0, 1 };
+    const cJSON *const object = reader->object;
+    const bool named = cJSON_GetObjectItemCaseSensitive(reader->object, "rope_type") != NULL;
+    const char *key = named ? "rope_type" : "type"; /* the older name */
     int32_t kind = 0;
     DSC_TRY(refuse_nested(reader));
     DSC_TRY(dsc_hf_choice(reader, key, rope_names, DSC_COUNT(rope_names), &kind));
     out->kind = (dsc_rope_kind)kind;
     DSC_TRY(dsc_hf_number(reader, "rope_theta", (dsc_hf_range){ 2, 1e30 }, out->theta, &out->theta));
-    if (keys->partial == NULL && out->kind != DSC_ROPE_DEFAULT) /* the root's, which plain positions do not ask for */
-        DSC_TRY(read_partial(reader, root, partial));
-    DSC_TRY(read_partial(reader, reader->object, partial));
+    if (keys->partial == NULL && out->kind != DSC_ROPE_DEFAULT) { /* the root's, which plain positions do not ask for */
+        reader->object = root;
+        DSC_TRY(dsc_hf_number_or_null(reader, "partial_rotary_factor", shares, *partial, partial));
+        reader->object = object;
+    }
+    DSC_TRY(dsc_hf_number(reader, "partial_rotary_factor", shares, *partial, partial));
     if (out->kind == DSC_ROPE_PROPORTIONAL) {
         out->proportion = *partial;
         *partial = 1;
@@ -124,8 +121,8 @@ static dsc_status read_object(dsc_hf_config *reader, const cJSON *root, const ds
     DSC_TRY(read_original(reader, root, keys, out));
     if (out->kind != DSC_ROPE_LONG)
         DSC_TRY(need(reader, "factor", out->kind));
-    DSC_TRY(dsc_hf_number(reader, "factor", (dsc_hf_range){ 1e-3, 1e6 },
-                          (double)keys->positions / out->original_positions, &out->factor));
+    DSC_TRY(dsc_hf_number_or_null(reader, "factor", (dsc_hf_range){ 1e-3, 1e6 },
+                                  (double)keys->positions / out->original_positions, &out->factor));
     if (out->kind == DSC_ROPE_LLAMA3)
         return read_llama3(reader, out);
     if (out->kind == DSC_ROPE_LONG)

@@ -39,6 +39,8 @@ CASES = [
     (transformers.LlamaConfig(**LLAMA, tie_word_embeddings=True), torch.float32, "40KB"),
     (transformers.LlamaConfig(**LLAMA, tie_word_embeddings=False), torch.bfloat16, "1GB"),
     (transformers.MistralConfig(**LLAMA, sliding_window=9), torch.float32, "1GB"),
+    (transformers.MistralConfig(**LLAMA, head_dim=12, sliding_window=9, layer_types=["sliding_attention", "full_attention"]),
+     torch.float32, "1GB"),
     (transformers.Qwen2Config(**LLAMA, use_sliding_window=True, sliding_window=7, layer_types=["sliding_attention", "full_attention"]),
      torch.bfloat16, "1GB"),
     (transformers.Qwen3Config(**LLAMA, head_dim=16), torch.float16, "30KB"),

@@ -458,6 +458,11 @@ static void knows_windows(void **state)
           "\"layer_types\": [\"sliding_attention\"]}", 8 },
         { "{\"model_type\": \"qwen2\", " SMALL ", \"sliding_window\": 8, \"use_sliding_window\": true, "
           "\"layer_types\": [\"full_attention\"]}", 64 },
+        { "{\"model_type\": \"mistral\", " SMALL ", \"sliding_window\": 8, \"layer_types\": "
+          "[\"full_attention\"]}", 64 },
+        { "{\"model_type\": \"mistral\", " SMALL ", \"sliding_window\": 8, \"layer_types\": "
+          "[\"sliding_attention\"]}", 8 },
+        { "{" LLAMA ", \"layer_types\": [\"full_attention\"]}", 64 },
     };
     dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
     empty_dir();
@@ -530,12 +535,79 @@ static void refuses_llama_configs(void **state)
           "\"sliding_window\": null, \"layer_types\": [\"sliding_attention\"]}", DSC_ERR_INPUT,
           "\"sliding_window\" says that there is no window" },
         { "{\"model_type\": \"mistral\", \"sliding_window\": 0}", DSC_ERR_INPUT, "\"sliding_window\"" },
+        { "{\"model_type\": \"mistral\", " SMALL ", \"sliding_window\": null, \"layer_types\": "
+          "[\"sliding_attention\"]}", DSC_ERR_INPUT, "\"sliding_window\" says that there is no window" },
+        { "{\"model_type\": \"mistral\", " SMALL ", \"layer_types\": []}", DSC_ERR_INPUT,
+          "\"layer_types\" must be a list of 1 kinds" },
+        { "{" LLAMA ", \"layer_types\": [\"full_attention\", \"full_attention\"]}", DSC_ERR_INPUT,
+          "\"layer_types\" must be a list of 1 kinds" },
+        { "{" LLAMA ", \"layer_types\": [\"chunked_attention\"]}", DSC_ERR_UNSUPPORTED, "layer_types" },
+        { "{" LLAMA ", \"sliding_window\": 8, \"layer_types\": [\"sliding_attention\"]}", DSC_ERR_INPUT,
+          "\"model_type\" says that there is no window" },
         { "{\"model_type\": \"gpt2\", \"tie_word_embeddings\": null}", DSC_ERR_INPUT,
           "\"tie_word_embeddings\" must be" },
         { "{\"model_type\": \"bert\", \"position_embedding_type\": null}", DSC_ERR_INPUT,
           "\"position_embedding_type\" must be" },
     };
     expect_configs_refused(cases, DSC_COUNT(cases));
+}
+
+/* Null where transformers' classes take None; elsewhere they refuse it, and so does every reader here, by the key. */
+static void knows_null(void **state)
+{
+#define ROPE(type) "\"rope_scaling\": {\"rope_type\": \"" type "\", "
+    static const struct { const char *model, *taken[8], *refused[16]; } cases[] = {
+        { "{" TINY ", ",
+          { "n_inner", "is_encoder_decoder", "quantization_config" },
+          { "layer_norm_epsilon", "initializer_range", "resid_pdrop", "scale_attn_weights", "reorder_and_upcast_attn",
+            "tie_word_embeddings", "activation_function", "scale_attn_by_inverse_layer_idx" } },
+        { "{" LLAMA ", ",
+          { "head_dim", "rope_scaling", "rope_parameters", "pad_token_id", "layer_types" },
+          { "rms_norm_eps", "initializer_range", "rope_theta", "attention_dropout", "attention_bias", "mlp_bias",
+            "tie_word_embeddings", "hidden_act" } },
+        { "{\"model_type\": \"mistral\", " SMALL ", ", { "head_dim", "sliding_window" }, { "rms_norm_eps" } },
+        { "{\"model_type\": \"qwen2\", " SMALL ", ",
+          { "sliding_window", "layer_types" },
+          { "use_sliding_window", "max_window_layers" } },
+        { "{\"model_type\": \"qwen3\", " SMALL ", ", { "sliding_window" }, { "head_dim", "attention_bias" } },
+        { "{\"model_type\": \"gpt_neox\", ",
+          { "rope_scaling" },
+          { "vocab_size", "hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size",
+            "max_position_embeddings", "rotary_pct", "rotary_emb_base", "layer_norm_eps", "initializer_range",
+            "use_parallel_residual", "attention_bias", "hidden_dropout" } },
+        { "{\"model_type\": \"opt\", ",
+          { "word_embed_proj_dim", "pad_token_id" },
+          { "vocab_size", "ffn_dim", "init_std", "dropout", "layerdrop", "do_layer_norm_before",
+            "_remove_final_layer_norm", "enable_bias" } },
+        { "{\"model_type\": \"bert\", ",
+          { "pad_token_id", "classifier_dropout" },
+          { "type_vocab_size", "layer_norm_eps", "initializer_range", "hidden_dropout_prob", "is_decoder" } },
+        { "{" LLAMA ", " ROPE("yarn") "\"factor\": 2, ",
+          { "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim" },
+          { "original_max_position_embeddings", "rope_theta", "truncate" } },
+        { "{" LLAMA ", " ROPE("longrope") "\"short_factor\": [1, 1, 1], \"long_factor\": [1, 1, 1], ",
+          { "attention_factor", "factor" },
+          { "original_max_position_embeddings" } },
+        { "{" LLAMA ", " ROPE("proportional"), { NULL }, { "factor", "partial_rotary_factor" } },
+        { "{" LLAMA ", \"rope_parameters\": {\"factor\": 2, ", { NULL }, { "rope_type" } },
+    };
+    char text[512], what[64];
+    empty_dir();
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        const char *const end = strstr(cases[i].model, "rope_") != NULL ? "}}" : "}";
+        for (size_t k = 0; k < DSC_COUNT(cases[i].taken) && cases[i].taken[k] != NULL; k++) {
+            snprintf(text, sizeof text, "%s\"%s\": null%s", cases[i].model, cases[i].taken[k], end);
+            write_text("c.json", text);
+            dsc_model *model = open_ok(in_dir("c.json"), NULL);
+            dsc_model_close(&model);
+        }
+        for (size_t k = 0; k < DSC_COUNT(cases[i].refused) && cases[i].refused[k] != NULL; k++) {
+            snprintf(text, sizeof text, "%s\"%s\": null%s", cases[i].model, cases[i].refused[k], end);
+            snprintf(what, sizeof what, "\"%s\" must be", cases[i].refused[k]);
+            write_text("c.json", text);
+            expect_refusal(in_dir("c.json"), NULL, DSC_ERR_INPUT, what);
+        }
+    }
 }
 
 /* ---- Weights ----------------------------------------------------------------------------------------------------- */
@@ -834,6 +906,7 @@ int main(void)
         cmocka_unit_test(refuses_longrope_over_its_border),
         cmocka_unit_test(knows_windows),
         cmocka_unit_test(refuses_llama_configs),
+        cmocka_unit_test(knows_null),
         cmocka_unit_test(refuses_configs),         cmocka_unit_test(loads_weights),   cmocka_unit_test(loads_shards),
         cmocka_unit_test(loads_the_golden_folder), cmocka_unit_test(refuses_weights),
         cmocka_unit_test(survives_failing_allocations), cmocka_unit_test(plans),
