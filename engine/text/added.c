@@ -5,18 +5,17 @@
 #include "engine/text/tokenizer_internal.h"
 
 /* What is looked for: the token's text as it would stand in a text. */
-static dsc_status pattern_of(const dsc_tokenizer *t, const tok_added *token, dsc_text buffer[2], tok_string *out,
-                             dsc_error *err)
+static dsc_status pattern_of(const dsc_tokenizer *t, const tok_added *token, dsc_text buffer[TOK_NORMAL_BUFFERS],
+                             tok_string *out, dsc_error *err)
 {
-    bool dropped;
+    int64_t lead;
     *out = token->text;
-    buffer[0].bytes = buffer[1].bytes = 0;
-    return token->normalized ? tok_normalize(t, out, false, &dropped, buffer, err) : DSC_OK;
+    return token->normalized ? tok_normalize(t, out, false, &lead, buffer, err) : DSC_OK;
 }
 
 dsc_status tok_added_open(dsc_tokenizer *t, bool normalized, dsc_tree *out, dsc_error *err)
 {
-    dsc_text buffer[2] = { { .alloc = t->alloc }, { .alloc = t->alloc } };
+    dsc_text buffer[TOK_NORMAL_BUFFERS] = { { .alloc = t->alloc }, { .alloc = t->alloc }, { .alloc = t->alloc } };
     tok_string pattern;
     int64_t bytes = 0;
     dsc_status status = DSC_OK;
@@ -34,8 +33,8 @@ dsc_status tok_added_open(dsc_tokenizer *t, bool normalized, dsc_tree *out, dsc_
         dsc_tree_add(out, pattern.ptr, pattern.bytes, i);
     }
 out:
-    dsc_text_free(&buffer[0]);
-    dsc_text_free(&buffer[1]);
+    for (int i = 0; i < TOK_NORMAL_BUFFERS; i++)
+        dsc_text_free(&buffer[i]);
     return status;
 }
 

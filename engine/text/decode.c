@@ -194,8 +194,8 @@ static dsc_status name_token(dsc_encoder *e, const dsc_token *token, tok_string 
     *special = token->special;
     if (!token->normalized || t->normalizer_count == 0)
         return DSC_OK;
-    bool dropped;
-    DSC_TRY(tok_normalize(t, name, false, &dropped, e->normal, err));
+    int64_t lead;
+    DSC_TRY(tok_normalize(t, name, false, &lead, e->normal, err));
     const int32_t named = dsc_names_find(&t->vocab.by_text, name->ptr, name->bytes);
     *special = named >= 0 && t->vocab.token[named].special;
     return DSC_OK;

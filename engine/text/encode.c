@@ -54,10 +54,11 @@ void dsc_encoder_close(dsc_encoder **encoder)
     *encoder = NULL;
 }
 
-/* `first`: the piece holds the start of a text that does not go on another one; `joined`: the start of one that does.
- */
+/* A piece that begins before `border` is "first" to a Metaspace: it begins with what has become of the first character
+ * of a text that does not go on another one. `joined`: the piece holds the start of a text that does. */
 typedef struct piece_place {
-    bool first, joined;
+    const char *border;
+    bool joined;
 } piece_place;
 
 static bool begins_with(tok_string text, const char *with, int64_t bytes)
@@ -66,25 +67,27 @@ static bool begins_with(tok_string text, const char *with, int64_t bytes)
 }
 
 /* What ByteLevel and Metaspace put before a piece and change in it. */
-static dsc_status prefix_piece(dsc_encoder *e, int32_t step, piece_place place, tok_string *piece, dsc_error *err)
+static dsc_status prefix_piece(dsc_encoder *e, int32_t step, piece_place *place, tok_string *piece, dsc_error *err)
 {
     const tok_splitter *s = &e->tokenizer->splitter[step];
     const tok_string space = { " ", 1 };
     const tok_string mark = s->kind == TOK_METASPACE ? s->literal : space;
     const bool replaces = s->kind == TOK_METASPACE && memchr(piece->ptr, ' ', (size_t)piece->bytes) != NULL;
-    const bool wanted = s->prepend == TOK_PREPEND_ALWAYS || (s->prepend == TOK_PREPEND_FIRST && place.first);
+    const bool first = piece->ptr < place->border;
+    const bool wanted = s->prepend == TOK_PREPEND_ALWAYS || (s->prepend == TOK_PREPEND_FIRST && first);
     const bool has = begins_with(*piece, mark.ptr, mark.bytes) || (replaces && piece->ptr[0] == ' ');
-    if ((!wanted || has || place.joined) && !replaces)
+    if ((!wanted || has || place->joined) && !replaces)
         return DSC_OK;
     dsc_text *out = &e->prefixed[step];
     out->bytes = 0;
-    if (wanted && !has && !place.joined)
+    if (wanted && !has && !place->joined)
         DSC_TRY(dsc_text_add(out, mark.ptr, mark.bytes, err));
     if (replaces)
         DSC_TRY(tok_replace_all(*piece, space, mark, out, err));
     else
         DSC_TRY(dsc_text_add(out, piece->ptr, piece->bytes, err));
     *piece = (tok_string){ out->ptr, out->bytes };
+    place->border = piece->ptr + (first ? 1 : 0);
     return DSC_OK;
 }
 
@@ -100,7 +103,7 @@ static dsc_status encode_piece(dsc_encoder *e, int32_t step, piece_place place, 
         return dsc_bpe_encode(&t->bpe, e->work, piece.ptr, piece.bytes, &e->ids, err);
     const tok_splitter *s = &t->splitter[step];
     if (s->kind != TOK_SPLIT)
-        DSC_TRY(prefix_piece(e, step, place, &piece, err));
+        DSC_TRY(prefix_piece(e, step, &place, &piece, err));
     if ((s->kind == TOK_BYTE_LEVEL && s->regex == NULL) || (s->kind == TOK_METASPACE && !s->split))
         return encode_piece(e, step + 1, place, piece, err);
     tok_pieces pieces;
@@ -111,25 +114,24 @@ static dsc_status encode_piece(dsc_encoder *e, int32_t step, piece_place place, 
         if (next.bytes == 0)
             return DSC_OK;
         DSC_TRY(encode_piece(e, step + 1, place, next, err));
-        place = (piece_place){ false, false };
+        place.joined = false;
     }
 }
 
 /* A part of the text without added tokens that stand as written. */
-static dsc_status encode_part(dsc_encoder *e, tok_string part, piece_place place, dsc_error *err)
+static dsc_status encode_part(dsc_encoder *e, tok_string part, bool first, bool joined, dsc_error *err)
 {
     const dsc_tokenizer *t = e->tokenizer;
-    bool dropped;
-    DSC_TRY(tok_normalize(t, &part, place.joined, &dropped, e->normal, err));
-    place.first = place.first && !dropped;
-    int64_t at = 0, start = 0;
+    int64_t at = 0, start = 0, lead;
+    DSC_TRY(tok_normalize(t, &part, joined, &lead, e->normal, err));
+    piece_place place = { .border = part.ptr + (first ? lead : 0), .joined = joined };
     for (;;) {
         const tok_match match = tok_added_find(t, &t->normalized, part.ptr, part.bytes, &at, start);
         const tok_string before = { part.ptr + start, dsc_max_i64(match.start - start, 0) };
         DSC_TRY(encode_piece(e, 0, place, before, err));
         if (match.token == NULL)
             return DSC_OK;
-        place = (piece_place){ false, false };
+        place.joined = false;
         DSC_TRY(dsc_ids_add(&e->ids, match.token->id, err));
         start = match.end;
     }
@@ -138,15 +140,14 @@ static dsc_status encode_part(dsc_encoder *e, tok_string part, piece_place place
 static dsc_status encode_text(dsc_encoder *e, tok_string text, bool goes_on, dsc_error *err)
 {
     const dsc_tokenizer *t = e->tokenizer;
-    piece_place place = { .first = !goes_on, .joined = goes_on };
     int64_t at = 0, start = 0;
-    for (;;) {
+    for (bool begins = true;; begins = false) {
         const tok_match match = tok_added_find(t, &t->as_written, text.ptr, text.bytes, &at, start);
         if (match.start > start)
-            DSC_TRY(encode_part(e, (tok_string){ text.ptr + start, match.start - start }, place, err));
+            DSC_TRY(encode_part(e, (tok_string){ text.ptr + start, match.start - start }, begins && !goes_on,
+                                begins && goes_on, err));
         if (match.token == NULL)
             return DSC_OK;
-        place = (piece_place){ false, false };
         DSC_TRY(dsc_ids_add(&e->ids, match.token->id, err));
         start = match.end;
     }

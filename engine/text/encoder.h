@@ -15,7 +15,7 @@ struct dsc_encoder {
     const dsc_tokenizer *tokenizer;
     dsc_bpe_work *work;
     dsc_ids ids;
-    dsc_text repaired, normal[2], prefixed[TOK_STEPS_MAX];
+    dsc_text repaired, normal[TOK_NORMAL_BUFFERS], prefixed[TOK_STEPS_MAX];
     tok_strings decoded[2];
 };
 

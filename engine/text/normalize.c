@@ -131,50 +131,98 @@ static dsc_status apply(const tok_normalizer *step, tok_string text, dsc_text *o
     }
 }
 
-/* Whether a step leaves nothing of the text's first character. */
-static dsc_status drops_start(const tok_normalizer *step, tok_string text, bool *out, dsc_error *err)
+/* ---- What a text began with ---- */
+
+/* The first `lead` bytes of `text` come of what was its first character; *lead: how many do so behind a replacement.
+ * What that puts there counts as the last character that it takes away, as in the tokenizers package. */
+static dsc_status lead_replaced(const tok_normalizer *step, tok_string text, int64_t *lead, dsc_error *err)
 {
-    char changed[TOK_CHAR_BYTES_MAX];
-    int length;
-    *out = false;
-    if (text.bytes == 0)
-        return DSC_OK;
-    const uint32_t first = dsc_char_at(text.ptr, &length);
-    if (step->kind == TOK_CHARS)
-        *out = step->change(first, changed) == 0;
-    else if (step->kind == TOK_STRIP)
-        *out = step->left && dsc_char_is_space(first);
-    else if (step->kind == TOK_REPLACE && step->to.bytes == 0 && step->regex == NULL)
-        *out = text.bytes >= step->from.bytes && memcmp(text.ptr, step->from.ptr, (size_t)step->from.bytes) == 0;
-    else if (step->kind == TOK_REPLACE && step->to.bytes == 0) {
-        dsc_regex_search search = dsc_regex_start(text.ptr, text.bytes);
-        const char *start, *end;
-        bool found;
-        DSC_TRY(dsc_regex_next(step->regex, &search, &start, &end, &found, err));
-        *out = found && start == text.ptr;
+    dsc_regex_search search = dsc_regex_start(text.ptr, text.bytes);
+    const char *at = text.ptr, *const border = text.ptr + *lead, *start, *end;
+    bool found = true;
+    *lead = 0;
+    for (; at < border; at = end) {
+        if (step->regex != NULL) {
+            DSC_TRY(dsc_regex_next(step->regex, &search, &start, &end, &found, err));
+        } else {
+            start = memmem(at, (size_t)(text.ptr + text.bytes - at), step->from.ptr, (size_t)step->from.bytes);
+            found = start != NULL;
+            end = found ? start + step->from.bytes : NULL;
+        }
+        if (!found || start >= border) {
+            *lead += border - at;
+            return DSC_OK;
+        }
+        *lead += start - at;
+        if (step->to.bytes > 0 && end > start && dsc_char_before(end) >= border)
+            return DSC_OK;
+        *lead += step->to.bytes;
     }
     return DSC_OK;
 }
 
-dsc_status tok_normalize(const dsc_tokenizer *t, tok_string *text, bool goes_on, bool *start_dropped,
-                         dsc_text buffer[2], dsc_error *err)
+/* Characters compose with what follows them too, so it is as many as these make alone. */
+static dsc_status lead_normalized(const tok_normalizer *step, tok_string text, tok_string made, int64_t *lead,
+                                  dsc_text *buffer, dsc_error *err)
 {
-    int which = 0;
-    *start_dropped = false;
+    int length;
+    buffer->bytes = 0;
+    DSC_TRY(dsc_text_normalize(text.ptr, *lead, step->form, buffer, err));
+    *lead = 0;
+    for (int64_t i = 0; i < buffer->bytes && *lead < made.bytes; i += length) {
+        (void)dsc_char_at(made.ptr + *lead, &length);
+        *lead += length;
+        (void)dsc_char_at(buffer->ptr + i, &length);
+    }
+    return DSC_OK;
+}
+
+/* The same of any step, with what it made of the text. */
+static dsc_status lead_after(const tok_normalizer *step, tok_string text, tok_string made, int64_t *lead,
+                             dsc_text *buffer, dsc_error *err)
+{
+    const int64_t before = *lead;
+    int length;
+    if (before == 0)
+        return DSC_OK;
+    switch (step->kind) {
+    case TOK_PREPEND: *lead += step->to.bytes; return DSC_OK;
+    case TOK_REPLACE: return lead_replaced(step, text, lead, err);
+    case TOK_STRIP:
+        *lead = dsc_min_i64(dsc_max_i64(0, before - (made.ptr - text.ptr)), made.bytes);
+        return DSC_OK;
+    case TOK_CHARS:
+        *lead = 0;
+        for (int64_t i = 0; i < before; i += length) {
+            char changed[TOK_CHAR_BYTES_MAX];
+            *lead += step->change(dsc_char_at(text.ptr + i, &length), changed);
+        }
+        return DSC_OK;
+    default: return lead_normalized(step, text, made, lead, buffer, err);
+    }
+}
+
+dsc_status tok_normalize(const dsc_tokenizer *t, tok_string *text, bool goes_on, int64_t *lead,
+                         dsc_text buffer[TOK_NORMAL_BUFFERS], dsc_error *err)
+{
+    int which = 0, length = 0;
+    if (text->bytes > 0)
+        (void)dsc_char_at(text->ptr, &length);
+    *lead = length;
     for (int32_t i = 0; i < t->normalizer_count; i++) {
         const tok_normalizer *step = &t->normalizer[i];
-        if (!*start_dropped)
-            DSC_TRY(drops_start(step, *text, start_dropped, err));
+        const tok_string before = *text;
+        if (!changes(step, before, goes_on))
+            continue;
         if (step->kind == TOK_STRIP) {
-            *text = strip(step, *text);
-            continue;
+            *text = strip(step, before);
+        } else {
+            buffer[which].bytes = 0;
+            DSC_TRY(apply(step, before, &buffer[which], err));
+            *text = (tok_string){ buffer[which].ptr, buffer[which].bytes };
+            which = !which;
         }
-        if (!changes(step, *text, goes_on))
-            continue;
-        buffer[which].bytes = 0;
-        DSC_TRY(apply(step, *text, &buffer[which], err));
-        *text = (tok_string){ buffer[which].ptr, buffer[which].bytes };
-        which = !which;
+        DSC_TRY(lead_after(step, before, *text, lead, &buffer[TOK_NORMAL_BUFFERS - 1], err));
     }
     return DSC_OK;
 }

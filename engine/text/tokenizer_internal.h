@@ -109,10 +109,11 @@ dsc_status tok_added_open(dsc_tokenizer *t, bool normalized, dsc_tree *out, dsc_
 tok_match tok_added_find(const dsc_tokenizer *t, const dsc_tree *tree, const char *text, int64_t bytes, int64_t *at,
                          int64_t floor);
 
-/* *text becomes the normalised text, in one of `buffer` or where it is; *start_dropped: without what it began with, so
- * that it is not "first" to a Metaspace. normalize.c */
-dsc_status tok_normalize(const dsc_tokenizer *t, tok_string *text, bool goes_on, bool *start_dropped,
-                         dsc_text buffer[2], dsc_error *err);
+/* *text becomes the normalised text, in one of `buffer` or where it is; *lead: bytes at its start that come of its
+ * first character, 0 where nothing is left of that. normalize.c */
+#define TOK_NORMAL_BUFFERS 3
+dsc_status tok_normalize(const dsc_tokenizer *t, tok_string *text, bool goes_on, int64_t *lead,
+                         dsc_text buffer[TOK_NORMAL_BUFFERS], dsc_error *err);
 /* For TOK_CHARS. */
 int tok_clean_char(uint32_t code, char *out);           /* BERT's clean_text */
 int tok_space_ideograph(uint32_t code, char *out);      /* BERT's handle_chinese_chars */

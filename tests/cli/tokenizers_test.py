@@ -249,6 +249,49 @@ def added_tokens(train):
         ours.close()
 
 
+def what_is_first():
+    """Texts of few characters through random normalizers and splits before a Metaspace: what has become of a text's start, if anything
+    has, is "first"; a replacement counts as the last character that it replaces."""
+    r = random.Random(17)
+    chars = ["\u2581", "a", "b", "x", " ", "c", "e", "\u0301", "\u00e9", "\u4e2d", "A", "\u0130", "i", "\u0307"]
+
+    def some(*counts):
+        return "".join(r.choice(chars) for _ in range(r.choice(counts)))
+
+    def replace():
+        pattern = r.choice(["x+", "^x", "[ab]+", "a.", "..", "^..", "x?a", "\u0301", "^ +"])
+        return normalizers.Replace(Regex(pattern) if r.random() < .4 else some(1, 1, 2, 2, 3), some(0, 0, 1, 1, 2))
+    steps = [replace, replace, replace, normalizers.Lowercase, lambda: normalizers.Strip(r.random() < .8, r.random() < .5),
+             lambda: normalizers.Prepend(r.choice(["x", "\u2581", " a"])), normalizers.StripAccents,
+             lambda: getattr(normalizers, r.choice(["NFC", "NFD", "NFKC", "NFKD"]))(),
+             lambda: normalizers.BertNormalizer(True, True, r.choice([None, True, False]), False)]
+    splits = [pre_tokenizers.WhitespaceSplit, pre_tokenizers.Punctuation, pre_tokenizers.Whitespace, lambda: pre_tokenizers.Digits(True),
+              lambda: pre_tokenizers.Split(r.choice("xa "), r.choice(["removed", "isolated", "merged_with_previous", "merged_with_next"]))]
+    wrong, texts = [], 0
+    for _ in range(3000 if NIGHT else 300):
+        vocab = ["<unk>", *chars, "\u2581a", "\u2581b", "\u2581x"]
+        t = Tokenizer(models.BPE({c: i for i, c in enumerate(vocab)}, [("\u2581", c) for c in "abx"], unk_token="<unk>"))
+        t.normalizer = normalizers.Sequence([r.choice(steps)() for _ in range(r.choice([0, 1, 1, 1, 2, 2, 3]))])
+        metaspace = pre_tokenizers.Metaspace(prepend_scheme=r.choice(["first", "first", "always"]), split=r.random() < .5)
+        t.pre_tokenizer = pre_tokenizers.Sequence([r.choice(splits)() for _ in range(r.choice([0, 0, 0, 1]))] + [metaspace])
+        t.add_special_tokens(["<s>"])
+        try:
+            ours = Ours(t)
+        except RuntimeError as refused:  # two normalizers of Unicode, say: by name
+            if "is not built" not in str(refused):
+                wrong.append(str(refused))
+            continue
+        for _ in range(40):
+            words = some(*range(1, 7)) + r.choice(["", "", "", "<s>" + some(1, 2)])
+            texts += 1
+            if t.encode(words).ids != ours.encode(words.encode()):
+                wrong.append(f"{words!r} through {t.normalizer} and {t.pre_tokenizer}")
+        ours.close()
+    for line in wrong[:3]:
+        print(f"# {line}")
+    check(f"what is first to a Metaspace: {texts} texts", not wrong and texts > 5000)
+
+
 train = corpus(1, 200000)
 text = corpus(2, 1000000 if NIGHT else 200000)
 for style in STYLES:
@@ -256,4 +299,5 @@ for style in STYLES:
 other_components(train)
 every_character(train)
 added_tokens(train)
+what_is_first()
 print(f"1..{count}")
