@@ -142,17 +142,11 @@ static int64_t bytes_of_slots(const dsc_zero *zero, dsc_plane plane, int32_t slo
     return slot_count * zero->store.tile_elements * dsc_plane_bytes_each(zero, plane);
 }
 
-/* Of parameters before their windows a tile passes at a time; the update reads ahead only what it reads, and waits for
- * what it writes of parameters with each group. */
-static int32_t param_slots(const dsc_zero *zero, bool update)
-{
-    const bool all = update && zero->o.compute_dtype == DSC_F32;
-    return all ? zero->o.swap.slot_count : (int32_t)dsc_min_i64(zero->o.swap.slot_count, PARAM_SLOTS);
-}
-
+/* Of parameters before their windows a tile passes at a time; those of an update are written with the other states. */
 static int32_t ring_slots(const dsc_zero *zero, dsc_plane plane)
 {
-    return plane == DSC_PLANE_PARAM ? param_slots(zero, false) : zero->o.swap.slot_count;
+    const int32_t most = plane == DSC_PLANE_PARAM ? PARAM_SLOTS : DSC_RING_SLOTS_MAX;
+    return (int32_t)dsc_min_i64(zero->o.swap.slot_count, most);
 }
 
 int64_t dsc_store_ring_bytes(const dsc_zero *zero, dsc_plane plane)
@@ -219,7 +213,7 @@ void dsc_store_plan(dsc_zero *zero)
             zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] +=
                 dsc_store_ring_bytes(zero, (dsc_plane)p);
     if (update_writes_params(zero))
-        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_PARAM, param_slots(zero, true));
+        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_PARAM, zero->o.swap.slot_count);
     if (dsc_ahead_is_used(zero))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] +=
             dsc_ring_plan_bytes(dsc_ahead_slots(zero), store->tile_elements * zero->param_bytes_each);
@@ -322,7 +316,8 @@ static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_ahead_open(zero, err));
     if (!update_writes_params(zero))
         return DSC_OK;
-    DSC_TRY(open_ring(zero, DSC_PLANE_PARAM, DSC_STORE_AIO_STATES, param_slots(zero, true), &store->back,
+    DSC_TRY(dsc_event_open(zero->o.device, &store->written, err));
+    DSC_TRY(open_ring(zero, DSC_PLANE_PARAM, DSC_STORE_AIO_STATES, zero->o.swap.slot_count, &store->back,
                       &store->back_buf, err));
     dsc_ring_write_soon(&store->back); /* a forward pass waits for it, and for no other state */
     return DSC_OK;
@@ -422,6 +417,7 @@ void dsc_store_close(dsc_zero *zero)
     dsc_ahead_close(zero);
     dsc_swap_op_close(&store->fetch);
     dsc_event_close(&store->fetched);
+    dsc_event_close(&store->written);
     close_update(store);
     if (zero->o.device == NULL)
         return;

@@ -57,6 +57,7 @@ typedef struct dsc_store {
     dsc_ahead_cursor ahead_at;
     bool lends;
     dsc_event *fetched; /* what a pass has asked for is in its windows */
+    dsc_event *written; /* the last update's parameters are in their files */
     dsc_event *lent, *given_back; /* nothing of the update's is in them; nothing of the gathers' is */
     dsc_buf param_buf; /* parameters in host memory */
     dsc_sum_tier sums;
@@ -93,8 +94,9 @@ dsc_piece dsc_store_tile_piece(const dsc_zero *zero, int32_t group, dsc_plane pl
 /* The update's files may be under way while its caller goes on. */
 bool dsc_store_updates_behind(const dsc_zero *zero);
 /* Every tile that this rank updates, in order; next is asked for no more than there are, and each is passed by done or
- * left before begin or seek is called again. After the last one of a group its parameters are where the gathers find
- * them. Masters and moments may still be on their way to files: the next update, or dsc_store_drain, waits for them. */
+ * left before begin or seek is called again. After the last one of a group its parameters are where the first gather of
+ * them finds them, and after dsc_store_end where all do. Masters and moments may still be on their way to files: the
+ * next update, or dsc_store_drain, waits for them. */
 DSC_MUST_USE dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err);
 /* Those of groups [first, end) come next, or of those among them that are matrices. */
 DSC_MUST_USE dsc_status dsc_store_seek(dsc_zero *zero, int32_t first, int32_t end, bool matrices, dsc_error *err);
@@ -102,6 +104,8 @@ DSC_MUST_USE dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error
 DSC_MUST_USE dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
 /* Instead of it: the tile was only read. */
 DSC_MUST_USE dsc_status dsc_store_left(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
+/* Behind the last tile. */
+DSC_MUST_USE dsc_status dsc_store_end(dsc_zero *zero, dsc_error *err);
 /* Behind an update: on the update's thread its files are written while that has nothing else to do. With `ahead` what
  * the next update begins with is read, too, as much as there are buffers for: states, which stay what they are until
  * then. */

@@ -55,6 +55,8 @@ dsc_status dsc_store_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_
     dsc_ring *ring = &zero->store.ring[DSC_PLANE_PARAM];
     if (!dsc_in_swap(zero, g, DSC_PLANE_PARAM))
         return dsc_copy(zero->fetch_stream, to, zero->group[g].param, slice * each, err);
+    if (!asked && zero->store.written != NULL)
+        DSC_TRY(dsc_stream_wait(zero->fetch_stream, zero->store.written, err));
     if (zero->store.fetch != NULL) {
         const fetch_call call = { zero, g, asked, to };
         dsc_ring_end_views(ring);

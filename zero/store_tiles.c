@@ -252,7 +252,25 @@ dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
         if (dsc_in_swap(zero, tile->group, written[i]))
             DSC_TRY(dsc_ring_give(ring_of(zero, written[i]), tile->slot[written[i]],
                                   dsc_store_piece(zero, tile->group, written[i], at, tile->count), err));
-    return tile->last_of_group ? dsc_ring_drain(&zero->store.back, err) : DSC_OK;
+    /* What was made before anybody asked is read from the file by who does. */
+    const bool from_file = tile->last_of_group && zero->group[tile->group].handed_from > 0;
+    return from_file ? dsc_ring_drain(&zero->store.back, err) : DSC_OK;
+}
+
+static dsc_status write_params_now(void *args, dsc_error *err)
+{
+    dsc_zero *const *zero = args;
+    return dsc_ring_drain(&(*zero)->store.back, err);
+}
+
+dsc_status dsc_store_end(dsc_zero *zero, dsc_error *err)
+{
+    if (zero->store.back.swap == NULL)
+        return DSC_OK;
+    if (zero->update_stream == NULL)
+        return write_params_now(&zero, err);
+    DSC_TRY(dsc_host_call(zero->update_stream, write_params_now, &zero, (int64_t)sizeof zero, err));
+    return dsc_event_record(zero->store.written, zero->update_stream, err);
 }
 
 dsc_status dsc_store_left(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)

@@ -227,6 +227,7 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     }
     if (zero->update_stream != NULL)
         DSC_TRY(dsc_event_record(zero->updated, zero->update_stream, err));
+    DSC_TRY(dsc_store_end(zero, err));
     return dsc_store_rest(zero, false, err);
 }
 

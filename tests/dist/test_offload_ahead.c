@@ -28,6 +28,8 @@ static dsc_model *model;
 
 typedef struct reads {
     _Atomic int64_t count, bytes;
+    bool late_params; /* one of 256 offers to write a tile of parameters is taken */
+    _Atomic int64_t offered;
 } reads;
 
 static dsc_aio_fault_kind count_read(void *user, int64_t n, const dsc_aio_piece *piece, int64_t *result)
@@ -37,6 +39,8 @@ static dsc_aio_fault_kind count_read(void *user, int64_t n, const dsc_aio_piece 
     if (!piece->write) {
         atomic_fetch_add(&r->count, 1);
         atomic_fetch_add(&r->bytes, piece->bytes);
+    } else if (r->late_params && piece->bytes == TILE * 2 && atomic_fetch_add(&r->offered, 1) % 256 != 255) {
+        return DSC_AIO_FAULT_REFUSE;
     }
     return DSC_AIO_FAULT_NONE;
 }
@@ -156,6 +160,21 @@ static void nothing_is_read_twice(void **state)
     }
 }
 
+/* A forward pass has what an update makes before files do; whoever comes after it reads those. */
+static void parameters_are_written_later(void **state)
+{
+    for (int32_t accumulation = 1; accumulation <= 2; accumulation++) {
+        variant none = { .accumulation = accumulation, .buffers = 4, .params = true };
+        run(&none);
+        for (int32_t buffers = 4; buffers <= 48; buffers += 44) {
+            variant v = { .accumulation = accumulation, .buffers = buffers, .ahead = true, .params = true,
+                          .r = { .late_params = true } };
+            run(&v);
+            expect_same(&none, &v);
+        }
+    }
+}
+
 static int make_folder(void **state)
 {
     const char *base = getenv("TMPDIR");
@@ -176,6 +195,7 @@ int main(void)
         cmocka_unit_test(states_before_the_norm),
         cmocka_unit_test(parameters_under_the_head),
         cmocka_unit_test(nothing_is_read_twice),
+        cmocka_unit_test(parameters_are_written_later),
     };
     return cmocka_run_group_tests_name("offload ahead", tests, make_folder, remove_folder);
 }
