@@ -3,7 +3,8 @@
  * Commands come line by line ("read io_uring 1024 32": direction, engine, KiB of a block, depth); while another program
  * has its turn this one sleeps in read. The answer is "seconds cpu_seconds". Two operations of `depth` blocks each take
  * turns, as a pipeline's do. Engine "swap" is swap space in the file's folder, by the engine that a run takes, with the
- * check of every block; its direction may also be "both": of two operations at once one reads and one writes.
+ * check of every block; its direction may also be "both": of two operations at once one reads and one writes. "move
+ * swap 1024 32 READ WRITTEN" reads and writes so many bytes at once, round and round the file.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@ typedef struct command {
     char direction[16], engine[16];
     long long kib;
     int depth;
+    long long moved[2]; /* of "move": bytes to be read, and written */
 } command;
 
 typedef struct bench {
@@ -77,12 +79,32 @@ static dsc_status open_engine(bench *b, const command *c, const char *engine, ds
     return dsc_aio_open(&options, aio, err);
 }
 
-static dsc_status move_swap(bench *b, const char *direction, char *buf, int64_t each, dsc_error *err)
+/* Whose share of all that is to be moved is behind has the next turn. */
+static dsc_status move_shares(bench *b, dsc_swap_op *const op[2], const long long total[2], char *buf, int64_t each,
+                              dsc_error *err)
 {
-    dsc_swap_op *op[2] = { NULL, NULL };
-    dsc_status status = dsc_swap_op_open(b->swap, NULL, each, &op[0], err);
-    if (status == DSC_OK)
-        status = dsc_swap_op_open(b->swap, NULL, each, &op[1], err);
+    int64_t done[2] = { 0, 0 }, at = 0;
+    while (done[0] < total[0] || done[1] < total[1]) {
+        const int writes =
+            done[0] >= total[0] || (double)done[1] * (double)total[0] < (double)done[0] * (double)total[1];
+        const int64_t left = dsc_align_up(total[writes] - done[writes], DSC_AIO_ALIGN);
+        const int64_t bytes = dsc_min_i64(dsc_min_i64(each, left), b->bytes - at);
+        DSC_TRY(dsc_swap_wait(op[writes], err));
+        if (writes)
+            dsc_swap_write(op[writes], buf + each, bytes, at);
+        else
+            dsc_swap_read(op[writes], buf, bytes, at);
+        done[writes] += bytes;
+        at = (at + bytes) % b->bytes;
+    }
+    DSC_TRY(dsc_swap_wait(op[0], err));
+    return dsc_swap_wait(op[1], err);
+}
+
+static dsc_status move_once_round(bench *b, dsc_swap_op *const op[2], const char *direction, char *buf, int64_t each,
+                                  dsc_error *err)
+{
+    dsc_status status = DSC_OK;
     int64_t i = 0;
     for (int64_t at = 0; at < b->bytes && status == DSC_OK; at += each, i++) {
         if (i >= 2)
@@ -97,6 +119,19 @@ static dsc_status move_swap(bench *b, const char *direction, char *buf, int64_t 
     }
     for (int64_t left = dsc_min_i64(2, i); left > 0 && status == DSC_OK; left--)
         status = dsc_swap_wait(op[(i - left) % 2], err);
+    return status;
+}
+
+static dsc_status move_swap(bench *b, const command *c, char *buf, int64_t each, dsc_error *err)
+{
+    dsc_swap_op *op[2] = { NULL, NULL };
+    dsc_status status = dsc_swap_op_open(b->swap, NULL, each, &op[0], err);
+    if (status == DSC_OK)
+        status = dsc_swap_op_open(b->swap, NULL, each, &op[1], err);
+    if (status == DSC_OK && strcmp(c->direction, "move") == 0)
+        status = move_shares(b, op, c->moved, buf, each, err);
+    else if (status == DSC_OK)
+        status = move_once_round(b, op, c->direction, buf, each, err);
     dsc_swap_op_close(&op[0]);
     dsc_swap_op_close(&op[1]);
     return status;
@@ -110,7 +145,8 @@ static dsc_status open_swap(bench *b, const command *c, char *buf, int64_t each,
                                        .folder_count = 1, .bytes = b->bytes };
     DSC_TRY(dsc_swap_open(&options, &b->swap, err));
     b->swap_shape = *c;
-    return move_swap(b, "write", buf, each, err); /* what was never written is not read either */
+    const command first = { .direction = "write" };
+    return move_swap(b, &first, buf, each, err); /* what was never written is not read either */
 }
 
 static dsc_status answer_swap(bench *b, const command *c, dsc_error *err)
@@ -127,7 +163,7 @@ static dsc_status answer_swap(bench *b, const command *c, dsc_error *err)
     const double cpu = cpu_seconds();
     const int64_t start = dsc_clock_ns();
     if (status == DSC_OK)
-        status = move_swap(b, c->direction, buf.ptr, each, err);
+        status = move_swap(b, c, buf.ptr, each, err);
     if (status == DSC_OK)
         printf("%.9f %.9f\n", (double)(dsc_clock_ns() - start) * 1e-9, cpu_seconds() - cpu);
     dsc_buf_close(&buf);
@@ -160,8 +196,12 @@ static dsc_status serve(bench *b, dsc_error *err)
 {
     char line[128];
     command c;
-    while (fgets(line, sizeof line, stdin) != NULL &&
-           sscanf(line, "%15s %15s %lld %d", c.direction, c.engine, &c.kib, &c.depth) == 4) {
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        const int words = sscanf(line, "%15s %15s %lld %d %lld %lld", c.direction, c.engine, &c.kib, &c.depth,
+                                 &c.moved[0], &c.moved[1]);
+        const bool moves = words == 6 && strcmp(c.direction, "move") == 0 && strcmp(c.engine, "swap") == 0;
+        if (words != 4 && !moves)
+            return DSC_OK;
         if (c.kib < 4 || c.kib > 1 << 20 || c.depth < 1 || c.depth > DSC_AIO_DEPTH_MAX)
             return DSC_FAIL(err, DSC_ERR_INPUT, "bench_io", "cannot do \"%s\"", line);
         dsc_status status = strcmp(c.engine, "swap") == 0 ? answer_swap(b, &c, err) : answer(b, &c, err);

@@ -46,9 +46,12 @@ class Server:
             raise RuntimeError(f"{self.process.args[0]} ended: {self.log.read()[-800:]}")
         return line
 
-    def ask(self, line):
+    def start(self, line):
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
+
+    def ask(self, line):
+        self.start(line)
         answer = self.line()
         if answer.strip() == "none":
             raise Missing(line)

@@ -6,8 +6,12 @@ allows, all in turns, in a new order each round. The link is measured as a run u
 every block, read, written, and both at once. "link" is the bytes that a step moves, as `dsc plan` counts them, at these
 speeds; the bound is the larger of link and the step in memory, and "x" the step's time over it, paired round by round,
 with its middle half. A turn is the mean of some steps behind one another: an update goes on under the next passes.
+SPDX-License-Identifier: Apache-2.0
 
-SPDX-License-Identifier: Apache-2.0"""
+That bound takes for granted that compute and link do not cost each other anything. "both at once" is what they do:
+steps in memory while another process moves the same bytes, in any order and each block checked, until both have ended.
+It is the least that this machine's cores, memory and disk allow; the order of a step, whose update must have its norm
+before it and the next forward pass behind it, comes on top."""
 import argparse
 import json
 import os
@@ -17,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 from bench_io import Server
 
@@ -36,12 +41,24 @@ class Trainer:
         if self.process.stdout.readline().strip() != "ready":
             sys.exit(f"step_worker {config} did not start")
 
+    def start(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
     def step(self):
         """Seconds of a step and of its passes, and the loss."""
-        self.process.stdin.write(f"run {STEPS_A_TURN}\n")
-        self.process.stdin.flush()
+        self.start(f"run {STEPS_A_TURN}")
         answer = self.process.stdout.readline().split()
         return float(answer[0]) * 1e-3, float(answer[4]) * 1e-3, answer[1]
+
+    def step_beside(self, server, read, written):
+        """Seconds of a step while that many bytes are moved, until both have ended."""
+        begun = time.monotonic()
+        server.start(f"move swap {KIB} {DEPTH} {STEPS_A_TURN * read} {STEPS_A_TURN * written}")
+        self.start(f"steps {STEPS_A_TURN}")
+        self.process.stdout.readline()
+        server.line()
+        return (time.monotonic() - begun) / STEPS_A_TURN
 
     def close(self):
         self.process.stdin.close()
@@ -83,16 +100,22 @@ def text(samples, scale=1.0):
     return f"{statistics.median(s):7.3f} ({s[len(s) // 4]:.3f} .. {s[3 * len(s) // 4]:.3f})"
 
 
+def moved_in_a_step(plans):
+    step = plans["files"]["per_step"]
+    return [step["pass_read_bytes"] + step["update_read_bytes"], step["pass_written_bytes"] + step["update_written_bytes"]]
+
+
 def report(case, plans, rounds):
     bytes_moved = plans["files"]["per_step"]
     sequence, micro, accumulation = CASES[case]
+    total = moved_in_a_step(plans)
     pass_bytes = [bytes_moved["pass_read_bytes"], bytes_moved["pass_written_bytes"]]
     update_bytes = [bytes_moved["update_read_bytes"], bytes_moved["update_written_bytes"]]
-    total = [a + b for a, b in zip(pass_bytes, update_bytes)]
-    rows = {"memory": [], "passes": [], "update": [], "link": [], "files": [], "x": []}
-    for memory, files, speed in rounds:
+    rows = {"memory": [], "passes": [], "update": [], "link": [], "files": [], "x": [], "both": [], "x both": []}
+    for memory, files, speed, both in rounds:
         link = link_seconds(*total, speed)
-        values = (memory[0], memory[1], memory[0] - memory[1], link, files[0], files[0] / max(memory[0], link))
+        values = (memory[0], memory[1], memory[0] - memory[1], link, files[0], files[0] / max(memory[0], link), both,
+                  files[0] / both)
         for row, value in zip(rows.values(), values):
             row.append(value)
     print(f"{case}: {MODEL}, {sequence} tokens, micro-batch {micro}, accumulation {accumulation}; passes read "
@@ -104,14 +127,16 @@ def report(case, plans, rounds):
         print(f"  link {direction:5s} {text([r[2][direction] for r in rounds], 1e-9)} GB/s")
     print(f"  step in memory {text(rows['memory'])} s: passes {text(rows['passes'])}, update {text(rows['update'])}")
     print(f"  link           {text(rows['link'])} s")
+    print(f"  both at once   {text(rows['both'])} s")
     print(f"  step in files  {text(rows['files'])} s")
-    print(f"  x {text(rows['x'])} of max(memory, link)", flush=True)
+    print(f"  x {text(rows['x'])} of max(memory, link)")
+    print(f"  x {text(rows['x both'])} of both at once", flush=True)
 
 
 def run_case(args, case, folder, server, order):
     sequence = CASES[case][0]
     trainers, plans = [], {}
-    for name, where in (("memory", ""), ("files", folder)):
+    for name, where in (("memory", ""), ("files", folder), ("beside", "")):
         path = os.path.join(folder, f"{case}-{name}.json")
         write_config(path, case, where, args.buffers)
         trainers.append(Trainer(args.bench, path, sequence))
@@ -119,14 +144,15 @@ def run_case(args, case, folder, server, order):
                                                 text=True, check=True).stdout)
     rounds = []
     for number in range(args.rounds + 1):
-        turn = [lambda: trainers[0].step(), lambda: trainers[1].step(), lambda: measure_link(server)]
+        turn = [lambda: trainers[0].step(), lambda: trainers[1].step(), lambda: measure_link(server),
+                lambda: trainers[2].step_beside(server, *moved_in_a_step(plans))]
         numbered = list(enumerate(turn))
         order.shuffle(numbered)
         results = {i: act() for i, act in numbered}
         if results[0][2] != results[1][2]:
             sys.exit(f"bench_offload: the losses differ: {results[0][2]} in memory, {results[1][2]} in files")
         if number > 0:  # the first step touches memory for the first time
-            rounds.append((results[0], results[1], results[2]))
+            rounds.append(tuple(results[i] for i in range(len(turn))))
     for trainer in trainers:
         trainer.close()
     report(case, plans, rounds)
