@@ -5,6 +5,7 @@
  * size. SPDX-License-Identifier: Apache-2.0 */
 #include "base/safetensors.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -238,17 +239,9 @@ static dsc_status read_tree(header_reader *reader, const cJSON *root)
     return check_cover(reader);
 }
 
-/* The text of the header, [*bytes] and owned by the caller. */
-static dsc_status read_header_text(header_reader *reader, char **text, int64_t *bytes)
+/* How long the header is, from the file's first bytes. */
+static dsc_status read_length(header_reader *reader, uint64_t header_bytes, int64_t file_bytes, int64_t *bytes)
 {
-    dsc_safetensors *st = reader->st;
-    int64_t file_bytes = 0;
-    uint64_t header_bytes = 0;
-    DSC_TRY(dsc_io_size(st->io, st->file, &file_bytes, reader->err));
-    if (file_bytes < (int64_t)sizeof header_bytes)
-        return REFUSE(reader, "a file of %lld bytes is no safetensors file: it starts with 8 bytes of header length",
-                      (long long)file_bytes);
-    DSC_TRY(dsc_io_read(st->io, st->file, &header_bytes, sizeof header_bytes, 0, reader->err));
     if (header_bytes > (uint64_t)DSC_SAFETENSORS_HEADER_BYTES_MAX)
         return REFUSE(reader, "a header of %llu bytes; at most %lld are read (is this a safetensors file?)",
                       (unsigned long long)header_bytes, (long long)DSC_SAFETENSORS_HEADER_BYTES_MAX);
@@ -258,46 +251,92 @@ static dsc_status read_header_text(header_reader *reader, char **text, int64_t *
                       (long long)file_bytes);
     reader->data_offset = (int64_t)sizeof header_bytes + *bytes;
     reader->data_bytes = file_bytes - reader->data_offset;
-    DSC_TRY(dsc_alloc_zeroed(st->alloc, DSC_TAG_CONTROL, *bytes + 1, 1, text, reader->err));
-    DSC_TRY(dsc_io_read(st->io, st->file, *text, *bytes, sizeof header_bytes, reader->err));
-    if (**text != '{')
-        return REFUSE(reader, "the header does not start with '{': this is no safetensors file");
     return DSC_OK;
+}
+
+static dsc_status read_text(header_reader *reader, const char *text, int64_t bytes)
+{
+    dsc_safetensors *st = reader->st;
+    dsc_json *json = NULL;
+    if (bytes == 0 || *text != '{')
+        return REFUSE(reader, "the header does not start with '{': this is no safetensors file");
+    DSC_TRY(dsc_json_open(st->alloc, st->file->path, text, bytes, DSC_JSON_STRICT, &header_limits, &json, reader->err));
+    const dsc_status status = read_tree(reader, dsc_json_root(json));
+    dsc_json_close(&json);
+    return status;
 }
 
 static dsc_status read_header(dsc_safetensors *st, dsc_error *err)
 {
     header_reader reader = { st, 0, 0, NULL, err };
     char *text = NULL;
-    int64_t bytes = 0;
-    dsc_json *json = NULL;
-    dsc_status status = DSC_OK;
-    DSC_TRY_OUT(read_header_text(&reader, &text, &bytes));
-    DSC_TRY_OUT(dsc_json_open(st->alloc, st->file->path, text, bytes, DSC_JSON_STRICT, &header_limits, &json, err));
-    DSC_TRY_OUT(read_tree(&reader, dsc_json_root(json)));
-out:
-    dsc_json_close(&json);
+    int64_t file_bytes = 0, bytes = 0;
+    uint64_t header_bytes = 0;
+    DSC_TRY(dsc_io_size(st->io, st->file, &file_bytes, err));
+    if (file_bytes < (int64_t)sizeof header_bytes)
+        return REFUSE(&reader, "a file of %lld bytes is no safetensors file: it starts with 8 bytes of header length",
+                      (long long)file_bytes);
+    DSC_TRY(dsc_io_read(st->io, st->file, &header_bytes, sizeof header_bytes, 0, err));
+    DSC_TRY(read_length(&reader, header_bytes, file_bytes, &bytes));
+    DSC_TRY(dsc_alloc_zeroed(st->alloc, DSC_TAG_CONTROL, bytes + 1, 1, &text, err));
+    dsc_status status = dsc_io_read(st->io, st->file, text, bytes, sizeof header_bytes, err);
+    if (status == DSC_OK)
+        status = read_text(&reader, text, bytes);
     dsc_alloc_free(st->alloc, text);
     return status;
+}
+
+static dsc_status open_empty(dsc_safetensors **out, const dsc_io *io, dsc_alloc *alloc, dsc_error *err)
+{
+    dsc_safetensors *st = NULL;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *st, &st, err));
+    st->alloc = alloc;
+    st->io = io;
+    const dsc_status status = dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *st->file, &st->file, err);
+    if (status != DSC_OK) {
+        dsc_safetensors_close(&st);
+        return status;
+    }
+    *st->file = (dsc_file)DSC_FILE_INIT;
+    *out = st;
+    return DSC_OK;
 }
 
 dsc_status dsc_safetensors_open(dsc_safetensors **out, const dsc_io *io, dsc_alloc *alloc, const char *path,
                                 dsc_error *err)
 {
     *out = NULL;
-    dsc_safetensors *st = NULL;
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *st, &st, err));
+    DSC_TRY(open_empty(out, io, alloc, err));
+    dsc_status status = dsc_io_open(io, path, DSC_IO_READ_ONLY, (*out)->file, err);
+    if (status == DSC_OK)
+        status = read_header(*out, err);
+    if (status != DSC_OK)
+        dsc_safetensors_close(out);
+    return status;
+}
+
+dsc_status dsc_safetensors_parse(dsc_safetensors **out, dsc_alloc *alloc, const char *path, const char *head,
+                                 int64_t head_bytes, int64_t file_bytes, dsc_error *err)
+{
+    uint64_t header_bytes = 0;
+    int64_t bytes = 0;
+    *out = NULL;
+    DSC_TRY(open_empty(out, NULL, alloc, err));
+    header_reader reader = { *out, 0, 0, NULL, err };
+    snprintf((*out)->file->path, sizeof (*out)->file->path, "%s", path);
     dsc_status status = DSC_OK;
-    st->alloc = alloc;
-    st->io = io;
-    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *st->file, &st->file, err));
-    *st->file = (dsc_file)DSC_FILE_INIT;
-    DSC_TRY_OUT(dsc_io_open(io, path, DSC_IO_READ_ONLY, st->file, err));
-    DSC_TRY_OUT(read_header(st, err));
-    *out = st;
-    return DSC_OK;
-out:
-    dsc_safetensors_close(&st);
+    if (head_bytes < (int64_t)sizeof header_bytes)
+        status = REFUSE(&reader, "a header of %lld bytes is none of a safetensors file", (long long)head_bytes);
+    if (status == DSC_OK) {
+        memcpy(&header_bytes, head, sizeof header_bytes);
+        status = read_length(&reader, header_bytes, dsc_min_i64(head_bytes, file_bytes), &bytes);
+    }
+    if (status == DSC_OK) {
+        reader.data_bytes = file_bytes - reader.data_offset;
+        status = read_text(&reader, head + sizeof header_bytes, bytes);
+    }
+    if (status != DSC_OK)
+        dsc_safetensors_close(out);
     return status;
 }
 

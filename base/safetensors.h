@@ -34,6 +34,10 @@ typedef struct dsc_safetensors dsc_safetensors;
  * Owned by the caller. */
 DSC_MUST_USE dsc_status dsc_safetensors_open(dsc_safetensors **out, const dsc_io *io, dsc_alloc *alloc,
                                              const char *path, dsc_error *err);
+/* The same of a file of `file_bytes` bytes that does not lie at `path`, from its first bytes: names, shapes and
+ * offsets, nothing can be read. `path` is for messages. */
+DSC_MUST_USE dsc_status dsc_safetensors_parse(dsc_safetensors **out, dsc_alloc *alloc, const char *path,
+                                              const char *head, int64_t head_bytes, int64_t file_bytes, dsc_error *err);
 void dsc_safetensors_close(dsc_safetensors **st); /* safe on NULL */
 
 const char *dsc_safetensors_path(const dsc_safetensors *st);
