@@ -63,6 +63,7 @@ typedef struct dsc_checkpoint_ctx {
     const char *config_text; /* NULL: none */
     int64_t config_bytes;
     dsc_checkpoint_keep keep; /* what goes after each save */
+    bool node_local;          /* ranks may see other folders under the same name */
     dsc_aio_options aio;      /* alloc and hook are not read */
     int32_t threads;          /* that a load may use, >= 1 */
     dsc_buf buffer;          /* planned PINNED memory, at least DSC_CHECKPOINT_BUFFER_BYTES */
@@ -74,8 +75,12 @@ typedef struct dsc_checkpoint_ctx {
 int64_t dsc_checkpoint_buffer_bytes(const dsc_layout *layout, bool states_in_files);
 
 /* About what a save or load takes beside the buffer while it runs: lists of tensors and blocks, the manifest's text. */
-int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_recipe recipe, bool saves,
-                                  bool loads);
+typedef struct dsc_checkpoint_uses {
+    bool saves, loads;
+    bool node_local; /* as in the context */
+} dsc_checkpoint_uses;
+int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_recipe recipe,
+                                  const dsc_checkpoint_uses *uses);
 
 /* The first rank's failure becomes every rank's, so that nobody waits for one that gave up. Collective; needs comm,
  * stream and buffer of the context, and uses the buffer's upper half. */
@@ -159,6 +164,13 @@ bool dsc_checkpoint_is_unfinished_name(const char *name);
 DSC_MUST_USE dsc_status dsc_checkpoint_summary(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
                                                dsc_run_state *state, int64_t *bytes, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_checkpoint_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_error *err);
+/* text: "part 1 of 2 (host a)" where hosts have folders of their own, "" where all is here. Of a part summary and
+ * verify see what is here; hash, diff and export refuse it. */
+DSC_MUST_USE dsc_status dsc_checkpoint_part(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char *text,
+                                            size_t text_bytes, dsc_error *err);
+/* From all parts of one save the whole: out_dir, which must not exist, is made whole or not at all. */
+DSC_MUST_USE dsc_status dsc_checkpoint_merge(const dsc_io *io, dsc_alloc *alloc, const char *const *step_dir,
+                                             int32_t count, const char *out_dir, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_checkpoint_hash(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char hex[65],
                                             dsc_error *err);
 

@@ -32,10 +32,9 @@ dsc_status dsc_ckpt_ahead_ask(ckpt_ahead *a, const ckpt_block *block, dsc_error 
         DSC_TRY(dsc_ckpt_direct_file(&a->direct, a->step_dir, tensor->file, DSC_IO_READ_ONLY, err));
         const dsc_aio_file *file = &a->direct.file[tensor->file];
         const int64_t align = file->direct ? DSC_AIO_ALIGN : 1;
-        const int64_t first = dsc_safetensors_find(a->reader->file[tensor->file], tensor->name)->offset +
-                              block->first * each;
+        const int64_t first = dsc_ckpt_reader_offset(a->reader, block);
         const int64_t low = first - first % align, high = dsc_align_up(first + bytes, align);
-        if (high <= a->reader->manifest.file[tensor->file].bytes) { /* else it is the file's last one */
+        if (high <= a->reader->file_bytes[tensor->file]) { /* else it is the file's last one */
             slot->data += first - low;
             slot->op = (dsc_aio_op){ .file = file, .buf = slot->memory, .bytes = high - low, .offset = low };
             dsc_aio_submit(a->direct.aio, &slot->op);

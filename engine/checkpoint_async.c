@@ -1,5 +1,5 @@
 /* checkpoint_async.c - a save beside training: each rank's thread copies and hashes the states of the step before the
- * next update may touch them, then writes the copy; rank 0's commits when all have written.
+ * next update may touch them, then writes the copy; the first rank's of each folder commits when all have written.
  *
  * Ranks meet at step boundaries only, where training brings them together anyway: no message of a save goes between
  * those of a step. SPDX-License-Identifier: Apache-2.0 */
@@ -30,6 +30,7 @@ struct dsc_checkpoint_async {
     ckpt_save *save;
     ckpt_portion all;
     phase phase;
+    int stage; /* of PHASE_COMMIT */
     pthread_t thread;
     bool started; /* the thread, and not joined */
     atomic_bool busy, stop;
@@ -110,7 +111,8 @@ static dsc_status write_all(dsc_checkpoint_async *a, dsc_error *err)
 static void *run(void *argument)
 {
     dsc_checkpoint_async *a = argument;
-    a->status = a->phase == PHASE_WRITE ? write_all(a, &a->error) : dsc_ckpt_save_commit(a->save, &a->error);
+    a->status =
+        a->phase == PHASE_WRITE ? write_all(a, &a->error) : dsc_ckpt_save_commit(a->save, a->stage, &a->error);
     atomic_store(&a->busy, false);
     return NULL;
 }
@@ -151,6 +153,7 @@ static dsc_status begin(dsc_checkpoint_async *a, const dsc_buf *snapshot, dsc_er
 {
     dsc_error mine = DSC_ERROR_INIT;
     bool kept;
+    DSC_TRY(dsc_ckpt_save_meet(a->save, err));
     DSC_TRY(dsc_ckpt_save_keep(a->save, &kept, err));
     if (kept) {
         a->phase = PHASE_ENDED;
@@ -221,20 +224,30 @@ dsc_status dsc_checkpoint_async_start(const dsc_checkpoint_ctx *ctx, const char 
 
 bool dsc_checkpoint_async_busy(const dsc_checkpoint_async *a) { return atomic_load(&a->busy); }
 
-/* The thread of the phase has ended everywhere; now the verdict, and the next phase. */
+/* The thread of a stage, on ranks that have something to do in it. */
+static dsc_status start_stage(dsc_checkpoint_async *a, dsc_error *err)
+{
+    dsc_error mine = DSC_ERROR_INIT;
+    a->status = DSC_OK;
+    const dsc_status status = dsc_ckpt_save_leads(a->save) ? start_thread(a, &mine) : DSC_OK;
+    return dsc_checkpoint_agree(&a->c, status, &mine, err);
+}
+
+/* The thread of the phase has ended everywhere; now the verdict, and the next phase or stage. */
 static dsc_status next_phase(dsc_checkpoint_async *a, dsc_error *err)
 {
-    const bool first = dsc_comm_rank(a->c.comm) == 0;
     dsc_error mine = a->error;
-    DSC_TRY(dsc_checkpoint_agree(&a->c, a->status, &mine, err));
-    if (a->phase == PHASE_COMMIT) {
-        a->phase = PHASE_ENDED;
-        return DSC_OK;
+    if (a->phase == PHASE_WRITE) {
+        DSC_TRY(dsc_checkpoint_agree(&a->c, a->status, &mine, err));
+        DSC_TRY(dsc_ckpt_save_collect(a->save, err));
+        a->phase = PHASE_COMMIT;
+        return start_stage(a, err);
     }
-    DSC_TRY(dsc_ckpt_save_collect(a->save, err));
-    a->phase = PHASE_COMMIT;
-    dsc_status status = first ? start_thread(a, &mine) : DSC_OK;
-    return dsc_checkpoint_agree(&a->c, status, &mine, err);
+    DSC_TRY(dsc_ckpt_save_agree(a->save, a->stage, a->status, &mine, err));
+    if (++a->stage < dsc_ckpt_save_stages(a->save))
+        return start_stage(a, err);
+    a->phase = PHASE_ENDED;
+    return DSC_OK;
 }
 
 bool dsc_checkpoint_async_advance(dsc_checkpoint_async *a, dsc_status *status, dsc_error *err)
@@ -262,8 +275,8 @@ void dsc_checkpoint_async_close(dsc_checkpoint_async **async)
     atomic_store(&a->stop, true);
     join(a);
     /* A commit that came to its end is a checkpoint; nobody has been told, as if the power had gone. */
-    if (a->phase != PHASE_ENDED && !(a->phase == PHASE_COMMIT && a->status == DSC_OK) &&
-        dsc_comm_rank(a->c.comm) == 0)
+    const bool committed = a->phase == PHASE_COMMIT && a->status == DSC_OK;
+    if (a->phase != PHASE_ENDED && dsc_ckpt_save_undoes(a->save, a->stage, committed))
         dsc_ckpt_commit_undo(&a->save->commit);
     free_async(async);
 }

@@ -183,10 +183,27 @@ static dsc_status same_tensors(const ckpt_commit *k, bool *same, dsc_error *err)
     return DSC_OK;
 }
 
+/* A part is the same when its save is. */
+static dsc_status same_part(const ckpt_commit *k, bool *same, dsc_error *err)
+{
+    ckpt_manifest manifest;
+    uint8_t id[2][32];
+    int32_t index[2];
+    for (int i = 0; i < 2; i++) {
+        DSC_TRY(dsc_ckpt_manifest_read(k->c->io, k->c->alloc, i == 0 ? k->step_dir : k->tmp_dir, &manifest, err));
+        dsc_ckpt_manifest_id(&manifest, id[i]);
+        index[i] = manifest.parts.count > 1 ? manifest.parts.index : -1;
+        dsc_ckpt_manifest_close(&manifest);
+    }
+    *same = index[0] == index[1] && memcmp(id[0], id[1], sizeof id[0]) == 0;
+    return DSC_OK;
+}
+
 static dsc_status refuse_other(const ckpt_commit *k, const dsc_run_state *found, dsc_error *err)
 {
     const dsc_run_state *s = k->state;
-    const char *why = "data, model or hyper-parameters are others";
+    const char *why = k->part ? "data, model, hyper-parameters or the hosts of its ranks are others"
+                              : "data, model or hyper-parameters are others";
     char text[160];
     if (found->compute_dtype != s->compute_dtype) {
         why = "it was saved in the other precision";
@@ -249,7 +266,7 @@ static dsc_status settle_existing(ckpt_commit *k, dsc_error *err)
             *err = damage;
         return status;
     }
-    DSC_TRY(same_tensors(k, &same, err));
+    DSC_TRY(k->part ? same_part(k, &same, err) : same_tensors(k, &same, err));
     if (!same || found.step != k->state->step || found.update_count != k->state->update_count ||
         found.next_sample != k->state->next_sample)
         return refuse_other(k, &found, err);
@@ -263,9 +280,23 @@ static dsc_status settle_existing(ckpt_commit *k, dsc_error *err)
 
 /* ---- commit ---- */
 
-static dsc_status announce(ckpt_commit *k, dsc_error *err)
+dsc_status dsc_ckpt_commit_prepare(ckpt_commit *k, const char *manifest, int64_t bytes, dsc_error *err)
 {
     const dsc_io *io = k->c->io;
+    DSC_TRY(dsc_io_fsync_dir(io, k->tmp_dir, err));
+    DSC_TRY(dsc_ckpt_commit_file(k, CKPT_MANIFEST_FILE, manifest, bytes, err));
+    DSC_TRY(dsc_io_fsync_dir(io, k->tmp_dir, err));
+    return dsc_io_kind(k->step_dir) != DSC_PATH_MISSING ? settle_existing(k, err) : DSC_OK;
+}
+
+dsc_status dsc_ckpt_commit_name(ckpt_commit *k, dsc_error *err)
+{
+    const dsc_io *io = k->c->io;
+    if (k->keeps_existing) {
+        DSC_TRY(dsc_io_remove_dir(io, k->tmp_dir, err));
+        k->made_tmp = false;
+        return DSC_OK;
+    }
     DSC_TRY(read_name(k, k->latest, k->previous, err));
     k->had_latest = dsc_io_kind(k->latest) != DSC_PATH_MISSING;
     k->made_latest_tmp = true;
@@ -274,25 +305,21 @@ static dsc_status announce(ckpt_commit *k, dsc_error *err)
     DSC_TRY(dsc_io_rename(io, k->tmp_dir, k->step_dir, err));
     k->made_tmp = false;
     k->made_step = true;
-    DSC_TRY(dsc_io_fsync_dir(io, k->dir, err));
-    DSC_TRY(dsc_io_rename(io, k->latest_tmp, k->latest, err));
-    k->made_latest = true;
     return dsc_io_fsync_dir(io, k->dir, err);
 }
 
-dsc_status dsc_ckpt_commit_finish(ckpt_commit *k, const char *manifest, int64_t bytes, dsc_error *err)
+dsc_status dsc_ckpt_commit_announce(ckpt_commit *k, dsc_error *err)
 {
-    const dsc_io *io = k->c->io;
-    DSC_TRY(dsc_io_fsync_dir(io, k->tmp_dir, err));
-    DSC_TRY(dsc_ckpt_commit_file(k, CKPT_MANIFEST_FILE, manifest, bytes, err));
-    DSC_TRY(dsc_io_fsync_dir(io, k->tmp_dir, err));
-    if (dsc_io_kind(k->step_dir) != DSC_PATH_MISSING)
-        DSC_TRY(settle_existing(k, err));
-    if (!k->keeps_existing)
-        return announce(k, err);
-    DSC_TRY(dsc_io_remove_dir(io, k->tmp_dir, err));
-    k->made_tmp = false;
-    return set_latest(k, k->name, err);
+    if (k->keeps_existing)
+        return set_latest(k, k->name, err);
+    DSC_TRY(dsc_io_rename(k->c->io, k->latest_tmp, k->latest, err));
+    k->made_latest = true;
+    return dsc_io_fsync_dir(k->c->io, k->dir, err);
+}
+
+void dsc_ckpt_commit_settle(ckpt_commit *k)
+{
+    k->made_tmp = k->made_step = k->made_latest_tmp = k->made_latest = false;
 }
 
 /* ---- back ---- */

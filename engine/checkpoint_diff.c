@@ -110,6 +110,8 @@ dsc_status dsc_checkpoint_diff(const dsc_io *io, dsc_alloc *alloc, const char *c
         if (status == DSC_OK)
             status = dsc_ckpt_reader_open(io, alloc, step_dir[s], &j.side[s], err);
         open[s] = status == DSC_OK;
+        if (status == DSC_OK)
+            status = dsc_ckpt_refuse_part(&j.side[s], step_dir[s], err);
     }
     for (int s = 0; s < 2 && status == DSC_OK; s++)
         status = compare_tensors(&j, s, err);

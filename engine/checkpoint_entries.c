@@ -64,17 +64,23 @@ void dsc_ckpt_entries_close(ckpt_entries *entries)
     *entries = (ckpt_entries){ 0 };
 }
 
+int64_t dsc_ckpt_span_of_rank(const dsc_layout *layout, const ckpt_entry *entry, int32_t rank, int64_t *first)
+{
+    const dsc_layout_tensor *tensor = &layout->tensor[entry->tensor];
+    const int64_t slice = layout->group[tensor->group].slice;
+    *first = 0;
+    if (dsc_ckpt_is_factors(entry->plane))
+        return rank == 0 ? entry->count : 0;
+    return dsc_layout_span(tensor, rank * slice, slice, first);
+}
+
 int64_t dsc_ckpt_blocks_of_rank(const dsc_layout *layout, const ckpt_entries *entries, int32_t rank, ckpt_block *blocks)
 {
     int64_t count = 0;
     for (int32_t e = 0; e < entries->count; e++) {
-        const dsc_layout_tensor *tensor = &layout->tensor[entries->entry[e].tensor];
-        const int64_t slice = layout->group[tensor->group].slice;
         const int64_t most = dsc_ckpt_block_elements(entries->entry[e].dtype);
-        int64_t first = 0, span = rank == 0 ? entries->entry[e].count : 0;
-        if (!dsc_ckpt_is_factors(entries->entry[e].plane))
-            span = dsc_layout_span(tensor, rank * slice, slice, &first);
-        const int64_t end = first + span;
+        int64_t first = 0;
+        const int64_t span = dsc_ckpt_span_of_rank(layout, &entries->entry[e], rank, &first), end = first + span;
         while (first < end) {
             const int64_t cut = dsc_min_i64(end, (first / most + 1) * most);
             if (blocks != NULL)
@@ -121,9 +127,13 @@ int64_t dsc_checkpoint_buffer_bytes(const dsc_layout *layout, bool states_in_fil
 #define PLAN_LOAD_BYTES_PER_ENTRY 830
 #define PLAN_LOAD_BYTES_PER_BLOCK 110
 #define PLAN_LOAD_BYTES_PER_CUT 130
+/* Of parts: which block is in which; and the texts of a host that has none. */
+#define PLAN_PARTS_SAVE_BYTES_PER_BLOCK 16
+#define PLAN_PARTS_LOAD_BYTES_PER_ENTRY 480
+#define PLAN_PARTS_LOAD_BYTES_PER_BLOCK 120
 
-int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_recipe recipe, bool saves,
-                                  bool loads)
+int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_recipe recipe,
+                                  const dsc_checkpoint_uses *uses)
 {
     const dsc_run_state state = { .compute_dtype = compute_dtype, .recipe = recipe };
     const int64_t block_elements = CKPT_BLOCK_BYTES / 4;
@@ -141,8 +151,13 @@ int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dt
         blocks += planes * dsc_div_ceil(layout->tensor[t].count, block_elements);
         name_bytes += planes * ((int64_t)strlen(layout->tensor[t].spec->name) + prefix_bytes);
     }
-    const int64_t save = entries * PLAN_SAVE_BYTES_PER_ENTRY + (blocks + cuts) * PLAN_SAVE_BYTES_PER_BLOCK;
-    const int64_t load = entries * PLAN_LOAD_BYTES_PER_ENTRY + (blocks + cuts) * PLAN_LOAD_BYTES_PER_BLOCK +
+    int64_t save = entries * PLAN_SAVE_BYTES_PER_ENTRY + (blocks + cuts) * PLAN_SAVE_BYTES_PER_BLOCK;
+    int64_t load = entries * PLAN_LOAD_BYTES_PER_ENTRY + (blocks + cuts) * PLAN_LOAD_BYTES_PER_BLOCK +
                          cuts * PLAN_LOAD_BYTES_PER_CUT;
-    return PLAN_BYTES_FIXED + name_bytes * PLAN_BYTES_PER_NAME_BYTE + dsc_max_i64(saves ? save : 0, loads ? load : 0);
+    if (uses->node_local) {
+        save += (blocks + cuts) * PLAN_PARTS_SAVE_BYTES_PER_BLOCK;
+        load += entries * PLAN_PARTS_LOAD_BYTES_PER_ENTRY + (blocks + cuts) * PLAN_PARTS_LOAD_BYTES_PER_BLOCK;
+    }
+    return PLAN_BYTES_FIXED + name_bytes * PLAN_BYTES_PER_NAME_BYTE +
+           dsc_max_i64(uses->saves ? save : 0, uses->loads ? load : 0);
 }

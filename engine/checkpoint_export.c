@@ -252,19 +252,18 @@ static dsc_status export_all(export_job *j, dsc_error *err)
     return dsc_io_fsync_dir(j->io, j->tmp_dir, err);
 }
 
-static dsc_status make_tmp(export_job *j, dsc_error *err)
+dsc_status dsc_ckpt_make_out(const dsc_io *io, const char *out, char tmp_dir[CKPT_PATH_BYTES], dsc_error *err)
 {
-    const char *out = j->options->out_dir;
     size_t bytes = strlen(out);
     while (bytes > 1 && out[bytes - 1] == '/')
         bytes--;
-    if ((size_t)snprintf(j->tmp_dir, sizeof j->tmp_dir, "%.*s.tmp", (int)bytes, out) >= sizeof j->tmp_dir)
+    if (snprintf(tmp_dir, CKPT_PATH_BYTES, "%.*s.tmp", (int)bytes, out) >= CKPT_PATH_BYTES)
         return DSC_FAIL(err, DSC_ERR_INPUT, out, "the path is too long");
     if (dsc_io_kind(out) != DSC_PATH_MISSING)
         return DSC_FAIL(err, DSC_ERR_INPUT, out, "exists already; nothing is replaced");
-    if (dsc_io_kind(j->tmp_dir) != DSC_PATH_MISSING)
-        return DSC_FAIL(err, DSC_ERR_INPUT, j->tmp_dir, "is in the way (an export that was cut short?); move it away");
-    return dsc_io_mkdir(j->io, j->tmp_dir, err);
+    if (dsc_io_kind(tmp_dir) != DSC_PATH_MISSING)
+        return DSC_FAIL(err, DSC_ERR_INPUT, tmp_dir, "is in the way (a command that was cut short?); move it away");
+    return dsc_io_mkdir(io, tmp_dir, err);
 }
 
 dsc_status dsc_checkpoint_export(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
@@ -273,9 +272,11 @@ dsc_status dsc_checkpoint_export(const dsc_io *io, dsc_alloc *alloc, const char 
     export_job j = { .io = io, .alloc = alloc, .options = options, .step_dir = step_dir };
     DSC_ASSERT(options->shard_bytes > 0);
     DSC_TRY(dsc_ckpt_reader_open(io, alloc, step_dir, &j.reader, err));
-    dsc_status status = read_adapter(&j, err);
+    dsc_status status = dsc_ckpt_refuse_part(&j.reader, step_dir, err);
     if (status == DSC_OK)
-        status = make_tmp(&j, err);
+        status = read_adapter(&j, err);
+    if (status == DSC_OK)
+        status = dsc_ckpt_make_out(io, options->out_dir, j.tmp_dir, err);
     const bool made = status == DSC_OK;
     if (status == DSC_OK)
         status = export_all(&j, err);

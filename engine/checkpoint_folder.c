@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/checkpoint_internal.h"
+#include "engine/checkpoint_hosts.h"
 
 dsc_status dsc_ckpt_refuse_existing(const char *step_dir, dsc_error *err)
 {
@@ -28,18 +28,24 @@ static size_t existing_bytes(char *path)
     }
 }
 
-/* Of the tensors alone: a checkpoint takes a little more. */
-static int64_t stored_bytes(const dsc_checkpoint_ctx *c, const dsc_checkpoint_saves *saves)
+/* What the ranks of this one's folder store of the tensors: a checkpoint takes a little more. */
+static int64_t stored_bytes(const dsc_checkpoint_ctx *c, const dsc_checkpoint_saves *saves, const ckpt_hosts *hosts)
 {
     const dsc_run_state kept = { .compute_dtype = saves->compute_dtype, .moment_dtype = saves->moment_dtype,
                                  .recipe = saves->recipe };
-    int64_t bytes = 0;
+    int64_t bytes = 0, first;
     for (int32_t t = 0; t < c->layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &c->layout->tensor[t];
         for (int plane = CKPT_WEIGHTS; plane < CKPT_PLANE_COUNT; plane++)
-            if (dsc_ckpt_stores_of(&kept, (ckpt_plane)plane, c->layout, tensor))
-                bytes += dsc_ckpt_count((ckpt_plane)plane, tensor) *
-                         (int64_t)dsc_dtype_bytes(dsc_ckpt_dtype(&kept, (ckpt_plane)plane));
+            for (int32_t r = 0; r < c->layout->world_size; r++) {
+                const ckpt_entry entry = { .plane = (ckpt_plane)plane, .tensor = t,
+                                           .count = dsc_ckpt_count((ckpt_plane)plane, tensor),
+                                           .dtype = dsc_ckpt_dtype(&kept, (ckpt_plane)plane) };
+                if (dsc_ckpt_host_of(hosts, r) == hosts->mine &&
+                    dsc_ckpt_stores_of(&kept, (ckpt_plane)plane, c->layout, tensor))
+                    bytes += dsc_ckpt_span_of_rank(c->layout, &entry, r, &first) *
+                             (int64_t)dsc_dtype_bytes(entry.dtype);
+            }
     }
     return bytes;
 }
@@ -54,17 +60,18 @@ static dsc_status check_space(const char *dir, int64_t wanted, dsc_error *err)
                     "make room", (double)wanted / 1048576.0, (double)available / 1048576.0);
 }
 
-/* Makes the folder, makes a file in it, and takes away what was not there before. */
+/* Makes the folder, makes a file in it. */
 static dsc_status try_folder(const dsc_io *io, const char *dir, int64_t wanted, dsc_error *err)
 {
+    DSC_TRY(dsc_io_make_dirs(io, dir, err));
+    DSC_TRY(dsc_io_probe_dir(io, dir, err));
+    return check_space(dir, wanted, err);
+}
+
+/* Takes away the folders that were not there before: `before` bytes of the path were. */
+static void remove_new(const dsc_io *io, const char *dir, size_t before)
+{
     char path[CKPT_PATH_BYTES];
-    DSC_TRY(dsc_path_join(path, sizeof path, dir, "", err));
-    const size_t before = existing_bytes(path);
-    dsc_status status = dsc_io_make_dirs(io, dir, err);
-    if (status == DSC_OK)
-        status = dsc_io_probe_dir(io, dir, err);
-    if (status == DSC_OK)
-        status = check_space(dir, wanted, err);
     snprintf(path, sizeof path, "%s", dir);
     for (size_t bytes = strlen(path); bytes > before; bytes = strlen(path)) {
         if (path[bytes - 1] != '/')
@@ -74,7 +81,6 @@ static dsc_status try_folder(const dsc_io *io, const char *dir, int64_t wanted, 
         while (bytes > before && path[bytes - 1] == '/')
             path[--bytes] = 0;
     }
-    return status;
 }
 
 /* Whether the file names this step-N. */
@@ -118,14 +124,37 @@ static dsc_status check_steps(const dsc_checkpoint_ctx *c, const char *dir, cons
     return status;
 }
 
+/* By the first rank of a folder. `before`: as of remove_new. */
+static dsc_status check(const dsc_checkpoint_ctx *c, const char *dir, const dsc_checkpoint_saves *saves,
+                        const ckpt_hosts *hosts, size_t before, dsc_error *err)
+{
+    if (dsc_ckpt_leader(hosts, hosts->mine) != dsc_comm_rank(c->comm))
+        return DSC_OK;
+    dsc_status status = check_steps(c, dir, saves, err);
+    if (status == DSC_OK)
+        status = try_folder(c->io, dir, stored_bytes(c, saves, hosts), err);
+    remove_new(c->io, dir, before);
+    return status;
+}
+
 dsc_status dsc_checkpoint_check(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_checkpoint_saves *saves,
                                 dsc_error *err)
 {
+    char path[CKPT_PATH_BYTES];
+    ckpt_hosts hosts = { 0 };
     dsc_error mine = DSC_ERROR_INIT;
-    dsc_status status = DSC_OK;
-    if (dsc_comm_rank(ctx->comm) == 0)
-        status = check_steps(ctx, dir, saves, &mine);
-    if (dsc_comm_rank(ctx->comm) == 0 && status == DSC_OK)
-        status = try_folder(ctx->io, dir, stored_bytes(ctx, saves), &mine);
-    return dsc_checkpoint_agree(ctx, status, &mine, err);
+    dsc_status status = dsc_path_join(path, sizeof path, dir, "", &mine);
+    const size_t before = status == DSC_OK ? existing_bytes(path) : strlen(dir);
+    if (ctx->node_local || status != DSC_OK) /* nobody makes it before all have looked */
+        status = dsc_checkpoint_agree(ctx, status, &mine, err);
+    if (status == DSC_OK)
+        status = dsc_ckpt_hosts_open(ctx, dir, &hosts, err);
+    if (status == DSC_OK) {
+        status = check(ctx, dir, saves, &hosts, before, &mine);
+        status = dsc_checkpoint_agree(ctx, status, &mine, err);
+    } else {
+        remove_new(ctx->io, dir, before);
+    }
+    dsc_ckpt_hosts_close(&hosts);
+    return status;
 }

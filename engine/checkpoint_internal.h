@@ -127,6 +127,8 @@ static inline int64_t dsc_ckpt_block_elements(dsc_dtype dtype)
     return CKPT_BLOCK_BYTES / (int64_t)dsc_dtype_bytes(dtype);
 }
 
+/* The elements of a stored tensor that rank `rank` stores: how many, and the first of them. */
+int64_t dsc_ckpt_span_of_rank(const dsc_layout *layout, const ckpt_entry *entry, int32_t rank, int64_t *first);
 /* The blocks that rank `rank` owns, in order of entry and position. blocks = NULL only counts. */
 int64_t dsc_ckpt_blocks_of_rank(const dsc_layout *layout, const ckpt_entries *entries, int32_t rank,
                                 ckpt_block *blocks);
@@ -151,9 +153,20 @@ typedef struct ckpt_manifest_tensor {
     int64_t first_block, block_count; /* in manifest.block: the tensor's blocks, in order, without a gap */
 } ckpt_manifest_tensor;
 
+/* Of a checkpoint whose hosts have no folder in common: each has a folder with a part of it. */
+#define CKPT_HOST_BYTES 64
+#define CKPT_PARTS_MOST 65536
+typedef struct ckpt_parts {
+    int32_t count;                 /* 1: all of it is here */
+    int32_t index;                 /* of the part that is here; -1: none */
+    char (*host)[CKPT_HOST_BYTES]; /* [count] where each was saved; NULL for one */
+    int32_t *of_block;             /* [blocks in order] the part that a block is in; NULL for one */
+} ckpt_parts;
+
 typedef struct ckpt_manifest {
     dsc_alloc *alloc;
     dsc_run_state state;
+    ckpt_parts parts; /* owned */
     ckpt_file_info file[CKPT_FILE_COUNT];
     ckpt_manifest_tensor *tensor;
     int64_t tensor_count;
@@ -174,26 +187,47 @@ static inline const char *dsc_ckpt_dtype_text(dsc_dtype dtype)
 /* Whether a manifest of these blocks, whatever their hashes, is one that is read: to be asked before anything is
  * written. Arguments as of dsc_ckpt_manifest_write. */
 dsc_status dsc_ckpt_manifest_check(const dsc_run_state *state, const ckpt_entries *entries, const ckpt_file_info *file,
-                                   const ckpt_block *block, int64_t block_count, dsc_error *err);
+                                   const ckpt_parts *parts, const ckpt_block *block, int64_t block_count,
+                                   dsc_error *err);
 /* Text of a manifest (owned by the caller, dsc_alloc_free). block[i] are all ranks' blocks, by entry and position. */
 dsc_status dsc_ckpt_manifest_write(dsc_alloc *alloc, const dsc_run_state *state, const ckpt_entries *entries,
-                                   const ckpt_file_info *file, const ckpt_block *block, int64_t block_count,
-                                   char **text, int64_t *bytes, dsc_error *err);
+                                   const ckpt_file_info *file, const ckpt_parts *parts, const ckpt_block *block,
+                                   int64_t block_count, char **text, int64_t *bytes, dsc_error *err);
 dsc_status dsc_ckpt_manifest_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_manifest *out,
                                   dsc_error *err);
 /* The same of a text; path is for messages. */
 dsc_status dsc_ckpt_manifest_parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
                                    ckpt_manifest *out, dsc_error *err);
 void dsc_ckpt_manifest_close(ckpt_manifest *manifest);
+/* What all parts of one save have in common and no other save has: every block's place, part and hash, and the step. */
+void dsc_ckpt_manifest_id(const ckpt_manifest *manifest, uint8_t id[32]);
+static inline int32_t dsc_ckpt_part_of(const ckpt_manifest *manifest, const ckpt_block *block)
+{
+    return manifest->parts.of_block != NULL ? manifest->parts.of_block[block - manifest->block] : 0;
+}
 
 /* ---- an open checkpoint ---- */
 
 typedef struct ckpt_reader {
     dsc_alloc *alloc;
+    const dsc_io *io;
     ckpt_manifest manifest;
     dsc_safetensors *file[CKPT_TENSOR_FILE_COUNT];
     int64_t *tensor_of[CKPT_TENSOR_FILE_COUNT]; /* [entry of the file] the manifest's tensor */
+    int64_t file_bytes[CKPT_TENSOR_FILE_COUNT]; /* of what is here */
+    bool far; /* none of its files is here */
+    /* Of a part: its blocks lie behind the header in the manifest's order. */
+    dsc_file *part;    /* [tensor files] */
+    int64_t *at;       /* [block] where it begins in its file; -1: it is in another part. NULL: all is here */
 } ckpt_reader;
+
+/* The texts of an open checkpoint, for who has none of its files. */
+typedef struct ckpt_texts {
+    char *text[1 + CKPT_TENSOR_FILE_COUNT]; /* the manifest, and the first head_bytes of each tensor file */
+    int64_t bytes[1 + CKPT_TENSOR_FILE_COUNT];
+} ckpt_texts;
+dsc_status dsc_ckpt_texts_read(const ckpt_reader *reader, const char *step_dir, ckpt_texts *out, dsc_error *err);
+void dsc_ckpt_texts_close(ckpt_texts *texts, dsc_alloc *alloc);
 
 /* dir/name of a checkpoint's file, which is never a symbolic link: a checkpoint does not reach outside its folder. */
 dsc_status dsc_ckpt_own_path(char path[CKPT_PATH_BYTES], const char *dir, const char *name, dsc_error *err);
@@ -203,7 +237,18 @@ int64_t dsc_ckpt_step_of(const char *dir);
  * one, in the dtypes that the compute dtype asks for. */
 dsc_status dsc_ckpt_reader_open(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_reader *out,
                                 dsc_error *err);
+/* The same from its texts: no block of it is here. */
+dsc_status dsc_ckpt_reader_open_texts(dsc_alloc *alloc, const char *step_dir, const ckpt_texts *texts, ckpt_reader *out,
+                                      dsc_error *err);
 void dsc_ckpt_reader_close(ckpt_reader *reader);
+/* DSC_ERR_INPUT for a part, with the way to the whole. */
+dsc_status dsc_ckpt_refuse_part(const ckpt_reader *reader, const char *step_dir, dsc_error *err);
+static inline bool dsc_ckpt_reader_has(const ckpt_reader *reader, const ckpt_block *block)
+{
+    return reader->at == NULL || reader->at[block - reader->manifest.block] >= 0;
+}
+/* Where a block that is here begins in its file. */
+int64_t dsc_ckpt_reader_offset(const ckpt_reader *reader, const ckpt_block *block);
 /* NULL when the checkpoint has no such tensor; *tensor (may be NULL) is the manifest's. */
 const dsc_safetensors_entry *dsc_ckpt_reader_find(const ckpt_reader *reader, ckpt_plane plane, const char *hf_name,
                                                   const ckpt_manifest_tensor **tensor);
@@ -220,7 +265,10 @@ dsc_status dsc_ckpt_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_
 /* Takes a checkpoint away: its name first, then its files. Missing, a link or no folder: DSC_OK. */
 dsc_status dsc_ckpt_remove_step(const dsc_io *io, const char *dir, const char *name, dsc_error *err);
 
-/* ---- rank 0's commit of a folder ---- */
+/* OUT.tmp, in which a folder that must not exist is made; its path. */
+dsc_status dsc_ckpt_make_out(const dsc_io *io, const char *out, char tmp_dir[CKPT_PATH_BYTES], dsc_error *err);
+
+/* ---- the commit of a folder, by one rank ---- */
 
 typedef struct ckpt_commit {
     const dsc_checkpoint_ctx *c;
@@ -233,9 +281,10 @@ typedef struct ckpt_commit {
     bool had_latest;
     bool made_tmp, made_step, made_latest_tmp, made_latest; /* there now, and to be undone after a failure */
     bool keeps_existing; /* step-N was there with the same tensors */
+    bool part;           /* of the checkpoint: hosts have folders of their own */
 } ckpt_commit;
 
-/* Fills the paths of a zeroed *commit; every rank. All that follows is for rank 0. */
+/* Fills the paths of a zeroed *commit; every rank. All that follows is for the folder's first one. */
 dsc_status dsc_ckpt_commit_plan(ckpt_commit *commit, const dsc_checkpoint_ctx *c, const char *dir,
                                 const dsc_run_state *state, int64_t resumed_step, dsc_error *err);
 /* Tidies up after a life that was cut short, refuses what must not be replaced, makes tmp_dir for `bytes` bytes. */
@@ -243,8 +292,14 @@ dsc_status dsc_ckpt_commit_begin(ckpt_commit *commit, int64_t bytes, dsc_error *
 /* A small file in tmp_dir, durable. */
 dsc_status dsc_ckpt_commit_file(const ckpt_commit *commit, const char *name, const char *text, int64_t bytes,
                                 dsc_error *err);
-/* All other files are there and durable: the manifest, the renames, `latest`. */
-dsc_status dsc_ckpt_commit_finish(ckpt_commit *commit, const char *manifest, int64_t bytes, dsc_error *err);
+/* All other files are there and durable: the manifest, and what happens to a step-N that is there already. */
+dsc_status dsc_ckpt_commit_prepare(ckpt_commit *commit, const char *manifest, int64_t bytes, dsc_error *err);
+/* Then latest.tmp and the rename to step-N. */
+dsc_status dsc_ckpt_commit_name(ckpt_commit *commit, dsc_error *err);
+/* Then `latest`. */
+dsc_status dsc_ckpt_commit_announce(ckpt_commit *commit, dsc_error *err);
+/* From here on nothing is undone. */
+void dsc_ckpt_commit_settle(ckpt_commit *commit);
 /* After a failure of any of them, as far as the disk still lets it; safe after a mere plan. */
 void dsc_ckpt_commit_undo(ckpt_commit *commit);
 /* step-N is what this run was loaded from. *kept: it is still there, is sound as far as its headers, and is now the

@@ -83,7 +83,7 @@ static dsc_status check_model(const load_job *j, const char *step_dir, dsc_error
         return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[CKPT_MODEL]), "%lld tensors; the "
                         "model has %d", (long long)count, (int)layout->tensor_count);
     const char *adapter = j->c->model->adapter_json;
-    if (adapter == NULL || reader->manifest.file[CKPT_ADAPTER].bytes < 0)
+    if (adapter == NULL || reader->manifest.file[CKPT_ADAPTER].bytes < 0 || reader->far)
         return DSC_OK;
     return dsc_ckpt_adapter_check(j->c->io, j->c->alloc, step_dir, adapter, err);
 }
@@ -165,45 +165,76 @@ static dsc_status find_together(const dsc_checkpoint_ctx *c, const char *dir, ch
     return dsc_comm_broadcast(c->comm, DSC_CHANNEL_CONTROL, step_dir, CKPT_PATH_BYTES, 0, NULL, err);
 }
 
+/* The reader of a folder that all ranks see; a part of a checkpoint is none to load. */
+static dsc_status open_common(const dsc_checkpoint_ctx *c, const char *step_dir, ckpt_reader *reader, bool *open,
+                              dsc_error *err)
+{
+    DSC_TRY(dsc_ckpt_reader_open(c->io, c->alloc, step_dir, reader, err));
+    *open = true;
+    return dsc_ckpt_refuse_part(reader, step_dir, err);
+}
+
+/* One pass over what this rank takes, after what it has found `before`. */
+static dsc_status pass(const ckpt_take *t, bool copy, dsc_status before, const dsc_error *why, dsc_error *err)
+{
+    dsc_error mine = *why;
+    dsc_status status = before == DSC_OK ? dsc_ckpt_take(t, copy, &mine) : before;
+    DSC_TRY(dsc_checkpoint_agree(t->c, status, &mine, err));
+    if (t->spread == NULL)
+        return DSC_OK;
+    status = dsc_ckpt_take_sent(t, copy, &mine);
+    return dsc_checkpoint_agree(t->c, status, &mine, err);
+}
+
+/* `before` and `why`: what opening it has come to on this rank. */
+static dsc_status load_from(load_job *j, const ckpt_take *t, bool once, const dsc_run_state *now, dsc_run_state *out,
+                            dsc_status before, const dsc_error *why, bool *changed, dsc_error *err)
+{
+    const dsc_checkpoint_ctx *c = j->c;
+    dsc_error mine = *why;
+    const dsc_status status = before == DSC_OK ? check_model(j, t->step_dir, &mine) : before;
+    if (once) { /* no rank writes before all have found the files, the manifest and the shapes good */
+        DSC_TRY(dsc_checkpoint_agree(c, status, &mine, err));
+        *changed = true;
+    }
+    DSC_TRY(pass(t, once, status, &mine, err));
+    *out = j->reader.manifest.state;
+    out->gemm_plans = NULL;
+    warn_differences(c, now, out);
+    if (dsc_comm_rank(c->comm) == 0)
+        warn_later_steps(c, t->step_dir, out->step);
+    if (!once) {
+        *changed = true;
+        DSC_TRY(pass(t, true, DSC_OK, &mine, err));
+    }
+    out->gemm_plans = j->reader.manifest.state.gemm_plans;
+    j->reader.manifest.state.gemm_plans = NULL;
+    return DSC_OK;
+}
+
 dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, bool once, const dsc_run_state *now,
                                dsc_run_state *out, bool *changed, dsc_error *err)
 {
     char step_dir[CKPT_PATH_BYTES];
     load_job job = { .c = ctx, .recipe = now->recipe };
-    const ckpt_take take = { .c = ctx, .reader = &job.reader, .step_dir = step_dir, .dtype = now->compute_dtype,
-                             .recipe = now->recipe };
+    ckpt_spread spread = { 0 };
+    ckpt_take take = { .c = ctx, .reader = &job.reader, .step_dir = step_dir, .dtype = now->compute_dtype,
+                       .recipe = now->recipe };
     dsc_error mine = DSC_ERROR_INIT;
+    dsc_status status = DSC_OK;
+    bool open = false;
     *changed = false;
-    DSC_TRY(find_together(ctx, dir, step_dir, err));
-    dsc_status status = dsc_ckpt_reader_open(ctx->io, ctx->alloc, step_dir, &job.reader, &mine);
-    const bool open = status == DSC_OK;
-    if (status == DSC_OK)
-        status = check_model(&job, step_dir, &mine);
-    if (once) { /* no rank writes before all have found the files, the manifest and the shapes good */
-        status = dsc_checkpoint_agree(ctx, status, &mine, err);
-        *changed = status == DSC_OK;
+    if (ctx->node_local) {
+        DSC_TRY(dsc_ckpt_spread_open(ctx, dir, step_dir, &job.reader, &spread, err));
+        open = true;
+        take.spread = spread.everywhere ? NULL : &spread;
+    } else {
+        DSC_TRY(find_together(ctx, dir, step_dir, err));
+        status = open_common(ctx, step_dir, &job.reader, &open, &mine);
     }
-    if (status == DSC_OK)
-        status = dsc_ckpt_take(&take, once, &mine);
-    if (!once || *changed)
-        status = dsc_checkpoint_agree(ctx, status, &mine, err);
-    if (status == DSC_OK) {
-        *out = job.reader.manifest.state;
-        out->gemm_plans = NULL;
-        warn_differences(ctx, now, out);
-        if (dsc_comm_rank(ctx->comm) == 0)
-            warn_later_steps(ctx, step_dir, out->step);
-    }
-    if (status == DSC_OK && !once) {
-        *changed = true;
-        status = dsc_ckpt_take(&take, true, &mine);
-        status = dsc_checkpoint_agree(ctx, status, &mine, err);
-    }
-    if (status == DSC_OK) {
-        out->gemm_plans = job.reader.manifest.state.gemm_plans;
-        job.reader.manifest.state.gemm_plans = NULL;
-    }
+    status = load_from(&job, &take, once, now, out, status, &mine, changed, err);
     if (open)
         dsc_ckpt_reader_close(&job.reader);
+    dsc_ckpt_spread_close(&spread);
     return status;
 }

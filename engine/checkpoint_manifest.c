@@ -235,6 +235,46 @@ static dsc_status read_files(const read_ctx *c, const cJSON *files, ckpt_manifes
     return DSC_OK;
 }
 
+/* Not there: all of it is here. */
+static dsc_status read_part(const read_ctx *c, const cJSON *part, ckpt_manifest *m)
+{
+    const cJSON *hosts = cJSON_GetObjectItemCaseSensitive(part, "hosts"), *host;
+    int64_t index = 0;
+    m->parts.count = 1;
+    if (part == NULL)
+        return DSC_OK;
+    const int count = cJSON_IsArray(hosts) ? cJSON_GetArraySize(hosts) : 0;
+    DSC_TRY(get_int(c, part, "index", 0, &index));
+    if (count < 2 || count > CKPT_PARTS_MOST || index >= count)
+        return bad(c, part, "part");
+    DSC_TRY(dsc_alloc_zeroed(m->alloc, DSC_TAG_IO, count, sizeof *m->parts.host, &m->parts.host, c->err));
+    m->parts.index = (int32_t)index;
+    m->parts.count = 0;
+    cJSON_ArrayForEach(host, hosts)
+        DSC_TRY(text_of(c, host, "hosts", m->parts.host[m->parts.count++], CKPT_HOST_BYTES));
+    return DSC_OK;
+}
+
+/* A part, how many blocks of it, the next one, ... */
+static dsc_status read_runs(const read_ctx *c, const cJSON *item, ckpt_manifest *m, const ckpt_manifest_tensor *tensor)
+{
+    const cJSON *runs = cJSON_GetObjectItemCaseSensitive(item, "parts"), *run;
+    int64_t b = tensor->first_block;
+    if (m->parts.count == 1)
+        return runs == NULL ? DSC_OK : bad(c, item, "parts of a tensor that is whole");
+    if (!cJSON_IsArray(runs))
+        return bad(c, item, "a tensor without parts");
+    for (run = runs->child; run != NULL; run = run->next->next) {
+        int64_t part = 0, count = 0;
+        if (!whole_number(run, 0, &part) || part >= m->parts.count || run->next == NULL ||
+            !whole_number(run->next, 1, &count) || count > m->block_count - b)
+            return bad(c, runs, "parts of a tensor");
+        for (int64_t end = b + count; b < end; b++)
+            m->parts.of_block[b] = (int32_t)part;
+    }
+    return b == m->block_count ? DSC_OK : bad(c, runs, "parts of a tensor");
+}
+
 /* Where the block that starts at `at` ends: at a multiple of 1 MiB, or at the next cut if that comes first. */
 static bool block_end(const ckpt_manifest_tensor *tensor, int64_t at, const cJSON **cut, int64_t *end)
 {
@@ -275,7 +315,7 @@ static dsc_status read_blocks(const read_ctx *c, const cJSON *item, ckpt_manifes
     if (*hex != 0 || cut != NULL)
         return bad(c, item, "more blocks or cuts than the tensor has room for");
     tensor->block_count = m->block_count - tensor->first_block;
-    return DSC_OK;
+    return read_runs(c, item, m, tensor);
 }
 
 static dsc_status read_tensor(const read_ctx *c, const cJSON *item, ckpt_manifest *m)
@@ -312,6 +352,8 @@ static dsc_status read_tensors(const read_ctx *c, const cJSON *tensors, ckpt_man
     }
     DSC_TRY(dsc_alloc_zeroed(m->alloc, DSC_TAG_IO, tensor_count, sizeof *m->tensor, &m->tensor, c->err));
     DSC_TRY(dsc_alloc_zeroed(m->alloc, DSC_TAG_IO, blocks, sizeof *m->block, &m->block, c->err));
+    if (m->parts.count > 1)
+        DSC_TRY(dsc_alloc_zeroed(m->alloc, DSC_TAG_IO, blocks, sizeof *m->parts.of_block, &m->parts.of_block, c->err));
     cJSON_ArrayForEach(item, tensors)
         DSC_TRY(read_tensor(c, item, m));
     return DSC_OK;
@@ -348,6 +390,8 @@ dsc_status dsc_ckpt_manifest_parse(dsc_alloc *alloc, const char *path, const cha
     if (status == DSC_OK)
         status = read_plans(&c, alloc, cJSON_GetObjectItemCaseSensitive(root, "gemm_plans"), &out->state.gemm_plans);
     if (status == DSC_OK)
+        status = read_part(&c, cJSON_GetObjectItemCaseSensitive(root, "part"), out);
+    if (status == DSC_OK)
         status = read_files(&c, cJSON_GetObjectItemCaseSensitive(root, "files"), out);
     if (status == DSC_OK)
         status = read_tensors(&c, cJSON_GetObjectItemCaseSensitive(root, "tensors"), out);
@@ -378,7 +422,23 @@ void dsc_ckpt_manifest_close(ckpt_manifest *manifest)
             dsc_alloc_free(manifest->alloc, manifest->tensor[t].name);
         dsc_alloc_free(manifest->alloc, manifest->tensor);
         dsc_alloc_free(manifest->alloc, manifest->block);
+        dsc_alloc_free(manifest->alloc, manifest->parts.host);
+        dsc_alloc_free(manifest->alloc, manifest->parts.of_block);
         dsc_alloc_free(manifest->alloc, manifest->state.gemm_plans);
     }
     *manifest = (ckpt_manifest){ 0 };
+}
+
+void dsc_ckpt_manifest_id(const ckpt_manifest *manifest, uint8_t id[32])
+{
+    dsc_sha256 sha;
+    dsc_sha256_init(&sha);
+    dsc_sha256_update(&sha, &manifest->state.step, sizeof manifest->state.step);
+    for (int64_t b = 0; b < manifest->block_count; b++) {
+        const ckpt_block *block = &manifest->block[b];
+        const uint64_t row[5] = { (uint64_t)block->first, (uint64_t)block->count, block->hash.high, block->hash.low,
+                                  (uint64_t)dsc_ckpt_part_of(manifest, block) };
+        dsc_sha256_update(&sha, row, sizeof row);
+    }
+    dsc_sha256_final(&sha, id);
 }

@@ -95,6 +95,17 @@ static void put_state(text_out *out, const dsc_run_state *s)
         put_plans(out, s->gemm_plans);
 }
 
+static void put_parts(text_out *out, const ckpt_parts *parts)
+{
+    char quoted[6 * CKPT_HOST_BYTES + 3];
+    put(out, "\n\"part\":{\"index\":%d,\"hosts\":[", (int)parts->index);
+    for (int32_t p = 0; p < parts->count; p++) {
+        dsc_json_quote(quoted, sizeof quoted, parts->host[p]);
+        put(out, "%s%s", p > 0 ? "," : "", quoted);
+    }
+    put(out, "]},");
+}
+
 static void put_files(text_out *out, const ckpt_file_info *file)
 {
     put(out, "\n\"files\":{");
@@ -109,8 +120,21 @@ static void put_files(text_out *out, const ckpt_file_info *file)
     put(out, "},");
 }
 
-/* The cuts are the starts of blocks that are no multiple of 1 MiB. */
-static void put_tensor(text_out *out, const ckpt_entry *entry, const ckpt_block *block, int64_t block_count)
+/* A part, how many blocks of it follow each other, the next one's, ... */
+static void put_runs(text_out *out, const int32_t *part, int64_t block_count)
+{
+    put(out, "\"parts\":[");
+    for (int64_t b = 0, first = 0; b < block_count; b++)
+        if (b + 1 == block_count || part[b + 1] != part[b]) {
+            put(out, "%s%d,%" PRId64, first > 0 ? "," : "", (int)part[b], b + 1 - first);
+            first = b + 1;
+        }
+    put(out, "],");
+}
+
+/* The cuts are the starts of blocks that are no multiple of 1 MiB. `part`: of each block; NULL: there is one. */
+static void put_tensor(text_out *out, const ckpt_entry *entry, const int32_t *part, const ckpt_block *block,
+                       int64_t block_count)
 {
     put(out, "\n{");
     put_text(out, "name", entry->name);
@@ -120,16 +144,21 @@ static void put_tensor(text_out *out, const ckpt_entry *entry, const ckpt_block 
     for (int64_t b = 0, written = 0; b < block_count; b++)
         if (block[b].first % dsc_ckpt_block_elements(entry->dtype) != 0)
             put(out, "%s%" PRId64, written++ > 0 ? "," : "", block[b].first);
-    put(out, "],\"blocks\":\"");
+    put(out, "],");
+    if (part != NULL)
+        put_runs(out, part, block_count);
+    put(out, "\"blocks\":\"");
     for (int64_t b = 0; b < block_count; b++)
         put(out, "%016" PRIx64 "%016" PRIx64, block[b].hash.high, block[b].hash.low);
     put(out, "\"}");
 }
 
 static void put_body(text_out *out, const dsc_run_state *state, const ckpt_entries *entries, const ckpt_file_info *file,
-                     const ckpt_block *block, int64_t block_count)
+                     const ckpt_parts *parts, const ckpt_block *block, int64_t block_count)
 {
     put_state(out, state);
+    if (parts != NULL)
+        put_parts(out, parts);
     put_files(out, file);
     put(out, "\n\"tensors\":[");
     int64_t b = 0;
@@ -138,7 +167,7 @@ static void put_body(text_out *out, const dsc_run_state *state, const ckpt_entri
         while (b < block_count && block[b].entry == e)
             b++;
         put(out, e > 0 ? "," : "");
-        put_tensor(out, &entries->entry[e], block + first, b - first);
+        put_tensor(out, &entries->entry[e], parts != NULL ? parts->of_block + first : NULL, block + first, b - first);
     }
     DSC_ASSERT(b == block_count);
     put(out, "],\n");
@@ -146,17 +175,18 @@ static void put_body(text_out *out, const dsc_run_state *state, const ckpt_entri
 
 /* Of the text without its NUL. */
 static int64_t text_bytes(const dsc_run_state *state, const ckpt_entries *entries, const ckpt_file_info *file,
-                          const ckpt_block *block, int64_t block_count)
+                          const ckpt_parts *parts, const ckpt_block *block, int64_t block_count)
 {
     text_out out = { 0 };
-    put_body(&out, state, entries, file, block, block_count);
+    put_body(&out, state, entries, file, parts, block, block_count);
     return out.bytes + CKPT_SEAL_BYTES;
 }
 
 dsc_status dsc_ckpt_manifest_check(const dsc_run_state *state, const ckpt_entries *entries, const ckpt_file_info *file,
-                                   const ckpt_block *block, int64_t block_count, dsc_error *err)
+                                   const ckpt_parts *parts, const ckpt_block *block, int64_t block_count,
+                                   dsc_error *err)
 {
-    const int64_t bytes = text_bytes(state, entries, file, block, block_count);
+    const int64_t bytes = text_bytes(state, entries, file, parts, block, block_count);
     if (bytes <= CKPT_MANIFEST_BYTES_MAX)
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, CKPT_MANIFEST_FILE, "a checkpoint whose manifest has %.1f MB; at most "
@@ -165,14 +195,14 @@ dsc_status dsc_ckpt_manifest_check(const dsc_run_state *state, const ckpt_entrie
 }
 
 dsc_status dsc_ckpt_manifest_write(dsc_alloc *alloc, const dsc_run_state *state, const ckpt_entries *entries,
-                                   const ckpt_file_info *file, const ckpt_block *block, int64_t block_count,
-                                   char **text, int64_t *bytes, dsc_error *err)
+                                   const ckpt_file_info *file, const ckpt_parts *parts, const ckpt_block *block,
+                                   int64_t block_count, char **text, int64_t *bytes, dsc_error *err)
 {
-    text_out out = { .room = text_bytes(state, entries, file, block, block_count) + 1 };
+    text_out out = { .room = text_bytes(state, entries, file, parts, block, block_count) + 1 };
     uint8_t digest[32];
     char hex[65];
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, out.room, 1, &out.text, err));
-    put_body(&out, state, entries, file, block, block_count);
+    put_body(&out, state, entries, file, parts, block, block_count);
     dsc_ckpt_sha256(out.text, out.bytes, digest);
     dsc_hex(hex, digest, sizeof digest);
     put(&out, CKPT_SEAL_TEXT "%s\"}\n", hex);

@@ -1,4 +1,4 @@
-/* checkpoint_reader.c - an existing checkpoint: opened, cross-checked, verified, hashed. Needs no model.
+/* checkpoint_reader.c - an existing checkpoint, or a host's part of one: opened, cross-checked, read. Needs no model.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
@@ -9,21 +9,18 @@
 
 /* ---- opening ---- */
 
-/* Size and SHA-256 of what blocks do not cover. */
-static dsc_status check_head(const dsc_io *io, dsc_file *file, const ckpt_file_info *info, dsc_error *err)
+/* SHA-256 of what blocks do not cover. `head` (may be NULL): [info->head_bytes] where it is put. */
+static dsc_status check_head(const dsc_io *io, dsc_file *file, const ckpt_file_info *info, char *head, dsc_error *err)
 {
-    int64_t bytes = 0;
     uint8_t piece[HEAD_PIECE_BYTES], digest[32];
     dsc_sha256 sha;
-    DSC_TRY(dsc_io_size(io, file, &bytes, err));
-    if (bytes != info->bytes)
-        return DSC_FAIL(err, DSC_ERR_INPUT, file->path, "%lld bytes; the manifest says %lld (damaged or replaced)",
-                        (long long)bytes, (long long)info->bytes);
     dsc_sha256_init(&sha);
     for (int64_t at = 0; at < info->head_bytes; at += HEAD_PIECE_BYTES) {
         const int64_t count = dsc_min_i64(HEAD_PIECE_BYTES, info->head_bytes - at);
         DSC_TRY(dsc_io_read(io, file, piece, count, at, err));
         dsc_sha256_update(&sha, piece, (size_t)count);
+        if (head != NULL)
+            memcpy(head + at, piece, (size_t)count);
     }
     dsc_sha256_final(&sha, digest);
     if (memcmp(digest, info->sha256, sizeof digest) != 0)
@@ -32,21 +29,76 @@ static dsc_status check_head(const dsc_io *io, dsc_file *file, const ckpt_file_i
     return DSC_OK;
 }
 
-static dsc_status open_file(const dsc_io *io, const char *step_dir, ckpt_reader *reader, int f, dsc_error *err)
+static dsc_status check_size(const dsc_io *io, dsc_file *file, int64_t expected, dsc_error *err)
+{
+    int64_t bytes = 0;
+    DSC_TRY(dsc_io_size(io, file, &bytes, err));
+    if (bytes == expected)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, file->path, "%lld bytes; the manifest says %lld (damaged or replaced)",
+                    (long long)bytes, (long long)expected);
+}
+
+/* A part's file stays open for its blocks: it is no safetensors file, only its header is one's. */
+static dsc_status open_part(ckpt_reader *reader, int f, dsc_file *file, dsc_error *err)
+{
+    const ckpt_file_info *info = &reader->manifest.file[f];
+    char *head = NULL;
+    DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, info->head_bytes, 1, &head, err));
+    dsc_status status = check_head(reader->io, file, info, head, err);
+    if (status == DSC_OK)
+        status = dsc_safetensors_parse(&reader->file[f], reader->alloc, file->path, head, info->head_bytes, info->bytes,
+                                       err);
+    dsc_alloc_free(reader->alloc, head);
+    if (status == DSC_OK) {
+        reader->part[f] = *file;
+        *file = (dsc_file)DSC_FILE_INIT;
+    }
+    return status;
+}
+
+static dsc_status open_file(const char *step_dir, ckpt_reader *reader, int f, dsc_error *err)
 {
     char path[CKPT_PATH_BYTES];
     dsc_file file = DSC_FILE_INIT;
+    const dsc_io *io = reader->io;
     const ckpt_file_info *info = &reader->manifest.file[f];
+    const bool tensors = f < CKPT_TENSOR_FILE_COUNT, part = tensors && reader->part != NULL;
     if (info->bytes < 0)
         return DSC_OK;
     DSC_TRY(dsc_ckpt_own_path(path, step_dir, dsc_ckpt_file_name[f], err));
     DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_ONLY, &file, err));
-    const dsc_status status = check_head(io, &file, info, err);
+    dsc_status status = check_size(io, &file, tensors ? reader->file_bytes[f] : info->bytes, err);
+    if (status == DSC_OK)
+        status = part ? open_part(reader, f, &file, err) : check_head(io, &file, info, NULL, err);
     (void)dsc_io_close(io, &file, NULL); /* only read: nothing can be lost */
     DSC_TRY(status);
-    if (f >= CKPT_TENSOR_FILE_COUNT)
+    return !tensors || part ? DSC_OK : dsc_safetensors_open(&reader->file[f], io, reader->alloc, path, err);
+}
+
+/* What is here: all, or where each block of a part lies. */
+static dsc_status find_blocks(ckpt_reader *reader, dsc_error *err)
+{
+    const ckpt_manifest *m = &reader->manifest;
+    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
+        reader->file_bytes[f] = m->file[f].bytes;
+    if (m->parts.count == 1 && !reader->far)
         return DSC_OK;
-    return dsc_safetensors_open(&reader->file[f], io, reader->alloc, path, err);
+    DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, CKPT_TENSOR_FILE_COUNT, sizeof *reader->part, &reader->part,
+                             err));
+    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
+        reader->part[f] = (dsc_file)DSC_FILE_INIT;
+        reader->file_bytes[f] = m->file[f].head_bytes;
+    }
+    DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, m->block_count, sizeof *reader->at, &reader->at, err));
+    for (int64_t b = 0; b < m->block_count; b++) {
+        const ckpt_manifest_tensor *tensor = &m->tensor[m->block[b].entry];
+        const bool here = !reader->far && dsc_ckpt_part_of(m, &m->block[b]) == m->parts.index;
+        reader->at[b] = here ? reader->file_bytes[tensor->file] : -1;
+        reader->file_bytes[tensor->file] +=
+            here ? m->block[b].count * (int64_t)dsc_dtype_bytes(tensor->dtype) : 0;
+    }
+    return DSC_OK;
 }
 
 /* The hashes cover a whole file only when its header ends where the first tensor begins. */
@@ -157,11 +209,13 @@ static dsc_status check_folder(const dsc_io *io, const char *step_dir, const ckp
 dsc_status dsc_ckpt_reader_open(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_reader *out,
                                 dsc_error *err)
 {
-    *out = (ckpt_reader){ .alloc = alloc };
+    *out = (ckpt_reader){ .alloc = alloc, .io = io };
     DSC_TRY(dsc_ckpt_manifest_read(io, alloc, step_dir, &out->manifest, err));
     dsc_status status = check_folder(io, step_dir, out, err);
+    if (status == DSC_OK)
+        status = find_blocks(out, err);
     for (int f = 0; f < CKPT_FILE_COUNT && status == DSC_OK; f++)
-        status = open_file(io, step_dir, out, f, err);
+        status = open_file(step_dir, out, f, err);
     if (status == DSC_OK)
         status = cross_check(out, err);
     if (status != DSC_OK)
@@ -169,8 +223,85 @@ dsc_status dsc_ckpt_reader_open(const dsc_io *io, dsc_alloc *alloc, const char *
     return status;
 }
 
+/* ---- without files ---- */
+
+dsc_status dsc_ckpt_texts_read(const ckpt_reader *reader, const char *step_dir, ckpt_texts *out, dsc_error *err)
+{
+    char path[CKPT_PATH_BYTES];
+    *out = (ckpt_texts){ .bytes = { 0 } };
+    DSC_TRY(dsc_ckpt_own_path(path, step_dir, CKPT_MANIFEST_FILE, err));
+    DSC_TRY(dsc_io_read_all(reader->io, reader->alloc, path, CKPT_MANIFEST_BYTES_MAX, &out->text[0], &out->bytes[0],
+                            err));
+    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
+        dsc_file file = DSC_FILE_INIT;
+        char **head = &out->text[1 + f];
+        const ckpt_file_info *info = &reader->manifest.file[f];
+        out->bytes[1 + f] = info->head_bytes;
+        DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, info->head_bytes, 1, head, err));
+        DSC_TRY(dsc_ckpt_own_path(path, step_dir, dsc_ckpt_file_name[f], err));
+        DSC_TRY(dsc_io_open(reader->io, path, DSC_IO_READ_ONLY, &file, err));
+        const dsc_status status = check_head(reader->io, &file, info, *head, err);
+        (void)dsc_io_close(reader->io, &file, NULL); /* only read: nothing can be lost */
+        DSC_TRY(status);
+    }
+    return DSC_OK;
+}
+
+void dsc_ckpt_texts_close(ckpt_texts *texts, dsc_alloc *alloc)
+{
+    for (size_t i = 0; i < DSC_COUNT(texts->text); i++)
+        dsc_alloc_free(alloc, texts->text[i]);
+    *texts = (ckpt_texts){ .bytes = { 0 } };
+}
+
+static dsc_status open_head(ckpt_reader *reader, int f, const char *path, const ckpt_texts *texts, dsc_error *err)
+{
+    const ckpt_file_info *info = &reader->manifest.file[f];
+    uint8_t digest[32];
+    dsc_ckpt_sha256(texts->text[1 + f], texts->bytes[1 + f], digest);
+    if (texts->bytes[1 + f] != info->head_bytes || memcmp(digest, info->sha256, sizeof digest) != 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "came here with another header than the manifest's");
+    return dsc_safetensors_parse(&reader->file[f], reader->alloc, path, texts->text[1 + f], info->head_bytes,
+                                 info->bytes, err);
+}
+
+dsc_status dsc_ckpt_reader_open_texts(dsc_alloc *alloc, const char *step_dir, const ckpt_texts *texts, ckpt_reader *out,
+                                      dsc_error *err)
+{
+    char path[CKPT_PATH_BYTES];
+    *out = (ckpt_reader){ .alloc = alloc, .far = true };
+    DSC_TRY(dsc_path_join(path, sizeof path, step_dir, CKPT_MANIFEST_FILE, err));
+    DSC_TRY(dsc_ckpt_manifest_parse(alloc, path, texts->text[0], texts->bytes[0], &out->manifest, err));
+    dsc_status status = find_blocks(out, err);
+    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT && status == DSC_OK; f++) {
+        status = dsc_path_join(path, sizeof path, step_dir, dsc_ckpt_file_name[f], err);
+        if (status == DSC_OK)
+            status = open_head(out, f, path, texts, err);
+    }
+    if (status == DSC_OK)
+        status = cross_check(out, err);
+    if (status != DSC_OK)
+        dsc_ckpt_reader_close(out);
+    return status;
+}
+
+dsc_status dsc_ckpt_refuse_part(const ckpt_reader *reader, const char *step_dir, dsc_error *err)
+{
+    const ckpt_parts *parts = &reader->manifest.parts;
+    if (parts->count == 1)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, step_dir, "is part %d of %d of a checkpoint, that of host %s; a run with "
+                    "checkpoint.use_node_local_storage loads it from all its hosts, for all else put the parts "
+                    "together: dsc ckpt merge PART... --out FOLDER", (int)parts->index + 1, (int)parts->count,
+                    parts->host[parts->index]);
+}
+
 void dsc_ckpt_reader_close(ckpt_reader *reader)
 {
+    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT && reader->part != NULL; f++)
+        (void)dsc_io_close(reader->io, &reader->part[f], NULL); /* only read: nothing can be lost */
+    dsc_alloc_free(reader->alloc, reader->part);
+    dsc_alloc_free(reader->alloc, reader->at);
     for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
         dsc_safetensors_close(&reader->file[f]);
         if (reader->tensor_of[f] != NULL)
@@ -196,14 +327,27 @@ const dsc_safetensors_entry *dsc_ckpt_reader_find(const ckpt_reader *reader, ckp
     return entry;
 }
 
+int64_t dsc_ckpt_reader_offset(const ckpt_reader *reader, const ckpt_block *block)
+{
+    const ckpt_manifest_tensor *tensor = &reader->manifest.tensor[block->entry];
+    if (reader->at != NULL)
+        return reader->at[block - reader->manifest.block];
+    return dsc_safetensors_find(reader->file[tensor->file], tensor->name)->offset +
+           block->first * (int64_t)dsc_dtype_bytes(tensor->dtype);
+}
+
 dsc_status dsc_ckpt_reader_block(const ckpt_reader *reader, const ckpt_block *block, void *buffer, dsc_error *err)
 {
     const ckpt_manifest_tensor *tensor = &reader->manifest.tensor[block->entry];
     const dsc_safetensors *file = reader->file[tensor->file];
-    const dsc_safetensors_entry *entry = dsc_safetensors_find(file, tensor->name);
     const int64_t each = (int64_t)dsc_dtype_bytes(tensor->dtype), bytes = block->count * each;
     DSC_ASSERT(bytes <= CKPT_BLOCK_BYTES);
-    DSC_TRY(dsc_safetensors_read_bytes(file, entry, block->first * each, bytes, buffer, err));
+    if (reader->part != NULL)
+        DSC_TRY(dsc_io_read(reader->io, &reader->part[tensor->file], buffer, bytes,
+                            dsc_ckpt_reader_offset(reader, block), err));
+    else
+        DSC_TRY(dsc_safetensors_read_bytes(file, dsc_safetensors_find(file, tensor->name), block->first * each, bytes,
+                                           buffer, err));
     return dsc_ckpt_reader_check(reader, block, buffer, err);
 }
 
@@ -225,112 +369,9 @@ void dsc_ckpt_reader_expect(const ckpt_reader *reader, const ckpt_block *block)
     const ckpt_manifest_tensor *tensor = &reader->manifest.tensor[block->entry];
     const dsc_safetensors *file = reader->file[tensor->file];
     const int64_t each = (int64_t)dsc_dtype_bytes(tensor->dtype);
-    dsc_safetensors_expect(file, dsc_safetensors_find(file, tensor->name), block->first * each, block->count * each);
-}
-
-/* ---- tools ---- */
-
-dsc_status dsc_checkpoint_summary(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_run_state *state,
-                                  int64_t *bytes, dsc_error *err)
-{
-    ckpt_reader reader;
-    DSC_TRY(dsc_ckpt_reader_open(io, alloc, step_dir, &reader, err));
-    *state = reader.manifest.state;
-    state->gemm_plans = NULL;
-    *bytes = 0;
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
-        *bytes += reader.manifest.file[f].bytes;
-    dsc_ckpt_reader_close(&reader);
-    return DSC_OK;
-}
-
-dsc_status dsc_checkpoint_gemm_plans(const dsc_io *io, dsc_alloc *alloc, const char *dir, char **out, dsc_error *err)
-{
-    char step_dir[CKPT_PATH_BYTES];
-    ckpt_manifest manifest;
-    *out = NULL;
-    DSC_TRY(dsc_checkpoint_find(io, alloc, dir, step_dir, sizeof step_dir, err));
-    DSC_TRY(dsc_ckpt_manifest_read(io, alloc, step_dir, &manifest, err));
-    *out = manifest.state.gemm_plans;
-    manifest.state.gemm_plans = NULL;
-    dsc_ckpt_manifest_close(&manifest);
-    return DSC_OK;
-}
-
-dsc_status dsc_ckpt_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, void *buffer, dsc_error *err)
-{
-    ckpt_reader reader;
-    DSC_TRY(dsc_ckpt_reader_open(io, alloc, step_dir, &reader, err));
-    dsc_status status = DSC_OK;
-    for (int64_t i = 0; i < reader.manifest.block_count && status == DSC_OK; i++) {
-        if (i + CKPT_BLOCKS_AHEAD < reader.manifest.block_count)
-            dsc_ckpt_reader_expect(&reader, &reader.manifest.block[i + CKPT_BLOCKS_AHEAD]);
-        status = dsc_ckpt_reader_block(&reader, &reader.manifest.block[i], buffer, err);
-    }
-    dsc_ckpt_reader_close(&reader);
-    return status;
-}
-
-dsc_status dsc_checkpoint_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_error *err)
-{
-    void *buffer = NULL;
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, CKPT_BLOCK_BYTES, 1, &buffer, err));
-    const dsc_status status = dsc_ckpt_verify(io, alloc, step_dir, buffer, err);
-    dsc_alloc_free(alloc, buffer);
-    return status;
-}
-
-static dsc_status hash_tensor(dsc_sha256 *sha, const dsc_safetensors *file, const dsc_safetensors_entry *entry,
-                              float *buffer, dsc_error *err)
-{
-    const int64_t room = CKPT_BLOCK_BYTES / 4;
-    for (int64_t first = 0; first < entry->count; first += room) {
-        const int64_t count = dsc_min_i64(room, entry->count - first);
-        DSC_TRY(dsc_safetensors_read_f32(file, entry, first, count, buffer, err));
-        dsc_sha256_update(sha, buffer, (size_t)count * 4);
-    }
-    return DSC_OK;
-}
-
-/* name, NUL, number of dimensions (uint32), each dimension (uint64), then master or fp32 weights, moments (m, v);
- * all little-endian. A frozen tensor has only its weights. */
-static dsc_status hash_state(dsc_sha256 *sha, const ckpt_reader *reader, const dsc_safetensors_entry *weights,
-                             float *buffer, dsc_error *err)
-{
-    const uint32_t dims = (uint32_t)weights->desc.dim_count;
-    dsc_sha256_update(sha, weights->name, strlen(weights->name) + 1);
-    dsc_sha256_update(sha, &dims, sizeof dims);
-    for (uint32_t d = 0; d < dims; d++)
-        dsc_sha256_update(sha, &weights->desc.dim[d], 8);
-    const dsc_safetensors_entry *master = dsc_ckpt_reader_find(reader, CKPT_MASTER, weights->name, NULL);
-    if (master != NULL)
-        DSC_TRY(hash_tensor(sha, reader->file[CKPT_OPTIMIZER], master, buffer, err));
+    if (reader->part != NULL)
+        dsc_io_expect(&reader->part[tensor->file], block->count * each, dsc_ckpt_reader_offset(reader, block));
     else
-        DSC_TRY(hash_tensor(sha, reader->file[CKPT_MODEL], weights, buffer, err));
-    for (int plane = CKPT_MOMENT1; plane < CKPT_PLANE_COUNT; plane++) {
-        const dsc_safetensors_entry *moment = dsc_ckpt_reader_find(reader, (ckpt_plane)plane, weights->name, NULL);
-        if (moment != NULL)
-            DSC_TRY(hash_tensor(sha, reader->file[CKPT_OPTIMIZER], moment, buffer, err));
-    }
-    return DSC_OK;
-}
-
-dsc_status dsc_checkpoint_hash(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char hex[65], dsc_error *err)
-{
-    ckpt_reader reader;
-    float *buffer = NULL;
-    dsc_sha256 sha;
-    uint8_t digest[32];
-    DSC_TRY(dsc_ckpt_reader_open(io, alloc, step_dir, &reader, err));
-    dsc_status status = dsc_alloc_zeroed(alloc, DSC_TAG_IO, CKPT_BLOCK_BYTES, 1, &buffer, err);
-    dsc_sha256_init(&sha);
-    for (int64_t t = 0; t < dsc_safetensors_count(reader.file[CKPT_MODEL]) && status == DSC_OK; t++)
-        status = hash_state(&sha, &reader, dsc_safetensors_at(reader.file[CKPT_MODEL], t), buffer, err);
-    const uint64_t step = (uint64_t)reader.manifest.state.step;
-    dsc_sha256_update(&sha, &step, sizeof step);
-    dsc_sha256_final(&sha, digest);
-    dsc_hex(hex, digest, sizeof digest);
-    dsc_alloc_free(alloc, buffer);
-    dsc_ckpt_reader_close(&reader);
-    return status;
+        dsc_safetensors_expect(file, dsc_safetensors_find(file, tensor->name), block->first * each,
+                               block->count * each);
 }

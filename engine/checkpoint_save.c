@@ -1,20 +1,22 @@
 /* checkpoint_save.c - collective save: every owner writes its byte ranges, rank 0 makes and commits the folder.
  *
  * After each phase all ranks agree (dsc_checkpoint_agree); whatever fails, rank 0 takes the half-made folder away. How
- * a folder becomes a checkpoint, and what happens to one that is there already, is in checkpoint_commit.c.
+ * a folder becomes a checkpoint, and what happens to one that is there already, is in checkpoint_commit.c. Where hosts
+ * have folders of their own (checkpoint_hosts.h) the first rank of each does there what rank 0 does of one.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "engine/checkpoint_save.h"
+#include "engine/checkpoint_spread.h"
 
-/* ---- rank 0: folder and files ---- */
+/* ---- a folder's first rank: folder and files ---- */
 
 /* Of the whole folder: a block takes 32 bytes of tensor and 64 of text in the manifest at most. */
 static int64_t folder_bytes(const ckpt_save *s)
 {
     int64_t bytes = 1 << 20;
     for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
-        bytes += s->plan[f].file_bytes + s->plan[f].file_bytes / (CKPT_BLOCK_BYTES / 64);
+        bytes += s->plan[f].file_bytes + s->info[f].bytes / (CKPT_BLOCK_BYTES / 64);
     return bytes;
 }
 
@@ -50,26 +52,34 @@ dsc_status dsc_ckpt_save_begin(ckpt_save *s, dsc_error *err)
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = dsc_ckpt_save_plan(s, &mine);
     DSC_TRY(dsc_checkpoint_agree(s->c, status, &mine, err));
-    status = dsc_comm_rank(s->c->comm) == 0 ? make_files(s, &mine) : DSC_OK;
+    status = dsc_ckpt_save_leads(s) ? make_files(s, &mine) : DSC_OK;
     return dsc_checkpoint_agree(s->c, status, &mine, err);
 }
 
 /* ---- the manifest ---- */
 
-/* Rank 0 takes every rank's blocks, in order of ranks. */
-dsc_status dsc_ckpt_save_collect(ckpt_save *s, dsc_error *err)
+/* `to` takes every rank's blocks, in order of ranks. */
+static dsc_status collect(ckpt_save *s, int32_t to, dsc_error *err)
 {
     const dsc_checkpoint_ctx *c = s->c;
     const int32_t size = dsc_comm_size(c->comm), rank = dsc_comm_rank(c->comm);
     const int64_t *first = s->first_block, each = (int64_t)sizeof *s->block;
-    if (rank != 0) {
+    if (rank != to) {
         const int64_t bytes = (first[rank + 1] - first[rank]) * each;
-        return dsc_comm_send(c->comm, DSC_CHANNEL_CONTROL, s->block, bytes, 0, NULL, err);
+        return dsc_comm_send(c->comm, DSC_CHANNEL_CONTROL, s->block, bytes, to, NULL, err);
     }
-    memcpy(s->all, s->block, (size_t)(first[1] * each));
-    for (int32_t r = 1; r < size; r++)
-        DSC_TRY(dsc_comm_recv(c->comm, DSC_CHANNEL_CONTROL, s->all + first[r], (first[r + 1] - first[r]) * each, r,
-                              NULL, err));
+    memcpy(s->all + first[rank], s->block, (size_t)((first[rank + 1] - first[rank]) * each));
+    for (int32_t r = 0; r < size; r++)
+        if (r != rank)
+            DSC_TRY(dsc_comm_recv(c->comm, DSC_CHANNEL_CONTROL, s->all + first[r], (first[r + 1] - first[r]) * each, r,
+                                  NULL, err));
+    return DSC_OK;
+}
+
+dsc_status dsc_ckpt_save_collect(ckpt_save *s, dsc_error *err)
+{
+    for (int32_t h = 0; h < s->hosts.count; h++)
+        DSC_TRY(collect(s, dsc_ckpt_leader(&s->hosts, h), err));
     return DSC_OK;
 }
 
@@ -95,9 +105,10 @@ static void remove_older(ckpt_save *s)
                        err.message);
 }
 
-dsc_status dsc_ckpt_save_commit(ckpt_save *s, dsc_error *err)
+static dsc_status prepare(ckpt_save *s, dsc_error *err)
 {
     const dsc_checkpoint_ctx *c = s->c;
+    ckpt_parts parts;
     char *text = NULL;
     int64_t bytes;
     for (int f = CKPT_TENSOR_FILE_COUNT; f < CKPT_FILE_COUNT; f++) {
@@ -106,13 +117,57 @@ dsc_status dsc_ckpt_save_commit(ckpt_save *s, dsc_error *err)
             DSC_TRY(dsc_ckpt_commit_file(&s->commit, dsc_ckpt_file_name[f], small, bytes, err));
     }
     dsc_ckpt_save_sort(s);
-    DSC_TRY(dsc_ckpt_manifest_write(c->alloc, s->state, &s->entries, s->info, s->sorted,
+    DSC_TRY(dsc_ckpt_manifest_write(c->alloc, s->state, &s->entries, s->info, dsc_ckpt_save_parts(s, &parts), s->sorted,
                                     s->first_block[dsc_comm_size(c->comm)], &text, &bytes, err));
-    const dsc_status status = dsc_ckpt_commit_finish(&s->commit, text, bytes, err);
+    const dsc_status status = dsc_ckpt_commit_prepare(&s->commit, text, bytes, err);
     dsc_alloc_free(c->alloc, text);
-    if (status == DSC_OK)
-        remove_older(s);
     return status;
+}
+
+/* ---- the commit ---- */
+
+enum { PREPARE, NAME, ANNOUNCE, REMOVE_OLDER, STAGES };
+
+int dsc_ckpt_save_stages(const ckpt_save *s) { return s->hosts.count > 1 ? STAGES : 1; }
+
+static dsc_status commit_stage(ckpt_save *s, int stage, dsc_error *err)
+{
+    switch (stage) {
+    case PREPARE: return prepare(s, err);
+    case NAME: return dsc_ckpt_commit_name(&s->commit, err);
+    case ANNOUNCE: return dsc_ckpt_commit_announce(&s->commit, err);
+    default: break;
+    }
+    remove_older(s);
+    return DSC_OK;
+}
+
+dsc_status dsc_ckpt_save_commit(ckpt_save *s, int stage, dsc_error *err)
+{
+    const int last = s->hosts.count > 1 ? stage : STAGES - 1;
+    for (; stage <= last && dsc_ckpt_save_leads(s); stage++)
+        DSC_TRY(commit_stage(s, stage, err));
+    return DSC_OK;
+}
+
+static bool is_peers(dsc_status status)
+{
+    return status == DSC_ERR_PEER || status == DSC_ERR_STUCK || status == DSC_ERR_COMM;
+}
+
+/* When a rank is lost while others learn the verdict, they may have gone on: then what has its name stays, since
+ * another host may have announced it and removed what is older. */
+dsc_status dsc_ckpt_save_agree(ckpt_save *s, int stage, dsc_status mine, const dsc_error *my_error, dsc_error *err)
+{
+    const dsc_status status = dsc_checkpoint_agree(s->c, mine, my_error, err);
+    if (s->hosts.count > 1 && (status == DSC_OK ? stage >= ANNOUNCE : stage >= NAME && is_peers(status)))
+        dsc_ckpt_commit_settle(&s->commit);
+    return status;
+}
+
+bool dsc_ckpt_save_undoes(const ckpt_save *s, int stage, bool done)
+{
+    return dsc_ckpt_save_leads(s) && (s->hosts.count > 1 ? stage < ANNOUNCE : !done);
 }
 
 /* ---- the whole ---- */
@@ -124,7 +179,15 @@ void dsc_ckpt_save_undo(ckpt_save *s)
     (void)!dsc_checkpoint_agree(s->c, DSC_OK, NULL, NULL);
 }
 
-/* The checkpoint that this run was loaded from is what it would save now: rank 0 looks whether it is still there. */
+dsc_status dsc_ckpt_save_meet(ckpt_save *s, dsc_error *err)
+{
+    DSC_TRY(dsc_ckpt_hosts_open(s->c, s->commit.dir, &s->hosts, err));
+    s->commit.part = s->hosts.count > 1;
+    return DSC_OK;
+}
+
+/* The checkpoint that this run was loaded from is what it would save now: is it still there? A host that has no folder
+ * of it needs none. */
 dsc_status dsc_ckpt_save_keep(ckpt_save *s, bool *kept, dsc_error *err)
 {
     const dsc_checkpoint_ctx *c = s->c;
@@ -133,7 +196,9 @@ dsc_status dsc_ckpt_save_keep(ckpt_save *s, bool *kept, dsc_error *err)
     *kept = false;
     if (s->commit.resumed_step != s->state->step)
         return DSC_OK;
-    if (dsc_comm_rank(c->comm) == 0)
+    if (s->hosts.count > 1)
+        DSC_TRY(dsc_ckpt_parts_there(c, s->commit.step_dir, kept, err));
+    if (dsc_ckpt_save_leads(s) && (*kept || s->hosts.count == 1))
         status = dsc_ckpt_commit_keep_resumed(&s->commit, kept, &mine);
     DSC_TRY(dsc_checkpoint_agree(c, status, &mine, err));
     DSC_TRY(dsc_comm_broadcast(c->comm, DSC_CHANNEL_CONTROL, kept, (int64_t)sizeof *kept, 0, NULL, err));
@@ -149,13 +214,17 @@ static dsc_status write_and_commit(ckpt_save *s, dsc_error *err)
     dsc_status status = dsc_ckpt_save_slices(s, &mine);
     DSC_TRY(dsc_checkpoint_agree(s->c, status, &mine, err));
     DSC_TRY(dsc_ckpt_save_collect(s, err));
-    status = dsc_comm_rank(s->c->comm) == 0 ? dsc_ckpt_save_commit(s, &mine) : DSC_OK;
-    return dsc_checkpoint_agree(s->c, status, &mine, err);
+    for (int stage = 0; stage < dsc_ckpt_save_stages(s); stage++) {
+        status = dsc_ckpt_save_commit(s, stage, &mine);
+        DSC_TRY(dsc_ckpt_save_agree(s, stage, status, &mine, err));
+    }
+    return DSC_OK;
 }
 
 static dsc_status save(ckpt_save *s, dsc_error *err)
 {
     bool kept;
+    DSC_TRY(dsc_ckpt_save_meet(s, err));
     DSC_TRY(dsc_ckpt_save_keep(s, &kept, err));
     if (kept)
         return DSC_OK;

@@ -6,21 +6,24 @@
 
 #include <stdatomic.h>
 
+#include "engine/checkpoint_hosts.h"
 #include "engine/checkpoint_writer.h"
 
 typedef struct ckpt_save {
     const dsc_checkpoint_ctx *c;  /* borrowed */
     const dsc_run_state *state;   /* borrowed */
+    ckpt_hosts hosts;
     ckpt_commit commit;
     ckpt_entries entries;
-    dsc_safetensors_plan plan[CKPT_TENSOR_FILE_COUNT];
+    dsc_safetensors_plan plan[CKPT_TENSOR_FILE_COUNT]; /* of this folder: where only a part is, of the part's files */
     ckpt_writer writer;
     ckpt_file_info info[CKPT_FILE_COUNT];
     int64_t *first_block; /* [W + 1] where each rank's blocks start in a list of all */
     ckpt_block *block;    /* this rank's */
-    /* Rank 0: */
+    /* The first rank of each folder: */
     ckpt_block *all, *sorted; /* every rank's, in order of ranks and in order of tensors */
     int64_t *first_of_entry;
+    int32_t *part_of; /* [sorted] where there are several folders */
 } ckpt_save;
 
 /* Whatever can be known before a byte is written: what lies where, and that it can be read back. *out is owned by the
@@ -31,8 +34,12 @@ dsc_status dsc_ckpt_save_plan(ckpt_save *s, dsc_error *err);
 void dsc_ckpt_save_close(ckpt_save **save);
 /* The model's config.json and the run's ds_config.json, in the order of ckpt_file; NULL: there is none. */
 const char *dsc_ckpt_save_text(const ckpt_save *s, ckpt_file f, int64_t *bytes);
-/* Rank 0, when `all` is filled: `sorted`, by tensor and position. */
+/* Whether this rank makes and commits its folder. */
+bool dsc_ckpt_save_leads(const ckpt_save *s);
+/* It, when `all` is filled: `sorted`, by tensor and position. */
 void dsc_ckpt_save_sort(ckpt_save *s);
+/* Of its manifest; NULL: the folder has everything. `out` is where it is put. */
+const ckpt_parts *dsc_ckpt_save_parts(const ckpt_save *s, ckpt_parts *out);
 
 /* ---- this rank's slices ---- */
 
@@ -61,15 +68,27 @@ dsc_status dsc_ckpt_save_slices(ckpt_save *s, dsc_error *err);
 
 /* ---- phases, collective ---- */
 
-/* Rank 0 makes folder and files. */
-dsc_status dsc_ckpt_save_begin(ckpt_save *s, dsc_error *err);
-/* Rank 0 gets every rank's hashes. */
-dsc_status dsc_ckpt_save_collect(ckpt_save *s, dsc_error *err);
-/* Rank 0 alone: the manifest and the commit; then what is not kept is removed. */
-dsc_status dsc_ckpt_save_commit(ckpt_save *s, dsc_error *err);
-/* After a failure that all ranks know of: rank 0 undoes what was done, the others wait for it. */
-void dsc_ckpt_save_undo(ckpt_save *s);
+/* Which ranks share a folder; first of all. */
+dsc_status dsc_ckpt_save_meet(ckpt_save *s, dsc_error *err);
 /* *kept: the step is the one that this run was loaded from, and there; nothing is to be done. */
 dsc_status dsc_ckpt_save_keep(ckpt_save *s, bool *kept, dsc_error *err);
+/* Folders and files are made. */
+dsc_status dsc_ckpt_save_begin(ckpt_save *s, dsc_error *err);
+/* The first rank of each folder gets every rank's hashes. */
+dsc_status dsc_ckpt_save_collect(ckpt_save *s, dsc_error *err);
+
+/* Not collective: stage 0, 1, ... of the commit, which is the first rank's of each folder; others do nothing. Before
+ * the next stage all ranks agree. One folder has one stage. Of several each is prepared before one has its name, all
+ * have it before one is announced, and nothing older goes before all are: so whatever is cut short, some step is whole
+ * on all hosts. */
+int dsc_ckpt_save_stages(const ckpt_save *s);
+dsc_status dsc_ckpt_save_commit(ckpt_save *s, int stage, dsc_error *err);
+/* The agreement. */
+dsc_status dsc_ckpt_save_agree(ckpt_save *s, int stage, dsc_status mine, const dsc_error *my_error, dsc_error *err);
+/* Not collective: whether a save that is given up in the middle of this stage may be undone; `done`: the stage has come
+ * to its end here. */
+bool dsc_ckpt_save_undoes(const ckpt_save *s, int stage, bool done);
+/* After a failure: what was done is undone, and ranks wait for it. */
+void dsc_ckpt_save_undo(ckpt_save *s);
 
 #endif

@@ -34,6 +34,41 @@ static dsc_status plan_file(ckpt_save *s, int f, dsc_error *err)
     return DSC_OK;
 }
 
+bool dsc_ckpt_save_leads(const ckpt_save *s)
+{
+    return dsc_ckpt_leader(&s->hosts, s->hosts.mine) == dsc_comm_rank(s->c->comm);
+}
+
+/* A part's file has its blocks behind the header of the whole one, in the manifest's order: where this rank's begin
+ * takes the place of where the tensor does. */
+static void place_part(ckpt_save *s, int f)
+{
+    const int32_t size = dsc_comm_size(s->c->comm), rank = dsc_comm_rank(s->c->comm);
+    dsc_safetensors_plan *plan = &s->plan[f];
+    int64_t at = plan->header_bytes;
+    for (int32_t e = 0; e < s->entries.count; e++) {
+        const ckpt_entry *entry = &s->entries.entry[e];
+        for (int32_t r = 0; r < size && entry->file == (ckpt_file)f; r++) {
+            int64_t first = 0;
+            if (dsc_ckpt_host_of(&s->hosts, r) != s->hosts.mine)
+                continue;
+            const int64_t each = (int64_t)dsc_dtype_bytes(entry->dtype);
+            const int64_t span = dsc_ckpt_span_of_rank(s->c->layout, entry, r, &first);
+            if (r == rank)
+                plan->offset[entry->index_in_file] = at - first * each;
+            at += span * each;
+        }
+    }
+    plan->file_bytes = at;
+}
+
+const ckpt_parts *dsc_ckpt_save_parts(const ckpt_save *s, ckpt_parts *out)
+{
+    *out = (ckpt_parts){ .count = s->hosts.count, .index = s->hosts.mine, .host = s->hosts.name,
+                         .of_block = s->part_of };
+    return s->hosts.count > 1 ? out : NULL;
+}
+
 static dsc_status plan_blocks(ckpt_save *s, dsc_error *err)
 {
     const dsc_checkpoint_ctx *c = s->c;
@@ -44,8 +79,10 @@ static dsc_status plan_blocks(ckpt_save *s, dsc_error *err)
     const int64_t mine = s->first_block[rank + 1] - s->first_block[rank];
     DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, mine, sizeof *s->block, &s->block, err));
     dsc_ckpt_blocks_of_rank(c->layout, &s->entries, rank, s->block);
-    if (rank != 0)
+    if (!dsc_ckpt_save_leads(s))
         return DSC_OK;
+    if (s->hosts.count > 1)
+        DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, s->first_block[size], sizeof *s->part_of, &s->part_of, err));
     DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, s->entries.count + 1, sizeof *s->first_of_entry, &s->first_of_entry,
                              err));
     DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, s->first_block[size], sizeof *s->all, &s->all, err));
@@ -55,15 +92,21 @@ static dsc_status plan_blocks(ckpt_save *s, dsc_error *err)
 /* By tensor, then by position. Within a tensor, owners follow each other, so the order of ranks is already right. */
 void dsc_ckpt_save_sort(ckpt_save *s)
 {
-    const int64_t count = s->first_block[dsc_comm_size(s->c->comm)];
+    const int32_t size = dsc_comm_size(s->c->comm);
+    const int64_t count = s->first_block[size];
     int64_t *next = s->first_of_entry; /* where the next block of each entry goes */
     memset(next, 0, (size_t)(s->entries.count + 1) * sizeof *next);
     for (int64_t i = 0; i < count; i++)
         next[s->all[i].entry + 1]++;
     for (int32_t e = 0; e < s->entries.count; e++)
         next[e + 1] += next[e];
-    for (int64_t i = 0; i < count; i++)
-        s->sorted[next[s->all[i].entry]++] = s->all[i];
+    for (int32_t r = 0; r < size; r++)
+        for (int64_t i = s->first_block[r]; i < s->first_block[r + 1]; i++) {
+            const int64_t to = next[s->all[i].entry]++;
+            s->sorted[to] = s->all[i];
+            if (s->part_of != NULL)
+                s->part_of[to] = dsc_ckpt_host_of(&s->hosts, r);
+        }
 }
 
 /* ---- small files ---- */
@@ -102,7 +145,9 @@ static dsc_status check_manifest(ckpt_save *s, dsc_error *err)
     for (int32_t r = 0; r < size; r++)
         dsc_ckpt_blocks_of_rank(s->c->layout, &s->entries, r, s->all + s->first_block[r]);
     dsc_ckpt_save_sort(s);
-    return dsc_ckpt_manifest_check(s->state, &s->entries, s->info, s->sorted, s->first_block[size], err);
+    ckpt_parts parts;
+    return dsc_ckpt_manifest_check(s->state, &s->entries, s->info, dsc_ckpt_save_parts(s, &parts), s->sorted,
+                                   s->first_block[size], err);
 }
 
 dsc_status dsc_ckpt_save_plan(ckpt_save *s, dsc_error *err)
@@ -110,8 +155,10 @@ dsc_status dsc_ckpt_save_plan(ckpt_save *s, dsc_error *err)
     DSC_TRY(dsc_ckpt_entries_open(s->c->alloc, s->c->layout, s->state, &s->entries, err));
     for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
         DSC_TRY(plan_file(s, f, err));
+    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT && s->hosts.count > 1; f++)
+        place_part(s, f);
     DSC_TRY(plan_blocks(s, err));
-    if (dsc_comm_rank(s->c->comm) != 0)
+    if (!dsc_ckpt_save_leads(s))
         return DSC_OK;
     DSC_TRY(plan_texts(s, err));
     return check_manifest(s, err);
@@ -142,6 +189,8 @@ void dsc_ckpt_save_close(ckpt_save **save)
     for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
         dsc_safetensors_plan_close(&s->plan[f]);
     dsc_ckpt_entries_close(&s->entries);
+    dsc_ckpt_hosts_close(&s->hosts);
+    dsc_alloc_free(alloc, s->part_of);
     dsc_alloc_free(alloc, s->first_of_entry);
     dsc_alloc_free(alloc, s->sorted);
     dsc_alloc_free(alloc, s->all);

@@ -102,7 +102,7 @@ static const ckpt_block *walk(const ckpt_take *t, walker *w, int32_t lane, int32
             while (w->at < w->span.tensor->block_count) {
                 const ckpt_block *block = &blocks[w->at++];
                 if (block->first + block->count > w->span.first && block->first < w->span.first + w->span.count &&
-                    w->number++ / LANE_RUN % lanes == lane)
+                    dsc_ckpt_reader_has(t->reader, block) && w->number++ / LANE_RUN % lanes == lane)
                     return block;
             }
         }
@@ -243,4 +243,100 @@ dsc_status dsc_ckpt_take(const ckpt_take *t, bool copy, dsc_error *err)
     }
     DSC_TRY(status);
     return dsc_stream_sync(c->stream, err);
+}
+
+/* ---- blocks that other hosts have ---- */
+
+/* No rank waits longer for the others than for so many. */
+#define SENT_AT_ONCE 1024
+
+typedef struct post {
+    const ckpt_take *t;
+    bool copy;
+    char *buffer;            /* a block and a byte: whether it is one */
+    const ckpt_block *inside; /* the buffer, of who sends */
+    int64_t count;           /* blocks sent so far, by all */
+    dsc_status status;       /* of this rank's own blocks: the exchange goes on */
+    dsc_error error;
+} post;
+
+static dsc_status send_block(post *p, const ckpt_block *block, int64_t bytes, int32_t to, dsc_error *err)
+{
+    if (p->status == DSC_OK && p->inside != block) {
+        p->status = dsc_ckpt_reader_block(p->t->reader, block, p->buffer, &p->error);
+        p->inside = block;
+    }
+    p->buffer[bytes] = p->status == DSC_OK;
+    return dsc_comm_send(p->t->c->comm, DSC_CHANNEL_CONTROL, p->buffer, bytes + 1, to, NULL, err);
+}
+
+static dsc_status receive_block(post *p, const span *own, const ckpt_block *block, int64_t bytes, int32_t from,
+                                dsc_error *err)
+{
+    p->inside = NULL;
+    DSC_TRY(dsc_comm_recv(p->t->c->comm, DSC_CHANNEL_CONTROL, p->buffer, bytes + 1, from, NULL, err));
+    if (!p->buffer[bytes] || p->status != DSC_OK)
+        return DSC_OK; /* the sender says why */
+    p->status = dsc_ckpt_reader_check(p->t->reader, block, p->buffer, &p->error);
+    if (p->status == DSC_OK && p->copy)
+        p->status = put_block(p->t, own, block, p->buffer, &p->error);
+    return DSC_OK;
+}
+
+/* To the ranks [low, high] whose slices it meets, as far as they have it not. All ranks do this in one order. */
+static dsc_status pass_on(post *p, const span *own, const ckpt_block *block, int32_t low, int32_t high, dsc_error *err)
+{
+    const ckpt_spread *spread = p->t->spread;
+    dsc_comm *comm = p->t->c->comm;
+    const int32_t part = dsc_ckpt_part_of(&p->t->reader->manifest, block), from = spread->first_with[part];
+    const int64_t bytes = block->count * (int64_t)dsc_dtype_bytes(own->tensor->dtype);
+    for (int32_t to = low; to <= high; to++) {
+        if (spread->part_of_rank[to] == part)
+            continue;
+        if (dsc_comm_rank(comm) == from)
+            DSC_TRY(send_block(p, block, bytes, to, err));
+        else if (dsc_comm_rank(comm) == to)
+            DSC_TRY(receive_block(p, own, block, bytes, from, err));
+        if (++p->count % SENT_AT_ONCE == 0)
+            DSC_TRY(dsc_comm_barrier(comm, DSC_CHANNEL_CONTROL, NULL, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status pass_on_tensor(post *p, int32_t index, ckpt_plane plane, dsc_error *err)
+{
+    const ckpt_take *t = p->t;
+    const dsc_layout_tensor *tensor = &t->c->layout->tensor[index];
+    const int64_t slice = t->c->layout->group[tensor->group].slice;
+    const bool factors = dsc_ckpt_is_factors(plane);
+    span own = { .tensor = NULL };
+    if (!find_span(t, index, plane, &own)) { /* none of it is this rank's, or none of it is anybody's */
+        if (!find_target(t, tensor, t->c->layout->group[tensor->group].trainable, plane, &own) ||
+            dsc_ckpt_reader_find(t->reader, plane, tensor->spec->name, &own.tensor) == NULL)
+            return DSC_OK;
+    }
+    if (own.only_verified)
+        return DSC_OK; /* by who has it */
+    const ckpt_block *block = t->reader->manifest.block + own.tensor->first_block;
+    for (int64_t b = 0; b < own.tensor->block_count; b++, block++) {
+        const int64_t low = (tensor->offset + block->first) / slice;
+        const int64_t high = (tensor->offset + block->first + block->count - 1) / slice;
+        DSC_TRY(pass_on(p, &own, block, factors ? 0 : (int32_t)low,
+                        factors ? dsc_comm_size(t->c->comm) - 1 : (int32_t)high, err));
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_ckpt_take_sent(const ckpt_take *t, bool copy, dsc_error *err)
+{
+    post p = { .t = t, .copy = copy, .buffer = t->c->buffer.ptr, .error = DSC_ERROR_INIT };
+    for (int32_t index = 0; index < t->c->layout->tensor_count; index++)
+        for (int plane = 0; plane < CKPT_PLANE_COUNT; plane++)
+            DSC_TRY(pass_on_tensor(&p, index, (ckpt_plane)plane, err));
+    if (p.status != DSC_OK) {
+        if (err != NULL)
+            *err = p.error;
+        return p.status;
+    }
+    return dsc_stream_sync(t->c->stream, err);
 }

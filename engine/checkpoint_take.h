@@ -3,7 +3,7 @@
 #ifndef DSC_ENGINE_CHECKPOINT_TAKE_H
 #define DSC_ENGINE_CHECKPOINT_TAKE_H
 
-#include "engine/checkpoint_internal.h"
+#include "engine/checkpoint_spread.h"
 
 typedef struct ckpt_take {
     const dsc_checkpoint_ctx *c;
@@ -11,9 +11,12 @@ typedef struct ckpt_take {
     const char *step_dir;
     dsc_dtype dtype; /* this run's compute dtype */
     dsc_recipe recipe;
+    const ckpt_spread *spread; /* who has what; NULL: everybody has everything */
 } ckpt_take;
 
-/* One pass: every block is verified, and with `copy` its part of the slices then written. */
+/* One pass: every block that is here is verified, and with `copy` its part of the slices then written. */
 DSC_MUST_USE dsc_status dsc_ckpt_take(const ckpt_take *t, bool copy, dsc_error *err);
+/* Collective, with t->spread: the same of blocks that are not, from who has them; a block at a time. */
+DSC_MUST_USE dsc_status dsc_ckpt_take_sent(const ckpt_take *t, bool copy, dsc_error *err);
 
 #endif

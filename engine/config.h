@@ -232,6 +232,7 @@ typedef struct dsc_own_config {
     int64_t keep_last;          /* newest checkpoints that stay, 0: all */
     int64_t keep_every;         /* steps that stay beside them, 0: none */
     bool save_async;            /* written while training goes on */
+    bool node_local;            /* checkpoint.use_node_local_storage: hosts may have folders of their own */
     bool save_failure_stops;    /* "save_failure": "stop"; else the run goes on */
     char load[DSC_CONFIG_TEXT]; /* "", a folder, "latest" or "auto" */
     bool shuffle;

@@ -307,6 +307,10 @@ static dsc_status check_mics(dsc_config_parse_state *s)
     if (zero->hpz_partition_size > 1)
         return dsc_config_not_built(s, DSC_ID_MICS, "%lld beside zero_hpz_partition_size is not supported in this "
                                     "version: keep one of them", (long long)zero->mics_shard_size);
+    if (s->config->own.node_local)
+        return dsc_config_not_built(s, DSC_ID_NODE_LOCAL, "not supported beside mics_shard_size %lld, of whose groups "
+                                    "only the first saves: save to a folder that all hosts see, or use stage 3 alone",
+                                    (long long)zero->mics_shard_size);
     return DSC_OK;
 }
 

@@ -204,6 +204,7 @@ void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
         .eval_patience = config->own.eval_patience,
         .tokenizer = engine->tokenizer,
         .curriculum = config->curriculum.enabled,
+        .node_local = config->own.node_local,
     };
 }
 

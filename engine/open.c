@@ -372,11 +372,12 @@ static dsc_status create(const dsc_engine_options *options, dsc_engine **out, ds
 /* What a save or load takes for its lists while it runs. */
 static int64_t checkpoint_bytes(const dsc_engine *engine)
 {
-    const bool saves = engine->config.own.save[0] != 0, loads = engine->config.own.load[0] != 0;
-    if (engine->zero == NULL || (!saves && !loads))
+    const dsc_checkpoint_uses uses = { .saves = engine->config.own.save[0] != 0,
+                                       .loads = engine->config.own.load[0] != 0,
+                                       .node_local = engine->config.own.node_local };
+    if (engine->zero == NULL || (!uses.saves && !uses.loads))
         return 0;
-    return dsc_checkpoint_plan_bytes(&engine->layout, dsc_engine_dtype(engine), engine->config.optimizer.recipe,
-                                     saves, loads);
+    return dsc_checkpoint_plan_bytes(&engine->layout, dsc_engine_dtype(engine), engine->config.optimizer.recipe, &uses);
 }
 
 /* Small structures and library scratch are known exactly only now; both are in place before the first step. Where

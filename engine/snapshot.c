@@ -24,6 +24,7 @@ static void checkpoint_ctx(dsc_engine *engine, dsc_checkpoint_ctx *ctx)
                                  .config_bytes = engine->config_bytes,
                                  .keep = { .last = engine->config.own.keep_last,
                                            .every = engine->config.own.keep_every },
+                                 .node_local = engine->config.own.node_local,
                                  .threads = engine->threads,
                                  .buffer = engine->io_buf };
     dsc_zero_swap swap = { 0 };

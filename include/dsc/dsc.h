@@ -301,6 +301,7 @@ typedef struct dsc_run_info {
     int64_t eval_patience;   /* evaluations in a row without a lower loss that end the run, 0: never */
     const char *tokenizer;   /* a tokenizer.json or its folder, which texts are read by; "": a byte is a token */
     bool curriculum;         /* samples of the first steps are shorter */
+    bool node_local; /* checkpoint.use_node_local_storage: hosts may have checkpoint folders of their own */
 } dsc_run_info;
 DSC_API void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info); /* struct_bytes set by the caller */
 

@@ -385,10 +385,31 @@ static void take_measure(cw_rank *rank, const dsc_alloc_stats *before, bool save
     dsc_alloc_stats_get(rank->engine->alloc, &after);
     CW_CHECK(before->live_count == after.live_count);
     const dsc_dtype dtype = rank->options->bf16 ? DSC_BF16 : DSC_F32;
+    const dsc_checkpoint_uses uses = { .saves = saves, .loads = loads, .node_local = rank->options->node_local };
     if (rank->rank == 0)
         *(measure *)rank->user =
-            (measure){ dsc_checkpoint_plan_bytes(&rank->engine->layout, dtype, DSC_RECIPE_ADAMW, saves, loads),
+            (measure){ dsc_checkpoint_plan_bytes(&rank->engine->layout, dtype, DSC_RECIPE_ADAMW, &uses),
                        after.tier_peak_bytes[DSC_TIER_HOST] - before->tier_current_bytes[DSC_TIER_HOST] };
+}
+
+/* The folder of a host that has a disk of its own. */
+static const char *host_folder(int32_t host)
+{
+    char name[32];
+    snprintf(name, sizeof name, "host-%d", (int)host);
+    return cw_path(dir, name);
+}
+
+/* Where a rank saves: the last two are on one host; and where it loads: there rank 0 is on a host that has nothing. */
+static const char *saves_to(const cw_rank *rank)
+{
+    const int32_t last = rank->options->world > 1 ? rank->options->world - 2 : 0;
+    return rank->options->node_local ? host_folder(rank->rank < last ? rank->rank : last) : dir;
+}
+static const char *loads_from(const cw_rank *rank)
+{
+    const int32_t host = rank->options->world > 1 ? rank->rank - 1 : 0;
+    return rank->options->node_local ? host_folder(host) : dir;
 }
 
 static dsc_status measure_save(cw_rank *rank, dsc_error *err)
@@ -396,7 +417,7 @@ static dsc_status measure_save(cw_rank *rank, dsc_error *err)
     dsc_alloc_stats before;
     DSC_TRY(cw_train(rank, 1, err));
     dsc_alloc_stats_get(rank->engine->alloc, &before);
-    DSC_TRY(cw_save(rank, dir, err));
+    DSC_TRY(cw_save(rank, saves_to(rank), err));
     take_measure(rank, &before, true, false);
     return DSC_OK;
 }
@@ -406,8 +427,8 @@ static dsc_status measure_both(cw_rank *rank, dsc_error *err)
     dsc_alloc_stats before;
     DSC_TRY(cw_train(rank, 1, err));
     dsc_alloc_stats_get(rank->engine->alloc, &before);
-    DSC_TRY(dsc_engine_save(rank->engine, dir, err));
-    DSC_TRY(dsc_engine_load(rank->engine, dir, err));
+    DSC_TRY(dsc_engine_save(rank->engine, saves_to(rank), err));
+    DSC_TRY(dsc_engine_load(rank->engine, loads_from(rank), err));
     take_measure(rank, &before, true, true);
     return DSC_OK;
 }
@@ -420,13 +441,17 @@ static void memory_is_planned(void **state)
         dsc_model *deep = toy_model_open(3, sizes[i].width, sizes[i].blocks, false);
         for (int bf16 = 0; bf16 < 2; bf16++)
             for (int32_t world = 1; world <= 4; world += 3) {
-                for (int how = 0; how < 3; how++) { /* a save, one beside training, a save and a load */
+                /* A save, one beside training, a save and a load; and of parts. */
+                for (int how = 0; how < (bf16 && world > 1 ? 6 : 3); how++) {
                     measure m;
-                    run(&(cw_options){ .world = world, .stage = 3, .bf16 = bf16, .async = how == 1, .model = deep },
-                        how == 2 ? measure_both : measure_save, &m);
+                    run(&(cw_options){ .world = world, .stage = 3, .bf16 = bf16, .async = how % 3 == 1, .model = deep,
+                                       .node_local = how >= 3 },
+                        how % 3 == 2 ? measure_both : measure_save, &m);
                     assert_true(m.taken <= m.planned);
                     assert_true(m.taken > m.planned / 2);
                     cw_remove(cw_path(dir, "step-1"));
+                    for (int32_t host = 0; host < 4; host++)
+                        cw_remove(host_folder(host));
                 }
             }
         toy_model_close(deep);

@@ -172,6 +172,16 @@ static int teardown(void **state)
     return 0;
 }
 
+static bool apart; /* rank 0 is on one host, the others are on another, whose folder has another name here */
+static const char *seen_by(const char *path, int32_t rank)
+{
+    static _Thread_local char other[4096];
+    if (!apart || rank == 0)
+        return path;
+    snprintf(other, sizeof other, "%s-b", path);
+    return other;
+}
+
 typedef struct life {
     const char *load;    /* NULL: a fresh start */
     int64_t save[6];     /* at these steps; 0 ends */
@@ -183,7 +193,7 @@ static dsc_status live(cw_rank *rank, dsc_error *err)
     const life *l = rank->user;
     char hex[65];
     if (l->load != NULL)
-        DSC_TRY(dsc_engine_load(rank->engine, l->load, err));
+        DSC_TRY(dsc_engine_load(rank->engine, seen_by(l->load, rank->rank), err));
     for (int i = 0; l->save[i] != 0; i++) {
         DSC_TRY(cw_train(rank, l->save[i], err));
         cw_hash(rank, hex);
@@ -192,7 +202,7 @@ static dsc_status live(cw_rank *rank, dsc_error *err)
             memcpy(expected[l->save[i]], hex, 65);
         }
         dsc_error failure = DSC_ERROR_INIT;
-        const dsc_status status = cw_save(rank, save_dir, &failure);
+        const dsc_status status = cw_save(rank, seen_by(save_dir, rank->rank), &failure);
         if (status != DSC_OK && !l->may_fail) {
             *err = failure;
             return status;
@@ -211,6 +221,8 @@ static void live_once(life l, int32_t world)
 {
     cw_options options = two_ranks;
     options.async = async;
+    options.node_local = apart;
+    options.own = apart ? ", \"keep_last\": 1" : NULL;
     options.aio = "threads"; /* whose writes are this program's pwrite */
     options.model = model;
     options.world = world;
@@ -231,9 +243,55 @@ static bool is_whole(const char *step_dir)
     return strcmp(hex, expected[step]) == 0;
 }
 
+/* The step that `latest` of a host names, if all hosts have all of it and it is right; -1: none. */
+static int64_t whole_of(const char *run, const char *named_by)
+{
+    char name[64], found[4096];
+    const char *part[2];
+    dsc_error err = DSC_ERROR_INIT;
+    if (dsc_checkpoint_find(NULL, alloc, named_by, found, sizeof found, NULL) != DSC_OK)
+        return -1;
+    const int64_t step = dsc_ckpt_step_of(found);
+    snprintf(name, sizeof name, "step-%d", (int)step);
+    part[0] = cw_path(run, name);
+    part[1] = cw_path(seen_by(run, 1), name);
+    if (!cw_exists(part[0]) || !cw_exists(part[1]))
+        return -1;
+    const char *whole = cw_path(dir, "whole");
+    if (dsc_checkpoint_merge(NULL, alloc, part, 2, whole, &err) != DSC_OK)
+        return -1;
+    char hex[65];
+    CW_OK(dsc_checkpoint_hash(NULL, alloc, whole, hex, &err), &err);
+    CW_CHECK(strcmp(hex, expected[step]) == 0);
+    cw_remove(whole);
+    return step;
+}
+
+/* Of two hosts: what one of them announces is whole on both, or the other's is; what has a name verifies. */
+static void check_hosts(const char *run, int64_t saved)
+{
+    char name[64];
+    dsc_error err = DSC_ERROR_INIT;
+    for (int32_t host = 0; host < 2; host++)
+        for (int64_t step = 1; step < 8; step++) {
+            snprintf(name, sizeof name, "step-%d", (int)step);
+            const char *path = cw_path(seen_by(run, host), name);
+            if (cw_exists(path))
+                CW_OK(dsc_checkpoint_verify(NULL, alloc, path, &err), &err);
+        }
+    const int64_t a = whole_of(run, run), b = whole_of(run, seen_by(run, 1));
+    CW_CHECK((a > b ? a : b) >= saved || saved <= 0);
+    const bool named = cw_exists(cw_path(run, "latest")) || cw_exists(cw_path(seen_by(run, 1), "latest"));
+    CW_CHECK(!named || a > 0 || b > 0);
+}
+
 /* `saved`: the last step that a save has returned from. */
 static void check_crash(const char *run, int64_t saved)
 {
+    if (apart) {
+        check_hosts(run, saved);
+        return;
+    }
     char found[4096], name[64];
     dsc_error err = DSC_ERROR_INIT;
     for (int64_t step = 1; step < 8; step++) {
@@ -286,10 +344,12 @@ static void go_on_from_crashes(int64_t last_step, int64_t rounds)
         const int64_t count = i % (cfs_count(log) + 1);
         crash(log, count, seed + (uint64_t)i);
         save_dir = crash_run;
-        const bool started = cw_exists(cw_path(save_dir, "latest"));
-        const int64_t latest = started ? cw_latest(save_dir) : 0;
+        const bool here = cw_exists(cw_path(save_dir, "latest"));
+        const bool started = here || cw_exists(cw_path(seen_by(save_dir, 1), "latest"));
+        const int64_t latest = here && !apart ? cw_latest(save_dir) : 0;
         if (latest < last_step)
-            live_once((life){ .load = started ? save_dir : NULL, .save = { last_step } }, 1 + (int32_t)(i % 3));
+            live_once((life){ .load = started ? save_dir : NULL, .save = { last_step } },
+                      apart ? 2 : 1 + (int32_t)(i % 3));
         check_crash(save_dir, last_step);
         CW_CHECK(cw_latest(save_dir) == last_step);
     }
@@ -409,6 +469,39 @@ static void a_failed_fsync_and_its_undoing(void **state)
     }
 }
 
+/* Two hosts lose their power at once; each keeps the newest alone. */
+static void two_hosts(void **state)
+{
+    toy_model_close(model);
+    model = toy_model_open(3, 40, 1, true); /* of which both have some */
+    apart = true;
+    for (int i = 0; i < 2; i++) {
+        async = i == 1;
+        start_log();
+        live_once((life){ .save = { 1 + 3 * i, 2 + 3 * i, 3 + 3 * i } }, 2);
+        async = false;
+        check_log(i == 0 ? 6 : 1);
+        end_log();
+        cw_remove(save_dir);
+        cw_remove(seen_by(save_dir, 1));
+    }
+    apart = false;
+}
+
+static void two_hosts_go_on_after_any_crash(void **state)
+{
+    toy_model_close(model);
+    model = toy_model_open(3, 40, 1, true);
+    apart = true;
+    live_once((life){ .save = { 1 } }, 2);
+    start_log();
+    cfs_note(sys.log, CFS_MARK, "", NULL, 1, NULL, 0);
+    live_once((life){ .load = save_dir, .save = { 2 } }, 2);
+    go_on_from_crashes(2, cfs_count(sys.log) + 1);
+    end_log();
+    apart = false;
+}
+
 int main(void)
 {
     const char *given = getenv("DSC_TEST_SEED");
@@ -425,6 +518,8 @@ int main(void)
         TEST(the_same_step_is_kept),
         TEST(going_back_to_an_older_step),
         TEST(a_failed_fsync_and_its_undoing),
+        TEST(two_hosts),
+        TEST(two_hosts_go_on_after_any_crash),
     };
     const int failed = cmocka_run_group_tests_name("checkpoint_power", tests, NULL, NULL);
     fprintf(stderr, "# tried %lld states after a loss of power\n", (long long)states_in_all);

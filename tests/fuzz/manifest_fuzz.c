@@ -22,6 +22,7 @@ static void check_tensor(const ckpt_manifest *m, const ckpt_manifest_tensor *ten
         DSC_ASSERT(block[b].count > 0);
         DSC_ASSERT(block[b].count * (int64_t)dsc_dtype_bytes(tensor->dtype) <= CKPT_BLOCK_BYTES);
         DSC_ASSERT(&m->tensor[block[b].entry] == tensor);
+        DSC_ASSERT(dsc_ckpt_part_of(m, &block[b]) >= 0 && dsc_ckpt_part_of(m, &block[b]) < m->parts.count);
         at += block[b].count;
     }
     DSC_ASSERT(at == tensor->elements);
@@ -37,6 +38,8 @@ static void read_one(dsc_alloc *alloc, const char *text, int64_t bytes)
         return;
     DSC_ASSERT(m.state.step >= 0 && m.state.update_count <= m.state.step && m.state.world_size >= 1 &&
                m.state.shard_ranks >= 1);
+    DSC_ASSERT(m.parts.index >= 0 && m.parts.index < m.parts.count);
+    DSC_ASSERT((m.parts.count > 1) == (m.parts.host != NULL));
     for (int f = 0; f < CKPT_FILE_COUNT; f++)
         DSC_ASSERT(m.file[f].head_bytes <= dsc_max_i64(m.file[f].bytes, 0));
     for (int64_t t = 0; t < m.tensor_count; t++)

@@ -22,6 +22,7 @@ typedef struct cw_options {
     const char *files; /* folder for states, and parameters at stage 3, that are in files; NULL: in memory */
     bool own_samples; /* every rank's sums in its own order: bits depend on the world size */
     int64_t seed;     /* 0: 5 */
+    bool node_local;    /* ranks may have folders of their own */
     bool async;         /* cw_save starts a save and waits for it */
     const char *aio;    /* engine of long writes; NULL: auto */
     uint32_t caps_mask; /* 0: all */

@@ -203,6 +203,8 @@ static void not_built(void **state)
           DSC_ERR_CONFIG, "2 does not go with dsc.reproducible" },
         { "\"zero_optimization\":{\"stage\":3,\"mics_shard_size\":2,\"zero_hpz_partition_size\":2}",
           DSC_ERR_UNSUPPORTED, "beside zero_hpz_partition_size" },
+        { "\"zero_optimization\":{\"stage\":3,\"mics_shard_size\":2},\"checkpoint\":{\"use_node_local_storage\":true}",
+          DSC_ERR_UNSUPPORTED, "of whose groups only the first saves" },
         { "\"zero_optimization\":{\"stage\":1,\"find_unused_parameters\":true}", DSC_ERR_CONFIG, "a key of DDP" },
         { "\"zero_optimization\":{\"stage\":1,\"legacy_stage1\":true}", DSC_ERR_CONFIG, "legacy_stage1: true" },
         { "\"zero_optimization\":{\"stage\":1,\"offload_optimizer\":{\"buffer_size\":1}}", DSC_ERR_CONFIG,

@@ -9,6 +9,7 @@
 #include "tools/dsc/ckpt.h"
 
 #define PATH_BYTES CKPT_TOOL_PATH_BYTES
+#define PART_TEXT 160
 
 /* ---- ls ---- */
 
@@ -46,11 +47,13 @@ static void print_row(dsc_alloc *alloc, const char *step_dir, const char *name, 
     dsc_error err = DSC_ERROR_INIT;
     int64_t bytes;
     const char *mark = latest ? "  (latest)" : "";
-    char text[sizeof err.where + sizeof err.message + 4];
-    if (dsc_checkpoint_summary(NULL, alloc, step_dir, &state, &bytes, &err) == DSC_OK)
-        printf("%-16s %10.2f MB  %s, %lld rank%s, ZeRO stage %d, %s%s\n", name, (double)bytes / 1048576.0,
+    char text[sizeof err.where + sizeof err.message + 4], part[PART_TEXT];
+    if (dsc_checkpoint_summary(NULL, alloc, step_dir, &state, &bytes, &err) == DSC_OK &&
+        dsc_checkpoint_part(NULL, alloc, step_dir, part, sizeof part, &err) == DSC_OK)
+        printf("%-16s %10.2f MB  %s, %lld rank%s, ZeRO stage %d, %s%s%s%s\n", name, (double)bytes / 1048576.0,
                dsc_dtype_text(state.compute_dtype), (long long)state.world_size,
-               state.world_size == 1 ? "" : "s", (int)state.zero_stage, state.versions, mark);
+               state.world_size == 1 ? "" : "s", (int)state.zero_stage, state.versions, part[0] != 0 ? ", " : "", part,
+               mark);
     else
         printf("%-16s does not load: %s%s\n", name, dsc_error_format(&err, text, sizeof text), mark);
 }
@@ -107,13 +110,17 @@ static dsc_status ckpt_ls(dsc_alloc *alloc, const char *dir, dsc_error *err)
 
 static dsc_status ckpt_verify(dsc_alloc *alloc, const char *dir, dsc_error *err)
 {
-    char step_dir[PATH_BYTES];
+    char step_dir[PATH_BYTES], part[PART_TEXT];
     dsc_run_state state;
     int64_t bytes;
     DSC_TRY(dsc_checkpoint_find(NULL, alloc, dir, step_dir, sizeof step_dir, err));
     DSC_TRY(dsc_checkpoint_summary(NULL, alloc, step_dir, &state, &bytes, err));
     DSC_TRY(dsc_checkpoint_verify(NULL, alloc, step_dir, err));
+    DSC_TRY(dsc_checkpoint_part(NULL, alloc, step_dir, part, sizeof part, err));
     printf("%s: good, step %lld, %.2f MB\n", step_dir, (long long)state.step, (double)bytes / 1048576.0);
+    if (part[0] != 0)
+        printf("only %s was looked at; the others are on the other hosts' disks, and make a whole with it: dsc ckpt "
+               "merge PART... --out FOLDER\n", part);
     return DSC_OK;
 }
 
@@ -127,7 +134,7 @@ static dsc_status ckpt_hash(dsc_alloc *alloc, const char *dir, dsc_error *err)
 }
 
 static const char usage[] = "dsc ckpt ls|verify DIR, hash DIR/step-N, diff A B, prune DIR --keep-last N, export "
-                            "DIR/step-N --out FOLDER";
+                            "DIR/step-N --out FOLDER, merge PART... --out FOLDER";
 
 static const struct ckpt_verb {
     const char *name;
@@ -136,6 +143,7 @@ static const struct ckpt_verb {
 } verbs[] = {
     { "ls", ckpt_ls, NULL },          { "verify", ckpt_verify, NULL },    { "hash", ckpt_hash, NULL },
     { "diff", NULL, dsc_ckpt_diff },  { "prune", NULL, dsc_ckpt_prune },  { "export", NULL, dsc_ckpt_export },
+    { "merge", NULL, dsc_ckpt_merge },
 };
 
 static int look(const struct ckpt_verb *verb, int argc, char **argv)
@@ -157,7 +165,8 @@ static int look(const struct ckpt_verb *verb, int argc, char **argv)
 int dsc_cmd_ckpt(int argc, char **argv)
 {
     if (argc < 2)
-        return dsc_tool_usage("dsc ckpt", "ls, verify, hash, diff, prune or export is missing; usage: %s", usage);
+        return dsc_tool_usage("dsc ckpt", "ls, verify, hash, diff, prune, export or merge is missing; usage: %s",
+                              usage);
     if (strcmp(argv[1], "--help") == 0) {
         printf("usage: %s\n", usage);
         return dsc_tool_end();

@@ -11,5 +11,6 @@
 int dsc_ckpt_prune(int argc, char **argv);
 int dsc_ckpt_diff(int argc, char **argv);
 int dsc_ckpt_export(int argc, char **argv);
+int dsc_ckpt_merge(int argc, char **argv);
 
 #endif

@@ -16,20 +16,36 @@ static long restart_count(void)
     return count != NULL ? strtol(count, NULL, 10) : -1;
 }
 
-/* What `latest` of --save names; rank 0 looks. step -1: nothing is there, -2: no step. */
-static dsc_status find_saved(train_saves *s, int64_t *step, dsc_error *err)
+/* What this rank sees of it. */
+static int64_t look_for_saved(const train_saves *s)
 {
     char latest[PATH_MAX];
+    int64_t step = -1;
     const int length = snprintf(latest, sizeof latest, "%s/latest", s->info->save_dir);
-    *step = -1;
     if (length > 0 && (size_t)length < sizeof latest && access(latest, F_OK) == 0) {
         FILE *file = fopen(latest, "re");
-        if (file == NULL || fscanf(file, "step-%18" SCNd64, step) != 1)
-            *step = -2;
+        if (file == NULL || fscanf(file, "step-%18" SCNd64, &step) != 1)
+            step = -2;
         if (file != NULL)
             fclose(file);
     }
-    return dsc_engine_broadcast(s->engine, step, (int64_t)sizeof *step, 0, err);
+    return step;
+}
+
+/* What `latest` of --save names; rank 0 looks, where hosts have folders of their own all do, and the newest counts.
+ * step -1: nothing is there, -2: no step. */
+static dsc_status find_saved(train_saves *s, int64_t *step, dsc_error *err)
+{
+    const int32_t ranks = s->info->node_local ? dsc_engine_size(s->engine) : 1;
+    const int64_t mine = look_for_saved(s);
+    *step = -1;
+    for (int32_t r = 0; r < ranks; r++) {
+        int64_t seen = mine;
+        DSC_TRY(dsc_engine_broadcast(s->engine, &seen, (int64_t)sizeof seen, r, err));
+        if (seen >= 0 ? seen > *step : *step == -1)
+            *step = seen;
+    }
+    return DSC_OK;
 }
 
 /* Whether `path` is the folder or in it, as text. */

@@ -52,7 +52,7 @@ def sockets(listening=False):
         text = run("ip", "netns", "exec", name, "cat", "/proc/net/tcp", "/proc/net/tcp6")
         rows = [l.split() for l in text.splitlines() if "local_address" not in l]
         found.update((name, r[1], r[2]) for r in rows if r[3] == "0A" and
-                     int(r[1].rsplit(":", 1)[1], 16) not in (22, *range(2222, 2226)))
+                     int(r[1].rsplit(":", 1)[1], 16) not in (22, *range(2222, 2227)))
         if listening:
             continue
         found.update((name, r[1], r[2]) for r in rows if r[9] != "0" and r[3] != "0A")

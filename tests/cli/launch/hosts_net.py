@@ -47,7 +47,7 @@ class Net:
         shutil.copy(self.path("user.pub"), self.path("authorized"))
         with open(self.path("host.pub")) as f:
             self.host_key = " ".join(f.read().split()[:2])
-        self.write("known", "".join(f"{h},[{h}]:2222,[{h}]:2223,[{h}]:2224,[{h}]:2225 {self.host_key}\n"
+        self.write("known", "".join(f"{h},[{h}]:2222,[{h}]:2223,[{h}]:2224,[{h}]:2225,[{h}]:2226 {self.host_key}\n"
                                     for h in self.hosts))
         os.makedirs("/run/sshd", exist_ok=True)
         for name in self.names:
