@@ -116,9 +116,9 @@ static dsc_status read_offsets(header_reader *reader, const cJSON *item, dsc_saf
         !whole_number(item->child->next, &end))
         return REFUSE(reader, "tensor \"%.200s\": \"data_offsets\" must be two whole numbers", entry->name);
     if (begin > end || end > reader->data_bytes)
-        return REFUSE(
-            reader, "tensor \"%.200s\": bytes %lld to %lld are outside the data of %lld bytes; is the file truncated?",
-            entry->name, (long long)begin, (long long)end, (long long)reader->data_bytes);
+        return REFUSE(reader, "tensor \"%.200s\": bytes %lld to %lld are outside the data of %lld bytes; is the file "
+                      "truncated, or one host's part of a checkpoint (dsc ckpt merge)?", entry->name, (long long)begin,
+                      (long long)end, (long long)reader->data_bytes);
     int64_t data_bits = 0;
     if (!dsc_mul_i64(entry->count, bits, &data_bits) || data_bits % 8 != 0 || data_bits / 8 != end - begin)
         return REFUSE(reader, "tensor \"%.200s\": %lld elements of %s do not fill its %lld bytes", entry->name,

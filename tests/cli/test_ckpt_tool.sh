@@ -87,6 +87,14 @@ differ() { [ $code -eq 1 ] && grep -qE "$1" "$tmp/out" && [ ! -s "$tmp/err" ]; }
 report "another step differs" differ '^transformer.wte.weight: exp_avg_sq: [0-9]+ elements differ, by at most [0-9]'
 report "in every master, m and v" differ "^156 differences\$"
 
+# ---- merge: of parts, tests/cli/launch/hosts_saves.py ----
+run ckpt merge; report "merge: of nothing" fails "the parts are missing"
+run ckpt merge "$tmp/same"; report "merge: to nowhere" fails "no folder to write to"
+run ckpt merge "$tmp/same" --out "$tmp/whole"; report "merge: of what is whole" fails "is no part: it holds all of its checkpoint"
+run ckpt merge --fast "$tmp/same" --out "$tmp/whole"; report "merge: another flag" fails "--fast"
+nothing_made() { [ ! -e "$tmp/whole" ] && [ ! -e "$tmp/whole.tmp" ]; }
+report "merge: nothing was made" nothing_made
+
 # ---- export ----
 cat >"$tmp/export.py" <<'END'
 import json, os, struct, sys
@@ -203,7 +211,7 @@ rm "$tmp/kept/latest"
 run ckpt prune "$tmp/kept" --keep-last 1; report "prune: no latest" fails "latest"
 
 # ---- wrong command lines ----
-run ckpt; report "no verb" fails "ls, verify, hash, diff, prune or export is missing"
+run ckpt; report "no verb" fails "ls, verify, hash, diff, prune, export or merge is missing"
 run ckpt list "$tmp/run"; report "an unknown verb" fails "list"
 run ckpt export "$tmp/run"; report "export: nowhere to" fails "no folder to write to"
 run ckpt export "$tmp/run" --out "$tmp/x" --dtype int8; report "export: a dtype that is none" fails "none of fp32, bf16 and fp16"

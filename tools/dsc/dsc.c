@@ -13,7 +13,7 @@ static const dsc_command commands[] = {
     { "doctor", "doctor [--hostfile FILE]", "what this machine or every host can do, what is missing", dsc_cmd_doctor },
     { "plan", "plan --config FILE --model NAME", "bytes per tag, tier and rank; --time, --compare", dsc_cmd_plan },
     { "plot", "plot RUN.jsonl...", "curves of train's logs as a picture", dsc_cmd_plot },
-    { "ckpt", "ckpt ls|verify|hash|diff|prune|export DIR", "list, check, compare, thin out, export checkpoints",
+    { "ckpt", "ckpt ls|verify|hash|diff|prune|export|merge DIR", "list, check, compare, thin out, export checkpoints",
       dsc_cmd_ckpt },
     { "io", "io bench DIR", "how fast files in DIR are read and written, the best aio section", dsc_cmd_io },
     { "comm", "comm bench [--ranks N]", "how fast ranks of this host exchange data", dsc_cmd_comm },

@@ -59,6 +59,9 @@ def each_host_saves_its_part_and_any_placement_loads_it():
         check(r.code == 0 and "good, step 2" in r.out and "dsc ckpt merge" in r.out, r)
     refused(ckpt("hash", "disk/run"), "part 1 of 2", "dsc ckpt merge")
     refused(ckpt("merge", "disk/run", "--out", "none"), "part 2 of 2")
+    r = launch("-np", "1", "train", "--config", config(), "--model", "disk/run/step-2", "--save", "none", "--steps", "1",
+               cwd=net.folder, timeout=60)
+    refused(r, "one host's part of a checkpoint")
     end = expected(3)
     swapped = f"{HOSTS[1]}:2,{HOSTS[0]}:2"
     r = train(swapped, "run", "--steps", "3", "--load", "auto", keep_last=2)
