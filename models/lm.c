@@ -125,10 +125,10 @@ static dsc_status check_long_text(const dsc_lm_config *config, const dsc_model_o
     if (config->short_positions == 0 || longest <= config->short_positions)
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,
-                    "%s of %lld tokens; rotary positions of type longrope are other ones in texts of more than %lld "
+                    "%s %lld tokens; rotary positions of type longrope are other ones in texts of more than %lld "
                     "(original_max_position_embeddings), which is built only for samples that are one text: give at "
                     "most that many",
-                    options->documents ? "samples of several documents" : "a text that goes on, up to",
+                    options->documents ? "samples of several documents, of" : "a text that goes on, up to",
                     (long long)longest, (long long)config->short_positions);
 }
 

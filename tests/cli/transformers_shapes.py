@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""transformers_shapes.py BIN: config.json as published models have them, key for key, with smaller sizes, and random ones: what transformers
+makes of such a file, in hf_runs.compare. Some of both, chosen by DSC_TEST_SEED; all, and 100 random ones, with DSC_TEST_NIGHT=1.
+SPDX-License-Identifier: Apache-2.0"""
+import json
+import os
+import random
+import sys
+import time
+
+from hf_runs import VOCAB, compare, load_file, run_all, save_file, torch, transformers, write_as_of_old
+
+NIGHT = os.environ.get("DSC_TEST_NIGHT") == "1"
+
+
+def llama(**more):
+    return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+            "hidden_size": 48, "initializer_range": 0.02, "intermediate_size": 70, "max_position_embeddings": 64, "num_attention_heads": 4,
+            "num_hidden_layers": 2, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "use_cache": True,
+            "vocab_size": VOCAB, **more}
+
+
+def mistral(**more):
+    return {**llama(), "architectures": ["MistralForCausalLM"], "model_type": "mistral", "attention_dropout": 0.0, "rope_theta": 1000000.0,
+            "sliding_window": None, **more}
+
+
+def qwen2(**more):
+    return {**llama(), "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "attention_dropout": 0.0, "max_window_layers": 24,
+            "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": True, "use_mrope": False,
+            "use_sliding_window": False, **more}
+
+
+def qwen3(**more):
+    return {**llama(), "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": False, "attention_dropout": 0.0,
+            "head_dim": 16, "max_window_layers": 28, "rms_norm_eps": 1e-6, "rope_scaling": None, "rope_theta": 1000000,
+            "sliding_window": None, "tie_word_embeddings": True, "use_sliding_window": False, **more}
+
+
+def neox(**more):
+    return {"architectures": ["GPTNeoXForCausalLM"], "bos_token_id": 0, "eos_token_id": 0, "hidden_act": "gelu", "hidden_size": 48,
+            "initializer_range": 0.02, "intermediate_size": 192, "layer_norm_eps": 1e-05, "max_position_embeddings": 64,
+            "model_type": "gpt_neox", "num_attention_heads": 3, "num_hidden_layers": 2, "rotary_emb_base": 10000, "rotary_pct": 0.25,
+            "tie_word_embeddings": False, "torch_dtype": "float16", "use_cache": True, "use_parallel_residual": True, "vocab_size": VOCAB,
+            **more}
+
+
+def opt(**more):
+    return {"_remove_final_layer_norm": False, "activation_dropout": 0.0, "activation_function": "relu", "architectures": ["OPTForCausalLM"],
+            "attention_dropout": 0.0, "bos_token_id": 2, "do_layer_norm_before": True, "dropout": 0.1, "eos_token_id": 2, "ffn_dim": 96,
+            "hidden_size": 48, "init_std": 0.02, "layerdrop": 0.0, "max_position_embeddings": 64, "model_type": "opt",
+            "num_attention_heads": 3, "num_hidden_layers": 2, "pad_token_id": 1, "prefix": "</s>", "vocab_size": VOCAB,
+            "word_embed_proj_dim": 48, **more}
+
+
+def bert(**more):
+    return {"architectures": ["BertForMaskedLM"], "attention_probs_dropout_prob": 0.1, "gradient_checkpointing": False, "hidden_act": "gelu",
+            "hidden_dropout_prob": 0.1, "hidden_size": 48, "initializer_range": 0.02, "intermediate_size": 96, "layer_norm_eps": 1e-12,
+            "max_position_embeddings": 64, "model_type": "bert", "num_attention_heads": 3, "num_hidden_layers": 2, "pad_token_id": 0,
+            "position_embedding_type": "absolute", "type_vocab_size": 2, "use_cache": True, "vocab_size": VOCAB, **more}
+
+
+def gpt2(**more):
+    return {"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 2, "embd_pdrop": 0.1,
+            "eos_token_id": 2, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 64, "n_embd": 48,
+            "n_head": 3, "n_layer": 2, "n_positions": 64, "resid_pdrop": 0.1, "summary_activation": None, "summary_first_dropout": 0.1,
+            "summary_proj_to_labels": True, "summary_type": "cls_index", "summary_use_proj": True,
+            "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}}, "vocab_size": VOCAB, **more}
+
+
+def without(config, *keys):
+    return {k: v for k, v in config.items() if k not in keys}
+
+
+def llama3(factor, original):
+    return {"factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": original,
+            "rope_type": "llama3"}
+
+
+YARN = {"factor": 4.0, "original_max_position_embeddings": 16}
+PUBLISHED = {
+    "Llama 1": without(llama(max_sequence_length=64, pad_token_id=0), "num_key_value_heads", "tie_word_embeddings"),
+    "Llama 2": llama(num_key_value_heads=4, pretraining_tp=1, rope_scaling=None, torch_dtype="float16", max_length=64),
+    "Llama 3": llama(attention_bias=False, attention_dropout=0.0, pretraining_tp=1, rope_scaling=None, rope_theta=500000.0),
+    "Llama 3.1": llama(mlp_bias=False, rope_theta=500000.0, rope_scaling=llama3(8.0, 16), eos_token_id=[2, 3]),
+    "Llama 3.2 1B": llama(head_dim=12, tie_word_embeddings=True, rope_theta=500000.0, rope_scaling=llama3(32.0, 32)),
+    "TinyLlama": llama(num_key_value_heads=1, pretraining_tp=1, rope_scaling=None, torch_dtype="float32"),
+    "SmolLM2": llama(is_llama_config=True, rope_interleaved=False, rope_theta=100000, hidden_size=36, num_attention_heads=9,
+                     num_key_value_heads=3, tie_word_embeddings=True, initializer_range=0.041666666666666664,
+                     **{"transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}}}),
+    "CodeLlama": llama(rope_theta=1000000, num_key_value_heads=4),
+    "DeepSeek Coder": llama(rope_scaling={"factor": 4.0, "type": "linear"}, rope_theta=100000, num_key_value_heads=4),
+    "Llama 2 with YaRN": llama(rope_scaling={**YARN, "type": "yarn", "finetuned": True}),
+    "Llama with dynamic positions": llama(rope_scaling={"type": "dynamic", "factor": 2.0}),
+    "Mistral 7B v0.1": mistral(sliding_window=9, rope_theta=10000.0),
+    "Mistral 7B v0.3": mistral(),
+    "Mistral Nemo": mistral(head_dim=16),
+    "Ministral 8B": mistral(head_dim=12, sliding_window=9, layer_types=["full_attention", "sliding_attention"]),
+    "Qwen 1.5": qwen2(num_key_value_heads=4, max_window_layers=21),
+    "Qwen 2.5 0.5B": qwen2(),
+    "Qwen 2.5 7B": qwen2(tie_word_embeddings=False, max_window_layers=28, sliding_window=131072),
+    "Qwen 2.5 with YaRN": qwen2(rope_scaling={**YARN, "type": "yarn"}, tie_word_embeddings=False),
+    "Qwen 2 with windows": qwen2(use_sliding_window=True, sliding_window=7, max_window_layers=1),
+    "Qwen 3 0.6B": qwen3(),
+    "Qwen 3 8B": qwen3(tie_word_embeddings=False, num_key_value_heads=1),
+    "Qwen 3 with YaRN": qwen3(rope_scaling={**YARN, "type": "yarn", "rope_type": "yarn", "attention_factor": None}),
+    "Pythia": neox(),
+    "GPT-NeoX 20B": neox(attention_probs_dropout_prob=0, hidden_dropout_prob=0, hidden_act="gelu_fast"),
+    "RedPajama INCITE": neox(use_parallel_residual=False, rotary_pct=1.0),
+    "Dolly": neox(attention_bias=True, classifier_dropout=0.1, hidden_dropout=0.0, attention_dropout=0.0, rope_scaling=None),
+    "OPT 125M": opt(),
+    "OPT 350M": opt(do_layer_norm_before=False, word_embed_proj_dim=24),
+    "BERT base": bert(),
+    "BERT multilingual": bert(directionality="bidi", pooler_fc_size=768, pooler_num_fc_layers=3, pooler_type="first_token_transform"),
+    "SciBERT": without(bert(), "gradient_checkpointing", "initializer_range", "layer_norm_eps", "pad_token_id", "position_embedding_type"),
+    "GPT-2": gpt2(),
+    "DistilGPT-2": gpt2(_num_labels=1, id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0}),
+    "Cerebras-GPT": gpt2(activation_function="gelu", n_inner=96, scale_attn_weights=True, attn_pdrop=0.0),
+    "CodeParrot": gpt2(reorder_and_upcast_attn=True, scale_attn_by_inverse_layer_idx=True, scale_attn_weights=True),
+}
+
+
+def random_rope(r, head):
+    kind = r.choice(["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"])
+    rope = {"rope_type": kind}
+    if kind in ("linear", "dynamic", "llama3", "yarn"):
+        rope["factor"] = r.choice([1.0, 2.0, 4.0, 8.0])
+    if kind in ("llama3", "yarn", "longrope"):
+        rope["original_max_position_embeddings"] = r.choice([16, 32])
+    if kind == "llama3":
+        rope.update(low_freq_factor=r.choice([1.0, 2.0]), high_freq_factor=r.choice([4.0, 8.0]))
+    if kind == "yarn":
+        more = {"beta_fast": r.choice([32, 16]), "beta_slow": 2, "attention_factor": 1.2, "truncate": False}
+        rope.update({k: v for k, v in more.items() if r.random() < .4})
+        rope.update({"mscale": .7, "mscale_all_dim": .5} if r.random() < .4 else {})
+    if kind == "longrope":
+        rope["short_factor"] = [round(1 + r.random(), 3) for _ in range(head // 2)]
+        rope["long_factor"] = [round(1 + 4 * r.random(), 3) for _ in range(head // 2)]
+        rope.update({k: v for k, v in {"attention_factor": 1.1, "factor": 4.0}.items() if r.random() < .3})
+    if kind == "proportional":  # of newer files only
+        rope.update(factor=r.choice([1.0, 2.0]), partial_rotary_factor=r.choice([.5, 1.0]))
+    theta = r.choice([10000.0, 500000.0, 777.0, 1e6])
+    if kind == "proportional" or r.random() < .5:
+        return {"rope_parameters": {**rope, "rope_theta": theta}}
+    if r.random() < .5:
+        rope["type"] = rope.pop("rope_type")
+    return {"rope_scaling": rope, "rope_theta": theta}
+
+
+def random_llama(r, make, heads, size, layers, inner):
+    c = make(hidden_size=heads * size, num_attention_heads=heads, num_hidden_layers=layers, intermediate_size=inner,
+             num_key_value_heads=r.choice([h for h in range(1, heads + 1) if heads % h == 0]), tie_word_embeddings=r.random() < .5)
+    head = size
+    if make is qwen3 or (make is not qwen2 and r.random() < .5):
+        head = c["head_dim"] = r.choice([4, 8, 12, 16])
+    if make in (llama, qwen3):
+        c["attention_bias"] = r.random() < .4
+    if make is llama:
+        c["mlp_bias"] = r.random() < .3
+    if make is mistral:
+        c["sliding_window"] = r.choice([None, 3, 9, 24, 40, 4096])
+    if make in (qwen2, qwen3):
+        c.update(use_sliding_window=r.random() < .6, sliding_window=r.choice([None, 5, 11, 4096]), max_window_layers=r.choice([0, 1, 2, 28]))
+        kinds = ["full_attention", "sliding_attention"][:1 + (c["use_sliding_window"] and c["sliding_window"] is not None)]
+        if r.random() < .4:
+            c["layer_types"] = [r.choice(kinds) for _ in range(layers)]
+    if r.random() < .2:
+        c["pad_token_id"] = r.choice([None, 0, 5, -1])
+    return {**c, **(random_rope(r, head) if r.random() < .7 else {})}
+
+
+def random_config(seed):
+    r = random.Random(seed)
+    heads, size, layers, inner = r.choice([1, 2, 3, 4, 6]), r.choice([4, 6, 8, 10, 16]), r.choice([1, 2, 3]), r.choice([7, 33, 64, 100])
+    wide, tied, make = heads * size, r.random() < .5, [llama, mistral, qwen2, qwen3, gpt2, neox, opt, bert][seed % 8]
+    if make is gpt2:
+        return gpt2(n_embd=wide, n_head=heads, n_layer=layers, n_inner=r.choice([None, inner]), scale_attn_weights=r.random() < .7,
+                    activation_function=r.choice(["gelu", "gelu_new", "relu", "gelu_pytorch_tanh", "gelu_fast"]), tie_word_embeddings=tied,
+                    scale_attn_by_inverse_layer_idx=r.random() < .3)
+    if make is opt:
+        before = r.random() < .6
+        return opt(hidden_size=wide, num_attention_heads=heads, num_hidden_layers=layers, ffn_dim=inner, do_layer_norm_before=before,
+                   word_embed_proj_dim=wide if before else r.choice([wide, 8, 20]), tie_word_embeddings=tied,
+                   activation_function=r.choice(["relu", "gelu", "gelu_new"]), pad_token_id=r.choice([1, 0, None]))
+    common = dict(hidden_size=wide, num_attention_heads=heads, num_hidden_layers=layers, intermediate_size=inner)
+    if make is bert:
+        return bert(**common, hidden_act=r.choice(["gelu", "relu", "gelu_new"]), type_vocab_size=r.choice([1, 2, 3]),
+                    pad_token_id=r.choice([0, None, 3]))
+    if make is neox:
+        shares = [p for p in (.25, .5, 1.0) if int(size * p) >= 2 and int(size * p) % 2 == 0]
+        return neox(**common, rotary_pct=r.choice(shares), use_parallel_residual=r.random() < .6, attention_bias=r.random() < .7,
+                    tie_word_embeddings=tied, hidden_act=r.choice(["gelu", "gelu_new", "gelu_fast", "relu"]),
+                    **({"rope_scaling": {"type": "linear", "factor": 2.0}} if r.random() < .3 else {}))
+    return random_llama(r, make, heads, size, layers, inner)
+
+
+def write_old_buffers(path, layers):
+    """What older versions of transformers left in a file beside the weights."""
+    tensors = load_file(path)
+    for i in range(layers):
+        tensors[f"gpt_neox.layers.{i}.attention.bias"] = torch.ones(1, 1, 64, 64, dtype=torch.uint8)
+        tensors[f"gpt_neox.layers.{i}.attention.masked_bias"] = torch.tensor(-1e9)
+        tensors[f"gpt_neox.layers.{i}.attention.rotary_emb.inv_freq"] = torch.ones(4)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def check(config, name, folder):
+    r, hf = random.Random(name), os.path.join(folder, "hf")
+    path, single = os.path.join(hf, "config.json"), os.path.join(hf, "model.safetensors")
+    kind = transformers.AutoModelForMaskedLM if config["model_type"] == "bert" else transformers.AutoModelForCausalLM
+    os.mkdir(hf)
+    json.dump(config, open(path, "w"))
+    model = kind.from_config(transformers.AutoConfig.from_pretrained(hf)).to(r.choice([torch.float32, torch.bfloat16, torch.float16]))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.05)
+    model.save_pretrained(hf, max_shard_size=r.choice(["1GB", "40KB", "15KB"]))
+    json.dump(config, open(path, "w"))  # as it was published, not as it is written today
+    if os.path.exists(single) and config["model_type"] == "bert" and r.random() < .5:
+        write_as_of_old(single, config["hidden_size"])
+    if os.path.exists(single) and config["model_type"] == "gpt_neox" and r.random() < .5:
+        write_old_buffers(single, config["num_hidden_layers"])
+    compare(kind.from_pretrained(hf, dtype=torch.float32, attn_implementation="eager"), hf, folder)
+
+
+seed = int(os.environ.get("DSC_TEST_SEED", time.time()))
+print(f"# seed {seed}; rerun: DSC_TEST_SEED={seed}", flush=True)
+names = list(PUBLISHED) if NIGHT else random.Random(seed).sample(list(PUBLISHED), 5)
+tests = [(name, check, (PUBLISHED[name], name)) for name in names]
+for number in range(100 if NIGHT else 3):
+    config = random_config(seed + number)
+    name = f"{config['model_type']} at random, {seed + number}"
+    tests.append((name, check, (config, name)))
+sys.exit(run_all(tests))
