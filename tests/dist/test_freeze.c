@@ -51,25 +51,10 @@ static void run(const variant *v, const run_options *base, run_result *out)
              " \"dsc\": {\"threads\": 1, \"device\": \"cpu\", \"freeze\": %s%s}}",
              batch, v->bf16 ? "true" : "false", v->fp16 ? "true" : "false", (int)v->stage,
              v->zero != NULL ? v->zero : "", v->freeze, v->own != NULL ? v->own : "");
-    options.world = v->world;
     options.steps = options.steps != 0 ? options.steps : 3;
-    options.model = model;
-    options.config = config;
-    options.data = tiny_gpt_data(model, 1 << 20);
-    options.fault_rank = -1;
-    run_world(&options, out);
+    run_model(model, tiny_gpt_data(model, 1 << 20), v->world, config, &options, out);
     if (out->status != DSC_OK)
         print_error("# %s: %s\n", out->error.where, out->error.message);
-}
-
-static dsc_status save(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
-{
-    return dsc_engine_save(engine, user, err);
-}
-
-static dsc_status load(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
-{
-    return dsc_engine_load(engine, user, err);
 }
 
 /* Elements of own parameters whose names have `part` in them. */
@@ -152,9 +137,10 @@ static void only_the_others_change(void **state)
                             cases[i].adapted, false, 0, NULL };
         cw_remove(cw_path(dir, "before"));
         cw_remove(cw_path(dir, "after"));
-        run(&v, &(run_options){ .steps = -1, .after = save, .user = (void *)(uintptr_t)cw_path(dir, "before") }, &r);
+        run(&v, &(run_options){ .steps = -1, .after = run_save, .user = (void *)(uintptr_t)cw_path(dir, "before") },
+            &r);
         assert_int_equal(r.status, DSC_OK);
-        run(&v, &(run_options){ .after = save, .user = (void *)(uintptr_t)cw_path(dir, "after") }, &r);
+        run(&v, &(run_options){ .after = run_save, .user = (void *)(uintptr_t)cw_path(dir, "after") }, &r);
         assert_int_equal(r.status, DSC_OK);
         assert_true(r.norm[0] > 0);
         weights before = open_weights("before/step-0"), after = open_weights("after/step-3");
@@ -248,14 +234,14 @@ static void resumes(void **state)
     run_result whole, part, rest;
     assert_non_null(saved);
     run(&VARIANT(2, 1, true, NULL, freeze), &(run_options){ .steps = 4 }, &whole);
-    run(&VARIANT(2, 3, true, NULL, freeze), &(run_options){ .steps = 2, .after = save, .user = saved }, &part);
+    run(&VARIANT(2, 3, true, NULL, freeze), &(run_options){ .steps = 2, .after = run_save, .user = saved }, &part);
     assert_int_equal(part.status, DSC_OK);
-    run(&VARIANT(2, 2, true, NULL, freeze), &(run_options){ .steps = 2, .before = load, .user = saved }, &rest);
+    run(&VARIANT(2, 2, true, NULL, freeze), &(run_options){ .steps = 2, .before = run_load, .user = saved }, &rest);
     assert_int_equal(rest.status, DSC_OK);
     assert_string_equal(whole.hash, rest.hash);
-    run(&VARIANT(2, 2, true, NULL, more), &(run_options){ .steps = 1, .before = load, .user = saved }, &rest);
+    run(&VARIANT(2, 2, true, NULL, more), &(run_options){ .steps = 1, .before = run_load, .user = saved }, &rest);
     assert_int_equal(rest.status, DSC_OK);
-    run(&VARIANT(2, 2, true, NULL, "[]"), &(run_options){ .steps = 1, .before = load, .user = saved }, &rest);
+    run(&VARIANT(2, 2, true, NULL, "[]"), &(run_options){ .steps = 1, .before = run_load, .user = saved }, &rest);
     assert_int_equal(rest.status, DSC_ERR_INPUT);
     assert_non_null(strstr(rest.error.message, "the checkpoint has no \"master."));
     free(saved);
@@ -267,14 +253,14 @@ static void adapters_resume(void **state)
     run_result whole, part, rest;
     assert_non_null(saved);
     run(&VARIANT(2, 1, true, NULL, "[]", true), &(run_options){ .steps = 4 }, &whole);
-    run(&VARIANT(2, 3, true, NULL, "[]", true), &(run_options){ .steps = 2, .after = save, .user = saved }, &part);
+    run(&VARIANT(2, 3, true, NULL, "[]", true), &(run_options){ .steps = 2, .after = run_save, .user = saved }, &part);
     assert_int_equal(part.status, DSC_OK);
-    run(&VARIANT(2, 0, true, NULL, "[]", true), &(run_options){ .steps = 2, .before = load, .user = saved }, &rest);
+    run(&VARIANT(2, 0, true, NULL, "[]", true), &(run_options){ .steps = 2, .before = run_load, .user = saved }, &rest);
     assert_int_equal(rest.status, DSC_OK);
     assert_string_equal(whole.hash, rest.hash);
-    run(&VARIANT(3, 2, true, NULL, "[]", true), &(run_options){ .steps = 1, .before = load, .user = saved }, &rest);
+    run(&VARIANT(3, 2, true, NULL, "[]", true), &(run_options){ .steps = 1, .before = run_load, .user = saved }, &rest);
     assert_int_equal(rest.status, DSC_OK);
-    run(&VARIANT(2, 2, true, NULL, "[]"), &(run_options){ .steps = 1, .before = load, .user = saved }, &rest);
+    run(&VARIANT(2, 2, true, NULL, "[]"), &(run_options){ .steps = 1, .before = run_load, .user = saved }, &rest);
     assert_int_equal(rest.status, DSC_ERR_INPUT);
     free(saved);
 }

@@ -9,19 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
-#include "tests/support/run_world.h"
-#include "tests/support/toy_model.h"
+#include "tests/support/toy_run.h"
 
 #define STEPS 4
-
-static char *folder;
-static dsc_model *model;
 
 typedef struct optimizer {
     const char *json; /* the section */
@@ -63,7 +58,7 @@ static void write_config(const variant *v, char *config, size_t room)
 {
     char zero[1024] = "";
     if (v->nvme)
-        snprintf(zero, sizeof zero, NVME, folder, v->ratio != NULL ? v->ratio : "");
+        snprintf(zero, sizeof zero, NVME, toy_run_folder, v->ratio != NULL ? v->ratio : "");
     snprintf(config, room,
              "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d, \"optimizer\": %s,"
              " \"gradient_clipping\": 0.5, \"bf16\": {\"enabled\": %s},"
@@ -78,13 +73,7 @@ static void run_variant(const variant *v, const run_options *more, run_result *o
 {
     char config[4096];
     write_config(v, config, sizeof config);
-    run_options options = *more;
-    options.world = v->world;
-    options.model = model;
-    options.config = config;
-    options.data = toy_data(model, 1 << 20);
-    options.fault_rank = -1;
-    run_world(&options, out);
+    toy_run(v->world, config, more, out);
 }
 
 static void run_plain(const variant *v, run_result *out)
@@ -156,7 +145,7 @@ static int64_t planned_alone(const char *config, int32_t world)
     dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
     options.flags = DSC_ENGINE_PLAN_ONLY;
     options.config_text = config;
-    options.model = model;
+    options.model = toy_run_model;
     options.plan_world_size = world;
     assert_int_equal(dsc_engine_open(&engine, &options, &err), DSC_OK);
     dsc_engine_stats_get(engine, &stats);
@@ -250,7 +239,7 @@ static void runs_go_on(void **state)
     for (size_t o = 0; o < DSC_COUNT(optimizers); o++) {
         run_result whole, half, rest;
         char dir[600];
-        snprintf(dir, sizeof dir, "%s/ckpt", folder);
+        snprintf(dir, sizeof dir, "%s/ckpt", toy_run_folder);
         variant v = { optimizers[o].json, 2, 1, 6, o % 2 == 0, false, NULL, NULL };
         run_variant(&v, &(run_options){ .steps = 2 * STEPS }, &whole);
         assert_int_equal(whole.status, DSC_OK);
@@ -273,21 +262,6 @@ static void runs_go_on(void **state)
     }
 }
 
-static int open_all(void **state)
-{
-    model = toy_model_open(5, 61, 3, true);
-    folder = cw_tmp_open();
-    return 0;
-}
-
-static int close_all(void **state)
-{
-    toy_model_close(model);
-    const int left = rmdir(folder); /* not cw_tmp_close: tests leave nothing */
-    free(folder);
-    return left;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -297,5 +271,5 @@ int main(void)
         cmocka_unit_test(groups_that_make_no_sense),
         cmocka_unit_test(runs_go_on),
     };
-    return cmocka_run_group_tests(tests, open_all, close_all);
+    return cmocka_run_group_tests(tests, toy_run_open, toy_run_close);
 }

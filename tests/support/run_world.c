@@ -272,3 +272,25 @@ void run_world(const run_options *options, run_result *out)
     pthread_mutex_destroy(&job.mutex);
     dsc_world_close(&job.world);
 }
+
+void run_model(const dsc_model *model, dsc_data_source data, int32_t world, const char *config, const run_options *more,
+               run_result *out)
+{
+    run_options options = *more;
+    options.world = world;
+    options.model = model;
+    options.config = config;
+    options.data = data;
+    options.fault_rank = -1;
+    run_world(&options, out);
+}
+
+dsc_status run_save(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    return dsc_engine_save(engine, user, err);
+}
+
+dsc_status run_load(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    return dsc_engine_load(engine, user, err);
+}

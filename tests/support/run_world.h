@@ -44,4 +44,12 @@ typedef struct run_options {
 
 void run_world(const run_options *options, run_result *out);
 
+/* The same, of this model, on ranks without faults; `more` has the other options. */
+void run_model(const dsc_model *model, dsc_data_source data, int32_t world, const char *config, const run_options *more,
+               run_result *out);
+
+/* For `before` and `after`; user: a checkpoint's folder. */
+dsc_status run_save(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
+dsc_status run_load(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
+
 #endif
