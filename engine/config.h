@@ -12,6 +12,7 @@
 #include "engine/curriculum.h"
 #include "engine/masking.h"
 #include "kernels/device.h"
+#include "zero/onebit.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -39,6 +40,7 @@ typedef struct dsc_fp16_config {
 typedef enum dsc_optimizer_kind {
     DSC_OPTIMIZER_NONE, /* no "optimizer" section: the run takes AdamW with its defaults and says so */
     DSC_OPTIMIZER_ONEBIT_ADAM,
+    DSC_OPTIMIZER_ZEROONE_ADAM,
     DSC_OPTIMIZER_ADAFACTOR,
     DSC_OPTIMIZER_ADAM, /* adam_w_mode false: L2 in the gradient */
     DSC_OPTIMIZER_ADAMW,
@@ -71,6 +73,7 @@ typedef struct dsc_optimizer_config {
     double lr_decay;            /* of Adagrad */
     double max_coeff, min_coeff; /* of Lamb */
     int64_t freeze_step;         /* of OneBitAdam */
+    int64_t var_freeze_step, var_update_scaler, local_step_scaler, local_step_clipper; /* of ZeroOneAdam */
     bool bias_correction, nesterov, eps_inside_sqrt;
     dsc_adafactor_config adafactor;
 } dsc_optimizer_config;
@@ -376,16 +379,11 @@ static inline dsc_dtype dsc_config_compute_dtype(const dsc_config *config)
     return dtypes[config->precision];
 }
 
-/* The optimizer's ranks come to exchange momentum as signs. */
+/* Whether and when the optimizer's ranks come to exchange signs. */
+dsc_signs_policy dsc_config_signs(const dsc_config *config);
 static inline bool dsc_config_sends_signs(const dsc_config *config)
 {
-    return config->optimizer.kind == DSC_OPTIMIZER_ONEBIT_ADAM;
-}
-
-/* After how many updates; 0: they never do. The first one is as before: without a variance there is no step. */
-static inline int64_t dsc_config_signs_after(const dsc_config *config)
-{
-    return !dsc_config_sends_signs(config) ? 0 : config->optimizer.freeze_step > 1 ? config->optimizer.freeze_step : 1;
+    return config->optimizer.kind == DSC_OPTIMIZER_ONEBIT_ADAM || config->optimizer.kind == DSC_OPTIMIZER_ZEROONE_ADAM;
 }
 
 /* What leaves are packed in on the wire. */

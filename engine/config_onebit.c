@@ -1,6 +1,18 @@
-/* config_onebit.c - what a config asks of the optimizers that exchange momentum as signs (zero/onebit.c).
+/* config_onebit.c - what a config asks of the optimizers that exchange signs (zero/onebit.c).
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config_table.h"
+
+dsc_signs_policy dsc_config_signs(const dsc_config *config)
+{
+    const dsc_optimizer_config *o = &config->optimizer;
+    if (o->kind == DSC_OPTIMIZER_ONEBIT_ADAM) /* without a variance there is no step: the first update makes one */
+        return (dsc_signs_policy){ .kind = DSC_SIGNS_ONEBIT, .freeze = dsc_max_i64(1, o->freeze_step) };
+    if (o->kind == DSC_OPTIMIZER_ZEROONE_ADAM)
+        return (dsc_signs_policy){ .kind = DSC_SIGNS_ZEROONE, .freeze = dsc_max_i64(1, o->var_freeze_step),
+                                   .variance_scaler = o->var_update_scaler, .local_scaler = o->local_step_scaler,
+                                   .local_most = o->local_step_clipper };
+    return (dsc_signs_policy){ .kind = DSC_SIGNS_NEVER };
+}
 
 static dsc_status says_nothing(dsc_config_parse_state *s, int id)
 {

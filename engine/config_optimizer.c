@@ -42,6 +42,11 @@ static const optimizer_row rows[DSC_OPTIMIZER_KIND_COUNT] = {
                                     { DSC_ID_BETAS, DSC_ID_EPS, DSC_ID_BIAS_CORRECTION, DSC_ID_EPS_INSIDE_SQRT,
                                       DSC_ID_AMSGRAD, DSC_ID_FREEZE_STEP, DSC_ID_CUDA_AWARE, DSC_ID_COMM_BACKEND,
                                       END } },
+    [DSC_OPTIMIZER_ZEROONE_ADAM] = { "ZeroOneAdam", true, 1e-3, 0.9, 0.999, 1e-8,
+                                     { DSC_ID_BETAS, DSC_ID_EPS, DSC_ID_BIAS_CORRECTION, DSC_ID_EPS_INSIDE_SQRT,
+                                       DSC_ID_AMSGRAD, DSC_ID_VAR_FREEZE_STEP, DSC_ID_VAR_UPDATE_SCALER,
+                                       DSC_ID_LOCAL_STEP_SCALER, DSC_ID_LOCAL_STEP_CLIPPER, DSC_ID_CUDA_AWARE,
+                                       DSC_ID_COMM_BACKEND, END } },
     [DSC_OPTIMIZER_ADAFACTOR] = { "Adafactor", false, 1e-2, 0, 0, 0,
                                   { DSC_ID_EPS, DSC_ID_BETA2_DECAY, DSC_ID_D, DSC_ID_DECAY_RATE, DSC_ID_CLIP_THRESHOLD,
                                     DSC_ID_BETA1, DSC_ID_SCALE_PARAMETER, DSC_ID_RELATIVE_STEP, DSC_ID_WARMUP_INIT,
@@ -53,7 +58,7 @@ static const optimizer_row rows[DSC_OPTIMIZER_KIND_COUNT] = {
 
 /* Of DeepSpeed and of torch.optim, and not built. */
 static const char *const optimizers_known[] = {
-    "MuAdam",    "MuAdamW", "MuSGD", "ZeroOneAdam", "OneBitLamb", "FusedAdam", "RMSprop",
+    "MuAdam",    "MuAdamW", "MuSGD", "OneBitLamb", "FusedAdam", "RMSprop",
     "Adadelta", "Adamax",  "ASGD",  "LBFGS",      "NAdam",       "RAdam",      "Rprop",     "SparseAdam",
 };
 
@@ -69,7 +74,7 @@ static dsc_optimizer_kind kind_of(const char *type)
 dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *type)
 {
     static const char *const built[] = { "AdamW", "Adam", "SGD",        "Adagrad",  "Lion",
-                                         "Lamb",  "Muon", "OneBitAdam", "Adafactor" };
+                                         "Lamb",  "Muon", "OneBitAdam", "ZeroOneAdam", "Adafactor" };
     char where[256], value[128];
     if (type == NULL || kind_of(type->valuestring) != DSC_OPTIMIZER_NONE)
         return DSC_OK;
@@ -79,7 +84,8 @@ dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *ty
         s->foreign_optimizer |= strcasecmp(optimizers_known[i], type->valuestring) == 0;
     if (s->foreign_optimizer)
         return dsc_config_not_built_at(s, where, "optimizer.type", "%s is not supported in this version; AdamW, Adam, "
-                                       "SGD, Adagrad, Lion, Lamb, Muon, Adafactor and OneBitAdam work", value);
+                                       "SGD, Adagrad, Lion, Lamb, Muon, Adafactor, OneBitAdam and ZeroOneAdam work",
+                                       value);
     return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "optimizer.type: %s is no optimizer; did you mean \"%s\"?", value,
                     dsc_config_nearest_word(type->valuestring, built, DSC_COUNT(built), "AdamW"));
 }

@@ -101,7 +101,7 @@ static dsc_status open_optimizer(dsc_optimizer *o, const dsc_host_tensor *tensor
         .stage = dsc_config_sends_signs(&engine->config) ? 0 : 1, .rank = engine->place.rank,
         .compute_dtype = DSC_F32, .leaf_factor = dsc_config_leaf_factor(&engine->config, engine->place.size),
         .recipe = engine->config.optimizer.recipe,
-        .signs_after = dsc_config_signs_after(&engine->config),
+        .signs = dsc_config_signs(&engine->config),
         .leaves_per_step = engine->place.size, .backward_reads_params = &o->reads_params,
         .world_size_reproducible = engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .device = engine->device, .comm = engine->device_comm, .host_comm = engine->comm, .compute = engine->compute,

@@ -198,7 +198,7 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .packed_gather_elements = dsc_max_i64(1, config->zero.allgather_bucket_size),
         .packed_leaf_elements = dsc_max_i64(1, config->zero.reduce_bucket_size),
         .quant_leaves = dsc_config_leaf_quant(config), .leaf_errors = config->own.compression != DSC_QUANT_NONE,
-        .signs_after = dsc_config_signs_after(config),
+        .signs = dsc_config_signs(config),
         .neighbour_count = dsc_plan_neighbours(config, o->world_size),
         .replica_count = o->world_size / o->layout->world_size,
         .seed = (uint64_t)config->seed,

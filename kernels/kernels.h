@@ -71,7 +71,7 @@ void dsc_update_init(dsc_kernel_table *table, uint32_t caps);     /* ADAMW SGD M
 void dsc_product_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_factors_init(dsc_kernel_table *table, uint32_t caps);    /* MATRIX_SQUARES */
 void dsc_quant_init(dsc_kernel_table *table, uint32_t caps);      /* QUANTIZE DEQUANTIZE FOLD_QUANTIZED */
-void dsc_signs_init(dsc_kernel_table *table, uint32_t caps);      /* SIGNS_ADD _PACK _FOLD _UNPACK _MASK */
+void dsc_signs_init(dsc_kernel_table *table, uint32_t caps);      /* SIGNS_* */
 void dsc_gemm_init(dsc_kernel_table *table, uint32_t caps);       /* GEMM COLSUM */
 void dsc_layernorm_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_rmsnorm_init(dsc_kernel_table *table, uint32_t caps);

@@ -30,6 +30,8 @@ SIGNS_OP(pack)
 SIGNS_OP(fold)
 SIGNS_OP(unpack)
 SIGNS_OP(mask)
+SIGNS_OP(walk)
+SIGNS_OP(land)
 
 void dsc_signs_init(dsc_kernel_table *table, uint32_t caps)
 {
@@ -39,4 +41,6 @@ void dsc_signs_init(dsc_kernel_table *table, uint32_t caps)
     table->fn[DSC_KERNEL_SIGNS_FOLD] = avx512 ? fold_avx512 : avx2 ? fold_avx2 : fold_ref;
     table->fn[DSC_KERNEL_SIGNS_UNPACK] = avx512 ? unpack_avx512 : avx2 ? unpack_avx2 : unpack_ref;
     table->fn[DSC_KERNEL_SIGNS_MASK] = avx512 ? mask_avx512 : avx2 ? mask_avx2 : mask_ref;
+    table->fn[DSC_KERNEL_SIGNS_WALK] = avx512 ? walk_avx512 : avx2 ? walk_avx2 : walk_ref;
+    table->fn[DSC_KERNEL_SIGNS_LAND] = avx512 ? land_avx512 : avx2 ? land_avx2 : land_ref;
 }

@@ -2,7 +2,8 @@
  *
  * Bit i % 8 of byte i / 8 is the sign bit of element i: 1 where it is negative. Of the last byte the bits that belong
  * to no element are 0. What such a bit stands for is +scale or -scale; what that takes from an element is kept beside
- * it and added to the next value sent. 1-bit Adam (Tang et al. 2021) sends momentum so.
+ * it and added to the next value sent. 1-bit Adam (Tang et al. 2021) sends momentum so, 0/1 Adam (Lu et al. 2022) what
+ * ranks have stepped alone.
  * reference: signs_ref.c   variants: signs_v16.h in signs_avx2.c and signs_avx512.c
  * check and bench: tests/checkkern/signs.c
  * SPDX-License-Identifier: Apache-2.0 */
@@ -17,8 +18,8 @@ extern "C" {
 
 static inline int64_t dsc_signs_bytes(int64_t count) { return (count + 7) / 8; }
 
-/* Every array of floats starts at a multiple of 16 bytes; arrays do not overlap. Each line is one rounding per
- * operation. */
+/* Every array of floats starts at a multiple of 16 bytes; arrays do not overlap, but where it says so. Each line is one
+ * rounding per operation. */
 
 /* error <- error and the momentum as it is after this gradient:
  *   g = grad * grad_scale;  m = fma(one_minus_beta1, g - moment, moment);  error = error + m */
@@ -63,6 +64,30 @@ typedef struct dsc_signs_mask_args {
     const float *mask; /* [count] */
     int64_t count;
 } dsc_signs_mask_args;
+
+/* A step of this rank's own (0/1 Adam, zero/onebit.c), away from the weights that all ranks share:
+ *   g = grad * grad_scale;  moment = variance == 0 ? 0 : fma(one_minus_beta1, g - moment, moment)
+ *   walked = fma(-rate, moment, decay * walked)
+ *   to = fma(decays, shared, walked / (sqrt(variance) + eps)) */
+typedef struct dsc_signs_walk_args {
+    float *walked, *moment; /* [count] read and written */
+    float *to;              /* [count] written; may be `grad` */
+    const float *variance, *grad, *shared; /* [count] */
+    int64_t count;
+    float grad_scale, one_minus_beta1, rate;
+    float decay, decays; /* of this step, and of all since the weights were shared */
+    float eps;
+} dsc_signs_walk_args;
+
+/* The weights and the momentum that all come to:
+ *   to = fma(decays, shared, walked / (sqrt(variance) + eps));  moment = walked * per_rate */
+typedef struct dsc_signs_land_args {
+    float *to;     /* [count] written; may be `shared` */
+    float *moment; /* [count] written; NULL: it stays */
+    const float *variance, *walked, *shared; /* [count] */
+    int64_t count;
+    float decays, eps, per_rate;
+} dsc_signs_land_args;
 
 #ifdef __cplusplus
 }

@@ -13,6 +13,8 @@ typedef struct dsc_signs_ops {
     void (*fold)(const dsc_signs_fold_args *a, int64_t first, int64_t last);
     void (*unpack)(const dsc_signs_unpack_args *a, int64_t first, int64_t last);
     void (*mask)(const dsc_signs_mask_args *a, int64_t first, int64_t last);
+    void (*walk)(const dsc_signs_walk_args *a, int64_t first, int64_t last);
+    void (*land)(const dsc_signs_land_args *a, int64_t first, int64_t last);
 } dsc_signs_ops;
 
 extern const dsc_signs_ops dsc_signs_ref, dsc_signs_avx2, dsc_signs_avx512;

@@ -4,8 +4,6 @@
 
 typedef struct v16_ints { __m256i low, high; } v16_ints;
 
-V16_UNARY(v16_sqrt, _mm256_sqrt_ps)
-V16_BINARY(v16_div, _mm256_div_ps)
 V16_BINARY(v16_min, _mm256_min_ps)
 
 V16_INLINE __m256 step_towards_8(__m256 step, __m256 c)

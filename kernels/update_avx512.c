@@ -4,8 +4,6 @@
 
 typedef __m512i v16_ints;
 
-V16_INLINE v16 v16_sqrt(v16 a) { return _mm512_sqrt_ps(a); }
-V16_INLINE v16 v16_div(v16 a, v16 b) { return _mm512_div_ps(a, b); }
 V16_INLINE v16 v16_min(v16 a, v16 b) { return _mm512_min_ps(a, b); }
 V16_INLINE v16 v16_step_towards(v16 step, v16 c)
 {

@@ -21,6 +21,8 @@ V16_INLINE v16 v16_sub(v16 a, v16 b) { return _mm512_sub_ps(a, b); }
 V16_INLINE v16 v16_mul(v16 a, v16 b) { return _mm512_mul_ps(a, b); }
 V16_INLINE v16 v16_fma(v16 a, v16 b, v16 c) { return _mm512_fmadd_ps(a, b, c); }   /* a b + c */
 V16_INLINE v16 v16_fnma(v16 a, v16 b, v16 c) { return _mm512_fnmadd_ps(a, b, c); } /* c - a b */
+V16_INLINE v16 v16_div(v16 a, v16 b) { return _mm512_div_ps(a, b); }
+V16_INLINE v16 v16_sqrt(v16 a) { return _mm512_sqrt_ps(a); }
 V16_INLINE v16 v16_max(v16 a, v16 b) { return _mm512_max_ps(a, b); }
 V16_INLINE v16 v16_exp(v16 x) { return dsc_exp_avx512(x); }
 V16_INLINE v16 v16_sigmoid(v16 x) { return dsc_sigmoid_avx512(x); }

@@ -25,7 +25,8 @@ typedef struct dsc_group_state {
     bool param_on_host;                /* of swap_param: in host memory, not in a file */
     char *host_grad;                   /* where sums lie in host memory, of sum_dtype; `grad` is NULL then */
     dsc_event *sums_gone;              /* this step's are there */
-    float *own_error, *sum_error; /* onebit.c: of the whole group, and of this rank's slice */
+    float *own_error, *sum_error; /* signs.c: of the whole group, and of this rank's slice */
+    float *walked, *shared;       /* onebit.c: likewise of the whole group */
     float *last_sum;                   /* where a step's sum, not in its file, is until it is updated; or NULL */
     int64_t swap_at[DSC_PLANE_COUNT];  /* bytes in the plane's swap space, -1: in memory */
     bool secondary_kept;               /* this rank's part of the neighbours' is what the parameters are */
@@ -87,13 +88,34 @@ typedef struct dsc_factors {
     dsc_binned_grid grid;                 /* of this update's sums */
 } dsc_factors;
 
-/* onebit.c: what ranks that exchange signs need beside their states. */
-typedef struct dsc_onebit {
+/* A tensor's elements in some rank's slice, or all of them: `at` in the group. */
+typedef struct dsc_part {
+    int32_t tensor;
+    int64_t at, count;
+} dsc_part;
+
+/* Of the slice of rank `owner`; -1: of all. */
+typedef dsc_status (*dsc_part_fn)(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state,
+                                  const dsc_part *part, int32_t owner, dsc_error *err);
+
+/* signs.c: what ranks that exchange signs need beside their states. */
+typedef struct dsc_signs {
     dsc_buf error_buf;                /* of each trainable group what own signs left out, then what the slice's did */
     dsc_buf signs_buf;                /* of the longest group: those that go, those that come */
     dsc_buf device_sums, host_sums;   /* [tensor_count] sums of squares */
     dsc_buf own_scales, all_scales;   /* [tensor_count], [W][tensor_count] */
     dsc_buf by_tensor, device_scales; /* [tensor_count][W] */
+    dsc_part_fn fill;                 /* of the exchange that is under way */
+    bool to_moments;                  /* likewise */
+} dsc_signs;
+
+/* onebit.c: what optimizers keep that exchange them. */
+typedef struct dsc_onebit {
+    dsc_signs_turn left_of;          /* whose errors there are; SUMS: none */
+    dsc_buf walked_buf, shared_buf;  /* of trainable groups: a rank's own steps, and the weights that they began at */
+    bool apart;                      /* this rank has taken steps that others do not know */
+    int64_t steps;                   /* how many */
+    double decays[DSC_UPDATE_CLASSES_MAX], rates[DSC_UPDATE_CLASSES_MAX]; /* their product, and their sum */
 } dsc_onebit;
 
 /* Groups [first, end), whose matrices pass between their ranks and their owners at a time. */
@@ -150,8 +172,9 @@ struct dsc_zero {
     dsc_norms norms;           /* of a recipe that needs them */
     dsc_factors factors;       /* likewise */
     dsc_matrices matrices;     /* likewise */
+    dsc_signs signs;
     dsc_onebit onebit;
-    bool variance_stays;       /* of onebit.c: this update's */
+    dsc_signs_turn turn;       /* this update's */
     bool sums_are_own;         /* leaves stay with the rank that made them */
     dsc_buf sum_buf, sums_buf; /* this rank's sum of squares where the kernel adds to it; every rank's for the host */
     bool sum_started; /* this step's sum of squares has terms already */
@@ -266,16 +289,36 @@ dsc_status dsc_matrices_along(dsc_zero *zero, const dsc_tile *tile, const float 
 /* What torch multiplies a matrix's rate by. */
 double dsc_matrices_factor(const dsc_layout_tensor *tensor);
 
-/* onebit.c. It is planned and opened after groups are placed. */
-bool dsc_onebit_is_used(const dsc_zero *zero);
+/* signs.c. It is planned and opened after groups are placed. */
+bool dsc_signs_are_used(const dsc_zero *zero);
+void dsc_signs_plan(dsc_zero *zero);
+dsc_status dsc_signs_open(dsc_zero *zero, dsc_error *err);
+void dsc_signs_close(dsc_zero *zero);
+dsc_status dsc_signs_forget(dsc_zero *zero, dsc_error *err);
+/* fn of all whole tensors that are trained. */
+dsc_status dsc_signs_each(dsc_zero *zero, dsc_part_fn fn, dsc_error *err);
+/* x of a whole group is 0 where the variance is. */
+dsc_status dsc_signs_mask(dsc_zero *zero, int32_t group, float *x, dsc_error *err);
+/* Collective. `fill` adds to a tensor's errors what this rank would have the others know; signs of the mean of all
+ * ranks' are what all have in their moments (or else their sums) then. */
+dsc_status dsc_signs_exchange(dsc_zero *zero, dsc_part_fn fill, bool to_moments, dsc_error *err);
+/* Collective: the mean of all ranks' errors of a group, and what its owners have left out, times a factor, in each
+ * rank's errors of it. */
+dsc_status dsc_signs_mean(dsc_zero *zero, int32_t group, double factor, dsc_error *err);
+int64_t dsc_signs_wire_bytes(const dsc_zero *zero); /* that this rank receives in one exchange */
+
+/* onebit.c. Likewise; placed after states are. */
 void dsc_onebit_plan(dsc_zero *zero);
 dsc_status dsc_onebit_open(dsc_zero *zero, dsc_error *err);
 void dsc_onebit_close(dsc_zero *zero);
+void dsc_onebit_place(dsc_zero *zero);
 dsc_status dsc_onebit_forget(dsc_zero *zero, dsc_error *err);
-/* Collective, with the terms of an update whose variance stays. With own sums every rank's first moments become what
- * all gradients together make of them; terms are then those of a step along them. */
+/* Collective, with the terms of an update whose variance stays: with own sums, what all gradients together make of the
+ * first moments or of the sums; terms are then those of the rest of the update. */
 dsc_status dsc_onebit_prepare(dsc_zero *zero, dsc_error *err);
-int64_t dsc_onebit_wire_bytes(const dsc_zero *zero); /* that this rank receives in one */
+/* The whole of an update that a rank makes on its own; at its end they may come together. */
+bool dsc_onebit_walks(const dsc_zero *zero);
+dsc_status dsc_onebit_walk(dsc_zero *zero, dsc_error *err);
 
 /* update.c: elements [first, end) of a tile, as those of tensor t are updated. */
 void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, int32_t t,

@@ -1,381 +1,327 @@
-/* onebit.c - 1-bit Adam's exchange (Tang et al. 2021, arXiv:2102.02888): once the variance is frozen, ranks send each
- * other not gradients but the signs of their momentum, and one scale for each tensor.
+/* onebit.c - the optimizers whose ranks exchange signs (signs.c): what they send each other, and when.
  *
- * Every rank adds its own gradient to the momentum that all share, and to that what its last signs left out (its
- * error). Signs and a scale, the root of the mean square, stand for the whole: signs go to the owners of slices by
- * all-to-all. An owner adds up, in rank order, what they stand for, and the error that it keeps as well; the signs of
- * that, with a scale for each tensor's part in its slice, go back to all. They are the new momentum, the same bits on
- * every rank. An element takes two bits of the wire instead of two times 32. DeepSpeed's compressed all-reduce is cut
- * the same way.
+ * 1-bit Adam (Tang et al. 2021, arXiv:2102.02888): once the variance is frozen, signs are of the momentum after each
+ * rank's own gradient. They are the new momentum of all ranks, and the step goes along it.
  *
- * Scales come from fixed-point sums of squares (kernels/exact.h), so they depend on no order. They are needed between
- * two passes over all tensors, so the host waits for the device twice in an update. An element whose variance is 0 had
- * no gradient before it was frozen: it would be divided by eps alone, and its momentum is kept 0 (users of DeepSpeed
- * give a mask for that). One rank alone has nobody to send signs to: it goes on with its own momentum. Only at stage 0:
- * every rank needs all of the momentum.
+ * 0/1 Adam (Lu et al. 2022, arXiv:2202.06009), as DeepSpeed has it. First the variance moves in some updates only, from
+ * gradients that are added up as ever; in all others signs are of the gradients. Then it is frozen and ranks take steps
+ * of their own, each along its own momentum, whose sum (`walked`) leads from the weights that all had (`shared`) to its
+ * own. When they come together signs are of that sum times the root of the variance: the mean of all leads from the
+ * shared weights to new ones, and over the sum of the rates it is the new momentum. The shared weights stay in memory,
+ * so that the new ones have the same bits on every rank; they decay as the walk goes on. In a half precision run they
+ * are the masters, which no rank changes alone.
  *
- * Errors are each rank's own, so a checkpoint has no place for them that another world size could read. The next
- * update's momentum is all that they are for, so a save first puts them there.
- * SPDX-License-Identifier: Apache-2.0 */
+ * One rank alone has nobody to send signs to: it goes on with its own momentum. Errors and walks are each rank's own,
+ * so a checkpoint has no place for them that another world size could read. A save first puts the mean of all where it
+ * would have come to: into the momentum, or into the weights. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
 #include <math.h>
-#include <string.h>
 
-bool dsc_onebit_is_used(const dsc_zero *zero) { return zero->o.signs_after > 0 && zero->world_size > 1; }
-
-/* Over trainable groups. */
-static int64_t longest_group(const dsc_zero *zero)
+/* Of the first `freeze` updates those that the variance moves in: after each `scaler` of them they are twice as far
+ * apart. */
+static bool variance_moves(int64_t scaler, int64_t update)
 {
-    int64_t longest = 0;
+    int64_t begin = 0, apart = 1;
+    for (; update > begin + scaler * apart; apart *= 2)
+        begin += scaler * apart;
+    return (update - begin) % apart == 0;
+}
+
+/* Of updates with a frozen variance, from 1: after each `scaler` of them ranks come together half as often. */
+static bool ranks_meet(int64_t scaler, int64_t clipper, int64_t update)
+{
+    int64_t apart = 1;
+    for (; apart < clipper && update > scaler; update -= scaler)
+        apart = dsc_min_i64(clipper, 2 * apart);
+    return update % apart == 0 || (apart < clipper && update == scaler);
+}
+
+dsc_signs_turn dsc_signs_turn_of(const dsc_signs_policy *policy, int64_t update)
+{
+    if (policy->kind == DSC_SIGNS_NEVER)
+        return DSC_TURN_SUMS;
+    if (policy->kind == DSC_SIGNS_ONEBIT)
+        return update <= policy->freeze ? DSC_TURN_SUMS : DSC_TURN_MOMENTUM;
+    if (update <= policy->freeze)
+        return variance_moves(policy->variance_scaler, update) ? DSC_TURN_SUMS : DSC_TURN_GRADIENTS;
+    const bool meet = ranks_meet(policy->local_scaler, policy->local_most, update - policy->freeze);
+    return meet ? DSC_TURN_MEET : DSC_TURN_LOCAL;
+}
+
+static bool walks(const dsc_zero *zero)
+{
+    return zero->o.signs.kind == DSC_SIGNS_ZEROONE && dsc_signs_are_used(zero);
+}
+
+/* In fp32 the masters are the parameters, which every rank's own steps change. */
+static bool keeps_shared(const dsc_zero *zero) { return walks(zero) && zero->o.compute_dtype == DSC_F32; }
+
+static int64_t walk_bytes(const dsc_zero *zero)
+{
+    int64_t bytes = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        longest = dsc_max_i64(longest, zero->o.layout->group[g].trainable ? zero->o.layout->group[g].padded : 0);
-    return longest;
-}
-
-static int64_t trainable_elements(const dsc_zero *zero, bool slices)
-{
-    int64_t elements = 0;
-    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
-        const dsc_layout_group *group = &zero->o.layout->group[g];
-        elements += !group->trainable ? 0 : slices ? group->slice : group->padded;
-    }
-    return elements;
-}
-
-/* Bytes of each of its buffers. */
-typedef struct sizes { int64_t errors, signs, device_sums, host_sums, scales, all_scales; } sizes;
-
-static sizes size_all(const dsc_zero *zero)
-{
-    const int64_t tensors = zero->o.layout->tensor_count;
-    sizes s = { .errors = (trainable_elements(zero, false) + trainable_elements(zero, true)) * 4,
-                .signs = 2 * dsc_signs_bytes(longest_group(zero)),
-                .host_sums = tensors * (int64_t)sizeof(dsc_fixed_sum),
-                .scales = tensors * 4,
-                .all_scales = tensors * 4 * zero->world_size };
-    s.device_sums = s.host_sums;
-    return s;
+        bytes += zero->o.layout->group[g].trainable ? zero->o.layout->group[g].padded * 4 : 0;
+    return bytes;
 }
 
 void dsc_onebit_plan(dsc_zero *zero)
 {
-    int64_t(*bytes)[DSC_TIER_COUNT] = zero->plan.bytes;
-    if (!dsc_onebit_is_used(zero))
-        return;
-    const sizes s = size_all(zero);
-    bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += s.errors + s.signs;
-    bytes[DSC_TAG_CONTROL][DSC_TIER_DEVICE] += s.device_sums + s.all_scales;
-    bytes[DSC_TAG_CONTROL][DSC_TIER_PINNED] += s.host_sums + s.scales + 2 * s.all_scales;
-}
-
-static void place_errors(dsc_zero *zero)
-{
-    float *error = zero->onebit.error_buf.ptr;
-    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
-        const dsc_layout_group *group = &zero->o.layout->group[g];
-        if (!group->trainable)
-            continue;
-        zero->group[g].own_error = error;
-        zero->group[g].sum_error = error + group->padded;
-        error += group->padded + group->slice;
-    }
+    if (walks(zero))
+        zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += walk_bytes(zero) * (keeps_shared(zero) ? 2 : 1);
 }
 
 dsc_status dsc_onebit_open(dsc_zero *zero, dsc_error *err)
 {
     dsc_onebit *onebit = &zero->onebit;
-    dsc_device *device = zero->o.device;
-    if (!dsc_onebit_is_used(zero))
-        return DSC_OK;
-    const sizes s = size_all(zero);
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, DSC_TIER_DEVICE, s.errors, &onebit->error_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, DSC_TIER_DEVICE, s.signs, &onebit->signs_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, s.device_sums, &onebit->device_sums, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, s.all_scales, &onebit->device_scales, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, s.host_sums, &onebit->host_sums, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, s.scales, &onebit->own_scales, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, s.all_scales, &onebit->all_scales, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, s.all_scales, &onebit->by_tensor, err));
-    place_errors(zero);
-    return DSC_OK;
+    const int64_t bytes = walks(zero) ? walk_bytes(zero) : 0;
+    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, bytes, &onebit->walked_buf, err));
+    return dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, keeps_shared(zero) ? bytes : 0,
+                        &onebit->shared_buf, err);
 }
 
 void dsc_onebit_close(dsc_zero *zero)
 {
-    dsc_onebit *onebit = &zero->onebit;
-    dsc_mem_close(zero->o.device, &onebit->by_tensor);
-    dsc_mem_close(zero->o.device, &onebit->all_scales);
-    dsc_mem_close(zero->o.device, &onebit->own_scales);
-    dsc_mem_close(zero->o.device, &onebit->host_sums);
-    dsc_mem_close(zero->o.device, &onebit->device_scales);
-    dsc_mem_close(zero->o.device, &onebit->device_sums);
-    dsc_mem_close(zero->o.device, &onebit->signs_buf);
-    dsc_mem_close(zero->o.device, &onebit->error_buf);
+    dsc_mem_close(zero->o.device, &zero->onebit.shared_buf);
+    dsc_mem_close(zero->o.device, &zero->onebit.walked_buf);
+}
+
+void dsc_onebit_place(dsc_zero *zero)
+{
+    float *walked = zero->onebit.walked_buf.ptr, *shared = zero->onebit.shared_buf.ptr;
+    for (int32_t g = 0; g < zero->o.layout->group_count && walks(zero); g++) {
+        const dsc_layout_group *group = &zero->o.layout->group[g];
+        if (!group->trainable)
+            continue;
+        zero->group[g].walked = walked;
+        zero->group[g].shared = keeps_shared(zero) ? shared : zero->group[g].master;
+        walked += group->padded;
+        shared += keeps_shared(zero) ? group->padded : 0;
+    }
 }
 
 dsc_status dsc_onebit_forget(dsc_zero *zero, dsc_error *err)
 {
-    const dsc_buf *errors = &zero->onebit.error_buf;
-    return errors->ptr != NULL ? dsc_zero_bytes(zero->o.compute, errors->ptr, errors->bytes, err) : DSC_OK;
+    zero->onebit.left_of = DSC_TURN_SUMS;
+    zero->onebit.apart = false;
+    return dsc_signs_forget(zero, err);
 }
 
-static dsc_status scale(dsc_zero *zero, float *x, int64_t count, double factor, dsc_error *err)
+/* What signs leave out is of `turn` from now on. */
+static dsc_status send(dsc_zero *zero, dsc_signs_turn turn, dsc_part_fn fill, dsc_error *err)
 {
-    const dsc_scale_args args = { .x = x, .count = count, .factor = (float)factor, .dtype = DSC_F32 };
-    return DSC_RUN(zero->reduce_stream, SCALE, &args, err);
+    zero->onebit.left_of = turn;
+    return dsc_signs_exchange(zero, fill, turn == DSC_TURN_MOMENTUM, err);
 }
 
-/* Moments where the variance is 0 stay 0. */
-static dsc_status mask(dsc_zero *zero, int32_t g, float *x, dsc_stream *stream, dsc_error *err)
+static const dsc_update_scalars *scalars_of(const dsc_zero *zero, int32_t t)
 {
-    const dsc_signs_mask_args args = { .x = x, .mask = (const float *)(const void *)zero->group[g].moment[1],
-                                       .count = zero->o.layout->group[g].padded };
-    return DSC_RUN(stream, SIGNS_MASK, &args, err);
+    return &zero->terms.scalars[zero->o.layout->tensor[t].update_class];
 }
 
-/* The mean of all ranks' errors and the owner's own, to every rank; in fp32, as leaves are reduced. */
-static dsc_status settle_group(dsc_zero *zero, int32_t g, double beta1, dsc_error *err)
+/* ---- updates whose ranks take the same step ---- */
+
+static dsc_status fill_momentum(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state,
+                                const dsc_part *p, int32_t owner, dsc_error *err)
 {
-    const dsc_layout_group *group = &zero->o.layout->group[g];
-    const dsc_group_state *state = &zero->group[g];
-    float *moment = (float *)(void *)state->moment[0];
-    const dsc_reduce_scatter_args sum = { .acc = state->sum_error, .leaf = state->own_error,
-                                          .leaf_stride = group->slice, .count = group->slice, .wire_dtype = DSC_F32 };
-    DSC_TRY(scale(zero, state->own_error, group->padded, 1.0 / zero->world_size, err));
-    DSC_TRY(dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, &sum, zero->reduce_stream, err));
-    DSC_TRY(scale(zero, state->sum_error, group->slice, 1.0 / beta1, err));
-    DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_REDUCE, state->own_error, state->sum_error, group->slice,
-                                DSC_F32, zero->reduce_stream, err));
-    const dsc_add_args add = { .to = moment, .a = moment, .b = state->own_error, .count = group->padded };
-    DSC_TRY(DSC_RUN(zero->reduce_stream, ADD, &add, err));
-    return mask(zero, g, moment, zero->reduce_stream, err);
-}
-
-dsc_status dsc_zero_settle_signs(dsc_zero *zero, double beta1, dsc_error *err)
-{
-    if (!dsc_onebit_is_used(zero))
-        return DSC_OK;
-    DSC_TRY(dsc_zero_sync(zero, err));
-    for (int32_t g = 0; g < zero->o.layout->group_count && zero->variance_stays && beta1 > 0; g++)
-        if (zero->o.layout->group[g].trainable && zero->group[g].own_count > 0)
-            DSC_TRY(settle_group(zero, g, beta1, err));
-    DSC_TRY(dsc_stream_sync(zero->reduce_stream, err));
-    DSC_TRY(dsc_onebit_forget(zero, err));
-    return dsc_stream_sync(zero->o.compute, err);
-}
-
-/* ---- one update ---- */
-
-/* A tensor's elements in the slice of rank `owner`, or all of them (-1): `at` in the group. */
-typedef struct part {
-    int32_t tensor;
-    int64_t at, count;
-} part;
-
-static part part_of(const dsc_zero *zero, int32_t t, int32_t owner)
-{
-    const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
-    const int64_t slice = zero->o.layout->group[tensor->group].slice;
-    if (owner < 0)
-        return (part){ t, tensor->offset, tensor->count };
-    int64_t in_tensor;
-    const int64_t count = dsc_layout_span(tensor, slice * owner, slice, &in_tensor);
-    return (part){ t, tensor->offset + in_tensor, count };
-}
-
-/* A slice begins at a multiple of 1024 elements and a tensor at one of 128: their signs at a byte. */
-static int64_t signs_before(int64_t element)
-{
-    DSC_ASSERT(element % 8 == 0);
-    return element / 8;
-}
-
-typedef dsc_status (*part_fn)(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const part *p,
-                              int32_t owner, dsc_error *err);
-
-static dsc_status each_part(dsc_zero *zero, int32_t g, int32_t owner, part_fn fn, dsc_error *err)
-{
-    const dsc_layout_group *group = &zero->o.layout->group[g];
-    for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count; t++) {
-        const part p = part_of(zero, t, owner);
-        if (p.count > 0)
-            DSC_TRY(fn(zero, group, &zero->group[g], &p, owner, err));
-    }
-    return DSC_OK;
-}
-
-static dsc_status add_squares(dsc_zero *zero, const float *x, const part *p, dsc_error *err)
-{
-    dsc_fixed_sum *sums = zero->onebit.device_sums.ptr;
-    const dsc_sumsq_args args = { .x = x, .count = p->count, .sum = &sums[p->tensor] };
-    return DSC_RUN(zero->o.compute, SUMSQ, &args, err);
-}
-
-/* The momentum after this rank's gradient, and its error: what it would have all ranks know. */
-static dsc_status add_own(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const part *p,
-                          int32_t owner, dsc_error *err)
-{
-    const dsc_update_scalars *s = &zero->terms.scalars[zero->o.layout->tensor[p->tensor].update_class];
+    const dsc_update_scalars *s = scalars_of(zero, p->tensor);
     const dsc_signs_add_args args = { .error = state->own_error + p->at,
                                       .moment = (const float *)(const void *)state->moment[0] + p->at,
                                       .grad = state->grad + p->at,
                                       .count = p->count,
                                       .grad_scale = s->grad_scale,
                                       .one_minus_beta1 = s->one_minus_beta1 };
-    DSC_TRY(DSC_RUN(zero->o.compute, SIGNS_ADD, &args, err));
-    return add_squares(zero, args.error, p, err);
+    return DSC_RUN(zero->o.compute, SIGNS_ADD, &args, err);
 }
 
-static dsc_status clear_sums(dsc_zero *zero, dsc_error *err)
+static dsc_status fill_gradient(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state,
+                                const dsc_part *p, int32_t owner, dsc_error *err)
 {
-    const dsc_buf *sums = &zero->onebit.device_sums;
-    return dsc_zero_bytes(zero->o.compute, sums->ptr, sums->bytes, err);
+    float *error = state->own_error + p->at;
+    const dsc_scale_args scale = { .x = state->grad + p->at, .count = p->count, .dtype = DSC_F32,
+                                   .factor = scalars_of(zero, p->tensor)->grad_scale };
+    const dsc_add_args add = { .to = error, .a = error, .b = scale.x, .count = p->count };
+    DSC_TRY(DSC_RUN(zero->o.compute, SCALE, &scale, err));
+    return DSC_RUN(zero->o.compute, ADD, &add, err);
 }
 
-/* Scales of what the sums of squares are of, from every rank: all_scales[r * tensor_count + t]. */
-static dsc_status exchange_scales(dsc_zero *zero, int32_t owner, dsc_error *err)
-{
-    dsc_onebit *onebit = &zero->onebit;
-    const int32_t tensors = zero->o.layout->tensor_count;
-    const dsc_fixed_sum *sum = onebit->host_sums.ptr;
-    float *own = onebit->own_scales.ptr;
-    DSC_TRY(dsc_copy(zero->o.compute, onebit->host_sums.ptr, onebit->device_sums.ptr, onebit->host_sums.bytes, err));
-    DSC_TRY(dsc_stream_sync(zero->o.compute, err));
-    for (int32_t t = 0; t < tensors; t++) {
-        const bool trainable = zero->o.layout->group[zero->o.layout->tensor[t].group].trainable;
-        const int64_t count = trainable ? part_of(zero, t, owner).count : 0;
-        own[t] = count > 0 ? (float)sqrt(dsc_fixed_sum_value(&sum[t]) / (double)count) : 0.0f;
-    }
-    return dsc_comm_all_gather(zero->o.host_comm, DSC_CHANNEL_CONTROL, onebit->all_scales.ptr, own, tensors, DSC_F32,
-                               NULL, err);
-}
-
-static float scale_of(const dsc_zero *zero, int32_t rank, int32_t tensor)
-{
-    return ((const float *)zero->onebit.all_scales.ptr)[rank * zero->o.layout->tensor_count + tensor];
-}
-
-/* What an owner multiplies signs with: their rank's scale over the number of ranks, a tensor's side by side. */
-static dsc_status give_scales(dsc_zero *zero, dsc_error *err)
-{
-    const float part_each = 1.0f / (float)zero->world_size;
-    float *by_tensor = zero->onebit.by_tensor.ptr;
-    for (int32_t t = 0; t < zero->o.layout->tensor_count; t++)
-        for (int32_t r = 0; r < zero->world_size; r++)
-            by_tensor[t * zero->world_size + r] = scale_of(zero, r, t) * part_each;
-    return dsc_copy(zero->o.compute, zero->onebit.device_scales.ptr, by_tensor, zero->onebit.by_tensor.bytes, err);
-}
-
-/* The half of the buffer that goes out, and the one that others' signs come to. */
-static uint8_t *signs_out(const dsc_zero *zero) { return zero->onebit.signs_buf.ptr; }
-static uint8_t *signs_in(const dsc_zero *zero) { return signs_out(zero) + zero->onebit.signs_buf.bytes / 2; }
-
-static dsc_status pack_own(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const part *p,
-                           int32_t owner, dsc_error *err)
-{
-    const dsc_signs_pack_args args = { .to = signs_out(zero) + signs_before(p->at), .x = state->own_error + p->at,
-                                       .count = p->count, .scale = scale_of(zero, zero->o.rank, p->tensor) };
-    return DSC_RUN(zero->o.compute, SIGNS_PACK, &args, err);
-}
-
-static dsc_status fold_slice(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const part *p,
-                             int32_t owner, dsc_error *err)
-{
-    const int64_t in_slice = p->at - group->slice * owner;
-    const dsc_signs_fold_args args = { .acc = state->sum_error + in_slice,
-                                       .from = signs_in(zero) + signs_before(in_slice),
-                                       .from_stride = signs_before(group->slice),
-                                       .scale = (const float *)zero->onebit.device_scales.ptr +
-                                                (int64_t)p->tensor * zero->world_size,
-                                       .piece_count = zero->world_size,
-                                       .count = p->count };
-    DSC_TRY(DSC_RUN(zero->o.compute, SIGNS_FOLD, &args, err));
-    return add_squares(zero, args.acc, p, err);
-}
-
-static dsc_status pack_slice(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const part *p,
-                             int32_t owner, dsc_error *err)
-{
-    const dsc_signs_pack_args args = { .to = signs_in(zero) + signs_before(p->at),
-                                       .x = state->sum_error + (p->at - group->slice * owner),
-                                       .count = p->count, .scale = scale_of(zero, owner, p->tensor) };
-    return DSC_RUN(zero->o.compute, SIGNS_PACK, &args, err);
-}
-
-static dsc_status unpack(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const part *p,
-                         int32_t owner, dsc_error *err)
-{
-    const dsc_signs_unpack_args args = { .to = (float *)(void *)state->moment[0] + p->at,
-                                         .from = signs_in(zero) + signs_before(p->at),
-                                         .mask = (const float *)(const void *)state->moment[1] + p->at,
-                                         .count = p->count, .scale = scale_of(zero, owner, p->tensor) };
-    return DSC_RUN(zero->o.compute, SIGNS_UNPACK, &args, err);
-}
-
-/* Signs of the whole group to the owners of its slices, and what they stand for into their errors. */
-static dsc_status send_group(dsc_zero *zero, int32_t g, dsc_error *err)
-{
-    const int64_t bytes = signs_before(zero->o.layout->group[g].slice);
-    DSC_TRY(each_part(zero, g, -1, pack_own, err));
-    DSC_TRY(dsc_comm_all_to_all(zero->o.comm, DSC_CHANNEL_CONTROL, signs_in(zero), signs_out(zero), bytes,
-                                zero->o.compute, err));
-    return each_part(zero, g, zero->o.rank, fold_slice, err);
-}
-
-static dsc_status gather_group(dsc_zero *zero, int32_t g, dsc_error *err)
-{
-    const int64_t bytes = signs_before(zero->o.layout->group[g].slice);
-    uint8_t *all = signs_in(zero);
-    DSC_TRY(each_part(zero, g, zero->o.rank, pack_slice, err));
-    DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, all, all + zero->o.rank * bytes, bytes, DSC_U8,
-                                zero->o.compute, err));
-    for (int32_t r = 0; r < zero->world_size; r++)
-        DSC_TRY(each_part(zero, g, r, unpack, err));
-    return DSC_OK;
-}
-
-static dsc_status each_trainable(dsc_zero *zero, dsc_status (*fn)(dsc_zero *zero, int32_t g, dsc_error *err),
-                                 dsc_error *err)
+/* One rank alone. */
+static dsc_status mask_gradients(dsc_zero *zero, dsc_error *err)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (zero->o.layout->group[g].trainable && zero->group[g].own_count > 0)
-            DSC_TRY(fn(zero, g, err));
+            DSC_TRY(dsc_signs_mask(zero, g, zero->group[g].grad, err));
     return DSC_OK;
-}
-
-static dsc_status add_group(dsc_zero *zero, int32_t g, dsc_error *err) { return each_part(zero, g, -1, add_own, err); }
-
-/* One rank alone. */
-static dsc_status mask_group(dsc_zero *zero, int32_t g, dsc_error *err)
-{
-    return mask(zero, g, zero->group[g].grad, zero->o.compute, err);
 }
 
 dsc_status dsc_onebit_prepare(dsc_zero *zero, dsc_error *err)
 {
+    dsc_update_scalars *s = zero->terms.scalars;
     if (!zero->sums_are_own)
-        return each_trainable(zero, mask_group, err);
-    DSC_TRY(clear_sums(zero, err));
-    DSC_TRY(each_trainable(zero, add_group, err));
-    DSC_TRY(exchange_scales(zero, -1, err));
-    DSC_TRY(give_scales(zero, err));
-    DSC_TRY(clear_sums(zero, err));
-    DSC_TRY(each_trainable(zero, send_group, err));
-    DSC_TRY(exchange_scales(zero, zero->o.rank, err));
-    DSC_TRY(each_trainable(zero, gather_group, err));
-    /* What is left is the step along a momentum that is complete. */
+        return mask_gradients(zero, err);
+    if (zero->turn == DSC_TURN_MOMENTUM) {
+        DSC_TRY(send(zero, DSC_TURN_MOMENTUM, fill_momentum, err));
+        for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++) /* what is left is the step along it */
+            s[c].one_minus_beta1 = 0.0f;
+        return DSC_OK;
+    }
+    DSC_TRY(send(zero, DSC_TURN_GRADIENTS, fill_gradient, err));
     for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++)
-        zero->terms.scalars[c].one_minus_beta1 = 0.0f;
+        s[c].grad_scale = 1.0f;
     return DSC_OK;
 }
 
-int64_t dsc_onebit_wire_bytes(const dsc_zero *zero)
+/* ---- a rank's own steps ---- */
+
+/* From the weights and the momentum that all ranks have. */
+static dsc_status set_out(dsc_zero *zero, dsc_error *err)
 {
-    const int64_t others = zero->world_size - 1;
-    int64_t bytes = 0;
-    for (int32_t g = 0; g < zero->o.layout->group_count && dsc_onebit_is_used(zero); g++)
+    dsc_onebit *onebit = &zero->onebit;
+    if (onebit->left_of != DSC_TURN_MEET) /* what it is of is never sent again */
+        DSC_TRY(dsc_onebit_forget(zero, err));
+    DSC_TRY(dsc_zero_bytes(zero->o.compute, onebit->walked_buf.ptr, onebit->walked_buf.bytes, err));
+    for (int32_t g = 0; g < zero->o.layout->group_count && keeps_shared(zero); g++)
         if (zero->o.layout->group[g].trainable)
-            bytes += 2 * others * signs_before(zero->o.layout->group[g].slice);
-    return dsc_onebit_is_used(zero) ? bytes + 2 * others * zero->o.layout->tensor_count * 4 : 0;
+            DSC_TRY(dsc_copy(zero->o.compute, zero->group[g].shared, zero->group[g].master,
+                             zero->o.layout->group[g].padded * 4, err));
+    for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++) {
+        onebit->decays[c] = 1.0;
+        onebit->rates[c] = 0.0;
+    }
+    onebit->steps = 0;
+    onebit->apart = true;
+    return DSC_OK;
+}
+
+/* Weights of this precision, from fp32. */
+static dsc_status round_part(dsc_zero *zero, dsc_group_state *state, const float *from, const dsc_part *p,
+                             dsc_error *err)
+{
+    const dsc_cast_args cast = { .to = state->param + p->at * zero->param_bytes_each, .from = from + p->at,
+                                 .count = p->count, .to_dtype = zero->o.compute_dtype, .from_dtype = DSC_F32 };
+    return zero->o.compute_dtype != DSC_F32 ? DSC_RUN(zero->o.compute, CAST, &cast, err) : DSC_OK;
+}
+
+static dsc_status walk_part(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
+                            int32_t owner, dsc_error *err)
+{
+    const int32_t class = zero->o.layout->tensor[p->tensor].update_class;
+    const dsc_update_scalars *s = &zero->terms.scalars[class];
+    float *to = zero->o.compute_dtype == DSC_F32 ? state->master : state->grad; /* which has been read then */
+    const dsc_signs_walk_args args = { .walked = state->walked + p->at,
+                                       .moment = (float *)(void *)state->moment[0] + p->at,
+                                       .to = to + p->at,
+                                       .variance = (const float *)(const void *)state->moment[1] + p->at,
+                                       .grad = state->grad + p->at,
+                                       .shared = state->shared + p->at,
+                                       .count = p->count,
+                                       .grad_scale = s->grad_scale,
+                                       .one_minus_beta1 = s->one_minus_beta1,
+                                       .rate = s->step_size,
+                                       .decay = s->decay,
+                                       .decays = (float)zero->onebit.decays[class],
+                                       .eps = s->eps };
+    DSC_TRY(DSC_RUN(zero->o.compute, SIGNS_WALK, &args, err));
+    return round_part(zero, state, to, p, err);
+}
+
+static dsc_status fill_walked(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state,
+                              const dsc_part *p, int32_t owner, dsc_error *err)
+{
+    float *error = state->own_error + p->at;
+    const dsc_add_args add = { .to = error, .a = error, .b = state->walked + p->at, .count = p->count };
+    return DSC_RUN(zero->o.compute, ADD, &add, err);
+}
+
+/* Weights from the shared ones along what lies in `along`; the momentum too, if ranks have walked. */
+static dsc_status land_part(dsc_zero *zero, dsc_group_state *state, const float *along, const dsc_part *p,
+                            dsc_error *err)
+{
+    const int32_t class = zero->o.layout->tensor[p->tensor].update_class;
+    const double rates = zero->onebit.rates[class];
+    float *moment = (float *)(void *)state->moment[0];
+    const dsc_signs_land_args args = { .to = state->master + p->at,
+                                       .moment = zero->onebit.steps > 0 ? moment + p->at : NULL,
+                                       .variance = (const float *)(const void *)state->moment[1] + p->at,
+                                       .walked = along + p->at,
+                                       .shared = state->shared + p->at,
+                                       .count = p->count,
+                                       .decays = (float)zero->onebit.decays[class],
+                                       .eps = zero->terms.scalars[class].eps,
+                                       .per_rate = rates > 0 ? (float)(-1.0 / rates) : 0.0f };
+    DSC_TRY(DSC_RUN(zero->o.compute, SIGNS_LAND, &args, err));
+    return round_part(zero, state, state->master, p, err);
+}
+
+static dsc_status land_along_sums(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state,
+                                  const dsc_part *p, int32_t owner, dsc_error *err)
+{
+    return land_part(zero, state, state->grad, p, err);
+}
+
+static dsc_status land_along_errors(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state,
+                                    const dsc_part *p, int32_t owner, dsc_error *err)
+{
+    return land_part(zero, state, state->own_error, p, err);
+}
+
+bool dsc_onebit_walks(const dsc_zero *zero)
+{
+    return zero->sums_are_own && (zero->turn == DSC_TURN_LOCAL || zero->turn == DSC_TURN_MEET);
+}
+
+dsc_status dsc_onebit_walk(dsc_zero *zero, dsc_error *err)
+{
+    dsc_onebit *onebit = &zero->onebit;
+    if (!onebit->apart)
+        DSC_TRY(set_out(zero, err));
+    for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++) {
+        onebit->decays[c] *= (double)zero->terms.scalars[c].decay;
+        onebit->rates[c] += (double)zero->terms.scalars[c].step_size;
+    }
+    onebit->steps++;
+    DSC_TRY(dsc_signs_each(zero, walk_part, err));
+    if (zero->turn == DSC_TURN_LOCAL)
+        return DSC_OK;
+    DSC_TRY(send(zero, DSC_TURN_MEET, fill_walked, err));
+    onebit->apart = false;
+    return dsc_signs_each(zero, land_along_sums, err);
+}
+
+/* ---- before a save ---- */
+
+/* What errors are of goes into the momentum, of which the next update's has beta1. */
+static dsc_status settle_moments(dsc_zero *zero, int32_t g, double beta1, dsc_error *err)
+{
+    const double part = zero->onebit.left_of == DSC_TURN_GRADIENTS ? 1.0 - beta1 : 1.0;
+    float *moment = (float *)(void *)zero->group[g].moment[0];
+    DSC_TRY(dsc_signs_mean(zero, g, part / beta1, err));
+    const dsc_add_args add = { .to = moment, .a = moment, .b = zero->group[g].own_error,
+                               .count = zero->o.layout->group[g].padded };
+    return DSC_RUN(zero->o.compute, ADD, &add, err);
+}
+
+static dsc_status settle(dsc_zero *zero, double beta1, dsc_error *err)
+{
+    const bool of_walks = zero->onebit.left_of == DSC_TURN_MEET || zero->onebit.apart;
+    if (of_walks && zero->onebit.apart)
+        DSC_TRY(dsc_signs_each(zero, fill_walked, err));
+    else if (of_walks)
+        DSC_TRY(set_out(zero, err));
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (zero->o.layout->group[g].trainable && zero->group[g].own_count > 0)
+            DSC_TRY(of_walks ? dsc_signs_mean(zero, g, 1.0, err) : settle_moments(zero, g, beta1, err));
+    return of_walks ? dsc_signs_each(zero, land_along_errors, err) : DSC_OK;
+}
+
+dsc_status dsc_zero_settle_signs(dsc_zero *zero, double beta1, dsc_error *err)
+{
+    if (!dsc_signs_are_used(zero))
+        return DSC_OK;
+    DSC_TRY(dsc_zero_sync(zero, err));
+    if (zero->onebit.apart || zero->onebit.left_of == DSC_TURN_MEET ||
+        (zero->onebit.left_of != DSC_TURN_SUMS && beta1 > 0))
+        DSC_TRY(settle(zero, beta1, err));
+    DSC_TRY(dsc_onebit_forget(zero, err));
+    return dsc_stream_sync(zero->o.compute, err);
 }

@@ -361,7 +361,7 @@ static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_
     return dsc_in_swap(zero, leaf->group, DSC_PLANE_GRAD) ? dsc_store_sum_rest(zero, &place, err) : DSC_OK;
 }
 
-/* Nobody else is told of it: ranks exchange momentum (onebit.c). */
+/* Nobody else is told of it: ranks exchange signs (onebit.c). */
 static dsc_status keep_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_step, dsc_error *err)
 {
     const dsc_layout_group *group = &zero->o.layout->group[leaf->group];

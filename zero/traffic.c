@@ -132,7 +132,7 @@ static void add_link(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_z
 void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out)
 {
     const int64_t micro_steps = zero->o.leaves_per_step / zero->world_size;
-    *out = (dsc_zero_traffic){ .signs_bytes = dsc_onebit_wire_bytes(zero) };
+    *out = (dsc_zero_traffic){ .signs_bytes = dsc_signs_wire_bytes(zero) };
     out->wire_bytes = zero->matrices.wire_bytes + dsc_norms_wire_bytes(zero) + dsc_factors_wire_bytes(zero);
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         add_wire(zero, g, micro_steps, out);

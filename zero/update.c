@@ -217,7 +217,9 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     zero->terms.stream = dsc_rng_stream(DSC_RNG_MOMENT, (uint32_t)update);
     DSC_ASSERT(!zero->early_begun);
     DSC_TRY(after_gathers(zero, err));
-    if (zero->variance_stays)
+    if (dsc_onebit_walks(zero))
+        return dsc_onebit_walk(zero, err);
+    if (zero->turn != DSC_TURN_SUMS)
         DSC_TRY(dsc_onebit_prepare(zero, err));
     DSC_TRY(take_before(zero, err));
     dsc_secondary_forget(zero, false);

@@ -64,6 +64,7 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += counter_bytes;
     dsc_norms_plan(zero);
     DSC_TRY(dsc_factors_plan(zero, err));
+    dsc_signs_plan(zero);
     dsc_onebit_plan(zero);
     DSC_TRY(dsc_matrices_plan(zero, err));
     dsc_traffic_plan(zero, &zero->plan.traffic);
@@ -81,10 +82,10 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     DSC_ASSERT(options->neighbour_count <= 1 ||
                (options->stage == 3 && options->layout->world_size % options->neighbour_count == 0));
     DSC_ASSERT(options->replica_count <= 1 || (options->stage == 3 && !options->world_size_reproducible));
-    DSC_ASSERT(options->signs_after == 0 || (options->stage == 0 && options->recipe == DSC_RECIPE_ADAMW));
-    DSC_ASSERT(options->signs_after == 0 || !options->world_size_reproducible);
-    DSC_ASSERT(options->signs_after == 0 || options->moment_dtype == DSC_F32);
-    DSC_ASSERT(options->signs_after == 0 || options->quant_leaves == DSC_QUANT_NONE);
+    const bool signs = options->signs.kind != DSC_SIGNS_NEVER;
+    DSC_ASSERT(!signs || (options->stage == 0 && options->recipe == DSC_RECIPE_ADAMW && options->signs.freeze >= 1));
+    DSC_ASSERT(!signs || (!options->world_size_reproducible && options->moment_dtype == DSC_F32));
+    DSC_ASSERT(!signs || options->quant_leaves == DSC_QUANT_NONE);
     DSC_ASSERT(options->recipe >= 0 && options->recipe < DSC_RECIPE_COUNT);
     dsc_zero *zero = NULL;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *zero, &zero, err));
@@ -183,9 +184,11 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, sum_bytes * zero->world_size, &zero->sums_buf, err));
     DSC_TRY(dsc_norms_open(zero, err));
     DSC_TRY(dsc_factors_open(zero, err));
+    DSC_TRY(dsc_signs_open(zero, err));
     DSC_TRY(dsc_onebit_open(zero, err));
     DSC_TRY(dsc_matrices_open(zero, err));
     place_states(zero);
+    dsc_onebit_place(zero);
     return DSC_OK;
 }
 
@@ -260,6 +263,7 @@ void dsc_zero_close(dsc_zero **zero_ptr)
         dsc_secondary_close(zero);
         dsc_pack_close(zero);
         dsc_onebit_close(zero);
+        dsc_signs_close(zero);
         dsc_matrices_close(zero);
         dsc_factors_close(zero);
         dsc_norms_close(zero);
@@ -357,8 +361,8 @@ dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err)
 
 void dsc_zero_begin(dsc_zero *zero, int64_t update)
 {
-    zero->variance_stays = zero->o.signs_after > 0 && update > zero->o.signs_after;
-    zero->sums_are_own = zero->variance_stays && dsc_onebit_is_used(zero);
+    zero->turn = dsc_signs_turn_of(&zero->o.signs, update);
+    zero->sums_are_own = zero->turn != DSC_TURN_SUMS && dsc_signs_are_used(zero);
 }
 
 bool dsc_zero_sums_are_own(const dsc_zero *zero) { return zero->sums_are_own; }

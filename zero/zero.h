@@ -22,6 +22,7 @@
 #include "offload/swap.h"
 #include "zero/comm/comm.h"
 #include "zero/layout.h"
+#include "zero/onebit.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -72,9 +73,7 @@ typedef struct dsc_zero_options {
     dsc_quant quant_params, quant_frozen, quant_leaves;
     int64_t packed_gather_elements, packed_leaf_elements; /* most that pass packed at a time, of all ranks; 0: any */
     bool leaf_errors; /* what packing takes from a leaf is added to the next one of that use on this rank */
-    /* Of ADAMW at stage 0: after so many updates ranks no longer add up gradients but exchange their momentum as signs
-     * (onebit.c). 0: they never do. */
-    int64_t signs_after;
+    dsc_signs_policy signs;           /* of ADAMW at stage 0 */
     uint64_t seed;
     bool overlap;
     int64_t prefetch_elements;        /* groups are gathered ahead while what is under way is at most this long */
@@ -103,7 +102,7 @@ typedef struct dsc_zero_traffic {
     int64_t wire_bytes;                               /* parameters, gradients and sums that others send */
     int64_t neighbour_bytes;                          /* of them within this rank's neighbours */
     int64_t replica_bytes;                            /* of them from other copies of the states */
-    int64_t signs_bytes; /* and what they send instead, scales too, once momentum goes as signs; 0: it never does */
+    int64_t signs_bytes; /* and what they send instead, scales too, once signs go; 0: they never do */
     int64_t pass_read_bytes, pass_written_bytes;      /* of files, during forward and backward passes */
     int64_t update_read_bytes, update_written_bytes;  /* and by the update */
     int64_t updated_elements;                         /* by this rank */
@@ -123,7 +122,7 @@ void dsc_zero_close(dsc_zero **zero); /* waits for its streams */
 
 /* Before the first micro-step towards an update, counted from 1. */
 void dsc_zero_begin(dsc_zero *zero, int64_t update);
-/* This update's sums are of this rank's own leaves: ranks will exchange momentum. */
+/* This update's sums are of this rank's own leaves: ranks will exchange signs, now or later. */
 bool dsc_zero_sums_are_own(const dsc_zero *zero);
 
 /* ---- inside a micro-step, called in the order of steps, work goes to the compute stream ---- */
@@ -142,8 +141,9 @@ DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t 
 
 /* Of leaf_errors: what was taken from leaves is forgotten. Asynchronous. */
 DSC_MUST_USE dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err);
-/* Collective. What signs have left out so far becomes part of the moments, so that these are all that there is to save:
- * the next update, whose momentum keeps beta1 of the last one, adds up the same numbers as it would have. */
+/* Collective. What signs have left out so far, and what ranks have walked alone, becomes part of the moments or the
+ * weights of all, so that these are all that there is to save: the next update, whose momentum keeps beta1 of the last
+ * one, adds up the same numbers as it would have. */
 DSC_MUST_USE dsc_status dsc_zero_settle_signs(dsc_zero *zero, double beta1, dsc_error *err);
 
 /* After the last micro-step: all sums are complete; *sum is the sum of squares over all ranks (of the raw sums;

@@ -39,6 +39,56 @@ struct mask_signs_op {
     }
 };
 
+/* Where a way from the shared weights leads. */
+__device__ __forceinline__ float weight(float decays, float shared, float walked, float variance, float eps)
+{
+    const float d = sqrtf(variance) + eps;
+    return fmaf(decays, shared, walked / d);
+}
+
+struct walk_signs_op {
+    dsc_signs_walk_args a;
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+        float walked[W], moment[W], variance[W], grad[W], shared[W];
+        load<W>(walked, a.walked + i);
+        load<W>(moment, a.moment + i);
+        load<W>(variance, a.variance + i);
+        load<W>(grad, a.grad + i);
+        load<W>(shared, a.shared + i);
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            const float g = grad[j] * a.grad_scale;
+            const float m = fmaf(a.one_minus_beta1, g - moment[j], moment[j]);
+            moment[j] = variance[j] == 0.0f ? 0.0f : m;
+            walked[j] = fmaf(-a.rate, moment[j], a.decay * walked[j]);
+            shared[j] = weight(a.decays, shared[j], walked[j], variance[j], a.eps);
+        }
+        store<W>(a.moment + i, moment);
+        store<W>(a.walked + i, walked);
+        store<W>(a.to + i, shared);
+    }
+};
+
+struct land_signs_op {
+    dsc_signs_land_args a;
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+        float walked[W], variance[W], shared[W];
+        load<W>(walked, a.walked + i);
+        load<W>(variance, a.variance + i);
+        load<W>(shared, a.shared + i);
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            shared[j] = weight(a.decays, shared[j], walked[j], variance[j], a.eps);
+            walked[j] = walked[j] * a.per_rate;
+        }
+        store<W>(a.to + i, shared);
+        if (a.moment != NULL)
+            store<W>(a.moment + i, walked);
+    }
+};
+
 /* Elements of a byte that are not there are 0. */
 __device__ __forceinline__ void load_eight(float (&x)[8], const float *p, int64_t count)
 {
@@ -61,23 +111,16 @@ __device__ __forceinline__ void store_eight(float *p, const float (&x)[8], int64
         p[j] = x[j];
 }
 
-__device__ __forceinline__ int64_t byte_index()
-{
-    return static_cast<int64_t>(blockIdx.x) * DSC_CUDA_EACH_THREADS + threadIdx.x;
-}
-
 __device__ __forceinline__ float with_sign(float scale, uint32_t signs, int j)
 {
     return (signs >> j & 1u) != 0 ? -scale : scale;
 }
 
-__global__ void signs_pack_kernel(const dsc_signs_pack_args a)
+__device__ __forceinline__ void run_byte(const dsc_signs_pack_args &a, int64_t b)
 {
-    const int64_t b = byte_index(), i = b * 8;
+    const int64_t i = b * 8;
     float x[8];
     uint32_t signs = 0;
-    if (i >= a.count)
-        return;
     load_eight(x, a.x + i, a.count - i);
 #pragma unroll
     for (int j = 0; j < 8; j++) {
@@ -88,12 +131,10 @@ __global__ void signs_pack_kernel(const dsc_signs_pack_args a)
     store_eight(a.x + i, x, a.count - i);
 }
 
-__global__ void signs_fold_kernel(const dsc_signs_fold_args a)
+__device__ __forceinline__ void run_byte(const dsc_signs_fold_args &a, int64_t b)
 {
-    const int64_t b = byte_index(), i = b * 8;
+    const int64_t i = b * 8;
     float acc[8], s[8];
-    if (i >= a.count)
-        return;
     load_eight(acc, a.acc + i, a.count - i);
     const uint32_t first = a.from[b];
 #pragma unroll
@@ -112,12 +153,10 @@ __global__ void signs_fold_kernel(const dsc_signs_fold_args a)
     store_eight(a.acc + i, s, a.count - i);
 }
 
-__global__ void signs_unpack_kernel(const dsc_signs_unpack_args a)
+__device__ __forceinline__ void run_byte(const dsc_signs_unpack_args &a, int64_t b)
 {
-    const int64_t b = byte_index(), i = b * 8;
+    const int64_t i = b * 8;
     float x[8];
-    if (i >= a.count)
-        return;
     load_eight(x, a.mask + i, a.count - i);
     const uint32_t signs = a.from[b];
 #pragma unroll
@@ -126,11 +165,21 @@ __global__ void signs_unpack_kernel(const dsc_signs_unpack_args a)
     store_eight(a.to + i, x, a.count - i);
 }
 
-/* Threads for the bytes; 0: there is nothing to do. */
-unsigned grid_of(int64_t count)
+/* A thread has a byte, if there are so many. */
+template <class Args> __global__ void byte_kernel(const Args a)
 {
-    DSC_ASSERT(count >= 0);
-    return count == 0 ? 0 : grid_size(dsc_div_ceil(dsc_signs_bytes(count), DSC_CUDA_EACH_THREADS));
+    const int64_t b = static_cast<int64_t>(blockIdx.x) * DSC_CUDA_EACH_THREADS + threadIdx.x;
+    if (b * 8 < a.count)
+        run_byte(a, b);
+}
+
+template <class Args> dsc_status run_bytes(const dsc_cuda_launch *at, const Args &a, bool aligned)
+{
+    DSC_ASSERT(aligned && a.count >= 0);
+    if (a.count > 0)
+        DSC_CUDA_LAUNCH((byte_kernel<Args>), grid_size(dsc_div_ceil(dsc_signs_bytes(a.count), DSC_CUDA_EACH_THREADS)),
+                        DSC_CUDA_EACH_THREADS, 0, at->stream, a);
+    return DSC_OK;
 }
 
 } // namespace
@@ -151,31 +200,37 @@ dsc_status dsc_cuda_run_SIGNS_MASK(const dsc_cuda_launch *at, const void *args, 
     return DSC_OK;
 }
 
+dsc_status dsc_cuda_run_SIGNS_WALK(const dsc_cuda_launch *at, const void *args, dsc_error *)
+{
+    const walk_signs_op op = { *static_cast<const dsc_signs_walk_args *>(args) };
+    each<4>(at, op, op.a.count, is_aligned(op.a.walked) && is_aligned(op.a.moment) && is_aligned(op.a.to) &&
+                                    is_aligned(op.a.variance) && is_aligned(op.a.grad) && is_aligned(op.a.shared));
+    return DSC_OK;
+}
+
+dsc_status dsc_cuda_run_SIGNS_LAND(const dsc_cuda_launch *at, const void *args, dsc_error *)
+{
+    const land_signs_op op = { *static_cast<const dsc_signs_land_args *>(args) };
+    each<4>(at, op, op.a.count, is_aligned(op.a.to) && is_aligned(op.a.moment) && is_aligned(op.a.variance) &&
+                                    is_aligned(op.a.walked) && is_aligned(op.a.shared));
+    return DSC_OK;
+}
+
 dsc_status dsc_cuda_run_SIGNS_PACK(const dsc_cuda_launch *at, const void *args, dsc_error *)
 {
     const dsc_signs_pack_args *a = static_cast<const dsc_signs_pack_args *>(args);
-    DSC_ASSERT(is_aligned(a->x));
-    if (grid_of(a->count) > 0)
-        DSC_CUDA_LAUNCH((signs_pack_kernel), grid_of(a->count), DSC_CUDA_EACH_THREADS, 0, at->stream, *a);
-    return DSC_OK;
+    return run_bytes(at, *a, is_aligned(a->x));
 }
 
 dsc_status dsc_cuda_run_SIGNS_FOLD(const dsc_cuda_launch *at, const void *args, dsc_error *)
 {
     const dsc_signs_fold_args *a = static_cast<const dsc_signs_fold_args *>(args);
     DSC_ASSERT(a->piece_count >= 1);
-    DSC_ASSERT(is_aligned(a->acc));
-    if (grid_of(a->count) > 0)
-        DSC_CUDA_LAUNCH((signs_fold_kernel), grid_of(a->count), DSC_CUDA_EACH_THREADS, 0, at->stream, *a);
-    return DSC_OK;
+    return run_bytes(at, *a, is_aligned(a->acc));
 }
 
 dsc_status dsc_cuda_run_SIGNS_UNPACK(const dsc_cuda_launch *at, const void *args, dsc_error *)
 {
     const dsc_signs_unpack_args *a = static_cast<const dsc_signs_unpack_args *>(args);
-    DSC_ASSERT(is_aligned(a->to));
-    DSC_ASSERT(is_aligned(a->mask));
-    if (grid_of(a->count) > 0)
-        DSC_CUDA_LAUNCH((signs_unpack_kernel), grid_of(a->count), DSC_CUDA_EACH_THREADS, 0, at->stream, *a);
-    return DSC_OK;
+    return run_bytes(at, *a, is_aligned(a->to) && is_aligned(a->mask));
 }

@@ -76,12 +76,57 @@ static void verify_mask(const void *args)
         expect(a->x, i, ck_get(a->mask, i) == 0 ? 0 : (float)ck_start(a->x, i));
 }
 
+/* To a few roundings of what is added up. */
+static void expect_weight(const float *to, int64_t i, double decays, double shared, double walked, double d)
+{
+    ck_near(to, i, decays * shared + walked / d, 6 * 0x1p-24 * (fabs(decays * shared) + fabs(walked / d)) + 0x1p-149);
+}
+
+static void verify_walk(const void *args)
+{
+    const dsc_signs_walk_args *a = args;
+    ck_same(a->moment);
+    ck_same(a->walked);
+    ck_same(a->to);
+    for (int64_t i = 0; i < a->count; i++) {
+        const double old = ck_start(a->moment, i), g = ck_get(a->grad, i) * (double)a->grad_scale;
+        const double v = ck_get(a->variance, i), kept = (double)a->decay * ck_start(a->walked, i);
+        const double m = v == 0 ? 0 : old + (double)a->one_minus_beta1 * (g - old);
+        const double size = fabs(old) + fabs(g), step = (double)a->rate * ck_get(a->moment, i);
+        ck_near(a->moment, i, m, 4 * (0x1p-24 * size + 0x1p-150));
+        ck_near(a->walked, i, kept - step, 4 * (0x1p-24 * (fabs(kept) + fabs(step)) + 0x1p-150));
+        expect_weight(a->to, i, (double)a->decays, ck_get(a->shared, i), ck_get(a->walked, i),
+                      sqrt(v) + (double)a->eps);
+    }
+}
+
+static void verify_land(const void *args)
+{
+    const dsc_signs_land_args *a = args;
+    ck_same(a->to);
+    for (int64_t i = 0; i < a->count; i++) {
+        expect_weight(a->to, i, (double)a->decays, ck_get(a->shared, i), ck_get(a->walked, i),
+                      sqrt(ck_get(a->variance, i)) + (double)a->eps);
+        if (a->moment != NULL)
+            expect(a->moment, i, (float)ck_get(a->walked, i) * a->per_rate);
+    }
+}
+
 static float *floats(ck_role use, int64_t count, const char *name)
 {
     ck_align();
     float *buf = ck_buf(use, DSC_F32, count, name);
     if (use != CK_OUT)
         fill(buf, count);
+    return buf;
+}
+
+/* Squares; some are 0. */
+static float *variances(int64_t count)
+{
+    float *buf = floats(CK_IN, count, "variance");
+    for (int64_t i = 0; i < count; i++)
+        buf[i] = buf[i] * buf[i];
     return buf;
 }
 
@@ -127,6 +172,24 @@ static void check_length(int64_t n)
         const dsc_signs_mask_args args = { .x = x, .mask = mask, .count = n };
         ck_kernel(DSC_KERNEL_SIGNS_MASK, &args, sizeof args, verify_mask);
     }
+    if (ck_case("signs_walk n=%lld", (long long)n)) {
+        const dsc_signs_walk_args args = { .walked = floats(CK_INOUT, n, "walked"),
+                                           .moment = floats(CK_INOUT, n, "moment"), .to = floats(CK_OUT, n, "to"),
+                                           .variance = variances(n), .grad = floats(CK_IN, n, "grad"),
+                                           .shared = floats(CK_IN, n, "shared"), .count = n, .grad_scale = 0.37f,
+                                           .one_minus_beta1 = 0.1f, .rate = 0.01f, .decay = 0.99f, .decays = 0.95f,
+                                           .eps = 1e-4f };
+        ck_kernel(DSC_KERNEL_SIGNS_WALK, &args, sizeof args, verify_walk);
+    }
+    for (int with = 0; with < 2; with++)
+        if (ck_case("signs_land%s n=%lld", with != 0 ? "_moment" : "", (long long)n)) {
+            const dsc_signs_land_args args = { .to = floats(CK_OUT, n, "to"),
+                                               .moment = with != 0 ? floats(CK_OUT, n, "moment") : NULL,
+                                               .variance = variances(n), .walked = floats(CK_IN, n, "walked"),
+                                               .shared = floats(CK_IN, n, "shared"), .count = n, .decays = 0.95f,
+                                               .eps = 1e-4f, .per_rate = -31.5f };
+            ck_kernel(DSC_KERNEL_SIGNS_LAND, &args, sizeof args, verify_land);
+        }
 }
 
 static void bench(void)

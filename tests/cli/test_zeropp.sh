@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_zeropp.sh - ZeRO++, gradient compression and 1-bit Adam on real text, through the launcher: every recipe comes to the plain
+# test_zeropp.sh - ZeRO++, gradient compression, 1-bit Adam and 0/1 Adam on real text, through the launcher: every recipe comes to the plain
 # run's loss within 1 %, and the bytes that its collectives have counted are those of the papers' formats. The text is
 # the demo's where its package is installed, else a licence of the system. DSC_TEST_NIGHT=1: each recipe, on four ranks,
 # for four times the steps. SPDX-License-Identifier: Apache-2.0
@@ -71,6 +71,8 @@ if [ -n "$night" ]; then
     # Every stage has the same bits, so the plain run is AdamW's at stage 0 too.
     stage=0 optimizer=OneBitAdam params=', "freeze_step": 100'
     recipe momentum-as-signs "" "" any any
+    optimizer=ZeroOneAdam params=', "var_freeze_step": 100, "local_step_scaler": 60, "local_step_clipper": 4'
+    recipe ranks-on-their-own "" "" any any
     stage=3 optimizer=AdamW params=
     # What pairs gather again among themselves is not packed, and two thirds of what four ranks would receive.
     recipe all-of-zeropp "$weights$gradients, \"zero_hpz_partition_size\": 2" "" 0.577 0.258

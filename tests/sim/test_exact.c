@@ -268,15 +268,21 @@ static dsc_status settle_signs(dsc_engine *engine, int32_t rank, void *user, dsc
     return dsc_zero_settle_signs(engine->zero, 0.9, err);
 }
 
-/* 1-bit Adam: signs, their sums and what they leave out on a GPU are the CPU's. */
-static void momentum_as_signs(void **state)
+/* 1-bit Adam's and 0/1 Adam's signs, their sums and what they leave out on a GPU are the CPU's; so are ranks' own
+ * steps. */
+static void signs_on_the_wire(void **state)
 {
+    static const char *const optimizers[] = {
+        "{\"type\": \"OneBitAdam\", \"params\": {\"lr\": 0.01, \"betas\": [0.9, 0.9], \"weight_decay\": 0.1,"
+        " \"freeze_step\": 2}}",
+        "{\"type\": \"ZeroOneAdam\", \"params\": {\"lr\": 0.01, \"betas\": [0.9, 0.9], \"weight_decay\": 0.1,"
+        " \"var_freeze_step\": 2, \"var_update_scaler\": 1, \"local_step_scaler\": 1}}",
+    };
     static const int32_t worlds[] = { 1, 3, 8 };
     run_result cpu, gpu;
-    for (size_t w = 0; w < DSC_COUNT(worlds) && worlds[w] <= run_most_ranks(8); w++) {
-        variant v = { "cpu", worlds[w], 0, w % 2 == 0, false, "", "",
-                      "{\"type\": \"OneBitAdam\", \"params\": {\"lr\": 0.01, \"betas\": [0.9, 0.9],"
-                      " \"weight_decay\": 0.1, \"freeze_step\": 2}}", settle_signs };
+    for (size_t k = 0; k < 2 * DSC_COUNT(worlds) && worlds[k / 2] <= run_most_ranks(8); k++) {
+        const size_t w = k / 2;
+        variant v = { "cpu", worlds[w], 0, w % 2 == k % 2, false, "", "", optimizers[k % 2], settle_signs };
         run(&v, &cpu);
         expect_sense(&cpu);
         v.device = "cuda";
@@ -358,7 +364,7 @@ int main(void)
         cmocka_unit_test(kept_among_neighbours),
         cmocka_unit_test(copies_of_the_states),
         cmocka_unit_test(other_optimizers),
-        cmocka_unit_test(momentum_as_signs),
+        cmocka_unit_test(signs_on_the_wire),
     };
     return cmocka_run_group_tests_name("exact training on simulated GPUs", tests, NULL, NULL);
 }

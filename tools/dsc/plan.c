@@ -247,7 +247,7 @@ static void print_traffic(const plan_table *t)
     const int64_t written = m->pass_written_bytes + m->update_written_bytes;
     printf("a step moves %.2f MB from other ranks to each", (double)m->wire_bytes / MB);
     if (m->signs_bytes > 0)
-        printf(", %.2f MB once momentum goes as signs", (double)m->signs_bytes / MB);
+        printf(", %.2f MB once signs go instead", (double)m->signs_bytes / MB);
     if (read + written > 0)
         printf(", %.2f MB read from files, %.2f MB written", (double)read / MB, (double)written / MB);
     if (m->to_device_bytes + m->to_host_bytes > 0)

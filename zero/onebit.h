@@ -1,0 +1,35 @@
+/* onebit.h - whose ranks exchange signs instead of adding up gradients, and in which updates: what a run is told, and
+ * what its optimizer's scalars follow. What they send each other is onebit.c's. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_ONEBIT_H
+#define DSC_ZERO_ONEBIT_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* All zero: nobody's. */
+typedef enum dsc_signs_kind { DSC_SIGNS_NEVER, DSC_SIGNS_ONEBIT, DSC_SIGNS_ZEROONE } dsc_signs_kind;
+typedef struct dsc_signs_policy {
+    dsc_signs_kind kind;
+    int64_t freeze; /* after so many updates, >= 1, the variance never moves again */
+    /* Of 0/1 Adam, >= 1: after so many moves of the variance the next are twice as far apart; after so many updates
+     * that follow them ranks come together half as often, once in local_most at least. */
+    int64_t variance_scaler, local_scaler, local_most;
+} dsc_signs_policy;
+
+/* What an update makes of the ranks' gradients. */
+typedef enum dsc_signs_turn {
+    DSC_TURN_SUMS,      /* they are added up, and the variance moves; in all others it stays */
+    DSC_TURN_MOMENTUM,  /* each rank's make a momentum, whose signs are exchanged */
+    DSC_TURN_GRADIENTS, /* their signs are */
+    DSC_TURN_LOCAL,     /* each rank takes a step of its own along them */
+    DSC_TURN_MEET       /* and then all come together, by the signs of their ways */
+} dsc_signs_turn;
+dsc_signs_turn dsc_signs_turn_of(const dsc_signs_policy *policy, int64_t update); /* from 1 */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

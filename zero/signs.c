@@ -1,0 +1,346 @@
+/* signs.c - vectors that ranks have each their own of become one that all have, for two bits an element on the wire:
+ * the exchange of 1-bit Adam (Tang et al. 2021, arXiv:2102.02888) and of those that came after it (onebit.c).
+ *
+ * Each rank adds to what it would have the others know what its last signs left out (its error). Signs and a scale for
+ * each tensor, the root of the mean square, stand for the whole: signs go to the owners of slices by all-to-all. An
+ * owner adds up, in rank order, what they stand for, and the error that it keeps as well; the signs of that, with a
+ * scale for each tensor's part in its slice, go back to all. They are the mean that all go on with, the same bits on
+ * every rank, instead of two times 32 bits. DeepSpeed's compressed all-reduce is cut the same way.
+ *
+ * Scales come from fixed-point sums of squares (kernels/exact.h), so they depend on no order. They are needed between
+ * two passes over all tensors, so the host waits for the device twice in an exchange. An element whose variance is 0
+ * had no gradient before it was frozen: it would be divided by eps alone, and a sign cannot say that nothing moves.
+ * It stays 0 (users of DeepSpeed give a mask for that). Only at stage 0: every rank needs all of the momentum.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+bool dsc_signs_are_used(const dsc_zero *zero)
+{
+    return zero->o.signs.kind != DSC_SIGNS_NEVER && zero->world_size > 1;
+}
+
+/* Over trainable groups. */
+static int64_t longest_group(const dsc_zero *zero)
+{
+    int64_t longest = 0;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        longest = dsc_max_i64(longest, zero->o.layout->group[g].trainable ? zero->o.layout->group[g].padded : 0);
+    return longest;
+}
+
+static int64_t trainable_elements(const dsc_zero *zero, bool slices)
+{
+    int64_t elements = 0;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        const dsc_layout_group *group = &zero->o.layout->group[g];
+        elements += !group->trainable ? 0 : slices ? group->slice : group->padded;
+    }
+    return elements;
+}
+
+/* Bytes of each of its buffers. */
+typedef struct sizes { int64_t errors, signs, device_sums, host_sums, scales, all_scales; } sizes;
+
+static sizes size_all(const dsc_zero *zero)
+{
+    const int64_t tensors = zero->o.layout->tensor_count;
+    sizes s = { .errors = (trainable_elements(zero, false) + trainable_elements(zero, true)) * 4,
+                .signs = 2 * dsc_signs_bytes(longest_group(zero)),
+                .host_sums = tensors * (int64_t)sizeof(dsc_fixed_sum),
+                .scales = tensors * 4,
+                .all_scales = tensors * 4 * zero->world_size };
+    s.device_sums = s.host_sums;
+    return s;
+}
+
+void dsc_signs_plan(dsc_zero *zero)
+{
+    int64_t(*bytes)[DSC_TIER_COUNT] = zero->plan.bytes;
+    if (!dsc_signs_are_used(zero))
+        return;
+    const sizes s = size_all(zero);
+    bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += s.errors + s.signs;
+    bytes[DSC_TAG_CONTROL][DSC_TIER_DEVICE] += s.device_sums + s.all_scales;
+    bytes[DSC_TAG_CONTROL][DSC_TIER_PINNED] += s.host_sums + s.scales + 2 * s.all_scales;
+}
+
+static void place_errors(dsc_zero *zero)
+{
+    float *error = zero->signs.error_buf.ptr;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        const dsc_layout_group *group = &zero->o.layout->group[g];
+        if (!group->trainable)
+            continue;
+        zero->group[g].own_error = error;
+        zero->group[g].sum_error = error + group->padded;
+        error += group->padded + group->slice;
+    }
+}
+
+dsc_status dsc_signs_open(dsc_zero *zero, dsc_error *err)
+{
+    dsc_signs *signs = &zero->signs;
+    dsc_device *device = zero->o.device;
+    if (!dsc_signs_are_used(zero))
+        return DSC_OK;
+    const sizes s = size_all(zero);
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, DSC_TIER_DEVICE, s.errors, &signs->error_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, DSC_TIER_DEVICE, s.signs, &signs->signs_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, s.device_sums, &signs->device_sums, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, s.all_scales, &signs->device_scales, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, s.host_sums, &signs->host_sums, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, s.scales, &signs->own_scales, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, s.all_scales, &signs->all_scales, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, s.all_scales, &signs->by_tensor, err));
+    place_errors(zero);
+    return DSC_OK;
+}
+
+void dsc_signs_close(dsc_zero *zero)
+{
+    dsc_signs *signs = &zero->signs;
+    dsc_mem_close(zero->o.device, &signs->by_tensor);
+    dsc_mem_close(zero->o.device, &signs->all_scales);
+    dsc_mem_close(zero->o.device, &signs->own_scales);
+    dsc_mem_close(zero->o.device, &signs->host_sums);
+    dsc_mem_close(zero->o.device, &signs->device_scales);
+    dsc_mem_close(zero->o.device, &signs->device_sums);
+    dsc_mem_close(zero->o.device, &signs->signs_buf);
+    dsc_mem_close(zero->o.device, &signs->error_buf);
+}
+
+dsc_status dsc_signs_forget(dsc_zero *zero, dsc_error *err)
+{
+    const dsc_buf *errors = &zero->signs.error_buf;
+    return errors->ptr != NULL ? dsc_zero_bytes(zero->o.compute, errors->ptr, errors->bytes, err) : DSC_OK;
+}
+
+/* Of all ranks' slices: owner -1. */
+static dsc_part part_of(const dsc_zero *zero, int32_t t, int32_t owner)
+{
+    const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+    const int64_t slice = zero->o.layout->group[tensor->group].slice;
+    if (owner < 0)
+        return (dsc_part){ t, tensor->offset, tensor->count };
+    int64_t in_tensor;
+    const int64_t count = dsc_layout_span(tensor, slice * owner, slice, &in_tensor);
+    return (dsc_part){ t, tensor->offset + in_tensor, count };
+}
+
+/* A slice begins at a multiple of 1024 elements and a tensor at one of 128: their signs at a byte. */
+static int64_t signs_before(int64_t element)
+{
+    DSC_ASSERT(element % 8 == 0);
+    return element / 8;
+}
+
+static dsc_status each_part(dsc_zero *zero, int32_t g, int32_t owner, dsc_part_fn fn, dsc_error *err)
+{
+    const dsc_layout_group *group = &zero->o.layout->group[g];
+    for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count; t++) {
+        const dsc_part p = part_of(zero, t, owner);
+        if (p.count > 0)
+            DSC_TRY(fn(zero, group, &zero->group[g], &p, owner, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status each_trainable(dsc_zero *zero, dsc_status (*fn)(dsc_zero *zero, int32_t g, dsc_error *err),
+                                 dsc_error *err)
+{
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (zero->o.layout->group[g].trainable && zero->group[g].own_count > 0)
+            DSC_TRY(fn(zero, g, err));
+    return DSC_OK;
+}
+
+dsc_status dsc_signs_each(dsc_zero *zero, dsc_part_fn fn, dsc_error *err)
+{
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (zero->o.layout->group[g].trainable && zero->group[g].own_count > 0)
+            DSC_TRY(each_part(zero, g, -1, fn, err));
+    return DSC_OK;
+}
+
+dsc_status dsc_signs_mask(dsc_zero *zero, int32_t g, float *x, dsc_error *err)
+{
+    const dsc_signs_mask_args args = { .x = x, .mask = (const float *)(const void *)zero->group[g].moment[1],
+                                       .count = zero->o.layout->group[g].padded };
+    return DSC_RUN(zero->o.compute, SIGNS_MASK, &args, err);
+}
+
+static dsc_status add_squares(dsc_zero *zero, const float *x, const dsc_part *p, dsc_error *err)
+{
+    dsc_fixed_sum *sums = zero->signs.device_sums.ptr;
+    const dsc_sumsq_args args = { .x = x, .count = p->count, .sum = &sums[p->tensor] };
+    return DSC_RUN(zero->o.compute, SUMSQ, &args, err);
+}
+
+static dsc_status clear_sums(dsc_zero *zero, dsc_error *err)
+{
+    const dsc_buf *sums = &zero->signs.device_sums;
+    return dsc_zero_bytes(zero->o.compute, sums->ptr, sums->bytes, err);
+}
+
+/* Scales of what the sums of squares are of, from every rank: all_scales[r * tensor_count + t]. */
+static dsc_status exchange_scales(dsc_zero *zero, int32_t owner, dsc_error *err)
+{
+    dsc_signs *signs = &zero->signs;
+    const int32_t tensors = zero->o.layout->tensor_count;
+    const dsc_fixed_sum *sum = signs->host_sums.ptr;
+    float *own = signs->own_scales.ptr;
+    DSC_TRY(dsc_copy(zero->o.compute, signs->host_sums.ptr, signs->device_sums.ptr, signs->host_sums.bytes, err));
+    DSC_TRY(dsc_stream_sync(zero->o.compute, err));
+    for (int32_t t = 0; t < tensors; t++) {
+        const bool trainable = zero->o.layout->group[zero->o.layout->tensor[t].group].trainable;
+        const int64_t count = trainable ? part_of(zero, t, owner).count : 0;
+        own[t] = count > 0 ? (float)sqrt(dsc_fixed_sum_value(&sum[t]) / (double)count) : 0.0f;
+    }
+    return dsc_comm_all_gather(zero->o.host_comm, DSC_CHANNEL_CONTROL, signs->all_scales.ptr, own, tensors, DSC_F32,
+                               NULL, err);
+}
+
+static float scale_of(const dsc_zero *zero, int32_t rank, int32_t tensor)
+{
+    return ((const float *)zero->signs.all_scales.ptr)[rank * zero->o.layout->tensor_count + tensor];
+}
+
+/* What an owner multiplies signs with: their rank's scale over the number of ranks, a tensor's side by side. */
+static dsc_status give_scales(dsc_zero *zero, dsc_error *err)
+{
+    const float part_each = 1.0f / (float)zero->world_size;
+    float *by_tensor = zero->signs.by_tensor.ptr;
+    for (int32_t t = 0; t < zero->o.layout->tensor_count; t++)
+        for (int32_t r = 0; r < zero->world_size; r++)
+            by_tensor[t * zero->world_size + r] = scale_of(zero, r, t) * part_each;
+    return dsc_copy(zero->o.compute, zero->signs.device_scales.ptr, by_tensor, zero->signs.by_tensor.bytes, err);
+}
+
+/* The half of the buffer that goes out, and the one that others' signs come to. */
+static uint8_t *signs_out(const dsc_zero *zero) { return zero->signs.signs_buf.ptr; }
+static uint8_t *signs_in(const dsc_zero *zero) { return signs_out(zero) + zero->signs.signs_buf.bytes / 2; }
+
+static dsc_status pack_own(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
+                           int32_t owner, dsc_error *err)
+{
+    const dsc_signs_pack_args args = { .to = signs_out(zero) + signs_before(p->at), .x = state->own_error + p->at,
+                                       .count = p->count, .scale = scale_of(zero, zero->o.rank, p->tensor) };
+    return DSC_RUN(zero->o.compute, SIGNS_PACK, &args, err);
+}
+
+static dsc_status fold_slice(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
+                             int32_t owner, dsc_error *err)
+{
+    const int64_t in_slice = p->at - group->slice * owner;
+    const dsc_signs_fold_args args = { .acc = state->sum_error + in_slice,
+                                       .from = signs_in(zero) + signs_before(in_slice),
+                                       .from_stride = signs_before(group->slice),
+                                       .scale = (const float *)zero->signs.device_scales.ptr +
+                                                (int64_t)p->tensor * zero->world_size,
+                                       .piece_count = zero->world_size,
+                                       .count = p->count };
+    DSC_TRY(DSC_RUN(zero->o.compute, SIGNS_FOLD, &args, err));
+    return add_squares(zero, args.acc, p, err);
+}
+
+static dsc_status pack_slice(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
+                             int32_t owner, dsc_error *err)
+{
+    const dsc_signs_pack_args args = { .to = signs_in(zero) + signs_before(p->at),
+                                       .x = state->sum_error + (p->at - group->slice * owner),
+                                       .count = p->count, .scale = scale_of(zero, owner, p->tensor) };
+    return DSC_RUN(zero->o.compute, SIGNS_PACK, &args, err);
+}
+
+static dsc_status unpack(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
+                         int32_t owner, dsc_error *err)
+{
+    float *to = zero->signs.to_moments ? (float *)(void *)state->moment[0] : state->grad;
+    const dsc_signs_unpack_args args = { .to = to + p->at,
+                                         .from = signs_in(zero) + signs_before(p->at),
+                                         .mask = (const float *)(const void *)state->moment[1] + p->at,
+                                         .count = p->count, .scale = scale_of(zero, owner, p->tensor) };
+    return DSC_RUN(zero->o.compute, SIGNS_UNPACK, &args, err);
+}
+
+/* Signs of the whole group to the owners of its slices, and what they stand for into their errors. */
+static dsc_status send_group(dsc_zero *zero, int32_t g, dsc_error *err)
+{
+    const int64_t bytes = signs_before(zero->o.layout->group[g].slice);
+    DSC_TRY(each_part(zero, g, -1, pack_own, err));
+    DSC_TRY(dsc_comm_all_to_all(zero->o.comm, DSC_CHANNEL_CONTROL, signs_in(zero), signs_out(zero), bytes,
+                                zero->o.compute, err));
+    return each_part(zero, g, zero->o.rank, fold_slice, err);
+}
+
+static dsc_status gather_group(dsc_zero *zero, int32_t g, dsc_error *err)
+{
+    const int64_t bytes = signs_before(zero->o.layout->group[g].slice);
+    uint8_t *all = signs_in(zero);
+    DSC_TRY(each_part(zero, g, zero->o.rank, pack_slice, err));
+    DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, all, all + zero->o.rank * bytes, bytes, DSC_U8,
+                                zero->o.compute, err));
+    for (int32_t r = 0; r < zero->world_size; r++)
+        DSC_TRY(each_part(zero, g, r, unpack, err));
+    return DSC_OK;
+}
+
+/* What of one rank's it is that all shall know is in its errors then; its squares are wanted. */
+static dsc_status add_own(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
+                          int32_t owner, dsc_error *err)
+{
+    DSC_TRY(zero->signs.fill(zero, group, state, p, owner, err));
+    return add_squares(zero, state->own_error + p->at, p, err);
+}
+
+static dsc_status add_group(dsc_zero *zero, int32_t g, dsc_error *err) { return each_part(zero, g, -1, add_own, err); }
+
+dsc_status dsc_signs_exchange(dsc_zero *zero, dsc_part_fn fill, bool to_moments, dsc_error *err)
+{
+    zero->signs.fill = fill;
+    zero->signs.to_moments = to_moments;
+    DSC_TRY(clear_sums(zero, err));
+    DSC_TRY(each_trainable(zero, add_group, err));
+    DSC_TRY(exchange_scales(zero, -1, err));
+    DSC_TRY(give_scales(zero, err));
+    DSC_TRY(clear_sums(zero, err));
+    DSC_TRY(each_trainable(zero, send_group, err));
+    DSC_TRY(exchange_scales(zero, zero->o.rank, err));
+    return each_trainable(zero, gather_group, err);
+}
+
+static dsc_status scale(dsc_zero *zero, float *x, int64_t count, double factor, dsc_error *err)
+{
+    const dsc_scale_args args = { .x = x, .count = count, .factor = (float)factor, .dtype = DSC_F32 };
+    return DSC_RUN(zero->reduce_stream, SCALE, &args, err);
+}
+
+/* In fp32, as leaves are reduced. */
+dsc_status dsc_signs_mean(dsc_zero *zero, int32_t g, double factor, dsc_error *err)
+{
+    const int64_t slice = zero->o.layout->group[g].slice, padded = zero->o.layout->group[g].padded;
+    const dsc_group_state *state = &zero->group[g];
+    const dsc_reduce_scatter_args sum = { .acc = state->sum_error, .leaf = state->own_error, .leaf_stride = slice,
+                                          .count = slice, .wire_dtype = DSC_F32 };
+    DSC_TRY(dsc_zero_after_compute(zero, zero->reduce_stream, err));
+    DSC_TRY(scale(zero, state->own_error, padded, 1.0 / zero->world_size, err));
+    DSC_TRY(dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, &sum, zero->reduce_stream, err));
+    DSC_TRY(scale(zero, state->sum_error, slice, factor, err));
+    DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_REDUCE, state->own_error, state->sum_error, slice, DSC_F32,
+                                zero->reduce_stream, err));
+    DSC_TRY(dsc_zero_order(zero->idle, zero->reduce_stream, zero->o.compute, err));
+    return dsc_signs_mask(zero, g, state->own_error, err);
+}
+
+int64_t dsc_signs_wire_bytes(const dsc_zero *zero)
+{
+    const int64_t others = zero->world_size - 1;
+    int64_t bytes = 0;
+    for (int32_t g = 0; g < zero->o.layout->group_count && dsc_signs_are_used(zero); g++)
+        if (zero->o.layout->group[g].trainable)
+            bytes += 2 * others * signs_before(zero->o.layout->group[g].slice);
+    return dsc_signs_are_used(zero) ? bytes + 2 * others * zero->o.layout->tensor_count * 4 : 0;
+}
