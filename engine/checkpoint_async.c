@@ -259,8 +259,8 @@ bool dsc_checkpoint_async_advance(dsc_checkpoint_async *a, dsc_status *status, d
     tell_lines(a);
     *status = next_phase(a, err);
     if (*status != DSC_OK) {
+        join(a); /* another rank's thread did not start, and this one's goes by the phase */
         a->phase = PHASE_ENDED;
-        join(a);
         dsc_ckpt_save_undo(a->save);
         tell_lines(a);
     }

@@ -451,7 +451,7 @@ static dsc_status save_harmed(cw_rank *rank, dsc_error *err)
     return DSC_OK;
 }
 
-static int64_t told_less;
+static _Atomic int64_t told_less;
 static void count_warnings(void *user, dsc_log_level level, const char *text)
 {
     (void)user;

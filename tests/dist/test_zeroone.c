@@ -328,7 +328,8 @@ static dsc_status take_states(dsc_engine *engine, int32_t rank, void *user, dsc_
     states[rank] = malloc((size_t)(param->bytes + moment->bytes));
     memcpy(states[rank], param->ptr, (size_t)param->bytes);
     memcpy(states[rank] + param->bytes, moment->ptr, (size_t)moment->bytes);
-    state_bytes = (size_t)(param->bytes + moment->bytes);
+    if (rank == 0)
+        state_bytes = (size_t)(param->bytes + moment->bytes); /* the same on all */
     return DSC_OK;
 }
 
