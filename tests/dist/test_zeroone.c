@@ -443,30 +443,12 @@ static void runs_go_on(void **state)
     }
 }
 
-/* Every allocation and every collective of a run, and of a save of ranks that are apart, may fail on one of them. */
+/* A save of ranks that are apart is among what may fail. */
 static void faults_end_in_errors(void **state)
 {
-    char dir[600];
-    snprintf(dir, sizeof dir, "%s/faults", toy_run_folder);
-    for (int kind = 0; kind < 2; kind++) {
-        int64_t n = 1;
-        run_result r = { .status = DSC_ERR_COMM };
-        for (; r.status != DSC_OK; n++) {
-            run_options options = {
-                .world = 2, .steps = 4, .model = toy_run_model, .data = toy_data(toy_run_model, 1 << 20),
-                .config = "{\"train_micro_batch_size_per_gpu\": 2, \"optimizer\": {\"type\": \"ZeroOneAdam\","
-                          " \"params\": {\"var_freeze_step\": 2, \"var_update_scaler\": 1, \"local_step_scaler\": 1}},"
-                          " \"dsc\": {\"threads\": 1, \"comm_timeout_s\": 20}}",
-                .fault_rank = (int32_t)(n % 2), .after = run_save, .user = dir };
-            *(kind == 0 ? &options.fail_alloc_at : &options.fail_comm_at) = n;
-            run_world(&options, &r);
-            cw_remove(dir);
-            if (r.status != DSC_OK)
-                assert_true(r.error.message[0] != 0);
-        }
-        print_message("# %d %s may fail\n", (int)n - 2, kind == 0 ? "allocations" : "collectives");
-        assert_true(n > 20);
-    }
+    toy_run_with_faults("{\"train_micro_batch_size_per_gpu\": 2, \"optimizer\": {\"type\": \"ZeroOneAdam\","
+                        " \"params\": {\"var_freeze_step\": 2, \"var_update_scaler\": 1, \"local_step_scaler\": 1}},"
+                        " \"dsc\": {\"threads\": 1, \"comm_timeout_s\": 20}}", 4);
 }
 
 int main(void)

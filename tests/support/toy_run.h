@@ -13,5 +13,8 @@ int toy_run_open(void **state);
 int toy_run_close(void **state);
 
 void toy_run(int32_t world, const char *config, const run_options *more, run_result *out);
+/* Every allocation and every collective of a run of two ranks, and of a save after it, may fail on one: an error,
+ * nothing leaked (close asserts), no hang. */
+void toy_run_with_faults(const char *config, int32_t steps);
 
 #endif
