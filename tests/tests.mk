@@ -67,7 +67,7 @@ test: deps-test
 	@$(MAKE) --no-print-directory $(EVERY_CORE) test-programs
 	@DSC_BIN=$(abspath $(BIN)) DSC_LIB=$(abspath $(LIB)) DSC_SIM=$(abspath $(SIM_DIR)) DSC_SAN=$(SAN) \
 	    DSC_PTX="$(abspath $(EXACT_PTX))" $(SANENV) tests/run \
-	    unit $(UNIT_BIN) -- checkkern $(CHECK_BIN) -- dist $(DIST_BIN) -- fuzz $(FUZZ_BIN) -- sim $(SIM_BIN) $(CHECK_SIM_BIN) $(SIM_TEXTS) \
+	    unit $(UNIT_BIN) -- checkkern $(CHECK_BIN) -- dist $(DIST_BIN) -- fuzz $(FUZZ_BIN) -- sim $(CHECK_SIM_BIN) $(SIM_BIN) $(SIM_TEXTS) \
 	    -- cli $(CLI_TESTS)
 
 # The fuzz targets alone: `make test` runs them too.
