@@ -61,6 +61,11 @@ bench-io: $(BENCH_BIN)/bench_io
 bench-watch: $(BENCH_BIN)/step_worker
 	$(Q)bench/bench_watch.py $(BENCH_BIN) $(if $(ROUNDS),--rounds $(ROUNDS))
 
+.PHONY: bench-recompute
+## bench-recompute: what dsc.recompute none, selective and full take and save, in turns: [ROUNDS=9]
+bench-recompute: $(BENCH_BIN)/step_worker $(BIN)/dsc
+	$(Q)bench/bench_recompute.py $(BENCH_BIN) $(BIN)/dsc $(if $(ROUNDS),--rounds $(ROUNDS))
+
 .PHONY: bench-offload
 ## bench-offload: steps with states in files beside steps in memory and what the disk allows: [DIR=/tmp] [ROUNDS=15] [BUFFERS=96] [CASES='files compute']
 bench-offload: $(BENCH_BIN)/step_worker $(BENCH_BIN)/bench_io $(BIN)/dsc
@@ -96,4 +101,4 @@ bench-gpu: $(BENCH_BIN)/step_worker $(CHECK_BIN) cuda-plugin
 
 .PHONY: bench
 ## bench: every bench that needs no more than PEERS=DIR
-bench: bench-kern bench-adam bench-comm bench-startup bench-io bench-offload bench-ckpt bench-train
+bench: bench-kern bench-adam bench-comm bench-startup bench-io bench-offload bench-ckpt bench-recompute bench-train
