@@ -69,7 +69,7 @@ int64_t dsc_ckpt_span_of_rank(const dsc_layout *layout, const ckpt_entry *entry,
     const dsc_layout_tensor *tensor = &layout->tensor[entry->tensor];
     const int64_t slice = layout->group[tensor->group].slice;
     *first = 0;
-    if (dsc_ckpt_is_factors(entry->plane))
+    if (dsc_ckpt_is_shared(entry->plane))
         return rank == 0 ? entry->count : 0;
     return dsc_layout_span(tensor, rank * slice, slice, first);
 }

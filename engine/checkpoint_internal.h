@@ -32,11 +32,14 @@ typedef enum ckpt_plane {
     CKPT_MASTER,
     CKPT_MOMENT1,
     CKPT_MOMENT2,
+    CKPT_MOMENT3,
     CKPT_ROWS,
-    CKPT_COLS, /* of a matrix: the factors of its second moment, which every rank has and rank 0 stores */
+    CKPT_COLS,   /* of a matrix: the factors of its second moment */
+    CKPT_TENSOR, /* numbers of a whole tensor */
     CKPT_PLANE_COUNT
 } ckpt_plane;
-static inline bool dsc_ckpt_is_factors(ckpt_plane plane) { return plane == CKPT_ROWS || plane == CKPT_COLS; }
+/* Every rank has all of it, and rank 0 stores it. */
+static inline bool dsc_ckpt_is_shared(ckpt_plane plane) { return plane >= CKPT_ROWS && plane <= CKPT_TENSOR; }
 
 extern const char *const dsc_ckpt_file_name[CKPT_FILE_COUNT];
 
@@ -68,7 +71,9 @@ static inline bool dsc_ckpt_stores(const dsc_run_state *state, ckpt_plane plane,
 {
     if (plane == CKPT_WEIGHTS)
         return true;
-    if (dsc_ckpt_is_factors(plane))
+    if (plane == CKPT_TENSOR)
+        return trainable && dsc_recipes[state->recipe].tensor_state != NULL;
+    if (dsc_ckpt_is_shared(plane))
         return trainable && (dsc_recipes[state->recipe].needs & DSC_NEEDS_FACTORS) != 0;
     return trainable && (plane == CKPT_MASTER ? state->compute_dtype != DSC_F32
                                               : (int)plane - CKPT_MOMENT1 < dsc_recipe_states_most(state->recipe));
@@ -78,15 +83,19 @@ static inline bool dsc_ckpt_stores_of(const dsc_run_state *state, ckpt_plane pla
                                       const dsc_layout_tensor *tensor)
 {
     const dsc_recipe recipe = dsc_layout_recipe(layout, tensor->group, state->recipe);
-    if (dsc_ckpt_is_factors(plane))
+    if (plane == CKPT_ROWS || plane == CKPT_COLS)
         return dsc_ckpt_stores(state, plane, layout->group[tensor->group].matrices);
+    if (plane == CKPT_TENSOR)
+        return dsc_ckpt_stores(state, plane, tensor->spec->trainable);
     return dsc_ckpt_stores(state, plane, tensor->spec->trainable) &&
            (plane < CKPT_MOMENT1 || (int)plane - CKPT_MOMENT1 < dsc_recipes[recipe].state_count);
 }
 /* What its stored name begins with: "", "master", "exp_avg"; a point follows where it is not empty. */
 static inline const char *dsc_ckpt_plane_name(const dsc_run_state *state, ckpt_plane plane)
 {
-    if (dsc_ckpt_is_factors(plane)) /* transformers' names */
+    if (plane == CKPT_TENSOR)
+        return dsc_recipes[state->recipe].tensor_state;
+    if (dsc_ckpt_is_shared(plane)) /* transformers' names */
         return plane == CKPT_ROWS ? "exp_avg_sq_row" : "exp_avg_sq_col";
     return plane == CKPT_WEIGHTS ? "" : plane == CKPT_MASTER ? "master"
                                       : dsc_recipes[state->recipe].state_name[plane - CKPT_MOMENT1];
@@ -99,8 +108,8 @@ static inline dsc_dtype dsc_ckpt_dtype(const dsc_run_state *state, ckpt_plane pl
 {
     switch (plane) {
     case CKPT_WEIGHTS: return state->compute_dtype;
-    case CKPT_MOMENT1: case CKPT_MOMENT2: return state->moment_dtype;
-    case CKPT_MASTER: case CKPT_ROWS: case CKPT_COLS: case CKPT_PLANE_COUNT: break;
+    case CKPT_MOMENT1: case CKPT_MOMENT2: case CKPT_MOMENT3: return state->moment_dtype;
+    case CKPT_MASTER: case CKPT_ROWS: case CKPT_COLS: case CKPT_TENSOR: case CKPT_PLANE_COUNT: break;
     }
     return DSC_F32;
 }
@@ -108,7 +117,15 @@ static inline dsc_dtype dsc_ckpt_dtype(const dsc_run_state *state, ckpt_plane pl
 /* What it has of a tensor. */
 static inline int64_t dsc_ckpt_count(ckpt_plane plane, const dsc_layout_tensor *tensor)
 {
+    if (plane == CKPT_TENSOR)
+        return DSC_TENSOR_STATES;
     return plane == CKPT_ROWS ? dsc_layout_rows(tensor) : plane == CKPT_COLS ? dsc_layout_cols(tensor) : tensor->count;
+}
+/* Where it is, if it is shared. */
+static inline float *dsc_ckpt_shared(const dsc_zero *zero, ckpt_plane plane, int32_t tensor)
+{
+    return plane == CKPT_TENSOR ? dsc_zero_tensor_state(zero, tensor)
+                                : dsc_zero_factors(zero, tensor, plane == CKPT_COLS);
 }
 
 /* What this model stores in such a run: model entries first, in layout order. */

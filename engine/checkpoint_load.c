@@ -40,7 +40,7 @@ static dsc_status check_tensor(const ckpt_reader *reader, const dsc_layout_tenso
         return DSC_FAIL(err, DSC_ERR_INPUT, where, "the checkpoint has no \"%s%s%.200s\", which the model needs",
                         prefix, point, spec->name);
     const int64_t count = dsc_ckpt_count(plane, tensor);
-    const bool whole = !dsc_ckpt_is_factors(plane);
+    const bool whole = !dsc_ckpt_is_shared(plane);
     const int64_t *dim = whole ? spec->dim : &count;
     const int32_t dim_count = whole ? spec->dim_count : 1;
     bool same = entry->desc.dim_count == dim_count;

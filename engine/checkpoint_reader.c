@@ -116,13 +116,15 @@ static dsc_status check_cover(const ckpt_reader *reader, int f, dsc_error *err)
 }
 
 /* Names of second moments themselves go on with a point. */
-static bool names_factors(const dsc_run_state *state, const char *name)
+static bool names_shared(const dsc_run_state *state, const char *name)
 {
-    for (int plane = CKPT_ROWS; plane <= CKPT_COLS; plane++) {
+    for (int plane = CKPT_ROWS; plane <= CKPT_TENSOR; plane++) {
+        if (!dsc_ckpt_stores(state, (ckpt_plane)plane, true))
+            continue;
         const char *prefix = dsc_ckpt_plane_name(state, (ckpt_plane)plane);
         const size_t length = strlen(prefix);
         if (strncmp(name, prefix, length) == 0 && name[length] == '.')
-            return dsc_ckpt_stores(state, (ckpt_plane)plane, true);
+            return true;
     }
     return false;
 }
@@ -133,10 +135,10 @@ static dsc_status match_tensor(ckpt_reader *reader, int64_t t, dsc_error *err)
     const dsc_safetensors *file = reader->file[tensor->file];
     const dsc_safetensors_entry *entry = dsc_safetensors_find(file, tensor->name);
     static const char master[] = "master.";
-    const ckpt_plane plane = tensor->file == CKPT_MODEL                             ? CKPT_WEIGHTS
-                             : strncmp(tensor->name, master, strlen(master)) == 0   ? CKPT_MASTER
-                             : names_factors(&reader->manifest.state, tensor->name) ? CKPT_ROWS
-                                                                                    : CKPT_MOMENT1;
+    const ckpt_plane plane = tensor->file == CKPT_MODEL                            ? CKPT_WEIGHTS
+                             : strncmp(tensor->name, master, strlen(master)) == 0  ? CKPT_MASTER
+                             : names_shared(&reader->manifest.state, tensor->name) ? CKPT_ROWS
+                                                                                   : CKPT_MOMENT1;
     const dsc_dtype expected = dsc_ckpt_dtype(&reader->manifest.state, plane);
     if (entry == NULL || entry->count != tensor->elements || entry->desc.dtype != tensor->dtype ||
         tensor->dtype != expected)

@@ -16,7 +16,8 @@ static dsc_plane plane_of(const ckpt_entry *entry, bool trainable)
     case CKPT_MASTER: return DSC_PLANE_MASTER;
     case CKPT_MOMENT1: return DSC_PLANE_MOMENT1;
     case CKPT_MOMENT2: return DSC_PLANE_MOMENT2;
-    case CKPT_WEIGHTS: case CKPT_ROWS: case CKPT_COLS: case CKPT_PLANE_COUNT: break;
+    case CKPT_MOMENT3: return DSC_PLANE_MOMENT3;
+    case CKPT_WEIGHTS: case CKPT_ROWS: case CKPT_COLS: case CKPT_TENSOR: case CKPT_PLANE_COUNT: break;
     }
     return entry->dtype == DSC_F32 && trainable ? DSC_PLANE_MASTER : DSC_PLANE_PARAM;
 }
@@ -102,9 +103,9 @@ static dsc_status copy_block(ckpt_save *s, const ckpt_block *block, char *to, ds
     const int64_t each = (int64_t)dsc_dtype_bytes(entry->dtype);
     const bool visible = dsc_device_host_visible(s->c->device);
     dsc_zero_slice slice;
-    if (dsc_ckpt_is_factors(entry->plane)) {
-        const float *factors = dsc_zero_factors(s->c->zero, entry->tensor, entry->plane == CKPT_COLS);
-        memcpy(to, factors + block->first, (size_t)(block->count * each));
+    if (dsc_ckpt_is_shared(entry->plane)) {
+        const float *shared = dsc_ckpt_shared(s->c->zero, entry->plane, entry->tensor);
+        memcpy(to, shared + block->first, (size_t)(block->count * each));
         return DSC_OK;
     }
     dsc_zero_slice_get(s->c->zero, tensor->group, &slice);
@@ -131,7 +132,7 @@ static void hash_block(const ckpt_save *s, ckpt_block *block, const char *data)
 static bool block_stays(const ckpt_save *s, const ckpt_block *block, const dsc_layout_tensor *tensor)
 {
     const ckpt_entry *entry = entry_of(s, block);
-    if (dsc_ckpt_is_factors(entry->plane))
+    if (dsc_ckpt_is_shared(entry->plane))
         return dsc_device_host_visible(s->c->device);
     return dsc_zero_stays(s->c->zero, tensor->group, plane_of(entry, tensor->spec->trainable));
 }

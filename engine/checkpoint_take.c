@@ -24,7 +24,7 @@ typedef struct target {
     dsc_plane plane;
     dsc_dtype dtype;
     int64_t at;     /* element of the slice */
-    float *factors; /* of a matrix, instead of all that, where a block's elements go; NULL: none */
+    float *shared;  /* instead of all that, where a block's elements go on every rank; NULL: nowhere */
 } target;
 
 /* This rank's part of a stored tensor. */
@@ -45,11 +45,10 @@ static bool find_target(const ckpt_take *t, const dsc_layout_tensor *tensor, boo
         s->to.dtype = t->dtype;
     } else if (plane == CKPT_WEIGHTS) {
         s->only_verified = dsc_ckpt_reader_find(t->reader, CKPT_MASTER, tensor->spec->name, NULL) != NULL;
-    } else if (dsc_ckpt_is_factors(plane)) {
-        if (!dsc_ckpt_stores(&(dsc_run_state) { .recipe = t->recipe }, plane,
-                             t->c->layout->group[tensor->group].matrices))
+    } else if (dsc_ckpt_is_shared(plane)) {
+        if (!dsc_ckpt_stores_of(&(dsc_run_state) { .recipe = t->recipe }, plane, t->c->layout, tensor))
             return false;
-        s->to.factors = dsc_zero_factors(t->c->zero, (int32_t)(tensor - t->c->layout->tensor), plane == CKPT_COLS);
+        s->to.shared = dsc_ckpt_shared(t->c->zero, plane, (int32_t)(tensor - t->c->layout->tensor));
     } else if (plane != CKPT_MASTER) {
         s->to.plane = (dsc_plane)(DSC_PLANE_MOMENT1 + (plane - CKPT_MOMENT1));
         s->to.dtype = dsc_zero_dtype(t->c->zero, DSC_PLANE_MOMENT1);
@@ -67,7 +66,7 @@ static bool find_span(const ckpt_take *t, int32_t index, ckpt_plane plane, span 
     dsc_zero_slice_get(t->c->zero, tensor->group, &slice);
     *out = (span){ .tensor = NULL };
     out->count = dsc_layout_span(tensor, slice.first, slice.count, &out->first);
-    if (dsc_ckpt_is_factors(plane)) { /* every rank's */
+    if (dsc_ckpt_is_shared(plane)) { /* every rank's */
         out->first = 0;
         out->count = dsc_ckpt_count(plane, tensor);
     }
@@ -152,8 +151,8 @@ static dsc_status put_block(const ckpt_take *t, const span *s, const ckpt_block 
 {
     const int64_t low = dsc_max_i64(s->first, block->first);
     const int64_t high = dsc_min_i64(s->first + s->count, block->first + block->count);
-    if (s->to.factors != NULL) {
-        memcpy(s->to.factors + low, data, (size_t)(high - low) * sizeof *s->to.factors);
+    if (s->to.shared != NULL) {
+        memcpy(s->to.shared + low, data, (size_t)(high - low) * sizeof *s->to.shared);
         return DSC_OK;
     }
     return put(t, &s->to, low - s->first, data + (low - block->first) * (int64_t)dsc_dtype_bytes(s->tensor->dtype),
@@ -207,7 +206,7 @@ static int32_t lanes_of(const ckpt_take *t, int64_t bytes)
 {
     const dsc_checkpoint_ctx *c = t->c;
     for (int32_t g = 0; g < c->layout->group_count; g++)
-        for (int plane = DSC_PLANE_MASTER; plane <= DSC_PLANE_MOMENT2 && c->layout->group[g].trainable; plane++)
+        for (int plane = DSC_PLANE_MASTER; plane <= DSC_PLANE_MOMENT3 && c->layout->group[g].trainable; plane++)
             if (!dsc_zero_stays(c->zero, g, (dsc_plane)plane))
                 return 1;
     for (int32_t g = 0; g < c->layout->group_count; g++)
@@ -308,7 +307,7 @@ static dsc_status pass_on_tensor(post *p, int32_t index, ckpt_plane plane, dsc_e
     const ckpt_take *t = p->t;
     const dsc_layout_tensor *tensor = &t->c->layout->tensor[index];
     const int64_t slice = t->c->layout->group[tensor->group].slice;
-    const bool factors = dsc_ckpt_is_factors(plane);
+    const bool shared = dsc_ckpt_is_shared(plane);
     span own = { .tensor = NULL };
     if (!find_span(t, index, plane, &own)) { /* none of it is this rank's, or none of it is anybody's */
         if (!find_target(t, tensor, t->c->layout->group[tensor->group].trainable, plane, &own) ||
@@ -321,8 +320,8 @@ static dsc_status pass_on_tensor(post *p, int32_t index, ckpt_plane plane, dsc_e
     for (int64_t b = 0; b < own.tensor->block_count; b++, block++) {
         const int64_t low = (tensor->offset + block->first) / slice;
         const int64_t high = (tensor->offset + block->first + block->count - 1) / slice;
-        DSC_TRY(pass_on(p, &own, block, factors ? 0 : (int32_t)low,
-                        factors ? dsc_comm_size(t->c->comm) - 1 : (int32_t)high, err));
+        DSC_TRY(pass_on(p, &own, block, shared ? 0 : (int32_t)low,
+                        shared ? dsc_comm_size(t->c->comm) - 1 : (int32_t)high, err));
     }
     return DSC_OK;
 }

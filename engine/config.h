@@ -39,6 +39,7 @@ typedef struct dsc_fp16_config {
 
 typedef enum dsc_optimizer_kind {
     DSC_OPTIMIZER_NONE, /* no "optimizer" section: the run takes AdamW with its defaults and says so */
+    DSC_OPTIMIZER_ONEBIT_LAMB,
     DSC_OPTIMIZER_ONEBIT_ADAM,
     DSC_OPTIMIZER_ZEROONE_ADAM,
     DSC_OPTIMIZER_ADAFACTOR,
@@ -71,8 +72,9 @@ typedef struct dsc_optimizer_config {
     double rest_scale;          /* of Muon: rate of what is no hidden matrix, over that of those */
     int64_t ns_steps;           /* of Muon */
     double lr_decay;            /* of Adagrad */
-    double max_coeff, min_coeff; /* of Lamb */
-    int64_t freeze_step;         /* of OneBitAdam */
+    double max_coeff, min_coeff; /* of Lamb and OneBitLamb */
+    double coeff_beta, factor_max, factor_min, factor_threshold; /* of OneBitLamb */
+    int64_t freeze_step;         /* of OneBitAdam and OneBitLamb */
     int64_t var_freeze_step, var_update_scaler, local_step_scaler, local_step_clipper; /* of ZeroOneAdam */
     bool bias_correction, nesterov, eps_inside_sqrt;
     dsc_adafactor_config adafactor;
@@ -383,7 +385,8 @@ static inline dsc_dtype dsc_config_compute_dtype(const dsc_config *config)
 dsc_signs_policy dsc_config_signs(const dsc_config *config);
 static inline bool dsc_config_sends_signs(const dsc_config *config)
 {
-    return config->optimizer.kind == DSC_OPTIMIZER_ONEBIT_ADAM || config->optimizer.kind == DSC_OPTIMIZER_ZEROONE_ADAM;
+    const dsc_optimizer_kind kind = config->optimizer.kind;
+    return kind == DSC_OPTIMIZER_ONEBIT_ADAM || kind == DSC_OPTIMIZER_ZEROONE_ADAM || kind == DSC_OPTIMIZER_ONEBIT_LAMB;
 }
 
 /* What leaves are packed in on the wire. */

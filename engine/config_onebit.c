@@ -11,6 +11,10 @@ dsc_signs_policy dsc_config_signs(const dsc_config *config)
         return (dsc_signs_policy){ .kind = DSC_SIGNS_ZEROONE, .freeze = dsc_max_i64(1, o->var_freeze_step),
                                    .variance_scaler = o->var_update_scaler, .local_scaler = o->local_step_scaler,
                                    .local_most = o->local_step_clipper };
+    if (o->kind == DSC_OPTIMIZER_ONEBIT_LAMB)
+        return (dsc_signs_policy){ .kind = DSC_SIGNS_ONEBIT, .freeze = dsc_max_i64(1, o->freeze_step),
+                                   .coeff_beta = o->coeff_beta, .factor_min = o->factor_min,
+                                   .factor_max = o->factor_max, .factor_threshold = o->factor_threshold };
     return (dsc_signs_policy){ .kind = DSC_SIGNS_NEVER };
 }
 

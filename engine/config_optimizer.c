@@ -10,7 +10,7 @@
 /* What Hugging Face's Trainer fills in for "auto" when its user says nothing. */
 #define TRAINER_LR 5e-5
 
-#define KEYS_MAX 12 /* of them one is 0 */
+#define KEYS_MAX 16 /* of them one is 0 */
 
 typedef struct optimizer_row {
     const char *type;  /* as it is best written */
@@ -47,6 +47,11 @@ static const optimizer_row rows[DSC_OPTIMIZER_KIND_COUNT] = {
                                        DSC_ID_AMSGRAD, DSC_ID_VAR_FREEZE_STEP, DSC_ID_VAR_UPDATE_SCALER,
                                        DSC_ID_LOCAL_STEP_SCALER, DSC_ID_LOCAL_STEP_CLIPPER, DSC_ID_CUDA_AWARE,
                                        DSC_ID_COMM_BACKEND, END } },
+    [DSC_OPTIMIZER_ONEBIT_LAMB] = { "OneBitLamb", true, 1e-3, 0.9, 0.999, 1e-8,
+                                    { DSC_ID_BETAS, DSC_ID_EPS, DSC_ID_BIAS_CORRECTION, DSC_ID_MAX_COEFF,
+                                      DSC_ID_MIN_COEFF, DSC_ID_EPS_INSIDE_SQRT, DSC_ID_AMSGRAD, DSC_ID_FREEZE_STEP,
+                                      DSC_ID_COEFF_BETA, DSC_ID_FACTOR_MAX, DSC_ID_FACTOR_MIN,
+                                      DSC_ID_FACTOR_THRESHOLD, DSC_ID_CUDA_AWARE, DSC_ID_COMM_BACKEND, END } },
     [DSC_OPTIMIZER_ADAFACTOR] = { "Adafactor", false, 1e-2, 0, 0, 0,
                                   { DSC_ID_EPS, DSC_ID_BETA2_DECAY, DSC_ID_D, DSC_ID_DECAY_RATE, DSC_ID_CLIP_THRESHOLD,
                                     DSC_ID_BETA1, DSC_ID_SCALE_PARAMETER, DSC_ID_RELATIVE_STEP, DSC_ID_WARMUP_INIT,
@@ -58,8 +63,8 @@ static const optimizer_row rows[DSC_OPTIMIZER_KIND_COUNT] = {
 
 /* Of DeepSpeed and of torch.optim, and not built. */
 static const char *const optimizers_known[] = {
-    "MuAdam",    "MuAdamW", "MuSGD", "OneBitLamb", "FusedAdam", "RMSprop",
-    "Adadelta", "Adamax",  "ASGD",  "LBFGS",      "NAdam",       "RAdam",      "Rprop",     "SparseAdam",
+    "MuAdam", "MuAdamW", "MuSGD", "FusedAdam", "RMSprop", "Adadelta", "Adamax",
+    "ASGD",   "LBFGS",   "NAdam", "RAdam",     "Rprop",   "SparseAdam",
 };
 
 static dsc_optimizer_kind kind_of(const char *type)
@@ -74,7 +79,7 @@ static dsc_optimizer_kind kind_of(const char *type)
 dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *type)
 {
     static const char *const built[] = { "AdamW", "Adam", "SGD",        "Adagrad",  "Lion",
-                                         "Lamb",  "Muon", "OneBitAdam", "ZeroOneAdam", "Adafactor" };
+                                         "Lamb",  "Muon", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "Adafactor" };
     char where[256], value[128];
     if (type == NULL || kind_of(type->valuestring) != DSC_OPTIMIZER_NONE)
         return DSC_OK;
@@ -84,8 +89,8 @@ dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *ty
         s->foreign_optimizer |= strcasecmp(optimizers_known[i], type->valuestring) == 0;
     if (s->foreign_optimizer)
         return dsc_config_not_built_at(s, where, "optimizer.type", "%s is not supported in this version; AdamW, Adam, "
-                                       "SGD, Adagrad, Lion, Lamb, Muon, Adafactor, OneBitAdam and ZeroOneAdam work",
-                                       value);
+                                       "SGD, Adagrad, Lion, Lamb, Muon, Adafactor, OneBitAdam, ZeroOneAdam and "
+                                       "OneBitLamb work", value);
     return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "optimizer.type: %s is no optimizer; did you mean \"%s\"?", value,
                     dsc_config_nearest_word(type->valuestring, built, DSC_COUNT(built), "AdamW"));
 }
@@ -187,11 +192,20 @@ static dsc_status check_lamb(dsc_config_parse_state *s)
     const dsc_optimizer_config *o = &s->config->optimizer;
     const dsc_config *config = s->config;
     if (config->precision == DSC_PRECISION_FP16 && config->fp16.loss_scale > 0)
-        return dsc_config_fail(s, DSC_ID_LOSS_SCALE, DSC_ERR_CONFIG, "%g is a static scale, and Lamb needs a dynamic "
-                               "one, in DeepSpeed too; leave it out, or give 0", config->fp16.loss_scale);
+        return dsc_config_fail(s, DSC_ID_LOSS_SCALE, DSC_ERR_CONFIG, "%g is a static scale, and %s needs a dynamic "
+                               "one, in DeepSpeed too; leave it out, or give 0", config->fp16.loss_scale,
+                               rows[o->kind].type);
     if (o->min_coeff > o->max_coeff)
         return dsc_config_fail(s, DSC_ID_MIN_COEFF, DSC_ERR_CONFIG, "%g, but max_coeff is %g", o->min_coeff,
                                o->max_coeff);
+    if (o->kind != DSC_OPTIMIZER_ONEBIT_LAMB)
+        return DSC_OK;
+    if (o->coeff_beta >= 1)
+        return dsc_config_fail(s, DSC_ID_COEFF_BETA, DSC_ERR_CONFIG, "%g; it is below 1, or no coefficient would ever "
+                               "count", o->coeff_beta);
+    if (o->factor_min > o->factor_max)
+        return dsc_config_fail(s, DSC_ID_FACTOR_MIN, DSC_ERR_CONFIG, "%g, but factor_max is %g", o->factor_min,
+                               o->factor_max);
     return DSC_OK;
 }
 
@@ -228,6 +242,7 @@ static dsc_recipe recipe_of(const dsc_optimizer_config *o)
     case DSC_OPTIMIZER_ADAGRAD: return DSC_RECIPE_ADAGRAD;
     case DSC_OPTIMIZER_LION: return DSC_RECIPE_LION;
     case DSC_OPTIMIZER_LAMB: return DSC_RECIPE_LAMB;
+    case DSC_OPTIMIZER_ONEBIT_LAMB: return DSC_RECIPE_ONEBIT_LAMB;
     case DSC_OPTIMIZER_MUON: return DSC_RECIPE_MUON;
     case DSC_OPTIMIZER_ADAFACTOR: return o->adafactor.has_beta1 ? DSC_RECIPE_ADAFACTOR_M : DSC_RECIPE_ADAFACTOR;
     default: return DSC_RECIPE_ADAMW;
@@ -259,7 +274,7 @@ dsc_status dsc_config_fill_optimizer(dsc_config_parse_state *s)
     switch (o->kind) {
     case DSC_OPTIMIZER_SGD: DSC_TRY(fill_sgd(s)); break;
     case DSC_OPTIMIZER_MUON: DSC_TRY(fill_muon(s)); break;
-    case DSC_OPTIMIZER_LAMB: DSC_TRY(check_lamb(s)); break;
+    case DSC_OPTIMIZER_LAMB: case DSC_OPTIMIZER_ONEBIT_LAMB: DSC_TRY(check_lamb(s)); break;
     case DSC_OPTIMIZER_ADAFACTOR: DSC_TRY(dsc_config_fill_adafactor(s)); break;
     default: DSC_TRY(fill_adam(s));
     }

@@ -84,6 +84,15 @@ static void lamb_scalars(const terms *t, dsc_update_scalars *s)
     s->trust_most = (float)o->max_coeff;
 }
 
+/* As DeepSpeed: no bias corrections (adam_terms), and eps is added to the root whatever the config says. When the
+ * variance stays is coeffs.c's: another one moves on. */
+static void onebit_lamb_scalars(const terms *t, dsc_update_scalars *s)
+{
+    lamb_scalars(t, s);
+    s->eps = (float)t->config->optimizer.eps;
+    s->eps_root = 0.0f;
+}
+
 /* torch.optim.SGD's first step takes the whole gradient, whatever the dampening. */
 static void momentum_scalars(const terms *t, dsc_update_scalars *s)
 {
@@ -153,6 +162,7 @@ static void (*const scalars_of[DSC_RECIPE_COUNT])(const terms *t, dsc_update_sca
     [DSC_RECIPE_ADAFACTOR_FLAT] = adafactor_scalars,
     [DSC_RECIPE_ADAFACTOR_M] = adafactor_scalars,
     [DSC_RECIPE_ADAFACTOR_FLAT_M] = adafactor_scalars,
+    [DSC_RECIPE_ONEBIT_LAMB] = onebit_lamb_scalars,
 };
 
 static void group_terms(const dsc_param_group *group, terms *t)

@@ -170,7 +170,7 @@ static bool cycles_momentum(const dsc_config *config, int64_t step)
     /* DeepSpeed's cycles betas, and leaves an optimizer without any alone. */
     const dsc_recipe recipe = config->optimizer.recipe;
     return s->kind == DSC_SCHEDULE_ONE_CYCLE && s->cycle_momentum &&
-           (recipe == DSC_RECIPE_ADAMW || recipe == DSC_RECIPE_LION || recipe == DSC_RECIPE_LAMB) &&
+           (recipe == DSC_RECIPE_ADAMW || recipe == DSC_RECIPE_LION || dsc_recipes[recipe].step == DSC_RECIPE_LAMB) &&
            (step > 1 || s->last_batch_iteration == -1);
 }
 

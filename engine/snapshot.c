@@ -229,7 +229,7 @@ static dsc_status begin_again(dsc_engine *engine, dsc_recipe recipe, dsc_error *
                                        err));
             }
     }
-    dsc_zero_forget_factors(engine->zero);
+    dsc_zero_forget_shared(engine->zero);
     return engine->values_due ? DSC_OK : dsc_engine_init_params(engine, err);
 }
 

@@ -38,10 +38,10 @@ typedef enum dsc_kernel {
 #undef X
 
 const char *dsc_kernel_text(dsc_kernel kernel); /* "ADAMW" */
-/* The kernel of a recipe; they are in the same order. Its arguments are dsc_update_args. */
+/* The kernel of a recipe's step; they are in the same order. Its arguments are dsc_update_args. */
 static inline dsc_kernel dsc_recipe_kernel(dsc_recipe recipe)
 {
-    return (dsc_kernel)((int)DSC_KERNEL_ADAMW + (int)recipe);
+    return (dsc_kernel)((int)DSC_KERNEL_ADAMW + (int)dsc_recipes[recipe].step);
 }
 
 /* What the CPU can do. 0 is the portable C reference. Higher bits include the lower ones. With AMX all bf16 products

@@ -32,6 +32,7 @@ SIGNS_OP(unpack)
 SIGNS_OP(mask)
 SIGNS_OP(walk)
 SIGNS_OP(land)
+SIGNS_OP(regain)
 
 void dsc_signs_init(dsc_kernel_table *table, uint32_t caps)
 {
@@ -43,4 +44,5 @@ void dsc_signs_init(dsc_kernel_table *table, uint32_t caps)
     table->fn[DSC_KERNEL_SIGNS_MASK] = avx512 ? mask_avx512 : avx2 ? mask_avx2 : mask_ref;
     table->fn[DSC_KERNEL_SIGNS_WALK] = avx512 ? walk_avx512 : avx2 ? walk_avx2 : walk_ref;
     table->fn[DSC_KERNEL_SIGNS_LAND] = avx512 ? land_avx512 : avx2 ? land_avx2 : land_ref;
+    table->fn[DSC_KERNEL_SIGNS_REGAIN] = avx512 ? regain_avx512 : avx2 ? regain_avx2 : regain_ref;
 }

@@ -2,8 +2,8 @@
  *
  * Bit i % 8 of byte i / 8 is the sign bit of element i: 1 where it is negative. Of the last byte the bits that belong
  * to no element are 0. What such a bit stands for is +scale or -scale; what that takes from an element is kept beside
- * it and added to the next value sent. 1-bit Adam (Tang et al. 2021) sends momentum so, 0/1 Adam (Lu et al. 2022) what
- * ranks have stepped alone.
+ * it and added to the next value sent. 1-bit Adam (Tang et al. 2021) and 1-bit LAMB (Li et al. 2021) send momentum so,
+ * 0/1 Adam (Lu et al. 2022) what ranks have stepped alone.
  * reference: signs_ref.c   variants: signs_v16.h in signs_avx2.c and signs_avx512.c
  * check and bench: tests/checkkern/signs.c
  * SPDX-License-Identifier: Apache-2.0 */
@@ -88,6 +88,21 @@ typedef struct dsc_signs_land_args {
     int64_t count;
     float decays, eps, per_rate;
 } dsc_signs_land_args;
+
+/* The gradient that leads to a momentum, and what it makes of a variance that goes on beside a frozen one (1-bit LAMB,
+ * zero/coeffs.c); how many times the frozen one's root is the other's, at most:
+ *   s = x * scale;  g = fma(unmix, s - moment, moment)
+ *   moment = fma(one_minus_beta1, g - moment, moment)
+ *   fresh = fma(one_minus_beta2 * g, g, beta2 * fresh)
+ *   r = (sqrt(variance) + eps) / (sqrt(fresh) + eps);  most = max(most, r), where r is a number
+ * With unmix 1 x is that gradient, with 1 / one_minus_beta1 the momentum. */
+typedef struct dsc_signs_regain_args {
+    float *moment, *fresh;    /* [count] read and written */
+    const float *x, *variance; /* [count] */
+    uint32_t *most; /* the bits of a float >= 0, where the kernel runs: read and written, by several at a time */
+    int64_t count;
+    float scale, unmix, one_minus_beta1, beta2, one_minus_beta2, eps;
+} dsc_signs_regain_args;
 
 #ifdef __cplusplus
 }

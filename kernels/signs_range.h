@@ -3,6 +3,8 @@
 #ifndef DSC_KERNELS_SIGNS_RANGE_H
 #define DSC_KERNELS_SIGNS_RANGE_H
 
+#include <string.h>
+
 #include "base/base.h"
 #include "kernels/signs.h"
 
@@ -15,7 +17,18 @@ typedef struct dsc_signs_ops {
     void (*mask)(const dsc_signs_mask_args *a, int64_t first, int64_t last);
     void (*walk)(const dsc_signs_walk_args *a, int64_t first, int64_t last);
     void (*land)(const dsc_signs_land_args *a, int64_t first, int64_t last);
+    void (*regain)(const dsc_signs_regain_args *a, int64_t first, int64_t last);
 } dsc_signs_ops;
+
+/* Bits of floats that are not negative are in the floats' order. Threads meet here, and a largest one has no order. */
+static inline void dsc_signs_raise(uint32_t *most, float value)
+{
+    uint32_t bits, seen = __atomic_load_n(most, __ATOMIC_RELAXED);
+    memcpy(&bits, &value, sizeof bits);
+    while (bits > seen &&
+           !__atomic_compare_exchange_n(most, &seen, bits, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
 
 extern const dsc_signs_ops dsc_signs_ref, dsc_signs_avx2, dsc_signs_avx512;
 

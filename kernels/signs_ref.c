@@ -78,4 +78,20 @@ static void land(const dsc_signs_land_args *a, int64_t first, int64_t last)
     }
 }
 
-const dsc_signs_ops dsc_signs_ref = { add, pack, fold, unpack, mask, walk, land };
+static void regain(const dsc_signs_regain_args *a, int64_t first, int64_t last)
+{
+    float most = 0.0f;
+    for (int64_t i = first; i < last; i++) {
+        const float s = a->x[i] * a->scale;
+        const float g = fmaf(a->unmix, s - a->moment[i], a->moment[i]);
+        const float kept = a->beta2 * a->fresh[i], part = a->one_minus_beta2 * g;
+        a->moment[i] = fmaf(a->one_minus_beta1, g - a->moment[i], a->moment[i]);
+        a->fresh[i] = fmaf(part, g, kept);
+        const float frozen_root = sqrtf(a->variance[i]) + a->eps, fresh_root = sqrtf(a->fresh[i]) + a->eps;
+        const float ratio = frozen_root / fresh_root;
+        most = ratio > most ? ratio : most;
+    }
+    dsc_signs_raise(a->most, most);
+}
+
+const dsc_signs_ops dsc_signs_ref = { add, pack, fold, unpack, mask, walk, land, regain };

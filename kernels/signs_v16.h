@@ -98,6 +98,28 @@ static void land(const dsc_signs_land_args *a, int64_t first, int64_t last)
     }
 }
 
-const dsc_signs_ops V16_NAME(signs) = { add, pack, fold, unpack, mask, walk, land };
+static void regain(const dsc_signs_regain_args *a, int64_t first, int64_t last)
+{
+    static const float ones[16] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+    const v16 by = v16_set(a->scale), unmix = v16_set(a->unmix), part = v16_set(a->one_minus_beta1);
+    const v16 beta2 = v16_set(a->beta2), part2 = v16_set(a->one_minus_beta2), eps = v16_set(a->eps);
+    v16 most = v16_set(0);
+    for (int64_t i = first; i < last; i += 16) {
+        const int64_t left = last - i;
+        const v16 old = v16_load(a->moment, i, left, DSC_F32);
+        const v16 s = v16_mul(v16_load(a->x, i, left, DSC_F32), by), g = v16_fma(unmix, v16_sub(s, old), old);
+        const v16 kept = v16_mul(beta2, v16_load(a->fresh, i, left, DSC_F32));
+        const v16 fresh = v16_fma(v16_mul(part2, g), g, kept);
+        const v16 frozen_root = v16_add(v16_sqrt(v16_load(a->variance, i, left, DSC_F32)), eps);
+        const v16 ratio = v16_div(frozen_root, v16_add(v16_sqrt(fresh), eps));
+        v16_store(a->moment, i, left, DSC_F32, v16_fma(part, v16_sub(g, old), old));
+        v16_store(a->fresh, i, left, DSC_F32, fresh);
+        /* Beyond the end there is none; where one is no number, the second stays. */
+        most = v16_max(v16_where(ratio, v16_load(ones, 0, left, DSC_F32)), most);
+    }
+    dsc_signs_raise(a->most, v16_max_lanes(most));
+}
+
+const dsc_signs_ops V16_NAME(signs) = { add, pack, fold, unpack, mask, walk, land, regain };
 
 #endif

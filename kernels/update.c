@@ -5,30 +5,22 @@
 #include "kernels/scalar.h"
 #include "kernels/update_range.h"
 
+#define ROW(id, name, count, needs, rest, ...)                                                                   \
+    [DSC_RECIPE_##id] = { name, count, { __VA_ARGS__ }, needs, DSC_RECIPE_##rest, DSC_RECIPE_##id, NULL }
 const dsc_recipe_info dsc_recipes[DSC_RECIPE_COUNT] = {
-    [DSC_RECIPE_ADAMW] = { "adam", 2, { "exp_avg", "exp_avg_sq" }, DSC_NEEDS_NOTHING, DSC_RECIPE_ADAMW },
-    [DSC_RECIPE_SGD] = { "sgd", 0, { NULL }, DSC_NEEDS_NOTHING, DSC_RECIPE_SGD },
-    [DSC_RECIPE_MOMENTUM] = { "sgd_momentum", 1, { "momentum_buffer" }, DSC_NEEDS_NOTHING, DSC_RECIPE_MOMENTUM },
-    [DSC_RECIPE_ADAGRAD] = { "adagrad", 1, { "sum" }, DSC_NEEDS_NOTHING, DSC_RECIPE_ADAGRAD },
-    [DSC_RECIPE_LION] = { "lion", 1, { "exp_avg" }, DSC_NEEDS_NOTHING, DSC_RECIPE_LION },
-    [DSC_RECIPE_LAMB] = { "lamb", 2, { "exp_avg", "exp_avg_sq" }, DSC_NEEDS_NORMS, DSC_RECIPE_LAMB },
-    [DSC_RECIPE_MUON] = { "muon", 1, { "exp_avg", "exp_avg_sq" }, DSC_NEEDS_MATRICES, DSC_RECIPE_ADAMW },
-    [DSC_RECIPE_ADAFACTOR] = { "adafactor",
-                               0,
-                               { "exp_avg_sq" },
-                               DSC_NEEDS_RMS | DSC_NEEDS_FACTORS,
-                               DSC_RECIPE_ADAFACTOR_FLAT },
-    [DSC_RECIPE_ADAFACTOR_FLAT] = { "adafactor_flat", 1, { "exp_avg_sq" }, DSC_NEEDS_RMS, DSC_RECIPE_ADAFACTOR_FLAT },
-    [DSC_RECIPE_ADAFACTOR_M] = { "adafactor_m",
-                                 1,
-                                 { "exp_avg", "exp_avg_sq" },
-                                 DSC_NEEDS_RMS | DSC_NEEDS_FACTORS,
-                                 DSC_RECIPE_ADAFACTOR_FLAT_M },
-    [DSC_RECIPE_ADAFACTOR_FLAT_M] = { "adafactor_flat_m",
-                                      2,
-                                      { "exp_avg", "exp_avg_sq" },
-                                      DSC_NEEDS_RMS,
-                                      DSC_RECIPE_ADAFACTOR_FLAT_M },
+    ROW(ADAMW, "adam", 2, DSC_NEEDS_NOTHING, ADAMW, "exp_avg", "exp_avg_sq"),
+    ROW(SGD, "sgd", 0, DSC_NEEDS_NOTHING, SGD, NULL),
+    ROW(MOMENTUM, "sgd_momentum", 1, DSC_NEEDS_NOTHING, MOMENTUM, "momentum_buffer"),
+    ROW(ADAGRAD, "adagrad", 1, DSC_NEEDS_NOTHING, ADAGRAD, "sum"),
+    ROW(LION, "lion", 1, DSC_NEEDS_NOTHING, LION, "exp_avg"),
+    ROW(LAMB, "lamb", 2, DSC_NEEDS_NORMS, LAMB, "exp_avg", "exp_avg_sq"),
+    ROW(MUON, "muon", 1, DSC_NEEDS_MATRICES, ADAMW, "exp_avg", "exp_avg_sq"),
+    ROW(ADAFACTOR, "adafactor", 0, DSC_NEEDS_RMS | DSC_NEEDS_FACTORS, ADAFACTOR_FLAT, "exp_avg_sq"),
+    ROW(ADAFACTOR_FLAT, "adafactor_flat", 1, DSC_NEEDS_RMS, ADAFACTOR_FLAT, "exp_avg_sq"),
+    ROW(ADAFACTOR_M, "adafactor_m", 1, DSC_NEEDS_RMS | DSC_NEEDS_FACTORS, ADAFACTOR_FLAT_M, "exp_avg", "exp_avg_sq"),
+    ROW(ADAFACTOR_FLAT_M, "adafactor_flat_m", 2, DSC_NEEDS_RMS, ADAFACTOR_FLAT_M, "exp_avg", "exp_avg_sq"),
+    [DSC_RECIPE_ONEBIT_LAMB] = { "onebit_lamb", 3, { "exp_avg", "exp_avg_sq", "exp_avg_sq_fresh" }, DSC_NEEDS_NORMS,
+                                 DSC_RECIPE_ONEBIT_LAMB, DSC_RECIPE_LAMB, "lamb_coeff" },
 };
 
 dsc_recipe dsc_recipe_find(const char *name)

@@ -15,7 +15,8 @@
 extern "C" {
 #endif
 
-#define DSC_UPDATE_STATES_MAX 2
+#define DSC_UPDATE_STATES_MAX 3
+#define DSC_TENSOR_STATES 2
 
 typedef enum dsc_recipe {
     DSC_RECIPE_ADAMW,            /* exp_avg, exp_avg_sq */
@@ -29,6 +30,7 @@ typedef enum dsc_recipe {
     DSC_RECIPE_ADAFACTOR_FLAT,   /* of all else: exp_avg_sq */
     DSC_RECIPE_ADAFACTOR_M,      /* with a first moment: exp_avg */
     DSC_RECIPE_ADAFACTOR_FLAT_M, /* exp_avg, exp_avg_sq */
+    DSC_RECIPE_ONEBIT_LAMB,      /* exp_avg, exp_avg_sq, exp_avg_sq_fresh */
     DSC_RECIPE_COUNT
 } dsc_recipe;
 
@@ -47,6 +49,8 @@ typedef struct dsc_recipe_info {
     const char *state_name[DSC_UPDATE_STATES_MAX]; /* of its tensors there: "exp_avg"; also of the rest's */
     uint32_t needs;
     dsc_recipe rest; /* what is no (of MUON: hidden) matrix goes by it, where this one is for matrices; else itself */
+    dsc_recipe step; /* whose step an element takes: itself, or one that knows nothing of its last states */
+    const char *tensor_state; /* DSC_TENSOR_STATES numbers are kept of a whole tensor too, by this name; NULL: none */
 } dsc_recipe_info;
 extern const dsc_recipe_info dsc_recipes[DSC_RECIPE_COUNT];
 /* Of any element that a run of it updates. */

@@ -135,7 +135,7 @@ V16_INLINE void recipe_16(const lanes *s, v16 grad, elements *e, dsc_update_kind
     case DSC_RECIPE_ADAFACTOR_FLAT: step_along_16(s, flat_16(s, g, &e->state[0]), e); break;
     case DSC_RECIPE_ADAFACTOR_M: step_by_moment_16(s, adafactor_direction_16(s, g, e), e); break;
     case DSC_RECIPE_ADAFACTOR_FLAT_M: step_by_moment_16(s, flat_16(s, g, &e->state[1]), e); break;
-    case DSC_RECIPE_COUNT: break;
+    case DSC_RECIPE_ONEBIT_LAMB: case DSC_RECIPE_COUNT: break;
     }
 }
 

@@ -9,7 +9,8 @@
 #include "base/clock.h"
 #include "zero/internal.h"
 
-static const dsc_plane lenders[] = { DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2 };
+static const dsc_plane lenders[] = { DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2,
+                                     DSC_PLANE_MOMENT3 };
 
 bool dsc_ahead_is_used(const dsc_zero *zero)
 {

@@ -92,7 +92,6 @@ dsc_status dsc_factors_open(dsc_zero *zero, dsc_error *err)
     list_needs(zero, needs);
     for (int i = 0; i < NEEDS && dsc_factors_are_used(zero); i++)
         DSC_TRY(dsc_mem_open(zero->o.device, needs[i].tag, needs[i].tier, needs[i].bytes, needs[i].buf, err));
-    dsc_zero_forget_factors(zero);
     return DSC_OK;
 }
 
@@ -103,12 +102,6 @@ void dsc_factors_close(dsc_zero *zero)
     for (int i = NEEDS; i-- > 0;)
         dsc_mem_close(zero->o.device, needs[i].buf);
     dsc_alloc_free(zero->o.alloc, zero->factors.at);
-}
-
-void dsc_zero_forget_factors(dsc_zero *zero)
-{
-    if (zero->factors.state_buf.ptr != NULL)
-        memset(zero->factors.state_buf.ptr, 0, (size_t)zero->factors.state_buf.bytes);
 }
 
 float *dsc_zero_factors(const dsc_zero *zero, int32_t t, bool cols)

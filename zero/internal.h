@@ -88,6 +88,12 @@ typedef struct dsc_factors {
     dsc_binned_grid grid;                 /* of this update's sums */
 } dsc_factors;
 
+/* coeffs.c: of 1-bit LAMB. */
+typedef struct dsc_coeffs {
+    dsc_buf state_buf;              /* [tensor_count][DSC_TENSOR_STATES] */
+    dsc_buf device_most, host_most; /* [tensor_count] bits of floats: this update's largest ratios */
+} dsc_coeffs;
+
 /* A tensor's elements in some rank's slice, or all of them: `at` in the group. */
 typedef struct dsc_part {
     int32_t tensor;
@@ -171,6 +177,7 @@ struct dsc_zero {
     float **apart; /* [W] chunks that leaves are kept apart in */
     dsc_norms norms;           /* of a recipe that needs them */
     dsc_factors factors;       /* likewise */
+    dsc_coeffs coeffs;         /* likewise */
     dsc_matrices matrices;     /* likewise */
     dsc_signs signs;
     dsc_onebit onebit;
@@ -269,6 +276,28 @@ dsc_status dsc_factors_take(dsc_zero *zero, dsc_error *err);
 int64_t dsc_factors_wire_bytes(const dsc_zero *zero);
 /* Of elements of tensor t from `first` of the tile's group on, where the tile is updated. */
 void dsc_factors_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int32_t t, dsc_update_args *out);
+
+/* coeffs.c */
+static inline bool dsc_coeffs_are_used(const dsc_zero *zero)
+{
+    return dsc_recipes[zero->o.recipe].tensor_state != NULL;
+}
+/* This update's are frozen. */
+static inline bool dsc_coeffs_are_frozen(const dsc_zero *zero)
+{
+    return dsc_coeffs_are_used(zero) && zero->turn == DSC_TURN_MOMENTUM;
+}
+void dsc_coeffs_plan(dsc_zero *zero);
+dsc_status dsc_coeffs_open(dsc_zero *zero, dsc_error *err);
+void dsc_coeffs_close(dsc_zero *zero);
+/* Of frozen ones, with the terms of an update and before dsc_norms_take: moments are those after it, and terms those of
+ * the rest of it. */
+dsc_status dsc_coeffs_take(dsc_zero *zero, dsc_error *err);
+/* What a tensor's rate is times, once an update: of coefficients that are not frozen that ratio itself, ... */
+double dsc_coeffs_average(const dsc_zero *zero, int32_t t, double trust);
+/* ... of frozen ones their average times this update's factor. The share is that of a direction's norm which it would
+ * have if no weights decayed. */
+double dsc_coeffs_frozen(const dsc_zero *zero, int32_t t, double bare_share);
 
 /* matrices.c. After states are planned. */
 static inline bool dsc_matrices_are_used(const dsc_zero *zero)

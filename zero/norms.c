@@ -13,7 +13,7 @@
 #define PIECE_ELEMENTS (1 << 18) /* 1 MiB of directions: what a core's cache holds */
 #define EXCHANGED_SUMS 1024      /* of all ranks at a time: 0.6 MB */
 
-enum { OF_WEIGHTS, OF_DIRECTION, SUMS_EACH };
+enum { OF_WEIGHTS, OF_DIRECTION, SUMS_EACH }; /* of coefficients that are frozen (coeffs.c): a bare direction first */
 
 static int64_t piece_elements(const dsc_zero *zero)
 {
@@ -84,6 +84,30 @@ void dsc_norms_close(dsc_zero *zero)
     dsc_mem_close(zero->o.device, &norms->device_buf);
 }
 
+static dsc_status add_direction(const dsc_zero *zero, const dsc_tile *tile, const dsc_update_args *args,
+                                dsc_fixed_sum *sum, dsc_error *err)
+{
+    const dsc_sumsq_args along = { .x = args->direction, .count = args->count, .sum = sum };
+    DSC_TRY(dsc_launch(tile->stream, dsc_recipe_kernel(dsc_group_recipe(zero, tile->group)), args,
+                       (int64_t)sizeof *args, err));
+    return DSC_RUN(tile->stream, SUMSQ, &along, err);
+}
+
+/* The direction without what weights decay by; where they do not, it is the same one. */
+static dsc_status add_bare(const dsc_zero *zero, const dsc_tile *tile, const dsc_update_args *args, dsc_fixed_sum *sum,
+                           dsc_error *err)
+{
+    dsc_update_args bare = *args;
+    bare.scalars.decay = 0.0f;
+    return args->scalars.decay != 0.0f ? add_direction(zero, tile, &bare, sum, err) : DSC_OK;
+}
+
+static dsc_status add_weights(const dsc_tile *tile, const dsc_update_args *args, dsc_fixed_sum *sum, dsc_error *err)
+{
+    const dsc_sumsq_args weights = { .x = args->master, .count = args->count, .sum = sum };
+    return DSC_RUN(tile->stream, SUMSQ, &weights, err);
+}
+
 /* Elements [first, end) of tensor t, which a chunk's end cuts only at `end`. */
 static dsc_status add_piece(const dsc_zero *zero, const dsc_tile *tile, int32_t t, int64_t first, int64_t end,
                             dsc_error *err)
@@ -94,22 +118,25 @@ static dsc_status add_piece(const dsc_zero *zero, const dsc_tile *tile, int32_t 
     dsc_update_args args;
     dsc_update_args_fill(zero, tile, first, end, t, &args);
     args.direction = by_host ? norms->host_direction_buf.ptr : norms->direction_buf.ptr;
-    DSC_TRY(dsc_launch(tile->stream, dsc_recipe_kernel(dsc_group_recipe(zero, tile->group)), &args,
-                       (int64_t)sizeof args, err));
-    const dsc_sumsq_args weights = { .x = args.master, .count = args.count, .sum = &sums[t * SUMS_EACH + OF_WEIGHTS] };
-    DSC_TRY(DSC_RUN(tile->stream, SUMSQ, &weights, err));
-    const dsc_sumsq_args along = { .x = args.direction, .count = args.count,
-                                   .sum = &sums[t * SUMS_EACH + OF_DIRECTION] };
-    return DSC_RUN(tile->stream, SUMSQ, &along, err);
+    sums += t * SUMS_EACH;
+    DSC_TRY(dsc_coeffs_are_frozen(zero) ? add_bare(zero, tile, &args, &sums[OF_WEIGHTS], err)
+                                        : add_weights(tile, &args, &sums[OF_WEIGHTS], err));
+    return add_direction(zero, tile, &args, &sums[OF_DIRECTION], err);
 }
 
-/* At stage 0 a rank has all elements; each is still counted once, by its owner. */
+/* At stage 0 a rank has all elements. Each is still counted once, by its owner; but where ranks exchange signs, which
+ * take less than the sums of these tensors may, each rank counts them all. */
+static bool counts_all(const dsc_zero *zero) { return dsc_coeffs_are_frozen(zero); }
+
 static dsc_status add_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     const dsc_layout_group *group = &zero->o.layout->group[tile->group];
     const int64_t slice_first = group->slice * zero->o.rank, most = piece_elements(zero);
-    const int64_t first = dsc_max_i64(tile->first, slice_first);
-    const int64_t end = dsc_min_i64(tile->first + tile->count, slice_first + group->slice);
+    int64_t first = tile->first, end = tile->first + tile->count;
+    if (!counts_all(zero)) {
+        first = dsc_max_i64(first, slice_first);
+        end = dsc_min_i64(end, slice_first + group->slice);
+    }
     for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
         const int64_t last = dsc_min_i64(end, tensor->offset + tensor->count);
@@ -158,30 +185,43 @@ static dsc_tensor_step step_by_rms(double weights, double direction, const dsc_u
     return (dsc_tensor_step) { .rate = scale / fmax(1.0, direction / (double)s->trust_most), .scale = scale };
 }
 
+/* Of a direction's norm, without what its weights decay by. */
+static double bare_share(const double square[SUMS_EACH], const dsc_update_scalars *s)
+{
+    const bool less = s->decay != 0.0f && square[OF_WEIGHTS] < square[OF_DIRECTION];
+    return less ? sqrt(square[OF_WEIGHTS]) / sqrt(square[OF_DIRECTION]) : 1.0;
+}
+
 static dsc_tensor_step step_of(const dsc_zero *zero, int32_t t, const double square[SUMS_EACH])
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const dsc_update_scalars *s = &zero->terms.scalars[tensor->update_class];
     const double count = (double)tensor->count;
+    if (dsc_coeffs_are_frozen(zero))
+        return (dsc_tensor_step) { .rate = dsc_coeffs_frozen(zero, t, bare_share(square, s)) };
     if ((dsc_recipes[zero->o.recipe].needs & DSC_NEEDS_RMS) != 0)
         return step_by_rms(sqrt(square[OF_WEIGHTS] / count), sqrt(square[OF_DIRECTION] / count), s);
-    return (dsc_tensor_step) { .rate = trust_of(square[OF_WEIGHTS], square[OF_DIRECTION], s) };
+    const double trust = trust_of(square[OF_WEIGHTS], square[OF_DIRECTION], s);
+    return (dsc_tensor_step) { .rate = dsc_coeffs_are_used(zero) ? dsc_coeffs_average(zero, t, trust) : trust };
 }
 
 static dsc_status exchange(dsc_zero *zero, dsc_error *err)
 {
     dsc_norms *norms = &zero->norms;
-    const dsc_fixed_sum *mine = norms->host_buf.ptr, *all = norms->all_buf.ptr;
+    const dsc_fixed_sum *mine = norms->host_buf.ptr;
     const int64_t count = sums_count(zero);
+    const int32_t ranks = counts_all(zero) ? 1 : zero->world_size;
     double square[SUMS_EACH] = { 0 };
     for (int64_t first = 0, n; first < count; first += n) {
         n = dsc_min_i64(norms->piece_sums, count - first);
-        DSC_TRY(dsc_comm_all_gather(zero->o.host_comm, DSC_CHANNEL_CONTROL, norms->all_buf.ptr, mine + first,
-                                    sums_bytes(n), DSC_U8, NULL, err));
+        const dsc_fixed_sum *all = counts_all(zero) ? mine + first : norms->all_buf.ptr;
+        if (!counts_all(zero))
+            DSC_TRY(dsc_comm_all_gather(zero->o.host_comm, DSC_CHANNEL_CONTROL, norms->all_buf.ptr, mine + first,
+                                        sums_bytes(n), DSC_U8, NULL, err));
         for (int64_t i = 0; i < n; i++) {
             const int64_t t = (first + i) / SUMS_EACH, of = (first + i) % SUMS_EACH;
             dsc_fixed_sum sum = all[i];
-            for (int32_t r = 1; r < zero->world_size; r++)
+            for (int32_t r = 1; r < ranks; r++)
                 dsc_fixed_sum_merge(&sum, &all[r * n + i]);
             square[of] = dsc_fixed_sum_value(&sum);
             if (of == OF_DIRECTION)

@@ -1,7 +1,8 @@
 /* onebit.c - the optimizers whose ranks exchange signs (signs.c): what they send each other, and when.
  *
  * 1-bit Adam (Tang et al. 2021, arXiv:2102.02888): once the variance is frozen, signs are of the momentum after each
- * rank's own gradient. They are the new momentum of all ranks, and the step goes along it.
+ * rank's own gradient. They are the new momentum of all ranks, and the step goes along it. 1-bit LAMB does the same;
+ * how far a tensor goes is coeffs.c's.
  *
  * 0/1 Adam (Lu et al. 2022, arXiv:2202.06009), as DeepSpeed has it. First the variance moves in some updates only, from
  * gradients that are added up as ever; in all others signs are of the gradients. Then it is frozen and ranks take steps
@@ -111,7 +112,7 @@ dsc_status dsc_onebit_forget(dsc_zero *zero, dsc_error *err)
 static dsc_status send(dsc_zero *zero, dsc_signs_turn turn, dsc_part_fn fill, dsc_error *err)
 {
     zero->onebit.left_of = turn;
-    return dsc_signs_exchange(zero, fill, turn == DSC_TURN_MOMENTUM, err);
+    return dsc_signs_exchange(zero, fill, turn == DSC_TURN_MOMENTUM && !dsc_coeffs_are_used(zero), err);
 }
 
 static const dsc_update_scalars *scalars_of(const dsc_zero *zero, int32_t t)
@@ -158,16 +159,18 @@ dsc_status dsc_onebit_prepare(dsc_zero *zero, dsc_error *err)
 {
     dsc_update_scalars *s = zero->terms.scalars;
     if (!zero->sums_are_own)
-        return mask_gradients(zero, err);
-    if (zero->turn == DSC_TURN_MOMENTUM) {
+        DSC_TRY(mask_gradients(zero, err));
+    else if (zero->turn == DSC_TURN_MOMENTUM)
         DSC_TRY(send(zero, DSC_TURN_MOMENTUM, fill_momentum, err));
-        for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++) /* what is left is the step along it */
+    else
+        DSC_TRY(send(zero, DSC_TURN_GRADIENTS, fill_gradient, err));
+    if (dsc_coeffs_are_frozen(zero))
+        return dsc_coeffs_take(zero, err);
+    for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX && zero->sums_are_own; c++) /* what is left of the update */
+        if (zero->turn == DSC_TURN_MOMENTUM)
             s[c].one_minus_beta1 = 0.0f;
-        return DSC_OK;
-    }
-    DSC_TRY(send(zero, DSC_TURN_GRADIENTS, fill_gradient, err));
-    for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++)
-        s[c].grad_scale = 1.0f;
+        else
+            s[c].grad_scale = 1.0f;
     return DSC_OK;
 }
 

@@ -17,6 +17,9 @@ typedef struct dsc_signs_policy {
     /* Of 0/1 Adam, >= 1: after so many moves of the variance the next are twice as far apart; after so many updates
      * that follow them ranks come together half as often, once in local_most at least. */
     int64_t variance_scaler, local_scaler, local_most;
+    /* Of 1-bit LAMB (coeffs.c): what an average of coefficients keeps, below 1; bounds of the factors that they are
+     * times once they are frozen, 0 < min <= max; and the part of itself that a factor changes by at most. */
+    double coeff_beta, factor_min, factor_max, factor_threshold;
 } dsc_signs_policy;
 
 /* What an update makes of the ranks' gradients. */

@@ -13,6 +13,7 @@ static const struct { dsc_space space; int aio; } plane_table[DSC_PLANE_COUNT] =
     [DSC_PLANE_MASTER] = { DSC_SPACE_MASTER, DSC_STORE_AIO_STATES },
     [DSC_PLANE_MOMENT1] = { DSC_SPACE_MOMENT, DSC_STORE_AIO_STATES },
     [DSC_PLANE_MOMENT2] = { DSC_SPACE_MOMENT, DSC_STORE_AIO_STATES },
+    [DSC_PLANE_MOMENT3] = { DSC_SPACE_MOMENT, DSC_STORE_AIO_STATES },
     [DSC_PLANE_GRAD] = { DSC_SPACE_GRAD, DSC_STORE_AIO_GRAD },
 };
 static const struct { dsc_tag tag; int aio; } space_table[DSC_SPACE_COUNT] = {
@@ -112,7 +113,7 @@ static bool wants_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
     switch (plane) {
     case DSC_PLANE_PARAM: return dsc_zero_param_is_away(zero, g) && !state->param_on_host;
     case DSC_PLANE_MASTER: return states && zero->o.compute_dtype != DSC_F32;
-    case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2:
+    case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2: case DSC_PLANE_MOMENT3:
         return states && (int)plane - DSC_PLANE_MOMENT1 < dsc_moment_count(zero, g);
     /* The binary counter of sums that do not depend on W needs all its levels at hand. */
     case DSC_PLANE_GRAD: return states && !zero->o.world_size_reproducible;

@@ -51,7 +51,7 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
     case DSC_PLANE_PARAM: return state->param + ((state->param_whole ? state->own_first : 0) + at) *
                                                     zero->param_bytes_each;
     case DSC_PLANE_MASTER: return state->master + at;
-    case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2:
+    case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2: case DSC_PLANE_MOMENT3:
         return state->moment[plane - DSC_PLANE_MOMENT1] + at * dsc_plane_bytes_each(zero, plane);
     case DSC_PLANE_GRAD:
         if (state->last_sum != NULL)
@@ -64,7 +64,7 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
     return NULL;
 }
 
-static bool is_moment(dsc_plane plane) { return plane == DSC_PLANE_MOMENT1 || plane == DSC_PLANE_MOMENT2; }
+static bool is_moment(dsc_plane plane) { return plane >= DSC_PLANE_MOMENT1 && plane <= DSC_PLANE_MOMENT3; }
 
 /* Parameters in bf16 are made from the master weights. */
 static bool is_read(const dsc_zero *zero, dsc_plane plane)
@@ -240,7 +240,8 @@ static dsc_status hand_over(dsc_zero *zero, const dsc_tile *tile, dsc_error *err
 
 dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
-    static const dsc_plane written[] = { DSC_PLANE_PARAM, DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2 };
+    static const dsc_plane written[] = { DSC_PLANE_PARAM, DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2,
+                                         DSC_PLANE_MOMENT3 };
     const int64_t at = tile->first - zero->group[tile->group].own_first;
     if (dsc_host_tier_updates(zero, tile->group))
         DSC_TRY(dsc_host_tier_give(zero, tile, err));

@@ -96,7 +96,7 @@ static void add_files(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_
         out->pass_written_bytes += (leaves - held) * slice * sum_bytes;
         out->update_read_bytes += held ? 0 : passes * slice * sum_bytes;
     }
-    for (int p = DSC_PLANE_MASTER; p <= DSC_PLANE_MOMENT2; p++)
+    for (int p = DSC_PLANE_MASTER; p <= DSC_PLANE_MOMENT3; p++)
         if (dsc_in_swap(zero, g, (dsc_plane)p)) {
             const int64_t bytes = slice * dsc_plane_bytes_each(zero, (dsc_plane)p);
             out->update_read_bytes += passes * bytes;

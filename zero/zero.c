@@ -1,6 +1,8 @@
 /* zero.c - opens, plans and closes the model states of one rank. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
+#include <string.h>
+
 /* What a group takes in elements: params kept, and owned range. */
 static void size_group(const dsc_zero *zero, int32_t g, dsc_group_state *state)
 {
@@ -64,6 +66,7 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += counter_bytes;
     dsc_norms_plan(zero);
     DSC_TRY(dsc_factors_plan(zero, err));
+    dsc_coeffs_plan(zero);
     dsc_signs_plan(zero);
     dsc_onebit_plan(zero);
     DSC_TRY(dsc_matrices_plan(zero, err));
@@ -83,7 +86,9 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
                (options->stage == 3 && options->layout->world_size % options->neighbour_count == 0));
     DSC_ASSERT(options->replica_count <= 1 || (options->stage == 3 && !options->world_size_reproducible));
     const bool signs = options->signs.kind != DSC_SIGNS_NEVER;
-    DSC_ASSERT(!signs || (options->stage == 0 && options->recipe == DSC_RECIPE_ADAMW && options->signs.freeze >= 1));
+    DSC_ASSERT(!signs || (options->stage == 0 && options->signs.freeze >= 1));
+    DSC_ASSERT(!signs || options->recipe == DSC_RECIPE_ADAMW || options->recipe == DSC_RECIPE_ONEBIT_LAMB);
+    DSC_ASSERT(options->signs.kind == DSC_SIGNS_ONEBIT || dsc_recipes[options->recipe].tensor_state == NULL);
     DSC_ASSERT(!signs || (!options->world_size_reproducible && options->moment_dtype == DSC_F32));
     DSC_ASSERT(!signs || options->quant_leaves == DSC_QUANT_NONE);
     DSC_ASSERT(options->recipe >= 0 && options->recipe < DSC_RECIPE_COUNT);
@@ -184,6 +189,8 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, sum_bytes * zero->world_size, &zero->sums_buf, err));
     DSC_TRY(dsc_norms_open(zero, err));
     DSC_TRY(dsc_factors_open(zero, err));
+    DSC_TRY(dsc_coeffs_open(zero, err));
+    dsc_zero_forget_shared(zero);
     DSC_TRY(dsc_signs_open(zero, err));
     DSC_TRY(dsc_onebit_open(zero, err));
     DSC_TRY(dsc_matrices_open(zero, err));
@@ -265,6 +272,7 @@ void dsc_zero_close(dsc_zero **zero_ptr)
         dsc_onebit_close(zero);
         dsc_signs_close(zero);
         dsc_matrices_close(zero);
+        dsc_coeffs_close(zero);
         dsc_factors_close(zero);
         dsc_norms_close(zero);
         dsc_mem_close(zero->o.device, &zero->sums_buf);
@@ -309,7 +317,7 @@ dsc_dtype dsc_zero_dtype(const dsc_zero *zero, dsc_plane plane)
 {
     switch (plane) {
     case DSC_PLANE_PARAM: return zero->o.compute_dtype;
-    case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2: return zero->o.moment_dtype;
+    case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2: case DSC_PLANE_MOMENT3: return zero->o.moment_dtype;
     case DSC_PLANE_GRAD: return zero->o.sum_dtype;
     case DSC_PLANE_MASTER: case DSC_PLANE_COUNT: break;
     }
@@ -340,7 +348,7 @@ dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fir
         *ptr = state->param + ((state->param_whole ? slice_first : 0) + first) * zero->param_bytes_each;
         break;
     case DSC_PLANE_MASTER: *ptr = state->master + at; break;
-    case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2:
+    case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2: case DSC_PLANE_MOMENT3:
         *ptr = state->moment[plane - DSC_PLANE_MOMENT1] + at * dsc_plane_bytes_each(zero, plane);
         break;
     case DSC_PLANE_GRAD: case DSC_PLANE_COUNT: DSC_ASSERT(false);
@@ -357,6 +365,18 @@ dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err)
     for (size_t i = 0; i < DSC_COUNT(streams); i++)
         DSC_TRY(dsc_stream_sync(streams[i], err));
     return dsc_store_drain(zero, err);
+}
+
+static void forget(const dsc_buf *numbers)
+{
+    if (numbers->ptr != NULL)
+        memset(numbers->ptr, 0, (size_t)numbers->bytes);
+}
+
+void dsc_zero_forget_shared(dsc_zero *zero)
+{
+    forget(&zero->factors.state_buf);
+    forget(&zero->coeffs.state_buf);
 }
 
 void dsc_zero_begin(dsc_zero *zero, int64_t update)

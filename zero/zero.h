@@ -62,7 +62,7 @@ typedef struct dsc_zero_options {
     dsc_dtype compute_dtype;          /* F32, BF16 or F16 */
     dsc_dtype wire_dtype;             /* of leaves; likewise */
     float leaf_factor;                /* what they are multiplied by before they are sent; 0 is 1 */
-    dsc_recipe recipe;                /* of the update: what an element has of moments, its states, 0 to 2 */
+    dsc_recipe recipe;                /* of the update: what an element has of moments, its states, 0 to 3 */
     int64_t round_elements;           /* of this rank's matrices, whose whole directions are made at a time: at most so
                                          many, or one group's */
     dsc_dtype moment_dtype;           /* F32, or BF16: rounded by chance, keyed by seed, update and element */
@@ -73,7 +73,7 @@ typedef struct dsc_zero_options {
     dsc_quant quant_params, quant_frozen, quant_leaves;
     int64_t packed_gather_elements, packed_leaf_elements; /* most that pass packed at a time, of all ranks; 0: any */
     bool leaf_errors; /* what packing takes from a leaf is added to the next one of that use on this rank */
-    dsc_signs_policy signs;           /* of ADAMW at stage 0 */
+    dsc_signs_policy signs;           /* of ADAMW and ONEBIT_LAMB at stage 0 */
     uint64_t seed;
     bool overlap;
     int64_t prefetch_elements;        /* groups are gathered ahead while what is under way is at most this long */
@@ -174,7 +174,7 @@ void dsc_zero_slice_get(const dsc_zero *zero, int32_t group, dsc_zero_slice *out
 typedef enum dsc_plane {
     DSC_PLANE_PARAM, /* compute dtype */
     DSC_PLANE_MASTER, /* fp32; of trainable groups */
-    DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2, /* moment_dtype; likewise, those that the recipe has */
+    DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2, DSC_PLANE_MOMENT3, /* moment_dtype; likewise, those that the recipe has */
     DSC_PLANE_GRAD,  /* sums of leaves, fp32, away from the device sum_dtype; of trainable groups; no views */
     DSC_PLANE_COUNT
 } dsc_plane;
@@ -191,7 +191,9 @@ bool dsc_zero_stays(const dsc_zero *zero, int32_t group, dsc_plane plane);
 /* Of recipes with factors (kernels/update.h): the second moments of a matrix's rows, or of its columns, in host memory;
  * all ranks have all of them, and whoever writes them does so on every rank. */
 float *dsc_zero_factors(const dsc_zero *zero, int32_t tensor, bool cols);
-void dsc_zero_forget_factors(dsc_zero *zero); /* 0 again; nothing without them */
+/* Of recipes that keep numbers of whole tensors: this one's, likewise. */
+float *dsc_zero_tensor_state(const dsc_zero *zero, int32_t tensor);
+void dsc_zero_forget_shared(dsc_zero *zero); /* both are 0 again; nothing without them */
 /* Collective, after slices were written: makes params from master (bf16), and whole states where the stage keeps them.
  */
 DSC_MUST_USE dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err);

@@ -215,8 +215,8 @@ typedef struct dsc_host_tensor {
 
 /* Collective. Averages gradients over the ranks, clips, updates with the config's optimizer and schedule and writes the
  * new values back into the host program's tensors. Optimizer state is sharded: 12 bytes per parameter over W (with
- * OneBitAdam and ZeroOneAdam every rank has all). Rank 0's values are broadcast at open. The engine may be one without
- * a model (its config then gives optimizer and schedule). Owned; close before the engine. */
+ * OneBitAdam, ZeroOneAdam and OneBitLamb every rank has all). Rank 0's values are broadcast at open. The engine may be
+ * one without a model (its config then gives optimizer and schedule). Owned; close before the engine. */
 typedef struct dsc_optimizer dsc_optimizer;
 DSC_API DSC_MUST_USE dsc_status dsc_optimizer_open(dsc_optimizer **out, dsc_engine *engine,
                                                    const dsc_host_tensor *tensors, int32_t tensor_count,

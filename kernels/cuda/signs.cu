@@ -89,6 +89,49 @@ struct land_signs_op {
     }
 };
 
+/* The largest ratio of W elements. */
+template <int W> __device__ __forceinline__ float regain(const dsc_signs_regain_args &a, int64_t i)
+{
+    float x[W], moment[W], fresh[W], variance[W], most = 0.0f;
+    load<W>(x, a.x + i);
+    load<W>(moment, a.moment + i);
+    load<W>(fresh, a.fresh + i);
+    load<W>(variance, a.variance + i);
+#pragma unroll
+    for (int j = 0; j < W; j++) {
+        const float s = x[j] * a.scale;
+        const float g = fmaf(a.unmix, s - moment[j], moment[j]);
+        moment[j] = fmaf(a.one_minus_beta1, g - moment[j], moment[j]);
+        fresh[j] = fmaf(a.one_minus_beta2 * g, g, a.beta2 * fresh[j]);
+        const float frozen_root = sqrtf(variance[j]) + a.eps, fresh_root = sqrtf(fresh[j]) + a.eps;
+        most = fmaxf(most, frozen_root / fresh_root); /* of a number and none, the number */
+    }
+    store<W>(a.moment + i, moment);
+    store<W>(a.fresh + i, fresh);
+    return most;
+}
+
+__global__ void regain_signs_kernel(const dsc_signs_regain_args a)
+{
+    __shared__ uint32_t most;
+    const int64_t i = (static_cast<int64_t>(blockIdx.x) * DSC_CUDA_EACH_THREADS + threadIdx.x) * 4;
+    float ratio = 0.0f;
+    if (threadIdx.x == 0)
+        most = 0;
+    __syncthreads();
+    if (i + 4 <= a.count)
+        ratio = regain<4>(a, i);
+    else
+        for (int64_t k = i; k < a.count; k++)
+            ratio = fmaxf(ratio, regain<1>(a, k));
+    ratio = warp_max(ratio);
+    if (threadIdx.x % 32 == 0)
+        atomicMax(&most, __float_as_uint(ratio));
+    __syncthreads();
+    if (threadIdx.x == 0)
+        atomicMax(a.most, most);
+}
+
 /* Elements of a byte that are not there are 0. */
 __device__ __forceinline__ void load_eight(float (&x)[8], const float *p, int64_t count)
 {
@@ -213,6 +256,17 @@ dsc_status dsc_cuda_run_SIGNS_LAND(const dsc_cuda_launch *at, const void *args, 
     const land_signs_op op = { *static_cast<const dsc_signs_land_args *>(args) };
     each<4>(at, op, op.a.count, is_aligned(op.a.to) && is_aligned(op.a.moment) && is_aligned(op.a.variance) &&
                                     is_aligned(op.a.walked) && is_aligned(op.a.shared));
+    return DSC_OK;
+}
+
+dsc_status dsc_cuda_run_SIGNS_REGAIN(const dsc_cuda_launch *at, const void *args, dsc_error *)
+{
+    const dsc_signs_regain_args *a = static_cast<const dsc_signs_regain_args *>(args);
+    DSC_ASSERT(a->count >= 0 && is_aligned(a->moment) && is_aligned(a->fresh) && is_aligned(a->x) &&
+               is_aligned(a->variance));
+    if (a->count > 0)
+        DSC_CUDA_LAUNCH(regain_signs_kernel, grid_size(dsc_div_ceil(a->count, DSC_CUDA_EACH_THREADS * 4)),
+                        DSC_CUDA_EACH_THREADS, 0, at->stream, *a);
     return DSC_OK;
 }
 

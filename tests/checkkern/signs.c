@@ -1,6 +1,7 @@
 /* signs.c - numbers sent as their signs. Every variant must equal the reference in every bit, and the reference must be
  * what signs.h says. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <string.h>
 
 #include "kernels/signs.h"
 #include "tests/checkkern/ck_internal.h"
@@ -112,6 +113,31 @@ static void verify_land(const void *args)
     }
 }
 
+/* The largest is of the numbers that were written, and of what was there. */
+static void verify_regain(const void *args)
+{
+    const dsc_signs_regain_args *a = args;
+    float most;
+    double expected = 1.5;
+    ck_same(a->moment);
+    ck_same(a->fresh);
+    ck_same(a->most);
+    for (int64_t i = 0; i < a->count; i++) {
+        const double old = ck_start(a->moment, i), s = ck_get(a->x, i) * (double)a->scale, unmix = (double)a->unmix;
+        const double g = old + unmix * (s - old), size = unmix * (fabs(s) + fabs(old)) + fabs(old);
+        const double was = ck_start(a->fresh, i), part = (double)a->one_minus_beta2;
+        ck_near(a->moment, i, old + (double)a->one_minus_beta1 * (g - old), 6 * (0x1p-24 * size + 0x1p-150));
+        ck_near(a->fresh, i, (double)a->beta2 * was + part * g * g,
+                8 * 0x1p-24 * (part * size * size + was) + 0x1p-149);
+        const double d = sqrt(ck_get(a->fresh, i)) + (double)a->eps;
+        const double ratio = (sqrt(ck_get(a->variance, i)) + (double)a->eps) / d;
+        expected = ratio > expected ? ratio : expected;
+    }
+    memcpy(&most, a->most, sizeof most);
+    if ((double)most != expected && !(fabs((double)most - expected) <= 4 * 0x1p-24 * expected))
+        ck_fail("most is %g, expected %g", (double)most, expected);
+}
+
 static float *floats(ck_role use, int64_t count, const char *name)
 {
     ck_align();
@@ -122,12 +148,31 @@ static float *floats(ck_role use, int64_t count, const char *name)
 }
 
 /* Squares; some are 0. */
-static float *variances(int64_t count)
+static float *squares(ck_role use, int64_t count, const char *name)
 {
-    float *buf = floats(CK_IN, count, "variance");
+    float *buf = floats(use, count, name);
     for (int64_t i = 0; i < count; i++)
         buf[i] = buf[i] * buf[i];
     return buf;
+}
+
+static float *variances(int64_t count) { return squares(CK_IN, count, "variance"); }
+
+/* The bits of 1.5, which short runs do not come to. */
+static uint32_t *most_so_far(void)
+{
+    const float start = 1.5f;
+    uint32_t *bits = ck_buf(CK_INOUT, DSC_I32, 1, "most");
+    memcpy(bits, &start, sizeof start);
+    return bits;
+}
+
+static dsc_signs_regain_args regain_args(int64_t n, float unmix, float eps)
+{
+    return (dsc_signs_regain_args){ .moment = floats(CK_INOUT, n, "moment"), .fresh = squares(CK_INOUT, n, "fresh"),
+                                    .x = floats(CK_IN, n, "x"), .variance = variances(n), .most = most_so_far(),
+                                    .count = n, .scale = 0.37f, .unmix = unmix, .one_minus_beta1 = 0.1f,
+                                    .beta2 = 0.95f, .one_minus_beta2 = 0.05f, .eps = eps };
 }
 
 static uint8_t *random_signs(int64_t bytes)
@@ -190,6 +235,12 @@ static void check_length(int64_t n)
                                                .eps = 1e-4f, .per_rate = -31.5f };
             ck_kernel(DSC_KERNEL_SIGNS_LAND, &args, sizeof args, verify_land);
         }
+    for (int k = 0; k < 4; k++)
+        if (ck_case("signs_regain%s%s n=%lld", k % 2 != 0 ? "_gradient" : "", k >= 2 ? "_no_eps" : "", (long long)n)) {
+            /* Without eps some ratios are no numbers, some infinite. */
+            const dsc_signs_regain_args args = regain_args(n, k % 2 != 0 ? 1.0f : 10.0f, k >= 2 ? 0.0f : 1e-4f);
+            ck_kernel(DSC_KERNEL_SIGNS_REGAIN, &args, sizeof args, verify_regain);
+        }
 }
 
 static void bench(void)
@@ -206,6 +257,10 @@ static void bench(void)
         const dsc_signs_pack_args args = { .to = ck_buf(CK_OUT, DSC_U8, bytes, "to"), .x = x, .count = n,
                                            .scale = 0.123f };
         ck_bench(DSC_KERNEL_SIGNS_PACK, &args, sizeof args, n * 8 + bytes, 0, 0);
+    }
+    if (ck_case("bench signs_regain")) {
+        const dsc_signs_regain_args args = regain_args(n, 10.0f, 1e-4f);
+        ck_bench(DSC_KERNEL_SIGNS_REGAIN, &args, sizeof args, n * 24, 0, 0);
     }
     if (ck_case("bench signs_fold 4 pieces")) {
         float *acc = floats(CK_INOUT, n, "acc"), *scale = floats(CK_IN, 4, "scale");

@@ -503,6 +503,8 @@ void ck_update(void)
 {
     for (int r = 0; r < DSC_RECIPE_COUNT; r++) {
         current = (dsc_recipe)r;
+        if (dsc_recipes[r].step != current)
+            continue;
         check_recipe();
         check_large();
         if (!ck_benching())

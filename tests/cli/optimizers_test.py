@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """optimizers_test.py LIBRARY: 100 steps of the distributed optimizer (dsc_optimizer_step) with every optimizer beside torch.optim
-with the same options, and Lion, Lamb and Adafactor beside their papers' formulas, in fp32; Adafactor also beside transformers'. SPDX-License-Identifier: Apache-2.0"""
+with the same options, and Lion, Lamb, 1-bit Lamb of one rank and Adafactor beside their papers' formulas, in fp32; Adafactor also
+beside transformers', 1-bit Lamb beside DeepSpeed's. SPDX-License-Identifier: Apache-2.0"""
 import ctypes as c
 import json
 import sys
+import types
 
 import torch
 
@@ -95,6 +97,52 @@ class Lamb(torch.optim.Optimizer):
             p.data.copy_(w - rate * trust * u)
 
 
+class OneBitLamb(torch.optim.Optimizer):
+    """Li et al. 2021 as DeepSpeed has it, of one rank, in double but for the weights between steps: first Lamb without bias
+    corrections; then along the frozen variance, by the average of the coefficients so far times a factor."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, dict(betas=(0.9, 0.999), eps=1e-8, weight_decay=0, max_coeff=10.0, min_coeff=0.01, coeff_beta=0.9,
+                                      factor_max=4.0, factor_min=0.5, factor_threshold=0.1) | options)
+        zeros = lambda: [torch.zeros_like(group["params"][0], dtype=torch.double) for group in self.param_groups]
+        self.m, self.v, self.fresh = zeros(), zeros(), zeros()
+        self.coeff, self.factor, self.steps = [0.0] * len(self.m), [1.0] * len(self.m), 0
+
+    def step(self):
+        self.steps += 1
+        for k, o in enumerate(self.param_groups):
+            (beta1, beta2), p, eps, last = o["betas"], o["params"][0], o["eps"], self.factor[k]
+            w, g = p.detach().double(), p.grad.double()
+            self.m[k].mul_(beta1).add_(g, alpha=1 - beta1)
+            self.fresh[k].mul_(beta2).addcmul_(g, g, value=1 - beta2)
+            if self.steps <= o["freeze_step"]:
+                self.v[k].copy_(self.fresh[k])
+            d = self.v[k].sqrt() + eps
+            u = self.m[k] / d + o["weight_decay"] * w
+            if self.steps <= o["freeze_step"]:
+                coeff = min(max(float(w.norm() / u.norm()), o["min_coeff"]), o["max_coeff"])
+                self.coeff[k] = o["coeff_beta"] * self.coeff[k] + (1 - o["coeff_beta"]) * coeff
+            else:
+                share = min(1.0, float((self.m[k] / d).norm() / u.norm())) if o["weight_decay"] else 1.0
+                factor = float((d / (self.fresh[k].sqrt() + eps)).max()) * share + 1 - share
+                factor = max(min(factor, o["factor_max"]), o["factor_min"])
+                self.factor[k] = max(min(factor, last * (1 + o["factor_threshold"])), last * (1 - o["factor_threshold"]))
+                coeff = self.coeff[k] * self.factor[k]
+            p.data.copy_(w - o["lr"] * coeff * u)
+
+
+def deepspeeds_onebit_lamb(groups, freeze_step, **options):
+    """Its class on one rank. The first of its calls prepares buffers and is counted."""
+    lamb = sys.modules[OnebitLamb.__module__]
+    lamb.dist = types.SimpleNamespace(is_initialized=lambda: True, get_rank=lambda: 1)
+    sys.modules["deepspeed.runtime.comm.nccl"] = types.SimpleNamespace(NcclBackend=lambda mpu: types.SimpleNamespace(size=1))
+    optimizer = OnebitLamb(groups, types.SimpleNamespace(mpu=None, local_rank=0), freeze_step=freeze_step + 1, **options)
+    for group in groups:
+        group["params"][0].grad = torch.zeros_like(group["params"][0])
+    optimizer.step()
+    return optimizer
+
+
 def zeropower(g, steps):
     """Newton-Schulz (Jordan 2024) in double."""
     x = g.double() / max(float(g.double().norm()), 1e-7)
@@ -175,6 +223,8 @@ CASES = [
     ("Lamb", Lamb, dict(lr=0.01, betas=[0.8, 0.95], weight_decay=0.01, max_coeff=0.3, bias_correction=False)),
     ("Lamb", Lamb, dict(lr=0.001, min_coeff=0.9, eps=1e-6, eps_inside_sqrt=True)),
 ]
+ONEBIT_LAMBS = [dict(lr=0.001, freeze_step=20, weight_decay=0.1), dict(lr=0.002, freeze_step=50, betas=[0.8, 0.95], factor_threshold=0.5),
+                dict(lr=0.005, freeze_step=10, max_coeff=0.3, coeff_beta=0.5, factor_max=1.2, factor_min=0.95, weight_decay=0.01, eps=1e-6)]
 
 
 def compare(name, make, params, what="", ours_have=(), theirs_have=({}, {}), theirs_params=None, names=(b"a.weight", b"a.bias"),
@@ -190,6 +240,15 @@ def compare(name, make, params, what="", ours_have=(), theirs_have=({}, {}), the
 
 for name, make, params in CASES:
     compare(name, make, params)
+for params in ONEBIT_LAMBS:
+    compare("OneBitLamb", OneBitLamb, params)
+try:
+    from deepspeed.runtime.fp16.onebit.lamb import OnebitLamb
+except ImportError:
+    print("# DeepSpeed's OneBitLamb: there is none")
+else:
+    for params in ONEBIT_LAMBS:
+        compare("OneBitLamb", deepspeeds_onebit_lamb, params, " beside DeepSpeed's")
 compare("AdamW", torch.optim.AdamW, dict(lr=0.001, weight_decay=0.1), ", no decay of biases, at twice the rate",
         [dict(params=["*.bias"], weight_decay=0, lr=0.002)], [dict(), dict(weight_decay=0, lr=0.002)])
 compare("SGD", torch.optim.SGD, dict(lr=0.01, momentum=0.9), ", decay of weights only, at half the rate",

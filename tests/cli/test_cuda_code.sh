@@ -70,6 +70,11 @@ check_exact() { # FILES
                 if (name ~ /land/ ? count["fma32"] != count["sqrt"] || count["mul"] > count["sqrt"] || count["sub"] > 0 : \
                     count["fma32"] != 3 * count["sqrt"] || count["mul"] != 2 * count["sqrt"] || count["sub"] != count["sqrt"])
                     bad(count["fma32"] + 0 " multiply-adds, " count["mul"] + 0 " products, " count["sub"] + 0 " subtractions for " count["sqrt"] " elements")
+            } else if (name ~ /regain_signs/) {
+                if (count["sqrt"] == 0 || count["add"] != count["sqrt"] || count["sub"] != count["sqrt"] || 2 * count["div"] != count["sqrt"])
+                    bad(count["sqrt"] + 0 " roots, " count["add"] + 0 " sums, " count["sub"] + 0 " subtractions, " count["div"] + 0 " divisions: twice an element, and once")
+                if (2 * count["mul"] != 3 * count["sqrt"] || 2 * count["fma32"] != 3 * count["sqrt"])
+                    bad(count["fma32"] + 0 " multiply-adds and " count["mul"] + 0 " products for " count["sqrt"] / 2 " elements: three each")
             } else if (name ~ /add_signs_op/) {
                 if (count["fma32"] == 0 || count["fma32"] != count["sub"] || count["fma32"] != count["mul"] || count["fma32"] != count["add"])
                     bad(count["fma32"] + 0 " multiply-adds, " count["mul"] + 0 " products, " count["sub"] + 0 " subtractions, " count["add"] + 0 " sums: all once an element")
@@ -84,7 +89,7 @@ check_exact() { # FILES
         BEGIN { split("", count); seen["cast"] = seen["cast_stochastic"] = seen["fold"] = seen["add_op"] = seen["sumsq"] = seen["adamw"] = 0
                 seen["sgd"] = seen["momentum"] = seen["adagrad"] = seen["lion"] = seen["lamb"] = seen["muon"] = seen["adafactor"] = seen["adafactor_flat"] = seen["exact_product"] = seen["direction_op"] = 0
                 seen["15quantize"] = seen["dequantize"] = seen["fold_quantized"] = 0
-                seen["add_signs_op"] = seen["signs_pack"] = seen["signs_fold"] = seen["signs_unpack"] = seen["mask_signs_op"] = seen["walk_signs_op"] = seen["land_signs_op"] = 0 }
+                seen["add_signs_op"] = seen["signs_pack"] = seen["signs_fold"] = seen["signs_unpack"] = seen["mask_signs_op"] = seen["walk_signs_op"] = seen["land_signs_op"] = seen["regain_signs"] = 0 }
         {
             op = $1 ~ /^@/ ? $2 : $1
             if (op !~ /^(add|sub|mul|mad|fma|div|sqrt|rcp|rsqrt|ex2|lg2|sin|cos|tanh)\..*(f16|f32|f64)/) {
@@ -103,7 +108,7 @@ check_exact() { # FILES
 has() { # KERNELS_AND_TEXTS... : a file with every kernel, and each TEXT in the kernel of its NAME=
     local kernel
     for kernel in cast cast_stochastic fold add_op sumsq adamw sgd momentum adagrad lion lamb muon adafactor adafactor_flat direction_op exact_product 15quantize dequantize fold_quantized \
-        add_signs_op signs_pack signs_fold signs_unpack mask_signs_op walk_signs_op land_signs_op; do
+        add_signs_op signs_pack signs_fold signs_unpack mask_signs_op walk_signs_op land_signs_op regain_signs; do
         case $kernel in
         sgd | momentum | adagrad | lion | lamb | muon | adafactor | adafactor_flat) echo ".visible .entry each_update_op_${kernel}(" ;;
         *) echo ".visible .entry each_${kernel}(" ;;
@@ -122,6 +127,7 @@ has() { # KERNELS_AND_TEXTS... : a file with every kernel, and each TEXT in the 
         add_signs_op) printf '\t%s\n' 'mul.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'add.rn.f32 a;' ;;
         walk_signs_op) printf '\t%s\n' 'mul.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' ;;
         land_signs_op) printf '\t%s\n' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' 'mul.rn.f32 a;' ;;
+        regain_signs) printf '\t%s\n' 'mul.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'div.rn.f32 a;' ;;
         sumsq) printf '\t%s\n' 'cvt.f64.f32 a;' 'fma.rn.f64 a;' ;;
         esac
         [ "$kernel" != "$1" ] || printf '\t%s\n' "$2"
@@ -151,6 +157,7 @@ canary "a multiply-add of factors too many" adafactor 'fma.rn.f32 %f1, %f2, %f3,
 canary "a division of second moments too many" adafactor_flat 'div.rn.f32 %f1, %f2, %f3;'
 canary "a sum of signs too many" add_signs_op 'add.rn.f32 %f1, %f2, %f3;'
 canary "a multiply-add of a way too many" land_signs_op 'fma.rn.f32 %f1, %f2, %f3, %f4;'
+canary "a product of a regained gradient too many" regain_signs 'mul.rn.f32 %f1, %f2, %f3;'
 canary "a fused double" sumsq 'fma.rn.f64 %fd1, %fd2, %fd3, %fd4;'
 
 if [ -n "$ptx" ]; then check_exact $ptx; result "exact.cu, update.cu, quant.cu, signs.cu, product.cu and factors.cu: every operation rounds once, as written" $? "$dir/words"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_zeropp.sh - ZeRO++, gradient compression, 1-bit Adam and 0/1 Adam on real text, through the launcher: every recipe comes to the plain
+# test_zeropp.sh - ZeRO++, gradient compression, 1-bit Adam, 0/1 Adam and 1-bit LAMB on real text, through the launcher: every recipe comes to the plain
 # run's loss within 1 %, and the bytes that its collectives have counted are those of the papers' formats. The text is
 # the demo's where its package is installed, else a licence of the system. DSC_TEST_NIGHT=1: each recipe, on four ranks,
 # for four times the steps. SPDX-License-Identifier: Apache-2.0
@@ -9,12 +9,12 @@ export OMP_WAIT_POLICY=passive
 if command -v bible >/dev/null; then bible -f gen1:1-gen50:26 | sed 's/^[^ ]* //' >text.txt
 else cp /usr/share/common-licenses/GPL-3 text.txt; fi
 [ "${DSC_TEST_NIGHT:-0}" = 1 ] && night=1 ranks=4 steps=280 || night= ranks=2 steps=98
-stage=3 optimizer=AdamW params=
+stage=3 optimizer=AdamW rate=0.001 params=
 config() { # NAME ZERO DSC: members, each preceded by a comma
     cat >"$1.json" <<END
 {"train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": true}, "gradient_clipping": 1.0, "comms_logger": {"enabled": true},
- "optimizer": {"type": "$optimizer", "params": {"lr": 0.001, "betas": [0.9, 0.95], "weight_decay": 0.1$params}}, "zero_optimization": {"stage": $stage$2},
- "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 20, "warmup_type": "linear", "warmup_max_lr": 0.001}},
+ "optimizer": {"type": "$optimizer", "params": {"lr": $rate, "betas": [0.9, 0.95], "weight_decay": 0.1$params}}, "zero_optimization": {"stage": $stage$2},
+ "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 20, "warmup_type": "linear", "warmup_max_lr": $rate}},
  "dsc": {"model": "gpt2-nano", "data": "$tmp/text.txt", "seq_length": 64, "steps": $steps, "threads": 1$3}}
 END
 }
@@ -73,7 +73,9 @@ if [ -n "$night" ]; then
     recipe momentum-as-signs "" "" any any
     optimizer=ZeroOneAdam params=', "var_freeze_step": 100, "local_step_scaler": 60, "local_step_clipper": 4'
     recipe ranks-on-their-own "" "" any any
-    stage=3 optimizer=AdamW params=
+    optimizer=OneBitLamb rate=0.01 params=', "freeze_step": 100'
+    recipe frozen-coefficients "" "" any any
+    stage=3 optimizer=AdamW rate=0.001 params=
     # What pairs gather again among themselves is not packed, and two thirds of what four ranks would receive.
     recipe all-of-zeropp "$weights$gradients, \"zero_hpz_partition_size\": 2" "" 0.577 0.258
 fi

@@ -60,7 +60,8 @@ static void turns(void **state)
                                      { 77, 3, 10, 6 },    { 1000, 5, 7, 5 }, { 1500, 2000, 1, 3 } };
     for (size_t k = 0; k < DSC_COUNT(of); k++) {
         policy p = begin_policy(of[k][0], of[k][1], of[k][2], of[k][3]);
-        const dsc_signs_policy signs = { DSC_SIGNS_ZEROONE, of[k][0], of[k][1], of[k][2], of[k][3] };
+        const dsc_signs_policy signs = { .kind = DSC_SIGNS_ZEROONE, .freeze = of[k][0], .variance_scaler = of[k][1],
+                                         .local_scaler = of[k][2], .local_most = of[k][3] };
         for (int64_t u = 1; u <= 3000; u++)
             assert_int_equal(dsc_signs_turn_of(&signs, u), next_turn(&p, u));
         assert_int_not_equal(dsc_signs_turn_of(&signs, INT64_C(1) << 50), DSC_TURN_SUMS);

@@ -268,8 +268,8 @@ static dsc_status settle_signs(dsc_engine *engine, int32_t rank, void *user, dsc
     return dsc_zero_settle_signs(engine->zero, 0.9, err);
 }
 
-/* 1-bit Adam's and 0/1 Adam's signs, their sums and what they leave out on a GPU are the CPU's; so are ranks' own
- * steps. */
+/* The signs of 1-bit Adam, 0/1 Adam and 1-bit LAMB, their sums and what they leave out on a GPU are the CPU's; so are
+ * ranks' own steps, and tensors' factors. */
 static void signs_on_the_wire(void **state)
 {
     static const char *const optimizers[] = {
@@ -277,12 +277,15 @@ static void signs_on_the_wire(void **state)
         " \"freeze_step\": 2}}",
         "{\"type\": \"ZeroOneAdam\", \"params\": {\"lr\": 0.01, \"betas\": [0.9, 0.9], \"weight_decay\": 0.1,"
         " \"var_freeze_step\": 2, \"var_update_scaler\": 1, \"local_step_scaler\": 1}}",
+        "{\"type\": \"OneBitLamb\", \"params\": {\"lr\": 0.01, \"betas\": [0.9, 0.9], \"weight_decay\": 0.1,"
+        " \"freeze_step\": 2}}",
     };
     static const int32_t worlds[] = { 1, 3, 8 };
     run_result cpu, gpu;
-    for (size_t k = 0; k < 2 * DSC_COUNT(worlds) && worlds[k / 2] <= run_most_ranks(8); k++) {
-        const size_t w = k / 2;
-        variant v = { "cpu", worlds[w], 0, w % 2 == k % 2, false, "", "", optimizers[k % 2], settle_signs };
+    const size_t kinds = DSC_COUNT(optimizers);
+    for (size_t k = 0; k < kinds * DSC_COUNT(worlds) && worlds[k / kinds] <= run_most_ranks(8); k++) {
+        const size_t w = k / kinds;
+        variant v = { "cpu", worlds[w], 0, (w + k) % 2 == 0, false, "", "", optimizers[k % kinds], settle_signs };
         run(&v, &cpu);
         expect_sense(&cpu);
         v.device = "cuda";

@@ -45,26 +45,26 @@ static void fetch(dsc_engine *engine, int32_t group, dsc_plane plane, int64_t at
     }
 }
 
-/* Masters, moments, and what a matrix's rows and columns have. */
-enum { PLANES = 5, PLANE_ROWS = 3 };
+/* Masters, moments, what a matrix's rows and columns have, and what a whole tensor has. */
+enum { PLANE_ROWS = 1 + DSC_UPDATE_STATES_MAX, PLANE_COLS, PLANE_TENSOR, PLANES };
 
 static int64_t plane_elements(const dsc_layout_tensor *tensor, int s)
 {
+    if (s == PLANE_TENSOR)
+        return DSC_TENSOR_STATES;
     return s < PLANE_ROWS ? tensor->count : s == PLANE_ROWS ? dsc_layout_rows(tensor) : dsc_layout_cols(tensor);
 }
 
 /* Every rank has all of them, and the same. */
-static void collect_factors(world_job *job, dsc_engine *engine, int32_t t)
+static void collect_shared(world_job *job, dsc_engine *engine, int32_t t, int s)
 {
-    const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
-    for (int s = PLANE_ROWS; s < PLANES; s++) {
-        float **whole = &job->whole[t * PLANES + s];
-        const size_t bytes = (size_t)plane_elements(tensor, s) * sizeof **whole;
-        const float *mine = dsc_zero_factors(engine->zero, t, s > PLANE_ROWS);
-        if (*whole == NULL)
-            *whole = memcpy(malloc(bytes), mine, bytes);
-        DSC_ASSERT(memcmp(*whole, mine, bytes) == 0);
-    }
+    float **whole = &job->whole[t * PLANES + s];
+    const size_t bytes = (size_t)plane_elements(&engine->layout.tensor[t], s) * sizeof **whole;
+    const float *mine = s == PLANE_TENSOR ? dsc_zero_tensor_state(engine->zero, t)
+                                          : dsc_zero_factors(engine->zero, t, s == PLANE_COLS);
+    if (*whole == NULL)
+        *whole = memcpy(malloc(bytes), mine, bytes);
+    DSC_ASSERT(memcmp(*whole, mine, bytes) == 0);
 }
 
 static void collect(world_job *job, dsc_engine *engine)
@@ -78,7 +78,8 @@ static void collect(world_job *job, dsc_engine *engine)
         const dsc_layout_tensor *tensor = &layout->tensor[t];
         dsc_zero_slice slice;
         dsc_zero_slice_get(engine->zero, tensor->group, &slice);
-        static const dsc_plane planes[3] = { DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2 };
+        static const dsc_plane planes[] = { DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2,
+                                            DSC_PLANE_MOMENT3 };
         int64_t first;
         const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
         const dsc_recipe recipe = dsc_layout_recipe(layout, tensor->group, engine->config.optimizer.recipe);
@@ -88,8 +89,11 @@ static void collect(world_job *job, dsc_engine *engine)
                 *whole = calloc((size_t)tensor->count, sizeof **whole);
             fetch(engine, tensor->group, planes[s], tensor->offset + first - slice.first, count, *whole + first);
         }
-        if ((dsc_recipes[recipe].needs & DSC_NEEDS_FACTORS) != 0 && slice.trainable)
-            collect_factors(job, engine, t);
+        for (int s = PLANE_ROWS; s <= PLANE_COLS && slice.trainable; s++)
+            if ((dsc_recipes[recipe].needs & DSC_NEEDS_FACTORS) != 0)
+                collect_shared(job, engine, t, s);
+        if (dsc_recipes[recipe].tensor_state != NULL && slice.trainable)
+            collect_shared(job, engine, t, PLANE_TENSOR);
     }
     pthread_mutex_unlock(&job->mutex);
 }

@@ -15,8 +15,7 @@
 #include "base/base.h"
 #include <dsc/dsc.h>
 
-static const int64_t lengths[] = { 3000, 5, 1, 129, 2048 };
-#define TENSORS ((int32_t)DSC_COUNT(lengths))
+static const int64_t lengths[SIGNS_TENSORS] = { 3000, 5, 1, 129, 2048 };
 
 /* A number of -1..1 that depends on all of these alone. */
 static double noise(uint64_t a, uint64_t b, uint64_t c)
@@ -50,9 +49,15 @@ static int64_t place_of(int32_t t, bool in_group)
     return at;
 }
 
+int64_t signs_tensor(int32_t t, int64_t *first)
+{
+    *first = place_of(t, false);
+    return lengths[t];
+}
+
 static int64_t slice_of(int32_t world)
 {
-    const int64_t elements = place_of(TENSORS - 1, true) + lengths[TENSORS - 1];
+    const int64_t elements = place_of(SIGNS_TENSORS - 1, true) + lengths[SIGNS_TENSORS - 1];
     return ((elements + world - 1) / world + 1023) / 1024 * 1024;
 }
 
@@ -79,7 +84,7 @@ double signs_mean(double of[SIGNS_RANKS][SIGNS_ELEMENTS], int32_t world, int64_t
 void signs_exchange(signs_formula *f, double mine[SIGNS_RANKS][SIGNS_ELEMENTS], double to[SIGNS_ELEMENTS])
 {
     static double said[SIGNS_ELEMENTS];
-    for (int32_t t = 0; t < TENSORS; t++) {
+    for (int32_t t = 0; t < SIGNS_TENSORS; t++) {
         const int64_t first = place_of(t, false), end = first + lengths[t];
         for (int32_t r = 0; r < f->world; r++) {
             for (int64_t i = first; i < end; i++)
@@ -127,8 +132,8 @@ typedef struct ranks {
 static dsc_status train(one_rank *me, dsc_optimizer *optimizer, dsc_error *err)
 {
     static _Thread_local float grad[SIGNS_ELEMENTS];
-    const float *grads[TENSORS];
-    for (int32_t t = 0; t < TENSORS; t++)
+    const float *grads[SIGNS_TENSORS];
+    for (int32_t t = 0; t < SIGNS_TENSORS; t++)
         grads[t] = grad + place_of(t, false);
     for (int64_t u = 1; u <= SIGNS_UPDATES; u++) {
         for (int64_t i = 0; i < SIGNS_ELEMENTS; i++)
@@ -145,22 +150,22 @@ static void *run_rank(void *argument)
     dsc_engine *engine = NULL;
     dsc_optimizer *optimizer = NULL;
     dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
-    dsc_host_tensor tensors[TENSORS];
-    char names[TENSORS][16];
+    dsc_host_tensor tensors[SIGNS_TENSORS];
+    char names[SIGNS_TENSORS][16];
     options.config_text = me->all->config;
     options.flags = DSC_ENGINE_NO_MODEL;
     options.world = me->all->local;
     options.rank = me->rank;
     for (int64_t i = 0; i < SIGNS_ELEMENTS; i++)
         me->value[i] = (float)first_value(i);
-    for (int32_t t = 0; t < TENSORS; t++) {
+    for (int32_t t = 0; t < SIGNS_TENSORS; t++) {
         snprintf(names[t], sizeof names[t], "t%d", (int)t);
         tensors[t] = (dsc_host_tensor){ .name = names[t], .data = me->value + place_of(t, false),
                                          .count = lengths[t] };
     }
     me->status = dsc_engine_open(&engine, &options, &me->err);
     if (me->status == DSC_OK)
-        me->status = dsc_optimizer_open(&optimizer, engine, tensors, TENSORS, &me->err);
+        me->status = dsc_optimizer_open(&optimizer, engine, tensors, SIGNS_TENSORS, &me->err);
     if (me->status == DSC_OK)
         me->status = train(me, optimizer, &me->err);
     dsc_optimizer_close(&optimizer);

@@ -7,7 +7,8 @@
 
 #define SIGNS_UPDATES 120
 #define SIGNS_RANKS 4
-#define SIGNS_ELEMENTS (3000 + 5 + 1 + 129 + 2048) /* of five tensors */
+#define SIGNS_TENSORS 5
+#define SIGNS_ELEMENTS (3000 + 5 + 1 + 129 + 2048) /* of these */
 
 typedef struct signs_formula {
     int32_t world;
@@ -16,7 +17,12 @@ typedef struct signs_formula {
     double own[SIGNS_RANKS][SIGNS_ELEMENTS], sum[SIGNS_ELEMENTS]; /* what signs left out: of ranks, and of owners */
     /* Of optimizers whose ranks take steps of their own: their momentum and their ways, and sums of rates. */
     double moment[SIGNS_RANKS][SIGNS_ELEMENTS], walked[SIGNS_RANKS][SIGNS_ELEMENTS], rates, decays;
+    /* Of 1-bit LAMB: the variance that goes on, and of each tensor the average of its coefficients, and its factor. */
+    double fresh[SIGNS_ELEMENTS], coeff[SIGNS_TENSORS], factor[SIGNS_TENSORS];
 } signs_formula;
+
+/* Elements of a tensor, and where among all elements they begin. */
+int64_t signs_tensor(int32_t tensor, int64_t *first);
 
 double signs_mean(double of[SIGNS_RANKS][SIGNS_ELEMENTS], int32_t world, int64_t i);
 /* The exchange of zero/signs.c: C[x] is the signs of x times the root of its mean square; ranks send C[mine + error],

@@ -43,6 +43,12 @@ static const shape shapes[] = {
       "\"params\": {\"lr\": 2e-4, \"freeze_step\": 1000, \"cuda-aware\": false, \"bias_correction\": false}},\n"
       "\"fp16\": {\"enabled\": true}}",
       0, NONE, NONE, FP16, 96, 12, 1, "OnebitAdam", "", 0 },
+    { "{\"train_batch_size\": 65536, \"train_micro_batch_size_per_gpu\": 64, \"optimizer\": {\"type\":\n"
+      "\"OneBitLamb\", \"params\": {\"lr\": 11e-3, \"max_coeff\": 0.3, \"min_coeff\": 0.01, \"freeze_step\": 1000,\n"
+      "\"cuda_aware\": false, \"comm_backend_name\": \"nccl\", \"coeff_beta\": 0.9, \"factor_max\": 4.0,\n"
+      "\"factor_min\": 0.5, \"factor_threshold\": 0.1}}, \"gradient_clipping\": 1.0,\n"
+      "\"fp16\": {\"enabled\": true, \"loss_scale\": 0, \"initial_scale_power\": 16}}",
+      0, NONE, NONE, FP16, 65536, 64, 128, "OneBitLamb", "", 1 },
     { "{\"train_batch_size\": 65536, \"train_micro_batch_size_per_gpu\": 64, \"optimizer\": {\"type\": \"Lamb\",\n"
       "\"params\": {\"lr\": 11e-3, \"weight_decay\": 0.01, \"bias_correction\": false, \"max_coeff\": 0.3,\n"
       "\"min_coeff\": 0.01}}, \"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1e-5,\n"

@@ -1,0 +1,133 @@
+/* coeffs.c - how far 1-bit LAMB (Li et al. 2021, arXiv:2104.06069, as DeepSpeed has it) steps each tensor.
+ *
+ * While gradients are added up it is LAMB: a tensor's rate is times the ratio of the norms of its weights and of its
+ * direction, whose moving average is kept. Once signs of momentum are exchanged that average is what counts. LAMB's
+ * ratio would go on with the variance, which is frozen now; so a second one, `fresh`, goes on beside it, made of the
+ * gradients that each momentum and the one before tell of, and the average is times a factor: how many times the frozen
+ * root is the fresh one, at most, over all elements. It changes by a fraction of itself from update to update. Where
+ * weights decay, the factor counts for the rest of the direction alone.
+ *
+ * Every rank has every element at stage 0, so all find the same largest ratio, which has no order, without a word. What
+ * a tensor has are its average and its last factor. A factor of 0 says that there is no fresh variance yet: it begins
+ * as a copy, whenever signs begin. DeepSpeed scales momenta to one size before it compresses all of them in one piece;
+ * here a tensor has a scale of its own (signs.c), so there is none to choose. SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { COEFF, LAST_FACTOR }; /* of a tensor's DSC_TENSOR_STATES */
+enum { MOMENT, VARIANCE, FRESH };
+
+enum { NEEDS = 3 };
+typedef struct need {
+    dsc_buf *buf;
+    dsc_tag tag;
+    dsc_tier tier;
+    int64_t bytes;
+} need;
+
+static void list_needs(dsc_zero *zero, need out[NEEDS])
+{
+    const int64_t tensors = dsc_coeffs_are_used(zero) ? zero->o.layout->tensor_count : 0;
+    const need needs[NEEDS] = {
+        { &zero->coeffs.state_buf, DSC_TAG_MOMENT, DSC_TIER_PINNED, tensors * DSC_TENSOR_STATES * 4 },
+        { &zero->coeffs.host_most, DSC_TAG_CONTROL, DSC_TIER_PINNED, tensors * 4 },
+        { &zero->coeffs.device_most, DSC_TAG_CONTROL, DSC_TIER_DEVICE, tensors * 4 },
+    };
+    memcpy(out, needs, sizeof needs);
+}
+
+void dsc_coeffs_plan(dsc_zero *zero)
+{
+    need needs[NEEDS];
+    list_needs(zero, needs);
+    for (int i = 0; i < NEEDS; i++)
+        zero->plan.bytes[needs[i].tag][needs[i].tier] += dsc_buf_counted(needs[i].bytes);
+}
+
+dsc_status dsc_coeffs_open(dsc_zero *zero, dsc_error *err)
+{
+    need needs[NEEDS];
+    list_needs(zero, needs);
+    for (int i = 0; i < NEEDS; i++)
+        DSC_TRY(dsc_mem_open(zero->o.device, needs[i].tag, needs[i].tier, needs[i].bytes, needs[i].buf, err));
+    return DSC_OK;
+}
+
+void dsc_coeffs_close(dsc_zero *zero)
+{
+    need needs[NEEDS];
+    list_needs(zero, needs);
+    for (int i = NEEDS; i-- > 0;)
+        dsc_mem_close(zero->o.device, needs[i].buf);
+}
+
+float *dsc_zero_tensor_state(const dsc_zero *zero, int32_t t)
+{
+    DSC_ASSERT(dsc_coeffs_are_used(zero));
+    return (float *)zero->coeffs.state_buf.ptr + (int64_t)t * DSC_TENSOR_STATES;
+}
+
+/* From what the sums are now: momenta of all ranks, or of one rank alone gradients. */
+static dsc_status regain_part(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
+                              int32_t owner, dsc_error *err)
+{
+    const dsc_update_scalars *s = &zero->terms.scalars[zero->o.layout->tensor[p->tensor].update_class];
+    const bool momenta = zero->sums_are_own;
+    float *moment[DSC_UPDATE_STATES_MAX];
+    for (int k = MOMENT; k <= FRESH; k++)
+        moment[k] = (float *)(void *)state->moment[k] + p->at;
+    if (dsc_zero_tensor_state(zero, p->tensor)[LAST_FACTOR] == 0.0f)
+        DSC_TRY(dsc_copy(zero->o.compute, moment[FRESH], moment[VARIANCE], p->count * 4, err));
+    const dsc_signs_regain_args args = { .moment = moment[MOMENT],
+                                         .fresh = moment[FRESH],
+                                         .x = state->grad + p->at,
+                                         .variance = moment[VARIANCE],
+                                         .most = (uint32_t *)zero->coeffs.device_most.ptr + p->tensor,
+                                         .count = p->count,
+                                         .scale = momenta ? 1.0f : s->grad_scale,
+                                         .unmix = momenta ? 1.0f / s->one_minus_beta1 : 1.0f,
+                                         .one_minus_beta1 = s->one_minus_beta1,
+                                         .beta2 = s->beta2,
+                                         .one_minus_beta2 = s->one_minus_beta2,
+                                         .eps = s->eps };
+    return DSC_RUN(zero->o.compute, SIGNS_REGAIN, &args, err);
+}
+
+dsc_status dsc_coeffs_take(dsc_zero *zero, dsc_error *err)
+{
+    const dsc_buf *most = &zero->coeffs.device_most;
+    DSC_TRY(dsc_zero_bytes(zero->o.compute, most->ptr, most->bytes, err));
+    DSC_TRY(dsc_signs_each(zero, regain_part, err));
+    DSC_TRY(dsc_copy(zero->o.compute, zero->coeffs.host_most.ptr, most->ptr, most->bytes, err));
+    for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++) { /* what is left is the step along the momentum */
+        dsc_update_scalars *s = &zero->terms.scalars[c];
+        s->one_minus_beta1 = s->one_minus_beta2 = 0.0f;
+        s->beta2 = 1.0f;
+    }
+    return dsc_stream_sync(zero->o.compute, err);
+}
+
+double dsc_coeffs_average(const dsc_zero *zero, int32_t t, double trust)
+{
+    const double keep = zero->o.signs.coeff_beta;
+    float *state = dsc_zero_tensor_state(zero, t);
+    if (trust != 1.0) /* as where there is no ratio */
+        state[COEFF] = (float)(keep * (double)state[COEFF] + (1.0 - keep) * trust);
+    state[LAST_FACTOR] = 0.0f;
+    return trust;
+}
+
+double dsc_coeffs_frozen(const dsc_zero *zero, int32_t t, double bare_share)
+{
+    const dsc_signs_policy *policy = &zero->o.signs;
+    float *state = dsc_zero_tensor_state(zero, t), most;
+    const double last = state[LAST_FACTOR] == 0.0f ? 1.0 : (double)state[LAST_FACTOR];
+    memcpy(&most, (const uint32_t *)zero->coeffs.host_most.ptr + t, sizeof most);
+    double factor = (double)most * bare_share + (1.0 - bare_share);
+    factor = fmax(policy->factor_min, fmin(policy->factor_max, factor));
+    factor = fmax(last * (1.0 - policy->factor_threshold), fmin(last * (1.0 + policy->factor_threshold), factor));
+    state[LAST_FACTOR] = (float)factor;
+    return (double)state[COEFF] * (double)state[LAST_FACTOR];
+}
