@@ -242,6 +242,8 @@ for name, make, params in CASES:
     compare(name, make, params)
 for params in ONEBIT_LAMBS:
     compare("OneBitLamb", OneBitLamb, params)
+compare("OneBitLamb", OneBitLamb, dict(lr=0.001, freeze_step=20, weight_decay=0.1), ", no decay of biases, at twice the rate",
+        [dict(params=["*.bias"], weight_decay=0, lr=0.002)], [dict(), dict(weight_decay=0, lr=0.002)])
 try:
     from deepspeed.runtime.fp16.onebit.lamb import OnebitLamb
 except ImportError:
