@@ -106,7 +106,8 @@ static dsc_status copy_states(dsc_engine *engine, int32_t rank, void *user, dsc_
     memcpy(copies[rank], zero->param_buf.ptr, (size_t)zero->param_buf.bytes);
     bytes += (size_t)zero->param_buf.bytes;
     memcpy(copies[rank] + bytes, zero->moment_buf.ptr, (size_t)zero->moment_buf.bytes);
-    copy_bytes = bytes + (size_t)zero->moment_buf.bytes;
+    if (rank == 0) /* as many on each */
+        copy_bytes = bytes + (size_t)zero->moment_buf.bytes;
     return DSC_OK;
 }
 

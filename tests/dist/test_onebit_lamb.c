@@ -170,9 +170,11 @@ static size_t copy_bytes;
 static dsc_status copy_states(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
     const dsc_buf *param = &engine->zero->param_buf, *moment = &engine->zero->moment_buf;
+    const size_t bytes = (size_t)(param->bytes + moment->bytes);
     DSC_TRY(dsc_engine_settle(engine, err));
-    copy_bytes = (size_t)(param->bytes + moment->bytes);
-    copies[rank] = malloc(copy_bytes);
+    if (rank == 0) /* as many on each */
+        copy_bytes = bytes;
+    copies[rank] = malloc(bytes);
     if (copies[rank] == NULL)
         return DSC_FAIL(err, DSC_ERR_NOMEM, "", "no memory for a copy");
     memcpy(copies[rank], param->ptr, (size_t)param->bytes);
