@@ -1,29 +1,17 @@
 /* team.c - spreads a kernel over its rank's compute team. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/team.h"
 
+#include "base/tsan.h"
 #include "kernels/cpu_team.h"
-
-#if defined(__SANITIZE_THREAD__)
-#define TEAM_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define TEAM_TSAN 1
-#endif
-#endif
 
 /* OpenMP's runtimes hand work over by futexes that ThreadSanitizer does not see, so a thread-sanitized build tells it
  * the two edges that a region has: what was before it is before every thread's part, and every part is before what
  * follows. Between the threads of a region there is no edge, so that a kernel whose blocks are not independent is
  * found. The glue that the compiler makes of a region is not looked at: it reads the caller's frame before an edge can
  * be told. */
-#if defined(TEAM_TSAN)
-#include <sanitizer/tsan_interface.h>
-#define TEAM_BEFORE(job) __tsan_acquire((void *)(uintptr_t)(job))
-#define TEAM_AFTER(job) __tsan_release((void *)(uintptr_t)(job))
+#if defined(DSC_TSAN)
 #define TEAM_GLUE __attribute__((noinline, no_sanitize("thread")))
 #else
-#define TEAM_BEFORE(job) ((void)(job))
-#define TEAM_AFTER(job) ((void)(job))
 #define TEAM_GLUE
 #endif
 
@@ -48,13 +36,13 @@ TEAM_GLUE static void team_region(const team_job *job, int threads, int64_t runs
 {
 #pragma omp parallel num_threads(threads) default(none) firstprivate(job, runs)
     {
-        TEAM_BEFORE(job);
+        DSC_TSAN_ACQUIRE(job);
         const uint32_t mode = dsc_fp_strict();
 #pragma omp for schedule(dynamic, 1) nowait
         for (int64_t run = 0; run < runs; run++)
             team_work(job, run);
         dsc_fp_restore(mode);
-        TEAM_AFTER(job);
+        DSC_TSAN_RELEASE(job);
     }
 }
 
@@ -72,7 +60,7 @@ void dsc_team_run(const dsc_cpu_team *team, int64_t block_count, dsc_team_fn fn,
         return;
     }
     const team_job job = { fn, ctx, block_count, dsc_min_i64(block_count, threads * RUNS_PER_THREAD) };
-    TEAM_AFTER(&job);
+    DSC_TSAN_RELEASE(&job);
     team_region(&job, (int)threads, job.runs);
-    TEAM_BEFORE(&job);
+    DSC_TSAN_ACQUIRE(&job);
 }

@@ -4,6 +4,7 @@
 #include <liburing.h>
 #include <string.h>
 
+#include "base/tsan.h"
 #include "offload/aio.h"
 
 enum { REGIONS = 64, FILES = 64 };
@@ -17,10 +18,15 @@ struct dsc_aio_engine_state {
     int32_t refused_count;
 };
 
+/* liburing maps rings by system calls that ThreadSanitizer does not see: where one was, another thread's comes. */
+static const char mapped_rings;
+
 static void close_uring(dsc_aio_engine_state *s)
 {
-    if (s->ring_open)
+    if (s->ring_open) {
+        DSC_TSAN_RELEASE(&mapped_rings);
         io_uring_queue_exit(&s->ring);
+    }
     dsc_alloc_free(s->alloc, s->refused);
     dsc_alloc_free(s->alloc, s);
 }
@@ -40,6 +46,7 @@ static dsc_status open_ring(dsc_aio_engine_state *s, const dsc_aio_options *opti
                         : failed == -ENOMEM ? " (RLIMIT_MEMLOCK is too small for its rings: ulimit -l)"
                                             : "");
     s->ring_open = true;
+    DSC_TSAN_ACQUIRE(&mapped_rings);
     struct io_uring_probe *probe = io_uring_get_probe_ring(&s->ring);
     const bool fits = probe != NULL && io_uring_opcode_supported(probe, IORING_OP_READ) &&
                       io_uring_opcode_supported(probe, IORING_OP_WRITE_FIXED);
