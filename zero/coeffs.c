@@ -20,17 +20,10 @@ enum { COEFF, LAST_FACTOR }; /* of a tensor's DSC_TENSOR_STATES */
 enum { MOMENT, VARIANCE, FRESH };
 
 enum { NEEDS = 3 };
-typedef struct need {
-    dsc_buf *buf;
-    dsc_tag tag;
-    dsc_tier tier;
-    int64_t bytes;
-} need;
-
-static void list_needs(dsc_zero *zero, need out[NEEDS])
+static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
-    const int64_t tensors = dsc_coeffs_are_used(zero) ? zero->o.layout->tensor_count : 0;
-    const need needs[NEEDS] = {
+    const int64_t tensors = zero->o.layout->tensor_count;
+    const dsc_need needs[NEEDS] = {
         { &zero->coeffs.state_buf, DSC_TAG_MOMENT, DSC_TIER_PINNED, tensors * DSC_TENSOR_STATES * 4 },
         { &zero->coeffs.host_most, DSC_TAG_CONTROL, DSC_TIER_PINNED, tensors * 4 },
         { &zero->coeffs.device_most, DSC_TAG_CONTROL, DSC_TIER_DEVICE, tensors * 4 },
@@ -40,27 +33,24 @@ static void list_needs(dsc_zero *zero, need out[NEEDS])
 
 void dsc_coeffs_plan(dsc_zero *zero)
 {
-    need needs[NEEDS];
+    dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    for (int i = 0; i < NEEDS; i++)
-        zero->plan.bytes[needs[i].tag][needs[i].tier] += dsc_buf_counted(needs[i].bytes);
+    if (dsc_coeffs_are_used(zero))
+        dsc_needs_plan(zero, needs, NEEDS);
 }
 
 dsc_status dsc_coeffs_open(dsc_zero *zero, dsc_error *err)
 {
-    need needs[NEEDS];
+    dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    for (int i = 0; i < NEEDS; i++)
-        DSC_TRY(dsc_mem_open(zero->o.device, needs[i].tag, needs[i].tier, needs[i].bytes, needs[i].buf, err));
-    return DSC_OK;
+    return dsc_coeffs_are_used(zero) ? dsc_needs_open(zero, needs, NEEDS, err) : DSC_OK;
 }
 
 void dsc_coeffs_close(dsc_zero *zero)
 {
-    need needs[NEEDS];
+    dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    for (int i = NEEDS; i-- > 0;)
-        dsc_mem_close(zero->o.device, needs[i].buf);
+    dsc_needs_close(zero, needs, NEEDS);
 }
 
 float *dsc_zero_tensor_state(const dsc_zero *zero, int32_t t)

@@ -26,20 +26,13 @@ static int64_t factor_count(const dsc_layout_tensor *tensor)
 static int64_t padded_count(const dsc_zero *zero) { return zero->factors.part * zero->world_size; }
 
 enum { NEEDS = 6 };
-typedef struct need {
-    dsc_buf *buf;
-    dsc_tag tag;
-    dsc_tier tier;
-    int64_t bytes;
-} need;
-
 /* Its buffers, once the numbers are counted. */
-static void list_needs(dsc_zero *zero, need out[NEEDS])
+static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
     dsc_factors *f = &zero->factors;
     const bool apart = !dsc_device_host_visible(zero->o.device);
     const int64_t all = padded_count(zero), sum = (int64_t)sizeof(dsc_binned_sum), each = (int64_t)sizeof(float);
-    const need needs[NEEDS] = {
+    const dsc_need needs[NEEDS] = {
         { &f->state_buf, DSC_TAG_MOMENT, DSC_TIER_PINNED, all * each },
         { &f->host_sums, DSC_TAG_CONTROL, DSC_TIER_PINNED, all * sum },
         { &f->part_sums, DSC_TAG_CONTROL, DSC_TIER_PINNED, all * sum },
@@ -79,28 +72,24 @@ dsc_status dsc_factors_plan(dsc_zero *zero, dsc_error *err)
     }
     f->at[layout->tensor_count] = count;
     f->part = dsc_div_ceil(count, zero->world_size);
-    need needs[NEEDS];
+    dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    for (int i = 0; i < NEEDS; i++)
-        zero->plan.bytes[needs[i].tag][needs[i].tier] += dsc_buf_counted(needs[i].bytes);
+    dsc_needs_plan(zero, needs, NEEDS);
     return DSC_OK;
 }
 
 dsc_status dsc_factors_open(dsc_zero *zero, dsc_error *err)
 {
-    need needs[NEEDS];
+    dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    for (int i = 0; i < NEEDS && dsc_factors_are_used(zero); i++)
-        DSC_TRY(dsc_mem_open(zero->o.device, needs[i].tag, needs[i].tier, needs[i].bytes, needs[i].buf, err));
-    return DSC_OK;
+    return dsc_factors_are_used(zero) ? dsc_needs_open(zero, needs, NEEDS, err) : DSC_OK;
 }
 
 void dsc_factors_close(dsc_zero *zero)
 {
-    need needs[NEEDS];
+    dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    for (int i = NEEDS; i-- > 0;)
-        dsc_mem_close(zero->o.device, needs[i].buf);
+    dsc_needs_close(zero, needs, NEEDS);
     dsc_alloc_free(zero->o.alloc, zero->factors.at);
 }
 

@@ -262,6 +262,17 @@ void dsc_norms_close(dsc_zero *zero);
 dsc_status dsc_norms_take(dsc_zero *zero, dsc_error *err);
 int64_t dsc_norms_wire_bytes(const dsc_zero *zero); /* that this rank receives in an update; so too below */
 
+/* zero.c: buffers that a part of the states' work needs, listed once for the plan, for open and for close. */
+typedef struct dsc_need {
+    dsc_buf *buf;
+    dsc_tag tag;
+    dsc_tier tier;
+    int64_t bytes;
+} dsc_need;
+void dsc_needs_plan(dsc_zero *zero, const dsc_need *needs, int count);
+dsc_status dsc_needs_open(dsc_zero *zero, const dsc_need *needs, int count, dsc_error *err);
+void dsc_needs_close(dsc_zero *zero, const dsc_need *needs, int count); /* also of those that were never opened */
+
 /* factors.c. After groups are placed. */
 static inline bool dsc_factors_are_used(const dsc_zero *zero)
 {

@@ -138,21 +138,20 @@ static void plan_rounds(dsc_zero *zero, double *load)
 }
 
 enum { NEEDS = 7 };
-typedef struct need { dsc_buf *buf; dsc_tier tier; int64_t bytes; } need;
 
 /* Its buffers, once rounds are planned. */
-static void list_needs(dsc_zero *zero, need out[NEEDS])
+static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
     dsc_matrices *m = &zero->matrices;
     const int64_t chunks = m->chunk * zero->world_size * 4, sum = (int64_t)sizeof(dsc_fixed_sum);
-    const need needs[NEEDS] = {
-        { &m->direction_buf, DSC_TIER_DEVICE, m->direction_elements * 4 },
-        { &m->send_buf, DSC_TIER_DEVICE, chunks },
-        { &m->recv_buf, DSC_TIER_DEVICE, chunks },
-        { &m->work_buf, DSC_TIER_DEVICE, m->work_elements * 4 },
-        { &m->sum_buf, DSC_TIER_DEVICE, sum },
-        { &m->norm_buf, DSC_TIER_PINNED, sum },
-        { &m->host_buf, DSC_TIER_PINNED, m->host_elements * 4 },
+    const dsc_need needs[NEEDS] = {
+        { &m->direction_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, m->direction_elements * 4 },
+        { &m->send_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, chunks },
+        { &m->recv_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, chunks },
+        { &m->work_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, m->work_elements * 4 },
+        { &m->sum_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, sum },
+        { &m->norm_buf, DSC_TAG_LEAF, DSC_TIER_PINNED, sum },
+        { &m->host_buf, DSC_TAG_LEAF, DSC_TIER_PINNED, m->host_elements * 4 },
     };
     memcpy(out, needs, sizeof needs);
 }
@@ -172,29 +171,25 @@ dsc_status dsc_matrices_plan(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->world_size, sizeof *load, &load, err));
     plan_rounds(zero, load);
     dsc_alloc_free(alloc, load);
-    need needs[NEEDS];
+    dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    for (int i = 0; i < NEEDS; i++)
-        zero->plan.bytes[DSC_TAG_LEAF][needs[i].tier] += dsc_buf_counted(needs[i].bytes);
+    dsc_needs_plan(zero, needs, NEEDS);
     return DSC_OK;
 }
 
 dsc_status dsc_matrices_open(dsc_zero *zero, dsc_error *err)
 {
-    need needs[NEEDS];
+    dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    for (int i = 0; i < NEEDS && dsc_matrices_are_used(zero); i++)
-        DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_LEAF, needs[i].tier, needs[i].bytes, needs[i].buf, err));
-    return DSC_OK;
+    return dsc_matrices_are_used(zero) ? dsc_needs_open(zero, needs, NEEDS, err) : DSC_OK;
 }
 
 void dsc_matrices_close(dsc_zero *zero)
 {
     dsc_matrices *m = &zero->matrices;
-    dsc_buf *const bufs[] = { &m->host_buf, &m->norm_buf, &m->sum_buf, &m->work_buf, &m->recv_buf, &m->send_buf,
-                              &m->direction_buf };
-    for (size_t i = 0; i < DSC_COUNT(bufs); i++)
-        dsc_mem_close(zero->o.device, bufs[i]);
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    dsc_needs_close(zero, needs, NEEDS);
     dsc_alloc_free(zero->o.alloc, m->sent);
     dsc_alloc_free(zero->o.alloc, m->owner);
     dsc_alloc_free(zero->o.alloc, m->at);

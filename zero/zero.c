@@ -164,6 +164,25 @@ static void place_states(dsc_zero *zero)
     }
 }
 
+void dsc_needs_plan(dsc_zero *zero, const dsc_need *needs, int count)
+{
+    for (int i = 0; i < count; i++)
+        zero->plan.bytes[needs[i].tag][needs[i].tier] += dsc_buf_counted(needs[i].bytes);
+}
+
+dsc_status dsc_needs_open(dsc_zero *zero, const dsc_need *needs, int count, dsc_error *err)
+{
+    for (int i = 0; i < count; i++)
+        DSC_TRY(dsc_mem_open(zero->o.device, needs[i].tag, needs[i].tier, needs[i].bytes, needs[i].buf, err));
+    return DSC_OK;
+}
+
+void dsc_needs_close(dsc_zero *zero, const dsc_need *needs, int count)
+{
+    for (int i = count; i-- > 0;)
+        dsc_mem_close(zero->o.device, needs[i].buf);
+}
+
 static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
 {
     dsc_device *device = zero->o.device;
