@@ -159,13 +159,6 @@ static void warm_up_is_adam(void **state)
     assert_true(same(&onebit, &adam, STEPS));
 }
 
-static dsc_status take_steps(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
-{
-    for (int64_t s = 0; s < *(const int64_t *)user; s++)
-        DSC_TRY(dsc_engine_train_batch(engine, NULL, err));
-    return DSC_OK;
-}
-
 static int64_t elements, tensors; /* of trainable tensors, and how many there are of all kinds */
 
 static dsc_status take_layout(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
@@ -188,7 +181,7 @@ static void bytes_on_the_wire(void **state)
         int64_t steps = AFTER;
         v.world = world;
         run_variant(&v, &(run_options){ .steps = 2 }, &warm);
-        run_variant(&v, &(run_options){ .steps = STEPS, .before = take_steps, .after = take_layout, .user = &steps },
+        run_variant(&v, &(run_options){ .steps = STEPS, .before = run_steps, .after = take_layout, .user = &steps },
                     &late);
         const int64_t signs = 2 * (world - 1) * elements / world / 8, scales = 2 * (world - 1) * tensors * 4;
         /* Slices are multiples of 1024 elements, tensors begin at multiples of 128; losses and norms go beside. */
@@ -278,22 +271,16 @@ static void what_signs_left_out_is_saved(void **state)
     }
 }
 
-static dsc_status save_between(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
-{
-    const int64_t steps = 2 * STEPS;
-    DSC_TRY(take_steps(engine, rank, (void *)(uintptr_t)&steps, err));
-    return dsc_engine_save(engine, user, err);
-}
-
 static void runs_go_on(void **state)
 {
     char dir[600];
     variant v = ONEBIT;
     run_result whole, rest;
     snprintf(dir, sizeof dir, "%s/ckpt", toy_run_folder);
+    run_trip trip = { 2 * STEPS, dir };
     v.accumulation = 3;
     v.precision = ", \"bf16\": {\"enabled\": true}";
-    run_variant(&v, &(run_options){ .steps = STEPS, .before = save_between, .user = dir }, &whole);
+    run_variant(&v, &(run_options){ .steps = STEPS, .before = run_steps_and_save, .user = &trip }, &whole);
     run_variant(&v, &(run_options){ .steps = STEPS, .before = run_load, .user = dir }, &rest);
     assert_true(same(&whole, &rest, STEPS));
     v.world = 3; /* goes on, with errors of other ranks */

@@ -227,13 +227,6 @@ static void warm_up_is_lamb(void **state)
     run_expect_same(&onebit, &lamb);
 }
 
-static dsc_status take_steps(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
-{
-    for (int64_t s = 0; s < *(const int64_t *)user; s++)
-        DSC_TRY(dsc_engine_train_batch(engine, NULL, err));
-    return DSC_OK;
-}
-
 static int64_t wire_bytes(const char *type, const char *params, int64_t before)
 {
     variant v = LAMB;
@@ -241,7 +234,7 @@ static int64_t wire_bytes(const char *type, const char *params, int64_t before)
     v.world = 3;
     v.type = type;
     v.params = params;
-    run(&v, &(run_options){ .steps = 1, .before = take_steps, .user = &before }, &r);
+    run(&v, &(run_options){ .steps = 1, .before = run_steps, .user = &before }, &r);
     return r.wire_bytes;
 }
 
@@ -280,16 +273,6 @@ static void updates_are_left_out(void **state)
 
 /* ---- checkpoints and faults ---- */
 
-typedef struct trip { int64_t steps; char *dir; } trip;
-
-static dsc_status save_between(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
-{
-    const trip *t = user;
-    int64_t steps = t->steps;
-    DSC_TRY(take_steps(engine, rank, &steps, err));
-    return run_save(engine, rank, t->dir, err);
-}
-
 /* Saved before the variance stays, as it does so, and later. */
 static void runs_go_on(void **state)
 {
@@ -298,10 +281,10 @@ static void runs_go_on(void **state)
         variant v = LAMB;
         run_result saved, rest;
         snprintf(dir, sizeof dir, "%s/ckpt", toy_run_folder);
-        trip t = { steps, dir };
+        run_trip t = { steps, dir };
         v.accumulation = 3;
         v.precision = steps == AFTER ? "" : BF16;
-        run(&v, &(run_options){ .steps = 2 * STEPS, .before = save_between, .user = &t }, &saved);
+        run(&v, &(run_options){ .steps = 2 * STEPS, .before = run_steps_and_save, .user = &t }, &saved);
         run(&v, &(run_options){ .steps = 2 * STEPS, .before = run_load, .user = dir }, &rest);
         run_expect_same(&saved, &rest);
         v.world = 3;
@@ -347,13 +330,13 @@ static void freezing_at_another_time(void **state)
     variant late = LAMB, early = LAMB;
     run_result r;
     snprintf(dir, sizeof dir, "%s/ckpt", toy_run_folder);
-    trip t = { 2 * STEPS, dir };
+    run_trip t = { 2 * STEPS, dir };
     late.params = ", \"freeze_step\": 100";
-    run(&late, &(run_options){ .steps = 1, .before = save_between, .user = &t }, &r);
+    run(&late, &(run_options){ .steps = 1, .before = run_steps_and_save, .user = &t }, &r);
     expect_frozen = true;
     run(&early, &(run_options){ .steps = 1, .before = run_load, .after = check_fresh, .user = dir }, &r);
     cw_remove(dir);
-    run(&early, &(run_options){ .steps = 1, .before = save_between, .user = &t }, &r);
+    run(&early, &(run_options){ .steps = 1, .before = run_steps_and_save, .user = &t }, &r);
     expect_frozen = false;
     run(&late, &(run_options){ .steps = 1, .before = run_load, .after = check_fresh, .user = dir }, &r);
     cw_remove(dir);

@@ -380,19 +380,12 @@ static void memory_is_planned(void **state)
     }
 }
 
-static dsc_status take_steps(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
-{
-    for (int64_t s = 0; s < *(const int64_t *)user; s++)
-        DSC_TRY(dsc_engine_train_batch(engine, NULL, err));
-    return DSC_OK;
-}
-
 static int64_t wire_bytes_of(const char *type, const char *params, int64_t update)
 {
     run_result r;
     int64_t before = update - 1;
     const variant v = { 3, 2, type, params, "" };
-    run(&v, &(run_options){ .steps = 1, .before = before > 0 ? take_steps : NULL, .user = &before }, &r);
+    run(&v, &(run_options){ .steps = 1, .before = before > 0 ? run_steps : NULL, .user = &before }, &r);
     return r.wire_bytes;
 }
 
@@ -413,16 +406,6 @@ static void bytes_on_the_wire(void **state)
 
 /* ---- checkpoints and faults ---- */
 
-typedef struct trip { int64_t steps; char *dir; } trip;
-
-static dsc_status save_between(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
-{
-    const trip *t = user;
-    int64_t steps = t->steps;
-    DSC_TRY(take_steps(engine, rank, &steps, err));
-    return run_save(engine, rank, t->dir, err);
-}
-
 /* Saved while the variance moves, while ranks are apart, and when they have met. */
 static void runs_go_on(void **state)
 {
@@ -431,8 +414,8 @@ static void runs_go_on(void **state)
         variant v = { 2, 3, "ZeroOneAdam", PARAMS, steps == 10 ? "" : BF16 };
         run_result saved, rest;
         snprintf(dir, sizeof dir, "%s/ckpt", toy_run_folder);
-        trip t = { steps, dir };
-        run(&v, &(run_options){ .steps = 12, .before = save_between, .user = &t }, &saved);
+        run_trip t = { steps, dir };
+        run(&v, &(run_options){ .steps = 12, .before = run_steps_and_save, .user = &t }, &saved);
         run(&v, &(run_options){ .steps = 12, .before = run_load, .user = dir }, &rest);
         run_expect_same(&saved, &rest);
         v.world = 3;

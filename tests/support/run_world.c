@@ -298,3 +298,17 @@ dsc_status run_load(dsc_engine *engine, int32_t rank, void *user, dsc_error *err
 {
     return dsc_engine_load(engine, user, err);
 }
+
+dsc_status run_steps(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    for (int64_t s = 0; s < *(const int64_t *)user; s++)
+        DSC_TRY(dsc_engine_train_batch(engine, NULL, err));
+    return DSC_OK;
+}
+
+dsc_status run_steps_and_save(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    run_trip *trip = user;
+    DSC_TRY(run_steps(engine, rank, &trip->steps, err));
+    return run_save(engine, rank, trip->dir, err);
+}

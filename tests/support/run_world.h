@@ -51,5 +51,10 @@ void run_model(const dsc_model *model, dsc_data_source data, int32_t world, cons
 /* For `before` and `after`; user: a checkpoint's folder. */
 dsc_status run_save(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
 dsc_status run_load(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
+/* Likewise; user: an int64_t, how many steps that no result has. */
+dsc_status run_steps(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
+/* Likewise: these steps, then a save to the folder. */
+typedef struct run_trip { int64_t steps; char *dir; } run_trip;
+dsc_status run_steps_and_save(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
 
 #endif
