@@ -8,6 +8,10 @@ CUDA      ?= auto
 WERROR    ?= 1
 PREFIX    ?= /usr/local
 SAN       ?=
+# gcc by its own name where it is what cc means: `make` and `make CC=gcc` are one build.
+ifeq ($(origin CC),default)
+CC := $(if $(and $(shell command -v cc 2>/dev/null),$(if $(findstring Free Software,$(shell cc --version 2>/dev/null)),,other)),cc,gcc)
+endif
 COMPILER  := $(notdir $(lastword $(CC)))
 BUILD     := build/$(COMPILER)-$(if $(SAN),$(SAN),release)
 Q         := $(if $(V),,@)
