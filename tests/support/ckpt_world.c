@@ -59,12 +59,12 @@ static void *run_rank(void *argument)
     const int batch = o->batch != 0 ? (int)o->batch : 12;
     snprintf(config, sizeof config,
              "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d, \"gradient_clipping\": 0.5,"
-             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
+             " \"optimizer\": {\"type\": \"%s\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
              " \"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %d%s%s},"
              " \"dsc\": {\"threads\": 1, \"seed\": %lld, \"comm_timeout_s\": 30, \"save_async\": %s,"
              " \"aio\": \"%s\"%s%s%s}, \"checkpoint\": {\"use_node_local_storage\": %s}}",
-             batch / (int)o->world, o->bf16 ? "true" : "false", (int)o->stage, offload,
-             o->zero != NULL ? o->zero : "",
+             batch / (int)o->world, o->optimizer != NULL ? o->optimizer : "AdamW", o->bf16 ? "true" : "false",
+             (int)o->stage, offload, o->zero != NULL ? o->zero : "",
              (long long)(o->seed != 0 ? o->seed : 5), o->async ? "true" : "false", o->aio != NULL ? o->aio : "auto",
              o->own_samples ? "" : ", \"reproducible\": \"world_size\"",
              o->bf16_moments ? ", \"moments\": \"bf16\"" : "", o->own != NULL ? o->own : "",

@@ -28,6 +28,7 @@ typedef struct cw_options {
     uint32_t caps_mask; /* 0: all */
     uint32_t flags;     /* of dsc_engine_options */
     dsc_model *model;   /* of toy_model.h, or one that learns tokens */
+    const char *optimizer; /* NULL: AdamW */
     const char *own, *zero; /* further members of dsc and zero_optimization, each preceded by a comma; NULL: none */
     dsc_log log; /* every rank's warnings */
 } cw_options;
