@@ -395,6 +395,9 @@ static int channels_body(dsc_comm *comm, void *user)
     RANKS_TRY(dsc_alloc_open(&alloc, err));
     const dsc_device_options options = { .alloc = alloc, .threads = 1, .caps = 0 };
     RANKS_TRY(dsc_device_open(&dsc_device_cpu, &device, &options, err));
+    dsc_buf nothing;
+    RANKS_TRY(dsc_comm_mem_open(comm, DSC_TAG_LEAF, 0, &nothing, err));
+    RANKS_CHECK(nothing.ptr == NULL && nothing.bytes == 0);
     for (int32_t c = 0; c < LANES; c++) {
         RANKS_TRY(
             dsc_stream_open(device, c == 0 ? DSC_STREAM_COMPUTE : DSC_STREAM_ASYNC, "lane", &lanes[c].stream, err));

@@ -347,6 +347,9 @@ void dsc_comm_stats_get(dsc_comm *comm, dsc_comm_stats *stats)
 dsc_status dsc_comm_mem_open(dsc_comm *comm, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err)
 {
     DSC_ASSERT(bytes >= 0);
+    *out = (dsc_buf){ 0 };
+    if (bytes == 0)
+        return DSC_OK;
     if (comm->transport->ops->mem_open != NULL)
         return comm->transport->ops->mem_open(comm->transport, tag, bytes, out, err);
     if (comm->device != NULL)
