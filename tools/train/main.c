@@ -292,6 +292,22 @@ static int64_t peak_rss_bytes(void)
     return getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
 }
 
+typedef struct limit_words { char text[120]; } limit_words;
+
+/* The limit is measured when the run has ended. Where other work has its cores just then, it says nothing. */
+static const char *limit_text(double rate, double limit, bool gpu, limit_words *out)
+{
+    const double share = 100 * rate / limit, reached = limit * 1e-9;
+    if (rate > limit)
+        snprintf(out->text, sizeof out->text, "; matrix products reach %.0f just now, beside other work", reached);
+    else if (gpu)
+        snprintf(out->text, sizeof out->text, ": MFU %.1f %% of %.0f GFLOP/s", share, reached);
+    else
+        snprintf(out->text, sizeof out->text, ": %.0f %% of the %.0f GFLOP/s that matrix products reach here", share,
+                 reached);
+    return out->text;
+}
+
 static dsc_status print_end(train_run *run, dsc_error *err)
 {
     double peak_flops = 0;
@@ -312,12 +328,9 @@ static dsc_status print_end(train_run *run, dsc_error *err)
     if (p->tokens > 0 && p->step_ns_smooth > 0) {
         const double rate = p->flops_per_step / (p->step_ns_smooth * 1e-9),
                      limit = peak_flops * dsc_engine_size(run->engine);
-        const bool gpu = strcmp(run->info.device, "cuda") == 0;
-        train_progress_say(p,
-                           gpu ? "%.0f tokens/s over the run, %.1f GFLOP/s at the end: MFU %.1f %% of %.0f GFLOP/s"
-                               : "%.0f tokens/s over the run, %.1f GFLOP/s at the end: %.0f %% of the %.0f GFLOP/s "
-                                 "that matrix products reach here",
-                           (double)p->tokens / seconds, rate * 1e-9, 100 * rate / limit, limit * 1e-9);
+        limit_words words;
+        train_progress_say(p, "%.0f tokens/s over the run, %.1f GFLOP/s at the end%s", (double)p->tokens / seconds,
+                           rate * 1e-9, limit_text(rate, limit, strcmp(run->info.device, "cuda") == 0, &words));
         train_progress_say(p, "start to end of first step: %.2f s", (double)run->first_step_ns * 1e-9);
     }
     return DSC_OK;
