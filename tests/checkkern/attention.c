@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/sanitizer.h"
+
 static problem now; /* verify functions get the kernel's arguments only */
 /* A GPU's benches: the reference in double would take minutes at their sizes, and its results stay 0. */
 static bool bench_only;
@@ -472,11 +474,11 @@ static void bench(const shape *s, dsc_dtype dtype)
     bench_warpgroups(s, product);
 }
 
-/* Long ones take a simulated GPU a second or more. fp32 and fp16 are instances of one source there: by day they take
- * turns over the shapes. */
+/* Long ones take a simulated GPU, or a build for ThreadSanitizer, a second or more. There fp32 and fp16, which are
+ * instances of one source, take turns over the shapes by day. */
 static bool takes_turn(size_t number, const shape *s, dsc_dtype dtype)
 {
-    if (!ck_device_is_simulated() || s->tokens < 100 || getenv("DSC_TEST_NIGHT") != NULL)
+    if ((!ck_device_is_simulated() && !SANITIZE_THREAD) || s->tokens < 100 || getenv("DSC_TEST_NIGHT") != NULL)
         return true;
     return (number % 2 == 0) == (dtype == DSC_F32);
 }
