@@ -65,12 +65,13 @@ class Trainer:
         self.process.wait()
 
 
-def write_config(path, case, folder, buffers):
+def write_config(path, case, folder, args):
     sequence, micro, accumulation = CASES[case]
     zero = {"stage": 3}
     if folder:
         zero["offload_param"] = {"device": "nvme", "nvme_path": folder}
-        zero["offload_optimizer"] = {"device": "nvme", "nvme_path": folder, "buffer_count": buffers}
+        zero["offload_optimizer"] = {"device": "nvme", "nvme_path": folder, "buffer_count": args.buffers,
+                                     "ratio": args.ratio}
     with open(path, "w") as f:
         json.dump({"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": accumulation,
                    "bf16": {"enabled": True}, "gradient_clipping": 1, "zero_optimization": zero,
@@ -138,7 +139,7 @@ def run_case(args, case, folder, server, order):
     trainers, plans = [], {}
     for name, where in (("memory", ""), ("files", folder), ("beside", "")):
         path = os.path.join(folder, f"{case}-{name}.json")
-        write_config(path, case, where, args.buffers)
+        write_config(path, case, where, args)
         trainers.append(Trainer(args.bench, path, sequence))
         plans[name] = json.loads(subprocess.run([args.dsc, "plan", "--config", path, "--json"], capture_output=True,
                                                 text=True, check=True).stdout)
@@ -166,6 +167,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--buffers", type=int, default=BUFFERS, help="offload_optimizer.buffer_count (%(default)s)")
+    parser.add_argument("--ratio", type=float, default=1, help="offload_optimizer.ratio (%(default)s)")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=" ".join(CASES))
     args = parser.parse_intermixed_args()
     if shutil.disk_usage(args.dir).free < 6 << 30:
@@ -175,8 +177,8 @@ def main():
         pass
     server = Server([f"{args.bench}/bench_io", f"{folder}/link", str(LINK_MIB)])
     try:
-        print(f"# median of {args.rounds} rounds (its middle half) in {args.dir}; buffer_count {args.buffers}; load "
-              f"{os.getloadavg()[0]:.1f}")
+        print(f"# median of {args.rounds} rounds (its middle half) in {args.dir}; buffer_count {args.buffers}, ratio "
+              f"{args.ratio}; load {os.getloadavg()[0]:.1f}")
         order = random.Random(args.seed)
         for case in args.cases or ("files", "balanced"):
             run_case(args, case, folder, server, order)
