@@ -121,9 +121,9 @@ int64_t dsc_checkpoint_buffer_bytes(const dsc_layout *layout, bool states_in_fil
 /* Bytes that a save or a load has at most at a time, measured on manifests of this version: the job, its files and
  * their engine; headers and JSON of a stored tensor, which hold its name several times; lists and text of a block; a
  * cut's number. */
-#define PLAN_BYTES_FIXED 55296
+#define PLAN_BYTES_FIXED 49152
 #define PLAN_BYTES_PER_NAME_BYTE 4
-#define PLAN_SAVE_BYTES_PER_ENTRY 420
+#define PLAN_SAVE_BYTES_PER_ENTRY 490
 #define PLAN_SAVE_BYTES_PER_BLOCK 165
 #define PLAN_LOAD_BYTES_PER_ENTRY 830
 #define PLAN_LOAD_BYTES_PER_BLOCK 110
