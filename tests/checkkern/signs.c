@@ -10,8 +10,8 @@ static const int64_t lengths[] = { 0, 1, 7, 8, 9, 15, 16, 17, 63, 1000, 8192, 20
 
 static bool negative(const uint8_t *signs, int64_t i) { return (signs[i / 8] / (1 << i % 8)) % 2 == 1; }
 
-/* Numbers of both signs; some 0, some -0, some denormal. */
-/* Zeros and denormals among others; a denormal costs some CPUs a hundred cycles, so what is timed has none. */
+/* Numbers of both signs; some 0, some -0, some denormal. A denormal costs some CPUs a hundred cycles: what is timed
+ * has none. */
 static void fill(const void *buf, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
