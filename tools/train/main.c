@@ -294,12 +294,13 @@ static int64_t peak_rss_bytes(void)
 
 typedef struct limit_words { char text[120]; } limit_words;
 
-/* The limit is measured when the run has ended. Where other work has its cores just then, it says nothing. */
+/* The limit is measured when the run has ended, by ranks that may share cores with each other and with other work. One
+ * that the run was faster than is none. */
 static const char *limit_text(double rate, double limit, bool gpu, limit_words *out)
 {
     const double share = 100 * rate / limit, reached = limit * 1e-9;
     if (rate > limit)
-        snprintf(out->text, sizeof out->text, "; matrix products reach %.0f just now, beside other work", reached);
+        snprintf(out->text, sizeof out->text, " (products measured behind it: %.0f, no limit)", reached);
     else if (gpu)
         snprintf(out->text, sizeof out->text, ": MFU %.1f %% of %.0f GFLOP/s", share, reached);
     else
