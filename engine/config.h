@@ -250,6 +250,7 @@ typedef struct dsc_own_config {
     int64_t trace_steps;            /* the last step in it; 0: all */
     dsc_reproducible reproducible;
     dsc_recompute recompute;
+    int64_t micro_batches_together;   /* pass a module before the next one; of an optimizer step's, at most */
     bool outputs_on_host;             /* activation_checkpointing.cpu_checkpointing */
     dsc_dtype moments, gradients;     /* F32 or BF16 */
     dsc_quant compression;            /* "gradient_compression": of leaves, with error feedback */

@@ -86,10 +86,13 @@ int64_t dsc_reader_plan_bytes(const dsc_reader_options *options);
 DSC_MUST_USE dsc_status dsc_reader_open(const dsc_reader_options *options, int64_t first_step, dsc_reader **out,
                                         dsc_error *err);
 void dsc_reader_close(dsc_reader **reader);
-/* The next micro-batch: batch_data[i] is the model's batch tensor i with M samples, valid until the next call. A failed
- * fill comes out here, in its place. `wait_ns` (may be NULL) grows by the time spent waiting. */
+/* The next micro-batch: batch_data[i] is the model's batch tensor i with M samples, valid until it is released: at
+ * most `depth` are out. A failed fill comes out here, in its place. `wait_ns` (may be NULL) grows by the time spent
+ * waiting. */
 DSC_MUST_USE dsc_status dsc_reader_next(dsc_reader *reader, const void *const **batch_data, int64_t *wait_ns,
                                         dsc_error *err);
+/* What has come is read and may be filled again. */
+void dsc_reader_release(dsc_reader *reader);
 /* Continues with optimizer step `step`, micro-step 0: after a load. */
 DSC_MUST_USE dsc_status dsc_reader_seek(dsc_reader *reader, int64_t step, dsc_error *err);
 

@@ -12,7 +12,7 @@
 static dsc_status next_logits(dsc_engine *engine, int64_t row, dsc_error *err)
 {
     const int32_t last = engine->model->module_count - 1;
-    DSC_TRY(dsc_engine_give_batch(engine, (const void *const *)engine->eval_data, err));
+    DSC_TRY(dsc_engine_give_batch(engine, 0, (const void *const *)engine->eval_data, err));
     for (int32_t m = 0; m <= last; m++) {
         DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->param, err));
         dsc_module_ctx ctx = {
@@ -22,7 +22,7 @@ static dsc_status next_logits(dsc_engine *engine, int64_t row, dsc_error *err)
             .batch = engine->config.train_micro_batch_size_per_gpu,
             .param = engine->param,
             .grad = engine->grad,
-            .batch_data = engine->batch,
+            .batch_data = engine->batch[0],
             .in = m > 0 ? engine->out[m - 1] : NULL,
             .out = m < last ? engine->out[m] : NULL,
             .saved = engine->saved[m],

@@ -73,13 +73,14 @@ struct dsc_engine {
     dsc_buf activation_buf, scratch_buf, io_buf, eval_buf;
     dsc_outputs outputs;
     dsc_buf batch_buf, mirror_buf; /* transfer.c; not open on a host_visible device */
-    char **out; /* [module_count] output of each module, kept for its successor's backward; some share slots */
-    char **saved, **rebuilt; /* [module_count] */
-    char *d_buffer[2];
+    /* Of each of the micro-batches that run together, its modules' one after the other. Outputs are kept for the
+     * successor's backward; some share slots. */
+    char **out, **saved, **rebuilt;   /* [together][module_count] */
+    char **d_buffer;                  /* [together + 1] gradients of outputs, step.c says whose */
     float *losses, *logits;           /* on the device */
     float *host_losses, *host_logits; /* [loss_slots] of the plan, where the host reads them; may be the device's */
     void **eval_data;    /* [batch_count] a micro-batch that the host fills */
-    void **device_batch; /* [batch_count] */
+    void **device_batch; /* [together][batch_count] */
     dsc_event *batch_given; /* the last micro-batch is on the device */
     int64_t settled; /* micro-steps of this step whose loss is in step_word */
     const void **param;  /* [most parameters of a module] */
@@ -102,7 +103,7 @@ struct dsc_engine {
 
     dsc_phase phase;
     bool batch_from_reader;
-    const void *const *batch; /* where modules read it */
+    const void *const **batch; /* [together] where modules read it */
     int64_t step, update_count, micro_step;
     int64_t skipped_in_row;
     dsc_loss_scaler loss_scaler;
@@ -123,6 +124,12 @@ struct dsc_engine {
     dsc_profile *profile;   /* NULL: nobody wants to know */
     char *gemm_plans; /* gemm_plans.c; NULL: the device has none */
 };
+
+/* Among the [together][module_count]. */
+static inline int32_t dsc_engine_at(const dsc_engine *engine, int32_t lane, int32_t module)
+{
+    return lane * engine->model->module_count + module;
+}
 
 static inline dsc_dtype dsc_engine_dtype(const dsc_engine *engine)
 {
@@ -151,11 +158,12 @@ void dsc_engine_close_freeze(dsc_engine *engine);
 bool dsc_name_matches(const char *pattern, const char *name);
 /* param_groups.c: tensors' update_class by dsc.param_groups; rank 0 tells of each group. */
 dsc_status dsc_engine_group_params(const dsc_engine *engine, dsc_layout *layout, dsc_error *err);
-/* outputs.c. Nothing happens where all outputs stay on the device; after_forward: of a pass that has a backward. */
+/* outputs.c. Nothing happens where all outputs stay on the device; after_forward: of a pass that has a backward, for
+ * each of the micro-batches that run together, the others before the first of them. */
 dsc_status dsc_outputs_open(dsc_engine *engine, dsc_error *err);
 void dsc_outputs_close(dsc_engine *engine);
 dsc_status dsc_outputs_before_forward(dsc_engine *engine, int32_t module, dsc_error *err);
-dsc_status dsc_outputs_after_forward(dsc_engine *engine, int32_t module, dsc_error *err);
+dsc_status dsc_outputs_after_forward(dsc_engine *engine, int32_t module, int32_t lane, dsc_error *err);
 dsc_status dsc_outputs_before_backward(dsc_engine *engine, int32_t module, dsc_error *err);
 /* init.c: fills every slice from the model's files or its initialisation, then publishes. Collective. */
 dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err);
@@ -205,7 +213,8 @@ dsc_status dsc_engine_check_files(const dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_open_memory(dsc_engine *engine, dsc_error *err);
 void dsc_engine_close_memory(dsc_engine *engine);
 /* transfer.c: micro-batches to the device, losses and logits back. */
-dsc_status dsc_engine_give_batch(dsc_engine *engine, const void *const *host, dsc_error *err);
+/* `lane`: which of those that run together. */
+dsc_status dsc_engine_give_batch(dsc_engine *engine, int32_t lane, const void *const *host, dsc_error *err);
 dsc_status dsc_engine_batch_passed(dsc_engine *engine, dsc_error *err); /* the host may write the given one again */
 dsc_status dsc_engine_fetch_losses(dsc_engine *engine, int64_t micro_step, dsc_error *err);
 double dsc_engine_mean_loss(const dsc_engine *engine, int64_t micro_step); /* after the fetch passed */

@@ -248,24 +248,44 @@ static dsc_status open_mirrors(dsc_engine *engine, dsc_error *err)
     DSC_TRY(dsc_event_open(engine->device, &engine->batch_given, err));
     if (engine->host_visible)
         return DSC_OK;
-    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_DATA, DSC_TIER_DEVICE, plan->batch_bytes, &engine->batch_buf, err));
+    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_DATA, DSC_TIER_DEVICE, plan->together * plan->batch_bytes,
+                         &engine->batch_buf, err));
     DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_DATA, DSC_TIER_PINNED,
                          plan->loss_slots * plan->losses_bytes + plan->logits_bytes, &engine->mirror_buf, err));
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof(void *), &engine->device_batch, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, plan->together * count, sizeof(void *),
+                             &engine->device_batch, err));
     char *data = engine->batch_buf.ptr;
-    for (int32_t i = 0; i < count; i++) {
+    for (int32_t i = 0; i < plan->together * count; i++) {
         engine->device_batch[i] = data;
-        data += batch_tensor_bytes(engine, i);
+        data += batch_tensor_bytes(engine, i % count);
     }
     engine->host_losses = engine->mirror_buf.ptr;
     engine->host_logits = (float *)((char *)engine->mirror_buf.ptr + plan->loss_slots * plan->losses_bytes);
     return DSC_OK;
 }
 
+/* Where what one micro-batch has of each module lies, from `out` on; those that share it have the same. */
+static char *place_module_buffers(dsc_engine *engine, int32_t lane, char *out, char **saved, char **rebuilt)
+{
+    const dsc_plan *plan = &engine->plan;
+    const int64_t each = (int64_t)dsc_dtype_bytes(dsc_engine_dtype(engine));
+    for (int32_t m = 0; m < engine->model->module_count; m++) {
+        const int32_t at = dsc_engine_at(engine, lane, m);
+        const int64_t slot = (int64_t)(m % DSC_OUT_SLOTS) * plan->together + lane;
+        engine->out[at] = plan->out_away_count > 0 ? out + slot * plan->out_bytes_most : out;
+        out += plan->out_away_count > 0 ? 0 : dsc_align_up(plan->module[m].out_elements * each, 256);
+        engine->saved[at] = *saved;
+        *saved += plan->saved_shared ? 0 : dsc_align_up(plan->module[m].saved_bytes, 256);
+        engine->rebuilt[at] = *rebuilt;
+        *rebuilt += plan->rebuilt_shared ? 0 : dsc_align_up(plan->module[m].rebuilt_bytes, 256);
+    }
+    return out;
+}
+
 static dsc_status open_work_buffers(dsc_engine *engine, dsc_error *err)
 {
     const dsc_plan *plan = &engine->plan;
-    const int32_t modules = engine->model->module_count;
+    const int64_t modules = (int64_t)engine->model->module_count * plan->together;
     dsc_alloc *alloc = engine->alloc;
     const int64_t activation_bytes = plan->bytes[DSC_TAG_ACTIVATION][DSC_TIER_DEVICE];
     DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_ACTIVATION, DSC_TIER_DEVICE, activation_bytes,
@@ -275,23 +295,16 @@ static dsc_status open_work_buffers(dsc_engine *engine, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof(char *), &engine->out, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof(char *), &engine->saved, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof(char *), &engine->rebuilt, err));
-    const int64_t each = (int64_t)dsc_dtype_bytes(dsc_engine_dtype(engine));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, plan->together + 1, sizeof(char *), &engine->d_buffer, err));
     char *at = engine->activation_buf.ptr;
-    engine->d_buffer[0] = at;
-    engine->d_buffer[1] = at + plan->d_bytes_most;
-    at += 2 * plan->d_bytes_most;
+    for (int32_t i = 0; i <= plan->together; i++, at += plan->d_bytes_most)
+        engine->d_buffer[i] = at;
     engine->losses = (float *)(void *)at;
     at += plan->losses_bytes;
     char *saved = at, *rebuilt = saved + plan->saved_bytes;
     at = rebuilt + plan->rebuilt_bytes;
-    for (int32_t m = 0; m < modules; m++) {
-        engine->out[m] = plan->out_away_count > 0 ? at + m % DSC_OUT_SLOTS * plan->out_bytes_most : at;
-        at += plan->out_away_count > 0 ? 0 : dsc_align_up(plan->module[m].out_elements * each, 256);
-        engine->saved[m] = saved;
-        saved += plan->saved_shared ? 0 : dsc_align_up(plan->module[m].saved_bytes, 256);
-        engine->rebuilt[m] = rebuilt;
-        rebuilt += plan->rebuilt_shared ? 0 : dsc_align_up(plan->module[m].rebuilt_bytes, 256);
-    }
+    for (int32_t lane = 0; lane < plan->together; lane++)
+        at = place_module_buffers(engine, lane, at, &saved, &rebuilt);
     at += plan->out_away_count > 0 ? plan->out_bytes_total : 0;
     DSC_ASSERT(at == (char *)engine->activation_buf.ptr + activation_bytes);
     engine->logits = (float *)(void *)((char *)engine->scratch_buf.ptr + plan->scratch_bytes);
@@ -304,6 +317,8 @@ static dsc_status open_tables(dsc_engine *engine, dsc_error *err)
     for (int32_t m = 0; m < engine->model->module_count; m++)
         most = engine->model->modules[m].param_count > most ? engine->model->modules[m].param_count : most;
     const int64_t words = dsc_step_words(&engine->config);
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, engine->plan.together, sizeof *engine->batch,
+                             &engine->batch, err));
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, most, sizeof(void *), &engine->param, err));
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, most, sizeof(float *), &engine->grad, err));
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, words, sizeof(double), &engine->step_word, err));
@@ -351,6 +366,8 @@ void dsc_engine_close_memory(dsc_engine *engine)
     dsc_alloc_free(alloc, engine->rebuilt);
     dsc_alloc_free(alloc, engine->saved);
     dsc_alloc_free(alloc, engine->out);
+    dsc_alloc_free(alloc, engine->d_buffer);
+    dsc_alloc_free(alloc, engine->batch);
     dsc_alloc_free(alloc, engine->step_words);
     dsc_alloc_free(alloc, engine->step_word);
     dsc_alloc_free(alloc, engine->grad);

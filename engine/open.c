@@ -234,7 +234,7 @@ static void reader_options(const dsc_engine *engine, dsc_reader_options *out)
                                   .accumulation_steps = engine->config.gradient_accumulation_steps,
                                   .rank = engine->place.rank,
                                   .world_size = engine->place.size,
-                                  .depth = DSC_READER_DEPTH,
+                                  .depth = DSC_READER_DEPTH + dsc_plan_together(&engine->config) - 1,
                                   .curriculum = &engine->config.curriculum };
 }
 
@@ -301,7 +301,8 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_engine_open_memory(engine, err));
     DSC_TRY(dsc_engine_start_profile(engine, err));
     if (engine->config.own.cuda_graphs)
-        DSC_TRY(dsc_sections_open(engine->compute, DSC_PASS_COUNT * engine->model->module_count, err));
+        DSC_TRY(dsc_sections_open(engine->compute,
+                                  DSC_PASS_COUNT * engine->plan.together * engine->model->module_count, err));
     if (engine->source.fill != NULL) {
         dsc_reader_options reader;
         reader_options(engine, &reader);

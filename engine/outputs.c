@@ -1,10 +1,10 @@
 /* outputs.c - outputs of modules that wait for their backward in host memory instead of a GPU's.
  *
- * With recomputation a module's output is all that is kept of it. On the device are DSC_OUT_SLOTS of them: output m
- * lies in slot m % DSC_OUT_SLOTS. In the forward pass it leaves for host memory while the next modules compute; in the
- * backward pass it comes back while the module two behind it goes on. The last ones of a pass never leave: their slots
- * are not needed again before backward. Copies have a stream each way; without overlap both are the compute stream.
- * SPDX-License-Identifier: Apache-2.0 */
+ * With recomputation a module's output is all that is kept of it. On the device are DSC_OUT_SLOTS of them, each for all
+ * micro-batches that run together: output m lies in slot m % DSC_OUT_SLOTS. In the forward pass it leaves for host
+ * memory while the next modules compute; in the backward pass it comes back while the module two behind it goes on. The
+ * last ones of a pass never leave: their slots are not needed again before backward. Copies have a stream each way;
+ * without overlap both are the compute stream. SPDX-License-Identifier: Apache-2.0 */
 #include "engine/internal.h"
 
 static dsc_status follow(dsc_event *mark, dsc_stream *before, dsc_stream *after, dsc_error *err)
@@ -55,9 +55,9 @@ void dsc_outputs_close(dsc_engine *engine)
         dsc_mem_close(engine->device, &o->buf);
 }
 
-static void *host_place(const dsc_engine *engine, int32_t m)
+static void *host_place(const dsc_engine *engine, int32_t m, int32_t lane)
 {
-    return (char *)engine->outputs.buf.ptr + m * engine->plan.out_bytes_most;
+    return (char *)engine->outputs.buf.ptr + (m * (int64_t)engine->plan.together + lane) * engine->plan.out_bytes_most;
 }
 
 static int64_t bytes_of(const dsc_engine *engine, int32_t m)
@@ -71,13 +71,14 @@ dsc_status dsc_outputs_before_forward(dsc_engine *engine, int32_t m, dsc_error *
     return used ? dsc_stream_wait(engine->compute, engine->outputs.left[m % DSC_OUT_SLOTS], err) : DSC_OK;
 }
 
-dsc_status dsc_outputs_after_forward(dsc_engine *engine, int32_t m, dsc_error *err)
+dsc_status dsc_outputs_after_forward(dsc_engine *engine, int32_t m, int32_t lane, dsc_error *err)
 {
     dsc_outputs *o = &engine->outputs;
     if (!dsc_plan_out_leaves(&engine->plan, m))
         return DSC_OK;
     DSC_TRY(follow(o->mark, engine->compute, o->out, err));
-    DSC_TRY(dsc_copy(o->out, host_place(engine, m), engine->out[m], bytes_of(engine, m), err));
+    const char *out = engine->out[dsc_engine_at(engine, lane, m)];
+    DSC_TRY(dsc_copy(o->out, host_place(engine, m, lane), out, bytes_of(engine, m), err));
     return dsc_event_record(o->left[m % DSC_OUT_SLOTS], o->out, err);
 }
 
@@ -91,7 +92,9 @@ dsc_status dsc_outputs_before_backward(dsc_engine *engine, int32_t m, dsc_error 
         DSC_TRY(follow(o->mark, engine->compute, o->in, err));
         for (int i = 0; i < DSC_OUT_SLOTS; i++)
             DSC_TRY(dsc_stream_wait(o->in, o->left[i], err));
-        DSC_TRY(dsc_copy(o->in, engine->out[m - 2], host_place(engine, m - 2), bytes_of(engine, m - 2), err));
+        for (int32_t lane = 0; lane < engine->plan.together; lane++)
+            DSC_TRY(dsc_copy(o->in, engine->out[dsc_engine_at(engine, lane, m - 2)], host_place(engine, m - 2, lane),
+                             bytes_of(engine, m - 2), err));
         DSC_TRY(dsc_event_record(o->here[(m - 2) % DSC_OUT_SLOTS], o->in, err));
     }
     return dsc_stream_wait(engine->compute, o->here[(m - 1) % DSC_OUT_SLOTS], err);

@@ -74,6 +74,15 @@ static void add_kept(int64_t *sum, bool shared, int64_t bytes)
     *sum = shared ? dsc_max_i64(*sum, aligned(bytes)) : *sum + aligned(bytes);
 }
 
+int32_t dsc_plan_together(const dsc_config *config)
+{
+    const int64_t all = config->gradient_accumulation_steps;
+    int64_t together = dsc_min_i64(config->own.micro_batches_together, all);
+    while (all % together != 0)
+        together--;
+    return (int32_t)together;
+}
+
 static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_error *err)
 {
     const int64_t batch = o->config->train_micro_batch_size_per_gpu;
@@ -99,6 +108,9 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
         plan->backward_reads_params[m] = dsc_plan_again(o->config, module, p) != DSC_AGAIN_NOTHING ||
                                          (module->flags & DSC_MODULE_BACKWARD_WITHOUT_PARAMS) == 0;
     }
+    plan->out_bytes_total *= plan->together;
+    plan->saved_bytes *= plan->saved_shared ? 1 : plan->together;
+    plan->rebuilt_bytes *= plan->rebuilt_shared ? 1 : plan->together;
     plan->flops_per_micro_batch = dsc_plan_flops(o->config, o->model, plan->module);
     return DSC_OK;
 }
@@ -207,6 +219,7 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .reuse_elements = config->zero.stage3_max_reuse_distance,
         .live_elements = config->zero.stage3_max_live_parameters,
         .leaves_per_step = config->gradient_accumulation_steps * o->layout->world_size,
+        .together = plan->together,
         .backward_reads_params = plan->backward_reads_params,
         .world_size_reproducible = config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .device = o->device,
@@ -245,7 +258,7 @@ static void plan_mirrors(const dsc_plan_options *o, dsc_plan *plan)
     plan->loss_slots =
         (int32_t)dsc_max_i64(1, dsc_min_i64(micro_steps, LOSS_MIRROR_BYTES / dsc_max_i64(1, plan->losses_bytes)));
     plan->bytes[DSC_TAG_DATA][DSC_TIER_PINNED] += plan->loss_slots * plan->losses_bytes + plan->logits_bytes;
-    plan->bytes[DSC_TAG_DATA][DSC_TIER_DEVICE] += plan->batch_bytes;
+    plan->bytes[DSC_TAG_DATA][DSC_TIER_DEVICE] += plan->together * plan->batch_bytes;
 }
 
 /* Outputs that wait in host memory, on the device a few slots instead of all. The loss module has none. */
@@ -256,8 +269,8 @@ static void plan_outputs(const dsc_plan_options *o, dsc_plan *plan)
         dsc_device_host_visible(o->device))
         return;
     plan->out_away_count = count;
-    plan->out_away_bytes = count * plan->out_bytes_most;
-    plan->out_bytes_total = DSC_OUT_SLOTS * plan->out_bytes_most;
+    plan->out_away_bytes = count * plan->together * plan->out_bytes_most;
+    plan->out_bytes_total = DSC_OUT_SLOTS * plan->together * plan->out_bytes_most;
     plan->bytes[DSC_TAG_ACTIVATION][DSC_TIER_PINNED] += plan->out_away_bytes;
     const int64_t each = (int64_t)dsc_dtype_bytes(o->compute_dtype);
     for (int32_t m = 0; m < count; m++) {
@@ -272,7 +285,8 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
     plan_mirrors(o, plan);
     plan_outputs(o, plan);
     plan->bytes[DSC_TAG_ACTIVATION][DSC_TIER_DEVICE] =
-        plan->out_bytes_total + 2 * plan->d_bytes_most + plan->losses_bytes + plan->saved_bytes + plan->rebuilt_bytes;
+        plan->out_bytes_total + (plan->together + 1) * plan->d_bytes_most + plan->losses_bytes + plan->saved_bytes +
+        plan->rebuilt_bytes;
     plan->bytes[DSC_TAG_SCRATCH][DSC_TIER_DEVICE] = plan->scratch_bytes + plan->logits_bytes;
     plan->bytes[DSC_TAG_COMM][DSC_TIER_HOST] += o->comm_bytes;
     plan->bytes[DSC_TAG_COMM][DSC_TIER_DEVICE] += o->device_comm_bytes;
@@ -300,7 +314,7 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
 
 dsc_status dsc_plan_open(const dsc_plan_options *o, dsc_plan *out, dsc_error *err)
 {
-    dsc_plan plan = { .alloc = o->alloc };
+    dsc_plan plan = { .alloc = o->alloc, .together = dsc_plan_together(o->config) };
     dsc_status status = DSC_OK;
     const int64_t modules = o->model->module_count;
     DSC_TRY_OUT(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, modules, sizeof *plan.module, &plan.module, err));

@@ -30,9 +30,12 @@ typedef struct dsc_plan {
     bool *backward_reads_params;  /* [module_count] */
     int64_t out_bytes_most, out_away_bytes; /* a module's output; of those that wait in host memory */
     int32_t out_away_count;                 /* the outputs of so many first modules do */
+    /* Of all micro-batches that run together: outputs, and what waits from forward to backward. */
     int64_t out_bytes_total, d_bytes_most, scratch_bytes, losses_bytes, logits_bytes;
-    int64_t saved_bytes, rebuilt_bytes; /* of all modules, or where they share it, of the one that needs the most */
+    int64_t saved_bytes, rebuilt_bytes; /* of all modules and all such micro-batches, or where they share it, of the one
+                                           module that needs the most */
     bool saved_shared, rebuilt_shared;
+    int32_t together;    /* micro-batches that pass a module before the next one */
     int32_t loss_slots;  /* micro-steps whose losses the host may fetch before it looks at them */
     int64_t batch_bytes; /* one micro-batch of the model's batch tensors, each 256-byte aligned */
     int64_t io_bytes;       /* what saves and loads go through */
@@ -77,6 +80,8 @@ static inline int64_t dsc_step_words(const dsc_config *config)
 {
     return config->gradient_accumulation_steps + DSC_WORDS;
 }
+/* The largest divisor of gradient_accumulation_steps that is no more than the config's micro_batches_together. */
+int32_t dsc_plan_together(const dsc_config *config);
 /* What a config says of files, into a zeroed struct; texts are borrowed from the config. */
 void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out);
 /* One micro-batch of the model's batch tensor i, unaligned. */

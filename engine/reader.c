@@ -29,7 +29,7 @@ struct dsc_reader {
     /* Under the mutex: micro-batches are numbered from the last seek. */
     int64_t first_micro; /* number of the first micro-batch since the run's start */
     int64_t produced, taken; /* taken: given back by the caller */
-    bool held;               /* slot `taken` is in the caller's hands */
+    int64_t held;            /* slots from `taken` on that are in the caller's hands */
     uint64_t generation;     /* grows with every seek; a fill of an older one is thrown away */
     bool stop;
 };
@@ -163,22 +163,26 @@ void dsc_reader_close(dsc_reader **reader_ptr)
     *reader_ptr = NULL;
 }
 
-/* The slot handed out last stays the caller's until this call. */
+void dsc_reader_release(dsc_reader *reader)
+{
+    pthread_mutex_lock(&reader->mutex);
+    reader->taken += reader->held;
+    reader->held = 0;
+    pthread_cond_broadcast(&reader->changed);
+    pthread_mutex_unlock(&reader->mutex);
+}
+
 dsc_status dsc_reader_next(dsc_reader *reader, const void *const **batch_data, int64_t *wait_ns, dsc_error *err)
 {
     const int64_t start = dsc_clock_ns();
     pthread_mutex_lock(&reader->mutex);
-    if (reader->held) {
-        reader->held = false;
-        reader->taken++;
-        pthread_cond_broadcast(&reader->changed);
-    }
-    while (reader->produced == reader->taken)
+    DSC_ASSERT(reader->held < reader->o.depth);
+    while (reader->produced == reader->taken + reader->held)
         pthread_cond_wait(&reader->changed, &reader->mutex);
-    dsc_reader_slot *slot = &reader->slot[reader->taken % reader->o.depth];
+    dsc_reader_slot *slot = &reader->slot[(reader->taken + reader->held) % reader->o.depth];
     const dsc_status status = slot->status;
     if (status == DSC_OK)
-        reader->held = true;
+        reader->held++;
     else if (err != NULL)
         *err = slot->error;
     *batch_data = (const void *const *)slot->tensor;
@@ -196,7 +200,7 @@ dsc_status dsc_reader_seek(dsc_reader *reader, int64_t step, dsc_error *err)
     reader->generation++;
     reader->first_micro = step * reader->o.accumulation_steps;
     reader->produced = reader->taken = 0;
-    reader->held = false;
+    reader->held = 0;
     pthread_cond_broadcast(&reader->changed);
     pthread_mutex_unlock(&reader->mutex);
     return DSC_OK;

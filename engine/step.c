@@ -13,8 +13,9 @@ static dsc_status wrong_phase(const char *what, const char *expected, dsc_error 
     return DSC_FAIL(err, DSC_ERR_STATE, "", "%s called out of order; expected %s", what, expected);
 }
 
-static void fill_ctx(dsc_engine *engine, int32_t module, bool save, dsc_module_ctx *ctx)
+static void fill_ctx(dsc_engine *engine, int32_t module, int32_t lane, bool save, dsc_module_ctx *ctx)
 {
+    const int32_t at = dsc_engine_at(engine, lane, module);
     *ctx = (dsc_module_ctx) {
         .struct_bytes = (uint32_t)sizeof *ctx,
         .stream = engine->compute,
@@ -25,22 +26,34 @@ static void fill_ctx(dsc_engine *engine, int32_t module, bool save, dsc_module_c
         .rng_step = (uint64_t)engine->step + 1,
         .param = engine->param,
         .grad = engine->grad,
-        .batch_data = engine->batch,
-        .in = module > 0 ? engine->out[module - 1] : NULL,
-        .saved = engine->saved[module],
+        .batch_data = engine->batch[lane],
+        .in = module > 0 ? engine->out[at - 1] : NULL,
+        .saved = engine->saved[at],
         .scratch = engine->scratch_buf.ptr,
         .loss_scale = (float)engine->loss_scaler.scale,
-        .rebuilt = engine->rebuilt[module],
+        .rebuilt = engine->rebuilt[at],
     };
-    const int64_t leaf = engine->micro_step * engine->place.size + engine->place.rank;
+    const int64_t leaf = (engine->micro_step + lane) * engine->place.size + engine->place.rank;
     ctx->rng_sample = (uint64_t)(engine->step * engine->config.train_batch_size + leaf * ctx->batch);
 }
 
+/* Where the gradient of a module's output is from the backward of its successor, which makes it, to its own. One buffer
+ * more than there are micro-batches: what the first one makes comes to the free one, then each to the one that the one
+ * before it has read. */
+static char *out_gradient(const dsc_engine *engine, int32_t module, int32_t lane)
+{
+    const int32_t made_by = engine->model->module_count - 2 - module; /* the how manieth, from 0 */
+    const int32_t count = engine->plan.together + 1;
+    return engine->d_buffer[(lane + count - made_by % count) % count];
+}
+
 /* A module's work is a section of the compute stream (kernels/device.h): each pass over it has its own. */
-static dsc_status run_module(dsc_engine *engine, int32_t m, dsc_pass pass, dsc_module_ctx *ctx, dsc_error *err)
+static dsc_status run_module(dsc_engine *engine, int32_t m, int32_t lane, dsc_pass pass, dsc_module_ctx *ctx,
+                             dsc_error *err)
 {
     const dsc_module *module = &engine->now->modules[m];
-    DSC_TRY(dsc_section_begin(engine->compute, (int32_t)pass * engine->model->module_count + m, err));
+    const int32_t section = (int32_t)pass * engine->plan.together + lane;
+    DSC_TRY(dsc_section_begin(engine->compute, section * engine->model->module_count + m, err));
     const dsc_status status = (pass == DSC_PASS_FORWARD    ? module->forward
                                : pass == DSC_PASS_BACKWARD ? module->backward
                                                            : module->rebuild)(module, ctx, err);
@@ -49,56 +62,90 @@ static dsc_status run_module(dsc_engine *engine, int32_t m, dsc_pass pass, dsc_m
 }
 
 /* DSC_PASS_FORWARD or DSC_PASS_REBUILD. */
-static dsc_status module_forward(dsc_engine *engine, int32_t m, dsc_pass pass, bool save, dsc_span_kind kind,
-                                 dsc_error *err)
+static dsc_status module_forward(dsc_engine *engine, int32_t m, int32_t lane, dsc_pass pass, bool save,
+                                 dsc_span_kind kind, dsc_error *err)
 {
     dsc_module_ctx ctx;
-    fill_ctx(engine, m, save, &ctx);
-    ctx.out = engine->out[m];
+    fill_ctx(engine, m, lane, save, &ctx);
+    ctx.out = engine->out[dsc_engine_at(engine, lane, m)];
     const int64_t start = dsc_engine_span_start(engine, kind, m);
-    DSC_TRY(run_module(engine, m, pass, &ctx, err));
+    DSC_TRY(run_module(engine, m, lane, pass, &ctx, err));
     dsc_engine_span_end(engine, kind, m, start);
     return DSC_OK;
 }
 
-/* The last module: losses, and when a backward follows also its gradients, at once. */
-static dsc_status loss_forward(dsc_engine *engine, int32_t m, bool save, dsc_error *err)
+/* Waits for the losses that are on their way, up to that micro-step's, and takes their means. */
+static dsc_status settle_losses(dsc_engine *engine, int64_t micro_step, dsc_error *err)
 {
-    dsc_module_ctx ctx;
-    fill_ctx(engine, m, save, &ctx);
-    ctx.losses = engine->losses;
-    if (!save)
-        return run_module(engine, m, DSC_PASS_FORWARD, &ctx, err);
-    DSC_TRY(dsc_zero_leaf(engine->zero, m, engine->grad, err));
-    ctx.d_in = m > 0 ? engine->d_buffer[m % 2] : NULL;
-    const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_FORWARD, m);
-    DSC_TRY(run_module(engine, m, DSC_PASS_FORWARD, &ctx, err));
-    dsc_engine_span_end(engine, DSC_SPAN_FORWARD, m, start);
-    return dsc_zero_reduce(engine->zero, m, engine->micro_step, err);
+    DSC_TRY(dsc_stream_sync(engine->compute, err));
+    for (; engine->settled <= micro_step; engine->settled++)
+        engine->step_word[engine->settled] = dsc_engine_mean_loss(engine, engine->settled);
+    return DSC_OK;
 }
 
+static dsc_status take_losses(dsc_engine *engine, int64_t micro_step, dsc_error *err)
+{
+    DSC_TRY(dsc_engine_fetch_losses(engine, micro_step, err));
+    const bool last_slot = micro_step + 1 - engine->settled == engine->plan.loss_slots;
+    return engine->host_visible || last_slot ? settle_losses(engine, micro_step, err) : DSC_OK;
+}
+
+/* The last module: losses, and when a backward follows also its gradients, at once. */
+static dsc_status loss_forward(dsc_engine *engine, int32_t m, int32_t lane, bool save, dsc_error *err)
+{
+    const int64_t micro_step = engine->micro_step + lane;
+    dsc_module_ctx ctx;
+    fill_ctx(engine, m, lane, save, &ctx);
+    ctx.losses = engine->losses;
+    if (!save)
+        return run_module(engine, m, lane, DSC_PASS_FORWARD, &ctx, err);
+    DSC_TRY(dsc_zero_leaf(engine->zero, m, micro_step, engine->grad, err));
+    ctx.d_in = m > 0 ? out_gradient(engine, m - 1, lane) : NULL;
+    const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_FORWARD, m);
+    DSC_TRY(run_module(engine, m, lane, DSC_PASS_FORWARD, &ctx, err));
+    dsc_engine_span_end(engine, DSC_SPAN_FORWARD, m, start);
+    DSC_TRY(dsc_zero_reduce(engine->zero, m, micro_step, err));
+    return take_losses(engine, micro_step, err);
+}
+
+/* With `save`, all micro-batches that run together: each passes a module before any comes to the next one. */
 static dsc_status run_forward(dsc_engine *engine, bool save, dsc_error *err)
 {
-    const int32_t last = engine->model->module_count - 1;
+    const int32_t last = engine->model->module_count - 1, lanes = save ? engine->plan.together : 1;
     const bool keep = save && engine->config.own.recompute != DSC_RECOMPUTE_FULL;
+    const dsc_span_kind kind = save ? DSC_SPAN_FORWARD : DSC_SPAN_EVALUATE;
     for (int32_t m = 0; m < last; m++) {
         DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->param, err));
         DSC_TRY(dsc_outputs_before_forward(engine, m, err));
-        DSC_TRY(module_forward(engine, m, DSC_PASS_FORWARD, keep, save ? DSC_SPAN_FORWARD : DSC_SPAN_EVALUATE, err));
-        if (save)
-            DSC_TRY(dsc_outputs_after_forward(engine, m, err));
+        for (int32_t lane = 0; lane < lanes; lane++) {
+            DSC_TRY(module_forward(engine, m, lane, DSC_PASS_FORWARD, keep, kind, err));
+            if (save)
+                DSC_TRY(dsc_outputs_after_forward(engine, m, lane, err));
+        }
     }
     DSC_TRY(dsc_zero_acquire(engine->zero, last, last, engine->param, err));
-    return loss_forward(engine, last, save, err);
+    for (int32_t lane = 0; lane < lanes; lane++)
+        DSC_TRY(loss_forward(engine, last, lane, save, err));
+    return DSC_OK;
 }
 
-/* Waits for the losses that are on their way and takes their means. */
-static dsc_status settle_losses(dsc_engine *engine, dsc_error *err)
+static dsc_status backward_lane(dsc_engine *engine, int32_t m, int32_t lane, dsc_error *err)
 {
-    DSC_TRY(dsc_stream_sync(engine->compute, err));
-    for (; engine->settled <= engine->micro_step; engine->settled++)
-        engine->step_word[engine->settled] = dsc_engine_mean_loss(engine, engine->settled);
-    return DSC_OK;
+    const int64_t micro_step = engine->micro_step + lane;
+    const dsc_again again = dsc_plan_again(&engine->config, &engine->now->modules[m], &engine->plan.module[m]);
+    if (again != DSC_AGAIN_NOTHING)
+        DSC_TRY(module_forward(engine, m, lane, again == DSC_AGAIN_FORWARD ? DSC_PASS_FORWARD : DSC_PASS_REBUILD, true,
+                               DSC_SPAN_RECOMPUTE, err));
+    DSC_TRY(dsc_zero_leaf(engine->zero, m, micro_step, engine->grad, err));
+    dsc_module_ctx ctx;
+    fill_ctx(engine, m, lane, true, &ctx);
+    ctx.d_out = out_gradient(engine, m, lane);
+    ctx.d_in = m > 0 ? out_gradient(engine, m - 1, lane) : NULL;
+    ctx.out = engine->out[dsc_engine_at(engine, lane, m)];
+    const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_BACKWARD, m);
+    DSC_TRY(run_module(engine, m, lane, DSC_PASS_BACKWARD, &ctx, err));
+    dsc_engine_span_end(engine, DSC_SPAN_BACKWARD, m, start);
+    return dsc_zero_reduce(engine->zero, m, micro_step, err);
 }
 
 static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
@@ -106,20 +153,9 @@ static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
     const int32_t step = 2 * engine->model->module_count - 2 - m;
     DSC_TRY(dsc_zero_acquire(engine->zero, step, m, engine->param, err));
     DSC_TRY(dsc_outputs_before_backward(engine, m, err));
-    const dsc_again again = dsc_plan_again(&engine->config, &engine->now->modules[m], &engine->plan.module[m]);
-    if (again != DSC_AGAIN_NOTHING)
-        DSC_TRY(module_forward(engine, m, again == DSC_AGAIN_FORWARD ? DSC_PASS_FORWARD : DSC_PASS_REBUILD, true,
-                               DSC_SPAN_RECOMPUTE, err));
-    DSC_TRY(dsc_zero_leaf(engine->zero, m, engine->grad, err));
-    dsc_module_ctx ctx;
-    fill_ctx(engine, m, true, &ctx);
-    ctx.d_out = engine->d_buffer[(m + 1) % 2];
-    ctx.d_in = m > 0 ? engine->d_buffer[m % 2] : NULL;
-    ctx.out = engine->out[m];
-    const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_BACKWARD, m);
-    DSC_TRY(run_module(engine, m, DSC_PASS_BACKWARD, &ctx, err));
-    dsc_engine_span_end(engine, DSC_SPAN_BACKWARD, m, start);
-    return dsc_zero_reduce(engine->zero, m, engine->micro_step, err);
+    for (int32_t lane = 0; lane < engine->plan.together; lane++)
+        DSC_TRY(backward_lane(engine, m, lane, err));
+    return DSC_OK;
 }
 
 static dsc_status usable(const dsc_engine *engine, dsc_error *err)
@@ -129,6 +165,34 @@ static dsc_status usable(const dsc_engine *engine, dsc_error *err)
     if (engine->zero == NULL)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "the engine was opened without a model");
     return DSC_OK;
+}
+
+/* The reader fills the last pass's memory again. */
+static dsc_status read_batches(dsc_engine *engine, dsc_error *err)
+{
+    if (engine->reader == NULL)
+        return DSC_FAIL(err, DSC_ERR_STATE, "",
+                        "no data: give forward a batch, or the engine a data source or \"dsc\".data");
+    DSC_TRY(dsc_engine_batch_passed(engine, err));
+    dsc_reader_release(engine->reader);
+    const int64_t waited_from = dsc_engine_span_start(engine, DSC_SPAN_DATA, -1);
+    for (int32_t lane = 0; lane < engine->plan.together; lane++) {
+        const void *const *batch;
+        DSC_TRY(dsc_reader_next(engine->reader, &batch, &engine->data_wait_ns, err));
+        DSC_TRY(dsc_engine_give_batch(engine, lane, batch, err));
+    }
+    dsc_engine_span_end(engine, DSC_SPAN_DATA, -1, waited_from);
+    return DSC_OK;
+}
+
+static dsc_status take_batch(dsc_engine *engine, const void *const *batch, dsc_error *err)
+{
+    if (engine->config.curriculum.enabled)
+        return DSC_FAIL(err, DSC_ERR_STATE, "curriculum_learning",
+                        "the host program gives its own batches; give the "
+                        "engine a data source, whose samples it cuts");
+    DSC_TRY(dsc_batch_check(engine->model, engine->config.train_micro_batch_size_per_gpu, batch, err));
+    return dsc_engine_give_batch(engine, 0, batch, err);
 }
 
 static dsc_status forward(dsc_engine *engine, const void *const *batch, double *loss, dsc_error *err)
@@ -141,41 +205,33 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
         dsc_engine_take_length(engine, dsc_engine_length(engine, engine->step + 1));
     }
     engine->batch_from_reader = batch == NULL;
-    if (batch == NULL) {
-        if (engine->reader == NULL)
-            return DSC_FAIL(err, DSC_ERR_STATE, "",
-                            "no data: give forward a batch, or the engine a data source or \"dsc\".data");
-        /* The reader fills the last one's memory again. */
-        DSC_TRY(dsc_engine_batch_passed(engine, err));
-        const int64_t waited_from = dsc_engine_span_start(engine, DSC_SPAN_DATA, -1);
-        DSC_TRY(dsc_reader_next(engine->reader, &batch, &engine->data_wait_ns, err));
-        dsc_engine_span_end(engine, DSC_SPAN_DATA, -1, waited_from);
-    } else if (engine->config.curriculum.enabled) {
-        return DSC_FAIL(err, DSC_ERR_STATE, "curriculum_learning", "the host program gives its own batches; give the "
-                        "engine a data source, whose samples it cuts");
-    } else {
-        DSC_TRY(dsc_batch_check(engine->model, engine->config.train_micro_batch_size_per_gpu, batch, err));
-    }
-    DSC_TRY(dsc_engine_give_batch(engine, batch, err));
+    DSC_TRY(batch == NULL ? read_batches(engine, err) : take_batch(engine, batch, err));
     DSC_TRY(run_forward(engine, true, err));
-    DSC_TRY(dsc_engine_fetch_losses(engine, engine->micro_step, err));
-    const bool last_slot = engine->micro_step + 1 - engine->settled == engine->plan.loss_slots;
-    if (loss != NULL || engine->host_visible || last_slot)
-        DSC_TRY(settle_losses(engine, err));
-    if (loss != NULL)
+    if (loss != NULL) {
+        DSC_TRY(settle_losses(engine, engine->micro_step, err));
         *loss = engine->step_word[engine->micro_step];
+    }
     engine->phase = DSC_PHASE_FORWARD_DONE;
     engine->forward_ns += dsc_clock_ns() - start;
     return DSC_OK;
 }
 
-dsc_status dsc_engine_forward(dsc_engine *engine, const void *const *batch, double *loss, dsc_error *err)
+static dsc_status forward_pass(dsc_engine *engine, const void *const *batch, double *loss, dsc_error *err)
 {
-    DSC_TRY(usable(engine, err));
     if (engine->phase != DSC_PHASE_IDLE)
         return wrong_phase("forward", "backward and step after the last forward", err);
     DSC_TRY(dsc_engine_need_values(engine, err));
     return dsc_engine_fail(engine, forward(engine, batch, loss, err), err);
+}
+
+dsc_status dsc_engine_forward(dsc_engine *engine, const void *const *batch, double *loss, dsc_error *err)
+{
+    DSC_TRY(usable(engine, err));
+    if (engine->plan.together > 1)
+        return DSC_FAIL(err, DSC_ERR_STATE, "dsc.micro_batches_together",
+                        "forward takes one micro-batch, and %d run together; call train_batch, or leave the key out",
+                        (int)engine->plan.together);
+    return forward_pass(engine, batch, loss, err);
 }
 
 static dsc_status backward(dsc_engine *engine, dsc_error *err)
@@ -200,7 +256,7 @@ dsc_status dsc_engine_backward(dsc_engine *engine, dsc_error *err)
 
 bool dsc_engine_at_boundary(const dsc_engine *engine)
 {
-    return engine->micro_step + 1 == engine->config.gradient_accumulation_steps;
+    return engine->micro_step + engine->plan.together == engine->config.gradient_accumulation_steps;
 }
 
 void dsc_engine_request(dsc_engine *engine, uint32_t bits)
@@ -218,7 +274,7 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
     const int64_t micro_steps = engine->config.gradient_accumulation_steps, size = engine->place.size;
     const int64_t words = dsc_step_words(&engine->config);
     if (engine->settled < micro_steps)
-        DSC_TRY(settle_losses(engine, err));
+        DSC_TRY(settle_losses(engine, micro_steps - 1, err));
     const uint64_t asked = atomic_exchange_explicit(&engine->requests, 0, memory_order_relaxed);
     double *own = engine->step_word + micro_steps;
     dsc_alloc_stats memory;
@@ -317,7 +373,7 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
     const int64_t start = dsc_clock_ns();
     engine->phase = DSC_PHASE_IDLE;
     if (!dsc_engine_at_boundary(engine)) {
-        engine->micro_step++;
+        engine->micro_step += engine->plan.together;
         if (result != NULL)
             result->step = 0;
         return DSC_OK;
@@ -355,8 +411,9 @@ dsc_status dsc_engine_train_batch(dsc_engine *engine, dsc_step_result *result, d
         return wrong_phase("train_batch", "a step boundary", err);
     if (result == NULL)
         result = &local;
-    for (int64_t m = 0; m < engine->config.gradient_accumulation_steps; m++) {
-        DSC_TRY(dsc_engine_forward(engine, NULL, NULL, err));
+    DSC_TRY(usable(engine, err));
+    for (int64_t m = 0; m < engine->config.gradient_accumulation_steps; m += engine->plan.together) {
+        DSC_TRY(forward_pass(engine, NULL, NULL, err));
         DSC_TRY(dsc_engine_backward(engine, err));
         DSC_TRY(dsc_engine_step(engine, result, err));
     }
@@ -390,7 +447,7 @@ static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, in
     double sum = 0;
     for (int64_t i = 0; i < rounds; i++) {
         DSC_TRY(source->fill(source->user, (i * size + engine->place.rank) * batch, batch, engine->eval_data, err));
-        DSC_TRY(dsc_engine_give_batch(engine, (const void *const *)engine->eval_data, err));
+        DSC_TRY(dsc_engine_give_batch(engine, 0, (const void *const *)engine->eval_data, err));
         DSC_TRY(run_forward(engine, false, err));
         DSC_TRY(dsc_engine_fetch_losses(engine, 0, err));
         DSC_TRY(dsc_stream_sync(engine->compute, err));

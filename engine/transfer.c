@@ -5,17 +5,18 @@
  * its own, so that the host need not wait before the step's end. SPDX-License-Identifier: Apache-2.0 */
 #include "engine/internal.h"
 
-dsc_status dsc_engine_give_batch(dsc_engine *engine, const void *const *host, dsc_error *err)
+dsc_status dsc_engine_give_batch(dsc_engine *engine, int32_t lane, const void *const *host, dsc_error *err)
 {
-    engine->batch = host;
+    engine->batch[lane] = host;
     if (engine->host_visible)
         return DSC_OK;
+    void **device = engine->device_batch + lane * engine->model->batch_count;
     for (int32_t i = 0; i < engine->now->batch_count; i++) {
         const int64_t bytes =
             dsc_plan_batch_tensor_bytes(engine->now, engine->config.train_micro_batch_size_per_gpu, i);
-        DSC_TRY(dsc_copy(engine->compute, engine->device_batch[i], host[i], bytes, err));
+        DSC_TRY(dsc_copy(engine->compute, device[i], host[i], bytes, err));
     }
-    engine->batch = (const void *const *)engine->device_batch;
+    engine->batch[lane] = (const void *const *)device;
     return dsc_event_record(engine->batch_given, engine->compute, err);
 }
 

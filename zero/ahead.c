@@ -18,7 +18,7 @@ bool dsc_ahead_is_used(const dsc_zero *zero)
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         params = params || dsc_in_swap(zero, g, DSC_PLANE_PARAM);
     return params && zero->o.swap.read_ahead && zero->o.overlap && dsc_device_host_visible(zero->o.device) &&
-           zero->o.leaves_per_step > zero->world_size && dsc_ahead_slots(zero) > 0;
+           zero->pass_count > 1 && dsc_ahead_slots(zero) > 0;
 }
 
 static int64_t piece_bytes(const dsc_zero *zero) { return zero->store.tile_elements * zero->param_bytes_each; }
@@ -79,7 +79,7 @@ static bool comes_from_file(const dsc_zero *zero, const dsc_gather *gather)
     return dsc_in_swap(zero, gather->group, DSC_PLANE_PARAM) && !zero->group[gather->group].secondary_kept;
 }
 
-/* Step `at->step` counts on from this micro-step's into the next one's forward pass. */
+/* Step `at->step` counts on from this pass's into the next one's forward steps. */
 static bool is_asked_at(const dsc_zero *zero, const dsc_gather *gather, int32_t step)
 {
     const int32_t issued = gather->issue_step + (gather->issue_step < 0 ? zero->step_count : 0);

@@ -1,9 +1,9 @@
 /* gather.c - stage 3: when each group is gathered, where it lies meanwhile, and who waits for whom.
  *
- * A group's uses in a micro-step are known, so each becomes a lifetime [issue step, last use]; lifetimes get fixed
+ * A group's uses in a pass are known, so each becomes a lifetime [issue step, last use]; lifetimes get fixed
  * places in one arena. A gather is issued some steps before its use (prefetch) on the gather stream. It may overwrite
  * memory of lifetimes that ended before its issue step, so the gather stream first waits for the compute stream. What
- * a micro-step's first steps use is gathered in the last ones of the micro-step before, if no update comes between.
+ * a pass's first steps use is gathered in the last ones of the pass before, if no update comes between.
  * With W = 1, and below stage 3, parameters are whole and nothing is gathered; parameters that are away from the device
  * are fetched also by one rank, and those that travel packed (pack.c) packed and unpacked. A rank's slice of what is
  * away comes to its place in the window on the fetch stream, while the gather before it is under way.
@@ -78,7 +78,7 @@ static void add_up_steps(dsc_zero *zero)
 }
 
 /* How many steps before its use a group's gather starts: as many as what is then under way or waiting stays within
- * prefetch_elements; after the use before. Steps of the micro-step before are its backward pass's. */
+ * prefetch_elements; after the use before. Steps of the pass before are its backward's. */
 static int32_t steps_ahead(const dsc_zero *zero, int32_t g, int32_t step, int32_t last_use)
 {
     const int64_t near = dsc_min_i64(zero->prefetch_steps, step - last_use - 1);
@@ -255,13 +255,13 @@ static bool fits(dsc_zero *zero, int64_t window_bytes)
     return plan_windows(zero) <= window_bytes && most_live(zero) <= zero->o.live_elements;
 }
 
-/* From how many of the micro-step before's last steps on gathers start, as far as they find room in the arena as it is.
+/* From how many of the pass before's last steps on gathers start, as far as they find room in the arena as it is.
  */
 static void choose_early(dsc_zero *zero, int64_t window_bytes)
 {
     const int64_t backward_steps = zero->o.model->module_count - 1;
     zero->early_steps = (int32_t)dsc_min_i64(zero->prefetch_steps, backward_steps);
-    if (zero->o.leaves_per_step == zero->world_size)
+    if (zero->pass_count == 1)
         zero->early_steps = 0;
     while (zero->early_steps > 0 && !fits(zero, window_bytes))
         zero->early_steps--;
@@ -292,6 +292,7 @@ dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err
     dsc_alloc *alloc = zero->o.alloc;
     const int32_t uses = layout->module_first_use[layout->module_count];
     *window_bytes = 0;
+    find_users(zero);
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof(int32_t), &zero->gather_of_use, err));
     for (int32_t u = 0; u < 2 * uses; u++)
         zero->gather_of_use[u] = -1;
@@ -303,7 +304,6 @@ dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err
                              &zero->live_elements, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather, &zero->gather, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather_window, &zero->gather_window, err));
-    find_users(zero);
     zero->keep_steps = 2;
     *window_bytes = dsc_max_i64(choose_depth(zero), given_bytes(zero));
     choose_early(zero, *window_bytes);
@@ -392,7 +392,7 @@ static dsc_status open_windows(dsc_zero *zero, int32_t step, dsc_error *err)
     return step == 0 ? dsc_zero_order(zero->pass_mark, zero->gather_stream, zero->fetch_stream, err) : DSC_OK;
 }
 
-/* Those of the next micro-step's first steps start in this one, or at its step 0 if nothing or an update was before it.
+/* Those of the next pass's first steps start in this one, or at its step 0 if nothing or an update was before it.
  */
 static bool is_issued_at(const dsc_zero *zero, const dsc_gather *gather, int32_t step)
 {

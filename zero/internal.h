@@ -27,6 +27,8 @@ typedef struct dsc_group_state {
     dsc_event *sums_gone;              /* this step's are there */
     float *own_error, *sum_error; /* signs.c: of the whole group, and of this rank's slice */
     float *walked, *shared;       /* onebit.c: likewise of the whole group */
+    int32_t newest_leaf;          /* leaves.c's own, while it lists them */
+    int64_t sum_at;               /* elements among near_sums */
     float *last_sum;                   /* where a step's sum, not in its file, is until it is updated; or NULL */
     int64_t swap_at[DSC_PLANE_COUNT];  /* bytes in the plane's swap space, -1: in memory */
     bool secondary_kept;               /* this rank's part of the neighbours' is what the parameters are */
@@ -42,16 +44,22 @@ typedef struct dsc_group_state {
 /* One lifetime of a gathered group in the window arena (stage 3, W > 1). */
 typedef struct dsc_gather {
     int32_t group;
-    int32_t issue_step, last_step; /* a negative one is of the micro-step before */
+    int32_t issue_step, last_step; /* a negative one is of the pass before */
     bool asked; /* this rank's slice comes from the update, as far as that had not made it before */
     dsc_event *fetched, *done; /* this rank's slice is in the window; all of them are */
 } dsc_gather;
 
-/* One gradient leaf: a module's own group or a group it shares, produced at `step`. */
+/* One gradient leaf of a pass: a use of a group, the module's own or one it shares, by one of the micro-batches that
+ * run together. They are listed in the order in which they are reduced. */
 typedef struct dsc_leaf {
-    int32_t step, module, group;
+    int32_t module, group, use;
+    int32_t lane;  /* which of the micro-batches */
+    int32_t visit; /* it is reduced with this module's leaves of that micro-batch */
     bool shared;
-    bool first_of_group, last_of_group; /* of the leaves that a micro-step adds to the group's sum */
+    bool first_use, last_use; /* of the leaves that a micro-step adds to the group's sum */
+    int32_t before;           /* the group's leaf that is reduced before it in a pass, -1: none */
+    bool finds_sum,
+        leaves_sum;      /* of a sum away from the device: it is near it still, or stays there for the next one */
     bool holds_sum;      /* the step's last one's place is the sum's from then on: no other leaf comes there before */
     int64_t offset;      /* bytes in the leaf arena */
     int64_t error_at;    /* elements before its own among the errors */
@@ -164,14 +172,18 @@ struct dsc_zero {
     int32_t gather_count;
     int64_t *step_elements, *live_elements; /* [step_count] that a step reads from windows, and that they hold in it */
     int32_t prefetch_steps; /* a gather is issued at most so many steps ahead */
-    int32_t early_steps;    /* of them in the micro-step before */
+    int32_t early_steps;    /* of them in the pass before */
     int32_t keep_steps;     /* a group that is used again at most so many steps later stays */
-    int64_t micro_step;     /* whose reductions came last */
+    int64_t pass_count;     /* of an optimizer step */
+    int64_t pass;           /* whose reductions came last */
     bool more_follow;       /* and it is not the last one before an update */
-    bool early_begun;       /* gathers of the next micro-step are issued */
+    bool early_begun;       /* gathers of the next pass are issued */
     int32_t *gather_of_use; /* [2 * use_count]: forward uses, then backward uses -> gather index, -1: none needed */
     dsc_leaf *leaf;
     int32_t leaf_count;
+    int32_t *leaf_of_use; /* [use_count * together], -1: frozen */
+    int32_t *visit_first; /* [module_count * together + 1] the first leaf that is reduced with a module's, backwards */
+    float *near_sums;     /* those away from the device, of one module, while its leaves are added */
     int32_t level_count; /* 0: plain fold */
     int64_t apart_elements;
     float **apart; /* [W] chunks that leaves are kept apart in */
@@ -223,8 +235,29 @@ static inline const float *dsc_zero_known_sums(const dsc_zero *zero, int32_t g, 
     return zero->sums_are_own ? zero->group[g].grad : dsc_zero_own_sum(zero, g);
 }
 
+/* leaves.c. After gathers and the store are planned; sum_bytes: what sums need beside their own places. */
+dsc_status dsc_leaves_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *err);
+dsc_status dsc_leaves_open(dsc_zero *zero, dsc_error *err);
+void dsc_leaves_close(dsc_zero *zero);
+/* Those from *first to before *end are reduced when this module has made its own of that micro-batch. */
+void dsc_leaves_of_visit(const dsc_zero *zero, int32_t module, int32_t lane, int32_t *first, int32_t *end);
+/* Elements of each rank's slice that are reduced when a mark is passed. */
+int64_t dsc_leaf_mark_end(const dsc_zero *zero, const dsc_leaf *leaf, int32_t mark);
+/* Whether what it is added to comes from where the sum lies away from the device, and goes there. */
+bool dsc_leaf_reads_sum(const dsc_leaf *leaf, int64_t pass);
+bool dsc_leaf_writes_sum(const dsc_zero *zero, const dsc_leaf *leaf, int64_t pass);
+/* Of its group's leaves of a pass. */
+static inline bool dsc_leaf_is_first(const dsc_leaf *leaf) { return leaf->first_use && leaf->lane == 0; }
+static inline bool dsc_leaf_is_last(const dsc_zero *zero, const dsc_leaf *leaf)
+{
+    return leaf->last_use && leaf->lane == zero->o.together - 1;
+}
+static inline float *dsc_leaf_base(const dsc_zero *zero, const dsc_leaf *leaf)
+{
+    return (float *)(void *)((char *)zero->leaf_buf.ptr + leaf->offset);
+}
+
 /* reduce.c */
-dsc_status dsc_reduce_plan(dsc_zero *zero, int64_t *leaf_bytes, int64_t *counter_bytes, dsc_error *err);
 dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err);
 void dsc_reduce_close(dsc_zero *zero);
 dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err); /* the compute stream has all sums after it */

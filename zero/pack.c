@@ -55,8 +55,10 @@ int64_t dsc_pack_error_bytes(dsc_zero *zero)
 {
     int64_t elements = 0;
     for (int32_t i = 0; i < zero->leaf_count && zero->o.leaf_errors; i++) {
-        zero->leaf[i].error_at = elements;
-        elements += zero->o.layout->group[zero->leaf[i].group].padded;
+        dsc_leaf *leaf = &zero->leaf[i];
+        const dsc_leaf *first = &zero->leaf[zero->leaf_of_use[leaf->use * zero->o.together]];
+        leaf->error_at = leaf->lane == 0 ? elements : first->error_at;
+        elements += leaf->lane == 0 ? zero->o.layout->group[leaf->group].padded : 0;
     }
     return elements * (int64_t)sizeof(float);
 }

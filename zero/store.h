@@ -125,7 +125,7 @@ bool dsc_store_ask(dsc_zero *zero, int32_t group, char *to);
 DSC_MUST_USE dsc_status dsc_store_fetch(dsc_zero *zero, int32_t group, char *to, bool asked, dsc_error *err);
 
 /* On the reduce stream: where the sum of elements [first, first + count) of this rank's slice lies. Sums that are not
- * on the device come at most a tile at a time, and are not read with `overwrite`. `leaf` (-1: none) of a micro-step:
+ * on the device come at most a tile at a time, and are not read with `overwrite`. `leaf` (-1: none) of a pass:
  * what is added, behind which the reductions' order is known, and sums are read ahead. */
 typedef struct dsc_sum {
     int32_t group, slot, stage;
@@ -135,11 +135,13 @@ typedef struct dsc_sum {
 } dsc_sum;
 typedef struct dsc_sum_place {
     int32_t leaf;
-    int64_t micro_step, first;
+    int64_t pass, first;
 } dsc_sum_place;
 DSC_MUST_USE dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t group, const dsc_sum_place *place, bool overwrite,
                                            dsc_sum *sum, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, dsc_error *err);
+/* Instead of it: it was only read. */
+DSC_MUST_USE dsc_status dsc_store_sum_leave(dsc_zero *zero, const dsc_sum *sum, dsc_error *err);
 /* Behind the last tile of a leaf: as dsc_store_rest, of sums. */
 DSC_MUST_USE dsc_status dsc_store_sum_rest(dsc_zero *zero, const dsc_sum_place *place, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_store_sum_drain(dsc_zero *zero, dsc_error *err);

@@ -3,21 +3,29 @@
 #include "base/clock.h"
 #include "zero/internal.h"
 
+/* Whether a tile of it passes through the ring. */
+static bool takes_tiles(const dsc_zero *zero, const dsc_leaf *leaf, int64_t pass)
+{
+    return dsc_in_swap(zero, leaf->group, DSC_PLANE_GRAD) &&
+           (dsc_leaf_reads_sum(leaf, pass) || dsc_leaf_writes_sum(zero, leaf, pass) ||
+            !(leaf->finds_sum || leaf->leaves_sum));
+}
+
 /* The sums that the reductions come to behind a place, which files hold and which are read first. */
 static bool next_sum(const dsc_zero *zero, dsc_sum_place *place)
 {
     place->first += zero->store.tile_elements;
     while (place->first >= zero->o.layout->group[zero->leaf[place->leaf].group].slice ||
-           !dsc_in_swap(zero, zero->leaf[place->leaf].group, DSC_PLANE_GRAD)) {
+           !takes_tiles(zero, &zero->leaf[place->leaf], place->pass)) {
         place->first = 0;
         if (++place->leaf == zero->leaf_count) {
             place->leaf = 0;
-            place->micro_step++;
+            place->pass++;
         }
-        if (place->micro_step * zero->world_size >= zero->o.leaves_per_step)
+        if (place->pass >= zero->pass_count)
             return false;
     }
-    return place->micro_step > 0 || !zero->leaf[place->leaf].first_of_group;
+    return dsc_leaf_reads_sum(&zero->leaf[place->leaf], place->pass);
 }
 
 static dsc_status sums_ahead(dsc_zero *zero, dsc_sum_place place, bool wait, dsc_error *err)
@@ -136,6 +144,11 @@ dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, dsc_error *err
                              .slot = sum->slot,
                              .piece = dsc_store_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first, sum->count) };
     return dsc_host_call(zero->out_stream, give_now, &call, (int64_t)sizeof call, err);
+}
+
+dsc_status dsc_store_sum_leave(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
+{
+    return dsc_sum_tier_passes(zero, sum->group) ? dsc_sum_tier_leave(zero, sum, err) : DSC_OK;
 }
 
 dsc_status dsc_store_sum_drain(dsc_zero *zero, dsc_error *err)

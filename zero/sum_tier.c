@@ -125,6 +125,11 @@ dsc_status dsc_sum_tier_take(dsc_zero *zero, dsc_sum *sum, bool overwrite, dsc_e
     return dsc_stream_wait(zero->reduce_stream, slot->here, err);
 }
 
+dsc_status dsc_sum_tier_leave(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
+{
+    return dsc_event_record(zero->store.sums.slot[sum->stage].gone, zero->reduce_stream, err);
+}
+
 dsc_status dsc_sum_tier_give(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
     const dsc_sum_slot *slot = &zero->store.sums.slot[sum->stage];

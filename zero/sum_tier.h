@@ -37,6 +37,8 @@ void dsc_sum_tier_close(dsc_zero *zero);
 /* sum->kept is where the tile lies in host memory. The reduce stream has it at sum->acc; not its old value with
  * `overwrite`. */
 DSC_MUST_USE dsc_status dsc_sum_tier_take(dsc_zero *zero, struct dsc_sum *sum, bool overwrite, dsc_error *err);
+/* The reduce stream has read it. */
+DSC_MUST_USE dsc_status dsc_sum_tier_leave(dsc_zero *zero, const struct dsc_sum *sum, dsc_error *err);
 /* What the reduce stream has made of it starts for sum->kept. */
 DSC_MUST_USE dsc_status dsc_sum_tier_give(dsc_zero *zero, const struct dsc_sum *sum, dsc_error *err);
 

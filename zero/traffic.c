@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
-/* How often a micro-step brings the group to a window, or adds a leaf to its sum. */
+/* How often a pass brings the group to a window, or adds a leaf to its sum. */
 static int64_t windows_of(const dsc_zero *zero, int32_t g)
 {
     int64_t count = 0;
@@ -19,12 +19,19 @@ static int64_t leaves_of(const dsc_zero *zero, int32_t g)
     return count;
 }
 
-static bool holds_sum(const dsc_zero *zero, int32_t g)
+/* How often a step reads the group's sum from where it is away from the device, and brings it there. */
+static void sums_of(const dsc_zero *zero, int32_t g, int64_t *reads, int64_t *writes, bool *held)
 {
-    for (int32_t i = 0; i < zero->leaf_count; i++)
-        if (zero->leaf[i].group == g && zero->leaf[i].holds_sum)
-            return true;
-    return false;
+    *reads = *writes = 0;
+    *held = false; /* the last one goes nowhere */
+    for (int32_t i = 0; i < zero->leaf_count; i++) {
+        const dsc_leaf *leaf = &zero->leaf[i];
+        if (leaf->group != g)
+            continue;
+        *reads += leaf->finds_sum ? 0 : zero->pass_count - dsc_leaf_is_first(leaf);
+        *writes += leaf->leaves_sum ? 0 : zero->pass_count - leaf->holds_sum;
+        *held = *held || leaf->holds_sum;
+    }
 }
 
 /* Of a rank's slice as it travels. */
@@ -48,13 +55,13 @@ static void add_windows(const dsc_zero *zero, int32_t g, int64_t windows, dsc_ze
     out->neighbour_bytes += bytes;
 }
 
-static void add_wire(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_zero_traffic *out)
+static void add_wire(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_traffic *out)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
     const int64_t others = group->padded - group->slice, each = zero->param_bytes_each;
     const int64_t ranks = zero->world_size - 1;
-    out->wire_bytes += micro_steps * leaves_of(zero, g) * ranks *
-                       wire_bytes(zero->o.quant_leaves, group->slice, zero->o.wire_dtype);
+    out->wire_bytes +=
+        passes * leaves_of(zero, g) * ranks * wire_bytes(zero->o.quant_leaves, group->slice, zero->o.wire_dtype);
     if (group->trainable && zero->o.replica_count > 1) { /* to the part's owner among them, and back */
         const int64_t copies = zero->o.replica_count, bytes = (copies - 1) * (group->slice / copies) * 2 * 4;
         out->wire_bytes += bytes;
@@ -65,7 +72,7 @@ static void add_wire(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_z
     else if (zero->group[g].param_whole)
         out->wire_bytes += group->trainable ? others * each : 0;
     else
-        add_windows(zero, g, micro_steps * windows_of(zero, g), out);
+        add_windows(zero, g, passes * windows_of(zero, g), out);
 }
 
 /* How often an update reads what it works on: each of a recipe's needs is met by a pass before. */
@@ -77,36 +84,37 @@ static int64_t update_passes(const dsc_zero *zero, int32_t g)
     return passes;
 }
 
-static void add_files(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_zero_traffic *out)
+static void add_files(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_traffic *out)
 {
     const bool trainable = zero->o.layout->group[g].trainable, fp32 = zero->o.compute_dtype == DSC_F32;
     const int64_t slice = zero->o.layout->group[g].slice, sum_bytes = dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
-    const int64_t passes = update_passes(zero, g);
+    const int64_t rounds = update_passes(zero, g);
     if (dsc_in_swap(zero, g, DSC_PLANE_PARAM)) {
         const int64_t bytes = slice * zero->param_bytes_each, windows = windows_of(zero, g);
         const bool handed = trainable && windows > 0 && dsc_store_updates_behind(zero); /* to the step's first one */
-        out->pass_read_bytes += (micro_steps * windows - handed) * bytes;
-        out->update_read_bytes += trainable && fp32 ? passes * bytes : 0;
+        out->pass_read_bytes += (passes * windows - handed) * bytes;
+        out->update_read_bytes += trainable && fp32 ? rounds * bytes : 0;
         out->update_written_bytes += trainable ? bytes : 0;
     }
-    if (dsc_in_swap(zero, g, DSC_PLANE_GRAD)) { /* the first leaf is added to nothing */
-        const int64_t leaves = micro_steps * leaves_of(zero, g);
-        const bool held = holds_sum(zero, g); /* the last one's goes to no file */
-        out->pass_read_bytes += (leaves - 1) * slice * sum_bytes;
-        out->pass_written_bytes += (leaves - held) * slice * sum_bytes;
-        out->update_read_bytes += held ? 0 : passes * slice * sum_bytes;
+    if (dsc_in_swap(zero, g, DSC_PLANE_GRAD)) {
+        int64_t reads, writes;
+        bool held;
+        sums_of(zero, g, &reads, &writes, &held);
+        out->pass_read_bytes += reads * slice * sum_bytes;
+        out->pass_written_bytes += writes * slice * sum_bytes;
+        out->update_read_bytes += held ? 0 : rounds * slice * sum_bytes;
     }
     for (int p = DSC_PLANE_MASTER; p <= DSC_PLANE_MOMENT3; p++)
         if (dsc_in_swap(zero, g, (dsc_plane)p)) {
             const int64_t bytes = slice * dsc_plane_bytes_each(zero, (dsc_plane)p);
-            out->update_read_bytes += passes * bytes;
+            out->update_read_bytes += rounds * bytes;
             out->update_written_bytes += bytes;
         }
 }
 
 /* Between a GPU and its host: sums come and go with each leaf, parameters with each window, and what is left on the
  * device passes when the other side updates it. */
-static void add_link(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_zero_traffic *out)
+static void add_link(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_traffic *out)
 {
     const bool trainable = zero->o.layout->group[g].trainable, fp32 = zero->o.compute_dtype == DSC_F32;
     const bool by_host = dsc_host_tier_updates(zero, g), away = dsc_zero_param_is_away(zero, g);
@@ -115,11 +123,13 @@ static void add_link(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_z
     if (dsc_device_host_visible(zero->o.device))
         return;
     if (away)
-        out->to_device_bytes += micro_steps * windows_of(zero, g) * param_bytes;
+        out->to_device_bytes += passes * windows_of(zero, g) * param_bytes;
     if (dsc_sum_tier_away(zero, g)) {
-        const int64_t leaves = micro_steps * leaves_of(zero, g);
-        out->to_device_bytes += (leaves - 1) * slice * sum_bytes;
-        out->to_host_bytes += leaves * slice * sum_bytes;
+        int64_t reads, writes;
+        bool held;
+        sums_of(zero, g, &reads, &writes, &held);
+        out->to_device_bytes += reads * slice * sum_bytes;
+        out->to_host_bytes += writes * slice * sum_bytes;
     }
     if (dsc_host_tier_brings(zero, g, DSC_PLANE_GRAD))
         out->to_host_bytes += update_passes(zero, g) * slice * 4;
@@ -131,13 +141,12 @@ static void add_link(const dsc_zero *zero, int32_t g, int64_t micro_steps, dsc_z
 
 void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out)
 {
-    const int64_t micro_steps = zero->o.leaves_per_step / zero->world_size;
     *out = (dsc_zero_traffic){ .signs_bytes = dsc_signs_wire_bytes(zero) };
     out->wire_bytes = zero->matrices.wire_bytes + dsc_norms_wire_bytes(zero) + dsc_factors_wire_bytes(zero);
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
-        add_wire(zero, g, micro_steps, out);
-        add_files(zero, g, micro_steps, out);
-        add_link(zero, g, micro_steps, out);
+        add_wire(zero, g, zero->pass_count, out);
+        add_files(zero, g, zero->pass_count, out);
+        add_link(zero, g, zero->pass_count, out);
         out->updated_elements += zero->o.layout->group[g].trainable ? zero->group[g].own_count : 0;
     }
 }

@@ -50,20 +50,19 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     dsc_alloc *alloc = zero->o.alloc;
     DSC_TRY(
         dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->o.layout->group_count, sizeof *zero->group, &zero->group, err));
-    int64_t window_bytes, leaf_bytes, counter_bytes;
+    int64_t window_bytes, sum_bytes;
     dsc_store_choose(zero);
     DSC_TRY(dsc_gather_plan(zero, &window_bytes, err));
     dsc_store_plan(zero);
     plan_states(zero);
-    DSC_TRY(dsc_reduce_plan(zero, &leaf_bytes, &counter_bytes, err));
+    DSC_TRY(dsc_leaves_plan(zero, &sum_bytes, err));
     int64_t pack_bytes, pack_leaf_bytes;
     dsc_pack_plan(zero, &pack_bytes, &pack_leaf_bytes);
     zero->window_bytes = window_bytes;
     zero->plan.bytes[DSC_TAG_GATHER][DSC_TIER_DEVICE] +=
         window_bytes + pack_bytes + dsc_secondary_plan(zero) + zero->resident_bytes - zero->resident_slice_bytes;
-    zero->leaf_bytes = leaf_bytes;
-    zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += leaf_bytes + pack_leaf_bytes + dsc_pack_error_bytes(zero);
-    zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += counter_bytes;
+    zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += zero->leaf_bytes + pack_leaf_bytes + dsc_pack_error_bytes(zero);
+    zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += sum_bytes;
     dsc_norms_plan(zero);
     DSC_TRY(dsc_factors_plan(zero, err));
     dsc_coeffs_plan(zero);
@@ -92,6 +91,8 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     DSC_ASSERT(!signs || (!options->world_size_reproducible && options->moment_dtype == DSC_F32));
     DSC_ASSERT(!signs || options->quant_leaves == DSC_QUANT_NONE);
     DSC_ASSERT(options->recipe >= 0 && options->recipe < DSC_RECIPE_COUNT);
+    DSC_ASSERT(options->together >= 1 &&
+               options->leaves_per_step % (options->layout->world_size * (int64_t)options->together) == 0);
     dsc_zero *zero = NULL;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *zero, &zero, err));
     zero->o = *options;
@@ -103,6 +104,7 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     zero->o.overlap = (options->overlap && (others || away)) ||
                       (files && dsc_device_host_visible(options->device));
     zero->step_count = 2 * options->model->module_count - 1;
+    zero->pass_count = options->leaves_per_step / zero->world_size / options->together;
     zero->param_bytes_each = (int64_t)dsc_dtype_bytes(options->compute_dtype);
     const dsc_status status = plan_all(zero, err);
     if (status != DSC_OK)

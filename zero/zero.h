@@ -1,6 +1,6 @@
 /* zero.h - who keeps which slice and how slices move: the model states of one rank at stage 0, 1, 2 or 3.
  *
- * The order of a micro-step is known before the run, so everything is planned: where a gathered group lies (stage 3),
+ * The order of a pass is known before the run, so everything is planned: where a gathered group lies (stage 3),
  * where a leaf gradient lies, when a gather may start and when memory may be written again. Steps of the order, for M
  * modules: forward of module m is step m (the last, the loss module, also makes its gradients there); backward of
  * module m < M - 1 is step 2M - 2 - m. A forward-only pass uses steps 0..M-1.
@@ -80,6 +80,7 @@ typedef struct dsc_zero_options {
     int64_t reuse_elements;           /* a group stays for its next use if those used between are at most this long */
     int64_t live_elements;            /* all windows that are open at a time, or more if a module alone needs more */
     int64_t leaves_per_step;          /* GAS * W, of one copy of the states */
+    int32_t together;                 /* micro-batches that pass through the modules together; a divisor of GAS */
     const bool *backward_reads_params; /* [module_count] false: no gather for this module's backward step */
     bool world_size_reproducible;     /* sum leaves in one binary counter: bits do not depend on W */
     dsc_zero_swap swap;
@@ -125,16 +126,16 @@ void dsc_zero_begin(dsc_zero *zero, int64_t update);
 /* This update's sums are of this rank's own leaves: ranks will exchange signs, now or later. */
 bool dsc_zero_sums_are_own(const dsc_zero *zero);
 
-/* ---- inside a micro-step, called in the order of steps, work goes to the compute stream ---- */
+/* ---- inside a pass, called in the order of steps, work goes to the compute stream ---- */
 
 /* Starts the gathers that belong before step `step`, waits for those of `module` and points param[i] at its whole
  * parameters in the compute dtype (NULL when this backward reads none), valid until the next step's acquire. */
 DSC_MUST_USE dsc_status dsc_zero_acquire(dsc_zero *zero, int32_t step, int32_t module, const void **param,
                                          dsc_error *err);
 /* Points grad[i] at where this use's fp32 gradient of parameter i goes (NULL: frozen). All of it is to be overwritten.
- */
-DSC_MUST_USE dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t module, float **grad, dsc_error *err);
-/* Sends the leaf to its owners and adds it there; micro_step counts from 0 inside the optimizer step. */
+ * micro_step counts from 0 inside the optimizer step. */
+DSC_MUST_USE dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t module, int64_t micro_step, float **grad, dsc_error *err);
+/* Sends the leaf to its owners and adds it there. Before the next module come all micro-batches of a pass, in order. */
 DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, dsc_error *err);
 
 /* ---- at the boundary ---- */

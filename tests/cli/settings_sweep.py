@@ -56,7 +56,7 @@ def optimizer(draw):
 def computed(draw, models, text, cuda):
     """Ranks, and the config as far as numbers depend on it."""
     family = draw.choice(["gpt2", "llama"])
-    config = {"train_micro_batch_size_per_gpu": draw.choice([1, 2]), "gradient_accumulation_steps": draw.choice([1, 1, 2, 3]),
+    config = {"train_micro_batch_size_per_gpu": draw.choice([1, 2]), "gradient_accumulation_steps": draw.choice([1, 1, 2, 3, 4, 6]),
               "optimizer": optimizer(draw), "zero_optimization": {}}
     own = config["dsc"] = {"model": models[family], "data": text, "seq_length": draw.choice([16, 24, 33]),
                            "steps": draw.choice([3, 4]), "seed": draw.randrange(1000)}
@@ -131,6 +131,7 @@ def done(draw, config, ranks, folder, cuda):
         if ranks in (2, 4):
             with_chance(draw, 0.2, zero, "zero_hpz_partition_size", [ranks])
     with_chance(draw, 0.5, own, "recompute", ["none", "selective", "full"])
+    with_chance(draw, 0.5, own, "micro_batches_together", [2, 3, 4, 256])
     with_chance(draw, 0.5, own, "aio", ["io_uring", "libaio", "threads"])
     if draw.random() < 0.5:
         config["aio"] = {"block_size": draw.choice([1, 10000, 65536]), "queue_depth": draw.choice([1, 2, 64]),

@@ -1,0 +1,191 @@
+/* test_together.c - micro-batches that pass a module before any comes to the next one: the bits of those that come one
+ * after the other, in every place and on any number of ranks; less that is moved; forward alone is refused.
+ *
+ * The toy model's projection is tied to its loss module, so that leaves of the latter wait for those of the former.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/internal.h"
+#include "tests/support/run_world.h"
+#include "tests/support/toy_model.h"
+
+#define STEPS 3
+#define GAS 6
+
+static char folder[512];
+static dsc_model *toy;
+
+typedef struct variant {
+    int32_t world, stage, accumulation, together;
+    const char *zero; /* members of zero_optimization, each preceded by a comma; %s is a folder */
+    const char *own;  /* of "dsc", likewise */
+    const char *more; /* members before all others, each followed by a comma */
+} variant;
+
+static void run_variant(const variant *v, run_result *out)
+{
+    char config[4096], zero[2048];
+    snprintf(zero, sizeof zero, v->zero, folder, folder);
+    snprintf(config, sizeof config,
+             "{%s\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d,"
+             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
+             " \"gradient_clipping\": 0.5, \"zero_optimization\": {\"stage\": %d, \"sub_group_size\": 2048,"
+             " \"stage3_param_persistence_threshold\": 0%s},"
+             " \"dsc\": {\"threads\": 1, \"micro_batches_together\": %d%s}}",
+             v->more, (int)v->accumulation, (int)v->stage, zero, (int)v->together, v->own);
+    const run_options options = { .world = v->world,
+                                  .steps = STEPS,
+                                  .model = toy,
+                                  .config = config,
+                                  .data = toy_data(toy, 1 << 20),
+                                  .fault_rank = -1 };
+    run_world(&options, out);
+}
+
+/* What is planned is what is taken, and what is sent. */
+static void expect_planned(const run_result *r)
+{
+    assert_true(r->tracked_peak <= r->planned + r->planned / 100);
+    assert_true(r->tracked_peak >= r->planned - r->planned / 100 - 16384);
+    assert_true(r->wire_bytes >= r->wire_planned && r->wire_bytes <= r->wire_planned + 4096);
+}
+
+static void expect_same(const run_result *a, const run_result *b, const variant *v)
+{
+    const bool same = b->status == DSC_OK && memcmp(a->loss, b->loss, STEPS * sizeof(double)) == 0 &&
+                      memcmp(a->norm, b->norm, STEPS * sizeof(double)) == 0 && strcmp(a->hash, b->hash) == 0;
+    if (!same)
+        print_error("stage %d, %d ranks, %d together%s%s: %s: %s\n", (int)v->stage, (int)v->world, (int)v->together,
+                    v->zero, v->own, b->error.where, b->error.message);
+    assert_true(same);
+    expect_planned(b);
+}
+
+#define OPTIMIZER_NVME ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}"
+#define PARAM_NVME ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}"
+static const struct {
+    int32_t stage;
+    const char *zero;
+} places[] = {
+    { 0, "" },
+    { 1, "" },
+    { 2, ", \"overlap_comm\": true" },
+    { 3, "" },
+    { 3, ", \"overlap_comm\": true" },
+    { 1, OPTIMIZER_NVME },
+    { 3, PARAM_NVME },
+    { 3, OPTIMIZER_NVME PARAM_NVME },
+};
+
+/* `v` in every place with 2, 3 and all of the step's together, beside one after the other at its stage. */
+static void expect_same_together(variant v)
+{
+    static const int32_t counts[] = { 2, 3, 256 };
+    run_result first, other;
+    v.accumulation = GAS;
+    v.together = 1;
+    v.zero = "";
+    run_variant(&v, &first);
+    assert_int_equal(first.status, DSC_OK);
+    assert_true(first.loss[STEPS - 1] != first.loss[0]);
+    for (size_t p = 0; p < DSC_COUNT(places); p++)
+        for (size_t i = 0; i < DSC_COUNT(counts); i++) {
+            v.stage = places[p].stage;
+            v.zero = places[p].zero;
+            v.together = counts[i];
+            run_variant(&v, &other);
+            expect_same(&first, &other, &v);
+        }
+}
+
+static void any_number_together_gives_the_same_bits(void **state)
+{
+    static const char *const precisions[] = { "", "\"bf16\": {\"enabled\": true},",
+                                              "\"fp16\": {\"enabled\": true, \"initial_scale_power\": 8}," };
+    for (int32_t world = 1; world <= 3; world++)
+        for (size_t i = 0; i < DSC_COUNT(precisions); i++)
+            expect_same_together((variant) { .world = world, .own = "", .more = precisions[i] });
+}
+
+/* Each of them has more than one sum, or something that waits from forward to backward. */
+static void with_whatever_waits_between(void **state)
+{
+    static const char *const own[] = { ", \"recompute\": \"full\"", ", \"reproducible\": \"world_size\"",
+                                       ", \"gradients\": \"bf16\"", ", \"gradient_compression\": \"int8\"" };
+    for (size_t i = 0; i < DSC_COUNT(own); i++)
+        expect_same_together((variant) { .world = 2, .own = own[i], .more = "\"bf16\": {\"enabled\": true}," });
+}
+
+/* Parameters come once in a pass over the modules, and a sum need not leave memory between micro-batches that run
+ * together: with all of them the files of a step without accumulation. */
+static void less_is_moved(void **state)
+{
+    variant v = {
+        .world = 1, .stage = 3, .zero = OPTIMIZER_NVME PARAM_NVME, .own = "", .more = "\"bf16\": {\"enabled\": true},"
+    };
+    run_result one, apart, pairs, all, once;
+    v.accumulation = v.together = 1;
+    run_variant(&v, &one);
+    v.accumulation = GAS;
+    run_variant(&v, &apart);
+    v.together = 2;
+    run_variant(&v, &pairs);
+    v.together = GAS;
+    run_variant(&v, &all);
+    assert_int_equal(all.pass_reads_planned, one.pass_reads_planned);
+    assert_in_range(pairs.pass_reads_planned, all.pass_reads_planned + 1, apart.pass_reads_planned / 2 - 1);
+
+    v = (variant) { .world = 2, .stage = 3, .accumulation = GAS, .together = 1, .zero = "", .own = "", .more = "" };
+    run_variant(&v, &apart);
+    v.together = GAS;
+    run_variant(&v, &all);
+    v.accumulation = v.together = 1;
+    run_variant(&v, &once);
+    const int64_t leaves = once.wire_planned - (apart.wire_planned - all.wire_planned) / (GAS - 1);
+    assert_true(apart.wire_planned > all.wire_planned);
+    assert_int_equal(all.wire_planned, once.wire_planned + (GAS - 1) * leaves); /* and the windows once */
+}
+
+/* Who calls forward for each micro-batch decides the order, and is told so. */
+static void forward_takes_one_micro_batch(void **state)
+{
+    dsc_engine *engine = NULL;
+    dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
+    dsc_error err = DSC_ERROR_INIT;
+    options.config_text = "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": 4,"
+                          " \"optimizer\": {\"type\": \"SGD\"}, \"dsc\": {\"micro_batches_together\": 3}}";
+    options.model = toy;
+    options.data = toy_data(toy, 1 << 20);
+    assert_int_equal(dsc_engine_open(&engine, &options, &err), DSC_OK);
+    assert_int_equal(dsc_engine_forward(engine, NULL, NULL, &err), DSC_ERR_STATE);
+    assert_string_equal(err.where, "dsc.micro_batches_together");
+    assert_non_null(strstr(err.message, "and 2 run together; call train_batch")); /* of 4 at most 3 */
+    assert_int_equal(dsc_engine_train_batch(engine, NULL, &err), DSC_OK);         /* nothing has begun */
+    dsc_engine_close(&engine);
+}
+
+int main(void)
+{
+    snprintf(folder, sizeof folder, "%s/dsc-together-XXXXXX", getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp");
+    if (mkdtemp(folder) == NULL)
+        return 1;
+    toy = toy_model_open(5, 61, 3, true);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_number_together_gives_the_same_bits),
+        cmocka_unit_test(with_whatever_waits_between),
+        cmocka_unit_test(less_is_moved),
+        cmocka_unit_test(forward_takes_one_micro_batch),
+    };
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    toy_model_close(toy);
+    return rmdir(folder) != 0 ? 1 : failed;
+}

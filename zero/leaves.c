@@ -1,0 +1,307 @@
+/* leaves.c - the leaves of a pass: in which order they are reduced, where each lies until then, and where sums that are
+ * kept away from the device are meanwhile.
+ *
+ * A leaf is produced at a step and reduced on the reduce stream while the next one is made, so its place in the leaf
+ * arena is taken for the time of two leaves of its module (of one without overlap). Reductions may fall behind by more,
+ * above all where sums are in files: so places are given again as late as the arena allows, and one that is reduced in
+ * parts is written again as soon as the parts in that place are.
+ *
+ * Owners add leaves micro-step after micro-step, and uses of a tied parameter in backward order. Where several
+ * micro-batches run together, a module makes their leaves one after the other. Of a group that more than one module
+ * uses, that is not the order of sums: leaves of its earlier users wait in their places, those of the first micro-batch
+ * excepted, until the last user has made that micro-batch's. SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+#define APART_ELEMENTS (1 << 18) /* per rank: 1 MiB of fp32 leaves kept apart at a time */
+#define REST_LEAVES_MAX 8        /* reductions that are later than that do not catch up any more */
+
+/* ---- the order ---- */
+
+static int32_t step_of(const dsc_zero *zero, int32_t module)
+{
+    return module == zero->o.layout->module_count - 1 ? module : dsc_backward_step(zero, module);
+}
+
+static void add_leaf(dsc_zero *zero, int32_t module, int32_t use, int32_t lane, int32_t visit)
+{
+    const int32_t g = zero->o.layout->use_group[use], index = zero->leaf_count++;
+    dsc_group_state *group = &zero->group[g];
+    dsc_leaf *leaf = &zero->leaf[index];
+    *leaf = (dsc_leaf) {
+        .module = module, .group = g, .use = use, .lane = lane, .visit = visit, .before = group->newest_leaf
+    };
+    group->newest_leaf = index;
+    leaf->shared = zero->o.layout->group[g].module != module;
+    leaf->first_use = module == group->last_user;
+    leaf->last_use = module == group->first_user;
+    zero->leaf_of_use[use * zero->o.together + lane] = index;
+}
+
+static int32_t use_of(const dsc_layout *layout, int32_t module, int32_t group)
+{
+    for (int32_t u = layout->module_first_use[module]; u < layout->module_first_use[module + 1]; u++)
+        if (layout->use_group[u] == group)
+            return u;
+    return -1;
+}
+
+/* Of one use, those leaves that are reduced when its own is made. */
+static void list_use(dsc_zero *zero, int32_t module, int32_t use, int32_t lane)
+{
+    const dsc_layout *layout = zero->o.layout;
+    const int32_t g = layout->use_group[use];
+    const dsc_group_state *group = &zero->group[g];
+    const bool last_use = module == group->first_user;
+    if (!layout->group[g].trainable || (lane > 0 && !last_use))
+        return;
+    for (int32_t m = group->last_user; lane > 0 && m > module; m--)
+        if (use_of(layout, m, g) >= 0)
+            add_leaf(zero, m, use_of(layout, m, g), lane, module);
+    add_leaf(zero, module, use, lane, module);
+}
+
+/* The loss module's at its forward step, then the others' backwards. */
+static void list_leaves(dsc_zero *zero)
+{
+    const dsc_layout *layout = zero->o.layout;
+    int32_t *first = zero->visit_first;
+    for (int32_t g = 0; g < layout->group_count; g++)
+        zero->group[g].newest_leaf = -1;
+    for (int32_t m = layout->module_count - 1; m >= 0; m--)
+        for (int32_t lane = 0; lane < zero->o.together; lane++) {
+            *first++ = zero->leaf_count;
+            for (int32_t u = layout->module_first_use[m]; u < layout->module_first_use[m + 1]; u++)
+                list_use(zero, m, u, lane);
+        }
+    *first = zero->leaf_count;
+}
+
+void dsc_leaves_of_visit(const dsc_zero *zero, int32_t module, int32_t lane, int32_t *first, int32_t *end)
+{
+    const int32_t *visit = &zero->visit_first[(zero->o.layout->module_count - 1 - module) * zero->o.together + lane];
+    *first = visit[0];
+    *end = visit[1];
+}
+
+/* ---- sums away from the device ---- */
+
+bool dsc_leaf_reads_sum(const dsc_leaf *leaf, int64_t pass)
+{
+    return !leaf->finds_sum && !(pass == 0 && dsc_leaf_is_first(leaf));
+}
+
+bool dsc_leaf_writes_sum(const dsc_zero *zero, const dsc_leaf *leaf, int64_t pass)
+{
+    return !leaf->leaves_sum && !(leaf->holds_sum && pass == zero->pass_count - 1);
+}
+
+/* Micro-batches that run together add to a sum one after the other: it need not leave in between. Returns the elements
+ * that sums of one module's groups take meanwhile. */
+static int64_t plan_sums(dsc_zero *zero)
+{
+    const dsc_layout *layout = zero->o.layout;
+    int64_t most = 0;
+    if (zero->o.together == 1 || zero->o.world_size_reproducible)
+        return 0;
+    for (int32_t m = 0; m < layout->module_count; m++) {
+        int64_t elements = 0;
+        for (int32_t u = layout->module_first_use[m]; u < layout->module_first_use[m + 1]; u++) {
+            dsc_group_state *group = &zero->group[layout->use_group[u]];
+            if (group->first_user != m || !layout->group[layout->use_group[u]].trainable ||
+                !dsc_sum_tier_away(zero, layout->use_group[u]))
+                continue;
+            group->sum_at = elements;
+            elements += layout->group[layout->use_group[u]].slice;
+        }
+        most = dsc_max_i64(most, elements);
+    }
+    for (int32_t i = 0; i < zero->leaf_count; i++) {
+        dsc_leaf *leaf = &zero->leaf[i];
+        if (leaf->before < 0 || zero->leaf[leaf->before].visit != leaf->visit || !dsc_sum_tier_away(zero, leaf->group))
+            continue;
+        leaf->finds_sum = true;
+        zero->leaf[leaf->before].leaves_sum = true;
+    }
+    return most;
+}
+
+/* ---- places ---- */
+
+/* Of a leaf's slice, elements that one call of the reductions takes. */
+static int64_t piece_elements(const dsc_zero *zero, const dsc_leaf *leaf)
+{
+    const int64_t slice = zero->o.layout->group[leaf->group].slice;
+    if (zero->o.world_size_reproducible)
+        return dsc_min_i64(APART_ELEMENTS, slice);
+    return dsc_sum_tier_away(zero, leaf->group) ? dsc_min_i64(zero->store.tile_elements, slice) : slice;
+}
+
+/* Elements of each rank's slice that are reduced when a mark is passed. */
+int64_t dsc_leaf_mark_end(const dsc_zero *zero, const dsc_leaf *leaf, int32_t mark)
+{
+    return dsc_div_ceil(zero->o.layout->group[leaf->group].slice * (mark + 1), leaf->mark_count);
+}
+
+/* How much of each rank's slice of a leaf lies before `end`, where it meets elements [first, end) of the leaf. */
+static int64_t slice_end(const dsc_zero *zero, const dsc_leaf *leaf, int64_t first, int64_t end)
+{
+    const int64_t slice = zero->o.layout->group[leaf->group].slice;
+    const int64_t from = dsc_max_i64(first, 0), to = dsc_min_i64(end, slice * zero->world_size);
+    return from < to ? dsc_min_i64(to - from / slice * slice, slice) : 0;
+}
+
+/* The reductions go on leaf by leaf, so what lay in a leaf's place before the last one there is reduced with it. */
+static void plan_place(dsc_zero *zero, dsc_leaf *leaf)
+{
+    const int64_t bytes = zero->o.layout->group[leaf->group].padded * 4;
+    const int32_t index = (int32_t)(leaf - zero->leaf);
+    for (int32_t back = 1; back <= zero->leaf_count; back++) { /* the last one is itself, a pass before */
+        leaf->after = (index + zero->leaf_count - back) % zero->leaf_count;
+        const dsc_leaf *before = &zero->leaf[leaf->after];
+        const int64_t needed =
+            slice_end(zero, before, (leaf->offset - before->offset) / 4, (leaf->offset - before->offset + bytes) / 4);
+        if (needed == 0)
+            continue;
+        for (leaf->after_mark = 0; dsc_leaf_mark_end(zero, before, leaf->after_mark) < needed;)
+            leaf->after_mark++;
+        return;
+    }
+}
+
+/* A sum that would go to a file only to be read by the update. */
+static bool holds_sum(const dsc_zero *zero, const dsc_leaf *leaf)
+{
+    const int64_t bytes = zero->o.layout->group[leaf->group].padded * 4;
+    if (!dsc_leaf_is_last(zero, leaf) || !dsc_in_swap(zero, leaf->group, DSC_PLANE_GRAD) ||
+        zero->o.sum_dtype != DSC_F32 || !dsc_device_host_visible(zero->o.device))
+        return false;
+    for (const dsc_leaf *other = leaf + 1; other < zero->leaf + zero->leaf_count; other++)
+        if (slice_end(zero, other, (leaf->offset - other->offset) / 4, (leaf->offset - other->offset + bytes) / 4) > 0)
+            return false;
+    return true;
+}
+
+static void plan_marks(dsc_zero *zero)
+{
+    for (int32_t i = 0; i < zero->leaf_count; i++) {
+        dsc_leaf *leaf = &zero->leaf[i];
+        const int64_t slice = zero->o.layout->group[leaf->group].slice;
+        leaf->mark_count = (int32_t)dsc_min_i64(DSC_LEAF_MARKS_MAX, dsc_div_ceil(slice, piece_elements(zero, leaf)));
+    }
+    for (int32_t i = 0; i < zero->leaf_count; i++) {
+        plan_place(zero, &zero->leaf[i]);
+        zero->leaf[i].holds_sum = holds_sum(zero, &zero->leaf[i]);
+    }
+}
+
+/* Its place is free for the next leaf only when it is reduced. Those of a group with several users are large (tied
+ * tables), and where they wait for each other there are many. */
+static bool keeps_others_waiting(const dsc_zero *zero, const dsc_leaf *leaf)
+{
+    const dsc_group_state *group = &zero->group[leaf->group];
+    return !zero->o.overlap || (zero->o.together > 1 && group->first_user != group->last_user);
+}
+
+static void place_leaves(dsc_zero *zero, dsc_window *windows)
+{
+    const int32_t together = zero->o.together;
+    for (int32_t i = 0; i < zero->leaf_count; i++) {
+        const dsc_leaf *leaf = &zero->leaf[i];
+        const int32_t reduced = step_of(zero, leaf->visit) * together + leaf->lane;
+        windows[i] = (dsc_window) { .first = step_of(zero, leaf->module) * together + leaf->lane,
+                                    .last = reduced + (keeps_others_waiting(zero, leaf) ? 0 : 1),
+                                    .bytes = zero->o.layout->group[leaf->group].padded * 4 };
+    }
+    zero->leaf_bytes = dsc_window_spread(windows, zero->leaf_count, zero->o.overlap ? REST_LEAVES_MAX : 0);
+    for (int32_t i = 0; i < zero->leaf_count; i++)
+        zero->leaf[i].offset = windows[i].offset;
+    plan_marks(zero);
+}
+
+/* Bytes of the counters' levels, and of the leaves that are kept apart before them. */
+static int64_t plan_counters(dsc_zero *zero)
+{
+    int64_t elements = 0, longest = 0;
+    while (((int64_t)1 << zero->level_count) <= zero->o.leaves_per_step)
+        zero->level_count++;
+    DSC_ASSERT(zero->level_count <= DSC_COUNTER_LEVELS_MAX);
+    for (int32_t i = 0; i < zero->leaf_count; i++) {
+        const int64_t slice = zero->o.layout->group[zero->leaf[i].group].slice;
+        elements += zero->leaf[i].lane == 0 ? slice * zero->level_count : 0;
+        longest = dsc_max_i64(longest, slice);
+    }
+    zero->apart_elements = dsc_min_i64(APART_ELEMENTS, longest);
+    return (elements + zero->apart_elements * zero->world_size) * 4;
+}
+
+dsc_status dsc_leaves_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *err)
+{
+    const dsc_layout *layout = zero->o.layout;
+    dsc_alloc *alloc = zero->o.alloc;
+    const int64_t leaves = (int64_t)layout->module_first_use[layout->module_count] * zero->o.together;
+    const int64_t visits = (int64_t)layout->module_count * zero->o.together;
+    dsc_window *windows = NULL;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, leaves, sizeof *zero->leaf, &zero->leaf, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, leaves, sizeof(int32_t), &zero->leaf_of_use, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, visits + 1, sizeof(int32_t), &zero->visit_first, err));
+    for (int64_t i = 0; i < leaves; i++)
+        zero->leaf_of_use[i] = -1;
+    list_leaves(zero);
+    *sum_bytes = zero->o.world_size_reproducible ? plan_counters(zero) : plan_sums(zero) * 4;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, leaves, sizeof *windows, &windows, err));
+    place_leaves(zero, windows);
+    dsc_alloc_free(alloc, windows);
+    return DSC_OK;
+}
+
+/* ---- open and close ---- */
+
+/* Counter levels and the apart chunks lie behind the sums in the gradient buffer, from `base` on. */
+static dsc_status place_counters(dsc_zero *zero, float *base, dsc_error *err)
+{
+    DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->world_size, sizeof(float *), &zero->apart, err));
+    for (int32_t r = 0; r < zero->world_size; r++, base += zero->apart_elements)
+        zero->apart[r] = base;
+    for (int32_t i = 0; i < zero->leaf_count; i++) {
+        dsc_leaf *leaf = &zero->leaf[i];
+        const dsc_leaf *first = &zero->leaf[zero->leaf_of_use[leaf->use * zero->o.together]];
+        for (int32_t l = 0; l < zero->level_count; l++) {
+            leaf->level[l] = leaf->lane == 0 ? base : first->level[l];
+            base += leaf->lane == 0 ? zero->o.layout->group[leaf->group].slice : 0;
+        }
+    }
+    return DSC_OK;
+}
+
+static dsc_status place_sums(dsc_zero *zero, dsc_error *err)
+{
+    int64_t sums = 0;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (zero->group[g].grad != NULL)
+            sums += zero->group[g].own_count;
+    zero->near_sums = (float *)zero->grad_buf.ptr + sums;
+    return zero->level_count > 0 ? place_counters(zero, zero->near_sums, err) : DSC_OK;
+}
+
+dsc_status dsc_leaves_open(dsc_zero *zero, dsc_error *err)
+{
+    DSC_TRY(place_sums(zero, err));
+    for (int32_t i = 0; i < zero->leaf_count; i++)
+        for (int32_t mark = 0; mark < zero->leaf[i].mark_count; mark++)
+            DSC_TRY(dsc_event_open(zero->o.device, &zero->leaf[i].mark[mark], err));
+    for (int32_t i = 0; i < zero->leaf_count; i++)
+        if (zero->leaf[i].holds_sum)
+            zero->group[zero->leaf[i].group].last_sum = dsc_leaf_base(zero, &zero->leaf[i]);
+    return DSC_OK;
+}
+
+void dsc_leaves_close(dsc_zero *zero)
+{
+    for (int32_t i = 0; zero->leaf != NULL && i < zero->leaf_count; i++)
+        for (int32_t mark = 0; mark < zero->leaf[i].mark_count; mark++)
+            dsc_event_close(&zero->leaf[i].mark[mark]);
+    dsc_alloc_free(zero->o.alloc, zero->visit_first);
+    dsc_alloc_free(zero->o.alloc, zero->leaf_of_use);
+    dsc_alloc_free(zero->o.alloc, zero->leaf);
+    dsc_alloc_free(zero->o.alloc, zero->apart);
+}
