@@ -68,7 +68,9 @@ class Trainer:
 def write_config(path, case, folder, args):
     sequence, micro, accumulation = CASES[case]
     zero = {"stage": 3}
+    own = {"model": MODEL, "seq_length": sequence}
     if folder:
+        own["micro_batches_together"] = args.together
         zero["offload_param"] = {"device": "nvme", "nvme_path": folder}
         zero["offload_optimizer"] = {"device": "nvme", "nvme_path": folder, "buffer_count": args.buffers,
                                      "ratio": args.ratio}
@@ -77,7 +79,7 @@ def write_config(path, case, folder, args):
                    "bf16": {"enabled": True}, "gradient_clipping": 1, "zero_optimization": zero,
                    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
                    "aio": {"block_size": KIB << 10, "queue_depth": DEPTH},
-                   "dsc": {"model": MODEL, "seq_length": sequence}}, f)
+                   "dsc": own}, f)
 
 
 def link_seconds(read, written, speed):
@@ -168,6 +170,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--buffers", type=int, default=BUFFERS, help="offload_optimizer.buffer_count (%(default)s)")
     parser.add_argument("--ratio", type=float, default=1, help="offload_optimizer.ratio (%(default)s)")
+    parser.add_argument("--together", type=int, default=1, help="dsc.micro_batches_together (%(default)s)")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=" ".join(CASES))
     args = parser.parse_intermixed_args()
     if shutil.disk_usage(args.dir).free < 6 << 30:
@@ -178,7 +181,7 @@ def main():
     server = Server([f"{args.bench}/bench_io", f"{folder}/link", str(LINK_MIB)])
     try:
         print(f"# median of {args.rounds} rounds (its middle half) in {args.dir}; buffer_count {args.buffers}, ratio "
-              f"{args.ratio}; load {os.getloadavg()[0]:.1f}")
+              f"{args.ratio}, {args.together} together; load {os.getloadavg()[0]:.1f}")
         order = random.Random(args.seed)
         for case in args.cases or ("files", "balanced"):
             run_case(args, case, folder, server, order)
