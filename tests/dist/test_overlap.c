@@ -195,11 +195,13 @@ static void backward_goes_on_while_a_large_gradient_is_reduced(void **state)
 /* But what is not reduced yet stays. */
 static void no_gradient_is_overwritten(void **state)
 {
-    for (int64_t at = 2; at <= 16; at += 7)
-        for (int32_t world = 1; world <= 2; world++) {
-            held = (hold){ "reduce", true, at, NULL, 0 };
-            expect_same_but_held(world, 2, false);
-        }
+    for (together = 1; together <= 3; together++)
+        for (int64_t at = 2; at <= 16; at += 7)
+            for (int32_t world = 1; world <= 2; world++) {
+                held = (hold){ "reduce", true, at, NULL, 0 };
+                expect_same_but_held(world, 2 * together, false);
+            }
+    together = 1;
 }
 
 /* The last module of a backward pass begins when parameters of the next forward pass are on their way. */
