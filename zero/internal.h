@@ -61,13 +61,19 @@ typedef struct dsc_leaf {
     bool finds_sum,
         leaves_sum;      /* of a sum away from the device: it is near it still, or stays there for the next one */
     bool holds_sum;      /* the step's last one's place is the sum's from then on: no other leaf comes there before */
-    int64_t offset;      /* bytes in the leaf arena */
-    int64_t error_at;    /* elements before its own among the errors */
-    int32_t mark_count;
-    dsc_event *mark[DSC_LEAF_MARKS_MAX]; /* so many mark_count-ths of it are reduced */
-    int32_t after, after_mark; /* the leaf that lay there before, and when the reductions have passed that place */
-    float *level[DSC_COUNTER_LEVELS_MAX]; /* [slice] each; world-size reproducible sums only */
+    int32_t place;
+    int32_t after, after_mark; /* whose leaf lay there before, and when the reductions have passed what they share */
+    int64_t error_at;          /* elements before its own among the errors */
+    float *levels;             /* [level_count][slice] of its use; world-size reproducible sums only */
 } dsc_leaf;
+
+/* Where leaves of one use lie, one after the other. */
+typedef struct dsc_leaf_place {
+    int64_t offset;    /* bytes in the leaf arena */
+    int32_t last_leaf; /* of a pass */
+    int32_t mark_count;
+    dsc_event *mark[DSC_LEAF_MARKS_MAX]; /* so many mark_count-ths of the last one there are reduced */
+} dsc_leaf_place;
 
 /* How a tensor's update differs from that of others of its class. */
 typedef struct dsc_tensor_step {
@@ -181,6 +187,8 @@ struct dsc_zero {
     int32_t *gather_of_use; /* [2 * use_count]: forward uses, then backward uses -> gather index, -1: none needed */
     dsc_leaf *leaf;
     int32_t leaf_count;
+    dsc_leaf_place *leaf_place;
+    int32_t leaf_place_count;
     int32_t *leaf_of_use; /* [use_count * together], -1: frozen */
     int32_t *visit_first; /* [module_count * together + 1] the first leaf that is reduced with a module's, backwards */
     float *near_sums;     /* those away from the device, of one module, while its leaves are added */
@@ -254,7 +262,7 @@ static inline bool dsc_leaf_is_last(const dsc_zero *zero, const dsc_leaf *leaf)
 }
 static inline float *dsc_leaf_base(const dsc_zero *zero, const dsc_leaf *leaf)
 {
-    return (float *)(void *)((char *)zero->leaf_buf.ptr + leaf->offset);
+    return (float *)(void *)((char *)zero->leaf_buf.ptr + zero->leaf_place[leaf->place].offset);
 }
 
 /* reduce.c */

@@ -13,6 +13,7 @@
 #include "zero/internal.h"
 
 #define APART_ELEMENTS (1 << 18) /* per rank: 1 MiB of fp32 leaves kept apart at a time */
+#define TURNS 4                  /* times of a module: the first leaf, two that take turns, the last one */
 #define REST_LEAVES_MAX 8        /* reductions that are later than that do not catch up any more */
 
 /* ---- the order ---- */
@@ -139,7 +140,8 @@ static int64_t piece_elements(const dsc_zero *zero, const dsc_leaf *leaf)
 /* Elements of each rank's slice that are reduced when a mark is passed. */
 int64_t dsc_leaf_mark_end(const dsc_zero *zero, const dsc_leaf *leaf, int32_t mark)
 {
-    return dsc_div_ceil(zero->o.layout->group[leaf->group].slice * (mark + 1), leaf->mark_count);
+    return dsc_div_ceil(zero->o.layout->group[leaf->group].slice * (mark + 1),
+                        zero->leaf_place[leaf->place].mark_count);
 }
 
 /* How much of each rank's slice of a leaf lies before `end`, where it meets elements [first, end) of the leaf. */
@@ -150,18 +152,26 @@ static int64_t slice_end(const dsc_zero *zero, const dsc_leaf *leaf, int64_t fir
     return from < to ? dsc_min_i64(to - from / slice * slice, slice) : 0;
 }
 
-/* The reductions go on leaf by leaf, so what lay in a leaf's place before the last one there is reduced with it. */
-static void plan_place(dsc_zero *zero, dsc_leaf *leaf)
+static int64_t offset_of(const dsc_zero *zero, const dsc_leaf *leaf) { return zero->leaf_place[leaf->place].offset; }
+
+/* How much of each rank's slice of leaf `other` comes before the end of what it shares with this one's place; 0: they
+ * share none. */
+static int64_t shared_end(const dsc_zero *zero, const dsc_leaf *other, const dsc_leaf *leaf)
 {
-    const int64_t bytes = zero->o.layout->group[leaf->group].padded * 4;
+    const int64_t first = (offset_of(zero, leaf) - offset_of(zero, other)) / 4;
+    return slice_end(zero, other, first, first + zero->o.layout->group[leaf->group].padded);
+}
+
+/* The reductions go on leaf by leaf, so what lay in a leaf's place before the last one there is reduced with it. */
+static void plan_after(dsc_zero *zero, dsc_leaf *leaf)
+{
     const int32_t index = (int32_t)(leaf - zero->leaf);
     for (int32_t back = 1; back <= zero->leaf_count; back++) { /* the last one is itself, a pass before */
-        leaf->after = (index + zero->leaf_count - back) % zero->leaf_count;
-        const dsc_leaf *before = &zero->leaf[leaf->after];
-        const int64_t needed =
-            slice_end(zero, before, (leaf->offset - before->offset) / 4, (leaf->offset - before->offset + bytes) / 4);
+        const dsc_leaf *before = &zero->leaf[(index + zero->leaf_count - back) % zero->leaf_count];
+        const int64_t needed = shared_end(zero, before, leaf);
         if (needed == 0)
             continue;
+        leaf->after = before->place;
         for (leaf->after_mark = 0; dsc_leaf_mark_end(zero, before, leaf->after_mark) < needed;)
             leaf->after_mark++;
         return;
@@ -171,25 +181,27 @@ static void plan_place(dsc_zero *zero, dsc_leaf *leaf)
 /* A sum that would go to a file only to be read by the update. */
 static bool holds_sum(const dsc_zero *zero, const dsc_leaf *leaf)
 {
-    const int64_t bytes = zero->o.layout->group[leaf->group].padded * 4;
     if (!dsc_leaf_is_last(zero, leaf) || !dsc_in_swap(zero, leaf->group, DSC_PLANE_GRAD) ||
         zero->o.sum_dtype != DSC_F32 || !dsc_device_host_visible(zero->o.device))
         return false;
-    for (const dsc_leaf *other = leaf + 1; other < zero->leaf + zero->leaf_count; other++)
-        if (slice_end(zero, other, (leaf->offset - other->offset) / 4, (leaf->offset - other->offset + bytes) / 4) > 0)
+    for (int32_t p = 0; p < zero->leaf_place_count; p++) {
+        const dsc_leaf *other = &zero->leaf[zero->leaf_place[p].last_leaf];
+        if (other > leaf && shared_end(zero, other, leaf) > 0)
             return false;
+    }
     return true;
 }
 
 static void plan_marks(dsc_zero *zero)
 {
     for (int32_t i = 0; i < zero->leaf_count; i++) {
-        dsc_leaf *leaf = &zero->leaf[i];
+        const dsc_leaf *leaf = &zero->leaf[i];
         const int64_t slice = zero->o.layout->group[leaf->group].slice;
-        leaf->mark_count = (int32_t)dsc_min_i64(DSC_LEAF_MARKS_MAX, dsc_div_ceil(slice, piece_elements(zero, leaf)));
+        zero->leaf_place[leaf->place].mark_count =
+            (int32_t)dsc_min_i64(DSC_LEAF_MARKS_MAX, dsc_div_ceil(slice, piece_elements(zero, leaf)));
     }
     for (int32_t i = 0; i < zero->leaf_count; i++) {
-        plan_place(zero, &zero->leaf[i]);
+        plan_after(zero, &zero->leaf[i]);
         zero->leaf[i].holds_sum = holds_sum(zero, &zero->leaf[i]);
     }
 }
@@ -202,20 +214,61 @@ static bool keeps_others_waiting(const dsc_zero *zero, const dsc_leaf *leaf)
     return !zero->o.overlap || (zero->o.together > 1 && group->first_user != group->last_user);
 }
 
-static void place_leaves(dsc_zero *zero, dsc_window *windows)
+/* When in a module's time a micro-batch's leaf is made: the ones between the first and the last take turns in two
+ * places, however many there are. */
+static int32_t turn_of(const dsc_zero *zero, int32_t lane)
 {
-    const int32_t together = zero->o.together;
-    for (int32_t i = 0; i < zero->leaf_count; i++) {
-        const dsc_leaf *leaf = &zero->leaf[i];
-        const int32_t reduced = step_of(zero, leaf->visit) * together + leaf->lane;
-        windows[i] = (dsc_window) { .first = step_of(zero, leaf->module) * together + leaf->lane,
-                                    .last = reduced + (keeps_others_waiting(zero, leaf) ? 0 : 1),
-                                    .bytes = zero->o.layout->group[leaf->group].padded * 4 };
+    const int32_t last = zero->o.together - 1;
+    if (last < TURNS)
+        return lane;
+    return lane == 0 ? 0 : lane == last ? TURNS - 1 : TURNS - 2 - (last - 1 - lane) % 2;
+}
+
+/* The window that a leaf shares with others of its use, or a new one. */
+static int32_t window_of(dsc_zero *zero, dsc_window *windows, const dsc_leaf *leaf, int32_t *place_of_turn)
+{
+    const int32_t turns = (int32_t)dsc_min_i64(zero->o.together, TURNS), turn = turn_of(zero, leaf->lane);
+    const int32_t made = step_of(zero, leaf->module) * turns, reduced = step_of(zero, leaf->visit) * turns;
+    const bool waits = leaf->visit != leaf->module;
+    int32_t *shared = &place_of_turn[leaf->use * TURNS + turn], place = waits || *shared < 0 ? -1 : *shared;
+    if (place < 0) {
+        place = zero->leaf_place_count++;
+        windows[place] = (dsc_window) { .first = made + turn, .last = made + turn };
+        windows[place].bytes = zero->o.layout->group[leaf->group].padded * 4;
     }
-    zero->leaf_bytes = dsc_window_spread(windows, zero->leaf_count, zero->o.overlap ? REST_LEAVES_MAX : 0);
+    if (!waits)
+        *shared = place;
+    int32_t last = reduced + turn;
+    if (!keeps_others_waiting(zero, leaf)) /* the next one is made meanwhile */
+        last = leaf->lane == zero->o.together - 1 ? last + 1 : reduced + turn_of(zero, leaf->lane + 1);
+    windows[place].last = (int32_t)dsc_max_i64(windows[place].last, last);
+    return place;
+}
+
+static dsc_status place_leaves(dsc_zero *zero, int64_t use_count, dsc_error *err)
+{
+    dsc_alloc *alloc = zero->o.alloc;
+    dsc_window *windows = NULL;
+    int32_t *place_of_turn = NULL;
+    dsc_status status = DSC_OK;
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->leaf_count, sizeof *windows, &windows, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, use_count * TURNS, sizeof(int32_t), &place_of_turn, err));
+    for (int64_t i = 0; i < use_count * TURNS; i++)
+        place_of_turn[i] = -1;
     for (int32_t i = 0; i < zero->leaf_count; i++)
-        zero->leaf[i].offset = windows[i].offset;
+        zero->leaf[i].place = window_of(zero, windows, &zero->leaf[i], place_of_turn);
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->leaf_place_count, sizeof *zero->leaf_place,
+                                 &zero->leaf_place, err));
+    zero->leaf_bytes = dsc_window_spread(windows, zero->leaf_place_count, zero->o.overlap ? REST_LEAVES_MAX : 0);
+    for (int32_t p = 0; p < zero->leaf_place_count; p++)
+        zero->leaf_place[p].offset = windows[p].offset;
+    for (int32_t i = 0; i < zero->leaf_count; i++)
+        zero->leaf_place[zero->leaf[i].place].last_leaf = i;
     plan_marks(zero);
+out:
+    dsc_alloc_free(alloc, place_of_turn);
+    dsc_alloc_free(alloc, windows);
+    return status;
 }
 
 /* Bytes of the counters' levels, and of the leaves that are kept apart before them. */
@@ -240,18 +293,18 @@ dsc_status dsc_leaves_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *err)
     dsc_alloc *alloc = zero->o.alloc;
     const int64_t leaves = (int64_t)layout->module_first_use[layout->module_count] * zero->o.together;
     const int64_t visits = (int64_t)layout->module_count * zero->o.together;
-    dsc_window *windows = NULL;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, leaves, sizeof *zero->leaf, &zero->leaf, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, leaves, sizeof(int32_t), &zero->leaf_of_use, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, visits + 1, sizeof(int32_t), &zero->visit_first, err));
+    /* Lists as long as a model has modules are not counted; a config can make these many times as long. */
+    zero->plan.bytes[DSC_TAG_CONTROL][DSC_TIER_HOST] +=
+        (leaves - leaves / zero->o.together) * (int64_t)(sizeof *zero->leaf + sizeof(int32_t)) +
+        (visits - layout->module_count) * (int64_t)sizeof(int32_t);
     for (int64_t i = 0; i < leaves; i++)
         zero->leaf_of_use[i] = -1;
     list_leaves(zero);
     *sum_bytes = zero->o.world_size_reproducible ? plan_counters(zero) : plan_sums(zero) * 4;
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, leaves, sizeof *windows, &windows, err));
-    place_leaves(zero, windows);
-    dsc_alloc_free(alloc, windows);
-    return DSC_OK;
+    return place_leaves(zero, layout->module_first_use[layout->module_count], err);
 }
 
 /* ---- open and close ---- */
@@ -265,10 +318,8 @@ static dsc_status place_counters(dsc_zero *zero, float *base, dsc_error *err)
     for (int32_t i = 0; i < zero->leaf_count; i++) {
         dsc_leaf *leaf = &zero->leaf[i];
         const dsc_leaf *first = &zero->leaf[zero->leaf_of_use[leaf->use * zero->o.together]];
-        for (int32_t l = 0; l < zero->level_count; l++) {
-            leaf->level[l] = leaf->lane == 0 ? base : first->level[l];
-            base += leaf->lane == 0 ? zero->o.layout->group[leaf->group].slice : 0;
-        }
+        leaf->levels = leaf->lane == 0 ? base : first->levels;
+        base += leaf->lane == 0 ? zero->level_count * zero->o.layout->group[leaf->group].slice : 0;
     }
     return DSC_OK;
 }
@@ -286,9 +337,9 @@ static dsc_status place_sums(dsc_zero *zero, dsc_error *err)
 dsc_status dsc_leaves_open(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(place_sums(zero, err));
-    for (int32_t i = 0; i < zero->leaf_count; i++)
-        for (int32_t mark = 0; mark < zero->leaf[i].mark_count; mark++)
-            DSC_TRY(dsc_event_open(zero->o.device, &zero->leaf[i].mark[mark], err));
+    for (int32_t p = 0; p < zero->leaf_place_count; p++)
+        for (int32_t mark = 0; mark < zero->leaf_place[p].mark_count; mark++)
+            DSC_TRY(dsc_event_open(zero->o.device, &zero->leaf_place[p].mark[mark], err));
     for (int32_t i = 0; i < zero->leaf_count; i++)
         if (zero->leaf[i].holds_sum)
             zero->group[zero->leaf[i].group].last_sum = dsc_leaf_base(zero, &zero->leaf[i]);
@@ -297,9 +348,10 @@ dsc_status dsc_leaves_open(dsc_zero *zero, dsc_error *err)
 
 void dsc_leaves_close(dsc_zero *zero)
 {
-    for (int32_t i = 0; zero->leaf != NULL && i < zero->leaf_count; i++)
-        for (int32_t mark = 0; mark < zero->leaf[i].mark_count; mark++)
-            dsc_event_close(&zero->leaf[i].mark[mark]);
+    for (int32_t p = 0; zero->leaf_place != NULL && p < zero->leaf_place_count; p++)
+        for (int32_t mark = 0; mark < zero->leaf_place[p].mark_count; mark++)
+            dsc_event_close(&zero->leaf_place[p].mark[mark]);
+    dsc_alloc_free(zero->o.alloc, zero->leaf_place);
     dsc_alloc_free(zero->o.alloc, zero->visit_first);
     dsc_alloc_free(zero->o.alloc, zero->leaf_of_use);
     dsc_alloc_free(zero->o.alloc, zero->leaf);

@@ -128,7 +128,7 @@ static dsc_status fold_packed(dsc_zero *zero, const dsc_reduce_scatter_args *arg
 /* Beside the leaf's elements from `from` on: what was taken from them. */
 static float *errors_of(const dsc_zero *zero, const dsc_leaf *leaf, const float *from)
 {
-    const char *base = (const char *)zero->leaf_buf.ptr + leaf->offset;
+    const char *base = (const char *)dsc_leaf_base(zero, leaf);
     if (!zero->o.leaf_errors)
         return NULL;
     return (float *)zero->error_buf.ptr + leaf->error_at + (from - (const float *)(const void *)base);

@@ -72,7 +72,7 @@ dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t module, int64_t micro_step, flo
         if (i < 0)
             continue;
         const dsc_leaf *leaf = &zero->leaf[i];
-        DSC_TRY(dsc_stream_wait(zero->o.compute, zero->leaf[leaf->after].mark[leaf->after_mark], err));
+        DSC_TRY(dsc_stream_wait(zero->o.compute, zero->leaf_place[leaf->after].mark[leaf->after_mark], err));
         DSC_TRY(open_leaf(zero, leaf, grad, err));
     }
     return DSC_OK;
@@ -83,15 +83,16 @@ dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t module, int64_t micro_step, flo
 static dsc_status push_chunk(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_step, int64_t first, int64_t count,
                              dsc_error *err)
 {
+    const int64_t slice = zero->o.layout->group[leaf->group].slice;
     for (int32_t r = 0; r < zero->world_size; r++) {
         const int64_t index = micro_step * zero->world_size + r;
         int32_t level = 0;
         while ((index >> level & 1) != 0)
             level++;
-        float *to = leaf->level[level] + first;
+        float *to = leaf->levels + level * slice + first;
         const float *carry = zero->apart[r];
         for (int32_t l = 0; l < level; l++) {
-            const dsc_add_args add = { .to = to, .a = leaf->level[l] + first, .b = carry, .count = count };
+            const dsc_add_args add = { .to = to, .a = leaf->levels + l * slice + first, .b = carry, .count = count };
             DSC_TRY(DSC_RUN(zero->reduce_stream, ADD, &add, err));
             carry = to;
         }
@@ -107,13 +108,14 @@ static dsc_status add_counter(dsc_zero *zero, const dsc_leaf *leaf, float *sum, 
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
     float *carry = NULL;
     for (int32_t l = 0; l < zero->level_count; l++) {
+        float *level = leaf->levels + l * slice;
         if ((zero->o.leaves_per_step >> l & 1) == 0)
             continue;
         if (carry != NULL) {
-            const dsc_add_args add = { .to = leaf->level[l], .a = leaf->level[l], .b = carry, .count = slice };
+            const dsc_add_args add = { .to = level, .a = level, .b = carry, .count = slice };
             DSC_TRY(DSC_RUN(zero->reduce_stream, ADD, &add, err));
         }
-        carry = leaf->level[l];
+        carry = level;
     }
     if (leaf->first_use)
         return dsc_copy(zero->reduce_stream, sum, carry, slice * 4, err);
@@ -148,9 +150,10 @@ static dsc_status round_sums(dsc_zero *zero, float *sum, int64_t count, dsc_erro
 /* Elements [first, end) of each rank's slice have been read. */
 static dsc_status pass_marks(dsc_zero *zero, const dsc_leaf *leaf, int64_t first, int64_t end, dsc_error *err)
 {
-    for (int32_t mark = 0; mark < leaf->mark_count; mark++)
+    const dsc_leaf_place *place = &zero->leaf_place[leaf->place];
+    for (int32_t mark = 0; mark < place->mark_count; mark++)
         if (first < dsc_leaf_mark_end(zero, leaf, mark) && dsc_leaf_mark_end(zero, leaf, mark) <= end)
-            DSC_TRY(dsc_event_record(leaf->mark[mark], zero->reduce_stream, err));
+            DSC_TRY(dsc_event_record(place->mark[mark], zero->reduce_stream, err));
     return DSC_OK;
 }
 

@@ -14,8 +14,8 @@ static int64_t windows_of(const dsc_zero *zero, int32_t g)
 static int64_t leaves_of(const dsc_zero *zero, int32_t g)
 {
     int64_t count = 0;
-    for (int32_t i = 0; i < zero->leaf_count; i++)
-        count += zero->leaf[i].group == g;
+    for (int32_t i = zero->group[g].newest_leaf; i >= 0; i = zero->leaf[i].before)
+        count++;
     return count;
 }
 
@@ -24,10 +24,8 @@ static void sums_of(const dsc_zero *zero, int32_t g, int64_t *reads, int64_t *wr
 {
     *reads = *writes = 0;
     *held = false; /* the last one goes nowhere */
-    for (int32_t i = 0; i < zero->leaf_count; i++) {
+    for (int32_t i = zero->group[g].newest_leaf; i >= 0; i = zero->leaf[i].before) {
         const dsc_leaf *leaf = &zero->leaf[i];
-        if (leaf->group != g)
-            continue;
         *reads += leaf->finds_sum ? 0 : zero->pass_count - dsc_leaf_is_first(leaf);
         *writes += leaf->leaves_sum ? 0 : zero->pass_count - leaf->holds_sum;
         *held = *held || leaf->holds_sum;
