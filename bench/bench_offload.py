@@ -11,7 +11,10 @@ SPDX-License-Identifier: Apache-2.0
 That bound takes for granted that compute and link do not cost each other anything. "both at once" is what they do:
 steps in memory while another process moves the same bytes, in any order and each block checked, until both have ended.
 It is the least that this machine's cores, memory and disk allow; the order of a step, whose update must have its norm
-before it and the next forward pass behind it, comes on top."""
+before it and the next forward pass behind it, comes on top.
+
+With --early nothing is clipped, updates begin before their norm (dsc.early_update), and the same steps with updates that
+wait for it take turns with these."""
 import argparse
 import json
 import os
@@ -26,7 +29,8 @@ import time
 from bench_io import Server
 
 MODEL, VOCAB = "gpt2-124m", 50257
-CASES = {"files": (64, 1, 1), "balanced": (256, 1, 2), "compute": (256, 2, 8)}  # sequence, micro-batch, accumulation
+CASES = {"files": (64, 1, 1), "balanced": (256, 1, 2), "compute": (256, 2, 8),
+         "single": (256, 1, 1)}  # sequence, micro-batch, accumulation; single: balanced too
 KIB, DEPTH, LINK_MIB = 1024, 32, 512
 STEPS_A_TURN = 2
 BUFFERS = 96  # buffer_count: as of a user with some memory; 4 of 4 MiB are a tile
@@ -65,18 +69,19 @@ class Trainer:
         self.process.wait()
 
 
-def write_config(path, case, folder, args):
+def write_config(path, case, folder, args, early):
     sequence, micro, accumulation = CASES[case]
     zero = {"stage": 3}
     own = {"model": MODEL, "seq_length": sequence}
     if folder:
         own["micro_batches_together"] = args.together
+        own["early_update"] = early
         zero["offload_param"] = {"device": "nvme", "nvme_path": folder}
         zero["offload_optimizer"] = {"device": "nvme", "nvme_path": folder, "buffer_count": args.buffers,
                                      "ratio": args.ratio}
     with open(path, "w") as f:
         json.dump({"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": accumulation,
-                   "bf16": {"enabled": True}, "gradient_clipping": 1, "zero_optimization": zero,
+                   "bf16": {"enabled": True}, "gradient_clipping": 0 if args.early else 1, "zero_optimization": zero,
                    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
                    "aio": {"block_size": KIB << 10, "queue_depth": DEPTH},
                    "dsc": own}, f)
@@ -115,7 +120,7 @@ def report(case, plans, rounds):
     pass_bytes = [bytes_moved["pass_read_bytes"], bytes_moved["pass_written_bytes"]]
     update_bytes = [bytes_moved["update_read_bytes"], bytes_moved["update_written_bytes"]]
     rows = {"memory": [], "passes": [], "update": [], "link": [], "files": [], "x": [], "both": [], "x both": []}
-    for memory, files, speed, both in rounds:
+    for memory, files, speed, both, *_ in rounds:
         link = link_seconds(*total, speed)
         values = (memory[0], memory[1], memory[0] - memory[1], link, files[0], files[0] / max(memory[0], link), both,
                   files[0] / both)
@@ -134,26 +139,32 @@ def report(case, plans, rounds):
     print(f"  step in files  {text(rows['files'])} s")
     print(f"  x {text(rows['x'])} of max(memory, link)")
     print(f"  x {text(rows['x both'])} of both at once", flush=True)
+    if len(rounds[0]) > 4:
+        print(f"  with updates that wait for the norm {text([r[4][0] for r in rounds])} s")
+        print(f"  x {text([r[1][0] / r[4][0] for r in rounds])} of that", flush=True)
 
 
 def run_case(args, case, folder, server, order):
     sequence = CASES[case][0]
     trainers, plans = [], {}
-    for name, where in (("memory", ""), ("files", folder), ("beside", "")):
+    kinds = [("memory", "", False), ("files", folder, args.early), ("beside", "", False)]
+    for name, where, early in kinds + [("waiting", folder, False)] * args.early:
         path = os.path.join(folder, f"{case}-{name}.json")
-        write_config(path, case, where, args)
+        write_config(path, case, where, args, early)
         trainers.append(Trainer(args.bench, path, sequence))
         plans[name] = json.loads(subprocess.run([args.dsc, "plan", "--config", path, "--json"], capture_output=True,
                                                 text=True, check=True).stdout)
     rounds = []
     for number in range(args.rounds + 1):
         turn = [lambda: trainers[0].step(), lambda: trainers[1].step(), lambda: measure_link(server),
-                lambda: trainers[2].step_beside(server, *moved_in_a_step(plans))]
+                lambda: trainers[2].step_beside(server, *moved_in_a_step(plans)),
+                *[trainer.step for trainer in trainers[3:]]]
         numbered = list(enumerate(turn))
         order.shuffle(numbered)
         results = {i: act() for i, act in numbered}
-        if results[0][2] != results[1][2]:
-            sys.exit(f"bench_offload: the losses differ: {results[0][2]} in memory, {results[1][2]} in files")
+        losses = [results[i][2] for i in (0, 1, 4) if i in results]
+        if len(set(losses)) > 1:
+            sys.exit(f"bench_offload: the losses differ: {losses[0]} in memory, {', '.join(losses[1:])} in files")
         if number > 0:  # the first step touches memory for the first time
             rounds.append(tuple(results[i] for i in range(len(turn))))
     for trainer in trainers:
@@ -171,6 +182,7 @@ def main():
     parser.add_argument("--buffers", type=int, default=BUFFERS, help="offload_optimizer.buffer_count (%(default)s)")
     parser.add_argument("--ratio", type=float, default=1, help="offload_optimizer.ratio (%(default)s)")
     parser.add_argument("--together", type=int, default=1, help="dsc.micro_batches_together (%(default)s)")
+    parser.add_argument("--early", action="store_true", help="nothing is clipped, and updates begin before their norm")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=" ".join(CASES))
     args = parser.parse_intermixed_args()
     if shutil.disk_usage(args.dir).free < 6 << 30:
@@ -181,7 +193,7 @@ def main():
     server = Server([f"{args.bench}/bench_io", f"{folder}/link", str(LINK_MIB)])
     try:
         print(f"# median of {args.rounds} rounds (its middle half) in {args.dir}; buffer_count {args.buffers}, ratio "
-              f"{args.ratio}, {args.together} together; load {os.getloadavg()[0]:.1f}")
+              f"{args.ratio}, {args.together} together{', early updates' if args.early else ''}; load {os.getloadavg()[0]:.1f}")
         order = random.Random(args.seed)
         for case in args.cases or ("files", "balanced"):
             run_case(args, case, folder, server, order)

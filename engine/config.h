@@ -261,6 +261,7 @@ typedef struct dsc_own_config {
     int64_t threads;                  /* compute threads of a rank; 0: the machine's cores over the local ranks */
     char comm[32];                    /* "auto" | "self" | "local" | "shm" | "nccl" */
     char aio[16];                     /* "auto" | "io_uring" | "libaio" | "threads" */
+    bool early_update;                /* an update in files begins before its norm is known */
     bool aio_poll;                    /* io_uring: the kernel's own thread takes requests (SQPOLL) */
     dsc_gemm_choice gemm_plans;       /* SAME_BITS */
     bool cuda_graphs;                 /* a module's work on a GPU is started as one graph; false */

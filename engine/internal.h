@@ -110,6 +110,7 @@ struct dsc_engine {
     int64_t resumed_step;
     char resumed_dir[4096]; /* as given to load */
     double lr_override; /* negative: the schedule */
+    bool in_train_batch; /* nobody else has a say before the step's update */
     int64_t step_start_ns, forward_ns, backward_ns, update_ns, data_wait_ns;
     int64_t last_forward_ns, last_backward_ns, last_step_ns, last_data_wait_ns;
     dsc_cut *cut;         /* [cut_count] by length, all shorter than the model's own */
@@ -180,6 +181,8 @@ typedef struct dsc_update {
 /* Collective, after the last of `micro_steps`; update counts from 1. */
 dsc_status dsc_update_decide(dsc_engine *engine, dsc_zero *zero, int64_t micro_steps, double loss_scale, int64_t update,
                              dsc_update *out, dsc_error *err);
+/* What it will decide for the update that is next, if nothing is clipped. */
+void dsc_update_expect(const dsc_engine *engine, dsc_update *out);
 /* skip.c: instead of an update; an error when this was one too many. Collective. */
 dsc_status dsc_engine_skip_step(dsc_engine *engine, dsc_error *err);
 /* step.c: as many members as the caller's struct_bytes say. */

@@ -196,6 +196,13 @@ static void compute(const dsc_config *config, double sumsq, double scale, int64_
     }
 }
 
+void dsc_update_expect(const dsc_engine *engine, dsc_update *out)
+{
+    const dsc_config *config = &engine->config;
+    const double divisor = dsc_config_leaf_divisor(config, config->gradient_accumulation_steps, engine->place.size);
+    compute(config, 0, divisor * engine->loss_scaler.scale, engine->update_count + 1, engine->lr_override, out);
+}
+
 /* Rank 0 computes the scalars, so that no difference between machines can enter. */
 dsc_status dsc_update_decide(dsc_engine *engine, dsc_zero *zero, int64_t micro_steps, double loss_scale, int64_t update,
                              dsc_update *out, dsc_error *err)

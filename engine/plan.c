@@ -164,6 +164,8 @@ void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out)
     out->tile_elements = dsc_min_i64(TILE_ELEMENTS, zero->sub_group_size);
     out->read_ahead = zero->pipeline_read;
     out->write_behind = zero->pipeline_write;
+    out->early_update = config->own.early_update;
+    out->unclipped = config->gradient_clipping <= 0;
     out->pin_states = zero->pin_optimizer;
     out->pin_params = zero->pin_param;
     const int64_t tiles = dsc_max_i64(1 + zero->pipeline_read + zero->pipeline_write,

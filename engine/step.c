@@ -195,6 +195,14 @@ static dsc_status take_batch(dsc_engine *engine, const void *const *batch, dsc_e
     return dsc_engine_give_batch(engine, 0, batch, err);
 }
 
+/* Who makes the passes himself may give another learning rate before their step. */
+static void expect_update(dsc_engine *engine)
+{
+    dsc_update update;
+    dsc_update_expect(engine, &update);
+    dsc_zero_expect(engine->zero, update.scalars, update.class_count, engine->update_count + 1, engine->in_train_batch);
+}
+
 static dsc_status forward(dsc_engine *engine, const void *const *batch, double *loss, dsc_error *err)
 {
     const int64_t start = dsc_clock_ns();
@@ -206,6 +214,8 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
     }
     engine->batch_from_reader = batch == NULL;
     DSC_TRY(batch == NULL ? read_batches(engine, err) : take_batch(engine, batch, err));
+    if (dsc_engine_at_boundary(engine))
+        expect_update(engine);
     DSC_TRY(run_forward(engine, true, err));
     if (loss != NULL) {
         DSC_TRY(settle_losses(engine, engine->micro_step, err));
@@ -355,6 +365,7 @@ static dsc_status update_or_skip(dsc_engine *engine, const dsc_update *update, d
 {
     const double scale = engine->loss_scaler.scale;
     if (update->skip) {
+        DSC_TRY(dsc_zero_skip(engine->zero, err));
         DSC_TRY(dsc_zero_forget_errors(engine->zero, err));
         return dsc_engine_skip_step(engine, err);
     }
@@ -404,6 +415,16 @@ dsc_status dsc_engine_step(dsc_engine *engine, dsc_step_result *result, dsc_erro
     return dsc_engine_fail(engine, step(engine, result, err), err);
 }
 
+static dsc_status whole_step(dsc_engine *engine, dsc_step_result *result, dsc_error *err)
+{
+    for (int64_t m = 0; m < engine->config.gradient_accumulation_steps; m += engine->plan.together) {
+        DSC_TRY(forward_pass(engine, NULL, NULL, err));
+        DSC_TRY(dsc_engine_backward(engine, err));
+        DSC_TRY(dsc_engine_step(engine, result, err));
+    }
+    return DSC_OK;
+}
+
 dsc_status dsc_engine_train_batch(dsc_engine *engine, dsc_step_result *result, dsc_error *err)
 {
     dsc_step_result local = DSC_STEP_RESULT_INIT;
@@ -412,12 +433,10 @@ dsc_status dsc_engine_train_batch(dsc_engine *engine, dsc_step_result *result, d
     if (result == NULL)
         result = &local;
     DSC_TRY(usable(engine, err));
-    for (int64_t m = 0; m < engine->config.gradient_accumulation_steps; m += engine->plan.together) {
-        DSC_TRY(forward_pass(engine, NULL, NULL, err));
-        DSC_TRY(dsc_engine_backward(engine, err));
-        DSC_TRY(dsc_engine_step(engine, result, err));
-    }
-    return DSC_OK;
+    engine->in_train_batch = true;
+    const dsc_status status = whole_step(engine, result, err);
+    engine->in_train_batch = false;
+    return status;
 }
 
 /* ---- without gradients ---- */

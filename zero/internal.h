@@ -31,6 +31,10 @@ typedef struct dsc_group_state {
     int64_t sum_at;               /* elements among near_sums */
     float *last_sum;                   /* where a step's sum, not in its file, is until it is updated; or NULL */
     int64_t swap_at[DSC_PLANE_COUNT];  /* bytes in the plane's swap space, -1: in memory */
+    int64_t other_at[DSC_PLANE_COUNT]; /* where the next update puts it; the same, unless that may begin early */
+    atomic_llong sum_there;            /* of groups that may: so much of this step's sum is where the update finds it */
+    bool sum_by_hand;                  /* and that is not its file, but buffers of the reductions from this one on */
+    int32_t sum_slot;
     bool secondary_kept;               /* this rank's part of the neighbours' is what the parameters are */
     int64_t secondary_at;              /* bytes */
     bool gather_pending;               /* an asynchronous gather of updated parameters is under way */
@@ -166,6 +170,23 @@ typedef struct dsc_update_terms {
     uint64_t stream; /* of random numbers */
 } dsc_update_terms;
 
+/* early.c: an update that begins before it is known to come. */
+typedef struct dsc_early {
+    int32_t *group; /* [group_count] that it may begin with, in the order in which their sums are complete */
+    int32_t count;
+    int32_t aim;            /* so many of them come first */
+    int32_t complete, told; /* of the reductions: so many of them in this step, and so many whose files have them */
+    dsc_update_terms expected;
+    bool firm;             /* they hold, unless there is no update */
+    bool holds;            /* the last step's held */
+    bool begun, kept;      /* in this step; and the update goes on from there */
+    atomic_bool hurried;   /* somebody waits for all that goes on by itself */
+    dsc_event *ended;      /* nothing more is made, or ever will be */
+    int64_t first_ns, rest_ns; /* in this step: when the first tile's sum was there; so long it had nothing to do */
+    atomic_llong elements; /* made in this step */
+    int64_t kept_elements;
+} dsc_early;
+
 struct dsc_zero {
     dsc_zero_options o;
     int32_t world_size, step_count;
@@ -206,6 +227,7 @@ struct dsc_zero {
     dsc_buf sum_buf, sums_buf; /* this rank's sum of squares where the kernel adds to it; every rank's for the host */
     bool sum_started; /* this step's sum of squares has terms already */
     dsc_store store;
+    dsc_early early;
     dsc_zero_bytes_plan plan;
     dsc_buf param_buf, grad_buf, master_buf, moment_buf, gather_buf, resident_buf, leaf_buf;
     dsc_stream *gather_stream, *reduce_stream; /* == o.compute without overlap */
@@ -289,6 +311,14 @@ static inline int64_t dsc_plane_bytes_each(const dsc_zero *zero, dsc_plane plane
 static inline bool dsc_in_swap(const dsc_zero *zero, int32_t group, dsc_plane plane)
 {
     return zero->group[group].swap_at[plane] >= 0;
+}
+
+static inline bool dsc_any_in_swap(const dsc_zero *zero, int32_t group)
+{
+    for (int p = 0; p < DSC_PLANE_COUNT; p++)
+        if (dsc_in_swap(zero, group, (dsc_plane)p))
+            return true;
+    return false;
 }
 
 static inline bool dsc_norms_are_used(const dsc_zero *zero)
@@ -404,6 +434,30 @@ dsc_status dsc_onebit_walk(dsc_zero *zero, dsc_error *err);
 /* update.c: elements [first, end) of a tile, as those of tensor t are updated. */
 void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, int32_t t,
                           dsc_update_args *out);
+
+void dsc_update_terms_fill(const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
+                           dsc_update_terms *out);
+dsc_status dsc_update_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
+
+/* early.c. Before places are planned, and after leaves are. */
+bool dsc_early_is_used(const dsc_zero *zero);
+bool dsc_early_takes(const dsc_zero *zero, int32_t group);
+bool dsc_early_takes_sum(const dsc_zero *zero, int32_t group); /* as far as it keeps up */
+dsc_status dsc_early_open(dsc_zero *zero, dsc_error *err);
+void dsc_early_close(dsc_zero *zero);
+/* Under the head of a step's last pass: the update begins if it is expected; or what it will begin with is read. */
+dsc_status dsc_early_begin(dsc_zero *zero, dsc_error *err);
+/* The update comes, with these terms. Nothing of it is under way then. */
+dsc_status dsc_early_settle(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err);
+/* On the out stream: that tile of a group's sums is in a buffer that is lent to the update. */
+void dsc_early_hand(dsc_zero *zero, int32_t group, int64_t first, int64_t count, int32_t slot);
+/* Of a step that is skipped, a tile of a group whose sums were handed: what is not finite where the sum was not. */
+dsc_status dsc_early_view(dsc_zero *zero, int32_t group, int64_t first, int64_t *count, const float **x,
+                          dsc_error *err);
+/* On the out stream: a leaf of a pass is in; sums may have come to their files; all have, until the next step. */
+void dsc_early_leaf(dsc_zero *zero, int32_t leaf, int64_t pass);
+void dsc_early_tell(dsc_zero *zero);
+void dsc_early_told(dsc_zero *zero);
 
 /* pack.c: what a group's parameters are packed in on the way to its windows; windows hold what came out again. */
 dsc_quant dsc_pack_of_params(const dsc_zero *zero, int32_t group);

@@ -41,28 +41,51 @@ static dsc_status find_away(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_erro
         const dsc_sum_place place = { .leaf = -1, .first = first };
         DSC_TRY(dsc_store_sum_take(zero, g, &place, false, &sum, err));
         DSC_TRY(find_in(zero, g, sum.acc, slice * zero->o.rank + first, sum.count, tensor, err));
-        DSC_TRY(dsc_store_sum_give(zero, &sum, err));
+        DSC_TRY(dsc_store_sum_give(zero, &sum, false, err));
     }
     return dsc_store_sum_drain(zero, err);
+}
+
+/* Those that an update was given before the step was skipped. */
+static dsc_status find_handed(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_error *err)
+{
+    const int64_t slice = zero->o.layout->group[g].slice;
+    const float *x;
+    for (int64_t first = 0, count; first < slice; first += count) {
+        DSC_TRY(dsc_early_view(zero, g, first, &count, &x, err));
+        DSC_TRY(find_in(zero, g, x, slice * zero->o.rank + first, count, tensor, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status find_kept(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_error *err)
+{
+    const int64_t slice = zero->o.layout->group[g].slice;
+    if (!zero->o.layout->group[g].trainable || zero->group[g].sum_by_hand)
+        return DSC_OK;
+    if (zero->group[g].last_sum != NULL)
+        return find_in(zero, g, zero->group[g].last_sum, slice * zero->o.rank, slice, tensor, err);
+    if (zero->group[g].grad == NULL)
+        return find_away(zero, g, tensor, err);
+    int64_t first, count;
+    const float *sums = dsc_zero_known_sums(zero, g, &first, &count);
+    return find_in(zero, g, sums, first, count, tensor, err);
 }
 
 dsc_status dsc_zero_find_nonfinite(dsc_zero *zero, int32_t *tensor, int32_t *rank, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
     int32_t *all = zero->sums_buf.ptr, mine = -1;
-    for (int32_t g = 0; g < layout->group_count && mine < 0; g++) {
-        const int64_t slice = layout->group[g].slice;
-        if (!layout->group[g].trainable)
-            continue;
-        if (zero->group[g].last_sum != NULL)
-            DSC_TRY(find_in(zero, g, zero->group[g].last_sum, slice * zero->o.rank, slice, &mine, err));
-        else if (zero->group[g].grad == NULL)
-            DSC_TRY(find_away(zero, g, &mine, err));
-        else {
-            int64_t first, count;
-            const float *sums = dsc_zero_known_sums(zero, g, &first, &count);
-            DSC_TRY(find_in(zero, g, sums, first, count, &mine, err));
+    int32_t end = layout->group_count;
+    /* Those that were handed over first: where they are, others come. */
+    for (int32_t g = 0; g < layout->group_count && mine < 0; g++)
+        if (zero->group[g].sum_by_hand) {
+            DSC_TRY(find_handed(zero, g, &mine, err));
+            end = mine >= 0 ? g : end;
         }
+    for (int32_t g = 0, found = -1; g < end && found < 0; g++) {
+        DSC_TRY(find_kept(zero, g, &found, err));
+        mine = found >= 0 ? found : mine;
     }
     DSC_TRY(dsc_comm_all_gather(zero->o.host_comm, DSC_CHANNEL_CONTROL, all, &mine, (int64_t)sizeof mine, DSC_U8, NULL,
                                 err));

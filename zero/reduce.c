@@ -66,7 +66,7 @@ dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t module, int64_t micro_step, flo
     DSC_TRY(dsc_zero_after_update(zero, -1, zero->o.compute, err)); /* which reads the sums of the step before */
     /* Files rest under the head's products, the longest of a pass. */
     if (module == layout->module_count - 1 && lane == 0)
-        DSC_TRY(is_last_pass(zero) ? dsc_store_rest(zero, true, err) : dsc_ahead_begin(zero, err));
+        DSC_TRY(is_last_pass(zero) ? dsc_early_begin(zero, err) : dsc_ahead_begin(zero, err));
     for (int32_t u = layout->module_first_use[module]; u < layout->module_first_use[module + 1]; u++) {
         const int32_t i = zero->leaf_of_use[u * zero->o.together + lane];
         if (i < 0)
@@ -190,7 +190,7 @@ static dsc_status take_sum(dsc_zero *zero, const dsc_leaf *leaf, const dsc_sum_p
 
 /* And where they are from then on. */
 static dsc_status give_sum(dsc_zero *zero, const dsc_leaf *leaf, const dsc_sum_place *place, dsc_sum *sum,
-                           dsc_error *err)
+                           bool complete, dsc_error *err)
 {
     const float *acc = sum->acc;
     if (leaf->leaves_sum)
@@ -201,7 +201,7 @@ static dsc_status give_sum(dsc_zero *zero, const dsc_leaf *leaf, const dsc_sum_p
         DSC_TRY(dsc_store_sum_take(zero, leaf->group, place, true, sum, err));
         DSC_TRY(dsc_copy(zero->reduce_stream, sum->acc, acc, sum->count * 4, err));
     }
-    return dsc_store_sum_give(zero, sum, err);
+    return dsc_store_sum_give(zero, sum, complete, err);
 }
 
 static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t pass, dsc_error *err)
@@ -226,7 +226,7 @@ static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t pass, 
             DSC_TRY(add_replicas(zero, &sum, err));
         if (complete && zero->group[leaf->group].grad == NULL)
             DSC_TRY(add_squares(zero, &sum, err));
-        DSC_TRY(give_sum(zero, leaf, &place, &sum, err));
+        DSC_TRY(give_sum(zero, leaf, &place, &sum, complete, err));
     }
     return dsc_in_swap(zero, leaf->group, DSC_PLANE_GRAD) ? dsc_store_sum_rest(zero, &place, err) : DSC_OK;
 }

@@ -93,6 +93,22 @@ bool dsc_ring_is_next(const dsc_ring *ring, dsc_piece piece)
     return ring->ahead > 0 && next->at == piece.at && next->bytes == piece.bytes;
 }
 
+static dsc_status settle_writes(dsc_ring *ring, dsc_piece piece, dsc_error *err)
+{
+    for (int32_t i = 0; i < ring->slot_count; i++)
+        if (ring->slot[i].state == DSC_SLOT_WRITING && meet(piece, ring->slot[i].piece))
+            DSC_TRY(settle_slot(&ring->slot[i], err));
+    return DSC_OK;
+}
+
+bool dsc_ring_is_written(const dsc_ring *ring, dsc_piece piece)
+{
+    for (int32_t i = 0; i < ring->slot_count; i++)
+        if (ring->slot[i].state == DSC_SLOT_WRITING && meet(piece, ring->slot[i].piece))
+            return false;
+    return true;
+}
+
 dsc_status dsc_ring_start(dsc_ring *ring, int32_t slot_index, dsc_piece piece, bool read, dsc_error *err)
 {
     dsc_ring_slot *slot = &ring->slot[slot_index];
@@ -106,10 +122,8 @@ dsc_status dsc_ring_start(dsc_ring *ring, int32_t slot_index, dsc_piece piece, b
     if (coming)
         return DSC_OK;
     DSC_TRY(settle_slot(slot, err));
-    for (int32_t i = 0; i < ring->slot_count && read; i++)
-        if (ring->slot[i].state == DSC_SLOT_WRITING && meet(piece, ring->slot[i].piece))
-            DSC_TRY(settle_slot(&ring->slot[i], err));
     if (read) {
+        DSC_TRY(settle_writes(ring, piece, err));
         start_read(slot, piece);
     } else {
         slot->piece = piece;
@@ -138,17 +152,31 @@ dsc_status dsc_ring_give(dsc_ring *ring, int32_t slot_index, dsc_piece piece, ds
 {
     dsc_ring_slot *slot = &ring->slot[slot_index];
     DSC_ASSERT(slot->state == DSC_SLOT_TAKEN);
+    DSC_TRY(settle_writes(ring, piece, err));
     slot->piece = piece;
     slot->state = DSC_SLOT_WRITING;
     dsc_swap_write(slot->op, slot->buf, whole_blocks(piece.bytes), piece.at);
     return ring->write_behind ? DSC_OK : settle_slot(slot, err);
 }
 
+void dsc_ring_lend(dsc_ring *ring, int32_t slot_index)
+{
+    dsc_ring_slot *slot = &ring->slot[slot_index];
+    DSC_ASSERT(slot->state == DSC_SLOT_TAKEN);
+    slot->state = DSC_SLOT_LENT;
+    atomic_store(&slot->lent, true);
+}
+
+void dsc_ring_return(dsc_ring *ring, int32_t slot_index) { atomic_store(&ring->slot[slot_index].lent, false); }
+
+bool dsc_ring_is_lent(const dsc_ring *ring, int32_t slot_index) { return atomic_load(&ring->slot[slot_index].lent); }
+
 /* It is not written from any more; false: it is, or is in use otherwise. */
 static dsc_status free_slot(dsc_ring_slot *slot, bool wait, bool *is_free, dsc_error *err)
 {
     const bool written = slot->state == DSC_SLOT_WRITING && (wait || dsc_swap_test(slot->op));
-    *is_free = written || slot->state == DSC_SLOT_IDLE;
+    const bool returned = slot->state == DSC_SLOT_LENT && !atomic_load(&slot->lent);
+    *is_free = written || returned || slot->state == DSC_SLOT_IDLE;
     return written ? settle_slot(slot, err) : DSC_OK;
 }
 

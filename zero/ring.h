@@ -7,6 +7,8 @@
 #ifndef DSC_ZERO_RING_H
 #define DSC_ZERO_RING_H
 
+#include <stdatomic.h>
+
 #include "offload/swap.h"
 
 #ifdef __cplusplus
@@ -19,13 +21,20 @@ typedef struct dsc_piece {
     int64_t at, bytes; /* of the swap space; any bytes, at a multiple of DSC_AIO_ALIGN; bytes 0: none */
 } dsc_piece;
 
-typedef enum dsc_slot_state { DSC_SLOT_IDLE, DSC_SLOT_READING, DSC_SLOT_TAKEN, DSC_SLOT_WRITING } dsc_slot_state;
+typedef enum dsc_slot_state {
+    DSC_SLOT_IDLE,
+    DSC_SLOT_READING,
+    DSC_SLOT_TAKEN,
+    DSC_SLOT_WRITING,
+    DSC_SLOT_LENT
+} dsc_slot_state;
 
 typedef struct dsc_ring_slot {
     void *buf;
     dsc_swap_op *op;
     dsc_piece piece; /* that is under way or worked on */
     dsc_slot_state state;
+    atomic_bool lent; /* likewise; another thread says when no more */
 } dsc_ring_slot;
 
 typedef struct dsc_ring {
@@ -65,8 +74,12 @@ DSC_MUST_USE dsc_status dsc_ring_start(dsc_ring *ring, int32_t slot, dsc_piece p
 DSC_MUST_USE dsc_status dsc_ring_take(dsc_ring *ring, int32_t slot, dsc_error *err);
 /* Instead of giving it: it was only read, and is not worked on any more. */
 void dsc_ring_leave(dsc_ring *ring, int32_t slot);
-/* The slot's bytes go back to swap. */
+/* The slot's bytes go back to swap, behind what is written there already. */
 DSC_MUST_USE dsc_status dsc_ring_give(dsc_ring *ring, int32_t slot, dsc_piece piece, dsc_error *err);
+/* Instead of giving it: another thread reads what is in it, and returns it before the slot is started again. */
+void dsc_ring_lend(dsc_ring *ring, int32_t slot);
+void dsc_ring_return(dsc_ring *ring, int32_t slot);
+bool dsc_ring_is_lent(const dsc_ring *ring, int32_t slot);
 /* The piece that will be taken after those that are ahead already is on its way too, if there is room. With `wait`,
  * what is written from its slot or of it is waited for. Views were ended. */
 DSC_MUST_USE dsc_status dsc_ring_ahead(dsc_ring *ring, dsc_piece piece, bool wait, bool *started, dsc_error *err);
@@ -76,6 +89,8 @@ bool dsc_ring_is_next(const dsc_ring *ring, dsc_piece piece);
 DSC_MUST_USE dsc_status dsc_ring_forget(dsc_ring *ring, dsc_error *err);
 /* Nothing is written any more. */
 DSC_MUST_USE dsc_status dsc_ring_drain(dsc_ring *ring, dsc_error *err);
+/* No part of the piece is on its way to swap, as far as the ring knows. */
+bool dsc_ring_is_written(const dsc_ring *ring, dsc_piece piece);
 /* Without waiting: whether nothing is read or written any more. */
 DSC_MUST_USE dsc_status dsc_ring_rests(dsc_ring *ring, bool *rests, dsc_error *err);
 

@@ -6,6 +6,7 @@
 
 #define STRIPE_BYTES (INT64_C(4) << 20)
 #define TILE_ALIGN 2048 /* elements: whole blocks also in bf16 */
+#define SUMS_IN_SLOTS 8 /* what a disk has under way at a time */
 #define PARAM_SLOTS 3   /* one comes, one is worked on, one leaves */
 
 static const struct { dsc_space space; int aio; } plane_table[DSC_PLANE_COUNT] = {
@@ -102,7 +103,7 @@ void dsc_store_choose(dsc_zero *zero)
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         zero->group[g].handed_from = zero->o.layout->group[g].slice;
         for (int p = 0; p < DSC_PLANE_COUNT; p++)
-            zero->group[g].swap_at[p] = -1;
+            zero->group[g].swap_at[p] = zero->group[g].other_at[p] = -1;
     }
 }
 
@@ -155,6 +156,12 @@ int64_t dsc_store_ring_bytes(const dsc_zero *zero, dsc_plane plane)
     return bytes_of_slots(zero, plane, ring_slots(zero, plane));
 }
 
+/* The update gives none of them back. */
+static int32_t sums_in_slots(const dsc_zero *zero)
+{
+    return (int32_t)dsc_min_i64(zero->o.swap.slot_count, SUMS_IN_SLOTS);
+}
+
 static int32_t folders_of(const dsc_zero *zero, dsc_space space)
 {
     return space == DSC_SPACE_PARAM ? zero->o.swap.param_folder_count : zero->o.swap.state_folder_count;
@@ -181,22 +188,35 @@ static int64_t sum_tile_bytes(const dsc_zero *zero)
     return 0;
 }
 
+/* Behind what lies in the plane's space so far. */
+static int64_t place_plane(dsc_zero *zero, int32_t g, dsc_plane plane)
+{
+    int64_t *bytes = &zero->store.space_bytes[plane_table[plane].space];
+    const int64_t at = *bytes;
+    *bytes += dsc_align_up(zero->o.layout->group[g].slice * dsc_plane_bytes_each(zero, plane), DSC_AIO_ALIGN);
+    return at;
+}
+
+static void place_group(dsc_zero *zero, int32_t g)
+{
+    dsc_group_state *state = &zero->group[g];
+    for (int p = 0; p < DSC_PLANE_COUNT; p++)
+        if (wants_swap(zero, g, (dsc_plane)p))
+            state->swap_at[p] = state->other_at[p] = place_plane(zero, g, (dsc_plane)p);
+    for (int p = 0; p < DSC_PLANE_GRAD && dsc_early_takes(zero, g); p++)
+        if (state->swap_at[p] >= 0)
+            state->other_at[p] = place_plane(zero, g, (dsc_plane)p);
+}
+
 void dsc_store_plan(dsc_zero *zero)
 {
     dsc_store *store = &zero->store;
     const dsc_layout *layout = zero->o.layout;
     int64_t longest = 0;
     for (int32_t g = 0; g < layout->group_count; g++) {
-        if (zero->group[g].swap_states)
+        place_group(zero, g);
+        if (zero->group[g].swap_states || dsc_any_in_swap(zero, g))
             longest = dsc_max_i64(longest, layout->group[g].slice);
-        for (int p = 0; p < DSC_PLANE_COUNT; p++) {
-            if (!wants_swap(zero, g, (dsc_plane)p))
-                continue;
-            int64_t *bytes = &store->space_bytes[plane_table[p].space];
-            zero->group[g].swap_at[p] = *bytes;
-            *bytes += dsc_align_up(layout->group[g].slice * dsc_plane_bytes_each(zero, (dsc_plane)p), DSC_AIO_ALIGN);
-            longest = dsc_max_i64(longest, layout->group[g].slice);
-        }
     }
     longest = dsc_align_up(longest, TILE_ALIGN);
     store->tile_elements = dsc_max_i64(TILE_ALIGN, zero->o.swap.tile_elements / TILE_ALIGN * TILE_ALIGN);
@@ -215,6 +235,8 @@ void dsc_store_plan(dsc_zero *zero)
                 dsc_store_ring_bytes(zero, (dsc_plane)p);
     if (update_writes_params(zero))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_PARAM, zero->o.swap.slot_count);
+    if (dsc_early_is_used(zero))
+        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_GRAD, sums_in_slots(zero));
     if (dsc_ahead_is_used(zero))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] +=
             dsc_ring_plan_bytes(dsc_ahead_slots(zero), store->tile_elements * zero->param_bytes_each);
@@ -315,6 +337,9 @@ static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
                               &store->buf[p], err));
     DSC_TRY(open_fetch(zero, err));
     DSC_TRY(dsc_ahead_open(zero, err));
+    if (dsc_early_is_used(zero))
+        DSC_TRY(open_ring(zero, DSC_PLANE_GRAD, DSC_STORE_AIO_STATES, sums_in_slots(zero), &store->sums_in,
+                          &store->sums_in_buf, err));
     if (!update_writes_params(zero))
         return DSC_OK;
     DSC_TRY(dsc_event_open(zero->o.device, &store->written, err));
@@ -385,6 +410,8 @@ static dsc_status open_host_params(dsc_zero *zero, dsc_error *err)
 
 dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err)
 {
+    DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->o.layout->group_count, sizeof *zero->store.order,
+                             &zero->store.order, err));
     for (int s = 0; s < DSC_SPACE_COUNT; s++)
         if (zero->store.space_bytes[s] > 0)
             DSC_TRY(open_space(zero, (dsc_space)s, err));
@@ -407,6 +434,7 @@ void dsc_store_close(dsc_zero *zero)
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_ring_stop(&store->ring[p]);
     dsc_ring_stop(&store->back);
+    dsc_ring_stop(&store->sums_in);
     dsc_ring_stop(&store->ahead);
     for (int a = 0; a < DSC_STORE_AIO_COUNT; a++)
         dsc_aio_close(&store->aio[a]);
@@ -415,16 +443,19 @@ void dsc_store_close(dsc_zero *zero)
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_ring_close(&store->ring[p]);
     dsc_ring_close(&store->back);
+    dsc_ring_close(&store->sums_in);
     dsc_ahead_close(zero);
     dsc_swap_op_close(&store->fetch);
     dsc_event_close(&store->fetched);
     dsc_event_close(&store->written);
     close_update(store);
+    dsc_alloc_free(zero->o.alloc, store->order);
     if (zero->o.device == NULL)
         return;
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_mem_close(zero->o.device, &store->buf[p]);
     dsc_mem_close(zero->o.device, &store->back_buf);
+    dsc_mem_close(zero->o.device, &store->sums_in_buf);
     dsc_mem_close(zero->o.device, &store->sum_buf);
     dsc_mem_close(zero->o.device, &store->param_buf);
 }

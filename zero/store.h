@@ -27,7 +27,7 @@ enum { DSC_STORE_AIO_PARAM, DSC_STORE_AIO_GRAD, DSC_STORE_AIO_STATES, DSC_STORE_
 #define DSC_REST_NS INT64_C(1000000)
 
 typedef struct dsc_store_cursor {
-    int32_t group, end;
+    int32_t index, end; /* of the update's order of groups */
     bool matrices; /* only groups of these */
     int64_t done; /* elements of what this rank updates of the group */
 } dsc_store_cursor;
@@ -50,9 +50,16 @@ typedef struct dsc_store {
     dsc_ring back;
     dsc_device *update_device; /* the host's cpu device with one thread; NULL: the update runs where its caller does */
     dsc_stream *update_compute;
+    dsc_ring
+        sums_in; /* the update's own before sums, where it may begin while the reductions go on; swap NULL: theirs */
+    dsc_buf sums_in_buf;
+    int32_t *order; /* [group_count] in which the update takes its groups */
+    int32_t made;   /* so many of the first are */
+    bool exchanged; /* the update's place for what it makes is everybody's already (other_at) */
     dsc_store_cursor cursor;
     /* What a thread that has files and nothing else to do goes on by, until it is asked for something again. */
     atomic_llong updates_asked, sums_asked, fetches_asked;
+    atomic_bool sums_waited_for; /* by the reductions */
     dsc_ring ahead; /* of parameters, in the buffers of masters and moments; swap NULL: not used */
     dsc_ahead_cursor ahead_at;
     bool lends;
@@ -98,6 +105,8 @@ bool dsc_store_updates_behind(const dsc_zero *zero);
  * them finds them, and after dsc_store_end where all do. Masters and moments may still be on their way to files: the
  * next update, or dsc_store_drain, waits for them. */
 DSC_MUST_USE dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err);
+/* Instead of its tiles, of a group behind order[left]: they are made. */
+DSC_MUST_USE dsc_status dsc_store_made(dsc_zero *zero, dsc_error *err);
 /* Those of groups [first, end) come next, or of those among them that are matrices. */
 DSC_MUST_USE dsc_status dsc_store_seek(dsc_zero *zero, int32_t first, int32_t end, bool matrices, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
@@ -110,6 +119,18 @@ DSC_MUST_USE dsc_status dsc_store_end(dsc_zero *zero, dsc_error *err);
  * the next update begins with is read, too, as much as there are buffers for: states, which stay what they are until
  * then. */
 DSC_MUST_USE dsc_status dsc_store_rest(dsc_zero *zero, bool ahead, dsc_error *err);
+/* On the update's thread: tiles of the first `count` groups of this order will be made, for a second place. */
+void dsc_store_begin_early(dsc_zero *zero, const int32_t *order, int32_t count);
+/* As much is read and written as can be without waiting. */
+DSC_MUST_USE dsc_status dsc_store_go_on(dsc_zero *zero, bool ahead, bool with_sums, bool *rest, dsc_error *err);
+/* Before anything is read ahead for the update: its buffers are its own again. */
+DSC_MUST_USE dsc_status dsc_store_end_lending(dsc_zero *zero, dsc_error *err);
+/* There is a next tile, and its sum. */
+bool dsc_store_has_next(const dsc_zero *zero);
+int32_t dsc_store_groups_made(const dsc_zero *zero);
+/* Of this order: the tile at `first` of this rank's slice is; where its sum is that was handed to the update. */
+bool dsc_store_is_made(const dsc_zero *zero, int32_t group, int64_t first);
+float *dsc_store_sum_by_hand(const dsc_zero *zero, int32_t group, int64_t first);
 /* Nothing is written any more. The streams are idle. */
 DSC_MUST_USE dsc_status dsc_store_drain(dsc_zero *zero, dsc_error *err);
 
@@ -139,7 +160,8 @@ typedef struct dsc_sum_place {
 } dsc_sum_place;
 DSC_MUST_USE dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t group, const dsc_sum_place *place, bool overwrite,
                                            dsc_sum *sum, dsc_error *err);
-DSC_MUST_USE dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, dsc_error *err);
+/* `complete`: no leaf of this step is added to it any more. */
+DSC_MUST_USE dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, bool complete, dsc_error *err);
 /* Instead of it: it was only read. */
 DSC_MUST_USE dsc_status dsc_store_sum_leave(dsc_zero *zero, const dsc_sum *sum, dsc_error *err);
 /* Behind the last tile of a leaf: as dsc_store_rest, of sums. */

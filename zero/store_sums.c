@@ -3,6 +3,9 @@
 #include "base/clock.h"
 #include "zero/internal.h"
 
+/* How long the reductions wait for a buffer that is lent to the update before they look again. */
+#define DSC_LENT_NS INT64_C(200000)
+
 /* Whether a tile of it passes through the ring. */
 static bool takes_tiles(const dsc_zero *zero, const dsc_leaf *leaf, int64_t pass)
 {
@@ -49,6 +52,8 @@ typedef struct sum_call {
     dsc_piece piece;
     dsc_sum_place place;
     long long asked;
+    int32_t group;
+    int64_t count;
 } sum_call;
 
 static dsc_status give_now(void *args, dsc_error *err)
@@ -57,18 +62,43 @@ static dsc_status give_now(void *args, dsc_error *err)
     return dsc_ring_give(call->ring, call->slot, call->piece, err);
 }
 
+/* The update is given it in its buffer. */
+static dsc_status hand_now(void *args, dsc_error *err)
+{
+    const sum_call *call = args;
+    dsc_ring_lend(call->ring, call->slot);
+    dsc_early_hand(call->zero, call->group, call->place.first, call->count, call->slot);
+    return DSC_OK;
+}
+
 static dsc_status drain_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
-    return dsc_ring_drain(call->ring, err);
+    DSC_TRY(dsc_ring_drain(call->ring, err));
+    dsc_early_told(call->zero);
+    return DSC_OK;
+}
+
+/* An update that has ended before its step returns nothing more: it has failed, and the step comes to nothing. */
+static void await_return(const sum_call *call)
+{
+    while (dsc_ring_is_lent(call->ring, call->slot) && !atomic_load(&call->zero->cancelled) &&
+           !dsc_event_passed(call->zero->early.ended))
+        dsc_clock_sleep_ns(DSC_LENT_NS);
+    dsc_ring_return(call->ring, call->slot);
 }
 
 static dsc_status take_sum_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
+    await_return(call);
     DSC_TRY(dsc_ring_start(call->ring, call->slot, call->piece, call->read, err));
     DSC_TRY(sums_ahead(call->zero, call->place, true, err));
-    return dsc_ring_take(call->ring, call->slot, err);
+    dsc_early_tell(call->zero);
+    atomic_store(&call->zero->store.sums_waited_for, true);
+    const dsc_status status = dsc_ring_take(call->ring, call->slot, err);
+    atomic_store(&call->zero->store.sums_waited_for, false);
+    return status;
 }
 
 static dsc_status rest_sums_now(void *args, dsc_error *err)
@@ -76,11 +106,13 @@ static dsc_status rest_sums_now(void *args, dsc_error *err)
     const sum_call *call = args;
     dsc_zero *zero = call->zero;
     bool rest = false;
+    dsc_early_leaf(zero, call->place.leaf, call->place.pass);
     while (!rest && atomic_load(&zero->store.sums_asked) == call->asked && !atomic_load(&zero->cancelled)) {
         const bool early = zero->store.fetched != NULL && !dsc_event_passed(zero->store.fetched); /* a pass waits */
         if (!early)
             DSC_TRY(sums_ahead(zero, call->place, false, err));
         DSC_TRY(dsc_ring_rests(&zero->store.ring[DSC_PLANE_GRAD], &rest, err));
+        dsc_early_tell(zero);
         rest = rest && !early;
         if (!dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_GRAD], DSC_REST_NS) && !rest)
             dsc_clock_sleep_ns(DSC_REST_NS);
@@ -132,8 +164,9 @@ dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, const dsc_sum_place *pl
     return dsc_sum_tier_passes(zero, g) ? dsc_sum_tier_take(zero, sum, overwrite, err) : DSC_OK;
 }
 
-dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
+dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, bool complete, dsc_error *err)
 {
+    const bool by_hand = complete && zero->group[sum->group].sum_by_hand;
     if (zero->group[sum->group].grad != NULL)
         return DSC_OK;
     if (dsc_sum_tier_passes(zero, sum->group))
@@ -141,9 +174,13 @@ dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, dsc_error *err
     if (!dsc_in_swap(zero, sum->group, DSC_PLANE_GRAD))
         return DSC_OK;
     const sum_call call = { .ring = &zero->store.ring[DSC_PLANE_GRAD],
-                             .slot = sum->slot,
-                             .piece = dsc_store_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first, sum->count) };
-    return dsc_host_call(zero->out_stream, give_now, &call, (int64_t)sizeof call, err);
+                            .slot = sum->slot,
+                            .piece = dsc_store_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first, sum->count),
+                            .zero = zero,
+                            .place = { .first = sum->first },
+                            .group = sum->group,
+                            .count = sum->count };
+    return dsc_host_call(zero->out_stream, by_hand ? hand_now : give_now, &call, (int64_t)sizeof call, err);
 }
 
 dsc_status dsc_store_sum_leave(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
@@ -153,7 +190,7 @@ dsc_status dsc_store_sum_leave(dsc_zero *zero, const dsc_sum *sum, dsc_error *er
 
 dsc_status dsc_store_sum_drain(dsc_zero *zero, dsc_error *err)
 {
-    const sum_call call = { .ring = &zero->store.ring[DSC_PLANE_GRAD] };
+    const sum_call call = { .zero = zero, .ring = &zero->store.ring[DSC_PLANE_GRAD] };
     if (call.ring->swap == NULL)
         return DSC_OK;
     atomic_fetch_add(&zero->store.sums_asked, 1);

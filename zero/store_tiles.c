@@ -1,46 +1,55 @@
 /* store_tiles.c - the ways of states through memory: tiles of an update, one after another, with those behind them read
  * ahead and those before them written. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
 #include "zero/internal.h"
 
 /* What the update finds there. */
 static bool updated_from_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
 {
-    return dsc_in_swap(zero, g, plane) && !(plane == DSC_PLANE_GRAD && zero->group[g].last_sum != NULL);
-}
-
-static bool any_in_swap(const dsc_zero *zero, int32_t g)
-{
-    for (int p = 0; p < DSC_PLANE_COUNT; p++)
-        if (dsc_in_swap(zero, g, (dsc_plane)p))
-            return true;
-    return false;
+    const dsc_group_state *state = &zero->group[g];
+    return dsc_in_swap(zero, g, plane) && !(plane == DSC_PLANE_GRAD && (state->last_sum != NULL || state->sum_by_hand));
 }
 
 static bool passes_in_tiles(const dsc_zero *zero, int32_t g)
 {
-    return any_in_swap(zero, g) || dsc_host_tier_updates(zero, g);
+    return dsc_any_in_swap(zero, g) || dsc_host_tier_updates(zero, g);
 }
 
 /* The tile at the cursor, which goes on; false: there is none. */
 static bool step_cursor(const dsc_zero *zero, dsc_store_cursor *cursor, dsc_tile *tile)
 {
     const dsc_layout *layout = zero->o.layout;
-    while (cursor->group < cursor->end &&
-           (!layout->group[cursor->group].trainable || cursor->done == zero->group[cursor->group].own_count ||
-            (cursor->matrices && !layout->group[cursor->group].matrices)))
-        *cursor = (dsc_store_cursor){ cursor->group + 1, cursor->end, cursor->matrices, 0 };
-    if (cursor->group == cursor->end)
+    for (; cursor->index < cursor->end; cursor->index++, cursor->done = 0) {
+        const int32_t g = zero->store.order[cursor->index];
+        if (layout->group[g].trainable && cursor->done < zero->group[g].own_count &&
+            (!cursor->matrices || layout->group[g].matrices))
+            break;
+    }
+    if (cursor->index == cursor->end)
         return false;
-    const dsc_group_state *state = &zero->group[cursor->group];
+    const int32_t g = zero->store.order[cursor->index];
+    const dsc_group_state *state = &zero->group[g];
     const int64_t left = state->own_count - cursor->done;
-    *tile = (dsc_tile){ .group = cursor->group,
-                        .first = state->own_first + cursor->done,
-                        .count = passes_in_tiles(zero, cursor->group) ? dsc_min_i64(left, zero->store.tile_elements)
-                                                                      : left,
-                        .stream = zero->store.update_compute };
+    *tile = (dsc_tile) { .group = g,
+                         .first = state->own_first + cursor->done,
+                         .count = passes_in_tiles(zero, g) ? dsc_min_i64(left, zero->store.tile_elements) : left,
+                         .stream = zero->store.update_compute };
     cursor->done += tile->count;
     tile->last_of_group = cursor->done == state->own_count;
     return true;
+}
+
+/* Of the reductions: where they have left a tile of sums that is handed to the update. */
+static int32_t slot_by_hand(const dsc_zero *zero, int32_t g, int64_t at)
+{
+    const int64_t tile = at / zero->store.tile_elements;
+    return (int32_t)((zero->group[g].sum_slot + tile) % zero->store.ring[DSC_PLANE_GRAD].slot_count);
+}
+
+float *dsc_store_sum_by_hand(const dsc_zero *zero, int32_t g, int64_t at)
+{
+    return zero->store.ring[DSC_PLANE_GRAD].slot[slot_by_hand(zero, g, at)].buf;
 }
 
 /* Where an element's plane lies when it is in memory; `at` counts from what this rank updates. */
@@ -56,6 +65,8 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
     case DSC_PLANE_GRAD:
         if (state->last_sum != NULL)
             return state->last_sum + at;
+        if (state->sum_by_hand)
+            return dsc_store_sum_by_hand(zero, g, at);
         return state->grad != NULL ? (void *)(state->grad + at)
                                    : state->host_grad + at * dsc_plane_bytes_each(zero, plane);
     case DSC_PLANE_COUNT: break;
@@ -75,6 +86,8 @@ static bool is_read(const dsc_zero *zero, dsc_plane plane)
 /* The update's, of a plane. */
 static dsc_ring *ring_of(dsc_zero *zero, dsc_plane plane)
 {
+    if (plane == DSC_PLANE_GRAD && zero->store.sums_in.swap != NULL)
+        return &zero->store.sums_in;
     return plane == DSC_PLANE_PARAM ? &zero->store.back : &zero->store.ring[plane];
 }
 
@@ -84,9 +97,13 @@ static bool passes_ring(const dsc_zero *zero, int32_t g, dsc_plane plane)
     return updated_from_swap(zero, g, plane) && !dsc_host_tier_brings(zero, g, plane);
 }
 
-static dsc_piece tile_of_plane(const dsc_zero *zero, const dsc_tile *tile, dsc_plane plane)
+/* Where the update finds it, or what it made of it. */
+static dsc_piece tile_of_plane(const dsc_zero *zero, const dsc_tile *tile, dsc_plane plane, bool made)
 {
-    return dsc_store_piece(zero, tile->group, plane, tile->first - zero->group[tile->group].own_first, tile->count);
+    const dsc_group_state *state = &zero->group[tile->group];
+    const int64_t each = dsc_plane_bytes_each(zero, plane);
+    const int64_t at = made == zero->store.exchanged ? state->swap_at[plane] : state->other_at[plane];
+    return (dsc_piece) { at + (tile->first - state->own_first) * each, tile->count * each };
 }
 
 /* What the tile is of a plane, if it is on its way through a ring, which then has begun. */
@@ -110,7 +127,7 @@ static dsc_status start_plane(dsc_zero *zero, dsc_tile *tile, dsc_plane plane, v
     dsc_ring *ring = ring_of(zero, plane);
     tile->slot[plane] = dsc_ring_next(ring);
     *ptr = ring->slot[tile->slot[plane]].buf;
-    return dsc_ring_start(ring, tile->slot[plane], tile_of_plane(zero, tile, plane), is_read(zero, plane), err);
+    return dsc_ring_start(ring, tile->slot[plane], tile_of_plane(zero, tile, plane, false), is_read(zero, plane), err);
 }
 
 /* The tile behind those that a plane's ring has, or has ahead. */
@@ -124,6 +141,13 @@ static bool tile_ahead(const dsc_zero *zero, dsc_plane plane, int32_t ahead, dsc
     return true;
 }
 
+/* Before an update is known to come, the reductions may be at work on it still. */
+static bool sum_is_there(const dsc_zero *zero, const dsc_tile *tile)
+{
+    const dsc_group_state *state = &zero->group[tile->group];
+    return zero->store.exchanged || atomic_load(&state->sum_there) >= tile->first - state->own_first + tile->count;
+}
+
 /* One more tile of each of the planes that have room: in turns, since the update needs all of a tile. */
 static dsc_status read_ahead(dsc_zero *zero, bool with_sums, bool wait, bool *any, dsc_error *err)
 {
@@ -133,10 +157,10 @@ static dsc_status read_ahead(dsc_zero *zero, bool with_sums, bool wait, bool *an
         dsc_tile tile;
         bool started;
         if (ring->swap == NULL || !is_read(zero, (dsc_plane)p) || (p == DSC_PLANE_GRAD && !with_sums) ||
-            !tile_ahead(zero, (dsc_plane)p, ring->ahead, &tile))
+            !tile_ahead(zero, (dsc_plane)p, ring->ahead, &tile) || (p == DSC_PLANE_GRAD && !sum_is_there(zero, &tile)))
             continue;
-        DSC_TRY(dsc_ring_ahead(ring, tile_of_plane(zero, &tile, (dsc_plane)p), wait && ring->ahead == 0, &started,
-                               err));
+        DSC_TRY(dsc_ring_ahead(ring, tile_of_plane(zero, &tile, (dsc_plane)p, false), wait && ring->ahead == 0,
+                               &started, err));
         *any = *any || started;
     }
     return DSC_OK;
@@ -182,6 +206,62 @@ static void begin_tiles(dsc_zero *zero)
 {
     const bool matrices = dsc_matrices_are_used(zero) || dsc_factors_are_used(zero);
     zero->store.cursor = (dsc_store_cursor) { 0, dsc_matrices_round(zero, 0).end, matrices, 0 };
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        zero->store.order[g] = g;
+    zero->store.made = 0;
+    zero->store.exchanged = false;
+}
+
+/* From now on states are where the update puts them. */
+static void exchange_places(dsc_zero *zero)
+{
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        for (int p = 0; p < DSC_PLANE_COUNT; p++) {
+            dsc_group_state *state = &zero->group[g];
+            const int64_t from = state->swap_at[p];
+            state->swap_at[p] = state->other_at[p];
+            state->other_at[p] = from;
+        }
+    zero->store.exchanged = true;
+}
+
+void dsc_store_begin_early(dsc_zero *zero, const int32_t *order, int32_t count)
+{
+    const int32_t groups = zero->o.layout->group_count;
+    begin_tiles(zero);
+    memcpy(zero->store.order, order, (size_t)count * sizeof *order);
+    for (int32_t g = 0, at = count; g < groups; g++) {
+        bool first = false;
+        for (int32_t i = 0; i < count; i++)
+            first = first || order[i] == g;
+        if (!first)
+            zero->store.order[at++] = g;
+    }
+    zero->store.cursor = (dsc_store_cursor) { .end = groups };
+}
+
+bool dsc_store_has_next(const dsc_zero *zero)
+{
+    dsc_store_cursor cursor = zero->store.cursor;
+    dsc_tile tile;
+    return step_cursor(zero, &cursor, &tile) && sum_is_there(zero, &tile);
+}
+
+/* Whole ones, at the order's start. */
+int32_t dsc_store_groups_made(const dsc_zero *zero)
+{
+    const dsc_store_cursor *at = &zero->store.cursor;
+    const bool whole = at->index < at->end && at->done == zero->group[zero->store.order[at->index]].own_count;
+    return at->index + whole;
+}
+
+bool dsc_store_is_made(const dsc_zero *zero, int32_t g, int64_t first)
+{
+    const dsc_store_cursor *at = &zero->store.cursor;
+    for (int32_t i = 0; i < at->index; i++)
+        if (zero->store.order[i] == g)
+            return true;
+    return at->index < at->end && zero->store.order[at->index] == g && first < at->done;
 }
 
 dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err)
@@ -190,7 +270,10 @@ dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err)
     atomic_fetch_add(&zero->store.updates_asked, 1);
     if (zero->update_stream != NULL)
         DSC_TRY(dsc_stream_sync(zero->update_stream, err));
-    begin_tiles(zero);
+    if (zero->early.kept)
+        zero->store.made = dsc_store_groups_made(zero);
+    else
+        begin_tiles(zero);
     if (!dsc_store_is_used(zero))
         return DSC_OK;
     DSC_TRY(dsc_stream_sync(zero->fetch_stream, err));
@@ -198,7 +281,9 @@ dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err)
         atomic_store(&zero->group[g].hand_to, NULL);
         zero->group[g].handed_from = zero->o.layout->group[g].slice;
     }
-    return dsc_stream_sync(zero->out_stream, err);
+    DSC_TRY(dsc_stream_sync(zero->out_stream, err));
+    exchange_places(zero);
+    return DSC_OK;
 }
 
 dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
@@ -242,26 +327,31 @@ dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     static const dsc_plane written[] = { DSC_PLANE_PARAM, DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2,
                                          DSC_PLANE_MOMENT3 };
-    const int64_t at = tile->first - zero->group[tile->group].own_first;
     if (dsc_host_tier_updates(zero, tile->group))
         DSC_TRY(dsc_host_tier_give(zero, tile, err));
-    if (!any_in_swap(zero, tile->group))
+    if (!dsc_any_in_swap(zero, tile->group))
         return DSC_OK;
-    DSC_TRY(hand_over(zero, tile, err));
+    if (zero->store.exchanged)
+        DSC_TRY(hand_over(zero, tile, err));
     DSC_TRY(dsc_stream_sync(tile->stream, err));
+    if (zero->group[tile->group].sum_by_hand)
+        dsc_ring_return(&zero->store.ring[DSC_PLANE_GRAD],
+                        slot_by_hand(zero, tile->group, tile->first - zero->group[tile->group].own_first));
     for (size_t i = 0; i < DSC_COUNT(written); i++)
         if (dsc_in_swap(zero, tile->group, written[i]))
             DSC_TRY(dsc_ring_give(ring_of(zero, written[i]), tile->slot[written[i]],
-                                  dsc_store_piece(zero, tile->group, written[i], at, tile->count), err));
+                                  tile_of_plane(zero, tile, written[i], true), err));
     /* What was made before anybody asked is read from the file by who does. */
-    const bool from_file = tile->last_of_group && zero->group[tile->group].handed_from > 0;
+    const bool from_file = zero->store.exchanged && tile->last_of_group && zero->group[tile->group].handed_from > 0;
     return from_file ? dsc_ring_drain(&zero->store.back, err) : DSC_OK;
 }
+
+dsc_status dsc_store_made(dsc_zero *zero, dsc_error *err) { return dsc_ring_drain(&zero->store.back, err); }
 
 static dsc_status write_params_now(void *args, dsc_error *err)
 {
     dsc_zero *const *zero = args;
-    return dsc_ring_drain(&(*zero)->store.back, err);
+    return dsc_store_made(*zero, err);
 }
 
 dsc_status dsc_store_end(dsc_zero *zero, dsc_error *err)
@@ -304,6 +394,13 @@ static dsc_status states_rest(dsc_zero *zero, bool *rest, dsc_error *err)
     return DSC_OK;
 }
 
+dsc_status dsc_store_go_on(dsc_zero *zero, bool ahead, bool with_sums, bool *rest, dsc_error *err)
+{
+    for (bool any = ahead; any;)
+        DSC_TRY(read_ahead(zero, with_sums, false, &any, err));
+    return states_rest(zero, rest, err);
+}
+
 static dsc_status rest_now(void *args, dsc_error *err)
 {
     const rest_call *call = args;
@@ -311,11 +408,17 @@ static dsc_status rest_now(void *args, dsc_error *err)
     bool rest = false;
     begin_tiles(zero);
     while (!rest && atomic_load(&zero->store.updates_asked) == call->asked && !atomic_load(&zero->cancelled)) {
-        for (bool any = call->ahead; any;)
-            DSC_TRY(read_ahead(zero, false, false, &any, err));
-        DSC_TRY(states_rest(zero, &rest, err));
+        DSC_TRY(dsc_store_go_on(zero, call->ahead, false, &rest, err));
         (void)dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_STATES], DSC_REST_NS);
     }
+    return DSC_OK;
+}
+
+dsc_status dsc_store_end_lending(dsc_zero *zero, dsc_error *err)
+{
+    DSC_TRY(dsc_ahead_end(zero, err));
+    for (int p = 0; p < DSC_PLANE_COUNT; p++) /* the update is over: its thread looks at no views */
+        dsc_ring_end_views(ring_of(zero, (dsc_plane)p));
     return DSC_OK;
 }
 
@@ -325,8 +428,6 @@ dsc_status dsc_store_rest(dsc_zero *zero, bool ahead, dsc_error *err)
     if (zero->update_stream == NULL || zero->store.aio[DSC_STORE_AIO_STATES] == NULL)
         return DSC_OK;
     if (ahead)
-        DSC_TRY(dsc_ahead_end(zero, err));
-    for (int p = 0; p < DSC_PLANE_COUNT && ahead; p++) /* the update is over: its thread looks at no views */
-        dsc_ring_end_views(ring_of(zero, (dsc_plane)p));
+        DSC_TRY(dsc_store_end_lending(zero, err));
     return dsc_host_call(zero->update_stream, rest_now, &call, (int64_t)sizeof call, err);
 }

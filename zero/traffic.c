@@ -27,8 +27,9 @@ static void sums_of(const dsc_zero *zero, int32_t g, int64_t *reads, int64_t *wr
     for (int32_t i = zero->group[g].newest_leaf; i >= 0; i = zero->leaf[i].before) {
         const dsc_leaf *leaf = &zero->leaf[i];
         *reads += leaf->finds_sum ? 0 : zero->pass_count - dsc_leaf_is_first(leaf);
-        *writes += leaf->leaves_sum ? 0 : zero->pass_count - leaf->holds_sum;
-        *held = *held || leaf->holds_sum;
+        const bool kept = leaf->holds_sum || (dsc_leaf_is_last(zero, leaf) && dsc_early_takes_sum(zero, g));
+        *writes += leaf->leaves_sum ? 0 : zero->pass_count - kept;
+        *held = *held || kept;
     }
 }
 

@@ -35,6 +35,14 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
     return DSC_OK;
 }
 
+void dsc_update_terms_fill(const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
+                           dsc_update_terms *out)
+{
+    DSC_ASSERT(class_count > 0 && class_count <= DSC_UPDATE_CLASSES_MAX);
+    memcpy(out->scalars, scalars, (size_t)class_count * sizeof *scalars);
+    out->stream = dsc_rng_stream(DSC_RNG_MOMENT, (uint32_t)update);
+}
+
 void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, int32_t t,
                           dsc_update_args *out)
 {
@@ -94,7 +102,7 @@ static dsc_status update_padding(const dsc_zero *zero, const dsc_tile *tile, int
 
 /* Runs of neighbouring tensors of one class are one launch, unless each tensor has a step of its own; padding goes with
  * the tensor before it. */
-static dsc_status update_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+dsc_status dsc_update_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
     const dsc_layout_group *group = &layout->group[tile->group];
@@ -152,26 +160,29 @@ static dsc_status after_gathers(dsc_zero *zero, dsc_error *err)
 typedef struct group_call {
     dsc_zero *zero;
     int32_t group;
+    bool made; /* early */
 } group_call;
 
 static dsc_status update_group(void *args, dsc_error *err)
 {
     const group_call *call = args;
     dsc_tile tile;
+    if (call->made)
+        return dsc_store_made(call->zero, err);
     do {
         if (atomic_load(&call->zero->cancelled))
             return DSC_FAIL(err, DSC_ERR_CANCELLED, "", "the run has failed");
         DSC_TRY(dsc_store_next(call->zero, &tile, err));
         DSC_ASSERT(tile.group == call->group);
-        DSC_TRY(update_tile(call->zero, &tile, err));
+        DSC_TRY(dsc_update_tile(call->zero, &tile, err));
         DSC_TRY(dsc_store_done(call->zero, &tile, err));
     } while (!tile.last_of_group);
     return DSC_OK;
 }
 
-static dsc_status start_update(dsc_zero *zero, int32_t g, dsc_error *err)
+static dsc_status start_update(dsc_zero *zero, int32_t g, bool made, dsc_error *err)
 {
-    group_call call = { zero, g };
+    group_call call = { zero, g, made };
     if (zero->update_stream == NULL)
         return update_group(&call, err);
     DSC_TRY(dsc_host_call(zero->update_stream, update_group, &call, (int64_t)sizeof call, err));
@@ -180,14 +191,16 @@ static dsc_status start_update(dsc_zero *zero, int32_t g, dsc_error *err)
 
 static dsc_status update_groups(dsc_zero *zero, dsc_round round, dsc_error *err)
 {
-    for (int32_t g = round.first; g < round.end; g++) {
+    const int32_t made = zero->store.made, count = zero->o.layout->group_count;
+    for (int32_t i = round.first + made; i < round.end + made; i++) {
+        const int32_t g = zero->store.order[i % count];
         const dsc_group_state *state = &zero->group[g];
         if (!zero->o.layout->group[g].trainable || state->own_count == 0)
             continue;
         if (zero->o.stage == 0 && zero->world_size > 1 && !zero->sums_are_own)
             DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, dsc_zero_own_sum(zero, g),
                                         zero->o.layout->group[g].slice, DSC_F32, zero->o.compute, err));
-        DSC_TRY(start_update(zero, g, err));
+        DSC_TRY(start_update(zero, g, i >= count, err));
         if (zero->o.stage > 0 && state->param_whole && zero->world_size > 1)
             DSC_TRY(gather_params(zero, g, err));
     }
@@ -212,10 +225,11 @@ static dsc_status take_before(dsc_zero *zero, dsc_error *err)
 dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
                            dsc_error *err)
 {
-    DSC_ASSERT(class_count > 0 && class_count <= DSC_UPDATE_CLASSES_MAX);
-    memcpy(zero->terms.scalars, scalars, (size_t)class_count * sizeof *scalars);
-    zero->terms.stream = dsc_rng_stream(DSC_RNG_MOMENT, (uint32_t)update);
+    dsc_update_terms terms = { 0 };
     DSC_ASSERT(!zero->early_begun);
+    dsc_update_terms_fill(scalars, class_count, update, &terms);
+    DSC_TRY(dsc_early_settle(zero, &terms, err));
+    zero->terms = terms;
     DSC_TRY(after_gathers(zero, err));
     if (dsc_onebit_walks(zero))
         return dsc_onebit_walk(zero, err);

@@ -263,6 +263,7 @@ static dsc_status open_all(dsc_zero *zero, dsc_error *err)
     DSC_TRY(open_streams(zero, err));
     DSC_TRY(dsc_gather_open(zero, err));
     DSC_TRY(dsc_reduce_open(zero, err));
+    DSC_TRY(dsc_early_open(zero, err));
     return dsc_store_open(zero, err);
 }
 
@@ -281,7 +282,9 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     dsc_zero *zero = *zero_ptr;
     if (zero == NULL)
         return;
+    dsc_zero_cancel(zero);
     close_streams(zero);
+    dsc_early_close(zero);
     dsc_store_close(zero);
     dsc_reduce_close(zero);
     dsc_gather_close(zero);
@@ -381,6 +384,7 @@ dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err)
 {
     dsc_stream *const streams[] = { zero->gather_stream, zero->reduce_stream, zero->fetch_stream, zero->in_stream,
                                     zero->out_stream, zero->o.compute };
+    atomic_store(&zero->early.hurried, true);
     if (zero->update_stream != NULL)
         DSC_TRY(dsc_stream_sync(zero->update_stream, err));
     for (size_t i = 0; i < DSC_COUNT(streams); i++)

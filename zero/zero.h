@@ -48,6 +48,8 @@ typedef struct dsc_zero_swap {
     int64_t tile_elements;            /* at most; what one buffer holds */
     int32_t slot_count;               /* buffers for each kind of state, 1..DSC_RING_SLOTS_MAX */
     bool read_ahead, write_behind;    /* a tile is read, and another written, while one is worked on */
+    bool early_update;                /* what dsc_zero_expect is told of begins under the last backward pass */
+    bool unclipped;                   /* whatever the norm, unless there is no update: its sums need no file */
     dsc_aio_options aio;              /* alloc is not read */
     bool pin_states, pin_params;      /* their buffers are locked in memory, where the system lets us */
     const dsc_io *io;                 /* may be NULL */
@@ -128,6 +130,12 @@ bool dsc_zero_sums_are_own(const dsc_zero *zero);
 
 /* ---- inside a pass, called in the order of steps, work goes to the compute stream ---- */
 
+/* Before the last micro-step: what dsc_zero_update will be given if nothing is clipped or skipped. With early_update
+ * groups whose parameters and states are in files begin with it when their sums are complete, in a second place: what
+ * they have come to is taken if the update is given these very scalars, and else nothing has happened. `last_word`:
+ * nobody but the norm can change them any more. */
+void dsc_zero_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
+                     bool last_word);
 /* Starts the gathers that belong before step `step`, waits for those of `module` and points param[i] at its whole
  * parameters in the compute dtype (NULL when this backward reads none), valid until the next step's acquire. */
 DSC_MUST_USE dsc_status dsc_zero_acquire(dsc_zero *zero, int32_t step, int32_t module, const void **param,
@@ -160,6 +168,14 @@ DSC_MUST_USE dsc_status dsc_zero_find_nonfinite(dsc_zero *zero, int32_t *tensor,
 #define DSC_UPDATE_CLASSES_MAX 64
 DSC_MUST_USE dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count,
                                         int64_t update, dsc_error *err);
+
+/* Instead of it: there is no update. */
+DSC_MUST_USE dsc_status dsc_zero_skip(dsc_zero *zero, dsc_error *err);
+/* Elements of this rank that updates were early with: of the one that is expected, and of all those that came. */
+typedef struct dsc_zero_early {
+    int64_t made, kept;
+} dsc_zero_early;
+void dsc_zero_early_get(const dsc_zero *zero, dsc_zero_early *out);
 
 /* ---- states, for initialisation and checkpoints; the engine is idle ---- */
 

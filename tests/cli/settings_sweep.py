@@ -132,6 +132,7 @@ def done(draw, config, ranks, folder, cuda):
             with_chance(draw, 0.2, zero, "zero_hpz_partition_size", [ranks])
     with_chance(draw, 0.5, own, "recompute", ["none", "selective", "full"])
     with_chance(draw, 0.5, own, "micro_batches_together", [2, 3, 4, 256])
+    with_chance(draw, 0.5, own, "early_update", [True])
     with_chance(draw, 0.5, own, "aio", ["io_uring", "libaio", "threads"])
     if draw.random() < 0.5:
         config["aio"] = {"block_size": draw.choice([1, 10000, 65536]), "queue_depth": draw.choice([1, 2, 64]),

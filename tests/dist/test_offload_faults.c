@@ -33,7 +33,7 @@
 static const char *const engines[] = { "io_uring", "libaio", "threads" };
 static char folder[512];
 static dsc_model *model;
-static run_result whole[WORLDS + 1]; /* of a run without faults, by world size */
+static run_result whole[WORLDS + 1][2]; /* of a run without faults, by world size and clipping */
 static bool here[DSC_COUNT(engines)];
 static uint64_t seed;
 static bool night;
@@ -41,7 +41,7 @@ static bool night;
 typedef struct faulty {
     const char *engine, *folder;
     int32_t world, rank;
-    bool overlap;
+    bool overlap, early, clips; /* without clipping an early update is handed its sums */
     const char *save; /* a folder for a checkpoint after the last step; NULL: none */
     double comm_timeout_s;
     dsc_status (*before)(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
@@ -81,14 +81,16 @@ static void *run(void *argument)
     snprintf(config, sizeof config,
              "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": 2,"
              " \"bf16\": {\"enabled\": true},"
-             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"gradient_clipping\": 0.5,"
+             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"gradient_clipping\": %g,"
              " \"zero_optimization\": {\"stage\": 3, \"sub_group_size\": 2048, \"overlap_comm\": %s,"
              " \"stage3_param_persistence_threshold\": 0,"
              " \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"},"
              " \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}},"
              " \"aio\": {\"block_size\": 4096, \"queue_depth\": 3, \"thread_count\": 2},"
-             " \"dsc\": {\"threads\": 1, \"aio\": \"%s\", \"comm_timeout_s\": %g}}",
-             f->overlap ? "true" : "false", f->folder, f->folder, f->engine, f->comm_timeout_s);
+             " \"dsc\": {\"threads\": 1, \"aio\": \"%s\", \"comm_timeout_s\": %g,"
+             " \"early_update\": %s}}",
+             f->clips ? 0.5 : 0.0, f->overlap ? "true" : "false", f->folder, f->folder, f->engine, f->comm_timeout_s,
+             f->early ? "true" : "false");
     const run_options options = { .world = f->world, .steps = STEPS, .model = model, .config = config,
                                   .data = toy_data(model, 1 << 20), .before = before,
                                   .after = after, .user = f, .fault_rank = f->rank, .io = &io };
@@ -98,13 +100,17 @@ static void *run(void *argument)
 
 static faulty plain(const char *engine, int32_t world)
 {
-    return (faulty){ .engine = engine, .folder = folder, .world = world, .overlap = true,
-                     .comm_timeout_s = 20 * SANITIZE_SLOWER };
+    return (faulty) { .engine = engine,
+                      .folder = folder,
+                      .world = world,
+                      .overlap = true,
+                      .clips = true,
+                      .comm_timeout_s = 20 * SANITIZE_SLOWER };
 }
 
 static bool is_same(const faulty *f)
 {
-    const run_result *a = &whole[f->world], *b = &f->result;
+    const run_result *a = &whole[f->world][f->clips], *b = &f->result;
     return b->status == DSC_OK && memcmp(a->loss, b->loss, STEPS * sizeof(double)) == 0 &&
            memcmp(a->norm, b->norm, STEPS * sizeof(double)) == 0 && strcmp(a->hash, b->hash) == 0;
 }
@@ -178,6 +184,8 @@ static void fail_block(const char *engine, io_fault_kind kind, int32_t world, in
     faulty f = plain(engine, world);
     f.rank = rank;
     f.overlap = overlap;
+    f.early = draw(2) != 0;
+    f.clips = draw(2) != 0;
     f.fault.kind = kind;
     f.fault.at = f.at = at;
     run(&f);
@@ -331,11 +339,14 @@ static int make_folder(void **state)
         return -1;
     model = toy_model_open(5, 61, 2, true);
     for (int32_t world = 1; world <= WORLDS; world++) {
-        faulty f = plain("threads", world);
-        run(&f);
-        whole[world] = f.result;
-        if (f.result.status != DSC_OK)
-            return -1;
+        for (int clips = 0; clips < 2; clips++) {
+            faulty f = plain("threads", world);
+            f.clips = clips != 0;
+            run(&f);
+            whole[world][clips] = f.result;
+            if (f.result.status != DSC_OK)
+                return -1;
+        }
     }
     for (size_t e = 0; e < DSC_COUNT(engines); e++) {
         faulty f = plain(engines[e], 1);

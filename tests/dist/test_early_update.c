@@ -1,0 +1,323 @@
+/* test_early_update.c - updates in files that begin before their norm is known: they do, and the bits are those of a
+ * run whose updates wait, whether what was made early is all of an update or a part, kept, or dropped since a step is
+ * clipped or skipped. Steps are made by hand, and the step's end waits until as much is made as shall be. Whole steps
+ * hand their sums to the update: groups have more tiles than there are buffers then, so that it must have begun.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/base.h"
+#include "base/clock.h"
+#include "engine/internal.h"
+#include "tests/support/run_world.h"
+#include "tests/support/toy_model.h"
+
+enum { STEPS = 2, TILE = 2048, WORLDS = 3 };
+#define PATIENCE_NS INT64_C(60000000000)
+#define BF16 "\"bf16\": {\"enabled\": true}"
+#define FP32 "\"bf16\": {\"enabled\": false}"
+#define FP16 "\"fp16\": {\"enabled\": true, \"initial_scale_power\": 32, \"hysteresis\": 1}" /* skips the first ones   \
+                                                                                              */
+
+static char folder[512];
+static dsc_model *model, *wide;
+
+/* How much is made early in each step by hand. */
+typedef enum extent { NOTHING, A_TILE, ALL } extent;
+
+typedef struct variant {
+    int32_t world, accumulation, together, buffers;
+    const char *precision, *engine;
+    double clipping;
+    extent extent;
+    int64_t steps; /* by hand, or: */
+    bool whole;    /* of the wide model, whose sums are handed over */
+    int64_t skip_limit;
+    bool reload;   /* and before the last of them all is saved and loaded again */
+    int64_t skipped;
+    int64_t most, made[WORLDS], kept[WORLDS]; /* of a rank: in all those steps, if nothing is dropped; what was */
+    run_result result;
+} variant;
+
+/* This rank's part of what is trained. */
+static int64_t elements(const dsc_engine *engine)
+{
+    int64_t sum = 0;
+    for (int32_t g = 0; g < engine->layout.group_count; g++)
+        sum += engine->layout.group[g].slice;
+    return sum;
+}
+
+static int64_t made_by(const dsc_engine *engine)
+{
+    dsc_zero_early early;
+    dsc_zero_early_get(engine->zero, &early);
+    return early.made;
+}
+
+static dsc_status step(dsc_engine *engine, int32_t rank, variant *v, dsc_error *err)
+{
+    const int64_t wanted = v->extent == ALL ? elements(engine) : v->extent == A_TILE ? 1 : 0;
+    const int64_t begun = dsc_clock_ns();
+    for (int32_t m = 0; m < v->accumulation; m++) {
+        DSC_TRY(dsc_engine_forward(engine, NULL, NULL, err));
+        DSC_TRY(dsc_engine_backward(engine, err));
+        if (m + 1 < v->accumulation)
+            DSC_TRY(dsc_engine_step(engine, NULL, err));
+    }
+    while (made_by(engine) < wanted && dsc_clock_ns() - begun < PATIENCE_NS)
+        dsc_clock_sleep_ns(1000000);
+    v->made[rank] += made_by(engine);
+    dsc_step_result result = DSC_STEP_RESULT_INIT;
+    DSC_TRY(dsc_engine_step(engine, &result, err));
+    if (rank == 0)
+        v->skipped += result.skipped;
+    return DSC_OK;
+}
+
+static dsc_status reload(dsc_engine *engine, int32_t rank, dsc_error *err)
+{
+    char dir[600];
+    snprintf(dir, sizeof dir, "%s/save", folder);
+    DSC_TRY(run_save(engine, rank, dir, err));
+    return run_load(engine, rank, dir, err);
+}
+
+static dsc_status whole_step(dsc_engine *engine, int32_t rank, variant *v, dsc_error *err)
+{
+    dsc_step_result result = DSC_STEP_RESULT_INIT;
+    const dsc_status status = dsc_engine_train_batch(engine, &result, err);
+    v->made[rank] += made_by(engine);
+    if (rank == 0)
+        v->skipped += result.skipped;
+    return status;
+}
+
+static dsc_status by_hand(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    variant *v = user;
+    dsc_zero_early early;
+    for (int64_t i = 0; i < v->steps; i++) {
+        if (v->reload && i + 1 == v->steps)
+            DSC_TRY(reload(engine, rank, err));
+        DSC_TRY(v->whole ? whole_step(engine, rank, v, err) : step(engine, rank, v, err));
+    }
+    dsc_zero_early_get(engine->zero, &early);
+    v->kept[rank] = early.kept;
+    if (rank == 0)
+        v->most = v->steps * elements(engine);
+    return DSC_OK;
+}
+
+static void run(variant *v)
+{
+    char config[2048];
+    snprintf(config, sizeof config,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d, %s,"
+             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"gradient_clipping\": %g,"
+             " \"zero_optimization\": {\"stage\": 3, \"sub_group_size\": %d,"
+             " \"stage3_param_persistence_threshold\": 0,"
+             " \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"buffer_count\": %d},"
+             " \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}},"
+             " \"dsc\": {\"threads\": 1, \"aio\": \"%s\", \"skip_limit\": %d, \"micro_batches_together\": %d,"
+             " \"early_update\": %s}}",
+             (int)v->accumulation, v->precision, v->clipping, TILE, folder, (int)v->buffers, folder,
+             v->engine != NULL ? v->engine : "auto", (int)v->skip_limit, v->together > 0 ? (int)v->together : 1,
+             v->extent != NOTHING ? "true" : "false");
+    const run_options options = { .world = v->world,
+                                  .steps = STEPS,
+                                  .model = v->whole ? wide : model,
+                                  .config = config,
+                                  .data = toy_data(v->whole ? wide : model, 1 << 20),
+                                  .before = by_hand,
+                                  .user = v,
+                                  .fault_rank = -1 };
+    if (v->steps == 0)
+        v->steps = 3;
+    run_world(&options, &v->result);
+    if (v->skip_limit > 0)
+        return;
+    if (v->result.status != DSC_OK)
+        print_error("%s: %s\n", v->result.error.where, v->result.error.message);
+    assert_int_equal(v->result.status, DSC_OK);
+}
+
+static void expect_same(const variant *a, const variant *b)
+{
+    assert_memory_equal(a->result.loss, b->result.loss, STEPS * sizeof(double));
+    assert_memory_equal(a->result.norm, b->result.norm, STEPS * sizeof(double));
+    assert_string_equal(a->result.hash, b->result.hash);
+}
+
+static void remove_save(void)
+{
+    char command[700];
+    snprintf(command, sizeof command, "rm -rf %s/save", folder);
+    assert_int_equal(system(command), 0);
+}
+
+static variant with(variant v, extent how)
+{
+    v.extent = how;
+    return v;
+}
+
+static void all_or_a_part_is_kept(void **state)
+{
+    static const variant cases[] = {
+        { .world = 1, .accumulation = 1, .buffers = 4, .precision = BF16 },
+        { .world = 1, .accumulation = 4, .buffers = 48, .precision = BF16 },
+        { .world = 1, .accumulation = 2, .buffers = 4, .precision = FP32 },
+        { .world = 2, .accumulation = 2, .buffers = 48, .precision = FP32 },
+        { .world = 2, .accumulation = 1, .buffers = 20, .precision = BF16, .engine = "threads" },
+        { .world = 3, .accumulation = 4, .buffers = 4, .precision = BF16 },
+    };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        variant none = with(cases[i], NOTHING);
+        run(&none);
+        assert_int_equal(none.made[0], 0);
+        for (extent e = A_TILE; e <= ALL; e++) {
+            variant v = with(cases[i], e);
+            run(&v);
+            for (int32_t r = 0; r < v.world; r++) {
+                assert_true(e == ALL ? v.kept[r] == v.most : v.kept[r] >= v.steps);
+                assert_true(v.kept[r] >= v.made[r]);
+            }
+            expect_same(&none, &v);
+        }
+    }
+}
+
+/* The first step finds out. */
+static void what_is_clipped_begins_again(void **state)
+{
+    for (int32_t world = 1; world <= WORLDS; world++) {
+        const variant v = {
+            .world = world, .accumulation = 2, .buffers = 4, .precision = BF16, .clipping = 0.001, .steps = 1
+        };
+        variant none = with(v, NOTHING), all = with(v, ALL);
+        run(&none);
+        run(&all);
+        for (int32_t r = 0; r < world; r++) {
+            assert_int_equal(all.made[r], all.most);
+            assert_int_equal(all.kept[r], 0);
+        }
+        expect_same(&none, &all);
+    }
+}
+
+/* Overflows are made into states that nobody sees. */
+static void what_is_skipped_is_dropped(void **state)
+{
+    for (int32_t world = 1; world <= 2; world++) {
+        const variant v = { .world = world, .accumulation = 2, .buffers = 20, .precision = FP16, .steps = 32 };
+        variant none = with(v, NOTHING), all = with(v, ALL);
+        run(&none);
+        run(&all);
+        assert_true(none.skipped > 0 && none.skipped < none.steps);
+        assert_int_equal(all.skipped, none.skipped);
+        assert_true(all.kept[0] > 0 && all.kept[0] < all.most);
+        expect_same(&none, &all);
+    }
+}
+
+static void what_is_kept_is_saved_and_loaded(void **state)
+{
+    const variant v = { .world = 2, .accumulation = 1, .buffers = 4, .precision = BF16, .reload = true };
+    variant none = with(v, NOTHING), all = with(v, ALL);
+    run(&none);
+    remove_save();
+    run(&all);
+    remove_save();
+    assert_int_equal(all.kept[0], all.most);
+    expect_same(&none, &all);
+}
+
+static void sums_are_handed_over(void **state)
+{
+    static const variant cases[] = {
+        { .world = 1, .accumulation = 1, .buffers = 4, .precision = BF16 },
+        { .world = 1, .accumulation = 3, .buffers = 20, .precision = BF16 },
+        { .world = 1, .accumulation = 1, .buffers = 4, .precision = FP32, .reload = true },
+        { .world = 2, .accumulation = 1, .buffers = 4, .precision = BF16, .engine = "threads" },
+        { .world = 3, .accumulation = 2, .buffers = 4, .precision = FP32 },
+        { .world = 2, .accumulation = 4, .together = 4, .buffers = 4, .precision = BF16 },
+        { .world = 1, .accumulation = 4, .together = 2, .buffers = 20, .precision = BF16 },
+    };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        variant none = cases[i];
+        none.whole = true;
+        none.steps = 6;
+        variant all = with(none, ALL);
+        run(&none);
+        remove_save();
+        run(&all);
+        remove_save();
+        for (int32_t r = 0; r < all.world; r++)
+            assert_true(all.kept[r] >= all.steps && all.kept[r] <= all.most);
+        expect_same(&none, &all);
+    }
+}
+
+/* Of sums that nobody has any more it is still told which one was not finite. */
+static void a_skipped_step_needs_no_sums(void **state)
+{
+    for (int32_t world = 1; world <= 2; world++)
+        for (int64_t limit = 0; limit <= 1; limit++) {
+            const variant v = { .world = world,
+                                .accumulation = 1,
+                                .buffers = 4,
+                                .precision = FP16,
+                                .whole = true,
+                                .skip_limit = limit,
+                                .steps = 40 };
+            variant none = with(v, NOTHING), all = with(v, ALL);
+            run(&none);
+            run(&all);
+            if (limit > 0) {
+                assert_int_equal(none.result.status, DSC_ERR_NUMERIC);
+                assert_non_null(strstr(none.result.error.message, "the gradient of"));
+                assert_string_equal(all.result.error.message, none.result.error.message);
+                assert_true(all.made[0] > 0);
+                continue;
+            }
+            assert_true(none.skipped > 0 && none.skipped < none.steps);
+            assert_int_equal(all.skipped, none.skipped);
+            assert_true(all.kept[0] > 0 && all.kept[0] < all.most);
+            expect_same(&none, &all);
+        }
+}
+
+static int make_folder(void **state)
+{
+    const char *base = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%.400s/dsc-early-XXXXXX", base != NULL ? base : "/tmp");
+    model = toy_model_open(20, 61, 8, false); /* 8 groups of 4096, and 2048 at both ends */
+    wide = toy_model_open(20, 139, 4, false); /* 4 groups of 10 tiles: at most 3 ranks hand over more than 3 of each */
+    return mkdtemp(folder) != NULL ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    toy_model_close(model);
+    toy_model_close(wide);
+    return rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_or_a_part_is_kept),      cmocka_unit_test(what_is_clipped_begins_again),
+        cmocka_unit_test(what_is_skipped_is_dropped), cmocka_unit_test(what_is_kept_is_saved_and_loaded),
+        cmocka_unit_test(sums_are_handed_over),       cmocka_unit_test(a_skipped_step_needs_no_sums),
+    };
+    return cmocka_run_group_tests_name("early update", tests, make_folder, remove_folder);
+}

@@ -1,0 +1,261 @@
+/* early.c - an update in files that begins under the last backward pass, before its norm is known.
+ *
+ * What an update does to an element depends on its sum, its states and the update's scalars, and these only depend on
+ * the norm if something is clipped, or if there is no update at all. So a step may foresee them. Groups whose
+ * parameters and states all are in files have two places there. As soon as a group's sum is complete and in its file,
+ * tiles of it are read from the one place and what they come to is written to the other, in the order in which the
+ * reductions end. If the update is then given just these scalars it goes on from there, and all groups' places are
+ * exchanged when it begins; else the other place is free again. Nobody else looks there before.
+ *
+ * Without clipping only a skipped step can bring other scalars, and it wants no sums. Then they go to no file: the
+ * reductions lend the update the buffers they are in, and wait for these when all of them are lent.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/clock.h"
+#include "zero/internal.h"
+
+bool dsc_early_is_used(const dsc_zero *zero)
+{
+    const dsc_zero_options *o = &zero->o;
+    return o->swap.early_update && dsc_device_host_visible(o->device) && o->overlap && !o->world_size_reproducible &&
+           o->swap.state_folder_count > 0 && o->swap.param_folder_count > 0 &&
+           dsc_recipes[o->recipe].needs == DSC_NEEDS_NOTHING;
+}
+
+/* Of all that an update writes nothing is in memory. */
+bool dsc_early_takes(const dsc_zero *zero, int32_t g)
+{
+    return dsc_early_is_used(zero) && zero->o.layout->group[g].trainable && zero->group[g].swap_states &&
+           dsc_in_swap(zero, g, DSC_PLANE_PARAM);
+}
+
+dsc_status dsc_early_open(dsc_zero *zero, dsc_error *err)
+{
+    dsc_early *early = &zero->early;
+    if (!dsc_early_is_used(zero))
+        return DSC_OK;
+    early->holds = true;
+    DSC_TRY(dsc_event_open(zero->o.device, &early->ended, err));
+    early->aim = 1;
+    DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->o.layout->group_count, sizeof *early->group,
+                             &early->group, err));
+    for (int32_t i = 0; i < zero->leaf_count; i++)
+        if (dsc_leaf_is_last(zero, &zero->leaf[i]) && dsc_early_takes(zero, zero->leaf[i].group))
+            early->group[early->count++] = zero->leaf[i].group;
+    return DSC_OK;
+}
+
+void dsc_early_close(dsc_zero *zero)
+{
+    dsc_event_close(&zero->early.ended);
+    dsc_alloc_free(zero->o.alloc, zero->early.group);
+}
+
+/* A sum is handed to the update instead of its file. */
+bool dsc_early_takes_sum(const dsc_zero *zero, int32_t g)
+{
+    return zero->o.swap.unclipped && dsc_early_takes(zero, g) && zero->o.sum_dtype == DSC_F32 &&
+           dsc_in_swap(zero, g, DSC_PLANE_GRAD);
+}
+
+void dsc_zero_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
+                     bool last_word)
+{
+    zero->early.firm = last_word && zero->o.swap.unclipped;
+    memset(&zero->early.expected, 0, sizeof zero->early.expected);
+    dsc_update_terms_fill(scalars, class_count, update, &zero->early.expected);
+}
+
+void dsc_zero_early_get(const dsc_zero *zero, dsc_zero_early *out)
+{
+    *out = (dsc_zero_early) { .made = atomic_load(&zero->early.elements), .kept = zero->early.kept_elements };
+}
+
+/* ---- sums ---- */
+
+void dsc_early_leaf(dsc_zero *zero, int32_t leaf, int64_t pass)
+{
+    dsc_early *early = &zero->early;
+    if (pass == zero->pass_count - 1 && early->complete < early->count &&
+        dsc_leaf_is_last(zero, &zero->leaf[leaf]) && zero->leaf[leaf].group == early->group[early->complete])
+        early->complete++;
+}
+
+void dsc_early_tell(dsc_zero *zero)
+{
+    dsc_early *early = &zero->early;
+    for (; early->told < early->complete; early->told++) {
+        const int32_t g = early->group[early->told];
+        if (!dsc_ring_is_written(&zero->store.ring[DSC_PLANE_GRAD],
+                                 dsc_store_piece(zero, g, DSC_PLANE_GRAD, 0, zero->o.layout->group[g].slice)))
+            return;
+        atomic_store(&zero->group[g].sum_there, zero->o.layout->group[g].slice);
+    }
+}
+
+void dsc_early_told(dsc_zero *zero)
+{
+    dsc_early_tell(zero);
+    zero->early.complete = zero->early.told = 0;
+}
+
+void dsc_early_hand(dsc_zero *zero, int32_t g, int64_t first, int64_t count, int32_t slot)
+{
+    dsc_group_state *state = &zero->group[g];
+    if (first == 0)
+        state->sum_slot = slot;
+    atomic_store(&state->sum_there, first + count);
+}
+
+/* Before the reductions of a step's last pass. */
+static void choose_sums(dsc_zero *zero)
+{
+    dsc_early *early = &zero->early;
+    for (int32_t i = 0; i < early->count; i++) {
+        dsc_group_state *state = &zero->group[early->group[i]];
+        atomic_store(&state->sum_there, 0);
+        state->sum_by_hand = early->begun && early->firm && i < early->aim && state->last_sum == NULL &&
+                             dsc_early_takes_sum(zero, early->group[i]);
+    }
+}
+
+/* ---- tiles ---- */
+
+typedef struct early_call {
+    dsc_zero *zero;
+    long long asked;
+} early_call;
+
+static bool goes_on(const early_call *call)
+{
+    const dsc_early *early = &call->zero->early;
+    return atomic_load(&call->zero->store.updates_asked) == call->asked && !atomic_load(&call->zero->cancelled) &&
+           (early->firm || !atomic_load(&early->hurried)); /* reductions may wait for it */
+}
+
+/* A pass for its parameters, or the reductions for a sum: the norm comes after both. */
+static bool others_wait(const dsc_zero *zero)
+{
+    return (zero->store.fetched != NULL && !dsc_event_passed(zero->store.fetched)) ||
+           atomic_load(&zero->store.sums_waited_for);
+}
+
+static dsc_status make_tile(dsc_zero *zero, dsc_error *err)
+{
+    dsc_tile tile;
+    if (zero->early.first_ns == 0)
+        zero->early.first_ns = dsc_clock_ns();
+    DSC_TRY(dsc_store_next(zero, &tile, err));
+    DSC_TRY(dsc_update_tile(zero, &tile, err));
+    DSC_TRY(dsc_store_done(zero, &tile, err));
+    atomic_fetch_add(&zero->early.elements, tile.count);
+    return DSC_OK;
+}
+
+/* Nothing is under way, and no sum is there. */
+static void rest_a_while(dsc_zero *zero)
+{
+    const int64_t begun = dsc_clock_ns();
+    dsc_clock_sleep_ns(DSC_REST_NS);
+    if (dsc_store_groups_made(zero) >= zero->early.aim)
+        zero->early.rest_ns += dsc_clock_ns() - begun;
+}
+
+static dsc_status make_early(void *args, dsc_error *err)
+{
+    const early_call *call = args;
+    dsc_zero *zero = call->zero;
+    bool rest;
+    zero->terms = zero->early.expected;
+    dsc_store_begin_early(zero, zero->early.group, zero->early.aim);
+    while (goes_on(call)) {
+        const bool holds_back = others_wait(zero);
+        DSC_TRY(dsc_store_go_on(zero, !holds_back, true, &rest, err));
+        if (!holds_back && dsc_store_has_next(zero))
+            DSC_TRY(make_tile(zero, err));
+        else if (!dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_STATES], DSC_REST_NS))
+            rest_a_while(zero);
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_early_begin(dsc_zero *zero, dsc_error *err)
+{
+    dsc_early *early = &zero->early;
+    const early_call call = { zero, atomic_load(&zero->store.updates_asked) };
+    early->begun = early->count > 0 && early->holds;
+    choose_sums(zero);
+    if (!early->begun)
+        return dsc_store_rest(zero, true, err);
+    DSC_TRY(dsc_store_end_lending(zero, err));
+    early->first_ns = early->rest_ns = 0;
+    atomic_store(&early->elements, 0);
+    atomic_store(&early->hurried, false);
+    DSC_TRY(dsc_host_call(zero->update_stream, make_early, &call, (int64_t)sizeof call, err));
+    return dsc_event_record(early->ended, zero->update_stream, err);
+}
+
+/* Its thread has nothing to do. */
+static dsc_status stop(dsc_zero *zero, dsc_error *err)
+{
+    atomic_fetch_add(&zero->store.updates_asked, 1);
+    return zero->update_stream != NULL ? dsc_stream_sync(zero->update_stream, err) : DSC_OK;
+}
+
+/* What the aim has and was not made stands before what the next pass needs first; where it was made long before the
+ * norm, there was time for more. */
+static void take_aim(dsc_early *early, int32_t made)
+{
+    const int64_t worked_ns = dsc_max_i64(1, dsc_clock_ns() - early->first_ns - early->rest_ns);
+    const int64_t more = made < early->aim ? 0 : early->rest_ns * made / worked_ns;
+    early->aim = (int32_t)dsc_max_i64(1, dsc_min_i64(early->count, made + more));
+}
+
+dsc_status dsc_early_settle(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
+{
+    dsc_early *early = &zero->early;
+    DSC_TRY(stop(zero, err));
+    early->holds = memcmp(&early->expected, terms, sizeof *terms) == 0;
+    early->kept = early->begun && early->holds;
+    early->begun = false;
+    if (!early->kept)
+        return DSC_OK;
+    early->kept_elements += atomic_load(&early->elements);
+    take_aim(early, dsc_store_groups_made(zero));
+    return DSC_OK;
+}
+
+dsc_status dsc_zero_skip(dsc_zero *zero, dsc_error *err)
+{
+    dsc_early *early = &zero->early;
+    early->holds = early->begun = false;
+    DSC_TRY(stop(zero, err));
+    for (int32_t i = 0; i < zero->store.ring[DSC_PLANE_GRAD].slot_count; i++)
+        dsc_ring_return(&zero->store.ring[DSC_PLANE_GRAD], i);
+    return dsc_ring_forget(&zero->store.sums_in, err);
+}
+
+/* Weights that a recipe makes of a sum that is not finite are not finite either, but for Lion's. */
+static dsc_status view_made(dsc_zero *zero, int32_t g, int64_t first, int64_t *count, const float **x, dsc_error *err)
+{
+    const dsc_plane plane = zero->o.compute_dtype == DSC_F32 ? DSC_PLANE_PARAM : DSC_PLANE_MASTER;
+    dsc_group_state *state = &zero->group[g];
+    const int64_t at = state->swap_at[plane];
+    void *weights;
+    DSC_TRY(dsc_store_drain(zero, err));
+    state->swap_at[plane] = state->other_at[plane];
+    const dsc_status status = dsc_store_view(zero, g, plane, first, count, false, &weights, err);
+    state->swap_at[plane] = at;
+    *x = weights;
+    return status;
+}
+
+dsc_status dsc_early_view(dsc_zero *zero, int32_t g, int64_t first, int64_t *count, const float **x, dsc_error *err)
+{
+    *count = dsc_min_i64(zero->store.tile_elements, zero->o.layout->group[g].slice - first);
+    if (dsc_store_is_made(zero, g, first))
+        return view_made(zero, g, first, count, x, err);
+    *x = dsc_store_sum_by_hand(zero, g, first);
+    return DSC_OK;
+}
