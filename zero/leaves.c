@@ -224,21 +224,24 @@ static int32_t turn_of(const dsc_zero *zero, int32_t lane)
     return lane == 0 ? 0 : lane == last ? TURNS - 1 : TURNS - 2 - (last - 1 - lane) % 2;
 }
 
-/* The window that a leaf shares with others of its use, or a new one. */
+/* The window that a leaf shares with others of its use, or a new one. One that waits has its own. Between the first
+ * micro-batch and the last, turns come again and again: there it has been made before any of them comes for the last
+ * time, and waits still when each has come. */
 static int32_t window_of(dsc_zero *zero, dsc_window *windows, const dsc_leaf *leaf, int32_t *place_of_turn)
 {
     const int32_t turns = (int32_t)dsc_min_i64(zero->o.together, TURNS), turn = turn_of(zero, leaf->lane);
     const int32_t made = step_of(zero, leaf->module) * turns, reduced = step_of(zero, leaf->visit) * turns;
-    const bool waits = leaf->visit != leaf->module;
+    const bool waits = leaf->visit != leaf->module, again = zero->o.together > TURNS && turn > 0 && turn < TURNS - 1;
     int32_t *shared = &place_of_turn[leaf->use * TURNS + turn], place = waits || *shared < 0 ? -1 : *shared;
     if (place < 0) {
+        const int32_t first = made + (waits && again ? 1 : turn);
         place = zero->leaf_place_count++;
-        windows[place] = (dsc_window) { .first = made + turn, .last = made + turn };
+        windows[place] = (dsc_window) { .first = first, .last = first };
         windows[place].bytes = zero->o.layout->group[leaf->group].padded * 4;
     }
     if (!waits)
         *shared = place;
-    int32_t last = reduced + turn;
+    int32_t last = reduced + (waits && again ? TURNS - 2 : turn);
     if (!keeps_others_waiting(zero, leaf)) /* the next one is made meanwhile */
         last = leaf->lane == zero->o.together - 1 ? last + 1 : reduced + turn_of(zero, leaf->lane + 1);
     windows[place].last = (int32_t)dsc_max_i64(windows[place].last, last);

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "engine/internal.h"
+#include "kernels/scalar.h"
 #include "tests/support/run_world.h"
 #include "tests/support/toy_model.h"
 
@@ -29,6 +30,8 @@ typedef struct variant {
     const char *zero; /* members of zero_optimization, each preceded by a comma; %s is a folder */
     const char *own;  /* of "dsc", likewise */
     const char *more; /* members before all others, each followed by a comma */
+    const char *optimizer; /* NULL: AdamW */
+    dsc_model *model;      /* NULL: toy */
 } variant;
 
 static void run_variant(const variant *v, run_result *out)
@@ -37,16 +40,18 @@ static void run_variant(const variant *v, run_result *out)
     snprintf(zero, sizeof zero, v->zero, folder, folder);
     snprintf(config, sizeof config,
              "{%s\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d,"
-             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
+             " \"optimizer\": {\"type\": \"%s\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
              " \"gradient_clipping\": 0.5, \"zero_optimization\": {\"stage\": %d, \"sub_group_size\": 2048,"
              " \"stage3_param_persistence_threshold\": 0%s},"
              " \"dsc\": {\"threads\": 1, \"micro_batches_together\": %d%s}}",
-             v->more, (int)v->accumulation, (int)v->stage, zero, (int)v->together, v->own);
+             v->more, (int)v->accumulation, v->optimizer != NULL ? v->optimizer : "AdamW", (int)v->stage, zero,
+             (int)v->together, v->own);
+    dsc_model *model = v->model != NULL ? v->model : toy;
     const run_options options = { .world = v->world,
                                   .steps = STEPS,
-                                  .model = toy,
+                                  .model = model,
                                   .config = config,
-                                  .data = toy_data(toy, 1 << 20),
+                                  .data = toy_data(model, 1 << 20),
                                   .fault_rank = -1 };
     run_world(&options, out);
 }
@@ -91,7 +96,7 @@ static void expect_same_together(variant v)
 {
     static const int32_t counts[] = { 2, 3, 256 };
     run_result first, other;
-    v.accumulation = GAS;
+    v.accumulation = v.accumulation > 0 ? v.accumulation : GAS;
     v.together = 1;
     v.zero = "";
     run_variant(&v, &first);
@@ -123,6 +128,60 @@ static void with_whatever_waits_between(void **state)
                                        ", \"gradients\": \"bf16\"", ", \"gradient_compression\": \"int8\"" };
     for (size_t i = 0; i < DSC_COUNT(own); i++)
         expect_same_together((variant) { .world = 2, .own = own[i], .more = "\"bf16\": {\"enabled\": true}," });
+}
+
+/* ---- a first module with two trained groups ---- */
+
+static dsc_module bare_input; /* toy's */
+
+static dsc_status biased_forward(const dsc_module *m, dsc_module_ctx *ctx, dsc_error *err)
+{
+    DSC_TRY(bare_input.forward(m, ctx, err));
+    const int64_t width = m->params[1].dim[0];
+    for (int64_t i = 0; i < ctx->batch * width; i++)
+        dsc_put(ctx->out, i, ctx->dtype,
+                dsc_get(ctx->out, i, ctx->dtype) + dsc_get(ctx->param[1], i % width, ctx->dtype));
+    return DSC_OK;
+}
+
+static dsc_status biased_backward(const dsc_module *m, dsc_module_ctx *ctx, dsc_error *err)
+{
+    DSC_TRY(bare_input.backward(m, ctx, err));
+    const int64_t width = m->params[1].dim[0];
+    for (int64_t j = 0; j < width; j++) {
+        ctx->grad[1][j] = 0;
+        for (int64_t b = 0; b < ctx->batch; b++)
+            ctx->grad[1][j] += dsc_get(ctx->d_out, b * width + j, ctx->dtype);
+    }
+    return DSC_OK;
+}
+
+/* As BERT's: the table is tied, the norm behind it is not; Adafactor has matrices and vectors in groups of their own.
+ * The largest leaves are those that wait, and small ones find room beside them. */
+static void beside_leaves_that_wait(void **state)
+{
+    static const int32_t counts[] = { 5, 7 };
+    dsc_model *large = toy_model_open(80, 61, 3, false), biased = *large;
+    dsc_module modules[5];
+    dsc_param_spec params[2] = { large->modules[0].params[0], large->modules[1].params[1] };
+    memcpy(modules, large->modules, sizeof modules);
+    assert_int_equal(large->module_count, 5);
+    bare_input = modules[0];
+    params[1].name = "input.bias";
+    modules[0].param_count = 2;
+    modules[0].params = params;
+    modules[0].forward = biased_forward;
+    modules[0].backward = biased_backward;
+    biased.modules = modules;
+    for (int32_t world = 1; world <= 2; world++)
+        for (size_t i = 0; i < DSC_COUNT(counts); i++)
+            expect_same_together((variant) { .world = world,
+                                             .accumulation = counts[i],
+                                             .own = "",
+                                             .more = "",
+                                             .optimizer = "Adafactor",
+                                             .model = &biased });
+    toy_model_close(large);
 }
 
 /* Parameters come once in a pass over the modules, and a sum need not leave memory between micro-batches that run
@@ -182,6 +241,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_number_together_gives_the_same_bits),
         cmocka_unit_test(with_whatever_waits_between),
+        cmocka_unit_test(beside_leaves_that_wait),
         cmocka_unit_test(less_is_moved),
         cmocka_unit_test(forward_takes_one_micro_batch),
     };
