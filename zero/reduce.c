@@ -175,9 +175,9 @@ static dsc_status take_sum(dsc_zero *zero, const dsc_leaf *leaf, const dsc_sum_p
     const dsc_group_state *state = &zero->group[leaf->group];
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
     const bool reads = dsc_leaf_reads_sum(leaf, place->pass);
-    float *near = zero->near_sums + state->sum_at + place->first;
     if (!leaf->finds_sum && !leaf->leaves_sum)
         return dsc_store_sum_take(zero, leaf->group, place, !reads, sum, err);
+    float *near = zero->near_sums + state->sum_at + place->first;
     *sum = (dsc_sum) { .group = leaf->group, .first = place->first, .acc = near };
     sum->count = dsc_min_i64(zero->store.tile_elements, slice - place->first);
     if (!reads)
