@@ -18,7 +18,7 @@
 #include "engine/profile/profile.h"
 #include "zero/zero.h"
 
-#define DSC_READER_DEPTH 3
+#define DSC_READER_AHEAD 2 /* micro-batches, or those of the next pass where it takes more */
 
 /* Communicators of some ranks: ZeRO++'s second partition, zero_hpz_partition_size ranks; MiCS's ranks that share a copy
  * of the states, and those of all copies that own the same slices. */

@@ -226,6 +226,7 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
 
 static void reader_options(const dsc_engine *engine, dsc_reader_options *out)
 {
+    const int32_t together = dsc_plan_together(&engine->config);
     *out = (dsc_reader_options) { .alloc = engine->alloc,
                                   .device = engine->device,
                                   .source = engine->source,
@@ -234,7 +235,7 @@ static void reader_options(const dsc_engine *engine, dsc_reader_options *out)
                                   .accumulation_steps = engine->config.gradient_accumulation_steps,
                                   .rank = engine->place.rank,
                                   .world_size = engine->place.size,
-                                  .depth = DSC_READER_DEPTH + dsc_plan_together(&engine->config) - 1,
+                                  .depth = together + (int32_t)dsc_max_i64(DSC_READER_AHEAD, together),
                                   .curriculum = &engine->config.curriculum };
 }
 

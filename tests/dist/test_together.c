@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "engine/internal.h"
 #include "kernels/scalar.h"
 #include "tests/support/run_world.h"
@@ -214,6 +216,39 @@ static void less_is_moved(void **state)
     assert_int_equal(all.wire_planned, once.wire_planned + (GAS - 1) * leaves); /* and the windows once */
 }
 
+typedef struct counted_data {
+    dsc_data_source source;
+    atomic_long samples; /* that were filled */
+} counted_data;
+
+static dsc_status count_fill(void *user, int64_t first_sample, int64_t count, void *const *batch_data, dsc_error *err)
+{
+    counted_data *data = user;
+    DSC_TRY(data->source.fill(data->source.user, first_sample, count, batch_data, err));
+    atomic_fetch_add(&data->samples, count);
+    return DSC_OK;
+}
+
+/* While micro-batches of a pass are in use. */
+static void the_next_pass_is_read(void **state)
+{
+    dsc_engine *engine = NULL;
+    dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
+    dsc_error err = DSC_ERROR_INIT;
+    counted_data data = { .source = toy_data(toy, 1 << 20) };
+    options.config_text = "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": 12,"
+                          " \"optimizer\": {\"type\": \"SGD\"}, \"dsc\": {\"micro_batches_together\": 12}}";
+    options.model = toy;
+    options.data = (dsc_data_source) { .fill = count_fill, .user = &data, .sample_count = 1 << 20 };
+    assert_int_equal(dsc_engine_open(&engine, &options, &err), DSC_OK);
+    assert_int_equal(dsc_engine_train_batch(engine, NULL, &err), DSC_OK);
+    const int64_t most = dsc_clock_ns() + INT64_C(20000000000);
+    while (atomic_load(&data.samples) < 24 && dsc_clock_ns() < most)
+        dsc_clock_sleep_ns(1000000);
+    assert_int_equal(atomic_load(&data.samples), 24);
+    dsc_engine_close(&engine);
+}
+
 /* Who calls forward for each micro-batch decides the order, and is told so. */
 static void forward_takes_one_micro_batch(void **state)
 {
@@ -243,6 +278,7 @@ int main(void)
         cmocka_unit_test(with_whatever_waits_between),
         cmocka_unit_test(beside_leaves_that_wait),
         cmocka_unit_test(less_is_moved),
+        cmocka_unit_test(the_next_pass_is_read),
         cmocka_unit_test(forward_takes_one_micro_batch),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
