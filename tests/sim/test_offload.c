@@ -218,6 +218,37 @@ static void every_placement_of_parameters_gives_the_same_bits(void **state)
     }
 }
 
+/* Micro-batches that pass a module before the next one, in two passes: sums are near the GPU between them. */
+static void several_micro_batches_together(void **state)
+{
+    static const struct {
+        int32_t world, stage;
+        bool in_turn;
+        const char *zero, *own, *extra;
+        dsc_model **model;
+    } kinds[] = {
+        { 1, 1, false, STATES_CPU, "", "", &model },
+        { 1, 2, false, STATES_NVME, ", \"gradients\": \"bf16\"", "", &model },
+        { 1, 3, true, STATES_NVME PARAMS_CPU, "", "", &model },
+        { 2, 3, false, STATES_CPU PARAMS_NVME, ", \"gradients\": \"bf16\"", "", &model },
+        { 1, 0, false, "", ", \"recompute\": \"full\"",
+          ", \"activation_checkpointing\": {\"cpu_checkpointing\": true}", &deep },
+    };
+    for (size_t k = 0; k < DSC_COUNT(kinds); k++) {
+        char own[128];
+        run_result apart, together;
+        variant v = { .world = kinds[k].world, .stage = kinds[k].stage, .accumulation = 10, .bf16 = true, .zero = "",
+                      .own = kinds[k].own, .model = *kinds[k].model };
+        run(&v, &apart);
+        snprintf(own, sizeof own, ", \"micro_batches_together\": 5%s", kinds[k].own);
+        v.own = own;
+        v.zero = kinds[k].zero;
+        v.extra = kinds[k].extra;
+        v.in_turn = kinds[k].in_turn;
+        expect_same_bits(&apart, &v, &together);
+    }
+}
+
 /* All that a night has time for; two trainings of the kinds that the tests above leave out otherwise. */
 static void the_matrix(void **state)
 {
@@ -284,6 +315,7 @@ int main(void)
         cmocka_unit_test(moments_and_sums_in_bf16),
         cmocka_unit_test(whole_tensors_from_everywhere),
         cmocka_unit_test(every_placement_of_parameters_gives_the_same_bits),
+        cmocka_unit_test(several_micro_batches_together),
         cmocka_unit_test(the_matrix),
     };
     return cmocka_run_group_tests_name("states and parameters away from simulated GPUs", tests, open_model,
