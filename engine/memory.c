@@ -111,8 +111,9 @@ static void way_out(const dsc_engine *engine, uint32_t mask, int64_t ranks, cons
     const bool may_shard = config->zero.stage < 3 && engine->place.size > 1;
     char elsewhere[160];
     elsewhere_way_out(engine, mask, available / ranks, elsewhere, sizeof elsewhere);
-    snprintf(out, out_bytes, "%s%s%s%s%s%s%s", may_shard ? "zero_optimization.stage 3, " : "", elsewhere,
+    snprintf(out, out_bytes, "%s%s%s%s%s%s%s%s", may_shard ? "zero_optimization.stage 3, " : "", elsewhere,
              plan_copies(&engine->plan, mask) ? "dsc.save_async false, " : "",
+             engine->plan.together > 1 ? "fewer dsc.micro_batches_together, " : "",
              config->train_micro_batch_size_per_gpu > 1 ? "a smaller train_micro_batch_size_per_gpu, " : "",
              config->own.recompute != DSC_RECOMPUTE_FULL ? "\"dsc\": {\"recompute\": \"full\"}, " : "",
              ranks > 1 ? "fewer ranks on a host, " : "", sharded ? "more hosts, " : "");
@@ -125,7 +126,7 @@ static dsc_status refuse(const dsc_engine *engine, uint32_t mask, int64_t ranks,
 {
     int tag[2] = { 0, 0 };
     int64_t bytes[2];
-    char use[384];
+    char use[416];
     largest_tags(&engine->plan, mask, tag, bytes);
     way_out(engine, mask, ranks, place, available, use, sizeof use);
     return DSC_FAIL(err, DSC_ERR_NOFIT, "memory",

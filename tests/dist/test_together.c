@@ -216,6 +216,29 @@ static void less_is_moved(void **state)
     assert_int_equal(all.wire_planned, once.wire_planned + (GAS - 1) * leaves); /* and the windows once */
 }
 
+/* Who has no room for them is told. */
+static void fewer_take_less(void **state)
+{
+    for (int together = 1; together <= 2; together++) {
+        dsc_engine *engine = NULL;
+        dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
+        dsc_error err = DSC_ERROR_INIT;
+        char config[256];
+        snprintf(config, sizeof config,
+                 "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": 4,"
+                 " \"optimizer\": {\"type\": \"SGD\"}, \"dsc\": {\"micro_batches_together\": %d}}",
+                 together);
+        options.config_text = config;
+        options.model = toy;
+        options.flags = DSC_ENGINE_PLAN_ONLY;
+        assert_int_equal(dsc_engine_open(&engine, &options, &err), DSC_OK);
+        engine->host_free_bytes = 1;
+        assert_int_equal(dsc_engine_check_fit(engine, &err), DSC_ERR_NOFIT);
+        assert_int_equal(strstr(err.message, "fewer dsc.micro_batches_together, ") != NULL, together > 1);
+        dsc_engine_close(&engine);
+    }
+}
+
 typedef struct counted_data {
     dsc_data_source source;
     atomic_long samples; /* that were filled */
@@ -278,6 +301,7 @@ int main(void)
         cmocka_unit_test(with_whatever_waits_between),
         cmocka_unit_test(beside_leaves_that_wait),
         cmocka_unit_test(less_is_moved),
+        cmocka_unit_test(fewer_take_less),
         cmocka_unit_test(the_next_pass_is_read),
         cmocka_unit_test(forward_takes_one_micro_batch),
     };
