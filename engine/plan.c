@@ -299,7 +299,7 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
                                           o->config->optimizer.recipe, o->rank);
     plan->io_bytes = dsc_checkpoint_buffer_bytes(o->layout, o->config->zero.offload_optimizer == DSC_OFFLOAD_NVME);
     plan->bytes[DSC_TAG_IO][DSC_TIER_PINNED] += plan->io_bytes + plan->snapshot_bytes;
-    /* What ranks tell each other of a step: the only table whose size a config can make large. */
+    /* What ranks tell each other of a step: a table that a config can make large, however few modules there are. */
     plan->bytes[DSC_TAG_CONTROL][DSC_TIER_HOST] +=
         dsc_step_words(o->config) * (o->world_size + 1) * (int64_t)sizeof(double);
     dsc_alloc_stats stats;
