@@ -156,10 +156,13 @@ static dsc_status make_tile(dsc_zero *zero, dsc_error *err)
 /* Nothing is under way, and no sum is there. */
 static void rest_a_while(dsc_zero *zero)
 {
+    dsc_early *early = &zero->early;
     const int64_t begun = dsc_clock_ns();
     dsc_clock_sleep_ns(DSC_REST_NS);
-    if (dsc_store_groups_made(zero) >= zero->early.aim)
-        zero->early.rest_ns += dsc_clock_ns() - begun;
+    if (early->first_ns == 0)
+        return;
+    early->rest_ns += dsc_clock_ns() - begun;
+    early->spare_ns += dsc_store_groups_made(zero) >= early->aim ? dsc_clock_ns() - begun : 0;
 }
 
 static dsc_status make_early(void *args, dsc_error *err)
@@ -189,7 +192,7 @@ dsc_status dsc_early_begin(dsc_zero *zero, dsc_error *err)
     if (!early->begun)
         return dsc_store_rest(zero, true, err);
     DSC_TRY(dsc_store_end_lending(zero, err));
-    early->first_ns = early->rest_ns = 0;
+    early->first_ns = early->rest_ns = early->spare_ns = 0;
     atomic_store(&early->elements, 0);
     atomic_store(&early->hurried, false);
     DSC_TRY(dsc_host_call(zero->update_stream, make_early, &call, (int64_t)sizeof call, err));
@@ -208,7 +211,7 @@ static dsc_status stop(dsc_zero *zero, dsc_error *err)
 static void take_aim(dsc_early *early, int32_t made)
 {
     const int64_t worked_ns = dsc_max_i64(1, dsc_clock_ns() - early->first_ns - early->rest_ns);
-    const int64_t more = made < early->aim ? 0 : early->rest_ns * made / worked_ns;
+    const int64_t more = made < early->aim ? 0 : early->spare_ns * made / worked_ns;
     early->aim = (int32_t)dsc_max_i64(1, dsc_min_i64(early->count, made + more));
 }
 

@@ -182,7 +182,9 @@ typedef struct dsc_early {
     bool begun, kept;      /* in this step; and the update goes on from there */
     atomic_bool hurried;   /* somebody waits for all that goes on by itself */
     dsc_event *ended;      /* nothing more is made, or ever will be */
-    int64_t first_ns, rest_ns; /* in this step: when the first tile's sum was there; so long it had nothing to do */
+    /* In this step: when the first tile's sum was there; for how long it had nothing to do then, and when all of its
+     * aim was made. */
+    int64_t first_ns, rest_ns, spare_ns;
     atomic_llong elements; /* made in this step */
     int64_t kept_elements;
 } dsc_early;
