@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define DSC_RING_SLOTS_MAX 256
+#define DSC_RING_SLOTS_MAX 2048
 
 typedef struct dsc_piece {
     int64_t at, bytes; /* of the swap space; any bytes, at a multiple of DSC_AIO_ALIGN; bytes 0: none */

@@ -6,7 +6,10 @@
 
 #define STRIPE_BYTES (INT64_C(4) << 20)
 #define TILE_ALIGN 2048 /* elements: whole blocks also in bf16 */
-#define SUMS_IN_SLOTS 8 /* what a disk has under way at a time */
+#define SUMS_IN_TILES 8 /* what a disk has under way at a time */
+/* What a processor updates: checks, states, sum and parameters of so many elements stay near its caches on their way.
+ */
+#define CACHED_ELEMENTS (INT64_C(1) << 17)
 #define PARAM_SLOTS 3   /* one comes, one is worked on, one leaves */
 
 static const struct { dsc_space space; int aio; } plane_table[DSC_PLANE_COUNT] = {
@@ -148,7 +151,7 @@ static int64_t bytes_of_slots(const dsc_zero *zero, dsc_plane plane, int32_t slo
 static int32_t ring_slots(const dsc_zero *zero, dsc_plane plane)
 {
     const int32_t most = plane == DSC_PLANE_PARAM ? PARAM_SLOTS : DSC_RING_SLOTS_MAX;
-    return (int32_t)dsc_min_i64(zero->o.swap.slot_count, most);
+    return (int32_t)dsc_min_i64(zero->store.slot_count, most);
 }
 
 int64_t dsc_store_ring_bytes(const dsc_zero *zero, dsc_plane plane)
@@ -159,7 +162,7 @@ int64_t dsc_store_ring_bytes(const dsc_zero *zero, dsc_plane plane)
 /* The update gives none of them back. */
 static int32_t sums_in_slots(const dsc_zero *zero)
 {
-    return (int32_t)dsc_min_i64(zero->o.swap.slot_count, SUMS_IN_SLOTS);
+    return (int32_t)dsc_min_i64(zero->store.slot_count, SUMS_IN_TILES * zero->store.tile_parts);
 }
 
 static int32_t folders_of(const dsc_zero *zero, dsc_space space)
@@ -208,6 +211,20 @@ static void place_group(dsc_zero *zero, int32_t g)
             state->other_at[p] = place_plane(zero, g, (dsc_plane)p);
 }
 
+/* As many bytes of buffers as are asked for. A device that is not host_visible has its own tiles, of one copy each. */
+static void choose_tiles(dsc_zero *zero, int64_t longest)
+{
+    dsc_store *store = &zero->store;
+    const int64_t asked = dsc_max_i64(TILE_ALIGN, zero->o.swap.tile_elements / TILE_ALIGN * TILE_ALIGN);
+    store->tile_elements = dsc_min_i64(asked, longest);
+    store->tile_parts = 1;
+    if (dsc_device_host_visible(zero->o.device) && store->tile_elements > CACHED_ELEMENTS) {
+        store->tile_parts = store->tile_elements / CACHED_ELEMENTS;
+        store->tile_elements = CACHED_ELEMENTS;
+    }
+    store->slot_count = (int32_t)dsc_min_i64(zero->o.swap.slot_count * store->tile_parts, DSC_RING_SLOTS_MAX);
+}
+
 void dsc_store_plan(dsc_zero *zero)
 {
     dsc_store *store = &zero->store;
@@ -218,9 +235,7 @@ void dsc_store_plan(dsc_zero *zero)
         if (zero->group[g].swap_states || dsc_any_in_swap(zero, g))
             longest = dsc_max_i64(longest, layout->group[g].slice);
     }
-    longest = dsc_align_up(longest, TILE_ALIGN);
-    store->tile_elements = dsc_max_i64(TILE_ALIGN, zero->o.swap.tile_elements / TILE_ALIGN * TILE_ALIGN);
-    store->tile_elements = dsc_min_i64(store->tile_elements, longest);
+    choose_tiles(zero, dsc_align_up(longest, TILE_ALIGN));
     for (int s = 0; s < DSC_SPACE_COUNT; s++) {
         if (store->space_bytes[s] == 0)
             continue;
@@ -234,7 +249,7 @@ void dsc_store_plan(dsc_zero *zero)
             zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] +=
                 dsc_store_ring_bytes(zero, (dsc_plane)p);
     if (update_writes_params(zero))
-        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_PARAM, zero->o.swap.slot_count);
+        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_PARAM, store->slot_count);
     if (dsc_early_is_used(zero))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_GRAD, sums_in_slots(zero));
     if (dsc_ahead_is_used(zero))
@@ -343,8 +358,8 @@ static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
     if (!update_writes_params(zero))
         return DSC_OK;
     DSC_TRY(dsc_event_open(zero->o.device, &store->written, err));
-    DSC_TRY(open_ring(zero, DSC_PLANE_PARAM, DSC_STORE_AIO_STATES, zero->o.swap.slot_count, &store->back,
-                      &store->back_buf, err));
+    DSC_TRY(
+        open_ring(zero, DSC_PLANE_PARAM, DSC_STORE_AIO_STATES, store->slot_count, &store->back, &store->back_buf, err));
     dsc_ring_write_soon(&store->back); /* a forward pass waits for it, and for no other state */
     return DSC_OK;
 }

@@ -40,6 +40,8 @@ typedef struct dsc_ahead_cursor {
 
 typedef struct dsc_store {
     int64_t tile_elements;                    /* a multiple of 2048: whole blocks in bf16 */
+    int64_t tile_parts;                       /* so many of them are what the options call one */
+    int32_t slot_count;                       /* buffers for each kind of state */
     int64_t space_bytes[DSC_SPACE_COUNT];     /* 0: nothing of the kind is in swap */
     dsc_aio *aio[DSC_STORE_AIO_COUNT];
     dsc_swap *swap[DSC_SPACE_COUNT];

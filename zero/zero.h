@@ -45,7 +45,7 @@ typedef struct dsc_zero_swap {
                                          own; those of the first groups */
     int64_t persistent_elements;      /* parameters of groups of at most so many stay on the device */
     int64_t window_elements;          /* what windows of parameters take, if one module takes no more; 0: as needed */
-    int64_t tile_elements;            /* at most; what one buffer holds */
+    int64_t tile_elements;            /* what one buffer holds at most; may be cut into several */
     int32_t slot_count;               /* buffers for each kind of state, 1..DSC_RING_SLOTS_MAX */
     bool read_ahead, write_behind;    /* a tile is read, and another written, while one is worked on */
     bool early_update;                /* what dsc_zero_expect is told of begins under the last backward pass */

@@ -244,6 +244,29 @@ static void buffers_are_those_that_the_config_asks_for(void **state)
     toy_model_close(model);
 }
 
+/* What a processor's caches do not hold is worked on in parts: as many bytes of buffers, and the same bits. */
+static void large_tiles_are_cut(void **state)
+{
+    static const struct {
+        const char *zero;
+        int64_t tile;
+    } asked[] = {
+        { NVME_AND "\"buffer_count\": 24}", 1 << 17 },
+        { NVME_AND "\"buffer_count\": 12}", 1 << 18 },
+    };
+    dsc_model *model = toy_model_open(5, 520, 1, false);
+    run_result r[DSC_COUNT(asked)];
+    for (size_t i = 0; i < DSC_COUNT(asked); i++) {
+        const variant v = { 1, 1, 1, true, false, asked[i].zero, NULL, NULL, asked[i].tile };
+        run_variant(&v, model, &r[i]);
+        assert_int_equal(r[i].status, DSC_OK);
+        expect_planned(&r[i]);
+    }
+    assert_true(llabs(r[1].planned - r[0].planned) <= 4096);
+    assert_string_equal(r[1].hash, r[0].hash);
+    toy_model_close(model);
+}
+
 /* With sums that do not depend on the world size, gradients stay in memory and the rest goes to files. */
 static void any_world_size_agrees(void **state)
 {
@@ -474,6 +497,7 @@ int main(void)
         cmocka_unit_test(what_was_seen_is_read_again),
         cmocka_unit_test(stage3_keys_have_their_effect),
         cmocka_unit_test(windows_take_the_buffers_of_parameters),
+        cmocka_unit_test(large_tiles_are_cut),
         cmocka_unit_test(buffers_are_those_that_the_config_asks_for),
         cmocka_unit_test(any_world_size_agrees),
         cmocka_unit_test(every_engine_gives_the_same_bits),
