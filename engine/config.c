@@ -16,20 +16,10 @@
 
 /* ---- overrides ---- */
 
-/* Nothing is said of a flag that says what the file does. */
-static void note_override(dsc_config_parse_state *s, const dsc_config_override *override, const cJSON *item,
-                          const char *key, const cJSON *given)
-{
-    char before[128], now[128];
-    if (!cJSON_Compare(item, given, true))
-        dsc_config_note(s->config, "%s %s overrides %s %s", override->flag, dsc_value_text(item, now, sizeof now), key,
-                        dsc_value_text(given, before, sizeof before));
-}
-
 static dsc_status apply_override(dsc_config_parse_state *s, const dsc_config_override *override, dsc_json **json)
 {
     const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
-    char expected[256], now[128];
+    char expected[256], before[128], now[128];
     bool from_text;
     int id = dsc_config_key_find(override->key);
     if (id == DSC_ID_TOP_SEED) /* the short name is for files; one seed beats both */
@@ -45,9 +35,11 @@ static dsc_status apply_override(dsc_config_parse_state *s, const dsc_config_ove
         return DSC_FAIL(s->err, DSC_ERR_CONFIG, override->flag, "%s is not %s", dsc_value_text(item, now, sizeof now),
                         expected);
     if (id == DSC_ID_SEED && s->given[DSC_ID_TOP_SEED] != NULL && s->given[id] == NULL)
-        note_override(s, override, item, "seed", s->given[DSC_ID_TOP_SEED]);
+        dsc_config_note(s->config, "%s %s overrides seed %s", override->flag, dsc_value_text(item, now, sizeof now),
+                        dsc_value_text(s->given[DSC_ID_TOP_SEED], before, sizeof before));
     if (s->given[id] != NULL && s->flag[id] == NULL)
-        note_override(s, override, item, override->key, s->given[id]);
+        dsc_config_note(s->config, "%s %s overrides %s %s", override->flag, dsc_value_text(item, now, sizeof now),
+                        override->key, dsc_value_text(s->given[id], before, sizeof before));
     if (id == DSC_ID_LR && dsc_config_has(s, id) && s->flag[id] == NULL)
         (void)dsc_value_float(s->given[id], &s->lr_of_file, &from_text);
     s->given[id] = item;

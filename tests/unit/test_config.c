@@ -497,7 +497,6 @@ static void overrides(void **state)
         { "zero_optimization.stage", "2", "--strategy" },
         { "dsc.data", "[\"x\",\"y\"]", "--data" },
         { "dsc.load", "\"auto\"", "--load" },
-        { "dsc.steps", "3", "--steps" },
     };
     assert_int_equal(parse_with(text, all, (int)DSC_COUNT(all), false, 4), DSC_OK);
     assert_int_equal(config.train_micro_batch_size_per_gpu, 16);
@@ -512,7 +511,6 @@ static void overrides(void **state)
     assert_true(noted("--learning-rate 0.5 overrides optimizer.params.lr 0.1"));
     assert_true(noted("train_batch_size 64 of the file gives way"));
     assert_false(noted("--load")); /* nothing to override */
-    assert_false(noted("--steps")); /* the file says the same */
     const dsc_config_override with_t[] = { { "train_micro_batch_size_per_gpu", "4", "--batch-size" },
                                            { "train_batch_size", "8", "--train-batch-size" } };
     assert_int_equal(parse_with(text, with_t, 2, false, 1), DSC_OK);
