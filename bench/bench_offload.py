@@ -33,7 +33,7 @@ CASES = {"files": (64, 1, 1), "balanced": (256, 1, 2), "compute": (256, 2, 8),
          "single": (256, 1, 1)}  # sequence, micro-batch, accumulation; single: balanced too
 KIB, DEPTH, LINK_MIB = 1024, 32, 512
 STEPS_A_TURN = 2
-BUFFERS = 96  # buffer_count: as of a user with some memory; 4 of 4 MiB are a tile
+BUFFERS = 4  # buffer_count: DeepSpeed's default
 
 
 class Trainer:
