@@ -59,7 +59,6 @@ typedef struct dsc_leaf {
     int32_t module, group, use;
     int32_t lane;  /* which of the micro-batches */
     int32_t visit; /* it is reduced with this module's leaves of that micro-batch */
-    bool shared;
     bool first_use, last_use; /* of the leaves that a micro-step adds to the group's sum */
     int32_t before;           /* the group's leaf that is reduced before it in a pass, -1: none */
     bool finds_sum,

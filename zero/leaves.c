@@ -32,7 +32,6 @@ static void add_leaf(dsc_zero *zero, int32_t module, int32_t use, int32_t lane, 
         .module = module, .group = g, .use = use, .lane = lane, .visit = visit, .before = group->newest_leaf
     };
     group->newest_leaf = index;
-    leaf->shared = zero->o.layout->group[g].module != module;
     leaf->first_use = module == group->last_user;
     leaf->last_use = module == group->first_user;
     zero->leaf_of_use[use * zero->o.together + lane] = index;

@@ -19,7 +19,7 @@
 #include "base/bf16.h"
 #include "base/rng.h"
 #include "engine/internal.h"
-#include "tests/support/run_world.h"
+#include "tests/support/run_expect.h"
 #include "tests/support/toy_model.h"
 
 #define STEPS 3
@@ -102,15 +102,6 @@ static void expect_empty(const char *path)
     assert_int_equal(entries, 2); /* . and .. */
 }
 
-/* What is planned is what is taken: 1 %, and 16 KiB for tables in models as small as this. */
-static void expect_planned(const run_result *r)
-{
-    assert_true(r->tracked_peak <= r->planned + r->planned / 100);
-    assert_true(r->tracked_peak >= r->planned - r->planned / 100 - 16384);
-    /* Beside parameters and gradients only scalars travel. */
-    assert_true(r->wire_bytes >= r->wire_planned && r->wire_bytes <= r->wire_planned + 4096);
-}
-
 /* The variant again at every stage and in every place. */
 static void expect_same_everywhere(const run_result *first, variant v, const dsc_model *model)
 {
@@ -122,7 +113,7 @@ static void expect_same_everywhere(const run_result *first, variant v, const dsc
                 continue;
             run_variant(&v, model, &other);
             expect_same(first, &other, placements[p].name, &v);
-            expect_planned(&other);
+            run_expect_planned(&other);
         }
 }
 
@@ -137,7 +128,7 @@ static void every_placement_gives_the_same_bits(void **state)
                 run_variant(&v, model, &first);
                 assert_int_equal(first.status, DSC_OK);
                 assert_true(first.loss[STEPS - 1] != first.loss[0]);
-                expect_planned(&first);
+                run_expect_planned(&first);
                 expect_same_everywhere(&first, v, model);
             }
     expect_empty(folder);
@@ -177,7 +168,7 @@ static void stage3_keys_have_their_effect(void **state)
             const variant v = { world, 3, 2, true, false, zero, NULL, NULL, 0 };
             run_variant(&v, model, &r[k]);
             expect_same(&r[0], &r[k], keys[k], &v);
-            expect_planned(&r[k]);
+            run_expect_planned(&r[k]);
         }
         assert_true(r[AHEAD].planned <= r[PLAIN].planned - block_bytes);
         assert_true(r[LIVE].planned <= r[PLAIN].planned - block_bytes / 2);
@@ -203,7 +194,7 @@ static void windows_take_the_buffers_of_parameters(void **state)
         const variant v = { 1, 3, 2, true, false, zero, NULL, NULL, 0 };
         run_variant(&v, model, &r[k]);
         expect_same(&r[0], &r[k], keys[k], &v);
-        expect_planned(&r[k]);
+        run_expect_planned(&r[k]);
     }
     assert_true(r[LESS].planned <= r[PLAIN].planned - block_bytes);
     assert_true(r[MORE].planned > r[PLAIN].planned && r[MORE].planned <= r[PLAIN].planned + 6 * block_bytes);
@@ -233,7 +224,7 @@ static void buffers_are_those_that_the_config_asks_for(void **state)
         const variant v = { 1, 1, 1, true, false, asked[i].zero, NULL, NULL, asked[i].tile };
         run_variant(&v, model, &r);
         assert_int_equal(r.status, DSC_OK);
-        expect_planned(&r);
+        run_expect_planned(&r);
         const int64_t others = r.planned - asked[i].tiles * asked[i].tile * 16;
         if (i == 0)
             rest = others;
@@ -260,7 +251,7 @@ static void large_tiles_are_cut(void **state)
         const variant v = { 1, 1, 1, true, false, asked[i].zero, NULL, NULL, asked[i].tile };
         run_variant(&v, model, &r[i]);
         assert_int_equal(r[i].status, DSC_OK);
-        expect_planned(&r[i]);
+        run_expect_planned(&r[i]);
     }
     assert_true(llabs(r[1].planned - r[0].planned) <= 4096);
     assert_string_equal(r[1].hash, r[0].hash);
@@ -344,7 +335,7 @@ static void moments_in_bf16_give_the_same_bits(void **state)
         assert_int_equal(first.status, DSC_OK);
         assert_string_not_equal(full.hash, first.hash);
         assert_int_equal(first.state_bytes[3] * 2, full.state_bytes[3]);
-        expect_planned(&first);
+        run_expect_planned(&first);
         expect_same_everywhere(&first, v, model);
     }
     toy_model_close(model);

@@ -17,7 +17,7 @@
 #include "base/base.h"
 #include "base/io.h"
 #include "offload/aio.h"
-#include "tests/support/run_world.h"
+#include "tests/support/run_expect.h"
 #include "tests/support/toy_model.h"
 
 #define STEPS 2
@@ -95,17 +95,7 @@ static void run(variant *v)
     const run_options options = { .world = 1, .steps = STEPS, .model = model, .config = config,
                                   .data = toy_data(model, 1 << 20), .before = first_step, .user = v,
                                   .io = &io };
-    run_world(&options, &v->result);
-    if (v->result.status != DSC_OK)
-        print_error("%s: %s\n", v->result.error.where, v->result.error.message);
-    assert_int_equal(v->result.status, DSC_OK);
-}
-
-static void expect_same(const variant *a, const variant *b)
-{
-    assert_memory_equal(a->result.loss, b->result.loss, STEPS * sizeof(double));
-    assert_memory_equal(a->result.norm, b->result.norm, STEPS * sizeof(double));
-    assert_string_equal(a->result.hash, b->result.hash);
+    run_well(&options, &v->result);
 }
 
 /* Of as many tiles as there are buffers behind the one that is worked on. What else is read with one micro-step is the
@@ -122,7 +112,7 @@ static void states_before_the_norm(void **state)
         run(&v);
         assert_int_equal(v.under_head, STATES * (cases[i].tiles - 1)); /* they begin there */
         assert_int_equal(v.before_norm, none.before_norm + STATES * (cases[i].tiles - 1));
-        expect_same(&none, &v);
+        run_expect_same(&none.result, &v.result);
     }
 }
 
@@ -138,7 +128,7 @@ static void parameters_under_the_head(void **state)
             assert_int_equal(v.under_head - none.under_head, STATES * 3 * 2 - 1);
         else
             assert_true(v.under_head - none.under_head > STATES * 3 * 2);
-        expect_same(&none, &v);
+        run_expect_same(&none.result, &v.result);
     }
 }
 
@@ -155,7 +145,7 @@ static void nothing_is_read_twice(void **state)
             run(&v);
             const int64_t tiles = buffers == 4 ? 3 : 12;
             assert_int_equal(v.bytes_before_norm - none.bytes_before_norm, STATES * (tiles - 1) * TILE * 4);
-            expect_same(&none, &v);
+            run_expect_same(&none.result, &v.result);
         }
     }
 }
@@ -170,7 +160,7 @@ static void parameters_are_written_later(void **state)
             variant v = { .accumulation = accumulation, .buffers = buffers, .ahead = true, .params = true,
                           .r = { .late_params = true } };
             run(&v);
-            expect_same(&none, &v);
+            run_expect_same(&none.result, &v.result);
         }
     }
 }

@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "engine/internal.h"
 #include "kernels/scalar.h"
-#include "tests/support/run_world.h"
+#include "tests/support/run_expect.h"
 #include "tests/support/toy_model.h"
 
 #define STEPS 3
@@ -58,14 +58,6 @@ static void run_variant(const variant *v, run_result *out)
     run_world(&options, out);
 }
 
-/* What is planned is what is taken, and what is sent. */
-static void expect_planned(const run_result *r)
-{
-    assert_true(r->tracked_peak <= r->planned + r->planned / 100);
-    assert_true(r->tracked_peak >= r->planned - r->planned / 100 - 16384);
-    assert_true(r->wire_bytes >= r->wire_planned && r->wire_bytes <= r->wire_planned + 4096);
-}
-
 static void expect_same(const run_result *a, const run_result *b, const variant *v)
 {
     const bool same = b->status == DSC_OK && memcmp(a->loss, b->loss, STEPS * sizeof(double)) == 0 &&
@@ -74,7 +66,7 @@ static void expect_same(const run_result *a, const run_result *b, const variant 
         print_error("stage %d, %d ranks, %d together%s%s: %s: %s\n", (int)v->stage, (int)v->world, (int)v->together,
                     v->zero, v->own, b->error.where, b->error.message);
     assert_true(same);
-    expect_planned(b);
+    run_expect_planned(b);
 }
 
 #define OPTIMIZER_NVME ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}"

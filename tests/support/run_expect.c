@@ -26,6 +26,14 @@ void run_expect_same(const run_result *a, const run_result *b)
     assert_string_equal(a->hash, b->hash);
 }
 
+void run_expect_planned(const run_result *r)
+{
+    assert_true(r->tracked_peak <= r->planned + r->planned / 100);
+    assert_true(r->tracked_peak >= r->planned - r->planned / 100 - 16384);
+    /* Beside parameters and gradients only scalars travel. */
+    assert_true(r->wire_bytes >= r->wire_planned && r->wire_bytes <= r->wire_planned + 4096);
+}
+
 int32_t run_most_ranks(int32_t most)
 {
     const char *text = getenv("DSC_TEST_RANKS_MAX");

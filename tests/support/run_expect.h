@@ -10,6 +10,10 @@ void run_well(const run_options *options, run_result *out);
 /* The test fails unless both made the same number of steps to the same bits. */
 void run_expect_same(const run_result *a, const run_result *b);
 
+/* The test fails unless what was planned is what was taken, to 1 %, and 16 KiB for tables in models as small as a
+ * test's, and what was sent. */
+void run_expect_planned(const run_result *r);
+
 /* `most` ranks, or as many as DSC_TEST_RANKS_MAX says if that is less (on real GPUs: tests/gpu/run.sh). */
 int32_t run_most_ranks(int32_t most);
 
