@@ -301,7 +301,7 @@ typedef struct dsc_config_given {
     int64_t warmup_num_steps, total_num_steps;
     int64_t reduce_bucket_size, stage3_prefetch_bucket_size; /* DSC_AUTO_I64: "auto" */
     int64_t stage3_param_persistence_threshold, max_in_cpu;  /* likewise; max_in_cpu: not given */
-    dsc_config_place batch, offload_optimizer, offload_param, outputs_on_host;
+    dsc_config_place batch, offload_optimizer, offload_param, outputs_on_host, early_update;
     dsc_elastic_config elastic;
     int warning_count, note_count; /* what dsc_config_parse found */
     bool strict, overlap_comm;

@@ -479,6 +479,17 @@ static void offload_on_devices(void **state)
     assert_int_equal(config.warning_count, 0);
     assert_int_equal(dsc_config_resolve(&config, &cpu, &err), DSC_OK);
     assert_true(warned("cpu_checkpointing (line 2): moves nothing"));
+    parse_ok(around("\"zero_optimization\":{\"stage\":3,\"offload_optimizer\":{\"device\":\"nvme\","
+                    "\"nvme_path\":\"/x\"}},\"dsc\":{\"early_update\":true}"));
+    assert_int_equal(dsc_config_resolve(&config, &cpu, &err), DSC_OK);
+    assert_true(warned("dsc.early_update (line 2): no effect")); /* parameters are not there */
+    parse_ok(around("\"zero_optimization\":{\"stage\":3,\"offload_optimizer\":{\"device\":\"nvme\","
+                    "\"nvme_path\":\"/x\"},\"offload_param\":{\"device\":\"nvme\",\"nvme_path\":\"/x\"}},"
+                    "\"dsc\":{\"early_update\":true}"));
+    assert_int_equal(dsc_config_resolve(&config, &cpu, &err), DSC_OK);
+    assert_int_equal(config.warning_count, 0);
+    assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);
+    assert_true(warned("dsc.early_update (line 2): no effect"));
 }
 
 /* ---- flags ---- */
