@@ -74,11 +74,11 @@ void dsc_zero_early_get(const dsc_zero *zero, dsc_zero_early *out)
 
 /* ---- sums ---- */
 
-void dsc_early_leaf(dsc_zero *zero, int32_t leaf, int64_t pass)
+void dsc_early_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t pass)
 {
     dsc_early *early = &zero->early;
-    if (pass == zero->pass_count - 1 && early->complete < early->count &&
-        dsc_leaf_is_last(zero, &zero->leaf[leaf]) && zero->leaf[leaf].group == early->group[early->complete])
+    if (pass == zero->pass_count - 1 && early->complete < early->count && dsc_leaf_is_last(zero, leaf) &&
+        leaf->group == early->group[early->complete])
         early->complete++;
 }
 

@@ -274,6 +274,8 @@ void dsc_leaves_close(dsc_zero *zero);
 void dsc_leaves_of_visit(const dsc_zero *zero, int32_t module, int32_t lane, int32_t *first, int32_t *end);
 /* Elements of each rank's slice that are reduced when a mark is passed. */
 int64_t dsc_leaf_mark_end(const dsc_zero *zero, const dsc_leaf *leaf, int32_t mark);
+/* The leaves of a group that are reduced at once, one behind the other: a run. */
+const dsc_leaf *dsc_leaf_last_of_run(const dsc_zero *zero, const dsc_leaf *first);
 /* Whether what it is added to comes from where the sum lies away from the device, and goes there. */
 bool dsc_leaf_reads_sum(const dsc_leaf *leaf, int64_t pass);
 bool dsc_leaf_writes_sum(const dsc_zero *zero, const dsc_leaf *leaf, int64_t pass);
@@ -456,7 +458,7 @@ void dsc_early_hand(dsc_zero *zero, int32_t group, int64_t first, int64_t count,
 dsc_status dsc_early_view(dsc_zero *zero, int32_t group, int64_t first, int64_t *count, const float **x,
                           dsc_error *err);
 /* On the out stream: a leaf of a pass is in; sums may have come to their files; all have, until the next step. */
-void dsc_early_leaf(dsc_zero *zero, int32_t leaf, int64_t pass);
+void dsc_early_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t pass);
 void dsc_early_tell(dsc_zero *zero);
 void dsc_early_told(dsc_zero *zero);
 

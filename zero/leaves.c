@@ -9,7 +9,9 @@
  * Owners add leaves micro-step after micro-step, and uses of a tied parameter in backward order. Where several
  * micro-batches run together, a module makes their leaves one after the other. Of a group that more than one module
  * uses, that is not the order of sums: leaves of its earlier users wait in their places, those of the first micro-batch
- * excepted, until the last user has made that micro-batch's. SPDX-License-Identifier: Apache-2.0 */
+ * excepted, until the last user has made that micro-batch's. Where updates begin early those of sums in files wait too:
+ * one user's leaf would go there only to come back for the next one's, which is when the update wants it.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
 #define APART_ELEMENTS (1 << 18) /* per rank: 1 MiB of fp32 leaves kept apart at a time */
@@ -52,9 +54,10 @@ static void list_use(dsc_zero *zero, int32_t module, int32_t use, int32_t lane)
     const int32_t g = layout->use_group[use];
     const dsc_group_state *group = &zero->group[g];
     const bool last_use = module == group->first_user;
-    if (!layout->group[g].trainable || (lane > 0 && !last_use))
+    const bool wait = lane > 0 || (dsc_early_is_used(zero) && dsc_in_swap(zero, g, DSC_PLANE_GRAD));
+    if (!layout->group[g].trainable || (wait && !last_use))
         return;
-    for (int32_t m = group->last_user; lane > 0 && m > module; m--)
+    for (int32_t m = group->last_user; wait && m > module; m--)
         if (use_of(layout, m, g) >= 0)
             add_leaf(zero, m, use_of(layout, m, g), lane, module);
     add_leaf(zero, module, use, lane, module);
@@ -95,15 +98,22 @@ bool dsc_leaf_writes_sum(const dsc_zero *zero, const dsc_leaf *leaf, int64_t pas
     return !leaf->leaves_sum && !(leaf->holds_sum && pass == zero->pass_count - 1);
 }
 
-/* Micro-batches that run together add to a sum one after the other: it need not leave in between. Returns the elements
- * that sums of one module's groups take meanwhile. */
-static int64_t plan_sums(dsc_zero *zero)
+const dsc_leaf *dsc_leaf_last_of_run(const dsc_zero *zero, const dsc_leaf *leaf)
+{
+    const dsc_leaf *end = zero->leaf + zero->leaf_count;
+    while (leaf + 1 < end && leaf[1].group == leaf->group && leaf[1].visit == leaf->visit &&
+           leaf[1].lane == leaf->lane)
+        leaf++;
+    return leaf;
+}
+
+/* Elements that sums of one module's groups take while micro-batches that run together add to them one after the
+ * other. */
+static int64_t near_elements(dsc_zero *zero)
 {
     const dsc_layout *layout = zero->o.layout;
     int64_t most = 0;
-    if (zero->o.together == 1 || zero->o.world_size_reproducible)
-        return 0;
-    for (int32_t m = 0; m < layout->module_count; m++) {
+    for (int32_t m = 0; m < layout->module_count && zero->o.together > 1; m++) {
         int64_t elements = 0;
         for (int32_t u = layout->module_first_use[m]; u < layout->module_first_use[m + 1]; u++) {
             dsc_group_state *group = &zero->group[layout->use_group[u]];
@@ -115,6 +125,14 @@ static int64_t plan_sums(dsc_zero *zero)
         }
         most = dsc_max_i64(most, elements);
     }
+    return most;
+}
+
+/* A sum that a module's next leaf is added to need not leave in between. */
+static int64_t plan_sums(dsc_zero *zero)
+{
+    if (zero->o.world_size_reproducible)
+        return 0;
     for (int32_t i = 0; i < zero->leaf_count; i++) {
         dsc_leaf *leaf = &zero->leaf[i];
         if (leaf->before < 0 || zero->leaf[leaf->before].visit != leaf->visit || !dsc_sum_tier_away(zero, leaf->group))
@@ -122,7 +140,7 @@ static int64_t plan_sums(dsc_zero *zero)
         leaf->finds_sum = true;
         zero->leaf[leaf->before].leaves_sum = true;
     }
-    return most;
+    return near_elements(zero);
 }
 
 /* ---- places ---- */

@@ -167,68 +167,75 @@ static dsc_status add_replicas(dsc_zero *zero, const dsc_sum *sum, dsc_error *er
     return round_sums(zero, sum->acc, sum->count, err);
 }
 
-/* Where a leaf's next elements are added: `near` to the device between micro-batches that run together, or where the
+/* Where a run's next elements are added: `near` to the device between micro-batches that run together, or where the
  * sum itself passes. */
-static dsc_status take_sum(dsc_zero *zero, const dsc_leaf *leaf, const dsc_sum_place *place, dsc_sum *sum,
-                           dsc_error *err)
+static dsc_status take_sum(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf *last, const dsc_sum_place *place,
+                           dsc_sum *sum, dsc_error *err)
 {
-    const dsc_group_state *state = &zero->group[leaf->group];
-    const int64_t slice = zero->o.layout->group[leaf->group].slice;
-    const bool reads = dsc_leaf_reads_sum(leaf, place->pass);
-    if (!leaf->finds_sum && !leaf->leaves_sum)
-        return dsc_store_sum_take(zero, leaf->group, place, !reads, sum, err);
+    const dsc_group_state *state = &zero->group[first->group];
+    const int64_t slice = zero->o.layout->group[first->group].slice;
+    const bool reads = dsc_leaf_reads_sum(first, place->pass);
+    if (!first->finds_sum && !last->leaves_sum)
+        return dsc_store_sum_take(zero, first->group, place, !reads, sum, err);
     float *near = zero->near_sums + state->sum_at + place->first;
-    *sum = (dsc_sum) { .group = leaf->group, .first = place->first, .acc = near };
+    *sum = (dsc_sum) { .group = first->group, .first = place->first, .acc = near };
     sum->count = dsc_min_i64(zero->store.tile_elements, slice - place->first);
     if (!reads)
         return DSC_OK;
-    DSC_TRY(dsc_store_sum_take(zero, leaf->group, place, false, sum, err));
+    DSC_TRY(dsc_store_sum_take(zero, first->group, place, false, sum, err));
     DSC_TRY(dsc_copy(zero->reduce_stream, near, sum->acc, sum->count * 4, err));
     sum->acc = near;
     return dsc_store_sum_leave(zero, sum, err);
 }
 
 /* And where they are from then on. */
-static dsc_status give_sum(dsc_zero *zero, const dsc_leaf *leaf, const dsc_sum_place *place, dsc_sum *sum,
-                           bool complete, dsc_error *err)
+static dsc_status give_sum(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf *last, const dsc_sum_place *place,
+                           dsc_sum *sum, bool complete, dsc_error *err)
 {
     const float *acc = sum->acc;
-    if (leaf->leaves_sum)
+    if (last->leaves_sum)
         return DSC_OK;
-    if (!dsc_leaf_writes_sum(zero, leaf, place->pass)) /* all ranks have read the leaf's elements there */
-        return dsc_copy(zero->reduce_stream, dsc_leaf_base(zero, leaf) + place->first, acc, sum->count * 4, err);
-    if (leaf->finds_sum) {
-        DSC_TRY(dsc_store_sum_take(zero, leaf->group, place, true, sum, err));
+    if (!dsc_leaf_writes_sum(zero, last, place->pass)) /* all ranks have read the leaf's elements there */
+        return dsc_copy(zero->reduce_stream, dsc_leaf_base(zero, last) + place->first, acc, sum->count * 4, err);
+    if (first->finds_sum) {
+        DSC_TRY(dsc_store_sum_take(zero, last->group, place, true, sum, err));
         DSC_TRY(dsc_copy(zero->reduce_stream, sum->acc, acc, sum->count * 4, err));
     }
     return dsc_store_sum_give(zero, sum, complete, err);
 }
 
-static dsc_status fold_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t pass, dsc_error *err)
+static dsc_status add_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t pass, const dsc_sum *sum, dsc_error *err)
 {
-    const int64_t slice = zero->o.layout->group[leaf->group].slice;
-    const bool complete = dsc_leaf_is_last(zero, leaf) && pass == zero->pass_count - 1;
-    dsc_sum_place place = { .leaf = (int32_t)(leaf - zero->leaf), .pass = pass };
+    const dsc_reduce_scatter_args args = { .acc = sum->acc,
+                                           .leaf = dsc_leaf_base(zero, leaf) + sum->first,
+                                           .leaf_stride = zero->o.layout->group[leaf->group].slice,
+                                           .count = sum->count,
+                                           .wire_dtype = zero->o.wire_dtype,
+                                           .overwrite = pass == 0 && dsc_leaf_is_first(leaf) };
+    DSC_TRY(dsc_pack_reduce(zero, leaf, &args, err));
+    DSC_TRY(pass_marks(zero, leaf, sum->first, sum->first + sum->count, err));
+    return round_sums(zero, sum->acc, sum->count, err);
+}
+
+/* Tile by tile, so that a sum passes once however many leaves are added to it. */
+static dsc_status fold_run(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf *last, int64_t pass, dsc_error *err)
+{
+    const int32_t group = first->group;
+    const int64_t slice = zero->o.layout->group[group].slice;
+    const bool complete = dsc_leaf_is_last(zero, last) && pass == zero->pass_count - 1;
+    dsc_sum_place place = { .leaf = (int32_t)(first - zero->leaf), .pass = pass };
     dsc_sum sum;
-    for (int64_t first = 0; first < slice; first += sum.count) {
-        place.first = first;
-        DSC_TRY(take_sum(zero, leaf, &place, &sum, err));
-        const dsc_reduce_scatter_args args = { .acc = sum.acc,
-                                               .leaf = dsc_leaf_base(zero, leaf) + first,
-                                               .leaf_stride = slice,
-                                               .count = sum.count,
-                                               .wire_dtype = zero->o.wire_dtype,
-                                               .overwrite = pass == 0 && dsc_leaf_is_first(leaf) };
-        DSC_TRY(dsc_pack_reduce(zero, leaf, &args, err));
-        DSC_TRY(pass_marks(zero, leaf, first, first + sum.count, err));
-        DSC_TRY(round_sums(zero, sum.acc, sum.count, err));
+    for (; place.first < slice; place.first += sum.count) {
+        DSC_TRY(take_sum(zero, first, last, &place, &sum, err));
+        for (const dsc_leaf *leaf = first; leaf <= last; leaf++)
+            DSC_TRY(add_leaf(zero, leaf, pass, &sum, err));
         if (complete)
             DSC_TRY(add_replicas(zero, &sum, err));
-        if (complete && zero->group[leaf->group].grad == NULL)
+        if (complete && zero->group[group].grad == NULL)
             DSC_TRY(add_squares(zero, &sum, err));
-        DSC_TRY(give_sum(zero, leaf, &place, &sum, complete, err));
+        DSC_TRY(give_sum(zero, first, last, &place, &sum, complete, err));
     }
-    return dsc_in_swap(zero, leaf->group, DSC_PLANE_GRAD) ? dsc_store_sum_rest(zero, &place, err) : DSC_OK;
+    return dsc_in_swap(zero, group, DSC_PLANE_GRAD) ? dsc_store_sum_rest(zero, &place, err) : DSC_OK;
 }
 
 /* Nobody else is told of it: ranks exchange signs (onebit.c). */
@@ -248,13 +255,10 @@ static dsc_status keep_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_
     return round_sums(zero, sum, group->padded, err);
 }
 
-static dsc_status reduce_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_step, dsc_error *err)
+/* Of sums that must not depend on W. */
+static dsc_status push_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_step, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
-    if (zero->sums_are_own)
-        return keep_leaf(zero, leaf, micro_step, err);
-    if (zero->level_count == 0)
-        return fold_leaf(zero, leaf, micro_step / zero->o.together, err);
     dsc_reduce_scatter_args args = { .leaf_stride = slice, .wire_dtype = zero->o.wire_dtype, .apart = zero->apart };
     for (int64_t first = 0; first < slice; first += zero->apart_elements) {
         args.leaf = dsc_leaf_base(zero, leaf) + first;
@@ -276,6 +280,21 @@ static dsc_status scale_leaf(dsc_zero *zero, const dsc_leaf *leaf, dsc_error *er
     return args.factor == 0 || args.factor == 1 ? DSC_OK : DSC_RUN(zero->reduce_stream, SCALE, &args, err);
 }
 
+static dsc_status reduce_run(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf *last, int64_t micro_step,
+                             dsc_error *err)
+{
+    for (const dsc_leaf *leaf = first; leaf <= last; leaf++) {
+        DSC_TRY(scale_leaf(zero, leaf, err));
+        if (zero->sums_are_own)
+            DSC_TRY(keep_leaf(zero, leaf, micro_step, err));
+        else if (zero->level_count > 0)
+            DSC_TRY(push_leaf(zero, leaf, micro_step, err));
+    }
+    return zero->sums_are_own || zero->level_count > 0
+               ? DSC_OK
+               : fold_run(zero, first, last, micro_step / zero->o.together, err);
+}
+
 dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, dsc_error *err)
 {
     int32_t first, end;
@@ -284,9 +303,9 @@ dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, d
     DSC_TRY(dsc_zero_after_compute(zero, zero->reduce_stream, err));
     dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_REDUCE, module);
     dsc_leaves_of_visit(zero, module, (int32_t)(micro_step % zero->o.together), &first, &end);
-    for (int32_t i = first; i < end; i++) {
-        DSC_TRY(scale_leaf(zero, &zero->leaf[i], err));
-        DSC_TRY(reduce_leaf(zero, &zero->leaf[i], micro_step, err));
+    for (const dsc_leaf *leaf = zero->leaf + first, *last; leaf < zero->leaf + end; leaf = last + 1) {
+        last = dsc_leaf_last_of_run(zero, leaf);
+        DSC_TRY(reduce_run(zero, leaf, last, micro_step, err));
     }
     return DSC_OK;
 }

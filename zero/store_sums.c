@@ -6,12 +6,13 @@
 /* How long the reductions wait for a buffer that is lent to the update before they look again. */
 #define DSC_LENT_NS INT64_C(200000)
 
-/* Whether a tile of it passes through the ring. */
-static bool takes_tiles(const dsc_zero *zero, const dsc_leaf *leaf, int64_t pass)
+/* Whether a tile of the run passes through the ring. */
+static bool takes_tiles(const dsc_zero *zero, const dsc_leaf *first, int64_t pass)
 {
-    return dsc_in_swap(zero, leaf->group, DSC_PLANE_GRAD) &&
-           (dsc_leaf_reads_sum(leaf, pass) || dsc_leaf_writes_sum(zero, leaf, pass) ||
-            !(leaf->finds_sum || leaf->leaves_sum));
+    const dsc_leaf *last = dsc_leaf_last_of_run(zero, first);
+    return dsc_in_swap(zero, first->group, DSC_PLANE_GRAD) &&
+           (dsc_leaf_reads_sum(first, pass) || dsc_leaf_writes_sum(zero, last, pass) ||
+            !(first->finds_sum || last->leaves_sum));
 }
 
 /* The sums that the reductions come to behind a place, which files hold and which are read first. */
@@ -21,7 +22,8 @@ static bool next_sum(const dsc_zero *zero, dsc_sum_place *place)
     while (place->first >= zero->o.layout->group[zero->leaf[place->leaf].group].slice ||
            !takes_tiles(zero, &zero->leaf[place->leaf], place->pass)) {
         place->first = 0;
-        if (++place->leaf == zero->leaf_count) {
+        place->leaf = (int32_t)(dsc_leaf_last_of_run(zero, &zero->leaf[place->leaf]) + 1 - zero->leaf);
+        if (place->leaf == zero->leaf_count) {
             place->leaf = 0;
             place->pass++;
         }
@@ -106,7 +108,7 @@ static dsc_status rest_sums_now(void *args, dsc_error *err)
     const sum_call *call = args;
     dsc_zero *zero = call->zero;
     bool rest = false;
-    dsc_early_leaf(zero, call->place.leaf, call->place.pass);
+    dsc_early_leaf(zero, dsc_leaf_last_of_run(zero, &zero->leaf[call->place.leaf]), call->place.pass);
     while (!rest && atomic_load(&zero->store.sums_asked) == call->asked && !atomic_load(&zero->cancelled)) {
         const bool early = zero->store.fetched != NULL && !dsc_event_passed(zero->store.fetched); /* a pass waits */
         if (!early)

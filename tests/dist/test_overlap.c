@@ -132,7 +132,8 @@ static dsc_status after(dsc_engine *engine, int32_t rank, void *user, dsc_error 
     return dsc_engine_barrier(engine, err);
 }
 
-static int together = 1; /* with files */
+static int together = 1;   /* with files */
+static bool early = false; /* likewise */
 
 static void train(int32_t world, int64_t steps, int32_t accumulation, bool files, bool evaluates, run_result *out)
 {
@@ -149,8 +150,9 @@ static void train(int32_t world, int64_t steps, int32_t accumulation, bool files
              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"gradient_clipping\": 0.5,"
              " \"zero_optimization\": {\"stage\": 3, \"sub_group_size\": 2048,"
              " \"stage3_param_persistence_threshold\": 0%s},"
-             " \"dsc\": {\"threads\": 1, \"micro_batches_together\": %d, \"comm_timeout_s\": %g}}",
-             (int)accumulation, nvme, files ? together : 1, 100 * SANITIZE_SLOWER);
+             " \"dsc\": {\"threads\": 1, \"micro_batches_together\": %d, \"early_update\": %s,"
+             " \"comm_timeout_s\": %g}}",
+             (int)accumulation, nvme, files ? together : 1, files && early ? "true" : "false", 100 * SANITIZE_SLOWER);
     const run_options options = { .world = world, .steps = steps, .model = &watched, .config = config,
                                   .data = toy_data(toy, 1 << 20), .before = evaluates ? step_and_evaluate : NULL,
                                   .after = after, .io = &io };
@@ -249,6 +251,34 @@ static void files_move_what_is_planned(void **state)
     together = 1;
 }
 
+/* Where updates begin early, the tied group's leaves wait for each other: in a pass its sum is written and read once
+ * less. What the update moves depends on how far it came. */
+static void a_tied_groups_leaves_are_added_at_once(void **state)
+{
+    static const int32_t counts[][2] = { { 1, 1 }, { 3, 1 }, { 4, 2 }, { 6, 3 }, { 6, 6 } };
+    for (size_t i = 0; i < DSC_COUNT(counts); i++) {
+        const int32_t accumulation = counts[i][0];
+        const int64_t less = 24576 * 4 * (accumulation / counts[i][1]);
+        const int64_t others = 1024 * 4; /* a sum that finds no place beside the leaves that wait */
+        run_result waiting, r;
+        together = counts[i][1];
+        train(1, STEPS, accumulation, true, false, &waiting);
+        const dsc_zero_traffic apart = planned;
+        early = true;
+        train(1, STEPS, accumulation, true, false, &r);
+        early = false;
+        assert_in_range(planned.pass_written_bytes + less, apart.pass_written_bytes,
+                        apart.pass_written_bytes + others);
+        assert_int_equal(planned.pass_read_bytes + less, apart.pass_read_bytes);
+        assert_int_equal(moved[REDUCE][1], STEPS * planned.pass_written_bytes);
+        const int64_t reads = moved[GATHER][0] + moved[REDUCE][0], one_use = (BLOCKS * 4096 + 1024) * 2 + 2048;
+        assert_in_range(reads, STEPS * planned.pass_read_bytes, STEPS * (planned.pass_read_bytes + one_use + 2048));
+        assert_memory_equal(waiting.loss, r.loss, STEPS * sizeof(double));
+        assert_string_equal(waiting.hash, r.hash);
+    }
+    together = 1;
+}
+
 /* Parameters that an update makes while their window is open come there from it, not from their file: the last block's
  * is, when the forward pass is at the one before. */
 static void updated_parameters_are_not_read_again(void **state)
@@ -303,6 +333,7 @@ int main(void)
         cmocka_unit_test(the_next_micro_steps_parameters_are_read_ahead),
         cmocka_unit_test(forward_goes_on_under_the_update),
         cmocka_unit_test(files_move_what_is_planned),
+        cmocka_unit_test(a_tied_groups_leaves_are_added_at_once),
         cmocka_unit_test(updated_parameters_are_not_read_again),
         cmocka_unit_test(a_part_of_a_group_comes_from_the_update),
     };
