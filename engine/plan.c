@@ -74,15 +74,6 @@ static void add_kept(int64_t *sum, bool shared, int64_t bytes)
     *sum = shared ? dsc_max_i64(*sum, aligned(bytes)) : *sum + aligned(bytes);
 }
 
-int32_t dsc_plan_together(const dsc_config *config)
-{
-    const int64_t all = config->gradient_accumulation_steps;
-    int64_t together = dsc_min_i64(config->own.micro_batches_together, all);
-    while (all % together != 0)
-        together--;
-    return (int32_t)together;
-}
-
 static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_error *err)
 {
     const int64_t batch = o->config->train_micro_batch_size_per_gpu;
@@ -316,7 +307,7 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
 
 dsc_status dsc_plan_open(const dsc_plan_options *o, dsc_plan *out, dsc_error *err)
 {
-    dsc_plan plan = { .alloc = o->alloc, .together = dsc_plan_together(o->config) };
+    dsc_plan plan = { .alloc = o->alloc, .together = dsc_config_together(o->config) };
     dsc_status status = DSC_OK;
     const int64_t modules = o->model->module_count;
     DSC_TRY_OUT(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, modules, sizeof *plan.module, &plan.module, err));

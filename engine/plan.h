@@ -80,8 +80,6 @@ static inline int64_t dsc_step_words(const dsc_config *config)
 {
     return config->gradient_accumulation_steps + DSC_WORDS;
 }
-/* The largest divisor of gradient_accumulation_steps that is no more than the config's micro_batches_together. */
-int32_t dsc_plan_together(const dsc_config *config);
 /* What a config says of files, into a zeroed struct; texts are borrowed from the config. */
 void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out);
 /* One micro-batch of the model's batch tensor i, unaligned. */

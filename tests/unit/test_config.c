@@ -492,6 +492,30 @@ static void offload_on_devices(void **state)
     assert_true(warned("dsc.early_update (line 2): no effect"));
 }
 
+/* Fewer than are asked for, unless that is all of them. */
+static void how_many_run_together(void **state)
+{
+    static const struct {
+        int asked, all, together;
+        bool noted;
+    } cases[] = { { 1, 4, 1, false }, { 2, 4, 2, false }, { 3, 4, 2, true },
+                  { 5, 7, 1, true },  { 4, 4, 4, false }, { 9, 4, 4, false } };
+    const dsc_config_facts facts = { .world_size = 1, .device = "cpu" };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        char text[200], note[100];
+        snprintf(text, sizeof text,
+                 "{\"train_micro_batch_size_per_gpu\":1,\"gradient_accumulation_steps\":%d,"
+                 "\"dsc\":{\"micro_batches_together\":%d}}",
+                 cases[i].all, cases[i].asked);
+        snprintf(note, sizeof note, "micro_batches_together %d: %d, the largest divisor", cases[i].asked,
+                 cases[i].together);
+        parse_ok(text);
+        assert_int_equal(dsc_config_resolve(&config, &facts, &err), DSC_OK);
+        assert_int_equal(dsc_config_together(&config), cases[i].together);
+        assert_int_equal(noted(note), cases[i].noted);
+    }
+}
+
 /* ---- flags ---- */
 
 static void overrides(void **state)
@@ -564,6 +588,7 @@ int main(void)
         cmocka_unit_test(leaf_factors),
         cmocka_unit_test(offload_to_files),
         cmocka_unit_test(offload_on_devices),
+        cmocka_unit_test(how_many_run_together),
         cmocka_unit_test(overrides),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
