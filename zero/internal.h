@@ -35,6 +35,7 @@ typedef struct dsc_group_state {
     atomic_llong sum_there;            /* of groups that may: so much of this step's sum is where the update finds it */
     bool sum_by_hand;                  /* and that is not its file, but buffers of the reductions from this one on */
     int32_t sum_slot;
+    bool goes_first;                   /* store_tiles.c's own, while it lists an early update's groups */
     bool secondary_kept;               /* this rank's part of the neighbours' is what the parameters are */
     int64_t secondary_at;              /* bytes */
     bool gather_pending;               /* an asynchronous gather of updated parameters is under way */

@@ -230,12 +230,12 @@ void dsc_store_begin_early(dsc_zero *zero, const int32_t *order, int32_t count)
     const int32_t groups = zero->o.layout->group_count;
     begin_tiles(zero);
     memcpy(zero->store.order, order, (size_t)count * sizeof *order);
+    for (int32_t i = 0; i < count; i++)
+        zero->group[order[i]].goes_first = true;
     for (int32_t g = 0, at = count; g < groups; g++) {
-        bool first = false;
-        for (int32_t i = 0; i < count; i++)
-            first = first || order[i] == g;
-        if (!first)
+        if (!zero->group[g].goes_first)
             zero->store.order[at++] = g;
+        zero->group[g].goes_first = false;
     }
     zero->store.cursor = (dsc_store_cursor) { .end = groups };
 }
