@@ -18,9 +18,9 @@ mkdir swap
 # MODEL SEQ STEPS ZERO: members of zero_optimization
 config() {
     cat <<END
-{"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": {"lr": 0.0003}}, "gradient_clipping": 1,
+{"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": {"lr": 0.0003}}, "gradient_clipping": ${CLIP:-1},
  "bf16": {"enabled": true}, "zero_optimization": {"stage": 3, "sub_group_size": ${TILE:-1e9}$4}, "aio": {"queue_depth": 32},
- "dsc": {"model": "$1", "data": "$tmp/text.txt", "seq_length": $2, "steps": $3, "threads": ${THREADS:-1}}}
+ "dsc": {"model": "$1", "data": "$tmp/text.txt", "seq_length": $2, "steps": $3, "threads": ${THREADS:-1}, "early_update": ${EARLY:-false}}}
 END
 }
 nvme() { echo ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"$1\"}, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"$1\"}"; }
@@ -42,6 +42,13 @@ for pair in "files files" "memory files" "files memory"; do
     set -- $pair
     report "$1, then $2: the same checkpoint" eval "across $1 $2 $1-$2 && same_hash whole.hash $1-$2.hash"
 done
+TILE=20000 CLIP=0 config gpt2-nano 32 4 "" >unclipped.json
+TILE=20000 CLIP=0 EARLY=true config gpt2-nano 32 4 "$(nvme "$tmp/swap")" >early.json
+report "a run in memory without clipping" across unclipped unclipped unclipped-whole
+for pair in "early early" "unclipped early" "early unclipped"; do
+    set -- $pair
+    report "$1, then $2: the same checkpoint" eval "across $1 $2 $1-$2 && same_hash unclipped-whole.hash $1-$2.hash"
+done
 report "nothing is left in nvme_path" is_empty swap
 
 two_jobs() {
@@ -58,9 +65,10 @@ ranks() {
         "$bin/dsc" ckpt hash "$2/step-4" >"$2.hash" 2>>out
 }
 report "two processes: files and memory agree" eval "ranks memory two && ranks files two-files && same_hash two.hash two-files.hash"
+report "two processes: early updates and memory agree" eval "ranks unclipped two-unclipped && ranks early two-early && same_hash two-unclipped.hash two-early.hash"
 
-killed() {
-    TILE=20000 config gpt2-nano 32 100000 "$(nvme "$tmp/swap")" >long.json
+killed() { # CLIP EARLY
+    TILE=20000 CLIP=$1 EARLY=$2 config gpt2-nano 32 100000 "$(nvme "$tmp/swap")" >long.json
     "$bin/train" --config long.json >out 2>&1 </dev/null &
     local job=$! i
     for i in $(seq 200); do grep -q '^step 2/' out && break; sleep 0.05; done
@@ -68,7 +76,8 @@ killed() {
     wait $job 2>/dev/null
     grep -q '^step 2/' out && is_empty swap
 }
-report "kill -9 leaves nothing in nvme_path" killed
+report "kill -9 leaves nothing in nvme_path" killed 1 false
+report "kill -9 leaves nothing in nvme_path of updates that begin early" killed 0 true
 
 # ---- moments in bf16 ----
 
