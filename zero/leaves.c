@@ -179,15 +179,19 @@ static int64_t shared_end(const dsc_zero *zero, const dsc_leaf *other, const dsc
     return slice_end(zero, other, first, first + zero->o.layout->group[leaf->group].padded);
 }
 
-/* The reductions go on leaf by leaf, so what lay in a leaf's place before the last one there is reduced with it. */
+/* The reductions go on run by run, so what lay in a leaf's place before the last run there is reduced with that; of its
+ * leaves, which are reduced in step, the last one there comes last. */
 static void plan_after(dsc_zero *zero, dsc_leaf *leaf)
 {
     const int32_t index = (int32_t)(leaf - zero->leaf);
     for (int32_t back = 1; back <= zero->leaf_count; back++) { /* the last one is itself, a pass before */
         const dsc_leaf *before = &zero->leaf[(index + zero->leaf_count - back) % zero->leaf_count];
-        const int64_t needed = shared_end(zero, before, leaf);
+        const dsc_leaf *last = dsc_leaf_last_of_run(zero, before);
+        int64_t needed = shared_end(zero, before, leaf);
         if (needed == 0)
             continue;
+        for (const dsc_leaf *of = before; of-- > zero->leaf && dsc_leaf_last_of_run(zero, of) == last;)
+            needed = dsc_max_i64(needed, shared_end(zero, of, leaf));
         leaf->after = before->place;
         for (leaf->after_mark = 0; dsc_leaf_mark_end(zero, before, leaf->after_mark) < needed;)
             leaf->after_mark++;

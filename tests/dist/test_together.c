@@ -20,6 +20,7 @@
 #include "kernels/scalar.h"
 #include "tests/support/run_expect.h"
 #include "tests/support/toy_model.h"
+#include "zero/internal.h"
 
 #define STEPS 3
 #define GAS 6
@@ -35,6 +36,51 @@ typedef struct variant {
     const char *optimizer; /* NULL: AdamW */
     dsc_model *model;      /* NULL: toy */
 } variant;
+
+/* ---- no leaf is made where another one still waits ---- */
+
+/* Elements of the slice of `other`, which is a whole group, up to the end of what lies in the place of `leaf` too. */
+static int64_t needed_of(const dsc_zero *zero, const dsc_leaf *other, const dsc_leaf *leaf)
+{
+    const int64_t from = zero->leaf_place[other->place].offset, at = zero->leaf_place[leaf->place].offset;
+    const int64_t bytes = zero->o.layout->group[other->group].padded * 4;
+    const int64_t end = dsc_min_i64(from + bytes, at + zero->o.layout->group[leaf->group].padded * 4);
+    return dsc_max_i64(from, at) < end ? (end - from) / 4 : 0;
+}
+
+/* Runs are reduced one after the other and the leaves of one in step: what a leaf waits for is the last one there of
+ * the last run that it shares memory with, far enough for all of that run. */
+static bool waits_for_enough(const dsc_zero *zero, int32_t index)
+{
+    const dsc_leaf *leaf = &zero->leaf[index], *awaited = NULL;
+    int64_t end = 0;
+    for (int32_t back = 1; back <= zero->leaf_count; back++) {
+        const dsc_leaf *other = &zero->leaf[(index + zero->leaf_count - back) % zero->leaf_count];
+        const int64_t needed = needed_of(zero, other, leaf);
+        if (awaited == NULL && other->place == leaf->after) {
+            awaited = other;
+            end = dsc_leaf_mark_end(zero, other, leaf->after_mark);
+        }
+        if (needed > 0 && awaited == NULL)
+            return false;
+        if (needed > end && dsc_leaf_last_of_run(zero, other) == dsc_leaf_last_of_run(zero, awaited))
+            return false;
+    }
+    return true;
+}
+
+static dsc_status check_leaves(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    const dsc_zero *zero = engine->zero;
+    for (int32_t i = 0; i < zero->leaf_count && zero->world_size == 1 && zero->level_count == 0; i++) {
+        if (!waits_for_enough(zero, i))
+            return DSC_FAIL(err, DSC_ERR_INTERNAL, "leaves",
+                            "leaf %d of %d, of module %d and micro-batch %d, is made "
+                            "where another one still waits",
+                            (int)i, (int)zero->leaf_count, (int)zero->leaf[i].module, (int)zero->leaf[i].lane);
+    }
+    return DSC_OK;
+}
 
 static void run_variant(const variant *v, run_result *out)
 {
@@ -54,6 +100,7 @@ static void run_variant(const variant *v, run_result *out)
                                   .model = model,
                                   .config = config,
                                   .data = toy_data(model, 1 << 20),
+                                  .after = check_leaves,
                                   .fault_rank = -1 };
     run_world(&options, out);
 }
