@@ -1,4 +1,6 @@
 /* test_nccl.cc - the simulator's NCCL. SPDX-License-Identifier: Apache-2.0 */
+#include <semaphore.h>
+
 #include "tests/sim/simtest.h"
 
 namespace {
@@ -104,20 +106,28 @@ void missing_call(int rank, int, ncclComm_t comm, cudaStream_t s)
 }
 void missing_collective() { run_ranks(3, missing_call); }
 
-/* The input of a collective in flight is written by another stream: what the schedule alone shows of it. */
+/* The input of a collective in flight is written by another stream: what the schedule alone shows of it. Rank 1 comes
+ * when rank 0's write has ended, so that whether rank 0's part was in flight is the seed's choice alone. */
+sem_t is_written;
 void written_in_flight()
 {
     cusim_check_races(false);
+    CHECK(sem_init(&is_written, 0, 0) == 0);
     for (uint64_t seed = 1; seed <= 30; seed++) {
         cusim_set_schedule(seed, CUSIM_RANDOM);
-        run_ranks(2, [](int, int, ncclComm_t comm, cudaStream_t s) {
+        run_ranks(2, [](int rank, int, ncclComm_t comm, cudaStream_t s) {
             cudaStream_t other = new_stream();
             float *x = new_device<float>(64), *y = new_device<float>(128);
+            if (rank == 1)
+                CHECK(sem_wait(&is_written) == 0);
             CUSIM_LAUNCH(fill, dim3(1), dim3(64), 0, s, x, 1.0f, 64);
             NOK(ncclAllGather(x, y, 64, ncclFloat32, comm, s));
-            CUSIM_LAUNCH(fill, dim3(1), dim3(64), 0, other, x, 2.0f, 64);
+            if (rank == 0)
+                CUSIM_LAUNCH(fill, dim3(1), dim3(64), 0, other, x, 2.0f, 64);
             OK(cudaStreamSynchronize(other));
             OK(cudaStreamDestroy(other));
+            if (rank == 0)
+                CHECK(sem_post(&is_written) == 0);
         });
     }
 }
