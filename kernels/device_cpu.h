@@ -10,7 +10,8 @@
 
 #include "kernels/device.h"
 
-enum { DSC_CPU_RING = 256 };
+/* Reductions to files may be modules behind (zero/leaves.c), and one of 20 million elements is 700 entries. */
+enum { DSC_CPU_RING = 2048 };
 
 typedef struct dsc_cpu_device dsc_cpu_device;
 typedef struct dsc_cpu_stream dsc_cpu_stream;

@@ -149,6 +149,43 @@ static void test_full_ring_blocks_and_goes_on(void **state)
     close_all(&f);
 }
 
+typedef struct guard {
+    gate *gate;
+    atomic_int over;
+} guard;
+
+/* So that a caller who waits at a gate that it is to open itself fails the test instead of hanging. */
+static void *open_gate_at_last(void *arg)
+{
+    guard *g = arg;
+    for (int i = 0; i < 2000 && atomic_load(&g->over) == 0; i++)
+        dsc_clock_sleep_ns(5000000);
+    atomic_store(&g->gate->open, 1);
+    return NULL;
+}
+
+/* The reductions of two large modules, say, behind a file that is slow. */
+static void test_the_caller_runs_far_ahead(void **state)
+{
+    fixture f;
+    open_all(&f, 1);
+    gate g = { 0 };
+    gate *gp = &g;
+    guard late = { .gate = &g };
+    int counter = 0, *cp = &counter;
+    OK(dsc_host_call(f.a, wait_gate, &gp, sizeof gp, NULL));
+    pthread_t opener;
+    assert_int_equal(pthread_create(&opener, NULL, open_gate_at_last, &late), 0);
+    for (int i = 0; i < 1500; i++)
+        OK(dsc_host_call(f.a, add_one, &cp, sizeof cp, NULL));
+    assert_int_equal(atomic_load(&g.open), 0);
+    atomic_store(&late.over, 1);
+    OK(dsc_stream_sync(f.a, NULL));
+    assert_int_equal(counter, 1500);
+    pthread_join(opener, NULL);
+    close_all(&f);
+}
+
 static void test_close_runs_what_is_queued(void **state)
 {
     fixture f;
@@ -526,6 +563,7 @@ int main(void)
         cmocka_unit_test(test_idle_streams_sleep), /* first: OpenMP's threads do not exist yet, and they spin */
         cmocka_unit_test(test_copy_zero_launch),
         cmocka_unit_test(test_full_ring_blocks_and_goes_on),
+        cmocka_unit_test(test_the_caller_runs_far_ahead),
         cmocka_unit_test(test_close_runs_what_is_queued),
         cmocka_unit_test(test_wait_captures_the_record_of_its_time),
         cmocka_unit_test(test_later_record_elsewhere_does_not_release_a_waiter),
