@@ -28,7 +28,7 @@ import time
 
 from bench_io import Server
 
-MODEL, VOCAB = "gpt2-124m", 50257
+VOCAB = 50257
 CASES = {"files": (64, 1, 1), "balanced": (256, 1, 2), "compute": (256, 2, 8),
          "single": (256, 1, 1)}  # sequence, micro-batch, accumulation; single: balanced too
 KIB, DEPTH, LINK_MIB = 1024, 32, 512
@@ -44,25 +44,31 @@ class Trainer:
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         if self.process.stdout.readline().strip() != "ready":
             sys.exit(f"step_worker {config} did not start")
+        self.steps = 0
+        self.losses = {}  # by the number of steps before
 
     def start(self, line):
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
     def step(self):
-        """Seconds of a step and of its passes, and the loss."""
+        """Seconds of a step and of its passes."""
         self.start(f"run {STEPS_A_TURN}")
         answer = self.process.stdout.readline().split()
-        return float(answer[0]) * 1e-3, float(answer[4]) * 1e-3, answer[1]
+        self.losses[self.steps] = answer[1]
+        self.steps += STEPS_A_TURN + 1
+        return float(answer[0]) * 1e-3, float(answer[4]) * 1e-3
 
     def step_beside(self, server, read, written):
         """Seconds of a step while that many bytes are moved, until both have ended."""
+        count = STEPS_A_TURN + 1  # as step does, so that losses of equal numbers of steps are compared
         begun = time.monotonic()
-        server.start(f"move swap {KIB} {DEPTH} {STEPS_A_TURN * read} {STEPS_A_TURN * written}")
-        self.start(f"steps {STEPS_A_TURN}")
+        server.start(f"move swap {KIB} {DEPTH} {count * read} {count * written}")
+        self.start(f"steps {count}")
         self.process.stdout.readline()
         server.line()
-        return (time.monotonic() - begun) / STEPS_A_TURN
+        self.steps += count
+        return (time.monotonic() - begun) / count
 
     def close(self):
         self.process.stdin.close()
@@ -72,7 +78,7 @@ class Trainer:
 def write_config(path, case, folder, args, early):
     sequence, micro, accumulation = CASES[case]
     zero = {"stage": 3}
-    own = {"model": MODEL, "seq_length": sequence}
+    own = {"model": args.model, "seq_length": sequence}
     if folder:
         own["micro_batches_together"] = args.together
         own["early_update"] = early
@@ -113,7 +119,20 @@ def moved_in_a_step(plans):
     return [step["pass_read_bytes"] + step["update_read_bytes"], step["pass_written_bytes"] + step["update_written_bytes"]]
 
 
-def report(case, plans, rounds):
+def check_losses(memory, others):
+    """Those after as many steps are the same bits."""
+    compared = 0
+    for other in others:
+        for steps in memory.losses.keys() & other.losses.keys():
+            compared += 1
+            if memory.losses[steps] != other.losses[steps]:
+                sys.exit(f"bench_offload: the losses differ after {steps} steps: {memory.losses[steps]} in memory, "
+                         f"{other.losses[steps]} in files")
+    if compared == 0:
+        sys.exit("bench_offload: no losses to compare; give it more --rounds")
+
+
+def report(args, case, plans, rounds):
     bytes_moved = plans["files"]["per_step"]
     sequence, micro, accumulation = CASES[case]
     total = moved_in_a_step(plans)
@@ -126,7 +145,7 @@ def report(case, plans, rounds):
                   files[0] / both)
         for row, value in zip(rows.values(), values):
             row.append(value)
-    print(f"{case}: {MODEL}, {sequence} tokens, micro-batch {micro}, accumulation {accumulation}; passes read "
+    print(f"{case}: {args.model}, {sequence} tokens, micro-batch {micro}, accumulation {accumulation}; passes read "
           f"{pass_bytes[0] * 1e-9:.2f} and write {pass_bytes[1] * 1e-9:.2f} GB, the update {update_bytes[0] * 1e-9:.2f} "
           f"and {update_bytes[1] * 1e-9:.2f} GB")
     print(f"  memory planned {plans['files']['total_bytes'] * 1e-9:.2f} GB beside files, without "
@@ -147,8 +166,8 @@ def report(case, plans, rounds):
 def run_case(args, case, folder, server, order):
     sequence = CASES[case][0]
     trainers, plans = [], {}
-    kinds = [("memory", "", False), ("files", folder, args.early), ("beside", "", False)]
-    for name, where, early in kinds + [("waiting", folder, False)] * args.early:
+    kinds = [("memory", "", False), ("files", folder, args.early)] + [("waiting", folder, False)] * args.early
+    for name, where, early in kinds:
         path = os.path.join(folder, f"{case}-{name}.json")
         write_config(path, case, where, args, early)
         trainers.append(Trainer(args.bench, path, sequence))
@@ -157,19 +176,17 @@ def run_case(args, case, folder, server, order):
     rounds = []
     for number in range(args.rounds + 1):
         turn = [lambda: trainers[0].step(), lambda: trainers[1].step(), lambda: measure_link(server),
-                lambda: trainers[2].step_beside(server, *moved_in_a_step(plans)),
-                *[trainer.step for trainer in trainers[3:]]]
+                lambda: trainers[0].step_beside(server, *moved_in_a_step(plans)),
+                *[trainer.step for trainer in trainers[2:]]]
         numbered = list(enumerate(turn))
         order.shuffle(numbered)
         results = {i: act() for i, act in numbered}
-        losses = [results[i][2] for i in (0, 1, 4) if i in results]
-        if len(set(losses)) > 1:
-            sys.exit(f"bench_offload: the losses differ: {losses[0]} in memory, {', '.join(losses[1:])} in files")
         if number > 0:  # the first step touches memory for the first time
             rounds.append(tuple(results[i] for i in range(len(turn))))
+    check_losses(trainers[0], trainers[1:])
     for trainer in trainers:
         trainer.close()
-    report(case, plans, rounds)
+    report(args, case, plans, rounds)
 
 
 def main():
@@ -179,6 +196,7 @@ def main():
     parser.add_argument("dir", help="where the files go")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--model", default="gpt2-124m", help="one with GPT-2's tokens (%(default)s)")
     parser.add_argument("--buffers", type=int, default=BUFFERS, help="offload_optimizer.buffer_count (%(default)s)")
     parser.add_argument("--ratio", type=float, default=1, help="offload_optimizer.ratio (%(default)s)")
     parser.add_argument("--together", type=int, default=1, help="dsc.micro_batches_together (%(default)s)")
@@ -186,7 +204,7 @@ def main():
     parser.add_argument("cases", nargs="*", metavar="CASE", help=" ".join(CASES))
     args = parser.parse_intermixed_args()
     if shutil.disk_usage(args.dir).free < 6 << 30:
-        sys.exit(f"bench_offload: {args.dir} has less than 6 GiB free")
+        sys.exit(f"bench_offload: {args.dir} has less than 6 GiB free; larger models need more")
     folder = tempfile.mkdtemp(prefix="bench-offload-", dir=args.dir)
     with open(f"{folder}/link", "wb"):
         pass
