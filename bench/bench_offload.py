@@ -75,8 +75,14 @@ class Trainer:
         self.process.wait()
 
 
-def write_config(path, case, folder, args, early):
+def shape_of(args, case):
+    """Tokens, micro-batch and accumulation."""
     sequence, micro, accumulation = CASES[case]
+    return args.sequence or sequence, micro, accumulation
+
+
+def write_config(path, case, folder, args, early):
+    sequence, micro, accumulation = shape_of(args, case)
     zero = {"stage": 3}
     own = {"model": args.model, "seq_length": sequence}
     if folder:
@@ -134,7 +140,7 @@ def check_losses(memory, others):
 
 def report(args, case, plans, rounds):
     bytes_moved = plans["files"]["per_step"]
-    sequence, micro, accumulation = CASES[case]
+    sequence, micro, accumulation = shape_of(args, case)
     total = moved_in_a_step(plans)
     pass_bytes = [bytes_moved["pass_read_bytes"], bytes_moved["pass_written_bytes"]]
     update_bytes = [bytes_moved["update_read_bytes"], bytes_moved["update_written_bytes"]]
@@ -164,7 +170,7 @@ def report(args, case, plans, rounds):
 
 
 def run_case(args, case, folder, server, order):
-    sequence = CASES[case][0]
+    sequence = shape_of(args, case)[0]
     trainers, plans = [], {}
     kinds = [("memory", "", False), ("files", folder, args.early)] + [("waiting", folder, False)] * args.early
     for name, where, early in kinds:
@@ -197,6 +203,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--model", default="gpt2-124m", help="one with GPT-2's tokens (%(default)s)")
+    parser.add_argument("--sequence", type=int, help="tokens of a sample (the case's)")
     parser.add_argument("--buffers", type=int, default=BUFFERS, help="offload_optimizer.buffer_count (%(default)s)")
     parser.add_argument("--ratio", type=float, default=1, help="offload_optimizer.ratio (%(default)s)")
     parser.add_argument("--together", type=int, default=1, help="dsc.micro_batches_together (%(default)s)")
