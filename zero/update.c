@@ -21,7 +21,7 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         dsc_sumsq_args args = { .sum = on_device };
         int64_t first;
-        if (zero->group[g].grad == NULL) /* frozen, or the reduction has done it */
+        if (dsc_sum_is_squared_at_once(zero, g)) /* or frozen */
             continue;
         args.x = dsc_zero_known_sums(zero, g, &first, &args.count);
         DSC_TRY(DSC_RUN(zero->o.compute, SUMSQ, &args, err));
@@ -191,16 +191,15 @@ static dsc_status start_update(dsc_zero *zero, int32_t g, bool made, dsc_error *
 
 static dsc_status update_groups(dsc_zero *zero, dsc_round round, dsc_error *err)
 {
-    const int32_t made = zero->store.made, count = zero->o.layout->group_count;
-    for (int32_t i = round.first + made; i < round.end + made; i++) {
-        const int32_t g = zero->store.order[i % count];
+    for (int32_t i = round.first; i < round.end; i++) {
+        const int32_t g = zero->store.order[i];
         const dsc_group_state *state = &zero->group[g];
         if (!zero->o.layout->group[g].trainable || state->own_count == 0)
             continue;
         if (zero->o.stage == 0 && zero->world_size > 1 && !zero->sums_are_own)
             DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, dsc_zero_own_sum(zero, g),
                                         zero->o.layout->group[g].slice, DSC_F32, zero->o.compute, err));
-        DSC_TRY(start_update(zero, g, i >= count, err));
+        DSC_TRY(start_update(zero, g, i < zero->store.made, err));
         if (zero->o.stage > 0 && state->param_whole && zero->world_size > 1)
             DSC_TRY(gather_params(zero, g, err));
     }
