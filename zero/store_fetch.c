@@ -22,6 +22,9 @@ static dsc_status fetch_now(void *args, dsc_error *err)
     const dsc_group_state *state = &zero->group[call->group];
     const int64_t elements = call->asked ? state->handed_from : zero->o.layout->group[call->group].slice;
     int64_t taken;
+    /* All of it went to another window. What did not is in its file as soon as the group is updated. */
+    if (!call->asked && state->handed_from == 0 && zero->store.written != NULL)
+        DSC_TRY(dsc_event_sync(zero->store.written, err));
     DSC_TRY(dsc_ahead_take(zero, call->group, elements, call->to, &taken, err));
     if (taken == elements)
         return DSC_OK;
@@ -55,14 +58,14 @@ dsc_status dsc_store_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_
     dsc_ring *ring = &zero->store.ring[DSC_PLANE_PARAM];
     if (!dsc_in_swap(zero, g, DSC_PLANE_PARAM))
         return dsc_copy(zero->fetch_stream, to, zero->group[g].param, slice * each, err);
-    if (!asked && zero->store.written != NULL)
-        DSC_TRY(dsc_stream_wait(zero->fetch_stream, zero->store.written, err));
     if (zero->store.fetch != NULL) {
         const fetch_call call = { zero, g, asked, to };
         dsc_ring_end_views(ring);
         DSC_TRY(dsc_host_call(zero->fetch_stream, fetch_now, &call, (int64_t)sizeof call, err));
         return dsc_event_record(zero->store.fetched, zero->fetch_stream, err);
     }
+    if (!asked && zero->store.written != NULL)
+        DSC_TRY(dsc_stream_wait(zero->fetch_stream, zero->store.written, err));
     for (int64_t first = 0; first < slice; first += tile) {
         const tile_call call = { .ring = ring,
                                  .slot = dsc_ring_next(ring),
