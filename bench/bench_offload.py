@@ -88,6 +88,7 @@ def write_config(path, case, folder, args, early):
     if folder:
         own["micro_batches_together"] = args.together
         own["early_update"] = early
+        own["gradients_in_memory"] = args.gradients
         zero["offload_param"] = {"device": "nvme", "nvme_path": folder}
         zero["offload_optimizer"] = {"device": "nvme", "nvme_path": folder, "buffer_count": args.buffers,
                                      "ratio": args.ratio}
@@ -206,6 +207,7 @@ def main():
     parser.add_argument("--sequence", type=int, help="tokens of a sample (the case's)")
     parser.add_argument("--buffers", type=int, default=BUFFERS, help="offload_optimizer.buffer_count (%(default)s)")
     parser.add_argument("--ratio", type=float, default=1, help="offload_optimizer.ratio (%(default)s)")
+    parser.add_argument("--gradients", type=float, default=0, help="dsc.gradients_in_memory (%(default)s)")
     parser.add_argument("--together", type=int, default=1, help="dsc.micro_batches_together (%(default)s)")
     parser.add_argument("--early", action="store_true", help="nothing is clipped, and updates begin before their norm")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=" ".join(CASES))
@@ -218,7 +220,7 @@ def main():
     server = Server([f"{args.bench}/bench_io", f"{folder}/link", str(LINK_MIB)])
     try:
         print(f"# median of {args.rounds} rounds (its middle half) in {args.dir}; buffer_count {args.buffers}, ratio "
-              f"{args.ratio}, {args.together} together{', early updates' if args.early else ''}; load {os.getloadavg()[0]:.1f}")
+              f"{args.ratio}, gradients in memory {args.gradients}, {args.together} together{', early updates' if args.early else ''}; load {os.getloadavg()[0]:.1f}")
         order = random.Random(args.seed)
         for case in args.cases or ("files", "balanced"):
             run_case(args, case, folder, server, order)

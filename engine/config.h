@@ -262,6 +262,7 @@ typedef struct dsc_own_config {
     char comm[32];                    /* "auto" | "self" | "local" | "shm" | "nccl" */
     char aio[16];                     /* "auto" | "io_uring" | "libaio" | "threads" */
     bool early_update;                /* an update in files begins before its norm is known */
+    double gradients_in_memory;       /* share of the gradients of states in files that stays in memory */
     bool aio_poll;                    /* io_uring: the kernel's own thread takes requests (SQPOLL) */
     dsc_gemm_choice gemm_plans;       /* SAME_BITS */
     bool cuda_graphs;                 /* a module's work on a GPU is started as one graph; false */
@@ -301,7 +302,7 @@ typedef struct dsc_config_given {
     int64_t warmup_num_steps, total_num_steps;
     int64_t reduce_bucket_size, stage3_prefetch_bucket_size; /* DSC_AUTO_I64: "auto" */
     int64_t stage3_param_persistence_threshold, max_in_cpu;  /* likewise; max_in_cpu: not given */
-    dsc_config_place batch, offload_optimizer, offload_param, outputs_on_host, early_update;
+    dsc_config_place batch, offload_optimizer, offload_param, outputs_on_host, early_update, gradients_in_memory;
     dsc_elastic_config elastic;
     int warning_count, note_count; /* what dsc_config_parse found */
     bool strict, overlap_comm;

@@ -87,6 +87,7 @@ dsc_status dsc_config_fill_offload(dsc_config_parse_state *s)
     s->config->given.offload_param = dsc_config_place_of(s, DSC_ID_OFFLOAD_PARAM_DEVICE);
     s->config->given.outputs_on_host = dsc_config_place_of(s, DSC_ID_CPU_CHECKPOINTING);
     s->config->given.early_update = dsc_config_place_of(s, DSC_ID_EARLY_UPDATE);
+    s->config->given.gradients_in_memory = dsc_config_place_of(s, DSC_ID_GRADIENTS_IN_MEMORY);
     zero->param_buffers_given = dsc_config_has(s, DSC_ID_PARAM_BUFFERS) || dsc_config_has(s, DSC_ID_PARAM_BUFFER_SIZE);
     s->config->given.max_in_cpu = dsc_config_has(s, DSC_ID_MAX_IN_CPU) ? zero->max_in_cpu : DSC_AUTO_I64;
     fill_aio(s);
@@ -110,16 +111,30 @@ static dsc_status resolve_outputs(dsc_config *config, const char *device, dsc_er
                               "activation_checkpointing.cpu_checkpointing", err, "%s", word);
 }
 
+static dsc_status warn_no_effect(dsc_config *config, dsc_config_place place, const char *key, const char *about,
+                                 dsc_error *err)
+{
+    char where[256];
+    dsc_config_where_place(config, place, where);
+    return dsc_config_warn_at(config, where, place.line, key, err, "no effect: it is about %s", about);
+}
+
 static dsc_status resolve_early_update(dsc_config *config, bool on_gpus, dsc_error *err)
 {
     const dsc_zero_config *zero = &config->zero;
     const bool in_files = zero->offload_optimizer == DSC_OFFLOAD_NVME && zero->offload_param == DSC_OFFLOAD_NVME;
-    char where[256];
     if (!config->own.early_update || (in_files && !on_gpus))
         return DSC_OK;
-    dsc_config_where_place(config, config->given.early_update, where);
-    return dsc_config_warn_at(config, where, config->given.early_update.line, "dsc.early_update", err,
-                              "no effect: it is about CPU ranks with offload_optimizer and offload_param on nvme");
+    return warn_no_effect(config, config->given.early_update, "dsc.early_update",
+                          "CPU ranks with offload_optimizer and offload_param on nvme", err);
+}
+
+static dsc_status resolve_gradients(dsc_config *config, dsc_error *err)
+{
+    if (config->own.gradients_in_memory == 0 || config->zero.offload_optimizer == DSC_OFFLOAD_NVME)
+        return DSC_OK;
+    return warn_no_effect(config, config->given.gradients_in_memory, "dsc.gradients_in_memory",
+                          "offload_optimizer on nvme", err);
 }
 
 static dsc_status resolve_device(dsc_config *config, const char *key, dsc_offload offload, dsc_config_place place,
@@ -146,6 +161,7 @@ dsc_status dsc_config_resolve_offload(dsc_config *config, const dsc_config_facts
     }
     DSC_TRY(resolve_outputs(config, facts->device, err));
     DSC_TRY(resolve_early_update(config, facts->device != NULL && !on_cpu, err));
+    DSC_TRY(resolve_gradients(config, err));
     DSC_TRY(resolve_device(config, "zero_optimization.offload_optimizer.device", zero->offload_optimizer,
                            config->given.offload_optimizer, facts->device, err));
     return resolve_device(config, "zero_optimization.offload_param.device", zero->offload_param,

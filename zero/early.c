@@ -23,11 +23,11 @@ bool dsc_early_is_used(const dsc_zero *zero)
            dsc_recipes[o->recipe].needs == DSC_NEEDS_NOTHING;
 }
 
-/* Of all that an update writes nothing is in memory. */
+/* Of all that an update writes nothing is in memory; nor are its sums, which would have to wait there instead. */
 bool dsc_early_takes(const dsc_zero *zero, int32_t g)
 {
     return dsc_early_is_used(zero) && zero->o.layout->group[g].trainable && zero->group[g].swap_states &&
-           dsc_in_swap(zero, g, DSC_PLANE_PARAM);
+           dsc_in_swap(zero, g, DSC_PLANE_PARAM) && dsc_in_swap(zero, g, DSC_PLANE_GRAD);
 }
 
 dsc_status dsc_early_open(dsc_zero *zero, dsc_error *err)
@@ -55,8 +55,7 @@ void dsc_early_close(dsc_zero *zero)
 /* A sum is handed to the update instead of its file. */
 bool dsc_early_takes_sum(const dsc_zero *zero, int32_t g)
 {
-    return zero->o.swap.unclipped && dsc_early_takes(zero, g) && zero->o.sum_dtype == DSC_F32 &&
-           dsc_in_swap(zero, g, DSC_PLANE_GRAD);
+    return zero->o.swap.unclipped && dsc_early_takes(zero, g) && zero->o.sum_dtype == DSC_F32;
 }
 
 void dsc_zero_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,

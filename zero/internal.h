@@ -22,6 +22,7 @@ typedef struct dsc_group_state {
     float *grad;                       /* [own_count]: the sum of leaves; meaningful on the own slice before publish */
     int64_t own_first, own_count;      /* what this rank updates: everything at stage 0, else its slice */
     bool swap_states, swap_param;      /* asked for; a resident group's parameters stay all the same */
+    bool sums_stay;                    /* of swap_states: in memory, not in a file */
     bool param_on_host;                /* of swap_param: in host memory, not in a file */
     char *host_grad;                   /* where sums lie in host memory, of sum_dtype; `grad` is NULL then */
     dsc_event *sums_gone;              /* this step's are there */
@@ -265,6 +266,13 @@ static inline const float *dsc_zero_known_sums(const dsc_zero *zero, int32_t g, 
     *first = zero->sums_are_own ? 0 : slice * zero->o.rank;
     *count = zero->sums_are_own ? zero->o.layout->group[g].padded : slice;
     return zero->sums_are_own ? zero->group[g].grad : dsc_zero_own_sum(zero, g);
+}
+
+/* The squares of a group's sum are taken as it gets complete: it may be away afterwards, or be left alone until a
+ * forward pass comes to the group. */
+static inline bool dsc_sum_is_squared_at_once(const dsc_zero *zero, int32_t g)
+{
+    return zero->group[g].grad == NULL || zero->group[g].sums_stay;
 }
 
 /* leaves.c. After gathers and the store are planned; sum_bytes: what sums need beside their own places. */

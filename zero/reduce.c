@@ -129,7 +129,7 @@ static float *sum_slice(const dsc_zero *zero, int32_t group)
     return state->grad + (zero->o.layout->group[group].slice * zero->o.rank - state->own_first);
 }
 
-/* All leaves of the step are in a sum that may leave memory now: its squares are taken on the way. */
+/* All leaves of the step are in a sum: its squares are taken on the way. */
 static dsc_status add_squares(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
     const dsc_sumsq_args args = { .x = sum->acc, .count = sum->count, .sum = zero->sum_buf.ptr };
@@ -231,7 +231,7 @@ static dsc_status fold_run(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf
             DSC_TRY(add_leaf(zero, leaf, pass, &sum, err));
         if (complete)
             DSC_TRY(add_replicas(zero, &sum, err));
-        if (complete && zero->group[group].grad == NULL)
+        if (complete && dsc_sum_is_squared_at_once(zero, group))
             DSC_TRY(add_squares(zero, &sum, err));
         DSC_TRY(give_sum(zero, first, last, &place, &sum, complete, err));
     }

@@ -80,6 +80,23 @@ static void choose_states(dsc_zero *zero)
     }
 }
 
+/* Spread over all of them: where updates begin early, those that a forward pass comes to take turns then, one that is
+ * made already and one that is not. */
+static void choose_sums(dsc_zero *zero)
+{
+    const dsc_layout *layout = zero->o.layout;
+    const double share = zero->o.world_size_reproducible ? 0 : zero->o.swap.sums_in_memory;
+    int64_t passed = 0, stay = 0;
+    for (int32_t g = 0; g < layout->group_count; g++) {
+        const int64_t slice = layout->group[g].slice;
+        if (!zero->group[g].swap_states)
+            continue;
+        passed += slice;
+        zero->group[g].sums_stay = (double)(stay + slice) <= share * (double)passed;
+        stay += zero->group[g].sums_stay ? slice : 0;
+    }
+}
+
 /* In memory means in the host's, where that is not the device's too. */
 static void choose_params(dsc_zero *zero)
 {
@@ -101,6 +118,8 @@ void dsc_store_choose(dsc_zero *zero)
 {
     if (zero->o.swap.state_folder_count > 0 || zero->o.swap.states_on_host)
         choose_states(zero);
+    if (zero->o.swap.state_folder_count > 0)
+        choose_sums(zero);
     if (zero->o.swap.param_folder_count > 0 || zero->o.swap.params_on_host)
         choose_params(zero);
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
@@ -120,7 +139,7 @@ static bool wants_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
     case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2: case DSC_PLANE_MOMENT3:
         return states && (int)plane - DSC_PLANE_MOMENT1 < dsc_moment_count(zero, g);
     /* The binary counter of sums that do not depend on W needs all its levels at hand. */
-    case DSC_PLANE_GRAD: return states && !zero->o.world_size_reproducible;
+    case DSC_PLANE_GRAD: return states && !zero->o.world_size_reproducible && !state->sums_stay;
     default: return states;
     }
 }
@@ -250,7 +269,7 @@ void dsc_store_plan(dsc_zero *zero)
                 dsc_store_ring_bytes(zero, (dsc_plane)p);
     if (update_writes_params(zero))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_PARAM, store->slot_count);
-    if (dsc_early_is_used(zero))
+    if (dsc_early_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_GRAD, sums_in_slots(zero));
     if (dsc_ahead_is_used(zero))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] +=
@@ -352,7 +371,7 @@ static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
                               &store->buf[p], err));
     DSC_TRY(open_fetch(zero, err));
     DSC_TRY(dsc_ahead_open(zero, err));
-    if (dsc_early_is_used(zero))
+    if (dsc_early_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))
         DSC_TRY(open_ring(zero, DSC_PLANE_GRAD, DSC_STORE_AIO_STATES, sums_in_slots(zero), &store->sums_in,
                           &store->sums_in_buf, err));
     if (!update_writes_params(zero))

@@ -41,6 +41,7 @@ typedef struct dsc_zero_swap {
     int32_t host_threads;             /* of the host's update */
     uint32_t host_caps;
     double state_share;               /* of the states that go there, 0..1; those of the first groups stay */
+    double sums_in_memory;            /* of the sums of states in files, 0..1: that stay in memory, spread over them */
     int64_t param_elements_in_memory; /* of this rank's parameters not in files but in memory, the host's if it has its
                                          own; those of the first groups */
     int64_t persistent_elements;      /* parameters of groups of at most so many stay on the device */

@@ -133,6 +133,7 @@ def done(draw, config, ranks, folder, cuda):
     with_chance(draw, 0.5, own, "recompute", ["none", "selective", "full"])
     with_chance(draw, 0.5, own, "micro_batches_together", [2, 3, 4, 256])
     with_chance(draw, 0.5, own, "early_update", [True])
+    with_chance(draw, 0.3, own, "gradients_in_memory", [0.1, 0.3, 0.6, 1])
     with_chance(draw, 0.5, own, "aio", ["io_uring", "libaio", "threads"])
     if draw.random() < 0.5:
         config["aio"] = {"block_size": draw.choice([1, 10000, 65536]), "queue_depth": draw.choice([1, 2, 64]),

@@ -36,7 +36,7 @@ typedef enum extent { NOTHING, A_TILE, ALL } extent;
 typedef struct variant {
     int32_t world, accumulation, together, buffers;
     const char *precision, *engine;
-    double clipping;
+    double clipping, stay; /* gradients_in_memory */
     extent extent;
     int64_t steps; /* by hand, or: */
     bool whole;    /* of the wide model, whose sums are handed over */
@@ -128,10 +128,10 @@ static void run(variant *v)
              " \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"buffer_count\": %d},"
              " \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}},"
              " \"dsc\": {\"threads\": 1, \"aio\": \"%s\", \"skip_limit\": %d, \"micro_batches_together\": %d,"
-             " \"early_update\": %s}}",
+             " \"early_update\": %s, \"gradients_in_memory\": %g}}",
              (int)v->accumulation, v->precision, v->clipping, TILE, folder, (int)v->buffers, folder,
              v->engine != NULL ? v->engine : "auto", (int)v->skip_limit, v->together > 0 ? (int)v->together : 1,
-             v->extent != NOTHING ? "true" : "false");
+             v->extent != NOTHING ? "true" : "false", v->stay);
     const run_options options = { .world = v->world,
                                   .steps = STEPS,
                                   .model = v->whole ? wide : model,
@@ -258,6 +258,54 @@ static void sums_are_handed_over(void **state)
     }
 }
 
+/* Of groups whose sums stay in memory nothing is made early. */
+static void gradients_that_stay_wait(void **state)
+{
+    static const variant cases[] = {
+        { .world = 1, .accumulation = 1, .buffers = 4, .precision = BF16, .stay = 0.5 },
+        { .world = 2, .accumulation = 2, .buffers = 4, .precision = FP32, .stay = 0.3, .clipping = 0.001, .steps = 1 },
+        { .world = 3, .accumulation = 1, .buffers = 20, .precision = BF16, .stay = 0.7, .reload = true },
+        { .world = 1, .accumulation = 2, .buffers = 4, .precision = BF16, .stay = 0.5, .whole = true, .steps = 6 },
+        { .world = 2, .accumulation = 4, .together = 2, .buffers = 4, .precision = FP32, .stay = 0.6, .whole = true },
+    };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        variant none = with(cases[i], NOTHING), late = none, some = with(cases[i], A_TILE);
+        none.stay = 0;
+        run(&none);
+        remove_save();
+        run(&late);
+        remove_save();
+        run(&some);
+        remove_save();
+        const int64_t stay = (int64_t)(some.stay * (double)some.most),
+                      one_group = some.steps * (some.whole ? 20480 : 4096);
+        for (int32_t r = 0; r < some.world; r++) {
+            assert_in_range(some.made[r], some.steps, some.most - stay + one_group);
+            assert_true(some.clipping > 0 ? some.kept[r] == 0 : some.kept[r] >= some.made[r]);
+            assert_true(some.kept[r] <= some.most - stay + one_group);
+        }
+        run_expect_same(&none.result, &late.result);
+        run_expect_same(&none.result, &some.result);
+        if (!some.reload) /* a load has a plan of its own */
+            run_expect_planned(&some.result);
+    }
+}
+
+/* All of them: nothing is early, and no ring waits for any. */
+static void all_gradients_may_stay(void **state)
+{
+    for (int32_t world = 1; world <= 2; world++) {
+        const variant v = { .world = world, .accumulation = 2, .buffers = 4, .precision = BF16, .whole = true };
+        variant none = with(v, NOTHING), all = with(v, ALL);
+        all.stay = 1;
+        run(&none);
+        run(&all);
+        assert_int_equal(all.kept[0], 0);
+        run_expect_same(&none.result, &all.result);
+        run_expect_planned(&all.result);
+    }
+}
+
 /* Of sums that nobody has any more it is still told which one was not finite. */
 static void a_skipped_step_needs_no_sums(void **state)
 {
@@ -309,6 +357,7 @@ int main(void)
         cmocka_unit_test(all_or_a_part_is_kept),      cmocka_unit_test(what_is_clipped_begins_again),
         cmocka_unit_test(what_is_skipped_is_dropped), cmocka_unit_test(what_is_kept_is_saved_and_loaded),
         cmocka_unit_test(sums_are_handed_over),       cmocka_unit_test(a_skipped_step_needs_no_sums),
+        cmocka_unit_test(gradients_that_stay_wait),   cmocka_unit_test(all_gradients_may_stay),
     };
     return cmocka_run_group_tests_name("early update", tests, make_folder, remove_folder);
 }

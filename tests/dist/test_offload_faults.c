@@ -42,6 +42,7 @@ typedef struct faulty {
     const char *engine, *folder;
     int32_t world, rank;
     bool overlap, early, clips; /* without clipping an early update is handed its sums */
+    double stay;                /* gradients_in_memory */
     const char *save; /* a folder for a checkpoint after the last step; NULL: none */
     double comm_timeout_s;
     dsc_status (*before)(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
@@ -88,9 +89,9 @@ static void *run(void *argument)
              " \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}},"
              " \"aio\": {\"block_size\": 4096, \"queue_depth\": 3, \"thread_count\": 2},"
              " \"dsc\": {\"threads\": 1, \"aio\": \"%s\", \"comm_timeout_s\": %g,"
-             " \"early_update\": %s}}",
+             " \"early_update\": %s, \"gradients_in_memory\": %g}}",
              f->clips ? 0.5 : 0.0, f->overlap ? "true" : "false", f->folder, f->folder, f->engine, f->comm_timeout_s,
-             f->early ? "true" : "false");
+             f->early ? "true" : "false", f->stay);
     const run_options options = { .world = f->world, .steps = STEPS, .model = model, .config = config,
                                   .data = toy_data(model, 1 << 20), .before = before,
                                   .after = after, .user = f, .fault_rank = f->rank, .io = &io };
@@ -186,6 +187,7 @@ static void fail_block(const char *engine, io_fault_kind kind, int32_t world, in
     f.overlap = overlap;
     f.early = draw(2) != 0;
     f.clips = draw(2) != 0;
+    f.stay = draw(2) != 0 ? 0.4 : 0;
     f.fault.kind = kind;
     f.fault.at = f.at = at;
     run(&f);

@@ -490,6 +490,14 @@ static void offload_on_devices(void **state)
     assert_int_equal(config.warning_count, 0);
     assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);
     assert_true(warned("dsc.early_update (line 2): no effect"));
+    parse_ok(around("\"zero_optimization\":{\"stage\":3,\"offload_optimizer\":{\"device\":\"cpu\"}},"
+                    "\"dsc\":{\"gradients_in_memory\":0.5}"));
+    assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);
+    assert_true(warned("dsc.gradients_in_memory (line 2): no effect"));
+    parse_ok(around("\"zero_optimization\":{\"stage\":2,\"offload_optimizer\":{\"device\":\"nvme\","
+                    "\"nvme_path\":\"/x\"}},\"dsc\":{\"gradients_in_memory\":0.5}"));
+    assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);
+    assert_int_equal(config.warning_count, 0);
 }
 
 /* Fewer than are asked for, unless that is all of them. */
