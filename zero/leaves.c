@@ -107,9 +107,9 @@ const dsc_leaf *dsc_leaf_last_of_run(const dsc_zero *zero, const dsc_leaf *leaf)
     return leaf;
 }
 
-/* Elements that sums of one module's groups take while micro-batches that run together add to them one after the
- * other. */
-static int64_t near_elements(dsc_zero *zero)
+/* Where sums of a module's groups are while micro-batches that run together add to them one after the other; the bytes
+ * that one module's take at most. */
+static int64_t place_near_sums(dsc_zero *zero)
 {
     const dsc_layout *layout = zero->o.layout;
     int64_t most = 0;
@@ -125,14 +125,12 @@ static int64_t near_elements(dsc_zero *zero)
         }
         most = dsc_max_i64(most, elements);
     }
-    return most;
+    return most * 4;
 }
 
 /* A sum that a module's next leaf is added to need not leave in between. */
-static int64_t plan_sums(dsc_zero *zero)
+static void keep_sums_near(dsc_zero *zero)
 {
-    if (zero->o.world_size_reproducible)
-        return 0;
     for (int32_t i = 0; i < zero->leaf_count; i++) {
         dsc_leaf *leaf = &zero->leaf[i];
         if (leaf->before < 0 || zero->leaf[leaf->before].visit != leaf->visit || !dsc_sum_tier_away(zero, leaf->group))
@@ -140,7 +138,6 @@ static int64_t plan_sums(dsc_zero *zero)
         leaf->finds_sum = true;
         zero->leaf[leaf->before].leaves_sum = true;
     }
-    return near_elements(zero);
 }
 
 /* ---- places ---- */
@@ -327,7 +324,9 @@ dsc_status dsc_leaves_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *err)
     for (int64_t i = 0; i < leaves; i++)
         zero->leaf_of_use[i] = -1;
     list_leaves(zero);
-    *sum_bytes = zero->o.world_size_reproducible ? plan_counters(zero) : plan_sums(zero) * 4;
+    if (!zero->o.world_size_reproducible)
+        keep_sums_near(zero);
+    *sum_bytes = zero->o.world_size_reproducible ? plan_counters(zero) : place_near_sums(zero);
     return place_leaves(zero, layout->module_first_use[layout->module_count], err);
 }
 

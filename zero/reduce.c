@@ -283,16 +283,13 @@ static dsc_status scale_leaf(dsc_zero *zero, const dsc_leaf *leaf, dsc_error *er
 static dsc_status reduce_run(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf *last, int64_t micro_step,
                              dsc_error *err)
 {
-    for (const dsc_leaf *leaf = first; leaf <= last; leaf++) {
+    for (const dsc_leaf *leaf = first; leaf <= last; leaf++)
         DSC_TRY(scale_leaf(zero, leaf, err));
-        if (zero->sums_are_own)
-            DSC_TRY(keep_leaf(zero, leaf, micro_step, err));
-        else if (zero->level_count > 0)
-            DSC_TRY(push_leaf(zero, leaf, micro_step, err));
-    }
-    return zero->sums_are_own || zero->level_count > 0
-               ? DSC_OK
-               : fold_run(zero, first, last, micro_step / zero->o.together, err);
+    if (!zero->sums_are_own && zero->level_count == 0)
+        return fold_run(zero, first, last, micro_step / zero->o.together, err);
+    for (const dsc_leaf *leaf = first; leaf <= last; leaf++)
+        DSC_TRY(zero->sums_are_own ? keep_leaf(zero, leaf, micro_step, err) : push_leaf(zero, leaf, micro_step, err));
+    return DSC_OK;
 }
 
 dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, dsc_error *err)
