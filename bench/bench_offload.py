@@ -170,16 +170,23 @@ def report(args, case, plans, rounds):
         print(f"  x {text([r[1][0] / r[4][0] for r in rounds])} of that", flush=True)
 
 
+def check_room(args, plans):
+    needed, free = sum(plan["nvme_bytes"] for plan in plans.values()), shutil.disk_usage(args.dir).free
+    if needed > free:
+        sys.exit(f"bench_offload: {args.dir} has {free * 1e-9:.1f} GB free, and these runs need {needed * 1e-9:.1f}")
+
+
 def run_case(args, case, folder, server, order):
     sequence = shape_of(args, case)[0]
-    trainers, plans = [], {}
+    plans = {}
     kinds = [("memory", "", False), ("files", folder, args.early)] + [("waiting", folder, False)] * args.early
     for name, where, early in kinds:
         path = os.path.join(folder, f"{case}-{name}.json")
         write_config(path, case, where, args, early)
-        trainers.append(Trainer(args.bench, path, sequence))
         plans[name] = json.loads(subprocess.run([args.dsc, "plan", "--config", path, "--json"], capture_output=True,
                                                 text=True, check=True).stdout)
+    check_room(args, plans)
+    trainers = [Trainer(args.bench, os.path.join(folder, f"{case}-{name}.json"), sequence) for name, *_ in kinds]
     rounds = []
     for number in range(args.rounds + 1):
         turn = [lambda: trainers[0].step(), lambda: trainers[1].step(), lambda: measure_link(server),
@@ -212,8 +219,6 @@ def main():
     parser.add_argument("--early", action="store_true", help="nothing is clipped, and updates begin before their norm")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=" ".join(CASES))
     args = parser.parse_intermixed_args()
-    if shutil.disk_usage(args.dir).free < 6 << 30:
-        sys.exit(f"bench_offload: {args.dir} has less than 6 GiB free; larger models need more")
     folder = tempfile.mkdtemp(prefix="bench-offload-", dir=args.dir)
     with open(f"{folder}/link", "wb"):
         pass
