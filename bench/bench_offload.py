@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench_offload.py BENCH_FOLDER DSC DIR [--rounds 15] [CASE...]
+"""bench_offload.py BENCH_FOLDER DSC DIR [CASE...]
 
 Training steps with parameters, sums and states in files in DIR, beside the same steps in memory and what the disk
 allows, all in turns, in a new order each round. The link is measured as a run uses it: swap space with the check of
@@ -13,8 +13,8 @@ steps in memory while another process moves the same bytes, in any order and eac
 It is the least that this machine's cores, memory and disk allow; the order of a step, whose update must have its norm
 before it and the next forward pass behind it, comes on top.
 
-With --early nothing is clipped, updates begin before their norm (dsc.early_update), and the same steps with updates that
-wait for it take turns with these."""
+Where updates begin before their norm (dsc.early_update) nothing is clipped, and the same steps with updates that wait for
+it take turns with these."""
 import argparse
 import json
 import os
@@ -29,11 +29,15 @@ import time
 from bench_io import Server
 
 VOCAB = 50257
-CASES = {"files": (64, 1, 1), "balanced": (256, 1, 2), "compute": (256, 2, 8),
-         "single": (256, 1, 1)}  # sequence, micro-batch, accumulation; single: balanced too
+# What decides: the link, compute, or neither. "alike" is as docs/offload.md advises, "balanced" and "single" without.
+CASES = {"files": {"sequence": 64}, "compute": {"micro": 2, "accumulation": 8, "rounds": 5},
+         "alike": {"model": "gpt2-large", "sequence": 208, "ratio": 0.91, "gradients": 0.3, "early": True, "rounds": 5},
+         "balanced": {"accumulation": 2}, "single": {}}
+DEFAULTS = {"model": "gpt2-124m", "sequence": 256, "micro": 1, "accumulation": 1, "ratio": 1, "gradients": 0, "together": 1,
+            "early": False, "clip": None, "rounds": 15,
+            "buffers": 4}  # DeepSpeed's default
 KIB, DEPTH, LINK_MIB = 1024, 32, 512
 STEPS_A_TURN = 2
-BUFFERS = 4  # buffer_count: DeepSpeed's default
 
 
 class Trainer:
@@ -75,26 +79,28 @@ class Trainer:
         self.process.wait()
 
 
-def shape_of(args, case):
-    """Tokens, micro-batch and accumulation."""
-    sequence, micro, accumulation = CASES[case]
-    return args.sequence or sequence, micro, accumulation
+def settings_of(args, case):
+    """The case's, but for what flags say."""
+    given = {key: value for key, value in vars(args).items() if key in DEFAULTS and value is not None}
+    chosen = argparse.Namespace(**(DEFAULTS | CASES[case] | given))
+    if chosen.clip is None:
+        chosen.clip = 0 if chosen.early else 1
+    return chosen
 
 
-def write_config(path, case, folder, args, early):
-    sequence, micro, accumulation = shape_of(args, case)
+def write_config(path, folder, chosen, early):
     zero = {"stage": 3}
-    own = {"model": args.model, "seq_length": sequence}
+    own = {"model": chosen.model, "seq_length": chosen.sequence}
     if folder:
-        own["micro_batches_together"] = args.together
+        own["micro_batches_together"] = chosen.together
         own["early_update"] = early
-        own["gradients_in_memory"] = args.gradients
+        own["gradients_in_memory"] = chosen.gradients
         zero["offload_param"] = {"device": "nvme", "nvme_path": folder}
-        zero["offload_optimizer"] = {"device": "nvme", "nvme_path": folder, "buffer_count": args.buffers,
-                                     "ratio": args.ratio}
+        zero["offload_optimizer"] = {"device": "nvme", "nvme_path": folder, "buffer_count": chosen.buffers,
+                                     "ratio": chosen.ratio}
     with open(path, "w") as f:
-        json.dump({"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": accumulation,
-                   "bf16": {"enabled": True}, "gradient_clipping": 0 if args.early else 1, "zero_optimization": zero,
+        json.dump({"train_micro_batch_size_per_gpu": chosen.micro, "gradient_accumulation_steps": chosen.accumulation,
+                   "bf16": {"enabled": True}, "gradient_clipping": chosen.clip, "zero_optimization": zero,
                    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
                    "aio": {"block_size": KIB << 10, "queue_depth": DEPTH},
                    "dsc": own}, f)
@@ -139,9 +145,8 @@ def check_losses(memory, others):
         sys.exit("bench_offload: no losses to compare; give it more --rounds")
 
 
-def report(args, case, plans, rounds):
+def report(case, chosen, plans, rounds):
     bytes_moved = plans["files"]["per_step"]
-    sequence, micro, accumulation = shape_of(args, case)
     total = moved_in_a_step(plans)
     pass_bytes = [bytes_moved["pass_read_bytes"], bytes_moved["pass_written_bytes"]]
     update_bytes = [bytes_moved["update_read_bytes"], bytes_moved["update_written_bytes"]]
@@ -152,9 +157,12 @@ def report(args, case, plans, rounds):
                   files[0] / both)
         for row, value in zip(rows.values(), values):
             row.append(value)
-    print(f"{case}: {args.model}, {sequence} tokens, micro-batch {micro}, accumulation {accumulation}; passes read "
-          f"{pass_bytes[0] * 1e-9:.2f} and write {pass_bytes[1] * 1e-9:.2f} GB, the update {update_bytes[0] * 1e-9:.2f} "
-          f"and {update_bytes[1] * 1e-9:.2f} GB")
+    print(f"{case}, {chosen.rounds} rounds: {chosen.model}, {chosen.sequence} tokens, micro-batch {chosen.micro}, accumulation "
+          f"{chosen.accumulation}, {chosen.together} together, clipping {chosen.clip:g}")
+    print(f"  buffer_count {chosen.buffers}, ratio {chosen.ratio:g}, gradients in memory {chosen.gradients:g}, "
+          f"{'early' if chosen.early else 'waiting'} updates")
+    print(f"  passes read {pass_bytes[0] * 1e-9:.2f} and write {pass_bytes[1] * 1e-9:.2f} GB, the update "
+          f"{update_bytes[0] * 1e-9:.2f} and {update_bytes[1] * 1e-9:.2f} GB")
     print(f"  memory planned {plans['files']['total_bytes'] * 1e-9:.2f} GB beside files, without "
           f"{plans['memory']['total_bytes'] * 1e-9:.2f} GB")
     for direction in ("read", "write", "both"):
@@ -171,24 +179,29 @@ def report(args, case, plans, rounds):
 
 
 def check_room(args, plans):
-    needed, free = sum(plan["nvme_bytes"] for plan in plans.values()), shutil.disk_usage(args.dir).free
-    if needed > free:
-        sys.exit(f"bench_offload: {args.dir} has {free * 1e-9:.1f} GB free, and these runs need {needed * 1e-9:.1f}")
+    """They are all there at a time."""
+    for what, key, free in ((args.dir, "nvme_bytes", shutil.disk_usage(args.dir).free),
+                            ("memory", "total_bytes", plans["memory"]["free_bytes"])):
+        needed = sum(plan[key] for plan in plans.values())
+        if needed > free:
+            sys.exit(f"bench_offload: {what} has {free * 1e-9:.1f} GB free, and these runs need {needed * 1e-9:.1f}")
 
 
 def run_case(args, case, folder, server, order):
-    sequence = shape_of(args, case)[0]
-    plans = {}
-    kinds = [("memory", "", False), ("files", folder, args.early)] + [("waiting", folder, False)] * args.early
+    chosen, plans = settings_of(args, case), {}
+    kinds = [("memory", "", False), ("files", folder, chosen.early)] + [("waiting", folder, False)] * chosen.early
     for name, where, early in kinds:
         path = os.path.join(folder, f"{case}-{name}.json")
-        write_config(path, case, where, args, early)
-        plans[name] = json.loads(subprocess.run([args.dsc, "plan", "--config", path, "--json"], capture_output=True,
-                                                text=True, check=True).stdout)
+        write_config(path, where, chosen, early)
+        plan = subprocess.run([args.dsc, "plan", "--config", path, "--json"], capture_output=True, text=True)
+        if plan.returncode != 0:
+            sys.exit(f"bench_offload: {(plan.stderr.strip() or plan.stdout.strip()).splitlines()[-1]}")
+        plans[name] = json.loads(plan.stdout)
     check_room(args, plans)
-    trainers = [Trainer(args.bench, os.path.join(folder, f"{case}-{name}.json"), sequence) for name, *_ in kinds]
+    trainers = [Trainer(args.bench, os.path.join(folder, f"{case}-{name}.json"), chosen.sequence)
+                for name, *_ in kinds]
     rounds = []
-    for number in range(args.rounds + 1):
+    for number in range(chosen.rounds + 1):
         turn = [lambda: trainers[0].step(), lambda: trainers[1].step(), lambda: measure_link(server),
                 lambda: trainers[0].step_beside(server, *moved_in_a_step(plans)),
                 *[trainer.step for trainer in trainers[2:]]]
@@ -200,7 +213,7 @@ def run_case(args, case, folder, server, order):
     check_losses(trainers[0], trainers[1:])
     for trainer in trainers:
         trainer.close()
-    report(args, case, plans, rounds)
+    report(case, chosen, plans, rounds)
 
 
 def main():
@@ -208,15 +221,17 @@ def main():
     parser.add_argument("bench", help="folder of step_worker and bench_io")
     parser.add_argument("dsc", help="the dsc program")
     parser.add_argument("dir", help="where the files go")
-    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--model", default="gpt2-124m", help="one with GPT-2's tokens (%(default)s)")
-    parser.add_argument("--sequence", type=int, help="tokens of a sample (the case's)")
-    parser.add_argument("--buffers", type=int, default=BUFFERS, help="offload_optimizer.buffer_count (%(default)s)")
-    parser.add_argument("--ratio", type=float, default=1, help="offload_optimizer.ratio (%(default)s)")
-    parser.add_argument("--gradients", type=float, default=0, help="dsc.gradients_in_memory (%(default)s)")
-    parser.add_argument("--together", type=int, default=1, help="dsc.micro_batches_together (%(default)s)")
-    parser.add_argument("--early", action="store_true", help="nothing is clipped, and updates begin before their norm")
+    # Of a case, instead of its own:
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--model", help="one with GPT-2's tokens")
+    parser.add_argument("--sequence", type=int, help="tokens of a sample")
+    parser.add_argument("--buffers", type=int, help="offload_optimizer.buffer_count")
+    parser.add_argument("--ratio", type=float, help="offload_optimizer.ratio")
+    parser.add_argument("--gradients", type=float, help="dsc.gradients_in_memory")
+    parser.add_argument("--together", type=int, help="dsc.micro_batches_together")
+    parser.add_argument("--early", action=argparse.BooleanOptionalAction, help="updates begin before their norm")
+    parser.add_argument("--clip", type=float, help="gradient_clipping; 1, and 0 with early updates")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=" ".join(CASES))
     args = parser.parse_intermixed_args()
     folder = tempfile.mkdtemp(prefix="bench-offload-", dir=args.dir)
@@ -224,10 +239,9 @@ def main():
         pass
     server = Server([f"{args.bench}/bench_io", f"{folder}/link", str(LINK_MIB)])
     try:
-        print(f"# median of {args.rounds} rounds (its middle half) in {args.dir}; buffer_count {args.buffers}, ratio "
-              f"{args.ratio}, gradients in memory {args.gradients}, {args.together} together{', early updates' if args.early else ''}; load {os.getloadavg()[0]:.1f}")
+        print(f"# medians of rounds (their middle halves) in {args.dir}; load {os.getloadavg()[0]:.1f}")
         order = random.Random(args.seed)
-        for case in args.cases or ("files", "balanced"):
+        for case in args.cases or ("files", "compute", "alike"):
             run_case(args, case, folder, server, order)
     finally:
         server.close()
