@@ -64,8 +64,6 @@ dsc_status dsc_store_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_
         DSC_TRY(dsc_host_call(zero->fetch_stream, fetch_now, &call, (int64_t)sizeof call, err));
         return dsc_event_record(zero->store.fetched, zero->fetch_stream, err);
     }
-    if (!asked && zero->store.written != NULL)
-        DSC_TRY(dsc_stream_wait(zero->fetch_stream, zero->store.written, err));
     for (int64_t first = 0; first < slice; first += tile) {
         const tile_call call = { .ring = ring,
                                  .slot = dsc_ring_next(ring),
