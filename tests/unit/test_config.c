@@ -494,6 +494,10 @@ static void offload_on_devices(void **state)
                     "\"dsc\":{\"gradients_in_memory\":0.5}"));
     assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);
     assert_true(warned("dsc.gradients_in_memory (line 2): no effect"));
+    parse_ok(around("\"zero_optimization\":{\"stage\":3,\"offload_optimizer\":{\"device\":\"nvme\","
+                    "\"nvme_path\":\"/x\"}},\"dsc\":{\"gradients_in_memory\":0.5,\"reproducible\":\"world_size\"}"));
+    assert_int_equal(dsc_config_resolve(&config, &cpu, &err), DSC_OK);
+    assert_true(warned("dsc.gradients_in_memory (line 2): no effect"));
     parse_ok(around("\"zero_optimization\":{\"stage\":2,\"offload_optimizer\":{\"device\":\"nvme\","
                     "\"nvme_path\":\"/x\"}},\"dsc\":{\"gradients_in_memory\":0.5}"));
     assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);
