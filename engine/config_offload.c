@@ -131,8 +131,8 @@ static dsc_status resolve_early_update(dsc_config *config, bool on_gpus, dsc_err
 
 static dsc_status resolve_gradients(dsc_config *config, dsc_error *err)
 {
-    const bool leave_memory = config->zero.offload_optimizer == DSC_OFFLOAD_NVME &&
-                              config->own.reproducible != DSC_REPRODUCIBLE_WORLD_SIZE;
+    const bool leave_memory =
+        config->zero.offload_optimizer == DSC_OFFLOAD_NVME && config->own.reproducible != DSC_REPRODUCIBLE_WORLD_SIZE;
     if (config->own.gradients_in_memory == 0 || leave_memory)
         return DSC_OK;
     return warn_no_effect(config, config->given.gradients_in_memory, "dsc.gradients_in_memory",
