@@ -123,67 +123,54 @@ static void test_copy_zero_launch(void **state)
     close_all(&f);
 }
 
-static void *open_gate_later(void *arg)
+typedef struct guard {
+    gate gate;
+    int64_t patience_ns;
+    atomic_int over;
+} guard;
+
+/* So that a caller who waits at a gate that it is to open itself goes on. */
+static void *open_gate_at_last(void *arg)
 {
-    dsc_clock_sleep_ns(20000000);
-    atomic_store(&((gate *)arg)->open, 1);
+    guard *g = arg;
+    const int64_t begun = dsc_clock_ns();
+    while (dsc_clock_ns() - begun < g->patience_ns && atomic_load(&g->over) == 0)
+        dsc_clock_sleep_ns(5000000);
+    atomic_store(&g->gate.open, 1);
     return NULL;
+}
+
+/* Whether the gate before so many entries had to be opened before the caller could queue them all. They are run. */
+static bool caller_waits(int count, int64_t patience_ns)
+{
+    fixture f;
+    open_all(&f, 1);
+    guard g = { .patience_ns = patience_ns };
+    gate *gp = &g.gate;
+    int counter = 0, *cp = &counter;
+    OK(dsc_host_call(f.a, wait_gate, &gp, sizeof gp, NULL));
+    pthread_t opener;
+    assert_int_equal(pthread_create(&opener, NULL, open_gate_at_last, &g), 0);
+    for (int i = 0; i < count; i++)
+        OK(dsc_host_call(f.a, add_one, &cp, sizeof cp, NULL));
+    const bool waited = atomic_load(&g.gate.open) == 1;
+    atomic_store(&g.over, 1);
+    OK(dsc_stream_sync(f.a, NULL));
+    assert_int_equal(counter, count);
+    pthread_join(opener, NULL);
+    close_all(&f);
+    return waited;
 }
 
 static void test_full_ring_blocks_and_goes_on(void **state)
 {
-    fixture f;
-    open_all(&f, 1);
-    gate g = { 0 };
-    gate *gp = &g;
-    int counter = 0, *cp = &counter;
-    OK(dsc_host_call(f.a, wait_gate, &gp, sizeof gp, NULL));
-    pthread_t opener;
-    assert_int_equal(pthread_create(&opener, NULL, open_gate_later, &g), 0);
-    for (int i = 0; i < 3000; i++)
-        OK(dsc_host_call(f.a, add_one, &cp, sizeof cp, NULL));
-    assert_int_equal(atomic_load(&g.open), 1); /* 3000 entries do not fit: the caller waited */
-    OK(dsc_stream_sync(f.a, NULL));
-    assert_int_equal(counter, 3000);
-    pthread_join(opener, NULL);
-    close_all(&f);
-}
-
-typedef struct guard {
-    gate *gate;
-    atomic_int over;
-} guard;
-
-/* So that a caller who waits at a gate that it is to open itself fails the test instead of hanging. */
-static void *open_gate_at_last(void *arg)
-{
-    guard *g = arg;
-    for (int i = 0; i < 2000 && atomic_load(&g->over) == 0; i++)
-        dsc_clock_sleep_ns(5000000);
-    atomic_store(&g->gate->open, 1);
-    return NULL;
+    assert_true(caller_waits(3000, 20000000)); /* 3000 entries do not fit */
 }
 
 /* The reductions of two large modules, say, behind a file that is slow. */
 static void test_the_caller_runs_far_ahead(void **state)
 {
-    fixture f;
-    open_all(&f, 1);
-    gate g = { 0 };
-    gate *gp = &g;
-    guard late = { .gate = &g };
-    int counter = 0, *cp = &counter;
-    OK(dsc_host_call(f.a, wait_gate, &gp, sizeof gp, NULL));
-    pthread_t opener;
-    assert_int_equal(pthread_create(&opener, NULL, open_gate_at_last, &late), 0);
-    for (int i = 0; i < 1500; i++)
-        OK(dsc_host_call(f.a, add_one, &cp, sizeof cp, NULL));
-    assert_int_equal(atomic_load(&g.open), 0);
-    atomic_store(&late.over, 1);
-    OK(dsc_stream_sync(f.a, NULL));
-    assert_int_equal(counter, 1500);
-    pthread_join(opener, NULL);
-    close_all(&f);
+    assert_false(caller_waits(1500, INT64_C(10000000000)));
 }
 
 static void test_close_runs_what_is_queued(void **state)
