@@ -13,8 +13,8 @@ steps in memory while another process moves the same bytes, in any order and eac
 It is the least that this machine's cores, memory and disk allow; the order of a step, whose update must have its norm
 before it and the next forward pass behind it, comes on top.
 
-Where updates begin before their norm (dsc.early_update) nothing is clipped, and the same steps with updates that wait for
-it take turns with these."""
+Where updates begin before their norm (dsc.early_update) nothing is clipped unless --clip says so, and the same steps with
+updates that wait for it take turns with these."""
 import argparse
 import json
 import os

@@ -26,8 +26,7 @@ bool dsc_early_is_used(const dsc_zero *zero)
 /* Of all that an update writes nothing is in memory; nor are its sums, which would have to wait there instead. */
 bool dsc_early_takes(const dsc_zero *zero, int32_t g)
 {
-    return dsc_early_is_used(zero) && zero->o.layout->group[g].trainable && zero->group[g].swap_states &&
-           dsc_in_swap(zero, g, DSC_PLANE_PARAM) && dsc_in_swap(zero, g, DSC_PLANE_GRAD);
+    return dsc_early_is_used(zero) && dsc_in_swap(zero, g, DSC_PLANE_PARAM) && dsc_in_swap(zero, g, DSC_PLANE_GRAD);
 }
 
 dsc_status dsc_early_open(dsc_zero *zero, dsc_error *err)

@@ -107,7 +107,7 @@ bool dsc_store_updates_behind(const dsc_zero *zero);
  * them finds them, and after dsc_store_end where all do. Masters and moments may still be on their way to files: the
  * next update, or dsc_store_drain, waits for them. */
 DSC_MUST_USE dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err);
-/* Instead of its tiles, of a group behind order[left]: they are made. */
+/* Instead of its tiles, of one of the first `made` groups: they are made. */
 DSC_MUST_USE dsc_status dsc_store_made(dsc_zero *zero, dsc_error *err);
 /* Those of groups [first, end) come next, or of those among them that are matrices. */
 DSC_MUST_USE dsc_status dsc_store_seek(dsc_zero *zero, int32_t first, int32_t end, bool matrices, dsc_error *err);
