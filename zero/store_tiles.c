@@ -134,11 +134,13 @@ static dsc_status start_plane(dsc_zero *zero, dsc_tile *tile, dsc_plane plane, v
 static bool tile_ahead(const dsc_zero *zero, dsc_plane plane, int32_t ahead, dsc_tile *tile)
 {
     dsc_store_cursor cursor = zero->store.cursor;
-    do
-        if (!step_cursor(zero, &cursor, tile))
-            return false;
-    while (!passes_ring(zero, tile->group, plane) || ahead-- > 0);
-    return true;
+    while (step_cursor(zero, &cursor, tile)) {
+        if (!passes_ring(zero, tile->group, plane)) /* this is asked with every block that moves: not tile by tile */
+            cursor = (dsc_store_cursor){ cursor.index + 1, cursor.end, cursor.matrices, 0 };
+        else if (ahead-- == 0)
+            return true;
+    }
+    return false;
 }
 
 /* Before an update is known to come, the reductions may be at work on it still. */
