@@ -42,6 +42,7 @@ typedef struct dsc_plan {
     int64_t snapshot_bytes; /* of a save that is written while training goes on; 0: none is */
     double flops_per_micro_batch;
     dsc_zero_traffic traffic; /* of an optimizer step of this rank */
+    dsc_zero_kept kept;
 } dsc_plan;
 
 typedef struct dsc_plan_options {

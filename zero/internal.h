@@ -512,6 +512,7 @@ void dsc_secondary_forget(dsc_zero *zero, bool frozen);
 
 /* traffic.c: after gathers and leaves are planned */
 void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out);
+void dsc_kept_plan(const dsc_zero *zero, dsc_zero_kept *out);
 
 /* A group that stage 3 brings to a window for each use. */
 bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group);

@@ -1,4 +1,4 @@
-/* traffic.c - what an optimizer step moves, counted from the same lists that the step follows.
+/* traffic.c - what an optimizer step moves, counted from the same lists that the step follows, and what stays.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
@@ -147,5 +147,25 @@ void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out)
         add_files(zero, g, zero->pass_count, out);
         add_link(zero, g, zero->pass_count, out);
         out->updated_elements += zero->o.layout->group[g].trainable ? zero->group[g].own_count : 0;
+    }
+}
+
+void dsc_kept_plan(const dsc_zero *zero, dsc_zero_kept *out)
+{
+    const bool away = zero->o.swap.state_folder_count > 0 || zero->o.swap.states_on_host;
+    *out = (dsc_zero_kept){ 0 };
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        const int64_t slice = zero->o.layout->group[g].slice;
+        if (!zero->o.layout->group[g].trainable)
+            continue;
+        const bool states_stay = away && !zero->group[g].swap_states;
+        if (out->group_count == 0 && away && !states_stay && zero->o.swap.state_share < 1)
+            out->first_elements = slice;
+        out->group_count++;
+        out->elements += slice;
+        out->state_groups += states_stay;
+        out->state_elements += states_stay ? slice : 0;
+        out->sum_groups += zero->group[g].sums_stay;
+        out->sum_elements += zero->group[g].sums_stay ? slice : 0;
     }
 }

@@ -70,6 +70,7 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     dsc_onebit_plan(zero);
     DSC_TRY(dsc_matrices_plan(zero, err));
     dsc_traffic_plan(zero, &zero->plan.traffic);
+    dsc_kept_plan(zero, &zero->plan.kept);
     return DSC_OK;
 }
 

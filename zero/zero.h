@@ -113,10 +113,23 @@ typedef struct dsc_zero_traffic {
     int64_t to_device_bytes, to_host_bytes;           /* over a GPU's link to its host */
 } dsc_zero_traffic;
 
+/* Of the trainable groups' states that are asked to be away (dsc_zero_swap), what stays all the same; elements are those
+ * of this rank's slices. */
+typedef struct dsc_zero_kept {
+    int32_t group_count;
+    int64_t elements;
+    int32_t state_groups;
+    int64_t state_elements; /* by state_share */
+    int32_t sum_groups;
+    int64_t sum_elements;   /* by sums_in_memory, of the other groups */
+    int64_t first_elements; /* of the first group, if it is too large for what state_share leaves in memory; else 0 */
+} dsc_zero_kept;
+
 /* Bytes that dsc_zero_open will take, by tag and tier. */
 typedef struct dsc_zero_bytes_plan {
     int64_t bytes[DSC_TAG_COUNT][DSC_TIER_COUNT];
     dsc_zero_traffic traffic;
+    dsc_zero_kept kept;
 } dsc_zero_bytes_plan;
 DSC_MUST_USE dsc_status dsc_zero_plan(const dsc_zero_options *options, dsc_zero_bytes_plan *out, dsc_error *err);
 

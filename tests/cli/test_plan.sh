@@ -72,6 +72,31 @@ run plan --config "$tmp/c.json" --model gpt2-xl --world-size 1000000 --json
 report "the same with --json" refused 'use zero_optimization.stage 3'
 report "whose text is whole" python3 -c "import json; d = json.load(open('$tmp/out')); exit(d['fits'] is not False)"
 
+# ---- what stays in memory of states in files ----
+kept() { # kept RATIO SHARE: of gpt2-124m
+    config '3,"offload_optimizer":{"device":"nvme","nvme_path":"/tmp","ratio":'"$1"'}' true ',"dsc":{"gradients_in_memory":'"$2"'}'
+    run plan --config "$tmp/c.json" --model gpt2-124m
+}
+says() { [ $code -eq 0 ] && grep -q "$1" "$tmp/out"; }
+kept 0.69 0
+no_room='^ratio: the states of [1-9] of 14 modules stay in memory, .*; the first module.s 39.38 M find no room, .* at most \(0[.0-9]*\) keeps them$'
+report "a ratio that leaves the embedding no room" says "$no_room"
+kept "$(sed -n "s/$no_room/\\1/p" "$tmp/out")" 0
+report "keeps it with the ratio that is proposed" says '^ratio: the states of [12] of 14 modules stay in memory, 39.3[89] M of 124.44 M elements$'
+kept 0.68 0.3
+report "and gradients of some of the others" says '^gradients_in_memory: those of [1-9] of 12 modules with states in files, [0-9.]* M of 85.0[0-9] M elements$'
+counts() {
+    run plan --config "$tmp/c.json" --model gpt2-124m --json
+    python3 -c '
+import json, sys
+plan = json.load(open(sys.argv[1]))
+assert plan["states_kept_elements"] > plan["gradients_kept_elements"] > 0
+assert plan["gradients_kept_elements"] <= 0.3 * (plan["parameters"] - plan["states_kept_elements"])' "$tmp/out"
+}
+report "which --json counts" counts
+kept 1 0
+report "and nothing without either" eval '! says "^ratio\|^gradients_in_memory"'
+
 # ---- from the config and the environment ----
 config 2 true ',"dsc":{"model":"gpt2-nano"}'
 run plan --config "$tmp/c.json"

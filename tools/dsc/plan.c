@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dsc/dsc.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -39,6 +40,7 @@ typedef struct plan_table {
     int64_t parameter_count, trainable_count;
     dsc_run_info info;
     dsc_zero_traffic traffic;
+    dsc_zero_kept kept;
     bool timed;
     plan_speed speed;
     plan_time time;
@@ -194,6 +196,7 @@ static dsc_status read_table(dsc_engine *engine, plan_table *out, dsc_error *err
             row.planned_bytes;
     }
     out->traffic = engine->plan.traffic;
+    out->kept = engine->plan.kept;
     out->free_bytes = engine->host_free_bytes;
     if (!dsc_mul_i64(out->states_bytes + out->work_bytes - out->gpu_bytes, out->ranks, &out->needed_bytes))
         out->needed_bytes = INT64_MAX;
@@ -238,6 +241,25 @@ static void print_verdict(const plan_table *t)
     else
         printf("does not fit this machine: %lld rank%s x %.2f MB = %.2f MB, %.2f MB free\n", (long long)t->ranks, s,
                each, needed, (double)t->free_bytes / MB);
+}
+
+/* What `ratio` and gradients_in_memory come to, since whole modules stay. */
+static void print_kept(const plan_table *t)
+{
+    const dsc_zero_kept *s = &t->kept;
+    const char *where = t->on_gpus ? "on the GPU" : "in memory";
+    if (s->state_groups > 0 || s->first_elements > 0)
+        printf("ratio: the states of %d of %d modules stay %s, %.2f M of %.2f M elements", (int)s->state_groups,
+               (int)s->group_count, where, (double)s->state_elements * 1e-6, (double)s->elements * 1e-6);
+    if (s->first_elements > 0)
+        printf("; the first module's %.2f M find no room, which counts most: ratio at most %.4g keeps them",
+               (double)s->first_elements * 1e-6,
+               floor((1 - (double)s->first_elements / (double)s->elements) * 1e4) * 1e-4);
+    if (s->state_groups > 0 || s->first_elements > 0)
+        printf("\n");
+    if (s->sum_groups > 0)
+        printf("gradients_in_memory: those of %d of %d modules with states in files, %.2f M of %.2f M elements\n", (int)s->sum_groups, (int)(s->group_count - s->state_groups),
+               (double)s->sum_elements * 1e-6, (double)(s->elements - s->state_elements) * 1e-6);
 }
 
 static void print_traffic(const plan_table *t)
@@ -286,6 +308,7 @@ static void print_text(const plan_table *t)
             print_line(t->row[i].tag, t->row[i].tier, t->row[i].planned_bytes);
     if (t->nvme_bytes > 0)
         print_line("files", "", t->nvme_bytes);
+    print_kept(t);
     print_traffic(t);
 }
 
@@ -331,6 +354,10 @@ static void print_json(const plan_table *t)
     print_count("working_bytes", t->work_bytes);
     print_count("total_bytes", t->states_bytes + t->work_bytes);
     print_count("nvme_bytes", t->nvme_bytes);
+    if (t->kept.state_groups > 0)
+        print_count("states_kept_elements", t->kept.state_elements);
+    if (t->kept.sum_groups > 0)
+        print_count("gradients_kept_elements", t->kept.sum_elements);
     if (t->on_gpus) {
         print_count("gpu_bytes", t->gpu_bytes);
         print_count("gpu_free_bytes", t->gpu_free_bytes);
