@@ -153,7 +153,7 @@ void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out)
 void dsc_kept_plan(const dsc_zero *zero, dsc_zero_kept *out)
 {
     const bool away = zero->o.swap.state_folder_count > 0 || zero->o.swap.states_on_host;
-    *out = (dsc_zero_kept){ 0 };
+    *out = (dsc_zero_kept) { 0 };
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         const int64_t slice = zero->o.layout->group[g].slice;
         if (!zero->o.layout->group[g].trainable)

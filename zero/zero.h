@@ -113,8 +113,8 @@ typedef struct dsc_zero_traffic {
     int64_t to_device_bytes, to_host_bytes;           /* over a GPU's link to its host */
 } dsc_zero_traffic;
 
-/* Of the trainable groups' states that are asked to be away (dsc_zero_swap), what stays all the same; elements are those
- * of this rank's slices. */
+/* Of the trainable groups' states that are asked to be away (dsc_zero_swap), what stays all the same; elements are
+ * those of this rank's slices. */
 typedef struct dsc_zero_kept {
     int32_t group_count;
     int64_t elements;

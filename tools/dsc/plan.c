@@ -258,8 +258,9 @@ static void print_kept(const plan_table *t)
     if (s->state_groups > 0 || s->first_elements > 0)
         printf("\n");
     if (s->sum_groups > 0)
-        printf("gradients_in_memory: those of %d of %d modules with states in files, %.2f M of %.2f M elements\n", (int)s->sum_groups, (int)(s->group_count - s->state_groups),
-               (double)s->sum_elements * 1e-6, (double)(s->elements - s->state_elements) * 1e-6);
+        printf("gradients_in_memory: those of %d of %d modules with states in files, %.2f M of %.2f M elements\n",
+               (int)s->sum_groups, (int)(s->group_count - s->state_groups), (double)s->sum_elements * 1e-6,
+               (double)(s->elements - s->state_elements) * 1e-6);
 }
 
 static void print_traffic(const plan_table *t)
