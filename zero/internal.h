@@ -34,6 +34,7 @@ typedef struct dsc_group_state {
     int64_t swap_at[DSC_PLANE_COUNT];  /* bytes in the plane's swap space, -1: in memory */
     int64_t other_at[DSC_PLANE_COUNT]; /* where the next update puts it; the same, unless that may begin early */
     atomic_llong sum_there;            /* of groups that may: so much of this step's sum is where the update finds it */
+    int32_t room;                      /* of the sum's memory, -1: none */
     bool sum_by_hand;                  /* and that is not its file, but buffers of the reductions from this one on */
     int32_t sum_slot;
     bool goes_first;                   /* store_tiles.c's own, while it lists an early update's groups */
@@ -498,6 +499,19 @@ dsc_status dsc_ahead_go_on(dsc_zero *zero, dsc_error *err);
 void dsc_ahead_ask(dsc_zero *zero);
 /* On the fetch stream: so many of a group's slice, from its start, were ahead and are at `to` now. */
 dsc_status dsc_ahead_take(dsc_zero *zero, int32_t group, int64_t elements, char *to, int64_t *taken, dsc_error *err);
+
+/* room.c. After the store and leaves are planned; opened when the store's rings and the places of sums are. */
+void dsc_room_plan(dsc_zero *zero);
+dsc_status dsc_room_open(dsc_zero *zero, dsc_error *err);
+void dsc_room_close(dsc_zero *zero);
+/* Before an early update begins: the reductions wait for rooms until they are vacant. */
+void dsc_room_lend(dsc_zero *zero);
+bool dsc_room_is_vacant(const dsc_zero *zero, int32_t group);
+/* On the update's thread: rings go through their further slots, as far as they come to tiles of these groups; rooms
+ * that tiles have left are vacant; all are. */
+dsc_status dsc_room_begin(dsc_zero *zero, const int32_t *group, int32_t count, dsc_error *err);
+void dsc_room_tell(dsc_zero *zero);
+dsc_status dsc_room_end(dsc_zero *zero, dsc_error *err);
 
 /* secondary.c. After gathers are planned: where groups' parts lie; what they take. */
 int64_t dsc_secondary_plan(dsc_zero *zero);

@@ -8,18 +8,25 @@ int64_t dsc_ring_plan_bytes(int32_t slot_count, int64_t piece_bytes)
     return slot_count * ((int64_t)sizeof(dsc_ring_slot) + dsc_swap_op_plan_bytes(piece_bytes, 0));
 }
 
+/* Also between rounds further slots may be on their way to swap still. */
+static int32_t all_slots(const dsc_ring *ring)
+{
+    return ring->slot != NULL ? ring->slot_count + ring->further_count : 0;
+}
+
 dsc_status dsc_ring_open(dsc_ring *ring, dsc_alloc *alloc, dsc_swap *swap, dsc_aio *aio, void *buf,
                          int64_t piece_bytes, int32_t slot_count, dsc_error *err)
 {
-    DSC_ASSERT(slot_count >= 1 && slot_count <= DSC_RING_SLOTS_MAX);
+    const int32_t all = slot_count + ring->further_count;
+    DSC_ASSERT(slot_count >= 1 && all <= DSC_RING_SLOTS_MAX);
     DSC_ASSERT(piece_bytes % DSC_AIO_ALIGN == 0);
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, slot_count, sizeof *ring->slot, &ring->slot, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, all, sizeof *ring->slot, &ring->slot, err));
     ring->alloc = alloc;
     ring->swap = swap;
-    ring->slot_count = slot_count;
+    ring->slot_count = ring->round_end = slot_count;
     ring->last = slot_count - 1;
     ring->view_at = -1;
-    for (int32_t i = 0; i < slot_count; i++)
+    for (int32_t i = 0; i < all; i++)
         DSC_TRY(dsc_swap_op_open(swap, aio, piece_bytes, &ring->slot[i].op, err));
     if (buf != NULL)
         dsc_ring_place(ring, 0, slot_count, buf, piece_bytes);
@@ -34,8 +41,15 @@ void dsc_ring_place(dsc_ring *ring, int32_t first, int32_t count, void *buf, int
 
 void dsc_ring_write_soon(dsc_ring *ring)
 {
-    for (int32_t i = 0; i < ring->slot_count; i++)
+    for (int32_t i = 0; i < all_slots(ring); i++)
         dsc_swap_op_soon(ring->slot[i].op);
+}
+
+/* So many behind the last one. */
+static int32_t slot_behind(const dsc_ring *ring, int32_t count)
+{
+    const int32_t slot = ring->last + count;
+    return slot < ring->round_end ? slot : slot - ring->round_end;
 }
 
 static bool is_under_way(const dsc_ring_slot *slot)
@@ -52,13 +66,13 @@ static dsc_status settle_slot(dsc_ring_slot *slot, dsc_error *err)
 
 void dsc_ring_stop(dsc_ring *ring)
 {
-    for (int32_t i = 0; i < ring->slot_count; i++)
+    for (int32_t i = 0; i < all_slots(ring); i++)
         (void)!settle_slot(&ring->slot[i], NULL);
 }
 
 void dsc_ring_close(dsc_ring *ring)
 {
-    for (int32_t i = 0; i < ring->slot_count; i++)
+    for (int32_t i = 0; i < all_slots(ring); i++)
         dsc_swap_op_close(&ring->slot[i].op);
     dsc_alloc_free(ring->alloc, ring->slot);
     *ring = (dsc_ring){ 0 };
@@ -74,7 +88,7 @@ int32_t dsc_ring_next(dsc_ring *ring)
 {
     dsc_ring_end_views(ring);
     const int32_t slot = ring->turn;
-    ring->turn = (slot + 1) % ring->slot_count;
+    ring->turn = slot + 1 < ring->round_end ? slot + 1 : 0;
     return slot;
 }
 
@@ -89,13 +103,13 @@ static void start_read(dsc_ring_slot *slot, dsc_piece piece)
 
 bool dsc_ring_is_next(const dsc_ring *ring, dsc_piece piece)
 {
-    const dsc_piece *next = &ring->slot[(ring->last + 1) % ring->slot_count].piece;
+    const dsc_piece *next = &ring->slot[slot_behind(ring, 1)].piece;
     return ring->ahead > 0 && next->at == piece.at && next->bytes == piece.bytes;
 }
 
 static dsc_status settle_writes(dsc_ring *ring, dsc_piece piece, dsc_error *err)
 {
-    for (int32_t i = 0; i < ring->slot_count; i++)
+    for (int32_t i = 0; i < all_slots(ring); i++)
         if (ring->slot[i].state == DSC_SLOT_WRITING && meet(piece, ring->slot[i].piece))
             DSC_TRY(settle_slot(&ring->slot[i], err));
     return DSC_OK;
@@ -103,20 +117,27 @@ static dsc_status settle_writes(dsc_ring *ring, dsc_piece piece, dsc_error *err)
 
 bool dsc_ring_is_written(const dsc_ring *ring, dsc_piece piece)
 {
-    for (int32_t i = 0; i < ring->slot_count; i++)
+    for (int32_t i = 0; i < all_slots(ring); i++)
         if (ring->slot[i].state == DSC_SLOT_WRITING && meet(piece, ring->slot[i].piece))
             return false;
     return true;
 }
 
+static void leave_last(dsc_ring *ring)
+{
+    if (ring->last >= 0 && ring->slot[ring->last].state == DSC_SLOT_TAKEN)
+        ring->slot[ring->last].state = DSC_SLOT_IDLE;
+}
+
 dsc_status dsc_ring_start(dsc_ring *ring, int32_t slot_index, dsc_piece piece, bool read, dsc_error *err)
 {
     dsc_ring_slot *slot = &ring->slot[slot_index];
-    const bool coming = read && slot_index == (ring->last + 1) % ring->slot_count && dsc_ring_is_next(ring, piece);
+    const bool coming = read && slot_index == slot_behind(ring, 1) && dsc_ring_is_next(ring, piece);
     if (!coming)
         DSC_TRY(dsc_ring_forget(ring, err));
-    if (ring->slot[ring->last].state == DSC_SLOT_TAKEN)
-        ring->slot[ring->last].state = DSC_SLOT_IDLE;
+    leave_last(ring);
+    if (slot_index == 0 && ring->last >= ring->slot_count) /* what is ahead lies behind a long round already */
+        ring->round_end = ring->slot_count;
     ring->last = slot_index;
     ring->ahead -= coming;
     if (coming)
@@ -180,12 +201,26 @@ static dsc_status free_slot(dsc_ring_slot *slot, bool wait, bool *is_free, dsc_e
     return written ? settle_slot(slot, err) : DSC_OK;
 }
 
+/* For one more piece ahead. No more than there are own slots are read at a time, so that who waits for other files
+ * waits for no more than those; of the further ones, those that are come behind a whole round do not begin another. */
+static bool has_room(const dsc_ring *ring)
+{
+    const int32_t slot = slot_behind(ring, ring->ahead + 1);
+    const bool wraps = ring->last + ring->ahead + 1 >= ring->round_end;
+    if (ring->ahead >= ring->slot_count) {
+        const dsc_ring_slot *before = &ring->slot[slot_behind(ring, ring->ahead + 1 - ring->slot_count)];
+        if (before->state == DSC_SLOT_READING && !dsc_swap_test(before->op))
+            return false;
+    }
+    return !wraps || slot < (ring->last < ring->slot_count ? ring->last : ring->slot_count);
+}
+
 dsc_status dsc_ring_ahead(dsc_ring *ring, dsc_piece piece, bool wait, bool *started, dsc_error *err)
 {
-    bool is_free = ring->read_ahead && ring->ahead + 1 < ring->slot_count;
-    dsc_ring_slot *slot = &ring->slot[(ring->last + 1 + ring->ahead) % ring->slot_count];
+    bool is_free = ring->read_ahead && has_room(ring);
+    dsc_ring_slot *slot = &ring->slot[slot_behind(ring, ring->ahead + 1)];
     *started = false;
-    for (int32_t i = 0; i < ring->slot_count && is_free && !ring->only_reads; i++)
+    for (int32_t i = 0; i < all_slots(ring) && is_free && !ring->only_reads; i++)
         if (ring->slot[i].state != DSC_SLOT_IDLE && meet(piece, ring->slot[i].piece))
             DSC_TRY(free_slot(&ring->slot[i], wait, &is_free, err));
     if (is_free)
@@ -201,14 +236,43 @@ dsc_status dsc_ring_ahead(dsc_ring *ring, dsc_piece piece, bool wait, bool *star
 dsc_status dsc_ring_forget(dsc_ring *ring, dsc_error *err)
 {
     for (; ring->ahead > 0; ring->ahead--)
-        DSC_TRY(settle_slot(&ring->slot[(ring->last + ring->ahead) % ring->slot_count], err));
+        DSC_TRY(settle_slot(&ring->slot[slot_behind(ring, ring->ahead)], err));
+    return DSC_OK;
+}
+
+dsc_status dsc_ring_begin_round(dsc_ring *ring, int32_t end, dsc_error *err)
+{
+    DSC_ASSERT(end >= ring->slot_count && end <= all_slots(ring));
+    DSC_TRY(dsc_ring_forget(ring, err));
+    leave_last(ring);
+    ring->last = -1;
+    ring->turn = 0;
+    ring->round_end = end;
+    return DSC_OK;
+}
+
+bool dsc_ring_has_passed(const dsc_ring *ring, int32_t slot)
+{
+    return ring->slot[slot].state == DSC_SLOT_IDLE && (slot >= ring->round_end || slot <= ring->last);
+}
+
+dsc_status dsc_ring_end_round(dsc_ring *ring, dsc_error *err)
+{
+    if (ring->round_end > ring->slot_count && ring->last < ring->round_end - 1) {
+        DSC_TRY(dsc_ring_forget(ring, err));
+        ring->last = ring->slot_count - 1;
+        ring->turn = 0;
+        ring->round_end = ring->slot_count;
+    }
+    for (int32_t i = ring->slot_count; i < all_slots(ring); i++)
+        DSC_TRY(settle_slot(&ring->slot[i], err));
     return DSC_OK;
 }
 
 dsc_status dsc_ring_drain(dsc_ring *ring, dsc_error *err)
 {
     dsc_status status = DSC_OK;
-    for (int32_t i = 0; i < ring->slot_count; i++) {
+    for (int32_t i = 0; i < all_slots(ring); i++) {
         if (ring->slot[i].state != DSC_SLOT_WRITING)
             continue;
         const dsc_status one = settle_slot(&ring->slot[i], status == DSC_OK ? err : NULL);
@@ -220,7 +284,7 @@ dsc_status dsc_ring_drain(dsc_ring *ring, dsc_error *err)
 dsc_status dsc_ring_rests(dsc_ring *ring, bool *rests, dsc_error *err)
 {
     *rests = true;
-    for (int32_t i = 0; i < ring->slot_count; i++) {
+    for (int32_t i = 0; i < all_slots(ring); i++) {
         dsc_ring_slot *slot = &ring->slot[i];
         const bool done = !is_under_way(slot) || dsc_swap_test(slot->op);
         *rests = *rests && done;

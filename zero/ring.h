@@ -2,7 +2,8 @@
  *
  * Pieces are taken in an order that the caller knows: each gets the slot after the last one's. While one is worked on,
  * those after it are read, as far as there are slots that are free, and those before it written. A piece is never read
- * while an older write of it is under way, or while it is worked on.
+ * while an older write of it is under way, or while it is worked on. A ring may have further slots, in memory that is
+ * its own for a while only: they belong to a long round, which comes to each of them once.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_RING_H
 #define DSC_ZERO_RING_H
@@ -40,10 +41,12 @@ typedef struct dsc_ring_slot {
 typedef struct dsc_ring {
     dsc_swap *swap; /* borrowed until close */
     dsc_alloc *alloc; /* borrowed until close */
-    dsc_ring_slot *slot; /* [slot_count] */
+    dsc_ring_slot *slot; /* [slot_count + further_count] */
     int32_t slot_count;
+    int32_t further_count; /* of a long round, behind those */
+    int32_t round_end;     /* behind the last slot of the round that `last` is in */
     int32_t turn;  /* of whoever decides the order: the slot of the next piece */
-    int32_t last;  /* of whoever works: the slot that was taken last */
+    int32_t last;  /* of whoever works: the slot that was taken last; -1: none of a long round yet */
     int32_t ahead; /* likewise: so many slots after it are read to */
     bool read_ahead, write_behind;
     bool only_reads; /* nothing is given, so a piece may be ahead more than once */
@@ -53,7 +56,8 @@ typedef struct dsc_ring {
 } dsc_ring;
 
 /* `buf` (NULL: dsc_ring_place says where) has room for slot_count pieces of piece_bytes, a multiple of DSC_AIO_ALIGN,
- * and outlives the ring; `aio` (NULL: the swap's own) moves them. */
+ * and outlives the ring; `aio` (NULL: the swap's own) moves them. Where the further_count slots that were asked for
+ * before lie is for dsc_ring_place to say. */
 DSC_MUST_USE dsc_status dsc_ring_open(dsc_ring *ring, dsc_alloc *alloc, dsc_swap *swap, dsc_aio *aio, void *buf,
                                       int64_t piece_bytes, int32_t slot_count, dsc_error *err);
 /* What a ring takes beside that memory. */
@@ -85,6 +89,13 @@ bool dsc_ring_is_lent(const dsc_ring *ring, int32_t slot);
 DSC_MUST_USE dsc_status dsc_ring_ahead(dsc_ring *ring, dsc_piece piece, bool wait, bool *started, dsc_error *err);
 /* Whether that piece is the first of those that are ahead. */
 bool dsc_ring_is_next(const dsc_ring *ring, dsc_piece piece);
+/* What is ahead is not, and the next pieces go to slots [0, end), which may be further ones. The order is decided by
+ * who works. */
+DSC_MUST_USE dsc_status dsc_ring_begin_round(dsc_ring *ring, int32_t end, dsc_error *err);
+/* This round is behind a further slot, and nothing of it is on its way: its memory is not the ring's any more. */
+bool dsc_ring_has_passed(const dsc_ring *ring, int32_t slot);
+/* It is behind all of them, at the price of what is ahead if it was not. */
+DSC_MUST_USE dsc_status dsc_ring_end_round(dsc_ring *ring, dsc_error *err);
 /* What is ahead is not. */
 DSC_MUST_USE dsc_status dsc_ring_forget(dsc_ring *ring, dsc_error *err);
 /* Nothing is written any more. */

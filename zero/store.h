@@ -38,6 +38,20 @@ typedef struct dsc_ahead_cursor {
     int64_t first; /* element of a rank's slice */
 } dsc_ahead_cursor;
 
+/* Of the sums that a pass writes first, second, ...: behind the last further slot of each plane's ring there. */
+typedef struct dsc_room {
+    int32_t end[DSC_PLANE_COUNT];
+} dsc_room;
+
+/* Sums' memory that is lent to tiles which are read ahead (room.c). */
+typedef struct dsc_rooms {
+    dsc_room *room; /* [count] */
+    int32_t count;
+    int32_t told;      /* the update thread's own */
+    atomic_int vacant; /* so many of the first may be written */
+    atomic_llong lent; /* slots of all steps so far */
+} dsc_rooms;
+
 typedef struct dsc_store {
     int64_t tile_elements;                    /* a multiple of 2048: whole blocks in bf16 */
     int64_t tile_parts;                       /* so many of them are what the options call one */
@@ -62,6 +76,7 @@ typedef struct dsc_store {
     /* What a thread that has files and nothing else to do goes on by, until it is asked for something again. */
     atomic_llong updates_asked, sums_asked, fetches_asked;
     atomic_bool sums_waited_for; /* by the reductions */
+    dsc_rooms rooms;
     dsc_ring ahead; /* of parameters, in the buffers of masters and moments; swap NULL: not used */
     dsc_ahead_cursor ahead_at;
     bool lends;
@@ -95,6 +110,8 @@ DSC_MUST_USE dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err);
 void dsc_store_close(dsc_zero *zero); /* the streams are closed */
 bool dsc_store_is_used(const dsc_zero *zero);
 int64_t dsc_store_ring_bytes(const dsc_zero *zero, dsc_plane plane); /* of its buffers */
+dsc_ring *dsc_store_ring(dsc_zero *zero, dsc_plane plane);           /* the update's; swap NULL: there is none */
+bool dsc_store_is_read(const dsc_zero *zero, dsc_plane plane);       /* by the update, and not only made */
 /* Where elements of a group's plane lie in swap; `first` counts from the start of this rank's slice. */
 dsc_piece dsc_store_piece(const dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first, int64_t count);
 /* The tile of this rank's slice that starts at `first`; bytes 0 behind the end. */

@@ -130,6 +130,22 @@ dsc_status dsc_store_sum_rest(dsc_zero *zero, const dsc_sum_place *place, dsc_er
     return dsc_host_call(zero->out_stream, rest_sums_now, &call, (int64_t)sizeof call, err);
 }
 
+/* The update may wait for files that are written here. */
+static dsc_status await_room(void *args, dsc_error *err)
+{
+    const sum_call *call = args;
+    dsc_zero *zero = call->zero;
+    bool rest;
+    while (!dsc_room_is_vacant(zero, call->group) && !atomic_load(&zero->cancelled) &&
+           !dsc_event_passed(zero->early.ended)) {
+        DSC_TRY(dsc_ring_rests(&zero->store.ring[DSC_PLANE_GRAD], &rest, err));
+        dsc_early_tell(zero);
+        if (!dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_GRAD], DSC_LENT_NS))
+            dsc_clock_sleep_ns(DSC_LENT_NS);
+    }
+    return DSC_OK;
+}
+
 static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_place *place, bool overwrite, dsc_sum *sum,
                                 dsc_error *err)
 {
@@ -154,8 +170,10 @@ dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, const dsc_sum_place *pl
     const int64_t first = place->first;
     *sum = (dsc_sum){ .group = g, .first = first, .count = group->slice - first };
     if (state->grad != NULL) {
+        const sum_call call = { .zero = zero, .group = g };
         sum->acc = state->grad + (group->slice * zero->o.rank - state->own_first + first);
-        return DSC_OK;
+        return state->room >= 0 ? dsc_host_call(zero->out_stream, await_room, &call, (int64_t)sizeof call, err)
+                                : DSC_OK;
     }
     sum->count = dsc_min_i64(zero->store.tile_elements, sum->count);
     if (dsc_in_swap(zero, g, DSC_PLANE_GRAD))

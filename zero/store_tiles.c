@@ -78,13 +78,13 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
 static bool is_moment(dsc_plane plane) { return plane >= DSC_PLANE_MOMENT1 && plane <= DSC_PLANE_MOMENT3; }
 
 /* Parameters in bf16 are made from the master weights. */
-static bool is_read(const dsc_zero *zero, dsc_plane plane)
+bool dsc_store_is_read(const dsc_zero *zero, dsc_plane plane)
 {
     return plane != DSC_PLANE_PARAM || zero->o.compute_dtype == DSC_F32;
 }
 
 /* The update's, of a plane. */
-static dsc_ring *ring_of(dsc_zero *zero, dsc_plane plane)
+dsc_ring *dsc_store_ring(dsc_zero *zero, dsc_plane plane)
 {
     if (plane == DSC_PLANE_GRAD && zero->store.sums_in.swap != NULL)
         return &zero->store.sums_in;
@@ -124,10 +124,11 @@ static dsc_status start_plane(dsc_zero *zero, dsc_tile *tile, dsc_plane plane, v
         *ptr = in_memory(zero, tile->group, plane, at);
         return DSC_OK;
     }
-    dsc_ring *ring = ring_of(zero, plane);
+    dsc_ring *ring = dsc_store_ring(zero, plane);
     tile->slot[plane] = dsc_ring_next(ring);
     *ptr = ring->slot[tile->slot[plane]].buf;
-    return dsc_ring_start(ring, tile->slot[plane], tile_of_plane(zero, tile, plane, false), is_read(zero, plane), err);
+    return dsc_ring_start(ring, tile->slot[plane], tile_of_plane(zero, tile, plane, false),
+                          dsc_store_is_read(zero, plane), err);
 }
 
 /* The tile behind those that a plane's ring has, or has ahead. */
@@ -155,10 +156,10 @@ static dsc_status read_ahead(dsc_zero *zero, bool with_sums, bool wait, bool *an
 {
     *any = false;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
-        dsc_ring *ring = ring_of(zero, (dsc_plane)p);
+        dsc_ring *ring = dsc_store_ring(zero, (dsc_plane)p);
         dsc_tile tile;
         bool started;
-        if (ring->swap == NULL || !is_read(zero, (dsc_plane)p) || (p == DSC_PLANE_GRAD && !with_sums) ||
+        if (ring->swap == NULL || !dsc_store_is_read(zero, (dsc_plane)p) || (p == DSC_PLANE_GRAD && !with_sums) ||
             !tile_ahead(zero, (dsc_plane)p, ring->ahead, &tile) || (p == DSC_PLANE_GRAD && !sum_is_there(zero, &tile)))
             continue;
         DSC_TRY(dsc_ring_ahead(ring, tile_of_plane(zero, &tile, (dsc_plane)p, false), wait && ring->ahead == 0,
@@ -182,7 +183,7 @@ static dsc_status take_planes(dsc_zero *zero, const dsc_tile *tile, dsc_error *e
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (passes_ring(zero, tile->group, (dsc_plane)p))
-            DSC_TRY(dsc_ring_take(ring_of(zero, (dsc_plane)p), tile->slot[p], err));
+            DSC_TRY(dsc_ring_take(dsc_store_ring(zero, (dsc_plane)p), tile->slot[p], err));
     return DSC_OK;
 }
 
@@ -341,7 +342,7 @@ dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
                         slot_by_hand(zero, tile->group, tile->first - zero->group[tile->group].own_first));
     for (size_t i = 0; i < DSC_COUNT(written); i++)
         if (dsc_in_swap(zero, tile->group, written[i]))
-            DSC_TRY(dsc_ring_give(ring_of(zero, written[i]), tile->slot[written[i]],
+            DSC_TRY(dsc_ring_give(dsc_store_ring(zero, written[i]), tile->slot[written[i]],
                                   tile_of_plane(zero, tile, written[i], true), err));
     /* What was made before anybody asked is read from the file by who does. */
     const bool from_file = zero->store.exchanged && tile->last_of_group && zero->group[tile->group].handed_from > 0;
@@ -389,8 +390,8 @@ static dsc_status states_rest(dsc_zero *zero, bool *rest, dsc_error *err)
     *rest = true;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         bool rests = true;
-        if (p != DSC_PLANE_GRAD && ring_of(zero, (dsc_plane)p)->swap != NULL)
-            DSC_TRY(dsc_ring_rests(ring_of(zero, (dsc_plane)p), &rests, err));
+        if (p != DSC_PLANE_GRAD && dsc_store_ring(zero, (dsc_plane)p)->swap != NULL)
+            DSC_TRY(dsc_ring_rests(dsc_store_ring(zero, (dsc_plane)p), &rests, err));
         *rest = *rest && rests;
     }
     return DSC_OK;
@@ -420,7 +421,7 @@ dsc_status dsc_store_end_lending(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(dsc_ahead_end(zero, err));
     for (int p = 0; p < DSC_PLANE_COUNT; p++) /* the update is over: its thread looks at no views */
-        dsc_ring_end_views(ring_of(zero, (dsc_plane)p));
+        dsc_ring_end_views(dsc_store_ring(zero, (dsc_plane)p));
     return DSC_OK;
 }
 

@@ -19,6 +19,7 @@
 #include "engine/internal.h"
 #include "tests/support/run_expect.h"
 #include "tests/support/toy_model.h"
+#include "zero/internal.h"
 
 enum { STEPS = 2, TILE = 2048, WORLDS = 3 };
 #define PATIENCE_NS INT64_C(60000000000)
@@ -36,14 +37,16 @@ typedef enum extent { NOTHING, A_TILE, ALL } extent;
 typedef struct variant {
     int32_t world, accumulation, together, buffers;
     const char *precision, *engine;
-    double clipping, stay; /* gradients_in_memory */
+    double clipping, stay, kept_states; /* gradients_in_memory, and what `ratio` leaves */
     extent extent;
     int64_t steps; /* by hand, or: */
     bool whole;    /* of the wide model, whose sums are handed over */
+    bool aims;     /* at all groups that it may take, from the first step on */
     int64_t skip_limit;
     bool reload;   /* and before the last of them all is saved and loaded again */
     int64_t skipped;
     int64_t most, made[WORLDS], kept[WORLDS]; /* of a rank: in all those steps, if nothing is dropped; what was */
+    int64_t lent[WORLDS];                     /* buffers in the memory of sums */
     run_result result;
 } variant;
 
@@ -105,6 +108,8 @@ static dsc_status by_hand(dsc_engine *engine, int32_t rank, void *user, dsc_erro
 {
     variant *v = user;
     dsc_zero_early early;
+    if (v->aims)
+        engine->zero->early.aim = (int32_t)dsc_max_i64(1, engine->zero->early.count);
     for (int64_t i = 0; i < v->steps; i++) {
         if (v->reload && i + 1 == v->steps)
             DSC_TRY(reload(engine, rank, err));
@@ -112,6 +117,7 @@ static dsc_status by_hand(dsc_engine *engine, int32_t rank, void *user, dsc_erro
     }
     dsc_zero_early_get(engine->zero, &early);
     v->kept[rank] = early.kept;
+    v->lent[rank] = atomic_load(&engine->zero->store.rooms.lent);
     if (rank == 0)
         v->most = v->steps * elements(engine);
     return DSC_OK;
@@ -125,11 +131,12 @@ static void run(variant *v)
              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"gradient_clipping\": %g,"
              " \"zero_optimization\": {\"stage\": 3, \"sub_group_size\": %d,"
              " \"stage3_param_persistence_threshold\": 0,"
-             " \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"buffer_count\": %d},"
+             " \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"buffer_count\": %d,"
+             " \"ratio\": %g},"
              " \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}},"
              " \"dsc\": {\"threads\": 1, \"aio\": \"%s\", \"skip_limit\": %d, \"micro_batches_together\": %d,"
              " \"early_update\": %s, \"gradients_in_memory\": %g}}",
-             (int)v->accumulation, v->precision, v->clipping, TILE, folder, (int)v->buffers, folder,
+             (int)v->accumulation, v->precision, v->clipping, TILE, folder, (int)v->buffers, 1 - v->kept_states, folder,
              v->engine != NULL ? v->engine : "auto", (int)v->skip_limit, v->together > 0 ? (int)v->together : 1,
              v->extent != NOTHING ? "true" : "false", v->stay);
     const run_options options = { .world = v->world,
@@ -291,6 +298,34 @@ static void gradients_that_stay_wait(void **state)
     }
 }
 
+/* The memory of sums that are not there yet has tiles in it, and the bits are the same: whether the update is sure of
+ * its terms, and makes all of them, or is told to stop in the middle. */
+static void sums_lend_their_memory(void **state)
+{
+    static const variant cases[] = {
+        { .world = 1, .accumulation = 1, .buffers = 4, .precision = BF16, .stay = 0.5, .whole = true, .steps = 6 },
+        { .world = 2, .accumulation = 1, .buffers = 4, .precision = FP32, .stay = 0.5, .whole = true, .reload = true },
+        { .world = 1, .accumulation = 4, .together = 4, .buffers = 4, .precision = BF16, .stay = 0.4, .whole = true },
+        { .world = 3, .accumulation = 1, .buffers = 4, .precision = BF16, .kept_states = 0.6, .whole = true },
+        { .world = 1, .accumulation = 1, .buffers = 4, .precision = BF16, .stay = 0.5, .clipping = 0.001, .steps = 6 },
+        { .world = 1, .accumulation = 1, .buffers = 4, .precision = BF16, .stay = 0.6, .steps = 6 },
+        { .world = 2, .accumulation = 1, .buffers = 4, .precision = FP32, .kept_states = 0.5, .steps = 6 },
+        { .world = 1, .accumulation = 1, .buffers = 4, .precision = FP16, .stay = 0.5, .whole = true, .steps = 32 },
+    };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        variant none = with(cases[i], NOTHING), some = with(cases[i], A_TILE);
+        run(&none);
+        remove_save();
+        some.aims = true;
+        run(&some);
+        remove_save();
+        for (int32_t r = 0; r < some.world; r++)
+            assert_true(some.lent[r] > 0);
+        assert_int_equal(some.skipped, none.skipped);
+        run_expect_same(&none.result, &some.result);
+    }
+}
+
 /* All of them: nothing is early, and no ring waits for any. */
 static void all_gradients_may_stay(void **state)
 {
@@ -358,6 +393,7 @@ int main(void)
         cmocka_unit_test(what_is_skipped_is_dropped), cmocka_unit_test(what_is_kept_is_saved_and_loaded),
         cmocka_unit_test(sums_are_handed_over),       cmocka_unit_test(a_skipped_step_needs_no_sums),
         cmocka_unit_test(gradients_that_stay_wait),   cmocka_unit_test(all_gradients_may_stay),
+        cmocka_unit_test(sums_lend_their_memory),
     };
     return cmocka_run_group_tests_name("early update", tests, make_folder, remove_folder);
 }

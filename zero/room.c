@@ -1,0 +1,206 @@
+/* room.c - the memory of sums between the update that has read them and the backward pass that fills it again.
+ *
+ * Under the head's products and the last block's backward pass no sum is complete, so an early update (early.c) can
+ * only read ahead, until its buffers are full, and then files rest. But all sums that stay in memory are used up by
+ * then, and come back one after the other, those of the first modules last. So the rings of the update's states have
+ * further slots there, for one long round each step: tiles lie in sums that are written only behind their own (a tile
+ * is updated when its sum is complete, so none waits for what waits for it), and the reductions wait for those that
+ * have not left yet. Steps of several passes have no such time: their sums are added to in each.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "zero/internal.h"
+
+static bool is_used(const dsc_zero *zero) { return dsc_early_is_used(zero) && zero->pass_count == 1; }
+
+/* In the buffer of sums, as states are placed (zero.c). */
+static bool has_room(const dsc_zero *zero, int32_t g)
+{
+    return zero->o.layout->group[g].trainable && !dsc_sum_tier_away(zero, g);
+}
+
+static dsc_piece bytes_of_sum(const dsc_zero *zero, int32_t g)
+{
+    int64_t before = 0;
+    for (int32_t i = 0; i < g; i++)
+        before += has_room(zero, i) ? zero->group[i].own_count : 0;
+    const int64_t first = dsc_align_up(before * 4, DSC_AIO_ALIGN);
+    const int64_t end = (before + zero->group[g].own_count) * 4 / DSC_AIO_ALIGN * DSC_AIO_ALIGN;
+    return (dsc_piece) { first, dsc_max_i64(0, end - first) };
+}
+
+static bool passes(const dsc_zero *zero, int32_t g, dsc_plane plane)
+{
+    return plane != DSC_PLANE_GRAD && dsc_store_is_read(zero, plane) && dsc_in_swap(zero, g, plane);
+}
+
+/* Tiles in the order of an early update, and the rooms that they come to, both along the leaves of a pass. */
+typedef struct room_walk {
+    dsc_zero *zero;
+    bool opened;    /* else places are counted only */
+    int32_t leaf;   /* the room's first */
+    dsc_piece left; /* of the room */
+    int32_t slots[DSC_PLANE_COUNT];
+} room_walk;
+
+/* The next room behind the walk's; false: there is none. */
+static bool next_room(room_walk *walk)
+{
+    dsc_zero *zero = walk->zero;
+    dsc_rooms *rooms = &zero->store.rooms;
+    while (++walk->leaf < zero->leaf_count) {
+        const dsc_leaf *leaf = &zero->leaf[walk->leaf];
+        if (!dsc_leaf_is_first(leaf) || !has_room(zero, leaf->group))
+            continue;
+        walk->left = bytes_of_sum(zero, leaf->group);
+        if (walk->opened) {
+            zero->group[leaf->group].room = rooms->count;
+            memcpy(rooms->room[rooms->count].end, walk->slots, sizeof walk->slots);
+        }
+        rooms->count++;
+        return true;
+    }
+    return false;
+}
+
+/* For a tile's plane whose sum is complete with leaf `last`. */
+static bool take_room(room_walk *walk, int32_t last, dsc_plane plane, int64_t bytes)
+{
+    dsc_zero *zero = walk->zero;
+    dsc_rooms *rooms = &zero->store.rooms;
+    while (walk->leaf <= last || walk->left.bytes < bytes)
+        if (!next_room(walk))
+            return false;
+    if (walk->opened) {
+        dsc_ring_place(dsc_store_ring(zero, plane), walk->slots[plane], 1, (char *)zero->grad_buf.ptr + walk->left.at,
+                       0);
+        rooms->room[rooms->count - 1].end[plane] = walk->slots[plane] + 1;
+    }
+    walk->left.at += bytes;
+    walk->left.bytes -= bytes;
+    return true;
+}
+
+static bool place_tile(room_walk *walk, const dsc_leaf *leaf, int64_t count)
+{
+    const dsc_zero *zero = walk->zero;
+    const int32_t last = (int32_t)(leaf - zero->leaf);
+    for (int p = 0; p < DSC_PLANE_COUNT; p++) {
+        const int64_t bytes = dsc_align_up(count * dsc_plane_bytes_each(zero, (dsc_plane)p), DSC_AIO_ALIGN);
+        if (!passes(zero, leaf->group, (dsc_plane)p))
+            continue;
+        if (walk->slots[p] >= DSC_RING_SLOTS_MAX ||
+            (walk->slots[p] >= zero->store.slot_count && !take_room(walk, last, (dsc_plane)p, bytes)))
+            return false;
+        walk->slots[p]++;
+    }
+    return true;
+}
+
+/* From the update's first tile on, as many as there is room for. */
+static void place_tiles(room_walk *walk)
+{
+    const dsc_zero *zero = walk->zero;
+    for (int32_t i = 0; i < zero->leaf_count; i++) {
+        const dsc_leaf *leaf = &zero->leaf[i];
+        if (!dsc_leaf_is_last(zero, leaf) || !dsc_early_takes(zero, leaf->group))
+            continue;
+        const int64_t own = zero->group[leaf->group].own_count, tile = zero->store.tile_elements;
+        for (int64_t first = 0; first < own; first += tile)
+            if (!place_tile(walk, leaf, dsc_min_i64(tile, own - first)))
+                return;
+    }
+}
+
+void dsc_room_plan(dsc_zero *zero)
+{
+    room_walk walk = { .zero = zero, .leaf = -1 };
+    if (!is_used(zero))
+        return;
+    place_tiles(&walk);
+    for (int p = 0; p < DSC_PLANE_COUNT; p++) {
+        dsc_ring *ring = dsc_store_ring(zero, (dsc_plane)p);
+        if (walk.slots[p] <= zero->store.slot_count)
+            continue;
+        ring->further_count = walk.slots[p] - zero->store.slot_count;
+        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] += dsc_ring_plan_bytes(
+            ring->further_count, zero->store.tile_elements * dsc_plane_bytes_each(zero, (dsc_plane)p));
+    }
+}
+
+dsc_status dsc_room_open(dsc_zero *zero, dsc_error *err)
+{
+    dsc_rooms *rooms = &zero->store.rooms;
+    room_walk walk = { .zero = zero, .opened = true, .leaf = -1 };
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        zero->group[g].room = -1;
+    if (rooms->count == 0)
+        return DSC_OK;
+    DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, rooms->count, sizeof *rooms->room, &rooms->room, err));
+    rooms->count = 0;
+    place_tiles(&walk);
+    atomic_store(&rooms->vacant, rooms->count);
+    return dsc_aio_register(zero->store.aio[DSC_STORE_AIO_STATES], zero->grad_buf.ptr, zero->grad_buf.bytes, err);
+}
+
+void dsc_room_close(dsc_zero *zero) { dsc_alloc_free(zero->o.alloc, zero->store.rooms.room); }
+
+/* ---- a step ---- */
+
+void dsc_room_lend(dsc_zero *zero) { atomic_store(&zero->store.rooms.vacant, 0); }
+
+bool dsc_room_is_vacant(const dsc_zero *zero, int32_t g)
+{
+    return zero->group[g].room < atomic_load(&zero->store.rooms.vacant);
+}
+
+static int64_t tiles_of(const dsc_zero *zero, dsc_plane plane, const int32_t *group, int32_t count)
+{
+    int64_t tiles = 0;
+    for (int32_t i = 0; i < count; i++)
+        if (passes(zero, group[i], plane))
+            tiles += (zero->group[group[i]].own_count + zero->store.tile_elements - 1) / zero->store.tile_elements;
+    return tiles;
+}
+
+dsc_status dsc_room_begin(dsc_zero *zero, const int32_t *group, int32_t count, dsc_error *err)
+{
+    zero->store.rooms.told = 0;
+    for (int p = 0; p < DSC_PLANE_COUNT; p++) {
+        dsc_ring *ring = dsc_store_ring(zero, (dsc_plane)p);
+        const int64_t most = ring->slot_count + ring->further_count;
+        const int32_t end = (int32_t)dsc_min_i64(tiles_of(zero, (dsc_plane)p, group, count), most);
+        if (end <= ring->slot_count)
+            continue;
+        DSC_TRY(dsc_ring_begin_round(ring, end, err));
+        atomic_fetch_add(&zero->store.rooms.lent, end - ring->slot_count);
+    }
+    return DSC_OK;
+}
+
+static bool has_left(dsc_zero *zero, int32_t r)
+{
+    const dsc_room *room = zero->store.rooms.room;
+    for (int p = 0; p < DSC_PLANE_COUNT; p++) {
+        const dsc_ring *ring = dsc_store_ring(zero, (dsc_plane)p);
+        for (int32_t slot = r > 0 ? room[r - 1].end[p] : 0; slot < room[r].end[p]; slot++)
+            if (slot >= ring->slot_count && !dsc_ring_has_passed(ring, slot))
+                return false;
+    }
+    return true;
+}
+
+void dsc_room_tell(dsc_zero *zero)
+{
+    dsc_rooms *rooms = &zero->store.rooms;
+    while (rooms->told < rooms->count && has_left(zero, rooms->told))
+        atomic_store(&rooms->vacant, ++rooms->told);
+}
+
+dsc_status dsc_room_end(dsc_zero *zero, dsc_error *err)
+{
+    for (int p = 0; p < DSC_PLANE_COUNT; p++)
+        DSC_TRY(dsc_ring_end_round(dsc_store_ring(zero, (dsc_plane)p), err));
+    atomic_store(&zero->store.rooms.vacant, zero->store.rooms.count);
+    return DSC_OK;
+}
