@@ -322,6 +322,8 @@ static void go_on(dsc_aio *aio, const dsc_aio_op *op, int64_t timeout_ns)
     fill(aio);
     const bool done = op != NULL && is_done(op);
     const bool any = !done && take(aio, dsc_min_i64(timeout_ns, aio->options.timeout_ns));
+    if (any)
+        fill(aio); /* who waited may work for long now, and devices can complete all that they have at once */
     if (done || (op != NULL && is_done(op)))
         return;
     if (!any && aio->with_engine == 0 && aio->held_count == 0)

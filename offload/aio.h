@@ -110,8 +110,9 @@ bool dsc_aio_is_broken(const dsc_aio *aio);
 /* Starts it. An operation of 0 bytes is done at once. Where more wait than queue_depth has room for, reads go first,
  * then writes that are wanted soon. */
 void dsc_aio_submit(dsc_aio *aio, dsc_aio_op *op);
-/* Until it is done: its verdict. Others go on meanwhile. DSC_ERR_IO (the system's reason), DSC_ERR_INPUT (the file ends
- * before), DSC_ERR_STUCK. Once dsc_aio_is_broken, the buffer may still be written to: keep it until after close. */
+/* Until it is done: its verdict. Others go on meanwhile, and what waits has been given when it returns. DSC_ERR_IO (the
+ * system's reason), DSC_ERR_INPUT (the file ends before), DSC_ERR_STUCK. Once dsc_aio_is_broken, the buffer may still
+ * be written to: keep it until after close. */
 DSC_MUST_USE dsc_status dsc_aio_wait(dsc_aio *aio, dsc_aio_op *op, dsc_error *err);
 /* Takes what has completed, without waiting. True: it is done and dsc_aio_wait returns at once. */
 bool dsc_aio_test(dsc_aio *aio, dsc_aio_op *op);

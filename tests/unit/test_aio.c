@@ -238,7 +238,6 @@ static void test_no_progress(void **state)
         }
 }
 
-/* Requests are under way when everything is closed: nothing is left, nothing is written later. */
 /* The order in which blocks are given: 'r', 's' for the file's start behind the first one, and 'w'. */
 static dsc_aio_fault_kind note_order(void *user, int64_t n, const dsc_aio_piece *piece, int64_t *result)
 {
@@ -267,6 +266,7 @@ static void test_reads_go_first(void **state)
         dsc_aio_submit(aio, &soon);
         dsc_aio_submit(aio, &to_read);
         check(dsc_aio_wait(aio, &to_read, &err), &err);
+        assert_string_equal(order, "wrrs"); /* the device does not rest while the one who waited works */
         while (dsc_aio_pump(aio, 1000000)) /* what nobody waits for goes on */
             ;
         assert_true(dsc_aio_test(aio, &to_write) && dsc_aio_test(aio, &soon));
@@ -278,6 +278,7 @@ static void test_reads_go_first(void **state)
     }
 }
 
+/* Requests are under way when everything is closed: nothing is left, nothing is written later. */
 static void test_close_in_flight(void **state)
 {
     for (size_t e = 0; e < DSC_COUNT(engine_names); e++)
