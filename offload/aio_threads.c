@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "offload/aio.h"
 
 struct dsc_aio_engine_state {
@@ -21,6 +22,7 @@ struct dsc_aio_engine_state {
 static void *run(void *user)
 {
     dsc_aio_engine_state *s = user;
+    dsc_thread_wake_soon();
     pthread_mutex_lock(&s->lock);
     for (;;) {
         while (s->waiting_count == 0 && !s->stop)

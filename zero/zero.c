@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/thread.h"
+
 /* What a group takes in elements: params kept, and owned range. */
 static void size_group(const dsc_zero *zero, int32_t g, dsc_group_state *state)
 {
@@ -222,12 +224,22 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-/* One that is not opened here is `instead`. */
+static dsc_status wake_soon(void *args, dsc_error *err)
+{
+    dsc_thread_wake_soon();
+    return DSC_OK;
+}
+
+/* One that is not opened here is `instead`. Where files are, all wait for them. Where none are, turns stay as they are:
+ * short ones of other ranks' copies would cut into what computes on the same cores, and nothing rests meanwhile. */
 static dsc_status open_stream(dsc_zero *zero, bool own, const char *name, dsc_stream *instead, dsc_stream **out,
                               dsc_error *err)
 {
     *out = own ? NULL : instead;
-    return own ? dsc_stream_open(zero->o.device, DSC_STREAM_ASYNC, name, out, err) : DSC_OK;
+    if (!own)
+        return DSC_OK;
+    DSC_TRY(dsc_stream_open(zero->o.device, DSC_STREAM_ASYNC, name, out, err));
+    return dsc_store_updates_behind(zero) ? dsc_host_call(*out, wake_soon, NULL, 0, err) : DSC_OK;
 }
 
 static dsc_status open_streams(dsc_zero *zero, dsc_error *err)
