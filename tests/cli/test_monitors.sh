@@ -100,7 +100,10 @@ series = {s["name"]: s for s in run["series"]}
 assert run["model"] == "gpt2-nano" and run["ranks"] == 2 and run["steps"] == 100000 and run["step"] >= 1, run
 assert len(run["rank"]) == 2 and all(r["host"] and 0 < r["loss"] < 6 and r["work_ms"] > 0 for r in run["rank"]), run["rank"]
 assert series["loss"]["step"][0] == 1 and series["loss"]["step"][-1] == run["step"], series["loss"]
-assert len(series["loss"]["value"]) == len(series["loss"]["step"]) and any("step 1: loss" in line for line in run["log"]), run
+assert len(series["loss"]["value"]) == len(series["loss"]["step"]), series["loss"]
+losses = dict(zip(series["loss"]["step"], series["loss"]["value"]))
+told = [re.match(r"step (\d+): loss ([0-9.]+),", line) for line in run["log"]]  # the last lines, whichever these are
+assert any(told) and all(abs(losses[int(m[1])] - float(m[2])) < 1e-5 for m in told if m), run["log"]
 html = urllib.request.urlopen(at + "/", timeout=30)
 assert html.headers["Content-Type"].startswith("text/html") and "run.json" in html.read().decode()
 for path, code in ("/", 404), ("/run.json", 404), ("/metrics", 200):  # another site's name that points here
