@@ -111,9 +111,14 @@ static void way_out(const dsc_engine *engine, uint32_t mask, int64_t ranks, cons
     const bool may_shard = config->zero.stage < 3 && engine->place.size > 1;
     char elsewhere[160];
     elsewhere_way_out(engine, mask, available / ranks, elsewhere, sizeof elsewhere);
-    snprintf(out, out_bytes, "%s%s%s%s%s%s%s%s", may_shard ? "zero_optimization.stage 3, " : "", elsewhere,
+    const dsc_zero_kept none = { 0 }, *kept = elsewhere[0] == 0 ? &engine->plan.kept : &none;
+    const bool sums_stay = kept->sum_groups > 0 && (mask >> DSC_TIER_HOST & 1u) != 0;
+    const bool states_stay = kept->state_groups > 0 && (mask >> DSC_TIER_DEVICE & 1u) != 0;
+    snprintf(out, out_bytes, "%s%s%s%s%s%s%s%s%s%s", may_shard ? "zero_optimization.stage 3, " : "", elsewhere,
              plan_copies(&engine->plan, mask) ? "dsc.save_async false, " : "",
              engine->plan.together > 1 ? "fewer dsc.micro_batches_together, " : "",
+             sums_stay ? "a smaller dsc.gradients_in_memory, " : "",
+             states_stay ? "a larger zero_optimization.offload_optimizer.ratio, " : "",
              config->train_micro_batch_size_per_gpu > 1 ? "a smaller train_micro_batch_size_per_gpu, " : "",
              config->own.recompute != DSC_RECOMPUTE_FULL ? "\"dsc\": {\"recompute\": \"full\"}, " : "",
              ranks > 1 ? "fewer ranks on a host, " : "", sharded ? "more hosts, " : "");

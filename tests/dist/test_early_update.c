@@ -370,6 +370,36 @@ static void a_skipped_step_needs_no_sums(void **state)
         }
 }
 
+/* Who has no room is told of what stays in memory and need not. */
+static void what_stays_is_a_way_out(void **state)
+{
+    static const struct { double ratio, gradients; } cases[] = { { 1, 0 }, { 1, 0.5 }, { 0.5, 0 }, { 0.5, 0.5 } };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        dsc_engine *engine = NULL;
+        dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
+        dsc_error err = DSC_ERROR_INIT;
+        char config[2048];
+        snprintf(config, sizeof config,
+                 "{\"train_micro_batch_size_per_gpu\": 1, \"optimizer\": {\"type\": \"AdamW\"}, \"zero_optimization\": {"
+                 "\"stage\": 3, \"stage3_param_persistence_threshold\": 0,"
+                 " \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"ratio\": %g},"
+                 " \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}},"
+                 " \"dsc\": {\"early_update\": true, \"gradients_in_memory\": %g}}",
+                 folder, cases[i].ratio, folder, cases[i].gradients);
+        options.config_text = config;
+        options.model = model;
+        options.flags = DSC_ENGINE_PLAN_ONLY;
+        assert_int_equal(dsc_engine_open(&engine, &options, &err), DSC_OK);
+        engine->host_free_bytes = 1;
+        assert_int_equal(dsc_engine_check_fit(engine, &err), DSC_ERR_NOFIT);
+        const bool gradients = strstr(err.message, "a smaller dsc.gradients_in_memory, ") != NULL;
+        const bool ratio = strstr(err.message, "a larger zero_optimization.offload_optimizer.ratio, ") != NULL;
+        assert_int_equal(gradients, cases[i].gradients > 0);
+        assert_int_equal(ratio, cases[i].ratio < 1);
+        dsc_engine_close(&engine);
+    }
+}
+
 static int make_folder(void **state)
 {
     const char *base = getenv("TMPDIR");
@@ -393,7 +423,7 @@ int main(void)
         cmocka_unit_test(what_is_skipped_is_dropped), cmocka_unit_test(what_is_kept_is_saved_and_loaded),
         cmocka_unit_test(sums_are_handed_over),       cmocka_unit_test(a_skipped_step_needs_no_sums),
         cmocka_unit_test(gradients_that_stay_wait),   cmocka_unit_test(all_gradients_may_stay),
-        cmocka_unit_test(sums_lend_their_memory),
+        cmocka_unit_test(sums_lend_their_memory),     cmocka_unit_test(what_stays_is_a_way_out),
     };
     return cmocka_run_group_tests_name("early update", tests, make_folder, remove_folder);
 }
