@@ -1,5 +1,7 @@
 /* traffic.c - what an optimizer step moves, counted from the same lists that the step follows, and what stays.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
 #include "zero/internal.h"
 
 /* How often a pass brings the group to a window, or adds a leaf to its sum. */
@@ -168,4 +170,11 @@ void dsc_kept_plan(const dsc_zero *zero, dsc_zero_kept *out)
         out->sum_groups += zero->group[g].sums_stay;
         out->sum_elements += zero->group[g].sums_stay ? slice : 0;
     }
+}
+
+double dsc_zero_first_share(const dsc_zero_kept *kept)
+{
+    if (kept->first_elements == 0)
+        return 1;
+    return floor((1 - (double)kept->first_elements / (double)kept->elements) * 1e4) * 1e-4;
 }

@@ -124,6 +124,8 @@ typedef struct dsc_zero_kept {
     int64_t sum_elements;   /* by sums_in_memory, of the other groups */
     int64_t first_elements; /* of the first group, if it is too large for what state_share leaves in memory; else 0 */
 } dsc_zero_kept;
+/* The largest state_share, in steps of 1/10000, with which the first group stays; 1: nothing kept it from that. */
+double dsc_zero_first_share(const dsc_zero_kept *kept);
 
 /* Bytes that dsc_zero_open will take, by tag and tier. */
 typedef struct dsc_zero_bytes_plan {

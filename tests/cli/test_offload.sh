@@ -3,9 +3,9 @@
 # on across placements; nothing is left in nvme_path; what does not fit there is told before the first step.
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
-group=
+. "$root/tests/cli/cgroup.sh"
 cleanup() {
-    [ -n "$group" ] && rmdir "$group" 2>/dev/null
+    remove_group
     mountpoint -q "$tmp/small" && umount "$tmp/small"
     rm -rf "$tmp"
 }
@@ -155,25 +155,8 @@ report "dsc plan --compare: memory, files, bytes and times of three strategies" 
 # ---- it fits ----
 
 LIMIT_MB=700
-# A memory cgroup of this test's own: v1, or v2 where the memory controller may be given to a child.
-make_group() {
-    local own
-    own=$(awk -F: '$2 == "memory" { print $3 }' /proc/self/cgroup)
-    for own in "/sys/fs/cgroup/memory$own" /sys/fs/cgroup/memory; do
-        group=$own/dsc-test-$$
-        mkdir "$group" 2>/dev/null && echo ${LIMIT_MB}M >"$group/memory.limit_in_bytes" 2>/dev/null && return 0
-        rmdir "$group" 2>/dev/null
-    done
-    own=/sys/fs/cgroup$(awk -F: '$1 == 0 { print $3 }' /proc/self/cgroup)
-    group=$own/dsc-test-$$
-    mkdir "$group" 2>/dev/null && echo ${LIMIT_MB}M >"$group/memory.max" 2>/dev/null &&
-        echo 0 >"$group/memory.swap.max" 2>/dev/null && return 0
-    rmdir "$group" 2>/dev/null
-    group=
-    return 1
-}
 limited() {
-    if [ -n "$group" ]; then (echo $BASHPID >"$group/cgroup.procs" && exec "$@"); else
+    if [ -n "$group" ]; then in_group "$@"; else
         (ulimit -d $((LIMIT_MB * 1024)) && exec "$@")
     fi
 }
@@ -199,7 +182,7 @@ if [ -n "${DSC_SAN:-}" ]; then
 elif [ "$(df --output=avail -B1M "$tmp" | tail -n 1)" -lt 4096 ]; then
     skip "gpt2-124m in $LIMIT_MB MB" "less than 4 GiB of disk are free"
 else
-    make_group || echo "# no memory cgroup can be made here: RLIMIT_DATA instead"
+    make_group $LIMIT_MB || echo "# no memory cgroup can be made here: RLIMIT_DATA instead"
     report "gpt2-124m needs more than twice $LIMIT_MB MB in memory" does_not_fit
     report "gpt2-124m trains in $LIMIT_MB MB at stage 3 with nvme" fits
     if [ "$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)" -ge 4 ]; then

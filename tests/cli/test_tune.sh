@@ -2,6 +2,8 @@
 # test_tune.sh - `dsc scale` and `dsc tune`: tables of real short runs, a tuned config that trains the same batch, nothing left
 # behind, and what cannot be measured is told. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
+. "$root/tests/cli/cgroup.sh"
+trap 'remove_group; rm -rf "$tmp"' EXIT
 cd "$tmp" || exit 1
 export OMP_WAIT_POLICY=passive TMPDIR=$tmp/left
 mkdir left
@@ -58,6 +60,29 @@ if [ -e ds_config_tuned.json ]; then
 else
     report "or nothing was faster" grep -q '^nothing is faster than the file as it is' out
 fi
+
+# 32 M parameters on a host that has 160 MB for a run: they take 122 MB, gradients and moments three times as much.
+LIMIT_MB=160
+echo '{"model_type": "gpt2", "vocab_size": 256, "n_embd": 384, "n_head": 6, "n_layer": 18, "n_positions": 32}' >model.json
+large=(tune --config config.json --data text.txt --model model.json --steps 1 --warm 1 --ranks 1 --overwrite -o files.json)
+in_small_memory() { code=0; in_group timeout 200 "$dsc" "${large[@]}" "$@" >out 2>err </dev/null || code=$?; }
+if [ -n "${DSC_SAN:-}" ]; then
+    skip "what memory does not hold" "a sanitizer takes memory of its own"
+elif ! make_group $LIMIT_MB; then
+    skip "what memory does not hold" "no memory cgroup can be made here"
+else
+    in_small_memory
+    report "without a folder for files nothing runs" [ $code -eq 2 -a ! -e files.json -a "$(grep -cE '^[ *] stage' out)" = 0 ]
+    report "and why is told" grep -q "offload_optimizer and offload_param on nvme" err
+    mkdir swap
+    in_small_memory --set zero_optimization.offload_param.nvme_path="$tmp/swap" --max-micro-batch 1 --table files-table.json
+    report "with one, states go to files" [ $code -eq 0 -a "$(grep -c '^[ *] stage 3, all in files' out)" -ge 3 ]
+    report "and what is for states in files is tried" [ "$(grep -c 'early updates' out)" -ge 1 -a "$(grep -c 'micro-batches together' out)" -ge 1 ]
+    trains() { in_group timeout 100 "$bin/train" --config files.json --steps 1 >out 2>err </dev/null; }
+    report "the config trains in that memory" trains
+    report "no file is left" [ -z "$(ls swap)" ]
+fi
+
 run tune "${short[@]}" --batch 4..16 --ranks 2 --table sweep.json
 report "batch sizes side by side" [ $code -eq 0 -a "$(grep -o '"train_batch_size":.[0-9]*' sweep.json | tr -dc '0-9\n' | tr '\n' ' ')" = "4 8 16 " ]
 report "nothing is left" nothing_left

@@ -373,19 +373,22 @@ static void a_skipped_step_needs_no_sums(void **state)
 /* Who has no room is told of what stays in memory and need not. */
 static void what_stays_is_a_way_out(void **state)
 {
-    static const struct { double ratio, gradients; } cases[] = { { 1, 0 }, { 1, 0.5 }, { 0.5, 0 }, { 0.5, 0.5 } };
+    static const struct {
+        double ratio, gradients;
+    } cases[] = { { 1, 0 }, { 1, 0.5 }, { 0.5, 0 }, { 0.5, 0.5 } };
     for (size_t i = 0; i < DSC_COUNT(cases); i++) {
         dsc_engine *engine = NULL;
         dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
         dsc_error err = DSC_ERROR_INIT;
         char config[2048];
-        snprintf(config, sizeof config,
-                 "{\"train_micro_batch_size_per_gpu\": 1, \"optimizer\": {\"type\": \"AdamW\"}, \"zero_optimization\": {"
-                 "\"stage\": 3, \"stage3_param_persistence_threshold\": 0,"
-                 " \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"ratio\": %g},"
-                 " \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}},"
-                 " \"dsc\": {\"early_update\": true, \"gradients_in_memory\": %g}}",
-                 folder, cases[i].ratio, folder, cases[i].gradients);
+        snprintf(
+            config, sizeof config,
+            "{\"train_micro_batch_size_per_gpu\": 1, \"optimizer\": {\"type\": \"AdamW\"}, \"zero_optimization\": {"
+            "\"stage\": 3, \"stage3_param_persistence_threshold\": 0,"
+            " \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"ratio\": %g},"
+            " \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}},"
+            " \"dsc\": {\"early_update\": true, \"gradients_in_memory\": %g}}",
+            folder, cases[i].ratio, folder, cases[i].gradients);
         options.config_text = config;
         options.model = model;
         options.flags = DSC_ENGINE_PLAN_ONLY;

@@ -4,7 +4,6 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dsc/dsc.h>
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -253,8 +252,7 @@ static void print_kept(const plan_table *t)
                (int)s->group_count, where, (double)s->state_elements * 1e-6, (double)s->elements * 1e-6);
     if (s->first_elements > 0)
         printf("; the first module's %.2f M find no room, which counts most: ratio at most %.4g keeps them",
-               (double)s->first_elements * 1e-6,
-               floor((1 - (double)s->first_elements / (double)s->elements) * 1e4) * 1e-4);
+               (double)s->first_elements * 1e-6, dsc_zero_first_share(s));
     if (s->state_groups > 0 || s->first_elements > 0)
         printf("\n");
     if (s->sum_groups > 0)

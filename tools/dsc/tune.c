@@ -2,9 +2,9 @@
  *
  * The batch of a step stays as the file has it (--free-batch: it may change), so that what is trained stays the same.
  * For each stage, with and without recomputation, the planner finds the largest micro-batch that fits; runs start there
- * and go down while that pays. Where nothing fits on the device, states go to host memory. The fastest then tries
- * overlap and bucket sizes, and is at last run in turns with the file as it is. With --batch A..B: the same config at
- * A, 2A, ... B samples a step. SPDX-License-Identifier: Apache-2.0 */
+ * and go down while that pays. Where nothing fits on the device, states go to host memory, then to files. The fastest
+ * then tries overlap, bucket sizes and what helps states in files, and is at last run in turns with the file as it is.
+ * With --batch A..B: the same config at A, 2A, ... B samples a step. SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -81,6 +81,13 @@ static void say(const tune *t, const tune_trial *trial)
         fprintf(stderr, "%s\n", trial->result.why);
 }
 
+static dsc_status plan(tune *t, const tune_choice *choice, tune_fit *out, dsc_error *err)
+{
+    DSC_TRY(tune_plan(&t->setup, choice, t->limits.ranks, out, err));
+    t->on_gpus |= out->on_gpus;
+    return DSC_OK;
+}
+
 /* *out is NULL when no more trials may be made. */
 static dsc_status try(tune *t, const tune_choice *choice, int64_t plan_bytes, tune_trial **out, dsc_error *err)
 {
@@ -104,13 +111,14 @@ static dsc_status try(tune *t, const tune_choice *choice, int64_t plan_bytes, tu
 /* The largest micro-batch that the planner lets in; 0: none. */
 static dsc_status largest(tune *t, tune_choice *choice, int64_t *bytes, dsc_error *err)
 {
-    bool fits = false;
+    tune_fit fit = { 0 };
     int64_t micro = 0;
-    while (!fits && tune_next_batch(&t->limits, micro, choice)) {
+    while (!fit.fits && tune_next_batch(&t->limits, micro, choice)) {
         micro = choice->micro_batch;
-        DSC_TRY(tune_plan(&t->setup, choice, t->limits.ranks, &fits, bytes, &t->on_gpus, err));
+        DSC_TRY(plan(t, choice, &fit, err));
     }
-    if (!fits)
+    *bytes = fit.bytes;
+    if (!fit.fits)
         choice->micro_batch = 0;
     return DSC_OK;
 }
@@ -121,10 +129,10 @@ static dsc_status try_sizes(tune *t, tune_choice choice, int64_t bytes, dsc_erro
     double best = 0;
     for (int64_t tried = 0; tried < t->sizes_tried; tried++) {
         tune_trial *trial;
-        bool fits = true;
+        tune_fit fit = { .bytes = bytes };
         if (tried > 0)
-            DSC_TRY(tune_plan(&t->setup, &choice, t->limits.ranks, &fits, &bytes, &t->on_gpus, err));
-        DSC_TRY(try(t, &choice, bytes, &trial, err));
+            DSC_TRY(plan(t, &choice, &fit, err));
+        DSC_TRY(try(t, &choice, fit.bytes, &trial, err));
         if (trial == NULL || (score(t, trial) < WORSE * best && trial->result.runs > 0))
             break;
         best = score(t, trial) > best ? score(t, trial) : best;
@@ -136,7 +144,8 @@ static dsc_status try_sizes(tune *t, tune_choice choice, int64_t bytes, dsc_erro
 
 static dsc_status try_stages(tune *t, tune_place place, bool *any, dsc_error *err)
 {
-    for (int stage = place == TUNE_ALL_AWAY ? 3 : place == TUNE_OPTIMIZER_AWAY ? 1 : 0; stage <= 3; stage++) {
+    const bool parameters_away = place == TUNE_ALL_AWAY || place == TUNE_ALL_IN_FILES;
+    for (int stage = parameters_away ? 3 : place > TUNE_DEVICE ? 1 : 0; stage <= 3; stage++) {
         int64_t without = 0;
         for (int recompute = DSC_RECOMPUTE_NONE; recompute <= DSC_RECOMPUTE_FULL; recompute++) {
             tune_choice choice = TUNE_CHOICE_INIT;
@@ -155,18 +164,86 @@ static dsc_status try_stages(tune *t, tune_place place, bool *any, dsc_error *er
     return DSC_OK;
 }
 
-/* One setting of the fastest at a time; what is faster stays. */
-static dsc_status try_settings(tune *t, dsc_error *err)
+/* Files only where memory holds no states; then both, since parameters there leave memory for what is worth more. */
+static dsc_status try_places(tune *t, dsc_error *err)
+{
+    bool in_memory = false, in_files = false;
+    for (int place = TUNE_DEVICE; place <= TUNE_ALL_IN_FILES && !in_memory; place++)
+        if (tune_can_be(&t->setup, (tune_place)place, t->on_gpus))
+            DSC_TRY(try_stages(t, (tune_place)place, place < TUNE_OPTIMIZER_IN_FILES ? &in_memory : &in_files, err));
+    return DSC_OK;
+}
+
+static dsc_status try_if_it_fits(tune *t, const tune_choice *choice, bool *fits, dsc_error *err)
+{
+    tune_trial *trial;
+    tune_fit fit;
+    DSC_TRY(plan(t, choice, &fit, err));
+    *fits = fit.fits;
+    return fit.fits ? try(t, choice, fit.bytes, &trial, err) : DSC_OK;
+}
+
+/* The states of the first module, whose update compute waits for, are worth most of what memory is left; then
+ * gradients, then other states. */
+static dsc_status try_first_module(tune *t, dsc_error *err)
+{
+    tune_choice choice = best_of(t, 1)->choice;
+    tune_fit fit;
+    choice.ratio = 0.9999;
+    DSC_TRY(plan(t, &choice, &fit, err));
+    if (!fit.fits || fit.first_ratio == 1)
+        return DSC_OK;
+    choice.ratio = fit.first_ratio;
+    return try_if_it_fits(t, &choice, &fit.fits, err);
+}
+
+static dsc_status try_gradients(tune *t, dsc_error *err)
+{
+    static const double shares[] = { 0.3, 0.15 };
+    tune_choice choice = best_of(t, 1)->choice;
+    bool fits = false;
+    for (size_t i = 0; i < DSC_COUNT(shares) && !fits; i++) {
+        choice.gradients = shares[i];
+        DSC_TRY(try_if_it_fits(t, &choice, &fits, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status try_most_states(tune *t, dsc_error *err)
+{
+    tune_choice choice = best_of(t, 1)->choice;
+    bool fits = false;
+    for (int tenths = 1; tenths < 10 && !fits; tenths++) {
+        choice.ratio = tenths / 10.0;
+        DSC_TRY(try_if_it_fits(t, &choice, &fits, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status try_of_files(tune *t, dsc_error *err)
+{
+    tune_choice choice = best_of(t, 1)->choice;
+    bool fits;
+    choice.together = choice.accumulation > 1;
+    if (choice.together)
+        DSC_TRY(try_if_it_fits(t, &choice, &fits, err));
+    choice = best_of(t, 1)->choice;
+    choice.early = !t->on_gpus && choice.place == TUNE_ALL_IN_FILES;
+    if (choice.early)
+        DSC_TRY(try_if_it_fits(t, &choice, &fits, err));
+    DSC_TRY(try_first_module(t, err));
+    DSC_TRY(try_gradients(t, err));
+    return try_most_states(t, err);
+}
+
+static dsc_status try_of_ranks(tune *t, dsc_error *err)
 {
     static const int64_t buckets[] = { 50000000, 500000000 };
-    const tune_trial *best = best_of(t, 1);
-    if (best == NULL || t->limits.ranks == 1)
-        return DSC_OK;
-    tune_trial *trial;
+    bool fits;
     for (int overlap = TUNE_OVERLAP_OFF; overlap <= TUNE_OVERLAP_ON; overlap++) {
         tune_choice choice = best_of(t, 1)->choice;
         choice.overlap = (tune_overlap)overlap;
-        DSC_TRY(try(t, &choice, best->plan_bytes, &trial, err));
+        DSC_TRY(try_if_it_fits(t, &choice, &fits, err));
     }
     for (size_t i = 0; i < 2 * DSC_COUNT(buckets); i++) {
         tune_choice choice = best_of(t, 1)->choice;
@@ -176,9 +253,18 @@ static dsc_status try_settings(tune *t, dsc_error *err)
             choice.prefetch_bucket = buckets[i - DSC_COUNT(buckets)];
         else
             continue;
-        DSC_TRY(try(t, &choice, best->plan_bytes, &trial, err));
+        DSC_TRY(try_if_it_fits(t, &choice, &fits, err));
     }
     return DSC_OK;
+}
+
+/* One setting of the fastest at a time; what is faster stays. */
+static dsc_status try_settings(tune *t, dsc_error *err)
+{
+    const tune_trial *best = best_of(t, 1);
+    if (best != NULL && best->choice.place >= TUNE_OPTIMIZER_IN_FILES)
+        DSC_TRY(try_of_files(t, err));
+    return best != NULL && t->limits.ranks > 1 ? try_of_ranks(t, err) : DSC_OK;
 }
 
 /* The two that are compared in the end, in turns. */
@@ -194,7 +280,6 @@ static dsc_status confirm(tune *t, dsc_error *err)
 
 static dsc_status search(tune *t, dsc_error *err)
 {
-    static const tune_place places[] = { TUNE_DEVICE, TUNE_OPTIMIZER_AWAY, TUNE_ALL_AWAY };
     dsc_config *config = NULL;
     DSC_TRY(trial_resolve(&t->setup, t->setup.config, t->limits.ranks, &config, err));
     tune_choice as_it_is = TUNE_CHOICE_INIT;
@@ -204,12 +289,10 @@ static dsc_status search(tune *t, dsc_error *err)
     t->limits.batch = open ? 0 : config->train_batch_size;
     dsc_alloc_free(t->setup.alloc, config);
     tune_trial *trial;
-    bool any = false, fits = false;
-    int64_t bytes = 0;
-    DSC_TRY(tune_plan(&t->setup, &as_it_is, t->limits.ranks, &fits, &bytes, &t->on_gpus, err));
-    DSC_TRY(try(t, &as_it_is, bytes, &trial, err));
-    for (size_t i = 0; i < DSC_COUNT(places) && !any && (i == 0 || t->on_gpus); i++)
-        DSC_TRY(try_stages(t, places[i], &any, err));
+    tune_fit fit;
+    DSC_TRY(plan(t, &as_it_is, &fit, err));
+    DSC_TRY(try(t, &as_it_is, fit.bytes, &trial, err));
+    DSC_TRY(try_places(t, err));
     DSC_TRY(try_settings(t, err));
     return confirm(t, err);
 }
@@ -218,8 +301,6 @@ static dsc_status search(tune *t, dsc_error *err)
 static dsc_status sweep(tune *t, dsc_error *err)
 {
     dsc_config *config = NULL;
-    DSC_TRY(tune_plan(&t->setup, &(tune_choice)TUNE_CHOICE_INIT, t->limits.ranks, &(bool){ false }, &(int64_t){ 0 },
-                      &t->on_gpus, err));
     DSC_TRY(trial_resolve(&t->setup, t->setup.config, t->limits.ranks, &config, err));
     const int64_t micro_most = config->train_micro_batch_size_per_gpu;
     const int stage = config->zero.stage;
@@ -228,25 +309,24 @@ static dsc_status sweep(tune *t, dsc_error *err)
         const tune_limits limits = { t->limits.ranks, batch, 0, micro_most };
         tune_choice choice = TUNE_CHOICE_INIT;
         tune_trial *trial;
-        bool fits;
-        int64_t bytes = 0;
+        tune_fit fit;
         if (batch % t->limits.ranks != 0 || !tune_next_batch(&limits, 0, &choice))
             return DSC_FAIL(err, DSC_ERR_INPUT, "--batch", "%" PRId64 " samples have no equal parts for %" PRId64
                             " ranks", batch, t->limits.ranks);
         choice.stage = stage;
-        DSC_TRY(tune_plan(&t->setup, &choice, t->limits.ranks, &fits, &bytes, &t->on_gpus, err));
-        DSC_TRY(try(t, &choice, bytes, &trial, err));
+        DSC_TRY(plan(t, &choice, &fit, err));
+        DSC_TRY(try(t, &choice, fit.bytes, &trial, err));
     }
     return DSC_OK;
 }
 
 /* ---- what is told ---- */
 
-static void print_row(const tune_trial *trial, const tune_trial *best)
+static void print_row(const tune_trial *trial, const tune_trial *best, int width)
 {
     char words[160];
     const trial_result *r = &trial->result;
-    printf("%c %-44s %7" PRId64 " %6" PRId64 "x%-5" PRId64 " %10.1f", trial == best ? '*' : ' ',
+    printf("%c %-*s %7" PRId64 " %6" PRId64 "x%-5" PRId64 " %10.1f", trial == best ? '*' : ' ', width,
            tune_words(&trial->choice, words), trial->batch, trial->choice.micro_batch, trial->choice.accumulation,
            (double)trial->plan_bytes / 1048576.0);
     if (r->runs == 0) {
@@ -273,11 +353,16 @@ static void print_table(const tune *t, const tune_trial *best)
     memcpy(sorted, t->trial, sizeof *sorted * (size_t)t->trial_count);
     if (t->last_batch == 0)
         qsort(sorted, (size_t)t->trial_count, sizeof *sorted, by_score);
-    printf("%" PRId64 " rank%s\n  %-44s %7s %-12s %10s  %-26s  %10s  %8s\n", t->limits.ranks,
-           t->limits.ranks == 1 ? "" : "s", "what", "batch", " micro x acc", "plan MB", "step ms (quartiles)",
+    int width = 0;
+    for (int i = 0; i < t->trial_count; i++) {
+        char words[160];
+        width = (int)dsc_max_i64(width, (int64_t)strlen(tune_words(&sorted[i]->choice, words)));
+    }
+    printf("%" PRId64 " rank%s\n  %-*s %7s %-12s %10s  %-26s  %10s  %8s\n", t->limits.ranks,
+           t->limits.ranks == 1 ? "" : "s", width, "what", "batch", " micro x acc", "plan MB", "step ms (quartiles)",
            "tokens/s", "epoch s");
     for (int i = 0; i < t->trial_count; i++)
-        print_row(sorted[i], best);
+        print_row(sorted[i], best, width);
 }
 
 static dsc_status add_row(const tune_trial *trial, cJSON *rows)

@@ -5,8 +5,16 @@
 
 #include "tools/dsc/trial.h"
 
-/* Where states are: as the file has it, on the device, the optimizer's in host memory, parameters there too. */
-typedef enum tune_place { TUNE_AS_IT_IS, TUNE_DEVICE, TUNE_OPTIMIZER_AWAY, TUNE_ALL_AWAY } tune_place;
+/* Where states are: as the file has it, on the device, the optimizer's in host memory, parameters there too; the
+ * optimizer's in files, parameters there too. */
+typedef enum tune_place {
+    TUNE_AS_IT_IS,
+    TUNE_DEVICE,
+    TUNE_OPTIMIZER_AWAY,
+    TUNE_ALL_AWAY,
+    TUNE_OPTIMIZER_IN_FILES,
+    TUNE_ALL_IN_FILES
+} tune_place;
 typedef enum tune_overlap { TUNE_OVERLAP_AS_IT_IS, TUNE_OVERLAP_OFF, TUNE_OVERLAP_ON } tune_overlap;
 
 typedef struct tune_choice {
@@ -16,8 +24,14 @@ typedef struct tune_choice {
     int64_t micro_batch, accumulation;
     tune_overlap overlap;
     int64_t reduce_bucket, prefetch_bucket; /* elements; < 0: as it is */
+    /* Of states in files: */
+    bool together, early;    /* all micro-batches of a step; updates before their norm. false: as it is */
+    double ratio, gradients; /* shares: states in files, sums in memory; < 0: as it is */
 } tune_choice;
-#define TUNE_CHOICE_INIT { -1, DSC_RECOMPUTE_NONE, TUNE_AS_IT_IS, 0, 0, TUNE_OVERLAP_AS_IT_IS, -1, -1 }
+#define TUNE_CHOICE_INIT                                                                                               \
+    {                                                                                                                  \
+        -1, DSC_RECOMPUTE_NONE, TUNE_AS_IT_IS, 0, 0, TUNE_OVERLAP_AS_IT_IS, -1, -1, false, false, -1, -1               \
+    }
 
 typedef struct tune_limits {
     int64_t ranks;
@@ -26,12 +40,20 @@ typedef struct tune_limits {
     int64_t micro_most;
 } tune_limits;
 
+/* Whether states of this config can be there: in host memory where they are on GPUs else, in files where it names a
+ * folder for them (nvme_path). */
+bool tune_can_be(const trial_setup *setup, tune_place place, bool on_gpus);
 /* Into a copy of the file's values, which the caller deletes. */
 DSC_MUST_USE dsc_status tune_apply(const trial_setup *setup, const tune_choice *choice, cJSON **out, dsc_error *err);
-/* What the planner says of a choice: whether every rank has room, and what each takes. A choice that a config cannot
- * have does not fit. */
-DSC_MUST_USE dsc_status tune_plan(const trial_setup *setup, const tune_choice *choice, int64_t ranks, bool *fits,
-                                  int64_t *bytes, bool *on_gpus, dsc_error *err);
+/* What the planner says of a choice. One that a config cannot have does not fit. */
+typedef struct tune_fit {
+    bool fits;     /* every rank has room */
+    int64_t bytes; /* that each takes */
+    bool on_gpus;
+    double first_ratio; /* as dsc_zero_first_share */
+} tune_fit;
+DSC_MUST_USE dsc_status tune_plan(const trial_setup *setup, const tune_choice *choice, int64_t ranks, tune_fit *out,
+                                  dsc_error *err);
 /* The next micro-batch below `micro_batch` (0: the largest at all) that the limits allow, with its accumulation; false:
  * there is none. */
 bool tune_next_batch(const tune_limits *limits, int64_t micro_batch, tune_choice *choice);

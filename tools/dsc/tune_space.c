@@ -6,19 +6,59 @@
 #include "tools/dsc/config_tool.h"
 #include "tools/dsc/tune.h"
 
+static bool in_files(tune_place place) { return place == TUNE_OPTIMIZER_IN_FILES || place == TUNE_ALL_IN_FILES; }
+
+/* Where the config has its files, of whichever section; NULL: it names no folder. */
+static cJSON *folder_of(cJSON *config)
+{
+    cJSON *folder = dsc_config_tool_get(config, "zero_optimization.offload_optimizer.nvme_path");
+    return folder != NULL ? folder : dsc_config_tool_get(config, "zero_optimization.offload_param.nvme_path");
+}
+
+bool tune_can_be(const trial_setup *setup, tune_place place, bool on_gpus)
+{
+    return place <= TUNE_DEVICE || (in_files(place) ? folder_of(setup->config) != NULL : on_gpus);
+}
+
+static dsc_status put_section(cJSON *config, const char *section, const char *device, const cJSON *folder,
+                              dsc_error *err)
+{
+    char path[96];
+    snprintf(path, sizeof path, "%s.device", section);
+    DSC_TRY(dsc_config_tool_put(config, path, cJSON_CreateString(device), err));
+    snprintf(path, sizeof path, "%s.nvme_path", section);
+    return folder == NULL ? DSC_OK : dsc_config_tool_put(config, path, cJSON_Duplicate(folder, true), err);
+}
+
 static dsc_status put_place(cJSON *config, tune_place place, dsc_error *err)
 {
     static const char *const sections[] = { "zero_optimization.offload_optimizer", "zero_optimization.offload_param" };
+    const bool parameters = place == TUNE_ALL_AWAY || place == TUNE_ALL_IN_FILES;
     if (place == TUNE_AS_IT_IS)
         return DSC_OK;
-    for (int i = 0; i < 2; i++) {
-        char path[96];
-        snprintf(path, sizeof path, "%s.device", sections[i]);
-        if (place == TUNE_DEVICE || (place == TUNE_OPTIMIZER_AWAY && i == 1))
+    cJSON *folder = in_files(place) ? cJSON_Duplicate(folder_of(config), true) : NULL;
+    dsc_status status = DSC_OK;
+    for (int i = 0; i < 2 && status == DSC_OK; i++)
+        if (place == TUNE_DEVICE || (i == 1 && !parameters))
             dsc_config_tool_remove(config, sections[i]);
         else
-            DSC_TRY(dsc_config_tool_put(config, path, cJSON_CreateString("cpu"), err));
-    }
+            status = put_section(config, sections[i], in_files(place) ? "nvme" : "cpu", folder, err);
+    cJSON_Delete(folder);
+    return status;
+}
+
+static dsc_status put_of_files(cJSON *config, const tune_choice *c, dsc_error *err)
+{
+    if (c->together)
+        DSC_TRY(dsc_config_tool_put(config, "dsc.micro_batches_together", cJSON_CreateNumber((double)c->accumulation),
+                                    err));
+    if (c->early)
+        DSC_TRY(dsc_config_tool_put(config, "dsc.early_update", cJSON_CreateTrue(), err));
+    if (c->ratio >= 0)
+        DSC_TRY(dsc_config_tool_put(config, "zero_optimization.offload_optimizer.ratio", cJSON_CreateNumber(c->ratio),
+                                    err));
+    if (c->gradients >= 0)
+        DSC_TRY(dsc_config_tool_put(config, "dsc.gradients_in_memory", cJSON_CreateNumber(c->gradients), err));
     return DSC_OK;
 }
 
@@ -41,7 +81,7 @@ static dsc_status put_choice(cJSON *config, const tune_choice *c, dsc_error *err
     if (c->prefetch_bucket >= 0)
         DSC_TRY(dsc_config_tool_put(config, "zero_optimization.stage3_prefetch_bucket_size",
                                     cJSON_CreateNumber((double)c->prefetch_bucket), err));
-    return DSC_OK;
+    return put_of_files(config, c, err);
 }
 
 dsc_status tune_apply(const trial_setup *setup, const tune_choice *choice, cJSON **out, dsc_error *err)
@@ -56,9 +96,9 @@ dsc_status tune_apply(const trial_setup *setup, const tune_choice *choice, cJSON
     return status;
 }
 
-dsc_status tune_plan(const trial_setup *setup, const tune_choice *choice, int64_t ranks, bool *fits, int64_t *bytes,
-                     bool *on_gpus, dsc_error *err)
+dsc_status tune_plan(const trial_setup *setup, const tune_choice *choice, int64_t ranks, tune_fit *out, dsc_error *err)
 {
+    *out = (tune_fit) { .first_ratio = 1 };
     dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
     dsc_engine *engine = NULL;
     cJSON *config = NULL;
@@ -72,15 +112,15 @@ dsc_status tune_plan(const trial_setup *setup, const tune_choice *choice, int64_
     options.flags = DSC_ENGINE_PLAN_ONLY;
     options.plan_world_size = (int32_t)ranks;
     dsc_status status = dsc_engine_open(&engine, &options, &refusal);
-    *bytes = 0;
     if (status == DSC_OK) {
-        *bytes = engine->plan.total_bytes;
-        *on_gpus = !engine->host_visible;
+        out->bytes = engine->plan.total_bytes;
+        out->on_gpus = !engine->host_visible;
+        out->first_ratio = dsc_zero_first_share(&engine->plan.kept);
         status = dsc_engine_check_fit(engine, &refusal);
     }
     dsc_engine_close(&engine);
     cJSON_free(text);
-    *fits = status == DSC_OK;
+    out->fits = status == DSC_OK;
     if (status == DSC_OK || status == DSC_ERR_NOFIT || status == DSC_ERR_CONFIG || status == DSC_ERR_UNSUPPORTED)
         return DSC_OK;
     *err = refusal;
@@ -108,7 +148,9 @@ bool tune_next_batch(const tune_limits *limits, int64_t micro_batch, tune_choice
 
 const char *tune_words(const tune_choice *c, char out[160])
 {
-    static const char *const places[] = { "", "", ", optimizer on host", ", optimizer and parameters on host" };
+    static const char *const places[] = {
+        "", "", ", optimizer on host", ", optimizer and parameters on host", ", optimizer in files", ", all in files"
+    };
     static const char *const overlaps[] = { "", ", no overlap", ", overlap" };
     if (c->stage < 0) {
         snprintf(out, 160, "the file as it is");
@@ -120,6 +162,12 @@ const char *tune_words(const tune_choice *c, char out[160])
     if (c->reduce_bucket >= 0)
         used += snprintf(out + used, 160 - (size_t)used, ", reduce bucket %.0e", (double)c->reduce_bucket);
     if (c->prefetch_bucket >= 0)
-        snprintf(out + used, 160 - (size_t)used, ", prefetch %.0e", (double)c->prefetch_bucket);
+        used += snprintf(out + used, 160 - (size_t)used, ", prefetch %.0e", (double)c->prefetch_bucket);
+    used += snprintf(out + used, 160 - (size_t)used, "%s%s", c->together ? ", micro-batches together" : "",
+                     c->early ? ", early updates" : "");
+    if (c->gradients >= 0)
+        used += snprintf(out + used, 160 - (size_t)used, ", gradients %.2g in memory", c->gradients);
+    if (c->ratio >= 0)
+        snprintf(out + used, 160 - (size_t)used, ", ratio %.2g", c->ratio);
     return out;
 }
