@@ -2,10 +2,12 @@
 """bench_offload.py BENCH_FOLDER DSC DIR [CASE...]
 
 Training steps with parameters, sums and states in files in DIR, beside the same steps in memory and what the disk
-allows, all in turns, in a new order each round. The link is measured as a run uses it: swap space with the check of
-every block, read, written, and both at once. "link" is the bytes that a step moves, as `dsc plan` counts them, at these
-speeds; the bound is the larger of link and the step in memory, and "x" the step's time over it, paired round by round,
-with its middle half. A turn is the mean of some steps behind one another: an update goes on under the next passes.
+allows, all in turns, in a new order each round. "link" is the time that a step's bytes, as `dsc plan` counts them, take
+when they are moved alone and as a run does it: read and written at once in their shares, in swap space with the check of
+every block, as many steps' behind one another as in a turn. The bound is the larger of link and the step in memory, and
+"x" the step's time over it, paired round by round, with its middle half. A turn is the mean of some steps behind one
+another: an update goes on under the next passes. "link in bursts" are the same bytes at the speeds of 512 MiB read,
+written, and both at once, which a disk may have for a moment and not for a step.
 SPDX-License-Identifier: Apache-2.0
 
 That bound takes for granted that compute and link do not cost each other anything. "both at once" is what they do:
@@ -38,6 +40,7 @@ DEFAULTS = {"model": "gpt2-124m", "sequence": 256, "micro": 1, "accumulation": 1
             "buffers": 4}  # DeepSpeed's default
 KIB, DEPTH, LINK_MIB = 1024, 32, 512
 STEPS_A_TURN = 2
+STEPS_BESIDE = STEPS_A_TURN + 1  # so many has a turn, with the first, so that losses of equal numbers are compared
 
 
 class Trainer:
@@ -65,14 +68,13 @@ class Trainer:
 
     def step_beside(self, server, read, written):
         """Seconds of a step while that many bytes are moved, until both have ended."""
-        count = STEPS_A_TURN + 1  # as step does, so that losses of equal numbers of steps are compared
         begun = time.monotonic()
-        server.start(f"move swap {KIB} {DEPTH} {count * read} {count * written}")
-        self.start(f"steps {count}")
+        server.start(move_command(read, written))
+        self.start(f"steps {STEPS_BESIDE}")
         self.process.stdout.readline()
         server.line()
-        self.steps += count
-        return (time.monotonic() - begun) / count
+        self.steps += STEPS_BESIDE
+        return (time.monotonic() - begun) / STEPS_BESIDE
 
     def close(self):
         self.process.stdin.close()
@@ -106,7 +108,17 @@ def write_config(path, folder, chosen, early):
                    "dsc": own}, f)
 
 
-def link_seconds(read, written, speed):
+def move_command(read, written):
+    return f"move swap {KIB} {DEPTH} {STEPS_BESIDE * read} {STEPS_BESIDE * written}"
+
+
+def move_alone(server, read, written):
+    """Seconds that a step's bytes take."""
+    seconds, _ = server.ask(move_command(read, written))
+    return seconds / STEPS_BESIDE
+
+
+def burst_seconds(read, written, speed):
     """The sooner of one after the other and both at once, as far as there is both."""
     apart = read / speed["read"] + written / speed["write"]
     shared = min(read, written)
@@ -114,7 +126,7 @@ def link_seconds(read, written, speed):
     return min(apart, together)
 
 
-def measure_link(server):
+def measure_bursts(server):
     speed = {}
     for direction in ("read", "write", "both"):
         seconds, _ = server.ask(f"{direction} swap {KIB} {DEPTH}")
@@ -150,11 +162,12 @@ def report(case, chosen, plans, rounds):
     total = moved_in_a_step(plans)
     pass_bytes = [bytes_moved["pass_read_bytes"], bytes_moved["pass_written_bytes"]]
     update_bytes = [bytes_moved["update_read_bytes"], bytes_moved["update_written_bytes"]]
-    rows = {"memory": [], "passes": [], "update": [], "link": [], "files": [], "x": [], "both": [], "x both": []}
-    for memory, files, speed, both, *_ in rounds:
-        link = link_seconds(*total, speed)
+    rows = {"memory": [], "passes": [], "update": [], "link": [], "files": [], "x": [], "both": [], "x both": [],
+            "bursts": [], "x bursts": []}
+    for memory, files, speed, both, link, *_ in rounds:
+        bursts = burst_seconds(*total, speed)
         values = (memory[0], memory[1], memory[0] - memory[1], link, files[0], files[0] / max(memory[0], link), both,
-                  files[0] / both)
+                  files[0] / both, bursts, files[0] / max(memory[0], bursts))
         for row, value in zip(rows.values(), values):
             row.append(value)
     print(f"{case}, {chosen.rounds} rounds: {chosen.model}, {chosen.sequence} tokens, micro-batch {chosen.micro}, accumulation "
@@ -166,16 +179,18 @@ def report(case, chosen, plans, rounds):
     print(f"  memory planned {plans['files']['total_bytes'] * 1e-9:.2f} GB beside files, without "
           f"{plans['memory']['total_bytes'] * 1e-9:.2f} GB")
     for direction in ("read", "write", "both"):
-        print(f"  link {direction:5s} {text([r[2][direction] for r in rounds], 1e-9)} GB/s")
+        print(f"  bursts {direction:5s} {text([r[2][direction] for r in rounds], 1e-9)} GB/s")
+    print(f"  link alone   {text([sum(total) / r[4] for r in rounds], 1e-9)} GB/s")
     print(f"  step in memory {text(rows['memory'])} s: passes {text(rows['passes'])}, update {text(rows['update'])}")
     print(f"  link           {text(rows['link'])} s")
     print(f"  both at once   {text(rows['both'])} s")
     print(f"  step in files  {text(rows['files'])} s")
     print(f"  x {text(rows['x'])} of max(memory, link)")
-    print(f"  x {text(rows['x both'])} of both at once", flush=True)
-    if len(rounds[0]) > 4:
-        print(f"  with updates that wait for the norm {text([r[4][0] for r in rounds])} s")
-        print(f"  x {text([r[1][0] / r[4][0] for r in rounds])} of that", flush=True)
+    print(f"  x {text(rows['x both'])} of both at once")
+    print(f"  link in bursts {text(rows['bursts'])} s: x {text(rows['x bursts'])} of max(memory, that)", flush=True)
+    if len(rounds[0]) > 5:
+        print(f"  with updates that wait for the norm {text([r[5][0] for r in rounds])} s")
+        print(f"  x {text([r[1][0] / r[5][0] for r in rounds])} of that", flush=True)
 
 
 def check_room(args, plans):
@@ -202,8 +217,9 @@ def run_case(args, case, folder, server, order):
                 for name, *_ in kinds]
     rounds = []
     for number in range(chosen.rounds + 1):
-        turn = [lambda: trainers[0].step(), lambda: trainers[1].step(), lambda: measure_link(server),
+        turn = [lambda: trainers[0].step(), lambda: trainers[1].step(), lambda: measure_bursts(server),
                 lambda: trainers[0].step_beside(server, *moved_in_a_step(plans)),
+                lambda: move_alone(server, *moved_in_a_step(plans)),
                 *[trainer.step for trainer in trainers[2:]]]
         numbered = list(enumerate(turn))
         order.shuffle(numbered)
