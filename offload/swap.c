@@ -247,16 +247,26 @@ static void start(dsc_swap_op *op, bool write, void *buf, int64_t bytes, int64_t
     }
 }
 
-void dsc_swap_write(dsc_swap_op *op, const void *buf, int64_t bytes, int64_t offset)
+void dsc_swap_seal(dsc_swap *swap, const void *buf, int64_t bytes, int64_t offset)
 {
-    dsc_swap *s = op->swap;
-    start(op, true, (void *)(uintptr_t)buf, bytes, offset); /* only read from */
-    for (int64_t at = 0; !op->bad_range && at < bytes; at += DSC_AIO_ALIGN) {
+    for (int64_t at = 0; at < bytes; at += DSC_AIO_ALIGN) {
         const int64_t block = (offset + at) / DSC_AIO_ALIGN;
-        check *c = &s->checks[block];
+        check *c = &swap->checks[block];
         c->generation = c->generation == UINT32_MAX ? 1 : c->generation + 1;
         c->crc = crc_of(block, c->generation, (const char *)buf + at);
     }
+}
+
+void dsc_swap_write_sealed(dsc_swap_op *op, const void *buf, int64_t bytes, int64_t offset)
+{
+    start(op, true, (void *)(uintptr_t)buf, bytes, offset); /* only read from */
+}
+
+void dsc_swap_write(dsc_swap_op *op, const void *buf, int64_t bytes, int64_t offset)
+{
+    dsc_swap_write_sealed(op, buf, bytes, offset);
+    if (!op->bad_range)
+        dsc_swap_seal(op->swap, buf, bytes, offset);
 }
 
 void dsc_swap_read(dsc_swap_op *op, void *buf, int64_t bytes, int64_t offset) { start(op, false, buf, bytes, offset); }
@@ -289,7 +299,7 @@ bool dsc_swap_test(dsc_swap_op *op)
     return true;
 }
 
-dsc_status dsc_swap_wait(dsc_swap_op *op, dsc_error *err)
+static dsc_status wait_for(dsc_swap_op *op, bool checked, dsc_error *err)
 {
     if (op->bad_range)
         return DSC_FAIL(err, DSC_ERR_INTERNAL, "swap", "%lld bytes at %lld are not whole blocks inside the space",
@@ -301,10 +311,19 @@ dsc_status dsc_swap_wait(dsc_swap_op *op, dsc_error *err)
         const int64_t end = at + op->parts[i].bytes;
         const dsc_status one = dsc_aio_wait(op->aio, &op->parts[i], status == DSC_OK ? err : NULL);
         status = status == DSC_OK ? one : status;
-        if (status == DSC_OK && !op->write)
+        if (status == DSC_OK && !op->write && checked)
             status = verify(op, at, end, err);
         at = end;
     }
     op->part_count = 0;
     return status;
+}
+
+dsc_status dsc_swap_wait(dsc_swap_op *op, dsc_error *err) { return wait_for(op, true, err); }
+
+dsc_status dsc_swap_arrive(dsc_swap_op *op, dsc_error *err) { return wait_for(op, false, err); }
+
+dsc_status dsc_swap_check(const dsc_swap_op *op, int64_t at, int64_t bytes, dsc_error *err)
+{
+    return verify(op, at, at + bytes, err);
 }

@@ -61,6 +61,15 @@ bool dsc_swap_test(dsc_swap_op *op);
 /* Until it is done and, for a read, found right. */
 DSC_MUST_USE dsc_status dsc_swap_wait(dsc_swap_op *op, dsc_error *err);
 
+/* The same in two halves, for who works on a transfer part by part while a part is in the caches. Of a read:
+ * dsc_swap_arrive instead of dsc_swap_wait, then dsc_swap_check of each of its bytes before they are used; `at` counts
+ * from the read's start. Of a write: dsc_swap_seal, in any parts, when the bytes are what will be written and no
+ * transfer of them is under way, then dsc_swap_write_sealed. `at`, bytes and offset are multiples of DSC_AIO_ALIGN. */
+DSC_MUST_USE dsc_status dsc_swap_arrive(dsc_swap_op *op, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_swap_check(const dsc_swap_op *op, int64_t at, int64_t bytes, dsc_error *err);
+void dsc_swap_seal(dsc_swap *swap, const void *buf, int64_t bytes, int64_t offset);
+void dsc_swap_write_sealed(dsc_swap_op *op, const void *buf, int64_t bytes, int64_t offset);
+
 #ifdef __cplusplus
 }
 #endif

@@ -144,9 +144,7 @@ static dsc_status make_tile(dsc_zero *zero, dsc_error *err)
     dsc_tile tile;
     if (zero->early.first_ns == 0)
         zero->early.first_ns = dsc_clock_ns();
-    DSC_TRY(dsc_store_next(zero, &tile, err));
-    DSC_TRY(dsc_update_tile(zero, &tile, err));
-    DSC_TRY(dsc_store_done(zero, &tile, err));
+    DSC_TRY(dsc_update_next_tile(zero, &tile, err));
     atomic_fetch_add(&zero->early.elements, tile.count);
     return DSC_OK;
 }

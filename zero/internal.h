@@ -450,7 +450,8 @@ void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t fi
 
 void dsc_update_terms_fill(const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
                            dsc_update_terms *out);
-dsc_status dsc_update_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
+/* The next one of dsc_store_begin's, from files and back, with the terms of now. */
+DSC_MUST_USE dsc_status dsc_update_next_tile(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
 
 /* early.c. Before places are planned, and after leaves are. */
 bool dsc_early_is_used(const dsc_zero *zero);

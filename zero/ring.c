@@ -153,13 +153,33 @@ dsc_status dsc_ring_start(dsc_ring *ring, int32_t slot_index, dsc_piece piece, b
     return DSC_OK;
 }
 
-dsc_status dsc_ring_take(dsc_ring *ring, int32_t slot_index, dsc_error *err)
+static dsc_status take(dsc_ring *ring, int32_t slot_index, bool checked, dsc_error *err)
 {
     dsc_ring_slot *slot = &ring->slot[slot_index];
     DSC_ASSERT(slot_index == ring->last);
     DSC_ASSERT(slot->state != DSC_SLOT_WRITING);
-    DSC_TRY(settle_slot(slot, err));
+    const bool coming = slot->state == DSC_SLOT_READING;
+    slot->state = DSC_SLOT_IDLE;
+    if (coming)
+        DSC_TRY(checked ? dsc_swap_wait(slot->op, err) : dsc_swap_arrive(slot->op, err));
     slot->state = DSC_SLOT_TAKEN;
+    return DSC_OK;
+}
+
+dsc_status dsc_ring_take(dsc_ring *ring, int32_t slot, dsc_error *err) { return take(ring, slot, true, err); }
+
+dsc_status dsc_ring_arrive(dsc_ring *ring, int32_t slot, dsc_error *err) { return take(ring, slot, false, err); }
+
+dsc_status dsc_ring_check(const dsc_ring *ring, int32_t slot, int64_t at, int64_t bytes, dsc_error *err)
+{
+    return dsc_swap_check(ring->slot[slot].op, at, whole_blocks(bytes), err);
+}
+
+dsc_status dsc_ring_seal(dsc_ring *ring, int32_t slot, dsc_piece piece, int64_t at, int64_t bytes, dsc_error *err)
+{
+    DSC_ASSERT(ring->slot[slot].state == DSC_SLOT_TAKEN);
+    DSC_TRY(settle_writes(ring, piece, err));
+    dsc_swap_seal(ring->swap, (char *)ring->slot[slot].buf + at, whole_blocks(bytes), piece.at + at);
     return DSC_OK;
 }
 
@@ -177,6 +197,16 @@ dsc_status dsc_ring_give(dsc_ring *ring, int32_t slot_index, dsc_piece piece, ds
     slot->piece = piece;
     slot->state = DSC_SLOT_WRITING;
     dsc_swap_write(slot->op, slot->buf, whole_blocks(piece.bytes), piece.at);
+    return ring->write_behind ? DSC_OK : settle_slot(slot, err);
+}
+
+dsc_status dsc_ring_give_sealed(dsc_ring *ring, int32_t slot_index, dsc_piece piece, dsc_error *err)
+{
+    dsc_ring_slot *slot = &ring->slot[slot_index];
+    DSC_ASSERT(slot->state == DSC_SLOT_TAKEN);
+    slot->piece = piece;
+    slot->state = DSC_SLOT_WRITING;
+    dsc_swap_write_sealed(slot->op, slot->buf, whole_blocks(piece.bytes), piece.at);
     return ring->write_behind ? DSC_OK : settle_slot(slot, err);
 }
 

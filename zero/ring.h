@@ -76,6 +76,13 @@ int32_t dsc_ring_next(dsc_ring *ring);
 DSC_MUST_USE dsc_status dsc_ring_start(dsc_ring *ring, int32_t slot, dsc_piece piece, bool read, dsc_error *err);
 /* And is there: it is worked on, until it is given or the next one is started. */
 DSC_MUST_USE dsc_status dsc_ring_take(dsc_ring *ring, int32_t slot, dsc_error *err);
+/* Instead of taking and giving it: it has come, and is checked and sealed part by part (dsc_swap_arrive). A part is
+ * [at, at + bytes) of the piece, and whole blocks but for the last one. */
+DSC_MUST_USE dsc_status dsc_ring_arrive(dsc_ring *ring, int32_t slot, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ring_check(const dsc_ring *ring, int32_t slot, int64_t at, int64_t bytes, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ring_seal(dsc_ring *ring, int32_t slot, dsc_piece piece, int64_t at, int64_t bytes,
+                                      dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ring_give_sealed(dsc_ring *ring, int32_t slot, dsc_piece piece, dsc_error *err);
 /* Instead of giving it: it was only read, and is not worked on any more. */
 void dsc_ring_leave(dsc_ring *ring, int32_t slot);
 /* The slot's bytes go back to swap, behind what is written there already. */

@@ -7,8 +7,8 @@
 #define STRIPE_BYTES (INT64_C(4) << 20)
 #define TILE_ALIGN 2048 /* elements: whole blocks also in bf16 */
 #define SUMS_IN_TILES 8 /* what a disk has under way at a time */
-/* What a processor updates: checks, states, sum and parameters of so many elements stay near its caches on their way.
- */
+/* States, sum and parameters of so many elements stay in a processor's caches while they are checked, updated and
+ * checked again. */
 #define CACHED_ELEMENTS (INT64_C(1) << 17)
 #define PARAM_SLOTS 3   /* one comes, one is worked on, one leaves */
 
@@ -181,7 +181,7 @@ int64_t dsc_store_ring_bytes(const dsc_zero *zero, dsc_plane plane)
 /* The update gives none of them back. */
 static int32_t sums_in_slots(const dsc_zero *zero)
 {
-    return (int32_t)dsc_min_i64(zero->store.slot_count, SUMS_IN_TILES * zero->store.tile_parts);
+    return (int32_t)dsc_min_i64(zero->store.slot_count, SUMS_IN_TILES);
 }
 
 static int32_t folders_of(const dsc_zero *zero, dsc_space space)
@@ -230,18 +230,13 @@ static void place_group(dsc_zero *zero, int32_t g)
             state->other_at[p] = place_plane(zero, g, (dsc_plane)p);
 }
 
-/* As many bytes of buffers as are asked for. A device that is not host_visible has its own tiles, of one copy each. */
 static void choose_tiles(dsc_zero *zero, int64_t longest)
 {
     dsc_store *store = &zero->store;
     const int64_t asked = dsc_max_i64(TILE_ALIGN, zero->o.swap.tile_elements / TILE_ALIGN * TILE_ALIGN);
     store->tile_elements = dsc_min_i64(asked, longest);
-    store->tile_parts = 1;
-    if (dsc_device_host_visible(zero->o.device) && store->tile_elements > CACHED_ELEMENTS) {
-        store->tile_parts = store->tile_elements / CACHED_ELEMENTS;
-        store->tile_elements = CACHED_ELEMENTS;
-    }
-    store->slot_count = (int32_t)dsc_min_i64(zero->o.swap.slot_count * store->tile_parts, DSC_RING_SLOTS_MAX);
+    store->part_elements = dsc_min_i64(store->tile_elements, CACHED_ELEMENTS);
+    store->slot_count = zero->o.swap.slot_count;
 }
 
 void dsc_store_plan(dsc_zero *zero)

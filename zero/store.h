@@ -54,7 +54,7 @@ typedef struct dsc_rooms {
 
 typedef struct dsc_store {
     int64_t tile_elements;                    /* a multiple of 2048: whole blocks in bf16 */
-    int64_t tile_parts;                       /* so many of them are what the options call one */
+    int64_t part_elements;                    /* of a tile, likewise: what the caches hold from check to check */
     int32_t slot_count;                       /* buffers for each kind of state */
     int64_t space_bytes[DSC_SPACE_COUNT];     /* 0: nothing of the kind is in swap */
     dsc_aio *aio[DSC_STORE_AIO_COUNT];
@@ -100,6 +100,7 @@ typedef struct dsc_tile {
     void *param; /* compute dtype; the master of an fp32 run */
     dsc_stream *stream; /* where the update runs */
     int32_t slot[DSC_PLANE_COUNT], host_slot;
+    bool by_part;
 } dsc_tile;
 
 /* Before the gathers are planned: which groups' states and parameters go to swap. */
@@ -129,6 +130,12 @@ DSC_MUST_USE dsc_status dsc_store_made(dsc_zero *zero, dsc_error *err);
 /* Those of groups [first, end) come next, or of those among them that are matrices. */
 DSC_MUST_USE dsc_status dsc_store_seek(dsc_zero *zero, int32_t first, int32_t end, bool matrices, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
+/* The same for who then makes it part by part: a part is good between the two below, with `part` as a tile. */
+DSC_MUST_USE dsc_status dsc_store_next_by_part(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
+/* The part that begins `at` elements behind the tile's start. */
+DSC_MUST_USE dsc_status dsc_store_part(dsc_zero *zero, const dsc_tile *tile, int64_t at, dsc_tile *part,
+                                       dsc_error *err);
+DSC_MUST_USE dsc_status dsc_store_part_made(dsc_zero *zero, const dsc_tile *tile, const dsc_tile *part, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
 /* Instead of it: the tile was only read. */
 DSC_MUST_USE dsc_status dsc_store_left(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);

@@ -179,11 +179,21 @@ static dsc_status read_all_ahead(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
+/* What is read of all of a tile before its first part. */
+static bool is_checked_whole(const dsc_zero *zero, const dsc_tile *tile, dsc_plane plane)
+{
+    return !tile->by_part || (plane == DSC_PLANE_GRAD && zero->o.sum_dtype != DSC_F32);
+}
+
 static dsc_status take_planes(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
-    for (int p = 0; p < DSC_PLANE_COUNT; p++)
-        if (passes_ring(zero, tile->group, (dsc_plane)p))
-            DSC_TRY(dsc_ring_take(dsc_store_ring(zero, (dsc_plane)p), tile->slot[p], err));
+    for (int p = 0; p < DSC_PLANE_COUNT; p++) {
+        dsc_ring *ring = dsc_store_ring(zero, (dsc_plane)p);
+        if (!passes_ring(zero, tile->group, (dsc_plane)p))
+            continue;
+        DSC_TRY(is_checked_whole(zero, tile, (dsc_plane)p) ? dsc_ring_take(ring, tile->slot[p], err)
+                                                           : dsc_ring_arrive(ring, tile->slot[p], err));
+    }
     return DSC_OK;
 }
 
@@ -289,12 +299,13 @@ dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
+static dsc_status next_tile(dsc_zero *zero, bool by_part, dsc_tile *tile, dsc_error *err)
 {
     dsc_tile following = { 0 };
     void *ptr[DSC_PLANE_COUNT];
     const bool any = step_cursor(zero, &zero->store.cursor, tile);
     DSC_ASSERT(any);
+    tile->by_part = by_part && dsc_any_in_swap(zero, tile->group);
     dsc_store_cursor peek = zero->store.cursor;
     (void)step_cursor(zero, &peek, &following);
     if (dsc_host_tier_updates(zero, tile->group)) {
@@ -314,6 +325,37 @@ dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
     return DSC_OK;
 }
 
+dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err) { return next_tile(zero, false, tile, err); }
+
+dsc_status dsc_store_next_by_part(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
+{
+    return next_tile(zero, true, tile, err);
+}
+
+dsc_status dsc_store_part(dsc_zero *zero, const dsc_tile *tile, int64_t at, dsc_tile *part, dsc_error *err)
+{
+    *part = *tile;
+    if (!tile->by_part)
+        return DSC_OK;
+    part->first += at;
+    part->count = dsc_min_i64(zero->store.part_elements, tile->count - at);
+    part->master += at;
+    part->grad += at;
+    if (tile->param != NULL)
+        part->param = (char *)tile->param + at * zero->param_bytes_each;
+    for (int32_t k = 0; k < DSC_UPDATE_STATES_MAX; k++)
+        if (tile->moment[k] != NULL)
+            part->moment[k] += at * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
+    for (int p = 0; p < DSC_PLANE_COUNT; p++) {
+        const int64_t each = dsc_plane_bytes_each(zero, (dsc_plane)p);
+        if (passes_ring(zero, tile->group, (dsc_plane)p) && dsc_store_is_read(zero, (dsc_plane)p) &&
+            !is_checked_whole(zero, tile, (dsc_plane)p))
+            DSC_TRY(
+                dsc_ring_check(dsc_store_ring(zero, (dsc_plane)p), tile->slot[p], at * each, part->count * each, err));
+    }
+    return DSC_OK;
+}
+
 /* Whoever asks while a tile is made still gets it. */
 static dsc_status hand_over(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
@@ -326,10 +368,34 @@ static dsc_status hand_over(dsc_zero *zero, const dsc_tile *tile, dsc_error *err
     return dsc_copy(tile->stream, to + at * each, tile->param, tile->count * each, err);
 }
 
+static const dsc_plane written[] = { DSC_PLANE_PARAM, DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2,
+                                     DSC_PLANE_MOMENT3 };
+
+dsc_status dsc_store_part_made(dsc_zero *zero, const dsc_tile *tile, const dsc_tile *part, dsc_error *err)
+{
+    if (!tile->by_part)
+        return DSC_OK;
+    DSC_TRY(dsc_stream_sync(tile->stream, err));
+    for (size_t i = 0; i < DSC_COUNT(written); i++) {
+        const int64_t each = dsc_plane_bytes_each(zero, written[i]);
+        if (dsc_in_swap(zero, tile->group, written[i]))
+            DSC_TRY(dsc_ring_seal(dsc_store_ring(zero, written[i]), tile->slot[written[i]],
+                                  tile_of_plane(zero, tile, written[i], true), (part->first - tile->first) * each,
+                                  part->count * each, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status give_plane(dsc_zero *zero, const dsc_tile *tile, dsc_plane plane, dsc_error *err)
+{
+    dsc_ring *ring = dsc_store_ring(zero, plane);
+    const dsc_piece piece = tile_of_plane(zero, tile, plane, true);
+    return tile->by_part ? dsc_ring_give_sealed(ring, tile->slot[plane], piece, err)
+                         : dsc_ring_give(ring, tile->slot[plane], piece, err);
+}
+
 dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
-    static const dsc_plane written[] = { DSC_PLANE_PARAM, DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2,
-                                         DSC_PLANE_MOMENT3 };
     if (dsc_host_tier_updates(zero, tile->group))
         DSC_TRY(dsc_host_tier_give(zero, tile, err));
     if (!dsc_any_in_swap(zero, tile->group))
@@ -342,8 +408,7 @@ dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
                         slot_by_hand(zero, tile->group, tile->first - zero->group[tile->group].own_first));
     for (size_t i = 0; i < DSC_COUNT(written); i++)
         if (dsc_in_swap(zero, tile->group, written[i]))
-            DSC_TRY(dsc_ring_give(dsc_store_ring(zero, written[i]), tile->slot[written[i]],
-                                  tile_of_plane(zero, tile, written[i], true), err));
+            DSC_TRY(give_plane(zero, tile, written[i], err));
     /* What was made before anybody asked is read from the file by who does. */
     const bool from_file = zero->store.exchanged && tile->last_of_group && zero->group[tile->group].handed_from > 0;
     return from_file ? dsc_ring_drain(&zero->store.back, err) : DSC_OK;

@@ -102,7 +102,7 @@ static dsc_status update_padding(const dsc_zero *zero, const dsc_tile *tile, int
 
 /* Runs of neighbouring tensors of one class are one launch, unless each tensor has a step of its own; padding goes with
  * the tensor before it. */
-dsc_status dsc_update_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+static dsc_status update_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
     const dsc_layout_group *group = &layout->group[tile->group];
@@ -132,6 +132,18 @@ dsc_status dsc_update_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
         first = end;
     }
     return DSC_OK;
+}
+
+dsc_status dsc_update_next_tile(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
+{
+    dsc_tile part;
+    DSC_TRY(dsc_store_next_by_part(zero, tile, err));
+    for (int64_t at = 0; at < tile->count; at += part.count) {
+        DSC_TRY(dsc_store_part(zero, tile, at, &part, err));
+        DSC_TRY(update_tile(zero, &part, err));
+        DSC_TRY(dsc_store_part_made(zero, tile, &part, err));
+    }
+    return dsc_store_done(zero, tile, err);
 }
 
 /* Whole parameters from every rank's slice, in place, on the gather stream. */
@@ -172,10 +184,8 @@ static dsc_status update_group(void *args, dsc_error *err)
     do {
         if (atomic_load(&call->zero->cancelled))
             return DSC_FAIL(err, DSC_ERR_CANCELLED, "", "the run has failed");
-        DSC_TRY(dsc_store_next(call->zero, &tile, err));
+        DSC_TRY(dsc_update_next_tile(call->zero, &tile, err));
         DSC_ASSERT(tile.group == call->group);
-        DSC_TRY(dsc_update_tile(call->zero, &tile, err));
-        DSC_TRY(dsc_store_done(call->zero, &tile, err));
     } while (!tile.last_of_group);
     return DSC_OK;
 }

@@ -204,6 +204,43 @@ static void test_flipped_bits(void **state)
     close_fixture(&f);
 }
 
+/* Sealed in parts of one size and checked in parts of another: of two flipped bits the parts with them are told, and
+ * no others. */
+static void test_parts(void **state)
+{
+    enum { SEALED = 5, CHECKED = 7, PAGES = SPACE / PAGE };
+    static const int64_t flipped[] = { 3, PAGES - 1 }; /* of the space, whose one file has the same order */
+    dsc_error err = DSC_ERROR_INIT;
+    fixture f = open_fixture("auto", 1);
+    unsigned char *page = aligned_alloc(PAGE, PAGE);
+    fill(out_buf, 1);
+    for (int64_t at = 0; at < PAGES; at += SEALED)
+        dsc_swap_seal(f.swap, out_buf + at * PAGE, dsc_min_i64(SEALED, PAGES - at) * PAGE, at * PAGE);
+    dsc_swap_write_sealed(f.op, out_buf, SPACE, 0);
+    check(dsc_swap_wait(f.op, &err), &err);
+    dsc_swap_read(f.op, in_buf, SPACE, 0);
+    check(dsc_swap_wait(f.op, &err), &err); /* all at once is right, too */
+    const int fd = find_descriptor(folders[0]);
+    for (size_t i = 0; i < DSC_COUNT(flipped); i++) {
+        assert_int_equal(pread(fd, page, PAGE, flipped[i] * PAGE), PAGE);
+        page[i] ^= 16;
+        assert_int_equal(pwrite(fd, page, PAGE, flipped[i] * PAGE), PAGE);
+    }
+    dsc_swap_read(f.op, in_buf, SPACE, 0);
+    check(dsc_swap_arrive(f.op, &err), &err);
+    for (int64_t at = 0; at < PAGES; at += CHECKED) {
+        const int64_t pages = dsc_min_i64(CHECKED, PAGES - at);
+        bool bad = false;
+        for (size_t i = 0; i < DSC_COUNT(flipped); i++)
+            bad = bad || (flipped[i] >= at && flipped[i] < at + pages);
+        assert_int_equal(dsc_swap_check(f.op, at * PAGE, pages * PAGE, &err), bad ? DSC_ERR_IO : DSC_OK);
+        if (!bad)
+            assert_memory_equal(in_buf + at * PAGE, out_buf + at * PAGE, (size_t)(pages * PAGE));
+    }
+    free(page);
+    close_fixture(&f);
+}
+
 static void test_refusals(void **state)
 {
     dsc_error err = DSC_ERROR_INIT;
@@ -539,12 +576,19 @@ static void test_allocation_failures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes_come_back),     cmocka_unit_test(test_no_name_no_access),
-        cmocka_unit_test(test_flipped_bits),        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_small_tmpfs),         cmocka_unit_test(test_small_ext4),
-        cmocka_unit_test(test_small_ext2),          cmocka_unit_test(test_io_faults_at_open),
-        cmocka_unit_test(test_without_fallocate),   cmocka_unit_test(test_device_faults),
-        cmocka_unit_test(test_engine_closed_first), cmocka_unit_test(test_two_jobs_and_a_kill),
+        cmocka_unit_test(test_bytes_come_back),
+        cmocka_unit_test(test_no_name_no_access),
+        cmocka_unit_test(test_flipped_bits),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_small_tmpfs),
+        cmocka_unit_test(test_small_ext4),
+        cmocka_unit_test(test_small_ext2),
+        cmocka_unit_test(test_io_faults_at_open),
+        cmocka_unit_test(test_without_fallocate),
+        cmocka_unit_test(test_device_faults),
+        cmocka_unit_test(test_engine_closed_first),
+        cmocka_unit_test(test_two_jobs_and_a_kill),
         cmocka_unit_test(test_allocation_failures),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
