@@ -131,7 +131,7 @@ static dsc_status refuse(const dsc_engine *engine, uint32_t mask, int64_t ranks,
 {
     int tag[2] = { 0, 0 };
     int64_t bytes[2];
-    char use[416];
+    char use[sizeof err->message];
     largest_tags(&engine->plan, mask, tag, bytes);
     way_out(engine, mask, ranks, place, available, use, sizeof use);
     return DSC_FAIL(err, DSC_ERR_NOFIT, "memory",
