@@ -404,13 +404,14 @@ static void run_tiles(void *ctx, int64_t first, int64_t last)
         run_tiles_packed(job, first, last, scratch);
         return;
     }
-    const int saved = dsc_gemm_lib_enter();
+    dsc_gemm_lib_saved saved;
+    dsc_gemm_lib_enter(&saved);
     for (int64_t tile = first; tile < last && atomic_load_explicit(&job->failed, memory_order_relaxed) == 0; tile++) {
         const int status = tile_library(job, tile % p->tiles_m, tile / p->tiles_m, scratch);
         if (status != 0)
             atomic_store_explicit(&job->failed, status, memory_order_relaxed);
     }
-    dsc_gemm_lib_leave(saved);
+    dsc_gemm_lib_leave(&saved);
 }
 
 static dsc_status gemm(const void *args, const dsc_cpu_team *team, dsc_error *err)

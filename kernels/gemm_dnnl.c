@@ -6,6 +6,8 @@
  * the shape only. SPDX-License-Identifier: Apache-2.0 */
 #include <dnnl.h>
 #include <omp.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,14 +89,23 @@ static dsc_status leave_out_amx(dsc_error *err)
                     "ends programs; set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16");
 }
 
-int dsc_gemm_lib_enter(void)
+void dsc_gemm_lib_enter(dsc_gemm_lib_saved *saved)
 {
-    const int saved = omp_get_max_threads();
+    static const int faults[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS };
+    sigset_t held;
+    sigfillset(&held);
+    for (size_t i = 0; i < DSC_COUNT(faults); i++)
+        sigdelset(&held, faults[i]);
+    pthread_sigmask(SIG_BLOCK, &held, &saved->signals);
+    saved->threads = omp_get_max_threads();
     omp_set_num_threads(1);
-    return saved;
 }
 
-void dsc_gemm_lib_leave(int saved) { omp_set_num_threads(saved); }
+void dsc_gemm_lib_leave(const dsc_gemm_lib_saved *saved)
+{
+    omp_set_num_threads(saved->threads);
+    pthread_sigmask(SIG_SETMASK, &saved->signals, NULL);
+}
 
 dsc_status dsc_gemm_lib_open(dsc_alloc *alloc, int32_t threads, dsc_gemm_lib **out, dsc_error *err)
 {
@@ -177,7 +188,8 @@ dsc_status dsc_gemm_lib_make(dsc_gemm_lib *lib, dsc_gemm_prim *prim, dsc_error *
     dnnl_primitive_attr_t attr = NULL;
     desc d[3];
     memset(d, 0, sizeof d);
-    const int saved = dsc_gemm_lib_enter();
+    dsc_gemm_lib_saved saved;
+    dsc_gemm_lib_enter(&saved);
     dnnl_status_t status = desc_make(&d[MEM_A], k->m, k->k, type, k->lda, k->a_transposed != 0);
     if (status == dnnl_success)
         status = desc_make(&d[MEM_B], k->k, k->n, type, k->ldb, k->b_transposed != 0);
@@ -191,7 +203,7 @@ dsc_status dsc_gemm_lib_make(dsc_gemm_lib *lib, dsc_gemm_prim *prim, dsc_error *
         dnnl_primitive_attr_destroy(attr);
     for (int i = 0; i < 3; i++)
         desc_drop(&d[i]);
-    dsc_gemm_lib_leave(saved);
+    dsc_gemm_lib_leave(&saved);
     if (status == dnnl_success)
         return DSC_OK;
     dsc_gemm_lib_drop(lib, prim);

@@ -3,6 +3,8 @@
 #ifndef DSC_KERNELS_GEMM_INTERNAL_H
 #define DSC_KERNELS_GEMM_INTERNAL_H
 
+#include <signal.h>
+
 #include "base/alloc.h"
 #include "kernels/kernels.h"
 
@@ -30,12 +32,18 @@ void dsc_gemm_lib_close(dsc_gemm_lib **lib);
  * failure. */
 DSC_MUST_USE dsc_status dsc_gemm_lib_make(dsc_gemm_lib *lib, dsc_gemm_prim *prim, dsc_error *err);
 void dsc_gemm_lib_drop(dsc_gemm_lib *lib, dsc_gemm_prim *prim);
-/* On thread `thread` of the team; between enter and leave, which keep the library on this one thread. Returns 0 or the
- * library's status for dsc_gemm_lib_fail. */
+/* On thread `thread` of the team; between enter and leave. Returns 0 or the library's status for dsc_gemm_lib_fail. */
 int dsc_gemm_lib_run(dsc_gemm_lib *lib, const dsc_gemm_prim *prim, int32_t thread, const void *a, const void *b,
                      float *c, void *scratch);
-int dsc_gemm_lib_enter(void);
-void dsc_gemm_lib_leave(int saved);
+/* Between the two the library keeps to the calling thread, and no signal's handler runs there: kernels that oneDNN
+ * generates (before 3.12, github.com/uxlfoundation/oneDNN/issues/4845) point the stack's register into the heap, where
+ * the kernel would write the signal's frame over what lies below. What a fault raises is not held back. */
+typedef struct dsc_gemm_lib_saved {
+    int threads;
+    sigset_t signals;
+} dsc_gemm_lib_saved;
+void dsc_gemm_lib_enter(dsc_gemm_lib_saved *saved);
+void dsc_gemm_lib_leave(const dsc_gemm_lib_saved *saved);
 dsc_status dsc_gemm_lib_fail(int status, const char *call, dsc_error *err);
 
 /* What happens to a tile of fp32 products x while it is in cache. c may be x (F32 in place). */

@@ -1,11 +1,14 @@
 /* test_gemm.c - what a device keeps for products: memory, limits, threads, and the same bits from everywhere.
  * The numbers themselves are checked by tests/checkkern/gemm.c. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 #include <omp.h>
@@ -215,6 +218,74 @@ static void test_ranks_inside_a_parallel_region(void **state)
     pthread_barrier_destroy(&all.all_here);
 }
 
+/* The stack of the thread that multiplies, and where the frames of its signals were. */
+static char *stack_low, *stack_high;
+static atomic_int frames_on_stack, frames_elsewhere, thread_is_done;
+
+static void on_signal(int number)
+{
+    const char here = 0, *p = &here;
+    atomic_fetch_add(p >= stack_low && p < stack_high ? &frames_on_stack : &frames_elsewhere, 1);
+}
+
+static void *send_signals(void *thread)
+{
+    while (!atomic_load(&thread_is_done)) {
+        pthread_kill(*(pthread_t *)thread, SIGUSR1);
+        const struct timespec pause = { .tv_nsec = 20000 };
+        nanosleep(&pause, NULL);
+    }
+    return NULL;
+}
+
+static void find_stack(void)
+{
+    pthread_attr_t attributes;
+    void *low = NULL;
+    size_t bytes = 0;
+    assert_int_equal(pthread_getattr_np(pthread_self(), &attributes), 0);
+    assert_int_equal(pthread_attr_getstack(&attributes, &low, &bytes), 0);
+    pthread_attr_destroy(&attributes);
+    stack_low = low;
+    stack_high = stack_low + bytes;
+}
+
+/* A library's kernel whose stack pointer is elsewhere has the frame of a signal written over the heap. */
+static void test_signals_find_the_stack(void **state)
+{
+    fixture f;
+    open_team(&f, 1);
+    find_stack();
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART }, before;
+    pthread_t self = pthread_self(), sender;
+    for (int i = 0; i < ELEMENTS; i++)
+        f.d[i] = (float)(i % 17 - 8) / 64;
+    assert_int_equal(sigaction(SIGUSR1, &action, &before), 0);
+    assert_int_equal(pthread_create(&sender, NULL, send_signals, &self), 0);
+    for (int i = 0; i < 4000 || atomic_load(&frames_on_stack) == 0; i++) {
+        /* GPT-2 nano's products, and one whose sums are long. */
+        const int64_t k = i % 8 == 0 ? 4000 : 128;
+        dsc_gemm_args run = { .a = f.d,
+                              .b = f.d,
+                              .c = f.c,
+                              .m = 16,
+                              .n = i % 2 == 0 ? 192 : 128,
+                              .k = k,
+                              .lda = k,
+                              .ldb = i % 4 < 2 ? 192 : k,
+                              .ldc = 192,
+                              .b_transposed = i % 4 >= 2,
+                              .ab_dtype = DSC_F32,
+                              .c_dtype = DSC_F32 };
+        OK(DSC_RUN(f.compute, GEMM, &run, NULL));
+    }
+    atomic_store(&thread_is_done, 1);
+    pthread_join(sender, NULL);
+    sigaction(SIGUSR1, &before, NULL);
+    assert_int_equal(atomic_load(&frames_elsewhere), 0);
+    close_all(&f);
+}
+
 static void test_empty_products(void **state)
 {
     fixture f;
@@ -236,6 +307,7 @@ int main(void)
         cmocka_unit_test(test_the_async_stream_gives_the_same_bits_meanwhile),
         cmocka_unit_test(test_the_program_keeps_its_thread_setting),
         cmocka_unit_test(test_ranks_inside_a_parallel_region),
+        cmocka_unit_test(test_signals_find_the_stack),
         cmocka_unit_test(test_empty_products),
     };
     return cmocka_run_group_tests_name("gemm", tests, NULL, NULL);
