@@ -67,7 +67,7 @@ bench-recompute: $(BENCH_BIN)/step_worker $(BIN)/dsc
 	$(Q)bench/bench_recompute.py $(BENCH_BIN) $(BIN)/dsc $(if $(ROUNDS),--rounds $(ROUNDS))
 
 .PHONY: bench-offload
-## bench-offload: steps with states in files beside steps in memory and what the disk allows: [DIR=/tmp] [CASES='files compute alike' or accumulated, balanced, single], and of these [ROUNDS=15] [MODEL=gpt2-124m] [SEQUENCE=64] [BUFFERS=4] [RATIO=1] [GRADIENTS=0] [TOGETHER=1] [EARLY=1] [CLIP=1]
+## bench-offload: steps with states in files beside steps in memory and what the disk allows: [DIR=/tmp] [CASES='files compute alike'], and of these [ROUNDS=15] [MODEL=gpt2-124m] [SEQUENCE=64] [BUFFERS=4] [RATIO=1] [GRADIENTS=0] [TOGETHER=1] [EARLY=1] [CLIP=1]
 bench-offload: $(BENCH_BIN)/step_worker $(BENCH_BIN)/bench_io $(BIN)/dsc
 	$(Q)bench/bench_offload.py $(BENCH_BIN) $(BIN)/dsc $(or $(DIR),/tmp) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(BUFFERS),--buffers $(BUFFERS)) $(if $(RATIO),--ratio $(RATIO)) $(if $(GRADIENTS),--gradients $(GRADIENTS)) $(if $(TOGETHER),--together $(TOGETHER)) $(if $(EARLY),$(if $(filter 0,$(EARLY)),--no-early,--early)) $(if $(CLIP),--clip $(CLIP)) $(if $(MODEL),--model $(MODEL)) $(if $(SEQUENCE),--sequence $(SEQUENCE)) $(CASES)
 

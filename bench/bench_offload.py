@@ -31,11 +31,10 @@ import time
 from bench_io import Server
 
 VOCAB = 50257
-# What decides: the link, compute, or neither. "compute" and "alike" are as docs/offload.md advises, "accumulated",
-# "balanced" and "single" without.
-CASES = {"files": {"sequence": 64}, "compute": {"micro": 2, "accumulation": 8, "together": 4, "rounds": 5},
+# What decides: the link, compute, or neither. "alike" is as docs/offload.md advises, "balanced" and "single" without.
+CASES = {"files": {"sequence": 64}, "compute": {"micro": 2, "accumulation": 8, "rounds": 5},
          "alike": {"model": "gpt2-large", "sequence": 208, "ratio": 0.91, "gradients": 0.3, "early": True, "rounds": 5},
-         "accumulated": {"micro": 2, "accumulation": 8, "rounds": 5}, "balanced": {"accumulation": 2}, "single": {}}
+         "balanced": {"accumulation": 2}, "single": {}}
 DEFAULTS = {"model": "gpt2-124m", "sequence": 256, "micro": 1, "accumulation": 1, "ratio": 1, "gradients": 0, "together": 1,
             "early": False, "clip": None, "rounds": 15,
             "buffers": 4}  # DeepSpeed's default
