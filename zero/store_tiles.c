@@ -16,6 +16,19 @@ static bool passes_in_tiles(const dsc_zero *zero, int32_t g)
     return dsc_any_in_swap(zero, g) || dsc_host_tier_updates(zero, g);
 }
 
+bool dsc_store_leaves_to_compute(const dsc_zero *zero, int32_t g)
+{
+    return dsc_store_updates_behind(zero) && !dsc_any_in_swap(zero, g) &&
+           dsc_recipes[zero->o.recipe].needs == DSC_NEEDS_NOTHING;
+}
+
+/* Until the norm is known these groups are in the order like all others: an early update ends at the first one whose
+ * sum it is not told of, and does not go on behind it. */
+static bool is_passed_over(const dsc_zero *zero, int32_t g)
+{
+    return zero->store.exchanged && dsc_store_leaves_to_compute(zero, g);
+}
+
 /* The tile at the cursor, which goes on; false: there is none. */
 static bool step_cursor(const dsc_zero *zero, dsc_store_cursor *cursor, dsc_tile *tile)
 {
@@ -23,7 +36,7 @@ static bool step_cursor(const dsc_zero *zero, dsc_store_cursor *cursor, dsc_tile
     for (; cursor->index < cursor->end; cursor->index++, cursor->done = 0) {
         const int32_t g = zero->store.order[cursor->index];
         if (layout->group[g].trainable && cursor->done < zero->group[g].own_count &&
-            (!cursor->matrices || layout->group[g].matrices))
+            (!cursor->matrices || layout->group[g].matrices) && !is_passed_over(zero, g))
             break;
     }
     if (cursor->index == cursor->end)
@@ -299,6 +312,15 @@ dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
+static void point_tile(const dsc_zero *zero, void *const ptr[DSC_PLANE_COUNT], dsc_tile *tile)
+{
+    tile->param = ptr[DSC_PLANE_PARAM];
+    tile->master = zero->o.compute_dtype == DSC_F32 ? tile->param : ptr[DSC_PLANE_MASTER];
+    for (int32_t k = 0; k < DSC_UPDATE_STATES_MAX; k++)
+        tile->moment[k] = ptr[DSC_PLANE_MOMENT1 + k];
+    tile->grad = ptr[DSC_PLANE_GRAD];
+}
+
 static dsc_status next_tile(dsc_zero *zero, bool by_part, dsc_tile *tile, dsc_error *err)
 {
     dsc_tile following = { 0 };
@@ -317,11 +339,20 @@ static dsc_status next_tile(dsc_zero *zero, bool by_part, dsc_tile *tile, dsc_er
     DSC_TRY(read_all_ahead(zero, err));
     DSC_TRY(take_planes(zero, tile, err));
     DSC_TRY(widen_sums(zero, tile, &ptr[DSC_PLANE_GRAD], err));
-    tile->param = ptr[DSC_PLANE_PARAM];
-    tile->master = zero->o.compute_dtype == DSC_F32 ? tile->param : ptr[DSC_PLANE_MASTER];
-    for (int32_t k = 0; k < DSC_UPDATE_STATES_MAX; k++)
-        tile->moment[k] = ptr[DSC_PLANE_MOMENT1 + k];
-    tile->grad = ptr[DSC_PLANE_GRAD];
+    point_tile(zero, ptr, tile);
+    return DSC_OK;
+}
+
+dsc_status dsc_store_for_compute(dsc_zero *zero, int32_t g, dsc_tile *tile, dsc_error *err)
+{
+    const dsc_group_state *state = &zero->group[g];
+    void *ptr[DSC_PLANE_COUNT];
+    DSC_ASSERT(dsc_store_leaves_to_compute(zero, g));
+    *tile = (dsc_tile) { .group = g, .first = state->own_first, .count = state->own_count, .stream = zero->o.compute,
+                         .last_of_group = true };
+    for (int p = 0; p < DSC_PLANE_COUNT; p++)
+        DSC_TRY(start_plane(zero, tile, (dsc_plane)p, &ptr[p], err));
+    point_tile(zero, ptr, tile);
     return DSC_OK;
 }
 

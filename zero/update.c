@@ -199,19 +199,45 @@ static dsc_status start_update(dsc_zero *zero, int32_t g, bool made, dsc_error *
     return dsc_event_record(zero->group[g].updated, zero->update_stream, err);
 }
 
+static bool is_updated(const dsc_zero *zero, int32_t g)
+{
+    return zero->o.layout->group[g].trainable && zero->group[g].own_count > 0;
+}
+
+/* Whole parameters, where all ranks keep them. */
+static dsc_status share_params(dsc_zero *zero, int32_t g, dsc_error *err)
+{
+    const bool shared = zero->o.stage > 0 && zero->group[g].param_whole && zero->world_size > 1;
+    return shared ? gather_params(zero, g, err) : DSC_OK;
+}
+
 static dsc_status update_groups(dsc_zero *zero, dsc_round round, dsc_error *err)
 {
     for (int32_t i = round.first; i < round.end; i++) {
         const int32_t g = zero->store.order[i];
         const dsc_group_state *state = &zero->group[g];
-        if (!zero->o.layout->group[g].trainable || state->own_count == 0)
+        if (!is_updated(zero, g) || dsc_store_leaves_to_compute(zero, g))
             continue;
         if (zero->o.stage == 0 && zero->world_size > 1 && !zero->sums_are_own)
             DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, dsc_zero_own_sum(zero, g),
                                         zero->o.layout->group[g].slice, DSC_F32, zero->o.compute, err));
         DSC_TRY(start_update(zero, g, i < zero->store.made, err));
-        if (zero->o.stage > 0 && state->param_whole && zero->world_size > 1)
-            DSC_TRY(gather_params(zero, g, err));
+        DSC_TRY(share_params(zero, g, err));
+    }
+    return DSC_OK;
+}
+
+/* The update's thread is at work on the others, and on its order of groups. */
+static dsc_status update_for_compute(dsc_zero *zero, dsc_error *err)
+{
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        dsc_tile tile;
+        if (!is_updated(zero, g) || !dsc_store_leaves_to_compute(zero, g))
+            continue;
+        DSC_TRY(dsc_store_for_compute(zero, g, &tile, err));
+        DSC_TRY(update_tile(zero, &tile, err));
+        DSC_TRY(dsc_event_record(zero->group[g].updated, zero->o.compute, err));
+        DSC_TRY(share_params(zero, g, err));
     }
     return DSC_OK;
 }
@@ -253,7 +279,8 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     if (zero->update_stream != NULL)
         DSC_TRY(dsc_event_record(zero->updated, zero->update_stream, err));
     DSC_TRY(dsc_store_end(zero, err));
-    return dsc_store_rest(zero, false, err);
+    DSC_TRY(dsc_store_rest(zero, false, err));
+    return update_for_compute(zero, err);
 }
 
 /* Stage 0 keeps whole masters and moments: gathers the slices that were written. */
