@@ -133,6 +133,7 @@ typedef struct dsc_zero_config {
     bool pipeline_read, pipeline_write;
     bool pin_optimizer, pin_param;  /* pin_memory of the two sections */
     int64_t max_in_cpu;             /* elements of parameters that stay in memory; resolved */
+    bool params_with_states;        /* and those of modules whose states do; resolved */
     int64_t param_buffer_count, param_buffer_size; /* of offload_param, the size in elements */
     bool param_buffers_given;                      /* one of them is */
 } dsc_zero_config;

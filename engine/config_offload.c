@@ -155,11 +155,13 @@ dsc_status dsc_config_resolve_offload(dsc_config *config, const dsc_config_facts
     dsc_zero_config *zero = &config->zero;
     const bool on_cpu = facts->device != NULL && strcmp(facts->device, "cpu") == 0;
     zero->max_in_cpu = config->given.max_in_cpu;
+    zero->params_with_states = on_cpu && zero->max_in_cpu == DSC_AUTO_I64;
     if (zero->max_in_cpu == DSC_AUTO_I64) {
         zero->max_in_cpu = on_cpu ? 0 : MAX_IN_CPU;
         if (on_cpu && zero->offload_param == DSC_OFFLOAD_NVME)
-            dsc_config_note(config, "zero_optimization.offload_param.max_in_cpu is not given: 0, because host memory "
-                            "is the device of CPU ranks");
+            dsc_config_note(config, "zero_optimization.offload_param.max_in_cpu is not given: %s, because host memory "
+                            "is the device of CPU ranks",
+                            zero->offload_ratio < 1 ? "the modules whose states stay in memory" : "0");
     }
     DSC_TRY(resolve_outputs(config, facts->device, err));
     DSC_TRY(resolve_early_update(config, facts->device != NULL && !on_cpu, err));

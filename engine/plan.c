@@ -149,6 +149,7 @@ void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out)
         out->param_folder_count = swap_folders(&zero->nvme_param, out->param_folders);
     out->state_share = zero->offload_ratio;
     out->param_elements_in_memory = zero->max_in_cpu;
+    out->params_with_states = zero->params_with_states;
     if (zero->offload_param == DSC_OFFLOAD_NVME && zero->param_buffers_given)
         out->window_elements = dsc_max_i64(1, zero->param_buffer_count * zero->param_buffer_size);
     out->persistent_elements = zero->stage3_param_persistence_threshold;

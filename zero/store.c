@@ -106,9 +106,11 @@ static void choose_params(dsc_zero *zero)
     for (int32_t g = 0; g < layout->group_count; g++) {
         const dsc_layout_group *group = &layout->group[g];
         const bool persists = group->padded <= zero->o.swap.persistent_elements;
-        const bool in_memory = zero->o.swap.params_on_host ||
+        const bool with_states = zero->o.swap.params_with_states && zero->o.swap.state_folder_count > 0 &&
+                                 group->trainable && !zero->group[g].swap_states;
+        const bool in_memory = zero->o.swap.params_on_host || with_states ||
                                kept + group->slice <= zero->o.swap.param_elements_in_memory;
-        kept += in_memory && !persists ? group->slice : 0;
+        kept += in_memory && !persists && !with_states ? group->slice : 0;
         zero->group[g].swap_param = !persists && !(in_memory && host_visible);
         zero->group[g].param_on_host = zero->group[g].swap_param && in_memory;
     }

@@ -44,6 +44,7 @@ typedef struct dsc_zero_swap {
     double sums_in_memory;            /* of the sums of states in files, 0..1: that stay in memory, spread over them */
     int64_t param_elements_in_memory; /* of this rank's parameters not in files but in memory, the host's if it has its
                                          own; those of the first groups */
+    bool params_with_states;          /* and those of groups whose states stay though others' are in files */
     int64_t persistent_elements;      /* parameters of groups of at most so many stay on the device */
     int64_t window_elements;          /* what windows of parameters take, if one module takes no more; 0: as needed */
     int64_t tile_elements;            /* what one buffer holds at most; may be cut into several */

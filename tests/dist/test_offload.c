@@ -44,6 +44,11 @@ static const placement placements[] = {
     { "both nvme", 3, OPTIMIZER_NVME PARAM_NVME },
     { "ratio 0.5", 3,
       ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"ratio\": 0.5}" PARAM_NVME },
+    { "ratio 0.5, all params in files", 3,
+      ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"ratio\": 0.5},"
+      " \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"max_in_cpu\": 0}" },
+    { "ratio 0.5, params in memory", 3,
+      ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"ratio\": 0.5}" },
     { "many buffers", 3,
       ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"buffer_count\": 48}" PARAM_NVME },
     { "one buffer, some params in memory", 3,

@@ -135,6 +135,7 @@ static dsc_status after(dsc_engine *engine, int32_t rank, void *user, dsc_error 
 static int together = 1;   /* with files */
 static bool early = false; /* likewise */
 static double stay = 0;    /* gradients_in_memory */
+static double share = 1;   /* offload_optimizer.ratio */
 
 static void train(int32_t world, int64_t steps, int32_t accumulation, bool files, bool evaluates, run_result *out)
 {
@@ -143,8 +144,8 @@ static void train(int32_t world, int64_t steps, int32_t accumulation, bool files
     char config[2048], nvme[1200] = "";
     if (files)
         snprintf(nvme, sizeof nvme,
-                 ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"},"
-                 " \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}", folder, folder);
+                 ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"ratio\": %g},"
+                 " \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}", folder, share, folder);
     snprintf(config, sizeof config,
              "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d,"
              " \"bf16\": {\"enabled\": true},"
@@ -275,6 +276,36 @@ static void gradients_that_stay_do_not_move(void **state)
     together = 1;
 }
 
+/* Nothing of a module whose states stay in memory is in a file: states and sums of the tied group, whose parameters have
+ * no window anyway, and of two blocks these too. Compute updates them, while the update has the others' files. */
+static void modules_whose_states_stay_do_not_move(void **state)
+{
+    const int64_t tied = 24576, blocks_kept = 2 * 4096, all = tied + BLOCKS * 4096 + 1024;
+    for (int32_t accumulation = 1; accumulation <= 2; accumulation++)
+        for (int32_t begins_early = 0; begins_early <= 1; begins_early++) {
+            run_result away, r;
+            train(1, STEPS, accumulation, true, false, &away);
+            const dsc_zero_traffic whole = planned;
+            share = 1 - (double)(tied + blocks_kept + 512) / (double)all;
+            early = begins_early;
+            train(1, STEPS, accumulation, true, false, &r);
+            share = 1;
+            early = false;
+            expect_passes_as_planned();
+            assert_int_equal(planned.update_written_bytes + tied * 12 + blocks_kept * (12 + 2),
+                             whole.update_written_bytes);
+            assert_true(planned.update_read_bytes + (tied + blocks_kept) * 12 <= whole.update_read_bytes);
+            assert_true(planned.pass_read_bytes + blocks_kept * 2 <= whole.pass_read_bytes);
+            if (!begins_early) {
+                assert_int_equal(moved[UPDATE][0], STEPS * planned.update_read_bytes);
+                assert_in_range(moved[UPDATE][1], STEPS * planned.update_written_bytes,
+                                STEPS * (planned.update_written_bytes + MODULES * DSC_AIO_ALIGN / 2));
+            }
+            run_expect_same(&away, &r);
+            run_expect_planned(&r);
+        }
+}
+
 /* Where updates begin early, the tied group's leaves wait for each other: in a pass its sum is written and read once
  * less. What the update moves depends on how far it came. */
 static void a_tied_groups_leaves_are_added_at_once(void **state)
@@ -355,6 +386,7 @@ int main(void)
         cmocka_unit_test(forward_goes_on_under_the_update),
         cmocka_unit_test(files_move_what_is_planned),
         cmocka_unit_test(gradients_that_stay_do_not_move),
+        cmocka_unit_test(modules_whose_states_stay_do_not_move),
         cmocka_unit_test(a_tied_groups_leaves_are_added_at_once),
         cmocka_unit_test(updated_parameters_are_not_read_again),
         cmocka_unit_test(a_part_of_a_group_comes_from_the_update),

@@ -435,6 +435,7 @@ static void offload_to_files(void **state)
     dsc_config_facts facts = { .world_size = 1, .hidden_size = 64, .device = "cpu" };
     assert_int_equal(dsc_config_resolve(&config, &facts, &err), DSC_OK);
     assert_int_equal(zero->max_in_cpu, 77);
+    assert_false(zero->params_with_states);
     assert_int_equal(zero->stage3_param_persistence_threshold, 12);
     assert_int_equal(config.warning_count, 0);
 
@@ -443,6 +444,7 @@ static void offload_to_files(void **state)
                     "\"offload_param\":{\"device\":\"nvme\",\"nvme_path\":\"/c\"}}"));
     assert_int_equal(dsc_config_resolve(&config, &facts, &err), DSC_OK);
     assert_int_equal(zero->max_in_cpu, 0);
+    assert_true(zero->params_with_states);
     assert_false(zero->param_buffers_given);
     assert_int_equal(zero->stage3_param_persistence_threshold, 640);
     assert_string_equal(config.own.aio, "auto");
@@ -465,6 +467,7 @@ static void offload_on_devices(void **state)
     assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);
     assert_int_equal(config.warning_count, 0);
     assert_int_equal(config.zero.max_in_cpu, 1000000000);
+    assert_false(config.zero.params_with_states);
     parse_ok(around("\"activation_checkpointing\":{\"cpu_checkpointing\":true}"));
     assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);
     assert_true(warned("cpu_checkpointing (line 2): no effect"));
