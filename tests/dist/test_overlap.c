@@ -276,8 +276,8 @@ static void gradients_that_stay_do_not_move(void **state)
     together = 1;
 }
 
-/* Nothing of a module whose states stay in memory is in a file: states and sums of the tied group, whose parameters have
- * no window anyway, and of two blocks these too. Compute updates them, while the update has the others' files. */
+/* Nothing of a module whose states stay in memory is in a file: states and sums of the tied group, whose parameters
+ * have no window anyway, and of two blocks these too. Compute updates them, while the update has the others' files. */
 static void modules_whose_states_stay_do_not_move(void **state)
 {
     const int64_t tied = 24576, blocks_kept = 2 * 4096, all = tied + BLOCKS * 4096 + 1024;
