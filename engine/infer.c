@@ -178,7 +178,7 @@ static dsc_status check_fit(const dsc_infer *infer, const dsc_infer_plan *plan, 
 {
     const double mb = 1e6;
     const int64_t on_device = plan->weights + plan->cache + plan->buffers;
-    int64_t host = plan->staging, free_bytes = dsc_machine_available_bytes();
+    int64_t host = plan->staging, free_bytes = dsc_machine_available_bytes(1);
     dsc_device_props props;
     dsc_device_props_get(infer->device, &props);
     const bool gpu = !infer->device->ops->host_visible;

@@ -63,7 +63,7 @@ struct dsc_engine {
     int32_t threads;
     bool plan_only, failed;
     bool values_due; /* parameters have no values yet, on all ranks alike */
-    int64_t host_free_bytes; /* before any rank of the host has taken memory; INT64_MAX: unknown */
+    int64_t host_free_bytes; /* for plans, before any rank of the host has taken memory; INT64_MAX: unknown */
     bool came; /* to the opening of the communicator */
 
     dsc_layout layout;
@@ -226,8 +226,9 @@ dsc_status dsc_engine_fetch_logits(dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_choose_plans(dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_take_plans(dsc_engine *engine, const char *text, dsc_error *err); /* text may be NULL */
 /* machine.c */
-int64_t dsc_machine_available_bytes(void); /* free memory of this process's machine or cgroup; INT64_MAX unknown */
-int32_t dsc_machine_cores(void);           /* that this process may run on */
+/* What this process's machine or cgroup has free for what `processes` of ours plan; INT64_MAX: unknown. */
+int64_t dsc_machine_available_bytes(int32_t processes);
+int32_t dsc_machine_cores(void); /* that this process may run on */
 /* The share of a core that each thread has when all ranks of this host compute: 1 when the cores suffice. */
 double dsc_machine_share(int32_t threads, int32_t ranks);
 /* report.c: what rank 0 logs, and what the monitors write. */

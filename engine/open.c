@@ -326,7 +326,7 @@ static dsc_status open_all(dsc_engine *engine, const dsc_engine_options *options
     DSC_TRY(dsc_engine_open_device(engine, options, err));
     /* Read here because opening the communicator waits for all to come. Planned GPUs are another machine's. */
     const bool elsewhere = engine->plan_only && options->plan_gpu_bytes > 0;
-    engine->host_free_bytes = elsewhere ? INT64_MAX : dsc_machine_available_bytes();
+    engine->host_free_bytes = elsewhere ? INT64_MAX : dsc_machine_available_bytes(engine->place.local_size);
     if (!engine->plan_only)
         DSC_TRY(dsc_engine_open_profile(engine, err));
     if (!engine->plan_only)

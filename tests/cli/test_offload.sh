@@ -191,6 +191,45 @@ else
         skip "with the losses that it has in memory" "less than 4 GiB are free"
     fi
 fi
+
+# ---- a plan that leaves nothing for the process ----
+
+# A process has code, stacks and heaps of libraries beside what is planned: near the limit a run is refused, neither killed
+# nor so slow that it seems to stand, because its code is read again and again.
+near_the_limit() {
+    local planned over trained=0 refusals=0
+    planned=$(timeout 60 "$bin/dsc" plan --config files.json --json 2>err | awk 'match($0, /"total_bytes":[0-9]+/) {
+        print int(substr($0, RSTART + 14, RLENGTH - 14) / 1048576) }')
+    for over in 4 10 16 18 20 22 24 26 40; do
+        remove_group
+        make_group $((planned + over)) || return 1
+        in_group timeout 30 "$bin/train" --config files.json --steps 2 --save "near-$over" >out 2>&1 </dev/null
+        case $? in
+            0) trained=$((trained + 1)) ;;
+            3) refusals=$((refusals + 1)) ;;
+            *) echo "$over MB beside the $planned MB of the plan" >why; return 1 ;;
+        esac
+    done
+    echo "$trained trained, $refusals were refused" >why
+    [ $trained -ge 1 ] && [ $refusals -ge 1 ]
+}
+# The kernel counts what it keeps of files against the limit, and drops it when memory is asked for.
+beside_kept_files() {
+    remove_group
+    make_group 100 && in_group dd if=/dev/zero of=read.bin bs=1M count=200 status=none || return 1
+    [ "$(peak_mb)" -ge 95 ] || fail "the files took $(peak_mb) MB" || return 1
+    in_group timeout 60 "$bin/train" --config files.json --steps 1 >out 2>&1 </dev/null
+}
+remove_group
+if [ -n "${DSC_SAN:-}" ]; then
+    skip "near the limit" "a sanitizer takes memory of its own"
+elif ! make_group $LIMIT_MB; then
+    skip "near the limit" "no memory cgroup can be made here"
+else
+    report "what the kernel keeps of files does not count" beside_kept_files
+    report "near the limit a run is refused or ends" near_the_limit
+fi
+
 # ---- what a run says about its files ----
 
 train files.json --steps 1
