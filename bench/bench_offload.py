@@ -4,7 +4,8 @@
 Training steps with parameters, sums and states in files in DIR, beside the same steps in memory and what the disk
 allows, all in turns, in a new order each round. "link" is the time that a step's bytes, as `dsc plan` counts them, take
 when they are moved alone and as a run does it: read and written at once in their shares, in swap space with the check of
-every block, as many steps' behind one another as in a turn. The bound is the larger of link and the step in memory, and
+every block, as many steps' behind one another as in a turn, over as much of the disk as the run's files take: it is not
+equally fast everywhere. The bound is the larger of link and the step in memory, and
 "x" the step's time over it, paired round by round, with its middle half. A turn is the mean of some steps behind one
 another: an update goes on under the next passes. "link in bursts" are the same bytes at the speeds of 512 MiB read,
 written, and both at once, which a disk may have for a moment and not for a step.
@@ -163,11 +164,11 @@ def report(case, chosen, plans, rounds):
     pass_bytes = [bytes_moved["pass_read_bytes"], bytes_moved["pass_written_bytes"]]
     update_bytes = [bytes_moved["update_read_bytes"], bytes_moved["update_written_bytes"]]
     rows = {"memory": [], "passes": [], "update": [], "link": [], "files": [], "x": [], "both": [], "x both": [],
-            "bursts": [], "x bursts": []}
+            "both x": [], "bursts": [], "x bursts": []}
     for memory, files, speed, both, link, *_ in rounds:
         bursts = burst_seconds(*total, speed)
         values = (memory[0], memory[1], memory[0] - memory[1], link, files[0], files[0] / max(memory[0], link), both,
-                  files[0] / both, bursts, files[0] / max(memory[0], bursts))
+                  files[0] / both, both / max(memory[0], link), bursts, files[0] / max(memory[0], bursts))
         for row, value in zip(rows.values(), values):
             row.append(value)
     print(f"{case}, {chosen.rounds} rounds: {chosen.model}, {chosen.sequence} tokens, micro-batch {chosen.micro}, accumulation "
@@ -183,7 +184,7 @@ def report(case, chosen, plans, rounds):
     print(f"  link alone   {text([sum(total) / r[4] for r in rounds], 1e-9)} GB/s")
     print(f"  step in memory {text(rows['memory'])} s: passes {text(rows['passes'])}, update {text(rows['update'])}")
     print(f"  link           {text(rows['link'])} s")
-    print(f"  both at once   {text(rows['both'])} s")
+    print(f"  both at once   {text(rows['both'])} s: x {text(rows['both x'])} of max(memory, link)")
     print(f"  step in files  {text(rows['files'])} s")
     print(f"  x {text(rows['x'])} of max(memory, link)")
     print(f"  x {text(rows['x both'])} of both at once")
@@ -195,14 +196,22 @@ def report(case, chosen, plans, rounds):
 
 def check_room(args, plans):
     """They are all there at a time."""
-    for what, key, free in ((args.dir, "nvme_bytes", shutil.disk_usage(args.dir).free),
-                            ("memory", "total_bytes", plans["memory"]["free_bytes"])):
-        needed = sum(plan[key] for plan in plans.values())
+    link = plans["files"]["nvme_bytes"]
+    for what, key, beside, free in ((args.dir, "nvme_bytes", link, shutil.disk_usage(args.dir).free),
+                                    ("memory", "total_bytes", 0, plans["memory"]["free_bytes"])):
+        needed = beside + sum(plan[key] for plan in plans.values())
         if needed > free:
             sys.exit(f"bench_offload: {what} has {free * 1e-9:.1f} GB free, and these runs need {needed * 1e-9:.1f}")
 
 
-def run_case(args, case, folder, server, order):
+def open_mover(args, folder, mib):
+    path = f"{folder}/link-{mib}"
+    with open(path, "wb"):
+        pass
+    return Server([f"{args.bench}/bench_io", path, str(mib)])
+
+
+def run_case(args, case, folder, bursts, order):
     chosen, plans = settings_of(args, case), {}
     kinds = [("memory", "", False), ("files", folder, chosen.early)] + [("waiting", folder, False)] * chosen.early
     for name, where, early in kinds:
@@ -213,11 +222,13 @@ def run_case(args, case, folder, server, order):
             sys.exit(f"bench_offload: {(plan.stderr.strip() or plan.stdout.strip()).splitlines()[-1]}")
         plans[name] = json.loads(plan.stdout)
     check_room(args, plans)
+    server = open_mover(args, folder, -(-plans["files"]["nvme_bytes"] // (1 << 20)))
+    server.ask(move_command(0, 0))  # its files are taken and written
     trainers = [Trainer(args.bench, os.path.join(folder, f"{case}-{name}.json"), chosen.sequence)
                 for name, *_ in kinds]
     rounds = []
     for number in range(chosen.rounds + 1):
-        turn = [lambda: trainers[0].step(), lambda: trainers[1].step(), lambda: measure_bursts(server),
+        turn = [lambda: trainers[0].step(), lambda: trainers[1].step(), lambda: measure_bursts(bursts),
                 lambda: trainers[0].step_beside(server, *moved_in_a_step(plans)),
                 lambda: move_alone(server, *moved_in_a_step(plans)),
                 *[trainer.step for trainer in trainers[2:]]]
@@ -227,8 +238,8 @@ def run_case(args, case, folder, server, order):
         if number > 0:  # the first step touches memory for the first time
             rounds.append(tuple(results[i] for i in range(len(turn))))
     check_losses(trainers[0], trainers[1:])
-    for trainer in trainers:
-        trainer.close()
+    for process in (*trainers, server):
+        process.close()
     report(case, chosen, plans, rounds)
 
 
@@ -251,16 +262,14 @@ def main():
     parser.add_argument("cases", nargs="*", metavar="CASE", help=" ".join(CASES))
     args = parser.parse_intermixed_args()
     folder = tempfile.mkdtemp(prefix="bench-offload-", dir=args.dir)
-    with open(f"{folder}/link", "wb"):
-        pass
-    server = Server([f"{args.bench}/bench_io", f"{folder}/link", str(LINK_MIB)])
+    bursts = open_mover(args, folder, LINK_MIB)
     try:
         print(f"# medians of rounds (their middle halves) in {args.dir}; load {os.getloadavg()[0]:.1f}")
         order = random.Random(args.seed)
         for case in args.cases or ("files", "compute", "alike"):
-            run_case(args, case, folder, server, order)
+            run_case(args, case, folder, bursts, order)
     finally:
-        server.close()
+        bursts.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
