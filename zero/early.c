@@ -181,11 +181,21 @@ static dsc_status make_early(void *args, dsc_error *err)
     return dsc_room_end(zero, err);
 }
 
+/* Where sums are handed over it is at all groups: the sum of one that comes later goes to its file and back, and compute,
+ * which does not wait for it now, does under the next pass. */
+static void aim_at_all(dsc_zero *zero)
+{
+    dsc_early *early = &zero->early;
+    if (early->begun && early->firm && zero->o.sum_dtype == DSC_F32)
+        early->aim = early->count;
+}
+
 dsc_status dsc_early_begin(dsc_zero *zero, dsc_error *err)
 {
     dsc_early *early = &zero->early;
     const early_call call = { zero, atomic_load(&zero->store.updates_asked) };
     early->begun = early->count > 0 && early->holds;
+    aim_at_all(zero);
     choose_sums(zero);
     if (!early->begun)
         return dsc_store_rest(zero, true, err);

@@ -136,6 +136,7 @@ static int together = 1;   /* with files */
 static bool early = false; /* likewise */
 static double stay = 0;    /* gradients_in_memory */
 static double share = 1;   /* offload_optimizer.ratio */
+static double clip = 0.5;
 
 static void train(int32_t world, int64_t steps, int32_t accumulation, bool files, bool evaluates, run_result *out)
 {
@@ -149,12 +150,12 @@ static void train(int32_t world, int64_t steps, int32_t accumulation, bool files
     snprintf(config, sizeof config,
              "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d,"
              " \"bf16\": {\"enabled\": true},"
-             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"gradient_clipping\": 0.5,"
+             " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"gradient_clipping\": %g,"
              " \"zero_optimization\": {\"stage\": 3, \"sub_group_size\": 2048,"
              " \"stage3_param_persistence_threshold\": 0%s},"
              " \"dsc\": {\"threads\": 1, \"micro_batches_together\": %d, \"early_update\": %s,"
              " \"gradients_in_memory\": %g, \"comm_timeout_s\": %g}}",
-             (int)accumulation, nvme, files ? together : 1, files && early ? "true" : "false", files ? stay : 0,
+             (int)accumulation, clip, nvme, files ? together : 1, files && early ? "true" : "false", files ? stay : 0,
              100 * SANITIZE_SLOWER);
     const run_options options = { .world = world, .steps = steps, .model = &watched, .config = config,
                                   .data = toy_data(toy, 1 << 20), .before = evaluates ? step_and_evaluate : NULL,
@@ -306,6 +307,31 @@ static void modules_whose_states_stay_do_not_move(void **state)
         }
 }
 
+/* Where nothing is clipped, an early update is given all sums, from the first step on. It makes most of them before
+ * anybody asks for their parameters. */
+static void sums_that_are_handed_over_do_not_move(void **state)
+{
+    const int64_t one_use = (BLOCKS * 4096 + 1024) * 2, whole_blocks = MODULES * DSC_AIO_ALIGN / 2;
+    clip = 0;
+    for (together = 1; together <= 2; together++) {
+        run_result waiting, r;
+        train(1, STEPS, together, true, false, &waiting);
+        const dsc_zero_traffic apart = planned;
+        early = true;
+        train(1, STEPS, together, true, false, &r);
+        early = false;
+        assert_int_equal(planned.pass_written_bytes, 0);
+        assert_true(apart.pass_written_bytes > 0);
+        assert_int_equal(moved[REDUCE][1], 0);
+        assert_in_range(moved[GATHER][0], STEPS * (planned.pass_read_bytes - one_use),
+                        STEPS * (planned.pass_read_bytes + whole_blocks));
+        assert_int_equal(moved[UPDATE][0], STEPS * planned.update_read_bytes);
+        run_expect_same(&waiting, &r);
+    }
+    together = 1;
+    clip = 0.5;
+}
+
 /* Where updates begin early, the tied group's leaves wait for each other: in a pass its sum is written and read once
  * less. What the update moves depends on how far it came. */
 static void a_tied_groups_leaves_are_added_at_once(void **state)
@@ -387,6 +413,7 @@ int main(void)
         cmocka_unit_test(files_move_what_is_planned),
         cmocka_unit_test(gradients_that_stay_do_not_move),
         cmocka_unit_test(modules_whose_states_stay_do_not_move),
+        cmocka_unit_test(sums_that_are_handed_over_do_not_move),
         cmocka_unit_test(a_tied_groups_leaves_are_added_at_once),
         cmocka_unit_test(updated_parameters_are_not_read_again),
         cmocka_unit_test(a_part_of_a_group_comes_from_the_update),
