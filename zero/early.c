@@ -181,8 +181,8 @@ static dsc_status make_early(void *args, dsc_error *err)
     return dsc_room_end(zero, err);
 }
 
-/* Where sums are handed over it is at all groups: the sum of one that comes later goes to its file and back, and compute,
- * which does not wait for it now, does under the next pass. */
+/* Where sums are handed over it is at all groups: the sum of one that comes later goes to its file and back, and
+ * compute, which does not wait for it now, does under the next pass. */
 static void aim_at_all(dsc_zero *zero)
 {
     dsc_early *early = &zero->early;
