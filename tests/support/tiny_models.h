@@ -27,10 +27,12 @@ static const struct { const char *name, *config; const dsc_lora_options *lora; }
     { "neox, serial",
       "{\"model_type\": \"gpt_neox\", " TINY_SIZES ", \"use_parallel_residual\": false, \"rotary_pct\": 1,"
       " \"attention_bias\": false, \"hidden_act\": \"gelu_new\", \"tie_word_embeddings\": true}", NULL },
-    { "opt", "{\"model_type\": \"opt\", " TINY_SIZES ", \"ffn_dim\": 88, \"dropout\": 0}", NULL },
+    { "opt",
+      "{\"model_type\": \"opt\", " TINY_SIZES ", \"ffn_dim\": 88, \"dropout\": 0, \"activation_function\": \"relu\"}",
+      NULL },
     { "opt, norms of the sums",
-      "{\"model_type\": \"opt\", " TINY_SIZES ", \"ffn_dim\": 88, \"dropout\": 0, \"do_layer_norm_before\": false,"
-      " \"word_embed_proj_dim\": 40, \"init_std\": 0.1}", NULL },
+      "{\"model_type\": \"opt\", " TINY_SIZES ", \"ffn_dim\": 88, \"dropout\": 0, \"activation_function\": \"relu\","
+      " \"do_layer_norm_before\": false, \"word_embed_proj_dim\": 40, \"init_std\": 0.1}", NULL },
     { "bert",
       "{\"model_type\": \"bert\", " TINY_SIZES ", \"hidden_dropout_prob\": 0, \"initializer_range\": 0.1}", NULL },
     { "llama with adapters", "{\"model_type\": \"llama\", " TINY_SIZES ", \"tie_word_embeddings\": true}", &tiny_lora },
