@@ -226,6 +226,11 @@ dsc_status dsc_engine_fetch_logits(dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_choose_plans(dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_take_plans(dsc_engine *engine, const char *text, dsc_error *err); /* text may be NULL */
 /* machine.c */
+/* What is left to a process beside what is planned. It has heaps and stacks of libraries and products that oneDNN
+ * compiles (5 MiB), page tables (1 to 2) and the code that it runs (11), which the kernel drops and reads again and
+ * again where there is no room for it. In a memory cgroup a run was 4 to 30 times slower with 12 to 16 MiB beside its
+ * plan and as fast as ever from 17 on. */
+#define DSC_PROCESS_BYTES ((int64_t)20 << 20)
 /* What this process's machine or cgroup has free for what `processes` of ours plan; INT64_MAX: unknown. */
 int64_t dsc_machine_available_bytes(int32_t processes);
 int32_t dsc_machine_cores(void); /* that this process may run on */

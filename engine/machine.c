@@ -77,12 +77,6 @@ static int64_t cgroups_left(void)
     return least;
 }
 
-/* Beside what is planned a process has heaps and stacks of libraries and products that oneDNN compiles (5 MiB), page
- * tables (1 to 2) and the code that it runs (11), which the kernel drops and reads again and again where there is no
- * room for it. In a memory cgroup a run was 4 to 30 times slower with 12 to 16 MiB beside its plan and as fast as ever
- * from 17 on. */
-#define PROCESS_BYTES ((int64_t)20 << 20)
-
 int64_t dsc_machine_available_bytes(int32_t processes)
 {
     char text[4096];
@@ -93,7 +87,7 @@ int64_t dsc_machine_available_bytes(int32_t processes)
             available = atoll(line + strlen("MemAvailable:")) * 1024;
     }
     available = dsc_min_i64(available, cgroups_left());
-    return available == INT64_MAX ? available : dsc_max_i64(available - processes * PROCESS_BYTES, 0);
+    return available == INT64_MAX ? available : dsc_max_i64(available - processes * DSC_PROCESS_BYTES, 0);
 }
 
 static int32_t online_cores(void)

@@ -131,14 +131,17 @@ static dsc_status refuse(const dsc_engine *engine, uint32_t mask, int64_t ranks,
 {
     int tag[2] = { 0, 0 };
     int64_t bytes[2];
-    char use[sizeof err->message];
-    largest_tags(&engine->plan, mask, tag, bytes);
+    char use[sizeof err->message], beside[64] = "";
+    largest_tags(&engine->plan, mask & ~(1u << DSC_TIER_NVME), tag, bytes); /* memory alone */
     way_out(engine, mask, ranks, place, available, use, sizeof use);
+    if ((mask >> DSC_TIER_HOST & 1u) != 0)
+        snprintf(beside, sizeof beside, "beside %.0f MB for each process ", (double)DSC_PROCESS_BYTES / MB);
     return DSC_FAIL(err, DSC_ERR_NOFIT, "memory",
-                    "%d rank%s on this %s need%s %.0f MB%s (%s %.0f MB, %s %.0f MB, ...) but %.0f MB are free; use %s",
+                    "%d rank%s on this %s need%s %.0f MB%s (%s %.0f MB, %s %.0f MB, ...) but %s%.0f MB are free; "
+                    "use %s",
                     (int)ranks, ranks == 1 ? "" : "s", place, ranks == 1 ? "s" : "", (double)each / MB,
                     ranks == 1 ? "" : " each", dsc_tag_text((dsc_tag)tag[0]), (double)bytes[0] / MB,
-                    dsc_tag_text((dsc_tag)tag[1]), (double)bytes[1] / MB, (double)available / MB, use);
+                    dsc_tag_text((dsc_tag)tag[1]), (double)bytes[1] / MB, beside, (double)available / MB, use);
 }
 
 /* Every rank of the host takes about the same, so all of them must fit together. A GPU is one rank's. */
