@@ -62,7 +62,7 @@ void tiny_run(const dsc_model *model, const tiny_variant *v, const run_options *
  *
  * ReLU has a step in its slope. Inputs of the order of 1 with such an error lie on different sides of 0 in a share of
  * e / pi, 2 e / pi of those that are above, and their part of a gradient is all there or not at all: the root of that
- * comes on top. */
+ * comes on top. In fp32 that is none of them. */
 typedef struct bounds { double loss, norm, state; } bounds;
 
 static bool has_relu(const dsc_model *model)
@@ -74,7 +74,7 @@ static bounds explained(const dsc_model *model, const tiny_variant *v)
 {
     const double unit = v->bf16 ? 0x1p-9 : 16 * 0x1p-24, e = sqrt(2 * 21) * unit;
     const double tokens = (double)v->world * v->accumulation * TINY_MICRO_BATCH * (double)model->losses_per_sample;
-    const double gradient = sqrt(2) * e + (has_relu(model) ? sqrt(2 * e / 3.1416) : 0);
+    const double gradient = sqrt(2) * e + (v->bf16 && has_relu(model) ? sqrt(2 * e / 3.1416) : 0);
     return (bounds){ e / sqrt(tokens), gradient / sqrt(tokens), 2 * TINY_RATE * gradient / 3 };
 }
 
