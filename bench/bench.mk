@@ -67,9 +67,9 @@ bench-recompute: $(BENCH_BIN)/step_worker $(BIN)/dsc
 	$(Q)bench/bench_recompute.py $(BENCH_BIN) $(BIN)/dsc $(if $(ROUNDS),--rounds $(ROUNDS))
 
 .PHONY: bench-offload
-## bench-offload: steps with states in files beside steps in memory and what the disk allows: [DIR=/tmp] [CASES='files compute alike'], and of these [ROUNDS=15] [MODEL=gpt2-124m] [SEQUENCE=64] [BUFFERS=4] [RATIO=1] [GRADIENTS=0] [TOGETHER=1] [EARLY=1] [CLIP=1]
+## bench-offload: steps with states in files beside steps in memory and what the disk allows: [DIR=/tmp] [CASES='files compute alike'], and of these [ROUNDS=15] [MODEL=gpt2-124m] [SEQUENCE=64] [BUFFERS=4] [RATIO=1] [GRADIENTS=0] [TOGETHER=1] [EARLY=1] [WAITING=1] [BLOCK=1024] [CLIP=1]
 bench-offload: $(BENCH_BIN)/step_worker $(BENCH_BIN)/bench_io $(BIN)/dsc
-	$(Q)bench/bench_offload.py $(BENCH_BIN) $(BIN)/dsc $(or $(DIR),/tmp) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(BUFFERS),--buffers $(BUFFERS)) $(if $(RATIO),--ratio $(RATIO)) $(if $(GRADIENTS),--gradients $(GRADIENTS)) $(if $(TOGETHER),--together $(TOGETHER)) $(if $(EARLY),$(if $(filter 0,$(EARLY)),--no-early,--early)) $(if $(CLIP),--clip $(CLIP)) $(if $(MODEL),--model $(MODEL)) $(if $(SEQUENCE),--sequence $(SEQUENCE)) $(CASES)
+	$(Q)bench/bench_offload.py $(BENCH_BIN) $(BIN)/dsc $(or $(DIR),/tmp) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(BUFFERS),--buffers $(BUFFERS)) $(if $(RATIO),--ratio $(RATIO)) $(if $(GRADIENTS),--gradients $(GRADIENTS)) $(if $(TOGETHER),--together $(TOGETHER)) $(if $(EARLY),$(if $(filter 0,$(EARLY)),--no-early,--early)) $(if $(WAITING),$(if $(filter 0,$(WAITING)),--no-waiting,--waiting)) $(if $(BLOCK),--block $(BLOCK)) $(if $(CLIP),--clip $(CLIP)) $(if $(MODEL),--model $(MODEL)) $(if $(SEQUENCE),--sequence $(SEQUENCE)) $(CASES)
 
 .PHONY: bench-ckpt
 ## bench-ckpt: saves and loads of 1.5 GB beside fio, what a save beside training costs, restarts: [DIR=/tmp] [ROUNDS=15] [SHORT=1] [PARTS='files beside restart']

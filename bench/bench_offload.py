@@ -17,7 +17,7 @@ It is the least that this machine's cores, memory and disk allow; the order of a
 before it and the next forward pass behind it, comes on top.
 
 Where updates begin before their norm (dsc.early_update) nothing is clipped unless --clip says so, and the same steps with
-updates that wait for it take turns with these."""
+updates that wait for it take turns with these, unless --no-waiting leaves them out: their memory and time too."""
 import argparse
 import json
 import os
@@ -34,12 +34,14 @@ from bench_io import Server
 VOCAB = 50257
 # What decides: the link, compute, or neither. "alike" is as docs/offload.md advises, "balanced" and "single" without.
 CASES = {"files": {"sequence": 64}, "compute": {"micro": 2, "accumulation": 8, "rounds": 5},
-         "alike": {"model": "gpt2-large", "sequence": 208, "ratio": 0.91, "gradients": 0.3, "early": True, "rounds": 5},
+         "alike": {"model": "gpt2-large", "sequence": 208, "ratio": 0.885, "gradients": 0.34, "buffers": 360, "block": 4096,
+                   "early": True, "waiting": False, "rounds": 5},
          "balanced": {"accumulation": 2}, "single": {}}
 DEFAULTS = {"model": "gpt2-124m", "sequence": 256, "micro": 1, "accumulation": 1, "ratio": 1, "gradients": 0, "together": 1,
-            "early": False, "clip": None, "rounds": 15,
+            "early": False, "waiting": True, "clip": None, "rounds": 15,
+            "block": 1024,  # KiB
             "buffers": 4}  # DeepSpeed's default
-KIB, DEPTH, LINK_MIB = 1024, 32, 512
+DEPTH, LINK_MIB = 32, 512
 STEPS_A_TURN = 2
 STEPS_BESIDE = STEPS_A_TURN + 1  # so many has a turn, with the first, so that losses of equal numbers are compared
 
@@ -67,10 +69,10 @@ class Trainer:
         self.steps += STEPS_A_TURN + 1
         return float(answer[0]) * 1e-3, float(answer[4]) * 1e-3
 
-    def step_beside(self, server, read, written):
+    def step_beside(self, server, block, read, written):
         """Seconds of a step while that many bytes are moved, until both have ended."""
         begun = time.monotonic()
-        server.start(move_command(read, written))
+        server.start(move_command(block, read, written))
         self.start(f"steps {STEPS_BESIDE}")
         self.process.stdout.readline()
         server.line()
@@ -105,17 +107,17 @@ def write_config(path, folder, chosen, early):
         json.dump({"train_micro_batch_size_per_gpu": chosen.micro, "gradient_accumulation_steps": chosen.accumulation,
                    "bf16": {"enabled": True}, "gradient_clipping": chosen.clip, "zero_optimization": zero,
                    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
-                   "aio": {"block_size": KIB << 10, "queue_depth": DEPTH},
+                   "aio": {"block_size": chosen.block << 10, "queue_depth": DEPTH},
                    "dsc": own}, f)
 
 
-def move_command(read, written):
-    return f"move swap {KIB} {DEPTH} {STEPS_BESIDE * read} {STEPS_BESIDE * written}"
+def move_command(block, read, written):
+    return f"move swap {block} {DEPTH} {STEPS_BESIDE * read} {STEPS_BESIDE * written}"
 
 
-def move_alone(server, read, written):
+def move_alone(server, block, read, written):
     """Seconds that a step's bytes take."""
-    seconds, _ = server.ask(move_command(read, written))
+    seconds, _ = server.ask(move_command(block, read, written))
     return seconds / STEPS_BESIDE
 
 
@@ -127,10 +129,10 @@ def burst_seconds(read, written, speed):
     return min(apart, together)
 
 
-def measure_bursts(server):
+def measure_bursts(server, block):
     speed = {}
     for direction in ("read", "write", "both"):
-        seconds, _ = server.ask(f"{direction} swap {KIB} {DEPTH}")
+        seconds, _ = server.ask(f"{direction} swap {block} {DEPTH}")
         speed[direction] = (LINK_MIB << 20) / seconds
     return speed
 
@@ -173,8 +175,8 @@ def report(case, chosen, plans, rounds):
             row.append(value)
     print(f"{case}, {chosen.rounds} rounds: {chosen.model}, {chosen.sequence} tokens, micro-batch {chosen.micro}, accumulation "
           f"{chosen.accumulation}, {chosen.together} together, clipping {chosen.clip:g}")
-    print(f"  buffer_count {chosen.buffers}, ratio {chosen.ratio:g}, gradients in memory {chosen.gradients:g}, "
-          f"{'early' if chosen.early else 'waiting'} updates")
+    print(f"  blocks of {chosen.block} KiB, buffer_count {chosen.buffers}, ratio {chosen.ratio:g}, gradients in memory "
+          f"{chosen.gradients:g}, {'early' if chosen.early else 'waiting'} updates")
     print(f"  passes read {pass_bytes[0] * 1e-9:.2f} and write {pass_bytes[1] * 1e-9:.2f} GB, the update "
           f"{update_bytes[0] * 1e-9:.2f} and {update_bytes[1] * 1e-9:.2f} GB")
     print(f"  memory planned {plans['files']['total_bytes'] * 1e-9:.2f} GB beside files, without "
@@ -213,7 +215,9 @@ def open_mover(args, folder, mib):
 
 def run_case(args, case, folder, bursts, order):
     chosen, plans = settings_of(args, case), {}
-    kinds = [("memory", "", False), ("files", folder, chosen.early)] + [("waiting", folder, False)] * chosen.early
+    kinds = [("memory", "", False), ("files", folder, chosen.early)]
+    if chosen.early and chosen.waiting:
+        kinds.append(("waiting", folder, False))
     for name, where, early in kinds:
         path = os.path.join(folder, f"{case}-{name}.json")
         write_config(path, where, chosen, early)
@@ -223,14 +227,14 @@ def run_case(args, case, folder, bursts, order):
         plans[name] = json.loads(plan.stdout)
     check_room(args, plans)
     server = open_mover(args, folder, -(-plans["files"]["nvme_bytes"] // (1 << 20)))
-    server.ask(move_command(0, 0))  # its files are taken and written
+    server.ask(move_command(chosen.block, 0, 0))  # its files are taken and written
     trainers = [Trainer(args.bench, os.path.join(folder, f"{case}-{name}.json"), chosen.sequence)
                 for name, *_ in kinds]
     rounds = []
     for number in range(chosen.rounds + 1):
-        turn = [lambda: trainers[0].step(), lambda: trainers[1].step(), lambda: measure_bursts(bursts),
-                lambda: trainers[0].step_beside(server, *moved_in_a_step(plans)),
-                lambda: move_alone(server, *moved_in_a_step(plans)),
+        turn = [lambda: trainers[0].step(), lambda: trainers[1].step(), lambda: measure_bursts(bursts, chosen.block),
+                lambda: trainers[0].step_beside(server, chosen.block, *moved_in_a_step(plans)),
+                lambda: move_alone(server, chosen.block, *moved_in_a_step(plans)),
                 *[trainer.step for trainer in trainers[2:]]]
         numbered = list(enumerate(turn))
         order.shuffle(numbered)
@@ -258,6 +262,8 @@ def main():
     parser.add_argument("--gradients", type=float, help="dsc.gradients_in_memory")
     parser.add_argument("--together", type=int, help="dsc.micro_batches_together")
     parser.add_argument("--early", action=argparse.BooleanOptionalAction, help="updates begin before their norm")
+    parser.add_argument("--waiting", action=argparse.BooleanOptionalAction, help="beside early ones, also those that wait")
+    parser.add_argument("--block", type=int, help="KiB of one request, here and of the link")
     parser.add_argument("--clip", type=float, help="gradient_clipping; 1, and 0 with early updates")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=" ".join(CASES))
     args = parser.parse_intermixed_args()
