@@ -267,6 +267,9 @@ def main():
     parser.add_argument("--clip", type=float, help="gradient_clipping; 1, and 0 with early updates")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=" ".join(CASES))
     args = parser.parse_intermixed_args()
+    unknown = [case for case in args.cases if case not in CASES]
+    if unknown:
+        parser.error(f"no case \"{unknown[0]}\"; there are {' '.join(CASES)}")
     folder = tempfile.mkdtemp(prefix="bench-offload-", dir=args.dir)
     bursts = open_mover(args, folder, LINK_MIB)
     try:
