@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <linux/mman.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -315,6 +316,54 @@ void dsc_buf_close(dsc_buf *buf)
         retire(buf->alloc, buf->tag, buf->tier, dsc_align_up(buf->bytes, 64));
     }
     *buf = (dsc_buf){ 0 };
+}
+
+enum { POPULATE_THREADS = 16 };
+#define POPULATE_BYTES (INT64_C(64) << 20) /* less is not worth a thread */
+
+typedef struct populate_part { char *ptr; size_t bytes; bool done; pthread_t thread; } populate_part;
+
+static void *populate_part_main(void *arg)
+{
+    populate_part *part = arg;
+    part->done = madvise(part->ptr, part->bytes, MADV_POPULATE_WRITE) == 0;
+    if (!part->done && errno == EINVAL) { /* a kernel before 5.14; nobody else has the memory yet, and it is zero */
+        for (size_t at = 0; at < part->bytes; at += 4096)
+            ((volatile char *)part->ptr)[at] = 0;
+        part->done = true;
+    }
+    return NULL;
+}
+
+static int64_t usable_cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1; /* more than a set holds: 1 */
+}
+
+bool dsc_buf_populate(const dsc_buf *buf)
+{
+    populate_part part[POPULATE_THREADS];
+    bool all = true;
+    int count = 0, started = 0;
+    if (buf->bytes == 0 || buf->pages == DSC_PAGES_RESERVED)
+        return true;
+    const int64_t most = dsc_min_i64(POPULATE_THREADS, usable_cores());
+    const int64_t parts = dsc_max_i64(1, dsc_min_i64(most, buf->bytes / POPULATE_BYTES));
+    const int64_t each = dsc_align_up(dsc_div_ceil(buf->bytes, parts), HUGE_PAGE_BYTES);
+    for (int64_t at = 0; at < buf->bytes; at += each)
+        part[count++] = (populate_part){ .ptr = (char *)buf->ptr + at,
+                                         .bytes = (size_t)dsc_min_i64(each, buf->bytes - at) };
+    while (started < count - 1 &&
+           pthread_create(&part[started].thread, NULL, populate_part_main, &part[started]) == 0)
+        started++;
+    for (int i = started; i < count; i++)
+        populate_part_main(&part[i]);
+    for (int i = 0; i < started; i++)
+        pthread_join(part[i].thread, NULL);
+    for (int i = 0; i < count; i++)
+        all = all && part[i].done;
+    return all;
 }
 
 void dsc_locked_limit_text(char *out, size_t out_bytes)

@@ -88,7 +88,7 @@ bench-startup: $(BIN)/dsc-launch
 	$(Q)bench/bench_startup.py $(BIN) $(if $(PEERS),--peers $(PEERS)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 .PHONY: bench-gpu-kern
-## bench-gpu-kern: time every CUDA kernel that passes its check, beside this GPU's copy and peak: [FN='gemm*']
+## bench-gpu-kern: time every CUDA kernel, beside this GPU's copy and peak: [FN='bench gemm*']
 bench-gpu-kern: $(CHECK_BIN) cuda-plugin
 	$(Q)DSC_PLUGIN_DIR=$(abspath $(LIB))/dsc $(CHECK_BIN) --device cuda --bench $(if $(FN),--fn '$(FN)') $(OR_SKIPPED)
 

@@ -103,7 +103,7 @@ typedef struct dsc_update_scalars {
  * LION (Chen et al. 2023), state m:
  *   c = fma(beta1, m, one_minus_beta1 * g)
  *   m = fma(beta2, m, one_minus_beta2 * g)
- *   p = p * decay;  p = p - (c == 0 ? 0 : copysign(step_size, c))
+ *   p = p * decay;  p = p - (c == 0 ? 0 : copysign(step_size, c)), NaN where c is
  * LAMB (You et al. 2020, as DeepSpeed has it: bias corrections are in step_size alone), states m, v as ADAMW, then
  *   u = fma(decay, p, m / (sqrt(v + eps_root) + eps))
  *   p = fma(-step_size, u, p)

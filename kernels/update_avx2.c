@@ -9,7 +9,8 @@ V16_BINARY(v16_min, _mm256_min_ps)
 V16_INLINE __m256 step_towards_8(__m256 step, __m256 c)
 {
     const __m256 signed_step = _mm256_or_ps(step, _mm256_and_ps(c, _mm256_set1_ps(-0.0f)));
-    return _mm256_and_ps(signed_step, _mm256_cmp_ps(c, _mm256_setzero_ps(), _CMP_NEQ_UQ));
+    const __m256 towards = _mm256_and_ps(signed_step, _mm256_cmp_ps(c, _mm256_setzero_ps(), _CMP_NEQ_OQ));
+    return _mm256_or_ps(towards, _mm256_and_ps(c, _mm256_cmp_ps(c, c, _CMP_UNORD_Q)));
 }
 V16_BINARY(v16_step_towards, step_towards_8)
 

@@ -8,7 +8,8 @@ V16_INLINE v16 v16_min(v16 a, v16 b) { return _mm512_min_ps(a, b); }
 V16_INLINE v16 v16_step_towards(v16 step, v16 c)
 {
     const __m512 signed_step = _mm512_or_ps(step, _mm512_and_ps(c, _mm512_set1_ps(-0.0f)));
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(c, _mm512_setzero_ps(), _CMP_NEQ_UQ), signed_step);
+    const __m512 towards = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(c, _mm512_setzero_ps(), _CMP_NEQ_OQ), signed_step);
+    return _mm512_mask_mov_ps(towards, _mm512_cmp_ps_mask(c, c, _CMP_UNORD_Q), c);
 }
 
 #define V16_STREAM_BYTES sizeof(__m512)

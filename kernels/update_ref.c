@@ -58,7 +58,7 @@ static void lion(const dsc_update_scalars *s, float g, element *e)
     const float now = s->one_minus_beta1 * g, kept = s->one_minus_beta2 * g;
     const float c = fmaf(s->beta1, m, now);
     const float p = e->p * s->decay;
-    e->p = p - (c == 0.0f ? 0.0f : copysignf(s->step_size, c));
+    e->p = p - (c > 0.0f ? s->step_size : c < 0.0f ? -s->step_size : c == 0.0f ? 0.0f : c);
     e->state[0] = fmaf(s->beta2, m, kept);
 }
 

@@ -1,6 +1,6 @@
 /* update_v16.h - the recipes of update.h on sixteen lanes; tails by short loads, and where states are bf16 by the
  * reference, whose bits are the same. Include after v16_*.h and after the words that AVX-512 and AVX2 have each in
- * their own way: v16_ints, v16_sqrt, v16_div, v16_min, v16_step_towards (0 where c is 0, else copysign(step, c)),
+ * their own way: v16_ints, v16_sqrt, v16_div, v16_min, v16_step_towards (0 or NaN where c is, else copysign(step, c)),
  * v16_stream_pair (two rounded, around the caches), v16_store_by_chance (rounded to bf16 with the lower or upper half
  * of the random bits), and V16_RANDOMS of v16_random_words. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_UPDATE_V16_H

@@ -224,9 +224,9 @@ dsc_status race(const bench *b, plan *p, const operands *o, const plan_candidate
 dsc_status choose(const bench *b, plan *p, const operands *o, bool *changed, dsc_error *err)
 {
     plan_candidates c;
-    candidate runner[CANDIDATES_MAX] = {};
+    candidate runner[MEASURED_MAX] = {};
     int best = 0;
-    DSC_TRY(dsc_cuda_plan_candidates(b->at->gemm, p, &c, err));
+    DSC_TRY(dsc_cuda_plan_candidates(b->at->gemm, p, MEASURED_MAX, &c, err));
     if (c.count < 2)
         return DSC_OK;
     DSC_TRY(fill_operands(b, p, o, err));

@@ -22,7 +22,9 @@ typedef struct lt_calls {
 
 /* It is the same on every GPU, since plans depend on it. */
 constexpr int64_t WORKSPACE_BYTES = DSC_GPU_GEMM_WORKSPACE_BYTES;
-constexpr int CANDIDATES_MAX = 16; /* algorithms of one product that are looked at */
+/* Algorithms of one product that are measured, and among which one of a text is looked for: of many that it takes for
+ * equally fast the library names others first the next time (13.1 does, of an H200's products of 61 rows). */
+constexpr int MEASURED_MAX = 16, CANDIDATES_MAX = 128;
 
 /* What a plan is for. Plain bytes, compared as such: no padding. */
 typedef struct plan_key {
@@ -57,12 +59,13 @@ struct dsc_cuda_gemm {
 #define DSC_PLAN_TEXT_BYTES 512
 void dsc_cuda_plan_text(const plan_key *key, char text[DSC_PLAN_TEXT_BYTES]);
 
-/* The algorithms that a plan may take, the library's first choice first; none: the library has not this product. */
+/* Up to `most` of the algorithms that a plan may take, the library's first choice first; none: the library has not this
+ * product. */
 typedef struct plan_candidates {
     cublasLtMatmulAlgo_t algo[CANDIDATES_MAX];
     int count;
 } plan_candidates;
-dsc_status dsc_cuda_plan_candidates(dsc_cuda_gemm *g, const plan *p, plan_candidates *out, dsc_error *err);
+dsc_status dsc_cuda_plan_candidates(dsc_cuda_gemm *g, const plan *p, int most, plan_candidates *out, dsc_error *err);
 /* Enqueues the product by one of them. The lock is held, here and there. */
 dsc_status dsc_cuda_plan_run(const dsc_cuda_launch *at, plan *p, const cublasLtMatmulAlgo_t *algo,
                              const dsc_gemm_args *a, dsc_error *err);

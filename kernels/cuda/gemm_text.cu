@@ -52,7 +52,7 @@ dsc_status take(dsc_cuda_gemm *g, plan *p, const char *text, bool *found, dsc_er
     plan_candidates c;
     char line[LINE_BYTES];
     *found = false;
-    DSC_TRY(dsc_cuda_plan_candidates(g, p, &c, err));
+    DSC_TRY(dsc_cuda_plan_candidates(g, p, CANDIDATES_MAX, &c, err));
     for (int i = 0; i < c.count && !*found; i++) {
         line_of(&p->key, &c.algo[i], line);
         *found = has_line(text, line);

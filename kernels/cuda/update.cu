@@ -79,7 +79,7 @@ struct lion {
         const float m = state[0];
         const float c = fmaf(s.beta1, m, s.one_minus_beta1 * g);
         p = p * s.decay;
-        p = p - (c == 0.0f ? 0.0f : copysignf(s.step_size, c));
+        p = p - (c > 0.0f ? s.step_size : c < 0.0f ? -s.step_size : c == 0.0f ? 0.0f : c);
         state[0] = fmaf(s.beta2, m, s.one_minus_beta2 * g);
     }
 };

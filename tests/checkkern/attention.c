@@ -253,11 +253,11 @@ static void describe(const shape *s, bool align, char text[LAYOUT_BYTES])
 
 /* The kernels of GPUs of compute capability 9.0 against the reference, and bit by bit against those that all have: in
  * the simulator, where both kinds of products add up alike. */
-static bool warpgroups_case(const shape *s, const char *pass)
+static bool warpgroups_case(const shape *s, const char *name)
 {
     char layout[LAYOUT_BYTES];
     describe(s, true, layout);
-    return ck_set_up.gpu && ck_case("attention_%s warpgroups bf16 B=%d T=%d H=%d/%d D=%d %s", pass, s->batch, s->tokens,
+    return ck_set_up.gpu && ck_case("%s warpgroups bf16 B=%d T=%d H=%d/%d D=%d %s", name, s->batch, s->tokens,
                                     s->heads, s->kv_heads, s->size, layout) && align_case(true);
 }
 
@@ -285,14 +285,14 @@ static void check_both(dsc_kernel kernel, const void *args, int64_t args_bytes, 
 
 static void check_warpgroups(const shape *s)
 {
-    if (warpgroups_case(s, "fwd")) {
+    if (warpgroups_case(s, "attention_fwd")) {
         const view *const results[] = { &current.out };
         ck_attention_open(&now, s, DSC_BF16);
         const dsc_attention_fwd_args args = forward_open(&now, &current, s->tokens % 2 == 0);
         check_both(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, verify_forward, &args, results, 1);
         ck_attention_close(&now);
     }
-    if (warpgroups_case(s, "bwd")) {
+    if (warpgroups_case(s, "attention_bwd")) {
         const view *const results[] = { &current.dq, &current.dk, &current.dv };
         ck_attention_open(&now, s, DSC_BF16);
         const dsc_attention_bwd_args args = backward_open(&now, &current);
@@ -436,13 +436,13 @@ static void bench_second(dsc_kernel kernel, const void *args, int64_t args_bytes
 /* On cards that have two kernels of each pass. `product`: multiply-adds of one. */
 static void bench_warpgroups(const shape *s, int64_t product)
 {
-    if (warpgroups_case(s, "fwd")) {
+    if (warpgroups_case(s, "bench attention_fwd")) {
         ck_attention_open(&now, s, DSC_BF16);
         const dsc_attention_fwd_args args = forward_open(&now, &current, true);
         bench_second(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, &args, 2 * product);
         ck_attention_close(&now);
     }
-    if (warpgroups_case(s, "bwd")) {
+    if (warpgroups_case(s, "bench attention_bwd")) {
         ck_attention_open(&now, s, DSC_BF16);
         const dsc_attention_bwd_args args = backward_open(&now, &current);
         const dsc_attention_fwd_args shape_args = forward_args(&now, &current);
@@ -457,14 +457,14 @@ static void bench(const shape *s, dsc_dtype dtype)
     const char *type = ck_dtype_text(dtype);
     /* Multiply-adds of one product over the keys that each query sees. */
     const int64_t product = 2ll * s->batch * s->heads * s->size * ((int64_t)s->tokens * (s->tokens + 1) / 2);
-    if (ck_case("attention_fwd %s B=%d T=%d H=%d/%d D=%d", type, s->batch, s->tokens, s->heads, s->kv_heads, s->size) &&
+    if (ck_case("bench attention_fwd %s B=%d T=%d H=%d/%d D=%d", type, s->batch, s->tokens, s->heads, s->kv_heads, s->size) &&
         align_case(ck_set_up.gpu)) {
         ck_attention_open(&now, s, dtype);
         const dsc_attention_fwd_args args = forward_open(&now, &current, true);
         ck_bench(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, 0, 2 * product, s->tokens > 256);
         ck_attention_close(&now);
     }
-    if (ck_case("attention_bwd %s B=%d T=%d H=%d/%d D=%d", type, s->batch, s->tokens, s->heads, s->kv_heads, s->size) &&
+    if (ck_case("bench attention_bwd %s B=%d T=%d H=%d/%d D=%d", type, s->batch, s->tokens, s->heads, s->kv_heads, s->size) &&
         align_case(ck_set_up.gpu)) {
         ck_attention_open(&now, s, dtype);
         const dsc_attention_bwd_args args = backward_open(&now, &current);

@@ -144,9 +144,11 @@ static void combinations(void)
                     dtypes[d].c == DSC_F32 && (i & 1), 5 * (int64_t)(i & 1));
     for (int e = DSC_EPILOGUE_BIAS; e <= DSC_EPILOGUE_ADD; e++)
         for (size_t d = 0; d < DSC_COUNT(dtypes); d++)
-            for (int pad = 0; pad < 2; pad++)
-                one(small[3], false, e == DSC_EPILOGUE_DGELU, dtypes[d].ab, dtypes[d].c, (dsc_epilogue)e, false,
-                    pad * 3);
+            for (int kind = 0; kind < 4; kind++) {
+                const shape s = kind / 2 == 0 ? small[3] : (shape){ 60, 320, 64 }; /* and rows that a library likes */
+                one(s, false, e == DSC_EPILOGUE_DGELU, dtypes[d].ab, dtypes[d].c, (dsc_epilogue)e, false,
+                    kind % 2 * (kind / 2 == 0 ? 3 : 8));
+            }
 }
 
 /* Several tiles in both directions with ragged ends, K in several steps (above PANEL_K and PACKED_K), and the shape
@@ -255,7 +257,7 @@ typedef struct bench_shape {
 
 static void bench_one(const char *batch, int64_t channels, bench_shape s, dsc_dtype ab)
 {
-    if (!ck_case("gemm bench %s %s C=%lld %s", ab == DSC_BF16 ? "bf16" : "f32", batch, (long long)channels, s.name))
+    if (!ck_case("bench gemm %s %s C=%lld %s", ab == DSC_BF16 ? "bf16" : "f32", batch, (long long)channels, s.name))
         return;
     const dsc_dtype c = ab == DSC_F32 ? DSC_F32 : s.c;
     dsc_gemm_args a = { .m = s.m,

@@ -255,6 +255,9 @@ static void verify_bits(const void *args)
 {
     const dsc_update_args *a = args;
     ck_same_or_nan(a->master, a->count);
+    for (int64_t i = 0; current == DSC_RECIPE_LION && i < a->count; i++)
+        if (isnan(ck_start(a->state[0], i)) && !isnan(a->master[i]))
+            ck_fail("master[%lld] = %a of a moment that is NaN", (long long)i, (double)a->master[i]);
     for (int k = 0; k < states(); k++)
         ck_same_or_nan(a->state[k], a->count);
     for (int64_t i = 0; a->param_half != NULL && i < a->count; i++) {

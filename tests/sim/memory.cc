@@ -264,6 +264,8 @@ extern "C" cudaError_t cudaFreeHost(void *memory)
 extern "C" cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned)
 {
     guard held(sim().lock);
+    if (goes_wrong(my_device(held), CUSIM_FAIL_MALLOC))
+        return cudaErrorMemoryAllocation;
     if (!sim().pinned.emplace(static_cast<char *>(memory), bytes).second)
         return cudaErrorHostMemoryAlreadyRegistered;
     return cudaSuccess;
@@ -272,6 +274,8 @@ extern "C" cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned)
 extern "C" cudaError_t cudaHostUnregister(void *memory)
 {
     guard held(sim().lock);
+    device_state &d = my_device(held);
+    wait_until(held, d, [&] { return device_idle(d); }, "cudaHostUnregister");
     return sim().pinned.erase(static_cast<char *>(memory)) == 1 ? cudaSuccess : cudaErrorInvalidValue;
 }
 

@@ -19,6 +19,7 @@
 #include "base/flight.h"
 #include "launcher/hang.h"
 #include "tests/sim/cusim.h"
+#include "tests/support/run_expect.h"
 #include "zero/comm/comm.h"
 
 #define SECOND INT64_C(1000000000)
@@ -230,6 +231,8 @@ static void hangs(world *w, const char *const *parts)
 static void who_does_not_come_to_a_gpus_collective_is_named(void **state)
 {
     static world w = { .scene = late };
+    if (run_most_ranks(RANKS) < RANKS)
+        skip();
     hangs(&w, (const char *const[]){ "stuck: rank ", " has waited 0.", " s for rank 1 (host here, pid ",
                                      "in all_gather of 2048 bytes (step 5, module h.2, channel 0, collective 2); "
                                      "rank 1 is busy with something else", NULL });
@@ -238,6 +241,8 @@ static void who_does_not_come_to_a_gpus_collective_is_named(void **state)
 static void waits_of_gpus_are_followed(void **state)
 {
     static world w = { .scene = in_a_chain };
+    if (run_most_ranks(RANKS) < RANKS)
+        skip();
     hangs(&w, (const char *const[]){ " s for rank 1 (host here, pid ", "in broadcast of 256 bytes (step 5, channel 1, "
                                      "collective 1)", NULL });
 }
@@ -245,6 +250,8 @@ static void waits_of_gpus_are_followed(void **state)
 static void many_on_their_way(void **state)
 {
     static world w = { .scene = late_after_many };
+    if (run_most_ranks(RANKS) < RANKS)
+        skip();
     hangs(&w, (const char *const[]){ " s for rank 1 (host here, pid ", "in all_gather of 2048 bytes", NULL });
 }
 
@@ -254,6 +261,8 @@ static void a_record_outlives_its_rank(void **state)
     static world w = { .scene = late, .timeout_ns = SECOND };
     static member members[RANKS];
     pthread_t thread[RANKS];
+    if (run_most_ranks(RANKS) < RANKS)
+        skip();
     begin(&w, members, thread);
     dsc_clock_sleep_ns(2 * SECOND);
     end(&w, thread);
@@ -271,6 +280,8 @@ static void what_is_done_is_seen(void **state)
     static member members[RANKS];
     static dsc_flight_view view[RANKS];
     pthread_t thread[RANKS];
+    if (run_most_ranks(RANKS) < RANKS)
+        skip();
     w.timeout_ns = 30 * SECOND;
     atomic_store(&w.seen, true);
     begin(&w, members, thread);

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "tests/sim/cusim.h"
+#include "tests/support/run_expect.h"
 #include "zero/comm/comm.h"
 
 #define RANKS 8
@@ -205,6 +206,8 @@ static void run(world *w)
 static void rows_then_columns(void **state)
 {
     static world w;
+    if (run_most_ranks(RANKS) < RANKS)
+        skip();
     for (uint64_t seed = 1; seed <= 4; seed++) {
         cusim_set_schedule(seed, seed == 1 ? CUSIM_COMM_FIRST : CUSIM_RANDOM);
         run(&w);
@@ -229,6 +232,8 @@ static void rows_then_columns(void **state)
 static void a_row_that_loses_a_rank(void **state)
 {
     static world w;
+    if (run_most_ranks(RANKS) < RANKS)
+        skip();
     w.loses_one = true;
     run(&w);
 }

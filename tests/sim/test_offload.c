@@ -14,7 +14,7 @@
 
 #include "base/base.h"
 #include "tests/sim/cusim.h"
-#include "tests/support/run_world.h"
+#include "tests/support/run_expect.h"
 
 #define STEPS 3
 #define SEQUENCE 16
@@ -83,7 +83,7 @@ static void run_with(const variant *v, const char *engine, run_result *out)
              (int)v->accumulation, v->optimizer != NULL ? v->optimizer : "AdamW", v->bf16 ? "true" : "false",
              (int)v->stage, v->in_turn ? "false" : "true", zero, engine, v->own != NULL ? v->own : "",
              v->extra != NULL ? v->extra : "");
-    const run_options options = { .world = v->world, .steps = STEPS, .config = config,
+    const run_options options = { .world = run_most_ranks(v->world), .steps = STEPS, .config = config,
                                   .model = v->model != NULL ? v->model : model,
                                   .data = { fill, NULL, 1 << 20 }, .fault_rank = -1 };
     if (cusim_present())

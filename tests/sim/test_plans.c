@@ -102,20 +102,21 @@ static void same_bits_whatever_is_fast(void **state)
     static look one, two, three;
     run_result first, second, third;
     const int32_t world = run_most_ranks(4);
+    const int64_t steps = world > 1 ? 2 : 8; /* few numbers may round alike in another order */
     cusim_set_product_ticks(first_is_fast);
-    run("same_bits", world, 0, 2, &one, &first);
+    run("same_bits", world, 0, steps, &one, &first);
     cusim_set_product_ticks(second_is_fast);
-    run("same_bits", world, world > 1 ? 3 : 0, 2, &two, &second);
+    run("same_bits", world, world > 1 ? 3 : 0, steps, &two, &second);
     assert_string_equal(first.hash, second.hash);
     assert_memory_equal(first.loss, second.loss, sizeof first.loss);
-    run("first", world, 1, 2, &three, &third);
+    run("first", world, 1, steps, &three, &third);
     assert_string_equal(first.hash, third.hash);
     if (!cusim_present())
         return;
     all_take(&one, 1);
     all_take(&two, 2);
     all_take(&three, 1);
-    run("fastest", world, 1, 2, &three, &third);
+    run("fastest", world, 1, steps, &three, &third);
     all_take(&three, 3); /* not 4, which is faster */
     assert_string_not_equal(first.hash, third.hash);
     cusim_set_product_ticks(nearly_equal);

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -88,6 +89,27 @@ static void strdup_copies(void **state)
     assert_string_equal(copy, "text");
     assert_int_equal(stats_of(alloc).count[DSC_TAG_DATA][DSC_TIER_HOST].current_bytes, 5);
     dsc_alloc_free(alloc, copy);
+}
+
+/* One part and several, and the last one short. */
+static void populated_is_there_and_zero(void **state)
+{
+    static const int64_t sizes[] = { 1, 5000, (INT64_C(256) << 20) + 4097 };
+    static unsigned char there[65538];
+    dsc_alloc *alloc = *state;
+    for (size_t i = 0; i < DSC_COUNT(sizes); i++) {
+        dsc_buf buf;
+        assert_int_equal(dsc_buf_open(alloc, DSC_TAG_GRAD, DSC_TIER_PINNED, sizes[i], &buf, NULL), DSC_OK);
+        assert_true(dsc_buf_populate(&buf));
+        assert_int_equal(mincore(buf.ptr, (size_t)sizes[i], there), 0);
+        for (int64_t page = 0; page < dsc_div_ceil(sizes[i], 4096); page++)
+            assert_int_equal(there[page] & 1, 1);
+        for (int64_t at = 0; at < sizes[i]; at += 4096)
+            assert_int_equal(((unsigned char *)buf.ptr)[at], 0);
+        dsc_buf_close(&buf);
+    }
+    dsc_buf none = { 0 };
+    assert_true(dsc_buf_populate(&none));
 }
 
 static void peak_is_of_the_sum(void **state)
@@ -404,6 +426,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(zeroed_is_zero_aligned_and_counted),
         TEST(strdup_copies),
+        TEST(populated_is_there_and_zero),
         TEST(peak_is_of_the_sum),
         TEST(buffers_are_zero_and_aligned),
         TEST(fault_hook_fails_the_nth),
