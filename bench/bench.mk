@@ -93,7 +93,7 @@ bench-gpu-kern: $(CHECK_BIN) cuda-plugin
 	$(Q)DSC_PLUGIN_DIR=$(abspath $(LIB))/dsc $(CHECK_BIN) --device cuda --bench $(if $(FN),--fn '$(FN)') $(OR_SKIPPED)
 
 .PHONY: bench-gpu
-## bench-gpu: training on this GPU beside PyTorch with PYTHON=PROGRAM (which has torch), kernels: [CASES='124m 1558m kernels short 774m'] [ROUNDS=15] [SECONDS=540]
+## bench-gpu: training on this GPU beside PyTorch with PYTHON=PROGRAM (which has torch), kernels: [CASES='124m 1558m kernels short 774m'], or CASES=offload [ROUNDS=15] [SECONDS=540]
 bench-gpu: $(BENCH_BIN)/step_worker $(CHECK_BIN) cuda-plugin
 	$(Q)DSC_PLUGIN_DIR=$(abspath $(LIB))/dsc $(if $(ROUNDS),ROUNDS=$(ROUNDS)) python3 bench/bench_gpu.py $(BENCH_BIN)/step_worker \
 	    --checkkern $(CHECK_BIN) $(if $(PYTHON),--python $(PYTHON)) $(if $(SECONDS),--seconds $(SECONDS)) --results $(RESULTS) \

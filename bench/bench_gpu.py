@@ -4,7 +4,8 @@
 Training steps on this machine's GPU, ours and PyTorch's, in turns, step by step, each alone on the GPU while it runs; then our
 kernels beside the card's peak. PART, by default in this order: 124m (batch 32), 1558m (8: both sides stay on the GPU), kernels, short (124M,
 2 x 256 tokens, where launches count), 774m (16); 1024 tokens, bf16; nano is for trying it out. 124m, short and nano run with
-dsc.cuda_graphs too, as a side of its own. PyTorch is PROGRAM (a python3 with torch; without it only ours runs) with torch.compile, bf16
+dsc.cuda_graphs too, as a side of its own. offload, only when named: Llama 2 7B, 4 x 2048 tokens, optimizer on the host (105 GB of it), beside
+DeepSpeed where PROGRAM has it (deepspeed_worker.py cuda; eager, recomputation of every block on both sides), one after the other. PyTorch is PROGRAM (a python3 with torch; without it only ours runs) with torch.compile, bf16
 autocast, flash attention and fused AdamW (torch_worker.py cuda). ROUNDS (15) rounds after 3 of warm-up. What does not fit into N seconds
 (540) is named and not run. Per side: median, minimum and maximum milliseconds, tokens/s, MFU and GPU memory; then the paired ratio
 peer/ours. MFU counts causal attention once (6N + 6LCT operations a token); "published" is the usual 6N + 12LCT. All lines also go to
@@ -23,11 +24,13 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROUNDS, WARM_UP, ROUNDS_LEAST = int(os.environ.get("ROUNDS", "15")), 3, 5
-VOCAB = 50304
+VOCAB, TOKENS = 50304, 50257  # as padded; what tokens there are
 # name: (our model, layers, width, batch, tokens a sample)
 CASES = {"124m": ("gpt2-124m", 12, 768, 32, 1024), "774m": ("gpt2-large", 36, 1280, 16, 1024),
          "1558m": ("gpt2-xl", 48, 1600, 8, 1024), "short": ("gpt2-124m", 12, 768, 2, 256), "nano": ("gpt2-nano", 4, 128, 8, 128)}
 WITH_GRAPHS = ("124m", "short", "nano")
+OFFLOAD = ("llama-2-7b", 32000, 4, 2048)  # our model, tokens, batch, tokens a sample
+OFFLOAD_WARM_UP, OFFLOAD_STEPS = 2, 8
 SIMULATED = ("gpt2-nano", 4, 128, 1, 16)
 # Dense bf16 operations a second of the data sheets, by a part of nvidia-smi's name; the longest match counts.
 PEAKS = {"H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "H200": 989e12, "GH200": 989e12, "A100": 312e12, "B200": 2250e12}
@@ -145,7 +148,7 @@ def train(name, options, folder, peak, deadline):
     tokens = case[4]
     try:
         for side in ["dsc", "graphs"] if name in WITH_GRAPHS else ["dsc"]:
-            command = [options.worker, our_config(folder, case, side == "graphs"), str(VOCAB if not options.simulate else 256), str(tokens)]
+            command = [options.worker, our_config(folder, case, side == "graphs"), str(256 if "nano" in case[0] else TOKENS), str(tokens)]
             if start(sides, side, command, deadline) == 0:
                 return False
         if options.python and name != "short":
@@ -168,6 +171,51 @@ def train(name, options, folder, peak, deadline):
     if error:
         say(f"{name}: {error}")
     return error is None
+
+
+def host_available():
+    with open("/proc/meminfo") as lines_of:
+        return next(int(line.split()[1]) for line in lines_of if line.startswith("MemAvailable")) / 1e6 * 1.024
+
+
+def offload_side(name, command, deadline):
+    """Times of one side, alone on the machine; None: it did not get so far."""
+    before, begin, sides = host_available(), time.monotonic(), []
+    if start(sides, name, command, deadline) == 0:
+        return None
+    side, ready = sides[0], time.monotonic() - begin
+    try:
+        for i in range(OFFLOAD_WARM_UP + OFFLOAD_STEPS):
+            if i > OFFLOAD_WARM_UP and time.monotonic() + 2e-3 * side.ms[-1] > deadline:
+                break
+            side.step(i >= OFFLOAD_WARM_UP)
+        used = before - host_available()
+    except RuntimeError as error:
+        say(f"offload: {error}")
+        return None
+    finally:
+        side.close()
+    ms = statistics.median(side.ms)
+    say(f"offload {name:9} {ms:9.2f} ms  min {min(side.ms):.2f} max {max(side.ms):.2f} of {len(side.ms)}  {OFFLOAD[2] * OFFLOAD[3] / ms * 1e3:8.0f} tokens/s  "
+        f"ready after {ready:.1f} s  GPU memory {side.device_bytes / 2**20:.0f} MiB  host memory {used:.1f} GB")
+    return ms
+
+
+def offload(options, folder, deadline):
+    model, tokens, batch, length = OFFLOAD
+    path = os.path.join(folder, "offload.json")
+    with open(path, "w") as out:
+        json.dump({"train_micro_batch_size_per_gpu": batch, "bf16": {"enabled": True},
+                   "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}},
+                   "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}},
+                   "dsc": {"model": model, "seq_length": length, "device": "cuda", "recompute": "full"}}, out)
+    ours = offload_side("dsc", [options.worker, path, str(tokens), str(length)], deadline)
+    if ours is None or not options.python:
+        return ours is not None
+    theirs = offload_side("deepspeed", [options.python, os.path.join(HERE, "deepspeed_worker.py"), model, str(batch), str(length)], deadline)
+    if theirs is not None:
+        say(f"offload deepspeed/dsc {theirs / ours:.3f}, of the medians")
+    return theirs is not None
 
 
 def kernels(options, deadline):
@@ -221,9 +269,9 @@ def main():
     options = parser.parse_intermixed_args()
     options.worker = os.path.abspath(options.worker)
     parts = options.parts or (["nano", "kernels"] if options.simulate else ["124m", "1558m", "kernels", "short", "774m"])
-    unknown = [part for part in parts if part != "kernels" and part not in CASES]
+    unknown = [part for part in parts if part not in ("kernels", "offload") and part not in CASES]
     if unknown:
-        parser.error(f"no part {unknown[0]}; there are {', '.join(CASES)} and kernels")
+        parser.error(f"no part {unknown[0]}; there are {', '.join(CASES)}, kernels and offload")
     text, peak = gpu(options.simulate)
     deadline, good = time.monotonic() + options.seconds, True
     say(f"bench-gpu: {text}, {ROUNDS} rounds")
@@ -233,6 +281,8 @@ def main():
                 say(f"{part}: not run, the {options.seconds:.0f} s are over")
             elif part == "kernels":
                 good = kernels(options, deadline) and good
+            elif part == "offload":
+                good = offload(options, folder, deadline) and good
             else:
                 good = train(part, options, folder, peak, deadline) and good
     if options.results:

@@ -107,4 +107,5 @@ def main():
               f"{torch.cuda.max_memory_allocated() if mode == 'cuda' else 0}", file=out, flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -10,6 +10,7 @@
 #define PLAN_ALIGN 256
 #define ROUND_ELEMENTS (INT64_C(1) << 22) /* 16 MiB of fp32: on 8 ranks, four blocks of GPT-2 124M, or one of 7 B */
 #define TILE_ELEMENTS (INT64_C(1) << 20) /* 4 MiB of fp32: four requests of DeepSpeed's default block_size */
+#define TILE_ELEMENTS_PINNED (INT64_C(1) << 22) /* between a GPU and host memory: enough for many threads at a time */
 #define AIO_THREADS 8
 #define AIO_TIMEOUT_NS (INT64_C(60) * 1000000000)
 #define LOSS_MIRROR_BYTES (INT64_C(1) << 20) /* of losses that the host fetches later, all micro-steps together */
@@ -153,7 +154,8 @@ void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out)
     if (zero->offload_param == DSC_OFFLOAD_NVME && zero->param_buffers_given)
         out->window_elements = dsc_max_i64(1, zero->param_buffer_count * zero->param_buffer_size);
     out->persistent_elements = zero->stage3_param_persistence_threshold;
-    out->tile_elements = dsc_min_i64(TILE_ELEMENTS, zero->sub_group_size);
+    const bool files = out->state_folder_count > 0 || out->param_folder_count > 0;
+    out->tile_elements = dsc_min_i64(files ? TILE_ELEMENTS : TILE_ELEMENTS_PINNED, zero->sub_group_size);
     out->read_ahead = zero->pipeline_read;
     out->write_behind = zero->pipeline_write;
     out->early_update = config->own.early_update;

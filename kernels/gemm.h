@@ -23,7 +23,7 @@ typedef enum dsc_epilogue {
     DSC_EPILOGUE_BIAS_ADD,  /* c = (x + bias[n]) + aux[m,n]: the residual */
     DSC_EPILOGUE_DGELU,     /* c = x * gelu_tanh'(aux) */
     DSC_EPILOGUE_ADD        /* c = x + aux[m,n] */
-} dsc_epilogue;
+} dsc_epilogue; /* x is fp32; a GPU's library may round it to C's dtype first, as some of cuBLASLt's algorithms do */
 
 /* Which epilogues read `bias` at all; only those. */
 static inline bool dsc_epilogue_has_bias(dsc_epilogue epilogue)

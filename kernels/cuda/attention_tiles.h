@@ -72,9 +72,10 @@ template <int DP, int STAGES> struct tile_ring {
     /* Until the tile is there. */
     __device__ __forceinline__ void wait_full(int32_t j) const { mbarrier_wait(&full[j % STAGES], parity(j)); }
 
-    /* A warp has read the tile. */
+    /* A warp has read the tile: all of its lanes, though one says so. */
     __device__ __forceinline__ void give_back(int32_t j) const
     {
+        __syncwarp();
         if (threadIdx.x % 32 == 0)
             mbarrier_arrive(&free[j % STAGES]);
     }

@@ -43,7 +43,7 @@ static double median_ns(dsc_kernel_fn fn, const void *args, const dsc_cpu_team *
 static void print_line(const ck_variant *variant, int32_t threads, double ns, double ref_ns, int64_t bytes,
                        int64_t flops, uint32_t flags)
 {
-    printf("# bench %-36s %-11s %dt %12.0f ns", ck_case_name(), variant->name, threads, ns);
+    printf("# %-36s %-11s %dt %12.0f ns", ck_case_name(), variant->name, threads, ns);
     if (bytes > 0)
         printf("  %7.2f GB/s %3.0f %% of copy", (double)bytes / ns,
                100 * (double)bytes / ns / ck_peak_bytes_per_ns(threads));

@@ -289,7 +289,7 @@ void ck_device_bench(dsc_kernel kernel, const void *args, int64_t args_bytes, in
         ck_fail("it failed while it was timed: %s", err.message);
         return;
     }
-    printf("# bench %-44s cuda %12.0f ns", ck_case_name(), ns);
+    printf("# %-44s cuda %12.0f ns", ck_case_name(), ns);
     if (bytes > 0)
         printf("  %8.1f GB/s %3.0f %% of copy", (double)bytes / ns, 100 * (double)bytes / ns / peak_bytes_per_ns());
     if (bytes > 0 && gpu.props.peak_bytes > 0)

@@ -152,16 +152,19 @@ void matmul::run() const
     const uint32_t bias_type = p.bias_type < 0 ? d.type : static_cast<uint32_t>(p.bias_type);
     const uint32_t aux_type = p.aux_type < 0 ? d.type : static_cast<uint32_t>(p.aux_type);
     layout aux_layout = d;
-    aux_layout.ld = p.aux_ld / 8 * 8; /* as the real one reads it, and says so in its manual only */
-    /* So do some algorithms of the real one. */
-    const bool rounds_first = d.type != CUDA_R_32F && (p.epilogue & 4) != 0 && (m % 8 != 0 || d.ld % 8 != 0);
+    aux_layout.ld = p.aux_ld / 8 * 8; /* what the manual does not allow reads something else */
+    /* Some algorithms of the real one round a sum to D's type before they add and multiply, and have written it to D by
+     * then. */
+    const bool rounds_first = d.type != CUDA_R_32F && (m % 8 != 0 || d.ld % 8 != 0);
     for (uint64_t i = 0; i < m; i++)
         for (uint64_t j = 0; j < n; j++) {
             float x = alpha * sum[i * n + j];
-            if (rounds_first) {
+            if (rounds_first || (has_slope && p.aux == at_d)) {
                 uint32_t word;
                 store(&word, d.type, 0, x);
                 x = load(&word, d.type, 0);
+                if (has_slope && p.aux == at_d)
+                    store(at_d, d.type, index_of(d, i, j), x);
             }
             if (beta != 0.0f)
                 x += beta * load(at_c, c.type, index_of(c, i, j));
