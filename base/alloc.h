@@ -96,8 +96,8 @@ int64_t dsc_buf_counted(int64_t bytes);
 DSC_MUST_USE dsc_status dsc_buf_open(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_buf *out,
                                      dsc_error *err);
 void dsc_buf_close(dsc_buf *buf); /* safe on a zeroed struct; zeroes it */
-/* Takes all of its pages now, by several threads if they are many: the system clears each when it gives it, and one thread
- * alone would take 10 s for what a large model's states need. False: the system has not got so many. */
+/* Takes all of its pages now, by several threads if they are many: the system clears each when it gives it, and one
+ * thread alone would take 10 s for what a large model's states need. False: the system has not got so many. */
 bool dsc_buf_populate(const dsc_buf *buf);
 /* The system never moves its bytes to its own swap. False: it may not, and `word` says what to raise, in one line. */
 bool dsc_buf_lock(const dsc_buf *buf, char *word, size_t word_bytes);

@@ -19,8 +19,8 @@ enum {
     BOX = 64, BOX_BYTES = TILE * BOX * 2, /* 64 columns of a tile: rows of 128 bytes */
     EIGHT_ROWS = 8 * 128,
     SM90_HEAD_MIN = 40, SM90_HEAD_MAX = 128,
-    /* A block starts with as many registers for each thread as all of them can have of a multiprocessor's, and what some
-     * give away is all that the others can take: one more, and they wait for it for ever. */
+    /* A block starts with as many registers for each thread as all of them can have of a multiprocessor's, and what
+     * some give away is all that the others can take: one more, and they wait for it for ever. */
     START_REGISTERS = 65536 / SM90_THREADS / 8 * 8, COPY_REGISTERS = 24, COMPUTE_REGISTERS = 240
 };
 static_assert(COPY_REGISTERS + CONSUMERS * COMPUTE_REGISTERS <= (1 + CONSUMERS) * START_REGISTERS,

@@ -457,14 +457,16 @@ static void bench(const shape *s, dsc_dtype dtype)
     const char *type = ck_dtype_text(dtype);
     /* Multiply-adds of one product over the keys that each query sees. */
     const int64_t product = 2ll * s->batch * s->heads * s->size * ((int64_t)s->tokens * (s->tokens + 1) / 2);
-    if (ck_case("bench attention_fwd %s B=%d T=%d H=%d/%d D=%d", type, s->batch, s->tokens, s->heads, s->kv_heads, s->size) &&
+    if (ck_case("bench attention_fwd %s B=%d T=%d H=%d/%d D=%d", type, s->batch, s->tokens, s->heads, s->kv_heads,
+                s->size) &&
         align_case(ck_set_up.gpu)) {
         ck_attention_open(&now, s, dtype);
         const dsc_attention_fwd_args args = forward_open(&now, &current, true);
         ck_bench(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, 0, 2 * product, s->tokens > 256);
         ck_attention_close(&now);
     }
-    if (ck_case("bench attention_bwd %s B=%d T=%d H=%d/%d D=%d", type, s->batch, s->tokens, s->heads, s->kv_heads, s->size) &&
+    if (ck_case("bench attention_bwd %s B=%d T=%d H=%d/%d D=%d", type, s->batch, s->tokens, s->heads, s->kv_heads,
+                s->size) &&
         align_case(ck_set_up.gpu)) {
         ck_attention_open(&now, s, dtype);
         const dsc_attention_bwd_args args = backward_open(&now, &current);
