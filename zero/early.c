@@ -23,10 +23,12 @@ bool dsc_early_is_used(const dsc_zero *zero)
            dsc_recipes[o->recipe].needs == DSC_NEEDS_NOTHING;
 }
 
-/* Of all that an update writes nothing is in memory; nor are its sums, which would have to wait there instead. */
+/* Of all that an update writes nothing is in memory. Sums may be, in a step of several passes: under the last one files
+ * have little else to do then. In a step of one pass those wait for the next forward pass, when files have time. */
 bool dsc_early_takes(const dsc_zero *zero, int32_t g)
 {
-    return dsc_early_is_used(zero) && dsc_in_swap(zero, g, DSC_PLANE_PARAM) && dsc_in_swap(zero, g, DSC_PLANE_GRAD);
+    const bool has_sum = dsc_in_swap(zero, g, DSC_PLANE_GRAD) || (zero->pass_count > 1 && zero->group[g].sums_stay);
+    return dsc_early_is_used(zero) && dsc_in_swap(zero, g, DSC_PLANE_PARAM) && has_sum;
 }
 
 dsc_status dsc_early_open(dsc_zero *zero, dsc_error *err)
@@ -51,10 +53,15 @@ void dsc_early_close(dsc_zero *zero)
     dsc_alloc_free(zero->o.alloc, zero->early.group);
 }
 
+bool dsc_early_aims_at(const dsc_zero *zero, int32_t g)
+{
+    return zero->o.swap.unclipped && dsc_early_takes(zero, g) && zero->o.sum_dtype == DSC_F32;
+}
+
 /* A sum is handed to the update instead of its file. */
 bool dsc_early_takes_sum(const dsc_zero *zero, int32_t g)
 {
-    return zero->o.swap.unclipped && dsc_early_takes(zero, g) && zero->o.sum_dtype == DSC_F32;
+    return dsc_early_aims_at(zero, g) && dsc_in_swap(zero, g, DSC_PLANE_GRAD);
 }
 
 void dsc_zero_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
@@ -85,7 +92,8 @@ void dsc_early_tell(dsc_zero *zero)
     dsc_early *early = &zero->early;
     for (; early->told < early->complete; early->told++) {
         const int32_t g = early->group[early->told];
-        if (!dsc_ring_is_written(&zero->store.ring[DSC_PLANE_GRAD],
+        if (dsc_in_swap(zero, g, DSC_PLANE_GRAD) &&
+            !dsc_ring_is_written(&zero->store.ring[DSC_PLANE_GRAD],
                                  dsc_store_piece(zero, g, DSC_PLANE_GRAD, 0, zero->o.layout->group[g].slice)))
             return;
         atomic_store(&zero->group[g].sum_there, zero->o.layout->group[g].slice);

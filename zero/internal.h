@@ -456,6 +456,7 @@ DSC_MUST_USE dsc_status dsc_update_next_tile(dsc_zero *zero, dsc_tile *tile, dsc
 /* early.c. Before places are planned, and after leaves are. */
 bool dsc_early_is_used(const dsc_zero *zero);
 bool dsc_early_takes(const dsc_zero *zero, int32_t group);
+bool dsc_early_aims_at(const dsc_zero *zero, int32_t group);   /* before anybody asks for its parameters */
 bool dsc_early_takes_sum(const dsc_zero *zero, int32_t group); /* as far as it keeps up */
 dsc_status dsc_early_open(dsc_zero *zero, dsc_error *err);
 void dsc_early_close(dsc_zero *zero);

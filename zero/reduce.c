@@ -235,7 +235,9 @@ static dsc_status fold_run(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf
             DSC_TRY(add_squares(zero, &sum, err));
         DSC_TRY(give_sum(zero, first, last, &place, &sum, complete, err));
     }
-    return dsc_in_swap(zero, group, DSC_PLANE_GRAD) ? dsc_store_sum_rest(zero, &place, err) : DSC_OK;
+    if (dsc_in_swap(zero, group, DSC_PLANE_GRAD))
+        return dsc_store_sum_rest(zero, &place, err);
+    return complete && dsc_early_takes(zero, group) ? dsc_store_sum_stays(zero, &place, err) : DSC_OK;
 }
 
 /* Nobody else is told of it: ranks exchange signs (onebit.c). */

@@ -196,6 +196,8 @@ DSC_MUST_USE dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, b
 DSC_MUST_USE dsc_status dsc_store_sum_leave(dsc_zero *zero, const dsc_sum *sum, dsc_error *err);
 /* Behind the last tile of a leaf: as dsc_store_rest, of sums. */
 DSC_MUST_USE dsc_status dsc_store_sum_rest(dsc_zero *zero, const dsc_sum_place *place, dsc_error *err);
+/* Instead of it: the sum is in memory, and complete. */
+DSC_MUST_USE dsc_status dsc_store_sum_stays(dsc_zero *zero, const dsc_sum_place *place, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_store_sum_drain(dsc_zero *zero, dsc_error *err);
 
 /* dsc_zero_view of a plane that is in swap; settle before anything else is done. */

@@ -76,7 +76,8 @@ static dsc_status hand_now(void *args, dsc_error *err)
 static dsc_status drain_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
-    DSC_TRY(dsc_ring_drain(call->ring, err));
+    if (call->ring->swap != NULL)
+        DSC_TRY(dsc_ring_drain(call->ring, err));
     dsc_early_told(call->zero);
     return DSC_OK;
 }
@@ -120,6 +121,20 @@ static dsc_status rest_sums_now(void *args, dsc_error *err)
             dsc_clock_sleep_ns(DSC_REST_NS);
     }
     return DSC_OK;
+}
+
+static dsc_status stays_now(void *args, dsc_error *err)
+{
+    const sum_call *call = args;
+    dsc_early_leaf(call->zero, dsc_leaf_last_of_run(call->zero, &call->zero->leaf[call->place.leaf]), call->place.pass);
+    dsc_early_tell(call->zero);
+    return DSC_OK;
+}
+
+dsc_status dsc_store_sum_stays(dsc_zero *zero, const dsc_sum_place *place, dsc_error *err)
+{
+    const sum_call call = { .zero = zero, .place = *place };
+    return dsc_host_call(zero->out_stream, stays_now, &call, (int64_t)sizeof call, err);
 }
 
 dsc_status dsc_store_sum_rest(dsc_zero *zero, const dsc_sum_place *place, dsc_error *err)
@@ -211,7 +226,7 @@ dsc_status dsc_store_sum_leave(dsc_zero *zero, const dsc_sum *sum, dsc_error *er
 dsc_status dsc_store_sum_drain(dsc_zero *zero, dsc_error *err)
 {
     const sum_call call = { .zero = zero, .ring = &zero->store.ring[DSC_PLANE_GRAD] };
-    if (call.ring->swap == NULL)
+    if (call.ring->swap == NULL && !dsc_early_is_used(zero))
         return DSC_OK;
     atomic_fetch_add(&zero->store.sums_asked, 1);
     return dsc_host_call(zero->out_stream, drain_now, &call, (int64_t)sizeof call, err);

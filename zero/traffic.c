@@ -93,7 +93,7 @@ static void add_files(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_
     if (dsc_in_swap(zero, g, DSC_PLANE_PARAM)) {
         const int64_t bytes = slice * zero->param_bytes_each, windows = windows_of(zero, g);
         const bool handed = trainable && windows > 0 && dsc_store_updates_behind(zero) && /* to the step's first one, */
-                            !dsc_early_takes_sum(zero, g); /* unless it is made before anybody asks */
+                            !dsc_early_aims_at(zero, g); /* unless it is made before anybody asks */
         out->pass_read_bytes += (passes * windows - handed) * bytes;
         out->update_read_bytes += trainable && fp32 ? rounds * bytes : 0;
         out->update_written_bytes += trainable ? bytes : 0;

@@ -265,15 +265,16 @@ static void sums_are_handed_over(void **state)
     }
 }
 
-/* Of groups whose sums stay in memory nothing is made early. */
+/* In a step of one pass nothing is made early of groups whose sums stay in memory; in one of several those are made as
+ * others are. */
 static void gradients_that_stay_wait(void **state)
 {
     static const variant cases[] = {
         { .world = 1, .accumulation = 1, .buffers = 4, .precision = BF16, .stay = 0.5 },
-        { .world = 2, .accumulation = 2, .buffers = 4, .precision = FP32, .stay = 0.3, .clipping = 0.001, .steps = 1 },
+        { .world = 2, .accumulation = 1, .buffers = 4, .precision = FP32, .stay = 0.3, .clipping = 0.001, .steps = 1 },
         { .world = 3, .accumulation = 1, .buffers = 20, .precision = BF16, .stay = 0.7, .reload = true },
-        { .world = 1, .accumulation = 2, .buffers = 4, .precision = BF16, .stay = 0.5, .whole = true, .steps = 6 },
-        { .world = 2, .accumulation = 4, .together = 2, .buffers = 4, .precision = FP32, .stay = 0.6, .whole = true },
+        { .world = 1, .accumulation = 1, .buffers = 4, .precision = BF16, .stay = 0.5, .whole = true, .steps = 6 },
+        { .world = 2, .accumulation = 4, .together = 4, .buffers = 4, .precision = FP32, .stay = 0.6, .whole = true },
     };
     for (size_t i = 0; i < DSC_COUNT(cases); i++) {
         variant none = with(cases[i], NOTHING), late = none, some = with(cases[i], A_TILE);
@@ -295,6 +296,38 @@ static void gradients_that_stay_wait(void **state)
         run_expect_same(&none.result, &some.result);
         if (!some.reload) /* a load has a plan of its own */
             run_expect_planned(&some.result);
+    }
+}
+
+static void gradients_that_stay_through_passes(void **state)
+{
+    static const variant cases[] = {
+        { .world = 1, .accumulation = 2, .buffers = 4, .precision = BF16, .stay = 1 },
+        { .world = 2, .accumulation = 4, .buffers = 20, .precision = FP32, .stay = 0.5 },
+        { .world = 2, .accumulation = 4, .together = 2, .buffers = 4, .precision = BF16, .stay = 1, .whole = true },
+        { .world = 1, .accumulation = 3, .buffers = 4, .precision = BF16, .stay = 0.5, .kept_states = 0.3 },
+        { .world = 3, .accumulation = 2, .buffers = 4, .precision = BF16, .stay = 1, .whole = true, .steps = 6 },
+        { .world = 1, .accumulation = 2, .buffers = 4, .precision = FP32, .stay = 0.5, .whole = true, .reload = true },
+        { .world = 2, .accumulation = 2, .buffers = 4, .precision = BF16, .stay = 1, .clipping = 0.001, .steps = 1 },
+        { .world = 1, .accumulation = 2, .buffers = 4, .precision = FP16, .stay = 1, .steps = 32 },
+    };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        const bool every_tile = !cases[i].whole && cases[i].kept_states == 0;
+        variant none = with(cases[i], NOTHING), all = with(cases[i], every_tile ? ALL : A_TILE);
+        none.stay = 0;
+        run(&none);
+        remove_save();
+        run(&all);
+        remove_save();
+        for (int32_t r = 0; r < all.world; r++) {
+            assert_true(!every_tile || all.made[r] == all.most);
+            assert_true(all.clipping > 0 ? all.kept[r] == 0 : all.kept[r] >= all.steps - all.skipped);
+            assert_true(!every_tile || all.clipping > 0 || all.skipped > 0 || all.kept[r] == all.most);
+        }
+        assert_int_equal(all.skipped, none.skipped);
+        run_expect_same(&none.result, &all.result);
+        if (!all.reload)
+            run_expect_planned(&all.result);
     }
 }
 
@@ -326,11 +359,11 @@ static void sums_lend_their_memory(void **state)
     }
 }
 
-/* All of them: nothing is early, and no ring waits for any. */
+/* All of them, of one pass: nothing is early, and no ring waits for any. */
 static void all_gradients_may_stay(void **state)
 {
     for (int32_t world = 1; world <= 2; world++) {
-        const variant v = { .world = world, .accumulation = 2, .buffers = 4, .precision = BF16, .whole = true };
+        const variant v = { .world = world, .accumulation = 1, .buffers = 4, .precision = BF16, .whole = true };
         variant none = with(v, NOTHING), all = with(v, ALL);
         all.stay = 1;
         run(&none);
@@ -427,6 +460,7 @@ int main(void)
         cmocka_unit_test(sums_are_handed_over),       cmocka_unit_test(a_skipped_step_needs_no_sums),
         cmocka_unit_test(gradients_that_stay_wait),   cmocka_unit_test(all_gradients_may_stay),
         cmocka_unit_test(sums_lend_their_memory),     cmocka_unit_test(what_stays_is_a_way_out),
+        cmocka_unit_test(gradients_that_stay_through_passes),
     };
     return cmocka_run_group_tests_name("early update", tests, make_folder, remove_folder);
 }
