@@ -32,8 +32,12 @@ import time
 from bench_io import Server
 
 VOCAB = 50257
-# What decides: the link, compute, or neither. "alike" is as docs/offload.md advises, "balanced" and "single" without.
-CASES = {"files": {"sequence": 64}, "compute": {"micro": 2, "accumulation": 8, "rounds": 5},
+# What decides: the link, compute, or neither. "compute" and "alike" are as docs/offload.md advises; "plain" is the former,
+# "balanced" and "single" the latter with nothing but folders given.
+CASES = {"files": {"sequence": 64},
+         "compute": {"micro": 2, "accumulation": 8, "ratio": 0.68, "gradients": 1, "buffers": 120, "block": 4096, "early": True,
+                     "waiting": False, "rounds": 5},
+         "plain": {"micro": 2, "accumulation": 8, "rounds": 5},
          "alike": {"model": "gpt2-large", "sequence": 208, "ratio": 0.885, "gradients": 0.34, "buffers": 360, "block": 4096,
                    "early": True, "waiting": False, "rounds": 5},
          "balanced": {"accumulation": 2}, "single": {}}
