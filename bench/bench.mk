@@ -4,7 +4,7 @@
 OR_SKIPPED := || { rc=$$?; [ $$rc -eq 77 ] || exit $$rc; }
 
 .PHONY: bench-kern
-## bench-kern: time every kernel variant that passes its check: make bench-kern [FN='gemm*'] [THREADS=2]
+## bench-kern: time every kernel variant that passes its check: make bench-kern [FN='bench gemm*'] [THREADS=2]
 bench-kern: $(CHECK_BIN)
 	$(Q)$(CHECK_BIN) --bench $(if $(FN),--fn '$(FN)') $(if $(THREADS),--threads $(THREADS))
 

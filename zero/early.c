@@ -3,9 +3,10 @@
  * What an update does to an element depends on its sum, its states and the update's scalars, and these only depend on
  * the norm if something is clipped, or if there is no update at all. So a step may foresee them. Groups whose
  * parameters and states all are in files have two places there. As soon as a group's sum is complete and in its file,
- * tiles of it are read from the one place and what they come to is written to the other, in the order in which the
- * reductions end. If the update is then given just these scalars it goes on from there, and all groups' places are
- * exchanged when it begins; else the other place is free again. Nobody else looks there before.
+ * or in memory where it stays through several passes, tiles of it are read from the one place and what they come to is
+ * written to the other, in the order in which the reductions end. If the update is then given just these scalars it
+ * goes on from there, and all groups' places are exchanged when it begins; else the other place is free again. Nobody
+ * else looks there before.
  *
  * Without clipping only a skipped step can bring other scalars, and it wants no sums. Then they go to no file: the
  * reductions lend the update the buffers they are in, and wait for these when all of them are lent.
@@ -189,8 +190,9 @@ static dsc_status make_early(void *args, dsc_error *err)
     return dsc_room_end(zero, err);
 }
 
-/* Where sums are handed over it is at all groups: the sum of one that comes later goes to its file and back, and
- * compute, which does not wait for it now, does under the next pass. */
+/* Where the terms hold it is at all groups: a sum in a file that comes later is not handed over but goes there and
+ * back, and compute, which does not wait for it now, does under the next pass. Of sums that stay another order is no
+ * gain. */
 static void aim_at_all(dsc_zero *zero)
 {
     dsc_early *early = &zero->early;

@@ -1,5 +1,5 @@
 /* gemm.cu - matrix products: cuBLASLt where it has the product, our own plain kernel where it has not (odd alignments,
- * fp32 rounded to 16 bits), and epilogues that the library does not fuse.
+ * fp32 rounded to 16 bits) or does not keep its word (gemm_cublaslt.cu), and epilogues that the library does not fuse.
  *
  * BIAS_GELU is a product with bias, then GELU of the rounded result, with and without `aux`: so a forward that keeps
  * the GELU's input and one that does not give the same bits. SPDX-License-Identifier: Apache-2.0 */

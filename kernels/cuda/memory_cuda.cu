@@ -95,7 +95,7 @@ static void give_back(cuda_device *d, const dsc_buf *buf)
 }
 
 /* Memory of ours that the driver pins, in 2 MiB pages where the system gives them: cudaHostAlloc takes pages of 4 KiB
- * one by one, 13 times as long (bench/results/2026-11-26-NVIDIA-H200.md). */
+ * one by one, 7 times as long (bench/results/2026-11-26-NVIDIA-H200.md). */
 static dsc_status pin(cuda_device *d, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err)
 {
     char what[96];
