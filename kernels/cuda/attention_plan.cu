@@ -1,9 +1,9 @@
 /* attention_plan.cu - see attention_plan.h.
  *
  * A card, a driver or a compiler may be one that the kernels of warpgroups do not work with: both kernels of a shape
- * are tried on the same input (attention_trial.cu). What differs by more than rounding explains is a kernel that does not work
- * here, and is never taken. Both add up in the same order; where that gives the same bits, DSC_GEMM_SAME_BITS may take
- * either. Then both are timed in turns. A shape's forward pass and its gradients are two plans.
+ * are tried on the same input (attention_trial.cu). What differs by more than rounding explains is a kernel that does
+ * not work here, and is never taken. Both add up in the same order; where that gives the same bits, DSC_GEMM_SAME_BITS
+ * may take either. Then both are timed in turns. A shape's forward pass and its gradients are two plans.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/attention_sm90.h"
