@@ -47,7 +47,8 @@ static void check_element(const dsc_gemm_args *a, int64_t i, int64_t j)
         magnitude += fabs(ck_start(a->c, at));
     }
     double tol = 8 * 0x1p-24 * magnitude;
-    if (ck_on_gpu() && a->epilogue != DSC_EPILOGUE_NONE && a->c_dtype != DSC_F32)
+    const bool halves = a->ab_dtype != DSC_F32 && a->c_dtype != DSC_F32;
+    if (ck_on_gpu() && halves && a->epilogue != DSC_EPILOGUE_NONE)
         tol += 0.5 * ck_spacing(a->c_dtype, fabs(x) + tol); /* gemm.h lets its library do so */
     if (a->bias != NULL && dsc_epilogue_has_bias(a->epilogue)) {
         x += ck_get(a->bias, j);
