@@ -30,7 +30,7 @@ CFLAGS    := -std=c17 $(OPT) -g -fPIC -fvisibility=hidden -ffp-contract=off -fno
 LDFLAGS   += $(SANFLAGS) -fopenmp
 LDLIBS    += -ldnnl -lcjson -lyaml -lxxhash -lutf8proc -luring -lpthread -ldl -lm
 
-LIB_DIRS  := base kernels offload zero zero/comm models engine engine/monitor engine/profile engine/text
+LIB_DIRS  := base kernels offload comm comm/rendezvous comm/transports zero models engine engine/monitor engine/profile engine/text
 LIB_SRC   := $(sort $(filter-out %_plugin.c,$(wildcard $(addsuffix /*.c,$(LIB_DIRS)))))
 LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)
 prog_obj   = $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard $(1)/*.c)))
@@ -97,7 +97,7 @@ help:
 
 # Everything about tests, benches and lint is in its own folder's make file.
 include kernels/cuda/cuda.mk
-include zero/comm/net.mk
+include comm/net.mk
 include engine/monitor/http.mk
 include engine/profile/nvtx.mk
 -include tests/tests.mk

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "zero/comm/comm.h"
+#include "comm/comm.h"
 
 int64_t dsc_config_int_or(const dsc_config_parse_state *s, int id, int64_t otherwise)
 {

@@ -30,11 +30,11 @@ $(UNIT_BIN) $(DIST_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(HELP_OBJ) $(LIB)/li
 	$(Q)$(CC) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(LDLIBS) -o $@
 
 # Of the plugin for MPI, the part that has no MPI in it.
-$(TEST_BIN)/unit/test_mpi_thread: $(BUILD)/zero/comm/mpi_thread_plugin.o
+$(TEST_BIN)/unit/test_mpi_thread: $(BUILD)/comm/transports/mpi_thread_plugin.o
 
 # The MPI of test_comm_mpi.c: rank 0 finds it beside itself.
 $(TEST_BIN)/dist/test_comm_mpi: $(TEST_BIN)/dist/slow/libdsc_mpi.so
-$(TEST_BIN)/dist/slow/libdsc_mpi.so: tests/dist/slow_mpi.c zero/comm/mpi_api.h $(BUILD)/flags
+$(TEST_BIN)/dist/slow/libdsc_mpi.so: tests/dist/slow_mpi.c comm/transports/mpi_api.h $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) -std=c17 -O1 -fPIC -shared -Wall $< -o $@
 

@@ -18,9 +18,9 @@
 #ifndef DSC_ZERO_ZERO_H
 #define DSC_ZERO_ZERO_H
 
+#include "comm/comm.h"
 #include "kernels/device.h"
 #include "offload/swap.h"
-#include "zero/comm/comm.h"
 #include "zero/layout.h"
 #include "zero/onebit.h"
 

@@ -11,8 +11,8 @@
 #include <dsc/model.h>
 
 #include "base/io.h"
+#include "comm/comm.h"
 #include "engine/config.h"
-#include "zero/comm/comm.h"
 
 typedef enum dsc_span_kind {
     DSC_SPAN_FORWARD, DSC_SPAN_RECOMPUTE, DSC_SPAN_BACKWARD, /* of a module */

@@ -2,8 +2,8 @@
  * part of eight arrives every 50 ms. What goes to lane 1 stops after the third part. On lane 2 the peer is in a call of
  * other bytes: its data does not fit, and is here before its note.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "zero/comm/mpi_api.h"
-#include "zero/comm/wire.h"
+#include "comm/transports/mpi_api.h"
+#include "comm/transports/wire.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -15,11 +15,11 @@
 
 #include <cmocka.h>
 
+#include "comm/comm_front.h"
 #include "engine/checkpoint_internal.h"
 #include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/toy_model.h"
-#include "zero/comm/comm_front.h"
 
 static char *dir;
 static dsc_model *model, *wide, *small;

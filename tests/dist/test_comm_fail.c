@@ -16,11 +16,11 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/rendezvous.h"
+#include "comm/comm_internal.h"
+#include "comm/rendezvous/rendezvous.h"
+#include "comm/transports/shm_barrier.h"
 #include "tests/support/ranks.h"
 #include "tests/support/sanitizer.h"
-#include "zero/comm/board.h"
-#include "zero/comm/comm_internal.h"
 
 #define SECOND INT64_C(1000000000)
 

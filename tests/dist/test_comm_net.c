@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "comm/transports/mesh.h"
 #include "tests/support/ranks.h"
-#include "zero/comm/mesh.h"
 
 #define SECOND INT64_C(1000000000)
 #define LOOPBACK 127, 0, 0, 1

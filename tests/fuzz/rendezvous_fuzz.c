@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/rendezvous.h"
+#include "comm/rendezvous/rendezvous.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# layers.sh - who may include whom (docs/ARCHITECTURE.md): base <- kernels <- offload <- zero <- engine <- tools;
+# layers.sh - who may include whom (docs/ARCHITECTURE.md): base <- kernels <- offload, comm <- zero <- engine <- tools;
 # models -> kernels, base; launcher -> base; tools/train only the public headers. SPDX-License-Identifier: Apache-2.0
 set -u
 bad=0
@@ -8,12 +8,13 @@ allowed() {
     base) echo "base" ;;
     kernels) echo "base kernels" ;;
     offload) echo "base kernels offload" ;;
-    zero) echo "base kernels offload zero" ;;
+    comm) echo "base kernels comm" ;;
+    zero) echo "base kernels offload comm zero" ;;
     models) echo "base kernels models" ;;
-    engine) echo "base kernels offload zero engine" ;;
+    engine) echo "base kernels offload comm zero engine" ;;
     launcher) echo "base launcher" ;;
     tools/train) echo "" ;;
-    tools/dsc) echo "base kernels offload zero engine tools/dsc" ;;
+    tools/dsc) echo "base kernels offload comm zero engine tools/dsc" ;;
     examples) echo "" ;;
     esac
 }
@@ -28,11 +29,11 @@ check() { # FOLDER FILE
         [ $ok -eq 1 ] || { echo "layers: $2 includes \"$target\": $1 may include only: ${may:-the public headers}"; bad=1; }
     done < <(grep -E '^#include "' "$2")
 }
-for folder in base kernels offload zero models engine launcher tools/train tools/dsc examples; do
+for folder in base kernels offload comm zero models engine launcher tools/train tools/dsc examples; do
     while IFS= read -r file; do check "$folder" "$file"; done < <(git ls-files "$folder/*.c" "$folder/*.h" "$folder/*.cu" "$folder/*.cc")
 done
 # The engine never names a model family, models never a shard, kernels never a config.
-if git grep -nE '\b(gpt2|llama)' -- 'engine/*.c' 'zero/*.c' | grep -vE '^\S+:[0-9]+:\s*(/?\*|//)' | grep -v '"' ; then echo "layers: the engine names a layer"; bad=1; fi
+if git grep -nE '\b(gpt2|llama)' -- 'engine/*.c' 'comm/*.c' 'zero/*.c' | grep -vE '^\S+:[0-9]+:\s*(/?\*|//)' | grep -v '"' ; then echo "layers: the engine names a layer"; bad=1; fi
 if git grep -nE 'dsc_(layout|zero|comm)_' -- 'models/*.[ch]'; then echo "layers: a model names a shard"; bad=1; fi
 if git grep -nE 'dsc_config' -- 'kernels/*.[ch]' 'models/*.[ch]'; then echo "layers: a kernel or model names the config"; bad=1; fi
 # PTX has one home, where each wrapper has its body for the simulator.

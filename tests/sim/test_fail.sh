@@ -62,7 +62,7 @@ else
     run LD_LIBRARY_PATH="$dir/text" "$sim/no-cublaslt/train" "${args[@]}"
     verdict "no cuBLASLt" 2 "\"cuda\" needs libcublasLt.so.13 and it is not in the loader's path or /usr/local/cuda/lib64; install cuBLAS 13"
 fi
-symbols=$(sed -nE 's/.*\(([a-z_]+, (nccl[A-Za-z]+)),.*/\2/p' "$(dirname "$0")/../../zero/comm/nccl_api.h" | grep -v ncclGetVersion | sort -u)
+symbols=$(sed -nE 's/.*\(([a-z_]+, (nccl[A-Za-z]+)),.*/\2/p' "$(dirname "$0")/../../comm/transports/nccl_api.h" | grep -v ncclGetVersion | sort -u)
 old="int ncclGetVersion(int *v) { *v = 20700; return 0; }"
 for s in $symbols ncclGetErrorString ncclGetLastError; do old="$old int $s(void) { return 1; }"; done
 library "$dir/old/libnccl.so.2" "$old"

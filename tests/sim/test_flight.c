@@ -17,10 +17,10 @@
 
 #include "base/clock.h"
 #include "base/flight.h"
+#include "comm/comm.h"
 #include "launcher/hang.h"
 #include "tests/sim/cusim.h"
 #include "tests/support/run_expect.h"
-#include "zero/comm/comm.h"
 
 #define SECOND INT64_C(1000000000)
 enum { RANKS = 3, GATHER = 0, REDUCE = 1, COUNT = 512, MANY = 700, WORD = 256 };

@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
+#include "comm/comm.h"
 #include "tests/sim/cusim.h"
 #include "tests/support/run_expect.h"
-#include "zero/comm/comm.h"
 
 #define RANKS 8
 #define COLUMNS 4

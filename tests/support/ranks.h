@@ -3,7 +3,7 @@
 #ifndef DSC_TESTS_SUPPORT_RANKS_H
 #define DSC_TESTS_SUPPORT_RANKS_H
 
-#include "zero/comm/comm.h"
+#include "comm/comm.h"
 
 typedef enum ranks_kind {
     RANKS_SELF,          /* one rank, transport self */

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "zero/comm/mpi_thread.h"
+#include "comm/transports/mpi_thread.h"
 
 #define MS INT64_C(1000000)
 enum { POSTERS = 4, ORDERS = 300 };

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "zero/comm/comm.h"
+#include "comm/comm.h"
 
 /* "NAME=value NAME=value" */
 static const char *get(void *user, const char *name)

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/hmac.h"
-#include "base/rendezvous.h"
+#include "comm/rendezvous/hmac.h"
+#include "comm/rendezvous/rendezvous.h"
 #include "tests/support/sanitizer.h"
 
 #define MS INT64_C(1000000)

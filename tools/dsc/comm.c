@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "base/net.h"
+#include "comm/bench.h"
 #include "tools/dsc/tool.h"
-#include "zero/comm/bench.h"
 
 #define SIZES_MAX 16
 #define ROUNDS_MAX 1000

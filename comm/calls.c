@@ -1,0 +1,357 @@
+/* calls.c - every collective's way from the caller to the transport: arguments asserted, put on the stream, counted and
+ * timed (of a transport that enqueues, only how long that takes). Also the sums that a transport leaves to us:
+ * all_reduce, and reduce_scatter from all_to_all.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/clock.h"
+#include "comm/comm_front.h"
+
+/* One call, as it travels on a stream. */
+typedef struct comm_call {
+    dsc_comm *comm;
+    int32_t channel;
+    dsc_comm_op op;
+    void *recv;
+    const void *send;
+    int64_t bytes; /* elements for all_reduce */
+    int32_t peer;  /* root, receiver or sender */
+    dsc_dtype wire_dtype;
+    int32_t module; /* for the flight record */
+    int64_t step;
+    dsc_reduce_scatter_args reduce;
+} comm_call;
+_Static_assert(sizeof(comm_call) <= DSC_LAUNCH_ARGS_MAX, "a call fits into a host call");
+
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
+
+/* `stream` is that of a transport that enqueues; NULL: all is done on this thread before the return. */
+
+/* Pieces in the wire dtype -> what each owner folds: all leaves of its own piece, or the one sum of them that the
+ * transport made. */
+static dsc_status exchange(dsc_comm *comm, int32_t channel, bool natively, void *in, const void *out, int64_t count,
+                           dsc_dtype dtype, dsc_stream *stream, dsc_error *err)
+{
+    dsc_transport *t = comm->transport;
+    if (natively)
+        return t->ops->native_sum(t, channel, in, out, count, dtype, stream, err);
+    return t->ops->all_to_all(t, channel, in, out, count * (int64_t)dsc_dtype_bytes(dtype), stream, err);
+}
+
+/* Where pieces lie in the wire dtype: what is sent as it is stays where it is; else they are cast to `out`. */
+static dsc_status pack(dsc_comm *comm, const dsc_reduce_scatter_args *args, int64_t first, int64_t count, void *out,
+                       const void **packed, dsc_stream *stream, dsc_error *err)
+{
+    const int64_t piece_bytes = count * (int64_t)dsc_dtype_bytes(args->wire_dtype);
+    const bool whole = args->leaf_stride == count; /* pieces follow each other */
+    *packed = whole && args->wire_dtype == DSC_F32 ? args->leaf : out;
+    if (*packed != out)
+        return DSC_OK;
+    if (whole)
+        return dsc_comm_cast(&comm->math, out, args->wire_dtype, args->leaf, comm->size * count, stream, err);
+    for (int32_t r = 0; r < comm->size; r++)
+        DSC_TRY(dsc_comm_cast(&comm->math, (char *)out + r * piece_bytes, args->wire_dtype,
+                              args->leaf + r * args->leaf_stride + first, count, stream, err));
+    return DSC_OK;
+}
+
+/* Without a hook: pieces are cast into the first half of the staging, exchanged, and folded from the second. */
+static dsc_status reduce_by_exchange(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args,
+                                     dsc_stream *stream, dsc_error *err)
+{
+    const bool natively = comm->native_sums && comm->transport->ops->native_sum != NULL && args->apart == NULL;
+    const dsc_buf *staging = &comm->channel[channel].staging;
+    const int64_t wire_bytes = (int64_t)dsc_dtype_bytes(args->wire_dtype);
+    const int64_t most = staging->bytes / 2 / comm->size / wire_bytes / DSC_COMM_PIECE_ALIGN * DSC_COMM_PIECE_ALIGN;
+    char *out = staging->ptr, *in = (char *)staging->ptr + staging->bytes / 2;
+    DSC_ASSERT(most > 0);
+    for (int64_t first = 0; first == 0 || first < args->count; first += most) {
+        const int64_t count = dsc_min_i64(most, args->count - first), piece_bytes = count * wire_bytes;
+        const void *packed = NULL;
+        DSC_TRY(pack(comm, args, first, count, out, &packed, stream, err));
+        DSC_TRY(exchange(comm, channel, natively, in, packed, count, args->wire_dtype, stream, err));
+        const dsc_comm_leaves leaves = {
+            .at = in, .stride_bytes = piece_bytes, .dtype = args->wire_dtype, .count = natively ? 1 : comm->size
+        };
+        DSC_TRY(dsc_comm_fold(&comm->math, args, &leaves, first, count, stream, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status reduce_scatter(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args,
+                                 dsc_stream *stream, dsc_error *err)
+{
+    dsc_transport *t = comm->transport;
+    if (t->ops->reduce_scatter != NULL)
+        return t->ops->reduce_scatter(t, channel, args, stream, err);
+    return reduce_by_exchange(comm, channel, args, stream, err);
+}
+
+/* buf[count], count <= gather_elements: everybody gathers all leaves and folds them alike. */
+static dsc_status all_reduce_short(dsc_comm *comm, int32_t channel, float *buf, int64_t count, dsc_dtype wire_dtype,
+                                   dsc_stream *stream, dsc_error *err)
+{
+    dsc_transport *t = comm->transport;
+    float *gathered = comm->channel[channel].gather.ptr;
+    DSC_TRY(t->ops->all_gather(t, channel, gathered, buf, count * (int64_t)sizeof(float), stream, err));
+    const dsc_reduce_scatter_args args = { .acc = buf, .count = count, .wire_dtype = wire_dtype, .overwrite = true };
+    const dsc_comm_leaves leaves = {
+        .at = gathered, .stride_bytes = count * (int64_t)sizeof(float), .dtype = DSC_F32, .count = comm->size
+    };
+    return dsc_comm_fold(&comm->math, &args, &leaves, 0, count, stream, err);
+}
+
+static dsc_status all_reduce(dsc_comm *comm, int32_t channel, float *buf, int64_t count, dsc_dtype wire_dtype,
+                             dsc_stream *stream, dsc_error *err)
+{
+    dsc_transport *t = comm->transport;
+    const bool alone = comm->size == 1; /* then the sum is one rounded leaf, and there is nothing to gather */
+    if (!alone && count <= comm->channel[channel].gather_elements)
+        return all_reduce_short(comm, channel, buf, count, wire_dtype, stream, err);
+    const int64_t aligned = count / comm->size / DSC_COMM_PIECE_ALIGN * DSC_COMM_PIECE_ALIGN;
+    const int64_t piece = alone ? count : aligned, even = piece * comm->size;
+    float *mine = buf + comm->rank * piece;
+    const dsc_reduce_scatter_args args = { .acc = mine,
+                                           .leaf = buf,
+                                           .leaf_stride = piece,
+                                           .count = piece,
+                                           .wire_dtype = wire_dtype,
+                                           .overwrite = true };
+    DSC_TRY(reduce_scatter(comm, channel, &args, stream, err));
+    if (alone)
+        return DSC_OK;
+    DSC_TRY(t->ops->all_gather(t, channel, buf, mine, piece * (int64_t)sizeof(float), stream, err));
+    return even == count
+               ? DSC_OK
+               : all_reduce_short(comm, channel, buf + even, count - even, wire_dtype, stream, err);
+}
+
+/* ---- to the transport -------------------------------------------------------------------------------------------- */
+
+static dsc_status dispatch(const comm_call *call, dsc_stream *stream, dsc_error *err)
+{
+    dsc_transport *t = call->comm->transport;
+    const dsc_comm_ops *ops = t->ops;
+    const int32_t channel = call->channel;
+    switch (call->op) {
+    case DSC_COMM_ALL_GATHER: return ops->all_gather(t, channel, call->recv, call->send, call->bytes, stream, err);
+    case DSC_COMM_ALL_TO_ALL: return ops->all_to_all(t, channel, call->recv, call->send, call->bytes, stream, err);
+    case DSC_COMM_BROADCAST: return ops->broadcast(t, channel, call->recv, call->bytes, call->peer, stream, err);
+    case DSC_COMM_BARRIER: return ops->barrier(t, channel, stream, err);
+    case DSC_COMM_SEND: return ops->send(t, channel, call->send, call->bytes, call->peer, stream, err);
+    case DSC_COMM_RECV: return ops->recv(t, channel, call->recv, call->bytes, call->peer, stream, err);
+    case DSC_COMM_REDUCE_SCATTER: return reduce_scatter(call->comm, channel, &call->reduce, stream, err);
+    case DSC_COMM_ALL_REDUCE:
+        return all_reduce(call->comm, channel, call->recv, call->bytes, call->wire_dtype, stream, err);
+    case DSC_COMM_OP_COUNT: break;
+    }
+    DSC_ASSERT(false);
+    return DSC_ERR_INTERNAL;
+}
+
+/* Payload that this rank receives from others. */
+static int64_t received_bytes(const comm_call *call)
+{
+    const int64_t others = call->comm->size - 1;
+    const int64_t wire_bytes = (int64_t)dsc_dtype_bytes(call->wire_dtype);
+    switch (call->op) {
+    case DSC_COMM_ALL_GATHER: case DSC_COMM_ALL_TO_ALL: return others * call->bytes;
+    case DSC_COMM_BROADCAST: return call->peer == call->comm->rank ? 0 : call->bytes;
+    case DSC_COMM_RECV: return call->bytes;
+    case DSC_COMM_REDUCE_SCATTER: return others * call->reduce.count * wire_bytes;
+    case DSC_COMM_ALL_REDUCE: return others * (call->bytes / call->comm->size) * (wire_bytes + (int64_t)sizeof(float));
+    case DSC_COMM_BARRIER: case DSC_COMM_SEND: case DSC_COMM_OP_COUNT: break;
+    }
+    return 0;
+}
+
+/* What must be the same on every rank, or on both ends. */
+static dsc_flight_what flight_what(const comm_call *call)
+{
+    const bool pair = call->op == DSC_COMM_SEND || call->op == DSC_COMM_RECV;
+    dsc_flight_what what = { .op = dsc_comm_op_text(call->op), .bytes = call->bytes, .step = call->step,
+                             .peer = pair ? call->peer : -1, .module = call->module };
+    if (call->op == DSC_COMM_BROADCAST)
+        what.detail = call->peer;
+    if (call->op == DSC_COMM_REDUCE_SCATTER || call->op == DSC_COMM_ALL_REDUCE)
+        what.detail = (int32_t)call->wire_dtype;
+    if (call->op == DSC_COMM_REDUCE_SCATTER)
+        what.bytes = call->reduce.count * (int64_t)dsc_dtype_bytes(call->wire_dtype);
+    if (call->op == DSC_COMM_ALL_REDUCE)
+        what.bytes = call->bytes * (int64_t)sizeof(float);
+    return what;
+}
+
+/* In the flight record. Without a stream a transport that enqueues has the hosts meet, who record that themselves. */
+static void record_begin(const comm_call *call, dsc_stream *stream, int64_t now_ns)
+{
+    dsc_flight_track *track = call->comm->channel[call->channel].track;
+    const dsc_flight_what what = flight_what(call);
+    if (call->comm->progress == NULL)
+        dsc_flight_begin(track, &what, now_ns);
+    else if (stream != NULL)
+        dsc_comm_progress_begin(call->comm->progress, call->channel, &what, stream);
+}
+
+static void record_end(const comm_call *call, dsc_stream *stream, dsc_status status, int64_t now_ns)
+{
+    dsc_flight_track *track = call->comm->channel[call->channel].track;
+    if (call->comm->progress == NULL)
+        dsc_flight_end(track, status == DSC_OK ? DSC_FLIGHT_DONE : DSC_FLIGHT_FAILED, now_ns);
+    else if (stream != NULL)
+        dsc_comm_progress_end(call->comm->progress, call->channel, status, stream);
+}
+
+/* The transport knows only the parts that an all_reduce is made of. */
+static void name_all_reduce(const comm_call *call, dsc_error *err)
+{
+    if (call->op != DSC_COMM_ALL_REDUCE || err == NULL)
+        return;
+    const int32_t rank = err->rank;
+    DSC_FAIL(err, err->status, err->where, "in an all_reduce of %lld elements: %s", (long long)call->bytes,
+             err->message);
+    err->rank = rank;
+}
+
+static dsc_status run(const comm_call *call, dsc_stream *stream, dsc_error *err)
+{
+    dsc_comm_count *count = &call->comm->count[call->op];
+    const bool was_busy = atomic_exchange(&call->comm->channel[call->channel].busy, true);
+    DSC_ASSERT(!was_busy);
+    const int64_t start_ns = dsc_clock_ns();
+    record_begin(call, stream, start_ns);
+    const dsc_status status = dispatch(call, stream, err);
+    const int64_t end_ns = dsc_clock_ns(), bytes = status == DSC_OK ? received_bytes(call) : 0;
+    record_end(call, stream, status, end_ns);
+    atomic_fetch_add_explicit(&count->ns, end_ns - start_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(&count->calls, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&count->bytes, bytes, memory_order_relaxed);
+    if (status != DSC_OK)
+        name_all_reduce(call, err);
+    if (call->comm->trace.fn != NULL)
+        call->comm->trace.fn(call->comm->trace.user, call->channel, call->op, bytes, start_ns, end_ns, status);
+    atomic_store(&call->comm->channel[call->channel].busy, false);
+    return status;
+}
+
+/* A blocking transport's call, on the stream's own thread. */
+static dsc_status run_now(void *args, dsc_error *err) { return run(args, NULL, err); }
+
+static dsc_status submit(comm_call *call, dsc_stream *stream, dsc_error *err)
+{
+    DSC_ASSERT(call->channel >= 0 && call->channel < call->comm->channel_count);
+    DSC_ASSERT(call->bytes >= 0);
+    call->step = atomic_load_explicit(&call->comm->step, memory_order_relaxed);
+    call->module = atomic_load_explicit(&call->comm->channel[call->channel].module, memory_order_relaxed);
+    if (stream == NULL || call->comm->ops->enqueues)
+        return run(call, stream, err);
+    return dsc_host_call(stream, run_now, call, (int64_t)sizeof *call, err);
+}
+
+/* ---- what callers see -------------------------------------------------------------------------------------------- */
+
+static bool overlap(const void *a, int64_t a_bytes, const void *b, int64_t b_bytes)
+{
+    const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+    return x < y + (uint64_t)b_bytes && y < x + (uint64_t)a_bytes;
+}
+
+static int64_t all_bytes(const dsc_comm *comm, int64_t bytes)
+{
+    int64_t total = 0;
+    const bool fits = dsc_mul_i64(bytes, comm->size, &total);
+    DSC_ASSERT(fits);
+    return total;
+}
+
+dsc_status dsc_comm_all_gather(dsc_comm *comm, int32_t channel, void *recv, const void *send, int64_t count,
+                               dsc_dtype dtype, dsc_stream *stream, dsc_error *err)
+{
+    int64_t bytes = 0;
+    const bool fits = dsc_mul_i64(count, (int64_t)dsc_dtype_bytes(dtype), &bytes);
+    DSC_ASSERT(fits && count >= 0);
+    DSC_ASSERT(dsc_dtype_bytes(dtype) > 0);
+    DSC_ASSERT(send == (char *)recv + comm->rank * bytes || !overlap(recv, all_bytes(comm, bytes), send, bytes));
+    comm_call call = {
+        .comm = comm, .channel = channel, .op = DSC_COMM_ALL_GATHER, .recv = recv, .send = send, .bytes = bytes
+    };
+    return submit(&call, stream, err);
+}
+
+dsc_status dsc_comm_all_to_all(dsc_comm *comm, int32_t channel, void *recv, const void *send, int64_t bytes,
+                               dsc_stream *stream, dsc_error *err)
+{
+    DSC_ASSERT(bytes >= 0);
+    DSC_ASSERT(!overlap(recv, all_bytes(comm, bytes), send, all_bytes(comm, bytes)));
+    comm_call call = {
+        .comm = comm, .channel = channel, .op = DSC_COMM_ALL_TO_ALL, .recv = recv, .send = send, .bytes = bytes
+    };
+    return submit(&call, stream, err);
+}
+
+dsc_status dsc_comm_broadcast(dsc_comm *comm, int32_t channel, void *buf, int64_t bytes, int32_t root,
+                              dsc_stream *stream, dsc_error *err)
+{
+    DSC_ASSERT(root >= 0 && root < comm->size);
+    comm_call call = {
+        .comm = comm, .channel = channel, .op = DSC_COMM_BROADCAST, .recv = buf, .bytes = bytes, .peer = root
+    };
+    return submit(&call, stream, err);
+}
+
+static bool is_wire_dtype(dsc_dtype dtype) { return dtype == DSC_F32 || dtype == DSC_BF16 || dtype == DSC_F16; }
+
+dsc_status dsc_comm_reduce_scatter(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args,
+                                   dsc_stream *stream, dsc_error *err)
+{
+    DSC_ASSERT(is_wire_dtype(args->wire_dtype));
+    DSC_ASSERT(args->count >= 0 && args->leaf_stride >= args->count);
+    DSC_ASSERT(args->count == 0 || args->leaf != NULL);
+    DSC_ASSERT(args->count == 0 || (args->acc != NULL) != (args->apart != NULL));
+    comm_call call = {
+        .comm = comm, .channel = channel, .op = DSC_COMM_REDUCE_SCATTER, .wire_dtype = args->wire_dtype, .reduce = *args
+    };
+    return submit(&call, stream, err);
+}
+
+dsc_status dsc_comm_all_reduce(dsc_comm *comm, int32_t channel, float *buf, int64_t count, dsc_dtype wire_dtype,
+                               dsc_stream *stream, dsc_error *err)
+{
+    DSC_ASSERT(is_wire_dtype(wire_dtype));
+    DSC_ASSERT(count >= 0);
+    comm_call call = { .comm = comm,
+                             .channel = channel,
+                             .op = DSC_COMM_ALL_REDUCE,
+                             .recv = buf,
+                             .bytes = count,
+                             .wire_dtype = wire_dtype };
+    return submit(&call, stream, err);
+}
+
+dsc_status dsc_comm_barrier(dsc_comm *comm, int32_t channel, dsc_stream *stream, dsc_error *err)
+{
+    comm_call call = { .comm = comm, .channel = channel, .op = DSC_COMM_BARRIER };
+    return submit(&call, stream, err);
+}
+
+dsc_status dsc_comm_send(dsc_comm *comm, int32_t channel, const void *buf, int64_t bytes, int32_t to,
+                         dsc_stream *stream, dsc_error *err)
+{
+    DSC_ASSERT(to >= 0 && to < comm->size);
+    DSC_ASSERT(to != comm->rank);
+    comm_call call = {
+        .comm = comm, .channel = channel, .op = DSC_COMM_SEND, .send = buf, .bytes = bytes, .peer = to
+    };
+    return submit(&call, stream, err);
+}
+
+dsc_status dsc_comm_recv(dsc_comm *comm, int32_t channel, void *buf, int64_t bytes, int32_t from, dsc_stream *stream,
+                         dsc_error *err)
+{
+    DSC_ASSERT(from >= 0 && from < comm->size);
+    DSC_ASSERT(from != comm->rank);
+    comm_call call = {
+        .comm = comm, .channel = channel, .op = DSC_COMM_RECV, .recv = buf, .bytes = bytes, .peer = from
+    };
+    return submit(&call, stream, err);
+}

@@ -1,0 +1,235 @@
+/* comm.h - ranks and collectives: one const ops table per transport, one front that checks, counts, times and traces.
+ *
+ * Transports: self (W = 1), local (threads of one process), shm (processes of one host), tcp and gloo (several
+ * hosts), hier (shm inside hosts, tcp between), nccl (GPUs), fault (wraps another), skeleton (the tutorial). A
+ * communicator has `channel_count` independent channels: one stream uses one channel, so collectives of two streams
+ * never wait for each other. All ranks call the same operations in the same order on a channel.
+ *
+ * Sums are ours, not the transport's: reduce_scatter folds leaves in rank order on the owner (kernels/exact.h, FOLD),
+ * so every transport gives the same bits. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_COMM_COMM_H
+#define DSC_COMM_COMM_H
+
+#include <dsc/log.h>
+
+#include "base/alloc.h"
+#include "base/hostfile.h"
+#include "base/net.h"
+#include "kernels/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DSC_COMM_OPS_VERSION 2u
+#define DSC_COMM_CHANNELS_MAX 4
+
+/* The rank grid, slowest to fastest. Sizes other than `data` are 1 in this version and refused by name elsewhere. */
+typedef struct dsc_grid { int32_t pipeline, data, sequence, tensor; } dsc_grid;
+
+/* Threads of one process that form a world. Owned by whoever opens it; outlives its communicators. Thread-safe. */
+typedef struct dsc_local_world dsc_local_world;
+DSC_MUST_USE dsc_status dsc_local_world_open(int32_t size, dsc_local_world **out, dsc_error *err);
+void dsc_local_world_close(dsc_local_world **world); /* every communicator of it is closed */
+/* For a rank that cannot come to dsc_comm_open: the open of all others ends with DSC_ERR_PEER and the reason. Every
+ * rank takes part in each round of opening once, by dsc_comm_open or by this. */
+void dsc_local_world_refuse(dsc_local_world *world, int32_t rank, const char *reason);
+
+/* Who I am. Plain value; strings borrowed until open returns. */
+typedef struct dsc_comm_place {
+    int32_t rank, size;             /* world */
+    int32_t local_rank, local_size; /* on this host */
+    int32_t node, node_count;
+    bool hosts_guessed; /* these two, on all ranks: as if hosts had as many ranks each */
+    char master_addr[DSC_HOST_NAME_BYTES]; /* "127.0.0.1" */
+    int32_t master_port;
+    const char *job_token;        /* DSC_JOB_TOKEN, or "" (then the user id and port name the job) */
+    bool from_mpi;                /* the numbers are those of an MPI launcher */
+    dsc_local_world *local_world; /* not NULL: transport "local" */
+    const char *flight; /* DSC_FLIGHT: where the record goes (base/flight.h); NULL: nobody reads one */
+} dsc_comm_place;
+
+/* Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE|LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, DSC_JOB_TOKEN, DSC_FLIGHT
+ * (also Open MPI's, hydra's and Slurm's variables) through `get` (getenv-like, user passed). None set: rank 0 of 1.
+ * Contradictions and numbers that are none: DSC_ERR_INPUT naming the variable. The token and the flight point into the
+ * environment. */
+DSC_MUST_USE dsc_status dsc_comm_place_from_env(const char *(*get)(void *user, const char *name), void *user,
+                                                dsc_comm_place *out, dsc_error *err);
+
+typedef enum dsc_comm_op {
+    DSC_COMM_ALL_GATHER, DSC_COMM_ALL_TO_ALL, DSC_COMM_REDUCE_SCATTER, DSC_COMM_ALL_REDUCE, DSC_COMM_BROADCAST,
+    DSC_COMM_BARRIER, DSC_COMM_SEND, DSC_COMM_RECV, DSC_COMM_OP_COUNT
+} dsc_comm_op;
+const char *dsc_comm_op_text(dsc_comm_op op);
+
+/* Called after every operation on the thread that ran it, by several at once. `bytes` as in dsc_comm_stats. */
+typedef struct dsc_comm_trace {
+    void (*fn)(void *user, int32_t channel, dsc_comm_op op, int64_t bytes, int64_t start_ns, int64_t end_ns,
+               dsc_status status);
+    void *user;
+} dsc_comm_trace;
+
+typedef struct dsc_comm_options {
+    dsc_alloc *alloc; /* borrowed until close */
+    dsc_comm_place place;
+    const char *transport;     /* "auto", "self", "local", "shm", "tcp", "hier", "gloo", "mpi", "nccl" */
+    int32_t channel_count;     /* 1..DSC_COMM_CHANNELS_MAX */
+    int64_t staging_bytes;     /* per channel and rank, for transports that copy through a segment; counted as COMM */
+    int64_t timeout_ns;        /* a collective that waits longer fails with DSC_ERR_STUCK; 0: 600 s */
+    int64_t open_timeout_ns;   /* how long open waits for the other ranks; 0: 60 s */
+    int64_t fault_at;          /* test hook: the n-th collective (1-based) of this rank fails; 0: none */
+    const dsc_log *log;        /* borrowed until close; may be NULL */
+    dsc_comm_trace trace;      /* fn = NULL: none */
+    /* For collectives over device memory; both borrowed until close. `device`: where dsc_comm_mem_open and staging take
+     * their memory (NULL: host memory). `host`: the same ranks over host memory; a transport that has no rendezvous of
+     * its own meets there, and learns there that a peer is gone. */
+    dsc_device *device;
+    struct dsc_comm *host;
+    uint32_t staging_channels; /* bit c: channel c carries sums and needs staging; 0: all */
+    const int *gate;  /* NULL, or of rank 0 a listener at master_addr and master_port; borrowed until open returns */
+    bool register_memory; /* what dsc_comm_mem_open gives is told to the transport's library, where it wants to know */
+    /* All calls of this communicator come from the thread that opens it, but for abort and health. A transport whose
+     * library is to be called by one thread then needs none of its own (mpi). */
+    bool one_thread;
+    bool native_sums; /* reduce_scatter by the transport's own sum where it has one: faster, not the same bits */
+} dsc_comm_options;
+
+/* One fold of this rank's slice: acc[i] (+)= sum over ranks r, in rank order, of round_wire(leaf of rank r).
+ * On rank q, the piece for rank r starts at leaf + r * leaf_stride; so `leaf` is rank-major with stride elements. */
+typedef struct dsc_reduce_scatter_args {
+    float *acc;           /* [count] of this rank's slice */
+    const float *leaf;    /* [W pieces of `count` at stride] fp32, unrounded */
+    int64_t leaf_stride;  /* elements between the pieces of two owners */
+    int64_t count;        /* elements of one piece; any number, the transport cuts it to its staging */
+    dsc_dtype wire_dtype; /* F32, BF16 or F16 */
+    bool overwrite;       /* acc is not read */
+    /* NULL, or [W] fp32 buffers of `count`: the W rounded leaves are stored apart, not folded (acc unused). For sums
+     * whose tree must not depend on W. */
+    float *const *apart;
+} dsc_reduce_scatter_args;
+
+typedef struct dsc_transport dsc_transport; /* a backend's own state; starts with its ops */
+
+/* One transport = one file = one const table. Hooks block until done and are called on the stream's thread with
+ * stream = NULL; or, of a transport that `enqueues`, on the caller's thread with the stream, which they only give work
+ * to (NULL then means host memory, now). One call at a time per channel, several channels at once. Counts are equal on
+ * all ranks. A hook fails with DSC_ERR_PEER
+ * (a rank is gone: named), DSC_ERR_STUCK (timeout: who is missing in what) or DSC_ERR_COMM (ranks disagree in
+ * operation or size: both sides named); after a failure every later call fails too until the communicator is closed. */
+typedef struct dsc_comm_ops {
+    const char *name;
+    uint32_t version;
+    bool enqueues;
+    dsc_status (*open)(dsc_transport **out, const dsc_comm_options *options, dsc_error *err); /* Required; collective */
+    void (*close)(dsc_transport *transport); /* Required; safe after any failure, never waits for peers for long */
+    /* Required. recv[W * bytes] <- every rank's send[bytes] in rank order. send may be recv + rank * bytes. */
+    dsc_status (*all_gather)(dsc_transport *, int32_t channel, void *recv, const void *send, int64_t bytes,
+                             dsc_stream *stream, dsc_error *err);
+    /* Required. recv[r * bytes] <- rank r's send[my rank * bytes]. No overlap. */
+    dsc_status (*all_to_all)(dsc_transport *, int32_t channel, void *recv, const void *send, int64_t bytes,
+                             dsc_stream *stream, dsc_error *err);
+    /* Required. */
+    dsc_status (*broadcast)(dsc_transport *, int32_t channel, void *buf, int64_t bytes, int32_t root,
+                            dsc_stream *stream, dsc_error *err);
+    dsc_status (*barrier)(dsc_transport *, int32_t channel, dsc_stream *stream, dsc_error *err);
+    dsc_status (*send)(dsc_transport *, int32_t channel, const void *buf, int64_t bytes, int32_t to,
+                       dsc_stream *stream, dsc_error *err);
+    dsc_status (*recv)(dsc_transport *, int32_t channel, void *buf, int64_t bytes, int32_t from, dsc_stream *stream,
+                       dsc_error *err);
+    /* Optional: peers' leaves read in place or through the segment and folded (FOLD). NULL: the front casts to staging,
+     * all_to_all, FOLD. acc may be this rank's own piece of `leaf`. */
+    dsc_status (*reduce_scatter)(dsc_transport *, int32_t channel, const dsc_reduce_scatter_args *args,
+                                 dsc_stream *stream, dsc_error *err);
+    /* Optional: recv[count] <- the sum over ranks of send[my rank * count], in `dtype` and in the order that the
+     * transport likes. The front uses it when the options ask for native_sums. */
+    dsc_status (*native_sum)(dsc_transport *, int32_t channel, void *recv, const void *send, int64_t count,
+                             dsc_dtype dtype, dsc_stream *stream, dsc_error *err);
+    /* Optional: memory that peers can read in place, so that all_gather from it is one copy. NULL: plain memory. */
+    dsc_status (*mem_open)(dsc_transport *, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);
+    void (*mem_close)(dsc_transport *, dsc_buf *buf);
+    /* Optional. Without waiting, from any thread: DSC_ERR_PEER and who, when a rank is gone or has failed. NULL: nobody
+     * can vanish. */
+    dsc_status (*health)(dsc_transport *, dsc_error *err);
+    /* Optional: at which of this host's addresses ranks of other hosts reach this one; its port is 0. */
+    bool (*address)(dsc_transport *, dsc_net_address *out);
+    /* Required. From any thread: every waiting and later call of this rank and, as far as the transport can, of its
+     * peers ends with DSC_ERR_PEER and the reason. */
+    void (*abort)(dsc_transport *, const char *reason);
+} dsc_comm_ops;
+
+extern const dsc_comm_ops dsc_comm_self, dsc_comm_local, dsc_comm_shm, dsc_comm_tcp, dsc_comm_hier, dsc_comm_gloo,
+    dsc_comm_mpi, dsc_comm_nccl, dsc_comm_skeleton;
+
+/* The table that options->transport names; "auto" is self for one rank; nccl over the memory of a device that is not
+ * host_visible; local in a local_world; shm when all ranks are on this host; between hosts tcp, hier when some have
+ * several ranks, or mpi when mpirun started the ranks and there is no job token. An unknown name: DSC_ERR_INPUT. */
+DSC_MUST_USE dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops **out, dsc_error *err);
+
+typedef struct dsc_comm dsc_comm;
+
+typedef struct dsc_comm_stats {
+    int64_t calls[DSC_COMM_OP_COUNT];
+    int64_t bytes[DSC_COMM_OP_COUNT]; /* payload that this rank receives from others */
+    int64_t ns[DSC_COMM_OP_COUNT];    /* inside the transport, waiting included */
+} dsc_comm_stats;
+
+/* Collective. *out is owned by the caller. Closing and opening again in a living process is allowed: a new epoch. */
+DSC_MUST_USE dsc_status dsc_comm_open(const dsc_comm_options *options, dsc_comm **out, dsc_error *err);
+/* The same with a table of the caller's; options->transport is not read. */
+DSC_MUST_USE dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *options, dsc_comm **out,
+                                           dsc_error *err);
+/* Collective over `parent`, which moves host memory. Ranks of one color make a communicator of their own, ordered by
+ * key and then by their rank in `parent`; with a negative color a rank takes part and *out is NULL. `options` are the
+ * group's but for the place, which is this rank's in the job (its device is NULL) and becomes its place in the group:
+ * with the same options, a device and host = *out, dsc_comm_open then opens the group over device memory. The place's
+ * strings are borrowed until *out is closed. Both communicators live on their own: aborting one does not abort the
+ * other. A group over several hosts meets at its first rank's address, which tcp, hier and gloo know; with another
+ * parent: DSC_ERR_UNSUPPORTED on all ranks. */
+DSC_MUST_USE dsc_status dsc_comm_split(dsc_comm *parent, int32_t color, int32_t key, dsc_comm_options *options,
+                                       dsc_comm **out, dsc_error *err);
+/* Waits for nobody: peers that are still in a collective fail with DSC_ERR_PEER. Buffers of dsc_comm_mem_open are
+ * closed before and the streams that carried its calls are idle. */
+void dsc_comm_close(dsc_comm **comm);
+int32_t dsc_comm_rank(const dsc_comm *comm);
+int32_t dsc_comm_size(const dsc_comm *comm);
+const char *dsc_comm_name(const dsc_comm *comm); /* "shm" */
+void dsc_comm_stats_get(dsc_comm *comm, dsc_comm_stats *stats);
+void dsc_comm_abort(dsc_comm *comm, const char *reason);
+DSC_MUST_USE dsc_status dsc_comm_health(dsc_comm *comm, dsc_error *err); /* as the hook */
+/* Bytes that open will map for these options, for the planner (all channels, this rank's share). */
+int64_t dsc_comm_plan_bytes(const dsc_comm_options *options);
+/* And what the transport's library takes of the device by itself, about. */
+int64_t dsc_comm_library_bytes(const dsc_comm_options *options);
+/* Plain device memory where the transport has none of its own. */
+DSC_MUST_USE dsc_status dsc_comm_mem_open(dsc_comm *comm, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);
+void dsc_comm_mem_close(dsc_comm *comm, dsc_buf *buf);
+
+/* For the flight record: what the calls that follow belong to, and what a module is called. Any thread that calls. */
+void dsc_comm_label_step(dsc_comm *comm, int64_t step);
+void dsc_comm_label_module(dsc_comm *comm, int32_t channel, int32_t module); /* -1: none */
+void dsc_comm_name_module(dsc_comm *comm, int32_t module, const char *name);
+
+/* All are asynchronous on `stream` (buffers borrowed until it passes; inline on a cpu's compute stream). stream = NULL:
+ * on the calling thread, in host memory, done on return. One stream uses one channel. Counts of 0 are calls like any
+ * other. */
+DSC_MUST_USE dsc_status dsc_comm_all_gather(dsc_comm *comm, int32_t channel, void *recv, const void *send,
+                                            int64_t count, dsc_dtype dtype, dsc_stream *stream, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_comm_all_to_all(dsc_comm *comm, int32_t channel, void *recv, const void *send,
+                                            int64_t bytes, dsc_stream *stream, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_comm_broadcast(dsc_comm *comm, int32_t channel, void *buf, int64_t bytes, int32_t root,
+                                           dsc_stream *stream, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_comm_reduce_scatter(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args,
+                                                dsc_stream *stream, dsc_error *err);
+/* buf[count] fp32 <- sum over ranks in rank order (a reduce-scatter and an all-gather); any count. */
+DSC_MUST_USE dsc_status dsc_comm_all_reduce(dsc_comm *comm, int32_t channel, float *buf, int64_t count,
+                                            dsc_dtype wire_dtype, dsc_stream *stream, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_comm_barrier(dsc_comm *comm, int32_t channel, dsc_stream *stream, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_comm_send(dsc_comm *comm, int32_t channel, const void *buf, int64_t bytes, int32_t to,
+                                      dsc_stream *stream, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_comm_recv(dsc_comm *comm, int32_t channel, void *buf, int64_t bytes, int32_t from,
+                                      dsc_stream *stream, dsc_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,51 @@
+/* comm_front.h - the communicator itself: private to comm.c and calls.c. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_COMM_COMM_FRONT_H
+#define DSC_COMM_COMM_FRONT_H
+
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "base/flight.h"
+#include "comm/comm_internal.h"
+#include "comm/progress.h"
+
+/* An all-reduce cuts a vector into pieces of whole cache lines: 16 fp32 elements. */
+#define DSC_COMM_PIECE_ALIGN 16
+
+typedef struct dsc_comm_channel {
+    dsc_buf gather;          /* [W * gather_elements] fp32: short vectors of an all-reduce; not open at W = 1 */
+    int64_t gather_elements; /* longest vector that is gathered whole */
+    dsc_buf staging;         /* for transports without a reduce_scatter */
+    atomic_bool busy;        /* a call is inside: two at once on one channel is a bug of the caller */
+    dsc_flight_track *track; /* or NULL */
+    _Atomic int32_t module;  /* label of calls to come */
+} dsc_comm_channel;
+
+typedef struct dsc_comm_count { _Atomic int64_t calls, bytes, ns; } dsc_comm_count;
+
+#define DSC_COMM_GROUP_NAME 512 /* bytes: a token, and who was split into what */
+
+struct dsc_comm {
+    const dsc_comm_ops *ops;  /* of the transport itself, also under the fault wrapper */
+    dsc_transport *transport; /* its ops are what calls go through */
+    dsc_alloc *alloc;
+    dsc_device *device; /* NULL: buffers are host memory */
+    int32_t rank, size, channel_count;
+    bool native_sums;
+    dsc_comm_math math;
+    dsc_comm_trace trace;
+    dsc_flight flight;
+    dsc_comm_progress *progress; /* of a transport that enqueues, where somebody wants to know; else NULL */
+    _Atomic int64_t step; /* label of calls to come */
+    dsc_comm_channel channel[DSC_COMM_CHANNELS_MAX];
+    dsc_comm_count count[DSC_COMM_OP_COUNT];
+    uint32_t split_count;         /* groups were made of it so often */
+    dsc_local_world *group_world; /* of a group of threads; NULL: the caller's, or none */
+    char group_name[DSC_COMM_GROUP_NAME]; /* "" of what was not split off */
+};
+
+/* A world that goes with the last of its `holders`; each drops it once. NULL is no world. */
+void dsc_local_world_hold(dsc_local_world *world, int32_t holders);
+void dsc_local_world_drop(dsc_local_world *world);
+
+#endif

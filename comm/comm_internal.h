@@ -1,0 +1,56 @@
+/* comm_internal.h - what the front and the transports share. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_COMM_COMM_INTERNAL_H
+#define DSC_COMM_COMM_INTERNAL_H
+
+#include "comm/comm.h"
+
+struct dsc_transport {
+    const dsc_comm_ops *ops;
+};
+
+#define DSC_COMM_RANKS_MAX 1024
+#define DSC_COMM_TIMEOUT_NS INT64_C(600000000000)
+#define DSC_COMM_OPEN_TIMEOUT_NS INT64_C(60000000000)
+static inline int64_t dsc_comm_timeout_ns(const dsc_comm_options *options)
+{
+    return options->timeout_ns > 0 ? options->timeout_ns : DSC_COMM_TIMEOUT_NS;
+}
+
+static inline int64_t dsc_comm_open_timeout_ns(const dsc_comm_options *options)
+{
+    return options->open_timeout_ns > 0 ? options->open_timeout_ns : DSC_COMM_OPEN_TIMEOUT_NS;
+}
+
+/* Bytes that a transport takes under the tag COMM; the planner's and the transport's number are one function. */
+int64_t dsc_shm_plan_bytes(const dsc_comm_options *options);
+int64_t dsc_tcp_plan_bytes(const dsc_comm_options *options);
+int64_t dsc_hier_plan_bytes(const dsc_comm_options *options);
+
+/* The sum and the cast that every transport uses; bits as in kernels/exact.h. On a stream they are launches, without
+ * one they run on the calling thread, beside the compute team that has the other cores. */
+typedef struct dsc_comm_math {
+    dsc_kernel_fn fold, cast;
+    dsc_cpu_team team;
+} dsc_comm_math;
+void dsc_comm_math_init(dsc_comm_math *math);
+DSC_MUST_USE dsc_status dsc_comm_cast(const dsc_comm_math *math, void *to, dsc_dtype to_dtype, const float *from,
+                                      int64_t count, dsc_stream *stream, dsc_error *err);
+
+/* The leaves of all ranks for one piece: leaf r starts at each[r], or at `at` + r * stride_bytes. */
+typedef struct dsc_comm_leaves {
+    const void *at;
+    int64_t stride_bytes;
+    const void *const *each; /* not NULL: host addresses, without a stream only */
+    dsc_dtype dtype;
+    int32_t count;
+} dsc_comm_leaves;
+/* Folded into args->acc, or stored apart, both from element `first` of the slice on. */
+DSC_MUST_USE dsc_status dsc_comm_fold(const dsc_comm_math *math, const dsc_reduce_scatter_args *args,
+                                      const dsc_comm_leaves *leaves, int64_t first, int64_t count, dsc_stream *stream,
+                                      dsc_error *err);
+
+/* Wraps an open transport so that its n-th call fails (fault.c). *out owns `inner`; on failure the caller keeps it. */
+DSC_MUST_USE dsc_status dsc_comm_fault_wrap(dsc_alloc *alloc, dsc_transport *inner, int64_t fault_at,
+                                            dsc_transport **out, dsc_error *err);
+
+#endif

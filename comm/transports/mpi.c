@@ -1,0 +1,508 @@
+/* mpi.c - ranks that mpirun or srun started, over the MPI they were started with (lib/dsc/libdsc_mpi.so).
+ *
+ * Only MPI's messages are used, not its collectives: who waits for whom can then be said, and sums keep the order that
+ * gives the same bits. A call starts with a note to everybody who takes part; its first data travels with the note and
+ * counts when the notes agree. Words of failure and farewell go on a communicator of their own, and are looked for
+ * while a rank waits. MPI gives no word of a process that died: mpirun ends the job then.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "comm/transports/mpi_api.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/plugin.h"
+#include "comm/transports/tcp_internal.h"
+
+#define MAGIC UINT32_C(0x50435344) /* "DSCP" */
+#define PIECE_ALIGN 16
+#define SLICE_NS INT64_C(10000000) /* between two looks around while a rank waits */
+#define OUTLAST_NS INT64_C(100000000)
+enum { WORD_FAILED = 1, WORD_FAREWELL };
+
+typedef struct mpi_lane {
+    dsc_wire_note note;    /* of the call that runs */
+    dsc_wire_note *theirs; /* [size] */
+    bool *open;            /* [size] */
+    int64_t call;
+    dsc_mpi_part *part; /* [4 * size] of the exchange: first the notes, when it begins a call */
+    int part_count, note_count;
+    dsc_buf staging;
+} mpi_lane;
+
+typedef struct mpi_transport {
+    dsc_transport base;
+    dsc_alloc *alloc;
+    const dsc_mpi_api *api;
+    dsc_mpi_link *link;
+    dsc_comm_math math;
+    int32_t rank, size, channel_count;
+    int64_t timeout_ns;
+    atomic_bool *left; /* [size] said farewell */
+    mpi_lane lane[DSC_COMM_CHANNELS_MAX];
+    pthread_mutex_t lock; /* of the failure */
+    atomic_bool failed, untold; /* untold: the peers do not know, since another thread than MPI's came upon it */
+    dsc_status status;
+    int32_t failed_rank;
+    char text[DSC_WIRE_TEXT];
+} mpi_transport;
+
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
+
+static dsc_status standing(mpi_transport *mpi, dsc_error *err)
+{
+    pthread_mutex_lock(&mpi->lock);
+    const dsc_status status = DSC_FAIL(err, mpi->status, "comm", "%s", mpi->text);
+    if (err != NULL)
+        err->rank = mpi->failed_rank;
+    pthread_mutex_unlock(&mpi->lock);
+    return status;
+}
+
+static void tell_peers(mpi_transport *mpi)
+{
+    dsc_wire_word word = { .magic = MAGIC, .kind = WORD_FAILED };
+    if (!atomic_exchange(&mpi->untold, false))
+        return;
+    pthread_mutex_lock(&mpi->lock);
+    word.status = (int16_t)mpi->status;
+    word.rank = mpi->failed_rank;
+    memcpy(word.text, mpi->text, sizeof word.text);
+    pthread_mutex_unlock(&mpi->lock);
+    if (mpi->api->tell(mpi->link, &word, (int)sizeof word) != 0)
+        atomic_store(&mpi->untold, true);
+}
+
+/* The first failure stays. */
+static void publish(mpi_transport *mpi, dsc_status status, int32_t rank, const char *text, bool tell)
+{
+    pthread_mutex_lock(&mpi->lock);
+    if (!atomic_load(&mpi->failed)) {
+        mpi->status = status;
+        mpi->failed_rank = rank;
+        snprintf(mpi->text, sizeof mpi->text, "%s", text);
+        dsc_text_printable(mpi->text);
+        atomic_store(&mpi->untold, tell);
+        atomic_store(&mpi->failed, true);
+    }
+    pthread_mutex_unlock(&mpi->lock);
+    tell_peers(mpi);
+}
+
+static dsc_status fail(mpi_transport *mpi, dsc_status status, int32_t rank, dsc_error *err, const char *fmt, ...)
+    DSC_PRINTF(5, 6);
+static dsc_status fail(mpi_transport *mpi, dsc_status status, int32_t rank, dsc_error *err, const char *fmt, ...)
+{
+    char text[DSC_WIRE_TEXT];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    publish(mpi, status, rank, text, true);
+    return standing(mpi, err);
+}
+
+static dsc_status mpi_failed(mpi_transport *mpi, const char *text, dsc_error *err)
+{
+    return fail(mpi, DSC_ERR_COMM, mpi->rank, err, "rank %d: MPI: %s", mpi->rank, text);
+}
+
+static dsc_status mpi_health(dsc_transport *transport, dsc_error *err)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    tell_peers(mpi);
+    for (;;) {
+        dsc_wire_word word;
+        int from = -1;
+        if (mpi->api->listen(mpi->link, &word, (int)sizeof word, &from) != 0)
+            return mpi_failed(mpi, "a word came that is none", err);
+        if (from < 0)
+            return atomic_load(&mpi->failed) ? standing(mpi, err) : DSC_OK;
+        word.text[sizeof word.text - 1] = 0;
+        if (word.kind == WORD_FAREWELL)
+            atomic_store(&mpi->left[from], true);
+        else if (word.status > DSC_OK && word.status <= DSC_ERR_DEVICE)
+            publish(mpi, (dsc_status)word.status, word.rank >= 0 && word.rank < mpi->size ? word.rank : from, word.text,
+                    false);
+    }
+}
+
+static void mpi_abort(dsc_transport *transport, const char *reason)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    publish(mpi, DSC_ERR_PEER, mpi->rank, reason, true);
+}
+
+/* ---- one exchange ------------------------------------------------------------------------------------------------ */
+
+static void add_send(mpi_lane *lane, int32_t to, const void *bytes, int64_t count)
+{
+    lane->part[lane->part_count++] = (dsc_mpi_part){ .out = bytes, .count = count, .peer = to };
+}
+
+static void add_recv(mpi_lane *lane, int32_t from, void *bytes, int64_t count)
+{
+    lane->part[lane->part_count++] = (dsc_mpi_part){ .in = bytes, .count = count, .peer = from };
+}
+
+/* A call starts with a note to everybody who takes part (peer -1: all) and theirs. What is added before the exchange
+ * travels with the notes. */
+static dsc_status start_call(mpi_transport *mpi, int32_t channel, dsc_comm_op op, int32_t detail, int64_t bytes,
+                             int32_t peer, dsc_error *err)
+{
+    mpi_lane *lane = &mpi->lane[channel];
+    lane->note = (dsc_wire_note){ .magic = MAGIC, .op = (int16_t)op, .detail = detail, .bytes = bytes };
+    lane->call++;
+    lane->part_count = 0;
+    if (atomic_load(&mpi->failed)) {
+        tell_peers(mpi);
+        return standing(mpi, err);
+    }
+    for (int32_t r = 0; r < mpi->size; r++)
+        if (r != mpi->rank && (peer < 0 || r == peer)) {
+            add_recv(lane, r, &lane->theirs[r], (int64_t)sizeof lane->note);
+            add_send(lane, r, &lane->note, (int64_t)sizeof lane->note);
+        }
+    lane->note_count = lane->part_count;
+    return DSC_OK;
+}
+
+/* All notes are here. */
+static dsc_status check_notes(mpi_transport *mpi, int32_t channel, dsc_error *err)
+{
+    const mpi_lane *lane = &mpi->lane[channel];
+    for (int i = 0; i < lane->note_count; i++) {
+        char own[96], other[96];
+        const int32_t r = lane->part[i].peer;
+        if (dsc_wire_agrees(&lane->note, &lane->theirs[r]))
+            continue;
+        dsc_wire_describe(&lane->note, own);
+        dsc_wire_describe(&lane->theirs[r], other);
+        return fail(mpi, DSC_ERR_COMM, r, err,
+                    "ranks disagree on channel %d: rank %d is in %s (call %lld there), rank %d in %s", channel,
+                    mpi->rank, own, (long long)lane->call, r, other);
+    }
+    return DSC_OK;
+}
+
+static dsc_status waited(mpi_transport *mpi, int32_t channel, dsc_error *err)
+{
+    mpi_lane *lane = &mpi->lane[channel];
+    char missing[160] = "";
+    size_t used = 0;
+    int32_t first = -1;
+    mpi->api->open_with(mpi->link, channel, lane->open);
+    for (int32_t r = 0; r < mpi->size && used < sizeof missing - 1; r++)
+        if (lane->open[r]) {
+            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used == 0 ? "" : ", ", r);
+            first = first < 0 ? r : first;
+        }
+    return fail(mpi, DSC_ERR_STUCK, first, err,
+                "rank %d waited %.1f s in %s of %lld bytes (call %lld on channel %d) for rank %s", mpi->rank,
+                (double)mpi->timeout_ns * 1e-9, dsc_comm_op_text((dsc_comm_op)lane->note.op),
+                (long long)lane->note.bytes, (long long)lane->call, channel, missing);
+}
+
+/* A rank that is waited for and has closed its communicator will not come. */
+static dsc_status check_left(mpi_transport *mpi, int32_t channel, dsc_error *err)
+{
+    mpi_lane *lane = &mpi->lane[channel];
+    mpi->api->open_with(mpi->link, channel, lane->open);
+    for (int32_t r = 0; r < mpi->size; r++)
+        if (lane->open[r] && atomic_load(&mpi->left[r]))
+            return fail(mpi, DSC_ERR_PEER, r, err, "rank %d closed its communicator, rank %d waits for it in %s", r,
+                        mpi->rank, dsc_comm_op_text((dsc_comm_op)lane->note.op));
+    return DSC_OK;
+}
+
+/* While a rank waits: is there anything that it waits in vain for? Data that failed (`broken`, since *broken_ns) does
+ * so because ranks disagree, most often, and then the notes say it, which may come later. *outlast_ns: how long the
+ * call may still end well; a failure that a peer told may come so, when the peer was done with it. */
+static dsc_status look_around(mpi_transport *mpi, int32_t channel, const dsc_mpi_progress *now, const char *broken,
+                              int64_t start_ns, int64_t *broken_ns, int64_t *outlast_ns, dsc_error *err)
+{
+    *outlast_ns = 0;
+    if (now->first_left == 0)
+        DSC_TRY(check_notes(mpi, channel, err));
+    if (broken != NULL && *broken_ns == 0)
+        *broken_ns = dsc_clock_ns();
+    if (broken != NULL && (now->first_left == 0 || dsc_clock_ns() - *broken_ns > OUTLAST_NS))
+        return mpi_failed(mpi, broken, err);
+    *outlast_ns = dsc_clock_ns() + OUTLAST_NS;
+    DSC_TRY(mpi_health(&mpi->base, err));
+    *outlast_ns = 0;
+    DSC_TRY(check_left(mpi, channel, err));
+    return dsc_clock_ns() - start_ns > mpi->timeout_ns ? waited(mpi, channel, err) : DSC_OK;
+}
+
+/* All that was added, in both directions at once; the timeout is for what gets on no more. */
+static dsc_status exchange(mpi_transport *mpi, int32_t channel, dsc_error *err)
+{
+    mpi_lane *lane = &mpi->lane[channel];
+    char text[DSC_MPI_TEXT];
+    int64_t start_ns = dsc_clock_ns(), outlast_ns = 0, broken_ns = 0, left_before = -1;
+    dsc_status status = DSC_OK;
+    dsc_error why = DSC_ERROR_INIT;
+    if (lane->part_count == 0)
+        return DSC_OK;
+    if (mpi->api->begin(mpi->link, channel, lane->part, lane->part_count, lane->note_count, text) != 0)
+        return mpi_failed(mpi, text, err);
+    for (;;) {
+        dsc_mpi_progress now;
+        const bool broken = mpi->api->wait(mpi->link, channel, SLICE_NS, &now, text) != 0;
+        if (now.left == 0 && !broken) {
+            status = check_notes(mpi, channel, err);
+            lane->part_count = lane->note_count = 0;
+            return status;
+        }
+        if (now.left != left_before)
+            start_ns = dsc_clock_ns();
+        left_before = now.left;
+        if (status == DSC_OK)
+            status = look_around(mpi, channel, &now, broken ? text : NULL, start_ns, &broken_ns, &outlast_ns, &why);
+        if (status != DSC_OK && dsc_clock_ns() >= outlast_ns)
+            break;
+    }
+    mpi->api->give_up(mpi->link, channel);
+    if (err != NULL)
+        *err = why;
+    return status;
+}
+
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
+
+static void copy(void *to, const void *from, int64_t bytes)
+{
+    if (to != from && bytes > 0)
+        memcpy(to, from, (size_t)bytes);
+}
+
+static dsc_status mpi_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send,
+                                 int64_t bytes, dsc_stream *stream, dsc_error *err)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    mpi_lane *lane = &mpi->lane[channel];
+    DSC_TRY(start_call(mpi, channel, DSC_COMM_ALL_GATHER, 0, bytes, -1, err));
+    for (int32_t i = 1; i < mpi->size; i++) {
+        const int32_t to = (mpi->rank + i) % mpi->size, from = (mpi->rank + mpi->size - i) % mpi->size;
+        add_recv(lane, from, (char *)recv + from * bytes, bytes);
+        add_send(lane, to, send, bytes);
+    }
+    copy((char *)recv + mpi->rank * bytes, send, bytes);
+    return exchange(mpi, channel, err);
+}
+
+static dsc_status mpi_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send,
+                                 int64_t bytes, dsc_stream *stream, dsc_error *err)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    mpi_lane *lane = &mpi->lane[channel];
+    DSC_TRY(start_call(mpi, channel, DSC_COMM_ALL_TO_ALL, 0, bytes, -1, err));
+    for (int32_t i = 1; i < mpi->size; i++) {
+        const int32_t to = (mpi->rank + i) % mpi->size, from = (mpi->rank + mpi->size - i) % mpi->size;
+        add_recv(lane, from, (char *)recv + from * bytes, bytes);
+        add_send(lane, to, (const char *)send + to * bytes, bytes);
+    }
+    copy((char *)recv + mpi->rank * bytes, (const char *)send + mpi->rank * bytes, bytes);
+    return exchange(mpi, channel, err);
+}
+
+static dsc_status mpi_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
+                                dsc_stream *stream, dsc_error *err)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    mpi_lane *lane = &mpi->lane[channel];
+    DSC_TRY(start_call(mpi, channel, DSC_COMM_BROADCAST, root, bytes, -1, err));
+    if (mpi->rank != root)
+        add_recv(lane, root, buf, bytes);
+    for (int32_t r = 0; r < mpi->size && mpi->rank == root; r++)
+        if (r != root)
+            add_send(lane, r, buf, bytes);
+    return exchange(mpi, channel, err);
+}
+
+static dsc_status mpi_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    DSC_TRY(start_call(mpi, channel, DSC_COMM_BARRIER, 0, 0, -1, err));
+    return exchange(mpi, channel, err);
+}
+
+static dsc_status mpi_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
+                           dsc_stream *stream, dsc_error *err)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    DSC_TRY(start_call(mpi, channel, DSC_COMM_SEND, to, bytes, to, err));
+    add_send(&mpi->lane[channel], to, buf, bytes);
+    return exchange(mpi, channel, err);
+}
+
+static dsc_status mpi_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
+                           dsc_stream *stream, dsc_error *err)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    DSC_TRY(start_call(mpi, channel, DSC_COMM_RECV, from, bytes, from, err));
+    add_recv(&mpi->lane[channel], from, buf, bytes);
+    return exchange(mpi, channel, err);
+}
+
+/* One chunk: elements first..first+count of every owner's piece. fp32 leaves go out from where they lie. */
+static dsc_status reduce_chunk(mpi_transport *mpi, int32_t channel, const dsc_reduce_scatter_args *args, int64_t first,
+                               int64_t count, dsc_error *err)
+{
+    mpi_lane *lane = &mpi->lane[channel];
+    const dsc_buf *staging = &lane->staging;
+    const bool rounds = args->wire_dtype != DSC_F32;
+    const int64_t piece_bytes = count * (int64_t)dsc_dtype_bytes(args->wire_dtype);
+    char *in = staging->ptr, *out = in + staging->bytes / 2;
+    const void *leaf[DSC_RDV_RANKS_MAX];
+    for (int32_t r = 0; r < mpi->size; r++) {
+        const void *mine = args->leaf + r * args->leaf_stride + first;
+        if (rounds) {
+            DSC_TRY(dsc_comm_cast(&mpi->math, out + r * piece_bytes, args->wire_dtype, mine, count, NULL, err));
+            mine = out + r * piece_bytes;
+        }
+        leaf[r] = r == mpi->rank ? mine : in + r * piece_bytes;
+        if (r == mpi->rank)
+            continue;
+        add_recv(lane, r, in + r * piece_bytes, piece_bytes);
+        add_send(lane, r, mine, piece_bytes);
+    }
+    DSC_TRY(exchange(mpi, channel, err));
+    const dsc_comm_leaves leaves = { .each = leaf, .dtype = args->wire_dtype, .count = mpi->size };
+    return dsc_comm_fold(&mpi->math, args, &leaves, first, count, NULL, err);
+}
+
+static dsc_status mpi_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,
+                                     dsc_stream *stream, dsc_error *err)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    const int64_t wire_bytes = (int64_t)dsc_dtype_bytes(args->wire_dtype);
+    const int64_t most = mpi->lane[channel].staging.bytes / 2 / mpi->size / wire_bytes / PIECE_ALIGN * PIECE_ALIGN;
+    DSC_ASSERT(most > 0);
+    DSC_TRY(start_call(mpi, channel, DSC_COMM_REDUCE_SCATTER, (int32_t)args->wire_dtype, args->count * wire_bytes, -1,
+                       err));
+    if (args->count == 0)
+        return exchange(mpi, channel, err);
+    for (int64_t first = 0; first < args->count; first += most)
+        DSC_TRY(reduce_chunk(mpi, channel, args, first, dsc_min_i64(most, args->count - first), err));
+    return DSC_OK;
+}
+
+/* ---- open and close ---------------------------------------------------------------------------------------------- */
+
+static dsc_status find_plugin(const dsc_mpi_api **out, dsc_error *err)
+{
+    static const dsc_plugin plugin = { .key = "dsc.comm",
+                                       .value = "\"mpi\": ",
+                                       .file = "libdsc_mpi.so",
+                                       .package = "libopenmpi-dev (make deps-net)",
+                                       .instead = "use \"tcp\", which needs no library",
+                                       .symbol = DSC_MPI_SYMBOL,
+                                       .version = DSC_MPI_API_VERSION,
+                                       .table_bytes = sizeof(dsc_mpi_api) };
+    const void *table = NULL;
+    DSC_TRY(dsc_plugin_table(&plugin, &table, err));
+    *out = table;
+    return DSC_OK;
+}
+
+static void free_memory(mpi_transport *mpi)
+{
+    for (int32_t c = 0; c < DSC_COMM_CHANNELS_MAX; c++) {
+        dsc_buf_close(&mpi->lane[c].staging);
+        dsc_alloc_free(mpi->alloc, mpi->lane[c].part);
+        dsc_alloc_free(mpi->alloc, mpi->lane[c].open);
+        dsc_alloc_free(mpi->alloc, mpi->lane[c].theirs);
+    }
+    dsc_alloc_free(mpi->alloc, mpi->left);
+    pthread_mutex_destroy(&mpi->lock);
+    dsc_alloc_free(mpi->alloc, mpi);
+}
+
+static dsc_status open_memory(mpi_transport *mpi, const dsc_comm_options *options, dsc_error *err)
+{
+    const int64_t size = mpi->size;
+    DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, size, sizeof *mpi->left, &mpi->left, err));
+    for (int32_t c = 0; c < options->channel_count; c++) {
+        mpi_lane *lane = &mpi->lane[c];
+        const int64_t bytes = dsc_tcp_staging_bytes(options, c);
+        DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, size, sizeof *lane->theirs, &lane->theirs, err));
+        DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, size, sizeof *lane->open, &lane->open, err));
+        DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, 4 * size, sizeof *lane->part, &lane->part, err));
+        if (bytes > 0)
+            DSC_TRY(dsc_buf_open(mpi->alloc, DSC_TAG_COMM, DSC_TIER_HOST, bytes, &lane->staging, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status mpi_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
+{
+    const dsc_comm_place *place = &options->place;
+    const dsc_mpi_api *api = NULL;
+    mpi_transport *mpi = NULL;
+    char text[DSC_MPI_TEXT];
+    DSC_TRY(find_plugin(&api, err));
+    if (place->size > DSC_RDV_RANKS_MAX)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "WORLD_SIZE", "%d ranks; between hosts this version takes at most %d",
+                        place->size, DSC_RDV_RANKS_MAX);
+    DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *mpi, &mpi, err));
+    *mpi = (mpi_transport){ .base = { &dsc_comm_mpi },
+                            .alloc = options->alloc,
+                            .api = api,
+                            .rank = place->rank,
+                            .size = place->size,
+                            .channel_count = options->channel_count,
+                            .timeout_ns = dsc_comm_timeout_ns(options),
+                            .failed_rank = -1 };
+    pthread_mutex_init(&mpi->lock, NULL); /* cannot fail with these arguments */
+    dsc_comm_math_init(&mpi->math);
+    dsc_error first = DSC_ERROR_INIT;
+    dsc_status status = open_memory(mpi, options, &first);
+    /* Also without memory: the others are on their way here, and learn of it. */
+    if (api->open(mpi->rank, mpi->size, mpi->channel_count, options->one_thread, dsc_comm_open_timeout_ns(options),
+                  &mpi->link, text) != 0) {
+        if (status == DSC_OK)
+            status = DSC_FAIL(&first, DSC_ERR_COMM, "dsc.comm", "\"mpi\": %s", text);
+    } else if (status != DSC_OK) {
+        char reason[320];
+        snprintf(reason, sizeof reason, "rank %d could not open its communicator: %.240s", mpi->rank, first.message);
+        publish(mpi, DSC_ERR_PEER, mpi->rank, reason, true);
+        api->close(mpi->link, true);
+    }
+    if (status != DSC_OK) {
+        free_memory(mpi);
+        if (err != NULL)
+            *err = first;
+        return status;
+    }
+    *out = &mpi->base;
+    return DSC_OK;
+}
+
+static void mpi_close(dsc_transport *transport)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    const dsc_wire_word word = { .magic = MAGIC, .kind = WORD_FAREWELL };
+    tell_peers(mpi);
+    mpi->api->tell(mpi->link, &word, (int)sizeof word);
+    mpi->api->close(mpi->link, atomic_load(&mpi->failed));
+    free_memory(mpi);
+}
+
+const dsc_comm_ops dsc_comm_mpi = {
+    .name = "mpi",
+    .version = DSC_COMM_OPS_VERSION,
+    .open = mpi_open,
+    .close = mpi_close,
+    .all_gather = mpi_all_gather,
+    .all_to_all = mpi_all_to_all,
+    .broadcast = mpi_broadcast,
+    .barrier = mpi_barrier,
+    .send = mpi_send,
+    .recv = mpi_recv,
+    .reduce_scatter = mpi_reduce_scatter,
+    .health = mpi_health,
+    .abort = mpi_abort,
+};

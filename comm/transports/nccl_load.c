@@ -1,0 +1,66 @@
+/* nccl_load.c - finds NCCL at run time. SPDX-License-Identifier: Apache-2.0 */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/transports/nccl_api.h"
+
+typedef struct symbol {
+    const char *name;
+    size_t offset; /* of the member in dsc_nccl_api */
+} symbol;
+
+#define SYMBOL(member, symbol, arguments) { #symbol, offsetof(dsc_nccl_api, member) },
+static const symbol newer[] = { DSC_NCCL_NEWER_FUNCTIONS(SYMBOL) };
+static const symbol symbols[] = {
+    DSC_NCCL_FUNCTIONS(SYMBOL)
+#undef SYMBOL
+    { "ncclGetErrorString", offsetof(dsc_nccl_api, error_text) },
+    { "ncclGetLastError", offsetof(dsc_nccl_api, last_error) },
+};
+
+/* NULL: all were found; else the first that is missing. */
+static const char *resolve(void *library, dsc_nccl_api *out)
+{
+    for (size_t i = 0; i < DSC_COUNT(symbols); i++) {
+        void *found = dlsym(library, symbols[i].name);
+        if (found == NULL)
+            return symbols[i].name;
+        memcpy((char *)out + symbols[i].offset, &found, sizeof found);
+    }
+    for (size_t i = 0; i < DSC_COUNT(newer); i++) {
+        void *found = dlsym(library, newer[i].name);
+        memcpy((char *)out + newer[i].offset, &found, sizeof found);
+    }
+    return NULL;
+}
+
+static dsc_status missing(dsc_error *err)
+{
+    const char *why = dlerror();
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm",
+                    "several GPUs need NCCL %d.%d or newer, and libnccl.so.2 does not load: %.200s; install it "
+                    "(libnccl2, or nvidia-nccl-cu13 from PyPI with its folder in LD_LIBRARY_PATH)",
+                    DSC_NCCL_VERSION_LEAST / 10000, DSC_NCCL_VERSION_LEAST / 100 % 100,
+                    why != NULL ? why : "no reason given");
+}
+
+dsc_status dsc_nccl_load(dsc_nccl_api *out, dsc_error *err)
+{
+    *out = (dsc_nccl_api){ .version = 0 };
+    void *library = RTLD_DEFAULT;
+    if (dlsym(RTLD_DEFAULT, "ncclGetVersion") == NULL) {
+        library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        if (library == NULL)
+            return missing(err);
+    }
+    const char *absent = resolve(library, out);
+    if (absent == NULL && out->get_version(&out->version) != DSC_NCCL_SUCCESS)
+        absent = "version number";
+    if (absent == NULL && out->version >= DSC_NCCL_VERSION_LEAST)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm",
+                    "libnccl.so.2 is %s%s; several GPUs need NCCL %d.%d or newer: install a newer one",
+                    absent != NULL ? "without " : "too old", absent != NULL ? absent : "",
+                    DSC_NCCL_VERSION_LEAST / 10000, DSC_NCCL_VERSION_LEAST / 100 % 100);
+}

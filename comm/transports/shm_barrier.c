@@ -1,0 +1,529 @@
+/* shm_barrier.c - meets, notes and failures between the ranks of one host. See shm_barrier.h.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "comm/transports/shm_barrier.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+#define LINE 64
+#define SLICE_NS INT64_C(100000000)
+/* Two handoffs between cores of one socket take 1 to 20 us; longer than that, sleeping is cheaper than burning. */
+#define SPIN_MAX_NS INT64_C(30000)
+#define SPIN_MIN_NS INT64_C(500)
+#define FAIL_TEXT_BYTES 384
+
+/* One rank in one channel. Written by that rank, except `mail`, which sender and receiver advance in turn. */
+typedef struct rank_words {
+    _Alignas(LINE) _Atomic uint32_t arrived; /* meets come to */
+    _Atomic int32_t now_op;                  /* dsc_comm_op + 1, 0: in none */
+    _Atomic int32_t awaiting;                /* rank + 1 whose mail this rank waits for, 0: none */
+    _Atomic int32_t cpu;                     /* where it was when last seen */
+    _Atomic uint32_t moved;                  /* signs of life from where it waits for others than these */
+    _Alignas(LINE) _Atomic uint32_t mail; /* even: empty; odd: mail_note waits */
+    _Atomic uint32_t mail_sleepers;
+    _Alignas(LINE) dsc_board_note note[2];
+    dsc_board_note mail_note;
+    _Atomic int32_t mail_to;
+} rank_words;
+
+typedef struct channel_words {
+    _Alignas(LINE) _Atomic uint32_t generation;
+    _Atomic uint32_t sleepers;
+    _Alignas(LINE) _Atomic uint64_t arrivals; /* of all ranks since the board was made */
+} channel_words;
+
+typedef struct person {
+    _Alignas(LINE) _Atomic int32_t pid;
+    _Atomic uint64_t start_time;
+    _Atomic uint32_t left;
+} person;
+
+enum { FAIL_NONE, FAIL_WRITING, FAIL_SET };
+
+struct dsc_board_header {
+    _Alignas(LINE) int32_t size;
+    int32_t channel_count;
+    _Alignas(LINE) _Atomic uint32_t failed;
+    int32_t fail_status, fail_rank;
+    char fail_text[FAIL_TEXT_BYTES];
+    _Alignas(LINE) channel_words channel[DSC_COMM_CHANNELS_MAX];
+    person person[DSC_BOARD_RANKS_MAX];
+    rank_words slots[]; /* [channel][rank] */
+};
+
+static rank_words *slot_of(const dsc_board *board, int32_t channel, int32_t rank)
+{
+    DSC_ASSERT(rank >= 0 && rank < board->size);
+    DSC_ASSERT(channel >= 0 && channel < board->channel_count);
+    return &board->header->slots[channel * board->size + rank];
+}
+
+int64_t dsc_board_bytes(int32_t size, int32_t channel_count)
+{
+    return (int64_t)sizeof(dsc_board_header) + (int64_t)sizeof(rank_words) * size * channel_count;
+}
+
+void dsc_board_init(void *memory, int32_t size, int32_t channel_count)
+{
+    DSC_ASSERT(size >= 1 && size <= DSC_BOARD_RANKS_MAX);
+    DSC_ASSERT(channel_count >= 1 && channel_count <= DSC_COMM_CHANNELS_MAX);
+    DSC_ASSERT((uintptr_t)memory % LINE == 0);
+    memset(memory, 0, (size_t)dsc_board_bytes(size, channel_count));
+    dsc_board_header *header = memory;
+    header->size = size;
+    header->channel_count = channel_count;
+}
+
+/* Ranks that outnumber the processors hand over by sleeping: a spin would keep the awaited rank from running. */
+static int64_t spin_limit(int32_t size)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        return SPIN_MIN_NS;
+    return CPU_COUNT(&set) >= size ? SPIN_MAX_NS : SPIN_MIN_NS;
+}
+
+void dsc_board_attach(dsc_board *board, void *memory, int32_t rank, bool shared, int64_t timeout_ns)
+{
+    dsc_board_header *header = memory;
+    DSC_ASSERT(rank >= 0 && rank < header->size);
+    DSC_ASSERT(timeout_ns > 0);
+    memset(board, 0, sizeof *board);
+    board->header = header;
+    board->rank = rank;
+    board->size = header->size;
+    board->channel_count = header->channel_count;
+    board->shared = shared;
+    board->timeout_ns = timeout_ns;
+    board->spin_max_ns = spin_limit(header->size);
+    for (int32_t c = 0; c < board->channel_count; c++)
+        board->lane[c].spin_ns = board->spin_max_ns;
+}
+
+void dsc_board_sign_in(dsc_board *board, int32_t pid, uint64_t start_time)
+{
+    person *me = &board->header->person[board->rank];
+    atomic_store(&me->start_time, start_time);
+    atomic_store(&me->pid, pid);
+}
+
+int32_t dsc_board_pid(const dsc_board *board, int32_t rank, uint64_t *start_time)
+{
+    const person *them = &board->header->person[rank];
+    if (start_time != NULL)
+        *start_time = atomic_load(&them->start_time);
+    return atomic_load(&them->pid);
+}
+
+/* ---- futex ------------------------------------------------------------------------------------------------------- */
+
+static void futex_wait(const dsc_board *board, _Atomic uint32_t *word, uint32_t old, int64_t ns)
+{
+    const struct timespec time = { .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };
+    const int op = board->shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE;
+    /* Whatever the reason to return, the caller looks for itself. */
+    syscall(SYS_futex, (uintptr_t)word, op, old, &time, NULL, 0);
+}
+
+static void futex_wake(const dsc_board *board, _Atomic uint32_t *word)
+{
+    syscall(SYS_futex, (uintptr_t)word, board->shared ? FUTEX_WAKE : FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static void wake_everybody(dsc_board *board)
+{
+    for (int32_t c = 0; c < board->channel_count; c++) {
+        futex_wake(board, &board->header->channel[c].generation);
+        for (int32_t r = 0; r < board->size; r++)
+            futex_wake(board, &slot_of(board, c, r)->mail);
+    }
+}
+
+void dsc_board_leave(dsc_board *board)
+{
+    atomic_store(&board->header->person[board->rank].left, 1);
+    wake_everybody(board);
+}
+
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
+
+static dsc_status report_failure(dsc_board *board, dsc_error *err)
+{
+    const dsc_board_header *h = board->header;
+    /* Whoever writes the text is quick; should it die in between, the status alone must do. */
+    for (int i = 0; i < 1000 && atomic_load(&h->failed) != FAIL_SET; i++)
+        dsc_clock_sleep_ns(100000);
+    if (atomic_load(&h->failed) != FAIL_SET)
+        return DSC_FAIL(err, DSC_ERR_PEER, "comm", "a rank failed and could not say why");
+    char text[FAIL_TEXT_BYTES];
+    memcpy(text, h->fail_text, sizeof text);
+    text[sizeof text - 1] = 0;
+    const bool known = h->fail_status == DSC_ERR_COMM || h->fail_status == DSC_ERR_STUCK;
+    const dsc_status status = DSC_FAIL(err, known ? (dsc_status)h->fail_status : DSC_ERR_PEER, "comm", "%s", text);
+    if (err != NULL)
+        err->rank = h->fail_rank;
+    return status;
+}
+
+dsc_status dsc_board_fail_as(dsc_board *board, const dsc_error *why, dsc_error *err)
+{
+    dsc_board_header *h = board->header;
+    uint32_t none = FAIL_NONE;
+    if (atomic_compare_exchange_strong(&h->failed, &none, FAIL_WRITING)) {
+        snprintf(h->fail_text, sizeof h->fail_text, "%.*s", FAIL_TEXT_BYTES - 1, why->message);
+        h->fail_status = (int32_t)why->status;
+        h->fail_rank = why->rank;
+        atomic_store(&h->failed, FAIL_SET);
+    }
+    wake_everybody(board);
+    return report_failure(board, err);
+}
+
+dsc_status dsc_board_fail(dsc_board *board, dsc_status status, int32_t rank, dsc_error *err, const char *fmt, ...)
+{
+    dsc_error why = DSC_ERROR_INIT;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(why.message, sizeof why.message, fmt, args);
+    va_end(args);
+    why.status = status;
+    why.rank = dsc_board_called(board, rank);
+    return dsc_board_fail_as(board, &why, err);
+}
+
+dsc_status dsc_board_health(dsc_board *board, dsc_error *err)
+{
+    if (atomic_load(&board->header->failed) != FAIL_NONE)
+        return report_failure(board, err);
+    for (int32_t r = 0; r < board->size; r++)
+        if (r != board->rank && board->alive != NULL && atomic_load(&board->header->person[r].left) == 0 &&
+            !board->alive(board->user, r))
+            return dsc_board_fail(board, DSC_ERR_PEER, r, err, "rank %d (pid %d) is gone", dsc_board_called(board, r),
+                                  dsc_board_pid(board, r, NULL));
+    return DSC_OK;
+}
+
+/* "rank 2 (pid 4711)" */
+static const char *rank_text(const dsc_board *board, int32_t rank, char *out, size_t out_bytes)
+{
+    if (board->shared)
+        snprintf(out, out_bytes, "rank %d (pid %d)", dsc_board_called(board, rank), dsc_board_pid(board, rank, NULL));
+    else
+        snprintf(out, out_bytes, "rank %d", dsc_board_called(board, rank));
+    return out;
+}
+
+static const char *now_text(const dsc_board *board, int32_t channel, int32_t rank)
+{
+    const int32_t op = atomic_load(&slot_of(board, channel, rank)->now_op);
+    return op >= 1 && op <= DSC_COMM_OP_COUNT ? dsc_comm_op_text((dsc_comm_op)(op - 1)) : "no collective";
+}
+
+/* "all_gather (channel 0, call 12)": where this rank stands. */
+static const char *here_text(const dsc_board *board, int32_t channel, char *out, size_t out_bytes)
+{
+    snprintf(out, out_bytes, "%s (channel %d, call %lld)", now_text(board, channel, board->rank), channel,
+             (long long)board->lane[channel].call);
+    return out;
+}
+
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
+
+/* What a wait is for: the whole generation (peer < 0) or one rank's mail. */
+typedef struct wait_for {
+    _Atomic uint32_t *word;
+    _Atomic uint32_t *sleepers;
+    uint32_t old;
+    int32_t channel, peer;
+} wait_for;
+
+static bool is_missing(const dsc_board *board, const wait_for *w, int32_t rank)
+{
+    if (rank == board->rank)
+        return false;
+    if (w->peer >= 0)
+        return rank == w->peer;
+    return atomic_load(&slot_of(board, w->channel, rank)->arrived) == w->old;
+}
+
+/* True when `rank` itself waits for me, in something that what I wait for can never answer. Every case is certain, not
+ * a matter of time: it has come to a meet that I have not, its mail to me lies there, or it awaits mine. */
+static bool never_matches(const dsc_board *board, const wait_for *w, int32_t rank)
+{
+    const rank_words *me = slot_of(board, w->channel, board->rank), *them = slot_of(board, w->channel, rank);
+    const bool mails_me = atomic_load(&them->mail) % 2 == 1 && atomic_load(&them->mail_to) == board->rank;
+    const bool awaits_me = atomic_load(&them->awaiting) == board->rank + 1;
+    if (w->peer < 0)
+        return false; /* whoever mails or awaits a rank that came to a meet finds out itself */
+    const bool meets = atomic_load(&them->arrived) == board->lane[w->channel].generation + 1;
+    const bool i_await = atomic_load(&me->awaiting) == rank + 1;
+    return meets || (i_await ? awaits_me : mails_me);
+}
+
+static dsc_status look_around(dsc_board *board, const wait_for *w, dsc_error *err)
+{
+    char who[64], here[96];
+    const int32_t me = dsc_board_called(board, board->rank);
+    for (int32_t r = 0; r < board->size; r++) {
+        if (!is_missing(board, w, r))
+            continue;
+        if (atomic_load(&board->header->person[r].left) != 0)
+            return dsc_board_fail(board, DSC_ERR_PEER, r, err, "%s closed its communicator while rank %d waited in %s",
+                                  rank_text(board, r, who, sizeof who), me,
+                                  here_text(board, w->channel, here, sizeof here));
+        if (board->alive != NULL && !board->alive(board->user, r))
+            return dsc_board_fail(board, DSC_ERR_PEER, r, err, "%s is gone; rank %d waited for it in %s",
+                                  rank_text(board, r, who, sizeof who), me,
+                                  here_text(board, w->channel, here, sizeof here));
+        if (never_matches(board, w, r))
+            return dsc_board_fail(board, DSC_ERR_COMM, r, err, "ranks disagree: rank %d is in %s, rank %d in %s", me,
+                                  here_text(board, w->channel, here, sizeof here), dsc_board_called(board, r),
+                                  now_text(board, w->channel, r));
+    }
+    dsc_error why = DSC_ERROR_INIT;
+    if (board->look == NULL || board->look(board->look_user, &why) == DSC_OK)
+        return DSC_OK;
+    return dsc_board_fail_as(board, &why, err);
+}
+
+static dsc_status give_up(dsc_board *board, const wait_for *w, dsc_error *err)
+{
+    char missing[256] = "", here[96], who[64];
+    size_t used = 0;
+    int32_t first = -1;
+    for (int32_t r = 0; r < board->size; r++) {
+        if (!is_missing(board, w, r))
+            continue;
+        if (first < 0)
+            first = r;
+        if (used < sizeof missing - 1)
+            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%s, last seen in %s",
+                                     used == 0 ? "" : "; ", rank_text(board, r, who, sizeof who),
+                                     now_text(board, w->channel, r));
+    }
+    return dsc_board_fail(board, DSC_ERR_STUCK, first, err, "%s: rank %d waited %.1f s for %s",
+                          here_text(board, w->channel, here, sizeof here), dsc_board_called(board, board->rank),
+                          (double)board->timeout_ns * 1e-9, missing);
+}
+
+/* How long the next wait spins: as long as this one took, were it short. A wait that slept is judged by its whole
+ * length, so that one disturbance (every sleeper is late for the next meet) does not end spinning for good. */
+static void learn(dsc_board *board, struct dsc_board_lane *lane, int64_t waited_ns)
+{
+    if (waited_ns <= board->spin_max_ns)
+        lane->spin_ns = dsc_min_i64(dsc_max_i64(lane->spin_ns, 2 * waited_ns), board->spin_max_ns);
+    else
+        lane->spin_ns = dsc_max_i64(lane->spin_ns / 2, SPIN_MIN_NS);
+}
+
+static bool changed(const wait_for *w)
+{
+    return atomic_load_explicit(w->word, memory_order_acquire) != w->old;
+}
+
+static bool spin(const wait_for *w, int64_t until_ns)
+{
+    do {
+        for (int i = 0; i < 16; i++) {
+            if (changed(w))
+                return true;
+#if defined(__x86_64__)
+            __builtin_ia32_pause();
+#endif
+        }
+    } while (dsc_clock_ns() < until_ns);
+    return false;
+}
+
+/* Grows while a rank that is missing gets on elsewhere. */
+static uint32_t signs_of_life(const dsc_board *board, const wait_for *w)
+{
+    uint32_t sum = 0;
+    for (int32_t r = 0; r < board->size; r++)
+        if (is_missing(board, w, r))
+            sum += atomic_load_explicit(&slot_of(board, w->channel, r)->moved, memory_order_relaxed);
+    return sum;
+}
+
+static dsc_status sleep_until_changed(dsc_board *board, const wait_for *w, int64_t start_ns, dsc_error *err)
+{
+    int64_t looked_ns = start_ns;
+    uint32_t signs = signs_of_life(board, w);
+    for (;;) {
+        const int64_t left_ns = start_ns + board->timeout_ns - dsc_clock_ns();
+        if (atomic_load(&board->header->failed) == FAIL_NONE && left_ns > 0) {
+            atomic_fetch_add(w->sleepers, 1);
+            futex_wait(board, w->word, w->old, dsc_min_i64(left_ns, SLICE_NS));
+            atomic_fetch_sub(w->sleepers, 1);
+        }
+        if (changed(w))
+            return DSC_OK;
+        if (atomic_load(&board->header->failed) != FAIL_NONE)
+            return report_failure(board, err);
+        const int64_t now_ns = dsc_clock_ns();
+        const uint32_t signs_now = signs_of_life(board, w);
+        if (signs_now != signs)
+            start_ns = now_ns;
+        signs = signs_now;
+        if (now_ns - start_ns >= board->timeout_ns)
+            return give_up(board, w, err);
+        if (now_ns - looked_ns >= SLICE_NS) {
+            looked_ns = now_ns;
+            DSC_TRY(look_around(board, w, err));
+        }
+    }
+}
+
+static void be_seen(dsc_board *board, int32_t channel)
+{
+    atomic_store_explicit(&slot_of(board, channel, board->rank)->cpu, sched_getcpu(), memory_order_relaxed);
+}
+
+/* A rank that was last seen on this very processor can only come when this one makes room. */
+static bool awaits_neighbour(const dsc_board *board, const wait_for *w)
+{
+    const int32_t here = sched_getcpu();
+    for (int32_t r = 0; r < board->size; r++)
+        if (is_missing(board, w, r) &&
+            atomic_load_explicit(&slot_of(board, w->channel, r)->cpu, memory_order_relaxed) == here)
+            return true;
+    return false;
+}
+
+static dsc_status wait_change(dsc_board *board, const wait_for *w, dsc_error *err)
+{
+    struct dsc_board_lane *lane = &board->lane[w->channel];
+    if (changed(w))
+        return DSC_OK;
+    const int64_t start_ns = dsc_clock_ns();
+    if (awaits_neighbour(board, w) || !spin(w, start_ns + lane->spin_ns)) {
+        DSC_TRY(sleep_until_changed(board, w, start_ns, err));
+        be_seen(board, w->channel);
+    }
+    learn(board, lane, dsc_clock_ns() - start_ns);
+    return DSC_OK;
+}
+
+/* ---- operations -------------------------------------------------------------------------------------------------- */
+
+dsc_status dsc_board_begin(dsc_board *board, int32_t channel, dsc_comm_op op, dsc_error *err)
+{
+    rank_words *me = slot_of(board, channel, board->rank);
+    board->lane[channel].call++;
+    atomic_store_explicit(&me->now_op, (int32_t)op + 1, memory_order_relaxed);
+    be_seen(board, channel);
+    if (atomic_load_explicit(&board->header->failed, memory_order_acquire) != FAIL_NONE)
+        return report_failure(board, err);
+    return DSC_OK;
+}
+
+void dsc_board_moved(dsc_board *board, int32_t channel)
+{
+    atomic_fetch_add_explicit(&slot_of(board, channel, board->rank)->moved, 1, memory_order_relaxed);
+}
+
+void dsc_board_end(dsc_board *board, int32_t channel)
+{
+    atomic_store_explicit(&slot_of(board, channel, board->rank)->now_op, 0, memory_order_relaxed);
+}
+
+static dsc_status compare_notes(dsc_board *board, int32_t channel, const dsc_board_note *mine, dsc_error *err)
+{
+    for (int32_t r = 0; r < board->size; r++) {
+        const dsc_board_note *theirs = dsc_board_peer_note(board, channel, r);
+        if (theirs->op == mine->op && theirs->detail == mine->detail && theirs->bytes == mine->bytes)
+            continue;
+        const bool known = theirs->op >= 0 && theirs->op < DSC_COMM_OP_COUNT;
+        return dsc_board_fail(
+            board, DSC_ERR_COMM, r, err,
+            "ranks disagree on channel %d, call %lld: rank %d calls %s of %lld bytes (detail %d), rank %d calls %s of "
+            "%lld bytes (detail %d)",
+            channel, (long long)board->lane[channel].call, dsc_board_called(board, board->rank),
+            dsc_comm_op_text((dsc_comm_op)mine->op), (long long)mine->bytes, mine->detail, dsc_board_called(board, r),
+            known ? dsc_comm_op_text((dsc_comm_op)theirs->op) : "?",
+            (long long)theirs->bytes, theirs->detail);
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_board_meet(dsc_board *board, int32_t channel, const dsc_board_note *note, dsc_error *err)
+{
+    struct dsc_board_lane *lane = &board->lane[channel];
+    channel_words *ch = &board->header->channel[channel];
+    rank_words *me = slot_of(board, channel, board->rank);
+    const uint32_t old = lane->generation;
+    if (note != NULL)
+        me->note[old & 1u] = *note;
+    /* Release: my note, and my data that peers read, are written before I am seen to have arrived. */
+    atomic_store_explicit(&me->arrived, old + 1, memory_order_release);
+    const uint64_t arrivals = atomic_fetch_add(&ch->arrivals, 1) + 1;
+    if (arrivals % (uint64_t)board->size == 0) {
+        atomic_store(&ch->generation, old + 1);
+        if (atomic_load(&ch->sleepers) != 0)
+            futex_wake(board, &ch->generation);
+    } else {
+        const wait_for w = { &ch->generation, &ch->sleepers, old, channel, -1 };
+        DSC_TRY(wait_change(board, &w, err));
+    }
+    lane->generation = old + 1;
+    return note == NULL ? DSC_OK : compare_notes(board, channel, note, err);
+}
+
+const dsc_board_note *dsc_board_peer_note(const dsc_board *board, int32_t channel, int32_t rank)
+{
+    return &slot_of(board, channel, rank)->note[(board->lane[channel].generation - 1) & 1u];
+}
+
+dsc_status dsc_board_post(dsc_board *board, int32_t channel, int32_t to, const dsc_board_note *note, dsc_error *err)
+{
+    rank_words *me = slot_of(board, channel, board->rank);
+    const uint32_t empty = atomic_load(&me->mail);
+    DSC_ASSERT(empty % 2 == 0);
+    DSC_ASSERT(to != board->rank);
+    me->mail_note = *note;
+    atomic_store(&me->mail_to, to);
+    atomic_store(&me->mail, empty + 1);
+    if (atomic_load(&me->mail_sleepers) != 0)
+        futex_wake(board, &me->mail);
+    const wait_for w = { &me->mail, &me->mail_sleepers, empty + 1, channel, to };
+    return wait_change(board, &w, err);
+}
+
+dsc_status dsc_board_await(dsc_board *board, int32_t channel, int32_t from, const dsc_board_note **note, dsc_error *err)
+{
+    rank_words *me = slot_of(board, channel, board->rank), *them = slot_of(board, channel, from);
+    DSC_ASSERT(from != board->rank);
+    for (;;) {
+        const uint32_t mail = atomic_load(&them->mail);
+        if (mail % 2 == 1 && atomic_load(&them->mail_to) == board->rank) {
+            atomic_store(&me->awaiting, 0);
+            *note = &them->mail_note;
+            return DSC_OK;
+        }
+        atomic_store(&me->awaiting, from + 1);
+        const wait_for w = { &them->mail, &them->mail_sleepers, mail, channel, from };
+        DSC_TRY(wait_change(board, &w, err));
+    }
+}
+
+void dsc_board_took(dsc_board *board, int32_t channel, int32_t from)
+{
+    rank_words *them = slot_of(board, channel, from);
+    const uint32_t mail = atomic_load(&them->mail);
+    DSC_ASSERT(mail % 2 == 1);
+    atomic_store(&them->mail, mail + 1);
+    if (atomic_load(&them->mail_sleepers) != 0)
+        futex_wake(board, &them->mail);
+}

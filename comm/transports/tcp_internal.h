@@ -1,0 +1,38 @@
+/* tcp_internal.h - what the transports between hosts share: private to tcp.c, gloo.c, hier.c and mpi.c.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_COMM_TRANSPORTS_TCP_INTERNAL_H
+#define DSC_COMM_TRANSPORTS_TCP_INTERNAL_H
+
+#include "comm/transports/wire.h"
+
+typedef struct dsc_tcp {
+    dsc_transport base;
+    dsc_alloc *alloc;
+    dsc_wire wire;
+    dsc_comm_math math;
+    dsc_buf staging[DSC_COMM_CHANNELS_MAX]; /* for sums: one half comes in, from the other the rounded leaves go out */
+} dsc_tcp;
+
+/* What a kind of them adds: second lanes, and what it does with them. */
+typedef struct dsc_tcp_kind {
+    const dsc_comm_ops *ops;
+    int64_t bytes;       /* of its own struct, which starts with a dsc_tcp */
+    bool second_lanes;
+    int32_t number;      /* ranks agree on the kind by it: 0 tcp, 1 gloo, 2 hier */
+} dsc_tcp_kind;
+
+DSC_MUST_USE dsc_status dsc_tcp_open_kind(const dsc_tcp_kind *kind, dsc_transport **out,
+                                          const dsc_comm_options *options, dsc_error *err);
+/* Of one channel, under the tag COMM: half for what comes, half for rounded leaves that go. */
+int64_t dsc_tcp_staging_bytes(const dsc_comm_options *options, int32_t channel);
+void dsc_tcp_close(dsc_transport *transport);
+dsc_status dsc_tcp_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err);
+dsc_status dsc_tcp_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
+                        dsc_stream *stream, dsc_error *err);
+dsc_status dsc_tcp_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
+                        dsc_stream *stream, dsc_error *err);
+bool dsc_tcp_address(dsc_transport *transport, dsc_net_address *out);
+dsc_status dsc_tcp_health(dsc_transport *transport, dsc_error *err);
+void dsc_tcp_abort(dsc_transport *transport, const char *reason);
+
+#endif

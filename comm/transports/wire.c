@@ -1,0 +1,391 @@
+/* wire.c - exchanges of messages; failures and the control lane are in wire_fail.c.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "comm/transports/wire_internal.h"
+
+#define MAGIC UINT32_C(0x57435344) /* "DSCW" */
+/* A peer's socket takes or gives this much before it is the next one's turn. */
+#define TURN_BYTES (INT64_C(1) << 20)
+#define LOOK_AROUND_MS 100
+#define OUTLAST_NS INT64_C(200000000)
+#define ROLL_CALL 0x7fff /* the step of a message that is only a sign of life */
+#define ROLL_CALL_NS INT64_C(500000000)
+
+/* ---- open and close ---------------------------------------------------------------------------------------------- */
+
+dsc_status dsc_wire_init(dsc_wire *wire, const dsc_comm_options *options, bool second_lanes, dsc_error *err)
+{
+    dsc_alloc *alloc = options->alloc;
+    memset(wire, 0, sizeof *wire);
+    wire->alloc = alloc;
+    wire->rank = options->place.rank;
+    wire->size = options->place.size;
+    wire->named_count = options->channel_count;
+    wire->channel_count = options->channel_count * (second_lanes ? 2 : 1);
+    wire->lane_count = 1 + wire->channel_count;
+    wire->timeout_ns = dsc_comm_timeout_ns(options);
+    wire->failed_rank = -1;
+    DSC_ASSERT(wire->lane_count <= DSC_MESH_LANES_MAX);
+    pthread_mutex_init(&wire->lock, NULL); /* cannot fail with these arguments */
+    const int64_t size = wire->size;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, size * wire->lane_count, sizeof *wire->fd, &wire->fd, err));
+    for (int64_t i = 0; i < size * wire->lane_count; i++)
+        wire->fd[i] = -1;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, size, sizeof *wire->peer, &wire->peer, err));
+    for (int32_t c = 0; c < wire->channel_count; c++) {
+        dsc_wire_lane *lane = &wire->lane[c];
+        DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, size, sizeof *lane->part, &lane->part, err));
+        DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * size, sizeof *lane->poll, &lane->poll, err));
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_wire_connect(dsc_wire *wire, const dsc_rdv_net_met *met, int64_t timeout_ns, dsc_error *err)
+{
+    dsc_mesh_spec spec = { .alloc = wire->alloc,
+                           .rank = wire->rank,
+                           .size = wire->size,
+                           .lane_count = wire->lane_count,
+                           .epoch = met->epoch,
+                           .address = met->address,
+                           .listener = met->listener,
+                           .timeout_ns = timeout_ns,
+                           .lost = met->lost,
+                           .lost_user = met->lost_user };
+    dsc_mesh_peer *who = NULL;
+    memcpy(spec.key, met->key, sizeof spec.key);
+    DSC_TRY(dsc_alloc_zeroed(wire->alloc, DSC_TAG_CONTROL, wire->size, sizeof *who, &who, err));
+    const dsc_status status = dsc_mesh_open(&spec, wire->fd, who, err);
+    for (int32_t r = 0; r < wire->size && status == DSC_OK; r++)
+        wire->peer[r].who = who[r];
+    dsc_alloc_free(wire->alloc, who);
+    return status;
+}
+
+void dsc_wire_close(dsc_wire *wire)
+{
+    if (wire->alloc == NULL)
+        return;
+    if (wire->peer != NULL)
+        dsc_wire_farewell(wire);
+    for (int64_t i = 0; i < (int64_t)wire->size * wire->lane_count && wire->fd != NULL; i++)
+        if (wire->fd[i] >= 0)
+            close(wire->fd[i]);
+    for (int32_t c = 0; c < wire->channel_count; c++) {
+        dsc_alloc_free(wire->alloc, wire->lane[c].poll);
+        dsc_alloc_free(wire->alloc, wire->lane[c].part);
+    }
+    dsc_alloc_free(wire->alloc, wire->peer);
+    dsc_alloc_free(wire->alloc, wire->fd);
+    pthread_mutex_destroy(&wire->lock);
+    memset(wire, 0, sizeof *wire);
+}
+
+/* ---- one exchange ------------------------------------------------------------------------------------------------ */
+
+dsc_status dsc_wire_begin(dsc_wire *wire, int32_t channel, dsc_comm_op op, int32_t detail, int64_t bytes,
+                          dsc_error *err)
+{
+    dsc_wire_lane *lane = &wire->lane[channel];
+    lane->note = (dsc_wire_note){ .magic = MAGIC, .op = (int16_t)op, .detail = detail, .bytes = bytes };
+    lane->call++;
+    lane->outlast_ns = 0;
+    lane->deadline_ns = dsc_clock_ns() + wire->timeout_ns;
+    return atomic_load(&wire->failed) ? dsc_wire_standing(wire, err) : DSC_OK;
+}
+
+void dsc_wire_send(dsc_wire *wire, int32_t channel, int32_t to, const void *bytes, int64_t count)
+{
+    dsc_wire_part *part = &wire->lane[channel].part[to];
+    DSC_ASSERT(to != wire->rank && !part->sends);
+    part->sends = true;
+    part->out = bytes;
+    part->out_bytes = count;
+    part->out_done = -(int64_t)sizeof(dsc_wire_note);
+}
+
+void dsc_wire_recv(dsc_wire *wire, int32_t channel, int32_t from, void *bytes, int64_t count)
+{
+    dsc_wire_part *part = &wire->lane[channel].part[from];
+    DSC_ASSERT(from != wire->rank && !part->receives);
+    part->receives = true;
+    part->in = bytes;
+    part->in_bytes = count;
+    part->in_done = -(int64_t)sizeof(dsc_wire_note);
+}
+
+bool dsc_wire_agrees(const dsc_wire_note *mine, const dsc_wire_note *theirs)
+{
+    const bool ops_agree = mine->op == theirs->op || (mine->op == DSC_COMM_SEND && theirs->op == DSC_COMM_RECV) ||
+                           (mine->op == DSC_COMM_RECV && theirs->op == DSC_COMM_SEND);
+    const bool is_mail = mine->op == DSC_COMM_SEND || mine->op == DSC_COMM_RECV;
+    return ops_agree && (!is_mail || mine->op != theirs->op) && mine->step == theirs->step &&
+           (is_mail || mine->detail == theirs->detail) && mine->bytes == theirs->bytes;
+}
+
+void dsc_wire_describe(const dsc_wire_note *note, char text[96])
+{
+    const char *op = dsc_comm_op_text((dsc_comm_op)note->op);
+    if (note->op == DSC_COMM_BROADCAST)
+        snprintf(text, 96, "%s of %lld bytes from rank %d", op, (long long)note->bytes, note->detail);
+    else if (note->op == DSC_COMM_REDUCE_SCATTER)
+        snprintf(text, 96, "%s of %lld bytes in %s", op, (long long)note->bytes,
+                 dsc_dtype_text((dsc_dtype)note->detail));
+    else
+        snprintf(text, 96, "%s of %lld bytes", op, (long long)note->bytes);
+}
+
+static dsc_status disagree(dsc_wire *wire, int32_t channel, int32_t peer, dsc_error *err)
+{
+    const dsc_wire_note *mine = &wire->lane[channel].note, *theirs = &wire->lane[channel].part[peer].head;
+    char own[96], other[96];
+    if (theirs->magic != MAGIC)
+        return dsc_wire_fail(wire, DSC_ERR_COMM, peer, err, "what rank %d sends on channel %d is no message", peer,
+                             channel % wire->named_count);
+    dsc_wire_describe(mine, own);
+    dsc_wire_describe(theirs, other);
+    return dsc_wire_fail(wire, DSC_ERR_COMM, peer, err,
+                         "ranks disagree on channel %d: rank %d is in %s (call %lld there), rank %d in %s",
+                         channel % wire->named_count, wire->rank, own, (long long)wire->lane[channel].call, peer,
+                         other);
+}
+
+/* Bytes that moved, 0: none can just now, -1: the connection ended. */
+static int64_t push(dsc_wire *wire, dsc_wire_lane *lane, int fd, dsc_wire_part *part)
+{
+    int64_t moved = 0;
+    while (part->sends && moved < TURN_BYTES) {
+        struct iovec iov[2];
+        struct msghdr message = { .msg_iov = iov };
+        const int64_t head = part->out_done < 0 ? -part->out_done : 0, done = dsc_max_i64(part->out_done, 0);
+        const char *note_end = (const char *)(&lane->note + 1), *bytes = part->out;
+        const void *at[2] = { note_end - head, bytes != NULL ? bytes + done : NULL };
+        const int64_t count[2] = { head, dsc_min_i64(part->out_bytes - done, TURN_BYTES) };
+        for (int i = 0; i < 2; i++) { /* sendmsg reads only, but its struct has no const */
+            if (count[i] == 0)
+                continue;
+            struct iovec *v = &iov[message.msg_iovlen++];
+            memcpy(&v->iov_base, &at[i], sizeof v->iov_base);
+            v->iov_len = (size_t)count[i];
+        }
+        const ssize_t n = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n < 0 && errno != EAGAIN && errno != EINTR && errno != ENOBUFS)
+            return -1;
+        if (n < 0)
+            break;
+        moved += n;
+        part->out_done += n;
+        part->sends = part->out_done < part->out_bytes;
+    }
+    return moved;
+}
+
+/* The same for what comes; -2: the sender is in another call. */
+static int64_t pull(const dsc_wire_lane *lane, int fd, dsc_wire_part *part)
+{
+    int64_t moved = 0;
+    while (part->receives && moved < TURN_BYTES) {
+        const bool in_head = part->in_done < 0;
+        char *head_end = (char *)(&part->head + 1), *bytes = part->in;
+        char *at = in_head ? head_end + part->in_done : bytes + part->in_done;
+        const int64_t want = in_head ? -part->in_done : part->in_bytes - part->in_done;
+        const ssize_t n = recv(fd, at, (size_t)want, MSG_DONTWAIT);
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+            return -1;
+        if (n < 0)
+            break;
+        moved += n;
+        part->in_done += n;
+        if (in_head && part->in_done == 0 && lane->calls_roll && part->head.magic == MAGIC) {
+            part->receives = false;
+            break;
+        }
+        if (in_head && part->in_done == 0 && part->head.magic == MAGIC && part->head.step == ROLL_CALL) {
+            part->in_done = -(int64_t)sizeof part->head; /* its last call failed; what follows says more */
+            continue;
+        }
+        if (in_head && part->in_done == 0 && (part->head.magic != MAGIC || !dsc_wire_agrees(&lane->note, &part->head)))
+            return -2;
+        part->receives = part->in_done < part->in_bytes;
+    }
+    return moved;
+}
+
+static dsc_status waited(dsc_wire *wire, int32_t channel, dsc_error *err)
+{
+    const dsc_wire_lane *lane = &wire->lane[channel];
+    char missing[160] = "";
+    size_t used = 0;
+    int32_t first = -1;
+    if (channel >= wire->named_count)
+        return DSC_FAIL(err, DSC_ERR_STUCK, "comm", "nothing moved for %.1f s", (double)wire->timeout_ns * 1e-9);
+    for (int32_t r = 0; r < wire->size && used < sizeof missing - 1; r++)
+        if (lane->part[r].sends || lane->part[r].receives) {
+            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used == 0 ? "" : ", ", r);
+            first = first < 0 ? r : first;
+        }
+    char who[120] = "";
+    if (strchr(missing, ',') == NULL)
+        snprintf(who, sizeof who, " (pid %d on %.64s)", wire->peer[first].who.pid, wire->peer[first].who.host);
+    return dsc_wire_fail(wire, DSC_ERR_STUCK, first, err,
+                         "rank %d waited %.1f s in %s of %lld bytes (call %lld on channel %d) for rank %s%s",
+                         wire->rank, (double)wire->timeout_ns * 1e-9, dsc_comm_op_text((dsc_comm_op)lane->note.op),
+                         (long long)lane->note.bytes, (long long)lane->call, channel, missing, who);
+}
+
+/* Until a socket of the exchange can go on, or a word comes on the control lane. */
+static dsc_status sleep_some(dsc_wire *wire, int32_t channel, dsc_error *err)
+{
+    dsc_wire_lane *lane = &wire->lane[channel];
+    const int *data = wire->fd + (1 + channel) * wire->size;
+    nfds_t n = 0;
+    for (int32_t r = 0; r < wire->size; r++) {
+        const dsc_wire_part *part = &lane->part[r];
+        if (part->sends || part->receives)
+            lane->poll[n++] = (struct pollfd){
+                .fd = data[r], .events = (short)((part->sends ? POLLOUT : 0) | (part->receives ? POLLIN : 0))
+            };
+    }
+    const nfds_t data_count = n;
+    /* A connection that ended stays readable: it is not asked again. */
+    for (int32_t r = 0; r < wire->size; r++)
+        if (r != wire->rank && !atomic_load(&wire->peer[r].gone))
+            lane->poll[n++] = (struct pollfd){ .fd = wire->fd[r], .events = POLLIN };
+    const int ready = poll(lane->poll, n, LOOK_AROUND_MS);
+    bool words = false;
+    for (nfds_t i = data_count; i < n && ready > 0; i++)
+        words = words || lane->poll[i].revents != 0;
+    if (words)
+        DSC_TRY(dsc_wire_health(wire, err));
+    if (atomic_load(&wire->failed))
+        return dsc_wire_standing(wire, err);
+    return dsc_clock_ns() > lane->deadline_ns ? waited(wire, channel, err) : DSC_OK;
+}
+
+/* Every socket once. *moved: bytes; *open: something is still to come or to go. */
+static dsc_status pass(dsc_wire *wire, int32_t channel, int64_t *moved, bool *open, dsc_error *err)
+{
+    dsc_wire_lane *lane = &wire->lane[channel];
+    const int *fd = wire->fd + (1 + channel) * wire->size;
+    *moved = 0;
+    *open = false;
+    for (int32_t i = 1; i < wire->size; i++) {
+        const int32_t r = (wire->rank + i) % wire->size; /* not all begin with the same rank */
+        dsc_wire_part *part = &lane->part[r];
+        if (!part->sends && !part->receives)
+            continue;
+        const int64_t sent = push(wire, lane, fd[r], part);
+        const int64_t received = pull(lane, fd[r], part); /* what came before an end counts */
+        if (received == -2)
+            return disagree(wire, channel, r, err);
+        if (received < 0 || (sent < 0 && received == 0))
+            return dsc_wire_why(wire, channel, r, err);
+        *moved += dsc_max_i64(sent, 0) + received;
+        *open = *open || part->sends || part->receives;
+    }
+    return DSC_OK;
+}
+
+/* A failure that a peer told came while this rank slept. Peers that were done with this call may have told it, so the
+ * call may still end well here: when what is missing comes from ranks that work, soon. The next call fails. */
+static bool outlasts(dsc_wire *wire, int32_t channel)
+{
+    dsc_wire_lane *lane = &wire->lane[channel];
+    const int64_t now_ns = dsc_clock_ns();
+    if (lane->outlast_ns == 0) { /* what came with the words is not read yet */
+        lane->outlast_ns = now_ns + OUTLAST_NS;
+        return true;
+    }
+    for (int32_t r = 0; r < wire->size; r++)
+        if ((lane->part[r].sends || lane->part[r].receives) && atomic_load(&wire->peer[r].done))
+            return false;
+    dsc_clock_sleep_ns(500000);
+    return now_ns < lane->outlast_ns;
+}
+
+static dsc_status rest(dsc_wire *wire, int32_t channel, dsc_error *err)
+{
+    dsc_error why = DSC_ERROR_INIT;
+    const dsc_status status = sleep_some(wire, channel, &why);
+    if (status == DSC_OK || (atomic_load(&wire->failed) && outlasts(wire, channel)))
+        return DSC_OK;
+    if (err != NULL)
+        *err = why;
+    return status;
+}
+
+dsc_status dsc_wire_exchange(dsc_wire *wire, int32_t channel, int32_t step, dsc_error *err)
+{
+    dsc_wire_lane *lane = &wire->lane[channel];
+    const int64_t patience_ns = lane->calls_roll ? ROLL_CALL_NS : wire->timeout_ns;
+    dsc_status status = DSC_OK;
+    bool open = true;
+    int64_t moved = 0;
+    lane->note.step = (int16_t)step;
+    lane->deadline_ns = dsc_clock_ns() + patience_ns;
+    while (status == DSC_OK) {
+        status = pass(wire, channel, &moved, &open, err);
+        if (status != DSC_OK || !open)
+            break;
+        if (moved == 0)
+            status = rest(wire, channel, err);
+        else
+            lane->deadline_ns = dsc_clock_ns() + patience_ns;
+        if (moved > 0 && wire->moved != NULL)
+            wire->moved(wire->moved_user, channel);
+    }
+    dsc_wire_clear(wire, channel);
+    return status;
+}
+
+dsc_status dsc_wire_turn(dsc_wire *wire, int32_t channel, dsc_error *err)
+{
+    int64_t moved = 0;
+    bool open = true;
+    DSC_TRY(pass(wire, channel, &moved, &open, err));
+    if (moved == 0 && open)
+        return rest(wire, channel, err);
+    wire->lane[channel].deadline_ns = dsc_clock_ns() + wire->timeout_ns;
+    return DSC_OK;
+}
+
+bool dsc_wire_sending(const dsc_wire *wire, int32_t channel, int32_t to) { return wire->lane[channel].part[to].sends; }
+
+bool dsc_wire_receiving(const dsc_wire *wire, int32_t channel, int32_t from)
+{
+    return wire->lane[channel].part[from].receives;
+}
+
+void dsc_wire_clear(dsc_wire *wire, int32_t channel)
+{
+    for (int32_t r = 0; r < wire->size; r++)
+        wire->lane[channel].part[r].sends = wire->lane[channel].part[r].receives = false;
+}
+
+dsc_status dsc_wire_roll_call(dsc_wire *wire, int32_t channel, const char *reason, dsc_error *err)
+{
+    dsc_wire_lane *lane = &wire->lane[channel];
+    if (atomic_load(&wire->failed))
+        return dsc_wire_standing(wire, err);
+    lane->calls_roll = true;
+    for (int32_t r = 0; r < wire->size; r++)
+        if (r != wire->rank) {
+            dsc_wire_send(wire, channel, r, NULL, 0);
+            dsc_wire_recv(wire, channel, r, NULL, 0);
+        }
+    const dsc_status status = dsc_wire_exchange(wire, channel, ROLL_CALL, err);
+    lane->calls_roll = false;
+    if (status != DSC_OK)
+        return status;
+    return dsc_wire_fail(wire, DSC_ERR_COMM, wire->rank, err,
+                         "rank %d in %s of %lld bytes (call %lld on channel %d): %s", wire->rank,
+                         dsc_comm_op_text((dsc_comm_op)lane->note.op), (long long)lane->note.bytes,
+                         (long long)lane->call, channel, reason);
+}

@@ -1,0 +1,126 @@
+/* wire.h - messages between ranks over the connections of a mesh, with names for whatever goes wrong.
+ *
+ * Lane 0 is control: words of failure and farewell. Each channel has a lane for its messages, and where somebody else
+ * decides what is sent to whom (gloo) a second one, his: channel_count + channel. A message starts
+ * with what its sender is doing, so a receiver that does something else says so on both sides instead of waiting.
+ * The first failure stays: it ends every wait and every later call of this rank, and is told to the peers.
+ * Threads: one per channel at a time; fail and health from any. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_COMM_TRANSPORTS_WIRE_H
+#define DSC_COMM_TRANSPORTS_WIRE_H
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "comm/comm_internal.h"
+#include "comm/rendezvous/rendezvous_net.h"
+#include "comm/transports/mesh.h"
+
+#define DSC_WIRE_TEXT 368
+
+/* What a rank is doing: the first bytes of every message. All of it must agree but op, where a send meets a recv. */
+typedef struct dsc_wire_note {
+    uint32_t magic;
+    int16_t op, step; /* dsc_comm_op; a number for messages of one call that must not be taken for each other */
+    int32_t detail;   /* root, wire dtype, peer */
+    int32_t reserved;
+    int64_t bytes;    /* of the call, as its caller counts */
+} dsc_wire_note;
+_Static_assert(sizeof(dsc_wire_note) == 24, "no padding");
+
+/* Are two ranks with these notes in the same call, or in a send and its recv? */
+bool dsc_wire_agrees(const dsc_wire_note *mine, const dsc_wire_note *theirs);
+/* "broadcast of 1000 bytes from rank 0" */
+void dsc_wire_describe(const dsc_wire_note *note, char text[96]);
+
+typedef struct dsc_wire_part dsc_wire_part; /* what passes between this rank and one peer in one exchange */
+
+typedef struct dsc_wire_lane {
+    dsc_wire_part *part;   /* [size] */
+    struct pollfd *poll;   /* [2 * size] */
+    dsc_wire_note note;    /* of the call that runs */
+    int64_t call;          /* calls begun, for messages */
+    bool calls_roll;       /* any message of a peer is a sign of life */
+    int64_t outlast_ns;    /* until then the call may end well after a failure; 0: none came */
+    int64_t deadline_ns;   /* put off by every byte that moves */
+} dsc_wire_lane;
+
+typedef struct dsc_wire_word {
+    uint32_t magic;
+    int16_t kind, status;
+    int32_t rank, reserved;
+    char text[DSC_WIRE_TEXT];
+} dsc_wire_word;
+
+typedef struct dsc_wire_peer {
+    dsc_mesh_peer who;
+    bool left;        /* said farewell */
+    atomic_bool done; /* left, gone or failed: what it sent is on its way, and no more will come */
+    atomic_bool gone; /* the connection ended */
+    int32_t have;
+    dsc_wire_word word; /* as it comes */
+} dsc_wire_peer;
+
+typedef struct dsc_wire {
+    dsc_alloc *alloc;
+    int32_t rank, size;
+    int32_t named_count;   /* channels of the communicator */
+    int32_t channel_count; /* and their second lanes */
+    int32_t lane_count;
+    int64_t timeout_ns;
+    void (*moved)(void *user, int32_t channel); /* NULL, or called when bytes of an exchange moved */
+    void *moved_user;
+    int *fd; /* [lane * size + rank], lane 0: control, then the channels */
+    dsc_wire_peer *peer;
+    dsc_wire_lane lane[2 * DSC_COMM_CHANNELS_MAX];
+    pthread_mutex_t lock; /* of all below and of the control lane */
+    atomic_bool failed;
+    dsc_status status;
+    int32_t failed_rank;
+    bool parted; /* said farewell */
+    char text[DSC_WIRE_TEXT];
+} dsc_wire;
+
+/* The memory alone, before the ranks meet. */
+DSC_MUST_USE dsc_status dsc_wire_init(dsc_wire *wire, const dsc_comm_options *options, bool second_lanes,
+                                      dsc_error *err);
+/* Connects, as what the rendezvous calls when everybody is here. */
+DSC_MUST_USE dsc_status dsc_wire_connect(dsc_wire *wire, const dsc_rdv_net_met *met, int64_t timeout_ns,
+                                         dsc_error *err);
+/* Says farewell and closes; also right for a wire that was zeroed only. */
+void dsc_wire_close(dsc_wire *wire);
+
+/* Every call starts with begin. */
+DSC_MUST_USE dsc_status dsc_wire_begin(dsc_wire *wire, int32_t channel, dsc_comm_op op, int32_t detail, int64_t bytes,
+                                       dsc_error *err);
+
+/* For one exchange: what goes to and comes from a peer. The next exchange starts empty. */
+void dsc_wire_send(dsc_wire *wire, int32_t channel, int32_t to, const void *bytes, int64_t count);
+void dsc_wire_recv(dsc_wire *wire, int32_t channel, int32_t from, void *bytes, int64_t count);
+/* All of it, in both directions at once. `step` tells apart the exchanges of one call. */
+DSC_MUST_USE dsc_status dsc_wire_exchange(dsc_wire *wire, int32_t channel, int32_t step, dsc_error *err);
+
+/* For a second lane, whose messages are begun while others are on their way: moves what can move, or sleeps a little.
+ * DSC_ERR_STUCK when nothing moved for the timeout; it is not published, since nobody knows yet whose fault it is. */
+DSC_MUST_USE dsc_status dsc_wire_turn(dsc_wire *wire, int32_t channel, dsc_error *err);
+bool dsc_wire_sending(const dsc_wire *wire, int32_t channel, int32_t to);
+bool dsc_wire_receiving(const dsc_wire *wire, int32_t channel, int32_t from);
+/* Nothing is on its way any more. */
+void dsc_wire_clear(dsc_wire *wire, int32_t channel);
+
+/* A call on the second lane failed, for `reason`: all who live say so, and who does not is named. Always a failure. */
+DSC_MUST_USE dsc_status dsc_wire_roll_call(dsc_wire *wire, int32_t channel, const char *reason, dsc_error *err);
+
+/* Tells the peers that this rank closes, and does not die; dsc_wire_close does so too. */
+void dsc_wire_farewell(dsc_wire *wire);
+/* Publishes a failure (the first one stays) and tells the peers. Returns what stands, in *err. */
+dsc_status dsc_wire_fail(dsc_wire *wire, dsc_status status, int32_t rank, dsc_error *err, const char *fmt, ...)
+    DSC_PRINTF(5, 6);
+/* Without waiting: a failure that stands, or a peer that is gone. */
+DSC_MUST_USE dsc_status dsc_wire_health(dsc_wire *wire, dsc_error *err);
+/* Something of `rank` (-1: somebody) ended that should not have: why, as soon as it is known. Always a failure. */
+DSC_MUST_USE dsc_status dsc_wire_why(dsc_wire *wire, int32_t channel, int32_t rank, dsc_error *err);
+/* "rank 1 (pid 17 on node-b)" */
+const char *dsc_wire_name(const dsc_wire *wire, int32_t rank, char *text, size_t text_bytes);
+
+#endif

@@ -1,0 +1,19 @@
+/* wire_internal.h - private to wire*.c. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_COMM_TRANSPORTS_WIRE_INTERNAL_H
+#define DSC_COMM_TRANSPORTS_WIRE_INTERNAL_H
+
+#include "comm/transports/wire.h"
+
+struct dsc_wire_part {
+    bool sends, receives;  /* not done yet */
+    const void *out;
+    void *in;
+    int64_t out_bytes, in_bytes;
+    int64_t out_done, in_done; /* below 0: still in the note */
+    dsc_wire_note head;        /* the peer's */
+};
+
+/* The failure that stands. */
+dsc_status dsc_wire_standing(dsc_wire *wire, dsc_error *err);
+
+#endif
