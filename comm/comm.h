@@ -13,7 +13,7 @@
 #include <dsc/log.h>
 
 #include "base/alloc.h"
-#include "base/hostfile.h"
+#include "base/hosts/hostfile.h"
 #include "base/net.h"
 #include "kernels/device.h"
 
@@ -46,7 +46,7 @@ typedef struct dsc_comm_place {
     const char *job_token;        /* DSC_JOB_TOKEN, or "" (then the user id and port name the job) */
     bool from_mpi;                /* the numbers are those of an MPI launcher */
     dsc_local_world *local_world; /* not NULL: transport "local" */
-    const char *flight; /* DSC_FLIGHT: where the record goes (base/flight.h); NULL: nobody reads one */
+    const char *flight; /* DSC_FLIGHT: where the record goes (base/flight_log.h); NULL: nobody reads one */
 } dsc_comm_place;
 
 /* Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE|LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, DSC_JOB_TOKEN, DSC_FLIGHT

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-#include "base/flight.h"
+#include "base/flight_log.h"
 #include "comm/comm_internal.h"
 #include "comm/progress.h"
 

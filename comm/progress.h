@@ -1,5 +1,5 @@
 /* progress.h - when a GPU comes to the collectives that it was given, and when it is done with them: the flight record
- * of a transport that enqueues (base/flight.h).
+ * of a transport that enqueues (base/flight_log.h).
  *
  * An event before and one after each call; nobody waits for them. They are looked at when the next call is given and,
  * by the device's watch, while the host waits for the GPU; so the record is as new as the last look, and says so.
@@ -7,7 +7,7 @@
 #ifndef DSC_COMM_PROGRESS_H
 #define DSC_COMM_PROGRESS_H
 
-#include "base/flight.h"
+#include "base/flight_log.h"
 #include "kernels/device.h"
 
 /* Calls of a channel on their way. When there are more, those that follow are seen as one. */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/slurm.h"
+#include "base/hosts/slurm.h"
 #include "comm/comm.h"
 
 typedef struct env {

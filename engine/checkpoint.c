@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/foreign.h"
+#include "base/formats/unsafe_format.h"
 #include "engine/checkpoint_internal.h"
 
 /* ---- agreement ---- */

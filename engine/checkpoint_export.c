@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/json.h"
+#include "base/formats/json.h"
 #include "engine/checkpoint_adapter.h"
 #include "kernels/scalar.h"
 

@@ -6,8 +6,8 @@
 #ifndef DSC_ENGINE_CHECKPOINT_INTERNAL_H
 #define DSC_ENGINE_CHECKPOINT_INTERNAL_H
 
+#include "base/formats/safetensors.h"
 #include "base/hash.h"
-#include "base/safetensors.h"
 #include "engine/checkpoint.h"
 
 #define CKPT_BLOCK_BYTES (1 << 20)

@@ -5,7 +5,7 @@
 #include <float.h>
 #include <string.h>
 
-#include "base/json.h"
+#include "base/formats/json.h"
 #include "engine/checkpoint_internal.h"
 
 #define PLANS_BYTES_MAX (INT64_C(1) << 20)

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/json.h"
+#include "base/formats/json.h"
 #include "engine/checkpoint_internal.h"
 
 #define QUOTED_BYTES (6 * (DSC_SAFETENSORS_NAME_BYTES_MAX + 32)) /* every byte of a name as \u00xx */

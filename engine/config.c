@@ -1,6 +1,7 @@
 /* config.c - from the text of a ds_config.json to a dsc_config.
  *
- * The steps: scan (base/json.h; base/yaml.h when the name says so), walk (config_walk.c: one checked value per row of
+ * The steps: scan (base/formats/json.h; base/formats/yaml.h when the name says so), walk (config_walk.c: one checked
+ * value per row of
  * the table), overrides, states (what is ignored or refused), then the fields (config_fields.c). Nothing here depends
  * on the world size, the model or the machine: that is dsc_config_resolve (config_resolve.c).
  * SPDX-License-Identifier: Apache-2.0 */
@@ -10,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/formats/yaml.h"
 #include "base/hash.h"
 #include "base/io.h"
-#include "base/yaml.h"
 
 /* ---- overrides ---- */
 

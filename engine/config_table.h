@@ -7,7 +7,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "base/json.h"
+#include "base/formats/json.h"
 #include "engine/config.h"
 
 #ifdef __cplusplus

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/formats/json.h"
 #include "base/io.h"
-#include "base/json.h"
 #include "base/rng.h"
 
 /* Those of engine/text/load.c: what the largest published tokenizer.json has. */

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
-#include "base/yaml.h"
+#include "base/formats/json.h"
+#include "base/formats/yaml.h"
 #include "engine/internal.h"
 
 #define OVERRIDES_MAX 64

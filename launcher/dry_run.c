@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "base/json.h"
+#include "base/formats/json.h"
 #include "launcher/rank_env.h"
 
 /* Quoted in pieces, so that an argument of any length needs no memory. A piece ends between two UTF-8 characters. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/envfile.h"
+#include "base/hosts/envfile.h"
 #include "base/io.h"
 
 /* DeepSpeed's own four, and those of the libraries that ranks here may use. */

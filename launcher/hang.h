@@ -1,4 +1,4 @@
-/* hang.h - the hang finder: from what the ranks' collectives are doing (base/flight.h), who waits for whom, and who
+/* hang.h - the hang finder: from what the ranks' collectives are doing (base/flight_log.h), who waits for whom, and who
  * disagrees with whom. Pure: it looks at no clock and no process.
  *
  * A rank waits for those that have not come to the collective that it is in; those may wait for others in another one,
@@ -8,7 +8,7 @@
 #ifndef DSC_LAUNCHER_HANG_H
 #define DSC_LAUNCHER_HANG_H
 
-#include "base/flight.h"
+#include "base/flight_log.h"
 #include "launcher/resources.h"
 
 /* Calls in which ranks are at odds are left to the ranks themselves for so long: most transports say it better. */

@@ -8,7 +8,7 @@
 #ifndef DSC_LAUNCHER_MESSAGE_H
 #define DSC_LAUNCHER_MESSAGE_H
 
-#include "base/flight.h"
+#include "base/flight_log.h"
 #include "launcher/control.h"
 #include "launcher/host_task.h"
 

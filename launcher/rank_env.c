@@ -2,15 +2,15 @@
  *
  *   DSC_JOB_TOKEN      the same for all ranks of this start, new for each: two jobs on a host never meet
  *   DSC_LAUNCHER_PID   the process whose death ends the ranks: dsc-launch, or its agent on this host
- *   DSC_FLIGHT         where the rank writes what its collectives are doing (base/flight.h)
+ *   DSC_FLIGHT         where the rank writes what its collectives are doing (base/flight_log.h)
  *   DSC_LAUNCH_TTY     columns of the terminal that rank 0's stdout, a pipe, ends in: a live bar may be drawn
  *   DSC_RESTART_COUNT  with --max_restarts: how often the job was started again
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #include "launcher/rank_env.h"
 
-#include "base/envfile.h"
-#include "base/flight.h"
+#include "base/flight_log.h"
+#include "base/hosts/envfile.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@
 #ifndef DSC_LAUNCHER_RANKS_H
 #define DSC_LAUNCHER_RANKS_H
 
-#include "base/flight.h"
+#include "base/flight_log.h"
 #include "launcher/host_task.h"
 #include "launcher/loop.h"
 #include "launcher/spawn.h"

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/hosts/slurm.h"
 #include "base/io.h"
-#include "base/slurm.h"
 #include "launcher/pdsh.h"
 #include "launcher/slurm.h"
 

@@ -3,7 +3,7 @@
 #ifndef DSC_LAUNCHER_RESOURCES_H
 #define DSC_LAUNCHER_RESOURCES_H
 
-#include "base/hostfile.h"
+#include "base/hosts/hostfile.h"
 #include "launcher/machine.h"
 #include "launcher/options.h"
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/slurm.h"
+#include "base/hosts/slurm.h"
 
 static const char list_name[] = "SLURM_JOB_NODELIST";
 

@@ -2,7 +2,7 @@
 #ifndef DSC_LAUNCHER_SLURM_H
 #define DSC_LAUNCHER_SLURM_H
 
-#include "base/hostfile.h"
+#include "base/hosts/hostfile.h"
 
 /* True inside salloc and sbatch. */
 bool dsc_slurm_is_inside(void);

@@ -6,7 +6,7 @@
 #ifndef DSC_MODELS_HF_CONFIG_H
 #define DSC_MODELS_HF_CONFIG_H
 
-#include "base/json.h"
+#include "base/formats/json.h"
 
 typedef struct dsc_hf_config {
     const dsc_json *json;

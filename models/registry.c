@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/foreign.h"
+#include "base/formats/unsafe_format.h"
 #include "base/io.h"
 #include "models/families.h"
 #include "models/dense.h"

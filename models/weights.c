@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/foreign.h"
-#include "base/json.h"
+#include "base/formats/json.h"
+#include "base/formats/unsafe_format.h"
 
 #define SUFFIX ".safetensors"
 #define SINGLE "model" SUFFIX

@@ -3,7 +3,7 @@
 #ifndef DSC_MODELS_WEIGHTS_H
 #define DSC_MODELS_WEIGHTS_H
 
-#include "base/safetensors.h"
+#include "base/formats/safetensors.h"
 
 typedef struct dsc_weights dsc_weights;
 

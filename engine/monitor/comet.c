@@ -11,8 +11,8 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
+#include "base/formats/json.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "engine/monitor/monitor.h"
 
 enum { LOCAL_BYTES = 30, CENTRAL_BYTES = 46, END_BYTES = 22, VERSION = 20, DATE_1980 = 1 << 5 | 1 };

@@ -14,7 +14,7 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/json.h"
+#include "base/formats/json.h"
 #include "base/plugin.h"
 #include "engine/monitor/monitor.h"
 #include "engine/monitor/web_api.h"

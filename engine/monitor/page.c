@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/json.h"
+#include "base/formats/json.h"
 
 static const struct { const char *tag, *name; } series[DSC_PAGE_SERIES] = {
     [DSC_PAGE_LOSS] = { "Train/Samples/train_loss", "loss" },

@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/formats/json.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "engine/monitor/monitor.h"
 #include "engine/monitor/protobuf.h"
 

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/json.h"
+#include "base/formats/json.h"
 #include "engine/profile/internal.h"
 
 enum { LINE_BYTES = 512, TEXT_BYTES = 65536 };

@@ -3,7 +3,7 @@
 #ifndef DSC_ENGINE_TEXT_LOAD_H
 #define DSC_ENGINE_TEXT_LOAD_H
 
-#include "base/json.h"
+#include "base/formats/json.h"
 #include "engine/text/tokenizer_internal.h"
 
 typedef struct tok_loader {

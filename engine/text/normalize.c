@@ -1,7 +1,7 @@
 /* normalize.c - the normalizer's steps. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "base/utf8.h"
+#include "base/formats/utf8.h"
 #include "engine/text/tokenizer_internal.h"
 
 dsc_status tok_replace_all(tok_string in, tok_string from, tok_string to, dsc_text *out, dsc_error *err)

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "base/utf8.h"
+#include "base/formats/utf8.h"
 #include "engine/text/regex_internal.h"
 #include "engine/text/unicode.h"
 

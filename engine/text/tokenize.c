@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/json.h"
+#include "base/formats/json.h"
 #include "engine/text/buffer.h"
 
 #define PART_BYTES (INT64_C(1) << 20)

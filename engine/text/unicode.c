@@ -5,7 +5,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "base/utf8.h"
+#include "base/formats/utf8.h"
 
 uint32_t dsc_char_category(uint32_t code)
 {

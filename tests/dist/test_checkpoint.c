@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "base/safetensors.h"
+#include "base/formats/safetensors.h"
 #include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/toy_model.h"

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "base/safetensors.h"
+#include "base/formats/safetensors.h"
 #include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/io_fault.h"

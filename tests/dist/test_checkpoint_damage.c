@@ -17,8 +17,8 @@
 
 #include <cmocka.h>
 
+#include "base/formats/safetensors.h"
 #include "base/rng.h"
-#include "base/safetensors.h"
 #include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/toy_model.h"

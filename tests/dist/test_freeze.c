@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
-#include "base/safetensors.h"
+#include "base/formats/safetensors.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/run_expect.h"
 #include "tests/support/tiny_gpt.h"

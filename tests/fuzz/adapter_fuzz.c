@@ -5,7 +5,7 @@
  * with a reason. SPDX-License-Identifier: Apache-2.0 */
 #include <dsc/model.h>
 
-#include "base/safetensors.h"
+#include "base/formats/safetensors.h"
 #include "tests/fuzz/fuzz_folder.h"
 
 #define CONFIG "adapter_config.json"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/envfile.h"
+#include "base/hosts/envfile.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/safetensors.h"
+#include "base/formats/safetensors.h"
 #include "models/families.h"
 #include "tests/fuzz/fuzz_folder.h"
 

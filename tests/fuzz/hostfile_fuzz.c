@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hostfile.h"
+#include "base/hosts/hostfile.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

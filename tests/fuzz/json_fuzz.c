@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
+#include "base/formats/json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/safetensors.h"
+#include "base/formats/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "base/yaml.h"
+#include "base/formats/yaml.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

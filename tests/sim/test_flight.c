@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "base/flight.h"
+#include "base/flight_log.h"
 #include "comm/comm.h"
 #include "launcher/hang.h"
 #include "tests/sim/cusim.h"

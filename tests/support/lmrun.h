@@ -6,7 +6,7 @@
 #ifndef DSC_TESTS_LMRUN_H
 #define DSC_TESTS_LMRUN_H
 
-#include "base/safetensors.h"
+#include "base/formats/safetensors.h"
 #include "models/lm.h"
 #include "tests/support/modelrun.h"
 

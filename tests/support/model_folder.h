@@ -5,7 +5,7 @@
 
 #include <dsc/model.h>
 
-#include "base/safetensors.h"
+#include "base/formats/safetensors.h"
 
 /* Of a group of tests: the folder is there between them. */
 int mf_setup(void **state);

@@ -14,7 +14,7 @@
 #include "base/base.h"
 #include "base/bf16.h"
 #include "base/clock.h"
-#include "base/utf8.h"
+#include "base/formats/utf8.h"
 
 static void exit_codes_are_the_contract(void **state)
 {

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/envfile.h"
+#include "base/hosts/envfile.h"
 
 typedef struct found {
     char text[512];

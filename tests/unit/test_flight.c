@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "base/flight.h"
+#include "base/flight_log.h"
 #include "tests/support/sanitizer.h"
 
 static dsc_flight_board board;

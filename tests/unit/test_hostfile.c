@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "base/hostfile.h"
+#include "base/hosts/hostfile.h"
 
 static dsc_alloc *alloc;
 

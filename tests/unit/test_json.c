@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "base/json_scan.h"
+#include "base/formats/json_scan.h"
 
 static dsc_alloc *alloc;
 static dsc_error error;

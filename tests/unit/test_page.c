@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "base/json.h"
+#include "base/formats/json.h"
 #include "engine/monitor/http_api.h"
 #include "engine/monitor/page.h"
 

@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "base/bf16.h"
+#include "base/formats/safetensors.h"
 #include "base/rng.h"
-#include "base/safetensors.h"
 
 static dsc_alloc *alloc;
 static char dir[64];

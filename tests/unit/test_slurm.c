@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "base/slurm.h"
+#include "base/hosts/slurm.h"
 
 static dsc_status join(void *user, const char *name, dsc_error *err)
 {

@@ -17,8 +17,8 @@
 #include <utf8proc.h>
 
 #include "base/clock.h"
+#include "base/formats/utf8.h"
 #include "base/io.h"
-#include "base/utf8.h"
 #include "engine/text/regex.h"
 #include "engine/text/unicode.h"
 #include "tests/support/sanitizer.h"

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "base/yaml.h"
+#include "base/formats/yaml.h"
 #include "tests/support/sanitizer.h"
 
 static dsc_alloc *alloc;

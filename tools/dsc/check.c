@@ -8,9 +8,9 @@
 
 #include <dsc/text.h>
 
-#include "base/envfile.h"
-#include "base/hostfile.h"
-#include "base/safetensors.h"
+#include "base/formats/safetensors.h"
+#include "base/hosts/envfile.h"
+#include "base/hosts/hostfile.h"
 #include "engine/checkpoint.h"
 #include "engine/config.h"
 #include "engine/data.h"

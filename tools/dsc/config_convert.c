@@ -8,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/json.h"
+#include "base/formats/json.h"
 #include "engine/config.h"
 #include "tools/dsc/config_tool.h"
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/formats/yaml.h"
 #include "base/io.h"
-#include "base/yaml.h"
 #include "engine/config_table.h"
 #include "tools/dsc/config_tool.h"
 

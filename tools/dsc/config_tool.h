@@ -3,7 +3,7 @@
 #ifndef DSC_TOOLS_CONFIG_TOOL_H
 #define DSC_TOOLS_CONFIG_TOOL_H
 
-#include "base/json.h"
+#include "base/formats/json.h"
 #include "engine/config.h"
 #include "tools/dsc/tool.h"
 

@@ -7,8 +7,8 @@
 
 #include <dsc/text.h>
 
+#include "base/formats/json.h"
 #include "base/io.h"
-#include "base/json.h"
 #include "base/rng.h"
 #include "engine/infer.h"
 #include "engine/sample.h"

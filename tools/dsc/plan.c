@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/json.h"
+#include "base/formats/json.h"
 #include "engine/internal.h"
 #include "tools/dsc/gpu_cards.h"
 #include "tools/dsc/plan_speed.h"

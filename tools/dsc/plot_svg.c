@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/formats/utf8.h"
 #include "base/io.h"
-#include "base/utf8.h"
 #include "tools/dsc/plot.h"
 
 /* In pixels. */

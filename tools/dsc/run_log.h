@@ -2,7 +2,7 @@
 #ifndef DSC_TOOLS_RUN_LOG_H
 #define DSC_TOOLS_RUN_LOG_H
 
-#include "base/json.h"
+#include "base/formats/json.h"
 
 /* What a line has; RUN_LOG_STEP counts from 1 and comes after the series that can be drawn. */
 enum {

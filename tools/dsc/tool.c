@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/formats/json.h"
 #include "base/io.h"
-#include "base/json.h"
 
 int dsc_tool_fail(const dsc_error *err)
 {

@@ -6,7 +6,7 @@
 #ifndef DSC_TOOLS_TRIAL_H
 #define DSC_TOOLS_TRIAL_H
 
-#include "base/json.h"
+#include "base/formats/json.h"
 
 #include "engine/config.h"
 

@@ -1,4 +1,4 @@
-/* flight.h - what a rank's collectives were doing: written by the rank into memory of whoever started it, which can
+/* flight_log.h - what a rank's collectives were doing: written by the rank into memory of whoever started it, which can
  * still read it when the rank is stopped, stuck or dead.
  *
  * A call that the rank makes itself begins and ends where it is made. One that it gives to a GPU is asked for first; it
@@ -10,8 +10,8 @@
  * and a reader that meets it in the middle of a call leaves that call out. What a reader gets is a rank's word:
  * bounded, not trusted.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_BASE_FLIGHT_H
-#define DSC_BASE_FLIGHT_H
+#ifndef DSC_BASE_FLIGHT_LOG_H
+#define DSC_BASE_FLIGHT_LOG_H
 
 #include "base/base.h"
 

@@ -2,13 +2,13 @@
  *
  * The scan and cJSON meet the values in the same order, so the n-th value of a walk over the tree has the n-th place.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "base/json.h"
+#include "base/formats/json.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "base/json_scan.h"
-#include "base/utf8.h"
+#include "base/formats/json_scan.h"
+#include "base/formats/utf8.h"
 
 struct dsc_json {
     dsc_alloc *alloc;

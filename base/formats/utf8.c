@@ -1,5 +1,5 @@
 /* utf8.c - one character of UTF-8. SPDX-License-Identifier: Apache-2.0 */
-#include "base/utf8.h"
+#include "base/formats/utf8.h"
 
 /* What the first byte promises; C0, C1 and F5 to FF start nothing. */
 static int promised_bytes(unsigned char first)

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/hostfile.h"
+#include "base/hosts/hostfile.h"
 
 enum { WORDS = DSC_HOST_SLOTS_MAX / 64 };
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/hostfile.h"
+#include "base/hosts/hostfile.h"
 
 /* ---- names ---- */
 

@@ -5,8 +5,8 @@
  * file as `where` and the tensor in the message. The writer plans first: where each tensor lies depends on the list
  * alone, so that several owners can write their byte ranges of one file on their own.
  * Format: https://github.com/huggingface/safetensors#format. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_BASE_SAFETENSORS_H
-#define DSC_BASE_SAFETENSORS_H
+#ifndef DSC_BASE_FORMATS_SAFETENSORS_H
+#define DSC_BASE_FORMATS_SAFETENSORS_H
 
 #include "base/alloc.h"
 #include "base/io.h"

@@ -4,10 +4,10 @@
  * says (null, true, false, decimal numbers, else text), and a number as JSON writes it (5e8, 1e-4) is one here too.
  * Refused: anchors, aliases, tags, merge keys, several documents, keys that are no text, .nan and .inf. None of them is
  * data, and with them small files become large ones or run things. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_BASE_YAML_H
-#define DSC_BASE_YAML_H
+#ifndef DSC_BASE_FORMATS_YAML_H
+#define DSC_BASE_FORMATS_YAML_H
 
-#include "base/json.h"
+#include "base/formats/json.h"
 
 #ifdef __cplusplus
 extern "C" {

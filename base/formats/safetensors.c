@@ -3,7 +3,7 @@
  * Order of belief: the file's size, then the length of the header, then the JSON scan, then each tensor alone, then all
  * of them together. Nothing is allocated from a number in the file before that number was compared with the file's
  * size. SPDX-License-Identifier: Apache-2.0 */
-#include "base/safetensors.h"
+#include "base/formats/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 #include "base/bf16.h"
 #include "base/f16.h"
-#include "base/json.h"
+#include "base/formats/json.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are read as they lie in the file: little-endian");
 

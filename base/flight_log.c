@@ -1,10 +1,10 @@
-/* flight.c - see flight.h. Every word of a record is atomic: rank and reader share nothing else.
+/* flight_log.c - see flight_log.h. Every word of a record is atomic: rank and reader share nothing else.
  *
  * A call is written in three steps: its version becomes odd, its words change, its version becomes even. A reader
  * takes a call whose version is even and the same before and after: a word that is read from a newer call brings the
  * odd version with it (release and acquire of each word; fences would do, but ThreadSanitizer does not know them).
  * SPDX-License-Identifier: Apache-2.0 */
-#include "base/flight.h"
+#include "base/flight_log.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,7 @@
-/* foreign.c - see foreign.h. Commands are for the folder that the error names, so that no path needs quotes in them.
+/* unsafe_format.c - see unsafe_format.h. Commands are for the folder that the error names, so that no path needs
+ * quotes in them.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "base/foreign.h"
+#include "base/formats/unsafe_format.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,9 +1,10 @@
-/* json_scan.h - the strict scan behind json.h, and what yaml.c shares with it. Only base/json*.c and base/yaml.c
+/* json_scan.h - the strict scan behind json.h, and what yaml.c shares with it. Only base/formats/json*.c and
+ * base/formats/yaml.c
  * include it. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_BASE_JSON_SCAN_H
-#define DSC_BASE_JSON_SCAN_H
+#ifndef DSC_BASE_FORMATS_JSON_SCAN_H
+#define DSC_BASE_FORMATS_JSON_SCAN_H
 
-#include "base/json.h"
+#include "base/formats/json.h"
 
 /* Lines and columns count from 1; a column is a character, not a byte. */
 typedef struct dsc_json_place {

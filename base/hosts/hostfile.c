@@ -3,7 +3,7 @@
  * Every error names line and column of the first byte that is wrong and what stands there instead of what was expected.
  * Invariant: nothing of the text reaches a message unescaped, and no byte is looked at twice, so a line of a megabyte
  * costs a megabyte. SPDX-License-Identifier: Apache-2.0 */
-#include "base/hostfile.h"
+#include "base/hosts/hostfile.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
-#include "base/safetensors.h"
+#include "base/formats/json.h"
+#include "base/formats/safetensors.h"
 
 #define LENGTH_BYTES 8
 #define HEADER_ALIGN 64 /* the first tensor's alignment, for whoever maps the file */

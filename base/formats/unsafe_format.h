@@ -1,7 +1,8 @@
-/* foreign.h - weights of other programs in formats that can run code when they are read: told by their names, never
+/* unsafe_format.h - weights of other programs in formats that can run code when they are read: told by their names,
+ * never
  * opened, and refused with the command that turns them into safetensors. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_BASE_FOREIGN_H
-#define DSC_BASE_FOREIGN_H
+#ifndef DSC_BASE_FORMATS_UNSAFE_FORMAT_H
+#define DSC_BASE_FORMATS_UNSAFE_FORMAT_H
 
 #include "base/io.h"
 

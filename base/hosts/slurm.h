@@ -1,9 +1,9 @@
 /* slurm.h - the two short forms in which Slurm tells a job its hosts and tasks: "gpu[03-07,9],login" and "4(x2),3".
  * Pure; the text is hostile. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_BASE_SLURM_H
-#define DSC_BASE_SLURM_H
+#ifndef DSC_BASE_HOSTS_SLURM_H
+#define DSC_BASE_HOSTS_SLURM_H
 
-#include "base/hostfile.h"
+#include "base/hosts/hostfile.h"
 
 #ifdef __cplusplus
 extern "C" {

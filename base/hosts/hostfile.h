@@ -13,8 +13,8 @@
  *   HOST     := [user '@'] (name | IPv4 | IPv6); an IPv6 address stands in brackets wherever a ':' may follow
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_BASE_HOSTFILE_H
-#define DSC_BASE_HOSTFILE_H
+#ifndef DSC_BASE_HOSTS_HOSTFILE_H
+#define DSC_BASE_HOSTS_HOSTFILE_H
 
 #include "base/alloc.h"
 

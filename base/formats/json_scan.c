@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/formats/json_scan.h"
+#include "base/formats/utf8.h"
 #include "base/hash.h"
-#include "base/json_scan.h"
-#include "base/utf8.h"
 
 #define DEPTH_MAX 512       /* cJSON itself stops at 1000 */
 #define NUMBER_BYTES_MAX 63 /* cJSON cuts longer numbers off */

@@ -5,8 +5,8 @@
  * Blanks around the line, the name and the value are dropped; what is left of the value is taken as it is, quotes
  * included. Lines may end in CRLF. The text is hostile: control characters (tabs excepted), names that are none, and
  * files that are too long are refused with their place. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_BASE_ENVFILE_H
-#define DSC_BASE_ENVFILE_H
+#ifndef DSC_BASE_HOSTS_ENVFILE_H
+#define DSC_BASE_HOSTS_ENVFILE_H
 
 #include "base/alloc.h"
 

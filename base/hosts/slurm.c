@@ -1,5 +1,5 @@
 /* slurm.c - see slurm.h. SPDX-License-Identifier: Apache-2.0 */
-#include "base/slurm.h"
+#include "base/hosts/slurm.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * text lies on one stack with those of the open mappings around it, and a mapping's are compared when it closes. Depth
  * is bounded before the recursion goes deeper, so libyaml's own look-ahead (1024 characters) is all that it runs ahead.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "base/yaml.h"
+#include "base/formats/yaml.h"
 
 #include <locale.h>
 #include <math.h>
@@ -15,9 +15,9 @@
 #include <strings.h>
 #include <yaml.h>
 
+#include "base/formats/json_scan.h"
+#include "base/formats/utf8.h"
 #include "base/hash.h"
-#include "base/json_scan.h"
-#include "base/utf8.h"
 
 #define NUMBER_BYTES_MAX 63 /* as in JSON */
 

@@ -1,5 +1,5 @@
 /* envfile.c - see envfile.h. SPDX-License-Identifier: Apache-2.0 */
-#include "base/envfile.h"
+#include "base/hosts/envfile.h"
 
 #include <stdio.h>
 #include <string.h>

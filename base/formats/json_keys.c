@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/json_scan.h"
+#include "base/formats/json_scan.h"
 
 /* Any fixed order will do that puts equal keys side by side, in document order. */
 static int compare_keys(const char *key_text, const dsc_json_key *a, const dsc_json_key *b)

@@ -7,8 +7,8 @@
  * cleaned copy of the same length (comments and trailing commas become blanks, a blank a missing comma), so positions
  * stay right.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_BASE_JSON_H
-#define DSC_BASE_JSON_H
+#ifndef DSC_BASE_FORMATS_JSON_H
+#define DSC_BASE_FORMATS_JSON_H
 
 #include <cjson/cJSON.h>
 

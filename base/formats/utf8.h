@@ -1,6 +1,6 @@
 /* utf8.h - one character of UTF-8, strictly (RFC 3629). SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_BASE_UTF8_H
-#define DSC_BASE_UTF8_H
+#ifndef DSC_BASE_FORMATS_UTF8_H
+#define DSC_BASE_FORMATS_UTF8_H
 
 #include "base/base.h"
 
