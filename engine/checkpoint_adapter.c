@@ -8,7 +8,7 @@
 
 #include "base/formats/json.h"
 #include "engine/checkpoint_adapter.h"
-#include "kernels/scalar.h"
+#include "kernels/cpu/scalar.h"
 
 #define WEIGHT_END ".weight"
 

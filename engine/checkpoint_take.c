@@ -9,7 +9,7 @@
 
 #include "engine/checkpoint_ahead.h"
 #include "engine/checkpoint_take.h"
-#include "kernels/scalar.h"
+#include "kernels/cpu/scalar.h"
 
 #define LANES_MOST 4
 #define LANE_SLOTS 5        /* memory of a lane, at least */

@@ -8,7 +8,7 @@
 
 #include "base/rng.h"
 #include "engine/internal.h"
-#include "kernels/scalar.h"
+#include "kernels/cpu/scalar.h"
 #include "kernels/team.h"
 
 #define INIT_CHUNK 65536 /* elements that one thread makes at a time */

@@ -8,7 +8,7 @@
  * output element is computed by one thread in an order that depends on the shape only: the bits never depend on the
  * number of threads, and causal out[t] never on tokens after t.
  * Sums are fp32. The bf16 variant rounds probabilities and score gradients to bf16 before the second products.
- * reference: attention_ref.c   variants: attention_avx2.c attention_avx512.c attention_avx512bf16.c (over
+ * reference: cpu/attention_ref.c   variants: attention_avx2.c attention_avx512.c attention_avx512bf16.c (over
  * attention_tile.h)   check and bench: tests/checkkern/attention.c   SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_ATTENTION_H
 #define DSC_KERNELS_ATTENTION_H

@@ -4,7 +4,7 @@
  * Each is a fixed sequence of IEEE-754 operations per element, FMAs written out, so that reference, AVX2, AVX-512 and
  * CUDA give the same bits for any thread count. Denormals are kept; FTZ and DAZ are off on every thread. Which NaN
  * comes out where one does is left open, except that CAST keeps its sign and upper bits.
- * reference: exact_ref.c   variants: exact_avx2.c exact_avx512.c   check and bench: tests/checkkern/exact.c
+ * reference: cpu/exact_ref.c   variants: exact_avx2.c exact_avx512.c   check and bench: tests/checkkern/exact.c
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_EXACT_H
 #define DSC_KERNELS_EXACT_H

@@ -5,7 +5,7 @@
  * A sum is three doubles. Each term is split among them on grids that were fixed before (Demmel & Nguyen 2015): what is
  * a multiple of the first grid's step, then of the second's, then, rounded, of the third's. Such multiples add up
  * without any rounding, up to DSC_BINNED_TERMS_MAX terms of which all together are at most what the grids were made
- * for. reference: factors_ref.c   variants: factors_wide.h in factors_avx2.c and factors_avx512.c check and bench:
+ * for. reference: cpu/factors_ref.c   variants: factors_wide.h in factors_avx2.c and factors_avx512.c check and bench:
  * tests/checkkern/factors.c SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_FACTORS_H
 #define DSC_KERNELS_FACTORS_H

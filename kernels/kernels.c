@@ -58,7 +58,7 @@ uint32_t dsc_cpu_caps(void)
     return caps;
 }
 
-/* An id that nobody filled stays NULL and its launch is an error (kernels/device_cpu.c). */
+/* An id that nobody filled stays NULL and its launch is an error (kernels/cpu/device_cpu.c). */
 void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps)
 {
     memset(table, 0, sizeof *table);

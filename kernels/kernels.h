@@ -55,7 +55,7 @@ bool dsc_cpu_hides_tiles(void);
 typedef struct dsc_cpu_team {
     int32_t threads;               /* size of each OpenMP parallel region, >= 1; results never depend on it */
     uint32_t caps;
-    struct dsc_gemm_store *gemm;   /* may be NULL where no GEMM runs; prepared GEMMs of this device (kernels/gemm.c) */
+    struct dsc_gemm_store *gemm;   /* may be NULL where no GEMM runs; prepared GEMMs of this device (cpu/gemm.c) */
 } dsc_cpu_team;
 
 /* `args` is the kernel's own struct. Runs to completion on the calling thread and its team. */

@@ -1,7 +1,7 @@
 /* product.h - matrix products whose bits are a contract, as exact.h's are: each element is one chain of multiply-adds
  * in the order of k, whoever computes it. For optimizers that work on whole matrices; models have gemm.h's, which are
  * faster and differ from machine to machine.
- * reference: product_ref.c   variants: product_v16.h in product_avx2.c and product_avx512.c
+ * reference: cpu/product_ref.c   variants: product_v16.h in product_avx2.c and product_avx512.c
  * check and bench: tests/checkkern/product.c
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_PRODUCT_H

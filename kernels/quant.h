@@ -10,7 +10,7 @@
  * that is unpacked. ZeRO++ (Wang et al. 2023) packs weights so into 8 bits and gradients into 4.
  *
  * BF16 and F16 are elements rounded to the nearest (CAST), without scales, from and to fp32 only: for `error` below.
- * reference: quant_ref.c   variants: quant_avx2.c quant_avx512.c   check and bench: tests/checkkern/quant.c
+ * reference: cpu/quant_ref.c   variants: quant_avx2.c quant_avx512.c   check and bench: tests/checkkern/quant.c
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_QUANT_H
 #define DSC_KERNELS_QUANT_H

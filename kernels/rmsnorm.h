@@ -1,6 +1,6 @@
 /* rmsnorm.h - root mean square normalisation over the last dimension, forward and backward (Zhang & Sennrich 2019), as
  * Llama, Mistral and Qwen use it; with one row a head also their norm of queries and keys.
- * reference: rmsnorm_ref.c   variants: rmsnorm_avx2.c rmsnorm_avx512.c   check and bench: tests/checkkern/rmsnorm.c
+ * reference: cpu/rmsnorm_ref.c   variants: rmsnorm_avx2.c rmsnorm_avx512.c   check and bench: tests/checkkern/rmsnorm.c
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_RMSNORM_H
 #define DSC_KERNELS_RMSNORM_H

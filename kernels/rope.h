@@ -3,7 +3,7 @@
  *
  * Two kernels: one fills tables of cosines and sines, one turns heads by them, both ways. Scaling for long contexts
  * (linear, Llama 3's, YaRN) is in the frequencies that the caller gives.
- * reference: rope_ref.c   variants: rope_avx2.c rope_avx512.c   check and bench: tests/checkkern/rope.c
+ * reference: cpu/rope_ref.c   variants: rope_avx2.c rope_avx512.c   check and bench: tests/checkkern/rope.c
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_ROPE_H
 #define DSC_KERNELS_ROPE_H

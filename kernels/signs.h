@@ -4,7 +4,7 @@
  * to no element are 0. What such a bit stands for is +scale or -scale; what that takes from an element is kept beside
  * it and added to the next value sent. 1-bit Adam (Tang et al. 2021) and 1-bit LAMB (Li et al. 2021) send momentum so,
  * 0/1 Adam (Lu et al. 2022) what ranks have stepped alone.
- * reference: signs_ref.c   variants: signs_v16.h in signs_avx2.c and signs_avx512.c
+ * reference: cpu/signs_ref.c   variants: signs_v16.h in signs_avx2.c and signs_avx512.c
  * check and bench: tests/checkkern/signs.c
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_SIGNS_H

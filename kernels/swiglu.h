@@ -1,5 +1,5 @@
 /* swiglu.h - SwiGLU, the gated MLP's middle (Shazeer 2020), forward and backward: silu(gate) * up, silu(x) = x / (1 +
- * exp(-x)). reference: swiglu_ref.c   variants: swiglu_avx2.c swiglu_avx512.c   check and bench:
+ * exp(-x)). reference: cpu/swiglu_ref.c   variants: swiglu_avx2.c swiglu_avx512.c   check and bench:
  * tests/checkkern/swiglu.c   SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_SWIGLU_H
 #define DSC_KERNELS_SWIGLU_H

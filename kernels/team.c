@@ -2,7 +2,7 @@
 #include "kernels/team.h"
 
 #include "base/tsan.h"
-#include "kernels/cpu_team.h"
+#include "kernels/cpu/cpu_team.h"
 
 /* OpenMP's runtimes hand work over by futexes that ThreadSanitizer does not see, so a thread-sanitized build tells it
  * the two edges that a region has: what was before it is before every thread's part, and every part is before what

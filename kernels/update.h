@@ -3,7 +3,7 @@
  * Each recipe is a fixed sequence of fp32 operations per element, one rounding each, FMAs written out. What a recipe
  * keeps of an element between steps are its states, 0 to DSC_UPDATE_STATES_MAX numbers; dsc_recipes says how many, and
  * their names in checkpoints. Whoever plans, stores, moves or saves states reads it there and knows no optimizer.
- * reference: update_ref.c   variants: update_v16.h in update_avx2.c and update_avx512.c
+ * reference: cpu/update_ref.c   variants: update_v16.h in update_avx2.c and update_avx512.c
  * check and bench: tests/checkkern/update.c
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_UPDATE_H

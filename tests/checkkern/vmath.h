@@ -1,4 +1,4 @@
-/* vmath.h - one loop per instruction set over the vector functions of kernels/vmath_*.h.
+/* vmath.h - one loop per instruction set over the vector functions of kernels/cpu/vmath_*.h.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_CHECKKERN_VMATH_H
 #define DSC_TESTS_CHECKKERN_VMATH_H

@@ -1,8 +1,8 @@
-/* vmath_avx2.c - the inline functions of kernels/vmath_avx2.h as loops. SPDX-License-Identifier: Apache-2.0 */
+/* vmath_avx2.c - the inline functions of kernels/cpu/vmath_avx2.h as loops. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/vmath.h"
 
 #if defined(__AVX2__)
-#include "kernels/vmath_avx2.h"
+#include "kernels/cpu/vmath_avx2.h"
 
 void ck_vmath_avx2(ck_vmath_fn fn, float *out, const float *in, int64_t count)
 {

@@ -1,8 +1,8 @@
-/* vmath_avx512.c - the inline functions of kernels/vmath_avx512.h as loops. SPDX-License-Identifier: Apache-2.0 */
+/* vmath_avx512.c - the inline functions of kernels/cpu/vmath_avx512.h as loops. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/vmath.h"
 
 #if defined(__AVX512F__)
-#include "kernels/vmath_avx512.h"
+#include "kernels/cpu/vmath_avx512.h"
 
 void ck_vmath_avx512(ck_vmath_fn fn, float *out, const float *in, int64_t count)
 {

@@ -17,7 +17,7 @@
 
 #include "base/clock.h"
 #include "engine/internal.h"
-#include "kernels/scalar.h"
+#include "kernels/cpu/scalar.h"
 #include "tests/support/run_expect.h"
 #include "tests/support/toy_model.h"
 #include "zero/internal.h"

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/rng.h"
-#include "kernels/scalar.h"
+#include "kernels/cpu/scalar.h"
 
 typedef struct toy {
     dsc_model model;

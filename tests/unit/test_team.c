@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "kernels/cpu_team.h"
+#include "kernels/cpu/cpu_team.h"
 #include "kernels/team.h"
 #include "tests/support/sanitizer.h"
 

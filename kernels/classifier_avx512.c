@@ -1,4 +1,0 @@
-/* classifier_avx512.c - classifier_v16.h on AVX-512. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/v16_avx512.h"
-
-#include "kernels/classifier_v16.h"

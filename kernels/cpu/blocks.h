@@ -1,0 +1,32 @@
+/* blocks.h - cuts an elementwise kernel into blocks for the team. Private to kernels/cpu/exact.c and update.c.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_CPU_BLOCKS_H
+#define DSC_KERNELS_CPU_BLOCKS_H
+
+#include "base/base.h"
+#include "kernels/team.h"
+
+/* Elements of a block. A multiple of DSC_SUMSQ_CHUNK; small enough that a 100 k element slice feeds several threads,
+ * and large enough that one block (28 KiB per array and up) outweighs handing it out. */
+#define DSC_BLOCK ((int64_t)8 * DSC_SUMSQ_CHUNK)
+
+typedef struct dsc_block_job {
+    const void *args;
+    const void *ops; /* of a variant */
+    int64_t count;
+} dsc_block_job;
+
+static inline void dsc_blocks_run(const void *args, int64_t count, const dsc_cpu_team *team, const void *ops,
+                                  dsc_team_fn fn)
+{
+    DSC_ASSERT(count >= 0);
+    dsc_block_job job = { args, ops, count };
+    dsc_team_run(team, dsc_div_ceil(count, DSC_BLOCK), fn, &job);
+}
+
+static inline int64_t dsc_blocks_end(const dsc_block_job *job, int64_t last)
+{
+    return dsc_min_i64(last * DSC_BLOCK, job->count);
+}
+
+#endif

@@ -1,0 +1,28 @@
+/* classifier_ref.c - softmax, loss and dlogits of a row in double, rounded once. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "kernels/cpu/range.h"
+#include "kernels/cpu/scalar.h"
+
+void dsc_classifier_ref(const void *args, int64_t first, int64_t last)
+{
+    const dsc_classifier_args *a = args;
+    for (int64_t r = first; r < last; r++) {
+        const int64_t at = r * a->stride;
+        const int32_t target = a->targets[r];
+        DSC_ASSERT(target >= 0);
+        DSC_ASSERT(target < a->vocab);
+        double max = -(double)INFINITY, sum = 0;
+        for (int64_t v = 0; v < a->vocab; v++)
+            max = fmax(max, (double)dsc_get(a->logits, at + v, a->dtype));
+        for (int64_t v = 0; v < a->vocab; v++)
+            sum += exp((double)dsc_get(a->logits, at + v, a->dtype) - max);
+        a->losses[r] = (float)(log(sum) - ((double)dsc_get(a->logits, at + target, a->dtype) - max));
+        for (int64_t v = 0; a->write_gradient && v < a->stride; v++) {
+            double d = 0;
+            if (v < a->vocab)
+                d = exp((double)dsc_get(a->logits, at + v, a->dtype) - max) / sum - (v == target ? 1 : 0);
+            dsc_put(a->logits, at + v, a->dtype, (float)(d * (double)a->scale));
+        }
+    }
+}

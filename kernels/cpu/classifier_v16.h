@@ -1,0 +1,86 @@
+/* classifier_v16.h - softmax, loss and dlogits of a row on 16 lanes; compiled by classifier_avx2.c and
+ * classifier_avx512.c after their v16 words.
+ *
+ * A row of 50304 bf16 logits is 98 KiB: it stays in the L2 cache between the pass that sums and the pass that writes.
+ * The summing pass goes strip by strip (L1): the strip's maximum first, then its exponentials, so that the running sum
+ * is rescaled once a strip and not once an element. SPDX-License-Identifier: Apache-2.0 */
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/range.h"
+
+#define STRIP 2048 /* 4 or 8 KiB */
+
+V16_INLINE float strip_max(const void *row, int64_t first, int64_t last, dsc_dtype dtype, float start)
+{
+    const v16 low = v16_set(start);
+    v16 max[4] = { low, low, low, low };
+    int64_t i = first;
+    for (; i + 64 <= last; i += 64)
+        for (int j = 0; j < 4; j++)
+            max[j] = v16_max(max[j], v16_load(row, i + 16 * j, 16, dtype));
+    for (; i < last; i += 16)
+        max[0] = v16_max(max[0], v16_first(v16_load(row, i, last - i, dtype), low, last - i));
+    return v16_max_lanes(v16_max(v16_max(max[0], max[1]), v16_max(max[2], max[3])));
+}
+
+V16_INLINE v16 strip_sum(const void *row, int64_t first, int64_t last, dsc_dtype dtype, v16 max, v16 sum)
+{
+    int64_t i = first;
+    for (; i + 16 <= last; i += 16)
+        sum = v16_add(sum, v16_exp(v16_sub(v16_load(row, i, 16, dtype), max)));
+    if (i < last) {
+        const v16 e = v16_exp(v16_sub(v16_load(row, i, last - i, dtype), max));
+        sum = v16_add(sum, v16_first(e, v16_set(0.0f), last - i));
+    }
+    return sum;
+}
+
+V16_INLINE void write_gradient(void *row, int64_t vocab, dsc_dtype dtype, v16 max, v16 factor)
+{
+    int64_t i = 0;
+    for (; i + 16 <= vocab; i += 16)
+        v16_store(row, i, 16, dtype, v16_mul(v16_exp(v16_sub(v16_load(row, i, 16, dtype), max)), factor));
+    if (i < vocab) {
+        const int64_t left = vocab - i;
+        v16_store(row, i, left, dtype, v16_mul(v16_exp(v16_sub(v16_load(row, i, left, dtype), max)), factor));
+    }
+}
+
+V16_INLINE void classifier_row(const dsc_classifier_args *a, int64_t r, dsc_dtype dtype)
+{
+    const int64_t bytes = (int64_t)dsc_dtype_bytes(dtype), vocab = a->vocab;
+    char *row = (char *)a->logits + r * a->stride * bytes;
+    const int32_t target = a->targets[r];
+    DSC_ASSERT(target >= 0);
+    DSC_ASSERT(target < vocab);
+    float max = -FLT_MAX; /* finite: a strip of -Inf logits adds exp(-Inf) = 0 */
+    v16 sums = v16_set(0.0f);
+    for (int64_t first = 0; first < vocab; first += STRIP) {
+        const int64_t last = dsc_min_i64(first + STRIP, vocab);
+        const float higher = strip_max(row, first, last, dtype, max);
+        if (higher > max) {
+            sums = v16_mul(sums, v16_exp(v16_set(max - higher)));
+            max = higher;
+        }
+        sums = strip_sum(row, first, last, dtype, v16_set(max), sums);
+    }
+    const float sum = v16_sum_lanes(sums);
+    const float below_max = v16_lane0(v16_load(row, target, 1, dtype)) - max;
+    a->losses[r] = logf(sum) - below_max;
+    if (!a->write_gradient)
+        return;
+    const float p = v16_lane0(v16_exp(v16_set(below_max))) / sum;
+    write_gradient(row, vocab, dtype, v16_set(max), v16_set(a->scale / sum));
+    v16_store(row, target, 1, dtype, v16_set((p - 1.0f) * a->scale));
+    memset(row + vocab * bytes, 0, (size_t)((a->stride - vocab) * bytes));
+}
+
+void V16_NAME(classifier)(const void *args, int64_t first, int64_t last)
+{
+    const dsc_classifier_args *a = args;
+    for (int64_t r = first; r < last; r++) {
+        DSC_FOR_DTYPE(a->dtype, classifier_row(a, r, dtype));
+    }
+}

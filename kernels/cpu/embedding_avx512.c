@@ -1,0 +1,4 @@
+/* embedding_avx512.c - embedding_v16.h on AVX-512. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/v16_avx512.h"
+
+#include "kernels/cpu/embedding_v16.h"

@@ -1,0 +1,54 @@
+/* embedding_ref.c - token plus position, and the sums of their gradients. The variants give these bits.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "kernels/cpu/embedding_sort.h"
+#include "kernels/cpu/range.h"
+#include "kernels/cpu/scalar.h"
+
+void dsc_embedding_fwd_ref(const void *args, int64_t first, int64_t last)
+{
+    const dsc_embedding_fwd_args *a = args;
+    for (int64_t r = first; r < last; r++) {
+        DSC_ASSERT(dsc_embedding_row(a, r) >= 0);
+        for (int64_t c = 0; c < a->channels; c++) {
+            float x = dsc_get(a->table, dsc_embedding_row(a, r) * a->channels + c, a->dtype);
+            if (a->position != NULL)
+                x = x + dsc_get(a->position, dsc_embedding_place(a, r) * a->channels + c, a->dtype);
+            dsc_put(a->out, r * a->channels + c, a->dtype, x);
+        }
+    }
+}
+
+static void add_row(const dsc_embedding_bwd_args *a, float *to, int64_t r)
+{
+    for (int64_t c = 0; c < a->channels; c++)
+        to[c] = to[c] + dsc_get(a->d_out, r * a->channels + c, a->dtype);
+}
+
+void dsc_embedding_bwd_table_ref(const void *args, int64_t first, int64_t last)
+{
+    const dsc_embedding_bwd_args *a = args;
+    const dsc_embedding_sort sort = dsc_embedding_sort_of(a);
+    const int64_t end = dsc_min_i64(last * DSC_EMBEDDING_TABLE_ROWS, a->vocab);
+    for (int64_t v = first * DSC_EMBEDDING_TABLE_ROWS; v < end; v++) {
+        float *to = a->d_table + v * a->channels;
+        memset(to, 0, (size_t)a->channels * sizeof *to);
+        const bool padding = a->has_padding && v == a->padding;
+        for (int32_t k = v == 0 ? 0 : sort.end[v - 1]; k < sort.end[v] && !padding; k++)
+            add_row(a, to, sort.row[k]);
+    }
+}
+
+void dsc_embedding_bwd_position_ref(const void *args, int64_t first, int64_t last)
+{
+    const dsc_embedding_bwd_args *a = args;
+    for (int64_t p = first; p < last; p++) {
+        const int64_t t = p - a->position_first;
+        float *to = a->d_position + p * a->channels;
+        memset(to, 0, (size_t)a->channels * sizeof *to);
+        if (t >= 0 && t < a->sequence)
+            for (int64_t r = t; r < a->rows; r += a->sequence)
+                add_row(a, to, r);
+    }
+}

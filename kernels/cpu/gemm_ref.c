@@ -1,0 +1,108 @@
+/* gemm_ref.c - plain C: products summed in double over k in order and rounded once, epilogues, column sums.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "kernels/cpu/gemm_internal.h"
+#include "kernels/cpu/scalar.h"
+#include "kernels/team.h"
+
+/* 0.5 (1 + tanh(u)) without its cancellation */
+static float gelu_gate(float x)
+{
+    const double u = 0.7978845608028654 * ((double)x + 0.044715 * x * x * x);
+    return (float)(1 / (1 + exp(-2 * u)));
+}
+
+static float gelu_slope(float x)
+{
+    const double s = gelu_gate(x), u2_slope = 2 * 0.7978845608028654 * (1 + 3 * 0.044715 * fmin((double)x * x, 1e30));
+    return (float)(s + x * s * (1 - s) * u2_slope);
+}
+
+void dsc_epilogue_ref(const dsc_epilogue_tile *t)
+{
+    for (int64_t r = 0; r < t->rows; r++)
+        for (int64_t c = 0; c < t->cols; c++) {
+            const int64_t at = r * t->ldc + c;
+            float x = t->x[r * t->ldx + c];
+            if (t->bias != NULL && dsc_epilogue_has_bias(t->kind))
+                x += dsc_get(t->bias, c, t->bias_dtype);
+            if (t->kind == DSC_EPILOGUE_BIAS_GELU) {
+                x = dsc_rounded(x, t->c_dtype);
+                if (t->aux != NULL)
+                    dsc_put(t->aux, at, t->c_dtype, x);
+                x *= gelu_gate(x);
+            } else if (dsc_epilogue_adds(t->kind)) {
+                x += dsc_get(t->aux, at, t->c_dtype);
+            } else if (t->kind == DSC_EPILOGUE_DGELU) {
+                x *= gelu_slope(dsc_get(t->aux, at, t->c_dtype));
+            }
+            dsc_put(t->c, at, t->c_dtype, x);
+        }
+}
+
+void dsc_gemm_check(const dsc_gemm_args *a)
+{
+    DSC_ASSERT(a->m >= 0 && a->n >= 0 && a->k >= 1);
+    DSC_ASSERT(a->lda >= (a->a_transposed ? a->m : a->k));
+    DSC_ASSERT(a->ldb >= (a->b_transposed ? a->k : a->n));
+    DSC_ASSERT(a->ldc >= a->n);
+    DSC_ASSERT(dsc_dtype_computes(a->ab_dtype));
+    DSC_ASSERT(dsc_dtype_computes(a->c_dtype));
+    DSC_ASSERT(a->ab_dtype == DSC_F32 || a->c_dtype == DSC_F32 || a->c_dtype == a->ab_dtype);
+    DSC_ASSERT(!a->accumulate || (a->c_dtype == DSC_F32 && a->epilogue == DSC_EPILOGUE_NONE));
+}
+
+static void ref_rows(void *ctx, int64_t first, int64_t last)
+{
+    const dsc_gemm_args *a = ctx;
+    const size_t c_bytes = dsc_dtype_bytes(a->c_dtype), bias_bytes = dsc_dtype_bytes(a->ab_dtype);
+    for (int64_t i = first; i < last; i++)
+        for (int64_t j = 0; j < a->n; j++) {
+            double sum = 0;
+            for (int64_t k = 0; k < a->k; k++)
+                sum += (double)dsc_get(a->a, a->a_transposed ? k * a->lda + i : i * a->lda + k, a->ab_dtype) *
+                       (double)dsc_get(a->b, a->b_transposed ? j * a->ldb + k : k * a->ldb + j, a->ab_dtype);
+            const int64_t at = i * a->ldc + j;
+            if (a->accumulate)
+                sum += (double)((float *)a->c)[at];
+            const float x = (float)sum;
+            const bool has_bias = a->bias != NULL && dsc_epilogue_has_bias(a->epilogue);
+            const dsc_epilogue_tile one = {
+                .kind = a->epilogue,
+                .c_dtype = a->c_dtype,
+                .bias_dtype = a->ab_dtype,
+                .rows = 1,
+                .cols = 1,
+                .x = &x,
+                .ldx = 1,
+                .c = (char *)a->c + (size_t)at * c_bytes,
+                .aux = a->aux != NULL ? (char *)a->aux + (size_t)at * c_bytes : NULL,
+                .ldc = a->ldc,
+                .bias = has_bias ? (const char *)a->bias + (size_t)j * bias_bytes : NULL,
+            };
+            dsc_epilogue_ref(&one);
+        }
+}
+
+dsc_status dsc_gemm_ref(const void *args, const dsc_cpu_team *team, dsc_error *err)
+{
+    dsc_gemm_args a = *(const dsc_gemm_args *)args;
+    dsc_gemm_check(&a);
+    dsc_team_run(team, a.n > 0 ? a.m : 0, ref_rows, &a);
+    return DSC_OK;
+}
+
+void dsc_colsum_ref(const dsc_colsum_args *a, int64_t first, int64_t last)
+{
+    for (int64_t c = first; c < last; c++) {
+        float total = 0;
+        for (int64_t block = 0; block < a->rows; block += 64) {
+            float sum = 0;
+            for (int64_t r = block; r < dsc_min_i64(block + 64, a->rows); r++)
+                sum += dsc_get(a->x, r * a->ld + c, a->x_dtype);
+            total += sum;
+        }
+        a->out[c] = a->accumulate ? a->out[c] + total : total;
+    }
+}

@@ -1,0 +1,4 @@
+/* layernorm_avx512.c - layernorm_v16.h on AVX-512. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/v16_avx512.h"
+
+#include "kernels/cpu/layernorm_v16.h"

@@ -1,0 +1,26 @@
+/* product.c - cuts an exact product into tiles and chooses the variant. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/product_tile.h"
+
+static dsc_status run(const dsc_product_args *a, const dsc_cpu_team *team, dsc_range_fn fn)
+{
+    DSC_ASSERT(a->m >= 0);
+    DSC_ASSERT(a->n >= 0);
+    DSC_ASSERT(a->k >= 1);
+    dsc_range_run(team, product_tile_count(a), fn, a);
+    return DSC_OK;
+}
+
+#define PRODUCT_VARIANT(isa)                                                                        \
+    static dsc_status product_##isa(const void *args, const dsc_cpu_team *team, dsc_error *err)     \
+    {                                                                                               \
+        return run(args, team, dsc_product_##isa);                                                  \
+    }
+PRODUCT_VARIANT(ref)
+PRODUCT_VARIANT(avx2)
+PRODUCT_VARIANT(avx512)
+
+void dsc_product_init(dsc_kernel_table *table, uint32_t caps)
+{
+    const bool avx2 = (caps & DSC_CPU_AVX2) != 0, avx512 = (caps & DSC_CPU_AVX512) != 0;
+    table->fn[DSC_KERNEL_PRODUCT] = avx512 ? product_avx512 : avx2 ? product_avx2 : product_ref;
+}

@@ -1,0 +1,4 @@
+/* rmsnorm_avx512.c - rmsnorm_v16.h on AVX-512. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/v16_avx512.h"
+
+#include "kernels/cpu/rmsnorm_v16.h"

@@ -1,0 +1,4 @@
+/* rope_avx2.c - rope_v16.h on AVX2. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/v16_avx2.h"
+
+#include "kernels/cpu/rope_v16.h"

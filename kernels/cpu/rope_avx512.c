@@ -1,0 +1,4 @@
+/* rope_avx512.c - rope_v16.h on AVX-512. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/v16_avx512.h"
+
+#include "kernels/cpu/rope_v16.h"

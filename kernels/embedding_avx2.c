@@ -1,4 +1,0 @@
-/* embedding_avx2.c - embedding_v16.h on AVX2. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/v16_avx2.h"
-
-#include "kernels/embedding_v16.h"

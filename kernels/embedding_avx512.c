@@ -1,4 +1,0 @@
-/* embedding_avx512.c - embedding_v16.h on AVX-512. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/v16_avx512.h"
-
-#include "kernels/embedding_v16.h"

@@ -1,4 +1,0 @@
-/* layernorm_avx512.c - layernorm_v16.h on AVX-512. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/v16_avx512.h"
-
-#include "kernels/layernorm_v16.h"

@@ -1,4 +1,0 @@
-/* rmsnorm_avx2.c - rmsnorm_v16.h on AVX2. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/v16_avx2.h"
-
-#include "kernels/rmsnorm_v16.h"

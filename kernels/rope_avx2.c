@@ -1,4 +1,0 @@
-/* rope_avx2.c - rope_v16.h on AVX2. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/v16_avx2.h"
-
-#include "kernels/rope_v16.h"
