@@ -1,5 +1,6 @@
 /* layernorm.h - layer normalisation over the last dimension, forward and backward (Ba et al. 2016).
- * reference: cpu/layernorm_ref.c   variants: layernorm_avx2.c layernorm_avx512.c   SPDX-License-Identifier: Apache-2.0 */
+ * reference: cpu/layernorm_ref.c   variants: layernorm_avx2.c layernorm_avx512.c
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_LAYERNORM_H
 #define DSC_KERNELS_LAYERNORM_H
 #include <dsc/types.h>
