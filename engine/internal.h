@@ -8,9 +8,9 @@
 #include <dsc/dsc.h>
 
 #include "base/io.h"
-#include "engine/checkpoint.h"
-#include "engine/config.h"
-#include "engine/data.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/config/config.h"
+#include "engine/data/data.h"
 #include "engine/loss_scale.h"
 #include "engine/monitor/gpu_sensor.h"
 #include "engine/monitor/monitor.h"
@@ -33,7 +33,7 @@ struct dsc_world {
     int32_t size;
 };
 
-/* Outputs of modules in host memory until their backward (outputs.c). */
+/* Outputs of modules in host memory until their backward (activation_offload.c). */
 typedef struct dsc_outputs {
     dsc_buf buf;
     dsc_stream *in, *out;
@@ -72,7 +72,7 @@ struct dsc_engine {
 
     dsc_buf activation_buf, scratch_buf, io_buf, eval_buf;
     dsc_outputs outputs;
-    dsc_buf batch_buf, mirror_buf; /* transfer.c; not open on a host_visible device */
+    dsc_buf batch_buf, mirror_buf; /* batch_transfer.c; not open on a host_visible device */
     /* Of each of the micro-batches that run together, its modules' one after the other. Outputs are kept for the
      * successor's backward; some share slots. */
     char **out, **saved, **rebuilt;   /* [together][module_count] */
@@ -117,7 +117,7 @@ struct dsc_engine {
     int32_t cut_count;
     const dsc_model *now; /* whose modules run: `model`, or within a step that of a cut */
     char numerics[400];
-    char tokenizer[DSC_CONFIG_TEXT]; /* open_data.c; "": bytes are tokens */
+    char tokenizer[DSC_CONFIG_TEXT]; /* data/open.c; "": bytes are tokens */
     dsc_monitors *monitors; /* on rank 0, NULL without any */
     dsc_log program_log;    /* where `log` goes on to when the monitors see it first */
     dsc_gpu_sensor *sensor; /* of this rank's GPU; NULL: nobody wants to know, or nobody can tell */
@@ -140,7 +140,7 @@ static inline dsc_dtype dsc_engine_dtype(const dsc_engine *engine)
 /* own_model.c: for samples of seq_length tokens, 0: as many as the model has. */
 dsc_status dsc_engine_open_own_model(const dsc_engine *engine, int64_t seq_length, bool want_weights, dsc_model **out,
                                      dsc_error *err);
-/* cut.c. Open: after the model; close: safe on none. Take: what follows is about samples of this length. */
+/* truncated_model.c. Open: after the model; close: safe on none. Take: what follows is about samples of this length. */
 dsc_status dsc_engine_open_cuts(dsc_engine *engine, dsc_error *err);
 void dsc_engine_close_cuts(dsc_engine *engine);
 void dsc_engine_take_length(dsc_engine *engine, int64_t length);
@@ -148,7 +148,7 @@ int64_t dsc_engine_length(const dsc_engine *engine, int64_t step); /* of the sam
 int32_t dsc_engine_cut_of(const dsc_engine *engine, int64_t length); /* into plan.shorter; -1: whole samples */
 int64_t dsc_engine_step_tokens(const dsc_engine *engine, int64_t step);
 double dsc_engine_step_flops(const dsc_engine *engine, int64_t step); /* over all ranks */
-/* open_data.c. Scan: one rank of a host reads for all of them; check: what there is to evaluate is enough. */
+/* data/open.c. Scan: one rank of a host reads for all of them; check: what there is to evaluate is enough. */
 dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 dsc_status dsc_engine_scan_data(dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_check_eval(const dsc_engine *engine, dsc_error *err);
@@ -159,14 +159,15 @@ void dsc_engine_close_freeze(dsc_engine *engine);
 bool dsc_name_matches(const char *pattern, const char *name);
 /* param_groups.c: tensors' update_class by dsc.param_groups; rank 0 tells of each group. */
 dsc_status dsc_engine_group_params(const dsc_engine *engine, dsc_layout *layout, dsc_error *err);
-/* outputs.c. Nothing happens where all outputs stay on the device; after_forward: of a pass that has a backward, for
+/* activation_offload.c. Nothing happens where all outputs stay on the device; after_forward: of a pass that has a
+ * backward, for
  * each of the micro-batches that run together, the others before the first of them. */
 dsc_status dsc_outputs_open(dsc_engine *engine, dsc_error *err);
 void dsc_outputs_close(dsc_engine *engine);
 dsc_status dsc_outputs_before_forward(dsc_engine *engine, int32_t module, dsc_error *err);
 dsc_status dsc_outputs_after_forward(dsc_engine *engine, int32_t module, int32_t lane, dsc_error *err);
 dsc_status dsc_outputs_before_backward(dsc_engine *engine, int32_t module, dsc_error *err);
-/* init.c: fills every slice from the model's files or its initialisation, then publishes. Collective. */
+/* init_params.c: fills every slice from the model's files or its initialisation, then publishes. Collective. */
 dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_need_values(dsc_engine *engine, dsc_error *err); /* the same, where they are still due */
 /* run_folder.c: "save": "auto" becomes a new folder, the same on every rank. Collective. */
@@ -183,7 +184,7 @@ dsc_status dsc_update_decide(dsc_engine *engine, dsc_zero *zero, int64_t micro_s
                              dsc_update *out, dsc_error *err);
 /* What it will decide for the update that is next, if nothing is clipped. */
 void dsc_update_expect(const dsc_engine *engine, dsc_update *out);
-/* skip.c: instead of an update; an error when this was one too many. Collective. */
+/* skipped_step.c: instead of an update; an error when this was one too many. Collective. */
 dsc_status dsc_engine_skip_step(dsc_engine *engine, dsc_error *err);
 /* step.c: as many members as the caller's struct_bytes say. */
 void dsc_step_result_give(const dsc_step_result *full, dsc_step_result *out);
@@ -211,11 +212,11 @@ void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out);
 dsc_status dsc_engine_open_plan(dsc_engine *engine, const dsc_plan_options *options, dsc_error *err);
 dsc_status dsc_engine_check_fit(const dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_agree_fit(const dsc_engine *engine, dsc_error *err); /* collective; the table is logged if not */
-/* files.c: part of dsc_engine_check_fit. */
+/* offload_space.c: part of dsc_engine_check_fit. */
 dsc_status dsc_engine_check_files(const dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_open_memory(dsc_engine *engine, dsc_error *err);
 void dsc_engine_close_memory(dsc_engine *engine);
-/* transfer.c: micro-batches to the device, losses and logits back. */
+/* batch_transfer.c: micro-batches to the device, losses and logits back. */
 /* `lane`: which of those that run together. */
 dsc_status dsc_engine_give_batch(dsc_engine *engine, int32_t lane, const void *const *host, dsc_error *err);
 dsc_status dsc_engine_batch_passed(dsc_engine *engine, dsc_error *err); /* the host may write the given one again */

@@ -5,7 +5,7 @@
 #ifndef DSC_ENGINE_LOSS_SCALE_H
 #define DSC_ENGINE_LOSS_SCALE_H
 
-#include "engine/config.h"
+#include "engine/config/config.h"
 
 #ifdef __cplusplus
 extern "C" {

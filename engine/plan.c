@@ -4,7 +4,7 @@
 
 #include <assert.h>
 
-#include "engine/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "zero/ring.h"
 
 #define PLAN_ALIGN 256

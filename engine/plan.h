@@ -3,7 +3,7 @@
 #ifndef DSC_ENGINE_PLAN_H
 #define DSC_ENGINE_PLAN_H
 
-#include "engine/config.h"
+#include "engine/config/config.h"
 #include "zero/zero.h"
 
 #ifdef __cplusplus

@@ -6,7 +6,7 @@
  * Operations keep the order of DeepSpeed's, so that results agree to the last bits.
  * Those of dsc.lr_schedule are transformers'. Golden values: tests/golden/make_lr.py, make_lr_transformers.py.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "engine/config.h"
+#include "engine/config/config.h"
 
 #include <math.h>
 

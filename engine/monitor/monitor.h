@@ -10,7 +10,7 @@
 #include <dsc/log.h>
 
 #include "base/io.h"
-#include "engine/config.h"
+#include "engine/config/config.h"
 #include "engine/monitor/gpu_sensor.h"
 
 typedef struct dsc_scalar {

@@ -12,7 +12,7 @@
 
 #include "base/io.h"
 #include "comm/comm.h"
-#include "engine/config.h"
+#include "engine/config/config.h"
 
 typedef enum dsc_span_kind {
     DSC_SPAN_FORWARD, DSC_SPAN_RECOMPUTE, DSC_SPAN_BACKWARD, /* of a module */

@@ -5,9 +5,9 @@
 #ifndef DSC_ENGINE_TEXT_TOKEN_WRITER_H
 #define DSC_ENGINE_TEXT_TOKEN_WRITER_H
 
+#include "engine/data/token_file.h"
 #include "engine/text/buffer.h"
 #include "engine/text/tokenize.h"
-#include "engine/token_file.h"
 
 typedef enum dsc_token_format { DSC_TOKEN_LLMC, DSC_TOKEN_RAW, DSC_TOKEN_MEGATRON } dsc_token_format;
 

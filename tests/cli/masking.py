@@ -1,5 +1,5 @@
 """masking.py - how dsc makes the samples of a masked language model, written again: Philox4x32-10, its permutation, and the choice of
-tokens (engine/masking.h). SPDX-License-Identifier: Apache-2.0"""
+tokens (engine/data/masking.h). SPDX-License-Identifier: Apache-2.0"""
 MASK = 7  # the purpose of the random numbers, base/rng.h
 LOW = 0xFFFFFFFF
 

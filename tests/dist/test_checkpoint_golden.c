@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "engine/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/toy_model.h"
 

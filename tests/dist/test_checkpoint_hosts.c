@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "comm/comm_front.h"
-#include "engine/checkpoint_internal.h"
+#include "engine/checkpoint/internal.h"
 #include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/toy_model.h"

@@ -21,7 +21,7 @@
 
 #include <cmocka.h>
 
-#include "engine/checkpoint_internal.h"
+#include "engine/checkpoint/internal.h"
 #include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/crash_fs.h"

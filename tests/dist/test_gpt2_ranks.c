@@ -19,7 +19,7 @@
 
 #include <dsc/dsc.h>
 
-#include "engine/config.h"
+#include "engine/config/config.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/sanitizer.h"
 

@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/token_index.h"
+#include "engine/data/token_index.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -3,7 +3,7 @@
 #ifndef DSC_TESTS_TINY_RUN_H
 #define DSC_TESTS_TINY_RUN_H
 
-#include "engine/config.h"
+#include "engine/config/config.h"
 #include "tests/support/run_expect.h"
 
 #define TINY_STEPS 3

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
-#include "engine/config_table.h"
+#include "engine/config/table.h"
 
 static dsc_alloc *alloc;
 static dsc_config config;

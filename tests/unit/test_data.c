@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "engine/data.h"
+#include "engine/data/data.h"
 #include "engine/text/token_writer.h"
 
 #define SEQUENCE 10

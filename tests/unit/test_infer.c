@@ -15,8 +15,8 @@
 #include <dsc/dsc.h>
 
 #include "base/io.h"
-#include "engine/infer.h"
-#include "engine/sample.h"
+#include "engine/generate/infer.h"
+#include "engine/generate/sample.h"
 
 #define VOCAB 61
 #define PROMPT 75 /* a long part of 64 and another, some of whose tokens come again */

@@ -14,7 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/base.h"
-#include "engine/masking.h"
+#include "engine/data/masking.h"
 
 enum { T = 40, V = 50, K = 6, MASK = 49, SAMPLES = 4000 };
 

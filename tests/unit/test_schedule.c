@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "engine/config.h"
+#include "engine/config/config.h"
 
 static dsc_alloc *alloc;
 static dsc_config config;

@@ -11,9 +11,9 @@
 #include "base/formats/safetensors.h"
 #include "base/hosts/envfile.h"
 #include "base/hosts/hostfile.h"
-#include "engine/checkpoint.h"
-#include "engine/config.h"
-#include "engine/data.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/config/config.h"
+#include "engine/data/data.h"
 #include "tools/dsc/tool.h"
 
 typedef struct check_kind {

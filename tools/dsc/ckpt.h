@@ -2,7 +2,7 @@
 #ifndef DSC_TOOLS_CKPT_H
 #define DSC_TOOLS_CKPT_H
 
-#include "engine/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "tools/dsc/tool.h"
 
 #define CKPT_TOOL_PATH_BYTES 4096

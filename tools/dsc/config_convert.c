@@ -9,7 +9,7 @@
 #include <strings.h>
 
 #include "base/formats/json.h"
-#include "engine/config.h"
+#include "engine/config/config.h"
 #include "tools/dsc/config_tool.h"
 
 typedef struct conversion {

@@ -6,7 +6,7 @@
 
 #include "base/formats/yaml.h"
 #include "base/io.h"
-#include "engine/config_table.h"
+#include "engine/config/table.h"
 #include "tools/dsc/config_tool.h"
 
 const char *dsc_config_tool_offload(dsc_offload offload)
@@ -365,7 +365,7 @@ static int markdown(void)
 {
     const char *head = "| key | type | default | meaning | dsc |\n|---|---|---|---|---|\n";
     printf("# Configuration keys\n\n"
-           "Generated from engine/config_keys.def by `dsc config explain --markdown`; do not edit.\n\n"
+           "Generated from engine/config/config_keys.def by `dsc config explain --markdown`; do not edit.\n\n"
            "A file whose name ends in `.yaml` or `.yml` is YAML of the same keys, without anchors and tags. In JSON\n"
            "comments, trailing commas and line ends instead of commas are allowed. `null` is not given.\n"
            "`\"auto\"` is filled as Hugging Face's Trainer fills it, from the model and the run, and reported; where\n"

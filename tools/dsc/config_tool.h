@@ -4,7 +4,7 @@
 #define DSC_TOOLS_CONFIG_TOOL_H
 
 #include "base/formats/json.h"
-#include "engine/config.h"
+#include "engine/config/config.h"
 #include "tools/dsc/tool.h"
 
 const char *dsc_config_tool_offload(dsc_offload offload);

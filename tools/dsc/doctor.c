@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/plugin.h"
-#include "engine/config.h"
+#include "engine/config/config.h"
 #include "kernels/device.h"
 #include "offload/aio.h"
 #include "tools/dsc/doctor_hosts.h"

@@ -10,8 +10,8 @@
 #include "base/formats/json.h"
 #include "base/io.h"
 #include "base/rng.h"
-#include "engine/infer.h"
-#include "engine/sample.h"
+#include "engine/generate/infer.h"
+#include "engine/generate/sample.h"
 #include "engine/text/unicode.h"
 #include "tools/dsc/tool.h"
 

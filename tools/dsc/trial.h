@@ -8,7 +8,7 @@
 
 #include "base/formats/json.h"
 
-#include "engine/config.h"
+#include "engine/config/config.h"
 
 enum { TRIAL_STEPS_MAX = 4096, TRIAL_FLAGS_MAX = 64 };
 

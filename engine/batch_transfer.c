@@ -1,0 +1,62 @@
+/* batch_transfer.c - micro-batches to the device, losses and logits back to the host.
+ *
+ * Where the host can use device memory nothing moves. Elsewhere a micro-batch is copied in front of its forward, in the
+ * compute stream's order, and the losses of a micro-step come back behind its loss module, each micro-step to a slot of
+ * its own, so that the host need not wait before the step's end. SPDX-License-Identifier: Apache-2.0 */
+#include "engine/internal.h"
+
+dsc_status dsc_engine_give_batch(dsc_engine *engine, int32_t lane, const void *const *host, dsc_error *err)
+{
+    engine->batch[lane] = host;
+    if (engine->host_visible)
+        return DSC_OK;
+    void **device = engine->device_batch + lane * engine->model->batch_count;
+    for (int32_t i = 0; i < engine->now->batch_count; i++) {
+        const int64_t bytes =
+            dsc_plan_batch_tensor_bytes(engine->now, engine->config.train_micro_batch_size_per_gpu, i);
+        DSC_TRY(dsc_copy(engine->compute, device[i], host[i], bytes, err));
+    }
+    engine->batch[lane] = (const void *const *)device;
+    return dsc_event_record(engine->batch_given, engine->compute, err);
+}
+
+dsc_status dsc_engine_batch_passed(dsc_engine *engine, dsc_error *err)
+{
+    return dsc_event_sync(engine->batch_given, err);
+}
+
+static float *slot_of(const dsc_engine *engine, int64_t micro_step)
+{
+    const int64_t slot = micro_step % engine->plan.loss_slots;
+    return (float *)((char *)engine->host_losses + slot * engine->plan.losses_bytes);
+}
+
+static int64_t loss_count(const dsc_engine *engine)
+{
+    return engine->config.train_micro_batch_size_per_gpu * engine->now->losses_per_sample;
+}
+
+dsc_status dsc_engine_fetch_losses(dsc_engine *engine, int64_t micro_step, dsc_error *err)
+{
+    if (engine->host_visible)
+        return DSC_OK;
+    return dsc_copy(engine->compute, slot_of(engine, micro_step), engine->losses, loss_count(engine) * 4, err);
+}
+
+/* Summed in double in order. */
+double dsc_engine_mean_loss(const dsc_engine *engine, int64_t micro_step)
+{
+    const float *losses = slot_of(engine, micro_step);
+    const int64_t count = loss_count(engine);
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += (double)losses[i];
+    return sum / (double)count;
+}
+
+dsc_status dsc_engine_fetch_logits(dsc_engine *engine, dsc_error *err)
+{
+    if (!engine->host_visible)
+        DSC_TRY(dsc_copy(engine->compute, engine->host_logits, engine->logits, engine->model->vocab_size * 4, err));
+    return dsc_stream_sync(engine->compute, err);
+}

@@ -1,0 +1,148 @@
+/* adapter.c - low-rank adapters of a checkpoint: what their file says, and weights with them added.
+ *
+ * The checkpoint keeps PEFT's adapter_config.json under a name of its own: transformers take a folder with that file
+ * for one that holds adapters alone. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/formats/json.h"
+#include "engine/checkpoint/adapter.h"
+#include "kernels/cpu/scalar.h"
+
+#define WEIGHT_END ".weight"
+
+static bool get_number(const cJSON *root, const char *key, double most, double *out)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, key);
+    *out = cJSON_IsNumber(item) ? item->valuedouble : 0;
+    return *out > 0 && *out <= most;
+}
+
+static bool get_bool(const cJSON *root, const char *key)
+{
+    return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, key));
+}
+
+dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
+                                  ckpt_adapter *out, dsc_error *err)
+{
+    static const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
+    dsc_json *json = NULL;
+    double rank = 0, alpha = 0;
+    DSC_TRY(dsc_json_open(alloc, path, text, bytes, DSC_JSON_STRICT, &limits, &json, err));
+    const cJSON *root = dsc_json_root(json);
+    const bool good = cJSON_IsObject(root) && get_number(root, "r", 65536, &rank) && rank == floor(rank) &&
+                      get_number(root, "lora_alpha", 1e9, &alpha);
+    if (good)
+        *out = (ckpt_adapter){ .rank = (int64_t)rank, .in_out = get_bool(root, "fan_in_fan_out"),
+                               .scale = (float)(alpha / (get_bool(root, "use_rslora") ? sqrt(rank) : rank)) };
+    dsc_json_close(&json);
+    return good ? DSC_OK : DSC_FAIL(err, DSC_ERR_INPUT, path, "\"r\" or \"lora_alpha\" is no possible number");
+}
+
+dsc_status dsc_ckpt_adapter_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char **text, int64_t *bytes,
+                                 ckpt_adapter *out, dsc_error *err)
+{
+    char path[CKPT_PATH_BYTES];
+    DSC_TRY(dsc_ckpt_own_path(path, step_dir, dsc_ckpt_file_name[CKPT_ADAPTER], err));
+    DSC_TRY(dsc_io_read_all(io, alloc, path, CKPT_SMALL_BYTES_MAX, text, bytes, err));
+    return dsc_ckpt_adapter_parse(alloc, path, *text, *bytes, out, err);
+}
+
+dsc_status dsc_ckpt_adapter_check(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, const char *of_model,
+                                  dsc_error *err)
+{
+    ckpt_adapter saved, now;
+    char *text = NULL;
+    int64_t bytes = 0;
+    dsc_status status = dsc_ckpt_adapter_read(io, alloc, step_dir, &text, &bytes, &saved, err);
+    dsc_alloc_free(alloc, text);
+    DSC_TRY(status);
+    DSC_TRY(dsc_ckpt_adapter_parse(alloc, "the model", of_model, (int64_t)strlen(of_model), &now, err));
+    if (saved.scale == now.scale)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, step_dir, "its adapters are added times %g, the run's times %g: dsc.lora.alpha "
+                    "or dsc.lora.use_rslora is another", (double)saved.scale, (double)now.scale);
+}
+
+bool dsc_ckpt_adapter_is(const char *name)
+{
+    return strstr(name, ".lora_A.") != NULL || strstr(name, ".lora_B.") != NULL;
+}
+
+/* ---- merging ---- */
+
+/* The master weights, or the weights where these are fp32, of "<layer>.lora_A.weight". */
+static const dsc_safetensors_entry *find(const ckpt_reader *reader, const char *layer, char part,
+                                         const ckpt_manifest_tensor **tensor)
+{
+    char name[DSC_SAFETENSORS_NAME_BYTES_MAX + 32];
+    snprintf(name, sizeof name, "%s.lora_%c" WEIGHT_END, layer, part);
+    const dsc_safetensors_entry *entry = dsc_ckpt_reader_find(reader, CKPT_MASTER, name, tensor);
+    return entry != NULL ? entry : dsc_ckpt_reader_find(reader, CKPT_WEIGHTS, name, tensor);
+}
+
+static dsc_status read_values(const ckpt_reader *reader, const ckpt_manifest_tensor *tensor, void *buffer, float *out,
+                              dsc_error *err)
+{
+    const ckpt_block *block = reader->manifest.block + tensor->first_block;
+    for (int64_t b = 0; b < tensor->block_count; b++, block++) {
+        DSC_TRY(dsc_ckpt_reader_block(reader, block, buffer, err));
+        for (int64_t i = 0; i < block->count; i++)
+            out[block->first + i] = dsc_get(buffer, i, tensor->dtype);
+    }
+    return DSC_OK;
+}
+
+/* Shapes as the model has them: A [r,in], B [out,r], and the weight [out,in] or [in,out]. */
+static bool shapes_fit(const ckpt_adapter *adapter, const dsc_tensor_desc *weight, const dsc_tensor_desc *a,
+                       const dsc_tensor_desc *b)
+{
+    if (weight->dim_count != 2 || a->dim_count != 2 || b->dim_count != 2)
+        return false;
+    const int64_t out = weight->dim[adapter->in_out ? 1 : 0], in = weight->dim[adapter->in_out ? 0 : 1];
+    return a->dim[0] == adapter->rank && a->dim[1] == in && b->dim[0] == out && b->dim[1] == adapter->rank;
+}
+
+dsc_status dsc_ckpt_merge_open(ckpt_merge *merge, const ckpt_reader *reader, const ckpt_adapter *adapter,
+                               const dsc_safetensors_entry *weight, void *buffer, dsc_error *err)
+{
+    char layer[DSC_SAFETENSORS_NAME_BYTES_MAX + 1];
+    const size_t end = strlen(WEIGHT_END), bytes = strlen(weight->name);
+    const ckpt_manifest_tensor *of_a = NULL, *of_b = NULL;
+    *merge = (ckpt_merge){ .adapter = *adapter };
+    if (bytes <= end || strcmp(weight->name + bytes - end, WEIGHT_END) != 0)
+        return DSC_OK;
+    snprintf(layer, sizeof layer, "%.*s", (int)(bytes - end), weight->name);
+    const dsc_safetensors_entry *a = find(reader, layer, 'A', &of_a), *b = find(reader, layer, 'B', &of_b);
+    if (a == NULL && b == NULL)
+        return DSC_OK;
+    if (a == NULL || b == NULL || !shapes_fit(adapter, &weight->desc, &a->desc, &b->desc))
+        return DSC_FAIL(err, DSC_ERR_INPUT, weight->name, "its adapter has not the shapes that adapter.json says");
+    merge->out = b->desc.dim[0];
+    merge->in = a->desc.dim[1];
+    DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, a->count + b->count, sizeof *merge->a, &merge->a, err));
+    merge->b = merge->a + a->count;
+    DSC_TRY(read_values(reader, of_a, buffer, merge->a, err));
+    return read_values(reader, of_b, buffer, merge->b, err);
+}
+
+void dsc_ckpt_merge_close(ckpt_merge *merge, dsc_alloc *alloc)
+{
+    dsc_alloc_free(alloc, merge->a);
+    *merge = (ckpt_merge){ 0 };
+}
+
+void dsc_ckpt_merge_add(const ckpt_merge *merge, int64_t first, int64_t count, float *x)
+{
+    const int64_t rank = merge->adapter.rank, row = merge->adapter.in_out ? merge->out : merge->in;
+    for (int64_t i = 0; i < count && merge->a != NULL; i++) {
+        const int64_t at = (first + i) / row, col = (first + i) % row;
+        const int64_t in = merge->adapter.in_out ? at : col, out = merge->adapter.in_out ? col : at;
+        double sum = 0;
+        for (int64_t r = 0; r < rank; r++)
+            sum += (double)merge->b[out * rank + r] * (double)merge->a[r * merge->in + in];
+        x[i] = (float)((double)x[i] + (double)merge->adapter.scale * sum);
+    }
+}

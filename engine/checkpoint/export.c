@@ -1,0 +1,294 @@
+/* export.c - a checkpoint's weights as a Hugging Face folder, in fp32 or bf16, in one file or in shards; its
+ * adapters as PEFT's folder, or added to the weights.
+ *
+ * Every block is verified as it is read. The folder is made under OUT.tmp and renamed when it is whole.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/formats/json.h"
+#include "engine/checkpoint/adapter.h"
+#include "kernels/cpu/scalar.h"
+
+#define INDEX_FILE "model.safetensors.index.json"
+#define FILE_NAME_BYTES 64
+#define ADAPTER_PREFIX "base_model.model." /* as in models/lora_config.h */
+
+/* What is written of one tensor, and where. */
+typedef struct export_tensor {
+    const dsc_safetensors_entry *weights; /* name and shape */
+    char *name;                           /* that it gets; owned */
+    const ckpt_manifest_tensor *from;     /* whose blocks: master weights for fp32, where there are any */
+    int64_t bytes;
+    int32_t shard;
+} export_tensor;
+
+typedef struct export_job {
+    const dsc_io *io;
+    dsc_alloc *alloc;
+    const dsc_checkpoint_export_options *options;
+    const char *step_dir;
+    char tmp_dir[CKPT_PATH_BYTES];
+    dsc_dtype dtype;
+    ckpt_reader reader;
+    bool adapted;     /* the checkpoint has adapters */
+    ckpt_adapter adapter;
+    char *adapter_text;
+    int64_t adapter_bytes;
+    export_tensor *tensor;
+    int64_t count;
+    int32_t shard_count;
+    char *buffer; /* a block as it was saved, and after it converted: twice as long at most */
+} export_job;
+
+/* The adapters alone are written, else the weights alone. */
+static bool takes_adapters(const export_job *j) { return j->adapted && !j->options->merge; }
+
+static void file_name(const export_job *j, int32_t shard, char out[FILE_NAME_BYTES])
+{
+    if (takes_adapters(j))
+        snprintf(out, FILE_NAME_BYTES, "adapter_model.safetensors");
+    else if (j->shard_count == 1)
+        snprintf(out, FILE_NAME_BYTES, "model.safetensors");
+    else
+        snprintf(out, FILE_NAME_BYTES, "model-%05d-of-%05d.safetensors", (int)shard + 1, (int)j->shard_count);
+}
+
+/* In order of names; a shard is full when the next tensor would make it too large. */
+static dsc_status plan(export_job *j, dsc_error *err)
+{
+    const dsc_safetensors *model = j->reader.file[CKPT_MODEL];
+    char name[DSC_SAFETENSORS_NAME_BYTES_MAX + sizeof ADAPTER_PREFIX];
+    int64_t in_shard = 0;
+    const int64_t shard_bytes = takes_adapters(j) ? INT64_MAX : j->options->shard_bytes;
+    const dsc_dtype usual = takes_adapters(j) ? DSC_F32 : j->reader.manifest.state.compute_dtype;
+    j->dtype = j->options->dtype != DSC_DTYPE_COUNT ? j->options->dtype : usual;
+    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, dsc_safetensors_count(model), sizeof *j->tensor, &j->tensor, err));
+    for (int64_t i = 0; i < dsc_safetensors_count(model); i++) {
+        export_tensor *t = &j->tensor[j->count];
+        t->weights = dsc_safetensors_at(model, i);
+        if (j->adapted && dsc_ckpt_adapter_is(t->weights->name) != takes_adapters(j))
+            continue;
+        j->count++;
+        snprintf(name, sizeof name, "%s%s", takes_adapters(j) ? ADAPTER_PREFIX : "", t->weights->name);
+        DSC_TRY(dsc_alloc_strdup(j->alloc, DSC_TAG_IO, name, &t->name, err));
+        if (j->dtype != DSC_F32 || dsc_ckpt_reader_find(&j->reader, CKPT_MASTER, t->weights->name, &t->from) == NULL)
+            (void)dsc_ckpt_reader_find(&j->reader, CKPT_WEIGHTS, t->weights->name, &t->from);
+        t->bytes = t->weights->count * (int64_t)dsc_dtype_bytes(j->dtype);
+        if (in_shard > 0 && in_shard + t->bytes > shard_bytes) {
+            j->shard_count++;
+            in_shard = 0;
+        }
+        t->shard = j->shard_count;
+        in_shard += t->bytes;
+    }
+    j->shard_count++;
+    return DSC_OK;
+}
+
+/* ---- writing ---- */
+
+static const void *converted(export_job *j, dsc_dtype from, const ckpt_block *block, const ckpt_merge *merge)
+{
+    void *out = j->buffer + CKPT_BLOCK_BYTES;
+    const int64_t count = block->count;
+    if (merge->a != NULL) {
+        float *x = out;
+        for (int64_t i = 0; i < count; i++)
+            x[i] = dsc_get(j->buffer, i, from);
+        dsc_ckpt_merge_add(merge, block->first, count, x);
+        for (int64_t i = 0; i < count; i++) /* in place: element i is read before its bytes are written */
+            dsc_put(out, i, j->dtype, x[i]);
+        return out;
+    }
+    if (from == j->dtype)
+        return j->buffer;
+    for (int64_t i = 0; i < count; i++)
+        dsc_put(out, i, j->dtype, dsc_get(j->buffer, i, from));
+    return out;
+}
+
+static dsc_status write_blocks(export_job *j, const export_tensor *t, const ckpt_merge *merge, dsc_file *file,
+                               int64_t offset, dsc_error *err)
+{
+    const int64_t each = (int64_t)dsc_dtype_bytes(j->dtype);
+    const ckpt_block *block = j->reader.manifest.block + t->from->first_block;
+    for (int64_t b = 0; b < t->from->block_count; b++, block++) {
+        DSC_TRY(dsc_ckpt_reader_block(&j->reader, block, j->buffer, err));
+        DSC_TRY(dsc_io_write(j->io, file, converted(j, t->from->dtype, block, merge), block->count * each,
+                             offset + block->first * each, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status write_tensor(export_job *j, const export_tensor *t, dsc_file *file, int64_t offset, dsc_error *err)
+{
+    ckpt_merge merge = { 0 };
+    dsc_status status = DSC_OK;
+    if (j->adapted && j->options->merge)
+        status = dsc_ckpt_merge_open(&merge, &j->reader, &j->adapter, t->weights, j->buffer, err);
+    if (status == DSC_OK)
+        status = write_blocks(j, t, &merge, file, offset, err);
+    dsc_ckpt_merge_close(&merge, j->alloc);
+    return status;
+}
+
+static dsc_status write_planned(export_job *j, const export_tensor *first, const dsc_safetensors_plan *plan_of_file,
+                                dsc_file *file, dsc_error *err)
+{
+    DSC_TRY(dsc_safetensors_write_header(plan_of_file, j->io, file, err));
+    for (int64_t i = 0; i < plan_of_file->count; i++)
+        DSC_TRY(write_tensor(j, &first[i], file, plan_of_file->offset[i], err));
+    return dsc_io_fsync(j->io, file, err);
+}
+
+/* A shard's tensors are [first, first + count). */
+static dsc_status write_shard(export_job *j, int64_t first, int64_t count, dsc_error *err)
+{
+    char path[CKPT_PATH_BYTES], name[FILE_NAME_BYTES];
+    const dsc_safetensors_pair metadata = { "format", "pt" };
+    dsc_safetensors_spec *specs = NULL;
+    dsc_safetensors_plan plan_of_file = { 0 };
+    dsc_file file = DSC_FILE_INIT;
+    file_name(j, j->tensor[first].shard, name);
+    DSC_TRY(dsc_path_join(path, sizeof path, j->tmp_dir, name, err));
+    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, count, sizeof *specs, &specs, err));
+    for (int64_t i = 0; i < count; i++) {
+        specs[i] = (dsc_safetensors_spec){ j->tensor[first + i].name, j->tensor[first + i].weights->desc };
+        specs[i].desc.dtype = j->dtype;
+    }
+    dsc_status status = dsc_safetensors_plan_open(&plan_of_file, j->alloc, specs, count, &metadata, 1, err);
+    dsc_alloc_free(j->alloc, specs);
+    DSC_TRY(status);
+    status = dsc_io_open(j->io, path, DSC_IO_CREATE_NEW, &file, err);
+    if (status == DSC_OK)
+        status = write_planned(j, &j->tensor[first], &plan_of_file, &file, err);
+    const dsc_status closed = dsc_io_close(j->io, &file, status == DSC_OK ? err : NULL);
+    dsc_safetensors_plan_close(&plan_of_file);
+    return status != DSC_OK ? status : closed;
+}
+
+static dsc_status write_shards(export_job *j, dsc_error *err)
+{
+    for (int64_t first = 0, end; first < j->count; first = end) {
+        for (end = first; end < j->count && j->tensor[end].shard == j->tensor[first].shard;)
+            end++;
+        DSC_TRY(write_shard(j, first, end - first, err));
+    }
+    return DSC_OK;
+}
+
+/* ---- the small files ---- */
+
+static dsc_status write_small(const export_job *j, const char *name, const char *text, int64_t bytes, dsc_error *err)
+{
+    char path[CKPT_PATH_BYTES];
+    DSC_TRY(dsc_path_join(path, sizeof path, j->tmp_dir, name, err));
+    return dsc_io_write_all_atomic(j->io, path, text, bytes, err);
+}
+
+/* {"metadata": {"total_size": bytes}, "weight_map": {name: file}} */
+static dsc_status write_index(const export_job *j, dsc_error *err)
+{
+    const int64_t line = 6 * DSC_SAFETENSORS_NAME_BYTES_MAX + FILE_NAME_BYTES + 16;
+    int64_t total = 0, room = 256, used;
+    char *text = NULL, name[FILE_NAME_BYTES];
+    if (j->shard_count == 1)
+        return DSC_OK;
+    for (int64_t i = 0; i < j->count; i++) {
+        total += j->tensor[i].bytes;
+        room += 6 * (int64_t)strlen(j->tensor[i].name) + FILE_NAME_BYTES + 16;
+    }
+    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, room + line, 1, &text, err));
+    used = snprintf(text, (size_t)room, "{\"metadata\": {\"total_size\": %" PRId64 "},\n \"weight_map\": {", total);
+    for (int64_t i = 0; i < j->count; i++) {
+        file_name(j, j->tensor[i].shard, name);
+        used += snprintf(text + used, 8, "%s\n  ", i > 0 ? "," : "");
+        used += (int64_t)dsc_json_quote(text + used, (size_t)line, j->tensor[i].name);
+        used += snprintf(text + used, FILE_NAME_BYTES + 8, ": \"%s\"", name);
+    }
+    used += snprintf(text + used, 8, "\n }}\n");
+    DSC_ASSERT(used < room + line);
+    const dsc_status status = write_small(j, INDEX_FILE, text, used, err);
+    dsc_alloc_free(j->alloc, text);
+    return status;
+}
+
+static dsc_status write_config(const export_job *j, dsc_error *err)
+{
+    char path[CKPT_PATH_BYTES], *text = NULL;
+    int64_t bytes;
+    if (takes_adapters(j))
+        return write_small(j, "adapter_config.json", j->adapter_text, j->adapter_bytes, err);
+    if (j->reader.manifest.file[CKPT_CONFIG].bytes < 0)
+        return DSC_OK;
+    DSC_TRY(dsc_ckpt_own_path(path, j->step_dir, dsc_ckpt_file_name[CKPT_CONFIG], err));
+    DSC_TRY(dsc_io_read_all(j->io, j->alloc, path, CKPT_SMALL_BYTES_MAX, &text, &bytes, err));
+    const dsc_status status = write_small(j, dsc_ckpt_file_name[CKPT_CONFIG], text, bytes, err);
+    dsc_alloc_free(j->alloc, text);
+    return status;
+}
+
+/* ---- the whole ---- */
+
+static dsc_status read_adapter(export_job *j, dsc_error *err)
+{
+    j->adapted = j->reader.manifest.file[CKPT_ADAPTER].bytes >= 0;
+    if (j->adapted)
+        return dsc_ckpt_adapter_read(j->io, j->alloc, j->step_dir, &j->adapter_text, &j->adapter_bytes, &j->adapter,
+                                     err);
+    return !j->options->merge ? DSC_OK
+                              : DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir, "has no adapters that could be merged");
+}
+
+static dsc_status export_all(export_job *j, dsc_error *err)
+{
+    DSC_TRY(plan(j, err));
+    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, 3 * CKPT_BLOCK_BYTES, 1, &j->buffer, err));
+    DSC_TRY(write_shards(j, err));
+    DSC_TRY(write_index(j, err));
+    DSC_TRY(write_config(j, err));
+    return dsc_io_fsync_dir(j->io, j->tmp_dir, err);
+}
+
+dsc_status dsc_ckpt_make_out(const dsc_io *io, const char *out, char tmp_dir[CKPT_PATH_BYTES], dsc_error *err)
+{
+    size_t bytes = strlen(out);
+    while (bytes > 1 && out[bytes - 1] == '/')
+        bytes--;
+    if (snprintf(tmp_dir, CKPT_PATH_BYTES, "%.*s.tmp", (int)bytes, out) >= CKPT_PATH_BYTES)
+        return DSC_FAIL(err, DSC_ERR_INPUT, out, "the path is too long");
+    if (dsc_io_kind(out) != DSC_PATH_MISSING)
+        return DSC_FAIL(err, DSC_ERR_INPUT, out, "exists already; nothing is replaced");
+    if (dsc_io_kind(tmp_dir) != DSC_PATH_MISSING)
+        return DSC_FAIL(err, DSC_ERR_INPUT, tmp_dir, "is in the way (a command that was cut short?); move it away");
+    return dsc_io_mkdir(io, tmp_dir, err);
+}
+
+dsc_status dsc_checkpoint_export(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
+                                 const dsc_checkpoint_export_options *options, dsc_error *err)
+{
+    export_job j = { .io = io, .alloc = alloc, .options = options, .step_dir = step_dir };
+    DSC_ASSERT(options->shard_bytes > 0);
+    DSC_TRY(dsc_ckpt_reader_open(io, alloc, step_dir, &j.reader, err));
+    dsc_status status = dsc_ckpt_refuse_part(&j.reader, step_dir, err);
+    if (status == DSC_OK)
+        status = read_adapter(&j, err);
+    if (status == DSC_OK)
+        status = dsc_ckpt_make_out(io, options->out_dir, j.tmp_dir, err);
+    const bool made = status == DSC_OK;
+    if (status == DSC_OK)
+        status = export_all(&j, err);
+    if (status == DSC_OK)
+        status = dsc_io_rename(io, j.tmp_dir, options->out_dir, err);
+    if (status != DSC_OK && made)
+        (void)!dsc_io_remove_dir(io, j.tmp_dir, NULL); /* the first failure is the one to report */
+    for (int64_t i = 0; i < j.count; i++)
+        dsc_alloc_free(alloc, j.tensor[i].name);
+    dsc_alloc_free(alloc, j.adapter_text);
+    dsc_alloc_free(alloc, j.buffer);
+    dsc_alloc_free(alloc, j.tensor);
+    dsc_ckpt_reader_close(&j.reader);
+    return status;
+}

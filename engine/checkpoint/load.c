@@ -1,0 +1,240 @@
+/* load.c - collective load: every rank reads what it owns, whatever world size, stage or precision wrote it.
+ *
+ * Into states that can be made again, one pass verifies each block and then copies it: whoever asked throws the states
+ * away when a later block is bad. Into a run's states there are two passes over the same blocks: the first only
+ * verifies, and nothing changes before every rank has seen good hashes; the second verifies again what it copies, so a
+ * byte that changes in between ends in an error, not in a weight.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/checkpoint/adapter.h"
+#include "engine/checkpoint/load_slices.h"
+
+typedef struct load_job {
+    const dsc_checkpoint_ctx *c;
+    ckpt_reader reader;
+    dsc_recipe recipe; /* this run's */
+} load_job;
+
+/* ---- does it fit the model? ---- */
+
+static void shape_text(char *out, size_t out_bytes, const int64_t *dim, int32_t dim_count)
+{
+    size_t at = 0;
+    out[0] = 0;
+    for (int32_t d = 0; d < dim_count && at < out_bytes; d++)
+        at += (size_t)snprintf(out + at, out_bytes - at, "%s%" PRId64, d > 0 ? "," : "", dim[d]);
+}
+
+static dsc_status check_tensor(const ckpt_reader *reader, const dsc_layout_tensor *tensor, ckpt_plane plane,
+                               dsc_error *err)
+{
+    const dsc_param_spec *spec = tensor->spec;
+    const dsc_safetensors_entry *entry = dsc_ckpt_reader_find(reader, plane, spec->name, NULL);
+    const char *where = dsc_safetensors_path(reader->file[plane == CKPT_WEIGHTS ? CKPT_MODEL : CKPT_OPTIMIZER]);
+    const char *prefix = dsc_ckpt_plane_name(&reader->manifest.state, plane), *point = *prefix != 0 ? "." : "";
+    if (entry == NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, where, "the checkpoint has no \"%s%s%.200s\", which the model needs",
+                        prefix, point, spec->name);
+    const int64_t count = dsc_ckpt_count(plane, tensor);
+    const bool whole = !dsc_ckpt_is_shared(plane);
+    const int64_t *dim = whole ? spec->dim : &count;
+    const int32_t dim_count = whole ? spec->dim_count : 1;
+    bool same = entry->desc.dim_count == dim_count;
+    for (int32_t d = 0; same && d < dim_count; d++)
+        same = entry->desc.dim[d] == dim[d];
+    if (same)
+        return DSC_OK;
+    char saved[80], wanted[80];
+    shape_text(saved, sizeof saved, entry->desc.dim, entry->desc.dim_count);
+    shape_text(wanted, sizeof wanted, dim, dim_count);
+    return DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%s%s%.200s\" has the shape [%s]; the model's is [%s]", prefix, point,
+                    spec->name, saved, wanted);
+}
+
+/* Another optimizer's states mean something else, and to begin them at zero would be another run. */
+static dsc_status check_optimizer(const load_job *j, dsc_error *err)
+{
+    const dsc_recipe saved = j->reader.manifest.state.recipe;
+    if (saved == j->recipe)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(j->reader.file[CKPT_OPTIMIZER]), "saved by %s, and this "
+                    "run's optimizer is %s; resume with that one, or begin from the weights: --model DIR/step-N",
+                    dsc_recipes[saved].name, dsc_recipes[j->recipe].name);
+}
+
+static dsc_status check_model(const load_job *j, const char *step_dir, dsc_error *err)
+{
+    const dsc_layout *layout = j->c->layout;
+    const ckpt_reader *reader = &j->reader;
+    DSC_TRY(check_optimizer(j, err));
+    for (int32_t t = 0; t < layout->tensor_count; t++) {
+        const dsc_layout_tensor *tensor = &layout->tensor[t];
+        DSC_TRY(check_tensor(reader, tensor, CKPT_WEIGHTS, err));
+        for (int plane = CKPT_MASTER; plane < CKPT_PLANE_COUNT; plane++)
+            if (dsc_ckpt_stores_of(&reader->manifest.state, (ckpt_plane)plane, layout, tensor))
+                DSC_TRY(check_tensor(reader, tensor, (ckpt_plane)plane, err));
+    }
+    const int64_t count = dsc_safetensors_count(reader->file[CKPT_MODEL]);
+    if (count != layout->tensor_count)
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[CKPT_MODEL]), "%lld tensors; the "
+                        "model has %d", (long long)count, (int)layout->tensor_count);
+    const char *adapter = j->c->model->adapter_json;
+    if (adapter == NULL || reader->manifest.file[CKPT_ADAPTER].bytes < 0 || reader->far)
+        return DSC_OK;
+    return dsc_ckpt_adapter_check(j->c->io, j->c->alloc, step_dir, adapter, err);
+}
+
+/* What ends bit-exactness. The stage is not among it: no bit depends on it. */
+static void warn_differences(const dsc_checkpoint_ctx *c, const dsc_run_state *now, const dsc_run_state *saved)
+{
+    const dsc_log *log = c->log;
+    if (dsc_comm_rank(c->comm) != 0)
+        return;
+    if (strcmp(now->versions, saved->versions) != 0)
+        dsc_log_printf(log, DSC_LOG_WARNING, "resume: saved by %s, this is %s; bits may differ", saved->versions,
+                       now->versions);
+    if (strcmp(now->cpu_level, saved->cpu_level) != 0)
+        dsc_log_printf(log, DSC_LOG_WARNING, "resume: saved on a machine with %s, this one has %s; bits may differ",
+                       saved->cpu_level, now->cpu_level);
+    if (now->compute_dtype != saved->compute_dtype)
+        dsc_log_printf(log, DSC_LOG_WARNING, "resume: saved in %s, the run goes on in %s",
+                       dsc_dtype_text(saved->compute_dtype), dsc_dtype_text(now->compute_dtype));
+    if (now->moment_dtype != saved->moment_dtype)
+        dsc_log_printf(log, DSC_LOG_WARNING, "resume: moments were saved in %s, the run goes on with %s",
+                       dsc_dtype_text(saved->moment_dtype),
+                       now->moment_dtype == DSC_BF16 ? "bf16, rounded to the nearest once" : "fp32");
+    if (now->document_end != saved->document_end)
+        dsc_log_printf(log, DSC_LOG_WARNING, "resume: dsc.document_end was %" PRId64 " in the saved run and is %" PRId64
+                       " (-1: samples are one document); the model sees other borders than before",
+                       saved->document_end, now->document_end);
+    const bool same_samples = now->train_batch_size == saved->train_batch_size && now->seed == saved->seed &&
+                              now->shuffle == saved->shuffle && now->seq_length == saved->seq_length &&
+                              now->samples_per_epoch == saved->samples_per_epoch;
+    const bool same_world = (now->world_size == saved->world_size && now->shard_ranks == saved->shard_ranks) ||
+                            (now->world_size_reproducible && saved->world_size_reproducible);
+    if (!same_samples)
+        dsc_log_printf(log, DSC_LOG_WARNING, "resume: batch size, seed, shuffling, sequence length or data differ from "
+                       "the saved run's; other samples come than without the interruption");
+    else if (!same_world || now->micro_batch != saved->micro_batch)
+        dsc_log_printf(log, DSC_LOG_WARNING, "resume: world size, MiCS's groups or micro-batch differ from the saved "
+                       "run's; bits may differ");
+}
+
+/* Going on from a step that is not the folder's last: the run will come to the later ones again, maybe in hours. */
+static void warn_later_steps(const dsc_checkpoint_ctx *c, const char *step_dir, int64_t step)
+{
+    char dir[CKPT_PATH_BYTES], **names = NULL;
+    int64_t count = 0, later = 0;
+    if (dsc_ckpt_step_of(step_dir) < 0)
+        return;
+    snprintf(dir, sizeof dir, "%s", step_dir);
+    for (size_t end = strlen(dir); end > 0 && dir[end - 1] == '/'; end--)
+        dir[end - 1] = 0;
+    char *slash = strrchr(dir, '/');
+    if (slash == NULL)
+        snprintf(dir, sizeof dir, ".");
+    else
+        slash[slash == dir ? 1 : 0] = 0;
+    if (dsc_io_list(c->io, c->alloc, dir, &names, &count, NULL) != DSC_OK)
+        return; /* only a warning is lost */
+    for (int64_t i = 0; i < count; i++)
+        if (dsc_checkpoint_is_step_name(names[i])) {
+            const int64_t other = strtoll(names[i] + 5, NULL, 10);
+            later = other > step && (later == 0 || other < later) ? other : later;
+        }
+    dsc_io_list_free(c->alloc, names, count);
+    if (later > 0)
+        dsc_log_printf(c->log, DSC_LOG_WARNING, "resume: %s already holds step-%lld; a save of that step into this "
+                       "folder keeps it when the tensors come out the same, and is refused otherwise", dir,
+                       (long long)later);
+}
+
+static dsc_status find_together(const dsc_checkpoint_ctx *c, const char *dir, char step_dir[CKPT_PATH_BYTES],
+                                dsc_error *err)
+{
+    dsc_error mine = DSC_ERROR_INIT;
+    dsc_status status = DSC_OK;
+    memset(step_dir, 0, CKPT_PATH_BYTES);
+    if (dsc_comm_rank(c->comm) == 0)
+        status = dsc_checkpoint_find(c->io, c->alloc, dir, step_dir, CKPT_PATH_BYTES, &mine);
+    DSC_TRY(dsc_checkpoint_agree(c, status, &mine, err));
+    return dsc_comm_broadcast(c->comm, DSC_CHANNEL_CONTROL, step_dir, CKPT_PATH_BYTES, 0, NULL, err);
+}
+
+/* The reader of a folder that all ranks see; a part of a checkpoint is none to load. */
+static dsc_status open_common(const dsc_checkpoint_ctx *c, const char *step_dir, ckpt_reader *reader, bool *open,
+                              dsc_error *err)
+{
+    DSC_TRY(dsc_ckpt_reader_open(c->io, c->alloc, step_dir, reader, err));
+    *open = true;
+    return dsc_ckpt_refuse_part(reader, step_dir, err);
+}
+
+/* One pass over what this rank takes, after what it has found `before`. */
+static dsc_status pass(const ckpt_take *t, bool copy, dsc_status before, const dsc_error *why, dsc_error *err)
+{
+    dsc_error mine = *why;
+    dsc_status status = before == DSC_OK ? dsc_ckpt_take(t, copy, &mine) : before;
+    DSC_TRY(dsc_checkpoint_agree(t->c, status, &mine, err));
+    if (t->spread == NULL)
+        return DSC_OK;
+    status = dsc_ckpt_take_sent(t, copy, &mine);
+    return dsc_checkpoint_agree(t->c, status, &mine, err);
+}
+
+/* `before` and `why`: what opening it has come to on this rank. */
+static dsc_status load_from(load_job *j, const ckpt_take *t, bool once, const dsc_run_state *now, dsc_run_state *out,
+                            dsc_status before, const dsc_error *why, bool *changed, dsc_error *err)
+{
+    const dsc_checkpoint_ctx *c = j->c;
+    dsc_error mine = *why;
+    const dsc_status status = before == DSC_OK ? check_model(j, t->step_dir, &mine) : before;
+    if (once) { /* no rank writes before all have found the files, the manifest and the shapes good */
+        DSC_TRY(dsc_checkpoint_agree(c, status, &mine, err));
+        *changed = true;
+    }
+    DSC_TRY(pass(t, once, status, &mine, err));
+    *out = j->reader.manifest.state;
+    out->gemm_plans = NULL;
+    warn_differences(c, now, out);
+    if (dsc_comm_rank(c->comm) == 0)
+        warn_later_steps(c, t->step_dir, out->step);
+    if (!once) {
+        *changed = true;
+        DSC_TRY(pass(t, true, DSC_OK, &mine, err));
+    }
+    out->gemm_plans = j->reader.manifest.state.gemm_plans;
+    j->reader.manifest.state.gemm_plans = NULL;
+    return DSC_OK;
+}
+
+dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, bool once, const dsc_run_state *now,
+                               dsc_run_state *out, bool *changed, dsc_error *err)
+{
+    char step_dir[CKPT_PATH_BYTES];
+    load_job job = { .c = ctx, .recipe = now->recipe };
+    ckpt_spread spread = { 0 };
+    ckpt_take take = { .c = ctx, .reader = &job.reader, .step_dir = step_dir, .dtype = now->compute_dtype,
+                       .recipe = now->recipe };
+    dsc_error mine = DSC_ERROR_INIT;
+    dsc_status status = DSC_OK;
+    bool open = false;
+    *changed = false;
+    if (ctx->node_local) {
+        DSC_TRY(dsc_ckpt_spread_open(ctx, dir, step_dir, &job.reader, &spread, err));
+        open = true;
+        take.spread = spread.everywhere ? NULL : &spread;
+    } else {
+        DSC_TRY(find_together(ctx, dir, step_dir, err));
+        status = open_common(ctx, step_dir, &job.reader, &open, &mine);
+    }
+    status = load_from(&job, &take, once, now, out, status, &mine, changed, err);
+    if (open)
+        dsc_ckpt_reader_close(&job.reader);
+    dsc_ckpt_spread_close(&spread);
+    return status;
+}

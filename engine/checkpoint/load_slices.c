@@ -1,0 +1,341 @@
+/* load_slices.c - see load_slices.h.
+ *
+ * Blocks are asked for well before their turn. Where the host reaches the states where they lie, a few threads share
+ * the blocks, in runs, each with memory and files of its own: in a process that has just been started most of the time
+ * goes into memory that is written for the first time. SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "engine/checkpoint/load_slices.h"
+#include "engine/checkpoint/read_ahead.h"
+#include "kernels/cpu/scalar.h"
+
+#define LANES_MOST 4
+#define LANE_SLOTS 5        /* memory of a lane, at least */
+#define LANE_RUN 8          /* blocks behind one another that one lane reads */
+#define STAGED_BYTES (2 * CKPT_BLOCK_BYTES) /* a block in bf16 is twice as long in fp32 */
+
+/* ---- what is wanted ---- */
+
+/* Where the elements of a tensor's part in this rank's slice go. */
+typedef struct target {
+    int32_t group;
+    dsc_plane plane;
+    dsc_dtype dtype;
+    int64_t at;     /* element of the slice */
+    float *shared;  /* instead of all that, where a block's elements go on every rank; NULL: nowhere */
+} target;
+
+/* This rank's part of a stored tensor. */
+typedef struct span {
+    const ckpt_manifest_tensor *tensor;
+    int64_t first, count;
+    target to;
+    bool only_verified; /* nothing goes anywhere */
+} span;
+
+/* A frozen tensor has only parameters, in the compute dtype. A trainable one is its master weights: those of a bf16
+ * run, the weights themselves of an fp32 run. */
+static bool find_target(const ckpt_take *t, const dsc_layout_tensor *tensor, bool trainable, ckpt_plane plane, span *s)
+{
+    s->to = (target){ .group = tensor->group, .plane = DSC_PLANE_MASTER, .dtype = DSC_F32 };
+    if (plane == CKPT_WEIGHTS && !trainable) {
+        s->to.plane = DSC_PLANE_PARAM;
+        s->to.dtype = t->dtype;
+    } else if (plane == CKPT_WEIGHTS) {
+        s->only_verified = dsc_ckpt_reader_find(t->reader, CKPT_MASTER, tensor->spec->name, NULL) != NULL;
+    } else if (dsc_ckpt_is_shared(plane)) {
+        if (!dsc_ckpt_stores_of(&(dsc_run_state) { .recipe = t->recipe }, plane, t->c->layout, tensor))
+            return false;
+        s->to.shared = dsc_ckpt_shared(t->c->zero, plane, (int32_t)(tensor - t->c->layout->tensor));
+    } else if (plane != CKPT_MASTER) {
+        s->to.plane = (dsc_plane)(DSC_PLANE_MOMENT1 + (plane - CKPT_MOMENT1));
+        s->to.dtype = dsc_zero_dtype(t->c->zero, DSC_PLANE_MOMENT1);
+        const dsc_recipe recipe = dsc_layout_recipe(t->c->layout, tensor->group, t->recipe);
+        if ((int)plane - CKPT_MOMENT1 >= dsc_recipes[recipe].state_count)
+            return false;
+    }
+    return trainable || plane == CKPT_WEIGHTS;
+}
+
+static bool find_span(const ckpt_take *t, int32_t index, ckpt_plane plane, span *out)
+{
+    const dsc_layout_tensor *tensor = &t->c->layout->tensor[index];
+    dsc_zero_slice slice;
+    dsc_zero_slice_get(t->c->zero, tensor->group, &slice);
+    *out = (span){ .tensor = NULL };
+    out->count = dsc_layout_span(tensor, slice.first, slice.count, &out->first);
+    if (dsc_ckpt_is_shared(plane)) { /* every rank's */
+        out->first = 0;
+        out->count = dsc_ckpt_count(plane, tensor);
+    }
+    if (out->count == 0 || !find_target(t, tensor, slice.trainable, plane, out))
+        return false;
+    out->to.at = tensor->offset + out->first - slice.first;
+    /* What must be there has been asked for by the load. */
+    return dsc_ckpt_reader_find(t->reader, plane, tensor->spec->name, &out->tensor) != NULL;
+}
+
+/* ---- one after the other ---- */
+
+typedef struct walker {
+    int32_t tensor; /* of the layout */
+    int plane;
+    bool inside; /* of `span` */
+    span span;
+    int64_t at;     /* next one of its tensor's blocks */
+    int64_t number; /* of wanted blocks so far, those of all lanes */
+} walker;
+
+/* The next block of this lane, which meets w->span. NULL: there is none. */
+static const ckpt_block *walk(const ckpt_take *t, walker *w, int32_t lane, int32_t lanes)
+{
+    for (; w->tensor < t->c->layout->tensor_count; w->tensor++, w->plane = 0)
+        for (; w->plane < CKPT_PLANE_COUNT; w->plane++, w->inside = false) {
+            if (!w->inside && !find_span(t, w->tensor, (ckpt_plane)w->plane, &w->span))
+                continue;
+            w->at = w->inside ? w->at : 0;
+            w->inside = true;
+            const ckpt_block *blocks = t->reader->manifest.block + w->span.tensor->first_block;
+            while (w->at < w->span.tensor->block_count) {
+                const ckpt_block *block = &blocks[w->at++];
+                if (block->first + block->count > w->span.first && block->first < w->span.first + w->span.count &&
+                    dsc_ckpt_reader_has(t->reader, block) && w->number++ / LANE_RUN % lanes == lane)
+                    return block;
+            }
+        }
+    return NULL;
+}
+
+/* ---- copying ---- */
+
+/* fp32 to 16 bits, and between these, rounds to nearest even; everything else is exact. */
+static void convert(void *to, dsc_dtype to_dtype, const void *from, dsc_dtype from_dtype, int64_t count)
+{
+    if (to_dtype == from_dtype)
+        memcpy(to, from, (size_t)count * dsc_dtype_bytes(to_dtype));
+    else
+        for (int64_t i = 0; i < count; i++)
+            dsc_put(to, i, to_dtype, dsc_get(from, i, from_dtype));
+}
+
+/* Writes `count` elements of a block, which lie at `from`, from the target's element `first` on: straight, or by way of
+ * the buffer's end. */
+static dsc_status put(const ckpt_take *t, const target *to, int64_t first, const char *from, dsc_dtype from_dtype,
+                      int64_t count, dsc_error *err)
+{
+    const dsc_checkpoint_ctx *c = t->c;
+    const bool visible = dsc_device_host_visible(c->device);
+    const int64_t from_each = (int64_t)dsc_dtype_bytes(from_dtype), to_each = (int64_t)dsc_dtype_bytes(to->dtype);
+    char *staged = (char *)c->buffer.ptr + c->buffer.bytes - STAGED_BYTES;
+    DSC_ASSERT(count * to_each <= STAGED_BYTES);
+    if (!visible) {
+        DSC_TRY(dsc_stream_sync(c->stream, err)); /* of the copy before */
+        convert(staged, to->dtype, from, from_dtype, count);
+    }
+    for (int64_t done = 0, now; done < count; done += now) {
+        void *ptr;
+        now = count - done;
+        DSC_TRY(dsc_zero_view(c->zero, to->group, to->plane, to->at + first + done, &now, true, &ptr, err));
+        if (visible)
+            convert(ptr, to->dtype, from + done * from_each, from_dtype, now);
+        else
+            DSC_TRY(dsc_copy(c->stream, ptr, staged + done * to_each, now * to_each, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status put_block(const ckpt_take *t, const span *s, const ckpt_block *block, const char *data,
+                            dsc_error *err)
+{
+    const int64_t low = dsc_max_i64(s->first, block->first);
+    const int64_t high = dsc_min_i64(s->first + s->count, block->first + block->count);
+    if (s->to.shared != NULL) {
+        memcpy(s->to.shared + low, data, (size_t)(high - low) * sizeof *s->to.shared);
+        return DSC_OK;
+    }
+    return put(t, &s->to, low - s->first, data + (low - block->first) * (int64_t)dsc_dtype_bytes(s->tensor->dtype),
+               s->tensor->dtype, high - low, err);
+}
+
+/* ---- lanes ---- */
+
+typedef struct lane {
+    const ckpt_take *t;
+    int32_t index, count; /* this one, of so many */
+    bool copy;
+    char *memory;
+    int64_t bytes;
+    atomic_bool *stop; /* one has failed: the others need not go on */
+    pthread_t thread;
+    bool started;
+    dsc_status status;
+    dsc_error error;
+} lane;
+
+static dsc_status read_blocks(lane *l, ckpt_ahead *ahead, dsc_error *err)
+{
+    walker asked = { 0 }, taken = { 0 };
+    const ckpt_block *next = walk(l->t, &asked, l->index, l->count), *block;
+    while ((block = walk(l->t, &taken, l->index, l->count)) != NULL && !atomic_load(l->stop)) {
+        const char *data;
+        for (; next != NULL && dsc_ckpt_ahead_takes(ahead); next = walk(l->t, &asked, l->index, l->count))
+            DSC_TRY(dsc_ckpt_ahead_ask(ahead, next, err));
+        DSC_TRY(dsc_ckpt_ahead_take(ahead, &data, err));
+        if (l->copy && !taken.span.only_verified)
+            DSC_TRY(put_block(l->t, &taken.span, block, data, err));
+    }
+    return DSC_OK;
+}
+
+static void *run_lane(void *argument)
+{
+    lane *l = argument;
+    ckpt_ahead ahead;
+    dsc_ckpt_ahead_open(&ahead, l->t->reader, l->t->c, l->t->step_dir, l->memory, l->bytes);
+    l->status = read_blocks(l, &ahead, &l->error);
+    if (l->status != DSC_OK)
+        atomic_store(l->stop, true);
+    dsc_ckpt_ahead_close(&ahead);
+    return NULL;
+}
+
+/* Several write only where all views are plain memory. */
+static int32_t lanes_of(const ckpt_take *t, int64_t bytes)
+{
+    const dsc_checkpoint_ctx *c = t->c;
+    for (int32_t g = 0; g < c->layout->group_count; g++)
+        for (int plane = DSC_PLANE_MASTER; plane <= DSC_PLANE_MOMENT3 && c->layout->group[g].trainable; plane++)
+            if (!dsc_zero_stays(c->zero, g, (dsc_plane)plane))
+                return 1;
+    for (int32_t g = 0; g < c->layout->group_count; g++)
+        if (!dsc_zero_stays(c->zero, g, DSC_PLANE_PARAM))
+            return 1;
+    const int64_t most = dsc_min_i64(dsc_min_i64(LANES_MOST, c->threads), bytes / (LANE_SLOTS * CKPT_SLOT_BYTES));
+    return (int32_t)dsc_max_i64(1, most);
+}
+
+dsc_status dsc_ckpt_take(const ckpt_take *t, bool copy, dsc_error *err)
+{
+    const dsc_checkpoint_ctx *c = t->c;
+    const int64_t bytes = c->buffer.bytes - (dsc_device_host_visible(c->device) ? 0 : STAGED_BYTES);
+    const int32_t lanes = lanes_of(t, bytes);
+    lane l[LANES_MOST];
+    atomic_bool stop = false;
+    for (int32_t i = 0; i < lanes; i++) {
+        l[i] = (lane){ .t = t, .index = i, .count = lanes, .copy = copy, .bytes = bytes / lanes, .stop = &stop,
+                       .memory = (char *)c->buffer.ptr + i * (bytes / lanes), .error = DSC_ERROR_INIT };
+        l[i].started = i > 0 && pthread_create(&l[i].thread, NULL, run_lane, &l[i]) == 0;
+    }
+    dsc_status status = DSC_OK;
+    for (int32_t i = 0; i < lanes; i++) {
+        if (!l[i].started)
+            run_lane(&l[i]);
+        else
+            pthread_join(l[i].thread, NULL);
+        if (l[i].status != DSC_OK && status == DSC_OK) {
+            status = l[i].status;
+            if (err != NULL)
+                *err = l[i].error;
+        }
+    }
+    DSC_TRY(status);
+    return dsc_stream_sync(c->stream, err);
+}
+
+/* ---- blocks that other hosts have ---- */
+
+/* No rank waits longer for the others than for so many. */
+#define SENT_AT_ONCE 1024
+
+typedef struct post {
+    const ckpt_take *t;
+    bool copy;
+    char *buffer;            /* a block and a byte: whether it is one */
+    const ckpt_block *inside; /* the buffer, of who sends */
+    int64_t count;           /* blocks sent so far, by all */
+    dsc_status status;       /* of this rank's own blocks: the exchange goes on */
+    dsc_error error;
+} post;
+
+static dsc_status send_block(post *p, const ckpt_block *block, int64_t bytes, int32_t to, dsc_error *err)
+{
+    if (p->status == DSC_OK && p->inside != block) {
+        p->status = dsc_ckpt_reader_block(p->t->reader, block, p->buffer, &p->error);
+        p->inside = block;
+    }
+    p->buffer[bytes] = p->status == DSC_OK;
+    return dsc_comm_send(p->t->c->comm, DSC_CHANNEL_CONTROL, p->buffer, bytes + 1, to, NULL, err);
+}
+
+static dsc_status receive_block(post *p, const span *own, const ckpt_block *block, int64_t bytes, int32_t from,
+                                dsc_error *err)
+{
+    p->inside = NULL;
+    DSC_TRY(dsc_comm_recv(p->t->c->comm, DSC_CHANNEL_CONTROL, p->buffer, bytes + 1, from, NULL, err));
+    if (!p->buffer[bytes] || p->status != DSC_OK)
+        return DSC_OK; /* the sender says why */
+    p->status = dsc_ckpt_reader_check(p->t->reader, block, p->buffer, &p->error);
+    if (p->status == DSC_OK && p->copy)
+        p->status = put_block(p->t, own, block, p->buffer, &p->error);
+    return DSC_OK;
+}
+
+/* To the ranks [low, high] whose slices it meets, as far as they have it not. All ranks do this in one order. */
+static dsc_status pass_on(post *p, const span *own, const ckpt_block *block, int32_t low, int32_t high, dsc_error *err)
+{
+    const ckpt_spread *spread = p->t->spread;
+    dsc_comm *comm = p->t->c->comm;
+    const int32_t part = dsc_ckpt_part_of(&p->t->reader->manifest, block), from = spread->first_with[part];
+    const int64_t bytes = block->count * (int64_t)dsc_dtype_bytes(own->tensor->dtype);
+    for (int32_t to = low; to <= high; to++) {
+        if (spread->part_of_rank[to] == part)
+            continue;
+        if (dsc_comm_rank(comm) == from)
+            DSC_TRY(send_block(p, block, bytes, to, err));
+        else if (dsc_comm_rank(comm) == to)
+            DSC_TRY(receive_block(p, own, block, bytes, from, err));
+        if (++p->count % SENT_AT_ONCE == 0)
+            DSC_TRY(dsc_comm_barrier(comm, DSC_CHANNEL_CONTROL, NULL, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status pass_on_tensor(post *p, int32_t index, ckpt_plane plane, dsc_error *err)
+{
+    const ckpt_take *t = p->t;
+    const dsc_layout_tensor *tensor = &t->c->layout->tensor[index];
+    const int64_t slice = t->c->layout->group[tensor->group].slice;
+    const bool shared = dsc_ckpt_is_shared(plane);
+    span own = { .tensor = NULL };
+    if (!find_span(t, index, plane, &own)) { /* none of it is this rank's, or none of it is anybody's */
+        if (!find_target(t, tensor, t->c->layout->group[tensor->group].trainable, plane, &own) ||
+            dsc_ckpt_reader_find(t->reader, plane, tensor->spec->name, &own.tensor) == NULL)
+            return DSC_OK;
+    }
+    if (own.only_verified)
+        return DSC_OK; /* by who has it */
+    const ckpt_block *block = t->reader->manifest.block + own.tensor->first_block;
+    for (int64_t b = 0; b < own.tensor->block_count; b++, block++) {
+        const int64_t low = (tensor->offset + block->first) / slice;
+        const int64_t high = (tensor->offset + block->first + block->count - 1) / slice;
+        DSC_TRY(pass_on(p, &own, block, shared ? 0 : (int32_t)low,
+                        shared ? dsc_comm_size(t->c->comm) - 1 : (int32_t)high, err));
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_ckpt_take_sent(const ckpt_take *t, bool copy, dsc_error *err)
+{
+    post p = { .t = t, .copy = copy, .buffer = t->c->buffer.ptr, .error = DSC_ERROR_INIT };
+    for (int32_t index = 0; index < t->c->layout->tensor_count; index++)
+        for (int plane = 0; plane < CKPT_PLANE_COUNT; plane++)
+            DSC_TRY(pass_on_tensor(&p, index, (ckpt_plane)plane, err));
+    if (p.status != DSC_OK) {
+        if (err != NULL)
+            *err = p.error;
+        return p.status;
+    }
+    return dsc_stream_sync(t->c->stream, err);
+}

@@ -1,0 +1,22 @@
+/* load_slices.h - what a rank takes of an open checkpoint: the blocks that meet its slices.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_CHECKPOINT_LOAD_SLICES_H
+#define DSC_ENGINE_CHECKPOINT_LOAD_SLICES_H
+
+#include "engine/checkpoint/spread.h"
+
+typedef struct ckpt_take {
+    const dsc_checkpoint_ctx *c;
+    const ckpt_reader *reader; /* its names and shapes are the model's */
+    const char *step_dir;
+    dsc_dtype dtype; /* this run's compute dtype */
+    dsc_recipe recipe;
+    const ckpt_spread *spread; /* who has what; NULL: everybody has everything */
+} ckpt_take;
+
+/* One pass: every block that is here is verified, and with `copy` its part of the slices then written. */
+DSC_MUST_USE dsc_status dsc_ckpt_take(const ckpt_take *t, bool copy, dsc_error *err);
+/* Collective, with t->spread: the same of blocks that are not, from who has them; a block at a time. */
+DSC_MUST_USE dsc_status dsc_ckpt_take_sent(const ckpt_take *t, bool copy, dsc_error *err);
+
+#endif

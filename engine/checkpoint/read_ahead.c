@@ -1,0 +1,66 @@
+/* read_ahead.c - see read_ahead.h. SPDX-License-Identifier: Apache-2.0 */
+#include "engine/checkpoint/read_ahead.h"
+
+void dsc_ckpt_ahead_open(ckpt_ahead *a, const ckpt_reader *reader, const dsc_checkpoint_ctx *c, const char *step_dir,
+                         void *memory, int64_t bytes)
+{
+    char *const first = (char *)dsc_align_up((int64_t)(intptr_t)memory, DSC_AIO_ALIGN);
+    *a = (ckpt_ahead){ .reader = reader, .step_dir = step_dir };
+    dsc_ckpt_direct_open(&a->direct, c->alloc, c->io, &c->aio);
+    a->slot_count = (int32_t)dsc_min_i64(CKPT_SLOTS_MOST, ((char *)memory + bytes - first) / CKPT_SLOT_BYTES);
+    DSC_ASSERT(a->slot_count >= 1);
+    for (int32_t i = 0; i < a->slot_count; i++)
+        a->slot[i].memory = first + (int64_t)i * CKPT_SLOT_BYTES;
+}
+
+/* The one that was taken last is still being looked at. */
+bool dsc_ckpt_ahead_takes(const ckpt_ahead *a)
+{
+    return a->asked - a->taken < (a->slot_count > 1 ? a->slot_count - 1 : 1);
+}
+
+dsc_status dsc_ckpt_ahead_ask(ckpt_ahead *a, const ckpt_block *block, dsc_error *err)
+{
+    const ckpt_manifest_tensor *tensor = &a->reader->manifest.tensor[block->entry];
+    const int64_t each = (int64_t)dsc_dtype_bytes(tensor->dtype), bytes = block->count * each;
+    ckpt_slot *slot = &a->slot[a->asked % a->slot_count];
+    DSC_ASSERT(dsc_ckpt_ahead_takes(a));
+    slot->block = block;
+    slot->data = slot->memory;
+    slot->op = (dsc_aio_op){ .file = NULL };
+    if (bytes >= CKPT_LONG_BYTES) {
+        DSC_TRY(dsc_ckpt_direct_file(&a->direct, a->step_dir, tensor->file, DSC_IO_READ_ONLY, err));
+        const dsc_aio_file *file = &a->direct.file[tensor->file];
+        const int64_t align = file->direct ? DSC_AIO_ALIGN : 1;
+        const int64_t first = dsc_ckpt_reader_offset(a->reader, block);
+        const int64_t low = first - first % align, high = dsc_align_up(first + bytes, align);
+        if (high <= a->reader->file_bytes[tensor->file]) { /* else it is the file's last one */
+            slot->data += first - low;
+            slot->op = (dsc_aio_op){ .file = file, .buf = slot->memory, .bytes = high - low, .offset = low };
+            dsc_aio_submit(a->direct.aio, &slot->op);
+        }
+    }
+    if (slot->op.file == NULL)
+        dsc_ckpt_reader_expect(a->reader, block);
+    a->asked++;
+    return DSC_OK;
+}
+
+dsc_status dsc_ckpt_ahead_take(ckpt_ahead *a, const char **data, dsc_error *err)
+{
+    DSC_ASSERT(a->taken < a->asked);
+    ckpt_slot *slot = &a->slot[a->taken++ % a->slot_count];
+    *data = slot->data;
+    if (slot->op.file == NULL)
+        return dsc_ckpt_reader_block(a->reader, slot->block, slot->data, err);
+    DSC_TRY(dsc_aio_wait(a->direct.aio, &slot->op, err));
+    return dsc_ckpt_reader_check(a->reader, slot->block, slot->data, err);
+}
+
+void dsc_ckpt_ahead_close(ckpt_ahead *a)
+{
+    for (; a->taken < a->asked; a->taken++)
+        if (a->slot[a->taken % a->slot_count].op.file != NULL)
+            (void)!dsc_aio_wait(a->direct.aio, &a->slot[a->taken % a->slot_count].op, NULL); /* nobody wants it */
+    dsc_ckpt_direct_close(&a->direct);
+}

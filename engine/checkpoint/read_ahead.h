@@ -1,0 +1,41 @@
+/* read_ahead.h - blocks of an open checkpoint that are read before their turn, and verified when it comes.
+ *
+ * Long ones go past the page cache, as many at a time as there is memory for: a checkpoint is read once, and pages for
+ * it would only be taken from who needs them. Short ones go by plain reads. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_CHECKPOINT_READ_AHEAD_H
+#define DSC_ENGINE_CHECKPOINT_READ_AHEAD_H
+
+#include "engine/checkpoint/direct.h"
+
+#define CKPT_SLOTS_MOST CKPT_DIRECT_DEPTH
+/* A block, and what lies in the same blocks of the disk. */
+#define CKPT_SLOT_BYTES (CKPT_BLOCK_BYTES + 2 * DSC_AIO_ALIGN)
+
+typedef struct ckpt_slot {
+    const ckpt_block *block;
+    char *memory, *data; /* data: where the block begins in it */
+    dsc_aio_op op;       /* file = NULL: it is read when it is taken */
+} ckpt_slot;
+
+typedef struct ckpt_ahead {
+    const ckpt_reader *reader;
+    const char *step_dir;
+    ckpt_direct direct;
+    ckpt_slot slot[CKPT_SLOTS_MOST]; /* the n-th block is in slot[n % slot_count] */
+    int32_t slot_count;
+    int64_t asked, taken;
+} ckpt_ahead;
+
+/* `memory` of at least CKPT_SLOT_BYTES + DSC_AIO_ALIGN bytes, the reader and the folder's name are borrowed until
+ * close. */
+void dsc_ckpt_ahead_open(ckpt_ahead *a, const ckpt_reader *reader, const dsc_checkpoint_ctx *c, const char *step_dir,
+                         void *memory, int64_t bytes);
+/* There is room for another block. */
+bool dsc_ckpt_ahead_takes(const ckpt_ahead *a);
+DSC_MUST_USE dsc_status dsc_ckpt_ahead_ask(ckpt_ahead *a, const ckpt_block *block, dsc_error *err);
+/* The block that was asked for longest, its hash compared: *data is good until the next call. */
+DSC_MUST_USE dsc_status dsc_ckpt_ahead_take(ckpt_ahead *a, const char **data, dsc_error *err);
+/* After anything. What is under way ends first. */
+void dsc_ckpt_ahead_close(ckpt_ahead *a);
+
+#endif

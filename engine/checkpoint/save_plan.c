@@ -1,0 +1,201 @@
+/* save_plan.c - what a save will write and where, known before its first byte: files, blocks, their owners,
+ * and the size of the manifest. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "engine/checkpoint/save.h"
+
+static dsc_status plan_file(ckpt_save *s, int f, dsc_error *err)
+{
+    dsc_alloc *alloc = s->c->alloc;
+    const dsc_safetensors_pair metadata = { "format", "pt" };
+    dsc_safetensors_spec *specs = NULL;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, s->entries.file_entries[f], sizeof *specs, &specs, err));
+    for (int32_t e = 0; e < s->entries.count; e++) {
+        const ckpt_entry *entry = &s->entries.entry[e];
+        if (entry->file != (ckpt_file)f)
+            continue;
+        const dsc_param_spec *param = s->c->layout->tensor[entry->tensor].spec;
+        dsc_safetensors_spec *spec = &specs[entry->index_in_file];
+        *spec = (dsc_safetensors_spec){ .name = entry->name,
+                                        .desc = { .dtype = entry->dtype, .dim_count = param->dim_count } };
+        memcpy(spec->desc.dim, param->dim, sizeof param->dim);
+        if (dsc_ckpt_is_shared(entry->plane)) {
+            spec->desc.dim_count = 1;
+            spec->desc.dim[0] = entry->count;
+        }
+    }
+    const int32_t count = s->entries.file_entries[f];
+    const dsc_status status = dsc_safetensors_plan_open(&s->plan[f], alloc, specs, count, &metadata, 1, err);
+    dsc_alloc_free(alloc, specs);
+    DSC_TRY(status);
+    const dsc_safetensors_plan *plan = &s->plan[f];
+    s->info[f] = (ckpt_file_info){ .bytes = plan->file_bytes, .head_bytes = plan->header_bytes };
+    dsc_ckpt_sha256(plan->header, plan->header_bytes, s->info[f].sha256);
+    return DSC_OK;
+}
+
+bool dsc_ckpt_save_leads(const ckpt_save *s)
+{
+    return dsc_ckpt_leader(&s->hosts, s->hosts.mine) == dsc_comm_rank(s->c->comm);
+}
+
+/* A part's file has its blocks behind the header of the whole one, in the manifest's order: where this rank's begin
+ * takes the place of where the tensor does. */
+static void place_part(ckpt_save *s, int f)
+{
+    const int32_t size = dsc_comm_size(s->c->comm), rank = dsc_comm_rank(s->c->comm);
+    dsc_safetensors_plan *plan = &s->plan[f];
+    int64_t at = plan->header_bytes;
+    for (int32_t e = 0; e < s->entries.count; e++) {
+        const ckpt_entry *entry = &s->entries.entry[e];
+        for (int32_t r = 0; r < size && entry->file == (ckpt_file)f; r++) {
+            int64_t first = 0;
+            if (dsc_ckpt_host_of(&s->hosts, r) != s->hosts.mine)
+                continue;
+            const int64_t each = (int64_t)dsc_dtype_bytes(entry->dtype);
+            const int64_t span = dsc_ckpt_span_of_rank(s->c->layout, entry, r, &first);
+            if (r == rank)
+                plan->offset[entry->index_in_file] = at - first * each;
+            at += span * each;
+        }
+    }
+    plan->file_bytes = at;
+}
+
+const ckpt_parts *dsc_ckpt_save_parts(const ckpt_save *s, ckpt_parts *out)
+{
+    *out = (ckpt_parts){ .count = s->hosts.count, .index = s->hosts.mine, .host = s->hosts.name,
+                         .of_block = s->part_of };
+    return s->hosts.count > 1 ? out : NULL;
+}
+
+static dsc_status plan_blocks(ckpt_save *s, dsc_error *err)
+{
+    const dsc_checkpoint_ctx *c = s->c;
+    const int32_t size = dsc_comm_size(c->comm), rank = dsc_comm_rank(c->comm);
+    DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, size + 1, sizeof *s->first_block, &s->first_block, err));
+    for (int32_t r = 0; r < size; r++)
+        s->first_block[r + 1] = s->first_block[r] + dsc_ckpt_blocks_of_rank(c->layout, &s->entries, r, NULL);
+    const int64_t mine = s->first_block[rank + 1] - s->first_block[rank];
+    DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, mine, sizeof *s->block, &s->block, err));
+    dsc_ckpt_blocks_of_rank(c->layout, &s->entries, rank, s->block);
+    if (!dsc_ckpt_save_leads(s))
+        return DSC_OK;
+    if (s->hosts.count > 1)
+        DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, s->first_block[size], sizeof *s->part_of, &s->part_of, err));
+    DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, s->entries.count + 1, sizeof *s->first_of_entry, &s->first_of_entry,
+                             err));
+    DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, s->first_block[size], sizeof *s->all, &s->all, err));
+    return dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, s->first_block[size], sizeof *s->sorted, &s->sorted, err);
+}
+
+/* By tensor, then by position. Within a tensor, owners follow each other, so the order of ranks is already right. */
+void dsc_ckpt_save_sort(ckpt_save *s)
+{
+    const int32_t size = dsc_comm_size(s->c->comm);
+    const int64_t count = s->first_block[size];
+    int64_t *next = s->first_of_entry; /* where the next block of each entry goes */
+    memset(next, 0, (size_t)(s->entries.count + 1) * sizeof *next);
+    for (int64_t i = 0; i < count; i++)
+        next[s->all[i].entry + 1]++;
+    for (int32_t e = 0; e < s->entries.count; e++)
+        next[e + 1] += next[e];
+    for (int32_t r = 0; r < size; r++)
+        for (int64_t i = s->first_block[r]; i < s->first_block[r + 1]; i++) {
+            const int64_t to = next[s->all[i].entry]++;
+            s->sorted[to] = s->all[i];
+            if (s->part_of != NULL)
+                s->part_of[to] = dsc_ckpt_host_of(&s->hosts, r);
+        }
+}
+
+/* ---- small files ---- */
+
+const char *dsc_ckpt_save_text(const ckpt_save *s, ckpt_file f, int64_t *bytes)
+{
+    const char *text = f == CKPT_CONFIG ? s->c->model->config_json
+                       : f == CKPT_ADAPTER ? s->c->model->adapter_json : s->c->config_text;
+    DSC_ASSERT(f >= CKPT_TENSOR_FILE_COUNT);
+    *bytes = text == NULL ? 0 : f == CKPT_DS_CONFIG ? s->c->config_bytes : (int64_t)strlen(text);
+    return text;
+}
+
+static dsc_status plan_texts(ckpt_save *s, dsc_error *err)
+{
+    for (int f = CKPT_TENSOR_FILE_COUNT; f < CKPT_FILE_COUNT; f++) {
+        int64_t bytes;
+        const char *text = dsc_ckpt_save_text(s, (ckpt_file)f, &bytes);
+        if (text == NULL)
+            continue;
+        if (bytes > CKPT_SMALL_BYTES_MAX)
+            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dsc_ckpt_file_name[f], "%lld bytes; at most %d are read back",
+                            (long long)bytes, CKPT_SMALL_BYTES_MAX);
+        s->info[f] = (ckpt_file_info){ .bytes = bytes, .head_bytes = bytes };
+        dsc_ckpt_sha256(text, bytes, s->info[f].sha256);
+    }
+    return DSC_OK;
+}
+
+/* ---- the whole ---- */
+
+/* Every rank's blocks, without their hashes: enough to know the manifest's size. */
+static dsc_status check_manifest(ckpt_save *s, dsc_error *err)
+{
+    const int32_t size = dsc_comm_size(s->c->comm);
+    for (int32_t r = 0; r < size; r++)
+        dsc_ckpt_blocks_of_rank(s->c->layout, &s->entries, r, s->all + s->first_block[r]);
+    dsc_ckpt_save_sort(s);
+    ckpt_parts parts;
+    return dsc_ckpt_manifest_check(s->state, &s->entries, s->info, dsc_ckpt_save_parts(s, &parts), s->sorted,
+                                   s->first_block[size], err);
+}
+
+dsc_status dsc_ckpt_save_plan(ckpt_save *s, dsc_error *err)
+{
+    DSC_TRY(dsc_ckpt_entries_open(s->c->alloc, s->c->layout, s->state, &s->entries, err));
+    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
+        DSC_TRY(plan_file(s, f, err));
+    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT && s->hosts.count > 1; f++)
+        place_part(s, f);
+    DSC_TRY(plan_blocks(s, err));
+    if (!dsc_ckpt_save_leads(s))
+        return DSC_OK;
+    DSC_TRY(plan_texts(s, err));
+    return check_manifest(s, err);
+}
+
+dsc_status dsc_ckpt_save_open(const dsc_checkpoint_ctx *c, const char *dir, const dsc_run_state *state,
+                              int64_t resumed_step, ckpt_save **out, dsc_error *err)
+{
+    ckpt_save *s = NULL;
+    *out = NULL;
+    DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, 1, sizeof *s, &s, err));
+    *out = s;
+    s->c = c;
+    s->state = state;
+    dsc_ckpt_writer_open(&s->writer, c->alloc, c->io, &c->aio);
+    for (int f = 0; f < CKPT_FILE_COUNT; f++)
+        s->info[f].bytes = -1;
+    return dsc_ckpt_commit_plan(&s->commit, c, dir, state, resumed_step, err);
+}
+
+void dsc_ckpt_save_close(ckpt_save **save)
+{
+    ckpt_save *s = *save;
+    if (s == NULL)
+        return;
+    dsc_alloc *alloc = s->c->alloc;
+    dsc_ckpt_writer_close(&s->writer);
+    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
+        dsc_safetensors_plan_close(&s->plan[f]);
+    dsc_ckpt_entries_close(&s->entries);
+    dsc_ckpt_hosts_close(&s->hosts);
+    dsc_alloc_free(alloc, s->part_of);
+    dsc_alloc_free(alloc, s->first_of_entry);
+    dsc_alloc_free(alloc, s->sorted);
+    dsc_alloc_free(alloc, s->all);
+    dsc_alloc_free(alloc, s->block);
+    dsc_alloc_free(alloc, s->first_block);
+    dsc_alloc_free(alloc, s);
+    *save = NULL;
+}

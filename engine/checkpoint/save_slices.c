@@ -1,0 +1,239 @@
+/* save_slices.c - from a rank's slices to its byte ranges: blocks are copied, hashed as they were copied, and
+ * written in ranges as long as they lie together. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "engine/checkpoint/save.h"
+
+/* Of the context's buffer: one is filled while the others are written. Many small ones, so that the disk has nearly all
+ * of the buffer to write at any time; with three of 8 MiB it has only the second while the third is filled. */
+#define PORTIONS_LEAST 3
+#define PORTIONS_MOST 12
+#define PORTION_BYTES (2 * CKPT_BLOCK_BYTES + 2 * DSC_AIO_ALIGN)
+
+static dsc_plane plane_of(const ckpt_entry *entry, bool trainable)
+{
+    switch (entry->plane) {
+    case CKPT_MASTER: return DSC_PLANE_MASTER;
+    case CKPT_MOMENT1: return DSC_PLANE_MOMENT1;
+    case CKPT_MOMENT2: return DSC_PLANE_MOMENT2;
+    case CKPT_MOMENT3: return DSC_PLANE_MOMENT3;
+    case CKPT_WEIGHTS: case CKPT_ROWS: case CKPT_COLS: case CKPT_TENSOR: case CKPT_PLANE_COUNT: break;
+    }
+    return entry->dtype == DSC_F32 && trainable ? DSC_PLANE_MASTER : DSC_PLANE_PARAM;
+}
+
+/* ---- places ---- */
+
+/* Where the next block goes. */
+typedef struct cursor {
+    int32_t file; /* of the block before; -1: none */
+    int64_t end;  /* of the block before, in its file */
+    int64_t used; /* of the buffer */
+} cursor;
+
+static const ckpt_entry *entry_of(const ckpt_save *s, const ckpt_block *block)
+{
+    return &s->entries.entry[block->entry];
+}
+
+static int64_t bytes_of(const ckpt_save *s, const ckpt_block *block)
+{
+    return block->count * (int64_t)dsc_dtype_bytes(entry_of(s, block)->dtype);
+}
+
+static int64_t file_offset(const ckpt_save *s, const ckpt_block *block)
+{
+    const ckpt_entry *entry = entry_of(s, block);
+    return s->plan[entry->file].offset[entry->index_in_file] + block->first * (int64_t)dsc_dtype_bytes(entry->dtype);
+}
+
+static cursor start_of(const ckpt_save *s, const ckpt_portion *p)
+{
+    cursor c = { .file = -1 };
+    if (p->carried > 0) {
+        c.file = (int32_t)entry_of(s, &s->block[p->first])->file;
+        c.end = file_offset(s, &s->block[p->first]);
+        c.used = (c.end - p->carried) % DSC_AIO_ALIGN + p->carried;
+    }
+    return c;
+}
+
+static bool follows(const ckpt_save *s, const cursor *c, const ckpt_block *block)
+{
+    return c->file == (int32_t)entry_of(s, block)->file && c->end == file_offset(s, block);
+}
+
+/* The block's place in the buffer. */
+static int64_t place(const ckpt_save *s, cursor *c, const ckpt_block *block)
+{
+    const int64_t first = file_offset(s, block);
+    if (!follows(s, c, block))
+        c->used = dsc_align_up(c->used, DSC_AIO_ALIGN) + first % DSC_AIO_ALIGN;
+    const int64_t at = c->used;
+    c->file = (int32_t)entry_of(s, block)->file;
+    c->end = first + bytes_of(s, block);
+    c->used = at + bytes_of(s, block);
+    return at;
+}
+
+int64_t dsc_ckpt_block_count(const ckpt_save *s)
+{
+    const int32_t rank = dsc_comm_rank(s->c->comm);
+    return s->first_block[rank + 1] - s->first_block[rank];
+}
+
+void dsc_ckpt_portion_plan(const ckpt_save *s, ckpt_portion *p)
+{
+    const int64_t end = dsc_ckpt_block_count(s);
+    cursor c = start_of(s, p);
+    p->count = p->carries = 0;
+    for (int64_t b = p->first; b < end; b++, p->count++) {
+        (void)place(s, &c, &s->block[b]);
+        if (c.used > p->bytes)
+            return;
+    }
+}
+
+/* ---- memory to buffer ---- */
+
+static dsc_status copy_block(ckpt_save *s, const ckpt_block *block, char *to, dsc_error *err)
+{
+    const ckpt_entry *entry = entry_of(s, block);
+    const dsc_layout_tensor *tensor = &s->c->layout->tensor[entry->tensor];
+    const int64_t each = (int64_t)dsc_dtype_bytes(entry->dtype);
+    const bool visible = dsc_device_host_visible(s->c->device);
+    dsc_zero_slice slice;
+    if (dsc_ckpt_is_shared(entry->plane)) {
+        const float *shared = dsc_ckpt_shared(s->c->zero, entry->plane, entry->tensor);
+        memcpy(to, shared + block->first, (size_t)(block->count * each));
+        return DSC_OK;
+    }
+    dsc_zero_slice_get(s->c->zero, tensor->group, &slice);
+    const int64_t at = tensor->offset + block->first - slice.first;
+    for (int64_t done = 0, now; done < block->count; done += now) {
+        void *from;
+        now = block->count - done;
+        DSC_TRY(dsc_zero_view(s->c->zero, tensor->group, plane_of(entry, slice.trainable), at + done, &now, false,
+                              &from, err));
+        if (visible)
+            memcpy(to + done * each, from, (size_t)(now * each));
+        else
+            DSC_TRY(dsc_copy(s->c->stream, to + done * each, from, now * each, err));
+    }
+    return DSC_OK;
+}
+
+static void hash_block(const ckpt_save *s, ckpt_block *block, const char *data)
+{
+    block->hash = dsc_ckpt_block_hash(entry_of(s, block)->name, block, s->state->step, data, bytes_of(s, block));
+}
+
+/* Whether another thread may copy it while states do not change. */
+static bool block_stays(const ckpt_save *s, const ckpt_block *block, const dsc_layout_tensor *tensor)
+{
+    const ckpt_entry *entry = entry_of(s, block);
+    if (dsc_ckpt_is_shared(entry->plane))
+        return dsc_device_host_visible(s->c->device);
+    return dsc_zero_stays(s->c->zero, tensor->group, plane_of(entry, tensor->spec->trainable));
+}
+
+dsc_status dsc_ckpt_portion_fetch(ckpt_save *s, const ckpt_portion *p, bool stays, dsc_error *err)
+{
+    const bool visible = dsc_device_host_visible(s->c->device);
+    cursor c = start_of(s, p);
+    for (int64_t b = p->first; b < p->first + p->count; b++) {
+        ckpt_block *block = &s->block[b];
+        const dsc_layout_tensor *tensor = &s->c->layout->tensor[entry_of(s, block)->tensor];
+        char *to = p->buffer + place(s, &c, block);
+        if (block_stays(s, block, tensor) != stays)
+            continue;
+        DSC_TRY(copy_block(s, block, to, err));
+        if (visible) /* now, while it is in the processor's cache */
+            hash_block(s, block, to);
+    }
+    return DSC_OK;
+}
+
+void dsc_ckpt_portion_hash(ckpt_save *s, const ckpt_portion *p)
+{
+    cursor c = start_of(s, p);
+    for (int64_t b = p->first; b < p->first + p->count && !dsc_device_host_visible(s->c->device); b++)
+        hash_block(s, &s->block[b], p->buffer + place(s, &c, &s->block[b]));
+}
+
+/* ---- buffer to files ---- */
+
+dsc_status dsc_ckpt_portion_write(ckpt_save *s, ckpt_portion *p, const atomic_bool *stop, dsc_error *err)
+{
+    cursor c = start_of(s, p);
+    int64_t run_end = c.end, run_bytes = p->carried; /* what lies together before the block */
+    for (int64_t b = p->first; b <= p->first + p->count; b++) {
+        const bool last = b == p->first + p->count;
+        if (stop != NULL && atomic_load(stop))
+            return DSC_FAIL(err, DSC_ERR_STATE, s->commit.tmp_dir, "the engine was closed before this was written");
+        if ((last || !follows(s, &c, &s->block[b])) && run_bytes > 0) {
+            const int64_t bytes = run_bytes - (last ? p->carries : 0);
+            if (bytes > 0)
+                DSC_TRY(dsc_ckpt_writer_write(&s->writer, c.file, p->buffer + c.used - run_bytes, run_end - run_bytes,
+                                              bytes, err));
+            run_bytes = 0;
+        }
+        if (last)
+            break;
+        (void)place(s, &c, &s->block[b]);
+        run_end = c.end;
+        run_bytes += bytes_of(s, &s->block[b]);
+    }
+    p->writes = s->writer.started;
+    return DSC_OK;
+}
+
+/* What the next portion writes together with its first block. */
+static void carry(const ckpt_save *s, ckpt_portion *p, ckpt_portion *next)
+{
+    cursor c = start_of(s, p);
+    int64_t run_bytes = p->carried;
+    for (int64_t b = p->first; b < p->first + p->count; b++) {
+        run_bytes = follows(s, &c, &s->block[b]) ? run_bytes : 0;
+        (void)place(s, &c, &s->block[b]);
+        run_bytes += bytes_of(s, &s->block[b]);
+    }
+    next->carried = 0;
+    if (next->first == dsc_ckpt_block_count(s) || !follows(s, &c, &s->block[next->first]))
+        return;
+    p->carries = next->carried = dsc_min_i64(run_bytes, c.end % DSC_AIO_ALIGN);
+    memcpy(next->buffer + (c.end - p->carries) % DSC_AIO_ALIGN, p->buffer + c.used - p->carries, (size_t)p->carries);
+}
+
+static dsc_status fill(ckpt_save *s, const ckpt_portion *p, dsc_error *err)
+{
+    DSC_TRY(dsc_ckpt_portion_fetch(s, p, true, err));
+    DSC_TRY(dsc_ckpt_portion_fetch(s, p, false, err));
+    DSC_TRY(dsc_stream_sync(s->c->stream, err));
+    dsc_ckpt_portion_hash(s, p);
+    return DSC_OK;
+}
+
+dsc_status dsc_ckpt_save_slices(ckpt_save *s, dsc_error *err)
+{
+    ckpt_portion portion[PORTIONS_MOST] = { 0 };
+    const int64_t end = dsc_ckpt_block_count(s), all = s->c->buffer.bytes - DSC_AIO_ALIGN;
+    const int64_t portions = dsc_max_i64(PORTIONS_LEAST, dsc_min_i64(PORTIONS_MOST, all / PORTION_BYTES));
+    char *const buffer = (char *)dsc_align_up((int64_t)(intptr_t)s->c->buffer.ptr, DSC_AIO_ALIGN);
+    const int64_t bytes = all / portions / DSC_AIO_ALIGN * DSC_AIO_ALIGN;
+    DSC_ASSERT(bytes >= CKPT_BLOCK_BYTES + 2 * DSC_AIO_ALIGN);
+    DSC_TRY(dsc_ckpt_writer_files(&s->writer, s->commit.tmp_dir, err));
+    for (int64_t i = 0; i < portions; i++)
+        portion[i] = (ckpt_portion){ .buffer = buffer + i * bytes, .bytes = bytes };
+    for (int64_t i = 0, first = 0; first < end; i++) {
+        ckpt_portion *p = &portion[i % portions], *next = &portion[(i + 1) % portions];
+        p->first = first;
+        dsc_ckpt_portion_plan(s, p);
+        DSC_TRY(fill(s, p, err));
+        first = next->first = p->first + p->count;
+        DSC_TRY(dsc_ckpt_writer_wait(&s->writer, next->writes, err));
+        carry(s, p, next);
+        DSC_TRY(dsc_ckpt_portion_write(s, p, NULL, err));
+    }
+    return dsc_ckpt_writer_sync(&s->writer, err);
+}

@@ -1,0 +1,427 @@
+/* config.h - a ds_config.json as numbers: parsed, checked and resolved.
+ *
+ * Flow: dsc_config_parse (text + overrides -> struct, schema errors with line:column) -> dsc_config_resolve (world size
+ * and model facts fill the batch triad and every "auto"). One table, config_keys.def, drives parsing, unknown-key
+ * errors, `dsc config explain` and docs/config.md. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_CONFIG_CONFIG_H
+#define DSC_ENGINE_CONFIG_CONFIG_H
+
+#include <dsc/log.h>
+
+#include "base/alloc.h"
+#include "engine/data/curriculum.h"
+#include "engine/data/masking.h"
+#include "kernels/device.h"
+#include "zero/onebit.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DSC_AUTO_I64 INT64_MIN /* "auto" or not given, until dsc_config_resolve */
+#define DSC_CONFIG_TEXT 1024   /* bytes of a path or name, with its NUL */
+#define DSC_DATA_PATHS_MAX 64
+#define DSC_DATA_WEIGHT_MAX 1000 /* times that a file comes in one epoch */
+#define DSC_NVME_PATHS_MAX 8
+#define DSC_ELASTIC_MICRO_MAX 32
+#define DSC_WARNINGS_MAX 64
+#define DSC_NOTES_MAX 64
+#define DSC_CONFIG_LINE 256    /* bytes of one warning or note, with its NUL */
+
+typedef enum dsc_precision { DSC_PRECISION_FP32, DSC_PRECISION_BF16, DSC_PRECISION_FP16 } dsc_precision;
+
+typedef struct dsc_fp16_config {
+    double loss_scale; /* 0: dynamic */
+    double min_loss_scale;
+    int64_t initial_scale_power, loss_scale_window, hysteresis;
+    bool consecutive_hysteresis;
+} dsc_fp16_config;
+
+typedef enum dsc_optimizer_kind {
+    DSC_OPTIMIZER_NONE, /* no "optimizer" section: the run takes AdamW with its defaults and says so */
+    DSC_OPTIMIZER_ONEBIT_LAMB,
+    DSC_OPTIMIZER_ONEBIT_ADAM,
+    DSC_OPTIMIZER_ZEROONE_ADAM,
+    DSC_OPTIMIZER_ADAFACTOR,
+    DSC_OPTIMIZER_ADAM, /* adam_w_mode false: L2 in the gradient */
+    DSC_OPTIMIZER_ADAMW,
+    DSC_OPTIMIZER_MUON,
+    DSC_OPTIMIZER_SGD,
+    DSC_OPTIMIZER_ADAGRAD,
+    DSC_OPTIMIZER_LAMB,
+    DSC_OPTIMIZER_LION,
+    DSC_OPTIMIZER_KIND_COUNT
+} dsc_optimizer_kind;
+
+/* Of Adafactor, in torch.optim's words; those of transformers that mean the same are taken into them. */
+typedef struct dsc_adafactor_config {
+    bool of_transformers; /* whose formula it is */
+    double beta2_decay, d, decay_rate, clip_threshold;
+    double eps_root, eps_weights;
+    bool scale_parameter, relative_step, warmup_init;
+    bool has_beta1; /* optimizer.beta1 is one: first moments are kept */
+} dsc_adafactor_config;
+
+typedef struct dsc_optimizer_config {
+    dsc_optimizer_kind kind;
+    char type[64]; /* as written: "Adam" */
+    dsc_recipe recipe;
+    double lr, beta1, beta2, eps, weight_decay;
+    double momentum, dampening; /* of SGD; the first of Muon too */
+    double muon_lr, adam_lr;    /* of Muon, as given */
+    double rest_scale;          /* of Muon: rate of what is no hidden matrix, over that of those */
+    int64_t ns_steps;           /* of Muon */
+    double lr_decay;            /* of Adagrad */
+    double max_coeff, min_coeff; /* of Lamb and OneBitLamb */
+    double coeff_beta, factor_max, factor_min, factor_threshold; /* of OneBitLamb */
+    int64_t freeze_step;         /* of OneBitAdam and OneBitLamb */
+    int64_t var_freeze_step, var_update_scaler, local_step_scaler, local_step_clipper; /* of ZeroOneAdam */
+    bool bias_correction, nesterov, eps_inside_sqrt;
+    dsc_adafactor_config adafactor;
+} dsc_optimizer_config;
+
+typedef enum dsc_schedule_kind {
+    DSC_SCHEDULE_NONE, DSC_SCHEDULE_WARMUP, DSC_SCHEDULE_WARMUP_DECAY, DSC_SCHEDULE_WARMUP_COSINE,
+    DSC_SCHEDULE_ONE_CYCLE, DSC_SCHEDULE_LR_RANGE_TEST,
+    /* of dsc.lr_schedule, in the order of its choices */
+    DSC_SCHEDULE_CONSTANT, DSC_SCHEDULE_LINEAR, DSC_SCHEDULE_COSINE, DSC_SCHEDULE_WSD
+} dsc_schedule_kind;
+
+typedef struct dsc_schedule_config {
+    dsc_schedule_kind kind;
+    char type[64];
+    double warmup_min_lr, warmup_max_lr;
+    int64_t warmup_num_steps, total_num_steps;
+    bool warmup_linear; /* else log */
+    double warmup_min_ratio, cos_min_ratio;
+    double cycle_min_lr, cycle_max_lr, decay_lr_rate;
+    int64_t cycle_first_step_size, cycle_second_step_size, cycle_first_stair_count, cycle_second_stair_count;
+    int64_t decay_step_size;
+    bool cycle_momentum;
+    double cycle_min_mom, cycle_max_mom, decay_mom_rate;
+    double range_min_lr, range_step_rate;
+    int64_t range_step_size;
+    bool range_staircase;
+    int64_t last_batch_iteration; /* -1 */
+    int64_t own_warmup_steps, own_decay_steps; /* 0 of the second: a tenth of the run */
+    double own_min_ratio;
+} dsc_schedule_config;
+
+typedef enum dsc_offload { DSC_OFFLOAD_NONE, DSC_OFFLOAD_CPU, DSC_OFFLOAD_NVME } dsc_offload;
+
+/* What a kind of state asks of its files, when its device is nvme. */
+typedef struct dsc_nvme_config {
+    char path[DSC_NVME_PATHS_MAX][DSC_CONFIG_TEXT]; /* folders */
+    int path_count;
+} dsc_nvme_config;
+
+typedef struct dsc_zero_config {
+    int stage;                                                                       /* 0..3 */
+    int64_t reduce_bucket_size, allgather_bucket_size, stage3_prefetch_bucket_size;  /* elements */
+    int64_t sub_group_size, stage3_max_live_parameters, stage3_max_reuse_distance;   /* elements */
+    bool overlap_comm;                                            /* not given: true on GPUs, false on CPUs */
+    bool quantized_weights, quantized_frozen_weights;             /* gathered as int8 at stage 3 */
+    int64_t hpz_partition_size;                                   /* ranks that keep second parts; <= 1: none */
+    int64_t mics_shard_size;                                      /* ranks that share a copy of the states; < 1: all */
+    bool quantized_gradients;                                     /* leaves travel as int4 */
+    int64_t stage3_param_persistence_threshold;                                      /* elements */
+    dsc_offload offload_optimizer, offload_param; /* in effect: none below the stage that DeepSpeed needs */
+    dsc_offload optimizer_named, param_named;     /* what DeepSpeed's own class resolves to: at every stage */
+    dsc_nvme_config nvme_optimizer, nvme_param;
+    double offload_ratio;           /* of the states that are offloaded */
+    int64_t offload_buffer_count;   /* offload_optimizer.buffer_count */
+    bool pipeline_read, pipeline_write;
+    bool pin_optimizer, pin_param;  /* pin_memory of the two sections */
+    int64_t max_in_cpu;             /* elements of parameters that stay in memory; resolved */
+    bool params_with_states;        /* and those of modules whose states do; resolved */
+    int64_t param_buffer_count, param_buffer_size; /* of offload_param, the size in elements */
+    bool param_buffers_given;                      /* one of them is */
+} dsc_zero_config;
+
+/* Access to files of offloaded states. */
+typedef struct dsc_aio_config {
+    int64_t block_size, queue_depth;
+    int64_t thread_count; /* 0: not given */
+    bool single_submit, overlap_events;
+} dsc_aio_config;
+
+typedef enum dsc_reproducible { DSC_REPRODUCIBLE_PLAN, DSC_REPRODUCIBLE_WORLD_SIZE } dsc_reproducible;
+typedef enum dsc_recompute { /* the less memory the later; AUTO until the engine has planned */
+    DSC_RECOMPUTE_NONE, DSC_RECOMPUTE_SELECTIVE, DSC_RECOMPUTE_FULL, DSC_RECOMPUTE_AUTO
+} dsc_recompute;
+const char *dsc_recompute_text(dsc_recompute recompute); /* as the config spells it */
+
+/* A section of a monitor: files in output_path/job_name. */
+typedef struct dsc_monitor_config {
+    bool enabled;
+    char output_path[DSC_CONFIG_TEXT], job_name[DSC_CONFIG_TEXT];
+} dsc_monitor_config;
+
+typedef struct dsc_wandb_config {
+    bool enabled;
+    char project[256], group[256], team[256];
+} dsc_wandb_config;
+
+typedef struct dsc_comet_config {
+    bool enabled;
+    int64_t samples_log_interval;
+    char project[256], workspace[256], experiment_name[256], experiment_key[64], mode[16];
+} dsc_comet_config;
+
+typedef struct dsc_flops_profiler_config {
+    bool enabled, detailed;
+    int64_t profile_step, top_modules;
+    char output_file[DSC_CONFIG_TEXT]; /* "": the log */
+} dsc_flops_profiler_config;
+
+typedef struct dsc_comms_logger_config {
+    bool enabled, prof_all;
+    uint32_t ops; /* bit op of dsc_comm_op: counted also without prof_all */
+} dsc_comms_logger_config;
+
+/* "dsc.lora". */
+typedef struct dsc_lora_section {
+    bool enabled; /* the section is there */
+    int64_t rank;
+    double alpha;
+    bool rank_stabilized;
+    char targets[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT];
+    int target_count;
+    char adapter[DSC_CONFIG_TEXT]; /* "": fresh ones */
+} dsc_lora_section;
+
+#define DSC_PARAM_GROUPS_MAX 15
+#define DSC_GROUP_PATTERNS_MAX 16
+/* Parameters whose names fit one of the patterns, and no pattern of a group before it. */
+typedef struct dsc_param_group {
+    char pattern[DSC_GROUP_PATTERNS_MAX][128];
+    int pattern_count;
+    double lr_scale;       /* of every rate */
+    bool has_weight_decay; /* else the optimizer's, where the model decays the parameter */
+    double weight_decay;
+} dsc_param_group;
+
+/* "dsc.mlm". */
+typedef struct dsc_mlm_section {
+    bool enabled; /* the section is there */
+    double probability;
+    int64_t mask_token; /* -1: the tokenizer's */
+    int32_t special[DSC_MASK_SPECIAL_MAX];
+    int special_count; /* 0: the tokenizer's */
+} dsc_mlm_section;
+
+/* The "dsc" section. Flags of `train` are overrides of these keys. */
+typedef struct dsc_own_config {
+    char model[DSC_CONFIG_TEXT]; /* built-in name or Hugging Face folder; "": not given */
+    char data[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT];
+    int data_count;
+    double data_weights[DSC_DATA_PATHS_MAX];
+    int data_weight_count; /* 0: each 1 */
+    char eval_data[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT];
+    int eval_data_count;
+    char freeze[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT]; /* patterns of names */
+    int freeze_count;
+    dsc_lora_section lora;
+    dsc_mlm_section mlm;
+    dsc_param_group group[DSC_PARAM_GROUPS_MAX];
+    int group_count;
+    bool nvtx;
+    char tokenizer[DSC_CONFIG_TEXT]; /* of texts; "": the model folder's, "none": bytes are tokens */
+    char data_field[128];            /* of a *.jsonl's objects */
+    char data_cache[DSC_CONFIG_TEXT];
+    int64_t document_end; /* a token; -1: samples are one document */
+    int64_t seq_length; /* 0: the model's */
+    int64_t steps;      /* the step at which the run ends; 0: by epochs */
+    int64_t epochs;     /* 1 */
+    char save[DSC_CONFIG_TEXT];
+    int64_t save_every;         /* 0: at the end */
+    int64_t keep_last;          /* newest checkpoints that stay, 0: all */
+    int64_t keep_every;         /* steps that stay beside them, 0: none */
+    bool save_async;            /* written while training goes on */
+    bool node_local;            /* checkpoint.use_node_local_storage: hosts may have folders of their own */
+    bool save_failure_stops;    /* "save_failure": "stop"; else the run goes on */
+    char load[DSC_CONFIG_TEXT]; /* "", a folder, "latest" or "auto" */
+    bool shuffle;
+    char device[16];                /* "auto" | "cpu" | "cuda" */
+    char log[DSC_CONFIG_TEXT];      /* JSONL file */
+    char log_text[DSC_CONFIG_TEXT]; /* plain progress lines, as logs/training.log */
+    int64_t prometheus_port;        /* 0: nothing is served */
+    char trace[DSC_CONFIG_TEXT];    /* Chrome trace of all ranks */
+    char mlflow_uri[DSC_CONFIG_TEXT], mlflow_experiment[DSC_CONFIG_TEXT], mlflow_run_name[DSC_CONFIG_TEXT];
+    int64_t trace_steps;            /* the last step in it; 0: all */
+    dsc_reproducible reproducible;
+    dsc_recompute recompute;
+    int64_t micro_batches_together;   /* pass a module before the next one; of an optimizer step's, at most */
+    bool outputs_on_host;             /* activation_checkpointing.cpu_checkpointing */
+    dsc_dtype moments, gradients;     /* F32 or BF16 */
+    dsc_quant compression;            /* "gradient_compression": of leaves, with error feedback */
+    int64_t eval_every, eval_batches; /* 0: at the end; 0: all */
+    int64_t eval_patience;            /* stop after so many evaluations without a lower loss, 0: never */
+    bool lr_linear;                   /* "lr_scaling": "linear": every rate times the world size */
+    int64_t vocab_multiple;           /* pad a model's vocabulary up to this multiple; 1 */
+    int64_t threads;                  /* compute threads of a rank; 0: the machine's cores over the local ranks */
+    char comm[32];                    /* "auto" | "self" | "local" | "shm" | "nccl" */
+    char aio[16];                     /* "auto" | "io_uring" | "libaio" | "threads" */
+    bool early_update;                /* an update in files begins before its norm is known */
+    double gradients_in_memory;       /* share of the gradients of states in files that stays in memory */
+    bool aio_poll;                    /* io_uring: the kernel's own thread takes requests (SQPOLL) */
+    dsc_gemm_choice gemm_plans;       /* SAME_BITS */
+    bool cuda_graphs;                 /* a module's work on a GPU is started as one graph; false */
+    bool nccl_register;               /* NCCL is told where the parameters lie */
+    bool native_sums;                 /* "reduce": "native": the transport's own sum; else "exact" */
+    int64_t skip_limit;               /* steps skipped in a row that end the run; 0: none */
+    double comm_timeout_s;            /* a collective that waits longer ends the job with exit code 5; 600 */
+    bool dropout_model;               /* "dropout": "model" (refused until it is built) */
+    bool accumulate_local;            /* "accumulate": "local" (refused until it is built); else "leaf" */
+} dsc_own_config;
+
+/* Which values the file leaves to the run ("auto"); the fields hold what the run takes unless it is told otherwise. */
+enum {
+    DSC_CONFIG_AUTO_PRECISION = 1 << 0,
+    DSC_CONFIG_AUTO_CLIPPING = 1 << 1,
+    DSC_CONFIG_AUTO_BATCH = 1 << 2, /* no batch size but "auto" */
+    DSC_CONFIG_AUTO_LR = 1 << 3
+};
+
+/* Line and column of a value, 0 when it is not in the file (a flag, a default). */
+typedef struct dsc_config_place {
+    int32_t line, column;
+} dsc_config_place;
+
+/* The "elasticity" section: batch sizes that follow from the world size (elastic.c). */
+typedef struct dsc_elastic_config {
+    bool enabled, version_2, prefer_larger;
+    int64_t max_batch, min_gpus, max_gpus, gpus_per_node, model_parallel;
+    int64_t micro[DSC_ELASTIC_MICRO_MAX];
+    int micro_count;
+    dsc_config_place place;
+} dsc_elastic_config;
+
+/* What dsc_config_resolve starts from; DSC_AUTO_I64: not given. Nobody else reads it. */
+typedef struct dsc_config_given {
+    int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
+    int64_t warmup_num_steps, total_num_steps;
+    int64_t reduce_bucket_size, stage3_prefetch_bucket_size; /* DSC_AUTO_I64: "auto" */
+    int64_t stage3_param_persistence_threshold, max_in_cpu;  /* likewise; max_in_cpu: not given */
+    dsc_config_place batch, offload_optimizer, offload_param, outputs_on_host, early_update, gradients_in_memory;
+    dsc_elastic_config elastic;
+    int warning_count, note_count; /* what dsc_config_parse found */
+    bool strict, overlap_comm;
+    bool batch_auto[3]; /* "auto": train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps */
+} dsc_config_given;
+
+/* A plain value of about 170 KB: keep it off small stacks. */
+typedef struct dsc_config {
+    /* Resolved: > 0, or DSC_AUTO_I64 when dsc_config_resolve was not told the world size that decides it. */
+    int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
+    dsc_precision precision;
+    dsc_fp16_config fp16;
+    dsc_dtype communication_dtype; /* of leaves on the wire: F32, BF16 or F16 */
+    bool prescale_gradients;       /* leaves are divided by the number of ranks before they are sent */
+    double gradient_predivide_factor; /* else by this */
+    bool gradient_sum;             /* over the ranks, not their mean */
+    dsc_optimizer_config optimizer;
+    dsc_schedule_config schedule;
+    dsc_curriculum curriculum;
+    dsc_zero_config zero;
+    dsc_aio_config aio;
+    double gradient_clipping; /* 0: off */
+    double lr_scale;          /* of every rate: 1, or the world size once it is known */
+    int64_t seed, steps_per_print;
+    bool wall_clock_breakdown;
+    dsc_monitor_config tensorboard, csv_monitor;
+    dsc_wandb_config wandb;
+    dsc_comet_config comet;
+    dsc_flops_profiler_config flops_profiler;
+    dsc_comms_logger_config comms_logger;
+    dsc_own_config own;
+    char warnings[DSC_WARNINGS_MAX][DSC_CONFIG_LINE]; /* "key (line 7): what is not as it looks" */
+    int warning_count;
+    char notes[DSC_NOTES_MAX][DSC_CONFIG_LINE]; /* to print at start: overrides, what "auto" became, defaults */
+    int note_count;
+    uint32_t auto_mask; /* DSC_CONFIG_AUTO_* */
+    dsc_error unbuilt;  /* the first thing asked for that this version cannot run; status DSC_OK: there is none */
+    dsc_config_given given;
+    char name[DSC_CONFIG_TEXT]; /* file name for messages; "<text>" when parsed from memory */
+    char sha256[65];            /* of the text */
+} dsc_config;
+
+/* One flag that beats the file: key path and JSON value ("zero_optimization.stage", "2"); messages name `flag`. */
+typedef struct dsc_config_override {
+    const char *key;
+    const char *json_value;
+    const char *flag; /* "--seq-len" */
+} dsc_config_override;
+
+/* What the model and the machine say, for "auto" and defaults. 0 where unknown. */
+typedef struct dsc_config_facts {
+    int64_t world_size;
+    int64_t hidden_size;
+    int64_t total_steps; /* optimizer steps of the run */
+    const char *device;  /* "cpu", "cuda" or NULL; borrowed until return */
+} dsc_config_facts;
+
+/* Parses one text, YAML of the same schema when `name` ends in .yaml or .yml. `name` is borrowed until return.
+ * `strict`: warnings are errors. *out is caller memory, plain value. On failure err->where is "name:line:col" (or the
+ * flag). */
+DSC_MUST_USE dsc_status dsc_config_parse(dsc_alloc *alloc, const char *name, const char *text, int64_t bytes,
+                                         const dsc_config_override *overrides, int override_count, bool strict,
+                                         dsc_config *out, dsc_error *err);
+/* Reads a file (at most 1 MB, regular) and parses it. */
+DSC_MUST_USE dsc_status dsc_config_load(dsc_alloc *alloc, const char *path, const dsc_config_override *overrides,
+                                        int override_count, bool strict, dsc_config *out, dsc_error *err);
+/* Fills the batch triad by DeepSpeed's rules and every "auto". The error of an inconsistent triad prints the equation
+ * with its numbers and the world sizes that would work. May be called again, with the same or better facts: it starts
+ * from what was given. Without a world size, values that depend on it stay DSC_AUTO_I64, and only a triad that works at
+ * no world size is an error. */
+DSC_MUST_USE dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts, dsc_error *err);
+/* Of a resolved one: the largest divisor of gradient_accumulation_steps that is no more than micro_batches_together. */
+int32_t dsc_config_together(const dsc_config *config);
+
+/* What the file says and what this version can run are two questions: a config that asks for something that is not
+ * built parses, with a warning (`dsc config check` is for it), and fails here, by name. Whoever runs it asks first. */
+DSC_MUST_USE dsc_status dsc_config_built(const dsc_config *config, dsc_error *err);
+static inline dsc_dtype dsc_config_compute_dtype(const dsc_config *config)
+{
+    static const dsc_dtype dtypes[] = { DSC_F32, DSC_BF16, DSC_F16 };
+    return dtypes[config->precision];
+}
+
+/* Whether and when the optimizer's ranks come to exchange signs. */
+dsc_signs_policy dsc_config_signs(const dsc_config *config);
+static inline bool dsc_config_sends_signs(const dsc_config *config)
+{
+    const dsc_optimizer_kind kind = config->optimizer.kind;
+    return kind == DSC_OPTIMIZER_ONEBIT_ADAM || kind == DSC_OPTIMIZER_ZEROONE_ADAM || kind == DSC_OPTIMIZER_ONEBIT_LAMB;
+}
+
+/* What leaves are packed in on the wire. */
+static inline dsc_quant dsc_config_leaf_quant(const dsc_config *config)
+{
+    return config->zero.quantized_gradients ? DSC_QUANT_INT4 : config->own.compression;
+}
+
+/* What leaves are multiplied by before they are sent. */
+static inline float dsc_config_leaf_factor(const dsc_config *config, int64_t world_size)
+{
+    return (float)(1.0 / (config->prescale_gradients ? (double)world_size : config->gradient_predivide_factor));
+}
+
+/* What the sum of a step's leaves is divided by, but for the loss scale. */
+static inline double dsc_config_leaf_divisor(const dsc_config *config, int64_t micro_steps, int64_t world_size)
+{
+    const int64_t leaves = micro_steps * (config->gradient_sum ? 1 : world_size);
+    return (double)leaves * (double)dsc_config_leaf_factor(config, world_size);
+}
+
+/* Learning rate (and betas under OneCycle's momentum) of optimizer step `step` (from 1) as DeepSpeed gives it: its
+ * scheduler is stepped after the optimizer. Steps that were skipped do not count. Pure; doubles. */
+double dsc_schedule_lr(const dsc_config *config, int64_t step);
+double dsc_schedule_beta1(const dsc_config *config, int64_t step);
+/* OneCycle with cycle_momentum also sets beta2, to 0.99. */
+double dsc_schedule_beta2(const dsc_config *config, int64_t step);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

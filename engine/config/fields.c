@@ -1,0 +1,445 @@
+/* fields.c - from checked values to the fields of a dsc_config: batch, precision, stage, offload, clipping and
+ * our own section. Optimizer and schedule are train.c's. SPDX-License-Identifier: Apache-2.0 */
+#include "engine/config/table.h"
+
+#include <float.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "comm/comm.h"
+
+int64_t dsc_config_int_or(const dsc_config_parse_state *s, int id, int64_t otherwise)
+{
+    bool from_text;
+    if (dsc_config_has(s, id))
+        (void)dsc_value_int(s->given[id], &otherwise, &from_text);
+    return otherwise;
+}
+
+bool dsc_config_bool_or(const dsc_config_parse_state *s, int id, bool otherwise)
+{
+    bool from_text;
+    if (dsc_config_has(s, id))
+        (void)dsc_value_bool(s->given[id], &otherwise, &from_text);
+    return otherwise;
+}
+
+static int choice_or(const dsc_config_parse_state *s, int id, int otherwise)
+{
+    return dsc_config_has(s, id) ? dsc_value_choice(&dsc_config_keys[id], s->given[id]->valuestring) : otherwise;
+}
+
+static void fill_plain_fields(dsc_config_parse_state *s)
+{
+    for (int id = 0; id < DSC_KEY_COUNT; id++)
+        if (dsc_config_keys[id].offset >= 0)
+            dsc_value_store(&dsc_config_keys[id], dsc_config_has(s, id) ? s->given[id] : NULL, s->config);
+}
+
+static void fill_batch(dsc_config_parse_state *s)
+{
+    static const int ids[] = { DSC_ID_TRAIN_BATCH, DSC_ID_MICRO_BATCH, DSC_ID_ACCUMULATION };
+    dsc_config_given *given = &s->config->given;
+    bool any_auto = false, any_value = false;
+    given->train_batch_size = dsc_config_int_or(s, DSC_ID_TRAIN_BATCH, DSC_AUTO_I64);
+    given->train_micro_batch_size_per_gpu = dsc_config_int_or(s, DSC_ID_MICRO_BATCH, DSC_AUTO_I64);
+    given->gradient_accumulation_steps = dsc_config_int_or(s, DSC_ID_ACCUMULATION, DSC_AUTO_I64);
+    for (size_t i = 0; i < DSC_COUNT(ids); i++) {
+        if (given->batch.line == 0 && dsc_config_has(s, ids[i]))
+            given->batch = dsc_config_place_of(s, ids[i]);
+        given->batch_auto[i] = s->is_auto[ids[i]];
+        any_auto |= s->is_auto[ids[i]];
+        any_value |= dsc_config_has(s, ids[i]) && ids[i] != DSC_ID_ACCUMULATION;
+    }
+    if (any_auto && !any_value)
+        s->config->auto_mask |= DSC_CONFIG_AUTO_BATCH;
+}
+
+/* "auto" leaves the choice to the run, and the run takes bf16; fp16 where only that is left open. */
+static dsc_status fill_precision(dsc_config_parse_state *s)
+{
+    dsc_config *config = s->config;
+    const bool fp16 = dsc_config_bool_or(s, DSC_ID_FP16, false), bf16 = dsc_config_bool_or(s, DSC_ID_BF16, false);
+    if (fp16 && bf16)
+        return dsc_config_fail(s, DSC_ID_FP16, DSC_ERR_CONFIG, "fp16.enabled and bf16.enabled are both true; keep one");
+    if (!fp16 && (s->is_auto[DSC_ID_BF16] || (s->is_auto[DSC_ID_FP16] && !bf16))) {
+        config->auto_mask |= DSC_CONFIG_AUTO_PRECISION;
+        config->precision = dsc_config_has(s, DSC_ID_BF16) ? DSC_PRECISION_FP16 : DSC_PRECISION_BF16;
+        dsc_config_note(config, "precision \"auto\": %s", dsc_dtype_text(dsc_config_compute_dtype(config)));
+        return DSC_OK;
+    }
+    config->precision = bf16 ? DSC_PRECISION_BF16 : fp16 ? DSC_PRECISION_FP16 : DSC_PRECISION_FP32;
+    return DSC_OK;
+}
+
+/* "torch.bfloat16", "half": every name that DeepSpeed has for a dtype. "": no such name. */
+static const char *dtype_of(const char *name)
+{
+    static const struct { const char *name, *dtype; } names[] = {
+        { "fp32", "fp32" }, { "float32", "fp32" }, { "float", "fp32" }, { "bf16", "bf16" }, { "bfloat16", "bf16" },
+        { "fp16", "fp16" }, { "float16", "fp16" }, { "half", "fp16" }, { "int8", "int8" },
+    };
+    if (strncasecmp(name, "torch.", 6) == 0)
+        name += 6;
+    for (size_t i = 0; i < DSC_COUNT(names); i++)
+        if (strcasecmp(names[i].name, name) == 0)
+            return names[i].dtype;
+    return "";
+}
+
+/* A dtype key may only say what happens anyway. */
+static dsc_status check_dtype(dsc_config_parse_state *s, int id, const char *built)
+{
+    if (!dsc_config_has(s, id))
+        return DSC_OK;
+    const char *text = s->given[id]->valuestring, *dtype = dtype_of(text);
+    char value[128];
+    dsc_value_text(s->given[id], value, sizeof value);
+    if (strcmp(text, "auto") == 0)
+        return dsc_config_warn(s, id, "\"auto\" is filled by nobody: %s is used", built);
+    if (*dtype == 0)
+        return dsc_config_fail(s, id, DSC_ERR_CONFIG, "%s is not a dtype; expected fp32, bf16 or fp16", value);
+    if (strcmp(dtype, built) != 0)
+        return dsc_config_not_built(s, id, "%s is not supported in this version (%s): %s works", value,
+                                    dsc_config_keys[id].what, built);
+    return DSC_OK;
+}
+
+/* Not in another dtype than the run computes in or accumulates in: what is asked for is less than what is done. */
+static dsc_status check_accumulation(dsc_config_parse_state *s)
+{
+    const char *compute = dsc_dtype_text(dsc_config_compute_dtype(s->config));
+    const int id = DSC_ID_GRAD_ACCUM_DTYPE;
+    if (dsc_config_has(s, id) && strcmp(compute, "fp32") != 0 &&
+        strcmp(dtype_of(s->given[id]->valuestring), compute) == 0)
+        return dsc_config_warn(s, id, "gradients are accumulated in fp32 all the same");
+    return check_dtype(s, id, "fp32");
+}
+
+static dsc_status fill_wire(dsc_config_parse_state *s)
+{
+    static const dsc_dtype wires[] = { DSC_F32, DSC_F16, DSC_BF16 }; /* as the table names them */
+    dsc_config *config = s->config;
+    const bool given = dsc_config_has(s, DSC_ID_COMM_DTYPE);
+    config->communication_dtype = dsc_config_compute_dtype(config);
+    if (given)
+        config->communication_dtype = wires[choice_or(s, DSC_ID_COMM_DTYPE, 0)];
+    if (!dsc_config_bool_or(s, DSC_ID_FP32_ALLREDUCE, false))
+        return DSC_OK;
+    if (given && config->communication_dtype != DSC_F32)
+        return dsc_config_fail(s, DSC_ID_FP32_ALLREDUCE, DSC_ERR_CONFIG,
+                               "true, but communication_data_type is %s; keep that one",
+                               dsc_dtype_text(config->communication_dtype));
+    config->communication_dtype = DSC_F32;
+    return dsc_config_warn(s, DSC_ID_FP32_ALLREDUCE, "an old form, taken as communication_data_type \"fp32\"");
+}
+
+static dsc_status check_dtypes(dsc_config_parse_state *s)
+{
+    const dsc_config *config = s->config;
+    if (config->zero.stage == 0 && dsc_config_bool_or(s, DSC_ID_FP16_MASTERS, false))
+        return dsc_config_fail(s, DSC_ID_FP16_MASTERS, DSC_ERR_CONFIG, "true needs stage 1, 2 or 3, in DeepSpeed too");
+    DSC_TRY(fill_wire(s));
+    if (config->fp16.initial_scale_power < -126 || config->fp16.initial_scale_power > 126)
+        return dsc_config_fail(s, DSC_ID_INITIAL_SCALE_POWER, DSC_ERR_CONFIG,
+                               "2 to the power %lld is not an fp32 number",
+                               (long long)config->fp16.initial_scale_power);
+    if (config->fp16.loss_scale > (double)FLT_MAX)
+        return dsc_config_fail(s, DSC_ID_LOSS_SCALE, DSC_ERR_CONFIG, "%g is not an fp32 number",
+                               config->fp16.loss_scale);
+    DSC_TRY(check_accumulation(s));
+    return check_dtype(s, DSC_ID_PARAM_DTYPE, dsc_dtype_text(dsc_config_compute_dtype(config)));
+}
+
+static dsc_status fill_stage(dsc_config_parse_state *s)
+{
+    const cJSON *section = s->given[DSC_ID_ZERO];
+    s->config->zero.stage = (int)dsc_config_int_or(s, DSC_ID_ZERO_STAGE, 0);
+    if (section == NULL || !cJSON_IsBool(section))
+        return DSC_OK;
+    if (s->flag[DSC_ID_ZERO_STAGE] == NULL)
+        s->config->zero.stage = cJSON_IsTrue(section) ? 1 : 0;
+    return dsc_config_warn(s, DSC_ID_ZERO, "%s is an old form, taken as {\"stage\": %d}",
+                           cJSON_IsTrue(section) ? "true" : "false", cJSON_IsTrue(section) ? 1 : 0);
+}
+
+/* ZeRO++: what asks for more than it gets. */
+static dsc_status check_zeropp(dsc_config_parse_state *s)
+{
+    const dsc_zero_config *zero = &s->config->zero;
+    if (zero->hpz_partition_size > 1 && zero->stage != 3)
+        DSC_TRY(dsc_config_warn(s, DSC_ID_HPZ, "no effect at stage %d: it needs stage 3", zero->stage));
+    const int weights = zero->quantized_weights ? DSC_ID_QUANTIZED_WEIGHTS : DSC_ID_QUANTIZED_FROZEN;
+    if (zero->quantized_frozen_weights && zero->stage != 3)
+        return dsc_config_warn(s, weights, "no effect at stage %d: it needs stage 3", zero->stage);
+    if (zero->quantized_gradients && choice_or(s, DSC_ID_REDUCE, 0) == 1)
+        return dsc_config_fail(s, DSC_ID_REDUCE, DSC_ERR_CONFIG,
+                               "\"native\", but zero_quantized_gradients packs what is summed; keep one of them");
+    return DSC_OK;
+}
+
+static dsc_status fill_zero(dsc_config_parse_state *s)
+{
+    dsc_zero_config *zero = &s->config->zero;
+    zero->overlap_comm = dsc_config_bool_or(s, DSC_ID_OVERLAP_COMM, false);
+    s->config->given.overlap_comm = dsc_config_has(s, DSC_ID_OVERLAP_COMM);
+    zero->quantized_frozen_weights = zero->quantized_frozen_weights || zero->quantized_weights;
+    DSC_TRY(check_zeropp(s));
+    if (!dsc_config_bool_or(s, DSC_ID_COMPUTE_GRAD_NORM, true) && (zero->stage == 0 || zero->stage == 3))
+        return dsc_config_fail(s, DSC_ID_COMPUTE_GRAD_NORM, DSC_ERR_CONFIG, "false is for stages 1 and 2, not %d",
+                               zero->stage);
+    s->config->given.reduce_bucket_size = s->is_auto[DSC_ID_REDUCE_BUCKET] ? DSC_AUTO_I64 : zero->reduce_bucket_size;
+    s->config->given.stage3_prefetch_bucket_size =
+        s->is_auto[DSC_ID_PREFETCH_BUCKET] ? DSC_AUTO_I64 : zero->stage3_prefetch_bucket_size;
+    s->config->given.stage3_param_persistence_threshold =
+        s->is_auto[DSC_ID_PERSISTENCE] ? DSC_AUTO_I64 : zero->stage3_param_persistence_threshold;
+    return dsc_config_fill_offload(s);
+}
+
+int dsc_config_copy_texts(const cJSON *item, char out[][DSC_CONFIG_TEXT], int most)
+{
+    int count = 0;
+    if (item == NULL)
+        return 0;
+    for (const cJSON *each = cJSON_IsArray(item) ? item->child : item; each != NULL;
+         each = cJSON_IsArray(item) ? each->next : NULL, count++)
+        if (count < most)
+            snprintf(out[count], DSC_CONFIG_TEXT, "%s", each->valuestring);
+    return count;
+}
+
+/* "all_gather_into_tensor" is an all_gather. */
+static dsc_status fill_prof_ops(dsc_config_parse_state *s)
+{
+    char value[128];
+    if (!dsc_config_has(s, DSC_ID_PROF_OPS))
+        return DSC_OK;
+    for (const cJSON *each = s->given[DSC_ID_PROF_OPS]->child; each != NULL; each = each->next) {
+        const char *name = cJSON_IsString(each) ? each->valuestring : "", *known;
+        int op = 0;
+        while (op < DSC_COMM_OP_COUNT && (known = dsc_comm_op_text((dsc_comm_op)op),
+                                          strncmp(name, known, strlen(known)) != 0))
+            op++;
+        if (op == DSC_COMM_OP_COUNT)
+            return dsc_config_fail(s, DSC_ID_PROF_OPS, DSC_ERR_CONFIG, "%s is no operation; expected names such as "
+                                   "\"all_reduce\" or \"all_gather\"", dsc_value_text(each, value, sizeof value));
+        s->config->comms_logger.ops |= 1u << op;
+    }
+    return DSC_OK;
+}
+
+static dsc_status fill_data_weights(dsc_config_parse_state *s)
+{
+    dsc_own_config *own = &s->config->own;
+    bool from_text;
+    if (!dsc_config_has(s, DSC_ID_DATA_WEIGHTS))
+        return DSC_OK;
+    for (const cJSON *each = s->given[DSC_ID_DATA_WEIGHTS]->child; each != NULL; each = each->next) {
+        double weight = 0;
+        if (own->data_weight_count == DSC_DATA_PATHS_MAX || !dsc_value_float(each, &weight, &from_text) ||
+            !(weight > 0 && weight <= DSC_DATA_WEIGHT_MAX))
+            return dsc_config_fail(s, DSC_ID_DATA_WEIGHTS, DSC_ERR_CONFIG,
+                                   "expected a list of at most %d numbers above 0, each at most %d", DSC_DATA_PATHS_MAX,
+                                   DSC_DATA_WEIGHT_MAX);
+        own->data_weights[own->data_weight_count++] = weight;
+    }
+    return DSC_OK;
+}
+
+/* An adapter's folder says what it is. */
+static dsc_status fill_lora(dsc_config_parse_state *s)
+{
+    static const int said[] = { DSC_ID_LORA_RANK, DSC_ID_LORA_ALPHA, DSC_ID_LORA_TARGETS, DSC_ID_LORA_STABILIZED };
+    dsc_lora_section *lora = &s->config->own.lora;
+    lora->enabled = s->given[DSC_ID_LORA] != NULL;
+    lora->target_count = dsc_config_copy_texts(s->given[DSC_ID_LORA_TARGETS], lora->targets, DSC_DATA_PATHS_MAX);
+    for (size_t i = 0; i < DSC_COUNT(said) && lora->adapter[0] != 0; i++)
+        if (dsc_config_has(s, said[i]))
+            return dsc_config_fail(s, said[i], DSC_ERR_CONFIG,
+                                   "not beside dsc.lora.adapter, whose adapter_config.json says it");
+    return DSC_OK;
+}
+
+static dsc_status fill_mlm(dsc_config_parse_state *s)
+{
+    dsc_mlm_section *mlm = &s->config->own.mlm;
+    mlm->enabled = s->given[DSC_ID_MLM] != NULL;
+    if (!dsc_config_has(s, DSC_ID_MLM_SPECIAL))
+        return DSC_OK;
+    for (const cJSON *each = s->given[DSC_ID_MLM_SPECIAL]->child; each != NULL; each = each->next) {
+        int64_t token = 0;
+        bool from_text;
+        if (mlm->special_count == DSC_MASK_SPECIAL_MAX || !dsc_value_int(each, &token, &from_text) || token < 0 ||
+            token > INT32_MAX)
+            return dsc_config_fail(s, DSC_ID_MLM_SPECIAL, DSC_ERR_CONFIG, "expected a list of at most %d tokens",
+                                   DSC_MASK_SPECIAL_MAX);
+        mlm->special[mlm->special_count++] = (int32_t)token;
+    }
+    return DSC_OK;
+}
+
+static dsc_status check_compression(dsc_config_parse_state *s)
+{
+    const dsc_config *config = s->config;
+    const char *with = config->zero.quantized_gradients                           ? "zero_quantized_gradients"
+                       : choice_or(s, DSC_ID_REDUCE, 0) == 1                      ? "dsc.reduce \"native\""
+                       : config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? "dsc.reproducible \"world_size\""
+                                                                                  : NULL;
+    if (config->own.compression == DSC_QUANT_NONE || with == NULL)
+        return DSC_OK;
+    return dsc_config_fail(s, DSC_ID_COMPRESSION, DSC_ERR_CONFIG, "\"%s\" does not go with %s; keep one of them",
+                           dsc_quant_text(config->own.compression), with);
+}
+
+/* Groups' sums are added up once a step, whatever went into them: which ranks are a group is in the bits. */
+static dsc_status check_mics(dsc_config_parse_state *s)
+{
+    const dsc_zero_config *zero = &s->config->zero;
+    if (zero->mics_shard_size < 1)
+        return DSC_OK;
+    if (zero->stage != 3)
+        return dsc_config_fail(s, DSC_ID_MICS, DSC_ERR_CONFIG, "MiCS is stage 3 within groups of ranks, not stage %d; "
+                               "set the stage, or -1 here", zero->stage);
+    if (s->config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE)
+        return dsc_config_fail(s, DSC_ID_MICS, DSC_ERR_CONFIG, "%lld does not go with dsc.reproducible "
+                               "\"world_size\"; keep one of them", (long long)zero->mics_shard_size);
+    if (zero->hpz_partition_size > 1)
+        return dsc_config_not_built(s, DSC_ID_MICS, "%lld beside zero_hpz_partition_size is not supported in this "
+                                    "version: keep one of them", (long long)zero->mics_shard_size);
+    if (s->config->own.node_local)
+        return dsc_config_not_built(s, DSC_ID_NODE_LOCAL, "not supported beside mics_shard_size %lld, of whose groups "
+                                    "only the first saves: save to a folder that all hosts see, or use stage 3 alone",
+                                    (long long)zero->mics_shard_size);
+    return DSC_OK;
+}
+
+static dsc_status check_sum(dsc_config_parse_state *s)
+{
+    s->config->gradient_sum = choice_or(s, DSC_ID_ALLREDUCE_OP, 0) == 1;
+    if (!s->config->gradient_sum)
+        return DSC_OK;
+    if (s->config->zero.stage == 3)
+        return dsc_config_fail(s, DSC_ID_ALLREDUCE_OP, DSC_ERR_CONFIG, "sum is for stages 0 to 2, not 3");
+    if (s->config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE)
+        return dsc_config_fail(s, DSC_ID_ALLREDUCE_OP, DSC_ERR_CONFIG, "sum grows with the number of ranks, which "
+                               "dsc.reproducible \"world_size\" excludes; keep one of them");
+    return DSC_OK;
+}
+
+/* What leaves are multiplied by has to be an fp32 number, and the same for every world size if the bits are to be. */
+static dsc_status check_leaf_factor(dsc_config_parse_state *s)
+{
+    const dsc_config *config = s->config;
+    const double factor = config->gradient_predivide_factor;
+    if (!(factor >= 0x1p-126 && factor <= 0x1p126))
+        return dsc_config_fail(s, DSC_ID_PREDIVIDE, DSC_ERR_CONFIG, "1 / %g is no fp32 number", factor);
+    if (!config->prescale_gradients)
+        return DSC_OK;
+    if (config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE)
+        return dsc_config_fail(s, DSC_ID_PRESCALE, DSC_ERR_CONFIG, "true rounds what the number of ranks divided, "
+                               "which dsc.reproducible \"world_size\" excludes; keep one of them");
+    if (factor != 1)
+        return dsc_config_warn(s, DSC_ID_PREDIVIDE, "no effect beside prescale_gradients, as in DeepSpeed");
+    return DSC_OK;
+}
+
+static dsc_status fill_own(dsc_config_parse_state *s)
+{
+    dsc_own_config *own = &s->config->own;
+    bool from_text;
+    own->data_count = dsc_config_copy_texts(s->given[DSC_ID_DATA], own->data, DSC_DATA_PATHS_MAX);
+    own->eval_data_count = dsc_config_copy_texts(s->given[DSC_ID_EVAL_DATA], own->eval_data, DSC_DATA_PATHS_MAX);
+    own->freeze_count = dsc_config_copy_texts(s->given[DSC_ID_FREEZE], own->freeze, DSC_DATA_PATHS_MAX);
+    DSC_TRY(fill_data_weights(s));
+    DSC_TRY(fill_lora(s));
+    DSC_TRY(fill_mlm(s));
+    own->reproducible = (dsc_reproducible)choice_or(s, DSC_ID_REPRODUCIBLE, DSC_REPRODUCIBLE_PLAN);
+    own->moments = choice_or(s, DSC_ID_MOMENTS, 0) == 1 ? DSC_BF16 : DSC_F32;
+    own->gradients = choice_or(s, DSC_ID_GRADIENTS, 0) == 1 ? DSC_BF16 : DSC_F32;
+    own->compression = (dsc_quant)choice_or(s, DSC_ID_COMPRESSION, DSC_QUANT_NONE); /* as the table names them */
+    DSC_TRY(check_compression(s));
+    DSC_TRY(check_leaf_factor(s));
+    DSC_TRY(check_sum(s));
+    DSC_TRY(check_mics(s));
+    own->recompute = (dsc_recompute)choice_or(s, DSC_ID_RECOMPUTE, DSC_RECOMPUTE_NONE);
+    own->dropout_model = choice_or(s, DSC_ID_DROPOUT, 0) == 1;
+    own->accumulate_local = choice_or(s, DSC_ID_ACCUMULATE, 0) == 1;
+    own->gemm_plans = (dsc_gemm_choice)choice_or(s, DSC_ID_GEMM_PLANS, DSC_GEMM_SAME_BITS);
+    own->save_failure_stops = choice_or(s, DSC_ID_SAVE_FAILURE, 0) == 1;
+    if (dsc_config_has(s, DSC_ID_WRITER_DECOUPLED) && !dsc_config_has(s, DSC_ID_SAVE_ASYNC))
+        (void)dsc_value_bool(s->given[DSC_ID_WRITER_DECOUPLED], &own->save_async, &from_text);
+    own->native_sums = choice_or(s, DSC_ID_REDUCE, 0) == 1;
+    s->config->lr_scale = 1;
+    own->lr_linear = choice_or(s, DSC_ID_LR_SCALING, 0) == 1;
+    if (own->eval_patience > 0 && own->eval_every == 0)
+        DSC_TRY(dsc_config_warn(s, DSC_ID_EVAL_PATIENCE, "no effect without dsc.eval_every"));
+    if (!dsc_config_has(s, DSC_ID_TOP_SEED))
+        return DSC_OK;
+    if (!dsc_config_has(s, DSC_ID_SEED))
+        (void)dsc_value_int(s->given[DSC_ID_TOP_SEED], &s->config->seed, &from_text);
+    return dsc_config_warn(s, DSC_ID_TOP_SEED,
+                           dsc_config_has(s, DSC_ID_SEED) ? "ignored because dsc.seed is there"
+                                                          : "not a key of DeepSpeed, taken as dsc.seed");
+}
+
+static dsc_status fill_clipping(dsc_config_parse_state *s)
+{
+    dsc_config *config = s->config;
+    double old;
+    bool from_text;
+    if (s->is_auto[DSC_ID_CLIPPING]) {
+        config->gradient_clipping = 1.0;
+        config->auto_mask |= DSC_CONFIG_AUTO_CLIPPING;
+        dsc_config_note(config, "gradient_clipping \"auto\": 1.0, as the Trainer fills it");
+    }
+    if (dsc_config_has(s, DSC_ID_MAX_GRAD_NORM)) {
+        (void)dsc_value_float(s->given[DSC_ID_MAX_GRAD_NORM], &old, &from_text);
+        if (dsc_config_has(s, DSC_ID_CLIPPING) && config->gradient_clipping != old)
+            return dsc_config_fail(s, DSC_ID_MAX_GRAD_NORM, DSC_ERR_CONFIG,
+                                   "%.15g, but gradient_clipping is %.15g; keep that one", old,
+                                   config->gradient_clipping);
+        config->gradient_clipping = old;
+        config->auto_mask &= ~(uint32_t)DSC_CONFIG_AUTO_CLIPPING;
+        return dsc_config_warn(s, DSC_ID_MAX_GRAD_NORM, "an old form, taken as gradient_clipping %.15g", old);
+    }
+    if (s->given[DSC_ID_CLIPPING] == NULL)
+        dsc_config_note(config, "gradient_clipping is not given: 0, no clipping (DeepSpeed 0.19 clips at 1.0)");
+    return DSC_OK;
+}
+
+static dsc_status check_sparse_attention(dsc_config_parse_state *s)
+{
+    const int section = dsc_config_key_find("sparse_attention");
+    DSC_ASSERT(section >= 0);
+    if (s->given[section] == NULL || choice_or(s, DSC_ID_SPARSE_MODE, 1) == 0)
+        return DSC_OK;
+    return dsc_config_not_built(s, section, "sparse attention is not supported in this version: mode dense works");
+}
+
+/* ---- the whole ---- */
+
+dsc_status dsc_config_fill_modes(dsc_config_parse_state *s)
+{
+    DSC_TRY(fill_stage(s));
+    return fill_precision(s);
+}
+
+dsc_status dsc_config_fill_fields(dsc_config_parse_state *s)
+{
+    fill_plain_fields(s);
+    /* DeepSpeed counts from 0. */
+    s->config->flops_profiler.profile_step = dsc_max_i64(1, s->config->flops_profiler.profile_step);
+    fill_batch(s);
+    DSC_TRY(dsc_config_fill_elastic(s));
+    DSC_TRY(check_dtypes(s));
+    DSC_TRY(fill_zero(s));
+    DSC_TRY(dsc_config_fill_training(s));
+    DSC_TRY(fill_clipping(s));
+    DSC_TRY(fill_prof_ops(s));
+    DSC_TRY(fill_own(s));
+    DSC_TRY(dsc_config_fill_groups(s));
+    DSC_TRY(dsc_config_check_onebit(s));
+    DSC_TRY(dsc_config_fill_curriculum(s));
+    return check_sparse_attention(s);
+}

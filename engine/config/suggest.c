@@ -1,0 +1,121 @@
+/* suggest.c - how close two keys are: what a misspelled or disguised key was meant to be.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "engine/config/table.h"
+
+#include <string.h>
+
+#define WORD_MAX 128 /* letters of a key */
+
+bool dsc_word_is_identifier(const char *name)
+{
+    size_t i = 0;
+    for (; name[i] != 0; i++) {
+        const char c = name[i];
+        const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+        if (!letter && !(i > 0 && ((c >= '0' && c <= '9') || c == '-')))
+            return false;
+        if (i >= WORD_MAX)
+            return false;
+    }
+    return i > 0;
+}
+
+/* Optimal string alignment over three rows. Words longer than WORD_MAX are far from everything. */
+int dsc_word_distance(const char *a, const char *b, int limit)
+{
+    const size_t m = strlen(a), n = strlen(b);
+    if (m > WORD_MAX || n > WORD_MAX)
+        return limit + 1;
+    const size_t gap = m > n ? m - n : n - m;
+    if (gap > (size_t)limit)
+        return limit + 1;
+    int rows[3][WORD_MAX + 1];
+    int *before = rows[0], *last = rows[1], *now = rows[2];
+    for (size_t j = 0; j <= n; j++)
+        last[j] = (int)j;
+    for (size_t i = 1; i <= m; i++) {
+        int best = now[0] = (int)i;
+        for (size_t j = 1; j <= n; j++) {
+            int cost = last[j - 1] + (a[i - 1] != b[j - 1]);
+            if (last[j] + 1 < cost)
+                cost = last[j] + 1;
+            if (now[j - 1] + 1 < cost)
+                cost = now[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < cost)
+                cost = before[j - 2] + 1;
+            now[j] = cost;
+            if (cost < best)
+                best = cost;
+        }
+        /* A swap can reach back two rows, so one row above the limit is not the end; two are. */
+        if (best > limit + 1)
+            return limit + 1;
+        int *const free_row = before;
+        before = last;
+        last = now;
+        now = free_row;
+    }
+    return last[n] > limit ? limit + 1 : last[n];
+}
+
+/* Letters of other scripts that a reader takes for a Latin one, by code point, ascending. */
+static char latin_look(uint32_t code)
+{
+    static const struct { uint16_t code; char letter; } alike[] = {
+        { 0x0131, 'i' }, { 0x03B1, 'a' }, { 0x03B9, 'i' }, { 0x03BA, 'k' }, { 0x03BD, 'v' }, { 0x03BF, 'o' },
+        { 0x03C1, 'p' }, { 0x03C4, 't' }, { 0x03C5, 'u' }, { 0x0410, 'a' }, { 0x0412, 'b' }, { 0x0415, 'e' },
+        { 0x041A, 'k' }, { 0x041C, 'm' }, { 0x041D, 'h' }, { 0x041E, 'o' }, { 0x0420, 'p' }, { 0x0421, 'c' },
+        { 0x0422, 't' }, { 0x0425, 'x' }, { 0x0430, 'a' }, { 0x0433, 'r' }, { 0x0435, 'e' }, { 0x043A, 'k' },
+        { 0x043C, 'm' }, { 0x043E, 'o' }, { 0x0440, 'p' }, { 0x0441, 'c' }, { 0x0442, 't' }, { 0x0443, 'y' },
+        { 0x0445, 'x' }, { 0x0455, 's' }, { 0x0456, 'i' }, { 0x0458, 'j' }, { 0x04BB, 'h' }, { 0x0501, 'd' },
+        { 0x051B, 'q' }, { 0x051D, 'w' },
+    };
+    if (code >= 0xFF41 && code <= 0xFF5A) /* full width */
+        return (char)('a' + (code - 0xFF41));
+    if (code == 0xFF3F)
+        return '_';
+    for (size_t i = 0; i < DSC_COUNT(alike); i++)
+        if (alike[i].code == code)
+            return alike[i].letter;
+    return '?';
+}
+
+/* Two words that a reader could take for one fold to the same text. The scan has checked that `word` is UTF-8. */
+static void fold(const char *word, char out[WORD_MAX + 1])
+{
+    size_t n = 0;
+    const unsigned char *c = (const unsigned char *)word;
+    while (*c != 0 && n < WORD_MAX) {
+        uint32_t code = *c++;
+        if (code >= 0x80) {
+            int more = code >= 0xF0 ? 3 : code >= 0xE0 ? 2 : 1;
+            code &= more == 3 ? 0x07u : more == 2 ? 0x0Fu : 0x1Fu;
+            for (; more > 0 && (*c & 0xC0) == 0x80; more--)
+                code = (code << 6) | (*c++ & 0x3Fu);
+            if (code == 0xAD || (code >= 0x200B && code <= 0x200D) || code == 0x2060 || code == 0xFEFF)
+                continue; /* takes no room on a screen */
+            code = (unsigned char)latin_look(code);
+        }
+        if (code >= 'A' && code <= 'Z')
+            code += 'a' - 'A';
+        switch (code) {
+        case '0': code = 'o'; break;
+        case '1': case 'i': case '|': code = 'l'; break;
+        case '5': code = 's'; break;
+        case '-': case ' ': case '.': code = '_'; break;
+        default: break;
+        }
+        out[n++] = (char)code;
+    }
+    out[n] = 0;
+}
+
+bool dsc_word_near_miss(const char *a, const char *b)
+{
+    char folded_a[WORD_MAX + 1], folded_b[WORD_MAX + 1];
+    if (dsc_word_distance(a, b, 1) <= 1)
+        return true;
+    fold(a, folded_a);
+    fold(b, folded_b);
+    return strcmp(folded_a, folded_b) == 0;
+}

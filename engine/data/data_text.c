@@ -1,0 +1,180 @@
+/* data_text.c - see data_text.h. SPDX-License-Identifier: Apache-2.0 */
+#include "engine/data/data_text.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/lock_file.h"
+#include "engine/text/token_writer.h"
+
+#define TOKENIZER_BYTES_MAX (INT64_C(64) << 20)
+#define KEPT_VERSION "dsc tokens 1" /* of what a kept file holds: another one is made where it has changed */
+#define NAME_BYTES 64 /* of the text's own name */
+
+/* ---- The kept file's name ---- */
+
+static dsc_status find_folder(const dsc_data_text *text, char *out, size_t out_bytes, dsc_error *err)
+{
+    const char *const caches = getenv("XDG_CACHE_HOME"), *const home = getenv("HOME");
+    int length = -1;
+    if (text->folder[0] != 0)
+        length = snprintf(out, out_bytes, "%s", text->folder);
+    else if (caches != NULL && caches[0] == '/')
+        length = snprintf(out, out_bytes, "%s/dsc", caches);
+    else if (home != NULL && home[0] == '/')
+        length = snprintf(out, out_bytes, "%s/.cache/dsc", home);
+    if (length < 0 || (size_t)length >= out_bytes)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.data_cache", "tokens of texts need a folder, and there is no HOME; "
+                        "give this key");
+    return dsc_io_make_dirs(text->io, out, err);
+}
+
+static void add_text(dsc_sha256 *sha, const char *part) { dsc_sha256_update(sha, part, strlen(part) + 1); }
+
+static dsc_status add_tokenizer(const dsc_data_text *text, dsc_alloc *alloc, dsc_sha256 *sha, dsc_error *err)
+{
+    char file[1024], *json = NULL;
+    int64_t bytes = 0;
+    const char *path = text->tokenizer;
+    if (dsc_io_kind(path) == DSC_PATH_DIR) {
+        DSC_TRY(dsc_path_join(file, sizeof file, path, "tokenizer.json", err));
+        path = file;
+    }
+    DSC_TRY(dsc_io_read_all(text->io, alloc, path, TOKENIZER_BYTES_MAX, &json, &bytes, err));
+    dsc_sha256_update(sha, json, (size_t)bytes);
+    dsc_alloc_free(alloc, json);
+    return DSC_OK;
+}
+
+static dsc_status add_file(const char *path, dsc_sha256 *sha, dsc_error *err)
+{
+    struct stat now;
+    char *whole = realpath(path, NULL);
+    if (whole == NULL || stat(whole, &now) != 0) {
+        free(whole);
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "cannot be read: %s", strerror(errno));
+    }
+    const int64_t state[] = { now.st_size, (int64_t)now.st_ino, now.st_mtim.tv_sec, now.st_mtim.tv_nsec,
+                              now.st_ctim.tv_sec, now.st_ctim.tv_nsec };
+    add_text(sha, whole);
+    dsc_sha256_update(sha, state, sizeof state);
+    free(whole);
+    return DSC_OK;
+}
+
+/* PREFIX of the kept pair. */
+static dsc_status name_kept(const dsc_data_text *text, dsc_alloc *alloc, const char *path, char *out, size_t out_bytes,
+                            dsc_error *err)
+{
+    dsc_sha256 sha;
+    uint8_t digest[32];
+    char folder[900], hash[33], name[NAME_BYTES + sizeof hash + 1];
+    const char *slash = strrchr(path, '/');
+    DSC_TRY(find_folder(text, folder, sizeof folder, err));
+    dsc_sha256_init(&sha);
+    add_text(&sha, KEPT_VERSION);
+    add_text(&sha, text->field);
+    DSC_TRY(add_file(path, &sha, err));
+    DSC_TRY(add_tokenizer(text, alloc, &sha, err));
+    dsc_sha256_final(&sha, digest);
+    dsc_hex(hash, digest, sizeof hash / 2);
+    snprintf(name, sizeof name, "%.*s-%s", NAME_BYTES, slash != NULL ? slash + 1 : path, hash);
+    return dsc_path_join(out, out_bytes, folder, name, err);
+}
+
+/* ---- Making it ---- */
+
+static dsc_status take(void *user, const dsc_token_batch *batch, dsc_error *err)
+{
+    return dsc_token_writer_add(user, batch, err);
+}
+
+/* A picture is no text, whatever its name. */
+static dsc_status check_text(const dsc_data_text *text, const char *path, dsc_error *err)
+{
+    dsc_token_file file = DSC_TOKEN_FILE_INIT;
+    const dsc_status status = dsc_token_file_open_as(text->io, path, DSC_TOKENS_TEXT, &file, err);
+    dsc_token_file_close(text->io, &file);
+    return status;
+}
+
+static dsc_status tokenize(const dsc_data_text *text, dsc_alloc *alloc, const dsc_tokenizer *tokenizer,
+                           const char *path, const char *kept, dsc_error *err)
+{
+    dsc_token_writer writer;
+    const dsc_tokenize_options options = { .alloc = alloc, .io = text->io, .tokenizer = tokenizer, .paths = &path,
+                                           .path_count = 1, .field = text->field, .begin = -1,
+                                           .separator = dsc_tokenizer_text_end(tokenizer), .threads = text->threads,
+                                           .take = take, .user = &writer };
+    if (options.separator < 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, text->tokenizer, "none of the usual tokens ends a text here; tokenize it "
+                        "before the run: dsc data tokenize --separator TOKEN|none");
+    if (!dsc_path_is_jsonl(path))
+        DSC_TRY(check_text(text, path, err));
+    dsc_status status = dsc_token_writer_open(alloc, text->io, kept, DSC_TOKEN_MEGATRON,
+                                              dsc_tokenizer_vocab_size(tokenizer), &writer, err);
+    if (status == DSC_OK)
+        status = dsc_tokenize(&options, err);
+    if (status == DSC_OK)
+        status = dsc_token_writer_commit(&writer, err);
+    dsc_token_writer_close(&writer);
+    return status;
+}
+
+/* `kept` is made unless another has done so while this one waited. */
+static dsc_status make(const dsc_data_text *text, dsc_alloc *alloc, const char *path, const char *kept, dsc_error *err)
+{
+    char lock_path[1024];
+    dsc_lock_file lock = DSC_LOCK_FILE_INIT;
+    dsc_tokenizer *tokenizer = NULL;
+    if ((size_t)snprintf(lock_path, sizeof lock_path, "%s.lock", kept) >= sizeof lock_path)
+        return DSC_FAIL(err, DSC_ERR_INPUT, kept, "the path is too long");
+    DSC_TRY(dsc_lock_file_take(lock_path, &lock, err));
+    dsc_status status = DSC_OK;
+    if (dsc_io_kind(kept) != DSC_PATH_FILE) {
+        status = dsc_tokenizer_open(&tokenizer, text->tokenizer, err);
+        if (status == DSC_OK)
+            status = tokenize(text, alloc, tokenizer, path, kept, err);
+        dsc_tokenizer_close(&tokenizer);
+    }
+    dsc_lock_file_give(&lock);
+    return status;
+}
+
+static void tell(const dsc_data_text *text, const char *path, const char *what, const char *more)
+{
+    if (text->log != NULL)
+        dsc_log_printf(text->log, DSC_LOG_INFO, "%s: %s%s", path, what, more);
+}
+
+static dsc_status find_or_make(const dsc_data_text *text, dsc_alloc *alloc, const char *path, char *out,
+                               size_t out_bytes, dsc_error *err)
+{
+    char prefix[1000], seconds[32];
+    DSC_TRY(name_kept(text, alloc, path, prefix, sizeof prefix, err));
+    if ((size_t)snprintf(out, out_bytes, "%s.bin", prefix) >= out_bytes)
+        return DSC_FAIL(err, DSC_ERR_INPUT, prefix, "the path is too long");
+    if (dsc_io_kind(out) == DSC_PATH_FILE)
+        return DSC_OK;
+    const int64_t start = dsc_clock_ns();
+    tell(text, path, "its tokens are made, once, as ", out);
+    DSC_TRY(make(text, alloc, path, out, err));
+    snprintf(seconds, sizeof seconds, "%.1f s", (double)(dsc_clock_ns() - start) * 1e-9);
+    tell(text, path, "that took ", seconds);
+    return DSC_OK;
+}
+
+dsc_status dsc_data_text_tokens(const dsc_data_text *text, const char *path, char *out, size_t out_bytes,
+                                dsc_error *err)
+{
+    dsc_alloc *alloc = NULL; /* given back before the plan's memory is taken: no part of it */
+    DSC_TRY(dsc_alloc_open(&alloc, err));
+    const dsc_status status = find_or_make(text, alloc, path, out, out_bytes, err);
+    dsc_alloc_close(&alloc);
+    return status;
+}

@@ -1,0 +1,27 @@
+/* data_text.h - texts as token files: tokenized before the first step of the first run that reads them, then kept.
+ *
+ * A kept file lies in `folder` as NAME-HASH.bin with NAME-HASH.idx (Megatron's pair). The hash is of all that its ids
+ * hang on: the text's path, size and times of change, the tokenizer.json's bytes, the field. One rank makes it, with
+ * all threads of its host's ranks; others that want it wait. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_DATA_DATA_TEXT_H
+#define DSC_ENGINE_DATA_DATA_TEXT_H
+
+#include <dsc/log.h>
+
+#include "base/io.h"
+
+typedef struct dsc_data_text {
+    const dsc_io *io;
+    const dsc_log *log; /* is told what takes long; NULL: nobody is */
+    const char *tokenizer; /* a tokenizer.json or its folder */
+    const char *field;     /* of a *.jsonl */
+    const char *folder;    /* of the kept files; "": $XDG_CACHE_HOME/dsc or ~/.cache/dsc */
+    int32_t threads;
+} dsc_data_text;
+
+/* The token file of a text: a path that dsc_token_file_open takes. DSC_ERR_INPUT: a damaged text, a tokenizer that
+ * cannot be used, no folder to keep it in. */
+DSC_MUST_USE dsc_status dsc_data_text_tokens(const dsc_data_text *text, const char *path, char *out, size_t out_bytes,
+                                             dsc_error *err);
+
+#endif

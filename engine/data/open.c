@@ -1,0 +1,149 @@
+/* open.c - the files of samples that the config names: texts made to token files, opened, looked at.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/data/data_text.h"
+#include "engine/internal.h"
+
+#define TEXT_THREADS_MAX 64
+
+/* What makes tokens of a text: what the config names, or the model's own; "": a byte is a token. */
+static dsc_status find_tokenizer(dsc_engine *engine, dsc_error *err)
+{
+    const dsc_own_config *own = &engine->config.own;
+    char *const out = engine->tokenizer;
+    const size_t out_bytes = sizeof engine->tokenizer;
+    snprintf(out, out_bytes, "%s", strcmp(own->tokenizer, "none") == 0 ? "" : own->tokenizer);
+    if (own->tokenizer[0] != 0 || own->model[0] == 0 || dsc_io_kind(own->model) != DSC_PATH_DIR)
+        return DSC_OK;
+    DSC_TRY(dsc_path_join(out, out_bytes, own->model, "tokenizer.json", err));
+    if (dsc_io_kind(out) != DSC_PATH_FILE)
+        out[0] = 0;
+    return DSC_OK;
+}
+
+/* Each rank asks for itself: one of a host makes the tokens, the others wait for it. */
+static dsc_status find_tokens(dsc_engine *engine, const char *path, char *out, size_t out_bytes, dsc_error *err)
+{
+    const dsc_own_config *own = &engine->config.own;
+    if (!dsc_token_path_is_text(path) || engine->tokenizer[0] == 0) {
+        snprintf(out, out_bytes, "%s", path);
+        return DSC_OK;
+    }
+    const int64_t threads = (int64_t)engine->threads * engine->place.local_size;
+    const dsc_data_text text = { .io = &engine->io, .log = engine->place.rank == 0 ? &engine->log : NULL,
+                                 .tokenizer = engine->tokenizer, .field = own->data_field, .folder = own->data_cache,
+                                 .threads = (int32_t)dsc_min_i64(threads, TEXT_THREADS_MAX) };
+    return dsc_data_text_tokens(&text, path, out, out_bytes, err);
+}
+
+/* What a masked language model's samples are made with. */
+static dsc_status find_masking(dsc_engine *engine, dsc_masking *out, dsc_error *err)
+{
+    const dsc_own_config *own = &engine->config.own;
+    char path[DSC_CONFIG_TEXT];
+    *out = (dsc_masking){ .predictions = dsc_model_predictions(engine->model), .mask_token = -1 };
+    if (out->predictions == 0)
+        return DSC_OK;
+    snprintf(path, sizeof path, "%s", engine->tokenizer);
+    if (path[0] != 0 && dsc_io_kind(path) == DSC_PATH_DIR)
+        DSC_TRY(dsc_path_join(path, sizeof path, engine->tokenizer, "tokenizer.json", err));
+    if (path[0] != 0)
+        DSC_TRY(dsc_masking_read(out, &engine->io, engine->alloc, path, err));
+    if (own->mlm.special_count > 0) {
+        memcpy(out->special, own->mlm.special, sizeof own->mlm.special);
+        out->special_count = own->mlm.special_count;
+    }
+    if (own->mlm.mask_token >= 0)
+        out->mask_token = (int32_t)own->mlm.mask_token;
+    if (out->mask_token >= 0 && out->mask_token < engine->model->vocab_size)
+        return DSC_OK;
+    if (out->mask_token >= 0)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.mlm.mask_token", "%d is no token of the model's vocabulary of %lld",
+                        (int)out->mask_token, (long long)engine->model->vocab_size);
+    return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.mlm.mask_token", "%s is a masked language model, and neither this key "
+                    "nor a tokenizer.json with a special token [MASK] or <mask> says what it sees for a masked token",
+                    engine->model->name);
+}
+
+/* files: room for `count` paths. */
+static dsc_status open_found(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT], int32_t count, bool train,
+                             char (*files)[DSC_CONFIG_TEXT], dsc_data **out, dsc_error *err)
+{
+    const dsc_own_config *own = &engine->config.own;
+    const char *list[DSC_DATA_PATHS_MAX];
+    for (int32_t i = 0; i < count; i++) {
+        DSC_TRY(find_tokens(engine, paths[i], files[i], sizeof files[i], err));
+        list[i] = files[i];
+    }
+    dsc_masking masking;
+    DSC_TRY(find_masking(engine, &masking, err));
+    const dsc_data_options options = { .alloc = engine->alloc, .io = &engine->io, .paths = list, .path_count = count,
+                                       .sequence = engine->model->seq_length, .vocab_size = engine->model->vocab_size,
+                                       .masking = masking,
+                                       .documents = own->document_end >= 0,
+                                       .document_end = (int32_t)own->document_end,
+                                       .weights = train && own->data_weight_count > 0 ? own->data_weights : NULL,
+                                       .shuffle = train && own->shuffle, .seed = (uint64_t)engine->config.seed };
+    if (options.weights != NULL && own->data_weight_count != count)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.data_weights", "%d weights for %d files of data; give one for each",
+                        own->data_weight_count, (int)count);
+    return dsc_data_open(&options, out, err);
+}
+
+static dsc_status open_files(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT], int32_t count, bool train,
+                             dsc_data **out, dsc_error *err)
+{
+    char (*files)[DSC_CONFIG_TEXT] = NULL;
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *files, &files, err));
+    const dsc_status status = open_found(engine, paths, count, train, files, out, err);
+    dsc_alloc_free(engine->alloc, files);
+    return status;
+}
+
+dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
+{
+    dsc_own_config *own = &engine->config.own;
+    engine->source = options->data;
+    DSC_TRY(find_tokenizer(engine, err));
+    if (engine->source.fill == NULL && own->data_count == 0 && options->default_data_count > 0) {
+        for (int32_t i = 0; i < options->default_data_count && i < DSC_DATA_PATHS_MAX; i++)
+            snprintf(own->data[own->data_count++], DSC_CONFIG_TEXT, "%s", options->default_data[i]);
+        dsc_engine_note(engine, "no data is named (dsc.data, --data)", own->data[0]);
+    }
+    if (engine->source.fill == NULL && own->data_count > 0 && !engine->plan_only) {
+        DSC_TRY(open_files(engine, own->data, own->data_count, true, &engine->data, err));
+        engine->source = dsc_data_as_source(engine->data);
+    }
+    if (own->eval_data_count > 0 && !engine->plan_only)
+        DSC_TRY(open_files(engine, own->eval_data, own->eval_data_count, false, &engine->eval, err));
+    engine->samples_per_epoch = engine->source.sample_count;
+    return DSC_OK;
+}
+
+/* One rank of a host reads for all of them. */
+dsc_status dsc_engine_scan_data(dsc_engine *engine, dsc_error *err)
+{
+    int64_t bytes = DSC_DATA_SCAN_BYTES;
+    const dsc_data_buffer buffer = { engine->io_buf.ptr, engine->io_buf.bytes };
+    dsc_data *const files[] = { engine->data, engine->eval };
+    for (size_t i = 0; i < DSC_COUNT(files) && engine->place.local_rank == 0; i++)
+        if (files[i] != NULL)
+            DSC_TRY(dsc_data_scan(files[i], buffer, &bytes, err));
+    return DSC_OK;
+}
+
+/* Told now, not at the end of the run. */
+dsc_status dsc_engine_check_eval(const dsc_engine *engine, dsc_error *err)
+{
+    const int64_t batch = engine->config.train_micro_batch_size_per_gpu;
+    const int64_t samples = engine->eval != NULL ? dsc_data_sample_count(engine->eval) : INT64_MAX;
+    if (samples / engine->place.size >= batch)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, engine->config.own.eval_data[0],
+                    "%lld samples of %lld tokens to evaluate are fewer than one micro-batch of %lld for each of %d "
+                    "rank%s; give more text, or a smaller --batch-size or --seq-len",
+                    (long long)samples, (long long)engine->model->seq_length, (long long)batch, (int)engine->place.size,
+                    engine->place.size == 1 ? "" : "s");
+}

@@ -1,0 +1,81 @@
+/* generate.c - lets a language model continue a text, with the training engine's own forward pass.
+ *
+ * One row of a micro-batch holds the last T tokens; the loss module writes the logits of the last of them. Every rank
+ * runs the same forward (stage 3 gathers as usual) and draws the same counter-based number, so all agree.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/rng.h"
+#include "engine/generate/sample.h"
+#include "engine/internal.h"
+
+static dsc_status next_logits(dsc_engine *engine, int64_t row, dsc_error *err)
+{
+    const int32_t last = engine->model->module_count - 1;
+    DSC_TRY(dsc_engine_give_batch(engine, 0, (const void *const *)engine->eval_data, err));
+    for (int32_t m = 0; m <= last; m++) {
+        DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->param, err));
+        dsc_module_ctx ctx = {
+            .struct_bytes = (uint32_t)sizeof ctx,
+            .stream = engine->compute,
+            .dtype = dsc_engine_dtype(engine),
+            .batch = engine->config.train_micro_batch_size_per_gpu,
+            .param = engine->param,
+            .grad = engine->grad,
+            .batch_data = engine->batch[0],
+            .in = m > 0 ? engine->out[m - 1] : NULL,
+            .out = m < last ? engine->out[m] : NULL,
+            .saved = engine->saved[m],
+            .scratch = engine->scratch_buf.ptr,
+            .loss_scale = 1.0f,
+            .losses = m == last ? engine->losses : NULL,
+            .logits = m == last ? engine->logits : NULL,
+            .logits_row = row,
+            .rebuilt = engine->rebuilt[m],
+        };
+        DSC_TRY(engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err));
+    }
+    DSC_TRY(dsc_engine_fetch_logits(engine, err));
+    return dsc_zero_sync(engine->zero, err);
+}
+
+dsc_status dsc_engine_generate(dsc_engine *engine, const int32_t *tokens, int64_t token_count, int64_t new_count,
+                               double temperature, uint64_t seed, int32_t *out, dsc_error *err)
+{
+    if (engine->failed || engine->zero == NULL || engine->phase != DSC_PHASE_IDLE || engine->micro_step != 0)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "generate needs a working engine with a model, at a step boundary");
+    const int64_t sequence = engine->model->seq_length, vocab = engine->model->vocab_size;
+    if (dsc_model_predictions(engine->model) > 0)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "model %s predicts masked tokens, and does not continue a text",
+                        engine->model->name);
+    if (vocab <= 0 || sequence <= 0 || engine->model->losses_per_sample != sequence)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "model %s is no language model", engine->model->name);
+    if (token_count < 1 || new_count < 0 || !(temperature >= 0))
+        return DSC_FAIL(err, DSC_ERR_STATE, "",
+                        "generate needs a prompt of at least one token and a temperature of 0 or more");
+    for (int64_t i = 0; i < token_count; i++)
+        if (tokens[i] < 0 || tokens[i] >= vocab)
+            return DSC_FAIL(err, DSC_ERR_INPUT, "prompt", "token %d at %lld is outside the vocabulary of %lld",
+                            (int)tokens[i], (long long)i, (long long)vocab);
+    DSC_TRY(dsc_engine_need_values(engine, err));
+    const dsc_sample_options options = { .temperature = temperature, .top_p = 1 };
+    const float *logits = engine->host_logits;
+    int32_t *row = engine->eval_data[0];
+    if (engine->config.own.document_end >= 0) /* the text is one document */
+        for (int64_t t = 0; t < engine->config.train_micro_batch_size_per_gpu * sequence; t++)
+            ((int32_t *)engine->eval_data[2])[t] = (int32_t)(t % sequence);
+    int64_t filled = dsc_min_i64(token_count, sequence);
+    memset(row, 0, (size_t)(engine->config.train_micro_batch_size_per_gpu * sequence) * sizeof *row);
+    memcpy(row, tokens + token_count - filled, (size_t)filled * sizeof *row);
+    for (int64_t i = 0; i < new_count; i++) {
+        const dsc_status status = next_logits(engine, filled - 1, err);
+        if (status != DSC_OK)
+            return dsc_engine_fail(engine, status, err);
+        const double uniform = dsc_rng_u32(seed, dsc_rng_stream(DSC_RNG_SAMPLE, 0), (uint64_t)i) / 4294967296.0;
+        out[i] = dsc_sample(logits, vocab, &options, uniform, NULL);
+        if (filled == sequence)
+            memmove(row, row + 1, (size_t)(--filled) * sizeof *row);
+        row[filled++] = out[i];
+    }
+    return DSC_OK;
+}

@@ -1,0 +1,400 @@
+/* infer.c - see infer.h. SPDX-License-Identifier: Apache-2.0 */
+#include "engine/generate/infer.h"
+
+#include <string.h>
+
+#include "base/bf16.h"
+#include "engine/data/masking.h"
+#include "engine/internal.h"
+#include "kernels/device.h"
+#include "kernels/kernels.h"
+
+#define PART_TOKENS 64     /* a long part: one tile of the attention's queries */
+#define PART_WORTH 8       /* fewer new tokens go one by one: a long part costs about as much as so many */
+#define LOAD_ELEMENTS (1 << 18) /* of a parameter at a time */
+#define PIECE_ALIGN 256
+
+enum { LONG, SINGLE, PART_KINDS };
+
+struct dsc_infer {
+    dsc_infer_options o;
+    dsc_device *device;
+    dsc_stream *stream;
+    dsc_model *loaded;            /* its weights' files */
+    dsc_model *model[PART_KINDS]; /* for parts of `tokens` tokens */
+    int64_t tokens[PART_KINDS];
+    int64_t room;                 /* the longest text now; 0: not started */
+    dsc_buf weights, cache, buffers, staging;
+    const void **param;  /* [sum of the modules' params], whole parameters */
+    int32_t *first;      /* [module_count] a module's first one */
+    int64_t *cache_at;   /* [module_count] bytes into the cache */
+    /* In `buffers`, for a long part: */
+    void *out[2], *saved, *rebuilt, *scratch;
+    float *logits;
+    int32_t *ids;
+    /* In `staging`: */
+    float *block, *host_logits;
+    uint16_t *block_bf16;
+    int32_t *host_ids, *text; /* a part's; those in the cache */
+    int64_t kept;             /* tokens in the cache */
+};
+
+static int64_t elements_of(const dsc_param_spec *spec)
+{
+    int64_t count = 1;
+    for (int32_t i = 0; i < spec->dim_count; i++)
+        count *= spec->dim[i];
+    return count;
+}
+
+static int64_t element_bytes(const dsc_infer *infer)
+{
+    return (int64_t)dsc_dtype_bytes(infer->o.dtype);
+}
+
+static int64_t param_bytes(const dsc_infer *infer, const dsc_param_spec *spec)
+{
+    return spec->shared_module >= 0 ? 0 : dsc_align_up(elements_of(spec) * element_bytes(infer), PIECE_ALIGN);
+}
+
+/* ---- Weights ---- */
+
+static dsc_status read_block(const dsc_infer *infer, int32_t m, int32_t p, int64_t first, int64_t count, float *to,
+                             dsc_error *err)
+{
+    const dsc_model *model = infer->loaded;
+    bool found = false;
+    if (model->load_param != NULL)
+        DSC_TRY(model->load_param(model, m, p, first, count, to, &found, err));
+    if (!found)
+        return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model,
+                        "\"%s\" has no weights here; give a Hugging Face folder with *.safetensors, such as DIR/"
+                        "step-N of train --save DIR", model->modules[m].params[p].name);
+    return DSC_OK;
+}
+
+static dsc_status load_param(dsc_infer *infer, int32_t m, int32_t p, char *to, dsc_error *err)
+{
+    const int64_t count = elements_of(&infer->loaded->modules[m].params[p]);
+    for (int64_t first = 0; first < count; first += LOAD_ELEMENTS) {
+        const int64_t some = dsc_min_i64(LOAD_ELEMENTS, count - first);
+        const void *from = infer->block;
+        DSC_TRY(read_block(infer, m, p, first, some, infer->block, err));
+        if (infer->o.dtype == DSC_BF16) {
+            for (int64_t i = 0; i < some; i++)
+                infer->block_bf16[i] = dsc_bf16_from_f32(infer->block[i]);
+            from = infer->block_bf16;
+        }
+        DSC_TRY(dsc_copy(infer->stream, to + first * element_bytes(infer), from, some * element_bytes(infer), err));
+        DSC_TRY(dsc_stream_sync(infer->stream, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status load_weights(dsc_infer *infer, dsc_error *err)
+{
+    const dsc_model *model = infer->loaded;
+    char *to = infer->weights.ptr;
+    for (int32_t m = 0, next = 0; m < model->module_count; m++) {
+        infer->first[m] = next;
+        for (int32_t p = 0; p < model->modules[m].param_count; p++, next++) {
+            const dsc_param_spec *spec = &model->modules[m].params[p];
+            if (spec->shared_module >= 0) {
+                infer->param[next] = infer->param[infer->first[spec->shared_module] + spec->shared_param];
+                continue;
+            }
+            infer->param[next] = to;
+            DSC_TRY(load_param(infer, m, p, to, err));
+            to += param_bytes(infer, spec);
+        }
+    }
+    return DSC_OK;
+}
+
+/* ---- The plan ---- */
+
+static dsc_status prepare(void *user, const dsc_gemm_args *shape, dsc_error *err)
+{
+    return dsc_gemm_prepare(user, shape, err);
+}
+
+/* The next `bytes` of a buffer; counts when it is not there yet. */
+static void *piece(const dsc_buf *buf, int64_t *end, int64_t bytes)
+{
+    const int64_t at = *end;
+    *end += dsc_align_up(bytes, PIECE_ALIGN);
+    return buf->ptr != NULL ? (char *)buf->ptr + at : NULL;
+}
+
+static int64_t lay_out(dsc_infer *infer, const dsc_module_plan *most)
+{
+    int64_t end = 0;
+    for (int i = 0; i < 2; i++)
+        infer->out[i] = piece(&infer->buffers, &end, most->out_elements * element_bytes(infer));
+    infer->saved = piece(&infer->buffers, &end, most->saved_bytes);
+    infer->rebuilt = piece(&infer->buffers, &end, most->rebuilt_bytes);
+    infer->scratch = piece(&infer->buffers, &end, most->forward_scratch_bytes);
+    infer->logits = piece(&infer->buffers, &end, dsc_infer_vocab(infer) * 4);
+    infer->ids = piece(&infer->buffers, &end, infer->tokens[LONG] * 4);
+    return end;
+}
+
+static int64_t lay_out_staging(dsc_infer *infer)
+{
+    int64_t end = 0;
+    infer->block = piece(&infer->staging, &end, LOAD_ELEMENTS * 4);
+    infer->block_bf16 = piece(&infer->staging, &end, infer->o.dtype == DSC_BF16 ? LOAD_ELEMENTS * 2 : 0);
+    infer->host_logits = piece(&infer->staging, &end, dsc_infer_vocab(infer) * 4);
+    infer->host_ids = piece(&infer->staging, &end, infer->tokens[LONG] * 4);
+    infer->text = piece(&infer->staging, &end, infer->room * 4);
+    return end;
+}
+
+/* The model for parts of one length; adds what its modules need to *most, and tells where they keep what. */
+static dsc_status describe(dsc_infer *infer, int kind, dsc_module_plan *most, dsc_error *err)
+{
+    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    const dsc_plan_sink sink = { .gemm = prepare, .user = infer->device };
+    options.seq_length = infer->tokens[kind];
+    options.cache_tokens = infer->room;
+    options.want_weights = false;
+    DSC_TRY(dsc_model_open(&infer->model[kind], infer->o.model, &options, err));
+    most->cache_bytes = 0;
+    for (int32_t m = 0; m < infer->model[kind]->module_count; m++) {
+        const dsc_module *module = &infer->model[kind]->modules[m];
+        dsc_module_plan plan;
+        DSC_TRY(module->plan(module, 1, infer->o.dtype, &sink, &plan, err));
+        most->out_elements = dsc_max_i64(most->out_elements, plan.out_elements);
+        most->saved_bytes = dsc_max_i64(most->saved_bytes, plan.saved_bytes);
+        most->rebuilt_bytes = dsc_max_i64(most->rebuilt_bytes, plan.rebuilt_bytes);
+        most->forward_scratch_bytes = dsc_max_i64(most->forward_scratch_bytes, plan.forward_scratch_bytes);
+        infer->cache_at[m] = most->cache_bytes;
+        most->cache_bytes += dsc_align_up(plan.cache_bytes, PIECE_ALIGN);
+    }
+    return DSC_OK;
+}
+
+static dsc_status check_fit(const dsc_infer *infer, const dsc_infer_plan *plan, dsc_error *err)
+{
+    const double mb = 1e6;
+    const int64_t on_device = plan->weights + plan->cache + plan->buffers;
+    int64_t host = plan->staging, free_bytes = dsc_machine_available_bytes(1);
+    dsc_device_props props;
+    dsc_device_props_get(infer->device, &props);
+    const bool gpu = !infer->device->ops->host_visible;
+    if (!gpu)
+        host += on_device;
+    const bool on_gpu = gpu && on_device > props.free_bytes;
+    if (host <= free_bytes && !on_gpu)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_NOFIT, "memory",
+                    "the model needs %.0f MB (weights %.0f MB, keys and values of %lld tokens %.0f MB, buffers "
+                    "%.0f MB) but %.0f MB are free; use fewer --max-new-tokens, --dtype bf16 or a smaller model",
+                    (double)(on_gpu ? on_device : host) / mb, (double)plan->weights / mb, (long long)infer->room,
+                    (double)plan->cache / mb, (double)(plan->buffers + plan->staging) / mb,
+                    (double)(on_gpu ? props.free_bytes : free_bytes) / mb);
+}
+
+static dsc_status take(dsc_infer *infer, const dsc_infer_plan *plan, dsc_error *err)
+{
+    dsc_device *device = infer->device;
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_PARAM, DSC_TIER_DEVICE, plan->weights, &infer->weights, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_ACTIVATION, DSC_TIER_DEVICE, plan->cache, &infer->cache, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_SCRATCH, DSC_TIER_DEVICE, plan->buffers, &infer->buffers, err));
+    return dsc_mem_open(device, DSC_TAG_IO, DSC_TIER_PINNED, plan->staging, &infer->staging, err);
+}
+
+dsc_status dsc_infer_start(dsc_infer *infer, int64_t tokens, dsc_infer_plan *plan, dsc_error *err)
+{
+    const dsc_model *model = infer->loaded;
+    dsc_module_plan most = { 0 };
+    dsc_infer_plan unused;
+    int64_t params = 0;
+    if (plan == NULL)
+        plan = &unused;
+    DSC_ASSERT(infer->room == 0);
+    if (tokens < 1 || tokens > dsc_infer_positions(infer))
+        return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "a text of %lld tokens; the model takes 1 to %lld",
+                        (long long)tokens, (long long)dsc_infer_positions(infer));
+    infer->tokens[LONG] = dsc_min_i64(PART_TOKENS, dsc_infer_positions(infer));
+    infer->tokens[SINGLE] = 1;
+    infer->room = dsc_max_i64(tokens, infer->tokens[LONG]);
+    *plan = (dsc_infer_plan){ 0 };
+    for (int32_t m = 0; m < model->module_count; m++) {
+        params += model->modules[m].param_count;
+        for (int32_t p = 0; p < model->modules[m].param_count; p++)
+            plan->weights += param_bytes(infer, &model->modules[m].params[p]);
+    }
+    DSC_TRY(dsc_alloc_zeroed(infer->o.alloc, DSC_TAG_CONTROL, params, sizeof *infer->param, &infer->param, err));
+    DSC_TRY(dsc_alloc_zeroed(infer->o.alloc, DSC_TAG_CONTROL, model->module_count, sizeof *infer->first,
+                             &infer->first, err));
+    DSC_TRY(dsc_alloc_zeroed(infer->o.alloc, DSC_TAG_CONTROL, model->module_count, sizeof *infer->cache_at,
+                             &infer->cache_at, err));
+    for (int kind = 0; kind < PART_KINDS; kind++)
+        DSC_TRY(describe(infer, kind, &most, err));
+    plan->cache = most.cache_bytes;
+    plan->buffers = lay_out(infer, &most);
+    plan->staging = lay_out_staging(infer);
+    DSC_TRY(check_fit(infer, plan, err));
+    DSC_TRY(take(infer, plan, err));
+    (void)lay_out(infer, &most);
+    (void)lay_out_staging(infer);
+    return load_weights(infer, err);
+}
+
+/* ---- Opening ---- */
+
+static dsc_status find_device(const dsc_infer *infer, const dsc_device_ops **ops, dsc_error *err)
+{
+    int32_t count = 0;
+    *ops = &dsc_device_cpu;
+    if (strcmp(infer->o.device, "cpu") == 0)
+        return DSC_OK;
+    if (strcmp(infer->o.device, "auto") != 0)
+        return dsc_device_find(infer->o.device, ops, &count, err);
+    if (dsc_device_find("cuda", ops, &count, NULL) != DSC_OK)
+        *ops = &dsc_device_cpu;
+    return DSC_OK;
+}
+
+static dsc_status open_parts(dsc_infer *infer, dsc_error *err)
+{
+    const dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    const dsc_device_options device = { .alloc = infer->o.alloc, .threads = infer->o.threads, .caps = dsc_cpu_caps() };
+    const dsc_device_ops *ops = NULL;
+    float one = 0;
+    DSC_TRY(dsc_model_open(&infer->loaded, infer->o.model, &options, err));
+    DSC_TRY(dsc_model_check(infer->loaded, err));
+    if (dsc_model_predictions(infer->loaded) > 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "this is a masked language model (as BERT is): it predicts "
+                        "masked tokens from both sides, and does not continue a text");
+    if (infer->loaded->vocab_size <= 0 || infer->loaded->text_positions <= 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "this is no language model that continues a text");
+    DSC_TRY(read_block(infer, 0, 0, 0, 1, &one, err));
+    DSC_TRY(find_device(infer, &ops, err));
+    DSC_TRY(dsc_device_open(ops, &infer->device, &device, err));
+    return dsc_stream_open(infer->device, DSC_STREAM_COMPUTE, "compute", &infer->stream, err);
+}
+
+dsc_status dsc_infer_open(const dsc_infer_options *options, dsc_infer **out, dsc_error *err)
+{
+    dsc_infer *infer = NULL;
+    *out = NULL;
+    DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *infer, &infer, err));
+    infer->o = *options;
+    const dsc_status status = open_parts(infer, err);
+    if (status != DSC_OK)
+        dsc_infer_close(&infer);
+    *out = infer;
+    return status;
+}
+
+void dsc_infer_close(dsc_infer **infer_ptr)
+{
+    dsc_infer *infer = *infer_ptr;
+    if (infer == NULL)
+        return;
+    if (infer->stream != NULL)
+        dsc_stream_close(&infer->stream);
+    if (infer->device != NULL) {
+        dsc_buf *const all[] = { &infer->staging, &infer->buffers, &infer->cache, &infer->weights };
+        for (size_t i = 0; i < DSC_COUNT(all); i++)
+            dsc_mem_close(infer->device, all[i]);
+        dsc_device_close(&infer->device);
+    }
+    void *const control[] = { infer->cache_at, infer->first, (void *)infer->param };
+    for (size_t i = 0; i < DSC_COUNT(control); i++)
+        dsc_alloc_free(infer->o.alloc, control[i]);
+    for (int kind = 0; kind < PART_KINDS; kind++)
+        dsc_model_close(&infer->model[kind]);
+    dsc_model_close(&infer->loaded);
+    dsc_alloc_free(infer->o.alloc, infer);
+    *infer_ptr = NULL;
+}
+
+int64_t dsc_infer_vocab(const dsc_infer *infer)
+{
+    return infer->loaded->vocab_size;
+}
+
+int64_t dsc_infer_positions(const dsc_infer *infer)
+{
+    return infer->loaded->text_positions;
+}
+
+/* ---- A text ---- */
+
+/* One part, whose first token is the text's `past`; the logits of its row `row`, -1: none are wanted. */
+static dsc_status run_part(dsc_infer *infer, int kind, int64_t past, int64_t row, dsc_error *err)
+{
+    const dsc_model *model = infer->model[kind];
+    const void *const batch[2] = { infer->ids, infer->ids };
+    const int32_t last = model->module_count - 1;
+    DSC_TRY(dsc_copy(infer->stream, infer->ids, infer->host_ids, infer->tokens[kind] * 4, err));
+    for (int32_t m = 0; m < last + (row >= 0); m++) {
+        dsc_module_ctx ctx = {
+            .struct_bytes = (uint32_t)sizeof ctx,
+            .stream = infer->stream,
+            .dtype = infer->o.dtype,
+            .batch = 1,
+            .param = infer->param + infer->first[m],
+            .batch_data = batch,
+            .in = m > 0 ? infer->out[(m - 1) % 2] : NULL,
+            .out = m < last ? infer->out[m % 2] : NULL,
+            .saved = infer->saved,
+            .scratch = infer->scratch,
+            .loss_scale = 1.0f,
+            .logits = m == last ? infer->logits : NULL,
+            .logits_row = row,
+            .past = past,
+            .cache = (char *)infer->cache.ptr + infer->cache_at[m],
+            .rebuilt = infer->rebuilt,
+        };
+        DSC_TRY(model->modules[m].forward(&model->modules[m], &ctx, err));
+    }
+    if (row >= 0)
+        DSC_TRY(dsc_copy(infer->stream, infer->host_logits, infer->logits, dsc_infer_vocab(infer) * 4, err));
+    return dsc_stream_sync(infer->stream, err);
+}
+
+/* The next part of a text of which `done` tokens are in the cache; *done <- those after it. A long part at the end of a
+ * text begins early enough to end with it and computes some tokens again; in a text shorter than itself, what follows
+ * is no token, and is never looked at: later ones take its place. */
+static dsc_status next_part(dsc_infer *infer, const int32_t *tokens, int64_t count, int64_t *done, dsc_error *err)
+{
+    const int kind = count - *done >= PART_WORTH ? LONG : SINGLE;
+    const int64_t size = infer->tokens[kind];
+    const int64_t first = dsc_min_i64(*done, dsc_max_i64(0, count - size)), end = dsc_min_i64(count, first + size);
+    memset(infer->host_ids, 0, (size_t)size * sizeof *infer->host_ids);
+    memcpy(infer->host_ids, tokens + first, (size_t)(end - first) * sizeof *tokens);
+    *done = end;
+    return run_part(infer, kind, first, end == count ? end - 1 - first : -1, err);
+}
+
+static int64_t common_tokens(const dsc_infer *infer, const int32_t *tokens, int64_t count)
+{
+    int64_t same = 0;
+    while (same < infer->kept && same < count && infer->text[same] == tokens[same])
+        same++;
+    return same;
+}
+
+dsc_status dsc_infer_logits(dsc_infer *infer, const int32_t *tokens, int64_t count, const float **logits,
+                            dsc_error *err)
+{
+    if (count < 1 || count > dsc_min_i64(infer->room, dsc_infer_positions(infer)))
+        return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "a text of %lld tokens; there is room for 1 to %lld",
+                        (long long)count, (long long)dsc_min_i64(infer->room, dsc_infer_positions(infer)));
+    for (int64_t i = 0; i < count; i++)
+        if (tokens[i] < 0 || tokens[i] >= dsc_infer_vocab(infer))
+            return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "token %d at %lld is outside the vocabulary of %lld",
+                            (int)tokens[i], (long long)i, (long long)dsc_infer_vocab(infer));
+    int64_t done = dsc_min_i64(common_tokens(infer, tokens, count), count - 1);
+    infer->kept = 0;
+    while (done < count)
+        DSC_TRY(next_part(infer, tokens, count, &done, err));
+    memcpy(infer->text, tokens, (size_t)count * sizeof *tokens);
+    infer->kept = count;
+    *logits = infer->host_logits;
+    return DSC_OK;
+}

@@ -1,0 +1,23 @@
+/* sample.h - chooses the next token from logits. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_GENERATE_SAMPLE_H
+#define DSC_ENGINE_GENERATE_SAMPLE_H
+
+#include "base/base.h"
+
+typedef struct dsc_sample_options {
+    double temperature; /* 0: the most likely token */
+    int64_t top_k;      /* of the k most likely; 0: of all */
+    double top_p;       /* of the fewest most likely that have this share of the probability together; 1: of all */
+} dsc_sample_options;
+
+/* A candidate; who gives top_k or top_p gives room for `count` of them. */
+typedef struct dsc_sample_work {
+    float logit;
+    int32_t id;
+} dsc_sample_work;
+
+/* `uniform` is in [0, 1). Of equal logits the smaller id counts as more likely. */
+int32_t dsc_sample(const float *logits, int64_t count, const dsc_sample_options *options, double uniform,
+                   dsc_sample_work *work);
+
+#endif

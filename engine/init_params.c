@@ -1,0 +1,185 @@
+/* init_params.c - first values of the parameters: from the model's files or from its initialisation.
+ *
+ * Random values depend on (seed, tensor, element) only, so each rank makes just its own slices. Values that come from
+ * the host (a file, a user's table) are rank 0's, broadcast in pieces, and each rank keeps what it owns. Where the host
+ * can use device memory, random values are made in place; else in the buffer, a piece at a time.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/rng.h"
+#include "engine/internal.h"
+#include "kernels/cpu/scalar.h"
+#include "kernels/team.h"
+
+#define INIT_CHUNK 65536 /* elements that one thread makes at a time */
+
+/* Where the first values of a tensor go: to its master weights, from which the parameters are made. */
+typedef struct target {
+    int32_t group;
+    dsc_plane plane;
+    dsc_dtype dtype;
+    int64_t at; /* element of this rank's slice */
+} target;
+
+static target target_of(const dsc_engine *engine, const dsc_layout_tensor *tensor, const dsc_zero_slice *slice,
+                        int64_t tensor_first)
+{
+    return (target){ .group = tensor->group,
+                     .plane = slice->trainable ? DSC_PLANE_MASTER : DSC_PLANE_PARAM,
+                     .dtype = slice->trainable ? DSC_F32 : dsc_engine_dtype(engine),
+                     .at = tensor->offset + tensor_first - slice->first };
+}
+
+static dsc_status view(dsc_engine *engine, const target *to, int64_t done, int64_t *count, void **ptr, dsc_error *err)
+{
+    return dsc_zero_view(engine->zero, to->group, to->plane, to->at + done, count, true, ptr, err);
+}
+
+/* Copies `count` elements, given in fp32, to the target, from its element `first` on. `values` is changed, and borrowed
+ * until the compute stream passes. */
+static dsc_status put(dsc_engine *engine, const target *to, int64_t first, int64_t count, float *values, dsc_error *err)
+{
+    const int64_t each = (int64_t)dsc_dtype_bytes(to->dtype);
+    /* in place: element i is read before its bytes are written */
+    for (int64_t i = 0; to->dtype != DSC_F32 && i < count; i++)
+        dsc_put(values, i, to->dtype, values[i]);
+    for (int64_t done = 0, now; done < count; done += now) {
+        void *ptr;
+        now = count - done;
+        DSC_TRY(view(engine, to, first + done, &now, &ptr, err));
+        DSC_TRY(dsc_copy(engine->compute, ptr, (const char *)values + done * each, now * each, err));
+    }
+    return DSC_OK;
+}
+
+static void make_chunk(const dsc_engine *engine, int32_t t, int64_t tensor_first, int64_t count, float *values)
+{
+    const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
+    switch (tensor->spec->init) {
+    case DSC_INIT_NORMAL:
+        dsc_rng_normal((uint64_t)engine->config.seed, dsc_rng_stream(DSC_RNG_INIT, (uint32_t)t), tensor_first, count,
+                       0.0f, tensor->spec->init_std, values);
+        break;
+    case DSC_INIT_UNIFORM:
+        dsc_rng_uniform((uint64_t)engine->config.seed, dsc_rng_stream(DSC_RNG_INIT, (uint32_t)t), tensor_first, count,
+                        tensor->spec->init_std, values);
+        break;
+    case DSC_INIT_ONES:
+        for (int64_t i = 0; i < count; i++)
+            values[i] = 1.0f;
+        break;
+    case DSC_INIT_ZEROS:
+        memset(values, 0, (size_t)count * 4);
+        break;
+    }
+}
+
+typedef struct make_job {
+    const dsc_engine *engine;
+    int32_t tensor;
+    int64_t first, count;
+    float *values;
+} make_job;
+
+static void make_chunks(void *ctx, int64_t first_chunk, int64_t last_chunk)
+{
+    const make_job *job = ctx;
+    for (int64_t c = first_chunk; c < last_chunk; c++)
+        make_chunk(job->engine, job->tensor, job->first + c * INIT_CHUNK,
+                   dsc_min_i64(INIT_CHUNK, job->count - c * INIT_CHUNK), job->values + c * INIT_CHUNK);
+}
+
+static void make_by_all(const dsc_engine *engine, int32_t t, int64_t tensor_first, int64_t count, float *values)
+{
+    const dsc_cpu_team team = { .threads = engine->threads };
+    make_job job = { engine, t, tensor_first, count, values };
+    dsc_team_run(&team, dsc_div_ceil(count, INIT_CHUNK), make_chunks, &job);
+}
+
+/* This rank's part of one tensor, from its initialisation, by all threads. */
+static dsc_status init_random(dsc_engine *engine, int32_t t, dsc_error *err)
+{
+    const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
+    dsc_zero_slice slice;
+    int64_t first;
+    dsc_zero_slice_get(engine->zero, tensor->group, &slice);
+    const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
+    const target to = target_of(engine, tensor, &slice, first);
+    if (engine->host_visible && to.dtype == DSC_F32) {
+        for (int64_t done = 0, now; done < count; done += now) {
+            void *ptr;
+            now = count - done;
+            DSC_TRY(view(engine, &to, done, &now, &ptr, err));
+            make_by_all(engine, t, first + done, now, ptr);
+        }
+        return DSC_OK;
+    }
+    const int64_t room = engine->io_buf.bytes / 4;
+    for (int64_t done = 0; done < count; done += room) {
+        const int64_t now = dsc_min_i64(room, count - done);
+        float *values = engine->io_buf.ptr;
+        DSC_TRY(dsc_stream_sync(engine->compute, err)); /* of the piece before: making takes far longer than copying */
+        make_by_all(engine, t, first + done, now, values);
+        DSC_TRY(put(engine, &to, done, now, values, err));
+    }
+    return DSC_OK;
+}
+
+/* Rank 0's values in pieces. *found is false, on all ranks alike, when the model has none for this tensor. */
+static dsc_status init_loaded(dsc_engine *engine, int32_t t, bool *found, dsc_error *err)
+{
+    const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
+    dsc_zero_slice slice;
+    dsc_zero_slice_get(engine->zero, tensor->group, &slice);
+    float *values = (float *)((char *)engine->io_buf.ptr + 256);
+    const int64_t room = (engine->io_buf.bytes - 256) / 4;
+    struct verdict { int32_t found; dsc_error error; } verdict;
+    DSC_TRY(dsc_stream_sync(engine->compute, err)); /* of the tensor before */
+    for (int64_t first = 0; first < tensor->count; first += room) {
+        const int64_t count = dsc_min_i64(room, tensor->count - first);
+        memset(&verdict, 0, sizeof verdict);
+        if (engine->place.rank == 0) {
+            bool here = false;
+            (void)engine->model->load_param(engine->model, tensor->module, tensor->param, first, count, values, &here,
+                                            &verdict.error);
+            verdict.found = here;
+        }
+        DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, &verdict, (int64_t)sizeof verdict, 0, NULL, err));
+        if (verdict.error.status != DSC_OK)
+            return DSC_FAIL(err, verdict.error.status, verdict.error.where, "%s", verdict.error.message);
+        *found = verdict.found != 0;
+        if (!*found)
+            return DSC_OK;
+        DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, values, count * 4, 0, NULL, err));
+        int64_t span_first;
+        const int64_t begin = dsc_max_i64(slice.first, tensor->offset + first);
+        const int64_t end = dsc_min_i64(slice.first + slice.count, tensor->offset + first + count);
+        if (begin < end && dsc_layout_span(tensor, begin, end - begin, &span_first) > 0) {
+            const target to = target_of(engine, tensor, &slice, span_first);
+            DSC_TRY(put(engine, &to, 0, end - begin, values + (span_first - first), err));
+        }
+        DSC_TRY(dsc_stream_sync(engine->compute, err));
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err)
+{
+    for (int32_t t = 0; t < engine->layout.tensor_count; t++) {
+        bool found = false;
+        if (engine->model->load_param != NULL)
+            DSC_TRY(init_loaded(engine, t, &found, err));
+        if (!found)
+            DSC_TRY(init_random(engine, t, err));
+    }
+    return dsc_zero_publish(engine->zero, err);
+}
+
+dsc_status dsc_engine_need_values(dsc_engine *engine, dsc_error *err)
+{
+    if (!engine->values_due)
+        return DSC_OK;
+    DSC_TRY(dsc_engine_fail(engine, dsc_engine_init_params(engine, err), err));
+    engine->values_due = false;
+    return DSC_OK;
+}

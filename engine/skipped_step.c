@@ -1,0 +1,61 @@
+/* skipped_step.c - a step whose gradients are not finite: no update, the rate's schedule stays where it is, the loss
+ * scale
+ * falls, and rank 0 says where it began. The same on all ranks. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+
+#include "engine/internal.h"
+
+/* "; the loss of rank 1 in micro-step 2 is not finite either": a forward pass, whose rank is known. */
+static void describe_losses(const dsc_engine *engine, char *out, size_t out_bytes)
+{
+    const int64_t micro_steps = engine->config.gradient_accumulation_steps, words = dsc_step_words(&engine->config);
+    out[0] = 0;
+    for (int64_t m = 0; m < micro_steps; m++)
+        for (int32_t r = 0; r < engine->place.size; r++)
+            if (!isfinite(engine->step_words[r * words + m])) {
+                snprintf(out, out_bytes, "; the loss of rank %d in micro-step %lld is not finite either", (int)r,
+                         (long long)(m + 1));
+                return;
+            }
+}
+
+/* What is not finite, and where it was seen first. Collective. */
+static dsc_status describe(dsc_engine *engine, char *out, size_t out_bytes, dsc_error *err)
+{
+    int32_t tensor, rank;
+    char losses[96];
+    DSC_TRY(dsc_zero_find_nonfinite(engine->zero, &tensor, &rank, err));
+    describe_losses(engine, losses, sizeof losses);
+    if (tensor >= 0)
+        snprintf(out, out_bytes, "the gradient of %.160s, of rank %d's part, has Inf or NaN%s",
+                 engine->layout.tensor[tensor].spec->name, (int)rank, losses);
+    else
+        snprintf(out, out_bytes, "the gradients' norm is not a number%s", losses);
+    return DSC_OK;
+}
+
+dsc_status dsc_engine_skip_step(dsc_engine *engine, dsc_error *err)
+{
+    const int64_t limit = engine->config.own.skip_limit, step = engine->step + 1;
+    const double scale = engine->loss_scaler.scale;
+    const bool fp16 = dsc_engine_dtype(engine) == DSC_F16;
+    char what[320], scales[96] = "";
+    DSC_TRY(describe(engine, what, sizeof what, err));
+    engine->skipped_in_row++;
+    if (!dsc_loss_scaler_next(&engine->config, true, &engine->loss_scaler))
+        return DSC_FAIL(err, DSC_ERR_NUMERIC, "fp16.min_loss_scale",
+                        "step %lld: %s, and the loss scale is at its minimum %.9g already", (long long)step, what,
+                        scale);
+    if (fp16 && engine->loss_scaler.scale != scale)
+        snprintf(scales, sizeof scales, ", loss scale %.9g becomes %.9g", scale, engine->loss_scaler.scale);
+    else if (fp16)
+        snprintf(scales, sizeof scales, ", loss scale stays %.9g", scale);
+    if (engine->place.rank == 0)
+        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "step %lld is skipped: %s%s", (long long)step, what, scales);
+    if (limit > 0 && engine->skipped_in_row >= limit)
+        return DSC_FAIL(err, DSC_ERR_NUMERIC, "dsc.skip_limit",
+                        "%lld steps in a row were skipped, the last at step %lld: %s", (long long)limit,
+                        (long long)step, what);
+    return DSC_OK;
+}

@@ -1,0 +1,123 @@
+/* truncated_model.c - curriculum learning: the model for samples that are shorter than its own.
+ *
+ * A module knows how long its samples are, so each length that the schedule can have is a table of modules of its own,
+ * opened and planned before the run, over the whole model's parameters. Memory is the whole one's. A step runs one of
+ * them; what is evaluated or generated between steps runs the whole one. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "engine/internal.h"
+
+static bool same_params(const dsc_module *a, const dsc_module *b)
+{
+    bool same = a->param_count == b->param_count;
+    for (int32_t p = 0; same && p < a->param_count; p++) {
+        const dsc_param_spec *left = &a->params[p], *right = &b->params[p];
+        same = strcmp(left->name, right->name) == 0 && left->dim_count == right->dim_count &&
+               memcmp(left->dim, right->dim, (size_t)left->dim_count * sizeof *left->dim) == 0;
+    }
+    return same;
+}
+
+static dsc_status open_cut(dsc_engine *engine, dsc_cut *cut, dsc_error *err)
+{
+    const dsc_model *whole = engine->model;
+    DSC_TRY(dsc_engine_open_own_model(engine, cut->length, false, &cut->opened, err));
+    DSC_ASSERT(cut->opened->module_count == whole->module_count);
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, whole->module_count, sizeof *cut->modules, &cut->modules,
+                             err));
+    for (int32_t m = 0; m < whole->module_count; m++) {
+        DSC_ASSERT(same_params(&cut->opened->modules[m], &whole->modules[m]));
+        cut->modules[m] = cut->opened->modules[m];
+        cut->modules[m].params = whole->modules[m].params; /* which says what is frozen */
+    }
+    cut->model = *cut->opened;
+    cut->model.modules = cut->modules;
+    return DSC_OK;
+}
+
+/* A causal model's first tokens are what they are whatever follows them; that is what can be cut. */
+static dsc_status check_model(const dsc_engine *engine, dsc_error *err)
+{
+    const char *const where = "curriculum_learning";
+    const dsc_model *model = engine->model;
+    if (engine->own_model == NULL)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where, "the model is the host program's own, for samples of one "
+                        "length; name one by dsc.model");
+    if (model->seq_length <= 0 || model->losses_per_sample != model->seq_length)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where, "%s does not predict each next token: its samples cannot be "
+                        "cut; leave the section out", model->name);
+    if (engine->config.own.cuda_graphs)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where, "graphs are of one length of samples; leave out "
+                        "dsc.cuda_graphs");
+    return DSC_OK;
+}
+
+dsc_status dsc_engine_open_cuts(dsc_engine *engine, dsc_error *err)
+{
+    int64_t lengths[DSC_CURRICULUM_LENGTHS_MAX];
+    if (!engine->config.curriculum.enabled)
+        return DSC_OK;
+    DSC_TRY(check_model(engine, err));
+    const int count = dsc_curriculum_lengths(&engine->config.curriculum, engine->model->seq_length, lengths);
+    if (count > DSC_CURRICULUM_LENGTHS_MAX)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "curriculum_learning", "samples would have more than %d different "
+                        "lengths; give a larger difficulty_step", DSC_CURRICULUM_LENGTHS_MAX);
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *engine->cut, &engine->cut, err));
+    for (; engine->cut_count < count; engine->cut_count++) {
+        engine->cut[engine->cut_count].length = lengths[engine->cut_count];
+        const dsc_status status = open_cut(engine, &engine->cut[engine->cut_count], err);
+        if (status != DSC_OK) {
+            engine->cut_count++; /* as far as it came */
+            return status;
+        }
+    }
+    return DSC_OK;
+}
+
+void dsc_engine_close_cuts(dsc_engine *engine)
+{
+    for (int32_t c = 0; c < engine->cut_count; c++) {
+        dsc_alloc_free(engine->alloc, engine->cut[c].modules);
+        dsc_model_close(&engine->cut[c].opened);
+    }
+    dsc_alloc_free(engine->alloc, engine->cut);
+}
+
+int32_t dsc_engine_cut_of(const dsc_engine *engine, int64_t length)
+{
+    for (int32_t c = 0; c < engine->cut_count; c++)
+        if (engine->cut[c].length == length)
+            return c;
+    DSC_ASSERT(engine->model == NULL || length == engine->model->seq_length);
+    return -1;
+}
+
+void dsc_engine_take_length(dsc_engine *engine, int64_t length)
+{
+    const int32_t cut = dsc_engine_cut_of(engine, length);
+    engine->now = cut < 0 ? engine->model : &engine->cut[cut].model;
+}
+
+int64_t dsc_engine_length(const dsc_engine *engine, int64_t step)
+{
+    return engine->model == NULL ? 0
+                                 : dsc_curriculum_length(&engine->config.curriculum, step, engine->model->seq_length);
+}
+
+int64_t dsc_engine_step_tokens(const dsc_engine *engine, int64_t step)
+{
+    const int64_t length = dsc_engine_length(engine, step);
+    if (engine->model == NULL)
+        return 0;
+    return engine->config.train_batch_size * (length > 0 ? length : engine->model->losses_per_sample);
+}
+
+double dsc_engine_step_flops(const dsc_engine *engine, int64_t step)
+{
+    const dsc_config *config = &engine->config;
+    const int32_t cut = dsc_engine_cut_of(engine, dsc_engine_length(engine, step));
+    const double all = (double)(config->gradient_accumulation_steps * engine->place.size);
+    return all * (cut < 0 ? engine->plan.flops_per_micro_batch
+                          : dsc_plan_flops(config, engine->model,
+                                           &engine->plan.shorter[cut * engine->model->module_count]));
+}
