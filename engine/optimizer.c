@@ -85,7 +85,7 @@ static void lamb_scalars(const terms *t, dsc_update_scalars *s)
 }
 
 /* As DeepSpeed: no bias corrections (adam_terms), and eps is added to the root whatever the config says. When the
- * variance stays is coeffs.c's: another one moves on. */
+ * variance stays is onebit_lamb.c's: another one moves on. */
 static void onebit_lamb_scalars(const terms *t, dsc_update_scalars *s)
 {
     lamb_scalars(t, s);

@@ -5,7 +5,7 @@
 #include <assert.h>
 
 #include "engine/checkpoint/checkpoint.h"
-#include "zero/ring.h"
+#include "offload/tile_buffers.h"
 
 #define PLAN_ALIGN 256
 #define ROUND_ELEMENTS (INT64_C(1) << 22) /* 16 MiB of fp32: on 8 ranks, four blocks of GPT-2 124M, or one of 7 B */

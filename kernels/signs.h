@@ -65,7 +65,7 @@ typedef struct dsc_signs_mask_args {
     int64_t count;
 } dsc_signs_mask_args;
 
-/* A step of this rank's own (0/1 Adam, zero/onebit.c), away from the weights that all ranks share:
+/* A step of this rank's own (0/1 Adam, zero/optimizer/onebit.c), away from the weights that all ranks share:
  *   g = grad * grad_scale;  moment = variance == 0 ? 0 : fma(one_minus_beta1, g - moment, moment)
  *   walked = fma(-rate, moment, decay * walked)
  *   to = fma(decays, shared, walked / (sqrt(variance) + eps)) */
@@ -90,7 +90,7 @@ typedef struct dsc_signs_land_args {
 } dsc_signs_land_args;
 
 /* The gradient that leads to a momentum, and what it makes of a variance that goes on beside a frozen one (1-bit LAMB,
- * zero/coeffs.c); how many times the frozen one's root is the other's, at most:
+ * zero/optimizer/onebit_lamb.c); how many times the frozen one's root is the other's, at most:
  *   s = x * scale;  g = fma(unmix, s - moment, moment)
  *   moment = fma(one_minus_beta1, g - moment, moment)
  *   fresh = fma(one_minus_beta2 * g, g, beta2 * fresh)

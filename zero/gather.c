@@ -5,7 +5,8 @@
  * memory of lifetimes that ended before its issue step, so the gather stream first waits for the compute stream. What
  * a pass's first steps use is gathered in the last ones of the pass before, if no update comes between.
  * With W = 1, and below stage 3, parameters are whole and nothing is gathered; parameters that are away from the device
- * are fetched also by one rank, and those that travel packed (pack.c) packed and unpacked. A rank's slice of what is
+ * are fetched also by one rank, and those that travel packed (compress.c) packed and unpacked. A rank's slice of what
+ * is
  * away comes to its place in the window on the fetch stream, while the gather before it is under way.
  *
  * One group may dwarf the others (the embedding of a small model): its window alone can take more than keeping it

@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "zero/store.h"
+#include "zero/offload/state_store.h"
 #include "zero/window.h"
 #include "zero/zero.h"
 
@@ -28,7 +28,7 @@ typedef struct dsc_group_state {
     dsc_event *sums_gone;              /* this step's are there */
     float *own_error, *sum_error; /* signs.c: of the whole group, and of this rank's slice */
     float *walked, *shared;       /* onebit.c: likewise of the whole group */
-    int32_t newest_leaf;          /* leaves.c's own, while it lists them */
+    int32_t newest_leaf;          /* grad_parts.c's own, while it lists them */
     int64_t sum_at;               /* elements among near_sums */
     float *last_sum;                   /* where a step's sum, not in its file, is until it is updated; or NULL */
     int64_t swap_at[DSC_PLANE_COUNT];  /* bytes in the plane's swap space, -1: in memory */
@@ -37,7 +37,7 @@ typedef struct dsc_group_state {
     int32_t room;                      /* of the sum's memory, -1: none */
     bool sum_by_hand;                  /* and that is not its file, but buffers of the reductions from this one on */
     int32_t sum_slot;
-    bool goes_first;                   /* store_tiles.c's own, while it lists an early update's groups */
+    bool goes_first;                   /* update_tiles.c's own, while it lists an early update's groups */
     bool secondary_kept;               /* this rank's part of the neighbours' is what the parameters are */
     int64_t secondary_at;              /* bytes */
     bool gather_pending;               /* an asynchronous gather of updated parameters is under way */
@@ -87,7 +87,7 @@ typedef struct dsc_tensor_step {
     double scale; /* and what weights lose */
 } dsc_tensor_step;
 
-/* norms.c: what recipes like LAMB need of whole tensors, whose elements lie in several ranks' slices. */
+/* trust_ratio.c: what recipes like LAMB need of whole tensors, whose elements lie in several ranks' slices. */
 typedef struct dsc_norms {
     dsc_buf device_buf, host_buf;             /* [tensor_count][2] sums of squares: of weights, of directions */
     dsc_buf all_buf;                          /* [W][piece] of every rank's */
@@ -108,7 +108,7 @@ typedef struct dsc_factors {
     dsc_binned_grid grid;                 /* of this update's sums */
 } dsc_factors;
 
-/* coeffs.c: of 1-bit LAMB. */
+/* onebit_lamb.c: of 1-bit LAMB. */
 typedef struct dsc_coeffs {
     dsc_buf state_buf;              /* [tensor_count][DSC_TENSOR_STATES] */
     dsc_buf device_most, host_most; /* [tensor_count] bits of floats: this update's largest ratios */
@@ -150,7 +150,7 @@ typedef struct dsc_round {
     int64_t chunk; /* elements that a rank sends to another, at most */
 } dsc_round;
 
-/* matrices.c: the directions of whole matrices, whose elements lie in several ranks' slices. */
+/* muon.c: the directions of whole matrices, whose elements lie in several ranks' slices. */
 typedef struct dsc_matrices {
     dsc_round *round;
     int32_t round_count;
@@ -172,7 +172,7 @@ typedef struct dsc_update_terms {
     uint64_t stream; /* of random numbers */
 } dsc_update_terms;
 
-/* early.c: an update that begins before it is known to come. */
+/* speculative_update.c: an update that begins before it is known to come. */
 typedef struct dsc_early {
     int32_t *group; /* [group_count] that it may begin with, in the order in which their sums are complete */
     int32_t count;
@@ -276,7 +276,7 @@ static inline bool dsc_sum_is_squared_at_once(const dsc_zero *zero, int32_t g)
     return zero->group[g].grad == NULL || zero->group[g].sums_stay;
 }
 
-/* leaves.c. After gathers and the store are planned; sum_bytes: what sums need beside their own places. */
+/* grad_parts.c. After gathers and the store are planned; sum_bytes: what sums need beside their own places. */
 dsc_status dsc_leaves_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *err);
 dsc_status dsc_leaves_open(dsc_zero *zero, dsc_error *err);
 void dsc_leaves_close(dsc_zero *zero);
@@ -372,7 +372,7 @@ int64_t dsc_factors_wire_bytes(const dsc_zero *zero);
 /* Of elements of tensor t from `first` of the tile's group on, where the tile is updated. */
 void dsc_factors_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int32_t t, dsc_update_args *out);
 
-/* coeffs.c */
+/* onebit_lamb.c */
 static inline bool dsc_coeffs_are_used(const dsc_zero *zero)
 {
     return dsc_recipes[zero->o.recipe].tensor_state != NULL;
@@ -394,7 +394,7 @@ double dsc_coeffs_average(const dsc_zero *zero, int32_t t, double trust);
  * have if no weights decayed. */
 double dsc_coeffs_frozen(const dsc_zero *zero, int32_t t, double bare_share);
 
-/* matrices.c. After states are planned. */
+/* muon.c. After states are planned. */
 static inline bool dsc_matrices_are_used(const dsc_zero *zero)
 {
     return (dsc_recipes[zero->o.recipe].needs & DSC_NEEDS_MATRICES) != 0;
@@ -453,7 +453,7 @@ void dsc_update_terms_fill(const dsc_update_scalars *scalars, int32_t class_coun
 /* The next one of dsc_store_begin's, from files and back, with the terms of now. */
 DSC_MUST_USE dsc_status dsc_update_next_tile(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
 
-/* early.c. Before places are planned, and after leaves are. */
+/* speculative_update.c. Before places are planned, and after leaves are. */
 bool dsc_early_is_used(const dsc_zero *zero);
 bool dsc_early_takes(const dsc_zero *zero, int32_t group);
 bool dsc_early_aims_at(const dsc_zero *zero, int32_t group);   /* before anybody asks for its parameters */
@@ -474,7 +474,7 @@ void dsc_early_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t pass);
 void dsc_early_tell(dsc_zero *zero);
 void dsc_early_told(dsc_zero *zero);
 
-/* pack.c: what a group's parameters are packed in on the way to its windows; windows hold what came out again. */
+/* compress.c: what a group's parameters are packed in on the way to its windows; windows hold what came out again. */
 dsc_quant dsc_pack_of_params(const dsc_zero *zero, int32_t group);
 /* After leaves are planned: where their errors lie, and what these take. */
 int64_t dsc_pack_error_bytes(dsc_zero *zero);
@@ -486,7 +486,7 @@ dsc_status dsc_pack_gather(dsc_zero *zero, int32_t group, char *window, const ch
 /* On the reduce stream: a reduce_scatter of elements of that leaf, packed if the options say so. */
 dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_leaf *leaf, const dsc_reduce_scatter_args *args, dsc_error *err);
 
-/* ahead.c. After the store is planned: its buffers. */
+/* param_prefetch.c. After the store is planned: its buffers. */
 bool dsc_ahead_is_used(const dsc_zero *zero);
 int32_t dsc_ahead_slots(const dsc_zero *zero);
 dsc_status dsc_ahead_open(dsc_zero *zero, dsc_error *err);
@@ -502,7 +502,8 @@ void dsc_ahead_ask(dsc_zero *zero);
 /* On the fetch stream: so many of a group's slice, from its start, were ahead and are at `to` now. */
 dsc_status dsc_ahead_take(dsc_zero *zero, int32_t group, int64_t elements, char *to, int64_t *taken, dsc_error *err);
 
-/* room.c. After the store and leaves are planned; opened when the store's rings and the places of sums are. */
+/* borrowed_memory.c. After the store and leaves are planned; opened when the store's rings and the places of sums
+ * are. */
 void dsc_room_plan(dsc_zero *zero);
 dsc_status dsc_room_open(dsc_zero *zero, dsc_error *err);
 void dsc_room_close(dsc_zero *zero);
@@ -515,7 +516,7 @@ dsc_status dsc_room_begin(dsc_zero *zero, const int32_t *group, int32_t count, d
 void dsc_room_tell(dsc_zero *zero);
 dsc_status dsc_room_end(dsc_zero *zero, dsc_error *err);
 
-/* secondary.c. After gathers are planned: where groups' parts lie; what they take. */
+/* hpz.c. After gathers are planned: where groups' parts lie; what they take. */
 int64_t dsc_secondary_plan(dsc_zero *zero);
 dsc_status dsc_secondary_open(dsc_zero *zero, dsc_error *err);
 void dsc_secondary_close(dsc_zero *zero);

@@ -1,6 +1,7 @@
 /* reduce.c - leaves to owners: the order in which they are summed, and where sums are meanwhile.
  *
- * Owners fold leaves in rank order, micro-step after micro-step, uses of a tied parameter in backward order (leaves.c
+ * Owners fold leaves in rank order, micro-step after micro-step, uses of a tied parameter in backward order
+ * (grad_parts.c
  * says where each lies until then). For sums that must not depend on W, the W leaves of a micro-step are kept apart and
  * pushed in index order into a binary counter per use: level l holds the sum of 2^l neighbouring leaves.
  * SPDX-License-Identifier: Apache-2.0 */

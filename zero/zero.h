@@ -22,7 +22,7 @@
 #include "kernels/device.h"
 #include "offload/swap.h"
 #include "zero/layout.h"
-#include "zero/onebit.h"
+#include "zero/optimizer/onebit.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -90,7 +90,7 @@ typedef struct dsc_zero_options {
     dsc_zero_swap swap;
     dsc_device *device;
     dsc_comm *comm;                   /* over device memory; not used by dsc_zero_plan */
-    /* Ranks of one host, in order, that keep k-ths of what stage 3 gathers (secondary.c); <= 1: none do. It divides the
+    /* Ranks of one host, in order, that keep k-ths of what stage 3 gathers (hpz.c); <= 1: none do. It divides the
      * number of ranks. */
     int32_t neighbour_count;
     dsc_comm *neighbours;             /* over device memory, one channel; not used by dsc_zero_plan */

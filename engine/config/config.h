@@ -12,7 +12,7 @@
 #include "engine/data/curriculum.h"
 #include "engine/data/masking.h"
 #include "kernels/device.h"
-#include "zero/onebit.h"
+#include "zero/optimizer/onebit.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -10,7 +10,7 @@
 
 #include "kernels/device.h"
 
-/* Reductions to files may be modules behind (zero/leaves.c), and one of 20 million elements is 700 entries. */
+/* Reductions to files may be modules behind (zero/grad_parts.c), and one of 20 million elements is 700 entries. */
 enum { DSC_CPU_RING = 2048 };
 
 typedef struct dsc_cpu_device dsc_cpu_device;

@@ -25,7 +25,8 @@ typedef struct signs_formula {
 int64_t signs_tensor(int32_t tensor, int64_t *first);
 
 double signs_mean(double of[SIGNS_RANKS][SIGNS_ELEMENTS], int32_t world, int64_t i);
-/* The exchange of zero/signs.c: C[x] is the signs of x times the root of its mean square; ranks send C[mine + error],
+/* The exchange of zero/optimizer/sign_compress.c: C[x] is the signs of x times the root of its mean square; ranks
+ * send C[mine + error],
  * owners C[mean + error] of their slices. 0 where v is. */
 void signs_exchange(signs_formula *f, double mine[SIGNS_RANKS][SIGNS_ELEMENTS], double to[SIGNS_ELEMENTS]);
 /* What signs have left out is 0 again. */

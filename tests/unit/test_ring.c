@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "zero/ring.h"
+#include "offload/tile_buffers.h"
 
 enum { PAGE = DSC_AIO_ALIGN, PIECES = 24, OWN = 3, FURTHER = 5 };
 

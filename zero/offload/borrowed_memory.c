@@ -1,6 +1,8 @@
-/* room.c - the memory of sums between the update that has read them and the backward pass that fills it again.
+/* borrowed_memory.c - the memory of sums between the update that has read them and the backward pass that fills it
+ * again.
  *
- * Under the head's products and the last block's backward pass no sum is complete, so an early update (early.c) can
+ * Under the head's products and the last block's backward pass no sum is complete, so an early update
+ * (speculative_update.c) can
  * only read ahead, until its buffers are full, and then files rest. But all sums that stay in memory are used up by
  * then, and come back one after the other, those of the first modules last. So the rings of the update's states have
  * further slots there, for one long round each step: tiles lie in sums that are written only behind their own (a tile

@@ -1,4 +1,4 @@
-/* store_sums.c - the ways of states through memory: sums, a tile at a time, to whoever adds a leaf.
+/* grad_tiles.c - the ways of states through memory: sums, a tile at a time, to whoever adds a leaf.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/clock.h"
 #include "zero/internal.h"

@@ -2,7 +2,7 @@
  *
  * 1-bit Adam (Tang et al. 2021, arXiv:2102.02888): once the variance is frozen, signs are of the momentum after each
  * rank's own gradient. They are the new momentum of all ranks, and the step goes along it. 1-bit LAMB does the same;
- * how far a tensor goes is coeffs.c's.
+ * how far a tensor goes is onebit_lamb.c's.
  *
  * 0/1 Adam (Lu et al. 2022, arXiv:2202.06009), as DeepSpeed has it. First the variance moves in some updates only, from
  * gradients that are added up as ever; in all others signs are of the gradients. Then it is frozen and ranks take steps

@@ -1,4 +1,5 @@
-/* store_tiles.c - the ways of states through memory: tiles of an update, one after another, with those behind them read
+/* update_tiles.c - the ways of states through memory: tiles of an update, one after another, with those behind them
+ * read
  * ahead and those before them written. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* early.c - an update in files that begins under the last backward pass, before its norm is known.
+/* speculative_update.c - an update in files that begins under the last backward pass, before its norm is known.
  *
  * What an update does to an element depends on its sum, its states and the update's scalars, and these only depend on
  * the norm if something is clipped, or if there is no update at all. So a step may foresee them. Groups whose

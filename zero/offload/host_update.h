@@ -1,11 +1,11 @@
-/* host_tier.h - optimizer states away from a device whose memory the host cannot reach: the host updates them.
+/* host_update.h - optimizer states away from a device whose memory the host cannot reach: the host updates them.
  *
  * Masters and moments lie in pinned host memory, or in swap, and so do sums of gradients, which came there as they were
- * reduced (sum_tier.h), and parameters of which only windows are on the device. What is on the device all the same
+ * reduced (grad_staging.h), and parameters of which only windows are on the device. What is on the device all the same
  * passes in tiles: sums come out while the tile before is updated by the host's own exact kernels, and the new
  * parameters go in behind it, each way on its stream. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_ZERO_HOST_TIER_H
-#define DSC_ZERO_HOST_TIER_H
+#ifndef DSC_ZERO_OFFLOAD_HOST_UPDATE_H
+#define DSC_ZERO_OFFLOAD_HOST_UPDATE_H
 
 #include "zero/zero.h"
 

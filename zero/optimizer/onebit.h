@@ -1,7 +1,7 @@
 /* onebit.h - whose ranks exchange signs instead of adding up gradients, and in which updates: what a run is told, and
  * what its optimizer's scalars follow. What they send each other is onebit.c's. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_ZERO_ONEBIT_H
-#define DSC_ZERO_ONEBIT_H
+#ifndef DSC_ZERO_OPTIMIZER_ONEBIT_H
+#define DSC_ZERO_OPTIMIZER_ONEBIT_H
 
 #include <stdint.h>
 
@@ -17,7 +17,8 @@ typedef struct dsc_signs_policy {
     /* Of 0/1 Adam, >= 1: after so many moves of the variance the next are twice as far apart; after so many updates
      * that follow them ranks come together half as often, once in local_most at least. */
     int64_t variance_scaler, local_scaler, local_most;
-    /* Of 1-bit LAMB (coeffs.c): what an average of coefficients keeps, below 1; bounds of the factors that they are
+    /* Of 1-bit LAMB (onebit_lamb.c): what an average of coefficients keeps, below 1; bounds of the factors that they
+     * are
      * times once they are frozen, 0 < min <= max; and the part of itself that a factor changes by at most. */
     double coeff_beta, factor_min, factor_max, factor_threshold;
 } dsc_signs_policy;

@@ -1,12 +1,12 @@
-/* ring.h - a few buffers through which pieces of one swap space pass: read, worked on, written.
+/* tile_buffers.h - a few buffers through which pieces of one swap space pass: read, worked on, written.
  *
  * Pieces are taken in an order that the caller knows: each gets the slot after the last one's. While one is worked on,
  * those after it are read, as far as there are slots that are free, and those before it written. A piece is never read
  * while an older write of it is under way, or while it is worked on. A ring may have further slots, in memory that is
  * its own for a while only: they belong to a long round, which comes to each of them once.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_ZERO_RING_H
-#define DSC_ZERO_RING_H
+#ifndef DSC_OFFLOAD_TILE_BUFFERS_H
+#define DSC_OFFLOAD_TILE_BUFFERS_H
 
 #include <stdatomic.h>
 

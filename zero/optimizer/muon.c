@@ -1,4 +1,4 @@
-/* matrices.c - what a recipe for whole matrices goes along: each one's direction, orthogonalised, though its elements
+/* muon.c - what a recipe for whole matrices goes along: each one's direction, orthogonalised, though its elements
  * lie in several ranks' slices.
  *
  * Groups of matrices are taken in rounds, which bound the memory. In each, a pass over this rank's tiles that writes

@@ -1,4 +1,4 @@
-/* coeffs.c - how far 1-bit LAMB (Li et al. 2021, arXiv:2104.06069, as DeepSpeed has it) steps each tensor.
+/* onebit_lamb.c - how far 1-bit LAMB (Li et al. 2021, arXiv:2104.06069, as DeepSpeed has it) steps each tensor.
  *
  * While gradients are added up it is LAMB: a tensor's rate is times the ratio of the norms of its weights and of its
  * direction, whose moving average is kept. Once signs of momentum are exchanged that average is what counts. LAMB's

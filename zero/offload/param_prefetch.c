@@ -1,4 +1,5 @@
-/* ahead.c - parameters that are read before their windows are free, into buffers of the update that rest meanwhile.
+/* param_prefetch.c - parameters that are read before their windows are free, into buffers of the update that rest
+ * meanwhile.
  *
  * Files rest under the head's products, the longest of a pass: windows hold what these need. Masters and moments of the
  * step before are written by then, and those of the next update are read only in the last pass. So in passes before it

@@ -1,4 +1,5 @@
-/* leaves.c - the leaves of a pass: in which order they are reduced, where each lies until then, and where sums that are
+/* grad_parts.c - the leaves of a pass: in which order they are reduced, where each lies until then, and where sums
+ * that are
  * kept away from the device are meanwhile.
  *
  * A leaf is produced at a step and reduced on the reduce stream while the next one is made, so its place in the leaf

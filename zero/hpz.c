@@ -1,4 +1,4 @@
-/* secondary.c - ZeRO++'s second partition (hpZ): parameters that stage 3 has gathered from all ranks once stay among
+/* hpz.c - ZeRO++'s second partition (hpZ): parameters that stage 3 has gathered from all ranks once stay among
  * neighbours, and further gathers of them do not leave the host.
  *
  * Ranks g*k .. g*k + k - 1 are neighbours. What the first gather after an update brings to a window is kept in k-ths:

@@ -1,4 +1,4 @@
-/* sum_tier.c - see sum_tier.h. SPDX-License-Identifier: Apache-2.0 */
+/* grad_staging.c - see grad_staging.h. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
 /* The binary counter of sums that do not depend on W needs all of its levels at hand, so these stay. */

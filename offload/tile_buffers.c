@@ -1,5 +1,5 @@
-/* ring.c - see ring.h. SPDX-License-Identifier: Apache-2.0 */
-#include "zero/ring.h"
+/* tile_buffers.c - see tile_buffers.h. SPDX-License-Identifier: Apache-2.0 */
+#include "offload/tile_buffers.h"
 
 static int64_t whole_blocks(int64_t bytes) { return dsc_align_up(bytes, DSC_AIO_ALIGN); }
 

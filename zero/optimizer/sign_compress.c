@@ -1,4 +1,5 @@
-/* signs.c - vectors that ranks have each their own of become one that all have, for two bits an element on the wire:
+/* sign_compress.c - vectors that ranks have each their own of become one that all have, for two bits an element on
+ * the wire:
  * the exchange of 1-bit Adam (Tang et al. 2021, arXiv:2102.02888) and of those that came after it (onebit.c).
  *
  * Each rank adds to what it would have the others know what its last signs left out (its error). Signs and a scale for

@@ -1,4 +1,5 @@
-/* factors.c - second moments of matrices as one number for each row and one for each column (Adafactor, Shazeer & Stern
+/* adafactor.c - second moments of matrices as one number for each row and one for each column (Adafactor, Shazeer &
+ * Stern
  * 2018), though a matrix's elements lie in several ranks' slices.
  *
  * Every rank has all of these numbers: they are a few hundredths of a percent of the elements. A pass over this rank's

@@ -1,11 +1,11 @@
-/* sum_tier.h - sums of leaves that lie away from a device whose memory the host cannot reach, or lie in bf16.
+/* grad_staging.h - sums of leaves that lie away from a device whose memory the host cannot reach, or lie in bf16.
  *
  * Tile after tile comes to a slot of device memory, has its leaves added there and leaves again, so that one tile comes
  * and another leaves while a third is worked on. The first leaves of an optimizer step are added to nothing: then a
  * tile only leaves. Sums that lie in bf16 are brought to fp32 on the way, and back, which changes no bit: they were
  * rounded before (reduce.c). SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_ZERO_SUM_TIER_H
-#define DSC_ZERO_SUM_TIER_H
+#ifndef DSC_ZERO_OFFLOAD_GRAD_STAGING_H
+#define DSC_ZERO_OFFLOAD_GRAD_STAGING_H
 
 #include "zero/zero.h"
 

@@ -1,4 +1,5 @@
-/* norms.c - what a recipe needs of whole tensors, whose elements lie in several ranks' slices: the norms, or root mean
+/* trust_ratio.c - what a recipe needs of whole tensors, whose elements lie in several ranks' slices: the norms, or
+ * root mean
  * squares, of a tensor's weights and of the direction it is about to take.
  *
  * A pass over this rank's slices before the update, in the same tiles, that writes nothing: each piece of a tensor has
@@ -13,7 +14,7 @@
 #define PIECE_ELEMENTS (1 << 18) /* 1 MiB of directions: what a core's cache holds */
 #define EXCHANGED_SUMS 1024      /* of all ranks at a time: 0.6 MB */
 
-enum { OF_WEIGHTS, OF_DIRECTION, SUMS_EACH }; /* of coefficients that are frozen (coeffs.c): a bare direction first */
+enum { OF_WEIGHTS, OF_DIRECTION, SUMS_EACH }; /* of coefficients that are frozen (onebit_lamb.c): a bare direction first */
 
 static int64_t piece_elements(const dsc_zero *zero)
 {

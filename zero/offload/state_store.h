@@ -1,20 +1,21 @@
-/* store.h - where the states of a rank live between uses: in memory, or in swap space with rings of buffers before it.
+/* state_store.h - where the states of a rank live between uses: in memory, or in swap space with rings of buffers
+ * before it.
  *
  * A plane of a group is in memory (dsc_group_state points at it) or in swap (swap_at[plane] >= 0); who works on it asks
  * here and is given memory either way. Of a device that is not host_visible, memory may also be the host's: sums then
- * pass through slots of the device's (sum_tier.h), parameters go to windows, and the host updates what is the
- * optimizer's (host_tier.h). Three users of files, one thread each: the gathers read parameters on the fetch stream,
+ * pass through slots of the device's (grad_staging.h), parameters go to windows, and the host updates what is the
+ * optimizer's (host_update.h). Three users of files, one thread each: the gathers read parameters on the fetch stream,
  * the reductions read and write sums on the out stream, and the update takes its tiles, of a host_visible device on the
  * update stream, while the next passes begin. So each has an engine for its files of its own, and parameters have two
  * rings of buffers; only sums pass from one to the other. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_ZERO_STORE_H
-#define DSC_ZERO_STORE_H
+#ifndef DSC_ZERO_OFFLOAD_STATE_STORE_H
+#define DSC_ZERO_OFFLOAD_STATE_STORE_H
 
 #include <stdatomic.h>
 
-#include "zero/host_tier.h"
-#include "zero/ring.h"
-#include "zero/sum_tier.h"
+#include "offload/tile_buffers.h"
+#include "zero/offload/grad_staging.h"
+#include "zero/offload/host_update.h"
 #include "zero/zero.h"
 
 /* Kinds of state in files of their own, as the plan's table has them. */
@@ -32,7 +33,7 @@ typedef struct dsc_store_cursor {
     int64_t done; /* elements of what this rank updates of the group */
 } dsc_store_cursor;
 
-/* Where reading ahead for gathers has come to (ahead.c). */
+/* Where reading ahead for gathers has come to (param_prefetch.c). */
 typedef struct dsc_ahead_cursor {
     int32_t step, gather;
     int64_t first; /* element of a rank's slice */
@@ -43,7 +44,7 @@ typedef struct dsc_room {
     int32_t end[DSC_PLANE_COUNT];
 } dsc_room;
 
-/* Sums' memory that is lent to tiles which are read ahead (room.c). */
+/* Sums' memory that is lent to tiles which are read ahead (borrowed_memory.c). */
 typedef struct dsc_rooms {
     dsc_room *room; /* [count] */
     int32_t count;

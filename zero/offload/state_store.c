@@ -1,5 +1,6 @@
-/* store.c - see store.h: which states are in swap, their places, opening and closing, and views. The ways in and out
- * are store_tiles.c's, store_fetch.c's and store_sums.c's. SPDX-License-Identifier: Apache-2.0 */
+/* state_store.c - see state_store.h: which states are in swap, their places, opening and closing, and views. The ways
+ * in and out
+ * are update_tiles.c's, param_fetch.c's and grad_tiles.c's. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
 #include <string.h>

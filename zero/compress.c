@@ -1,4 +1,5 @@
-/* pack.c - what travels packed (kernels/quant.h): parameters to the windows of stage 3, which are ZeRO++'s quantized
+/* compress.c - what travels packed (kernels/quant.h): parameters to the windows of stage 3, which are ZeRO++'s
+ * quantized
  * weights, and leaves to their owners, its quantized gradients.
  *
  * Owners pack their slice, packed slices are gathered, and everybody unpacks all of them, its own too: so all ranks

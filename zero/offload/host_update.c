@@ -1,4 +1,4 @@
-/* host_tier.c - see host_tier.h. SPDX-License-Identifier: Apache-2.0 */
+/* host_update.c - see host_update.h. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
 bool dsc_host_tier_updates(const dsc_zero *zero, int32_t g)
