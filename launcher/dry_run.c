@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/formats/json.h"
-#include "launcher/rank_env.h"
+#include "launcher/node/rank_env.h"
 
 /* Quoted in pieces, so that an argument of any length needs no memory. A piece ends between two UTF-8 characters. */
 static void print_quoted(FILE *to, const char *text)

@@ -8,12 +8,12 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "launcher/coordinator/exports.h"
 #include "launcher/dry_run.h"
-#include "launcher/exports.h"
 #include "launcher/job.h"
 #include "launcher/program.h"
-#include "launcher/runner.h"
-#include "launcher/sbatch.h"
+#include "launcher/runners/runner.h"
+#include "launcher/runners/sbatch.h"
 
 static int fail(const dsc_error *err)
 {

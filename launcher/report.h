@@ -3,10 +3,10 @@
 #ifndef DSC_LAUNCHER_REPORT_H
 #define DSC_LAUNCHER_REPORT_H
 
-#include "launcher/output.h"
+#include "launcher/node/output.h"
+#include "launcher/node/verdict.h"
+#include "launcher/node/watch.h"
 #include "launcher/resources.h"
-#include "launcher/verdict.h"
-#include "launcher/watch.h"
 
 /* Borrowed for the call. */
 typedef struct dsc_report {

@@ -13,8 +13,8 @@
 
 #include "base/hosts/slurm.h"
 #include "base/io.h"
-#include "launcher/pdsh.h"
-#include "launcher/slurm.h"
+#include "launcher/coordinator/pdsh.h"
+#include "launcher/runners/slurm.h"
 
 static const char default_hostfile[] = "/job/hostfile";
 

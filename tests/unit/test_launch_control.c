@@ -1,4 +1,5 @@
-/* test_launch_control.c - head and agents (launcher/control.h) in a simulated world: messages are lost, late, repeated
+/* test_launch_control.c - head and agents (launcher/coordinator/control.h) in a simulated world: messages are lost,
+ * late, repeated
  * and overtake each other, links are cut in one or both directions, hosts, agents and the head die, users interrupt,
  * and jobs start again. Every seed is one history; the same seed gives the same one.
  *
@@ -17,8 +18,8 @@
 
 #include <cmocka.h>
 
-#include "launcher/control.h"
-#include "launcher/restart.h"
+#include "launcher/coordinator/control.h"
+#include "launcher/node/restart.h"
 
 #define MS INT64_C(1000000)
 #define SECOND INT64_C(1000000000)

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "launcher/message.h"
+#include "launcher/coordinator/message.h"
 
 static dsc_alloc *alloc;
 

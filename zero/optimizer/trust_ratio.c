@@ -14,7 +14,7 @@
 #define PIECE_ELEMENTS (1 << 18) /* 1 MiB of directions: what a core's cache holds */
 #define EXCHANGED_SUMS 1024      /* of all ranks at a time: 0.6 MB */
 
-enum { OF_WEIGHTS, OF_DIRECTION, SUMS_EACH }; /* of coefficients that are frozen (onebit_lamb.c): a bare direction first */
+enum { OF_WEIGHTS, OF_DIRECTION, SUMS_EACH };
 
 static int64_t piece_elements(const dsc_zero *zero)
 {

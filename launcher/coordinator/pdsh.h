@@ -1,0 +1,28 @@
+/* pdsh.h - what a user of pdsh has set up for the ssh that pdsh starts: PDSH_SSH_ARGS, PDSH_SSH_ARGS_APPEND, and flags
+ * of pdsh in --launcher_args.
+ *
+ * pdsh itself cannot start agents: it gives remote programs no input (the arguments and the job's token travel there,
+ * so that they are in no argument list), and takes their output as lines of text: bytes behind a zero are lost, and
+ * what has no newline waits for one (measured, pdsh 2.34). So hosts are reached by an ssh each, as pdsh would start it.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_LAUNCHER_COORDINATOR_PDSH_H
+#define DSC_LAUNCHER_COORDINATOR_PDSH_H
+
+#include "launcher/options.h"
+
+enum { DSC_PDSH_WORDS_MAX = 64, DSC_PDSH_TEXT_BYTES = 8192 };
+
+/* Arguments for ssh, in `text`. */
+typedef struct dsc_pdsh_words {
+    const char *word[DSC_PDSH_WORDS_MAX];
+    int count;
+    size_t used;
+    char text[DSC_PDSH_TEXT_BYTES];
+} dsc_pdsh_words;
+
+/* `host` may be user@name: they are %u and %h. None unless the launcher is pdsh, by name or as DeepSpeed's default.
+ * What is no option of ssh, or would take the agent's stream away: DSC_ERR_INPUT, naming the variable or flag. */
+DSC_MUST_USE dsc_status dsc_pdsh_read(const dsc_launcher_options *opt, const char *host, dsc_pdsh_words *out,
+                                      dsc_error *err);
+
+#endif

@@ -1,0 +1,217 @@
+/* ranks.c - see ranks.h. SPDX-License-Identifier: Apache-2.0 */
+#include "launcher/node/ranks.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "launcher/job.h"
+#include "launcher/node/output.h"
+
+dsc_status dsc_ranks_open(dsc_ranks *ranks, dsc_alloc *alloc, dsc_host_task *task, int epoll_fd,
+                          const dsc_ranks_hooks *hooks, dsc_error *err)
+{
+    *ranks = (dsc_ranks){ .alloc = alloc, .task = task, .hooks = *hooks, .epoll_fd = epoll_fd, .exec_fd = -1,
+                          .flight = { .fd = -1 } };
+    DSC_TRY(dsc_flight_board_open(&ranks->flight, task->rank_count, err));
+    task->flight = &ranks->flight;
+    return dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, task->rank_count, (int64_t)sizeof *ranks->rank, &ranks->rank, err);
+}
+
+void dsc_ranks_close(dsc_ranks *ranks)
+{
+    for (int32_t i = 0; i < ranks->count; i++)
+        for (int which = 0; which < 2; which++)
+            if (ranks->rank[i].out_fd[which] >= 0)
+                close(ranks->rank[i].out_fd[which]);
+    if (ranks->exec_fd >= 0)
+        close(ranks->exec_fd);
+    if (ranks->alloc != NULL) {
+        dsc_flight_board_close(&ranks->flight);
+        dsc_alloc_free(ranks->alloc, ranks->rank);
+    }
+    *ranks = (dsc_ranks){ .exec_fd = -1, .flight = { .fd = -1 } };
+}
+
+static bool watch_stream(dsc_ranks *ranks, int32_t index, int which)
+{
+    return dsc_loop_add(ranks->epoll_fd, ranks->rank[index].out_fd[which],
+                        (dsc_loop_event){ DSC_LOOP_RANK, index, which }, EPOLLIN);
+}
+
+dsc_status dsc_ranks_start(dsc_ranks *ranks, const dsc_spawn_setup *setup, const dsc_spawn_pipes *pipes, dsc_error *err)
+{
+    int exec_pipe[2];
+    dsc_status status = DSC_OK;
+    if (pipe2(exec_pipe, O_CLOEXEC | O_NONBLOCK) != 0)
+        return DSC_FAIL(err, DSC_ERR_IO, "dsc-launch", "cannot start: %s", strerror(errno));
+    ranks->exec_fd = exec_pipe[0];
+    dsc_loop_add(ranks->epoll_fd, ranks->exec_fd, (dsc_loop_event){ DSC_LOOP_EXEC, 0, 0 }, EPOLLIN);
+    for (int32_t i = 0; i < ranks->task->rank_count && status == DSC_OK; i++) {
+        status = dsc_spawn(ranks->alloc, ranks->task, i, setup, pipes[i], exec_pipe[1], &ranks->rank[i], err);
+        if (status != DSC_OK)
+            break;
+        ranks->count++;
+        ranks->alive_count++;
+        for (int which = 0; which < 2; which++)
+            if (ranks->rank[i].out_fd[which] >= 0) {
+                ranks->stream_count++;
+                if (!watch_stream(ranks, i, which))
+                    status = DSC_FAIL(err, DSC_ERR_IO, "dsc-launch", "cannot watch rank %d: %s",
+                                      ranks->task->first_rank + i, strerror(errno));
+            }
+    }
+    close(exec_pipe[1]);
+    return status;
+}
+
+/* ---- signals and ends ---- */
+
+static void signal_rank(const dsc_rank_process *rank, int signal_number)
+{
+    if (rank->ended)
+        return;
+    /* Between fork and setsid there is no such group yet. */
+    if (kill(-rank->pid, signal_number) != 0)
+        kill(rank->pid, signal_number);
+    if (signal_number != SIGSTOP && signal_number != SIGCONT)
+        kill(-rank->pid, SIGCONT);
+}
+
+void dsc_ranks_signal(dsc_ranks *ranks, int signal_number)
+{
+    if (signal_number == SIGCONT && ranks->stopped)
+        ranks->since_ns = dsc_clock_ns();
+    if (signal_number == SIGSTOP || signal_number == SIGCONT)
+        ranks->stopped = signal_number == SIGSTOP;
+    for (int32_t i = 0; i < ranks->count; i++)
+        signal_rank(&ranks->rank[i], signal_number);
+}
+
+void dsc_ranks_kill(dsc_ranks *ranks)
+{
+    ranks->killing = true;
+    dsc_ranks_signal(ranks, SIGKILL);
+    dsc_children_signal(SIGKILL); /* whatever left its group */
+}
+
+static void read_exec_failures(dsc_ranks *ranks)
+{
+    dsc_exec_failure failure;
+    ssize_t n = -1;
+    while (ranks->exec_fd >= 0 && (n = read(ranks->exec_fd, &failure, sizeof failure)) == (ssize_t)sizeof failure)
+        ranks->rank[failure.index].exec_errno = failure.errno_value;
+    if (n == 0) { /* every rank runs its program now */
+        close(ranks->exec_fd);
+        ranks->exec_fd = -1;
+    }
+}
+
+static int32_t find_rank(const dsc_ranks *ranks, pid_t pid)
+{
+    for (int32_t i = 0; i < ranks->count; i++)
+        if (ranks->rank[i].pid == pid && !ranks->rank[i].ended)
+            return i;
+    return -1;
+}
+
+/* The rank is a zombie still, so that its group can be told. */
+static void note_end(dsc_ranks *ranks, int32_t index, const siginfo_t *info, int64_t now_ns)
+{
+    dsc_rank_process *rank = &ranks->rank[index];
+    const bool exited = info->si_code == CLD_EXITED;
+    read_exec_failures(ranks); /* it wrote before it ended */
+    const dsc_rank_end end = { .rank = ranks->task->first_rank + index,
+                               .pid = (int32_t)rank->pid,
+                               .code = exited ? info->si_status : 128 + info->si_status,
+                               .signal = exited ? 0 : info->si_status,
+                               .exec_errno = rank->exec_errno };
+    signal_rank(rank, ranks->killing ? SIGKILL : SIGTERM); /* its leftovers */
+    rank->ended = true;
+    ranks->alive_count--;
+    ranks->hooks.ended(ranks->hooks.user, index, &end, now_ns);
+}
+
+void dsc_ranks_reap(dsc_ranks *ranks, int64_t now_ns)
+{
+    for (;;) {
+        siginfo_t info;
+        info.si_pid = 0;
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0) {
+            ranks->no_children = errno == ECHILD;
+            return;
+        }
+        if (info.si_pid == 0)
+            return;
+        const int32_t index = find_rank(ranks, info.si_pid);
+        if (index >= 0)
+            note_end(ranks, index, &info, now_ns);
+        waitpid(info.si_pid, NULL, 0);
+    }
+}
+
+/* ---- output ---- */
+
+static void end_stream(dsc_ranks *ranks, int32_t index, int which, int64_t now_ns)
+{
+    close(ranks->rank[index].out_fd[which]);
+    ranks->rank[index].out_fd[which] = -1;
+    ranks->stream_count--;
+    ranks->hooks.output_end(ranks->hooks.user, index, which, now_ns);
+}
+
+/* One read. */
+static void read_stream(dsc_ranks *ranks, int32_t index, int which, int64_t now_ns)
+{
+    char text[DSC_OUTPUT_READ_BYTES];
+    const int fd = ranks->rank[index].out_fd[which];
+    if (fd < 0)
+        return;
+    if (ranks->deaf[which]) {
+        end_stream(ranks, index, which, now_ns);
+        return;
+    }
+    const ssize_t n = read(fd, text, sizeof text);
+    if (n > 0)
+        ranks->hooks.output(ranks->hooks.user, index, which, text, (size_t)n, now_ns);
+    else if (n == 0 || (errno != EAGAIN && errno != EINTR) || (errno == EAGAIN && ranks->no_children))
+        end_stream(ranks, index, which, now_ns);
+}
+
+void dsc_ranks_on_event(dsc_ranks *ranks, const dsc_loop_event *event, int64_t now_ns)
+{
+    if (event->kind == DSC_LOOP_EXEC)
+        read_exec_failures(ranks);
+    else if (event->kind == DSC_LOOP_RANK && !ranks->paused[event->which])
+        read_stream(ranks, event->number, event->which, now_ns);
+}
+
+void dsc_ranks_drain(dsc_ranks *ranks, int64_t now_ns)
+{
+    for (int32_t i = 0; i < ranks->count; i++)
+        for (int which = 0; which < 2; which++)
+            if (!ranks->paused[which])
+                read_stream(ranks, i, which, now_ns);
+}
+
+void dsc_ranks_pause(dsc_ranks *ranks, int which, bool paused)
+{
+    for (int32_t i = 0; i < ranks->count && paused != ranks->paused[which]; i++) {
+        const int fd = ranks->rank[i].out_fd[which];
+        if (fd >= 0 && paused)
+            dsc_loop_remove(ranks->epoll_fd, fd); /* not "no events": a hang-up would come in still */
+        else if (fd >= 0)
+            (void)watch_stream(ranks, i, which);
+    }
+    ranks->paused[which] = paused;
+}
+
+void dsc_ranks_flight(const dsc_ranks *ranks, int32_t index, int64_t now_ns, dsc_flight_view *out)
+{
+    dsc_flight_board_read(&ranks->flight, index, ranks->since_ns, now_ns, out);
+}
+
+void dsc_ranks_deafen(dsc_ranks *ranks, int which) { ranks->deaf[which] = true; }

@@ -1,0 +1,67 @@
+/* ranks.h - the processes of this host's ranks: started, listened to, signalled, reaped, and all of them killed.
+ *
+ * Used by the supervisor of a one-host job and by the agent of one of several hosts; knows nothing of why a job ends.
+ * A rank is known here by its index on this host.
+ *
+ * Invariants: (1) a process group is signalled only while its rank is not reaped, so its number cannot be another's;
+ *             (2) what a reaped rank left behind is our child (subreaper) or a descendant of one: when there is no
+ *             child left, nothing of the job runs. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_LAUNCHER_NODE_RANKS_H
+#define DSC_LAUNCHER_NODE_RANKS_H
+
+#include "base/flight_log.h"
+#include "launcher/loop.h"
+#include "launcher/node/host_task.h"
+#include "launcher/node/spawn.h"
+#include "launcher/node/verdict.h"
+
+/* What the owner wants to know. All are called from the functions below. */
+typedef struct dsc_ranks_hooks {
+    void (*output)(void *user, int32_t index, int which, const char *text, size_t bytes, int64_t now_ns);
+    void (*output_end)(void *user, int32_t index, int which, int64_t now_ns);
+    void (*ended)(void *user, int32_t index, const dsc_rank_end *end, int64_t now_ns);
+    void *user;
+} dsc_ranks_hooks;
+
+typedef struct dsc_ranks {
+    dsc_alloc *alloc;
+    const dsc_host_task *task;
+    dsc_ranks_hooks hooks;
+    dsc_rank_process *rank;
+    int32_t count; /* started */
+    int32_t alive_count;
+    int32_t stream_count; /* pipes not yet at their end */
+    int epoll_fd, exec_fd;
+    dsc_flight_board flight;
+    int64_t since_ns;  /* the ranks were stopped by us until then */
+    bool stopped;      /* and are still */
+    bool paused[2];    /* nothing is read of this stream */
+    bool deaf[2];      /* its reader is gone: ranks that write learn it by SIGPIPE */
+    bool killing;
+    bool no_children;
+} dsc_ranks;
+
+/* Events come from epoll_fd as DSC_LOOP_RANK and DSC_LOOP_EXEC. `task` is borrowed until close; its flight is ours. */
+DSC_MUST_USE dsc_status dsc_ranks_open(dsc_ranks *ranks, dsc_alloc *alloc, dsc_host_task *task, int epoll_fd,
+                                       const dsc_ranks_hooks *hooks, dsc_error *err);
+void dsc_ranks_close(dsc_ranks *ranks);
+
+/* Starts all. After a failure some may run: kill them. pipes[] has one entry for each rank. */
+DSC_MUST_USE dsc_status dsc_ranks_start(dsc_ranks *ranks, const dsc_spawn_setup *setup, const dsc_spawn_pipes *pipes,
+                                        dsc_error *err);
+
+void dsc_ranks_on_event(dsc_ranks *ranks, const dsc_loop_event *event, int64_t now_ns);
+void dsc_ranks_reap(dsc_ranks *ranks, int64_t now_ns);
+/* No process is left, so the pipes hold what they will ever hold: reads them, paused ones excepted. */
+void dsc_ranks_drain(dsc_ranks *ranks, int64_t now_ns);
+
+/* To each rank's group; wakes also what is stopped, so that it can act on the signal. */
+void dsc_ranks_signal(dsc_ranks *ranks, int signal_number);
+/* SIGKILL to all ranks and to whatever left its group; to be repeated until no_children. */
+void dsc_ranks_kill(dsc_ranks *ranks);
+void dsc_ranks_pause(dsc_ranks *ranks, int which, bool paused);
+/* What rank number `index` of this host is doing. */
+void dsc_ranks_flight(const dsc_ranks *ranks, int32_t index, int64_t now_ns, dsc_flight_view *out);
+void dsc_ranks_deafen(dsc_ranks *ranks, int which);
+
+#endif

@@ -1,0 +1,141 @@
+/* spawn.c - one rank: pipes, session, death signal, cores, environment, exec.
+ *
+ * Between fork and exec only async-signal-safe calls; every descriptor of ours is close-on-exec.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "launcher/node/spawn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "launcher/node/rank_env.h"
+
+typedef struct child_plan {
+    const dsc_host_task *task;
+    const dsc_spawn_setup *setup;
+    char *const *env;
+    pid_t parent;
+    int32_t index;
+    int in_fd, out_fd, err_fd; /* -1: inherited */
+    int exec_fd;
+    const cpu_set_t *cores; /* NULL: all */
+    int numa_node;          /* that all the cores lie in, or -1 */
+} child_plan;
+
+static void reset_signals(const sigset_t *mask)
+{
+    /* Not SIGHUP, which nohup ignores for all of us. A background job of a script has SIGINT ignored, but the user who
+     * interrupts dsc-launch means the ranks. */
+    static const int defaults[] = { SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGCHLD, SIGUSR1, SIGUSR2, SIGTSTP };
+    for (size_t i = 0; i < DSC_COUNT(defaults); i++)
+        signal(defaults[i], SIG_DFL);
+    sigprocmask(SIG_SETMASK, mask, NULL);
+}
+
+/* Memory beside the cores, as numactl -m. Where the kernel refuses, first touch decides, which is nearly as good. */
+static void bind_memory(int numa_node)
+{
+    enum { BIND = 2 }; /* MPOL_BIND of linux/mempolicy.h */
+    unsigned long nodes[16] = { 0 };
+    const unsigned bits = 8 * sizeof nodes[0];
+    if (numa_node < 0 || (size_t)numa_node >= 8 * sizeof nodes)
+        return;
+    nodes[(unsigned)numa_node / bits] = 1ul << ((unsigned)numa_node % bits);
+    (void)!syscall(SYS_set_mempolicy, BIND, nodes, 8 * sizeof nodes);
+}
+
+static _Noreturn void run_child(const child_plan *c)
+{
+    dsc_exec_failure failure = { c->index, 0 };
+    setsid();
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != c->parent) /* it died before the line above */
+        _exit(137);
+    const bool ready = (c->in_fd < 0 || dup2(c->in_fd, 0) >= 0) && (c->out_fd < 0 || dup2(c->out_fd, 1) >= 0) &&
+                       (c->err_fd < 0 || dup2(c->err_fd, 2) >= 0) &&
+                       (c->cores == NULL || sched_setaffinity(0, sizeof *c->cores, c->cores) == 0);
+    if (ready) {
+        bind_memory(c->numa_node);
+        reset_signals(&c->setup->mask);
+        execve(c->task->program, c->task->argv, c->env);
+    }
+    failure.errno_value = errno;
+    (void)!write(c->exec_fd, &failure, sizeof failure);
+    _exit(dsc_status_exit_code(DSC_ERR_INPUT));
+}
+
+static void close_pair(int fd[2])
+{
+    for (int i = 0; i < 2; i++) {
+        if (fd[i] >= 0)
+            close(fd[i]);
+        fd[i] = -1;
+    }
+}
+
+/* The read end does not block; the write end, which the rank gets, does. */
+static bool make_pipe(int fd[2])
+{
+    if (pipe2(fd, O_CLOEXEC) != 0) {
+        fd[0] = fd[1] = -1;
+        return false;
+    }
+    fcntl(fd[0], F_SETFL, O_NONBLOCK);
+    return true;
+}
+
+dsc_status dsc_spawn(dsc_alloc *alloc, const dsc_host_task *task, int32_t index, const dsc_spawn_setup *setup,
+                     dsc_spawn_pipes pipes, int exec_fd, dsc_rank_process *out, dsc_error *err)
+{
+    dsc_rank_vars vars;
+    char **env = NULL;
+    cpu_set_t cores;
+    int to_out[2] = { -1, -1 }, to_err[2] = { -1, -1 };
+    int null_fd = -1;
+    const int32_t rank = task->first_rank + index;
+    *out = (dsc_rank_process){ .out_fd = { -1, -1 } };
+    dsc_rank_vars_fill(task, index, &vars);
+    DSC_TRY(dsc_rank_environ(alloc, task->env, &vars, &env, err));
+    if (task->bind_cores)
+        dsc_cores_share(&task->cores, index, task->rank_count, &cores);
+    bool ok = (!pipes.out || make_pipe(to_out)) && (!pipes.err || pipes.joined || make_pipe(to_err));
+    if (ok && (rank > 0 || !setup->has_input))
+        ok = (null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;
+    if (ok) {
+        const child_plan child = { .task = task,
+                                   .setup = setup,
+                                   .env = env,
+                                   .parent = getpid(),
+                                   .index = index,
+                                   .in_fd = null_fd,
+                                   .out_fd = to_out[1],
+                                   .err_fd = pipes.joined ? to_out[1] : to_err[1],
+                                   .exec_fd = exec_fd,
+                                   .cores = task->bind_cores ? &cores : NULL,
+                                   .numa_node = task->bind_cores ? dsc_cores_numa_node(&cores) : -1 };
+        const pid_t pid = fork();
+        if (pid == 0)
+            run_child(&child);
+        ok = pid > 0;
+        out->pid = ok ? pid : 0;
+    }
+    const int reason = errno;
+    dsc_alloc_free(alloc, env);
+    if (null_fd >= 0)
+        close(null_fd);
+    if (!ok) {
+        close_pair(to_out);
+        close_pair(to_err);
+        return DSC_FAIL(err, DSC_ERR_IO, "dsc-launch", "cannot start rank %d: %s", rank, strerror(reason));
+    }
+    if (to_out[1] >= 0)
+        close(to_out[1]);
+    if (to_err[1] >= 0)
+        close(to_err[1]);
+    out->out_fd[0] = to_out[0];
+    out->out_fd[1] = to_err[0];
+    return DSC_OK;
+}
