@@ -12,7 +12,7 @@ int dsc_bench_adamw(float *master, float *moment1, float *moment2, const float *
                     int32_t threads, int32_t step, double lr, double weight_decay)
 {
     const double beta1 = 0.9, beta2 = 0.999;
-    const dsc_cpu_team team = { .threads = threads, .caps = dsc_cpu_caps() };
+    const dsc_cpu_threads team = { .threads = threads, .caps = dsc_cpu_caps() };
     const dsc_update_args args = {
         .master = master, .state = { moment1, moment2 }, .grad = grad, .param_half = copy,
         .half_dtype = DSC_BF16, .count = count,

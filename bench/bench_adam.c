@@ -54,7 +54,7 @@ static void stream_copy(const arrays *x)
 
 static void step(const arrays *x, uint16_t *copy)
 {
-    const dsc_cpu_team team = { .threads = (int32_t)x->threads, .caps = dsc_cpu_caps() };
+    const dsc_cpu_threads team = { .threads = (int32_t)x->threads, .caps = dsc_cpu_caps() };
     const dsc_update_args args = {
         .master = x->master, .state = { x->moment1, x->moment2 }, .grad = x->grad, .param_half = copy,
         .half_dtype = DSC_BF16, .count = x->count,

@@ -30,7 +30,7 @@ int64_t dsc_hier_plan_bytes(const dsc_comm_options *options);
  * one they run on the calling thread, beside the compute team that has the other cores. */
 typedef struct dsc_comm_math {
     dsc_kernel_fn fold, cast;
-    dsc_cpu_team team;
+    dsc_cpu_threads team;
 } dsc_comm_math;
 void dsc_comm_math_init(dsc_comm_math *math);
 DSC_MUST_USE dsc_status dsc_comm_cast(const dsc_comm_math *math, void *to, dsc_dtype to_dtype, const float *from,

@@ -9,7 +9,7 @@
 #include "base/rng.h"
 #include "engine/internal.h"
 #include "kernels/cpu/scalar.h"
-#include "kernels/team.h"
+#include "kernels/thread_pool.h"
 
 #define INIT_CHUNK 65536 /* elements that one thread makes at a time */
 
@@ -91,9 +91,9 @@ static void make_chunks(void *ctx, int64_t first_chunk, int64_t last_chunk)
 
 static void make_by_all(const dsc_engine *engine, int32_t t, int64_t tensor_first, int64_t count, float *values)
 {
-    const dsc_cpu_team team = { .threads = engine->threads };
+    const dsc_cpu_threads team = { .threads = engine->threads };
     make_job job = { engine, t, tensor_first, count, values };
-    dsc_team_run(&team, dsc_div_ceil(count, INIT_CHUNK), make_chunks, &job);
+    dsc_thread_pool_run(&team, dsc_div_ceil(count, INIT_CHUNK), make_chunks, &job);
 }
 
 /* This rank's part of one tensor, from its initialisation, by all threads. */

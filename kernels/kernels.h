@@ -52,14 +52,14 @@ uint32_t dsc_cpu_caps(void);
 bool dsc_cpu_hides_tiles(void);
 
 /* One rank's compute team; passed to every CPU kernel. */
-typedef struct dsc_cpu_team {
+typedef struct dsc_cpu_threads {
     int32_t threads;               /* size of each OpenMP parallel region, >= 1; results never depend on it */
     uint32_t caps;
     struct dsc_gemm_store *gemm;   /* may be NULL where no GEMM runs; prepared GEMMs of this device (cpu/gemm.c) */
-} dsc_cpu_team;
+} dsc_cpu_threads;
 
 /* `args` is the kernel's own struct. Runs to completion on the calling thread and its team. */
-typedef dsc_status (*dsc_kernel_fn)(const void *args, const dsc_cpu_team *team, dsc_error *err);
+typedef dsc_status (*dsc_kernel_fn)(const void *args, const dsc_cpu_threads *team, dsc_error *err);
 
 typedef struct dsc_kernel_table { dsc_kernel_fn fn[DSC_KERNEL_COUNT]; } dsc_kernel_table;
 

@@ -1,7 +1,7 @@
 /* attention.c - cuts attention into parts for the team. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/attention_part.h"
 #include "kernels/cpu/scalar.h"
-#include "kernels/team.h"
+#include "kernels/thread_pool.h"
 
 static int64_t tiles_of(int64_t tokens) { return dsc_div_ceil(tokens, DSC_ATTENTION_TILE); }
 
@@ -57,10 +57,10 @@ static float *job_scratch(const attention_job *job, void *scratch, int64_t worke
     return (float *)(void *)((char *)scratch + worker * job->worker_bytes);
 }
 
-static void job_run(attention_job *job, int64_t workers, const dsc_cpu_team *team, dsc_team_fn fn)
+static void job_run(attention_job *job, int64_t workers, const dsc_cpu_threads *team, dsc_thread_pool_fn fn)
 {
     const int64_t count = dsc_min_i64(dsc_min_i64(team->threads, workers), job->items);
-    dsc_team_run(team, count, fn, job);
+    dsc_thread_pool_run(team, count, fn, job);
 }
 
 static bool is_balanced(int64_t items, int64_t threads, int64_t percent)
@@ -98,7 +98,7 @@ static dsc_status check_dtype(dsc_dtype dtype, dsc_error *err)
     return DSC_OK;
 }
 
-static dsc_status forward(const void *args, const dsc_cpu_team *team, dsc_error *err, const dsc_attention_ops *ops)
+static dsc_status forward(const void *args, const dsc_cpu_threads *team, dsc_error *err, const dsc_attention_ops *ops)
 {
     const dsc_attention_fwd_args *a = args;
     DSC_ASSERT(a->kv_heads >= 1 && a->heads % a->kv_heads == 0);
@@ -173,7 +173,7 @@ static void backward_worker(void *ctx, int64_t first, int64_t last)
     }
 }
 
-static dsc_status backward(const void *args, const dsc_cpu_team *team, dsc_error *err, const dsc_attention_ops *ops)
+static dsc_status backward(const void *args, const dsc_cpu_threads *team, dsc_error *err, const dsc_attention_ops *ops)
 {
     const dsc_attention_bwd_args *a = args;
     DSC_ASSERT(a->kv_heads >= 1 && a->heads % a->kv_heads == 0);
@@ -194,21 +194,21 @@ static dsc_status backward(const void *args, const dsc_cpu_team *team, dsc_error
     return DSC_OK;
 }
 
-#define ATTENTION_VARIANT(name, any_ops, bf16_ops)                                                                    \
-    static dsc_status forward_##name(const void *args, const dsc_cpu_team *team, dsc_error *err)                      \
-    {                                                                                                                 \
-        const bool bf16 = ((const dsc_attention_fwd_args *)args)->dtype == DSC_BF16;                                  \
-        return forward(args, team, err, bf16 ? &(bf16_ops) : &(any_ops));                                             \
-    }                                                                                                                 \
-    static dsc_status backward_##name(const void *args, const dsc_cpu_team *team, dsc_error *err)                     \
-    {                                                                                                                 \
-        const bool bf16 = ((const dsc_attention_bwd_args *)args)->dtype == DSC_BF16;                                  \
-        return backward(args, team, err, bf16 ? &(bf16_ops) : &(any_ops));                                            \
-    }                                                                                                                 \
-    static void table_##name(dsc_kernel_table *table)                                                                 \
-    {                                                                                                                 \
-        table->fn[DSC_KERNEL_ATTENTION_FWD] = forward_##name;                                                         \
-        table->fn[DSC_KERNEL_ATTENTION_BWD] = backward_##name;                                                        \
+#define ATTENTION_VARIANT(name, any_ops, bf16_ops)                                                                     \
+    static dsc_status forward_##name(const void *args, const dsc_cpu_threads *team, dsc_error *err)                    \
+    {                                                                                                                  \
+        const bool bf16 = ((const dsc_attention_fwd_args *)args)->dtype == DSC_BF16;                                   \
+        return forward(args, team, err, bf16 ? &(bf16_ops) : &(any_ops));                                              \
+    }                                                                                                                  \
+    static dsc_status backward_##name(const void *args, const dsc_cpu_threads *team, dsc_error *err)                   \
+    {                                                                                                                  \
+        const bool bf16 = ((const dsc_attention_bwd_args *)args)->dtype == DSC_BF16;                                   \
+        return backward(args, team, err, bf16 ? &(bf16_ops) : &(any_ops));                                             \
+    }                                                                                                                  \
+    static void table_##name(dsc_kernel_table *table)                                                                  \
+    {                                                                                                                  \
+        table->fn[DSC_KERNEL_ATTENTION_FWD] = forward_##name;                                                          \
+        table->fn[DSC_KERNEL_ATTENTION_BWD] = backward_##name;                                                         \
     }
 ATTENTION_VARIANT(ref, dsc_attention_ref, dsc_attention_ref)
 ATTENTION_VARIANT(avx2, dsc_attention_avx2, dsc_attention_avx2)

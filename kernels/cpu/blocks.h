@@ -4,7 +4,7 @@
 #define DSC_KERNELS_CPU_BLOCKS_H
 
 #include "base/base.h"
-#include "kernels/team.h"
+#include "kernels/thread_pool.h"
 
 /* Elements of a block. A multiple of DSC_SUMSQ_CHUNK; small enough that a 100 k element slice feeds several threads,
  * and large enough that one block (28 KiB per array and up) outweighs handing it out. */
@@ -16,12 +16,12 @@ typedef struct dsc_block_job {
     int64_t count;
 } dsc_block_job;
 
-static inline void dsc_blocks_run(const void *args, int64_t count, const dsc_cpu_team *team, const void *ops,
-                                  dsc_team_fn fn)
+static inline void dsc_blocks_run(const void *args, int64_t count, const dsc_cpu_threads *team, const void *ops,
+                                  dsc_thread_pool_fn fn)
 {
     DSC_ASSERT(count >= 0);
     dsc_block_job job = { args, ops, count };
-    dsc_team_run(team, dsc_div_ceil(count, DSC_BLOCK), fn, &job);
+    dsc_thread_pool_run(team, dsc_div_ceil(count, DSC_BLOCK), fn, &job);
 }
 
 static inline int64_t dsc_blocks_end(const dsc_block_job *job, int64_t last)

@@ -1,7 +1,7 @@
 /* classifier.c - cuts the classifier into rows and chooses the variant. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/range.h"
 
-static dsc_status run(const dsc_classifier_args *a, const dsc_cpu_team *team, dsc_error *err, dsc_range_fn fn)
+static dsc_status run(const dsc_classifier_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->vocab >= 1);
@@ -11,10 +11,10 @@ static dsc_status run(const dsc_classifier_args *a, const dsc_cpu_team *team, ds
     return DSC_OK;
 }
 
-#define CLASSIFIER_VARIANT(isa)                                                                 \
-    static dsc_status run_##isa(const void *args, const dsc_cpu_team *team, dsc_error *err)     \
-    {                                                                                           \
-        return run(args, team, err, dsc_classifier_##isa);                                      \
+#define CLASSIFIER_VARIANT(isa)                                                                                        \
+    static dsc_status run_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+    {                                                                                                                  \
+        return run(args, team, err, dsc_classifier_##isa);                                                             \
     }
 CLASSIFIER_VARIANT(ref)
 CLASSIFIER_VARIANT(avx2)

@@ -12,7 +12,7 @@
 struct dsc_cpu_device {
     dsc_device base;
     dsc_alloc *alloc;
-    dsc_cpu_team team;
+    dsc_cpu_threads team;
     dsc_kernel_table table;
     pthread_mutex_t lock; /* the list and the counts */
     dsc_cpu_stream *streams;
@@ -280,7 +280,7 @@ static dsc_status cpu_open(dsc_device **out, const dsc_device_options *options, 
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *d, &d, err));
     d->base.ops = &dsc_device_cpu;
     d->alloc = options->alloc;
-    d->team = (dsc_cpu_team){ .threads = options->threads, .caps = options->caps & dsc_cpu_caps() };
+    d->team = (dsc_cpu_threads) { .threads = options->threads, .caps = options->caps & dsc_cpu_caps() };
     dsc_kernel_table_init(&d->table, d->team.caps);
     dsc_status status = dsc_gemm_store_open(d->alloc, d->team.threads, d->team.caps, &d->team.gemm, err);
     if (status == DSC_OK && pthread_mutex_init(&d->lock, NULL) != 0)

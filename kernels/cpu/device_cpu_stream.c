@@ -8,8 +8,8 @@
 
 #include <string.h>
 
-#include "kernels/cpu/cpu_team.h"
-#include "kernels/team.h"
+#include "kernels/cpu/cpu_threads.h"
+#include "kernels/thread_pool.h"
 
 /* Copies of the inline stream are spread over the team in blocks; below two blocks one thread is faster. */
 #define COPY_BLOCK_BYTES (INT64_C(1) << 20)
@@ -83,7 +83,7 @@ static dsc_status run_entry(dsc_cpu_stream *s, dsc_cpu_entry *e, dsc_error *err)
     case DSC_CPU_ENTRY_ZERO: {
         copy_ctx ctx = { .to = e->to, .from = e->kind == DSC_CPU_ENTRY_COPY ? e->from : NULL, .bytes = e->bytes };
         if (e->bytes > 0)
-            dsc_team_run(&s->team, dsc_div_ceil(e->bytes, COPY_BLOCK_BYTES), copy_blocks, &ctx);
+            dsc_thread_pool_run(&s->team, dsc_div_ceil(e->bytes, COPY_BLOCK_BYTES), copy_blocks, &ctx);
         return DSC_OK;
     }
     case DSC_CPU_ENTRY_WAIT: return e->stream == s ? DSC_OK : dsc_cpu_wait(e->stream, e->ticket, err);

@@ -5,7 +5,7 @@
 #include "kernels/cpu/embedding_sort.h"
 #include "kernels/cpu/range.h"
 
-static dsc_status fwd(const dsc_embedding_fwd_args *a, const dsc_cpu_team *team, dsc_error *err, dsc_range_fn fn)
+static dsc_status fwd(const dsc_embedding_fwd_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->position == NULL || a->sequence >= 1);
@@ -36,7 +36,7 @@ static void sort_tokens(const dsc_embedding_bwd_args *a)
         sort.row[sort.end[a->tokens[r]]++] = (int32_t)r;
 }
 
-static dsc_status bwd(const dsc_embedding_bwd_args *a, const dsc_cpu_team *team, dsc_error *err, dsc_range_fn table,
+static dsc_status bwd(const dsc_embedding_bwd_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn table,
                       dsc_range_fn position)
 {
     DSC_ASSERT(a->rows >= 0);
@@ -52,14 +52,14 @@ static dsc_status bwd(const dsc_embedding_bwd_args *a, const dsc_cpu_team *team,
     return DSC_OK;
 }
 
-#define EMBEDDING_VARIANT(isa)                                                                            \
-    static dsc_status fwd_##isa(const void *args, const dsc_cpu_team *team, dsc_error *err)               \
-    {                                                                                                     \
-        return fwd(args, team, err, dsc_embedding_fwd_##isa);                                             \
-    }                                                                                                     \
-    static dsc_status bwd_##isa(const void *args, const dsc_cpu_team *team, dsc_error *err)               \
-    {                                                                                                     \
-        return bwd(args, team, err, dsc_embedding_bwd_table_##isa, dsc_embedding_bwd_position_##isa);     \
+#define EMBEDDING_VARIANT(isa)                                                                                         \
+    static dsc_status fwd_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+    {                                                                                                                  \
+        return fwd(args, team, err, dsc_embedding_fwd_##isa);                                                          \
+    }                                                                                                                  \
+    static dsc_status bwd_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+    {                                                                                                                  \
+        return bwd(args, team, err, dsc_embedding_bwd_table_##isa, dsc_embedding_bwd_position_##isa);                  \
     }
 EMBEDDING_VARIANT(ref)
 EMBEDDING_VARIANT(avx2)

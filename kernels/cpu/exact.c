@@ -27,7 +27,7 @@ static void cast_blocks(void *ctx, int64_t first, int64_t last)
         ops_of(job)->f32_from_half(to, from, count, a->from_dtype);
 }
 
-static dsc_status cast(const void *args, const dsc_cpu_team *team, dsc_error *err, const dsc_exact_ops *ops)
+static dsc_status cast(const void *args, const dsc_cpu_threads *team, dsc_error *err, const dsc_exact_ops *ops)
 {
     const dsc_cast_args *a = args;
     const bool copies = a->to_dtype == a->from_dtype && dsc_dtype_bytes(a->to_dtype) != 0;
@@ -45,7 +45,8 @@ static void cast_stochastic_blocks(void *ctx, int64_t first, int64_t last)
     ops_of(job)->cast_stochastic(job->args, first * DSC_BLOCK, dsc_blocks_end(job, last));
 }
 
-static dsc_status cast_stochastic(const void *args, const dsc_cpu_team *team, dsc_error *err, const dsc_exact_ops *ops)
+static dsc_status cast_stochastic(const void *args, const dsc_cpu_threads *team, dsc_error *err,
+                                  const dsc_exact_ops *ops)
 {
     const dsc_cast_stochastic_args *a = args;
     (void)err;
@@ -60,7 +61,7 @@ static void fold_blocks(void *ctx, int64_t first, int64_t last)
     ops_of(job)->fold(job->args, first * DSC_BLOCK, dsc_blocks_end(job, last));
 }
 
-static dsc_status fold(const void *args, const dsc_cpu_team *team, dsc_error *err, const dsc_exact_ops *ops)
+static dsc_status fold(const void *args, const dsc_cpu_threads *team, dsc_error *err, const dsc_exact_ops *ops)
 {
     const dsc_fold_args *a = args;
     DSC_ASSERT(a->leaf_count >= 1);
@@ -77,7 +78,7 @@ static void add_blocks(void *ctx, int64_t first, int64_t last)
     ops_of(job)->add(job->args, first * DSC_BLOCK, dsc_blocks_end(job, last));
 }
 
-static dsc_status add(const void *args, const dsc_cpu_team *team, dsc_error *err, const dsc_exact_ops *ops)
+static dsc_status add(const void *args, const dsc_cpu_threads *team, dsc_error *err, const dsc_exact_ops *ops)
 {
     (void)err;
     dsc_blocks_run(args, ((const dsc_add_args *)args)->count, team, ops, add_blocks);
@@ -109,17 +110,17 @@ static void sumsq_blocks(void *ctx, int64_t first, int64_t last)
     fixed_sum_merge_shared(a->sum, &local);
 }
 
-static dsc_status sumsq(const void *args, const dsc_cpu_team *team, dsc_error *err, const dsc_exact_ops *ops)
+static dsc_status sumsq(const void *args, const dsc_cpu_threads *team, dsc_error *err, const dsc_exact_ops *ops)
 {
     (void)err;
     dsc_blocks_run(args, ((const dsc_sumsq_args *)args)->count, team, ops, sumsq_blocks);
     return DSC_OK;
 }
 
-#define EXACT_VARIANT(op, isa)                                                                \
-    static dsc_status op##_##isa(const void *args, const dsc_cpu_team *team, dsc_error *err) \
-    {                                                                                         \
-        return op(args, team, err, &dsc_exact_##isa);                                         \
+#define EXACT_VARIANT(op, isa)                                                                                         \
+    static dsc_status op##_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                        \
+    {                                                                                                                  \
+        return op(args, team, err, &dsc_exact_##isa);                                                                  \
     }
 #define EXACT_VARIANTS(isa)                                                                        \
     EXACT_VARIANT(cast, isa) EXACT_VARIANT(cast_stochastic, isa) EXACT_VARIANT(fold, isa)          \

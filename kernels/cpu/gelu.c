@@ -1,7 +1,7 @@
 /* gelu.c - cuts GELU into blocks and chooses the variant. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/range.h"
 
-static dsc_status fwd(const dsc_gelu_fwd_args *a, const dsc_cpu_team *team, dsc_error *err, dsc_range_fn fn)
+static dsc_status fwd(const dsc_gelu_fwd_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->count >= 0);
     DSC_TRY(dsc_range_dtype_check("GELU_FWD", a->dtype, err));
@@ -9,7 +9,7 @@ static dsc_status fwd(const dsc_gelu_fwd_args *a, const dsc_cpu_team *team, dsc_
     return DSC_OK;
 }
 
-static dsc_status bwd(const dsc_gelu_bwd_args *a, const dsc_cpu_team *team, dsc_error *err, dsc_range_fn fn)
+static dsc_status bwd(const dsc_gelu_bwd_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->count >= 0);
     DSC_TRY(dsc_range_dtype_check("GELU_BWD", a->dtype, err));
@@ -17,14 +17,14 @@ static dsc_status bwd(const dsc_gelu_bwd_args *a, const dsc_cpu_team *team, dsc_
     return DSC_OK;
 }
 
-#define GELU_VARIANT(isa)                                                                       \
-    static dsc_status fwd_##isa(const void *args, const dsc_cpu_team *team, dsc_error *err)     \
-    {                                                                                           \
-        return fwd(args, team, err, dsc_gelu_fwd_##isa);                                        \
-    }                                                                                           \
-    static dsc_status bwd_##isa(const void *args, const dsc_cpu_team *team, dsc_error *err)     \
-    {                                                                                           \
-        return bwd(args, team, err, dsc_gelu_bwd_##isa);                                        \
+#define GELU_VARIANT(isa)                                                                                              \
+    static dsc_status fwd_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+    {                                                                                                                  \
+        return fwd(args, team, err, dsc_gelu_fwd_##isa);                                                               \
+    }                                                                                                                  \
+    static dsc_status bwd_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+    {                                                                                                                  \
+        return bwd(args, team, err, dsc_gelu_bwd_##isa);                                                               \
     }
 GELU_VARIANT(ref)
 GELU_VARIANT(avx2)

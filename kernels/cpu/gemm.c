@@ -12,10 +12,10 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "kernels/cpu/cpu_team.h"
+#include "kernels/cpu/cpu_threads.h"
 #include "kernels/cpu/gemm_internal.h"
 #include "kernels/cpu/scalar.h"
-#include "kernels/team.h"
+#include "kernels/thread_pool.h"
 
 enum {
     PRIMS = 256,         /* kinds of tiles kept; the least recently used makes room. GPT-2 needs about 40 */
@@ -414,7 +414,7 @@ static void run_tiles(void *ctx, int64_t first, int64_t last)
     dsc_gemm_lib_leave(&saved);
 }
 
-static dsc_status gemm(const void *args, const dsc_cpu_team *team, dsc_error *err)
+static dsc_status gemm(const void *args, const dsc_cpu_threads *team, dsc_error *err)
 {
     const dsc_gemm_args *a = args;
     dsc_gemm_store *s = team->gemm;
@@ -432,12 +432,12 @@ static dsc_status gemm(const void *args, const dsc_cpu_team *team, dsc_error *er
                      .store = s,
                      .epilogue = wide ? dsc_epilogue_avx512 : dsc_epilogue_avx2,
                      .panel = wide ? dsc_panel_avx512 : dsc_panel_avx2 };
-    dsc_cpu_team local = *team;
+    dsc_cpu_threads local = *team;
     local.threads = (int32_t)dsc_min_i64(team->threads, s->threads); /* there is scratch for so many */
     pthread_mutex_lock(&s->lock);
     dsc_status status = make_ready(s, a, &plan, &kinds, err);
     if (status == DSC_OK)
-        dsc_team_run(&local, plan.tiles_m * plan.tiles_n, run_tiles, &job);
+        dsc_thread_pool_run(&local, plan.tiles_m * plan.tiles_n, run_tiles, &job);
     pthread_mutex_unlock(&s->lock);
     if (status == DSC_OK && atomic_load(&job.failed) != 0)
         status = dsc_gemm_lib_fail(atomic_load(&job.failed), "a matmul", err);
@@ -457,26 +457,26 @@ static void colsum_blocks(void *ctx, int64_t first, int64_t last)
     job->fn(job->args, first * COLSUM_BLOCK, dsc_min_i64(last * COLSUM_BLOCK, job->args->cols));
 }
 
-static dsc_status colsum(const void *args, const dsc_cpu_team *team, dsc_colsum_fn fn)
+static dsc_status colsum(const void *args, const dsc_cpu_threads *team, dsc_colsum_fn fn)
 {
     const dsc_colsum_args *a = args;
     DSC_ASSERT(a->rows >= 0 && a->cols >= 0);
     DSC_ASSERT(a->ld >= a->cols);
     DSC_ASSERT(dsc_dtype_computes(a->x_dtype));
     colsum_job job = { a, fn };
-    dsc_team_run(team, dsc_div_ceil(a->cols, COLSUM_BLOCK), colsum_blocks, &job);
+    dsc_thread_pool_run(team, dsc_div_ceil(a->cols, COLSUM_BLOCK), colsum_blocks, &job);
     return DSC_OK;
 }
 
-static dsc_status colsum_plain(const void *args, const dsc_cpu_team *team, dsc_error *err)
+static dsc_status colsum_plain(const void *args, const dsc_cpu_threads *team, dsc_error *err)
 {
     return colsum(args, team, dsc_colsum_ref);
 }
-static dsc_status colsum_avx2(const void *args, const dsc_cpu_team *team, dsc_error *err)
+static dsc_status colsum_avx2(const void *args, const dsc_cpu_threads *team, dsc_error *err)
 {
     return colsum(args, team, dsc_colsum_avx2);
 }
-static dsc_status colsum_avx512(const void *args, const dsc_cpu_team *team, dsc_error *err)
+static dsc_status colsum_avx512(const void *args, const dsc_cpu_threads *team, dsc_error *err)
 {
     return colsum(args, team, dsc_colsum_avx512);
 }

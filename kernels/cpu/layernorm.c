@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/range.h"
 
-static dsc_status fwd(const dsc_layernorm_fwd_args *a, const dsc_cpu_team *team, dsc_error *err, dsc_range_fn fn)
+static dsc_status fwd(const dsc_layernorm_fwd_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->channels >= 1);
@@ -12,7 +12,7 @@ static dsc_status fwd(const dsc_layernorm_fwd_args *a, const dsc_cpu_team *team,
     return DSC_OK;
 }
 
-static dsc_status bwd(const dsc_layernorm_bwd_args *a, const dsc_cpu_team *team, dsc_error *err, dsc_range_fn fn,
+static dsc_status bwd(const dsc_layernorm_bwd_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn,
                       dsc_range_fn sum)
 {
     DSC_ASSERT(a->rows >= 0);
@@ -24,14 +24,14 @@ static dsc_status bwd(const dsc_layernorm_bwd_args *a, const dsc_cpu_team *team,
     return DSC_OK;
 }
 
-#define LAYERNORM_VARIANT(isa)                                                                  \
-    static dsc_status fwd_##isa(const void *args, const dsc_cpu_team *team, dsc_error *err)     \
-    {                                                                                           \
-        return fwd(args, team, err, dsc_layernorm_fwd_##isa);                                   \
-    }                                                                                           \
-    static dsc_status bwd_##isa(const void *args, const dsc_cpu_team *team, dsc_error *err)     \
-    {                                                                                           \
-        return bwd(args, team, err, dsc_layernorm_bwd_##isa, dsc_layernorm_bwd_sum_##isa);      \
+#define LAYERNORM_VARIANT(isa)                                                                                         \
+    static dsc_status fwd_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+    {                                                                                                                  \
+        return fwd(args, team, err, dsc_layernorm_fwd_##isa);                                                          \
+    }                                                                                                                  \
+    static dsc_status bwd_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+    {                                                                                                                  \
+        return bwd(args, team, err, dsc_layernorm_bwd_##isa, dsc_layernorm_bwd_sum_##isa);                             \
     }
 LAYERNORM_VARIANT(ref)
 LAYERNORM_VARIANT(avx2)

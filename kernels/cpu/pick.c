@@ -43,7 +43,7 @@ static dsc_status check(const dsc_pick_args *a, const char *kernel, dsc_error *e
     return dsc_range_dtype_check(kernel, a->dtype, err);
 }
 
-static dsc_status forward(const void *args, const dsc_cpu_team *team, dsc_error *err)
+static dsc_status forward(const void *args, const dsc_cpu_threads *team, dsc_error *err)
 {
     const dsc_pick_args *a = args;
     DSC_TRY(check(a, "PICK_FWD", err));
@@ -51,7 +51,7 @@ static dsc_status forward(const void *args, const dsc_cpu_team *team, dsc_error 
     return DSC_OK;
 }
 
-static dsc_status backward(const void *args, const dsc_cpu_team *team, dsc_error *err)
+static dsc_status backward(const void *args, const dsc_cpu_threads *team, dsc_error *err)
 {
     const dsc_pick_args *a = args;
     DSC_TRY(check(a, "PICK_BWD", err));

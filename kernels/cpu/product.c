@@ -1,7 +1,7 @@
 /* product.c - cuts an exact product into tiles and chooses the variant. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/product_tile.h"
 
-static dsc_status run(const dsc_product_args *a, const dsc_cpu_team *team, dsc_range_fn fn)
+static dsc_status run(const dsc_product_args *a, const dsc_cpu_threads *team, dsc_range_fn fn)
 {
     DSC_ASSERT(a->m >= 0);
     DSC_ASSERT(a->n >= 0);
@@ -10,10 +10,10 @@ static dsc_status run(const dsc_product_args *a, const dsc_cpu_team *team, dsc_r
     return DSC_OK;
 }
 
-#define PRODUCT_VARIANT(isa)                                                                        \
-    static dsc_status product_##isa(const void *args, const dsc_cpu_team *team, dsc_error *err)     \
-    {                                                                                               \
-        return run(args, team, dsc_product_##isa);                                                  \
+#define PRODUCT_VARIANT(isa)                                                                                           \
+    static dsc_status product_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                     \
+    {                                                                                                                  \
+        return run(args, team, dsc_product_##isa);                                                                     \
     }
 PRODUCT_VARIANT(ref)
 PRODUCT_VARIANT(avx2)

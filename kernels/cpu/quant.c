@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/quant_unit.h"
 #include "kernels/cpu/scalar.h"
-#include "kernels/team.h"
+#include "kernels/thread_pool.h"
 
 #define BLOCK_UNITS 8 /* as large as a block of the exact kernels (exact.c) */
 
@@ -64,14 +64,14 @@ static void fold_units(void *ctx, int64_t first, int64_t last)
         }
 }
 
-static dsc_status run(const void *args, int64_t count, int64_t pieces, const dsc_cpu_team *team,
-                      const dsc_quant_ops *ops, dsc_team_fn fn)
+static dsc_status run(const void *args, int64_t count, int64_t pieces, const dsc_cpu_threads *team,
+                      const dsc_quant_ops *ops, dsc_thread_pool_fn fn)
 {
     DSC_ASSERT(count >= 0 && count % DSC_QUANT_UNIT == 0);
     DSC_ASSERT(pieces >= 0);
     const int64_t units_each = count / DSC_QUANT_UNIT;
     quant_job job = { args, ops, units_each * pieces, units_each };
-    dsc_team_run(team, dsc_div_ceil(job.units, BLOCK_UNITS), fn, &job);
+    dsc_thread_pool_run(team, dsc_div_ceil(job.units, BLOCK_UNITS), fn, &job);
     return DSC_OK;
 }
 
@@ -80,7 +80,7 @@ static bool takes(dsc_quant quant, dsc_dtype dtype)
     return dsc_quant_is_half(quant) ? dtype == DSC_F32 : dsc_dtype_computes(dtype);
 }
 
-static dsc_status quantize(const dsc_quantize_args *a, const dsc_cpu_team *team, dsc_error *err,
+static dsc_status quantize(const dsc_quantize_args *a, const dsc_cpu_threads *team, dsc_error *err,
                            const dsc_quant_ops *ops)
 {
     if (!takes(a->quant, a->from_dtype))
@@ -88,7 +88,7 @@ static dsc_status quantize(const dsc_quantize_args *a, const dsc_cpu_team *team,
     return run(a, a->count, a->pieces, team, ops, quantize_units);
 }
 
-static dsc_status dequantize(const dsc_dequantize_args *a, const dsc_cpu_team *team, dsc_error *err,
+static dsc_status dequantize(const dsc_dequantize_args *a, const dsc_cpu_threads *team, dsc_error *err,
                              const dsc_quant_ops *ops)
 {
     if (!takes(a->quant, a->to_dtype))
@@ -96,7 +96,7 @@ static dsc_status dequantize(const dsc_dequantize_args *a, const dsc_cpu_team *t
     return run(a, a->count, a->pieces, team, ops, dequantize_units);
 }
 
-static dsc_status fold_quantized(const dsc_fold_quantized_args *a, const dsc_cpu_team *team, dsc_error *err,
+static dsc_status fold_quantized(const dsc_fold_quantized_args *a, const dsc_cpu_threads *team, dsc_error *err,
                                  const dsc_quant_ops *ops)
 {
     (void)err;
@@ -104,10 +104,10 @@ static dsc_status fold_quantized(const dsc_fold_quantized_args *a, const dsc_cpu
     return run(a, a->count, 1, team, ops, fold_units);
 }
 
-#define QUANT_VARIANT(op, isa)                                                                \
-    static dsc_status op##_##isa(const void *args, const dsc_cpu_team *team, dsc_error *err) \
-    {                                                                                         \
-        return op(args, team, err, &dsc_quant_##isa);                                         \
+#define QUANT_VARIANT(op, isa)                                                                                         \
+    static dsc_status op##_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                        \
+    {                                                                                                                  \
+        return op(args, team, err, &dsc_quant_##isa);                                                                  \
     }
 #define QUANT_VARIANTS(isa)                                     \
     QUANT_VARIANT(quantize, isa) QUANT_VARIANT(dequantize, isa) \

@@ -5,7 +5,7 @@
 #define DSC_KERNELS_CPU_RANGE_H
 
 #include "kernels/cpu/scalar.h"
-#include "kernels/team.h"
+#include "kernels/thread_pool.h"
 
 /* Sizes of a block, fixed by the shape. */
 enum {
@@ -60,10 +60,10 @@ static inline void dsc_range_blocks(void *ctx, int64_t first, int64_t last)
     job->fn(job->args, first, last);
 }
 
-static inline void dsc_range_run(const dsc_cpu_team *team, int64_t block_count, dsc_range_fn fn, const void *args)
+static inline void dsc_range_run(const dsc_cpu_threads *team, int64_t block_count, dsc_range_fn fn, const void *args)
 {
     dsc_range_job job = { fn, args };
-    dsc_team_run(team, block_count, dsc_range_blocks, &job);
+    dsc_thread_pool_run(team, block_count, dsc_range_blocks, &job);
 }
 
 static inline dsc_status dsc_range_dtype_check(const char *kernel, dsc_dtype dtype, dsc_error *err)

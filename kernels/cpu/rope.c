@@ -17,7 +17,7 @@ static void table_rows(const void *args, int64_t first, int64_t last)
         }
 }
 
-static dsc_status table(const void *args, const dsc_cpu_team *team, dsc_error *err)
+static dsc_status table(const void *args, const dsc_cpu_threads *team, dsc_error *err)
 {
     const dsc_rope_table_args *a = args;
     (void)err;
@@ -29,7 +29,7 @@ static dsc_status table(const void *args, const dsc_cpu_team *team, dsc_error *e
 
 /* ---- application ---- */
 
-static dsc_status rope(const dsc_rope_args *a, const dsc_cpu_team *team, dsc_error *err, dsc_range_fn fn)
+static dsc_status rope(const dsc_rope_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->rows >= 0 && a->tokens >= 1);
     DSC_ASSERT(a->heads >= 1 && a->pairs >= 1 && 2 * a->pairs <= a->head_size);
@@ -41,10 +41,10 @@ static dsc_status rope(const dsc_rope_args *a, const dsc_cpu_team *team, dsc_err
     return DSC_OK;
 }
 
-#define ROPE_VARIANT(isa)                                                                       \
-    static dsc_status rope_##isa(const void *args, const dsc_cpu_team *team, dsc_error *err)    \
-    {                                                                                           \
-        return rope(args, team, err, dsc_rope_##isa);                                           \
+#define ROPE_VARIANT(isa)                                                                                              \
+    static dsc_status rope_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                        \
+    {                                                                                                                  \
+        return rope(args, team, err, dsc_rope_##isa);                                                                  \
     }
 ROPE_VARIANT(ref)
 ROPE_VARIANT(avx2)

@@ -17,7 +17,7 @@ static void scale_blocks(const void *args, int64_t first, int64_t last)
     DSC_FOR_DTYPE(a->dtype, scale_range(a, first * BLOCK, end, dtype));
 }
 
-static dsc_status scale(const void *args, const dsc_cpu_team *team, dsc_error *err)
+static dsc_status scale(const void *args, const dsc_cpu_threads *team, dsc_error *err)
 {
     const dsc_scale_args *a = args;
     DSC_ASSERT(a->count >= 0);

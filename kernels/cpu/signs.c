@@ -2,8 +2,8 @@
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/signs_range.h"
 
-static dsc_status run(const void *args, int64_t count, const dsc_cpu_team *team, const dsc_signs_ops *ops,
-                      dsc_team_fn fn)
+static dsc_status run(const void *args, int64_t count, const dsc_cpu_threads *team, const dsc_signs_ops *ops,
+                      dsc_thread_pool_fn fn)
 {
     dsc_blocks_run(args, count, team, ops, fn);
     return DSC_OK;
@@ -18,12 +18,12 @@ static dsc_status run(const void *args, int64_t count, const dsc_cpu_team *team,
         ops->op(job->args, first * DSC_BLOCK, dsc_blocks_end(job, last));                                 \
     }                                                                                                     \
     SIGNS_VARIANT(op, ref) SIGNS_VARIANT(op, avx2) SIGNS_VARIANT(op, avx512)
-#define SIGNS_VARIANT(op, isa)                                                                            \
-    static dsc_status op##_##isa(const void *args, const dsc_cpu_team *team, dsc_error *err)              \
-    {                                                                                                     \
-        const dsc_signs_##op##_args *a = args;                                                            \
-        (void)err;                                                                                        \
-        return run(a, a->count, team, &dsc_signs_##isa, op##_blocks);                                     \
+#define SIGNS_VARIANT(op, isa)                                                                                         \
+    static dsc_status op##_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                        \
+    {                                                                                                                  \
+        const dsc_signs_##op##_args *a = args;                                                                         \
+        (void)err;                                                                                                     \
+        return run(a, a->count, team, &dsc_signs_##isa, op##_blocks);                                                  \
     }
 SIGNS_OP(add)
 SIGNS_OP(pack)

@@ -1,7 +1,7 @@
 /* swiglu.c - cuts SwiGLU into pieces of rows and chooses the variant. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/range.h"
 
-static dsc_status fwd(const dsc_swiglu_fwd_args *a, const dsc_cpu_team *team, dsc_error *err, dsc_range_fn fn)
+static dsc_status fwd(const dsc_swiglu_fwd_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->cols >= 1);
@@ -11,7 +11,7 @@ static dsc_status fwd(const dsc_swiglu_fwd_args *a, const dsc_cpu_team *team, ds
     return DSC_OK;
 }
 
-static dsc_status bwd(const dsc_swiglu_bwd_args *a, const dsc_cpu_team *team, dsc_error *err, dsc_range_fn fn)
+static dsc_status bwd(const dsc_swiglu_bwd_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->cols >= 1);
@@ -21,14 +21,14 @@ static dsc_status bwd(const dsc_swiglu_bwd_args *a, const dsc_cpu_team *team, ds
     return DSC_OK;
 }
 
-#define SWIGLU_VARIANT(isa)                                                                     \
-    static dsc_status fwd_##isa(const void *args, const dsc_cpu_team *team, dsc_error *err)     \
-    {                                                                                           \
-        return fwd(args, team, err, dsc_swiglu_fwd_##isa);                                      \
-    }                                                                                           \
-    static dsc_status bwd_##isa(const void *args, const dsc_cpu_team *team, dsc_error *err)     \
-    {                                                                                           \
-        return bwd(args, team, err, dsc_swiglu_bwd_##isa);                                      \
+#define SWIGLU_VARIANT(isa)                                                                                            \
+    static dsc_status fwd_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+    {                                                                                                                  \
+        return fwd(args, team, err, dsc_swiglu_fwd_##isa);                                                             \
+    }                                                                                                                  \
+    static dsc_status bwd_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+    {                                                                                                                  \
+        return bwd(args, team, err, dsc_swiglu_bwd_##isa);                                                             \
     }
 SWIGLU_VARIANT(ref)
 SWIGLU_VARIANT(avx2)

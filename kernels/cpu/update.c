@@ -41,7 +41,7 @@ static void step_blocks(void *ctx, int64_t first, int64_t last)
 }
 
 static dsc_status run(const dsc_update_ops *ops, dsc_recipe recipe, const char *name, const void *args,
-                      const dsc_cpu_team *team, dsc_error *err)
+                      const dsc_cpu_threads *team, dsc_error *err)
 {
     const dsc_update_args *a = args;
     const step_of step = { ops, recipe };
@@ -55,10 +55,10 @@ static dsc_status run(const dsc_update_ops *ops, dsc_recipe recipe, const char *
     return DSC_OK;
 }
 
-#define VARIANT(id, isa)                                                                          \
-    static dsc_status run_##id##_##isa(const void *args, const dsc_cpu_team *team, dsc_error *err) \
-    {                                                                                              \
-        return run(&dsc_update_##isa, DSC_RECIPE_##id, #id, args, team, err);                      \
+#define VARIANT(id, isa)                                                                                               \
+    static dsc_status run_##id##_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                  \
+    {                                                                                                                  \
+        return run(&dsc_update_##isa, DSC_RECIPE_##id, #id, args, team, err);                                          \
     }
 #define VARIANTS(isa)                                                                            \
     VARIANT(ADAMW, isa) VARIANT(SGD, isa) VARIANT(MOMENTUM, isa) VARIANT(ADAGRAD, isa) VARIANT(LION, isa) \

@@ -376,7 +376,7 @@ void ck_near_ref(const void *buf, double tol_relative, double tol_absolute)
 
 static bool run_once(dsc_kernel_fn fn, const void *args, int32_t threads)
 {
-    const dsc_cpu_team team = { .threads = threads, .caps = ck.caps, .gemm = ck_gemm_store(ck.caps) };
+    const dsc_cpu_threads team = { .threads = threads, .caps = ck.caps, .gemm = ck_gemm_store(ck.caps) };
     dsc_error err = DSC_ERROR_INIT;
     ck.threads = threads;
     restore();
@@ -475,7 +475,7 @@ void ck_run(dsc_kernel kernel, uint32_t caps, const void *args, int64_t args_byt
         (void)ck_device_run(kernel, args, args_bytes, 0);
         return;
     }
-    const dsc_cpu_team team = { .threads = 2, .caps = caps, .gemm = ck_gemm_store(caps) };
+    const dsc_cpu_threads team = { .threads = 2, .caps = caps, .gemm = ck_gemm_store(caps) };
     dsc_kernel_table_init(&table, caps);
     if (table.fn[kernel](args, &team, &err) != DSC_OK)
         ck_fail("%s", err.message);

@@ -20,7 +20,7 @@ static int by_value(const void *a, const void *b)
 }
 
 /* Median over RUNS of the time of one call; a run repeats short calls for about 2 ms. Below 0 when a call fails. */
-static double median_ns(dsc_kernel_fn fn, const void *args, const dsc_cpu_team *team)
+static double median_ns(dsc_kernel_fn fn, const void *args, const dsc_cpu_threads *team)
 {
     double sample[RUNS];
     double start = ck_now_ns();
@@ -80,7 +80,7 @@ void ck_bench(dsc_kernel kernel, const void *args, int64_t args_bytes, int64_t b
         const int32_t thread_counts[2] = { 1, ck_set_up.threads };
         for (int32_t t = 0; t < (ck_set_up.threads > 1 && !ck_set_up.cpu_time ? 2 : 1); t++) {
             const uint32_t caps = ck_variants[v].caps;
-            const dsc_cpu_team team = { .threads = thread_counts[t], .caps = caps, .gemm = ck_gemm_store(caps) };
+            const dsc_cpu_threads team = { .threads = thread_counts[t], .caps = caps, .gemm = ck_gemm_store(caps) };
             const double ns = median_ns(fn, args, &team);
             if (ns < 0)
                 ck_fail("%s failed while it was timed", ck_variants[v].name);

@@ -14,13 +14,13 @@ static void add(const dsc_add_args *a, int64_t first, int64_t last)
         a->to[i] = a->a[i] + a->b[i];
 }
 
-static dsc_status drops_the_tail(const void *args, const dsc_cpu_team *team, dsc_error *err)
+static dsc_status drops_the_tail(const void *args, const dsc_cpu_threads *team, dsc_error *err)
 {
     add(args, 0, N - 1);
     return DSC_OK;
 }
 
-static dsc_status writes_past_the_end(const void *args, const dsc_cpu_team *team, dsc_error *err)
+static dsc_status writes_past_the_end(const void *args, const dsc_cpu_threads *team, dsc_error *err)
 {
     const dsc_add_args *a = args;
     add(a, 0, N);
@@ -28,7 +28,7 @@ static dsc_status writes_past_the_end(const void *args, const dsc_cpu_team *team
     return DSC_OK;
 }
 
-static dsc_status writes_before_the_start(const void *args, const dsc_cpu_team *team, dsc_error *err)
+static dsc_status writes_before_the_start(const void *args, const dsc_cpu_threads *team, dsc_error *err)
 {
     const dsc_add_args *a = args;
     add(a, 0, N);
@@ -36,7 +36,7 @@ static dsc_status writes_before_the_start(const void *args, const dsc_cpu_team *
     return DSC_OK;
 }
 
-static dsc_status changes_an_input(const void *args, const dsc_cpu_team *team, dsc_error *err)
+static dsc_status changes_an_input(const void *args, const dsc_cpu_threads *team, dsc_error *err)
 {
     const dsc_add_args *a = args;
     add(a, 0, N);
@@ -46,7 +46,7 @@ static dsc_status changes_an_input(const void *args, const dsc_cpu_team *team, d
     return DSC_OK;
 }
 
-static dsc_status depends_on_threads(const void *args, const dsc_cpu_team *team, dsc_error *err)
+static dsc_status depends_on_threads(const void *args, const dsc_cpu_threads *team, dsc_error *err)
 {
     const dsc_add_args *a = args;
     add(a, 0, N);
@@ -55,7 +55,7 @@ static dsc_status depends_on_threads(const void *args, const dsc_cpu_team *team,
     return DSC_OK;
 }
 
-static dsc_status a_bit_off(const void *args, const dsc_cpu_team *team, dsc_error *err)
+static dsc_status a_bit_off(const void *args, const dsc_cpu_threads *team, dsc_error *err)
 {
     const dsc_add_args *a = args;
     add(a, 0, N);
@@ -64,14 +64,14 @@ static dsc_status a_bit_off(const void *args, const dsc_cpu_team *team, dsc_erro
     return DSC_OK;
 }
 
-static dsc_status writes_into_gaps(const void *args, const dsc_cpu_team *team, dsc_error *err)
+static dsc_status writes_into_gaps(const void *args, const dsc_cpu_threads *team, dsc_error *err)
 {
     const dsc_add_args *a = args;
     add(a, 0, N);
     return DSC_OK;
 }
 
-static dsc_status fails(const void *args, const dsc_cpu_team *team, dsc_error *err)
+static dsc_status fails(const void *args, const dsc_cpu_threads *team, dsc_error *err)
 {
     return DSC_FAIL(err, DSC_ERR_INTERNAL, "", "a canary");
 }

@@ -121,7 +121,7 @@ static void cast_covers_every_half_and_refuses_other_dtypes(void **state)
         half[i] = (uint16_t)i;
     FOR_EACH_CAPS(caps)
     {
-        const dsc_cpu_team team = { .threads = 2, .caps = caps };
+        const dsc_cpu_threads team = { .threads = 2, .caps = caps };
         const dsc_kernel_fn cast = kernel_of(caps, DSC_KERNEL_CAST);
         for (dsc_dtype dtype = DSC_BF16; dtype <= DSC_F16; dtype++) {
             const int infinite = dtype == DSC_BF16 ? 0x7f80 : 0x7c00, quiet = dtype == DSC_BF16 ? 0x40 : 0x200;
@@ -154,7 +154,7 @@ static void steps_run(adamw_state *s, uint32_t caps, int threads)
     const uint64_t stream = dsc_rng_stream(DSC_RNG_TEST, 3);
     memset(s, 0, sizeof *s);
     dsc_rng_normal(SEED, stream, 0, COUNT, 0.0f, 0.02f, s->p);
-    const dsc_cpu_team team = { .threads = threads, .caps = caps };
+    const dsc_cpu_threads team = { .threads = threads, .caps = caps };
     for (int step = 1; step <= 3; step++) {
         dsc_rng_normal(SEED, stream, COUNT * step, COUNT, 0.0f, 1e-19f, s->g); /* v is denormal: FTZ would show */
         const dsc_sumsq_args norm = { s->p, COUNT, &s->sum };
@@ -190,7 +190,7 @@ static void same_bits_on_every_variant_team_and_mode(void **state)
 #if defined(__SSE2__)
         const unsigned mode = _mm_getcsr();
         _mm_setcsr(mode | 0x8040u | 0x6000u); /* FTZ, DAZ and round toward zero, as a host program may have */
-        dsc_cpu_team team = { .threads = 2, .caps = caps };
+        dsc_cpu_threads team = { .threads = 2, .caps = caps };
         float x[2] = { 0x1p-140f, 1.0f }, y[2] = { 0x1p-140f, 0x1.8p-24f };
         const dsc_add_args add = { x, x, y, 2 };
         assert_int_equal(kernel_of(caps, DSC_KERNEL_ADD)(&add, &team, NULL), DSC_OK);

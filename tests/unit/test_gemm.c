@@ -16,7 +16,7 @@
 
 #include "base/bf16.h"
 #include "kernels/device.h"
-#include "kernels/team.h"
+#include "kernels/thread_pool.h"
 
 #define OK(call) assert_int_equal((call), DSC_OK)
 
@@ -203,12 +203,12 @@ static void multiply_as_rank(void *ctx, int64_t first, int64_t last)
  * have there are nothing to the ranks' teams. */
 static void test_ranks_inside_a_parallel_region(void **state)
 {
-    const dsc_cpu_team program = { .threads = RANKS };
+    const dsc_cpu_threads program = { .threads = RANKS };
     region all;
     pthread_barrier_init(&all.all_here, NULL, RANKS);
     for (int r = 0; r < RANKS; r++)
         open_team(&all.f[r], r == 0 ? 2 : 1);
-    dsc_team_run(&program, RANKS, multiply_as_rank, &all);
+    dsc_thread_pool_run(&program, RANKS, multiply_as_rank, &all);
     for (int r = 0; r < RANKS; r++) {
         OK(all.status[r]);
         assert_memory_equal(all.f[r].c, all.f[0].c, 300 * 300 * sizeof *all.f[r].c);

@@ -1,10 +1,10 @@
-/* cpu_team.h - what a thread of a compute team needs to know: its floating-point mode, its number.
+/* cpu_threads.h - what a thread of a compute team needs to know: its floating-point mode, its number.
  *
- * The one parallel region is dsc_team_run's (team.c). It calls dsc_fp_strict() first: the threads of an OpenMP pool
- * belong to the host program and may have been started with flush-to-zero on, which changes bits.
+ * The one parallel region is dsc_thread_pool_run's (thread_pool.c). It calls dsc_fp_strict() first: the threads of an
+ * OpenMP pool belong to the host program and may have been started with flush-to-zero on, which changes bits.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CPU_CPU_TEAM_H
-#define DSC_KERNELS_CPU_CPU_TEAM_H
+#ifndef DSC_KERNELS_CPU_CPU_THREADS_H
+#define DSC_KERNELS_CPU_CPU_THREADS_H
 
 #include <omp.h>
 

@@ -1,18 +1,18 @@
-/* team.h - spreads a kernel over its rank's compute team.
+/* thread_pool.h - spreads a kernel over its rank's compute team.
  *
  * A kernel numbers its work in blocks whose size depends on the shape only; whoever computes a block, its bits are the
  * same. Blocks are handed out as threads become free, so that a busy core slows the team by its own share only.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_TEAM_H
-#define DSC_KERNELS_TEAM_H
+#ifndef DSC_KERNELS_THREAD_POOL_H
+#define DSC_KERNELS_THREAD_POOL_H
 
 #include "kernels/kernels.h"
 
 /* Computes blocks first..last-1. Called concurrently, for disjoint runs of blocks that cover all. */
-typedef void (*dsc_team_fn)(void *ctx, int64_t first, int64_t last);
+typedef void (*dsc_thread_pool_fn)(void *ctx, int64_t first, int64_t last);
 
 /* Every block once; returns when all are done. The floating-point mode inside is IEEE's default (nearest, denormals
  * kept) whatever the calling program has set; each thread gets its own mode back. */
-void dsc_team_run(const dsc_cpu_team *team, int64_t block_count, dsc_team_fn fn, void *ctx);
+void dsc_thread_pool_run(const dsc_cpu_threads *team, int64_t block_count, dsc_thread_pool_fn fn, void *ctx);
 
 #endif

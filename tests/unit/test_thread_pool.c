@@ -1,4 +1,4 @@
-/* test_team.c - a team computes every block once, by at most its threads; a thread-sanitized build sees what its
+/* test_thread_pool.c - a team computes every block once, by at most its threads; a thread-sanitized build sees what its
  * threads do to each other (a target that must fail) and sees nothing where they keep apart.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#include "kernels/cpu/cpu_team.h"
-#include "kernels/team.h"
+#include "kernels/cpu/cpu_threads.h"
+#include "kernels/thread_pool.h"
 #include "tests/support/sanitizer.h"
 
 enum { BLOCKS_MAX = 1000 };
@@ -40,10 +40,10 @@ static void every_block_once(void **state)
     static const int64_t counts[] = { 0, 1, 2, 3, 31, 32, 33, 95, 96, 97, 999, BLOCKS_MAX };
     for (int32_t threads = 1; threads <= 5; threads++)
         for (size_t c = 0; c < DSC_COUNT(counts); c++) {
-            const dsc_cpu_team team = { .threads = threads };
+            const dsc_cpu_threads team = { .threads = threads };
             blocks b;
             memset(&b, 0, sizeof b);
-            dsc_team_run(&team, counts[c], count_blocks, &b);
+            dsc_thread_pool_run(&team, counts[c], count_blocks, &b);
             for (int64_t i = 0; i < BLOCKS_MAX; i++)
                 assert_int_equal(b.times[i], i < counts[c]);
             assert_true(b.thread_max < threads);
@@ -75,9 +75,9 @@ int main(int argc, char **argv)
 {
 #if SANITIZE_THREAD
     if (argc > 1 && strcmp(argv[1], "share") == 0) {
-        const dsc_cpu_team team = { .threads = 2 };
+        const dsc_cpu_threads team = { .threads = 2 };
         int64_t sum = 0;
-        dsc_team_run(&team, 8, write_one_place, &sum);
+        dsc_thread_pool_run(&team, 8, write_one_place, &sum);
         return 0;
     }
 #endif

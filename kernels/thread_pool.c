@@ -1,8 +1,8 @@
-/* team.c - spreads a kernel over its rank's compute team. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/team.h"
+/* thread_pool.c - spreads a kernel over its rank's compute team. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/thread_pool.h"
 
 #include "base/tsan.h"
-#include "kernels/cpu/cpu_team.h"
+#include "kernels/cpu/cpu_threads.h"
 
 /* OpenMP's runtimes hand work over by futexes that ThreadSanitizer does not see, so a thread-sanitized build tells it
  * the two edges that a region has: what was before it is before every thread's part, and every part is before what
@@ -20,7 +20,7 @@
 #define RUNS_PER_THREAD 32
 
 typedef struct team_job {
-    dsc_team_fn fn;
+    dsc_thread_pool_fn fn;
     void *ctx;
     int64_t block_count, runs;
 } team_job;
@@ -46,7 +46,7 @@ TEAM_GLUE static void team_region(const team_job *job, int threads, int64_t runs
     }
 }
 
-void dsc_team_run(const dsc_cpu_team *team, int64_t block_count, dsc_team_fn fn, void *ctx)
+void dsc_thread_pool_run(const dsc_cpu_threads *team, int64_t block_count, dsc_thread_pool_fn fn, void *ctx)
 {
     DSC_ASSERT(team->threads >= 1);
     const int64_t threads = dsc_min_i64(team->threads, block_count);
