@@ -233,7 +233,7 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
 static dsc_status plan_states(const dsc_plan_options *o, dsc_plan *plan, dsc_error *err)
 {
     dsc_zero_options zero_options;
-    dsc_zero_bytes_plan states;
+    dsc_zero_plan_bytes states;
     dsc_plan_zero_options(o, plan, &zero_options);
     DSC_TRY(dsc_zero_plan(&zero_options, &states, err));
     for (int tag = 0; tag < DSC_TAG_COUNT; tag++)

@@ -224,9 +224,9 @@ static dsc_status begin_again(dsc_engine *engine, dsc_recipe recipe, dsc_error *
                 void *ptr;
                 now = slice.count - done;
                 DSC_TRY(dsc_zero_view(engine->zero, g, (dsc_plane)plane, done, &now, true, &ptr, err));
-                DSC_TRY(dsc_zero_bytes(engine->compute, ptr,
-                                       now * (int64_t)dsc_dtype_bytes(dsc_zero_dtype(engine->zero, (dsc_plane)plane)),
-                                       err));
+                DSC_TRY(dsc_fill_zero(engine->compute, ptr,
+                                      now * (int64_t)dsc_dtype_bytes(dsc_zero_dtype(engine->zero, (dsc_plane)plane)),
+                                      err));
             }
     }
     dsc_zero_forget_shared(engine->zero);

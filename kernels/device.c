@@ -116,7 +116,7 @@ dsc_status dsc_copy(dsc_stream *stream, void *to, const void *from, int64_t byte
     return stream->ops->copy(stream, to, from, bytes, err);
 }
 
-dsc_status dsc_zero_bytes(dsc_stream *stream, void *to, int64_t bytes, dsc_error *err)
+dsc_status dsc_fill_zero(dsc_stream *stream, void *to, int64_t bytes, dsc_error *err)
 {
     DSC_ASSERT(bytes >= 0);
     DSC_ASSERT(bytes == 0 || to != NULL);

@@ -188,7 +188,7 @@ DSC_MUST_USE dsc_status dsc_event_sync(dsc_event *event, dsc_error *err);
 bool dsc_event_passed(dsc_event *event);
 /* From any kind of memory to any kind. Plain host memory may make the call wait for the stream. */
 DSC_MUST_USE dsc_status dsc_copy(dsc_stream *stream, void *to, const void *from, int64_t bytes, dsc_error *err);
-DSC_MUST_USE dsc_status dsc_zero_bytes(dsc_stream *stream, void *to, int64_t bytes, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_fill_zero(dsc_stream *stream, void *to, int64_t bytes, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_launch(dsc_stream *stream, dsc_kernel kernel, const void *args, int64_t args_bytes,
                                    dsc_error *err);
 DSC_MUST_USE dsc_status dsc_host_call(dsc_stream *stream, dsc_host_fn fn, const void *args, int64_t args_bytes,

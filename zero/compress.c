@@ -139,7 +139,7 @@ dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err)
 {
     if (!zero->o.leaf_errors)
         return DSC_OK;
-    return dsc_zero_bytes(zero->reduce_stream, zero->error_buf.ptr, zero->error_buf.bytes, err);
+    return dsc_fill_zero(zero->reduce_stream, zero->error_buf.ptr, zero->error_buf.bytes, err);
 }
 
 dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_leaf *leaf, const dsc_reduce_scatter_args *args, dsc_error *err)

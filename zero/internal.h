@@ -232,7 +232,7 @@ struct dsc_zero {
     bool sum_started; /* this step's sum of squares has terms already */
     dsc_store store;
     dsc_early early;
-    dsc_zero_bytes_plan plan;
+    dsc_zero_plan_bytes plan;
     dsc_buf param_buf, grad_buf, master_buf, moment_buf, gather_buf, resident_buf, leaf_buf;
     dsc_stream *gather_stream, *reduce_stream; /* == o.compute without overlap */
     /* To and from host memory. Of a host_visible device, whose streams read and write files themselves: those two. */

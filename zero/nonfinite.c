@@ -6,7 +6,7 @@ static dsc_status is_finite(dsc_zero *zero, const float *x, int64_t count, bool 
 {
     dsc_fixed_sum *on_device = zero->sum_buf.ptr, *mine = &((dsc_fixed_sum *)zero->sums_buf.ptr)[zero->o.rank];
     const dsc_sumsq_args args = { .x = x, .count = count, .sum = on_device };
-    DSC_TRY(dsc_zero_bytes(zero->reduce_stream, on_device, (int64_t)sizeof *on_device, err));
+    DSC_TRY(dsc_fill_zero(zero->reduce_stream, on_device, (int64_t)sizeof *on_device, err));
     DSC_TRY(DSC_RUN(zero->reduce_stream, SUMSQ, &args, err));
     DSC_TRY(dsc_copy(zero->reduce_stream, mine, on_device, (int64_t)sizeof *mine, err));
     DSC_TRY(dsc_stream_sync(zero->reduce_stream, err));

@@ -44,11 +44,11 @@ static dsc_status open_leaf(dsc_zero *zero, const dsc_leaf *leaf, float **grad, 
         if (!used)
             continue;
         if (tensor->offset > covered)
-            DSC_TRY(dsc_zero_bytes(zero->o.compute, base + covered, (tensor->offset - covered) * 4, err));
+            DSC_TRY(dsc_fill_zero(zero->o.compute, base + covered, (tensor->offset - covered) * 4, err));
         covered = tensor->offset + tensor->count;
     }
     if (group->padded > covered)
-        DSC_TRY(dsc_zero_bytes(zero->o.compute, base + covered, (group->padded - covered) * 4, err));
+        DSC_TRY(dsc_fill_zero(zero->o.compute, base + covered, (group->padded - covered) * 4, err));
     return DSC_OK;
 }
 
@@ -135,7 +135,7 @@ static dsc_status add_squares(dsc_zero *zero, const dsc_sum *sum, dsc_error *err
 {
     const dsc_sumsq_args args = { .x = sum->acc, .count = sum->count, .sum = zero->sum_buf.ptr };
     if (!zero->sum_started)
-        DSC_TRY(dsc_zero_bytes(zero->reduce_stream, zero->sum_buf.ptr, (int64_t)sizeof(dsc_fixed_sum), err));
+        DSC_TRY(dsc_fill_zero(zero->reduce_stream, zero->sum_buf.ptr, (int64_t)sizeof(dsc_fixed_sum), err));
     zero->sum_started = true;
     return DSC_RUN(zero->reduce_stream, SUMSQ, &args, err);
 }

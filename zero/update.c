@@ -16,7 +16,7 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
     DSC_TRY(dsc_reduce_finish(zero, err));
     DSC_TRY(dsc_stream_sync(zero->reduce_stream, err)); /* a reduction that failed comes out here */
     if (!zero->sum_started)
-        DSC_TRY(dsc_zero_bytes(zero->o.compute, on_device, bytes, err));
+        DSC_TRY(dsc_fill_zero(zero->o.compute, on_device, bytes, err));
     zero->sum_started = false;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         dsc_sumsq_args args = { .sum = on_device };

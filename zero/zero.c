@@ -117,7 +117,7 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     return status;
 }
 
-dsc_status dsc_zero_plan(const dsc_zero_options *options, dsc_zero_bytes_plan *out, dsc_error *err)
+dsc_status dsc_zero_plan(const dsc_zero_options *options, dsc_zero_plan_bytes *out, dsc_error *err)
 {
     dsc_zero *zero = NULL;
     DSC_TRY(create(options, &zero, err));

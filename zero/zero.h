@@ -129,12 +129,12 @@ typedef struct dsc_zero_kept {
 double dsc_zero_first_share(const dsc_zero_kept *kept);
 
 /* Bytes that dsc_zero_open will take, by tag and tier. */
-typedef struct dsc_zero_bytes_plan {
+typedef struct dsc_zero_plan_bytes {
     int64_t bytes[DSC_TAG_COUNT][DSC_TIER_COUNT];
     dsc_zero_traffic traffic;
     dsc_zero_kept kept;
-} dsc_zero_bytes_plan;
-DSC_MUST_USE dsc_status dsc_zero_plan(const dsc_zero_options *options, dsc_zero_bytes_plan *out, dsc_error *err);
+} dsc_zero_plan_bytes;
+DSC_MUST_USE dsc_status dsc_zero_plan(const dsc_zero_options *options, dsc_zero_plan_bytes *out, dsc_error *err);
 
 typedef struct dsc_zero dsc_zero;
 DSC_MUST_USE dsc_status dsc_zero_open(const dsc_zero_options *options, dsc_zero **out, dsc_error *err);

@@ -213,7 +213,7 @@ static dsc_status rounds_ns(const timed *t, bool with_kernel, int32_t rounds, do
     DSC_TRY(dsc_stream_sync(gpu.stream, err));
     const double start = ck_now_ns();
     for (int32_t i = 0; i < rounds; i++) {
-        DSC_TRY(dsc_zero_bytes(gpu.stream, t->flush.ptr, t->flush.bytes, err));
+        DSC_TRY(dsc_fill_zero(gpu.stream, t->flush.ptr, t->flush.bytes, err));
         if (with_kernel)
             DSC_TRY(dsc_launch(gpu.stream, t->kernel, t->args, t->args_bytes, err));
     }

@@ -106,7 +106,7 @@ static float section(bench *t, float value, float factor, float frequency)
     const dsc_rope_table_args table = { .cos = t->cos.ptr, .sin = t->sin.ptr, .frequency = t->frequency,
                                         .first = 1, .positions = 1, .pairs = COUNT, .factor = factor };
     assert_int_equal(DSC_RUN(t->stream, ROPE_TABLE, &table, NULL), DSC_OK);
-    assert_int_equal(dsc_zero_bytes(t->stream, t->out.ptr, sizeof host, NULL), DSC_OK);
+    assert_int_equal(dsc_fill_zero(t->stream, t->out.ptr, sizeof host, NULL), DSC_OK);
     assert_int_equal(dsc_copy(t->stream, t->out.ptr, t->in.ptr, sizeof host, NULL), DSC_OK);
     add(t, &t->out, &t->cos);
     assert_int_equal(dsc_section_end(t->stream, true, NULL), DSC_OK);

@@ -109,8 +109,8 @@ static void test_copy_zero_launch(void **state)
         OK(dsc_copy(streams[s], to, from, N * 4, NULL));
         OK(DSC_RUN(streams[s], ADD, &add, NULL));
         memset(&add, 0, sizeof add); /* the arguments were copied */
-        OK(dsc_zero_bytes(streams[s], from, N * 4 - 4, NULL));
-        OK(dsc_zero_bytes(streams[s], NULL, 0, NULL));
+        OK(dsc_fill_zero(streams[s], from, N * 4 - 4, NULL));
+        OK(dsc_fill_zero(streams[s], NULL, 0, NULL));
         OK(dsc_stream_sync(streams[s], NULL));
         for (int i = 0; i < N; i++) {
             assert_true(sum[i] == 2.0f * (float)i);

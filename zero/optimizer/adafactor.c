@@ -227,7 +227,7 @@ dsc_status dsc_factors_take(dsc_zero *zero, dsc_error *err)
     f->grid = dsc_binned_grid_for(1.01 * norm * norm); /* it was rounded, and so are gradients */
     memset(f->host_sums.ptr, 0, (size_t)f->host_sums.bytes);
     if (f->device_sums.bytes > 0)
-        DSC_TRY(dsc_zero_bytes(zero->o.compute, f->device_sums.ptr, f->device_sums.bytes, err));
+        DSC_TRY(dsc_fill_zero(zero->o.compute, f->device_sums.ptr, f->device_sums.bytes, err));
     DSC_TRY(add_groups(zero, err));
     DSC_TRY(exchange(zero, err));
     for (int32_t t = 0; t < zero->o.layout->tensor_count; t++)

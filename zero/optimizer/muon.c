@@ -247,7 +247,7 @@ static dsc_status make_directions(dsc_zero *zero, dsc_round round, dsc_error *er
 {
     const dsc_matrices *m = &zero->matrices;
     /* Between tensors nothing is made, and what is there is updated with its neighbours. */
-    DSC_TRY(dsc_zero_bytes(zero->o.compute, m->direction_buf.ptr, m->direction_elements * 4, err));
+    DSC_TRY(dsc_fill_zero(zero->o.compute, m->direction_buf.ptr, m->direction_elements * 4, err));
     DSC_TRY(dsc_store_seek(zero, round.first, round.end, true, err));
     for (int32_t g = round.first; g < round.end; g++) {
         dsc_tile tile = { .last_of_group = !zero->o.layout->group[g].matrices || zero->group[g].own_count == 0 };
@@ -312,7 +312,7 @@ static dsc_status normalise(dsc_zero *zero, float *x, int64_t count, dsc_error *
     const dsc_matrices *m = &zero->matrices;
     const int64_t bytes = (int64_t)sizeof(dsc_fixed_sum);
     dsc_stream *stream = zero->o.compute;
-    DSC_TRY(dsc_zero_bytes(stream, m->sum_buf.ptr, bytes, err));
+    DSC_TRY(dsc_fill_zero(stream, m->sum_buf.ptr, bytes, err));
     const dsc_sumsq_args squares = { .x = x, .count = count, .sum = m->sum_buf.ptr };
     DSC_TRY(DSC_RUN(stream, SUMSQ, &squares, err));
     DSC_TRY(dsc_copy(stream, m->norm_buf.ptr, m->sum_buf.ptr, bytes, err));

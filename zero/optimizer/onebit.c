@@ -182,7 +182,7 @@ static dsc_status set_out(dsc_zero *zero, dsc_error *err)
     dsc_onebit *onebit = &zero->onebit;
     if (onebit->left_of != DSC_TURN_MEET) /* what it is of is never sent again */
         DSC_TRY(dsc_onebit_forget(zero, err));
-    DSC_TRY(dsc_zero_bytes(zero->o.compute, onebit->walked_buf.ptr, onebit->walked_buf.bytes, err));
+    DSC_TRY(dsc_fill_zero(zero->o.compute, onebit->walked_buf.ptr, onebit->walked_buf.bytes, err));
     for (int32_t g = 0; g < zero->o.layout->group_count && keeps_shared(zero); g++)
         if (zero->o.layout->group[g].trainable)
             DSC_TRY(dsc_copy(zero->o.compute, zero->group[g].shared, zero->group[g].master,

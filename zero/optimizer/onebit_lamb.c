@@ -88,7 +88,7 @@ static dsc_status regain_part(dsc_zero *zero, const dsc_layout_group *group, dsc
 dsc_status dsc_coeffs_take(dsc_zero *zero, dsc_error *err)
 {
     const dsc_buf *most = &zero->coeffs.device_most;
-    DSC_TRY(dsc_zero_bytes(zero->o.compute, most->ptr, most->bytes, err));
+    DSC_TRY(dsc_fill_zero(zero->o.compute, most->ptr, most->bytes, err));
     DSC_TRY(dsc_signs_each(zero, regain_part, err));
     DSC_TRY(dsc_copy(zero->o.compute, zero->coeffs.host_most.ptr, most->ptr, most->bytes, err));
     for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++) { /* what is left is the step along the momentum */

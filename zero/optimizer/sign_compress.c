@@ -116,7 +116,7 @@ void dsc_signs_close(dsc_zero *zero)
 dsc_status dsc_signs_forget(dsc_zero *zero, dsc_error *err)
 {
     const dsc_buf *errors = &zero->signs.error_buf;
-    return errors->ptr != NULL ? dsc_zero_bytes(zero->o.compute, errors->ptr, errors->bytes, err) : DSC_OK;
+    return errors->ptr != NULL ? dsc_fill_zero(zero->o.compute, errors->ptr, errors->bytes, err) : DSC_OK;
 }
 
 /* Of all ranks' slices: owner -1. */
@@ -183,7 +183,7 @@ static dsc_status add_squares(dsc_zero *zero, const float *x, const dsc_part *p,
 static dsc_status clear_sums(dsc_zero *zero, dsc_error *err)
 {
     const dsc_buf *sums = &zero->signs.device_sums;
-    return dsc_zero_bytes(zero->o.compute, sums->ptr, sums->bytes, err);
+    return dsc_fill_zero(zero->o.compute, sums->ptr, sums->bytes, err);
 }
 
 /* Scales of what the sums of squares are of, from every rank: all_scales[r * tensor_count + t]. */

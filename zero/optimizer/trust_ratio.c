@@ -237,7 +237,7 @@ dsc_status dsc_norms_take(dsc_zero *zero, dsc_error *err)
     dsc_norms *norms = &zero->norms;
     memset(norms->host_buf.ptr, 0, (size_t)sums_bytes(sums_count(zero)));
     if (device_sums_bytes(zero) > 0)
-        DSC_TRY(dsc_zero_bytes(zero->o.compute, norms->device_buf.ptr, device_sums_bytes(zero), err));
+        DSC_TRY(dsc_fill_zero(zero->o.compute, norms->device_buf.ptr, device_sums_bytes(zero), err));
     DSC_TRY(add_groups(zero, err));
     return exchange(zero, err);
 }
