@@ -4,7 +4,7 @@
  * says, and an FMA is one only where it is written. SPDX-License-Identifier: Apache-2.0 */
 #include <float.h>
 
-#include "kernels/cuda/chance.h"
+#include "kernels/cuda/stochastic_round.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launchers.h"
 

@@ -1,6 +1,6 @@
 /* update.cu - the recipes of update.h, an operation a line as in update_ref.c. Compiled as exact.cu is: every operation
  * rounds once, and an FMA is one only where it is written. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/chance.h"
+#include "kernels/cuda/stochastic_round.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launchers.h"
 

@@ -1,7 +1,7 @@
-/* chance.h - random bits and rounding by them, as base/rng.c and CAST_STOCHASTIC (exact.h) have them.
+/* stochastic_round.h - random bits and rounding by them, as base/rng.c and CAST_STOCHASTIC (exact.h) have them.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CUDA_CHANCE_H
-#define DSC_KERNELS_CUDA_CHANCE_H
+#ifndef DSC_KERNELS_CUDA_STOCHASTIC_ROUND_H
+#define DSC_KERNELS_CUDA_STOCHASTIC_ROUND_H
 
 #include "kernels/cuda/elements.h"
 
