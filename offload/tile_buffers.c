@@ -245,7 +245,7 @@ static bool has_room(const dsc_ring *ring)
     return !wraps || slot < (ring->last < ring->slot_count ? ring->last : ring->slot_count);
 }
 
-dsc_status dsc_ring_ahead(dsc_ring *ring, dsc_piece piece, bool wait, bool *started, dsc_error *err)
+dsc_status dsc_tile_buffers_prefetch(dsc_ring *ring, dsc_piece piece, bool wait, bool *started, dsc_error *err)
 {
     bool is_free = ring->read_ahead && has_room(ring);
     dsc_ring_slot *slot = &ring->slot[slot_behind(ring, ring->ahead + 1)];

@@ -93,7 +93,8 @@ void dsc_ring_return(dsc_ring *ring, int32_t slot);
 bool dsc_ring_is_lent(const dsc_ring *ring, int32_t slot);
 /* The piece that will be taken after those that are ahead already is on its way too, if there is room. With `wait`,
  * what is written from its slot or of it is waited for. Views were ended. */
-DSC_MUST_USE dsc_status dsc_ring_ahead(dsc_ring *ring, dsc_piece piece, bool wait, bool *started, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_tile_buffers_prefetch(dsc_ring *ring, dsc_piece piece, bool wait, bool *started,
+                                                  dsc_error *err);
 /* Whether that piece is the first of those that are ahead. */
 bool dsc_ring_is_next(const dsc_ring *ring, dsc_piece piece);
 /* What is ahead is not, and the next pieces go to slots [0, end), which may be further ones. The order is decided by

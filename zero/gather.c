@@ -80,10 +80,10 @@ static void add_up_steps(dsc_zero *zero)
 
 /* How many steps before its use a group's gather starts: as many as what is then under way or waiting stays within
  * prefetch_elements; after the use before. Steps of the pass before are its backward's. */
-static int32_t steps_ahead(const dsc_zero *zero, int32_t g, int32_t step, int32_t last_use)
+static int32_t find_prefetch_steps(const dsc_zero *zero, int32_t g, int32_t step, int32_t last_use)
 {
     const int64_t near = dsc_min_i64(zero->prefetch_steps, step - last_use - 1);
-    const int32_t most = (int32_t)dsc_min_i64(near, step + zero->early_steps);
+    const int32_t most = (int32_t)dsc_min_i64(near, step + zero->prefetch_carryover_steps);
     int64_t under_way = zero->o.layout->group[g].padded;
     int32_t ahead = 0;
     while (zero->o.overlap && ahead < most && under_way <= zero->o.prefetch_elements) {
@@ -130,7 +130,7 @@ static void plan_group(dsc_zero *zero, int32_t g)
             step = turn; /* nobody uses it in between */
         if (!used_in(zero, step, g))
             continue;
-        const int32_t ahead = steps_ahead(zero, g, step, last_use);
+        const int32_t ahead = find_prefetch_steps(zero, g, step, last_use);
         if (last_use >= 0 && stays(zero, last_use, step)) {
             zero->gather[zero->gather_count - 1].last_step = step;
         } else {
@@ -261,11 +261,11 @@ static bool fits(dsc_zero *zero, int64_t window_bytes)
 static void choose_early(dsc_zero *zero, int64_t window_bytes)
 {
     const int64_t backward_steps = zero->o.model->module_count - 1;
-    zero->early_steps = (int32_t)dsc_min_i64(zero->prefetch_steps, backward_steps);
+    zero->prefetch_carryover_steps = (int32_t)dsc_min_i64(zero->prefetch_steps, backward_steps);
     if (zero->pass_count == 1)
-        zero->early_steps = 0;
-    while (zero->early_steps > 0 && !fits(zero, window_bytes))
-        zero->early_steps--;
+        zero->prefetch_carryover_steps = 0;
+    while (zero->prefetch_carryover_steps > 0 && !fits(zero, window_bytes))
+        zero->prefetch_carryover_steps--;
 }
 
 /* The last modules of a forward pass are the first ones of its backward pass: they stay, as many as find room too. */
@@ -399,7 +399,7 @@ static bool is_issued_at(const dsc_zero *zero, const dsc_gather *gather, int32_t
 {
     if (gather->issue_step >= 0)
         return gather->issue_step == step;
-    return step == 0 ? !zero->early_begun : zero->more_follow && gather->issue_step + zero->step_count == step;
+    return step == 0 ? !zero->next_pass_prefetched : zero->more_follow && gather->issue_step + zero->step_count == step;
 }
 
 /* An update goes on under the passes only where compute is done when its launch has returned: of a window that opens
@@ -420,7 +420,7 @@ static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)
         any = true;
     }
     if (any) {
-        dsc_ahead_ask(zero);
+        dsc_param_prefetch_request(zero);
         DSC_TRY(open_windows(zero, step, err));
     }
     for (int32_t i = 0; i < zero->gather_count; i++) {
@@ -430,8 +430,8 @@ static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)
         DSC_TRY(dsc_event_record(zero->gather[i].done, zero->gather_stream, err));
     }
     if (any)
-        DSC_TRY(dsc_ahead_go_on(zero, err));
-    zero->early_begun = zero->more_follow && step + zero->early_steps >= zero->step_count;
+        DSC_TRY(dsc_param_prefetch_continue(zero, err));
+    zero->next_pass_prefetched = zero->more_follow && step + zero->prefetch_carryover_steps >= zero->step_count;
     return DSC_OK;
 }
 

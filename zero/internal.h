@@ -203,12 +203,12 @@ struct dsc_zero {
     int32_t gather_count;
     int64_t *step_elements, *live_elements; /* [step_count] that a step reads from windows, and that they hold in it */
     int32_t prefetch_steps; /* a gather is issued at most so many steps ahead */
-    int32_t early_steps;    /* of them in the pass before */
+    int32_t prefetch_carryover_steps; /* of them in the pass before */
     int32_t keep_steps;     /* a group that is used again at most so many steps later stays */
     int64_t pass_count;     /* of an optimizer step */
     int64_t pass;           /* whose reductions came last */
     bool more_follow;       /* and it is not the last one before an update */
-    bool early_begun;       /* gathers of the next pass are issued */
+    bool next_pass_prefetched; /* gathers of the next pass are issued */
     int32_t *gather_of_use; /* [2 * use_count]: forward uses, then backward uses -> gather index, -1: none needed */
     dsc_leaf *leaf;
     int32_t leaf_count;
@@ -487,20 +487,21 @@ dsc_status dsc_pack_gather(dsc_zero *zero, int32_t group, char *window, const ch
 dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_leaf *leaf, const dsc_reduce_scatter_args *args, dsc_error *err);
 
 /* param_prefetch.c. After the store is planned: its buffers. */
-bool dsc_ahead_is_used(const dsc_zero *zero);
-int32_t dsc_ahead_slots(const dsc_zero *zero);
-dsc_status dsc_ahead_open(dsc_zero *zero, dsc_error *err);
-void dsc_ahead_close(dsc_zero *zero);
+bool dsc_param_prefetch_is_used(const dsc_zero *zero);
+int32_t dsc_param_prefetch_slots(const dsc_zero *zero);
+dsc_status dsc_param_prefetch_open(dsc_zero *zero, dsc_error *err);
+void dsc_param_prefetch_close(dsc_zero *zero);
 /* Under the head of a pass that is not a step's last one, the update's buffers are lent; before the update reads ahead,
  * they are given back. */
-dsc_status dsc_ahead_begin(dsc_zero *zero, dsc_error *err);
-dsc_status dsc_ahead_end(dsc_zero *zero, dsc_error *err);
+dsc_status dsc_param_prefetch_begin(dsc_zero *zero, dsc_error *err);
+dsc_status dsc_param_prefetch_end(dsc_zero *zero, dsc_error *err);
 /* Behind what was queued on the fetch stream: between the two, reading goes on. */
-dsc_status dsc_ahead_go_on(dsc_zero *zero, dsc_error *err);
+dsc_status dsc_param_prefetch_continue(dsc_zero *zero, dsc_error *err);
 /* Something is about to be queued on the fetch stream. */
-void dsc_ahead_ask(dsc_zero *zero);
+void dsc_param_prefetch_request(dsc_zero *zero);
 /* On the fetch stream: so many of a group's slice, from its start, were ahead and are at `to` now. */
-dsc_status dsc_ahead_take(dsc_zero *zero, int32_t group, int64_t elements, char *to, int64_t *taken, dsc_error *err);
+dsc_status dsc_param_prefetch_consume(dsc_zero *zero, int32_t group, int64_t elements, char *to, int64_t *taken,
+                                      dsc_error *err);
 
 /* borrowed_memory.c. After the store and leaves are planned; opened when the store's rings and the places of sums
  * are. */

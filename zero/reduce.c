@@ -67,7 +67,7 @@ dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t module, int64_t micro_step, flo
     DSC_TRY(dsc_zero_after_update(zero, -1, zero->o.compute, err)); /* which reads the sums of the step before */
     /* Files rest under the head's products, the longest of a pass. */
     if (module == layout->module_count - 1 && lane == 0)
-        DSC_TRY(is_last_pass(zero) ? dsc_early_begin(zero, err) : dsc_ahead_begin(zero, err));
+        DSC_TRY(is_last_pass(zero) ? dsc_early_begin(zero, err) : dsc_param_prefetch_begin(zero, err));
     for (int32_t u = layout->module_first_use[module]; u < layout->module_first_use[module + 1]; u++) {
         const int32_t i = zero->leaf_of_use[u * zero->o.together + lane];
         if (i < 0)

@@ -261,7 +261,7 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
                            dsc_error *err)
 {
     dsc_update_terms terms = { 0 };
-    DSC_ASSERT(!zero->early_begun);
+    DSC_ASSERT(!zero->next_pass_prefetched);
     dsc_update_terms_fill(scalars, class_count, update, &terms);
     DSC_TRY(dsc_early_settle(zero, &terms, err));
     zero->terms = terms;
@@ -318,7 +318,7 @@ static dsc_status round_params(dsc_zero *zero, int32_t g, dsc_error *err)
 
 dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
 {
-    DSC_ASSERT(!zero->early_begun);
+    DSC_ASSERT(!zero->next_pass_prefetched);
     DSC_TRY(dsc_zero_sync(zero, err));
     dsc_secondary_forget(zero, true);
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {

@@ -174,15 +174,15 @@ typedef struct lane {
     dsc_error error;
 } lane;
 
-static dsc_status read_blocks(lane *l, ckpt_ahead *ahead, dsc_error *err)
+static dsc_status read_blocks(lane *l, ckpt_read_ahead *ahead, dsc_error *err)
 {
     walker asked = { 0 }, taken = { 0 };
     const ckpt_block *next = walk(l->t, &asked, l->index, l->count), *block;
     while ((block = walk(l->t, &taken, l->index, l->count)) != NULL && !atomic_load(l->stop)) {
         const char *data;
-        for (; next != NULL && dsc_ckpt_ahead_takes(ahead); next = walk(l->t, &asked, l->index, l->count))
-            DSC_TRY(dsc_ckpt_ahead_ask(ahead, next, err));
-        DSC_TRY(dsc_ckpt_ahead_take(ahead, &data, err));
+        for (; next != NULL && dsc_ckpt_read_ahead_has_room(ahead); next = walk(l->t, &asked, l->index, l->count))
+            DSC_TRY(dsc_ckpt_read_ahead_request(ahead, next, err));
+        DSC_TRY(dsc_ckpt_read_ahead_consume(ahead, &data, err));
         if (l->copy && !taken.span.only_verified)
             DSC_TRY(put_block(l->t, &taken.span, block, data, err));
     }
@@ -192,12 +192,12 @@ static dsc_status read_blocks(lane *l, ckpt_ahead *ahead, dsc_error *err)
 static void *run_lane(void *argument)
 {
     lane *l = argument;
-    ckpt_ahead ahead;
-    dsc_ckpt_ahead_open(&ahead, l->t->reader, l->t->c, l->t->step_dir, l->memory, l->bytes);
+    ckpt_read_ahead ahead;
+    dsc_ckpt_read_ahead_open(&ahead, l->t->reader, l->t->c, l->t->step_dir, l->memory, l->bytes);
     l->status = read_blocks(l, &ahead, &l->error);
     if (l->status != DSC_OK)
         atomic_store(l->stop, true);
-    dsc_ckpt_ahead_close(&ahead);
+    dsc_ckpt_read_ahead_close(&ahead);
     return NULL;
 }
 

@@ -17,25 +17,25 @@ typedef struct ckpt_slot {
     dsc_aio_op op;       /* file = NULL: it is read when it is taken */
 } ckpt_slot;
 
-typedef struct ckpt_ahead {
+typedef struct ckpt_read_ahead {
     const ckpt_reader *reader;
     const char *step_dir;
     ckpt_direct direct;
     ckpt_slot slot[CKPT_SLOTS_MOST]; /* the n-th block is in slot[n % slot_count] */
     int32_t slot_count;
     int64_t asked, taken;
-} ckpt_ahead;
+} ckpt_read_ahead;
 
 /* `memory` of at least CKPT_SLOT_BYTES + DSC_AIO_ALIGN bytes, the reader and the folder's name are borrowed until
  * close. */
-void dsc_ckpt_ahead_open(ckpt_ahead *a, const ckpt_reader *reader, const dsc_checkpoint_ctx *c, const char *step_dir,
-                         void *memory, int64_t bytes);
+void dsc_ckpt_read_ahead_open(ckpt_read_ahead *a, const ckpt_reader *reader, const dsc_checkpoint_ctx *c,
+                              const char *step_dir, void *memory, int64_t bytes);
 /* There is room for another block. */
-bool dsc_ckpt_ahead_takes(const ckpt_ahead *a);
-DSC_MUST_USE dsc_status dsc_ckpt_ahead_ask(ckpt_ahead *a, const ckpt_block *block, dsc_error *err);
+bool dsc_ckpt_read_ahead_has_room(const ckpt_read_ahead *a);
+DSC_MUST_USE dsc_status dsc_ckpt_read_ahead_request(ckpt_read_ahead *a, const ckpt_block *block, dsc_error *err);
 /* The block that was asked for longest, its hash compared: *data is good until the next call. */
-DSC_MUST_USE dsc_status dsc_ckpt_ahead_take(ckpt_ahead *a, const char **data, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ckpt_read_ahead_consume(ckpt_read_ahead *a, const char **data, dsc_error *err);
 /* After anything. What is under way ends first. */
-void dsc_ckpt_ahead_close(ckpt_ahead *a);
+void dsc_ckpt_read_ahead_close(ckpt_read_ahead *a);
 
 #endif

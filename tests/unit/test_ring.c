@@ -89,7 +89,7 @@ static int32_t read_ahead(int32_t end)
     dsc_error err = DSC_ERROR_INIT;
     bool started = true;
     while (next_piece < end && started) {
-        check(dsc_ring_ahead(&ring, piece_of(next_piece), false, &started, &err), &err);
+        check(dsc_tile_buffers_prefetch(&ring, piece_of(next_piece), false, &started, &err), &err);
         next_piece += started;
     }
     return ring.ahead;

@@ -40,7 +40,7 @@ static dsc_status sums_ahead(dsc_zero *zero, dsc_sum_place place, bool wait, dsc
     for (int32_t i = 0; i < ring->ahead && started; i++)
         started = next_sum(zero, &place);
     while (started && next_sum(zero, &place))
-        DSC_TRY(dsc_ring_ahead(
+        DSC_TRY(dsc_tile_buffers_prefetch(
             ring, dsc_store_tile_piece(zero, zero->leaf[place.leaf].group, DSC_PLANE_GRAD, place.first),
             wait && ring->ahead == 0, &started, err));
     return DSC_OK;

@@ -25,7 +25,7 @@ static dsc_status fetch_now(void *args, dsc_error *err)
     /* All of it went to another window. What did not is in its file as soon as the group is updated. */
     if (!call->asked && state->handed_from == 0 && zero->store.written != NULL)
         DSC_TRY(dsc_event_sync(zero->store.written, err));
-    DSC_TRY(dsc_ahead_take(zero, call->group, elements, call->to, &taken, err));
+    DSC_TRY(dsc_param_prefetch_consume(zero, call->group, elements, call->to, &taken, err));
     if (taken == elements)
         return DSC_OK;
     const int64_t before = taken * zero->param_bytes_each;
@@ -47,7 +47,7 @@ static dsc_status fetch_tile_now(void *args, dsc_error *err)
     bool started;
     DSC_TRY(dsc_ring_start(call->ring, call->slot, call->piece, true, err));
     if (call->ahead.bytes > 0)
-        DSC_TRY(dsc_ring_ahead(call->ring, call->ahead, true, &started, err));
+        DSC_TRY(dsc_tile_buffers_prefetch(call->ring, call->ahead, true, &started, err));
     return dsc_ring_take(call->ring, call->slot, err);
 }
 

@@ -13,13 +13,13 @@
 static const dsc_plane lenders[] = { DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2,
                                      DSC_PLANE_MOMENT3 };
 
-bool dsc_ahead_is_used(const dsc_zero *zero)
+bool dsc_param_prefetch_is_used(const dsc_zero *zero)
 {
     bool params = false;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         params = params || dsc_in_swap(zero, g, DSC_PLANE_PARAM);
     return params && zero->o.swap.read_ahead && zero->o.overlap && dsc_device_host_visible(zero->o.device) &&
-           zero->pass_count > 1 && dsc_ahead_slots(zero) > 0;
+           zero->pass_count > 1 && dsc_param_prefetch_slots(zero) > 0;
 }
 
 static int64_t piece_bytes(const dsc_zero *zero) { return zero->store.tile_elements * zero->param_bytes_each; }
@@ -37,7 +37,7 @@ static int32_t slots_of(const dsc_zero *zero, dsc_plane plane)
     return lends(zero, plane) ? (int32_t)(dsc_store_ring_bytes(zero, plane) / piece_bytes(zero)) : 0;
 }
 
-int32_t dsc_ahead_slots(const dsc_zero *zero)
+int32_t dsc_param_prefetch_slots(const dsc_zero *zero)
 {
     int32_t count = 0;
     for (size_t i = 0; i < DSC_COUNT(lenders); i++)
@@ -45,11 +45,11 @@ int32_t dsc_ahead_slots(const dsc_zero *zero)
     return count < DSC_RING_SLOTS_MAX ? count : DSC_RING_SLOTS_MAX;
 }
 
-dsc_status dsc_ahead_open(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_param_prefetch_open(dsc_zero *zero, dsc_error *err)
 {
     dsc_store *store = &zero->store;
-    const int32_t count = dsc_ahead_slots(zero);
-    if (!dsc_ahead_is_used(zero))
+    const int32_t count = dsc_param_prefetch_slots(zero);
+    if (!dsc_param_prefetch_is_used(zero))
         return DSC_OK;
     DSC_TRY(dsc_event_open(zero->o.device, &store->lent, err));
     DSC_TRY(dsc_event_open(zero->o.device, &store->given_back, err));
@@ -66,7 +66,7 @@ dsc_status dsc_ahead_open(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-void dsc_ahead_close(dsc_zero *zero)
+void dsc_param_prefetch_close(dsc_zero *zero)
 {
     dsc_ring_close(&zero->store.ahead);
     dsc_event_close(&zero->store.lent);
@@ -92,7 +92,7 @@ static bool is_asked_at(const dsc_zero *zero, const dsc_gather *gather, int32_t 
 static int32_t last_step(const dsc_zero *zero) { return zero->step_count + zero->o.model->module_count; }
 
 /* Goes on to the next piece; false: there is none. */
-static bool next_piece(const dsc_zero *zero, dsc_ahead_cursor *at, dsc_piece *piece)
+static bool next_piece(const dsc_zero *zero, dsc_param_prefetch_cursor *at, dsc_piece *piece)
 {
     for (; at->step < last_step(zero); at->step++, at->gather = 0)
         for (; at->gather < zero->gather_count; at->gather++, at->first = 0) {
@@ -112,11 +112,11 @@ static dsc_status read_on(dsc_zero *zero, dsc_error *err)
     dsc_store *store = &zero->store;
     bool started = true;
     while (started) {
-        dsc_ahead_cursor next = store->ahead_at;
+        dsc_param_prefetch_cursor next = store->ahead_at;
         dsc_piece piece;
         if (!next_piece(zero, &next, &piece))
             return DSC_OK;
-        DSC_TRY(dsc_ring_ahead(&store->ahead, piece, false, &started, err));
+        DSC_TRY(dsc_tile_buffers_prefetch(&store->ahead, piece, false, &started, err));
         if (started)
             store->ahead_at = next;
     }
@@ -136,7 +136,7 @@ static dsc_status read_now(void *args, dsc_error *err)
     dsc_store *store = &zero->store;
     bool rests = false;
     if (call->first)
-        store->ahead_at = (dsc_ahead_cursor){ .step = zero->o.model->module_count };
+        store->ahead_at = (dsc_param_prefetch_cursor) { .step = zero->o.model->module_count };
     while (!rests && atomic_load(&store->fetches_asked) == call->asked && !atomic_load(&zero->cancelled)) {
         if (dsc_event_passed(store->lent)) {
             DSC_TRY(read_on(zero, err));
@@ -169,7 +169,7 @@ static dsc_status queue_reads(dsc_zero *zero, bool first, dsc_error *err)
     return dsc_host_call(zero->fetch_stream, read_now, &call, (int64_t)sizeof call, err);
 }
 
-dsc_status dsc_ahead_begin(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_param_prefetch_begin(dsc_zero *zero, dsc_error *err)
 {
     dsc_store *store = &zero->store;
     const ahead_call call = { .zero = zero };
@@ -183,32 +183,32 @@ dsc_status dsc_ahead_begin(dsc_zero *zero, dsc_error *err)
     return queue_reads(zero, true, err);
 }
 
-dsc_status dsc_ahead_go_on(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_param_prefetch_continue(dsc_zero *zero, dsc_error *err)
 {
     return zero->store.lends ? queue_reads(zero, false, err) : DSC_OK;
 }
 
-dsc_status dsc_ahead_end(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_param_prefetch_end(dsc_zero *zero, dsc_error *err)
 {
     dsc_store *store = &zero->store;
     const ahead_call call = { .zero = zero };
     if (store->ahead.swap == NULL)
         return DSC_OK;
-    dsc_ahead_ask(zero);
+    dsc_param_prefetch_request(zero);
     store->lends = false;
     DSC_TRY(dsc_host_call(zero->fetch_stream, forget_now, &call, (int64_t)sizeof call, err));
     DSC_TRY(dsc_event_record(store->given_back, zero->fetch_stream, err));
     return dsc_stream_wait(zero->update_stream, store->given_back, err);
 }
 
-void dsc_ahead_ask(dsc_zero *zero) { atomic_fetch_add(&zero->store.fetches_asked, 1); }
+void dsc_param_prefetch_request(dsc_zero *zero) { atomic_fetch_add(&zero->store.fetches_asked, 1); }
 
 /* What is asked for and is not ahead will not be wanted again. */
 static void pass_over(dsc_zero *zero, int32_t g, int64_t first, int64_t elements)
 {
     for (; first < elements; first += zero->store.tile_elements) {
         const dsc_piece asked = dsc_store_tile_piece(zero, g, DSC_PLANE_PARAM, first);
-        dsc_ahead_cursor next = zero->store.ahead_at;
+        dsc_param_prefetch_cursor next = zero->store.ahead_at;
         dsc_piece piece;
         if (!next_piece(zero, &next, &piece) || piece.at != asked.at)
             return;
@@ -223,7 +223,8 @@ static dsc_status give_up(dsc_zero *zero, dsc_error *err)
     return dsc_ring_forget(&zero->store.ahead, err);
 }
 
-dsc_status dsc_ahead_take(dsc_zero *zero, int32_t g, int64_t elements, char *to, int64_t *taken, dsc_error *err)
+dsc_status dsc_param_prefetch_consume(dsc_zero *zero, int32_t g, int64_t elements, char *to, int64_t *taken,
+                                      dsc_error *err)
 {
     dsc_ring *ring = &zero->store.ahead;
     *taken = 0;

@@ -269,9 +269,9 @@ void dsc_store_plan(dsc_zero *zero)
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_PARAM, store->slot_count);
     if (dsc_early_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_GRAD, sums_in_slots(zero));
-    if (dsc_ahead_is_used(zero))
+    if (dsc_param_prefetch_is_used(zero))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] +=
-            dsc_ring_plan_bytes(dsc_ahead_slots(zero), store->tile_elements * zero->param_bytes_each);
+            dsc_ring_plan_bytes(dsc_param_prefetch_slots(zero), store->tile_elements * zero->param_bytes_each);
     zero->plan.bytes[DSC_TAG_PARAM][DSC_TIER_PINNED] += host_param_bytes(zero);
     dsc_sum_tier_plan(zero);
     zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += sum_tile_bytes(zero);
@@ -368,7 +368,7 @@ static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
             DSC_TRY(open_ring(zero, (dsc_plane)p, plane_table[p].aio, ring_slots(zero, (dsc_plane)p), &store->ring[p],
                               &store->buf[p], err));
     DSC_TRY(open_fetch(zero, err));
-    DSC_TRY(dsc_ahead_open(zero, err));
+    DSC_TRY(dsc_param_prefetch_open(zero, err));
     if (dsc_early_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))
         DSC_TRY(open_ring(zero, DSC_PLANE_GRAD, DSC_STORE_AIO_STATES, sums_in_slots(zero), &store->sums_in,
                           &store->sums_in_buf, err));
@@ -477,7 +477,7 @@ void dsc_store_close(dsc_zero *zero)
         dsc_ring_close(&store->ring[p]);
     dsc_ring_close(&store->back);
     dsc_ring_close(&store->sums_in);
-    dsc_ahead_close(zero);
+    dsc_param_prefetch_close(zero);
     dsc_room_close(zero);
     dsc_swap_op_close(&store->fetch);
     dsc_event_close(&store->fetched);

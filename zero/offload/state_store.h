@@ -34,10 +34,10 @@ typedef struct dsc_store_cursor {
 } dsc_store_cursor;
 
 /* Where reading ahead for gathers has come to (param_prefetch.c). */
-typedef struct dsc_ahead_cursor {
+typedef struct dsc_param_prefetch_cursor {
     int32_t step, gather;
     int64_t first; /* element of a rank's slice */
-} dsc_ahead_cursor;
+} dsc_param_prefetch_cursor;
 
 /* Of the sums that a pass writes first, second, ...: behind the last further slot of each plane's ring there. */
 typedef struct dsc_room {
@@ -79,7 +79,7 @@ typedef struct dsc_store {
     atomic_bool sums_waited_for; /* by the reductions */
     dsc_rooms rooms;
     dsc_ring ahead; /* of parameters, in the buffers of masters and moments; swap NULL: not used */
-    dsc_ahead_cursor ahead_at;
+    dsc_param_prefetch_cursor ahead_at;
     bool lends;
     dsc_event *fetched; /* what a pass has asked for is in its windows */
     dsc_event *written; /* the last update's parameters are in their files */

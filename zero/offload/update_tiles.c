@@ -176,8 +176,8 @@ static dsc_status read_ahead(dsc_zero *zero, bool with_sums, bool wait, bool *an
         if (ring->swap == NULL || !dsc_store_is_read(zero, (dsc_plane)p) || (p == DSC_PLANE_GRAD && !with_sums) ||
             !tile_ahead(zero, (dsc_plane)p, ring->ahead, &tile) || (p == DSC_PLANE_GRAD && !sum_is_there(zero, &tile)))
             continue;
-        DSC_TRY(dsc_ring_ahead(ring, tile_of_plane(zero, &tile, (dsc_plane)p, false), wait && ring->ahead == 0,
-                               &started, err));
+        DSC_TRY(dsc_tile_buffers_prefetch(ring, tile_of_plane(zero, &tile, (dsc_plane)p, false),
+                                          wait && ring->ahead == 0, &started, err));
         *any = *any || started;
     }
     return DSC_OK;
@@ -516,7 +516,7 @@ static dsc_status rest_now(void *args, dsc_error *err)
 
 dsc_status dsc_store_end_lending(dsc_zero *zero, dsc_error *err)
 {
-    DSC_TRY(dsc_ahead_end(zero, err));
+    DSC_TRY(dsc_param_prefetch_end(zero, err));
     for (int p = 0; p < DSC_PLANE_COUNT; p++) /* the update is over: its thread looks at no views */
         dsc_ring_end_views(dsc_store_ring(zero, (dsc_plane)p));
     return DSC_OK;
