@@ -55,7 +55,7 @@ static void list_use(dsc_zero *zero, int32_t module, int32_t use, int32_t lane)
     const int32_t g = layout->use_group[use];
     const dsc_group_state *group = &zero->group[g];
     const bool last_use = module == group->first_user;
-    const bool wait = lane > 0 || (dsc_early_is_used(zero) && dsc_in_swap(zero, g, DSC_PLANE_GRAD));
+    const bool wait = lane > 0 || (dsc_speculative_update_is_used(zero) && dsc_in_swap(zero, g, DSC_PLANE_GRAD));
     if (!layout->group[g].trainable || (wait && !last_use))
         return;
     for (int32_t m = group->last_user; wait && m > module; m--)

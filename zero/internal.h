@@ -173,7 +173,7 @@ typedef struct dsc_update_terms {
 } dsc_update_terms;
 
 /* speculative_update.c: an update that begins before it is known to come. */
-typedef struct dsc_early {
+typedef struct dsc_speculative_update {
     int32_t *group; /* [group_count] that it may begin with, in the order in which their sums are complete */
     int32_t count;
     int32_t aim;            /* so many of them come first */
@@ -189,7 +189,7 @@ typedef struct dsc_early {
     int64_t first_ns, rest_ns, spare_ns;
     atomic_llong elements; /* made in this step */
     int64_t kept_elements;
-} dsc_early;
+} dsc_speculative_update;
 
 struct dsc_zero {
     dsc_zero_options o;
@@ -231,7 +231,7 @@ struct dsc_zero {
     dsc_buf sum_buf, sums_buf; /* this rank's sum of squares where the kernel adds to it; every rank's for the host */
     bool sum_started; /* this step's sum of squares has terms already */
     dsc_store store;
-    dsc_early early;
+    dsc_speculative_update early;
     dsc_zero_plan_bytes plan;
     dsc_buf param_buf, grad_buf, master_buf, moment_buf, gather_buf, resident_buf, leaf_buf;
     dsc_stream *gather_stream, *reduce_stream; /* == o.compute without overlap */
@@ -454,25 +454,25 @@ void dsc_update_terms_fill(const dsc_update_scalars *scalars, int32_t class_coun
 DSC_MUST_USE dsc_status dsc_update_next_tile(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
 
 /* speculative_update.c. Before places are planned, and after leaves are. */
-bool dsc_early_is_used(const dsc_zero *zero);
-bool dsc_early_takes(const dsc_zero *zero, int32_t group);
-bool dsc_early_aims_at(const dsc_zero *zero, int32_t group);   /* before anybody asks for its parameters */
-bool dsc_early_takes_sum(const dsc_zero *zero, int32_t group); /* as far as it keeps up */
-dsc_status dsc_early_open(dsc_zero *zero, dsc_error *err);
-void dsc_early_close(dsc_zero *zero);
+bool dsc_speculative_update_is_used(const dsc_zero *zero);
+bool dsc_speculative_update_covers(const dsc_zero *zero, int32_t group);
+bool dsc_speculative_update_aims_at(const dsc_zero *zero, int32_t group); /* before anybody asks for its parameters */
+bool dsc_speculative_update_covers_sum(const dsc_zero *zero, int32_t group); /* as far as it keeps up */
+dsc_status dsc_speculative_update_open(dsc_zero *zero, dsc_error *err);
+void dsc_speculative_update_close(dsc_zero *zero);
 /* Under the head of a step's last pass: the update begins if it is expected; or what it will begin with is read. */
-dsc_status dsc_early_begin(dsc_zero *zero, dsc_error *err);
+dsc_status dsc_speculative_update_begin(dsc_zero *zero, dsc_error *err);
 /* The update comes, with these terms. Nothing of it is under way then. */
-dsc_status dsc_early_settle(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err);
+dsc_status dsc_speculative_update_settle(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err);
 /* On the out stream: that tile of a group's sums is in a buffer that is lent to the update. */
-void dsc_early_hand(dsc_zero *zero, int32_t group, int64_t first, int64_t count, int32_t slot);
+void dsc_speculative_update_deliver(dsc_zero *zero, int32_t group, int64_t first, int64_t count, int32_t slot);
 /* Of a step that is skipped, a tile of a group whose sums were handed: what is not finite where the sum was not. */
-dsc_status dsc_early_view(dsc_zero *zero, int32_t group, int64_t first, int64_t *count, const float **x,
-                          dsc_error *err);
+dsc_status dsc_speculative_update_view(dsc_zero *zero, int32_t group, int64_t first, int64_t *count, const float **x,
+                                       dsc_error *err);
 /* On the out stream: a leaf of a pass is in; sums may have come to their files; all have, until the next step. */
-void dsc_early_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t pass);
-void dsc_early_tell(dsc_zero *zero);
-void dsc_early_told(dsc_zero *zero);
+void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_leaf *leaf, int64_t pass);
+void dsc_speculative_update_publish(dsc_zero *zero);
+void dsc_speculative_update_mark_published(dsc_zero *zero);
 
 /* compress.c: what a group's parameters are packed in on the way to its windows; windows hold what came out again. */
 dsc_quant dsc_pack_of_params(const dsc_zero *zero, int32_t group);

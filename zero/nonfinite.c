@@ -52,7 +52,7 @@ static dsc_status find_handed(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_er
     const int64_t slice = zero->o.layout->group[g].slice;
     const float *x;
     for (int64_t first = 0, count; first < slice; first += count) {
-        DSC_TRY(dsc_early_view(zero, g, first, &count, &x, err));
+        DSC_TRY(dsc_speculative_update_view(zero, g, first, &count, &x, err));
         DSC_TRY(find_in(zero, g, x, slice * zero->o.rank + first, count, tensor, err));
     }
     return DSC_OK;

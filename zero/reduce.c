@@ -67,7 +67,7 @@ dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t module, int64_t micro_step, flo
     DSC_TRY(dsc_zero_after_update(zero, -1, zero->o.compute, err)); /* which reads the sums of the step before */
     /* Files rest under the head's products, the longest of a pass. */
     if (module == layout->module_count - 1 && lane == 0)
-        DSC_TRY(is_last_pass(zero) ? dsc_early_begin(zero, err) : dsc_param_prefetch_begin(zero, err));
+        DSC_TRY(is_last_pass(zero) ? dsc_speculative_update_begin(zero, err) : dsc_param_prefetch_begin(zero, err));
     for (int32_t u = layout->module_first_use[module]; u < layout->module_first_use[module + 1]; u++) {
         const int32_t i = zero->leaf_of_use[u * zero->o.together + lane];
         if (i < 0)
@@ -238,7 +238,7 @@ static dsc_status fold_run(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf
     }
     if (dsc_in_swap(zero, group, DSC_PLANE_GRAD))
         return dsc_store_sum_rest(zero, &place, err);
-    return complete && dsc_early_takes(zero, group) ? dsc_store_sum_stays(zero, &place, err) : DSC_OK;
+    return complete && dsc_speculative_update_covers(zero, group) ? dsc_store_sum_stays(zero, &place, err) : DSC_OK;
 }
 
 /* Nobody else is told of it: ranks exchange signs (onebit.c). */

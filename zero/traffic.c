@@ -29,7 +29,8 @@ static void sums_of(const dsc_zero *zero, int32_t g, int64_t *reads, int64_t *wr
     for (int32_t i = zero->group[g].newest_leaf; i >= 0; i = zero->leaf[i].before) {
         const dsc_leaf *leaf = &zero->leaf[i];
         *reads += leaf->finds_sum ? 0 : zero->pass_count - dsc_leaf_is_first(leaf);
-        const bool kept = leaf->holds_sum || (dsc_leaf_is_last(zero, leaf) && dsc_early_takes_sum(zero, g));
+        const bool kept =
+            leaf->holds_sum || (dsc_leaf_is_last(zero, leaf) && dsc_speculative_update_covers_sum(zero, g));
         *writes += leaf->leaves_sum ? 0 : zero->pass_count - kept;
         *held = *held || kept;
     }
@@ -93,7 +94,7 @@ static void add_files(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_
     if (dsc_in_swap(zero, g, DSC_PLANE_PARAM)) {
         const int64_t bytes = slice * zero->param_bytes_each, windows = windows_of(zero, g);
         const bool handed = trainable && windows > 0 && dsc_store_updates_behind(zero) && /* to the step's first one, */
-                            !dsc_early_aims_at(zero, g); /* unless it is made before anybody asks */
+                            !dsc_speculative_update_aims_at(zero, g); /* unless it is made before anybody asks */
         out->pass_read_bytes += (passes * windows - handed) * bytes;
         out->update_read_bytes += trainable && fp32 ? rounds * bytes : 0;
         out->update_written_bytes += trainable ? bytes : 0;

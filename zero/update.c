@@ -263,7 +263,7 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     dsc_update_terms terms = { 0 };
     DSC_ASSERT(!zero->next_pass_prefetched);
     dsc_update_terms_fill(scalars, class_count, update, &terms);
-    DSC_TRY(dsc_early_settle(zero, &terms, err));
+    DSC_TRY(dsc_speculative_update_settle(zero, &terms, err));
     zero->terms = terms;
     DSC_TRY(after_gathers(zero, err));
     if (dsc_onebit_walks(zero))

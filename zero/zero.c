@@ -277,7 +277,7 @@ static dsc_status open_all(dsc_zero *zero, dsc_error *err)
     DSC_TRY(open_streams(zero, err));
     DSC_TRY(dsc_gather_open(zero, err));
     DSC_TRY(dsc_reduce_open(zero, err));
-    DSC_TRY(dsc_early_open(zero, err));
+    DSC_TRY(dsc_speculative_update_open(zero, err));
     return dsc_store_open(zero, err);
 }
 
@@ -298,7 +298,7 @@ void dsc_zero_close(dsc_zero **zero_ptr)
         return;
     dsc_zero_cancel(zero);
     close_streams(zero);
-    dsc_early_close(zero);
+    dsc_speculative_update_close(zero);
     dsc_store_close(zero);
     dsc_reduce_close(zero);
     dsc_gather_close(zero);

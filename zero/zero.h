@@ -189,10 +189,10 @@ DSC_MUST_USE dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars
 /* Instead of it: there is no update. */
 DSC_MUST_USE dsc_status dsc_zero_skip(dsc_zero *zero, dsc_error *err);
 /* Elements of this rank that updates were early with: of the one that is expected, and of all those that came. */
-typedef struct dsc_zero_early {
+typedef struct dsc_zero_speculative_stats {
     int64_t made, kept;
-} dsc_zero_early;
-void dsc_zero_early_get(const dsc_zero *zero, dsc_zero_early *out);
+} dsc_zero_speculative_stats;
+void dsc_zero_speculative_stats_get(const dsc_zero *zero, dsc_zero_speculative_stats *out);
 
 /* ---- states, for initialisation and checkpoints; the engine is idle ---- */
 

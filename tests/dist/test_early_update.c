@@ -61,8 +61,8 @@ static int64_t elements(const dsc_engine *engine)
 
 static int64_t made_by(const dsc_engine *engine)
 {
-    dsc_zero_early early;
-    dsc_zero_early_get(engine->zero, &early);
+    dsc_zero_speculative_stats early;
+    dsc_zero_speculative_stats_get(engine->zero, &early);
     return early.made;
 }
 
@@ -107,7 +107,7 @@ static dsc_status whole_step(dsc_engine *engine, int32_t rank, variant *v, dsc_e
 static dsc_status by_hand(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
     variant *v = user;
-    dsc_zero_early early;
+    dsc_zero_speculative_stats early;
     if (v->aims)
         engine->zero->early.aim = (int32_t)dsc_max_i64(1, engine->zero->early.count);
     for (int64_t i = 0; i < v->steps; i++) {
@@ -115,7 +115,7 @@ static dsc_status by_hand(dsc_engine *engine, int32_t rank, void *user, dsc_erro
             DSC_TRY(reload(engine, rank, err));
         DSC_TRY(v->whole ? whole_step(engine, rank, v, err) : step(engine, rank, v, err));
     }
-    dsc_zero_early_get(engine->zero, &early);
+    dsc_zero_speculative_stats_get(engine->zero, &early);
     v->kept[rank] = early.kept;
     v->lent[rank] = atomic_load(&engine->zero->store.rooms.lent);
     if (rank == 0)

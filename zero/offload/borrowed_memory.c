@@ -13,7 +13,7 @@
 
 #include "zero/internal.h"
 
-static bool is_used(const dsc_zero *zero) { return dsc_early_is_used(zero) && zero->pass_count == 1; }
+static bool is_used(const dsc_zero *zero) { return dsc_speculative_update_is_used(zero) && zero->pass_count == 1; }
 
 /* In the buffer of sums, as states are placed (zero.c). */
 static bool has_room(const dsc_zero *zero, int32_t g)
@@ -105,7 +105,7 @@ static void place_tiles(room_walk *walk)
     const dsc_zero *zero = walk->zero;
     for (int32_t i = 0; i < zero->leaf_count; i++) {
         const dsc_leaf *leaf = &zero->leaf[i];
-        if (!dsc_leaf_is_last(zero, leaf) || !dsc_early_takes(zero, leaf->group))
+        if (!dsc_leaf_is_last(zero, leaf) || !dsc_speculative_update_covers(zero, leaf->group))
             continue;
         const int64_t own = zero->group[leaf->group].own_count, tile = zero->store.tile_elements;
         for (int64_t first = 0; first < own; first += tile)

@@ -69,7 +69,7 @@ static dsc_status hand_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
     dsc_ring_lend(call->ring, call->slot);
-    dsc_early_hand(call->zero, call->group, call->place.first, call->count, call->slot);
+    dsc_speculative_update_deliver(call->zero, call->group, call->place.first, call->count, call->slot);
     return DSC_OK;
 }
 
@@ -78,7 +78,7 @@ static dsc_status drain_now(void *args, dsc_error *err)
     const sum_call *call = args;
     if (call->ring->swap != NULL)
         DSC_TRY(dsc_ring_drain(call->ring, err));
-    dsc_early_told(call->zero);
+    dsc_speculative_update_mark_published(call->zero);
     return DSC_OK;
 }
 
@@ -97,7 +97,7 @@ static dsc_status take_sum_now(void *args, dsc_error *err)
     await_return(call);
     DSC_TRY(dsc_ring_start(call->ring, call->slot, call->piece, call->read, err));
     DSC_TRY(sums_ahead(call->zero, call->place, true, err));
-    dsc_early_tell(call->zero);
+    dsc_speculative_update_publish(call->zero);
     atomic_store(&call->zero->store.sums_waited_for, true);
     const dsc_status status = dsc_ring_take(call->ring, call->slot, err);
     atomic_store(&call->zero->store.sums_waited_for, false);
@@ -109,13 +109,14 @@ static dsc_status rest_sums_now(void *args, dsc_error *err)
     const sum_call *call = args;
     dsc_zero *zero = call->zero;
     bool rest = false;
-    dsc_early_leaf(zero, dsc_leaf_last_of_run(zero, &zero->leaf[call->place.leaf]), call->place.pass);
+    dsc_speculative_update_count_grad_part(zero, dsc_leaf_last_of_run(zero, &zero->leaf[call->place.leaf]),
+                                           call->place.pass);
     while (!rest && atomic_load(&zero->store.sums_asked) == call->asked && !atomic_load(&zero->cancelled)) {
         const bool early = zero->store.fetched != NULL && !dsc_event_passed(zero->store.fetched); /* a pass waits */
         if (!early)
             DSC_TRY(sums_ahead(zero, call->place, false, err));
         DSC_TRY(dsc_ring_rests(&zero->store.ring[DSC_PLANE_GRAD], &rest, err));
-        dsc_early_tell(zero);
+        dsc_speculative_update_publish(zero);
         rest = rest && !early;
         if (!dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_GRAD], DSC_REST_NS) && !rest)
             dsc_clock_sleep_ns(DSC_REST_NS);
@@ -126,8 +127,9 @@ static dsc_status rest_sums_now(void *args, dsc_error *err)
 static dsc_status stays_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
-    dsc_early_leaf(call->zero, dsc_leaf_last_of_run(call->zero, &call->zero->leaf[call->place.leaf]), call->place.pass);
-    dsc_early_tell(call->zero);
+    dsc_speculative_update_count_grad_part(
+        call->zero, dsc_leaf_last_of_run(call->zero, &call->zero->leaf[call->place.leaf]), call->place.pass);
+    dsc_speculative_update_publish(call->zero);
     return DSC_OK;
 }
 
@@ -154,7 +156,7 @@ static dsc_status await_room(void *args, dsc_error *err)
     while (!dsc_room_is_vacant(zero, call->group) && !atomic_load(&zero->cancelled) &&
            !dsc_event_passed(zero->early.ended)) {
         DSC_TRY(dsc_ring_rests(&zero->store.ring[DSC_PLANE_GRAD], &rest, err));
-        dsc_early_tell(zero);
+        dsc_speculative_update_publish(zero);
         if (!dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_GRAD], DSC_LENT_NS))
             dsc_clock_sleep_ns(DSC_LENT_NS);
     }
@@ -226,7 +228,7 @@ dsc_status dsc_store_sum_leave(dsc_zero *zero, const dsc_sum *sum, dsc_error *er
 dsc_status dsc_store_sum_drain(dsc_zero *zero, dsc_error *err)
 {
     const sum_call call = { .zero = zero, .ring = &zero->store.ring[DSC_PLANE_GRAD] };
-    if (call.ring->swap == NULL && !dsc_early_is_used(zero))
+    if (call.ring->swap == NULL && !dsc_speculative_update_is_used(zero))
         return DSC_OK;
     atomic_fetch_add(&zero->store.sums_asked, 1);
     return dsc_host_call(zero->out_stream, drain_now, &call, (int64_t)sizeof call, err);

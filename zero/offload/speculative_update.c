@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "zero/internal.h"
 
-bool dsc_early_is_used(const dsc_zero *zero)
+bool dsc_speculative_update_is_used(const dsc_zero *zero)
 {
     const dsc_zero_options *o = &zero->o;
     return o->swap.early_update && dsc_device_host_visible(o->device) && o->overlap && !o->world_size_reproducible &&
@@ -26,16 +26,16 @@ bool dsc_early_is_used(const dsc_zero *zero)
 
 /* Of all that an update writes nothing is in memory. Sums may be, in a step of several passes: under the last one files
  * have little else to do then. In a step of one pass those wait for the next forward pass, when files have time. */
-bool dsc_early_takes(const dsc_zero *zero, int32_t g)
+bool dsc_speculative_update_covers(const dsc_zero *zero, int32_t g)
 {
     const bool has_sum = dsc_in_swap(zero, g, DSC_PLANE_GRAD) || (zero->pass_count > 1 && zero->group[g].sums_stay);
-    return dsc_early_is_used(zero) && dsc_in_swap(zero, g, DSC_PLANE_PARAM) && has_sum;
+    return dsc_speculative_update_is_used(zero) && dsc_in_swap(zero, g, DSC_PLANE_PARAM) && has_sum;
 }
 
-dsc_status dsc_early_open(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_speculative_update_open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_early *early = &zero->early;
-    if (!dsc_early_is_used(zero))
+    dsc_speculative_update *early = &zero->early;
+    if (!dsc_speculative_update_is_used(zero))
         return DSC_OK;
     early->holds = true;
     DSC_TRY(dsc_event_open(zero->o.device, &early->ended, err));
@@ -43,26 +43,26 @@ dsc_status dsc_early_open(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->o.layout->group_count, sizeof *early->group,
                              &early->group, err));
     for (int32_t i = 0; i < zero->leaf_count; i++)
-        if (dsc_leaf_is_last(zero, &zero->leaf[i]) && dsc_early_takes(zero, zero->leaf[i].group))
+        if (dsc_leaf_is_last(zero, &zero->leaf[i]) && dsc_speculative_update_covers(zero, zero->leaf[i].group))
             early->group[early->count++] = zero->leaf[i].group;
     return DSC_OK;
 }
 
-void dsc_early_close(dsc_zero *zero)
+void dsc_speculative_update_close(dsc_zero *zero)
 {
     dsc_event_close(&zero->early.ended);
     dsc_alloc_free(zero->o.alloc, zero->early.group);
 }
 
-bool dsc_early_aims_at(const dsc_zero *zero, int32_t g)
+bool dsc_speculative_update_aims_at(const dsc_zero *zero, int32_t g)
 {
-    return zero->o.swap.unclipped && dsc_early_takes(zero, g) && zero->o.sum_dtype == DSC_F32;
+    return zero->o.swap.unclipped && dsc_speculative_update_covers(zero, g) && zero->o.sum_dtype == DSC_F32;
 }
 
 /* A sum is handed to the update instead of its file. */
-bool dsc_early_takes_sum(const dsc_zero *zero, int32_t g)
+bool dsc_speculative_update_covers_sum(const dsc_zero *zero, int32_t g)
 {
-    return dsc_early_aims_at(zero, g) && dsc_in_swap(zero, g, DSC_PLANE_GRAD);
+    return dsc_speculative_update_aims_at(zero, g) && dsc_in_swap(zero, g, DSC_PLANE_GRAD);
 }
 
 void dsc_zero_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
@@ -73,24 +73,25 @@ void dsc_zero_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t 
     dsc_update_terms_fill(scalars, class_count, update, &zero->early.expected);
 }
 
-void dsc_zero_early_get(const dsc_zero *zero, dsc_zero_early *out)
+void dsc_zero_speculative_stats_get(const dsc_zero *zero, dsc_zero_speculative_stats *out)
 {
-    *out = (dsc_zero_early) { .made = atomic_load(&zero->early.elements), .kept = zero->early.kept_elements };
+    *out =
+        (dsc_zero_speculative_stats) { .made = atomic_load(&zero->early.elements), .kept = zero->early.kept_elements };
 }
 
 /* ---- sums ---- */
 
-void dsc_early_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t pass)
+void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_leaf *leaf, int64_t pass)
 {
-    dsc_early *early = &zero->early;
+    dsc_speculative_update *early = &zero->early;
     if (pass == zero->pass_count - 1 && early->complete < early->count && dsc_leaf_is_last(zero, leaf) &&
         leaf->group == early->group[early->complete])
         early->complete++;
 }
 
-void dsc_early_tell(dsc_zero *zero)
+void dsc_speculative_update_publish(dsc_zero *zero)
 {
-    dsc_early *early = &zero->early;
+    dsc_speculative_update *early = &zero->early;
     for (; early->told < early->complete; early->told++) {
         const int32_t g = early->group[early->told];
         if (dsc_in_swap(zero, g, DSC_PLANE_GRAD) &&
@@ -101,13 +102,13 @@ void dsc_early_tell(dsc_zero *zero)
     }
 }
 
-void dsc_early_told(dsc_zero *zero)
+void dsc_speculative_update_mark_published(dsc_zero *zero)
 {
-    dsc_early_tell(zero);
+    dsc_speculative_update_publish(zero);
     zero->early.complete = zero->early.told = 0;
 }
 
-void dsc_early_hand(dsc_zero *zero, int32_t g, int64_t first, int64_t count, int32_t slot)
+void dsc_speculative_update_deliver(dsc_zero *zero, int32_t g, int64_t first, int64_t count, int32_t slot)
 {
     dsc_group_state *state = &zero->group[g];
     if (first == 0)
@@ -118,12 +119,12 @@ void dsc_early_hand(dsc_zero *zero, int32_t g, int64_t first, int64_t count, int
 /* Before the reductions of a step's last pass. */
 static void choose_sums(dsc_zero *zero)
 {
-    dsc_early *early = &zero->early;
+    dsc_speculative_update *early = &zero->early;
     for (int32_t i = 0; i < early->count; i++) {
         dsc_group_state *state = &zero->group[early->group[i]];
         atomic_store(&state->sum_there, 0);
         state->sum_by_hand = early->begun && early->firm && i < early->aim && state->last_sum == NULL &&
-                             dsc_early_takes_sum(zero, early->group[i]);
+                             dsc_speculative_update_covers_sum(zero, early->group[i]);
     }
 }
 
@@ -136,7 +137,7 @@ typedef struct early_call {
 
 static bool goes_on(const early_call *call)
 {
-    const dsc_early *early = &call->zero->early;
+    const dsc_speculative_update *early = &call->zero->early;
     return atomic_load(&call->zero->store.updates_asked) == call->asked && !atomic_load(&call->zero->cancelled) &&
            (early->firm || !atomic_load(&early->hurried)); /* reductions may wait for it */
 }
@@ -161,7 +162,7 @@ static dsc_status make_tile(dsc_zero *zero, dsc_error *err)
 /* Nothing is under way, and no sum is there. */
 static void rest_a_while(dsc_zero *zero)
 {
-    dsc_early *early = &zero->early;
+    dsc_speculative_update *early = &zero->early;
     const int64_t begun = dsc_clock_ns();
     dsc_clock_sleep_ns(DSC_REST_NS);
     if (early->first_ns == 0)
@@ -176,7 +177,7 @@ static dsc_status make_early(void *args, dsc_error *err)
     dsc_zero *zero = call->zero;
     bool rest;
     zero->terms = zero->early.expected;
-    dsc_store_begin_early(zero, zero->early.group, zero->early.aim);
+    dsc_store_begin_speculative(zero, zero->early.group, zero->early.aim);
     DSC_TRY(dsc_room_begin(zero, zero->early.group, zero->early.aim, err));
     while (goes_on(call)) {
         const bool holds_back = others_wait(zero);
@@ -195,14 +196,14 @@ static dsc_status make_early(void *args, dsc_error *err)
  * gain. */
 static void aim_at_all(dsc_zero *zero)
 {
-    dsc_early *early = &zero->early;
+    dsc_speculative_update *early = &zero->early;
     if (early->begun && early->firm && zero->o.sum_dtype == DSC_F32)
         early->aim = early->count;
 }
 
-dsc_status dsc_early_begin(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_speculative_update_begin(dsc_zero *zero, dsc_error *err)
 {
-    dsc_early *early = &zero->early;
+    dsc_speculative_update *early = &zero->early;
     const early_call call = { zero, atomic_load(&zero->store.updates_asked) };
     early->begun = early->count > 0 && early->holds;
     aim_at_all(zero);
@@ -227,16 +228,16 @@ static dsc_status stop(dsc_zero *zero, dsc_error *err)
 
 /* What the aim has and was not made stands before what the next pass needs first; where it was made long before the
  * norm, there was time for more. */
-static void take_aim(dsc_early *early, int32_t made)
+static void take_aim(dsc_speculative_update *early, int32_t made)
 {
     const int64_t worked_ns = dsc_max_i64(1, dsc_clock_ns() - early->first_ns - early->rest_ns);
     const int64_t more = made < early->aim ? 0 : early->spare_ns * made / worked_ns;
     early->aim = (int32_t)dsc_max_i64(1, dsc_min_i64(early->count, made + more));
 }
 
-dsc_status dsc_early_settle(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
+dsc_status dsc_speculative_update_settle(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
-    dsc_early *early = &zero->early;
+    dsc_speculative_update *early = &zero->early;
     DSC_TRY(stop(zero, err));
     early->holds = memcmp(&early->expected, terms, sizeof *terms) == 0;
     early->kept = early->begun && early->holds;
@@ -250,7 +251,7 @@ dsc_status dsc_early_settle(dsc_zero *zero, const dsc_update_terms *terms, dsc_e
 
 dsc_status dsc_zero_skip(dsc_zero *zero, dsc_error *err)
 {
-    dsc_early *early = &zero->early;
+    dsc_speculative_update *early = &zero->early;
     early->holds = early->begun = false;
     DSC_TRY(stop(zero, err));
     for (int32_t i = 0; i < zero->store.ring[DSC_PLANE_GRAD].slot_count; i++)
@@ -273,7 +274,8 @@ static dsc_status view_made(dsc_zero *zero, int32_t g, int64_t first, int64_t *c
     return status;
 }
 
-dsc_status dsc_early_view(dsc_zero *zero, int32_t g, int64_t first, int64_t *count, const float **x, dsc_error *err)
+dsc_status dsc_speculative_update_view(dsc_zero *zero, int32_t g, int64_t first, int64_t *count, const float **x,
+                                       dsc_error *err)
 {
     *count = dsc_min_i64(zero->store.tile_elements, zero->o.layout->group[g].slice - first);
     if (dsc_store_is_made(zero, g, first))

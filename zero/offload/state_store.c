@@ -228,7 +228,7 @@ static void place_group(dsc_zero *zero, int32_t g)
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (wants_swap(zero, g, (dsc_plane)p))
             state->swap_at[p] = state->other_at[p] = place_plane(zero, g, (dsc_plane)p);
-    for (int p = 0; p < DSC_PLANE_GRAD && dsc_early_takes(zero, g); p++)
+    for (int p = 0; p < DSC_PLANE_GRAD && dsc_speculative_update_covers(zero, g); p++)
         if (state->swap_at[p] >= 0)
             state->other_at[p] = place_plane(zero, g, (dsc_plane)p);
 }
@@ -267,7 +267,7 @@ void dsc_store_plan(dsc_zero *zero)
                 dsc_store_ring_bytes(zero, (dsc_plane)p);
     if (update_writes_params(zero))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_PARAM, store->slot_count);
-    if (dsc_early_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))
+    if (dsc_speculative_update_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_GRAD, sums_in_slots(zero));
     if (dsc_param_prefetch_is_used(zero))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] +=
@@ -369,7 +369,7 @@ static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
                               &store->buf[p], err));
     DSC_TRY(open_fetch(zero, err));
     DSC_TRY(dsc_param_prefetch_open(zero, err));
-    if (dsc_early_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))
+    if (dsc_speculative_update_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))
         DSC_TRY(open_ring(zero, DSC_PLANE_GRAD, DSC_STORE_AIO_STATES, sums_in_slots(zero), &store->sums_in,
                           &store->sums_in_buf, err));
     if (!update_writes_params(zero))

@@ -151,7 +151,7 @@ DSC_MUST_USE dsc_status dsc_store_end(dsc_zero *zero, dsc_error *err);
  * then. */
 DSC_MUST_USE dsc_status dsc_store_rest(dsc_zero *zero, bool ahead, dsc_error *err);
 /* On the update's thread: tiles of the first `count` groups of this order will be made, for a second place. */
-void dsc_store_begin_early(dsc_zero *zero, const int32_t *order, int32_t count);
+void dsc_store_begin_speculative(dsc_zero *zero, const int32_t *order, int32_t count);
 /* As much is read and written as can be without waiting. */
 DSC_MUST_USE dsc_status dsc_store_go_on(dsc_zero *zero, bool ahead, bool with_sums, bool *rest, dsc_error *err);
 /* Before anything is read ahead for the update: its buffers are its own again. */

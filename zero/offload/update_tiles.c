@@ -252,7 +252,7 @@ static void exchange_places(dsc_zero *zero)
     zero->store.exchanged = true;
 }
 
-void dsc_store_begin_early(dsc_zero *zero, const int32_t *order, int32_t count)
+void dsc_store_begin_speculative(dsc_zero *zero, const int32_t *order, int32_t count)
 {
     const int32_t groups = zero->o.layout->group_count;
     begin_tiles(zero);
