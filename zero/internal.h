@@ -505,17 +505,17 @@ dsc_status dsc_param_prefetch_consume(dsc_zero *zero, int32_t group, int64_t ele
 
 /* borrowed_memory.c. After the store and leaves are planned; opened when the store's rings and the places of sums
  * are. */
-void dsc_room_plan(dsc_zero *zero);
-dsc_status dsc_room_open(dsc_zero *zero, dsc_error *err);
-void dsc_room_close(dsc_zero *zero);
+void dsc_borrowed_memory_plan(dsc_zero *zero);
+dsc_status dsc_borrowed_memory_open(dsc_zero *zero, dsc_error *err);
+void dsc_borrowed_memory_close(dsc_zero *zero);
 /* Before an early update begins: the reductions wait for rooms until they are vacant. */
-void dsc_room_lend(dsc_zero *zero);
-bool dsc_room_is_vacant(const dsc_zero *zero, int32_t group);
+void dsc_borrowed_memory_lend(dsc_zero *zero);
+bool dsc_borrowed_memory_is_vacant(const dsc_zero *zero, int32_t group);
 /* On the update's thread: rings go through their further slots, as far as they come to tiles of these groups; rooms
  * that tiles have left are vacant; all are. */
-dsc_status dsc_room_begin(dsc_zero *zero, const int32_t *group, int32_t count, dsc_error *err);
-void dsc_room_tell(dsc_zero *zero);
-dsc_status dsc_room_end(dsc_zero *zero, dsc_error *err);
+dsc_status dsc_borrowed_memory_begin(dsc_zero *zero, const int32_t *group, int32_t count, dsc_error *err);
+void dsc_borrowed_memory_publish(dsc_zero *zero);
+dsc_status dsc_borrowed_memory_end(dsc_zero *zero, dsc_error *err);
 
 /* hpz.c. After gathers are planned: where groups' parts lie; what they take. */
 int64_t dsc_secondary_plan(dsc_zero *zero);

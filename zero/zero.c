@@ -58,7 +58,7 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     dsc_store_plan(zero);
     plan_states(zero);
     DSC_TRY(dsc_leaves_plan(zero, &sum_bytes, err));
-    dsc_room_plan(zero);
+    dsc_borrowed_memory_plan(zero);
     int64_t pack_bytes, pack_leaf_bytes;
     dsc_pack_plan(zero, &pack_bytes, &pack_leaf_bytes);
     zero->window_bytes = window_bytes;

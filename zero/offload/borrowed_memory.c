@@ -49,7 +49,7 @@ typedef struct room_walk {
 static bool next_room(room_walk *walk)
 {
     dsc_zero *zero = walk->zero;
-    dsc_rooms *rooms = &zero->store.rooms;
+    dsc_borrowed_memory *rooms = &zero->store.rooms;
     while (++walk->leaf < zero->leaf_count) {
         const dsc_leaf *leaf = &zero->leaf[walk->leaf];
         if (!dsc_leaf_is_first(leaf) || !has_room(zero, leaf->group))
@@ -69,7 +69,7 @@ static bool next_room(room_walk *walk)
 static bool take_room(room_walk *walk, int32_t last, dsc_plane plane, int64_t bytes)
 {
     dsc_zero *zero = walk->zero;
-    dsc_rooms *rooms = &zero->store.rooms;
+    dsc_borrowed_memory *rooms = &zero->store.rooms;
     while (walk->leaf <= last || walk->left.bytes < bytes)
         if (!next_room(walk))
             return false;
@@ -114,7 +114,7 @@ static void place_tiles(room_walk *walk)
     }
 }
 
-void dsc_room_plan(dsc_zero *zero)
+void dsc_borrowed_memory_plan(dsc_zero *zero)
 {
     room_walk walk = { .zero = zero, .leaf = -1 };
     if (!is_used(zero))
@@ -130,9 +130,9 @@ void dsc_room_plan(dsc_zero *zero)
     }
 }
 
-dsc_status dsc_room_open(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_borrowed_memory_open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_rooms *rooms = &zero->store.rooms;
+    dsc_borrowed_memory *rooms = &zero->store.rooms;
     room_walk walk = { .zero = zero, .opened = true, .leaf = -1 };
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         zero->group[g].room = -1;
@@ -145,13 +145,13 @@ dsc_status dsc_room_open(dsc_zero *zero, dsc_error *err)
     return dsc_aio_register(zero->store.aio[DSC_STORE_AIO_STATES], zero->grad_buf.ptr, zero->grad_buf.bytes, err);
 }
 
-void dsc_room_close(dsc_zero *zero) { dsc_alloc_free(zero->o.alloc, zero->store.rooms.room); }
+void dsc_borrowed_memory_close(dsc_zero *zero) { dsc_alloc_free(zero->o.alloc, zero->store.rooms.room); }
 
 /* ---- a step ---- */
 
-void dsc_room_lend(dsc_zero *zero) { atomic_store(&zero->store.rooms.vacant, 0); }
+void dsc_borrowed_memory_lend(dsc_zero *zero) { atomic_store(&zero->store.rooms.vacant, 0); }
 
-bool dsc_room_is_vacant(const dsc_zero *zero, int32_t g)
+bool dsc_borrowed_memory_is_vacant(const dsc_zero *zero, int32_t g)
 {
     return zero->group[g].room < atomic_load(&zero->store.rooms.vacant);
 }
@@ -165,7 +165,7 @@ static int64_t tiles_of(const dsc_zero *zero, dsc_plane plane, const int32_t *gr
     return tiles;
 }
 
-dsc_status dsc_room_begin(dsc_zero *zero, const int32_t *group, int32_t count, dsc_error *err)
+dsc_status dsc_borrowed_memory_begin(dsc_zero *zero, const int32_t *group, int32_t count, dsc_error *err)
 {
     zero->store.rooms.told = 0;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
@@ -182,7 +182,7 @@ dsc_status dsc_room_begin(dsc_zero *zero, const int32_t *group, int32_t count, d
 
 static bool has_left(dsc_zero *zero, int32_t r)
 {
-    const dsc_room *room = zero->store.rooms.room;
+    const dsc_borrowed_range *room = zero->store.rooms.room;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         const dsc_ring *ring = dsc_store_ring(zero, (dsc_plane)p);
         for (int32_t slot = r > 0 ? room[r - 1].end[p] : 0; slot < room[r].end[p]; slot++)
@@ -192,14 +192,14 @@ static bool has_left(dsc_zero *zero, int32_t r)
     return true;
 }
 
-void dsc_room_tell(dsc_zero *zero)
+void dsc_borrowed_memory_publish(dsc_zero *zero)
 {
-    dsc_rooms *rooms = &zero->store.rooms;
+    dsc_borrowed_memory *rooms = &zero->store.rooms;
     while (rooms->told < rooms->count && has_left(zero, rooms->told))
         atomic_store(&rooms->vacant, ++rooms->told);
 }
 
-dsc_status dsc_room_end(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_borrowed_memory_end(dsc_zero *zero, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         DSC_TRY(dsc_ring_end_round(dsc_store_ring(zero, (dsc_plane)p), err));

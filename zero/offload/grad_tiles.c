@@ -153,7 +153,7 @@ static dsc_status await_room(void *args, dsc_error *err)
     const sum_call *call = args;
     dsc_zero *zero = call->zero;
     bool rest;
-    while (!dsc_room_is_vacant(zero, call->group) && !atomic_load(&zero->cancelled) &&
+    while (!dsc_borrowed_memory_is_vacant(zero, call->group) && !atomic_load(&zero->cancelled) &&
            !dsc_event_passed(zero->early.ended)) {
         DSC_TRY(dsc_ring_rests(&zero->store.ring[DSC_PLANE_GRAD], &rest, err));
         dsc_speculative_update_publish(zero);

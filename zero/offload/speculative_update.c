@@ -178,17 +178,17 @@ static dsc_status make_early(void *args, dsc_error *err)
     bool rest;
     zero->terms = zero->early.expected;
     dsc_store_begin_speculative(zero, zero->early.group, zero->early.aim);
-    DSC_TRY(dsc_room_begin(zero, zero->early.group, zero->early.aim, err));
+    DSC_TRY(dsc_borrowed_memory_begin(zero, zero->early.group, zero->early.aim, err));
     while (goes_on(call)) {
         const bool holds_back = others_wait(zero);
         DSC_TRY(dsc_store_go_on(zero, !holds_back, true, &rest, err));
-        dsc_room_tell(zero);
+        dsc_borrowed_memory_publish(zero);
         if (!holds_back && dsc_store_has_next(zero))
             DSC_TRY(make_tile(zero, err));
         else if (!dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_STATES], DSC_REST_NS))
             rest_a_while(zero);
     }
-    return dsc_room_end(zero, err);
+    return dsc_borrowed_memory_end(zero, err);
 }
 
 /* Where the terms hold it is at all groups: a sum in a file that comes later is not handed over but goes there and
@@ -214,7 +214,7 @@ dsc_status dsc_speculative_update_begin(dsc_zero *zero, dsc_error *err)
     early->first_ns = early->rest_ns = early->spare_ns = 0;
     atomic_store(&early->elements, 0);
     atomic_store(&early->hurried, false);
-    dsc_room_lend(zero);
+    dsc_borrowed_memory_lend(zero);
     DSC_TRY(dsc_host_call(zero->update_stream, make_early, &call, (int64_t)sizeof call, err));
     return dsc_event_record(early->ended, zero->update_stream, err);
 }

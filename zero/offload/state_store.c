@@ -448,7 +448,7 @@ dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err)
         if (zero->store.space_bytes[s] > 0)
             DSC_TRY(open_space(zero, (dsc_space)s, err));
     DSC_TRY(open_rings(zero, err));
-    DSC_TRY(dsc_room_open(zero, err));
+    DSC_TRY(dsc_borrowed_memory_open(zero, err));
     DSC_TRY(open_update(zero, err));
     if (zero->o.rank == 0)
         say_files(zero);
@@ -478,7 +478,7 @@ void dsc_store_close(dsc_zero *zero)
     dsc_ring_close(&store->back);
     dsc_ring_close(&store->sums_in);
     dsc_param_prefetch_close(zero);
-    dsc_room_close(zero);
+    dsc_borrowed_memory_close(zero);
     dsc_swap_op_close(&store->fetch);
     dsc_event_close(&store->fetched);
     dsc_event_close(&store->written);

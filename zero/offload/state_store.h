@@ -40,18 +40,18 @@ typedef struct dsc_param_prefetch_cursor {
 } dsc_param_prefetch_cursor;
 
 /* Of the sums that a pass writes first, second, ...: behind the last further slot of each plane's ring there. */
-typedef struct dsc_room {
+typedef struct dsc_borrowed_range {
     int32_t end[DSC_PLANE_COUNT];
-} dsc_room;
+} dsc_borrowed_range;
 
 /* Sums' memory that is lent to tiles which are read ahead (borrowed_memory.c). */
-typedef struct dsc_rooms {
-    dsc_room *room; /* [count] */
+typedef struct dsc_borrowed_memory {
+    dsc_borrowed_range *room; /* [count] */
     int32_t count;
     int32_t told;      /* the update thread's own */
     atomic_int vacant; /* so many of the first may be written */
     atomic_llong lent; /* slots of all steps so far */
-} dsc_rooms;
+} dsc_borrowed_memory;
 
 typedef struct dsc_store {
     int64_t tile_elements;                    /* a multiple of 2048: whole blocks in bf16 */
@@ -77,7 +77,7 @@ typedef struct dsc_store {
     /* What a thread that has files and nothing else to do goes on by, until it is asked for something again. */
     atomic_llong updates_asked, sums_asked, fetches_asked;
     atomic_bool sums_waited_for; /* by the reductions */
-    dsc_rooms rooms;
+    dsc_borrowed_memory rooms;
     dsc_ring ahead; /* of parameters, in the buffers of masters and moments; swap NULL: not used */
     dsc_param_prefetch_cursor ahead_at;
     bool lends;
