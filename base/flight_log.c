@@ -50,7 +50,7 @@ struct dsc_flight_record {
     _Atomic int32_t pid;
     _Atomic int64_t timeout_ns;
     _Atomic uint64_t module[DSC_FLIGHT_MODULES][DSC_FLIGHT_NAME_BYTES / sizeof(uint64_t)];
-    dsc_flight_track track[DSC_FLIGHT_LANES];
+    dsc_flight_track track[DSC_FLIGHT_CHANNELS];
 };
 
 static void store_words(_Atomic uint64_t *to, const void *from, size_t count)
@@ -102,7 +102,7 @@ void dsc_flight_open(dsc_flight *flight, const char *text)
     if (flight->record == NULL)
         return;
     /* What a process before this one left there says nothing of us. */
-    for (int32_t i = 0; i < DSC_FLIGHT_LANES; i++)
+    for (int32_t i = 0; i < DSC_FLIGHT_CHANNELS; i++)
         if (is_gone(atomic_load(&flight->record->track[i].pid))) {
             atomic_store(&flight->record->track[i].id, 0);
             atomic_store(&flight->record->track[i].pid, 0);
@@ -135,7 +135,7 @@ void dsc_flight_name_module(dsc_flight *flight, int32_t module, const char *name
 dsc_flight_track *dsc_flight_track_open(dsc_flight *flight, uint64_t id, int32_t channel, int32_t rank, int32_t size)
 {
     DSC_ASSERT(id != 0);
-    for (int32_t i = 0; flight->record != NULL && i < DSC_FLIGHT_LANES; i++) {
+    for (int32_t i = 0; flight->record != NULL && i < DSC_FLIGHT_CHANNELS; i++) {
         dsc_flight_track *track = &flight->record->track[i];
         int32_t none = 0;
         if (!atomic_compare_exchange_strong(&track->pid, &none, (int32_t)getpid()))
@@ -269,18 +269,18 @@ void dsc_flight_looked(dsc_flight_track *track, int64_t now_ns)
 
 /* ---- the reader -------------------------------------------------------------------------------------------------- */
 
-dsc_status dsc_flight_board_open(dsc_flight_board *board, int32_t count, dsc_error *err)
+dsc_status dsc_flight_log_open(dsc_flight_log *board, int32_t count, dsc_error *err)
 {
     DSC_ASSERT(count > 0);
     const size_t bytes = (size_t)count * sizeof(dsc_flight_record);
-    *board = (dsc_flight_board){ .fd = memfd_create("dsc-flight", MFD_CLOEXEC | MFD_ALLOW_SEALING), .count = count };
+    *board = (dsc_flight_log) { .fd = memfd_create("dsc-flight", MFD_CLOEXEC | MFD_ALLOW_SEALING), .count = count };
     void *memory = MAP_FAILED;
     if (board->fd >= 0 && ftruncate(board->fd, (off_t)bytes) == 0 && fcntl(board->fd, F_ADD_SEALS, SEALS) == 0)
         memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, board->fd, 0);
     if (memory == MAP_FAILED) {
         const dsc_status status = DSC_FAIL(err, DSC_ERR_IO, "dsc-launch", "no memory to watch the ranks by: %s",
                                            strerror(errno));
-        dsc_flight_board_close(board);
+        dsc_flight_log_close(board);
         return status;
     }
     board->memory = memory;
@@ -290,16 +290,16 @@ dsc_status dsc_flight_board_open(dsc_flight_board *board, int32_t count, dsc_err
     return DSC_OK;
 }
 
-void dsc_flight_board_close(dsc_flight_board *board)
+void dsc_flight_log_close(dsc_flight_log *board)
 {
     if (board->memory != NULL)
         munmap(board->memory, board->bytes);
     if (board->fd >= 0)
         close(board->fd);
-    *board = (dsc_flight_board){ .fd = -1 };
+    *board = (dsc_flight_log) { .fd = -1 };
 }
 
-const char *dsc_flight_board_text(const dsc_flight_board *board, int32_t index, char text[DSC_FLIGHT_TEXT_BYTES])
+const char *dsc_flight_log_text(const dsc_flight_log *board, int32_t index, char text[DSC_FLIGHT_TEXT_BYTES])
 {
     snprintf(text, DSC_FLIGHT_TEXT_BYTES, "%lld:%d:%d", (long long)getpid(), board->fd, index);
     return text;
@@ -346,7 +346,7 @@ static bool read_call(dsc_flight_record *record, call_slot *slot, int64_t since_
 
 /* What a GPU was asked for; in front of the others while its rank is still asking, or was refused. */
 static void read_asked(dsc_flight_record *record, dsc_flight_track *track, int64_t since_ns, int64_t now_ns,
-                       dsc_flight_lane *out)
+                       dsc_flight_channel *out)
 {
     dsc_flight_call call;
     bool read = false;
@@ -363,7 +363,7 @@ static void read_asked(dsc_flight_record *record, dsc_flight_track *track, int64
 
 /* A GPU may be further than its rank has seen: nothing waits longer than until then. */
 static void read_lane(dsc_flight_record *record, dsc_flight_track *track, int64_t since_ns, int64_t now_ns,
-                      dsc_flight_lane *out)
+                      dsc_flight_channel *out)
 {
     const int64_t looked_ns = atomic_load_explicit(&track->looked_ns, memory_order_acquire);
     const int64_t unseen_ns = looked_ns > 0 ? now_ns - dsc_max_i64(since_ns, dsc_min_i64(looked_ns, now_ns)) : 0;
@@ -381,8 +381,8 @@ static void read_lane(dsc_flight_record *record, dsc_flight_track *track, int64_
         read_asked(record, track, since_ns, now_ns, out);
 }
 
-void dsc_flight_board_read(const dsc_flight_board *board, int32_t index, int64_t since_ns, int64_t now_ns,
-                           dsc_flight_view *out)
+void dsc_flight_log_read(const dsc_flight_log *board, int32_t index, int64_t since_ns, int64_t now_ns,
+                         dsc_flight_view *out)
 {
     DSC_ASSERT(index >= 0 && index < board->count);
     dsc_flight_record *record = (dsc_flight_record *)board->memory + index;
@@ -391,9 +391,9 @@ void dsc_flight_board_read(const dsc_flight_board *board, int32_t index, int64_t
     out->pid = (int32_t)dsc_max_i64(0, atomic_load(&record->pid));
     out->process = out->pid > 0 ? process_state(out->pid) : '?';
     out->timeout_ns = dsc_max_i64(0, atomic_load(&record->timeout_ns));
-    for (int32_t i = 0; i < DSC_FLIGHT_LANES; i++) {
+    for (int32_t i = 0; i < DSC_FLIGHT_CHANNELS; i++) {
         dsc_flight_track *track = &record->track[i];
-        dsc_flight_lane *lane = &out->lane[out->lane_count];
+        dsc_flight_channel *lane = &out->lane[out->lane_count];
         lane->id = atomic_load(&track->id);
         if (lane->id == 0)
             continue;

@@ -20,8 +20,8 @@ extern "C" {
 #endif
 
 enum {
-    DSC_FLIGHT_LANES = 8,   /* of one rank; more are not recorded */
-    DSC_FLIGHT_CALLS = 4,   /* last ones of a lane */
+    DSC_FLIGHT_CHANNELS = 8,  /* of one rank; more are not recorded */
+    DSC_FLIGHT_CALLS = 4,     /* last ones of a lane */
     DSC_FLIGHT_MODULES = 128, /* whose names are kept */
     DSC_FLIGHT_NAME_BYTES = 24,
     DSC_FLIGHT_TEXT_BYTES = 64
@@ -96,13 +96,13 @@ typedef struct dsc_flight_call {
     char module[DSC_FLIGHT_NAME_BYTES]; /* "" : none */
 } dsc_flight_call;
 
-typedef struct dsc_flight_lane {
+typedef struct dsc_flight_channel {
     uint64_t id;
     int32_t channel, rank, size;
     int64_t asked; /* of a GPU: the number of the newest call that it was asked for; else 0 */
     int32_t call_count;
     dsc_flight_call call[DSC_FLIGHT_CALLS]; /* newest first; of a GPU also one that it is just being asked for */
-} dsc_flight_lane;
+} dsc_flight_channel;
 
 typedef struct dsc_flight_view {
     bool known;           /* it was read; else this is nothing */
@@ -111,23 +111,23 @@ typedef struct dsc_flight_view {
     int64_t stopped_ns;   /* for how long, as far as whoever keeps the view has seen; a reader leaves 0 */
     int64_t timeout_ns;   /* of the rank's own waits; 0: not known */
     int32_t lane_count;
-    dsc_flight_lane lane[DSC_FLIGHT_LANES];
+    dsc_flight_channel lane[DSC_FLIGHT_CHANNELS];
 } dsc_flight_view;
 
-typedef struct dsc_flight_board {
+typedef struct dsc_flight_log {
     int fd; /* -1: closed */
     void *memory;
     size_t bytes;
     int32_t count;
-} dsc_flight_board;
+} dsc_flight_log;
 
-DSC_MUST_USE dsc_status dsc_flight_board_open(dsc_flight_board *board, int32_t count, dsc_error *err);
-void dsc_flight_board_close(dsc_flight_board *board); /* safe on a closed one */
+DSC_MUST_USE dsc_status dsc_flight_log_open(dsc_flight_log *board, int32_t count, dsc_error *err);
+void dsc_flight_log_close(dsc_flight_log *board); /* safe on a closed one */
 /* The value of DSC_FLIGHT for a rank. */
-const char *dsc_flight_board_text(const dsc_flight_board *board, int32_t index, char text[DSC_FLIGHT_TEXT_BYTES]);
+const char *dsc_flight_log_text(const dsc_flight_log *board, int32_t index, char text[DSC_FLIGHT_TEXT_BYTES]);
 /* Ages are at least 0; times before since_ns count from there (a job that was paused). */
-void dsc_flight_board_read(const dsc_flight_board *board, int32_t index, int64_t since_ns, int64_t now_ns,
-                           dsc_flight_view *out);
+void dsc_flight_log_read(const dsc_flight_log *board, int32_t index, int64_t since_ns, int64_t now_ns,
+                         dsc_flight_view *out);
 /* Does the call wait, or did it until it failed? */
 static inline bool dsc_flight_call_waits(const dsc_flight_call *call)
 {

@@ -30,7 +30,7 @@ typedef struct dsc_hier {
     int32_t host_count, host;
     hier_host hosts[DSC_RDV_RANKS_MAX];
     int32_t host_of[DSC_RDV_RANKS_MAX];
-    int32_t called[DSC_BOARD_RANKS_MAX]; /* the ranks of this host */
+    int32_t called[DSC_SHM_BARRIER_RANKS_MAX]; /* the ranks of this host */
 } dsc_hier;
 
 /* ---- who is where ------------------------------------------------------------------------------------------------ */
@@ -110,7 +110,10 @@ static dsc_status tell_all(dsc_hier *hier, word *all, dsc_error *err)
 
 static dsc_status words_from_afar(void *user, dsc_error *err) { return dsc_wire_health(user, err); }
 
-static void moved_afar(void *user, int32_t channel) { dsc_board_moved(&((dsc_hier *)user)->shm->board, channel); }
+static void moved_afar(void *user, int32_t channel)
+{
+    dsc_shm_barrier_progressed(&((dsc_hier *)user)->shm->board, channel);
+}
 
 static dsc_status open_shm(dsc_hier *hier, const dsc_comm_options *options, dsc_error *err)
 {
@@ -196,13 +199,13 @@ static dsc_status hier_open(dsc_transport **out, const dsc_comm_options *options
 
 /* ---- parts of calls ---------------------------------------------------------------------------------------------- */
 
-static dsc_status begin_afar(dsc_hier *hier, int32_t channel, const dsc_board_note *call, dsc_error *err)
+static dsc_status begin_afar(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_note *call, dsc_error *err)
 {
     return dsc_wire_begin(&hier->tcp.wire, channel, (dsc_comm_op)call->op, call->detail, call->bytes, err);
 }
 
 /* What the ranks of this host brought from `host`, each its part, to all of them. */
-static dsc_status share(dsc_hier *hier, int32_t channel, const dsc_board_note *call, int32_t host, char *recv,
+static dsc_status share(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_note *call, int32_t host, char *recv,
                         int64_t bytes, dsc_error *err)
 {
     const hier_host from = hier->hosts[host], here = mine(hier);
@@ -219,8 +222,8 @@ static dsc_status share(dsc_hier *hier, int32_t channel, const dsc_board_note *c
     return DSC_OK;
 }
 
-static dsc_status gather(dsc_hier *hier, int32_t channel, const dsc_board_note *call, char *recv, const char *send,
-                         dsc_error *err)
+static dsc_status gather(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_note *call, char *recv,
+                         const char *send, dsc_error *err)
 {
     dsc_wire *wire = &hier->tcp.wire;
     const int64_t bytes = call->bytes;
@@ -240,8 +243,8 @@ static dsc_status gather(dsc_hier *hier, int32_t channel, const dsc_board_note *
 }
 
 /* Pieces of `bytes` for all ranks: those for other hosts are on their way, those of this host follow. */
-static dsc_status exchange(dsc_hier *hier, int32_t channel, const dsc_board_note *call, char *recv, const char *send,
-                           int64_t bytes, dsc_error *err)
+static dsc_status exchange(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_note *call, char *recv,
+                           const char *send, int64_t bytes, dsc_error *err)
 {
     const int64_t here = mine(hier).first * bytes;
     DSC_TRY(dsc_wire_exchange(&hier->tcp.wire, channel, 0, err));
@@ -252,8 +255,8 @@ static dsc_status exchange(dsc_hier *hier, int32_t channel, const dsc_board_note
     return DSC_OK;
 }
 
-static dsc_status all_to_all(dsc_hier *hier, int32_t channel, const dsc_board_note *call, char *recv, const char *send,
-                             dsc_error *err)
+static dsc_status all_to_all(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_note *call, char *recv,
+                             const char *send, dsc_error *err)
 {
     dsc_wire *wire = &hier->tcp.wire;
     const int64_t bytes = call->bytes;
@@ -267,7 +270,7 @@ static dsc_status all_to_all(dsc_hier *hier, int32_t channel, const dsc_board_no
 }
 
 /* From the root to one rank of each other host, which confirms, and from there to the others. */
-static dsc_status spread(dsc_hier *hier, int32_t channel, const dsc_board_note *call, char *buf, dsc_error *err)
+static dsc_status spread(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_note *call, char *buf, dsc_error *err)
 {
     dsc_wire *wire = &hier->tcp.wire;
     const int32_t root = call->detail, me = wire->rank, host = hier->host_of[root];
@@ -292,7 +295,7 @@ static dsc_status spread(dsc_hier *hier, int32_t channel, const dsc_board_note *
 
 /* One chunk: elements first..first+count of every owner's piece, rounded, exchanged and folded. What needs no rounding
  * goes to other hosts from where it lies. */
-static dsc_status reduce_chunk(dsc_hier *hier, int32_t channel, const dsc_board_note *call,
+static dsc_status reduce_chunk(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_note *call,
                                const dsc_reduce_scatter_args *args, int64_t first, int64_t count, dsc_error *err)
 {
     dsc_tcp *tcp = &hier->tcp;
@@ -316,7 +319,7 @@ static dsc_status reduce_chunk(dsc_hier *hier, int32_t channel, const dsc_board_
     return dsc_comm_fold(&tcp->math, args, &leaves, first, count, NULL, err);
 }
 
-static dsc_status reduce(dsc_hier *hier, int32_t channel, const dsc_board_note *call,
+static dsc_status reduce(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_note *call,
                          const dsc_reduce_scatter_args *args, dsc_error *err)
 {
     const dsc_tcp *tcp = &hier->tcp;
@@ -337,24 +340,24 @@ static dsc_status ended(dsc_hier *hier, int32_t channel, dsc_status status, cons
     if (status != DSC_OK) {
         dsc_wire_fail(&hier->tcp.wire, status, why->rank, NULL, "%s", why->message);
         if (hier->shm != NULL)
-            dsc_board_fail_as(&hier->shm->board, why, NULL);
+            dsc_shm_barrier_fail_as(&hier->shm->board, why, NULL);
         if (err != NULL)
             *err = *why;
     }
     if (hier->shm != NULL)
-        dsc_board_end(&hier->shm->board, channel);
+        dsc_shm_barrier_end(&hier->shm->board, channel);
     return status;
 }
 
-#define HIER_HOOK(OP, DETAIL, BYTES, work)                                                      \
-    dsc_hier *hier = (dsc_hier *)transport;                                                     \
-    const dsc_board_note call = { .op = (OP), .detail = (DETAIL), .bytes = (BYTES) };           \
-    dsc_error own_ = DSC_ERROR_INIT, *why = &own_;                                              \
-    dsc_status status = DSC_OK;                                                                 \
-    if (hier->shm != NULL)                                                                      \
-        status = dsc_board_begin(&hier->shm->board, channel, (dsc_comm_op)call.op, why);        \
-    if (status == DSC_OK)                                                                       \
-        status = work;                                                                          \
+#define HIER_HOOK(OP, DETAIL, BYTES, work)                                                                             \
+    dsc_hier *hier = (dsc_hier *)transport;                                                                            \
+    const dsc_shm_barrier_note call = { .op = (OP), .detail = (DETAIL), .bytes = (BYTES) };                            \
+    dsc_error own_ = DSC_ERROR_INIT, *why = &own_;                                                                     \
+    dsc_status status = DSC_OK;                                                                                        \
+    if (hier->shm != NULL)                                                                                             \
+        status = dsc_shm_barrier_begin(&hier->shm->board, channel, (dsc_comm_op)call.op, why);                         \
+    if (status == DSC_OK)                                                                                              \
+        status = work;                                                                                                 \
     return ended(hier, channel, status, why, err)
 
 static dsc_status hier_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send,
@@ -421,7 +424,7 @@ static dsc_status hier_health(dsc_transport *transport, dsc_error *err)
 {
     dsc_hier *hier = (dsc_hier *)transport;
     DSC_TRY(dsc_tcp_health(transport, err));
-    return hier->shm != NULL ? dsc_board_health(&hier->shm->board, err) : DSC_OK;
+    return hier->shm != NULL ? dsc_shm_barrier_health(&hier->shm->board, err) : DSC_OK;
 }
 
 static void hier_abort(dsc_transport *transport, const char *reason)
@@ -430,7 +433,7 @@ static void hier_abort(dsc_transport *transport, const char *reason)
     const int32_t rank = hier->tcp.wire.rank;
     dsc_tcp_abort(transport, reason);
     if (hier->shm != NULL)
-        dsc_board_fail(&hier->shm->board, DSC_ERR_PEER, rank - mine(hier).first, NULL, "%s", reason);
+        dsc_shm_barrier_fail(&hier->shm->board, DSC_ERR_PEER, rank - mine(hier).first, NULL, "%s", reason);
 }
 
 const dsc_comm_ops dsc_comm_hier = {

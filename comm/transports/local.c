@@ -29,7 +29,7 @@ struct dsc_local_world {
     char reason[320];   /* why it is not */
     int32_t come_count; /* to the round that is open */
     bool refused;
-    bool come[DSC_BOARD_RANKS_MAX];
+    bool come[DSC_SHM_BARRIER_RANKS_MAX];
     int32_t inside; /* ranks that hold the board */
     int32_t holders; /* of a group's world, which nobody else closes */
     _Atomic int32_t reading; /* calls of any rank and channel that read others' buffers now */
@@ -39,12 +39,12 @@ struct dsc_local_world {
 dsc_status dsc_local_world_open(int32_t size, dsc_local_world **out, dsc_error *err)
 {
     *out = NULL;
-    if (size < 1 || size > DSC_BOARD_RANKS_MAX)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "", "%d ranks as threads; expected 1..%d", size, DSC_BOARD_RANKS_MAX);
+    if (size < 1 || size > DSC_SHM_BARRIER_RANKS_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "", "%d ranks as threads; expected 1..%d", size, DSC_SHM_BARRIER_RANKS_MAX);
     dsc_local_world *world = calloc(1, sizeof *world);
     void *board = NULL;
     pthread_condattr_t attr;
-    if (world == NULL || posix_memalign(&board, 64, (size_t)dsc_board_bytes(size, DSC_COMM_CHANNELS_MAX)) != 0) {
+    if (world == NULL || posix_memalign(&board, 64, (size_t)dsc_shm_barrier_bytes(size, DSC_COMM_CHANNELS_MAX)) != 0) {
         free(world);
         return DSC_FAIL(err, DSC_ERR_NOMEM, "", "out of host memory: a world of %d threads", size);
     }
@@ -93,7 +93,7 @@ static void decide_round(dsc_local_world *world)
     world->round++;
     world->round_ok = !world->refused;
     if (world->round_ok) {
-        dsc_board_init(world->board, world->size, DSC_COMM_CHANNELS_MAX);
+        dsc_shm_barrier_init(world->board, world->size, DSC_COMM_CHANNELS_MAX);
         world->inside = world->size;
     }
     world->come_count = 0;
@@ -180,7 +180,7 @@ typedef struct local_transport {
     dsc_alloc *alloc;
     dsc_local_world *world;
     dsc_comm_math math;
-    dsc_board board;
+    dsc_shm_barrier board;
 } local_transport;
 
 static dsc_status local_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
@@ -210,7 +210,7 @@ static dsc_status local_open(dsc_transport **out, const dsc_comm_options *option
     local->alloc = options->alloc;
     local->world = world;
     dsc_comm_math_init(&local->math);
-    dsc_board_attach(&local->board, world->board, place->rank, false, dsc_comm_timeout_ns(options));
+    dsc_shm_barrier_attach(&local->board, world->board, place->rank, false, dsc_comm_timeout_ns(options));
     *out = &local->base;
     return DSC_OK;
 }
@@ -218,7 +218,7 @@ static dsc_status local_open(dsc_transport **out, const dsc_comm_options *option
 static void local_close(dsc_transport *transport)
 {
     local_transport *local = (local_transport *)transport;
-    dsc_board_leave(&local->board);
+    dsc_shm_barrier_leave(&local->board);
     world_leave(local->world);
     dsc_alloc_free(local->alloc, local);
 }
@@ -228,7 +228,7 @@ static void local_close(dsc_transport *transport)
 static dsc_status read_begin(local_transport *local, dsc_error *err)
 {
     atomic_fetch_add(&local->world->reading, 1);
-    const dsc_status status = dsc_board_health(&local->board, err);
+    const dsc_status status = dsc_shm_barrier_health(&local->board, err);
     if (status != DSC_OK)
         atomic_fetch_sub(&local->world->reading, 1);
     return status;
@@ -238,7 +238,7 @@ static void read_end(local_transport *local) { atomic_fetch_sub(&local->world->r
 
 static const char *peer_data(const local_transport *local, int32_t channel, int32_t rank)
 {
-    return (const char *)(uintptr_t)dsc_board_peer_note(&local->board, channel, rank)->ptr;
+    return (const char *)(uintptr_t)dsc_shm_barrier_peer_note(&local->board, channel, rank)->ptr;
 }
 
 static bool is_large(const local_transport *local, int64_t bytes)
@@ -249,24 +249,24 @@ static bool is_large(const local_transport *local, int64_t bytes)
 static dsc_status gather(local_transport *local, int32_t channel, char *recv, const void *send, int64_t bytes,
                          dsc_error *err)
 {
-    dsc_board *board = &local->board;
-    const dsc_board_note note = { .op = DSC_COMM_ALL_GATHER, .bytes = bytes, .ptr = (uintptr_t)send };
-    DSC_TRY(dsc_board_meet(board, channel, &note, err));
+    dsc_shm_barrier *board = &local->board;
+    const dsc_shm_barrier_note note = { .op = DSC_COMM_ALL_GATHER, .bytes = bytes, .ptr = (uintptr_t)send };
+    DSC_TRY(dsc_shm_barrier_wait(board, channel, &note, err));
     DSC_TRY(read_begin(local, err));
     for (int32_t i = 0; i < board->size; i++) {
         const int32_t r = (board->rank + i) % board->size; /* not all from the same rank at once */
         dsc_copy_bytes(recv + r * bytes, peer_data(local, channel, r), bytes, is_large(local, bytes));
     }
     read_end(local);
-    return dsc_board_meet(board, channel, NULL, err);
+    return dsc_shm_barrier_wait(board, channel, NULL, err);
 }
 
 static dsc_status exchange(local_transport *local, int32_t channel, char *recv, const void *send, int64_t bytes,
                            dsc_error *err)
 {
-    dsc_board *board = &local->board;
-    const dsc_board_note note = { .op = DSC_COMM_ALL_TO_ALL, .bytes = bytes, .ptr = (uintptr_t)send };
-    DSC_TRY(dsc_board_meet(board, channel, &note, err));
+    dsc_shm_barrier *board = &local->board;
+    const dsc_shm_barrier_note note = { .op = DSC_COMM_ALL_TO_ALL, .bytes = bytes, .ptr = (uintptr_t)send };
+    DSC_TRY(dsc_shm_barrier_wait(board, channel, &note, err));
     DSC_TRY(read_begin(local, err));
     for (int32_t i = 0; i < board->size; i++) {
         const int32_t r = (board->rank + i) % board->size;
@@ -274,53 +274,55 @@ static dsc_status exchange(local_transport *local, int32_t channel, char *recv, 
                        is_large(local, bytes));
     }
     read_end(local);
-    return dsc_board_meet(board, channel, NULL, err);
+    return dsc_shm_barrier_wait(board, channel, NULL, err);
 }
 
 static dsc_status fold(local_transport *local, int32_t channel, const dsc_reduce_scatter_args *args, dsc_error *err)
 {
-    dsc_board *board = &local->board;
-    const dsc_board_note note = { .op = DSC_COMM_REDUCE_SCATTER,
-                                  .detail = (int32_t)args->wire_dtype,
-                                  .bytes = args->count * (int64_t)dsc_dtype_bytes(args->wire_dtype),
-                                  .ptr = (uintptr_t)args->leaf,
-                                  .stride = args->leaf_stride * (int64_t)sizeof(float) };
-    DSC_TRY(dsc_board_meet(board, channel, &note, err));
-    const void *leaf[DSC_BOARD_RANKS_MAX];
+    dsc_shm_barrier *board = &local->board;
+    const dsc_shm_barrier_note note = { .op = DSC_COMM_REDUCE_SCATTER,
+                                        .detail = (int32_t)args->wire_dtype,
+                                        .bytes = args->count * (int64_t)dsc_dtype_bytes(args->wire_dtype),
+                                        .ptr = (uintptr_t)args->leaf,
+                                        .stride = args->leaf_stride * (int64_t)sizeof(float) };
+    DSC_TRY(dsc_shm_barrier_wait(board, channel, &note, err));
+    const void *leaf[DSC_SHM_BARRIER_RANKS_MAX];
     for (int32_t r = 0; r < board->size; r++)
-        leaf[r] = peer_data(local, channel, r) + board->rank * dsc_board_peer_note(board, channel, r)->stride;
+        leaf[r] = peer_data(local, channel, r) + board->rank * dsc_shm_barrier_peer_note(board, channel, r)->stride;
     const dsc_comm_leaves leaves = { .each = leaf, .dtype = DSC_F32, .count = board->size };
     DSC_TRY(read_begin(local, err));
     const dsc_status status = dsc_comm_fold(&local->math, args, &leaves, 0, args->count, NULL, err);
     read_end(local);
     DSC_TRY(status);
-    return dsc_board_meet(board, channel, NULL, err);
+    return dsc_shm_barrier_wait(board, channel, NULL, err);
 }
 
 static dsc_status spread(local_transport *local, int32_t channel, void *buf, int64_t bytes, int32_t root,
                          dsc_error *err)
 {
-    dsc_board *board = &local->board;
-    const dsc_board_note note = { .op = DSC_COMM_BROADCAST, .detail = root, .bytes = bytes, .ptr = (uintptr_t)buf };
-    DSC_TRY(dsc_board_meet(board, channel, &note, err));
+    dsc_shm_barrier *board = &local->board;
+    const dsc_shm_barrier_note note = {
+        .op = DSC_COMM_BROADCAST, .detail = root, .bytes = bytes, .ptr = (uintptr_t)buf
+    };
+    DSC_TRY(dsc_shm_barrier_wait(board, channel, &note, err));
     DSC_TRY(read_begin(local, err));
     dsc_copy_bytes(buf, peer_data(local, channel, root), bytes, bytes >= DSC_COPY_PAST_CACHE_BYTES);
     read_end(local);
-    return dsc_board_meet(board, channel, NULL, err);
+    return dsc_shm_barrier_wait(board, channel, NULL, err);
 }
 
 static dsc_status take(local_transport *local, int32_t channel, void *buf, int64_t bytes, int32_t from, dsc_error *err)
 {
-    const dsc_board_note *note = NULL;
-    DSC_TRY(dsc_board_await(&local->board, channel, from, &note, err));
+    const dsc_shm_barrier_note *note = NULL;
+    DSC_TRY(dsc_shm_barrier_await(&local->board, channel, from, &note, err));
     if (note->bytes != bytes)
-        return dsc_board_fail(&local->board, DSC_ERR_COMM, from, err,
-                              "ranks disagree on channel %d: rank %d sends %lld bytes, rank %d receives %lld", channel,
-                              from, (long long)note->bytes, local->board.rank, (long long)bytes);
+        return dsc_shm_barrier_fail(&local->board, DSC_ERR_COMM, from, err,
+                                    "ranks disagree on channel %d: rank %d sends %lld bytes, rank %d receives %lld",
+                                    channel, from, (long long)note->bytes, local->board.rank, (long long)bytes);
     DSC_TRY(read_begin(local, err));
     dsc_copy_bytes(buf, (const void *)(uintptr_t)note->ptr, bytes, bytes >= DSC_COPY_PAST_CACHE_BYTES);
     read_end(local);
-    dsc_board_took(&local->board, channel, from);
+    dsc_shm_barrier_received(&local->board, channel, from);
     return DSC_OK;
 }
 
@@ -330,24 +332,24 @@ static dsc_status ended(local_transport *local, int32_t channel, dsc_status stat
                         dsc_error *err)
 {
     if (status != DSC_OK) {
-        dsc_board_fail(&local->board, DSC_ERR_PEER, local->board.rank, NULL, "rank %d failed in a collective: %.240s",
-                       local->board.rank, why->message);
+        dsc_shm_barrier_fail(&local->board, DSC_ERR_PEER, local->board.rank, NULL,
+                             "rank %d failed in a collective: %.240s", local->board.rank, why->message);
         while (atomic_load(&local->world->reading) > 0)
             dsc_clock_sleep_ns(20000);
         if (err != NULL)
             *err = *why;
     }
-    dsc_board_end(&local->board, channel);
+    dsc_shm_barrier_end(&local->board, channel);
     return status;
 }
 
 /* Every hook: begin, the operation, end. */
-#define LOCAL_HOOK(op, call)                                                \
-    local_transport *local = (local_transport *)transport;                  \
-    dsc_error own_ = DSC_ERROR_INIT, *why = &own_;                          \
-    dsc_status status = dsc_board_begin(&local->board, channel, op, why);   \
-    if (status == DSC_OK)                                                   \
-        status = call;                                                      \
+#define LOCAL_HOOK(op, call)                                                                                           \
+    local_transport *local = (local_transport *)transport;                                                             \
+    dsc_error own_ = DSC_ERROR_INIT, *why = &own_;                                                                     \
+    dsc_status status = dsc_shm_barrier_begin(&local->board, channel, op, why);                                        \
+    if (status == DSC_OK)                                                                                              \
+        status = call;                                                                                                 \
     return ended(local, channel, status, why, err)
 
 static dsc_status local_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send,
@@ -370,15 +372,15 @@ static dsc_status local_broadcast(dsc_transport *transport, int32_t channel, voi
 
 static dsc_status local_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err)
 {
-    const dsc_board_note note = { .op = DSC_COMM_BARRIER };
-    LOCAL_HOOK(DSC_COMM_BARRIER, dsc_board_meet(&local->board, channel, &note, why));
+    const dsc_shm_barrier_note note = { .op = DSC_COMM_BARRIER };
+    LOCAL_HOOK(DSC_COMM_BARRIER, dsc_shm_barrier_wait(&local->board, channel, &note, why));
 }
 
 static dsc_status local_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
                              dsc_stream *stream, dsc_error *err)
 {
-    const dsc_board_note note = { .op = DSC_COMM_SEND, .bytes = bytes, .ptr = (uintptr_t)buf };
-    LOCAL_HOOK(DSC_COMM_SEND, dsc_board_post(&local->board, channel, to, &note, why));
+    const dsc_shm_barrier_note note = { .op = DSC_COMM_SEND, .bytes = bytes, .ptr = (uintptr_t)buf };
+    LOCAL_HOOK(DSC_COMM_SEND, dsc_shm_barrier_post(&local->board, channel, to, &note, why));
 }
 
 static dsc_status local_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
@@ -395,13 +397,13 @@ static dsc_status local_reduce_scatter(dsc_transport *transport, int32_t channel
 
 static dsc_status local_health(dsc_transport *transport, dsc_error *err)
 {
-    return dsc_board_health(&((local_transport *)transport)->board, err);
+    return dsc_shm_barrier_health(&((local_transport *)transport)->board, err);
 }
 
 static void local_abort(dsc_transport *transport, const char *reason)
 {
     local_transport *local = (local_transport *)transport;
-    dsc_board_fail(&local->board, DSC_ERR_PEER, local->board.rank, NULL, "%s", reason);
+    dsc_shm_barrier_fail(&local->board, DSC_ERR_PEER, local->board.rank, NULL, "%s", reason);
 }
 
 const dsc_comm_ops dsc_comm_local = {

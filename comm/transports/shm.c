@@ -18,30 +18,30 @@
 
 /* What the notes of one operation add up to. The notes are copied: peers reuse them two meets later. */
 typedef struct agreement {
-    dsc_board_note note[DSC_BOARD_RANKS_MAX];
+    dsc_shm_barrier_note note[DSC_SHM_BARRIER_RANKS_MAX];
     bool any_staged, any_direct;
 } agreement;
 
-static dsc_status come(dsc_shm *shm, int32_t channel, const dsc_board_note *mine, agreement *out, dsc_error *err)
+static dsc_status come(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_note *mine, agreement *out, dsc_error *err)
 {
-    DSC_TRY(dsc_board_meet(&shm->board, channel, mine, err));
+    DSC_TRY(dsc_shm_barrier_wait(&shm->board, channel, mine, err));
     out->any_staged = out->any_direct = false;
     for (int32_t r = 0; r < shm->size; r++) {
-        out->note[r] = *dsc_board_peer_note(&shm->board, channel, r);
-        out->any_staged |= out->note[r].kind == DSC_BOARD_STAGE;
-        out->any_direct |= out->note[r].kind != DSC_BOARD_STAGE;
+        out->note[r] = *dsc_shm_barrier_peer_note(&shm->board, channel, r);
+        out->any_staged |= out->note[r].kind == DSC_SHM_BARRIER_STAGE;
+        out->any_direct |= out->note[r].kind != DSC_SHM_BARRIER_STAGE;
     }
     return DSC_OK;
 }
 
 static char *half_to_fill(const dsc_shm *shm, int32_t channel)
 {
-    return dsc_shm_staging(shm, channel, shm->rank, dsc_board_half(&shm->board, channel));
+    return dsc_shm_staging(shm, channel, shm->rank, dsc_shm_barrier_parity(&shm->board, channel));
 }
 
 static const char *half_to_read(const dsc_shm *shm, int32_t channel, int32_t rank)
 {
-    return dsc_shm_staging(shm, channel, rank, 1 - dsc_board_half(&shm->board, channel));
+    return dsc_shm_staging(shm, channel, rank, 1 - dsc_shm_barrier_parity(&shm->board, channel));
 }
 
 /* ---- all_gather and broadcast ------------------------------------------------------------------------------------ */
@@ -55,21 +55,21 @@ static int64_t chunk_bytes(int64_t bytes, int64_t chunk, int64_t k)
 static dsc_status gather_from(dsc_shm *shm, int32_t channel, const agreement *a, int32_t from, char *to, int64_t bytes,
                               int64_t k, bool past_cache, dsc_error *err)
 {
-    if (a->note[from].kind != DSC_BOARD_STAGE)
+    if (a->note[from].kind != DSC_SHM_BARRIER_STAGE)
         return k > 0 ? DSC_OK : dsc_shm_read(shm, from, &a->note[from], 0, to, bytes, past_cache, err);
     dsc_copy_bytes(to + k * shm->half_bytes, half_to_read(shm, channel, from), chunk_bytes(bytes, shm->half_bytes, k),
                    past_cache);
     return DSC_OK;
 }
 
-dsc_status dsc_shm_gather(dsc_shm *shm, int32_t channel, const dsc_board_note *call, char *recv, const char *send,
+dsc_status dsc_shm_gather(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_note *call, char *recv, const char *send,
                           int64_t bytes, dsc_error *err)
 {
-    dsc_board_note mine = *call;
+    dsc_shm_barrier_note mine = *call;
     agreement a;
     const bool past_cache = bytes * shm->size >= DSC_COPY_PAST_CACHE_BYTES;
     dsc_shm_locate(shm, send, bytes, bytes, &mine);
-    const bool staged = mine.kind == DSC_BOARD_STAGE;
+    const bool staged = mine.kind == DSC_SHM_BARRIER_STAGE;
     if (staged)
         dsc_copy_bytes(half_to_fill(shm, channel), send, chunk_bytes(bytes, shm->half_bytes, 0), false);
     DSC_TRY(come(shm, channel, &mine, &a, err));
@@ -77,7 +77,7 @@ dsc_status dsc_shm_gather(dsc_shm *shm, int32_t channel, const dsc_board_note *c
     const int64_t chunk_count = a.any_staged ? dsc_max_i64(1, dsc_div_ceil(bytes, shm->half_bytes)) : 1;
     for (int64_t k = 0; k < chunk_count; k++) {
         if (k > 0)
-            DSC_TRY(dsc_board_meet(&shm->board, channel, NULL, err));
+            DSC_TRY(dsc_shm_barrier_wait(&shm->board, channel, NULL, err));
         for (int32_t i = 1; i < shm->size; i++) {
             const int32_t r = (shm->rank + i) % shm->size; /* not all from the same rank at once */
             DSC_TRY(gather_from(shm, channel, &a, r, recv + r * bytes, bytes, k, past_cache, err));
@@ -86,32 +86,32 @@ dsc_status dsc_shm_gather(dsc_shm *shm, int32_t channel, const dsc_board_note *c
             dsc_copy_bytes(half_to_fill(shm, channel), send + (k + 1) * shm->half_bytes,
                            chunk_bytes(bytes, shm->half_bytes, k + 1), false);
     }
-    return a.any_direct ? dsc_board_meet(&shm->board, channel, NULL, err) : DSC_OK;
+    return a.any_direct ? dsc_shm_barrier_wait(&shm->board, channel, NULL, err) : DSC_OK;
 }
 
-dsc_status dsc_shm_spread(dsc_shm *shm, int32_t channel, const dsc_board_note *call, char *buf, int64_t bytes,
+dsc_status dsc_shm_spread(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_note *call, char *buf, int64_t bytes,
                           int32_t root, dsc_error *err)
 {
-    dsc_board_note mine = *call;
+    dsc_shm_barrier_note mine = *call;
     agreement a;
     const bool past_cache = bytes >= DSC_COPY_PAST_CACHE_BYTES, am_root = shm->rank == root;
     if (am_root)
         dsc_shm_locate(shm, buf, bytes, bytes, &mine);
-    if (am_root && mine.kind == DSC_BOARD_STAGE)
+    if (am_root && mine.kind == DSC_SHM_BARRIER_STAGE)
         dsc_copy_bytes(half_to_fill(shm, channel), buf, chunk_bytes(bytes, shm->half_bytes, 0), false);
     DSC_TRY(come(shm, channel, &mine, &a, err));
-    const bool staged = a.note[root].kind == DSC_BOARD_STAGE;
+    const bool staged = a.note[root].kind == DSC_SHM_BARRIER_STAGE;
     const int64_t chunk_count = staged ? dsc_max_i64(1, dsc_div_ceil(bytes, shm->half_bytes)) : 1;
     for (int64_t k = 0; k < chunk_count; k++) {
         if (k > 0)
-            DSC_TRY(dsc_board_meet(&shm->board, channel, NULL, err));
+            DSC_TRY(dsc_shm_barrier_wait(&shm->board, channel, NULL, err));
         if (!am_root)
             DSC_TRY(gather_from(shm, channel, &a, root, buf, bytes, k, past_cache, err));
         else if (staged)
             dsc_copy_bytes(half_to_fill(shm, channel), buf + (k + 1) * shm->half_bytes,
                            chunk_bytes(bytes, shm->half_bytes, k + 1), false);
     }
-    return staged ? DSC_OK : dsc_board_meet(&shm->board, channel, NULL, err);
+    return staged ? DSC_OK : dsc_shm_barrier_wait(&shm->board, channel, NULL, err);
 }
 
 /* ---- all_to_all -------------------------------------------------------------------------------------------------- */
@@ -133,21 +133,21 @@ static dsc_status exchange_from(dsc_shm *shm, int32_t channel, const agreement *
                                 int64_t bytes, int64_t k, bool past_cache, dsc_error *err)
 {
     const int64_t capacity = piece_capacity(shm);
-    if (a->note[from].kind != DSC_BOARD_STAGE)
+    if (a->note[from].kind != DSC_SHM_BARRIER_STAGE)
         return k > 0 ? DSC_OK : dsc_shm_read(shm, from, &a->note[from], shm->rank * bytes, to, bytes, past_cache, err);
     dsc_copy_bytes(to + k * capacity, half_to_read(shm, channel, from) + shm->rank * capacity,
                    chunk_bytes(bytes, capacity, k), past_cache);
     return DSC_OK;
 }
 
-dsc_status dsc_shm_exchange(dsc_shm *shm, int32_t channel, const dsc_board_note *call, char *recv, const char *send,
-                            int64_t bytes, dsc_error *err)
+dsc_status dsc_shm_exchange(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_note *call, char *recv,
+                            const char *send, int64_t bytes, dsc_error *err)
 {
-    dsc_board_note mine = *call;
+    dsc_shm_barrier_note mine = *call;
     agreement a;
     const bool past_cache = bytes * shm->size >= DSC_COPY_PAST_CACHE_BYTES;
     dsc_shm_locate(shm, send, bytes * shm->size, bytes, &mine);
-    const bool staged = mine.kind == DSC_BOARD_STAGE;
+    const bool staged = mine.kind == DSC_SHM_BARRIER_STAGE;
     if (staged)
         stage_pieces(shm, channel, send, bytes, 0);
     DSC_TRY(come(shm, channel, &mine, &a, err));
@@ -155,7 +155,7 @@ dsc_status dsc_shm_exchange(dsc_shm *shm, int32_t channel, const dsc_board_note 
     const int64_t chunk_count = a.any_staged ? dsc_max_i64(1, dsc_div_ceil(bytes, piece_capacity(shm))) : 1;
     for (int64_t k = 0; k < chunk_count; k++) {
         if (k > 0)
-            DSC_TRY(dsc_board_meet(&shm->board, channel, NULL, err));
+            DSC_TRY(dsc_shm_barrier_wait(&shm->board, channel, NULL, err));
         for (int32_t i = 1; i < shm->size; i++) {
             const int32_t r = (shm->rank + i) % shm->size;
             DSC_TRY(exchange_from(shm, channel, &a, r, recv + r * bytes, bytes, k, past_cache, err));
@@ -163,7 +163,7 @@ dsc_status dsc_shm_exchange(dsc_shm *shm, int32_t channel, const dsc_board_note 
         if (staged)
             stage_pieces(shm, channel, send, bytes, k + 1);
     }
-    return a.any_direct ? dsc_board_meet(&shm->board, channel, NULL, err) : DSC_OK;
+    return a.any_direct ? dsc_shm_barrier_wait(&shm->board, channel, NULL, err) : DSC_OK;
 }
 
 /* ---- reduce_scatter ---------------------------------------------------------------------------------------------- */
@@ -195,7 +195,7 @@ static dsc_status stage_leaves(dsc_shm *shm, int32_t channel, const reduction *r
 static dsc_status fold_staged(dsc_shm *shm, int32_t channel, const reduction *red, int64_t k, dsc_error *err)
 {
     const dsc_reduce_scatter_args *args = red->args;
-    const void *leaf[DSC_BOARD_RANKS_MAX];
+    const void *leaf[DSC_SHM_BARRIER_RANKS_MAX];
     if (args->count == 0)
         return DSC_OK;
     for (int32_t r = 0; r < shm->size; r++)
@@ -220,9 +220,9 @@ static dsc_status reach_leaves(dsc_shm *shm, int32_t channel, const dsc_reduce_s
         const int64_t at = shm->rank * a->note[r].stride + first * (int64_t)sizeof(float);
         const char *there = (const char *)args->leaf + at;
         char *pulled = half_to_fill(shm, channel) + r * piece_capacity(shm);
-        if (r != shm->rank && a->note[r].kind == DSC_BOARD_HEAP)
+        if (r != shm->rank && a->note[r].kind == DSC_SHM_BARRIER_HEAP)
             DSC_TRY(dsc_shm_window(shm, r, &a->note[r], at, &there, err));
-        if (r != shm->rank && a->note[r].kind == DSC_BOARD_RAW) {
+        if (r != shm->rank && a->note[r].kind == DSC_SHM_BARRIER_RAW) {
             DSC_TRY(dsc_shm_read(shm, r, &a->note[r], at, pulled, count * (int64_t)sizeof(float), false, err));
             there = pulled;
         }
@@ -235,10 +235,10 @@ static dsc_status reach_leaves(dsc_shm *shm, int32_t channel, const dsc_reduce_s
 static dsc_status fold_in_place(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter_args *args, const agreement *a,
                                 dsc_error *err)
 {
-    const void *leaf[DSC_BOARD_RANKS_MAX];
+    const void *leaf[DSC_SHM_BARRIER_RANKS_MAX];
     int64_t most = args->count;
     for (int32_t r = 0; r < shm->size; r++)
-        if (r != shm->rank && a->note[r].kind == DSC_BOARD_RAW)
+        if (r != shm->rank && a->note[r].kind == DSC_SHM_BARRIER_RAW)
             most = dsc_min_i64(piece_capacity(shm), dsc_max_i64(PULL_BYTES / shm->size, DSC_SHM_PIECE_LEAST)) /
                    (int64_t)sizeof(float);
     for (int64_t first = 0; first < args->count; first += most) {
@@ -247,7 +247,7 @@ static dsc_status fold_in_place(dsc_shm *shm, int32_t channel, const dsc_reduce_
         const dsc_comm_leaves leaves = { .each = leaf, .dtype = DSC_F32, .count = shm->size };
         DSC_TRY(dsc_comm_fold(&shm->math, args, &leaves, first, count, NULL, err));
     }
-    return dsc_board_meet(&shm->board, channel, NULL, err);
+    return dsc_shm_barrier_wait(&shm->board, channel, NULL, err);
 }
 
 static dsc_status reduce(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter_args *args, dsc_error *err)
@@ -257,25 +257,25 @@ static dsc_status reduce(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter
         .args = args, .wire_bytes = wire_bytes, .most = capacity / wire_bytes, .capacity = capacity
     };
     const int64_t leaf_bytes = ((shm->size - 1) * args->leaf_stride + args->count) * (int64_t)sizeof(float);
-    dsc_board_note mine = { .op = DSC_COMM_REDUCE_SCATTER,
-                            .detail = (int32_t)args->wire_dtype,
-                            .bytes = args->count * wire_bytes,
-                            .stride = args->leaf_stride * (int64_t)sizeof(float) };
+    dsc_shm_barrier_note mine = { .op = DSC_COMM_REDUCE_SCATTER,
+                                  .detail = (int32_t)args->wire_dtype,
+                                  .bytes = args->count * wire_bytes,
+                                  .stride = args->leaf_stride * (int64_t)sizeof(float) };
     agreement a;
     dsc_shm_locate(shm, args->leaf, leaf_bytes, args->count * (int64_t)sizeof(float), &mine);
-    if (mine.kind == DSC_BOARD_STAGE)
+    if (mine.kind == DSC_SHM_BARRIER_STAGE)
         DSC_TRY(stage_leaves(shm, channel, &red, 0, err));
     DSC_TRY(come(shm, channel, &mine, &a, err));
     if (!a.any_staged)
         return fold_in_place(shm, channel, args, &a, err);
     if (a.any_direct) { /* some can only stage: so do all, from the start */
         DSC_TRY(stage_leaves(shm, channel, &red, 0, err));
-        DSC_TRY(dsc_board_meet(&shm->board, channel, NULL, err));
+        DSC_TRY(dsc_shm_barrier_wait(&shm->board, channel, NULL, err));
     }
     const int64_t chunk_count = dsc_max_i64(1, dsc_div_ceil(args->count, red.most));
     for (int64_t k = 0; k < chunk_count; k++) {
         if (k > 0)
-            DSC_TRY(dsc_board_meet(&shm->board, channel, NULL, err));
+            DSC_TRY(dsc_shm_barrier_wait(&shm->board, channel, NULL, err));
         if (k + 1 < chunk_count)
             DSC_TRY(stage_leaves(shm, channel, &red, k + 1, err));
         DSC_TRY(fold_staged(shm, channel, &red, k, err));
@@ -288,15 +288,15 @@ static dsc_status reduce(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter
 /* Mail uses only the half to fill: peers may still read the other one from the last meet. */
 dsc_status dsc_shm_give(dsc_shm *shm, int32_t channel, const char *buf, int64_t bytes, int32_t to, dsc_error *err)
 {
-    dsc_board_note note = { .op = DSC_COMM_SEND, .bytes = bytes };
-    const uint32_t half = dsc_board_half(&shm->board, channel);
+    dsc_shm_barrier_note note = { .op = DSC_COMM_SEND, .bytes = bytes };
+    const uint32_t half = dsc_shm_barrier_parity(&shm->board, channel);
     dsc_shm_locate(shm, buf, bytes, bytes, &note);
-    if (note.kind != DSC_BOARD_STAGE)
-        return dsc_board_post(&shm->board, channel, to, &note, err);
+    if (note.kind != DSC_SHM_BARRIER_STAGE)
+        return dsc_shm_barrier_post(&shm->board, channel, to, &note, err);
     note.detail = (int32_t)half;
     for (int64_t done = 0; done == 0 || done < bytes; done += shm->half_bytes) {
         dsc_copy_bytes(half_to_fill(shm, channel), buf + done, dsc_min_i64(shm->half_bytes, bytes - done), false);
-        DSC_TRY(dsc_board_post(&shm->board, channel, to, &note, err));
+        DSC_TRY(dsc_shm_barrier_post(&shm->board, channel, to, &note, err));
     }
     return DSC_OK;
 }
@@ -305,21 +305,21 @@ dsc_status dsc_shm_take(dsc_shm *shm, int32_t channel, char *buf, int64_t bytes,
 {
     const bool past_cache = bytes >= DSC_COPY_PAST_CACHE_BYTES;
     for (int64_t done = 0; done == 0 || done < bytes; done += shm->half_bytes) {
-        const dsc_board_note *posted = NULL;
-        DSC_TRY(dsc_board_await(&shm->board, channel, from, &posted, err));
-        const dsc_board_note note = *posted;
+        const dsc_shm_barrier_note *posted = NULL;
+        DSC_TRY(dsc_shm_barrier_await(&shm->board, channel, from, &posted, err));
+        const dsc_shm_barrier_note note = *posted;
         if (note.bytes != bytes)
-            return dsc_board_fail(&shm->board, DSC_ERR_COMM, from, err,
-                                  "ranks disagree on channel %d: rank %d sends %lld bytes, rank %d receives %lld",
-                                  channel, dsc_board_called(&shm->board, from), (long long)note.bytes,
-                                  dsc_board_called(&shm->board, shm->rank), (long long)bytes);
-        if (note.kind == DSC_BOARD_STAGE)
+            return dsc_shm_barrier_fail(&shm->board, DSC_ERR_COMM, from, err,
+                                        "ranks disagree on channel %d: rank %d sends %lld bytes, rank %d receives %lld",
+                                        channel, dsc_shm_barrier_calls(&shm->board, from), (long long)note.bytes,
+                                        dsc_shm_barrier_calls(&shm->board, shm->rank), (long long)bytes);
+        if (note.kind == DSC_SHM_BARRIER_STAGE)
             dsc_copy_bytes(buf + done, dsc_shm_staging(shm, channel, from, (uint32_t)note.detail & 1u),
                            dsc_min_i64(shm->half_bytes, bytes - done), past_cache);
         else
             DSC_TRY(dsc_shm_read(shm, from, &note, 0, buf, bytes, past_cache, err));
-        dsc_board_took(&shm->board, channel, from);
-        if (note.kind != DSC_BOARD_STAGE)
+        dsc_shm_barrier_received(&shm->board, channel, from);
+        if (note.kind != DSC_SHM_BARRIER_STAGE)
             break;
     }
     return DSC_OK;
@@ -331,49 +331,49 @@ dsc_status dsc_shm_take(dsc_shm *shm, int32_t channel, char *buf, int64_t bytes,
 static dsc_status ended(dsc_shm *shm, int32_t channel, dsc_status status, const dsc_error *why, dsc_error *err)
 {
     if (status != DSC_OK) {
-        dsc_board_fail(&shm->board, DSC_ERR_PEER, shm->rank, NULL, "rank %d failed in a collective: %.240s",
-                       dsc_board_called(&shm->board, shm->rank), why->message);
+        dsc_shm_barrier_fail(&shm->board, DSC_ERR_PEER, shm->rank, NULL, "rank %d failed in a collective: %.240s",
+                             dsc_shm_barrier_calls(&shm->board, shm->rank), why->message);
         if (err != NULL)
             *err = *why;
     }
-    dsc_board_end(&shm->board, channel);
+    dsc_shm_barrier_end(&shm->board, channel);
     return status;
 }
 
 /* Every hook: begin, the operation, end. */
-#define SHM_HOOK(op, call)                                                  \
-    dsc_shm *shm = (dsc_shm *)transport;                                    \
-    dsc_error own_ = DSC_ERROR_INIT, *why = &own_;                          \
-    dsc_status status = dsc_board_begin(&shm->board, channel, op, why);     \
-    if (status == DSC_OK)                                                   \
-        status = call;                                                      \
+#define SHM_HOOK(op, call)                                                                                             \
+    dsc_shm *shm = (dsc_shm *)transport;                                                                               \
+    dsc_error own_ = DSC_ERROR_INIT, *why = &own_;                                                                     \
+    dsc_status status = dsc_shm_barrier_begin(&shm->board, channel, op, why);                                          \
+    if (status == DSC_OK)                                                                                              \
+        status = call;                                                                                                 \
     return ended(shm, channel, status, why, err)
 
 static dsc_status shm_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
                                  dsc_stream *stream, dsc_error *err)
 {
-    const dsc_board_note call = { .op = DSC_COMM_ALL_GATHER, .bytes = bytes };
+    const dsc_shm_barrier_note call = { .op = DSC_COMM_ALL_GATHER, .bytes = bytes };
     SHM_HOOK(DSC_COMM_ALL_GATHER, dsc_shm_gather(shm, channel, &call, recv, send, bytes, why));
 }
 
 static dsc_status shm_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
                                  dsc_stream *stream, dsc_error *err)
 {
-    const dsc_board_note call = { .op = DSC_COMM_ALL_TO_ALL, .bytes = bytes };
+    const dsc_shm_barrier_note call = { .op = DSC_COMM_ALL_TO_ALL, .bytes = bytes };
     SHM_HOOK(DSC_COMM_ALL_TO_ALL, dsc_shm_exchange(shm, channel, &call, recv, send, bytes, why));
 }
 
 static dsc_status shm_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
                                 dsc_stream *stream, dsc_error *err)
 {
-    const dsc_board_note call = { .op = DSC_COMM_BROADCAST, .detail = root, .bytes = bytes };
+    const dsc_shm_barrier_note call = { .op = DSC_COMM_BROADCAST, .detail = root, .bytes = bytes };
     SHM_HOOK(DSC_COMM_BROADCAST, dsc_shm_spread(shm, channel, &call, buf, bytes, root, why));
 }
 
 static dsc_status shm_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err)
 {
-    const dsc_board_note note = { .op = DSC_COMM_BARRIER };
-    SHM_HOOK(DSC_COMM_BARRIER, dsc_board_meet(&shm->board, channel, &note, why));
+    const dsc_shm_barrier_note note = { .op = DSC_COMM_BARRIER };
+    SHM_HOOK(DSC_COMM_BARRIER, dsc_shm_barrier_wait(&shm->board, channel, &note, why));
 }
 
 static dsc_status shm_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
@@ -396,13 +396,13 @@ static dsc_status shm_reduce_scatter(dsc_transport *transport, int32_t channel, 
 
 static dsc_status shm_health(dsc_transport *transport, dsc_error *err)
 {
-    return dsc_board_health(&((dsc_shm *)transport)->board, err);
+    return dsc_shm_barrier_health(&((dsc_shm *)transport)->board, err);
 }
 
 static void shm_abort(dsc_transport *transport, const char *reason)
 {
     dsc_shm *shm = (dsc_shm *)transport;
-    dsc_board_fail(&shm->board, DSC_ERR_PEER, shm->rank, NULL, "%s", reason);
+    dsc_shm_barrier_fail(&shm->board, DSC_ERR_PEER, shm->rank, NULL, "%s", reason);
 }
 
 const dsc_comm_ops dsc_comm_shm = {

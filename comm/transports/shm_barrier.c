@@ -32,8 +32,8 @@ typedef struct rank_words {
     _Atomic uint32_t moved;                  /* signs of life from where it waits for others than these */
     _Alignas(LINE) _Atomic uint32_t mail; /* even: empty; odd: mail_note waits */
     _Atomic uint32_t mail_sleepers;
-    _Alignas(LINE) dsc_board_note note[2];
-    dsc_board_note mail_note;
+    _Alignas(LINE) dsc_shm_barrier_note note[2];
+    dsc_shm_barrier_note mail_note;
     _Atomic int32_t mail_to;
 } rank_words;
 
@@ -51,36 +51,36 @@ typedef struct person {
 
 enum { FAIL_NONE, FAIL_WRITING, FAIL_SET };
 
-struct dsc_board_header {
+struct dsc_shm_barrier_header {
     _Alignas(LINE) int32_t size;
     int32_t channel_count;
     _Alignas(LINE) _Atomic uint32_t failed;
     int32_t fail_status, fail_rank;
     char fail_text[FAIL_TEXT_BYTES];
     _Alignas(LINE) channel_words channel[DSC_COMM_CHANNELS_MAX];
-    person person[DSC_BOARD_RANKS_MAX];
+    person person[DSC_SHM_BARRIER_RANKS_MAX];
     rank_words slots[]; /* [channel][rank] */
 };
 
-static rank_words *slot_of(const dsc_board *board, int32_t channel, int32_t rank)
+static rank_words *slot_of(const dsc_shm_barrier *board, int32_t channel, int32_t rank)
 {
     DSC_ASSERT(rank >= 0 && rank < board->size);
     DSC_ASSERT(channel >= 0 && channel < board->channel_count);
     return &board->header->slots[channel * board->size + rank];
 }
 
-int64_t dsc_board_bytes(int32_t size, int32_t channel_count)
+int64_t dsc_shm_barrier_bytes(int32_t size, int32_t channel_count)
 {
-    return (int64_t)sizeof(dsc_board_header) + (int64_t)sizeof(rank_words) * size * channel_count;
+    return (int64_t)sizeof(dsc_shm_barrier_header) + (int64_t)sizeof(rank_words) * size * channel_count;
 }
 
-void dsc_board_init(void *memory, int32_t size, int32_t channel_count)
+void dsc_shm_barrier_init(void *memory, int32_t size, int32_t channel_count)
 {
-    DSC_ASSERT(size >= 1 && size <= DSC_BOARD_RANKS_MAX);
+    DSC_ASSERT(size >= 1 && size <= DSC_SHM_BARRIER_RANKS_MAX);
     DSC_ASSERT(channel_count >= 1 && channel_count <= DSC_COMM_CHANNELS_MAX);
     DSC_ASSERT((uintptr_t)memory % LINE == 0);
-    memset(memory, 0, (size_t)dsc_board_bytes(size, channel_count));
-    dsc_board_header *header = memory;
+    memset(memory, 0, (size_t)dsc_shm_barrier_bytes(size, channel_count));
+    dsc_shm_barrier_header *header = memory;
     header->size = size;
     header->channel_count = channel_count;
 }
@@ -95,9 +95,9 @@ static int64_t spin_limit(int32_t size)
     return CPU_COUNT(&set) >= size ? SPIN_MAX_NS : SPIN_MIN_NS;
 }
 
-void dsc_board_attach(dsc_board *board, void *memory, int32_t rank, bool shared, int64_t timeout_ns)
+void dsc_shm_barrier_attach(dsc_shm_barrier *board, void *memory, int32_t rank, bool shared, int64_t timeout_ns)
 {
-    dsc_board_header *header = memory;
+    dsc_shm_barrier_header *header = memory;
     DSC_ASSERT(rank >= 0 && rank < header->size);
     DSC_ASSERT(timeout_ns > 0);
     memset(board, 0, sizeof *board);
@@ -112,14 +112,14 @@ void dsc_board_attach(dsc_board *board, void *memory, int32_t rank, bool shared,
         board->lane[c].spin_ns = board->spin_max_ns;
 }
 
-void dsc_board_sign_in(dsc_board *board, int32_t pid, uint64_t start_time)
+void dsc_shm_barrier_register(dsc_shm_barrier *board, int32_t pid, uint64_t start_time)
 {
     person *me = &board->header->person[board->rank];
     atomic_store(&me->start_time, start_time);
     atomic_store(&me->pid, pid);
 }
 
-int32_t dsc_board_pid(const dsc_board *board, int32_t rank, uint64_t *start_time)
+int32_t dsc_shm_barrier_pid(const dsc_shm_barrier *board, int32_t rank, uint64_t *start_time)
 {
     const person *them = &board->header->person[rank];
     if (start_time != NULL)
@@ -129,7 +129,7 @@ int32_t dsc_board_pid(const dsc_board *board, int32_t rank, uint64_t *start_time
 
 /* ---- futex ------------------------------------------------------------------------------------------------------- */
 
-static void futex_wait(const dsc_board *board, _Atomic uint32_t *word, uint32_t old, int64_t ns)
+static void futex_wait(const dsc_shm_barrier *board, _Atomic uint32_t *word, uint32_t old, int64_t ns)
 {
     const struct timespec time = { .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };
     const int op = board->shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE;
@@ -137,12 +137,12 @@ static void futex_wait(const dsc_board *board, _Atomic uint32_t *word, uint32_t 
     syscall(SYS_futex, (uintptr_t)word, op, old, &time, NULL, 0);
 }
 
-static void futex_wake(const dsc_board *board, _Atomic uint32_t *word)
+static void futex_wake(const dsc_shm_barrier *board, _Atomic uint32_t *word)
 {
     syscall(SYS_futex, (uintptr_t)word, board->shared ? FUTEX_WAKE : FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-static void wake_everybody(dsc_board *board)
+static void wake_everybody(dsc_shm_barrier *board)
 {
     for (int32_t c = 0; c < board->channel_count; c++) {
         futex_wake(board, &board->header->channel[c].generation);
@@ -151,7 +151,7 @@ static void wake_everybody(dsc_board *board)
     }
 }
 
-void dsc_board_leave(dsc_board *board)
+void dsc_shm_barrier_leave(dsc_shm_barrier *board)
 {
     atomic_store(&board->header->person[board->rank].left, 1);
     wake_everybody(board);
@@ -159,9 +159,9 @@ void dsc_board_leave(dsc_board *board)
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
-static dsc_status report_failure(dsc_board *board, dsc_error *err)
+static dsc_status report_failure(dsc_shm_barrier *board, dsc_error *err)
 {
-    const dsc_board_header *h = board->header;
+    const dsc_shm_barrier_header *h = board->header;
     /* Whoever writes the text is quick; should it die in between, the status alone must do. */
     for (int i = 0; i < 1000 && atomic_load(&h->failed) != FAIL_SET; i++)
         dsc_clock_sleep_ns(100000);
@@ -177,9 +177,9 @@ static dsc_status report_failure(dsc_board *board, dsc_error *err)
     return status;
 }
 
-dsc_status dsc_board_fail_as(dsc_board *board, const dsc_error *why, dsc_error *err)
+dsc_status dsc_shm_barrier_fail_as(dsc_shm_barrier *board, const dsc_error *why, dsc_error *err)
 {
-    dsc_board_header *h = board->header;
+    dsc_shm_barrier_header *h = board->header;
     uint32_t none = FAIL_NONE;
     if (atomic_compare_exchange_strong(&h->failed, &none, FAIL_WRITING)) {
         snprintf(h->fail_text, sizeof h->fail_text, "%.*s", FAIL_TEXT_BYTES - 1, why->message);
@@ -191,7 +191,8 @@ dsc_status dsc_board_fail_as(dsc_board *board, const dsc_error *why, dsc_error *
     return report_failure(board, err);
 }
 
-dsc_status dsc_board_fail(dsc_board *board, dsc_status status, int32_t rank, dsc_error *err, const char *fmt, ...)
+dsc_status dsc_shm_barrier_fail(dsc_shm_barrier *board, dsc_status status, int32_t rank, dsc_error *err,
+                                const char *fmt, ...)
 {
     dsc_error why = DSC_ERROR_INIT;
     va_list args;
@@ -199,40 +200,41 @@ dsc_status dsc_board_fail(dsc_board *board, dsc_status status, int32_t rank, dsc
     vsnprintf(why.message, sizeof why.message, fmt, args);
     va_end(args);
     why.status = status;
-    why.rank = dsc_board_called(board, rank);
-    return dsc_board_fail_as(board, &why, err);
+    why.rank = dsc_shm_barrier_calls(board, rank);
+    return dsc_shm_barrier_fail_as(board, &why, err);
 }
 
-dsc_status dsc_board_health(dsc_board *board, dsc_error *err)
+dsc_status dsc_shm_barrier_health(dsc_shm_barrier *board, dsc_error *err)
 {
     if (atomic_load(&board->header->failed) != FAIL_NONE)
         return report_failure(board, err);
     for (int32_t r = 0; r < board->size; r++)
         if (r != board->rank && board->alive != NULL && atomic_load(&board->header->person[r].left) == 0 &&
             !board->alive(board->user, r))
-            return dsc_board_fail(board, DSC_ERR_PEER, r, err, "rank %d (pid %d) is gone", dsc_board_called(board, r),
-                                  dsc_board_pid(board, r, NULL));
+            return dsc_shm_barrier_fail(board, DSC_ERR_PEER, r, err, "rank %d (pid %d) is gone",
+                                        dsc_shm_barrier_calls(board, r), dsc_shm_barrier_pid(board, r, NULL));
     return DSC_OK;
 }
 
 /* "rank 2 (pid 4711)" */
-static const char *rank_text(const dsc_board *board, int32_t rank, char *out, size_t out_bytes)
+static const char *rank_text(const dsc_shm_barrier *board, int32_t rank, char *out, size_t out_bytes)
 {
     if (board->shared)
-        snprintf(out, out_bytes, "rank %d (pid %d)", dsc_board_called(board, rank), dsc_board_pid(board, rank, NULL));
+        snprintf(out, out_bytes, "rank %d (pid %d)", dsc_shm_barrier_calls(board, rank),
+                 dsc_shm_barrier_pid(board, rank, NULL));
     else
-        snprintf(out, out_bytes, "rank %d", dsc_board_called(board, rank));
+        snprintf(out, out_bytes, "rank %d", dsc_shm_barrier_calls(board, rank));
     return out;
 }
 
-static const char *now_text(const dsc_board *board, int32_t channel, int32_t rank)
+static const char *now_text(const dsc_shm_barrier *board, int32_t channel, int32_t rank)
 {
     const int32_t op = atomic_load(&slot_of(board, channel, rank)->now_op);
     return op >= 1 && op <= DSC_COMM_OP_COUNT ? dsc_comm_op_text((dsc_comm_op)(op - 1)) : "no collective";
 }
 
 /* "all_gather (channel 0, call 12)": where this rank stands. */
-static const char *here_text(const dsc_board *board, int32_t channel, char *out, size_t out_bytes)
+static const char *here_text(const dsc_shm_barrier *board, int32_t channel, char *out, size_t out_bytes)
 {
     snprintf(out, out_bytes, "%s (channel %d, call %lld)", now_text(board, channel, board->rank), channel,
              (long long)board->lane[channel].call);
@@ -249,7 +251,7 @@ typedef struct wait_for {
     int32_t channel, peer;
 } wait_for;
 
-static bool is_missing(const dsc_board *board, const wait_for *w, int32_t rank)
+static bool is_missing(const dsc_shm_barrier *board, const wait_for *w, int32_t rank)
 {
     if (rank == board->rank)
         return false;
@@ -260,7 +262,7 @@ static bool is_missing(const dsc_board *board, const wait_for *w, int32_t rank)
 
 /* True when `rank` itself waits for me, in something that what I wait for can never answer. Every case is certain, not
  * a matter of time: it has come to a meet that I have not, its mail to me lies there, or it awaits mine. */
-static bool never_matches(const dsc_board *board, const wait_for *w, int32_t rank)
+static bool never_matches(const dsc_shm_barrier *board, const wait_for *w, int32_t rank)
 {
     const rank_words *me = slot_of(board, w->channel, board->rank), *them = slot_of(board, w->channel, rank);
     const bool mails_me = atomic_load(&them->mail) % 2 == 1 && atomic_load(&them->mail_to) == board->rank;
@@ -272,33 +274,33 @@ static bool never_matches(const dsc_board *board, const wait_for *w, int32_t ran
     return meets || (i_await ? awaits_me : mails_me);
 }
 
-static dsc_status look_around(dsc_board *board, const wait_for *w, dsc_error *err)
+static dsc_status look_around(dsc_shm_barrier *board, const wait_for *w, dsc_error *err)
 {
     char who[64], here[96];
-    const int32_t me = dsc_board_called(board, board->rank);
+    const int32_t me = dsc_shm_barrier_calls(board, board->rank);
     for (int32_t r = 0; r < board->size; r++) {
         if (!is_missing(board, w, r))
             continue;
         if (atomic_load(&board->header->person[r].left) != 0)
-            return dsc_board_fail(board, DSC_ERR_PEER, r, err, "%s closed its communicator while rank %d waited in %s",
-                                  rank_text(board, r, who, sizeof who), me,
-                                  here_text(board, w->channel, here, sizeof here));
+            return dsc_shm_barrier_fail(
+                board, DSC_ERR_PEER, r, err, "%s closed its communicator while rank %d waited in %s",
+                rank_text(board, r, who, sizeof who), me, here_text(board, w->channel, here, sizeof here));
         if (board->alive != NULL && !board->alive(board->user, r))
-            return dsc_board_fail(board, DSC_ERR_PEER, r, err, "%s is gone; rank %d waited for it in %s",
-                                  rank_text(board, r, who, sizeof who), me,
-                                  here_text(board, w->channel, here, sizeof here));
+            return dsc_shm_barrier_fail(board, DSC_ERR_PEER, r, err, "%s is gone; rank %d waited for it in %s",
+                                        rank_text(board, r, who, sizeof who), me,
+                                        here_text(board, w->channel, here, sizeof here));
         if (never_matches(board, w, r))
-            return dsc_board_fail(board, DSC_ERR_COMM, r, err, "ranks disagree: rank %d is in %s, rank %d in %s", me,
-                                  here_text(board, w->channel, here, sizeof here), dsc_board_called(board, r),
-                                  now_text(board, w->channel, r));
+            return dsc_shm_barrier_fail(board, DSC_ERR_COMM, r, err, "ranks disagree: rank %d is in %s, rank %d in %s",
+                                        me, here_text(board, w->channel, here, sizeof here),
+                                        dsc_shm_barrier_calls(board, r), now_text(board, w->channel, r));
     }
     dsc_error why = DSC_ERROR_INIT;
     if (board->look == NULL || board->look(board->look_user, &why) == DSC_OK)
         return DSC_OK;
-    return dsc_board_fail_as(board, &why, err);
+    return dsc_shm_barrier_fail_as(board, &why, err);
 }
 
-static dsc_status give_up(dsc_board *board, const wait_for *w, dsc_error *err)
+static dsc_status give_up(dsc_shm_barrier *board, const wait_for *w, dsc_error *err)
 {
     char missing[256] = "", here[96], who[64];
     size_t used = 0;
@@ -313,14 +315,14 @@ static dsc_status give_up(dsc_board *board, const wait_for *w, dsc_error *err)
                                      used == 0 ? "" : "; ", rank_text(board, r, who, sizeof who),
                                      now_text(board, w->channel, r));
     }
-    return dsc_board_fail(board, DSC_ERR_STUCK, first, err, "%s: rank %d waited %.1f s for %s",
-                          here_text(board, w->channel, here, sizeof here), dsc_board_called(board, board->rank),
-                          (double)board->timeout_ns * 1e-9, missing);
+    return dsc_shm_barrier_fail(board, DSC_ERR_STUCK, first, err, "%s: rank %d waited %.1f s for %s",
+                                here_text(board, w->channel, here, sizeof here),
+                                dsc_shm_barrier_calls(board, board->rank), (double)board->timeout_ns * 1e-9, missing);
 }
 
 /* How long the next wait spins: as long as this one took, were it short. A wait that slept is judged by its whole
  * length, so that one disturbance (every sleeper is late for the next meet) does not end spinning for good. */
-static void learn(dsc_board *board, struct dsc_board_lane *lane, int64_t waited_ns)
+static void learn(dsc_shm_barrier *board, struct dsc_shm_channel *lane, int64_t waited_ns)
 {
     if (waited_ns <= board->spin_max_ns)
         lane->spin_ns = dsc_min_i64(dsc_max_i64(lane->spin_ns, 2 * waited_ns), board->spin_max_ns);
@@ -348,7 +350,7 @@ static bool spin(const wait_for *w, int64_t until_ns)
 }
 
 /* Grows while a rank that is missing gets on elsewhere. */
-static uint32_t signs_of_life(const dsc_board *board, const wait_for *w)
+static uint32_t signs_of_life(const dsc_shm_barrier *board, const wait_for *w)
 {
     uint32_t sum = 0;
     for (int32_t r = 0; r < board->size; r++)
@@ -357,7 +359,7 @@ static uint32_t signs_of_life(const dsc_board *board, const wait_for *w)
     return sum;
 }
 
-static dsc_status sleep_until_changed(dsc_board *board, const wait_for *w, int64_t start_ns, dsc_error *err)
+static dsc_status sleep_until_changed(dsc_shm_barrier *board, const wait_for *w, int64_t start_ns, dsc_error *err)
 {
     int64_t looked_ns = start_ns;
     uint32_t signs = signs_of_life(board, w);
@@ -386,13 +388,13 @@ static dsc_status sleep_until_changed(dsc_board *board, const wait_for *w, int64
     }
 }
 
-static void be_seen(dsc_board *board, int32_t channel)
+static void be_seen(dsc_shm_barrier *board, int32_t channel)
 {
     atomic_store_explicit(&slot_of(board, channel, board->rank)->cpu, sched_getcpu(), memory_order_relaxed);
 }
 
 /* A rank that was last seen on this very processor can only come when this one makes room. */
-static bool awaits_neighbour(const dsc_board *board, const wait_for *w)
+static bool awaits_neighbour(const dsc_shm_barrier *board, const wait_for *w)
 {
     const int32_t here = sched_getcpu();
     for (int32_t r = 0; r < board->size; r++)
@@ -402,9 +404,9 @@ static bool awaits_neighbour(const dsc_board *board, const wait_for *w)
     return false;
 }
 
-static dsc_status wait_change(dsc_board *board, const wait_for *w, dsc_error *err)
+static dsc_status wait_change(dsc_shm_barrier *board, const wait_for *w, dsc_error *err)
 {
-    struct dsc_board_lane *lane = &board->lane[w->channel];
+    struct dsc_shm_channel *lane = &board->lane[w->channel];
     if (changed(w))
         return DSC_OK;
     const int64_t start_ns = dsc_clock_ns();
@@ -418,7 +420,7 @@ static dsc_status wait_change(dsc_board *board, const wait_for *w, dsc_error *er
 
 /* ---- operations -------------------------------------------------------------------------------------------------- */
 
-dsc_status dsc_board_begin(dsc_board *board, int32_t channel, dsc_comm_op op, dsc_error *err)
+dsc_status dsc_shm_barrier_begin(dsc_shm_barrier *board, int32_t channel, dsc_comm_op op, dsc_error *err)
 {
     rank_words *me = slot_of(board, channel, board->rank);
     board->lane[channel].call++;
@@ -429,38 +431,40 @@ dsc_status dsc_board_begin(dsc_board *board, int32_t channel, dsc_comm_op op, ds
     return DSC_OK;
 }
 
-void dsc_board_moved(dsc_board *board, int32_t channel)
+void dsc_shm_barrier_progressed(dsc_shm_barrier *board, int32_t channel)
 {
     atomic_fetch_add_explicit(&slot_of(board, channel, board->rank)->moved, 1, memory_order_relaxed);
 }
 
-void dsc_board_end(dsc_board *board, int32_t channel)
+void dsc_shm_barrier_end(dsc_shm_barrier *board, int32_t channel)
 {
     atomic_store_explicit(&slot_of(board, channel, board->rank)->now_op, 0, memory_order_relaxed);
 }
 
-static dsc_status compare_notes(dsc_board *board, int32_t channel, const dsc_board_note *mine, dsc_error *err)
+static dsc_status compare_notes(dsc_shm_barrier *board, int32_t channel, const dsc_shm_barrier_note *mine,
+                                dsc_error *err)
 {
     for (int32_t r = 0; r < board->size; r++) {
-        const dsc_board_note *theirs = dsc_board_peer_note(board, channel, r);
+        const dsc_shm_barrier_note *theirs = dsc_shm_barrier_peer_note(board, channel, r);
         if (theirs->op == mine->op && theirs->detail == mine->detail && theirs->bytes == mine->bytes)
             continue;
         const bool known = theirs->op >= 0 && theirs->op < DSC_COMM_OP_COUNT;
-        return dsc_board_fail(
+        return dsc_shm_barrier_fail(
             board, DSC_ERR_COMM, r, err,
             "ranks disagree on channel %d, call %lld: rank %d calls %s of %lld bytes (detail %d), rank %d calls %s of "
             "%lld bytes (detail %d)",
-            channel, (long long)board->lane[channel].call, dsc_board_called(board, board->rank),
-            dsc_comm_op_text((dsc_comm_op)mine->op), (long long)mine->bytes, mine->detail, dsc_board_called(board, r),
-            known ? dsc_comm_op_text((dsc_comm_op)theirs->op) : "?",
+            channel, (long long)board->lane[channel].call, dsc_shm_barrier_calls(board, board->rank),
+            dsc_comm_op_text((dsc_comm_op)mine->op), (long long)mine->bytes, mine->detail,
+            dsc_shm_barrier_calls(board, r), known ? dsc_comm_op_text((dsc_comm_op)theirs->op) : "?",
             (long long)theirs->bytes, theirs->detail);
     }
     return DSC_OK;
 }
 
-dsc_status dsc_board_meet(dsc_board *board, int32_t channel, const dsc_board_note *note, dsc_error *err)
+dsc_status dsc_shm_barrier_wait(dsc_shm_barrier *board, int32_t channel, const dsc_shm_barrier_note *note,
+                                dsc_error *err)
 {
-    struct dsc_board_lane *lane = &board->lane[channel];
+    struct dsc_shm_channel *lane = &board->lane[channel];
     channel_words *ch = &board->header->channel[channel];
     rank_words *me = slot_of(board, channel, board->rank);
     const uint32_t old = lane->generation;
@@ -481,12 +485,13 @@ dsc_status dsc_board_meet(dsc_board *board, int32_t channel, const dsc_board_not
     return note == NULL ? DSC_OK : compare_notes(board, channel, note, err);
 }
 
-const dsc_board_note *dsc_board_peer_note(const dsc_board *board, int32_t channel, int32_t rank)
+const dsc_shm_barrier_note *dsc_shm_barrier_peer_note(const dsc_shm_barrier *board, int32_t channel, int32_t rank)
 {
     return &slot_of(board, channel, rank)->note[(board->lane[channel].generation - 1) & 1u];
 }
 
-dsc_status dsc_board_post(dsc_board *board, int32_t channel, int32_t to, const dsc_board_note *note, dsc_error *err)
+dsc_status dsc_shm_barrier_post(dsc_shm_barrier *board, int32_t channel, int32_t to, const dsc_shm_barrier_note *note,
+                                dsc_error *err)
 {
     rank_words *me = slot_of(board, channel, board->rank);
     const uint32_t empty = atomic_load(&me->mail);
@@ -501,7 +506,8 @@ dsc_status dsc_board_post(dsc_board *board, int32_t channel, int32_t to, const d
     return wait_change(board, &w, err);
 }
 
-dsc_status dsc_board_await(dsc_board *board, int32_t channel, int32_t from, const dsc_board_note **note, dsc_error *err)
+dsc_status dsc_shm_barrier_await(dsc_shm_barrier *board, int32_t channel, int32_t from,
+                                 const dsc_shm_barrier_note **note, dsc_error *err)
 {
     rank_words *me = slot_of(board, channel, board->rank), *them = slot_of(board, channel, from);
     DSC_ASSERT(from != board->rank);
@@ -518,7 +524,7 @@ dsc_status dsc_board_await(dsc_board *board, int32_t channel, int32_t from, cons
     }
 }
 
-void dsc_board_took(dsc_board *board, int32_t channel, int32_t from)
+void dsc_shm_barrier_received(dsc_shm_barrier *board, int32_t channel, int32_t from)
 {
     rank_words *them = slot_of(board, channel, from);
     const uint32_t mail = atomic_load(&them->mail);

@@ -15,34 +15,34 @@
 
 #include "comm/comm.h"
 
-#define DSC_BOARD_RANKS_MAX 128 /* of one host */
+#define DSC_SHM_BARRIER_RANKS_MAX 128 /* of one host */
 
 /* Where a rank's data lies, for those who read it in place. */
-typedef enum dsc_board_kind {
-    DSC_BOARD_STAGE, /* in its staging half of this generation, chunk by chunk */
-    DSC_BOARD_HEAP,  /* in memory that it shares: region and offset */
-    DSC_BOARD_RAW    /* at `ptr` in its address space */
-} dsc_board_kind;
+typedef enum dsc_shm_barrier_kind {
+    DSC_SHM_BARRIER_STAGE, /* in its staging half of this generation, chunk by chunk */
+    DSC_SHM_BARRIER_HEAP,  /* in memory that it shares: region and offset */
+    DSC_SHM_BARRIER_RAW    /* at `ptr` in its address space */
+} dsc_shm_barrier_kind;
 
 /* What a rank says when it comes to a meet. The first line must agree between ranks. */
-typedef struct dsc_board_note {
+typedef struct dsc_shm_barrier_note {
     int32_t op, detail; /* dsc_comm_op; root, wire dtype or peer */
     int64_t bytes;
     int32_t kind, reserved;
     uint64_t ptr;
     int64_t stride; /* bytes between the pieces of two owners */
     int64_t region_offset, region_bytes, offset;
-} dsc_board_note;
-_Static_assert(sizeof(dsc_board_note) == 64, "one cache line");
+} dsc_shm_barrier_note;
+_Static_assert(sizeof(dsc_shm_barrier_note) == 64, "one cache line");
 
-typedef struct dsc_board_header dsc_board_header;
-int64_t dsc_board_bytes(int32_t size, int32_t channel_count);
+typedef struct dsc_shm_barrier_header dsc_shm_barrier_header;
+int64_t dsc_shm_barrier_bytes(int32_t size, int32_t channel_count);
 /* Writes an empty board into zeroed memory, 64-byte aligned. */
-void dsc_board_init(void *memory, int32_t size, int32_t channel_count);
+void dsc_shm_barrier_init(void *memory, int32_t size, int32_t channel_count);
 
 /* One rank's hold on a board. Plain value. */
-typedef struct dsc_board {
-    dsc_board_header *header;
+typedef struct dsc_shm_barrier {
+    dsc_shm_barrier_header *header;
     int32_t rank, size, channel_count;
     bool shared; /* between processes: pids are meaningful, futexes are not private */
     int64_t timeout_ns, spin_max_ns;
@@ -54,58 +54,59 @@ typedef struct dsc_board {
     const int32_t *called;
     dsc_status (*look)(void *user, dsc_error *err);
     void *look_user;
-    struct dsc_board_lane {
+    struct dsc_shm_channel {
         uint32_t generation; /* meets passed */
         int64_t call;        /* operations begun, for messages */
         int64_t spin_ns;     /* adapted to how long waits take */
     } lane[DSC_COMM_CHANNELS_MAX];
-} dsc_board;
+} dsc_shm_barrier;
 
 /* `alive` may be set after. spin_max_ns is chosen from the processors this process may use and the ranks that share
  * them. */
-void dsc_board_attach(dsc_board *board, void *memory, int32_t rank, bool shared, int64_t timeout_ns);
+void dsc_shm_barrier_attach(dsc_shm_barrier *board, void *memory, int32_t rank, bool shared, int64_t timeout_ns);
 /* Publishes who I am: for `alive` and for messages. */
-void dsc_board_sign_in(dsc_board *board, int32_t pid, uint64_t start_time);
-int32_t dsc_board_pid(const dsc_board *board, int32_t rank, uint64_t *start_time);
+void dsc_shm_barrier_register(dsc_shm_barrier *board, int32_t pid, uint64_t start_time);
+int32_t dsc_shm_barrier_pid(const dsc_shm_barrier *board, int32_t rank, uint64_t *start_time);
 /* The rank is leaving for good: whoever waits for it fails. */
-void dsc_board_leave(dsc_board *board);
+void dsc_shm_barrier_leave(dsc_shm_barrier *board);
 
 /* Every operation starts with begin and ends with end: what they say is seen in other ranks' errors. */
-DSC_MUST_USE dsc_status dsc_board_begin(dsc_board *board, int32_t channel, dsc_comm_op op, dsc_error *err);
-void dsc_board_end(dsc_board *board, int32_t channel);
+DSC_MUST_USE dsc_status dsc_shm_barrier_begin(dsc_shm_barrier *board, int32_t channel, dsc_comm_op op, dsc_error *err);
+void dsc_shm_barrier_end(dsc_shm_barrier *board, int32_t channel);
 /* This rank gets on with others than these: who waits for it here begins to count its timeout anew. */
-void dsc_board_moved(dsc_board *board, int32_t channel);
-static inline int32_t dsc_board_called(const dsc_board *board, int32_t rank)
+void dsc_shm_barrier_progressed(dsc_shm_barrier *board, int32_t channel);
+static inline int32_t dsc_shm_barrier_calls(const dsc_shm_barrier *board, int32_t rank)
 {
     return board->called != NULL ? board->called[rank] : rank;
 }
 
 /* Waits for all ranks. With a note: they then agree in op, detail and bytes, or DSC_ERR_COMM on every rank; peers'
  * notes can be read until the next meet. note = NULL for the later meets of an operation. */
-DSC_MUST_USE dsc_status dsc_board_meet(dsc_board *board, int32_t channel, const dsc_board_note *note, dsc_error *err);
-const dsc_board_note *dsc_board_peer_note(const dsc_board *board, int32_t channel, int32_t rank);
+DSC_MUST_USE dsc_status dsc_shm_barrier_wait(dsc_shm_barrier *board, int32_t channel, const dsc_shm_barrier_note *note,
+                                             dsc_error *err);
+const dsc_shm_barrier_note *dsc_shm_barrier_peer_note(const dsc_shm_barrier *board, int32_t channel, int32_t rank);
 /* 0 or 1: the staging half to fill before the next meet, and to read after it (then it is the other one to fill). */
-static inline uint32_t dsc_board_half(const dsc_board *board, int32_t channel)
+static inline uint32_t dsc_shm_barrier_parity(const dsc_shm_barrier *board, int32_t channel)
 {
     return board->lane[channel].generation & 1u;
 }
 
 /* Point to point. The sender posts a note and waits until the receiver took it; a long message is several posts. */
-DSC_MUST_USE dsc_status dsc_board_post(dsc_board *board, int32_t channel, int32_t to, const dsc_board_note *note,
-                                       dsc_error *err);
-/* Waits for the next note of `from` to this rank; borrowed until dsc_board_took. */
-DSC_MUST_USE dsc_status dsc_board_await(dsc_board *board, int32_t channel, int32_t from, const dsc_board_note **note,
-                                        dsc_error *err);
-void dsc_board_took(dsc_board *board, int32_t channel, int32_t from);
+DSC_MUST_USE dsc_status dsc_shm_barrier_post(dsc_shm_barrier *board, int32_t channel, int32_t to,
+                                             const dsc_shm_barrier_note *note, dsc_error *err);
+/* Waits for the next note of `from` to this rank; borrowed until dsc_shm_barrier_received. */
+DSC_MUST_USE dsc_status dsc_shm_barrier_await(dsc_shm_barrier *board, int32_t channel, int32_t from,
+                                              const dsc_shm_barrier_note **note, dsc_error *err);
+void dsc_shm_barrier_received(dsc_shm_barrier *board, int32_t channel, int32_t from);
 
 /* Without waiting: a failure that stands on the board, or a rank whose process is gone. A rank that left is no failure:
  * what it owed may be done. */
-DSC_MUST_USE dsc_status dsc_board_health(dsc_board *board, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_shm_barrier_health(dsc_shm_barrier *board, dsc_error *err);
 
 /* Publishes a failure (the first one stays) and wakes everybody. Returns what stands on the board, in *err. */
-dsc_status dsc_board_fail(dsc_board *board, dsc_status status, int32_t rank, dsc_error *err, const char *fmt, ...)
-    DSC_PRINTF(5, 6);
+dsc_status dsc_shm_barrier_fail(dsc_shm_barrier *board, dsc_status status, int32_t rank, dsc_error *err,
+                                const char *fmt, ...) DSC_PRINTF(5, 6);
 /* The same with words and a rank's name that come from elsewhere. */
-dsc_status dsc_board_fail_as(dsc_board *board, const dsc_error *why, dsc_error *err);
+dsc_status dsc_shm_barrier_fail_as(dsc_shm_barrier *board, const dsc_error *why, dsc_error *err);
 
 #endif

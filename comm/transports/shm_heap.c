@@ -157,17 +157,17 @@ void dsc_shm_heap_close(dsc_shm *shm)
     shm->spare = NULL;
 }
 
-void dsc_shm_locate(dsc_shm *shm, const void *ptr, int64_t bytes, int64_t read_bytes, dsc_board_note *note)
+void dsc_shm_locate(dsc_shm *shm, const void *ptr, int64_t bytes, int64_t read_bytes, dsc_shm_barrier_note *note)
 {
     const uintptr_t p = (uintptr_t)ptr;
     note->ptr = (uintptr_t)ptr;
-    note->kind = shm->reads_peers && read_bytes >= RAW_LEAST_BYTES ? DSC_BOARD_RAW : DSC_BOARD_STAGE;
+    note->kind = shm->reads_peers && read_bytes >= RAW_LEAST_BYTES ? DSC_SHM_BARRIER_RAW : DSC_SHM_BARRIER_STAGE;
     pthread_mutex_lock(&shm->lock);
     for (const dsc_shm_region *r = shm->region; r != NULL; r = r->next) {
         const uintptr_t start = (uintptr_t)r->ptr;
         if (p < start || p + (uintptr_t)bytes > start + (uintptr_t)r->bytes)
             continue;
-        note->kind = DSC_BOARD_HEAP;
+        note->kind = DSC_SHM_BARRIER_HEAP;
         note->region_offset = r->offset;
         note->region_bytes = r->bytes;
         note->offset = (int64_t)(p - start);
@@ -177,7 +177,7 @@ void dsc_shm_locate(dsc_shm *shm, const void *ptr, int64_t bytes, int64_t read_b
 }
 
 /* A window that is not there yet. With the lock held. What the peer wrote is checked against its file. */
-static dsc_status window_open(dsc_shm *shm, int32_t rank, const dsc_board_note *note, const dsc_shm_region **out,
+static dsc_status window_open(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_note *note, const dsc_shm_region **out,
                               dsc_error *err)
 {
     dsc_shm_peer *peer = &shm->peer[rank];
@@ -187,13 +187,13 @@ static dsc_status window_open(dsc_shm *shm, int32_t rank, const dsc_board_note *
         note->region_offset % PAGE != 0 || note->region_bytes > info.st_size ||
         note->region_offset > info.st_size - note->region_bytes)
         return DSC_FAIL(err, DSC_ERR_COMM, "dsc.comm", "rank %d names shared memory that it does not have",
-                        dsc_board_called(&shm->board, rank));
+                        dsc_shm_barrier_calls(&shm->board, rank));
     DSC_TRY(node_take(shm, &region, err));
     void *ptr = mmap(NULL, (size_t)note->region_bytes, PROT_READ, MAP_SHARED, peer->heap, note->region_offset);
     if (ptr == MAP_FAILED) {
         node_give(shm, region);
         return DSC_FAIL(err, DSC_ERR_NOMEM, "dsc.comm", "cannot map %lld bytes of rank %d: %s",
-                        (long long)note->region_bytes, dsc_board_called(&shm->board, rank), strerror(errno));
+                        (long long)note->region_bytes, dsc_shm_barrier_calls(&shm->board, rank), strerror(errno));
     }
     *region = (dsc_shm_region){
         .next = peer->window, .ptr = ptr, .offset = note->region_offset, .bytes = note->region_bytes
@@ -203,7 +203,7 @@ static dsc_status window_open(dsc_shm *shm, int32_t rank, const dsc_board_note *
     return DSC_OK;
 }
 
-dsc_status dsc_shm_window(dsc_shm *shm, int32_t rank, const dsc_board_note *note, int64_t at, const char **out,
+dsc_status dsc_shm_window(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_note *note, int64_t at, const char **out,
                           dsc_error *err)
 {
     pthread_mutex_lock(&shm->lock);
@@ -219,8 +219,8 @@ dsc_status dsc_shm_window(dsc_shm *shm, int32_t rank, const dsc_board_note *note
     return status;
 }
 
-static dsc_status read_raw(dsc_shm *shm, int32_t rank, const dsc_board_note *note, int64_t at, char *to, int64_t bytes,
-                           dsc_error *err)
+static dsc_status read_raw(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_note *note, int64_t at, char *to,
+                           int64_t bytes, dsc_error *err)
 {
     while (bytes > 0) {
         const uintptr_t address = (uintptr_t)note->ptr + (uintptr_t)at;
@@ -232,11 +232,11 @@ static dsc_status read_raw(dsc_shm *shm, int32_t rank, const dsc_board_note *not
             if (why == EINTR)
                 continue;
             const bool gone = why == ESRCH || !dsc_shm_alive(shm, rank);
-            return dsc_board_fail(&shm->board, gone ? DSC_ERR_PEER : DSC_ERR_COMM, rank, err,
-                                  "rank %d (pid %d) %s while rank %d read %lld bytes of it: %s",
-                                  dsc_board_called(&shm->board, rank), shm->peer[rank].pid,
-                                  gone ? "is gone" : "cannot be read", dsc_board_called(&shm->board, shm->rank),
-                                  (long long)bytes, strerror(why));
+            return dsc_shm_barrier_fail(&shm->board, gone ? DSC_ERR_PEER : DSC_ERR_COMM, rank, err,
+                                        "rank %d (pid %d) %s while rank %d read %lld bytes of it: %s",
+                                        dsc_shm_barrier_calls(&shm->board, rank), shm->peer[rank].pid,
+                                        gone ? "is gone" : "cannot be read",
+                                        dsc_shm_barrier_calls(&shm->board, shm->rank), (long long)bytes, strerror(why));
         }
         to += n;
         at += n;
@@ -245,13 +245,13 @@ static dsc_status read_raw(dsc_shm *shm, int32_t rank, const dsc_board_note *not
     return DSC_OK;
 }
 
-dsc_status dsc_shm_read(dsc_shm *shm, int32_t rank, const dsc_board_note *note, int64_t at, void *to, int64_t bytes,
-                        bool past_cache, dsc_error *err)
+dsc_status dsc_shm_read(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_note *note, int64_t at, void *to,
+                        int64_t bytes, bool past_cache, dsc_error *err)
 {
     const char *from = NULL;
     if (bytes == 0)
         return DSC_OK;
-    if (note->kind == DSC_BOARD_RAW)
+    if (note->kind == DSC_SHM_BARRIER_RAW)
         return read_raw(shm, rank, note, at, to, bytes, err);
     DSC_TRY(dsc_shm_window(shm, rank, note, at, &from, err));
     dsc_copy_bytes(to, from, bytes, past_cache);

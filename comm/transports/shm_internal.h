@@ -34,7 +34,7 @@ typedef struct dsc_shm {
     dsc_transport base;
     dsc_alloc *alloc;
     dsc_comm_math math;
-    dsc_board board;
+    dsc_shm_barrier board;
     int32_t rank, size, channel_count;
     char *segment;
     int64_t segment_bytes, noted_bytes, staging_offset, half_bytes;
@@ -43,17 +43,17 @@ typedef struct dsc_shm {
     dsc_shm_region *region; /* own */
     dsc_shm_region *spare;  /* nodes for windows */
     int64_t heap_end;
-    dsc_shm_peer peer[DSC_BOARD_RANKS_MAX];
+    dsc_shm_peer peer[DSC_SHM_BARRIER_RANKS_MAX];
 } dsc_shm;
 
 /* ---- shm.c ------------------------------------------------------------------------------------------------------- */
 /* Collectives as parts of a call: `call` is what it is compared by and what messages say (op, detail, bytes). Between
- * dsc_board_begin and dsc_board_end. */
-DSC_MUST_USE dsc_status dsc_shm_gather(dsc_shm *shm, int32_t channel, const dsc_board_note *call, char *recv,
+ * dsc_shm_barrier_begin and dsc_shm_barrier_end. */
+DSC_MUST_USE dsc_status dsc_shm_gather(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_note *call, char *recv,
                                        const char *send, int64_t bytes, dsc_error *err);
-DSC_MUST_USE dsc_status dsc_shm_exchange(dsc_shm *shm, int32_t channel, const dsc_board_note *call, char *recv,
+DSC_MUST_USE dsc_status dsc_shm_exchange(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_note *call, char *recv,
                                          const char *send, int64_t bytes, dsc_error *err);
-DSC_MUST_USE dsc_status dsc_shm_spread(dsc_shm *shm, int32_t channel, const dsc_board_note *call, char *buf,
+DSC_MUST_USE dsc_status dsc_shm_spread(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_note *call, char *buf,
                                        int64_t bytes, int32_t root, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_shm_give(dsc_shm *shm, int32_t channel, const char *buf, int64_t bytes, int32_t to,
                                      dsc_error *err);
@@ -66,12 +66,12 @@ void dsc_shm_mem_close(dsc_transport *transport, dsc_buf *buf);
 void dsc_shm_heap_close(dsc_shm *shm);
 /* Says in `note` where ptr[bytes] lies for peers, each of whom reads read_bytes: HEAP, RAW when that is worth a system
  * call, else STAGE. */
-void dsc_shm_locate(dsc_shm *shm, const void *ptr, int64_t bytes, int64_t read_bytes, dsc_board_note *note);
+void dsc_shm_locate(dsc_shm *shm, const void *ptr, int64_t bytes, int64_t read_bytes, dsc_shm_barrier_note *note);
 /* Address in this process of byte `at` of what `note` of `rank` says; note->kind is HEAP. */
-DSC_MUST_USE dsc_status dsc_shm_window(dsc_shm *shm, int32_t rank, const dsc_board_note *note, int64_t at,
+DSC_MUST_USE dsc_status dsc_shm_window(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_note *note, int64_t at,
                                        const char **out, dsc_error *err);
 /* to[bytes] <- byte `at` on of what a HEAP or RAW note says. */
-DSC_MUST_USE dsc_status dsc_shm_read(dsc_shm *shm, int32_t rank, const dsc_board_note *note, int64_t at, void *to,
+DSC_MUST_USE dsc_status dsc_shm_read(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_note *note, int64_t at, void *to,
                                      int64_t bytes, bool past_cache, dsc_error *err);
 
 /* ---- shm_peers.c ------------------------------------------------------------------------------------------------- */

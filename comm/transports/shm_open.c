@@ -27,7 +27,7 @@ static layout layout_of(const dsc_comm_options *options)
     const int32_t size = options->place.size, channels = options->channel_count;
     layout l;
     l.half_bytes = dsc_align_up(dsc_max_i64(options->staging_bytes / 2, size * DSC_SHM_PIECE_LEAST), PAGE);
-    const int64_t board_share = dsc_align_up(dsc_div_ceil(dsc_board_bytes(size, channels), size), PAGE);
+    const int64_t board_share = dsc_align_up(dsc_div_ceil(dsc_shm_barrier_bytes(size, channels), size), PAGE);
     l.staging_offset = board_share * size;
     l.share_bytes = board_share + 2 * l.half_bytes * channels;
     l.segment_bytes = l.share_bytes * size;
@@ -98,7 +98,7 @@ static dsc_status make_files(opening *o, dsc_error *err)
         return DSC_OK;
     DSC_TRY(file_open("dsc-segment", o->layout.segment_bytes, &o->segment, err));
     DSC_TRY(segment_map(o->segment, o->layout.segment_bytes, &o->first_map, err));
-    dsc_board_init(o->first_map, o->options->place.size, o->options->channel_count);
+    dsc_shm_barrier_init(o->first_map, o->options->place.size, o->options->channel_count);
     return DSC_OK;
 }
 
@@ -115,7 +115,7 @@ static void shm_init(dsc_shm *shm, const opening *o)
     shm->half_bytes = o->layout.half_bytes;
     pthread_mutex_init(&shm->lock, NULL);
     dsc_comm_math_init(&shm->math);
-    for (int32_t r = 0; r < DSC_BOARD_RANKS_MAX; r++)
+    for (int32_t r = 0; r < DSC_SHM_BARRIER_RANKS_MAX; r++)
         shm->peer[r].heap = shm->peer[r].pidfd = -1;
 }
 
@@ -140,7 +140,7 @@ static dsc_status map_all(void *user, uint64_t epoch, const int *file, dsc_error
     } else {
         DSC_TRY(segment_map(file[0], o->layout.segment_bytes, &shm->segment, err));
     }
-    dsc_board_attach(&shm->board, shm->segment, shm->rank, true, dsc_comm_timeout_ns(options));
+    dsc_shm_barrier_attach(&shm->board, shm->segment, shm->rank, true, dsc_comm_timeout_ns(options));
     dsc_shm_sign_in(shm);
     return DSC_OK;
 }
@@ -179,10 +179,11 @@ dsc_status dsc_shm_open(dsc_transport **out, const dsc_comm_options *options, ds
     if (place->local_size != place->size)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm", "\"shm\" is for ranks of one host; %d of %d are here",
                         place->local_size, place->size);
-    if (place->size > DSC_BOARD_RANKS_MAX)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm", "\"shm\" takes at most %d ranks", DSC_BOARD_RANKS_MAX);
+    if (place->size > DSC_SHM_BARRIER_RANKS_MAX)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm", "\"shm\" takes at most %d ranks",
+                        DSC_SHM_BARRIER_RANKS_MAX);
     opening o = { .options = options, .layout = layout_of(options), .segment = -1, .heap = -1 };
-    int file[1 + DSC_BOARD_RANKS_MAX];
+    int file[1 + DSC_SHM_BARRIER_RANKS_MAX];
     for (int32_t i = 0; i <= place->size; i++)
         file[i] = -1;
     dsc_status status = make_files(&o, err);
@@ -215,7 +216,7 @@ void dsc_shm_close(dsc_transport *transport)
 {
     dsc_shm *shm = (dsc_shm *)transport;
     if (shm->board.header != NULL)
-        dsc_board_leave(&shm->board);
+        dsc_shm_barrier_leave(&shm->board);
     dsc_shm_heap_close(shm);
     dsc_shm_unwatch_peers(shm);
     for (int32_t r = 0; r < shm->size; r++)

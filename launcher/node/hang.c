@@ -18,11 +18,11 @@ static bool is_waiting(const hang_world *w, const dsc_flight_call *call)
 static bool is_stopped(const dsc_flight_view *view) { return view->process == 'T' || view->process == 't'; }
 
 /* The lane in which a rank waits longest; NULL: it waits in none. */
-static const dsc_flight_lane *waiting_lane(const hang_world *w, int32_t rank)
+static const dsc_flight_channel *waiting_lane(const hang_world *w, int32_t rank)
 {
-    const dsc_flight_lane *oldest = NULL;
+    const dsc_flight_channel *oldest = NULL;
     for (int32_t i = 0; i < w->view[rank].lane_count; i++) {
-        const dsc_flight_lane *lane = &w->view[rank].lane[i];
+        const dsc_flight_channel *lane = &w->view[rank].lane[i];
         if (lane->call_count > 0 && is_waiting(w, &lane->call[0]) &&
             (oldest == NULL || lane->call[0].age_ns > oldest->call[0].age_ns))
             oldest = lane;
@@ -30,10 +30,10 @@ static const dsc_flight_lane *waiting_lane(const hang_world *w, int32_t rank)
     return oldest;
 }
 
-static const dsc_flight_lane *same_lane(const hang_world *w, int32_t rank, const dsc_flight_lane *lane)
+static const dsc_flight_channel *same_lane(const hang_world *w, int32_t rank, const dsc_flight_channel *lane)
 {
     for (int32_t i = 0; i < w->view[rank].lane_count; i++) {
-        const dsc_flight_lane *other = &w->view[rank].lane[i];
+        const dsc_flight_channel *other = &w->view[rank].lane[i];
         if (other->id == lane->id && other->channel == lane->channel && other->size == lane->size)
             return other;
     }
@@ -43,7 +43,7 @@ static const dsc_flight_lane *same_lane(const hang_world *w, int32_t rank, const
 /* ---- who waits for whom ------------------------------------------------------------------------------------------ */
 
 /* Has `other` (the same lane of another rank, or NULL) not come to the call that `lane` waits in? */
-static bool is_missing(const hang_world *w, const dsc_flight_lane *lane, const dsc_flight_lane *other)
+static bool is_missing(const hang_world *w, const dsc_flight_channel *lane, const dsc_flight_channel *other)
 {
     const dsc_flight_call *call = &lane->call[0];
     if (other == NULL)
@@ -62,28 +62,28 @@ static bool is_missing(const hang_world *w, const dsc_flight_lane *lane, const d
 }
 
 /* It gave the call to its GPU, which has not come to it; or has since it was looked at. */
-static bool is_behind(const dsc_flight_lane *lane, const dsc_flight_lane *other)
+static bool is_behind(const dsc_flight_channel *lane, const dsc_flight_channel *other)
 {
     return lane->call[0].peer < 0 && other != NULL && other->asked >= lane->call[0].number &&
            (other->call_count == 0 || other->call[0].number < lane->call[0].number);
 }
 
 /* In the same call, and stopped there. */
-static bool is_stopped_inside(const hang_world *w, const dsc_flight_lane *lane, int32_t rank)
+static bool is_stopped_inside(const hang_world *w, const dsc_flight_channel *lane, int32_t rank)
 {
-    const dsc_flight_lane *other = same_lane(w, rank, lane);
+    const dsc_flight_channel *other = same_lane(w, rank, lane);
     return other != NULL && is_stopped(&w->view[rank]) && other->call_count > 0 &&
            other->call[0].number == lane->call[0].number && is_waiting(w, &other->call[0]);
 }
 
 /* The best one to blame among those that `rank` waits for; -1: nobody. */
-static int32_t awaited(const hang_world *w, int32_t rank, const dsc_flight_lane *lane)
+static int32_t awaited(const hang_world *w, int32_t rank, const dsc_flight_channel *lane)
 {
     int32_t best = -1, best_score = 0;
     for (int32_t r = 0; r < w->count; r++) {
         if (r == rank || !w->view[r].known)
             continue;
-        const dsc_flight_lane *theirs = same_lane(w, r, lane);
+        const dsc_flight_channel *theirs = same_lane(w, r, lane);
         int32_t score = 0;
         if (is_missing(w, lane, theirs))
             score = is_stopped(&w->view[r]) ? 5 : waiting_lane(w, r) == NULL ? 4 : 3;
@@ -102,11 +102,11 @@ static int32_t awaited(const hang_world *w, int32_t rank, const dsc_flight_lane 
 /* From a rank that waits to the one whom it all hangs on. */
 static void follow(const hang_world *w, int32_t waiter, dsc_hang *out)
 {
-    const dsc_flight_lane *lane = waiting_lane(w, waiter);
+    const dsc_flight_channel *lane = waiting_lane(w, waiter);
     int32_t at = awaited(w, waiter, lane);
     out->kind = DSC_HANG_LATE;
     for (int32_t steps = 0; at >= 0 && steps < w->count; steps++) {
-        const dsc_flight_lane *next_lane = is_stopped(&w->view[at]) ? NULL : waiting_lane(w, at);
+        const dsc_flight_channel *next_lane = is_stopped(&w->view[at]) ? NULL : waiting_lane(w, at);
         const int32_t next = next_lane != NULL ? awaited(w, at, next_lane) : -1;
         if (next < 0)
             break;
@@ -120,7 +120,7 @@ static void follow(const hang_world *w, int32_t waiter, dsc_hang *out)
     out->culprit = at;
     out->call = lane->call[0];
     out->channel = lane->channel;
-    const dsc_flight_lane *theirs = at >= 0 ? same_lane(w, at, lane) : NULL;
+    const dsc_flight_channel *theirs = at >= 0 ? same_lane(w, at, lane) : NULL;
     out->has_other = theirs != NULL && theirs->call_count > 0;
     if (out->has_other)
         out->other = theirs->call[0];
@@ -139,7 +139,7 @@ static bool find_late(const hang_world *w, int64_t limit_ns, dsc_hang *out)
     int32_t oldest = -1;
     int64_t oldest_ns = -1;
     for (int32_t r = 0; r < w->count; r++) {
-        const dsc_flight_lane *lane = waiting_lane(w, r);
+        const dsc_flight_channel *lane = waiting_lane(w, r);
         if (lane == NULL || is_stopped(&w->view[r])) /* one that is stopped waits for nobody; its peers do */
             continue;
         if ((!w->ended && lane->call[0].age_ns < most_ns(w, r, limit_ns)) || lane->call[0].age_ns <= oldest_ns)
@@ -155,7 +155,7 @@ static bool find_late(const hang_world *w, int64_t limit_ns, dsc_hang *out)
 /* ---- who is at odds ---------------------------------------------------------------------------------------------- */
 
 /* The first call of the same number in which two ranks differ. Both are still in it, or have left it to a GPU. */
-static bool at_odds(const dsc_flight_lane *a, const dsc_flight_lane *b, dsc_hang *out)
+static bool at_odds(const dsc_flight_channel *a, const dsc_flight_channel *b, dsc_hang *out)
 {
     bool found = false;
     for (int32_t i = 0; i < a->call_count; i++)
@@ -178,7 +178,7 @@ static bool find_odds(const hang_world *w, dsc_hang *out)
 {
     for (int32_t r = 1; r < w->count; r++)
         for (int32_t i = 0; i < w->view[r].lane_count; i++) {
-            const dsc_flight_lane *lane = &w->view[r].lane[i], *first = NULL;
+            const dsc_flight_channel *lane = &w->view[r].lane[i], *first = NULL;
             int32_t q = 0;
             while (q < r && (first = same_lane(w, q, lane)) == NULL)
                 q++;
@@ -334,7 +334,7 @@ bool dsc_hang_describe_wait(const dsc_flight_view *view, int32_t count, int32_t 
                             char out[DSC_HANG_LINE_BYTES])
 {
     const hang_world w = { view, count, ended };
-    const dsc_flight_lane *lane = waiting_lane(&w, rank);
+    const dsc_flight_channel *lane = waiting_lane(&w, rank);
     char call[200], whom[64] = "nobody that is known";
     if (lane == NULL)
         return false;

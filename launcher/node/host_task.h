@@ -23,7 +23,7 @@ typedef struct dsc_host_task {
     bool one_stream;                /* stdout and stderr of the job end in the same place */
     bool rank0_only;                /* the others' output ends in a log each */
     cpu_set_t cores;
-    const struct dsc_flight_board *flight; /* of this host's ranks; NULL: none */
+    const struct dsc_flight_log *flight; /* of this host's ranks; NULL: none */
     pid_t launcher_pid;             /* on this host: the process whose death ends the ranks */
     char job_token[DSC_JOB_TOKEN_CHARS + 1];
     const char *master_addr;

@@ -95,7 +95,7 @@ void dsc_rank_vars_fill(const dsc_host_task *task, int32_t index, dsc_rank_vars 
     put(out, "DSC_LAUNCHER_PID", "%lld", (long long)task->launcher_pid);
     if (task->flight != NULL) {
         char text[DSC_FLIGHT_TEXT_BYTES];
-        put(out, "DSC_FLIGHT", "%s", dsc_flight_board_text(task->flight, index, text));
+        put(out, "DSC_FLIGHT", "%s", dsc_flight_log_text(task->flight, index, text));
     }
     if (task->restart_limit > 0) {
         put(out, "DSC_RESTART_COUNT", "%d", task->restart_count);

@@ -16,7 +16,7 @@ dsc_status dsc_ranks_open(dsc_ranks *ranks, dsc_alloc *alloc, dsc_host_task *tas
 {
     *ranks = (dsc_ranks){ .alloc = alloc, .task = task, .hooks = *hooks, .epoll_fd = epoll_fd, .exec_fd = -1,
                           .flight = { .fd = -1 } };
-    DSC_TRY(dsc_flight_board_open(&ranks->flight, task->rank_count, err));
+    DSC_TRY(dsc_flight_log_open(&ranks->flight, task->rank_count, err));
     task->flight = &ranks->flight;
     return dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, task->rank_count, (int64_t)sizeof *ranks->rank, &ranks->rank, err);
 }
@@ -30,7 +30,7 @@ void dsc_ranks_close(dsc_ranks *ranks)
     if (ranks->exec_fd >= 0)
         close(ranks->exec_fd);
     if (ranks->alloc != NULL) {
-        dsc_flight_board_close(&ranks->flight);
+        dsc_flight_log_close(&ranks->flight);
         dsc_alloc_free(ranks->alloc, ranks->rank);
     }
     *ranks = (dsc_ranks){ .exec_fd = -1, .flight = { .fd = -1 } };
@@ -211,7 +211,7 @@ void dsc_ranks_pause(dsc_ranks *ranks, int which, bool paused)
 
 void dsc_ranks_flight(const dsc_ranks *ranks, int32_t index, int64_t now_ns, dsc_flight_view *out)
 {
-    dsc_flight_board_read(&ranks->flight, index, ranks->since_ns, now_ns, out);
+    dsc_flight_log_read(&ranks->flight, index, ranks->since_ns, now_ns, out);
 }
 
 void dsc_ranks_deafen(dsc_ranks *ranks, int which) { ranks->deaf[which] = true; }

@@ -32,7 +32,7 @@ typedef struct dsc_ranks {
     int32_t alive_count;
     int32_t stream_count; /* pipes not yet at their end */
     int epoll_fd, exec_fd;
-    dsc_flight_board flight;
+    dsc_flight_log flight;
     int64_t since_ns;  /* the ranks were stopped by us until then */
     bool stopped;      /* and are still */
     bool paused[2];    /* nothing is read of this stream */

@@ -42,7 +42,7 @@ static void check_view(const dsc_flight_view *view)
 {
     static dsc_flight_view all[3];
     dsc_hang hang;
-    DSC_ASSERT(view->lane_count >= 0 && view->lane_count <= DSC_FLIGHT_LANES);
+    DSC_ASSERT(view->lane_count >= 0 && view->lane_count <= DSC_FLIGHT_CHANNELS);
     for (int32_t i = 0; i < view->lane_count; i++)
         DSC_ASSERT(view->lane[i].call_count >= 0 && view->lane[i].call_count <= DSC_FLIGHT_CALLS);
     all[0] = *view;
@@ -110,8 +110,11 @@ static void make_message(dsc_message_out *out, uint8_t kind)
     const dsc_message_output output = { 1, 1, 1, "text", 4 };
     static dsc_message_flight flight = { .epoch = 1, .view = { .pid = 7, .process = 'S', .lane_count = 2 } };
     for (int32_t i = 0; i < 2; i++)
-        flight.view.lane[i] = (dsc_flight_lane){ .id = 5, .channel = i, .size = 3, .call_count = 2,
-                                                 .call = { { .number = 2, .op = "barrier" }, { .number = 1 } } };
+        flight.view.lane[i] = (dsc_flight_channel) { .id = 5,
+                                                     .channel = i,
+                                                     .size = 3,
+                                                     .call_count = 2,
+                                                     .call = { { .number = 2, .op = "barrier" }, { .number = 1 } } };
     switch (kind) {
     case DSC_FRAME_FLIGHT: dsc_message_put_flight(out, &flight); break;
     case DSC_FRAME_HELLO: dsc_message_put_hello(out, &hello); break;

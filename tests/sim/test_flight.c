@@ -41,7 +41,7 @@ struct world {
     dsc_status (*scene)(member *m, dsc_error *err);
     int64_t timeout_ns;
     dsc_local_world *threads;
-    dsc_flight_board board;
+    dsc_flight_log board;
     atomic_bool seen; /* the launcher has looked: go on */
     dsc_status status[RANKS];
     dsc_error error[RANKS];
@@ -68,7 +68,7 @@ static dsc_status open_all(member *m, dsc_error *err)
                                  .staging_bytes = 65536,
                                  .timeout_ns = m->w->timeout_ns };
     DSC_TRY(dsc_comm_open(&options, &m->host, err));
-    options.place.flight = dsc_flight_board_text(&m->w->board, m->rank, text);
+    options.place.flight = dsc_flight_log_text(&m->w->board, m->rank, text);
     options.device = m->device;
     options.host = m->host;
     DSC_TRY(dsc_comm_open(&options, &m->comm, err));
@@ -167,7 +167,7 @@ static char line[DSC_HANG_LINE_BYTES];
 static void read_all(const world *w, dsc_flight_view view[RANKS])
 {
     for (int32_t r = 0; r < RANKS; r++)
-        dsc_flight_board_read(&w->board, r, 0, dsc_clock_ns(), &view[r]);
+        dsc_flight_log_read(&w->board, r, 0, dsc_clock_ns(), &view[r]);
 }
 
 static dsc_hang find(const world *w, bool ended)
@@ -189,7 +189,7 @@ static dsc_hang find(const world *w, bool ended)
 static void begin(world *w, member members[RANKS], pthread_t thread[RANKS])
 {
     dsc_error err = DSC_ERROR_INIT;
-    assert_int_equal(dsc_flight_board_open(&w->board, RANKS, &err), DSC_OK);
+    assert_int_equal(dsc_flight_log_open(&w->board, RANKS, &err), DSC_OK);
     assert_int_equal(dsc_local_world_open(RANKS, &w->threads, &err), DSC_OK);
     for (int32_t r = 0; r < RANKS; r++) {
         members[r] = (member){ .w = w, .rank = r };
@@ -225,7 +225,7 @@ static void hangs(world *w, const char *const *parts)
     for (int32_t r = 0; r < RANKS; r++)
         if (w->status[r] != DSC_OK)
             fail_msg("rank %d: %s", (int)r, w->error[r].message);
-    dsc_flight_board_close(&w->board);
+    dsc_flight_log_close(&w->board);
 }
 
 static void who_does_not_come_to_a_gpus_collective_is_named(void **state)
@@ -270,7 +270,7 @@ static void a_record_outlives_its_rank(void **state)
     const dsc_hang hang = find(&w, true);
     if (hang.kind != DSC_HANG_LATE || hang.culprit != 1 || strstr(line, "in all_gather of 2048 bytes") == NULL)
         fail_msg("%s", line);
-    dsc_flight_board_close(&w.board);
+    dsc_flight_log_close(&w.board);
 }
 
 /* A GPU that was not looked at for long is not late. */
@@ -293,7 +293,7 @@ static void what_is_done_is_seen(void **state)
         assert_int_equal(view[r].lane_count, 0); /* closed in order */
     }
     dsc_local_world_close(&w.threads);
-    dsc_flight_board_close(&w.board);
+    dsc_flight_log_close(&w.board);
 }
 
 int main(void)

@@ -20,30 +20,30 @@
 #include "base/flight_log.h"
 #include "tests/support/sanitizer.h"
 
-static dsc_flight_board board;
+static dsc_flight_log board;
 static dsc_flight flight;
 
 static int setup(void **state)
 {
     char text[DSC_FLIGHT_TEXT_BYTES];
     dsc_error err = DSC_ERROR_INIT;
-    if (dsc_flight_board_open(&board, 3, &err) != DSC_OK)
+    if (dsc_flight_log_open(&board, 3, &err) != DSC_OK)
         return -1;
-    dsc_flight_open(&flight, dsc_flight_board_text(&board, 1, text));
+    dsc_flight_open(&flight, dsc_flight_log_text(&board, 1, text));
     return flight.record != NULL ? 0 : -1;
 }
 
 static int teardown(void **state)
 {
     dsc_flight_close(&flight);
-    dsc_flight_board_close(&board);
+    dsc_flight_log_close(&board);
     return 0;
 }
 
 static dsc_flight_view look(int64_t now_ns)
 {
     static dsc_flight_view view;
-    dsc_flight_board_read(&board, 1, 0, now_ns, &view);
+    dsc_flight_log_read(&board, 1, 0, now_ns, &view);
     return view;
 }
 
@@ -62,7 +62,7 @@ static void what_is_written_is_read(void **state)
     assert_int_equal(view.process, 'R');
     assert_int_equal(view.timeout_ns, 77);
     assert_int_equal(view.lane_count, 1);
-    const dsc_flight_lane *lane = &view.lane[0];
+    const dsc_flight_channel *lane = &view.lane[0];
     assert_true(lane->id == 42 && lane->channel == 2 && lane->rank == 1 && lane->size == 3 && lane->call_count == 1);
     const dsc_flight_call *call = &lane->call[0];
     assert_true(call->number == 1 && call->bytes == 4096 && call->step == 5 && call->peer == -1);
@@ -86,11 +86,11 @@ static void what_is_written_is_read(void **state)
     assert_int_equal(view.lane[0].call_count, DSC_FLIGHT_CALLS);
     for (int i = 0; i < DSC_FLIGHT_CALLS; i++)
         assert_int_equal(view.lane[0].call[i].number, 12 - i);
-    dsc_flight_board_read(&board, 1, 3990, 4000, &view); /* the job was paused until 3990 */
+    dsc_flight_log_read(&board, 1, 3990, 4000, &view); /* the job was paused until 3990 */
     assert_int_equal(view.lane[0].call[0].age_ns, 10);
     dsc_flight_track_close(track);
     assert_int_equal(look(4000).lane_count, 0);
-    dsc_flight_board_read(&board, 0, 0, 4000, &view);
+    dsc_flight_log_read(&board, 0, 0, 4000, &view);
     assert_true(view.known && view.pid == 0 && view.process == '?' && view.lane_count == 0);
 }
 
@@ -130,7 +130,7 @@ static void calls_of_a_gpu_begin_when_it_comes_to_them(void **state)
     dsc_flight_looked(track, 90);
     const dsc_flight_ticket first = dsc_flight_ask(track, &gather, 100);
     dsc_flight_view view = look(150);
-    const dsc_flight_lane *lane = &view.lane[0];
+    const dsc_flight_channel *lane = &view.lane[0];
     assert_true(lane->asked == 1 && lane->call_count == 1 && lane->call[0].state == DSC_FLIGHT_WAITS);
     assert_true(lane->call[0].number == 1 && lane->call[0].age_ns == 50); /* the rank itself is in it */
     dsc_flight_asked(track, DSC_FLIGHT_QUEUED, 160);
@@ -175,8 +175,8 @@ static void what_failed_stays_until_its_place_is_needed(void **state)
     assert_int_equal(view.lane_count, 1);
     assert_true(view.lane[0].call[0].state == DSC_FLIGHT_FAILED && view.lane[0].call[0].ended_ns == 10);
     assert_true(dsc_flight_call_waits(&view.lane[0].call[0]));
-    dsc_flight_track *all[DSC_FLIGHT_LANES];
-    for (int i = 0; i < DSC_FLIGHT_LANES; i++)
+    dsc_flight_track *all[DSC_FLIGHT_CHANNELS];
+    for (int i = 0; i < DSC_FLIGHT_CHANNELS; i++)
         assert_non_null(all[i] = dsc_flight_track_open(&flight, 8, i, 1, 3));
     dsc_flight_track *none = dsc_flight_track_open(&flight, 8, 0, 1, 3);
     assert_null(none); /* and nothing happens with it */
@@ -184,9 +184,9 @@ static void what_failed_stays_until_its_place_is_needed(void **state)
     dsc_flight_end(none, DSC_FLIGHT_DONE, 2);
     dsc_flight_track_close(none);
     view = look(30);
-    assert_int_equal(view.lane_count, DSC_FLIGHT_LANES);
+    assert_int_equal(view.lane_count, DSC_FLIGHT_CHANNELS);
     assert_int_equal(view.lane[0].call_count, 0);
-    for (int i = 0; i < DSC_FLIGHT_LANES; i++)
+    for (int i = 0; i < DSC_FLIGHT_CHANNELS; i++)
         dsc_flight_track_close(all[i]);
 }
 
@@ -202,7 +202,7 @@ static void texts_that_are_none_open_nothing(void **state)
         dsc_flight_open(&other, bad[i]);
         assert_null(other.record);
     }
-    dsc_flight_open(&other, dsc_flight_board_text(&board, 3, text)); /* past the last */
+    dsc_flight_open(&other, dsc_flight_log_text(&board, 3, text)); /* past the last */
     assert_null(other.record);
     /* A file, and memory that may shrink or holds no records. */
     const int file = mkstemp(path), loose = memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -229,7 +229,7 @@ static void another_process(void **state)
     char text[DSC_FLIGHT_TEXT_BYTES];
     int ready[2];
     dsc_flight_view view;
-    dsc_flight_board_text(&board, 2, text);
+    dsc_flight_log_text(&board, 2, text);
     assert_int_equal(pipe(ready), 0);
     const pid_t pid = fork();
     if (pid == 0) {
@@ -246,19 +246,19 @@ static void another_process(void **state)
     assert_int_equal(read(ready[0], &byte, 1), 1);
     kill(pid, SIGSTOP);
     do
-        dsc_flight_board_read(&board, 2, 0, dsc_clock_ns(), &view);
+        dsc_flight_log_read(&board, 2, 0, dsc_clock_ns(), &view);
     while (view.process != 'T');
     assert_int_equal(view.pid, pid);
     kill(pid, SIGKILL);
     do
-        dsc_flight_board_read(&board, 2, 0, dsc_clock_ns(), &view);
+        dsc_flight_log_read(&board, 2, 0, dsc_clock_ns(), &view);
     while (view.process != '?'); /* a zombie is gone, too */
     assert_true(view.lane_count == 1 && view.lane[0].call[0].state == DSC_FLIGHT_WAITS);
     waitpid(pid, NULL, 0);
     dsc_flight next;
     dsc_flight_open(&next, text);
     assert_non_null(next.record);
-    dsc_flight_board_read(&board, 2, 0, dsc_clock_ns(), &view);
+    dsc_flight_log_read(&board, 2, 0, dsc_clock_ns(), &view);
     assert_true(view.pid == getpid() && view.lane_count == 0);
     dsc_flight_close(&next);
     close(ready[0]);

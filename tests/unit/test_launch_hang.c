@@ -38,13 +38,13 @@ static int open_plan(void **state)
     return 0;
 }
 
-static dsc_flight_lane *lane_of(int32_t rank, uint64_t id, int32_t channel, int32_t group_rank, int32_t size)
+static dsc_flight_channel *lane_of(int32_t rank, uint64_t id, int32_t channel, int32_t group_rank, int32_t size)
 {
     dsc_flight_view *v = &view[rank];
     for (int32_t i = 0; i < v->lane_count; i++)
         if (v->lane[i].id == id && v->lane[i].channel == channel)
             return &v->lane[i];
-    v->lane[v->lane_count] = (dsc_flight_lane){ .id = id, .channel = channel, .rank = group_rank, .size = size };
+    v->lane[v->lane_count] = (dsc_flight_channel) { .id = id, .channel = channel, .rank = group_rank, .size = size };
     return &v->lane[v->lane_count++];
 }
 
@@ -52,7 +52,7 @@ static dsc_flight_lane *lane_of(int32_t rank, uint64_t id, int32_t channel, int3
 static dsc_flight_call *put(int32_t rank, int32_t channel, const char *op, int64_t number, double age_s,
                             dsc_flight_state state)
 {
-    dsc_flight_lane *lane = lane_of(rank, WORLD, channel, rank, RANKS);
+    dsc_flight_channel *lane = lane_of(rank, WORLD, channel, rank, RANKS);
     memmove(&lane->call[1], &lane->call[0], sizeof lane->call[0] * (DSC_FLIGHT_CALLS - 1));
     lane->call_count += lane->call_count < DSC_FLIGHT_CALLS;
     lane->call[0] = (dsc_flight_call){ .number = number, .bytes = 4096, .step = 5, .peer = -1, .state = state,
@@ -277,7 +277,7 @@ static void ranks_that_are_not_known_are_not_blamed(void **state)
     says("for ranks that another launcher has started");
     setup(NULL);
     /* Of a group, who is not in it is not missed. */
-    dsc_flight_lane *lane = lane_of(0, GROUP, 0, 0, 2);
+    dsc_flight_channel *lane = lane_of(0, GROUP, 0, 0, 2);
     put(0, 0, "all_gather", 8, 1, DSC_FLIGHT_DONE);
     lane->call[0] = (dsc_flight_call){ .number = 2, .age_ns = 20 * SECOND, .peer = -1 };
     lane->call_count = 1;

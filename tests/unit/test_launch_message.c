@@ -119,12 +119,21 @@ static void orders_and_notices(void **state)
 /* As full as a view can be; ages and histories of 64 bits. */
 static void fill_flight(dsc_message_flight *flight)
 {
-    *flight = (dsc_message_flight){ .epoch = 3, .index = 7, .view = { .known = true, .pid = 4711, .process = 'T',
-                                    .timeout_ns = INT64_C(600000000000), .lane_count = DSC_FLIGHT_LANES } };
-    for (int32_t i = 0; i < DSC_FLIGHT_LANES; i++) {
-        dsc_flight_lane *lane = &flight->view.lane[i];
-        *lane = (dsc_flight_lane){ .id = ~(uint64_t)i, .channel = i, .rank = 2, .size = 4,
-                                   .asked = INT64_MAX - i, .call_count = DSC_FLIGHT_CALLS };
+    *flight = (dsc_message_flight) { .epoch = 3,
+                                     .index = 7,
+                                     .view = { .known = true,
+                                               .pid = 4711,
+                                               .process = 'T',
+                                               .timeout_ns = INT64_C(600000000000),
+                                               .lane_count = DSC_FLIGHT_CHANNELS } };
+    for (int32_t i = 0; i < DSC_FLIGHT_CHANNELS; i++) {
+        dsc_flight_channel *lane = &flight->view.lane[i];
+        *lane = (dsc_flight_channel) { .id = ~(uint64_t)i,
+                                       .channel = i,
+                                       .rank = 2,
+                                       .size = 4,
+                                       .asked = INT64_MAX - i,
+                                       .call_count = DSC_FLIGHT_CALLS };
         for (int32_t c = 0; c < DSC_FLIGHT_CALLS; c++) {
             lane->call[c] = (dsc_flight_call){ .number = 9 - c, .history = ~UINT64_C(0), .bytes = INT64_MAX,
                                                .step = -1, .age_ns = 12, .ended_ns = 3, .detail = -2, .peer = -1,
