@@ -65,7 +65,7 @@ void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps)
     dsc_exact_init(table, caps);
     dsc_update_init(table, caps);
     dsc_product_init(table, caps);
-    dsc_factors_init(table, caps);
+    dsc_binned_sum_init(table, caps);
     dsc_quant_init(table, caps);
     dsc_signs_init(table, caps);
     dsc_gemm_init(table, caps);

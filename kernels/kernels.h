@@ -8,7 +8,7 @@
 #include "kernels/classifier.h"
 #include "kernels/embedding.h"
 #include "kernels/exact.h"
-#include "kernels/factors.h"
+#include "kernels/binned_sum.h"
 #include "kernels/gelu.h"
 #include "kernels/gemm.h"
 #include "kernels/layernorm.h"
@@ -69,7 +69,7 @@ void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_exact_init(dsc_kernel_table *table, uint32_t caps);      /* CAST CAST_STOCHASTIC FOLD ADD SUMSQ */
 void dsc_update_init(dsc_kernel_table *table, uint32_t caps);     /* ADAMW SGD MOMENTUM ... */
 void dsc_product_init(dsc_kernel_table *table, uint32_t caps);
-void dsc_factors_init(dsc_kernel_table *table, uint32_t caps);    /* MATRIX_SQUARES */
+void dsc_binned_sum_init(dsc_kernel_table *table, uint32_t caps); /* MATRIX_SQUARES */
 void dsc_quant_init(dsc_kernel_table *table, uint32_t caps);      /* QUANTIZE DEQUANTIZE FOLD_QUANTIZED */
 void dsc_signs_init(dsc_kernel_table *table, uint32_t caps);      /* SIGNS_* */
 void dsc_gemm_init(dsc_kernel_table *table, uint32_t caps);       /* GEMM COLSUM */

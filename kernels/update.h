@@ -37,10 +37,11 @@ typedef enum dsc_recipe {
 /* What an element's step depends on beside its own numbers; whoever runs the recipe makes it in passes before. */
 enum {
     DSC_NEEDS_NOTHING = 0,
-    DSC_NEEDS_NORMS = 1, /* how far a tensor is stepped: the ratio of the norms of its weights and of its direction */
-    DSC_NEEDS_RMS = 2,   /* likewise: their root mean squares */
-    DSC_NEEDS_MATRICES = 4, /* where to: its tensor's whole direction, orthogonalised */
-    DSC_NEEDS_FACTORS = 8   /* the second moment of its matrix, as one factor for its row and one for its column */
+    DSC_NEEDS_TENSOR_NORMS =
+        1,             /* how far a tensor is stepped: the ratio of the norms of its weights and of its direction */
+    DSC_NEEDS_RMS = 2, /* likewise: their root mean squares */
+    DSC_NEEDS_WHOLE_MATRIX = 4, /* where to: its tensor's whole direction, orthogonalised */
+    DSC_NEEDS_ROW_COL_STATS = 8 /* the second moment of its matrix, as one factor for its row and one for its column */
 };
 
 typedef struct dsc_recipe_info {

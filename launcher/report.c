@@ -77,7 +77,7 @@ void dsc_report_others(const dsc_report *report)
 {
     for (int32_t i = 0; i < report->rank_count; i++) {
         const dsc_rank_end *end = &report->end[i];
-        const bool victim = end->pid == 0 || end->signal != 0 || dsc_rank_end_is_secondary(end);
+        const bool victim = end->pid == 0 || end->signal != 0 || dsc_rank_end_is_caused_by_peer(end);
         if (!victim && dsc_output_show_error(report->out, i))
             return;
     }

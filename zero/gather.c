@@ -362,8 +362,8 @@ static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, dsc_erro
 {
     const int64_t slice = zero->o.layout->group[gather->group].slice;
     char *window = window_of(zero, gather), *mine = zero->group[gather->group].param;
-    if (zero->group[gather->group].secondary_kept)
-        return dsc_secondary_gather(zero, gather->group, window, err);
+    if (zero->group[gather->group].hpz_is_current)
+        return dsc_hpz_gather(zero, gather->group, window, err);
     DSC_TRY(dsc_zero_after_update(zero, gather->group, zero->fetch_stream, err));
     if (dsc_zero_param_is_away(zero, gather->group)) {
         mine = own_part(zero, gather);
@@ -379,7 +379,7 @@ static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, dsc_erro
     else
         DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, window, mine, slice, zero->o.compute_dtype,
                                     zero->gather_stream, err));
-    return dsc_secondary_keep(zero, gather->group, window, err);
+    return dsc_hpz_keep(zero, gather->group, window, err);
 }
 
 /* Windows may lie where others lay whose use the compute stream has passed. A pass that ends with its forward leaves
@@ -407,7 +407,7 @@ static bool is_issued_at(const dsc_zero *zero, const dsc_gather *gather, int32_t
 static bool ask_update(dsc_zero *zero, const dsc_gather *gather)
 {
     return zero->update_stream != NULL && dsc_zero_param_is_away(zero, gather->group) &&
-           !zero->group[gather->group].secondary_kept && dsc_store_ask(zero, gather->group, own_part(zero, gather));
+           !zero->group[gather->group].hpz_is_current && dsc_store_ask(zero, gather->group, own_part(zero, gather));
 }
 
 static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)

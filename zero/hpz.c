@@ -16,54 +16,53 @@ static int64_t kept_elements(const dsc_zero *zero, int32_t group)
     return zero->o.layout->group[group].slice * (zero->world_size / zero->o.neighbour_count);
 }
 
-int64_t dsc_secondary_plan(dsc_zero *zero)
+int64_t dsc_hpz_plan(dsc_zero *zero)
 {
     int64_t bytes = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count && zero->o.neighbour_count > 1; g++) {
-        zero->group[g].secondary_at = bytes;
+        zero->group[g].hpz_at = bytes;
         if (dsc_gather_is_windowed(zero, g))
             bytes += dsc_align_up(kept_elements(zero, g) * zero->param_bytes_each, KEPT_ALIGN);
     }
     return bytes;
 }
 
-dsc_status dsc_secondary_open(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_hpz_open(dsc_zero *zero, dsc_error *err)
 {
     if (zero->o.neighbour_count <= 1)
         return DSC_OK;
     DSC_ASSERT(dsc_comm_size(zero->o.neighbours) == zero->o.neighbour_count);
     DSC_ASSERT(dsc_comm_rank(zero->o.neighbours) == zero->o.rank % zero->o.neighbour_count);
-    return dsc_comm_mem_open(zero->o.neighbours, DSC_TAG_GATHER, dsc_secondary_plan(zero), &zero->secondary_buf, err);
+    return dsc_comm_mem_open(zero->o.neighbours, DSC_TAG_GATHER, dsc_hpz_plan(zero), &zero->hpz_buf, err);
 }
 
-void dsc_secondary_close(dsc_zero *zero)
+void dsc_hpz_close(dsc_zero *zero)
 {
     if (zero->o.neighbours != NULL)
-        dsc_comm_mem_close(zero->o.neighbours, &zero->secondary_buf);
+        dsc_comm_mem_close(zero->o.neighbours, &zero->hpz_buf);
 }
 
-dsc_status dsc_secondary_keep(dsc_zero *zero, int32_t group, const char *window, dsc_error *err)
+dsc_status dsc_hpz_keep(dsc_zero *zero, int32_t group, const char *window, dsc_error *err)
 {
     dsc_group_state *state = &zero->group[group];
     if (zero->o.neighbour_count <= 1)
         return DSC_OK;
     const int64_t bytes = kept_elements(zero, group) * zero->param_bytes_each;
-    state->secondary_kept = true;
-    return dsc_copy(zero->gather_stream, (char *)zero->secondary_buf.ptr + state->secondary_at,
+    state->hpz_is_current = true;
+    return dsc_copy(zero->gather_stream, (char *)zero->hpz_buf.ptr + state->hpz_at,
                     window + zero->o.rank % zero->o.neighbour_count * bytes, bytes, err);
 }
 
-dsc_status dsc_secondary_gather(dsc_zero *zero, int32_t group, char *window, dsc_error *err)
+dsc_status dsc_hpz_gather(dsc_zero *zero, int32_t group, char *window, dsc_error *err)
 {
     dsc_comm_label_module(zero->o.neighbours, 0, zero->o.layout->group[group].module);
-    return dsc_comm_all_gather(zero->o.neighbours, 0, window,
-                               (char *)zero->secondary_buf.ptr + zero->group[group].secondary_at,
+    return dsc_comm_all_gather(zero->o.neighbours, 0, window, (char *)zero->hpz_buf.ptr + zero->group[group].hpz_at,
                                kept_elements(zero, group), zero->o.compute_dtype, zero->gather_stream, err);
 }
 
-void dsc_secondary_forget(dsc_zero *zero, bool frozen)
+void dsc_hpz_forget(dsc_zero *zero, bool frozen)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (frozen || zero->o.layout->group[g].trainable)
-            zero->group[g].secondary_kept = false;
+            zero->group[g].hpz_is_current = false;
 }

@@ -38,8 +38,8 @@ typedef struct dsc_group_state {
     bool sum_by_hand;                  /* and that is not its file, but buffers of the reductions from this one on */
     int32_t sum_slot;
     bool goes_first;                   /* update_tiles.c's own, while it lists an early update's groups */
-    bool secondary_kept;               /* this rank's part of the neighbours' is what the parameters are */
-    int64_t secondary_at;              /* bytes */
+    bool hpz_is_current;               /* this rank's part of the neighbours' is what the parameters are */
+    int64_t hpz_at;                    /* bytes */
     bool gather_pending;               /* an asynchronous gather of updated parameters is under way */
     dsc_event *updated;                /* on the update stream */
     /* An update hands what it makes to the first window that asks, beside writing it to a file. */
@@ -88,17 +88,17 @@ typedef struct dsc_tensor_step {
 } dsc_tensor_step;
 
 /* trust_ratio.c: what recipes like LAMB need of whole tensors, whose elements lie in several ranks' slices. */
-typedef struct dsc_norms {
+typedef struct dsc_trust_ratio {
     dsc_buf device_buf, host_buf;             /* [tensor_count][2] sums of squares: of weights, of directions */
     dsc_buf all_buf;                          /* [W][piece] of every rank's */
     dsc_buf direction_buf, host_direction_buf; /* directions of one piece of a tensor, before they are squared */
     int64_t piece_sums;
     dsc_tensor_step *step; /* [tensor_count] */
-} dsc_norms;
+} dsc_trust_ratio;
 
-/* factors.c: of recipes like Adafactor's, a matrix's numbers are its rows' and then its columns', tensor by tensor;
+/* binned_sum.c: of recipes like Adafactor's, a matrix's numbers are its rows' and then its columns', tensor by tensor;
  * each buffer has room for W parts of them. */
-typedef struct dsc_factors {
+typedef struct dsc_adafactor {
     int64_t *at;                          /* [tensor_count + 1] where a tensor's begin */
     int64_t part;                         /* that one rank makes the new ones of */
     dsc_buf state_buf;                    /* the second moments, on every rank */
@@ -106,13 +106,13 @@ typedef struct dsc_factors {
     dsc_buf part_sums;                    /* [W][part] every rank's, of this rank's part */
     dsc_buf host_factors, device_factors; /* what elements are multiplied by */
     dsc_binned_grid grid;                 /* of this update's sums */
-} dsc_factors;
+} dsc_adafactor;
 
 /* onebit_lamb.c: of 1-bit LAMB. */
-typedef struct dsc_coeffs {
+typedef struct dsc_onebit_lamb {
     dsc_buf state_buf;              /* [tensor_count][DSC_TENSOR_STATES] */
     dsc_buf device_most, host_most; /* [tensor_count] bits of floats: this update's largest ratios */
-} dsc_coeffs;
+} dsc_onebit_lamb;
 
 /* A tensor's elements in some rank's slice, or all of them: `at` in the group. */
 typedef struct dsc_part {
@@ -125,7 +125,7 @@ typedef dsc_status (*dsc_part_fn)(dsc_zero *zero, const dsc_layout_group *group,
                                   const dsc_part *part, int32_t owner, dsc_error *err);
 
 /* signs.c: what ranks that exchange signs need beside their states. */
-typedef struct dsc_signs {
+typedef struct dsc_sign_compress {
     dsc_buf error_buf;                /* of each trainable group what own signs left out, then what the slice's did */
     dsc_buf signs_buf;                /* of the longest group: those that go, those that come */
     dsc_buf device_sums, host_sums;   /* [tensor_count] sums of squares */
@@ -133,7 +133,7 @@ typedef struct dsc_signs {
     dsc_buf by_tensor, device_scales; /* [tensor_count][W] */
     dsc_part_fn fill;                 /* of the exchange that is under way */
     bool to_moments;                  /* likewise */
-} dsc_signs;
+} dsc_sign_compress;
 
 /* onebit.c: what optimizers keep that exchange them. */
 typedef struct dsc_onebit {
@@ -151,7 +151,7 @@ typedef struct dsc_round {
 } dsc_round;
 
 /* muon.c: the directions of whole matrices, whose elements lie in several ranks' slices. */
-typedef struct dsc_matrices {
+typedef struct dsc_muon {
     dsc_round *round;
     int32_t round_count;
     int32_t *owner;           /* [tensor_count] rank that orthogonalises it */
@@ -164,7 +164,7 @@ typedef struct dsc_matrices {
     dsc_buf work_buf;         /* the matrix twice, and two squares of its smaller side */
     dsc_buf sum_buf, norm_buf; /* its sum of squares, on the device and for the host */
     dsc_buf host_buf;         /* directions of a tile that the host updates */
-} dsc_matrices;
+} dsc_muon;
 
 /* What is the same for all elements of an update. */
 typedef struct dsc_update_terms {
@@ -220,11 +220,11 @@ struct dsc_zero {
     int32_t level_count; /* 0: plain fold */
     int64_t apart_elements;
     float **apart; /* [W] chunks that leaves are kept apart in */
-    dsc_norms norms;           /* of a recipe that needs them */
-    dsc_factors factors;       /* likewise */
-    dsc_coeffs coeffs;         /* likewise */
-    dsc_matrices matrices;     /* likewise */
-    dsc_signs signs;
+    dsc_trust_ratio norms;  /* of a recipe that needs them */
+    dsc_adafactor factors;  /* likewise */
+    dsc_onebit_lamb coeffs; /* likewise */
+    dsc_muon matrices;      /* likewise */
+    dsc_sign_compress signs;
     dsc_onebit onebit;
     dsc_signs_turn turn;       /* this update's */
     bool sums_are_own;         /* leaves stay with the rank that made them */
@@ -243,7 +243,7 @@ struct dsc_zero {
     int64_t pack_chunk, pack_leaf_chunk; /* elements of a rank that pass packed at a time */
     dsc_buf pack_buf, pack_leaf_buf;     /* of the gather stream, and of the reduce stream */
     dsc_buf error_buf;                   /* a leaf's worth for each leaf: what packing took from it */
-    dsc_buf secondary_buf;               /* what the neighbours gather from this rank */
+    dsc_buf hpz_buf;                     /* what the neighbours gather from this rank */
     dsc_event *compute_mark;   /* where the compute stream stood when another stream was told to start */
     dsc_event *pass_mark;      /* where the gather stream stood when a pass began */
     dsc_event *idle;
@@ -334,17 +334,17 @@ static inline bool dsc_any_in_swap(const dsc_zero *zero, int32_t group)
     return false;
 }
 
-static inline bool dsc_norms_are_used(const dsc_zero *zero)
+static inline bool dsc_trust_ratio_are_used(const dsc_zero *zero)
 {
-    return (dsc_recipes[zero->o.recipe].needs & (DSC_NEEDS_NORMS | DSC_NEEDS_RMS)) != 0;
+    return (dsc_recipes[zero->o.recipe].needs & (DSC_NEEDS_TENSOR_NORMS | DSC_NEEDS_RMS)) != 0;
 }
-void dsc_norms_plan(dsc_zero *zero);
-dsc_status dsc_norms_open(dsc_zero *zero, dsc_error *err);
-void dsc_norms_close(dsc_zero *zero);
+void dsc_trust_ratio_plan(dsc_zero *zero);
+dsc_status dsc_trust_ratio_open(dsc_zero *zero, dsc_error *err);
+void dsc_trust_ratio_close(dsc_zero *zero);
 /* Collective, with the terms of an update and before it, tiles of all groups come next: every tensor's step. Weights,
  * states and sums stay. */
-dsc_status dsc_norms_take(dsc_zero *zero, dsc_error *err);
-int64_t dsc_norms_wire_bytes(const dsc_zero *zero); /* that this rank receives in an update; so too below */
+dsc_status dsc_trust_ratio_compute(dsc_zero *zero, dsc_error *err);
+int64_t dsc_trust_ratio_wire_bytes(const dsc_zero *zero); /* that this rank receives in an update; so too below */
 
 /* zero.c: buffers that a part of the states' work needs, listed once for the plan, for open and for close. */
 typedef struct dsc_need {
@@ -357,79 +357,79 @@ void dsc_needs_plan(dsc_zero *zero, const dsc_need *needs, int count);
 dsc_status dsc_needs_open(dsc_zero *zero, const dsc_need *needs, int count, dsc_error *err);
 void dsc_needs_close(dsc_zero *zero, const dsc_need *needs, int count); /* also of those that were never opened */
 
-/* factors.c. After groups are placed. */
-static inline bool dsc_factors_are_used(const dsc_zero *zero)
+/* binned_sum.c. After groups are placed. */
+static inline bool dsc_adafactor_are_used(const dsc_zero *zero)
 {
-    return (dsc_recipes[zero->o.recipe].needs & DSC_NEEDS_FACTORS) != 0;
+    return (dsc_recipes[zero->o.recipe].needs & DSC_NEEDS_ROW_COL_STATS) != 0;
 }
-dsc_status dsc_factors_plan(dsc_zero *zero, dsc_error *err);
-dsc_status dsc_factors_open(dsc_zero *zero, dsc_error *err);
-void dsc_factors_close(dsc_zero *zero);
+dsc_status dsc_adafactor_plan(dsc_zero *zero, dsc_error *err);
+dsc_status dsc_adafactor_open(dsc_zero *zero, dsc_error *err);
+void dsc_adafactor_close(dsc_zero *zero);
 /* Collective, with the terms of an update and before it, tiles of matrices come next: second moments go on, and what
  * elements are multiplied by is made of them. Weights and sums stay. */
-dsc_status dsc_factors_take(dsc_zero *zero, dsc_error *err);
-int64_t dsc_factors_wire_bytes(const dsc_zero *zero);
+dsc_status dsc_adafactor_compute(dsc_zero *zero, dsc_error *err);
+int64_t dsc_adafactor_wire_bytes(const dsc_zero *zero);
 /* Of elements of tensor t from `first` of the tile's group on, where the tile is updated. */
-void dsc_factors_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int32_t t, dsc_update_args *out);
+void dsc_adafactor_set_args(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int32_t t, dsc_update_args *out);
 
 /* onebit_lamb.c */
-static inline bool dsc_coeffs_are_used(const dsc_zero *zero)
+static inline bool dsc_onebit_lamb_are_used(const dsc_zero *zero)
 {
     return dsc_recipes[zero->o.recipe].tensor_state != NULL;
 }
 /* This update's are frozen. */
-static inline bool dsc_coeffs_are_frozen(const dsc_zero *zero)
+static inline bool dsc_onebit_lamb_are_frozen(const dsc_zero *zero)
 {
-    return dsc_coeffs_are_used(zero) && zero->turn == DSC_TURN_MOMENTUM;
+    return dsc_onebit_lamb_are_used(zero) && zero->turn == DSC_TURN_MOMENTUM;
 }
-void dsc_coeffs_plan(dsc_zero *zero);
-dsc_status dsc_coeffs_open(dsc_zero *zero, dsc_error *err);
-void dsc_coeffs_close(dsc_zero *zero);
-/* Of frozen ones, with the terms of an update and before dsc_norms_take: moments are those after it, and terms those of
- * the rest of it. */
-dsc_status dsc_coeffs_take(dsc_zero *zero, dsc_error *err);
+void dsc_onebit_lamb_plan(dsc_zero *zero);
+dsc_status dsc_onebit_lamb_open(dsc_zero *zero, dsc_error *err);
+void dsc_onebit_lamb_close(dsc_zero *zero);
+/* Of frozen ones, with the terms of an update and before dsc_trust_ratio_compute: moments are those after it, and terms
+ * those of the rest of it. */
+dsc_status dsc_onebit_lamb_compute(dsc_zero *zero, dsc_error *err);
 /* What a tensor's rate is times, once an update: of coefficients that are not frozen that ratio itself, ... */
-double dsc_coeffs_average(const dsc_zero *zero, int32_t t, double trust);
+double dsc_onebit_lamb_average(const dsc_zero *zero, int32_t t, double trust);
 /* ... of frozen ones their average times this update's factor. The share is that of a direction's norm which it would
  * have if no weights decayed. */
-double dsc_coeffs_frozen(const dsc_zero *zero, int32_t t, double bare_share);
+double dsc_onebit_lamb_frozen_ratio(const dsc_zero *zero, int32_t t, double bare_share);
 
 /* muon.c. After states are planned. */
-static inline bool dsc_matrices_are_used(const dsc_zero *zero)
+static inline bool dsc_muon_are_used(const dsc_zero *zero)
 {
-    return (dsc_recipes[zero->o.recipe].needs & DSC_NEEDS_MATRICES) != 0;
+    return (dsc_recipes[zero->o.recipe].needs & DSC_NEEDS_WHOLE_MATRIX) != 0;
 }
-dsc_status dsc_matrices_plan(dsc_zero *zero, dsc_error *err);
-dsc_status dsc_matrices_open(dsc_zero *zero, dsc_error *err);
-void dsc_matrices_close(dsc_zero *zero);
+dsc_status dsc_muon_plan(dsc_zero *zero, dsc_error *err);
+dsc_status dsc_muon_open(dsc_zero *zero, dsc_error *err);
+void dsc_muon_close(dsc_zero *zero);
 /* An update's rounds; without matrices all groups are one. */
-int32_t dsc_matrices_rounds(const dsc_zero *zero);
-dsc_round dsc_matrices_round(const dsc_zero *zero, int32_t round);
+int32_t dsc_muon_rounds(const dsc_zero *zero);
+dsc_round dsc_muon_round(const dsc_zero *zero, int32_t round);
 /* Collective, with the terms of an update and before that round of it: the orthogonalised directions of its matrices,
  * wherever this rank updates any of their elements. Weights, states and sums stay. */
-dsc_status dsc_matrices_take(dsc_zero *zero, int32_t round, dsc_error *err);
+dsc_status dsc_muon_compute(dsc_zero *zero, int32_t round, dsc_error *err);
 /* Of a tile of a group of matrices, whose round was taken: its directions, where the tile is updated. */
-dsc_status dsc_matrices_along(dsc_zero *zero, const dsc_tile *tile, const float **along, dsc_error *err);
+dsc_status dsc_muon_direction(dsc_zero *zero, const dsc_tile *tile, const float **along, dsc_error *err);
 /* What torch multiplies a matrix's rate by. */
-double dsc_matrices_factor(const dsc_layout_tensor *tensor);
+double dsc_muon_rate_factor(const dsc_layout_tensor *tensor);
 
 /* signs.c. It is planned and opened after groups are placed. */
-bool dsc_signs_are_used(const dsc_zero *zero);
-void dsc_signs_plan(dsc_zero *zero);
-dsc_status dsc_signs_open(dsc_zero *zero, dsc_error *err);
-void dsc_signs_close(dsc_zero *zero);
-dsc_status dsc_signs_forget(dsc_zero *zero, dsc_error *err);
+bool dsc_sign_compress_are_used(const dsc_zero *zero);
+void dsc_sign_compress_plan(dsc_zero *zero);
+dsc_status dsc_sign_compress_open(dsc_zero *zero, dsc_error *err);
+void dsc_sign_compress_close(dsc_zero *zero);
+dsc_status dsc_sign_compress_forget(dsc_zero *zero, dsc_error *err);
 /* fn of all whole tensors that are trained. */
-dsc_status dsc_signs_each(dsc_zero *zero, dsc_part_fn fn, dsc_error *err);
+dsc_status dsc_sign_compress_each(dsc_zero *zero, dsc_part_fn fn, dsc_error *err);
 /* x of a whole group is 0 where the variance is. */
-dsc_status dsc_signs_mask(dsc_zero *zero, int32_t group, float *x, dsc_error *err);
+dsc_status dsc_sign_compress_mask(dsc_zero *zero, int32_t group, float *x, dsc_error *err);
 /* Collective. `fill` adds to a tensor's errors what this rank would have the others know; signs of the mean of all
  * ranks' are what all have in their moments (or else their sums) then. */
-dsc_status dsc_signs_exchange(dsc_zero *zero, dsc_part_fn fill, bool to_moments, dsc_error *err);
+dsc_status dsc_sign_compress_exchange(dsc_zero *zero, dsc_part_fn fill, bool to_moments, dsc_error *err);
 /* Collective: the mean of all ranks' errors of a group, and what its owners have left out, times a factor, in each
  * rank's errors of it. */
-dsc_status dsc_signs_mean(dsc_zero *zero, int32_t group, double factor, dsc_error *err);
-int64_t dsc_signs_wire_bytes(const dsc_zero *zero); /* that this rank receives in one exchange */
+dsc_status dsc_sign_compress_mean(dsc_zero *zero, int32_t group, double factor, dsc_error *err);
+int64_t dsc_sign_compress_wire_bytes(const dsc_zero *zero); /* that this rank receives in one exchange */
 
 /* onebit.c. Likewise; placed after states are. */
 void dsc_onebit_plan(dsc_zero *zero);
@@ -518,15 +518,15 @@ void dsc_borrowed_memory_publish(dsc_zero *zero);
 dsc_status dsc_borrowed_memory_end(dsc_zero *zero, dsc_error *err);
 
 /* hpz.c. After gathers are planned: where groups' parts lie; what they take. */
-int64_t dsc_secondary_plan(dsc_zero *zero);
-dsc_status dsc_secondary_open(dsc_zero *zero, dsc_error *err);
-void dsc_secondary_close(dsc_zero *zero);
+int64_t dsc_hpz_plan(dsc_zero *zero);
+dsc_status dsc_hpz_open(dsc_zero *zero, dsc_error *err);
+void dsc_hpz_close(dsc_zero *zero);
 /* On the gather stream: this rank's part of a window that was gathered from all ranks, if neighbours keep any; a window
  * from the parts of neighbours who have kept theirs. */
-dsc_status dsc_secondary_keep(dsc_zero *zero, int32_t group, const char *window, dsc_error *err);
-dsc_status dsc_secondary_gather(dsc_zero *zero, int32_t group, char *window, dsc_error *err);
+dsc_status dsc_hpz_keep(dsc_zero *zero, int32_t group, const char *window, dsc_error *err);
+dsc_status dsc_hpz_gather(dsc_zero *zero, int32_t group, char *window, dsc_error *err);
 /* What comes next is gathered from all ranks: trainable parameters have changed, or frozen ones too. */
-void dsc_secondary_forget(dsc_zero *zero, bool frozen);
+void dsc_hpz_forget(dsc_zero *zero, bool frozen);
 
 /* traffic.c: after gathers and leaves are planned */
 void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out);

@@ -35,9 +35,9 @@ static bool is_hidden_matrix(const dsc_model *model, int32_t module_index, const
 static bool is_matrix(const dsc_model *model, int32_t module_index, const dsc_param_spec *spec, dsc_recipe recipe)
 {
     const uint32_t needs = dsc_recipes[recipe].needs;
-    if ((needs & DSC_NEEDS_FACTORS) != 0)
+    if ((needs & DSC_NEEDS_ROW_COL_STATS) != 0)
         return spec->trainable && spec->dim_count >= 2;
-    return (needs & DSC_NEEDS_MATRICES) != 0 && is_hidden_matrix(model, module_index, spec);
+    return (needs & DSC_NEEDS_WHOLE_MATRIX) != 0 && is_hidden_matrix(model, module_index, spec);
 }
 
 /* Appends the group of a module's own tensors of a kind; nothing when there are none. */

@@ -61,8 +61,8 @@ void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t fi
         out->state[k] = tile->moment[k] + moment_at;
     if (zero->o.compute_dtype != DSC_F32)
         out->param_half = (uint16_t *)tile->param + at;
-    if ((dsc_recipes[dsc_group_recipe(zero, tile->group)].needs & DSC_NEEDS_FACTORS) != 0)
-        dsc_factors_fill(zero, tile, first, t, out);
+    if ((dsc_recipes[dsc_group_recipe(zero, tile->group)].needs & DSC_NEEDS_ROW_COL_STATS) != 0)
+        dsc_adafactor_set_args(zero, tile, first, t, out);
 }
 
 /* What a tensor has of its own. */
@@ -70,9 +70,9 @@ static void step_of_tensor(const dsc_zero *zero, int32_t t, dsc_update_scalars *
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const uint32_t needs = dsc_recipes[dsc_group_recipe(zero, tensor->group)].needs;
-    if ((needs & DSC_NEEDS_MATRICES) != 0)
-        s->step_size = (float)((double)s->step_size * dsc_matrices_factor(tensor));
-    if ((needs & (DSC_NEEDS_NORMS | DSC_NEEDS_RMS)) == 0)
+    if ((needs & DSC_NEEDS_WHOLE_MATRIX) != 0)
+        s->step_size = (float)((double)s->step_size * dsc_muon_rate_factor(tensor));
+    if ((needs & (DSC_NEEDS_TENSOR_NORMS | DSC_NEEDS_RMS)) == 0)
         return;
     s->step_size = (float)((double)s->step_size * zero->norms.step[t].rate);
     s->shrink = (float)((double)s->shrink * zero->norms.step[t].scale);
@@ -112,8 +112,8 @@ static dsc_status update_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *e
     int64_t first = tile->first;
     int32_t t = group->first_tensor;
     const int32_t last = group->first_tensor + group->tensor_count;
-    if ((needs & DSC_NEEDS_MATRICES) != 0)
-        DSC_TRY(dsc_matrices_along(zero, tile, &along, err));
+    if ((needs & DSC_NEEDS_WHOLE_MATRIX) != 0)
+        DSC_TRY(dsc_muon_direction(zero, tile, &along, err));
     while (first < tile_end) {
         while (t + 1 < last && layout->tensor[t + 1].offset <= first)
             t++;
@@ -122,7 +122,7 @@ static dsc_status update_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *e
                needs == DSC_NEEDS_NOTHING)
             t++;
         const int64_t next = t + 1 < last ? dsc_min_i64(layout->tensor[t + 1].offset, tile_end) : tile_end;
-        const bool has_rows = (needs & DSC_NEEDS_FACTORS) != 0;
+        const bool has_rows = (needs & DSC_NEEDS_ROW_COL_STATS) != 0;
         const int64_t of_tensor = dsc_min_i64(next, layout->tensor[of].offset + layout->tensor[of].count);
         const int64_t end = has_rows && first < of_tensor ? of_tensor : next;
         if (has_rows && first >= of_tensor)
@@ -247,13 +247,13 @@ static dsc_status take_before(dsc_zero *zero, dsc_error *err)
 {
     const int32_t all = zero->o.layout->group_count;
     DSC_TRY(dsc_store_begin(zero, err));
-    if (dsc_factors_are_used(zero)) {
-        DSC_TRY(dsc_factors_take(zero, err));
+    if (dsc_adafactor_are_used(zero)) {
+        DSC_TRY(dsc_adafactor_compute(zero, err));
         DSC_TRY(dsc_store_seek(zero, 0, all, false, err));
     }
-    if (!dsc_norms_are_used(zero))
+    if (!dsc_trust_ratio_are_used(zero))
         return DSC_OK;
-    DSC_TRY(dsc_norms_take(zero, err));
+    DSC_TRY(dsc_trust_ratio_compute(zero, err));
     return dsc_store_seek(zero, 0, all, false, err);
 }
 
@@ -271,10 +271,10 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     if (zero->turn != DSC_TURN_SUMS)
         DSC_TRY(dsc_onebit_prepare(zero, err));
     DSC_TRY(take_before(zero, err));
-    dsc_secondary_forget(zero, false);
-    for (int32_t r = 0; r < dsc_matrices_rounds(zero); r++) {
-        DSC_TRY(dsc_matrices_take(zero, r, err));
-        DSC_TRY(update_groups(zero, dsc_matrices_round(zero, r), err));
+    dsc_hpz_forget(zero, false);
+    for (int32_t r = 0; r < dsc_muon_rounds(zero); r++) {
+        DSC_TRY(dsc_muon_compute(zero, r, err));
+        DSC_TRY(update_groups(zero, dsc_muon_round(zero, r), err));
     }
     if (zero->update_stream != NULL)
         DSC_TRY(dsc_event_record(zero->updated, zero->update_stream, err));
@@ -320,7 +320,7 @@ dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
 {
     DSC_ASSERT(!zero->next_pass_prefetched);
     DSC_TRY(dsc_zero_sync(zero, err));
-    dsc_secondary_forget(zero, true);
+    dsc_hpz_forget(zero, true);
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         const bool trainable = zero->o.layout->group[g].trainable;
         if (trainable && zero->o.compute_dtype != DSC_F32)

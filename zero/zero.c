@@ -63,15 +63,15 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     dsc_pack_plan(zero, &pack_bytes, &pack_leaf_bytes);
     zero->window_bytes = window_bytes;
     zero->plan.bytes[DSC_TAG_GATHER][DSC_TIER_DEVICE] +=
-        window_bytes + pack_bytes + dsc_secondary_plan(zero) + zero->resident_bytes - zero->resident_slice_bytes;
+        window_bytes + pack_bytes + dsc_hpz_plan(zero) + zero->resident_bytes - zero->resident_slice_bytes;
     zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += zero->leaf_bytes + pack_leaf_bytes + dsc_pack_error_bytes(zero);
     zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += sum_bytes;
-    dsc_norms_plan(zero);
-    DSC_TRY(dsc_factors_plan(zero, err));
-    dsc_coeffs_plan(zero);
-    dsc_signs_plan(zero);
+    dsc_trust_ratio_plan(zero);
+    DSC_TRY(dsc_adafactor_plan(zero, err));
+    dsc_onebit_lamb_plan(zero);
+    dsc_sign_compress_plan(zero);
     dsc_onebit_plan(zero);
-    DSC_TRY(dsc_matrices_plan(zero, err));
+    DSC_TRY(dsc_muon_plan(zero, err));
     dsc_traffic_plan(zero, &zero->plan.traffic);
     dsc_kept_plan(zero, &zero->plan.kept);
     return DSC_OK;
@@ -208,17 +208,17 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_mem_open(device, DSC_TAG_GATHER, DSC_TIER_DEVICE, zero->window_bytes, &zero->gather_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, DSC_TIER_DEVICE, zero->leaf_bytes, &zero->leaf_buf, err));
     DSC_TRY(dsc_pack_open(zero, err));
-    DSC_TRY(dsc_secondary_open(zero, err));
+    DSC_TRY(dsc_hpz_open(zero, err));
     const int64_t sum_bytes = (int64_t)sizeof(dsc_fixed_sum);
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, sum_bytes, &zero->sum_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, sum_bytes * zero->world_size, &zero->sums_buf, err));
-    DSC_TRY(dsc_norms_open(zero, err));
-    DSC_TRY(dsc_factors_open(zero, err));
-    DSC_TRY(dsc_coeffs_open(zero, err));
+    DSC_TRY(dsc_trust_ratio_open(zero, err));
+    DSC_TRY(dsc_adafactor_open(zero, err));
+    DSC_TRY(dsc_onebit_lamb_open(zero, err));
     dsc_zero_forget_shared(zero);
-    DSC_TRY(dsc_signs_open(zero, err));
+    DSC_TRY(dsc_sign_compress_open(zero, err));
     DSC_TRY(dsc_onebit_open(zero, err));
-    DSC_TRY(dsc_matrices_open(zero, err));
+    DSC_TRY(dsc_muon_open(zero, err));
     place_states(zero);
     dsc_onebit_place(zero);
     return DSC_OK;
@@ -305,14 +305,14 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     dsc_event_close(&zero->pass_mark);
     dsc_event_close(&zero->compute_mark);
     if (zero->o.device != NULL) {
-        dsc_secondary_close(zero);
+        dsc_hpz_close(zero);
         dsc_pack_close(zero);
         dsc_onebit_close(zero);
-        dsc_signs_close(zero);
-        dsc_matrices_close(zero);
-        dsc_coeffs_close(zero);
-        dsc_factors_close(zero);
-        dsc_norms_close(zero);
+        dsc_sign_compress_close(zero);
+        dsc_muon_close(zero);
+        dsc_onebit_lamb_close(zero);
+        dsc_adafactor_close(zero);
+        dsc_trust_ratio_close(zero);
         dsc_mem_close(zero->o.device, &zero->sums_buf);
         dsc_mem_close(zero->o.device, &zero->sum_buf);
         dsc_mem_close(zero->o.device, &zero->leaf_buf);
@@ -421,7 +421,7 @@ void dsc_zero_forget_shared(dsc_zero *zero)
 void dsc_zero_begin(dsc_zero *zero, int64_t update)
 {
     zero->turn = dsc_signs_turn_of(&zero->o.signs, update);
-    zero->sums_are_own = zero->turn != DSC_TURN_SUMS && dsc_signs_are_used(zero);
+    zero->sums_are_own = zero->turn != DSC_TURN_SUMS && dsc_sign_compress_are_used(zero);
 }
 
 bool dsc_zero_sums_are_own(const dsc_zero *zero) { return zero->sums_are_own; }

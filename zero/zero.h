@@ -224,7 +224,7 @@ DSC_MUST_USE dsc_status dsc_zero_view(dsc_zero *zero, int32_t group, dsc_plane p
 bool dsc_zero_stays(const dsc_zero *zero, int32_t group, dsc_plane plane);
 /* Of recipes with factors (kernels/update.h): the second moments of a matrix's rows, or of its columns, in host memory;
  * all ranks have all of them, and whoever writes them does so on every rank. */
-float *dsc_zero_factors(const dsc_zero *zero, int32_t tensor, bool cols);
+float *dsc_zero_adafactor_factors(const dsc_zero *zero, int32_t tensor, bool cols);
 /* Of recipes that keep numbers of whole tensors: this one's, likewise. */
 float *dsc_zero_tensor_state(const dsc_zero *zero, int32_t tensor);
 void dsc_zero_forget_shared(dsc_zero *zero); /* both are 0 again; nothing without them */

@@ -74,7 +74,7 @@ static inline bool dsc_ckpt_stores(const dsc_run_state *state, ckpt_plane plane,
     if (plane == CKPT_TENSOR)
         return trainable && dsc_recipes[state->recipe].tensor_state != NULL;
     if (dsc_ckpt_is_shared(plane))
-        return trainable && (dsc_recipes[state->recipe].needs & DSC_NEEDS_FACTORS) != 0;
+        return trainable && (dsc_recipes[state->recipe].needs & DSC_NEEDS_ROW_COL_STATS) != 0;
     return trainable && (plane == CKPT_MASTER ? state->compute_dtype != DSC_F32
                                               : (int)plane - CKPT_MOMENT1 < dsc_recipe_states_most(state->recipe));
 }
@@ -125,7 +125,7 @@ static inline int64_t dsc_ckpt_count(ckpt_plane plane, const dsc_layout_tensor *
 static inline float *dsc_ckpt_shared(const dsc_zero *zero, ckpt_plane plane, int32_t tensor)
 {
     return plane == CKPT_TENSOR ? dsc_zero_tensor_state(zero, tensor)
-                                : dsc_zero_factors(zero, tensor, plane == CKPT_COLS);
+                                : dsc_zero_adafactor_factors(zero, tensor, plane == CKPT_COLS);
 }
 
 /* What this model stores in such a run: model entries first, in layout order. */

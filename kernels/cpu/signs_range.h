@@ -21,7 +21,7 @@ typedef struct dsc_signs_ops {
 } dsc_signs_ops;
 
 /* Bits of floats that are not negative are in the floats' order. Threads meet here, and a largest one has no order. */
-static inline void dsc_signs_raise(uint32_t *most, float value)
+static inline void dsc_sign_compress_raise(uint32_t *most, float value)
 {
     uint32_t bits, seen = __atomic_load_n(most, __ATOMIC_RELAXED);
     memcpy(&bits, &value, sizeof bits);

@@ -91,7 +91,7 @@ static void regain(const dsc_signs_regain_args *a, int64_t first, int64_t last)
         const float ratio = frozen_root / fresh_root;
         most = ratio > most ? ratio : most;
     }
-    dsc_signs_raise(a->most, most);
+    dsc_sign_compress_raise(a->most, most);
 }
 
 const dsc_signs_ops dsc_signs_ref = { add, pack, fold, unpack, mask, walk, land, regain };

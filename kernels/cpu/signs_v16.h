@@ -117,7 +117,7 @@ static void regain(const dsc_signs_regain_args *a, int64_t first, int64_t last)
         /* Beyond the end there is none; where one is no number, the second stays. */
         most = v16_max(v16_where(ratio, v16_load(ones, 0, left, DSC_F32)), most);
     }
-    dsc_signs_raise(a->most, v16_max_lanes(most));
+    dsc_sign_compress_raise(a->most, v16_max_lanes(most));
 }
 
 const dsc_signs_ops V16_NAME(signs) = { add, pack, fold, unpack, mask, walk, land, regain };

@@ -13,14 +13,20 @@ const dsc_recipe_info dsc_recipes[DSC_RECIPE_COUNT] = {
     ROW(MOMENTUM, "sgd_momentum", 1, DSC_NEEDS_NOTHING, MOMENTUM, "momentum_buffer"),
     ROW(ADAGRAD, "adagrad", 1, DSC_NEEDS_NOTHING, ADAGRAD, "sum"),
     ROW(LION, "lion", 1, DSC_NEEDS_NOTHING, LION, "exp_avg"),
-    ROW(LAMB, "lamb", 2, DSC_NEEDS_NORMS, LAMB, "exp_avg", "exp_avg_sq"),
-    ROW(MUON, "muon", 1, DSC_NEEDS_MATRICES, ADAMW, "exp_avg", "exp_avg_sq"),
-    ROW(ADAFACTOR, "adafactor", 0, DSC_NEEDS_RMS | DSC_NEEDS_FACTORS, ADAFACTOR_FLAT, "exp_avg_sq"),
+    ROW(LAMB, "lamb", 2, DSC_NEEDS_TENSOR_NORMS, LAMB, "exp_avg", "exp_avg_sq"),
+    ROW(MUON, "muon", 1, DSC_NEEDS_WHOLE_MATRIX, ADAMW, "exp_avg", "exp_avg_sq"),
+    ROW(ADAFACTOR, "adafactor", 0, DSC_NEEDS_RMS | DSC_NEEDS_ROW_COL_STATS, ADAFACTOR_FLAT, "exp_avg_sq"),
     ROW(ADAFACTOR_FLAT, "adafactor_flat", 1, DSC_NEEDS_RMS, ADAFACTOR_FLAT, "exp_avg_sq"),
-    ROW(ADAFACTOR_M, "adafactor_m", 1, DSC_NEEDS_RMS | DSC_NEEDS_FACTORS, ADAFACTOR_FLAT_M, "exp_avg", "exp_avg_sq"),
+    ROW(ADAFACTOR_M, "adafactor_m", 1, DSC_NEEDS_RMS | DSC_NEEDS_ROW_COL_STATS, ADAFACTOR_FLAT_M, "exp_avg",
+        "exp_avg_sq"),
     ROW(ADAFACTOR_FLAT_M, "adafactor_flat_m", 2, DSC_NEEDS_RMS, ADAFACTOR_FLAT_M, "exp_avg", "exp_avg_sq"),
-    [DSC_RECIPE_ONEBIT_LAMB] = { "onebit_lamb", 3, { "exp_avg", "exp_avg_sq", "exp_avg_sq_fresh" }, DSC_NEEDS_NORMS,
-                                 DSC_RECIPE_ONEBIT_LAMB, DSC_RECIPE_LAMB, "lamb_coeff" },
+    [DSC_RECIPE_ONEBIT_LAMB] = { "onebit_lamb",
+                                 3,
+                                 { "exp_avg", "exp_avg_sq", "exp_avg_sq_fresh" },
+                                 DSC_NEEDS_TENSOR_NORMS,
+                                 DSC_RECIPE_ONEBIT_LAMB,
+                                 DSC_RECIPE_LAMB,
+                                 "lamb_coeff" },
 };
 
 dsc_recipe dsc_recipe_find(const char *name)
@@ -48,7 +54,7 @@ static dsc_status run(const dsc_update_ops *ops, dsc_recipe recipe, const char *
     if (a->state_dtype != DSC_F32 && a->state_dtype != DSC_BF16)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, name, "no states of dtype %d", (int)a->state_dtype);
     DSC_ASSERT(a->first >= 0);
-    DSC_ASSERT((dsc_recipes[recipe].needs & DSC_NEEDS_FACTORS) == 0 || (a->cols >= 1 && a->at >= 0));
+    DSC_ASSERT((dsc_recipes[recipe].needs & DSC_NEEDS_ROW_COL_STATS) == 0 || (a->cols >= 1 && a->at >= 0));
     DSC_ASSERT(a->direction == NULL || dsc_recipes[recipe].needs != DSC_NEEDS_NOTHING);
     DSC_ASSERT(a->param_half == NULL || dsc_dtype_is_half(a->half_dtype));
     dsc_blocks_run(a, a->count, team, &step, step_blocks);

@@ -20,7 +20,7 @@ void dsc_verdict_init(dsc_verdict *v, int32_t rank_count, int64_t grace_ns)
                         .judge_at_ns = INT64_MAX };
 }
 
-bool dsc_rank_end_is_secondary(const dsc_rank_end *end)
+bool dsc_rank_end_is_caused_by_peer(const dsc_rank_end *end)
 {
     return end->signal == 0 && (end->code == dsc_status_exit_code(DSC_ERR_PEER) ||
                                 end->code == dsc_status_exit_code(DSC_ERR_STUCK));
@@ -32,7 +32,7 @@ void dsc_verdict_rank_ended(dsc_verdict *v, const dsc_rank_end *end)
     v->alive_count--;
     if (v->phase != DSC_VERDICT_RUN || end->code == 0)
         return;
-    if (!dsc_rank_end_is_secondary(end)) {
+    if (!dsc_rank_end_is_caused_by_peer(end)) {
         if (!v->has_primary || (v->primary.signal == 0 && end->signal != 0))
             v->primary = *end;
         v->has_primary = true;

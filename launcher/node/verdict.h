@@ -62,6 +62,6 @@ void dsc_verdict_tick(dsc_verdict *v, int64_t heard_ns, int64_t now_ns);
 int64_t dsc_verdict_wake_ns(const dsc_verdict *v, int64_t now_ns);
 
 /* Codes 4 and 5 of the contract, which a peer can cause. */
-bool dsc_rank_end_is_secondary(const dsc_rank_end *end);
+bool dsc_rank_end_is_caused_by_peer(const dsc_rank_end *end);
 
 #endif

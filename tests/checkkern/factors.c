@@ -1,5 +1,5 @@
-/* factors.c - sums of squares along rows and columns: the reference's bits on every variant, and the reference within
- * what factors.h rounds off of the sums in long double. SPDX-License-Identifier: Apache-2.0 */
+/* binned_sum.c - sums of squares along rows and columns: the reference's bits on every variant, and the reference
+ * within what binned_sum.h rounds off of the sums in long double. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/ck_exact.h"
 
 #include <math.h>

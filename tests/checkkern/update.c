@@ -198,7 +198,7 @@ static near adafactor_flat_m_one(const dsc_update_scalars *s, near g, const doub
     return step_by_moment(s, adafactor_flat_m_direction(s, g, from, state, p0), from, state, p0);
 }
 
-static bool has_factors(void) { return (dsc_recipes[current].needs & DSC_NEEDS_FACTORS) != 0; }
+static bool has_factors(void) { return (dsc_recipes[current].needs & DSC_NEEDS_ROW_COL_STATS) != 0; }
 
 static void take_factor(const dsc_update_args *a, int64_t i)
 {

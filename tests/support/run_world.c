@@ -61,7 +61,7 @@ static void collect_shared(world_job *job, dsc_engine *engine, int32_t t, int s)
     float **whole = &job->whole[t * PLANES + s];
     const size_t bytes = (size_t)plane_elements(&engine->layout.tensor[t], s) * sizeof **whole;
     const float *mine = s == PLANE_TENSOR ? dsc_zero_tensor_state(engine->zero, t)
-                                          : dsc_zero_factors(engine->zero, t, s == PLANE_COLS);
+                                          : dsc_zero_adafactor_factors(engine->zero, t, s == PLANE_COLS);
     if (*whole == NULL)
         *whole = memcpy(malloc(bytes), mine, bytes);
     DSC_ASSERT(memcmp(*whole, mine, bytes) == 0);
@@ -90,7 +90,7 @@ static void collect(world_job *job, dsc_engine *engine)
             fetch(engine, tensor->group, planes[s], tensor->offset + first - slice.first, count, *whole + first);
         }
         for (int s = PLANE_ROWS; s <= PLANE_COLS && slice.trainable; s++)
-            if ((dsc_recipes[recipe].needs & DSC_NEEDS_FACTORS) != 0)
+            if ((dsc_recipes[recipe].needs & DSC_NEEDS_ROW_COL_STATS) != 0)
                 collect_shared(job, engine, t, s);
         if (dsc_recipes[recipe].tensor_state != NULL && slice.trainable)
             collect_shared(job, engine, t, PLANE_TENSOR);

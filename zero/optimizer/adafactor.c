@@ -3,9 +3,9 @@
  * 2018), though a matrix's elements lie in several ranks' slices.
  *
  * Every rank has all of these numbers: they are a few hundredths of a percent of the elements. A pass over this rank's
- * tiles before the update adds up squares of gradients along rows and columns, exactly (kernels/factors.h). Each rank
- * is then sent everybody's sums of one part of the numbers, makes the new ones of them, and gives these to all. So the
- * bits depend on neither stage, world size nor placement. SPDX-License-Identifier: Apache-2.0 */
+ * tiles before the update adds up squares of gradients along rows and columns, exactly (kernels/binned_sum.h). Each
+ * rank is then sent everybody's sums of one part of the numbers, makes the new ones of them, and gives these to all. So
+ * the bits depend on neither stage, world size nor placement. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@
 
 static bool has_factors(const dsc_zero *zero, int32_t t)
 {
-    return dsc_factors_are_used(zero) && zero->o.layout->group[zero->o.layout->tensor[t].group].matrices;
+    return dsc_adafactor_are_used(zero) && zero->o.layout->group[zero->o.layout->tensor[t].group].matrices;
 }
 
 static int64_t factor_count(const dsc_layout_tensor *tensor)
@@ -30,7 +30,7 @@ enum { NEEDS = 6 };
 /* Its buffers, once the numbers are counted. */
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
-    dsc_factors *f = &zero->factors;
+    dsc_adafactor *f = &zero->factors;
     const bool apart = !dsc_device_host_visible(zero->o.device);
     const int64_t all = padded_count(zero), sum = (int64_t)sizeof(dsc_binned_sum), each = (int64_t)sizeof(float);
     const dsc_need needs[NEEDS] = {
@@ -54,12 +54,12 @@ static dsc_status check_side(const dsc_layout_tensor *tensor, const char *what, 
                     (long long)count, what, (long long)DSC_BINNED_TERMS_MAX);
 }
 
-dsc_status dsc_factors_plan(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_adafactor_plan(dsc_zero *zero, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
-    dsc_factors *f = &zero->factors;
+    dsc_adafactor *f = &zero->factors;
     int64_t count = 0;
-    if (!dsc_factors_are_used(zero))
+    if (!dsc_adafactor_are_used(zero))
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, layout->tensor_count + 1, sizeof *f->at, &f->at, err));
     for (int32_t t = 0; t < layout->tensor_count; t++) {
@@ -79,14 +79,14 @@ dsc_status dsc_factors_plan(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_factors_open(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_adafactor_open(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    return dsc_factors_are_used(zero) ? dsc_needs_open(zero, needs, NEEDS, err) : DSC_OK;
+    return dsc_adafactor_are_used(zero) ? dsc_needs_open(zero, needs, NEEDS, err) : DSC_OK;
 }
 
-void dsc_factors_close(dsc_zero *zero)
+void dsc_adafactor_close(dsc_zero *zero)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
@@ -94,7 +94,7 @@ void dsc_factors_close(dsc_zero *zero)
     dsc_alloc_free(zero->o.alloc, zero->factors.at);
 }
 
-float *dsc_zero_factors(const dsc_zero *zero, int32_t t, bool cols)
+float *dsc_zero_adafactor_factors(const dsc_zero *zero, int32_t t, bool cols)
 {
     DSC_ASSERT(has_factors(zero, t));
     const int64_t rows = dsc_layout_rows(&zero->o.layout->tensor[t]);
@@ -172,7 +172,7 @@ static dsc_status add_groups(dsc_zero *zero, dsc_error *err)
  * squares. */
 static void take_means(dsc_zero *zero, int64_t at, int64_t count, int64_t terms, const dsc_update_scalars *s)
 {
-    const dsc_factors *f = &zero->factors;
+    const dsc_adafactor *f = &zero->factors;
     const int64_t first = f->part * zero->o.rank;
     const int64_t begin = dsc_max_i64(at, first), end = dsc_min_i64(at + count, first + f->part);
     const dsc_binned_sum *sums = f->part_sums.ptr;
@@ -191,7 +191,7 @@ static void make_factors(const dsc_zero *zero, int32_t t)
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const int64_t rows = dsc_layout_rows(tensor), all = factor_count(tensor);
-    const float *state = dsc_zero_factors(zero, t, false);
+    const float *state = dsc_zero_adafactor_factors(zero, t, false);
     float *factor = (float *)zero->factors.host_factors.ptr + zero->factors.at[t];
     double mean = 0;
     for (int64_t i = 0; i < rows; i++)
@@ -203,7 +203,7 @@ static void make_factors(const dsc_zero *zero, int32_t t)
 
 static dsc_status exchange(dsc_zero *zero, dsc_error *err)
 {
-    dsc_factors *f = &zero->factors;
+    dsc_adafactor *f = &zero->factors;
     float *state = f->state_buf.ptr;
     DSC_TRY(dsc_comm_all_to_all(zero->o.host_comm, DSC_CHANNEL_CONTROL, f->part_sums.ptr, f->host_sums.ptr,
                                 f->part * (int64_t)sizeof(dsc_binned_sum), NULL, err));
@@ -220,9 +220,9 @@ static dsc_status exchange(dsc_zero *zero, dsc_error *err)
                                DSC_F32, NULL, err);
 }
 
-dsc_status dsc_factors_take(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_adafactor_compute(dsc_zero *zero, dsc_error *err)
 {
-    dsc_factors *f = &zero->factors;
+    dsc_adafactor *f = &zero->factors;
     const double norm = (double)zero->terms.scalars[0].grad_norm;
     f->grid = dsc_binned_grid_for(1.01 * norm * norm); /* it was rounded, and so are gradients */
     memset(f->host_sums.ptr, 0, (size_t)f->host_sums.bytes);
@@ -238,7 +238,7 @@ dsc_status dsc_factors_take(dsc_zero *zero, dsc_error *err)
     return dsc_stream_sync(zero->o.compute, err);
 }
 
-void dsc_factors_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int32_t t, dsc_update_args *out)
+void dsc_adafactor_set_args(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int32_t t, dsc_update_args *out)
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const dsc_buf *buf = on_device(zero, tile->group) ? &zero->factors.device_factors : &zero->factors.host_factors;
@@ -248,8 +248,8 @@ void dsc_factors_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first,
     out->cols = dsc_layout_cols(tensor);
 }
 
-int64_t dsc_factors_wire_bytes(const dsc_zero *zero)
+int64_t dsc_adafactor_wire_bytes(const dsc_zero *zero)
 {
     const int64_t each = sizeof(dsc_binned_sum) + sizeof(float); /* to its owner, and what is made of it back */
-    return dsc_factors_are_used(zero) ? (zero->world_size - 1) * zero->factors.part * each : 0;
+    return dsc_adafactor_are_used(zero) ? (zero->world_size - 1) * zero->factors.part * each : 0;
 }

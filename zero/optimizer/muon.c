@@ -15,7 +15,7 @@
 /* Of the polynomial that each step applies to the singular values. */
 static const float first_order = 3.4445f, third_order = -4.7750f, fifth_order = 2.0315f;
 
-double dsc_matrices_factor(const dsc_layout_tensor *tensor)
+double dsc_muon_rate_factor(const dsc_layout_tensor *tensor)
 {
     return sqrt(fmax(1.0, (double)dsc_layout_rows(tensor) / (double)dsc_layout_cols(tensor)));
 }
@@ -94,7 +94,7 @@ static int64_t chunk_of(dsc_zero *zero, dsc_round round)
 /* Rounds of neighbouring groups, as long as they have room; where each group's directions are in its round. */
 static void cut_rounds(dsc_zero *zero)
 {
-    dsc_matrices *m = &zero->matrices;
+    dsc_muon *m = &zero->matrices;
     const int32_t groups = zero->o.layout->group_count;
     int64_t held = 0;
     m->round[0] = (dsc_round){ 0, groups, 0 };
@@ -115,7 +115,7 @@ static void cut_rounds(dsc_zero *zero)
 static void plan_rounds(dsc_zero *zero, double *load)
 {
     const dsc_layout *layout = zero->o.layout;
-    dsc_matrices *m = &zero->matrices;
+    dsc_muon *m = &zero->matrices;
     for (int32_t t = 0; t < layout->tensor_count; t++) {
         const int64_t side = smaller_side(&layout->tensor[t]);
         m->owner[t] = -1;
@@ -142,7 +142,7 @@ enum { NEEDS = 7 };
 /* Its buffers, once rounds are planned. */
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
-    dsc_matrices *m = &zero->matrices;
+    dsc_muon *m = &zero->matrices;
     const int64_t chunks = m->chunk * zero->world_size * 4, sum = (int64_t)sizeof(dsc_fixed_sum);
     const dsc_need needs[NEEDS] = {
         { &m->direction_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, m->direction_elements * 4 },
@@ -156,13 +156,13 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
     memcpy(out, needs, sizeof needs);
 }
 
-dsc_status dsc_matrices_plan(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_muon_plan(dsc_zero *zero, dsc_error *err)
 {
-    dsc_matrices *m = &zero->matrices;
+    dsc_muon *m = &zero->matrices;
     dsc_alloc *alloc = zero->o.alloc;
     const int64_t groups = zero->o.layout->group_count, tensors = zero->o.layout->tensor_count;
     double *load = NULL;
-    if (!dsc_matrices_are_used(zero))
+    if (!dsc_muon_are_used(zero))
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, groups, sizeof *m->round, &m->round, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, groups, sizeof *m->at, &m->at, err));
@@ -177,16 +177,16 @@ dsc_status dsc_matrices_plan(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_matrices_open(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_muon_open(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    return dsc_matrices_are_used(zero) ? dsc_needs_open(zero, needs, NEEDS, err) : DSC_OK;
+    return dsc_muon_are_used(zero) ? dsc_needs_open(zero, needs, NEEDS, err) : DSC_OK;
 }
 
-void dsc_matrices_close(dsc_zero *zero)
+void dsc_muon_close(dsc_zero *zero)
 {
-    dsc_matrices *m = &zero->matrices;
+    dsc_muon *m = &zero->matrices;
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
     dsc_needs_close(zero, needs, NEEDS);
@@ -196,14 +196,11 @@ void dsc_matrices_close(dsc_zero *zero)
     dsc_alloc_free(zero->o.alloc, m->round);
 }
 
-int32_t dsc_matrices_rounds(const dsc_zero *zero)
-{
-    return dsc_matrices_are_used(zero) ? zero->matrices.round_count : 1;
-}
+int32_t dsc_muon_rounds(const dsc_zero *zero) { return dsc_muon_are_used(zero) ? zero->matrices.round_count : 1; }
 
-dsc_round dsc_matrices_round(const dsc_zero *zero, int32_t round)
+dsc_round dsc_muon_round(const dsc_zero *zero, int32_t round)
 {
-    return dsc_matrices_are_used(zero) ? zero->matrices.round[round] : (dsc_round){ 0, zero->o.layout->group_count, 0 };
+    return dsc_muon_are_used(zero) ? zero->matrices.round[round] : (dsc_round) { 0, zero->o.layout->group_count, 0 };
 }
 
 /* ---- this rank's part of the directions ---- */
@@ -245,7 +242,7 @@ static dsc_status make_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_erro
 
 static dsc_status make_directions(dsc_zero *zero, dsc_round round, dsc_error *err)
 {
-    const dsc_matrices *m = &zero->matrices;
+    const dsc_muon *m = &zero->matrices;
     /* Between tensors nothing is made, and what is there is updated with its neighbours. */
     DSC_TRY(dsc_fill_zero(zero->o.compute, m->direction_buf.ptr, m->direction_elements * 4, err));
     DSC_TRY(dsc_store_seek(zero, round.first, round.end, true, err));
@@ -267,7 +264,7 @@ static dsc_status make_directions(dsc_zero *zero, dsc_round round, dsc_error *er
 /* Of this rank's elements, or back to them: chunk o of the buffer is for or from owner o. */
 static dsc_status pack(dsc_zero *zero, dsc_round round, bool back, dsc_error *err)
 {
-    dsc_matrices *m = &zero->matrices;
+    dsc_muon *m = &zero->matrices;
     int32_t begin, end;
     tensors_of(zero, round, &begin, &end);
     memset(m->sent, 0, (size_t)zero->world_size * sizeof *m->sent);
@@ -289,7 +286,7 @@ static dsc_status pack(dsc_zero *zero, dsc_round round, bool back, dsc_error *er
 /* A matrix of this rank's: from all ranks' parts, or back to them; sent[r] is where rank r's next one lies. */
 static dsc_status copy_matrix(dsc_zero *zero, dsc_round round, int32_t t, float *whole, bool back, dsc_error *err)
 {
-    const dsc_matrices *m = &zero->matrices;
+    const dsc_muon *m = &zero->matrices;
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     for (int32_t r = 0; r < zero->world_size; r++) {
         int64_t first;
@@ -309,7 +306,7 @@ static dsc_status copy_matrix(dsc_zero *zero, dsc_round round, int32_t t, float 
 /* x <- x over its Frobenius norm. */
 static dsc_status normalise(dsc_zero *zero, float *x, int64_t count, dsc_error *err)
 {
-    const dsc_matrices *m = &zero->matrices;
+    const dsc_muon *m = &zero->matrices;
     const int64_t bytes = (int64_t)sizeof(dsc_fixed_sum);
     dsc_stream *stream = zero->o.compute;
     DSC_TRY(dsc_fill_zero(stream, m->sum_buf.ptr, bytes, err));
@@ -363,7 +360,7 @@ static dsc_status orthogonalise(dsc_zero *zero, dsc_round round, int32_t t, dsc_
 
 static dsc_status orthogonalise_mine(dsc_zero *zero, dsc_round round, dsc_error *err)
 {
-    dsc_matrices *m = &zero->matrices;
+    dsc_muon *m = &zero->matrices;
     int32_t begin, end;
     tensors_of(zero, round, &begin, &end);
     memset(m->sent, 0, (size_t)zero->world_size * sizeof *m->sent);
@@ -391,10 +388,10 @@ static dsc_status gather_directions(dsc_zero *zero, dsc_round round, dsc_error *
     return DSC_OK;
 }
 
-dsc_status dsc_matrices_take(dsc_zero *zero, int32_t index, dsc_error *err)
+dsc_status dsc_muon_compute(dsc_zero *zero, int32_t index, dsc_error *err)
 {
-    dsc_matrices *m = &zero->matrices;
-    if (!dsc_matrices_are_used(zero))
+    dsc_muon *m = &zero->matrices;
+    if (!dsc_muon_are_used(zero))
         return DSC_OK;
     const dsc_round round = m->round[index];
     if (zero->update_stream != NULL) /* the round before is still being updated along what lies here */
@@ -415,7 +412,7 @@ dsc_status dsc_matrices_take(dsc_zero *zero, int32_t index, dsc_error *err)
     return dsc_store_seek(zero, round.first, round.end, false, err);
 }
 
-dsc_status dsc_matrices_along(dsc_zero *zero, const dsc_tile *tile, const float **along, dsc_error *err)
+dsc_status dsc_muon_direction(dsc_zero *zero, const dsc_tile *tile, const float **along, dsc_error *err)
 {
     float *const here = direction_at(zero, tile->group, tile->first);
     *along = here;

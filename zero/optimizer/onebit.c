@@ -52,7 +52,7 @@ dsc_signs_turn dsc_signs_turn_of(const dsc_signs_policy *policy, int64_t update)
 
 static bool walks(const dsc_zero *zero)
 {
-    return zero->o.signs.kind == DSC_SIGNS_ZEROONE && dsc_signs_are_used(zero);
+    return zero->o.signs.kind == DSC_SIGNS_ZEROONE && dsc_sign_compress_are_used(zero);
 }
 
 /* In fp32 the masters are the parameters, which every rank's own steps change. */
@@ -105,14 +105,14 @@ dsc_status dsc_onebit_forget(dsc_zero *zero, dsc_error *err)
 {
     zero->onebit.left_of = DSC_TURN_SUMS;
     zero->onebit.apart = false;
-    return dsc_signs_forget(zero, err);
+    return dsc_sign_compress_forget(zero, err);
 }
 
 /* What signs leave out is of `turn` from now on. */
 static dsc_status send(dsc_zero *zero, dsc_signs_turn turn, dsc_part_fn fill, dsc_error *err)
 {
     zero->onebit.left_of = turn;
-    return dsc_signs_exchange(zero, fill, turn == DSC_TURN_MOMENTUM && !dsc_coeffs_are_used(zero), err);
+    return dsc_sign_compress_exchange(zero, fill, turn == DSC_TURN_MOMENTUM && !dsc_onebit_lamb_are_used(zero), err);
 }
 
 static const dsc_update_scalars *scalars_of(const dsc_zero *zero, int32_t t)
@@ -151,7 +151,7 @@ static dsc_status mask_gradients(dsc_zero *zero, dsc_error *err)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (zero->o.layout->group[g].trainable && zero->group[g].own_count > 0)
-            DSC_TRY(dsc_signs_mask(zero, g, zero->group[g].grad, err));
+            DSC_TRY(dsc_sign_compress_mask(zero, g, zero->group[g].grad, err));
     return DSC_OK;
 }
 
@@ -164,8 +164,8 @@ dsc_status dsc_onebit_prepare(dsc_zero *zero, dsc_error *err)
         DSC_TRY(send(zero, DSC_TURN_MOMENTUM, fill_momentum, err));
     else
         DSC_TRY(send(zero, DSC_TURN_GRADIENTS, fill_gradient, err));
-    if (dsc_coeffs_are_frozen(zero))
-        return dsc_coeffs_take(zero, err);
+    if (dsc_onebit_lamb_are_frozen(zero))
+        return dsc_onebit_lamb_compute(zero, err);
     for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX && zero->sums_are_own; c++) /* what is left of the update */
         if (zero->turn == DSC_TURN_MOMENTUM)
             s[c].one_minus_beta1 = 0.0f;
@@ -283,12 +283,12 @@ dsc_status dsc_onebit_walk(dsc_zero *zero, dsc_error *err)
         onebit->rates[c] += (double)zero->terms.scalars[c].step_size;
     }
     onebit->steps++;
-    DSC_TRY(dsc_signs_each(zero, walk_part, err));
+    DSC_TRY(dsc_sign_compress_each(zero, walk_part, err));
     if (zero->turn == DSC_TURN_LOCAL)
         return DSC_OK;
     DSC_TRY(send(zero, DSC_TURN_MEET, fill_walked, err));
     onebit->apart = false;
-    return dsc_signs_each(zero, land_along_sums, err);
+    return dsc_sign_compress_each(zero, land_along_sums, err);
 }
 
 /* ---- before a save ---- */
@@ -298,7 +298,7 @@ static dsc_status settle_moments(dsc_zero *zero, int32_t g, double beta1, dsc_er
 {
     const double part = zero->onebit.left_of == DSC_TURN_GRADIENTS ? 1.0 - beta1 : 1.0;
     float *moment = (float *)(void *)zero->group[g].moment[0];
-    DSC_TRY(dsc_signs_mean(zero, g, part / beta1, err));
+    DSC_TRY(dsc_sign_compress_mean(zero, g, part / beta1, err));
     const dsc_add_args add = { .to = moment, .a = moment, .b = zero->group[g].own_error,
                                .count = zero->o.layout->group[g].padded };
     return DSC_RUN(zero->o.compute, ADD, &add, err);
@@ -308,18 +308,18 @@ static dsc_status settle(dsc_zero *zero, double beta1, dsc_error *err)
 {
     const bool of_walks = zero->onebit.left_of == DSC_TURN_MEET || zero->onebit.apart;
     if (of_walks && zero->onebit.apart)
-        DSC_TRY(dsc_signs_each(zero, fill_walked, err));
+        DSC_TRY(dsc_sign_compress_each(zero, fill_walked, err));
     else if (of_walks)
         DSC_TRY(set_out(zero, err));
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (zero->o.layout->group[g].trainable && zero->group[g].own_count > 0)
-            DSC_TRY(of_walks ? dsc_signs_mean(zero, g, 1.0, err) : settle_moments(zero, g, beta1, err));
-    return of_walks ? dsc_signs_each(zero, land_along_errors, err) : DSC_OK;
+            DSC_TRY(of_walks ? dsc_sign_compress_mean(zero, g, 1.0, err) : settle_moments(zero, g, beta1, err));
+    return of_walks ? dsc_sign_compress_each(zero, land_along_errors, err) : DSC_OK;
 }
 
 dsc_status dsc_zero_settle_signs(dsc_zero *zero, double beta1, dsc_error *err)
 {
-    if (!dsc_signs_are_used(zero))
+    if (!dsc_sign_compress_are_used(zero))
         return DSC_OK;
     DSC_TRY(dsc_zero_sync(zero, err));
     if (zero->onebit.apart || zero->onebit.left_of == DSC_TURN_MEET ||

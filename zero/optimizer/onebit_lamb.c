@@ -31,22 +31,22 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
     memcpy(out, needs, sizeof needs);
 }
 
-void dsc_coeffs_plan(dsc_zero *zero)
+void dsc_onebit_lamb_plan(dsc_zero *zero)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    if (dsc_coeffs_are_used(zero))
+    if (dsc_onebit_lamb_are_used(zero))
         dsc_needs_plan(zero, needs, NEEDS);
 }
 
-dsc_status dsc_coeffs_open(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_onebit_lamb_open(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    return dsc_coeffs_are_used(zero) ? dsc_needs_open(zero, needs, NEEDS, err) : DSC_OK;
+    return dsc_onebit_lamb_are_used(zero) ? dsc_needs_open(zero, needs, NEEDS, err) : DSC_OK;
 }
 
-void dsc_coeffs_close(dsc_zero *zero)
+void dsc_onebit_lamb_close(dsc_zero *zero)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
@@ -55,7 +55,7 @@ void dsc_coeffs_close(dsc_zero *zero)
 
 float *dsc_zero_tensor_state(const dsc_zero *zero, int32_t t)
 {
-    DSC_ASSERT(dsc_coeffs_are_used(zero));
+    DSC_ASSERT(dsc_onebit_lamb_are_used(zero));
     return (float *)zero->coeffs.state_buf.ptr + (int64_t)t * DSC_TENSOR_STATES;
 }
 
@@ -85,11 +85,11 @@ static dsc_status regain_part(dsc_zero *zero, const dsc_layout_group *group, dsc
     return DSC_RUN(zero->o.compute, SIGNS_REGAIN, &args, err);
 }
 
-dsc_status dsc_coeffs_take(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_onebit_lamb_compute(dsc_zero *zero, dsc_error *err)
 {
     const dsc_buf *most = &zero->coeffs.device_most;
     DSC_TRY(dsc_fill_zero(zero->o.compute, most->ptr, most->bytes, err));
-    DSC_TRY(dsc_signs_each(zero, regain_part, err));
+    DSC_TRY(dsc_sign_compress_each(zero, regain_part, err));
     DSC_TRY(dsc_copy(zero->o.compute, zero->coeffs.host_most.ptr, most->ptr, most->bytes, err));
     for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++) { /* what is left is the step along the momentum */
         dsc_update_scalars *s = &zero->terms.scalars[c];
@@ -99,7 +99,7 @@ dsc_status dsc_coeffs_take(dsc_zero *zero, dsc_error *err)
     return dsc_stream_sync(zero->o.compute, err);
 }
 
-double dsc_coeffs_average(const dsc_zero *zero, int32_t t, double trust)
+double dsc_onebit_lamb_average(const dsc_zero *zero, int32_t t, double trust)
 {
     const double keep = zero->o.signs.coeff_beta;
     float *state = dsc_zero_tensor_state(zero, t);
@@ -109,7 +109,7 @@ double dsc_coeffs_average(const dsc_zero *zero, int32_t t, double trust)
     return trust;
 }
 
-double dsc_coeffs_frozen(const dsc_zero *zero, int32_t t, double bare_share)
+double dsc_onebit_lamb_frozen_ratio(const dsc_zero *zero, int32_t t, double bare_share)
 {
     const dsc_signs_policy *policy = &zero->o.signs;
     float *state = dsc_zero_tensor_state(zero, t), most;

@@ -18,7 +18,7 @@
 #include <math.h>
 #include <string.h>
 
-bool dsc_signs_are_used(const dsc_zero *zero)
+bool dsc_sign_compress_are_used(const dsc_zero *zero)
 {
     return zero->o.signs.kind != DSC_SIGNS_NEVER && zero->world_size > 1;
 }
@@ -57,10 +57,10 @@ static sizes size_all(const dsc_zero *zero)
     return s;
 }
 
-void dsc_signs_plan(dsc_zero *zero)
+void dsc_sign_compress_plan(dsc_zero *zero)
 {
     int64_t(*bytes)[DSC_TIER_COUNT] = zero->plan.bytes;
-    if (!dsc_signs_are_used(zero))
+    if (!dsc_sign_compress_are_used(zero))
         return;
     const sizes s = size_all(zero);
     bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += s.errors + s.signs;
@@ -81,11 +81,11 @@ static void place_errors(dsc_zero *zero)
     }
 }
 
-dsc_status dsc_signs_open(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_sign_compress_open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_signs *signs = &zero->signs;
+    dsc_sign_compress *signs = &zero->signs;
     dsc_device *device = zero->o.device;
-    if (!dsc_signs_are_used(zero))
+    if (!dsc_sign_compress_are_used(zero))
         return DSC_OK;
     const sizes s = size_all(zero);
     DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, DSC_TIER_DEVICE, s.errors, &signs->error_buf, err));
@@ -100,9 +100,9 @@ dsc_status dsc_signs_open(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-void dsc_signs_close(dsc_zero *zero)
+void dsc_sign_compress_close(dsc_zero *zero)
 {
-    dsc_signs *signs = &zero->signs;
+    dsc_sign_compress *signs = &zero->signs;
     dsc_mem_close(zero->o.device, &signs->by_tensor);
     dsc_mem_close(zero->o.device, &signs->all_scales);
     dsc_mem_close(zero->o.device, &signs->own_scales);
@@ -113,7 +113,7 @@ void dsc_signs_close(dsc_zero *zero)
     dsc_mem_close(zero->o.device, &signs->error_buf);
 }
 
-dsc_status dsc_signs_forget(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_sign_compress_forget(dsc_zero *zero, dsc_error *err)
 {
     const dsc_buf *errors = &zero->signs.error_buf;
     return errors->ptr != NULL ? dsc_fill_zero(zero->o.compute, errors->ptr, errors->bytes, err) : DSC_OK;
@@ -158,7 +158,7 @@ static dsc_status each_trainable(dsc_zero *zero, dsc_status (*fn)(dsc_zero *zero
     return DSC_OK;
 }
 
-dsc_status dsc_signs_each(dsc_zero *zero, dsc_part_fn fn, dsc_error *err)
+dsc_status dsc_sign_compress_each(dsc_zero *zero, dsc_part_fn fn, dsc_error *err)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (zero->o.layout->group[g].trainable && zero->group[g].own_count > 0)
@@ -166,7 +166,7 @@ dsc_status dsc_signs_each(dsc_zero *zero, dsc_part_fn fn, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_signs_mask(dsc_zero *zero, int32_t g, float *x, dsc_error *err)
+dsc_status dsc_sign_compress_mask(dsc_zero *zero, int32_t g, float *x, dsc_error *err)
 {
     const dsc_signs_mask_args args = { .x = x, .mask = (const float *)(const void *)zero->group[g].moment[1],
                                        .count = zero->o.layout->group[g].padded };
@@ -189,7 +189,7 @@ static dsc_status clear_sums(dsc_zero *zero, dsc_error *err)
 /* Scales of what the sums of squares are of, from every rank: all_scales[r * tensor_count + t]. */
 static dsc_status exchange_scales(dsc_zero *zero, int32_t owner, dsc_error *err)
 {
-    dsc_signs *signs = &zero->signs;
+    dsc_sign_compress *signs = &zero->signs;
     const int32_t tensors = zero->o.layout->tensor_count;
     const dsc_fixed_sum *sum = signs->host_sums.ptr;
     float *own = signs->own_scales.ptr;
@@ -299,7 +299,7 @@ static dsc_status add_own(dsc_zero *zero, const dsc_layout_group *group, dsc_gro
 
 static dsc_status add_group(dsc_zero *zero, int32_t g, dsc_error *err) { return each_part(zero, g, -1, add_own, err); }
 
-dsc_status dsc_signs_exchange(dsc_zero *zero, dsc_part_fn fill, bool to_moments, dsc_error *err)
+dsc_status dsc_sign_compress_exchange(dsc_zero *zero, dsc_part_fn fill, bool to_moments, dsc_error *err)
 {
     zero->signs.fill = fill;
     zero->signs.to_moments = to_moments;
@@ -320,7 +320,7 @@ static dsc_status scale(dsc_zero *zero, float *x, int64_t count, double factor, 
 }
 
 /* In fp32, as leaves are reduced. */
-dsc_status dsc_signs_mean(dsc_zero *zero, int32_t g, double factor, dsc_error *err)
+dsc_status dsc_sign_compress_mean(dsc_zero *zero, int32_t g, double factor, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[g].slice, padded = zero->o.layout->group[g].padded;
     const dsc_group_state *state = &zero->group[g];
@@ -333,15 +333,15 @@ dsc_status dsc_signs_mean(dsc_zero *zero, int32_t g, double factor, dsc_error *e
     DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_REDUCE, state->own_error, state->sum_error, slice, DSC_F32,
                                 zero->reduce_stream, err));
     DSC_TRY(dsc_zero_order(zero->idle, zero->reduce_stream, zero->o.compute, err));
-    return dsc_signs_mask(zero, g, state->own_error, err);
+    return dsc_sign_compress_mask(zero, g, state->own_error, err);
 }
 
-int64_t dsc_signs_wire_bytes(const dsc_zero *zero)
+int64_t dsc_sign_compress_wire_bytes(const dsc_zero *zero)
 {
     const int64_t others = zero->world_size - 1;
     int64_t bytes = 0;
-    for (int32_t g = 0; g < zero->o.layout->group_count && dsc_signs_are_used(zero); g++)
+    for (int32_t g = 0; g < zero->o.layout->group_count && dsc_sign_compress_are_used(zero); g++)
         if (zero->o.layout->group[g].trainable)
             bytes += 2 * others * signs_before(zero->o.layout->group[g].slice);
-    return dsc_signs_are_used(zero) ? bytes + 2 * others * zero->o.layout->tensor_count * 4 : 0;
+    return dsc_sign_compress_are_used(zero) ? bytes + 2 * others * zero->o.layout->tensor_count * 4 : 0;
 }

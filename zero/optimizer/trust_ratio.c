@@ -43,10 +43,10 @@ static int64_t host_direction_bytes(const dsc_zero *zero)
     return dsc_host_tier_is_used(zero) ? piece_elements(zero) * 4 : 0;
 }
 
-void dsc_norms_plan(dsc_zero *zero)
+void dsc_trust_ratio_plan(dsc_zero *zero)
 {
     int64_t *control = zero->plan.bytes[DSC_TAG_CONTROL];
-    if (!dsc_norms_are_used(zero))
+    if (!dsc_trust_ratio_are_used(zero))
         return;
     zero->norms.piece_sums = dsc_max_i64(1, dsc_min_i64(EXCHANGED_SUMS / zero->world_size, sums_count(zero)));
     control[DSC_TIER_DEVICE] += device_sums_bytes(zero) + piece_elements(zero) * 4;
@@ -55,11 +55,11 @@ void dsc_norms_plan(dsc_zero *zero)
     control[DSC_TIER_HOST] += zero->o.layout->tensor_count * (int64_t)sizeof(dsc_tensor_step);
 }
 
-dsc_status dsc_norms_open(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_trust_ratio_open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_norms *norms = &zero->norms;
+    dsc_trust_ratio *norms = &zero->norms;
     dsc_device *device = zero->o.device;
-    if (!dsc_norms_are_used(zero))
+    if (!dsc_trust_ratio_are_used(zero))
         return DSC_OK;
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, device_sums_bytes(zero), &norms->device_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, sums_bytes(sums_count(zero)), &norms->host_buf,
@@ -74,9 +74,9 @@ dsc_status dsc_norms_open(dsc_zero *zero, dsc_error *err)
                             &norms->step, err);
 }
 
-void dsc_norms_close(dsc_zero *zero)
+void dsc_trust_ratio_close(dsc_zero *zero)
 {
-    dsc_norms *norms = &zero->norms;
+    dsc_trust_ratio *norms = &zero->norms;
     dsc_alloc_free(zero->o.alloc, norms->step);
     dsc_mem_close(zero->o.device, &norms->host_direction_buf);
     dsc_mem_close(zero->o.device, &norms->direction_buf);
@@ -113,21 +113,21 @@ static dsc_status add_weights(const dsc_tile *tile, const dsc_update_args *args,
 static dsc_status add_piece(const dsc_zero *zero, const dsc_tile *tile, int32_t t, int64_t first, int64_t end,
                             dsc_error *err)
 {
-    const dsc_norms *norms = &zero->norms;
+    const dsc_trust_ratio *norms = &zero->norms;
     const bool by_host = dsc_host_tier_updates(zero, tile->group);
     dsc_fixed_sum *sums = on_device(zero, tile->group) ? norms->device_buf.ptr : norms->host_buf.ptr;
     dsc_update_args args;
     dsc_update_args_fill(zero, tile, first, end, t, &args);
     args.direction = by_host ? norms->host_direction_buf.ptr : norms->direction_buf.ptr;
     sums += t * SUMS_EACH;
-    DSC_TRY(dsc_coeffs_are_frozen(zero) ? add_bare(zero, tile, &args, &sums[OF_WEIGHTS], err)
-                                        : add_weights(tile, &args, &sums[OF_WEIGHTS], err));
+    DSC_TRY(dsc_onebit_lamb_are_frozen(zero) ? add_bare(zero, tile, &args, &sums[OF_WEIGHTS], err)
+                                             : add_weights(tile, &args, &sums[OF_WEIGHTS], err));
     return add_direction(zero, tile, &args, &sums[OF_DIRECTION], err);
 }
 
 /* At stage 0 a rank has all elements. Each is still counted once, by its owner; but where ranks exchange signs, which
  * take less than the sums of these tensors may, each rank counts them all. */
-static bool counts_all(const dsc_zero *zero) { return dsc_coeffs_are_frozen(zero); }
+static bool counts_all(const dsc_zero *zero) { return dsc_onebit_lamb_are_frozen(zero); }
 
 static dsc_status add_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
@@ -198,17 +198,18 @@ static dsc_tensor_step step_of(const dsc_zero *zero, int32_t t, const double squ
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const dsc_update_scalars *s = &zero->terms.scalars[tensor->update_class];
     const double count = (double)tensor->count;
-    if (dsc_coeffs_are_frozen(zero))
-        return (dsc_tensor_step) { .rate = dsc_coeffs_frozen(zero, t, bare_share(square, s)) };
+    if (dsc_onebit_lamb_are_frozen(zero))
+        return (dsc_tensor_step) { .rate = dsc_onebit_lamb_frozen_ratio(zero, t, bare_share(square, s)) };
     if ((dsc_recipes[zero->o.recipe].needs & DSC_NEEDS_RMS) != 0)
         return step_by_rms(sqrt(square[OF_WEIGHTS] / count), sqrt(square[OF_DIRECTION] / count), s);
     const double trust = trust_of(square[OF_WEIGHTS], square[OF_DIRECTION], s);
-    return (dsc_tensor_step) { .rate = dsc_coeffs_are_used(zero) ? dsc_coeffs_average(zero, t, trust) : trust };
+    return (dsc_tensor_step) { .rate =
+                                   dsc_onebit_lamb_are_used(zero) ? dsc_onebit_lamb_average(zero, t, trust) : trust };
 }
 
 static dsc_status exchange(dsc_zero *zero, dsc_error *err)
 {
-    dsc_norms *norms = &zero->norms;
+    dsc_trust_ratio *norms = &zero->norms;
     const dsc_fixed_sum *mine = norms->host_buf.ptr;
     const int64_t count = sums_count(zero);
     const int32_t ranks = counts_all(zero) ? 1 : zero->world_size;
@@ -232,9 +233,9 @@ static dsc_status exchange(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_norms_take(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_trust_ratio_compute(dsc_zero *zero, dsc_error *err)
 {
-    dsc_norms *norms = &zero->norms;
+    dsc_trust_ratio *norms = &zero->norms;
     memset(norms->host_buf.ptr, 0, (size_t)sums_bytes(sums_count(zero)));
     if (device_sums_bytes(zero) > 0)
         DSC_TRY(dsc_fill_zero(zero->o.compute, norms->device_buf.ptr, device_sums_bytes(zero), err));
@@ -242,7 +243,7 @@ dsc_status dsc_norms_take(dsc_zero *zero, dsc_error *err)
     return exchange(zero, err);
 }
 
-int64_t dsc_norms_wire_bytes(const dsc_zero *zero)
+int64_t dsc_trust_ratio_wire_bytes(const dsc_zero *zero)
 {
-    return dsc_norms_are_used(zero) ? (zero->world_size - 1) * sums_bytes(sums_count(zero)) : 0;
+    return dsc_trust_ratio_are_used(zero) ? (zero->world_size - 1) * sums_bytes(sums_count(zero)) : 0;
 }

@@ -1,11 +1,11 @@
-/* factors_wide.h - matrix_squares in lanes that the compiler makes vectors of: no sum depends on their order. Private
- * to factors_avx2.c and factors_avx512.c. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CPU_FACTORS_WIDE_H
-#define DSC_KERNELS_CPU_FACTORS_WIDE_H
+/* binned_sum_wide.h - matrix_squares in lanes that the compiler makes vectors of: no sum depends on their order.
+ * Private to binned_sum_avx2.c and binned_sum_avx512.c. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_CPU_BINNED_SUM_WIDE_H
+#define DSC_KERNELS_CPU_BINNED_SUM_WIDE_H
 
 #include <string.h>
 
-#include "kernels/cpu/factors_range.h"
+#include "kernels/cpu/binned_sum_range.h"
 
 #define LANES 16
 #define STRIP 64 /* columns whose sums a walk down the rows keeps in the nearest cache */
@@ -31,7 +31,7 @@ static void rows(const dsc_matrix_squares_args *a, int64_t first, int64_t last)
     for (int64_t r = first; r < last; r++) {
         double lane[DSC_BINS * LANES] = { 0 };
         int64_t col, count, i = 0;
-        const float *x = dsc_factors_row(a, r, &col, &count);
+        const float *x = dsc_binned_sum_row(a, r, &col, &count);
         for (; i + LANES <= count; i += LANES)
             add(lane, LANES, x + i, LANES, &a->grid, a->scale);
         add(lane, LANES, x + i, count - i, &a->grid, a->scale);
@@ -47,7 +47,7 @@ static void strip(const dsc_matrix_squares_args *a, int64_t first, int64_t last)
     const int64_t end_row = dsc_div_ceil(a->at + a->count, a->cols);
     for (int64_t r = a->at / a->cols; r < end_row; r++) {
         int64_t col, count;
-        const float *x = dsc_factors_row(a, r, &col, &count);
+        const float *x = dsc_binned_sum_row(a, r, &col, &count);
         const int64_t begin = dsc_max_i64(first, col), end = dsc_min_i64(last, col + count);
         if (begin == first && end == first + STRIP)
             add(lane, STRIP, x + (first - col), STRIP, &a->grid, a->scale);

@@ -1,14 +1,14 @@
-/* factors.h - sums of squares along the rows and along the columns of a matrix, what Adafactor (Shazeer & Stern 2018)
- * keeps instead of every element's: exact, so that the same numbers added in any order, in any parts and by anyone give
- * the same bits.
+/* binned_sum.h - sums of squares along the rows and along the columns of a matrix, what Adafactor (Shazeer & Stern
+ * 2018) keeps instead of every element's: exact, so that the same numbers added in any order, in any parts and by
+ * anyone give the same bits.
  *
  * A sum is three doubles. Each term is split among them on grids that were fixed before (Demmel & Nguyen 2015): what is
  * a multiple of the first grid's step, then of the second's, then, rounded, of the third's. Such multiples add up
  * without any rounding, up to DSC_BINNED_TERMS_MAX terms of which all together are at most what the grids were made
- * for. reference: cpu/factors_ref.c   variants: factors_wide.h in factors_avx2.c and factors_avx512.c check and bench:
- * tests/checkkern/factors.c SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_FACTORS_H
-#define DSC_KERNELS_FACTORS_H
+ * for. reference: cpu/binned_sum_ref.c   variants: binned_sum_wide.h in binned_sum_avx2.c and binned_sum_avx512.c check
+ * and bench: tests/checkkern/binned_sum.c SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_BINNED_SUM_H
+#define DSC_KERNELS_BINNED_SUM_H
 
 #include <math.h>
 

@@ -1,9 +1,9 @@
-/* factors.cu - sums of squares along rows and columns (factors.h), an operation a line as in factors_ref.c. They are
- * exact, so the order that threads add them in is nobody's business. Compiled as exact.cu is, whose first lines say
- * why. SPDX-License-Identifier: Apache-2.0 */
+/* binned_sum.cu - sums of squares along rows and columns (binned_sum.h), an operation a line as in binned_sum_ref.c.
+ * They are exact, so the order that threads add them in is nobody's business. Compiled as exact.cu is, whose first
+ * lines say why. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launchers.h"
-#include "kernels/factors.h"
+#include "kernels/binned_sum.h"
 
 namespace
 {

@@ -1,6 +1,6 @@
-/* factors.c - the team's way into a variant of matrix_squares: blocks of rows, then strips of columns.
+/* binned_sum.c - the team's way into a variant of matrix_squares: blocks of rows, then strips of columns.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cpu/factors_range.h"
+#include "kernels/cpu/binned_sum_range.h"
 #include "kernels/thread_pool.h"
 
 #define BLOCK_ELEMENTS 4096 /* of rows together, about */
@@ -8,7 +8,7 @@
 
 typedef struct job {
     const dsc_matrix_squares_args *a;
-    const dsc_factors_ops *ops;
+    const dsc_binned_sum_ops *ops;
     int64_t first_row, end_row, rows_each, row_blocks;
 } job;
 
@@ -24,7 +24,7 @@ static void blocks(void *ctx, int64_t first, int64_t last)
     }
 }
 
-static dsc_status run(const void *args, const dsc_cpu_threads *team, const dsc_factors_ops *ops)
+static dsc_status run(const void *args, const dsc_cpu_threads *team, const dsc_binned_sum_ops *ops)
 {
     const dsc_matrix_squares_args *a = args;
     DSC_ASSERT(a->count >= 0 && a->at >= 0 && a->cols >= 1);
@@ -44,13 +44,13 @@ static dsc_status run(const void *args, const dsc_cpu_threads *team, const dsc_f
     static dsc_status run_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
     {                                                                                                                  \
         (void)err;                                                                                                     \
-        return run(args, team, &dsc_factors_##isa);                                                                    \
+        return run(args, team, &dsc_binned_sum_##isa);                                                                 \
     }
 VARIANT(ref)
 VARIANT(avx2)
 VARIANT(avx512)
 
-void dsc_factors_init(dsc_kernel_table *table, uint32_t caps)
+void dsc_binned_sum_init(dsc_kernel_table *table, uint32_t caps)
 {
     const bool avx2 = (caps & DSC_CPU_AVX2) != 0, avx512 = (caps & DSC_CPU_AVX512) != 0;
     table->fn[DSC_KERNEL_MATRIX_SQUARES] = avx512 ? run_avx512 : avx2 ? run_avx2 : run_ref;

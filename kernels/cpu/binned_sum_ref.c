@@ -1,5 +1,5 @@
-/* factors_ref.c - the recipe of factors.h, one operation a line. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cpu/factors_range.h"
+/* binned_sum_ref.c - the recipe of binned_sum.h, one operation a line. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/binned_sum_range.h"
 
 static void add(dsc_binned_sum *sum, const dsc_binned_grid *grid, float g)
 {
@@ -16,7 +16,7 @@ static void rows(const dsc_matrix_squares_args *a, int64_t first, int64_t last)
 {
     for (int64_t r = first; r < last; r++) {
         int64_t col, count;
-        const float *x = dsc_factors_row(a, r, &col, &count);
+        const float *x = dsc_binned_sum_row(a, r, &col, &count);
         for (int64_t i = 0; i < count; i++)
             add(&a->row[r], &a->grid, x[i] * a->scale);
     }
@@ -31,4 +31,4 @@ static void cols(const dsc_matrix_squares_args *a, int64_t first, int64_t last)
     }
 }
 
-const dsc_factors_ops dsc_factors_ref = { rows, cols };
+const dsc_binned_sum_ops dsc_binned_sum_ref = { rows, cols };
