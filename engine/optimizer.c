@@ -63,8 +63,8 @@ static void adam_scalars(const terms *t, dsc_update_scalars *s)
         decouple(t, s);
     s->step_size = (float)(t->lr / bias.first);
     s->inv_sqrt_bias2 = (float)(1.0 / sqrt(bias.second));
-    const dsc_signs_policy signs = dsc_config_signs(t->config);
-    if (dsc_signs_turn_of(&signs, t->update) != DSC_TURN_SUMS) { /* the variance stays */
+    const dsc_onebit_policy signs = dsc_config_signs(t->config);
+    if (dsc_onebit_phase_of(&signs, t->update) != DSC_PHASE_SUMS) { /* the variance stays */
         s->beta2 = 1.0f;
         s->one_minus_beta2 = 0.0f;
     }

@@ -285,7 +285,7 @@ static dsc_status turn(const block_call *call, const qkv_view *view, int64_t cos
     for (int i = 0; i < 2; i++) {
         const dsc_rope_heads heads = { view->part[i], view->stride, (int32_t)config->heads, (int32_t)view->head_size,
                                        config->lm.sequence, dsc_lm_places(&config->lm, call->ctx), inverse };
-        DSC_TRY(dsc_rope_turn(&call->launch, &config->rope, tables, &heads));
+        DSC_TRY(dsc_rope_apply(&call->launch, &config->rope, tables, &heads));
     }
     return DSC_OK;
 }

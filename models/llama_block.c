@@ -282,7 +282,7 @@ static dsc_status turn(const block_call *call, const heads_layout *at, void *row
     const dsc_llama_config *config = call->config;
     const dsc_rope_heads of = { rows, heads * config->head_size, heads, (int32_t)config->head_size,
                                 config->lm.sequence, dsc_lm_places(&config->lm, call->ctx), inverse };
-    return dsc_rope_turn(&call->launch, &config->rope, tables_of(call, at), &of);
+    return dsc_rope_apply(&call->launch, &config->rope, tables_of(call, at), &of);
 }
 
 /* From what the products gave to what the attention reads. */

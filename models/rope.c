@@ -110,8 +110,8 @@ dsc_status dsc_rope_make_tables(const dsc_call *call, const dsc_rope *rope, dsc_
     return DSC_RUN(call->ctx->stream, ROPE_TABLE, &args, call->err);
 }
 
-dsc_status dsc_rope_turn(const dsc_call *call, const dsc_rope *rope, dsc_rope_tables tables,
-                         const dsc_rope_heads *heads)
+dsc_status dsc_rope_apply(const dsc_call *call, const dsc_rope *rope, dsc_rope_tables tables,
+                          const dsc_rope_heads *heads)
 {
     const dsc_rope_args args = { .out = heads->rows, .in = heads->rows, .cos = tables.cos, .sin = tables.sin,
                                  .places = heads->places, .rows = call->rows, .tokens = heads->tokens,

@@ -70,7 +70,7 @@ typedef struct dsc_rope_heads {
     const int32_t *places;   /* of the rows in their documents; NULL: in their samples */
     bool inverse;            /* a gradient's way back */
 } dsc_rope_heads;
-DSC_MUST_USE dsc_status dsc_rope_turn(const dsc_call *call, const dsc_rope *rope, dsc_rope_tables tables,
-                                      const dsc_rope_heads *heads);
+DSC_MUST_USE dsc_status dsc_rope_apply(const dsc_call *call, const dsc_rope *rope, dsc_rope_tables tables,
+                                       const dsc_rope_heads *heads);
 
 #endif

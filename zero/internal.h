@@ -137,7 +137,7 @@ typedef struct dsc_sign_compress {
 
 /* onebit.c: what optimizers keep that exchange them. */
 typedef struct dsc_onebit {
-    dsc_signs_turn left_of;          /* whose errors there are; SUMS: none */
+    dsc_onebit_phase left_of;        /* whose errors there are; SUMS: none */
     dsc_buf walked_buf, shared_buf;  /* of trainable groups: a rank's own steps, and the weights that they began at */
     bool apart;                      /* this rank has taken steps that others do not know */
     int64_t steps;                   /* how many */
@@ -226,7 +226,7 @@ struct dsc_zero {
     dsc_muon matrices;      /* likewise */
     dsc_sign_compress signs;
     dsc_onebit onebit;
-    dsc_signs_turn turn;       /* this update's */
+    dsc_onebit_phase turn;     /* this update's */
     bool sums_are_own;         /* leaves stay with the rank that made them */
     dsc_buf sum_buf, sums_buf; /* this rank's sum of squares where the kernel adds to it; every rank's for the host */
     bool sum_started; /* this step's sum of squares has terms already */
@@ -380,7 +380,7 @@ static inline bool dsc_onebit_lamb_are_used(const dsc_zero *zero)
 /* This update's are frozen. */
 static inline bool dsc_onebit_lamb_are_frozen(const dsc_zero *zero)
 {
-    return dsc_onebit_lamb_are_used(zero) && zero->turn == DSC_TURN_MOMENTUM;
+    return dsc_onebit_lamb_are_used(zero) && zero->turn == DSC_PHASE_MOMENTUM;
 }
 void dsc_onebit_lamb_plan(dsc_zero *zero);
 dsc_status dsc_onebit_lamb_open(dsc_zero *zero, dsc_error *err);

@@ -88,10 +88,10 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     DSC_ASSERT(options->neighbour_count <= 1 ||
                (options->stage == 3 && options->layout->world_size % options->neighbour_count == 0));
     DSC_ASSERT(options->replica_count <= 1 || (options->stage == 3 && !options->world_size_reproducible));
-    const bool signs = options->signs.kind != DSC_SIGNS_NEVER;
+    const bool signs = options->signs.kind != DSC_ONEBIT_NEVER;
     DSC_ASSERT(!signs || (options->stage == 0 && options->signs.freeze >= 1));
     DSC_ASSERT(!signs || options->recipe == DSC_RECIPE_ADAMW || options->recipe == DSC_RECIPE_ONEBIT_LAMB);
-    DSC_ASSERT(options->signs.kind == DSC_SIGNS_ONEBIT || dsc_recipes[options->recipe].tensor_state == NULL);
+    DSC_ASSERT(options->signs.kind == DSC_ONEBIT_ADAM || dsc_recipes[options->recipe].tensor_state == NULL);
     DSC_ASSERT(!signs || (!options->world_size_reproducible && options->moment_dtype == DSC_F32));
     DSC_ASSERT(!signs || options->quant_leaves == DSC_QUANT_NONE);
     DSC_ASSERT(options->recipe >= 0 && options->recipe < DSC_RECIPE_COUNT);
@@ -420,8 +420,8 @@ void dsc_zero_forget_shared(dsc_zero *zero)
 
 void dsc_zero_begin(dsc_zero *zero, int64_t update)
 {
-    zero->turn = dsc_signs_turn_of(&zero->o.signs, update);
-    zero->sums_are_own = zero->turn != DSC_TURN_SUMS && dsc_sign_compress_are_used(zero);
+    zero->turn = dsc_onebit_phase_of(&zero->o.signs, update);
+    zero->sums_are_own = zero->turn != DSC_PHASE_SUMS && dsc_sign_compress_are_used(zero);
 }
 
 bool dsc_zero_sums_are_own(const dsc_zero *zero) { return zero->sums_are_own; }

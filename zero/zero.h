@@ -77,7 +77,7 @@ typedef struct dsc_zero_options {
     dsc_quant quant_params, quant_frozen, quant_leaves;
     int64_t packed_gather_elements, packed_leaf_elements; /* most that pass packed at a time, of all ranks; 0: any */
     bool leaf_errors; /* what packing takes from a leaf is added to the next one of that use on this rank */
-    dsc_signs_policy signs;           /* of ADAMW and ONEBIT_LAMB at stage 0 */
+    dsc_onebit_policy signs; /* of ADAMW and ONEBIT_LAMB at stage 0 */
     uint64_t seed;
     bool overlap;
     int64_t prefetch_elements;        /* groups are gathered ahead while what is under way is at most this long */

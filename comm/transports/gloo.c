@@ -74,7 +74,7 @@ static bool way_receiving(void *user, int from)
 static int way_turn(void *user)
 {
     gloo_channel *c = user;
-    return dsc_wire_turn(c->wire, c->lane, &c->why) != DSC_OK;
+    return dsc_wire_poll_once(c->wire, c->lane, &c->why) != DSC_OK;
 }
 
 static dsc_status open_channel(gloo_transport *gloo, int32_t channel, dsc_error *err)

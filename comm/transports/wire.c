@@ -345,7 +345,7 @@ dsc_status dsc_wire_exchange(dsc_wire *wire, int32_t channel, int32_t step, dsc_
     return status;
 }
 
-dsc_status dsc_wire_turn(dsc_wire *wire, int32_t channel, dsc_error *err)
+dsc_status dsc_wire_poll_once(dsc_wire *wire, int32_t channel, dsc_error *err)
 {
     int64_t moved = 0;
     bool open = true;

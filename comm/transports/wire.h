@@ -102,7 +102,7 @@ DSC_MUST_USE dsc_status dsc_wire_exchange(dsc_wire *wire, int32_t channel, int32
 
 /* For a second lane, whose messages are begun while others are on their way: moves what can move, or sleeps a little.
  * DSC_ERR_STUCK when nothing moved for the timeout; it is not published, since nobody knows yet whose fault it is. */
-DSC_MUST_USE dsc_status dsc_wire_turn(dsc_wire *wire, int32_t channel, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_wire_poll_once(dsc_wire *wire, int32_t channel, dsc_error *err);
 bool dsc_wire_sending(const dsc_wire *wire, int32_t channel, int32_t to);
 bool dsc_wire_receiving(const dsc_wire *wire, int32_t channel, int32_t from);
 /* Nothing is on its way any more. */

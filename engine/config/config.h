@@ -388,7 +388,7 @@ static inline dsc_dtype dsc_config_compute_dtype(const dsc_config *config)
 }
 
 /* Whether and when the optimizer's ranks come to exchange signs. */
-dsc_signs_policy dsc_config_signs(const dsc_config *config);
+dsc_onebit_policy dsc_config_signs(const dsc_config *config);
 static inline bool dsc_config_sends_signs(const dsc_config *config)
 {
     const dsc_optimizer_kind kind = config->optimizer.kind;

@@ -2,20 +2,25 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config/table.h"
 
-dsc_signs_policy dsc_config_signs(const dsc_config *config)
+dsc_onebit_policy dsc_config_signs(const dsc_config *config)
 {
     const dsc_optimizer_config *o = &config->optimizer;
     if (o->kind == DSC_OPTIMIZER_ONEBIT_ADAM) /* without a variance there is no step: the first update makes one */
-        return (dsc_signs_policy){ .kind = DSC_SIGNS_ONEBIT, .freeze = dsc_max_i64(1, o->freeze_step) };
+        return (dsc_onebit_policy) { .kind = DSC_ONEBIT_ADAM, .freeze = dsc_max_i64(1, o->freeze_step) };
     if (o->kind == DSC_OPTIMIZER_ZEROONE_ADAM)
-        return (dsc_signs_policy){ .kind = DSC_SIGNS_ZEROONE, .freeze = dsc_max_i64(1, o->var_freeze_step),
-                                   .variance_scaler = o->var_update_scaler, .local_scaler = o->local_step_scaler,
-                                   .local_most = o->local_step_clipper };
+        return (dsc_onebit_policy) { .kind = DSC_ONEBIT_ZEROONE,
+                                     .freeze = dsc_max_i64(1, o->var_freeze_step),
+                                     .variance_scaler = o->var_update_scaler,
+                                     .local_scaler = o->local_step_scaler,
+                                     .local_most = o->local_step_clipper };
     if (o->kind == DSC_OPTIMIZER_ONEBIT_LAMB)
-        return (dsc_signs_policy){ .kind = DSC_SIGNS_ONEBIT, .freeze = dsc_max_i64(1, o->freeze_step),
-                                   .coeff_beta = o->coeff_beta, .factor_min = o->factor_min,
-                                   .factor_max = o->factor_max, .factor_threshold = o->factor_threshold };
-    return (dsc_signs_policy){ .kind = DSC_SIGNS_NEVER };
+        return (dsc_onebit_policy) { .kind = DSC_ONEBIT_ADAM,
+                                     .freeze = dsc_max_i64(1, o->freeze_step),
+                                     .coeff_beta = o->coeff_beta,
+                                     .factor_min = o->factor_min,
+                                     .factor_max = o->factor_max,
+                                     .factor_threshold = o->factor_threshold };
+    return (dsc_onebit_policy) { .kind = DSC_ONEBIT_NEVER };
 }
 
 static dsc_status says_nothing(dsc_config_parse_state *s, int id)

@@ -20,7 +20,7 @@
 #define DSC_CONTROL_OTHERS_NS INT64_C(2000000000)
 /* Processes that were killed are gone by then, agents that were dismissed too. */
 /* The ranks of a host that is lost have ended by then, if they are cut off from here: it is not contacted sooner. */
-#define DSC_CONTROL_RETURN_NS (DSC_CONTROL_LEASE_NS + DSC_CONTROL_CUT_OFF_GRACE_NS + INT64_C(1500000000))
+#define DSC_CONTROL_REJOIN_NS (DSC_CONTROL_LEASE_NS + DSC_CONTROL_CUT_OFF_GRACE_NS + INT64_C(1500000000))
 /* A task that the agent does not know of is sent again. */
 #define DSC_CONTROL_TASK_AGAIN_NS INT64_C(2000000000)
 #define DSC_CONTROL_GIVE_UP_NS INT64_C(5000000000)

@@ -344,7 +344,7 @@ int64_t dsc_head_may_connect_ns(const dsc_head *head)
     int64_t at_ns = 0;
     for (int32_t i = 0; i < head->host_count; i++)
         if (head->host[i].was_lost)
-            at_ns = dsc_max_i64(at_ns, head->host[i].lost_at_ns + DSC_CONTROL_RETURN_NS);
+            at_ns = dsc_max_i64(at_ns, head->host[i].lost_at_ns + DSC_CONTROL_REJOIN_NS);
     return at_ns;
 }
 

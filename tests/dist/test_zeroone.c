@@ -32,17 +32,17 @@ static policy begin_policy(int64_t freeze, int64_t variance_scaler, int64_t loca
     return (policy){ freeze, variance_scaler, local_scaler, local_most, 1, 0, 0, 1, 0, 0 };
 }
 
-static dsc_signs_turn next_turn(policy *p, int64_t update)
+static dsc_onebit_phase next_turn(policy *p, int64_t update)
 {
     if (update <= p->freeze) {
         if (++p->since < p->apart)
-            return DSC_TURN_GRADIENTS;
+            return DSC_PHASE_GRADIENTS;
         p->since = 0;
         if (++p->moves == p->variance_scaler) {
             p->moves = 0;
             p->apart *= 2;
         }
-        return DSC_TURN_SUMS;
+        return DSC_PHASE_SUMS;
     }
     const bool longer = ++p->steps == p->local_scaler && p->apart_ranks < p->local_most;
     const bool meet = ++p->since_ranks == p->apart_ranks || longer;
@@ -51,7 +51,7 @@ static dsc_signs_turn next_turn(policy *p, int64_t update)
         p->apart_ranks = 2 * p->apart_ranks < p->local_most ? 2 * p->apart_ranks : p->local_most;
     }
     p->since_ranks = meet ? 0 : p->since_ranks;
-    return meet ? DSC_TURN_MEET : DSC_TURN_LOCAL;
+    return meet ? DSC_PHASE_SYNCHRONIZE : DSC_PHASE_LOCAL;
 }
 
 static void turns(void **state)
@@ -60,16 +60,19 @@ static void turns(void **state)
                                      { 77, 3, 10, 6 },    { 1000, 5, 7, 5 }, { 1500, 2000, 1, 3 } };
     for (size_t k = 0; k < DSC_COUNT(of); k++) {
         policy p = begin_policy(of[k][0], of[k][1], of[k][2], of[k][3]);
-        const dsc_signs_policy signs = { .kind = DSC_SIGNS_ZEROONE, .freeze = of[k][0], .variance_scaler = of[k][1],
-                                         .local_scaler = of[k][2], .local_most = of[k][3] };
+        const dsc_onebit_policy signs = { .kind = DSC_ONEBIT_ZEROONE,
+                                          .freeze = of[k][0],
+                                          .variance_scaler = of[k][1],
+                                          .local_scaler = of[k][2],
+                                          .local_most = of[k][3] };
         for (int64_t u = 1; u <= 3000; u++)
-            assert_int_equal(dsc_signs_turn_of(&signs, u), next_turn(&p, u));
-        assert_int_not_equal(dsc_signs_turn_of(&signs, INT64_C(1) << 50), DSC_TURN_SUMS);
+            assert_int_equal(dsc_onebit_phase_of(&signs, u), next_turn(&p, u));
+        assert_int_not_equal(dsc_onebit_phase_of(&signs, INT64_C(1) << 50), DSC_PHASE_SUMS);
     }
-    const dsc_signs_policy adam = { .kind = DSC_SIGNS_ONEBIT, .freeze = 3 }, none = { .kind = DSC_SIGNS_NEVER };
-    assert_int_equal(dsc_signs_turn_of(&adam, 3), DSC_TURN_SUMS);
-    assert_int_equal(dsc_signs_turn_of(&adam, 4), DSC_TURN_MOMENTUM);
-    assert_int_equal(dsc_signs_turn_of(&none, 4), DSC_TURN_SUMS);
+    const dsc_onebit_policy adam = { .kind = DSC_ONEBIT_ADAM, .freeze = 3 }, none = { .kind = DSC_ONEBIT_NEVER };
+    assert_int_equal(dsc_onebit_phase_of(&adam, 3), DSC_PHASE_SUMS);
+    assert_int_equal(dsc_onebit_phase_of(&adam, 4), DSC_PHASE_MOMENTUM);
+    assert_int_equal(dsc_onebit_phase_of(&none, 4), DSC_PHASE_SUMS);
 }
 
 /* ---- beside the formula ---- */
@@ -138,17 +141,17 @@ static void reference_step(signs_formula *f, int64_t update, double grads[SIGNS_
     if (update == 1)
         now = begin_policy(FREEZE, 4, 20, 6);
     const bool first = now.since_ranks == 0;
-    const dsc_signs_turn turn = next_turn(&now, update);
+    const dsc_onebit_phase turn = next_turn(&now, update);
     for (int64_t i = 0; i < SIGNS_ELEMENTS; i++)
         grad[i] = signs_mean(grads, f->world, i);
     if (update == FREEZE + 1)
         signs_forget(f);
-    if (f->world > 1 && turn == DSC_TURN_GRADIENTS)
+    if (f->world > 1 && turn == DSC_PHASE_GRADIENTS)
         signs_exchange(f, grads, grad);
     if (f->world > 1 && update > FREEZE)
-        step_apart(f, first, turn == DSC_TURN_MEET, grads);
+        step_apart(f, first, turn == DSC_PHASE_SYNCHRONIZE, grads);
     else
-        step_together(f, grad, turn == DSC_TURN_SUMS);
+        step_together(f, grad, turn == DSC_PHASE_SUMS);
 }
 
 static void the_formula(void **state)
@@ -269,7 +272,7 @@ static void check_element(int32_t world, const dsc_layout_group *group, int64_t 
         const double m = (double)a->moments[moment_at], w = (double)a->weights[at];
         assert_true(a->weights[at] == of_rank[0].after.weights[at]);
         assert_true(a->moments[moment_at] == of_rank[0].after.moments[moment_at]);
-        if (kept.left_of == DSC_TURN_GRADIENTS) {
+        if (kept.left_of == DSC_PHASE_GRADIENTS) {
             const double expected = (double)b->moments[moment_at] + left * (1 - 0.9) / 0.9;
             assert_true(fabs(m - expected) <= 1e-6 * (fabs(expected) + size));
             assert_true(a->weights[at] == b->weights[at]);
@@ -290,9 +293,13 @@ static void check_element(int32_t world, const dsc_layout_group *group, int64_t 
 /* Nothing is lost: what signs left out, and what ranks have walked, is in the momentum or in the weights. */
 static void a_save_settles(void **state)
 {
-    static const struct { int64_t steps; bool apart; dsc_signs_turn of; } cases[] = {
-        { 4, false, DSC_TURN_GRADIENTS }, { 5, false, DSC_TURN_GRADIENTS }, { 9, false, DSC_TURN_MEET },
-        { 10, true, DSC_TURN_MEET },      { 14, true, DSC_TURN_MEET },
+    static const struct {
+        int64_t steps;
+        bool apart;
+        dsc_onebit_phase of;
+    } cases[] = {
+        { 4, false, DSC_PHASE_GRADIENTS },   { 5, false, DSC_PHASE_GRADIENTS },   { 9, false, DSC_PHASE_SYNCHRONIZE },
+        { 10, true, DSC_PHASE_SYNCHRONIZE }, { 14, true, DSC_PHASE_SYNCHRONIZE },
     };
     for (size_t k = 0; k < 2 * DSC_COUNT(cases); k++) {
         run_result r;

@@ -38,21 +38,21 @@ static bool ranks_meet(int64_t scaler, int64_t clipper, int64_t update)
     return update % apart == 0 || (apart < clipper && update == scaler);
 }
 
-dsc_signs_turn dsc_signs_turn_of(const dsc_signs_policy *policy, int64_t update)
+dsc_onebit_phase dsc_onebit_phase_of(const dsc_onebit_policy *policy, int64_t update)
 {
-    if (policy->kind == DSC_SIGNS_NEVER)
-        return DSC_TURN_SUMS;
-    if (policy->kind == DSC_SIGNS_ONEBIT)
-        return update <= policy->freeze ? DSC_TURN_SUMS : DSC_TURN_MOMENTUM;
+    if (policy->kind == DSC_ONEBIT_NEVER)
+        return DSC_PHASE_SUMS;
+    if (policy->kind == DSC_ONEBIT_ADAM)
+        return update <= policy->freeze ? DSC_PHASE_SUMS : DSC_PHASE_MOMENTUM;
     if (update <= policy->freeze)
-        return variance_moves(policy->variance_scaler, update) ? DSC_TURN_SUMS : DSC_TURN_GRADIENTS;
+        return variance_moves(policy->variance_scaler, update) ? DSC_PHASE_SUMS : DSC_PHASE_GRADIENTS;
     const bool meet = ranks_meet(policy->local_scaler, policy->local_most, update - policy->freeze);
-    return meet ? DSC_TURN_MEET : DSC_TURN_LOCAL;
+    return meet ? DSC_PHASE_SYNCHRONIZE : DSC_PHASE_LOCAL;
 }
 
 static bool walks(const dsc_zero *zero)
 {
-    return zero->o.signs.kind == DSC_SIGNS_ZEROONE && dsc_sign_compress_are_used(zero);
+    return zero->o.signs.kind == DSC_ONEBIT_ZEROONE && dsc_sign_compress_are_used(zero);
 }
 
 /* In fp32 the masters are the parameters, which every rank's own steps change. */
@@ -103,16 +103,16 @@ void dsc_onebit_place(dsc_zero *zero)
 
 dsc_status dsc_onebit_forget(dsc_zero *zero, dsc_error *err)
 {
-    zero->onebit.left_of = DSC_TURN_SUMS;
+    zero->onebit.left_of = DSC_PHASE_SUMS;
     zero->onebit.apart = false;
     return dsc_sign_compress_forget(zero, err);
 }
 
 /* What signs leave out is of `turn` from now on. */
-static dsc_status send(dsc_zero *zero, dsc_signs_turn turn, dsc_part_fn fill, dsc_error *err)
+static dsc_status send(dsc_zero *zero, dsc_onebit_phase turn, dsc_part_fn fill, dsc_error *err)
 {
     zero->onebit.left_of = turn;
-    return dsc_sign_compress_exchange(zero, fill, turn == DSC_TURN_MOMENTUM && !dsc_onebit_lamb_are_used(zero), err);
+    return dsc_sign_compress_exchange(zero, fill, turn == DSC_PHASE_MOMENTUM && !dsc_onebit_lamb_are_used(zero), err);
 }
 
 static const dsc_update_scalars *scalars_of(const dsc_zero *zero, int32_t t)
@@ -160,14 +160,14 @@ dsc_status dsc_onebit_prepare(dsc_zero *zero, dsc_error *err)
     dsc_update_scalars *s = zero->terms.scalars;
     if (!zero->sums_are_own)
         DSC_TRY(mask_gradients(zero, err));
-    else if (zero->turn == DSC_TURN_MOMENTUM)
-        DSC_TRY(send(zero, DSC_TURN_MOMENTUM, fill_momentum, err));
+    else if (zero->turn == DSC_PHASE_MOMENTUM)
+        DSC_TRY(send(zero, DSC_PHASE_MOMENTUM, fill_momentum, err));
     else
-        DSC_TRY(send(zero, DSC_TURN_GRADIENTS, fill_gradient, err));
+        DSC_TRY(send(zero, DSC_PHASE_GRADIENTS, fill_gradient, err));
     if (dsc_onebit_lamb_are_frozen(zero))
         return dsc_onebit_lamb_compute(zero, err);
     for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX && zero->sums_are_own; c++) /* what is left of the update */
-        if (zero->turn == DSC_TURN_MOMENTUM)
+        if (zero->turn == DSC_PHASE_MOMENTUM)
             s[c].one_minus_beta1 = 0.0f;
         else
             s[c].grad_scale = 1.0f;
@@ -180,7 +180,7 @@ dsc_status dsc_onebit_prepare(dsc_zero *zero, dsc_error *err)
 static dsc_status set_out(dsc_zero *zero, dsc_error *err)
 {
     dsc_onebit *onebit = &zero->onebit;
-    if (onebit->left_of != DSC_TURN_MEET) /* what it is of is never sent again */
+    if (onebit->left_of != DSC_PHASE_SYNCHRONIZE) /* what it is of is never sent again */
         DSC_TRY(dsc_onebit_forget(zero, err));
     DSC_TRY(dsc_fill_zero(zero->o.compute, onebit->walked_buf.ptr, onebit->walked_buf.bytes, err));
     for (int32_t g = 0; g < zero->o.layout->group_count && keeps_shared(zero); g++)
@@ -270,7 +270,7 @@ static dsc_status land_along_errors(dsc_zero *zero, const dsc_layout_group *grou
 
 bool dsc_onebit_walks(const dsc_zero *zero)
 {
-    return zero->sums_are_own && (zero->turn == DSC_TURN_LOCAL || zero->turn == DSC_TURN_MEET);
+    return zero->sums_are_own && (zero->turn == DSC_PHASE_LOCAL || zero->turn == DSC_PHASE_SYNCHRONIZE);
 }
 
 dsc_status dsc_onebit_walk(dsc_zero *zero, dsc_error *err)
@@ -284,9 +284,9 @@ dsc_status dsc_onebit_walk(dsc_zero *zero, dsc_error *err)
     }
     onebit->steps++;
     DSC_TRY(dsc_sign_compress_each(zero, walk_part, err));
-    if (zero->turn == DSC_TURN_LOCAL)
+    if (zero->turn == DSC_PHASE_LOCAL)
         return DSC_OK;
-    DSC_TRY(send(zero, DSC_TURN_MEET, fill_walked, err));
+    DSC_TRY(send(zero, DSC_PHASE_SYNCHRONIZE, fill_walked, err));
     onebit->apart = false;
     return dsc_sign_compress_each(zero, land_along_sums, err);
 }
@@ -296,7 +296,7 @@ dsc_status dsc_onebit_walk(dsc_zero *zero, dsc_error *err)
 /* What errors are of goes into the momentum, of which the next update's has beta1. */
 static dsc_status settle_moments(dsc_zero *zero, int32_t g, double beta1, dsc_error *err)
 {
-    const double part = zero->onebit.left_of == DSC_TURN_GRADIENTS ? 1.0 - beta1 : 1.0;
+    const double part = zero->onebit.left_of == DSC_PHASE_GRADIENTS ? 1.0 - beta1 : 1.0;
     float *moment = (float *)(void *)zero->group[g].moment[0];
     DSC_TRY(dsc_sign_compress_mean(zero, g, part / beta1, err));
     const dsc_add_args add = { .to = moment, .a = moment, .b = zero->group[g].own_error,
@@ -306,7 +306,7 @@ static dsc_status settle_moments(dsc_zero *zero, int32_t g, double beta1, dsc_er
 
 static dsc_status settle(dsc_zero *zero, double beta1, dsc_error *err)
 {
-    const bool of_walks = zero->onebit.left_of == DSC_TURN_MEET || zero->onebit.apart;
+    const bool of_walks = zero->onebit.left_of == DSC_PHASE_SYNCHRONIZE || zero->onebit.apart;
     if (of_walks && zero->onebit.apart)
         DSC_TRY(dsc_sign_compress_each(zero, fill_walked, err));
     else if (of_walks)
@@ -322,8 +322,8 @@ dsc_status dsc_zero_settle_signs(dsc_zero *zero, double beta1, dsc_error *err)
     if (!dsc_sign_compress_are_used(zero))
         return DSC_OK;
     DSC_TRY(dsc_zero_sync(zero, err));
-    if (zero->onebit.apart || zero->onebit.left_of == DSC_TURN_MEET ||
-        (zero->onebit.left_of != DSC_TURN_SUMS && beta1 > 0))
+    if (zero->onebit.apart || zero->onebit.left_of == DSC_PHASE_SYNCHRONIZE ||
+        (zero->onebit.left_of != DSC_PHASE_SUMS && beta1 > 0))
         DSC_TRY(settle(zero, beta1, err));
     DSC_TRY(dsc_onebit_forget(zero, err));
     return dsc_stream_sync(zero->o.compute, err);

@@ -10,9 +10,9 @@ extern "C" {
 #endif
 
 /* All zero: nobody's. */
-typedef enum dsc_signs_kind { DSC_SIGNS_NEVER, DSC_SIGNS_ONEBIT, DSC_SIGNS_ZEROONE } dsc_signs_kind;
-typedef struct dsc_signs_policy {
-    dsc_signs_kind kind;
+typedef enum dsc_onebit_kind { DSC_ONEBIT_NEVER, DSC_ONEBIT_ADAM, DSC_ONEBIT_ZEROONE } dsc_onebit_kind;
+typedef struct dsc_onebit_policy {
+    dsc_onebit_kind kind;
     int64_t freeze; /* after so many updates, >= 1, the variance never moves again */
     /* Of 0/1 Adam, >= 1: after so many moves of the variance the next are twice as far apart; after so many updates
      * that follow them ranks come together half as often, once in local_most at least. */
@@ -21,17 +21,17 @@ typedef struct dsc_signs_policy {
      * are
      * times once they are frozen, 0 < min <= max; and the part of itself that a factor changes by at most. */
     double coeff_beta, factor_min, factor_max, factor_threshold;
-} dsc_signs_policy;
+} dsc_onebit_policy;
 
 /* What an update makes of the ranks' gradients. */
-typedef enum dsc_signs_turn {
-    DSC_TURN_SUMS,      /* they are added up, and the variance moves; in all others it stays */
-    DSC_TURN_MOMENTUM,  /* each rank's make a momentum, whose signs are exchanged */
-    DSC_TURN_GRADIENTS, /* their signs are */
-    DSC_TURN_LOCAL,     /* each rank takes a step of its own along them */
-    DSC_TURN_MEET       /* and then all come together, by the signs of their ways */
-} dsc_signs_turn;
-dsc_signs_turn dsc_signs_turn_of(const dsc_signs_policy *policy, int64_t update); /* from 1 */
+typedef enum dsc_onebit_phase {
+    DSC_PHASE_SUMS,       /* they are added up, and the variance moves; in all others it stays */
+    DSC_PHASE_MOMENTUM,   /* each rank's make a momentum, whose signs are exchanged */
+    DSC_PHASE_GRADIENTS,  /* their signs are */
+    DSC_PHASE_LOCAL,      /* each rank takes a step of its own along them */
+    DSC_PHASE_SYNCHRONIZE /* and then all come together, by the signs of their ways */
+} dsc_onebit_phase;
+dsc_onebit_phase dsc_onebit_phase_of(const dsc_onebit_policy *policy, int64_t update); /* from 1 */
 
 #ifdef __cplusplus
 }

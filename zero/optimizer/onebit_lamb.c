@@ -111,7 +111,7 @@ double dsc_onebit_lamb_average(const dsc_zero *zero, int32_t t, double trust)
 
 double dsc_onebit_lamb_frozen_ratio(const dsc_zero *zero, int32_t t, double bare_share)
 {
-    const dsc_signs_policy *policy = &zero->o.signs;
+    const dsc_onebit_policy *policy = &zero->o.signs;
     float *state = dsc_zero_tensor_state(zero, t), most;
     const double last = state[LAST_FACTOR] == 0.0f ? 1.0 : (double)state[LAST_FACTOR];
     memcpy(&most, (const uint32_t *)zero->coeffs.host_most.ptr + t, sizeof most);

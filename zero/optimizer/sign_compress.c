@@ -20,7 +20,7 @@
 
 bool dsc_sign_compress_are_used(const dsc_zero *zero)
 {
-    return zero->o.signs.kind != DSC_SIGNS_NEVER && zero->world_size > 1;
+    return zero->o.signs.kind != DSC_ONEBIT_NEVER && zero->world_size > 1;
 }
 
 /* Over trainable groups. */
