@@ -44,7 +44,7 @@ static dsc_status serve(FILE *commands, dsc_comm_bench *bench, dsc_error *err)
     return DSC_OK;
 }
 
-static dsc_status run(FILE *commands, bool shared, const char *transport, const dsc_comm_place *place, dsc_error *err)
+static dsc_status run(FILE *commands, bool shared, const char *transport, const dsc_rank_info *place, dsc_error *err)
 {
     dsc_alloc *alloc = NULL;
     dsc_comm *comm = NULL;
@@ -68,13 +68,13 @@ static dsc_status run(FILE *commands, bool shared, const char *transport, const 
 int main(int argc, char **argv)
 {
     dsc_error err = DSC_ERROR_INIT;
-    dsc_comm_place place;
+    dsc_rank_info place;
     char path[512];
     if (argc != 5) {
         fprintf(stderr, "usage: bench_comm DIR NAME shared|plain TRANSPORT (bench_comm.py starts it)\n");
         return 2;
     }
-    dsc_status status = dsc_comm_place_from_env(from_environment, NULL, &place, &err);
+    dsc_status status = dsc_rank_info_from_env(from_environment, NULL, &place, &err);
     if (status == DSC_OK) {
         snprintf(path, sizeof path, "%s/%s.%d", argv[1], argv[2], place.rank);
         FILE *commands = fopen(path, "r");

@@ -17,7 +17,7 @@ const char *dsc_comm_op_text(dsc_comm_op op)
 
 static dsc_status check_options(const dsc_comm_options *options, dsc_error *err)
 {
-    const dsc_comm_place *place = &options->place;
+    const dsc_rank_info *place = &options->place;
     DSC_ASSERT(options->alloc != NULL);
     DSC_ASSERT(options->channel_count >= 1 && options->channel_count <= DSC_COMM_CHANNELS_MAX);
     DSC_ASSERT(options->staging_bytes >= 0);
@@ -36,7 +36,7 @@ static dsc_status check_options(const dsc_comm_options *options, dsc_error *err)
 /* What "auto" is here, and why. */
 static const char *choose_auto(const dsc_comm_options *options, const char **why)
 {
-    const dsc_comm_place *place = &options->place;
+    const dsc_rank_info *place = &options->place;
     *why = "one rank";
     if (place->size == 1)
         return "self";

@@ -36,7 +36,7 @@ void dsc_local_world_close(dsc_local_world **world); /* every communicator of it
 void dsc_local_world_refuse(dsc_local_world *world, int32_t rank, const char *reason);
 
 /* Who I am. Plain value; strings borrowed until open returns. */
-typedef struct dsc_comm_place {
+typedef struct dsc_rank_info {
     int32_t rank, size;             /* world */
     int32_t local_rank, local_size; /* on this host */
     int32_t node, node_count;
@@ -47,14 +47,14 @@ typedef struct dsc_comm_place {
     bool from_mpi;                /* the numbers are those of an MPI launcher */
     dsc_local_world *local_world; /* not NULL: transport "local" */
     const char *flight; /* DSC_FLIGHT: where the record goes (base/flight_log.h); NULL: nobody reads one */
-} dsc_comm_place;
+} dsc_rank_info;
 
 /* Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE|LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, DSC_JOB_TOKEN, DSC_FLIGHT
  * (also Open MPI's, hydra's and Slurm's variables) through `get` (getenv-like, user passed). None set: rank 0 of 1.
  * Contradictions and numbers that are none: DSC_ERR_INPUT naming the variable. The token and the flight point into the
  * environment. */
-DSC_MUST_USE dsc_status dsc_comm_place_from_env(const char *(*get)(void *user, const char *name), void *user,
-                                                dsc_comm_place *out, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_rank_info_from_env(const char *(*get)(void *user, const char *name), void *user,
+                                               dsc_rank_info *out, dsc_error *err);
 
 typedef enum dsc_comm_op {
     DSC_COMM_ALL_GATHER, DSC_COMM_ALL_TO_ALL, DSC_COMM_REDUCE_SCATTER, DSC_COMM_ALL_REDUCE, DSC_COMM_BROADCAST,
@@ -71,7 +71,7 @@ typedef struct dsc_comm_trace {
 
 typedef struct dsc_comm_options {
     dsc_alloc *alloc; /* borrowed until close */
-    dsc_comm_place place;
+    dsc_rank_info place;
     const char *transport;     /* "auto", "self", "local", "shm", "tcp", "hier", "gloo", "mpi", "nccl" */
     int32_t channel_count;     /* 1..DSC_COMM_CHANNELS_MAX */
     int64_t staging_bytes;     /* per channel and rank, for transports that copy through a segment; counted as COMM */

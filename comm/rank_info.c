@@ -206,7 +206,7 @@ static dsc_status keep_first(void *user, const char *name, dsc_error *err)
 }
 
 /* Where rank 0 is and listens: as told, or as Slurm's own variables say of a step that nobody else prepared. */
-static dsc_status read_master(const env *e, dsc_comm_place *out, dsc_error *err)
+static dsc_status read_master(const env *e, dsc_rank_info *out, dsc_error *err)
 {
     const char *addr = text_of(e, "MASTER_ADDR"), *nodes = text_of(e, "SLURM_STEP_NODELIST");
     const char *job = text_of(e, "SLURM_JOB_ID");
@@ -224,14 +224,14 @@ static dsc_status read_master(const env *e, dsc_comm_place *out, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_comm_place_from_env(const char *(*get)(void *user, const char *name), void *user, dsc_comm_place *out,
-                                   dsc_error *err)
+dsc_status dsc_rank_info_from_env(const char *(*get)(void *user, const char *name), void *user, dsc_rank_info *out,
+                                  dsc_error *err)
 {
     const env e = { get, user };
     const family *f = NULL;
     numbers n = { 0, 1, 0, 1, 0, 1, false };
     const char *token = text_of(&e, "DSC_JOB_TOKEN");
-    *out = (dsc_comm_place){ .job_token = token != NULL ? token : "" };
+    *out = (dsc_rank_info) { .job_token = token != NULL ? token : "" };
     DSC_TRY(choose_family(&e, &n, &f, err));
     DSC_TRY(read_master(&e, out, err));
     if (f != NULL) {

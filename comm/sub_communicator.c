@@ -64,7 +64,7 @@ static dsc_status tell(dsc_comm *parent, word *all, dsc_error *err)
 }
 
 /* The group's name on its host; the children of one parent, and those of its children, differ in it. */
-static dsc_status name_group(dsc_comm *parent, const dsc_comm_place *place, int32_t color, char *out, dsc_error *err)
+static dsc_status name_group(dsc_comm *parent, const dsc_rank_info *place, int32_t color, char *out, dsc_error *err)
 {
     const char *token = place->job_token != NULL ? place->job_token : "";
     char job[64] = "";
@@ -140,7 +140,7 @@ static dsc_status make_places(dsc_comm *parent, word *all, const group *mine, bo
 }
 
 /* Where the group meets over a network. An address within a link is by this host's interface. */
-static void find_gate(dsc_comm *parent, const dsc_net_address *gate, dsc_comm_place *place)
+static void find_gate(dsc_comm *parent, const dsc_net_address *gate, dsc_rank_info *place)
 {
     dsc_net_address at = *gate, own;
     char text[DSC_NET_TEXT];
@@ -158,7 +158,7 @@ static dsc_status open_group(dsc_comm *parent, const word *all, const group *min
     dsc_local_world *world = world_of(all, mine);
     dsc_status status = name_group(parent, &options->place, all[parent->rank].color, name, err);
     if (status == DSC_OK) {
-        dsc_comm_place *place = &options->place;
+        dsc_rank_info *place = &options->place;
         place->rank = mine->rank;
         place->size = mine->size;
         place->local_rank = mine->local_rank;

@@ -33,7 +33,7 @@ static int32_t choose_threads(const dsc_engine *engine)
  * only when NCCL is told so. */
 static dsc_status choose_gpu(const dsc_engine *engine, int32_t count, int32_t *index, dsc_error *err)
 {
-    const dsc_comm_place *place = &engine->place;
+    const dsc_rank_info *place = &engine->place;
     const char *share = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     const bool own_view = count == 1 && place->local_world == NULL;
     *index = own_view ? 0 : place->local_rank % count;
@@ -185,7 +185,7 @@ static void plan_side(const dsc_engine *engine, dsc_side side, const side_ranks 
 {
     dsc_comm_options options;
     side_options(engine, side, false, &options);
-    dsc_comm_place *place = &options.place;
+    dsc_rank_info *place = &options.place;
     const int32_t apart = side == DSC_SIDE_REPLICAS ? place->size / ranks->size : 1;
     place->local_size = (int32_t)dsc_max_i64(1, dsc_min_i64(ranks->size, place->local_size / apart));
     place->size = ranks->size;
@@ -193,7 +193,7 @@ static void plan_side(const dsc_engine *engine, dsc_side side, const side_ranks 
     place->local_rank = ranks->rank % place->local_size;
     place->node_count = (int32_t)dsc_div_ceil(ranks->size, place->local_size);
     place->node = ranks->rank / place->local_size;
-    const dsc_comm_place planned = *place;
+    const dsc_rank_info planned = *place;
     out->comm_bytes += dsc_comm_plan_bytes(&options);
     if (engine->host_visible)
         return;
@@ -268,7 +268,7 @@ static dsc_status open_side(dsc_engine *engine, dsc_side side, dsc_error *err)
         out->device = out->host;
         return DSC_OK;
     }
-    const dsc_comm_place place = comm.place;
+    const dsc_rank_info place = comm.place;
     side_options(engine, side, true, &comm);
     comm.place = place;
     return dsc_comm_open(&comm, &out->device, err);

@@ -51,7 +51,7 @@ struct dsc_engine {
     const dsc_model *model;
     dsc_model *own_model; /* opened here; NULL: the caller's */
     struct { dsc_model *model; dsc_module *modules; dsc_param_spec *specs; } frozen; /* freeze.c; NULL: none is */
-    dsc_comm_place place;
+    dsc_rank_info place;
     dsc_comm *comm;        /* over host memory: verdicts, scalars, the host program's collectives */
     dsc_comm *device_comm; /* over device memory: parameters and gradients, of ranks that share a copy of the states;
                             * on a host_visible device one over host memory */

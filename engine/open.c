@@ -112,22 +112,22 @@ static dsc_status find_place(dsc_engine *engine, const dsc_engine_options *optio
     if (engine->plan_only && options->plan_world_size > 0) {
         const int32_t size = options->plan_world_size;
         engine->place =
-            (dsc_comm_place) { .size = size, .local_size = size, .node_count = 1, .master_addr = "", .job_token = "" };
+            (dsc_rank_info) { .size = size, .local_size = size, .node_count = 1, .master_addr = "", .job_token = "" };
         return DSC_OK;
     }
     if (options->world == NULL)
-        return dsc_comm_place_from_env(get_env, NULL, &engine->place, err);
+        return dsc_rank_info_from_env(get_env, NULL, &engine->place, err);
     const int32_t size = options->world->size;
     if (options->rank < 0 || options->rank >= size)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "rank %d of a world of %d", (int)options->rank, (int)size);
-    engine->place = (dsc_comm_place) { .rank = options->rank,
-                                       .size = size,
-                                       .local_rank = options->rank,
-                                       .local_size = size,
-                                       .node_count = 1,
-                                       .master_addr = "",
-                                       .job_token = "",
-                                       .local_world = options->world->local };
+    engine->place = (dsc_rank_info) { .rank = options->rank,
+                                      .size = size,
+                                      .local_rank = options->rank,
+                                      .local_size = size,
+                                      .node_count = 1,
+                                      .master_addr = "",
+                                      .job_token = "",
+                                      .local_world = options->world->local };
     return DSC_OK;
 }
 

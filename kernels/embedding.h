@@ -41,7 +41,7 @@ static inline int64_t dsc_embedding_row(const dsc_embedding_fwd_args *a, int64_t
 }
 
 /* The row of `position` that row r adds. */
-static inline int64_t dsc_embedding_place(const dsc_embedding_fwd_args *a, int64_t r)
+static inline int64_t dsc_embedding_position(const dsc_embedding_fwd_args *a, int64_t r)
 {
     return a->places != NULL ? a->places[r] : r % a->sequence;
 }

@@ -42,7 +42,7 @@ typedef struct dsc_rope_args {
 } dsc_rope_args;
 
 /* The position of row r. */
-static inline int64_t dsc_rope_place(const dsc_rope_args *a, int64_t r)
+static inline int64_t dsc_rope_position(const dsc_rope_args *a, int64_t r)
 {
     return a->places != NULL ? a->places[r] : r % a->tokens;
 }

@@ -283,8 +283,13 @@ static dsc_status turn(const block_call *call, const qkv_view *view, int64_t cos
         return DSC_OK;
     DSC_TRY(dsc_rope_make_tables(&call->launch, &config->rope, tables, config->lm.sequence));
     for (int i = 0; i < 2; i++) {
-        const dsc_rope_heads heads = { view->part[i], view->stride, (int32_t)config->heads, (int32_t)view->head_size,
-                                       config->lm.sequence, dsc_lm_places(&config->lm, call->ctx), inverse };
+        const dsc_rope_heads heads = { view->part[i],
+                                       view->stride,
+                                       (int32_t)config->heads,
+                                       (int32_t)view->head_size,
+                                       config->lm.sequence,
+                                       dsc_lm_positions(&config->lm, call->ctx),
+                                       inverse };
         DSC_TRY(dsc_rope_apply(&call->launch, &config->rope, tables, &heads));
     }
     return DSC_OK;

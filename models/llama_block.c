@@ -280,8 +280,13 @@ static dsc_status make_tables(const block_call *call, const heads_layout *at)
 static dsc_status turn(const block_call *call, const heads_layout *at, void *rows, int32_t heads, bool inverse)
 {
     const dsc_llama_config *config = call->config;
-    const dsc_rope_heads of = { rows, heads * config->head_size, heads, (int32_t)config->head_size,
-                                config->lm.sequence, dsc_lm_places(&config->lm, call->ctx), inverse };
+    const dsc_rope_heads of = { rows,
+                                heads * config->head_size,
+                                heads,
+                                (int32_t)config->head_size,
+                                config->lm.sequence,
+                                dsc_lm_positions(&config->lm, call->ctx),
+                                inverse };
     return dsc_rope_apply(&call->launch, &config->rope, tables_of(call, at), &of);
 }
 

@@ -81,7 +81,7 @@ dsc_attention_keys dsc_lm_keys(const dsc_lm_module *self, const dsc_module_ctx *
     DSC_ASSERT((ctx->cache != NULL) == (config->cache > 0));
     DSC_ASSERT(ctx->past == 0 || (ctx->batch == 1 && ctx->past + config->sequence <= config->cache));
     dsc_attention_keys keys = dsc_lm_keys_after(self, ctx->past);
-    keys.positions = dsc_lm_places(config, ctx);
+    keys.positions = dsc_lm_positions(config, ctx);
     return keys;
 }
 

@@ -52,7 +52,7 @@ typedef struct dsc_lm_config {
 } dsc_lm_config;
 
 /* Of a micro-batch; the last one with documents, or of a masked model. */
-enum { DSC_LM_TOKENS, DSC_LM_TARGETS, DSC_LM_PLACES, DSC_LM_BATCH_MAX, DSC_LM_PREDICTED = DSC_LM_PLACES };
+enum { DSC_LM_TOKENS, DSC_LM_TARGETS, DSC_LM_POSITIONS, DSC_LM_BATCH_MAX, DSC_LM_PREDICTED = DSC_LM_POSITIONS };
 
 /* A model that is being described: dsc_lm_add_* append to the module in hand. Opaque but to lm.c. */
 typedef struct dsc_lm dsc_lm;
@@ -152,9 +152,9 @@ void dsc_lm_add_linear(dsc_lm *lm, const dsc_lm_linear *linear);
 DSC_MUST_USE dsc_status dsc_lm_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows, dsc_error *err);
 
 /* The tokens' places in their documents; NULL: in their samples. */
-static inline const int32_t *dsc_lm_places(const dsc_lm_config *config, const dsc_module_ctx *ctx)
+static inline const int32_t *dsc_lm_positions(const dsc_lm_config *config, const dsc_module_ctx *ctx)
 {
-    return config->documents ? ctx->batch_data[DSC_LM_PLACES] : NULL;
+    return config->documents ? ctx->batch_data[DSC_LM_POSITIONS] : NULL;
 }
 
 /* R of the head: those that are predicted. */

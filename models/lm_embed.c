@@ -100,7 +100,7 @@ static const void *first_position(const embed_call *call)
 
 static dsc_status look_up(const embed_call *call, dsc_embedding_fwd_args args)
 {
-    args.places = dsc_lm_places(call->config, call->ctx);
+    args.places = dsc_lm_positions(call->config, call->ctx);
     args.rows = call->at.rows;
     args.sequence = args.sequence > 0 ? args.sequence : call->config->sequence;
     args.dtype = call->ctx->dtype;
@@ -163,7 +163,7 @@ static dsc_status backward_places(const embed_call *call, const void *d_out, flo
 {
     const int64_t channels = call->config->channels, first = call->self->family->position_first;
     dsc_embedding_bwd_args args = gradient_of(call, d_position + first * channels, d_out, channels);
-    args.tokens = dsc_lm_places(call->config, call->ctx);
+    args.tokens = dsc_lm_positions(call->config, call->ctx);
     args.vocab = call->config->positions;
     DSC_TRY(DSC_RUN(call->ctx->stream, EMBEDDING_BWD, &args, call->err));
     args.d_table = d_position; /* the rows before the first place's: nobody looks them up */

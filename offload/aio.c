@@ -22,7 +22,7 @@ static int32_t region_of(const dsc_aio *aio, const char *buf, int64_t bytes)
     return -1;
 }
 
-int32_t dsc_aio_place_of(const dsc_aio *aio, const dsc_aio_file *file)
+int32_t dsc_aio_fixed_fd(const dsc_aio *aio, const dsc_aio_file *file)
 {
     for (int32_t i = 0; i < DSC_AIO_FILES_MAX; i++)
         if (aio->files[i] == file)
@@ -78,9 +78,13 @@ static dsc_aio_slot *next_piece(dsc_aio *aio)
     const int64_t bytes = dsc_min_i64(aio->options.block_bytes, op->bytes - op->given);
     char *buf = (char *)op->buf + op->given;
     s->op = op;
-    s->piece = (dsc_aio_piece){ .fd = op->file->fd, .write = op->write, .buf = buf, .bytes = bytes,
-                                .offset = op->offset + op->given, .region = region_of(aio, buf, bytes),
-                                .place = op->file->keeper == aio ? dsc_aio_place_of(aio, op->file) : -1 };
+    s->piece = (dsc_aio_piece) { .fd = op->file->fd,
+                                 .write = op->write,
+                                 .buf = buf,
+                                 .bytes = bytes,
+                                 .offset = op->offset + op->given,
+                                 .region = region_of(aio, buf, bytes),
+                                 .place = op->file->keeper == aio ? dsc_aio_fixed_fd(aio, op->file) : -1 };
     op->given += bytes;
     op->under_way++;
     return s;

@@ -35,7 +35,7 @@ struct dsc_aio {
 };
 
 /* Where the engine keeps a file (NULL: which place is free), or -1. */
-int32_t dsc_aio_place_of(const dsc_aio *aio, const dsc_aio_file *file);
+int32_t dsc_aio_fixed_fd(const dsc_aio *aio, const dsc_aio_file *file);
 /* Completions, without telling anybody; waits up to timeout_ns for the first. How many came, or -errno. */
 int dsc_aio_drain(dsc_aio *aio, int64_t timeout_ns);
 

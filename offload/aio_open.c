@@ -161,7 +161,7 @@ dsc_status dsc_aio_register(dsc_aio *aio, void *buf, int64_t bytes, dsc_error *e
 
 bool dsc_aio_keep_file(dsc_aio *aio, dsc_aio_file *file)
 {
-    const int32_t place = dsc_aio_place_of(aio, NULL);
+    const int32_t place = dsc_aio_fixed_fd(aio, NULL);
     if (file->fd < 0 || aio->ops->set_file == NULL)
         return false;
     if (file->keeper != NULL)
@@ -177,7 +177,7 @@ void dsc_aio_drop_file(dsc_aio_file *file)
 {
     dsc_aio *aio = file->keeper;
     file->keeper = NULL;
-    const int32_t place = aio != NULL ? dsc_aio_place_of(aio, file) : -1;
+    const int32_t place = aio != NULL ? dsc_aio_fixed_fd(aio, file) : -1;
     if (place < 0)
         return;
     (void)aio->ops->set_file(aio->state, place, -1); /* a place that cannot be emptied is not used until it is set */

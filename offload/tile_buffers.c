@@ -29,11 +29,11 @@ dsc_status dsc_ring_open(dsc_ring *ring, dsc_alloc *alloc, dsc_swap *swap, dsc_a
     for (int32_t i = 0; i < all; i++)
         DSC_TRY(dsc_swap_op_open(swap, aio, piece_bytes, &ring->slot[i].op, err));
     if (buf != NULL)
-        dsc_ring_place(ring, 0, slot_count, buf, piece_bytes);
+        dsc_tile_buffers_assign(ring, 0, slot_count, buf, piece_bytes);
     return DSC_OK;
 }
 
-void dsc_ring_place(dsc_ring *ring, int32_t first, int32_t count, void *buf, int64_t piece_bytes)
+void dsc_tile_buffers_assign(dsc_ring *ring, int32_t first, int32_t count, void *buf, int64_t piece_bytes)
 {
     for (int32_t i = 0; i < count; i++)
         ring->slot[first + i].buf = (char *)buf + i * piece_bytes;

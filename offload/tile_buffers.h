@@ -55,15 +55,15 @@ typedef struct dsc_ring {
     bool view_dirty;
 } dsc_ring;
 
-/* `buf` (NULL: dsc_ring_place says where) has room for slot_count pieces of piece_bytes, a multiple of DSC_AIO_ALIGN,
- * and outlives the ring; `aio` (NULL: the swap's own) moves them. Where the further_count slots that were asked for
- * before lie is for dsc_ring_place to say. */
+/* `buf` (NULL: dsc_tile_buffers_assign says where) has room for slot_count pieces of piece_bytes, a multiple of
+ * DSC_AIO_ALIGN, and outlives the ring; `aio` (NULL: the swap's own) moves them. Where the further_count slots that
+ * were asked for before lie is for dsc_tile_buffers_assign to say. */
 DSC_MUST_USE dsc_status dsc_ring_open(dsc_ring *ring, dsc_alloc *alloc, dsc_swap *swap, dsc_aio *aio, void *buf,
                                       int64_t piece_bytes, int32_t slot_count, dsc_error *err);
 /* What a ring takes beside that memory. */
 int64_t dsc_ring_plan_bytes(int32_t slot_count, int64_t piece_bytes);
 /* Slots [first, first + count) lie at `buf` from now on, which outlives the ring too. Nothing is in them. */
-void dsc_ring_place(dsc_ring *ring, int32_t first, int32_t count, void *buf, int64_t piece_bytes);
+void dsc_tile_buffers_assign(dsc_ring *ring, int32_t first, int32_t count, void *buf, int64_t piece_bytes);
 /* What it writes goes before what other rings of its dsc_aio write. */
 void dsc_ring_write_soon(dsc_ring *ring);
 /* Waits for what is under way, whatever becomes of it. The dsc_aio, then swap are closed between the two. */

@@ -175,7 +175,7 @@ static int64_t plan_windows(dsc_zero *zero)
         zero->gather_window[i] =
             (dsc_window){ .first = zero->gather[i].issue_step, .last = zero->gather[i].last_step,
                           .bytes = dsc_store_window_bytes(zero, zero->gather[i].group) };
-    return dsc_window_place(zero->gather_window, zero->gather_count, zero->step_count);
+    return dsc_window_assign(zero->gather_window, zero->gather_count, zero->step_count);
 }
 
 /* The most elements that windows hold in any step of the last plan. */

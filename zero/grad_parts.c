@@ -156,7 +156,7 @@ static int64_t piece_elements(const dsc_zero *zero, const dsc_leaf *leaf)
 int64_t dsc_leaf_mark_end(const dsc_zero *zero, const dsc_leaf *leaf, int32_t mark)
 {
     return dsc_div_ceil(zero->o.layout->group[leaf->group].slice * (mark + 1),
-                        zero->leaf_place[leaf->place].mark_count);
+                        zero->grad_part_slot[leaf->place].mark_count);
 }
 
 /* How much of each rank's slice of a leaf lies before `end`, where it meets elements [first, end) of the leaf. */
@@ -167,7 +167,10 @@ static int64_t slice_end(const dsc_zero *zero, const dsc_leaf *leaf, int64_t fir
     return from < to ? dsc_min_i64(to - from / slice * slice, slice) : 0;
 }
 
-static int64_t offset_of(const dsc_zero *zero, const dsc_leaf *leaf) { return zero->leaf_place[leaf->place].offset; }
+static int64_t offset_of(const dsc_zero *zero, const dsc_leaf *leaf)
+{
+    return zero->grad_part_slot[leaf->place].offset;
+}
 
 /* How much of each rank's slice of leaf `other` comes before the end of what it shares with this one's place; 0: they
  * share none. */
@@ -203,8 +206,8 @@ static bool holds_sum(const dsc_zero *zero, const dsc_leaf *leaf)
     if (!dsc_leaf_is_last(zero, leaf) || !dsc_in_swap(zero, leaf->group, DSC_PLANE_GRAD) ||
         zero->o.sum_dtype != DSC_F32 || !dsc_device_host_visible(zero->o.device))
         return false;
-    for (int32_t p = 0; p < zero->leaf_place_count; p++) {
-        const dsc_leaf *other = &zero->leaf[zero->leaf_place[p].last_leaf];
+    for (int32_t p = 0; p < zero->grad_part_slot_count; p++) {
+        const dsc_leaf *other = &zero->leaf[zero->grad_part_slot[p].last_leaf];
         if (other > leaf && shared_end(zero, other, leaf) > 0)
             return false;
     }
@@ -216,7 +219,7 @@ static void plan_marks(dsc_zero *zero)
     for (int32_t i = 0; i < zero->leaf_count; i++) {
         const dsc_leaf *leaf = &zero->leaf[i];
         const int64_t slice = zero->o.layout->group[leaf->group].slice;
-        zero->leaf_place[leaf->place].mark_count =
+        zero->grad_part_slot[leaf->place].mark_count =
             (int32_t)dsc_min_i64(DSC_LEAF_MARKS_MAX, dsc_div_ceil(slice, piece_elements(zero, leaf)));
     }
     for (int32_t i = 0; i < zero->leaf_count; i++) {
@@ -254,7 +257,7 @@ static int32_t window_of(dsc_zero *zero, dsc_window *windows, const dsc_leaf *le
     int32_t *shared = &place_of_turn[leaf->use * TURNS + turn], place = waits || *shared < 0 ? -1 : *shared;
     if (place < 0) {
         const int32_t first = made + (waits && again ? 1 : turn);
-        place = zero->leaf_place_count++;
+        place = zero->grad_part_slot_count++;
         windows[place] = (dsc_window) { .first = first, .last = first };
         windows[place].bytes = zero->o.layout->group[leaf->group].padded * 4;
     }
@@ -279,13 +282,13 @@ static dsc_status place_leaves(dsc_zero *zero, int64_t use_count, dsc_error *err
         place_of_turn[i] = -1;
     for (int32_t i = 0; i < zero->leaf_count; i++)
         zero->leaf[i].place = window_of(zero, windows, &zero->leaf[i], place_of_turn);
-    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->leaf_place_count, sizeof *zero->leaf_place,
-                                 &zero->leaf_place, err));
-    zero->leaf_bytes = dsc_window_spread(windows, zero->leaf_place_count, zero->o.overlap ? REST_LEAVES_MAX : 0);
-    for (int32_t p = 0; p < zero->leaf_place_count; p++)
-        zero->leaf_place[p].offset = windows[p].offset;
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->grad_part_slot_count, sizeof *zero->grad_part_slot,
+                                 &zero->grad_part_slot, err));
+    zero->leaf_bytes = dsc_window_spread(windows, zero->grad_part_slot_count, zero->o.overlap ? REST_LEAVES_MAX : 0);
+    for (int32_t p = 0; p < zero->grad_part_slot_count; p++)
+        zero->grad_part_slot[p].offset = windows[p].offset;
     for (int32_t i = 0; i < zero->leaf_count; i++)
-        zero->leaf_place[zero->leaf[i].place].last_leaf = i;
+        zero->grad_part_slot[zero->leaf[i].place].last_leaf = i;
     plan_marks(zero);
 out:
     dsc_alloc_free(alloc, place_of_turn);
@@ -361,9 +364,9 @@ static dsc_status place_sums(dsc_zero *zero, dsc_error *err)
 dsc_status dsc_leaves_open(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(place_sums(zero, err));
-    for (int32_t p = 0; p < zero->leaf_place_count; p++)
-        for (int32_t mark = 0; mark < zero->leaf_place[p].mark_count; mark++)
-            DSC_TRY(dsc_event_open(zero->o.device, &zero->leaf_place[p].mark[mark], err));
+    for (int32_t p = 0; p < zero->grad_part_slot_count; p++)
+        for (int32_t mark = 0; mark < zero->grad_part_slot[p].mark_count; mark++)
+            DSC_TRY(dsc_event_open(zero->o.device, &zero->grad_part_slot[p].mark[mark], err));
     for (int32_t i = 0; i < zero->leaf_count; i++)
         if (zero->leaf[i].holds_sum)
             zero->group[zero->leaf[i].group].last_sum = dsc_leaf_base(zero, &zero->leaf[i]);
@@ -372,10 +375,10 @@ dsc_status dsc_leaves_open(dsc_zero *zero, dsc_error *err)
 
 void dsc_leaves_close(dsc_zero *zero)
 {
-    for (int32_t p = 0; zero->leaf_place != NULL && p < zero->leaf_place_count; p++)
-        for (int32_t mark = 0; mark < zero->leaf_place[p].mark_count; mark++)
-            dsc_event_close(&zero->leaf_place[p].mark[mark]);
-    dsc_alloc_free(zero->o.alloc, zero->leaf_place);
+    for (int32_t p = 0; zero->grad_part_slot != NULL && p < zero->grad_part_slot_count; p++)
+        for (int32_t mark = 0; mark < zero->grad_part_slot[p].mark_count; mark++)
+            dsc_event_close(&zero->grad_part_slot[p].mark[mark]);
+    dsc_alloc_free(zero->o.alloc, zero->grad_part_slot);
     dsc_alloc_free(zero->o.alloc, zero->visit_first);
     dsc_alloc_free(zero->o.alloc, zero->leaf_of_use);
     dsc_alloc_free(zero->o.alloc, zero->leaf);

@@ -74,12 +74,12 @@ typedef struct dsc_leaf {
 } dsc_leaf;
 
 /* Where leaves of one use lie, one after the other. */
-typedef struct dsc_leaf_place {
+typedef struct dsc_grad_part_slot {
     int64_t offset;    /* bytes in the leaf arena */
     int32_t last_leaf; /* of a pass */
     int32_t mark_count;
     dsc_event *mark[DSC_LEAF_MARKS_MAX]; /* so many mark_count-ths of the last one there are reduced */
-} dsc_leaf_place;
+} dsc_grad_part_slot;
 
 /* How a tensor's update differs from that of others of its class. */
 typedef struct dsc_tensor_step {
@@ -212,8 +212,8 @@ struct dsc_zero {
     int32_t *gather_of_use; /* [2 * use_count]: forward uses, then backward uses -> gather index, -1: none needed */
     dsc_leaf *leaf;
     int32_t leaf_count;
-    dsc_leaf_place *leaf_place;
-    int32_t leaf_place_count;
+    dsc_grad_part_slot *grad_part_slot;
+    int32_t grad_part_slot_count;
     int32_t *leaf_of_use; /* [use_count * together], -1: frozen */
     int32_t *visit_first; /* [module_count * together + 1] the first leaf that is reduced with a module's, backwards */
     float *near_sums;     /* those away from the device, of one module, while its leaves are added */
@@ -297,7 +297,7 @@ static inline bool dsc_leaf_is_last(const dsc_zero *zero, const dsc_leaf *leaf)
 }
 static inline float *dsc_leaf_base(const dsc_zero *zero, const dsc_leaf *leaf)
 {
-    return (float *)(void *)((char *)zero->leaf_buf.ptr + zero->leaf_place[leaf->place].offset);
+    return (float *)(void *)((char *)zero->leaf_buf.ptr + zero->grad_part_slot[leaf->place].offset);
 }
 
 /* reduce.c */
@@ -435,7 +435,7 @@ int64_t dsc_sign_compress_wire_bytes(const dsc_zero *zero); /* that this rank re
 void dsc_onebit_plan(dsc_zero *zero);
 dsc_status dsc_onebit_open(dsc_zero *zero, dsc_error *err);
 void dsc_onebit_close(dsc_zero *zero);
-void dsc_onebit_place(dsc_zero *zero);
+void dsc_onebit_assign(dsc_zero *zero);
 dsc_status dsc_onebit_forget(dsc_zero *zero, dsc_error *err);
 /* Collective, with the terms of an update whose variance stays: with own sums, what all gradients together make of the
  * first moments or of the sums; terms are then those of the rest of the update. */

@@ -38,7 +38,7 @@ static dsc_status find_away(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_erro
     const int64_t slice = zero->o.layout->group[g].slice;
     dsc_sum sum;
     for (int64_t first = 0; first < slice; first += sum.count) {
-        const dsc_sum_place place = { .leaf = -1, .first = first };
+        const dsc_sum_cursor place = { .leaf = -1, .first = first };
         DSC_TRY(dsc_store_sum_take(zero, g, &place, false, &sum, err));
         DSC_TRY(find_in(zero, g, sum.acc, slice * zero->o.rank + first, sum.count, tensor, err));
         DSC_TRY(dsc_store_sum_give(zero, &sum, false, err));

@@ -73,7 +73,7 @@ dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t module, int64_t micro_step, flo
         if (i < 0)
             continue;
         const dsc_leaf *leaf = &zero->leaf[i];
-        DSC_TRY(dsc_stream_wait(zero->o.compute, zero->leaf_place[leaf->after].mark[leaf->after_mark], err));
+        DSC_TRY(dsc_stream_wait(zero->o.compute, zero->grad_part_slot[leaf->after].mark[leaf->after_mark], err));
         DSC_TRY(open_leaf(zero, leaf, grad, err));
     }
     return DSC_OK;
@@ -151,7 +151,7 @@ static dsc_status round_sums(dsc_zero *zero, float *sum, int64_t count, dsc_erro
 /* Elements [first, end) of each rank's slice have been read. */
 static dsc_status pass_marks(dsc_zero *zero, const dsc_leaf *leaf, int64_t first, int64_t end, dsc_error *err)
 {
-    const dsc_leaf_place *place = &zero->leaf_place[leaf->place];
+    const dsc_grad_part_slot *place = &zero->grad_part_slot[leaf->place];
     for (int32_t mark = 0; mark < place->mark_count; mark++)
         if (first < dsc_leaf_mark_end(zero, leaf, mark) && dsc_leaf_mark_end(zero, leaf, mark) <= end)
             DSC_TRY(dsc_event_record(place->mark[mark], zero->reduce_stream, err));
@@ -170,7 +170,7 @@ static dsc_status add_replicas(dsc_zero *zero, const dsc_sum *sum, dsc_error *er
 
 /* Where a run's next elements are added: `near` to the device between micro-batches that run together, or where the
  * sum itself passes. */
-static dsc_status take_sum(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf *last, const dsc_sum_place *place,
+static dsc_status take_sum(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf *last, const dsc_sum_cursor *place,
                            dsc_sum *sum, dsc_error *err)
 {
     const dsc_group_state *state = &zero->group[first->group];
@@ -190,7 +190,7 @@ static dsc_status take_sum(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf
 }
 
 /* And where they are from then on. */
-static dsc_status give_sum(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf *last, const dsc_sum_place *place,
+static dsc_status give_sum(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf *last, const dsc_sum_cursor *place,
                            dsc_sum *sum, bool complete, dsc_error *err)
 {
     const float *acc = sum->acc;
@@ -224,7 +224,7 @@ static dsc_status fold_run(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf
     const int32_t group = first->group;
     const int64_t slice = zero->o.layout->group[group].slice;
     const bool complete = dsc_leaf_is_last(zero, last) && pass == zero->pass_count - 1;
-    dsc_sum_place place = { .leaf = (int32_t)(first - zero->leaf), .pass = pass };
+    dsc_sum_cursor place = { .leaf = (int32_t)(first - zero->leaf), .pass = pass };
     dsc_sum sum;
     for (; place.first < slice; place.first += sum.count) {
         DSC_TRY(take_sum(zero, first, last, &place, &sum, err));

@@ -81,7 +81,7 @@ static void line_up(dsc_window *windows, int32_t count)
     }
 }
 
-int64_t dsc_window_place(dsc_window *windows, int32_t count, int32_t steps)
+int64_t dsc_window_assign(dsc_window *windows, int32_t count, int32_t steps)
 {
     int64_t arena_bytes = 0;
     if (count == 0)
@@ -117,13 +117,13 @@ int64_t dsc_window_spread(dsc_window *windows, int32_t count, int32_t most)
     for (int32_t i = 0; i < count; i++)
         steps = (int32_t)dsc_max_i64(steps, windows[i].last + most + 1);
     set_rests(windows, count, 0, 0);
-    const int64_t arena_bytes = dsc_window_place(windows, count, steps);
+    const int64_t arena_bytes = dsc_window_assign(windows, count, steps);
     for (; most > 0; most--) {
         set_rests(windows, count, dsc_div_ceil(arena_bytes, 4), most);
-        const int64_t bytes = dsc_window_place(windows, count, steps);
+        const int64_t bytes = dsc_window_assign(windows, count, steps);
         if (bytes <= arena_bytes)
             return bytes;
     }
     set_rests(windows, count, 0, 0);
-    return dsc_window_place(windows, count, steps);
+    return dsc_window_assign(windows, count, steps);
 }

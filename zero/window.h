@@ -23,7 +23,7 @@ typedef struct dsc_window {
 
 /* Sets every offset; windows whose lifetimes meet, also those of the round before, which has `steps` steps, do not
  * overlap. Returns the arena's bytes. */
-int64_t dsc_window_place(dsc_window *windows, int32_t count, int32_t steps);
+int64_t dsc_window_assign(dsc_window *windows, int32_t count, int32_t steps);
 /* The same bytes, of rounds that do not meet, in which what is small beside the arena rests as long as there is room,
  * at most `most` steps: who still reads it then keeps nobody from writing. Sets `rest` too. */
 int64_t dsc_window_spread(dsc_window *windows, int32_t count, int32_t most);

@@ -220,7 +220,7 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_onebit_open(zero, err));
     DSC_TRY(dsc_muon_open(zero, err));
     place_states(zero);
-    dsc_onebit_place(zero);
+    dsc_onebit_assign(zero);
     return DSC_OK;
 }
 

@@ -15,7 +15,7 @@ struct dsc_json {
     char *name;
     cJSON *root;
     const cJSON **items;    /* [count] in document order */
-    dsc_json_place *places; /* [count] */
+    dsc_json_pos *places;   /* [count] */
     int64_t count;
     int64_t noted_bytes; /* what cJSON is counted with: it allocates by malloc */
 };
@@ -30,7 +30,7 @@ static void collect(dsc_json *json, const cJSON *item, int64_t *index)
         collect(json, child, index);
 }
 
-dsc_status dsc_json_adopt(dsc_alloc *alloc, const char *name, int64_t bytes, cJSON *root, dsc_json_place *places,
+dsc_status dsc_json_adopt(dsc_alloc *alloc, const char *name, int64_t bytes, cJSON *root, dsc_json_pos *places,
                           int64_t count, dsc_json **out, dsc_error *err)
 {
     dsc_json *json = NULL;

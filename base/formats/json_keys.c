@@ -64,7 +64,7 @@ const dsc_json_key *dsc_json_find_repeat(const char *key_text, dsc_json_key *key
     return repeat;
 }
 
-dsc_status dsc_json_fail_at(dsc_error *err, dsc_status status, const char *name, dsc_json_place place,
+dsc_status dsc_json_fail_at(dsc_error *err, dsc_status status, const char *name, dsc_json_pos place,
                             const char *message)
 {
     const size_t name_bytes = strlen(name);

@@ -32,7 +32,7 @@ typedef struct json_scan {
     int64_t line_start; /* offset of the line's first byte */
     int64_t line_extra; /* bytes of this line that do not start a character */
     char *clean;
-    dsc_json_place *places;
+    dsc_json_pos *places;
     int64_t place_count, place_room;
     dsc_json_key *keys;
     int64_t key_count, key_room;
@@ -43,9 +43,9 @@ typedef struct json_scan {
 
 static dsc_status scan_value(json_scan *s, int64_t depth);
 
-static dsc_json_place here(const json_scan *s)
+static dsc_json_pos here(const json_scan *s)
 {
-    return (dsc_json_place){ s->line, (uint32_t)(s->at - s->line_start - s->line_extra + 1) };
+    return (dsc_json_pos) { s->line, (uint32_t)(s->at - s->line_start - s->line_extra + 1) };
 }
 
 static dsc_status failure_of(const json_scan *s)
@@ -53,9 +53,9 @@ static dsc_status failure_of(const json_scan *s)
     return s->dialect == DSC_JSON_CONFIG ? DSC_ERR_CONFIG : DSC_ERR_INPUT;
 }
 
-static dsc_status fail_at(json_scan *s, dsc_json_place place, const char *fmt, ...) DSC_PRINTF(3, 4);
+static dsc_status fail_at(json_scan *s, dsc_json_pos place, const char *fmt, ...) DSC_PRINTF(3, 4);
 
-static dsc_status fail_at(json_scan *s, dsc_json_place place, const char *fmt, ...)
+static dsc_status fail_at(json_scan *s, dsc_json_pos place, const char *fmt, ...)
 {
     char message[400];
     va_list args;
@@ -113,7 +113,7 @@ static dsc_status step(json_scan *s)
 /* At a comment: moves over it and blanks it in the cleaned copy. */
 static dsc_status scan_comment(json_scan *s)
 {
-    const dsc_json_place start = here(s);
+    const dsc_json_pos start = here(s);
     const int64_t start_at = s->at;
     const bool block = s->text[s->at] == '/' && s->text[s->at + 1] == '*';
     if (block)
@@ -180,7 +180,7 @@ static dsc_status scan_escape(json_scan *s, char out[4], int *bytes)
 {
     static const char from[] = "\"\\/bfnrt";
     static const char to[] = "\"\\/\b\f\n\r\t";
-    const dsc_json_place start = here(s);
+    const dsc_json_pos start = here(s);
     s->at++;
     const int c = peek(s);
     const char *simple = c > 0 ? strchr(from, c) : NULL;
@@ -216,13 +216,13 @@ static dsc_status scan_escape(json_scan *s, char out[4], int *bytes)
 /* At the opening quote. `as_key`: the decoded text is appended to key_text. */
 static dsc_status scan_string(json_scan *s, bool as_key)
 {
-    const dsc_json_place start = here(s);
+    const dsc_json_pos start = here(s);
     s->at++;
     for (;;) {
         const int c = peek(s);
         char character[4];
         int bytes = 0;
-        const dsc_json_place place = here(s);
+        const dsc_json_pos place = here(s);
         if (c < 0)
             return fail_at(s, start, "a string that is never closed");
         if (c == '"')
@@ -264,7 +264,7 @@ static int64_t skip_digits(json_scan *s)
 }
 
 /* The value of a number whose grammar is right. */
-static dsc_status check_number(json_scan *s, dsc_json_place start, int64_t from, bool integer)
+static dsc_status check_number(json_scan *s, dsc_json_pos start, int64_t from, bool integer)
 {
     const int64_t bytes = s->at - from;
     if (bytes > NUMBER_BYTES_MAX)
@@ -288,7 +288,7 @@ static dsc_status check_number(json_scan *s, dsc_json_place start, int64_t from,
 
 static dsc_status scan_number(json_scan *s)
 {
-    const dsc_json_place start = here(s);
+    const dsc_json_pos start = here(s);
     const int64_t from = s->at;
     bool integer = true;
     if (peek(s) == '-')
@@ -400,7 +400,7 @@ static dsc_status scan_separator(json_scan *s, char closing, bool *ended)
     if (peek(s) != ',')
         return fail_at(s, here(s), "expected ',' or '%c', found %s", closing, found(s, what, sizeof what));
     const int64_t comma_at = s->at;
-    const dsc_json_place comma = here(s);
+    const dsc_json_pos comma = here(s);
     s->at++;
     DSC_TRY(skip_blank(s));
     *ended = peek(s) == closing;
@@ -459,7 +459,7 @@ static dsc_status scan_value(json_scan *s, int64_t depth)
 
 static dsc_status scan_text(json_scan *s)
 {
-    const dsc_json_place start = { 1, 1 };
+    const dsc_json_pos start = { 1, 1 };
     if (s->bytes >= 3 && memcmp(s->text, "\xef\xbb\xbf", 3) == 0)
         return fail_at(s, start, "starts with a byte order mark; save it as plain UTF-8");
     if (s->bytes >= 2 && (memcmp(s->text, "\xff\xfe", 2) == 0 || memcmp(s->text, "\xfe\xff", 2) == 0))
@@ -485,7 +485,7 @@ dsc_status dsc_json_scan(dsc_alloc *alloc, const char *name, const char *text, i
     json_scan s = { .alloc = alloc, .name = name, .text = text, .bytes = bytes, .dialect = dialect, .limits = *limits,
                     .err = err, .line = 1 };
     if (bytes > limits->bytes)
-        return fail_at(&s, (dsc_json_place){ 1, 1 }, "%lld bytes are more than the %lld allowed here", (long long)bytes,
+        return fail_at(&s, (dsc_json_pos) { 1, 1 }, "%lld bytes are more than the %lld allowed here", (long long)bytes,
                        (long long)limits->bytes);
     /* The program may run in a locale whose decimal point is a comma. */
     s.locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);

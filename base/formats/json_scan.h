@@ -7,15 +7,15 @@
 #include "base/formats/json.h"
 
 /* Lines and columns count from 1; a column is a character, not a byte. */
-typedef struct dsc_json_place {
+typedef struct dsc_json_pos {
     uint32_t line;
     uint32_t column;
-} dsc_json_place;
+} dsc_json_pos;
 
 /* What a scan leaves behind. Both are owned by the caller and freed with dsc_alloc_free. */
 typedef struct dsc_json_scanned {
     char *clean;            /* [bytes + 1] the text with comments and trailing commas blanked, NUL at the end */
-    dsc_json_place *places; /* [count] of every value in document order */
+    dsc_json_pos *places;   /* [count] of every value in document order */
     int64_t count;
 } dsc_json_scanned;
 
@@ -29,7 +29,7 @@ typedef struct dsc_json_key {
     uint32_t start; /* its text lies at key_text + start, escapes decoded */
     uint32_t bytes;
     uint32_t at;    /* in the document: orders equal keys */
-    dsc_json_place place;
+    dsc_json_pos place;
 } dsc_json_key;
 
 /* Sorts the keys of one object. Returns the repeated key that comes first in the document, NULL when all differ;
@@ -38,7 +38,7 @@ const dsc_json_key *dsc_json_find_repeat(const char *key_text, dsc_json_key *key
                                          const dsc_json_key **original);
 
 /* Fails with the message at "name:line:col"; of a long name its end is kept, so that the position always fits. */
-dsc_status dsc_json_fail_at(dsc_error *err, dsc_status status, const char *name, dsc_json_place place,
+dsc_status dsc_json_fail_at(dsc_error *err, dsc_status status, const char *name, dsc_json_pos place,
                             const char *message);
 /* "duplicate key ..." at the repeat. */
 dsc_status dsc_json_fail_repeat(dsc_error *err, dsc_status status, const char *name, const char *key_text,
@@ -49,7 +49,7 @@ dsc_status dsc_json_reserve(dsc_alloc *alloc, void **array, int64_t count, int64
 
 /* A document of a tree that was built elsewhere, of a text of `bytes`, and the places of its values in document order.
  * Both are moved, also on failure. */
-dsc_status dsc_json_adopt(dsc_alloc *alloc, const char *name, int64_t bytes, cJSON *root, dsc_json_place *places,
+dsc_status dsc_json_adopt(dsc_alloc *alloc, const char *name, int64_t bytes, cJSON *root, dsc_json_pos *places,
                           int64_t count, dsc_json **out, dsc_error *err);
 
 #endif

@@ -30,7 +30,7 @@ typedef struct yaml_read {
     yaml_event_t event; /* the one that is looked at; owned while has_event */
     bool has_event;
     locale_t locale;
-    dsc_json_place *places;
+    dsc_json_pos *places;
     int64_t place_count, place_room;
     dsc_json_key *keys;
     int64_t key_count, key_room;
@@ -38,14 +38,14 @@ typedef struct yaml_read {
     int64_t key_bytes, key_text_room;
 } yaml_read;
 
-static dsc_json_place place_of(yaml_mark_t mark)
+static dsc_json_pos place_of(yaml_mark_t mark)
 {
-    return (dsc_json_place){ (uint32_t)mark.line + 1, (uint32_t)mark.column + 1 };
+    return (dsc_json_pos) { (uint32_t)mark.line + 1, (uint32_t)mark.column + 1 };
 }
 
-static dsc_status fail_at(yaml_read *r, dsc_json_place place, const char *fmt, ...) DSC_PRINTF(3, 4);
+static dsc_status fail_at(yaml_read *r, dsc_json_pos place, const char *fmt, ...) DSC_PRINTF(3, 4);
 
-static dsc_status fail_at(yaml_read *r, dsc_json_place place, const char *fmt, ...)
+static dsc_status fail_at(yaml_read *r, dsc_json_pos place, const char *fmt, ...)
 {
     char message[400];
     va_list args;
@@ -73,7 +73,7 @@ static dsc_status next_event(yaml_read *r)
                    p->context != NULL ? p->context : "");
 }
 
-static dsc_status add_place(yaml_read *r, dsc_json_place place)
+static dsc_status add_place(yaml_read *r, dsc_json_pos place)
 {
     if (r->place_count >= r->limits.members)
         return fail_at(r, place, "more than %lld values", (long long)r->limits.members);
@@ -86,7 +86,7 @@ static dsc_status add_place(yaml_read *r, dsc_json_place place)
 /* Anchors and tags, which data does not have. */
 static dsc_status check_plain_data(yaml_read *r, const yaml_char_t *anchor, const yaml_char_t *tag)
 {
-    const dsc_json_place place = place_of(r->event.start_mark);
+    const dsc_json_pos place = place_of(r->event.start_mark);
     if (anchor != NULL)
         return fail_at(r, place, "anchors (&name) and aliases (*name) are not read; write the value where it is used");
     if (tag != NULL)
@@ -128,7 +128,7 @@ static bool is_number(const char *text)
 
 static dsc_status number_of(yaml_read *r, const char *text, cJSON **out)
 {
-    const dsc_json_place place = place_of(r->event.start_mark);
+    const dsc_json_pos place = place_of(r->event.start_mark);
     if (strlen(text) > NUMBER_BYTES_MAX)
         return fail_at(r, place, "a number of %zu characters; at most %d are read", strlen(text), NUMBER_BYTES_MAX);
     const char *digits = text + (*text == '-' || *text == '+');
@@ -181,7 +181,7 @@ static dsc_status scalar_value(yaml_read *r, cJSON **out)
 static dsc_status take_key(yaml_read *r)
 {
     const yaml_event_t *e = &r->event;
-    const dsc_json_place place = place_of(e->start_mark);
+    const dsc_json_pos place = place_of(e->start_mark);
     if (e->type == YAML_ALIAS_EVENT || (e->type == YAML_SCALAR_EVENT && e->data.scalar.anchor != NULL))
         return check_plain_data(r, (const yaml_char_t *)"", NULL);
     if (e->type != YAML_SCALAR_EVENT)
@@ -269,7 +269,7 @@ static dsc_status read_stream(yaml_read *r, cJSON **out)
     DSC_ASSERT(r->event.type == YAML_STREAM_START_EVENT);
     DSC_TRY(next_event(r));
     if (r->event.type == YAML_STREAM_END_EVENT)
-        return fail_at(r, (dsc_json_place){ 1, 1 }, "is empty; expected a mapping (key: value)");
+        return fail_at(r, (dsc_json_pos) { 1, 1 }, "is empty; expected a mapping (key: value)");
     DSC_TRY(next_event(r));
     DSC_TRY(read_value(r, 0, out));
     DSC_TRY(next_event(r));
@@ -285,13 +285,13 @@ static dsc_status check_text(yaml_read *r, const char *text, int64_t bytes)
 {
     uint32_t line = 1, column = 1;
     if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
-        return fail_at(r, (dsc_json_place){ 1, 1 }, "starts with a byte order mark; save it as plain UTF-8");
+        return fail_at(r, (dsc_json_pos) { 1, 1 }, "starts with a byte order mark; save it as plain UTF-8");
     for (const char *c = text; c < text + bytes; column++) {
         const int each = dsc_utf8_char_bytes(c, text + bytes);
         if (each == 0)
-            return fail_at(r, (dsc_json_place){ line, column }, "not valid UTF-8 (byte 0x%02x)", (unsigned char)*c);
+            return fail_at(r, (dsc_json_pos) { line, column }, "not valid UTF-8 (byte 0x%02x)", (unsigned char)*c);
         if ((unsigned char)*c < 0x20 && *c != '\n' && *c != '\r' && *c != '\t')
-            return fail_at(r, (dsc_json_place){ line, column }, "byte 0x%02x", (unsigned char)*c);
+            return fail_at(r, (dsc_json_pos) { line, column }, "byte 0x%02x", (unsigned char)*c);
         if (*c == '\n') {
             line++;
             column = 0;
@@ -304,7 +304,7 @@ static dsc_status check_text(yaml_read *r, const char *text, int64_t bytes)
 static dsc_status read_text(yaml_read *r, const char *text, int64_t bytes, cJSON **root)
 {
     if (bytes > r->limits.bytes)
-        return fail_at(r, (dsc_json_place){ 1, 1 }, "%lld bytes are more than the %lld allowed here", (long long)bytes,
+        return fail_at(r, (dsc_json_pos) { 1, 1 }, "%lld bytes are more than the %lld allowed here", (long long)bytes,
                        (long long)r->limits.bytes);
     DSC_TRY(check_text(r, text, bytes));
     r->locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);

@@ -185,7 +185,7 @@ typedef struct local_transport {
 
 static dsc_status local_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
 {
-    const dsc_comm_place *place = &options->place;
+    const dsc_rank_info *place = &options->place;
     dsc_local_world *world = place->local_world;
     if (world == NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm",

@@ -439,7 +439,7 @@ static dsc_status open_memory(mpi_transport *mpi, const dsc_comm_options *option
 
 static dsc_status mpi_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
 {
-    const dsc_comm_place *place = &options->place;
+    const dsc_rank_info *place = &options->place;
     const dsc_mpi_api *api = NULL;
     mpi_transport *mpi = NULL;
     char text[DSC_MPI_TEXT];

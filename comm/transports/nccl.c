@@ -278,7 +278,7 @@ static void nccl_close(dsc_transport *transport)
 
 static dsc_status nccl_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
 {
-    const dsc_comm_place *place = &options->place;
+    const dsc_rank_info *place = &options->place;
     if (options->device == NULL || dsc_device_host_visible(options->device) || options->host == NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm", "\"nccl\" is for ranks on GPUs; these compute on the CPU");
     nccl_transport *t = NULL;

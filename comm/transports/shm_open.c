@@ -148,7 +148,7 @@ static dsc_status map_all(void *user, uint64_t epoch, const int *file, dsc_error
 static dsc_status meet_all(opening *o, int *file, dsc_error *err)
 {
     const dsc_comm_options *options = o->options;
-    const dsc_comm_place *place = &options->place;
+    const dsc_rank_info *place = &options->place;
     if (place->size == 1) {
         file[0] = fcntl(o->segment, F_DUPFD_CLOEXEC, 0);
         file[1] = fcntl(o->heap, F_DUPFD_CLOEXEC, 0);
@@ -175,7 +175,7 @@ static void close_files(const int *file, int32_t count)
 
 dsc_status dsc_shm_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
 {
-    const dsc_comm_place *place = &options->place;
+    const dsc_rank_info *place = &options->place;
     if (place->local_size != place->size)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm", "\"shm\" is for ranks of one host; %d of %d are here",
                         place->local_size, place->size);

@@ -31,7 +31,7 @@ int64_t dsc_tcp_plan_bytes(const dsc_comm_options *options)
 
 static dsc_status check_place(const dsc_comm_options *options, dsc_error *err)
 {
-    const dsc_comm_place *place = &options->place;
+    const dsc_rank_info *place = &options->place;
     if (place->size > DSC_RDV_RANKS_MAX)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "WORLD_SIZE", "%d ranks; between hosts this version takes at most %d",
                         place->size, DSC_RDV_RANKS_MAX);
@@ -78,7 +78,7 @@ static dsc_status connect_all(void *user, const dsc_rdv_net_met *met, dsc_error 
 static dsc_status meet_all(opening *o, dsc_error *err)
 {
     const dsc_comm_options *options = o->options;
-    const dsc_comm_place *place = &options->place;
+    const dsc_rank_info *place = &options->place;
     if (place->size == 1)
         return open_memory(o, err);
     dsc_rdv_net_job job = { .self = { .rank = place->rank,

@@ -284,9 +284,9 @@ enum {
 };
 
 /* Line and column of a value, 0 when it is not in the file (a flag, a default). */
-typedef struct dsc_config_place {
+typedef struct dsc_source_pos {
     int32_t line, column;
-} dsc_config_place;
+} dsc_source_pos;
 
 /* The "elasticity" section: batch sizes that follow from the world size (elastic.c). */
 typedef struct dsc_elastic_config {
@@ -294,7 +294,7 @@ typedef struct dsc_elastic_config {
     int64_t max_batch, min_gpus, max_gpus, gpus_per_node, model_parallel;
     int64_t micro[DSC_ELASTIC_MICRO_MAX];
     int micro_count;
-    dsc_config_place place;
+    dsc_source_pos place;
 } dsc_elastic_config;
 
 /* What dsc_config_resolve starts from; DSC_AUTO_I64: not given. Nobody else reads it. */
@@ -303,7 +303,7 @@ typedef struct dsc_config_given {
     int64_t warmup_num_steps, total_num_steps;
     int64_t reduce_bucket_size, stage3_prefetch_bucket_size; /* DSC_AUTO_I64: "auto" */
     int64_t stage3_param_persistence_threshold, max_in_cpu;  /* likewise; max_in_cpu: not given */
-    dsc_config_place batch, offload_optimizer, offload_param, outputs_on_host, early_update, gradients_in_memory;
+    dsc_source_pos batch, offload_optimizer, offload_param, outputs_on_host, early_update, gradients_in_memory;
     dsc_elastic_config elastic;
     int warning_count, note_count; /* what dsc_config_parse found */
     bool strict, overlap_comm;

@@ -117,7 +117,7 @@ static dsc_status fail(const dsc_config *config, dsc_error *err, const char *fmt
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_where_place(config, config->given.elastic.place, where),
+    return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_source_text(config, config->given.elastic.place, where),
                     "elasticity: %s", text);
 }
 
@@ -250,7 +250,7 @@ dsc_status dsc_config_fill_elastic(dsc_config_parse_state *s)
     e->enabled = dsc_config_bool_or(s, DSC_ID_ELASTIC, false);
     if (!e->enabled)
         return DSC_OK;
-    e->place = dsc_config_place_of(s, DSC_ID_ELASTIC);
+    e->place = dsc_config_source_pos(s, DSC_ID_ELASTIC);
     if (!dsc_config_has(s, DSC_ID_ELASTIC_MAX_BATCH) || !dsc_config_has(s, DSC_ID_ELASTIC_MICRO))
         return dsc_config_fail(s, DSC_ID_ELASTIC, DSC_ERR_CONFIG, "needs elasticity.max_train_batch_size and "
                                "elasticity.micro_batch_sizes");

@@ -47,7 +47,7 @@ static void fill_batch(dsc_config_parse_state *s)
     given->gradient_accumulation_steps = dsc_config_int_or(s, DSC_ID_ACCUMULATION, DSC_AUTO_I64);
     for (size_t i = 0; i < DSC_COUNT(ids); i++) {
         if (given->batch.line == 0 && dsc_config_has(s, ids[i]))
-            given->batch = dsc_config_place_of(s, ids[i]);
+            given->batch = dsc_config_source_pos(s, ids[i]);
         given->batch_auto[i] = s->is_auto[ids[i]];
         any_auto |= s->is_auto[ids[i]];
         any_value |= dsc_config_has(s, ids[i]) && ids[i] != DSC_ID_ACCUMULATION;

@@ -23,9 +23,9 @@ const char *dsc_config_where(const dsc_config_parse_state *s, int id, char *out)
 }
 
 /* "name:12:9" -> 12, 9. */
-static dsc_config_place place_of_text(const char *where)
+static dsc_source_pos place_of_text(const char *where)
 {
-    dsc_config_place place = { 0, 0 };
+    dsc_source_pos place = { 0, 0 };
     const char *column = strrchr(where, ':'), *line = column;
     while (line != NULL && line > where && *--line != ':')
         ;
@@ -37,10 +37,10 @@ static dsc_config_place place_of_text(const char *where)
     return place;
 }
 
-dsc_config_place dsc_config_place_of(const dsc_config_parse_state *s, int id)
+dsc_source_pos dsc_config_source_pos(const dsc_config_parse_state *s, int id)
 {
     char where[256];
-    dsc_config_place nowhere = { 0, 0 };
+    dsc_source_pos nowhere = { 0, 0 };
     if (s->given[id] == NULL || s->flag[id] != NULL)
         return nowhere;
     return place_of_text(dsc_config_where(s, id, where));

@@ -83,11 +83,11 @@ dsc_status dsc_config_fill_offload(dsc_config_parse_state *s)
     DSC_TRY(offload_device(s, &optimizer, &zero->offload_optimizer, &zero->optimizer_named,
                            &zero->nvme_optimizer));
     DSC_TRY(offload_device(s, &param, &zero->offload_param, &zero->param_named, &zero->nvme_param));
-    s->config->given.offload_optimizer = dsc_config_place_of(s, DSC_ID_OFFLOAD_OPTIMIZER_DEVICE);
-    s->config->given.offload_param = dsc_config_place_of(s, DSC_ID_OFFLOAD_PARAM_DEVICE);
-    s->config->given.outputs_on_host = dsc_config_place_of(s, DSC_ID_CPU_CHECKPOINTING);
-    s->config->given.early_update = dsc_config_place_of(s, DSC_ID_EARLY_UPDATE);
-    s->config->given.gradients_in_memory = dsc_config_place_of(s, DSC_ID_GRADIENTS_IN_MEMORY);
+    s->config->given.offload_optimizer = dsc_config_source_pos(s, DSC_ID_OFFLOAD_OPTIMIZER_DEVICE);
+    s->config->given.offload_param = dsc_config_source_pos(s, DSC_ID_OFFLOAD_PARAM_DEVICE);
+    s->config->given.outputs_on_host = dsc_config_source_pos(s, DSC_ID_CPU_CHECKPOINTING);
+    s->config->given.early_update = dsc_config_source_pos(s, DSC_ID_EARLY_UPDATE);
+    s->config->given.gradients_in_memory = dsc_config_source_pos(s, DSC_ID_GRADIENTS_IN_MEMORY);
     zero->param_buffers_given = dsc_config_has(s, DSC_ID_PARAM_BUFFERS) || dsc_config_has(s, DSC_ID_PARAM_BUFFER_SIZE);
     s->config->given.max_in_cpu = dsc_config_has(s, DSC_ID_MAX_IN_CPU) ? zero->max_in_cpu : DSC_AUTO_I64;
     fill_aio(s);
@@ -106,16 +106,16 @@ static dsc_status resolve_outputs(dsc_config *config, const char *device, dsc_er
         word = "moves nothing: host memory is the device of CPU ranks";
     if (!config->own.outputs_on_host || word == NULL)
         return DSC_OK;
-    dsc_config_where_place(config, config->given.outputs_on_host, where);
+    dsc_config_source_text(config, config->given.outputs_on_host, where);
     return dsc_config_warn_at(config, where, config->given.outputs_on_host.line,
                               "activation_checkpointing.cpu_checkpointing", err, "%s", word);
 }
 
-static dsc_status warn_no_effect(dsc_config *config, dsc_config_place place, const char *key, const char *about,
+static dsc_status warn_no_effect(dsc_config *config, dsc_source_pos place, const char *key, const char *about,
                                  dsc_error *err)
 {
     char where[256];
-    dsc_config_where_place(config, place, where);
+    dsc_config_source_text(config, place, where);
     return dsc_config_warn_at(config, where, place.line, key, err, "no effect: it is about %s", about);
 }
 
@@ -139,13 +139,13 @@ static dsc_status resolve_gradients(dsc_config *config, dsc_error *err)
                           "offload_optimizer on nvme, without reproducible \"world_size\"", err);
 }
 
-static dsc_status resolve_device(dsc_config *config, const char *key, dsc_offload offload, dsc_config_place place,
+static dsc_status resolve_device(dsc_config *config, const char *key, dsc_offload offload, dsc_source_pos place,
                                  const char *device, dsc_error *err)
 {
     char where[256];
     if (offload != DSC_OFFLOAD_CPU || device == NULL || strcmp(device, "cpu") != 0)
         return DSC_OK;
-    dsc_config_where_place(config, place, where);
+    dsc_config_source_text(config, place, where);
     return dsc_config_warn_at(config, where, place.line, key, err,
                               "\"cpu\" moves nothing: host memory is the device of CPU ranks");
 }

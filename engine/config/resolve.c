@@ -62,7 +62,7 @@ static int worlds_that_work(triad given, char *out, size_t out_bytes)
     return count;
 }
 
-const char *dsc_config_where_place(const dsc_config *config, dsc_config_place place, char out[256])
+const char *dsc_config_source_text(const dsc_config *config, dsc_source_pos place, char out[256])
 {
     if (place.line > 0)
         snprintf(out, 256, "%.200s:%d:%d", config->name, (int)place.line, (int)place.column);
@@ -79,7 +79,7 @@ static dsc_status triad_error(const dsc_config *config, triad given, triad got, 
         snprintf(worlds, sizeof worlds, "none; remove one of the three keys and it is inferred");
     if (product >= 0)
         snprintf(equals, sizeof equals, " = %lld", (long long)product);
-    return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_where_place(config, config->given.batch, where),
+    return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_source_text(config, config->given.batch, where),
                     "train_batch_size %lld is not train_micro_batch_size_per_gpu %lld%s * "
                     "gradient_accumulation_steps %lld%s * world size %lld%s; world sizes that work: %s",
                     (long long)got.t, (long long)got.m, known(given.m) ? "" : " (inferred)", (long long)got.g,
@@ -97,7 +97,7 @@ static dsc_status triad_without_world(dsc_config *config, triad given, dsc_error
             snprintf(micro, sizeof micro, "%lld", (long long)given.m);
         if (known(given.g))
             snprintf(steps, sizeof steps, "%lld", (long long)given.g);
-        return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_where_place(config, config->given.batch, where),
+        return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_source_text(config, config->given.batch, where),
                         "train_batch_size %lld is not train_micro_batch_size_per_gpu %s * gradient_accumulation_steps "
                         "%s * world size at any world size; remove one of the keys and it is inferred",
                         (long long)given.t, micro, steps);
@@ -141,7 +141,7 @@ static dsc_status resolve_batch(dsc_config *config, int64_t w, dsc_error *err)
     if (config->auto_mask & DSC_CONFIG_AUTO_BATCH)
         given.m = TRAINER_MICRO_BATCH;
     if (!known(given.t) && !known(given.m))
-        return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_where_place(config, config->given.batch, where),
+        return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_source_text(config, config->given.batch, where),
                         "train_batch_size: not given, nor is train_micro_batch_size_per_gpu; one of them is needed");
     if (w == 0)
         return triad_without_world(config, given, err);

@@ -126,7 +126,7 @@ static inline bool dsc_config_has(const dsc_config_parse_state *s, int id)
 /* "file:line:col" or the flag of a row's value; out holds at least 256 bytes. Returns out. */
 const char *dsc_config_where(const dsc_config_parse_state *s, int id, char *out);
 const char *dsc_config_where_item(const dsc_config_parse_state *s, const cJSON *item, char *out);
-dsc_config_place dsc_config_place_of(const dsc_config_parse_state *s, int id);
+dsc_source_pos dsc_config_source_pos(const dsc_config_parse_state *s, int id);
 /* Fails at a row's value with "path: text". */
 dsc_status dsc_config_fail(const dsc_config_parse_state *s, int id, dsc_status status, const char *fmt, ...)
     DSC_PRINTF(4, 5);
@@ -160,7 +160,7 @@ int dsc_config_copy_texts(const cJSON *item, char out[][DSC_CONFIG_TEXT], int mo
 
 /* ---- resolving ---- */
 /* The place of a value in the file, or the file, with the key that is there. */
-const char *dsc_config_where_place(const dsc_config *config, dsc_config_place place, char out[256]);
+const char *dsc_config_source_text(const dsc_config *config, dsc_source_pos place, char out[256]);
 /* The batch sizes that the "elasticity" section chooses; it is enabled. World size 0: not known. */
 dsc_status dsc_config_resolve_elastic(dsc_config *config, int64_t world_size, dsc_error *err);
 dsc_status dsc_config_resolve_offload(dsc_config *config, const dsc_config_facts *facts, dsc_error *err);

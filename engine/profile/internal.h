@@ -25,7 +25,7 @@ typedef struct dsc_trace {
 
 /* Collective. Every rank appends whole lines to the one file; a host that does not see rank 0's has a file of its
  * own. */
-dsc_status dsc_trace_open(dsc_trace *trace, const char *path, const dsc_comm_place *place, dsc_comm *comm,
+dsc_status dsc_trace_open(dsc_trace *trace, const char *path, const dsc_rank_info *place, dsc_comm *comm,
                           dsc_error *err);
 /* A file that cannot be written (a full disk) is told of once and closed. */
 void dsc_trace_write(dsc_trace *trace, const dsc_span *spans, int64_t count, const dsc_profile_module *modules,

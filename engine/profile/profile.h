@@ -31,7 +31,7 @@ typedef struct dsc_profile_options {
     const dsc_io *io;
     const dsc_log *log;
     const dsc_config *config;
-    dsc_comm_place place;
+    dsc_rank_info place;
 } dsc_profile_options;
 
 typedef struct dsc_profile dsc_profile;

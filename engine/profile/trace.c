@@ -31,7 +31,7 @@ static void append(dsc_trace *trace, const char *text, size_t bytes)
         stop(trace, &err);
 }
 
-static void write_names(dsc_trace *trace, const dsc_comm_place *place)
+static void write_names(dsc_trace *trace, const dsc_rank_info *place)
 {
     char host[65] = "host", name[96], quoted[256], text[4096];
     size_t used;
@@ -65,7 +65,7 @@ static dsc_status open_file(dsc_trace *trace, const char *path, bool first, dsc_
     return dsc_io_open(trace->io, path, DSC_IO_APPEND, &trace->file, err);
 }
 
-dsc_status dsc_trace_open(dsc_trace *trace, const char *path, const dsc_comm_place *place, dsc_comm *comm,
+dsc_status dsc_trace_open(dsc_trace *trace, const char *path, const dsc_rank_info *place, dsc_comm *comm,
                           dsc_error *err)
 {
     struct { int64_t wall_ns, made; } start = { dsc_clock_wall_ns(), 0 };

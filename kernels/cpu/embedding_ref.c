@@ -14,7 +14,7 @@ void dsc_embedding_fwd_ref(const void *args, int64_t first, int64_t last)
         for (int64_t c = 0; c < a->channels; c++) {
             float x = dsc_get(a->table, dsc_embedding_row(a, r) * a->channels + c, a->dtype);
             if (a->position != NULL)
-                x = x + dsc_get(a->position, dsc_embedding_place(a, r) * a->channels + c, a->dtype);
+                x = x + dsc_get(a->position, dsc_embedding_position(a, r) * a->channels + c, a->dtype);
             dsc_put(a->out, r * a->channels + c, a->dtype, x);
         }
     }

@@ -9,7 +9,7 @@ V16_INLINE void fwd_part(const dsc_embedding_fwd_args *a, int64_t r, int64_t c, 
 {
     v16 x = v16_load(a->table, dsc_embedding_row(a, r) * a->channels + c, left, dtype);
     if (a->position != NULL)
-        x = v16_add(x, v16_load(a->position, dsc_embedding_place(a, r) * a->channels + c, left, dtype));
+        x = v16_add(x, v16_load(a->position, dsc_embedding_position(a, r) * a->channels + c, left, dtype));
     v16_store(a->out, r * a->channels + c, left, dtype, x);
 }
 

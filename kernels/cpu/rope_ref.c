@@ -23,6 +23,6 @@ void dsc_rope_ref(const void *args, int64_t first, int64_t last)
     const dsc_rope_args *a = args;
     for (int64_t r = first; r < last; r++)
         for (int64_t h = 0; h < a->heads; h++)
-            turn_head(a, r * a->stride + h * a->head_size, a->cos + dsc_rope_place(a, r) * a->pairs,
-                      a->sin + dsc_rope_place(a, r) * a->pairs);
+            turn_head(a, r * a->stride + h * a->head_size, a->cos + dsc_rope_position(a, r) * a->pairs,
+                      a->sin + dsc_rope_position(a, r) * a->pairs);
 }

@@ -20,7 +20,7 @@ V16_INLINE void turn_rows(const dsc_rope_args *args, int64_t first, int64_t last
     const int64_t pairs = a->pairs, bytes = (int64_t)dsc_dtype_bytes(dtype), rest = a->head_size - 2 * pairs;
     for (int64_t r = first; r < last; r++)
         for (int64_t h = 0; h < a->heads; h++) {
-            const int64_t at = r * a->stride + h * a->head_size, table = dsc_rope_place(a, r) * pairs;
+            const int64_t at = r * a->stride + h * a->head_size, table = dsc_rope_position(a, r) * pairs;
             int64_t i = 0;
             for (; i + 16 <= pairs; i += 16)
                 turn_part(a, at, table, i, 16, dtype, inverse);

@@ -42,7 +42,7 @@ typedef struct variant {
 /* Elements of the slice of `other`, which is a whole group, up to the end of what lies in the place of `leaf` too. */
 static int64_t needed_of(const dsc_zero *zero, const dsc_leaf *other, const dsc_leaf *leaf)
 {
-    const int64_t from = zero->leaf_place[other->place].offset, at = zero->leaf_place[leaf->place].offset;
+    const int64_t from = zero->grad_part_slot[other->place].offset, at = zero->grad_part_slot[leaf->place].offset;
     const int64_t bytes = zero->o.layout->group[other->group].padded * 4;
     const int64_t end = dsc_min_i64(from + bytes, at + zero->o.layout->group[leaf->group].padded * 4);
     return dsc_max_i64(from, at) < end ? (end - from) / 4 : 0;

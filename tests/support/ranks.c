@@ -61,7 +61,7 @@ static int32_t host_of(const ranks_run *run, int32_t rank)
     return run->hosts != NULL ? run->hosts[rank] : run->size == 2 ? rank : rank / (run->size < 8 ? 2 : 3);
 }
 
-static void place_on_hosts(const ranks_run *run, dsc_comm_place *place)
+static void place_on_hosts(const ranks_run *run, dsc_rank_info *place)
 {
     place->node = host_of(run, place->rank);
     place->local_rank = place->local_size = 0;

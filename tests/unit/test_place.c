@@ -73,11 +73,11 @@ static void test_good(void **state)
     for (size_t i = 0; i < DSC_COUNT(goods); i++) {
         const good *g = &goods[i];
         char env[400];
-        dsc_comm_place place;
+        dsc_rank_info place;
         dsc_error err = DSC_ERROR_INIT;
         assert_true(strlen(g->env) < sizeof env);
         snprintf(env, sizeof env, "%s", g->env);
-        if (dsc_comm_place_from_env(get, env, &place, &err) != DSC_OK)
+        if (dsc_rank_info_from_env(get, env, &place, &err) != DSC_OK)
             fail_msg("%s: %s: %s", g->env, err.where, err.message);
         if (place.rank != g->rank || place.size != g->size || place.local_rank != g->local_rank ||
             place.local_size != g->local_size || place.node != g->node || place.node_count != g->node_count)
@@ -90,25 +90,25 @@ static void test_good(void **state)
 
 static void test_address(void **state)
 {
-    dsc_comm_place place;
+    dsc_rank_info place;
     char none[] = "", some[] = "RANK=0 WORLD_SIZE=2 MASTER_PORT=12345";
-    assert_int_equal(dsc_comm_place_from_env(get, none, &place, NULL), DSC_OK);
+    assert_int_equal(dsc_rank_info_from_env(get, none, &place, NULL), DSC_OK);
     assert_string_equal(place.master_addr, "127.0.0.1");
     assert_int_equal(place.master_port, 29500);
-    assert_int_equal(dsc_comm_place_from_env(get, some, &place, NULL), DSC_OK);
+    assert_int_equal(dsc_rank_info_from_env(get, some, &place, NULL), DSC_OK);
     assert_int_equal(place.master_port, 12345);
     /* A step on two nodes that nobody but Slurm prepared: rank 0 is on its first node, the port is the job's. */
     char step[] = "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_STEP_NUM_NODES=2 SLURM_NODEID=1 "
                   "SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_STEP_NODELIST=gpu[08-09] SLURM_JOB_ID=3012";
-    assert_int_equal(dsc_comm_place_from_env(get, step, &place, NULL), DSC_OK);
+    assert_int_equal(dsc_rank_info_from_env(get, step, &place, NULL), DSC_OK);
     assert_string_equal(place.master_addr, "gpu08");
     assert_int_equal(place.master_port, 29512);
     char told[] = "RANK=1 WORLD_SIZE=2 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_STEP_NUM_NODES=2 "
                   "SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_STEP_NODELIST=gpu[08-09] MASTER_ADDR=h7";
-    assert_int_equal(dsc_comm_place_from_env(get, told, &place, NULL), DSC_OK);
+    assert_int_equal(dsc_rank_info_from_env(get, told, &place, NULL), DSC_OK);
     assert_string_equal(place.master_addr, "h7");
     char token[] = "DSC_JOB_TOKEN=abc";
-    assert_int_equal(dsc_comm_place_from_env(get, token, &place, NULL), DSC_OK);
+    assert_int_equal(dsc_rank_info_from_env(get, token, &place, NULL), DSC_OK);
     assert_string_equal(place.job_token, "abc");
 }
 
@@ -145,10 +145,10 @@ static void test_bad(void **state)
 {
     for (size_t i = 0; i < DSC_COUNT(bads); i++) {
         char env[400];
-        dsc_comm_place place;
+        dsc_rank_info place;
         dsc_error err = DSC_ERROR_INIT;
         snprintf(env, sizeof env, "%s", bads[i].env);
-        const dsc_status status = dsc_comm_place_from_env(get, env, &place, &err);
+        const dsc_status status = dsc_rank_info_from_env(get, env, &place, &err);
         if (status != DSC_ERR_INPUT || strcmp(err.where, bads[i].where) != 0)
             fail_msg("%s: status %d, %s: %s", bads[i].env, (int)status, err.where, err.message);
     }

@@ -59,7 +59,7 @@ static int setup(void **state)
     check(dsc_swap_open(&place, &swap, &err), &err);
     ring = (dsc_ring) { .read_ahead = true, .write_behind = true, .further_count = FURTHER };
     check(dsc_ring_open(&ring, alloc, swap, aio, own_buf, PAGE, OWN, &err), &err);
-    dsc_ring_place(&ring, OWN, FURTHER, further_buf, PAGE);
+    dsc_tile_buffers_assign(&ring, OWN, FURTHER, further_buf, PAGE);
     for (int32_t i = 0; i < PIECES; i++) {
         const int32_t slot = dsc_ring_next(&ring);
         check(dsc_ring_start(&ring, slot, piece_of(i), false, &err), &err);

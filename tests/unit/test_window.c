@@ -58,7 +58,7 @@ static void lifetimes_that_meet_lie_apart(void **state)
             w[i].last = w[i].last < 0 ? 0 : w[i].last;
             w[i].bytes = 1 + draw(5000);
         }
-        expect_apart(w, dsc_window_place(w, COUNT, STEPS));
+        expect_apart(w, dsc_window_assign(w, COUNT, STEPS));
     }
 }
 
@@ -73,7 +73,7 @@ static void many_lie_apart_and_take_what_lives_at_once(void **state)
             const int back = 2 * MODULES - 2 - i;
             w[2 + 2 * i] = (dsc_window){ .first = back - ahead, .last = back, .bytes = 1024 };
         }
-        const int64_t bytes = dsc_window_place(w, 2 * MODULES + 1, ROUND);
+        const int64_t bytes = dsc_window_assign(w, 2 * MODULES + 1, ROUND);
         expect_all_apart(w, 2 * MODULES + 1, ROUND, bytes);
         assert_in_range(bytes, 4096 + 1024 * (ahead + 1), 4096 + 1024 * (2 * ahead + 3));
     }
@@ -85,7 +85,7 @@ static void small_ones_rest_where_the_large_ones_lay(void **state)
     dsc_window w[COUNT] = { 0 }, near[COUNT];
     for (int i = 0; i < COUNT; i++)
         near[i] = w[i] = (dsc_window){ .first = i, .last = i + 1, .bytes = i % (COUNT - 1) == 0 ? 8192 : 1024 };
-    const int64_t bytes = dsc_window_place(near, COUNT, STEPS);
+    const int64_t bytes = dsc_window_assign(near, COUNT, STEPS);
     assert_int_equal(dsc_window_spread(w, COUNT, 8), bytes);
     assert_int_equal(bytes, 8192 + 1024);
     expect_apart(w, bytes);
@@ -105,7 +105,7 @@ static void resting_takes_no_more(void **state)
         dsc_window w[COUNT] = { 0 }, near[COUNT];
         for (int i = 0; i < COUNT; i++)
             near[i] = w[i] = (dsc_window){ .first = i, .last = i + 1, .bytes = 1 + draw(draw(2) == 0 ? 9000 : 700) };
-        const int64_t most = dsc_window_place(near, COUNT, STEPS), bytes = dsc_window_spread(w, COUNT, 6);
+        const int64_t most = dsc_window_assign(near, COUNT, STEPS), bytes = dsc_window_spread(w, COUNT, 6);
         assert_true(bytes <= most);
         for (int i = 0; i < COUNT; i++) {
             assert_in_range(w[i].rest, 0, 6);

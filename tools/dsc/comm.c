@@ -69,7 +69,7 @@ static dsc_status bench_all(const settings *s, dsc_comm_bench *bench, dsc_error 
     return DSC_OK;
 }
 
-static dsc_status run_rank(const settings *s, const dsc_comm_place *place, dsc_error *err)
+static dsc_status run_rank(const settings *s, const dsc_rank_info *place, dsc_error *err)
 {
     dsc_alloc *alloc = NULL;
     dsc_comm *comm = NULL;
@@ -131,14 +131,14 @@ static int run_own_ranks(const settings *s)
         if (pids[r] > 0)
             continue;
         dsc_error err = DSC_ERROR_INIT;
-        const dsc_comm_place place = { .rank = r,
-                                       .size = (int32_t)s->ranks,
-                                       .local_rank = r,
-                                       .local_size = (int32_t)s->ranks,
-                                       .node_count = 1,
-                                       .master_addr = "127.0.0.1",
-                                       .master_port = port,
-                                       .job_token = token };
+        const dsc_rank_info place = { .rank = r,
+                                      .size = (int32_t)s->ranks,
+                                      .local_rank = r,
+                                      .local_size = (int32_t)s->ranks,
+                                      .node_count = 1,
+                                      .master_addr = "127.0.0.1",
+                                      .master_port = port,
+                                      .job_token = token };
         const dsc_status status = run_rank(s, &place, &err);
         _exit(status == DSC_OK ? dsc_tool_end() : r == 0 ? dsc_tool_fail(&err) : dsc_status_exit_code(status));
     }
@@ -218,8 +218,8 @@ int dsc_cmd_comm(int argc, char **argv)
         }
     }
     dsc_error err = DSC_ERROR_INIT;
-    dsc_comm_place place;
-    if (dsc_comm_place_from_env(from_environment, NULL, &place, &err) != DSC_OK)
+    dsc_rank_info place;
+    if (dsc_rank_info_from_env(from_environment, NULL, &place, &err) != DSC_OK)
         return dsc_tool_fail(&err);
     if (place.size == 1)
         return run_own_ranks(&s);

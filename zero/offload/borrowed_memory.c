@@ -74,8 +74,8 @@ static bool take_room(room_walk *walk, int32_t last, dsc_plane plane, int64_t by
         if (!next_room(walk))
             return false;
     if (walk->opened) {
-        dsc_ring_place(dsc_store_ring(zero, plane), walk->slots[plane], 1, (char *)zero->grad_buf.ptr + walk->left.at,
-                       0);
+        dsc_tile_buffers_assign(dsc_store_ring(zero, plane), walk->slots[plane], 1,
+                                (char *)zero->grad_buf.ptr + walk->left.at, 0);
         rooms->room[rooms->count - 1].end[plane] = walk->slots[plane] + 1;
     }
     walk->left.at += bytes;

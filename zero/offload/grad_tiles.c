@@ -16,7 +16,7 @@ static bool takes_tiles(const dsc_zero *zero, const dsc_leaf *first, int64_t pas
 }
 
 /* The sums that the reductions come to behind a place, which files hold and which are read first. */
-static bool next_sum(const dsc_zero *zero, dsc_sum_place *place)
+static bool next_sum(const dsc_zero *zero, dsc_sum_cursor *place)
 {
     place->first += zero->store.tile_elements;
     while (place->first >= zero->o.layout->group[zero->leaf[place->leaf].group].slice ||
@@ -33,7 +33,7 @@ static bool next_sum(const dsc_zero *zero, dsc_sum_place *place)
     return dsc_leaf_reads_sum(&zero->leaf[place->leaf], place->pass);
 }
 
-static dsc_status sums_ahead(dsc_zero *zero, dsc_sum_place place, bool wait, dsc_error *err)
+static dsc_status sums_ahead(dsc_zero *zero, dsc_sum_cursor place, bool wait, dsc_error *err)
 {
     dsc_ring *ring = &zero->store.ring[DSC_PLANE_GRAD];
     bool started = place.leaf >= 0;
@@ -52,7 +52,7 @@ typedef struct sum_call {
     int32_t slot;
     bool read;
     dsc_piece piece;
-    dsc_sum_place place;
+    dsc_sum_cursor place;
     long long asked;
     int32_t group;
     int64_t count;
@@ -133,13 +133,13 @@ static dsc_status stays_now(void *args, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_store_sum_stays(dsc_zero *zero, const dsc_sum_place *place, dsc_error *err)
+dsc_status dsc_store_sum_stays(dsc_zero *zero, const dsc_sum_cursor *place, dsc_error *err)
 {
     const sum_call call = { .zero = zero, .place = *place };
     return dsc_host_call(zero->out_stream, stays_now, &call, (int64_t)sizeof call, err);
 }
 
-dsc_status dsc_store_sum_rest(dsc_zero *zero, const dsc_sum_place *place, dsc_error *err)
+dsc_status dsc_store_sum_rest(dsc_zero *zero, const dsc_sum_cursor *place, dsc_error *err)
 {
     const sum_call call = { .zero = zero, .asked = atomic_load(&zero->store.sums_asked), .place = *place };
     if (zero->store.ring[DSC_PLANE_GRAD].swap == NULL)
@@ -163,7 +163,7 @@ static dsc_status await_room(void *args, dsc_error *err)
     return DSC_OK;
 }
 
-static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_place *place, bool overwrite, dsc_sum *sum,
+static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_cursor *place, bool overwrite, dsc_sum *sum,
                                 dsc_error *err)
 {
     dsc_ring *ring = &zero->store.ring[DSC_PLANE_GRAD];
@@ -179,7 +179,7 @@ static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_place *place, bool
     return dsc_host_call(zero->out_stream, take_sum_now, &call, (int64_t)sizeof call, err);
 }
 
-dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, const dsc_sum_place *place, bool overwrite, dsc_sum *sum,
+dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, const dsc_sum_cursor *place, bool overwrite, dsc_sum *sum,
                               dsc_error *err)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];

@@ -60,7 +60,7 @@ dsc_status dsc_param_prefetch_open(dsc_zero *zero, dsc_error *err)
     for (size_t i = 0; i < DSC_COUNT(lenders); i++) {
         const int32_t slots = (int32_t)dsc_min_i64(slots_of(zero, lenders[i]), count - first);
         if (slots > 0)
-            dsc_ring_place(&store->ahead, first, slots, store->buf[lenders[i]].ptr, piece_bytes(zero));
+            dsc_tile_buffers_assign(&store->ahead, first, slots, store->buf[lenders[i]].ptr, piece_bytes(zero));
         first += slots;
     }
     return DSC_OK;

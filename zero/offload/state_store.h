@@ -185,20 +185,20 @@ typedef struct dsc_sum {
     void *kept; /* in host memory, of sum_dtype, where it is not on the device */
     float *acc;
 } dsc_sum;
-typedef struct dsc_sum_place {
+typedef struct dsc_sum_cursor {
     int32_t leaf;
     int64_t pass, first;
-} dsc_sum_place;
-DSC_MUST_USE dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t group, const dsc_sum_place *place, bool overwrite,
+} dsc_sum_cursor;
+DSC_MUST_USE dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t group, const dsc_sum_cursor *place, bool overwrite,
                                            dsc_sum *sum, dsc_error *err);
 /* `complete`: no leaf of this step is added to it any more. */
 DSC_MUST_USE dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, bool complete, dsc_error *err);
 /* Instead of it: it was only read. */
 DSC_MUST_USE dsc_status dsc_store_sum_leave(dsc_zero *zero, const dsc_sum *sum, dsc_error *err);
 /* Behind the last tile of a leaf: as dsc_store_rest, of sums. */
-DSC_MUST_USE dsc_status dsc_store_sum_rest(dsc_zero *zero, const dsc_sum_place *place, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_store_sum_rest(dsc_zero *zero, const dsc_sum_cursor *place, dsc_error *err);
 /* Instead of it: the sum is in memory, and complete. */
-DSC_MUST_USE dsc_status dsc_store_sum_stays(dsc_zero *zero, const dsc_sum_place *place, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_store_sum_stays(dsc_zero *zero, const dsc_sum_cursor *place, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_store_sum_drain(dsc_zero *zero, dsc_error *err);
 
 /* dsc_zero_view of a plane that is in swap; settle before anything else is done. */

@@ -87,7 +87,7 @@ void dsc_onebit_close(dsc_zero *zero)
     dsc_mem_close(zero->o.device, &zero->onebit.walked_buf);
 }
 
-void dsc_onebit_place(dsc_zero *zero)
+void dsc_onebit_assign(dsc_zero *zero)
 {
     float *walked = zero->onebit.walked_buf.ptr, *shared = zero->onebit.shared_buf.ptr;
     for (int32_t g = 0; g < zero->o.layout->group_count && walks(zero); g++) {
