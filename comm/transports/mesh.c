@@ -370,7 +370,7 @@ static dsc_status mesh_alloc(mesh *m, dsc_error *err)
 dsc_status dsc_mesh_open(const dsc_mesh_spec *spec, int *fd, dsc_mesh_peer *peer, dsc_error *err)
 {
     mesh m = { .spec = spec, .fd = fd, .peer = peer, .self = { .pid = (int32_t)getpid() } };
-    DSC_ASSERT(spec->lane_count >= 1 && spec->lane_count <= DSC_MESH_LANES_MAX);
+    DSC_ASSERT(spec->lane_count >= 1 && spec->lane_count <= DSC_MESH_CONNECTIONS_MAX);
     if (gethostname(m.self.host, sizeof m.self.host - 1) != 0)
         snprintf(m.self.host, sizeof m.self.host, "?");
     for (int32_t i = 0; i < spec->lane_count * spec->size; i++)

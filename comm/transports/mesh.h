@@ -11,7 +11,7 @@
 #include "base/alloc.h"
 #include "base/net.h"
 
-#define DSC_MESH_LANES_MAX 16
+#define DSC_MESH_CONNECTIONS_MAX 16
 
 /* Who is at the other end. */
 typedef struct dsc_mesh_peer { int32_t pid; char host[64]; } dsc_mesh_peer;

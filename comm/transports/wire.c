@@ -32,7 +32,7 @@ dsc_status dsc_wire_init(dsc_wire *wire, const dsc_comm_options *options, bool s
     wire->lane_count = 1 + wire->channel_count;
     wire->timeout_ns = dsc_comm_timeout_ns(options);
     wire->failed_rank = -1;
-    DSC_ASSERT(wire->lane_count <= DSC_MESH_LANES_MAX);
+    DSC_ASSERT(wire->lane_count <= DSC_MESH_CONNECTIONS_MAX);
     pthread_mutex_init(&wire->lock, NULL); /* cannot fail with these arguments */
     const int64_t size = wire->size;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, size * wire->lane_count, sizeof *wire->fd, &wire->fd, err));
@@ -40,7 +40,7 @@ dsc_status dsc_wire_init(dsc_wire *wire, const dsc_comm_options *options, bool s
         wire->fd[i] = -1;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, size, sizeof *wire->peer, &wire->peer, err));
     for (int32_t c = 0; c < wire->channel_count; c++) {
-        dsc_wire_lane *lane = &wire->lane[c];
+        dsc_wire_connection *lane = &wire->lane[c];
         DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, size, sizeof *lane->part, &lane->part, err));
         DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * size, sizeof *lane->poll, &lane->poll, err));
     }
@@ -93,7 +93,7 @@ void dsc_wire_close(dsc_wire *wire)
 dsc_status dsc_wire_begin(dsc_wire *wire, int32_t channel, dsc_comm_op op, int32_t detail, int64_t bytes,
                           dsc_error *err)
 {
-    dsc_wire_lane *lane = &wire->lane[channel];
+    dsc_wire_connection *lane = &wire->lane[channel];
     lane->note = (dsc_wire_note){ .magic = MAGIC, .op = (int16_t)op, .detail = detail, .bytes = bytes };
     lane->call++;
     lane->outlast_ns = 0;
@@ -158,7 +158,7 @@ static dsc_status disagree(dsc_wire *wire, int32_t channel, int32_t peer, dsc_er
 }
 
 /* Bytes that moved, 0: none can just now, -1: the connection ended. */
-static int64_t push(dsc_wire *wire, dsc_wire_lane *lane, int fd, dsc_wire_part *part)
+static int64_t push(dsc_wire *wire, dsc_wire_connection *lane, int fd, dsc_wire_part *part)
 {
     int64_t moved = 0;
     while (part->sends && moved < TURN_BYTES) {
@@ -188,7 +188,7 @@ static int64_t push(dsc_wire *wire, dsc_wire_lane *lane, int fd, dsc_wire_part *
 }
 
 /* The same for what comes; -2: the sender is in another call. */
-static int64_t pull(const dsc_wire_lane *lane, int fd, dsc_wire_part *part)
+static int64_t pull(const dsc_wire_connection *lane, int fd, dsc_wire_part *part)
 {
     int64_t moved = 0;
     while (part->receives && moved < TURN_BYTES) {
@@ -220,7 +220,7 @@ static int64_t pull(const dsc_wire_lane *lane, int fd, dsc_wire_part *part)
 
 static dsc_status waited(dsc_wire *wire, int32_t channel, dsc_error *err)
 {
-    const dsc_wire_lane *lane = &wire->lane[channel];
+    const dsc_wire_connection *lane = &wire->lane[channel];
     char missing[160] = "";
     size_t used = 0;
     int32_t first = -1;
@@ -243,7 +243,7 @@ static dsc_status waited(dsc_wire *wire, int32_t channel, dsc_error *err)
 /* Until a socket of the exchange can go on, or a word comes on the control lane. */
 static dsc_status sleep_some(dsc_wire *wire, int32_t channel, dsc_error *err)
 {
-    dsc_wire_lane *lane = &wire->lane[channel];
+    dsc_wire_connection *lane = &wire->lane[channel];
     const int *data = wire->fd + (1 + channel) * wire->size;
     nfds_t n = 0;
     for (int32_t r = 0; r < wire->size; r++) {
@@ -272,7 +272,7 @@ static dsc_status sleep_some(dsc_wire *wire, int32_t channel, dsc_error *err)
 /* Every socket once. *moved: bytes; *open: something is still to come or to go. */
 static dsc_status pass(dsc_wire *wire, int32_t channel, int64_t *moved, bool *open, dsc_error *err)
 {
-    dsc_wire_lane *lane = &wire->lane[channel];
+    dsc_wire_connection *lane = &wire->lane[channel];
     const int *fd = wire->fd + (1 + channel) * wire->size;
     *moved = 0;
     *open = false;
@@ -297,7 +297,7 @@ static dsc_status pass(dsc_wire *wire, int32_t channel, int64_t *moved, bool *op
  * call may still end well here: when what is missing comes from ranks that work, soon. The next call fails. */
 static bool outlasts(dsc_wire *wire, int32_t channel)
 {
-    dsc_wire_lane *lane = &wire->lane[channel];
+    dsc_wire_connection *lane = &wire->lane[channel];
     const int64_t now_ns = dsc_clock_ns();
     if (lane->outlast_ns == 0) { /* what came with the words is not read yet */
         lane->outlast_ns = now_ns + OUTLAST_NS;
@@ -323,7 +323,7 @@ static dsc_status rest(dsc_wire *wire, int32_t channel, dsc_error *err)
 
 dsc_status dsc_wire_exchange(dsc_wire *wire, int32_t channel, int32_t step, dsc_error *err)
 {
-    dsc_wire_lane *lane = &wire->lane[channel];
+    dsc_wire_connection *lane = &wire->lane[channel];
     const int64_t patience_ns = lane->calls_roll ? ROLL_CALL_NS : wire->timeout_ns;
     dsc_status status = DSC_OK;
     bool open = true;
@@ -371,7 +371,7 @@ void dsc_wire_clear(dsc_wire *wire, int32_t channel)
 
 dsc_status dsc_wire_roll_call(dsc_wire *wire, int32_t channel, const char *reason, dsc_error *err)
 {
-    dsc_wire_lane *lane = &wire->lane[channel];
+    dsc_wire_connection *lane = &wire->lane[channel];
     if (atomic_load(&wire->failed))
         return dsc_wire_standing(wire, err);
     lane->calls_roll = true;

@@ -35,7 +35,7 @@ void dsc_wire_describe(const dsc_wire_note *note, char text[96]);
 
 typedef struct dsc_wire_part dsc_wire_part; /* what passes between this rank and one peer in one exchange */
 
-typedef struct dsc_wire_lane {
+typedef struct dsc_wire_connection {
     dsc_wire_part *part;   /* [size] */
     struct pollfd *poll;   /* [2 * size] */
     dsc_wire_note note;    /* of the call that runs */
@@ -43,7 +43,7 @@ typedef struct dsc_wire_lane {
     bool calls_roll;       /* any message of a peer is a sign of life */
     int64_t outlast_ns;    /* until then the call may end well after a failure; 0: none came */
     int64_t deadline_ns;   /* put off by every byte that moves */
-} dsc_wire_lane;
+} dsc_wire_connection;
 
 typedef struct dsc_wire_word {
     uint32_t magic;
@@ -72,7 +72,7 @@ typedef struct dsc_wire {
     void *moved_user;
     int *fd; /* [lane * size + rank], lane 0: control, then the channels */
     dsc_wire_peer *peer;
-    dsc_wire_lane lane[2 * DSC_COMM_CHANNELS_MAX];
+    dsc_wire_connection lane[2 * DSC_COMM_CHANNELS_MAX];
     pthread_mutex_t lock; /* of all below and of the control lane */
     atomic_bool failed;
     dsc_status status;
