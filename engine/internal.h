@@ -82,11 +82,11 @@ struct dsc_engine {
     void **eval_data;    /* [batch_count] a micro-batch that the host fills */
     void **device_batch; /* [together][batch_count] */
     dsc_event *batch_given; /* the last micro-batch is on the device */
-    int64_t settled; /* micro-steps of this step whose loss is in step_word */
+    int64_t settled;        /* micro-steps of this step whose loss is in step_stats */
     const void **param;  /* [most parameters of a module] */
     float **grad;        /* likewise */
-    double *step_word;  /* [dsc_step_words] what this rank tells the others of the step */
-    double *step_words; /* [W * dsc_step_words] */
+    double *step_stats;  /* [dsc_step_stat_count] what this rank tells the others of the step */
+    double *step_stat_count; /* [W * dsc_step_stat_count] */
     atomic_uint requests; /* since the last step that acted */
 
     dsc_data_source source;

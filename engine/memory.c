@@ -325,14 +325,14 @@ static dsc_status open_tables(dsc_engine *engine, dsc_error *err)
     int32_t most = 1;
     for (int32_t m = 0; m < engine->model->module_count; m++)
         most = engine->model->modules[m].param_count > most ? engine->model->modules[m].param_count : most;
-    const int64_t words = dsc_step_words(&engine->config);
+    const int64_t words = dsc_step_stat_count(&engine->config);
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, engine->plan.together, sizeof *engine->batch,
                              &engine->batch, err));
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, most, sizeof(void *), &engine->param, err));
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, most, sizeof(float *), &engine->grad, err));
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, words, sizeof(double), &engine->step_word, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, words, sizeof(double), &engine->step_stats, err));
     return dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, words * engine->place.size, sizeof(double),
-                            &engine->step_words, err);
+                            &engine->step_stat_count, err);
 }
 
 /* The one that was there before the model was known may be smaller than the plan's. */
@@ -377,8 +377,8 @@ void dsc_engine_close_memory(dsc_engine *engine)
     dsc_alloc_free(alloc, engine->out);
     dsc_alloc_free(alloc, engine->d_buffer);
     dsc_alloc_free(alloc, engine->batch);
-    dsc_alloc_free(alloc, engine->step_words);
-    dsc_alloc_free(alloc, engine->step_word);
+    dsc_alloc_free(alloc, engine->step_stat_count);
+    dsc_alloc_free(alloc, engine->step_stats);
     dsc_alloc_free(alloc, engine->grad);
     dsc_alloc_free(alloc, engine->param);
 }

@@ -297,7 +297,7 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
     plan->bytes[DSC_TAG_IO][DSC_TIER_PINNED] += plan->io_bytes + plan->snapshot_bytes;
     /* What ranks tell each other of a step: a table that a config can make large, however few modules there are. */
     plan->bytes[DSC_TAG_CONTROL][DSC_TIER_HOST] +=
-        dsc_step_words(o->config) * (o->world_size + 1) * (int64_t)sizeof(double);
+        dsc_step_stat_count(o->config) * (o->world_size + 1) * (int64_t)sizeof(double);
     dsc_alloc_stats stats;
     dsc_alloc_stats_get(o->alloc, &stats);
     for (int tier = 0; tier < DSC_TIER_COUNT; tier++)

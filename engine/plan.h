@@ -73,13 +73,19 @@ int32_t dsc_plan_shards(const dsc_config *config, int32_t world_size);
 void dsc_plan_zero_options(const dsc_plan_options *options, const dsc_plan *plan, dsc_zero_options *out);
 /* Doubles that each rank tells the others at the end of a step: a loss per micro-step, then these. */
 enum {
-    DSC_WORD_REQUESTS, DSC_WORD_WORK_NS, DSC_WORD_DATA_NS, DSC_WORD_MEMORY_BYTES,
-    DSC_WORD_GPU_WATTS, DSC_WORD_GPU_BUSY, DSC_WORD_GPU_USED_MB, DSC_WORD_GPU_CELSIUS, /* NaN: unknown */
-    DSC_WORDS
+    DSC_STAT_REQUESTS,
+    DSC_STAT_WORK_NS,
+    DSC_STAT_DATA_NS,
+    DSC_STAT_MEMORY_BYTES,
+    DSC_STAT_GPU_WATTS,
+    DSC_STAT_GPU_BUSY,
+    DSC_STAT_GPU_USED_MB,
+    DSC_STAT_GPU_CELSIUS, /* NaN: unknown */
+    DSC_STAT_COUNT
 };
-static inline int64_t dsc_step_words(const dsc_config *config)
+static inline int64_t dsc_step_stat_count(const dsc_config *config)
 {
-    return config->gradient_accumulation_steps + DSC_WORDS;
+    return config->gradient_accumulation_steps + DSC_STAT_COUNT;
 }
 /* What a config says of files, into a zeroed struct; texts are borrowed from the config. */
 void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out);

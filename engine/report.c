@@ -185,18 +185,19 @@ static int64_t samples_so_far(const dsc_engine *engine) { return engine->step * 
 /* What each rank told of its part in the step. */
 static void tell_ranks(const dsc_engine *engine)
 {
-    const int64_t micro_steps = engine->config.gradient_accumulation_steps, words = dsc_step_words(&engine->config);
+    const int64_t micro_steps = engine->config.gradient_accumulation_steps,
+                  words = dsc_step_stat_count(&engine->config);
     dsc_monitor_rank rank[DSC_MONITOR_RANKS_MAX];
     const int32_t count = (int32_t)dsc_min_i64(engine->place.size, DSC_MONITOR_RANKS_MAX);
     for (int32_t r = 0; r < count; r++) {
-        const double *word = engine->step_words + r * words, *own = word + micro_steps;
+        const double *word = engine->step_stat_count + r * words, *own = word + micro_steps;
         double loss = 0;
         for (int64_t m = 0; m < micro_steps; m++)
             loss += word[m];
-        const dsc_gpu_reading gpu = { own[DSC_WORD_GPU_WATTS], own[DSC_WORD_GPU_BUSY], own[DSC_WORD_GPU_USED_MB],
-                                      own[DSC_WORD_GPU_CELSIUS] };
-        rank[r] = (dsc_monitor_rank){ loss / (double)micro_steps, own[DSC_WORD_WORK_NS] * 1e-6,
-                                      own[DSC_WORD_DATA_NS] * 1e-6, own[DSC_WORD_MEMORY_BYTES] / 1048576.0, gpu };
+        const dsc_gpu_reading gpu = { own[DSC_STAT_GPU_WATTS], own[DSC_STAT_GPU_BUSY], own[DSC_STAT_GPU_USED_MB],
+                                      own[DSC_STAT_GPU_CELSIUS] };
+        rank[r] = (dsc_monitor_rank) { loss / (double)micro_steps, own[DSC_STAT_WORK_NS] * 1e-6,
+                                       own[DSC_STAT_DATA_NS] * 1e-6, own[DSC_STAT_MEMORY_BYTES] / 1048576.0, gpu };
     }
     dsc_monitors_ranks(engine->monitors, rank, count);
 }
@@ -204,14 +205,14 @@ static void tell_ranks(const dsc_engine *engine)
 /* Of all ranks' GPUs: power together, use on average, the fullest and the hottest. */
 static void tell_gpus(const dsc_engine *engine)
 {
-    const int64_t words = dsc_step_words(&engine->config), size = engine->place.size;
+    const int64_t words = dsc_step_stat_count(&engine->config), size = engine->place.size;
     dsc_gpu_reading all = { .used_mb = NAN, .celsius = NAN };
     for (int64_t r = 0; r < size; r++) {
-        const double *own = engine->step_words + r * words + engine->config.gradient_accumulation_steps;
-        all.watts += own[DSC_WORD_GPU_WATTS];
-        all.busy_percent += own[DSC_WORD_GPU_BUSY] / (double)size;
-        all.used_mb = fmax(all.used_mb, own[DSC_WORD_GPU_USED_MB]);
-        all.celsius = fmax(all.celsius, own[DSC_WORD_GPU_CELSIUS]);
+        const double *own = engine->step_stat_count + r * words + engine->config.gradient_accumulation_steps;
+        all.watts += own[DSC_STAT_GPU_WATTS];
+        all.busy_percent += own[DSC_STAT_GPU_BUSY] / (double)size;
+        all.used_mb = fmax(all.used_mb, own[DSC_STAT_GPU_USED_MB]);
+        all.celsius = fmax(all.celsius, own[DSC_STAT_GPU_CELSIUS]);
     }
     const dsc_scalar scalars[] = { { "Train/Samples/gpu_power_watts", all.watts },
                                    { "Train/Samples/gpu_busy_percent", all.busy_percent },

@@ -9,11 +9,12 @@
 /* "; the loss of rank 1 in micro-step 2 is not finite either": a forward pass, whose rank is known. */
 static void describe_losses(const dsc_engine *engine, char *out, size_t out_bytes)
 {
-    const int64_t micro_steps = engine->config.gradient_accumulation_steps, words = dsc_step_words(&engine->config);
+    const int64_t micro_steps = engine->config.gradient_accumulation_steps,
+                  words = dsc_step_stat_count(&engine->config);
     out[0] = 0;
     for (int64_t m = 0; m < micro_steps; m++)
         for (int32_t r = 0; r < engine->place.size; r++)
-            if (!isfinite(engine->step_words[r * words + m])) {
+            if (!isfinite(engine->step_stat_count[r * words + m])) {
                 snprintf(out, out_bytes, "; the loss of rank %d in micro-step %lld is not finite either", (int)r,
                          (long long)(m + 1));
                 return;

@@ -79,7 +79,7 @@ static dsc_status settle_losses(dsc_engine *engine, int64_t micro_step, dsc_erro
 {
     DSC_TRY(dsc_stream_sync(engine->compute, err));
     for (; engine->settled <= micro_step; engine->settled++)
-        engine->step_word[engine->settled] = dsc_engine_mean_loss(engine, engine->settled);
+        engine->step_stats[engine->settled] = dsc_engine_mean_loss(engine, engine->settled);
     return DSC_OK;
 }
 
@@ -219,7 +219,7 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
     DSC_TRY(run_forward(engine, true, err));
     if (loss != NULL) {
         DSC_TRY(settle_losses(engine, engine->micro_step, err));
-        *loss = engine->step_word[engine->micro_step];
+        *loss = engine->step_stats[engine->micro_step];
     }
     engine->phase = DSC_PHASE_FORWARD_DONE;
     engine->forward_ns += dsc_clock_ns() - start;
@@ -282,35 +282,35 @@ void dsc_engine_request(dsc_engine *engine, uint32_t bits)
 static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests, dsc_error *err)
 {
     const int64_t micro_steps = engine->config.gradient_accumulation_steps, size = engine->place.size;
-    const int64_t words = dsc_step_words(&engine->config);
+    const int64_t words = dsc_step_stat_count(&engine->config);
     if (engine->settled < micro_steps)
         DSC_TRY(settle_losses(engine, micro_steps - 1, err));
     const uint64_t asked = atomic_exchange_explicit(&engine->requests, 0, memory_order_relaxed);
-    double *own = engine->step_word + micro_steps;
+    double *own = engine->step_stats + micro_steps;
     dsc_alloc_stats memory;
     dsc_gpu_reading gpu;
     dsc_alloc_stats_get(engine->alloc, &memory);
     dsc_gpu_sensor_read(engine->sensor, &gpu);
-    own[DSC_WORD_GPU_WATTS] = gpu.watts;
-    own[DSC_WORD_GPU_BUSY] = gpu.busy_percent;
-    own[DSC_WORD_GPU_USED_MB] = gpu.used_mb;
-    own[DSC_WORD_GPU_CELSIUS] = gpu.celsius;
-    own[DSC_WORD_REQUESTS] = (double)(asked | (dsc_engine_saving(engine) ? WORD_SAVING : 0));
-    own[DSC_WORD_WORK_NS] = (double)(engine->forward_ns + engine->backward_ns);
-    own[DSC_WORD_DATA_NS] = (double)engine->data_wait_ns;
-    own[DSC_WORD_MEMORY_BYTES] = 0;
+    own[DSC_STAT_GPU_WATTS] = gpu.watts;
+    own[DSC_STAT_GPU_BUSY] = gpu.busy_percent;
+    own[DSC_STAT_GPU_USED_MB] = gpu.used_mb;
+    own[DSC_STAT_GPU_CELSIUS] = gpu.celsius;
+    own[DSC_STAT_REQUESTS] = (double)(asked | (dsc_engine_saving(engine) ? WORD_SAVING : 0));
+    own[DSC_STAT_WORK_NS] = (double)(engine->forward_ns + engine->backward_ns);
+    own[DSC_STAT_DATA_NS] = (double)engine->data_wait_ns;
+    own[DSC_STAT_MEMORY_BYTES] = 0;
     for (int tier = 0; tier < DSC_TIER_NVME; tier++)
-        own[DSC_WORD_MEMORY_BYTES] += (double)memory.tier_peak_bytes[tier];
-    DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->step_words, engine->step_word, words,
+        own[DSC_STAT_MEMORY_BYTES] += (double)memory.tier_peak_bytes[tier];
+    DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->step_stat_count, engine->step_stats, words,
                                 DSC_F64, NULL, err));
     double sum = 0;
     for (int64_t m = 0; m < micro_steps; m++)
         for (int64_t r = 0; r < size; r++)
-            sum += engine->step_words[r * words + m];
+            sum += engine->step_stat_count[r * words + m];
     *loss = sum / (double)(micro_steps * size);
     *requests = 0;
     for (int64_t r = 0; r < size; r++)
-        *requests |= (uint64_t)engine->step_words[r * words + micro_steps + DSC_WORD_REQUESTS];
+        *requests |= (uint64_t)engine->step_stat_count[r * words + micro_steps + DSC_STAT_REQUESTS];
     return DSC_OK;
 }
 
@@ -471,10 +471,10 @@ static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, in
         DSC_TRY(dsc_engine_fetch_losses(engine, 0, err));
         DSC_TRY(dsc_stream_sync(engine->compute, err));
         const double mean = dsc_engine_mean_loss(engine, 0);
-        DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->step_words, &mean, 1, DSC_F64, NULL,
+        DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->step_stat_count, &mean, 1, DSC_F64, NULL,
                                     err));
         for (int64_t r = 0; r < size; r++)
-            sum += engine->step_words[r];
+            sum += engine->step_stat_count[r];
     }
     *loss = sum / (double)(rounds * size);
     return DSC_OK;

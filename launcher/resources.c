@@ -250,7 +250,7 @@ static dsc_status divide_cores(dsc_launcher_plan *plan, const dsc_launcher_optio
 /* What is wrong with it is said before anything starts. */
 static dsc_status look_at_pdsh(dsc_launcher_plan *plan, const dsc_launcher_options *opt, dsc_error *err)
 {
-    dsc_pdsh_words words;
+    dsc_pdsh_args words;
     DSC_TRY(dsc_pdsh_read(opt, plan->pool.host[0].name, &words, err));
     if (opt->launcher != NULL && strcasecmp(opt->launcher, "pdsh") == 0)
         note(plan, DSC_LAUNCHER_INFO, "--launcher pdsh: an ssh to each host, as pdsh would start it, with its "

@@ -95,7 +95,7 @@ void dsc_aio_close(dsc_aio **aio);
 const char *dsc_aio_engine(const dsc_aio *aio);
 const char *dsc_aio_why(const dsc_aio *aio); /* "io_uring: libaio is older ..." one line */
 /* Memory that many operations will use: engines that can, keep it mapped until close. At most 64 regions of 1 GiB;
- * buffers outside them work too. Nothing is under way. When the system refuses, dsc_aio_word says so. */
+ * buffers outside them work too. Nothing is under way. When the system refuses, dsc_aio_warning says so. */
 DSC_MUST_USE dsc_status dsc_aio_register(dsc_aio *aio, void *buf, int64_t bytes, dsc_error *err);
 /* A file that many operations will use: engines that can, keep it open for themselves, which saves looking it up for
  * each block. Until dsc_aio_file_close *file stays where it is in memory and its descriptor the same. False: it is used
@@ -103,7 +103,7 @@ DSC_MUST_USE dsc_status dsc_aio_register(dsc_aio *aio, void *buf, int64_t bytes,
 bool dsc_aio_keep_file(dsc_aio *aio, dsc_aio_file *file);
 void dsc_aio_drop_file(dsc_aio_file *file); /* one that is not kept: nothing happens */
 /* What is slower than it could be, with the remedy, in one line; "": nothing. Until the next call on `aio`. */
-const char *dsc_aio_word(const dsc_aio *aio);
+const char *dsc_aio_warning(const dsc_aio *aio);
 /* After a timeout, or when answers cannot be read: every operation fails from then on. Close it. */
 bool dsc_aio_is_broken(const dsc_aio *aio);
 

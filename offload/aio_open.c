@@ -122,7 +122,7 @@ dsc_status dsc_aio_open(const dsc_aio_options *options, dsc_aio **out, dsc_error
 const char *dsc_aio_engine(const dsc_aio *aio) { return aio->ops->name; }
 const char *dsc_aio_why(const dsc_aio *aio) { return aio->why; }
 
-const char *dsc_aio_word(const dsc_aio *aio) { return aio->word; }
+const char *dsc_aio_warning(const dsc_aio *aio) { return aio->word; }
 bool dsc_aio_is_broken(const dsc_aio *aio) { return aio->broken; }
 
 /* ---- what the engine keeps mapped and open ---- */

@@ -165,7 +165,7 @@ dsc_status dsc_swap_open(const dsc_swap_options *options, dsc_swap **out, dsc_er
     return DSC_OK;
 }
 
-const char *dsc_swap_word(const dsc_swap *swap) { return swap->word; }
+const char *dsc_swap_warning(const dsc_swap *swap) { return swap->word; }
 
 bool dsc_swap_is_direct(const dsc_swap *swap)
 {

@@ -39,7 +39,7 @@ DSC_MUST_USE dsc_status dsc_swap_open(const dsc_swap_options *options, dsc_swap 
 void dsc_swap_close(dsc_swap **swap);
 bool dsc_swap_is_direct(const dsc_swap *swap); /* false: a folder's file system has no O_DIRECT */
 /* What is slower or less safe than it could be, by folder, in one line; "": nothing. */
-const char *dsc_swap_word(const dsc_swap *swap);
+const char *dsc_swap_warning(const dsc_swap *swap);
 
 /* One transfer: parts of at most one stripe each. The caller keeps it and the buffer until it has waited. */
 typedef struct dsc_swap_op dsc_swap_op;

@@ -62,7 +62,7 @@ static dsc_status standing(mpi_transport *mpi, dsc_error *err)
 
 static void tell_peers(mpi_transport *mpi)
 {
-    dsc_wire_word word = { .magic = MAGIC, .kind = WORD_FAILED };
+    dsc_wire_msg word = { .magic = MAGIC, .kind = WORD_FAILED };
     if (!atomic_exchange(&mpi->untold, false))
         return;
     pthread_mutex_lock(&mpi->lock);
@@ -113,7 +113,7 @@ static dsc_status mpi_health(dsc_transport *transport, dsc_error *err)
     mpi_transport *mpi = (mpi_transport *)transport;
     tell_peers(mpi);
     for (;;) {
-        dsc_wire_word word;
+        dsc_wire_msg word;
         int from = -1;
         if (mpi->api->listen(mpi->link, &word, (int)sizeof word, &from) != 0)
             return mpi_failed(mpi, "a word came that is none", err);
@@ -484,7 +484,7 @@ static dsc_status mpi_open(dsc_transport **out, const dsc_comm_options *options,
 static void mpi_close(dsc_transport *transport)
 {
     mpi_transport *mpi = (mpi_transport *)transport;
-    const dsc_wire_word word = { .magic = MAGIC, .kind = WORD_FAREWELL };
+    const dsc_wire_msg word = { .magic = MAGIC, .kind = WORD_FAREWELL };
     tell_peers(mpi);
     mpi->api->tell(mpi->link, &word, (int)sizeof word);
     mpi->api->close(mpi->link, atomic_load(&mpi->failed));

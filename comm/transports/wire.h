@@ -45,12 +45,12 @@ typedef struct dsc_wire_connection {
     int64_t deadline_ns;   /* put off by every byte that moves */
 } dsc_wire_connection;
 
-typedef struct dsc_wire_word {
+typedef struct dsc_wire_msg {
     uint32_t magic;
     int16_t kind, status;
     int32_t rank, reserved;
     char text[DSC_WIRE_TEXT];
-} dsc_wire_word;
+} dsc_wire_msg;
 
 typedef struct dsc_wire_peer {
     dsc_mesh_peer who;
@@ -58,7 +58,7 @@ typedef struct dsc_wire_peer {
     atomic_bool done; /* left, gone or failed: what it sent is on its way, and no more will come */
     atomic_bool gone; /* the connection ended */
     int32_t have;
-    dsc_wire_word word; /* as it comes */
+    dsc_wire_msg word; /* as it comes */
 } dsc_wire_peer;
 
 typedef struct dsc_wire {

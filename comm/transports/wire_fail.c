@@ -14,7 +14,7 @@
 
 #define MAGIC UINT32_C(0x43435344) /* "DSCC" */
 enum { FAILED = 1, FAREWELL };
-_Static_assert(sizeof(dsc_wire_word) == 16 + DSC_WIRE_TEXT, "no padding");
+_Static_assert(sizeof(dsc_wire_msg) == 16 + DSC_WIRE_TEXT, "no padding");
 /* The word that explains an ended connection travels on another one. */
 #define EXPLANATION_NS INT64_C(1000000000)
 
@@ -34,7 +34,7 @@ dsc_status dsc_wire_standing(dsc_wire *wire, dsc_error *err)
     return status;
 }
 
-static void tell_locked(dsc_wire *wire, const dsc_wire_word *word)
+static void tell_locked(dsc_wire *wire, const dsc_wire_msg *word)
 {
     for (int32_t r = 0; r < wire->size; r++)
         if (r != wire->rank && wire->fd[r] >= 0 && !atomic_load(&wire->peer[r].gone))
@@ -43,7 +43,7 @@ static void tell_locked(dsc_wire *wire, const dsc_wire_word *word)
 
 static void tell_failure_locked(dsc_wire *wire)
 {
-    dsc_wire_word word = { .magic = MAGIC, .kind = FAILED, .status = (int16_t)wire->status, .rank = wire->failed_rank };
+    dsc_wire_msg word = { .magic = MAGIC, .kind = FAILED, .status = (int16_t)wire->status, .rank = wire->failed_rank };
     memcpy(word.text, wire->text, sizeof word.text);
     tell_locked(wire, &word);
 }
@@ -81,7 +81,7 @@ dsc_status dsc_wire_fail(dsc_wire *wire, dsc_status status, int32_t rank, dsc_er
 
 void dsc_wire_farewell(dsc_wire *wire)
 {
-    const dsc_wire_word word = { .magic = MAGIC, .kind = FAREWELL };
+    const dsc_wire_msg word = { .magic = MAGIC, .kind = FAREWELL };
     pthread_mutex_lock(&wire->lock);
     /* Who learned of a failure may close before the one who told it has told everybody. */
     if (!wire->parted && atomic_load(&wire->failed))
@@ -103,7 +103,7 @@ void dsc_wire_farewell(dsc_wire *wire)
 static void word_came_locked(dsc_wire *wire, int32_t from)
 {
     dsc_wire_peer *peer = &wire->peer[from];
-    dsc_wire_word *word = &peer->word;
+    dsc_wire_msg *word = &peer->word;
     peer->have = 0;
     word->text[sizeof word->text - 1] = 0;
     atomic_store(&peer->done, true);

@@ -92,7 +92,7 @@ dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *ty
                                        "SGD, Adagrad, Lion, Lamb, Muon, Adafactor, OneBitAdam, ZeroOneAdam and "
                                        "OneBitLamb work", value);
     return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "optimizer.type: %s is no optimizer; did you mean \"%s\"?", value,
-                    dsc_config_nearest_word(type->valuestring, built, DSC_COUNT(built), "AdamW"));
+                    dsc_config_nearest_string(type->valuestring, built, DSC_COUNT(built), "AdamW"));
 }
 
 bool dsc_optimizer_takes(dsc_optimizer_kind kind, int id)

@@ -6,7 +6,7 @@
 
 #define WORD_MAX 128 /* letters of a key */
 
-bool dsc_word_is_identifier(const char *name)
+bool dsc_string_is_identifier(const char *name)
 {
     size_t i = 0;
     for (; name[i] != 0; i++) {
@@ -21,7 +21,7 @@ bool dsc_word_is_identifier(const char *name)
 }
 
 /* Optimal string alignment over three rows. Words longer than WORD_MAX are far from everything. */
-int dsc_word_distance(const char *a, const char *b, int limit)
+int dsc_string_distance(const char *a, const char *b, int limit)
 {
     const size_t m = strlen(a), n = strlen(b);
     if (m > WORD_MAX || n > WORD_MAX)
@@ -110,10 +110,10 @@ static void fold(const char *word, char out[WORD_MAX + 1])
     out[n] = 0;
 }
 
-bool dsc_word_near_miss(const char *a, const char *b)
+bool dsc_string_is_near_miss(const char *a, const char *b)
 {
     char folded_a[WORD_MAX + 1], folded_b[WORD_MAX + 1];
-    if (dsc_word_distance(a, b, 1) <= 1)
+    if (dsc_string_distance(a, b, 1) <= 1)
         return true;
     fold(a, folded_a);
     fold(b, folded_b);

@@ -74,11 +74,11 @@ bool dsc_config_key_is_in(int id, const char *parent); /* a direct member of tha
 
 /* ---- words (suggest.c) ---- */
 /* Changes (insertions, deletions, replacements, swaps of neighbours) between two words, at most limit + 1. */
-int dsc_word_distance(const char *a, const char *b, int limit);
+int dsc_string_distance(const char *a, const char *b, int limit);
 /* Same but for case or letters that look alike, or one change apart. */
-bool dsc_word_near_miss(const char *a, const char *b);
+bool dsc_string_is_near_miss(const char *a, const char *b);
 /* [A-Za-z_][A-Za-z0-9_-]*, at most 128. Real files hold keys with hyphens, of the scripts around DeepSpeed. */
-bool dsc_word_is_identifier(const char *name);
+bool dsc_string_is_identifier(const char *name);
 
 /* ---- values (value.c) ---- */
 /* Numbers and booleans as DeepSpeed's schema takes them: also from strings. *from_text says so. */
@@ -171,7 +171,7 @@ dsc_status dsc_config_fill_optimizer(dsc_config_parse_state *s);
 /* Whether an optimizer takes a key of optimizer.params. */
 bool dsc_optimizer_takes(dsc_optimizer_kind kind, int id);
 /* The word of the list that `word` was probably meant to be, else `otherwise`. */
-const char *dsc_config_nearest_word(const char *word, const char *const *words, size_t count, const char *otherwise);
+const char *dsc_config_nearest_string(const char *word, const char *const *words, size_t count, const char *otherwise);
 dsc_status dsc_config_check_types(dsc_config_parse_state *s);   /* optimizer.type and scheduler.type are built */
 
 #ifdef __cplusplus

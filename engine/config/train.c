@@ -38,12 +38,13 @@ static dsc_status type_of(dsc_config_parse_state *s, const char *section_name, c
     return DSC_OK;
 }
 
-const char *dsc_config_nearest_word(const char *word, const char *const *words, size_t count, const char *otherwise)
+const char *dsc_config_nearest_string(const char *word, const char *const *words, size_t count, const char *otherwise)
 {
     const char *best = otherwise;
     int best_distance = 3;
     for (size_t i = 0; i < count; i++) {
-        const int distance = dsc_word_near_miss(word, words[i]) ? 0 : dsc_word_distance(word, words[i], best_distance);
+        const int distance =
+            dsc_string_is_near_miss(word, words[i]) ? 0 : dsc_string_distance(word, words[i], best_distance);
         if (distance < best_distance) {
             best = words[i];
             best_distance = distance;
@@ -66,7 +67,7 @@ static dsc_status check_schedule_type(dsc_config_parse_state *s, const cJSON *ty
                                        "%s is not supported in this version; WarmupLR, WarmupDecayLR, WarmupCosineLR, "
                                        "OneCycle and LRRangeTest work", value);
     return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "scheduler.type: %s is no schedule; did you mean \"%s\"?", value,
-                    dsc_config_nearest_word(type->valuestring, schedules + 1, DSC_COUNT(schedules) - 1, "WarmupLR"));
+                    dsc_config_nearest_string(type->valuestring, schedules + 1, DSC_COUNT(schedules) - 1, "WarmupLR"));
 }
 
 /* Before the params are looked at: those of a type that is not built are not misspelled. */

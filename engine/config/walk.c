@@ -26,7 +26,7 @@ static const char *suggestion(dsc_config_parse_state *s, const char *parent, con
         const char *leaf = dsc_config_key_leaf(i);
         if (*leaf == '*' || !dsc_config_key_is_in(i, parent))
             continue;
-        const int distance = dsc_word_near_miss(name, leaf) ? 1 : dsc_word_distance(name, leaf, best_distance);
+        const int distance = dsc_string_is_near_miss(name, leaf) ? 1 : dsc_string_distance(name, leaf, best_distance);
         if (distance < best_distance) {
             best = i;
             best_distance = distance;
@@ -55,7 +55,7 @@ static int nearly_tier_a(const char *parent, const char *name)
 {
     for (int i = 0; i < DSC_KEY_COUNT; i++)
         if (dsc_config_keys[i].tier == 'A' && dsc_config_key_is_in(i, parent) &&
-            dsc_word_near_miss(name, dsc_config_key_leaf(i)))
+            dsc_string_is_near_miss(name, dsc_config_key_leaf(i)))
             return i;
     return -1;
 }
@@ -74,7 +74,7 @@ static dsc_status unknown_key(dsc_config_parse_state *s, const char *parent, con
         return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "%s: unknown key; did you mean \"%s\"?", path,
                         dsc_config_key_leaf(meant));
     suggestion(s, parent, name, hint, sizeof hint);
-    if (!dsc_word_is_identifier(name))
+    if (!dsc_string_is_identifier(name))
         return DSC_FAIL(s->err, DSC_ERR_CONFIG, where,
                         "%s: not a key: keys are letters, digits, underscores and hyphens%s", path, hint);
     if (strict)

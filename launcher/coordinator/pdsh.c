@@ -30,7 +30,7 @@ static target target_of(const char *host)
     return (target){ user, host, strlen(user) };
 }
 
-static bool put(dsc_pdsh_words *out, const char *text, size_t bytes)
+static bool put(dsc_pdsh_args *out, const char *text, size_t bytes)
 {
     if (bytes >= sizeof out->text - out->used)
         return false;
@@ -40,11 +40,11 @@ static bool put(dsc_pdsh_words *out, const char *text, size_t bytes)
 }
 
 /* One word with %u, %h and %% for what they stand for. */
-static dsc_status add_word(const char *where, const char *word, size_t bytes, const target *to, dsc_pdsh_words *out,
+static dsc_status add_word(const char *where, const char *word, size_t bytes, const target *to, dsc_pdsh_args *out,
                            dsc_error *err)
 {
     const char *begin = out->text + out->used;
-    bool fits = out->count < DSC_PDSH_WORDS_MAX;
+    bool fits = out->count < DSC_PDSH_ARGS_MAX;
     for (size_t i = 0; i < bytes && fits; i++) {
         if (word[i] != '%') {
             fits = put(out, word + i, 1);
@@ -62,7 +62,7 @@ static dsc_status add_word(const char *where, const char *word, size_t bytes, co
                             (int)dsc_min_i64((int64_t)bytes, 60), word);
     }
     if (!fits || !put(out, "", 1))
-        return DSC_FAIL(err, DSC_ERR_INPUT, where, "more than %d arguments or %d bytes for ssh", DSC_PDSH_WORDS_MAX,
+        return DSC_FAIL(err, DSC_ERR_INPUT, where, "more than %d arguments or %d bytes for ssh", DSC_PDSH_ARGS_MAX,
                         DSC_PDSH_TEXT_BYTES);
     out->word[out->count++] = begin;
     return DSC_OK;
@@ -96,8 +96,7 @@ static bool is_destination(const char *word, size_t bytes)
 }
 
 /* Words for ssh, as pdsh cuts them: at blanks, quotes mean nothing. */
-static dsc_status add_ssh_words(const char *where, const char *at, const target *to, dsc_pdsh_words *out,
-                                dsc_error *err)
+static dsc_status add_ssh_words(const char *where, const char *at, const target *to, dsc_pdsh_args *out, dsc_error *err)
 {
     bool is_value = false;
     for (at += strspn(at, blanks); *at != 0; at += strspn(at, blanks)) {
@@ -126,7 +125,7 @@ static bool is_number(const char *text, size_t bytes)
     return bytes > 0 && digits == bytes && bytes < 10;
 }
 
-static dsc_status add_pdsh_flag(char letter, const char *value, size_t bytes, dsc_pdsh_words *out, dsc_error *err)
+static dsc_status add_pdsh_flag(char letter, const char *value, size_t bytes, dsc_pdsh_args *out, dsc_error *err)
 {
     const target literal = { "", "", 0 };
     char option[64];
@@ -146,7 +145,7 @@ static dsc_status add_pdsh_flag(char letter, const char *value, size_t bytes, ds
 }
 
 /* Flags of pdsh itself: those that mean something here, and those about its output, which is ours. */
-static dsc_status add_pdsh_flags(const char *at, dsc_pdsh_words *out, dsc_error *err)
+static dsc_status add_pdsh_flags(const char *at, dsc_pdsh_args *out, dsc_error *err)
 {
     for (at += strspn(at, blanks); *at != 0; at += strspn(at, blanks)) {
         const size_t bytes = strcspn(at, blanks);
@@ -174,7 +173,7 @@ static dsc_status add_pdsh_flags(const char *at, dsc_pdsh_words *out, dsc_error 
     return DSC_OK;
 }
 
-dsc_status dsc_pdsh_read(const dsc_launcher_options *opt, const char *host, dsc_pdsh_words *out, dsc_error *err)
+dsc_status dsc_pdsh_read(const dsc_launcher_options *opt, const char *host, dsc_pdsh_args *out, dsc_error *err)
 {
     static const char *const variables[] = { "PDSH_SSH_ARGS_APPEND", "PDSH_SSH_ARGS" }; /* pdsh puts the second last */
     const bool named = opt->launcher != NULL && strcasecmp(opt->launcher, "pdsh") == 0;

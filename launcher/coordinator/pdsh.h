@@ -10,19 +10,19 @@
 
 #include "launcher/options.h"
 
-enum { DSC_PDSH_WORDS_MAX = 64, DSC_PDSH_TEXT_BYTES = 8192 };
+enum { DSC_PDSH_ARGS_MAX = 64, DSC_PDSH_TEXT_BYTES = 8192 };
 
 /* Arguments for ssh, in `text`. */
-typedef struct dsc_pdsh_words {
-    const char *word[DSC_PDSH_WORDS_MAX];
+typedef struct dsc_pdsh_args {
+    const char *word[DSC_PDSH_ARGS_MAX];
     int count;
     size_t used;
     char text[DSC_PDSH_TEXT_BYTES];
-} dsc_pdsh_words;
+} dsc_pdsh_args;
 
 /* `host` may be user@name: they are %u and %h. None unless the launcher is pdsh, by name or as DeepSpeed's default.
  * What is no option of ssh, or would take the agent's stream away: DSC_ERR_INPUT, naming the variable or flag. */
-DSC_MUST_USE dsc_status dsc_pdsh_read(const dsc_launcher_options *opt, const char *host, dsc_pdsh_words *out,
+DSC_MUST_USE dsc_status dsc_pdsh_read(const dsc_launcher_options *opt, const char *host, dsc_pdsh_args *out,
                                       dsc_error *err);
 
 #endif

@@ -22,8 +22,8 @@ dsc_status dsc_ssh_command(dsc_alloc *alloc, const dsc_launcher_options *opt, co
                            dsc_error *err)
 {
     struct { /* one allocation, which is argv */
-        const char *list[16 + 2 * DSC_COUNT(own_options) + 2 * DSC_LAUNCHER_LIST_MAX + DSC_PDSH_WORDS_MAX];
-        dsc_pdsh_words pdsh;
+        const char *list[16 + 2 * DSC_COUNT(own_options) + 2 * DSC_LAUNCHER_LIST_MAX + DSC_PDSH_ARGS_MAX];
+        dsc_pdsh_args pdsh;
     } *command = NULL;
     int used = 0;
     DSC_ASSERT(host[0] != '-' && host[0] != 0);

@@ -331,7 +331,7 @@ static void test_registered(void **state)
         skip(); /* a kernel before 5.19 */
     }
     assert_int_equal(dsc_aio_register(aio, out_buf, TOTAL, &err), DSC_OK);
-    assert_string_equal(dsc_aio_word(aio), "");
+    assert_string_equal(dsc_aio_warning(aio), "");
     /* The kernel goes by the file that was kept: what has the descriptor's number now is not looked at. */
     const int number = dup(file.fd);
     assert_int_equal(dup2(other.fd, file.fd), file.fd);
@@ -433,11 +433,11 @@ static void no_locked_buffers(void)
     MUST(dsc_buf_open(alloc, DSC_TAG_IO, DSC_TIER_HOST, 8 << 20, &buf, &err) == DSC_OK, err);
     memset(buf.ptr, 9, 8 << 20);
     MUST(dsc_aio_register(aio, buf.ptr, 8 << 20, &err) == DSC_OK, err);
-    snprintf(err.message, sizeof err.message, "%s", dsc_aio_word(aio));
-    MUST(strstr(dsc_aio_word(aio), "8.0 MiB") != NULL, err);
-    MUST(strstr(dsc_aio_word(aio), "RLIMIT_MEMLOCK is 64 KiB") != NULL, err);
-    MUST(strstr(dsc_aio_word(aio), "ulimit -l") != NULL, err);
-    MUST(strchr(dsc_aio_word(aio), '\n') == NULL, err);
+    snprintf(err.message, sizeof err.message, "%s", dsc_aio_warning(aio));
+    MUST(strstr(dsc_aio_warning(aio), "8.0 MiB") != NULL, err);
+    MUST(strstr(dsc_aio_warning(aio), "RLIMIT_MEMLOCK is 64 KiB") != NULL, err);
+    MUST(strstr(dsc_aio_warning(aio), "ulimit -l") != NULL, err);
+    MUST(strchr(dsc_aio_warning(aio), '\n') == NULL, err);
     MUST(move(aio, &file, true, buf.ptr, TOTAL, 0, &err) == DSC_OK, err);
     MUST(move(aio, &file, false, in_buf, TOTAL, 0, &err) == DSC_OK, err);
     MUST(memcmp(in_buf, buf.ptr, TOTAL) == 0, err);

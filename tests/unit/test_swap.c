@@ -309,9 +309,9 @@ static void on_small_disk(const char *kind, bool reserves)
     assert_non_null(strstr(err.message, "GB are free"));
     options.bytes = 8 << 20;
     check(dsc_swap_open(&options, &swap, &err), &err);
-    assert_int_equal(strstr(dsc_swap_word(swap), "cannot reserve space") == NULL, reserves);
+    assert_int_equal(strstr(dsc_swap_warning(swap), "cannot reserve space") == NULL, reserves);
     if (!reserves)
-        assert_non_null(strstr(dsc_swap_word(swap), first_dir));
+        assert_non_null(strstr(dsc_swap_warning(swap), first_dir));
     disk_fill(first_dir);
     write_and_read(swap, 96);
     dsc_swap_close(&swap);
@@ -386,7 +386,7 @@ static void test_without_fallocate(void **state)
     struct stat info;
     io_fault fault = { .at = 1, .op = DSC_IO_RESERVE, .errno_value = EOPNOTSUPP };
     check(open_with_io(&fault, &swap, aio, &err), &err);
-    assert_non_null(strstr(dsc_swap_word(swap), "cannot reserve space"));
+    assert_non_null(strstr(dsc_swap_warning(swap), "cannot reserve space"));
     assert_int_equal(fstat(find_descriptor(first_dir), &info), 0);
     assert_true(info.st_blocks * 512 >= SPACE / 2); /* taken all the same */
     write_and_read(swap, 96);

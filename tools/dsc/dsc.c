@@ -38,7 +38,7 @@ static int unknown(const char *name)
     const char *best = NULL;
     int best_distance = 3;
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-        const int distance = dsc_word_distance(name, commands[i].name, best_distance);
+        const int distance = dsc_string_distance(name, commands[i].name, best_distance);
         if (distance < best_distance) {
             best = commands[i].name;
             best_distance = distance;

@@ -193,8 +193,8 @@ static dsc_status bench_all(const settings *s, bench *b, dsc_error *err)
                 return status;
             }
             status = measure(s, b, aio, &r, err);
-            if (!s->json && i == 0 && dsc_aio_word(aio)[0] != 0)
-                printf("  %s\n", dsc_aio_word(aio));
+            if (!s->json && i == 0 && dsc_aio_warning(aio)[0] != 0)
+                printf("  %s\n", dsc_aio_warning(aio));
             dsc_aio_close(&aio);
             DSC_TRY(status);
             first = first == NULL ? engines[e] : first;

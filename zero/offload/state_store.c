@@ -412,12 +412,12 @@ static void say_files(const dsc_zero *zero)
             continue;
         if (said[0] == 0)
             dsc_log_printf(log, DSC_LOG_INFO, "files: %s", said = dsc_aio_why(store->aio[a]));
-        if (word[0] == 0 && (word = dsc_aio_word(store->aio[a]))[0] != 0)
+        if (word[0] == 0 && (word = dsc_aio_warning(store->aio[a]))[0] != 0)
             dsc_log_printf(log, DSC_LOG_WARNING, "files: %s", word);
     }
     said = "";
     for (int s = 0; s < DSC_SPACE_COUNT; s++) {
-        const char *now = store->swap[s] != NULL ? dsc_swap_word(store->swap[s]) : "";
+        const char *now = store->swap[s] != NULL ? dsc_swap_warning(store->swap[s]) : "";
         if (now[0] != 0 && strcmp(said, now) != 0)
             dsc_log_printf(log, DSC_LOG_WARNING, "files: %s", said = now);
     }
