@@ -143,7 +143,7 @@ dsc_status dsc_engine_choose_plans(dsc_engine *engine, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_engine_take_plans(dsc_engine *engine, const char *text, dsc_error *err)
+dsc_status dsc_engine_set_plans(dsc_engine *engine, const char *text, dsc_error *err)
 {
     int64_t others = 0;
     if (!dsc_gemm_has_plans(engine->device))

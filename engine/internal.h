@@ -143,7 +143,7 @@ dsc_status dsc_engine_open_own_model(const dsc_engine *engine, int64_t seq_lengt
 /* truncated_model.c. Open: after the model; close: safe on none. Take: what follows is about samples of this length. */
 dsc_status dsc_engine_open_cuts(dsc_engine *engine, dsc_error *err);
 void dsc_engine_close_cuts(dsc_engine *engine);
-void dsc_engine_take_length(dsc_engine *engine, int64_t length);
+void dsc_engine_set_length(dsc_engine *engine, int64_t length);
 int64_t dsc_engine_length(const dsc_engine *engine, int64_t step); /* of the samples of a step from 1 */
 int32_t dsc_engine_cut_of(const dsc_engine *engine, int64_t length); /* into plan.shorter; -1: whole samples */
 int64_t dsc_engine_step_tokens(const dsc_engine *engine, int64_t step);
@@ -225,7 +225,7 @@ double dsc_engine_mean_loss(const dsc_engine *engine, int64_t micro_step); /* af
 dsc_status dsc_engine_fetch_logits(dsc_engine *engine, dsc_error *err);
 /* gemm_plans.c: matrix products take the algorithms that rank 0 measured, or those of a checkpoint. Collective. */
 dsc_status dsc_engine_choose_plans(dsc_engine *engine, dsc_error *err);
-dsc_status dsc_engine_take_plans(dsc_engine *engine, const char *text, dsc_error *err); /* text may be NULL */
+dsc_status dsc_engine_set_plans(dsc_engine *engine, const char *text, dsc_error *err); /* text may be NULL */
 /* machine.c */
 /* What is left to a process beside what is planned. It has heaps and stacks of libraries and products that oneDNN
  * compiles (5 MiB), page tables (1 to 2) and the code that it runs (11), which the kernel drops and reads again and

@@ -121,7 +121,7 @@ void dsc_engine_span_end(const dsc_engine *engine, dsc_span_kind kind, int32_t m
 static void show_line(void *user, dsc_log_level level, const char *text)
 {
     const dsc_engine *engine = user;
-    dsc_monitors_say(engine->monitors, level, text);
+    dsc_monitors_log(engine->monitors, level, text);
 }
 
 static void log_and_show(void *user, dsc_log_level level, const char *text)
@@ -231,7 +231,7 @@ static void tell_progress(const dsc_engine *engine, const dsc_step_result *resul
         return;
     snprintf(line, sizeof line, "step %lld: loss %.6f, lr %.3e, norm %.4f, %.0f ms", (long long)engine->step,
              result->loss, result->lr, result->grad_norm, (double)result->step_ns * 1e-6);
-    dsc_monitors_say(engine->monitors, DSC_LOG_INFO, line);
+    dsc_monitors_log(engine->monitors, DSC_LOG_INFO, line);
 }
 
 /* "time (ms) | forward: 8.21 | ...", the line that DeepSpeed's users read. */

@@ -270,7 +270,7 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     if (status != DSC_OK && changed && fresh)
         engine->failed = begin_again(engine, now.recipe, NULL) != DSC_OK;
     DSC_TRY(status);
-    status = dsc_engine_take_plans(engine, state.gemm_plans, err);
+    status = dsc_engine_set_plans(engine, state.gemm_plans, err);
     dsc_alloc_free(engine->alloc, state.gemm_plans);
     DSC_TRY(status);
     DSC_TRY(dsc_zero_publish(engine->zero, err));

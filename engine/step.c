@@ -210,7 +210,7 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
         engine->step_start_ns = start;
         dsc_engine_label_step(engine, engine->step + 1);
         dsc_zero_begin(engine->zero, engine->update_count + 1);
-        dsc_engine_take_length(engine, dsc_engine_length(engine, engine->step + 1));
+        dsc_engine_set_length(engine, dsc_engine_length(engine, engine->step + 1));
     }
     engine->batch_from_reader = batch == NULL;
     DSC_TRY(batch == NULL ? read_batches(engine, err) : take_batch(engine, batch, err));

@@ -92,7 +92,7 @@ int32_t dsc_engine_cut_of(const dsc_engine *engine, int64_t length)
     return -1;
 }
 
-void dsc_engine_take_length(dsc_engine *engine, int64_t length)
+void dsc_engine_set_length(dsc_engine *engine, int64_t length)
 {
     const int32_t cut = dsc_engine_cut_of(engine, length);
     engine->now = cut < 0 ? engine->model : &engine->cut[cut].model;

@@ -13,7 +13,7 @@ static const char error_prefix[] = "dsc: error: ";
 static void say_exec_failure(const dsc_report *report, const dsc_rank_end *end)
 {
     const char *hint = end->exec_errno == ENOEXEC ? " (no program, and a script starts with #!)" : "";
-    dsc_output_say(report->out, "dsc: error: %s: cannot be started: %s%s", report->program, strerror(end->exec_errno),
+    dsc_output_log(report->out, "dsc: error: %s: cannot be started: %s%s", report->program, strerror(end->exec_errno),
                    hint);
 }
 
@@ -38,9 +38,9 @@ static void describe(const dsc_report *report, const dsc_rank_end *end, char *ou
 static void say_waits(const dsc_report *report, int32_t first)
 {
     for (int32_t i = first; i < report->watch->line_count; i++)
-        dsc_output_say(report->out, "dsc-launch: %s", report->watch->line[i]);
+        dsc_output_log(report->out, "dsc-launch: %s", report->watch->line[i]);
     if (report->watch->more)
-        dsc_output_say(report->out, "dsc-launch: and more ranks wait");
+        dsc_output_log(report->out, "dsc-launch: and more ranks wait");
 }
 
 void dsc_report_rank(const dsc_report *report, const dsc_rank_end *culprit)
@@ -61,16 +61,16 @@ void dsc_report_rank(const dsc_report *report, const dsc_rank_end *culprit)
     const bool unseen =
         report->stderr_unseen && culprit->signal == 0 && culprit->code <= dsc_status_exit_code(DSC_ERR_STUCK);
     const bool quiet = !report->last || said != NULL || unseen || dsc_output_error_shown(out);
-    dsc_output_say(out, "%s%s", quiet ? "dsc-launch: " : error_prefix, who);
+    dsc_output_log(out, "%s%s", quiet ? "dsc-launch: " : error_prefix, who);
     if (said != NULL && (!report->last || !dsc_output_show_error(out, index)))
-        dsc_output_say(out, "dsc-launch: rank %d said \"%s\"", culprit->rank, said + strlen(error_prefix));
+        dsc_output_log(out, "dsc-launch: rank %d said \"%s\"", culprit->rank, said + strlen(error_prefix));
 }
 
 void dsc_report_found(const dsc_report *report)
 {
     DSC_ASSERT(report->watch->line_count > 0);
     say_waits(report, 1);
-    dsc_output_say(report->out, "%s%s", report->last ? error_prefix : "dsc-launch: ", report->watch->line[0]);
+    dsc_output_log(report->out, "%s%s", report->last ? error_prefix : "dsc-launch: ", report->watch->line[0]);
 }
 
 void dsc_report_others(const dsc_report *report)
@@ -88,6 +88,6 @@ void dsc_report_lost_output(dsc_output *out)
     for (int which = 0; which < dsc_output_sink_count(out); which++) {
         const dsc_sink *sink = dsc_output_sink(out, which);
         if (sink->broken && sink->reason != EPIPE && sink->reason != EBADF && sink->reason != EIO)
-            dsc_output_say(out, "dsc-launch: output was lost: %s", strerror(sink->reason));
+            dsc_output_log(out, "dsc-launch: output was lost: %s", strerror(sink->reason));
     }
 }

@@ -181,7 +181,7 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const dsc_dense_config *config = config_of(self);
     block_layout at;
     DSC_TRY(layout(self, batch, dtype, &at, err));
-    dsc_linear_told told = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
+    dsc_linear_planned told = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
     double flops[LINEAR_COUNT + 1] = { 0 }; /* of forward, up to each */
     for (int i = 0; i < LINEAR_COUNT; i++) {
         if (has_linear(config, i))

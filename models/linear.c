@@ -9,7 +9,7 @@ static bool has_adapter(const dsc_lora *lora, dsc_linear_layer layer)
     return lora != NULL && dsc_lora_has(lora, layer.weight);
 }
 
-dsc_status dsc_linear_plan(dsc_linear_told *told, dsc_linear_layer layer, dsc_error *err)
+dsc_status dsc_linear_plan(dsc_linear_planned *told, dsc_linear_layer layer, dsc_error *err)
 {
     const dsc_gemm_args passes[3] = { dsc_linear_forward(layer.shape, told->rows, told->dtype, layer.forward),
                                       dsc_linear_backward_input(layer.shape, told->rows, told->dtype, layer.backward),

@@ -68,16 +68,16 @@ typedef struct dsc_linear_layer {
 } dsc_linear_layer;
 
 /* What a module's plan tells of its products. */
-typedef struct dsc_linear_told {
+typedef struct dsc_linear_planned {
     const dsc_module *module; /* whose parameters say what is trained */
     const dsc_lora *lora;     /* as of a call */
     int64_t rows;
     dsc_dtype dtype;
     const dsc_plan_sink *sink;
     double forward_flops, backward_flops; /* added to */
-} dsc_linear_told;
+} dsc_linear_planned;
 /* Tells the products of a layer that will run. */
-DSC_MUST_USE dsc_status dsc_linear_plan(dsc_linear_told *told, dsc_linear_layer layer, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_linear_plan(dsc_linear_planned *told, dsc_linear_layer layer, dsc_error *err);
 /* y = x * w with the layer's forward epilogue. */
 DSC_MUST_USE dsc_status dsc_linear_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x, void *aux);
 /* dx = dy * w^T with the layer's backward epilogue. */

@@ -168,7 +168,9 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const dsc_llama_config *config = config_of(module);
     block_layout at;
     DSC_TRY(layout(module, batch, dtype, &at, err));
-    dsc_linear_told told = { .module = module, .lora = lora_of(module), .rows = at.rows, .dtype = dtype, .sink = sink };
+    dsc_linear_planned told = {
+        .module = module, .lora = lora_of(module), .rows = at.rows, .dtype = dtype, .sink = sink
+    };
     double flops[LINEAR_COUNT + 1] = { 0 }; /* of forward, up to each */
     for (int i = 0; i < LINEAR_COUNT; i++) {
         DSC_TRY(dsc_linear_plan(&told, linear_of(config, i), err));

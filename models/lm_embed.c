@@ -54,7 +54,7 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const dsc_lm_module *self = module->self;
     embed_layout at;
     DSC_TRY(layout(self, batch, dtype, &at, err));
-    dsc_linear_told told = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
+    dsc_linear_planned told = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
     if (dsc_lm_projects(self->config))
         DSC_TRY(dsc_linear_plan(&told, projection(self), err));
     *out = (dsc_module_plan){ .out_elements = at.rows * self->config->channels, .saved_bytes = at.saved_bytes,

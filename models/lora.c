@@ -49,7 +49,7 @@ static dsc_status up_backward(const dsc_call *call, const lora_pair *pair, const
     return scale(call);
 }
 
-dsc_status dsc_lora_plan(dsc_linear_told *told, dsc_linear_layer layer, dsc_error *err)
+dsc_status dsc_lora_plan(dsc_linear_planned *told, dsc_linear_layer layer, dsc_error *err)
 {
     const lora_pair pair = pair_of(told->lora, layer);
     const dsc_lora *lora = told->lora;

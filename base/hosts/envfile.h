@@ -34,7 +34,7 @@ DSC_MUST_USE dsc_status dsc_envfile_read(dsc_alloc *alloc, const char *path, dsc
 /* Length of the NAME that text begins with: a letter or '_', then letters, digits, '_'. 0: none. */
 size_t dsc_env_name_bytes(const char *text);
 /* True for names that every rank gets from dsc-launch, which nobody else may set. */
-bool dsc_env_is_told(const char *name, size_t bytes);
+bool dsc_env_is_launchers(const char *name, size_t bytes);
 
 #ifdef __cplusplus
 }

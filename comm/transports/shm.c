@@ -301,7 +301,7 @@ dsc_status dsc_shm_give(dsc_shm *shm, int32_t channel, const char *buf, int64_t 
     return DSC_OK;
 }
 
-dsc_status dsc_shm_take(dsc_shm *shm, int32_t channel, char *buf, int64_t bytes, int32_t from, dsc_error *err)
+dsc_status dsc_shm_receive(dsc_shm *shm, int32_t channel, char *buf, int64_t bytes, int32_t from, dsc_error *err)
 {
     const bool past_cache = bytes >= DSC_COPY_PAST_CACHE_BYTES;
     for (int64_t done = 0; done == 0 || done < bytes; done += shm->half_bytes) {
@@ -385,7 +385,7 @@ static dsc_status shm_send(dsc_transport *transport, int32_t channel, const void
 static dsc_status shm_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
                            dsc_stream *stream, dsc_error *err)
 {
-    SHM_HOOK(DSC_COMM_RECV, dsc_shm_take(shm, channel, buf, bytes, from, why));
+    SHM_HOOK(DSC_COMM_RECV, dsc_shm_receive(shm, channel, buf, bytes, from, why));
 }
 
 static dsc_status shm_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,

@@ -57,8 +57,8 @@ DSC_MUST_USE dsc_status dsc_shm_spread(dsc_shm *shm, int32_t channel, const dsc_
                                        int64_t bytes, int32_t root, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_shm_give(dsc_shm *shm, int32_t channel, const char *buf, int64_t bytes, int32_t to,
                                      dsc_error *err);
-DSC_MUST_USE dsc_status dsc_shm_take(dsc_shm *shm, int32_t channel, char *buf, int64_t bytes, int32_t from,
-                                     dsc_error *err);
+DSC_MUST_USE dsc_status dsc_shm_receive(dsc_shm *shm, int32_t channel, char *buf, int64_t bytes, int32_t from,
+                                        dsc_error *err);
 
 /* ---- shm_heap.c -------------------------------------------------------------------------------------------------- */
 dsc_status dsc_shm_mem_open(dsc_transport *transport, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);

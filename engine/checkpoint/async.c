@@ -153,7 +153,7 @@ static dsc_status begin(dsc_checkpoint_async *a, const dsc_buf *snapshot, dsc_er
 {
     dsc_error mine = DSC_ERROR_INIT;
     bool kept;
-    DSC_TRY(dsc_ckpt_save_meet(a->save, err));
+    DSC_TRY(dsc_ckpt_save_synchronize(a->save, err));
     DSC_TRY(dsc_ckpt_save_keep(a->save, &kept, err));
     if (kept) {
         a->phase = PHASE_ENDED;

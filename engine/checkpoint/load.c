@@ -175,20 +175,20 @@ static dsc_status open_common(const dsc_checkpoint_ctx *c, const char *step_dir,
 }
 
 /* One pass over what this rank takes, after what it has found `before`. */
-static dsc_status pass(const ckpt_take *t, bool copy, dsc_status before, const dsc_error *why, dsc_error *err)
+static dsc_status pass(const ckpt_slices_load *t, bool copy, dsc_status before, const dsc_error *why, dsc_error *err)
 {
     dsc_error mine = *why;
-    dsc_status status = before == DSC_OK ? dsc_ckpt_take(t, copy, &mine) : before;
+    dsc_status status = before == DSC_OK ? dsc_ckpt_load_slices(t, copy, &mine) : before;
     DSC_TRY(dsc_checkpoint_agree(t->c, status, &mine, err));
     if (t->spread == NULL)
         return DSC_OK;
-    status = dsc_ckpt_take_sent(t, copy, &mine);
+    status = dsc_ckpt_load_sent(t, copy, &mine);
     return dsc_checkpoint_agree(t->c, status, &mine, err);
 }
 
 /* `before` and `why`: what opening it has come to on this rank. */
-static dsc_status load_from(load_job *j, const ckpt_take *t, bool once, const dsc_run_state *now, dsc_run_state *out,
-                            dsc_status before, const dsc_error *why, bool *changed, dsc_error *err)
+static dsc_status load_from(load_job *j, const ckpt_slices_load *t, bool once, const dsc_run_state *now,
+                            dsc_run_state *out, dsc_status before, const dsc_error *why, bool *changed, dsc_error *err)
 {
     const dsc_checkpoint_ctx *c = j->c;
     dsc_error mine = *why;
@@ -218,8 +218,9 @@ dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, b
     char step_dir[CKPT_PATH_BYTES];
     load_job job = { .c = ctx, .recipe = now->recipe };
     ckpt_spread spread = { 0 };
-    ckpt_take take = { .c = ctx, .reader = &job.reader, .step_dir = step_dir, .dtype = now->compute_dtype,
-                       .recipe = now->recipe };
+    ckpt_slices_load take = {
+        .c = ctx, .reader = &job.reader, .step_dir = step_dir, .dtype = now->compute_dtype, .recipe = now->recipe
+    };
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = DSC_OK;
     bool open = false;

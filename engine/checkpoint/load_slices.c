@@ -37,7 +37,8 @@ typedef struct span {
 
 /* A frozen tensor has only parameters, in the compute dtype. A trainable one is its master weights: those of a bf16
  * run, the weights themselves of an fp32 run. */
-static bool find_target(const ckpt_take *t, const dsc_layout_tensor *tensor, bool trainable, ckpt_plane plane, span *s)
+static bool find_target(const ckpt_slices_load *t, const dsc_layout_tensor *tensor, bool trainable, ckpt_plane plane,
+                        span *s)
 {
     s->to = (target){ .group = tensor->group, .plane = DSC_PLANE_MASTER, .dtype = DSC_F32 };
     if (plane == CKPT_WEIGHTS && !trainable) {
@@ -59,7 +60,7 @@ static bool find_target(const ckpt_take *t, const dsc_layout_tensor *tensor, boo
     return trainable || plane == CKPT_WEIGHTS;
 }
 
-static bool find_span(const ckpt_take *t, int32_t index, ckpt_plane plane, span *out)
+static bool find_span(const ckpt_slices_load *t, int32_t index, ckpt_plane plane, span *out)
 {
     const dsc_layout_tensor *tensor = &t->c->layout->tensor[index];
     dsc_zero_slice slice;
@@ -89,7 +90,7 @@ typedef struct walker {
 } walker;
 
 /* The next block of this lane, which meets w->span. NULL: there is none. */
-static const ckpt_block *walk(const ckpt_take *t, walker *w, int32_t lane, int32_t lanes)
+static const ckpt_block *walk(const ckpt_slices_load *t, walker *w, int32_t lane, int32_t lanes)
 {
     for (; w->tensor < t->c->layout->tensor_count; w->tensor++, w->plane = 0)
         for (; w->plane < CKPT_PLANE_COUNT; w->plane++, w->inside = false) {
@@ -122,8 +123,8 @@ static void convert(void *to, dsc_dtype to_dtype, const void *from, dsc_dtype fr
 
 /* Writes `count` elements of a block, which lie at `from`, from the target's element `first` on: straight, or by way of
  * the buffer's end. */
-static dsc_status put(const ckpt_take *t, const target *to, int64_t first, const char *from, dsc_dtype from_dtype,
-                      int64_t count, dsc_error *err)
+static dsc_status put(const ckpt_slices_load *t, const target *to, int64_t first, const char *from,
+                      dsc_dtype from_dtype, int64_t count, dsc_error *err)
 {
     const dsc_checkpoint_ctx *c = t->c;
     const bool visible = dsc_device_host_visible(c->device);
@@ -146,7 +147,7 @@ static dsc_status put(const ckpt_take *t, const target *to, int64_t first, const
     return DSC_OK;
 }
 
-static dsc_status put_block(const ckpt_take *t, const span *s, const ckpt_block *block, const char *data,
+static dsc_status put_block(const ckpt_slices_load *t, const span *s, const ckpt_block *block, const char *data,
                             dsc_error *err)
 {
     const int64_t low = dsc_max_i64(s->first, block->first);
@@ -162,7 +163,7 @@ static dsc_status put_block(const ckpt_take *t, const span *s, const ckpt_block 
 /* ---- lanes ---- */
 
 typedef struct lane {
-    const ckpt_take *t;
+    const ckpt_slices_load *t;
     int32_t index, count; /* this one, of so many */
     bool copy;
     char *memory;
@@ -202,7 +203,7 @@ static void *run_lane(void *argument)
 }
 
 /* Several write only where all views are plain memory. */
-static int32_t lanes_of(const ckpt_take *t, int64_t bytes)
+static int32_t lanes_of(const ckpt_slices_load *t, int64_t bytes)
 {
     const dsc_checkpoint_ctx *c = t->c;
     for (int32_t g = 0; g < c->layout->group_count; g++)
@@ -216,7 +217,7 @@ static int32_t lanes_of(const ckpt_take *t, int64_t bytes)
     return (int32_t)dsc_max_i64(1, most);
 }
 
-dsc_status dsc_ckpt_take(const ckpt_take *t, bool copy, dsc_error *err)
+dsc_status dsc_ckpt_load_slices(const ckpt_slices_load *t, bool copy, dsc_error *err)
 {
     const dsc_checkpoint_ctx *c = t->c;
     const int64_t bytes = c->buffer.bytes - (dsc_device_host_visible(c->device) ? 0 : STAGED_BYTES);
@@ -250,7 +251,7 @@ dsc_status dsc_ckpt_take(const ckpt_take *t, bool copy, dsc_error *err)
 #define SENT_AT_ONCE 1024
 
 typedef struct post {
-    const ckpt_take *t;
+    const ckpt_slices_load *t;
     bool copy;
     char *buffer;            /* a block and a byte: whether it is one */
     const ckpt_block *inside; /* the buffer, of who sends */
@@ -304,7 +305,7 @@ static dsc_status pass_on(post *p, const span *own, const ckpt_block *block, int
 
 static dsc_status pass_on_tensor(post *p, int32_t index, ckpt_plane plane, dsc_error *err)
 {
-    const ckpt_take *t = p->t;
+    const ckpt_slices_load *t = p->t;
     const dsc_layout_tensor *tensor = &t->c->layout->tensor[index];
     const int64_t slice = t->c->layout->group[tensor->group].slice;
     const bool shared = dsc_ckpt_is_shared(plane);
@@ -326,7 +327,7 @@ static dsc_status pass_on_tensor(post *p, int32_t index, ckpt_plane plane, dsc_e
     return DSC_OK;
 }
 
-dsc_status dsc_ckpt_take_sent(const ckpt_take *t, bool copy, dsc_error *err)
+dsc_status dsc_ckpt_load_sent(const ckpt_slices_load *t, bool copy, dsc_error *err)
 {
     post p = { .t = t, .copy = copy, .buffer = t->c->buffer.ptr, .error = DSC_ERROR_INIT };
     for (int32_t index = 0; index < t->c->layout->tensor_count; index++)

@@ -179,7 +179,7 @@ void dsc_ckpt_save_undo(ckpt_save *s)
     (void)!dsc_checkpoint_agree(s->c, DSC_OK, NULL, NULL);
 }
 
-dsc_status dsc_ckpt_save_meet(ckpt_save *s, dsc_error *err)
+dsc_status dsc_ckpt_save_synchronize(ckpt_save *s, dsc_error *err)
 {
     DSC_TRY(dsc_ckpt_hosts_open(s->c, s->commit.dir, &s->hosts, err));
     s->commit.part = s->hosts.count > 1;
@@ -224,7 +224,7 @@ static dsc_status write_and_commit(ckpt_save *s, dsc_error *err)
 static dsc_status save(ckpt_save *s, dsc_error *err)
 {
     bool kept;
-    DSC_TRY(dsc_ckpt_save_meet(s, err));
+    DSC_TRY(dsc_ckpt_save_synchronize(s, err));
     DSC_TRY(dsc_ckpt_save_keep(s, &kept, err));
     if (kept)
         return DSC_OK;

@@ -69,7 +69,7 @@ dsc_status dsc_ckpt_save_slices(ckpt_save *s, dsc_error *err);
 /* ---- phases, collective ---- */
 
 /* Which ranks share a folder; first of all. */
-dsc_status dsc_ckpt_save_meet(ckpt_save *s, dsc_error *err);
+dsc_status dsc_ckpt_save_synchronize(ckpt_save *s, dsc_error *err);
 /* *kept: the step is the one that this run was loaded from, and there; nothing is to be done. */
 dsc_status dsc_ckpt_save_keep(ckpt_save *s, bool *kept, dsc_error *err);
 /* Folders and files are made. */

@@ -95,7 +95,7 @@ dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *ty
                     dsc_config_nearest_string(type->valuestring, built, DSC_COUNT(built), "AdamW"));
 }
 
-bool dsc_optimizer_takes(dsc_optimizer_kind kind, int id)
+bool dsc_optimizer_has_param(dsc_optimizer_kind kind, int id)
 {
     if (id == DSC_ID_LR || id == DSC_ID_WEIGHT_DECAY || id == DSC_ID_MAX_GRAD_NORM)
         return true;
@@ -110,10 +110,10 @@ bool dsc_optimizer_takes(dsc_optimizer_kind kind, int id)
 static dsc_status check_params(dsc_config_parse_state *s, dsc_optimizer_kind kind)
 {
     for (int id = 0; id < DSC_KEY_COUNT; id++) {
-        if (s->given[id] == NULL || !dsc_config_key_is_in(id, "optimizer.params") || dsc_optimizer_takes(kind, id))
+        if (s->given[id] == NULL || !dsc_config_key_is_in(id, "optimizer.params") || dsc_optimizer_has_param(kind, id))
             continue;
         for (int other = DSC_OPTIMIZER_KIND_COUNT - 1; other > DSC_OPTIMIZER_NONE; other--)
-            if (dsc_optimizer_takes((dsc_optimizer_kind)other, id))
+            if (dsc_optimizer_has_param((dsc_optimizer_kind)other, id))
                 return dsc_config_fail(s, id, DSC_ERR_CONFIG, "%s does not take it (%s does); remove it",
                                        rows[kind].type, rows[other].type);
     }

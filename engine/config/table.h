@@ -165,11 +165,11 @@ const char *dsc_config_source_text(const dsc_config *config, dsc_source_pos plac
 dsc_status dsc_config_resolve_elastic(dsc_config *config, int64_t world_size, dsc_error *err);
 dsc_status dsc_config_resolve_offload(dsc_config *config, const dsc_config_facts *facts, dsc_error *err);
 /* Whether a schedule's constructor takes a key of scheduler.params. */
-bool dsc_schedule_takes(dsc_schedule_kind kind, int id);
+bool dsc_schedule_has_param(dsc_schedule_kind kind, int id);
 dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *type); /* type may be NULL */
 dsc_status dsc_config_fill_optimizer(dsc_config_parse_state *s);
 /* Whether an optimizer takes a key of optimizer.params. */
-bool dsc_optimizer_takes(dsc_optimizer_kind kind, int id);
+bool dsc_optimizer_has_param(dsc_optimizer_kind kind, int id);
 /* The word of the list that `word` was probably meant to be, else `otherwise`. */
 const char *dsc_config_nearest_string(const char *word, const char *const *words, size_t count, const char *otherwise);
 dsc_status dsc_config_check_types(dsc_config_parse_state *s);   /* optimizer.type and scheduler.type are built */

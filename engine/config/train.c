@@ -84,7 +84,7 @@ dsc_status dsc_config_check_types(dsc_config_parse_state *s)
 
 /* ---- scheduler ---- */
 
-bool dsc_schedule_takes(dsc_schedule_kind kind, int id)
+bool dsc_schedule_has_param(dsc_schedule_kind kind, int id)
 {
     switch (id) {
     case DSC_ID_LAST_BATCH_ITERATION: return true;
@@ -105,10 +105,10 @@ static dsc_status check_params(dsc_config_parse_state *s)
     const dsc_schedule_config *schedule = &s->config->schedule;
     for (int id = 0; id < DSC_KEY_COUNT; id++) {
         if (s->given[id] == NULL || !dsc_config_key_is_in(id, "scheduler.params") ||
-            dsc_schedule_takes(schedule->kind, id))
+            dsc_schedule_has_param(schedule->kind, id))
             continue;
         for (int other = 1; other < (int)DSC_COUNT(schedules); other++)
-            if (dsc_schedule_takes((dsc_schedule_kind)other, id))
+            if (dsc_schedule_has_param((dsc_schedule_kind)other, id))
                 return dsc_config_fail(s, id, DSC_ERR_CONFIG, "%s does not take it (%s does); remove it",
                                        schedule->type, schedules[other]);
     }
@@ -116,7 +116,7 @@ static dsc_status check_params(dsc_config_parse_state *s)
         (!dsc_config_has(s, DSC_ID_CYCLE_MIN_LR) || !dsc_config_has(s, DSC_ID_CYCLE_MAX_LR)))
         return dsc_config_fail(s, DSC_ID_SCHEDULER, DSC_ERR_CONFIG,
                                "OneCycle needs cycle_min_lr and cycle_max_lr in its params");
-    if (dsc_schedule_takes(schedule->kind, DSC_ID_TOTAL_NUM_STEPS) && s->given[DSC_ID_TOTAL_NUM_STEPS] == NULL)
+    if (dsc_schedule_has_param(schedule->kind, DSC_ID_TOTAL_NUM_STEPS) && s->given[DSC_ID_TOTAL_NUM_STEPS] == NULL)
         return dsc_config_fail(s, DSC_ID_SCHEDULER, DSC_ERR_CONFIG,
                                "%s needs total_num_steps in its params (\"auto\": the steps of the run)",
                                schedule->type);

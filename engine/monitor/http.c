@@ -56,7 +56,7 @@ static dsc_status write_http(dsc_monitor *monitor, int64_t samples, const dsc_sc
 {
     http_monitor *m = (http_monitor *)monitor;
     pthread_mutex_lock(&m->lock);
-    dsc_prometheus_take(&m->last, samples, scalars, count);
+    dsc_prometheus_set(&m->last, samples, scalars, count);
     dsc_page_scalars(&m->page, samples, scalars, count);
     pthread_mutex_unlock(&m->lock);
     return DSC_OK;
@@ -82,7 +82,7 @@ static void say_http(dsc_monitor *monitor, dsc_log_level level, const char *text
 {
     http_monitor *m = (http_monitor *)monitor;
     pthread_mutex_lock(&m->lock);
-    dsc_page_say(&m->page, level, text);
+    dsc_page_log(&m->page, level, text);
     pthread_mutex_unlock(&m->lock);
 }
 

@@ -92,7 +92,7 @@ void dsc_monitors_ranks(dsc_monitors *monitors, const dsc_monitor_rank *ranks, i
             monitors->each[i]->ops->ranks(monitors->each[i], ranks, count);
 }
 
-void dsc_monitors_say(dsc_monitors *monitors, dsc_log_level level, const char *text)
+void dsc_monitors_log(dsc_monitors *monitors, dsc_log_level level, const char *text)
 {
     for (int i = 0; monitors != NULL && i < KINDS; i++)
         if (monitors->each[i] != NULL && monitors->each[i]->ops->say != NULL)

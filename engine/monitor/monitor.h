@@ -87,7 +87,7 @@ DSC_MUST_USE dsc_status dsc_monitors_open(dsc_alloc *alloc, const dsc_io *io, co
 void dsc_monitors_write(dsc_monitors *monitors, int64_t samples, const dsc_scalar *scalars, int count);
 void dsc_monitors_describe(dsc_monitors *monitors, const dsc_monitor_about *about);
 void dsc_monitors_ranks(dsc_monitors *monitors, const dsc_monitor_rank *ranks, int32_t count);
-void dsc_monitors_say(dsc_monitors *monitors, dsc_log_level level, const char *text);
+void dsc_monitors_log(dsc_monitors *monitors, dsc_log_level level, const char *text);
 void dsc_monitors_close(dsc_monitors **monitors, bool run_failed);
 
 #endif

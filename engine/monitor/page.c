@@ -61,7 +61,7 @@ void dsc_page_ranks(dsc_page *page, const dsc_monitor_rank *ranks, int32_t count
     memcpy(page->rank, ranks, sizeof *ranks * (size_t)dsc_min_i64(count, DSC_MONITOR_RANKS_MAX));
 }
 
-void dsc_page_say(dsc_page *page, dsc_log_level level, const char *text)
+void dsc_page_log(dsc_page *page, dsc_log_level level, const char *text)
 {
     static const char *const words[] = { "error: ", "warning: ", "", "" };
     char *line = page->line[page->line_count++ % DSC_PAGE_LINES];

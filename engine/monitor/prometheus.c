@@ -32,7 +32,7 @@ size_t dsc_prometheus_text(const dsc_prometheus *p, char *out, size_t room)
     return used;
 }
 
-void dsc_prometheus_take(dsc_prometheus *p, int64_t samples, const dsc_scalar *scalars, int count)
+void dsc_prometheus_set(dsc_prometheus *p, int64_t samples, const dsc_scalar *scalars, int count)
 {
     p->samples = samples;
     for (int i = 0; i < count; i++) {

@@ -46,7 +46,7 @@ static inline dsc_attention_dims dsc_attention_dims_of(int64_t tokens, int64_t h
 }
 
 /* Next `count` words of a scratch that is handed out in order; NULL stays NULL, for counting. */
-static inline float *dsc_attention_take(float *scratch, int64_t *used, int64_t count)
+static inline float *dsc_attention_scratch(float *scratch, int64_t *used, int64_t count)
 {
     float *part = scratch == NULL ? NULL : scratch + *used;
     *used += count;
@@ -68,15 +68,15 @@ static inline int64_t dsc_attention_fwd_layout(dsc_attention_dims d, float *scra
 {
     const int64_t tile = DSC_ATTENTION_TILE;
     int64_t used = 0;
-    out->k = dsc_attention_take(scratch, &used, d.rows * d.words);
-    out->v = dsc_attention_take(scratch, &used, d.rows / d.pair * d.lanes);
-    out->q = dsc_attention_take(scratch, &used, d.words * tile);
-    out->s = dsc_attention_take(scratch, &used, tile * tile);
-    out->p = d.pair == 1 ? out->s : dsc_attention_take(scratch, &used, tile / d.pair * tile);
-    out->out = dsc_attention_take(scratch, &used, tile * d.lanes);
-    out->max = dsc_attention_take(scratch, &used, tile);
-    out->sum = dsc_attention_take(scratch, &used, tile);
-    out->alpha = dsc_attention_take(scratch, &used, tile);
+    out->k = dsc_attention_scratch(scratch, &used, d.rows * d.words);
+    out->v = dsc_attention_scratch(scratch, &used, d.rows / d.pair * d.lanes);
+    out->q = dsc_attention_scratch(scratch, &used, d.words * tile);
+    out->s = dsc_attention_scratch(scratch, &used, tile * tile);
+    out->p = d.pair == 1 ? out->s : dsc_attention_scratch(scratch, &used, tile / d.pair * tile);
+    out->out = dsc_attention_scratch(scratch, &used, tile * d.lanes);
+    out->max = dsc_attention_scratch(scratch, &used, tile);
+    out->sum = dsc_attention_scratch(scratch, &used, tile);
+    out->alpha = dsc_attention_scratch(scratch, &used, tile);
     return used;
 }
 
@@ -97,23 +97,23 @@ static inline int64_t dsc_attention_bwd_layout(dsc_attention_dims d, float *scra
 {
     const int64_t tile = DSC_ATTENTION_TILE;
     int64_t used = 0;
-    out->k = dsc_attention_take(scratch, &used, d.rows * d.words);
-    out->v = dsc_attention_take(scratch, &used, d.rows * d.words);
-    out->k_rows = d.pair == 1 ? out->k : dsc_attention_take(scratch, &used, d.rows / d.pair * d.lanes);
-    out->dk = dsc_attention_take(scratch, &used, d.rows * d.lanes);
-    out->dv = dsc_attention_take(scratch, &used, d.rows * d.lanes);
-    out->q = dsc_attention_take(scratch, &used, d.words * tile);
-    out->d_out = dsc_attention_take(scratch, &used, d.words * tile);
-    out->q_rows = dsc_attention_take(scratch, &used, tile / d.pair * d.lanes);
-    out->d_out_rows = dsc_attention_take(scratch, &used, tile / d.pair * d.lanes);
-    out->s = dsc_attention_take(scratch, &used, 16 * tile);
-    out->dp = dsc_attention_take(scratch, &used, 16 * tile);
-    out->p = dsc_attention_take(scratch, &used, tile * tile / d.pair);
-    out->ds = dsc_attention_take(scratch, &used, tile * tile / d.pair);
-    out->ds_keys = d.pair == 1 ? out->ds : dsc_attention_take(scratch, &used, tile / d.pair * tile);
-    out->dq = dsc_attention_take(scratch, &used, tile * d.lanes);
-    out->lse = dsc_attention_take(scratch, &used, tile);
-    out->delta = dsc_attention_take(scratch, &used, tile);
+    out->k = dsc_attention_scratch(scratch, &used, d.rows * d.words);
+    out->v = dsc_attention_scratch(scratch, &used, d.rows * d.words);
+    out->k_rows = d.pair == 1 ? out->k : dsc_attention_scratch(scratch, &used, d.rows / d.pair * d.lanes);
+    out->dk = dsc_attention_scratch(scratch, &used, d.rows * d.lanes);
+    out->dv = dsc_attention_scratch(scratch, &used, d.rows * d.lanes);
+    out->q = dsc_attention_scratch(scratch, &used, d.words * tile);
+    out->d_out = dsc_attention_scratch(scratch, &used, d.words * tile);
+    out->q_rows = dsc_attention_scratch(scratch, &used, tile / d.pair * d.lanes);
+    out->d_out_rows = dsc_attention_scratch(scratch, &used, tile / d.pair * d.lanes);
+    out->s = dsc_attention_scratch(scratch, &used, 16 * tile);
+    out->dp = dsc_attention_scratch(scratch, &used, 16 * tile);
+    out->p = dsc_attention_scratch(scratch, &used, tile * tile / d.pair);
+    out->ds = dsc_attention_scratch(scratch, &used, tile * tile / d.pair);
+    out->ds_keys = d.pair == 1 ? out->ds : dsc_attention_scratch(scratch, &used, tile / d.pair * tile);
+    out->dq = dsc_attention_scratch(scratch, &used, tile * d.lanes);
+    out->lse = dsc_attention_scratch(scratch, &used, tile);
+    out->delta = dsc_attention_scratch(scratch, &used, tile);
     return used;
 }
 

@@ -234,7 +234,7 @@ void dsc_head_init(dsc_head *head, dsc_head_host *host, int32_t host_count, int6
 void dsc_head_step(dsc_head *head, const dsc_head_event *event);
 int64_t dsc_head_wake_ns(const dsc_head *head, int64_t now_ns);
 /* When the host that was silent longest was last heard of; those that have nothing to say any more do not count. */
-int64_t dsc_head_heard_ns(const dsc_head *head, int64_t now_ns);
+int64_t dsc_head_last_received_ns(const dsc_head *head, int64_t now_ns);
 /* In OVER: when CONNECT may come, so that no rank of the last run is left on a host that was lost. 0: at once. */
 int64_t dsc_head_may_connect_ns(const dsc_head *head);
 

@@ -246,7 +246,7 @@ static void check_silence(dsc_head *head, int64_t now_ns)
             lose(head, i, true, now_ns);
 }
 
-int64_t dsc_head_heard_ns(const dsc_head *head, int64_t now_ns)
+int64_t dsc_head_last_received_ns(const dsc_head *head, int64_t now_ns)
 {
     int64_t oldest_ns = now_ns;
     for (int32_t i = 0; i < head->host_count; i++)
@@ -258,7 +258,7 @@ int64_t dsc_head_heard_ns(const dsc_head *head, int64_t now_ns)
 static void check_running(dsc_head *head, int64_t now_ns)
 {
     bool over = true;
-    dsc_verdict_tick(&head->verdict, dsc_head_heard_ns(head, now_ns), now_ns);
+    dsc_verdict_tick(&head->verdict, dsc_head_last_received_ns(head, now_ns), now_ns);
     if (head->verdict.phase == DSC_VERDICT_KILL && head->give_up_at_ns == INT64_MAX)
         head->give_up_at_ns = now_ns + DSC_CONTROL_GIVE_UP_NS;
     for (int32_t i = 0; i < head->host_count; i++)

@@ -323,7 +323,7 @@ static void end_by_user(dsc_head_worker *h, int signal_number)
         h->abandon_output = true;
     step(h, (dsc_head_event){ .kind = DSC_HEAD_USER, .signal = signal_number });
     if (begins && h->job->opt->log_level >= DSC_LAUNCHER_INFO)
-        dsc_output_say(h->out, "dsc-launch: %s: waiting up to %d s for %d rank%s to end",
+        dsc_output_log(h->out, "dsc-launch: %s: waiting up to %d s for %d rank%s to end",
                        dsc_signal_name(signal_number, name), h->job->opt->grace_s, waiting, waiting == 1 ? "" : "s");
 }
 
@@ -384,7 +384,7 @@ static void look_for_hangs(dsc_head_worker *h)
     if (h->machine.phase != DSC_HEAD_RUNS || h->machine.verdict.phase != DSC_VERDICT_RUN || now_ns < h->look_at_ns)
         return;
     /* Of a host that is silent we only know what was: it speaks again, or is lost. */
-    if (now_ns - dsc_head_heard_ns(&h->machine, now_ns) > DSC_CONTROL_BEAT_NS * 3 / 2)
+    if (now_ns - dsc_head_last_received_ns(&h->machine, now_ns) > DSC_CONTROL_BEAT_NS * 3 / 2)
         return;
     h->look_at_ns = now_ns + DSC_WATCH_BEAT_NS;
     const int code = dsc_watch_look(&h->watch, h->job->plan, now_ns);
@@ -435,7 +435,7 @@ static bool back_off(dsc_head_worker *h)
     const int64_t now_ns = dsc_clock_ns();
     const int64_t until_ns = dsc_max_i64(now_ns + dsc_restart_wait_ns(h->restart_count),
                                          dsc_head_may_connect_ns(&h->machine));
-    dsc_output_say(h->out, "dsc-launch: restart %d of %d in %lld s", h->restart_count + 1, h->job->opt->restart_limit,
+    dsc_output_log(h->out, "dsc-launch: restart %d of %d in %lld s", h->restart_count + 1, h->job->opt->restart_limit,
                    (long long)dsc_div_ceil(until_ns - now_ns, 1000 * MS));
     while (dsc_clock_ns() < until_ns && !h->signals.orphaned && h->machine.user_signal == 0)
         turn(h, until_ns);

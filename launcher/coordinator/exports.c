@@ -56,7 +56,7 @@ static bool is_allowed(const char *entry)
                            (strncmp(entry, "NCCL_IB_HCA=", 12) == 0 || strncmp(entry, "UCX_NET_DEVICES=", 16) == 0);
     if (strncmp(entry, "CUDA_HOME=", 10) == 0 || strncmp(entry, "CUDA_PATH=", 10) == 0)
         return false; /* where it is, is each host's */
-    if (bytes == 0 || entry[bytes] != '=' || held_back || dsc_env_is_told(entry, bytes))
+    if (bytes == 0 || entry[bytes] != '=' || held_back || dsc_env_is_launchers(entry, bytes))
         return false;
     for (size_t i = 0; i < DSC_COUNT(prefixes); i++)
         if (strncmp(entry, prefixes[i], strlen(prefixes[i])) == 0)
@@ -93,7 +93,7 @@ static dsc_status add_flag(dsc_exports *exports, const char *text, dsc_error *er
     const size_t bytes = dsc_env_name_bytes(text);
     if (bytes == 0 || (text[bytes] != '=' && text[bytes] != 0))
         return DSC_FAIL(err, DSC_ERR_INPUT, "--export", "\"%.60s\": expected NAME or NAME=VALUE", text);
-    if (dsc_env_is_told(text, bytes))
+    if (dsc_env_is_launchers(text, bytes))
         return DSC_FAIL(err, DSC_ERR_INPUT, "--export", "%.*s is told to each rank by dsc-launch; leave it out",
                         (int)bytes, text);
     if (text[bytes] == '=')

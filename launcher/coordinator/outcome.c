@@ -33,7 +33,7 @@ static const char *ranks_of(const dsc_head_worker *h, int32_t index, char out[64
 static void say_error(dsc_head_worker *h, const dsc_error *err)
 {
     char text[800];
-    dsc_output_say(h->out, "dsc: error: %s", dsc_error_format(err, text, sizeof text));
+    dsc_output_log(h->out, "dsc: error: %s", dsc_error_format(err, text, sizeof text));
 }
 
 /* One error line for the job; other hosts that cannot be had are named before it. */
@@ -47,7 +47,7 @@ static int say_failures(dsc_head_worker *h)
     for (int32_t i = first + 1; i < h->host_count; i++) {
         char text[800];
         if (h->host[i].phase == DSC_HOST_FAILED && h->remote[i].has_failure)
-            dsc_output_say(h->out, "dsc-launch: %s", dsc_error_format(&h->remote[i].failure, text, sizeof text));
+            dsc_output_log(h->out, "dsc-launch: %s", dsc_error_format(&h->remote[i].failure, text, sizeof text));
     }
     say_error(h, &h->remote[first].failure);
     return dsc_status_exit_code(h->remote[first].failure.status);
@@ -59,10 +59,10 @@ static int say_problem(dsc_head_worker *h)
         const dsc_error *problem = &h->remote[i].problem;
         if (!h->remote[i].has_problem)
             continue;
-        dsc_output_say(h->out, "dsc: error: %s: %s (host %s)", problem->where, problem->message, h->remote[i].name);
+        dsc_output_log(h->out, "dsc: error: %s: %s (host %s)", problem->where, problem->message, h->remote[i].name);
         return dsc_status_exit_code(problem->status);
     }
-    dsc_output_say(h->out, "dsc: error: dsc-launch: the ranks could not be started");
+    dsc_output_log(h->out, "dsc: error: dsc-launch: the ranks could not be started");
     return dsc_status_exit_code(DSC_ERR_PEER);
 }
 
@@ -71,13 +71,15 @@ static int say_lost(dsc_head_worker *h, int32_t index)
     const dsc_remote *remote = &h->remote[index];
     char ranks[64];
     if (remote->silent)
-        dsc_output_say(h->out, "dsc: error: host %s: nothing was heard of it for %d s, or its agent was told to end; "
-                       "%s there ended with it; is the host or the link to it down?", remote->name,
-                       (int)(DSC_CONTROL_LEASE_NS / INT64_C(1000000000)), ranks_of(h, index, ranks));
+        dsc_output_log(h->out,
+                       "dsc: error: host %s: nothing was heard of it for %d s, or its agent was told to end; "
+                       "%s there ended with it; is the host or the link to it down?",
+                       remote->name, (int)(DSC_CONTROL_LEASE_NS / INT64_C(1000000000)), ranks_of(h, index, ranks));
     else
-        dsc_output_say(h->out, "dsc: error: host %s: the connection to its agent was lost (%s ended with code %d); %s "
-                       "there ended with it", remote->name, remote->is_local ? "it" : "ssh", remote->lost_code,
-                       ranks_of(h, index, ranks));
+        dsc_output_log(h->out,
+                       "dsc: error: host %s: the connection to its agent was lost (%s ended with code %d); %s "
+                       "there ended with it",
+                       remote->name, remote->is_local ? "it" : "ssh", remote->lost_code, ranks_of(h, index, ranks));
     return dsc_status_exit_code(DSC_ERR_PEER);
 }
 
@@ -85,8 +87,10 @@ static int decide(dsc_head_worker *h, const dsc_report *report)
 {
     const dsc_verdict *v = &h->machine.verdict;
     if (h->signals.orphaned) {
-        dsc_output_say(h->out, "dsc: error: dsc-launch: the launcher (pid %d) was stopped or killed; all ranks were "
-                       "ended", (int)h->job->launcher_pid);
+        dsc_output_log(h->out,
+                       "dsc: error: dsc-launch: the launcher (pid %d) was stopped or killed; all ranks were "
+                       "ended",
+                       (int)h->job->launcher_pid);
         return dsc_status_exit_code(DSC_ERR_PEER);
     }
     if (h->machine.user_signal != 0)

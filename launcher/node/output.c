@@ -300,7 +300,7 @@ static void write_log(dsc_output *out, rank_output *r, const char *text, size_t 
     if (r->log.fd < 0)
         return;
     if (dsc_io_write(NULL, &r->log, text, (int64_t)bytes, r->log_bytes, &err) != DSC_OK) {
-        dsc_output_say(out, "dsc-launch: log ends here: %s", dsc_error_format(&err, reason, sizeof reason));
+        dsc_output_log(out, "dsc-launch: log ends here: %s", dsc_error_format(&err, reason, sizeof reason));
         dsc_io_close(NULL, &r->log, NULL);
         return;
     }
@@ -423,7 +423,7 @@ void dsc_output_end(dsc_output *out, int32_t rank, int which, int64_t now_ns)
 
 /* ---- the launcher's own lines ---- */
 
-void dsc_output_say(dsc_output *out, const char *fmt, ...)
+void dsc_output_log(dsc_output *out, const char *fmt, ...)
 {
     char text[1600];
     va_list args;
@@ -447,7 +447,7 @@ bool dsc_output_show_error(dsc_output *out, int32_t rank)
     if (error[0] == 0)
         return false;
     if (out->error_shown == NULL) {
-        dsc_output_say(out, "%s", error);
+        dsc_output_log(out, "%s", error);
         out->error_shown = error;
     }
     return strcmp(out->error_shown, error) == 0;
@@ -492,7 +492,7 @@ void dsc_output_replay(dsc_output *out, int32_t rank)
         return;
     if (from == 0 && r->tail_bytes > sizeof text && memchr(text, '\n', end) != NULL) /* the ring cut the first line */
         from = (size_t)((char *)memchr(text, '\n', end) - text) + 1;
-    dsc_output_say(out, "dsc-launch: the last lines of rank %d:", out->opt.first_rank + rank);
+    dsc_output_log(out, "dsc-launch: the last lines of rank %d:", out->opt.first_rank + rank);
     while (from <= end) {
         const char *newline = memchr(text + from, '\n', end - from);
         const size_t line_end = newline != NULL ? (size_t)(newline - text) : end;

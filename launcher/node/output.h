@@ -52,7 +52,7 @@ void dsc_output_feed(dsc_output *out, int32_t rank, int which, const char *text,
 void dsc_output_end(dsc_output *out, int32_t rank, int which, int64_t now_ns);
 
 /* The launcher's own lines, on stderr; without newline. */
-void dsc_output_say(dsc_output *out, const char *fmt, ...) DSC_PRINTF(2, 3);
+void dsc_output_log(dsc_output *out, const char *fmt, ...) DSC_PRINTF(2, 3);
 
 /* The first "dsc: error:" line of a rank without newline, or NULL. */
 const char *dsc_output_error_of(const dsc_output *out, int32_t rank);

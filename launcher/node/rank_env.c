@@ -110,7 +110,7 @@ void dsc_rank_vars_fill(const dsc_host_task *task, int32_t index, dsc_rank_vars 
 static bool is_replaced(const char *entry, const dsc_rank_vars *vars)
 {
     const size_t bytes = strcspn(entry, "=");
-    if (dsc_env_is_told(entry, bytes))
+    if (dsc_env_is_launchers(entry, bytes))
         return true;
     for (int32_t i = 0; i < vars->count; i++)
         if (strlen(vars->var[i].name) == bytes && strncmp(entry, vars->var[i].name, bytes) == 0)

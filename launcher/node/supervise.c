@@ -55,7 +55,7 @@ static void say_not_in_time(const supervisor *s)
 {
     for (int32_t i = 0; i < s->ranks.count && s->verdict.user_signal != 0 && !s->signals.orphaned; i++)
         if (!s->ranks.rank[i].ended)
-            dsc_output_say(s->out, "dsc-launch: rank %d (pid %d) did not end in time: killed", s->task.first_rank + i,
+            dsc_output_log(s->out, "dsc-launch: rank %d (pid %d) did not end in time: killed", s->task.first_rank + i,
                            (int)s->ranks.rank[i].pid);
 }
 
@@ -135,7 +135,7 @@ static void end_by_user(supervisor *s, int signal_number, int64_t now_ns)
     if (!dsc_verdict_user_signal(&s->verdict, signal_number, now_ns) || s->ranks.no_children)
         return;
     if (s->job->opt->log_level >= DSC_LAUNCHER_INFO)
-        dsc_output_say(s->out, "dsc-launch: %s: waiting up to %d s for %d rank%s to end",
+        dsc_output_log(s->out, "dsc-launch: %s: waiting up to %d s for %d rank%s to end",
                        dsc_signal_name(signal_number, name), s->job->opt->grace_s, waiting, waiting == 1 ? "" : "s");
 }
 
@@ -304,12 +304,14 @@ static int finish(supervisor *s, bool last)
                                 .last = last };
     char text[800];
     if (s->start_status != DSC_OK) {
-        dsc_output_say(s->out, "dsc: error: %s", dsc_error_format(&s->start_error, text, sizeof text));
+        dsc_output_log(s->out, "dsc: error: %s", dsc_error_format(&s->start_error, text, sizeof text));
         return dsc_status_exit_code(s->start_status);
     }
     if (s->signals.orphaned) { /* seen by somebody only when it was stopped and goes on */
-        dsc_output_say(s->out, "dsc: error: dsc-launch: the launcher (pid %d) was stopped or killed; all ranks were "
-                       "ended", (int)s->job->launcher_pid);
+        dsc_output_log(s->out,
+                       "dsc: error: dsc-launch: the launcher (pid %d) was stopped or killed; all ranks were "
+                       "ended",
+                       (int)s->job->launcher_pid);
         return dsc_status_exit_code(DSC_ERR_PEER);
     }
     if (s->verdict.culprit_known) {
@@ -337,7 +339,7 @@ static bool may_restart(const supervisor *s)
 static bool back_off(supervisor *s)
 {
     const int64_t wait_ns = dsc_restart_wait_ns(s->restart_count), until_ns = dsc_clock_ns() + wait_ns;
-    dsc_output_say(s->out, "dsc-launch: restart %d of %d in %lld s", s->restart_count + 1, s->job->opt->restart_limit,
+    dsc_output_log(s->out, "dsc-launch: restart %d of %d in %lld s", s->restart_count + 1, s->job->opt->restart_limit,
                    (long long)(wait_ns / (1000 * MS)));
     while (dsc_clock_ns() < until_ns && !s->signals.orphaned && !s->abandon_output) {
         tend_output(s);

@@ -178,8 +178,9 @@ static void values_of(const dsc_config_key *key, char *good, char *bad, size_t r
 static void around_key(const char *path, const char *value, char *text, size_t room)
 {
     const int id = dsc_config_key_find(path);
-    const bool of_sgd = dsc_config_key_is_in(id, "optimizer.params") && !dsc_optimizer_takes(DSC_OPTIMIZER_ADAMW, id) &&
-                        dsc_optimizer_takes(DSC_OPTIMIZER_SGD, id);
+    const bool of_sgd = dsc_config_key_is_in(id, "optimizer.params") &&
+                        !dsc_optimizer_has_param(DSC_OPTIMIZER_ADAMW, id) &&
+                        dsc_optimizer_has_param(DSC_OPTIMIZER_SGD, id);
     const struct { const char *section, *needs; } beside[] = {
         { "optimizer", of_sgd ? "\"type\":\"SGD\"," : "\"type\":\"AdamW\"," },
         { "scheduler", "\"type\":\"WarmupDecayLR\"," },
@@ -228,7 +229,7 @@ static const char *own_good_value(const char *path)
 /* Keys of another schedule than the one around them. */
 static bool of_another_schedule(int id)
 {
-    return dsc_config_key_is_in(id, "scheduler.params") && !dsc_schedule_takes(DSC_SCHEDULE_WARMUP_DECAY, id);
+    return dsc_config_key_is_in(id, "scheduler.params") && !dsc_schedule_has_param(DSC_SCHEDULE_WARMUP_DECAY, id);
 }
 
 static void common_keys_good_and_bad(void **state)

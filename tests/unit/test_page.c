@@ -77,7 +77,7 @@ static void test_strict_json(void **state)
     step(1, 2.5);
     step(2, NAN);
     dsc_page_ranks(&page, ranks, 2);
-    dsc_page_say(&page, DSC_LOG_WARNING, "a \"quoted\" \x1b[31mred\nline \xff");
+    dsc_page_log(&page, DSC_LOG_WARNING, "a \"quoted\" \x1b[31mred\nline \xff");
     const cJSON *root = read_page(&alloc, &json);
     const cJSON *loss = cJSON_GetArrayItem(cJSON_GetObjectItem(root, "series"), DSC_PAGE_LOSS);
     const cJSON *value = cJSON_GetObjectItem(loss, "value");
@@ -117,7 +117,7 @@ static void test_the_worst_has_room(void **state)
                                        { "Train/Samples/tokens_per_second", 1.23456e300 },
                                        { "Validation/Samples/loss", -1.23456e-300 } };
         dsc_page_scalars(&page, INT64_C(1) << 53, scalars, DSC_COUNT(scalars));
-        dsc_page_say(&page, DSC_LOG_ERROR, line);
+        dsc_page_log(&page, DSC_LOG_ERROR, line);
     }
     const cJSON *root = read_page(&alloc, &json);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(root, "log")), DSC_PAGE_LINES);

@@ -74,9 +74,9 @@ static bool value_of(const dsc_config *config, int id, char *out)
     if (key->state != DSC_KEY_HONOURED)
         return false;
     if (dsc_config_key_is_in(id, "scheduler.params") &&
-        (config->schedule.kind == DSC_SCHEDULE_NONE || !dsc_schedule_takes(config->schedule.kind, id)))
+        (config->schedule.kind == DSC_SCHEDULE_NONE || !dsc_schedule_has_param(config->schedule.kind, id)))
         return false;
-    if (dsc_config_key_is_in(id, "optimizer.params") && !dsc_optimizer_takes(config->optimizer.kind, id))
+    if (dsc_config_key_is_in(id, "optimizer.params") && !dsc_optimizer_has_param(config->optimizer.kind, id))
         return false;
     if (key->offset >= 0) {
         field_value(config, key, out);
