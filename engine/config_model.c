@@ -2,10 +2,10 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/internal.h"
 
-dsc_status dsc_engine_open_own_model(const dsc_engine *engine, int64_t seq_length, bool want_weights, dsc_model **out,
-                                     dsc_error *err)
+dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_length, bool want_weights,
+                                        dsc_model **out, dsc_error *err)
 {
-    const dsc_own_config *own = &engine->config.own;
+    const dsc_ext_config *own = &engine->config.own;
     const char *targets[DSC_DATA_PATHS_MAX];
     dsc_lora_options lora = DSC_LORA_OPTIONS_INIT;
     dsc_model_options options = DSC_MODEL_OPTIONS_INIT;

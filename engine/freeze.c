@@ -31,7 +31,7 @@ bool dsc_name_matches(const char *pattern, const char *name)
 }
 
 /* Later patterns win; one that begins with '!' takes parameters out again. used[i]: pattern i matched some name. */
-static bool is_frozen(const dsc_own_config *own, const char *name, bool *used)
+static bool is_frozen(const dsc_ext_config *own, const char *name, bool *used)
 {
     bool frozen = false;
     for (int i = 0; i < own->freeze_count; i++) {
@@ -46,7 +46,7 @@ static bool is_frozen(const dsc_own_config *own, const char *name, bool *used)
 }
 
 /* Own parameters by their names; shared ones follow their owner. */
-static int64_t apply(const dsc_own_config *own, dsc_module *modules, int32_t count, dsc_param_spec *specs, bool *used)
+static int64_t apply(const dsc_ext_config *own, dsc_module *modules, int32_t count, dsc_param_spec *specs, bool *used)
 {
     int64_t trainable = 0;
     for (int32_t m = 0; m < count; m++) {
@@ -64,7 +64,7 @@ static int64_t apply(const dsc_own_config *own, dsc_module *modules, int32_t cou
 
 dsc_status dsc_engine_freeze(dsc_engine *engine, dsc_error *err)
 {
-    const dsc_own_config *own = &engine->config.own;
+    const dsc_ext_config *own = &engine->config.own;
     const dsc_model *model = engine->model;
     bool used[DSC_DATA_PATHS_MAX] = { false };
     int64_t count = 0;

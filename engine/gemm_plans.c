@@ -15,7 +15,7 @@
  * folder of saves. "": none. */
 static const char *loaded_from(const dsc_engine *engine)
 {
-    const dsc_own_config *own = &engine->config.own;
+    const dsc_ext_config *own = &engine->config.own;
     if (own->load[0] != 0 && strcmp(own->load, "auto") != 0)
         return own->load;
     return strcmp(own->save, "auto") != 0 ? own->save : "";

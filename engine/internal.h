@@ -49,7 +49,7 @@ struct dsc_engine {
     char *config_text;
     int64_t config_bytes;
     const dsc_model *model;
-    dsc_model *own_model; /* opened here; NULL: the caller's */
+    dsc_model *opened_model; /* opened here; NULL: the caller's */
     struct { dsc_model *model; dsc_module *modules; dsc_param_spec *specs; } frozen; /* freeze.c; NULL: none is */
     dsc_rank_info place;
     dsc_comm *comm;        /* over host memory: verdicts, scalars, the host program's collectives */
@@ -137,9 +137,9 @@ static inline dsc_dtype dsc_engine_dtype(const dsc_engine *engine)
     return dsc_config_compute_dtype(&engine->config);
 }
 
-/* own_model.c: for samples of seq_length tokens, 0: as many as the model has. */
-dsc_status dsc_engine_open_own_model(const dsc_engine *engine, int64_t seq_length, bool want_weights, dsc_model **out,
-                                     dsc_error *err);
+/* opened_model.c: for samples of seq_length tokens, 0: as many as the model has. */
+dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_length, bool want_weights,
+                                        dsc_model **out, dsc_error *err);
 /* truncated_model.c. Open: after the model; close: safe on none. Take: what follows is about samples of this length. */
 dsc_status dsc_engine_open_cuts(dsc_engine *engine, dsc_error *err);
 void dsc_engine_close_cuts(dsc_engine *engine);

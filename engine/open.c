@@ -169,9 +169,9 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
         if (engine->config.own.model[0] == 0)
             return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.model",
                             "no model is given; set it in the config or with --model");
-        DSC_TRY(dsc_engine_open_own_model(engine, engine->config.own.seq_length, !engine->plan_only,
-                                          &engine->own_model, err));
-        engine->model = engine->own_model;
+        DSC_TRY(dsc_engine_open_config_model(engine, engine->config.own.seq_length, !engine->plan_only,
+                                             &engine->opened_model, err));
+        engine->model = engine->opened_model;
     } else if (engine->config.own.lora.enabled) {
         return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.lora", "the model is the host program's own: it opens one with "
                         "adapters by dsc_model_options.lora");
@@ -461,7 +461,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_data_close(&engine->data);
     dsc_engine_close_cuts(engine);
     dsc_engine_close_freeze(engine);
-    dsc_model_close(&engine->own_model);
+    dsc_model_close(&engine->opened_model);
     if (engine->device_comm != engine->comm && engine->device_comm != engine->side[DSC_SIDE_SHARDS].device)
         dsc_comm_close(&engine->device_comm);
     dsc_engine_close_sides(engine);

@@ -16,7 +16,7 @@ typedef struct tally {
 } tally;
 
 /* The first group with a pattern that fits; -1: none. */
-static int group_of(const dsc_own_config *own, const char *name, tally *tallies)
+static int group_of(const dsc_ext_config *own, const char *name, tally *tallies)
 {
     for (int g = 0; g < own->group_count; g++)
         for (int p = 0; p < own->group[g].pattern_count; p++)
@@ -52,7 +52,7 @@ static dsc_status tell(const dsc_engine *engine, int g, const tally *t, dsc_erro
 
 dsc_status dsc_engine_group_params(const dsc_engine *engine, dsc_layout *layout, dsc_error *err)
 {
-    const dsc_own_config *own = &engine->config.own;
+    const dsc_ext_config *own = &engine->config.own;
     tally tallies[DSC_PARAM_GROUPS_MAX] = { { 0 } };
     for (int32_t t = 0; t < layout->tensor_count && own->group_count > 0; t++) {
         dsc_layout_tensor *tensor = &layout->tensor[t];

@@ -21,7 +21,7 @@ static bool same_params(const dsc_module *a, const dsc_module *b)
 static dsc_status open_cut(dsc_engine *engine, dsc_cut *cut, dsc_error *err)
 {
     const dsc_model *whole = engine->model;
-    DSC_TRY(dsc_engine_open_own_model(engine, cut->length, false, &cut->opened, err));
+    DSC_TRY(dsc_engine_open_config_model(engine, cut->length, false, &cut->opened, err));
     DSC_ASSERT(cut->opened->module_count == whole->module_count);
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, whole->module_count, sizeof *cut->modules, &cut->modules,
                              err));
@@ -40,7 +40,7 @@ static dsc_status check_model(const dsc_engine *engine, dsc_error *err)
 {
     const char *const where = "curriculum_learning";
     const dsc_model *model = engine->model;
-    if (engine->own_model == NULL)
+    if (engine->opened_model == NULL)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where, "the model is the host program's own, for samples of one "
                         "length; name one by dsc.model");
     if (model->seq_length <= 0 || model->losses_per_sample != model->seq_length)

@@ -27,7 +27,7 @@ static dsc_status check_path(const char *path, dsc_error *err)
     return DSC_OK;
 }
 
-void dsc_own_path(char *out, size_t out_bytes)
+void dsc_program_path(char *out, size_t out_bytes)
 {
     const ssize_t n = readlink("/proc/self/exe", out, out_bytes - 1);
     out[n > 0 ? n : 0] = 0;
@@ -36,7 +36,7 @@ void dsc_own_path(char *out, size_t out_bytes)
 /* The folder of this very file, so that a build tree and an installation work without PATH. */
 static void own_folder(char *out, size_t out_bytes)
 {
-    dsc_own_path(out, out_bytes);
+    dsc_program_path(out, out_bytes);
     char *slash = strrchr(out, '/');
     if (slash != NULL)
         *slash = 0;

@@ -5,7 +5,7 @@
 #include "base/base.h"
 
 /* Path of this very program. */
-void dsc_own_path(char *out, size_t out_bytes);
+void dsc_program_path(char *out, size_t out_bytes);
 /* With a slash: that file. Without: beside dsc-launch, then in PATH. Not there, or not executable: DSC_ERR_INPUT. */
 DSC_MUST_USE dsc_status dsc_program_find(const char *name, char *out, size_t out_bytes, dsc_error *err);
 

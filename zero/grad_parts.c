@@ -356,7 +356,7 @@ static dsc_status place_sums(dsc_zero *zero, dsc_error *err)
     int64_t sums = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (zero->group[g].grad != NULL)
-            sums += zero->group[g].own_count;
+            sums += zero->group[g].local_count;
     zero->near_sums = (float *)zero->grad_buf.ptr + sums;
     return zero->level_count > 0 ? place_counters(zero, zero->near_sums, err) : DSC_OK;
 }

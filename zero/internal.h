@@ -17,10 +17,10 @@ typedef struct dsc_group_state {
     char *param;      /* whole group, or this rank's slice at stage 3 */
     bool param_whole;
     bool resident;     /* stage 3: whole all the time, because a window for it would take more (gather.c) */
-    float *master;           /* [own_count] from element own_first */
+    float *master;     /* [local_count] from element local_first */
     char *moment[DSC_UPDATE_STATES_MAX]; /* likewise, of moment_dtype; those that the recipe has */
-    float *grad;                       /* [own_count]: the sum of leaves; meaningful on the own slice before publish */
-    int64_t own_first, own_count;      /* what this rank updates: everything at stage 0, else its slice */
+    float *grad;                      /* [local_count]: the sum of leaves; meaningful on the own slice before publish */
+    int64_t local_first, local_count; /* what this rank updates: everything at stage 0, else its slice */
     bool swap_states, swap_param;      /* asked for; a resident group's parameters stay all the same */
     bool sums_stay;                    /* of swap_states: in memory, not in a file */
     bool param_on_host;                /* of swap_param: in host memory, not in a file */
@@ -159,7 +159,7 @@ typedef struct dsc_muon {
     int64_t *at;              /* [group_count] where among its round's directions a group's are */
     int64_t direction_elements, chunk, work_elements, host_elements; /* of the largest round, matrix, tile */
     int64_t wire_bytes;       /* that an update brings from others */
-    dsc_buf direction_buf;    /* of a round's groups, [own_count] each: before and after */
+    dsc_buf direction_buf;    /* of a round's groups, [local_count] each: before and after */
     dsc_buf send_buf, recv_buf; /* [W][chunk] */
     dsc_buf work_buf;         /* the matrix twice, and two squares of its smaller side */
     dsc_buf sum_buf, norm_buf; /* its sum of squares, on the device and for the host */
@@ -257,7 +257,7 @@ void dsc_gather_close(dsc_zero *zero);
 /* This rank's slice of a group's sums; of groups whose sums are on the device. */
 static inline float *dsc_zero_own_sum(const dsc_zero *zero, int32_t g)
 {
-    return zero->group[g].grad + (zero->o.layout->group[g].slice * zero->o.rank - zero->group[g].own_first);
+    return zero->group[g].grad + (zero->o.layout->group[g].slice * zero->o.rank - zero->group[g].local_first);
 }
 
 /* Elements of a group whose sums this rank alone knows, from *first of the group on. Of sums that are on the device. */

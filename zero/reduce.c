@@ -127,7 +127,7 @@ static dsc_status add_counter(dsc_zero *zero, const dsc_leaf *leaf, float *sum, 
 static float *sum_slice(const dsc_zero *zero, int32_t group)
 {
     const dsc_group_state *state = &zero->group[group];
-    return state->grad + (zero->o.layout->group[group].slice * zero->o.rank - state->own_first);
+    return state->grad + (zero->o.layout->group[group].slice * zero->o.rank - state->local_first);
 }
 
 /* All leaves of the step are in a sum: its squares are taken on the way. */

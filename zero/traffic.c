@@ -150,7 +150,7 @@ void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out)
         add_wire(zero, g, zero->pass_count, out);
         add_files(zero, g, zero->pass_count, out);
         add_link(zero, g, zero->pass_count, out);
-        out->updated_elements += zero->o.layout->group[g].trainable ? zero->group[g].own_count : 0;
+        out->updated_elements += zero->o.layout->group[g].trainable ? zero->group[g].local_count : 0;
     }
 }
 

@@ -201,7 +201,7 @@ static dsc_status start_update(dsc_zero *zero, int32_t g, bool made, dsc_error *
 
 static bool is_updated(const dsc_zero *zero, int32_t g)
 {
-    return zero->o.layout->group[g].trainable && zero->group[g].own_count > 0;
+    return zero->o.layout->group[g].trainable && zero->group[g].local_count > 0;
 }
 
 /* Whole parameters, where all ranks keep them. */

@@ -10,8 +10,8 @@ static void size_group(const dsc_zero *zero, int32_t g, dsc_group_state *state)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
     state->param_whole = !dsc_gather_is_windowed(zero, g);
-    state->own_first = zero->o.stage == 0 ? 0 : group->slice * zero->o.rank;
-    state->own_count = zero->o.stage == 0 ? group->padded : group->slice;
+    state->local_first = zero->o.stage == 0 ? 0 : group->slice * zero->o.rank;
+    state->local_count = zero->o.stage == 0 ? group->padded : group->slice;
 }
 
 /* Elements of the parameters that stay on the device. */
@@ -37,11 +37,11 @@ static void plan_states(dsc_zero *zero)
         bytes[DSC_TAG_PARAM][DSC_TIER_DEVICE] += state->resident ? slice_bytes : kept_bytes;
         if (!zero->o.layout->group[g].trainable)
             continue;
-        const int64_t own_bytes = state->own_count * 4;
+        const int64_t own_bytes = state->local_count * 4;
         bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += dsc_sum_tier_away(zero, g) ? 0 : own_bytes;
         if (state->swap_states)
             continue;
-        bytes[DSC_TAG_MOMENT][DSC_TIER_DEVICE] += state->own_count * dsc_moment_bytes_each(zero, g);
+        bytes[DSC_TAG_MOMENT][DSC_TIER_DEVICE] += state->local_count * dsc_moment_bytes_each(zero, g);
         if (zero->o.compute_dtype != DSC_F32)
             bytes[DSC_TAG_MASTER][DSC_TIER_DEVICE] += own_bytes;
     }
@@ -136,7 +136,7 @@ char *dsc_zero_place_moments(const dsc_zero *zero, int32_t group, char *from)
     dsc_group_state *state = &zero->group[group];
     for (int32_t k = 0; k < dsc_moment_count(zero, group); k++) {
         state->moment[k] = from;
-        from += state->own_count * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
+        from += state->local_count * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
     }
     return from;
 }
@@ -156,16 +156,16 @@ static void place_states(dsc_zero *zero)
             continue;
         if (!dsc_sum_tier_away(zero, g)) {
             state->grad = grad;
-            grad += state->own_count;
+            grad += state->local_count;
         }
         if (zero->o.compute_dtype == DSC_F32 && state->param != NULL)
-            state->master = (float *)(void *)state->param + (state->param_whole ? state->own_first : 0);
+            state->master = (float *)(void *)state->param + (state->param_whole ? state->local_first : 0);
         if (state->swap_states)
             continue;
         moment = dsc_zero_place_moments(zero, g, moment);
         if (zero->o.compute_dtype != DSC_F32) {
             state->master = master;
-            master += state->own_count;
+            master += state->local_count;
         }
     }
 }
@@ -374,7 +374,7 @@ dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fir
 {
     const dsc_group_state *state = &zero->group[g];
     const int64_t slice_first = zero->o.layout->group[g].slice * zero->o.rank;
-    const int64_t at = slice_first - state->own_first + first;
+    const int64_t at = slice_first - state->local_first + first;
     DSC_ASSERT(first >= 0 && *count > 0 && first + *count <= zero->o.layout->group[g].slice);
     DSC_ASSERT(plane == DSC_PLANE_PARAM || zero->o.layout->group[g].trainable);
     if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)

@@ -45,7 +45,7 @@ dsc_status dsc_ckpt_adapter_read(const dsc_io *io, dsc_alloc *alloc, const char 
                                  ckpt_adapter *out, dsc_error *err)
 {
     char path[CKPT_PATH_BYTES];
-    DSC_TRY(dsc_ckpt_own_path(path, step_dir, dsc_ckpt_file_name[CKPT_ADAPTER], err));
+    DSC_TRY(dsc_ckpt_file_path(path, step_dir, dsc_ckpt_file_name[CKPT_ADAPTER], err));
     DSC_TRY(dsc_io_read_all(io, alloc, path, CKPT_SMALL_BYTES_MAX, text, bytes, err));
     return dsc_ckpt_adapter_parse(alloc, path, *text, *bytes, out, err);
 }

@@ -45,7 +45,7 @@ bool dsc_checkpoint_is_step_name(const char *name)
            strspn(name + 5, "0123456789") == strlen(name + 5);
 }
 
-dsc_status dsc_ckpt_own_path(char path[CKPT_PATH_BYTES], const char *dir, const char *name, dsc_error *err)
+dsc_status dsc_ckpt_file_path(char path[CKPT_PATH_BYTES], const char *dir, const char *name, dsc_error *err)
 {
     DSC_TRY(dsc_path_join(path, CKPT_PATH_BYTES, dir, name, err));
     if (dsc_io_is_link(path))
@@ -113,14 +113,14 @@ dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *d
             return DSC_FAIL(err, DSC_ERR_INPUT, dir, "the path is too long");
         return DSC_OK;
     }
-    DSC_TRY(dsc_ckpt_own_path(path, dir, "latest", err));
+    DSC_TRY(dsc_ckpt_file_path(path, dir, "latest", err));
     if (dsc_io_kind(path) == DSC_PATH_MISSING)
         return refuse_other(io, alloc, dir, err);
     dsc_status status = dsc_checkpoint_read_latest(io, alloc, path, name, err);
     if (status != DSC_OK && dsc_foreign_refuse(io, alloc, dir, err) != DSC_OK)
         return DSC_ERR_UNSUPPORTED;
     DSC_TRY(status);
-    DSC_TRY(dsc_ckpt_own_path(path, dir, name, err));
+    DSC_TRY(dsc_ckpt_file_path(path, dir, name, err));
     if (dsc_io_kind(path) != DSC_PATH_DIR)
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "named by \"latest\" but not there");
     if ((size_t)snprintf(out, out_bytes, "%s", path) >= out_bytes)

@@ -169,7 +169,7 @@ static dsc_status same_tensors(const ckpt_commit *k, bool *same, dsc_error *err)
     for (int f = 0; f < CKPT_TENSOR_FILE_COUNT && *same; f++) {
         char path[CKPT_PATH_BYTES];
         dsc_file a = DSC_FILE_INIT, b = DSC_FILE_INIT;
-        DSC_TRY(dsc_ckpt_own_path(path, k->step_dir, dsc_ckpt_file_name[f], err));
+        DSC_TRY(dsc_ckpt_file_path(path, k->step_dir, dsc_ckpt_file_name[f], err));
         DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_ONLY, &a, err));
         dsc_status status = dsc_path_join(path, sizeof path, k->tmp_dir, dsc_ckpt_file_name[f], err);
         if (status == DSC_OK)

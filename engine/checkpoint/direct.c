@@ -24,7 +24,7 @@ dsc_status dsc_ckpt_direct_file(ckpt_direct *d, const char *dir, int f, dsc_io_m
         DSC_TRY(dsc_aio_open(&d->options, &d->aio, err));
     if (d->past_cache[f].fd >= 0)
         return DSC_OK;
-    DSC_TRY(dsc_ckpt_own_path(path, dir, dsc_ckpt_file_name[f], err));
+    DSC_TRY(dsc_ckpt_file_path(path, dir, dsc_ckpt_file_name[f], err));
     DSC_TRY(dsc_io_open_direct(d->io, path, mode, &d->past_cache[f], &d->file[f].direct, err));
     d->file[f].fd = d->past_cache[f].fd;
     memcpy(d->file[f].path, d->past_cache[f].path, sizeof d->file[f].path);

@@ -223,7 +223,7 @@ static dsc_status write_config(const export_job *j, dsc_error *err)
         return write_small(j, "adapter_config.json", j->adapter_text, j->adapter_bytes, err);
     if (j->reader.manifest.file[CKPT_CONFIG].bytes < 0)
         return DSC_OK;
-    DSC_TRY(dsc_ckpt_own_path(path, j->step_dir, dsc_ckpt_file_name[CKPT_CONFIG], err));
+    DSC_TRY(dsc_ckpt_file_path(path, j->step_dir, dsc_ckpt_file_name[CKPT_CONFIG], err));
     DSC_TRY(dsc_io_read_all(j->io, j->alloc, path, CKPT_SMALL_BYTES_MAX, &text, &bytes, err));
     const dsc_status status = write_small(j, dsc_ckpt_file_name[CKPT_CONFIG], text, bytes, err);
     dsc_alloc_free(j->alloc, text);

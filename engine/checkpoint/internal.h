@@ -247,7 +247,7 @@ dsc_status dsc_ckpt_texts_read(const ckpt_reader *reader, const char *step_dir, 
 void dsc_ckpt_texts_close(ckpt_texts *texts, dsc_alloc *alloc);
 
 /* dir/name of a checkpoint's file, which is never a symbolic link: a checkpoint does not reach outside its folder. */
-dsc_status dsc_ckpt_own_path(char path[CKPT_PATH_BYTES], const char *dir, const char *name, dsc_error *err);
+dsc_status dsc_ckpt_file_path(char path[CKPT_PATH_BYTES], const char *dir, const char *name, dsc_error *err);
 /* The N of a path that ends in step-N, -1: another name. */
 int64_t dsc_ckpt_step_of(const char *dir);
 /* Opens manifest and files: sizes, headers and small files are right; the manifest's tensors are the files', one to

@@ -408,7 +408,7 @@ dsc_status dsc_ckpt_manifest_read(const dsc_io *io, dsc_alloc *alloc, const char
     char *text = NULL;
     int64_t bytes;
     *out = (ckpt_manifest){ 0 };
-    DSC_TRY(dsc_ckpt_own_path(path, step_dir, CKPT_MANIFEST_FILE, err));
+    DSC_TRY(dsc_ckpt_file_path(path, step_dir, CKPT_MANIFEST_FILE, err));
     DSC_TRY(dsc_io_read_all(io, alloc, path, CKPT_MANIFEST_BYTES_MAX, &text, &bytes, err));
     const dsc_status status = dsc_ckpt_manifest_parse(alloc, path, text, bytes, out, err);
     dsc_alloc_free(alloc, text);

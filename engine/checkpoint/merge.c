@@ -112,7 +112,7 @@ static dsc_status copy_small(merge_job *j, int f, dsc_error *err)
     int64_t bytes = 0;
     if (j->reader[0].manifest.file[f].bytes < 0)
         return DSC_OK;
-    DSC_TRY(dsc_ckpt_own_path(path, j->step_dir[0], dsc_ckpt_file_name[f], err));
+    DSC_TRY(dsc_ckpt_file_path(path, j->step_dir[0], dsc_ckpt_file_name[f], err));
     DSC_TRY(dsc_io_read_all(j->io, j->alloc, path, CKPT_SMALL_BYTES_MAX, &text, &bytes, err));
     const dsc_status status = write_small(j, dsc_ckpt_file_name[f], text, bytes, err);
     dsc_alloc_free(j->alloc, text);

@@ -93,7 +93,7 @@ dsc_status dsc_checkpoint_prune(const dsc_io *io, dsc_alloc *alloc, const char *
 {
     char path[CKPT_PATH_BYTES], latest[64], **names = NULL;
     int64_t count = 0;
-    DSC_TRY(dsc_ckpt_own_path(path, dir, "latest", err));
+    DSC_TRY(dsc_ckpt_file_path(path, dir, "latest", err));
     DSC_TRY(dsc_checkpoint_read_latest(io, alloc, path, latest, err));
     DSC_TRY(dsc_path_join(path, sizeof path, dir, latest, err));
     if (!is_checkpoint(dir, latest))

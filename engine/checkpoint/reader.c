@@ -66,7 +66,7 @@ static dsc_status open_file(const char *step_dir, ckpt_reader *reader, int f, ds
     const bool tensors = f < CKPT_TENSOR_FILE_COUNT, part = tensors && reader->part != NULL;
     if (info->bytes < 0)
         return DSC_OK;
-    DSC_TRY(dsc_ckpt_own_path(path, step_dir, dsc_ckpt_file_name[f], err));
+    DSC_TRY(dsc_ckpt_file_path(path, step_dir, dsc_ckpt_file_name[f], err));
     DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_ONLY, &file, err));
     dsc_status status = check_size(io, &file, tensors ? reader->file_bytes[f] : info->bytes, err);
     if (status == DSC_OK)
@@ -231,7 +231,7 @@ dsc_status dsc_ckpt_texts_read(const ckpt_reader *reader, const char *step_dir, 
 {
     char path[CKPT_PATH_BYTES];
     *out = (ckpt_texts){ .bytes = { 0 } };
-    DSC_TRY(dsc_ckpt_own_path(path, step_dir, CKPT_MANIFEST_FILE, err));
+    DSC_TRY(dsc_ckpt_file_path(path, step_dir, CKPT_MANIFEST_FILE, err));
     DSC_TRY(dsc_io_read_all(reader->io, reader->alloc, path, CKPT_MANIFEST_BYTES_MAX, &out->text[0], &out->bytes[0],
                             err));
     for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
@@ -240,7 +240,7 @@ dsc_status dsc_ckpt_texts_read(const ckpt_reader *reader, const char *step_dir, 
         const ckpt_file_info *info = &reader->manifest.file[f];
         out->bytes[1 + f] = info->head_bytes;
         DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, info->head_bytes, 1, head, err));
-        DSC_TRY(dsc_ckpt_own_path(path, step_dir, dsc_ckpt_file_name[f], err));
+        DSC_TRY(dsc_ckpt_file_path(path, step_dir, dsc_ckpt_file_name[f], err));
         DSC_TRY(dsc_io_open(reader->io, path, DSC_IO_READ_ONLY, &file, err));
         const dsc_status status = check_head(reader->io, &file, info, *head, err);
         (void)dsc_io_close(reader->io, &file, NULL); /* only read: nothing can be lost */

@@ -131,7 +131,7 @@ static dsc_status name_step(const choice *ch, int64_t step, char step_dir[CKPT_P
     char name[64];
     snprintf(name, sizeof name, "step-%lld", (long long)step);
     if (step != NAMED)
-        return dsc_ckpt_own_path(step_dir, ch->dir, name, err);
+        return dsc_ckpt_file_path(step_dir, ch->dir, name, err);
     if ((size_t)snprintf(step_dir, CKPT_PATH_BYTES, "%s", ch->dir) >= CKPT_PATH_BYTES)
         return DSC_FAIL(err, DSC_ERR_INPUT, ch->dir, "the path is too long");
     return DSC_OK;

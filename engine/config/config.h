@@ -211,7 +211,7 @@ typedef struct dsc_mlm_section {
 } dsc_mlm_section;
 
 /* The "dsc" section. Flags of `train` are overrides of these keys. */
-typedef struct dsc_own_config {
+typedef struct dsc_ext_config {
     char model[DSC_CONFIG_TEXT]; /* built-in name or Hugging Face folder; "": not given */
     char data[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT];
     int data_count;
@@ -273,7 +273,7 @@ typedef struct dsc_own_config {
     double comm_timeout_s;            /* a collective that waits longer ends the job with exit code 5; 600 */
     bool dropout_model;               /* "dropout": "model" (refused until it is built) */
     bool accumulate_local;            /* "accumulate": "local" (refused until it is built); else "leaf" */
-} dsc_own_config;
+} dsc_ext_config;
 
 /* Which values the file leaves to the run ("auto"); the fields hold what the run takes unless it is told otherwise. */
 enum {
@@ -334,7 +334,7 @@ typedef struct dsc_config {
     dsc_comet_config comet;
     dsc_flops_profiler_config flops_profiler;
     dsc_comms_logger_config comms_logger;
-    dsc_own_config own;
+    dsc_ext_config own;
     char warnings[DSC_WARNINGS_MAX][DSC_CONFIG_LINE]; /* "key (line 7): what is not as it looks" */
     int warning_count;
     char notes[DSC_NOTES_MAX][DSC_CONFIG_LINE]; /* to print at start: overrides, what "auto" became, defaults */

@@ -231,7 +231,7 @@ static dsc_status fill_prof_ops(dsc_config_parse_state *s)
 
 static dsc_status fill_data_weights(dsc_config_parse_state *s)
 {
-    dsc_own_config *own = &s->config->own;
+    dsc_ext_config *own = &s->config->own;
     bool from_text;
     if (!dsc_config_has(s, DSC_ID_DATA_WEIGHTS))
         return DSC_OK;
@@ -346,7 +346,7 @@ static dsc_status check_leaf_factor(dsc_config_parse_state *s)
 
 static dsc_status fill_own(dsc_config_parse_state *s)
 {
-    dsc_own_config *own = &s->config->own;
+    dsc_ext_config *own = &s->config->own;
     bool from_text;
     own->data_count = dsc_config_copy_texts(s->given[DSC_ID_DATA], own->data, DSC_DATA_PATHS_MAX);
     own->eval_data_count = dsc_config_copy_texts(s->given[DSC_ID_EVAL_DATA], own->eval_data, DSC_DATA_PATHS_MAX);

@@ -74,7 +74,7 @@ static dsc_status read_member(dsc_config_parse_state *s, const cJSON *item, dsc_
 
 static dsc_status read_group(dsc_config_parse_state *s, const cJSON *item)
 {
-    dsc_own_config *own = &s->config->own;
+    dsc_ext_config *own = &s->config->own;
     if (!cJSON_IsObject(item))
         return bad(s, item, "a group is an object: {\"params\": [\"*.bias\"], \"weight_decay\": 0}");
     if (own->group_count == DSC_PARAM_GROUPS_MAX)

@@ -10,7 +10,7 @@
 /* One of the data's files, and its samples among all of them. */
 typedef struct data_file {
     dsc_token_file tokens;
-    int64_t own_count;                  /* samples that it holds */
+    int64_t local_count;                /* samples that it holds */
     int64_t sample_count, first_sample; /* of an epoch: by its weight */
 } data_file;
 
@@ -33,12 +33,12 @@ static dsc_status open_one(dsc_data *data, const char *path, double weight, dsc_
                         "smaller --seq-len",
                         (long long)file->tokens.token_count, (long long)data->options.sequence);
     file->first_sample = data->sample_count;
-    file->own_count = (file->tokens.token_count - 1) / data->options.sequence;
-    const double share = weight * (double)file->own_count;
+    file->local_count = (file->tokens.token_count - 1) / data->options.sequence;
+    const double share = weight * (double)file->local_count;
     if (share < 1 || share > 1e15)
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "a weight of %g of its %lld samples is no possible number of them",
-                        weight, (long long)file->own_count);
-    file->sample_count = weight == 1 ? file->own_count : (int64_t)share;
+                        weight, (long long)file->local_count);
+    file->sample_count = weight == 1 ? file->local_count : (int64_t)share;
     data->sample_count += file->sample_count;
     data->token_count += file->tokens.token_count;
     return DSC_OK;
@@ -146,12 +146,12 @@ static dsc_status find_places(dsc_data *data, dsc_token_file *file, int64_t firs
 /* Which of its own samples a file's `at`-th of an epoch is. */
 static int64_t own_sample(const dsc_data *data, const data_file *file, uint32_t epoch, int64_t at)
 {
-    const int64_t inside = at % file->own_count;
-    const bool part = at / file->own_count == file->sample_count / file->own_count;
+    const int64_t inside = at % file->local_count;
+    const bool part = at / file->local_count == file->sample_count / file->local_count;
     if (!part || !data->options.shuffle)
         return inside;
     const uint64_t stream = dsc_rng_stream(DSC_RNG_PART + (uint32_t)(file - data->file), epoch);
-    return (int64_t)dsc_rng_permute(data->options.seed, stream, (uint64_t)file->own_count, (uint64_t)inside);
+    return (int64_t)dsc_rng_permute(data->options.seed, stream, (uint64_t)file->local_count, (uint64_t)inside);
 }
 
 /* What the window holds, as the k-th of a batch. */

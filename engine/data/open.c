@@ -11,7 +11,7 @@
 /* What makes tokens of a text: what the config names, or the model's own; "": a byte is a token. */
 static dsc_status find_tokenizer(dsc_engine *engine, dsc_error *err)
 {
-    const dsc_own_config *own = &engine->config.own;
+    const dsc_ext_config *own = &engine->config.own;
     char *const out = engine->tokenizer;
     const size_t out_bytes = sizeof engine->tokenizer;
     snprintf(out, out_bytes, "%s", strcmp(own->tokenizer, "none") == 0 ? "" : own->tokenizer);
@@ -26,7 +26,7 @@ static dsc_status find_tokenizer(dsc_engine *engine, dsc_error *err)
 /* Each rank asks for itself: one of a host makes the tokens, the others wait for it. */
 static dsc_status find_tokens(dsc_engine *engine, const char *path, char *out, size_t out_bytes, dsc_error *err)
 {
-    const dsc_own_config *own = &engine->config.own;
+    const dsc_ext_config *own = &engine->config.own;
     if (!dsc_token_path_is_text(path) || engine->tokenizer[0] == 0) {
         snprintf(out, out_bytes, "%s", path);
         return DSC_OK;
@@ -41,7 +41,7 @@ static dsc_status find_tokens(dsc_engine *engine, const char *path, char *out, s
 /* What a masked language model's samples are made with. */
 static dsc_status find_masking(dsc_engine *engine, dsc_masking *out, dsc_error *err)
 {
-    const dsc_own_config *own = &engine->config.own;
+    const dsc_ext_config *own = &engine->config.own;
     char path[DSC_CONFIG_TEXT];
     *out = (dsc_masking){ .predictions = dsc_model_predictions(engine->model), .mask_token = -1 };
     if (out->predictions == 0)
@@ -71,7 +71,7 @@ static dsc_status find_masking(dsc_engine *engine, dsc_masking *out, dsc_error *
 static dsc_status open_found(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT], int32_t count, bool train,
                              char (*files)[DSC_CONFIG_TEXT], dsc_data **out, dsc_error *err)
 {
-    const dsc_own_config *own = &engine->config.own;
+    const dsc_ext_config *own = &engine->config.own;
     const char *list[DSC_DATA_PATHS_MAX];
     for (int32_t i = 0; i < count; i++) {
         DSC_TRY(find_tokens(engine, paths[i], files[i], sizeof files[i], err));
@@ -104,7 +104,7 @@ static dsc_status open_files(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT],
 
 dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
-    dsc_own_config *own = &engine->config.own;
+    dsc_ext_config *own = &engine->config.own;
     engine->source = options->data;
     DSC_TRY(find_tokenizer(engine, err));
     if (engine->source.fill == NULL && own->data_count == 0 && options->default_data_count > 0) {

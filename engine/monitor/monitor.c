@@ -45,7 +45,7 @@ dsc_status dsc_monitors_open(dsc_alloc *alloc, const dsc_io *io, const dsc_log *
                              dsc_monitors **out, dsc_error *err)
 {
     *out = NULL;
-    const dsc_own_config *own = &config->own;
+    const dsc_ext_config *own = &config->own;
     if (!dsc_monitors_wanted(config))
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof **out, out, err));

@@ -61,7 +61,7 @@ dsc_status dsc_ssh_command(dsc_alloc *alloc, const dsc_launcher_options *opt, co
 
 void dsc_ssh_first_line(char *out, size_t out_bytes)
 {
-    dsc_own_path(out, out_bytes - 1);
+    dsc_program_path(out, out_bytes - 1);
     if (strchr(out, '\n') != NULL)
         out[0] = 0; /* PATH decides */
     strcat(out, "\n");
@@ -135,7 +135,7 @@ void dsc_ssh_diagnose(const dsc_launcher_options *opt, const char *host, int cod
     if (code == 255) {
         fail_login(opt, host, said, err);
     } else if (code == 127 || code == 126) {
-        dsc_own_path(path, sizeof path);
+        dsc_program_path(path, sizeof path);
         DSC_FAIL(err, DSC_ERR_PEER, where, "dsc-launch %s there: neither at %.200s nor in PATH; install dsc "
                  DSC_VERSION_TEXT " there, at best in the same folder", code == 127 ? "is not" : "cannot be executed",
                  path);

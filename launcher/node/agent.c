@@ -340,7 +340,7 @@ static void read_addresses(dsc_hello *hello)
 static void say_hello(agent_worker *a)
 {
     dsc_hello hello = { .protocol = DSC_MESSAGE_PROTOCOL, .version = DSC_VERSION_TEXT };
-    dsc_own_path(hello.path, sizeof hello.path);
+    dsc_program_path(hello.path, sizeof hello.path);
     if (gethostname(hello.name, sizeof hello.name - 1) != 0)
         hello.name[0] = 0;
     read_addresses(&hello);

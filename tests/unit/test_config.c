@@ -216,7 +216,7 @@ static void values_of_a_config(void **state)
              "\"threads\":2,\"comm\":\"shm\",\"comm_timeout_s\":1.5,\"seed\":99,\"dropout\":\"off\",\"accumulate\":"
              "\"leaf\","
              "\"lora\":{\"r\":16,\"alpha\":32,\"use_rslora\":true,\"target_modules\":[\"q_proj\",\"v_proj\"]}}}");
-    const dsc_own_config *own = &config.own;
+    const dsc_ext_config *own = &config.own;
     assert_string_equal(config.optimizer.type, "aDaM");
     assert_int_equal(config.optimizer.kind, DSC_OPTIMIZER_ADAMW); /* DeepSpeed's meaning of Adam */
     assert_true(config.optimizer.lr == 2e-4 && config.optimizer.beta1 == 0.8 && config.optimizer.beta2 == 0.9);

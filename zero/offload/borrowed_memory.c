@@ -25,9 +25,9 @@ static dsc_piece bytes_of_sum(const dsc_zero *zero, int32_t g)
 {
     int64_t before = 0;
     for (int32_t i = 0; i < g; i++)
-        before += has_room(zero, i) ? zero->group[i].own_count : 0;
+        before += has_room(zero, i) ? zero->group[i].local_count : 0;
     const int64_t first = dsc_align_up(before * 4, DSC_AIO_ALIGN);
-    const int64_t end = (before + zero->group[g].own_count) * 4 / DSC_AIO_ALIGN * DSC_AIO_ALIGN;
+    const int64_t end = (before + zero->group[g].local_count) * 4 / DSC_AIO_ALIGN * DSC_AIO_ALIGN;
     return (dsc_piece) { first, dsc_max_i64(0, end - first) };
 }
 
@@ -107,7 +107,7 @@ static void place_tiles(room_walk *walk)
         const dsc_leaf *leaf = &zero->leaf[i];
         if (!dsc_leaf_is_last(zero, leaf) || !dsc_speculative_update_covers(zero, leaf->group))
             continue;
-        const int64_t own = zero->group[leaf->group].own_count, tile = zero->store.tile_elements;
+        const int64_t own = zero->group[leaf->group].local_count, tile = zero->store.tile_elements;
         for (int64_t first = 0; first < own; first += tile)
             if (!place_tile(walk, leaf, dsc_min_i64(tile, own - first)))
                 return;
@@ -161,7 +161,7 @@ static int64_t tiles_of(const dsc_zero *zero, dsc_plane plane, const int32_t *gr
     int64_t tiles = 0;
     for (int32_t i = 0; i < count; i++)
         if (passes(zero, group[i], plane))
-            tiles += (zero->group[group[i]].own_count + zero->store.tile_elements - 1) / zero->store.tile_elements;
+            tiles += (zero->group[group[i]].local_count + zero->store.tile_elements - 1) / zero->store.tile_elements;
     return tiles;
 }
 

@@ -188,7 +188,7 @@ dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, const dsc_sum_cursor *p
     *sum = (dsc_sum){ .group = g, .first = first, .count = group->slice - first };
     if (state->grad != NULL) {
         const sum_call call = { .zero = zero, .group = g };
-        sum->acc = state->grad + (group->slice * zero->o.rank - state->own_first + first);
+        sum->acc = state->grad + (group->slice * zero->o.rank - state->local_first + first);
         return state->room >= 0 ? dsc_host_call(zero->out_stream, await_room, &call, (int64_t)sizeof call, err)
                                 : DSC_OK;
     }

@@ -67,7 +67,7 @@ static void place_states(dsc_zero *zero)
         if (zero->o.compute_dtype == DSC_F32)
             continue;
         state->master = master;
-        master += state->own_count;
+        master += state->local_count;
     }
 }
 
@@ -120,7 +120,7 @@ void dsc_host_tier_close(dsc_zero *zero)
 static char *param_of(const dsc_zero *zero, const dsc_tile *tile)
 {
     const dsc_group_state *state = &zero->group[tile->group];
-    return state->param + (tile->first - (state->param_whole ? 0 : state->own_first)) * zero->param_bytes_each;
+    return state->param + (tile->first - (state->param_whole ? 0 : state->local_first)) * zero->param_bytes_each;
 }
 
 /* In fp32 the parameters are the masters, so they come out too. */
@@ -137,8 +137,8 @@ static dsc_status start(dsc_zero *zero, const dsc_tile *tile, dsc_host_slot *slo
     if (!anything_comes(zero, tile->group))
         return DSC_OK;
     if (dsc_host_tier_brings(zero, tile->group, DSC_PLANE_GRAD))
-        DSC_TRY(dsc_copy(zero->out_stream, slot->grad, state->grad + (tile->first - state->own_first), tile->count * 4,
-                         err));
+        DSC_TRY(dsc_copy(zero->out_stream, slot->grad, state->grad + (tile->first - state->local_first),
+                         tile->count * 4, err));
     if (zero->o.compute_dtype == DSC_F32 && dsc_host_tier_brings(zero, tile->group, DSC_PLANE_PARAM))
         DSC_TRY(dsc_copy(zero->out_stream, slot->param, param_of(zero, tile), tile->count * 4, err));
     return dsc_event_record(slot->arrived, zero->out_stream, err);

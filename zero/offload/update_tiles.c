@@ -36,7 +36,7 @@ static bool step_cursor(const dsc_zero *zero, dsc_store_cursor *cursor, dsc_tile
     const dsc_layout *layout = zero->o.layout;
     for (; cursor->index < cursor->end; cursor->index++, cursor->done = 0) {
         const int32_t g = zero->store.order[cursor->index];
-        if (layout->group[g].trainable && cursor->done < zero->group[g].own_count &&
+        if (layout->group[g].trainable && cursor->done < zero->group[g].local_count &&
             (!cursor->matrices || layout->group[g].matrices) && !is_passed_over(zero, g))
             break;
     }
@@ -44,13 +44,13 @@ static bool step_cursor(const dsc_zero *zero, dsc_store_cursor *cursor, dsc_tile
         return false;
     const int32_t g = zero->store.order[cursor->index];
     const dsc_group_state *state = &zero->group[g];
-    const int64_t left = state->own_count - cursor->done;
+    const int64_t left = state->local_count - cursor->done;
     *tile = (dsc_tile) { .group = g,
-                         .first = state->own_first + cursor->done,
+                         .first = state->local_first + cursor->done,
                          .count = passes_in_tiles(zero, g) ? dsc_min_i64(left, zero->store.tile_elements) : left,
                          .stream = zero->store.update_compute };
     cursor->done += tile->count;
-    tile->last_of_group = cursor->done == state->own_count;
+    tile->last_of_group = cursor->done == state->local_count;
     return true;
 }
 
@@ -71,8 +71,8 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
 {
     const dsc_group_state *state = &zero->group[g];
     switch (plane) {
-    case DSC_PLANE_PARAM: return state->param + ((state->param_whole ? state->own_first : 0) + at) *
-                                                    zero->param_bytes_each;
+    case DSC_PLANE_PARAM:
+        return state->param + ((state->param_whole ? state->local_first : 0) + at) * zero->param_bytes_each;
     case DSC_PLANE_MASTER: return state->master + at;
     case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2: case DSC_PLANE_MOMENT3:
         return state->moment[plane - DSC_PLANE_MOMENT1] + at * dsc_plane_bytes_each(zero, plane);
@@ -117,13 +117,13 @@ static dsc_piece tile_of_plane(const dsc_zero *zero, const dsc_tile *tile, dsc_p
     const dsc_group_state *state = &zero->group[tile->group];
     const int64_t each = dsc_plane_bytes_each(zero, plane);
     const int64_t at = made == zero->store.exchanged ? state->swap_at[plane] : state->other_at[plane];
-    return (dsc_piece) { at + (tile->first - state->own_first) * each, tile->count * each };
+    return (dsc_piece) { at + (tile->first - state->local_first) * each, tile->count * each };
 }
 
 /* What the tile is of a plane, if it is on its way through a ring, which then has begun. */
 static dsc_status start_plane(dsc_zero *zero, dsc_tile *tile, dsc_plane plane, void **ptr, dsc_error *err)
 {
-    const int64_t at = tile->first - zero->group[tile->group].own_first;
+    const int64_t at = tile->first - zero->group[tile->group].local_first;
     *ptr = NULL;
     if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)
         return DSC_OK; /* the parameters are */
@@ -162,7 +162,7 @@ static bool tile_ahead(const dsc_zero *zero, dsc_plane plane, int32_t ahead, dsc
 static bool sum_is_there(const dsc_zero *zero, const dsc_tile *tile)
 {
     const dsc_group_state *state = &zero->group[tile->group];
-    return zero->store.exchanged || atomic_load(&state->sum_there) >= tile->first - state->own_first + tile->count;
+    return zero->store.exchanged || atomic_load(&state->sum_there) >= tile->first - state->local_first + tile->count;
 }
 
 /* One more tile of each of the planes that have room: in turns, since the update needs all of a tile. */
@@ -278,7 +278,7 @@ bool dsc_store_has_next(const dsc_zero *zero)
 int32_t dsc_store_groups_made(const dsc_zero *zero)
 {
     const dsc_store_cursor *at = &zero->store.cursor;
-    const bool whole = at->index < at->end && at->done == zero->group[zero->store.order[at->index]].own_count;
+    const bool whole = at->index < at->end && at->done == zero->group[zero->store.order[at->index]].local_count;
     return at->index + whole;
 }
 
@@ -349,7 +349,10 @@ dsc_status dsc_store_for_compute(dsc_zero *zero, int32_t g, dsc_tile *tile, dsc_
     const dsc_group_state *state = &zero->group[g];
     void *ptr[DSC_PLANE_COUNT];
     DSC_ASSERT(dsc_store_leaves_to_compute(zero, g));
-    *tile = (dsc_tile) { .group = g, .first = state->own_first, .count = state->own_count, .stream = zero->o.compute,
+    *tile = (dsc_tile) { .group = g,
+                         .first = state->local_first,
+                         .count = state->local_count,
+                         .stream = zero->o.compute,
                          .last_of_group = true };
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         DSC_TRY(start_plane(zero, tile, (dsc_plane)p, &ptr[p], err));
@@ -393,7 +396,7 @@ static dsc_status hand_over(dsc_zero *zero, const dsc_tile *tile, dsc_error *err
 {
     dsc_group_state *state = &zero->group[tile->group];
     char *to = atomic_load(&state->hand_to);
-    const int64_t at = tile->first - state->own_first, each = zero->param_bytes_each;
+    const int64_t at = tile->first - state->local_first, each = zero->param_bytes_each;
     if (to == NULL)
         return DSC_OK;
     state->handed_from = dsc_min_i64(state->handed_from, at);
@@ -437,7 +440,7 @@ dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
     DSC_TRY(dsc_stream_sync(tile->stream, err));
     if (zero->group[tile->group].sum_by_hand)
         dsc_ring_return(&zero->store.ring[DSC_PLANE_GRAD],
-                        slot_by_hand(zero, tile->group, tile->first - zero->group[tile->group].own_first));
+                        slot_by_hand(zero, tile->group, tile->first - zero->group[tile->group].local_first));
     for (size_t i = 0; i < DSC_COUNT(written); i++)
         if (dsc_in_swap(zero, tile->group, written[i]))
             DSC_TRY(give_plane(zero, tile, written[i], err));

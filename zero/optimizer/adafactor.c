@@ -152,7 +152,7 @@ static dsc_status add_groups(dsc_zero *zero, dsc_error *err)
         const dsc_layout_group *group = &layout->group[g];
         const int64_t from = zero->factors.at[group->first_tensor];
         const int64_t count = zero->factors.at[group->first_tensor + group->tensor_count] - from;
-        dsc_tile tile = { .last_of_group = !group->matrices || zero->group[g].own_count == 0 };
+        dsc_tile tile = { .last_of_group = !group->matrices || zero->group[g].local_count == 0 };
         while (!tile.last_of_group) {
             DSC_TRY(dsc_store_next(zero, &tile, err));
             DSC_ASSERT(tile.group == g);

@@ -100,7 +100,7 @@ static void cut_rounds(dsc_zero *zero)
     m->round[0] = (dsc_round){ 0, groups, 0 };
     m->round_count = 1;
     for (int32_t g = 0; g < groups; g++) {
-        const int64_t own = zero->o.layout->group[g].matrices ? zero->group[g].own_count : 0;
+        const int64_t own = zero->o.layout->group[g].matrices ? zero->group[g].local_count : 0;
         if (own > 0 && held > 0 && held + own > zero->o.round_elements) {
             m->round[m->round_count - 1].end = g;
             m->round[m->round_count++] = (dsc_round){ g, groups, 0 };
@@ -208,7 +208,7 @@ dsc_round dsc_muon_round(const dsc_zero *zero, int32_t round)
 /* Of an element of a group, among those of its round. */
 static float *direction_at(const dsc_zero *zero, int32_t g, int64_t element)
 {
-    return (float *)zero->matrices.direction_buf.ptr + zero->matrices.at[g] + (element - zero->group[g].own_first);
+    return (float *)zero->matrices.direction_buf.ptr + zero->matrices.at[g] + (element - zero->group[g].local_first);
 }
 
 /* At stage 0 a rank has all elements; each one's direction is still made by its owner alone. */
@@ -247,7 +247,7 @@ static dsc_status make_directions(dsc_zero *zero, dsc_round round, dsc_error *er
     DSC_TRY(dsc_fill_zero(zero->o.compute, m->direction_buf.ptr, m->direction_elements * 4, err));
     DSC_TRY(dsc_store_seek(zero, round.first, round.end, true, err));
     for (int32_t g = round.first; g < round.end; g++) {
-        dsc_tile tile = { .last_of_group = !zero->o.layout->group[g].matrices || zero->group[g].own_count == 0 };
+        dsc_tile tile = { .last_of_group = !zero->o.layout->group[g].matrices || zero->group[g].local_count == 0 };
         while (!tile.last_of_group) {
             DSC_TRY(dsc_store_next(zero, &tile, err));
             DSC_ASSERT(tile.group == g);

@@ -150,7 +150,7 @@ static dsc_status fill_gradient(dsc_zero *zero, const dsc_layout_group *group, d
 static dsc_status mask_gradients(dsc_zero *zero, dsc_error *err)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (zero->o.layout->group[g].trainable && zero->group[g].own_count > 0)
+        if (zero->o.layout->group[g].trainable && zero->group[g].local_count > 0)
             DSC_TRY(dsc_sign_compress_mask(zero, g, zero->group[g].grad, err));
     return DSC_OK;
 }
@@ -312,7 +312,7 @@ static dsc_status settle(dsc_zero *zero, double beta1, dsc_error *err)
     else if (of_walks)
         DSC_TRY(set_out(zero, err));
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (zero->o.layout->group[g].trainable && zero->group[g].own_count > 0)
+        if (zero->o.layout->group[g].trainable && zero->group[g].local_count > 0)
             DSC_TRY(of_walks ? dsc_sign_compress_mean(zero, g, 1.0, err) : settle_moments(zero, g, beta1, err));
     return of_walks ? dsc_sign_compress_each(zero, land_along_errors, err) : DSC_OK;
 }

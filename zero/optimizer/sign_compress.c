@@ -153,7 +153,7 @@ static dsc_status each_trainable(dsc_zero *zero, dsc_status (*fn)(dsc_zero *zero
                                  dsc_error *err)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (zero->o.layout->group[g].trainable && zero->group[g].own_count > 0)
+        if (zero->o.layout->group[g].trainable && zero->group[g].local_count > 0)
             DSC_TRY(fn(zero, g, err));
     return DSC_OK;
 }
@@ -161,7 +161,7 @@ static dsc_status each_trainable(dsc_zero *zero, dsc_status (*fn)(dsc_zero *zero
 dsc_status dsc_sign_compress_each(dsc_zero *zero, dsc_part_fn fn, dsc_error *err)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (zero->o.layout->group[g].trainable && zero->group[g].own_count > 0)
+        if (zero->o.layout->group[g].trainable && zero->group[g].local_count > 0)
             DSC_TRY(each_part(zero, g, -1, fn, err));
     return DSC_OK;
 }

@@ -156,7 +156,7 @@ static dsc_status add_groups(dsc_zero *zero, dsc_error *err)
     dsc_fixed_sum *on_host = zero->norms.host_buf.ptr, *device_sums = zero->norms.device_buf.ptr;
     for (int32_t g = 0; g < layout->group_count; g++) {
         const int64_t from = (int64_t)layout->group[g].first_tensor * SUMS_EACH;
-        dsc_tile tile = { .last_of_group = !layout->group[g].trainable || zero->group[g].own_count == 0 };
+        dsc_tile tile = { .last_of_group = !layout->group[g].trainable || zero->group[g].local_count == 0 };
         while (!tile.last_of_group) {
             DSC_TRY(dsc_store_next(zero, &tile, err));
             DSC_ASSERT(tile.group == g);
