@@ -152,11 +152,11 @@ static bool find_side(const dsc_engine *engine, dsc_side side, side_ranks *out)
 {
     const int32_t ranks = engine->place.size, rank = engine->place.rank;
     const int32_t shards = dsc_plan_shards(&engine->config, ranks);
-    const int32_t near = side == DSC_SIDE_NEIGHBOURS ? dsc_plan_neighbours(&engine->config, ranks) : shards;
-    if (near == 0 || (side != DSC_SIDE_NEIGHBOURS && shards == ranks))
+    const int32_t near = side == DSC_SUB_NEIGHBOURS ? dsc_plan_neighbours(&engine->config, ranks) : shards;
+    if (near == 0 || (side != DSC_SUB_NEIGHBOURS && shards == ranks))
         return false;
-    *out = side == DSC_SIDE_REPLICAS ? (side_ranks){ ranks / near, rank / near, rank % near }
-                                     : (side_ranks){ near, rank % near, rank / near };
+    *out = side == DSC_SUB_REPLICAS ? (side_ranks) { ranks / near, rank / near, rank % near }
+                                    : (side_ranks) { near, rank % near, rank / near };
     return true;
 }
 
@@ -169,9 +169,9 @@ static void side_options(const dsc_engine *engine, dsc_side side, bool device, d
         comm_options(engine, 0, out);
     out->transport = "auto";
     out->host = device ? engine->side[side].host : NULL;
-    if (side == DSC_SIDE_SHARDS)
+    if (side == DSC_SUB_SHARDS)
         return;
-    const bool sums = side == DSC_SIDE_REPLICAS;
+    const bool sums = side == DSC_SUB_REPLICAS;
     out->channel_count = 1;
     out->staging_bytes = sums ? out->staging_bytes : GATHER_STAGING_BYTES;
     out->staging_channels = sums ? 1u : 0;
@@ -186,7 +186,7 @@ static void plan_side(const dsc_engine *engine, dsc_side side, const side_ranks 
     dsc_comm_options options;
     side_options(engine, side, false, &options);
     dsc_rank_info *place = &options.place;
-    const int32_t apart = side == DSC_SIDE_REPLICAS ? place->size / ranks->size : 1;
+    const int32_t apart = side == DSC_SUB_REPLICAS ? place->size / ranks->size : 1;
     place->local_size = (int32_t)dsc_max_i64(1, dsc_min_i64(ranks->size, place->local_size / apart));
     place->size = ranks->size;
     place->rank = ranks->rank;
@@ -213,7 +213,7 @@ void dsc_engine_comm_plan(const dsc_engine *engine, dsc_plan_options *out)
         out->device_comm_bytes = dsc_comm_plan_bytes(&options);
         out->device_library_bytes = dsc_comm_library_bytes(&options);
     }
-    for (int side = 0; side < DSC_SIDE_COUNT; side++) {
+    for (int side = 0; side < DSC_SUB_COUNT; side++) {
         side_ranks ranks;
         if (find_side(engine, (dsc_side)side, &ranks))
             plan_side(engine, (dsc_side)side, &ranks, out);
@@ -244,7 +244,7 @@ dsc_status dsc_engine_open_comm(dsc_engine *engine, const dsc_engine_options *op
 dsc_status dsc_engine_open_device_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     dsc_comm_options comm;
-    dsc_comm *const shards = engine->side[DSC_SIDE_SHARDS].device;
+    dsc_comm *const shards = engine->side[DSC_SUB_SHARDS].device;
     engine->device_comm = shards != NULL ? shards : engine->comm;
     for (int32_t m = 0; engine->model != NULL && m < engine->model->module_count; m++)
         dsc_comm_name_module(dsc_engine_shards(engine), m, engine->model->modules[m].name);
@@ -274,16 +274,16 @@ static dsc_status open_side(dsc_engine *engine, dsc_side side, dsc_error *err)
     return dsc_comm_open(&comm, &out->device, err);
 }
 
-dsc_status dsc_engine_open_sides(dsc_engine *engine, dsc_error *err)
+dsc_status dsc_engine_open_sub_communicators(dsc_engine *engine, dsc_error *err)
 {
-    for (int side = 0; side < DSC_SIDE_COUNT; side++)
+    for (int side = 0; side < DSC_SUB_COUNT; side++)
         DSC_TRY(open_side(engine, (dsc_side)side, err));
     return DSC_OK;
 }
 
-void dsc_engine_close_sides(dsc_engine *engine)
+void dsc_engine_close_sub_communicators(dsc_engine *engine)
 {
-    for (int side = DSC_SIDE_COUNT - 1; side >= 0; side--) {
+    for (int side = DSC_SUB_COUNT - 1; side >= 0; side--) {
         if (engine->side[side].device != engine->side[side].host)
             dsc_comm_close(&engine->side[side].device);
         dsc_comm_close(&engine->side[side].host);
@@ -292,7 +292,7 @@ void dsc_engine_close_sides(dsc_engine *engine)
 
 dsc_comm *dsc_engine_shards(const dsc_engine *engine)
 {
-    dsc_comm *const shards = engine->side[DSC_SIDE_SHARDS].host;
+    dsc_comm *const shards = engine->side[DSC_SUB_SHARDS].host;
     return shards != NULL ? shards : engine->comm;
 }
 
@@ -312,9 +312,9 @@ static void label_step(const dsc_side_comm *of, int64_t step)
 
 void dsc_engine_label_step(dsc_engine *engine, int64_t step)
 {
-    dsc_comm *const shards = engine->side[DSC_SIDE_SHARDS].device;
+    dsc_comm *const shards = engine->side[DSC_SUB_SHARDS].device;
     label_step(&(dsc_side_comm){ engine->comm, engine->device_comm != shards ? engine->device_comm : NULL }, step);
-    for (int side = 0; side < DSC_SIDE_COUNT; side++)
+    for (int side = 0; side < DSC_SUB_COUNT; side++)
         label_step(&engine->side[side], step);
 }
 
@@ -322,9 +322,9 @@ void dsc_engine_abort(dsc_engine *engine, const char *reason)
 {
     if (engine->zero != NULL)
         dsc_zero_cancel(engine->zero);
-    if (engine->device_comm != engine->comm && engine->device_comm != engine->side[DSC_SIDE_SHARDS].device)
+    if (engine->device_comm != engine->comm && engine->device_comm != engine->side[DSC_SUB_SHARDS].device)
         abort_comm(engine->device_comm, reason);
-    for (int side = 0; side < DSC_SIDE_COUNT; side++) {
+    for (int side = 0; side < DSC_SUB_COUNT; side++) {
         if (engine->side[side].device != engine->side[side].host)
             abort_comm(engine->side[side].device, reason);
         abort_comm(engine->side[side].host, reason);

@@ -154,8 +154,7 @@ void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *out)
     stats.backward_ns = engine->last_backward_ns;
     stats.step_ns = engine->last_step_ns;
     stats.data_wait_ns = engine->last_data_wait_ns;
-    dsc_comm *const comms[] = { engine->comm, engine->side[DSC_SIDE_SHARDS].host,
-                                engine->side[DSC_SIDE_REPLICAS].host };
+    dsc_comm *const comms[] = { engine->comm, engine->side[DSC_SUB_SHARDS].host, engine->side[DSC_SUB_REPLICAS].host };
     for (size_t c = 0; c < DSC_COUNT(comms); c++) {
         if (comms[c] == NULL)
             continue;

@@ -22,7 +22,7 @@
 
 /* Communicators of some ranks: ZeRO++'s second partition, zero_hpz_partition_size ranks; MiCS's ranks that share a copy
  * of the states, and those of all copies that own the same slices. */
-typedef enum dsc_side { DSC_SIDE_NEIGHBOURS, DSC_SIDE_SHARDS, DSC_SIDE_REPLICAS, DSC_SIDE_COUNT } dsc_side;
+typedef enum dsc_side { DSC_SUB_NEIGHBOURS, DSC_SUB_SHARDS, DSC_SUB_REPLICAS, DSC_SUB_COUNT } dsc_side;
 typedef struct dsc_side_comm { dsc_comm *host, *device; } dsc_side_comm;
 /* What a section of the compute stream is, with the module. */
 typedef enum dsc_pass { DSC_PASS_FORWARD, DSC_PASS_BACKWARD, DSC_PASS_REBUILD, DSC_PASS_COUNT } dsc_pass;
@@ -55,7 +55,7 @@ struct dsc_engine {
     dsc_comm *comm;        /* over host memory: verdicts, scalars, the host program's collectives */
     dsc_comm *device_comm; /* over device memory: parameters and gradients, of ranks that share a copy of the states;
                             * on a host_visible device one over host memory */
-    dsc_side_comm side[DSC_SIDE_COUNT]; /* NULL where there is none */
+    dsc_side_comm side[DSC_SUB_COUNT]; /* NULL where there is none */
     dsc_device *device;
     dsc_stream *compute;
     bool host_visible; /* the device's */
@@ -193,8 +193,8 @@ dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *
 dsc_status dsc_engine_open_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 dsc_status dsc_engine_open_device_comm(dsc_engine *engine, const dsc_engine_options *options,
                                        dsc_error *err); /* after the sides */
-dsc_status dsc_engine_open_sides(dsc_engine *engine, dsc_error *err); /* collective, where there are any */
-void dsc_engine_close_sides(dsc_engine *engine);
+dsc_status dsc_engine_open_sub_communicators(dsc_engine *engine, dsc_error *err); /* collective, where there are any */
+void dsc_engine_close_sub_communicators(dsc_engine *engine);
 /* The ranks whose slices are this rank's copy of the states. */
 dsc_comm *dsc_engine_shards(const dsc_engine *engine);
 void dsc_engine_comm_plan(const dsc_engine *engine, dsc_plan_options *out);

@@ -287,14 +287,14 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_device_reserve(engine->device, engine->plan.tier_bytes[DSC_TIER_DEVICE] -
                                                    engine->plan.bytes[DSC_TAG_LIBRARY][DSC_TIER_DEVICE], err));
     DSC_TRY(dsc_engine_choose_plans(engine, err)); /* while nothing lies in that memory */
-    DSC_TRY(dsc_engine_open_sides(engine, err));
+    DSC_TRY(dsc_engine_open_sub_communicators(engine, err));
     DSC_TRY(dsc_engine_open_device_comm(engine, options, err));
     dsc_zero_options zero;
     dsc_plan_zero_options(&plan, &engine->plan, &zero);
     const dsc_side_comm *side = engine->side;
     zero.comm = engine->device_comm;
-    zero.replicas = side[DSC_SIDE_REPLICAS].device;
-    zero.neighbours = side[DSC_SIDE_NEIGHBOURS].device;
+    zero.replicas = side[DSC_SUB_REPLICAS].device;
+    zero.neighbours = side[DSC_SUB_NEIGHBOURS].device;
     zero.host_comm = dsc_engine_shards(engine);
     zero.compute = engine->compute;
     zero.swap.log = &engine->log;
@@ -462,9 +462,9 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_engine_close_cuts(engine);
     dsc_engine_close_freeze(engine);
     dsc_model_close(&engine->opened_model);
-    if (engine->device_comm != engine->comm && engine->device_comm != engine->side[DSC_SIDE_SHARDS].device)
+    if (engine->device_comm != engine->comm && engine->device_comm != engine->side[DSC_SUB_SHARDS].device)
         dsc_comm_close(&engine->device_comm);
-    dsc_engine_close_sides(engine);
+    dsc_engine_close_sub_communicators(engine);
     dsc_comm_close(&engine->comm);
     dsc_profile_close(&engine->profile);
     dsc_stream_close(&engine->compute);

@@ -75,12 +75,12 @@ static dsc_status look(dsc_engine *engine, int32_t rank, void *user, dsc_error *
     dsc_comm_stats stats;
     DSC_TRY(dsc_engine_settle(engine, err));
     hash_slices(engine, out->hash[rank]);
-    if (rank != 0 || engine->side[DSC_SIDE_SHARDS].host == NULL)
+    if (rank != 0 || engine->side[DSC_SUB_SHARDS].host == NULL)
         return DSC_OK;
-    dsc_comm_stats_get(engine->side[DSC_SIDE_SHARDS].host, &stats);
+    dsc_comm_stats_get(engine->side[DSC_SUB_SHARDS].host, &stats);
     out->gathered = stats.bytes[DSC_COMM_ALL_GATHER];
     out->reduced = stats.bytes[DSC_COMM_REDUCE_SCATTER];
-    dsc_comm_stats_get(engine->side[DSC_SIDE_REPLICAS].host, &stats);
+    dsc_comm_stats_get(engine->side[DSC_SUB_REPLICAS].host, &stats);
     out->added = stats.bytes[DSC_COMM_ALL_REDUCE];
     out->added_planned = STEPS * engine->plan.traffic.replica_bytes;
     dsc_comm_stats_get(engine->comm, &stats);

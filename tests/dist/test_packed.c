@@ -55,8 +55,8 @@ static dsc_status add_up(dsc_engine *engine, int32_t rank, void *user, dsc_error
     if (rank != 0)
         return DSC_OK;
     *out = (wire){ .among_planned = engine->plan.traffic.neighbour_bytes };
-    if (engine->side[DSC_SIDE_NEIGHBOURS].host != NULL)
-        dsc_comm_stats_get(engine->side[DSC_SIDE_NEIGHBOURS].host, &stats);
+    if (engine->side[DSC_SUB_NEIGHBOURS].host != NULL)
+        dsc_comm_stats_get(engine->side[DSC_SUB_NEIGHBOURS].host, &stats);
     out->among = stats.bytes[DSC_COMM_ALL_GATHER];
     dsc_comm_stats_get(engine->comm, &stats);
     out->from_all = stats.bytes[DSC_COMM_ALL_GATHER];

@@ -134,8 +134,8 @@ static void hash_whole(world_job *job, const dsc_layout *layout)
  * rank waits. */
 static dsc_status received(dsc_engine *engine, int64_t *bytes, dsc_error *err)
 {
-    dsc_comm *const comms[] = { engine->device_comm, engine->side[DSC_SIDE_NEIGHBOURS].device,
-                                engine->side[DSC_SIDE_REPLICAS].device };
+    dsc_comm *const comms[] = { engine->device_comm, engine->side[DSC_SUB_NEIGHBOURS].device,
+                                engine->side[DSC_SUB_REPLICAS].device };
     if (engine->host_visible)
         DSC_TRY(dsc_engine_settle(engine, err));
     *bytes = 0;
