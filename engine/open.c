@@ -226,7 +226,7 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
 
 static void reader_options(const dsc_engine *engine, dsc_reader_options *out)
 {
-    const int32_t together = dsc_config_together(&engine->config);
+    const int32_t together = dsc_config_micro_batch_group(&engine->config);
     *out = (dsc_reader_options) { .alloc = engine->alloc,
                                   .device = engine->device,
                                   .source = engine->source,

@@ -312,7 +312,7 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
 
 dsc_status dsc_plan_open(const dsc_plan_options *o, dsc_plan *out, dsc_error *err)
 {
-    dsc_plan plan = { .alloc = o->alloc, .together = dsc_config_together(o->config) };
+    dsc_plan plan = { .alloc = o->alloc, .together = dsc_config_micro_batch_group(o->config) };
     dsc_status status = DSC_OK;
     const int64_t modules = o->model->module_count;
     DSC_TRY_OUT(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, modules, sizeof *plan.module, &plan.module, err));

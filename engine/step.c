@@ -129,7 +129,7 @@ static dsc_status run_forward(dsc_engine *engine, bool save, dsc_error *err)
     return DSC_OK;
 }
 
-static dsc_status backward_lane(dsc_engine *engine, int32_t m, int32_t lane, dsc_error *err)
+static dsc_status backward_micro_batch(dsc_engine *engine, int32_t m, int32_t lane, dsc_error *err)
 {
     const int64_t micro_step = engine->micro_step + lane;
     const dsc_again again = dsc_plan_again(&engine->config, &engine->now->modules[m], &engine->plan.module[m]);
@@ -154,7 +154,7 @@ static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
     DSC_TRY(dsc_zero_acquire(engine->zero, step, m, engine->param, err));
     DSC_TRY(dsc_outputs_before_backward(engine, m, err));
     for (int32_t lane = 0; lane < engine->plan.together; lane++)
-        DSC_TRY(backward_lane(engine, m, lane, err));
+        DSC_TRY(backward_micro_batch(engine, m, lane, err));
     return DSC_OK;
 }
 

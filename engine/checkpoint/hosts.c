@@ -60,7 +60,8 @@ static dsc_status look(const dsc_checkpoint_ctx *c, const char *dir, uint64_t to
     return DSC_OK;
 }
 
-static dsc_status look_together(const dsc_checkpoint_ctx *c, const char *dir, uint64_t token, word *all, dsc_error *err)
+static dsc_status check_micro_batch_group(const dsc_checkpoint_ctx *c, const char *dir, uint64_t token, word *all,
+                                          dsc_error *err)
 {
     word own = { .first = 0 };
     dsc_error mine = DSC_ERROR_INIT;
@@ -94,7 +95,7 @@ static dsc_status meet(const dsc_checkpoint_ctx *c, const char *dir, word *all, 
     const bool made = status == DSC_OK;
     status = dsc_checkpoint_agree(c, status, &mine, err);
     if (status == DSC_OK)
-        status = look_together(c, dir, token, all, err);
+        status = check_micro_batch_group(c, dir, token, all, err);
     if (made && dsc_io_unlink(c->io, path, &mine) != DSC_OK)
         dsc_log_printf(c->log, DSC_LOG_WARNING, "%s is left behind: %s", path, mine.message);
     return status;

@@ -153,8 +153,8 @@ static void warn_later_steps(const dsc_checkpoint_ctx *c, const char *step_dir, 
                        (long long)later);
 }
 
-static dsc_status find_together(const dsc_checkpoint_ctx *c, const char *dir, char step_dir[CKPT_PATH_BYTES],
-                                dsc_error *err)
+static dsc_status find_micro_batch_group(const dsc_checkpoint_ctx *c, const char *dir, char step_dir[CKPT_PATH_BYTES],
+                                         dsc_error *err)
 {
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = DSC_OK;
@@ -230,7 +230,7 @@ dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, b
         open = true;
         take.spread = spread.everywhere ? NULL : &spread;
     } else {
-        DSC_TRY(find_together(ctx, dir, step_dir, err));
+        DSC_TRY(find_micro_batch_group(ctx, dir, step_dir, err));
         status = open_common(ctx, step_dir, &job.reader, &open, &mine);
     }
     status = load_from(&job, &take, once, now, out, status, &mine, changed, err);

@@ -251,7 +251,7 @@ typedef struct dsc_ext_config {
     int64_t trace_steps;            /* the last step in it; 0: all */
     dsc_reproducible reproducible;
     dsc_recompute recompute;
-    int64_t micro_batches_together;   /* pass a module before the next one; of an optimizer step's, at most */
+    int64_t micro_batch_group;        /* pass a module before the next one; of an optimizer step's, at most */
     bool outputs_on_host;             /* activation_checkpointing.cpu_checkpointing */
     dsc_dtype moments, gradients;     /* F32 or BF16 */
     dsc_quant compression;            /* "gradient_compression": of leaves, with error feedback */
@@ -375,8 +375,8 @@ DSC_MUST_USE dsc_status dsc_config_load(dsc_alloc *alloc, const char *path, cons
  * from what was given. Without a world size, values that depend on it stay DSC_AUTO_I64, and only a triad that works at
  * no world size is an error. */
 DSC_MUST_USE dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts, dsc_error *err);
-/* Of a resolved one: the largest divisor of gradient_accumulation_steps that is no more than micro_batches_together. */
-int32_t dsc_config_together(const dsc_config *config);
+/* Of a resolved one: the largest divisor of gradient_accumulation_steps that is no more than micro_batch_group. */
+int32_t dsc_config_micro_batch_group(const dsc_config *config);
 
 /* What the file says and what this version can run are two questions: a config that asks for something that is not
  * built parses, with a warning (`dsc config check` is for it), and fails here, by name. Whoever runs it asks first. */

@@ -200,24 +200,24 @@ static void resolve_schedule(dsc_config *config, int64_t total_steps)
     dsc_config_note(config, "%s: %lld, the steps of the run", key, (long long)total_steps);
 }
 
-int32_t dsc_config_together(const dsc_config *config)
+int32_t dsc_config_micro_batch_group(const dsc_config *config)
 {
     const int64_t all = config->gradient_accumulation_steps;
-    int64_t together = dsc_min_i64(config->own.micro_batches_together, all);
+    int64_t together = dsc_min_i64(config->own.micro_batch_group, all);
     while (all % together != 0)
         together--;
     return (int32_t)together;
 }
 
 /* All of them at most, as the key says; but fewer than both is said. */
-static void note_together(dsc_config *config)
+static void note_micro_batch_group(dsc_config *config)
 {
-    const int64_t all = config->gradient_accumulation_steps, asked = config->own.micro_batches_together;
+    const int64_t all = config->gradient_accumulation_steps, asked = config->own.micro_batch_group;
     if (known(all) && asked < all && all % asked != 0)
         dsc_config_note(config,
                         "dsc.micro_batches_together %lld: %d, the largest divisor of "
                         "gradient_accumulation_steps %lld up to it",
-                        (long long)asked, (int)dsc_config_together(config), (long long)all);
+                        (long long)asked, (int)dsc_config_micro_batch_group(config), (long long)all);
 }
 
 dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts, dsc_error *err)
@@ -228,7 +228,7 @@ dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts,
     DSC_TRY(config->given.elastic.enabled ? dsc_config_resolve_elastic(config, facts->world_size, err)
                                           : resolve_batch(config, facts->world_size, err));
     note_batch(config);
-    note_together(config);
+    note_micro_batch_group(config);
     config->lr_scale = config->own.lr_linear && facts->world_size > 0 ? (double)facts->world_size : 1;
     if (config->lr_scale != 1)
         dsc_config_note(config, "dsc.lr_scaling linear: every rate is times %g, the world size", config->lr_scale);

@@ -134,7 +134,7 @@ typedef struct dsc_step_result {
  * update. DSC_ERR_INPUT at the end of a data source that ends. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_train_batch(dsc_engine *engine, dsc_step_result *result, dsc_error *err);
 
-/* The same in pieces, as DeepSpeed users know it; refused where "dsc".micro_batches_together is more than one.
+/* The same in pieces, as DeepSpeed users know it; refused where "dsc".micro_batch_group is more than one.
  * Collective.
  * forward: one micro-batch; batch[i] is the model's batch tensor i with micro-batch samples (borrowed until backward
  * returns), or batch = NULL: from the data source. *loss (may be NULL): this rank's mean.

@@ -526,7 +526,7 @@ static void how_many_run_together(void **state)
                  cases[i].together);
         parse_ok(text);
         assert_int_equal(dsc_config_resolve(&config, &facts, &err), DSC_OK);
-        assert_int_equal(dsc_config_together(&config), cases[i].together);
+        assert_int_equal(dsc_config_micro_batch_group(&config), cases[i].together);
         assert_int_equal(noted(note), cases[i].noted);
     }
 }
