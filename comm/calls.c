@@ -73,7 +73,7 @@ static dsc_status reduce_by_exchange(dsc_comm *comm, int32_t channel, const dsc_
         const dsc_comm_leaves leaves = {
             .at = in, .stride_bytes = piece_bytes, .dtype = args->wire_dtype, .count = natively ? 1 : comm->size
         };
-        DSC_TRY(dsc_comm_fold(&comm->math, args, &leaves, first, count, stream, err));
+        DSC_TRY(dsc_comm_ordered_reduce(&comm->math, args, &leaves, first, count, stream, err));
     }
     return DSC_OK;
 }
@@ -98,7 +98,7 @@ static dsc_status all_reduce_short(dsc_comm *comm, int32_t channel, float *buf, 
     const dsc_comm_leaves leaves = {
         .at = gathered, .stride_bytes = count * (int64_t)sizeof(float), .dtype = DSC_F32, .count = comm->size
     };
-    return dsc_comm_fold(&comm->math, &args, &leaves, 0, count, stream, err);
+    return dsc_comm_ordered_reduce(&comm->math, &args, &leaves, 0, count, stream, err);
 }
 
 static dsc_status all_reduce(dsc_comm *comm, int32_t channel, float *buf, int64_t count, dsc_dtype wire_dtype,

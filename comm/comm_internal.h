@@ -45,9 +45,9 @@ typedef struct dsc_comm_leaves {
     int32_t count;
 } dsc_comm_leaves;
 /* Folded into args->acc, or stored apart, both from element `first` of the slice on. */
-DSC_MUST_USE dsc_status dsc_comm_fold(const dsc_comm_math *math, const dsc_reduce_scatter_args *args,
-                                      const dsc_comm_leaves *leaves, int64_t first, int64_t count, dsc_stream *stream,
-                                      dsc_error *err);
+DSC_MUST_USE dsc_status dsc_comm_ordered_reduce(const dsc_comm_math *math, const dsc_reduce_scatter_args *args,
+                                                const dsc_comm_leaves *leaves, int64_t first, int64_t count,
+                                                dsc_stream *stream, dsc_error *err);
 
 /* Wraps an open transport so that its n-th call fails (fault.c). *out owns `inner`; on failure the caller keeps it. */
 DSC_MUST_USE dsc_status dsc_comm_fault_wrap(dsc_alloc *alloc, dsc_transport *inner, int64_t fault_at,

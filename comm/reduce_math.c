@@ -20,23 +20,25 @@ dsc_status dsc_comm_cast(const dsc_comm_math *math, void *to, dsc_dtype to_dtype
     return stream != NULL ? DSC_RUN(stream, CAST, &args, err) : math->cast(&args, &math->team, err);
 }
 
-static dsc_status fold(const dsc_comm_math *math, const dsc_fold_args *args, dsc_stream *stream, dsc_error *err)
+static dsc_status fold(const dsc_comm_math *math, const dsc_ordered_reduce_args *args, dsc_stream *stream,
+                       dsc_error *err)
 {
     return stream != NULL ? DSC_RUN(stream, FOLD, args, err) : math->fold(args, &math->team, err);
 }
 
-dsc_status dsc_comm_fold(const dsc_comm_math *math, const dsc_reduce_scatter_args *args, const dsc_comm_leaves *leaves,
-                         int64_t first, int64_t count, dsc_stream *stream, dsc_error *err)
+dsc_status dsc_comm_ordered_reduce(const dsc_comm_math *math, const dsc_reduce_scatter_args *args,
+                                   const dsc_comm_leaves *leaves, int64_t first, int64_t count, dsc_stream *stream,
+                                   dsc_error *err)
 {
     DSC_ASSERT(stream == NULL || leaves->each == NULL);
-    dsc_fold_args one = { .leaf = leaves->at,
-                          .leaf_ptr = leaves->each,
-                          .leaf_stride_bytes = leaves->stride_bytes,
-                          .leaf_count = leaves->count,
-                          .count = count,
-                          .leaf_dtype = leaves->dtype,
-                          .wire_dtype = args->wire_dtype,
-                          .overwrite = args->overwrite };
+    dsc_ordered_reduce_args one = { .leaf = leaves->at,
+                                    .leaf_ptr = leaves->each,
+                                    .leaf_stride_bytes = leaves->stride_bytes,
+                                    .leaf_count = leaves->count,
+                                    .count = count,
+                                    .leaf_dtype = leaves->dtype,
+                                    .wire_dtype = args->wire_dtype,
+                                    .overwrite = args->overwrite };
     if (args->apart == NULL) {
         one.acc = args->acc + first;
         return fold(math, &one, stream, err);

@@ -42,7 +42,7 @@ typedef struct dsc_cast_stochastic_args {
  * leaf_k starts at (char *)leaf + k * leaf_stride_bytes, or at leaf_ptr[k] when `leaf_ptr` is not NULL.
  * acc may be one of the leaves itself when leaf_dtype is F32: of each element every leaf is read before acc is
  * written. */
-typedef struct dsc_fold_args {
+typedef struct dsc_ordered_reduce_args {
     float *acc;
     const void *leaf;
     const void *const *leaf_ptr;
@@ -52,7 +52,7 @@ typedef struct dsc_fold_args {
     dsc_dtype leaf_dtype; /* F32, BF16 or F16 */
     dsc_dtype wire_dtype; /* likewise */
     bool overwrite;
-} dsc_fold_args;
+} dsc_ordered_reduce_args;
 
 /* to[i] = a[i] + b[i], fp32; `to` may be a or b. */
 typedef struct dsc_add_args {

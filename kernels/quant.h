@@ -70,13 +70,13 @@ typedef struct dsc_dequantize_args {
 
 /* FOLD (exact.h) of leaf_count >= 1 packed leaves:
  *   s = overwrite ? leaf_0[i] : acc[i] + leaf_0[i];  s = s + leaf_k[i] for k = 1..leaf_count-1;  acc[i] = s */
-typedef struct dsc_fold_quantized_args {
+typedef struct dsc_ordered_reduce_quantized_args {
     float *acc;
     const void *leaf;
     int64_t leaf_stride_bytes, leaf_count, count;
     dsc_quant quant;
     bool overwrite;
-} dsc_fold_quantized_args;
+} dsc_ordered_reduce_quantized_args;
 
 #ifdef __cplusplus
 }

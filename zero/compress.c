@@ -120,9 +120,13 @@ static dsc_status fold_packed(dsc_zero *zero, const dsc_reduce_scatter_args *arg
     }
     if (args->apart != NULL)
         return DSC_OK;
-    const dsc_fold_quantized_args fold = { .acc = args->acc + first, .leaf = leaves, .leaf_stride_bytes = bytes,
-                                           .leaf_count = zero->world_size, .count = count, .quant = quant,
-                                           .overwrite = args->overwrite };
+    const dsc_ordered_reduce_quantized_args fold = { .acc = args->acc + first,
+                                                     .leaf = leaves,
+                                                     .leaf_stride_bytes = bytes,
+                                                     .leaf_count = zero->world_size,
+                                                     .count = count,
+                                                     .quant = quant,
+                                                     .overwrite = args->overwrite };
     return DSC_RUN(zero->reduce_stream, FOLD_QUANTIZED, &fold, err);
 }
 

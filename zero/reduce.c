@@ -143,8 +143,13 @@ static dsc_status add_squares(dsc_zero *zero, const dsc_sum *sum, dsc_error *err
 /* A leaf is in: sums that are kept in bf16 are rounded, in place, wherever they are kept. */
 static dsc_status round_sums(dsc_zero *zero, float *sum, int64_t count, dsc_error *err)
 {
-    const dsc_fold_args args = { .acc = sum, .leaf = sum, .leaf_count = 1, .count = count, .leaf_dtype = DSC_F32,
-                                 .wire_dtype = zero->o.sum_dtype, .overwrite = true };
+    const dsc_ordered_reduce_args args = { .acc = sum,
+                                           .leaf = sum,
+                                           .leaf_count = 1,
+                                           .count = count,
+                                           .leaf_dtype = DSC_F32,
+                                           .wire_dtype = zero->o.sum_dtype,
+                                           .overwrite = true };
     return zero->o.sum_dtype != DSC_F32 ? DSC_RUN(zero->reduce_stream, FOLD, &args, err) : DSC_OK;
 }
 
@@ -219,7 +224,8 @@ static dsc_status add_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t pass, c
 }
 
 /* Tile by tile, so that a sum passes once however many leaves are added to it. */
-static dsc_status fold_run(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf *last, int64_t pass, dsc_error *err)
+static dsc_status ordered_reduce_run(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf *last, int64_t pass,
+                                     dsc_error *err)
 {
     const int32_t group = first->group;
     const int64_t slice = zero->o.layout->group[group].slice;
@@ -246,13 +252,13 @@ static dsc_status keep_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_
 {
     const dsc_layout_group *group = &zero->o.layout->group[leaf->group];
     float *sum = zero->group[leaf->group].grad;
-    const dsc_fold_args args = { .acc = sum,
-                                 .leaf = dsc_leaf_base(zero, leaf),
-                                 .leaf_count = 1,
-                                 .count = group->padded,
-                                 .leaf_dtype = DSC_F32,
-                                 .wire_dtype = zero->o.wire_dtype,
-                                 .overwrite = micro_step == 0 && leaf->first_use };
+    const dsc_ordered_reduce_args args = { .acc = sum,
+                                           .leaf = dsc_leaf_base(zero, leaf),
+                                           .leaf_count = 1,
+                                           .count = group->padded,
+                                           .leaf_dtype = DSC_F32,
+                                           .wire_dtype = zero->o.wire_dtype,
+                                           .overwrite = micro_step == 0 && leaf->first_use };
     DSC_TRY(DSC_RUN(zero->reduce_stream, FOLD, &args, err));
     DSC_TRY(pass_marks(zero, leaf, 0, group->slice, err));
     return round_sums(zero, sum, group->padded, err);
@@ -289,7 +295,7 @@ static dsc_status reduce_run(dsc_zero *zero, const dsc_leaf *first, const dsc_le
     for (const dsc_leaf *leaf = first; leaf <= last; leaf++)
         DSC_TRY(scale_leaf(zero, leaf, err));
     if (!zero->sums_are_own && zero->level_count == 0)
-        return fold_run(zero, first, last, micro_step / zero->o.together, err);
+        return ordered_reduce_run(zero, first, last, micro_step / zero->o.together, err);
     for (const dsc_leaf *leaf = first; leaf <= last; leaf++)
         DSC_TRY(zero->sums_are_own ? keep_leaf(zero, leaf, micro_step, err) : push_leaf(zero, leaf, micro_step, err));
     return DSC_OK;

@@ -224,7 +224,7 @@ static dsc_status gloo_reduce_scatter(dsc_transport *transport, int32_t channel,
         const dsc_comm_leaves leaves = {
             .at = in, .stride_bytes = piece_bytes, .dtype = args->wire_dtype, .count = size
         };
-        DSC_TRY(dsc_comm_fold(&tcp->math, args, &leaves, first, count, NULL, err));
+        DSC_TRY(dsc_comm_ordered_reduce(&tcp->math, args, &leaves, first, count, NULL, err));
     }
     return DSC_OK;
 }

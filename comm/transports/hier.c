@@ -316,7 +316,7 @@ static dsc_status reduce_chunk(dsc_hier *hier, int32_t channel, const dsc_shm_ba
     const dsc_comm_leaves leaves = {
         .at = in, .stride_bytes = piece_bytes, .dtype = args->wire_dtype, .count = tcp->wire.size
     };
-    return dsc_comm_fold(&tcp->math, args, &leaves, first, count, NULL, err);
+    return dsc_comm_ordered_reduce(&tcp->math, args, &leaves, first, count, NULL, err);
 }
 
 static dsc_status reduce(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_note *call,

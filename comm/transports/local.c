@@ -291,7 +291,7 @@ static dsc_status fold(local_transport *local, int32_t channel, const dsc_reduce
         leaf[r] = peer_data(local, channel, r) + board->rank * dsc_shm_barrier_peer_note(board, channel, r)->stride;
     const dsc_comm_leaves leaves = { .each = leaf, .dtype = DSC_F32, .count = board->size };
     DSC_TRY(read_begin(local, err));
-    const dsc_status status = dsc_comm_fold(&local->math, args, &leaves, 0, args->count, NULL, err);
+    const dsc_status status = dsc_comm_ordered_reduce(&local->math, args, &leaves, 0, args->count, NULL, err);
     read_end(local);
     DSC_TRY(status);
     return dsc_shm_barrier_wait(board, channel, NULL, err);

@@ -371,7 +371,7 @@ static dsc_status reduce_chunk(mpi_transport *mpi, int32_t channel, const dsc_re
     }
     DSC_TRY(exchange(mpi, channel, err));
     const dsc_comm_leaves leaves = { .each = leaf, .dtype = args->wire_dtype, .count = mpi->size };
-    return dsc_comm_fold(&mpi->math, args, &leaves, first, count, NULL, err);
+    return dsc_comm_ordered_reduce(&mpi->math, args, &leaves, first, count, NULL, err);
 }
 
 static dsc_status mpi_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,

@@ -81,7 +81,7 @@ static dsc_status self_reduce_scatter(dsc_transport *transport, int32_t channel,
 {
     DSC_TRY(check(transport, err));
     const dsc_comm_leaves leaves = { .at = args->leaf, .dtype = DSC_F32, .count = 1 };
-    return dsc_comm_fold(&((self_transport *)transport)->math, args, &leaves, 0, args->count, stream, err);
+    return dsc_comm_ordered_reduce(&((self_transport *)transport)->math, args, &leaves, 0, args->count, stream, err);
 }
 
 static dsc_status self_health(dsc_transport *transport, dsc_error *err) { return check(transport, err); }

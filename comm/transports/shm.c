@@ -203,7 +203,7 @@ static dsc_status fold_staged(dsc_shm *shm, int32_t channel, const reduction *re
     if (args->wire_dtype == DSC_F32)
         leaf[shm->rank] = args->leaf + shm->rank * args->leaf_stride + k * red->most;
     const dsc_comm_leaves leaves = { .each = leaf, .dtype = args->wire_dtype, .count = shm->size };
-    return dsc_comm_fold(&shm->math, args, &leaves, k * red->most, chunk_elements(red, k), NULL, err);
+    return dsc_comm_ordered_reduce(&shm->math, args, &leaves, k * red->most, chunk_elements(red, k), NULL, err);
 }
 
 /* Bytes that are read from other address spaces before they are folded. Measured from 64 KiB to 1 MiB: fewer cost
@@ -245,7 +245,7 @@ static dsc_status fold_in_place(dsc_shm *shm, int32_t channel, const dsc_reduce_
         const int64_t count = dsc_min_i64(most, args->count - first);
         DSC_TRY(reach_leaves(shm, channel, args, a, first, count, leaf, err));
         const dsc_comm_leaves leaves = { .each = leaf, .dtype = DSC_F32, .count = shm->size };
-        DSC_TRY(dsc_comm_fold(&shm->math, args, &leaves, first, count, NULL, err));
+        DSC_TRY(dsc_comm_ordered_reduce(&shm->math, args, &leaves, first, count, NULL, err));
     }
     return dsc_shm_barrier_wait(&shm->board, channel, NULL, err);
 }

@@ -243,7 +243,7 @@ static dsc_status reduce_chunk(dsc_tcp *tcp, int32_t channel, const dsc_reduce_s
     }
     DSC_TRY(dsc_wire_exchange(wire, channel, 0, err));
     const dsc_comm_leaves leaves = { .each = leaf, .dtype = args->wire_dtype, .count = wire->size };
-    return dsc_comm_fold(&tcp->math, args, &leaves, first, count, NULL, err);
+    return dsc_comm_ordered_reduce(&tcp->math, args, &leaves, first, count, NULL, err);
 }
 
 static dsc_status tcp_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,

@@ -70,19 +70,19 @@ INLINE __m256 leaf_load(const void *leaf, int64_t i, dsc_leaf_kind kind)
 }
 
 /* The sum stays in registers over all leaves: each leaf is read once and the accumulator is touched once. */
-INLINE void fold_kind(const dsc_fold_args *a, int64_t first, int64_t last, dsc_leaf_kind kind)
+INLINE void fold_kind(const dsc_ordered_reduce_args *a, int64_t first, int64_t last, dsc_leaf_kind kind)
 {
     int64_t i = first;
     for (; i + 32 <= last; i += 32) {
         __m256 sum[4];
-        const void *leaf = dsc_fold_leaf(a, 0);
+        const void *leaf = dsc_ordered_reduce_part(a, 0);
         for (int j = 0; j < 4; j++) {
             sum[j] = leaf_load(leaf, i + 8 * j, kind);
             if (!a->overwrite)
                 sum[j] = _mm256_add_ps(_mm256_loadu_ps(a->acc + i + 8 * j), sum[j]);
         }
         for (int64_t k = 1; k < a->leaf_count; k++) {
-            leaf = dsc_fold_leaf(a, k);
+            leaf = dsc_ordered_reduce_part(a, k);
             for (int j = 0; j < 4; j++)
                 sum[j] = _mm256_add_ps(sum[j], leaf_load(leaf, i + 8 * j, kind));
         }
@@ -92,7 +92,7 @@ INLINE void fold_kind(const dsc_fold_args *a, int64_t first, int64_t last, dsc_l
     dsc_exact_ref.fold(a, i, last);
 }
 
-static void fold(const dsc_fold_args *a, int64_t first, int64_t last)
+static void fold(const dsc_ordered_reduce_args *a, int64_t first, int64_t last)
 {
     DSC_FOR_LEAF_KIND(a, fold_kind(a, first, last, kind));
 }

@@ -80,12 +80,12 @@ INLINE __m512 leaf_load(const void *leaf, int64_t i, __mmask16 mask, dsc_leaf_ki
 }
 
 /* The sum stays in registers over all leaves: each leaf is read once and the accumulator is touched once. */
-INLINE void fold_kind(const dsc_fold_args *a, int64_t first, int64_t last, dsc_leaf_kind kind)
+INLINE void fold_kind(const dsc_ordered_reduce_args *a, int64_t first, int64_t last, dsc_leaf_kind kind)
 {
     for (int64_t i = first; i < last; i += 64) {
         __mmask16 mask[4];
         __m512 sum[4];
-        const void *leaf = dsc_fold_leaf(a, 0);
+        const void *leaf = dsc_ordered_reduce_part(a, 0);
         for (int j = 0; j < 4; j++) {
             const int64_t left = last - i - 16 * j;
             mask[j] = dsc_mask_avx512(left > 0 ? left : 0);
@@ -94,7 +94,7 @@ INLINE void fold_kind(const dsc_fold_args *a, int64_t first, int64_t last, dsc_l
                 sum[j] = _mm512_add_ps(_mm512_maskz_loadu_ps(mask[j], a->acc + i + 16 * j), sum[j]);
         }
         for (int64_t k = 1; k < a->leaf_count; k++) {
-            leaf = dsc_fold_leaf(a, k);
+            leaf = dsc_ordered_reduce_part(a, k);
             for (int j = 0; j < 4; j++)
                 sum[j] = _mm512_add_ps(sum[j], leaf_load(leaf, i + 16 * j, mask[j], kind));
         }
@@ -103,7 +103,7 @@ INLINE void fold_kind(const dsc_fold_args *a, int64_t first, int64_t last, dsc_l
     }
 }
 
-static void fold(const dsc_fold_args *a, int64_t first, int64_t last)
+static void fold(const dsc_ordered_reduce_args *a, int64_t first, int64_t last)
 {
     DSC_FOR_LEAF_KIND(a, fold_kind(a, first, last, kind));
 }

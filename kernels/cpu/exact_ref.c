@@ -30,14 +30,14 @@ static void cast_stochastic(const dsc_cast_stochastic_args *a, int64_t first, in
     }
 }
 
-static float leaf_value(const dsc_fold_args *a, int64_t leaf, int64_t i)
+static float leaf_value(const dsc_ordered_reduce_args *a, int64_t leaf, int64_t i)
 {
-    const void *values = dsc_fold_leaf(a, leaf);
+    const void *values = dsc_ordered_reduce_part(a, leaf);
     const float x = dsc_get(values, i, a->leaf_dtype);
     return a->leaf_dtype == DSC_F32 ? dsc_rounded(x, a->wire_dtype) : x;
 }
 
-static void fold(const dsc_fold_args *a, int64_t first, int64_t last)
+static void fold(const dsc_ordered_reduce_args *a, int64_t first, int64_t last)
 {
     for (int64_t i = first; i < last; i++) {
         float s = leaf_value(a, 0, i);

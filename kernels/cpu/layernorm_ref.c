@@ -17,14 +17,14 @@ void dsc_layernorm_fwd_ref(const void *args, int64_t first, int64_t last)
         float lane[64] = { 0 };
         for (int64_t c = 0; c < channels; c++)
             lane[c % 64] += dsc_get(in, r * channels + c, a->dtype);
-        const float mean = dsc_lanes_fold(lane, 64) / (float)channels;
+        const float mean = dsc_lanes_sum(lane, 64) / (float)channels;
 
         memset(lane, 0, sizeof lane);
         for (int64_t c = 0; c < channels; c++) {
             const float d = dsc_get(in, r * channels + c, a->dtype) - mean;
             lane[c % 64] = fmaf(d, d, lane[c % 64]);
         }
-        const float rstd = 1.0f / sqrtf(dsc_lanes_fold(lane, 64) / (float)channels + a->eps);
+        const float rstd = 1.0f / sqrtf(dsc_lanes_sum(lane, 64) / (float)channels + a->eps);
 
         for (int64_t c = 0; c < channels; c++) {
             const float x_hat = (dsc_get(in, r * channels + c, a->dtype) - mean) * rstd;
@@ -53,8 +53,8 @@ static void bwd_row(const dsc_layernorm_bwd_args *a, int64_t r, float *sum_weigh
             sum_bias[c] += g;
         }
     }
-    const float mean_d = dsc_lanes_fold(lane_d, 16) / (float)channels;
-    const float mean_dx = dsc_lanes_fold(lane_dx, 16) / (float)channels;
+    const float mean_d = dsc_lanes_sum(lane_d, 16) / (float)channels;
+    const float mean_dx = dsc_lanes_sum(lane_dx, 16) / (float)channels;
     for (int64_t c = 0; c < channels; c++) {
         const int64_t i = r * channels + c;
         const float x_hat = (dsc_get(a->in, i, a->dtype) - mean) * rstd;

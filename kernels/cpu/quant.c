@@ -55,7 +55,7 @@ static void dequantize_units(void *ctx, int64_t first, int64_t last)
 static void fold_units(void *ctx, int64_t first, int64_t last)
 {
     const quant_job *job = ctx;
-    const dsc_fold_quantized_args *a = job->args;
+    const dsc_ordered_reduce_quantized_args *a = job->args;
     for (int64_t u = first * BLOCK_UNITS; u < dsc_min_i64(last * BLOCK_UNITS, job->units); u++)
         for (int64_t k = 0; k < a->leaf_count; k++) {
             const dsc_quant_unit leaf =
@@ -96,8 +96,8 @@ static dsc_status dequantize(const dsc_dequantize_args *a, const dsc_cpu_threads
     return run(a, a->count, a->pieces, team, ops, dequantize_units);
 }
 
-static dsc_status fold_quantized(const dsc_fold_quantized_args *a, const dsc_cpu_threads *team, dsc_error *err,
-                                 const dsc_quant_ops *ops)
+static dsc_status fold_quantized(const dsc_ordered_reduce_quantized_args *a, const dsc_cpu_threads *team,
+                                 dsc_error *err, const dsc_quant_ops *ops)
 {
     (void)err;
     DSC_ASSERT(a->leaf_count >= 1);

@@ -19,7 +19,7 @@ void dsc_rmsnorm_fwd_ref(const void *args, int64_t first, int64_t last)
             const float x = dsc_get(in, r * channels + c, a->dtype);
             lane[c % 64] = fmaf(x, x, lane[c % 64]);
         }
-        const float rstd = 1.0f / sqrtf(dsc_lanes_fold(lane, 64) / (float)channels + a->eps);
+        const float rstd = 1.0f / sqrtf(dsc_lanes_sum(lane, 64) / (float)channels + a->eps);
         for (int64_t c = 0; c < channels; c++) {
             const float x_hat = dsc_get(in, r * channels + c, a->dtype) * rstd;
             dsc_put(a->out, r * channels + c, a->dtype, x_hat * dsc_get(a->weight, c, a->dtype));
@@ -42,7 +42,7 @@ static void bwd_row(const dsc_rmsnorm_bwd_args *a, int64_t r, float *sum_weight)
         if (a->d_weight != NULL)
             sum_weight[c] = fmaf(g, x_hat, sum_weight[c]);
     }
-    const float mean = dsc_lanes_fold(lane, 16) / (float)channels;
+    const float mean = dsc_lanes_sum(lane, 16) / (float)channels;
     for (int64_t c = 0; c < channels; c++) {
         const int64_t i = r * channels + c;
         const float x_hat = dsc_get(a->in, i, a->dtype) * rstd;

@@ -54,7 +54,7 @@ static inline bool dsc_dtype_is_half(dsc_dtype dtype) { return dtype == DSC_BF16
 static inline bool dsc_dtype_computes(dsc_dtype dtype) { return dtype == DSC_F32 || dsc_dtype_is_half(dtype); }
 
 /* Lane j takes in lane j + w for w = lanes / 2, ..., 2, 1. */
-static inline float dsc_lanes_fold(float *lane, int lanes)
+static inline float dsc_lanes_sum(float *lane, int lanes)
 {
     for (int width = lanes / 2; width >= 1; width /= 2)
         for (int j = 0; j < width; j++)

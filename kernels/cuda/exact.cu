@@ -121,14 +121,14 @@ template <class Leaf, class Wire, class Leaves> struct fold_op {
 
 /* Fp32 leaves are rounded to the wire's type first. */
 template <class Leaf, class Wire, class Leaves>
-void fold(const dsc_cuda_launch *at, const dsc_fold_args *a, const Leaves &leaves, bool aligned)
+void fold(const dsc_cuda_launch *at, const dsc_ordered_reduce_args *a, const Leaves &leaves, bool aligned)
 {
     const fold_op<Leaf, Wire, Leaves> op = { a->acc, leaves, a->leaf_count, a->overwrite };
     each<8>(at, op, a->count, aligned && is_aligned(a->acc));
 }
 
 template <class Leaves>
-void fold_any(const dsc_cuda_launch *at, const dsc_fold_args *a, const Leaves &leaves, bool aligned)
+void fold_any(const dsc_cuda_launch *at, const dsc_ordered_reduce_args *a, const Leaves &leaves, bool aligned)
 {
     if (a->leaf_dtype == DSC_F32)
         DSC_CUDA_FOR_DTYPE(a->wire_dtype, T, fold<float, T>(at, a, leaves, aligned));
@@ -259,7 +259,7 @@ dsc_status dsc_cuda_run_CAST_STOCHASTIC(const dsc_cuda_launch *at, const void *a
 
 dsc_status dsc_cuda_run_FOLD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
-    const dsc_fold_args *a = static_cast<const dsc_fold_args *>(args);
+    const dsc_ordered_reduce_args *a = static_cast<const dsc_ordered_reduce_args *>(args);
     DSC_ASSERT(a->leaf_count >= 1);
     DSC_TRY(dtype_check("FOLD", a->leaf_dtype, err));
     DSC_TRY(dtype_check("FOLD", a->wire_dtype, err));

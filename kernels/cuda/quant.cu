@@ -153,7 +153,7 @@ template <class T, dsc_quant Q> __global__ void dequantize_kernel(const dsc_dequ
                              at.lane * LANE_ELEMENTS, x);
 }
 
-template <dsc_quant Q> __global__ void fold_quantized_kernel(const dsc_fold_quantized_args a)
+template <dsc_quant Q> __global__ void fold_quantized_kernel(const dsc_ordered_reduce_quantized_args a)
 {
     quant_place at;
     if (!find_place(at, a.count / DSC_QUANT_BLOCK, 1))
@@ -271,7 +271,7 @@ dsc_status dsc_cuda_run_DEQUANTIZE(const dsc_cuda_launch *at, const void *args, 
 
 dsc_status dsc_cuda_run_FOLD_QUANTIZED(const dsc_cuda_launch *at, const void *args, dsc_error *)
 {
-    const dsc_fold_quantized_args *a = static_cast<const dsc_fold_quantized_args *>(args);
+    const dsc_ordered_reduce_quantized_args *a = static_cast<const dsc_ordered_reduce_quantized_args *>(args);
     DSC_ASSERT(a->leaf_count >= 1);
     const unsigned grid = grid_of(a->count, 1);
     if (grid == 0)

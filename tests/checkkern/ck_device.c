@@ -113,7 +113,7 @@ static void translate_args(device_args *to, dsc_kernel kernel, const void *args,
         p = translate(p, span, count);
         memcpy(to->bytes + at, &p, sizeof p);
     }
-    dsc_fold_args fold;
+    dsc_ordered_reduce_args fold;
     if (kernel != DSC_KERNEL_FOLD)
         return;
     memcpy(&fold, to->bytes, sizeof fold);

@@ -177,7 +177,7 @@ static void check_stochastic_cut(void)
 
 /* ---- FOLD ---- */
 
-static double leaf_value(const dsc_fold_args *a, int64_t leaf, int64_t i)
+static double leaf_value(const dsc_ordered_reduce_args *a, int64_t leaf, int64_t i)
 {
     const char *from = a->leaf_ptr != NULL ? a->leaf_ptr[leaf] : (const char *)a->leaf + leaf * a->leaf_stride_bytes;
     if (from == (const char *)a->acc) /* in place: what the leaf was */
@@ -195,7 +195,7 @@ static double leaf_value(const dsc_fold_args *a, int64_t leaf, int64_t i)
 /* At most leaf_count additions, each off by half a unit of a partial sum, which no sum of absolute values is below. */
 static void verify_fold(const void *args)
 {
-    const dsc_fold_args *a = args;
+    const dsc_ordered_reduce_args *a = args;
     ck_same_or_nan(a->acc, a->count);
     for (int64_t i = 0; i < a->count; i++) {
         double sum = a->overwrite ? 0 : ck_start(a->acc, i), size = fabs(sum);
@@ -226,9 +226,15 @@ static void check_fold_case(int64_t n, dsc_dtype leaf, dsc_dtype wire, int64_t l
     const void *leaf_ptr[16];
     for (int64_t k = 0; k < leaves; k++)
         leaf_ptr[k] = from + (leaves - 1 - k) * stride_bytes; /* the other way round: order must come from here */
-    const dsc_fold_args args = { .acc = acc, .leaf = pointers ? NULL : from, .leaf_ptr = pointers ? leaf_ptr : NULL,
-                                 .leaf_stride_bytes = stride_bytes, .leaf_count = leaves, .count = n,
-                                 .leaf_dtype = leaf, .wire_dtype = wire, .overwrite = overwrite };
+    const dsc_ordered_reduce_args args = { .acc = acc,
+                                           .leaf = pointers ? NULL : from,
+                                           .leaf_ptr = pointers ? leaf_ptr : NULL,
+                                           .leaf_stride_bytes = stride_bytes,
+                                           .leaf_count = leaves,
+                                           .count = n,
+                                           .leaf_dtype = leaf,
+                                           .wire_dtype = wire,
+                                           .overwrite = overwrite };
     ck_kernel(DSC_KERNEL_FOLD, &args, sizeof args, verify_fold);
 }
 
@@ -253,8 +259,13 @@ static void check_fold(void)
             ck_normal(other, 0, 1);
             ck_normal(last, 0, 1);
             const void *const leaf_ptr[3] = { at == 0 ? acc : other, at == 1 ? acc : last, at == 2 ? acc : other };
-            const dsc_fold_args args = { .acc = acc, .leaf_ptr = leaf_ptr, .leaf_count = 3, .count = n,
-                                         .leaf_dtype = DSC_F32, .wire_dtype = DSC_BF16, .overwrite = true };
+            const dsc_ordered_reduce_args args = { .acc = acc,
+                                                   .leaf_ptr = leaf_ptr,
+                                                   .leaf_count = 3,
+                                                   .count = n,
+                                                   .leaf_dtype = DSC_F32,
+                                                   .wire_dtype = DSC_BF16,
+                                                   .overwrite = true };
             ck_kernel(DSC_KERNEL_FOLD, &args, sizeof args, verify_fold);
         }
 }
@@ -374,8 +385,13 @@ static void bench(void)
     if (ck_case("bench fold 4 bf16 leaves")) {
         void *leaf = ck_buf(CK_IN, DSC_BF16, 4 * n, "leaves");
         memset(leaf, 0, (size_t)(8 * n));
-        const dsc_fold_args args = { .acc = bench_floats(CK_INOUT, n, "acc"), .leaf = leaf, .leaf_stride_bytes = 2 * n,
-                                     .leaf_count = 4, .count = n, .leaf_dtype = DSC_BF16, .wire_dtype = DSC_BF16 };
+        const dsc_ordered_reduce_args args = { .acc = bench_floats(CK_INOUT, n, "acc"),
+                                               .leaf = leaf,
+                                               .leaf_stride_bytes = 2 * n,
+                                               .leaf_count = 4,
+                                               .count = n,
+                                               .leaf_dtype = DSC_BF16,
+                                               .wire_dtype = DSC_BF16 };
         ck_bench(DSC_KERNEL_FOLD, &args, sizeof args, n * 16, 0, false);
     }
     if (ck_case("bench add")) {

@@ -192,7 +192,7 @@ static void check_unpack(int64_t count, int64_t pieces, dsc_dtype dtype, dsc_qua
 
 static void verify_fold(const void *args)
 {
-    const dsc_fold_quantized_args *a = args;
+    const dsc_ordered_reduce_quantized_args *a = args;
     for (int64_t i = 0; i < a->count; i++) {
         float s = (float)unpacked(a->leaf, a->count, i, a->quant);
         if (!a->overwrite)
@@ -216,8 +216,13 @@ static void check_fold(int64_t count, int64_t leaves, dsc_quant quant, bool over
     for (int64_t k = 0; k < leaves; k++)
         fill_packed(leaf + k * stride, count, bytes, quant);
     ck_normal(acc, 0, 1000);
-    const dsc_fold_quantized_args args = { .acc = acc, .leaf = leaf, .leaf_stride_bytes = stride, .leaf_count = leaves,
-                                           .count = count, .quant = quant, .overwrite = overwrite };
+    const dsc_ordered_reduce_quantized_args args = { .acc = acc,
+                                                     .leaf = leaf,
+                                                     .leaf_stride_bytes = stride,
+                                                     .leaf_count = leaves,
+                                                     .count = count,
+                                                     .quant = quant,
+                                                     .overwrite = overwrite };
     ck_kernel(DSC_KERNEL_FOLD_QUANTIZED, &args, sizeof args, verify_fold);
 }
 
@@ -241,9 +246,12 @@ static void bench(dsc_quant quant)
     if (ck_case("bench fold 4 %s leaves", dsc_quant_text(quant))) {
         void *leaf = ck_buf(CK_IN, DSC_U8, 4 * bytes, "leaves");
         memset(leaf, 0x3c, (size_t)(4 * bytes));
-        const dsc_fold_quantized_args args = { .acc = ck_buf(CK_INOUT, DSC_F32, n, "acc"), .leaf = leaf,
-                                               .leaf_stride_bytes = bytes, .leaf_count = 4, .count = n,
-                                               .quant = quant };
+        const dsc_ordered_reduce_quantized_args args = { .acc = ck_buf(CK_INOUT, DSC_F32, n, "acc"),
+                                                         .leaf = leaf,
+                                                         .leaf_stride_bytes = bytes,
+                                                         .leaf_count = 4,
+                                                         .count = n,
+                                                         .quant = quant };
         ck_bench(DSC_KERNEL_FOLD_QUANTIZED, &args, sizeof args, n * 8 + 4 * bytes, 0, 0);
     }
 }

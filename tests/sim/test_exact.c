@@ -55,9 +55,14 @@ static dsc_status add(dsc_module_ctx *ctx, float *to, const float *a, const floa
 /* to <- the sum of the micro-batch's samples */
 static dsc_status sum_samples(dsc_module_ctx *ctx, float *to, dsc_error *err)
 {
-    const dsc_fold_args args = { .acc = to, .leaf = ctx->batch_data[0], .leaf_stride_bytes = WIDTH * 4,
-                                 .leaf_count = SAMPLES, .count = WIDTH, .leaf_dtype = DSC_F32,
-                                 .wire_dtype = DSC_F32, .overwrite = true };
+    const dsc_ordered_reduce_args args = { .acc = to,
+                                           .leaf = ctx->batch_data[0],
+                                           .leaf_stride_bytes = WIDTH * 4,
+                                           .leaf_count = SAMPLES,
+                                           .count = WIDTH,
+                                           .leaf_dtype = DSC_F32,
+                                           .wire_dtype = DSC_F32,
+                                           .overwrite = true };
     return DSC_RUN((dsc_stream *)ctx->stream, FOLD, &args, err);
 }
 
