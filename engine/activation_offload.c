@@ -74,7 +74,7 @@ dsc_status dsc_outputs_before_forward(dsc_engine *engine, int32_t m, dsc_error *
 dsc_status dsc_outputs_after_forward(dsc_engine *engine, int32_t m, int32_t lane, dsc_error *err)
 {
     dsc_outputs *o = &engine->outputs;
-    if (!dsc_plan_out_leaves(&engine->plan, m))
+    if (!dsc_plan_output_is_offloaded(&engine->plan, m))
         return DSC_OK;
     DSC_TRY(follow(o->mark, engine->compute, o->out, err));
     const char *out = engine->out[dsc_engine_at(engine, lane, m)];
@@ -88,7 +88,7 @@ dsc_status dsc_outputs_before_backward(dsc_engine *engine, int32_t m, dsc_error 
     dsc_outputs *o = &engine->outputs;
     if (engine->plan.out_away_bytes == 0 || m == 0)
         return DSC_OK;
-    if (m > 1 && dsc_plan_out_leaves(&engine->plan, m - 2)) {
+    if (m > 1 && dsc_plan_output_is_offloaded(&engine->plan, m - 2)) {
         DSC_TRY(follow(o->mark, engine->compute, o->in, err));
         for (int i = 0; i < DSC_OUT_SLOTS; i++)
             DSC_TRY(dsc_stream_wait(o->in, o->left[i], err));

@@ -113,7 +113,7 @@ struct dsc_engine {
     bool in_train_batch; /* nobody else has a say before the step's update */
     int64_t step_start_ns, forward_ns, backward_ns, update_ns, data_wait_ns;
     int64_t last_forward_ns, last_backward_ns, last_step_ns, last_data_wait_ns;
-    dsc_cut *cut;         /* [cut_count] by length, all shorter than the model's own */
+    dsc_truncated_model *cut; /* [cut_count] by length, all shorter than the model's own */
     int32_t cut_count;
     const dsc_model *now; /* whose modules run: `model`, or within a step that of a cut */
     char numerics[400];

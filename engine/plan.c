@@ -27,19 +27,21 @@ static dsc_status prepare_attention(void *user, const dsc_attention_fwd_args *sh
     return dsc_attention_prepare(user, shape, err);
 }
 
-dsc_again dsc_plan_again(const dsc_config *config, const dsc_module *module, const dsc_module_plan *plan)
+dsc_recompute_policy dsc_plan_recompute(const dsc_config *config, const dsc_module *module, const dsc_module_plan *plan)
 {
     const bool loss = (module->flags & DSC_MODULE_LOSS) != 0;
     if (config->own.recompute == DSC_RECOMPUTE_FULL && !loss && plan->saved_bytes + plan->rebuilt_bytes > 0)
-        return DSC_AGAIN_FORWARD;
-    return config->own.recompute == DSC_RECOMPUTE_SELECTIVE && plan->rebuilt_bytes > 0 ? DSC_AGAIN_REBUILD
-                                                                                       : DSC_AGAIN_NOTHING;
+        return DSC_RECOMPUTE_FORWARD;
+    return config->own.recompute == DSC_RECOMPUTE_SELECTIVE && plan->rebuilt_bytes > 0 ? DSC_RECOMPUTE_REBUILD
+                                                                                       : DSC_RECOMPUTE_NOTHING;
 }
 
-double dsc_plan_again_flops(const dsc_config *config, const dsc_module *module, const dsc_module_plan *plan)
+double dsc_plan_recompute_flops(const dsc_config *config, const dsc_module *module, const dsc_module_plan *plan)
 {
-    const dsc_again again = dsc_plan_again(config, module, plan);
-    return again == DSC_AGAIN_FORWARD ? plan->forward_flops : again == DSC_AGAIN_REBUILD ? plan->rebuild_flops : 0;
+    const dsc_recompute_policy again = dsc_plan_recompute(config, module, plan);
+    return again == DSC_RECOMPUTE_FORWARD   ? plan->forward_flops
+           : again == DSC_RECOMPUTE_REBUILD ? plan->rebuild_flops
+                                            : 0;
 }
 
 double dsc_plan_flops(const dsc_config *config, const dsc_model *model, const dsc_module_plan *modules)
@@ -47,7 +49,7 @@ double dsc_plan_flops(const dsc_config *config, const dsc_model *model, const ds
     double sum = 0;
     for (int32_t m = 0; m < model->module_count; m++)
         sum += modules[m].forward_flops + modules[m].backward_flops +
-               dsc_plan_again_flops(config, &model->modules[m], &modules[m]);
+               dsc_plan_recompute_flops(config, &model->modules[m], &modules[m]);
     return sum;
 }
 
@@ -97,7 +99,7 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
         add_kept(&plan->rebuilt_bytes, plan->rebuilt_shared, p->rebuilt_bytes);
         plan->scratch_bytes = dsc_max_i64(plan->scratch_bytes, aligned(p->forward_scratch_bytes));
         plan->scratch_bytes = dsc_max_i64(plan->scratch_bytes, aligned(p->backward_scratch_bytes));
-        plan->backward_reads_params[m] = dsc_plan_again(o->config, module, p) != DSC_AGAIN_NOTHING ||
+        plan->backward_reads_params[m] = dsc_plan_recompute(o->config, module, p) != DSC_RECOMPUTE_NOTHING ||
                                          (module->flags & DSC_MODULE_BACKWARD_WITHOUT_PARAMS) == 0;
     }
     plan->out_bytes_total *= plan->together;

@@ -13,12 +13,12 @@ extern "C" {
 #define DSC_OUT_SLOTS 3 /* outputs on a device whose others wait in host memory: of two modules, and one that comes */
 
 /* The model for shorter samples than its own, with the parameters of the whole one. */
-typedef struct dsc_cut {
+typedef struct dsc_truncated_model {
     int64_t length;
     dsc_model *opened;   /* owned */
     dsc_module *modules; /* [module_count] owned */
     dsc_model model;
-} dsc_cut;
+} dsc_truncated_model;
 
 typedef struct dsc_plan {
     dsc_alloc *alloc;
@@ -48,7 +48,7 @@ typedef struct dsc_plan {
 typedef struct dsc_plan_options {
     dsc_alloc *alloc;
     const dsc_model *model;
-    const dsc_cut *cut;       /* [cut_count] */
+    const dsc_truncated_model *cut; /* [cut_count] */
     int32_t cut_count;
     const dsc_config *config; /* resolved */
     const dsc_layout *layout;
@@ -92,10 +92,18 @@ void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out);
 /* One micro-batch of the model's batch tensor i, unaligned. */
 int64_t dsc_plan_batch_tensor_bytes(const dsc_model *model, int64_t micro_batch, int32_t i);
 /* What comes before a module's backward: nothing, its rebuild, or its forward again. */
-typedef enum dsc_again { DSC_AGAIN_NOTHING, DSC_AGAIN_REBUILD, DSC_AGAIN_FORWARD } dsc_again;
-dsc_again dsc_plan_again(const dsc_config *config, const dsc_module *module, const dsc_module_plan *plan);
-double dsc_plan_again_flops(const dsc_config *config, const dsc_module *module, const dsc_module_plan *plan);
-static inline bool dsc_plan_out_leaves(const dsc_plan *plan, int32_t module) { return module < plan->out_away_count; }
+typedef enum dsc_recompute_policy {
+    DSC_RECOMPUTE_NOTHING,
+    DSC_RECOMPUTE_REBUILD,
+    DSC_RECOMPUTE_FORWARD
+} dsc_recompute_policy;
+dsc_recompute_policy dsc_plan_recompute(const dsc_config *config, const dsc_module *module,
+                                        const dsc_module_plan *plan);
+double dsc_plan_recompute_flops(const dsc_config *config, const dsc_module *module, const dsc_module_plan *plan);
+static inline bool dsc_plan_output_is_offloaded(const dsc_plan *plan, int32_t module)
+{
+    return module < plan->out_away_count;
+}
 /* Of one micro-batch, recomputation counted; modules: a plan's, of the model's own samples or of a cut's. */
 double dsc_plan_flops(const dsc_config *config, const dsc_model *model, const dsc_module_plan *modules);
 /* What the tag takes in all tiers. */

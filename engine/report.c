@@ -81,12 +81,12 @@ dsc_status dsc_engine_start_profile(dsc_engine *engine, dsc_error *err)
         const dsc_module_plan *plan = &plans[m];
         /* A loss module's forward is its backward, too. */
         const bool at_once = (engine->model->modules[m].flags & DSC_MODULE_LOSS) != 0;
-        modules[m] = (dsc_profile_module){ .name = engine->model->modules[m].name,
-                                           .parameters = parameters_of(&engine->model->modules[m]),
-                                           .forward_flops = plan->forward_flops + (at_once ? plan->backward_flops : 0),
-                                           .backward_flops = at_once ? 0 : plan->backward_flops,
-                                           .recompute_flops = dsc_plan_again_flops(
-                                               &engine->config, &engine->model->modules[m], plan) };
+        modules[m] = (dsc_profile_module) { .name = engine->model->modules[m].name,
+                                            .parameters = parameters_of(&engine->model->modules[m]),
+                                            .forward_flops = plan->forward_flops + (at_once ? plan->backward_flops : 0),
+                                            .backward_flops = at_once ? 0 : plan->backward_flops,
+                                            .recompute_flops = dsc_plan_recompute_flops(
+                                                &engine->config, &engine->model->modules[m], plan) };
     }
     const dsc_status status = dsc_profile_start(engine->profile, engine->comm, modules, count, err);
     dsc_alloc_free(engine->alloc, modules);

@@ -132,10 +132,11 @@ static dsc_status run_forward(dsc_engine *engine, bool save, dsc_error *err)
 static dsc_status backward_micro_batch(dsc_engine *engine, int32_t m, int32_t lane, dsc_error *err)
 {
     const int64_t micro_step = engine->micro_step + lane;
-    const dsc_again again = dsc_plan_again(&engine->config, &engine->now->modules[m], &engine->plan.module[m]);
-    if (again != DSC_AGAIN_NOTHING)
-        DSC_TRY(module_forward(engine, m, lane, again == DSC_AGAIN_FORWARD ? DSC_PASS_FORWARD : DSC_PASS_REBUILD, true,
-                               DSC_SPAN_RECOMPUTE, err));
+    const dsc_recompute_policy again =
+        dsc_plan_recompute(&engine->config, &engine->now->modules[m], &engine->plan.module[m]);
+    if (again != DSC_RECOMPUTE_NOTHING)
+        DSC_TRY(module_forward(engine, m, lane, again == DSC_RECOMPUTE_FORWARD ? DSC_PASS_FORWARD : DSC_PASS_REBUILD,
+                               true, DSC_SPAN_RECOMPUTE, err));
     DSC_TRY(dsc_zero_leaf(engine->zero, m, micro_step, engine->grad, err));
     dsc_module_ctx ctx;
     fill_ctx(engine, m, lane, true, &ctx);

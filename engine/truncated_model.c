@@ -18,7 +18,7 @@ static bool same_params(const dsc_module *a, const dsc_module *b)
     return same;
 }
 
-static dsc_status open_cut(dsc_engine *engine, dsc_cut *cut, dsc_error *err)
+static dsc_status open_cut(dsc_engine *engine, dsc_truncated_model *cut, dsc_error *err)
 {
     const dsc_model *whole = engine->model;
     DSC_TRY(dsc_engine_open_config_model(engine, cut->length, false, &cut->opened, err));
