@@ -70,7 +70,7 @@ static dsc_status reduce_by_exchange(dsc_comm *comm, int32_t channel, const dsc_
         const void *packed = NULL;
         DSC_TRY(pack(comm, args, first, count, out, &packed, stream, err));
         DSC_TRY(exchange(comm, channel, natively, in, packed, count, args->wire_dtype, stream, err));
-        const dsc_comm_leaves leaves = {
+        const dsc_comm_parts leaves = {
             .at = in, .stride_bytes = piece_bytes, .dtype = args->wire_dtype, .count = natively ? 1 : comm->size
         };
         DSC_TRY(dsc_comm_ordered_reduce(&comm->math, args, &leaves, first, count, stream, err));
@@ -95,7 +95,7 @@ static dsc_status all_reduce_short(dsc_comm *comm, int32_t channel, float *buf, 
     float *gathered = comm->channel[channel].gather.ptr;
     DSC_TRY(t->ops->all_gather(t, channel, gathered, buf, count * (int64_t)sizeof(float), stream, err));
     const dsc_reduce_scatter_args args = { .acc = buf, .count = count, .wire_dtype = wire_dtype, .overwrite = true };
-    const dsc_comm_leaves leaves = {
+    const dsc_comm_parts leaves = {
         .at = gathered, .stride_bytes = count * (int64_t)sizeof(float), .dtype = DSC_F32, .count = comm->size
     };
     return dsc_comm_ordered_reduce(&comm->math, &args, &leaves, 0, count, stream, err);

@@ -37,16 +37,16 @@ DSC_MUST_USE dsc_status dsc_comm_cast(const dsc_comm_math *math, void *to, dsc_d
                                       int64_t count, dsc_stream *stream, dsc_error *err);
 
 /* The leaves of all ranks for one piece: leaf r starts at each[r], or at `at` + r * stride_bytes. */
-typedef struct dsc_comm_leaves {
+typedef struct dsc_comm_parts {
     const void *at;
     int64_t stride_bytes;
     const void *const *each; /* not NULL: host addresses, without a stream only */
     dsc_dtype dtype;
     int32_t count;
-} dsc_comm_leaves;
+} dsc_comm_parts;
 /* Folded into args->acc, or stored apart, both from element `first` of the slice on. */
 DSC_MUST_USE dsc_status dsc_comm_ordered_reduce(const dsc_comm_math *math, const dsc_reduce_scatter_args *args,
-                                                const dsc_comm_leaves *leaves, int64_t first, int64_t count,
+                                                const dsc_comm_parts *leaves, int64_t first, int64_t count,
                                                 dsc_stream *stream, dsc_error *err);
 
 /* Wraps an open transport so that its n-th call fails (fault.c). *out owns `inner`; on failure the caller keeps it. */

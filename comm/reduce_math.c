@@ -27,14 +27,14 @@ static dsc_status fold(const dsc_comm_math *math, const dsc_ordered_reduce_args 
 }
 
 dsc_status dsc_comm_ordered_reduce(const dsc_comm_math *math, const dsc_reduce_scatter_args *args,
-                                   const dsc_comm_leaves *leaves, int64_t first, int64_t count, dsc_stream *stream,
+                                   const dsc_comm_parts *leaves, int64_t first, int64_t count, dsc_stream *stream,
                                    dsc_error *err)
 {
     DSC_ASSERT(stream == NULL || leaves->each == NULL);
     dsc_ordered_reduce_args one = { .leaf = leaves->at,
                                     .leaf_ptr = leaves->each,
                                     .leaf_stride_bytes = leaves->stride_bytes,
-                                    .leaf_count = leaves->count,
+                                    .grad_part_count = leaves->count,
                                     .count = count,
                                     .leaf_dtype = leaves->dtype,
                                     .wire_dtype = args->wire_dtype,
@@ -44,7 +44,7 @@ dsc_status dsc_comm_ordered_reduce(const dsc_comm_math *math, const dsc_reduce_s
         return fold(math, &one, stream, err);
     }
     /* A fold of one leaf with `overwrite` is that leaf, rounded. */
-    one.leaf_count = 1;
+    one.grad_part_count = 1;
     one.overwrite = true;
     for (int32_t r = 0; r < leaves->count; r++) {
         one.acc = args->apart[r] + first;

@@ -97,14 +97,23 @@ static dsc_status open_optimizer(dsc_optimizer *o, const dsc_host_tensor *tensor
                             err));
     DSC_TRY(dsc_engine_group_params(engine, &o->layout, err));
     const dsc_zero_options options = {
-        .alloc = engine->alloc, .model = &o->model, .layout = &o->layout,
-        .stage = dsc_config_sends_signs(&engine->config) ? 0 : 1, .rank = engine->place.rank,
-        .compute_dtype = DSC_F32, .leaf_factor = dsc_config_leaf_factor(&engine->config, engine->place.size),
+        .alloc = engine->alloc,
+        .model = &o->model,
+        .layout = &o->layout,
+        .stage = dsc_config_sends_signs(&engine->config) ? 0 : 1,
+        .rank = engine->place.rank,
+        .compute_dtype = DSC_F32,
+        .leaf_factor = dsc_config_grad_part_factor(&engine->config, engine->place.size),
         .recipe = engine->config.optimizer.recipe,
         .signs = dsc_config_signs(&engine->config),
-        .leaves_per_step = engine->place.size, .together = 1, .backward_reads_params = &o->reads_params,
+        .leaves_per_step = engine->place.size,
+        .together = 1,
+        .backward_reads_params = &o->reads_params,
         .world_size_reproducible = engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
-        .device = engine->device, .comm = engine->device_comm, .host_comm = engine->comm, .compute = engine->compute,
+        .device = engine->device,
+        .comm = engine->device_comm,
+        .host_comm = engine->comm,
+        .compute = engine->compute,
     };
     DSC_TRY(dsc_zero_open(&options, &o->zero, err));
     return take_values(o, err);
@@ -153,7 +162,7 @@ static dsc_status update(dsc_optimizer *o, const float *const *grads, dsc_update
     if (engine->zero != NULL)
         DSC_TRY(dsc_zero_sync(engine->zero, err)); /* both use the same channels */
     dsc_zero_begin(o->zero, o->update_count + 1);
-    DSC_TRY(dsc_zero_leaf(o->zero, 0, 0, o->grad, err));
+    DSC_TRY(dsc_zero_grad_part(o->zero, 0, 0, o->grad, err));
     for (int32_t p = 0; p < o->module.param_count; p++)
         DSC_TRY(dsc_copy(engine->compute, o->grad[p], grads[p], o->count[p] * 4, err));
     DSC_TRY(dsc_zero_reduce(o->zero, 0, 0, err));

@@ -260,9 +260,9 @@ void dsc_engine_describe_numerics(dsc_engine *engine)
     const bool bf16_on_cpu = config->precision == DSC_PRECISION_BF16 && (engine->cpu_caps & DSC_CPU_AVX512_BF16) != 0;
     const bool by_panels = config->precision != DSC_PRECISION_FP32 && engine->host_visible && !bf16_on_cpu;
     const bool packed = config->zero.quantized_weights && config->zero.stage == 3;
-    const dsc_quant leaves = dsc_config_leaf_quant(config);
+    const dsc_quant leaves = dsc_config_grad_part_quant(config);
     const bool packs = leaves != DSC_QUANT_NONE;
-    const float factor = dsc_config_leaf_factor(config, engine->place.size);
+    const float factor = dsc_config_grad_part_factor(config, engine->place.size);
     char scale[48] = "", before[48] = "";
     if (factor != 1)
         snprintf(before, sizeof before, " of leaves times %.9g", (double)factor);

@@ -199,7 +199,8 @@ static void compute(const dsc_config *config, double sumsq, double scale, int64_
 void dsc_update_expect(const dsc_engine *engine, dsc_update *out)
 {
     const dsc_config *config = &engine->config;
-    const double divisor = dsc_config_leaf_divisor(config, config->gradient_accumulation_steps, engine->place.size);
+    const double divisor =
+        dsc_config_grad_part_divisor(config, config->gradient_accumulation_steps, engine->place.size);
     compute(config, 0, divisor * engine->loss_scaler.scale, engine->update_count + 1, engine->lr_override, out);
 }
 
@@ -211,7 +212,7 @@ dsc_status dsc_update_decide(dsc_engine *engine, dsc_zero *zero, int64_t micro_s
     DSC_TRY(dsc_zero_sumsq(zero, &sum, err));
     /* Sums that every rank has its own of are each a share; their norm is the root mean square of the ranks' norms. */
     const double shares = dsc_zero_sums_are_own(zero) ? (double)engine->place.size : 1.0;
-    const double divisor = dsc_config_leaf_divisor(&engine->config, micro_steps, engine->place.size) / shares;
+    const double divisor = dsc_config_grad_part_divisor(&engine->config, micro_steps, engine->place.size) / shares;
     compute(&engine->config, dsc_fixed_sum_value(&sum) / shares, divisor * loss_scale, update, engine->lr_override,
             out);
     return dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, out, (int64_t)sizeof *out, 0, NULL, err);

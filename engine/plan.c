@@ -197,18 +197,25 @@ int32_t dsc_plan_shards(const dsc_config *config, int32_t world_size)
 void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_zero_options *out)
 {
     const dsc_config *config = o->config;
-    *out = (dsc_zero_options){
-        .alloc = o->alloc, .model = o->model, .layout = o->layout, .stage = config->zero.stage, .rank = o->rank,
-        .compute_dtype = o->compute_dtype, .wire_dtype = config->communication_dtype,
-        .leaf_factor = dsc_config_leaf_factor(config, o->world_size),
+    *out = (dsc_zero_options) {
+        .alloc = o->alloc,
+        .model = o->model,
+        .layout = o->layout,
+        .stage = config->zero.stage,
+        .rank = o->rank,
+        .compute_dtype = o->compute_dtype,
+        .wire_dtype = config->communication_dtype,
+        .leaf_factor = dsc_config_grad_part_factor(config, o->world_size),
         .recipe = config->optimizer.recipe,
         .round_elements = dsc_min_i64(ROUND_ELEMENTS, config->zero.sub_group_size),
-        .moment_dtype = config->own.moments, .sum_dtype = config->own.gradients,
+        .moment_dtype = config->own.moments,
+        .sum_dtype = config->own.gradients,
         .quant_params = config->zero.quantized_weights ? DSC_QUANT_INT8 : DSC_QUANT_NONE,
         .quant_frozen = config->zero.quantized_frozen_weights ? DSC_QUANT_INT8 : DSC_QUANT_NONE,
         .packed_gather_elements = dsc_max_i64(1, config->zero.allgather_bucket_size),
         .packed_leaf_elements = dsc_max_i64(1, config->zero.reduce_bucket_size),
-        .quant_leaves = dsc_config_leaf_quant(config), .leaf_errors = config->own.compression != DSC_QUANT_NONE,
+        .quant_leaves = dsc_config_grad_part_quant(config),
+        .leaf_errors = config->own.compression != DSC_QUANT_NONE,
         .signs = dsc_config_signs(config),
         .neighbour_count = dsc_plan_neighbours(config, o->world_size),
         .replica_count = o->world_size / o->layout->world_size,

@@ -99,7 +99,7 @@ static dsc_status loss_forward(dsc_engine *engine, int32_t m, int32_t lane, bool
     ctx.losses = engine->losses;
     if (!save)
         return run_module(engine, m, lane, DSC_PASS_FORWARD, &ctx, err);
-    DSC_TRY(dsc_zero_leaf(engine->zero, m, micro_step, engine->grad, err));
+    DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->grad, err));
     ctx.d_in = m > 0 ? out_gradient(engine, m - 1, lane) : NULL;
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_FORWARD, m);
     DSC_TRY(run_module(engine, m, lane, DSC_PASS_FORWARD, &ctx, err));
@@ -137,7 +137,7 @@ static dsc_status backward_micro_batch(dsc_engine *engine, int32_t m, int32_t la
     if (again != DSC_RECOMPUTE_NOTHING)
         DSC_TRY(module_forward(engine, m, lane, again == DSC_RECOMPUTE_FORWARD ? DSC_PASS_FORWARD : DSC_PASS_REBUILD,
                                true, DSC_SPAN_RECOMPUTE, err));
-    DSC_TRY(dsc_zero_leaf(engine->zero, m, micro_step, engine->grad, err));
+    DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->grad, err));
     dsc_module_ctx ctx;
     fill_ctx(engine, m, lane, true, &ctx);
     ctx.d_out = out_gradient(engine, m, lane);

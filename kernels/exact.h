@@ -36,9 +36,9 @@ typedef struct dsc_cast_stochastic_args {
     uint64_t seed, stream;
 } dsc_cast_stochastic_args;
 
-/* Folds leaf_count leaves into an fp32 accumulator, in order:
- *   s = overwrite ? r(leaf_0[i]) : acc[i] + r(leaf_0[i]);  s = s + r(leaf_k[i]) for k = 1..leaf_count-1;  acc[i] = s
- * r(x) rounds an fp32 leaf to the wire dtype and back (identity for wire F32; a 16-bit leaf is already rounded).
+/* Folds grad_part_count leaves into an fp32 accumulator, in order:
+ *   s = overwrite ? r(leaf_0[i]) : acc[i] + r(leaf_0[i]);  s = s + r(leaf_k[i]) for k = 1..grad_part_count-1;  acc[i] =
+ * s r(x) rounds an fp32 leaf to the wire dtype and back (identity for wire F32; a 16-bit leaf is already rounded).
  * leaf_k starts at (char *)leaf + k * leaf_stride_bytes, or at leaf_ptr[k] when `leaf_ptr` is not NULL.
  * acc may be one of the leaves itself when leaf_dtype is F32: of each element every leaf is read before acc is
  * written. */
@@ -47,7 +47,7 @@ typedef struct dsc_ordered_reduce_args {
     const void *leaf;
     const void *const *leaf_ptr;
     int64_t leaf_stride_bytes;
-    int64_t leaf_count; /* >= 1 */
+    int64_t grad_part_count; /* >= 1 */
     int64_t count;
     dsc_dtype leaf_dtype; /* F32, BF16 or F16 */
     dsc_dtype wire_dtype; /* likewise */

@@ -34,7 +34,7 @@ static int64_t chunk_bytes(const dsc_zero *zero, dsc_quant quant, int64_t count)
     return zero->world_size * dsc_quant_bytes(quant, count);
 }
 
-void dsc_pack_plan(dsc_zero *zero, int64_t *gather_bytes, int64_t *leaf_bytes)
+void dsc_pack_plan(dsc_zero *zero, int64_t *gather_bytes, int64_t *grad_part_bytes)
 {
     const dsc_layout *layout = zero->o.layout;
     int64_t params = 0, leaves = 0;
@@ -47,17 +47,17 @@ void dsc_pack_plan(dsc_zero *zero, int64_t *gather_bytes, int64_t *leaf_bytes)
     zero->pack_chunk = chunk_of(zero, params, zero->o.packed_gather_elements);
     zero->pack_leaf_chunk = chunk_of(zero, leaves, zero->o.packed_leaf_elements);
     *gather_bytes = params == 0 ? 0 : chunk_bytes(zero, DSC_QUANT_INT8, zero->pack_chunk);
-    *leaf_bytes = leaves == 0 ? 0 : chunk_bytes(zero, zero->o.quant_leaves, zero->pack_leaf_chunk);
+    *grad_part_bytes = leaves == 0 ? 0 : chunk_bytes(zero, zero->o.quant_leaves, zero->pack_leaf_chunk);
     if (zero->world_size > 1)
-        *leaf_bytes *= 2; /* what goes, and what comes */
+        *grad_part_bytes *= 2; /* what goes, and what comes */
 }
 
 int64_t dsc_pack_error_bytes(dsc_zero *zero)
 {
     int64_t elements = 0;
-    for (int32_t i = 0; i < zero->leaf_count && zero->o.leaf_errors; i++) {
-        dsc_leaf *leaf = &zero->leaf[i];
-        const dsc_leaf *first = &zero->leaf[zero->leaf_of_use[leaf->use * zero->o.together]];
+    for (int32_t i = 0; i < zero->grad_part_count && zero->o.leaf_errors; i++) {
+        dsc_grad_part *leaf = &zero->leaf[i];
+        const dsc_grad_part *first = &zero->leaf[zero->grad_part_of_use[leaf->use * zero->o.together]];
         leaf->error_at = leaf->lane == 0 ? elements : first->error_at;
         elements += leaf->lane == 0 ? zero->o.layout->group[leaf->group].padded : 0;
     }
@@ -66,10 +66,10 @@ int64_t dsc_pack_error_bytes(dsc_zero *zero)
 
 dsc_status dsc_pack_open(dsc_zero *zero, dsc_error *err)
 {
-    int64_t gather_bytes, leaf_bytes;
-    dsc_pack_plan(zero, &gather_bytes, &leaf_bytes);
+    int64_t gather_bytes, grad_part_bytes;
+    dsc_pack_plan(zero, &gather_bytes, &grad_part_bytes);
     DSC_TRY(dsc_comm_mem_open(zero->o.comm, DSC_TAG_GATHER, gather_bytes, &zero->pack_buf, err));
-    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, leaf_bytes, &zero->pack_leaf_buf, err));
+    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, grad_part_bytes, &zero->pack_leaf_buf, err));
     return dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, dsc_pack_error_bytes(zero), &zero->error_buf,
                         err);
 }
@@ -123,7 +123,7 @@ static dsc_status fold_packed(dsc_zero *zero, const dsc_reduce_scatter_args *arg
     const dsc_ordered_reduce_quantized_args fold = { .acc = args->acc + first,
                                                      .leaf = leaves,
                                                      .leaf_stride_bytes = bytes,
-                                                     .leaf_count = zero->world_size,
+                                                     .grad_part_count = zero->world_size,
                                                      .count = count,
                                                      .quant = quant,
                                                      .overwrite = args->overwrite };
@@ -131,9 +131,9 @@ static dsc_status fold_packed(dsc_zero *zero, const dsc_reduce_scatter_args *arg
 }
 
 /* Beside the leaf's elements from `from` on: what was taken from them. */
-static float *errors_of(const dsc_zero *zero, const dsc_leaf *leaf, const float *from)
+static float *errors_of(const dsc_zero *zero, const dsc_grad_part *leaf, const float *from)
 {
-    const char *base = (const char *)dsc_leaf_base(zero, leaf);
+    const char *base = (const char *)dsc_grad_part_base(zero, leaf);
     if (!zero->o.leaf_errors)
         return NULL;
     return (float *)zero->error_buf.ptr + leaf->error_at + (from - (const float *)(const void *)base);
@@ -146,7 +146,8 @@ dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err)
     return dsc_fill_zero(zero->reduce_stream, zero->error_buf.ptr, zero->error_buf.bytes, err);
 }
 
-dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_leaf *leaf, const dsc_reduce_scatter_args *args, dsc_error *err)
+dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_grad_part *leaf, const dsc_reduce_scatter_args *args,
+                           dsc_error *err)
 {
     const dsc_quant quant = zero->o.quant_leaves;
     if (quant == DSC_QUANT_NONE)

@@ -28,16 +28,16 @@ static int32_t step_of(const dsc_zero *zero, int32_t module)
 
 static void add_leaf(dsc_zero *zero, int32_t module, int32_t use, int32_t lane, int32_t visit)
 {
-    const int32_t g = zero->o.layout->use_group[use], index = zero->leaf_count++;
+    const int32_t g = zero->o.layout->use_group[use], index = zero->grad_part_count++;
     dsc_group_state *group = &zero->group[g];
-    dsc_leaf *leaf = &zero->leaf[index];
-    *leaf = (dsc_leaf) {
-        .module = module, .group = g, .use = use, .lane = lane, .visit = visit, .before = group->newest_leaf
+    dsc_grad_part *leaf = &zero->leaf[index];
+    *leaf = (dsc_grad_part) {
+        .module = module, .group = g, .use = use, .lane = lane, .visit = visit, .before = group->newest_grad_part
     };
-    group->newest_leaf = index;
+    group->newest_grad_part = index;
     leaf->first_use = module == group->last_user;
     leaf->last_use = module == group->first_user;
-    zero->leaf_of_use[use * zero->o.together + lane] = index;
+    zero->grad_part_of_use[use * zero->o.together + lane] = index;
 }
 
 static int32_t use_of(const dsc_layout *layout, int32_t module, int32_t group)
@@ -70,17 +70,17 @@ static void list_leaves(dsc_zero *zero)
     const dsc_layout *layout = zero->o.layout;
     int32_t *first = zero->visit_first;
     for (int32_t g = 0; g < layout->group_count; g++)
-        zero->group[g].newest_leaf = -1;
+        zero->group[g].newest_grad_part = -1;
     for (int32_t m = layout->module_count - 1; m >= 0; m--)
         for (int32_t lane = 0; lane < zero->o.together; lane++) {
-            *first++ = zero->leaf_count;
+            *first++ = zero->grad_part_count;
             for (int32_t u = layout->module_first_use[m]; u < layout->module_first_use[m + 1]; u++)
                 list_use(zero, m, u, lane);
         }
-    *first = zero->leaf_count;
+    *first = zero->grad_part_count;
 }
 
-void dsc_leaves_of_visit(const dsc_zero *zero, int32_t module, int32_t lane, int32_t *first, int32_t *end)
+void dsc_grad_parts_of_visit(const dsc_zero *zero, int32_t module, int32_t lane, int32_t *first, int32_t *end)
 {
     const int32_t *visit = &zero->visit_first[(zero->o.layout->module_count - 1 - module) * zero->o.together + lane];
     *first = visit[0];
@@ -89,19 +89,19 @@ void dsc_leaves_of_visit(const dsc_zero *zero, int32_t module, int32_t lane, int
 
 /* ---- sums away from the device ---- */
 
-bool dsc_leaf_reads_sum(const dsc_leaf *leaf, int64_t pass)
+bool dsc_grad_part_reads_sum(const dsc_grad_part *leaf, int64_t pass)
 {
-    return !leaf->finds_sum && !(pass == 0 && dsc_leaf_is_first(leaf));
+    return !leaf->finds_sum && !(pass == 0 && dsc_grad_part_is_first(leaf));
 }
 
-bool dsc_leaf_writes_sum(const dsc_zero *zero, const dsc_leaf *leaf, int64_t pass)
+bool dsc_grad_part_writes_sum(const dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass)
 {
     return !leaf->leaves_sum && !(leaf->holds_sum && pass == zero->pass_count - 1);
 }
 
-const dsc_leaf *dsc_leaf_last_of_run(const dsc_zero *zero, const dsc_leaf *leaf)
+const dsc_grad_part *dsc_grad_part_last_of_run(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
-    const dsc_leaf *end = zero->leaf + zero->leaf_count;
+    const dsc_grad_part *end = zero->leaf + zero->grad_part_count;
     while (leaf + 1 < end && leaf[1].group == leaf->group && leaf[1].visit == leaf->visit &&
            leaf[1].lane == leaf->lane)
         leaf++;
@@ -132,8 +132,8 @@ static int64_t place_near_sums(dsc_zero *zero)
 /* A sum that a module's next leaf is added to need not leave in between. */
 static void keep_sums_near(dsc_zero *zero)
 {
-    for (int32_t i = 0; i < zero->leaf_count; i++) {
-        dsc_leaf *leaf = &zero->leaf[i];
+    for (int32_t i = 0; i < zero->grad_part_count; i++) {
+        dsc_grad_part *leaf = &zero->leaf[i];
         if (leaf->before < 0 || zero->leaf[leaf->before].visit != leaf->visit || !dsc_sum_tier_away(zero, leaf->group))
             continue;
         leaf->finds_sum = true;
@@ -144,7 +144,7 @@ static void keep_sums_near(dsc_zero *zero)
 /* ---- places ---- */
 
 /* Of a leaf's slice, elements that one call of the reductions takes. */
-static int64_t piece_elements(const dsc_zero *zero, const dsc_leaf *leaf)
+static int64_t piece_elements(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
     if (zero->o.world_size_reproducible)
@@ -153,28 +153,28 @@ static int64_t piece_elements(const dsc_zero *zero, const dsc_leaf *leaf)
 }
 
 /* Elements of each rank's slice that are reduced when a mark is passed. */
-int64_t dsc_leaf_mark_end(const dsc_zero *zero, const dsc_leaf *leaf, int32_t mark)
+int64_t dsc_grad_part_mark_end(const dsc_zero *zero, const dsc_grad_part *leaf, int32_t mark)
 {
     return dsc_div_ceil(zero->o.layout->group[leaf->group].slice * (mark + 1),
                         zero->grad_part_slot[leaf->place].mark_count);
 }
 
 /* How much of each rank's slice of a leaf lies before `end`, where it meets elements [first, end) of the leaf. */
-static int64_t slice_end(const dsc_zero *zero, const dsc_leaf *leaf, int64_t first, int64_t end)
+static int64_t slice_end(const dsc_zero *zero, const dsc_grad_part *leaf, int64_t first, int64_t end)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
     const int64_t from = dsc_max_i64(first, 0), to = dsc_min_i64(end, slice * zero->world_size);
     return from < to ? dsc_min_i64(to - from / slice * slice, slice) : 0;
 }
 
-static int64_t offset_of(const dsc_zero *zero, const dsc_leaf *leaf)
+static int64_t offset_of(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
     return zero->grad_part_slot[leaf->place].offset;
 }
 
 /* How much of each rank's slice of leaf `other` comes before the end of what it shares with this one's place; 0: they
  * share none. */
-static int64_t shared_end(const dsc_zero *zero, const dsc_leaf *other, const dsc_leaf *leaf)
+static int64_t shared_end(const dsc_zero *zero, const dsc_grad_part *other, const dsc_grad_part *leaf)
 {
     const int64_t first = (offset_of(zero, leaf) - offset_of(zero, other)) / 4;
     return slice_end(zero, other, first, first + zero->o.layout->group[leaf->group].padded);
@@ -182,32 +182,32 @@ static int64_t shared_end(const dsc_zero *zero, const dsc_leaf *other, const dsc
 
 /* The reductions go on run by run, so what lay in a leaf's place before the last run there is reduced with that; of its
  * leaves, which are reduced in step, the last one there comes last. */
-static void plan_after(dsc_zero *zero, dsc_leaf *leaf)
+static void plan_after(dsc_zero *zero, dsc_grad_part *leaf)
 {
     const int32_t index = (int32_t)(leaf - zero->leaf);
-    for (int32_t back = 1; back <= zero->leaf_count; back++) { /* the last one is itself, a pass before */
-        const dsc_leaf *before = &zero->leaf[(index + zero->leaf_count - back) % zero->leaf_count];
-        const dsc_leaf *last = dsc_leaf_last_of_run(zero, before);
+    for (int32_t back = 1; back <= zero->grad_part_count; back++) { /* the last one is itself, a pass before */
+        const dsc_grad_part *before = &zero->leaf[(index + zero->grad_part_count - back) % zero->grad_part_count];
+        const dsc_grad_part *last = dsc_grad_part_last_of_run(zero, before);
         int64_t needed = shared_end(zero, before, leaf);
         if (needed == 0)
             continue;
-        for (const dsc_leaf *of = before; of-- > zero->leaf && dsc_leaf_last_of_run(zero, of) == last;)
+        for (const dsc_grad_part *of = before; of-- > zero->leaf && dsc_grad_part_last_of_run(zero, of) == last;)
             needed = dsc_max_i64(needed, shared_end(zero, of, leaf));
         leaf->after = before->place;
-        for (leaf->after_mark = 0; dsc_leaf_mark_end(zero, before, leaf->after_mark) < needed;)
+        for (leaf->after_mark = 0; dsc_grad_part_mark_end(zero, before, leaf->after_mark) < needed;)
             leaf->after_mark++;
         return;
     }
 }
 
 /* A sum that would go to a file only to be read by the update. */
-static bool holds_sum(const dsc_zero *zero, const dsc_leaf *leaf)
+static bool holds_sum(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
-    if (!dsc_leaf_is_last(zero, leaf) || !dsc_in_swap(zero, leaf->group, DSC_PLANE_GRAD) ||
+    if (!dsc_grad_part_is_last(zero, leaf) || !dsc_in_swap(zero, leaf->group, DSC_PLANE_GRAD) ||
         zero->o.sum_dtype != DSC_F32 || !dsc_device_host_visible(zero->o.device))
         return false;
     for (int32_t p = 0; p < zero->grad_part_slot_count; p++) {
-        const dsc_leaf *other = &zero->leaf[zero->grad_part_slot[p].last_leaf];
+        const dsc_grad_part *other = &zero->leaf[zero->grad_part_slot[p].last_grad_part];
         if (other > leaf && shared_end(zero, other, leaf) > 0)
             return false;
     }
@@ -216,13 +216,13 @@ static bool holds_sum(const dsc_zero *zero, const dsc_leaf *leaf)
 
 static void plan_marks(dsc_zero *zero)
 {
-    for (int32_t i = 0; i < zero->leaf_count; i++) {
-        const dsc_leaf *leaf = &zero->leaf[i];
+    for (int32_t i = 0; i < zero->grad_part_count; i++) {
+        const dsc_grad_part *leaf = &zero->leaf[i];
         const int64_t slice = zero->o.layout->group[leaf->group].slice;
         zero->grad_part_slot[leaf->place].mark_count =
-            (int32_t)dsc_min_i64(DSC_LEAF_MARKS_MAX, dsc_div_ceil(slice, piece_elements(zero, leaf)));
+            (int32_t)dsc_min_i64(DSC_GRAD_PART_MARKS_MAX, dsc_div_ceil(slice, piece_elements(zero, leaf)));
     }
-    for (int32_t i = 0; i < zero->leaf_count; i++) {
+    for (int32_t i = 0; i < zero->grad_part_count; i++) {
         plan_after(zero, &zero->leaf[i]);
         zero->leaf[i].holds_sum = holds_sum(zero, &zero->leaf[i]);
     }
@@ -230,7 +230,7 @@ static void plan_marks(dsc_zero *zero)
 
 /* Its place is free for the next leaf only when it is reduced. Those of a group with several users are large (tied
  * tables), and where they wait for each other there are many. */
-static bool keeps_others_waiting(const dsc_zero *zero, const dsc_leaf *leaf)
+static bool keeps_others_waiting(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
     const dsc_group_state *group = &zero->group[leaf->group];
     return !zero->o.overlap || (zero->o.together > 1 && group->first_user != group->last_user);
@@ -249,7 +249,7 @@ static int32_t turn_of(const dsc_zero *zero, int32_t lane)
 /* The window that a leaf shares with others of its use, or a new one. One that waits has its own. Between the first
  * micro-batch and the last, turns come again and again: there it has been made before any of them comes for the last
  * time, and waits still when each has come. */
-static int32_t window_of(dsc_zero *zero, dsc_window *windows, const dsc_leaf *leaf, int32_t *place_of_turn)
+static int32_t window_of(dsc_zero *zero, dsc_window *windows, const dsc_grad_part *leaf, int32_t *place_of_turn)
 {
     const int32_t turns = (int32_t)dsc_min_i64(zero->o.together, TURNS), turn = turn_of(zero, leaf->lane);
     const int32_t made = step_of(zero, leaf->module) * turns, reduced = step_of(zero, leaf->visit) * turns;
@@ -276,19 +276,20 @@ static dsc_status place_leaves(dsc_zero *zero, int64_t use_count, dsc_error *err
     dsc_window *windows = NULL;
     int32_t *place_of_turn = NULL;
     dsc_status status = DSC_OK;
-    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->leaf_count, sizeof *windows, &windows, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->grad_part_count, sizeof *windows, &windows, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, use_count * TURNS, sizeof(int32_t), &place_of_turn, err));
     for (int64_t i = 0; i < use_count * TURNS; i++)
         place_of_turn[i] = -1;
-    for (int32_t i = 0; i < zero->leaf_count; i++)
+    for (int32_t i = 0; i < zero->grad_part_count; i++)
         zero->leaf[i].place = window_of(zero, windows, &zero->leaf[i], place_of_turn);
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->grad_part_slot_count, sizeof *zero->grad_part_slot,
                                  &zero->grad_part_slot, err));
-    zero->leaf_bytes = dsc_window_spread(windows, zero->grad_part_slot_count, zero->o.overlap ? REST_LEAVES_MAX : 0);
+    zero->grad_part_bytes =
+        dsc_window_spread(windows, zero->grad_part_slot_count, zero->o.overlap ? REST_LEAVES_MAX : 0);
     for (int32_t p = 0; p < zero->grad_part_slot_count; p++)
         zero->grad_part_slot[p].offset = windows[p].offset;
-    for (int32_t i = 0; i < zero->leaf_count; i++)
-        zero->grad_part_slot[zero->leaf[i].place].last_leaf = i;
+    for (int32_t i = 0; i < zero->grad_part_count; i++)
+        zero->grad_part_slot[zero->leaf[i].place].last_grad_part = i;
     plan_marks(zero);
 out:
     dsc_alloc_free(alloc, place_of_turn);
@@ -303,7 +304,7 @@ static int64_t plan_counters(dsc_zero *zero)
     while (((int64_t)1 << zero->level_count) <= zero->o.leaves_per_step)
         zero->level_count++;
     DSC_ASSERT(zero->level_count <= DSC_COUNTER_LEVELS_MAX);
-    for (int32_t i = 0; i < zero->leaf_count; i++) {
+    for (int32_t i = 0; i < zero->grad_part_count; i++) {
         const int64_t slice = zero->o.layout->group[zero->leaf[i].group].slice;
         elements += zero->leaf[i].lane == 0 ? slice * zero->level_count : 0;
         longest = dsc_max_i64(longest, slice);
@@ -312,21 +313,21 @@ static int64_t plan_counters(dsc_zero *zero)
     return (elements + zero->apart_elements * zero->world_size) * 4;
 }
 
-dsc_status dsc_leaves_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *err)
+dsc_status dsc_grad_parts_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
     dsc_alloc *alloc = zero->o.alloc;
     const int64_t leaves = (int64_t)layout->module_first_use[layout->module_count] * zero->o.together;
     const int64_t visits = (int64_t)layout->module_count * zero->o.together;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, leaves, sizeof *zero->leaf, &zero->leaf, err));
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, leaves, sizeof(int32_t), &zero->leaf_of_use, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, leaves, sizeof(int32_t), &zero->grad_part_of_use, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, visits + 1, sizeof(int32_t), &zero->visit_first, err));
     /* Lists as long as a model has modules are not counted; a config can make these many times as long. */
     zero->plan.bytes[DSC_TAG_CONTROL][DSC_TIER_HOST] +=
         (leaves - leaves / zero->o.together) * (int64_t)(sizeof *zero->leaf + sizeof(int32_t)) +
         (visits - layout->module_count) * (int64_t)sizeof(int32_t);
     for (int64_t i = 0; i < leaves; i++)
-        zero->leaf_of_use[i] = -1;
+        zero->grad_part_of_use[i] = -1;
     list_leaves(zero);
     if (!zero->o.world_size_reproducible)
         keep_sums_near(zero);
@@ -342,9 +343,9 @@ static dsc_status place_counters(dsc_zero *zero, float *base, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->world_size, sizeof(float *), &zero->apart, err));
     for (int32_t r = 0; r < zero->world_size; r++, base += zero->apart_elements)
         zero->apart[r] = base;
-    for (int32_t i = 0; i < zero->leaf_count; i++) {
-        dsc_leaf *leaf = &zero->leaf[i];
-        const dsc_leaf *first = &zero->leaf[zero->leaf_of_use[leaf->use * zero->o.together]];
+    for (int32_t i = 0; i < zero->grad_part_count; i++) {
+        dsc_grad_part *leaf = &zero->leaf[i];
+        const dsc_grad_part *first = &zero->leaf[zero->grad_part_of_use[leaf->use * zero->o.together]];
         leaf->levels = leaf->lane == 0 ? base : first->levels;
         base += leaf->lane == 0 ? zero->level_count * zero->o.layout->group[leaf->group].slice : 0;
     }
@@ -361,26 +362,26 @@ static dsc_status place_sums(dsc_zero *zero, dsc_error *err)
     return zero->level_count > 0 ? place_counters(zero, zero->near_sums, err) : DSC_OK;
 }
 
-dsc_status dsc_leaves_open(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_grad_parts_open(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(place_sums(zero, err));
     for (int32_t p = 0; p < zero->grad_part_slot_count; p++)
         for (int32_t mark = 0; mark < zero->grad_part_slot[p].mark_count; mark++)
             DSC_TRY(dsc_event_open(zero->o.device, &zero->grad_part_slot[p].mark[mark], err));
-    for (int32_t i = 0; i < zero->leaf_count; i++)
+    for (int32_t i = 0; i < zero->grad_part_count; i++)
         if (zero->leaf[i].holds_sum)
-            zero->group[zero->leaf[i].group].last_sum = dsc_leaf_base(zero, &zero->leaf[i]);
+            zero->group[zero->leaf[i].group].last_sum = dsc_grad_part_base(zero, &zero->leaf[i]);
     return DSC_OK;
 }
 
-void dsc_leaves_close(dsc_zero *zero)
+void dsc_grad_parts_close(dsc_zero *zero)
 {
     for (int32_t p = 0; zero->grad_part_slot != NULL && p < zero->grad_part_slot_count; p++)
         for (int32_t mark = 0; mark < zero->grad_part_slot[p].mark_count; mark++)
             dsc_event_close(&zero->grad_part_slot[p].mark[mark]);
     dsc_alloc_free(zero->o.alloc, zero->grad_part_slot);
     dsc_alloc_free(zero->o.alloc, zero->visit_first);
-    dsc_alloc_free(zero->o.alloc, zero->leaf_of_use);
+    dsc_alloc_free(zero->o.alloc, zero->grad_part_of_use);
     dsc_alloc_free(zero->o.alloc, zero->leaf);
     dsc_alloc_free(zero->o.alloc, zero->apart);
 }

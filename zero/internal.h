@@ -9,7 +9,7 @@
 #include "zero/zero.h"
 
 #define DSC_COUNTER_LEVELS_MAX 48
-#define DSC_LEAF_MARKS_MAX 8
+#define DSC_GRAD_PART_MARKS_MAX 8
 
 /* One trainable or frozen group's memory on this rank. */
 typedef struct dsc_group_state {
@@ -28,7 +28,7 @@ typedef struct dsc_group_state {
     dsc_event *sums_gone;              /* this step's are there */
     float *own_error, *sum_error; /* signs.c: of the whole group, and of this rank's slice */
     float *walked, *shared;       /* onebit.c: likewise of the whole group */
-    int32_t newest_leaf;          /* grad_parts.c's own, while it lists them */
+    int32_t newest_grad_part;     /* grad_parts.c's own, while it lists them */
     int64_t sum_at;               /* elements among near_sums */
     float *last_sum;                   /* where a step's sum, not in its file, is until it is updated; or NULL */
     int64_t swap_at[DSC_PLANE_COUNT];  /* bytes in the plane's swap space, -1: in memory */
@@ -58,7 +58,7 @@ typedef struct dsc_gather {
 
 /* One gradient leaf of a pass: a use of a group, the module's own or one it shares, by one of the micro-batches that
  * run together. They are listed in the order in which they are reduced. */
-typedef struct dsc_leaf {
+typedef struct dsc_grad_part {
     int32_t module, group, use;
     int32_t lane;  /* which of the micro-batches */
     int32_t visit; /* it is reduced with this module's leaves of that micro-batch */
@@ -71,14 +71,14 @@ typedef struct dsc_leaf {
     int32_t after, after_mark; /* whose leaf lay there before, and when the reductions have passed what they share */
     int64_t error_at;          /* elements before its own among the errors */
     float *levels;             /* [level_count][slice] of its use; world-size reproducible sums only */
-} dsc_leaf;
+} dsc_grad_part;
 
 /* Where leaves of one use lie, one after the other. */
 typedef struct dsc_grad_part_slot {
     int64_t offset;    /* bytes in the leaf arena */
-    int32_t last_leaf; /* of a pass */
+    int32_t last_grad_part; /* of a pass */
     int32_t mark_count;
-    dsc_event *mark[DSC_LEAF_MARKS_MAX]; /* so many mark_count-ths of the last one there are reduced */
+    dsc_event *mark[DSC_GRAD_PART_MARKS_MAX]; /* so many mark_count-ths of the last one there are reduced */
 } dsc_grad_part_slot;
 
 /* How a tensor's update differs from that of others of its class. */
@@ -195,7 +195,7 @@ struct dsc_zero {
     dsc_zero_options o;
     int32_t world_size, step_count;
     int64_t param_bytes_each;
-    int64_t window_bytes, leaf_bytes;
+    int64_t window_bytes, grad_part_bytes;
     int64_t resident_bytes, resident_slice_bytes; /* whole parameters of resident groups; of them this rank's slices */
     dsc_group_state *group;
     dsc_gather *gather;
@@ -210,11 +210,11 @@ struct dsc_zero {
     bool more_follow;       /* and it is not the last one before an update */
     bool next_pass_prefetched; /* gathers of the next pass are issued */
     int32_t *gather_of_use; /* [2 * use_count]: forward uses, then backward uses -> gather index, -1: none needed */
-    dsc_leaf *leaf;
-    int32_t leaf_count;
+    dsc_grad_part *leaf;
+    int32_t grad_part_count;
     dsc_grad_part_slot *grad_part_slot;
     int32_t grad_part_slot_count;
-    int32_t *leaf_of_use; /* [use_count * together], -1: frozen */
+    int32_t *grad_part_of_use; /* [use_count * together], -1: frozen */
     int32_t *visit_first; /* [module_count * together + 1] the first leaf that is reduced with a module's, backwards */
     float *near_sums;     /* those away from the device, of one module, while its leaves are added */
     int32_t level_count; /* 0: plain fold */
@@ -233,7 +233,7 @@ struct dsc_zero {
     dsc_store store;
     dsc_speculative_update early;
     dsc_zero_plan_bytes plan;
-    dsc_buf param_buf, grad_buf, master_buf, moment_buf, gather_buf, resident_buf, leaf_buf;
+    dsc_buf param_buf, grad_buf, master_buf, moment_buf, gather_buf, resident_buf, grad_part_buf;
     dsc_stream *gather_stream, *reduce_stream; /* == o.compute without overlap */
     /* To and from host memory. Of a host_visible device, whose streams read and write files themselves: those two. */
     dsc_stream *fetch_stream, *in_stream, *out_stream;
@@ -277,27 +277,27 @@ static inline bool dsc_sum_is_squared_at_once(const dsc_zero *zero, int32_t g)
 }
 
 /* grad_parts.c. After gathers and the store are planned; sum_bytes: what sums need beside their own places. */
-dsc_status dsc_leaves_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *err);
-dsc_status dsc_leaves_open(dsc_zero *zero, dsc_error *err);
-void dsc_leaves_close(dsc_zero *zero);
+dsc_status dsc_grad_parts_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *err);
+dsc_status dsc_grad_parts_open(dsc_zero *zero, dsc_error *err);
+void dsc_grad_parts_close(dsc_zero *zero);
 /* Those from *first to before *end are reduced when this module has made its own of that micro-batch. */
-void dsc_leaves_of_visit(const dsc_zero *zero, int32_t module, int32_t lane, int32_t *first, int32_t *end);
+void dsc_grad_parts_of_visit(const dsc_zero *zero, int32_t module, int32_t lane, int32_t *first, int32_t *end);
 /* Elements of each rank's slice that are reduced when a mark is passed. */
-int64_t dsc_leaf_mark_end(const dsc_zero *zero, const dsc_leaf *leaf, int32_t mark);
+int64_t dsc_grad_part_mark_end(const dsc_zero *zero, const dsc_grad_part *leaf, int32_t mark);
 /* The leaves of a group that are reduced at once, one behind the other: a run. */
-const dsc_leaf *dsc_leaf_last_of_run(const dsc_zero *zero, const dsc_leaf *first);
+const dsc_grad_part *dsc_grad_part_last_of_run(const dsc_zero *zero, const dsc_grad_part *first);
 /* Whether what it is added to comes from where the sum lies away from the device, and goes there. */
-bool dsc_leaf_reads_sum(const dsc_leaf *leaf, int64_t pass);
-bool dsc_leaf_writes_sum(const dsc_zero *zero, const dsc_leaf *leaf, int64_t pass);
+bool dsc_grad_part_reads_sum(const dsc_grad_part *leaf, int64_t pass);
+bool dsc_grad_part_writes_sum(const dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass);
 /* Of its group's leaves of a pass. */
-static inline bool dsc_leaf_is_first(const dsc_leaf *leaf) { return leaf->first_use && leaf->lane == 0; }
-static inline bool dsc_leaf_is_last(const dsc_zero *zero, const dsc_leaf *leaf)
+static inline bool dsc_grad_part_is_first(const dsc_grad_part *leaf) { return leaf->first_use && leaf->lane == 0; }
+static inline bool dsc_grad_part_is_last(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
     return leaf->last_use && leaf->lane == zero->o.together - 1;
 }
-static inline float *dsc_leaf_base(const dsc_zero *zero, const dsc_leaf *leaf)
+static inline float *dsc_grad_part_base(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
-    return (float *)(void *)((char *)zero->leaf_buf.ptr + zero->grad_part_slot[leaf->place].offset);
+    return (float *)(void *)((char *)zero->grad_part_buf.ptr + zero->grad_part_slot[leaf->place].offset);
 }
 
 /* reduce.c */
@@ -470,7 +470,7 @@ void dsc_speculative_update_deliver(dsc_zero *zero, int32_t group, int64_t first
 dsc_status dsc_speculative_update_view(dsc_zero *zero, int32_t group, int64_t first, int64_t *count, const float **x,
                                        dsc_error *err);
 /* On the out stream: a leaf of a pass is in; sums may have come to their files; all have, until the next step. */
-void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_leaf *leaf, int64_t pass);
+void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass);
 void dsc_speculative_update_publish(dsc_zero *zero);
 void dsc_speculative_update_mark_published(dsc_zero *zero);
 
@@ -478,13 +478,14 @@ void dsc_speculative_update_mark_published(dsc_zero *zero);
 dsc_quant dsc_pack_of_params(const dsc_zero *zero, int32_t group);
 /* After leaves are planned: where their errors lie, and what these take. */
 int64_t dsc_pack_error_bytes(dsc_zero *zero);
-void dsc_pack_plan(dsc_zero *zero, int64_t *gather_bytes, int64_t *leaf_bytes);
+void dsc_pack_plan(dsc_zero *zero, int64_t *gather_bytes, int64_t *grad_part_bytes);
 dsc_status dsc_pack_open(dsc_zero *zero, dsc_error *err);
 void dsc_pack_close(dsc_zero *zero);
 /* On the gather stream: the window, from this rank's slice (which may lie in it) and everybody's. */
 dsc_status dsc_pack_gather(dsc_zero *zero, int32_t group, char *window, const char *mine, dsc_error *err);
 /* On the reduce stream: a reduce_scatter of elements of that leaf, packed if the options say so. */
-dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_leaf *leaf, const dsc_reduce_scatter_args *args, dsc_error *err);
+dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_grad_part *leaf, const dsc_reduce_scatter_args *args,
+                           dsc_error *err);
 
 /* param_prefetch.c. After the store is planned: its buffers. */
 bool dsc_param_prefetch_is_used(const dsc_zero *zero);

@@ -11,26 +11,26 @@
 
 dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err)
 {
-    DSC_TRY(dsc_leaves_open(zero, err));
+    DSC_TRY(dsc_grad_parts_open(zero, err));
     DSC_TRY(dsc_event_open(zero->o.device, &zero->updated, err));
     return dsc_event_open(zero->o.device, &zero->idle, err);
 }
 
 void dsc_reduce_close(dsc_zero *zero)
 {
-    dsc_leaves_close(zero);
+    dsc_grad_parts_close(zero);
     dsc_event_close(&zero->updated);
     dsc_event_close(&zero->idle);
 }
 
 /* Points the module's gradients into one leaf and zeroes what no gradient covers: padding, gaps, and in a leaf of a
  * shared group every tensor that this module does not use. */
-static dsc_status open_leaf(dsc_zero *zero, const dsc_leaf *leaf, float **grad, dsc_error *err)
+static dsc_status open_leaf(dsc_zero *zero, const dsc_grad_part *leaf, float **grad, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
     const dsc_layout_group *group = &layout->group[leaf->group];
     const int32_t first_param = layout->module_first_param[leaf->module];
-    float *base = dsc_leaf_base(zero, leaf);
+    float *base = dsc_grad_part_base(zero, leaf);
     int64_t covered = 0;
     for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &layout->tensor[t];
@@ -58,7 +58,7 @@ static bool is_last_pass(const dsc_zero *zero)
     return (zero->more_follow ? zero->pass + 1 : 0) == zero->pass_count - 1;
 }
 
-dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t module, int64_t micro_step, float **grad, dsc_error *err)
+dsc_status dsc_zero_grad_part(dsc_zero *zero, int32_t module, int64_t micro_step, float **grad, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
     const int32_t lane = (int32_t)(micro_step % zero->o.together);
@@ -69,10 +69,10 @@ dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t module, int64_t micro_step, flo
     if (module == layout->module_count - 1 && lane == 0)
         DSC_TRY(is_last_pass(zero) ? dsc_speculative_update_begin(zero, err) : dsc_param_prefetch_begin(zero, err));
     for (int32_t u = layout->module_first_use[module]; u < layout->module_first_use[module + 1]; u++) {
-        const int32_t i = zero->leaf_of_use[u * zero->o.together + lane];
+        const int32_t i = zero->grad_part_of_use[u * zero->o.together + lane];
         if (i < 0)
             continue;
-        const dsc_leaf *leaf = &zero->leaf[i];
+        const dsc_grad_part *leaf = &zero->leaf[i];
         DSC_TRY(dsc_stream_wait(zero->o.compute, zero->grad_part_slot[leaf->after].mark[leaf->after_mark], err));
         DSC_TRY(open_leaf(zero, leaf, grad, err));
     }
@@ -81,8 +81,8 @@ dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t module, int64_t micro_step, flo
 
 /* Pushes the W leaves of elements [first, first + count) into the counter. Leaf index k carries through level l while
  * bit l of k is set; all chunks of a slice see the same bits, so the counter's state is just the index. */
-static dsc_status push_chunk(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_step, int64_t first, int64_t count,
-                             dsc_error *err)
+static dsc_status push_chunk(dsc_zero *zero, const dsc_grad_part *leaf, int64_t micro_step, int64_t first,
+                             int64_t count, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
     for (int32_t r = 0; r < zero->world_size; r++) {
@@ -104,7 +104,7 @@ static dsc_status push_chunk(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro
 }
 
 /* The counter's levels, lowest first, are the sums of the last leaves; together they are the leaf's sum. */
-static dsc_status add_counter(dsc_zero *zero, const dsc_leaf *leaf, float *sum, dsc_error *err)
+static dsc_status add_counter(dsc_zero *zero, const dsc_grad_part *leaf, float *sum, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
     float *carry = NULL;
@@ -145,7 +145,7 @@ static dsc_status round_sums(dsc_zero *zero, float *sum, int64_t count, dsc_erro
 {
     const dsc_ordered_reduce_args args = { .acc = sum,
                                            .leaf = sum,
-                                           .leaf_count = 1,
+                                           .grad_part_count = 1,
                                            .count = count,
                                            .leaf_dtype = DSC_F32,
                                            .wire_dtype = zero->o.sum_dtype,
@@ -154,11 +154,11 @@ static dsc_status round_sums(dsc_zero *zero, float *sum, int64_t count, dsc_erro
 }
 
 /* Elements [first, end) of each rank's slice have been read. */
-static dsc_status pass_marks(dsc_zero *zero, const dsc_leaf *leaf, int64_t first, int64_t end, dsc_error *err)
+static dsc_status pass_marks(dsc_zero *zero, const dsc_grad_part *leaf, int64_t first, int64_t end, dsc_error *err)
 {
     const dsc_grad_part_slot *place = &zero->grad_part_slot[leaf->place];
     for (int32_t mark = 0; mark < place->mark_count; mark++)
-        if (first < dsc_leaf_mark_end(zero, leaf, mark) && dsc_leaf_mark_end(zero, leaf, mark) <= end)
+        if (first < dsc_grad_part_mark_end(zero, leaf, mark) && dsc_grad_part_mark_end(zero, leaf, mark) <= end)
             DSC_TRY(dsc_event_record(place->mark[mark], zero->reduce_stream, err));
     return DSC_OK;
 }
@@ -175,12 +175,12 @@ static dsc_status add_replicas(dsc_zero *zero, const dsc_sum *sum, dsc_error *er
 
 /* Where a run's next elements are added: `near` to the device between micro-batches that run together, or where the
  * sum itself passes. */
-static dsc_status take_sum(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf *last, const dsc_sum_cursor *place,
-                           dsc_sum *sum, dsc_error *err)
+static dsc_status take_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc_grad_part *last,
+                           const dsc_sum_cursor *place, dsc_sum *sum, dsc_error *err)
 {
     const dsc_group_state *state = &zero->group[first->group];
     const int64_t slice = zero->o.layout->group[first->group].slice;
-    const bool reads = dsc_leaf_reads_sum(first, place->pass);
+    const bool reads = dsc_grad_part_reads_sum(first, place->pass);
     if (!first->finds_sum && !last->leaves_sum)
         return dsc_store_sum_take(zero, first->group, place, !reads, sum, err);
     float *near = zero->near_sums + state->sum_at + place->first;
@@ -195,14 +195,14 @@ static dsc_status take_sum(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf
 }
 
 /* And where they are from then on. */
-static dsc_status give_sum(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf *last, const dsc_sum_cursor *place,
-                           dsc_sum *sum, bool complete, dsc_error *err)
+static dsc_status give_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc_grad_part *last,
+                           const dsc_sum_cursor *place, dsc_sum *sum, bool complete, dsc_error *err)
 {
     const float *acc = sum->acc;
     if (last->leaves_sum)
         return DSC_OK;
-    if (!dsc_leaf_writes_sum(zero, last, place->pass)) /* all ranks have read the leaf's elements there */
-        return dsc_copy(zero->reduce_stream, dsc_leaf_base(zero, last) + place->first, acc, sum->count * 4, err);
+    if (!dsc_grad_part_writes_sum(zero, last, place->pass)) /* all ranks have read the leaf's elements there */
+        return dsc_copy(zero->reduce_stream, dsc_grad_part_base(zero, last) + place->first, acc, sum->count * 4, err);
     if (first->finds_sum) {
         DSC_TRY(dsc_store_sum_take(zero, last->group, place, true, sum, err));
         DSC_TRY(dsc_copy(zero->reduce_stream, sum->acc, acc, sum->count * 4, err));
@@ -210,31 +210,31 @@ static dsc_status give_sum(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf
     return dsc_store_sum_give(zero, sum, complete, err);
 }
 
-static dsc_status add_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t pass, const dsc_sum *sum, dsc_error *err)
+static dsc_status add_leaf(dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass, const dsc_sum *sum, dsc_error *err)
 {
     const dsc_reduce_scatter_args args = { .acc = sum->acc,
-                                           .leaf = dsc_leaf_base(zero, leaf) + sum->first,
+                                           .leaf = dsc_grad_part_base(zero, leaf) + sum->first,
                                            .leaf_stride = zero->o.layout->group[leaf->group].slice,
                                            .count = sum->count,
                                            .wire_dtype = zero->o.wire_dtype,
-                                           .overwrite = pass == 0 && dsc_leaf_is_first(leaf) };
+                                           .overwrite = pass == 0 && dsc_grad_part_is_first(leaf) };
     DSC_TRY(dsc_pack_reduce(zero, leaf, &args, err));
     DSC_TRY(pass_marks(zero, leaf, sum->first, sum->first + sum->count, err));
     return round_sums(zero, sum->acc, sum->count, err);
 }
 
 /* Tile by tile, so that a sum passes once however many leaves are added to it. */
-static dsc_status ordered_reduce_run(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf *last, int64_t pass,
-                                     dsc_error *err)
+static dsc_status ordered_reduce_run(dsc_zero *zero, const dsc_grad_part *first, const dsc_grad_part *last,
+                                     int64_t pass, dsc_error *err)
 {
     const int32_t group = first->group;
     const int64_t slice = zero->o.layout->group[group].slice;
-    const bool complete = dsc_leaf_is_last(zero, last) && pass == zero->pass_count - 1;
+    const bool complete = dsc_grad_part_is_last(zero, last) && pass == zero->pass_count - 1;
     dsc_sum_cursor place = { .leaf = (int32_t)(first - zero->leaf), .pass = pass };
     dsc_sum sum;
     for (; place.first < slice; place.first += sum.count) {
         DSC_TRY(take_sum(zero, first, last, &place, &sum, err));
-        for (const dsc_leaf *leaf = first; leaf <= last; leaf++)
+        for (const dsc_grad_part *leaf = first; leaf <= last; leaf++)
             DSC_TRY(add_leaf(zero, leaf, pass, &sum, err));
         if (complete)
             DSC_TRY(add_replicas(zero, &sum, err));
@@ -248,13 +248,13 @@ static dsc_status ordered_reduce_run(dsc_zero *zero, const dsc_leaf *first, cons
 }
 
 /* Nobody else is told of it: ranks exchange signs (onebit.c). */
-static dsc_status keep_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_step, dsc_error *err)
+static dsc_status keep_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int64_t micro_step, dsc_error *err)
 {
     const dsc_layout_group *group = &zero->o.layout->group[leaf->group];
     float *sum = zero->group[leaf->group].grad;
     const dsc_ordered_reduce_args args = { .acc = sum,
-                                           .leaf = dsc_leaf_base(zero, leaf),
-                                           .leaf_count = 1,
+                                           .leaf = dsc_grad_part_base(zero, leaf),
+                                           .grad_part_count = 1,
                                            .count = group->padded,
                                            .leaf_dtype = DSC_F32,
                                            .wire_dtype = zero->o.wire_dtype,
@@ -265,12 +265,12 @@ static dsc_status keep_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_
 }
 
 /* Of sums that must not depend on W. */
-static dsc_status push_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_step, dsc_error *err)
+static dsc_status push_leaf(dsc_zero *zero, const dsc_grad_part *leaf, int64_t micro_step, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
     dsc_reduce_scatter_args args = { .leaf_stride = slice, .wire_dtype = zero->o.wire_dtype, .apart = zero->apart };
     for (int64_t first = 0; first < slice; first += zero->apart_elements) {
-        args.leaf = dsc_leaf_base(zero, leaf) + first;
+        args.leaf = dsc_grad_part_base(zero, leaf) + first;
         args.count = dsc_min_i64(zero->apart_elements, slice - first);
         DSC_TRY(dsc_pack_reduce(zero, leaf, &args, err));
         DSC_TRY(pass_marks(zero, leaf, first, first + args.count, err));
@@ -280,24 +280,25 @@ static dsc_status push_leaf(dsc_zero *zero, const dsc_leaf *leaf, int64_t micro_
 }
 
 /* Padding is 0 and stays it. */
-static dsc_status scale_leaf(dsc_zero *zero, const dsc_leaf *leaf, dsc_error *err)
+static dsc_status scale_leaf(dsc_zero *zero, const dsc_grad_part *leaf, dsc_error *err)
 {
-    const dsc_scale_args args = { .x = dsc_leaf_base(zero, leaf),
+    const dsc_scale_args args = { .x = dsc_grad_part_base(zero, leaf),
                                   .count = zero->o.layout->group[leaf->group].padded,
                                   .factor = zero->o.leaf_factor,
                                   .dtype = DSC_F32 };
     return args.factor == 0 || args.factor == 1 ? DSC_OK : DSC_RUN(zero->reduce_stream, SCALE, &args, err);
 }
 
-static dsc_status reduce_run(dsc_zero *zero, const dsc_leaf *first, const dsc_leaf *last, int64_t micro_step,
+static dsc_status reduce_run(dsc_zero *zero, const dsc_grad_part *first, const dsc_grad_part *last, int64_t micro_step,
                              dsc_error *err)
 {
-    for (const dsc_leaf *leaf = first; leaf <= last; leaf++)
+    for (const dsc_grad_part *leaf = first; leaf <= last; leaf++)
         DSC_TRY(scale_leaf(zero, leaf, err));
     if (!zero->sums_are_own && zero->level_count == 0)
         return ordered_reduce_run(zero, first, last, micro_step / zero->o.together, err);
-    for (const dsc_leaf *leaf = first; leaf <= last; leaf++)
-        DSC_TRY(zero->sums_are_own ? keep_leaf(zero, leaf, micro_step, err) : push_leaf(zero, leaf, micro_step, err));
+    for (const dsc_grad_part *leaf = first; leaf <= last; leaf++)
+        DSC_TRY(zero->sums_are_own ? keep_grad_part(zero, leaf, micro_step, err)
+                                   : push_leaf(zero, leaf, micro_step, err));
     return DSC_OK;
 }
 
@@ -308,9 +309,9 @@ dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, d
     zero->more_follow = zero->pass + 1 < zero->pass_count;
     DSC_TRY(dsc_zero_after_compute(zero, zero->reduce_stream, err));
     dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_REDUCE, module);
-    dsc_leaves_of_visit(zero, module, (int32_t)(micro_step % zero->o.together), &first, &end);
-    for (const dsc_leaf *leaf = zero->leaf + first, *last; leaf < zero->leaf + end; leaf = last + 1) {
-        last = dsc_leaf_last_of_run(zero, leaf);
+    dsc_grad_parts_of_visit(zero, module, (int32_t)(micro_step % zero->o.together), &first, &end);
+    for (const dsc_grad_part *leaf = zero->leaf + first, *last; leaf < zero->leaf + end; leaf = last + 1) {
+        last = dsc_grad_part_last_of_run(zero, leaf);
         DSC_TRY(reduce_run(zero, leaf, last, micro_step, err));
     }
     return DSC_OK;
@@ -318,8 +319,8 @@ dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, d
 
 dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err)
 {
-    for (int32_t i = 0; zero->level_count > 0 && i < zero->leaf_count; i++) {
-        const dsc_leaf *leaf = &zero->leaf[i];
+    for (int32_t i = 0; zero->level_count > 0 && i < zero->grad_part_count; i++) {
+        const dsc_grad_part *leaf = &zero->leaf[i];
         if (leaf->lane > 0)
             continue;
         DSC_TRY(add_counter(zero, leaf, sum_slice(zero, leaf->group), err));

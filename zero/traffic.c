@@ -16,7 +16,7 @@ static int64_t windows_of(const dsc_zero *zero, int32_t g)
 static int64_t leaves_of(const dsc_zero *zero, int32_t g)
 {
     int64_t count = 0;
-    for (int32_t i = zero->group[g].newest_leaf; i >= 0; i = zero->leaf[i].before)
+    for (int32_t i = zero->group[g].newest_grad_part; i >= 0; i = zero->leaf[i].before)
         count++;
     return count;
 }
@@ -26,11 +26,11 @@ static void sums_of(const dsc_zero *zero, int32_t g, int64_t *reads, int64_t *wr
 {
     *reads = *writes = 0;
     *held = false; /* the last one goes nowhere */
-    for (int32_t i = zero->group[g].newest_leaf; i >= 0; i = zero->leaf[i].before) {
-        const dsc_leaf *leaf = &zero->leaf[i];
-        *reads += leaf->finds_sum ? 0 : zero->pass_count - dsc_leaf_is_first(leaf);
+    for (int32_t i = zero->group[g].newest_grad_part; i >= 0; i = zero->leaf[i].before) {
+        const dsc_grad_part *leaf = &zero->leaf[i];
+        *reads += leaf->finds_sum ? 0 : zero->pass_count - dsc_grad_part_is_first(leaf);
         const bool kept =
-            leaf->holds_sum || (dsc_leaf_is_last(zero, leaf) && dsc_speculative_update_covers_sum(zero, g));
+            leaf->holds_sum || (dsc_grad_part_is_last(zero, leaf) && dsc_speculative_update_covers_sum(zero, g));
         *writes += leaf->leaves_sum ? 0 : zero->pass_count - kept;
         *held = *held || kept;
     }

@@ -216,7 +216,7 @@ static dsc_status update_groups(dsc_zero *zero, dsc_round round, dsc_error *err)
     for (int32_t i = round.first; i < round.end; i++) {
         const int32_t g = zero->store.order[i];
         const dsc_group_state *state = &zero->group[g];
-        if (!is_updated(zero, g) || dsc_store_leaves_to_compute(zero, g))
+        if (!is_updated(zero, g) || dsc_store_yields_to_compute(zero, g))
             continue;
         if (zero->o.stage == 0 && zero->world_size > 1 && !zero->sums_are_own)
             DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, dsc_zero_own_sum(zero, g),
@@ -232,7 +232,7 @@ static dsc_status update_for_compute(dsc_zero *zero, dsc_error *err)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         dsc_tile tile;
-        if (!is_updated(zero, g) || !dsc_store_leaves_to_compute(zero, g))
+        if (!is_updated(zero, g) || !dsc_store_yields_to_compute(zero, g))
             continue;
         DSC_TRY(dsc_store_for_compute(zero, g, &tile, err));
         DSC_TRY(update_tile(zero, &tile, err));

@@ -57,14 +57,15 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_gather_plan(zero, &window_bytes, err));
     dsc_store_plan(zero);
     plan_states(zero);
-    DSC_TRY(dsc_leaves_plan(zero, &sum_bytes, err));
+    DSC_TRY(dsc_grad_parts_plan(zero, &sum_bytes, err));
     dsc_borrowed_memory_plan(zero);
     int64_t pack_bytes, pack_leaf_bytes;
     dsc_pack_plan(zero, &pack_bytes, &pack_leaf_bytes);
     zero->window_bytes = window_bytes;
     zero->plan.bytes[DSC_TAG_GATHER][DSC_TIER_DEVICE] +=
         window_bytes + pack_bytes + dsc_hpz_plan(zero) + zero->resident_bytes - zero->resident_slice_bytes;
-    zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += zero->leaf_bytes + pack_leaf_bytes + dsc_pack_error_bytes(zero);
+    zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] +=
+        zero->grad_part_bytes + pack_leaf_bytes + dsc_pack_error_bytes(zero);
     zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += sum_bytes;
     dsc_trust_ratio_plan(zero);
     DSC_TRY(dsc_adafactor_plan(zero, err));
@@ -206,7 +207,7 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_mem_open(device, DSC_TAG_MASTER, DSC_TIER_DEVICE, bytes[DSC_TAG_MASTER], &zero->master_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_MOMENT, DSC_TIER_DEVICE, bytes[DSC_TAG_MOMENT], &zero->moment_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_GATHER, DSC_TIER_DEVICE, zero->window_bytes, &zero->gather_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, DSC_TIER_DEVICE, zero->leaf_bytes, &zero->leaf_buf, err));
+    DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, DSC_TIER_DEVICE, zero->grad_part_bytes, &zero->grad_part_buf, err));
     DSC_TRY(dsc_pack_open(zero, err));
     DSC_TRY(dsc_hpz_open(zero, err));
     const int64_t sum_bytes = (int64_t)sizeof(dsc_fixed_sum);
@@ -315,7 +316,7 @@ void dsc_zero_close(dsc_zero **zero_ptr)
         dsc_trust_ratio_close(zero);
         dsc_mem_close(zero->o.device, &zero->sums_buf);
         dsc_mem_close(zero->o.device, &zero->sum_buf);
-        dsc_mem_close(zero->o.device, &zero->leaf_buf);
+        dsc_mem_close(zero->o.device, &zero->grad_part_buf);
         dsc_mem_close(zero->o.device, &zero->gather_buf);
         dsc_mem_close(zero->o.device, &zero->moment_buf);
         dsc_mem_close(zero->o.device, &zero->master_buf);

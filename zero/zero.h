@@ -159,7 +159,8 @@ DSC_MUST_USE dsc_status dsc_zero_acquire(dsc_zero *zero, int32_t step, int32_t m
                                          dsc_error *err);
 /* Points grad[i] at where this use's fp32 gradient of parameter i goes (NULL: frozen). All of it is to be overwritten.
  * micro_step counts from 0 inside the optimizer step. */
-DSC_MUST_USE dsc_status dsc_zero_leaf(dsc_zero *zero, int32_t module, int64_t micro_step, float **grad, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_zero_grad_part(dsc_zero *zero, int32_t module, int64_t micro_step, float **grad,
+                                           dsc_error *err);
 /* Sends the leaf to its owners and adds it there. Before the next module come all micro-batches of a pass, in order. */
 DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, dsc_error *err);
 

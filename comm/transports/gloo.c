@@ -221,7 +221,7 @@ static dsc_status gloo_reduce_scatter(dsc_transport *transport, int32_t channel,
             DSC_TRY(dsc_comm_cast(&tcp->math, out + r * piece_bytes, args->wire_dtype,
                                   args->leaf + r * args->leaf_stride + first, count, NULL, err));
         DSC_TRY(exchange(gloo, channel, in, out, piece_bytes, err));
-        const dsc_comm_leaves leaves = {
+        const dsc_comm_parts leaves = {
             .at = in, .stride_bytes = piece_bytes, .dtype = args->wire_dtype, .count = size
         };
         DSC_TRY(dsc_comm_ordered_reduce(&tcp->math, args, &leaves, first, count, NULL, err));

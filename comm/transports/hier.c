@@ -313,7 +313,7 @@ static dsc_status reduce_chunk(dsc_hier *hier, int32_t channel, const dsc_shm_ba
         dsc_wire_recv(&tcp->wire, channel, r, in + r * piece_bytes, piece_bytes);
     }
     DSC_TRY(exchange(hier, channel, call, in, out, piece_bytes, err));
-    const dsc_comm_leaves leaves = {
+    const dsc_comm_parts leaves = {
         .at = in, .stride_bytes = piece_bytes, .dtype = args->wire_dtype, .count = tcp->wire.size
     };
     return dsc_comm_ordered_reduce(&tcp->math, args, &leaves, first, count, NULL, err);

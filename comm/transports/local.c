@@ -289,7 +289,7 @@ static dsc_status fold(local_transport *local, int32_t channel, const dsc_reduce
     const void *leaf[DSC_SHM_BARRIER_RANKS_MAX];
     for (int32_t r = 0; r < board->size; r++)
         leaf[r] = peer_data(local, channel, r) + board->rank * dsc_shm_barrier_peer_note(board, channel, r)->stride;
-    const dsc_comm_leaves leaves = { .each = leaf, .dtype = DSC_F32, .count = board->size };
+    const dsc_comm_parts leaves = { .each = leaf, .dtype = DSC_F32, .count = board->size };
     DSC_TRY(read_begin(local, err));
     const dsc_status status = dsc_comm_ordered_reduce(&local->math, args, &leaves, 0, args->count, NULL, err);
     read_end(local);

@@ -370,7 +370,7 @@ static dsc_status reduce_chunk(mpi_transport *mpi, int32_t channel, const dsc_re
         add_send(lane, r, mine, piece_bytes);
     }
     DSC_TRY(exchange(mpi, channel, err));
-    const dsc_comm_leaves leaves = { .each = leaf, .dtype = args->wire_dtype, .count = mpi->size };
+    const dsc_comm_parts leaves = { .each = leaf, .dtype = args->wire_dtype, .count = mpi->size };
     return dsc_comm_ordered_reduce(&mpi->math, args, &leaves, first, count, NULL, err);
 }
 

@@ -80,7 +80,7 @@ static dsc_status self_reduce_scatter(dsc_transport *transport, int32_t channel,
                                       dsc_stream *stream, dsc_error *err)
 {
     DSC_TRY(check(transport, err));
-    const dsc_comm_leaves leaves = { .at = args->leaf, .dtype = DSC_F32, .count = 1 };
+    const dsc_comm_parts leaves = { .at = args->leaf, .dtype = DSC_F32, .count = 1 };
     return dsc_comm_ordered_reduce(&((self_transport *)transport)->math, args, &leaves, 0, args->count, stream, err);
 }
 

@@ -202,7 +202,7 @@ static dsc_status fold_staged(dsc_shm *shm, int32_t channel, const reduction *re
         leaf[r] = half_to_read(shm, channel, r) + shm->rank * red->capacity;
     if (args->wire_dtype == DSC_F32)
         leaf[shm->rank] = args->leaf + shm->rank * args->leaf_stride + k * red->most;
-    const dsc_comm_leaves leaves = { .each = leaf, .dtype = args->wire_dtype, .count = shm->size };
+    const dsc_comm_parts leaves = { .each = leaf, .dtype = args->wire_dtype, .count = shm->size };
     return dsc_comm_ordered_reduce(&shm->math, args, &leaves, k * red->most, chunk_elements(red, k), NULL, err);
 }
 
@@ -244,7 +244,7 @@ static dsc_status fold_in_place(dsc_shm *shm, int32_t channel, const dsc_reduce_
     for (int64_t first = 0; first < args->count; first += most) {
         const int64_t count = dsc_min_i64(most, args->count - first);
         DSC_TRY(reach_leaves(shm, channel, args, a, first, count, leaf, err));
-        const dsc_comm_leaves leaves = { .each = leaf, .dtype = DSC_F32, .count = shm->size };
+        const dsc_comm_parts leaves = { .each = leaf, .dtype = DSC_F32, .count = shm->size };
         DSC_TRY(dsc_comm_ordered_reduce(&shm->math, args, &leaves, first, count, NULL, err));
     }
     return dsc_shm_barrier_wait(&shm->board, channel, NULL, err);
@@ -256,13 +256,13 @@ static dsc_status reduce(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter
     const reduction red = {
         .args = args, .wire_bytes = wire_bytes, .most = capacity / wire_bytes, .capacity = capacity
     };
-    const int64_t leaf_bytes = ((shm->size - 1) * args->leaf_stride + args->count) * (int64_t)sizeof(float);
+    const int64_t grad_part_bytes = ((shm->size - 1) * args->leaf_stride + args->count) * (int64_t)sizeof(float);
     dsc_shm_barrier_note mine = { .op = DSC_COMM_REDUCE_SCATTER,
                                   .detail = (int32_t)args->wire_dtype,
                                   .bytes = args->count * wire_bytes,
                                   .stride = args->leaf_stride * (int64_t)sizeof(float) };
     agreement a;
-    dsc_shm_locate(shm, args->leaf, leaf_bytes, args->count * (int64_t)sizeof(float), &mine);
+    dsc_shm_locate(shm, args->leaf, grad_part_bytes, args->count * (int64_t)sizeof(float), &mine);
     if (mine.kind == DSC_SHM_BARRIER_STAGE)
         DSC_TRY(stage_leaves(shm, channel, &red, 0, err));
     DSC_TRY(come(shm, channel, &mine, &a, err));

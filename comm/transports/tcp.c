@@ -242,7 +242,7 @@ static dsc_status reduce_chunk(dsc_tcp *tcp, int32_t channel, const dsc_reduce_s
         dsc_wire_recv(wire, channel, r, in + r * piece_bytes, piece_bytes);
     }
     DSC_TRY(dsc_wire_exchange(wire, channel, 0, err));
-    const dsc_comm_leaves leaves = { .each = leaf, .dtype = args->wire_dtype, .count = wire->size };
+    const dsc_comm_parts leaves = { .each = leaf, .dtype = args->wire_dtype, .count = wire->size };
     return dsc_comm_ordered_reduce(&tcp->math, args, &leaves, first, count, NULL, err);
 }
 

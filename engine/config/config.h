@@ -396,22 +396,22 @@ static inline bool dsc_config_sends_signs(const dsc_config *config)
 }
 
 /* What leaves are packed in on the wire. */
-static inline dsc_quant dsc_config_leaf_quant(const dsc_config *config)
+static inline dsc_quant dsc_config_grad_part_quant(const dsc_config *config)
 {
     return config->zero.quantized_gradients ? DSC_QUANT_INT4 : config->own.compression;
 }
 
 /* What leaves are multiplied by before they are sent. */
-static inline float dsc_config_leaf_factor(const dsc_config *config, int64_t world_size)
+static inline float dsc_config_grad_part_factor(const dsc_config *config, int64_t world_size)
 {
     return (float)(1.0 / (config->prescale_gradients ? (double)world_size : config->gradient_predivide_factor));
 }
 
 /* What the sum of a step's leaves is divided by, but for the loss scale. */
-static inline double dsc_config_leaf_divisor(const dsc_config *config, int64_t micro_steps, int64_t world_size)
+static inline double dsc_config_grad_part_divisor(const dsc_config *config, int64_t micro_steps, int64_t world_size)
 {
     const int64_t leaves = micro_steps * (config->gradient_sum ? 1 : world_size);
-    return (double)leaves * (double)dsc_config_leaf_factor(config, world_size);
+    return (double)leaves * (double)dsc_config_grad_part_factor(config, world_size);
 }
 
 /* Learning rate (and betas under OneCycle's momentum) of optimizer step `step` (from 1) as DeepSpeed gives it: its

@@ -64,7 +64,7 @@ static void fold_blocks(void *ctx, int64_t first, int64_t last)
 static dsc_status fold(const void *args, const dsc_cpu_threads *team, dsc_error *err, const dsc_exact_ops *ops)
 {
     const dsc_ordered_reduce_args *a = args;
-    DSC_ASSERT(a->leaf_count >= 1);
+    DSC_ASSERT(a->grad_part_count >= 1);
     if (!dsc_dtype_computes(a->leaf_dtype) || !dsc_dtype_computes(a->wire_dtype))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "FOLD", "no fold of leaves of dtype %d on a wire of dtype %d",
                         (int)a->leaf_dtype, (int)a->wire_dtype);

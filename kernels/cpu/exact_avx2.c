@@ -61,7 +61,7 @@ static void cast_stochastic(const dsc_cast_stochastic_args *args, int64_t first,
     dsc_exact_ref.cast_stochastic(a, i, last);
 }
 
-INLINE __m256 leaf_load(const void *leaf, int64_t i, dsc_leaf_kind kind)
+INLINE __m256 leaf_load(const void *leaf, int64_t i, dsc_grad_part_kind kind)
 {
     if (kind.dtype != DSC_F32)
         return dsc_f32_from_half_avx2(_mm_loadu_si128((const __m128i *)((const uint16_t *)leaf + i)), kind.dtype);
@@ -70,7 +70,7 @@ INLINE __m256 leaf_load(const void *leaf, int64_t i, dsc_leaf_kind kind)
 }
 
 /* The sum stays in registers over all leaves: each leaf is read once and the accumulator is touched once. */
-INLINE void fold_kind(const dsc_ordered_reduce_args *a, int64_t first, int64_t last, dsc_leaf_kind kind)
+INLINE void fold_kind(const dsc_ordered_reduce_args *a, int64_t first, int64_t last, dsc_grad_part_kind kind)
 {
     int64_t i = first;
     for (; i + 32 <= last; i += 32) {
@@ -81,7 +81,7 @@ INLINE void fold_kind(const dsc_ordered_reduce_args *a, int64_t first, int64_t l
             if (!a->overwrite)
                 sum[j] = _mm256_add_ps(_mm256_loadu_ps(a->acc + i + 8 * j), sum[j]);
         }
-        for (int64_t k = 1; k < a->leaf_count; k++) {
+        for (int64_t k = 1; k < a->grad_part_count; k++) {
             leaf = dsc_ordered_reduce_part(a, k);
             for (int j = 0; j < 4; j++)
                 sum[j] = _mm256_add_ps(sum[j], leaf_load(leaf, i + 8 * j, kind));

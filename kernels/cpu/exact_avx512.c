@@ -71,7 +71,7 @@ static void cast_stochastic(const dsc_cast_stochastic_args *args, int64_t first,
     dsc_exact_ref.cast_stochastic(a, i, last);
 }
 
-INLINE __m512 leaf_load(const void *leaf, int64_t i, __mmask16 mask, dsc_leaf_kind kind)
+INLINE __m512 leaf_load(const void *leaf, int64_t i, __mmask16 mask, dsc_grad_part_kind kind)
 {
     if (kind.dtype != DSC_F32)
         return dsc_f32_from_half_avx512(_mm256_maskz_loadu_epi16(mask, (const uint16_t *)leaf + i), kind.dtype);
@@ -80,7 +80,7 @@ INLINE __m512 leaf_load(const void *leaf, int64_t i, __mmask16 mask, dsc_leaf_ki
 }
 
 /* The sum stays in registers over all leaves: each leaf is read once and the accumulator is touched once. */
-INLINE void fold_kind(const dsc_ordered_reduce_args *a, int64_t first, int64_t last, dsc_leaf_kind kind)
+INLINE void fold_kind(const dsc_ordered_reduce_args *a, int64_t first, int64_t last, dsc_grad_part_kind kind)
 {
     for (int64_t i = first; i < last; i += 64) {
         __mmask16 mask[4];
@@ -93,7 +93,7 @@ INLINE void fold_kind(const dsc_ordered_reduce_args *a, int64_t first, int64_t l
             if (!a->overwrite)
                 sum[j] = _mm512_add_ps(_mm512_maskz_loadu_ps(mask[j], a->acc + i + 16 * j), sum[j]);
         }
-        for (int64_t k = 1; k < a->leaf_count; k++) {
+        for (int64_t k = 1; k < a->grad_part_count; k++) {
             leaf = dsc_ordered_reduce_part(a, k);
             for (int j = 0; j < 4; j++)
                 sum[j] = _mm512_add_ps(sum[j], leaf_load(leaf, i + 16 * j, mask[j], kind));

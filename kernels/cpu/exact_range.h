@@ -21,29 +21,29 @@ typedef struct dsc_exact_ops {
 extern const dsc_exact_ops dsc_exact_ref, dsc_exact_avx2, dsc_exact_avx512;
 
 /* What a leaf is made of; constant in each instance of a variant's fold. */
-typedef struct dsc_leaf_kind {
+typedef struct dsc_grad_part_kind {
     dsc_dtype dtype, wire; /* wire: what an F32 leaf is rounded to */
-} dsc_leaf_kind;
+} dsc_grad_part_kind;
 
 /* One instance of `call` for each kind: `kind` is a constant in it. */
-#define DSC_FOR_LEAF_KIND(a, call)                                         \
-    do {                                                                   \
-        if ((a)->leaf_dtype == DSC_BF16) {                                 \
-            const dsc_leaf_kind kind = { DSC_BF16, DSC_BF16 };             \
-            call;                                                          \
-        } else if ((a)->leaf_dtype == DSC_F16) {                           \
-            const dsc_leaf_kind kind = { DSC_F16, DSC_F16 };               \
-            call;                                                          \
-        } else if ((a)->wire_dtype == DSC_BF16) {                          \
-            const dsc_leaf_kind kind = { DSC_F32, DSC_BF16 };              \
-            call;                                                          \
-        } else if ((a)->wire_dtype == DSC_F16) {                           \
-            const dsc_leaf_kind kind = { DSC_F32, DSC_F16 };               \
-            call;                                                          \
-        } else {                                                           \
-            const dsc_leaf_kind kind = { DSC_F32, DSC_F32 };               \
-            call;                                                          \
-        }                                                                  \
+#define DSC_FOR_LEAF_KIND(a, call)                                                                                     \
+    do {                                                                                                               \
+        if ((a)->leaf_dtype == DSC_BF16) {                                                                             \
+            const dsc_grad_part_kind kind = { DSC_BF16, DSC_BF16 };                                                    \
+            call;                                                                                                      \
+        } else if ((a)->leaf_dtype == DSC_F16) {                                                                       \
+            const dsc_grad_part_kind kind = { DSC_F16, DSC_F16 };                                                      \
+            call;                                                                                                      \
+        } else if ((a)->wire_dtype == DSC_BF16) {                                                                      \
+            const dsc_grad_part_kind kind = { DSC_F32, DSC_BF16 };                                                     \
+            call;                                                                                                      \
+        } else if ((a)->wire_dtype == DSC_F16) {                                                                       \
+            const dsc_grad_part_kind kind = { DSC_F32, DSC_F16 };                                                      \
+            call;                                                                                                      \
+        } else {                                                                                                       \
+            const dsc_grad_part_kind kind = { DSC_F32, DSC_F32 };                                                      \
+            call;                                                                                                      \
+        }                                                                                                              \
     } while (0)
 
 static inline const void *dsc_ordered_reduce_part(const dsc_ordered_reduce_args *a, int64_t leaf)

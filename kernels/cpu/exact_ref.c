@@ -43,7 +43,7 @@ static void fold(const dsc_ordered_reduce_args *a, int64_t first, int64_t last)
         float s = leaf_value(a, 0, i);
         if (!a->overwrite)
             s = a->acc[i] + s;
-        for (int64_t k = 1; k < a->leaf_count; k++)
+        for (int64_t k = 1; k < a->grad_part_count; k++)
             s = s + leaf_value(a, k, i);
         a->acc[i] = s;
     }

@@ -57,7 +57,7 @@ static void fold_units(void *ctx, int64_t first, int64_t last)
     const quant_job *job = ctx;
     const dsc_ordered_reduce_quantized_args *a = job->args;
     for (int64_t u = first * BLOCK_UNITS; u < dsc_min_i64(last * BLOCK_UNITS, job->units); u++)
-        for (int64_t k = 0; k < a->leaf_count; k++) {
+        for (int64_t k = 0; k < a->grad_part_count; k++) {
             const dsc_quant_unit leaf =
                 unit_of((const char *)a->leaf + k * a->leaf_stride_bytes, a->count, u, a->quant);
             job->ops->fold(a->acc + u * DSC_QUANT_UNIT, &leaf, a->quant, a->overwrite && k == 0);
@@ -100,7 +100,7 @@ static dsc_status fold_quantized(const dsc_ordered_reduce_quantized_args *a, con
                                  dsc_error *err, const dsc_quant_ops *ops)
 {
     (void)err;
-    DSC_ASSERT(a->leaf_count >= 1);
+    DSC_ASSERT(a->grad_part_count >= 1);
     return run(a, a->count, 1, team, ops, fold_units);
 }
 

@@ -86,7 +86,7 @@ struct fold_pointers {
 template <class Leaf, class Wire, class Leaves> struct fold_op {
     float *acc;
     Leaves leaves;
-    int64_t leaf_count;
+    int64_t grad_part_count;
     bool overwrite;
 
     template <int W> __device__ __forceinline__ void take(float (&x)[W], int64_t k, int64_t i) const
@@ -109,7 +109,7 @@ template <class Leaf, class Wire, class Leaves> struct fold_op {
                 s[j] = x[j] + s[j];
         }
 #pragma unroll 4
-        for (int64_t k = 1; k < leaf_count; k++) {
+        for (int64_t k = 1; k < grad_part_count; k++) {
             take<W>(x, k, i);
 #pragma unroll
             for (int j = 0; j < W; j++)
@@ -123,7 +123,7 @@ template <class Leaf, class Wire, class Leaves> struct fold_op {
 template <class Leaf, class Wire, class Leaves>
 void fold(const dsc_cuda_launch *at, const dsc_ordered_reduce_args *a, const Leaves &leaves, bool aligned)
 {
-    const fold_op<Leaf, Wire, Leaves> op = { a->acc, leaves, a->leaf_count, a->overwrite };
+    const fold_op<Leaf, Wire, Leaves> op = { a->acc, leaves, a->grad_part_count, a->overwrite };
     each<8>(at, op, a->count, aligned && is_aligned(a->acc));
 }
 
@@ -260,7 +260,7 @@ dsc_status dsc_cuda_run_CAST_STOCHASTIC(const dsc_cuda_launch *at, const void *a
 dsc_status dsc_cuda_run_FOLD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
     const dsc_ordered_reduce_args *a = static_cast<const dsc_ordered_reduce_args *>(args);
-    DSC_ASSERT(a->leaf_count >= 1);
+    DSC_ASSERT(a->grad_part_count >= 1);
     DSC_TRY(dtype_check("FOLD", a->leaf_dtype, err));
     DSC_TRY(dtype_check("FOLD", a->wire_dtype, err));
     if (a->leaf_ptr == NULL) {
@@ -268,12 +268,12 @@ dsc_status dsc_cuda_run_FOLD(const dsc_cuda_launch *at, const void *args, dsc_er
         fold_any(at, a, leaves, is_aligned(a->leaf) && a->leaf_stride_bytes % 16 == 0);
         return DSC_OK;
     }
-    if (a->leaf_count > FOLD_POINTERS_MAX)
+    if (a->grad_part_count > FOLD_POINTERS_MAX)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "FOLD", "%lld leaves by pointer; at most %d",
-                        static_cast<long long>(a->leaf_count), static_cast<int>(FOLD_POINTERS_MAX));
+                        static_cast<long long>(a->grad_part_count), static_cast<int>(FOLD_POINTERS_MAX));
     fold_pointers leaves = {};
     bool aligned = true;
-    for (int64_t k = 0; k < a->leaf_count; k++) {
+    for (int64_t k = 0; k < a->grad_part_count; k++) {
         leaves.pointer[k] = a->leaf_ptr[k];
         aligned = aligned && is_aligned(a->leaf_ptr[k]);
     }

@@ -167,7 +167,7 @@ template <dsc_quant Q> __global__ void fold_quantized_kernel(const dsc_ordered_r
         for (int j = 0; j < LANE_ELEMENTS; j++)
             s[j] = x[j] + s[j];
     }
-    for (int64_t k = 1; k < a.leaf_count; k++) {
+    for (int64_t k = 1; k < a.grad_part_count; k++) {
         unpack<Q>(x, static_cast<const char *>(a.leaf) + k * a.leaf_stride_bytes, a.count, at);
 #pragma unroll
         for (int j = 0; j < LANE_ELEMENTS; j++)
@@ -272,7 +272,7 @@ dsc_status dsc_cuda_run_DEQUANTIZE(const dsc_cuda_launch *at, const void *args, 
 dsc_status dsc_cuda_run_FOLD_QUANTIZED(const dsc_cuda_launch *at, const void *args, dsc_error *)
 {
     const dsc_ordered_reduce_quantized_args *a = static_cast<const dsc_ordered_reduce_quantized_args *>(args);
-    DSC_ASSERT(a->leaf_count >= 1);
+    DSC_ASSERT(a->grad_part_count >= 1);
     const unsigned grid = grid_of(a->count, 1);
     if (grid == 0)
         return DSC_OK;

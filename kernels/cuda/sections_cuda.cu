@@ -115,7 +115,7 @@ host_bytes host_of(const cuda_call *call)
     }
     if (call->kind == CUDA_CALL_LAUNCH && call->kernel == DSC_KERNEL_FOLD) {
         const auto *a = (const dsc_ordered_reduce_args *)call->args;
-        return { a->leaf_ptr, a->leaf_ptr != NULL ? a->leaf_count * (int64_t)sizeof *a->leaf_ptr : 0 };
+        return { a->leaf_ptr, a->leaf_ptr != NULL ? a->grad_part_count * (int64_t)sizeof *a->leaf_ptr : 0 };
     }
     return { NULL, 0 };
 }

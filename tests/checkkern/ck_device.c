@@ -119,8 +119,8 @@ static void translate_args(device_args *to, dsc_kernel kernel, const void *args,
     memcpy(&fold, to->bytes, sizeof fold);
     if (fold.leaf_ptr == NULL)
         return;
-    DSC_ASSERT(fold.leaf_count <= LEAVES_MAX);
-    for (int64_t k = 0; k < fold.leaf_count; k++)
+    DSC_ASSERT(fold.grad_part_count <= LEAVES_MAX);
+    for (int64_t k = 0; k < fold.grad_part_count; k++)
         to->leaf_ptr[k] = translate(fold.leaf_ptr[k], span, count);
     fold.leaf_ptr = to->leaf_ptr;
     memcpy(to->bytes, &fold, sizeof fold);

@@ -192,19 +192,20 @@ static double leaf_value(const dsc_ordered_reduce_args *a, int64_t leaf, int64_t
     return a->wire_dtype != DSC_F32 ? ck_half_value(ck_nearest_half(x, a->wire_dtype), a->wire_dtype) : (double)x;
 }
 
-/* At most leaf_count additions, each off by half a unit of a partial sum, which no sum of absolute values is below. */
+/* At most grad_part_count additions, each off by half a unit of a partial sum, which no sum of absolute values is
+ * below. */
 static void verify_fold(const void *args)
 {
     const dsc_ordered_reduce_args *a = args;
     ck_same_or_nan(a->acc, a->count);
     for (int64_t i = 0; i < a->count; i++) {
         double sum = a->overwrite ? 0 : ck_start(a->acc, i), size = fabs(sum);
-        for (int64_t k = 0; k < a->leaf_count; k++) {
+        for (int64_t k = 0; k < a->grad_part_count; k++) {
             sum += leaf_value(a, k, i);
             size += fabs(leaf_value(a, k, i));
         }
         if (size < 1e37)
-            ck_near(a->acc, i, sum, u * (double)(a->leaf_count - (a->overwrite ? 1 : 0)) * size);
+            ck_near(a->acc, i, sum, u * (double)(a->grad_part_count - (a->overwrite ? 1 : 0)) * size);
     }
 }
 
@@ -230,7 +231,7 @@ static void check_fold_case(int64_t n, dsc_dtype leaf, dsc_dtype wire, int64_t l
                                            .leaf = pointers ? NULL : from,
                                            .leaf_ptr = pointers ? leaf_ptr : NULL,
                                            .leaf_stride_bytes = stride_bytes,
-                                           .leaf_count = leaves,
+                                           .grad_part_count = leaves,
                                            .count = n,
                                            .leaf_dtype = leaf,
                                            .wire_dtype = wire,
@@ -261,7 +262,7 @@ static void check_fold(void)
             const void *const leaf_ptr[3] = { at == 0 ? acc : other, at == 1 ? acc : last, at == 2 ? acc : other };
             const dsc_ordered_reduce_args args = { .acc = acc,
                                                    .leaf_ptr = leaf_ptr,
-                                                   .leaf_count = 3,
+                                                   .grad_part_count = 3,
                                                    .count = n,
                                                    .leaf_dtype = DSC_F32,
                                                    .wire_dtype = DSC_BF16,
@@ -388,7 +389,7 @@ static void bench(void)
         const dsc_ordered_reduce_args args = { .acc = bench_floats(CK_INOUT, n, "acc"),
                                                .leaf = leaf,
                                                .leaf_stride_bytes = 2 * n,
-                                               .leaf_count = 4,
+                                               .grad_part_count = 4,
                                                .count = n,
                                                .leaf_dtype = DSC_BF16,
                                                .wire_dtype = DSC_BF16 };

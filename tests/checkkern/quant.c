@@ -197,7 +197,7 @@ static void verify_fold(const void *args)
         float s = (float)unpacked(a->leaf, a->count, i, a->quant);
         if (!a->overwrite)
             s = (float)ck_start(a->acc, i) + s;
-        for (int64_t k = 1; k < a->leaf_count; k++)
+        for (int64_t k = 1; k < a->grad_part_count; k++)
             s = s + (float)unpacked((const uint8_t *)a->leaf + k * a->leaf_stride_bytes, a->count, i, a->quant);
         if (!same_number(ck_get(a->acc, i), (double)s))
             ck_fail("[%lld] = %a, expected %a", (long long)i, ck_get(a->acc, i), (double)s);
@@ -219,7 +219,7 @@ static void check_fold(int64_t count, int64_t leaves, dsc_quant quant, bool over
     const dsc_ordered_reduce_quantized_args args = { .acc = acc,
                                                      .leaf = leaf,
                                                      .leaf_stride_bytes = stride,
-                                                     .leaf_count = leaves,
+                                                     .grad_part_count = leaves,
                                                      .count = count,
                                                      .quant = quant,
                                                      .overwrite = overwrite };
@@ -249,7 +249,7 @@ static void bench(dsc_quant quant)
         const dsc_ordered_reduce_quantized_args args = { .acc = ck_buf(CK_INOUT, DSC_F32, n, "acc"),
                                                          .leaf = leaf,
                                                          .leaf_stride_bytes = bytes,
-                                                         .leaf_count = 4,
+                                                         .grad_part_count = 4,
                                                          .count = n,
                                                          .quant = quant };
         ck_bench(DSC_KERNEL_FOLD_QUANTIZED, &args, sizeof args, n * 8 + 4 * bytes, 0, 0);

@@ -67,7 +67,7 @@ static dsc_status add_up(dsc_engine *engine, int32_t rank, void *user, dsc_error
         out->gathered += elements + elements / 128 * 2;
         out->plain_gathered += 2 * elements;
     }
-    for (int32_t i = 0; i < zero->leaf_count; i++) {
+    for (int32_t i = 0; i < zero->grad_part_count; i++) {
         const int64_t elements = others * micro_steps * group[zero->leaf[i].group].slice;
         out->reduced += elements / 2 + elements / 128 * 2;
         out->plain_reduced += 2 * elements;

@@ -40,7 +40,7 @@ typedef struct variant {
 /* ---- no leaf is made where another one still waits ---- */
 
 /* Elements of the slice of `other`, which is a whole group, up to the end of what lies in the place of `leaf` too. */
-static int64_t needed_of(const dsc_zero *zero, const dsc_leaf *other, const dsc_leaf *leaf)
+static int64_t needed_of(const dsc_zero *zero, const dsc_grad_part *other, const dsc_grad_part *leaf)
 {
     const int64_t from = zero->grad_part_slot[other->place].offset, at = zero->grad_part_slot[leaf->place].offset;
     const int64_t bytes = zero->o.layout->group[other->group].padded * 4;
@@ -52,18 +52,18 @@ static int64_t needed_of(const dsc_zero *zero, const dsc_leaf *other, const dsc_
  * the last run that it shares memory with, far enough for all of that run. */
 static bool waits_for_enough(const dsc_zero *zero, int32_t index)
 {
-    const dsc_leaf *leaf = &zero->leaf[index], *awaited = NULL;
+    const dsc_grad_part *leaf = &zero->leaf[index], *awaited = NULL;
     int64_t end = 0;
-    for (int32_t back = 1; back <= zero->leaf_count; back++) {
-        const dsc_leaf *other = &zero->leaf[(index + zero->leaf_count - back) % zero->leaf_count];
+    for (int32_t back = 1; back <= zero->grad_part_count; back++) {
+        const dsc_grad_part *other = &zero->leaf[(index + zero->grad_part_count - back) % zero->grad_part_count];
         const int64_t needed = needed_of(zero, other, leaf);
         if (awaited == NULL && other->place == leaf->after) {
             awaited = other;
-            end = dsc_leaf_mark_end(zero, other, leaf->after_mark);
+            end = dsc_grad_part_mark_end(zero, other, leaf->after_mark);
         }
         if (needed > 0 && awaited == NULL)
             return false;
-        if (needed > end && dsc_leaf_last_of_run(zero, other) == dsc_leaf_last_of_run(zero, awaited))
+        if (needed > end && dsc_grad_part_last_of_run(zero, other) == dsc_grad_part_last_of_run(zero, awaited))
             return false;
     }
     return true;
@@ -72,12 +72,12 @@ static bool waits_for_enough(const dsc_zero *zero, int32_t index)
 static dsc_status check_leaves(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
     const dsc_zero *zero = engine->zero;
-    for (int32_t i = 0; i < zero->leaf_count && zero->world_size == 1 && zero->level_count == 0; i++) {
+    for (int32_t i = 0; i < zero->grad_part_count && zero->world_size == 1 && zero->level_count == 0; i++) {
         if (!waits_for_enough(zero, i))
             return DSC_FAIL(err, DSC_ERR_INTERNAL, "leaves",
                             "leaf %d of %d, of module %d and micro-batch %d, is made "
                             "where another one still waits",
-                            (int)i, (int)zero->leaf_count, (int)zero->leaf[i].module, (int)zero->leaf[i].lane);
+                            (int)i, (int)zero->grad_part_count, (int)zero->leaf[i].module, (int)zero->leaf[i].lane);
     }
     return DSC_OK;
 }

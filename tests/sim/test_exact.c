@@ -58,7 +58,7 @@ static dsc_status sum_samples(dsc_module_ctx *ctx, float *to, dsc_error *err)
     const dsc_ordered_reduce_args args = { .acc = to,
                                            .leaf = ctx->batch_data[0],
                                            .leaf_stride_bytes = WIDTH * 4,
-                                           .leaf_count = SAMPLES,
+                                           .grad_part_count = SAMPLES,
                                            .count = WIDTH,
                                            .leaf_dtype = DSC_F32,
                                            .wire_dtype = DSC_F32,

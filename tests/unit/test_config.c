@@ -394,12 +394,12 @@ static void leaf_factors(void **state)
 {
     (void)state;
     parse_ok(around("\"gradient_predivide_factor\":8"));
-    assert_true(dsc_config_leaf_factor(&config, 3) == 0.125f);
+    assert_true(dsc_config_grad_part_factor(&config, 3) == 0.125f);
     parse_ok(around("\"prescale_gradients\":true"));
-    assert_true(dsc_config_leaf_factor(&config, 3) == 1.0f / 3);
+    assert_true(dsc_config_grad_part_factor(&config, 3) == 1.0f / 3);
     assert_int_equal(config.warning_count, 0);
     parse_ok(around("\"prescale_gradients\":true,\"gradient_predivide_factor\":8"));
-    assert_true(dsc_config_leaf_factor(&config, 4) == 0.25f);
+    assert_true(dsc_config_grad_part_factor(&config, 4) == 0.25f);
     assert_true(warned("gradient_predivide_factor (line 2): no effect beside prescale_gradients"));
     parse_ok(around("\"fp32_allreduce\":true"));
     assert_true(warned("fp32_allreduce (line 2): an old form, taken as communication_data_type \"fp32\""));

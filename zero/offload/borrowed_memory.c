@@ -50,9 +50,9 @@ static bool next_room(room_walk *walk)
 {
     dsc_zero *zero = walk->zero;
     dsc_borrowed_memory *rooms = &zero->store.rooms;
-    while (++walk->leaf < zero->leaf_count) {
-        const dsc_leaf *leaf = &zero->leaf[walk->leaf];
-        if (!dsc_leaf_is_first(leaf) || !has_room(zero, leaf->group))
+    while (++walk->leaf < zero->grad_part_count) {
+        const dsc_grad_part *leaf = &zero->leaf[walk->leaf];
+        if (!dsc_grad_part_is_first(leaf) || !has_room(zero, leaf->group))
             continue;
         walk->left = bytes_of_sum(zero, leaf->group);
         if (walk->opened) {
@@ -83,7 +83,7 @@ static bool take_room(room_walk *walk, int32_t last, dsc_plane plane, int64_t by
     return true;
 }
 
-static bool place_tile(room_walk *walk, const dsc_leaf *leaf, int64_t count)
+static bool place_tile(room_walk *walk, const dsc_grad_part *leaf, int64_t count)
 {
     const dsc_zero *zero = walk->zero;
     const int32_t last = (int32_t)(leaf - zero->leaf);
@@ -103,9 +103,9 @@ static bool place_tile(room_walk *walk, const dsc_leaf *leaf, int64_t count)
 static void place_tiles(room_walk *walk)
 {
     const dsc_zero *zero = walk->zero;
-    for (int32_t i = 0; i < zero->leaf_count; i++) {
-        const dsc_leaf *leaf = &zero->leaf[i];
-        if (!dsc_leaf_is_last(zero, leaf) || !dsc_speculative_update_covers(zero, leaf->group))
+    for (int32_t i = 0; i < zero->grad_part_count; i++) {
+        const dsc_grad_part *leaf = &zero->leaf[i];
+        if (!dsc_grad_part_is_last(zero, leaf) || !dsc_speculative_update_covers(zero, leaf->group))
             continue;
         const int64_t own = zero->group[leaf->group].local_count, tile = zero->store.tile_elements;
         for (int64_t first = 0; first < own; first += tile)

@@ -7,11 +7,11 @@
 #define DSC_LENT_NS INT64_C(200000)
 
 /* Whether a tile of the run passes through the ring. */
-static bool takes_tiles(const dsc_zero *zero, const dsc_leaf *first, int64_t pass)
+static bool takes_tiles(const dsc_zero *zero, const dsc_grad_part *first, int64_t pass)
 {
-    const dsc_leaf *last = dsc_leaf_last_of_run(zero, first);
+    const dsc_grad_part *last = dsc_grad_part_last_of_run(zero, first);
     return dsc_in_swap(zero, first->group, DSC_PLANE_GRAD) &&
-           (dsc_leaf_reads_sum(first, pass) || dsc_leaf_writes_sum(zero, last, pass) ||
+           (dsc_grad_part_reads_sum(first, pass) || dsc_grad_part_writes_sum(zero, last, pass) ||
             !(first->finds_sum || last->leaves_sum));
 }
 
@@ -22,15 +22,15 @@ static bool next_sum(const dsc_zero *zero, dsc_sum_cursor *place)
     while (place->first >= zero->o.layout->group[zero->leaf[place->leaf].group].slice ||
            !takes_tiles(zero, &zero->leaf[place->leaf], place->pass)) {
         place->first = 0;
-        place->leaf = (int32_t)(dsc_leaf_last_of_run(zero, &zero->leaf[place->leaf]) + 1 - zero->leaf);
-        if (place->leaf == zero->leaf_count) {
+        place->leaf = (int32_t)(dsc_grad_part_last_of_run(zero, &zero->leaf[place->leaf]) + 1 - zero->leaf);
+        if (place->leaf == zero->grad_part_count) {
             place->leaf = 0;
             place->pass++;
         }
         if (place->pass >= zero->pass_count)
             return false;
     }
-    return dsc_leaf_reads_sum(&zero->leaf[place->leaf], place->pass);
+    return dsc_grad_part_reads_sum(&zero->leaf[place->leaf], place->pass);
 }
 
 static dsc_status sums_ahead(dsc_zero *zero, dsc_sum_cursor place, bool wait, dsc_error *err)
@@ -109,7 +109,7 @@ static dsc_status rest_sums_now(void *args, dsc_error *err)
     const sum_call *call = args;
     dsc_zero *zero = call->zero;
     bool rest = false;
-    dsc_speculative_update_count_grad_part(zero, dsc_leaf_last_of_run(zero, &zero->leaf[call->place.leaf]),
+    dsc_speculative_update_count_grad_part(zero, dsc_grad_part_last_of_run(zero, &zero->leaf[call->place.leaf]),
                                            call->place.pass);
     while (!rest && atomic_load(&zero->store.sums_asked) == call->asked && !atomic_load(&zero->cancelled)) {
         const bool early = zero->store.fetched != NULL && !dsc_event_passed(zero->store.fetched); /* a pass waits */
@@ -128,7 +128,7 @@ static dsc_status stays_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
     dsc_speculative_update_count_grad_part(
-        call->zero, dsc_leaf_last_of_run(call->zero, &call->zero->leaf[call->place.leaf]), call->place.pass);
+        call->zero, dsc_grad_part_last_of_run(call->zero, &call->zero->leaf[call->place.leaf]), call->place.pass);
     dsc_speculative_update_publish(call->zero);
     return DSC_OK;
 }

@@ -42,8 +42,8 @@ dsc_status dsc_speculative_update_open(dsc_zero *zero, dsc_error *err)
     early->aim = 1;
     DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->o.layout->group_count, sizeof *early->group,
                              &early->group, err));
-    for (int32_t i = 0; i < zero->leaf_count; i++)
-        if (dsc_leaf_is_last(zero, &zero->leaf[i]) && dsc_speculative_update_covers(zero, zero->leaf[i].group))
+    for (int32_t i = 0; i < zero->grad_part_count; i++)
+        if (dsc_grad_part_is_last(zero, &zero->leaf[i]) && dsc_speculative_update_covers(zero, zero->leaf[i].group))
             early->group[early->count++] = zero->leaf[i].group;
     return DSC_OK;
 }
@@ -81,10 +81,10 @@ void dsc_zero_speculative_stats_get(const dsc_zero *zero, dsc_zero_speculative_s
 
 /* ---- sums ---- */
 
-void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_leaf *leaf, int64_t pass)
+void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass)
 {
     dsc_speculative_update *early = &zero->early;
-    if (pass == zero->pass_count - 1 && early->complete < early->count && dsc_leaf_is_last(zero, leaf) &&
+    if (pass == zero->pass_count - 1 && early->complete < early->count && dsc_grad_part_is_last(zero, leaf) &&
         leaf->group == early->group[early->complete])
         early->complete++;
 }

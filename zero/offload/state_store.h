@@ -142,7 +142,7 @@ DSC_MUST_USE dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc
 DSC_MUST_USE dsc_status dsc_store_left(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
 /* A group with nothing in files, where updates go on behind: none of the tiles above is of it. Compute waits for such
  * an update sooner or later, so its whole team makes it, beside what files keep the update's thread busy with. */
-bool dsc_store_leaves_to_compute(const dsc_zero *zero, int32_t group);
+bool dsc_store_yields_to_compute(const dsc_zero *zero, int32_t group);
 DSC_MUST_USE dsc_status dsc_store_for_compute(dsc_zero *zero, int32_t group, dsc_tile *tile, dsc_error *err);
 /* Behind the last tile. */
 DSC_MUST_USE dsc_status dsc_store_end(dsc_zero *zero, dsc_error *err);

@@ -17,7 +17,7 @@ static bool passes_in_tiles(const dsc_zero *zero, int32_t g)
     return dsc_any_in_swap(zero, g) || dsc_host_tier_updates(zero, g);
 }
 
-bool dsc_store_leaves_to_compute(const dsc_zero *zero, int32_t g)
+bool dsc_store_yields_to_compute(const dsc_zero *zero, int32_t g)
 {
     return dsc_store_updates_behind(zero) && !dsc_any_in_swap(zero, g) &&
            dsc_recipes[zero->o.recipe].needs == DSC_NEEDS_NOTHING;
@@ -27,7 +27,7 @@ bool dsc_store_leaves_to_compute(const dsc_zero *zero, int32_t g)
  * sum it is not told of, and does not go on behind it. */
 static bool is_passed_over(const dsc_zero *zero, int32_t g)
 {
-    return zero->store.exchanged && dsc_store_leaves_to_compute(zero, g);
+    return zero->store.exchanged && dsc_store_yields_to_compute(zero, g);
 }
 
 /* The tile at the cursor, which goes on; false: there is none. */
@@ -348,7 +348,7 @@ dsc_status dsc_store_for_compute(dsc_zero *zero, int32_t g, dsc_tile *tile, dsc_
 {
     const dsc_group_state *state = &zero->group[g];
     void *ptr[DSC_PLANE_COUNT];
-    DSC_ASSERT(dsc_store_leaves_to_compute(zero, g));
+    DSC_ASSERT(dsc_store_yields_to_compute(zero, g));
     *tile = (dsc_tile) { .group = g,
                          .first = state->local_first,
                          .count = state->local_count,
