@@ -167,7 +167,7 @@ void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out)
     out->pin_params = zero->pin_param;
     const int64_t tiles = dsc_max_i64(1 + zero->pipeline_read + zero->pipeline_write,
                                       zero->offload_buffer_count / buffers_of_element);
-    out->slot_count = (int32_t)dsc_min_i64(tiles, DSC_RING_SLOTS_MAX);
+    out->slot_count = (int32_t)dsc_min_i64(tiles, DSC_TILE_BUFFERS_MAX);
     /* A device that does not answer is told of before the ranks that wait for this one give it up. */
     const int64_t comm_timeout_ns = (int64_t)(config->own.comm_timeout_s * 1e9);
     out->aio = (dsc_aio_options){ .engine = config->own.aio,

@@ -48,7 +48,7 @@ typedef struct dsc_zero_swap {
     int64_t persistent_elements;      /* parameters of groups of at most so many stay on the device */
     int64_t window_elements;          /* what windows of parameters take, if one module takes no more; 0: as needed */
     int64_t tile_elements;            /* what one buffer holds at most; may be cut into several */
-    int32_t slot_count;               /* buffers for each kind of state, 1..DSC_RING_SLOTS_MAX */
+    int32_t slot_count;               /* buffers for each kind of state, 1..DSC_TILE_BUFFERS_MAX */
     bool read_ahead, write_behind;    /* a tile is read, and another written, while one is worked on */
     bool early_update;                /* what dsc_zero_expect is told of begins under the last backward pass */
     bool unclipped;                   /* whatever the norm, unless there is no update: its sums need no file */

@@ -20,7 +20,7 @@ enum { PAGE = DSC_AIO_ALIGN, PIECES = 24, OWN = 3, FURTHER = 5 };
 static dsc_alloc *alloc;
 static dsc_aio *aio;
 static dsc_swap *swap;
-static dsc_ring ring;
+static dsc_tile_buffers ring;
 static char dir[128];
 static const char *const folders[] = { dir };
 static unsigned char *own_buf, *further_buf;
@@ -57,26 +57,26 @@ static int setup(void **state)
         .alloc = alloc, .aio = aio, .tag = DSC_TAG_MASTER, .folders = folders, .folder_count = 1, .bytes = PIECES * PAGE
     };
     check(dsc_swap_open(&place, &swap, &err), &err);
-    ring = (dsc_ring) { .read_ahead = true, .write_behind = true, .further_count = FURTHER };
-    check(dsc_ring_open(&ring, alloc, swap, aio, own_buf, PAGE, OWN, &err), &err);
+    ring = (dsc_tile_buffers) { .read_ahead = true, .write_behind = true, .further_count = FURTHER };
+    check(dsc_tile_buffers_open(&ring, alloc, swap, aio, own_buf, PAGE, OWN, &err), &err);
     dsc_tile_buffers_assign(&ring, OWN, FURTHER, further_buf, PAGE);
     for (int32_t i = 0; i < PIECES; i++) {
-        const int32_t slot = dsc_ring_next(&ring);
-        check(dsc_ring_start(&ring, slot, piece_of(i), false, &err), &err);
+        const int32_t slot = dsc_tile_buffers_next(&ring);
+        check(dsc_tile_buffers_start(&ring, slot, piece_of(i), false, &err), &err);
         memset(ring.slot[slot].buf, byte_of(i, 0), PAGE);
-        check(dsc_ring_give(&ring, slot, piece_of(i), &err), &err);
+        check(dsc_tile_buffers_write_back(&ring, slot, piece_of(i), &err), &err);
     }
-    check(dsc_ring_drain(&ring, &err), &err);
+    check(dsc_tile_buffers_drain(&ring, &err), &err);
     next_piece = 0;
     return 0;
 }
 
 static int teardown(void **state)
 {
-    dsc_ring_stop(&ring);
+    dsc_tile_buffers_stop(&ring);
     dsc_aio_close(&aio);
     dsc_swap_close(&swap);
-    dsc_ring_close(&ring);
+    dsc_tile_buffers_close(&ring);
     dsc_alloc_close(&alloc); /* asserts that nothing is live */
     free(own_buf);
     free(further_buf);
@@ -108,23 +108,23 @@ static int32_t read_all_ahead(int32_t end)
 static int32_t pass(int32_t i, int32_t round)
 {
     dsc_error err = DSC_ERROR_INIT;
-    const int32_t slot = dsc_ring_next(&ring);
+    const int32_t slot = dsc_tile_buffers_next(&ring);
     next_piece += ring.ahead == 0;
-    check(dsc_ring_start(&ring, slot, piece_of(i), true, &err), &err);
-    check(dsc_ring_take(&ring, slot, &err), &err);
+    check(dsc_tile_buffers_start(&ring, slot, piece_of(i), true, &err), &err);
+    check(dsc_tile_buffers_acquire(&ring, slot, &err), &err);
     const unsigned char *buf = ring.slot[slot].buf;
     for (int32_t k = 0; k < PAGE; k++)
         assert_int_equal(buf[k], byte_of(i, round));
     memset(ring.slot[slot].buf, byte_of(i, round + 1), PAGE);
-    assert_false(dsc_ring_has_passed(&ring, slot));
-    check(dsc_ring_give(&ring, slot, piece_of(i), &err), &err);
+    assert_false(dsc_tile_buffers_has_passed(&ring, slot));
+    check(dsc_tile_buffers_write_back(&ring, slot, piece_of(i), &err), &err);
     return slot;
 }
 
 static void begin_round(int32_t end)
 {
     dsc_error err = DSC_ERROR_INIT;
-    check(dsc_ring_begin_round(&ring, end, &err), &err);
+    check(dsc_tile_buffers_begin_round(&ring, end, &err), &err);
 }
 
 static void pieces_pass_round_after_round(void **state)
@@ -144,16 +144,16 @@ static void a_long_round_comes_to_further_slots_once(void **state)
         begin_round(end);
         next_piece = 0;
         for (int32_t slot = OWN; slot < end; slot++)
-            assert_false(dsc_ring_has_passed(&ring, slot));
+            assert_false(dsc_tile_buffers_has_passed(&ring, slot));
         assert_int_equal(read_all_ahead(PIECES), end); /* nothing is worked on: all of them */
         for (int32_t i = 0; i < end; i++) {
             assert_int_equal(pass(i, round), i);
             assert_in_range(read_all_ahead(PIECES), 1, end);
         }
         assert_int_equal(ring.ahead, end > OWN ? OWN : OWN - 1);
-        check(dsc_ring_drain(&ring, &err), &err);
+        check(dsc_tile_buffers_drain(&ring, &err), &err);
         for (int32_t slot = OWN; slot < OWN + FURTHER; slot++)
-            assert_true(dsc_ring_has_passed(&ring, slot));
+            assert_true(dsc_tile_buffers_has_passed(&ring, slot));
         memset(further_buf, 0xee, FURTHER * PAGE); /* it is not the ring's any more */
         for (int32_t i = 0; i < rest; i++) {
             assert_int_equal(pass(end + i, round), i % OWN);
@@ -161,7 +161,7 @@ static void a_long_round_comes_to_further_slots_once(void **state)
         }
         for (int32_t i = 0; i < FURTHER * PAGE; i++)
             assert_int_equal(further_buf[i], 0xee);
-        check(dsc_ring_drain(&ring, &err), &err);
+        check(dsc_tile_buffers_drain(&ring, &err), &err);
     }
 }
 
@@ -177,17 +177,17 @@ static void a_long_round_ends_anywhere(void **state)
             assert_int_equal(pass(i, passed), i % (OWN + FURTHER));
         }
         (void)read_all_ahead(PIECES);
-        check(dsc_ring_end_round(&ring, &err), &err);
+        check(dsc_tile_buffers_end_round(&ring, &err), &err);
         assert_int_equal(ring.ahead, passed < OWN + FURTHER ? 0 : passed == OWN + FURTHER ? OWN : OWN - 1);
         for (int32_t slot = OWN; slot < OWN + FURTHER; slot++)
-            assert_true(dsc_ring_has_passed(&ring, slot));
+            assert_true(dsc_tile_buffers_has_passed(&ring, slot));
         memset(further_buf, 0xee, FURTHER * PAGE);
         next_piece = passed;
         for (int32_t i = passed; i < PIECES; i++)
             assert_in_range(pass(i, passed), 0, OWN - 1);
         for (int32_t i = 0; i < FURTHER * PAGE; i++)
             assert_int_equal(further_buf[i], 0xee);
-        check(dsc_ring_drain(&ring, &err), &err);
+        check(dsc_tile_buffers_drain(&ring, &err), &err);
     }
 }
 

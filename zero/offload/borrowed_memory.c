@@ -74,7 +74,7 @@ static bool take_room(room_walk *walk, int32_t last, dsc_plane plane, int64_t by
         if (!next_room(walk))
             return false;
     if (walk->opened) {
-        dsc_tile_buffers_assign(dsc_store_ring(zero, plane), walk->slots[plane], 1,
+        dsc_tile_buffers_assign(dsc_store_tile_buffers(zero, plane), walk->slots[plane], 1,
                                 (char *)zero->grad_buf.ptr + walk->left.at, 0);
         rooms->room[rooms->count - 1].end[plane] = walk->slots[plane] + 1;
     }
@@ -91,7 +91,7 @@ static bool place_tile(room_walk *walk, const dsc_grad_part *leaf, int64_t count
         const int64_t bytes = dsc_align_up(count * dsc_plane_bytes_each(zero, (dsc_plane)p), DSC_AIO_ALIGN);
         if (!passes(zero, leaf->group, (dsc_plane)p))
             continue;
-        if (walk->slots[p] >= DSC_RING_SLOTS_MAX ||
+        if (walk->slots[p] >= DSC_TILE_BUFFERS_MAX ||
             (walk->slots[p] >= zero->store.slot_count && !take_room(walk, last, (dsc_plane)p, bytes)))
             return false;
         walk->slots[p]++;
@@ -121,11 +121,11 @@ void dsc_borrowed_memory_plan(dsc_zero *zero)
         return;
     place_tiles(&walk);
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
-        dsc_ring *ring = dsc_store_ring(zero, (dsc_plane)p);
+        dsc_tile_buffers *ring = dsc_store_tile_buffers(zero, (dsc_plane)p);
         if (walk.slots[p] <= zero->store.slot_count)
             continue;
         ring->further_count = walk.slots[p] - zero->store.slot_count;
-        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] += dsc_ring_plan_bytes(
+        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] += dsc_tile_buffers_plan_bytes(
             ring->further_count, zero->store.tile_elements * dsc_plane_bytes_each(zero, (dsc_plane)p));
     }
 }
@@ -169,12 +169,12 @@ dsc_status dsc_borrowed_memory_begin(dsc_zero *zero, const int32_t *group, int32
 {
     zero->store.rooms.told = 0;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
-        dsc_ring *ring = dsc_store_ring(zero, (dsc_plane)p);
+        dsc_tile_buffers *ring = dsc_store_tile_buffers(zero, (dsc_plane)p);
         const int64_t most = ring->slot_count + ring->further_count;
         const int32_t end = (int32_t)dsc_min_i64(tiles_of(zero, (dsc_plane)p, group, count), most);
         if (end <= ring->slot_count)
             continue;
-        DSC_TRY(dsc_ring_begin_round(ring, end, err));
+        DSC_TRY(dsc_tile_buffers_begin_round(ring, end, err));
         atomic_fetch_add(&zero->store.rooms.lent, end - ring->slot_count);
     }
     return DSC_OK;
@@ -184,9 +184,9 @@ static bool has_left(dsc_zero *zero, int32_t r)
 {
     const dsc_borrowed_range *room = zero->store.rooms.room;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
-        const dsc_ring *ring = dsc_store_ring(zero, (dsc_plane)p);
+        const dsc_tile_buffers *ring = dsc_store_tile_buffers(zero, (dsc_plane)p);
         for (int32_t slot = r > 0 ? room[r - 1].end[p] : 0; slot < room[r].end[p]; slot++)
-            if (slot >= ring->slot_count && !dsc_ring_has_passed(ring, slot))
+            if (slot >= ring->slot_count && !dsc_tile_buffers_has_passed(ring, slot))
                 return false;
     }
     return true;
@@ -202,7 +202,7 @@ void dsc_borrowed_memory_publish(dsc_zero *zero)
 dsc_status dsc_borrowed_memory_end(dsc_zero *zero, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
-        DSC_TRY(dsc_ring_end_round(dsc_store_ring(zero, (dsc_plane)p), err));
+        DSC_TRY(dsc_tile_buffers_end_round(dsc_store_tile_buffers(zero, (dsc_plane)p), err));
     atomic_store(&zero->store.rooms.vacant, zero->store.rooms.count);
     return DSC_OK;
 }

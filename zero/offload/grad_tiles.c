@@ -35,7 +35,7 @@ static bool next_sum(const dsc_zero *zero, dsc_sum_cursor *place)
 
 static dsc_status sums_ahead(dsc_zero *zero, dsc_sum_cursor place, bool wait, dsc_error *err)
 {
-    dsc_ring *ring = &zero->store.ring[DSC_PLANE_GRAD];
+    dsc_tile_buffers *ring = &zero->store.ring[DSC_PLANE_GRAD];
     bool started = place.leaf >= 0;
     for (int32_t i = 0; i < ring->ahead && started; i++)
         started = next_sum(zero, &place);
@@ -48,7 +48,7 @@ static dsc_status sums_ahead(dsc_zero *zero, dsc_sum_cursor place, bool wait, ds
 
 typedef struct sum_call {
     dsc_zero *zero;
-    dsc_ring *ring;
+    dsc_tile_buffers *ring;
     int32_t slot;
     bool read;
     dsc_piece piece;
@@ -61,14 +61,14 @@ typedef struct sum_call {
 static dsc_status give_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
-    return dsc_ring_give(call->ring, call->slot, call->piece, err);
+    return dsc_tile_buffers_write_back(call->ring, call->slot, call->piece, err);
 }
 
 /* The update is given it in its buffer. */
 static dsc_status hand_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
-    dsc_ring_lend(call->ring, call->slot);
+    dsc_tile_buffers_lend(call->ring, call->slot);
     dsc_speculative_update_deliver(call->zero, call->group, call->place.first, call->count, call->slot);
     return DSC_OK;
 }
@@ -77,7 +77,7 @@ static dsc_status drain_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
     if (call->ring->swap != NULL)
-        DSC_TRY(dsc_ring_drain(call->ring, err));
+        DSC_TRY(dsc_tile_buffers_drain(call->ring, err));
     dsc_speculative_update_mark_published(call->zero);
     return DSC_OK;
 }
@@ -85,21 +85,21 @@ static dsc_status drain_now(void *args, dsc_error *err)
 /* An update that has ended before its step returns nothing more: it has failed, and the step comes to nothing. */
 static void await_return(const sum_call *call)
 {
-    while (dsc_ring_is_lent(call->ring, call->slot) && !atomic_load(&call->zero->cancelled) &&
+    while (dsc_tile_buffers_is_lent(call->ring, call->slot) && !atomic_load(&call->zero->cancelled) &&
            !dsc_event_passed(call->zero->early.ended))
         dsc_clock_sleep_ns(DSC_LENT_NS);
-    dsc_ring_return(call->ring, call->slot);
+    dsc_tile_buffers_return(call->ring, call->slot);
 }
 
 static dsc_status take_sum_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
     await_return(call);
-    DSC_TRY(dsc_ring_start(call->ring, call->slot, call->piece, call->read, err));
+    DSC_TRY(dsc_tile_buffers_start(call->ring, call->slot, call->piece, call->read, err));
     DSC_TRY(sums_ahead(call->zero, call->place, true, err));
     dsc_speculative_update_publish(call->zero);
     atomic_store(&call->zero->store.sums_waited_for, true);
-    const dsc_status status = dsc_ring_take(call->ring, call->slot, err);
+    const dsc_status status = dsc_tile_buffers_acquire(call->ring, call->slot, err);
     atomic_store(&call->zero->store.sums_waited_for, false);
     return status;
 }
@@ -115,7 +115,7 @@ static dsc_status rest_sums_now(void *args, dsc_error *err)
         const bool early = zero->store.fetched != NULL && !dsc_event_passed(zero->store.fetched); /* a pass waits */
         if (!early)
             DSC_TRY(sums_ahead(zero, call->place, false, err));
-        DSC_TRY(dsc_ring_rests(&zero->store.ring[DSC_PLANE_GRAD], &rest, err));
+        DSC_TRY(dsc_tile_buffers_is_idle(&zero->store.ring[DSC_PLANE_GRAD], &rest, err));
         dsc_speculative_update_publish(zero);
         rest = rest && !early;
         if (!dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_GRAD], DSC_REST_NS) && !rest)
@@ -155,7 +155,7 @@ static dsc_status await_room(void *args, dsc_error *err)
     bool rest;
     while (!dsc_borrowed_memory_is_vacant(zero, call->group) && !atomic_load(&zero->cancelled) &&
            !dsc_event_passed(zero->early.ended)) {
-        DSC_TRY(dsc_ring_rests(&zero->store.ring[DSC_PLANE_GRAD], &rest, err));
+        DSC_TRY(dsc_tile_buffers_is_idle(&zero->store.ring[DSC_PLANE_GRAD], &rest, err));
         dsc_speculative_update_publish(zero);
         if (!dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_GRAD], DSC_LENT_NS))
             dsc_clock_sleep_ns(DSC_LENT_NS);
@@ -166,13 +166,13 @@ static dsc_status await_room(void *args, dsc_error *err)
 static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_cursor *place, bool overwrite, dsc_sum *sum,
                                 dsc_error *err)
 {
-    dsc_ring *ring = &zero->store.ring[DSC_PLANE_GRAD];
+    dsc_tile_buffers *ring = &zero->store.ring[DSC_PLANE_GRAD];
     const sum_call call = { .ring = ring,
-                             .slot = dsc_ring_next(ring),
-                             .read = !overwrite,
-                             .piece = dsc_store_tile_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first),
-                             .zero = zero,
-                             .place = *place };
+                            .slot = dsc_tile_buffers_next(ring),
+                            .read = !overwrite,
+                            .piece = dsc_store_tile_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first),
+                            .zero = zero,
+                            .place = *place };
     sum->slot = call.slot;
     sum->kept = ring->slot[call.slot].buf;
     atomic_fetch_add(&zero->store.sums_asked, 1);

@@ -36,7 +36,7 @@ static dsc_status fetch_now(void *args, dsc_error *err)
 }
 
 typedef struct tile_call {
-    dsc_ring *ring;
+    dsc_tile_buffers *ring;
     int32_t slot;
     dsc_piece piece, ahead;
 } tile_call;
@@ -45,28 +45,28 @@ static dsc_status fetch_tile_now(void *args, dsc_error *err)
 {
     const tile_call *call = args;
     bool started;
-    DSC_TRY(dsc_ring_start(call->ring, call->slot, call->piece, true, err));
+    DSC_TRY(dsc_tile_buffers_start(call->ring, call->slot, call->piece, true, err));
     if (call->ahead.bytes > 0)
         DSC_TRY(dsc_tile_buffers_prefetch(call->ring, call->ahead, true, &started, err));
-    return dsc_ring_take(call->ring, call->slot, err);
+    return dsc_tile_buffers_acquire(call->ring, call->slot, err);
 }
 
 dsc_status dsc_store_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_error *err)
 {
     const int64_t tile = zero->store.tile_elements, each = zero->param_bytes_each;
     const int64_t slice = zero->o.layout->group[g].slice;
-    dsc_ring *ring = &zero->store.ring[DSC_PLANE_PARAM];
+    dsc_tile_buffers *ring = &zero->store.ring[DSC_PLANE_PARAM];
     if (!dsc_in_swap(zero, g, DSC_PLANE_PARAM))
         return dsc_copy(zero->fetch_stream, to, zero->group[g].param, slice * each, err);
     if (zero->store.fetch != NULL) {
         const fetch_call call = { zero, g, asked, to };
-        dsc_ring_end_views(ring);
+        dsc_tile_buffers_end_views(ring);
         DSC_TRY(dsc_host_call(zero->fetch_stream, fetch_now, &call, (int64_t)sizeof call, err));
         return dsc_event_record(zero->store.fetched, zero->fetch_stream, err);
     }
     for (int64_t first = 0; first < slice; first += tile) {
         const tile_call call = { .ring = ring,
-                                 .slot = dsc_ring_next(ring),
+                                 .slot = dsc_tile_buffers_next(ring),
                                  .piece = dsc_store_tile_piece(zero, g, DSC_PLANE_PARAM, first),
                                  .ahead = dsc_store_tile_piece(zero, g, DSC_PLANE_PARAM, first + tile) };
         DSC_TRY(dsc_host_call(zero->fetch_stream, fetch_tile_now, &call, (int64_t)sizeof call, err));

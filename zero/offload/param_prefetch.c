@@ -34,7 +34,7 @@ static bool lends(const dsc_zero *zero, dsc_plane plane)
 
 static int32_t slots_of(const dsc_zero *zero, dsc_plane plane)
 {
-    return lends(zero, plane) ? (int32_t)(dsc_store_ring_bytes(zero, plane) / piece_bytes(zero)) : 0;
+    return lends(zero, plane) ? (int32_t)(dsc_store_tile_buffers_bytes(zero, plane) / piece_bytes(zero)) : 0;
 }
 
 int32_t dsc_param_prefetch_slots(const dsc_zero *zero)
@@ -42,7 +42,7 @@ int32_t dsc_param_prefetch_slots(const dsc_zero *zero)
     int32_t count = 0;
     for (size_t i = 0; i < DSC_COUNT(lenders); i++)
         count += slots_of(zero, lenders[i]);
-    return count < DSC_RING_SLOTS_MAX ? count : DSC_RING_SLOTS_MAX;
+    return count < DSC_TILE_BUFFERS_MAX ? count : DSC_TILE_BUFFERS_MAX;
 }
 
 dsc_status dsc_param_prefetch_open(dsc_zero *zero, dsc_error *err)
@@ -54,8 +54,8 @@ dsc_status dsc_param_prefetch_open(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_event_open(zero->o.device, &store->lent, err));
     DSC_TRY(dsc_event_open(zero->o.device, &store->given_back, err));
     store->ahead.read_ahead = store->ahead.only_reads = true;
-    DSC_TRY(dsc_ring_open(&store->ahead, zero->o.alloc, store->swap[DSC_SPACE_PARAM],
-                          store->aio[DSC_STORE_AIO_PARAM], NULL, piece_bytes(zero), count, err));
+    DSC_TRY(dsc_tile_buffers_open(&store->ahead, zero->o.alloc, store->swap[DSC_SPACE_PARAM],
+                                  store->aio[DSC_STORE_AIO_PARAM], NULL, piece_bytes(zero), count, err));
     int32_t first = 0;
     for (size_t i = 0; i < DSC_COUNT(lenders); i++) {
         const int32_t slots = (int32_t)dsc_min_i64(slots_of(zero, lenders[i]), count - first);
@@ -68,7 +68,7 @@ dsc_status dsc_param_prefetch_open(dsc_zero *zero, dsc_error *err)
 
 void dsc_param_prefetch_close(dsc_zero *zero)
 {
-    dsc_ring_close(&zero->store.ahead);
+    dsc_tile_buffers_close(&zero->store.ahead);
     dsc_event_close(&zero->store.lent);
     dsc_event_close(&zero->store.given_back);
 }
@@ -140,7 +140,7 @@ static dsc_status read_now(void *args, dsc_error *err)
     while (!rests && atomic_load(&store->fetches_asked) == call->asked && !atomic_load(&zero->cancelled)) {
         if (dsc_event_passed(store->lent)) {
             DSC_TRY(read_on(zero, err));
-            DSC_TRY(dsc_ring_rests(&store->ahead, &rests, err));
+            DSC_TRY(dsc_tile_buffers_is_idle(&store->ahead, &rests, err));
         }
         if (!dsc_aio_pump(store->aio[DSC_STORE_AIO_PARAM], DSC_REST_NS) && !rests)
             dsc_clock_sleep_ns(DSC_REST_NS);
@@ -151,7 +151,7 @@ static dsc_status read_now(void *args, dsc_error *err)
 static dsc_status forget_now(void *args, dsc_error *err)
 {
     const ahead_call *call = args;
-    return dsc_ring_forget(&call->zero->store.ahead, err);
+    return dsc_tile_buffers_discard(&call->zero->store.ahead, err);
 }
 
 /* On the update stream: what an update that did not come has left is not ahead any more. */
@@ -159,7 +159,7 @@ static dsc_status lend_now(void *args, dsc_error *err)
 {
     const ahead_call *call = args;
     for (size_t i = 0; i < DSC_COUNT(lenders); i++)
-        DSC_TRY(dsc_ring_forget(&call->zero->store.ring[lenders[i]], err));
+        DSC_TRY(dsc_tile_buffers_discard(&call->zero->store.ring[lenders[i]], err));
     return DSC_OK;
 }
 
@@ -176,7 +176,7 @@ dsc_status dsc_param_prefetch_begin(dsc_zero *zero, dsc_error *err)
     if (store->ahead.swap == NULL)
         return DSC_OK;
     for (size_t i = 0; i < DSC_COUNT(lenders); i++)
-        dsc_ring_end_views(&store->ring[lenders[i]]);
+        dsc_tile_buffers_end_views(&store->ring[lenders[i]]);
     DSC_TRY(dsc_host_call(zero->update_stream, lend_now, &call, (int64_t)sizeof call, err));
     DSC_TRY(dsc_event_record(store->lent, zero->update_stream, err));
     store->lends = true;
@@ -220,23 +220,23 @@ static void pass_over(dsc_zero *zero, int32_t g, int64_t first, int64_t elements
 static dsc_status give_up(dsc_zero *zero, dsc_error *err)
 {
     zero->store.ahead_at.step = last_step(zero);
-    return dsc_ring_forget(&zero->store.ahead, err);
+    return dsc_tile_buffers_discard(&zero->store.ahead, err);
 }
 
 dsc_status dsc_param_prefetch_consume(dsc_zero *zero, int32_t g, int64_t elements, char *to, int64_t *taken,
                                       dsc_error *err)
 {
-    dsc_ring *ring = &zero->store.ahead;
+    dsc_tile_buffers *ring = &zero->store.ahead;
     *taken = 0;
     while (*taken < elements && ring->ahead > 0) {
         const dsc_piece piece = dsc_store_tile_piece(zero, g, DSC_PLANE_PARAM, *taken);
-        if (!dsc_ring_is_next(ring, piece))
+        if (!dsc_tile_buffers_is_next(ring, piece))
             return give_up(zero, err);
-        const int32_t slot = dsc_ring_next(ring);
-        DSC_TRY(dsc_ring_start(ring, slot, piece, true, err));
-        DSC_TRY(dsc_ring_take(ring, slot, err));
+        const int32_t slot = dsc_tile_buffers_next(ring);
+        DSC_TRY(dsc_tile_buffers_start(ring, slot, piece, true, err));
+        DSC_TRY(dsc_tile_buffers_acquire(ring, slot, err));
         memcpy(to + *taken * zero->param_bytes_each, ring->slot[slot].buf, (size_t)piece.bytes);
-        dsc_ring_leave(ring, slot);
+        dsc_tile_buffers_release(ring, slot);
         *taken += zero->store.tile_elements;
     }
     *taken = dsc_min_i64(*taken, elements);

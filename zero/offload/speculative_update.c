@@ -95,8 +95,8 @@ void dsc_speculative_update_publish(dsc_zero *zero)
     for (; early->told < early->complete; early->told++) {
         const int32_t g = early->group[early->told];
         if (dsc_in_swap(zero, g, DSC_PLANE_GRAD) &&
-            !dsc_ring_is_written(&zero->store.ring[DSC_PLANE_GRAD],
-                                 dsc_store_piece(zero, g, DSC_PLANE_GRAD, 0, zero->o.layout->group[g].slice)))
+            !dsc_tile_buffers_is_written(&zero->store.ring[DSC_PLANE_GRAD],
+                                         dsc_store_piece(zero, g, DSC_PLANE_GRAD, 0, zero->o.layout->group[g].slice)))
             return;
         atomic_store(&zero->group[g].sum_there, zero->o.layout->group[g].slice);
     }
@@ -255,8 +255,8 @@ dsc_status dsc_zero_skip(dsc_zero *zero, dsc_error *err)
     early->holds = early->begun = false;
     DSC_TRY(stop(zero, err));
     for (int32_t i = 0; i < zero->store.ring[DSC_PLANE_GRAD].slot_count; i++)
-        dsc_ring_return(&zero->store.ring[DSC_PLANE_GRAD], i);
-    return dsc_ring_forget(&zero->store.sums_in, err);
+        dsc_tile_buffers_return(&zero->store.ring[DSC_PLANE_GRAD], i);
+    return dsc_tile_buffers_discard(&zero->store.sums_in, err);
 }
 
 /* Weights that a recipe makes of a sum that is not finite are not finite either, but for Lion's. */

@@ -172,11 +172,11 @@ static int64_t bytes_of_slots(const dsc_zero *zero, dsc_plane plane, int32_t slo
 /* Of parameters before their windows a tile passes at a time; those of an update are written with the other states. */
 static int32_t ring_slots(const dsc_zero *zero, dsc_plane plane)
 {
-    const int32_t most = plane == DSC_PLANE_PARAM ? PARAM_SLOTS : DSC_RING_SLOTS_MAX;
+    const int32_t most = plane == DSC_PLANE_PARAM ? PARAM_SLOTS : DSC_TILE_BUFFERS_MAX;
     return (int32_t)dsc_min_i64(zero->store.slot_count, most);
 }
 
-int64_t dsc_store_ring_bytes(const dsc_zero *zero, dsc_plane plane)
+int64_t dsc_store_tile_buffers_bytes(const dsc_zero *zero, dsc_plane plane)
 {
     return bytes_of_slots(zero, plane, ring_slots(zero, plane));
 }
@@ -263,15 +263,14 @@ void dsc_store_plan(dsc_zero *zero)
     }
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (plane_is_used(zero, (dsc_plane)p))
-            zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] +=
-                dsc_store_ring_bytes(zero, (dsc_plane)p);
+            zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += dsc_store_tile_buffers_bytes(zero, (dsc_plane)p);
     if (update_writes_params(zero))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_PARAM, store->slot_count);
     if (dsc_speculative_update_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_GRAD, sums_in_slots(zero));
     if (dsc_param_prefetch_is_used(zero))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] +=
-            dsc_ring_plan_bytes(dsc_param_prefetch_slots(zero), store->tile_elements * zero->param_bytes_each);
+            dsc_tile_buffers_plan_bytes(dsc_param_prefetch_slots(zero), store->tile_elements * zero->param_bytes_each);
     zero->plan.bytes[DSC_TAG_PARAM][DSC_TIER_PINNED] += host_param_bytes(zero);
     dsc_sum_tier_plan(zero);
     zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += sum_tile_bytes(zero);
@@ -328,8 +327,8 @@ static void lock_buffer(const dsc_zero *zero, bool pin, const dsc_buf *buf)
         dsc_log_printf(zero->o.swap.log, DSC_LOG_WARNING, "pin_memory: %s", word);
 }
 
-static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, int32_t slot_count, dsc_ring *ring, dsc_buf *buf,
-                            dsc_error *err)
+static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, int32_t slot_count, dsc_tile_buffers *ring,
+                            dsc_buf *buf, dsc_error *err)
 {
     dsc_store *store = &zero->store;
     const int64_t piece_bytes = store->tile_elements * dsc_plane_bytes_each(zero, plane);
@@ -340,8 +339,8 @@ static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, int32_t sl
     lock_buffer(zero, plane == DSC_PLANE_PARAM ? zero->o.swap.pin_params : zero->o.swap.pin_states, buf);
     ring->read_ahead = zero->o.swap.read_ahead;
     ring->write_behind = zero->o.swap.write_behind;
-    return dsc_ring_open(ring, zero->o.alloc, store->swap[plane_table[plane].space], store->aio[aio], buf->ptr,
-                         piece_bytes, slot_count, err);
+    return dsc_tile_buffers_open(ring, zero->o.alloc, store->swap[plane_table[plane].space], store->aio[aio], buf->ptr,
+                                 piece_bytes, slot_count, err);
 }
 
 /* Windows are buffers of files then, like those of rings. */
@@ -377,7 +376,7 @@ static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_event_open(zero->o.device, &store->written, err));
     DSC_TRY(
         open_ring(zero, DSC_PLANE_PARAM, DSC_STORE_AIO_STATES, store->slot_count, &store->back, &store->back_buf, err));
-    dsc_ring_write_soon(&store->back); /* a forward pass waits for it, and for no other state */
+    dsc_tile_buffers_write_soon(&store->back); /* a forward pass waits for it, and for no other state */
     return DSC_OK;
 }
 
@@ -465,18 +464,18 @@ void dsc_store_close(dsc_zero *zero)
     dsc_host_tier_close(zero);
     dsc_sum_tier_close(zero);
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
-        dsc_ring_stop(&store->ring[p]);
-    dsc_ring_stop(&store->back);
-    dsc_ring_stop(&store->sums_in);
-    dsc_ring_stop(&store->ahead);
+        dsc_tile_buffers_stop(&store->ring[p]);
+    dsc_tile_buffers_stop(&store->back);
+    dsc_tile_buffers_stop(&store->sums_in);
+    dsc_tile_buffers_stop(&store->ahead);
     for (int a = 0; a < DSC_STORE_AIO_COUNT; a++)
         dsc_aio_close(&store->aio[a]);
     for (int s = 0; s < DSC_SPACE_COUNT; s++)
         dsc_swap_close(&store->swap[s]);
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
-        dsc_ring_close(&store->ring[p]);
-    dsc_ring_close(&store->back);
-    dsc_ring_close(&store->sums_in);
+        dsc_tile_buffers_close(&store->ring[p]);
+    dsc_tile_buffers_close(&store->back);
+    dsc_tile_buffers_close(&store->sums_in);
     dsc_param_prefetch_close(zero);
     dsc_borrowed_memory_close(zero);
     dsc_swap_op_close(&store->fetch);
@@ -507,8 +506,8 @@ dsc_status dsc_store_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fi
     if (!dsc_device_host_visible(zero->o.device))
         DSC_TRY(dsc_stream_sync(zero->o.compute, err)); /* of copies from and to the last view */
     if (plane == DSC_PLANE_PARAM) /* which the update reads by a ring of its own, in fp32 */
-        DSC_TRY(dsc_ring_forget(&zero->store.back, err));
-    DSC_TRY(dsc_ring_view(&zero->store.ring[plane], piece, write, &buf, err));
+        DSC_TRY(dsc_tile_buffers_discard(&zero->store.back, err));
+    DSC_TRY(dsc_tile_buffers_view(&zero->store.ring[plane], piece, write, &buf, err));
     *ptr = (char *)buf + (first - tile_first) * each;
     *count = dsc_min_i64(*count, tile_first + tile_count - first);
     return DSC_OK;
@@ -518,6 +517,6 @@ dsc_status dsc_store_settle(dsc_zero *zero, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (zero->store.ring[p].swap != NULL)
-            DSC_TRY(dsc_ring_settle(&zero->store.ring[p], err));
+            DSC_TRY(dsc_tile_buffers_settle(&zero->store.ring[p], err));
     return DSC_OK;
 }

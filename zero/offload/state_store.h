@@ -61,13 +61,13 @@ typedef struct dsc_store {
     dsc_aio *aio[DSC_STORE_AIO_COUNT];
     dsc_swap *swap[DSC_SPACE_COUNT];
     dsc_buf buf[DSC_PLANE_COUNT];
-    dsc_ring ring[DSC_PLANE_COUNT];
+    dsc_tile_buffers ring[DSC_PLANE_COUNT];
     dsc_swap_op *fetch; /* parameters of one slice, to its window without a buffer between */
     dsc_buf back_buf; /* before the parameters that the update reads (fp32) and writes */
-    dsc_ring back;
+    dsc_tile_buffers back;
     dsc_device *update_device; /* the host's cpu device with one thread; NULL: the update runs where its caller does */
     dsc_stream *update_compute;
-    dsc_ring
+    dsc_tile_buffers
         sums_in; /* the update's own before sums, where it may begin while the reductions go on; swap NULL: theirs */
     dsc_buf sums_in_buf;
     int32_t *order; /* [group_count] in which the update takes its groups */
@@ -78,7 +78,7 @@ typedef struct dsc_store {
     atomic_llong updates_asked, sums_asked, fetches_asked;
     atomic_bool sums_waited_for; /* by the reductions */
     dsc_borrowed_memory rooms;
-    dsc_ring ahead; /* of parameters, in the buffers of masters and moments; swap NULL: not used */
+    dsc_tile_buffers ahead; /* of parameters, in the buffers of masters and moments; swap NULL: not used */
     dsc_param_prefetch_cursor ahead_at;
     bool lends;
     dsc_event *fetched; /* what a pass has asked for is in its windows */
@@ -111,8 +111,8 @@ void dsc_store_plan(dsc_zero *zero);
 DSC_MUST_USE dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err);
 void dsc_store_close(dsc_zero *zero); /* the streams are closed */
 bool dsc_store_is_used(const dsc_zero *zero);
-int64_t dsc_store_ring_bytes(const dsc_zero *zero, dsc_plane plane); /* of its buffers */
-dsc_ring *dsc_store_ring(dsc_zero *zero, dsc_plane plane);           /* the update's; swap NULL: there is none */
+int64_t dsc_store_tile_buffers_bytes(const dsc_zero *zero, dsc_plane plane); /* of its buffers */
+dsc_tile_buffers *dsc_store_tile_buffers(dsc_zero *zero, dsc_plane plane); /* the update's; swap NULL: there is none */
 bool dsc_store_is_read(const dsc_zero *zero, dsc_plane plane);       /* by the update, and not only made */
 /* Where elements of a group's plane lie in swap; `first` counts from the start of this rank's slice. */
 dsc_piece dsc_store_piece(const dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first, int64_t count);

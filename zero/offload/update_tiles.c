@@ -98,7 +98,7 @@ bool dsc_store_is_read(const dsc_zero *zero, dsc_plane plane)
 }
 
 /* The update's, of a plane. */
-dsc_ring *dsc_store_ring(dsc_zero *zero, dsc_plane plane)
+dsc_tile_buffers *dsc_store_tile_buffers(dsc_zero *zero, dsc_plane plane)
 {
     if (plane == DSC_PLANE_GRAD && zero->store.sums_in.swap != NULL)
         return &zero->store.sums_in;
@@ -138,11 +138,11 @@ static dsc_status start_plane(dsc_zero *zero, dsc_tile *tile, dsc_plane plane, v
         *ptr = in_memory(zero, tile->group, plane, at);
         return DSC_OK;
     }
-    dsc_ring *ring = dsc_store_ring(zero, plane);
-    tile->slot[plane] = dsc_ring_next(ring);
+    dsc_tile_buffers *ring = dsc_store_tile_buffers(zero, plane);
+    tile->slot[plane] = dsc_tile_buffers_next(ring);
     *ptr = ring->slot[tile->slot[plane]].buf;
-    return dsc_ring_start(ring, tile->slot[plane], tile_of_plane(zero, tile, plane, false),
-                          dsc_store_is_read(zero, plane), err);
+    return dsc_tile_buffers_start(ring, tile->slot[plane], tile_of_plane(zero, tile, plane, false),
+                                  dsc_store_is_read(zero, plane), err);
 }
 
 /* The tile behind those that a plane's ring has, or has ahead. */
@@ -170,7 +170,7 @@ static dsc_status read_ahead(dsc_zero *zero, bool with_sums, bool wait, bool *an
 {
     *any = false;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
-        dsc_ring *ring = dsc_store_ring(zero, (dsc_plane)p);
+        dsc_tile_buffers *ring = dsc_store_tile_buffers(zero, (dsc_plane)p);
         dsc_tile tile;
         bool started;
         if (ring->swap == NULL || !dsc_store_is_read(zero, (dsc_plane)p) || (p == DSC_PLANE_GRAD && !with_sums) ||
@@ -202,11 +202,11 @@ static bool is_checked_whole(const dsc_zero *zero, const dsc_tile *tile, dsc_pla
 static dsc_status take_planes(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
-        dsc_ring *ring = dsc_store_ring(zero, (dsc_plane)p);
+        dsc_tile_buffers *ring = dsc_store_tile_buffers(zero, (dsc_plane)p);
         if (!passes_ring(zero, tile->group, (dsc_plane)p))
             continue;
-        DSC_TRY(is_checked_whole(zero, tile, (dsc_plane)p) ? dsc_ring_take(ring, tile->slot[p], err)
-                                                           : dsc_ring_arrive(ring, tile->slot[p], err));
+        DSC_TRY(is_checked_whole(zero, tile, (dsc_plane)p) ? dsc_tile_buffers_acquire(ring, tile->slot[p], err)
+                                                           : dsc_tile_buffers_arrive(ring, tile->slot[p], err));
     }
     return DSC_OK;
 }
@@ -385,8 +385,8 @@ dsc_status dsc_store_part(dsc_zero *zero, const dsc_tile *tile, int64_t at, dsc_
         const int64_t each = dsc_plane_bytes_each(zero, (dsc_plane)p);
         if (passes_ring(zero, tile->group, (dsc_plane)p) && dsc_store_is_read(zero, (dsc_plane)p) &&
             !is_checked_whole(zero, tile, (dsc_plane)p))
-            DSC_TRY(
-                dsc_ring_check(dsc_store_ring(zero, (dsc_plane)p), tile->slot[p], at * each, part->count * each, err));
+            DSC_TRY(dsc_tile_buffers_check(dsc_store_tile_buffers(zero, (dsc_plane)p), tile->slot[p], at * each,
+                                           part->count * each, err));
     }
     return DSC_OK;
 }
@@ -414,19 +414,19 @@ dsc_status dsc_store_part_made(dsc_zero *zero, const dsc_tile *tile, const dsc_t
     for (size_t i = 0; i < DSC_COUNT(written); i++) {
         const int64_t each = dsc_plane_bytes_each(zero, written[i]);
         if (dsc_in_swap(zero, tile->group, written[i]))
-            DSC_TRY(dsc_ring_seal(dsc_store_ring(zero, written[i]), tile->slot[written[i]],
-                                  tile_of_plane(zero, tile, written[i], true), (part->first - tile->first) * each,
-                                  part->count * each, err));
+            DSC_TRY(dsc_tile_buffers_seal(dsc_store_tile_buffers(zero, written[i]), tile->slot[written[i]],
+                                          tile_of_plane(zero, tile, written[i], true),
+                                          (part->first - tile->first) * each, part->count * each, err));
     }
     return DSC_OK;
 }
 
 static dsc_status give_plane(dsc_zero *zero, const dsc_tile *tile, dsc_plane plane, dsc_error *err)
 {
-    dsc_ring *ring = dsc_store_ring(zero, plane);
+    dsc_tile_buffers *ring = dsc_store_tile_buffers(zero, plane);
     const dsc_piece piece = tile_of_plane(zero, tile, plane, true);
-    return tile->by_part ? dsc_ring_give_sealed(ring, tile->slot[plane], piece, err)
-                         : dsc_ring_give(ring, tile->slot[plane], piece, err);
+    return tile->by_part ? dsc_tile_buffers_write_sealed(ring, tile->slot[plane], piece, err)
+                         : dsc_tile_buffers_write_back(ring, tile->slot[plane], piece, err);
 }
 
 dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
@@ -439,17 +439,17 @@ dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
         DSC_TRY(hand_over(zero, tile, err));
     DSC_TRY(dsc_stream_sync(tile->stream, err));
     if (zero->group[tile->group].sum_by_hand)
-        dsc_ring_return(&zero->store.ring[DSC_PLANE_GRAD],
-                        slot_by_hand(zero, tile->group, tile->first - zero->group[tile->group].local_first));
+        dsc_tile_buffers_return(&zero->store.ring[DSC_PLANE_GRAD],
+                                slot_by_hand(zero, tile->group, tile->first - zero->group[tile->group].local_first));
     for (size_t i = 0; i < DSC_COUNT(written); i++)
         if (dsc_in_swap(zero, tile->group, written[i]))
             DSC_TRY(give_plane(zero, tile, written[i], err));
     /* What was made before anybody asked is read from the file by who does. */
     const bool from_file = zero->store.exchanged && tile->last_of_group && zero->group[tile->group].handed_from > 0;
-    return from_file ? dsc_ring_drain(&zero->store.back, err) : DSC_OK;
+    return from_file ? dsc_tile_buffers_drain(&zero->store.back, err) : DSC_OK;
 }
 
-dsc_status dsc_store_made(dsc_zero *zero, dsc_error *err) { return dsc_ring_drain(&zero->store.back, err); }
+dsc_status dsc_store_made(dsc_zero *zero, dsc_error *err) { return dsc_tile_buffers_drain(&zero->store.back, err); }
 
 static dsc_status write_params_now(void *args, dsc_error *err)
 {
@@ -475,8 +475,8 @@ dsc_status dsc_store_left(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 dsc_status dsc_store_drain(dsc_zero *zero, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
-        DSC_TRY(dsc_ring_drain(&zero->store.ring[p], err));
-    return dsc_ring_forget(&zero->store.ahead, err);
+        DSC_TRY(dsc_tile_buffers_drain(&zero->store.ring[p], err));
+    return dsc_tile_buffers_discard(&zero->store.ahead, err);
 }
 
 typedef struct rest_call {
@@ -490,8 +490,8 @@ static dsc_status states_rest(dsc_zero *zero, bool *rest, dsc_error *err)
     *rest = true;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         bool rests = true;
-        if (p != DSC_PLANE_GRAD && dsc_store_ring(zero, (dsc_plane)p)->swap != NULL)
-            DSC_TRY(dsc_ring_rests(dsc_store_ring(zero, (dsc_plane)p), &rests, err));
+        if (p != DSC_PLANE_GRAD && dsc_store_tile_buffers(zero, (dsc_plane)p)->swap != NULL)
+            DSC_TRY(dsc_tile_buffers_is_idle(dsc_store_tile_buffers(zero, (dsc_plane)p), &rests, err));
         *rest = *rest && rests;
     }
     return DSC_OK;
@@ -521,7 +521,7 @@ dsc_status dsc_store_end_lending(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(dsc_param_prefetch_end(zero, err));
     for (int p = 0; p < DSC_PLANE_COUNT; p++) /* the update is over: its thread looks at no views */
-        dsc_ring_end_views(dsc_store_ring(zero, (dsc_plane)p));
+        dsc_tile_buffers_end_views(dsc_store_tile_buffers(zero, (dsc_plane)p));
     return DSC_OK;
 }
 
